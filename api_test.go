@@ -103,7 +103,8 @@ const Kind = compute.Wide
 		name, _, _ := strings.Cut(strings.TrimPrefix(complaint, "gad/shop."), ":")
 		names = append(names, name)
 	}
-	want := []string{"Alias", "Callback", "Deep", "Disk", "Embeds.Param", "Func", "Generic", "Interface.Do", "Kind",
+	want := []string{"Alias", "Callback", "Deep", "Disk", "Embeds.Param", "Func", "Generic",
+		"Interface.Do", "Kind",
 		"Result", "Shape.Method", "Struct.Param", "Unexported"}
 	if !slices.Equal(names, want) {
 		t.Errorf("complaints about\n%q, want\n%q", names, want)
@@ -114,7 +115,8 @@ const Kind = compute.Wide
 func exports(t *testing.T) types.Importer {
 	t.Helper()
 	var said bytes.Buffer
-	cmd := exec.Command("go", "list", "-buildvcs=false", "-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}", "./...")
+	cmd := exec.Command("go", "list", "-buildvcs=false", "-export", "-deps", "-f",
+		"{{.ImportPath}}={{.Export}}", "./...")
 	cmd.Stderr = &said
 	out, err := cmd.Output()
 	if err != nil {
@@ -168,7 +170,8 @@ func (a *apiLook) member(at, name string) {
 }
 
 func isInternal(p *types.Package) bool {
-	return p != nil && (strings.HasPrefix(p.Path(), "gad/internal/") || strings.Contains(p.Path(), "/internal/"))
+	return p != nil && (strings.HasPrefix(p.Path(), "gad/internal/") ||
+		strings.Contains(p.Path(), "/internal/"))
 }
 
 func (a *apiLook) complain(obj types.Object) {

@@ -21,7 +21,10 @@ func TestGPUScripts(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	path := func(parts ...string) string { return filepath.Join(append([]string{dir}, parts...)...) }
+	path := func(parts ...string) string {
+		return filepath.Join(
+			append([]string{dir}, parts...)...)
+	}
 	write := func(text string, parts ...string) {
 		t.Helper()
 		name := path(parts...)
@@ -36,11 +39,13 @@ func TestGPUScripts(t *testing.T) {
 		t.Helper()
 		c := exec.Command("bash", "-euo", "pipefail", "-c", script)
 		for _, e := range os.Environ() {
-			if !strings.HasPrefix(e, "GAD_") && !strings.HasPrefix(e, "CUDA_") && !strings.HasPrefix(e, "OUT=") {
+			if !strings.HasPrefix(e, "GAD_") && !strings.HasPrefix(e, "CUDA_") &&
+				!strings.HasPrefix(e, "OUT=") {
 				c.Env = append(c.Env, e)
 			}
 		}
-		c.Env = append(append(c.Env, "PATH="+path("bin")+":"+os.Getenv("PATH"), "TMPDIR="+dir, "LD_LIBRARY_PATH="+path("driver")), env...)
+		c.Env = append(append(c.Env, "PATH="+path("bin")+":"+os.Getenv("PATH"), "TMPDIR="+dir,
+			"LD_LIBRARY_PATH="+path("driver")), env...)
 		out, _ := c.CombinedOutput()
 		return string(out), c.ProcessState.ExitCode()
 	}
@@ -51,7 +56,8 @@ func TestGPUScripts(t *testing.T) {
 	write(program, "work", "internal", "compute", "cuda", "test")
 	write(program, "work", "model", "test")
 	write("#!/bin/sh\necho \"within $2 s\"\nshift 2\nexec \"$@\"\n", "bin", "timeout")
-	write("#!/bin/sh\ncase \"$2\" in *purelib*) echo '"+path("packages")+"' ;; *) exit 1 ;; esac\n", "bin", "python3")
+	write("#!/bin/sh\ncase \"$2\" in *purelib*) echo '"+path("packages")+"' ;; *) exit 1 ;; esac\n",
+		"bin", "python3")
 	write("#!/bin/sh\n", "bin", "ldconfig")
 	write("#!/bin/sh\nexit 9\n", "bin", "nvidia-smi")
 	write("", "packages", "nvidia", "cublas", "lib", "libcublasLt.so.12")
@@ -59,24 +65,28 @@ func TestGPUScripts(t *testing.T) {
 	write("", "driver", "libcuda.so.1")
 	write("", "libnccl.so.2")
 	for _, name := range []string{"check.sh", "bench.sh", "log.sh"} {
-		text, err := os.ReadFile(filepath.Join("scripts", "gpu", name)) // so that go test's cache knows of it
+		// so that go test's cache knows of it
+		text, err := os.ReadFile(filepath.Join("scripts", "gpu", name))
 		if err != nil {
 			t.Fatal(err)
 		}
 		write(string(text), "build", name)
 	}
-	if said, code := run("mkdir '" + path("out") + "' && cd '" + path("work") + "' && tar cf - . | xz >'" + path("build") + "/gad-gpu.tar.xz'"); code != 0 {
+	if said, code := run("mkdir '" + path("out") + "' && cd '" + path("work") +
+		"' && tar cf - . | xz >'" + path("build") + "/gad-gpu.tar.xz'"); code != 0 {
 		t.Fatal(said)
 	}
 
 	check := path("build") + "/check.sh " + path("build") + " "
-	said, code := run(check+"fragments driver nccl model", "OUT="+path("out"), "GAD_SECONDS=275", "GAD_NCCL="+path("libnccl.so.2"))
+	said, code := run(check+"fragments driver nccl model", "OUT="+path("out"), "GAD_SECONDS=275",
+		"GAD_NCCL="+path("libnccl.so.2"))
 	if code != 1 {
 		t.Errorf("exit status %d, want 1:\n%s", code, said)
 	}
 	for _, want := range []string{
 		"cuBLASLt: " + path("packages", "nvidia", "cu13", "lib", "libcublasLt.so.13") + "\n",
-		"### fragments: pass", "### driver: FAIL: exit status 1", "### nccl: FAIL: exit status 1", "### nccl, two ranks: not run: there is 0 GPU",
+		"### fragments: pass", "### driver: FAIL: exit status 1", "### nccl: FAIL: exit status 1",
+		"### nccl, two ranks: not run: there is 0 GPU",
 		"### model: pass", "**Failed: driver nccl.**",
 	} {
 		if !strings.Contains(said, want) {
@@ -88,25 +98,29 @@ func TestGPUScripts(t *testing.T) {
 		t.Fatalf("logs: %v", logs)
 	}
 	text, err := os.ReadFile(logs[0])
-	if err != nil || !strings.Contains(string(text), "**Failed: driver nccl.**") || !strings.Contains(string(text), "within 60 s") {
+	if err != nil || !strings.Contains(string(text), "**Failed: driver nccl.**") ||
+		!strings.Contains(string(text), "within 60 s") {
 		t.Errorf("the log: %v\n%s", err, text)
 	}
 	if strings.Contains(string(text), "within 300 s") || !regexp.MustCompile(`within 2\d\d s`).Match(text) { // of the 300 that model may take
 		t.Errorf("the time for all is not kept to:\n%s", text)
 	}
-	if said, code := run(check+"model", "OUT="+path("out"), "GAD_SECONDS=20"); code != 1 || !strings.Contains(said, "### model: FAIL: not run: nothing is left of 20 s") {
+	if said, code := run(check+"model", "OUT="+path("out"), "GAD_SECONDS=20"); code != 1 ||
+		!strings.Contains(said, "### model: FAIL: not run: nothing is left of 20 s") {
 		t.Errorf("exit status %d without time:\n%s", code, said)
 	}
 
 	bench := path("build") + "/bench.sh " + path("build") + " "
-	if said, code := run(bench+"driver gemm nccl", "OUT="+path("out")); code != 1 || !strings.Contains(said, "### nccl: not run: there is 0 GPU") ||
+	if said, code := run(bench+"driver gemm nccl", "OUT="+path("out")); code != 1 ||
+		!strings.Contains(said, "### nccl: not run: there is 0 GPU") ||
 		!strings.Contains(said, "**Failed: driver.**") || strings.Contains(said, "bench.sh: line") {
 		t.Errorf("bench.sh: exit status %d:\n%s", code, said)
 	}
 
 	// A driver that is too old for the newest; one that the loader finds.
 	write("#!/bin/sh\necho 550.54.14\n", "bin", "nvidia-smi")
-	if said, _ := run(check+"fragments", "OUT="+path("out")); !strings.Contains(said, "cublas/lib/libcublasLt.so.12\n") {
+	if said, _ := run(check+"fragments", "OUT="+path("out")); !strings.Contains(said,
+		"cublas/lib/libcublasLt.so.12\n") {
 		t.Errorf("with a driver of CUDA 12:\n%s", said)
 	}
 	write("", "driver", "libcublasLt.so.12")
@@ -116,7 +130,8 @@ func TestGPUScripts(t *testing.T) {
 
 	// What cannot be unpacked is said, in the log too.
 	write("no archive", "build", "gad-gpu.tar.xz")
-	if said, code := run(check+"fragments", "OUT="+path("out")); code == 0 || !strings.Contains(said, "**check.sh ended early, with status") {
+	if said, code := run(check+"fragments", "OUT="+path("out")); code == 0 ||
+		!strings.Contains(said, "**check.sh ended early, with status") {
 		t.Errorf("exit status %d:\n%s", code, said)
 	}
 }

@@ -121,8 +121,9 @@ var doubles = map[string]string{
 	"trainer/export":                 "apps/session",
 	"internal/hostile":               everyone, // damages files for the tests of any reader
 	"internal/comm/commtest":         "internal/comm",
-	"apps/doctor":                    "trainer",        // examines the runs that the tests play
-	"internal/modeltest":             "trainer/config", // a tiny student, for the rooms of the trainer
+	"apps/doctor":                    "trainer", // examines the runs that the tests play
+	// a tiny student, for the rooms of the trainer
+	"internal/modeltest": "trainer/config",
 }
 
 // everyone, as the package of a double, is any.
@@ -151,9 +152,11 @@ var roles = map[string]string{
 	"github.com/ebitengine/purego":       "internal/comm/mpi internal/compute/cuda/driver internal/compute/cuda/kernels_test",
 	"github.com/urfave/cli/v2":           "cmd/gad cmd/gad/line",
 	"go.yaml.in/yaml/v3":                 "cmd/gad_test internal/conf",
-	"github.com/gofrs/flock":             "apps/pull checkpoint",                                                        // one lock a file of the hub's cache, one a run
-	"golang.org/x/sys/cpu":               "internal/compute/cpu trainer_test",                                           // which variants a machine can run
-	"golang.org/x/sys/unix":              "internal/vfs checkpoint_test apps/chat_test cmd/gad_test apps/chat/chattest", // the tests mount a small disk, open a terminal
+	// one lock a file of the hub's cache, one a run
+	"github.com/gofrs/flock": "apps/pull checkpoint",
+	// which variants a machine can run
+	"golang.org/x/sys/cpu":  "internal/compute/cpu trainer_test",
+	"golang.org/x/sys/unix": "internal/vfs checkpoint_test apps/chat_test cmd/gad_test apps/chat/chattest", // the tests mount a small disk, open a terminal
 }
 
 // notParquet is Arrow's own Parquet reader: it panics in goroutines of its own
@@ -207,12 +210,15 @@ const nvidia = "//go:build nvidia\n"
 
 // changing are the functions of os, and of syscall and its like, that change the
 // file system; on an *os.Root they are methods.
-var changing = []string{"Chmod", "Chown", "Chtimes", "CopyFS", "Create", "CreateTemp", "Creat", "Lchown", "Link", "Mkdir",
-	"MkdirAll", "MkdirTemp", "Mknod", "NewFile", "OpenFile", "Openat", "Remove", "RemoveAll", "Rename", "Renameat",
+var changing = []string{"Chmod", "Chown", "Chtimes", "CopyFS", "Create", "CreateTemp", "Creat",
+	"Lchown", "Link", "Mkdir",
+	"MkdirAll", "MkdirTemp", "Mknod", "NewFile", "OpenFile", "Openat", "Remove", "RemoveAll",
+	"Rename", "Renameat",
 	"Rmdir", "Symlink", "Truncate", "Unlink", "Unlinkat", "WriteFile"}
 
 // nameless are package names that say nothing about what is inside.
-var nameless = []string{"util", "utils", "common", "types", "helper", "helpers", "misc", "shared", "base", "lib", "tools"}
+var nameless = []string{"util", "utils", "common", "types", "helper", "helpers", "misc", "shared",
+	"base", "lib", "tools"}
 
 func TestLayout(t *testing.T) {
 	for _, complaint := range inspect(t, os.DirFS(".")) {
@@ -228,46 +234,74 @@ func TestLayoutSeesViolations(t *testing.T) {
 	}
 	whole := inspect(t, os.DirFS("."))
 	for _, c := range []struct{ file, source, want string }{
-		{"internal/stray/a.go", "// Package stray is.\npackage stray", "internal/stray: not in the map"},
-		{"algos/bad.go", "package algos\nimport _ \"gad/internal/philox\"", "algos/bad.go: imports gad/internal/philox"},
-		{"algos/bad_test.go", "package algos\nimport _ \"gad/internal/compute/ref\"", "algos/bad_test.go: imports gad/internal/compute/ref"},
-		{"checkpoint/bad.go", "package checkpoint\nimport _ \"gad/model\"", "checkpoint/bad.go: imports gad/model"},
-		{"checkpoint/bad_test.go", "package checkpoint\nimport _ \"gad/model\"", "checkpoint/bad_test.go: imports gad/model"},
-		{"model/bad.go", "package model\nimport _ \"gad/internal/compute/cpu\"", "model/bad.go: imports gad/internal/compute/cpu"},
-		{"model/bad.go", "package model\nimport _ \"gorgonia.org/gorgonia\"", "model/bad.go: imports gorgonia.org/gorgonia"},
-		{"data/bad.go", "package data\nimport _ \"github.com/apache/arrow/go/v15/parquet/file\"", "data/bad.go: imports github.com/apache/arrow/go/v15/parquet/file"},
-		{"checkpoint/bad.go", "package checkpoint\nimport _ \"golang.org/x/sys/unix\"", "checkpoint/bad.go: imports golang.org/x/sys/unix"},
-		{"data/bad.go", "package data\nimport _ \"example.com/new\"", "data/bad.go: imports example.com/new"},
+		{"internal/stray/a.go", "// Package stray is.\npackage stray",
+			"internal/stray: not in the map"},
+		{"algos/bad.go", "package algos\nimport _ \"gad/internal/philox\"",
+			"algos/bad.go: imports gad/internal/philox"},
+		{"algos/bad_test.go", "package algos\nimport _ \"gad/internal/compute/ref\"",
+			"algos/bad_test.go: imports gad/internal/compute/ref"},
+		{"checkpoint/bad.go", "package checkpoint\nimport _ \"gad/model\"",
+			"checkpoint/bad.go: imports gad/model"},
+		{"checkpoint/bad_test.go", "package checkpoint\nimport _ \"gad/model\"",
+			"checkpoint/bad_test.go: imports gad/model"},
+		{"model/bad.go", "package model\nimport _ \"gad/internal/compute/cpu\"",
+			"model/bad.go: imports gad/internal/compute/cpu"},
+		{"model/bad.go", "package model\nimport _ \"gorgonia.org/gorgonia\"",
+			"model/bad.go: imports gorgonia.org/gorgonia"},
+		{"data/bad.go", "package data\nimport _ \"github.com/apache/arrow/go/v15/parquet/file\"",
+			"data/bad.go: imports github.com/apache/arrow/go/v15/parquet/file"},
+		{"checkpoint/bad.go", "package checkpoint\nimport _ \"golang.org/x/sys/unix\"",
+			"checkpoint/bad.go: imports golang.org/x/sys/unix"},
+		{"data/bad.go", "package data\nimport _ \"example.com/new\"",
+			"data/bad.go: imports example.com/new"},
 		{"data/bad.go", "package data\nimport \"C\"", "data/bad.go: imports C"},
 		{"data/bad.go", nvidia + "package data\nimport \"C\"", "data/bad.go: imports C"},
-		{"internal/compute/cpu/bad.go", "package cpu\nimport \"C\"", "internal/compute/cpu/bad.go: imports C"},
-		{"data/bad.go", "package data\nimport \"os\"\nfunc f() { os.Rename(\"a\", \"b\") }", "data/bad.go:3: os.Rename"},
-		{"data/bad.go", "package data\nimport disk \"os\"\nvar f = disk.WriteFile", "data/bad.go:3: os.WriteFile"},
-		{"data/bad.go", "package data\nimport \"syscall\"\nvar f = syscall.Unlink", "data/bad.go:3: syscall.Unlink"},
+		{"internal/compute/cpu/bad.go", "package cpu\nimport \"C\"",
+			"internal/compute/cpu/bad.go: imports C"},
+		{"data/bad.go", "package data\nimport \"os\"\nfunc f() { os.Rename(\"a\", \"b\") }",
+			"data/bad.go:3: os.Rename"},
+		{"data/bad.go", "package data\nimport disk \"os\"\nvar f = disk.WriteFile",
+			"data/bad.go:3: os.WriteFile"},
+		{"data/bad.go", "package data\nimport \"syscall\"\nvar f = syscall.Unlink",
+			"data/bad.go:3: syscall.Unlink"},
 		{"data/bad.go", "package data\nimport \"os\"\nfunc f() {\nr, _ := os.OpenRoot(\".\")\nr.Remove(\"a\")\n}", "data/bad.go:5: Remove"},
-		{"data/bad.go", "package data\nimport \"io/ioutil\"\nvar f = ioutil.WriteFile", "data/bad.go:3: io/ioutil.WriteFile"},
+		{"data/bad.go", "package data\nimport \"io/ioutil\"\nvar f = ioutil.WriteFile",
+			"data/bad.go:3: io/ioutil.WriteFile"},
 		{"cmd/gad/bad.go", "package main\nimport _ \"os/exec\"", "cmd/gad/bad.go: imports os/exec"},
-		{"internal/report/bad.go", "package report\nimport \"os\"\nvar f = os.OpenFile", "internal/report/bad.go:3: os.OpenFile"},
+		{"internal/report/bad.go", "package report\nimport \"os\"\nvar f = os.OpenFile",
+			"internal/report/bad.go:3: os.OpenFile"},
 		{"data/bad.go", "package data\nimport . \"os\"", "data/bad.go: imports os without a name"},
 		{"data/bad.go", "package data\nimport _ \"net/http\"", "data/bad.go: imports net/http"},
 		{"data/bad.go", "package data\nimport _ \"os/exec\"", "data/bad.go: imports os/exec"},
-		{"trainer/bad.go", "package trainer\nimport _ \"os/exec\"", "trainer/bad.go: imports os/exec"},
-		{"internal/checker/bad.go", "package checker\nimport _ \"os/exec\"", "internal/checker/bad.go: imports os/exec"},
-		{"internal/child/bad.go", "package child\nimport _ \"net\"", "internal/child/bad.go: imports net"},
-		{"internal/child/bad.go", "package child\nimport _ \"plugin\"", "internal/child/bad.go: imports plugin"},
+		{"trainer/bad.go", "package trainer\nimport _ \"os/exec\"",
+			"trainer/bad.go: imports os/exec"},
+		{"internal/checker/bad.go", "package checker\nimport _ \"os/exec\"",
+			"internal/checker/bad.go: imports os/exec"},
+		{"internal/child/bad.go", "package child\nimport _ \"net\"",
+			"internal/child/bad.go: imports net"},
+		{"internal/child/bad.go", "package child\nimport _ \"plugin\"",
+			"internal/child/bad.go: imports plugin"},
 		{"data/bad.go", "package data\nimport _ \"unsafe\"", "data/bad.go: imports unsafe"},
 		{"data/bad.s", "TEXT f(SB), 0, $0", "data/bad.s: assembly"},
 		{"data/util/a.go", "// Package util is.\npackage util", "data/util: \"util\""},
 		{"data/bad.go", "package data\nfunc", "data/bad.go:2"},
 		{"internal/philox/philox.go", "package philox", "internal/philox: no package comment"},
-		{"internal/philox/philox.go", "// Package other is.\npackage philox", "internal/philox: its comment begins"},
-		{"reference/reference.go", "// Package reference is.\npackage reference", "reference: may import"},
-		{"go.mod", "module gad\n\nrequire (\n\texample.com/new v1.0.0\n)\n", "go.mod: requires example.com/new"},
+		{"internal/philox/philox.go", "// Package other is.\npackage philox",
+			"internal/philox: its comment begins"},
+		{"reference/reference.go", "// Package reference is.\npackage reference",
+			"reference: may import"},
+		{"go.mod", "module gad\n\nrequire (\n\texample.com/new v1.0.0\n)\n",
+			"go.mod: requires example.com/new"},
 	} {
 		broken := inspect(t, over{os.DirFS("."), fstest.MapFS{c.file: {Data: []byte(c.source)}}})
-		found := slices.ContainsFunc(broken, func(s string) bool { return strings.HasPrefix(s, c.want) && !slices.Contains(whole, s) })
+		found := slices.ContainsFunc(broken,
+			func(s string) bool {
+				return strings.HasPrefix(s, c.want) &&
+					!slices.Contains(whole, s)
+			})
 		if !found {
-			t.Errorf("%s with %q: want a complaint that begins with %q, got %q", c.file, c.source, c.want, broken)
+			t.Errorf("%s with %q: want a complaint that begins with %q, got %q", c.file, c.source,
+				c.want, broken)
 		}
 	}
 }
@@ -293,7 +327,8 @@ func (o over) ReadDir(name string) ([]fs.DirEntry, error) {
 		return nil, err
 	}
 	for _, e := range extra {
-		if !slices.ContainsFunc(entries, func(have fs.DirEntry) bool { return have.Name() == e.Name() }) {
+		if !slices.ContainsFunc(entries,
+			func(have fs.DirEntry) bool { return have.Name() == e.Name() }) {
 			entries = append(entries, e)
 		}
 	}
@@ -311,7 +346,8 @@ func (o over) Stat(name string) (fs.FileInfo, error) {
 // inspect lists what breaks the rules in the module at root.
 func inspect(t *testing.T, root fs.FS) []string {
 	t.Helper()
-	in := inspection{root: root, seen: map[string]bool{}, used: map[string]bool{}, docs: map[string]int{}}
+	in := inspection{root: root, seen: map[string]bool{}, used: map[string]bool{},
+		docs: map[string]int{}}
 	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -354,7 +390,8 @@ func (in *inspection) complain(format string, args ...any) {
 // folder skips what the go command skips, and modules of their own.
 func (in *inspection) folder(name string) error {
 	base := path.Base(name)
-	if name != "." && (strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") || base == "testdata") {
+	if name != "." && (strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") ||
+		base == "testdata") {
 		return fs.SkipDir
 	}
 	if _, err := fs.Stat(in.root, path.Join(name, "go.mod")); err == nil && name != "." {
@@ -380,7 +417,8 @@ func (in *inspection) source(name string) error {
 		if _, ok := house[pkg]; !ok {
 			in.complain("%s: not in the map: add it to house with what it may import, if it is a package of its own at all", pkg)
 		}
-		if base := path.Base(pkg); slices.Contains(nameless, base) || slices.Contains(nameless, file.Name.Name) {
+		if base := path.Base(pkg); slices.Contains(nameless, base) ||
+			slices.Contains(nameless, file.Name.Name) {
 			in.complain("%s: %q says nothing: name the package after what it does", pkg, base)
 		}
 	}
@@ -422,7 +460,8 @@ func (in *inspection) imports(name, pkg string, test bool, file *ast.File, gpu b
 			// for the reason given
 		case !test && strings.Split(what, "/")[0] == "net" && connected[pkg] != "":
 			// likewise
-		case !test && slices.Contains(reaching, strings.Split(what, "/")[0]) || !test && slices.Contains(reaching, what):
+		case !test && slices.Contains(reaching, strings.Split(what, "/")[0]) || !test &&
+			slices.Contains(reaching, what):
 			in.complain("%s: imports %s: only %s may connect, and only %s starts a program: see SECURITY.md", name, what, names(connected), names(starters))
 		case isOurs:
 			if !test {
@@ -436,7 +475,9 @@ func (in *inspection) imports(name, pkg string, test bool, file *ast.File, gpu b
 			users := strings.Fields(roles[role])
 			ok = ok && (slices.Contains(users, pkg) || test && slices.Contains(users, pkg+"_test"))
 			if !ok || strings.HasPrefix(what, notParquet) {
-				in.complain("%s: imports %s: its role is in %q: use it there, or change roles and say why", name, what, roles[role])
+				in.complain(
+					"%s: imports %s: its role is in %q: use it there, or change roles and say why",
+					name, what, roles[role])
 			}
 		case what == "os" && spec.Name != nil && spec.Name.Name == ".":
 			in.complain("%s: imports os without a name: what it calls would not be seen", name)
@@ -453,7 +494,8 @@ func allowed(pkg, what string, test bool) bool {
 		return false
 	}
 	below := closure(pkg, map[string]bool{})
-	return below[what] || below[doubles[what]] || doubles[what] == everyone // pkg itself is in below, for tests from outside
+	// pkg itself is in below, for tests from outside
+	return below[what] || below[doubles[what]] || doubles[what] == everyone
 }
 
 // closure is pkg and all that it imports, directly or not.
@@ -489,7 +531,8 @@ func (in *inspection) writes(pos *token.FileSet, file *ast.File) {
 		packages[name] = what
 	}
 	watched := func(p string) bool {
-		return p == "os" || p == "io/ioutil" || p == "syscall" || strings.HasPrefix(p, "golang.org/x/sys/")
+		return p == "os" || p == "io/ioutil" || p == "syscall" ||
+			strings.HasPrefix(p, "golang.org/x/sys/")
 	}
 	// The methods of an *os.Root have the same names. Which variable is one is not
 	// looked into: a file that opens a root may not use these names on anything.
@@ -549,7 +592,8 @@ func (in *inspection) requirements(t *testing.T) {
 		if len(f) != 2 || !strings.HasPrefix(f[1], "v") {
 			continue // not a requirement, or "// indirect"
 		}
-		if !slices.ContainsFunc(keys(roles), func(r string) bool { return r == f[0] || strings.HasPrefix(r, f[0]+"/") }) {
+		if !slices.ContainsFunc(keys(roles),
+			func(r string) bool { return r == f[0] || strings.HasPrefix(r, f[0]+"/") }) {
 			in.complain("go.mod: requires %s, which has no role: add it to roles with the package that uses it", f[0])
 		}
 	}

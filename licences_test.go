@@ -23,13 +23,16 @@ func TestLicences(t *testing.T) {
 		t.Error(complaint)
 	}
 	for _, c := range []struct{ from, to, want string }{
-		{"golang.org/x/term v0.47.0", "golang.org/x/term v0.48.0", "golang.org/x/term v0.47.0: go.mod has v0.48.0"},
+		{"golang.org/x/term v0.47.0", "golang.org/x/term v0.48.0",
+			"golang.org/x/term v0.47.0: go.mod has v0.48.0"},
 		{"\tgolang.org/x/term v0.47.0\n", "", "golang.org/x/term v0.47.0: not in go.mod"},
-		{"require (\n", "require (\n\texample.com/new v1.0.0\n", "example.com/new v1.0.0: not in doc/licences.md"},
+		{"require (\n", "require (\n\texample.com/new v1.0.0\n",
+			"example.com/new v1.0.0: not in doc/licences.md"},
 		{"go 1.26.0", "go 1.27.0", "go 1.26.0: go.mod has 1.27.0"},
 	} {
 		changed := strings.Replace(string(module), c.from, c.to, 1)
-		if !slices.ContainsFunc(unlicensed(changed, string(document)), func(s string) bool { return strings.HasPrefix(s, c.want) }) {
+		if !slices.ContainsFunc(unlicensed(changed, string(document)),
+			func(s string) bool { return strings.HasPrefix(s, c.want) }) {
 			t.Errorf("%q for %q in go.mod: no complaint %q", c.to, c.from, c.want)
 		}
 	}
@@ -59,14 +62,19 @@ func unlicensed(module, document string) (complaints []string) {
 		switch required[name] {
 		case version:
 		case "":
-			complaints = append(complaints, fmt.Sprintf("%s %s: not in go.mod: run scripts/licences.sh", name, version))
+			complaints = append(complaints,
+				fmt.Sprintf("%s %s: not in go.mod: run scripts/licences.sh", name, version))
 		default:
-			complaints = append(complaints, fmt.Sprintf("%s %s: go.mod has %s: run scripts/licences.sh", name, version, required[name]))
+			complaints = append(complaints,
+				fmt.Sprintf("%s %s: go.mod has %s: run scripts/licences.sh", name, version,
+					required[name]))
 		}
 	}
 	for name := range direct {
 		if direct[name] && !listed[name] {
-			complaints = append(complaints, fmt.Sprintf("%s %s: not in doc/licences.md: run scripts/licences.sh", name, required[name]))
+			complaints = append(complaints,
+				fmt.Sprintf("%s %s: not in doc/licences.md: run scripts/licences.sh", name,
+					required[name]))
 		}
 	}
 	slices.Sort(complaints)

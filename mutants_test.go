@@ -29,12 +29,15 @@ func TestMutantsApply(t *testing.T) {
 		text := read(name)
 		header, body, ok := strings.Cut(text, "\n--- a/")
 		if !ok || !strings.HasPrefix(header, "Breaks: ") || !strings.Contains(header, "\nTest: ") {
-			t.Errorf("%s: want a line \"Breaks: \" first, then one or more \"Test: \", then a patch", base)
+			t.Errorf(
+				"%s: want a line \"Breaks: \" first, then one or more \"Test: \", then a patch",
+				base)
 			continue
 		}
 		breaks, _, _ := strings.Cut(strings.TrimPrefix(header, "Breaks: "), "\n")
 		if row := fmt.Sprintf("| %s | %s | ", base[:2], breaks); !strings.Contains(table, row) {
-			t.Errorf("%s: doc/gpu/mutants.md has no row %q: run scripts/mutants.sh --write %s", base, row, base[:2])
+			t.Errorf("%s: doc/gpu/mutants.md has no row %q: run scripts/mutants.sh --write %s",
+				base, row, base[:2])
 		}
 		for _, part := range strings.Split(body, "\n--- a/") {
 			file, hunks, _ := strings.Cut(part, "\n")
@@ -50,7 +53,8 @@ func TestMutantsApply(t *testing.T) {
 					}
 				}
 				if strings.Count(source, before) != 1 {
-					t.Errorf("%s: hunk %d is in %s %d times, want once: write it anew", base, i+1, file, strings.Count(source, before))
+					t.Errorf("%s: hunk %d is in %s %d times, want once: write it anew", base, i+1,
+						file, strings.Count(source, before))
 				}
 			}
 		}

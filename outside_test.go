@@ -28,8 +28,11 @@ func TestOutside(t *testing.T) {
 	gad := strings.TrimPrefix(first, "module ")
 	// With gad's own requirements, go needs no file of a module that gad does not link, which a
 	// machine that has only built gad does not have.
-	files := map[string]string{"go.mod": fmt.Sprintf("module outside\n%s\nrequire %s v0.0.0\n\nreplace %[2]s => %s\n", rest, gad, root)}
-	for name, from := range map[string]string{"main.go": "testdata/outside/main.go", "go.sum": "go.sum"} {
+	files := map[string]string{
+		"go.mod": fmt.Sprintf("module outside\n%s\nrequire %s v0.0.0\n\nreplace %[2]s => %s\n",
+			rest, gad, root)}
+	for name, from := range map[string]string{"main.go": "testdata/outside/main.go",
+		"go.sum": "go.sum"} {
 		text, err := os.ReadFile(from)
 		if err != nil {
 			t.Fatal(err)
@@ -43,7 +46,8 @@ func TestOutside(t *testing.T) {
 	}
 	build := exec.Command("go", "build", "-o", "outside", ".")
 	build.Dir = dir
-	build.Env = append(os.Environ(), "GOFLAGS=-mod=mod -buildvcs=false", "GOPROXY=off", "GOWORK=off", "CGO_ENABLED=0")
+	build.Env = append(os.Environ(), "GOFLAGS=-mod=mod -buildvcs=false", "GOPROXY=off",
+		"GOWORK=off", "CGO_ENABLED=0")
 	if said, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, said)
 	}

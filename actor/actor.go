@@ -31,9 +31,12 @@ type Actor struct {
 
 // Open loads the student from the model folder dir. updates is the number of
 // optimizer steps planned, over which the learning rate is scheduled: Config.Updates
-// in a step. maxNew is the longest answer in tokens. With cfg.LoRA new adapters are drawn from seed 0.
-func Open(be model.Backend, dir string, cfg Config, roll RolloutConfig, updates, maxNew int) (*Actor, error) {
-	m, err := model.Load(be, dir, model.Options{Kind: model.LM, Trainable: true, Recompute: cfg.Recompute, LoRA: cfg.LoRA})
+// in a step. maxNew is the longest answer in tokens. With cfg.LoRA new adapters are drawn from seed
+// 0.
+func Open(be model.Backend, dir string, cfg Config, roll RolloutConfig, updates,
+	maxNew int) (*Actor, error) {
+	m, err := model.Load(be, dir,
+		model.Options{Kind: model.LM, Trainable: true, Recompute: cfg.Recompute, LoRA: cfg.LoRA})
 	if err != nil {
 		return nil, fmt.Errorf("actor: %w", err)
 	}
@@ -59,7 +62,8 @@ func New(m *model.Model, cfg Config, roll RolloutConfig, updates, maxNew int) (*
 		return nil, fmt.Errorf("actor: %w", err)
 	}
 	merges := m.Base() != nil && (roll.Merged == "true" || roll.Merged == "auto" && !m.Alone())
-	return &Actor{cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft, maxNew: maxNew, merges: merges}, nil
+	return &Actor{cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft, maxNew: maxNew,
+		merges: merges}, nil
 }
 
 // Model is the student's network.
@@ -142,7 +146,8 @@ type Key struct {
 
 // Rollout samples G answers to each prompt. progress, if not nil, is called
 // with the number of tokens made since its last call.
-func (a *Actor) Rollout(prompts [][]int32, eos []int32, key Key, progress func(int)) (*Rollout, error) {
+func (a *Actor) Rollout(prompts [][]int32, eos []int32, key Key,
+	progress func(int)) (*Rollout, error) {
 	rows := make([]uint64, len(key.Rows))
 	for i, r := range key.Rows {
 		rows[i] = uint64(r)
@@ -152,8 +157,10 @@ func (a *Actor) Rollout(prompts [][]int32, eos []int32, key Key, progress func(i
 		return nil, fmt.Errorf("actor: rollout: %w", err)
 	}
 	out, err := m.GenerateAll(prompts, rows, model.SampleOptions{
-		N: a.roll.N, MaxNew: a.maxNew, Slots: a.roll.MaxNumSeqs, EOS: eos, Seed: key.Seed, Step: uint64(key.Step), Stop: a.Stop,
-		Sampling: model.Sampling{Temperature: a.roll.Temperature, TopK: a.roll.TopK, TopP: a.roll.TopP, MinP: a.roll.MinP},
+		N: a.roll.N, MaxNew: a.maxNew, Slots: a.roll.MaxNumSeqs, EOS: eos, Seed: key.Seed,
+		Step: uint64(key.Step), Stop: a.Stop,
+		Sampling: model.Sampling{Temperature: a.roll.Temperature, TopK: a.roll.TopK,
+			TopP: a.roll.TopP, MinP: a.roll.MinP},
 	}, progress)
 	if err != nil {
 		return nil, fmt.Errorf("actor: rollout: %w", err)
@@ -219,7 +226,8 @@ func (a *Actor) Update(r *Rollout, advST [][]float64, refST [][]float32) (Stats,
 					shards[k] = append(shards[k], s)
 				}
 			}
-			b := policyRows{seqs: r.Seqs, old: r.OldST, ref: refST, sampled: r.SampledST, adv: advST}
+			b := policyRows{seqs: r.Seqs, old: r.OldST, ref: refST, sampled: r.SampledST,
+				adv: advST}
 			if err := a.learn(&st, a.policy, b, shards, a.roll.Temperature); err != nil {
 				return st, err
 			}
@@ -254,7 +262,8 @@ type policyRows struct {
 
 // learn is one optimizer step on the given rows, by shard. The loss is divided by totals over all
 // rows, so that the result does not depend on shards and micro-batches.
-func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, shards [][]int, temperature float64) error {
+func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, shards [][]int,
+	temperature float64) error {
 	norm := algos.Norm{FixedLen: float64(a.maxNew)}
 	for _, s := range model.Pick(in.seqs, slices.Concat(shards...)) {
 		if n := s.Trained(); n > 0 {
@@ -325,27 +334,29 @@ func addShards(sumsK [][]shardSums) (total shardSums, finite bool) {
 
 // learnShard adds the gradient of the given rows to the student's gradients, and returns their
 // statistics: one element, or none if a loss is not finite.
-func (a *Actor) learnShard(policy *algos.Policy[float32], in policyRows, rows []int, norm algos.Norm, temperature float64) ([]shardSums, error) {
+func (a *Actor) learnShard(policy *algos.Policy[float32], in policyRows, rows []int,
+	norm algos.Norm, temperature float64) ([]shardSums, error) {
 	seqs := model.Pick(in.seqs, rows)
 	var sums shardSums
 	for _, pack := range model.Packs(seqs, a.cfg.MaxTokenLen) {
-		err := a.m.LogProbGrad(model.Pick(seqs, pack), temperature, func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
-			b, err := a.pad(logpST, entST, in, model.Pick(rows, pack))
-			if err != nil {
-				return nil, nil, err
-			}
-			res, err := policy.Step(b, norm)
-			if err != nil {
-				return nil, nil, err
-			}
-			sums.PolicyStats = sums.PolicyStats.Add(res.PolicyStats)
-			for _, row := range entST {
-				for _, e := range row {
-					sums.Entropy += float64(e)
+		err := a.m.LogProbGrad(model.Pick(seqs, pack), temperature,
+			func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
+				b, err := a.pad(logpST, entST, in, model.Pick(rows, pack))
+				if err != nil {
+					return nil, nil, err
 				}
-			}
-			return unpad(res.DLogp, logpST, b.T), unpad(res.DEntropy, logpST, b.T), nil
-		})
+				res, err := policy.Step(b, norm)
+				if err != nil {
+					return nil, nil, err
+				}
+				sums.PolicyStats = sums.PolicyStats.Add(res.PolicyStats)
+				for _, row := range entST {
+					for _, e := range row {
+						sums.Entropy += float64(e)
+					}
+				}
+				return unpad(res.DLogp, logpST, b.T), unpad(res.DEntropy, logpST, b.T), nil
+			})
 		if errors.Is(err, algos.ErrNotFinite) {
 			return nil, nil
 		}
@@ -359,7 +370,8 @@ func (a *Actor) learnShard(policy *algos.Policy[float32], in policyRows, rows []
 // finish turns sums over mini-batches into means.
 func (st *Stats) finish() {
 	n := float64(max(st.Passes, 1))
-	st.Loss, st.PGLoss, st.KLLoss, st.EntropyLoss = st.Loss/n, st.PGLoss/n, st.KLLoss/n, st.EntropyLoss/n
+	st.Loss, st.PGLoss, st.KLLoss, st.EntropyLoss =
+		st.Loss/n, st.PGLoss/n, st.KLLoss/n, st.EntropyLoss/n
 	st.KLShare /= n
 	st.Entropy /= max(st.TokenSum, 1)
 	st.GradNorm /= float64(max(st.Updates, 1))
@@ -367,7 +379,8 @@ func (st *Stats) finish() {
 
 // pad lays the rows of a micro-batch side by side. Rows and columns are rounded
 // up, with mask 0, so that few shapes of the objective are ever compiled.
-func (a *Actor) pad(logpST, entST [][]float32, in policyRows, rows []int) (b algos.PolicyBatch[float32], err error) {
+func (a *Actor) pad(logpST, entST [][]float32, in policyRows,
+	rows []int) (b algos.PolicyBatch[float32], err error) {
 	t := 1
 	for _, row := range logpST {
 		t = max(t, len(row))
@@ -404,7 +417,8 @@ func (a *Actor) pad(logpST, entST [][]float32, in policyRows, rows []int) (b alg
 	}
 	if in.sampled != nil && a.cfg.RolloutIS != "none" {
 		sampled := matrix(func(i int, dst []float32) { copy(dst, in.sampled[rows[i]]) })
-		b.RolloutWeight, err = algos.RolloutWeights(a.cfg.RolloutIS, a.cfg.RolloutISThresh, b.B, b.T, b.Old, sampled, b.Mask)
+		b.RolloutWeight, err = algos.RolloutWeights(a.cfg.RolloutIS, a.cfg.RolloutISThresh, b.B,
+			b.T, b.Old, sampled, b.Mask)
 	}
 	return b, err
 }

@@ -10,7 +10,8 @@ import (
 	"gad/model"
 )
 
-var tiny = model.Config{Architecture: "Llama", Vocab: 48, Hidden: 16, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 8, FFN: 32,
+var tiny = model.Config{Architecture: "Llama", Vocab: 48, Hidden: 16, Layers: 1, Heads: 2,
+	KVHeads: 1, HeadDim: 8, FFN: 32,
 	MaxPosition: 64, RMSEps: 1e-6, RopeTheta: 10000, DType: "float32"}
 
 // spy keeps the gradients that the optimizer was given, by parameter, and can
@@ -49,7 +50,8 @@ func student(t *testing.T, edit func(*Config)) (*Actor, *spy) {
 		t.Fatal(err)
 	}
 	cfg, roll := DefaultConfig(), DefaultRollout()
-	cfg.Optim.LR, cfg.UseKLLoss, cfg.GradClip, cfg.PPOMiniBatch, roll.N, roll.Temperature = 1e-3, false, 0, 2, 4, 1
+	cfg.Optim.LR, cfg.UseKLLoss, cfg.GradClip, cfg.PPOMiniBatch, roll.N, roll.Temperature =
+		1e-3, false, 0, 2, 4, 1
 	if edit != nil {
 		edit(&cfg)
 	}
@@ -155,13 +157,16 @@ func TestSignsOfAdvantages(t *testing.T) {
 				r.Seqs, r.Group = r.Seqs[:2], r.Group[:2] // two answers to the first prompt
 				r.OldST, r.SampledST, r.EntST = r.OldST[:2], r.SampledST[:2], r.EntST[:2]
 				before := logps(t, a, r.Seqs)
-				if _, err := a.Update(r, spread(r, func(s, _ int) float64 { return sign * winnersAndLosers(s, 0) }), nil); err != nil {
+				if _, err := a.Update(r, spread(r,
+					func(s, _ int) float64 { return sign * winnersAndLosers(s, 0) }),
+					nil); err != nil {
 					t.Fatal(err)
 				}
 				after := logps(t, a, r.Seqs)
 				for s := range after {
 					if up := after[s] > before[s]; up != (sign*winnersAndLosers(s, 0) > 0) {
-						t.Errorf("sign %g: response %d goes from %g to %g", sign, s, before[s], after[s])
+						t.Errorf("sign %g: response %d goes from %g to %g", sign, s, before[s],
+							after[s])
 					}
 				}
 				grads[k] = spy.grads
@@ -226,13 +231,15 @@ func TestLearnsFromTheResponse(t *testing.T) {
 // How sequences are packed into micro-batches changes loss and gradient by
 // rounding alone, whatever the aggregation (doc/algorithms.md, "Aggregation").
 func TestMicroBatchesDoNotMatter(t *testing.T) {
-	for _, agg := range []string{"token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"} {
+	for _, agg := range []string{"token-mean", "seq-mean-token-sum", "seq-mean-token-mean",
+		"seq-mean-token-sum-norm"} {
 		t.Run(agg, func(t *testing.T) {
 			var losses []float64
 			var grads []map[string][]float32
 			for _, tokens := range []int{1, 30, 4096} {
 				a, spy := student(t, func(c *Config) {
-					c.PolicyLoss.LossMode, c.LossAggMode, c.MaxTokenLen, c.EntropyCoeff = "vanilla", agg, tokens, 0.01
+					c.PolicyLoss.LossMode, c.LossAggMode, c.MaxTokenLen, c.EntropyCoeff =
+						"vanilla", agg, tokens, 0.01
 				})
 				r := rolled(t, a)
 				st, err := a.Update(r, spread(r, winnersAndLosers), nil)
@@ -258,8 +265,11 @@ func TestMicroBatchesDoNotMatter(t *testing.T) {
 func TestNotFiniteIsSkipped(t *testing.T) {
 	nan := float32(math.NaN())
 	for name, plant := range map[string]func(*spy, *Rollout, [][]float64){
-		"gradient NaN":        func(s *spy, _ *Rollout, _ [][]float64) { s.plant = nan },
-		"gradient Inf":        func(s *spy, _ *Rollout, _ [][]float64) { s.plant = float32(math.Inf(-1)) },
+		"gradient NaN": func(s *spy, _ *Rollout, _ [][]float64) { s.plant = nan },
+		"gradient Inf": func(s *spy, _ *Rollout,
+			_ [][]float64) {
+			s.plant = float32(math.Inf(-1))
+		},
 		"advantage":           func(_ *spy, _ *Rollout, adv [][]float64) { adv[1][0] = math.NaN() },
 		"old log-probability": func(_ *spy, r *Rollout, _ [][]float64) { r.OldST[2][0] = nan },
 	} {
@@ -284,8 +294,10 @@ func TestNotFiniteIsSkipped(t *testing.T) {
 			}
 			spy.plant = 0
 			clean := rolled(t, a)
-			if st, err := a.Update(clean, spread(clean, winnersAndLosers), nil); err != nil || st.Updates != 1 {
-				t.Errorf("after it: %d updates, %v: want the next step to be taken", st.Updates, err)
+			if st, err := a.Update(clean, spread(clean, winnersAndLosers), nil); err != nil ||
+				st.Updates != 1 {
+				t.Errorf("after it: %d updates, %v: want the next step to be taken", st.Updates,
+					err)
 			}
 			for name, g := range spy.grads {
 				for _, x := range g {
@@ -330,7 +342,8 @@ func TestRolloutIsKeyed(t *testing.T) {
 	for _, slots := range []int{1, 3} {
 		r := roll(slots, prompts, key)
 		for s := range r.Seqs {
-			if !slices.Equal(r.Seqs[s].IDs, base.Seqs[s].IDs) || !slices.Equal(r.SampledST[s], base.SampledST[s]) {
+			if !slices.Equal(r.Seqs[s].IDs, base.Seqs[s].IDs) ||
+				!slices.Equal(r.SampledST[s], base.SampledST[s]) {
 				t.Errorf("%d slots: sequence %d differs", slots, s)
 			}
 		}
@@ -341,7 +354,8 @@ func TestRolloutIsKeyed(t *testing.T) {
 			t.Errorf("sampled alone: sequence %d differs", s)
 		}
 	}
-	for name, k := range map[string]Key{"seed": {2, 2, key.Rows}, "step": {1, 3, key.Rows}, "rows": {1, 2, []int{5, 8}}} {
+	for name, k := range map[string]Key{"seed": {2, 2, key.Rows}, "step": {1, 3, key.Rows},
+		"rows": {1, 2, []int{5, 8}}} {
 		equal := 0
 		for s, seq := range roll(64, prompts, k).Seqs {
 			if slices.Equal(seq.IDs, base.Seqs[s].IDs) {
@@ -352,16 +366,19 @@ func TestRolloutIsKeyed(t *testing.T) {
 			t.Errorf("another %s gives the same answers", name)
 		}
 	}
-	if slices.Equal(base.Seqs[0].IDs, base.Seqs[1].IDs) && slices.Equal(base.Seqs[1].IDs, base.Seqs[2].IDs) {
+	if slices.Equal(base.Seqs[0].IDs, base.Seqs[1].IDs) &&
+		slices.Equal(base.Seqs[1].IDs, base.Seqs[2].IDs) {
 		t.Error("the answers to one prompt are all the same")
 	}
 }
 
 func TestUpdatesOfABatch(t *testing.T) {
-	for _, c := range []struct{ mini, epochs, batch, want int }{{0, 1, 256, 4}, {0, 2, 8, 8}, {0, 1, 1, 1}, {3, 1, 8, 3}, {16, 2, 8, 2}} {
+	for _, c := range []struct{ mini, epochs, batch, want int }{{0, 1, 256, 4}, {0, 2, 8, 8},
+		{0, 1, 1, 1}, {3, 1, 8, 3}, {16, 2, 8, 2}} {
 		cfg := Config{PPOMiniBatch: c.mini, PPOEpochs: c.epochs}
 		if got := cfg.Updates(c.batch); got != c.want {
-			t.Errorf("mini-batch %d, %d epochs, batch %d: %d updates, want %d", c.mini, c.epochs, c.batch, got, c.want)
+			t.Errorf("mini-batch %d, %d epochs, batch %d: %d updates, want %d", c.mini, c.epochs,
+				c.batch, got, c.want)
 		}
 	}
 	a, _ := student(t, func(c *Config) { c.PPOMiniBatch, c.PPOEpochs = 1, 3 })

@@ -43,7 +43,8 @@ func DefaultConfig() Config {
 		PolicyLoss: PolicyLoss{LossMode: "gspo", TauPos: 1, TauNeg: 1.05},
 		UseKLLoss:  true, KLLossCoef: 1e-3, KLLossType: "low_var_kl",
 		ClipRatioC: 3, LossAggMode: "token-mean", Optim: model.DefaultOptim(), GradClip: 0.2,
-		PPOEpochs: 1, MaxTokenLen: 8192, OldLogProb: "auto", RolloutIS: "none", RolloutISThresh: 2, LoRA: model.DefaultLoRA(),
+		PPOEpochs: 1, MaxTokenLen: 8192, OldLogProb: "auto", RolloutIS: "none", RolloutISThresh: 2,
+		LoRA: model.DefaultLoRA(),
 	}
 }
 
@@ -66,7 +67,8 @@ func DefaultRollout() RolloutConfig {
 // Validate checks what the tags cannot say.
 func (c RolloutConfig) Validate() error {
 	if c.TopP == 0 {
-		return fmt.Errorf("settings: rollout.top_p is 0: no token would be left: set it above 0; 1 is all")
+		return fmt.Errorf(
+			"settings: rollout.top_p is 0: no token would be left: set it above 0; 1 is all")
 	}
 	if c.Temperature == 0 {
 		return fmt.Errorf("settings: rollout.temperature is 0: every answer to a prompt would be the same: set it above 0")
@@ -81,7 +83,8 @@ func (c Config) objective() algos.PolicyConfig {
 		kl = c.KLLossCoef
 	}
 	return algos.PolicyConfig{
-		Loss: c.PolicyLoss.LossMode, ClipLow: c.ClipRatioLow, ClipHigh: c.ClipRatioHigh, ClipC: c.ClipRatioC,
+		Loss: c.PolicyLoss.LossMode, ClipLow: c.ClipRatioLow, ClipHigh: c.ClipRatioHigh,
+		ClipC:  c.ClipRatioC,
 		TauPos: c.PolicyLoss.TauPos, TauNeg: c.PolicyLoss.TauNeg, Agg: c.LossAggMode,
 		KLCoef: kl, KLType: c.KLLossType, EntropyCoef: c.EntropyCoeff,
 	}
@@ -93,7 +96,9 @@ func (c Config) Validate() error {
 		return fmt.Errorf("settings: actor: %w", err)
 	}
 	if c.RolloutIS != "none" && !(c.RolloutISThresh > 0) {
-		return fmt.Errorf("settings: actor.rollout_is_threshold is %g: must be above 0 with actor.rollout_is %s", c.RolloutISThresh, c.RolloutIS)
+		return fmt.Errorf(
+			"settings: actor.rollout_is_threshold is %g: must be above 0 with actor.rollout_is %s",
+			c.RolloutISThresh, c.RolloutIS)
 	}
 	if c.OldLogProb == "rollout" && c.RolloutIS != "none" {
 		return fmt.Errorf("settings: actor.rollout_is is %s with actor.old_log_prob=rollout: every weight would be 1: set actor.rollout_is to none", c.RolloutIS)

@@ -84,8 +84,10 @@ type pairUpdate struct {
 func (u *pairUpdate) compare(logpST, entST [][]float32) error {
 	n, sumS := len(u.p.Chosen), SeqLogp(logpST)
 	u.st.Chosen, u.st.Rejected = sumS[:n], sumS[n:]
-	res, err := u.objective.Step(algos.DPOBatch[float64]{Chosen: u.st.Chosen, Rejected: u.st.Rejected, RefChosen: u.p.RefChosen, RefRejected: u.p.RefRejected,
-		LenChosen: responseLens(u.p.Chosen), LenRejected: responseLens(u.p.Rejected)})
+	res, err := u.objective.Step(
+		algos.DPOBatch[float64]{Chosen: u.st.Chosen, Rejected: u.st.Rejected,
+			RefChosen: u.p.RefChosen, RefRejected: u.p.RefRejected,
+			LenChosen: responseLens(u.p.Chosen), LenRejected: responseLens(u.p.Rejected)})
 	u.st.DPOStats, u.seed = res.DPOStats, slices.Concat(res.DChosen, res.DRejected)
 	u.st.Entropy = meanOf(entST)
 	return err
@@ -130,21 +132,24 @@ func (a *Actor) learnPairs(u *pairUpdate) (finite bool, err error) {
 
 // learnPack passes one pack forward and backward.
 func (a *Actor) learnPack(u *pairUpdate, pack []int) error {
-	return a.m.LogProbGrad(model.Pick(u.seqs, pack), 1, func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
-		if u.seed == nil { // the pack holds all sequences
-			allLogpST, allEntST := make([][]float32, len(u.seqs)), make([][]float32, len(u.seqs))
+	return a.m.LogProbGrad(model.Pick(u.seqs, pack), 1,
+		func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
+			if u.seed == nil { // the pack holds all sequences
+				allLogpST, allEntST :=
+					make([][]float32, len(u.seqs)), make([][]float32, len(u.seqs))
+				for i, s := range pack {
+					allLogpST[s], allEntST[s] = logpST[i], entST[i]
+				}
+				if err := u.compare(allLogpST, allEntST); err != nil {
+					return nil, nil, err
+				}
+			}
 			for i, s := range pack {
-				allLogpST[s], allEntST[s] = logpST[i], entST[i]
+				dlogpST = append(dlogpST,
+					slices.Repeat([]float32{float32(u.seed[s])}, len(logpST[i])))
 			}
-			if err := u.compare(allLogpST, allEntST); err != nil {
-				return nil, nil, err
-			}
-		}
-		for i, s := range pack {
-			dlogpST = append(dlogpST, slices.Repeat([]float32{float32(u.seed[s])}, len(logpST[i])))
-		}
-		return dlogpST, nil, nil
-	})
+			return dlogpST, nil, nil
+		})
 }
 
 // responseLens are the tokens of each sequence's response.

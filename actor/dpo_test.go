@@ -15,7 +15,8 @@ import (
 func pairsOf(t *testing.T, a *Actor, shift float64) Preferences {
 	t.Helper()
 	r := rolled(t, a)
-	p := Preferences{Chosen: []model.Seq{r.Seqs[0], r.Seqs[4], r.Seqs[2]}, Rejected: []model.Seq{r.Seqs[1], r.Seqs[5], r.Seqs[3]}}
+	p := Preferences{Chosen: []model.Seq{r.Seqs[0], r.Seqs[4], r.Seqs[2]},
+		Rejected: []model.Seq{r.Seqs[1], r.Seqs[5], r.Seqs[3]}}
 	c, _, err := a.m.AllLogProbs(p.Chosen, 1, 512)
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +61,8 @@ func TestDPOGradientIsTheLosss(t *testing.T) {
 					t.Fatal(err)
 				}
 				sums := SeqLogp(c)
-				r, err := d.Step(algos.DPOBatch[float64]{Chosen: sums[:3], Rejected: sums[3:], RefChosen: p.RefChosen, RefRejected: p.RefRejected,
+				r, err := d.Step(algos.DPOBatch[float64]{Chosen: sums[:3], Rejected: sums[3:],
+					RefChosen: p.RefChosen, RefRejected: p.RefRejected,
 					LenChosen: responseLens(p.Chosen), LenRejected: responseLens(p.Rejected)})
 				if err != nil {
 					t.Fatal(err)
@@ -93,7 +95,8 @@ func TestDPOGradientIsTheLosss(t *testing.T) {
 				}
 				const h = 2e-3
 				if got := (moved(h) - moved(-h)) / (2 * h); math.Abs(got-norm) > .05*norm {
-					t.Errorf("%s: the loss's slope is %g, the gradient's norm %g", param.Name, got, norm)
+					t.Errorf("%s: the loss's slope is %g, the gradient's norm %g", param.Name, got,
+						norm)
 				}
 				checked++
 			}
@@ -122,7 +125,8 @@ func TestDPOUpdate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if math.Abs(st.Loss-math.Ln2) > 1e-15 || st.Acc != 0 || st.Margin != 0 || st.Pairs != 3 || st.Updates != 1 || st.Skipped != 0 {
+		if math.Abs(st.Loss-math.Ln2) > 1e-15 || st.Acc != 0 || st.Margin != 0 || st.Pairs != 3 ||
+			st.Updates != 1 || st.Skipped != 0 {
 			t.Errorf("at the reference: %+v", st)
 		}
 		if want := map[bool]int{true: 3, false: 4}[tokens == 512]; st.Passes != want {
@@ -134,7 +138,8 @@ func TestDPOUpdate(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !(after.Loss < math.Ln2) || !(after.Margin > 0) || after.Acc != 1 {
-			t.Errorf("after a step: loss %g, margin %g, accuracy %g", after.Loss, after.Margin, after.Acc)
+			t.Errorf("after a step: loss %g, margin %g, accuracy %g", after.Loss, after.Margin,
+				after.Acc)
 		}
 	}
 	for k := 1; k < 3; k++ {

@@ -15,7 +15,9 @@ import (
 
 // shardedUpdate takes one update on the given number of ranks and shards, and returns
 // what each rank has.
-func shardedUpdate(t *testing.T, ranks, shards int, edit func(*Config), take func(a *Actor) (any, error)) (stats []any, states [][]uint32, grads []map[string][]float32) {
+func shardedUpdate(t *testing.T, ranks, shards int, edit func(*Config),
+	take func(a *Actor) (any, error)) (stats []any, states [][]uint32,
+	grads []map[string][]float32) {
 	t.Helper()
 	as, spies := make([]*Actor, ranks), make([]*spy, ranks)
 	for r := range as {
@@ -53,11 +55,16 @@ func TestShardsAndRanks(t *testing.T) {
 		edit func(*Config)
 		take func(a *Actor) (any, error)
 	}{
-		"update": {func(c *Config) { c.EntropyCoeff, c.MaxTokenLen, c.PolicyLoss.LossMode = 0.01, 30, "vanilla" },
+		"update": {
+			func(c *Config) {
+				c.EntropyCoeff, c.MaxTokenLen, c.PolicyLoss.LossMode = 0.01, 30,
+					"vanilla"
+			},
 			func(a *Actor) (any, error) { return a.Update(r, adv, nil) }},
 		"sft": {nil, func(a *Actor) (any, error) { return a.SFT(r.Seqs) }},
 		"dpo": {nil, func(a *Actor) (any, error) {
-			return a.DPO(objective(t, algos.DPOConfig{Loss: "sigmoid", Beta: 0.1}), pairsOf(t, a, 0.1))
+			return a.DPO(objective(t, algos.DPOConfig{Loss: "sigmoid", Beta: 0.1}),
+				pairsOf(t, a, 0.1))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -72,10 +79,12 @@ func TestShardsAndRanks(t *testing.T) {
 					stats, states, _ := shardedUpdate(t, ranks, shards, c.edit, c.take)
 					for k := range ranks {
 						if !reflect.DeepEqual(stats[k], alone[0]) {
-							t.Errorf("%d shards on %d ranks: rank %d has %+v, want %+v", shards, ranks, k, stats[k], alone[0])
+							t.Errorf("%d shards on %d ranks: rank %d has %+v, want %+v", shards,
+								ranks, k, stats[k], alone[0])
 						}
 						if !slices.Equal(states[k], want[0]) {
-							t.Errorf("%d shards on %d ranks: rank %d has other weights or moments", shards, ranks, k)
+							t.Errorf("%d shards on %d ranks: rank %d has other weights or moments",
+								shards, ranks, k)
 						}
 					}
 				}
@@ -106,10 +115,12 @@ func TestNotFiniteOnOneRank(t *testing.T) {
 	r, adv := answered(t)
 	adv[5][0] = math.NaN() // of the second prompt, on the second rank
 	_, before, _ := shardedUpdate(t, 1, 2, nil, func(a *Actor) (any, error) { return nil, nil })
-	stats, states, _ := shardedUpdate(t, 2, 2, nil, func(a *Actor) (any, error) { return a.Update(r, adv, nil) })
+	stats, states, _ := shardedUpdate(t, 2, 2, nil,
+		func(a *Actor) (any, error) { return a.Update(r, adv, nil) })
 	for k := range stats {
 		if st := stats[k].(Stats); st.Skipped != 1 || st.Updates != 0 || st.Passes != 0 {
-			t.Errorf("rank %d: %d skipped, %d updates, %d passes, want 1, 0 and 0", k, st.Skipped, st.Updates, st.Passes)
+			t.Errorf("rank %d: %d skipped, %d updates, %d passes, want 1, 0 and 0", k, st.Skipped,
+				st.Updates, st.Passes)
 		}
 		if !slices.Equal(states[k], before[0]) {
 			t.Errorf("rank %d: weights or moments have changed", k)
@@ -120,7 +131,8 @@ func TestNotFiniteOnOneRank(t *testing.T) {
 // A rollout is the same on any number of ranks; one that is asked to stop stops all.
 func TestRolloutOnRanks(t *testing.T) {
 	take := func(a *Actor) (any, error) {
-		return a.Rollout([][]int32{{5, 6, 7}, {9, 10, 11}, {12}, {13, 14}, {3, 4}}, []int32{1, 2}, Key{Seed: 1, Step: 2, Rows: []int{4, 7, 9, 11, 20}}, nil)
+		return a.Rollout([][]int32{{5, 6, 7}, {9, 10, 11}, {12}, {13, 14}, {3, 4}}, []int32{1, 2},
+			Key{Seed: 1, Step: 2, Rows: []int{4, 7, 9, 11, 20}}, nil)
 	}
 	want, _, _ := shardedUpdate(t, 1, 4, nil, take)
 	for _, ranks := range []int{2, 4} {

@@ -87,9 +87,11 @@ func Advantages(c AdvantageConfig, in AdvantageInput) ([][]float64, error) {
 		c.Power = 1
 	}
 	if !(c.Power > 0) || math.IsInf(c.Power, 0) {
-		return nil, fmt.Errorf("algos: advantage estimator %q: power %g: must be above 0: %w", c.Name, c.Power, ErrConfig)
+		return nil, fmt.Errorf("algos: advantage estimator %q: power %g: must be above 0: %w",
+			c.Name, c.Power, ErrConfig)
 	}
-	if !(c.Gamma > 0 && c.Gamma <= 1) || !(c.ZScoreFloor > 0) || !(c.ClipAbs >= 0) || math.IsNaN(c.StepWeight) || math.IsInf(c.StepWeight, 0) {
+	if !(c.Gamma > 0 && c.Gamma <= 1) || !(c.ZScoreFloor > 0) || !(c.ClipAbs >= 0) ||
+		math.IsNaN(c.StepWeight) || math.IsInf(c.StepWeight, 0) {
 		return nil, fmt.Errorf("algos: advantage estimator %q: gamma %g must be in (0, 1], z-score floor %g above 0, clip %g 0 or above, step weight %g finite: %w",
 			c.Name, c.Gamma, c.ZScoreFloor, c.ClipAbs, c.StepWeight, ErrConfig)
 	}
@@ -127,7 +129,10 @@ func Advantages(c AdvantageConfig, in AdvantageInput) ([][]float64, error) {
 				row[t] = min(max(row[t], -c.ClipAbs), c.ClipAbs)
 			}
 			if math.IsNaN(row[t]) || math.IsInf(row[t], 0) {
-				return nil, fmt.Errorf("algos: advantage estimator %q: response %d token %d: %g: skip this step: %w", c.Name, s, t, row[t], ErrNotFinite)
+				return nil,
+					fmt.Errorf(
+						"algos: advantage estimator %q: response %d token %d: %g: skip this step: %w",
+						c.Name, s, t, row[t], ErrNotFinite)
 			}
 		}
 	}
@@ -138,7 +143,8 @@ func Advantages(c AdvantageConfig, in AdvantageInput) ([][]float64, error) {
 func (in AdvantageInput) check(name string) error {
 	S := len(in.Scores)
 	bad := func(format string, args ...any) error {
-		return fmt.Errorf("algos: advantage estimator %q: %s: %w", name, fmt.Sprintf(format, args...), ErrShape)
+		return fmt.Errorf("algos: advantage estimator %q: %s: %w", name,
+			fmt.Sprintf(format, args...), ErrShape)
 	}
 	switch {
 	case S == 0:
@@ -156,10 +162,13 @@ func (in AdvantageInput) check(name string) error {
 	}
 	for s, score := range in.Scores {
 		if math.IsNaN(score) || math.IsInf(score, 0) {
-			return fmt.Errorf("algos: advantage estimator %q: score of response %d is %g: skip this step: %w", name, s, score, ErrNotFinite)
+			return fmt.Errorf(
+				"algos: advantage estimator %q: score of response %d is %g: skip this step: %w",
+				name, s, score, ErrNotFinite)
 		}
 		if in.TokenRewards != nil && len(in.TokenRewards[s]) != len(in.Mask[s]) {
-			return bad("response %d: %d token rewards, mask of %d", s, len(in.TokenRewards[s]), len(in.Mask[s]))
+			return bad("response %d: %d token rewards, mask of %d", s, len(in.TokenRewards[s]),
+				len(in.Mask[s]))
 		}
 		for t, m := range in.Mask[s] {
 			if m != 0 && m != 1 {
@@ -267,7 +276,8 @@ func pick[T any](x []T, rows []int) []T {
 }
 
 // perGroup fills advS group by group.
-func perGroup(in AdvantageInput, groups [][]int, f func(scores []float64, rows []int) []float64) ([]float64, error) {
+func perGroup(in AdvantageInput, groups [][]int,
+	f func(scores []float64, rows []int) []float64) ([]float64, error) {
 	advS := make([]float64, len(in.Scores))
 	for _, rows := range groups {
 		for i, v := range f(pick(in.Scores, rows), rows) {
@@ -311,7 +321,8 @@ func grpo(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, erro
 //	z = (s-mu)/(sigma+1e-6),  s' = sign(z)|z|^gamma        within each group
 func power(gamma float64, in AdvantageInput, groups [][]int) ([]float64, error) {
 	z, err := grpo(AdvantageConfig{}, in, groups)
-	return mapped(z, func(v float64) float64 { return math.Copysign(math.Pow(math.Abs(v), gamma), v) }), err
+	return mapped(z,
+		func(v float64) float64 { return math.Copysign(math.Pow(math.Abs(v), gamma), v) }), err
 }
 
 // drGRPO is s-mu: no division, so no bias towards easy prompts (arXiv 2503.20783).
@@ -443,7 +454,8 @@ func reinforcePP(c AdvantageConfig, in AdvantageInput, _ [][]int) ([][]float64, 
 }
 
 // reinforcePPBaseline is s-mu (alone, s), broadcast, then whitened over the batch.
-func reinforcePPBaseline(c AdvantageConfig, in AdvantageInput, groups [][]int) ([][]float64, error) {
+func reinforcePPBaseline(c AdvantageConfig, in AdvantageInput,
+	groups [][]int) ([][]float64, error) {
 	c.MeanOnly = true
 	advS, err := grpo(c, in, groups)
 	if err != nil {
@@ -465,7 +477,9 @@ func whiten(name string, x, mask [][]float64) error {
 		}
 	}
 	if n < 2 {
-		return fmt.Errorf("algos: advantage estimator %q: %g response tokens: whitening needs 2 or more: %w", name, n, ErrShape)
+		return fmt.Errorf(
+			"algos: advantage estimator %q: %g response tokens: whitening needs 2 or more: %w",
+			name, n, ErrShape)
 	}
 	mean := laneSum(masked) / (n + 1e-8)
 	i := 0
@@ -512,7 +526,8 @@ func gigpo(c AdvantageConfig, in AdvantageInput, groups [][]int) ([][]float64, e
 		returns[s] = make([]float64, len(steps))
 		var ret float64
 		for k, step := range slices.Backward(steps) {
-			if step.Start < 0 || step.Start > step.End || step.End > len(in.Mask[s]) || math.IsNaN(step.Reward) || math.IsInf(step.Reward, 0) {
+			if step.Start < 0 || step.Start > step.End || step.End > len(in.Mask[s]) ||
+				math.IsNaN(step.Reward) || math.IsInf(step.Reward, 0) {
 				return nil, fmt.Errorf("algos: advantage estimator %q: response %d step %d: tokens [%d,%d) of %d, reward %g: %w", c.Name, s, k, step.Start, step.End, len(in.Mask[s]), step.Reward, ErrShape)
 			}
 			ret = step.Reward + float64(c.Gamma*ret)

@@ -80,7 +80,8 @@ func TestAdvantageProperties(t *testing.T) {
 // Advantages of a group sum to 0 wherever a baseline is the group's own mean.
 func TestAdvantagesSumToZero(t *testing.T) {
 	for _, name := range []string{"grpo", "dr_grpo", "rloo", "rank", "zscore"} {
-		adv := scalars(t, AdvantageConfig{Name: name}, AdvantageInput{Scores: []float64{.3, -2, 5, 5}})
+		adv := scalars(t, AdvantageConfig{Name: name},
+			AdvantageInput{Scores: []float64{.3, -2, 5, 5}})
 		var sum float64
 		for _, a := range adv {
 			sum += a
@@ -97,26 +98,50 @@ func TestAdvantageRefusals(t *testing.T) {
 		spoil func(*AdvantageConfig, *AdvantageInput)
 		want  error
 	}{
-		"unknown name":     {"grop", func(*AdvantageConfig, *AdvantageInput) {}, ErrUnknownName},
-		"no responses":     {"grpo", func(_ *AdvantageConfig, in *AdvantageInput) { *in = AdvantageInput{} }, ErrShape},
-		"short groups":     {"grpo", func(_ *AdvantageConfig, in *AdvantageInput) { in.Group = in.Group[1:] }, ErrShape},
-		"short mask":       {"grpo", func(_ *AdvantageConfig, in *AdvantageInput) { in.Mask = in.Mask[1:] }, ErrShape},
-		"fractional mask":  {"grpo", func(_ *AdvantageConfig, in *AdvantageInput) { in.Mask[2][0] = .5 }, ErrShape},
-		"short lengths":    {"opo", func(_ *AdvantageConfig, in *AdvantageInput) { in.Len = []int{1} }, ErrShape},
-		"short rewards":    {"reinforce_plus_plus", func(_ *AdvantageConfig, in *AdvantageInput) { in.TokenRewards = [][]float64{{1}} }, ErrShape},
-		"NaN score":        {"grpo", func(_ *AdvantageConfig, in *AdvantageInput) { in.Scores[3] = math.NaN() }, ErrNotFinite},
-		"infinite score":   {"rank", func(_ *AdvantageConfig, in *AdvantageInput) { in.Scores[3] = math.Inf(-1) }, ErrNotFinite},
-		"NaN token reward": {"reinforce_plus_plus", func(_ *AdvantageConfig, in *AdvantageInput) { in.TokenRewards = nanRewards(in.Mask) }, ErrNotFinite},
-		"overflow":         {"dr_grpo", func(_ *AdvantageConfig, in *AdvantageInput) { in.Scores[0], in.Scores[5] = 1e308, -1e308 }, nil},
-		"pass@k of one":    {"grpo_passk", func(_ *AdvantageConfig, in *AdvantageInput) { in.Group[0] = 99 }, ErrShape},
-		"gamma":            {"gigpo", func(c *AdvantageConfig, _ *AdvantageInput) { c.Gamma = 1.5 }, ErrConfig},
-		"floor":            {"zscore", func(c *AdvantageConfig, _ *AdvantageInput) { c.ZScoreFloor = -1 }, ErrConfig},
-		"clip":             {"grpo", func(c *AdvantageConfig, _ *AdvantageInput) { c.ClipAbs = math.NaN() }, ErrConfig},
-		"no steps":         {"gigpo", func(_ *AdvantageConfig, in *AdvantageInput) { in.Steps = nil }, ErrShape},
-		"step outside":     {"gigpo", func(_ *AdvantageConfig, in *AdvantageInput) { in.Steps[0][0].End = 6 }, ErrShape},
-		"one token to whiten": {"reinforce_plus_plus", func(_ *AdvantageConfig, in *AdvantageInput) {
-			*in = AdvantageInput{Scores: []float64{1}, Group: []int{0}, Mask: [][]float64{{1}}}
-		}, ErrShape},
+		"unknown name": {"grop", func(*AdvantageConfig, *AdvantageInput) {}, ErrUnknownName},
+		"no responses": {"grpo",
+			func(_ *AdvantageConfig, in *AdvantageInput) { *in = AdvantageInput{} }, ErrShape},
+		"short groups": {"grpo",
+			func(_ *AdvantageConfig, in *AdvantageInput) { in.Group = in.Group[1:] }, ErrShape},
+		"short mask": {"grpo",
+			func(_ *AdvantageConfig, in *AdvantageInput) { in.Mask = in.Mask[1:] }, ErrShape},
+		"fractional mask": {"grpo",
+			func(_ *AdvantageConfig, in *AdvantageInput) { in.Mask[2][0] = .5 }, ErrShape},
+		"short lengths": {"opo",
+			func(_ *AdvantageConfig, in *AdvantageInput) { in.Len = []int{1} }, ErrShape},
+		"short rewards": {"reinforce_plus_plus",
+			func(_ *AdvantageConfig, in *AdvantageInput) { in.TokenRewards = [][]float64{{1}} },
+			ErrShape},
+		"NaN score": {"grpo",
+			func(_ *AdvantageConfig, in *AdvantageInput) { in.Scores[3] = math.NaN() },
+			ErrNotFinite},
+		"infinite score": {"rank",
+			func(_ *AdvantageConfig, in *AdvantageInput) { in.Scores[3] = math.Inf(-1) },
+			ErrNotFinite},
+		"NaN token reward": {"reinforce_plus_plus",
+			func(_ *AdvantageConfig, in *AdvantageInput) { in.TokenRewards = nanRewards(in.Mask) },
+			ErrNotFinite},
+		"overflow": {"dr_grpo",
+			func(_ *AdvantageConfig, in *AdvantageInput) {
+				in.Scores[0], in.Scores[5] = 1e308,
+					-1e308
+			}, nil},
+		"pass@k of one": {"grpo_passk",
+			func(_ *AdvantageConfig, in *AdvantageInput) { in.Group[0] = 99 }, ErrShape},
+		"gamma": {"gigpo", func(c *AdvantageConfig, _ *AdvantageInput) { c.Gamma = 1.5 },
+			ErrConfig},
+		"floor": {"zscore",
+			func(c *AdvantageConfig, _ *AdvantageInput) { c.ZScoreFloor = -1 }, ErrConfig},
+		"clip": {"grpo",
+			func(c *AdvantageConfig, _ *AdvantageInput) { c.ClipAbs = math.NaN() }, ErrConfig},
+		"no steps": {"gigpo",
+			func(_ *AdvantageConfig, in *AdvantageInput) { in.Steps = nil }, ErrShape},
+		"step outside": {"gigpo",
+			func(_ *AdvantageConfig, in *AdvantageInput) { in.Steps[0][0].End = 6 }, ErrShape},
+		"one token to whiten": {"reinforce_plus_plus",
+			func(_ *AdvantageConfig, in *AdvantageInput) {
+				*in = AdvantageInput{Scores: []float64{1}, Group: []int{0}, Mask: [][]float64{{1}}}
+			}, ErrShape},
 	} {
 		in, cfg := someResponses(1), AdvantageConfig{Name: c.name}
 		c.spoil(&cfg, &in)
@@ -124,7 +149,8 @@ func TestAdvantageRefusals(t *testing.T) {
 		if !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if c.want == ErrUnknownName && !strings.Contains(err.Error(), "reinforce_plus_plus_baseline") {
+		if c.want == ErrUnknownName &&
+			!strings.Contains(err.Error(), "reinforce_plus_plus_baseline") {
 			t.Errorf("%s: does not list the names: %v", name, err)
 		}
 	}
@@ -173,7 +199,8 @@ func TestRewardRefusals(t *testing.T) {
 	refused("uneven log-probabilities", err, ErrShape)
 	_, _, _, err = KLInReward("k1", 1, nil, nil, nil, nil)
 	refused("nothing to reward", err, ErrShape)
-	_, _, _, err = KLInReward("k1", 1, []float64{1}, [][]float64{{1}}, [][]float64{{1}}, [][]float64{{1, 1}})
+	_, _, _, err = KLInReward("k1", 1, []float64{1}, [][]float64{{1}}, [][]float64{{1}},
+		[][]float64{{1, 1}})
 	refused("long mask", err, ErrShape)
 	_, _, err = KeepGroups([]float64{1}, nil, 0)
 	refused("no groups", err, ErrShape)

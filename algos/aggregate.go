@@ -43,7 +43,8 @@ type aggregation struct {
 	by  func(Norm) float64
 }
 
-// Names as in verl's agg_loss; the last is Dr. GRPO's (arXiv 2503.20783), whose divisor is the fixed length alone.
+// Names as in verl's agg_loss; the last is Dr. GRPO's (arXiv 2503.20783), whose divisor is the
+// fixed length alone.
 var aggregations = map[string]aggregation{
 	"token-mean":              {rowSum, func(n Norm) float64 { return n.Tokens }},
 	"seq-mean-token-sum":      {rowSum, func(n Norm) float64 { return n.Seqs }},

@@ -9,8 +9,10 @@ import (
 // Loss and gradient of gspo with a KL term, for a small and a large micro-batch.
 func BenchmarkPolicy(b *testing.B) {
 	for _, shape := range [][2]int{{8, 128}, {64, 1536}} {
-		b.Run(fmt.Sprintf("f32/%dx%d", shape[0], shape[1]), func(b *testing.B) { benchPolicy[float32](b, shape[0], shape[1]) })
-		b.Run(fmt.Sprintf("f64/%dx%d", shape[0], shape[1]), func(b *testing.B) { benchPolicy[float64](b, shape[0], shape[1]) })
+		b.Run(fmt.Sprintf("f32/%dx%d", shape[0], shape[1]),
+			func(b *testing.B) { benchPolicy[float32](b, shape[0], shape[1]) })
+		b.Run(fmt.Sprintf("f64/%dx%d", shape[0], shape[1]),
+			func(b *testing.B) { benchPolicy[float64](b, shape[0], shape[1]) })
 	}
 }
 
@@ -20,7 +22,9 @@ func benchBatch[F Float](B, T int) PolicyBatch[F] {
 	for range B * T {
 		old := -r.ExpFloat64()
 		logp := old + .1*r.NormFloat64()
-		x.Old, x.Logp, x.Ref = append(x.Old, F(old)), append(x.Logp, F(logp)), append(x.Ref, F(logp+.1*r.NormFloat64()))
+		x.Old, x.Logp, x.Ref =
+			append(x.Old, F(old)), append(x.Logp, F(logp)),
+			append(x.Ref, F(logp+.1*r.NormFloat64()))
 		x.Mask, x.Adv = append(x.Mask, 1), append(x.Adv, F(r.NormFloat64()))
 	}
 	return x
@@ -55,7 +59,8 @@ func BenchmarkPolicyCompile(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if _, err := p.compile(policyShape{B: shape[0], T: shape[1], kl: true}); err != nil {
+				if _, err := p.compile(policyShape{B: shape[0], T: shape[1],
+					kl: true}); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -84,7 +89,8 @@ func BenchmarkDiscriminator(b *testing.B) {
 
 func BenchmarkAdvantages(b *testing.B) {
 	const S, T = 2048, 256
-	in := AdvantageInput{Scores: make([]float64, S), Group: make([]int, S), Mask: make([][]float64, S)}
+	in := AdvantageInput{Scores: make([]float64, S), Group: make([]int, S),
+		Mask: make([][]float64, S)}
 	for s := range S {
 		in.Scores[s], in.Group[s], in.Mask[s] = float64(s%13), s/8, make([]float64, T)
 		for t := range T {

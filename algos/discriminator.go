@@ -46,7 +46,8 @@ func NewDiscriminator[F Float](c DiscConfig) (*Discriminator[F], error) {
 		return nil, err
 	}
 	if !(c.L2 >= 0) || math.IsInf(c.L2, 0) {
-		return nil, fmt.Errorf("algos: discriminator loss %q: l2 = %g: must be 0 or above: %w", c.Loss, c.L2, ErrConfig)
+		return nil, fmt.Errorf("algos: discriminator loss %q: l2 = %g: must be 0 or above: %w",
+			c.Loss, c.L2, ErrConfig)
 	}
 	return &Discriminator[F]{c: c, loss: loss}, nil
 }
@@ -70,7 +71,8 @@ type DiscStats struct {
 
 // Add returns the figures of both parts together.
 func (s DiscStats) Add(o DiscStats) DiscStats {
-	return DiscStats{s.Loss + o.Loss, s.Acc + o.Acc, s.StudentMean + o.StudentMean, s.TeacherMean + o.TeacherMean, s.Gap + o.Gap, s.Pairs + o.Pairs}
+	return DiscStats{s.Loss + o.Loss, s.Acc + o.Acc, s.StudentMean + o.StudentMean,
+		s.TeacherMean + o.TeacherMean, s.Gap + o.Gap, s.Pairs + o.Pairs}
 }
 
 // DiscResult is what a set of pairs contributes.
@@ -87,11 +89,13 @@ type DiscResult[F Float] struct {
 // it out (its scores then do not matter, not even a NaN); nil means 1/n.
 //
 // Errors wrap ErrShape or ErrNotFinite.
-func (d *Discriminator[F]) Step(studentN, teacherP []F, pair []int, weight []F) (DiscResult[F], error) {
+func (d *Discriminator[F]) Step(studentN, teacherP []F, pair []int,
+	weight []F) (DiscResult[F], error) {
 	var res DiscResult[F]
 	n := len(studentN)
 	bad := func(format string, args ...any) (DiscResult[F], error) {
-		return DiscResult[F]{}, fmt.Errorf("algos: discriminator loss %q: %s: %w", d.c.Loss, fmt.Sprintf(format, args...), ErrShape)
+		return DiscResult[F]{}, fmt.Errorf("algos: discriminator loss %q: %s: %w", d.c.Loss,
+			fmt.Sprintf(format, args...), ErrShape)
 	}
 	switch {
 	case n == 0:
@@ -157,8 +161,11 @@ func (d *Discriminator[F]) Step(studentN, teacherP []F, pair []int, weight []F) 
 		res.TeacherMean += share * float64(t[i])
 		res.Gap += share * gap
 	}
-	if i := notFinite(append(res.DStudent, res.DTeacher...)); i >= 0 || math.IsNaN(res.Loss) || math.IsInf(res.Loss, 0) {
-		return DiscResult[F]{}, fmt.Errorf("algos: discriminator loss %q: loss %g: skip this step: %w", d.c.Loss, res.Loss, ErrNotFinite)
+	if i := notFinite(append(res.DStudent, res.DTeacher...)); i >= 0 || math.IsNaN(res.Loss) ||
+		math.IsInf(res.Loss, 0) {
+		return DiscResult[F]{}, fmt.Errorf(
+			"algos: discriminator loss %q: loss %g: skip this step: %w", d.c.Loss, res.Loss,
+			ErrNotFinite)
 	}
 	return res, nil
 }

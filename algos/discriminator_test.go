@@ -22,12 +22,15 @@ func newDisc[F Float](t testing.TB, c DiscConfig) *Discriminator[F] {
 // softplus and sigmoid keep full precision where Gorgonia's are cut.
 func TestSoftplusAndSigmoidAreExact(t *testing.T) {
 	for _, c := range [][3]float64{ // x, softplus, sigmoid; from 40-digit arithmetic
-		{-745, 5e-324, 5e-324}, {-40, 4.248354255291589e-18, 4.248354255291589e-18}, {-1, 0.31326168751822286, 0.2689414213699951},
-		{0, 0.6931471805599453, 0.5}, {16.5, 16.500000068256, 0.999999931744}, {20, 20.000000002061153, 0.9999999979388463}, {800, 800, 1},
+		{-745, 5e-324, 5e-324}, {-40, 4.248354255291589e-18, 4.248354255291589e-18},
+		{-1, 0.31326168751822286, 0.2689414213699951},
+		{0, 0.6931471805599453, 0.5}, {16.5, 16.500000068256, 0.999999931744},
+		{20, 20.000000002061153, 0.9999999979388463}, {800, 800, 1},
 	} {
 		tol := tolerance{2e-12, 5e-324}
 		if !tol.ok(softplus(c[0]), c[1]) || !tol.ok(sigmoid(c[0]), c[2]) {
-			t.Errorf("x=%g: softplus %.17g, sigmoid %.17g, want %.17g, %.17g", c[0], softplus(c[0]), sigmoid(c[0]), c[1], c[2])
+			t.Errorf("x=%g: softplus %.17g, sigmoid %.17g, want %.17g, %.17g", c[0], softplus(c[0]),
+				sigmoid(c[0]), c[1], c[2])
 		}
 	}
 }
@@ -64,7 +67,8 @@ func TestDiscriminatorAgainstDifferences(t *testing.T) {
 			t.Fatal(err)
 		}
 		near(t, "loss", golden64, []float64{got.Loss}, []float64{loss()})
-		for _, side := range []struct{ x, grad []float64 }{{student, got.DStudent}, {teacher, got.DTeacher}} {
+		for _, side := range []struct{ x, grad []float64 }{{student, got.DStudent},
+			{teacher, got.DTeacher}} {
 			for i, x := range side.x {
 				const h = 1e-5
 				side.x[i] = x + h
@@ -105,7 +109,8 @@ func TestDiscriminatorSharesTeacherAndSplits(t *testing.T) {
 		t.Fatal(err)
 	}
 	near(t, "collected", golden64, whole.DTeacher, []float64{
-		repeated.DTeacher[0] + repeated.DTeacher[1] + repeated.DTeacher[2], repeated.DTeacher[3] + repeated.DTeacher[4] + repeated.DTeacher[5]})
+		repeated.DTeacher[0] + repeated.DTeacher[1] + repeated.DTeacher[2],
+		repeated.DTeacher[3] + repeated.DTeacher[4] + repeated.DTeacher[5]})
 	if whole.DiscStats != repeated.DiscStats || !slices.Equal(whole.DStudent, repeated.DStudent) {
 		t.Errorf("shared %+v, repeated %+v", whole, repeated)
 	}
@@ -114,7 +119,8 @@ func TestDiscriminatorSharesTeacherAndSplits(t *testing.T) {
 	dTeacher := make([]float64, 2)
 	for _, cut := range [][2]int{{0, 1}, {1, 5}, {5, 6}} {
 		n := cut[1] - cut[0]
-		r, err := d.Step(student[cut[0]:cut[1]], teacher, pair[cut[0]:cut[1]], slices.Repeat([]float64{1. / 6}, n))
+		r, err := d.Step(student[cut[0]:cut[1]], teacher, pair[cut[0]:cut[1]],
+			slices.Repeat([]float64{1. / 6}, n))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,9 +130,16 @@ func TestDiscriminatorSharesTeacherAndSplits(t *testing.T) {
 			dTeacher[i] += g
 		}
 	}
-	near(t, "split", golden64, append([]float64{sum.Loss, sum.Acc, sum.StudentMean, sum.TeacherMean, sum.Gap, float64(sum.Pairs)}, append(dStudent, dTeacher...)...),
-		append([]float64{whole.Loss, whole.Acc, whole.StudentMean, whole.TeacherMean, whole.Gap, 6}, append(slices.Clone(whole.DStudent), whole.DTeacher...)...))
-	near(t, "means", golden64, []float64{whole.Acc, whole.StudentMean, whole.TeacherMean, whole.Gap}, []float64{3. / 6, 5.5 / 6, .625, .625 - 5.5/6})
+	near(t, "split", golden64,
+		append(
+			[]float64{sum.Loss, sum.Acc, sum.StudentMean, sum.TeacherMean, sum.Gap,
+				float64(sum.Pairs)},
+			append(dStudent, dTeacher...)...),
+		append([]float64{whole.Loss, whole.Acc, whole.StudentMean, whole.TeacherMean, whole.Gap, 6},
+			append(slices.Clone(whole.DStudent), whole.DTeacher...)...))
+	near(t, "means", golden64,
+		[]float64{whole.Acc, whole.StudentMean, whole.TeacherMean, whole.Gap},
+		[]float64{3. / 6, 5.5 / 6, .625, .625 - 5.5/6})
 }
 
 // A pair of weight 0 is left out, whatever its scores; otherwise a NaN stops the step.
@@ -141,7 +154,9 @@ func TestDiscriminatorPairsLeftOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.DiscStats != want.DiscStats || !slices.Equal(got.DStudent, []float32{want.DStudent[0], 0, want.DStudent[1]}) || got.DTeacher[1] != 0 {
+	if got.DiscStats != want.DiscStats ||
+		!slices.Equal(got.DStudent, []float32{want.DStudent[0], 0, want.DStudent[1]}) ||
+		got.DTeacher[1] != 0 {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	// A tie is no success: the accuracy is strict.
@@ -169,7 +184,8 @@ func TestDiscriminatorPairsLeftOut(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := NewDiscriminator[float32](DiscConfig{Loss: "hinge"}); !errors.Is(err, ErrUnknownName) || !strings.Contains(err.Error(), "bce, bt") {
+	if _, err := NewDiscriminator[float32](DiscConfig{Loss: "hinge"}); !errors.Is(err,
+		ErrUnknownName) || !strings.Contains(err.Error(), "bce, bt") {
 		t.Errorf("unknown loss: %v", err)
 	}
 	if _, err := NewDiscriminator[float32](DiscConfig{L2: -1}); !errors.Is(err, ErrConfig) {

@@ -50,7 +50,8 @@ var (
 func lookup[V any](what, name string, in map[string]V) (V, error) {
 	v, ok := in[name]
 	if !ok {
-		return v, fmt.Errorf("algos: %s %q: %w: use one of %s", what, name, ErrUnknownName, strings.Join(names(in), ", "))
+		return v, fmt.Errorf("algos: %s %q: %w: use one of %s", what, name, ErrUnknownName,
+			strings.Join(names(in), ", "))
 	}
 	return v, nil
 }

@@ -43,7 +43,8 @@ var dpoLosses = map[string]dpoLoss{
 		x := g.add(g.neg(g.z()), g.num(1))
 		return g.mul(x, g.apply(positiveOp, x))
 	}},
-	// IPO, (h_c/len_c - h_r/len_r - 1/(2 beta))^2 (arXiv 2310.12036, eq. 17; by length as its authors computed it).
+	// IPO, (h_c/len_c - h_r/len_r - 1/(2 beta))^2 (arXiv 2310.12036, eq. 17; by length as its
+	// authors computed it).
 	"ipo": {build: func(g dpoGraph) *G.Node {
 		return g.square(g.sub(g.perToken(), g.num(1/(2*g.c.Beta))))
 	}, lengths: true},
@@ -71,45 +72,54 @@ var dpoLosses = map[string]dpoLoss{
 	// BCO, -log sigmoid(r_c) - log sigmoid(-r_r) (arXiv 2404.04656), as TRL 1.16 has it: without
 	// the paper's running mean of rewards.
 	"bco_pair": {build: func(g dpoGraph) *G.Node {
-		return g.add(g.apply(softplusOp, g.neg(g.reward("chosen"))), g.apply(softplusOp, g.reward("rejected")))
+		return g.add(g.apply(softplusOp, g.neg(g.reward("chosen"))),
+			g.apply(softplusOp, g.reward("rejected")))
 	}},
 	// SPPO with hard wins, (h_c - 1/(2 beta))^2 + (h_r + 1/(2 beta))^2 (arXiv 2405.00675, eq. 4.7).
 	"sppo_hard": {build: func(g dpoGraph) *G.Node {
 		half := g.num(.5 / g.c.Beta)
-		return g.add(g.square(g.sub(g.ratio("chosen"), half)), g.square(g.add(g.ratio("rejected"), half)))
+		return g.add(g.square(g.sub(g.ratio("chosen"), half)),
+			g.square(g.add(g.ratio("rejected"), half)))
 	}},
-	// APO-zero, 1 - sigmoid(r_c) + sigmoid(r_r) (arXiv 2408.06266, eq. 7): chosen up, rejected down.
+	// APO-zero, 1 - sigmoid(r_c) + sigmoid(r_r) (arXiv 2408.06266, eq. 7): chosen up, rejected
+	// down.
 	"apo_zero": {build: func(g dpoGraph) *G.Node {
-		return g.add(g.apply(sigmoidOp, g.neg(g.reward("chosen"))), g.apply(sigmoidOp, g.reward("rejected")))
+		return g.add(g.apply(sigmoidOp, g.neg(g.reward("chosen"))),
+			g.apply(sigmoidOp, g.reward("rejected")))
 	}},
 	// APO-down, sigmoid(r_c) + 1 - sigmoid(z) (eq. 8 there): chosen down, rejected further.
 	"apo_down": {build: func(g dpoGraph) *G.Node {
 		return g.add(g.apply(sigmoidOp, g.reward("chosen")), g.apply(sigmoidOp, g.neg(g.z())))
 	}},
-	// DiscoPOP, -log sigmoid(z) (1-m) + exp(-z) m with m = sigmoid(z/tau) (arXiv 2406.08414, eq. 5).
+	// DiscoPOP, -log sigmoid(z) (1-m) + exp(-z) m with m = sigmoid(z/tau) (arXiv 2406.08414, eq.
+	// 5).
 	"discopop": {build: func(g dpoGraph) *G.Node {
 		z := g.z()
 		byTau := g.mul(z, g.num(1/g.c.Tau))
 		logistic := g.mul(g.apply(softplusOp, g.neg(z)), g.apply(sigmoidOp, g.neg(byTau)))
 		return g.add(logistic, g.exp(g.sub(g.logSigmoid(byTau), z))) // exp(-z) alone would overflow
 	}},
-	// DPO on log-ratios per token, -log sigmoid(beta*(h_c/len_c - h_r/len_r)) (Tulu 3, arXiv 2411.15124).
+	// DPO on log-ratios per token, -log sigmoid(beta*(h_c/len_c - h_r/len_r)) (Tulu 3, arXiv
+	// 2411.15124).
 	"sigmoid_norm": {build: func(g dpoGraph) *G.Node {
 		return g.apply(softplusOp, g.neg(g.mul(g.perToken(), g.num(g.c.Beta))))
 	}, lengths: true},
 	// -logp of the chosen tokens: cross entropy, no preference.
-	"sft": {build: func(g dpoGraph) *G.Node { return g.neg(g.bN("chosen")) }, lengths: true, tokens: true},
+	"sft": {build: func(g dpoGraph) *G.Node { return g.neg(g.bN("chosen")) }, lengths: true,
+		tokens: true},
 	// AOT: the sorted policy margins logp_c-logp_r against the sorted reference margins
 	// (arXiv 2406.05882): the j-th smallest with the j-th smallest.
-	"aot": {build: func(g dpoGraph) *G.Node { return g.smoothed(g.z()) }, smooths: true, match: func(in matchInput) (pc, pr, rc, rr []int) {
-		policy, ref := in.order(in.c, in.r), in.order(in.refC, in.refR)
-		return policy, policy, ref, ref
-	}},
+	"aot": {build: func(g dpoGraph) *G.Node { return g.smoothed(g.z()) }, smooths: true,
+		match: func(in matchInput) (pc, pr, rc, rr []int) {
+			policy, ref := in.order(in.c, in.r), in.order(in.refC, in.refR)
+			return policy, policy, ref, ref
+		}},
 	// AOT without pairs: sorted h_c against sorted h_r.
-	"aot_unpaired": {build: func(g dpoGraph) *G.Node { return g.smoothed(g.z()) }, smooths: true, match: func(in matchInput) (pc, pr, rc, rr []int) {
-		chosen, rejected := in.order(in.c, in.refC), in.order(in.r, in.refR)
-		return chosen, rejected, chosen, rejected
-	}},
+	"aot_unpaired": {build: func(g dpoGraph) *G.Node { return g.smoothed(g.z()) }, smooths: true,
+		match: func(in matchInput) (pc, pr, rc, rr []int) {
+			chosen, rejected := in.order(in.c, in.refC), in.order(in.r, in.refR)
+			return chosen, rejected, chosen, rejected
+		}},
 }
 
 // DPOLossNames lists the preference losses.
@@ -200,7 +210,8 @@ func NewDPO[F Float](c DPOConfig) (*DPO[F], error) {
 		c.LabelSmoothing = 1e-3 // the paper's; at 0 the target has no logarithm
 	}
 	bad := func(format string, args ...any) (*DPO[F], error) {
-		return nil, fmt.Errorf("algos: preference loss %q: %s: %w", c.Loss, fmt.Sprintf(format, args...), ErrConfig)
+		return nil, fmt.Errorf("algos: preference loss %q: %s: %w", c.Loss,
+			fmt.Sprintf(format, args...), ErrConfig)
 	}
 	switch {
 	case !(c.Beta > 0) || math.IsInf(c.Beta, 0):
@@ -210,7 +221,9 @@ func NewDPO[F Float](c DPOConfig) (*DPO[F], error) {
 	case !(c.LabelSmoothing >= 0 && c.LabelSmoothing < .5):
 		return bad("label_smoothing = %g: must be at least 0 and below 0.5", c.LabelSmoothing)
 	case c.LabelSmoothing > 0 && !loss.smooths:
-		return bad("label_smoothing = %g: this loss has none: set 0, or use sigmoid, robust or exo_pair", c.LabelSmoothing)
+		return bad(
+			"label_smoothing = %g: this loss has none: set 0, or use sigmoid, robust or exo_pair",
+			c.LabelSmoothing)
 	}
 	return &DPO[F]{c: c, loss: loss}, nil
 }
@@ -232,8 +245,9 @@ type DPOBatch[F Float] struct {
 
 // DPOStats are means over pairs.
 type DPOStats struct {
-	Loss           float64
-	Acc            float64 // of the indicator r_c > r_r, strict: 0 while the policy is the reference
+	Loss float64
+	// of the indicator r_c > r_r, strict: 0 while the policy is the reference
+	Acc            float64
 	Margin         float64 // of r_c - r_r
 	ChosenReward   float64 // of r_c = beta*(logp_c - ref_c)
 	RejectedReward float64 // of r_r
@@ -248,7 +262,8 @@ func (s DPOStats) Add(o DPOStats) DPOStats {
 	}
 	mean := func(a, b float64) float64 { return (n*a + m*b) / (n + m) }
 	return DPOStats{mean(s.Loss, o.Loss), mean(s.Acc, o.Acc), mean(s.Margin, o.Margin),
-		mean(s.ChosenReward, o.ChosenReward), mean(s.RejectedReward, o.RejectedReward), s.Pairs + o.Pairs}
+		mean(s.ChosenReward, o.ChosenReward), mean(s.RejectedReward, o.RejectedReward),
+		s.Pairs + o.Pairs}
 }
 
 // DPOResult is what a mini-batch of pairs gives.
@@ -263,7 +278,8 @@ func (d *DPO[F]) Step(b DPOBatch[F]) (DPOResult[F], error) {
 	var res DPOResult[F]
 	n := len(b.Chosen)
 	bad := func(format string, args ...any) (DPOResult[F], error) {
-		return DPOResult[F]{}, fmt.Errorf("algos: preference loss %q: %s: %w", d.c.Loss, fmt.Sprintf(format, args...), ErrShape)
+		return DPOResult[F]{}, fmt.Errorf("algos: preference loss %q: %s: %w", d.c.Loss,
+			fmt.Sprintf(format, args...), ErrShape)
 	}
 	if n == 0 || len(b.Rejected) != n || len(b.RefChosen) != n || len(b.RefRejected) != n {
 		return bad("log-probabilities of %d and %d, reference of %d and %d: must be equally many, and at least one", n, len(b.Rejected), len(b.RefChosen), len(b.RefRejected))
@@ -276,7 +292,8 @@ func (d *DPO[F]) Step(b DPOBatch[F]) (DPOResult[F], error) {
 		tokens := 0
 		for i := range n {
 			if b.LenChosen[i] < 1 || b.LenRejected[i] < 1 {
-				return bad("pair %d: lengths %d and %d: must be at least 1", i, b.LenChosen[i], b.LenRejected[i])
+				return bad("pair %d: lengths %d and %d: must be at least 1", i, b.LenChosen[i],
+					b.LenRejected[i])
 			}
 			tokens += b.LenChosen[i]
 		}
@@ -328,8 +345,10 @@ func (d *DPO[F]) Step(b DPOBatch[F]) (DPOResult[F], error) {
 			res.DRejected[at[1][i]] = dr[i]
 		}
 	}
-	if notFinite(res.DChosen) >= 0 || notFinite(res.DRejected) >= 0 || math.IsNaN(res.Loss) || math.IsInf(res.Loss, 0) {
-		return DPOResult[F]{}, fmt.Errorf("algos: preference loss %q: loss %g: skip this step: %w", d.c.Loss, res.Loss, ErrNotFinite)
+	if notFinite(res.DChosen) >= 0 || notFinite(res.DRejected) >= 0 || math.IsNaN(res.Loss) ||
+		math.IsInf(res.Loss, 0) {
+		return DPOResult[F]{}, fmt.Errorf("algos: preference loss %q: loss %g: skip this step: %w",
+			d.c.Loss, res.Loss, ErrNotFinite)
 	}
 	return res, nil
 }
@@ -345,7 +364,8 @@ func (d *DPO[F]) matched(b DPOBatch[F]) (at [4][]int) {
 			}
 			return y
 		}
-		at[0], at[1], at[2], at[3] = d.loss.match(matchInput{wide(b.Chosen), wide(b.Rejected), wide(b.RefChosen), wide(b.RefRejected)})
+		at[0], at[1], at[2], at[3] = d.loss.match(
+			matchInput{wide(b.Chosen), wide(b.Rejected), wide(b.RefChosen), wide(b.RefRejected)})
 		return at
 	}
 	own := make([]int, len(b.Chosen))

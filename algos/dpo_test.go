@@ -49,7 +49,8 @@ func (c dpoCase) config() DPOConfig {
 }
 
 func (c dpoCase) batch() DPOBatch[float64] {
-	return DPOBatch[float64]{c.Chosen, c.Rejected, c.RefChosen, c.RefRejected, c.LenChosen, c.LenRejected}
+	return DPOBatch[float64]{c.Chosen, c.Rejected, c.RefChosen, c.RefRejected, c.LenChosen,
+		c.LenRejected}
 }
 
 func goldenDPO(t testing.TB) []dpoCase {
@@ -85,7 +86,9 @@ func TestDPOAgainstTRL(t *testing.T) {
 			golden64.differ("loss", []float64{r.Loss}, []float64{c.Loss}),
 			golden64.differ("d chosen", r.DChosen, c.GradChosen),
 			golden64.differ("d rejected", r.DRejected, c.GradRejected),
-			golden64.differ("rewards and margin", []float64{r.ChosenReward, r.RejectedReward, r.Margin}, []float64{c.RewardsC, c.RewardsR, c.Margin}),
+			golden64.differ("rewards and margin",
+				[]float64{r.ChosenReward, r.RejectedReward, r.Margin},
+				[]float64{c.RewardsC, c.RewardsR, c.Margin}),
 			tolerance{1e-6, 0}.differ("accuracy", []float64{r.Acc}, []float64{c.Accuracy})) // float32 there
 		if err != nil {
 			t.Errorf("case %d: %s, %s: %v", i, c.LossType, c.Name, err)
@@ -113,7 +116,8 @@ func TestDPOAgainstDifferences(t *testing.T) {
 		}
 		return x
 	}
-	b := DPOBatch[float64]{draw(), draw(), draw(), draw(), []int{3, 9, 1, 4, 12}, []int{5, 2, 8, 1, 30}}
+	b := DPOBatch[float64]{draw(), draw(), draw(), draw(), []int{3, 9, 1, 4, 12},
+		[]int{5, 2, 8, 1, 30}}
 	for _, c := range append(func() (all []DPOConfig) {
 		for _, name := range DPOLossNames() {
 			all = append(all, DPOConfig{Loss: name, Beta: .3, Tau: .5})
@@ -140,7 +144,8 @@ func TestDPOAgainstDifferences(t *testing.T) {
 			}
 			return got.Loss
 		}
-		for _, side := range []struct{ x, grad []float64 }{{b.Chosen, whole.DChosen}, {b.Rejected, whole.DRejected}} {
+		for _, side := range []struct{ x, grad []float64 }{{b.Chosen, whole.DChosen},
+			{b.Rejected, whole.DRejected}} {
 			for i, x := range side.x {
 				const h = 1e-5
 				side.x[i] = x + h
@@ -149,7 +154,8 @@ func TestDPOAgainstDifferences(t *testing.T) {
 				want := (up - loss()) / (2 * h)
 				side.x[i] = x
 				if math.Abs(side.grad[i]-want) > 1e-9*(1+math.Abs(whole.Loss)) {
-					t.Errorf("%+v: log-probability %d: gradient %g, differences %g", c, i, side.grad[i], want)
+					t.Errorf("%+v: log-probability %d: gradient %g, differences %g", c, i,
+						side.grad[i], want)
 				}
 			}
 		}
@@ -165,11 +171,13 @@ func TestDPOAtTheReference(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := (DPOStats{Loss: math.Ln2, Pairs: 3}); math.Abs(r.Loss-math.Ln2) > 1e-15 || r.Acc != 0 || r.Margin != 0 || r.Pairs != 3 {
+	if want := (DPOStats{Loss: math.Ln2, Pairs: 3}); math.Abs(r.Loss-math.Ln2) > 1e-15 ||
+		r.Acc != 0 || r.Margin != 0 || r.Pairs != 3 {
 		t.Errorf("%+v, want %+v", r.DPOStats, want)
 	}
 	const push = .1 / 2 / 3
-	near(t, "gradient", golden64, append(slices.Clone(r.DChosen), r.DRejected...), []float64{-push, -push, -push, push, push, push})
+	near(t, "gradient", golden64, append(slices.Clone(r.DChosen), r.DRejected...),
+		[]float64{-push, -push, -push, push, push, push})
 }
 
 // Far from the reference nothing overflows, on either side.
@@ -177,7 +185,8 @@ func TestDPOFarFromTheReference(t *testing.T) {
 	zero := []float64{0, 0}
 	for _, name := range DPOLossNames() {
 		d := newDPO[float64](t, DPOConfig{Loss: name, Beta: 1})
-		r, err := d.Step(DPOBatch[float64]{[]float64{-2000, -1}, []float64{-1, -2000}, zero, zero, []int{1, 1}, []int{1, 1}})
+		r, err := d.Step(DPOBatch[float64]{[]float64{-2000, -1}, []float64{-1, -2000}, zero, zero,
+			[]int{1, 1}, []int{1, 1}})
 		if err != nil || r.Loss == 0 {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
@@ -198,16 +207,20 @@ func TestDPOPairsAndSums(t *testing.T) {
 		}
 		turn := func(x []float64) []float64 { return append(slices.Clone(x[3:]), x[:3]...) }
 		turnInt := func(x []int) []int { return append(slices.Clone(x[3:]), x[:3]...) }
-		b := DPOBatch[float64]{turn(c.Chosen), turn(c.Rejected), turn(c.RefChosen), turn(c.RefRejected), turnInt(c.LenChosen), turnInt(c.LenRejected)}
+		b := DPOBatch[float64]{turn(c.Chosen), turn(c.Rejected), turn(c.RefChosen),
+			turn(c.RefRejected), turnInt(c.LenChosen), turnInt(c.LenRejected)}
 		got, err := d.Step(b)
 		if err != nil {
 			t.Fatal(err)
 		}
-		near(t, c.LossType+" turned", golden64, append(append([]float64{got.Loss}, got.DChosen...), got.DRejected...),
+		near(t, c.LossType+" turned", golden64,
+			append(append([]float64{got.Loss}, got.DChosen...), got.DRejected...),
 			append(append([]float64{want.Loss}, turn(want.DChosen)...), turn(want.DRejected)...))
 
 		single := newDPO[float32](t, c.config())
-		narrow, err := single.Step(DPOBatch[float32]{as[float32](c.Chosen), as[float32](c.Rejected), as[float32](c.RefChosen), as[float32](c.RefRejected), c.LenChosen, c.LenRejected})
+		narrow, err := single.Step(
+			DPOBatch[float32]{as[float32](c.Chosen), as[float32](c.Rejected),
+				as[float32](c.RefChosen), as[float32](c.RefRejected), c.LenChosen, c.LenRejected})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -233,11 +246,14 @@ func TestDPORefusals(t *testing.T) {
 		b    DPOBatch[float64]
 		want error
 	}{
-		"nothing":         {d, DPOBatch[float64]{}, ErrShape},
-		"no reference":    {d, DPOBatch[float64]{Chosen: one, Rejected: one}, ErrShape},
-		"NaN":             {d, DPOBatch[float64]{Chosen: one, Rejected: nan, RefChosen: one, RefRejected: one}, ErrNotFinite},
-		"no lengths":      {ipo, DPOBatch[float64]{Chosen: one, Rejected: one, RefChosen: one, RefRejected: one}, ErrShape},
-		"an empty answer": {ipo, DPOBatch[float64]{one, one, one, one, []int{1}, []int{0}}, ErrShape},
+		"nothing":      {d, DPOBatch[float64]{}, ErrShape},
+		"no reference": {d, DPOBatch[float64]{Chosen: one, Rejected: one}, ErrShape},
+		"NaN": {d, DPOBatch[float64]{Chosen: one, Rejected: nan, RefChosen: one,
+			RefRejected: one}, ErrNotFinite},
+		"no lengths": {ipo, DPOBatch[float64]{Chosen: one, Rejected: one, RefChosen: one,
+			RefRejected: one}, ErrShape},
+		"an empty answer": {ipo, DPOBatch[float64]{one, one, one, one, []int{1}, []int{0}},
+			ErrShape},
 	} {
 		if _, err := c.d.Step(c.b); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
@@ -254,7 +270,8 @@ func TestDPORefusals(t *testing.T) {
 		{DPOConfig{LabelSmoothing: .5}, ErrConfig, "below 0.5"},
 		{DPOConfig{Loss: "hinge", LabelSmoothing: .1}, ErrConfig, "this loss has none"},
 	} {
-		if _, err := NewDPO[float64](c.c); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
+		if _, err := NewDPO[float64](c.c); !errors.Is(err, c.want) ||
+			!strings.Contains(err.Error(), c.text) {
 			t.Errorf("%+v: %v, want %v with %q", c.c, err, c.want, c.text)
 		}
 	}

@@ -19,7 +19,8 @@ func Example() {
 	}
 	fmt.Println("advantages", advST)
 
-	batch := algos.PolicyBatch[float32]{B: 4, T: 2, Logp: make([]float32, 8), Old: make([]float32, 8)}
+	batch := algos.PolicyBatch[float32]{B: 4, T: 2, Logp: make([]float32, 8),
+		Old: make([]float32, 8)}
 	for s := range maskST {
 		for t := range maskST[s] {
 			batch.Mask = append(batch.Mask, float32(maskST[s][t]))
@@ -32,7 +33,8 @@ func Example() {
 		return
 	}
 	defer policy.Close()
-	norm := algos.NormOf(batch.B, batch.T, batch.Mask) // of the whole mini-batch: here it is this one
+	// of the whole mini-batch: here it is this one
+	norm := algos.NormOf(batch.B, batch.T, batch.Mask)
 	r, err := policy.Step(batch, norm)
 	if err != nil {
 		fmt.Println(err)
@@ -48,5 +50,6 @@ func ExampleNewPolicy_unknown() {
 	_, err := algos.NewPolicy[float32](algos.PolicyConfig{Loss: "gspoo"})
 	fmt.Println(err)
 	// Output:
-	// algos: policy loss "gspoo": unknown name: use one of cispo, dapo, geo_mean, gpg, gspo, gspo_token, gtpo, sapo, sft, vanilla
+	// algos: policy loss "gspoo": unknown name: use one of cispo, dapo, geo_mean, gpg, gspo,
+	// gspo_token, gtpo, sapo, sft, vanilla
 }

@@ -120,14 +120,16 @@ type program[F Float] struct {
 // compile derives the gradients of cost by the inputs named in wrt and compiles
 // the graph. After a run, out holds the gradients as "d"+input and the values
 // of the named nodes.
-func compile[F Float](e *expr, cost *G.Node, wrt []string, read map[string]*G.Node) (*program[F], error) {
+func compile[F Float](e *expr, cost *G.Node, wrt []string,
+	read map[string]*G.Node) (*program[F], error) {
 	if e.err != nil {
 		return nil, fmt.Errorf("algos: building graph: %w", e.err)
 	}
 	p := &program[F]{in: map[string][]F{}, out: map[string]*G.Value{}}
 	for _, n := range e.inputs {
 		data := make([]F, n.Shape().TotalSize())
-		if err := G.Let(n, tensor.New(tensor.WithShape(n.Shape().Clone()...), tensor.WithBacking(data))); err != nil {
+		if err := G.Let(n, tensor.New(tensor.WithShape(n.Shape().Clone()...),
+			tensor.WithBacking(data))); err != nil {
 			return nil, fmt.Errorf("algos: binding input %q: %w", n.Name(), err)
 		}
 		p.in[n.Name()] = data

@@ -114,7 +114,8 @@ func newTabular(t *testing.T) *tabular {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.Close() })
-	return &tabular{disc: d, student: make([]float64, answers*answers), weight: make([]float64, answers*answers), pair: make([]int, answers*answers)}
+	return &tabular{disc: d, student: make([]float64, answers*answers),
+		weight: make([]float64, answers*answers), pair: make([]int, answers*answers)}
 }
 
 // train takes steps of gradient descent, each coordinate scaled by the inverse
@@ -159,7 +160,9 @@ func TestGameSeqKD(t *testing.T) {
 			s.logSigma -= .2 * dls
 		}
 		q, _ := s.dist()
-		near(t, "mu, sigma, KL(p||q)", tolerance{0, 6e-5}, []float64{s.mu, math.Exp(s.logSigma), divergence(p, q)}, []float64{3.3680, 3.8565, .5279})
+		near(t, "mu, sigma, KL(p||q)", tolerance{0, 6e-5},
+			[]float64{s.mu, math.Exp(s.logSigma), divergence(p, q)},
+			[]float64{3.3680, 3.8565, .5279})
 	}
 }
 
@@ -199,14 +202,19 @@ func TestGameAdversarial(t *testing.T) {
 		}
 		q, _ = s.dist()
 		got := []float64{s.mu, math.Exp(s.logSigma), divergence(q, p)}
-		near(t, "minimum of the reverse KL", tolerance{0, 1e-4}, got, reverseMinimum(p, c.start[0], c.start[1]))
+		near(t, "minimum of the reverse KL", tolerance{0, 1e-4}, got,
+			reverseMinimum(p, c.start[0], c.start[1]))
 		near(t, "mu, sigma, KL(q||p)", tolerance{0, 5e-4}, got, c.want)
 	}
 }
 
 // reverseMinimum descends KL(q||p) by differences: mu, sigma and the divergence.
 func reverseMinimum(p [answers]float64, mu, sigma float64) []float64 {
-	f := func(mu, ls float64) float64 { q, _ := gaussian(mu, math.Exp(ls)); return divergence(q, p) }
+	f := func(mu, ls float64) float64 {
+		q,
+			_ := gaussian(mu, math.Exp(ls))
+		return divergence(q, p)
+	}
 	ls := math.Log(sigma)
 	const h = 1e-5
 	for range 3000 {

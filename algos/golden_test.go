@@ -70,7 +70,8 @@ func (tol tolerance) differ(what string, got, want []float64) error {
 	}
 	for i := range want {
 		if !tol.ok(got[i], want[i]) {
-			return fmt.Errorf("%s[%d] = %.17g, want %.17g (off by %.3g)", what, i, got[i], want[i], got[i]-want[i])
+			return fmt.Errorf("%s[%d] = %.17g, want %.17g (off by %.3g)", what, i, got[i], want[i],
+				got[i]-want[i])
 		}
 	}
 	return nil
@@ -132,7 +133,8 @@ func TestGolden(t *testing.T) {
 			for i, c := range cases {
 				check, known := goldenKinds[c.Kind]
 				if !known {
-					t.Errorf("case %d: unknown kind %q: known are %v", i, c.Kind, names(goldenKinds))
+					t.Errorf("case %d: unknown kind %q: known are %v", i, c.Kind,
+						names(goldenKinds))
 					continue
 				}
 				if err := check(c); err != nil {
@@ -191,7 +193,8 @@ func goldenBatch[F Float](c goldenCase) (PolicyBatch[F], Norm, error) {
 		return PolicyBatch[F]{}, Norm{}, errors.New("no rows or no loss")
 	}
 	T := len(c.Mask[0])
-	b := PolicyBatch[F]{B: B, T: T, Logp: as[F](flat(c.Logp)), Old: as[F](flat(c.Old)), Ref: as[F](flat(c.Ref)), Adv: as[F](flat(c.Adv)), Mask: as[F](flat(c.Mask))}
+	b := PolicyBatch[F]{B: B, T: T, Logp: as[F](flat(c.Logp)), Old: as[F](flat(c.Old)),
+		Ref: as[F](flat(c.Ref)), Adv: as[F](flat(c.Adv)), Mask: as[F](flat(c.Mask))}
 	n := NormOf(B, T, b.Mask)
 	n.FixedLen = float64(T)
 	return b, n, nil
@@ -202,7 +205,8 @@ func goldenPolicy[F Float](c goldenCase, tol tolerance) error {
 	if err != nil {
 		return err
 	}
-	p, err := NewPolicy[F](PolicyConfig{Loss: c.Name, Agg: c.Agg, ClipLow: c.ClipLow, ClipHigh: c.ClipHigh, ClipC: c.ClipC, TauPos: c.TauPos, TauNeg: c.TauNeg})
+	p, err := NewPolicy[F](PolicyConfig{Loss: c.Name, Agg: c.Agg, ClipLow: c.ClipLow,
+		ClipHigh: c.ClipHigh, ClipC: c.ClipC, TauPos: c.TauPos, TauNeg: c.TauNeg})
 	if err != nil {
 		return err
 	}
@@ -211,7 +215,8 @@ func goldenPolicy[F Float](c goldenCase, tol tolerance) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{tol.differ("loss", []float64{r.Loss}, []float64{*c.Loss}), tol.differ("grad", wide(r.DLogp), flat(c.Grad))}
+	errs := []error{tol.differ("loss", []float64{r.Loss}, []float64{*c.Loss}),
+		tol.differ("grad", wide(r.DLogp), flat(c.Grad))}
 	for name, want := range c.Metrics {
 		var got float64
 		switch name {
@@ -284,7 +289,8 @@ func goldenAdaptiveKL(c goldenCase) error {
 		if err := json.Unmarshal(raw, &a); err != nil {
 			return err
 		}
-		if err := golden64.differ(fmt.Sprintf("coefficient %d", i), []float64{a.Update(s[0], c.NSteps)}, s[1:]); err != nil {
+		if err := golden64.differ(fmt.Sprintf("coefficient %d", i),
+			[]float64{a.Update(s[0], c.NSteps)}, s[1:]); err != nil {
 			return err
 		}
 	}

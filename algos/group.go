@@ -31,9 +31,11 @@ func (g *GroupSpread[F]) Close() error { return g.cached.close() }
 // gradient by each score. groupS names each score's group; a negative one leaves the
 // score out, and then it does not matter, not even a NaN. Equal scores take their
 // places in the order given. Errors wrap ErrShape or ErrNotFinite.
-func (g *GroupSpread[F]) Step(scoreS []F, groupS []int, weight float64) (term float64, dScoreS []F, err error) {
+func (g *GroupSpread[F]) Step(scoreS []F, groupS []int,
+	weight float64) (term float64, dScoreS []F, err error) {
 	if len(groupS) != len(scoreS) {
-		return 0, nil, fmt.Errorf("algos: group term: %d scores, %d group indices: %w", len(scoreS), len(groupS), ErrShape)
+		return 0, nil, fmt.Errorf("algos: group term: %d scores, %d group indices: %w", len(scoreS),
+			len(groupS), ErrShape)
 	}
 	dScoreS = make([]F, len(scoreS))
 	var rows []int
@@ -42,7 +44,9 @@ func (g *GroupSpread[F]) Step(scoreS []F, groupS []int, weight float64) (term fl
 			continue
 		}
 		if i := notFinite(scoreS[s : s+1]); i >= 0 {
-			return 0, nil, fmt.Errorf("algos: group term: score of response %d is %g: skip this step: %w", s, scoreS[s], ErrNotFinite)
+			return 0, nil, fmt.Errorf(
+				"algos: group term: score of response %d is %g: skip this step: %w", s, scoreS[s],
+				ErrNotFinite)
 		}
 		rows = append(rows, s)
 	}
@@ -57,18 +61,21 @@ func (g *GroupSpread[F]) Step(scoreS []F, groupS []int, weight float64) (term fl
 	}
 	// Padded entries weigh 0, so few shapes serve every batch.
 	B, N := powerOfTwo(len(groups)), powerOfTwo(longest)
-	prog, err := g.cached.get([2]int{B, N}, func() (*program[F], error) { return compileGroupSpread[F](B, N) })
+	prog, err := g.cached.get([2]int{B, N},
+		func() (*program[F], error) { return compileGroupSpread[F](B, N) })
 	if err != nil {
 		return 0, nil, err
 	}
-	r, average, target, share := prog.in["score"], prog.in["average"], prog.in["target"], prog.in["share"]
+	r, average, target, share :=
+		prog.in["score"], prog.in["average"], prog.in["target"], prog.in["share"]
 	for _, x := range [][]F{r, average, target, share} {
 		clear(x)
 	}
 	at := make([][]int, len(groups)) // at[b][j] is the response at [b,j]
 	for b, group := range groups {
 		order := slices.Clone(group)
-		slices.SortStableFunc(order, func(i, j int) int { return cmp.Compare(scoreS[i], scoreS[j]) })
+		slices.SortStableFunc(order,
+			func(i, j int) int { return cmp.Compare(scoreS[i], scoreS[j]) })
 		at[b] = order
 		n := float64(len(order))
 		for j, s := range order {

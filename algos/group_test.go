@@ -28,7 +28,8 @@ func groupTerm(scores []float64) (term float64) {
 
 // For two answers the quantiles are -+0.67449 (Phi^-1 of 1/4 and 3/4).
 func TestNormalQuantile(t *testing.T) {
-	for p, want := range map[float64]float64{.25: -0.6744897501960817, .75: 0.6744897501960817, .5: 0, .975: 1.959963984540054} {
+	for p, want := range map[float64]float64{.25: -0.6744897501960817, .75: 0.6744897501960817,
+		.5: 0, .975: 1.959963984540054} {
 		if got := NormalQuantile(p); math.Abs(got-want) > 1e-12 {
 			t.Errorf("Phi^-1(%g) = %.15g, want %.15g", p, got, want)
 		}
@@ -110,11 +111,13 @@ func TestGroupTermKeepsSpread(t *testing.T) {
 		}
 		for _, spread := range []float64{1e-3, .1, .5, 1, 3} {
 			if loss(spread, 0) <= loss(0, 0) {
-				t.Errorf("n %d: Bradley-Terry is %g at spread %g, %g at none", n, loss(spread, 0), spread, loss(0, 0))
+				t.Errorf("n %d: Bradley-Terry is %g at spread %g, %g at none", n, loss(spread, 0),
+					spread, loss(0, 0))
 			}
 		}
 		if loss(1e-3, .01) >= loss(0, .01) {
-			t.Errorf("n %d: with the term the loss is %g at a small spread, %g at none", n, loss(1e-3, .01), loss(0, .01))
+			t.Errorf("n %d: with the term the loss is %g at a small spread, %g at none", n,
+				loss(1e-3, .01), loss(0, .01))
 		}
 	}
 }
@@ -128,7 +131,8 @@ func TestGroupSpreadEdges(t *testing.T) {
 	if term, d, err := g.Step([]float32{3}, []int{-1}, 1); err != nil || term != 0 || d[0] != 0 {
 		t.Errorf("no group: %g, %v, %v, want nothing", term, d, err)
 	}
-	if _, _, err := g.Step([]float32{float32(math.Inf(1)), 1}, []int{0, 0}, 1); !errors.Is(err, ErrNotFinite) {
+	if _, _, err := g.Step([]float32{float32(math.Inf(1)), 1}, []int{0, 0}, 1); !errors.Is(err,
+		ErrNotFinite) {
 		t.Errorf("an infinite score: %v", err)
 	}
 	if _, _, err := g.Step([]float32{1}, nil, 1); !errors.Is(err, ErrShape) {
@@ -142,7 +146,8 @@ func TestGroupSpreadEdges(t *testing.T) {
 func TestPowerAdvantages(t *testing.T) {
 	mask := [][]float64{{1}, {1}, {1}, {1}}
 	at := func(power float64, scores ...float64) []float64 {
-		advST, err := Advantages(AdvantageConfig{Power: power}, AdvantageInput{Scores: scores, Group: []int{0, 0, 0, 0}, Mask: mask})
+		advST, err := Advantages(AdvantageConfig{Power: power},
+			AdvantageInput{Scores: scores, Group: []int{0, 0, 0, 0}, Mask: mask})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,12 +180,16 @@ func TestPowerAdvantages(t *testing.T) {
 		}
 	}
 	for _, bad := range []float64{-1, math.Inf(1), math.NaN()} {
-		if _, err := Advantages(AdvantageConfig{Power: bad}, AdvantageInput{Scores: []float64{1}, Group: []int{0}, Mask: mask[:1]}); !errors.Is(err, ErrConfig) {
+		if _, err := Advantages(AdvantageConfig{Power: bad},
+			AdvantageInput{Scores: []float64{1}, Group: []int{0}, Mask: mask[:1]}); !errors.Is(err,
+			ErrConfig) {
 			t.Errorf("power %g: %v, want ErrConfig", bad, err)
 		}
 	}
-	tokens := AdvantageInput{Scores: []float64{1, 2}, Group: []int{0, 0}, Mask: mask[:2], TokenRewards: [][]float64{{1}, {2}}}
-	if _, err := Advantages(AdvantageConfig{Name: "reinforce_plus_plus", Power: 1.5}, tokens); !errors.Is(err, ErrConfig) {
+	tokens := AdvantageInput{Scores: []float64{1, 2}, Group: []int{0, 0}, Mask: mask[:2],
+		TokenRewards: [][]float64{{1}, {2}}}
+	if _, err := Advantages(AdvantageConfig{Name: "reinforce_plus_plus", Power: 1.5},
+		tokens); !errors.Is(err, ErrConfig) {
 		t.Errorf("token rewards: %v, want ErrConfig", err)
 	}
 }

@@ -70,7 +70,8 @@ func KLPenalty(name string, logp, ref []float64) ([]float64, error) {
 		return nil, err
 	}
 	if len(logp) != len(ref) {
-		return nil, fmt.Errorf("algos: KL penalty: %d log-probabilities, %d references: %w", len(logp), len(ref), ErrShape)
+		return nil, fmt.Errorf("algos: KL penalty: %d log-probabilities, %d references: %w",
+			len(logp), len(ref), ErrShape)
 	}
 	kl := make([]float64, len(logp))
 	for i, l := range logp {

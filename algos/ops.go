@@ -75,7 +75,8 @@ func applyElements[F Float](o elementOp, a []F, in []G.Value) error {
 	}
 	b, ok := in[1].Data().([]F)
 	if !ok || len(b) != len(a) {
-		return fmt.Errorf("%s: second input %T does not match %d elements of %T", o.name, in[1].Data(), len(a), a)
+		return fmt.Errorf("%s: second input %T does not match %d elements of %T", o.name,
+			in[1].Data(), len(a), a)
 	}
 	for i, x := range a {
 		a[i] = F(o.f(float64(x), float64(b[i])))
@@ -163,8 +164,10 @@ var (
 	// greaterOp and its kin are 1 where the relation holds, else 0.
 	greaterOp = elementOp{"greater", 2, func(a, b float64) float64 { return indicator(a > b) }, nil}
 	lessOp    = elementOp{"less", 2, func(a, b float64) float64 { return indicator(a < b) }, nil}
-	notLessOp = elementOp{"notLess", 2, func(a, b float64) float64 { return indicator(a >= b) }, nil}
-	notMoreOp = elementOp{"notMore", 2, func(a, b float64) float64 { return indicator(a <= b) }, nil}
+	notLessOp = elementOp{"notLess", 2, func(a, b float64) float64 { return indicator(a >= b) },
+		nil}
+	notMoreOp = elementOp{"notMore", 2, func(a, b float64) float64 { return indicator(a <= b) },
+		nil}
 
 	// maxOp and minOp send the whole gradient to the first input on a tie. In
 	// the objectives a tie is either the same expression twice, where the split
@@ -173,20 +176,25 @@ var (
 	minOp = binary("min", func(a, b float64) float64 { return min(a, b) }, notMoreOp, greaterOp)
 
 	sigmoidOp = unary("sigmoid", sigmoid,
-		elementOp{"dsigmoid", 1, func(a, _ float64) float64 { return sigmoid(a) * sigmoid(-a) }, nil})
+		elementOp{"dsigmoid", 1, func(a, _ float64) float64 { return sigmoid(a) * sigmoid(-a) },
+			nil})
 	softplusOp = unary("softplus", softplus, sigmoidOp)
 	absOp      = unary("abs", math.Abs, signOp)
 
-	signOp     = elementOp{"sign", 1, func(a, _ float64) float64 { return indicator(a > 0) - indicator(a < 0) }, nil}
-	positiveOp = elementOp{"positive", 1, func(a, _ float64) float64 { return indicator(a > 0) }, nil}
-	negativeOp = elementOp{"negative", 1, func(a, _ float64) float64 { return indicator(a < 0) }, nil}
+	signOp = elementOp{"sign", 1,
+		func(a, _ float64) float64 { return indicator(a > 0) - indicator(a < 0) }, nil}
+	positiveOp = elementOp{"positive", 1, func(a, _ float64) float64 { return indicator(a > 0) },
+		nil}
+	negativeOp = elementOp{"negative", 1, func(a, _ float64) float64 { return indicator(a < 0) },
+		nil}
 )
 
 // clampOp is min(max(x, lo), hi); its derivative is 1 where lo <= x <= hi, ends
 // included, else 0.
 func clampOp(lo, hi float64) elementOp {
 	bounds := fmt.Sprintf("[%g,%g]", lo, hi)
-	inside := elementOp{"inside" + bounds, 1, func(a, _ float64) float64 { return indicator(lo <= a && a <= hi) }, nil}
+	inside := elementOp{"inside" + bounds, 1,
+		func(a, _ float64) float64 { return indicator(lo <= a && a <= hi) }, nil}
 	return unary("clamp"+bounds, func(a float64) float64 { return min(max(a, lo), hi) }, inside)
 }
 

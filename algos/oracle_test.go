@@ -64,7 +64,10 @@ func oracleLoss(c PolicyConfig, b PolicyBatch[float64], n Norm, x, frozen []floa
 				l += (frozen[i] - b.Old[i]) / length
 			}
 			agg = "seq-mean-token-mean"
-			perToken = func(i int) float64 { return worst(b.Adv[i], math.Exp(math.Min(x[i]-frozen[i]+l, 10))) }
+			perToken = func(i int) float64 {
+				return worst(b.Adv[i],
+					math.Exp(math.Min(x[i]-frozen[i]+l, 10)))
+			}
 		case "cispo":
 			perToken = func(i int) float64 {
 				r := math.Exp(clip(frozen[i]-b.Old[i], -20, 20))
@@ -142,7 +145,8 @@ func oracleLoss(c PolicyConfig, b PolicyBatch[float64], n Norm, x, frozen []floa
 func hardBatch(seed uint64, B, T int, vary bool) PolicyBatch[float64] {
 	r := rand.New(rand.NewPCG(seed, 7))
 	mat := func() []float64 { return make([]float64, B*T) }
-	b := PolicyBatch[float64]{B: B, T: T, Logp: mat(), Old: mat(), Ref: mat(), Mask: mat(), Adv: mat(), Entropy: mat(), RolloutWeight: mat()}
+	b := PolicyBatch[float64]{B: B, T: T, Logp: mat(), Old: mat(), Ref: mat(), Mask: mat(),
+		Adv: mat(), Entropy: mat(), RolloutWeight: mat()}
 	shift := []float64{.05, -.07, .6, .6, -.6, -.6, 12, 12, -12, 25, -25, 0}
 	for row := range B {
 		adv := (.5 + r.Float64()) * float64(1-2*(row%2))
@@ -193,5 +197,6 @@ func rowsOf[F Float](b PolicyBatch[F], rows []int) PolicyBatch[F] {
 		}
 		return y
 	}
-	return PolicyBatch[F]{len(rows), b.T, cut(b.Logp), cut(b.Old), cut(b.Ref), cut(b.Mask), cut(b.Adv), cut(b.Entropy), cut(b.RolloutWeight)}
+	return PolicyBatch[F]{len(rows), b.T, cut(b.Logp), cut(b.Old), cut(b.Ref), cut(b.Mask),
+		cut(b.Adv), cut(b.Entropy), cut(b.RolloutWeight)}
 }

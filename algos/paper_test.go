@@ -50,9 +50,13 @@ func TestPaperGRPO(t *testing.T) {
 	if _, sigma := moments(s1236.Scores); !printed.ok(sigma, 2.160247) {
 		t.Errorf("sigma %g", sigma)
 	}
-	near(t, "grpo", printed, scalars(t, AdvantageConfig{Name: "grpo"}, s1236), []float64{-.925820, -.462910, 0, 1.388730})
-	near(t, "pair", tolerance{0, 1e-6}, scalars(t, AdvantageConfig{}, AdvantageInput{Scores: []float64{-4, 100}}), []float64{-math.Sqrt2 / 2, math.Sqrt2 / 2})
-	near(t, "alone", tolerance{1e-6, 0}, scalars(t, AdvantageConfig{}, AdvantageInput{Scores: []float64{3}}), []float64{3})
+	near(t, "grpo", printed, scalars(t, AdvantageConfig{Name: "grpo"}, s1236),
+		[]float64{-.925820, -.462910, 0, 1.388730})
+	near(t, "pair", tolerance{0, 1e-6},
+		scalars(t, AdvantageConfig{}, AdvantageInput{Scores: []float64{-4, 100}}),
+		[]float64{-math.Sqrt2 / 2, math.Sqrt2 / 2})
+	near(t, "alone", tolerance{1e-6, 0},
+		scalars(t, AdvantageConfig{}, AdvantageInput{Scores: []float64{3}}), []float64{3})
 }
 
 // Dr. GRPO, arXiv 2503.20783: A = s-mu.
@@ -64,51 +68,71 @@ func TestPaperDrGRPO(t *testing.T) {
 
 // RLOO, arXiv 2402.14740: each score less the mean of the others.
 func TestPaperRLOO(t *testing.T) {
-	near(t, "rloo", golden64, scalars(t, AdvantageConfig{Name: "rloo"}, s1236), []float64{1 - 11./3, 2 - 10./3, 0, 6 - 2})
-	near(t, "alone", golden64, scalars(t, AdvantageConfig{Name: "rloo"}, AdvantageInput{Scores: []float64{3}}), []float64{3})
+	near(t, "rloo", golden64, scalars(t, AdvantageConfig{Name: "rloo"}, s1236),
+		[]float64{1 - 11./3, 2 - 10./3, 0, 6 - 2})
+	near(t, "alone", golden64,
+		scalars(t, AdvantageConfig{Name: "rloo"}, AdvantageInput{Scores: []float64{3}}),
+		[]float64{3})
 }
 
 // OPO, arXiv 2505.23585: the baseline is the length-weighted mean, (1+4+9+24)/10 = 3.8.
 func TestPaperOPO(t *testing.T) {
 	in := s1236
 	in.Len = []int{1, 2, 3, 4}
-	near(t, "opo", golden64, scalars(t, AdvantageConfig{Name: "opo"}, in), []float64{-2.8, -1.8, -.8, 2.2})
+	near(t, "opo", golden64, scalars(t, AdvantageConfig{Name: "opo"}, in),
+		[]float64{-2.8, -1.8, -.8, 2.2})
 	in.Len = nil
 	in.Mask = [][]float64{{1, 0, 0, 0}, {1, 1, 0, 0}, {1, 1, 1, 0}, {1, 1, 1, 1}}
-	near(t, "opo by mask", golden64, scalars(t, AdvantageConfig{Name: "opo"}, in), []float64{-2.8, -1.8, -.8, 2.2})
+	near(t, "opo by mask", golden64, scalars(t, AdvantageConfig{Name: "opo"}, in),
+		[]float64{-2.8, -1.8, -.8, 2.2})
 }
 
 // Pass@k training, arXiv 2503.19595: the best alone, by its lead: (6-3)/2.160247.
 func TestPaperPassK(t *testing.T) {
-	near(t, "grpo_passk", printed, scalars(t, AdvantageConfig{Name: "grpo_passk"}, s1236), []float64{0, 0, 0, 1.388730})
+	near(t, "grpo_passk", printed, scalars(t, AdvantageConfig{Name: "grpo_passk"}, s1236),
+		[]float64{0, 0, 0, 1.388730})
 	in := AdvantageInput{Scores: []float64{6, 3, 2, 1}}
-	near(t, "best first", printed, scalars(t, AdvantageConfig{Name: "grpo_passk"}, in), []float64{1.388730, 0, 0, 0})
+	near(t, "best first", printed, scalars(t, AdvantageConfig{Name: "grpo_passk"}, in),
+		[]float64{1.388730, 0, 0, 0})
 }
 
 // Ranks 1..4 about 2.5 over sqrt(4*5/12); ties share; a monotone drift of the critic does not show.
 func TestPaperRank(t *testing.T) {
 	want := []float64{-1.161895, -.387298, .387298, 1.161895}
 	near(t, "rank", printed, scalars(t, AdvantageConfig{Name: "rank"}, s1236), want)
-	near(t, "drifted", printed, scalars(t, AdvantageConfig{Name: "rank"}, AdvantageInput{Scores: []float64{-9, -8.99, 0, 1e9}}), want)
-	near(t, "tied", golden64, scalars(t, AdvantageConfig{Name: "rank"}, AdvantageInput{Scores: []float64{5, 5, 5}}), []float64{0, 0, 0})
-	near(t, "half tied", golden64, scalars(t, AdvantageConfig{Name: "rank"}, AdvantageInput{Scores: []float64{5, 5, 7}}), []float64{-.5, -.5, 1})
+	near(t, "drifted", printed,
+		scalars(t, AdvantageConfig{Name: "rank"},
+			AdvantageInput{Scores: []float64{-9, -8.99, 0, 1e9}}), want)
+	near(t, "tied", golden64,
+		scalars(t, AdvantageConfig{Name: "rank"}, AdvantageInput{Scores: []float64{5, 5, 5}}),
+		[]float64{0, 0, 0})
+	near(t, "half tied", golden64,
+		scalars(t, AdvantageConfig{Name: "rank"}, AdvantageInput{Scores: []float64{5, 5, 7}}),
+		[]float64{-.5, -.5, 1})
 }
 
 // z-score with a floor: a gap of 0.01 stays a tenth of a standard deviation.
 func TestPaperZScore(t *testing.T) {
-	near(t, "wide", printed, scalars(t, AdvantageConfig{Name: "zscore"}, s1236), []float64{-.925820, -.462910, 0, 1.388730})
-	near(t, "narrow", golden64, scalars(t, AdvantageConfig{Name: "zscore"}, AdvantageInput{Scores: []float64{0, .02}}), []float64{-.1, .1})
-	near(t, "own floor", golden64, scalars(t, AdvantageConfig{Name: "zscore", ZScoreFloor: 1}, AdvantageInput{Scores: []float64{0, .02}}), []float64{-.01, .01})
+	near(t, "wide", printed, scalars(t, AdvantageConfig{Name: "zscore"}, s1236),
+		[]float64{-.925820, -.462910, 0, 1.388730})
+	near(t, "narrow", golden64,
+		scalars(t, AdvantageConfig{Name: "zscore"}, AdvantageInput{Scores: []float64{0, .02}}),
+		[]float64{-.1, .1})
+	near(t, "own floor", golden64,
+		scalars(t, AdvantageConfig{Name: "zscore", ZScoreFloor: 1},
+			AdvantageInput{Scores: []float64{0, .02}}), []float64{-.01, .01})
 }
 
 // The batch's mean and deviation, whatever the groups.
 func TestPaperGlobal(t *testing.T) {
 	in := s1236
 	in.Group = []int{0, 1, 1, 2}
-	near(t, "global", printed, scalars(t, AdvantageConfig{Name: "global"}, in), []float64{-.925820, -.462910, 0, 1.388730})
+	near(t, "global", printed, scalars(t, AdvantageConfig{Name: "global"}, in),
+		[]float64{-.925820, -.462910, 0, 1.388730})
 }
 
-// REINFORCE++, arXiv 2501.03262: returns 1+.5*(2+.5*4)=3, 4, 4 and 6, whitened: mean 4.25, unbiased variance 1.583333.
+// REINFORCE++, arXiv 2501.03262: returns 1+.5*(2+.5*4)=3, 4, 4 and 6, whitened: mean 4.25, unbiased
+// variance 1.583333.
 func TestPaperReinforcePP(t *testing.T) {
 	adv, err := Advantages(AdvantageConfig{Name: "reinforce_plus_plus", Gamma: .5}, AdvantageInput{
 		Scores: []float64{0, 0}, Group: []int{0, 0}, Mask: [][]float64{{1, 1, 1, 0}, {1, 0, 0, 0}},
@@ -118,7 +142,8 @@ func TestPaperReinforcePP(t *testing.T) {
 		t.Fatal(err)
 	}
 	scale := 1 / math.Sqrt(4.75/3)
-	near(t, "reinforce_plus_plus", tolerance{0, 1e-7}, flat(adv), []float64{-1.25 * scale, -.25 * scale, -.25 * scale, 0, 1.75 * scale, 0, 0, 0})
+	near(t, "reinforce_plus_plus", tolerance{0, 1e-7}, flat(adv),
+		[]float64{-1.25 * scale, -.25 * scale, -.25 * scale, 0, 1.75 * scale, 0, 0, 0})
 }
 
 // Without token rewards the score is the last response token's reward: every return is the score.
@@ -143,18 +168,20 @@ func TestPaperReinforcePPBaseline(t *testing.T) {
 	near(t, "baseline", tolerance{0, 1e-7}, flat(adv), []float64{-1.5, 0, 0, .5, .5, .5})
 }
 
-// GiGPO, arXiv 2505.10978: episodes 1 and 3 give -1, 1 (mean only); steps from state "a" have returns
-// 0+.5*2 = 1 and 5, from "b" only one of each prompt.
+// GiGPO, arXiv 2505.10978: episodes 1 and 3 give -1, 1 (mean only); steps from state "a" have
+// returns 0+.5*2 = 1 and 5, from "b" only one of each prompt.
 func TestPaperGiGPO(t *testing.T) {
 	in := AdvantageInput{
-		Scores: []float64{1, 3, 0}, Group: []int{0, 0, 1}, Mask: [][]float64{{1, 1, 1}, {1, 1, 0}, {1, 0, 0}},
+		Scores: []float64{1, 3, 0}, Group: []int{0, 0, 1},
+		Mask: [][]float64{{1, 1, 1}, {1, 1, 0}, {1, 0, 0}},
 		Steps: [][]TurnStep{
 			{{0, 1, 0, "a"}, {1, 3, 2, "b"}},
 			{{0, 2, 5, "a"}},
 			{{0, 1, 9, "a"}}, // another prompt's "a" is no company
 		},
 	}
-	adv, err := Advantages(AdvantageConfig{Name: "gigpo", Gamma: .5, StepWeight: .25, MeanOnly: true}, in)
+	adv, err := Advantages(AdvantageConfig{Name: "gigpo", Gamma: .5, StepWeight: .25,
+		MeanOnly: true}, in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,12 +191,14 @@ func TestPaperGiGPO(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := math.Sqrt2 / 2
-	near(t, "normalised", tolerance{0, 1e-5}, flat(adv)[:6], []float64{-2 * h, -h, -h, 2 * h, 2 * h, 0})
+	near(t, "normalised", tolerance{0, 1e-5}, flat(adv)[:6],
+		[]float64{-2 * h, -h, -h, 2 * h, 2 * h, 0})
 }
 
 // logR is one row of log-ratios .1, -.2, .4 with advantage a.
 func logR(a float64) PolicyBatch[float64] {
-	return PolicyBatch[float64]{B: 1, T: 3, Logp: []float64{-1.9, -2.2, -1.6}, Old: []float64{-2, -2, -2}, Mask: []float64{1, 1, 1}, Adv: []float64{a, a, a}}
+	return PolicyBatch[float64]{B: 1, T: 3, Logp: []float64{-1.9, -2.2, -1.6},
+		Old: []float64{-2, -2, -2}, Mask: []float64{1, 1, 1}, Adv: []float64{a, a, a}}
 }
 
 func onRow(t *testing.T, c PolicyConfig, a float64) PolicyResult[float64] {
@@ -183,40 +212,48 @@ func (c PolicyConfig) with(loss string) PolicyConfig { c.Loss = loss; return c }
 
 // PPO, arXiv 1707.06347, eq. 7: r = 1.105171, .818731, 1.491825.
 func TestPaperPPO(t *testing.T) {
-	near(t, "A=+1", printed, []float64{onRow(t, clip2.with("vanilla"), 1).Loss}, []float64{-1.041301})
-	near(t, "A=-1", printed, []float64{onRow(t, clip2.with("vanilla"), -1).Loss}, []float64{1.138575})
+	near(t, "A=+1", printed, []float64{onRow(t, clip2.with("vanilla"), 1).Loss},
+		[]float64{-1.041301})
+	near(t, "A=-1", printed, []float64{onRow(t, clip2.with("vanilla"), -1).Loss},
+		[]float64{1.138575})
 	up := onRow(t, clip2.with("vanilla"), 1)
 	near(t, "gradient", golden64, up.DLogp, []float64{-math.Exp(.1) / 3, -math.Exp(-.2) / 3, 0})
-	near(t, "clipped tokens", golden64, []float64{up.ClipSum, up.TokenSum, up.SeqClipped}, []float64{1, 3, 1})
+	near(t, "clipped tokens", golden64, []float64{up.ClipSum, up.TokenSum, up.SeqClipped},
+		[]float64{1, 3, 1})
 	near(t, "ppo_kl", tolerance{1e-8, 0}, []float64{up.PPOKL()}, []float64{-.1})
 }
 
 // Dual clip, arXiv 1912.09729: for A<0 the loss never exceeds -A c.
 func TestPaperDualClip(t *testing.T) {
-	b := PolicyBatch[float64]{B: 1, T: 2, Logp: []float64{3, 3}, Old: []float64{0, 0}, Mask: []float64{1, 1}, Adv: []float64{-2, 2}}
+	b := PolicyBatch[float64]{B: 1, T: 2, Logp: []float64{3, 3}, Old: []float64{0, 0},
+		Mask: []float64{1, 1}, Adv: []float64{-2, 2}}
 	r := step(t, clip2.with("vanilla"), b, normOf(b))
 	near(t, "loss", golden64, []float64{r.Loss}, []float64{(2*3 - 2*1.2) / 2})
 	near(t, "gradient", golden64, r.DLogp, []float64{0, 0})
 	near(t, "counts", golden64, []float64{r.ClipLowerSum, r.ClipSum}, []float64{1, 1})
 	off := clip2.with("vanilla")
 	off.ClipC = math.Inf(1)
-	near(t, "off", golden64, []float64{step(t, off, b, normOf(b)).Loss}, []float64{(2*math.Exp(3) - 2*1.2) / 2})
+	near(t, "off", golden64, []float64{step(t, off, b, normOf(b)).Loss},
+		[]float64{(2*math.Exp(3) - 2*1.2) / 2})
 }
 
 // DAPO, arXiv 2503.14476, eq. 10: the upper clip alone moves to 1.28, over the mean of tokens.
 func TestPaperDAPO(t *testing.T) {
-	near(t, "A=+1", golden64, []float64{onRow(t, PolicyConfig{Loss: "dapo"}, 1).Loss}, []float64{-(math.Exp(.1) + math.Exp(-.2) + 1.28) / 3})
+	near(t, "A=+1", golden64, []float64{onRow(t, PolicyConfig{Loss: "dapo"}, 1).Loss},
+		[]float64{-(math.Exp(.1) + math.Exp(-.2) + 1.28) / 3})
 }
 
 // GSPO, arXiv 2507.18071, eq. 5 and 7: s = exp(mean) = 1.105171 for the whole row; eq. 10: every
 // token's gradient is s A / length.
 func TestPaperGSPO(t *testing.T) {
 	r := onRow(t, clip2.with("gspo"), 1)
-	near(t, "loss", printed, []float64{r.Loss, r.RatioMin, r.RatioMax}, []float64{-1.105171, 1.105171, 1.105171})
+	near(t, "loss", printed, []float64{r.Loss, r.RatioMin, r.RatioMax},
+		[]float64{-1.105171, 1.105171, 1.105171})
 	g := -math.Exp(.1) / 3
 	near(t, "gradient", tolerance{1e-8, 0}, r.DLogp, []float64{g, g, g})
 	tight := onRow(t, PolicyConfig{Loss: "gspo"}, 1) // the published 3e-4, 4e-4
-	near(t, "clipped", tolerance{1e-8, 0}, []float64{tight.Loss, tight.SeqClipped, tight.ClipFrac()}, []float64{-1.0004, 1, 1})
+	near(t, "clipped", tolerance{1e-8, 0},
+		[]float64{tight.Loss, tight.SeqClipped, tight.ClipFrac()}, []float64{-1.0004, 1, 1})
 	near(t, "no gradient", golden64, tight.DLogp, []float64{0, 0, 0})
 }
 
@@ -229,25 +266,32 @@ func TestPaperGSPOToken(t *testing.T) {
 	near(t, "gradient", tolerance{1e-8, 1e-12}, r.DLogp, []float64{-s / 3, 0, s})
 }
 
-// CISPO (MiniMax-M1, arXiv 2506.13585): the clipped ratio is a weight, so a clipped token still learns.
+// CISPO (MiniMax-M1, arXiv 2506.13585): the clipped ratio is a weight, so a clipped token still
+// learns.
 func TestPaperCISPO(t *testing.T) {
 	r := onRow(t, clip2.with("cispo"), 1)
-	near(t, "gradient", golden64, r.DLogp, []float64{-math.Exp(.1) / 3, -math.Exp(-.2) / 3, -1.2 / 3})
-	near(t, "loss", golden64, []float64{r.Loss}, []float64{(1.9*math.Exp(.1) + 2.2*math.Exp(-.2) + 1.6*1.2) / 3})
+	near(t, "gradient", golden64, r.DLogp,
+		[]float64{-math.Exp(.1) / 3, -math.Exp(-.2) / 3, -1.2 / 3})
+	near(t, "loss", golden64, []float64{r.Loss},
+		[]float64{(1.9*math.Exp(.1) + 2.2*math.Exp(-.2) + 1.6*1.2) / 3})
 }
 
 // SAPO, arXiv 2511.20347: at r=1 the gate is 1/2, the loss -2A/tau and the gradient exactly -A.
 func TestPaperSAPO(t *testing.T) {
-	b := PolicyBatch[float64]{B: 2, T: 1, Logp: []float64{0, 0}, Old: []float64{0, 0}, Mask: []float64{1, 1}, Adv: []float64{1, -1}}
+	b := PolicyBatch[float64]{B: 2, T: 1, Logp: []float64{0, 0}, Old: []float64{0, 0},
+		Mask: []float64{1, 1}, Adv: []float64{1, -1}}
 	r := step(t, PolicyConfig{Loss: "sapo", TauNeg: 2}, b, normOf(b))
 	near(t, "loss", tolerance{1e-7, 0}, []float64{r.Loss}, []float64{(-2 + 2./2) / 2})
 	near(t, "gradient", tolerance{1e-7, 0}, r.DLogp, []float64{-.5, .5})
 }
 
-// GMPO, arXiv 2507.20673: geometric mean of clipped ratios, exp((.1-.2+.2)/3) for A>0 and exp((.1-.2+.4)/3) for A<0.
+// GMPO, arXiv 2507.20673: geometric mean of clipped ratios, exp((.1-.2+.2)/3) for A>0 and
+// exp((.1-.2+.4)/3) for A<0.
 func TestPaperGMPO(t *testing.T) {
-	near(t, "A=+1", printed, []float64{onRow(t, clip2.with("geo_mean"), 1).Loss}, []float64{-1.033895})
-	near(t, "A=-1", printed, []float64{onRow(t, clip2.with("geo_mean"), -1).Loss}, []float64{1.105171})
+	near(t, "A=+1", printed, []float64{onRow(t, clip2.with("geo_mean"), 1).Loss},
+		[]float64{-1.033895})
+	near(t, "A=-1", printed, []float64{onRow(t, clip2.with("geo_mean"), -1).Loss},
+		[]float64{1.105171})
 }
 
 // GPG, arXiv 2504.02546: -A logp and nothing else.
@@ -258,9 +302,11 @@ func TestPaperGPG(t *testing.T) {
 
 // Sequence-level distillation, arXiv 1606.07947: cross entropy of the teacher's tokens.
 func TestPaperSFT(t *testing.T) {
-	b := PolicyBatch[float64]{B: 2, T: 2, Logp: []float64{-1, -3, -5, math.NaN()}, Mask: []float64{1, 1, 1, 0}}
+	b := PolicyBatch[float64]{B: 2, T: 2, Logp: []float64{-1, -3, -5, math.NaN()},
+		Mask: []float64{1, 1, 1, 0}}
 	r := step(t, PolicyConfig{Loss: "sft"}, b, normOf(b))
-	near(t, "token-mean", golden64, append(r.DLogp, r.Loss), []float64{-1. / 3, -1. / 3, -1. / 3, 0, 3})
+	near(t, "token-mean", golden64, append(r.DLogp, r.Loss),
+		[]float64{-1. / 3, -1. / 3, -1. / 3, 0, 3})
 	r = step(t, PolicyConfig{Loss: "sft", Agg: "seq-mean-token-mean"}, b, normOf(b))
 	near(t, "seq-mean-token-mean", tolerance{1e-7, 0}, []float64{r.Loss}, []float64{3.5})
 }
@@ -284,7 +330,8 @@ func TestPaperGTPO(t *testing.T) {
 // Schulman's estimators, http://joschu.net/blog/kl-approx.html: k3 at d=-.5 and .5.
 func TestPaperKL(t *testing.T) {
 	for name, want := range map[string][]float64{
-		"k1": {-.5, .5}, "abs": {.5, .5}, "k2": {.125, .125}, "low_var_kl": {.148721, .106531}, "k3+": {.148721, .106531},
+		"k1": {-.5, .5}, "abs": {.5, .5}, "k2": {.125, .125}, "low_var_kl": {.148721, .106531},
+		"k3+": {.148721, .106531},
 	} {
 		got, err := KLPenalty(name, []float64{-.5, .5}, []float64{0, 0})
 		if err != nil {
@@ -302,13 +349,15 @@ func TestPaperKL(t *testing.T) {
 // The straight-through forms keep the value and descend k2, whose gradient is logp-ref.
 func TestPaperKLStraightThrough(t *testing.T) {
 	for _, name := range []string{"k1+", "abs+", "k3+"} {
-		b := PolicyBatch[float64]{B: 1, T: 2, Logp: []float64{-.5, .25}, Ref: []float64{0, 0}, Adv: []float64{0, 0}, Mask: []float64{1, 1}}
+		b := PolicyBatch[float64]{B: 1, T: 2, Logp: []float64{-.5, .25}, Ref: []float64{0, 0},
+			Adv: []float64{0, 0}, Mask: []float64{1, 1}}
 		r := step(t, PolicyConfig{Loss: "gpg", KLCoef: 3, KLType: name}, b, normOf(b))
 		value, err := KLPenalty(name, b.Logp, b.Ref)
 		if err != nil {
 			t.Fatal(err)
 		}
-		near(t, name, golden64, append(r.DLogp, r.Loss, r.KLLoss), []float64{-.75, .375, 3 * (value[0] + value[1]) / 2, (value[0] + value[1]) / 2})
+		near(t, name, golden64, append(r.DLogp, r.Loss, r.KLLoss),
+			[]float64{-.75, .375, 3 * (value[0] + value[1]) / 2, (value[0] + value[1]) / 2})
 	}
 }
 
@@ -325,7 +374,8 @@ func TestPaperAdaptiveKL(t *testing.T) {
 	near(t, "fixed", golden64, []float64{fixed.Update(100, 256)}, []float64{.001})
 }
 
-// The game's value function, arXiv 2511.10643: at D_t - D_s = 1 the loss is .313262, the gradient .268941.
+// The game's value function, arXiv 2511.10643: at D_t - D_s = 1 the loss is .313262, the gradient
+// .268941.
 func TestPaperBradleyTerry(t *testing.T) {
 	d, err := NewDiscriminator[float64](DiscConfig{})
 	if err != nil {
@@ -336,7 +386,8 @@ func TestPaperBradleyTerry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	near(t, "bt", printed, []float64{r.Loss, r.DStudent[0], r.DTeacher[0], r.Acc, r.Gap}, []float64{.313262, .268941, -.268941, 1, 1})
+	near(t, "bt", printed, []float64{r.Loss, r.DStudent[0], r.DTeacher[0], r.Acc, r.Gap},
+		[]float64{.313262, .268941, -.268941, 1, 1})
 }
 
 // The paper's ablation, cross entropy: -log sigmoid(3) - log(1-sigmoid(2)).
@@ -351,7 +402,8 @@ func TestPaperBCE(t *testing.T) {
 		t.Fatal(err)
 	}
 	near(t, "bce", golden64, []float64{r.Loss, r.DStudent[0], r.DTeacher[0]},
-		[]float64{math.Log1p(math.Exp(-3)) + 2 + math.Log1p(math.Exp(-2)), 1 / (1 + math.Exp(-2)), -1 / (1 + math.Exp(3))})
+		[]float64{math.Log1p(math.Exp(-3)) + 2 + math.Log1p(math.Exp(-2)), 1 / (1 + math.Exp(-2)),
+			-1 / (1 + math.Exp(3))})
 }
 
 // DAPO, arXiv 2503.14476, eq. 13: L 1536, buffer 256, 1408 tokens: half way through the buffer.
@@ -381,7 +433,9 @@ func TestPaperDynamicSampling(t *testing.T) {
 // KL in the reward (Ziegler et al., arXiv 1909.08593, eq. 2): r_t = score at the end - beta*KL_t.
 func TestPaperKLInReward(t *testing.T) {
 	nan := math.NaN()
-	rewards, sums, kl, err := KLInReward("k1", .5, []float64{3, 7}, [][]float64{{-1, -2, nan}, {-4, nan, nan}}, [][]float64{{-2, -1.5, nan}, {-4.5, nan, nan}}, [][]float64{{1, 1, 0}, {1, 0, 0}})
+	rewards, sums, kl, err := KLInReward("k1", .5, []float64{3, 7},
+		[][]float64{{-1, -2, nan}, {-4, nan, nan}}, [][]float64{{-2, -1.5, nan}, {-4.5, nan, nan}},
+		[][]float64{{1, 1, 0}, {1, 0, 0}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -392,7 +446,9 @@ func TestPaperKLInReward(t *testing.T) {
 
 // Truncated importance sampling between trainer and sampler: min(exp(old-rollout), C).
 func TestPaperRolloutCorrection(t *testing.T) {
-	old, rollout, mask := []float64{-1, -1, math.NaN(), -1, -1, -1}, []float64{-1.5, -.9, 0, -3, -.5, -1}, []float64{1, 1, 0, 1, 1, 1}
+	old, rollout, mask :=
+		[]float64{-1, -1, math.NaN(), -1, -1, -1}, []float64{-1.5, -.9, 0, -3, -.5, -1},
+		[]float64{1, 1, 0, 1, 1, 1}
 	w, err := RolloutWeights("token", 2, 2, 3, old, rollout, mask)
 	if err != nil {
 		t.Fatal(err)
@@ -407,10 +463,12 @@ func TestPaperRolloutCorrection(t *testing.T) {
 
 // doc/algorithms.md, "Aggregation", worked on rows of 1 and 3 tokens with losses 4 and 1, 2, 3.
 func TestPaperAggregation(t *testing.T) {
-	b := PolicyBatch[float64]{B: 3, T: 3, Logp: []float64{-4, 0, 0, -1, -2, -3, 0, 0, 0}, Mask: []float64{1, 0, 0, 1, 1, 1, 0, 0, 0}}
+	b := PolicyBatch[float64]{B: 3, T: 3, Logp: []float64{-4, 0, 0, -1, -2, -3, 0, 0, 0},
+		Mask: []float64{1, 0, 0, 1, 1, 1, 0, 0, 0}}
 	n := normOf(b)
 	n.FixedLen = 5
-	for agg, want := range map[string]float64{"token-mean": 10. / 4, "seq-mean-token-sum": 10. / 2, "seq-mean-token-mean": (4. + 2) / 2, "seq-mean-token-sum-norm": 10. / 5} {
+	for agg, want := range map[string]float64{"token-mean": 10. / 4, "seq-mean-token-sum": 10. / 2,
+		"seq-mean-token-mean": (4. + 2) / 2, "seq-mean-token-sum-norm": 10. / 5} {
 		r := step(t, PolicyConfig{Loss: "sft", Agg: agg}, b, n)
 		near(t, agg, tolerance{2e-8, 0}, []float64{r.Loss}, []float64{want})
 	}

@@ -46,16 +46,24 @@ type policyLoss struct {
 }
 
 var policyLosses = map[string]policyLoss{
-	"vanilla":    {build: ppo, needsOld: true, needsAdv: true, clipLow: .2, clipHigh: .2, clampsDrift: true},
-	"dapo":       {build: ppo, needsOld: true, needsAdv: true, clipLow: .2, clipHigh: .28, clampsDrift: true},
-	"gtpo":       {build: ppo, needsOld: true, needsAdv: true, clipLow: .2, clipHigh: .2, clampsDrift: true},
-	"gspo":       {build: gspo, needsOld: true, needsAdv: true, clipLow: 3e-4, clipHigh: 4e-4, agg: "seq-mean-token-mean"},
-	"gspo_token": {build: gspo, needsOld: true, needsAdv: true, clipLow: 3e-4, clipHigh: 4e-4, agg: "seq-mean-token-mean"},
-	"cispo":      {build: cispo, needsOld: true, needsAdv: true, clipLow: .2, clipHigh: .2, clampsDrift: true},
-	"sapo":       {build: sapo, needsOld: true, needsAdv: true, clipLow: .2, clipHigh: .2, clampsDrift: true, agg: "seq-mean-token-mean"},
-	"geo_mean":   {build: geoMean, needsOld: true, needsAdv: true, clipLow: .2, clipHigh: .2, perRow: true},
-	"gpg":        {build: gpg, needsAdv: true, clipLow: .2, clipHigh: .2},
-	"sft":        {build: sft, clipLow: .2, clipHigh: .2},
+	"vanilla": {build: ppo, needsOld: true, needsAdv: true, clipLow: .2, clipHigh: .2,
+		clampsDrift: true},
+	"dapo": {build: ppo, needsOld: true, needsAdv: true, clipLow: .2, clipHigh: .28,
+		clampsDrift: true},
+	"gtpo": {build: ppo, needsOld: true, needsAdv: true, clipLow: .2, clipHigh: .2,
+		clampsDrift: true},
+	"gspo": {build: gspo, needsOld: true, needsAdv: true, clipLow: 3e-4, clipHigh: 4e-4,
+		agg: "seq-mean-token-mean"},
+	"gspo_token": {build: gspo, needsOld: true, needsAdv: true, clipLow: 3e-4, clipHigh: 4e-4,
+		agg: "seq-mean-token-mean"},
+	"cispo": {build: cispo, needsOld: true, needsAdv: true, clipLow: .2, clipHigh: .2,
+		clampsDrift: true},
+	"sapo": {build: sapo, needsOld: true, needsAdv: true, clipLow: .2, clipHigh: .2,
+		clampsDrift: true, agg: "seq-mean-token-mean"},
+	"geo_mean": {build: geoMean, needsOld: true, needsAdv: true, clipLow: .2, clipHigh: .2,
+		perRow: true},
+	"gpg": {build: gpg, needsAdv: true, clipLow: .2, clipHigh: .2},
+	"sft": {build: sft, clipLow: .2, clipHigh: .2},
 }
 
 // PolicyLossNames lists the policy losses, "sft" (cross entropy on given
@@ -89,7 +97,8 @@ func (g policyGraph) pessimist(r *G.Node) surrogate {
 }
 
 // ppo is PPO's clipped surrogate (arXiv 1707.06347, eq. 7) with the dual clip
-// min(., -A c) where A < 0 (arXiv 1912.09729). DAPO (arXiv 2503.14476, eq. 10) is the same with 1+eh above 1+el.
+// min(., -A c) where A < 0 (arXiv 1912.09729). DAPO (arXiv 2503.14476, eq. 10) is the same with
+// 1+eh above 1+el.
 func ppo(g policyGraph) surrogate {
 	s := g.pessimist(g.ratio())
 	if math.IsInf(g.c.ClipC, 1) {
@@ -220,10 +229,12 @@ func NewPolicy[F Float](c PolicyConfig) (*Policy[F], error) {
 		{"tau_pos", c.TauPos, c.TauPos > 0 && !math.IsInf(c.TauPos, 0), "above 0"},
 		{"tau_neg", c.TauNeg, c.TauNeg > 0 && !math.IsInf(c.TauNeg, 0), "above 0"},
 		{"kl_loss_coef", c.KLCoef, c.KLCoef >= 0 && !math.IsInf(c.KLCoef, 0), "0 or above"},
-		{"entropy_coeff", c.EntropyCoef, !math.IsNaN(c.EntropyCoef) && !math.IsInf(c.EntropyCoef, 0), "finite"},
+		{"entropy_coeff", c.EntropyCoef, !math.IsNaN(c.EntropyCoef) &&
+			!math.IsInf(c.EntropyCoef, 0), "finite"},
 	} {
 		if !s.ok {
-			return nil, fmt.Errorf("algos: policy loss %q: %s = %g: must be %s: %w", c.Loss, s.name, s.v, s.allowed, ErrConfig)
+			return nil, fmt.Errorf("algos: policy loss %q: %s = %g: must be %s: %w", c.Loss, s.name,
+				s.v, s.allowed, ErrConfig)
 		}
 	}
 	p.c, p.pgAgg = c, c.Agg
@@ -342,7 +353,8 @@ func (p *Policy[F]) Step(b PolicyBatch[F], n Norm) (PolicyResult[F], error) {
 		name   string
 		v      []F
 		masked F // value where the mask is 0
-	}{{"logp", b.Logp, 0}, {"old", b.Old, 0}, {"ref", b.Ref, 0}, {"adv", b.Adv, 0}, {"entropy", b.Entropy, 0}, {"weight", b.RolloutWeight, 1}} {
+	}{{"logp", b.Logp, 0}, {"old", b.Old, 0}, {"ref", b.Ref, 0}, {"adv", b.Adv, 0},
+		{"entropy", b.Entropy, 0}, {"weight", b.RolloutWeight, 1}} {
 		if err := fillMasked(prog.in[in.name], in.v, b.Mask, in.masked, in.name, b.T); err != nil {
 			return res, err
 		}
@@ -358,7 +370,10 @@ func (p *Policy[F]) Step(b PolicyBatch[F], n Norm) (PolicyResult[F], error) {
 	res.DLogp = append([]F(nil), prog.get("dlogp")...)
 	res.DEntropy = append([]F(nil), prog.get("dentropy")...)
 	if i := notFinite(res.DLogp); i >= 0 || math.IsNaN(res.Loss) || math.IsInf(res.Loss, 0) {
-		return PolicyResult[F]{}, fmt.Errorf("algos: policy loss %q: loss %g, first bad gradient at %d: skip this step: %w", p.c.Loss, res.Loss, i, ErrNotFinite)
+		return PolicyResult[F]{},
+			fmt.Errorf(
+				"algos: policy loss %q: loss %g, first bad gradient at %d: skip this step: %w",
+				p.c.Loss, res.Loss, i, ErrNotFinite)
 	}
 	for i, m := range b.Mask {
 		if m == 0 {
@@ -392,7 +407,8 @@ func (p *Policy[F]) compile(s policyShape) (*program[F], error) {
 	pg := g.sum(g.mul(perRow, row("inv")))
 	cost, read, wrt := pg, map[string]*G.Node{"pg": pg}, []string{"logp"}
 	if s.kl {
-		kl := aggregations[p.c.Agg].row(g.expr, p.kl.graph(g.expr, g.sub(g.logp(), g.bt("ref"))), g.mask())
+		kl := aggregations[p.c.Agg].row(g.expr, p.kl.graph(g.expr, g.sub(g.logp(), g.bt("ref"))),
+			g.mask())
 		read["kl"] = g.sum(g.mul(kl, row("invPlain")))
 		cost = g.add(cost, g.sum(g.mul(kl, row("invKL"))))
 	}
@@ -425,7 +441,8 @@ func (p *Policy[F]) fillNorms(prog *program[F], n Norm) error {
 	if err != nil {
 		return err
 	}
-	for name, v := range map[string]float64{"inv": 1 / pg, "invPlain": 1 / plain, "invKL": p.c.KLCoef / plain, "invEntropy": p.c.EntropyCoef / plain} {
+	for name, v := range map[string]float64{"inv": 1 / pg, "invPlain": 1 / plain,
+		"invKL": p.c.KLCoef / plain, "invEntropy": p.c.EntropyCoef / plain} {
 		for row := range prog.in[name] {
 			prog.in[name][row] = F(v)
 		}
@@ -436,7 +453,8 @@ func (p *Policy[F]) fillNorms(prog *program[F], n Norm) error {
 // check refuses what does not fit, and counts the micro-batch's own totals.
 func (p *Policy[F]) check(b PolicyBatch[F], n Norm) (Norm, error) {
 	bad := func(format string, args ...any) (Norm, error) {
-		return Norm{}, fmt.Errorf("algos: policy loss %q: %s: %w", p.c.Loss, fmt.Sprintf(format, args...), ErrShape)
+		return Norm{}, fmt.Errorf("algos: policy loss %q: %s: %w", p.c.Loss,
+			fmt.Sprintf(format, args...), ErrShape)
 	}
 	if b.B < 1 || b.T < 1 || b.B > math.MaxInt32/b.T {
 		return bad("batch of %d x %d: both must be at least 1", b.B, b.T)
@@ -446,8 +464,10 @@ func (p *Policy[F]) check(b PolicyBatch[F], n Norm) (Norm, error) {
 		v      []F
 		needed bool
 	}{
-		{"logp", b.Logp, true}, {"mask", b.Mask, true}, {"old", b.Old, p.loss.needsOld}, {"adv", b.Adv, p.loss.needsAdv},
-		{"ref", b.Ref, p.c.KLCoef > 0}, {"entropy", b.Entropy, p.c.EntropyCoef != 0}, {"rollout weight", b.RolloutWeight, b.RolloutWeight != nil},
+		{"logp", b.Logp, true}, {"mask", b.Mask, true}, {"old", b.Old, p.loss.needsOld},
+		{"adv", b.Adv, p.loss.needsAdv},
+		{"ref", b.Ref, p.c.KLCoef > 0}, {"entropy", b.Entropy, p.c.EntropyCoef != 0},
+		{"rollout weight", b.RolloutWeight, b.RolloutWeight != nil},
 	} {
 		if in.needed && len(in.v) != b.B*b.T {
 			return bad("%s has %d values, batch is %d x %d", in.name, len(in.v), b.B, b.T)
@@ -468,8 +488,9 @@ func (p *Policy[F]) check(b PolicyBatch[F], n Norm) (Norm, error) {
 // stats gathers the sums that metrics are made of.
 func (p *Policy[F]) stats(prog *program[F], b PolicyBatch[F], own Norm) PolicyStats {
 	s := PolicyStats{
-		Loss: prog.scalar("loss"), PGLoss: prog.scalar("pg"), KLLoss: prog.scalar("kl"), EntropyLoss: prog.scalar("entropy"),
-		TokenSum: own.Tokens, SeqSum: own.Seqs, RatioMin: 1, RatioMax: 1,
+		Loss: prog.scalar("loss"), PGLoss: prog.scalar("pg"), KLLoss: prog.scalar("kl"),
+		EntropyLoss: prog.scalar("entropy"),
+		TokenSum:    own.Tokens, SeqSum: own.Seqs, RatioMin: 1, RatioMax: 1,
 	}
 	clipped, lower := prog.get("clipped"), prog.get("lower")
 	first := true
@@ -522,7 +543,8 @@ func fillMasked[F Float](dst, src, mask []F, masked F, name string, T int) error
 		}
 		dst[i] = src[i]
 		if v := float64(src[i]); math.IsNaN(v) || math.IsInf(v, 0) {
-			return fmt.Errorf("algos: %s[%d,%d] = %g: skip this step: %w", name, i/T, i%T, v, ErrNotFinite)
+			return fmt.Errorf("algos: %s[%d,%d] = %g: skip this step: %w", name, i/T, i%T, v,
+				ErrNotFinite)
 		}
 	}
 	return nil

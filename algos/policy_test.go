@@ -27,7 +27,8 @@ func step[F Float](t testing.TB, c PolicyConfig, b PolicyBatch[F], n Norm) Polic
 func everyObjective() (all []PolicyConfig) {
 	for _, loss := range PolicyLossNames() {
 		for _, agg := range AggNames() {
-			all = append(all, PolicyConfig{Loss: loss, Agg: agg, ClipLow: .2, ClipHigh: .3, ClipC: 3, TauPos: 1, TauNeg: 1.05})
+			all = append(all, PolicyConfig{Loss: loss, Agg: agg, ClipLow: .2, ClipHigh: .3,
+				ClipC: 3, TauPos: 1, TauNeg: 1.05})
 		}
 	}
 	for i, kl := range KLNames() {
@@ -53,7 +54,8 @@ func TestObjectivesAgainstDifferences(t *testing.T) {
 			}
 			n := normOf(b)
 			r := step(t, c, b, n)
-			if err := golden64.differ("loss", []float64{r.Loss}, []float64{oracleLoss(c, b, n, b.Logp, b.Logp)}); err != nil {
+			if err := golden64.differ("loss", []float64{r.Loss},
+				[]float64{oracleLoss(c, b, n, b.Logp, b.Logp)}); err != nil {
 				t.Fatal(err)
 			}
 			parts := r.PGLoss + c.KLCoef*r.KLLoss - c.EntropyCoef*r.EntropyLoss
@@ -69,14 +71,17 @@ func TestObjectivesAgainstDifferences(t *testing.T) {
 				x[i] = b.Logp[i] - h
 				want := (up - oracleLoss(c, b, n, x, b.Logp)) / (2 * h)
 				// Two errors of differences: h^2 times the gradient, and rounding/h.
-				if tol := 1e-7*math.Abs(want) + 1e-10*(1+math.Abs(up)); math.Abs(r.DLogp[i]-want) > tol {
-					t.Errorf("row %d token %d: gradient %.12g, differences %.12g", i/b.T, i%b.T, r.DLogp[i], want)
+				if tol := 1e-7*math.Abs(want) +
+					1e-10*(1+math.Abs(up)); math.Abs(r.DLogp[i]-want) > tol {
+					t.Errorf("row %d token %d: gradient %.12g, differences %.12g", i/b.T, i%b.T,
+						r.DLogp[i], want)
 				}
 				if want != 0 {
 					moving++
 				}
 				if b.Mask[i] == 0 && r.DLogp[i] != 0 {
-					t.Errorf("row %d token %d is masked and has gradient %g", i/b.T, i%b.T, r.DLogp[i])
+					t.Errorf("row %d token %d is masked and has gradient %g", i/b.T, i%b.T,
+						r.DLogp[i])
 				}
 			}
 			if moving == 0 {
@@ -88,7 +93,8 @@ func TestObjectivesAgainstDifferences(t *testing.T) {
 					sum += g * b.Entropy[i]
 				}
 				if !golden64.ok(sum, -c.EntropyCoef*r.EntropyLoss) {
-					t.Errorf("entropy gradient times entropy is %g, the term is %g", sum, -c.EntropyCoef*r.EntropyLoss)
+					t.Errorf("entropy gradient times entropy is %g, the term is %g", sum,
+						-c.EntropyCoef*r.EntropyLoss)
 				}
 			}
 		})
@@ -137,9 +143,12 @@ func TestPackingDoesNotMatter(t *testing.T) {
 					}
 				}
 				fields := func(s PolicyStats) []float64 {
-					return []float64{s.Loss, s.PGLoss, s.KLLoss, s.EntropyLoss, s.TokenSum, s.SeqSum, s.ClipSum, s.ClipLowerSum, s.SeqClipped, s.PPOKLSum, s.RatioMin, s.RatioMax}
+					return []float64{s.Loss, s.PGLoss, s.KLLoss, s.EntropyLoss, s.TokenSum,
+						s.SeqSum, s.ClipSum, s.ClipLowerSum, s.SeqClipped, s.PPOKLSum, s.RatioMin,
+						s.RatioMax}
 				}
-				if err := golden64.differ("stats", fields(sum), fields(want.PolicyStats)); err != nil {
+				if err := golden64.differ("stats", fields(sum),
+					fields(want.PolicyStats)); err != nil {
 					t.Error(err)
 				}
 				if !slices.Equal(grad, want.DLogp) {
@@ -165,7 +174,8 @@ func TestMaskedEntriesAreInert(t *testing.T) {
 			for i, m := range dirty.Mask {
 				if m == 0 {
 					bad := []float64{math.NaN(), math.Inf(1), math.Inf(-1), 1e300}[i%4]
-					for _, x := range [][]float64{dirty.Logp, dirty.Old, dirty.Ref, dirty.Adv, dirty.Entropy, dirty.RolloutWeight} {
+					for _, x := range [][]float64{dirty.Logp, dirty.Old, dirty.Ref, dirty.Adv,
+						dirty.Entropy, dirty.RolloutWeight} {
 						x[i] = bad
 					}
 				}
@@ -182,8 +192,10 @@ func TestMaskedEntriesAreInert(t *testing.T) {
 				}
 				return y
 			}
-			wider.Logp, wider.Old, wider.Ref, wider.Mask = pad(b.Logp), pad(b.Old), pad(b.Ref), pad(b.Mask)
-			wider.Adv, wider.Entropy, wider.RolloutWeight = pad(b.Adv), pad(b.Entropy), pad(b.RolloutWeight)
+			wider.Logp, wider.Old, wider.Ref, wider.Mask =
+				pad(b.Logp), pad(b.Old), pad(b.Ref), pad(b.Mask)
+			wider.Adv, wider.Entropy, wider.RolloutWeight =
+				pad(b.Adv), pad(b.Entropy), pad(b.RolloutWeight)
 			padded := step(t, c, wider, n)
 			if padded.Loss != want.Loss || !slices.Equal(padded.DLogp, pad(want.DLogp)) {
 				t.Errorf("padding matters: loss %g, want %g", padded.Loss, want.Loss)
@@ -201,19 +213,25 @@ func TestNotFiniteIsRefused(t *testing.T) {
 	defer p.Close()
 	clean := func() PolicyBatch[float32] {
 		b := hardBatch(3, 6, 4, false)
-		return PolicyBatch[float32]{b.B, b.T, as[float32](b.Logp), as[float32](b.Old), as[float32](b.Ref), as[float32](b.Mask), as[float32](b.Adv), as[float32](b.Entropy), as[float32](b.RolloutWeight)}
+		return PolicyBatch[float32]{b.B, b.T, as[float32](b.Logp), as[float32](b.Old),
+			as[float32](b.Ref), as[float32](b.Mask), as[float32](b.Adv), as[float32](b.Entropy),
+			as[float32](b.RolloutWeight)}
 	}
 	at := slices.Index(clean().Mask, 1)
 	for name, field := range map[string]func(*PolicyBatch[float32]) []float32{
-		"logp": func(b *PolicyBatch[float32]) []float32 { return b.Logp }, "old": func(b *PolicyBatch[float32]) []float32 { return b.Old },
-		"ref": func(b *PolicyBatch[float32]) []float32 { return b.Ref }, "adv": func(b *PolicyBatch[float32]) []float32 { return b.Adv },
-		"entropy": func(b *PolicyBatch[float32]) []float32 { return b.Entropy }, "weight": func(b *PolicyBatch[float32]) []float32 { return b.RolloutWeight },
+		"logp":    func(b *PolicyBatch[float32]) []float32 { return b.Logp },
+		"old":     func(b *PolicyBatch[float32]) []float32 { return b.Old },
+		"ref":     func(b *PolicyBatch[float32]) []float32 { return b.Ref },
+		"adv":     func(b *PolicyBatch[float32]) []float32 { return b.Adv },
+		"entropy": func(b *PolicyBatch[float32]) []float32 { return b.Entropy },
+		"weight":  func(b *PolicyBatch[float32]) []float32 { return b.RolloutWeight },
 	} {
 		for _, v := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 			b := clean()
 			field(&b)[at] = float32(v)
 			r, err := p.Step(b, normOf(b))
-			if !errors.Is(err, ErrNotFinite) || r.DLogp != nil || !strings.Contains(err.Error(), name) {
+			if !errors.Is(err, ErrNotFinite) || r.DLogp != nil ||
+				!strings.Contains(err.Error(), name) {
 				t.Errorf("%s = %g: gradient %v, error %v", name, v, r.DLogp, err)
 			}
 		}
@@ -269,8 +287,10 @@ func TestGradientReachesEveryResponseToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, loss := range []string{"gspo", "gspo_token", "vanilla", "dapo", "cispo", "sapo", "geo_mean", "gpg", "gtpo"} {
-		b := PolicyBatch[float64]{B: 2, T: 4, Logp: make([]float64, 8), Old: make([]float64, 8), Mask: []float64{1, 1, 1, 0, 1, 1, 0, 0}, Adv: flat(adv)}
+	for _, loss := range []string{"gspo", "gspo_token", "vanilla", "dapo", "cispo", "sapo",
+		"geo_mean", "gpg", "gtpo"} {
+		b := PolicyBatch[float64]{B: 2, T: 4, Logp: make([]float64, 8), Old: make([]float64, 8),
+			Mask: []float64{1, 1, 1, 0, 1, 1, 0, 0}, Adv: flat(adv)}
 		r := step(t, PolicyConfig{Loss: loss}, b, normOf(b))
 		for i, m := range b.Mask {
 			want := 0. // descending the loss raises logp where the gradient is negative
@@ -278,7 +298,8 @@ func TestGradientReachesEveryResponseToken(t *testing.T) {
 				want = []float64{-1, 1}[i/4]
 			}
 			if indicator(r.DLogp[i] > 0)-indicator(r.DLogp[i] < 0) != want {
-				t.Errorf("%s: row %d token %d: gradient %g, want sign %g", loss, i/4, i%4, r.DLogp[i], want)
+				t.Errorf("%s: row %d token %d: gradient %g, want sign %g", loss, i/4, i%4,
+					r.DLogp[i], want)
 			}
 		}
 		changed := b
@@ -306,11 +327,16 @@ func TestPolicyRefusals(t *testing.T) {
 		{PolicyConfig{EntropyCoef: math.Inf(1)}, ErrConfig, "entropy"},
 		{PolicyConfig{TauNeg: -1}, ErrConfig, "tau_neg"},
 	} {
-		if _, err := NewPolicy[float64](c.c); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
+		if _, err := NewPolicy[float64](c.c); !errors.Is(err, c.want) ||
+			!strings.Contains(err.Error(), c.says) {
 			t.Errorf("%+v: %v", c.c, err)
 		}
 	}
-	good := func() (PolicyBatch[float64], Norm) { b := hardBatch(1, 4, 3, false); return b, normOf(b) }
+	good := func() (PolicyBatch[float64], Norm) {
+		b := hardBatch(1, 4, 3, false)
+		return b,
+			normOf(b)
+	}
 	for name, spoil := range map[string]func(*PolicyBatch[float64], *Norm){
 		"short logp":      func(b *PolicyBatch[float64], _ *Norm) { b.Logp = b.Logp[1:] },
 		"no old":          func(b *PolicyBatch[float64], _ *Norm) { b.Old = nil },
@@ -321,7 +347,10 @@ func TestPolicyRefusals(t *testing.T) {
 		"huge":            func(b *PolicyBatch[float64], _ *Norm) { b.B, b.T = math.MaxInt, 2 },
 		"norm too small":  func(_ *PolicyBatch[float64], n *Norm) { n.Tokens-- },
 		"norm of nothing": func(_ *PolicyBatch[float64], n *Norm) { *n = Norm{} },
-		"short weights":   func(b *PolicyBatch[float64], _ *Norm) { b.RolloutWeight = b.RolloutWeight[:2] },
+		"short weights": func(b *PolicyBatch[float64],
+			_ *Norm) {
+			b.RolloutWeight = b.RolloutWeight[:2]
+		},
 	} {
 		b, n := good()
 		spoil(&b, &n)
@@ -339,7 +368,8 @@ func TestPolicyRefusals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Step(b, n); !errors.Is(err, ErrShape) || !strings.Contains(err.Error(), "fixed length") {
+	if _, err := p.Step(b, n); !errors.Is(err, ErrShape) ||
+		!strings.Contains(err.Error(), "fixed length") {
 		t.Errorf("no fixed length: %v", err)
 	}
 }
@@ -352,7 +382,8 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 	defer p.Close()
 	for T := 1; T <= cacheSize+3; T++ {
-		b := PolicyBatch[float64]{B: 1, T: T, Logp: make([]float64, T), Mask: make([]float64, T), Adv: make([]float64, T)}
+		b := PolicyBatch[float64]{B: 1, T: T, Logp: make([]float64, T), Mask: make([]float64, T),
+			Adv: make([]float64, T)}
 		for i := range T {
 			b.Logp[i], b.Mask[i], b.Adv[i] = -1, 1, 2
 		}
@@ -371,14 +402,17 @@ func TestCacheIsBounded(t *testing.T) {
 // The defaults are part of what a configuration means: doc/algorithms.md, "Policy losses".
 func TestPolicyDefaults(t *testing.T) {
 	for loss, clip := range map[string][2]float64{
-		"vanilla": {.2, .2}, "dapo": {.2, .28}, "gtpo": {.2, .2}, "gspo": {3e-4, 4e-4}, "gspo_token": {3e-4, 4e-4},
-		"cispo": {.2, .2}, "sapo": {.2, .2}, "geo_mean": {.2, .2}, "gpg": {.2, .2}, "sft": {.2, .2},
+		"vanilla": {.2, .2}, "dapo": {.2, .28}, "gtpo": {.2, .2}, "gspo": {3e-4, 4e-4},
+		"gspo_token": {3e-4, 4e-4},
+		"cispo":      {.2, .2}, "sapo": {.2, .2}, "geo_mean": {.2, .2}, "gpg": {.2, .2},
+		"sft": {.2, .2},
 	} {
 		p, err := NewPolicy[float32](PolicyConfig{Loss: loss})
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := PolicyConfig{Loss: loss, ClipLow: clip[0], ClipHigh: clip[1], ClipC: 3, TauPos: 1, TauNeg: 1.05, Agg: "token-mean", KLType: "low_var_kl"}
+		want := PolicyConfig{Loss: loss, ClipLow: clip[0], ClipHigh: clip[1], ClipC: 3, TauPos: 1,
+			TauNeg: 1.05, Agg: "token-mean", KLType: "low_var_kl"}
 		if p.Config() != want {
 			t.Errorf("%s: %+v, want %+v", loss, p.Config(), want)
 		}
@@ -394,8 +428,10 @@ func TestPolicyDefaults(t *testing.T) {
 
 // ppo_kl counts the log-ratio as the loss sees it: clamped to +-20 where the loss clamps.
 func TestDriftIsClampedWhereTheLossClamps(t *testing.T) {
-	b := PolicyBatch[float64]{B: 1, T: 2, Logp: []float64{-30, 0}, Old: []float64{-1, 0}, Mask: []float64{1, 1}, Adv: []float64{1, 1}}
-	for loss, want := range map[string]float64{"vanilla": 20, "dapo": 20, "gtpo": 20, "cispo": 20, "sapo": 20, "gspo": 29, "gspo_token": 29, "geo_mean": 29, "gpg": 0, "sft": 0} {
+	b := PolicyBatch[float64]{B: 1, T: 2, Logp: []float64{-30, 0}, Old: []float64{-1, 0},
+		Mask: []float64{1, 1}, Adv: []float64{1, 1}}
+	for loss, want := range map[string]float64{"vanilla": 20, "dapo": 20, "gtpo": 20, "cispo": 20,
+		"sapo": 20, "gspo": 29, "gspo_token": 29, "geo_mean": 29, "gpg": 0, "sft": 0} {
 		if got := step(t, PolicyConfig{Loss: loss}, b, normOf(b)).PPOKLSum; got != want {
 			t.Errorf("%s: %g, want %g", loss, got, want)
 		}

@@ -17,7 +17,8 @@ type ScoreReg struct {
 // Apply returns clip(score, +-ClipAbs) - LengthBeta*log(1+len) for each response.
 func (r ScoreReg) Apply(scoreS []float64, lenS []int) ([]float64, error) {
 	if len(lenS) != len(scoreS) && r.LengthBeta != 0 {
-		return nil, fmt.Errorf("algos: score regularisation: %d scores, %d lengths: %w", len(scoreS), len(lenS), ErrShape)
+		return nil, fmt.Errorf("algos: score regularisation: %d scores, %d lengths: %w",
+			len(scoreS), len(lenS), ErrShape)
 	}
 	out := make([]float64, len(scoreS))
 	for s, v := range scoreS {
@@ -57,9 +58,13 @@ func (o Overlong) Penalty(n int) float64 {
 // [S][T], their sums [S] (the scores of an outcome estimator), and the mean over
 // responses of each one's masked mean KL, which an AdaptiveKL takes. A KL
 // under a zero mask does not count, not even a NaN. Errors wrap ErrUnknownName or ErrShape.
-func KLInReward(name string, beta float64, scoreS []float64, oldST, refST, maskST [][]float64) (rewardST [][]float64, sumS []float64, kl float64, err error) {
-	if len(oldST) != len(scoreS) || len(refST) != len(scoreS) || len(maskST) != len(scoreS) || len(scoreS) == 0 {
-		return nil, nil, 0, fmt.Errorf("algos: KL in reward: %d scores, %d, %d and %d rows of old, ref and mask: %w", len(scoreS), len(oldST), len(refST), len(maskST), ErrShape)
+func KLInReward(name string, beta float64, scoreS []float64, oldST, refST,
+	maskST [][]float64) (rewardST [][]float64, sumS []float64, kl float64, err error) {
+	if len(oldST) != len(scoreS) || len(refST) != len(scoreS) || len(maskST) != len(scoreS) ||
+		len(scoreS) == 0 {
+		return nil, nil, 0, fmt.Errorf(
+			"algos: KL in reward: %d scores, %d, %d and %d rows of old, ref and mask: %w",
+			len(scoreS), len(oldST), len(refST), len(maskST), ErrShape)
 	}
 	rewardST, sumS = make([][]float64, len(scoreS)), make([]float64, len(scoreS))
 	for s, mask := range maskST {
@@ -68,7 +73,9 @@ func KLInReward(name string, beta float64, scoreS []float64, oldST, refST, maskS
 			return nil, nil, 0, err
 		}
 		if len(mask) != len(klT) {
-			return nil, nil, 0, fmt.Errorf("algos: KL in reward: response %d: %d log-probabilities, mask of %d: %w", s, len(klT), len(mask), ErrShape)
+			return nil, nil, 0, fmt.Errorf(
+				"algos: KL in reward: response %d: %d log-probabilities, mask of %d: %w", s,
+				len(klT), len(mask), ErrShape)
 		}
 		rewardST[s] = make([]float64, len(mask))
 		var n, sum float64
@@ -97,9 +104,11 @@ func KLInReward(name string, beta float64, scoreS []float64, oldST, refST, maskS
 // prompts in their place. A group is dropped when its largest and smallest
 // score are at most spread apart; 0 drops exact ties only. It returns keep [S]
 // and the share of groups without variance, adv/zero_var_groups_frac.
-func KeepGroups(scoreS []float64, groupS []int, spread float64) (keep []bool, dropped float64, err error) {
+func KeepGroups(scoreS []float64, groupS []int,
+	spread float64) (keep []bool, dropped float64, err error) {
 	if len(scoreS) != len(groupS) {
-		return nil, 0, fmt.Errorf("algos: group filter: %d scores, %d group indices: %w", len(scoreS), len(groupS), ErrShape)
+		return nil, 0, fmt.Errorf("algos: group filter: %d scores, %d group indices: %w",
+			len(scoreS), len(groupS), ErrShape)
 	}
 	keep = make([]bool, len(scoreS))
 	groups := groupRows(groupS)
@@ -133,18 +142,23 @@ func RolloutLevels() []string { return names(rolloutLevels) }
 // trainer's kernels: min(exp(clamp(old-rollout, +-20)), limit) for each token, or with
 // the sum over the row's response tokens for each sequence. [B*T], 1 where the mask is
 // 0. Errors wrap ErrUnknownName, ErrConfig or ErrShape.
-func RolloutWeights[F Float](level string, limit float64, B, T int, old, rollout, mask []F) ([]F, error) {
+func RolloutWeights[F Float](level string, limit float64, B, T int, old, rollout,
+	mask []F) ([]F, error) {
 	sequence, err := lookup("rollout correction level", level, rolloutLevels)
 	if err != nil {
 		return nil, err
 	}
 	if !(limit > 0) {
-		return nil, fmt.Errorf("algos: rollout correction: limit = %g: must be above 0: %w", limit, ErrConfig)
+		return nil, fmt.Errorf("algos: rollout correction: limit = %g: must be above 0: %w", limit,
+			ErrConfig)
 	}
 	if len(old) != B*T || len(rollout) != B*T || len(mask) != B*T {
 		return nil, fmt.Errorf("algos: rollout correction: %d, %d and %d values of old, rollout and mask for %d x %d: %w", len(old), len(rollout), len(mask), B, T, ErrShape)
 	}
-	truncated := func(logRatio float64) F { return F(min(math.Exp(min(max(logRatio, -20), 20)), limit)) }
+	truncated := func(logRatio float64) F {
+		return F(
+			min(math.Exp(min(max(logRatio, -20), 20)), limit))
+	}
 	w := make([]F, B*T)
 	for b := range B {
 		var sum float64
@@ -170,7 +184,8 @@ func RolloutWeights[F Float](level string, limit float64, B, T int, old, rollout
 // GTPO holds the constants of Group-relative Trajectory-based Policy Optimization
 // (arXiv 2508.03772). A zero field takes the default that its comment states.
 type GTPO struct {
-	EntropyLimit float64 // mean entropy, nats a token, above which a response is left out; default 0.7
+	// mean entropy, nats a token, above which a response is left out; default 0.7
+	EntropyLimit float64
 	EntropyCoef  float64 // weight of the mean entropy subtracted from the advantage; default 0.1
 	Gain         float64 // weight of a conflict token where A > 0; default 2
 }
@@ -184,9 +199,13 @@ type GTPO struct {
 // format, are not punished (weight 0) and count double (Gain) where they are
 // rewarded. A response of mean entropy above EntropyLimit gets advantage 0, any
 // other A - EntropyCoef*mean entropy; the weights go by the sign of A itself.
-func (g GTPO) Apply(advS []float64, tokensS [][]int, entropyS []float64, groupS []int, T int) ([][]float64, error) {
+func (g GTPO) Apply(advS []float64, tokensS [][]int, entropyS []float64, groupS []int,
+	T int) ([][]float64, error) {
 	if len(tokensS) != len(advS) || len(entropyS) != len(advS) || len(groupS) != len(advS) {
-		return nil, fmt.Errorf("algos: gtpo: %d advantages, %d responses, %d entropies, %d group indices: %w", len(advS), len(tokensS), len(entropyS), len(groupS), ErrShape)
+		return nil,
+			fmt.Errorf(
+				"algos: gtpo: %d advantages, %d responses, %d entropies, %d group indices: %w",
+				len(advS), len(tokensS), len(entropyS), len(groupS), ErrShape)
 	}
 	if g.EntropyLimit == 0 {
 		g.EntropyLimit = .7
@@ -202,7 +221,8 @@ func (g GTPO) Apply(advS []float64, tokensS [][]int, entropyS []float64, groupS 
 		for _, r := range rows {
 			own := tokensS[r]
 			if len(own) > T {
-				return nil, fmt.Errorf("algos: gtpo: response %d has %d tokens, the batch %d: %w", r, len(own), T, ErrShape)
+				return nil, fmt.Errorf("algos: gtpo: response %d has %d tokens, the batch %d: %w",
+					r, len(own), T, ErrShape)
 			}
 			prefix, suffix := 0, 0 // longest runs shared with a response of the other sign
 			for _, o := range rows {

@@ -111,14 +111,18 @@ func Latest(fsys FS, run string) (step int, dir string, warnings []string, err e
 		err := Verify(fsys, dir)
 		if err == nil {
 			if tracked > steps[i] && !slices.Contains(steps, tracked) {
-				warnings = append(warnings, fmt.Sprintf("checkpoint: %s: it names step %d, whose folder is missing: step %d is used", filepath.Join(run, trackerName), tracked, steps[i]))
+				warnings = append(warnings,
+					fmt.Sprintf(
+						"checkpoint: %s: it names step %d, whose folder is missing: step %d is used",
+						filepath.Join(run, trackerName), tracked, steps[i]))
 			}
 			return steps[i], dir, warnings, nil
 		}
 		if !errors.Is(err, ErrCorrupt) {
 			return 0, "", warnings, err
 		}
-		warnings = append(warnings, fmt.Sprintf("%v: an older checkpoint is used if there is one", err))
+		warnings = append(warnings,
+			fmt.Sprintf("%v: an older checkpoint is used if there is one", err))
 	}
 	if len(steps) > 0 {
 		return 0, "", warnings, fmt.Errorf("checkpoint: %s: all %d checkpoints are damaged: restore one from a copy, or choose another run folder: %w", run, len(steps), ErrCorrupt)
@@ -161,7 +165,8 @@ func tracker(fsys vfs.FS, run string) (int, error) {
 func Prune(fsys FS, run string, keepLast int, keep func(step int) bool, good map[int]bool) error {
 	fsys = vfs.OrDisk(fsys)
 	if keepLast < 0 {
-		return fmt.Errorf("checkpoint: %s: prune: keep the last %d: must be 0 or more", run, keepLast)
+		return fmt.Errorf("checkpoint: %s: prune: keep the last %d: must be 0 or more", run,
+			keepLast)
 	}
 	steps, err := Steps(fsys, run)
 	if err != nil {
@@ -173,7 +178,8 @@ func Prune(fsys FS, run string, keepLast int, keep func(step int) bool, good map
 	if good == nil {
 		good = map[int]bool{}
 	}
-	if !slices.ContainsFunc(steps[:max(0, len(steps)-keepLast)], func(s int) bool { return !keep(s) }) {
+	if !slices.ContainsFunc(steps[:max(0, len(steps)-keepLast)],
+		func(s int) bool { return !keep(s) }) {
 		return nil // nothing to remove, whatever verifies
 	}
 	var doomed []int
@@ -198,7 +204,9 @@ func Prune(fsys FS, run string, keepLast int, keep func(step int) bool, good map
 		kept++
 	}
 	if kept == 0 {
-		return fmt.Errorf("checkpoint: %s: prune: nothing removed: none of %d checkpoints verifies: %w", run, len(steps), ErrCorrupt)
+		return fmt.Errorf(
+			"checkpoint: %s: prune: nothing removed: none of %d checkpoints verifies: %w", run,
+			len(steps), ErrCorrupt)
 	}
 	var away []string
 	for _, s := range slices.Backward(doomed) { // the oldest first
@@ -256,7 +264,8 @@ func Recover(fsys FS, run string) (step int, dir string, warnings []string, err 
 		err = writeTracker(fsys, run, step)
 	}
 	if err != nil {
-		return 0, "", warnings, ExplainFull(fsys, run, 0, fmt.Errorf("checkpoint: %s: %w", run, err))
+		return 0, "", warnings, ExplainFull(fsys, run, 0,
+			fmt.Errorf("checkpoint: %s: %w", run, err))
 	}
 	return step, dir, warnings, nil
 }
@@ -280,7 +289,8 @@ func Clean(fsys FS, run string) error {
 	tmp := filepath.Base(vfs.TempName(trackerName))
 	for _, e := range entries {
 		name := e.Name()
-		if !strings.HasPrefix(name, commitPrefix) && !strings.HasPrefix(name, prunePrefix) && name != tmp {
+		if !strings.HasPrefix(name, commitPrefix) && !strings.HasPrefix(name, prunePrefix) &&
+			name != tmp {
 			continue
 		}
 		if err := fsys.RemoveAll(filepath.Join(run, name)); err != nil {
@@ -302,7 +312,9 @@ func CheckSpace(fsys FS, path string, need int64) error {
 		return fmt.Errorf("checkpoint: %s: free space: %w", path, err)
 	}
 	if free < need {
-		return fmt.Errorf("checkpoint: %s: %w: %d bytes needed, %d free: free some space, or choose another disk", path, ErrSpace, need, free)
+		return fmt.Errorf(
+			"checkpoint: %s: %w: %d bytes needed, %d free: free some space, or choose another disk",
+			path, ErrSpace, need, free)
 	}
 	return nil
 }
@@ -312,7 +324,8 @@ func CheckSpace(fsys FS, path string, need int64) error {
 // removed. Any other error, and one that says so already, is returned as it is.
 func ExplainFull(fsys FS, path string, needed int64, err error) error {
 	fsys = vfs.OrDisk(fsys)
-	if errors.Is(err, ErrSpace) || !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+	if errors.Is(err, ErrSpace) || !errors.Is(err, syscall.ENOSPC) &&
+		!errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
 	free := "unknown"

@@ -37,7 +37,8 @@ func content(step int) map[string]string {
 // fill writes content(step), in two writes a file.
 func fill(step int) func(*Dir) error {
 	return func(d *Dir) error {
-		for _, name := range []string{"actor/config.json", "actor/model.safetensors", "actor/deep/er/file", "optimizer.safetensors"} {
+		for _, name := range []string{"actor/config.json", "actor/model.safetensors",
+			"actor/deep/er/file", "optimizer.safetensors"} {
 			text := content(step)[name]
 			w, err := d.Create(name)
 			if err != nil {
@@ -134,13 +135,15 @@ func TestCommitLatestPrune(t *testing.T) {
 		}
 		commitSteps(t, fsys, run, 2, 4, 9, 10, 11)
 		step, dir, warnings, err := Latest(fsys, run)
-		if step != 11 || dir != filepath.Join(run, "global_step_11") || len(warnings) != 0 || err != nil {
+		if step != 11 || dir != filepath.Join(run, "global_step_11") || len(warnings) != 0 ||
+			err != nil {
 			t.Fatalf("Latest: %d %q %v %v", step, dir, warnings, err)
 		}
 		if err := holds(fsys, dir, content(11)); err != nil {
 			t.Error(err)
 		}
-		if b, err := fsys.ReadFile(filepath.Join(run, trackerName)); string(b) != "11" || err != nil {
+		if b, err := fsys.ReadFile(filepath.Join(run, trackerName)); string(b) != "11" ||
+			err != nil {
 			t.Errorf("tracker %q, %v", b, err)
 		}
 		if err := Prune(fsys, run, 2, func(s int) bool { return s == 4 }, nil); err != nil {
@@ -175,7 +178,8 @@ func TestCommitAgain(t *testing.T) {
 		if err := Commit(fsys, run, 2, fill(2)); err != nil {
 			t.Errorf("the same again: %v", err)
 		}
-		if err := Commit(fsys, run, 2, fill(3)); !errors.Is(err, ErrExists) || !strings.Contains(err.Error(), "global_step_2") {
+		if err := Commit(fsys, run, 2, fill(3)); !errors.Is(err, ErrExists) ||
+			!strings.Contains(err.Error(), "global_step_2") {
 			t.Errorf("others: %v", err)
 		}
 		dir := stepDir(run, 2)
@@ -202,11 +206,13 @@ func TestCommitRefuses(t *testing.T) {
 		fill       func(*Dir) error
 	}{
 		{"fill's error", "mine", func(*Dir) error { return errors.New("mine") }},
-		{"a file left open", "not closed", func(d *Dir) error { _, err := d.Create("a"); return err }},
+		{"a file left open", "not closed",
+			func(d *Dir) error { _, err := d.Create("a"); return err }},
 		{"a file twice", "created twice", func(d *Dir) error {
 			return errors.Join(d.WriteFile("a", nil), d.WriteFile("a", nil))
 		}},
-		{"an error that fill ignores", "not a path below", func(d *Dir) error { _, _ = d.Create("../a"); return nil }},
+		{"an error that fill ignores", "not a path below",
+			func(d *Dir) error { _, _ = d.Create("../a"); return nil }},
 		{"a file that is a folder", "a", func(d *Dir) error {
 			return errors.Join(d.WriteFile("a/b", nil), d.WriteFile("a", nil))
 		}},
@@ -264,13 +270,16 @@ func mustJSON(s string) []byte {
 func TestWriteFolder(t *testing.T) {
 	systems(t, func(t *testing.T, fsys vfs.FS, run string) {
 		out := filepath.Join(run, "model")
-		if err := WriteFolder(fsys, out, func(d *Dir) error { _, err := d.Create("a"); return err }); err == nil || !strings.Contains(err.Error(), "not closed") {
+		if err := WriteFolder(fsys, out,
+			func(d *Dir) error { _, err := d.Create("a"); return err }); err == nil ||
+			!strings.Contains(err.Error(), "not closed") {
 			t.Errorf("a file left open: %v", err)
 		}
 		if list, err := fsys.ReadDir(run); err != nil || len(list) != 0 {
 			t.Errorf("after a failure: %v %v", list, err)
 		}
-		if err := cmp.Or(WriteFolder(fsys, out, fill(1)), holds(fsys, out, content(1))); err != nil {
+		if err := cmp.Or(WriteFolder(fsys, out, fill(1)),
+			holds(fsys, out, content(1))); err != nil {
 			t.Error(err)
 		}
 		if err := WriteFolder(fsys, out, fill(1)); !errors.Is(err, ErrExists) {
@@ -300,7 +309,8 @@ func TestConcurrentFiles(t *testing.T) {
 		}
 		return all
 	})
-	if err := errors.Join(err, Verify(vfs.OS, stepDir(run, 1)), holds(vfs.OS, stepDir(run, 1), want)); err != nil {
+	if err := errors.Join(err, Verify(vfs.OS, stepDir(run, 1)),
+		holds(vfs.OS, stepDir(run, 1), want)); err != nil {
 		t.Error(err)
 	}
 }
@@ -311,7 +321,8 @@ func TestLatestGoesBack(t *testing.T) {
 	commitSteps(t, fsys, "/r", 1, 2, 3)
 	overwrite(t, fsys, "/r/global_step_3/actor/config.json", []byte(`{"step":4}`))
 	step, _, warnings, err := Latest(fsys, "/r")
-	if step != 2 || len(warnings) != 1 || !strings.Contains(warnings[0], "global_step_3") || err != nil {
+	if step != 2 || len(warnings) != 1 || !strings.Contains(warnings[0], "global_step_3") ||
+		err != nil {
 		t.Errorf("%d %q %v", step, warnings, err)
 	}
 	// The damaged one is not one of those that Prune keeps: 2 is, and stays.
@@ -325,7 +336,8 @@ func TestLatestGoesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	step, _, warnings, err = Latest(fsys, "/r")
-	if step != 2 || len(warnings) != 1 || !strings.Contains(warnings[0], "step 3, whose folder is missing") || err != nil {
+	if step != 2 || len(warnings) != 1 ||
+		!strings.Contains(warnings[0], "step 3, whose folder is missing") || err != nil {
 		t.Errorf("%d %q %v", step, warnings, err)
 	}
 	overwrite(t, fsys, "/r/global_step_2/actor/deep/er/file", []byte("x"))
@@ -353,7 +365,9 @@ func TestLatestGoesBack(t *testing.T) {
 // Names that look like a step and are none.
 func TestStepsIgnores(t *testing.T) {
 	run := t.TempDir()
-	for _, name := range []string{"global_step_01", "global_step_+1", "global_step_-1", "global_step_", "global_step_1x", "Global_step_1", "global_step_99999999999999999999", "global_step_0"} {
+	for _, name := range []string{"global_step_01", "global_step_+1", "global_step_-1",
+		"global_step_", "global_step_1x", "Global_step_1", "global_step_99999999999999999999",
+		"global_step_0"} {
 		if err := os.Mkdir(filepath.Join(run, name), 0o777); err != nil {
 			t.Fatal(err)
 		}
@@ -391,7 +405,8 @@ func TestVerifySeesEveryChange(t *testing.T) {
 			t.Errorf("%s: not seen", what)
 		} else {
 			seen++
-			if !strings.HasPrefix(err.Error(), "checkpoint: "+dir) || strings.Contains(err.Error(), "\n") {
+			if !strings.HasPrefix(err.Error(), "checkpoint: "+dir) ||
+				strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s: message %q", what, err)
 			}
 		}
@@ -443,7 +458,8 @@ func TestVerifySeesEveryChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	see("extra folder")
-	t.Logf("row 12: checkpoint: %d of %d changes of a byte, a length or a name detected", seen, tried)
+	t.Logf("row 12: checkpoint: %d of %d changes of a byte, a length or a name detected", seen,
+		tried)
 }
 
 // Links, devices and FIFOs in a checkpoint are refused, and none is opened.
@@ -528,7 +544,8 @@ func TestManifestRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	overwrite(t, fsys, p, bytes.Replace(b, []byte(`version": 1`), []byte(`version": 9`), 1))
-	if step, _, _, err := Latest(fsys, "/r"); err == nil || !strings.Contains(err.Error(), "upgrade") || errors.Is(err, ErrCorrupt) {
+	if step, _, _, err := Latest(fsys, "/r"); err == nil ||
+		!strings.Contains(err.Error(), "upgrade") || errors.Is(err, ErrCorrupt) {
 		t.Errorf("Latest: %d, %v", step, err)
 	}
 }
@@ -648,7 +665,8 @@ func TestExport(t *testing.T) {
 		if err := Export(fsys, src, out); !errors.Is(err, ErrExists) {
 			t.Errorf("over an export: %v", err)
 		}
-		for _, src := range []string{run, filepath.Join(src, "no"), filepath.Join(run, "no"), filepath.Join(src, "actor", "deep")} {
+		for _, src := range []string{run, filepath.Join(src, "no"), filepath.Join(run, "no"),
+			filepath.Join(src, "actor", "deep")} {
 			to := filepath.Join(filepath.Dir(run), "bad")
 			if err := Export(fsys, src, to); err == nil {
 				t.Errorf("exported %s", src)
@@ -684,7 +702,8 @@ func TestCheckSpace(t *testing.T) {
 			t.Errorf("%q lacks %q", err, part)
 		}
 	}
-	if err := CheckSpace(vfs.OS, filepath.Join(t.TempDir(), "a", "b"), 1<<62); !errors.Is(err, ErrSpace) {
+	if err := CheckSpace(vfs.OS, filepath.Join(t.TempDir(), "a", "b"), 1<<62); !errors.Is(err,
+		ErrSpace) {
 		t.Errorf("4 EiB on a real disk: %v", err)
 	}
 	if err := CheckSpace(vfs.OS, t.TempDir(), 1); err != nil {
@@ -702,7 +721,8 @@ func BenchmarkCommitVerify(b *testing.B) {
 			if err := os.RemoveAll(run); err != nil {
 				b.Fatal(err)
 			}
-			if err := Commit(vfs.OS, run, 1, func(d *Dir) error { return d.WriteFile("f", data) }); err != nil {
+			if err := Commit(vfs.OS, run, 1,
+				func(d *Dir) error { return d.WriteFile("f", data) }); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -764,13 +784,19 @@ func TestRecover(t *testing.T) {
 		step int
 		warn string
 	}{
-		"nothing":            {func(*vfstest.CrashFS) {}, 3, ""},
-		"a flipped byte":     {func(c *vfstest.CrashFS) { overwrite(t, c, "/r/global_step_3/actor/config.json", []byte(`{"step":4}`)) }, 2, "global_step_3"},
-		"a file is gone":     {func(c *vfstest.CrashFS) { _ = c.Remove("/r/global_step_3/actor/config.json") }, 2, "corrupt checkpoint: missing"},
-		"the folder is gone": {func(c *vfstest.CrashFS) { _ = c.RemoveAll("/r/global_step_3") }, 2, "step 3, whose folder is missing"},
-		"no tracker":         {func(c *vfstest.CrashFS) { _ = c.Remove("/r/" + trackerName) }, 3, ""},
-		"a garbled tracker":  {func(c *vfstest.CrashFS) { overwrite(t, c, "/r/"+trackerName, []byte("1e3")) }, 3, ""},
-		"an older tracker":   {func(c *vfstest.CrashFS) { overwrite(t, c, "/r/"+trackerName, []byte("1")) }, 3, ""},
+		"nothing":        {func(*vfstest.CrashFS) {}, 3, ""},
+		"a flipped byte": {func(c *vfstest.CrashFS) { overwrite(t, c, "/r/global_step_3/actor/config.json", []byte(`{"step":4}`)) }, 2, "global_step_3"},
+		"a file is gone": {
+			func(c *vfstest.CrashFS) { _ = c.Remove("/r/global_step_3/actor/config.json") }, 2,
+			"corrupt checkpoint: missing"},
+		"the folder is gone": {func(c *vfstest.CrashFS) { _ = c.RemoveAll("/r/global_step_3") }, 2,
+			"step 3, whose folder is missing"},
+		"no tracker": {func(c *vfstest.CrashFS) { _ = c.Remove("/r/" + trackerName) }, 3,
+			""},
+		"a garbled tracker": {
+			func(c *vfstest.CrashFS) { overwrite(t, c, "/r/"+trackerName, []byte("1e3")) }, 3, ""},
+		"an older tracker": {
+			func(c *vfstest.CrashFS) { overwrite(t, c, "/r/"+trackerName, []byte("1")) }, 3, ""},
 	} {
 		fsys := vfstest.NewCrash()
 		commitSteps(t, fsys, "/r", 1, 2, 3)
@@ -779,17 +805,22 @@ func TestRecover(t *testing.T) {
 			t.Fatal(err)
 		}
 		step, dir, warnings, err := Recover(fsys, "/r")
-		if step != c.step || dir != stepDir("/r", c.step) || err != nil || len(warnings) > 1 || (len(warnings) == 1) != (c.warn != "") || !strings.Contains(strings.Join(warnings, ""), c.warn) {
+		if step != c.step || dir != stepDir("/r", c.step) || err != nil || len(warnings) > 1 ||
+			(len(warnings) == 1) != (c.warn != "") ||
+			!strings.Contains(strings.Join(warnings, ""), c.warn) {
 			t.Errorf("%s: step %d, %q, %v", name, step, warnings, err)
 		}
-		if b, err := fsys.ReadFile("/r/" + trackerName); string(b) != fmt.Sprint(c.step) || err != nil {
+		if b, err := fsys.ReadFile("/r/" + trackerName); string(b) != fmt.Sprint(c.step) ||
+			err != nil {
 			t.Errorf("%s: the tracker says %q, %v", name, b, err)
 		}
-		if _, err := fsys.Stat("/r/" + commitPrefix + "global_step_4"); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := fsys.Stat("/r/" + commitPrefix + "global_step_4"); !errors.Is(err,
+			fs.ErrNotExist) {
 			t.Errorf("%s: what a kill left is still there: %v", name, err)
 		}
 		// A loss of power right after takes nothing of that back.
-		if b, err := fsys.CrashClone(0, 1).ReadFile("/r/" + trackerName); string(b) != fmt.Sprint(c.step) || err != nil {
+		if b, err := fsys.CrashClone(0,
+			1).ReadFile("/r/" + trackerName); string(b) != fmt.Sprint(c.step) || err != nil {
 			t.Errorf("%s: after a loss of power the tracker says %q, %v", name, b, err)
 		}
 	}

@@ -195,7 +195,8 @@ func (w *writer) Close() error {
 		return w.d.failLocked(fmt.Errorf("file %q: sync and close: %w", w.name, err))
 	}
 	if !w.failed {
-		w.d.files = append(w.d.files, fileEntry{w.name, w.size, hex.EncodeToString(w.hash.Sum(nil))})
+		w.d.files = append(w.d.files,
+			fileEntry{w.name, w.size, hex.EncodeToString(w.hash.Sum(nil))})
 	}
 	return nil
 }
@@ -229,7 +230,8 @@ func Commit(fsys FS, run string, step int, fill func(*Dir) error) error {
 	if err != nil {
 		// Best effort: Clean does it again, and err is the one to report.
 		_ = fsys.RemoveAll(tmp)
-		return ExplainFull(fsys, final, d.written, fmt.Errorf("checkpoint: %s: commit: %w", final, err))
+		return ExplainFull(fsys, final, d.written,
+			fmt.Errorf("checkpoint: %s: commit: %w", final, err))
 	}
 	return nil
 }
@@ -240,7 +242,8 @@ func (d *Dir) writeManifest() error {
 	defer d.mu.Unlock()
 	m := encodeManifest(d.files)
 	if len(m) > maxManifest {
-		return fmt.Errorf("manifest of %d files: %d bytes: the limit is %d", len(d.files), len(m), maxManifest)
+		return fmt.Errorf("manifest of %d files: %d bytes: the limit is %d", len(d.files), len(m),
+			maxManifest)
 	}
 	f, err := d.fsys.Create(filepath.Join(d.root, manifestName))
 	if err != nil {

@@ -66,7 +66,8 @@ func sound(c *vfstest.CrashFS, atLeast int) error {
 		return err
 	}
 	for _, s := range steps {
-		if err := errors.Join(Verify(c, stepDir(run, s)), holds(c, stepDir(run, s), content(s))); err != nil {
+		if err := errors.Join(Verify(c, stepDir(run, s)),
+			holds(c, stepDir(run, s), content(s))); err != nil {
 			return err
 		}
 	}
@@ -179,7 +180,8 @@ func scenarios(t *testing.T) []scenario {
 		}, true, all},
 		{"recovery from a damaged checkpoint", func() *vfstest.CrashFS {
 			c := started(t, 1, 2, 3)()
-			if err := errors.Join(c.Remove("/runs/r/global_step_3/optimizer.safetensors"), c.SyncDir("/runs/r/global_step_3")); err != nil {
+			if err := errors.Join(c.Remove("/runs/r/global_step_3/optimizer.safetensors"),
+				c.SyncDir("/runs/r/global_step_3")); err != nil {
 				t.Fatal(err)
 			}
 			return c
@@ -196,7 +198,8 @@ func scenarios(t *testing.T) []scenario {
 			}
 			return errors.Join(err, holds(c, dir, content(2)))
 		}, true, all},
-		{"export of a checkpoint", started(t, 3), func(fsys vfs.FS) error { return Export(fsys, stepDir(run, 3), out) },
+		{"export of a checkpoint", started(t, 3),
+			func(fsys vfs.FS) error { return Export(fsys, stepDir(run, 3), out) },
 			func(c *vfstest.CrashFS, acked bool) error {
 				if err := whole(c, content(3), acked); err != nil {
 					return err
@@ -208,7 +211,8 @@ func scenarios(t *testing.T) []scenario {
 				}
 				return sound(c, 3)
 			}, false, all},
-		{"write of a folder", started(t, 3), func(fsys vfs.FS) error { return WriteFolder(fsys, out, fill(3)) },
+		{"write of a folder", started(t, 3),
+			func(fsys vfs.FS) error { return WriteFolder(fsys, out, fill(3)) },
 			func(c *vfstest.CrashFS, acked bool) error {
 				return errors.Join(whole(c, content(3), acked), sound(c, 3))
 			}, false, all},
@@ -225,7 +229,8 @@ func scenarios(t *testing.T) []scenario {
 			}
 			return sound(c, 3)
 		}, false, all},
-		{"export of a model", started(t, 3), func(fsys vfs.FS) error { return Export(fsys, stepDir(run, 3)+"/actor", out) },
+		{"export of a model", started(t, 3),
+			func(fsys vfs.FS) error { return Export(fsys, stepDir(run, 3)+"/actor", out) },
 			func(c *vfstest.CrashFS, acked bool) error {
 				return errors.Join(whole(c, actor, acked), sound(c, 3))
 			}, false, all},
@@ -233,7 +238,8 @@ func scenarios(t *testing.T) []scenario {
 }
 
 // seeds is how many clones are looked at where chance plays a part.
-var seeds = flag.Int("seeds", 6, "crashed states to look at for each operation and share of unsynced data kept")
+var seeds = flag.Int("seeds", 6,
+	"crashed states to look at for each operation and share of unsynced data kept")
 
 // sweep stops the scenario before each of its operations in turn, and at its
 // end, and checks what each crash may leave.
@@ -278,7 +284,9 @@ func (s scenario) crash(at, skip int, again bool) (states int, done bool, err er
 				}
 			}
 			if err != nil {
-				return states, false, fmt.Errorf("crash before operation %d (%s), %d %% kept, seed %d: %w", at, faulty.Op(at), keep, seed, err)
+				return states, false, fmt.Errorf(
+					"crash before operation %d (%s), %d %% kept, seed %d: %w", at, faulty.Op(at),
+					keep, seed, err)
 			}
 			if keep == 0 || keep == 100 {
 				break // no chance in it
@@ -316,7 +324,8 @@ func TestPowerLoss(t *testing.T) {
 				}
 				needed++
 				if s.mutant(i, ops) == nil {
-					t.Errorf("no crash shows that sync %d of %d is missing (%s)", i, count.Syncs(), skip.Skipped())
+					t.Errorf("no crash shows that sync %d of %d is missing (%s)", i, count.Syncs(),
+						skip.Skipped())
 					continue
 				}
 				shown++
@@ -353,15 +362,18 @@ func TestEveryFaultIsReported(t *testing.T) {
 					t.Errorf("%s: operation %d (%s): error %v", s.name, at, faulty.Op(at), err)
 				}
 				if err := s.check(mem, false); err != nil {
-					t.Errorf("%s: after operation %d (%s) failed: %v", s.name, at, faulty.Op(at), err)
+					t.Errorf("%s: after operation %d (%s) failed: %v", s.name, at, faulty.Op(at),
+						err)
 				}
 				if s.again {
 					if err := s.do(mem); err != nil {
-						t.Errorf("%s: again after operation %d (%s) failed: %v", s.name, at, faulty.Op(at), err)
+						t.Errorf("%s: again after operation %d (%s) failed: %v", s.name, at,
+							faulty.Op(at), err)
 					}
 				}
 			}
-			t.Logf("%s: %d faults injected (for ever: %v), %d reported", s.name, injected, forever, reported)
+			t.Logf("%s: %d faults injected (for ever: %v), %d reported", s.name, injected, forever,
+				reported)
 			sumInjected, sumReported = sumInjected+injected, sumReported+reported
 		}
 	}
@@ -388,7 +400,8 @@ func TestEveryFaultIsReported(t *testing.T) {
 				break
 			}
 			injected++
-			if !errors.Is(err, vfstest.ErrInjected) || errors.Is(err, ErrNone) || errors.Is(err, ErrCorrupt) {
+			if !errors.Is(err, vfstest.ErrInjected) || errors.Is(err, ErrNone) ||
+				errors.Is(err, ErrCorrupt) {
 				sumReported--
 				t.Errorf("%s: operation %d (%s): error %v", name, at, faulty.Op(at), err)
 			}
@@ -446,7 +459,8 @@ func TestDiskFull(t *testing.T) {
 	}
 	t.Logf("row 4: full disk: %d budgets below what is needed, 256 steps each of %d scenarios, refused each time, the checkpoint before intact each time", total, kinds)
 	err := ExplainFull(vfs.OS, t.TempDir(), 7, fmt.Errorf("write: %w", syscall.ENOSPC))
-	if !errors.Is(err, ErrSpace) || !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "more than 7 bytes needed") {
+	if !errors.Is(err, ErrSpace) || !errors.Is(err, syscall.ENOSPC) ||
+		!strings.Contains(err.Error(), "more than 7 bytes needed") {
 		t.Error(err)
 	}
 }

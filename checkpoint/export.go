@@ -35,7 +35,8 @@ func Export(fsys FS, src, dst string) error {
 	var need int64
 	for _, f := range files {
 		if f.Size > math.MaxInt64-need {
-			return fmt.Errorf("checkpoint: %s: %w: the sizes in its manifest overflow", src, ErrCorrupt)
+			return fmt.Errorf("checkpoint: %s: %w: the sizes in its manifest overflow", src,
+				ErrCorrupt)
 		}
 		need += f.Size
 	}
@@ -75,7 +76,8 @@ func exported(fsys vfs.FS, src string) (files []fileEntry, whole bool, err error
 	}
 	all, err := readManifest(fsys, filepath.Dir(src))
 	if err != nil {
-		return nil, false, fmt.Errorf("checkpoint: %s: is neither a checkpoint nor a folder inside one: %w", src, err)
+		return nil, false, fmt.Errorf(
+			"checkpoint: %s: is neither a checkpoint nor a folder inside one: %w", src, err)
 	}
 	for _, f := range all {
 		if name, ok := strings.CutPrefix(f.Name, filepath.Base(src)+"/"); ok {
@@ -84,7 +86,9 @@ func exported(fsys vfs.FS, src string) (files []fileEntry, whole bool, err error
 		}
 	}
 	if len(files) == 0 {
-		return nil, false, fmt.Errorf("checkpoint: %s: %w: the manifest of the folder above lists none of its files", src, ErrCorrupt)
+		return nil, false, fmt.Errorf(
+			"checkpoint: %s: %w: the manifest of the folder above lists none of its files", src,
+			ErrCorrupt)
 	}
 	return files, false, checkListing(fsys, src, files)
 }

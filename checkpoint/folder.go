@@ -39,7 +39,8 @@ func Absent(fsys FS, dst, what string) error {
 	_, err := fsys.Stat(dst)
 	switch {
 	case err == nil:
-		return fmt.Errorf("checkpoint: %s: %w: choose another %s, or remove this one", dst, ErrExists, what)
+		return fmt.Errorf("checkpoint: %s: %w: choose another %s, or remove this one", dst,
+			ErrExists, what)
 	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("checkpoint: %s: %w", dst, vfs.Target(err))
 	}

@@ -49,7 +49,10 @@ func LockRun(dir string) (*Lock, error) {
 		return nil, lockFailed(dir, err)
 	}
 	if !ok {
-		return nil, fmt.Errorf("checkpoint: %s: run folder %w by %s: wait until it ends, or choose another folder", dir, ErrLocked, readHolder(l.flock.Path()))
+		return nil,
+			fmt.Errorf(
+				"checkpoint: %s: run folder %w by %s: wait until it ends, or choose another folder",
+				dir, ErrLocked, readHolder(l.flock.Path()))
 	}
 	return l.signed()
 }
@@ -65,7 +68,9 @@ func LockOutput(path string) (*Lock, error) {
 			return nil, lockFailed(path, err)
 		}
 		if !ok {
-			return nil, fmt.Errorf("checkpoint: %s: %w by %s: wait until it ends, or choose another file", path, ErrLocked, readHolder(file))
+			return nil,
+				fmt.Errorf("checkpoint: %s: %w by %s: wait until it ends, or choose another file",
+					path, ErrLocked, readHolder(file))
 		}
 		// The holder before may have removed the file between our opening and our locking
 		// it: then the next process would lock another file of this name.
@@ -76,7 +81,8 @@ func LockOutput(path string) (*Lock, error) {
 				return l.signed()
 			}
 		}
-		if unlockErr := l.flock.Unlock(); unlockErr != nil || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if unlockErr := l.flock.Unlock(); unlockErr != nil || err != nil &&
+			!errors.Is(err, fs.ErrNotExist) {
 			return nil, lockFailed(path, cmp.Or(unlockErr, err))
 		}
 	}
@@ -102,7 +108,8 @@ func (l *Lock) signed() (*Lock, error) {
 }
 
 func lockFailed(path string, err error) error {
-	return ExplainFull(vfs.OS, path, 0, fmt.Errorf("checkpoint: %s: lock: %w", path, vfs.Target(err)))
+	return ExplainFull(vfs.OS, path, 0,
+		fmt.Errorf("checkpoint: %s: lock: %w", path, vfs.Target(err)))
 }
 
 // Holder returns who works in a run folder, "" if nobody does. It writes nothing;
@@ -120,7 +127,8 @@ func Holder(dir string) (who string, err error) {
 		if _, err := os.Stat(filepath.Join(dir, lockName+holderMark)); err != nil {
 			return "", nil // whoever works in a folder has left its name there
 		}
-		return readHolder(filepath.Join(dir, lockName)) + ", if it is still running: the lock belongs to another user and cannot be read", nil
+		return readHolder(filepath.Join(dir, lockName)) +
+			", if it is still running: the lock belongs to another user and cannot be read", nil
 	}
 	if err == nil && free {
 		err = l.Unlock()

@@ -97,7 +97,8 @@ func TestTwoProcesses(t *testing.T) {
 				t.Errorf("%q lacks %q", err, part)
 			}
 		}
-		if who, err := Holder(dir); err != nil || !strings.HasPrefix(who, fmt.Sprintf("process %d ", other.Process.Pid)) {
+		if who, err := Holder(dir); err != nil ||
+			!strings.HasPrefix(who, fmt.Sprintf("process %d ", other.Process.Pid)) {
 			t.Errorf("Holder says %q, %v", who, err)
 		}
 		if after := listing(t, dir); after != before {
@@ -121,7 +122,9 @@ func TestTwoProcesses(t *testing.T) {
 	if slowest > time.Second {
 		t.Errorf("refused after %v", slowest)
 	}
-	t.Logf("row 11: one process a folder: %d rounds: refused within %v, %d of %d free after kill -9", rounds, slowest, rounds, rounds)
+	t.Logf(
+		"row 11: one process a folder: %d rounds: refused within %v, %d of %d free after kill -9",
+		rounds, slowest, rounds, rounds)
 }
 
 func TestLockWithinAProcess(t *testing.T) {
@@ -130,7 +133,8 @@ func TestLockWithinAProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LockRun(dir); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), fmt.Sprintf("process %d ", os.Getpid())) {
+	if _, err := LockRun(dir); !errors.Is(err, ErrLocked) ||
+		!strings.Contains(err.Error(), fmt.Sprintf("process %d ", os.Getpid())) {
 		t.Errorf("a second lock: %v", err)
 	}
 	if err := a.Unlock(); err != nil {
@@ -141,16 +145,19 @@ func TestLockWithinAProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A broken note of the holder is no obstacle.
-	if err := os.WriteFile(filepath.Join(dir, lockName+holderMark), []byte("{"), 0o666); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, lockName+holderMark), []byte("{"),
+		0o666); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LockRun(dir); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "by an unknown process") {
+	if _, err := LockRun(dir); !errors.Is(err, ErrLocked) ||
+		!strings.Contains(err.Error(), "by an unknown process") {
 		t.Errorf("a second lock: %v", err)
 	}
 	if err := b.Unlock(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LockRun(filepath.Join(dir, lockName)); !errors.Is(err, vfs.ErrTarget) || strings.Contains(err.Error(), "\n") {
+	if _, err := LockRun(filepath.Join(dir, lockName)); !errors.Is(err, vfs.ErrTarget) ||
+		strings.Contains(err.Error(), "\n") {
 		t.Errorf("a file was locked as a folder: %v", err)
 	}
 	if who, err := Holder(filepath.Join(dir, "none")); who != "" || err != nil {
@@ -168,7 +175,9 @@ func TestLockOutput(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := fmt.Sprintf("checkpoint: %s: in use by process %d on host ", out, os.Getpid())
-	if l, err := LockOutput(out); l != nil || !errors.Is(err, ErrLocked) || !strings.HasPrefix(err.Error(), want) || !strings.HasSuffix(err.Error(), ": wait until it ends, or choose another file") {
+	if l, err := LockOutput(out); l != nil || !errors.Is(err, ErrLocked) ||
+		!strings.HasPrefix(err.Error(), want) ||
+		!strings.HasSuffix(err.Error(), ": wait until it ends, or choose another file") {
 		t.Errorf("a second lock: %v", err)
 	}
 	if other, err := LockOutput(filepath.Join(dir, "other.jsonl")); err != nil {
@@ -207,7 +216,8 @@ func TestLockOutput(t *testing.T) {
 	if left := listing(t, dir); left != "" {
 		t.Errorf("left behind:\n%s", left)
 	}
-	if _, err := LockOutput(filepath.Join(dir, "none", "answers.jsonl")); !errors.Is(err, vfs.ErrTarget) {
+	if _, err := LockOutput(filepath.Join(dir, "none", "answers.jsonl")); !errors.Is(err,
+		vfs.ErrTarget) {
 		t.Errorf("in a folder that is not there: %v", err)
 	}
 }

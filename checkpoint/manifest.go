@@ -67,7 +67,9 @@ func parseManifest(data []byte) ([]fileEntry, error) {
 		return nil, fmt.Errorf("%w: not a manifest", ErrCorrupt)
 	}
 	if *v.Version > formatVersion {
-		return nil, fmt.Errorf("format %d was written by a newer version, this one reads up to %d: upgrade", *v.Version, formatVersion)
+		return nil,
+			fmt.Errorf("format %d was written by a newer version, this one reads up to %d: upgrade",
+				*v.Version, formatVersion)
 	}
 	if *v.Version < 1 {
 		return nil, fmt.Errorf("%w: format %d does not exist", ErrCorrupt, *v.Version)
@@ -85,7 +87,8 @@ func parseManifest(data []byte) ([]fileEntry, error) {
 		}
 		sum, err := hex.DecodeString(f.SHA256)
 		if err != nil || len(sum) != sha256.Size || hex.EncodeToString(sum) != f.SHA256 {
-			return nil, fmt.Errorf("%w: file %q: sha256 is not 64 lower-case hexadecimal digits", ErrCorrupt, f.Name)
+			return nil, fmt.Errorf("%w: file %q: sha256 is not 64 lower-case hexadecimal digits",
+				ErrCorrupt, f.Name)
 		}
 		if f.Size < 0 {
 			return nil, fmt.Errorf("%w: file %q: size %d", ErrCorrupt, f.Name, f.Size)
@@ -264,11 +267,14 @@ func copyFile(fsys vfs.FS, dir string, want fileEntry, w io.Writer) error {
 	}
 	switch {
 	case n < want.Size:
-		return fmt.Errorf("checkpoint: %s: %w: %d bytes, the manifest says %d", name, ErrCorrupt, n, want.Size)
+		return fmt.Errorf("checkpoint: %s: %w: %d bytes, the manifest says %d", name, ErrCorrupt, n,
+			want.Size)
 	case n > want.Size:
-		return fmt.Errorf("checkpoint: %s: %w: more than the %d bytes of the manifest", name, ErrCorrupt, want.Size)
+		return fmt.Errorf("checkpoint: %s: %w: more than the %d bytes of the manifest", name,
+			ErrCorrupt, want.Size)
 	case hex.EncodeToString(h.Sum(nil)) != want.SHA256:
-		return fmt.Errorf("checkpoint: %s: %w: its SHA-256 differs from the manifest", name, ErrCorrupt)
+		return fmt.Errorf("checkpoint: %s: %w: its SHA-256 differs from the manifest", name,
+			ErrCorrupt)
 	}
 	return nil
 }

@@ -45,5 +45,6 @@ func TestRealDiskFull(t *testing.T) {
 		t.Error(err)
 	}
 	commitSteps(t, vfs.OS, run, 2) // what the failed one took is free again
-	t.Logf("row 4: real full disk: tmpfs of 256 KiB: the checkpoint before intact; message: %v", strings.ReplaceAll(err.Error(), disk, "DISK"))
+	t.Logf("row 4: real full disk: tmpfs of 256 KiB: the checkpoint before intact; message: %v",
+		strings.ReplaceAll(err.Error(), disk, "DISK"))
 }

@@ -11,7 +11,8 @@ import (
 // BenchmarkUpdate is the discriminator's update on 8 prompts with 4 answers each, whose
 // scores are not known: in one pack, and in several packs and shards.
 func BenchmarkUpdate(b *testing.B) {
-	shape := model.Config{Architecture: "Llama", Vocab: 256, Hidden: 64, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16,
+	shape := model.Config{Architecture: "Llama", Vocab: 256, Hidden: 64, Layers: 2, Heads: 4,
+		KVHeads: 2, HeadDim: 16,
 		FFN: 192, MaxPosition: 128, RMSEps: 1e-6, RopeTheta: 10000, DType: "float32"}
 	var rows Batch
 	for p := range 8 {
@@ -41,7 +42,8 @@ func BenchmarkUpdate(b *testing.B) {
 			defer be.Close()
 			cfg := DefaultConfig()
 			cfg.MaxTokenLen = c.tokens
-			m, err := model.New(be, shape, model.Options{Kind: model.Scorer, Trainable: true, Seed: 3, ScoreInit: 0.5})
+			m, err := model.New(be, shape,
+				model.Options{Kind: model.Scorer, Trainable: true, Seed: 3, ScoreInit: 0.5})
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -12,7 +12,8 @@ import (
 	"gad/model"
 )
 
-var tiny = model.Config{Architecture: "Llama", Vocab: 48, Hidden: 16, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 8, FFN: 32,
+var tiny = model.Config{Architecture: "Llama", Vocab: 48, Hidden: 16, Layers: 1, Heads: 2,
+	KVHeads: 1, HeadDim: 8, FFN: 32,
 	MaxPosition: 64, RMSEps: 1e-6, RopeTheta: 10000, DType: "float32"}
 
 // spy counts the sequences that are scored and keeps the gradients that the
@@ -56,7 +57,8 @@ func newCritic(t *testing.T, edit func(*Config)) (*Critic, *spy) {
 	if edit != nil {
 		edit(&cfg)
 	}
-	m, err := model.New(s, tiny, model.Options{Kind: model.Scorer, Trainable: true, Seed: 3, ScoreInit: cfg.ScoreInit})
+	m, err := model.New(s, tiny,
+		model.Options{Kind: model.Scorer, Trainable: true, Seed: 3, ScoreInit: cfg.ScoreInit})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +75,8 @@ func seq(ids ...int32) model.Seq { return model.Answer(ids, 2) }
 // batch is two prompts with three answers each.
 func batch() Batch {
 	return Batch{
-		Students: []model.Seq{seq(5, 6, 10, 1), seq(5, 6, 11, 12, 1), seq(5, 6, 13, 1), seq(7, 8, 14, 1), seq(7, 8, 15, 16, 17, 1), seq(7, 8, 18, 1)},
+		Students: []model.Seq{seq(5, 6, 10, 1), seq(5, 6, 11, 12, 1), seq(5, 6, 13, 1),
+			seq(7, 8, 14, 1), seq(7, 8, 15, 16, 17, 1), seq(7, 8, 18, 1)},
 		Group:    []int{0, 0, 0, 1, 1, 1},
 		Teachers: []model.Seq{seq(5, 6, 30, 31, 1), seq(7, 8, 32, 1)},
 		Skip:     make([]bool, 6),
@@ -160,7 +163,8 @@ func TestGradientIsTheSumOverPairs(t *testing.T) {
 	sum := map[string][]float32{}
 	for s := range b.Students {
 		c, spy := newCritic(t, nil)
-		one := Batch{Students: b.Students[s : s+1], Group: []int{0}, Teachers: []model.Seq{b.Teachers[b.Group[s]]}, Skip: []bool{false}}
+		one := Batch{Students: b.Students[s : s+1], Group: []int{0},
+			Teachers: []model.Seq{b.Teachers[b.Group[s]]}, Skip: []bool{false}}
 		fresh(t, c, &one)
 		update(t, c, one)
 		for name, g := range spy.grads {
@@ -195,7 +199,8 @@ func TestScoresReadTheWholeSequence(t *testing.T) {
 		if got[0] == want[0] {
 			t.Errorf("the score is the same when token %d is another one", i)
 		}
-		b := Batch{Students: []model.Seq{other}, Group: []int{0}, Teachers: []model.Seq{seq(5, 6, 30, 1)}, Skip: []bool{false}}
+		b := Batch{Students: []model.Seq{other}, Group: []int{0},
+			Teachers: []model.Seq{seq(5, 6, 30, 1)}, Skip: []bool{false}}
 		cb, _ := newCritic(t, nil)
 		was := b
 		was.Students = []model.Seq{base}
@@ -219,7 +224,9 @@ func TestMicroBatchesDoNotMatter(t *testing.T) {
 		b := batch()
 		fresh(t, c, &b)
 		st := update(t, c, b)
-		scores, grads, losses = append(scores, append(b.ScoreS, b.ScoreP...)), append(grads, spy.grads), append(losses, st.Loss)
+		scores, grads, losses =
+			append(scores, append(b.ScoreS, b.ScoreP...)), append(grads, spy.grads),
+			append(losses, st.Loss)
 	}
 	for k := 1; k < 3; k++ {
 		if !slices.Equal(scores[k], scores[0]) {
@@ -242,7 +249,8 @@ func TestSkippedPairs(t *testing.T) {
 	fresh(t, c, &b)
 	update(t, c, b)
 	alone, spyAlone := newCritic(t, nil)
-	one := Batch{Students: b.Students[:1], Group: []int{0}, Teachers: b.Teachers[:1], Skip: []bool{false}}
+	one := Batch{Students: b.Students[:1], Group: []int{0}, Teachers: b.Teachers[:1],
+		Skip: []bool{false}}
 	fresh(t, alone, &one)
 	update(t, alone, one)
 	if d := distance(t, spy.grads, spyAlone.grads); d > 1e-6 {
@@ -278,7 +286,8 @@ func TestNotFiniteIsSkipped(t *testing.T) {
 			plant(spy, &b)
 			st := update(t, c, b)
 			if st.Skipped != 1 || st.Updates != 0 || c.Optimizer().Steps() != steps {
-				t.Errorf("%d updates, %d skipped, %d steps, want 0, 1, %d", st.Updates, st.Skipped, c.Optimizer().Steps(), steps)
+				t.Errorf("%d updates, %d skipped, %d steps, want 0, 1, %d", st.Updates, st.Skipped,
+					c.Optimizer().Steps(), steps)
 			}
 			if !slices.Equal(bits(c, spy), before) {
 				t.Error("weights or moments have changed")
@@ -319,13 +328,15 @@ func TestEnding(t *testing.T) {
 	} {
 		prompt := []int32{5, 2}
 		got := e.Seq(prompt, c.response, c.truncated)
-		if want := append([]int32{5, 2}, c.want...); !slices.Equal(got.IDs, want) || got.Prompt() != 2 {
+		if want := append([]int32{5, 2}, c.want...); !slices.Equal(got.IDs, want) ||
+			got.Prompt() != 2 {
 			t.Errorf("%s: %v, prompt of %d, want %v, 2", name, got.IDs, got.Prompt(), want)
 		}
 	}
 	// Equal texts are equal sequences, on either path and whatever ended them.
 	c, _ := newCritic(t, nil)
-	scores, err := c.Score([]model.Seq{e.Seq([]int32{5, 6}, []int32{9, 1}, false), e.Seq([]int32{5, 6}, []int32{9, 2}, false)})
+	scores, err := c.Score([]model.Seq{e.Seq([]int32{5, 6}, []int32{9, 1}, false),
+		e.Seq([]int32{5, 6}, []int32{9, 2}, false)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -345,15 +356,20 @@ func TestReplayBuffer(t *testing.T) {
 	b.Skip[1] = true
 	r.Add(b)
 	r.Add(b)
-	if len(r.Pairs) != 8 || !slices.Equal(r.Pairs[7].Student.IDs, b.Students[5].IDs) || !slices.Equal(r.Pairs[0].Student.IDs, b.Students[3].IDs) {
-		t.Errorf("%d pairs, first %v, last %v: want the last 8 of 10", len(r.Pairs), r.Pairs[0], r.Pairs[len(r.Pairs)-1])
+	if len(r.Pairs) != 8 || !slices.Equal(r.Pairs[7].Student.IDs, b.Students[5].IDs) ||
+		!slices.Equal(r.Pairs[0].Student.IDs, b.Students[3].IDs) {
+		t.Errorf("%d pairs, first %v, last %v: want the last 8 of 10", len(r.Pairs), r.Pairs[0],
+			r.Pairs[len(r.Pairs)-1])
 	}
 	for _, p := range r.Pairs {
 		if !slices.Equal(p.Student.IDs[:2], p.Teacher.IDs[:2]) {
 			t.Errorf("pair of two prompts: %v", p)
 		}
 	}
-	draw := func(seed uint64, step, update int) string { return fmt.Sprint(r.Draw(20, seed, step, update)) }
+	draw := func(seed uint64, step,
+		update int) string {
+		return fmt.Sprint(r.Draw(20, seed, step, update))
+	}
 	if draw(1, 2, 3) != draw(1, 2, 3) {
 		t.Error("a draw is not a function of its key")
 	}
@@ -372,10 +388,21 @@ func TestReplayBuffer(t *testing.T) {
 		"lengths":      func() ([]int32, []int32) { return ids, lens[:3] },
 		"too few ids":  func() ([]int32, []int32) { return ids[:5], lens },
 		"too many ids": func() ([]int32, []int32) { return append(slices.Clone(ids), 1), lens },
-		"negative":     func() ([]int32, []int32) { l := slices.Clone(lens); l[0] = -1; return ids, l },
-		"prompt":       func() ([]int32, []int32) { l := slices.Clone(lens); l[2] = l[0] + 1; return ids, l },
+		"negative": func() ([]int32, []int32) {
+			l := slices.Clone(lens)
+			l[0] = -1
+			return ids,
+				l
+		},
+		"prompt": func() ([]int32,
+			[]int32) {
+			l := slices.Clone(lens)
+			l[2] = l[0] + 1
+			return ids, l
+		},
 	} {
-		if err := new(Buffer).SetFlat(bad()); err == nil || !strings.Contains(err.Error(), "damaged") {
+		if err := new(Buffer).SetFlat(bad()); err == nil ||
+			!strings.Contains(err.Error(), "damaged") {
 			t.Errorf("%s: %v, want an error that says the checkpoint is damaged", name, err)
 		}
 	}
@@ -416,7 +443,8 @@ func TestPoolReplacesAShare(t *testing.T) {
 	b.Step = 2
 	fresh(t, c, &b)
 	if st := update(t, c, b); st.Pooled != 1 || len(c.Replay.Pairs) != 12 {
-		t.Errorf("a share of %g out of a pool of %d, want all of it, and 12", st.Pooled, len(c.Replay.Pairs))
+		t.Errorf("a share of %g out of a pool of %d, want all of it, and 12", st.Pooled,
+			len(c.Replay.Pairs))
 	}
 }
 
@@ -437,7 +465,8 @@ func TestPoolShare(t *testing.T) {
 				each[p-10]++
 			}
 			if want := c.share * float64(c.prompts); math.Abs(float64(len(give))-want) >= 1 {
-				t.Fatalf("%d of %d prompts give way at a share of %g", len(give), c.prompts, c.share)
+				t.Fatalf("%d of %d prompts give way at a share of %g", len(give), c.prompts,
+					c.share)
 			}
 		}
 		for p, n := range append(each, given) {
@@ -446,7 +475,8 @@ func TestPoolShare(t *testing.T) {
 				want *= float64(c.prompts)
 			}
 			if math.Abs(float64(n)-want) > 5*math.Sqrt(want) {
-				t.Errorf("%d prompts, share %g: prompt %d gave way %d times, want about %g", c.prompts, c.share, p, n, want)
+				t.Errorf("%d prompts, share %g: prompt %d gave way %d times, want about %g",
+					c.prompts, c.share, p, n, want)
 			}
 		}
 	}
@@ -471,7 +501,8 @@ func TestTies(t *testing.T) {
 		t.Fatalf("equal texts score %g and %g", b.ScoreS[1], b.ScoreP[0])
 	}
 	g := b.Signal()
-	if math.Abs(g.Ties-2.0/6) > 1e-12 || g.Distinct != 4 || math.Abs(g.Acc-g.DistinctAcc*4/6) > 1e-12 {
+	if math.Abs(g.Ties-2.0/6) > 1e-12 || g.Distinct != 4 ||
+		math.Abs(g.Acc-g.DistinctAcc*4/6) > 1e-12 {
 		t.Errorf("signal %+v: want two ties of six pairs", g)
 	}
 	spy.scored = 0
@@ -486,10 +517,12 @@ func TestTies(t *testing.T) {
 	spyWhole.scored = 0
 	want := update(t, whole, b)
 	if spyWhole.scored != 8 {
-		t.Errorf("%d sequences ran forward with a penalty on the scores, want all 8", spyWhole.scored)
+		t.Errorf("%d sequences ran forward with a penalty on the scores, want all 8",
+			spyWhole.scored)
 	}
 	if math.Abs(st.Loss-want.Loss) > 1e-6 || math.Abs(st.Acc-want.Acc) > 1e-6 {
-		t.Errorf("loss %g, d_acc %g without the ties' passes, %g, %g with them", st.Loss, st.Acc, want.Loss, want.Acc)
+		t.Errorf("loss %g, d_acc %g without the ties' passes, %g, %g with them", st.Loss, st.Acc,
+			want.Loss, want.Acc)
 	}
 	if d := distance(t, spyWhole.grads, spy.grads); d > 1e-5 {
 		t.Errorf("leaving ties out changes the gradient by %g", d)
@@ -498,7 +531,8 @@ func TestTies(t *testing.T) {
 	b.Skip = []bool{true, false, true, true, false, true}
 	fresh(t, c, &b)
 	steps := c.Optimizer().Steps()
-	if st := update(t, c, b); st.Updates != 0 || c.Optimizer().Steps() != steps || math.Abs(st.Loss-math.Ln2) > 1e-12 || st.Acc != 0 {
+	if st := update(t, c, b); st.Updates != 0 || c.Optimizer().Steps() != steps ||
+		math.Abs(st.Loss-math.Ln2) > 1e-12 || st.Acc != 0 {
 		t.Errorf("a batch of ties: %+v, want no step, a loss of ln 2", st)
 	}
 }
@@ -514,7 +548,8 @@ func TestGroupTerm(t *testing.T) {
 	fresh(t, plain, &pb)
 	st, was := update(t, c, b), update(t, plain, pb)
 	if st.Loss != was.Loss || st.GroupTerm <= 0 {
-		t.Errorf("loss %g, group term %g: want the Bradley-Terry loss %g as it was, and a term", st.Loss, st.GroupTerm, was.Loss)
+		t.Errorf("loss %g, group term %g: want the Bradley-Terry loss %g as it was, and a term",
+			st.Loss, st.GroupTerm, was.Loss)
 	}
 	if d := distance(t, spyPlain.grads, spy.grads); d < 1e-3 {
 		t.Error("the term has no gradient")
@@ -545,14 +580,15 @@ func TestSignal(t *testing.T) {
 	g := b.Signal()
 	softplus := func(x float64) float64 { return math.Log1p(math.Exp(x)) }
 	for name, x := range map[string][2]float64{
-		"acc":           {g.Acc, 3.0 / 5},
-		"student mean":  {g.StudentMean, 16.0 / 5},
-		"teacher mean":  {g.TeacherMean, 28.0 / 5},
-		"distinct loss": {g.DistinctLoss, (softplus(-5) + softplus(-4) + softplus(-3) + 2*math.Ln2) / 5},
-		"group std":     {g.GroupStd, 0.5},
-		"rel std":       {g.RelStd, 0.25}, // the second group has no gap
-		"collapsed":     {g.Collapsed, 0},
-		"top gap":       {g.TopGap, 0.5}, // the second group has no spread
+		"acc":          {g.Acc, 3.0 / 5},
+		"student mean": {g.StudentMean, 16.0 / 5},
+		"teacher mean": {g.TeacherMean, 28.0 / 5},
+		"distinct loss": {g.DistinctLoss,
+			(softplus(-5) + softplus(-4) + softplus(-3) + 2*math.Ln2) / 5},
+		"group std": {g.GroupStd, 0.5},
+		"rel std":   {g.RelStd, 0.25}, // the second group has no gap
+		"collapsed": {g.Collapsed, 0},
+		"top gap":   {g.TopGap, 0.5}, // the second group has no spread
 	} {
 		if math.Abs(x[0]-x[1]) > 1e-12 {
 			t.Errorf("%s is %g, want %g", name, x[0], x[1])
@@ -612,9 +648,11 @@ func TestSureOfAllPairs(t *testing.T) {
 			}
 		}
 	}
-	seeds := []float32{1, -1e-3, 1e-24, -1e-24, 9e-26, -1e-38, 0, float32(math.NaN()), float32(math.Inf(1))}
+	seeds := []float32{1, -1e-3, 1e-24, -1e-24, 9e-26, -1e-38, 0, float32(math.NaN()),
+		float32(math.Inf(1))}
 	want := append(slices.Clone(seeds[:4]), 0, 0, 0)
-	if flush(seeds); !slices.Equal(seeds[:7], want) || seeds[7] == seeds[7] || !math.IsInf(float64(seeds[8]), 1) {
+	if flush(seeds); !slices.Equal(seeds[:7], want) || seeds[7] == seeds[7] ||
+		!math.IsInf(float64(seeds[8]), 1) {
 		t.Errorf("flushed %v", seeds)
 	}
 }

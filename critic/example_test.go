@@ -29,8 +29,9 @@ func Example() {
 	student := model.Answer([]int32{5, 17, 42, 8, 2}, 3)
 	teacher := model.Answer([]int32{5, 17, 42, 9, 9, 2}, 3)
 	for step := range steps {
-		_, err := disc.Update(critic.Batch{Step: step, Students: []model.Seq{student}, Teachers: []model.Seq{teacher},
-			Group: []int{0}, Skip: []bool{false}})
+		_, err := disc.Update(critic.Batch{Step: step, Students: []model.Seq{student},
+			Teachers: []model.Seq{teacher},
+			Group:    []int{0}, Skip: []bool{false}})
 		if err != nil {
 			fmt.Println(err)
 			return

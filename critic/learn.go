@@ -44,7 +44,8 @@ import (
 func (c *Critic) learn(set *pairSet) (learned, error) {
 	shards := set.byShard(c.m)
 	packsK := model.PacksByShard(set.seqs, shards, c.cfg.MaxTokenLen)
-	if err := c.scoreUnknown(set.seqs, set.score, c.neededEarly(set, slices.Concat(packsK...))); err != nil {
+	if err := c.scoreUnknown(set.seqs, set.score,
+		c.neededEarly(set, slices.Concat(packsK...))); err != nil {
 		return learned{}, err
 	}
 	scoresK, err := model.EachShard(c.m, func(k int) ([]score, error) {

@@ -40,7 +40,8 @@ func TestScoresOfTheUpdate(t *testing.T) {
 	}
 	const prompt = 2
 	all := rows(slices.Concat(seqs.Students, seqs.Teachers)...)
-	first := rows(append(seqs.Students[:3:3], seqs.Teachers[0])...) // of the first prompt, which then fill a pack
+	// of the first prompt, which then fill a pack
+	first := rows(append(seqs.Students[:3:3], seqs.Teachers[0])...)
 	if all != apart-2*3*prompt {
 		t.Fatalf("%d tokens, %d with a prompt for each answer", all, apart)
 	}
@@ -54,14 +55,20 @@ func TestScoresOfTheUpdate(t *testing.T) {
 		{"one pack", nil, nil, 0},
 		{"recomputed", func(c *Config) { c.Recompute = true }, nil, 0},
 		{"a pack for each prompt", func(c *Config) { c.MaxTokenLen = first }, nil, 0},
-		{"a pack for each sequence", func(c *Config) { c.MaxTokenLen = 1 }, nil, 2*apart - len(seqs.Teachers[0].IDs) - len(seqs.Teachers[1].IDs) - all},
-		{"cross entropy with a penalty", func(c *Config) { c.Loss, c.ScoreL2, c.MaxTokenLen = "bce", 0.01, first }, nil, 0},
+		{"a pack for each sequence", func(c *Config) { c.MaxTokenLen = 1 }, nil,
+			2*apart - len(seqs.Teachers[0].IDs) - len(seqs.Teachers[1].IDs) - all},
+		{"cross entropy with a penalty",
+			func(c *Config) { c.Loss, c.ScoreL2, c.MaxTokenLen = "bce", 0.01, first }, nil, 0},
 		{"group term", func(c *Config) { c.GroupOT = 0.01 }, nil, 0},
-		{"group term in two packs", func(c *Config) { c.GroupOT, c.MaxTokenLen = 0.01, first }, nil, all},
+		{"group term in two packs", func(c *Config) { c.GroupOT, c.MaxTokenLen = 0.01, first }, nil,
+			all},
 		{"left out", nil, func(b *Batch) { b.Skip[1], b.Skip[4] = true, true }, 2 * prompt},
-		{"a prompt left out", nil, func(b *Batch) { b.Skip[3], b.Skip[4], b.Skip[5] = true, true, true }, 0},
-		{"no pairs", nil, func(b *Batch) { b.Skip = []bool{true, true, true, true, true, true} }, 0},
-		{"a tie", nil, func(b *Batch) { b.Students[4] = b.Teachers[1] }, len(seqs.Teachers[1].IDs) - len(seqs.Students[4].IDs) + prompt},
+		{"a prompt left out", nil,
+			func(b *Batch) { b.Skip[3], b.Skip[4], b.Skip[5] = true, true, true }, 0},
+		{"no pairs", nil, func(b *Batch) { b.Skip = []bool{true, true, true, true, true, true} },
+			0},
+		{"a tie", nil, func(b *Batch) { b.Students[4] = b.Teachers[1] },
+			len(seqs.Teachers[1].IDs) - len(seqs.Students[4].IDs) + prompt},
 		{"two mini-batches", func(c *Config) { c.PPOMiniBatch = 1 }, nil, all - first},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -90,10 +97,15 @@ func TestScoresOfTheUpdate(t *testing.T) {
 					t.Errorf("%d tokens pass forward, want %d and %d more", p.forward, all, c.more)
 				}
 				st.ScoreS, st.ScoreP = nil, nil
-				weights, stats, scores = append(weights, bits(d, s)), append(stats, fmt.Sprintf("%+v", st)), append(scores, got)
+				weights, stats, scores =
+					append(weights, bits(d, s)), append(stats, fmt.Sprintf("%+v", st)),
+					append(scores, got)
 			}
-			if !slices.Equal(weights[0], weights[1]) || stats[0] != stats[1] || !slices.Equal(scores[0], scores[1]) {
-				t.Errorf("the update's own scores %v, statistics %s; given %v, %s; weights equal: %v", scores[1], stats[1], scores[0], stats[0], slices.Equal(weights[0], weights[1]))
+			if !slices.Equal(weights[0], weights[1]) || stats[0] != stats[1] ||
+				!slices.Equal(scores[0], scores[1]) {
+				t.Errorf(
+					"the update's own scores %v, statistics %s; given %v, %s; weights equal: %v",
+					scores[1], stats[1], scores[0], stats[0], slices.Equal(weights[0], weights[1]))
 			}
 		})
 	}
@@ -105,7 +117,8 @@ func TestScoresOfTheUpdateWithAPool(t *testing.T) {
 	var weights [][]uint32
 	var scores [][]float32
 	for _, given := range []bool{true, false} {
-		d, s := newCritic(t, func(c *Config) { c.Replay = Replay{Size: 100, Share: 0.5, Live: true} })
+		d, s := newCritic(t,
+			func(c *Config) { c.Replay = Replay{Size: 100, Share: 0.5, Live: true} })
 		update(t, d, batch())
 		b := batch()
 		b.Step = 1
@@ -117,7 +130,8 @@ func TestScoresOfTheUpdateWithAPool(t *testing.T) {
 			fresh(t, d, &b)
 		}
 		st := update(t, d, b)
-		if got := slices.Concat(st.ScoreS, st.ScoreP); !slices.Equal(got, before) || st.Pooled != 0.5 {
+		if got := slices.Concat(st.ScoreS, st.ScoreP); !slices.Equal(got, before) ||
+			st.Pooled != 0.5 {
 			t.Errorf("given %v: scores %v, want %v of the weights before the update; share of the pool %g", given, got, before, st.Pooled)
 		}
 		weights, scores = append(weights, bits(d, s)), append(scores, before)
@@ -139,7 +153,8 @@ func TestScoresOfTheUpdateNotFinite(t *testing.T) {
 	st := update(t, d, batch())
 	bad.on = false
 	if st.Skipped != 1 || st.Updates != 0 || !slices.Equal(bits(d, s), before) {
-		t.Errorf("%d skipped, %d updates, weights unchanged: %v", st.Skipped, st.Updates, slices.Equal(bits(d, s), before))
+		t.Errorf("%d skipped, %d updates, weights unchanged: %v", st.Skipped, st.Updates,
+			slices.Equal(bits(d, s), before))
 	}
 	if len(st.ScoreS) != 6 || len(st.ScoreP) != 2 {
 		t.Errorf("%d and %d scores", len(st.ScoreS), len(st.ScoreP))

@@ -16,7 +16,8 @@ import (
 
 // shardedUpdates takes two updates on the given number of ranks and shards, the second of
 // which has a pool to draw from, and returns what each rank has.
-func shardedUpdates(t *testing.T, ranks, shards int, edit func(*Config), plant func(b *Batch)) (stats [][2]Stats, states [][]uint32, grads []map[string][]float32) {
+func shardedUpdates(t *testing.T, ranks, shards int, edit func(*Config),
+	plant func(b *Batch)) (stats [][2]Stats, states [][]uint32, grads []map[string][]float32) {
 	t.Helper()
 	cs, spies := make([]*Critic, ranks), make([]*spy, ranks)
 	for r := range cs {
@@ -61,7 +62,8 @@ func wide() (b Batch) {
 			if p == 1 && s == 2 {
 				seq = b.Teachers[1]
 			}
-			b.Students, b.Group, b.Skip = append(b.Students, seq), append(b.Group, p), append(b.Skip, p == 3 && s == 0)
+			b.Students, b.Group, b.Skip =
+				append(b.Students, seq), append(b.Group, p), append(b.Skip, p == 3 && s == 0)
 		}
 	}
 	return b
@@ -87,17 +89,21 @@ func TestShardsAndRanks(t *testing.T) {
 				if d := distance(t, grad[0], grads[0]); d > 1e-4 {
 					t.Errorf("%d shards: the last gradient differs by %g", shards, d)
 				}
-				if a, b := one[0][0], alone[0][0]; math.Abs(a.Loss-b.Loss) > 1e-5 || math.Abs(a.GroupTerm-b.GroupTerm) > 1e-5 || a.Pairs != b.Pairs || !slices.Equal(a.ScoreS, b.ScoreS) {
+				if a, b := one[0][0], alone[0][0]; math.Abs(a.Loss-b.Loss) > 1e-5 ||
+					math.Abs(a.GroupTerm-b.GroupTerm) > 1e-5 || a.Pairs != b.Pairs ||
+					!slices.Equal(a.ScoreS, b.ScoreS) {
 					t.Errorf("%d shards: %+v, without shards %+v", shards, b, a)
 				}
 				for ranks := 2; ranks <= min(shards, 4); ranks *= 2 {
 					stats, states, _ := shardedUpdates(t, ranks, shards, edit, nil)
 					for k := range ranks {
 						if !reflect.DeepEqual(stats[k], alone[0]) {
-							t.Errorf("%d shards on %d ranks: rank %d has %+v, want %+v", shards, ranks, k, stats[k], alone[0])
+							t.Errorf("%d shards on %d ranks: rank %d has %+v, want %+v", shards,
+								ranks, k, stats[k], alone[0])
 						}
 						if !slices.Equal(states[k], want[0]) {
-							t.Errorf("%d shards on %d ranks: rank %d has other weights or moments", shards, ranks, k)
+							t.Errorf("%d shards on %d ranks: rank %d has other weights or moments",
+								shards, ranks, k)
 						}
 					}
 				}
@@ -117,10 +123,13 @@ func TestNotFiniteOnOneRank(t *testing.T) {
 		stats, states, _ := shardedUpdates(t, 2, shards, nil, nan)
 		for k := range stats {
 			if st := stats[k][1]; st.Skipped != 1 || st.Updates != 0 {
-				t.Errorf("%d shards: rank %d: %d skipped, %d updates, want 1 and 0", shards, k, st.Skipped, st.Updates)
+				t.Errorf("%d shards: rank %d: %d skipped, %d updates, want 1 and 0", shards, k,
+					st.Skipped, st.Updates)
 			}
 			if fmt.Sprint(stats[k]) != fmt.Sprint(want[0]) || !slices.Equal(states[k], before[0]) {
-				t.Errorf("%d shards: rank %d has other figures, weights or moments than one process", shards, k)
+				t.Errorf(
+					"%d shards: rank %d has other figures, weights or moments than one process",
+					shards, k)
 			}
 		}
 	}
@@ -147,8 +156,10 @@ func TestNotFiniteInThePassOfOneRank(t *testing.T) {
 			stats[g.Rank()], err = cs[g.Rank()].Update(wide())
 			return err
 		}) {
-			if st := stats[r]; err != nil || st.Skipped != 1 || st.Updates != 0 || !slices.Equal(bits(cs[r], spies[r]), before) {
-				t.Errorf("rank %d of 2, rank %d broken: %d skipped, %d updates, %v", r, broken, st.Skipped, st.Updates, err)
+			if st := stats[r]; err != nil || st.Skipped != 1 || st.Updates != 0 ||
+				!slices.Equal(bits(cs[r], spies[r]), before) {
+				t.Errorf("rank %d of 2, rank %d broken: %d skipped, %d updates, %v", r, broken,
+					st.Skipped, st.Updates, err)
 			}
 		}
 	}

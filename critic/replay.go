@@ -39,7 +39,10 @@ func (r *Buffer) replaced(lo, hi int, share float64, seed uint64, step, update i
 		return nil
 	}
 	// Draw uses the even numbers of an update, replaced the odd ones.
-	key := func(i int) (uint64, uint64, uint64) { return uint64(step), uint64(update)<<1 | 1, uint64(i) }
+	key := func(i int) (uint64, uint64, uint64) {
+		return uint64(step), uint64(update)<<1 | 1,
+			uint64(i)
+	}
 	prompts := make([]int, 0, hi-lo)
 	for p := lo; p < hi; p++ {
 		prompts = append(prompts, p)
@@ -68,7 +71,8 @@ func (r *Buffer) Draw(n int, seed uint64, step, update int) []Pair {
 	}
 	out := make([]Pair, n)
 	for i := range out {
-		out[i] = r.Pairs[philox.IntN(len(r.Pairs), seed, philox.Replay, uint64(step), uint64(update)<<1, uint64(i))]
+		out[i] = r.Pairs[philox.IntN(len(r.Pairs), seed, philox.Replay, uint64(step),
+			uint64(update)<<1, uint64(i))]
 	}
 	return out
 }
@@ -79,7 +83,8 @@ func (r *Buffer) Draw(n int, seed uint64, step, update int) []Pair {
 func (r *Buffer) Flat() (ids, lens []int32) {
 	for _, p := range r.Pairs {
 		ids = append(append(ids, p.Student.IDs...), p.Teacher.IDs...)
-		lens = append(lens, int32(len(p.Student.IDs)), int32(len(p.Teacher.IDs)), int32(p.Student.Prompt()), int32(p.Teacher.Prompt()))
+		lens = append(lens, int32(len(p.Student.IDs)), int32(len(p.Teacher.IDs)),
+			int32(p.Student.Prompt()), int32(p.Teacher.Prompt()))
 	}
 	return ids, lens
 }
@@ -107,7 +112,8 @@ func (r *Buffer) SetFlat(ids, lens []int32) error {
 		r.Pairs = append(r.Pairs, Pair{stu, tea})
 	}
 	if len(ids) != 0 {
-		return fmt.Errorf("critic: pool of negatives: %d ids left over: the checkpoint is damaged", len(ids))
+		return fmt.Errorf("critic: pool of negatives: %d ids left over: the checkpoint is damaged",
+			len(ids))
 	}
 	if n := len(r.Pairs) - r.Cap; n > 0 && r.Cap > 0 { // the pool of the earlier stage was larger
 		r.Pairs = r.Pairs[n:]

@@ -54,7 +54,9 @@ const (
 	arrowBatchKind      = 3
 )
 
-var errNoEnd = fmt.Errorf("no end mark after the last message: %w: write the file again and close the writer", ErrTruncated)
+var errNoEnd = fmt.Errorf(
+	"no end mark after the last message: %w: write the file again and close the writer",
+	ErrTruncated)
 
 func openArrow(file *os.File, size int64, isFile bool) (source, error) {
 	s := &arrowSource{file: file, size: size, isFile: isFile}
@@ -112,7 +114,8 @@ func (s *arrowSource) message(at int64) (m arrowMessage, end bool, err error) {
 	}
 	m.body, m.bodyLen, m.kind, m.rows = m.meta+m.metaLen, c.bodyLen, c.kind, c.rows
 	if m.bodyLen > s.size-m.body {
-		return m, false, fmt.Errorf("message at byte %d: body of %d bytes, %d are left: %w", at, m.bodyLen, s.size-m.body, ErrTruncated)
+		return m, false, fmt.Errorf("message at byte %d: body of %d bytes, %d are left: %w", at,
+			m.bodyLen, s.size-m.body, ErrTruncated)
 	}
 	return m, false, nil
 }
@@ -137,7 +140,8 @@ func (s *arrowSource) scanStream() error {
 		return err
 	}
 	if end || m.kind != arrowSchemaKind {
-		return fmt.Errorf("stream begins with a message of kind %d, not with a schema: %w", m.kind, ErrCorrupt)
+		return fmt.Errorf("stream begins with a message of kind %d, not with a schema: %w", m.kind,
+			ErrCorrupt)
 	}
 	s.schemaM = m
 	for at := m.body + m.bodyLen; ; at = m.body + m.bodyLen {
@@ -149,7 +153,8 @@ func (s *arrowSource) scanStream() error {
 		}
 		if end {
 			if at+8 != s.size {
-				return fmt.Errorf("%d bytes after the end mark: %w: expected one stream per file", s.size-at-8, ErrCorrupt)
+				return fmt.Errorf("%d bytes after the end mark: %w: expected one stream per file",
+					s.size-at-8, ErrCorrupt)
 			}
 			return nil
 		}
@@ -171,7 +176,8 @@ func (s *arrowSource) scanFile() error {
 		return err
 	}
 	if string(tail[4:]) != magic {
-		return fmt.Errorf("does not end with %s: %w: write the file again and close the writer", magic, ErrTruncated)
+		return fmt.Errorf("does not end with %s: %w: write the file again and close the writer",
+			magic, ErrTruncated)
 	}
 	n := int64(int32(binary.LittleEndian.Uint32(tail)))
 	end := s.size - 10 - n
@@ -190,7 +196,8 @@ func (s *arrowSource) scanFile() error {
 		return err
 	}
 	if s.schemaM.kind != arrowSchemaKind {
-		return fmt.Errorf("file begins with a message of kind %d, not with a schema: %w", s.schemaM.kind, ErrCorrupt)
+		return fmt.Errorf("file begins with a message of kind %d, not with a schema: %w",
+			s.schemaM.kind, ErrCorrupt)
 	}
 	for i, kind := range []int64{arrowDictionaryKind, arrowBatchKind} {
 		slot := 2 + i
@@ -210,7 +217,8 @@ func (s *arrowSource) scanFile() error {
 			if err != nil {
 				return fmt.Errorf("block %d: %w", i, err)
 			}
-			if eos || m.kind != kind || m.bodyLen != bodyLen || m.metaLen+8 > metaLen || m.body+bodyLen > end {
+			if eos || m.kind != kind || m.bodyLen != bodyLen || m.metaLen+8 > metaLen ||
+				m.body+bodyLen > end {
 				return fmt.Errorf("block %d: footer and message disagree: %w", i, ErrCorrupt)
 			}
 			if err := s.add(m); err != nil {
@@ -330,7 +338,8 @@ func (c *checkedMessage) checkBatch() (err error) {
 		return err
 	}
 	for i := range n {
-		if k := int64(binary.LittleEndian.Uint64(c.batch.b[variadic+8*i:])); k < 0 || k > int64(c.nBuffers) {
+		if k := int64(binary.LittleEndian.Uint64(c.batch.b[variadic+8*i:])); k < 0 ||
+			k > int64(c.nBuffers) {
 			return fmt.Errorf("view column with %d buffers of %d", k, c.nBuffers)
 		}
 	}
@@ -339,7 +348,8 @@ func (c *checkedMessage) checkBatch() (err error) {
 
 func (c *checkedMessage) buffer(i int) (at, length int64) {
 	pos := c.buffers + 16*i
-	return int64(binary.LittleEndian.Uint64(c.batch.b[pos:])), int64(binary.LittleEndian.Uint64(c.batch.b[pos+8:]))
+	return int64(binary.LittleEndian.Uint64(c.batch.b[pos:])),
+		int64(binary.LittleEndian.Uint64(c.batch.b[pos+8:]))
 }
 
 // read reads a message whole and decompresses its body, so that the Arrow
@@ -389,14 +399,17 @@ func (c *checkedMessage) decompress(meta, body []byte) (meta2, body2 []byte, err
 		start := len(plain)
 		if length > 0 {
 			if length < 8 {
-				return nil, nil, fmt.Errorf("buffer %d: compressed into %d bytes: %w", i, length, ErrCorrupt)
+				return nil, nil, fmt.Errorf("buffer %d: compressed into %d bytes: %w", i, length,
+					ErrCorrupt)
 			}
 			n, src := int64(binary.LittleEndian.Uint64(body[at:])), body[at+8:at+length]
 			if n == -1 {
 				plain = append(plain, src...)
 			} else {
 				if total += n; n < 0 || total > limit {
-					return nil, nil, fmt.Errorf("buffer %d: %d bytes expand to %d: %w: write it with less compression", i, length, n, ErrCorrupt)
+					return nil, nil, fmt.Errorf(
+						"buffer %d: %d bytes expand to %d: %w: write it with less compression", i,
+						length, n, ErrCorrupt)
 				}
 				if plain, err = decode(plain, src, n, c.codec); err != nil {
 					return nil, nil, fmt.Errorf("buffer %d: %w", i, err)
@@ -436,7 +449,8 @@ func (c *checkedMessage) checkColumns(schema *arrow.Schema) error {
 		buffers += int(binary.LittleEndian.Uint64(c.batch.b[variadic+8*i:]))
 	}
 	if n != nodes || c.nBuffers != buffers || k != views {
-		return fmt.Errorf("%d column nodes, %d buffers, %d view columns; the schema has %d, %d, %d", n, c.nBuffers, k, nodes, buffers, views)
+		return fmt.Errorf("%d column nodes, %d buffers, %d view columns; the schema has %d, %d, %d",
+			n, c.nBuffers, k, nodes, buffers, views)
 	}
 	return nil
 }
@@ -450,7 +464,8 @@ func countParts(t arrow.DataType, nodes, buffers, views *int) {
 	case *arrow.NullType, *arrow.RunEndEncodedType:
 	case *arrow.StructType, *arrow.FixedSizeListType:
 		*buffers++
-	case *arrow.StringType, *arrow.LargeStringType, *arrow.BinaryType, *arrow.LargeBinaryType, *arrow.ListViewType, *arrow.LargeListViewType:
+	case *arrow.StringType, *arrow.LargeStringType, *arrow.BinaryType, *arrow.LargeBinaryType,
+		*arrow.ListViewType, *arrow.LargeListViewType:
 		*buffers += 3
 	case arrow.BinaryViewDataType:
 		*buffers += 2
@@ -518,7 +533,8 @@ func (f *messageFeed) Message() (*ipc.Message, error) {
 func (s *arrowSource) restart() (err error) {
 	s.feed = &messageFeed{src: s, queue: []arrowMessage{s.schemaM}}
 	s.fed, s.dictBytes = 0, 0
-	if s.reader, err = ipc.NewReaderFromMessageReader(s.feed, ipc.WithAllocator(&s.alloc)); err != nil {
+	if s.reader, err = ipc.NewReaderFromMessageReader(s.feed,
+		ipc.WithAllocator(&s.alloc)); err != nil {
 		s.reader = nil
 		return corrupt(err)
 	}
@@ -547,7 +563,8 @@ func (s *arrowSource) load(b int) (rows, error) {
 	}
 	rec.Retain()
 	if rec.NumRows() != s.batches[b].rows {
-		return nil, fmt.Errorf("batch %d: %d rows, not %d: %w", b, rec.NumRows(), s.batches[b].rows, ErrCorrupt)
+		return nil, fmt.Errorf("batch %d: %d rows, not %d: %w", b, rec.NumRows(), s.batches[b].rows,
+			ErrCorrupt)
 	}
 	r := &arrowRows{lay: s.lay, bytes: s.batches[b].bodyLen}
 	for i, f := range s.sch.Fields() {
@@ -615,7 +632,8 @@ func (s *arrowSource) close() error { return s.file.Close() }
 // turnKeys are the names of a turn's parts, where a list of structs holds them.
 func (s *arrowSource) turnKeys(column string) (keys []string) {
 	for _, f := range s.sch.Fields() {
-		if list, ok := f.Type.(arrow.ListLikeType); ok && f.Name == column && f.Type.ID() != arrow.MAP {
+		if list, ok := f.Type.(arrow.ListLikeType); ok && f.Name == column &&
+			f.Type.ID() != arrow.MAP {
 			if e, ok := list.Elem().(*arrow.StructType); ok {
 				for _, part := range e.Fields() {
 					keys = append(keys, part.Name)
@@ -634,7 +652,9 @@ func (s *arrowSource) bind(l layout) (note string, err error) {
 		switch f.Name {
 		case "":
 		case l.Content:
-			ok, want = isText(f.Type) || l.isTurns(f.Type), fmt.Sprintf("a list of struct{%s, %s} or a string", l.role, l.text)
+			ok, want = isText(f.Type) ||
+				l.isTurns(f.Type),
+				fmt.Sprintf("a list of struct{%s, %s} or a string", l.role, l.text)
 		case l.Teacher:
 			ok, want = isText(f.Type) || l.isTurns(f.Type), "a string"
 		case l.tools:
@@ -644,7 +664,8 @@ func (s *arrowSource) bind(l layout) (note string, err error) {
 			ok, want = isText(f.Type), "a string"
 		case l.ID:
 			if !isText(f.Type) && !arrow.IsInteger(f.Type.ID()) {
-				note = fmt.Sprintf("column %q: type %s is not read as the rows' name: left out", f.Name, f.Type)
+				note = fmt.Sprintf("column %q: type %s is not read as the rows' name: left out",
+					f.Name, f.Type)
 				s.lay.ID = ""
 			}
 		case l.Finish:
@@ -654,10 +675,12 @@ func (s *arrowSource) bind(l layout) (note string, err error) {
 			}
 		case l.PromptIDs, l.ResponseIDs:
 			list, isList := f.Type.(arrow.ListLikeType)
-			ok, want = f.Type.ID() == arrow.NULL || isList && arrow.IsInteger(list.Elem().ID()), "a list of integers"
+			ok, want = f.Type.ID() == arrow.NULL || isList &&
+				arrow.IsInteger(list.Elem().ID()), "a list of integers"
 		}
 		if !ok {
-			return "", fmt.Errorf("column %q: type %s: expected %s: convert the column", f.Name, f.Type, want)
+			return "", fmt.Errorf("column %q: type %s: expected %s: convert the column", f.Name,
+				f.Type, want)
 		}
 	}
 	return note, nil
@@ -717,7 +740,8 @@ type arrowRows struct {
 	bytes   int64
 	watched []watchedColumn
 
-	content, teacher, response, id, finish, promptIDs, responseIDs, input, system, tools, thought arrow.Array
+	content, teacher, response, id, finish, promptIDs, responseIDs, input, system, tools,
+	thought arrow.Array
 }
 
 func (r *arrowRows) size() int64 { return r.bytes }
@@ -745,7 +769,8 @@ func (r *arrowRows) at(i int) (raw rawRow, err error) {
 	} else {
 		raw.teacher = arrowText(r.teacher, i)
 	}
-	raw.input, raw.system, raw.thought = arrowText(r.input, i), arrowText(r.system, i), arrowText(r.thought, i)
+	raw.input, raw.system, raw.thought =
+		arrowText(r.input, i), arrowText(r.system, i), arrowText(r.thought, i)
 	if _, list := r.tools.(array.ListLike); list {
 		value, err := jsonOf(r.lay.tools, r.tools, i)
 		if err == nil && value != nil {
@@ -825,7 +850,8 @@ func arrowText(a arrow.Array, i int) text {
 	return text{strings.Clone(s), true}
 }
 
-func (l layout) arrowTurns(column string, a arrow.Array, i int) (c conversation, ok bool, err error) {
+func (l layout) arrowTurns(column string, a arrow.Array,
+	i int) (c conversation, ok bool, err error) {
 	if a == nil || a.IsNull(i) {
 		return c, false, nil
 	}
@@ -875,7 +901,8 @@ func (l layout) arrowTurns(column string, a arrow.Array, i int) (c conversation,
 		}
 		m := c.turns[len(c.turns)-1]
 		if total += len(m.Role) + len(m.Content); total > maxRowBytes {
-			return c, false, fmt.Errorf("column %q: more than %d MiB of text in one row: %w", column, maxRowBytes>>20, ErrCorrupt)
+			return c, false, fmt.Errorf("column %q: more than %d MiB of text in one row: %w",
+				column, maxRowBytes>>20, ErrCorrupt)
 		}
 	}
 	return c, true, nil
@@ -1014,7 +1041,8 @@ func arrowIDs(column string, a arrow.Array, i int) ([]int32, error) {
 			v = int64(min(e.Value(j), math.MaxInt64))
 		}
 		if list.ListValues().IsNull(j) || v < 0 || v > math.MaxInt32 {
-			return nil, &rowFault{column, fmt.Sprintf("element %d is %d", j-start, v), "not a token id", "write integers from 0 to 2^31-1"}
+			return nil, &rowFault{column, fmt.Sprintf("element %d is %d", j-start, v),
+				"not a token id", "write integers from 0 to 2^31-1"}
 		}
 		ids = append(ids, int32(v))
 	}

@@ -43,7 +43,8 @@ func Split(s *Set, fraction float64, seed uint64, outA, outB string) (nA, nB int
 	return split(vfs.OS, s, fraction, seed, outA, outB)
 }
 
-func split(fsys vfs.FS, s *Set, fraction float64, seed uint64, outA, outB string) (nA, nB int, err error) {
+func split(fsys vfs.FS, s *Set, fraction float64, seed uint64, outA,
+	outB string) (nA, nB int, err error) {
 	if !(fraction > 0 && fraction < 1) {
 		return 0, 0, fmt.Errorf("data: split: fraction %v: must be between 0 and 1", fraction)
 	}
@@ -83,7 +84,8 @@ func split(fsys vfs.FS, s *Set, fraction float64, seed uint64, outA, outB string
 	target := fraction * float64(s.Len())
 	var a, b []int
 	for i, g := range order {
-		before, after := math.Abs(float64(len(a))-target), math.Abs(float64(len(a)+len(g.rows))-target)
+		before, after :=
+			math.Abs(float64(len(a))-target), math.Abs(float64(len(a)+len(g.rows))-target)
 		if i == 0 || after <= before && i < len(order)-1 {
 			a = append(a, g.rows...)
 		} else {
@@ -108,7 +110,8 @@ func split(fsys vfs.FS, s *Set, fraction float64, seed uint64, outA, outB string
 type outColumns struct {
 	content, teacher, response, promptIDs, responseIDs, id, finish bool
 	told                                                           bool
-	acts, tools                                                    bool // turns that are more than a text of a role; tools
+	// turns that are more than a text of a role; tools
+	acts, tools bool
 }
 
 // rowWriter writes rows in one format; finish completes the file.
@@ -128,7 +131,8 @@ func writeRows(fsys vfs.FS, s *Set, indices []int, path string) error {
 		finish: s.has.Finish != "",
 	}
 	acts := s.mayAct()
-	for i := 0; (acts || !cols.teacher) && i < s.Len(); i++ { // answers may stand in the conversations
+	// answers may stand in the conversations
+	for i := 0; (acts || !cols.teacher) && i < s.Len(); i++ {
 		row, err := s.Row(i)
 		if err != nil {
 			return err
@@ -151,7 +155,8 @@ func writeRows(fsys vfs.FS, s *Set, indices []int, path string) error {
 // WriteAnswers writes n rows with the teacher's answers that an endpoint gave: their
 // conversations, id where ids is set, teacher_response, finish_reason, and what Told
 // has. Format and errors are those of Convert.
-func WriteAnswers(fsys FS, path string, ids bool, stages Stages, n int, row func(i int) (Row, error)) error {
+func WriteAnswers(fsys FS, path string, ids bool, stages Stages, n int,
+	row func(i int) (Row, error)) error {
 	if err := checkFree(fsys, path); err != nil {
 		return err
 	}
@@ -177,7 +182,8 @@ func (c *outColumns) seen(r Row) {
 func (s *Set) mayAct() bool {
 	for k, f := range s.files {
 		l := s.layouts[k]
-		if s.opt.Turns == TurnsAll || anyKey(f) || l.tools != "" || l.thought != "" || l.role == "from" || actsAs(f.turnKeys(l.Content)) || actsAs(f.turnKeys(l.Teacher)) {
+		if s.opt.Turns == TurnsAll || anyKey(f) || l.tools != "" || l.thought != "" ||
+			l.role == "from" || actsAs(f.turnKeys(l.Content)) || actsAs(f.turnKeys(l.Teacher)) {
 			return true
 		}
 	}
@@ -207,7 +213,8 @@ func CheckSuffix(path string) error {
 }
 
 // writeFile writes n rows.
-func writeFile(fsys vfs.FS, path string, cols outColumns, stages Stages, n int, row func(k int) (Row, error)) error {
+func writeFile(fsys vfs.FS, path string, cols outColumns, stages Stages, n int,
+	row func(k int) (Row, error)) error {
 	if err := CheckSuffix(path); err != nil {
 		return err
 	}
@@ -235,7 +242,8 @@ func writeFile(fsys vfs.FS, path string, cols outColumns, stages Stages, n int, 
 // checkFree refuses a path at which something stands.
 func checkFree(fsys vfs.FS, path string) error {
 	if _, err := fsys.Stat(path); err == nil {
-		return fmt.Errorf("data: %s: %w: nothing is overwritten: remove it or name another file", path, ErrExists)
+		return fmt.Errorf("data: %s: %w: nothing is overwritten: remove it or name another file",
+			path, ErrExists)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("data: %w", vfs.Target(err))
 	}
@@ -360,12 +368,14 @@ func newArrowWriter(cols outColumns) *arrowWriter {
 		}
 	}
 	text := arrow.BinaryTypes.String
-	parts := []arrow.Field{{Name: "role", Type: text, Nullable: true}, {Name: "content", Type: text, Nullable: true}}
+	parts := []arrow.Field{{Name: "role", Type: text, Nullable: true},
+		{Name: "content", Type: text, Nullable: true}}
 	if cols.acts {
 		for _, key := range actKeys {
 			parts = append(parts, arrow.Field{Name: key, Type: text, Nullable: true})
 		}
-		parts = append(parts, arrow.Field{Name: trainKey, Type: arrow.FixedWidthTypes.Boolean, Nullable: true})
+		parts = append(parts, arrow.Field{Name: trainKey, Type: arrow.FixedWidthTypes.Boolean,
+			Nullable: true})
 	}
 	names := DefaultColumns()
 	put := func(value func(Row) []Message) func(array.Builder, Row) {
@@ -395,7 +405,8 @@ func newArrowWriter(cols outColumns) *arrowWriter {
 			}
 		}
 	}
-	add(cols.content, names.Content, arrow.ListOf(arrow.StructOf(parts...)), put(func(r Row) []Message { return r.Messages }))
+	add(cols.content, names.Content, arrow.ListOf(arrow.StructOf(parts...)),
+		put(func(r Row) []Message { return r.Messages }))
 	if cols.acts {
 		add(cols.teacher, names.Teacher, arrow.ListOf(arrow.StructOf(parts...)), put(Row.answer))
 	} else {
@@ -403,16 +414,20 @@ func newArrowWriter(cols outColumns) *arrowWriter {
 	}
 	add(cols.tools, "tools", text, str(func(r Row) string { return string(r.Tools) }))
 	add(cols.response, names.Response, text, str(func(r Row) string { return r.Response }))
-	add(cols.promptIDs, names.PromptIDs, arrow.ListOf(arrow.PrimitiveTypes.Int32), ids(func(r Row) []int32 { return r.PromptIDs }))
-	add(cols.responseIDs, names.ResponseIDs, arrow.ListOf(arrow.PrimitiveTypes.Int32), ids(func(r Row) []int32 { return r.ResponseIDs }))
+	add(cols.promptIDs, names.PromptIDs, arrow.ListOf(arrow.PrimitiveTypes.Int32),
+		ids(func(r Row) []int32 { return r.PromptIDs }))
+	add(cols.responseIDs, names.ResponseIDs, arrow.ListOf(arrow.PrimitiveTypes.Int32),
+		ids(func(r Row) []int32 { return r.ResponseIDs }))
 	add(cols.id, names.ID, text, str(func(r Row) string { return r.ID }))
 	add(cols.finish, names.Finish, text, str(func(r Row) string { return r.Finish }))
 	add(cols.told, "model", text, str(func(r Row) string { return r.Told.Model }))
 	number := func(value func(Row) int) func(array.Builder, Row) {
 		return func(b array.Builder, r Row) { b.(*array.Int64Builder).Append(int64(value(r))) }
 	}
-	add(cols.told, "prompt_tokens", arrow.PrimitiveTypes.Int64, number(func(r Row) int { return r.Told.PromptTokens }))
-	add(cols.told, "completion_tokens", arrow.PrimitiveTypes.Int64, number(func(r Row) int { return r.Told.AnswerTokens }))
+	add(cols.told, "prompt_tokens", arrow.PrimitiveTypes.Int64,
+		number(func(r Row) int { return r.Told.PromptTokens }))
+	add(cols.told, "completion_tokens", arrow.PrimitiveTypes.Int64,
+		number(func(r Row) int { return r.Told.AnswerTokens }))
 	a.b = array.NewRecordBuilder(memory.DefaultAllocator, arrow.NewSchema(fields, nil))
 	return a
 }
@@ -471,13 +486,15 @@ func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 			return
 		}
 		group[name] = parquet.String()
-		leaves = append(leaves, leaf{[]string{name}, func(values parquet.Row, leaf int, r Row) parquet.Row {
-			return append(values, parquet.ByteArrayValue([]byte(value(r))).Level(0, 0, leaf))
-		}})
+		leaves = append(leaves, leaf{[]string{name},
+			func(values parquet.Row, leaf int, r Row) parquet.Row {
+				return append(values, parquet.ByteArrayValue([]byte(value(r))).Level(0, 0, leaf))
+			}})
 	}
 	// A list is optional and its elements are required: definition level 0 is
 	// no list, 1 an empty one, 2 an element.
-	list := func(on bool, name string, element parquet.Node, sub []string, has func(Row) bool, n func(Row) int, value func(r Row, sub, i int) parquet.Value) {
+	list := func(on bool, name string, element parquet.Node, sub []string, has func(Row) bool,
+		n func(Row) int, value func(r Row, sub, i int) parquet.Value) {
 		if !on {
 			return
 		}
@@ -487,18 +504,19 @@ func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 			if sub[k] != "" {
 				path = append(path, sub[k])
 			}
-			leaves = append(leaves, leaf{path, func(values parquet.Row, leaf int, r Row) parquet.Row {
-				if !has(r) {
-					return append(values, parquet.NullValue().Level(0, 0, leaf))
-				}
-				if n(r) == 0 {
-					return append(values, parquet.NullValue().Level(0, 1, leaf))
-				}
-				for i := range n(r) {
-					values = append(values, value(r, k, i).Level(min(i, 1), 2, leaf))
-				}
-				return values
-			}})
+			leaves = append(leaves, leaf{path,
+				func(values parquet.Row, leaf int, r Row) parquet.Row {
+					if !has(r) {
+						return append(values, parquet.NullValue().Level(0, 0, leaf))
+					}
+					if n(r) == 0 {
+						return append(values, parquet.NullValue().Level(0, 1, leaf))
+					}
+					for i := range n(r) {
+						values = append(values, value(r, k, i).Level(min(i, 1), 2, leaf))
+					}
+					return values
+				}})
 		}
 	}
 	ids := func(on bool, name string, value func(Row) []int32) {
@@ -507,7 +525,9 @@ func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 			func(r Row, _, i int) parquet.Value { return parquet.Int32Value(value(r)[i]) })
 	}
 	// Parts of turns are all there; a blank one says nothing.
-	element, parts := parquet.Group{"role": parquet.String(), "content": parquet.String()}, []string{"role", "content"}
+	element, parts :=
+		parquet.Group{"role": parquet.String(), "content": parquet.String()},
+		[]string{"role", "content"}
 	if cols.acts {
 		for _, key := range actKeys {
 			element[key] = parquet.String()
@@ -517,7 +537,8 @@ func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 		parts = append(parts, trainKey)
 	}
 	turns := func(on bool, name string, value func(Row) []Message) {
-		list(on, name, element, parts, func(r Row) bool { return value(r) != nil }, func(r Row) int { return len(value(r)) },
+		list(on, name, element, parts, func(r Row) bool { return value(r) != nil },
+			func(r Row) int { return len(value(r)) },
 			func(r Row, sub, i int) parquet.Value {
 				m := value(r)[i]
 				switch {
@@ -547,9 +568,10 @@ func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 	number := func(name string, value func(Row) int) {
 		if cols.told {
 			group[name] = parquet.Leaf(parquet.Int64Type)
-			leaves = append(leaves, leaf{[]string{name}, func(values parquet.Row, leaf int, r Row) parquet.Row {
-				return append(values, parquet.Int64Value(int64(value(r))).Level(0, 0, leaf))
-			}})
+			leaves = append(leaves, leaf{[]string{name},
+				func(values parquet.Row, leaf int, r Row) parquet.Row {
+					return append(values, parquet.Int64Value(int64(value(r))).Level(0, 0, leaf))
+				}})
 		}
 	}
 	number("prompt_tokens", func(r Row) int { return r.Told.PromptTokens })
@@ -564,7 +586,8 @@ func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 		p.fields = append(p.fields, parquetOut{col.ColumnIndex, l.put})
 	}
 	slices.SortFunc(p.fields, func(a, b parquetOut) int { return a.leaf - b.leaf })
-	p.out = parquet.NewWriter(w, schema, parquet.Compression(&parquet.Zstd), parquet.CreatedBy("gad", "1", ""))
+	p.out = parquet.NewWriter(w, schema, parquet.Compression(&parquet.Zstd),
+		parquet.CreatedBy("gad", "1", ""))
 	return p, nil
 }
 
@@ -636,7 +659,8 @@ func (l *lineWriter) write(r Row) error {
 		line.Finish = &r.Finish
 	}
 	if l.cols.told {
-		line.Model, line.Prompt, line.Completion = &r.Told.Model, &r.Told.PromptTokens, &r.Told.AnswerTokens
+		line.Model, line.Prompt, line.Completion =
+			&r.Told.Model, &r.Told.PromptTokens, &r.Told.AnswerTokens
 	}
 	return l.enc.Encode(line)
 }

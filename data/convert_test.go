@@ -24,7 +24,8 @@ func TestConvertThroughEveryFormat(t *testing.T) {
 		digest := openTest(t, filepath.Join(fixtures, from)).Digest()
 		dir := t.TempDir()
 		path := filepath.Join(fixtures, from)
-		for i, ext := range slices.Concat(outSuffixes, []string{".arrow", ".jsonl", ".parquet", ".arrows"}) {
+		for i, ext := range slices.Concat(outSuffixes,
+			[]string{".arrow", ".jsonl", ".parquet", ".arrows"}) {
 			out := filepath.Join(dir, fmt.Sprintf("step%d%s", i, ext))
 			if err := Convert(openTest(t, path), out); err != nil {
 				t.Fatal(err)
@@ -78,7 +79,8 @@ func TestConvertRefuses(t *testing.T) {
 	if text, _ := os.ReadFile(there); string(text) != "old" {
 		t.Error("existing file was touched")
 	}
-	if err := Convert(s, filepath.Join(dir, "out.csv")); err == nil || !strings.Contains(err.Error(), "use .arrow") {
+	if err := Convert(s, filepath.Join(dir, "out.csv")); err == nil ||
+		!strings.Contains(err.Error(), "use .arrow") {
 		t.Errorf("unknown suffix: %v", err)
 	}
 	if err := Convert(s, filepath.Join(dir, "no", "out.arrow")); !errors.Is(err, fs.ErrNotExist) {
@@ -137,7 +139,8 @@ func TestConvertSurvivesPowerLoss(t *testing.T) {
 	}
 	got, err := disk.CrashClone(0, 1).ReadFile("/d/out.jsonl")
 	if err != nil || string(got) != string(want) {
-		t.Errorf("after the loss of all that was not synced: %d bytes of %d, %v", len(got), len(want), err)
+		t.Errorf("after the loss of all that was not synced: %d bytes of %d, %v", len(got),
+			len(want), err)
 	}
 }
 
@@ -178,7 +181,8 @@ func TestSplit(t *testing.T) {
 	digest := openTest(t, outA).Digest()
 	for seed, same := range map[uint64]bool{3: true, 4: false} {
 		a := filepath.Join(dir, fmt.Sprintf("a%d.jsonl", seed))
-		if _, _, err := Split(s, 0.1, seed, a, filepath.Join(dir, fmt.Sprintf("b%d.jsonl", seed))); err != nil {
+		if _, _, err := Split(s, 0.1, seed, a,
+			filepath.Join(dir, fmt.Sprintf("b%d.jsonl", seed))); err != nil {
 			t.Fatal(err)
 		}
 		if got := openTest(t, a).Digest() == digest; got != same {
@@ -187,16 +191,20 @@ func TestSplit(t *testing.T) {
 	}
 
 	for _, f := range []float64{0, 1, -1, math.NaN()} {
-		if _, _, err := Split(s, f, 1, filepath.Join(dir, "x.jsonl"), filepath.Join(dir, "y.jsonl")); err == nil {
+		if _, _, err := Split(s, f, 1, filepath.Join(dir, "x.jsonl"),
+			filepath.Join(dir, "y.jsonl")); err == nil {
 			t.Errorf("fraction %v was taken", f)
 		}
 	}
-	if _, _, err := Split(s, 0.5, 1, outA, filepath.Join(dir, "y.jsonl")); !errors.Is(err, ErrExists) {
+	if _, _, err := Split(s, 0.5, 1, outA, filepath.Join(dir, "y.jsonl")); !errors.Is(err,
+		ErrExists) {
 		t.Errorf("existing output: %v", err)
 	}
 	one := filepath.Join(dir, "one.jsonl")
 	writeTest(t, one, `{"content":"q","teacher_response":"a"}`)
-	if _, _, err := Split(openTest(t, one), 0.5, 1, filepath.Join(dir, "x.jsonl"), filepath.Join(dir, "y.jsonl")); err == nil || !strings.Contains(err.Error(), "one side would be empty") {
+	if _, _, err := Split(openTest(t, one), 0.5, 1, filepath.Join(dir, "x.jsonl"),
+		filepath.Join(dir, "y.jsonl")); err == nil ||
+		!strings.Contains(err.Error(), "one side would be empty") {
 		t.Errorf("one prompt: %v", err)
 	}
 }

@@ -80,7 +80,8 @@ func openCSV(file *os.File, size int64, advance func(bytes int)) (source, error)
 		if len(s.counts) == last {
 			s.counts = append(s.counts, 0)
 		}
-		if s.counts[last]++; s.counts[last] >= jsonBatchRows || skip+r.InputOffset()-s.at[last] >= jsonBatchSize {
+		if s.counts[last]++; s.counts[last] >= jsonBatchRows ||
+			skip+r.InputOffset()-s.at[last] >= jsonBatchSize {
 			s.at = append(s.at, skip+r.InputOffset())
 		}
 	}
@@ -99,7 +100,8 @@ func (s *csvSource) reader(r io.Reader) *csv.Reader {
 func csvFault(err error) error {
 	var parse *csv.ParseError
 	if errors.As(err, &parse) {
-		return damaged("line %d: %v: quote texts as RFC 4180 says, or write JSON lines", parse.StartLine, parse.Err)
+		return damaged("line %d: %v: quote texts as RFC 4180 says, or write JSON lines",
+			parse.StartLine, parse.Err)
 	}
 	return err
 }
@@ -119,7 +121,8 @@ func (s *csvSource) schema() []Column {
 
 func (s *csvSource) bind(l layout) (string, error) {
 	if l.Content == "" {
-		return "", fmt.Errorf("column %q: token ids are not read from CSV: write JSON lines", l.PromptIDs)
+		return "", fmt.Errorf("column %q: token ids are not read from CSV: write JSON lines",
+			l.PromptIDs)
 	}
 	l.PromptIDs, l.ResponseIDs = "", ""
 	s.lay = l
@@ -141,7 +144,8 @@ func (s *csvSource) load(b int) (rows, error) {
 		return nil, csvFault(err)
 	}
 	if len(records) != s.counts[b] {
-		return nil, fmt.Errorf("%d rows, not %d: file changed since it was opened: %w", len(records), s.counts[b], ErrCorrupt)
+		return nil, fmt.Errorf("%d rows, not %d: file changed since it was opened: %w",
+			len(records), s.counts[b], ErrCorrupt)
 	}
 	return &csvRows{s, records, int64(len(buf)) + 16*int64(len(records)*len(s.names))}, nil
 }

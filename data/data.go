@@ -48,17 +48,21 @@ func damaged(format string, args ...any) error {
 
 // Row is one example.
 type Row struct {
-	Index       int       // position in the set, from 0
-	Messages    []Message // the prompt: every turn before the last answer
-	Tools       JSON      // list of the tools that the teacher could call; "" is none
-	Teacher     string    // the teacher's answer, of several turns the last; empty where the set has none
-	Turns       []Message // what the teacher did behind the prompt, where that is more than one text: begins and ends with an assistant's turn
-	Response    string    // a given student's answer, from the optional response column
-	PromptIDs   []int32   // optional token ids given instead of text
-	ResponseIDs []int32   // optional token ids given instead of text
-	ID          string    // optional name of the row, carried through
-	Finish      string    // why the teacher's answer ended, where the set says it: stop, length, content_filter
-	Told        Told      // is written, never read
+	Index    int       // position in the set, from 0
+	Messages []Message // the prompt: every turn before the last answer
+	Tools    JSON      // list of the tools that the teacher could call; "" is none
+	// the teacher's answer, of several turns the last; empty where the set has none
+	Teacher string
+	// what the teacher did behind the prompt, where that is more than one text: begins and ends
+	// with an assistant's turn
+	Turns       []Message
+	Response    string  // a given student's answer, from the optional response column
+	PromptIDs   []int32 // optional token ids given instead of text
+	ResponseIDs []int32 // optional token ids given instead of text
+	ID          string  // optional name of the row, carried through
+	// why the teacher's answer ended, where the set says it: stop, length, content_filter
+	Finish string
+	Told   Told // is written, never read
 }
 
 // Told is what an endpoint said of the teacher's answer that it gave.
@@ -81,7 +85,8 @@ func (r Row) PromptText() string {
 
 // unfinished are the finish_reasons of such answers: OpenAI's and most others', Mistral's,
 // vLLM's and SGLang's, and DeepSeek's.
-var unfinished = []string{"length", "content_filter", "max_tokens", "model_length", "abort", "insufficient_system_resource"}
+var unfinished = []string{"length", "content_filter", "max_tokens", "model_length", "abort",
+	"insufficient_system_resource"}
 
 // Columns names the columns of a set. Only Content (or PromptIDs) must be
 // there; the others are read where present and ignored where not.

@@ -98,7 +98,8 @@ func readExactly(dst []byte, r io.Reader, n int64) ([]byte, error) {
 
 // zstdDecoder works on the calling goroutine only.
 var zstdDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
-	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(64<<20))
+	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(64<<20))
 })
 
 // decodeZstd decompresses src, one frame. The decoder allocates the

@@ -58,7 +58,8 @@ func (s *Set) Encode(enc Encoder, o EncodeOptions, take func(i int, m Measure) b
 		record []byte
 		err    error
 	}
-	advance, done := s.Stage("encoding", min(s.n, max(most, window))) // more where rows are left out
+	// more where rows are left out
+	advance, done := s.Stage("encoding", min(s.n, max(most, window)))
 	defer done()
 	all := true
 	inOrder(s.n, func(i int) (e encoded) {
@@ -97,14 +98,16 @@ func (s *Set) Encode(enc Encoder, o EncodeOptions, take func(i int, m Measure) b
 
 // encodeKept is Encode over rows that are kept. A row that is refused for its length
 // is encoded again, for the error.
-func (s *Set) encodeKept(k *keptRows, enc Encoder, o EncodeOptions, take func(i int, m Measure) bool) error {
+func (s *Set) encodeKept(k *keptRows, enc Encoder, o EncodeOptions,
+	take func(i int, m Measure) bool) error {
 	for b := range k.blocks {
 		entries, err := k.entries(b)
 		if err != nil {
 			s.distrust(k, err)
-			return s.Encode(enc, EncodeOptions{Limits: o.Limits, Keys: o.Keys, Most: o.Most}, func(i int, m Measure) bool {
-				return i < b*window || take(i, m) // those before were told already
-			})
+			return s.Encode(enc, EncodeOptions{Limits: o.Limits, Keys: o.Keys, Most: o.Most},
+				func(i int, m Measure) bool {
+					return i < b*window || take(i, m) // those before were told already
+				})
 		}
 		for r, e := range entries {
 			i := b*window + r

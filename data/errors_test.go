@@ -26,7 +26,8 @@ func TestErrors(t *testing.T) {
 		file(name+"/dataset_info.json", `{}`)
 		return filepath.Dir(file(name+"/state.json", state))
 	}
-	if err := os.Symlink(fixture("stream_plain.arrow"), filepath.Join(filepath.Dir(file("link/x", "")), "data.arrow")); err != nil {
+	if err := os.Symlink(fixture("stream_plain.arrow"),
+		filepath.Join(filepath.Dir(file("link/x", "")), "data.arrow")); err != nil {
 		t.Fatal(err)
 	}
 	cols := DefaultColumns()
@@ -43,9 +44,11 @@ func TestErrors(t *testing.T) {
 		is   error
 		want []string
 	}{
-		{"missing", filepath.Join(dir, "none"), cols, fs.ErrNotExist, []string{"none", "give a data file"}},
+		{"missing", filepath.Join(dir, "none"), cols, fs.ErrNotExist,
+			[]string{"none", "give a data file"}},
 		{"no name", "", cols, nil, []string{"no data set is named"}},
-		{"empty file", file("empty.jsonl", ""), cols, ErrTruncated, []string{"empty.jsonl", "file is empty"}},
+		{"empty file", file("empty.jsonl", ""), cols, ErrTruncated,
+			[]string{"empty.jsonl", "file is empty"}},
 		{"no rows", file("blank.jsonl", "\n \n{"), cols, ErrTruncated, []string{"blank.jsonl"}},
 		{"not data", file("x.parquet", "hello world"), cols, ErrCorrupt, []string{"x.parquet", `"hello wo"`, "convert"}},
 		{"gzip", file("x.jsonl", "\x1f\x8b\x08"), cols, nil, []string{"decompress it first"}},
@@ -57,7 +60,9 @@ func TestErrors(t *testing.T) {
 		{"list type, arrow", fixture("file_plain.arrow"), wrongList, nil, []string{`column "tags"`, "struct{role, content}"}},
 		{"several splits", fixture("saved_dict"), cols, nil, []string{"saved_dict", `"train"`, `"test"`, "--split train", "data.split"}},
 		{"no data in folder", filepath.Dir(file("sub/deep/readme.md", "")) + "/..", cols, nil, []string{`"deep"`, "name the folder"}},
-		{"a .json file in a folder", filepath.Dir(file("answers/roleplay.json", "["+strings.TrimSpace(good)+"]")), cols, nil, []string{"answers", "if roleplay.json holds the rows, name the file"}},
+		{"a .json file in a folder",
+			filepath.Dir(file("answers/roleplay.json", "["+strings.TrimSpace(good)+"]")), cols, nil,
+			[]string{"answers", "if roleplay.json holds the rows, name the file"}},
 		{"missing shard", filepath.Dir(file("shards/train-00001-of-00003.jsonl", good)), cols, ErrTruncated, []string{"1 of 3 shards", `"train"`, "fetch"}},
 		{"two splits in a folder", filepath.Dir(file("two/test-00000-of-00001.jsonl", good) + file("two/train-00000-of-00001.jsonl", good)[:0]), cols, nil, []string{`"test", "train"`, "--split train"}},
 		{"columns differ", file("a.jsonl", good) + string(os.PathListSeparator) + file("b.jsonl", `{"content":"q"}`), cols, nil, []string{"b.jsonl", "a.jsonl", "same columns"}},
@@ -66,7 +71,8 @@ func TestErrors(t *testing.T) {
 		{"saved: file is gone", saved("gone", `{"_data_files":[{"filename":"data.arrow"}]}`), cols, fs.ErrNotExist, []string{"data.arrow"}},
 		{"saved: indices", saved("idx", `{"_data_files":[{"filename":"x"}],"_indices_data_files":[{}]}`), cols, nil, []string{"flatten_indices()"}},
 		{"saved: link out", saved("link", `{"_data_files":[{"filename":"data.arrow"}]}`), cols, nil, []string{"data.arrow", "is a symbolic link out of the folder"}},
-		{"folder: link out", filepath.Dir(linkOut(t, file("outside.jsonl", good))), cols, nil, []string{"a.jsonl", "is a symbolic link out of the folder", "cp -rL"}},
+		{"folder: link out", filepath.Dir(linkOut(t, file("outside.jsonl", good))), cols, nil,
+			[]string{"a.jsonl", "is a symbolic link out of the folder", "cp -rL"}},
 		{"saved: bad state", saved("bad", `{`), cols, ErrCorrupt, []string{"state.json"}},
 		{"json array cut", file("cut.json", `[{"content":"q"},{"content":`), cols, ErrTruncated, []string{"row 1"}},
 		{"json array, more behind", file("more.json", `[{"content":"q"}] x`), cols, ErrCorrupt, []string{"after the array"}},
@@ -176,7 +182,8 @@ func checkError(t *testing.T, err, is error, want []string) {
 // A file that changes under an open set is noticed where it can be, and never
 // fatal.
 func TestFileCutWhileOpen(t *testing.T) {
-	for _, name := range []string{"stream_plain.arrow", "file_zstd.arrow", "snappy.parquet", "rows.jsonl"} {
+	for _, name := range []string{"stream_plain.arrow", "file_zstd.arrow", "snappy.parquet",
+		"rows.jsonl"} {
 		text, err := os.ReadFile(filepath.Join(fixtures, name))
 		if err != nil {
 			t.Fatal(err)
@@ -253,7 +260,8 @@ func TestLastTurnIsTheTeachers(t *testing.T) {
 		if i == 3 {
 			want = ""
 		}
-		if len(row.Messages) != 1 || row.Messages[0] != (Message{Role: "user", Content: "q"}) || row.Teacher != want {
+		if len(row.Messages) != 1 || row.Messages[0] != (Message{Role: "user", Content: "q"}) ||
+			row.Teacher != want {
 			t.Errorf("row %d: %+v", i, row)
 		}
 	}

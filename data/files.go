@@ -38,7 +38,8 @@ type listing struct {
 
 // dataSuffixes are the names that count as data in a folder. Within a file the
 // first bytes decide.
-var dataSuffixes = []string{".arrow", ".arrows", ".stream", ".ipc", ".feather", ".parquet", ".jsonl", ".ndjson"}
+var dataSuffixes = []string{".arrow", ".arrows", ".stream", ".ipc", ".feather", ".parquet",
+	".jsonl", ".ndjson"}
 
 // shardName matches the usual names of shards: split-00000-of-00004.parquet,
 // also with a fingerprint behind.
@@ -51,7 +52,8 @@ func expand(path string) (paths []string, err error) {
 		return []string{path}, nil
 	}
 	if strings.Contains(path, "://") {
-		return nil, fmt.Errorf("data: %s: is an address: fetch the file first and give its path", path)
+		return nil, fmt.Errorf("data: %s: is an address: fetch the file first and give its path",
+			path)
 	}
 	for _, part := range filepath.SplitList(path) {
 		_, err := os.Lstat(part)
@@ -83,11 +85,13 @@ func notThere(path string, err error) error {
 	case !errors.Is(err, fs.ErrNotExist):
 	case strings.Contains(path, ","):
 		hint = "for several files give --data once for each"
-	case hubName.MatchString(path) && top != nil && !slices.Contains(dataSuffixes, strings.ToLower(filepath.Ext(path))):
+	case hubName.MatchString(path) && top != nil &&
+		!slices.Contains(dataSuffixes, strings.ToLower(filepath.Ext(path))):
 		hint = fmt.Sprintf("gad pull --dataset %s fetches it from a hub", path)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("data: %s: %w", path, &sentinelError{"does not exist: " + hint, fs.ErrNotExist})
+		return fmt.Errorf("data: %s: %w", path,
+			&sentinelError{"does not exist: " + hint, fs.ErrNotExist})
 	}
 	return fmt.Errorf("data: %w: %s", reason(path, err), hint)
 }
@@ -132,12 +136,14 @@ func listFiles(path, split string) (listing, error) {
 
 // oneSplit chooses a split by name, or the only one.
 func oneSplit(path, split string, splits []string) (string, error) {
-	switch i := slices.IndexFunc(splits, func(s string) bool { return s == split || strings.HasSuffix(s, "-"+split) }); {
+	switch i := slices.IndexFunc(splits,
+		func(s string) bool { return s == split || strings.HasSuffix(s, "-"+split) }); {
 	case split == "" && len(splits) == 1:
 		return splits[0], nil
 	case split == "":
 		such := splits[0]
-		if i := slices.IndexFunc(splits, func(s string) bool { return strings.HasSuffix(s, "train") }); i >= 0 {
+		if i := slices.IndexFunc(splits,
+			func(s string) bool { return strings.HasSuffix(s, "train") }); i >= 0 {
 			such = splits[i]
 		}
 		return "", fmt.Errorf("data: %s: contains the splits %s: give one, such as --split %s (data.split; data.val_split for validation)", path, quoted(splits), such)
@@ -156,7 +162,8 @@ func listDict(path, split string) (listing, error) {
 		return listing{}, err
 	}
 	if len(dict.Splits) == 0 {
-		return listing{}, fmt.Errorf("data: %s: dataset_dict.json: names no splits: %w", path, ErrCorrupt)
+		return listing{}, fmt.Errorf("data: %s: dataset_dict.json: names no splits: %w", path,
+			ErrCorrupt)
 	}
 	name, err := oneSplit(path, split, dict.Splits)
 	if err != nil {
@@ -180,7 +187,8 @@ func readDescription(dir, name string, into any) error {
 		return fmt.Errorf("data: %w", err)
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("data: %s: %v: %w: save the data set again", filepath.Join(dir, name), err, ErrCorrupt)
+		return fmt.Errorf("data: %s: %v: %w: save the data set again", filepath.Join(dir, name),
+			err, ErrCorrupt)
 	}
 	return nil
 }
@@ -208,7 +216,8 @@ func listSaved(path, split string) (listing, error) {
 		return listing{}, fmt.Errorf("data: %s: state.json: has an indices mapping, which only datasets can read: save the set again after flatten_indices()", path)
 	}
 	if len(state.Files) == 0 {
-		return listing{}, fmt.Errorf("data: %s: state.json: names no data files: the set is empty: save it again", path)
+		return listing{}, fmt.Errorf(
+			"data: %s: state.json: names no data files: the set is empty: save it again", path)
 	}
 	root, err := folder.Open(path)
 	if err != nil {
@@ -217,12 +226,14 @@ func listSaved(path, split string) (listing, error) {
 	list := listing{rows: -1, root: root}
 	seen := map[string]bool{}
 	for _, f := range state.Files {
-		if f.Name == "" || !filepath.IsLocal(f.Name) || strings.ContainsRune(f.Name, 0) || seen[f.Name] {
+		if f.Name == "" || !filepath.IsLocal(f.Name) || strings.ContainsRune(f.Name, 0) ||
+			seen[f.Name] {
 			root.Close()
 			return listing{}, fmt.Errorf("data: %s: state.json: file name %q: must be a file inside the folder, named once: save the data set again", path, f.Name)
 		}
 		seen[f.Name] = true
-		list.files = append(list.files, dataFile{name: filepath.Join(path, f.Name), root: root, rel: f.Name})
+		list.files = append(list.files,
+			dataFile{name: filepath.Join(path, f.Name), root: root, rel: f.Name})
 	}
 	var info struct {
 		Splits map[string]struct {
@@ -251,7 +262,8 @@ func splitOf(name string) (split string, shard, shards int) {
 		return m[1], shard, shards
 	}
 	stem := strings.TrimSuffix(name, filepath.Ext(name))
-	if last := stem[strings.LastIndexAny(stem, "-_.")+1:]; slices.Contains(splitNames, strings.ToLower(last)) {
+	if last := stem[strings.LastIndexAny(stem, "-_.")+1:]; slices.Contains(splitNames,
+		strings.ToLower(last)) {
 		return last, 0, 0
 	}
 	return "", 0, 0
@@ -262,7 +274,11 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 	list := listing{rows: -1}
 	var folders, splits []string
 	suffixes := dataSuffixes
-	if !slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return slices.Contains(suffixes, strings.ToLower(filepath.Ext(e.Name()))) }) {
+	if !slices.ContainsFunc(entries,
+		func(e fs.DirEntry) bool {
+			return slices.Contains(suffixes,
+				strings.ToLower(filepath.Ext(e.Name())))
+		}) {
 		suffixes = []string{".csv", ".tsv"} // beside other files they are often the same rows again
 	}
 	for _, e := range entries {
@@ -286,15 +302,23 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 		if slices.Contains(folders, "data") { // as the Hugging Face hub lays a set out
 			return listFiles(filepath.Join(path, "data"), split)
 		}
-		if slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == "tokenizer.json" || e.Name() == "config.json" }) {
-			return listing{}, fmt.Errorf("data: %s: is a model's folder, not data: give rows with --data, this with --model", path)
+		if slices.ContainsFunc(entries,
+			func(e fs.DirEntry) bool {
+				return e.Name() == "tokenizer.json" ||
+					e.Name() == "config.json"
+			}) {
+			return listing{}, fmt.Errorf(
+				"data: %s: is a model's folder, not data: give rows with --data, this with --model",
+				path)
 		}
 		hint := "give a data file, or a folder of them"
-		json := slices.IndexFunc(entries, func(e fs.DirEntry) bool { return strings.ToLower(filepath.Ext(e.Name())) == ".json" })
+		json := slices.IndexFunc(entries,
+			func(e fs.DirEntry) bool { return strings.ToLower(filepath.Ext(e.Name())) == ".json" })
 		if json >= 0 { // in a folder a .json file may be a list of rows, or describe others
 			hint = fmt.Sprintf("if %s holds the rows, name the file", entries[json].Name())
 		} else if len(folders) > 0 {
-			hint = fmt.Sprintf("its folders are %s: name the folder with the files", quoted(folders))
+			hint = fmt.Sprintf("its folders are %s: name the folder with the files",
+				quoted(folders))
 		}
 		return listing{}, fmt.Errorf("data: %s: contains no data files (%s) and was not written by datasets.save_to_disk: %s", path, strings.Join(dataSuffixes, " "), hint)
 	}
@@ -327,7 +351,9 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 	}
 	for _, s := range slices.Sorted(maps.Keys(of)) {
 		if counts[s] < of[s] {
-			return listing{}, fmt.Errorf("data: %s: %w", path, truncated("only %d of %d shards of %q are there: fetch the missing files", counts[s], of[s], s))
+			return listing{}, fmt.Errorf("data: %s: %w", path,
+				truncated("only %d of %d shards of %q are there: fetch the missing files",
+					counts[s], of[s], s))
 		}
 	}
 	root, err := folder.Open(path)
@@ -377,11 +403,12 @@ func openSource(f dataFile, stages Stages) (src source, file *os.File, size int6
 		return nil, nil, 0, fmt.Errorf("data: %s: %w", f.name, err)
 	}
 	err = guard(func() error {
-		src, err = openByMagic(file, size, head, func(open func(*os.File, int64, func(int)) (source, error)) (source, error) {
-			advance, done := stages.Begin(f.name+": finding rows", int(size))
-			defer done()
-			return open(file, size, advance)
-		})
+		src, err = openByMagic(file, size, head,
+			func(open func(*os.File, int64, func(int)) (source, error)) (source, error) {
+				advance, done := stages.Begin(f.name+": finding rows", int(size))
+				defer done()
+				return open(file, size, advance)
+			})
 		return err
 	})
 	if err != nil {
@@ -392,7 +419,8 @@ func openSource(f dataFile, stages Stages) (src source, file *os.File, size int6
 
 // openByMagic opens a file by its first bytes; formats that must be read to their
 // end for it go through whole.
-func openByMagic(file *os.File, size int64, head []byte, whole func(func(*os.File, int64, func(int)) (source, error)) (source, error)) (source, error) {
+func openByMagic(file *os.File, size int64, head []byte,
+	whole func(func(*os.File, int64, func(int)) (source, error)) (source, error)) (source, error) {
 	starts := func(magic string) bool { return bytes.HasPrefix(head, []byte(magic)) }
 	blank := bytes.TrimLeft(bytes.TrimPrefix(head, []byte("\ufeff")), " \t\r\n")
 	switch {
@@ -430,7 +458,8 @@ func foreign(size int64, head, blank []byte) error {
 		{"BZh", "a bzip2 file: decompress it first (bunzip2)"},
 		{"\xfd7zXZ", "an xz file: decompress it first (unxz)"},
 		{"7z\xbc\xaf", "a 7z archive: unpack it first"},
-		{"PK\x03\x04", "a zip archive (or .xlsx, .pt, .npz): unpack it, or export the table as CSV"},
+		{"PK\x03\x04",
+			"a zip archive (or .xlsx, .pt, .npz): unpack it, or export the table as CSV"},
 		{"\xff\xfe", "UTF-16 text: convert it, iconv -f UTF-16 -t UTF-8 OLD > NEW"},
 		{"\xfe\xff", "UTF-16 text: convert it, iconv -f UTF-16 -t UTF-8 OLD > NEW"},
 		{"version https://git-lfs", "a Git LFS pointer, not the data: fetch it with git lfs pull"},
@@ -450,13 +479,15 @@ func foreign(size int64, head, blank []byte) error {
 	case len(blank) == 0 && size <= int64(len(head)):
 		return truncated("file is blank: write it again")
 	case bytes.HasPrefix(lower, []byte("<!doctype")), bytes.HasPrefix(lower, []byte("<html")):
-		return errors.New("is a web page, not the data: the download went wrong, so fetch the file itself")
+		return errors.New(
+			"is a web page, not the data: the download went wrong, so fetch the file itself")
 	case len(head) > 9 && head[8] == '{' && binary.LittleEndian.Uint64(head) < uint64(size):
 		return errors.New("is a safetensors model file, not data: give rows with --data, the model's folder with --model")
 	case len(head) >= 262 && string(head[257:262]) == "ustar":
 		return errors.New("is a tar archive: unpack it first (tar -xf)")
 	case size <= int64(len(head)) && json.Valid(blank):
-		return damaged("is JSON, but has no rows: write one object per line, or an array of objects")
+		return damaged(
+			"is JSON, but has no rows: write one object per line, or an array of objects")
 	}
 	return nil
 }

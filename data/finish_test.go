@@ -46,7 +46,8 @@ func TestFinishReason(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if cut := i == 1 || i == 3; ex.Finish != want || ex.Unfinished() != cut || (ex.Answer[len(ex.Answer)-1] == 1<<24) == cut || len(ex.Answer) < len(ex.Teacher) {
+			if cut := i == 1 || i == 3; ex.Finish != want || ex.Unfinished() != cut ||
+				(ex.Answer[len(ex.Answer)-1] == 1<<24) == cut || len(ex.Answer) < len(ex.Teacher) {
 				t.Errorf("%s: row %d: %q, answer %v", path, i, ex.Finish, ex.Answer)
 			}
 		}
@@ -74,15 +75,19 @@ func TestFinishReasonIsKept(t *testing.T) {
 	pass(t, path, keep, nil).equal(t, "cold", want)
 	warm := pass(t, path, keep, nil)
 	warm.equal(t, "warm", want)
-	if m := warm.measures; warm.calls != 0 || m[0].Unfinished || !m[1].Unfinished || m[0].Answer != 6 || m[1].Answer != 5 {
+	if m := warm.measures; warm.calls != 0 || m[0].Unfinished || !m[1].Unfinished ||
+		m[0].Answer != 6 || m[1].Answer != 5 {
 		t.Errorf("%d rows encoded, measures %+v", warm.calls, m[:3])
 	}
 }
 
 // TestUnfinished: the finish_reasons that say that an answer is cut, and those that do not.
 func TestUnfinished(t *testing.T) {
-	for finish, want := range map[string]bool{"length": true, "max_tokens": true, "model_length": true, "content_filter": true, "abort": true, "insufficient_system_resource": true,
-		"stop": false, "": false, "eos_token": false, "tool_calls": false, "Length": false} {
+	for finish, want := range map[string]bool{"length": true, "max_tokens": true,
+		"model_length": true, "content_filter": true, "abort": true,
+		"insufficient_system_resource": true,
+		"stop":                         false, "": false, "eos_token": false, "tool_calls": false,
+		"Length": false} {
 		if got := (Row{Finish: finish}).Unfinished(); got != want {
 			t.Errorf("%q: %v", finish, got)
 		}
@@ -120,12 +125,15 @@ func TestFinishReasonOfOthers(t *testing.T) {
 func TestWriteAnswers(t *testing.T) {
 	dir := t.TempDir()
 	rows := []Row{
-		{Messages: []Message{{Role: "system", Content: "s"}, {Role: "user", Content: "a"}}, Teacher: "one", Finish: "stop", ID: "x", Told: Told{"m", 3, 4}},
-		{Messages: []Message{{Role: "user", Content: "b"}}, Teacher: "two", Finish: "length", ID: "y", Told: Told{"m2", 5, 6}},
+		{Messages: []Message{{Role: "system", Content: "s"}, {Role: "user", Content: "a"}},
+			Teacher: "one", Finish: "stop", ID: "x", Told: Told{"m", 3, 4}},
+		{Messages: []Message{{Role: "user", Content: "b"}}, Teacher: "two", Finish: "length",
+			ID: "y", Told: Told{"m2", 5, 6}},
 	}
 	for _, ext := range []string{"arrow", "arrows", "parquet", "jsonl"} {
 		path := filepath.Join(dir, "out."+ext)
-		if err := WriteAnswers(vfs.OS, path, true, nil, len(rows), func(i int) (Row, error) { return rows[i], nil }); err != nil {
+		if err := WriteAnswers(vfs.OS, path, true, nil, len(rows),
+			func(i int) (Row, error) { return rows[i], nil }); err != nil {
 			t.Fatal(err)
 		}
 		s := openFiles(t, Options{}, path)
@@ -135,7 +143,9 @@ func TestWriteAnswers(t *testing.T) {
 				t.Errorf("%s: got %+v, %v, want %+v", path, got, err, want)
 			}
 		}
-		if got := fmt.Sprint(slices.Sorted(slices.Values(s.Unread()))); got != "[completion_tokens model prompt_tokens]" && ext != "jsonl" || s.Len() != 2 {
+		if got := fmt.Sprint(slices.Sorted(
+			slices.Values(s.Unread()))); got != "[completion_tokens model prompt_tokens]" &&
+			ext != "jsonl" || s.Len() != 2 {
 			t.Errorf("%s: columns that are not read: %s", path, got)
 		}
 	}

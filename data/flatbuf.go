@@ -45,7 +45,8 @@ func fbAt(b []byte, pos int64) (fbTable, error) {
 	}
 	vtLen := int64(binary.LittleEndian.Uint16(b[vt:]))
 	length := int64(binary.LittleEndian.Uint16(b[vt+2:]))
-	if vtLen < 4 || vtLen%2 != 0 || vt+vtLen > int64(len(b)) || length < 4 || pos+length > int64(len(b)) {
+	if vtLen < 4 || vtLen%2 != 0 || vt+vtLen > int64(len(b)) || length < 4 ||
+		pos+length > int64(len(b)) {
 		return fbTable{}, errFlatbuffer
 	}
 	return fbTable{b, int(pos), int(vt), int(vtLen), int(length)}, nil
@@ -130,7 +131,8 @@ func (t fbTable) tables(i int) ([]fbTable, error) {
 	out := make([]fbTable, n)
 	for k := range out {
 		pos := first + 4*k
-		if out[k], err = fbAt(t.b, int64(pos)+int64(binary.LittleEndian.Uint32(t.b[pos:]))); err != nil {
+		if out[k], err = fbAt(t.b,
+			int64(pos)+int64(binary.LittleEndian.Uint32(t.b[pos:]))); err != nil {
 			return nil, err
 		}
 	}
@@ -170,7 +172,8 @@ func checkSchema(schema fbTable) error {
 
 func checkField(f fbTable, depth int, budget *int) error {
 	if *budget--; *budget < 0 || depth == 0 {
-		return fmt.Errorf("schema of more than %d fields or %d levels", maxSchemaFields, maxSchemaDepth)
+		return fmt.Errorf("schema of more than %d fields or %d levels", maxSchemaFields,
+			maxSchemaDepth)
 	}
 	if err := f.checkString(0); err != nil {
 		return err

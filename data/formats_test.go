@@ -68,7 +68,8 @@ func TestFormatsOfRows(t *testing.T) {
 					t.Error(err)
 				}
 				note := strings.Join(s.Notes(), "\n")
-				if asked := format == c.format; asked && note != "" || !asked && (note == "") != (c.note == "") || !asked && !strings.Contains(note, c.note) {
+				if asked := format == c.format; asked && note != "" || !asked &&
+					(note == "") != (c.note == "") || !asked && !strings.Contains(note, c.note) {
 					t.Errorf("note %q, want %q", note, c.note)
 				}
 			})
@@ -77,9 +78,12 @@ func TestFormatsOfRows(t *testing.T) {
 	for _, suffix := range []string{".jsonl", ".arrow", ".parquet"} {
 		got := readAll(t, openTest(t, filepath.Join(rowFixtures, "alpaca"+suffix)))
 		want := []Row{
-			{Index: 0, Messages: []Message{{Role: "user", Content: "Add the numbers.\n4 7 3"}}, Teacher: "14"},
-			{Index: 1, Messages: []Message{{Role: "user", Content: "Name a colour."}}, Teacher: "red"},
-			{Index: 2, Messages: []Message{{Role: "system", Content: "Answer in one word."}, {Role: "user", Content: "Translate to French.\ncat"}}, Teacher: "chat"},
+			{Index: 0, Messages: []Message{{Role: "user", Content: "Add the numbers.\n4 7 3"}},
+				Teacher: "14"},
+			{Index: 1, Messages: []Message{{Role: "user", Content: "Name a colour."}},
+				Teacher: "red"},
+			{Index: 2, Messages: []Message{{Role: "system", Content: "Answer in one word."},
+				{Role: "user", Content: "Translate to French.\ncat"}}, Teacher: "chat"},
 		}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("alpaca%s\n got %+v\nwant %+v", suffix, got, want)
@@ -89,11 +93,16 @@ func TestFormatsOfRows(t *testing.T) {
 
 // DELTA_BYTE_ARRAY over many blocks, with nulls, beside the same rows in plain encoding.
 func TestDeltaEncodings(t *testing.T) {
-	plain, delta := openTest(t, filepath.Join(rowFixtures, "many_plain.parquet")), openTest(t, filepath.Join(rowFixtures, "many_delta.parquet"))
-	if got, want := readAll(t, delta), readAll(t, plain); !reflect.DeepEqual(got, want) || len(got) != 1000 {
+	plain, delta :=
+		openTest(t, filepath.Join(rowFixtures, "many_plain.parquet")),
+		openTest(t, filepath.Join(rowFixtures, "many_delta.parquet"))
+	if got, want := readAll(t, delta), readAll(t, plain); !reflect.DeepEqual(got, want) ||
+		len(got) != 1000 {
 		t.Fatal("rows differ")
 	}
-	if r, err := delta.Row(7); err != nil || r.ID != "-493" || r.Messages[0].Content != "https://example.org/a/long/common/prefix/00007" || r.Teacher != "the same beginning xxxxxxx" {
+	if r, err := delta.Row(7); err != nil || r.ID != "-493" ||
+		r.Messages[0].Content != "https://example.org/a/long/common/prefix/00007" ||
+		r.Teacher != "the same beginning xxxxxxx" {
 		t.Errorf("row 7: %+v, %v", r, err)
 	}
 }
@@ -151,7 +160,8 @@ func TestFormatRules(t *testing.T) {
 			o.Columns.Content, o.Columns.Teacher = "question", "answer"
 		}
 		row, err := openFiles(t, o, path).Row(0)
-		if c.err == "" && (err != nil || !reflect.DeepEqual(row, c.want)) || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+		if c.err == "" && (err != nil || !reflect.DeepEqual(row, c.want)) || c.err != "" &&
+			(err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("%s\n got %+v, %v\nwant %+v, %s", c.line, row, err, c.want, c.err)
 		}
 	}
@@ -172,17 +182,22 @@ func TestForeignFiles(t *testing.T) {
 		{"a.jsonl", "\xff\xfe" + utf16(`{"content":"q"}`), "is UTF-16 text: convert it, iconv -f UTF-16 -t UTF-8 OLD > NEW"},
 		{"b.jsonl", utf16(`{"content":"q"}`), "is UTF-16 text: convert it, iconv -f UTF-16LE -t UTF-8 OLD > NEW"},
 		{"c.jsonl", " \n\n\t", "file is blank: write it again"},
-		{"d.parquet", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "is a Git LFS pointer, not the data: fetch it with git lfs pull"},
+		{"d.parquet", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
+			"is a Git LFS pointer, not the data: fetch it with git lfs pull"},
 		{"e.json", `"text"`, "is JSON, but has no rows: write one object per line, or an array of objects"},
 		{"f.safetensors", "\x08\x00\x00\x00\x00\x00\x00\x00{\"a\":{}} and the weights", "is a safetensors model file, not data: give rows with --data, the model's folder with --model"},
 		{"g.gguf", "GGUF\x03\x00\x00\x00", "is a GGUF model, not data: give rows with --data"},
-		{"h.zip", "PK\x03\x04\x14", "is a zip archive (or .xlsx, .pt, .npz): unpack it, or export the table as CSV"},
-		{"i.html", "\n<!DOCTYPE html><html>", "is a web page, not the data: the download went wrong, so fetch the file itself"},
+		{"h.zip", "PK\x03\x04\x14",
+			"is a zip archive (or .xlsx, .pt, .npz): unpack it, or export the table as CSV"},
+		{"i.html", "\n<!DOCTYPE html><html>",
+			"is a web page, not the data: the download went wrong, so fetch the file itself"},
 		{"j.jsonl.zst", "\x28\xb5\x2f\xfd\x04", "is a zstd file: decompress it first (unzstd)"},
-		{"k.tar", strings.Repeat("a", 257) + "ustar", "is a tar archive: unpack it first (tar -xf)"},
+		{"k.tar", strings.Repeat("a", 257) + "ustar",
+			"is a tar archive: unpack it first (tar -xf)"},
 		{"l.jsonl", "{\n \"content\": \"q\"\n}\n", "row 0: the object does not end on its line: write one object per line (jq -c . OLD > NEW)"},
 		{"m.csv", "content,teacher_response\n\"q,a\n", "line 2: extraneous or missing \" in quoted-field: quote texts as RFC 4180 says, or write JSON lines"},
-		{"n.csv", "content,teacher_response\nq,a,b\n", "line 2: wrong number of fields: quote texts as RFC 4180 says, or write JSON lines"},
+		{"n.csv", "content,teacher_response\nq,a,b\n",
+			"line 2: wrong number of fields: quote texts as RFC 4180 says, or write JSON lines"},
 		{"o.txt", "content,teacher_response\nq,a\n", `is neither Arrow IPC, Parquet, JSON nor a .csv or .tsv file (first bytes "content,"): convert it to one of these`},
 		{"p.jsonl", `{"conversations":[{"from":"human","value":"q"}],"messages":[{"role":"user","content":"q"}]}`, `columns "messages", "conversations": each may be the conversation: choose with --content-key messages (data.content_key)`},
 		{"q.jsonl", `{"user":"q","assistant":"a"}`, `columns "user", "assistant": no "content" among them, and they are no known format of rows: did you mean --content-key user --teacher-key assistant (data.content_key=user data.teacher_key=assistant)?`},
@@ -243,7 +258,8 @@ func TestSeveralFiles(t *testing.T) {
 			t.Errorf("%q: %v\n%s", c.paths, err, r)
 		}
 	}
-	if s := openFiles(t, Options{}, at("e.jsonl"), at("b.jsonl")); s.Format() != "jsonl" || !slices.Equal(s.Unread(), []string(nil)) {
+	if s := openFiles(t, Options{}, at("e.jsonl"), at("b.jsonl")); s.Format() != "jsonl" ||
+		!slices.Equal(s.Unread(), []string(nil)) {
 		t.Errorf("format %s, unread %q", s.Format(), s.Unread())
 	}
 	for _, c := range []struct {
@@ -251,12 +267,16 @@ func TestSeveralFiles(t *testing.T) {
 		is    error
 		paths []string
 	}{
-		{at("a.jsonl") + ": given twice: its rows would count twice: give it once", nil, []string{at("a.jsonl"), at("*.jsonl")}},
+		{at("a.jsonl") + ": given twice: its rows would count twice: give it once", nil,
+			[]string{at("a.jsonl"), at("*.jsonl")}},
 		{at("*.arrow") + ": the pattern matches no file: check it, and quote it so that the shell does not expand it", fs.ErrNotExist, []string{at("*.arrow")}},
-		{"for several files give --data once for each", fs.ErrNotExist, []string{at("a.jsonl") + "," + at("b.jsonl")}},
-		{"gad pull --dataset org/some-set fetches it from a hub", fs.ErrNotExist, []string{"org/some-set"}},
+		{"for several files give --data once for each", fs.ErrNotExist,
+			[]string{at("a.jsonl") + "," + at("b.jsonl")}},
+		{"gad pull --dataset org/some-set fetches it from a hub", fs.ErrNotExist,
+			[]string{"org/some-set"}},
 	} {
-		if _, err := OpenFiles(c.paths, Options{}); err == nil || !strings.HasSuffix(err.Error(), c.want) || c.is != nil && !errors.Is(err, c.is) {
+		if _, err := OpenFiles(c.paths, Options{}); err == nil ||
+			!strings.HasSuffix(err.Error(), c.want) || c.is != nil && !errors.Is(err, c.is) {
 			t.Errorf("%q: %v\nwant %s", c.paths, err, c.want)
 		}
 	}
@@ -266,7 +286,10 @@ func TestSeveralFiles(t *testing.T) {
 // saved, and of plain files.
 func TestSplits(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"hub/README.md", "hub/data/train-00000-of-00002.jsonl", "hub/data/train-00001-of-00002.jsonl", "hub/data/test-00000-of-00001.jsonl", "plain/train.jsonl", "plain/validation.jsonl", "one/rows.jsonl", "half/train-00000-of-00002.jsonl"} {
+	for _, name := range []string{"hub/README.md", "hub/data/train-00000-of-00002.jsonl",
+		"hub/data/train-00001-of-00002.jsonl", "hub/data/test-00000-of-00001.jsonl",
+		"plain/train.jsonl", "plain/validation.jsonl", "one/rows.jsonl",
+		"half/train-00000-of-00002.jsonl"} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)
@@ -343,7 +366,8 @@ func TestStages(t *testing.T) {
 		return func(n int) { v := said[name]; v[0] += n; said[name] = v }, func() { ended++ }
 	}
 	path := filepath.Join(fixtures, "rows.jsonl")
-	if _, err := Validate(openFiles(t, Options{Stages: stages}, path), words{}, Limits{}); err != nil {
+	if _, err := Validate(openFiles(t, Options{Stages: stages}, path), words{},
+		Limits{}); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Stat(path)
@@ -351,7 +375,8 @@ func TestStages(t *testing.T) {
 		t.Fatal(err)
 	}
 	size := int(info.Size())
-	want := map[string][2]int{path + ": finding rows": {size, size}, path + ": checking rows": {12, 12}, path + ": digest": {12, 12}}
+	want := map[string][2]int{path + ": finding rows": {size, size},
+		path + ": checking rows": {12, 12}, path + ": digest": {12, 12}}
 	if !reflect.DeepEqual(said, want) || ended != 3 {
 		t.Errorf("%v, %d ended; want %v", said, ended, want)
 	}
@@ -372,8 +397,10 @@ func TestEqualProblemsAreOne(t *testing.T) {
 		"warning: " + path + `: rows 1, 2, 3, 4, 5 and 2994 more: same prompt and answer as row 0 of ` + path,
 		"9000 errors, 2999 warnings",
 	}
-	if lines := strings.Split(strings.TrimSpace(r.String()), "\n"); !slices.Equal(lines[len(lines)-5:], want) {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(lines[len(lines)-5:], "\n"), strings.Join(want, "\n"))
+	if lines := strings.Split(strings.TrimSpace(r.String()),
+		"\n"); !slices.Equal(lines[len(lines)-5:], want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(lines[len(lines)-5:], "\n"),
+			strings.Join(want, "\n"))
 	}
 }
 
@@ -406,8 +433,10 @@ func TestKindsAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, kind := range []string{KindUnreadable, KindFault, KindNoTeacher, KindNoUser, KindRole, KindTemplate, KindTokens, KindLongPrompt, KindLongAnswer,
-		KindUnfinished, KindLastTurn, KindBlank, KindControl, KindReplacement, KindLost, KindDuplicate, KindUnread, KindMarks, KindThinking} {
+	for _, kind := range []string{KindUnreadable, KindFault, KindNoTeacher, KindNoUser, KindRole,
+		KindTemplate, KindTokens, KindLongPrompt, KindLongAnswer,
+		KindUnfinished, KindLastTurn, KindBlank, KindControl, KindReplacement, KindLost,
+		KindDuplicate, KindUnread, KindMarks, KindThinking} {
 		if !strings.Contains(string(text), "| "+kind+" |") {
 			t.Errorf("no row for %q", kind)
 		}

@@ -33,7 +33,8 @@ func tryFile(t testing.TB, path string, text []byte) error {
 	defer s.Close()
 	for i := range min(s.Len(), 1000) { // a lying count may be large
 		var bad *rowFault
-		if _, err := s.Row(i); err != nil && !errors.As(err, &bad) { // a good file may have bad rows
+		// a good file may have bad rows
+		if _, err := s.Row(i); err != nil && !errors.As(err, &bad) {
 			return err
 		}
 	}
@@ -49,7 +50,10 @@ func hostileSeeds(t testing.TB) map[string][]byte {
 			t.Fatal(err)
 		}
 		for _, e := range entries {
-			if dir == layoutFixtures && !slices.Contains([]string{"openai_tools.parquet", "openai_tools.arrow", "openai_parts.parquet", "openai_parts.arrow", "sharegpt_weight.parquet"}, e.Name()) {
+			if dir == layoutFixtures &&
+				!slices.Contains(
+					[]string{"openai_tools.parquet", "openai_tools.arrow", "openai_parts.parquet",
+						"openai_parts.arrow", "sharegpt_weight.parquet"}, e.Name()) {
 				continue // the others have nothing that those folders lack
 			}
 			if !e.IsDir() && e.Name() != "VERSIONS" && !isCSV(e.Name()) {
@@ -81,7 +85,8 @@ func TestHostileFormats(t *testing.T) {
 		{Name: "json", Whole: true, Words: json, Small: []byte(`[{"content":[{"role":"user","content":"Hi é"}],"teacher_response":"Ho","id":"a"},{"content":"x"}]`)},
 	} {
 		t.Run(f.Name, func(t *testing.T) {
-			if suffix, ok := map[string]string{"arrow file": "arrow", "arrow stream": "arrows", "parquet": "parquet", "jsonl": "jsonl"}[f.Name]; ok {
+			if suffix, ok := map[string]string{"arrow file": "arrow", "arrow stream": "arrows",
+				"parquet": "parquet", "jsonl": "jsonl"}[f.Name]; ok {
 				small := filepath.Join(t.TempDir(), "ids."+suffix)
 				if err := Convert(ids, small); err != nil {
 					t.Fatal(err)
@@ -104,7 +109,8 @@ func TestHostileFormats(t *testing.T) {
 		}
 		path := path + ".csv"
 		hostile.Format{
-			Name: "csv", Small: []byte("content,teacher_response\nq,\"a, \"\"b\"\"\""), Seeds: [][]byte{text},
+			Name: "csv", Small: []byte("content,teacher_response\nq,\"a, \"\"b\"\"\""),
+			Seeds: [][]byte{text},
 			Words: []string{`"`, `""`, ",", "\n", "\r\n", "\x00", "\xff", ";", "\t"}, Prefix: "data: ",
 			Read: func(text []byte) error { return tryFile(t, path, text) },
 		}.Try(t)
@@ -161,14 +167,16 @@ func TestEveryPrefixIsRefused(t *testing.T) {
 		step = 61
 	}
 	path := filepath.Join(t.TempDir(), "cut")
-	for _, name := range []string{"stream_plain.arrow", "stream_zstd.arrow", "file_lz4.arrow", "dictionary.arrow", "snappy.parquet", "rows.json"} {
+	for _, name := range []string{"stream_plain.arrow", "stream_zstd.arrow", "file_lz4.arrow",
+		"dictionary.arrow", "snappy.parquet", "rows.json"} {
 		text, err := os.ReadFile(filepath.Join(fixtures, name))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for n := 0; n < len(text); n += step {
 			if err := tryFile(t, path, text[:n]); err == nil {
-				t.Fatalf("%s: the first %d of %d bytes were read as a whole file", name, n, len(text))
+				t.Fatalf("%s: the first %d of %d bytes were read as a whole file", name, n,
+					len(text))
 			} else if name == "stream_plain.arrow" && n > 64 && !errors.Is(err, ErrTruncated) {
 				t.Errorf("%s: %d bytes: %v: want ErrTruncated", name, n, err)
 			}
@@ -197,13 +205,16 @@ func TestLyingLengths(t *testing.T) {
 	var frames []byte // zstd: a frame header that claims 2^40 bytes
 	frames = append(frames, 0x28, 0xb5, 0x2f, 0xfd, 0xe0)
 	frames = binary.LittleEndian.AppendUint64(frames, 1<<40)
-	large := binary.LittleEndian.AppendUint64([]byte{0x28, 0xb5, 0x2f, 0xfd, 0xc0, 0x38}, 1<<30) // the same of 2^30, with a small window
+	// the same of 2^30, with a small window
+	large := binary.LittleEndian.AppendUint64([]byte{0x28, 0xb5, 0x2f, 0xfd, 0xc0, 0x38}, 1<<30)
 	cases := map[string][]byte{
 		"arrow stream, metadata 2^31-1": []byte("\xff\xff\xff\xff\xff\xff\xff\x7f"),
 		"arrow stream, metadata -1":     []byte("\xff\xff\xff\xff\xff\xff\xff\xff"),
-		"arrow file, footer 2^31-1":     []byte("ARROW1\x00\x00\xff\xff\xff\xff\x00\x00\x00\x00\xff\xff\xff\x7fARROW1"),
-		"parquet, footer 2^32-1":        []byte("PAR1\xff\xff\xff\xffPAR1"),
-		"parquet, list of 2^31-1":       []byte("PAR1\x15\x02\x29\xfc\xff\xff\xff\xff\x07\x0a\x00\x00\x00PAR1"),
+		"arrow file, footer 2^31-1": []byte(
+			"ARROW1\x00\x00\xff\xff\xff\xff\x00\x00\x00\x00\xff\xff\xff\x7fARROW1"),
+		"parquet, footer 2^32-1": []byte("PAR1\xff\xff\xff\xffPAR1"),
+		"parquet, list of 2^31-1": []byte(
+			"PAR1\x15\x02\x29\xfc\xff\xff\xff\xff\x07\x0a\x00\x00\x00PAR1"),
 	}
 	var most uint64
 	for name, text := range cases {
@@ -229,22 +240,28 @@ func TestLyingLengths(t *testing.T) {
 		src      []byte
 		n, codec int64
 	}{
-		"zstd header":       {frames, 5, codecZstd},
-		"zstd empty block":  {append(bytes.Clone(frames), 1, 0, 0), 5, codecZstd},
-		"zstd one block":    {append(bytes.Clone(frames), 0x29, 0, 0, 'h', 'e', 'l', 'l', 'o'), 5, codecZstd},
+		"zstd header":      {frames, 5, codecZstd},
+		"zstd empty block": {append(bytes.Clone(frames), 1, 0, 0), 5, codecZstd},
+		"zstd one block": {append(bytes.Clone(frames), 0x29, 0, 0, 'h', 'e', 'l', 'l', 'o'), 5,
+			codecZstd},
 		"zstd second frame": {append(bytes.Clone(good), frames...), 5, codecZstd},
 		"zstd too few":      {good, 6, codecZstd},
 		// What follows the library itself would take.
 		"zstd 1 GiB":               {append(bytes.Clone(large), 1, 0, 0), 5, codecZstd},
 		"zstd 1 GiB, second frame": {slices.Concat(good, large, []byte{1, 0, 0}), 5, codecZstd},
-		"zstd skippable frame":     {[]byte{0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 0, 0}, 0, codecZstd},
-		"zstd window of 32 MiB":    {[]byte{0x28, 0xb5, 0x2f, 0xfd, 0, 0x78, 0x29, 0, 0, 'h', 'e', 'l', 'l', 'o'}, 5, codecZstd},
-		"zstd 1000 long blocks":    {slices.Concat([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, 0x38}, bytes.Repeat([]byte{2, 0, 0x10, 'a'}, 1000), []byte{1, 0, 0}), 5, codecZstd},
-		"snappy":                   {binary.AppendUvarint(nil, 1<<32-1), 5, codecSnappy},
-		"snappy too many":          {snappy.Encode(nil, []byte("hello")), 4, codecSnappy},
-		"lz4 raw":                  {[]byte{0xff, 0xff, 0xff}, 5, codecLZ4Raw},
-		"lz4":                      {[]byte{4, 0x22, 0x4d, 0x18, 0x40, 0x40, 0xc0}, 5, codecLZ4},
-		"gzip":                     {[]byte{0x1f, 0x8b}, 5, codecGzip},
+		"zstd skippable frame": {[]byte{0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 0, 0}, 0,
+			codecZstd},
+		"zstd window of 32 MiB": {
+			[]byte{0x28, 0xb5, 0x2f, 0xfd, 0, 0x78, 0x29, 0, 0, 'h', 'e', 'l', 'l', 'o'}, 5,
+			codecZstd},
+		"zstd 1000 long blocks": {
+			slices.Concat([]byte{0x28, 0xb5, 0x2f, 0xfd, 0, 0x38},
+				bytes.Repeat([]byte{2, 0, 0x10, 'a'}, 1000), []byte{1, 0, 0}), 5, codecZstd},
+		"snappy":          {binary.AppendUvarint(nil, 1<<32-1), 5, codecSnappy},
+		"snappy too many": {snappy.Encode(nil, []byte("hello")), 4, codecSnappy},
+		"lz4 raw":         {[]byte{0xff, 0xff, 0xff}, 5, codecLZ4Raw},
+		"lz4":             {[]byte{4, 0x22, 0x4d, 0x18, 0x40, 0x40, 0xc0}, 5, codecLZ4},
+		"gzip":            {[]byte{0x1f, 0x8b}, 5, codecGzip},
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -253,7 +270,8 @@ func TestLyingLengths(t *testing.T) {
 		if !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if used := after.TotalAlloc - before.TotalAlloc; used > 16<<20 { // an lz4 reader takes 8 MiB
+		// an lz4 reader takes 8 MiB
+		if used := after.TotalAlloc - before.TotalAlloc; used > 16<<20 {
 			t.Errorf("%s: allocated %d bytes", name, used)
 		}
 	}
@@ -266,7 +284,8 @@ func TestLyingLengths(t *testing.T) {
 // a byte longer than the one before: the size is known before anything is copied.
 func TestDeltaBomb(t *testing.T) {
 	lengths := func(n int, first, step uint64) []byte {
-		b := binary.AppendUvarint(binary.AppendUvarint(binary.AppendUvarint(nil, 128), 4), uint64(n))
+		b := binary.AppendUvarint(binary.AppendUvarint(binary.AppendUvarint(nil, 128), 4),
+			uint64(n))
 		b = binary.AppendUvarint(b, 2*first)
 		for left := n - 1; left > 0; left -= 128 {
 			b = append(binary.AppendUvarint(b, 2*step), 0, 0, 0, 0) // differences of no bits
@@ -282,7 +301,8 @@ func TestDeltaBomb(t *testing.T) {
 		return h
 	}
 	out, err := plainDelta(header(3), nil, page(3), 1<<20)
-	if want := "\x01\x00\x00\x00x\x02\x00\x00\x00xx\x03\x00\x00\x00xxx"; err != nil || string(out) != want {
+	if want := "\x01\x00\x00\x00x\x02\x00\x00\x00xx\x03\x00\x00\x00xxx"; err != nil ||
+		string(out) != want {
 		t.Errorf("%q, %v: want %q", out, err, want)
 	}
 	before := hostile.Allocated()
@@ -294,12 +314,16 @@ func TestDeltaBomb(t *testing.T) {
 		t.Errorf("allocated %d bytes", used)
 	}
 	for name, bad := range map[string][]byte{
-		"shares more than there is": slices.Concat(lengths(2, 3, 0), lengths(2, 1, 0), []byte("xx")),
-		"fewer suffixes":            slices.Concat(lengths(3, 0, 1), lengths(2, 1, 0), []byte("xx")),
-		"letters are missing":       slices.Concat(lengths(2, 0, 1), lengths(2, 1, 0), []byte("x")),
-		"more letters":              slices.Concat(lengths(2, 0, 1), lengths(2, 1, 0), []byte("xxx")),
-		"negative length":           slices.Concat([]byte{128, 1, 4, 1, 1}, lengths(1, 1, 0), []byte("x")),
-		"empty":                     nil,
+		"shares more than there is": slices.Concat(lengths(2, 3, 0), lengths(2, 1, 0),
+			[]byte("xx")),
+		"fewer suffixes": slices.Concat(lengths(3, 0, 1), lengths(2, 1, 0),
+			[]byte("xx")),
+		"letters are missing": slices.Concat(lengths(2, 0, 1), lengths(2, 1, 0), []byte("x")),
+		"more letters": slices.Concat(lengths(2, 0, 1), lengths(2, 1, 0),
+			[]byte("xxx")),
+		"negative length": slices.Concat([]byte{128, 1, 4, 1, 1}, lengths(1, 1, 0),
+			[]byte("x")),
+		"empty": nil,
 	} {
 		err := guard(func() error { _, err := plainDelta(header(3), nil, bad, 1<<20); return err })
 		if !errors.Is(err, ErrCorrupt) || strings.Contains(err.Error(), "runtime error") {
@@ -350,7 +374,8 @@ func fuzzFile(f *testing.F, name string) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		before := hostile.Allocated()
 		err := tryFile(t, path, text)
-		if err != nil && (!strings.HasPrefix(err.Error(), "data: ") || strings.Contains(err.Error(), "\n")) {
+		if err != nil && (!strings.HasPrefix(err.Error(), "data: ") ||
+			strings.Contains(err.Error(), "\n")) {
 			t.Error(err)
 		}
 		if used := hostile.Allocated() - before; used > 64<<20+2*uint64(len(text)) {
@@ -372,7 +397,8 @@ func FuzzCSV(f *testing.F) {
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte("\x05\x10hello"), int64(5), codecSnappy)
 	f.Add([]byte("\x8f\x02\x80hello\x03"), int64(5), codecBrotli)
-	f.Add([]byte{0x28, 0xb5, 0x2f, 0xfd, 4, 0, 41, 0, 0, 'h', 'e', 'l', 'l', 'o'}, int64(5), codecZstd)
+	f.Add([]byte{0x28, 0xb5, 0x2f, 0xfd, 4, 0, 41, 0, 0, 'h', 'e', 'l', 'l', 'o'}, int64(5),
+		codecZstd)
 	f.Fuzz(func(t *testing.T, src []byte, n, codec int64) {
 		if n < 0 || n > maxDecoded(int64(len(src))) || codec < 0 || codec > codecBrotli {
 			return

@@ -37,7 +37,8 @@ type FileInfo struct {
 func Inspect(s *Set, at int) Info {
 	info := Info{
 		Path: s.path, Format: s.Format(), Rows: s.Len(), Bytes: s.bytes,
-		Columns: s.columns, Read: s.has, Teacher: s.HasTeacher(), At: at, Notes: s.Notes(), Warnings: s.Warnings(),
+		Columns: s.columns, Read: s.has, Teacher: s.HasTeacher(), At: at, Notes: s.Notes(),
+		Warnings: s.Warnings(),
 	}
 	if suspect, _ := s.Overlooked(); suspect != "" {
 		info.Warnings = append(info.Warnings, suspect)
@@ -45,7 +46,8 @@ func Inspect(s *Set, at int) Info {
 	for i, f := range s.files {
 		info.Files = append(info.Files, FileInfo{s.names[i], f.format(), rowsIn(f)})
 	}
-	for _, column := range []string{s.layouts[0].input, s.layouts[0].system, s.layouts[0].tools, s.layouts[0].thought} {
+	for _, column := range []string{s.layouts[0].input, s.layouts[0].system, s.layouts[0].tools,
+		s.layouts[0].thought} {
 		if slices.ContainsFunc(s.columns, func(c Column) bool { return c.Name == column }) {
 			info.More = append(info.More, column)
 		}
@@ -61,7 +63,8 @@ func Inspect(s *Set, at int) Info {
 // String lays the description out for a terminal.
 func (in Info) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s, %s, %s in %s\n", in.Path, in.Format, countOf(in.Rows, "row"), byteSize(in.Bytes), countOf(len(in.Files), "file"))
+	fmt.Fprintf(&b, "%s: %s, %s, %s in %s\n", in.Path, in.Format, countOf(in.Rows, "row"),
+		byteSize(in.Bytes), countOf(len(in.Files), "file"))
 	if len(in.Files) > 1 {
 		for _, f := range in.Files {
 			fmt.Fprintf(&b, "  %s: %s, %s\n", f.Name, f.Format, countOf(f.Rows, "row"))
@@ -69,11 +72,14 @@ func (in Info) String() string {
 	}
 	b.WriteString("columns\n")
 	used := map[string]string{
-		in.Read.Content: "conversation", in.Read.Teacher: "teacher's answer", in.Read.Response: "given answer",
-		in.Read.PromptIDs: "prompt tokens", in.Read.ResponseIDs: "answer tokens", in.Read.ID: "name of the row", in.Read.Finish: "how the answer ended",
+		in.Read.Content: "conversation", in.Read.Teacher: "teacher's answer",
+		in.Read.Response:  "given answer",
+		in.Read.PromptIDs: "prompt tokens", in.Read.ResponseIDs: "answer tokens",
+		in.Read.ID: "name of the row", in.Read.Finish: "how the answer ended",
 	}
 	for _, column := range in.More {
-		used[column] = cmp.Or(map[string]string{"tools": "tools", "reasoning_content": "the teacher's thought"}[column], "more of the prompt")
+		used[column] = cmp.Or(map[string]string{"tools": "tools",
+			"reasoning_content": "the teacher's thought"}[column], "more of the prompt")
 	}
 	for _, c := range in.Columns {
 		fmt.Fprintf(&b, "  %-20s %s", c.Name, c.Type)

@@ -42,7 +42,8 @@ type jsonBatch struct {
 
 // add notes the next row, which stands from at to end.
 func (s *jsonSource) add(at, end int64) {
-	if b := len(s.batches) - 1; b < 0 || s.batches[b].n >= jsonBatchRows || at-s.batches[b].at >= jsonBatchSize {
+	if b := len(s.batches) - 1; b < 0 || s.batches[b].n >= jsonBatchRows ||
+		at-s.batches[b].at >= jsonBatchSize {
 		s.batches = append(s.batches, jsonBatch{first: s.n, at: at})
 	}
 	b := &s.batches[len(s.batches)-1]
@@ -112,7 +113,8 @@ func openArray(file *os.File, size int64, advance func(bytes int)) (source, erro
 		return nil, fmt.Errorf("after row %d: %v: %w: repair the file", s.n, err, jsonFault(err))
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, fmt.Errorf("after row %d: text after the array: %w: repair the file", s.n, ErrCorrupt)
+		return nil, fmt.Errorf("after row %d: text after the array: %w: repair the file", s.n,
+			ErrCorrupt)
 	}
 	return s, s.index()
 }
@@ -127,7 +129,8 @@ func jsonFault(err error) error {
 
 func (s *jsonSource) checkRow(n int64) error {
 	if n > maxJSONRow {
-		return fmt.Errorf("row %d: longer than %d MiB: write one JSON object per line", s.n, maxJSONRow>>20)
+		return fmt.Errorf("row %d: longer than %d MiB: write one JSON object per line", s.n,
+			maxJSONRow>>20)
 	}
 	return nil
 }
@@ -145,7 +148,8 @@ func (s *jsonSource) index() error {
 			batch, next = loaded.(*jsonRows), next+1
 		}
 		err := eachKey(batch.list[i-batch.first], func(key string, value json.RawMessage) error {
-			if !slices.ContainsFunc(s.columns, func(c Column) bool { return c.Name == key }) && string(value) != "null" {
+			if !slices.ContainsFunc(s.columns, func(c Column) bool { return c.Name == key }) &&
+				string(value) != "null" {
 				s.columns = append(s.columns, Column{Name: key, Type: jsonType(value)})
 			}
 			if value[0] == '[' {
@@ -177,7 +181,8 @@ func (s *jsonSource) noteTurn(column string, value json.RawMessage) {
 		if turn[0] != '{' {
 			return
 		}
-		_ = eachKey(turn, func(key string, value json.RawMessage) error { // a fault is told with its row
+		// a fault is told with its row
+		_ = eachKey(turn, func(key string, value json.RawMessage) error {
 			if !slices.Contains(s.turns[column], key) && string(value) != "null" {
 				s.turns[column] = append(s.turns[column], key)
 			}
@@ -236,7 +241,8 @@ func (s *jsonSource) load(b int) (rows, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &jsonRows{src: s, first: at.first, bytes: int64(len(buf)), list: make([]json.RawMessage, 0, at.n)}
+	r := &jsonRows{src: s, first: at.first, bytes: int64(len(buf)),
+		list: make([]json.RawMessage, 0, at.n)}
 	if s.name == "json" {
 		array, ok := slices.Concat([]byte("["), buf, []byte("]")), false
 		if r.list, ok = scanList(r.list, array); !ok {
@@ -250,7 +256,8 @@ func (s *jsonSource) load(b int) (rows, error) {
 		}
 	}
 	if err != nil || len(r.list) != at.n {
-		return nil, damaged("%d rows, not %d, from row %d on: file changed since it was opened", len(r.list), at.n, at.first)
+		return nil, damaged("%d rows, not %d, from row %d on: file changed since it was opened",
+			len(r.list), at.n, at.first)
 	}
 	return r, nil
 }
@@ -316,7 +323,8 @@ func (r *jsonRows) at(i int) (rawRow, error) {
 			raw.promptIDs, err = jsonIDs(key, value)
 		case cols.ResponseIDs:
 			raw.responseIDs, err = jsonIDs(key, value)
-		case "content", "messages", "conversations", "conversation", "prompt", "instruction", "question":
+		case "content", "messages", "conversations", "conversation", "prompt", "instruction",
+			"question":
 			raw.elsewhere = key
 		default:
 			if slices.Contains(cols.watched, key) && !jsonBlank(value) {
@@ -348,7 +356,8 @@ func eachKey(object []byte, f func(key string, value json.RawMessage) error) err
 	if t, err := d.Token(); err != nil {
 		return fmt.Errorf("%v: %w", err, jsonFault(err))
 	} else if t != json.Delim('{') {
-		return fmt.Errorf("%s: not a JSON object: %w", preview(string(bytes.TrimSpace(object)), 20), ErrCorrupt)
+		return fmt.Errorf("%s: not a JSON object: %w", preview(string(bytes.TrimSpace(object)), 20),
+			ErrCorrupt)
 	}
 	seen := map[string]bool{}
 	for d.More() {
@@ -362,8 +371,11 @@ func eachKey(object []byte, f func(key string, value json.RawMessage) error) err
 		}
 		var value json.RawMessage
 		if err := d.Decode(&value); err != nil {
-			if text := err.Error(); strings.HasPrefix(text, "invalid character 'N'") || strings.HasPrefix(text, "invalid character 'I'") || strings.HasSuffix(text, "in numeric literal") {
-				return fmt.Errorf("key %q: %v: %w: NaN and Infinity are not JSON: write null", key, err, jsonFault(err))
+			if text := err.Error(); strings.HasPrefix(text, "invalid character 'N'") ||
+				strings.HasPrefix(text, "invalid character 'I'") ||
+				strings.HasSuffix(text, "in numeric literal") {
+				return fmt.Errorf("key %q: %v: %w: NaN and Infinity are not JSON: write null", key,
+					err, jsonFault(err))
 			}
 			return fmt.Errorf("key %q: %v: %w", key, err, jsonFault(err))
 		}
@@ -387,7 +399,8 @@ func eachKey(object []byte, f func(key string, value json.RawMessage) error) err
 func jsonText(column string, value json.RawMessage) (text, error) {
 	var s string
 	if value[0] != '"' {
-		return text{}, &rowFault{column, preview(string(value), 20), "not a string", "write it as text"}
+		return text{}, &rowFault{column, preview(string(value), 20), "not a string",
+			"write it as text"}
 	}
 	if utf8.Valid(value) && skipString(value, 0) == len(value) {
 		return text{unquote(value), true}, nil
@@ -456,7 +469,8 @@ func (l layout) jsonTurns(column string, value json.RawMessage) (c conversation,
 				w, fault := strconv.ParseFloat(string(value), 64)
 				t.context = t.context || fault == nil && w == 0
 			case key == trainKey:
-				if t.context = t.context || string(value) == "false"; value[0] != 't' && value[0] != 'f' {
+				if t.context = t.context || string(value) == "false"; value[0] != 't' &&
+					value[0] != 'f' {
 					err = &rowFault{key, preview(string(value), 20), "neither true nor false", ""}
 				}
 			case key == "tool_calls":
@@ -533,9 +547,10 @@ type rawTurn struct {
 	calls         JSON
 	id, name      text
 	thought       text
-	refused       string   // key under which the turn calls tools in a form that is not read; "" is none
-	context       bool     // weight 0, or "train": false
-	unread        []string // watched keys that say something
+	// key under which the turn calls tools in a form that is not read; "" is none
+	refused string
+	context bool     // weight 0, or "train": false
+	unread  []string // watched keys that say something
 }
 
 // conversation is turns with what a Message does not carry.
@@ -552,13 +567,18 @@ func (c *conversation) add(l layout, column string, t rawTurn) error {
 	case !t.role.ok:
 		return &rowFault{column, turn, "has no " + l.role, needs}
 	case t.refused != "":
-		return &rowFault{column, turn, "has " + t.refused + ", which gad does not read", "write tool_calls, or remove the row"}
+		return &rowFault{column, turn, "has " + t.refused + ", which gad does not read",
+			"write tool_calls, or remove the row"}
 	case t.part != "":
-		return &rowFault{column, turn, fmt.Sprintf("its %s has a part of type %q, and only text is read", l.text, t.part), "remove the row"}
+		return &rowFault{column, turn,
+			fmt.Sprintf("its %s has a part of type %q, and only text is read", l.text, t.part),
+			"remove the row"}
 	case !t.content.ok && t.calls == "":
 		return &rowFault{column, turn, "has no " + l.text, needs}
 	}
-	c.turns = append(c.turns, Message{Role: t.role.s, Content: t.content.s, Thinking: t.thought.s, ToolCalls: t.calls, ToolCallID: t.id.s, Name: t.name.s, Context: t.context})
+	c.turns = append(c.turns,
+		Message{Role: t.role.s, Content: t.content.s, Thinking: t.thought.s, ToolCalls: t.calls,
+			ToolCallID: t.id.s, Name: t.name.s, Context: t.context})
 	for _, key := range t.unread {
 		if name := column + "[]." + key; !slices.Contains(c.unread, name) {
 			c.unread = append(c.unread, name)
@@ -583,7 +603,8 @@ func (l layout) stringTurns(column, s string) (conversation, error) {
 	t := strings.TrimSpace(s)
 	switch {
 	case strings.HasPrefix(t, "[{'"): // what str() makes of a list of dicts
-		return conversation{}, &rowFault{column, preview(t, 40), "a conversation as Python prints it, not text", "write it as JSON (json.dumps)"}
+		return conversation{}, &rowFault{column, preview(t, 40),
+			"a conversation as Python prints it, not text", "write it as JSON (json.dumps)"}
 	case !strings.HasPrefix(t, "[") || !json.Valid([]byte(t)):
 		return conversation{turns: []Message{{Role: "user", Content: s}}}, nil
 	}
@@ -593,7 +614,8 @@ func (l layout) stringTurns(column, s string) (conversation, error) {
 	case has(l.role) || has(l.text):
 		return l.jsonTurns(column, json.RawMessage(t))
 	case has("from") && has("value") || has("role") && has("content"):
-		return conversation{}, &rowFault{column, preview(t, 40), "its turns have the keys " + quoted(keys), renamed(column, keys)}
+		return conversation{}, &rowFault{column, preview(t, 40),
+			"its turns have the keys " + quoted(keys), renamed(column, keys)}
 	}
 	return conversation{turns: []Message{{Role: "user", Content: s}}}, nil
 }
@@ -614,7 +636,8 @@ func turnKeysOf(list string) (keys []string) {
 func jsonIDs(column string, value json.RawMessage) ([]int32, error) {
 	ids := []int32{}
 	if err := json.Unmarshal(value, &ids); err != nil {
-		return nil, &rowFault{column, preview(string(value), 20), "not a list of token ids", "write integers from 0 to 2^31-1"}
+		return nil, &rowFault{column, preview(string(value), 20), "not a list of token ids",
+			"write integers from 0 to 2^31-1"}
 	}
 	return ids, checkIDs(column, ids)
 }
@@ -623,7 +646,8 @@ func jsonIDs(column string, value json.RawMessage) ([]int32, error) {
 func checkIDs(column string, ids []int32) error {
 	for i, id := range ids {
 		if id < 0 {
-			return &rowFault{column, fmt.Sprintf("element %d is %d", i, id), "not a token id", "write integers from 0 to 2^31-1"}
+			return &rowFault{column, fmt.Sprintf("element %d is %d", i, id), "not a token id",
+				"write integers from 0 to 2^31-1"}
 		}
 	}
 	return nil

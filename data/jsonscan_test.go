@@ -32,14 +32,17 @@ func scanAgrees(t *testing.T, text []byte) (scanned bool) {
 		var s string
 		if f.value[0] == '"' && utf8.Valid(f.value) {
 			if err := json.Unmarshal(f.value, &s); err != nil || s != unquote(f.value) {
-				t.Fatalf("%q: text %q, and encoding/json says %q, %v", f.value, unquote(f.value), s, err)
+				t.Fatalf("%q: text %q, and encoding/json says %q, %v", f.value, unquote(f.value), s,
+					err)
 			}
 		}
 		if f.value[0] == '[' {
 			var want []json.RawMessage
 			list, ok := scanList(nil, f.value)
-			if err := json.Unmarshal(f.value, &want); err != nil || !ok || fmt.Sprintf("%s", list) != fmt.Sprintf("%s", want) {
-				t.Fatalf("%q: list %s, %v, and encoding/json says %s, %v", f.value, list, ok, want, err)
+			if err := json.Unmarshal(f.value, &want); err != nil || !ok ||
+				fmt.Sprintf("%s", list) != fmt.Sprintf("%s", want) {
+				t.Fatalf("%q: list %s, %v, and encoding/json says %s, %v", f.value, list, ok, want,
+					err)
 			}
 		}
 	}

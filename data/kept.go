@@ -61,7 +61,8 @@ func (k Keep) warn(format string, args ...any) {
 
 const (
 	keptSuffix = ".rows"
-	keptMagic  = "gadrows\x05" // the last byte is the version: raise it when rows are read or kept otherwise
+	// the last byte is the version: raise it when rows are read or kept otherwise
+	keptMagic  = "gadrows\x05"
 	entrySize  = 44
 	footSize   = 92
 	keepFree   = 1 << 30   // bytes of the disk that are left to others
@@ -126,7 +127,8 @@ func readEntry(b []byte) (e entry, err error) {
 // appendRecord writes a row: the tokens of prompt and answer, then its texts, each
 // with its length before it.
 func appendRecord(b []byte, ex Example) []byte {
-	b = slices.Grow(b, 4*(len(ex.Prompt)+len(ex.Answer)+len(ex.ResponseIDs))+len(ex.Teacher)+len(ex.Response)+256)
+	b = slices.Grow(b, 4*(len(ex.Prompt)+len(ex.Answer)+len(ex.ResponseIDs))+len(ex.Teacher)+len(
+		ex.Response)+256)
 	str := func(s string) { b = append(binary.AppendUvarint(b, uint64(len(s))), s...) }
 	b = appendIDs(appendIDs(b, ex.Prompt), ex.Answer)
 	given := byte(0) // the prompt came as tokens
@@ -308,10 +310,12 @@ func openKept(keep Keep, path string, key [sha256.Size]byte, n int) (k *keptRows
 		return nil, damaged("does not end as a file of rows does")
 	case crc32.Checksum(end[:len(end)-4], castagnoli) != le.Uint32(foot[88:]):
 		return nil, damaged("its checksum is wrong")
-	case [sha256.Size]byte(foot[8:40]) != key || le.Uint64(foot[72:]) != uint64(n) || le.Uint64(foot[80:]) != uint64(table):
+	case [sha256.Size]byte(foot[8:40]) != key || le.Uint64(foot[72:]) != uint64(n) ||
+		le.Uint64(foot[80:]) != uint64(table):
 		return nil, damaged("holds other rows than its name says")
 	}
-	k = &keptRows{keep: keep, path: path, file: f, n: n, size: info.Size(), digest: hex.EncodeToString(foot[40:72])}
+	k = &keptRows{keep: keep, path: path, file: f, n: n, size: info.Size(),
+		digest: hex.EncodeToString(foot[40:72])}
 	for b := range blocks {
 		k.blocks = append(k.blocks, int64(le.Uint64(end[8*b:])))
 	}
@@ -443,7 +447,9 @@ func (s *Set) stamp() (stamp []string) {
 // they are read, the encoder, and the program.
 func (s *Set) keptKey(encoder string) (key [sha256.Size]byte, err error) {
 	h := sha256.New()
-	for _, text := range append([]string{keptMagic, encoder, fmt.Sprintf("%+v %s %s", s.opt.Columns, s.opt.Format, s.opt.Turns)}, program()...) {
+	for _, text := range append(
+		[]string{keptMagic, encoder,
+			fmt.Sprintf("%+v %s %s", s.opt.Columns, s.opt.Format, s.opt.Turns)}, program()...) {
 		hashString(h, text)
 	}
 	type chunk struct {
@@ -555,7 +561,8 @@ func (b *keeping) begin() error {
 // room says whether there is room for more.
 func (b *keeping) room() error {
 	if b.keep.Most > 0 && b.at > b.keep.Most {
-		return fmt.Errorf("the encoded rows of %s are more than data.cache_gb %.3g: raise that", b.set.path, float64(b.keep.Most)/1e9)
+		return fmt.Errorf("the encoded rows of %s are more than data.cache_gb %.3g: raise that",
+			b.set.path, float64(b.keep.Most)/1e9)
 	}
 	// Encoded rows take two to four times the bytes of the data.
 	want := int64(keepFree)
@@ -578,7 +585,8 @@ func (b *keeping) add(m Measure, row Row, record []byte) {
 		return
 	}
 	hashRow(b.digest, row)
-	b.entries = appendEntry(b.entries, entry{m, b.at, len(record), crc32.Checksum(record, castagnoli)})
+	b.entries = appendEntry(b.entries,
+		entry{m, b.at, len(record), crc32.Checksum(record, castagnoli)})
 	b.write(record)
 	if b.n++; b.n%window == 0 {
 		b.endBlock()

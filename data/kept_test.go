@@ -149,11 +149,14 @@ func passAs(t *testing.T, path string, read Options, o EncodeOptions, then func(
 func (p passed) equal(t *testing.T, what string, want passed) {
 	t.Helper()
 	if p.err != want.err || p.digest != want.digest || !slices.Equal(p.measures, want.measures) {
-		t.Fatalf("%s: digest %.12s and %d measures (%s), want %.12s and %d (%s)", what, p.digest, len(p.measures), p.err, want.digest, len(want.measures), want.err)
+		t.Fatalf("%s: digest %.12s and %d measures (%s), want %.12s and %d (%s)", what, p.digest,
+			len(p.measures), p.err, want.digest, len(want.measures), want.err)
 	}
 	for i := range want.rows {
-		if !reflect.DeepEqual(p.examples[i], want.examples[i]) || !reflect.DeepEqual(p.rows[i], want.rows[i]) {
-			t.Fatalf("%s: row %d is\n%+v\n%+v\nwant\n%+v\n%+v", what, i, p.examples[i], p.rows[i], want.examples[i], want.rows[i])
+		if !reflect.DeepEqual(p.examples[i], want.examples[i]) ||
+			!reflect.DeepEqual(p.rows[i], want.rows[i]) {
+			t.Fatalf("%s: row %d is\n%+v\n%+v\nwant\n%+v\n%+v", what, i, p.examples[i], p.rows[i],
+				want.examples[i], want.rows[i])
 		}
 	}
 }
@@ -183,20 +186,25 @@ func TestKeptRows(t *testing.T) {
 	cold.equal(t, "cold", want)
 	warm := pass(t, path, keep, nil)
 	warm.equal(t, "warm", want)
-	if files := keptFiles(t, dir); cold.calls != keptTestRows || warm.calls != 0 || len(files) != 1 || len(cold.warnings)+len(warm.warnings) > 0 {
-		t.Errorf("%d rows encoded, then %d; files %v; %q %q", cold.calls, warm.calls, files, cold.warnings, warm.warnings)
+	if files := keptFiles(t, dir); cold.calls != keptTestRows || warm.calls != 0 ||
+		len(files) != 1 || len(cold.warnings)+len(warm.warnings) > 0 {
+		t.Errorf("%d rows encoded, then %d; files %v; %q %q", cold.calls, warm.calls, files,
+			cold.warnings, warm.warnings)
 	}
 
 	// A prompt over the limit is refused in the same words.
 	short := EncodeOptions{Limits: Limits{MaxPrompt: 13}}
 	long := pass(t, path, short, nil)
 	short.Keep = keep.Keep
-	if again := pass(t, path, short, nil); long.err == "" || again.err != long.err || !slices.Equal(again.measures, long.measures) {
-		t.Errorf("over the limit: %q after %d rows, want %q after %d", again.err, len(again.measures), long.err, len(long.measures))
+	if again := pass(t, path, short, nil); long.err == "" || again.err != long.err ||
+		!slices.Equal(again.measures, long.measures) {
+		t.Errorf("over the limit: %q after %d rows, want %q after %d", again.err,
+			len(again.measures), long.err, len(long.measures))
 	}
 
 	// Small data, an encoder that cannot be named, and a part of the rows make no file.
-	for _, k := range []Keep{{Dir: dir, Encoder: "bytes", Least: 1 << 20}, {Dir: dir}, {Encoder: "bytes"}} {
+	for _, k := range []Keep{{Dir: dir, Encoder: "bytes", Least: 1 << 20}, {Dir: dir},
+		{Encoder: "bytes"}} {
 		if p := pass(t, path, EncodeOptions{Keep: k}, nil); p.calls != keptTestRows {
 			t.Errorf("%+v: %d rows encoded", k, p.calls)
 		}
@@ -227,8 +235,10 @@ func TestKeptRowsAreOfTheirData(t *testing.T) {
 	changed := pass(t, path, keep, nil)
 	changed.equal(t, "changed", want)
 	other := pass(t, path, EncodeOptions{Keep: Keep{Dir: dir, Encoder: "others"}}, nil)
-	if files := keptFiles(t, dir); changed.calls != keptTestRows || other.calls != keptTestRows || len(files) != 3 {
-		t.Errorf("%d rows encoded after a change, %d for another encoder; files %v", changed.calls, other.calls, files)
+	if files := keptFiles(t, dir); changed.calls != keptTestRows || other.calls != keptTestRows ||
+		len(files) != 3 {
+		t.Errorf("%d rows encoded after a change, %d for another encoder; files %v", changed.calls,
+			other.calls, files)
 	}
 
 	// A row that training refuses, or a pass that ends early, leaves nothing.
@@ -238,7 +248,8 @@ func TestKeptRowsAreOfTheirData(t *testing.T) {
 		}
 		return row
 	})
-	if p := pass(t, bad, keep, nil); !strings.Contains(p.err, "row 2000: no teacher answer") || len(p.measures) != 2000 {
+	if p := pass(t, bad, keep, nil); !strings.Contains(p.err, "row 2000: no teacher answer") ||
+		len(p.measures) != 2000 {
 		t.Errorf("%q after %d rows", p.err, len(p.measures))
 	}
 	s := openTest(t, bad)
@@ -258,17 +269,20 @@ func TestKeptRowsAreOfTheirReading(t *testing.T) {
 	other.Content, other.Teacher = "question", "completion"
 	keep := EncodeOptions{Keep: Keep{Dir: t.TempDir(), Encoder: "bytes"}}
 	digests := map[string]bool{}
-	for _, read := range []Options{{Format: FormatPromptCompletion}, {Format: FormatPreference}, {Format: FormatMessages, Columns: other}} {
+	for _, read := range []Options{{Format: FormatPromptCompletion}, {Format: FormatPreference},
+		{Format: FormatMessages, Columns: other}} {
 		want := passAs(t, path, read, EncodeOptions{}, nil)
 		got := passAs(t, path, read, keep, nil)
 		got.equal(t, read.Format, want)
 		if got.calls != keptTestRows || len(got.rows) == 0 {
-			t.Errorf("%s: %d rows encoded of %d, want all: those of another reading were taken", read.Format, got.calls, len(got.rows))
+			t.Errorf("%s: %d rows encoded of %d, want all: those of another reading were taken",
+				read.Format, got.calls, len(got.rows))
 		}
 		digests[got.digest] = true
 	}
 	if len(digests) != 3 {
-		t.Errorf("%d different data sets, want 3: the rows do not tell the readings apart", len(digests))
+		t.Errorf("%d different data sets, want 3: the rows do not tell the readings apart",
+			len(digests))
 	}
 }
 
@@ -292,8 +306,11 @@ func TestKeptRowsAreNotTrusted(t *testing.T) {
 		"zeros":     func(b []byte) []byte { clear(b[len(b)/4 : len(b)/2]); return b },
 		"start cut": func(b []byte) []byte { return b[8:] },
 	}
-	for _, at := range []int{0, 100, len(good) / 3, len(good) / 2, len(good) - footSize - 8*3 - 100, len(good) - footSize - 3, len(good) - footSize + 2, len(good) - footSize + 20, len(good) - 20, len(good) - 1} {
-		damage[fmt.Sprintf("byte %d of %d", at, len(good))] = func(b []byte) []byte { b[at] ^= 0x10; return b }
+	for _, at := range []int{0, 100, len(good) / 3, len(good) / 2, len(good) - footSize - 8*3 - 100,
+		len(good) - footSize - 3, len(good) - footSize + 2, len(good) - footSize + 20,
+		len(good) - 20, len(good) - 1} {
+		damage[fmt.Sprintf("byte %d of %d", at,
+			len(good))] = func(b []byte) []byte { b[at] ^= 0x10; return b }
 	}
 	for what, change := range damage {
 		if err := os.WriteFile(file, change(slices.Clone(good)), 0o644); err != nil {
@@ -301,7 +318,8 @@ func TestKeptRowsAreNotTrusted(t *testing.T) {
 		}
 		p := pass(t, path, keep, nil)
 		p.equal(t, what, want)
-		if len(p.warnings) != 1 || !strings.HasPrefix(p.warnings[0], file+": ") || !strings.HasSuffix(p.warnings[0], ": rows are encoded again") {
+		if len(p.warnings) != 1 || !strings.HasPrefix(p.warnings[0], file+": ") ||
+			!strings.HasSuffix(p.warnings[0], ": rows are encoded again") {
 			t.Errorf("%s: %q", what, p.warnings)
 		}
 		if b, err := os.ReadFile(file); err == nil && string(b) != string(good) {
@@ -320,7 +338,8 @@ func TestKeptRowsAreNotTrusted(t *testing.T) {
 	}
 	p := pass(t, path, keep, nil)
 	p.equal(t, "foreign", want)
-	if len(p.warnings) != 1 || !strings.Contains(p.warnings[0], "holds other rows than its name says") {
+	if len(p.warnings) != 1 ||
+		!strings.Contains(p.warnings[0], "holds other rows than its name says") {
 		t.Errorf("foreign: %q", p.warnings)
 	}
 	p = pass(t, path, keep, func(*Set) {
@@ -341,7 +360,11 @@ func TestKeptRowsOfTwoRuns(t *testing.T) {
 	var wg sync.WaitGroup
 	got := make([]passed, 4)
 	for i := range got {
-		wg.Go(func() { got[i] = pass(t, path, EncodeOptions{Keep: Keep{Dir: dir, Encoder: "bytes"}}, nil) })
+		wg.Go(
+			func() {
+				got[i] = pass(t, path, EncodeOptions{Keep: Keep{Dir: dir, Encoder: "bytes"}},
+					nil)
+			})
 	}
 	wg.Wait()
 	for i, p := range got {
@@ -373,7 +396,8 @@ func TestKeptRowsSurviveFaults(t *testing.T) {
 		again := pass(t, path, EncodeOptions{Keep: Keep{Dir: dir, Encoder: "bytes"}}, nil)
 		again.equal(t, "after "+faults.Op(at), want)
 	}
-	p := pass(t, path, EncodeOptions{Keep: Keep{FS: vfstest.NewBudget(vfs.OS, 1<<16), Dir: t.TempDir(), Encoder: "bytes"}}, nil)
+	p := pass(t, path, EncodeOptions{
+		Keep: Keep{FS: vfstest.NewBudget(vfs.OS, 1<<16), Dir: t.TempDir(), Encoder: "bytes"}}, nil)
 	p.equal(t, "full disk", want)
 	if len(p.warnings) != 1 || !strings.Contains(p.warnings[0], "are free, which is too little: name a folder on another disk with data.cache_dir, or none") {
 		t.Errorf("full disk: %q", p.warnings)
@@ -411,11 +435,13 @@ func TestKeptRowsAreBounded(t *testing.T) {
 	}
 	keep("c", 2*size+size/2)
 	files := keptFiles(t, dir)
-	if slices.Contains(files, first) || slices.Contains(files, left) || !slices.Contains(files, mine) || !slices.Contains(files, young) || len(files) != 4 {
+	if slices.Contains(files, first) || slices.Contains(files, left) ||
+		!slices.Contains(files, mine) || !slices.Contains(files, young) || len(files) != 4 {
 		t.Errorf("%v: the oldest, %s, should have gone", files, first)
 	}
 	p := keep("d", size/2)
-	if len(p.warnings) != 1 || !strings.Contains(p.warnings[0], "raise that") || len(keptFiles(t, dir)) != 4 {
+	if len(p.warnings) != 1 || !strings.Contains(p.warnings[0], "raise that") ||
+		len(keptFiles(t, dir)) != 4 {
 		t.Errorf("too large: %q, files %v", p.warnings, keptFiles(t, dir))
 	}
 }
@@ -425,7 +451,8 @@ func TestKeptRowsHoldNoMemory(t *testing.T) {
 	held := func(n int) (bytes int64) {
 		var b strings.Builder
 		for i := range n {
-			fmt.Fprintf(&b, "{\"content\":%q,\"teacher_response\":%q}\n", fmt.Sprint("question ", i), strings.Repeat("answer ", 40))
+			fmt.Fprintf(&b, "{\"content\":%q,\"teacher_response\":%q}\n",
+				fmt.Sprint("question ", i), strings.Repeat("answer ", 40))
 		}
 		path, dir := filepath.Join(t.TempDir(), "rows.jsonl"), t.TempDir()
 		if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {

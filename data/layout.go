@@ -9,17 +9,22 @@ import (
 
 // Formats of rows: which columns there are and what they mean.
 const (
-	FormatAuto             = "auto"              // what the columns look like
-	FormatMessages         = "messages"          // a conversation of {role, content} turns, or a prompt; the answer in it or beside it
-	FormatShareGPT         = "sharegpt"          // conversations: {from, value} turns; the last of gpt is the answer
-	FormatAlpaca           = "alpaca"            // instruction, input or context, output or response
+	FormatAuto = "auto" // what the columns look like
+	// a conversation of {role, content} turns, or a prompt; the answer in it or beside it
+	FormatMessages = "messages"
+	// conversations: {from, value} turns; the last of gpt is the answer
+	FormatShareGPT = "sharegpt"
+	// instruction, input or context, output or response
+	FormatAlpaca           = "alpaca"
 	FormatQA               = "qa"                // question, answer and their like
 	FormatPromptCompletion = "prompt_completion" // prompt, completion: text, or turns
-	FormatPreference       = "preference"        // prompt, chosen, rejected: text, or turns; chosen is the answer
+	// prompt, chosen, rejected: text, or turns; chosen is the answer
+	FormatPreference = "preference"
 )
 
 // RowFormats are the values of Options.Format.
-var RowFormats = []string{FormatAuto, FormatMessages, FormatShareGPT, FormatAlpaca, FormatQA, FormatPromptCompletion, FormatPreference}
+var RowFormats = []string{FormatAuto, FormatMessages, FormatShareGPT, FormatAlpaca, FormatQA,
+	FormatPromptCompletion, FormatPreference}
 
 // Options say how the files of a set are read.
 type Options struct {
@@ -60,16 +65,18 @@ type layout struct {
 
 // reads reports whether a column is read.
 func (l layout) reads(column string) bool {
-	return slices.Contains([]string{l.Content, l.Teacher, l.Response, l.PromptIDs, l.ResponseIDs, l.ID, l.Finish, l.input, l.system, l.tools, l.thought}, column)
+	return slices.Contains([]string{l.Content, l.Teacher, l.Response, l.PromptIDs, l.ResponseIDs,
+		l.ID, l.Finish, l.input, l.system, l.tools, l.thought}, column)
 }
 
 // maybePrompt are columns of which the answer may speak: what the teacher saw or thought
 // beside the prompt. Where no format reads them, they are watched.
-var maybePrompt = []string{"input", "context", "system", "system_prompt", "system_message", "history", "functions", "documents", "passage", "images", "image",
+var maybePrompt = []string{"input", "context", "system", "system_prompt", "system_message",
+	"history", "functions", "documents", "passage", "images", "image",
 	"audio", "reasoning", "thinking"}
 
-// oldCallKey is the key of a turn that calls a tool in the form before tool_calls. A row with one is
-// refused: without the call neither the turn nor those after it mean what they say.
+// oldCallKey is the key of a turn that calls a tool in the form before tool_calls. A row with one
+// is refused: without the call neither the turn nor those after it mean what they say.
 const oldCallKey = "function_call"
 
 // trainKey is the key of a turn that says whether it is learned.
@@ -92,8 +99,11 @@ var answersTo = map[string][]string{
 
 // nearContent and nearTeacher are other names that people give to the two columns.
 var (
-	nearContent = []string{"messages", "conversations", "conversation", "message", "dialog", "dialogue", "chat", "turns", "prompt", "instruction", "question", "query", "problem", "user", "human", "input", "inputs", "text"}
-	nearTeacher = []string{"teacher", "teacher_answer", "answer", "output", "completion", "response", "assistant", "bot", "chosen", "solution", "target", "targets", "label"}
+	nearContent = []string{"messages", "conversations", "conversation", "message", "dialog",
+		"dialogue", "chat", "turns", "prompt", "instruction", "question", "query", "problem",
+		"user", "human", "input", "inputs", "text"}
+	nearTeacher = []string{"teacher", "teacher_answer", "answer", "output", "completion",
+		"response", "assistant", "bot", "chosen", "solution", "target", "targets", "label"}
 )
 
 func quoted(names []string) string {
@@ -125,7 +135,8 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 	}
 	fromValue := func(column string) bool {
 		keys := src.turnKeys(column)
-		return slices.Contains(keys, "from") && slices.Contains(keys, "value") && !slices.Contains(keys, "role")
+		return slices.Contains(keys, "from") && slices.Contains(keys, "value") &&
+			!slices.Contains(keys, "role")
 	}
 	found := false
 	if l.format == FormatAuto {
@@ -171,7 +182,8 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 	case FormatQA:
 		l.input = "context"
 		instead(&l.Content, defaults.Content, "question", "query", "problem")
-		instead(&l.Teacher, defaults.Teacher, append([]string{"teacher_response"}, answersTo[l.Content]...)...)
+		instead(&l.Teacher, defaults.Teacher,
+			append([]string{"teacher_response"}, answersTo[l.Content]...)...)
 	case FormatPromptCompletion:
 		instead(&l.Content, defaults.Content, "prompt")
 		instead(&l.Teacher, defaults.Teacher, "teacher_response", "completion", "response")
@@ -189,13 +201,16 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 			l.role, l.text = "from", "value"
 		}
 	default:
-		return l, "", fmt.Errorf("format %q: use %s (setting data.format)", l.format, strings.Join(RowFormats, ", "))
+		return l, "", fmt.Errorf("format %q: use %s (setting data.format)", l.format,
+			strings.Join(RowFormats, ", "))
 	}
 	if !has(l.Content) && (l.format != FormatMessages || !has(l.PromptIDs)) {
 		return l, "", o.noContent(l, src)
 	}
-	if keys := src.turnKeys(l.Content); len(keys) > 0 && !slices.Contains(keys, l.role) && !slices.Contains(keys, l.text) {
-		return l, "", fmt.Errorf("column %q: its turns have the keys %s, not %q and %q: %s", l.Content, quoted(keys), l.role, l.text, renamed(l.Content, keys))
+	if keys := src.turnKeys(l.Content); len(keys) > 0 && !slices.Contains(keys, l.role) &&
+		!slices.Contains(keys, l.text) {
+		return l, "", fmt.Errorf("column %q: its turns have the keys %s, not %q and %q: %s",
+			l.Content, quoted(keys), l.role, l.text, renamed(l.Content, keys))
 	}
 	for _, name := range []string{"system", "system_prompt", "system_message"} {
 		if l.system == "" && has(name) && !l.reads(name) {
@@ -213,9 +228,12 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 	if l.Response == l.Teacher {
 		l.Response = "" // it is the teacher's
 	}
-	for _, column := range []*string{&l.Content, &l.Teacher, &l.Response, &l.PromptIDs, &l.ResponseIDs, &l.ID, &l.Finish, &l.input, &l.system, &l.tools, &l.thought} {
+	for _, column := range []*string{&l.Content, &l.Teacher, &l.Response, &l.PromptIDs,
+		&l.ResponseIDs, &l.ID, &l.Finish, &l.input, &l.system, &l.tools, &l.thought} {
 		if !has(*column) {
-			if late := column == &l.input || column == &l.tools || column == &l.thought; !late || !anyKey(src) { // it may come after the rows that were looked at
+			// it may come after the rows that were looked at
+			if late := column == &l.input || column == &l.tools || column == &l.thought; !late ||
+				!anyKey(src) {
 				*column = ""
 			}
 			continue
@@ -233,7 +251,8 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 		}
 	}
 	if found {
-		note = fmt.Sprintf("read as %s: prompt from column %q%s, %s (data.format=%s)", l.format, l.Content, l.andMore(has), l.whereAnswer(), l.format)
+		note = fmt.Sprintf("read as %s: prompt from column %q%s, %s (data.format=%s)", l.format,
+			l.Content, l.andMore(has), l.whereAnswer(), l.format)
 	} else if l.system != "" {
 		note = fmt.Sprintf("system message from column %q", l.system)
 	}
@@ -267,8 +286,10 @@ func (l layout) andMore(has func(string) bool) string {
 
 // readsMore is the way to have watched columns read, where there is one.
 func (l layout) readsMore(watched []string) string {
-	for _, format := range []struct{ content, format string }{{"instruction", FormatAlpaca}, {"question", FormatQA}} {
-		if l.Content == format.content && l.format == FormatMessages && len(among(watched, "input", "context")) > 0 {
+	for _, format := range []struct{ content, format string }{{"instruction", FormatAlpaca},
+		{"question", FormatQA}} {
+		if l.Content == format.content && l.format == FormatMessages &&
+			len(among(watched, "input", "context")) > 0 {
 			return fmt.Sprintf(": give --format %s (data.format=%s)", format.format, format.format)
 		}
 	}
@@ -283,9 +304,12 @@ func renamed(column string, keys []string) string {
 	case slices.Contains(keys, "role") && slices.Contains(keys, "content"):
 		return "give --format messages (data.format=messages)"
 	}
-	who, what := among(keys, "role", "from", "speaker", "author", "sender", "user", "name", "type"), among(keys, "content", "value", "text", "message", "utterance", "body", "data")
+	who, what :=
+		among(keys, "role", "from", "speaker", "author", "sender", "user", "name", "type"),
+		among(keys, "content", "value", "text", "message", "utterance", "body", "data")
 	if len(who) > 0 && len(what) > 0 {
-		return fmt.Sprintf("rename them: jq -c '.%s |= map({role: .%s, content: .%s})' OLD > NEW", column, who[0], what[0])
+		return fmt.Sprintf("rename them: jq -c '.%s |= map({role: .%s, content: .%s})' OLD > NEW",
+			column, who[0], what[0])
 	}
 	return "rename them"
 }
@@ -326,12 +350,16 @@ func (o Options) noContent(l layout, src source) error {
 	near := alike(names, nearContent)
 	if len(near) > 0 {
 		flags, settings, read := "--content-key "+near[0], "data.content_key="+near[0], near[:1]
-		answers := slices.DeleteFunc(alike(names, nearTeacher), func(n string) bool { return n == near[0] })
+		answers := slices.DeleteFunc(alike(names, nearTeacher),
+			func(n string) bool { return n == near[0] })
 		if !slices.Contains(names, l.Teacher) && len(answers) > 0 {
-			flags, settings, read = flags+" --teacher-key "+answers[0], settings+" data.teacher_key="+answers[0], append(read, answers[0])
+			flags, settings, read =
+				flags+" --teacher-key "+answers[0], settings+" data.teacher_key="+answers[0],
+				append(read, answers[0])
 		}
 		hint = fmt.Sprintf("did you mean %s (%s)?", flags, settings)
-		if lost := slices.DeleteFunc(among(names, maybePrompt...), func(n string) bool { return slices.Contains(read, n) }); len(lost) > 0 {
+		if lost := slices.DeleteFunc(among(names, maybePrompt...),
+			func(n string) bool { return slices.Contains(read, n) }); len(lost) > 0 {
 			hint += fmt.Sprintf(" The student would not see %s", quoted(lost))
 		}
 	}
@@ -344,7 +372,8 @@ func (o Options) noContent(l layout, src source) error {
 	case inside != "" && rowsIn(src) == 1 && src.format() == "jsonl" && len(near) == 0:
 		hint = fmt.Sprintf("if the rows are inside of %q: jq -c '.%s[]' OLD > NEW", inside, inside)
 	}
-	return fmt.Errorf("columns %s: no %q among them, and they are no known format of rows: %s", quoted(names), l.Content, hint)
+	return fmt.Errorf("columns %s: no %q among them, and they are no known format of rows: %s",
+		quoted(names), l.Content, hint)
 }
 
 // alike returns the names that are wanted in any case of letters, in the order of wanted.
@@ -388,18 +417,22 @@ func (s *Set) NeedTeacher() error {
 	if near := alike(names, nearTeacher); len(near) > 0 {
 		hint = fmt.Sprintf(", such as data.teacher_key=%s", near[0])
 	}
-	return fmt.Errorf("data: %s: column %q is missing: name the teacher's column with data.teacher_key%s", s.path, s.opt.Columns.Teacher, hint)
+	return fmt.Errorf(
+		"data: %s: column %q is missing: name the teacher's column with data.teacher_key%s", s.path,
+		s.opt.Columns.Teacher, hint)
 }
 
 // roleNames are ShareGPT's names for who speaks. Others stay as they are.
-var roleNames = map[string]string{"human": "user", "gpt": "assistant", "chatgpt": "assistant", "observation": "tool"}
+var roleNames = map[string]string{"human": "user", "gpt": "assistant", "chatgpt": "assistant",
+	"observation": "tool"}
 
 // conversed puts a row's conversation together.
 //
 // The answer stands behind the prompt, or it is the conversation's last turn of an assistant. When
 // the teacher column says the same as that turn, the turn counts once.
 func (l layout) conversed(raw rawRow) (c conversed, fault *rowFault) {
-	row := Row{Response: raw.response.s, Tools: raw.tools, PromptIDs: raw.promptIDs, ResponseIDs: raw.responseIDs, ID: raw.id.s, Finish: raw.finish.s}
+	row := Row{Response: raw.response.s, Tools: raw.tools, PromptIDs: raw.promptIDs,
+		ResponseIDs: raw.responseIDs, ID: raw.id.s, Finish: raw.finish.s}
 	c.row = row
 	if !raw.turnsOK && raw.promptIDs == nil {
 		column := l.Content
@@ -407,7 +440,10 @@ func (l layout) conversed(raw rawRow) (c conversed, fault *rowFault) {
 			column = l.PromptIDs
 		}
 		if raw.elsewhere != "" {
-			return c, &rowFault{column, "null", fmt.Sprintf("the row has no prompt but that in column %q, and other rows have theirs in %q", raw.elsewhere, column), "write all rows alike, or in a file for each kind"}
+			return c, &rowFault{column, "null",
+				fmt.Sprintf(
+					"the row has no prompt but that in column %q, and other rows have theirs in %q",
+					raw.elsewhere, column), "write all rows alike, or in a file for each kind"}
 		}
 		return c, &rowFault{column, "null", "the row has no prompt", "remove the row"}
 	}
@@ -425,25 +461,34 @@ func (l layout) conversed(raw rawRow) (c conversed, fault *rowFault) {
 		}
 	}
 	if n := len(raw.answer); raw.answerOK {
-		if l.format == FormatPreference && n > 1 && raw.answer[n-1].Role == "assistant" { // the whole conversation
+		// the whole conversation
+		if l.format == FormatPreference && n > 1 && raw.answer[n-1].Role == "assistant" {
 			if k := len(raw.turns); k > n-1 || !slices.Equal(raw.answer[n-1-k:n-1], raw.turns) {
-				return c, &rowFault{l.Teacher, fmt.Sprintf("%d turns", n), fmt.Sprintf("they do not begin with the prompt in column %q", l.Content), "keep the last turn alone"}
+				return c, &rowFault{l.Teacher, fmt.Sprintf("%d turns", n),
+					fmt.Sprintf("they do not begin with the prompt in column %q", l.Content),
+					"keep the last turn alone"}
 			}
 			raw.turns, raw.answer = raw.answer[:n-1:n-1], raw.answer[n-1:]
 		}
 		if n == 0 || raw.answer[len(raw.answer)-1].Role != "assistant" {
-			return c, &rowFault{l.Teacher, countOf(n, "turn"), "the answer must end with a turn of the assistant", "remove the turns behind it"}
+			return c, &rowFault{l.Teacher, countOf(n, "turn"),
+				"the answer must end with a turn of the assistant", "remove the turns behind it"}
 		}
 	}
 	if strings.TrimSpace(raw.input.s) != "" {
 		if len(raw.turns) != 1 {
-			return c, &rowFault{l.input, preview(raw.input.s, 40), fmt.Sprintf("has no place in a prompt of %d turns", len(raw.turns)), "put it into a turn"}
+			return c, &rowFault{l.input, preview(raw.input.s, 40),
+				fmt.Sprintf("has no place in a prompt of %d turns", len(raw.turns)),
+				"put it into a turn"}
 		}
 		raw.turns[0].Content += "\n" + raw.input.s
 	}
 	if strings.TrimSpace(raw.system.s) != "" {
-		if len(raw.turns) > 0 && raw.turns[0].Role == "system" && raw.turns[0].Content != raw.system.s {
-			return c, &rowFault{l.system, preview(raw.system.s, 40), "differs from the system turn " + preview(raw.turns[0].Content, 40), "keep the system message in one place only"}
+		if len(raw.turns) > 0 && raw.turns[0].Role == "system" &&
+			raw.turns[0].Content != raw.system.s {
+			return c, &rowFault{l.system, preview(raw.system.s, 40),
+				"differs from the system turn " + preview(raw.turns[0].Content, 40),
+				"keep the system message in one place only"}
 		}
 		if len(raw.turns) > 0 && raw.turns[0].Role != "system" {
 			raw.turns = append([]Message{{Role: "system", Content: raw.system.s}}, raw.turns...)
@@ -456,7 +501,9 @@ func (l layout) conversed(raw rawRow) (c conversed, fault *rowFault) {
 	if k := len(raw.answer); k > 0 {
 		if n := len(raw.turns); n > 0 && raw.turns[n-1].Role == "assistant" && k == 1 {
 			if last, answer := raw.turns[n-1], raw.answer[0]; last.Content != answer.Content {
-				return c, &rowFault{l.Teacher, preview(answer.Content, 40), "differs from the last assistant turn " + preview(last.Content, 40), "keep the teacher's answer in one place only"}
+				return c, &rowFault{l.Teacher, preview(answer.Content, 40),
+					"differs from the last assistant turn " + preview(last.Content, 40),
+					"keep the teacher's answer in one place only"}
 			} else if !answer.acts() { // the turn may know more
 				raw.answer[0] = last
 				raw.answer[0].Context = false
@@ -465,12 +512,14 @@ func (l layout) conversed(raw rawRow) (c conversed, fault *rowFault) {
 		}
 		c.turns, c.first = slices.Concat(raw.turns, raw.answer), len(raw.turns)
 	}
-	if n := len(c.turns); strings.TrimSpace(raw.thought.s) != "" && n > 0 && c.turns[n-1].Role == "assistant" && c.turns[n-1].Thinking == "" {
+	if n := len(c.turns); strings.TrimSpace(raw.thought.s) != "" && n > 0 &&
+		c.turns[n-1].Role == "assistant" && c.turns[n-1].Thinking == "" {
 		c.turns = slices.Clone(c.turns)
 		c.turns[n-1].Thinking = raw.thought.s
 	}
 	for i, m := range c.turns {
-		for _, s := range []string{m.Role, m.Content, m.Thinking, string(m.ToolCalls), m.ToolCallID, m.Name} {
+		for _, s := range []string{m.Role, m.Content, m.Thinking, string(m.ToolCalls), m.ToolCallID,
+			m.Name} {
 			if column := l.Content; !utf8.ValidString(s) {
 				if i >= c.first && c.first > 0 && l.Teacher != "" {
 					if !raw.answerOK {
@@ -478,11 +527,13 @@ func (l layout) conversed(raw rawRow) (c conversed, fault *rowFault) {
 					}
 					column, i = l.Teacher, i-c.first
 				}
-				return c, &rowFault{column, fmt.Sprintf("turn %d", i), "not valid UTF-8", "re-encode the text"}
+				return c, &rowFault{column, fmt.Sprintf("turn %d", i), "not valid UTF-8",
+					"re-encode the text"}
 			}
 		}
 	}
-	for _, f := range []struct{ column, s string }{{l.Response, row.Response}, {l.ID, row.ID}, {l.Finish, row.Finish}, {l.tools, string(row.Tools)}} {
+	for _, f := range []struct{ column, s string }{{l.Response, row.Response}, {l.ID, row.ID},
+		{l.Finish, row.Finish}, {l.tools, string(row.Tools)}} {
 		if !utf8.ValidString(f.s) {
 			return c, &rowFault{f.column, "", "not valid UTF-8", "re-encode the text"}
 		}

@@ -26,7 +26,9 @@ func said(t *testing.T, paths ...string) (lines []string) {
 		t.Fatal(err)
 	}
 	for _, line := range strings.Split(strings.TrimSpace(r.String()), "\n")[1:] {
-		if strings.HasPrefix(line, "length ") || strings.HasPrefix(line, "prompt ") || strings.HasPrefix(line, "answer ") || strings.HasPrefix(line, "learned ") || strings.HasSuffix(line, " warnings") || strings.HasSuffix(line, " warning") {
+		if strings.HasPrefix(line, "length ") || strings.HasPrefix(line, "prompt ") ||
+			strings.HasPrefix(line, "answer ") || strings.HasPrefix(line, "learned ") ||
+			strings.HasSuffix(line, " warnings") || strings.HasSuffix(line, " warning") {
 			continue
 		}
 		for _, name := range s.Files() {
@@ -54,13 +56,17 @@ func TestLayoutFiles(t *testing.T) {
 		words []string
 	}{
 		{"gpteacher", []Row{
-			{Messages: user("Write a function that returns the area of a rectangle.\nwidth: 5, height: 8"), Teacher: "def area(w, h):\n    return w * h\n\narea(5, 8)  # 40"},
+			{Messages: user(
+				"Write a function that returns the area of a rectangle.\nwidth: 5, height: 8"),
+				Teacher: "def area(w, h):\n    return w * h\n\narea(5, 8)  # 40"},
 			{Messages: user("Say hello in three languages."), Teacher: "Hello, Hallo, Salut"},
 			{Messages: user("Sort the numbers.\n3 1 2"), Teacher: "1 2 3"},
 		}, []string{`note: F: read as alpaca: prompt from column "instruction" and "input", teacher's answer from column "response" (data.format=alpaca)`}},
 		{"gsm8k", []Row{
-			{Messages: user("A box has 3 rows of 4 eggs. How many eggs are there?"), Teacher: "There are 3*4=<<3*4=12>>12 eggs.\n#### 12"},
-			{Messages: user("Tom has 5 pens and buys 2. How many has he?"), Teacher: "He has 5+2=<<5+2=7>>7 pens.\n#### 7"},
+			{Messages: user("A box has 3 rows of 4 eggs. How many eggs are there?"),
+				Teacher: "There are 3*4=<<3*4=12>>12 eggs.\n#### 12"},
+			{Messages: user("Tom has 5 pens and buys 2. How many has he?"),
+				Teacher: "He has 5+2=<<5+2=7>>7 pens.\n#### 7"},
 			{Messages: user("Half of 18?"), Teacher: "18/2=<<18/2=9>>9\n#### 9"},
 		}, []string{`note: F: read as qa: prompt from column "question", teacher's answer from column "answer" (data.format=qa)`}},
 		{"codealpaca", []Row{
@@ -69,7 +75,8 @@ func TestLayoutFiles(t *testing.T) {
 			{Messages: user("Name a loop keyword."), Teacher: "for"},
 		}, []string{`note: F: read as alpaca: prompt from column "instruction" and "input", teacher's answer from column "output" (data.format=alpaca)`}},
 		{"dolly", []Row{
-			{Messages: user("When did the ship sail?\nThe ship Anna sailed from Riga in 1871."), Teacher: "In 1871."},
+			{Messages: user("When did the ship sail?\nThe ship Anna sailed from Riga in 1871."),
+				Teacher: "In 1871."},
 			{Messages: user("Name a fruit."), Teacher: "An apple."},
 			{Messages: user("Who wrote it?\nThe letter is signed by Ida."), Teacher: "Ida."},
 		}, []string{
@@ -77,8 +84,12 @@ func TestLayoutFiles(t *testing.T) {
 			`note: F: not read: "category"`,
 		}},
 		{"openai", []Row{
-			{Messages: []Message{{Role: "system", Content: "Be brief."}, {Role: "user", Content: "Capital of France?"}, {Role: "assistant", Content: "Paris."}, {Role: "user", Content: "And of Spain?"}}, Teacher: "Madrid."},
-			{Messages: []Message{{Role: "system", Content: "Be brief."}, {Role: "user", Content: "2+2?"}}, Teacher: "4."},
+			{Messages: []Message{{Role: "system", Content: "Be brief."},
+				{Role: "user", Content: "Capital of France?"},
+				{Role: "assistant", Content: "Paris."}, {Role: "user", Content: "And of Spain?"}},
+				Teacher: "Madrid."},
+			{Messages: []Message{{Role: "system", Content: "Be brief."},
+				{Role: "user", Content: "2+2?"}}, Teacher: "4."},
 		}, []string{
 			`note: F: read as messages: prompt from column "messages", teacher's answer is its last assistant turn (data.format=messages)`,
 			`note: 1 of 3 rows have earlier answers of the assistant: these are prompt, only the last is learned`,
@@ -87,7 +98,8 @@ func TestLayoutFiles(t *testing.T) {
 		{"openai_tools", []Row{
 			{Messages: []Message{{Role: "user", Content: "Weather in Rome?"},
 				{Role: "assistant", ToolCalls: `[{"id":"c1","type":"function","function":{"name":"weather","arguments":"{\"city\": \"Rome\"}"}}]`},
-				{Role: "tool", Content: "21 degrees", ToolCallID: "c1"}}, Tools: weather, Teacher: "It is 21 degrees in Rome."},
+				{Role: "tool", Content: "21 degrees", ToolCallID: "c1"}}, Tools: weather,
+				Teacher: "It is 21 degrees in Rome."},
 			{Messages: user("Hello"), Tools: weather, Teacher: "Hello."},
 			{Messages: user("Bye"), Teacher: "Bye."},
 		}, []string{
@@ -102,7 +114,8 @@ func TestLayoutFiles(t *testing.T) {
 			`error: F: row 1: column "messages": turn 0: its content has a part of type "image_url", and only text is read: remove the row`,
 		}},
 		{"sharegpt_weight", []Row{
-			{ID: "a", Messages: []Message{{Role: "system", Content: "Be brief."}, {Role: "user", Content: "2+3?"}}, Teacher: "5."},
+			{ID: "a", Messages: []Message{{Role: "system", Content: "Be brief."},
+				{Role: "user", Content: "2+3?"}}, Teacher: "5."},
 			{ID: "b", Messages: user("Name a bird."), Teacher: "A robin."},
 		}, []string{
 			`note: F: read as sharegpt: prompt from column "conversations", teacher's answer is its last turn of gpt (data.format=sharegpt)`,
@@ -173,11 +186,14 @@ func TestLayoutFiles(t *testing.T) {
 				}
 				got, want := said(t, path), c.words
 				if ext == "_saved" { // two files: row 2 is row 0 of the second
-					got = slices.DeleteFunc(got, func(l string) bool { return strings.HasPrefix(l, "error") })
-					want = slices.DeleteFunc(slices.Clone(want), func(l string) bool { return strings.HasPrefix(l, "error") })
+					got = slices.DeleteFunc(got,
+						func(l string) bool { return strings.HasPrefix(l, "error") })
+					want = slices.DeleteFunc(slices.Clone(want),
+						func(l string) bool { return strings.HasPrefix(l, "error") })
 				}
 				if !slices.Equal(got, want) {
-					t.Errorf("says\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+					t.Errorf("says\n%s\nwant\n%s", strings.Join(got, "\n"),
+						strings.Join(want, "\n"))
 				}
 			})
 		}
@@ -211,7 +227,9 @@ func TestGPTeacher(t *testing.T) {
 				inputs++
 				w.Instruction += "\n" + w.Input
 			}
-			if len(row.Messages) != 1 || row.Messages[0] != (Message{Role: "user", Content: w.Instruction}) || row.Teacher != w.Response {
+			if len(row.Messages) != 1 ||
+				row.Messages[0] != (Message{Role: "user", Content: w.Instruction}) ||
+				row.Teacher != w.Response {
 				t.Fatalf("%s: row %d: %+v", path, i, row)
 			}
 		}

@@ -189,9 +189,10 @@ func (s *parquetSource) loadNested(b, n int, c *parquet.Column) ([]text, error) 
 }
 
 // nested writes column c of the part of a row whose values are in row, by leaf; null says that it
-// is none. Parquet stores where a value's lists begin (repetition) and how much of its path is there
-// (definition).
-func nested(b *strings.Builder, c *parquet.Column, row [][]leafValue, depth int) (null bool, err error) {
+// is none. Parquet stores where a value's lists begin (repetition) and how much of its path is
+// there (definition).
+func nested(b *strings.Builder, c *parquet.Column, row [][]leafValue,
+	depth int) (null bool, err error) {
 	if depth > jsonLimit {
 		return false, fmt.Errorf("nested more than %d deep", jsonLimit)
 	}
@@ -201,7 +202,8 @@ func nested(b *strings.Builder, c *parquet.Column, row [][]leafValue, depth int)
 		}
 	}
 	if c.Repeated() { // the elements themselves, of a list without a name of its own
-		return false, elements(b, c, row, depth, func(elem [][]leafValue) (bool, error) { return element(b, c, elem, depth+1) })
+		return false, elements(b, c, row, depth,
+			func(elem [][]leafValue) (bool, error) { return element(b, c, elem, depth+1) })
 	}
 	if c.Optional() && row[0][0].def < c.MaxDefinitionLevel() {
 		b.WriteString("null")
@@ -211,7 +213,8 @@ func nested(b *strings.Builder, c *parquet.Column, row [][]leafValue, depth int)
 }
 
 // elements writes a list: an element begins with a value that repeats at the list's level.
-func elements(b *strings.Builder, c *parquet.Column, row [][]leafValue, depth int, one func([][]leafValue) (bool, error)) error {
+func elements(b *strings.Builder, c *parquet.Column, row [][]leafValue, depth int,
+	one func([][]leafValue) (bool, error)) error {
 	b.WriteByte('[')
 	at := make([]int, len(row))
 	for n := 0; at[0] < len(row[0]) && row[0][0].def >= c.MaxDefinitionLevel(); n++ {
@@ -241,7 +244,8 @@ func elements(b *strings.Builder, c *parquet.Column, row [][]leafValue, depth in
 }
 
 // element writes a value that is there.
-func element(b *strings.Builder, c *parquet.Column, row [][]leafValue, depth int) (null bool, err error) {
+func element(b *strings.Builder, c *parquet.Column, row [][]leafValue,
+	depth int) (null bool, err error) {
 	if c.Leaf() {
 		v := row[0][0]
 		switch {
@@ -295,7 +299,8 @@ func element(b *strings.Builder, c *parquet.Column, row [][]leafValue, depth int
 // listed writes a list or a map: a group with one repeated child.
 func listed(b *strings.Builder, c *parquet.Column, row [][]leafValue, depth int) error {
 	parts := c.Columns()
-	if len(parts) == 2 && parts[0].Name() == "key" && parts[1].Name() == "value" && parts[0].Leaf() {
+	if len(parts) == 2 && parts[0].Name() == "key" && parts[1].Name() == "value" &&
+		parts[0].Leaf() {
 		var entries strings.Builder
 		if err := elements(&entries, c, row, depth, func(elem [][]leafValue) (bool, error) {
 			if err := writeText(&entries, elem[0][0].text.s); err != nil {

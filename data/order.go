@@ -83,7 +83,9 @@ func (o *Order) State() Cursor { return o.cur }
 // last row of the old one, so the epoch is still exact.
 func (o *Order) Restore(c Cursor) error {
 	fail := func(value any, rule string) error {
-		return fmt.Errorf("data: cursor: %v: %s: resume with the seed and the data set that the run began with", value, rule)
+		return fmt.Errorf(
+			"data: cursor: %v: %s: resume with the seed and the data set that the run began with",
+			value, rule)
 	}
 	switch {
 	case c.Seed != o.cur.Seed:
@@ -97,7 +99,8 @@ func (o *Order) Restore(c Cursor) error {
 	}
 	base := c.Epoch*o.n + c.Offset - c.Rank // rows handed out by all ranks together
 	if base < 0 || base%c.World != 0 {
-		return fail(fmt.Sprintf("epoch %d offset %d", c.Epoch, c.Offset), fmt.Sprintf("not a position of rank %d of %d over %d rows", c.Rank, c.World, o.n))
+		return fail(fmt.Sprintf("epoch %d offset %d", c.Epoch, c.Offset),
+			fmt.Sprintf("not a position of rank %d of %d over %d rows", c.Rank, c.World, o.n))
 	}
 	o.cur.Epoch, o.cur.Offset = 0, 0
 	o.advance(base + o.cur.Rank)

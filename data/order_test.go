@@ -16,7 +16,8 @@ func onceEach(t *testing.T, rows []int, n int) {
 		epoch := slices.Clone(rows[:min(n, len(rows))])
 		rows = rows[len(epoch):]
 		slices.Sort(epoch)
-		if len(slices.Compact(epoch)) != min(n, len(epoch)) || epoch[0] < 0 || epoch[len(epoch)-1] >= n {
+		if len(slices.Compact(epoch)) != min(n, len(epoch)) || epoch[0] < 0 ||
+			epoch[len(epoch)-1] >= n {
 			t.Fatalf("epoch %d: a row is missing or comes twice: %v", e, epoch)
 		}
 		if len(epoch) == n && (epoch[0] != 0 || epoch[n-1] != n-1) {
@@ -116,8 +117,10 @@ func TestOrderRanks(t *testing.T) {
 			if err := single.Restore(o.State()); err != nil {
 				t.Fatal(err)
 			}
-			if want := NewOrder(c.n, 5, 0, 1).Next(c.world*c.k + 3)[c.world*c.k:]; !slices.Equal(single.Next(3), want) {
-				t.Errorf("rank %d of %d: one rank does not go on behind the last row", rank, c.world)
+			if want := NewOrder(c.n, 5, 0,
+				1).Next(c.world*c.k + 3)[c.world*c.k:]; !slices.Equal(single.Next(3), want) {
+				t.Errorf("rank %d of %d: one rank does not go on behind the last row", rank,
+					c.world)
 			}
 		}
 		if !slices.Equal(got, whole) {

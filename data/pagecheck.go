@@ -114,8 +114,10 @@ func checkDelta(b []byte, width byte, count int) error {
 		head[i], b = v, b[n:]
 	}
 	block, minis, total := head[0], head[1], head[2]
-	if total > uint64(count) || block == 0 || block > 1<<16 || block%128 != 0 || minis == 0 || minis > block/32 || block/minis%32 != 0 {
-		return fmt.Errorf("%d differences in blocks of %d, %d parts, for %d values", total, block, minis, count)
+	if total > uint64(count) || block == 0 || block > 1<<16 || block%128 != 0 || minis == 0 ||
+		minis > block/32 || block/minis%32 != 0 {
+		return fmt.Errorf("%d differences in blocks of %d, %d parts, for %d values", total, block,
+			minis, count)
 	}
 	_, n := binary.Uvarint(b) // first value
 	if n <= 0 {
@@ -163,7 +165,8 @@ func plainDelta(h *format.PageHeader, c *parquet.Column, page []byte, limit int6
 		}
 		h.DataPageHeader.V.Encoding = format.Plain
 	}
-	count := int(h.DataPageHeader.V.NumValues + h.DataPageHeaderV2.V.NumValues) // one of the two is 0
+	// one of the two is 0
+	count := int(h.DataPageHeader.V.NumValues + h.DataPageHeaderV2.V.NumValues)
 	b := page[levels:]
 	shared, b, err := deltaLengths(b, count)
 	if err != nil {
@@ -179,12 +182,15 @@ func plainDelta(h *format.PageHeader, c *parquet.Column, page []byte, limit int6
 	size, text, last := int64(levels), int64(0), int64(0)
 	for i := range own {
 		if shared[i] > last {
-			return nil, fmt.Errorf("value %d: shares %d bytes of %d: %w", i, shared[i], last, ErrCorrupt)
+			return nil, fmt.Errorf("value %d: shares %d bytes of %d: %w", i, shared[i], last,
+				ErrCorrupt)
 		}
 		last = shared[i] + own[i]
 		text += own[i]
 		if size += 4 + last; size > limit {
-			return nil, fmt.Errorf("%d bytes expand to %d and more: %w: write it with plain encoding", len(page), size, ErrCorrupt)
+			return nil,
+				fmt.Errorf("%d bytes expand to %d and more: %w: write it with plain encoding",
+					len(page), size, ErrCorrupt)
 		}
 	}
 	if text != int64(len(b)) {

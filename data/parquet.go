@@ -42,8 +42,9 @@ type parquetSource struct {
 // otherwise it is one. Definition levels at or above defList, defElem and
 // defEntry say that the list, an element, an entry of it is there.
 type parquetField struct {
-	kind                       fieldKind
-	leaves                     [2]*parquet.Column // text: value; turns: role and content, or key and value; ids: element
+	kind fieldKind
+	// text: value; turns: role and content, or key and value; ids: element
+	leaves                     [2]*parquet.Column
 	defList, defElem, defEntry int
 	repElem                    int // repetition level at which a new element begins
 
@@ -125,7 +126,8 @@ func openParquet(file *os.File, size int64) (source, error) {
 		return nil, err
 	}
 	if k, err := thriftStruct(footer, 0); err != nil || k != len(footer) {
-		return nil, fmt.Errorf("footer: %d of %d bytes are metadata: %w", k, len(footer), ErrCorrupt)
+		return nil, fmt.Errorf("footer: %d of %d bytes are metadata: %w", k, len(footer),
+			ErrCorrupt)
 	}
 	if err := thrift.Unmarshal(new(thrift.CompactProtocol), footer, &s.meta); err != nil {
 		return nil, fmt.Errorf("footer: %w", corrupt(err))
@@ -160,7 +162,8 @@ func (s *parquetSource) readAt(at, n int64) ([]byte, error) {
 func (s *parquetSource) checkMeta() error {
 	schema := s.meta.Schema
 	if len(schema) == 0 || len(schema) > maxParquetColumns {
-		return fmt.Errorf("schema of %d columns, expected 1 to %d: %w", len(schema), maxParquetColumns, ErrCorrupt)
+		return fmt.Errorf("schema of %d columns, expected 1 to %d: %w", len(schema),
+			maxParquetColumns, ErrCorrupt)
 	}
 	next := 0
 	var walk func(depth int) error
@@ -189,14 +192,16 @@ func (s *parquetSource) checkMeta() error {
 	rows := int64(0)
 	for i, g := range s.meta.RowGroups {
 		if g.NumRows < 0 || g.NumRows > maxRows || len(g.Columns) != s.leaves {
-			return fmt.Errorf("row group %d: %d rows, %d columns of %d: %w", i, g.NumRows, len(g.Columns), s.leaves, ErrCorrupt)
+			return fmt.Errorf("row group %d: %d rows, %d columns of %d: %w", i, g.NumRows,
+				len(g.Columns), s.leaves, ErrCorrupt)
 		}
 		if rows += g.NumRows; rows > maxRows {
 			return fmt.Errorf("more than %d rows: too many for one set: split it", maxRows)
 		}
 	}
 	if rows != s.meta.NumRows {
-		return fmt.Errorf("row groups of %d rows, %d in all: %w", rows, s.meta.NumRows, ErrTruncated)
+		return fmt.Errorf("row groups of %d rows, %d in all: %w", rows, s.meta.NumRows,
+			ErrTruncated)
 	}
 	return nil
 }
@@ -216,7 +221,8 @@ func (s *parquetSource) library(g *format.RowGroup, pages []byte) (*parquet.File
 	file := make([]byte, 0, len(pages)+len(footer)+12)
 	file = append(append(append(file, "PAR1"...), pages...), footer...)
 	file = append(binary.LittleEndian.AppendUint32(file, uint32(len(footer))), "PAR1"...)
-	f, err := parquet.OpenFile(bytes.NewReader(file), int64(len(file)), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true), parquet.FileReadMode(parquet.ReadModeSync))
+	f, err := parquet.OpenFile(bytes.NewReader(file), int64(len(file)), parquet.SkipPageIndex(true),
+		parquet.SkipBloomFilters(true), parquet.FileReadMode(parquet.ReadModeSync))
 	if err != nil {
 		return nil, corrupt(err)
 	}
@@ -253,13 +259,15 @@ func (s *parquetSource) bind(l layout) (note string, err error) {
 		case "":
 			continue
 		case l.Content:
-			f, want = l.turnsOf(c), fmt.Sprintf("a list of struct{%s, %s} or a string", l.role, l.text)
+			f, want =
+				l.turnsOf(c), fmt.Sprintf("a list of struct{%s, %s} or a string", l.role, l.text)
 		case l.Teacher:
 			if f, want = textOf(c), "a string"; f.kind == 0 {
 				f = l.turnsOf(c)
 			}
 		case l.tools:
-			if f, want = textOf(c), "a list of structs, or its JSON as a string"; f.kind == 0 && !c.Leaf() {
+			if f, want = textOf(c), "a list of structs, or its JSON as a string"; f.kind == 0 &&
+				!c.Leaf() {
 				f = parquetField{kind: nestedField, nested: c}
 			}
 		case l.Response, l.input, l.system, l.thought:
@@ -283,7 +291,8 @@ func (s *parquetSource) bind(l layout) (note string, err error) {
 			continue
 		}
 		if f.kind == 0 {
-			err = fmt.Errorf("column %q: type %s: expected %s: convert the column", c.Name(), typeName(c), want)
+			err = fmt.Errorf("column %q: type %s: expected %s: convert the column", c.Name(),
+				typeName(c), want)
 		} else {
 			err = s.readable(f)
 		}
@@ -325,7 +334,8 @@ func (s *parquetSource) readable(f parquetField) error {
 				return fmt.Errorf("column %q: compressed with %s, which is not read: write it with zstd, snappy, gzip, brotli or lz4_raw", name, m.Codec)
 			}
 			for _, e := range m.Encoding {
-				if e != format.RLE && e != format.BitPacked && !slices.Contains(pageEncodings, e) { // those two are of levels
+				// those two are of levels
+				if e != format.RLE && e != format.BitPacked && !slices.Contains(pageEncodings, e) {
 					return fmt.Errorf("column %q: encoded as %s, which is not read: write it with plain, dictionary or delta encoding", name, e)
 				}
 			}
@@ -347,7 +357,8 @@ func textOf(c *parquet.Column) parquetField {
 
 // descend follows groups with one child down to the first column for which
 // stop holds, and notes the first repeated one it passes.
-func descend(c *parquet.Column, stop func(*parquet.Column) bool) (f parquetField, last *parquet.Column) {
+func descend(c *parquet.Column,
+	stop func(*parquet.Column) bool) (f parquetField, last *parquet.Column) {
 	f.defList = c.MaxDefinitionLevel()
 	if c.Repeated() {
 		f.defList--
@@ -370,7 +381,10 @@ func (l layout) turnsOf(c *parquet.Column) parquetField {
 	if f := textOf(c); f.kind != 0 {
 		return f
 	}
-	isString := func(c *parquet.Column) bool { return c != nil && c.Leaf() && c.Type().Kind() == parquet.ByteArray }
+	isString := func(c *parquet.Column) bool {
+		return c != nil && c.Leaf() &&
+			c.Type().Kind() == parquet.ByteArray
+	}
 	partsOf := func(c *parquet.Column) (f parquetField, part *parquet.Column) {
 		if c == nil || c.Leaf() {
 			return f, nil
@@ -384,7 +398,8 @@ func (l layout) turnsOf(c *parquet.Column) parquetField {
 	for _, names := range [][2]string{{l.role, l.text}, {"key", "value"}} {
 		f, last := descend(c, func(c *parquet.Column) bool {
 			_, part := partsOf(c.Column(names[1]))
-			return isString(c.Column(names[0])) && (isString(c.Column(names[1])) || part != nil && names[0] == l.role)
+			return isString(c.Column(names[0])) &&
+				(isString(c.Column(names[1])) || part != nil && names[0] == l.role)
 		})
 		if last == nil || f.repElem != 1 {
 			continue
@@ -410,7 +425,8 @@ func (l layout) turnsOf(c *parquet.Column) parquetField {
 			}
 			f.kind = turnsField
 			for _, key := range last.Columns() {
-				if name := key.Name(); name == weightKey || name == oldCallKey || slices.Contains(maybeTurn, name) {
+				if name := key.Name(); name == weightKey || name == oldCallKey ||
+					slices.Contains(maybeTurn, name) {
 					f.extras = append(f.extras, extraOf(key))
 				}
 			}
@@ -474,30 +490,35 @@ func (s *parquetSource) batchRows() []int {
 }
 
 // pageEncodings are those that are read.
-var pageEncodings = []format.Encoding{format.Plain, format.PlainDictionary, format.RLEDictionary, format.DeltaLengthByteArray, format.DeltaBinaryPacked, format.DeltaByteArray}
+var pageEncodings = []format.Encoding{format.Plain, format.PlainDictionary, format.RLEDictionary,
+	format.DeltaLengthByteArray, format.DeltaBinaryPacked, format.DeltaByteArray}
 
 // pageCodecs are the compressions that are read; -1 is none.
 var pageCodecs = map[format.CompressionCodec]int64{
-	format.Uncompressed: -1, format.Snappy: codecSnappy, format.Gzip: codecGzip, format.Brotli: codecBrotli, format.Zstd: codecZstd, format.Lz4Raw: codecLZ4Raw,
+	format.Uncompressed: -1, format.Snappy: codecSnappy, format.Gzip: codecGzip,
+	format.Brotli: codecBrotli, format.Zstd: codecZstd, format.Lz4Raw: codecLZ4Raw,
 }
 
 // pages cuts out the pages of a leaf's chunk and returns them uncompressed,
 // with fresh headers, and the size of the dictionary page if there is one.
-func (s *parquetSource) pages(leaf *parquet.Column, c *format.ColumnChunk) (out []byte, dict int, err error) {
+func (s *parquetSource) pages(leaf *parquet.Column,
+	c *format.ColumnChunk) (out []byte, dict int, err error) {
 	m := &c.MetaData
 	codec, ok := pageCodecs[m.Codec]
 	if !ok {
 		return nil, 0, fmt.Errorf("compressed with %s: not read", m.Codec)
 	}
 	if c.FilePath != "" || len(c.EncryptedColumnMetadata) > 0 {
-		return nil, 0, errors.New("stored in another file or encrypted: not read: write the set into one plain file")
+		return nil, 0, errors.New(
+			"stored in another file or encrypted: not read: write the set into one plain file")
 	}
 	at := m.DataPageOffset
 	if d := m.DictionaryPageOffset; d > 0 && d < at {
 		at = d
 	}
 	if at < 4 || m.TotalCompressedSize < 0 || m.TotalCompressedSize > s.end-at {
-		return nil, 0, fmt.Errorf("bytes %d+%d of the %d before the footer: %w", at, m.TotalCompressedSize, s.end, ErrTruncated)
+		return nil, 0, fmt.Errorf("bytes %d+%d of the %d before the footer: %w", at,
+			m.TotalCompressedSize, s.end, ErrTruncated)
 	}
 	chunk, err := s.readAt(at, m.TotalCompressedSize)
 	if err != nil {
@@ -515,16 +536,21 @@ func (s *parquetSource) pages(leaf *parquet.Column, c *format.ColumnChunk) (out 
 			return nil, 0, fmt.Errorf("page header: %w", corrupt(err))
 		}
 		chunk = chunk[n:]
-		if h.CompressedPageSize < 0 || int64(h.CompressedPageSize) > int64(len(chunk)) || h.UncompressedPageSize < 0 {
-			return nil, 0, fmt.Errorf("page of %d bytes, %d uncompressed, %d are left: %w", h.CompressedPageSize, h.UncompressedPageSize, len(chunk), ErrCorrupt)
+		if h.CompressedPageSize < 0 || int64(h.CompressedPageSize) > int64(len(chunk)) ||
+			h.UncompressedPageSize < 0 {
+			return nil, 0, fmt.Errorf("page of %d bytes, %d uncompressed, %d are left: %w",
+				h.CompressedPageSize, h.UncompressedPageSize, len(chunk), ErrCorrupt)
 		}
 		page := chunk[:h.CompressedPageSize]
 		chunk = chunk[h.CompressedPageSize:]
 		if h.CRC != 0 && crc32.ChecksumIEEE(page) != uint32(h.CRC) {
-			return nil, 0, fmt.Errorf("page does not match its checksum: %w: copy the file again", ErrCorrupt)
+			return nil, 0, fmt.Errorf("page does not match its checksum: %w: copy the file again",
+				ErrCorrupt)
 		}
 		if total += int64(h.UncompressedPageSize); total > limit {
-			return nil, 0, fmt.Errorf("%d bytes expand to %d and more: %w: write it with less compression", m.TotalCompressedSize, total, ErrCorrupt)
+			return nil, 0, fmt.Errorf(
+				"%d bytes expand to %d and more: %w: write it with less compression",
+				m.TotalCompressedSize, total, ErrCorrupt)
 		}
 
 		levels, packed := 0, codec >= 0
@@ -533,7 +559,8 @@ func (s *parquetSource) pages(leaf *parquet.Column, c *format.ColumnChunk) (out 
 		switch h.Type {
 		case format.DictionaryPage:
 			if dict != 0 || values > 0 {
-				return nil, 0, fmt.Errorf("dictionary page in the middle of the column: %w", ErrCorrupt)
+				return nil, 0, fmt.Errorf("dictionary page in the middle of the column: %w",
+					ErrCorrupt)
 			}
 			count, encoding = h.DictionaryPageHeader.V.NumValues, h.DictionaryPageHeader.V.Encoding
 			if encoding != format.Plain && encoding != format.PlainDictionary {
@@ -544,9 +571,13 @@ func (s *parquetSource) pages(leaf *parquet.Column, c *format.ColumnChunk) (out 
 		case format.DataPageV2:
 			v := &h.DataPageHeaderV2.V
 			count, encoding = v.NumValues, v.Encoding
-			if v.RepetitionLevelsByteLength < 0 || v.DefinitionLevelsByteLength < 0 || v.NumNulls < 0 || v.NumNulls > v.NumValues ||
-				int64(v.RepetitionLevelsByteLength)+int64(v.DefinitionLevelsByteLength) > min(int64(len(page)), int64(h.UncompressedPageSize)) {
-				return nil, 0, fmt.Errorf("levels of %d+%d bytes in a page of %d: %w", v.RepetitionLevelsByteLength, v.DefinitionLevelsByteLength, len(page), ErrCorrupt)
+			if v.RepetitionLevelsByteLength < 0 || v.DefinitionLevelsByteLength < 0 ||
+				v.NumNulls < 0 || v.NumNulls > v.NumValues ||
+				int64(v.RepetitionLevelsByteLength)+int64(v.DefinitionLevelsByteLength) > min(
+					int64(len(page)), int64(h.UncompressedPageSize)) {
+				return nil, 0, fmt.Errorf("levels of %d+%d bytes in a page of %d: %w",
+					v.RepetitionLevelsByteLength, v.DefinitionLevelsByteLength, len(page),
+					ErrCorrupt)
 			}
 			levels = int(v.RepetitionLevelsByteLength + v.DefinitionLevelsByteLength)
 			packed = packed && (!v.IsCompressed.Valid || v.IsCompressed.V)
@@ -559,25 +590,29 @@ func (s *parquetSource) pages(leaf *parquet.Column, c *format.ColumnChunk) (out 
 		}
 		// A run of equal values takes next to nothing, so the bound is loose.
 		if count < 0 || int64(count) > 1<<20+8*int64(h.UncompressedPageSize) {
-			return nil, 0, fmt.Errorf("page of %d values in %d bytes: %w", count, h.UncompressedPageSize, ErrCorrupt)
+			return nil, 0, fmt.Errorf("page of %d values in %d bytes: %w", count,
+				h.UncompressedPageSize, ErrCorrupt)
 		}
 		if h.Type != format.DictionaryPage {
 			if values += int64(count); values > 1<<21+8*total {
-				return nil, 0, fmt.Errorf("%d values in %d bytes: %w: write smaller row groups", values, total, ErrCorrupt)
+				return nil, 0, fmt.Errorf("%d values in %d bytes: %w: write smaller row groups",
+					values, total, ErrCorrupt)
 			}
 		}
 
 		plain := page
 		if packed {
 			plain = slices.Clone(page[:levels])
-			if rest := int64(h.UncompressedPageSize) - int64(levels); rest > 0 || len(page) > levels {
+			if rest := int64(h.UncompressedPageSize) - int64(levels); rest > 0 ||
+				len(page) > levels {
 				if plain, err = decode(plain, page[levels:], rest, codec); err != nil {
 					return nil, 0, err
 				}
 			}
 		}
 		if len(plain) != int(h.UncompressedPageSize) {
-			return nil, 0, fmt.Errorf("page of %d bytes, not %d: %w", len(plain), h.UncompressedPageSize, ErrCorrupt)
+			return nil, 0, fmt.Errorf("page of %d bytes, not %d: %w", len(plain),
+				h.UncompressedPageSize, ErrCorrupt)
 		}
 		if h.Type != format.DictionaryPage {
 			if err := checkPage(leaf, &h, plain); err != nil {
@@ -594,8 +629,10 @@ func (s *parquetSource) pages(leaf *parquet.Column, c *format.ColumnChunk) (out 
 			total += int64(len(plain))
 		}
 		// Statistics are of no use here and could hold anything.
-		h.DataPageHeader.V.Statistics, h.DataPageHeaderV2.V.Statistics = format.Statistics{}, format.Statistics{}
-		h.UncompressedPageSize, h.CompressedPageSize, h.CRC = int32(len(plain)), int32(len(plain)), 0
+		h.DataPageHeader.V.Statistics, h.DataPageHeaderV2.V.Statistics =
+			format.Statistics{}, format.Statistics{}
+		h.UncompressedPageSize, h.CompressedPageSize, h.CRC =
+			int32(len(plain)), int32(len(plain)), 0
 		head, err := thrift.Marshal(new(thrift.CompactProtocol), &h)
 		if err != nil {
 			return nil, 0, err
@@ -606,7 +643,8 @@ func (s *parquetSource) pages(leaf *parquet.Column, c *format.ColumnChunk) (out 
 		}
 	}
 	if values != m.NumValues {
-		return nil, 0, fmt.Errorf("pages of %d values, the footer says %d: %w", values, m.NumValues, ErrTruncated)
+		return nil, 0, fmt.Errorf("pages of %d values, the footer says %d: %w", values, m.NumValues,
+			ErrTruncated)
 	}
 	return out, dict, nil
 }
@@ -630,7 +668,8 @@ func (s *parquetSource) leaf(g int, c *parquet.Column, f func(leafValue) error) 
 	if len(pages) == 0 {
 		return nil
 	}
-	small := format.RowGroup{NumRows: group.NumRows, Columns: make([]format.ColumnChunk, len(group.Columns))}
+	small := format.RowGroup{NumRows: group.NumRows,
+		Columns: make([]format.ColumnChunk, len(group.Columns))}
 	for i := range small.Columns {
 		m := &small.Columns[i].MetaData
 		m.Type, m.Codec = group.Columns[i].MetaData.Type, format.Uncompressed
@@ -745,7 +784,8 @@ type parquetList struct {
 
 func (s *parquetSource) load(b int) (rows, error) {
 	n := int(s.meta.RowGroups[b].NumRows)
-	r := &parquetRows{lay: s.lay, text: map[string][]text{}, lists: map[string]*parquetList{}, nested: map[string]bool{}}
+	r := &parquetRows{lay: s.lay, text: map[string][]text{}, lists: map[string]*parquetList{},
+		nested: map[string]bool{}}
 	for name, f := range s.fields {
 		var err error
 		switch f.kind {
@@ -782,7 +822,9 @@ func (s *parquetSource) load(b int) (rows, error) {
 		}
 		for _, leaf := range f.leaves {
 			if leaf != nil {
-				r.bytes += max(s.meta.RowGroups[b].Columns[leaf.Index()].MetaData.TotalUncompressedSize, 0) + 24*int64(n)
+				r.bytes += max(
+					s.meta.RowGroups[b].Columns[leaf.Index()].MetaData.TotalUncompressedSize, 0) +
+					24*int64(n)
 			}
 		}
 	}
@@ -843,7 +885,8 @@ func (s *parquetSource) loadList(b, n int, f parquetField) (*parquetList, error)
 		}
 		first = append(first, count)
 		if len(first) != n+1 || k == 1 && !slices.Equal(first, list.first) {
-			return nil, fmt.Errorf("%d rows, not %d, or its parts differ: %w", len(first)-1, n, ErrCorrupt)
+			return nil, fmt.Errorf("%d rows, not %d, or its parts differ: %w", len(first)-1, n,
+				ErrCorrupt)
 		}
 		list.first, list.null = first, null
 	}
@@ -885,7 +928,8 @@ func (s *parquetSource) loadParts(b int, f parquetField, list *parquetList) erro
 			t.content = v.text
 		default: // a dictionary can name a long text many times
 			if copied += len(t.content.s) + len(v.text.s); copied > 4*maxRowBytes {
-				return fmt.Errorf("more than %d MiB of text in parts: %w: write smaller row groups", 4*maxRowBytes>>20, ErrCorrupt)
+				return fmt.Errorf("more than %d MiB of text in parts: %w: write smaller row groups",
+					4*maxRowBytes>>20, ErrCorrupt)
 			}
 			t.content.s += v.text.s
 		}
@@ -904,7 +948,8 @@ func (s *parquetSource) loadParts(b int, f parquetField, list *parquetList) erro
 
 // eachTurn reads a leaf within turns and calls do for each value with what list.more has of
 // its turn.
-func (s *parquetSource) eachTurn(b int, f parquetField, leaf *parquet.Column, list *parquetList, do func(*rawTurn, leafValue) error) error {
+func (s *parquetSource) eachTurn(b int, f parquetField, leaf *parquet.Column, list *parquetList,
+	do func(*rawTurn, leafValue) error) error {
 	elem := -1
 	err := s.leaf(b, leaf, func(v leafValue) error {
 		if v.def < f.defElem {
@@ -943,7 +988,8 @@ func (s *parquetSource) loadMaps(b, n int, f parquetField) (*parquetList, error)
 		key := keys[at]
 		at++
 		if v.rep == 0 {
-			list.first, list.null = append(list.first, int32(len(list.role))), append(list.null, v.def < f.defList)
+			list.first, list.null =
+				append(list.first, int32(len(list.role))), append(list.null, v.def < f.defList)
 		}
 		if len(list.first) == 0 {
 			return fmt.Errorf("begins within a row: %w", ErrCorrupt)
@@ -952,7 +998,9 @@ func (s *parquetSource) loadMaps(b, n int, f parquetField) (*parquetList, error)
 			return nil
 		}
 		if v.rep < 2 {
-			list.role, list.content, list.more = append(list.role, text{}), append(list.content, text{}), append(list.more, rawTurn{})
+			list.role, list.content, list.more =
+				append(list.role, text{}), append(list.content, text{}),
+				append(list.more, rawTurn{})
 		}
 		if last := len(list.role) - 1; v.def >= f.defEntry && last >= 0 {
 			says := strings.TrimSpace(v.text.s) != ""
@@ -1005,7 +1053,8 @@ func (r *parquetRows) at(i int) (raw rawRow, err error) {
 		raw.teacher = str(r.lay.Teacher)
 	}
 	raw.response, raw.id = str(r.lay.Response), str(r.lay.ID)
-	raw.input, raw.system, raw.finish, raw.thought = str(r.lay.input), str(r.lay.system), str(r.lay.Finish), str(r.lay.thought)
+	raw.input, raw.system, raw.finish, raw.thought =
+		str(r.lay.input), str(r.lay.system), str(r.lay.Finish), str(r.lay.thought)
 	if t := str(r.lay.tools); t.ok && r.nested[r.lay.tools] {
 		raw.tools, _, err = readList(r.lay.tools, []byte(t.s))
 	} else {
@@ -1068,7 +1117,8 @@ func (r *parquetRows) at(i int) (raw rawRow, err error) {
 		out = []int32{}
 		for k, v := range list.ids[list.first[i]:list.first[i+1]] {
 			if v < 0 || v > math.MaxInt32 {
-				err = &rowFault{column, fmt.Sprintf("element %d is %d", k, v), "not a token id", "write integers from 0 to 2^31-1"}
+				err = &rowFault{column, fmt.Sprintf("element %d is %d", k, v), "not a token id",
+					"write integers from 0 to 2^31-1"}
 				return nil
 			}
 			out = append(out, int32(v))

@@ -75,8 +75,10 @@ var knownRoles = []string{"system", "developer", "user", "assistant", "tool"}
 type Example struct {
 	Row
 	Prompt []int32 // tokens; nil without an encoder
-	Answer []int32 // tokens of the whole teacher's answer with its end, without one where it is unfinished; nil without an encoder
-	Spans  []Span  // which of Answer are learned; nil is all
+	// tokens of the whole teacher's answer with its end, without one where it is unfinished; nil
+	// without an encoder
+	Answer []int32
+	Spans  []Span // which of Answer are learned; nil is all
 }
 
 // finding is one thing that is wrong with a row. The text says what, where and
@@ -97,7 +99,8 @@ type RowError struct {
 }
 
 func (e *RowError) Error() string {
-	return fmt.Sprintf("data: %s: row %d: %s (gad data validate lists all such rows)", e.File, e.Row, e.text)
+	return fmt.Sprintf("data: %s: row %d: %s (gad data validate lists all such rows)", e.File,
+		e.Row, e.text)
 }
 
 func (e *RowError) Unwrap() error { return e.err }
@@ -107,7 +110,8 @@ func (e *RowError) Unwrap() error { return e.err }
 // examine. Without an encoder the rules about tokens are left out.
 func (s *Set) Example(i int, enc Encoder, lim Limits) (Example, error) {
 	if enc != nil {
-		if ex, ok := s.keptExample(i); ok && (lim.MaxPrompt <= 0 || len(ex.Prompt) <= lim.MaxPrompt) {
+		if ex, ok := s.keptExample(i); ok &&
+			(lim.MaxPrompt <= 0 || len(ex.Prompt) <= lim.MaxPrompt) {
 			return ex, nil
 		}
 	}
@@ -127,7 +131,8 @@ func (s *Set) Example(i int, enc Encoder, lim Limits) (Example, error) {
 // examine gives add everything that is wrong with row i by itself; training says
 // that it must have a teacher's answer. When the row cannot be read at all, cause
 // is the reason, which add gets too.
-func (s *Set) examine(i int, enc Encoder, lim Limits, training bool, add func(finding)) (ex Example, cause error) {
+func (s *Set) examine(i int, enc Encoder, lim Limits, training bool,
+	add func(finding)) (ex Example, cause error) {
 	has := s.layoutOf(i).Columns
 	fail := func(kind, column, format string, args ...any) {
 		text := fmt.Sprintf(format, args...)
@@ -141,7 +146,8 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool, add func(fi
 			return ex, err
 		}
 		file, at := s.locate(i)
-		fail(KindUnreadable, "", "%s", strings.TrimPrefix(err.Error(), fmt.Sprintf("data: %s: row %d: ", file, at)))
+		fail(KindUnreadable, "", "%s",
+			strings.TrimPrefix(err.Error(), fmt.Sprintf("data: %s: row %d: ", file, at)))
 		return ex, err
 	}
 	ex.Row = row
@@ -150,7 +156,8 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool, add func(fi
 		if column, key, turns := strings.Cut(name, "[]."); turns {
 			what = fmt.Sprintf("key %q of the turns in column %q", key, column)
 		}
-		text := fmt.Sprintf("%s is not read, although the answer may speak of it%s", what, s.layoutOf(i).readsMore(unread))
+		text := fmt.Sprintf("%s is not read, although the answer may speak of it%s", what,
+			s.layoutOf(i).readsMore(unread))
 		add(finding{SeverityWarning, KindUnread, name, text, text})
 	}
 
@@ -194,7 +201,9 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool, add func(fi
 			checkThinking(row.Teacher, column, add)
 		}
 		if row.Unfinished() {
-			text := fmt.Sprintf("answer in column %q is unfinished (%s is %q): it teaches no end and makes no pair", column, has.Finish, row.Finish)
+			text := fmt.Sprintf(
+				"answer in column %q is unfinished (%s is %q): it teaches no end and makes no pair",
+				column, has.Finish, row.Finish)
 			add(finding{SeverityWarning, KindUnfinished, column, text, text})
 		}
 		if enc != nil {
@@ -222,7 +231,11 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool, add func(fi
 // checkAnswer warns of an answer that the limit cuts.
 func checkAnswer(n int, column string, lim Limits, add func(finding)) {
 	if lim.MaxResponse > 0 && n > lim.MaxResponse {
-		add(finding{SeverityWarning, KindLongAnswer, column, fmt.Sprintf("answer in column %q has %d tokens and is cut at data.max_response_length %d", column, n, lim.MaxResponse), column})
+		add(finding{SeverityWarning, KindLongAnswer, column,
+			fmt.Sprintf(
+				"answer in column %q has %d tokens and is cut at data.max_response_length %d",
+				column,
+				n, lim.MaxResponse), column})
 	}
 }
 
@@ -239,20 +252,25 @@ func checkTurns(turns []Message, column string, enc Encoder, add func(finding)) 
 		if m.Role == "user" {
 			users++
 			if strings.TrimSpace(m.Content) == "" {
-				say(SeverityWarning, KindBlank, "turn %d of column %q is a blank user turn", i, column)
+				say(SeverityWarning, KindBlank, "turn %d of column %q is a blank user turn", i,
+					column)
 			}
 		}
 		if !unknown && !slices.Contains(knownRoles, m.Role) {
 			unknown = true // one line a row
-			say(SeverityError, KindRole, "turn %d of column %q has the unknown role %s: use %s", i, column, preview(m.Role, 20), strings.Join(knownRoles, ", "))
+			say(SeverityError, KindRole, "turn %d of column %q has the unknown role %s: use %s", i,
+				column, preview(m.Role, 20), strings.Join(knownRoles, ", "))
 		}
 		checkText(m.Content, column, enc, add)
 	}
 	switch {
 	case users == 0:
-		say(SeverityError, KindNoUser, "the conversation in column %q has no user turn: add one or remove the row", column)
+		say(SeverityError, KindNoUser,
+			"the conversation in column %q has no user turn: add one or remove the row", column)
 	case turns[len(turns)-1].Role != "user" && turns[len(turns)-1].Role != "tool":
-		say(SeverityWarning, KindLastTurn, "the prompt in column %q ends with a turn of %s, not of the user", column, preview(turns[len(turns)-1].Role, 20))
+		say(SeverityWarning, KindLastTurn,
+			"the prompt in column %q ends with a turn of %s, not of the user", column,
+			preview(turns[len(turns)-1].Role, 20))
 	}
 	return failed
 }
@@ -268,13 +286,16 @@ func checkText(s, column string, enc Encoder, add func(finding)) {
 	})
 	if control >= 0 {
 		r, _ := utf8.DecodeRuneInString(s[control:])
-		warn(KindControl, "control character %U at byte %d of a text in column %q", r, control, column)
+		warn(KindControl, "control character %U at byte %d of a text in column %q", r, control,
+			column)
 	}
 	if mark := controlMark(s); mark != "" {
 		warn(KindMarks, "%q in a text of column %q: gad reads it as these letters, never as a control token: remove it, or write turns", mark, column)
 	}
 	if i := strings.IndexRune(s, utf8.RuneError); i >= 0 {
-		warn(KindReplacement, "U+FFFD at byte %d of a text in column %q: the text was damaged when it was made", i, column)
+		warn(KindReplacement,
+			"U+FFFD at byte %d of a text in column %q: the text was damaged when it was made", i,
+			column)
 	}
 	if enc == nil {
 		return
@@ -308,7 +329,9 @@ func controlMark(s string) string {
 		}
 		at += from
 		name := s[at+2 : min(len(s), at+40)]
-		if end := strings.Index(name, "|>"); end > 0 && strings.Trim(name[:end], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_ -") == "" {
+		if end := strings.Index(name, "|>"); end > 0 &&
+			strings.Trim(name[:end],
+				"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_ -") == "" {
 			return s[at : at+2+end+2]
 		}
 		from = at + 2

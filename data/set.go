@@ -33,7 +33,8 @@ type Column struct {
 
 // hasText reports whether the column may have text in it, by the formats' names of types.
 func (c Column) hasText() bool {
-	for _, name := range []string{"string", "byte_array", "list", "struct", "object", "map", "binary"} {
+	for _, name := range []string{"string", "byte_array", "list", "struct", "object", "map",
+		"binary"} {
 		if strings.Contains(strings.ToLower(c.Type), name) {
 			return true
 		}
@@ -66,12 +67,13 @@ type text struct {
 
 // rawRow is a row as the file has it, before the turns are taken apart.
 type rawRow struct {
-	turns       []Message
-	turnsOK     bool // the row has a conversation
-	answer      []Message
-	answerOK    bool     // the teacher's answer is given as turns
-	unread      []string // watched columns, and keys of turns as COLUMN[].KEY, that have something in this row
-	elsewhere   string   // another column that may be the conversation of a row without one
+	turns    []Message
+	turnsOK  bool // the row has a conversation
+	answer   []Message
+	answerOK bool // the teacher's answer is given as turns
+	// watched columns, and keys of turns as COLUMN[].KEY, that have something in this row
+	unread      []string
+	elsewhere   string // another column that may be the conversation of a row without one
 	input       text
 	system      text
 	tools       JSON
@@ -150,7 +152,8 @@ func OpenFiles(paths []string, o Options) (*Set, error) {
 		o.Turns = TurnsLast
 	}
 	if !slices.Contains(TurnsValues, o.Turns) {
-		return nil, fmt.Errorf("data: turns %q: use %s (setting data.turns)", o.Turns, strings.Join(TurnsValues, ", "))
+		return nil, fmt.Errorf("data: turns %q: use %s (setting data.turns)", o.Turns,
+			strings.Join(TurnsValues, ", "))
 	}
 	s := &Set{opt: o, cache: map[int]*cached{}, room: cacheBytes}
 	if err := s.open(paths); err != nil {
@@ -198,7 +201,8 @@ func (s *Set) open(paths []string) error {
 		}
 	}
 	if s.n == 0 {
-		return fmt.Errorf("data: %s: no rows: the set is empty: check how the file was written", s.path)
+		return fmt.Errorf("data: %s: no rows: the set is empty: check how the file was written",
+			s.path)
 	}
 	if s.inFiles = s.n; s.opt.Turns == TurnsEach {
 		return s.eachTurn()
@@ -227,7 +231,8 @@ func (s *Set) eachTurn() error {
 	}, func(i, turns int) bool {
 		advance(1)
 		if turns > maxRows-len(s.rowAt) {
-			err = fmt.Errorf("data: %s: more than %d turns: too many for one set: split it", s.path, maxRows)
+			err = fmt.Errorf("data: %s: more than %d turns: too many for one set: split it", s.path,
+				maxRows)
 			return false
 		}
 		for k := range turns {
@@ -255,13 +260,16 @@ func (s *Set) add(f dataFile) error {
 	case f.name:
 		return fmt.Errorf("data: %s: given twice: its rows would count twice: give it once", f.name)
 	default:
-		return fmt.Errorf("data: %s: is the same file as %s: its rows would count twice: give it once", f.name, as)
+		return fmt.Errorf(
+			"data: %s: is the same file as %s: its rows would count twice: give it once", f.name,
+			as)
 	}
 	src, file, size, err := openSource(f, s.opt.Stages)
 	if err != nil {
 		return err
 	}
-	s.files, s.names, s.handles = append(s.files, src), append(s.names, f.name), append(s.handles, file)
+	s.files, s.names, s.handles =
+		append(s.files, src), append(s.names, f.name), append(s.handles, file)
 	s.bytes += size
 
 	var l layout
@@ -277,11 +285,15 @@ func (s *Set) add(f dataFile) error {
 	if err != nil {
 		return fmt.Errorf("data: %s: %w", f.name, err)
 	}
-	if l.format == FormatPromptCompletion && slices.ContainsFunc(src.schema(), func(c Column) bool { return c.Name == "label" && strings.HasPrefix(c.Type, "bool") }) {
+	if l.format == FormatPromptCompletion &&
+		slices.ContainsFunc(src.schema(),
+			func(c Column) bool { return c.Name == "label" && strings.HasPrefix(c.Type, "bool") }) {
 		notes[2] = `column "label" is not read: rows with false, which KTO has as bad answers, count as answers too: remove them first`
 	}
-	for i, list := range []*[]string{&s.notes, &s.warn, &s.warn} { // of many shards the first says it
-		if said := ": " + notes[i]; notes[i] != "" && !slices.ContainsFunc(*list, func(n string) bool { return strings.HasSuffix(n, said) }) {
+	// of many shards the first says it
+	for i, list := range []*[]string{&s.notes, &s.warn, &s.warn} {
+		if said := ": " + notes[i]; notes[i] != "" &&
+			!slices.ContainsFunc(*list, func(n string) bool { return strings.HasSuffix(n, said) }) {
 			*list = append(*list, f.name+said)
 		}
 	}
@@ -298,8 +310,10 @@ func (s *Set) add(f dataFile) error {
 	if len(s.files) == 1 {
 		s.columns = src.schema()
 	}
-	for _, c := range [][2]*string{{&s.has.Content, &l.Content}, {&s.has.Teacher, &l.Teacher}, {&s.has.Response, &l.Response},
-		{&s.has.PromptIDs, &l.PromptIDs}, {&s.has.ResponseIDs, &l.ResponseIDs}, {&s.has.ID, &l.ID}, {&s.has.Finish, &l.Finish}} {
+	for _, c := range [][2]*string{{&s.has.Content, &l.Content}, {&s.has.Teacher, &l.Teacher},
+		{&s.has.Response, &l.Response},
+		{&s.has.PromptIDs, &l.PromptIDs}, {&s.has.ResponseIDs, &l.ResponseIDs}, {&s.has.ID, &l.ID},
+		{&s.has.Finish, &l.Finish}} {
 		if *c[0] == "" {
 			*c[0] = *c[1]
 		}
@@ -310,9 +324,11 @@ func (s *Set) add(f dataFile) error {
 			continue
 		}
 		if n > maxRows-s.n {
-			return fmt.Errorf("data: %s: more than %d rows: too many for one set: split it", f.name, maxRows)
+			return fmt.Errorf("data: %s: more than %d rows: too many for one set: split it", f.name,
+				maxRows)
 		}
-		s.starts = append(s.starts, span{first: s.n, n: n, file: len(s.files) - 1, batch: b, at: at})
+		s.starts = append(s.starts,
+			span{first: s.n, n: n, file: len(s.files) - 1, batch: b, at: at})
 		s.n, at = s.n+n, at+n
 	}
 	return nil
@@ -407,7 +423,8 @@ func (s *Set) Overlooked() (suspect, others string) {
 	}
 	for k, f := range s.files {
 		l, schema := s.layouts[k], f.schema()
-		collected := slices.ContainsFunc(schema, func(c Column) bool { return c.Name == "completion_tokens" })
+		collected := slices.ContainsFunc(schema,
+			func(c Column) bool { return c.Name == "completion_tokens" })
 		for _, c := range schema {
 			switch {
 			case collected && c.Name == "model": // the teacher's name, as WriteAnswers writes it
@@ -421,7 +438,8 @@ func (s *Set) Overlooked() (suspect, others string) {
 		for _, key := range f.turnKeys(l.Content) {
 			name := l.Content + "[]." + key
 			switch {
-			case key == l.role || key == l.text || key == weightKey || key == oldCallKey || slices.Contains(turnKeys, key):
+			case key == l.role || key == l.text || key == weightKey || key == oldCallKey ||
+				slices.Contains(turnKeys, key):
 			case slices.Contains(maybeTurn, key):
 				note(&watched, name, s.names[k])
 			default:
@@ -430,7 +448,8 @@ func (s *Set) Overlooked() (suspect, others string) {
 		}
 	}
 	if len(watched) > 0 {
-		suspect = fmt.Sprintf("%s: not read, although answers may speak of it: %s%s", file, quoted(watched), s.layouts[0].readsMore(watched))
+		suspect = fmt.Sprintf("%s: not read, although answers may speak of it: %s%s", file,
+			quoted(watched), s.layouts[0].readsMore(watched))
 	}
 	if len(rest) > 0 {
 		others = fmt.Sprintf("%s: not read: %s", file, quoted(rest))
@@ -703,7 +722,8 @@ func newDigest() hash.Hash {
 // Measure is what the row measures without an encoder: its keys.
 func (r Row) Measure() Measure {
 	prompt, row := r.Keys()
-	return Measure{PromptKey: binary.LittleEndian.Uint64(prompt[:]), RowKey: binary.LittleEndian.Uint64(row[:])}
+	return Measure{PromptKey: binary.LittleEndian.Uint64(prompt[:]),
+		RowKey: binary.LittleEndian.Uint64(row[:])}
 }
 
 // hashRow writes a row so that no two different rows write the same bytes:
@@ -767,7 +787,8 @@ func hashTurn(h hash.Hash, m Message) {
 		return
 	}
 	hashInt(h, -4)
-	for _, s := range []string{m.Thinking, string(m.ToolCalls), m.ToolCallID, m.Name, strconv.FormatBool(m.Context)} {
+	for _, s := range []string{m.Thinking, string(m.ToolCalls), m.ToolCallID, m.Name,
+		strconv.FormatBool(m.Context)} {
 		hashString(h, s)
 	}
 }

@@ -79,7 +79,8 @@ func wantRows(t testing.TB) []Row {
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
 			t.Fatal(err)
 		}
-		rows = append(rows, Row{Index: len(rows), Messages: r.Content, Teacher: r.Teacher, ID: r.ID})
+		rows = append(rows, Row{Index: len(rows), Messages: r.Content, Teacher: r.Teacher,
+			ID: r.ID})
 	}
 	return rows
 }

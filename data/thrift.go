@@ -36,7 +36,8 @@ func thriftStruct(b []byte, depth int) (int, error) {
 			}
 			at += n
 		}
-		if kind := head & 15; kind != thriftTrue && kind != thriftFalse { // a bool field has no bytes of its own
+		// a bool field has no bytes of its own
+		if kind := head & 15; kind != thriftTrue && kind != thriftFalse {
 			n, err := thriftValue(b[at:], kind, depth)
 			if err != nil {
 				return 0, err
@@ -118,7 +119,8 @@ func thriftValue(b []byte, kind byte, depth int) (int, error) {
 
 // thriftElements walks count groups of values of the given kinds from b[at:].
 func thriftElements(b []byte, at int, count uint64, depth int, kinds ...byte) (int, error) {
-	if depth++; depth > maxThriftDepth || at > len(b) || count > uint64(len(b)-at) { // an element takes a byte or more
+	// an element takes a byte or more
+	if depth++; depth > maxThriftDepth || at > len(b) || count > uint64(len(b)-at) {
 		return 0, errThrift
 	}
 	for range count {

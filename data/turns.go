@@ -62,7 +62,8 @@ func (m Message) acts() bool {
 
 // answers reports whether the turn is one that a student may learn.
 func (m Message) answers() bool {
-	return m.Role == "assistant" && (m.ToolCalls != "" || m.Thinking != "" || strings.TrimSpace(m.Content) != "")
+	return m.Role == "assistant" &&
+		(m.ToolCalls != "" || m.Thinking != "" || strings.TrimSpace(m.Content) != "")
 }
 
 // Text is the turn for people, and for what compares answers as texts: its content, and its calls
@@ -76,7 +77,8 @@ func (m Message) Text() string {
 
 // size is the number of bytes of the turn's texts.
 func (m Message) size() int {
-	return len(m.Role) + len(m.Content) + len(m.Thinking) + len(m.ToolCalls) + len(m.ToolCallID) + len(m.Name)
+	return len(m.Role) + len(m.Content) + len(m.Thinking) + len(m.ToolCalls) + len(m.ToolCallID) +
+		len(m.Name)
 }
 
 // Values of Options.Turns: which of the teacher's turns a student learns.
@@ -234,15 +236,19 @@ func readList(key string, value []byte) (JSON, []json.RawMessage, error) {
 	}
 	j, err := readJSON(value)
 	if err != nil {
-		return "", nil, &rowFault{key, preview(string(value), 40), "not JSON", "write a list of objects"}
+		return "", nil, &rowFault{key, preview(string(value), 40), "not JSON",
+			"write a list of objects"}
 	}
 	var list []json.RawMessage
 	if json.Unmarshal([]byte(j), &list) != nil {
-		return "", nil, &rowFault{key, preview(string(value), 40), "not a list", "write a list of objects"}
+		return "", nil, &rowFault{key, preview(string(value), 40), "not a list",
+			"write a list of objects"}
 	}
 	for i, e := range list {
 		if e[0] != '{' {
-			return "", nil, &rowFault{key, fmt.Sprintf("element %d is %s", i, preview(string(e), 40)), "not an object", "write a list of objects"}
+			return "", nil, &rowFault{key,
+				fmt.Sprintf("element %d is %s", i, preview(string(e), 40)), "not an object",
+				"write a list of objects"}
 		}
 	}
 	if len(list) == 0 {
@@ -341,7 +347,9 @@ func (c conversed) pick(l layout, from, to int) (Row, *rowFault) {
 	if last := answer[0]; len(answer) > 1 || last.Thinking != "" || last.ToolCalls != "" {
 		row.Turns = answer
 		if len(row.PromptIDs) > 0 {
-			return row, &rowFault{l.PromptIDs, fmt.Sprintf("%d tokens", len(row.PromptIDs)), "a prompt as tokens, and an answer that is more than a text", "give the conversation instead"}
+			return row, &rowFault{l.PromptIDs, fmt.Sprintf("%d tokens", len(row.PromptIDs)),
+				"a prompt as tokens, and an answer that is more than a text",
+				"give the conversation instead"}
 		}
 	}
 	return row, nil
@@ -351,7 +359,8 @@ func (c conversed) pick(l layout, from, to int) (Row, *rowFault) {
 func (c conversed) answerOf(l layout, turns string, k int) (Row, *rowFault) {
 	at, n := c.learned(), len(c.turns)
 	if turns != TurnsLast {
-		written := slices.ContainsFunc(c.turns[c.first:], func(m Message) bool { return m.answers() })
+		written := slices.ContainsFunc(c.turns[c.first:],
+			func(m Message) bool { return m.answers() })
 		switch {
 		case len(at) == 0 && written:
 			return c.row, &rowFault{l.turnsColumn(c), countOf(n-c.first, "turn"), `no turn of the assistant is to be learned (weight 0 or "train": false)`, "remove the row"}

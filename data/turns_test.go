@@ -26,7 +26,8 @@ func whole(r Row) string {
 	var b strings.Builder
 	turn := func(m Message) {
 		fmt.Fprintf(&b, "%s: %s", m.Role, m.Content)
-		for _, p := range [][2]string{{"thought", m.Thinking}, {"calls", string(m.ToolCalls)}, {"id", m.ToolCallID}, {"name", m.Name}} {
+		for _, p := range [][2]string{{"thought", m.Thinking}, {"calls", string(m.ToolCalls)},
+			{"id", m.ToolCallID}, {"name", m.Name}} {
 			if p[1] != "" {
 				fmt.Fprintf(&b, " %s=%s", p[0], p[1])
 			}
@@ -59,20 +60,26 @@ const (
 func TestTurns(t *testing.T) {
 	want := map[string][]string{
 		TurnsLast: {
-			"user: Weather in Bern? | assistant:  thought=I ask. calls=" + weatherCall + " | tool: grey id=c1 name=weather | => [tools 2] Grey.",
+			"user: Weather in Bern? | assistant:  thought=I ask. calls=" + weatherCall +
+				" | tool: grey id=c1 name=weather | => [tools 2] Grey.",
 			"user: Sum? | assistant: I add. calls=" + sumCall + " | tool: 3.5 id=c2 name=sum | assistant: 3.5 | user: sure? | assistant: Yes. | user: really? | => [tools 2] Really.",
 			"user: Hi | assistant: Hello. | user: Bye | => Bye.",
 		},
 		TurnsEach: {
-			"user: Weather in Bern? | => assistant:  thought=I ask. calls=" + weatherCall + " | [tools 2] " + weatherCall,
-			"user: Weather in Bern? | assistant:  thought=I ask. calls=" + weatherCall + " | tool: grey id=c1 name=weather | => [tools 2] Grey.",
-			"user: Sum? | => assistant: I add. calls=" + sumCall + " | [tools 2] I add.\n" + sumCall,
-			"user: Sum? | assistant: I add. calls=" + sumCall + " | tool: 3.5 id=c2 name=sum | => [tools 2] 3.5",
+			"user: Weather in Bern? | => assistant:  thought=I ask. calls=" + weatherCall +
+				" | [tools 2] " + weatherCall,
+			"user: Weather in Bern? | assistant:  thought=I ask. calls=" + weatherCall +
+				" | tool: grey id=c1 name=weather | => [tools 2] Grey.",
+			"user: Sum? | => assistant: I add. calls=" + sumCall + " | [tools 2] I add.\n" +
+				sumCall,
+			"user: Sum? | assistant: I add. calls=" + sumCall +
+				" | tool: 3.5 id=c2 name=sum | => [tools 2] 3.5",
 			"user: Sum? | assistant: I add. calls=" + sumCall + " | tool: 3.5 id=c2 name=sum | assistant: 3.5 | user: sure? | assistant: Yes. | user: really? | => [tools 2] Really.",
 			"user: Hi | assistant: Hello. | user: Bye | => Bye.",
 		},
 		TurnsAll: {
-			"user: Weather in Bern? | => assistant:  thought=I ask. calls=" + weatherCall + " | tool: grey id=c1 name=weather | assistant: Grey. | [tools 2] Grey.",
+			"user: Weather in Bern? | => assistant:  thought=I ask. calls=" + weatherCall +
+				" | tool: grey id=c1 name=weather | assistant: Grey. | [tools 2] Grey.",
 			"user: Sum? | => assistant: I add. calls=" + sumCall + " | tool: 3.5 id=c2 name=sum | assistant: 3.5 | user: sure? | assistant: Yes. context | user: really? | assistant: Really. | [tools 2] Really.",
 			"user: Hi | assistant: Hello. | user: Bye | => Bye.",
 		},
@@ -90,14 +97,16 @@ func TestTurns(t *testing.T) {
 				got = append(got, whole(r))
 			}
 			if !slices.Equal(got, rows) {
-				t.Errorf("%s: %s:\n%s\nwant\n%s", turns, ext, strings.Join(got, "\n"), strings.Join(rows, "\n"))
+				t.Errorf("%s: %s:\n%s\nwant\n%s", turns, ext, strings.Join(got, "\n"),
+					strings.Join(rows, "\n"))
 			}
 			if digest == "" {
 				digest = s.Digest()
 			} else if s.Digest() != digest {
 				t.Errorf("%s: %s: another digest than the JSON lines", turns, ext)
 			}
-			for _, out := range []string{"jsonl", "arrow", "parquet"} { // and what is written is read again
+			// and what is written is read again
+			for _, out := range []string{"jsonl", "arrow", "parquet"} {
 				path := filepath.Join(t.TempDir(), "copy."+out)
 				if err := Convert(s, path); err != nil {
 					t.Fatal(err)
@@ -177,7 +186,8 @@ func TestTurnsAreKept(t *testing.T) {
 		var want []Example
 		for pass := range 2 {
 			s := openTurns(t, path, turns)
-			if err := s.Encode(&counted{}, EncodeOptions{Keep: keep}, func(int, Measure) bool { return true }); err != nil {
+			if err := s.Encode(&counted{}, EncodeOptions{Keep: keep},
+				func(int, Measure) bool { return true }); err != nil {
 				t.Fatal(err)
 			}
 			if _, _, made := s.Kept(); made != (pass == 0) {
@@ -230,8 +240,10 @@ func TestValidateTurns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.Turns != want.turns || r.TrainedTokens != want.tokens || r.Rewritten != want.rewritten {
-			t.Errorf("%s: %d turns, %d tokens, %d rewritten; want %+v", turns, r.Turns, r.TrainedTokens, r.Rewritten, want)
+		if r.Turns != want.turns || r.TrainedTokens != want.tokens ||
+			r.Rewritten != want.rewritten {
+			t.Errorf("%s: %d turns, %d tokens, %d rewritten; want %+v", turns, r.Turns,
+				r.TrainedTokens, r.Rewritten, want)
 		}
 		lines := strings.Split(strings.ReplaceAll(r.String(), path, "F"), "\n")
 		for _, line := range want.lines {

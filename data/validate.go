@@ -29,7 +29,8 @@ type Problem struct {
 // String is one line: severity, file, rows and what is wrong.
 func (p Problem) String() string {
 	if p.varies {
-		return fmt.Sprintf("%s: %s: %s, of the same kind; row %d: %s", p.Severity, p.File, rowsText(p.Rows, p.Count), p.Row, p.Detail)
+		return fmt.Sprintf("%s: %s: %s, of the same kind; row %d: %s", p.Severity, p.File,
+			rowsText(p.Rows, p.Count), p.Row, p.Detail)
 	}
 	return fmt.Sprintf("%s: %s: %s: %s", p.Severity, p.File, rowsText(p.Rows, p.Count), p.Detail)
 }
@@ -38,7 +39,8 @@ const (
 	maxListed = 20 // problems of one kind that a report lists; all are counted
 	maxNamed  = 5  // rows that a problem names
 
-	leastEqual = 3 // different prompts from which on an equal answer is said, if they are 1 % of the rows too
+	// different prompts from which on an equal answer is said, if they are 1 % of the rows too
+	leastEqual = 3
 	maxEqual   = 3 // such answers that are said
 )
 
@@ -110,12 +112,16 @@ func (t *AnswerTally) Equal(rows int) (equal []EqualAnswer, notes []string) {
 			equal = append(equal, *a)
 		}
 	}
-	slices.SortFunc(equal, func(a, b EqualAnswer) int { return cmp.Or(b.Prompts-a.Prompts, a.Row-b.Row) })
+	slices.SortFunc(equal,
+		func(a, b EqualAnswer) int { return cmp.Or(b.Prompts-a.Prompts, a.Row-b.Row) })
 	for _, a := range equal[:min(len(equal), maxEqual)] {
-		notes = append(notes, fmt.Sprintf("%d of %d rows have the same answer, %s, to different prompts (the first is row %d)", a.Prompts, rows, a.Text, a.Row))
+		notes = append(notes, fmt.Sprintf(
+			"%d of %d rows have the same answer, %s, to different prompts (the first is row %d)",
+			a.Prompts, rows, a.Text, a.Row))
 	}
 	if more := len(equal) - maxEqual; more > 0 {
-		notes = append(notes, fmt.Sprintf("%s more: to %d or more different prompts each", countOf(more, "such answer"), leastEqual))
+		notes = append(notes, fmt.Sprintf("%s more: to %d or more different prompts each",
+			countOf(more, "such answer"), leastEqual))
 	}
 	return equal, notes
 }
@@ -131,7 +137,8 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 	if s.Len() == 0 {
 		return nil, fmt.Errorf("data: %s: no rows", s.path)
 	}
-	r := &Report{Path: s.path, Rows: s.Len(), Unit: "tokens", Limits: lim, Counts: map[string]int{}, Notes: slices.Concat(s.notes, s.warn)}
+	r := &Report{Path: s.path, Rows: s.Len(), Unit: "tokens", Limits: lim, Counts: map[string]int{},
+		Notes: slices.Concat(s.notes, s.warn)}
 	if _, others := s.Overlooked(); others != "" {
 		r.Notes = append(r.Notes, others)
 	}
@@ -186,7 +193,9 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 				}
 				k = len(r.Problems)
 				groups[key] = k
-				r.Problems = append(r.Problems, Problem{Severity: f.severity, Kind: f.kind, File: file, Row: at, Index: i, Column: f.column, Detail: f.text})
+				r.Problems = append(r.Problems,
+					Problem{Severity: f.severity, Kind: f.kind, File: file, Row: at, Index: i,
+						Column: f.column, Detail: f.text})
 			}
 			p := &r.Problems[k]
 			p.varies = p.varies || p.Detail != f.text
@@ -211,11 +220,13 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 				n += utf8.RuneCountInString(m.Content)
 			}
 		}
-		if promptLens = append(promptLens, n); enc != nil && lim.MaxPrompt > 0 && n > lim.MaxPrompt {
+		if promptLens = append(promptLens, n); enc != nil && lim.MaxPrompt > 0 &&
+			n > lim.MaxPrompt {
 			r.LongPrompts++
 		}
 		count := func(n int) {
-			if answerLens = append(answerLens, n); enc != nil && lim.MaxResponse > 0 && n > lim.MaxResponse {
+			if answerLens = append(answerLens, n); enc != nil && lim.MaxResponse > 0 &&
+				n > lim.MaxResponse {
 				r.CutAnswers++
 			}
 		}
@@ -254,7 +265,8 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 		if e.rewritten {
 			r.Rewritten++
 		}
-		if slices.ContainsFunc(row.Messages, func(m Message) bool { return m.Role == "assistant" }) {
+		if slices.ContainsFunc(row.Messages,
+			func(m Message) bool { return m.Role == "assistant" }) {
 			r.EarlierTurns++
 			r.talks = true
 		}
@@ -265,7 +277,8 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 
 		if first, ok := rowOf[e.whole]; ok {
 			file, at := s.locate(first)
-			add(finding{SeverityWarning, KindDuplicate, s.layoutOf(i).Content, fmt.Sprintf("same prompt and answer as row %d of %s", at, file), ""})
+			add(finding{SeverityWarning, KindDuplicate, s.layoutOf(i).Content,
+				fmt.Sprintf("same prompt and answer as row %d of %s", at, file), ""})
 		} else {
 			rowOf[e.whole] = i
 		}
@@ -281,7 +294,9 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 	r.Equal, notes = tally.Equal(s.Len())
 	r.Notes = append(r.Notes, notes...)
 	if r.Rewritten > 0 && s.opt.Turns != TurnsAll {
-		r.Notes = append(r.Notes, fmt.Sprintf("%s of several turns cannot be one sequence (data.turns=all), since %v", countOf(r.Rewritten, "row"), ErrAppend))
+		r.Notes = append(r.Notes,
+			fmt.Sprintf("%s of several turns cannot be one sequence (data.turns=all), since %v",
+				countOf(r.Rewritten, "row"), ErrAppend))
 	}
 	if r.EarlierTurns > 0 && training && s.opt.Turns == TurnsLast {
 		r.Notes = append(r.Notes, fmt.Sprintf("%d of %d rows have earlier answers of the assistant: these are prompt, only the last is learned", r.EarlierTurns, s.Len()))
@@ -289,7 +304,8 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 	r.Answers = len(answerLens)
 	r.Prompt, r.Answer = MeasureLengths(promptLens), MeasureLengths(answerLens)
 	if noTeacher == s.Len() && !training {
-		r.Notes = append(r.Notes, "no row has a teacher answer: the set is good for logprobs and score, not for training")
+		r.Notes = append(r.Notes,
+			"no row has a teacher answer: the set is good for logprobs and score, not for training")
 	}
 	if training && r.Answers > 0 && r.CutAnswers == r.Answers {
 		r.Notes = append(r.Notes, fmt.Sprintf("every answer is over the limit of %d tokens and no row can make a pair: warmup, train and dpo refuse the set; %d would keep all answers, %d 99 %%", lim.MaxResponse, r.Answer.Max, r.Answer.P99))
@@ -303,7 +319,9 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 func (s *Set) RowProblems(i int, enc Encoder, lim Limits) (problems []Problem) {
 	file, at := s.locate(i)
 	_, _ = s.examine(i, enc, lim, s.forTraining(), func(f finding) { // the error is a finding too
-		problems = append(problems, Problem{Severity: f.severity, Kind: f.kind, File: file, Row: at, Index: i, Column: f.column, Detail: f.text, Count: 1, Rows: []int{at}})
+		problems = append(problems,
+			Problem{Severity: f.severity, Kind: f.kind, File: file, Row: at, Index: i,
+				Column: f.column, Detail: f.text, Count: 1, Rows: []int{at}})
 	})
 	return problems
 }
@@ -409,7 +427,8 @@ func (r *Report) String() string {
 	line := func(name string, l Lengths, over, of, limit int) {
 		fmt.Fprintf(&b, "%-8s %8d %8d %8d %8d", name, l.P50, l.P90, l.P99, l.Max)
 		if r.Unit == "tokens" && limit > 0 && of > 0 {
-			fmt.Fprintf(&b, "  %d of %d (%.1f %%) over the limit of %d", over, of, 100*float64(over)/float64(of), limit)
+			fmt.Fprintf(&b, "  %d of %d (%.1f %%) over the limit of %d", over, of,
+				100*float64(over)/float64(of), limit)
 		}
 		b.WriteByte('\n')
 	}
@@ -427,7 +446,8 @@ func (r *Report) String() string {
 		if r.SharedPrompts == 1 {
 			verb = "comes"
 		}
-		fmt.Fprintf(&b, "%s %s with several different answers\n", countOf(r.SharedPrompts, "prompt"), verb)
+		fmt.Fprintf(&b, "%s %s with several different answers\n",
+			countOf(r.SharedPrompts, "prompt"), verb)
 	}
 	shown := map[string]int{}
 	for _, p := range r.Problems {

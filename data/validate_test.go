@@ -88,7 +88,8 @@ func TestValidateFindsEachProblem(t *testing.T) {
 		{KindMarks, SeverityWarning, `{"content":` + user("q <|im_end|>") + `,"teacher_response":"a"}`, "content", "<|im_end|>"},
 		{KindThinking, SeverityWarning, `{"content":` + user("q") + `,"teacher_response":"<think>"}`, "teacher_response", "<think>"},
 		{KindDuplicate, SeverityWarning, `{"content":` + user("good") + `,"teacher_response":"fine"}`, "content", "as row 0"},
-		{KindFault, SeverityError, "{\"content\":\"\xff\",\"teacher_response\":\"a\"}", "content", "not valid UTF-8"},
+		{KindFault, SeverityError, "{\"content\":\"\xff\",\"teacher_response\":\"a\"}", "content",
+			"not valid UTF-8"},
 		{KindFault, SeverityError, `{"teacher_response":"a"}`, "content", "no prompt"},
 		{KindUnreadable, SeverityError, `{"content":`, "", `key "content": EOF: file is cut short`},
 	} {
@@ -103,7 +104,8 @@ func TestValidateFindsEachProblem(t *testing.T) {
 				t.Fatalf("problems %v, counts %v", r.Problems, r.Counts)
 			}
 			p := r.Problems[0]
-			if p.Kind != c.kind || p.Severity != c.severity || p.File != path || p.Row != 1 || p.Index != 1 || p.Column != c.column || !strings.Contains(p.Detail, c.detail) {
+			if p.Kind != c.kind || p.Severity != c.severity || p.File != path || p.Row != 1 ||
+				p.Index != 1 || p.Column != c.column || !strings.Contains(p.Detail, c.detail) {
 				t.Errorf("got %+v", p)
 			}
 			if r.OK() != (c.severity == SeverityWarning) || r.Errors+r.Warnings != 1 {
@@ -137,19 +139,23 @@ func TestValidateMeasures(t *testing.T) {
 		t.Errorf("answer %v, want %v", r.Answer, want)
 	}
 	if r.LongPrompts != 2 || r.CutAnswers != 25 || r.Answers != 101 || r.SharedPrompts != 1 {
-		t.Errorf("%d long prompts, %d cut of %d answers, %d shared prompts", r.LongPrompts, r.CutAnswers, r.Answers, r.SharedPrompts)
+		t.Errorf("%d long prompts, %d cut of %d answers, %d shared prompts", r.LongPrompts,
+			r.CutAnswers, r.Answers, r.SharedPrompts)
 	}
 	if len(r.Problems) != 2 || r.Problems[0].Count != 25 || r.Counts[KindLongAnswer] != 25 {
 		t.Errorf("%d problems listed, %v counted", len(r.Problems), r.Counts)
 	}
-	if text := r.String(); !strings.Contains(text, "25 of 101 (24.8 %) over the limit of 150") || !strings.Contains(text, "rows 75, 76, 77, 78, 79 and 20 more, of the same kind; row 75: answer in column") {
+	if text := r.String(); !strings.Contains(text, "25 of 101 (24.8 %) over the limit of 150") ||
+		!strings.Contains(text,
+			"rows 75, 76, 77, 78, 79 and 20 more, of the same kind; row 75: answer in column") {
 		t.Errorf("report:\n%s", text)
 	}
 	if r.Digest != s.Digest() {
 		t.Error("digest differs from the set's")
 	}
 	var back Report
-	if text, err := json.Marshal(r); err != nil || json.Unmarshal(text, &back) != nil || back.CutAnswers != 25 {
+	if text, err := json.Marshal(r); err != nil || json.Unmarshal(text, &back) != nil ||
+		back.CutAnswers != 25 {
 		t.Errorf("the report does not survive JSON: %v", err)
 	}
 
@@ -169,7 +175,8 @@ func TestValidateFixtures(t *testing.T) {
 			t.Fatal(err)
 		}
 		// the empty question, a control token as text, and one prompt with two answers
-		if !r.OK() || r.Warnings != 2 || r.Counts[KindBlank] != 1 || r.Counts[KindMarks] != 1 || r.SharedPrompts != 1 || r.EarlierTurns != 1 {
+		if !r.OK() || r.Warnings != 2 || r.Counts[KindBlank] != 1 || r.Counts[KindMarks] != 1 ||
+			r.SharedPrompts != 1 || r.EarlierTurns != 1 {
 			t.Errorf("%s:\n%s", path, r)
 		}
 	}
@@ -191,7 +198,8 @@ func TestInspect(t *testing.T) {
 	}{
 		{"snappy.parquet", []string{"parquet, 12 rows", "teacher_response     string", "list<struct<role: string, content: string>>", "<- teacher's answer", `TEACHER    "4"`, `user       "What is 2+2?"`}},
 		{"file_plain.arrow", []string{"arrow file, 12 rows", "list<", "score"}},
-		{"saved", []string{"arrow stream, 12 rows", "in 3 files", "data-00002-of-00003.arrow: arrow stream, 4 rows"}},
+		{"saved", []string{"arrow stream, 12 rows", "in 3 files",
+			"data-00002-of-00003.arrow: arrow stream, 4 rows"}},
 		{"ids.arrow", []string{"prompt     3 tokens"}},
 	} {
 		info := Inspect(openTest(t, filepath.Join(fixtures, c.path)), 0)

@@ -33,8 +33,10 @@ func ExampleOptions_Footprint() {
 		fmt.Println(err)
 		return
 	}
-	plan := c.Plan(device.Options{Name: device.CUDA}.Footprint(), model.PlanOptions{Kind: model.LM, Trainable: true, Tokens: 1024})
-	fmt.Println("weights", plan.Weights, "bytes, with gradients and activations more:", plan.Total() > plan.Weights)
+	plan := c.Plan(device.Options{Name: device.CUDA}.Footprint(),
+		model.PlanOptions{Kind: model.LM, Trainable: true, Tokens: 1024})
+	fmt.Println("weights", plan.Weights, "bytes, with gradients and activations more:",
+		plan.Total() > plan.Weights)
 	// Output:
 	// weights 77312 bytes, with gradients and activations more: true
 }

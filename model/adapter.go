@@ -49,8 +49,10 @@ type peftConfig struct {
 
 // notComputed are keys that change what is computed: they must be absent, null, false or
 // empty.
-var notComputed = []string{"use_dora", "fan_in_fan_out", "rank_pattern", "alpha_pattern", "layers_to_transform", "layer_replication", "lora_bias",
-	"target_parameters", "trainable_token_indices", "use_qalora", "use_bdlora", "alora_invocation_tokens"}
+var notComputed = []string{"use_dora", "fan_in_fan_out", "rank_pattern", "alpha_pattern",
+	"layers_to_transform", "layer_replication", "lora_bias",
+	"target_parameters", "trainable_token_indices", "use_qalora", "use_bdlora",
+	"alora_invocation_tokens"}
 
 // task is peft's name of a kind.
 var task = map[Kind]string{LM: "CAUSAL_LM", Scorer: "SEQ_CLS"}
@@ -100,11 +102,13 @@ func parseAdapterConfig(b []byte) (a AdapterConfig, err error) {
 	case !(p.Alpha > 0) || math.IsInf(p.Alpha, 0):
 		return a, fmt.Errorf("key \"lora_alpha\": %g: expected a positive number", p.Alpha)
 	case p.Bias != "" && p.Bias != "none":
-		return a, refuse("bias", strconv.Quote(p.Bias), "merge the adapter into its base (peft: merge_and_unload)")
+		return a, refuse("bias", strconv.Quote(p.Bias),
+			"merge the adapter into its base (peft: merge_and_unload)")
 	}
 	for _, name := range p.Save {
 		if name != "score" && name != "classifier" { // peft adds both to every classifier
-			return a, refuse("modules_to_save", strconv.Quote(name), "merge the adapter into its base (peft: merge_and_unload)")
+			return a, refuse("modules_to_save", strconv.Quote(name),
+				"merge the adapter into its base (peft: merge_and_unload)")
 		}
 	}
 	if p.Task != nil && *p.Task == task[Scorer] {
@@ -127,7 +131,8 @@ func parseAdapterConfig(b []byte) (a AdapterConfig, err error) {
 		a.LoRA.Targets = strings.Join(slices.Compact(names), ",")
 	}
 	if err := a.LoRA.Validate("adapter"); err != nil {
-		return a, refuse("target_modules", strconv.Quote(a.LoRA.Targets), "gad has adapters on "+strings.Join(linearLayers, ", "))
+		return a, refuse("target_modules", strconv.Quote(a.LoRA.Targets),
+			"gad has adapters on "+strings.Join(linearLayers, ", "))
 	}
 	return a, nil
 }
@@ -148,10 +153,13 @@ func (m *Model) saveAdapter(create func(name string) (io.WriteCloser, error)) er
 	}
 	l, taskName := m.opt.LoRA, task[m.opt.Kind]
 	p := map[string]any{
-		"peft_type": "LORA", "task_type": taskName, "base_model_name_or_path": base, "r": l.Rank, "lora_alpha": l.alpha(), "lora_dropout": 0.0,
-		"target_modules": l.targets(), "bias": "none", "use_rslora": l.RSLoRA, "use_dora": false, "fan_in_fan_out": false, "inference_mode": true,
-		"modules_to_save": nil, "rank_pattern": map[string]int{}, "alpha_pattern": map[string]int{}, "layers_to_transform": nil,
-		"layers_pattern": nil, "init_lora_weights": true, "revision": nil,
+		"peft_type": "LORA", "task_type": taskName, "base_model_name_or_path": base, "r": l.Rank,
+		"lora_alpha": l.alpha(), "lora_dropout": 0.0,
+		"target_modules": l.targets(), "bias": "none", "use_rslora": l.RSLoRA, "use_dora": false,
+		"fan_in_fan_out": false, "inference_mode": true,
+		"modules_to_save": nil, "rank_pattern": map[string]int{}, "alpha_pattern": map[string]int{},
+		"layers_to_transform": nil,
+		"layers_pattern":      nil, "init_lora_weights": true, "revision": nil,
 	}
 	if m.opt.Kind == Scorer {
 		p["modules_to_save"] = []string{"score"}
@@ -195,7 +203,9 @@ func peftName(p *compute.Param) string {
 // model's adapters too, and keeps its new head.
 func (m *Model) loadAdapter(dir string, kind Kind) error {
 	if kind == Scorer && m.opt.Kind == LM {
-		return fmt.Errorf("model: %s: is an adapter of a scorer (task_type %s): expected one of a language model", dir, task[Scorer])
+		return fmt.Errorf(
+			"model: %s: is an adapter of a scorer (task_type %s): expected one of a language model",
+			dir, task[Scorer])
 	}
 	path := filepath.Join(dir, adapterWeights)
 	f, err := safetensors.Open(path)
@@ -230,7 +240,9 @@ func (m *Model) loadAdapter(dir string, kind Kind) error {
 	}
 	for _, name := range f.Names() {
 		if !known[name] {
-			return fmt.Errorf("model: %s: tensor %q: not of the layers that %s names: the folder is damaged", path, name, AdapterConfigName)
+			return fmt.Errorf(
+				"model: %s: tensor %q: not of the layers that %s names: the folder is damaged",
+				path, name, AdapterConfigName)
 		}
 	}
 	var list []transfer
@@ -328,7 +340,8 @@ func (m *Model) merge(dst compute.Tensor, w *compute.Param) error {
 		if err := m.ws.take(); err != nil {
 			return err
 		}
-		m.be.LinearGrad(part, &frozen, nil, ad.b.W.Slice(lo*ad.b.Cols, hi*ad.b.Cols), compute.Tensor{}, false)
+		m.be.LinearGrad(part, &frozen, nil, ad.b.W.Slice(lo*ad.b.Cols, hi*ad.b.Cols),
+			compute.Tensor{}, false)
 		m.be.Scale(part, ad.scale)
 		m.be.Add(dst.Slice(lo*w.Cols, hi*w.Cols), part)
 	}

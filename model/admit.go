@@ -12,16 +12,18 @@ const prefillTokens = 2048
 
 // cachedPrompt is a request whose prompt is in the cache, or is being computed.
 type cachedPrompt struct {
-	r       *Request
-	pages   []int32 // of the prompt; the last one may be partly filled
-	shared  []*node // nodes of the prefix tree that own the first of pages
-	cached  int     // tokens whose keys and values were in the cache
-	from    int     // the first token that was computed
-	at      int     // the next token to compute; all before are computed, or are in the running step
-	echo    []Token // for Request.Echo
-	row     int     // of the last token's output in Engine.promptH; -1 once all samples have started
-	started int     // samples started
-	left    int     // samples not yet ended
+	r      *Request
+	pages  []int32 // of the prompt; the last one may be partly filled
+	shared []*node // nodes of the prefix tree that own the first of pages
+	cached int     // tokens whose keys and values were in the cache
+	from   int     // the first token that was computed
+	// the next token to compute; all before are computed, or are in the running step
+	at   int
+	echo []Token // for Request.Echo
+	// of the last token's output in Engine.promptH; -1 once all samples have started
+	row     int
+	started int // samples started
+	left    int // samples not yet ended
 }
 
 // promptChunk is the tokens lo to hi-1 of a prompt, which one step computes.
@@ -44,7 +46,8 @@ func (e *Engine) admit() error {
 	}
 	d := e.m.cfg.Hidden
 	for i, sm := range e.started {
-		e.m.be.Copy(e.firstH.Slice(i*d, (i+1)*d), e.promptH.Slice(sm.prompt.row*d, (sm.prompt.row+1)*d))
+		e.m.be.Copy(e.firstH.Slice(i*d, (i+1)*d),
+			e.promptH.Slice(sm.prompt.row*d, (sm.prompt.row+1)*d))
 		e.share(sm)
 	}
 	for _, sm := range e.started {
@@ -292,8 +295,11 @@ func (e *Engine) prefillPack(chunks []promptChunk) error {
 				spare++
 			}
 			x := s.lo + at
-			ids, pos, slots = append(ids, s.prompt.r.Prompt[x]), append(pos, int32(x)), append(slots, slot)
-			e.pages.Table, e.pages.Len = append(e.pages.Table, s.prompt.pages[:pagesFor(x+1, e.o.PageTokens)]), append(e.pages.Len, int32(x+1))
+			ids, pos, slots =
+				append(ids, s.prompt.r.Prompt[x]), append(pos, int32(x)), append(slots, slot)
+			e.pages.Table, e.pages.Len =
+				append(e.pages.Table, s.prompt.pages[:pagesFor(x+1, e.o.PageTokens)]),
+				append(e.pages.Len, int32(x+1))
 		}
 		ends[i] = len(slots)
 	}
@@ -337,7 +343,8 @@ func (m *Model) rows(b *block, n, lo, hi int) block {
 		w := t.Len() / n
 		return t.Slice(lo*w, hi*w)
 	}
-	return block{qNHE: part(b.qNHE), kNKE: part(b.kNKE), qkNHE: part(b.qkNHE), vNKE: part(b.vNKE), oNHE: part(b.oNHE), lseNH: part(b.lseNH)}
+	return block{qNHE: part(b.qNHE), kNKE: part(b.kNKE), qkNHE: part(b.qkNHE), vNKE: part(b.vNKE),
+		oNHE: part(b.oNHE), lseNH: part(b.lseNH)}
 }
 
 // echo ranks the tokens that follow those of a chunk, from their outputs hND, and calls
@@ -353,7 +360,8 @@ func (e *Engine) echo(s promptChunk, hND compute.Tensor) error {
 	for i := range tokens {
 		tokens[i] = Token{ID: r.Prompt[s.lo+1+i]}
 	}
-	if err := e.rank(tokens, func(int) int { return r.Top }, hND.Slice(0, len(tokens)*d)); err != nil {
+	if err := e.rank(tokens, func(int) int { return r.Top },
+		hND.Slice(0, len(tokens)*d)); err != nil {
 		return err
 	}
 	for i, n := range h.shared {

@@ -7,7 +7,8 @@ import (
 
 // AllLogProbs is LogProbs over any number of sequences, in packs of maxTokens tokens, divided
 // among the ranks. No bit of the result depends on the packs.
-func (m *Model) AllLogProbs(seqs []Seq, temperature float64, maxTokens int) (logpST, entST [][]float32, err error) {
+func (m *Model) AllLogProbs(seqs []Seq, temperature float64,
+	maxTokens int) (logpST, entST [][]float32, err error) {
 	if m.ranks.Size() == 1 || len(seqs) == 0 {
 		return m.ownLogProbs(seqs, temperature, maxTokens)
 	}
@@ -29,7 +30,8 @@ func (m *Model) AllLogProbs(seqs []Seq, temperature float64, maxTokens int) (log
 }
 
 // ownLogProbs is AllLogProbs on this rank alone.
-func (m *Model) ownLogProbs(seqs []Seq, temperature float64, maxTokens int) (logpST, entST [][]float32, err error) {
+func (m *Model) ownLogProbs(seqs []Seq, temperature float64,
+	maxTokens int) (logpST, entST [][]float32, err error) {
 	logpST, entST = make([][]float32, len(seqs)), make([][]float32, len(seqs))
 	for _, pack := range Packs(seqs, maxTokens) {
 		logp, ent, err := m.LogProbs(Pick(seqs, pack), temperature)
@@ -89,7 +91,8 @@ func Pick[T any](xs []T, indices []int) []T {
 // Kind is what the folder that c was read from holds; LM for a new model.
 func (c Config) Kind() Kind {
 	var classes []string
-	if json.Unmarshal(c.raw["architectures"], &classes) == nil && len(classes) == 1 && classes[0] == c.class(Scorer) {
+	if json.Unmarshal(c.raw["architectures"], &classes) == nil && len(classes) == 1 &&
+		classes[0] == c.class(Scorer) {
 		return Scorer
 	}
 	return LM

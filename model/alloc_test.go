@@ -113,7 +113,10 @@ func allocTrain(t *testing.T, be compute.Backend) {
 		o, err := NewOptimizer(m, adamw())
 		must(t, err)
 		long, short := seqsOf(m.cfg.Vocab, 40, 20, 30), seqsOf(m.cfg.Vocab, 20, 40)
-		seed := func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) { return logpST, entST, nil }
+		seed := func(logpST, entST [][]float32) (dlogpST, dentST [][]float32,
+			err error) {
+			return logpST, entST, nil
+		}
 		steps(t, fmt.Sprintf("a step of two packs, recompute %t", recompute), func() {
 			must(t, m.LogProbGrad(long, 1, seed))
 			must(t, m.LogProbGrad(short, 1, seed))
@@ -146,21 +149,24 @@ func allocGenerate(t *testing.T, be compute.Backend) {
 	must(t, err)
 	defer m.Close()
 	prompts := [][]int32{seqsOf(m.cfg.Vocab, 7)[0].IDs, seqsOf(m.cfg.Vocab, 12)[0].IDs}
-	_, err = m.Generate(prompts, []uint64{1, 2}, SampleOptions{N: 3, MaxNew: 24}, nil) // scratch grows with what is seen
+	// scratch grows with what is seen
+	_, err = m.Generate(prompts, []uint64{1, 2}, SampleOptions{N: 3, MaxNew: 24}, nil)
 	must(t, err)
-	for _, s := range []compute.Sampling{{}, {Temperature: 0.8}, {Temperature: 1, TopK: 40, TopP: 0.9}, {Temperature: 1, MinP: 0.01}} {
+	for _, s := range []compute.Sampling{{}, {Temperature: 0.8},
+		{Temperature: 1, TopK: 40, TopP: 0.9}, {Temperature: 1, MinP: 0.01}} {
 		const tokens = 24
 		var before map[string]int64
 		asked := 0
-		_, err := m.Generate(prompts, []uint64{1, 2}, SampleOptions{N: 3, MaxNew: tokens, Sampling: s, Stop: func() bool {
-			switch asked++; asked {
-			case 2:
-				before = objects()
-			case tokens - 1:
-				none(t, fmt.Sprintf("%+v: decoded tokens of 6 samples", s), before)
-			}
-			return false
-		}}, nil)
+		_, err := m.Generate(prompts, []uint64{1, 2},
+			SampleOptions{N: 3, MaxNew: tokens, Sampling: s, Stop: func() bool {
+				switch asked++; asked {
+				case 2:
+					before = objects()
+				case tokens - 1:
+					none(t, fmt.Sprintf("%+v: decoded tokens of 6 samples", s), before)
+				}
+				return false
+			}}, nil)
 		must(t, err)
 		if asked != tokens {
 			t.Fatalf("stop was asked %d times for %d tokens", asked, tokens)

@@ -9,7 +9,8 @@ import (
 // small is a model of 10.2 million parameters: large enough that the matrix
 // products dominate, as they do in a real one.
 var small = Config{
-	Architecture: "Qwen2", Hidden: 320, Layers: 6, Heads: 5, KVHeads: 1, HeadDim: 64, FFN: 1280, Vocab: 4096, MaxPosition: 1024,
+	Architecture: "Qwen2", Hidden: 320, Layers: 6, Heads: 5, KVHeads: 1, HeadDim: 64, FFN: 1280,
+	Vocab: 4096, MaxPosition: 1024,
 	RMSEps: 1e-6, RopeTheta: 1e4, QKVBias: true, TieEmbeddings: true,
 }
 
@@ -38,7 +39,8 @@ func BenchmarkTrain(b *testing.B) {
 			must(b, err)
 			seqs := seqsOf(small.Vocab, 256, 256, 256, 256)
 			for b.Loop() {
-				must(b, m.LogProbGrad(seqs, 1, func(l, e [][]float32) (_, _ [][]float32, err error) { return l, nil, nil }))
+				must(b, m.LogProbGrad(seqs, 1,
+					func(l, e [][]float32) (_, _ [][]float32, err error) { return l, nil, nil }))
 				_, _, err := o.step(1e-6)
 				must(b, err)
 			}
@@ -75,7 +77,8 @@ func BenchmarkGenerate(b *testing.B) {
 		prompts, rows = append(prompts, s.IDs), append(rows, uint64(i))
 	}
 	for b.Loop() {
-		_, err := m.Generate(prompts, rows, SampleOptions{N: 8, MaxNew: 64, Sampling: compute.Sampling{Temperature: 0.8}}, nil)
+		_, err := m.Generate(prompts, rows,
+			SampleOptions{N: 8, MaxNew: 64, Sampling: compute.Sampling{Temperature: 0.8}}, nil)
 		must(b, err)
 	}
 	tokens := 8 * 8 * 64 * float64(b.N) / b.Elapsed().Seconds()

@@ -44,7 +44,8 @@ func TestBF16(t *testing.T) {
 				var models [2]*Model
 				var results [2][]float32
 				for i, be := range []compute.Backend{be, truth} {
-					m, err := New(be, c, Options{Kind: kind, Trainable: true, Seed: 5, ScoreInit: 0.3})
+					m, err := New(be, c, Options{Kind: kind, Trainable: true, Seed: 5,
+						ScoreInit: 0.3})
 					must(t, err)
 					defer m.Close()
 					shake(m)
@@ -56,20 +57,25 @@ func TestBF16(t *testing.T) {
 						}))
 						continue
 					}
-					must(t, m.LogProbGrad(seqs, 0.8, func(l, e [][]float32) (dl, de [][]float32, err error) {
-						for s := range l {
-							results[i] = slices.Concat(results[i], l[s], e[s])
-							dl, de = append(dl, make([]float32, len(l[s]))), append(de, make([]float32, len(l[s])))
-							for j := range l[s] {
-								dl[s][j], de[s][j] = float32(math.Sin(float64(s+3*j)))-0.3, 0.1
+					must(t, m.LogProbGrad(seqs, 0.8,
+						func(l, e [][]float32) (dl, de [][]float32, err error) {
+							for s := range l {
+								results[i] = slices.Concat(results[i], l[s], e[s])
+								dl, de =
+									append(dl, make([]float32, len(l[s]))),
+									append(de, make([]float32, len(l[s])))
+								for j := range l[s] {
+									dl[s][j], de[s][j] = float32(math.Sin(float64(s+3*j)))-0.3, 0.1
+								}
 							}
-						}
-						return dl, de, nil
-					}))
+							return dl, de, nil
+						}))
 				}
 				worst, largest, least := 0.0, 1.0, 1.0
 				for i, x := range results[1] {
-					worst, largest = max(worst, math.Abs(float64(results[0][i]-x))), max(largest, math.Abs(float64(x)))
+					worst, largest =
+						max(worst, math.Abs(float64(results[0][i]-x))),
+						max(largest, math.Abs(float64(x)))
 				}
 				for i, p := range models[0].params {
 					cos := between(values(be, p.G), values(truth, models[1].params[i].G))
@@ -78,7 +84,9 @@ func TestBF16(t *testing.T) {
 						t.Errorf("%s kind %v: gradient of %s: cosine %.6f", arch, kind, p.Name, cos)
 					}
 				}
-				t.Logf("%s kind %v: furthest result %.2g of %.3g; least cosine of a gradient 1 - %.2g", arch, kind, worst, largest, 1-least)
+				t.Logf(
+					"%s kind %v: furthest result %.2g of %.3g; least cosine of a gradient 1 - %.2g",
+					arch, kind, worst, largest, 1-least)
 				if !(worst <= 0.02*largest) || worst == 0 {
 					t.Errorf("%s kind %v: results differ by %g of %g", arch, kind, worst, largest)
 				}
@@ -105,7 +113,8 @@ func TestBF16Training(t *testing.T) {
 		m, err := New(be, c, Options{Trainable: true, Seed: 2})
 		must(t, err)
 		defer m.Close()
-		o, err := NewOptimizer(m, AdamWConfig{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01, ClipNorm: 1})
+		o, err := NewOptimizer(m,
+			AdamWConfig{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01, ClipNorm: 1})
 		must(t, err)
 		for range 8 {
 			loss, n := 0.0, 0
@@ -169,7 +178,9 @@ func TestBF16Generate(t *testing.T) {
 			var logp [][]float32
 			for p := range out {
 				for _, c := range out[p] {
-					seqs, logp = append(seqs, Answer(slices.Concat(prompts[p], c.IDs), len(prompts[p]))), append(logp, c.Logp)
+					seqs, logp =
+						append(seqs, Answer(slices.Concat(prompts[p], c.IDs), len(prompts[p]))),
+						append(logp, c.Logp)
 				}
 			}
 			want, _, err := m.LogProbs(seqs, o.Sampling.Temperature)

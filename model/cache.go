@@ -34,11 +34,14 @@ func poolPages(slots, n, prompts, promptPages, own int) int {
 func (e *Engine) allocate() error {
 	m, c := e.m, &e.m.cfg
 	spare := sparePages(m.be.DecodeMultiple(), e.o.PageTokens)
-	if e.caching { // one row of each prompt that starts in a step may be computed for its output alone
+	// one row of each prompt that starts in a step may be computed for its output alone
+	if e.caching {
 		spare = max(spare, pagesFor(e.o.Slots+1, e.o.PageTokens))
 	}
 	if e.o.Pages+spare > math.MaxInt32/e.o.PageTokens {
-		return fmt.Errorf("model: generate: cache of %d pages of %d tokens: too large: lower the slots", e.o.Pages, e.o.PageTokens)
+		return fmt.Errorf(
+			"model: generate: cache of %d pages of %d tokens: too large: lower the slots",
+			e.o.Pages, e.o.PageTokens)
 	}
 	e.spare = []int32{int32(e.o.Pages)}
 	n := (e.o.Pages + spare) * e.o.PageTokens * c.KVHeads * c.HeadDim
@@ -192,7 +195,8 @@ func (e *Engine) scratch(h *cachedPrompt, before, rest, others int) (s scratch) 
 // reserve takes the workspace for a step. If there is not enough memory, short is the error, and
 // the engine still has the workspace that it had.
 func (e *Engine) reserve(s scratch) (short, err error) {
-	all := scratch{max(s.rows, e.reserved.rows), max(s.ranked, e.reserved.ranked), max(s.drawn, e.reserved.drawn)}
+	all := scratch{max(s.rows, e.reserved.rows), max(s.ranked, e.reserved.ranked),
+		max(s.drawn, e.reserved.drawn)}
 	if all == e.reserved {
 		return nil, nil
 	}

@@ -103,12 +103,16 @@ func parseConfig(b []byte) (Config, error) {
 		}
 	}
 	if r.err == nil && c.Architecture == "" {
-		return Config{}, fmt.Errorf("key \"model_type\": %q: %w: use a model of type %s", modelType, ErrUnsupported, modelTypes())
+		return Config{}, fmt.Errorf("key \"model_type\": %q: %w: use a model of type %s", modelType,
+			ErrUnsupported, modelTypes())
 	}
 	if a, ok := r.get("architectures"); ok {
 		var classes []string
-		if json.Unmarshal(a, &classes) != nil || len(classes) != 1 || classes[0] != c.class(LM) && classes[0] != c.class(Scorer) {
-			r.fail("key \"architectures\": %.200s: %w: expected [%q] or [%q]", strings.Join(strings.Fields(string(a)), " "), ErrUnsupported, c.class(LM), c.class(Scorer))
+		if json.Unmarshal(a, &classes) != nil || len(classes) != 1 || classes[0] != c.class(LM) &&
+			classes[0] != c.class(Scorer) {
+			r.fail("key \"architectures\": %.200s: %w: expected [%q] or [%q]",
+				strings.Join(strings.Fields(string(a)), " "), ErrUnsupported, c.class(LM),
+				c.class(Scorer))
 		}
 	}
 	c.raw = raw
@@ -125,10 +129,13 @@ func parseConfig(b []byte) (Config, error) {
 	if headDim == 0 && c.Heads > 0 {
 		headDim = c.Hidden / c.Heads
 		if _, ok := r.get("head_dim"); !ok && r.err == nil && headDim*c.Heads != c.Hidden {
-			r.fail("key \"hidden_size\": %d: not a multiple of num_attention_heads %d: give head_dim", c.Hidden, c.Heads)
+			r.fail(
+				"key \"hidden_size\": %d: not a multiple of num_attention_heads %d: give head_dim",
+				c.Hidden, c.Heads)
 		}
 	}
-	c.HeadDim = r.int("head_dim", max(headDim, 1)) // sizes of zero are refused below, by their own name
+	// sizes of zero are refused below, by their own name
+	c.HeadDim = r.int("head_dim", max(headDim, 1))
 	c.FFN = r.int("intermediate_size", 0)
 	c.Vocab = r.int("vocab_size", 0)
 	c.MaxPosition = r.int("max_position_embeddings", 0)
@@ -174,7 +181,8 @@ func (r *reader) factors(c *Config, fam family) {
 		c.AttnScale = 1 / math.Sqrt(x)
 	}
 	if fam.multipliers {
-		c.EmbedScale, c.ResidualScale, c.LogitDivisor = factor("embedding_multiplier"), factor("residual_multiplier"), factor("logits_scaling")
+		c.EmbedScale, c.ResidualScale, c.LogitDivisor =
+			factor("embedding_multiplier"), factor("residual_multiplier"), factor("logits_scaling")
 	}
 }
 
@@ -185,7 +193,8 @@ func (r *reader) layers(c *Config, fam family) {
 	mayslide := fam.windows == layerByType || fam.windows == everyLayer
 	for i, t := range types {
 		if t != "full_attention" && !(mayslide && t == "sliding_attention") {
-			r.fail("key \"layer_types\": layer %d: %.40q: %w: only full_attention is implemented", i, t, ErrUnsupported)
+			r.fail("key \"layer_types\": layer %d: %.40q: %w: only full_attention is implemented",
+				i, t, ErrUnsupported)
 		}
 	}
 	if n := len(types); n > 0 && n != c.Layers && mayslide {
@@ -213,13 +222,16 @@ func (r *reader) layers(c *Config, fam family) {
 		if windowed || !given {
 			c.Window = window()
 		}
-		if slices.Contains(types, "full_attention") && c.Window > 0 || slices.Contains(types, "sliding_attention") && c.Window == 0 {
+		if slices.Contains(types, "full_attention") && c.Window > 0 ||
+			slices.Contains(types, "sliding_attention") && c.Window == 0 {
 			r.fail("key \"layer_types\": %w: a window in some layers, and in others not: expected none of this key with %s", ErrUnsupported, c.Architecture)
 		}
 	case layerByType:
 		pattern := r.int("sliding_window_pattern", r.int("_sliding_window_pattern", 6))
 		if pattern < 1 || c.Layers > 1<<10 || c.Layers < 0 {
-			r.fail("key \"sliding_window_pattern\": %d: expected at least 1, and at most 1024 layers", pattern)
+			r.fail(
+				"key \"sliding_window_pattern\": %d: expected at least 1, and at most 1024 layers",
+				pattern)
 			return
 		}
 		sliding := make([]bool, c.Layers)
@@ -352,7 +364,8 @@ func (r *reader) bool(key string, def bool) bool {
 // refuse is the error of a setting that would be computed wrongly without it.
 func (r *reader) refuse(arch string, fam family) {
 	if v, ok := r.get("quantization_config"); ok {
-		r.fail("key \"quantization_config\": %.40s: %w: export the weights in bfloat16 or float32", v, ErrUnsupported)
+		r.fail("key \"quantization_config\": %.40s: %w: export the weights in bfloat16 or float32",
+			v, ErrUnsupported)
 	}
 	key, act := fam.actKey, activationNames[fam.spec.act]
 	if key == "" {
@@ -363,7 +376,8 @@ func (r *reader) refuse(arch string, fam family) {
 	}
 	for _, k := range []string{"attention_bias", "mlp_bias"} {
 		if r.bool(k, false) {
-			r.fail("key %q: true: %w: %s with these biases is not implemented", k, ErrUnsupported, arch)
+			r.fail("key %q: true: %w: %s with these biases is not implemented", k, ErrUnsupported,
+				arch)
 		}
 	}
 	if fam.windows == layerByType {
@@ -373,14 +387,17 @@ func (r *reader) refuse(arch string, fam family) {
 			}
 		}
 		if r.bool("use_bidirectional_attention", false) {
-			r.fail("key \"use_bidirectional_attention\": true: %w: use a language model", ErrUnsupported)
+			r.fail("key \"use_bidirectional_attention\": true: %w: use a language model",
+				ErrUnsupported)
 		}
 	}
 	if r.bool("rope_interleaved", false) {
-		r.fail("key \"rope_interleaved\": true: %w: export the weights as transformers has them", ErrUnsupported)
+		r.fail("key \"rope_interleaved\": true: %w: export the weights as transformers has them",
+			ErrUnsupported)
 	}
 	if r.float("partial_rotary_factor", 1) != 1 {
-		r.fail("key \"partial_rotary_factor\": %s: %w: only full rotation is implemented", r.raw["partial_rotary_factor"], ErrUnsupported)
+		r.fail("key \"partial_rotary_factor\": %s: %w: only full rotation is implemented",
+			r.raw["partial_rotary_factor"], ErrUnsupported)
 	}
 }
 
@@ -396,10 +413,12 @@ func (c Config) Validate() error {
 func (c Config) validate() error {
 	fam, ok := families[c.Architecture]
 	if !ok {
-		return fmt.Errorf("architecture %q: %w: use one of %s", c.Architecture, ErrUnsupported, strings.Join(slices.Sorted(maps.Keys(families)), ", "))
+		return fmt.Errorf("architecture %q: %w: use one of %s", c.Architecture, ErrUnsupported,
+			strings.Join(slices.Sorted(maps.Keys(families)), ", "))
 	}
 	if norm := fam.spec.qkNorm != noNorm; c.QKVBias != fam.spec.qkvBias || c.QKNorm != norm {
-		return fmt.Errorf("architecture %q: qkv bias %t and q/k norm %t: its models have %t and %t", c.Architecture, c.QKVBias, c.QKNorm, fam.spec.qkvBias, norm)
+		return fmt.Errorf("architecture %q: qkv bias %t and q/k norm %t: its models have %t and %t",
+			c.Architecture, c.QKVBias, c.QKNorm, fam.spec.qkvBias, norm)
 	}
 	for _, f := range []struct {
 		name    string
@@ -419,7 +438,8 @@ func (c Config) validate() error {
 		}
 	}
 	if c.Heads%c.KVHeads != 0 {
-		return fmt.Errorf("key \"num_key_value_heads\": %d: does not divide num_attention_heads %d", c.KVHeads, c.Heads)
+		return fmt.Errorf("key \"num_key_value_heads\": %d: does not divide num_attention_heads %d",
+			c.KVHeads, c.Heads)
 	}
 	if c.HeadDim%2 != 0 {
 		return fmt.Errorf("key \"head_dim\": %d: odd: rotary positions need pairs", c.HeadDim)
@@ -441,14 +461,16 @@ func (c Config) validate() error {
 			return err
 		}
 		if s.Type == "yarn" && c.RopeTheta == 1 {
-			return fmt.Errorf("key \"rope_theta\": 1: yarn needs frequencies that differ: expected more than 1")
+			return fmt.Errorf(
+				"key \"rope_theta\": 1: yarn needs frequencies that differ: expected more than 1")
 		}
 	}
 	if err := c.validateLayers(fam); err != nil {
 		return err
 	}
 	if _, ok := dtypeCode[c.DType]; !ok && c.DType != "" {
-		return fmt.Errorf("key \"dtype\": %q: %w: use float32, bfloat16 or float16 weights", c.DType, ErrUnsupported)
+		return fmt.Errorf("key \"dtype\": %q: %w: use float32, bfloat16 or float16 weights",
+			c.DType, ErrUnsupported)
 	}
 	if n := c.ParamCount(LM); n > 1<<40 {
 		return fmt.Errorf("%d parameters: too many for any machine: check the sizes", n)
@@ -459,17 +481,24 @@ func (c Config) validate() error {
 // validateLayers checks windows, layers without rotation and factors.
 func (c Config) validateLayers(fam family) error {
 	windows := fam.windows == everyLayer || fam.windows == layerByType
-	if c.Window < 0 || c.Window > 1<<26 || c.Window > 0 && !windows || fam.windows != layerByType && c.Sliding != nil {
-		return fmt.Errorf("key \"sliding_window\": %d: %w for %s: expected 0 for none", c.Window, ErrUnsupported, c.Architecture)
+	if c.Window < 0 || c.Window > 1<<26 || c.Window > 0 && !windows || fam.windows != layerByType &&
+		c.Sliding != nil {
+		return fmt.Errorf("key \"sliding_window\": %d: %w for %s: expected 0 for none", c.Window,
+			ErrUnsupported, c.Architecture)
 	}
-	if fam.windows == layerByType && c.Window > 0 && len(c.Sliding) != c.Layers || fam.windows == layerByType && c.Window == 0 && c.Sliding != nil {
+	if fam.windows == layerByType && c.Window > 0 && len(c.Sliding) != c.Layers ||
+		fam.windows == layerByType && c.Window == 0 && c.Sliding != nil {
 		return fmt.Errorf("key \"layer_types\": %d layers with a window of %d: expected one for each of %d, or no window", len(c.Sliding), c.Window, c.Layers)
 	}
-	if c.LocalTheta != 0 && (fam.windows != layerByType || c.Window == 0) || fam.windows == layerByType && c.Window > 0 && c.LocalTheta == 0 {
-		return fmt.Errorf("key \"rope_local_base_freq\": %g: it belongs to the layers with a window of Gemma 3", c.LocalTheta)
+	if c.LocalTheta != 0 && (fam.windows != layerByType || c.Window == 0) ||
+		fam.windows == layerByType && c.Window > 0 && c.LocalTheta == 0 {
+		return fmt.Errorf(
+			"key \"rope_local_base_freq\": %g: it belongs to the layers with a window of Gemma 3",
+			c.LocalTheta)
 	}
 	if c.NoRope != nil && (!fam.noRope || len(c.NoRope) != c.Layers) {
-		return fmt.Errorf("key \"no_rope_layers\": %d layers: %s takes one for each of %d, or none", len(c.NoRope), c.Architecture, c.Layers)
+		return fmt.Errorf("key \"no_rope_layers\": %d layers: %s takes one for each of %d, or none",
+			len(c.NoRope), c.Architecture, c.Layers)
 	}
 	for _, f := range []struct {
 		name string
@@ -482,7 +511,9 @@ func (c Config) validateLayers(fam family) error {
 		{"logit divisor", c.LogitDivisor, fam.multipliers},
 	} {
 		if f.v != 0 && (!f.has || !(f.v > 0 && f.v <= 1e6)) {
-			return fmt.Errorf("%s %g: expected 0 for none, or a positive number with an architecture that has it", f.name, f.v)
+			return fmt.Errorf(
+				"%s %g: expected 0 for none, or a positive number with an architecture that has it",
+				f.name, f.v)
 		}
 	}
 	return nil
@@ -537,7 +568,8 @@ func (c Config) encode(k Kind, dtype string) ([]byte, error) {
 		out[key] = v
 	}
 	if c.stale() {
-		for _, key := range []string{"rope_parameters", "rope_scaling", "layer_types", "original_max_position_embeddings"} {
+		for _, key := range []string{"rope_parameters", "rope_scaling", "layer_types",
+			"original_max_position_embeddings"} {
 			delete(out, key)
 		}
 		out["hidden_size"] = c.Hidden
@@ -631,7 +663,8 @@ func (c Config) encodeFamily(out map[string]any) {
 		out[fam.attentionOf] = s.scale
 	}
 	if fam.multipliers {
-		out["embedding_multiplier"], out["residual_multiplier"], out["logits_scaling"] = s.embed, s.residual, or(c.LogitDivisor, 1)
+		out["embedding_multiplier"], out["residual_multiplier"], out["logits_scaling"] =
+			s.embed, s.residual, or(c.LogitDivisor, 1)
 	}
 }
 

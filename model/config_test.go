@@ -42,17 +42,21 @@ func TestReadConfig(t *testing.T) {
 	must(t, err)
 	c.raw = nil
 	want := Config{
-		Architecture: "Llama", Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 48, Vocab: 97, MaxPosition: 256,
+		Architecture: "Llama", Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 48,
+		Vocab: 97, MaxPosition: 256,
 		RMSEps: 1e-6, RopeTheta: 5e5, DType: "float32", InitRange: 0.02,
-		RopeScaling: &RopeScaling{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 64},
+		RopeScaling: &RopeScaling{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4,
+			OriginalMaxPosition: 64},
 	}
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("%+v\nwant %+v", c, want)
 	}
 	// The same in the words of transformers 4.
 	d := edited(t, "llama3_sharded", map[string]any{
-		"rope_parameters": nil, "rope_theta": 5e5, "dtype": nil, "torch_dtype": "float32", "head_dim": nil, "mlp_bias": nil, "attention_bias": nil,
-		"rope_scaling": map[string]any{"factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_max_position_embeddings": 64, "rope_type": "llama3"},
+		"rope_parameters": nil, "rope_theta": 5e5, "dtype": nil, "torch_dtype": "float32",
+		"head_dim": nil, "mlp_bias": nil, "attention_bias": nil,
+		"rope_scaling": map[string]any{"factor": 8, "low_freq_factor": 1, "high_freq_factor": 4,
+			"original_max_position_embeddings": 64, "rope_type": "llama3"},
 	})
 	c, err = ReadConfig(d)
 	must(t, err)
@@ -61,7 +65,10 @@ func TestReadConfig(t *testing.T) {
 		t.Errorf("transformers 4: %+v\nwant %+v", c, want)
 	}
 	for name, f := range map[string]func(c Config) bool{
-		"qwen2_tied": func(c Config) bool { return c.QKVBias && c.TieEmbeddings && !c.QKNorm && c.RopeTheta == 1e6 },
+		"qwen2_tied": func(c Config) bool {
+			return c.QKVBias && c.TieEmbeddings && !c.QKNorm &&
+				c.RopeTheta == 1e6
+		},
 		"qwen3":      func(c Config) bool { return !c.QKVBias && c.QKNorm && c.HeadDim == 12 },
 		"qwen2_bf16": func(c Config) bool { return c.DType == "bfloat16" },
 		"mistral":    func(c Config) bool { return c.Architecture == "Mistral" && c.HeadDim == 16 },
@@ -86,25 +93,35 @@ func TestReadConfigOfTheHub(t *testing.T) {
 			"model_type": "llama", "num_attention_heads": 9, "num_hidden_layers": 30, "num_key_value_heads": 3, "pad_token_id": 2, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
 			"rope_interleaved": false, "rope_scaling": null, "rope_theta": 100000, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
 			"transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}}, "transformers_version": "4.42.3", "use_cache": true, "vocab_size": 49152}`,
-			Config{Architecture: "Llama", Hidden: 576, Layers: 30, Heads: 9, KVHeads: 3, HeadDim: 64, FFN: 1536, Vocab: 49152, MaxPosition: 8192, RMSEps: 1e-5, RopeTheta: 1e5,
+			Config{Architecture: "Llama", Hidden: 576, Layers: 30, Heads: 9, KVHeads: 3,
+				HeadDim: 64, FFN: 1536, Vocab: 49152, MaxPosition: 8192, RMSEps: 1e-5,
+				RopeTheta:     1e5,
 				TieEmbeddings: true, DType: "bfloat16", InitRange: 0.041666666666666664}},
 		"TinyLlama-1.1B": {`{"architectures": ["LlamaForCausalLM"], "attention_bias": false, "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 2048,
 			"initializer_range": 0.02, "intermediate_size": 5632, "max_position_embeddings": 2048, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 22,
 			"num_key_value_heads": 4, "pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": null, "rope_theta": 10000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
 			"transformers_version": "4.35.0", "use_cache": true, "vocab_size": 32000}`,
-			Config{Architecture: "Llama", Hidden: 2048, Layers: 22, Heads: 32, KVHeads: 4, HeadDim: 64, FFN: 5632, Vocab: 32000, MaxPosition: 2048, RMSEps: 1e-5, RopeTheta: 1e4,
-				DType: "bfloat16", InitRange: 0.02}},
+			Config{Architecture: "Llama", Hidden: 2048, Layers: 22, Heads: 32, KVHeads: 4,
+				HeadDim: 64, FFN: 5632, Vocab: 32000, MaxPosition: 2048, RMSEps: 1e-5,
+				RopeTheta: 1e4,
+				DType:     "bfloat16", InitRange: 0.02}},
 		"Gemma 3, as transformers 4 has it": {`{"architectures": ["Gemma3ForCausalLM"], "attention_bias": false, "attn_logit_softcapping": null, "bos_token_id": 2, "cache_implementation": "hybrid",
 			"eos_token_id": [1, 106], "final_logit_softcapping": null, "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "initializer_range": 0.02,
 			"intermediate_size": 6912, "max_position_embeddings": 32768, "model_type": "gemma3_text", "num_attention_heads": 4, "num_hidden_layers": 7, "num_key_value_heads": 1,
 			"pad_token_id": 0, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": 512,
 			"sliding_window_pattern": 6, "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 262144}`,
-			Config{Architecture: "Gemma3", Hidden: 1152, Layers: 7, Heads: 4, KVHeads: 1, HeadDim: 256, FFN: 6912, Vocab: 262144, MaxPosition: 32768, RMSEps: 1e-6, RopeTheta: 1e6, LocalTheta: 1e4,
-				TieEmbeddings: true, QKNorm: true, Window: 512, Sliding: []bool{true, true, true, true, true, false, true}, AttnScale: 1. / 16, DType: "bfloat16", InitRange: 0.02}},
+			Config{Architecture: "Gemma3", Hidden: 1152, Layers: 7, Heads: 4, KVHeads: 1,
+				HeadDim: 256, FFN: 6912, Vocab: 262144, MaxPosition: 32768, RMSEps: 1e-6,
+				RopeTheta: 1e6, LocalTheta: 1e4,
+				TieEmbeddings: true, QKNorm: true, Window: 512,
+				Sliding: []bool{true, true, true, true, true, false, true}, AttnScale: 1. / 16,
+				DType: "bfloat16", InitRange: 0.02}},
 		"a Mistral without the key": {`{"architectures": ["MistralForCausalLM"], "model_type": "mistral", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,
 			"num_key_value_heads": 1, "intermediate_size": 64, "vocab_size": 100, "max_position_embeddings": 32768}`,
-			Config{Architecture: "Mistral", Hidden: 64, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 32, FFN: 64, Vocab: 100, MaxPosition: 32768, RMSEps: 1e-6, RopeTheta: 1e4, Window: 4096,
-				DType: "float32", InitRange: 0.02}},
+			Config{Architecture: "Mistral", Hidden: 64, Layers: 1, Heads: 2, KVHeads: 1,
+				HeadDim: 32, FFN: 64, Vocab: 100, MaxPosition: 32768, RMSEps: 1e-6, RopeTheta: 1e4,
+				Window: 4096,
+				DType:  "float32", InitRange: 0.02}},
 	} {
 		got, err := parseConfig([]byte(c.text))
 		must(t, err)
@@ -117,7 +134,9 @@ func TestReadConfigOfTheHub(t *testing.T) {
 // The frequencies of yarn at its ends and between, and its factor (arXiv 2309.00071,
 // equations 13, 17 to 19 and 22), and those of linear.
 func TestRopeScalings(t *testing.T) {
-	r := rope{headDim: 128, theta: 10000, scaling: &RopeScaling{Type: "yarn", Factor: 16, OriginalMaxPosition: 4096, BetaFast: 32, BetaSlow: 1, AttentionFactor: 0.1*math.Log(16) + 1}}
+	r := rope{headDim: 128, theta: 10000,
+		scaling: &RopeScaling{Type: "yarn", Factor: 16, OriginalMaxPosition: 4096, BetaFast: 32,
+			BetaSlow: 1, AttentionFactor: 0.1*math.Log(16) + 1}}
 	turns := func(e int) float64 { return 4096 * r.freq(e) / (2 * math.Pi) }
 	between := 0
 	for e := range 64 {
@@ -135,7 +154,8 @@ func TestRopeScalings(t *testing.T) {
 		t.Errorf("%d pairs on the ramp", between)
 	}
 	row := r.table(2)[128:]
-	if norm := math.Hypot(float64(row[0]), float64(row[64])); math.Abs(norm-r.scaling.AttentionFactor) > 1e-6 {
+	if norm := math.Hypot(float64(row[0]),
+		float64(row[64])); math.Abs(norm-r.scaling.AttentionFactor) > 1e-6 {
 		t.Errorf("cosine and sine have the length %g, want %g", norm, r.scaling.AttentionFactor)
 	}
 	l := rope{headDim: 128, theta: 10000, scaling: &RopeScaling{Type: "linear", Factor: 4}}
@@ -161,7 +181,8 @@ func TestReadConfigRefuses(t *testing.T) {
 		{qwen, "architectures", "Qwen2ForCausalLM", true, "architectures"},
 		{qwen, "use_sliding_window", true, true, "sliding_window"},
 		{mistral, "sliding_window", 0, false, "sliding_window"},
-		{mistral, "layer_types", []string{"sliding_attention", "full_attention"}, true, "layer_types"},
+		{mistral, "layer_types", []string{"sliding_attention", "full_attention"}, true,
+			"layer_types"},
 		{llama, "sliding_window", 4096, true, "sliding_window"},
 		{llama, "rope_interleaved", true, true, "rope_interleaved"},
 		{"gemma3", "final_logit_softcapping", 30.0, true, "final_logit_softcapping"},
@@ -169,9 +190,13 @@ func TestReadConfigRefuses(t *testing.T) {
 		{"gemma3", "use_bidirectional_attention", true, true, "use_bidirectional_attention"},
 		{"gemma3", "hidden_activation", "gelu", true, "hidden_activation"},
 		{"gemma3", "layer_types", []string{"full_attention"}, false, "layer_types"},
-		{"gemma3", "layer_types", []string{"full_attention", "chunked_attention", "full_attention", "full_attention"}, true, "layer_types"},
+		{"gemma3", "layer_types",
+			[]string{"full_attention", "chunked_attention", "full_attention", "full_attention"},
+			true, "layer_types"},
 		{"gemma3", "sliding_window", json.RawMessage("null"), false, "sliding_window"},
-		{"gemma3", "rope_parameters", map[string]any{"chunked_attention": map[string]any{"rope_type": "default"}}, true, "chunked_attention"},
+		{"gemma3", "rope_parameters",
+			map[string]any{"chunked_attention": map[string]any{"rope_type": "default"}}, true,
+			"chunked_attention"},
 		{"gemma3", "query_pre_attn_scalar", 0, false, "query_pre_attn_scalar"},
 		{"smollm3", "no_rope_layers", []int{1, 0}, false, "no_rope_layers"},
 		{"smollm3", "use_sliding_window", true, true, "sliding_window"},
@@ -182,14 +207,25 @@ func TestReadConfigRefuses(t *testing.T) {
 		{qwen, "hidden_act", "gelu", true, "hidden_act"},
 		{llama, "attention_bias", true, true, "attention_bias"},
 		{llama, "mlp_bias", true, true, "mlp_bias"},
-		{qwen, "quantization_config", map[string]any{"quant_method": "gptq"}, true, "quantization_config"},
-		{qwen, "rope_parameters", map[string]any{"rope_type": "dynamic", "rope_theta": 1e6, "factor": 4}, true, "dynamic"},
-		{qwen, "rope_parameters", map[string]any{"rope_type": "linear", "factor": 4, "beta_fast": 3}, true, "beta_fast"},
+		{qwen, "quantization_config", map[string]any{"quant_method": "gptq"}, true,
+			"quantization_config"},
+		{qwen, "rope_parameters",
+			map[string]any{"rope_type": "dynamic", "rope_theta": 1e6, "factor": 4}, true,
+			"dynamic"},
+		{qwen, "rope_parameters",
+			map[string]any{"rope_type": "linear", "factor": 4, "beta_fast": 3}, true, "beta_fast"},
 		{qwen, "rope_parameters", map[string]any{"rope_type": "linear"}, false, "factor"},
-		{qwen, "rope_parameters", map[string]any{"rope_type": "yarn", "factor": 4, "beta_fast": 1, "beta_slow": 2}, false, "beta_slow"},
-		{qwen, "rope_parameters", map[string]any{"full_attention": map[string]any{"rope_type": "default"}}, true, "full_attention"},
-		{qwen, "rope_parameters", map[string]any{"rope_type": "default", "partial_rotary_factor": 0.5}, true, "partial_rotary_factor"},
-		{qwen, "rope_parameters", map[string]any{"rope_type": "llama3", "factor": 8}, false, "original_max_position"},
+		{qwen, "rope_parameters",
+			map[string]any{"rope_type": "yarn", "factor": 4, "beta_fast": 1, "beta_slow": 2}, false,
+			"beta_slow"},
+		{qwen, "rope_parameters",
+			map[string]any{"full_attention": map[string]any{"rope_type": "default"}}, true,
+			"full_attention"},
+		{qwen, "rope_parameters",
+			map[string]any{"rope_type": "default", "partial_rotary_factor": 0.5}, true,
+			"partial_rotary_factor"},
+		{qwen, "rope_parameters", map[string]any{"rope_type": "llama3", "factor": 8}, false,
+			"original_max_position"},
 		{qwen, "rope_parameters", 5, false, "rope_parameters"},
 		{qwen, "hidden_size", nil, false, "hidden_size"},
 		{qwen, "hidden_size", 0, false, "hidden_size"},
@@ -213,19 +249,23 @@ func TestReadConfigRefuses(t *testing.T) {
 		{qwen, "dtype", "float8_e4m3fn", true, "dtype"},
 	} {
 		_, err := ReadConfig(edited(t, c.folder, map[string]any{c.key: c.value}))
-		if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "\n") {
+		if err == nil || !strings.Contains(err.Error(), c.says) ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %s = %v: %v", c.folder, c.key, c.value, err)
 		} else if errors.Is(err, ErrUnsupported) != c.unsupported {
-			t.Errorf("%s: %s = %v: %v: is ErrUnsupported: %t", c.folder, c.key, c.value, err, !c.unsupported)
+			t.Errorf("%s: %s = %v: %v: is ErrUnsupported: %t", c.folder, c.key, c.value, err,
+				!c.unsupported)
 		}
 	}
 	whole, err := os.ReadFile(filepath.Join(fixtures, qwen, "config.json"))
 	must(t, err)
 	good := strings.TrimSpace(string(whole))
 	for says, text := range map[string]string{
-		"not a JSON object": "[1]", "more than 1048576 bytes": "{" + strings.Repeat(" ", maxConfigBytes) + "}",
+		"not a JSON object":               "[1]",
+		"more than 1048576 bytes":         "{" + strings.Repeat(" ", maxConfigBytes) + "}",
 		`key "model_type": appears twice`: strings.Replace(good, "{", `{"model_type": "llama",`, 1),
-		"is the file cut short":           good[:len(good)-1], "bytes after the JSON object": good + "{}",
+		"is the file cut short":           good[:len(good)-1],
+		"bytes after the JSON object":     good + "{}",
 	} {
 		d := t.TempDir()
 		must(t, os.WriteFile(filepath.Join(d, "config.json"), []byte(text), 0o600))
@@ -252,7 +292,8 @@ func TestLoadAllocatesNothingForLies(t *testing.T) {
 		must(t, err)
 		must(t, os.WriteFile(filepath.Join(d, "model.safetensors"), b, 0o600))
 		be := ref.New()
-		if _, err := Load(be, d, Options{}); err == nil || strings.Contains(err.Error(), "\n") || len(err.Error()) > 2000 {
+		if _, err := Load(be, d, Options{}); err == nil || strings.Contains(err.Error(), "\n") ||
+			len(err.Error()) > 2000 {
 			t.Errorf("%v: %v", e, err)
 		}
 		if _, peak := be.Memory(); peak != 0 {
@@ -282,7 +323,8 @@ func TestConfigKeys(t *testing.T) {
 		again, err := parseConfig(b)
 		must(t, err)
 		var eos []int
-		if ok, err := again.Key("eos_token_id", &eos); !ok || err != nil || len(eos) != 2 || eos[1] != 9 {
+		if ok, err := again.Key("eos_token_id", &eos); !ok || err != nil || len(eos) != 2 ||
+			eos[1] != 9 {
 			t.Errorf("%s: eos %v %t %v", name, eos, ok, err)
 		}
 		var one int
@@ -366,7 +408,9 @@ func TestParamCount(t *testing.T) {
 		}
 	}
 	// Published: 494,032,768 parameters, of which 136,134,656 are the embedding.
-	qwen := Config{Architecture: "Qwen2", Hidden: 896, Layers: 24, Heads: 14, KVHeads: 2, HeadDim: 64, FFN: 4864, Vocab: 151936, MaxPosition: 32768, RMSEps: 1e-6, RopeTheta: 1e6, TieEmbeddings: true, QKVBias: true}
+	qwen := Config{Architecture: "Qwen2", Hidden: 896, Layers: 24, Heads: 14, KVHeads: 2,
+		HeadDim: 64, FFN: 4864, Vocab: 151936, MaxPosition: 32768, RMSEps: 1e-6, RopeTheta: 1e6,
+		TieEmbeddings: true, QKVBias: true}
 	must(t, qwen.Validate())
 	if got := qwen.ParamCount(LM); got != 494_032_768 {
 		t.Errorf("Qwen2.5-0.5B: %d parameters", got)
@@ -399,10 +443,12 @@ func planned(t *testing.T, c Config) {
 		case o.Trainable:
 			_, err = NewOptimizer(m, adamw())
 			must(t, err)
-			must(t, m.LogProbGrad(seqs, 1, func(l, e [][]float32) (_, _ [][]float32, err error) { return l, e, nil }))
+			must(t, m.LogProbGrad(seqs, 1,
+				func(l, e [][]float32) (_, _ [][]float32, err error) { return l, e, nil }))
 		case o.Slots > 0:
 			prompt := make([]int32, o.PromptTokens)
-			_, err = m.Generate([][]int32{prompt, prompt}, []uint64{0, 1}, SampleOptions{N: o.N, MaxNew: o.MaxNew, Slots: o.Slots}, nil)
+			_, err = m.Generate([][]int32{prompt, prompt}, []uint64{0, 1},
+				SampleOptions{N: o.N, MaxNew: o.MaxNew, Slots: o.Slots}, nil)
 			must(t, err)
 		default:
 			_, _, err = m.LogProbs(seqs, 1)
@@ -427,7 +473,8 @@ func TestRopeDivisors(t *testing.T) {
 		t.Errorf("without scaling: %v", d)
 	}
 	c.HeadDim, c.RopeTheta = 128, 500000
-	c.RopeScaling = &RopeScaling{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 8192}
+	c.RopeScaling = &RopeScaling{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4,
+		OriginalMaxPosition: 8192}
 	d := c.RopeDivisors()
 	if len(d) != 64 {
 		t.Fatalf("%d divisors", len(d))

@@ -53,13 +53,17 @@ func TestCUDAModelOfCost(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			engine := gpu(t, cuda.BF16)
-			real := &counted{commands: engine.(interface{ Commands() (int, int) }).Commands, by: map[string]commands{}}
+			real := &counted{commands: engine.(interface{ Commands() (int, int) }).Commands,
+				by: map[string]commands{}}
 			observed := compute.Observe(engine, compute.Elements{}, real)
 			card := cost.New(cost.Cards[0])
-			for _, part := range []string{"student, activations kept", "student, recomputation", "discriminator", "generation"} {
+			for _, part := range []string{"student, activations kept", "student, recomputation",
+				"discriminator", "generation"} {
 				c.optim.Beta1, c.optim.Beta2, c.optim.Eps, c.optim.ClipNorm = 0.9, 0.95, 1e-8, 1
-				step := func(be compute.Backend, taken func() map[string]commands) map[string]commands {
-					o := Options{Kind: LM, Trainable: true, Recompute: part == "student, recomputation", Seed: 3, ScoreInit: 0.1}
+				step := func(be compute.Backend,
+					taken func() map[string]commands) map[string]commands {
+					o := Options{Kind: LM, Trainable: true,
+						Recompute: part == "student, recomputation", Seed: 3, ScoreInit: 0.1}
 					if part == "discriminator" {
 						o.Kind = Scorer
 					}
@@ -86,23 +90,31 @@ func TestCUDAModelOfCost(t *testing.T) {
 						taken()
 						switch part {
 						case "discriminator":
-							must(t, m.ScoreGrad(seqs, func(s []float32) ([]float32, error) { return []float32{1, -1, 0.5, -0.5, 1}, nil }))
+							must(t, m.ScoreGrad(seqs,
+								func(s []float32) ([]float32,
+									error) {
+									return []float32{1, -1, 0.5, -0.5, 1}, nil
+								}))
 						case "generation":
 							for range 2 { // the second replays graphs
-								_, err := m.Generate([][]int32{{1, 2, 3}, {4, 5, 6, 7}}, []uint64{0, 1}, SampleOptions{N: 3, MaxNew: 8, Slots: 6, Seed: 1, Sampling: Sampling{Temperature: 1}}, nil)
+								_, err := m.Generate([][]int32{{1, 2, 3}, {4, 5, 6, 7}},
+									[]uint64{0, 1},
+									SampleOptions{N: 3, MaxNew: 8, Slots: 6, Seed: 1,
+										Sampling: Sampling{Temperature: 1}}, nil)
 								must(t, err)
 							}
 							continue
 						default:
-							must(t, m.LogProbGrad(seqs, 1, func(l, e [][]float32) (dl, de [][]float32, err error) {
-								for i := range l {
-									dl = append(dl, make([]float32, len(l[i])))
-									for k := range dl[i] {
-										dl[i][k] = 0.1
+							must(t, m.LogProbGrad(seqs, 1,
+								func(l, e [][]float32) (dl, de [][]float32, err error) {
+									for i := range l {
+										dl = append(dl, make([]float32, len(l[i])))
+										for k := range dl[i] {
+											dl[i][k] = 0.1
+										}
 									}
-								}
-								return dl, nil, nil
-							}))
+									return dl, nil, nil
+								}))
 						}
 						_, _, err := opt.step(1e-3)
 						must(t, err)
@@ -133,12 +145,16 @@ func TestCUDAModelOfCost(t *testing.T) {
 				}
 				for _, op := range names {
 					g, w := got[op], want[op]
-					t.Logf("%-26s %-16s %4d calls %4d launches %4d copies", part, op, w.calls, w.launches, w.copies)
+					t.Logf("%-26s %-16s %4d calls %4d launches %4d copies", part, op, w.calls,
+						w.launches, w.copies)
 					more := 0
-					if op == "AttentionGrad" { // the engine finds that two lists of tiles are equal, as those of short sequences are
+					// the engine finds that two lists of tiles are equal, as those of short
+					// sequences are
+					if op == "AttentionGrad" {
 						more = w.calls
 					}
-					if g.launches != w.launches || g.calls != w.calls && op != "Linear" || g.copies < w.copies || g.copies > w.copies+more {
+					if g.launches != w.launches || g.calls != w.calls && op != "Linear" ||
+						g.copies < w.copies || g.copies > w.copies+more {
 						t.Errorf("%s: %s: the model of cost has %s, the engine %s", part, op, g, w)
 					}
 				}

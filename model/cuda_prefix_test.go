@@ -25,10 +25,14 @@ func TestCUDALongPrompts(t *testing.T) {
 				admit int
 				to    *[]story
 			}{{m, 10, &got}, {truth, 0, &want}} {
-				e, err := x.m.NewEngine(EngineOptions{Slots: 3, PageTokens: 4, Pages: 60, Longest: 100, Admit: x.admit, Keep: i == 0})
+				e, err := x.m.NewEngine(EngineOptions{Slots: 3, PageTokens: 4, Pages: 60,
+					Longest: 100, Admit: x.admit, Keep: i == 0})
 				must(t, err)
 				for _, s := range append(seqsOf(c.Vocab, 45, 7, 70), seqsOf(c.Vocab, 45)...) {
-					*x.to = append(*x.to, play(t, e, []asked{{Request: Request{Prompt: s.IDs, N: 2, MaxNew: 1, Ranked: true}, echo: true}}, nil)...)
+					*x.to = append(*x.to, play(t, e,
+						[]asked{
+							{Request: Request{Prompt: s.IDs, N: 2, MaxNew: 1, Ranked: true},
+								echo: true}}, nil)...)
 				}
 				e.Close()
 			}
@@ -43,12 +47,14 @@ func TestCUDALongPrompts(t *testing.T) {
 				}
 				for j := range w.echo {
 					if g.echo[j].ID != w.echo[j].ID {
-						t.Errorf("prompt %d: token %d is %d, want %d", i, j, g.echo[j].ID, w.echo[j].ID)
+						t.Errorf("prompt %d: token %d is %d, want %d", i, j, g.echo[j].ID,
+							w.echo[j].ID)
 					}
 					worst = max(worst, away([]float32{g.echo[j].Logp}, []float32{w.echo[j].Logp}))
 				}
 				if precision == cuda.F32 && g.told[1][0].ID != w.told[1][0].ID {
-					t.Errorf("prompt %d: drew %d, on the CPU %d", i, g.told[1][0].ID, w.told[1][0].ID)
+					t.Errorf("prompt %d: drew %d, on the CPU %d", i, g.told[1][0].ID,
+						w.told[1][0].ID)
 				}
 			}
 			t.Logf("GPU and CPU differ by at most %.2g", worst)

@@ -44,7 +44,8 @@ func processor(t testing.TB) compute.Backend {
 // and k are differences that bfloat16 loses on any device.
 func tensorCore(arch string, headDim int) Config {
 	c := tiny(arch)
-	c.Hidden, c.HeadDim, c.FFN, c.Vocab, c.InitRange = 2*headDim, headDim, 192, 320, 1.2/math.Sqrt(float64(2*headDim))
+	c.Hidden, c.HeadDim, c.FFN, c.Vocab, c.InitRange =
+		2*headDim, headDim, 192, 320, 1.2/math.Sqrt(float64(2*headDim))
 	return c
 }
 
@@ -69,7 +70,11 @@ func narrowed(t testing.TB, be compute.Backend, c Config, o Options) *Model {
 func narrow(m *Model) {
 	for _, p := range m.params {
 		w := values(m.be, p.W)
-		m.fill(p, func(j int) float32 { return math.Float32frombits((math.Float32bits(w[j]) + 0x8000) &^ 0xffff) })
+		m.fill(p,
+			func(j int) float32 {
+				return math.Float32frombits(
+					(math.Float32bits(w[j]) + 0x8000) &^ 0xffff)
+			})
 	}
 }
 
@@ -78,7 +83,8 @@ func narrow(m *Model) {
 func away(a, b []float32) (share float64) {
 	largest := 1.0
 	for i := range b {
-		share, largest = max(share, math.Abs(float64(a[i]-b[i]))), max(largest, math.Abs(float64(b[i])))
+		share, largest =
+			max(share, math.Abs(float64(a[i]-b[i]))), max(largest, math.Abs(float64(b[i])))
 	}
 	return share / largest
 }
@@ -100,9 +106,11 @@ func cosine(a, b []float32) float64 {
 // kernels and by those that take any size.
 func TestCUDAAgainstCPU(t *testing.T) {
 	shapes := map[string]Config{
-		"Qwen2 E=64": tensorCore("Qwen2", 64), "Qwen3 E=64": tensorCore("Qwen3", 64), "Llama E=128": tensorCore("Llama", 128),
-		"Qwen2 odd": tiny("Qwen2"), "Mistral odd": tiny("Mistral"),
-		"Gemma3 E=64": usual(tensorCore("Gemma3", 64)), "SmolLM3 E=64": tensorCore("SmolLM3", 64), "Granite E=64": tensorCore("Granite", 64), "Olmo2 E=64": tensorCore("Olmo2", 64),
+		"Qwen2 E=64": tensorCore("Qwen2", 64), "Qwen3 E=64": tensorCore("Qwen3", 64),
+		"Llama E=128": tensorCore("Llama", 128),
+		"Qwen2 odd":   tiny("Qwen2"), "Mistral odd": tiny("Mistral"),
+		"Gemma3 E=64": usual(tensorCore("Gemma3", 64)), "SmolLM3 E=64": tensorCore("SmolLM3", 64),
+		"Granite E=64": tensorCore("Granite", 64), "Olmo2 E=64": tensorCore("Olmo2", 64),
 		"Gemma3 odd": usual(tiny("Gemma3")), "Mistral E=64": tensorCore("Mistral", 64),
 	}
 	for name, c := range shapes {
@@ -149,22 +157,26 @@ func againstCPU(t *testing.T, c Config, precision string, recompute bool) {
 				}))
 				return nil, nil, score
 			}
-			must(t, m.LogProbGrad(seqs, 0.8, func(l, e [][]float32) (dl, de [][]float32, err error) {
-				logp, ent = l, e
-				for i := range l {
-					dl, de = append(dl, make([]float32, len(l[i]))), append(de, make([]float32, len(l[i])))
-					for j := range l[i] {
-						dl[i][j], de[i][j] = float32(math.Sin(float64(i+3*j)))-0.3, 0.1
+			must(t, m.LogProbGrad(seqs, 0.8,
+				func(l, e [][]float32) (dl, de [][]float32, err error) {
+					logp, ent = l, e
+					for i := range l {
+						dl, de =
+							append(dl, make([]float32, len(l[i]))),
+							append(de, make([]float32, len(l[i])))
+						for j := range l[i] {
+							dl[i][j], de[i][j] = float32(math.Sin(float64(i+3*j)))-0.3, 0.1
+						}
 					}
-				}
-				return dl, de, nil
-			}))
+					return dl, de, nil
+				}))
 			return logp, ent, nil
 		}
 		logp, ent, score := run(m)
 		logpW, entW, scoreW := run(want)
 		for i := range logp {
-			worst.logp, worst.ent = max(worst.logp, away(logp[i], logpW[i])), max(worst.ent, away(ent[i], entW[i]))
+			worst.logp, worst.ent =
+				max(worst.logp, away(logp[i], logpW[i])), max(worst.ent, away(ent[i], entW[i]))
 		}
 		worst.score = max(worst.score, away(score, scoreW))
 		for i, p := range m.params {
@@ -211,15 +223,18 @@ func TestCUDASharedPrompts(t *testing.T) {
 					for _, p := range m.params {
 						be.Zero(p.G)
 					}
-					must(t, m.LogProbGrad(seqs, 0.8, func(l, _ [][]float32) (dl, _ [][]float32, err error) {
-						for i := range l {
-							logp, dl = append(logp, slices.Clone(l[i])), append(dl, make([]float32, len(l[i])))
-							for j := range l[i] {
-								dl[i][j] = float32(math.Sin(float64(i+3*j))) - 0.3
+					must(t, m.LogProbGrad(seqs, 0.8,
+						func(l, _ [][]float32) (dl, _ [][]float32, err error) {
+							for i := range l {
+								logp, dl =
+									append(logp, slices.Clone(l[i])),
+									append(dl, make([]float32, len(l[i])))
+								for j := range l[i] {
+									dl[i][j] = float32(math.Sin(float64(i+3*j))) - 0.3
+								}
 							}
-						}
-						return dl, nil, nil
-					}))
+							return dl, nil, nil
+						}))
 					for _, p := range m.params {
 						g := make([]float32, p.Len())
 						be.Download(g, p.G)
@@ -236,7 +251,8 @@ func TestCUDASharedPrompts(t *testing.T) {
 				}
 				for i := range logpW {
 					if x := away(logp[i], logpW[i]); !(x <= tol) {
-						t.Errorf("log-probabilities of sequence %d: off by %g, want at most %g", i, x, tol)
+						t.Errorf("log-probabilities of sequence %d: off by %g, want at most %g", i,
+							x, tol)
 					}
 				}
 				least := 1.0
@@ -267,19 +283,23 @@ func TestCUDALoRA(t *testing.T) {
 		"Llama odd":  {tiny("Llama"), LoRA{Rank: 3, Alpha: 5, RSLoRA: true}},
 		"Gemma3":     {usual(tensorCore("Gemma3", 64)), LoRA{Rank: 4}},
 		"Olmo2":      {tensorCore("Olmo2", 64), LoRA{Rank: 4}},
-		"Qwen3 some": {tensorCore("Qwen3", 64), LoRA{Rank: 1, Alpha: 5, Targets: "q_proj,o_proj,down_proj"}},
+		"Qwen3 some": {tensorCore("Qwen3", 64),
+			LoRA{Rank: 1, Alpha: 5, Targets: "q_proj,o_proj,down_proj"}},
 	} {
 		for _, precision := range []string{cuda.F32, cuda.BF16} {
 			t.Run(name+"/"+precision, func(t *testing.T) {
 				be, truth := gpu(t, precision), processor(t)
-				base, baseW := narrowed(t, be, shape.c, Options{Seed: 5}), narrowed(t, truth, shape.c, Options{Seed: 5})
+				base, baseW :=
+					narrowed(t, be, shape.c, Options{Seed: 5}),
+					narrowed(t, truth, shape.c, Options{Seed: 5})
 				var frozen [][]float32
 				for _, p := range base.params {
 					frozen = append(frozen, values(be, p.W))
 				}
 				for _, kind := range []Kind{LM, Scorer} {
 					for _, recompute := range []bool{false, true} {
-						o := Options{Kind: kind, Trainable: true, Recompute: recompute, LoRA: shape.l, Seed: 7, ScoreInit: 0.3}
+						o := Options{Kind: kind, Trainable: true, Recompute: recompute,
+							LoRA: shape.l, Seed: 7, ScoreInit: 0.3}
 						m, err := base.Adapt(o)
 						must(t, err)
 						want, err := baseW.Adapt(o)
@@ -342,7 +362,8 @@ func adaptersAgainstCPU(t *testing.T, m, want *Model, precision string) {
 		x := away(got, want)
 		t.Logf("%v recompute %v: %s: off by %.2g", kind, m.opt.Recompute, what, x)
 		if len(got) != len(want) || !(x <= tol) {
-			t.Errorf("%v recompute %v: %s: off by %g, want at most %g", kind, m.opt.Recompute, what, x, tol)
+			t.Errorf("%v recompute %v: %s: off by %g, want at most %g", kind, m.opt.Recompute, what,
+				x, tol)
 		}
 	}
 	was := read(m)
@@ -351,8 +372,10 @@ func adaptersAgainstCPU(t *testing.T, m, want *Model, precision string) {
 	}
 	for _, m := range []*Model{m, want} {
 		for i, p := range m.params {
-			if strings.HasSuffix(p.Name, ".lora_B.weight") { // larger ones lose k's gradients in bfloat16, as tensorCore says
-				m.fill(p, func(j int) float32 { return float32(0.1 * math.Sin(float64(3*i+7*j+1))) })
+			// larger ones lose k's gradients in bfloat16, as tensorCore says
+			if strings.HasSuffix(p.Name, ".lora_B.weight") {
+				m.fill(p,
+					func(j int) float32 { return float32(0.1 * math.Sin(float64(3*i+7*j+1))) })
 			}
 		}
 		narrow(m)
@@ -382,7 +405,8 @@ func adaptersAgainstCPU(t *testing.T, m, want *Model, precision string) {
 	defer mergedW.Close()
 	near("merged", read(merged), read(mergedW))
 	if kind == LM {
-		o := SampleOptions{N: 3, MaxNew: 24, Sampling: compute.Sampling{Temperature: 0.9}, Seed: 42, Step: 7, Slots: 3}
+		o := SampleOptions{N: 3, MaxNew: 24, Sampling: compute.Sampling{Temperature: 0.9}, Seed: 42,
+			Step: 7, Slots: 3}
 		prompt := seqs[0].IDs[:17]
 		for _, m := range []*Model{m, merged} {
 			out, err := m.Generate([][]int32{prompt}, []uint64{3}, o, nil)
@@ -390,7 +414,9 @@ func adaptersAgainstCPU(t *testing.T, m, want *Model, precision string) {
 			var drawn []Seq
 			var logp []float32
 			for _, c := range out[0] {
-				drawn, logp = append(drawn, Answer(slices.Concat(prompt, c.IDs), len(prompt))), append(logp, c.Logp...)
+				drawn, logp =
+					append(drawn, Answer(slices.Concat(prompt, c.IDs), len(prompt))),
+					append(logp, c.Logp...)
 			}
 			again, _, err := m.LogProbs(drawn, 0.9)
 			must(t, err)
@@ -504,7 +530,8 @@ func TestCUDAMoments(t *testing.T) {
 						if !slices.Equal(got, losses[eight]) || !slices.Equal(state, bits) {
 							t.Errorf("8 bits %v: other losses or other bits with moments on the host: %v, want %v", eight, got, losses[eight])
 						}
-						if want := momentBytes(m, be, o) - momentBytes(m, be, AdamWConfig{Moments8: eight}); inUse-took != want {
+						if want := momentBytes(m, be, o) - momentBytes(m, be,
+							AdamWConfig{Moments8: eight}); inUse-took != want {
 							t.Errorf("8 bits %v: moments on the host change the device's memory by %d bytes, want %d", eight, inUse-took, want)
 						}
 					}
@@ -516,14 +543,17 @@ func TestCUDAMoments(t *testing.T) {
 			o := overfitting
 			o.Moments8 = true
 			want := overfit(t, m, o, seqs, 8)
-			t.Logf("loss %.4f to %.4f, with moments in 8 bits %.4f, on the CPU %.4f", losses[false][0], losses[false][7], losses[true][7], want[7])
+			t.Logf("loss %.4f to %.4f, with moments in 8 bits %.4f, on the CPU %.4f",
+				losses[false][0], losses[false][7], losses[true][7], want[7])
 			tol := map[string]float64{cuda.F32: 1e-3, cuda.BF16: 0.03}[precision]
 			for i, x := range losses[true] {
 				if math.Abs(x-want[i]) > tol*want[i] {
-					t.Errorf("step %d: loss %g with moments in 8 bits, on the CPU %g", i+1, x, want[i])
+					t.Errorf("step %d: loss %g with moments in 8 bits, on the CPU %g", i+1, x,
+						want[i])
 				}
 				if math.Abs(x-losses[false][i]) > 0.05*x {
-					t.Errorf("step %d: loss %g with moments in 8 bits, %g with float32", i+1, x, losses[false][i])
+					t.Errorf("step %d: loss %g with moments in 8 bits, %g with float32", i+1, x,
+						losses[false][i])
 				}
 			}
 			if slices.Equal(losses[true], losses[false]) {
@@ -556,7 +586,8 @@ func TestCUDAGenerate(t *testing.T) {
 				prompts = append(prompts, s.IDs)
 			}
 			rows := []uint64{3, 0, 1 << 40, 9, 4}
-			o := SampleOptions{N: 3, MaxNew: 24, Sampling: compute.Sampling{Temperature: 0.9}, EOS: []int32{5, 11, 23, 40, 61, 88, 120, 200}, Seed: 42, Step: 7, Slots: 6}
+			o := SampleOptions{N: 3, MaxNew: 24, Sampling: compute.Sampling{Temperature: 0.9},
+				EOS: []int32{5, 11, 23, 40, 61, 88, 120, 200}, Seed: 42, Step: 7, Slots: 6}
 			out, err := m.Generate(prompts, rows, o, nil)
 			must(t, err)
 			again, err := m.Generate(prompts, rows, o, nil)
@@ -589,7 +620,8 @@ func TestCUDAGenerate(t *testing.T) {
 				for p := range want {
 					for s := range want[p] {
 						if !slices.Equal(out[p][s].IDs, want[p][s].IDs) {
-							t.Errorf("prompt %d sample %d: %v, on the CPU %v", p, s, out[p][s].IDs, want[p][s].IDs)
+							t.Errorf("prompt %d sample %d: %v, on the CPU %v", p, s, out[p][s].IDs,
+								want[p][s].IDs)
 						}
 					}
 				}
@@ -623,10 +655,15 @@ func TestCUDAOutOfMemory(t *testing.T) {
 			if _, err := NewOptimizer(m, adamw()); err != nil {
 				return err
 			}
-			if err := m.LogProbGrad(seqs, 1, func(l, _ [][]float32) (_, _ [][]float32, err error) { return l, nil, nil }); err != nil {
+			if err := m.LogProbGrad(seqs, 1,
+				func(l, _ [][]float32) (_, _ [][]float32, err error) {
+					return l, nil,
+						nil
+				}); err != nil {
 				return err
 			}
-			_, err = m.Generate([][]int32{{1, 2}}, []uint64{0}, SampleOptions{N: 2, MaxNew: 3, Sampling: compute.Sampling{Temperature: 1}}, nil)
+			_, err = m.Generate([][]int32{{1, 2}}, []uint64{0},
+				SampleOptions{N: 2, MaxNew: 3, Sampling: compute.Sampling{Temperature: 1}}, nil)
 			return err
 		}()
 		device.FailAlloc(-1)
@@ -661,7 +698,8 @@ func TestCUDAPlan(t *testing.T) {
 	c.Hidden, c.Heads, c.FFN, c.Vocab = 512, 8, 1024, 4096
 	seqs := seqsOf(c.Vocab, 60, 68)
 	for i := range seqs {
-		seqs[i] = Answer(seqs[i].IDs, 1) // nearly as many rows of the head as tokens, which a plan reckons with
+		// nearly as many rows of the head as tokens, which a plan reckons with
+		seqs[i] = Answer(seqs[i].IDs, 1)
 	}
 	for _, precision := range []string{cuda.F32, cuda.BF16} {
 		type planned struct {
@@ -682,7 +720,8 @@ func TestCUDAPlan(t *testing.T) {
 			all = append(all, planned{o, adamw()})
 			for _, eight := range []bool{false, true} {
 				for _, offload := range []bool{false, true} {
-					if a := adamw(); o.Trainable && !o.Recompute && o.Kind == LM && (eight || offload) {
+					if a := adamw(); o.Trainable && !o.Recompute && o.Kind == LM &&
+						(eight || offload) {
 						o.Moments8, o.Offload = eight, offload
 						a.Moments8, a.Offload = eight, offload
 						all = append(all, planned{o, a})
@@ -695,7 +734,8 @@ func TestCUDAPlan(t *testing.T) {
 			_, before := be.Memory()
 			free := be.Available()
 			plan := c.Plan(be, o.PlanOptions).Total()
-			opt := Options{Kind: o.Kind, Trainable: o.Trainable, Recompute: o.Recompute, LoRA: o.LoRA}
+			opt := Options{Kind: o.Kind, Trainable: o.Trainable, Recompute: o.Recompute,
+				LoRA: o.LoRA}
 			var m *Model
 			var err error
 			if o.LoRA.On() {
@@ -712,17 +752,22 @@ func TestCUDAPlan(t *testing.T) {
 			if o.Trainable {
 				_, err = NewOptimizer(m, o.AdamWConfig)
 				must(t, err)
-				if parts := c.Plan(be, o.PlanOptions); parts.Moments != momentBytes(m, be, o.AdamWConfig) {
-					t.Errorf("%+v: %d bytes of moments planned, want %d", o.PlanOptions, parts.Moments, momentBytes(m, be, o.AdamWConfig))
+				if parts := c.Plan(be, o.PlanOptions); parts.Moments != momentBytes(m, be,
+					o.AdamWConfig) {
+					t.Errorf("%+v: %d bytes of moments planned, want %d", o.PlanOptions,
+						parts.Moments, momentBytes(m, be, o.AdamWConfig))
 				}
 			}
 			switch {
 			case o.Slots > 0:
-				_, err = m.Generate([][]int32{make([]int32, o.PromptTokens)}, []uint64{0}, SampleOptions{N: o.N, MaxNew: o.MaxNew, Slots: o.Slots, Sampling: compute.Sampling{Temperature: 1}}, nil)
+				_, err = m.Generate([][]int32{make([]int32, o.PromptTokens)}, []uint64{0},
+					SampleOptions{N: o.N, MaxNew: o.MaxNew, Slots: o.Slots,
+						Sampling: compute.Sampling{Temperature: 1}}, nil)
 			case o.Kind == Scorer:
 				err = m.ScoreGrad(seqs, func(s []float32) ([]float32, error) { return s, nil })
 			case o.Trainable:
-				err = m.LogProbGrad(seqs, 1, func(l, e [][]float32) (_, _ [][]float32, err error) { return l, e, nil })
+				err = m.LogProbGrad(seqs, 1,
+					func(l, e [][]float32) (_, _ [][]float32, err error) { return l, e, nil })
 			default:
 				_, _, err = m.LogProbs(seqs, 1)
 			}
@@ -730,11 +775,16 @@ func TestCUDAPlan(t *testing.T) {
 			inUse, peak := be.Memory()
 			took := peak - before
 			if less := free - be.Available(); driver.Emulated() != nil && less != inUse-before {
-				t.Errorf("%s %+v: %d bytes are counted, the device has %d less", precision, o.PlanOptions, inUse-before, less)
+				t.Errorf("%s %+v: %d bytes are counted, the device has %d less", precision,
+					o.PlanOptions, inUse-before, less)
 			}
-			t.Logf("%s %+v 8 bits %v offload %v: plan %d bytes, took %d: %+.1f %%", precision, o.PlanOptions, o.AdamWConfig.Moments8, o.AdamWConfig.Offload, plan, took, 100*(float64(plan)/float64(took)-1))
+			t.Logf("%s %+v 8 bits %v offload %v: plan %d bytes, took %d: %+.1f %%", precision,
+				o.PlanOptions, o.AdamWConfig.Moments8, o.AdamWConfig.Offload, plan, took,
+				100*(float64(plan)/float64(took)-1))
 			if r := float64(plan) / float64(took); r < 0.97 || r > 1.03 {
-				t.Errorf("%s %+v 8 bits %v offload %v: plan of %d bytes, the model took %d", precision, o.PlanOptions, o.AdamWConfig.Moments8, o.AdamWConfig.Offload, plan, took)
+				t.Errorf("%s %+v 8 bits %v offload %v: plan of %d bytes, the model took %d",
+					precision, o.PlanOptions, o.AdamWConfig.Moments8, o.AdamWConfig.Offload, plan,
+					took)
 			}
 			must(t, m.Close())
 		}

@@ -30,14 +30,20 @@ func (e *Engine) decode() error {
 	e.pages.Table, e.pages.Len = e.pages.Table[:0], e.pages.Len[:0]
 	for _, sm := range e.live {
 		at := len(sm.prompt.r.Prompt) + len(sm.ids) - 1
-		e.ids, e.pos, e.slots = append(e.ids, sm.ids[len(sm.ids)-1]), append(e.pos, int32(at)), append(e.slots, e.slot(sm.table, at))
-		e.pages.Table, e.pages.Len = append(e.pages.Table, sm.table[:pagesFor(at+1, e.o.PageTokens)]), append(e.pages.Len, int32(at+1))
+		e.ids, e.pos, e.slots =
+			append(e.ids, sm.ids[len(sm.ids)-1]), append(e.pos, int32(at)),
+			append(e.slots, e.slot(sm.table, at))
+		e.pages.Table, e.pages.Len =
+			append(e.pages.Table, sm.table[:pagesFor(at+1, e.o.PageTokens)]),
+			append(e.pages.Len, int32(at+1))
 	}
 	// The outputs of padding rows are not used. Each attends to the first padding row alone, so
 	// that all numbers are finite.
 	rows := decodeRows(m.be.DecodeMultiple(), n)
 	for i := range rows - n {
-		e.ids, e.pos, e.slots = append(e.ids, 0), append(e.pos, 0), append(e.slots, e.spare[0]*int32(e.o.PageTokens)+int32(i))
+		e.ids, e.pos, e.slots =
+			append(e.ids, 0), append(e.pos, 0),
+			append(e.slots, e.spare[0]*int32(e.o.PageTokens)+int32(i))
 		e.pages.Table, e.pages.Len = append(e.pages.Table, e.spare), append(e.pages.Len, 1)
 	}
 	e.acts = m.activations(rows, keepNothing)
@@ -86,7 +92,8 @@ func (e *Engine) draw(samples []*sample, hRD compute.Tensor) error {
 			continue
 		}
 		if r.Done != nil {
-			r.Done(sm.s, Completion{IDs: slices.Clone(sm.ids), Logp: slices.Clone(sm.logp), Truncated: more && !ended})
+			r.Done(sm.s, Completion{IDs: slices.Clone(sm.ids), Logp: slices.Clone(sm.logp),
+				Truncated: more && !ended})
 		}
 		e.end(sm)
 	}
@@ -102,14 +109,16 @@ func (e *Engine) sample(samples []*sample, hRD compute.Tensor) error {
 	n, m := len(samples), e.m
 	e.groups, e.order = e.groups[:0], e.order[:0]
 	for _, sm := range samples {
-		if s := sm.prompt.r.Sampling; len(e.groups) == 0 || s != e.groups[len(e.groups)-1] && !slices.Contains(e.groups, s) {
+		if s := sm.prompt.r.Sampling; len(e.groups) == 0 || s != e.groups[len(e.groups)-1] &&
+			!slices.Contains(e.groups, s) {
 			e.groups = append(e.groups, s)
 		}
 	}
 	e.ids, e.logp, e.u = slices.Grow(e.ids[:0], n)[:n], slices.Grow(e.logp[:0], n)[:n], e.u[:0]
 	uniform := func(sm *sample) {
 		r := sm.prompt.r
-		e.u = append(e.u, philox.Float64(r.Seed, philox.Rollout, r.Step, r.Row<<16|uint64(sm.s), uint64(len(sm.ids))))
+		e.u = append(e.u, philox.Float64(r.Seed, philox.Rollout, r.Step, r.Row<<16|uint64(sm.s),
+			uint64(len(sm.ids))))
 	}
 	if len(e.groups) == 1 {
 		for _, sm := range samples {

@@ -46,7 +46,8 @@ func (m *Model) Divergences(q *Model, seqs []Seq) ([]Divergence, error) {
 	}
 	var zp, zq []float32
 	bad := make([]bool, len(rows))
-	for lo, most := 0, min(rankRows(m.cfg.Vocab), rankRows(q.cfg.Vocab)); lo < len(rows); lo += most {
+	for lo, most :=
+		0, min(rankRows(m.cfg.Vocab), rankRows(q.cfg.Vocab)); lo < len(rows); lo += most {
 		hi := min(lo+most, len(rows))
 		var err error
 		if zp, err = m.logits(zp, rows[lo:hi]); err != nil {
@@ -62,7 +63,8 @@ func (m *Model) Divergences(q *Model, seqs []Seq) ([]Divergence, error) {
 				for r := at; r < min(at+share, hi); r++ {
 					p := zp[(r-lo)*m.cfg.Vocab:][:vocab]
 					q := zq[(r-lo)*q.cfg.Vocab:][:vocab]
-					flat.LogP[r], flat.LogQ[r], flat.PQ[r], flat.QP[r] = diverge(p, q, m.pk.targets[r])
+					flat.LogP[r], flat.LogQ[r], flat.PQ[r], flat.QP[r] = diverge(p, q,
+						m.pk.targets[r])
 					sum := flat.LogP[r] + flat.LogQ[r] + flat.PQ[r] + flat.QP[r]
 					bad[r] = math.IsNaN(sum) || math.IsInf(sum, 0)
 				}
@@ -77,7 +79,8 @@ func (m *Model) Divergences(q *Model, seqs []Seq) ([]Divergence, error) {
 	place := m.pk.place
 	for s, n := range m.pk.counts {
 		for _, r := range place[:n] {
-			out[s].LogP, out[s].LogQ = append(out[s].LogP, flat.LogP[r]), append(out[s].LogQ, flat.LogQ[r])
+			out[s].LogP, out[s].LogQ =
+				append(out[s].LogP, flat.LogP[r]), append(out[s].LogQ, flat.LogQ[r])
 			out[s].PQ, out[s].QP = append(out[s].PQ, flat.PQ[r]), append(out[s].QP, flat.QP[r])
 		}
 		place = place[n:]
@@ -143,5 +146,6 @@ func diverge(zp, zq []float32, target int32) (logp, logq, pq, qp float64) {
 		dp, dq = dp+ep*apart, dq-eq*apart
 	}
 	lseP, lseQ := float64(maxP)+math.Log(sp), float64(maxQ)+math.Log(sq)
-	return float64(zp[target]) - lseP, float64(zq[target]) - lseQ, dp/sp - lseP + lseQ, dq/sq - lseQ + lseP
+	return float64(zp[target]) - lseP, float64(zq[target]) - lseQ, dp/sp - lseP + lseQ,
+		dq/sq - lseQ + lseP
 }

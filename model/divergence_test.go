@@ -69,18 +69,23 @@ func TestDivergences(t *testing.T) {
 			must(t, err)
 			var pq, qp float64
 			for s, d := range there {
-				if !slices.Equal(d.PQ, back[s].QP) || !slices.Equal(d.QP, back[s].PQ) || !slices.Equal(d.LogP, back[s].LogQ) || !slices.Equal(d.LogQ, back[s].LogP) {
+				if !slices.Equal(d.PQ, back[s].QP) || !slices.Equal(d.QP, back[s].PQ) ||
+					!slices.Equal(d.LogP, back[s].LogQ) || !slices.Equal(d.LogQ, back[s].LogP) {
 					t.Errorf("%s: sequence %d: %+v, the other way round %+v", arch, s, d, back[s])
 				}
-				if n := each[s].Trained(); len(d.PQ) != n || len(d.QP) != n || len(d.LogP) != n || len(d.LogQ) != n {
+				if n := each[s].Trained(); len(d.PQ) != n || len(d.QP) != n || len(d.LogP) != n ||
+					len(d.LogQ) != n {
 					t.Fatalf("%s: sequence %d: %d tokens: %+v", arch, s, n, d)
 				}
 				for i := range d.PQ {
-					if math.Abs(d.LogP[i]-float64(logp[s][i])) > 2e-6 || math.Abs(d.LogQ[i]-float64(logq[s][i])) > 2e-6 {
-						t.Errorf("%s: sequence %d, token %d: %g and %g, LogProbs says %g and %g", arch, s, i, d.LogP[i], d.LogQ[i], logp[s][i], logq[s][i])
+					if math.Abs(d.LogP[i]-float64(logp[s][i])) > 2e-6 ||
+						math.Abs(d.LogQ[i]-float64(logq[s][i])) > 2e-6 {
+						t.Errorf("%s: sequence %d, token %d: %g and %g, LogProbs says %g and %g",
+							arch, s, i, d.LogP[i], d.LogQ[i], logp[s][i], logq[s][i])
 					}
 					if !(d.PQ[i] > 1e-3) || !(d.QP[i] > 1e-3) {
-						t.Errorf("%s: sequence %d, token %d: %g and %g: want more of unlike models", arch, s, i, d.PQ[i], d.QP[i])
+						t.Errorf("%s: sequence %d, token %d: %g and %g: want more of unlike models",
+							arch, s, i, d.PQ[i], d.QP[i])
 					}
 				}
 				if s < 29 {
@@ -89,7 +94,8 @@ func TestDivergences(t *testing.T) {
 				}
 			}
 			if d := there[0]; math.Abs(d.PQ[0]-pq) > 1e-12 || math.Abs(d.QP[0]-qp) > 1e-12 {
-				t.Errorf("%s: exact %g and %g, expected from samples %g and %g", arch, d.PQ[0], d.QP[0], pq, qp)
+				t.Errorf("%s: exact %g and %g, expected from samples %g and %g", arch, d.PQ[0],
+					d.QP[0], pq, qp)
 			}
 			must(t, p.Close())
 			must(t, q.Close())
@@ -110,8 +116,10 @@ func TestNoDivergence(t *testing.T) {
 			must(t, err)
 			for s, d := range got {
 				for i := range d.PQ {
-					if d.PQ[i] != 0 || d.QP[i] != 0 || d.LogP[i] != d.LogQ[i] || math.Abs(d.LogP[i]-float64(logp[s][i])) > 2e-5 {
-						t.Errorf("%s: sequence %d, token %d: %g, %g, %g, %g; LogProbs says %g", name, s, i, d.PQ[i], d.QP[i], d.LogP[i], d.LogQ[i], logp[s][i])
+					if d.PQ[i] != 0 || d.QP[i] != 0 || d.LogP[i] != d.LogQ[i] ||
+						math.Abs(d.LogP[i]-float64(logp[s][i])) > 2e-5 {
+						t.Errorf("%s: sequence %d, token %d: %g, %g, %g, %g; LogProbs says %g",
+							name, s, i, d.PQ[i], d.QP[i], d.LogP[i], d.LogQ[i], logp[s][i])
 					}
 				}
 			}
@@ -155,8 +163,10 @@ func TestDivergencesOfPaddedVocabulary(t *testing.T) {
 					d = Divergence{d.LogQ, d.LogP, d.QP, d.PQ}
 				}
 				for i := range d.PQ {
-					if d.PQ[i] != want[s].PQ[i] || d.QP[i] != want[s].QP[i] || d.LogP[i] != want[s].LogP[i] || d.LogQ[i] != want[s].LogQ[i] {
-						t.Errorf("reverse %t, sequence %d, token %d: %g, %g, want %g, %g", reverse, s, i, d.PQ[i], d.QP[i], want[s].PQ[i], want[s].QP[i])
+					if d.PQ[i] != want[s].PQ[i] || d.QP[i] != want[s].QP[i] ||
+						d.LogP[i] != want[s].LogP[i] || d.LogQ[i] != want[s].LogQ[i] {
+						t.Errorf("reverse %t, sequence %d, token %d: %g, %g, want %g, %g", reverse,
+							s, i, d.PQ[i], d.QP[i], want[s].PQ[i], want[s].QP[i])
 					}
 				}
 			}
@@ -185,13 +195,15 @@ func TestDivergencesInChunks(t *testing.T) {
 	for s := range seqs {
 		one, err := p.Divergences(q, seqs[s:s+1])
 		must(t, err)
-		if !slices.Equal(one[0].PQ, all[s].PQ) || !slices.Equal(one[0].LogQ, all[s].LogQ) || len(one[0].PQ) != seqs[s].Trained() {
+		if !slices.Equal(one[0].PQ, all[s].PQ) || !slices.Equal(one[0].LogQ, all[s].LogQ) ||
+			len(one[0].PQ) != seqs[s].Trained() {
 			t.Errorf("sequence %d: alone %v, among others %v", s, one[0].PQ, all[s].PQ)
 		}
 	}
 	// Weights that have broken down are named.
 	p.fill(p.norm, func(int) float32 { return float32(math.NaN()) })
-	if _, err := p.Divergences(q, seqs[:1]); err == nil || !strings.Contains(err.Error(), "not finite: go back to an earlier checkpoint") {
+	if _, err := p.Divergences(q, seqs[:1]); err == nil ||
+		!strings.Contains(err.Error(), "not finite: go back to an earlier checkpoint") {
 		t.Errorf("weights that are no numbers: %v", err)
 	}
 }

@@ -56,9 +56,10 @@ type EngineOptions struct {
 // token at index t of response s is drawn with the uniform number
 // philox.Float64(Seed, Rollout, Step, Row<<16|s, t), as in Generate.
 type Request struct {
-	Prompt          []int32
-	N               int // responses
-	MaxNew          int // tokens of a response at most; 0 for a request that only asks about its prompt
+	Prompt []int32
+	N      int // responses
+	// tokens of a response at most; 0 for a request that only asks about its prompt
+	MaxNew          int
 	Sampling        Sampling
 	EOS             []int32 // tokens that end a response
 	Seed, Step, Row uint64
@@ -72,9 +73,10 @@ type Request struct {
 	// first: the number of prompt tokens whose keys and values were cached
 	Found func(tokens int)
 	// once: the prompt's tokens from the second on, ranked; read only
-	Echo  func(tokens []Token)
-	Token func(sample int, t Token) (more bool) // each token as it is drawn; false ends the response
-	Done  func(sample int, c Completion)        // each response as it ends
+	Echo func(tokens []Token)
+	// each token as it is drawn; false ends the response
+	Token func(sample int, t Token) (more bool)
+	Done  func(sample int, c Completion) // each response as it ends
 	// asked in each step; true drops the request, without any further callback
 	Gone func() bool
 	// Failed is called, as the last callback, if there is not enough memory for the prompt
@@ -172,11 +174,15 @@ func (m *Model) NewEngine(o EngineOptions) (*Engine, error) {
 		return nil, fmt.Errorf("model: engine: %+v: expected slots from 1 to 65536, pages of 1 to 4096 tokens and no negative number", o)
 	}
 	if o.Longest < 1 || o.Longest > m.cfg.MaxPosition {
-		return nil, fmt.Errorf("model: engine: sequences of %d tokens: expected 1 to max_position_embeddings %d", o.Longest, m.cfg.MaxPosition)
+		return nil,
+			fmt.Errorf(
+				"model: engine: sequences of %d tokens: expected 1 to max_position_embeddings %d",
+				o.Longest, m.cfg.MaxPosition)
 	}
 	// A prompt's last page is copied for its samples.
 	if least := pagesFor(o.Longest, o.PageTokens) + 1; o.Pages < least {
-		return nil, fmt.Errorf("model: engine: %d pages: a sequence of %d tokens takes %d", o.Pages, o.Longest, least)
+		return nil, fmt.Errorf("model: engine: %d pages: a sequence of %d tokens takes %d", o.Pages,
+			o.Longest, least)
 	}
 	e, err := m.engine(o)
 	if err != nil {
@@ -242,7 +248,8 @@ func (m *Model) checkPrompt(ids []int32, maxNew, longest int, row uint64) error 
 		if longest < m.cfg.MaxPosition {
 			limit = "the longest sequence"
 		}
-		return fmt.Errorf("%d tokens and %d new ones: more than %s %d: lower either", len(ids), maxNew, limit, longest)
+		return fmt.Errorf("%d tokens and %d new ones: more than %s %d: lower either", len(ids),
+			maxNew, limit, longest)
 	}
 	if row >= 1<<48 {
 		return fmt.Errorf("row key %d: expected less than 2^48", row)
@@ -251,8 +258,10 @@ func (m *Model) checkPrompt(ids []int32, maxNew, longest int, row uint64) error 
 }
 
 func checkFilters(s Sampling) error {
-	if !(s.Temperature >= 0 && s.Temperature <= math.MaxFloat32) || s.TopK < 0 || !(s.TopP >= 0 && s.TopP <= 1) || !(s.MinP >= 0 && s.MinP <= 1) {
-		return fmt.Errorf("%+v: expected temperature and top-k of at least 0, top-p and min-p from 0 to 1", s)
+	if !(s.Temperature >= 0 && s.Temperature <= math.MaxFloat32) || s.TopK < 0 ||
+		!(s.TopP >= 0 && s.TopP <= 1) || !(s.MinP >= 0 && s.MinP <= 1) {
+		return fmt.Errorf(
+			"%+v: expected temperature and top-k of at least 0, top-p and min-p from 0 to 1", s)
 	}
 	return nil
 }

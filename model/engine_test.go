@@ -21,14 +21,17 @@ func engineOptions(longest int) EngineOptions {
 // mixed are requests that differ in all that may differ, and what Generate answers to each.
 func mixed(t *testing.T, m *Model) (requests []*Request, want [][]Completion) {
 	prompts, rows := samplePrompts()
-	settings := []Sampling{{Temperature: 0.9}, {}, {Temperature: 1.5, TopK: 20}, {Temperature: 0.9}, {Temperature: 1, TopP: 0.7, MinP: 0.01}}
+	settings := []Sampling{{Temperature: 0.9}, {}, {Temperature: 1.5, TopK: 20}, {Temperature: 0.9},
+		{Temperature: 1, TopP: 0.7, MinP: 0.01}}
 	for p, ids := range prompts {
 		o := sampleOptions()
 		o.N, o.MaxNew, o.Seed, o.Sampling = 1+p%3, 3+5*p, uint64(p), settings[p]
 		out, err := m.Generate([][]int32{ids}, rows[p:p+1], o, nil)
 		must(t, err)
 		want = append(want, out[0])
-		requests = append(requests, &Request{Prompt: ids, N: o.N, MaxNew: o.MaxNew, Sampling: o.Sampling, EOS: o.EOS, Seed: o.Seed, Step: o.Step, Row: rows[p]})
+		requests = append(requests,
+			&Request{Prompt: ids, N: o.N, MaxNew: o.MaxNew, Sampling: o.Sampling, EOS: o.EOS,
+				Seed: o.Seed, Step: o.Step, Row: rows[p]})
 	}
 	return requests, want
 }
@@ -48,7 +51,8 @@ func drained(t *testing.T, e *Engine) {
 	t.Helper()
 	waiting, running, pages := e.Load()
 	if waiting != 0 || running != 0 || pages != 0 || !e.Idle() {
-		t.Errorf("at the end %d wait, %d run, %d pages are taken, %d rows are free", waiting, running, pages, len(e.freeRow))
+		t.Errorf("at the end %d wait, %d run, %d pages are taken, %d rows are free", waiting,
+			running, pages, len(e.freeRow))
 	}
 	if len(e.freeRow) != e.o.Slots+1 {
 		t.Errorf("at the end %d of %d rows are free", len(e.freeRow), e.o.Slots+1)
@@ -63,7 +67,8 @@ func TestEngineAgainstGenerate(t *testing.T) {
 		defer m.Close()
 		requests, want := mixed(t, m)
 		for _, every := range []int{0, 1, 2, 5} {
-			for _, slots := range []int{3, 9} { // of few slots few kinds of sampling are drawn together
+			// of few slots few kinds of sampling are drawn together
+			for _, slots := range []int{3, 9} {
 				o := engineOptions(80)
 				o.Admit = 9 - slots // 6 tokens are one prompt at a time
 				if o.Slots = slots; slots > 3 {
@@ -88,7 +93,8 @@ func TestEngineAgainstGenerate(t *testing.T) {
 				for p := range told {
 					for s, ids := range told[p] {
 						if !slices.Equal(*ids, want[p][s].IDs) {
-							t.Errorf("request %d: sample %d: told of %v, want %v", p, s, *ids, want[p][s].IDs)
+							t.Errorf("request %d: sample %d: told of %v, want %v", p, s, *ids,
+								want[p][s].IDs)
 						}
 					}
 				}
@@ -118,7 +124,9 @@ func TestEngineGone(t *testing.T) {
 				if got = append(got, c); i == leaver {
 					r.Done = func(int, Completion) {
 						if steps > at {
-							t.Errorf("request %d is gone after %d steps and told of its end after %d", leaver, at, steps)
+							t.Errorf(
+								"request %d is gone after %d steps and told of its end after %d",
+								leaver, at, steps)
 						}
 					}
 					r.Gone = func() bool { return steps >= at }
@@ -132,7 +140,8 @@ func TestEngineGone(t *testing.T) {
 			e.Close()
 			for p := range want {
 				if p != leaver {
-					sameCompletions(t, fmt.Sprintf("without request %d after %d steps", leaver, at), got[p:p+1], want[p:p+1])
+					sameCompletions(t, fmt.Sprintf("without request %d after %d steps", leaver, at),
+						got[p:p+1], want[p:p+1])
 				}
 			}
 		}
@@ -144,10 +153,14 @@ func TestEngineGone(t *testing.T) {
 
 	// Gone when all that had begun have ended, and one had not begun.
 	gone := false
-	must(t, e.Submit(&Request{Prompt: []int32{1, 2, 3, 4, 5, 6}, N: 4, MaxNew: 1, Gone: func() bool { return gone }}))
+	must(t,
+		e.Submit(
+			&Request{Prompt: []int32{1, 2, 3, 4, 5, 6}, N: 4, MaxNew: 1,
+				Gone: func() bool { return gone }}))
 	must(t, e.Step())
 	if waiting, running, pages := e.Load(); waiting != 1 || running != 0 || pages == 0 {
-		t.Fatalf("%d wait, %d run, %d pages are taken: the test shows nothing", waiting, running, pages)
+		t.Fatalf("%d wait, %d run, %d pages are taken: the test shows nothing", waiting, running,
+			pages)
 	}
 	gone = true
 	must(t, e.Step())
@@ -165,7 +178,8 @@ func TestEngineGone(t *testing.T) {
 	}
 	drained(t, e)
 	if len(ended.IDs) != 3 || ended.Truncated || !slices.Equal(ended.IDs, want[4][0].IDs[:3]) {
-		t.Errorf("a response ended after 3 tokens: %+v, want the beginning of %v", ended, want[4][0].IDs)
+		t.Errorf("a response ended after 3 tokens: %+v, want the beginning of %v", ended,
+			want[4][0].IDs)
 	}
 }
 
@@ -174,7 +188,8 @@ func TestEngineGone(t *testing.T) {
 func TestEngineForgets(t *testing.T) {
 	m := load(t, ref.New(), "qwen2_tied", Options{})
 	defer m.Close()
-	e, err := m.NewEngine(EngineOptions{Slots: 3, PageTokens: 4, Pages: 40, Longest: 80, Admit: 5, Keep: true})
+	e, err := m.NewEngine(EngineOptions{Slots: 3, PageTokens: 4, Pages: 40, Longest: 80, Admit: 5,
+		Keep: true})
 	must(t, err)
 	defer e.Close()
 	var list []weak.Pointer[Request]
@@ -188,11 +203,17 @@ func TestEngineForgets(t *testing.T) {
 	prompt := []int32{1, 2, 3, 4, 5, 6, 7, 8, 9}
 	func() {
 		submit("answered", Request{Prompt: prompt, N: 2, MaxNew: 6})
-		submit("answered alike", Request{Prompt: prompt[:7], N: 3, MaxNew: 4, Ranked: true, Top: 2, Token: func(int, Token) bool { return true }})
-		submit("echoed", Request{Prompt: prompt, N: 1, Ranked: true, Top: 3, Echo: func([]Token) {}})
-		submit("gone while it waits", Request{Prompt: prompt, N: 1, MaxNew: 6, Gone: func() bool { return true }})
-		submit("gone under way", Request{Prompt: prompt[1:], N: 1, MaxNew: 40, Gone: func() bool { return steps > 9 }})
-		submit("gone while its prompt is computed", Request{Prompt: append(prompt[3:9:9], make([]int32, 40)...), N: 1, MaxNew: 6, Gone: func() bool { return steps > 11 }})
+		submit("answered alike", Request{Prompt: prompt[:7], N: 3, MaxNew: 4, Ranked: true, Top: 2,
+			Token: func(int, Token) bool { return true }})
+		submit("echoed", Request{Prompt: prompt, N: 1, Ranked: true, Top: 3,
+			Echo: func([]Token) {}})
+		submit("gone while it waits",
+			Request{Prompt: prompt, N: 1, MaxNew: 6, Gone: func() bool { return true }})
+		submit("gone under way", Request{Prompt: prompt[1:], N: 1, MaxNew: 40,
+			Gone: func() bool { return steps > 9 }})
+		submit("gone while its prompt is computed",
+			Request{Prompt: append(prompt[3:9:9], make([]int32, 40)...), N: 1, MaxNew: 6,
+				Gone: func() bool { return steps > 11 }})
 		submit("ended by its first token", Request{Prompt: prompt[2:], N: 1, MaxNew: 1})
 	}()
 	for ; !e.Idle(); steps++ {
@@ -226,7 +247,8 @@ func TestEngineRanks(t *testing.T) {
 			must(t, err)
 			told := make([][]Token, len(prompts))
 			for p, ids := range prompts {
-				r := &Request{Prompt: ids, N: 1, MaxNew: 9, Ranked: p != 1, Top: p, Sampling: Sampling{Temperature: float64(p % 2)}}
+				r := &Request{Prompt: ids, N: 1, MaxNew: 9, Ranked: p != 1, Top: p,
+					Sampling: Sampling{Temperature: float64(p % 2)}}
 				r.Token = func(_ int, t Token) bool { told[p] = append(told[p], t); return true }
 				must(t, e.Submit(r))
 			}
@@ -240,7 +262,9 @@ func TestEngineRanks(t *testing.T) {
 					all = append(all, x.ID)
 				}
 				done := 0
-				r := &Request{Prompt: all, N: 2, Top: p, Echo: func(tokens []Token) { whole = append(whole, tokens) }, Done: func(int, Completion) { done++ }}
+				r := &Request{Prompt: all, N: 2, Top: p,
+					Echo: func(tokens []Token) { whole = append(whole, tokens) },
+					Done: func(int, Completion) { done++ }}
 				must(t, e.Submit(r))
 				for !e.Idle() {
 					must(t, e.Step())
@@ -251,22 +275,27 @@ func TestEngineRanks(t *testing.T) {
 				lp, _, err := m.LogProbs([]Seq{Answer(all, 1)}, 1)
 				must(t, err)
 				if len(whole[p]) != len(all)-1 {
-					t.Fatalf("%s: prompt %d: %d tokens of %d are ranked", name, p, len(whole[p]), len(all))
+					t.Fatalf("%s: prompt %d: %d tokens of %d are ranked", name, p, len(whole[p]),
+						len(all))
 				}
 				for i, x := range whole[p] {
 					if x.ID != all[i+1] || math.Abs(float64(x.Logp-lp[0][i])) > 1e-5 {
-						t.Errorf("%s: prompt %d: token %d: %d with %g, want %d with %g", name, p, i, x.ID, x.Logp, all[i+1], lp[0][i])
+						t.Errorf("%s: prompt %d: token %d: %d with %g, want %d with %g", name, p, i,
+							x.ID, x.Logp, all[i+1], lp[0][i])
 					}
 					if len(x.Top) != p {
-						t.Fatalf("%s: prompt %d: token %d: %d choices, want %d", name, p, i, len(x.Top), p)
+						t.Fatalf("%s: prompt %d: token %d: %d choices, want %d", name, p, i,
+							len(x.Top), p)
 					}
 					for k := 1; k < p; k++ {
 						if x.Top[k].Logp > x.Top[k-1].Logp {
-							t.Errorf("%s: prompt %d: token %d: choices %v are not in order", name, p, i, x.Top)
+							t.Errorf("%s: prompt %d: token %d: choices %v are not in order", name,
+								p, i, x.Top)
 						}
 					}
 					if p > 0 && x.Logp > x.Top[0].Logp {
-						t.Errorf("%s: prompt %d: token %d: %g is more than the best's %g", name, p, i, x.Logp, x.Top[0].Logp)
+						t.Errorf("%s: prompt %d: token %d: %g is more than the best's %g", name, p,
+							i, x.Logp, x.Top[0].Logp)
 					}
 				}
 			}
@@ -279,10 +308,12 @@ func TestEngineRanks(t *testing.T) {
 				for i, x := range told[p] {
 					w := whole[p][len(prompts[p])-1+i]
 					if x.ID != w.ID || x.Logp != w.Logp || !slices.Equal(x.Top, w.Top) {
-						t.Errorf("%s: prompt %d: drawn token %d: %+v, in a prompt %+v", name, p, i, x, w)
+						t.Errorf("%s: prompt %d: drawn token %d: %+v, in a prompt %+v", name, p, i,
+							x, w)
 					}
 					if p > 0 && p%2 == 0 && x.Top[0] != (Choice{x.ID, x.Logp}) {
-						t.Errorf("%s: prompt %d: greedy token %d: %+v is not its own best", name, p, i, x)
+						t.Errorf("%s: prompt %d: greedy token %d: %+v is not its own best", name, p,
+							i, x)
 					}
 				}
 			}
@@ -310,9 +341,11 @@ func TestEngineRanksNoMore(t *testing.T) {
 	for i, top := range tops {
 		for at, x := range told[i] {
 			if len(x.Top) != top || top < 60 && cap(x.Top) != top {
-				t.Errorf("token %d: %d choices in memory for %d, want %d", at, len(x.Top), cap(x.Top), top)
+				t.Errorf("token %d: %d choices in memory for %d, want %d", at, len(x.Top),
+					cap(x.Top), top)
 			}
-			if w := told[1][at]; x.ID != w.ID || x.Logp != w.Logp || !slices.Equal(x.Top, w.Top[:top]) {
+			if w := told[1][at]; x.ID != w.ID || x.Logp != w.Logp ||
+				!slices.Equal(x.Top, w.Top[:top]) {
 				t.Errorf("token %d with %d choices: %+v, with 60 %+v", at, top, x, w)
 			}
 		}
@@ -327,8 +360,10 @@ func TestEngineErrors(t *testing.T) {
 		want string
 	}{
 		{EngineOptions{Slots: -1, Longest: 8, Pages: 9}, "slots from 1 to 65536"},
-		{EngineOptions{Longest: 257, Pages: 99}, "sequences of 257 tokens: expected 1 to max_position_embeddings 256"},
-		{EngineOptions{Longest: 32, PageTokens: 4, Pages: 8}, "8 pages: a sequence of 32 tokens takes 9"},
+		{EngineOptions{Longest: 257, Pages: 99},
+			"sequences of 257 tokens: expected 1 to max_position_embeddings 256"},
+		{EngineOptions{Longest: 32, PageTokens: 4, Pages: 8},
+			"8 pages: a sequence of 32 tokens takes 9"},
 	} {
 		if _, err := m.NewEngine(c.o); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%+v: %v, want %q", c.o, err, c.want)
@@ -338,15 +373,26 @@ func TestEngineErrors(t *testing.T) {
 	must(t, err)
 	defer e.Close()
 	for want, change := range map[string]func(r *Request){
-		"empty: expected at least one token":                  func(r *Request) { r.Prompt = nil },
-		"18 tokens and 3 new ones: more than the longest":     func(r *Request) { r.Prompt = make([]int32, 18) },
-		"21 tokens and 0 new ones":                            func(r *Request) { r.Prompt, r.MaxNew = make([]int32, 21), 0 },
-		"id 97: outside the vocabulary of 97":                 func(r *Request) { r.Prompt = []int32{97} },
-		"id -1: outside":                                      func(r *Request) { r.EOS = []int32{-1} },
-		"n 0, max new 3, top 0":                               func(r *Request) { r.N = 0 },
-		"max new -1":                                          func(r *Request) { r.MaxNew = -1 },
-		"top 1025":                                            func(r *Request) { r.Top = 1025 },
-		"expected temperature and top-k of at least 0, top-p": func(r *Request) { r.Sampling.Temperature = math.NaN() },
+		"empty: expected at least one token": func(r *Request) { r.Prompt = nil },
+		"18 tokens and 3 new ones: more than the longest": func(r *Request) {
+			r.Prompt = make([]int32, 18)
+		},
+		"21 tokens and 0 new ones": func(r *Request) {
+			r.Prompt,
+				r.MaxNew = make([]int32, 21), 0
+		},
+		"id 97: outside the vocabulary of 97": func(r *Request) {
+			r.Prompt = []int32{97}
+		},
+		"id -1: outside": func(r *Request) {
+			r.EOS = []int32{-1}
+		},
+		"n 0, max new 3, top 0": func(r *Request) { r.N = 0 },
+		"max new -1":            func(r *Request) { r.MaxNew = -1 },
+		"top 1025":              func(r *Request) { r.Top = 1025 },
+		"expected temperature and top-k of at least 0, top-p": func(r *Request) {
+			r.Sampling.Temperature = math.NaN()
+		},
 		"row key": func(r *Request) { r.Row = 1 << 48 },
 	} {
 		r := &Request{Prompt: []int32{1}, N: 1, MaxNew: 3}

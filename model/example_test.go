@@ -23,7 +23,9 @@ func Example() {
 	defer m.Close()
 
 	prompts, rows := [][]int32{{5, 17, 42}}, []uint64{0}
-	answers, err := m.Generate(prompts, rows, model.SampleOptions{N: 2, MaxNew: 4, Seed: 1, Sampling: model.Sampling{Temperature: 1}}, nil)
+	answers, err := m.Generate(prompts, rows,
+		model.SampleOptions{N: 2, MaxNew: 4, Seed: 1, Sampling: model.Sampling{Temperature: 1}},
+		nil)
 	if err != nil {
 		fmt.Println(err)
 		return

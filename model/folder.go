@@ -17,7 +17,8 @@ import (
 )
 
 // dtypeCode gives the safetensors code of a dtype name of config.json.
-var dtypeCode = map[string]safetensors.DType{"float32": safetensors.F32, "bfloat16": safetensors.BF16, "float16": safetensors.F16}
+var dtypeCode = map[string]safetensors.DType{"float32": safetensors.F32,
+	"bfloat16": safetensors.BF16, "float16": safetensors.F16}
 
 // Load reads a model: a Hugging Face folder, a GGUF file, or a folder of LoRA adapters as peft
 // writes it (see ReadAdapterConfig). The base of adapters is the folder that they name, or o.Base,
@@ -96,7 +97,9 @@ func loadFull(be Backend, dir string, o Options) (*Model, error) {
 	}
 	from := c.Kind()
 	if from == Scorer && o.Kind == LM {
-		return nil, fmt.Errorf("model: %s: a %s folder has no language-model head: expected a %s folder", dir, c.class(from), c.class(LM))
+		return nil,
+			fmt.Errorf("model: %s: a %s folder has no language-model head: expected a %s folder",
+				dir, c.class(from), c.class(LM))
 	}
 	f, err := placeOf(dir).tensors()
 	if err != nil {
@@ -163,7 +166,8 @@ func checkTensors(f tensors, c Config, from, want Kind) (string, error) {
 		case !ok:
 			missing = append(missing, p.Name)
 		case !slices.Equal(t.Shape, p.Shape):
-			wrong = append(wrong, fmt.Sprintf("%s is %v, config.json says %v", p.Name, t.Shape, p.Shape))
+			wrong = append(wrong, fmt.Sprintf("%s is %v, config.json says %v", p.Name, t.Shape,
+				p.Shape))
 		case p.Name == embedName:
 			dtype = t.DType
 		}
@@ -193,18 +197,22 @@ func checkTensors(f tensors, c Config, from, want Kind) (string, error) {
 			if n > most {
 				l.names, more = l.names[:most], fmt.Sprintf(" and %d more", n-most)
 			}
-			problems = append(problems, fmt.Errorf("%d tensors %s: %s%s", n, l.rule, strings.Join(l.names, ", "), more))
+			problems = append(problems,
+				fmt.Errorf("%d tensors %s: %s%s", n, l.rule, strings.Join(l.names, ", "), more))
 		}
 	}
 	if len(problems) > 0 {
-		return "", fmt.Errorf("weights and config.json do not belong together: %s", strings.ReplaceAll(errors.Join(problems...).Error(), "\n", "; "))
+		return "", fmt.Errorf("weights and config.json do not belong together: %s",
+			strings.ReplaceAll(errors.Join(problems...).Error(), "\n", "; "))
 	}
 	for name, code := range dtypeCode {
 		if code == dtype {
 			return name, nil
 		}
 	}
-	return "", fmt.Errorf("tensor %q: dtype %s: %w: export the weights in float32, bfloat16 or float16", embedName, dtype, ErrUnsupported)
+	return "",
+		fmt.Errorf("tensor %q: dtype %s: %w: export the weights in float32, bfloat16 or float16",
+			embedName, dtype, ErrUnsupported)
 }
 
 // transfer is a tensor of a file and its destination.
@@ -222,7 +230,9 @@ func (m *Model) upload(list []transfer) error {
 	)
 	for _, t := range list {
 		if from = append(from, t.from); (t.from.DType == safetensors.U8) != t.code {
-			return fmt.Errorf("tensor %q: dtype %s: %w: export the weights in float32, bfloat16 or float16", t.from.Name, t.from.DType, ErrUnsupported)
+			return fmt.Errorf(
+				"tensor %q: dtype %s: %w: export the weights in float32, bfloat16 or float16",
+				t.from.Name, t.from.DType, ErrUnsupported)
 		}
 	}
 	return widen(from, func(i, lo, n int) []float32 {
@@ -244,7 +254,8 @@ func (m *Model) upload(list []transfer) error {
 // elements of tensor i from lo on, or nil for a buffer that is used again; f is called with each
 // piece, from several goroutines. A value that is not finite is an error; of several errors
 // the first in the tensors' order is returned.
-func widen(list []*onDisk, where func(i, lo, n int) []float32, f func(i, lo int, part []float32, placed bool) error) error {
+func widen(list []*onDisk, where func(i, lo, n int) []float32,
+	f func(i, lo int, part []float32, placed bool) error) error {
 	type piece struct{ i, lo, n int }
 	var pieces []piece
 	for i, t := range list {
@@ -280,7 +291,8 @@ func widen(list []*onDisk, where func(i, lo, n int) []float32, f func(i, lo int,
 			buf := make([]float32, chunk)
 			// Pieces start in order and each that has started is finished, so that no piece
 			// before the first error was left out.
-			for k := int(next.Add(1)) - 1; k < len(pieces) && !failed.Load(); k = int(next.Add(1)) - 1 {
+			for k := int(next.Add(1)) - 1; k < len(pieces) &&
+				!failed.Load(); k = int(next.Add(1)) - 1 {
 				if errs[k] = one(pieces[k], buf); errs[k] != nil {
 					failed.Store(true)
 				}
@@ -358,14 +370,17 @@ func (m *Model) read(name string, t compute.Tensor, dst []float32, lo int) error
 func finite(name string, part []float32, lo int) error {
 	for i, x := range part {
 		if x-x != 0 {
-			return fmt.Errorf("tensor %q: element %d: %g: %w: it is not saved: go back to an earlier checkpoint", name, lo+i, x, ErrNotFinite)
+			return fmt.Errorf(
+				"tensor %q: element %d: %g: %w: it is not saved: go back to an earlier checkpoint",
+				name, lo+i, x, ErrNotFinite)
 		}
 	}
 	return nil
 }
 
 // source streams t into a file as elements of type dt.
-func (m *Model) source(name string, shape []int, t compute.Tensor, dt safetensors.DType) safetensors.Source {
+func (m *Model) source(name string, shape []int, t compute.Tensor,
+	dt safetensors.DType) safetensors.Source {
 	return safetensors.Source{Name: name, DType: dt, Shape: shape, Write: func(w io.Writer) error {
 		buf := make([]float32, min(chunk, t.Len()))
 		for lo := 0; lo < t.Len(); lo += chunk {
@@ -389,7 +404,8 @@ func (m *Model) source(name string, shape []int, t compute.Tensor, dt safetensor
 //
 // Of a model with adapters these alone are written, in float32, as peft writes them; what
 // Merged makes of it is written whole.
-func (m *Model) Save(create func(name string) (io.WriteCloser, error), dtype string, maxShard int64) error {
+func (m *Model) Save(create func(name string) (io.WriteCloser, error), dtype string,
+	maxShard int64) error {
 	if m.base != nil {
 		return m.saveAdapter(create)
 	}

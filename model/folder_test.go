@@ -59,7 +59,8 @@ func TestSaveLoad(t *testing.T) {
 				t.Errorf("%s: shards of %d bytes: index: %v", name, maxShard, err)
 			}
 			var was, is map[string]any
-			for path, v := range map[string]*map[string]any{filepath.Join(fixtures, name): &was, d: &is} {
+			for path, v := range map[string]*map[string]any{filepath.Join(fixtures, name): &was,
+				d: &is} {
 				b, err := os.ReadFile(filepath.Join(path, "config.json"))
 				must(t, err)
 				must(t, json.Unmarshal(b, v))
@@ -111,7 +112,8 @@ func TestScorerFromLM(t *testing.T) {
 				t.Errorf("%s: config.json lacks %s", name, s)
 			}
 		}
-		if _, err := Load(be, d, Options{}); err == nil || !strings.Contains(err.Error(), "ForCausalLM") {
+		if _, err := Load(be, d, Options{}); err == nil ||
+			!strings.Contains(err.Error(), "ForCausalLM") {
 			t.Errorf("a language model from a classifier: %v", err)
 		}
 	}
@@ -124,7 +126,8 @@ func TestNewSaveCopy(t *testing.T) {
 		for _, arch := range architectures {
 			c := tiny(arch)
 			if arch == "Llama" {
-				c.RopeScaling = &RopeScaling{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 32}
+				c.RopeScaling = &RopeScaling{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4,
+					OriginalMaxPosition: 32}
 			}
 			a, err := New(be, c, Options{Seed: 1})
 			must(t, err)
@@ -189,7 +192,8 @@ func mustJSON(t *testing.T, v any) string {
 }
 
 // rewritten is a fixture's folder whose tensors pass through f.
-func rewritten(t *testing.T, name string, f func(ts []safetensors.Source) []safetensors.Source) string {
+func rewritten(t *testing.T, name string,
+	f func(ts []safetensors.Source) []safetensors.Source) string {
 	t.Helper()
 	in, err := safetensors.OpenFolder(filepath.Join(fixtures, name))
 	must(t, err)
@@ -197,7 +201,8 @@ func rewritten(t *testing.T, name string, f func(ts []safetensors.Source) []safe
 	var ts []safetensors.Source
 	for _, n := range in.Names() {
 		x, _ := in.Tensor(n)
-		ts = append(ts, safetensors.Source{Name: n, DType: x.DType, Shape: x.Shape, Write: func(w io.Writer) error { _, err := w.Write(x.Data); return err }})
+		ts = append(ts, safetensors.Source{Name: n, DType: x.DType, Shape: x.Shape,
+			Write: func(w io.Writer) error { _, err := w.Write(x.Data); return err }})
 	}
 	d := edited(t, name, nil)
 	must(t, safetensors.WriteFolder(dir(d).create, f(ts), 0, nil))
@@ -211,7 +216,8 @@ func TestHuggingFaceCache(t *testing.T) {
 	top := filepath.Join(hub, "models--a--b")
 	dir := filepath.Join(top, "snapshots", "0123")
 	must(t, os.MkdirAll(dir, 0o777))
-	must(t, os.CopyFS(filepath.Join(top, "blobs"), os.DirFS(filepath.Join(fixtures, "llama3_sharded"))))
+	must(t, os.CopyFS(filepath.Join(top, "blobs"),
+		os.DirFS(filepath.Join(fixtures, "llama3_sharded"))))
 	entries, err := os.ReadDir(filepath.Join(top, "blobs"))
 	must(t, err)
 	for _, e := range entries {
@@ -224,12 +230,14 @@ func TestHuggingFaceCache(t *testing.T) {
 	want, err := Load(ref.New(), filepath.Join(fixtures, "llama3_sharded"), Options{})
 	must(t, err)
 	sameWeights(t, "from the cache", m, want)
-	for _, name := range []string{"config.json", "model.safetensors.index.json", "model-00002-of-00003.safetensors"} {
+	for _, name := range []string{"config.json", "model.safetensors.index.json",
+		"model-00002-of-00003.safetensors"} {
 		link := filepath.Join(dir, name)
 		must(t, os.Rename(filepath.Join(top, "blobs", name), filepath.Join(hub, name)))
 		must(t, os.Remove(link))
 		must(t, os.Symlink("../../../"+name, link))
-		if _, err := Load(ref.New(), dir, Options{}); err == nil || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "cp -rL") {
+		if _, err := Load(ref.New(), dir, Options{}); err == nil ||
+			!strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "cp -rL") {
 			t.Errorf("%s outside: %v", name, err)
 		}
 		must(t, os.Rename(filepath.Join(hub, name), filepath.Join(top, "blobs", name)))
@@ -247,9 +255,14 @@ func TestLoadRefuses(t *testing.T) {
 		}
 		x := make([]float32, n)
 		x[n-1] = v
-		return safetensors.Source{Name: name, DType: safetensors.F32, Shape: shape, Write: func(w io.Writer) error { return safetensors.EncodeFloat32(w, safetensors.F32, x) }}
+		return safetensors.Source{Name: name, DType: safetensors.F32, Shape: shape,
+			Write: func(w io.Writer) error {
+				return safetensors.EncodeFloat32(w, safetensors.F32,
+					x)
+			}}
 	}
-	replace := func(name string, by ...safetensors.Source) func(ts []safetensors.Source) []safetensors.Source {
+	replace := func(name string,
+		by ...safetensors.Source) func(ts []safetensors.Source) []safetensors.Source {
 		return func(ts []safetensors.Source) []safetensors.Source {
 			ts = slices.DeleteFunc(ts, func(s safetensors.Source) bool { return s.Name == name })
 			return append(ts, by...)
@@ -261,19 +274,27 @@ func TestLoadRefuses(t *testing.T) {
 		f      func(ts []safetensors.Source) []safetensors.Source
 		says   string
 	}{
-		{"missing", "qwen2_tied", replace("model.norm.weight"), "1 tensors missing: model.norm.weight"},
-		{"unexpected", "qwen2_tied", replace("", floats("model.extra", []int{2}, 0)), "1 tensors unexpected: model.extra"},
-		{"shape", "qwen2_tied", replace("model.norm.weight", floats("model.norm.weight", []int{16, 2}, 0)), "model.norm.weight is [16 2], config.json says [32]"},
-		{"NaN", "qwen2_tied", replace("model.norm.weight", floats("model.norm.weight", []int{32}, float32(math.NaN()))), "element 31"},
-		{"tied heads that differ", "qwen2_tied", replace("", floats(headName, []int{97, 32}, 1)), "tie_word_embeddings"},
-		{"labels", "qwen2_scorer", replace(scoreName, floats(scoreName, []int{2, 32}, 0)), "score.weight is [2 32]"},
+		{"missing", "qwen2_tied", replace("model.norm.weight"),
+			"1 tensors missing: model.norm.weight"},
+		{"unexpected", "qwen2_tied", replace("", floats("model.extra", []int{2}, 0)),
+			"1 tensors unexpected: model.extra"},
+		{"shape", "qwen2_tied", replace("model.norm.weight",
+			floats("model.norm.weight", []int{16, 2}, 0)),
+			"model.norm.weight is [16 2], config.json says [32]"},
+		{"NaN", "qwen2_tied", replace("model.norm.weight",
+			floats("model.norm.weight", []int{32}, float32(math.NaN()))), "element 31"},
+		{"tied heads that differ", "qwen2_tied", replace("", floats(headName, []int{97, 32}, 1)),
+			"tie_word_embeddings"},
+		{"labels", "qwen2_scorer", replace(scoreName, floats(scoreName, []int{2, 32}, 0)),
+			"score.weight is [2 32]"},
 	} {
 		d := rewritten(t, c.folder, c.f)
 		kind := LM
 		if c.folder == "qwen2_scorer" {
 			kind = Scorer
 		}
-		if _, err := Load(be, d, Options{Kind: kind}); err == nil || !strings.Contains(err.Error(), c.says) {
+		if _, err := Load(be, d, Options{Kind: kind}); err == nil ||
+			!strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", c.what, err)
 		}
 		if inUse, _ := be.Memory(); inUse != 0 {
@@ -321,10 +342,15 @@ func TestOutOfMemory(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if _, err := m.Generate([][]int32{{1, 2, 3}}, []uint64{0}, SampleOptions{N: 2, MaxNew: 3}, nil); err != nil {
+			if _, err := m.Generate([][]int32{{1, 2, 3}}, []uint64{0},
+				SampleOptions{N: 2, MaxNew: 3}, nil); err != nil {
 				return err
 			}
-			if err := m.LogProbGrad(seqsOf(29, 5, 7), 1, func(l, e [][]float32) (_, _ [][]float32, err error) { return l, e, nil }); err != nil {
+			if err := m.LogProbGrad(seqsOf(29, 5, 7), 1,
+				func(l, e [][]float32) (_, _ [][]float32, err error) {
+					return l, e,
+						nil
+				}); err != nil {
 				return err
 			}
 			_, _, err = o.step(1e-3)

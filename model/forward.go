@@ -108,7 +108,8 @@ func (m *Model) angles(n int) error {
 	n = min(max(n, 2*m.angleN, 256), max(n, m.cfg.MaxPosition))
 	m.freeAngles()
 	size := n * m.cfg.HeadDim
-	t, err := m.be.Alloc(fmt.Sprintf("rotary table [%d,%d]", n*len(m.spec.ropes), m.cfg.HeadDim), compute.Wide, size*len(m.spec.ropes))
+	t, err := m.be.Alloc(fmt.Sprintf("rotary table [%d,%d]", n*len(m.spec.ropes), m.cfg.HeadDim),
+		compute.Wide, size*len(m.spec.ropes))
 	if err != nil {
 		return fmt.Errorf("model: %w", err)
 	}
@@ -260,7 +261,9 @@ func (l actLayout) acts(a *acts, k keep, rank int) {
 }
 
 // widths are those of queries, and of keys or values.
-func (l *actLayout) widths() (q, k int) { return l.c.Heads * l.c.HeadDim, l.c.KVHeads * l.c.HeadDim }
+func (l *actLayout) widths() (q, k int) {
+	return l.c.Heads * l.c.HeadDim, l.c.KVHeads * l.c.HeadDim
+}
 
 // block is the activations of block i, but for the residual stream after attention.
 func (l *actLayout) block(i int) block {
@@ -291,7 +294,8 @@ func (l *actLayout) block(i int) block {
 		if qkNorm {
 			names = [2]string{"queries before their norm [N,H,E]", "keys before their norm [N,K,E]"}
 		}
-		qkv = [3]compute.Tensor{l.narrow(i, names[0], q), l.narrow(i, names[1], kk), l.narrow(i, "values [N,K,E]", kk)}
+		qkv = [3]compute.Tensor{l.narrow(i, names[0], q), l.narrow(i, names[1], kk),
+			l.narrow(i, "values [N,K,E]", kk)}
 		b.gateNF, b.upNF = l.narrow(i, "gate [N,F]", f), l.narrow(i, "up [N,F]", f)
 	}
 	b.qNHE, b.kNKE, b.vNKE = qkv[0], qkv[1], qkv[2]
@@ -306,7 +310,8 @@ func (l *actLayout) block(i int) block {
 		b.rstdkNK = l.wide(i, "key norm [N,K]", normsK)
 	}
 	if spec.postNorm {
-		b.added1 = added{l.narrow(i, "attention's sum [N,D]", d), l.wide(i, "norm of attention's sum [N]", 1)}
+		b.added1 = added{l.narrow(i, "attention's sum [N,D]", d),
+			l.wide(i, "norm of attention's sum [N]", 1)}
 		b.added2 = added{l.narrow(i, "down [N,D]", d), l.wide(i, "norm of down [N]", 1)}
 	}
 	return b
@@ -385,7 +390,8 @@ func (m *Model) rotate(l layer, qNHE, kNKE, qkNHE compute.Tensor, posN []int32, 
 }
 
 func (m *Model) attnShape(l layer) compute.AttnShape {
-	return compute.AttnShape{H: m.cfg.Heads, K: m.cfg.KVHeads, E: m.cfg.HeadDim, Scale: m.spec.scale, Window: l.window}
+	return compute.AttnShape{H: m.cfg.Heads, K: m.cfg.KVHeads, E: m.cfg.HeadDim,
+		Scale: m.spec.scale, Window: l.window}
 }
 
 // normed makes h = norm(x), or x where there is no norm.
@@ -398,7 +404,8 @@ func (m *Model) normed(hND, rstdN, xND compute.Tensor, norm *compute.Param) {
 }
 
 // normedGrad adds the gradient of normed to dx.
-func (m *Model) normedGrad(dxND compute.Tensor, norm *compute.Param, dhND, xND, rstdN compute.Tensor) {
+func (m *Model) normedGrad(dxND compute.Tensor, norm *compute.Param, dhND, xND,
+	rstdN compute.Tensor) {
 	if norm == nil {
 		m.be.Add(dxND, dhND)
 		return
@@ -434,7 +441,8 @@ func (m *Model) scale(t compute.Tensor, s float64) {
 
 // add is y = r + residual * post(x wᵀ), the end of attention and of the feed-forward layer.
 // hND is scratch where spec is not plain.
-func (m *Model) add(y, r, x compute.Tensor, w, post *compute.Param, keep added, hND compute.Tensor) {
+func (m *Model) add(y, r, x compute.Tensor, w, post *compute.Param, keep added,
+	hND compute.Tensor) {
 	if m.spec.plain() {
 		m.linearAdd(y, r, x, w)
 		return
@@ -480,7 +488,9 @@ func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
 	if p.qn != nil {
 		qr, kr = b.qrNHE, b.krNKE
 	}
-	a.ps = append(a.ps[:0], compute.Projection{Y: qr, W: p.wq, B: p.bq}, compute.Projection{Y: kr, W: p.wk, B: p.bk}, compute.Projection{Y: b.vNKE, W: p.wv, B: p.bv})
+	a.ps = append(a.ps[:0], compute.Projection{Y: qr, W: p.wq, B: p.bq},
+		compute.Projection{Y: kr, W: p.wk, B: p.bk},
+		compute.Projection{Y: b.vNKE, W: p.wv, B: p.bv})
 	m.linears(a.ps, a.hND)
 	if p.qn != nil {
 		be.RMSNorm(b.qNHE, b.rstdqNH, qr, p.qn, eps)
@@ -489,7 +499,8 @@ func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
 	att(i, b, posN)
 	m.add(b.x2ND, b.xND, b.oNHE, p.wo, p.post1, b.added1, a.hND)
 	m.normed(a.hND, b.rstd2N, b.x2ND, p.norm2)
-	a.ps = append(a.ps[:0], compute.Projection{Y: b.gateNF, W: p.gate}, compute.Projection{Y: b.upNF, W: p.up})
+	a.ps = append(a.ps[:0], compute.Projection{Y: b.gateNF, W: p.gate},
+		compute.Projection{Y: b.upNF, W: p.up})
 	m.linears(a.ps, a.hND)
 }
 
@@ -544,20 +555,24 @@ func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att atte
 		if !act.Absent() {
 			m.weightGrad(p.down, dy, act)
 		}
-		a.ps = append(a.ps[:0], compute.Projection{Y: a.dgNF, W: p.gate}, compute.Projection{Y: a.duNF, W: p.up})
+		a.ps = append(a.ps[:0], compute.Projection{Y: a.dgNF, W: p.gate},
+			compute.Projection{Y: a.duNF, W: p.up})
 		m.linearsGrad(a.dhND, a.ps, a.hND)
 		m.normedGrad(a.dxND, p.norm2, a.dhND, b.x2ND, b.rstd2N)
 
 		// x2 = x + residual * post1(o(attention(rope(q(h)), rope(k(h)), v(h)))), h = norm1(x)
 		m.linearGrad(a.doNHE, p.wo, nil, m.addGrad(a, p.post1, b.added1), b.oNHE, false)
-		be.AttentionGrad(a.dqNHE, a.dkNKE, a.dvNKE, a.doNHE, b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, m.attnShape(l), pack)
+		be.AttentionGrad(a.dqNHE, a.dkNKE, a.dvNKE, a.doNHE, b.oNHE, b.lseNH, b.qNHE, b.kNKE,
+			b.vNKE, m.attnShape(l), pack)
 		m.rotate(l, a.dqNHE, a.dkNKE, a.dqkNHE, posN, true)
 		if p.qn != nil {
 			be.RMSNormGrad(a.dqrNHE, p.qn, a.dqNHE, b.qrNHE, b.rstdqNH, false)
 			be.RMSNormGrad(a.dkrNKE, p.kn, a.dkNKE, b.krNKE, b.rstdkNK, false)
 		}
 		m.normed(a.hND, b.rstd1N, b.xND, p.norm1)
-		a.ps = append(a.ps[:0], compute.Projection{Y: a.dqrNHE, W: p.wq, B: p.bq}, compute.Projection{Y: a.dkrNKE, W: p.wk, B: p.bk}, compute.Projection{Y: a.dvNKE, W: p.wv, B: p.bv})
+		a.ps = append(a.ps[:0], compute.Projection{Y: a.dqrNHE, W: p.wq, B: p.bq},
+			compute.Projection{Y: a.dkrNKE, W: p.wk, B: p.bk},
+			compute.Projection{Y: a.dvNKE, W: p.wv, B: p.bv})
 		m.linearsGrad(a.dhND, a.ps, a.hND)
 		m.normedGrad(a.dxND, p.norm1, a.dhND, b.xND, b.rstd1N)
 		m.passed(2)

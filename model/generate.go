@@ -44,7 +44,8 @@ type Completion struct {
 //
 // A prompt runs through the model once; its samples share the pages of its keys
 // and values, and a sample that ends makes room for the next.
-func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions, progress func(tokens int)) ([][]Completion, error) {
+func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
+	progress func(tokens int)) ([][]Completion, error) {
 	if err := m.need(LM, false); err != nil {
 		return nil, err
 	}
@@ -67,17 +68,21 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions, prog
 	longest, prompt, own := 0, 0, 0
 	for _, ids := range prompts {
 		longest = max(longest, len(ids))
-		prompt, own = max(prompt, pagesFor(len(ids), o.PageTokens)), max(own, ownPages(len(ids), o.MaxNew, o.PageTokens))
+		prompt, own =
+			max(prompt, pagesFor(len(ids), o.PageTokens)),
+			max(own, ownPages(len(ids), o.MaxNew, o.PageTokens))
 	}
 	slots := min(o.Slots, len(prompts)*o.N)
-	e, err := m.engine(EngineOptions{Slots: slots, PageTokens: o.PageTokens, Pages: poolPages(slots, o.N, len(prompts), prompt, own), Longest: longest + o.MaxNew})
+	e, err := m.engine(EngineOptions{Slots: slots, PageTokens: o.PageTokens,
+		Pages: poolPages(slots, o.N, len(prompts), prompt, own), Longest: longest + o.MaxNew})
 	if err != nil {
 		return nil, err
 	}
 	defer e.Close()
 	e.progress = progress
 	for p, ids := range prompts {
-		r := &Request{Prompt: ids, N: o.N, MaxNew: o.MaxNew, EOS: o.EOS, Sampling: o.Sampling, Seed: o.Seed, Step: o.Step, Row: rows[p], index: p}
+		r := &Request{Prompt: ids, N: o.N, MaxNew: o.MaxNew, EOS: o.EOS, Sampling: o.Sampling,
+			Seed: o.Seed, Step: o.Step, Row: rows[p], index: p}
 		if o.Token != nil {
 			r.Token = func(s int, t Token) bool {
 				o.Token(p, s, t.ID)
@@ -106,7 +111,8 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions, prog
 }
 
 func (m *Model) checkSampling(prompts [][]int32, rows []uint64, o SampleOptions) error {
-	if o.N < 1 || o.N > 1<<16 || o.MaxNew < 1 || o.Slots < 1 || o.Slots > 1<<16 || o.PageTokens < 1 || o.PageTokens > 1<<12 {
+	if o.N < 1 || o.N > 1<<16 || o.MaxNew < 1 || o.Slots < 1 || o.Slots > 1<<16 ||
+		o.PageTokens < 1 || o.PageTokens > 1<<12 {
 		return fmt.Errorf("model: generate: n %d, max new %d, slots %d, page of %d tokens: expected n and slots from 1 to 65536, at least one new token and pages of 1 to 4096", o.N, o.MaxNew, o.Slots, o.PageTokens)
 	}
 	if err := checkFilters(o.Sampling); err != nil {

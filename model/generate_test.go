@@ -11,7 +11,8 @@ import (
 )
 
 func sampleOptions() SampleOptions {
-	return SampleOptions{N: 3, MaxNew: 20, Sampling: compute.Sampling{Temperature: 0.9}, EOS: []int32{5, 11, 23, 40, 61, 88}, Seed: 42, Step: 7}
+	return SampleOptions{N: 3, MaxNew: 20, Sampling: compute.Sampling{Temperature: 0.9},
+		EOS: []int32{5, 11, 23, 40, 61, 88}, Seed: 42, Step: 7}
 }
 
 func samplePrompts() ([][]int32, []uint64) {
@@ -28,7 +29,8 @@ func sameCompletions(t *testing.T, what string, got, want [][]Completion) {
 		for s := range want[p] {
 			g, w := got[p][s], want[p][s]
 			if !slices.Equal(g.IDs, w.IDs) || g.Truncated != w.Truncated {
-				t.Fatalf("%s: prompt %d: sample %d: %v %t, want %v %t", what, p, s, g.IDs, g.Truncated, w.IDs, w.Truncated)
+				t.Fatalf("%s: prompt %d: sample %d: %v %t, want %v %t", what, p, s, g.IDs,
+					g.Truncated, w.IDs, w.Truncated)
 			}
 			same(t, what, g.Logp, w.Logp)
 		}
@@ -55,7 +57,9 @@ func TestGenerateAgainstLogProbs(t *testing.T) {
 					logp = append(logp, c.Logp)
 					tokens += len(c.IDs)
 					last := c.IDs[len(c.IDs)-1]
-					if i := slices.IndexFunc(c.IDs, func(id int32) bool { return slices.Contains(o.EOS, id) }); c.Truncated && (i >= 0 || len(c.IDs) != o.MaxNew) || !c.Truncated && i != len(c.IDs)-1 {
+					if i := slices.IndexFunc(c.IDs,
+						func(id int32) bool { return slices.Contains(o.EOS, id) }); c.Truncated &&
+						(i >= 0 || len(c.IDs) != o.MaxNew) || !c.Truncated && i != len(c.IDs)-1 {
 						t.Errorf("%s: prompt %d: %v, truncated %t", name, p, c.IDs, c.Truncated)
 					}
 					if !c.Truncated {
@@ -124,7 +128,8 @@ func TestGenerateIndependence(t *testing.T) {
 		got, err = m.Generate(prompts, rows, o, nil)
 		must(t, err)
 		for p := range got {
-			if len(got[p]) != 1 || len(got[p][0].IDs) != 1 || got[p][0].IDs[0] != want[p][0].IDs[0] {
+			if len(got[p]) != 1 || len(got[p][0].IDs) != 1 ||
+				got[p][0].IDs[0] != want[p][0].IDs[0] {
 				t.Errorf("prompt %d: one token %v, want the first of %v", p, got[p], want[p][0].IDs)
 			}
 		}
@@ -133,7 +138,8 @@ func TestGenerateIndependence(t *testing.T) {
 		o.Step++
 		got, err = m.Generate(prompts, rows, o, nil)
 		must(t, err)
-		if slices.Equal(got[0][0].IDs, want[0][0].IDs) && slices.Equal(got[1][0].IDs, want[1][0].IDs) {
+		if slices.Equal(got[0][0].IDs, want[0][0].IDs) &&
+			slices.Equal(got[1][0].IDs, want[1][0].IDs) {
 			t.Error("another step gives the same samples")
 		}
 	})
@@ -183,14 +189,35 @@ func TestGenerateErrors(t *testing.T) {
 		"many samples":     func(p *[][]int32, r *[]uint64, o *SampleOptions) { o.N = 1<<16 + 1 },
 		"no tokens":        func(p *[][]int32, r *[]uint64, o *SampleOptions) { o.MaxNew = 0 },
 		"beyond positions": func(p *[][]int32, r *[]uint64, o *SampleOptions) { o.MaxNew = 256 },
-		"overflow":         func(p *[][]int32, r *[]uint64, o *SampleOptions) { o.MaxNew = math.MaxInt },
-		"temperature":      func(p *[][]int32, r *[]uint64, o *SampleOptions) { o.Sampling.Temperature = math.NaN() },
-		"top-p":            func(p *[][]int32, r *[]uint64, o *SampleOptions) { o.Sampling.TopP = 1.5 },
-		"end token":        func(p *[][]int32, r *[]uint64, o *SampleOptions) { o.EOS = []int32{97} },
-		"empty prompt":     func(p *[][]int32, r *[]uint64, o *SampleOptions) { *p = [][]int32{{}} },
-		"unknown token":    func(p *[][]int32, r *[]uint64, o *SampleOptions) { *p = [][]int32{{97}} },
-		"keys":             func(p *[][]int32, r *[]uint64, o *SampleOptions) { *r = nil },
-		"large key":        func(p *[][]int32, r *[]uint64, o *SampleOptions) { *r = []uint64{1 << 48} },
+		"overflow": func(p *[][]int32, r *[]uint64,
+			o *SampleOptions) {
+			o.MaxNew = math.MaxInt
+		},
+		"temperature": func(p *[][]int32, r *[]uint64,
+			o *SampleOptions) {
+			o.Sampling.Temperature = math.NaN()
+		},
+		"top-p": func(p *[][]int32, r *[]uint64,
+			o *SampleOptions) {
+			o.Sampling.TopP = 1.5
+		},
+		"end token": func(p *[][]int32, r *[]uint64,
+			o *SampleOptions) {
+			o.EOS = []int32{97}
+		},
+		"empty prompt": func(p *[][]int32, r *[]uint64,
+			o *SampleOptions) {
+			*p = [][]int32{{}}
+		},
+		"unknown token": func(p *[][]int32, r *[]uint64,
+			o *SampleOptions) {
+			*p = [][]int32{{97}}
+		},
+		"keys": func(p *[][]int32, r *[]uint64, o *SampleOptions) { *r = nil },
+		"large key": func(p *[][]int32, r *[]uint64,
+			o *SampleOptions) {
+			*r = []uint64{1 << 48}
+		},
 	} {
 		p, r, o := [][]int32{{1}}, []uint64{0}, sampleOptions()
 		f(&p, &r, &o)
@@ -199,7 +226,8 @@ func TestGenerateErrors(t *testing.T) {
 		}
 	}
 	m.fill(m.norm, func(int) float32 { return float32(math.NaN()) })
-	if _, err := m.Generate([][]int32{{1}}, []uint64{0}, sampleOptions(), nil); err == nil || !strings.Contains(err.Error(), "not finite") {
+	if _, err := m.Generate([][]int32{{1}}, []uint64{0}, sampleOptions(), nil); err == nil ||
+		!strings.Contains(err.Error(), "not finite") {
 		t.Errorf("weights that are not finite: %v", err)
 	}
 }
@@ -218,7 +246,10 @@ func TestGenerateHooks(t *testing.T) {
 		ended[p] = make([]Completion, o.N)
 	}
 	o.Slots = 3
-	o.Token = func(p, s int, id int32) { streamed[[2]int{p, s}] = append(streamed[[2]int{p, s}], id) }
+	o.Token = func(p, s int, id int32) {
+		streamed[[2]int{p, s}] = append(streamed[[2]int{p, s}],
+			id)
+	}
 	o.Done = func(p, s int, c Completion) { ended[p][s] = c }
 	_, err = m.Generate(prompts, rows, o, nil)
 	must(t, err)
@@ -238,7 +269,8 @@ func TestGenerateHooks(t *testing.T) {
 		}
 	}
 	o.Stop = func() bool { return count >= 4 }
-	if _, err := m.Generate(prompts, rows, o, nil); err != ErrStopped || count < 4 || count >= len(prompts)*o.N {
+	if _, err := m.Generate(prompts, rows, o, nil); err != ErrStopped || count < 4 ||
+		count >= len(prompts)*o.N {
 		t.Errorf("%v after %d responses", err, count)
 	}
 }

@@ -31,15 +31,20 @@ var ggufArchs = map[string]ggufArch{
 	"qwen2": {family: "Qwen2"},
 	"qwen3": {family: "Qwen3"},
 	"gemma3": {family: "Gemma3", plusOne: true,
-		norms: map[string]string{"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"},
-		keys: map[string]string{"attention.sliding_window": "sliding_window", "attention.sliding_window_pattern": "sliding_window_pattern",
-			"rope.freq_base_swa": "rope_local_base_freq"},
+		norms: map[string]string{"post_attention_layernorm": "post_attention_norm",
+			"pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"},
+		keys: map[string]string{"attention.sliding_window": "sliding_window",
+			"attention.sliding_window_pattern": "sliding_window_pattern",
+			"rope.freq_base_swa":               "rope_local_base_freq"},
 		finish: finishGemma3},
 	"smollm3": {family: "SmolLM3", permuted: true},
-	"olmo2":   {family: "Olmo2", norms: map[string]string{"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}},
+	"olmo2": {family: "Olmo2",
+		norms: map[string]string{"post_attention_layernorm": "post_attention_norm",
+			"post_feedforward_layernorm": "post_ffw_norm"}},
 	"granite": {family: "Granite", permuted: true,
-		keys: map[string]string{"attention.scale": "attention_multiplier", "embedding_scale": "embedding_multiplier",
-			"residual_scale": "residual_multiplier", "logit_scale": "logits_scaling"},
+		keys: map[string]string{"attention.scale": "attention_multiplier",
+			"embedding_scale": "embedding_multiplier",
+			"residual_scale":  "residual_multiplier", "logit_scale": "logits_scaling"},
 		finish: func(c map[string]any) {
 			if _, ok := c["attention_multiplier"]; !ok {
 				c["attention_multiplier"] = 1 / math.Sqrt(c["head_dim"].(float64))
@@ -52,7 +57,8 @@ var ggufArchs = map[string]ggufArch{
 func finishGemma3(c map[string]any) {
 	c["query_pre_attn_scalar"] = c["head_dim"]
 	if layers := c["num_hidden_layers"].(float64); layers == 62 {
-		c["query_pre_attn_scalar"] = math.Floor(c["hidden_size"].(float64) / c["num_attention_heads"].(float64))
+		c["query_pre_attn_scalar"] = math.Floor(
+			c["hidden_size"].(float64) / c["num_attention_heads"].(float64))
 	}
 	if n, ok := c["sliding_window"].(float64); !ok || n == 0 {
 		c["sliding_window_pattern"] = 1
@@ -79,12 +85,18 @@ var ggufKeys = map[string]string{
 // each must have: that of its absence. NaN is any, for keys that are held against others or
 // change nothing. Keys that are neither here nor above refuse the model.
 var ggufChecked = map[string]float64{
-	"vocab_size": math.NaN(), "rope.dimension_count": math.NaN(), "attention.value_length": math.NaN(), "rope.scaling.type": math.NaN(),
-	"rope.scaling.factor": math.NaN(), "rope.scale_linear": math.NaN(), "rope.scaling.original_context_length": math.NaN(),
-	"rope.scaling.yarn_beta_fast": math.NaN(), "rope.scaling.yarn_beta_slow": math.NaN(), "rope.scaling.finetuned": math.NaN(), "pooling_type": math.NaN(),
-	"rope.scaling.attn_factor": 1, "rope.scaling.yarn_attn_factor": 1, "rope.scaling.yarn_ext_factor": 1, "rope.scaling.yarn_log_multiplier": 0,
-	"attention.causal": 1, "expert_count": 0, "expert_used_count": 0, "attention.sliding_window": 0, "attention.max_alibi_bias": 0,
-	"attention.clamp_kqv": 0, "final_logit_softcapping": 0, "attn_logit_softcapping": 0, "use_parallel_residual": 0,
+	"vocab_size": math.NaN(), "rope.dimension_count": math.NaN(),
+	"attention.value_length": math.NaN(), "rope.scaling.type": math.NaN(),
+	"rope.scaling.factor": math.NaN(), "rope.scale_linear": math.NaN(),
+	"rope.scaling.original_context_length": math.NaN(),
+	"rope.scaling.yarn_beta_fast":          math.NaN(), "rope.scaling.yarn_beta_slow": math.NaN(),
+	"rope.scaling.finetuned": math.NaN(), "pooling_type": math.NaN(),
+	"rope.scaling.attn_factor": 1, "rope.scaling.yarn_attn_factor": 1,
+	"rope.scaling.yarn_ext_factor": 1, "rope.scaling.yarn_log_multiplier": 0,
+	"attention.causal": 1, "expert_count": 0, "expert_used_count": 0, "attention.sliding_window": 0,
+	"attention.max_alibi_bias": 0,
+	"attention.clamp_kqv":      0, "final_logit_softcapping": 0, "attn_logit_softcapping": 0,
+	"use_parallel_residual": 0,
 }
 
 // ggufNames are llama.cpp's names for Hugging Face's: of tensors of the whole model, and of
@@ -147,9 +159,12 @@ func archOf(f *gguf.Reader) (string, error) {
 	case !has:
 		return "", fmt.Errorf("key \"general.architecture\": is missing: not a model")
 	case kind != "" && kind != "model":
-		return "", fmt.Errorf("key \"general.type\": %q: %w: give the file of the model itself", kind, ErrUnsupported)
+		return "", fmt.Errorf("key \"general.type\": %q: %w: give the file of the model itself",
+			kind, ErrUnsupported)
 	case !known:
-		return "", fmt.Errorf("key \"general.architecture\": %q: %w: use a model of architecture %s", name, ErrUnsupported, archNames())
+		return "",
+			fmt.Errorf("key \"general.architecture\": %q: %w: use a model of architecture %s", name,
+				ErrUnsupported, archNames())
 	case parts > 1:
 		return "", fmt.Errorf("key \"split.count\": is one of %d parts: %w: join them (llama-gguf-split --merge) or get the whole file", parts, ErrUnsupported)
 	}
@@ -179,7 +194,8 @@ func (path ggufFile) config() (text []byte, name string, err error) {
 }
 
 func (a ggufArch) config(f *gguf.Reader, arch string) (map[string]any, error) {
-	c := map[string]any{"model_type": families[a.family].modelType, "architectures": []string{Config{Architecture: a.family}.class(LM)}, "dtype": "float32"}
+	c := map[string]any{"model_type": families[a.family].modelType,
+		"architectures": []string{Config{Architecture: a.family}.class(LM)}, "dtype": "float32"}
 	for _, key := range f.Keys() {
 		short, ours := strings.CutPrefix(key, arch+".")
 		if !ours {
@@ -204,7 +220,8 @@ func (a ggufArch) config(f *gguf.Reader, arch string) (map[string]any, error) {
 	}
 	embedding, ok := f.Tensor("token_embd.weight")
 	if !ok || len(embedding.Shape) != 2 {
-		return nil, fmt.Errorf("tensor \"token_embd.weight\": is missing, or no matrix: not a whole model")
+		return nil,
+			fmt.Errorf("tensor \"token_embd.weight\": is missing, or no matrix: not a whole model")
 	}
 	c["vocab_size"] = embedding.Shape[0]
 	_, untied := f.Tensor("output.weight")
@@ -212,7 +229,8 @@ func (a ggufArch) config(f *gguf.Reader, arch string) (map[string]any, error) {
 	if _, biased := f.Tensor("blk.0.attn_q.bias"); biased && !families[a.family].spec.qkvBias {
 		c["attention_bias"] = true
 	}
-	for short, to := range map[string]string{"bos": "bos_token_id", "eos": "eos_token_id", "padding": "pad_token_id"} {
+	for short, to := range map[string]string{"bos": "bos_token_id", "eos": "eos_token_id",
+		"padding": "pad_token_id"} {
 		key := "tokenizer.ggml." + short + "_token_id"
 		if id, has, err := f.Int(key); err != nil {
 			return nil, err
@@ -234,7 +252,9 @@ func (a ggufArch) config(f *gguf.Reader, arch string) (map[string]any, error) {
 func scalar(f *gguf.Reader, key string) (any, error) {
 	if v, has, err := f.Ints(key); has && err == nil {
 		if len(v) == 0 || slices.Min(v) != slices.Max(v) {
-			return nil, fmt.Errorf("key %q: differs by layer: %w: use a model whose layers are alike", key, ErrUnsupported)
+			return nil,
+				fmt.Errorf("key %q: differs by layer: %w: use a model whose layers are alike", key,
+					ErrUnsupported)
 		}
 		return float64(v[0]), nil
 	}
@@ -258,7 +278,8 @@ func scalar(f *gguf.Reader, key string) (any, error) {
 func (a ggufArch) shape(f *gguf.Reader, arch string, c map[string]any) error {
 	for short, to := range ggufKeys { // those without which nothing can be said
 		switch short {
-		case "block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count", "attention.layer_norm_rms_epsilon":
+		case "block_count", "context_length", "embedding_length", "feed_forward_length",
+			"attention.head_count", "attention.layer_norm_rms_epsilon":
 			if x, ok := c[to].(float64); !ok || !(x > 0) {
 				return fmt.Errorf("key %q: is missing, or not a positive number", arch+"."+short)
 			}
@@ -317,7 +338,8 @@ func (a ggufArch) rope(f *gguf.Reader, arch string, c map[string]any) error {
 		if !given {
 			original = c["max_position_embeddings"].(float64)
 		}
-		yarn := map[string]any{"rope_type": kind, "factor": factor, "original_max_position_embeddings": original}
+		yarn := map[string]any{"rope_type": kind, "factor": factor,
+			"original_max_position_embeddings": original}
 		if isFast {
 			yarn["beta_fast"] = fast
 		}
@@ -333,13 +355,16 @@ func (a ggufArch) rope(f *gguf.Reader, arch string, c map[string]any) error {
 		return nil
 	}
 	if c["rope_scaling"] != nil {
-		return fmt.Errorf("tensor %q: beside rope.scaling.type %s: %w: use a model with one of them", ggufRopes, kind, ErrUnsupported)
+		return fmt.Errorf(
+			"tensor %q: beside rope.scaling.type %s: %w: use a model with one of them", ggufRopes,
+			kind, ErrUnsupported)
 	}
 	d := make([]float32, t.Len())
 	if err := t.Float32(d, 0); err != nil {
 		return err
 	}
-	s, err := scalingOf(Config{HeadDim: int(c["head_dim"].(float64)), RopeTheta: c["rope_theta"].(float64)}, d)
+	s, err := scalingOf(Config{HeadDim: int(c["head_dim"].(float64)),
+		RopeTheta: c["rope_theta"].(float64)}, d)
 	if err != nil {
 		return fmt.Errorf("tensor %q: %w", ggufRopes, err)
 	}
@@ -357,7 +382,8 @@ func (a ggufArch) rope(f *gguf.Reader, arch string, c map[string]any) error {
 func scalingOf(c Config, d []float32) (*RopeScaling, error) {
 	const low, high = 1, 4
 	if len(d) != c.HeadDim/2 {
-		return nil, fmt.Errorf("%d divisors: expected %d, one for each pair of a head", len(d), c.HeadDim/2)
+		return nil, fmt.Errorf("%d divisors: expected %d, one for each pair of a head", len(d),
+			c.HeadDim/2)
 	}
 	most := float64(slices.Max(d))
 	switch {
@@ -374,11 +400,15 @@ func scalingOf(c Config, d []float32) (*RopeScaling, error) {
 		// 1/x = (1-t)/most + t,  t = (length/wave - low)/(high - low)
 		if x := float64(x); x > 1 && x < most {
 			t := (1/x - 1/most) / (1 - 1/most)
-			lengths = append(lengths, int(math.Round(2*math.Pi/(rope{headDim: c.HeadDim, theta: c.RopeTheta}).freq(e)*(low+t*(high-low)))))
+			lengths = append(lengths,
+				int(
+					math.Round(
+						2*math.Pi/(rope{headDim: c.HeadDim, theta: c.RopeTheta}).freq(e)*(low+t*(high-low)))))
 		}
 	}
 	for _, n := range lengths {
-		c.RopeScaling = &RopeScaling{Factor: most, LowFreqFactor: low, HighFreqFactor: high, OriginalMaxPosition: n}
+		c.RopeScaling = &RopeScaling{Factor: most, LowFreqFactor: low, HighFreqFactor: high,
+			OriginalMaxPosition: n}
 		same := func(x, y float32) bool { return math.Abs(float64(x-y)) <= 1e-5*float64(y) }
 		if n > 0 && slices.EqualFunc(c.RopeDivisors(), d, same) {
 			return c.RopeScaling, nil
@@ -451,7 +481,8 @@ func (f *ggufTensors) Tensor(name string) (*onDisk, bool) {
 	}
 	d := &onDisk{Name: name, DType: safetensors.F32, Shape: t.Shape, read: t.Float32}
 	switch part := strings.TrimSuffix(strings.TrimSuffix(name, ".weight"), ".bias"); {
-	case f.arch.permuted && (strings.HasSuffix(part, ".q_proj") || strings.HasSuffix(part, ".k_proj")):
+	case f.arch.permuted && (strings.HasSuffix(part, ".q_proj") ||
+		strings.HasSuffix(part, ".k_proj")):
 		d.read = halves(t, f.headDim)
 	case f.arch.plusOne && strings.HasSuffix(part, "norm"):
 		d.read = func(dst []float32, lo int) error {

@@ -30,8 +30,11 @@ func TestGGUFIsTheFolder(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			folder := filepath.Join(fixtures, name)
-			if name == "gemma3" { // what its config.json says of these, no file can: every sixth layer is full, queries are scaled by heads
-				folder = edited(t, name, map[string]any{"query_pre_attn_scalar": 6, "layer_types": nil})
+			// what its config.json says of these, no file can: every sixth layer is full, queries
+			// are scaled by heads
+			if name == "gemma3" {
+				folder = edited(t, name, map[string]any{"query_pre_attn_scalar": 6,
+					"layer_types": nil})
 				b, err := os.ReadFile(filepath.Join(fixtures, name, "model.safetensors"))
 				must(t, err)
 				must(t, os.WriteFile(filepath.Join(folder, "model.safetensors"), b, 0o666))
@@ -40,11 +43,14 @@ func TestGGUFIsTheFolder(t *testing.T) {
 			must(t, err)
 			got, err := ReadConfig(path)
 			must(t, err)
-			if got.Architecture != want.Architecture && want.Architecture == "Mistral" { // llama.cpp has it as Llama
+			// llama.cpp has it as Llama
+			if got.Architecture != want.Architecture && want.Architecture == "Mistral" {
 				want.Architecture = "Llama"
 			}
 			seen[got.Architecture] = true
-			if want.RopeScaling != nil && want.RopeScaling.Type != "linear" && want.RopeScaling.Type != "yarn" { // the file has divisors, which more than one rule may have
+			// the file has divisors, which more than one rule may have
+			if want.RopeScaling != nil && want.RopeScaling.Type != "linear" &&
+				want.RopeScaling.Type != "yarn" {
 				if !slices.Equal(got.RopeDivisors(), want.RopeDivisors()) {
 					t.Errorf("divisors %v, want %v", got.RopeDivisors(), want.RopeDivisors())
 				}
@@ -55,7 +61,11 @@ func TestGGUFIsTheFolder(t *testing.T) {
 				t.Errorf("got  %+v\nwant %+v", got, want)
 			}
 			a, b := sameNames(t, path, folder)
-			same := func(x, y float32) bool { return x == y || name == "gemma3" && math.Abs(float64(x-y)) < 1.2e-7 } // 1 was added and is taken off
+			// 1 was added and is taken off
+			same := func(x, y float32) bool {
+				return x == y || name == "gemma3" &&
+					math.Abs(float64(x-y)) < 1.2e-7
+			}
 			for _, tensor := range a.Names() {
 				x, _ := a.Tensor(tensor)
 				y, _ := b.Tensor(tensor)
@@ -85,7 +95,8 @@ func TestGGUFIsTheFolder(t *testing.T) {
 				must(t, err)
 				defer whole.Close()
 				for i, v := range e.Values {
-					e.Values[i].Logp, e.Values[i].Entropy, err = whole.LogProbs(e.seqs(), v.Temperature)
+					e.Values[i].Logp, e.Values[i].Entropy, err = whole.LogProbs(e.seqs(),
+						v.Temperature)
 					must(t, err)
 				}
 			}
@@ -138,7 +149,8 @@ func TestAdaptersOnGGUF(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(ggufFixtures, "qwen3.gguf"))
 	must(t, err)
 	must(t, os.WriteFile(base, b, 0o666))
-	m, err := Load(be, base, Options{Trainable: true, LoRA: LoRA{Rank: 2, Targets: "q_proj"}, Seed: 1})
+	m, err := Load(be, base, Options{Trainable: true, LoRA: LoRA{Rank: 2, Targets: "q_proj"},
+		Seed: 1})
 	must(t, err)
 	adapters := filepath.Join(top, "adapters")
 	must(t, os.Mkdir(adapters, 0o777))
@@ -161,35 +173,45 @@ func TestAdaptersOnGGUF(t *testing.T) {
 	at := bytes.Index(b, []byte("general.name")) + len("general.name") + 12
 	b[at] ^= 1 // another file, whose model is as good
 	must(t, os.WriteFile(base, b, 0o666))
-	if _, err = Load(be, adapters, Options{}); err == nil || !strings.Contains(err.Error(), "give the base that it was trained on") {
+	if _, err = Load(be, adapters, Options{}); err == nil ||
+		!strings.Contains(err.Error(), "give the base that it was trained on") {
 		t.Errorf("another base: %v", err)
 	}
 }
 
 // smallGGUF is the content of a GGUF file of a Llama with one layer of 8 elements.
 func smallGGUF() (pairs map[string]any, tensors map[string][]int) {
-	return map[string]any{"general.architecture": "llama", "general.type": "model", "llama.block_count": uint32(1), "llama.context_length": uint32(64),
-			"llama.embedding_length": uint32(8), "llama.feed_forward_length": uint32(16), "llama.attention.head_count": uint32(2),
-			"llama.attention.layer_norm_rms_epsilon": float32(1e-5), "llama.rope.freq_base": float32(10000)},
-		map[string][]int{"token_embd.weight": {5, 8}, "output_norm.weight": {8}, "blk.0.attn_norm.weight": {8}, "blk.0.ffn_norm.weight": {8},
-			"blk.0.attn_q.weight": {8, 8}, "blk.0.attn_k.weight": {8, 8}, "blk.0.attn_v.weight": {8, 8}, "blk.0.attn_output.weight": {8, 8},
-			"blk.0.ffn_gate.weight": {16, 8}, "blk.0.ffn_up.weight": {16, 8}, "blk.0.ffn_down.weight": {8, 16}}
+	return map[string]any{"general.architecture": "llama", "general.type": "model",
+			"llama.block_count": uint32(1), "llama.context_length": uint32(64),
+			"llama.embedding_length": uint32(8), "llama.feed_forward_length": uint32(16),
+			"llama.attention.head_count":             uint32(2),
+			"llama.attention.layer_norm_rms_epsilon": float32(1e-5),
+			"llama.rope.freq_base":                   float32(10000)},
+		map[string][]int{"token_embd.weight": {5, 8}, "output_norm.weight": {8},
+			"blk.0.attn_norm.weight": {8}, "blk.0.ffn_norm.weight": {8},
+			"blk.0.attn_q.weight": {8, 8}, "blk.0.attn_k.weight": {8, 8},
+			"blk.0.attn_v.weight": {8, 8}, "blk.0.attn_output.weight": {8, 8},
+			"blk.0.ffn_gate.weight": {16, 8}, "blk.0.ffn_up.weight": {16, 8},
+			"blk.0.ffn_down.weight": {8, 16}}
 }
 
 // writeGGUF writes such a file; its tensors hold the numbers that fill gives.
-func writeGGUF(t *testing.T, path string, pairs map[string]any, tensors map[string][]int, fill func(name string, i int) float32) {
+func writeGGUF(t *testing.T, path string, pairs map[string]any, tensors map[string][]int,
+	fill func(name string, i int) float32) {
 	t.Helper()
 	var f gguf.File
 	for key, v := range pairs {
 		f.Pairs = append(f.Pairs, gguf.Pair{Key: key, Value: v})
 	}
 	for name, shape := range tensors {
-		f.Tensors = append(f.Tensors, gguf.Tensor{Name: name, Type: gguf.F32, Shape: shape, Read: func(dst []float32, lo int) error {
-			for i := range dst {
-				dst[i] = fill(name, lo+i)
-			}
-			return nil
-		}})
+		f.Tensors = append(f.Tensors,
+			gguf.Tensor{Name: name, Type: gguf.F32, Shape: shape,
+				Read: func(dst []float32, lo int) error {
+					for i := range dst {
+						dst[i] = fill(name, lo+i)
+					}
+					return nil
+				}})
 	}
 	var b bytes.Buffer
 	must(t, f.Write(&b))
@@ -201,7 +223,12 @@ func TestRefusedGGUF(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.gguf")
 	one := func(string, int) float32 { return 1 }
 	type edit = func(p map[string]any, w map[string][]int)
-	set := func(key string, v any) edit { return func(p map[string]any, _ map[string][]int) { p[key] = v } }
+	set := func(key string, v any) edit {
+		return func(p map[string]any,
+			_ map[string][]int) {
+			p[key] = v
+		}
+	}
 	without := func(name string) edit {
 		return func(p map[string]any, w map[string][]int) { delete(p, name); delete(w, name) }
 	}
@@ -217,7 +244,8 @@ func TestRefusedGGUF(t *testing.T) {
 		{"as it is", func(map[string]any, map[string][]int) {}, nil, ""},
 		{"no scaling", set("llama.rope.scaling.type", "none"), nil, ""},
 		{"no experts", set("llama.expert_count", uint32(0)), nil, ""},
-		{"the same number for each layer", set("llama.attention.head_count_kv", []int32{1, 1}), nil, "weights and config.json do not belong together: 2 tensors of another shape"},
+		{"the same number for each layer", set("llama.attention.head_count_kv", []int32{1, 1}), nil,
+			"weights and config.json do not belong together: 2 tensors of another shape"},
 		{"untied", with("output.weight", 5, 8), nil, ""},
 		{"divisors of 1", with("rope_freqs.weight", 2), nil, ""},
 		{"another architecture", set("general.architecture", "mamba"), nil, `key "general.architecture": "mamba": not supported: use a model of architecture ` + archNames()},
@@ -234,7 +262,8 @@ func TestRefusedGGUF(t *testing.T) {
 		{"longrope", set("llama.rope.scaling.type", "longrope"), nil, `key "llama.rope.scaling.type": "longrope": not supported: use a model with linear, yarn or no scaling, or of Llama 3`},
 		{"yarn without a factor", set("llama.rope.scaling.type", "yarn"), nil, `rope scaling yarn: factor 0, original_max_position_embeddings 64`},
 		{"two scalings", func(p map[string]any, w map[string][]int) {
-			p["llama.rope.scaling.type"], p["llama.rope.scaling.factor"], w["rope_freqs.weight"] = "linear", float32(2), []int{2}
+			p["llama.rope.scaling.type"], p["llama.rope.scaling.factor"], w["rope_freqs.weight"] =
+				"linear", float32(2), []int{2}
 		}, nil, `tensor "rope_freqs.weight": beside rope.scaling.type linear: not supported: use a model with one of them`},
 		{"a factor of a text", set("llama.rope.scaling.factor", "2"), nil, `key "llama.rope.scaling.factor": expected a number`},
 		{"an old linear factor", set("llama.rope.scale_linear", float32(2)), nil, ""},
@@ -262,7 +291,8 @@ func TestRefusedGGUF(t *testing.T) {
 			if fill == nil {
 				fill = one
 			}
-			if c.name == "not finite" || strings.HasPrefix(c.name, "divisors that") { // the writer refuses such values
+			// the writer refuses such values
+			if c.name == "not finite" || strings.HasPrefix(c.name, "divisors that") {
 				writeRaw(t, path, pairs, tensors, fill)
 			} else {
 				writeGGUF(t, path, pairs, tensors, fill)
@@ -271,7 +301,8 @@ func TestRefusedGGUF(t *testing.T) {
 			if err == nil {
 				m.Close()
 			}
-			if (err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), "model: "+path+": "+c.want) {
+			if (err == nil) != (c.want == "") || err != nil &&
+				!strings.HasPrefix(err.Error(), "model: "+path+": "+c.want) {
 				t.Errorf("%v\nwant %s", err, c.want)
 			}
 		})
@@ -279,7 +310,8 @@ func TestRefusedGGUF(t *testing.T) {
 }
 
 // writeRaw is writeGGUF for numbers that the writer refuses: they are put in afterwards.
-func writeRaw(t *testing.T, path string, pairs map[string]any, tensors map[string][]int, fill func(string, int) float32) {
+func writeRaw(t *testing.T, path string, pairs map[string]any, tensors map[string][]int,
+	fill func(string, int) float32) {
 	t.Helper()
 	const mark = 0x1.23456p3
 	writeGGUF(t, path, pairs, tensors, func(name string, i int) float32 {
@@ -298,13 +330,15 @@ func writeRaw(t *testing.T, path string, pairs map[string]any, tensors map[strin
 }
 
 func llama3(factor, high float64, original int) RopeScaling {
-	return RopeScaling{Factor: factor, LowFreqFactor: 1, HighFreqFactor: high, OriginalMaxPosition: original}
+	return RopeScaling{Factor: factor, LowFreqFactor: 1, HighFreqFactor: high,
+		OriginalMaxPosition: original}
 }
 
 // The rule of Llama 3 is found in its divisors alone: of the published models, of short
 // heads, and of any factor and length.
 func TestScalingOf(t *testing.T) {
-	for _, s := range []RopeScaling{llama3(8, 4, 8192), llama3(32, 4, 8192), llama3(8, 4, 64), llama3(4, 4, 3000), llama3(2.5, 4, 40000)} {
+	for _, s := range []RopeScaling{llama3(8, 4, 8192), llama3(32, 4, 8192), llama3(8, 4, 64),
+		llama3(4, 4, 3000), llama3(2.5, 4, 40000)} {
 		for _, e := range []int{8, 64, 128} {
 			for _, theta := range []float64{10000, 500000} {
 				c := Config{HeadDim: e, RopeTheta: theta, RopeScaling: &s}
@@ -320,7 +354,8 @@ func TestScalingOf(t *testing.T) {
 						t.Errorf("%+v, heads of %d: divisor %d is %g, want %g", s, e, i, d, want[i])
 					}
 				}
-				if e == 128 && s.Factor > 4 && s.OriginalMaxPosition == 8192 && (math.Abs(got.Factor-s.Factor) > 1e-6 || got.OriginalMaxPosition != 8192) {
+				if e == 128 && s.Factor > 4 && s.OriginalMaxPosition == 8192 &&
+					(math.Abs(got.Factor-s.Factor) > 1e-6 || got.OriginalMaxPosition != 8192) {
 					t.Errorf("%+v became %+v", s, *got)
 				}
 			}
@@ -346,7 +381,8 @@ func TestGGUFNames(t *testing.T) {
 			t.Errorf("%s: %s", arch, got)
 		}
 	}
-	for _, name := range []string{"", ".", "blk", "blk.", "blk..", "blk.0.", "blk.0.token_embd.weight", "attn_q.weight", "blk.0.attn_q", "weight"} {
+	for _, name := range []string{"", ".", "blk", "blk.", "blk..", "blk.0.",
+		"blk.0.token_embd.weight", "attn_q.weight", "blk.0.attn_q", "weight"} {
 		if got := ggufArchs["llama"].hfName(name); got != name {
 			t.Errorf("%q became %q", name, got)
 		}
@@ -371,7 +407,8 @@ func TestHostileGGUF(t *testing.T) {
 		must(t, os.WriteFile(path, b, 0o666))
 		m, err := Load(be, path, Options{})
 		if err != nil {
-			if refused++; !strings.HasPrefix(err.Error(), "model: ") || strings.Contains(err.Error(), "\n") {
+			if refused++; !strings.HasPrefix(err.Error(), "model: ") ||
+				strings.Contains(err.Error(), "\n") {
 				t.Errorf("case %d: %v", i, err)
 			}
 			continue

@@ -17,15 +17,19 @@ func TestFiniteDifferences(t *testing.T) {
 		t.Run(arch, func(t *testing.T) {
 			c := tiny(arch)
 			if arch == "Llama" {
-				c.RopeScaling = &RopeScaling{Type: "yarn", Factor: 8, BetaFast: 8, BetaSlow: 1, AttentionFactor: 1.3, OriginalMaxPosition: 32}
+				c.RopeScaling = &RopeScaling{Type: "yarn", Factor: 8, BetaFast: 8, BetaSlow: 1,
+					AttentionFactor: 1.3, OriginalMaxPosition: 32}
 			}
 			m, err := New(ref.New(), c, Options{Trainable: true, Seed: 11})
 			must(t, err)
 			shake(m)
 			seqs := seqsOf(c.Vocab, 8, 3, 5)
 			// Weights of the loss that float32 holds exactly.
-			dlogp, dent := [][]float32{{1, -0.5, 0.25, 2, -1, 1}, {0.5, -2}, {1, 1, -0.75, 0.5}}, [][]float32{{0.5, 1, -1, 0.25, 1, -0.5}, {1, 0.75}, {-0.25, 1, 1, 2}}
-			must(t, m.LogProbGrad(seqs, 0.5, func(_, _ [][]float32) (_, _ [][]float32, err error) { return dlogp, dent, nil }))
+			dlogp, dent :=
+				[][]float32{{1, -0.5, 0.25, 2, -1, 1}, {0.5, -2}, {1, 1, -0.75, 0.5}},
+				[][]float32{{0.5, 1, -1, 0.25, 1, -0.5}, {1, 0.75}, {-0.25, 1, 1, 2}}
+			must(t, m.LogProbGrad(seqs, 0.5,
+				func(_, _ [][]float32) (_, _ [][]float32, err error) { return dlogp, dent, nil }))
 			loss := func() float64 {
 				p, err := m.pack(seqs, true)
 				must(t, err)
@@ -37,7 +41,8 @@ func TestFiniteDifferences(t *testing.T) {
 				we, _ := p.join(nil, "", dent)
 				sum := 0.0
 				for r := range p.rows {
-					sum += float64(wl[r])*ref.F64(out.LogpR)[r] + float64(we[r])*ref.F64(out.EntR)[r]
+					sum += float64(wl[r])*ref.F64(out.LogpR)[r] +
+						float64(we[r])*ref.F64(out.EntR)[r]
 				}
 				return sum
 			}
@@ -45,7 +50,8 @@ func TestFiniteDifferences(t *testing.T) {
 		})
 	}
 	t.Run("scorer", func(t *testing.T) {
-		m, err := New(ref.New(), tiny("Qwen2"), Options{Kind: Scorer, Trainable: true, Seed: 5, ScoreInit: 1})
+		m, err := New(ref.New(), tiny("Qwen2"),
+			Options{Kind: Scorer, Trainable: true, Seed: 5, ScoreInit: 1})
 		must(t, err)
 		shake(m)
 		seqs := seqsOf(29, 8, 3, 5)
@@ -54,7 +60,9 @@ func TestFiniteDifferences(t *testing.T) {
 		differences(t, m, func() float64 {
 			p, err := m.pack(seqs, false)
 			must(t, err)
-			a, s := m.activations(len(p.ids), keepNothing), m.ws.get("scores [S]", compute.Wide, len(seqs))
+			a, s :=
+				m.activations(len(p.ids), keepNothing),
+				m.ws.get("scores [S]", compute.Wide, len(seqs))
 			must(t, m.ws.take())
 			m.forward(a, p.ids, p.pos, m.packed)
 			m.be.Score(s, a.hND, m.head, p.last)
@@ -87,7 +95,8 @@ func differences(t *testing.T, m *Model, loss func() float64) {
 			off := math.Abs(g[i]-want) / (math.Abs(want) + 1e-1)
 			worst = max(worst, off)
 			if !(off < 1e-6) {
-				t.Errorf("%s: gradient %g, difference %g", fmt.Sprintf("%s[%d]", p.Name, i), g[i], want)
+				t.Errorf("%s: gradient %g, difference %g", fmt.Sprintf("%s[%d]", p.Name, i), g[i],
+					want)
 			}
 		}
 	}

@@ -22,7 +22,8 @@ func scoreStep(t *testing.T, m *Model) {
 // gradients: that of the larger.
 func TestTurns(t *testing.T) {
 	onBackends(t, func(t *testing.T, be compute.Backend) {
-		for _, small := range []LoRA{{}, {Rank: 2}} { // a student with few parameters: the block grows for the other
+		// a student with few parameters: the block grows for the other
+		for _, small := range []LoRA{{}, {Rank: 2}} {
 			run := func(turns bool) (states [][]float32, bytes int64) {
 				before, _ := be.Memory()
 				base, err := New(be, tiny("Qwen2"), Options{Seed: 1})
@@ -79,7 +80,8 @@ func TestTurnsInTurn(t *testing.T) {
 	onBackends(t, func(t *testing.T, be compute.Backend) {
 		lm, err := New(be, tiny("Qwen2"), Options{Trainable: true, Seed: 1})
 		must(t, err)
-		sc, err := New(be, tiny("Qwen2"), Options{Kind: Scorer, Trainable: true, Seed: 2, ScoreInit: 0.1, Turns: lm})
+		sc, err := New(be, tiny("Qwen2"),
+			Options{Kind: Scorer, Trainable: true, Seed: 2, ScoreInit: 0.1, Turns: lm})
 		must(t, err)
 		o, err := NewOptimizer(lm, adamw())
 		must(t, err)
@@ -116,7 +118,8 @@ func TestLentGradients(t *testing.T) {
 	onBackends(t, func(t *testing.T, be compute.Backend) {
 		for _, pages := range []int{0, 4, 64} { // 64: the cache is larger than the gradients
 			prompts, rows := [][]int32{{1, 2, 3}, {4, 5}}, []uint64{0, 1}
-			o := SampleOptions{N: 3, MaxNew: 6, Slots: 4, PageTokens: pages, Seed: 3, Sampling: Sampling{Temperature: 1, TopP: 1}}
+			o := SampleOptions{N: 3, MaxNew: 6, Slots: 4, PageTokens: pages, Seed: 3,
+				Sampling: Sampling{Temperature: 1, TopP: 1}}
 			frozen, err := New(be, tiny("Qwen2"), Options{Seed: 1})
 			must(t, err)
 			want, err := frozen.Generate(prompts, rows, o, nil)
@@ -151,7 +154,8 @@ func TestLentGradients(t *testing.T) {
 			for _, p := range m.params {
 				for _, x := range values(be, p.G) {
 					if x != 0 {
-						t.Fatalf("pages of %d: %s: a gradient of %g after sampling", pages, p.Name, x)
+						t.Fatalf("pages of %d: %s: a gradient of %g after sampling", pages, p.Name,
+							x)
 					}
 				}
 			}
@@ -160,7 +164,8 @@ func TestLentGradients(t *testing.T) {
 			sampled("log-probabilities sampled beside a gradient")
 			same(t, "a gradient, after sampling", values(be, m.params[0].G), first)
 			if all := 2 * m.cfg.Layers; caches() != all {
-				t.Errorf("pages of %d: %d of %d caches have memory of their own beside a gradient", pages, caches(), all)
+				t.Errorf("pages of %d: %d of %d caches have memory of their own beside a gradient",
+					pages, caches(), all)
 			}
 			must(t, opt.ZeroGrad())
 			must(t, m.Close())

@@ -35,12 +35,15 @@ func TestCUDALaunches(t *testing.T) {
 		return device.Work().Since(before)
 	}
 	pass := func() {
-		must(t, m.LogProbGrad(seqs, 1, func(l, _ [][]float32) (_, _ [][]float32, err error) { return l, nil, nil }))
+		must(t, m.LogProbGrad(seqs, 1,
+			func(l, _ [][]float32) (_, _ [][]float32, err error) { return l, nil, nil }))
 	}
 	pass() // allocates
 	generate := func(tokens int) func() {
 		return func() {
-			_, err := m.Generate([][]int32{{1, 2, 3}}, []uint64{0}, SampleOptions{N: 8, MaxNew: tokens, Sampling: compute.Sampling{Temperature: 1}}, nil)
+			_, err := m.Generate([][]int32{{1, 2, 3}}, []uint64{0},
+				SampleOptions{N: 8, MaxNew: tokens, Sampling: compute.Sampling{Temperature: 1}},
+				nil)
 			must(t, err)
 		}
 	}
@@ -51,7 +54,8 @@ func TestCUDALaunches(t *testing.T) {
 	generate(12)()
 	got["generated token"] = work(generate(12)).Since(work(generate(11)))
 	for name, want := range map[string]driver.Work{
-		"training pass":   {Kernels: 104, Products: 52, Copies: 12, Fills: 1, Copied: 2160, Filled: 16384},
+		"training pass": {Kernels: 104, Products: 52, Copies: 12, Fills: 1, Copied: 2160,
+			Filled: 16384},
 		"optimizer step":  {Kernels: 4, Copies: 4, Fills: 1, Copied: 5608, Filled: 2929152},
 		"generated token": {Kernels: 25, Products: 17, Copies: 7, Copied: 4480},
 	} {

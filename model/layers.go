@@ -20,7 +20,10 @@ func ParseLayers(text string, n int) ([]int, error) {
 			err = fmt.Errorf("there is no layer %d", last)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%q: %w: expected layers such as 0,1,5-9 or 0-%d:2; the model has %d, 0 to %d", text, err, n-1, n, n-1)
+			return nil,
+				fmt.Errorf(
+					"%q: %w: expected layers such as 0,1,5-9 or 0-%d:2; the model has %d, 0 to %d",
+					text, err, n-1, n, n-1)
 		}
 		for i := first; i <= last; i += step {
 			layers = append(layers, i)
@@ -85,7 +88,8 @@ func (c Config) keep(layers []int) (Config, error) {
 	values := map[string]any{"num_hidden_layers": len(layers)}
 	for key, v := range c.raw {
 		var list []json.RawMessage
-		if strings.Contains(key, "layer") && json.Unmarshal(v, &list) == nil && len(list) == c.Layers {
+		if strings.Contains(key, "layer") && json.Unmarshal(v, &list) == nil &&
+			len(list) == c.Layers {
 			values[key] = Pick(list, layers)
 		}
 	}
@@ -109,7 +113,8 @@ func (c Config) keep(layers []int) (Config, error) {
 		next.raw[key] = b
 	}
 	if next.Layers > 0 && next.stale() {
-		return c, fmt.Errorf("config.json: cannot be written for some of the layers: %w", ErrUnsupported)
+		return c, fmt.Errorf("config.json: cannot be written for some of the layers: %w",
+			ErrUnsupported)
 	}
 	return next, nil
 }

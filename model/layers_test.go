@@ -18,7 +18,8 @@ import (
 
 func TestParseLayers(t *testing.T) {
 	for text, want := range map[string][]int{
-		"0": {0}, "3,1": {1, 3}, "2-4": {2, 3, 4}, "0-28:2": {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28},
+		"0": {0}, "3,1": {1, 3}, "2-4": {2, 3, 4},
+		"0-28:2": {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28},
 		"0-28:9": {0, 9, 18, 27}, "29, 0-2": {0, 1, 2, 29}, "5-5:3": {5},
 	} {
 		got, err := ParseLayers(text, 30)
@@ -50,7 +51,8 @@ func TestParseLayers(t *testing.T) {
 // deep writes a folder of five layers with random weights, matrices in matrix and vectors
 // in vector, and settings of its own in config.json. In left-out layers nothing is added
 // to the residual stream.
-func deep(t *testing.T, be compute.Backend, arch string, matrix, vector safetensors.DType, kept []int, settings map[string]any) string {
+func deep(t *testing.T, be compute.Backend, arch string, matrix, vector safetensors.DType,
+	kept []int, settings map[string]any) string {
 	t.Helper()
 	c := tiny(arch)
 	c.Layers = 5
@@ -96,10 +98,14 @@ func deep(t *testing.T, be compute.Backend, arch string, matrix, vector safetens
 func TestLoadLayers(t *testing.T) {
 	be := ref.New()
 	types := []string{"a", "b", "c", "d", "e"}
-	dtypes := [][2]safetensors.DType{{safetensors.BF16, safetensors.F32}, {safetensors.F16, safetensors.F16}, {safetensors.F32, safetensors.F32}, {safetensors.BF16, safetensors.BF16}}
+	dtypes := [][2]safetensors.DType{{safetensors.BF16, safetensors.F32},
+		{safetensors.F16, safetensors.F16}, {safetensors.F32, safetensors.F32},
+		{safetensors.BF16, safetensors.BF16}}
 	for n, arch := range architectures {
 		typesOf := dtypes[n%len(dtypes)]
-		whole := deep(t, be, arch, typesOf[0], typesOf[1], nil, map[string]any{"layer_names": types, "other_list": types, "max_window_layers": 3, "eos_token_id": 7})
+		whole := deep(t, be, arch, typesOf[0], typesOf[1], nil,
+			map[string]any{"layer_names": types, "other_list": types, "max_window_layers": 3,
+				"eos_token_id": 7})
 		in, err := safetensors.OpenFolder(whole)
 		must(t, err)
 		defer in.Close()
@@ -120,7 +126,8 @@ func TestLoadLayers(t *testing.T) {
 				was := wholeName(name, kept)
 				a, _ := out.Tensor(name)
 				b, ok := in.Tensor(was)
-				if !ok || a.DType != b.DType || !slices.Equal(a.Shape, b.Shape) || !bytes.Equal(a.Data, b.Data) {
+				if !ok || a.DType != b.DType || !slices.Equal(a.Shape, b.Shape) ||
+					!bytes.Equal(a.Data, b.Data) {
 					t.Errorf("%s %v: %s is not the whole model's %s", arch, kept, name, was)
 				}
 				seen[was] = true
@@ -128,7 +135,8 @@ func TestLoadLayers(t *testing.T) {
 			for _, name := range in.Names() {
 				var left bool
 				for i := range 5 {
-					left = left || !slices.Contains(kept, i) && strings.HasPrefix(name, wholeName("model.layers.0.", []int{i}))
+					left = left || !slices.Contains(kept, i) &&
+						strings.HasPrefix(name, wholeName("model.layers.0.", []int{i}))
 				}
 				if seen[name] == left {
 					t.Errorf("%s %v: %s is kept: %t", arch, kept, name, seen[name])
@@ -146,7 +154,8 @@ func TestLoadLayers(t *testing.T) {
 					was[key] = Pick(list, kept)
 				}
 			}
-			was["torch_dtype"] = map[safetensors.DType]string{safetensors.BF16: "bfloat16", safetensors.F16: "float16", safetensors.F32: "float32"}[typesOf[0]]
+			was["torch_dtype"] = map[safetensors.DType]string{safetensors.BF16: "bfloat16",
+				safetensors.F16: "float16", safetensors.F32: "float32"}[typesOf[0]]
 			var cut []string
 			full := 0
 			for _, l := range kept {
@@ -199,8 +208,10 @@ func TestLoadLayersRefuses(t *testing.T) {
 		o    Options
 		want string
 	}{
-		{whole, Options{Layers: []int{0, 5}}, "model: " + whole + ": layers [0 5]: expected ascending numbers from 0 to 4"},
-		{whole, Options{Layers: []int{2, 1}}, "model: " + whole + ": layers [2 1]: expected ascending numbers from 0 to 4"},
+		{whole, Options{Layers: []int{0, 5}},
+			"model: " + whole + ": layers [0 5]: expected ascending numbers from 0 to 4"},
+		{whole, Options{Layers: []int{2, 1}},
+			"model: " + whole + ": layers [2 1]: expected ascending numbers from 0 to 4"},
 		{whole, Options{Layers: []int{}}, `model: config: key "num_hidden_layers": 0: expected 1 to 1024`},
 		{whole, Options{Layers: []int{1}, LoRA: LoRA{Rank: 2}}, "model: " + whole + merge},
 		{adapters, Options{Layers: []int{1}}, "model: " + adapters + merge},
@@ -233,9 +244,13 @@ func TestLayersKeepTheirKind(t *testing.T) {
 			part, err := whole.keep(layers)
 			must(t, err)
 			for i, l := range layers {
-				if was, is := whole.spec(LM), part.spec(LM); is.layers[i].window != was.layers[l].window || (is.layers[i].rope < 0) != (was.layers[l].rope < 0) ||
-					is.layers[i].rope >= 0 && is.ropes[is.layers[i].rope] != was.ropes[was.layers[l].rope] {
-					t.Errorf("%s %v: layer %d is %+v, it was %+v", x.name, layers, l, is.layers[i], was.layers[l])
+				if was, is :=
+					whole.spec(LM), part.spec(LM); is.layers[i].window != was.layers[l].window ||
+					(is.layers[i].rope < 0) != (was.layers[l].rope < 0) ||
+					is.layers[i].rope >= 0 &&
+						is.ropes[is.layers[i].rope] != was.ropes[was.layers[l].rope] {
+					t.Errorf("%s %v: layer %d is %+v, it was %+v", x.name, layers, l, is.layers[i],
+						was.layers[l])
 				}
 			}
 			b, err := part.encode(LM, "float32")

@@ -26,7 +26,8 @@ type LoRA struct {
 }
 
 // linearLayers are the layers that can have adapters, by peft's names, in a block's order.
-var linearLayers = []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+var linearLayers = []string{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
+	"down_proj"}
 
 // allLinear is peft's word for all of them.
 const allLinear = "all-linear"
@@ -72,13 +73,15 @@ func (l LoRA) targets() []string {
 	for i := range asked {
 		asked[i] = strings.TrimSpace(asked[i])
 	}
-	return slices.DeleteFunc(slices.Clone(linearLayers), func(name string) bool { return !slices.Contains(asked, name) })
+	return slices.DeleteFunc(slices.Clone(linearLayers),
+		func(name string) bool { return !slices.Contains(asked, name) })
 }
 
 // Validate checks what the tags cannot say; at is the section's name.
 func (l LoRA) Validate(at string) error {
 	if !l.On() {
-		if l.Alpha != 0 || l.RSLoRA || Quantised(l.Base) || l.Targets != "" && l.Targets != allLinear {
+		if l.Alpha != 0 || l.RSLoRA || Quantised(l.Base) || l.Targets != "" &&
+			l.Targets != allLinear {
 			return fmt.Errorf("settings: %s.rank is 0, which is no LoRA, but other settings of %[1]s are given: set a rank, or leave them out", at)
 		}
 		return nil
@@ -91,7 +94,8 @@ func (l LoRA) Validate(at string) error {
 	}
 	for _, name := range strings.Split(l.Targets, ",") {
 		if name = strings.TrimSpace(name); !slices.Contains(linearLayers, name) {
-			return fmt.Errorf("settings: %s.targets: %q: expected %s, or some of %s", at, name, allLinear, strings.Join(linearLayers, ", "))
+			return fmt.Errorf("settings: %s.targets: %q: expected %s, or some of %s", at, name,
+				allLinear, strings.Join(linearLayers, ", "))
 		}
 	}
 	return nil
@@ -141,9 +145,11 @@ func (l layout) adapted(o LoRA) (params []*compute.Param, adapters map[*compute.
 			w := l.blocks[i].linear(name)
 			module := peftPrefix + strings.TrimSuffix(w.Name, ".weight")
 			matrix := func(which string, rows, cols int) *compute.Param {
-				return &compute.Param{Name: module + which, Shape: []int{rows, cols}, Rows: rows, Cols: cols, Decay: true}
+				return &compute.Param{Name: module + which, Shape: []int{rows, cols}, Rows: rows,
+					Cols: cols, Decay: true}
 			}
-			ad := &adapter{matrix(".lora_A.weight", o.Rank, w.Cols), matrix(".lora_B.weight", w.Rows, o.Rank), o.Scaling()}
+			ad := &adapter{matrix(".lora_A.weight", o.Rank, w.Cols),
+				matrix(".lora_B.weight", w.Rows, o.Rank), o.Scaling()}
 			adapters[w] = ad
 			params = append(params, ad.a, ad.b)
 		}
@@ -187,7 +193,8 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 	if err := o.LoRA.Validate("lora"); err != nil {
 		return nil, err
 	}
-	a := &Model{be: m.be, cfg: m.cfg, spec: m.cfg.spec(o.Kind), opt: o, layout: m.layout, base: m, ws: &workspace{be: m.be}}
+	a := &Model{be: m.be, cfg: m.cfg, spec: m.cfg.spec(o.Kind), opt: o, layout: m.layout, base: m,
+		ws: &workspace{be: m.be}}
 	a.params = nil
 	if o.LoRA.On() {
 		a.params, a.adapters = m.adapted(o.LoRA)
@@ -198,7 +205,8 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 		a.params = append(a.params, a.head)
 	}
 	m.users++
-	if err := a.take(weightNeeds(a.params, func(*compute.Param) compute.Class { return compute.Wide })); err != nil {
+	if err := a.take(weightNeeds(a.params,
+		func(*compute.Param) compute.Class { return compute.Wide })); err != nil {
 		return nil, err
 	}
 	for i, p := range a.params {
@@ -208,7 +216,8 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 		case strings.HasSuffix(p.Name, ".lora_A.weight"):
 			limit := 1 / math.Sqrt(float64(p.Cols))
 			a.fill(p, func(j int) float32 {
-				return float32(limit * (2*philox.Float64(o.Seed, philox.Init, uint64(i), uint64(j), 0) - 1))
+				return float32(limit * (2*philox.Float64(o.Seed, philox.Init, uint64(i), uint64(j),
+					0) - 1))
 			})
 		default:
 			a.fill(p, func(int) float32 { return 0 })

@@ -32,7 +32,8 @@ func adaptedOn(t *testing.T, be compute.Backend, arch string, l LoRA) (base, lm,
 func TestAdapt(t *testing.T) {
 	onBackends(t, func(t *testing.T, be compute.Backend) {
 		for i, arch := range slices.Concat(architectures, architectures) {
-			l := []LoRA{{Rank: 4}, {Rank: 3, Alpha: 5, RSLoRA: true, Targets: "q_proj, down_proj"}}[i/len(architectures)]
+			l := []LoRA{{Rank: 4}, {Rank: 3, Alpha: 5, RSLoRA: true,
+				Targets: "q_proj, down_proj"}}[i/len(architectures)]
 			base, lm, scorer := adaptedOn(t, be, arch, l)
 			seqs := seqsOf(29, 9, 21, 4)
 			was, _, err := base.LogProbs(seqs, 0.7)
@@ -46,17 +47,25 @@ func TestAdapt(t *testing.T) {
 			for _, p := range base.params {
 				before = append(before, values(be, p.W))
 			}
-			if want := 2 * len(l.targets()) * 2; len(lm.Params()) != want || len(scorer.Params()) != want+1 {
-				t.Fatalf("%d and %d parameters, want %d and one more", len(lm.Params()), len(scorer.Params()), want)
+			if want := 2 * len(l.targets()) * 2; len(lm.Params()) != want ||
+				len(scorer.Params()) != want+1 {
+				t.Fatalf("%d and %d parameters, want %d and one more", len(lm.Params()),
+					len(scorer.Params()), want)
 			}
 			for _, m := range []*Model{lm, scorer} {
-				opt, err := NewOptimizer(m, AdamWConfig{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01})
+				opt, err := NewOptimizer(m,
+					AdamWConfig{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01})
 				must(t, err)
 				for range 3 {
 					if m == lm {
-						must(t, lm.LogProbGrad(seqs, 0.7, func(logp, ent [][]float32) (_, _ [][]float32, err error) { return logp, nil, nil }))
+						must(t, lm.LogProbGrad(seqs, 0.7,
+							func(logp, ent [][]float32) (_, _ [][]float32, err error) {
+								return logp,
+									nil, nil
+							}))
 					} else {
-						must(t, scorer.ScoreGrad(seqs, func(s []float32) ([]float32, error) { return s, nil }))
+						must(t, scorer.ScoreGrad(seqs,
+							func(s []float32) ([]float32, error) { return s, nil }))
 					}
 					_, _, err = opt.step(0.05)
 					must(t, err)
@@ -77,8 +86,10 @@ func TestAdapt(t *testing.T) {
 				got := make([]float32, len(want))
 				must(t, w.Read(got[:3], 0))
 				must(t, w.Read(got[3:], 3))
-				if w.Name != merged.params[i].Name || !slices.Equal(w.Shape, merged.params[i].Shape) {
-					t.Fatalf("weight %d is %s %v, want %s", i, w.Name, w.Shape, merged.params[i].Name)
+				if w.Name != merged.params[i].Name ||
+					!slices.Equal(w.Shape, merged.params[i].Shape) {
+					t.Fatalf("weight %d is %s %v, want %s", i, w.Name, w.Shape,
+						merged.params[i].Name)
 				}
 				same(t, "one merged weight at a time: "+w.Name, got, want)
 			}
@@ -87,7 +98,8 @@ func TestAdapt(t *testing.T) {
 			for i := range one {
 				for j := range one[i] {
 					if d := math.Abs(float64(one[i][j] - trained[i][j])); d > 1e-5 {
-						t.Fatalf("sequence %d: token %d: merged %g, unmerged %g", i, j, one[i][j], trained[i][j])
+						t.Fatalf("sequence %d: token %d: merged %g, unmerged %g", i, j, one[i][j],
+							trained[i][j])
 					}
 				}
 			}
@@ -104,11 +116,15 @@ func TestAdapt(t *testing.T) {
 			}
 			// A folder of the adapter gives the bits again, whoever is closed first.
 			dir := t.TempDir()
-			create := func(name string) (io.WriteCloser, error) { return os.Create(filepath.Join(dir, name)) }
+			create := func(name string) (io.WriteCloser,
+				error) {
+				return os.Create(filepath.Join(dir, name))
+			}
 			must(t, lm.Save(create, "", 0))
 			c, err := ReadAdapterConfig(dir)
 			must(t, err)
-			if c.Base != "" || c.Kind != LM || c.LoRA.Rank != l.Rank || c.LoRA.Scaling() != l.Scaling() || len(c.LoRA.targets()) != len(l.targets()) {
+			if c.Base != "" || c.Kind != LM || c.LoRA.Rank != l.Rank ||
+				c.LoRA.Scaling() != l.Scaling() || len(c.LoRA.targets()) != len(l.targets()) {
 				t.Errorf("read %+v of %+v", c, l)
 			}
 			again, err := Load(be, dir, Options{Base: base})
@@ -118,8 +134,10 @@ func TestAdapt(t *testing.T) {
 			must(t, err)
 			for i := range back {
 				for j := range back[i] { // the reference backend has more digits than a file
-					if d := math.Abs(float64(back[i][j] - trained[i][j])); d > 0 && (be.Name() != "ref" || d > 1e-6) {
-						t.Fatalf("saved and loaded: sequence %d: token %d: %g, was %g", i, j, back[i][j], trained[i][j])
+					if d := math.Abs(float64(back[i][j] - trained[i][j])); d > 0 &&
+						(be.Name() != "ref" || d > 1e-6) {
+						t.Fatalf("saved and loaded: sequence %d: token %d: %g, was %g", i, j,
+							back[i][j], trained[i][j])
 					}
 				}
 			}
@@ -175,7 +193,8 @@ func TestAdaptGradients(t *testing.T) {
 				return d, nil, nil
 			}))
 		} else {
-			must(t, m.ScoreGrad(seqs, func(s []float32) ([]float32, error) { return []float32{1, 1}, nil }))
+			must(t, m.ScoreGrad(seqs,
+				func(s []float32) ([]float32, error) { return []float32{1, 1}, nil }))
 		}
 		for _, p := range m.params {
 			x, g := values(be, p.W), values(be, p.G)
@@ -230,17 +249,20 @@ func againstPeft(t *testing.T, be compute.Backend) {
 			var score []float32
 			n := 0
 			for _, s := range e.Sequences {
-				seqs, logp, score = append(seqs, Answer(s.IDs, s.Prompt)), append(logp, s.Logp), append(score, s.Score)
+				seqs, logp, score =
+					append(seqs, Answer(s.IDs, s.Prompt)), append(logp, s.Logp),
+					append(score, s.Score)
 				n += len(s.Logp)
 			}
 			if c.Kind == LM {
-				must(t, m.LogProbGrad(seqs, 1, func(got, _ [][]float32) (d, _ [][]float32, err error) {
-					near(t, "log-probability", got, logp, 1e-4) // of some 10 nats: 1e-5 of them
-					for _, r := range got {
-						d = append(d, slices.Repeat([]float32{-1 / float32(n)}, len(r)))
-					}
-					return d, nil, nil
-				}))
+				must(t, m.LogProbGrad(seqs, 1,
+					func(got, _ [][]float32) (d, _ [][]float32, err error) {
+						near(t, "log-probability", got, logp, 1e-4) // of some 10 nats: 1e-5 of them
+						for _, r := range got {
+							d = append(d, slices.Repeat([]float32{-1 / float32(n)}, len(r)))
+						}
+						return d, nil, nil
+					}))
 			} else {
 				must(t, m.ScoreGrad(seqs, func(got []float32) ([]float32, error) {
 					near(t, "score", [][]float32{got}, [][]float32{score}, 1e-5)
@@ -275,7 +297,8 @@ func againstPeft(t *testing.T, be compute.Backend) {
 				}
 			}
 			compare("grad.", func(p *compute.Param) compute.Tensor { return p.G })
-			opt, err := NewOptimizer(m, AdamWConfig{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01})
+			opt, err := NewOptimizer(m,
+				AdamWConfig{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01})
 			must(t, err)
 			_, _, err = opt.step(1e-2)
 			must(t, err)
@@ -293,9 +316,11 @@ func TestAdaptMemory(t *testing.T) {
 	be, err := cpu.New(cpu.Options{})
 	must(t, err)
 	defer be.Close()
-	c := Config{Architecture: "Qwen2", Vocab: 8192, Hidden: 384, Layers: 6, Heads: 6, KVHeads: 2, HeadDim: 64, FFN: 2816, MaxPosition: 512,
+	c := Config{Architecture: "Qwen2", Vocab: 8192, Hidden: 384, Layers: 6, Heads: 6, KVHeads: 2,
+		HeadDim: 64, FFN: 2816, MaxPosition: 512,
 		RMSEps: 1e-6, RopeTheta: 1e6, TieEmbeddings: true, QKVBias: true, DType: "float32"}
-	l := LoRA{Rank: 4} // 8 is 1.28 times the base: the adapters of so narrow a model are a tenth of it each
+	// 8 is 1.28 times the base: the adapters of so narrow a model are a tenth of it each
+	l := LoRA{Rank: 4}
 	base, err := New(be, c, Options{Seed: 1})
 	must(t, err)
 	lm, err := base.Adapt(Options{Trainable: true, LoRA: l})
@@ -311,22 +336,27 @@ func TestAdaptMemory(t *testing.T) {
 		must(t, err)
 	}
 	seqs := seqsOf(c.Vocab, 200, 200, 112)
-	must(t, lm.LogProbGrad(seqs, 1, func(logp, ent [][]float32) (_, _ [][]float32, err error) { return logp, nil, nil }))
-	must(t, scorer.ScoreGrad(seqs, func(s []float32) ([]float32, error) { return []float32{1, 1, 1}, nil }))
+	must(t, lm.LogProbGrad(seqs, 1,
+		func(logp, ent [][]float32) (_, _ [][]float32, err error) { return logp, nil, nil }))
+	must(t, scorer.ScoreGrad(seqs,
+		func(s []float32) ([]float32, error) { return []float32{1, 1, 1}, nil }))
 	_, _, err = frozen.LogProbs(seqs, 1)
 	must(t, err)
 	_, peak := be.Memory()
 	const n = 512
 	of := c.Plan(be, PlanOptions{Kind: LM})
 	one := of.Weights + of.Copies
-	plans := []Plan{c.Plan(be, PlanOptions{Kind: LM, Trainable: true, LoRA: l, Tokens: n}), c.Plan(be, PlanOptions{Kind: Scorer, Trainable: true, LoRA: l, Tokens: n}), c.Plan(be, PlanOptions{Kind: LM, LoRA: l, Tokens: n})}
+	plans := []Plan{c.Plan(be, PlanOptions{Kind: LM, Trainable: true, LoRA: l, Tokens: n}),
+		c.Plan(be, PlanOptions{Kind: Scorer, Trainable: true, LoRA: l, Tokens: n}),
+		c.Plan(be, PlanOptions{Kind: LM, LoRA: l, Tokens: n})}
 	whole, scratch := one+SharedActivations(plans...), int64(0)
 	for _, p := range plans {
 		whole, scratch = whole+p.Total()-p.Activations-p.Scratch, max(scratch, p.Scratch)
 	}
 	whole += scratch
 	limit := one*5/4 + SharedActivations(plans...) + scratch
-	t.Logf("base %.1f MB, peak %.1f MB, planned %.1f MB, limit %.1f MB", float64(one)/1e6, float64(peak)/1e6, float64(whole)/1e6, float64(limit)/1e6)
+	t.Logf("base %.1f MB, peak %.1f MB, planned %.1f MB, limit %.1f MB", float64(one)/1e6,
+		float64(peak)/1e6, float64(whole)/1e6, float64(limit)/1e6)
 	if peak > limit {
 		t.Errorf("peak of %d bytes, more than %d", peak, limit)
 	}

@@ -49,7 +49,8 @@ func aligned(n int) int { return (n + gradAlign - 1) / gradAlign * gradAlign }
 
 // needed is the bytes of the backend's memory that needs take.
 func needed(f Footprint, needs []need) (sum int64) {
-	spread(f, needs, func(c compute.Class, n int, _ []need) { sum += f.Block(compute.Bytes(f, c, n)) })
+	spread(f, needs,
+		func(c compute.Class, n int, _ []need) { sum += f.Block(compute.Bytes(f, c, n)) })
 	return sum
 }
 

@@ -38,8 +38,9 @@ type Kind int
 
 // The kinds of model.
 const (
-	LM     Kind = iota // *ForCausalLM: a distribution over the next token
-	Scorer             // *ForSequenceClassification with one label, no bias: a score at the last token
+	LM Kind = iota // *ForCausalLM: a distribution over the next token
+	// *ForSequenceClassification with one label, no bias: a score at the last token
+	Scorer
 )
 
 // String is the class suffix of the kind in transformers.
@@ -48,14 +49,17 @@ func (k Kind) String() string { return classSuffix[k] }
 // Options are the choices of Load and New.
 type Options struct {
 	Kind      Kind
-	Trainable bool    // with gradients
-	Recompute bool    // keep only each block's input, and compute the block again in the backward pass
+	Trainable bool // with gradients
+	// keep only each block's input, and compute the block again in the backward pass
+	Recompute bool
 	Seed      uint64  // for what is drawn: all weights in New, a Scorer's new head in Load
 	ScoreInit float64 // standard deviation of a Scorer's new head; 0 is zeros
 	LoRA      LoRA    // adapters on frozen weights; without a rank all weights are the model's own
 	Base      *Model  // the frozen weights, where they are loaded already; see Load
-	Quant     string  // how frozen matrices are kept: Native, which "" is too, "q8_0" or "q4_0" (ggml's types)
-	Layers    []int   // Load keeps only these, in ascending order, and numbers them anew; nil keeps all
+	// how frozen matrices are kept: Native, which "" is too, "q8_0" or "q4_0" (ggml's types)
+	Quant string
+	// Load keeps only these, in ascending order, and numbers them anew; nil keeps all
+	Layers []int
 	// Turns is a model that learns in turn with this one: between a gradient of the one and a
 	// gradient of the other there is an optimizer step. The two share one block of memory for
 	// gradients.
@@ -166,14 +170,16 @@ type blockParams struct {
 func (c Config) arrange(k Kind) layout {
 	var l layout
 	add := func(name string, shape ...int) *compute.Param {
-		p := &compute.Param{Name: name, Shape: shape, Rows: 1, Cols: shape[len(shape)-1], Decay: len(shape) == 2}
+		p := &compute.Param{Name: name, Shape: shape, Rows: 1, Cols: shape[len(shape)-1],
+			Decay: len(shape) == 2}
 		if len(shape) == 2 {
 			p.Rows = shape[0]
 		}
 		l.params = append(l.params, p)
 		return p
 	}
-	d, q, kv, spec := c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, families[c.Architecture].spec
+	d, q, kv, spec :=
+		c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, families[c.Architecture].spec
 	norm := func(name string, width int) *compute.Param {
 		p := add(name, width)
 		p.Offset = spec.normOffset
@@ -368,7 +374,9 @@ func (m *Model) CopyWeights(src *Model) error {
 	}
 	for i, p := range m.params {
 		if q := src.params[i]; p.Name != q.Name || p.Rows != q.Rows || p.Cols != q.Cols {
-			return fmt.Errorf("model: copy weights: %s %v from %s %v: expected the same architecture and kind", p.Name, p.Shape, q.Name, q.Shape)
+			return fmt.Errorf(
+				"model: copy weights: %s %v from %s %v: expected the same architecture and kind",
+				p.Name, p.Shape, q.Name, q.Shape)
 		}
 	}
 	for i, p := range m.params {

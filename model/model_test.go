@@ -66,8 +66,10 @@ var architectures = slices.Sorted(maps.Keys(families))
 func tiny(arch string) Config {
 	f := families[arch]
 	c := Config{
-		Architecture: arch, Hidden: 12, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 6, FFN: 20, Vocab: 29, MaxPosition: 128,
-		RMSEps: 1e-5, RopeTheta: 1e4, QKVBias: f.spec.qkvBias, QKNorm: f.spec.qkNorm != noNorm, InitRange: 0.4, TieEmbeddings: arch == "Qwen2" || arch == "Granite",
+		Architecture: arch, Hidden: 12, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 6, FFN: 20,
+		Vocab: 29, MaxPosition: 128,
+		RMSEps: 1e-5, RopeTheta: 1e4, QKVBias: f.spec.qkvBias, QKNorm: f.spec.qkNorm != noNorm,
+		InitRange: 0.4, TieEmbeddings: arch == "Qwen2" || arch == "Granite",
 	}
 	switch f.windows {
 	case everyLayer:
@@ -100,7 +102,8 @@ func load(t testing.TB, be compute.Backend, name string, o Options) *Model {
 func shake(m *Model) {
 	for i, p := range m.params {
 		if len(p.Shape) == 1 {
-			m.fill(p, func(j int) float32 { return float32(0.75+math.Sin(float64(7*i+j))/2) - p.Offset })
+			m.fill(p,
+				func(j int) float32 { return float32(0.75+math.Sin(float64(7*i+j))/2) - p.Offset })
 		}
 	}
 }
@@ -185,7 +188,8 @@ func same(t *testing.T, what string, got, want []float32) {
 	}
 	for i := range want {
 		if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
-			t.Fatalf("%s: value %d: %x (%g), want %x (%g)", what, i, math.Float32bits(got[i]), got[i], math.Float32bits(want[i]), want[i])
+			t.Fatalf("%s: value %d: %x (%g), want %x (%g)", what, i, math.Float32bits(got[i]),
+				got[i], math.Float32bits(want[i]), want[i])
 		}
 	}
 }
@@ -229,21 +233,22 @@ func TestAgainstTransformers(t *testing.T) {
 					near(t, "log-probability", logp, v.Logp, 1e-4)
 					near(t, "entropy", ent, v.Entropy, 1e-4)
 				}
-				must(t, m.LogProbGrad(seqs, 1, func(logp, _ [][]float32) (d, _ [][]float32, err error) {
-					near(t, "log-probability in training", logp, e.Values[0].Logp, 1e-4)
-					n := 0
-					for _, r := range logp {
-						n += len(r)
-					}
-					for _, r := range logp {
-						g := make([]float32, len(r))
-						for j := range g {
-							g[j] = -1 / float32(n)
+				must(t, m.LogProbGrad(seqs, 1,
+					func(logp, _ [][]float32) (d, _ [][]float32, err error) {
+						near(t, "log-probability in training", logp, e.Values[0].Logp, 1e-4)
+						n := 0
+						for _, r := range logp {
+							n += len(r)
 						}
-						d = append(d, g)
-					}
-					return d, nil, nil
-				}))
+						for _, r := range logp {
+							g := make([]float32, len(r))
+							for j := range g {
+								g[j] = -1 / float32(n)
+							}
+							d = append(d, g)
+						}
+						return d, nil, nil
+					}))
 				gradients(t, m, name)
 			})
 		}
@@ -332,18 +337,26 @@ func TestPacksShare(t *testing.T) {
 	}{
 		{"a prompt of five, three answers: ten tokens", answers(1, 5, 1, 2, 2), "[[0,1,2]]"},
 		{"two prompts", slices.Concat(answers(1, 3, 1, 1), answers(2, 3, 1, 1)), "[[0,1,2,3]]"},
-		{"the second does not fit", slices.Concat(answers(1, 3, 1, 1), answers(2, 3, 1, 2)), "[[0,1],[2,3]]"},
-		{"gathered where the first stands", slices.Concat(answers(1, 4, 1), answers(2, 2, 1), answers(1, 4, 1)), "[[0,2,1]]"},
-		{"more than a pack: by themselves", slices.Concat(answers(9, 1, 1), answers(1, 4, 3, 3, 3, 3), answers(8, 1, 1)), "[[0],[1,2],[3,4],[5]]"},
-		{"the rest of it has room", slices.Concat(answers(1, 4, 3, 3, 3), answers(8, 1, 1)), "[[0,1],[2,3]]"},
-		{"no answer: the prompt's last token is its own", answers(1, 5, 0, 3), "[[0,1]]"}, // 4 + 1 + 4
-		{"the same first token of another length", slices.Concat(answers(1, 5, 1), answers(1, 4, 2)), "[[0],[1]]"},
+		{"the second does not fit", slices.Concat(answers(1, 3, 1, 1), answers(2, 3, 1, 2)),
+			"[[0,1],[2,3]]"},
+		{"gathered where the first stands",
+			slices.Concat(answers(1, 4, 1), answers(2, 2, 1), answers(1, 4, 1)), "[[0,2,1]]"},
+		{"more than a pack: by themselves",
+			slices.Concat(answers(9, 1, 1), answers(1, 4, 3, 3, 3, 3), answers(8, 1, 1)),
+			"[[0],[1,2],[3,4],[5]]"},
+		{"the rest of it has room", slices.Concat(answers(1, 4, 3, 3, 3), answers(8, 1, 1)),
+			"[[0,1],[2,3]]"},
+		// 4 + 1 + 4
+		{"no answer: the prompt's last token is its own", answers(1, 5, 0, 3), "[[0,1]]"},
+		{"the same first token of another length",
+			slices.Concat(answers(1, 5, 1), answers(1, 4, 2)), "[[0],[1]]"},
 	} {
 		if got, _ := json.Marshal(Packs(c.seqs, 10)); string(got) != c.want {
 			t.Errorf("%s: packs %s, want %s", c.name, got, c.want)
 		}
 	}
-	if got := fmt.Sprint(Segments(slices.Concat(answers(1, 5, 1, 0), answers(2, 3, 2)))); got != "[{4 0} {2 4} {1 4} {5 0}]" {
+	if got := fmt.Sprint(Segments(
+		slices.Concat(answers(1, 5, 1, 0), answers(2, 3, 2)))); got != "[{4 0} {2 4} {1 4} {5 0}]" {
 		t.Errorf("segments %s", got)
 	}
 }
@@ -353,7 +366,8 @@ func TestPacksShare(t *testing.T) {
 func TestSharedPrompts(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	var seqs []Seq
-	for _, g := range [][]int{{40, 9, 1, 30}, {1, 5, 7}, {3, 0, 4}, {12, 6}, {70, 33, 2, 0, 19}} { // a prompt's length, and its answers'
+	// a prompt's length, and its answers'
+	for _, g := range [][]int{{40, 9, 1, 30}, {1, 5, 7}, {3, 0, 4}, {12, 6}, {70, 33, 2, 0, 19}} {
 		prompt := make([]int32, g[0])
 		for i := range prompt {
 			prompt[i] = int32(r.IntN(29))
@@ -371,7 +385,8 @@ func TestSharedPrompts(t *testing.T) {
 			lm, err := New(be, tiny(arch), Options{Trainable: true, Seed: 3})
 			must(t, err)
 			defer lm.Close()
-			scorer, err := New(be, tiny(arch), Options{Kind: Scorer, Trainable: true, Seed: 4, ScoreInit: 1})
+			scorer, err := New(be, tiny(arch),
+				Options{Kind: Scorer, Trainable: true, Seed: 4, ScoreInit: 1})
 			must(t, err)
 			defer scorer.Close()
 			shake(lm)
@@ -389,13 +404,14 @@ func TestSharedPrompts(t *testing.T) {
 				must(t, err)
 				out.values = append(append(append(out.values, l...), e...), v)
 				begin()
-				must(t, lm.LogProbGrad(seqs, 0.8, func(logp, ent [][]float32) (_, _ [][]float32, err error) {
-					for i := range logp {
-						same(t, "log-probability with a gradient", logp[i], l[i])
-						same(t, "entropy with a gradient", ent[i], e[i])
-					}
-					return logp, ent, nil
-				}))
+				must(t, lm.LogProbGrad(seqs, 0.8,
+					func(logp, ent [][]float32) (_, _ [][]float32, err error) {
+						for i := range logp {
+							same(t, "log-probability with a gradient", logp[i], l[i])
+							same(t, "entropy with a gradient", ent[i], e[i])
+						}
+						return logp, ent, nil
+					}))
 				must(t, scorer.ScoreGrad(seqs, func(score []float32) ([]float32, error) {
 					same(t, "score with a gradient", score, v)
 					return score, nil
@@ -432,7 +448,8 @@ func TestSharedPrompts(t *testing.T) {
 				t.Errorf("tokens of the passes %v: want fewer with shared prompts", tokens)
 			}
 			// Each pass tells all its tokens, and does so from block to block.
-			if l := len(lm.blocks); tokens[0] != tokens[1] || tokens[2] != tokens[3] || told[0] != l || told[1] != 2*l {
+			if l := len(lm.blocks); tokens[0] != tokens[1] || tokens[2] != tokens[3] ||
+				told[0] != l || told[1] != 2*l {
 				t.Errorf("tokens of the passes %v, told in %v parts by %d blocks", tokens, told, l)
 			}
 			t.Logf("%s, %s: gradients off by %.2g, tokens %v", be.Name(), arch, worst, tokens)
@@ -489,16 +506,18 @@ func TestRecompute(t *testing.T) {
 			var grads [2][][]float32
 			var logps [2][][]float32
 			for i, recompute := range []bool{false, true} {
-				m, err := New(be, tiny(arch), Options{Trainable: true, Recompute: recompute, Seed: 3})
+				m, err := New(be, tiny(arch),
+					Options{Trainable: true, Recompute: recompute, Seed: 3})
 				must(t, err)
 				shake(m)
 				_, _, err = m.LogProbs(seqsOf(29, 40), 1) // leaves its activations behind
 				must(t, err)
 				seqs := seqsOf(29, 9, 21, 4)
-				must(t, m.LogProbGrad(seqs, 0.7, func(logp, ent [][]float32) (_, _ [][]float32, err error) {
-					logps[i] = logp
-					return logp, ent, nil
-				}))
+				must(t, m.LogProbGrad(seqs, 0.7,
+					func(logp, ent [][]float32) (_, _ [][]float32, err error) {
+						logps[i] = logp
+						return logp, ent, nil
+					}))
 				for _, p := range m.params {
 					grads[i] = append(grads[i], values(be, p.G))
 				}
@@ -520,7 +539,8 @@ func TestRecompute(t *testing.T) {
 		}
 		// What stays is the backend's own scratch: nothing of a model.
 		if n := len(architectures); left[2*n-1] != left[n-1] {
-			t.Errorf("%d bytes in use after closing %d models, %d after as many more", left[n-1], n, left[2*n-1])
+			t.Errorf("%d bytes in use after closing %d models, %d after as many more", left[n-1], n,
+				left[2*n-1])
 		}
 	})
 }
@@ -533,10 +553,11 @@ func TestWorkers(t *testing.T) {
 		must(t, err)
 		m := load(t, be, "qwen3", Options{Trainable: true})
 		var got [][]float32
-		must(t, m.LogProbGrad(seqsOf(97, 50, 7, 31), 0.7, func(logp, ent [][]float32) (_, _ [][]float32, err error) {
-			got = append(append(got, logp...), ent...)
-			return logp, ent, nil
-		}))
+		must(t, m.LogProbGrad(seqsOf(97, 50, 7, 31), 0.7,
+			func(logp, ent [][]float32) (_, _ [][]float32, err error) {
+				got = append(append(got, logp...), ent...)
+				return logp, ent, nil
+			}))
 		for _, p := range m.params {
 			got = append(got, values(be, p.G))
 		}
@@ -587,11 +608,17 @@ func TestPackErrors(t *testing.T) {
 		t.Error("scores of a language model: accepted")
 	}
 	stop := errors.New("stop")
-	if err := m.LogProbGrad(ok, 1, func(_, _ [][]float32) (_, _ [][]float32, err error) { return nil, nil, stop }); !errors.Is(err, stop) {
+	if err := m.LogProbGrad(ok, 1,
+		func(_, _ [][]float32) (_, _ [][]float32, err error) { return nil, nil, stop }); !errors.Is(
+		err, stop) {
 		t.Errorf("error of seed: %v", err)
 	}
 	for _, d := range [][][]float32{nil, {{1}}, {{1, 2, 3}}, {{1, 2}, {}}} {
-		if err := m.LogProbGrad(ok, 1, func(_, _ [][]float32) (_, _ [][]float32, err error) { return d, nil, nil }); err == nil {
+		if err := m.LogProbGrad(ok, 1,
+			func(_, _ [][]float32) (_, _ [][]float32, err error) {
+				return d, nil,
+					nil
+			}); err == nil {
 			t.Errorf("gradient of wrong shape %v: accepted", d)
 		}
 	}

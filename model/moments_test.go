@@ -57,7 +57,8 @@ func TestMoments8(t *testing.T) {
 		defer start.Close()
 		coded := 0
 		for i, p := range m.params {
-			has, want := !p.MScale.Absent(), strings.HasPrefix(p.Name, "model.layers") && len(p.Shape) == 2 && p.Len() >= 4096
+			has, want := !p.MScale.Absent(), strings.HasPrefix(p.Name, "model.layers") &&
+				len(p.Shape) == 2 && p.Len() >= 4096
 			if has != want {
 				t.Errorf("%s %v: moments in 8 bits: %t", p.Name, p.Shape, has)
 			}
@@ -144,7 +145,8 @@ func TestMoments8(t *testing.T) {
 			}
 		}
 		again.Reset()
-		must(t, safetensors.Write(&again, list, map[string]string{"format": optimizerFormat, "steps": "1", "skipped": "0"}))
+		must(t, safetensors.Write(&again, list,
+			map[string]string{"format": optimizerFormat, "steps": "1", "skipped": "0"}))
 		must(t, os.WriteFile(path, again.Bytes(), 0o600))
 		refused(ro, "element 0: -1: a second moment or a scale cannot be negative")
 		sameState(t, "state after refused loads", values8(read), before)

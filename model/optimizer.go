@@ -28,7 +28,8 @@ type AdamWConfig struct {
 // embeddings and the head, whose rows are updated at very different rates, and of small tensors
 // stay float32 (Dettmers et al., arXiv 2110.02861, section 2.3).
 func coded(p *compute.Param) bool {
-	return len(p.Shape) == 2 && p.Len() >= 4096 && p.Name != embedName && p.Name != headName && p.Name != scoreName
+	return len(p.Shape) == 2 && p.Len() >= 4096 && p.Name != embedName && p.Name != headName &&
+		p.Name != scoreName
 }
 
 // Optimizer is AdamW (arXiv 1711.05101) over a model's parameters.
@@ -55,10 +56,13 @@ func NewOptimizer(m *Model, c AdamWConfig) (*Optimizer, error) {
 		return nil, errors.New("model: optimizer: the model is nil: load one with Trainable")
 	}
 	if !m.opt.Trainable {
-		return nil, errors.New("model: optimizer: a frozen model has no gradients: load it with Trainable")
+		return nil,
+			errors.New("model: optimizer: a frozen model has no gradients: load it with Trainable")
 	}
-	if !(c.Beta1 >= 0 && c.Beta1 < 1) || !(c.Beta2 >= 0 && c.Beta2 < 1) || !(c.Eps > 0 && c.Eps < 1) ||
-		!(c.WeightDecay >= 0 && c.WeightDecay < 1e3) || !(c.ClipNorm >= 0 && !math.IsInf(c.ClipNorm, 0)) {
+	if !(c.Beta1 >= 0 && c.Beta1 < 1) || !(c.Beta2 >= 0 && c.Beta2 < 1) ||
+		!(c.Eps > 0 && c.Eps < 1) ||
+		!(c.WeightDecay >= 0 && c.WeightDecay < 1e3) ||
+		!(c.ClipNorm >= 0 && !math.IsInf(c.ClipNorm, 0)) {
 		return nil, fmt.Errorf("model: optimizer: %+v: expected betas in [0,1), eps in (0,1), weight decay and clip norm of at least 0", c)
 	}
 	host := compute.Class(0)
@@ -104,7 +108,8 @@ func (o *Optimizer) ScheduleFrom(steps int) { o.first = steps }
 // step is Step at the learning rate lr.
 func (o *Optimizer) step(lr float64) (gradNorm float64, skipped bool, err error) {
 	if !(lr >= 0 && !math.IsInf(lr, 0)) {
-		return 0, false, fmt.Errorf("model: optimizer: learning rate %g: expected a finite number of at least 0", lr)
+		return 0, false, fmt.Errorf(
+			"model: optimizer: learning rate %g: expected a finite number of at least 0", lr)
 	}
 	squares, err := o.join()
 	if err != nil {
@@ -121,7 +126,9 @@ func (o *Optimizer) step(lr float64) (gradNorm float64, skipped bool, err error)
 	}
 	o.steps++
 	o.m.writes++
-	o.m.be.AdamW(o.stepped(), compute.AdamW{LR: lr, Beta1: o.c.Beta1, Beta2: o.c.Beta2, Eps: o.c.Eps, Decay: o.c.WeightDecay, GradScale: scale, Step: o.steps})
+	o.m.be.AdamW(o.stepped(),
+		compute.AdamW{LR: lr, Beta1: o.c.Beta1, Beta2: o.c.Beta2, Eps: o.c.Eps,
+			Decay: o.c.WeightDecay, GradScale: scale, Step: o.steps})
 	if o.Sharded() {
 		if err := o.gatherWeights(); err != nil {
 			return 0, false, err
@@ -178,7 +185,8 @@ func (o *Optimizer) stored(i int) (list []stored) {
 			continue
 		}
 		list = append(list, stored{s.name + p.Name, p.Shape, s.t, x.lo, safetensors.U8},
-			stored{s.name + "scale." + p.Name, []int{compute.Blocks(p.Len())}, s.scale, x.lo / compute.MomentBlock, safetensors.F32})
+			stored{s.name + "scale." + p.Name, []int{compute.Blocks(p.Len())}, s.scale,
+				x.lo / compute.MomentBlock, safetensors.F32})
 	}
 	return list
 }
@@ -214,7 +222,8 @@ func (o *Optimizer) Save(w io.Writer, master bool) error {
 			ts = append(ts, o.m.source("w."+p.Name, p.Shape, p.W, safetensors.F32))
 		}
 	}
-	meta := map[string]string{"format": optimizerFormat, "steps": strconv.Itoa(o.steps), "skipped": strconv.Itoa(o.skipped)}
+	meta := map[string]string{"format": optimizerFormat, "steps": strconv.Itoa(o.steps),
+		"skipped": strconv.Itoa(o.skipped)}
 	if err := safetensors.Write(w, ts, meta); err != nil {
 		return fmt.Errorf("model: optimizer: save: %w", err)
 	}
@@ -239,7 +248,9 @@ func (o *Optimizer) Load(path string) error {
 func (o *Optimizer) load(f *safetensors.File) error {
 	meta := f.Metadata()
 	if meta["format"] != optimizerFormat {
-		return fmt.Errorf("format %q: expected %s: not an optimizer state, or written by a later version", meta["format"], optimizerFormat)
+		return fmt.Errorf(
+			"format %q: expected %s: not an optimizer state, or written by a later version",
+			meta["format"], optimizerFormat)
 	}
 	steps, err1 := strconv.ParseUint(meta["steps"], 10, 40)
 	skipped, err2 := strconv.ParseUint(meta["skipped"], 10, 40)
@@ -264,20 +275,26 @@ func (o *Optimizer) load(f *safetensors.File) error {
 	for _, s := range want {
 		t, ok := f.Tensor(s.name)
 		if ok && t.DType != s.dtype && slices.Equal(t.Shape, s.shape) {
-			moments := map[safetensors.DType]string{safetensors.F32: "float32", safetensors.U8: "8bit"}
+			moments := map[safetensors.DType]string{safetensors.F32: "float32",
+				safetensors.U8: "8bit"}
 			return fmt.Errorf("tensor %q: %s, want %s: its moments are not kept as here: set optim.moments to %s, as when it was written", s.name, t.DType, s.dtype, moments[t.DType])
 		}
 		if !ok || t.DType != s.dtype || !slices.Equal(t.Shape, s.shape) {
-			return fmt.Errorf("tensor %q: missing, or not %s %v: the state of another model", s.name, s.dtype, s.shape)
+			return fmt.Errorf("tensor %q: missing, or not %s %v: the state of another model",
+				s.name, s.dtype, s.shape)
 		}
 		all = append(all, plain(t))
 		if n, width := s.t.Len(), s.dtype.Size(); n > 0 {
-			mine := &safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: []int{n}, Data: t.Data[s.lo*width : (s.lo+n)*width]}
-			places = append(places, transfer{from: plain(mine), to: s.t, code: s.dtype == safetensors.U8})
+			mine := &safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: []int{n},
+				Data: t.Data[s.lo*width : (s.lo+n)*width]}
+			places = append(places, transfer{from: plain(mine), to: s.t,
+				code: s.dtype == safetensors.U8})
 		}
 	}
 	if n := len(f.Names()); n != len(want) {
-		return fmt.Errorf("%d tensors, of which %d belong to this model: the state of another model", n, len(want))
+		return fmt.Errorf(
+			"%d tensors, of which %d belong to this model: the state of another model", n,
+			len(want))
 	}
 	if err := checkState(all); err != nil {
 		return err

@@ -18,14 +18,15 @@ func adamw() AdamWConfig {
 // trainStep puts a gradient into m that depends on its weights.
 func trainStep(t *testing.T, m *Model) {
 	t.Helper()
-	must(t, m.LogProbGrad(seqsOf(m.cfg.Vocab, 9, 14), 1, func(logp, ent [][]float32) (_, _ [][]float32, err error) {
-		for _, r := range logp {
-			for j := range r {
-				r[j] = -1
+	must(t, m.LogProbGrad(seqsOf(m.cfg.Vocab, 9, 14), 1,
+		func(logp, ent [][]float32) (_, _ [][]float32, err error) {
+			for _, r := range logp {
+				for j := range r {
+					r[j] = -1
+				}
 			}
-		}
-		return logp, nil, nil
-	}))
+			return logp, nil, nil
+		}))
 }
 
 // state is every bit of weights and moments.
@@ -58,7 +59,8 @@ func TestOptimizer(t *testing.T) {
 		hands := make([]hand, len(m.params))
 		for i, p := range m.params {
 			w := values(be, p.W)
-			hands[i] = hand{make([]float64, len(w)), make([]float64, len(w)), make([]float64, len(w))}
+			hands[i] = hand{make([]float64, len(w)), make([]float64, len(w)),
+				make([]float64, len(w))}
 			for j, x := range w {
 				hands[i].w[j] = float64(x)
 			}
@@ -94,7 +96,9 @@ func TestOptimizer(t *testing.T) {
 					g := float64(grads[i][j]) * c.ClipNorm / (want + 1e-6)
 					h.m[j] = c.Beta1*h.m[j] + (1-c.Beta1)*g
 					h.v[j] = c.Beta2*h.v[j] + (1-c.Beta2)*g*g
-					mh, vh := h.m[j]/(1-math.Pow(c.Beta1, float64(step))), h.v[j]/(1-math.Pow(c.Beta2, float64(step)))
+					mh, vh :=
+						h.m[j]/(1-math.Pow(c.Beta1, float64(step))),
+						h.v[j]/(1-math.Pow(c.Beta2, float64(step)))
 					h.w[j] -= lr*decay*h.w[j] + lr*mh/(math.Sqrt(vh)+c.Eps)
 				}
 				for j, x := range values(be, p.W) {
@@ -278,7 +282,8 @@ func TestSchedule(t *testing.T) {
 			t.Errorf("%+v: step %d: %g, want %g", c.s, c.step, got, 3*c.want)
 		}
 	}
-	for _, s := range []Schedule{{Kind: "exponential"}, {Warmup: -1}, {Floor: 2}, {Kind: "cosine"}, {Kind: "linear", Warmup: 5, Total: 5}} {
+	for _, s := range []Schedule{{Kind: "exponential"}, {Warmup: -1}, {Floor: 2}, {Kind: "cosine"},
+		{Kind: "linear", Warmup: 5, Total: 5}} {
 		if s.Validate() == nil {
 			t.Errorf("%+v: accepted", s)
 		}

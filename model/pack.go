@@ -23,8 +23,10 @@ type pack struct {
 // predict trained tokens, for which each sequence needs a prompt.
 func (m *Model) pack(seqs []Seq, response bool) (*pack, error) {
 	p := &m.pk
-	*p = pack{Pack: compute.Pack{Start: append(p.Start[:0], 0), Parent: p.Parent[:0]}, ids: p.ids[:0], pos: p.pos[:0],
-		rows: p.rows[:0], targets: p.targets[:0], place: p.place[:0], counts: p.counts[:0], last: p.last[:0]}
+	*p = pack{Pack: compute.Pack{Start: append(p.Start[:0], 0), Parent: p.Parent[:0]},
+		ids: p.ids[:0], pos: p.pos[:0],
+		rows: p.rows[:0], targets: p.targets[:0], place: p.place[:0], counts: p.counts[:0],
+		last: p.last[:0]}
 	longest := 0
 	for i, s := range seqs {
 		n := len(s.IDs)
@@ -51,7 +53,9 @@ func (m *Model) pack(seqs []Seq, response bool) (*pack, error) {
 		}
 		p.lay(seqs[lo:hi], response)
 		if len(p.ids) > math.MaxInt32 {
-			return nil, fmt.Errorf("model: sequence %d: pack of more than %d tokens: make packs smaller", lo, math.MaxInt32)
+			return nil,
+				fmt.Errorf("model: sequence %d: pack of more than %d tokens: make packs smaller",
+					lo, math.MaxInt32)
 		}
 		lo = hi
 	}
@@ -106,7 +110,9 @@ func (p *pack) segment(ids []int32, pos int, parent int32) {
 func (m *Model) checkIDs(ids []int32) error {
 	for t, id := range ids {
 		if id < 0 || int(id) >= m.cfg.Vocab {
-			return fmt.Errorf("token %d: id %d: outside the vocabulary of %d: use the model's own tokenizer", t, id, m.cfg.Vocab)
+			return fmt.Errorf(
+				"token %d: id %d: outside the vocabulary of %d: use the model's own tokenizer", t,
+				id, m.cfg.Vocab)
 		}
 	}
 	return nil
@@ -128,13 +134,16 @@ func (p *pack) split(out [][]float32, flat, x []float32) [][]float32 {
 // join is split's inverse; what names the values in errors.
 func (p *pack) join(out []float32, what string, x [][]float32) ([]float32, error) {
 	if len(x) != len(p.counts) {
-		return nil, fmt.Errorf("model: %s of %d sequences: the pack has %d", what, len(x), len(p.counts))
+		return nil, fmt.Errorf("model: %s of %d sequences: the pack has %d", what, len(x),
+			len(p.counts))
 	}
 	out = slices.Grow(out[:0], len(p.rows))[:len(p.rows)]
 	place := p.place
 	for i, r := range x {
 		if len(r) != p.counts[i] {
-			return nil, fmt.Errorf("model: %s of sequence %d: %d values: its response has %d tokens", what, i, len(r), p.counts[i])
+			return nil,
+				fmt.Errorf("model: %s of sequence %d: %d values: its response has %d tokens", what,
+					i, len(r), p.counts[i])
 		}
 		for t, v := range r {
 			out[place[t]] = v
@@ -234,7 +243,8 @@ func (m *Model) logProbs(logp, ent []float32, out compute.HeadOut, inv float64) 
 // entropies as LogProbs gives them, valid until the model's next call, and returns the loss's
 // gradient with respect to both, of the same shapes; dent may be nil. Gradients are added to
 // Param.G. After an error Param.G may hold a part of them, which the caller clears.
-func (m *Model) LogProbGrad(seqs []Seq, temperature float64, seed func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error)) error {
+func (m *Model) LogProbGrad(seqs []Seq, temperature float64,
+	seed func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error)) error {
 	if err := m.need(LM, true); err != nil {
 		return err
 	}
@@ -254,7 +264,9 @@ func (m *Model) LogProbGrad(seqs []Seq, temperature float64, seed func(logpST, e
 	m.progress.withGradient()
 	a := m.activations(len(p.ids), m.keeps())
 	out := m.heads(p)
-	dlogp, dent := m.ws.get("gradient of log-probabilities [R]", compute.Wide, r), m.ws.get("gradient of entropies [R]", compute.Wide, r)
+	dlogp, dent :=
+		m.ws.get("gradient of log-probabilities [R]", compute.Wide, r),
+		m.ws.get("gradient of entropies [R]", compute.Wide, r)
 	if err := m.ws.take(); err != nil {
 		return err
 	}
@@ -327,7 +339,8 @@ func (m *Model) scores(scoreS []float32, s compute.Tensor) error {
 // ScoreGrad is LogProbGrad for a Scorer: seed gets the scores, valid until the model's next
 // call, and returns the loss's gradient with respect to them. nil is a gradient of zero: there
 // is no backward pass.
-func (m *Model) ScoreGrad(seqs []Seq, seed func(scoreS []float32) (dscoreS []float32, err error)) error {
+func (m *Model) ScoreGrad(seqs []Seq,
+	seed func(scoreS []float32) (dscoreS []float32, err error)) error {
 	if err := m.need(Scorer, true); err != nil {
 		return err
 	}
@@ -337,7 +350,9 @@ func (m *Model) ScoreGrad(seqs []Seq, seed func(scoreS []float32) (dscoreS []flo
 	}
 	m.progress.withGradient()
 	a := m.activations(len(p.ids), m.keeps())
-	s, ds := m.ws.get("scores [S]", compute.Wide, len(seqs)), m.ws.get("gradient of scores [S]", compute.Wide, len(seqs))
+	s, ds :=
+		m.ws.get("scores [S]", compute.Wide, len(seqs)),
+		m.ws.get("gradient of scores [S]", compute.Wide, len(seqs))
 	if err := m.ws.take(); err != nil {
 		return err
 	}
@@ -352,7 +367,8 @@ func (m *Model) ScoreGrad(seqs []Seq, seed func(scoreS []float32) (dscoreS []flo
 		return err
 	}
 	if len(dscoreS) != len(seqs) {
-		return fmt.Errorf("model: gradient of scores: %d values: the pack has %d sequences", len(dscoreS), len(seqs))
+		return fmt.Errorf("model: gradient of scores: %d values: the pack has %d sequences",
+			len(dscoreS), len(seqs))
 	}
 	m.be.Upload(ds, dscoreS)
 	if err := m.grads.begin(m); err != nil {

@@ -20,7 +20,8 @@ func Packs(seqs []Seq, maxTokens int) [][]int {
 			for n > 1 && rowsOf(seqs, rest[:n]) > maxTokens {
 				n--
 			}
-			if need := rowsOf(seqs, rest[:n]); len(packs) == 0 || need > room || n < len(rest) && len(packs[len(packs)-1]) > 0 {
+			if need := rowsOf(seqs, rest[:n]); len(packs) == 0 || need > room || n < len(rest) &&
+				len(packs[len(packs)-1]) > 0 {
 				begin()
 			}
 			packs[len(packs)-1] = append(packs[len(packs)-1], rest[:n]...)
@@ -70,7 +71,8 @@ func byPrompt(seqs []Seq) (groups [][]int) {
 
 // sharePrompt reports whether two sequences have the same prompt.
 func sharePrompt(a, b Seq) bool {
-	return a.Prompt() > 0 && a.Prompt() == b.Prompt() && len(a.IDs) >= a.Prompt() && len(b.IDs) >= b.Prompt() && slices.Equal(a.IDs[:a.Prompt()], b.IDs[:b.Prompt()])
+	return a.Prompt() > 0 && a.Prompt() == b.Prompt() && len(a.IDs) >= a.Prompt() &&
+		len(b.IDs) >= b.Prompt() && slices.Equal(a.IDs[:a.Prompt()], b.IDs[:b.Prompt()])
 }
 
 // sharedTokens is the number of tokens that a pack computes once for sequences of one prompt: the

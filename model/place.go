@@ -73,7 +73,9 @@ func (dir hfFolder) config() (text []byte, name string, err error) {
 	at, file := string(dir), "config.json"
 	if info, err := os.Stat(at); err == nil && info.Mode().IsRegular() {
 		if !strings.HasSuffix(at, ".json") {
-			return nil, at, fmt.Errorf("model: %s: is not a config.json: give that file, or the folder that contains it", at)
+			return nil, at, fmt.Errorf(
+				"model: %s: is not a config.json: give that file, or the folder that contains it",
+				at)
 		}
 		at, file = filepath.Dir(at), filepath.Base(at)
 	}
@@ -146,8 +148,10 @@ func (f hfTensors) Tensor(name string) (*onDisk, bool) {
 // plain is a tensor of a safetensors file.
 func plain(t *safetensors.Tensor) *onDisk {
 	width := t.DType.Size()
-	return &onDisk{Name: t.Name, DType: t.DType, Shape: t.Shape, data: t.Data, read: func(dst []float32, lo int) error {
-		part := safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: []int{len(dst)}, Data: t.Data[lo*width : (lo+len(dst))*width]}
-		return part.Float32(dst)
-	}}
+	return &onDisk{Name: t.Name, DType: t.DType, Shape: t.Shape, data: t.Data,
+		read: func(dst []float32, lo int) error {
+			part := safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: []int{len(dst)},
+				Data: t.Data[lo*width : (lo+len(dst))*width]}
+			return part.Float32(dst)
+		}}
 }

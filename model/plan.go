@@ -12,10 +12,11 @@ type PlanOptions struct {
 	Moments8  bool   // AdamWConfig's
 	Offload   bool   // AdamWConfig's
 	Ranks     int    // number of ranks that divide AdamW's state (Options.StatesOver); 0 is 1
-	Turns     int64  // bytes of the gradients of Options.Turns, which share one block with this model's
-	Merged    bool   // frozen weights that Remerge writes (Model.Merged)
-	Tokens    int    // of the largest pack
-	Forward   int    // of the largest pack of a forward pass alone, if that is larger
+	// bytes of the gradients of Options.Turns, which share one block with this model's
+	Turns   int64
+	Merged  bool // frozen weights that Remerge writes (Model.Merged)
+	Tokens  int  // of the largest pack
+	Forward int  // of the largest pack of a forward pass alone, if that is larger
 	// Generation; Slots 0 is none.
 	Slots, N, Prompts    int // as in SampleOptions, and the number of prompts of a call
 	PromptTokens, MaxNew int
@@ -27,12 +28,13 @@ type Plan struct {
 	// gradients of its own: two models that learn in turn have the larger ones
 	Weights, Gradients, Moments int64
 	HostMoments                 int64 // in the host's memory, not in Total
-	Computed                    int64 // of Weights, what is computed with: the upper halves of Masters
-	Copies                      int64 // of weights, that a backend computes with
-	Activations                 int64 // the workspace, gradients of activations included
-	Cache                       int64 // keys and values of generation
-	Lent                        int64 // keys and values in the memory of gradients, not in Cache
-	Scratch                     int64 // of operations; models on one backend share it
+	// of Weights, what is computed with: the upper halves of Masters
+	Computed    int64
+	Copies      int64 // of weights, that a backend computes with
+	Activations int64 // the workspace, gradients of activations included
+	Cache       int64 // keys and values of generation
+	Lent        int64 // keys and values in the memory of gradients, not in Cache
+	Scratch     int64 // of operations; models on one backend share it
 
 	purposes map[purpose]int64 // what Activations adds up
 }
@@ -66,7 +68,9 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		return compute.Tensor{}
 	}
 	var a acts
-	work := compute.Work{Hidden: c.Hidden, Widest: max(c.FFN, c.Hidden, c.Heads*c.HeadDim), Vocab: all.head.Rows, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Trainable: o.Trainable, Tokens: o.Tokens, Rows: o.Tokens}
+	work := compute.Work{Hidden: c.Hidden, Widest: max(c.FFN, c.Hidden, c.Heads*c.HeadDim),
+		Vocab: all.head.Rows, Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
+		Trainable: o.Trainable, Tokens: o.Tokens, Rows: o.Tokens}
 	if o.Tokens > 0 {
 		k := keepNothing
 		switch {
@@ -89,15 +93,18 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		slots := min(o.Slots, o.Prompts*o.N)
 		prefill := max(min(prefillTokens, o.Prompts*o.PromptTokens), o.PromptTokens)
 		actLayout{&c, prefill, f.Joined(), count}.acts(&a, keepNothing, o.LoRA.Rank)
-		actLayout{&c, decodeRows(f.DecodeMultiple(), slots), f.Joined(), count}.acts(&a, keepNothing, o.LoRA.Rank)
-		pages := poolPages(slots, o.N, o.Prompts, pagesFor(o.PromptTokens, pt), ownPages(o.PromptTokens, o.MaxNew, pt)) + sparePages(f.DecodeMultiple(), pt)
+		actLayout{&c, decodeRows(f.DecodeMultiple(), slots), f.Joined(), count}.acts(&a,
+			keepNothing, o.LoRA.Rank)
+		pages := poolPages(slots, o.N, o.Prompts, pagesFor(o.PromptTokens, pt),
+			ownPages(o.PromptTokens, o.MaxNew, pt)) + sparePages(f.DecodeMultiple(), pt)
 		one, room := pages*pt*c.KVHeads*c.HeadDim, 0
 		if o.Trainable {
 			room = int(max(p.Gradients, o.Turns) / f.Element(compute.Wide))
 		}
 		p.Cache = beyond(f, room, 2*c.Layers, one)
 		p.Lent = beyond(f, 0, 2*c.Layers, one) - p.Cache
-		work.Tokens, work.Slots, work.Positions = max(work.Tokens, prefill), slots, o.PromptTokens+o.MaxNew
+		work.Tokens, work.Slots, work.Positions =
+			max(work.Tokens, prefill), slots, o.PromptTokens+o.MaxNew
 	}
 	p.Activations = SharedActivations(p)
 	p.Scratch = f.Scratch(work)
@@ -123,7 +130,8 @@ func (p *Plan) parameters(f Footprint, o PlanOptions, all *layout) {
 	p.Computed, _ = weightBytes(f, own, class)
 	for _, w := range own {
 		if len(w.Shape) == 2 && w.Rows > 1 {
-			p.Copies += f.Block(f.Beside(class(w), w == all.embed && w != all.head) * int64(w.Len()))
+			p.Copies += f.Block(f.Beside(class(w), w == all.embed && w != all.head) *
+				int64(w.Len()))
 		}
 	}
 	if o.Trainable {

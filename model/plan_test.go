@@ -8,7 +8,9 @@ import (
 )
 
 // qwen7B is the shape of Qwen2.5-7B.
-var qwen7B = Config{Architecture: "Qwen2", Hidden: 3584, Layers: 28, Heads: 28, KVHeads: 4, HeadDim: 128, FFN: 18944, Vocab: 152064, MaxPosition: 32768, RMSEps: 1e-6, RopeTheta: 1e6, QKVBias: true}
+var qwen7B = Config{Architecture: "Qwen2", Hidden: 3584, Layers: 28, Heads: 28, KVHeads: 4,
+	HeadDim: 128, FFN: 18944, Vocab: 152064, MaxPosition: 32768, RMSEps: 1e-6, RopeTheta: 1e6,
+	QKVBias: true}
 
 // Bytes a parameter, and what moments in 8 bits and in the host's memory take, counted by
 // hand on a shape whose parameters are known.
@@ -25,7 +27,8 @@ func TestPlanOfMoments(t *testing.T) {
 			scales += int64((w.Len() + 255) / 256)
 		}
 	}
-	if vectors != 28*(2*3584+3584+2*512)+3584 || coded8 != 28*(2*3584*3584+2*512*3584+3*18944*3584) {
+	if vectors != 28*(2*3584+3584+2*512)+3584 ||
+		coded8 != 28*(2*3584*3584+2*512*3584+3*18944*3584) {
 		t.Fatalf("%d elements of vectors, %d of linear layers", vectors, coded8)
 	}
 	eight := 2*coded8 + 8*scales + 8*(n-coded8)
@@ -49,22 +52,29 @@ func TestPlanOfMoments(t *testing.T) {
 	} {
 		p := qwen7B.Plan(f, c.o)
 		if !blocks(p.Moments, c.moments) || p.HostMoments != c.host {
-			t.Errorf("%+v: moments of %d bytes and %d on the host, want %d and %d", c.o, p.Moments, p.HostMoments, c.moments, c.host)
+			t.Errorf("%+v: moments of %d bytes and %d on the host, want %d and %d", c.o, p.Moments,
+				p.HostMoments, c.moments, c.host)
 		}
-		if !blocks(p.Weights, 4*n) || p.Copies != 0 || p.Gradients < 4*n || p.Gradients > 4*n+28*12*256+2<<20 {
-			t.Errorf("%+v: weights %d, copies %d, gradients %d, want 4, 0 and 4 bytes a parameter", c.o, p.Weights, p.Copies, p.Gradients)
+		if !blocks(p.Weights, 4*n) || p.Copies != 0 || p.Gradients < 4*n ||
+			p.Gradients > 4*n+28*12*256+2<<20 {
+			t.Errorf("%+v: weights %d, copies %d, gradients %d, want 4, 0 and 4 bytes a parameter",
+				c.o, p.Weights, p.Copies, p.Gradients)
 		}
 	}
 	frozen := qwen7B.Plan(f, PlanOptions{})
 	if !blocks(frozen.Weights, 2*n+2*vectors) || frozen.Copies != 0 {
-		t.Errorf("frozen: weights %d and copies %d, want 2 bytes a parameter, and 4 of a vector's", frozen.Weights, frozen.Copies)
+		t.Errorf("frozen: weights %d and copies %d, want 2 bytes a parameter, and 4 of a vector's",
+			frozen.Weights, frozen.Copies)
 	}
 	// Where there is no other memory, offloaded moments stay where they are.
 	be := ref.New()
 	defer be.Close()
 	small := tiny("Qwen3")
-	if p, q := small.Plan(be, PlanOptions{Trainable: true, Offload: true}), small.Plan(be, PlanOptions{Trainable: true}); p.HostMoments != 0 || p.Moments != q.Moments {
-		t.Errorf("one memory: %d bytes of moments and %d on the host, want %d and none", p.Moments, p.HostMoments, q.Moments)
+	if p, q :=
+		small.Plan(be, PlanOptions{Trainable: true, Offload: true}),
+		small.Plan(be, PlanOptions{Trainable: true}); p.HostMoments != 0 || p.Moments != q.Moments {
+		t.Errorf("one memory: %d bytes of moments and %d on the host, want %d and none", p.Moments,
+			p.HostMoments, q.Moments)
 	}
 }
 
@@ -87,25 +97,30 @@ func TestPlanOfLentCache(t *testing.T) {
 		{0, 3, 1<<20 + 1, 3 * 4 << 20},
 	} {
 		if got := beyond(f, c.room, c.caches, c.n); got != c.want {
-			t.Errorf("%d caches of %d in a buffer of %d: %d bytes beside it, want %d", c.caches, c.n, c.room, got, c.want)
+			t.Errorf("%d caches of %d in a buffer of %d: %d bytes beside it, want %d", c.caches,
+				c.n, c.room, got, c.want)
 		}
 	}
 	o := PlanOptions{Slots: 64, N: 8, Prompts: 128, PromptTokens: 2048, MaxNew: 1536}
 	frozen := qwen7B.Plan(f, o)
 	o.Trainable = true
 	if p := qwen7B.Plan(f, o); frozen.Lent != 0 || p.Cache != 0 || p.Lent != frozen.Cache {
-		t.Errorf("trained: %d bytes of cache and %d in the gradients, frozen %d and %d", p.Cache, p.Lent, frozen.Cache, frozen.Lent)
+		t.Errorf("trained: %d bytes of cache and %d in the gradients, frozen %d and %d", p.Cache,
+			p.Lent, frozen.Cache, frozen.Lent)
 	}
 	// Adapters' gradients take no more than four of the caches, and a model's that learns in
 	// turn all of them.
 	o.LoRA = LoRA{Rank: 64}
 	one := frozen.Cache / int64(2*qwen7B.Layers)
-	if p := qwen7B.Plan(f, o); p.Lent != p.Gradients/one*one || p.Lent != 4*one || p.Cache != frozen.Cache-p.Lent {
-		t.Errorf("adapters with %d bytes of gradients: %d bytes of cache and %d in the gradients", p.Gradients, p.Cache, p.Lent)
+	if p := qwen7B.Plan(f, o); p.Lent != p.Gradients/one*one || p.Lent != 4*one ||
+		p.Cache != frozen.Cache-p.Lent {
+		t.Errorf("adapters with %d bytes of gradients: %d bytes of cache and %d in the gradients",
+			p.Gradients, p.Cache, p.Lent)
 	}
 	o.Turns = 4 * qwen7B.ParamCount(Scorer)
 	if p := qwen7B.Plan(f, o); p.Cache != 0 || p.Lent != frozen.Cache {
-		t.Errorf("adapters, in turn with a whole model: %d bytes of cache and %d in the gradients", p.Cache, p.Lent)
+		t.Errorf("adapters, in turn with a whole model: %d bytes of cache and %d in the gradients",
+			p.Cache, p.Lent)
 	}
 }
 
@@ -128,13 +143,15 @@ func TestPlanOfTurns(t *testing.T) {
 	o.Turns = c.Plan(be, PlanOptions{Kind: Scorer, Trainable: true}).Gradients
 	plan, other := c.Plan(be, o), c.Plan(be, PlanOptions{Kind: Scorer, Trainable: true})
 	prompt := make([]int32, o.PromptTokens)
-	_, err = student.Generate([][]int32{prompt, prompt}, []uint64{0, 1}, SampleOptions{N: o.N, MaxNew: o.MaxNew, Slots: o.Slots}, nil)
+	_, err = student.Generate([][]int32{prompt, prompt}, []uint64{0, 1},
+		SampleOptions{N: o.N, MaxNew: o.MaxNew, Slots: o.Slots}, nil)
 	must(t, err)
 	_, peak := be.Memory()
 	want := plan.Total() + other.Total() - min(plan.Gradients, other.Gradients)
 	small := int64(8 * (128*c.HeadDim + 82*c.Hidden)) // the rotary table, outputs at prompts' ends
 	if peak < want || peak > want+small || plan.Lent == 0 || plan.Cache == 0 {
-		t.Errorf("planned %d bytes, %d of cache in the gradients and %d beside them; took %d", want, plan.Lent, plan.Cache, peak)
+		t.Errorf("planned %d bytes, %d of cache in the gradients and %d beside them; took %d", want,
+			plan.Lent, plan.Cache, peak)
 	}
 	must(t, scorer.Close())
 	must(t, student.Close())

@@ -85,7 +85,8 @@ func (t *prefixes) remove(n *node) (page int32) {
 // add inserts a page that step computes below up, and references its node. If a node with the
 // same tokens exists, that one is referenced and taken is false: the page stays the caller's.
 // freed are pages of nodes whose tokens are a prefix of the new node's.
-func (t *prefixes) add(up *node, ids []int32, page int32, step int) (n *node, taken bool, freed []int32) {
+func (t *prefixes) add(up *node, ids []int32, page int32,
+	step int) (n *node, taken bool, freed []int32) {
 	for i := 0; i < len(up.next); {
 		c := up.next[i]
 		switch common(c.ids, ids) {
@@ -117,7 +118,8 @@ func common(a, b []int32) int {
 // find is the longest prefix of a prompt whose keys and values are cached when step computes:
 // n tokens, in the pages of path, which it references, and in the first tokens of part's page.
 // top is the number of alternatives that Request.Echo needs of each cached token; -1: no Echo.
-func (t *prefixes) find(prompt []int32, pageTokens, top, step int) (path []*node, part *node, n int) {
+func (t *prefixes) find(prompt []int32, pageTokens, top,
+	step int) (path []*node, part *node, n int) {
 	for at := &t.root; ; at = part {
 		var best *node
 		most := 0
@@ -154,7 +156,8 @@ func (e *Engine) cachePages(h *cachedPrompt) {
 			e.freeLater = append(e.freeLater, h.pages[i])
 			h.pages[i] = n.page
 		}
-		if top := h.r.Top; h.r.Echo != nil && top <= maxCachedTop && (n.top < top || len(n.ranks) < pt) {
+		if top := h.r.Top; h.r.Echo != nil && top <= maxCachedTop &&
+			(n.top < top || len(n.ranks) < pt) {
 			n.pendingTop, n.pendingStep = max(top, n.pendingTop), e.steps
 		}
 		h.shared, up = append(h.shared, n), n
@@ -218,7 +221,8 @@ func (e *Engine) cacheAnswer(sm *sample) {
 // cacheRanks stores the ranked tokens of a node, of which the first is the prompt's at from.
 func (h *cachedPrompt) cacheRanks(n *node, from int) {
 	tokens := min(len(n.ids), len(h.r.Prompt)-from)
-	if h.r.Echo == nil || h.r.Top > maxCachedTop || tokens < len(n.ranks) || tokens == len(n.ranks) && h.r.Top <= n.top {
+	if h.r.Echo == nil || h.r.Top > maxCachedTop || tokens < len(n.ranks) ||
+		tokens == len(n.ranks) && h.r.Top <= n.top {
 		return
 	}
 	n.top, n.ranks = h.r.Top, n.ranks[:0]

@@ -63,8 +63,10 @@ func traffic(rng *rand.Rand, m *Model, n, longest int) []asked {
 			ids = []int32{1}
 		}
 		ids = ids[:min(len(ids), longest-15)]
-		a := asked{Request: Request{Prompt: ids, N: 1 + rng.IntN(3)*rng.IntN(2), MaxNew: rng.IntN(14), Seed: rng.Uint64(), Step: 3, EOS: []int32{5, 11, 40},
-			Sampling: [...]Sampling{{}, {Temperature: 1}, {Temperature: 0.8, TopK: 9}}[rng.IntN(3)], Ranked: rng.IntN(2) == 0, Top: rng.IntN(4)}}
+		a := asked{Request: Request{Prompt: ids, N: 1 + rng.IntN(3)*rng.IntN(2),
+			MaxNew: rng.IntN(14), Seed: rng.Uint64(), Step: 3, EOS: []int32{5, 11, 40},
+			Sampling: [...]Sampling{{}, {Temperature: 1}, {Temperature: 0.8, TopK: 9}}[rng.IntN(3)],
+			Ranked:   rng.IntN(2) == 0, Top: rng.IntN(4)}}
 		a.echo = rng.IntN(2) == 0 || a.MaxNew == 0
 		if !twin {
 			at += 1 + rng.IntN(4)
@@ -75,7 +77,8 @@ func traffic(rng *rand.Rand, m *Model, n, longest int) []asked {
 		a.at = at
 		list = append(list, a)
 		texts = append(texts, ids)
-		if out, err := m.Generate([][]int32{ids}, []uint64{0}, SampleOptions{N: 1, MaxNew: 8, Seed: a.Seed, Step: 3}, nil); err == nil {
+		if out, err := m.Generate([][]int32{ids}, []uint64{0},
+			SampleOptions{N: 1, MaxNew: 8, Seed: a.Seed, Step: 3}, nil); err == nil {
 			texts = append(texts, slices.Concat(ids, out[0][0].IDs)) // as a chat's next turn has it
 		}
 	}
@@ -106,7 +109,8 @@ func play(t *testing.T, e *Engine, list []asked, look func()) []story {
 // alone is what each request is told by an engine that keeps nothing and has no other.
 func alone(t *testing.T, m *Model, list []asked, longest int) []story {
 	t.Helper()
-	e, err := m.NewEngine(EngineOptions{PageTokens: 4, Pages: 40 * pagesFor(longest, 4), Longest: longest})
+	e, err := m.NewEngine(EngineOptions{PageTokens: 4, Pages: 40 * pagesFor(longest, 4),
+		Longest: longest})
 	must(t, err)
 	defer e.Close()
 	var out []story
@@ -131,8 +135,10 @@ func differs(list []asked, got, want []story) string {
 		g.found, w.found = 0, 0
 		if a.gone > 0 && !equal(g, w) { // told of the beginning, or of nothing
 			for s := range g.told {
-				if n := len(g.told[s]); n > len(w.told[s]) || n > 0 && !equal(g.told[s], w.told[s][:n]) {
-					return fmt.Sprintf("request %d, which goes: told %v, want %v", i, g.told[s], w.told[s])
+				if n := len(g.told[s]); n > len(w.told[s]) || n > 0 &&
+					!equal(g.told[s], w.told[s][:n]) {
+					return fmt.Sprintf("request %d, which goes: told %v, want %v", i, g.told[s],
+						w.told[s])
 				}
 			}
 			if g.echo != nil && !equal(g.echo, w.echo) {
@@ -145,7 +151,8 @@ func differs(list []asked, got, want []story) string {
 			g, w any
 		}{{"echo", g.echo, w.echo}, {"tokens", g.told, w.told}, {"completions", g.done, w.done}} {
 			if !equal(x.g, x.w) {
-				return fmt.Sprintf("request %d: prompt %v: %s: %v, want %v", i, a.Prompt, x.what, x.g, x.w)
+				return fmt.Sprintf("request %d: prompt %v: %s: %v, want %v", i, a.Prompt, x.what,
+					x.g, x.w)
 			}
 		}
 	}
@@ -197,11 +204,13 @@ func audit(t *testing.T, e *Engine) {
 	visit = func(n *node) {
 		for i, c := range n.next {
 			own("kept", c.page)
-			if c.up != n || len(c.ids) == 0 || len(c.ids) > e.o.PageTokens || len(c.ids) < e.o.PageTokens && len(c.next) > 0 {
+			if c.up != n || len(c.ids) == 0 || len(c.ids) > e.o.PageTokens ||
+				len(c.ids) < e.o.PageTokens && len(c.next) > 0 {
 				t.Fatalf("a node of %v with %d below it", c.ids, len(c.next))
 			}
 			if c.refs != users[c] || (c.refs == 0) != (order[c] > 0) {
-				t.Fatalf("a node of %v has %d users, %d are known; place %d among the idle", c.ids, c.refs, users[c], order[c])
+				t.Fatalf("a node of %v has %d users, %d are known; place %d among the idle", c.ids,
+					c.refs, users[c], order[c])
 			}
 			if n != &e.tree.root && order[n] > 0 && (order[c] == 0 || order[c] > order[n]) {
 				t.Fatalf("a node of %v is used after the one above it", c.ids)
@@ -230,7 +239,8 @@ func audit(t *testing.T, e *Engine) {
 // however little room there is and however its prompt is cut.
 func TestPrefixesChangeNoBit(t *testing.T) {
 	const longest = 60
-	check := func(t *testing.T, be compute.Backend, name string, requests int, options ...EngineOptions) {
+	check := func(t *testing.T, be compute.Backend, name string, requests int,
+		options ...EngineOptions) {
 		m := load(t, be, name, Options{})
 		defer m.Close()
 		for seed, o := range options {
@@ -250,11 +260,13 @@ func TestPrefixesChangeNoBit(t *testing.T) {
 					tokens += len(a.Prompt)
 				}
 				if a.gone == 0 && got[i].found >= len(a.Prompt) {
-					t.Errorf("%d tokens of %d were found: the last one has to be computed", got[i].found, len(a.Prompt))
+					t.Errorf("%d tokens of %d were found: the last one has to be computed",
+						got[i].found, len(a.Prompt))
 				}
 			}
 			found, computed := e.found, e.computed
-			t.Logf("%s: %+v: %d tokens of prompts found, %d computed, %d kept", name, o, found, computed, e.tree.count)
+			t.Logf("%s: %+v: %d tokens of prompts found, %d computed, %d kept", name, o, found,
+				computed, e.tree.count)
 			if found < computed/6 || found+computed < tokens {
 				t.Errorf("%s: %+v: %d tokens of prompts found and %d computed of %d: the test shows nothing", name, o, found, computed, tokens)
 			}
@@ -278,7 +290,8 @@ func TestPrefixesChangeNoBit(t *testing.T) {
 		}
 	})
 	t.Run("bf16", func(t *testing.T) {
-		narrowly(t, func(t *testing.T, be compute.Backend) { check(t, be, "qwen2_tied", 100, options...) })
+		narrowly(t,
+			func(t *testing.T, be compute.Backend) { check(t, be, "qwen2_tied", 100, options...) })
 	})
 }
 
@@ -312,7 +325,8 @@ func TestPrefixesOfWrongPages(t *testing.T) {
 			}
 		},
 	} {
-		e, err := m.NewEngine(EngineOptions{Slots: 9, PageTokens: 4, Pages: 200, Admit: 30, Longest: longest, Keep: true})
+		e, err := m.NewEngine(EngineOptions{Slots: 9, PageTokens: 4, Pages: 200, Admit: 30,
+			Longest: longest, Keep: true})
 		must(t, err)
 		if got := play(t, e, list, func() { spoil(e) }); differs(list, got, want) == "" {
 			t.Errorf("%s: nobody noticed", name)
@@ -349,8 +363,10 @@ func TestPrefixesFound(t *testing.T) {
 		for i := range 7 {
 			chat = append(chat, int32(13*turn+5*i+1)%97)
 		}
-		s := ask(&Request{Prompt: slices.Clone(chat), MaxNew: 6, Seed: uint64(turn), Sampling: Sampling{Temperature: 1}})[0]
-		if want := max(0, had-1); s.found != want { // the answer's last token was never passed through the model
+		s := ask(&Request{Prompt: slices.Clone(chat), MaxNew: 6, Seed: uint64(turn),
+			Sampling: Sampling{Temperature: 1}})[0]
+		// the answer's last token was never passed through the model
+		if want := max(0, had-1); s.found != want {
 			t.Errorf("turn %d: %d tokens were found, want %d", turn, s.found, want)
 		}
 		chat = append(chat, s.done[0].IDs...)
@@ -364,13 +380,16 @@ func TestPrefixesFound(t *testing.T) {
 		}
 		return &Request{Prompt: ids, Top: 2}
 	}
-	for i := range 4 { // one after the other: all of the question but its last token, which predicts the choice's first
+	// one after the other: all of the question but its last token, which predicts the choice's
+	// first
+	for i := range 4 {
 		if s, want := ask(choice(i, 3))[0], max(0, min(i, 1)*(len(question)-1)); s.found != want {
 			t.Errorf("choice %d: %d tokens were found, want %d", i, s.found, want)
 		}
 	}
 	if s := ask(choice(0, 3))[0]; s.found != len(question)+2 {
-		t.Errorf("the same choice again: %d tokens were found, want all but the last of %d", s.found, len(question)+3)
+		t.Errorf("the same choice again: %d tokens were found, want all but the last of %d",
+			s.found, len(question)+3)
 	}
 	question = chat[2:44] // together: the pages that the first fills
 	whole := len(question) / pt * pt
@@ -380,7 +399,8 @@ func TestPrefixesFound(t *testing.T) {
 		}
 	}
 	question = chat[3:45] // what was not ranked, or with fewer choices, is computed again
-	for i, r := range []*Request{{MaxNew: 3}, {Top: 1}, {Top: 2}, {Top: 1}, {Top: maxCachedTop + 1}, {MaxNew: 3}} {
+	for i, r := range []*Request{{MaxNew: 3}, {Top: 1}, {Top: 2}, {Top: 1}, {Top: maxCachedTop + 1},
+		{MaxNew: 3}} {
 		r.Prompt = question
 		want := [...]int{0, 0, 0, len(question) - 1, 0, len(question) - 1}[i]
 		if s := ask(r)[0]; s.found != want {
@@ -399,7 +419,8 @@ func TestPrefixesGiveWay(t *testing.T) {
 	list := traffic(rand.New(rand.NewPCG(5, 7)), m, 80, longest)
 	var first [2][]int
 	for i, keep := range []bool{false, true} {
-		e, err := m.NewEngine(EngineOptions{Slots: 6, PageTokens: 4, Pages: pagesFor(longest, 4) + 5, Longest: longest, Keep: keep})
+		e, err := m.NewEngine(EngineOptions{Slots: 6, PageTokens: 4,
+			Pages: pagesFor(longest, 4) + 5, Longest: longest, Keep: keep})
 		must(t, err)
 		steps := 0
 		first[i] = make([]int, len(list))
@@ -418,7 +439,8 @@ func TestPrefixesGiveWay(t *testing.T) {
 	earlier := 0
 	for j := range list {
 		if first[1][j] > first[0][j] {
-			t.Errorf("request %d begins in step %d, without kept pages in step %d", j, first[1][j], first[0][j])
+			t.Errorf("request %d begins in step %d, without kept pages in step %d", j, first[1][j],
+				first[0][j])
 		}
 		if first[1][j] < first[0][j] {
 			earlier++
@@ -438,7 +460,8 @@ func TestPrefixesOfOldWeights(t *testing.T) {
 	prompt := []int32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
 	answer := func(e *Engine, more func()) (story, error) {
 		var s story
-		r := &Request{Prompt: prompt, N: 1, MaxNew: 6, Ranked: true, Sampling: Sampling{Temperature: 1}, Seed: 4}
+		r := &Request{Prompt: prompt, N: 1, MaxNew: 6, Ranked: true,
+			Sampling: Sampling{Temperature: 1}, Seed: 4}
 		s.listen(r, false)
 		must(t, e.Submit(r))
 		for !e.Idle() {
@@ -454,7 +477,8 @@ func TestPrefixesOfOldWeights(t *testing.T) {
 	}
 	options := EngineOptions{Pages: 40, Longest: 40, Keep: true}
 	learn := func(m *Model, o *Optimizer) {
-		must(t, m.LogProbGrad([]Seq{Answer(prompt, 2)}, 1, func(l, _ [][]float32) (_, _ [][]float32, err error) { return l, nil, nil }))
+		must(t, m.LogProbGrad([]Seq{Answer(prompt, 2)}, 1,
+			func(l, _ [][]float32) (_, _ [][]float32, err error) { return l, nil, nil }))
 		_, _, err := o.step(1e-2)
 		must(t, err)
 	}
@@ -469,7 +493,8 @@ func TestPrefixesOfOldWeights(t *testing.T) {
 	base, err := New(be, c, Options{Seed: 3})
 	must(t, err)
 	defer base.Close()
-	adapted, err := base.Adapt(Options{Trainable: true, Seed: 5, LoRA: LoRA{Rank: 2, Targets: "all-linear"}})
+	adapted, err := base.Adapt(
+		Options{Trainable: true, Seed: 5, LoRA: LoRA{Rank: 2, Targets: "all-linear"}})
 	must(t, err)
 	defer adapted.Close()
 	adapting, err := NewOptimizer(adapted, AdamWConfig{Beta1: 0.9, Beta2: 0.95, Eps: 1e-8})
@@ -484,7 +509,8 @@ func TestPrefixesOfOldWeights(t *testing.T) {
 	}{
 		{"a step of the optimizer", student, func() { learn(student, optimizer) }},
 		{"CopyWeights", student, func() { must(t, student.CopyWeights(other)) }},
-		{"a step of adapters", adapted, func() { learn(adapted, adapting); learn(adapted, adapting) }},
+		{"a step of adapters", adapted,
+			func() { learn(adapted, adapting); learn(adapted, adapting) }},
 		{"Remerge", merged, func() { must(t, adapted.Remerge(merged)) }},
 		{"CopyWeights of the base", adapted, func() { must(t, base.CopyWeights(other)) }},
 	} {
@@ -521,14 +547,18 @@ func TestLongPromptsWait(t *testing.T) {
 	m := load(t, ref.New(), "qwen2_tied", Options{})
 	defer m.Close()
 	for _, keep := range []bool{false, true} {
-		e, err := m.NewEngine(EngineOptions{Slots: 3, PageTokens: 4, Pages: 100, Longest: 200, Admit: 10, Keep: keep})
+		e, err := m.NewEngine(EngineOptions{Slots: 3, PageTokens: 4, Pages: 100, Longest: 200,
+			Admit: 10, Keep: keep})
 		must(t, err)
 		long := make([]int32, 95)
 		for i := range long {
 			long[i] = int32(i*i+3) % 97
 		}
 		var others, steps, begins int
-		must(t, e.Submit(&Request{Prompt: []int32{1, 2, 3}, N: 2, MaxNew: 40, Token: func(int, Token) bool { others++; return true }}))
+		must(t,
+			e.Submit(
+				&Request{Prompt: []int32{1, 2, 3}, N: 2, MaxNew: 40,
+					Token: func(int, Token) bool { others++; return true }}))
 		must(t, e.Step())
 		must(t, e.Submit(&Request{Prompt: long, N: 1, MaxNew: 2, Token: func(int, Token) bool {
 			if begins == 0 {
@@ -540,7 +570,8 @@ func TestLongPromptsWait(t *testing.T) {
 			had, computed := others, e.computed
 			must(t, e.Step())
 			if most := e.computed - computed; most > 10 || steps < 19 && others != had+2 {
-				t.Errorf("step %d: %d tokens of a prompt are computed, others have %d new tokens", steps, most, others-had)
+				t.Errorf("step %d: %d tokens of a prompt are computed, others have %d new tokens",
+					steps, most, others-had)
 			}
 		}
 		if begins != 9 {
@@ -557,21 +588,26 @@ func TestLongPromptsChangeNoBit(t *testing.T) {
 	for _, o := range []struct {
 		cpu.Options
 		folder string
-	}{{cpu.Options{Workers: 1}, "qwen2_tied"}, {cpu.Options{Workers: 3}, "qwen2_tied"}, {cpu.Options{Workers: 2, Precision: cpu.BF16}, "qwen2_tied"},
-		{cpu.Options{}, "gemma3"}, {cpu.Options{}, "mistral_window"}, {cpu.Options{}, "smollm3"}, {cpu.Options{}, "granite"}} {
+	}{{cpu.Options{Workers: 1}, "qwen2_tied"}, {cpu.Options{Workers: 3}, "qwen2_tied"},
+		{cpu.Options{Workers: 2, Precision: cpu.BF16}, "qwen2_tied"},
+		{cpu.Options{}, "gemma3"}, {cpu.Options{}, "mistral_window"}, {cpu.Options{}, "smollm3"},
+		{cpu.Options{}, "granite"}} {
 		be, err := cpu.New(o.Options)
 		must(t, err)
 		m := load(t, be, o.folder, Options{})
-		list := []asked{{Request: Request{Prompt: make([]int32, 240), N: 2, MaxNew: 12, Ranked: true, Top: 2, Sampling: Sampling{Temperature: 1}}, echo: true}}
+		list := []asked{{Request: Request{Prompt: make([]int32, 240), N: 2, MaxNew: 12,
+			Ranked: true, Top: 2, Sampling: Sampling{Temperature: 1}}, echo: true}}
 		for i := range list[0].Prompt {
 			list[0].Prompt[i] = int32(i*i*i+5*i) % 97
 		}
 		want := alone(t, m, list, 256)
 		for _, admit := range []int{1, 17, 100, 120, 239} {
-			e, err := m.NewEngine(EngineOptions{PageTokens: 16, Pages: 40, Longest: 256, Admit: admit})
+			e, err := m.NewEngine(EngineOptions{PageTokens: 16, Pages: 40, Longest: 256,
+				Admit: admit})
 			must(t, err)
 			if diff := differs(list, play(t, e, list, nil), want); diff != "" {
-				t.Errorf("%s, %d workers, %d tokens at a time: %s", be.Name(), o.Workers, admit, diff)
+				t.Errorf("%s, %d workers, %d tokens at a time: %s", be.Name(), o.Workers, admit,
+					diff)
 			}
 			e.Close()
 		}

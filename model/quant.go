@@ -26,7 +26,8 @@ func quantClass(name string) (compute.Class, error) {
 	case compute.Q4.String():
 		return compute.Q4, nil
 	}
-	return 0, fmt.Errorf("model: frozen weights in %q: use %s, %v or %v", name, Native, compute.Q8, compute.Q4)
+	return 0, fmt.Errorf("model: frozen weights in %q: use %s, %v or %v", name, Native, compute.Q8,
+		compute.Q4)
 }
 
 // checkQuant reports why o.Quant is not possible for these parameters on be.
@@ -38,7 +39,8 @@ func checkQuant(be compute.Backend, params []*compute.Param, o Options) error {
 	case o.Trainable:
 		return fmt.Errorf("model: weights in %v are frozen, and all are to be trained: train LoRA adapters on them, or keep them %s", class, Native)
 	case be.Element(class) == 0:
-		return fmt.Errorf("model: %s keeps no weights in %v: compute on the CPU, or keep them %s", be.Name(), class, Native)
+		return fmt.Errorf("model: %s keeps no weights in %v: compute on the CPU, or keep them %s",
+			be.Name(), class, Native)
 	}
 	for _, p := range params {
 		if weightClass(p, o).Quantised() && p.Cols%compute.QuantBlock != 0 {

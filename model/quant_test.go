@@ -24,7 +24,8 @@ func TestQuantBase(t *testing.T) {
 		if be.Element(compute.Q8) == 0 {
 			t.Skipf("%s has no weights in blocks", be.Name())
 		}
-		for _, arch := range []string{"Llama", "Qwen2", "Gemma3"} { // with head norms and an activation of its own
+		// with head norms and an activation of its own
+		for _, arch := range []string{"Llama", "Qwen2", "Gemma3"} {
 			for _, quant := range []string{"q8_0", "q4_0"} {
 				var results [2][][]float32
 				var answers [2][][]Completion
@@ -39,7 +40,8 @@ func TestQuantBase(t *testing.T) {
 					}
 				}
 				if want := 7*2 + 2; differ < want-1 { // every matrix; tied weights are one less
-					t.Fatalf("%s: %d tensors were rounded, want %d or one less", quant, differ, want)
+					t.Fatalf("%s: %d tensors were rounded, want %d or one less", quant, differ,
+						want)
 				}
 				must(t, native.CopyWeights(blocks))
 				seqs := seqsOf(50, 9, 21, 40)
@@ -48,16 +50,23 @@ func TestQuantBase(t *testing.T) {
 					l := LoRA{Rank: 4}
 					lm, err := base.Adapt(Options{Trainable: true, LoRA: l, Seed: 5})
 					must(t, err)
-					scorer, err := base.Adapt(Options{Kind: Scorer, Trainable: true, LoRA: l, Seed: 6, ScoreInit: 1})
+					scorer, err := base.Adapt(
+						Options{Kind: Scorer, Trainable: true, LoRA: l, Seed: 6, ScoreInit: 1})
 					must(t, err)
 					for _, m := range []*Model{lm, scorer} {
-						opt, err := NewOptimizer(m, AdamWConfig{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8})
+						opt, err := NewOptimizer(m,
+							AdamWConfig{Beta1: 0.9, Beta2: 0.999, Eps: 1e-8})
 						must(t, err)
 						for range 2 {
 							if m == lm {
-								must(t, lm.LogProbGrad(seqs, 0.7, func(logp, ent [][]float32) (_, _ [][]float32, err error) { return logp, nil, nil }))
+								must(t, lm.LogProbGrad(seqs, 0.7,
+									func(logp, ent [][]float32) (_, _ [][]float32,
+										err error) {
+										return logp, nil, nil
+									}))
 							} else {
-								must(t, scorer.ScoreGrad(seqs, func(s []float32) ([]float32, error) { return s, nil }))
+								must(t, scorer.ScoreGrad(seqs,
+									func(s []float32) ([]float32, error) { return s, nil }))
 							}
 							_, _, err = opt.step(0.05)
 							must(t, err)
@@ -69,7 +78,10 @@ func TestQuantBase(t *testing.T) {
 					was, _, err := base.LogProbs(seqs, 0.7)
 					must(t, err)
 					keep(was...)
-					answers[i], err = lm.Generate([][]int32{seqs[0].IDs, seqs[1].IDs}, []uint64{0, 1}, SampleOptions{N: 2, MaxNew: 9, Sampling: compute.Sampling{Temperature: 0.9}, Seed: 42}, nil)
+					answers[i], err = lm.Generate([][]int32{seqs[0].IDs, seqs[1].IDs},
+						[]uint64{0, 1},
+						SampleOptions{N: 2, MaxNew: 9, Sampling: compute.Sampling{Temperature: 0.9},
+							Seed: 42}, nil)
 					must(t, err)
 					merged, err := lm.Merged()
 					must(t, err)
@@ -81,7 +93,8 @@ func TestQuantBase(t *testing.T) {
 					}
 				}
 				for i := range results[0] {
-					same(t, fmt.Sprintf("%s %s: result %d", arch, quant, i), results[0][i], results[1][i])
+					same(t, fmt.Sprintf("%s %s: result %d", arch, quant, i), results[0][i],
+						results[1][i])
 				}
 				sameCompletions(t, arch+" "+quant, answers[0], answers[1])
 				must(t, blocks.Close())
@@ -100,14 +113,17 @@ func TestQuantPlan(t *testing.T) {
 		defer be.Close()
 		c := inBlocks("Llama")
 		c.Vocab, c.FFN = 512, 256
-		for quant, most := range map[string]float64{"q8_0": 1.07, "q4_0": 1.07 * 0.8} { // half of the parameters are embedding and head
+		// half of the parameters are embedding and head
+		for quant, most := range map[string]float64{"q8_0": 1.07, "q4_0": 1.07 * 0.8} {
 			before, _ := be.Memory()
 			m, err := New(be, c, Options{Quant: quant})
 			must(t, err)
 			in, _ := be.Memory()
 			p := c.Plan(be, PlanOptions{Quant: quant})
-			if p.Weights != in-before || p.Copies != 0 || float64(p.Weights) > most*float64(c.ParamCount(LM))+4*64*5 {
-				t.Errorf("%s %s: %d bytes, planned %d and %d of copies, of %d parameters", precision, quant, in-before, p.Weights, p.Copies, c.ParamCount(LM))
+			if p.Weights != in-before || p.Copies != 0 ||
+				float64(p.Weights) > most*float64(c.ParamCount(LM))+4*64*5 {
+				t.Errorf("%s %s: %d bytes, planned %d and %d of copies, of %d parameters",
+					precision, quant, in-before, p.Weights, p.Copies, c.ParamCount(LM))
 			}
 			must(t, m.Close())
 		}
@@ -137,7 +153,8 @@ func TestQuantLoad(t *testing.T) {
 	must(t, err)
 	defer whole.Close()
 	must(t, whole.Save(dir(at).create, "", 0))
-	for _, o := range []Options{{Quant: "q8_0"}, {Trainable: true, LoRA: LoRA{Rank: 2, Base: "q8_0"}}} {
+	for _, o := range []Options{{Quant: "q8_0"},
+		{Trainable: true, LoRA: LoRA{Rank: 2, Base: "q8_0"}}} {
 		m, err := Load(be, at, o)
 		must(t, err)
 		embed := m.embed
@@ -147,7 +164,8 @@ func TestQuantLoad(t *testing.T) {
 		same(t, "the first block of the embedding", x[:32], want[:32])
 		must(t, m.Close())
 	}
-	if _, err := Load(be, at, Options{Quant: "q8_0", Trainable: true}); err == nil || !strings.Contains(err.Error(), "are frozen, and all are to be trained") {
+	if _, err := Load(be, at, Options{Quant: "q8_0", Trainable: true}); err == nil ||
+		!strings.Contains(err.Error(), "are frozen, and all are to be trained") {
 		t.Errorf("trained in full: %v", err)
 	}
 }

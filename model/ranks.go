@@ -44,7 +44,8 @@ func (m *Model) share(seqs []Seq) (byRank [][]int) {
 
 // everyRank computes this rank's share of seqs and returns the rows of all sequences. compute
 // returns one row of numbers for each of its sequences; rows may differ in length.
-func (m *Model) everyRank(what string, seqs []Seq, compute func(mine []Seq) ([][]float32, error)) ([][]float32, error) {
+func (m *Model) everyRank(what string, seqs []Seq,
+	compute func(mine []Seq) ([][]float32, error)) ([][]float32, error) {
 	byRank := m.share(seqs)
 	mine, err := compute(Pick(seqs, byRank[m.ranks.Rank()]))
 	if err != nil {
@@ -101,13 +102,15 @@ func takeWords(b []byte) (words, rest []byte, err error) {
 // GenerateAll is Generate with the prompts divided among the ranks. If o.Stop of any rank returns
 // true, the call ends on all ranks. o.Token is called for this rank's tokens only; progress gets
 // this rank's number of tokens times the number of ranks.
-func (m *Model) GenerateAll(prompts [][]int32, rows []uint64, o SampleOptions, progress func(tokens int)) ([][]Completion, error) {
+func (m *Model) GenerateAll(prompts [][]int32, rows []uint64, o SampleOptions,
+	progress func(tokens int)) ([][]Completion, error) {
 	n := m.ranks.Size()
 	if n == 1 {
 		return m.Generate(prompts, rows, o, progress)
 	}
 	if len(rows) != len(prompts) {
-		return nil, fmt.Errorf("model: generate: %d row keys for %d prompts", len(rows), len(prompts))
+		return nil, fmt.Errorf("model: generate: %d row keys for %d prompts", len(rows),
+			len(prompts))
 	}
 	of := func(r int) (lo, hi int) { return r * len(prompts) / n, (r + 1) * len(prompts) / n }
 	lo, hi := of(m.ranks.Rank())

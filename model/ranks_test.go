@@ -42,7 +42,8 @@ func TestShareOfRanks(t *testing.T) {
 				if own > rows/ranks+longest {
 					t.Errorf("%d ranks: rank %d has %d of %d tokens", ranks, r, own, rows)
 				}
-				if r > 0 && len(mine) > 0 && mine[0] > 0 && sharePrompt(seqs[mine[0]-1], seqs[mine[0]]) {
+				if r > 0 && len(mine) > 0 && mine[0] > 0 &&
+					sharePrompt(seqs[mine[0]-1], seqs[mine[0]]) {
 					t.Errorf("%d ranks: a prompt is torn before sequence %d", ranks, mine[0])
 				}
 			}
@@ -65,8 +66,10 @@ func allOf(n int) (all []int) {
 // Answers come out as they went in; a message that is cut short anywhere is an error.
 func TestCompletionsAsBytes(t *testing.T) {
 	want := [][]Completion{
-		{{IDs: []int32{5, 1}, Logp: []float32{-0.5, float32(-1e-30)}}, {IDs: []int32{7}, Logp: []float32{0}, Truncated: true}},
-		{{IDs: []int32{}, Logp: []float32{}}, {IDs: []int32{1, 2, 3}, Logp: []float32{-1, -2, -3}, Truncated: true}},
+		{{IDs: []int32{5, 1}, Logp: []float32{-0.5, float32(-1e-30)}},
+			{IDs: []int32{7}, Logp: []float32{0}, Truncated: true}},
+		{{IDs: []int32{}, Logp: []float32{}},
+			{IDs: []int32{1, 2, 3}, Logp: []float32{-1, -2, -3}, Truncated: true}},
 	}
 	raw := packCompletions(want, false)
 	got := make([][]Completion, 2)
@@ -92,7 +95,9 @@ func TestSplitRefuses(t *testing.T) {
 			t.Errorf("%d shards: no error", shards)
 		}
 	}
-	if err := m.Split(nil, 4); err != nil || m.Shards() != 4 || m.Shard(4, 6) != 2 || m.Shard(5, 6) != 3 {
-		t.Errorf("%v, %d shards, items 4 and 5 of 6 in %d and %d", err, m.Shards(), m.Shard(4, 6), m.Shard(5, 6))
+	if err := m.Split(nil, 4); err != nil || m.Shards() != 4 || m.Shard(4, 6) != 2 ||
+		m.Shard(5, 6) != 3 {
+		t.Errorf("%v, %d shards, items 4 and 5 of 6 in %d and %d", err, m.Shards(), m.Shard(4, 6),
+			m.Shard(5, 6))
 	}
 }

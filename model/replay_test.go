@@ -36,7 +36,8 @@ func (m *multiple) CacheWrite(cache, x compute.Tensor, width int, slots []int32)
 	m.Backend.CacheWrite(cache, x, width, slots)
 }
 
-func (m *multiple) AttentionDecode(o, q, k, v compute.Tensor, a compute.AttnShape, pages compute.Pages) {
+func (m *multiple) AttentionDecode(o, q, k, v compute.Tensor, a compute.AttnShape,
+	pages compute.Pages) {
 	if len(pages.Len)%m.rows != 0 {
 		m.t.Errorf("a step of %d rows, not a multiple of %d", len(pages.Len), m.rows)
 	}
@@ -61,11 +62,13 @@ func TestGenerateFilledUp(t *testing.T) {
 					if want == nil {
 						want = got
 					}
-					sameCompletions(t, fmt.Sprintf("multiples of %d, %d slots, pages of %d", n, slots, page), got, want)
+					sameCompletions(t, fmt.Sprintf("multiples of %d, %d slots, pages of %d", n,
+						slots, page), got, want)
 				}
 			}
 			if keys := len(filled.keys); keys > pagesFor(16, n) {
-				t.Errorf("multiples of %d: %d keys of Repeat, at most %d wanted", n, keys, pagesFor(16, n))
+				t.Errorf("multiples of %d: %d keys of Repeat, at most %d wanted", n, keys,
+					pagesFor(16, n))
 			}
 			must(t, m.Close())
 		}
@@ -111,7 +114,8 @@ func (d *dry) AttentionDecode(_, _, _, _ compute.Tensor, _ compute.AttnShape, p 
 	d.width = (pages + 63) / 64
 }
 
-func (d *dry) Sample(ids []int32, _ []float32, _ compute.Tensor, _ *compute.Param, _ compute.Sampling, u []float64) {
+func (d *dry) Sample(ids []int32, _ []float32, _ compute.Tensor, _ *compute.Param,
+	_ compute.Sampling, u []float64) {
 	for r, u := range u {
 		at, ok := d.drawn[u]
 		if !ok {
@@ -167,7 +171,8 @@ func TestReplayShare(t *testing.T) {
 		texts, rows = append(texts, make([]int32, 20+rng.IntN(200))), append(rows, uint64(p))
 		for s := range each {
 			for token := range most {
-				drawn[philox.Float64(1, philox.Rollout, 1, uint64(p<<16|s), uint64(token))] = draw{p*each + s, token}
+				drawn[philox.Float64(1, philox.Rollout, 1, uint64(p<<16|s), uint64(token))] = draw{
+					p*each + s, token}
 			}
 		}
 	}
@@ -175,7 +180,8 @@ func TestReplayShare(t *testing.T) {
 	must(t, err)
 	defer be.Close()
 	share := func(slots, multiple int) (first, second float64) {
-		d := &dry{Backend: be, multiple: multiple, lengths: lengths, drawn: drawn, known: map[string]*repeat{}}
+		d := &dry{Backend: be, multiple: multiple, lengths: lengths, drawn: drawn,
+			known: map[string]*repeat{}}
 		c := tiny("Qwen2")
 		c.Layers, c.MaxPosition = 1, 1024
 		m, err := New(d, c, Options{})
@@ -184,12 +190,15 @@ func TestReplayShare(t *testing.T) {
 		var shares []float64
 		for range 2 {
 			d.steps, d.replayed = 0, 0
-			out, err := m.Generate(texts, rows, SampleOptions{N: each, MaxNew: most, EOS: []int32{1}, Seed: 1, Step: 1, Slots: slots, Sampling: Sampling{Temperature: 1}}, nil)
+			out, err := m.Generate(texts, rows,
+				SampleOptions{N: each, MaxNew: most, EOS: []int32{1}, Seed: 1, Step: 1,
+					Slots: slots, Sampling: Sampling{Temperature: 1}}, nil)
 			must(t, err)
 			for p := range out {
 				for s, c := range out[p] {
 					if len(c.IDs) != lengths[p*each+s] {
-						t.Fatalf("prompt %d, sample %d: %d tokens, want %d", p, s, len(c.IDs), lengths[p*each+s])
+						t.Fatalf("prompt %d, sample %d: %d tokens, want %d", p, s, len(c.IDs),
+							lengths[p*each+s])
 					}
 				}
 			}

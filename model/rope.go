@@ -33,10 +33,13 @@ type RopeScaling struct {
 // ropeKeys are the keys of rope_parameters by type, beside those that all have.
 var ropeKeys = map[string][]string{
 	// of no effect, as in transformers
-	"default": {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
-	"llama3":  {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
-	"linear":  {"factor"},
-	"yarn":    {"factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"},
+	"default": {"factor", "low_freq_factor", "high_freq_factor",
+		"original_max_position_embeddings"},
+	"llama3": {"factor", "low_freq_factor", "high_freq_factor",
+		"original_max_position_embeddings"},
+	"linear": {"factor"},
+	"yarn": {"factor", "original_max_position_embeddings", "attention_factor", "beta_fast",
+		"beta_slow", "mscale", "mscale_all_dim", "truncate"},
 }
 
 // rope reads the rotary settings: rope_parameters of transformers 5, one for all layers or
@@ -65,7 +68,8 @@ func (r *reader) rope(c *Config, fam family) {
 		for _, kind := range slices.Sorted(maps.Keys(raw)) {
 			v, given := s.get(kind)
 			if kind != "full_attention" && kind != "sliding_attention" {
-				s.fail("key %q: %w: unknown: expected full_attention and sliding_attention", kind, ErrUnsupported)
+				s.fail("key %q: %w: unknown: expected full_attention and sliding_attention", kind,
+					ErrUnsupported)
 				break
 			}
 			if !given {
@@ -81,7 +85,8 @@ func (r *reader) rope(c *Config, fam family) {
 			if kind == "full_attention" {
 				c.RopeTheta, c.RopeScaling = theta, scaling
 			} else if c.LocalTheta = of.float("rope_theta", c.LocalTheta); scaling != nil {
-				of.fail("key \"rope_type\": %w: only full_attention has scaled positions", ErrUnsupported)
+				of.fail("key \"rope_type\": %w: only full_attention has scaled positions",
+					ErrUnsupported)
 			}
 			if of.err != nil {
 				s.fail("key %q: %w", kind, of.err)
@@ -128,7 +133,8 @@ func (s *reader) ropeOf(c *Config, theta float64) (float64, *RopeScaling) {
 		case k == "rope_theta" || k == "rope_type" || k == "type" || slices.Contains(known, k):
 		case k == "partial_rotary_factor":
 			if s.float(k, 1) != 1 {
-				s.fail("key %q: %s: %w: only full rotation is implemented", k, s.raw[k], ErrUnsupported)
+				s.fail("key %q: %s: %w: only full rotation is implemented", k, s.raw[k],
+					ErrUnsupported)
 			}
 		default:
 			s.fail("key %q: %w: unknown to the rope type %s", k, ErrUnsupported, kind)
@@ -139,7 +145,8 @@ func (s *reader) ropeOf(c *Config, theta float64) (float64, *RopeScaling) {
 
 // yarn reads the settings of yarn, with transformers' defaults.
 func (s *reader) yarn(c *Config) *RopeScaling {
-	y := &RopeScaling{Type: "yarn", OriginalMaxPosition: s.int("original_max_position_embeddings", c.MaxPosition)}
+	y := &RopeScaling{Type: "yarn",
+		OriginalMaxPosition: s.int("original_max_position_embeddings", c.MaxPosition)}
 	y.Factor = s.float("factor", float64(c.MaxPosition)/float64(max(1, y.OriginalMaxPosition)))
 	y.BetaFast, y.BetaSlow = s.float("beta_fast", 32), s.float("beta_slow", 1)
 	y.Exact = !s.bool("truncate", true)
@@ -163,18 +170,24 @@ func (s *RopeScaling) encode() map[string]any {
 	case "linear":
 		return map[string]any{"rope_type": s.Type, "factor": s.Factor}
 	case "yarn":
-		return map[string]any{"rope_type": s.Type, "factor": s.Factor, "original_max_position_embeddings": s.OriginalMaxPosition,
-			"attention_factor": s.AttentionFactor, "beta_fast": s.BetaFast, "beta_slow": s.BetaSlow, "truncate": !s.Exact}
+		return map[string]any{"rope_type": s.Type, "factor": s.Factor,
+			"original_max_position_embeddings": s.OriginalMaxPosition,
+			"attention_factor":                 s.AttentionFactor, "beta_fast": s.BetaFast,
+			"beta_slow": s.BetaSlow,
+			"truncate":  !s.Exact}
 	}
-	return map[string]any{"rope_type": "llama3", "factor": s.Factor, "low_freq_factor": s.LowFreqFactor,
-		"high_freq_factor": s.HighFreqFactor, "original_max_position_embeddings": s.OriginalMaxPosition}
+	return map[string]any{"rope_type": "llama3", "factor": s.Factor,
+		"low_freq_factor":                  s.LowFreqFactor,
+		"high_freq_factor":                 s.HighFreqFactor,
+		"original_max_position_embeddings": s.OriginalMaxPosition}
 }
 
 func (s *RopeScaling) validate() error {
 	original := s.OriginalMaxPosition >= 1 && s.OriginalMaxPosition <= 1<<26
 	switch factor := s.Factor >= 1 && s.Factor <= 1e6; s.Type {
 	case "", "llama3":
-		if !factor || !(s.LowFreqFactor > 0 && s.LowFreqFactor < s.HighFreqFactor && s.HighFreqFactor <= 1e6) || !original {
+		if !factor || !(s.LowFreqFactor > 0 && s.LowFreqFactor < s.HighFreqFactor &&
+			s.HighFreqFactor <= 1e6) || !original {
 			return fmt.Errorf("rope scaling llama3: factor %g, low_freq_factor %g, high_freq_factor %g, original_max_position_embeddings %d: expected factor >= 1, 0 < low_freq_factor < high_freq_factor and a positive original_max_position_embeddings", s.Factor, s.LowFreqFactor, s.HighFreqFactor, s.OriginalMaxPosition)
 		}
 	case "linear":
@@ -182,12 +195,15 @@ func (s *RopeScaling) validate() error {
 			return fmt.Errorf("rope scaling linear: factor %g: expected at least 1", s.Factor)
 		}
 	case "yarn":
-		if !factor || !original || !(s.BetaSlow > 0 && s.BetaSlow <= s.BetaFast && s.BetaFast <= 1e6) || !(s.AttentionFactor > 0 && s.AttentionFactor <= 1e3) {
+		if !factor || !original ||
+			!(s.BetaSlow > 0 && s.BetaSlow <= s.BetaFast && s.BetaFast <= 1e6) ||
+			!(s.AttentionFactor > 0 && s.AttentionFactor <= 1e3) {
 			return fmt.Errorf("rope scaling yarn: factor %g, original_max_position_embeddings %d, beta_slow %g, beta_fast %g, attention factor %g: expected factor >= 1, 0 < beta_slow <= beta_fast, and positive numbers",
 				s.Factor, s.OriginalMaxPosition, s.BetaSlow, s.BetaFast, s.AttentionFactor)
 		}
 	default:
-		return fmt.Errorf("rope scaling %q: %w: use %s", s.Type, ErrUnsupported, strings.Join([]string{"linear", "llama3", "yarn"}, ", "))
+		return fmt.Errorf("rope scaling %q: %w: use %s", s.Type, ErrUnsupported,
+			strings.Join([]string{"linear", "llama3", "yarn"}, ", "))
 	}
 	return nil
 }
@@ -218,12 +234,15 @@ func (r rope) scaled(e int) float64 {
 		return f/s.Factor*ramp + f*(1-ramp)
 	}
 	wave := 2 * math.Pi / f
-	low, high := float64(s.OriginalMaxPosition)/s.LowFreqFactor, float64(s.OriginalMaxPosition)/s.HighFreqFactor
+	low, high :=
+		float64(s.OriginalMaxPosition)/s.LowFreqFactor,
+		float64(s.OriginalMaxPosition)/s.HighFreqFactor
 	switch {
 	case wave > low:
 		f /= s.Factor
 	case wave >= high:
-		t := (float64(s.OriginalMaxPosition)/wave - s.LowFreqFactor) / (s.HighFreqFactor - s.LowFreqFactor)
+		t := (float64(s.OriginalMaxPosition)/wave - s.LowFreqFactor) /
+			(s.HighFreqFactor - s.LowFreqFactor)
 		f = (1-t)*f/s.Factor + t*f
 	}
 	return f
@@ -234,7 +253,8 @@ func (r rope) scaled(e int) float64 {
 func (r rope) ramp(e int) float64 {
 	s := r.scaling
 	pair := func(turns float64) float64 { // that turns so often within the original positions
-		return float64(r.headDim) * math.Log(float64(s.OriginalMaxPosition)/(turns*2*math.Pi)) / (2 * math.Log(r.theta))
+		return float64(r.headDim) * math.Log(float64(s.OriginalMaxPosition)/(turns*2*math.Pi)) /
+			(2 * math.Log(r.theta))
 	}
 	low, high := pair(s.BetaFast), pair(s.BetaSlow)
 	if !s.Exact {

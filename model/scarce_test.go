@@ -74,7 +74,8 @@ func TestEngineShortOfMemory(t *testing.T) {
 				audit(t, e)
 				used := be.used
 				if must(t, e.take(e.reserved)); be.used != used {
-					t.Fatalf("room for %d: the engine has not what it says it has: %+v", room, e.reserved)
+					t.Fatalf("room for %d: the engine has not what it says it has: %+v", room,
+						e.reserved)
 				}
 			})
 			be.most = 0
@@ -88,7 +89,10 @@ func TestEngineShortOfMemory(t *testing.T) {
 					rest, g, w = append(rest, a), append(g, got[i]), append(w, want[i])
 				case !errors.Is(failed[i], ErrMemory):
 					t.Errorf("request %d: %v", i, failed[i])
-				case got[i].echo != nil || slices.ContainsFunc(got[i].told, func(x []Token) bool { return x != nil }) || slices.ContainsFunc(got[i].done, func(c Completion) bool { return c.IDs != nil || c.Truncated }):
+				case got[i].echo != nil ||
+					slices.ContainsFunc(got[i].told, func(x []Token) bool { return x != nil }) ||
+					slices.ContainsFunc(got[i].done,
+						func(c Completion) bool { return c.IDs != nil || c.Truncated }):
 					t.Errorf("request %d failed and was told %+v", i, got[i])
 				}
 			}
@@ -103,7 +107,8 @@ func TestEngineShortOfMemory(t *testing.T) {
 		}
 		t.Logf("%+v: from %d to %d of %d requests fail", o, fewest, most, len(list))
 		if fewest > 0 || most < len(list)/2 {
-			t.Errorf("%+v: from %d to %d of %d requests fail: the test shows little", o, fewest, most, len(list))
+			t.Errorf("%+v: from %d to %d of %d requests fail: the test shows little", o, fewest,
+				most, len(list))
 		}
 	}
 }
@@ -120,7 +125,8 @@ func TestEngineFailsOne(t *testing.T) {
 	told := map[string]int{}
 	submit := func(name string, prompt []int32, failed func(error)) {
 		must(t, e.Submit(&Request{Prompt: prompt, N: 2, MaxNew: 5, Failed: failed,
-			Token: func(int, Token) bool { told[name]++; return true }, Done: func(int, Completion) { told[name+" done"]++ }}))
+			Token: func(int, Token) bool { told[name]++; return true },
+			Done:  func(int, Completion) { told[name+" done"]++ }}))
 	}
 	fail := func(err error) {
 		if told["failed"]++; !errors.Is(err, ErrMemory) {
@@ -137,7 +143,8 @@ func TestEngineFailsOne(t *testing.T) {
 		audit(t, e)
 	}
 	drained(t, e)
-	if want := map[string]int{"before": 10, "before done": 2, "after": 10, "after done": 2, "failed": 1}; !equal(told, want) {
+	if want := map[string]int{"before": 10, "before done": 2, "after": 10, "after done": 2,
+		"failed": 1}; !equal(told, want) {
 		t.Errorf("told %v, want %v", told, want)
 	}
 	be.most = 0
@@ -181,7 +188,8 @@ func TestEngineFailsOne(t *testing.T) {
 	m.ws.free()
 	be.most = open - 1
 	if _, err := m.NewEngine(o); !errors.Is(err, ErrMemory) || be.used != before {
-		t.Errorf("an engine with one element too little: %v, %d elements are in use, before %d", err, be.used, before)
+		t.Errorf("an engine with one element too little: %v, %d elements are in use, before %d",
+			err, be.used, before)
 	}
 
 	be.most = 0

@@ -23,7 +23,9 @@ func (s Schedule) Validate() error {
 		return fmt.Errorf("model: schedule %q: expected constant, cosine or linear", s.Kind)
 	}
 	if s.Warmup < 0 || !(s.Floor >= 0 && s.Floor <= 1) {
-		return fmt.Errorf("model: schedule: warm-up of %d steps, floor %g: expected at least 0, and 0 to 1", s.Warmup, s.Floor)
+		return fmt.Errorf(
+			"model: schedule: warm-up of %d steps, floor %g: expected at least 0, and 0 to 1",
+			s.Warmup, s.Floor)
 	}
 	if (s.Kind == "cosine" || s.Kind == "linear") && s.Total <= s.Warmup {
 		return fmt.Errorf("model: schedule %q: a run of %d steps has a warm-up of %d, and the rate falls after it: more steps, or a lower optim.lr_warmup_steps", s.Kind, s.Total, s.Warmup)

@@ -27,7 +27,8 @@ func conversations(r *rand.Rand, n, vocab int) (seqs []Seq) {
 			from := len(s.IDs)
 			s.IDs = append(s.IDs, tokens(1+r.IntN(6))...)
 			s.Spans = append(s.Spans, Span{from, len(s.IDs)})
-			s.IDs = append(s.IDs, tokens(r.IntN(9))...) // none: two spans that touch, or nothing behind the last
+			// none: two spans that touch, or nothing behind the last
+			s.IDs = append(s.IDs, tokens(r.IntN(9))...)
 		}
 		seqs = append(seqs, s)
 	}
@@ -39,7 +40,8 @@ func conversations(r *rand.Rand, n, vocab int) (seqs []Seq) {
 // rounding of sums.
 func TestSpansAreSequences(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	whole := append(conversations(r, 12, 29), Answer([]int32{3, 4, 5}, 3)) // and an answer of no tokens
+	// and an answer of no tokens
+	whole := append(conversations(r, 12, 29), Answer([]int32{3, 4, 5}, 3))
 	var parts []Seq
 	var of []int // [parts] its sequence
 	for s, seq := range whole {
@@ -66,13 +68,17 @@ func TestSpansAreSequences(t *testing.T) {
 			}
 			for s := range whole {
 				if len(logp[s]) != whole[s].Trained() {
-					t.Fatalf("%s: sequence %d has %d log-probabilities for %d trained tokens", arch, s, len(logp[s]), whole[s].Trained())
+					t.Fatalf("%s: sequence %d has %d log-probabilities for %d trained tokens", arch,
+						s, len(logp[s]), whole[s].Trained())
 				}
 				same(t, "log-probability", logp[s], joined(partLogp)[s])
 				same(t, "entropy", ent[s], joined(partEnt)[s])
 			}
 			// Of p times log-probabilities and entropies the gradient is another for each token.
-			pull := func(logp, ent [][]float32) (_, _ [][]float32, err error) { return logp, ent, nil }
+			pull := func(logp, ent [][]float32) (_, _ [][]float32, err error) {
+				return logp, ent,
+					nil
+			}
 			grads := func(seqs []Seq) (out [][]float32) {
 				must(t, m.LogProbGrad(seqs, 0.8, pull))
 				for _, p := range m.params {
@@ -115,14 +121,16 @@ func TestContextIsNotTrained(t *testing.T) {
 	other.IDs[5] = 20
 	got, _, err := m.LogProbs([]Seq{other}, 1)
 	must(t, err)
-	if len(got[0]) != 4 || !slices.Equal(got[0][:2], want[0][:2]) || got[0][2] == want[0][2] || got[0][3] == want[0][3] {
+	if len(got[0]) != 4 || !slices.Equal(got[0][:2], want[0][:2]) || got[0][2] == want[0][2] ||
+		got[0][3] == want[0][3] {
 		t.Errorf("log-probabilities %v, with another token of context %v", want[0], got[0])
 	}
 }
 
 func TestUpto(t *testing.T) {
 	s := Seq{[]int32{1, 2, 3, 4, 5, 6, 7, 8}, []Span{{2, 4}, {6, 8}}}
-	for n, want := range map[int][]Span{9: {{2, 4}, {6, 8}}, 8: {{2, 4}, {6, 8}}, 7: {{2, 4}, {6, 7}}, 6: {{2, 4}}, 3: {{2, 3}}, 2: {{2, 2}}} {
+	for n, want := range map[int][]Span{9: {{2, 4}, {6, 8}}, 8: {{2, 4}, {6, 8}},
+		7: {{2, 4}, {6, 7}}, 6: {{2, 4}}, 3: {{2, 3}}, 2: {{2, 2}}} {
 		got := s.Upto(n)
 		if len(got.IDs) != min(n, 8) || !slices.Equal(got.Spans, want) {
 			t.Errorf("up to %d: %v, want %v", n, got, want)
@@ -131,7 +139,8 @@ func TestUpto(t *testing.T) {
 			t.Errorf("up to %d: %v", n, err)
 		}
 	}
-	if s.Prompt() != 2 || s.Trained() != 4 || len(s.Response()) != 6 || (Seq{IDs: s.IDs}).Prompt() != 0 {
+	if s.Prompt() != 2 || s.Trained() != 4 || len(s.Response()) != 6 ||
+		(Seq{IDs: s.IDs}).Prompt() != 0 {
 		t.Errorf("%d, %d, %v", s.Prompt(), s.Trained(), s.Response())
 	}
 }
@@ -141,7 +150,8 @@ func TestWrongSpans(t *testing.T) {
 	must(t, err)
 	defer m.Close()
 	ids := []int32{1, 2, 3, 4, 5, 6}
-	const first, rule = "expected at least one, since the first response token is predicted from it", "expected spans that ascend, overlap nowhere and are not empty"
+	const first, rule = "expected at least one, since the first response token is predicted from it",
+		"expected spans that ascend, overlap nowhere and are not empty"
 	for _, c := range []struct {
 		spans []Span
 		want  string

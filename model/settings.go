@@ -20,19 +20,22 @@ type OptimSettings struct {
 // DefaultOptim is the paper's optimizer (arXiv 2511.10643, appendix): AdamW with
 // betas 0.9 and 0.999, weight decay 0.01, a constant learning rate.
 func DefaultOptim() OptimSettings {
-	return OptimSettings{LR: 1e-6, LRScheduler: "constant", Beta1: 0.9, Beta2: 0.999, Eps: 1e-8, WeightDecay: 0.01, Moments: "float32"}
+	return OptimSettings{LR: 1e-6, LRScheduler: "constant", Beta1: 0.9, Beta2: 0.999, Eps: 1e-8,
+		WeightDecay: 0.01, Moments: "float32"}
 }
 
 // AdamW is the optimizer that the settings describe. Gradients are clipped to a global norm
 // of clip, 0 is no clipping; the learning rate is scheduled over total optimizer steps.
 func (o OptimSettings) AdamW(clip float64, total int) AdamWConfig {
-	return AdamWConfig{LR: o.Schedule(total), Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, WeightDecay: o.WeightDecay,
-		ClipNorm: clip, Moments8: o.Moments == "8bit", Offload: o.Offload}
+	return AdamWConfig{LR: o.Schedule(total), Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps,
+		WeightDecay: o.WeightDecay,
+		ClipNorm:    clip, Moments8: o.Moments == "8bit", Offload: o.Offload}
 }
 
 // Schedule is the learning rate over total optimizer steps.
 func (o OptimSettings) Schedule(total int) Schedule {
-	return Schedule{Peak: o.LR, Kind: o.LRScheduler, Warmup: o.WarmupSteps, Total: total, Floor: o.MinLRRatio}
+	return Schedule{Peak: o.LR, Kind: o.LRScheduler, Warmup: o.WarmupSteps, Total: total,
+		Floor: o.MinLRRatio}
 }
 
 // Validate checks what the tags cannot say; key names the section in errors.

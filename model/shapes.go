@@ -16,6 +16,7 @@ var Qwen25 = []Shape{
 }
 
 func qwen2(hidden, layers, heads, kv, ffn, vocab int, tied bool) Config {
-	return Config{Architecture: "Qwen2", Hidden: hidden, Layers: layers, Heads: heads, KVHeads: kv, HeadDim: hidden / heads, FFN: ffn, Vocab: vocab,
+	return Config{Architecture: "Qwen2", Hidden: hidden, Layers: layers, Heads: heads, KVHeads: kv,
+		HeadDim: hidden / heads, FFN: ffn, Vocab: vocab,
 		MaxPosition: 32768, RMSEps: 1e-6, RopeTheta: 1e6, TieEmbeddings: tied, QKVBias: true}
 }

@@ -19,7 +19,9 @@ import (
 // that all ranks make together.
 func (m *Model) Split(ranks *Ranks, shards int) error {
 	if shards < 1 || shards&(shards-1) != 0 || shards%ranks.Size() != 0 {
-		return fmt.Errorf("model: %d shards for %d ranks: expected a power of two that the ranks divide", shards, ranks.Size())
+		return fmt.Errorf(
+			"model: %d shards for %d ranks: expected a power of two that the ranks divide", shards,
+			ranks.Size())
 	}
 	m.ranks, m.shards = ranks, shards
 	return nil
@@ -138,9 +140,10 @@ func (m *Model) joinRanks() error {
 			return fmt.Errorf("model: gradients: %w", err)
 		}
 		m.grads.of = m
-		return m.ranks.Device("gradients", n, 2*sentOf(m.ranks.Size(), 4*int64(n)), func(keepOn func() error) error {
-			return d.AllReduce(m.grads.block.Slice(0, n), keepOn)
-		})
+		return m.ranks.Device("gradients", n, 2*sentOf(m.ranks.Size(), 4*int64(n)),
+			func(keepOn func() error) error {
+				return d.AllReduce(m.grads.block.Slice(0, n), keepOn)
+			})
 	}
 	x, put := m.grads.onHost(extent(m.params))
 	if err := m.be.Sync(); err != nil {

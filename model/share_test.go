@@ -21,7 +21,8 @@ func TestShare(t *testing.T) {
 	}
 	play := func(share bool) (o outcome) {
 		o.be = ref.New()
-		for _, opt := range []Options{{Kind: LM, Trainable: true, Seed: 1}, {Kind: Scorer, Trainable: true, Seed: 2, ScoreInit: 0.1}, {Kind: LM, Seed: 3}} {
+		for _, opt := range []Options{{Kind: LM, Trainable: true, Seed: 1},
+			{Kind: Scorer, Trainable: true, Seed: 2, ScoreInit: 0.1}, {Kind: LM, Seed: 3}} {
 			m, err := New(o.be, c, opt)
 			must(t, err)
 			if share && len(o.models) > 0 {
@@ -36,7 +37,9 @@ func TestShare(t *testing.T) {
 			}
 		}
 		for turn := range 3 {
-			out, err := student.Generate([][]int32{{1, 2, 3}}, []uint64{uint64(turn)}, SampleOptions{N: 2, MaxNew: 6, Slots: 2, Seed: 1, Sampling: compute.Sampling{Temperature: 1}}, nil)
+			out, err := student.Generate([][]int32{{1, 2, 3}}, []uint64{uint64(turn)},
+				SampleOptions{N: 2, MaxNew: 6, Slots: 2, Seed: 1,
+					Sampling: compute.Sampling{Temperature: 1}}, nil)
 			must(t, err)
 			for _, a := range out[0] {
 				keep(a.Logp)
@@ -47,8 +50,14 @@ func TestShare(t *testing.T) {
 			logp, _, err := frozen.LogProbs(seqs, 1)
 			must(t, err)
 			keep(logp...)
-			must(t, student.LogProbGrad(seqs, 1, func(l, e [][]float32) (_, _ [][]float32, err error) { keep(l...); return l, e, nil }))
-			must(t, critic.ScoreGrad(long, func(s []float32) ([]float32, error) { keep(s); return s, nil }))
+			must(t, student.LogProbGrad(seqs, 1,
+				func(l, e [][]float32) (_, _ [][]float32, err error) {
+					keep(l...)
+					return l, e,
+						nil
+				}))
+			must(t, critic.ScoreGrad(long,
+				func(s []float32) ([]float32, error) { keep(s); return s, nil }))
 		}
 		for _, m := range o.models {
 			for _, p := range m.Params() {
@@ -67,7 +76,8 @@ func TestShare(t *testing.T) {
 		t.Error("models that share compute other numbers")
 	}
 	plans := []Plan{
-		c.Plan(shared.be, PlanOptions{Trainable: true, Tokens: 50, Slots: 2, N: 2, Prompts: 1, PromptTokens: 3, MaxNew: 6}),
+		c.Plan(shared.be, PlanOptions{Trainable: true, Tokens: 50, Slots: 2, N: 2, Prompts: 1,
+			PromptTokens: 3, MaxNew: 6}),
 		c.Plan(shared.be, PlanOptions{Kind: Scorer, Trainable: true, Tokens: 70}),
 		c.Plan(shared.be, PlanOptions{Tokens: 50}),
 	}
@@ -75,7 +85,8 @@ func TestShare(t *testing.T) {
 	for _, p := range plans {
 		saved += p.Activations
 	}
-	if got := alone.used - shared.used; got < saved || got > saved+saved/20 { // what grows with rows is shared as well
+	// what grows with rows is shared as well
+	if got := alone.used - shared.used; got < saved || got > saved+saved/20 {
 		t.Errorf("sharing saves %d bytes, the plan says %d", got, saved)
 	}
 	for _, order := range [][]int{{0, 1, 2}, {2, 1, 0}, {1, 0, 2}} {

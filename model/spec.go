@@ -99,15 +99,23 @@ const (
 
 // families is the table of architectures: a new one that spec can describe is a row here.
 var families = map[string]family{
-	"Qwen2":   {modelType: "qwen2", spec: spec{preNorm: true, qkvBias: true}, windows: switched},
-	"Qwen3":   {modelType: "qwen3", spec: spec{preNorm: true, qkNorm: headNorm}, headDim: 128, windows: switched},
+	"Qwen2": {modelType: "qwen2", spec: spec{preNorm: true, qkvBias: true}, windows: switched},
+	"Qwen3": {modelType: "qwen3", spec: spec{preNorm: true, qkNorm: headNorm}, headDim: 128,
+		windows: switched},
 	"Llama":   {modelType: "llama", spec: spec{preNorm: true}, kvHeads: true},
 	"Mistral": {modelType: "mistral", spec: spec{preNorm: true}, windows: everyLayer},
-	"Gemma3": {modelType: "gemma3_text", spec: spec{preNorm: true, postNorm: true, normOffset: 1, qkNorm: headNorm, act: geluTanh}, scorer: "Gemma3TextForSequenceClassification",
-		headDim: 256, tied: true, theta: 1e6, attentionOf: "query_pre_attn_scalar", windows: layerByType, sqrtEmbed: true, actKey: "hidden_activation"},
-	"SmolLM3": {modelType: "smollm3", spec: spec{preNorm: true}, tied: true, theta: 2e6, windows: switched, noRope: true},
-	"Olmo2":   {modelType: "olmo2", spec: spec{postNorm: true, qkNorm: widthNorm}, eps: 1e-5, kvHeads: true},
-	"Granite": {modelType: "granite", spec: spec{preNorm: true}, kvHeads: true, attentionOf: "attention_multiplier", multipliers: true},
+	"Gemma3": {modelType: "gemma3_text",
+		spec: spec{preNorm: true, postNorm: true, normOffset: 1, qkNorm: headNorm,
+			act: geluTanh},
+		scorer:  "Gemma3TextForSequenceClassification",
+		headDim: 256, tied: true, theta: 1e6, attentionOf: "query_pre_attn_scalar",
+		windows: layerByType, sqrtEmbed: true, actKey: "hidden_activation"},
+	"SmolLM3": {modelType: "smollm3", spec: spec{preNorm: true}, tied: true, theta: 2e6,
+		windows: switched, noRope: true},
+	"Olmo2": {modelType: "olmo2", spec: spec{postNorm: true, qkNorm: widthNorm}, eps: 1e-5,
+		kvHeads: true},
+	"Granite": {modelType: "granite", spec: spec{preNorm: true}, kvHeads: true,
+		attentionOf: "attention_multiplier", multipliers: true},
 }
 
 // modelTypes lists the types of families for an error: "llama, mistral, qwen2 or qwen3".

@@ -85,7 +85,8 @@ func partsOf(params []*compute.Param, from, to int) []part {
 
 // partNeeds are the needs of AdamW's moments of parts, with eight as in momentsOf for parameters
 // that are coded.
-func partNeeds(params []*compute.Param, parts []part, eight bool, host compute.Class) (needs []need) {
+func partNeeds(params []*compute.Param, parts []part, eight bool,
+	host compute.Class) (needs []need) {
 	for i, p := range params {
 		if x := parts[i]; x.hi > x.lo {
 			needs = append(needs, momentsOf(x.step, eight && coded(p), host)...)
@@ -98,7 +99,8 @@ func partNeeds(params []*compute.Param, parts []part, eight bool, host compute.C
 func mostNeeds(f Footprint, params []*compute.Param, ranks int, eight bool) (most []need) {
 	cuts := cut(params, ranks, eight)
 	for r := range ranks {
-		if needs := partNeeds(params, partsOf(params, cuts[r], cuts[r+1]), eight, 0); needed(f, needs) >= needed(f, most) {
+		if needs := partNeeds(params, partsOf(params, cuts[r], cuts[r+1]), eight, 0); needed(f,
+			needs) >= needed(f, most) {
 			most = needs
 		}
 	}
@@ -177,7 +179,8 @@ func (o *Optimizer) stepped() []*compute.Param {
 
 // weightBytes is the bytes of the weights of params: used is what products read, rest the
 // remaining bits of Masters.
-func weightBytes(f Footprint, params []*compute.Param, class func(*compute.Param) compute.Class) (used, rest int64) {
+func weightBytes(f Footprint, params []*compute.Param,
+	class func(*compute.Param) compute.Class) (used, rest int64) {
 	for _, p := range params {
 		all := compute.Bytes(f, class(p), p.Len())
 		narrow := all
@@ -236,9 +239,10 @@ func (o *Optimizer) moveWeights(d compute.Connectable, rest bool) error {
 	if rest {
 		what, bytes = "the rest of the weights", more
 	}
-	return o.ranks.Device(what, int(bytes), sentOf(o.ranks.Size(), bytes), func(keepOn func() error) error {
-		return d.GatherWeights(o.runs(), rest, keepOn)
-	})
+	return o.ranks.Device(what, int(bytes), sentOf(o.ranks.Size(), bytes),
+		func(keepOn func() error) error {
+			return d.GatherWeights(o.runs(), rest, keepOn)
+		})
 }
 
 // WholeWeights gathers the bits of the weights that this rank lacks because products do not read
@@ -306,40 +310,43 @@ func (o *Optimizer) gatherWeights() error {
 
 // gathered is a tensor of a Sharded state for Save, which gathers it in pieces.
 func (o *Optimizer) gathered(s stored) safetensors.Source {
-	return safetensors.Source{Name: s.name, DType: s.dtype, Shape: s.shape, Write: func(w io.Writer) error {
-		n := s.len()
-		for lo := 0; lo < n; lo += chunk {
-			hi := min(n, lo+chunk)
-			from, to := min(max(s.lo, lo), hi), min(max(s.lo+s.t.Len(), lo), hi)
-			mine := make([]float32, to-from)
-			if to > from {
-				o.m.be.Download(mine, s.t.Slice(from-s.lo, to-s.lo))
-				if err := o.m.be.Sync(); err != nil {
-					return err
+	return safetensors.Source{Name: s.name, DType: s.dtype, Shape: s.shape,
+		Write: func(w io.Writer) error {
+			n := s.len()
+			for lo := 0; lo < n; lo += chunk {
+				hi := min(n, lo+chunk)
+				from, to := min(max(s.lo, lo), hi), min(max(s.lo+s.t.Len(), lo), hi)
+				mine := make([]float32, to-from)
+				if to > from {
+					o.m.be.Download(mine, s.t.Slice(from-s.lo, to-s.lo))
+					if err := o.m.be.Sync(); err != nil {
+						return err
+					}
 				}
-			}
-			all, err := o.ranks.Gather("optimizer states", appendFloats(nil, mine))
-			if err != nil {
-				return err
-			}
-			var piece []float32
-			for k := range all {
-				x, _, err := takeFloats(all[o.ranks.Part(k)])
+				all, err := o.ranks.Gather("optimizer states", appendFloats(nil, mine))
 				if err != nil {
 					return err
 				}
-				piece = append(piece, x...)
+				var piece []float32
+				for k := range all {
+					x, _, err := takeFloats(all[o.ranks.Part(k)])
+					if err != nil {
+						return err
+					}
+					piece = append(piece, x...)
+				}
+				if len(piece) != hi-lo {
+					return fmt.Errorf(
+						"%d elements of %d from all ranks: the ranks do not run the same program",
+						len(piece), hi-lo)
+				}
+				if err := finite(s.name, piece, lo); err != nil {
+					return err
+				}
+				if err := safetensors.EncodeFloat32(w, s.dtype, piece); err != nil {
+					return err
+				}
 			}
-			if len(piece) != hi-lo {
-				return fmt.Errorf("%d elements of %d from all ranks: the ranks do not run the same program", len(piece), hi-lo)
-			}
-			if err := finite(s.name, piece, lo); err != nil {
-				return err
-			}
-			if err := safetensors.EncodeFloat32(w, s.dtype, piece); err != nil {
-				return err
-			}
-		}
-		return nil
-	}}
+			return nil
+		}}
 }

@@ -106,7 +106,8 @@ func TestCUDAShardedOptimizer(t *testing.T) {
 						}
 						mine.norms, mine.sent = append(mine.norms, norm), g.Traffic().SumBytes-sent
 					}
-					if sharded && x.precision == cuda.BF16 && !x.lora.On() { // the rest is on its owner alone
+					// the rest is on its owner alone
+					if sharded && x.precision == cuda.BF16 && !x.lora.On() {
 						if err := opt.Save(io.Discard, true); !errors.Is(err, errNarrowed) {
 							return fmt.Errorf("saved before the weights were whole: %v", err)
 						}
@@ -120,7 +121,8 @@ func TestCUDAShardedOptimizer(t *testing.T) {
 					var w bytes.Buffer
 					err = opt.Save(&w, true)
 					mine.saved = w.Bytes()
-					if _, failed := g.Gather("end", nil); err == nil { // nobody frees what another rank waits for
+					// nobody frees what another rank waits for
+					if _, failed := g.Gather("end", nil); err == nil {
 						err = failed
 					}
 					return err
@@ -133,27 +135,34 @@ func TestCUDAShardedOptimizer(t *testing.T) {
 			}
 			f := cuda.Options{Precision: x.precision}
 			plan := func(ranks int) Plan {
-				return c.Plan(f, PlanOptions{Trainable: true, LoRA: x.lora, Moments8: conf.Moments8, Offload: conf.Offload, Ranks: ranks})
+				return c.Plan(f, PlanOptions{Trainable: true, LoRA: x.lora, Moments8: conf.Moments8,
+					Offload: conf.Offload, Ranks: ranks})
 			}
 			for _, ranks := range x.ranks {
 				want := run(ranks, false)[0]
 				most := int64(0)
 				for r, got := range run(ranks, true) {
 					for i := range want.norms {
-						if a, b := got.norms[i], want.norms[i]; a != b && !(i == 1 && math.IsNaN(a) == math.IsNaN(b)) {
-							t.Errorf("%d ranks, rank %d, step %d: norm %v, want %v", ranks, r, i, a, b)
+						if a, b := got.norms[i], want.norms[i]; a != b &&
+							!(i == 1 && math.IsNaN(a) == math.IsNaN(b)) {
+							t.Errorf("%d ranks, rank %d, step %d: norm %v, want %v", ranks, r, i, a,
+								b)
 						}
 					}
 					if !bytes.Equal(got.saved, want.saved) {
 						t.Errorf("%d ranks: rank %d saves another state", ranks, r)
 					}
-					if gathered := got.sent - want.sent; gathered != plan(ranks).Computed*int64(ranks-1)/int64(ranks) || gathered == 0 {
+					if gathered := got.sent -
+						want.sent; gathered != plan(ranks).Computed*int64(ranks-1)/int64(ranks) ||
+						gathered == 0 {
 						t.Errorf("%d ranks: rank %d counts %d bytes of weights", ranks, r, gathered)
 					}
 					most = max(most, got.bytes)
 				}
-				if p := plan(ranks).Moments; p != most || plan(1).Moments != want.bytes || most > want.bytes || most == want.bytes && most > 0 {
-					t.Errorf("%d ranks: %d bytes of moments planned, the most taken are %d, of %d", ranks, p, most, want.bytes)
+				if p := plan(ranks).Moments; p != most || plan(1).Moments != want.bytes ||
+					most > want.bytes || most == want.bytes && most > 0 {
+					t.Errorf("%d ranks: %d bytes of moments planned, the most taken are %d, of %d",
+						ranks, p, most, want.bytes)
 				}
 				if r := plan(ranks).HostMoments; (r > 0) != conf.Offload {
 					t.Errorf("%d ranks: %d bytes of moments on the host planned", ranks, r)

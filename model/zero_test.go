@@ -28,7 +28,8 @@ func TestCut(t *testing.T) {
 		return list
 	}
 	if partUnit%compute.MomentBlock != 0 || partUnit%new(cpu.Backend).SumBlock() != 0 {
-		t.Errorf("parts begin at multiples of %d: not of the blocks of moments or of sums", partUnit)
+		t.Errorf("parts begin at multiples of %d: not of the blocks of moments or of sums",
+			partUnit)
 	}
 	inside := 0
 	for _, list := range [][]*compute.Param{
@@ -61,7 +62,9 @@ func TestCut(t *testing.T) {
 					}
 					next[i], n = x.hi, n+x.hi-x.lo
 					if whole := x.lo == 0 && x.hi == list[i].Len(); whole != (x.step == list[i]) {
-						t.Errorf("elements %d to %d of parameter %d, whole %t, are stepped otherwise", x.lo, x.hi, i, whole)
+						t.Errorf(
+							"elements %d to %d of parameter %d, whole %t, are stepped otherwise",
+							x.lo, x.hi, i, whole)
 					}
 				}
 				if float64(n) > float64(all)/float64(ranks)+partUnit {
@@ -70,7 +73,8 @@ func TestCut(t *testing.T) {
 			}
 			for i, p := range list {
 				if next[i] != p.Len() {
-					t.Errorf("%d ranks: nobody has the elements of parameter %d from %d on", ranks, i, next[i])
+					t.Errorf("%d ranks: nobody has the elements of parameter %d from %d on", ranks,
+						i, next[i])
 				}
 			}
 		}
@@ -100,8 +104,18 @@ func TestShardedOptimizer(t *testing.T) {
 	}
 	onCPU := func() (*cpu.Backend, error) { return cpu.New(cpu.Options{Workers: 1}) }
 	for _, b := range []backends{
-		{"cpu", func() (compute.Backend, compute.Backend, error) { be, err := onCPU(); return be, be, err }},
-		{"cpu, bare", func() (compute.Backend, compute.Backend, error) { be, err := onCPU(); return be, bare{be}, err }},
+		{"cpu",
+			func() (compute.Backend, compute.Backend, error) {
+				be, err := onCPU()
+				return be, be,
+					err
+			}},
+		{"cpu, bare",
+			func() (compute.Backend, compute.Backend, error) {
+				be, err := onCPU()
+				return be,
+					bare{be}, err
+			}},
 	} {
 		for _, eight := range []bool{false, true} {
 			t.Run(fmt.Sprint(b.name, ", 8 bits ", eight), func(t *testing.T) {
@@ -175,8 +189,10 @@ func TestShardedOptimizer(t *testing.T) {
 					sum, most := int64(0), int64(0)
 					for r, got := range run(ranks, "", 4) {
 						for i := range want.norms {
-							if a, b := got.norms[i], want.norms[i]; a != b && !(i == 1 && math.IsNaN(a) == math.IsNaN(b)) {
-								t.Errorf("%d ranks, rank %d, step %d: norm %v, want %v", ranks, r, i, a, b)
+							if a, b := got.norms[i], want.norms[i]; a != b &&
+								!(i == 1 && math.IsNaN(a) == math.IsNaN(b)) {
+								t.Errorf("%d ranks, rank %d, step %d: norm %v, want %v", ranks, r,
+									i, a, b)
 							}
 						}
 						if !bytes.Equal(got.saved, want.saved) || got.sizeOf != want.sizeOf {
@@ -187,8 +203,11 @@ func TestShardedOptimizer(t *testing.T) {
 					if sum != want.bytes || 10*most*int64(ranks) > 14*want.bytes {
 						t.Errorf("%d ranks: moments of %d bytes in all, %d the most of a rank; one process has %d", ranks, sum, most, want.bytes)
 					}
-					if plan := large().Plan(cpu.Footprint{}, PlanOptions{Trainable: true, Moments8: eight, Ranks: ranks}).Moments; plan != most {
-						t.Errorf("%d ranks: %d bytes planned, the most taken are %d", ranks, plan, most)
+					if plan := large().Plan(cpu.Footprint{},
+						PlanOptions{Trainable: true, Moments8: eight,
+							Ranks: ranks}).Moments; plan != most {
+						t.Errorf("%d ranks: %d bytes planned, the most taken are %d", ranks, plan,
+							most)
 					}
 				}
 				// Three steps, then one, on other numbers of ranks.
@@ -231,7 +250,8 @@ func TestSickShard(t *testing.T) {
 	}) {
 		// All find it in the same piece, or are told by the first.
 		const want = `tensor "v.model.embed_tokens.weight": element 57349: NaN: not finite: it is not saved: go back to an earlier checkpoint`
-		if told := (*comm.Aborted)(nil); err == nil || !errors.Is(err, ErrNotFinite) && !errors.As(err, &told) || !strings.HasSuffix(err.Error(), want) {
+		if told := (*comm.Aborted)(nil); err == nil || !errors.Is(err, ErrNotFinite) &&
+			!errors.As(err, &told) || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("rank %d: %v\nwant %s", r, err, want)
 		}
 	}
@@ -241,17 +261,18 @@ func TestSickShard(t *testing.T) {
 // one in the third not finite.
 func shardGradients(m *Model, sick bool) error {
 	_, err := EachShard(m, func(k int) ([]bool, error) {
-		return nil, m.LogProbGrad(seqsOf(m.cfg.Vocab, 9+k, 14), 1, func(logp, _ [][]float32) (_, _ [][]float32, err error) {
-			for _, r := range logp {
-				for j := range r {
-					r[j] = -1
-					if sick && k == 2 {
-						r[j] = float32(math.Inf(1))
+		return nil, m.LogProbGrad(seqsOf(m.cfg.Vocab, 9+k, 14), 1,
+			func(logp, _ [][]float32) (_, _ [][]float32, err error) {
+				for _, r := range logp {
+					for j := range r {
+						r[j] = -1
+						if sick && k == 2 {
+							r[j] = float32(math.Inf(1))
+						}
 					}
 				}
-			}
-			return logp, nil, nil
-		})
+				return logp, nil, nil
+			})
 	})
 	return err
 }

@@ -32,7 +32,8 @@ func (p *Policy) Model() *model.Model { return p.m }
 
 // LogProbs is the log-probability of each response token, natural logarithm, of
 // logits divided by temperature.
-func (p *Policy) LogProbs(seqs []model.Seq, temperature float64) (refLogpST [][]float32, err error) {
+func (p *Policy) LogProbs(seqs []model.Seq,
+	temperature float64) (refLogpST [][]float32, err error) {
 	refLogpST, _, err = p.m.AllLogProbs(seqs, temperature, p.maxTokens)
 	return refLogpST, err
 }

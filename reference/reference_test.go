@@ -19,14 +19,19 @@ func TestLogProbs(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer be.Close()
-	m, err := model.New(be, model.Config{Architecture: "Llama", Vocab: 48, Hidden: 16, Layers: 1, Heads: 2, KVHeads: 1, HeadDim: 8, FFN: 32,
-		MaxPosition: 64, RMSEps: 1e-6, RopeTheta: 10000, DType: "float32"}, model.Options{Kind: model.LM, Seed: 3})
+	m, err := model.New(be, model.Config{Architecture: "Llama", Vocab: 48, Hidden: 16, Layers: 1,
+		Heads: 2, KVHeads: 1, HeadDim: 8, FFN: 32,
+		MaxPosition: 64, RMSEps: 1e-6, RopeTheta: 10000, DType: "float32"},
+		model.Options{Kind: model.LM, Seed: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer m.Close()
 	dir := t.TempDir()
-	create := func(name string) (io.WriteCloser, error) { return os.Create(filepath.Join(dir, name)) }
+	create := func(name string) (io.WriteCloser,
+		error) {
+		return os.Create(filepath.Join(dir, name))
+	}
 	if err := m.Save(create, "float32", 1<<30); err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,8 @@ func TestBounded(t *testing.T) {
 			got, err := Bounded{tok, context.Background(), most}.EncodeSpecial(text)
 			var long *TooLong
 			switch tooLong := len(want) > most; {
-			case tooLong && (!errors.As(err, &long) || got != nil), !tooLong && (err != nil || !slices.Equal(got, want)):
+			case tooLong && (!errors.As(err, &long) || got != nil), !tooLong &&
+				(err != nil || !slices.Equal(got, want)):
 				t.Fatalf("%s: %q, at most %d: %v, %v; want %v", name, text, most, got, err, want)
 			default:
 				seen[tooLong]++
@@ -55,7 +56,8 @@ func TestBoundedLongWords(t *testing.T) {
 	for _, unit := range []string{"a", "é", "字"} {
 		asked := &budgeted{context.Background(), 1}
 		var long *TooLong
-		if _, err := (Bounded{tok, asked, 1000}).Encode(strings.Repeat(unit, 1<<20)); !errors.As(err, &long) || long.Most != 1000 {
+		if _, err := (Bounded{tok, asked, 1000}).Encode(strings.Repeat(unit, 1<<20)); !errors.As(
+			err, &long) || long.Most != 1000 {
 			t.Errorf("%q: %v", unit, err)
 		}
 	}
@@ -64,7 +66,8 @@ func TestBoundedLongWords(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || ids != nil || asked.left != -1 {
 		t.Errorf("%d ids, %v, asked %d times more", len(ids), err, -1-asked.left)
 	}
-	if ids, err = (Bounded{tok, context.Background(), 0}).Encode(strings.Repeat("ab", 1<<17)); err != nil || len(ids) == 0 {
+	if ids, err = (Bounded{tok, context.Background(), 0}).Encode(
+		strings.Repeat("ab", 1<<17)); err != nil || len(ids) == 0 {
 		t.Errorf("%d ids, %v", len(ids), err)
 	}
 }

@@ -13,8 +13,9 @@ import (
 // characters: the pair with the lowest rank is joined first, the leftmost of equals, until
 // no pair is in the table.
 type bpe struct {
-	text         bool             // over characters; else over bytes
-	byteID       [256]int32       // id of each single byte, of each ASCII character over characters; -1: none
+	text bool // over characters; else over bytes
+	// id of each single byte, of each ASCII character over characters; -1: none
+	byteID       [256]int32
 	charID       map[rune]int32   // over characters: ids of the others
 	gaps         bool             // some byte or character has no id
 	whole        bool             // no text is lost: what has no id falls back

@@ -123,12 +123,14 @@ func budgetOf(e *exec.Environment) *budget {
 // newChatTemplate compiles a template.
 func newChatTemplate(source string, vars map[string]any) (*chatTemplate, error) {
 	if len(source) > templateLimit {
-		return nil, fmt.Errorf("%d bytes: over the limit of %d: shorten it: %w", len(source), templateLimit, ErrTemplate)
+		return nil, fmt.Errorf("%d bytes: over the limit of %d: shorten it: %w", len(source),
+			templateLimit, ErrTemplate)
 	}
 	c := &chatTemplate{source: source, vars: vars}
 	c.form = sync.OnceValue(c.formOf)
 	err := bounded(func() error {
-		loader, err := loaders.NewShiftedLoader("chat_template", strings.NewReader(source), noLoader{})
+		loader, err := loaders.NewShiftedLoader("chat_template", strings.NewReader(source),
+			noLoader{})
 		if err != nil {
 			return err
 		}
@@ -137,14 +139,16 @@ func newChatTemplate(source string, vars map[string]any) (*chatTemplate, error) 
 		if err := checkTags(source, cfg); err != nil {
 			return err
 		}
-		if c.tpl, err = exec.NewTemplate("chat_template", cfg, loader, newEnvironment()); err != nil {
+		if c.tpl, err = exec.NewTemplate("chat_template", cfg, loader,
+			newEnvironment()); err != nil {
 			return err
 		}
 		instrument(reflect.ValueOf(c.tpl.Root()), map[uintptr]bool{})
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%w: cannot be parsed: %s: correct it, or use a simpler template", ErrTemplate, shorten(err))
+		return nil, fmt.Errorf("%w: cannot be parsed: %s: correct it, or use a simpler template",
+			ErrTemplate, shorten(err))
 	}
 	return c, nil
 }
@@ -189,7 +193,8 @@ func (c *chatTemplate) render(turns []turn, tools any, addGenerationPrompt bool)
 		return c.tpl.Execute(w, exec.NewContext(data))
 	})
 	if err != nil {
-		return "", fmt.Errorf("tokenizer: %w: %s: change the messages or the template", ErrTemplate, shorten(err))
+		return "", fmt.Errorf("tokenizer: %w: %s: change the messages or the template", ErrTemplate,
+			shorten(err))
 	}
 	return out.String(), nil
 }
@@ -365,7 +370,8 @@ func instrument(v reflect.Value, seen map[uintptr]bool) {
 			case tokens.Multiply:
 				check = filterFactor
 			}
-			n.Left, n.Right = checked(n.Left, check, n.Operator.Token), checked(n.Right, check, n.Operator.Token)
+			n.Left, n.Right =
+				checked(n.Left, check, n.Operator.Token), checked(n.Right, check, n.Operator.Token)
 		case typeOutput:
 			n := v.Interface().(*nodes.Output)
 			n.Expression = checked(n.Expression, filterOperand, n.Start)
@@ -386,7 +392,8 @@ func instrument(v reflect.Value, seen map[uintptr]bool) {
 		if v.Type() == typeNodes {
 			for i := 0; i < v.Len(); i++ {
 				n := v.Index(i).Interface().(nodes.Node)
-				block := &nodes.ControlStructureBlock{Location: n.Position(), Name: "guard", ControlStructure: &guard{n}}
+				block := &nodes.ControlStructureBlock{Location: n.Position(), Name: "guard",
+					ControlStructure: &guard{n}}
 				v.Index(i).Set(reflect.ValueOf(block))
 			}
 		}
@@ -408,7 +415,8 @@ func checkedCall(v reflect.Value) reflect.Value {
 
 // checked pipes an expression through a filter.
 func checked(e nodes.Expression, filter string, at *tokens.Token) nodes.Expression {
-	return &nodes.FilteredExpression{Expression: e, Filters: []*nodes.FilterCall{{Token: at, Name: filter}}}
+	return &nodes.FilteredExpression{Expression: e,
+		Filters: []*nodes.FilterCall{{Token: at, Name: filter}}}
 }
 
 // guard returns the turns and the tools with the first character of every control token

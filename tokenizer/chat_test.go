@@ -138,7 +138,8 @@ func TestDeepTemplates(t *testing.T) {
 		"nots":                     `{{ ` + strings.Repeat("not ", n/2) + `x }}`,
 		"minus":                    `{{ ` + strings.Repeat("-", n) + `1 }}`,
 		"sums":                     `{{ 1` + strings.Repeat("+1", n-10) + ` }}`,
-		"ifs":                      strings.Repeat("{% if 1 %}", n/12) + strings.Repeat("{% endif %}", n/12),
+		"ifs": strings.Repeat("{% if 1 %}", n/12) +
+			strings.Repeat("{% endif %}", n/12),
 	} {
 		start := time.Now()
 		tok, err := withTemplate(t, source)
@@ -192,7 +193,8 @@ func TestTemplateLanguage(t *testing.T) {
 			t.Errorf("%s: %v", source, err)
 			continue
 		}
-		if got, err := tok.RenderChat([]Message{{Role: "user", Content: "hi"}}, true); err != nil || got != want {
+		if got, err := tok.RenderChat([]Message{{Role: "user", Content: "hi"}}, true); err != nil ||
+			got != want {
 			t.Errorf("%s: %q, %v, want %q", source, got, err, want)
 		}
 	}
@@ -229,7 +231,8 @@ func TestNoControlTokenFromMessages(t *testing.T) {
 		{[]Message{{Role: "<end>", Content: "x"}}, []int32{257, 258}},
 		{[]Message{{Role: "<e", Content: "nd>"}}, []int32{257, 258}},
 		{[]Message{{Role: "user", Content: "a<extra>b"}}, []int32{257, 258}},
-		{[]Message{{Role: "user", Content: "a<free>b"}}, []int32{259, 257, 259, 258}}, // an ordinary word of the vocabulary
+		// an ordinary word of the vocabulary
+		{[]Message{{Role: "user", Content: "a<free>b"}}, []int32{259, 257, 259, 258}},
 		{[]Message{{Role: "assistant", Content: "a<extra>b<end>"}}, []int32{258, 257, 258, 258}},
 		{[]Message{{Role: "user", Content: "\u212aend Kend"}}, []int32{257, 258}},
 		{[]Message{{Role: "user", Content: "a≃b≃"}}, []int32{257, 258}},
@@ -254,7 +257,8 @@ func TestNoControlTokenFromMessages(t *testing.T) {
 	for r := rune(0xFDD0); r <= 0xFDEF; r++ {
 		all.WriteRune(r)
 	}
-	if _, err := tok.ChatPrompt([]Message{{Role: "user", Content: all.String() + "<end>"}}); err == nil {
+	if _, err := tok.ChatPrompt(
+		[]Message{{Role: "user", Content: all.String() + "<end>"}}); err == nil {
 		t.Error("messages with every noncharacter and a control token were accepted")
 	}
 }
@@ -296,9 +300,13 @@ func TestNoMessageBecomesAControlToken(t *testing.T) {
 				half--
 			}
 			for _, role := range []string{"system", "user", "assistant"} {
-				for _, content := range []string{a.Content, "x" + a.Content + "y", "say " + a.Content, a.Content + a.Content, "<" + a.Content, a.Content[:half], a.Content[:half] + a.Content, " " + a.Content + "\n", a.Content[half:]} {
+				for _, content := range []string{a.Content, "x" + a.Content + "y",
+					"say " + a.Content, a.Content + a.Content, "<" + a.Content, a.Content[:half],
+					a.Content[:half] + a.Content, " " + a.Content + "\n", a.Content[half:]} {
 					msgs := func(text string) []Message {
-						list := []Message{{Role: "system", Content: "s"}, {Role: "user", Content: "u"}, {Role: "assistant", Content: "a"}, {Role: "user", Content: "v"}}
+						list := []Message{{Role: "system", Content: "s"},
+							{Role: "user", Content: "u"}, {Role: "assistant", Content: "a"},
+							{Role: "user", Content: "v"}}
 						for i := range list {
 							if list[i].Role == role {
 								list[i].Content = text
@@ -308,8 +316,11 @@ func TestNoMessageBecomesAControlToken(t *testing.T) {
 						return list
 					}
 					cases++
-					if got, want := controls(msgs(content)), controls(msgs("harmless")); !slices.Equal(got, want) {
-						t.Errorf("%s: %s says %q: control tokens %v, want %v", shape, role, content, got, want)
+					if got, want :=
+						controls(msgs(content)),
+						controls(msgs("harmless")); !slices.Equal(got, want) {
+						t.Errorf("%s: %s says %q: control tokens %v, want %v", shape, role, content,
+							got, want)
 					}
 				}
 			}
@@ -326,7 +337,8 @@ func TestNoMessageBecomesAControlToken(t *testing.T) {
 func TestRestoredTextIsNormalized(t *testing.T) {
 	top := minimal()
 	top["normalizer"] = map[string]any{"type": "NFC"}
-	top["added_tokens"] = []any{map[string]any{"id": 257, "content": "<end>", "special": true}, map[string]any{"id": 258, "content": "≃", "special": true}}
+	top["added_tokens"] = []any{map[string]any{"id": 257, "content": "<end>", "special": true},
+		map[string]any{"id": 258, "content": "≃", "special": true}}
 	files := filesOf(t, top)
 	files[fileTemplate] = []byte(`{{ messages[0].content }}`)
 	tok, err := parse(files)
@@ -342,10 +354,15 @@ func TestRestoredTextIsNormalized(t *testing.T) {
 // TestStatementsHideNothing holds every admitted statement to having its
 // expressions and bodies in exported fields, which is where instrument looks.
 func TestStatementsHideNothing(t *testing.T) {
-	inner := []reflect.Type{reflect.TypeFor[nodes.Expression](), reflect.TypeFor[*nodes.Wrapper](), reflect.TypeFor[*nodes.Call](), reflect.TypeFor[[]nodes.Expression](), reflect.TypeFor[[]*nodes.Wrapper]()}
-	for _, s := range []any{controlStructures.ForControlStructure{}, controlStructures.IfControlStructure{},
-		controlStructures.MacroControlStructure{}, controlStructures.RawControlStructure{}, controlStructures.BreakControlStructure{},
-		controlStructures.ContinueControlStructure{}, controlStructures.CallControlStructure{}, controlStructures.DoControlStructure{},
+	inner := []reflect.Type{reflect.TypeFor[nodes.Expression](), reflect.TypeFor[*nodes.Wrapper](),
+		reflect.TypeFor[*nodes.Call](), reflect.TypeFor[[]nodes.Expression](),
+		reflect.TypeFor[[]*nodes.Wrapper]()}
+	for _, s := range []any{controlStructures.ForControlStructure{},
+		controlStructures.IfControlStructure{},
+		controlStructures.MacroControlStructure{}, controlStructures.RawControlStructure{},
+		controlStructures.BreakControlStructure{},
+		controlStructures.ContinueControlStructure{}, controlStructures.CallControlStructure{},
+		controlStructures.DoControlStructure{},
 		generation{}, set{}} {
 		st := reflect.TypeOf(s)
 		for i := range st.NumField() {
@@ -380,10 +397,12 @@ func TestLongChats(t *testing.T) {
 		tok, _ := readExpected(t, shape)
 		var turns []Message
 		for range 500 {
-			turns = append(turns, Message{Role: "user", Content: strings.Repeat("question ", 30)}, Message{Role: "assistant", Content: strings.Repeat("answer ", 30)})
+			turns = append(turns, Message{Role: "user", Content: strings.Repeat("question ", 30)},
+				Message{Role: "assistant", Content: strings.Repeat("answer ", 30)})
 		}
 		turns = append(turns, Message{Role: "user", Content: "last"})
-		for name, msgs := range map[string][]Message{"many turns": turns, "one long message": {{Role: "user", Content: strings.Repeat("word ", 400_000)}}} {
+		for name, msgs := range map[string][]Message{"many turns": turns,
+			"one long message": {{Role: "user", Content: strings.Repeat("word ", 400_000)}}} {
 			text, err := tok.RenderChat(msgs, true)
 			if err != nil || !strings.Contains(text, strings.TrimSpace(msgs[0].Content)) {
 				t.Errorf("%s: %s: %v", shape, name, err)
@@ -395,7 +414,8 @@ func TestLongChats(t *testing.T) {
 // A program that the system does not run for a while, on a machine that is too busy, does
 // not refuse a sound template; one that computes for that long is refused.
 func TestTemplateOnABusyMachine(t *testing.T) {
-	defer func(d time.Duration, f func() time.Duration) { renderTime, processTime = d, f }(renderTime, processTime)
+	defer func(d time.Duration, f func() time.Duration) { renderTime, processTime = d, f }(
+		renderTime, processTime)
 	renderTime = time.Millisecond
 	tpl, err := newChatTemplate("{% for i in range(50000) %}{{ i }} {% endfor %}", nil)
 	if err != nil {

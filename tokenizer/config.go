@@ -9,7 +9,8 @@ import (
 
 // namedTokens are the keys under which a folder declares its control tokens;
 // chat templates see them as variables.
-var namedTokens = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
+var namedTokens = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
+	"cls_token", "mask_token"}
 
 // parseConfigs reads everything but tokenizer.json: the named tokens, the end
 // tokens and the chat template.
@@ -64,14 +65,18 @@ func (t *Tokenizer) parseConfigs(files map[string][]byte) error {
 		}
 	}
 	if len(t.eos) == 0 {
-		return fmt.Errorf("%s: %q: no end token here, in %s or in %s: answers could never end: add eos_token", fileConfig, "eos_token", fileGeneration, fileModel)
+		return fmt.Errorf(
+			"%s: %q: no end token here, in %s or in %s: answers could never end: add eos_token",
+			fileConfig, "eos_token", fileGeneration, fileModel)
 	}
 	t.endOfTurn = t.eos[0]
 	t.pad = t.endOfTurn
 	if name := names["pad_token"]; name != "" {
 		id, ok := t.ids[name]
 		if !ok {
-			return fmt.Errorf("%s: %q: %q is not in the vocabulary: add it to added_tokens of %s or remove it", fileConfig, "pad_token", name, fileTokenizer)
+			return fmt.Errorf(
+				"%s: %q: %q is not in the vocabulary: add it to added_tokens of %s or remove it",
+				fileConfig, "pad_token", name, fileTokenizer)
 		}
 		t.pad = id
 	}
@@ -118,7 +123,9 @@ func templateOf(raw json.RawMessage) (string, error) {
 			return e.Template, nil
 		}
 	}
-	return "", fmt.Errorf("none of the %d templates is named \"default\": name one of them \"default\"", len(list))
+	return "",
+		fmt.Errorf("none of the %d templates is named \"default\": name one of them \"default\"",
+			len(list))
 }
 
 // setEOS collects the declared end tokens: eos_token_id of
@@ -149,7 +156,8 @@ func (t *Tokenizer) setEOS(files map[string][]byte, name string) error {
 		}
 		for _, id := range ids {
 			if id < 0 || id >= int64(len(t.pieces)) || t.pieces[id] == nil {
-				return fmt.Errorf("%s: %q: %d: no such token in %s: correct it", file, "eos_token_id", id, fileTokenizer)
+				return fmt.Errorf("%s: %q: %d: no such token in %s: correct it", file,
+					"eos_token_id", id, fileTokenizer)
 			}
 			t.addEOS(int32(id))
 		}
@@ -161,7 +169,9 @@ func (t *Tokenizer) setEOS(files map[string][]byte, name string) error {
 	if name != "" {
 		id, ok := t.ids[name]
 		if !ok {
-			return fmt.Errorf("%s: %q: %q is not in the vocabulary: add it to added_tokens of %s or correct it", fileConfig, "eos_token", name, fileTokenizer)
+			return fmt.Errorf(
+				"%s: %q: %q is not in the vocabulary: add it to added_tokens of %s or correct it",
+				fileConfig, "eos_token", name, fileTokenizer)
 		}
 		t.addEOS(id)
 	}
@@ -182,7 +192,9 @@ func (t *Tokenizer) addEOS(id int32) {
 // or writes no special token there.
 func (t *Tokenizer) findEndOfTurn() (id int32, ok bool) {
 	const answer = "qzanswerzq"
-	text, err := t.Render(Chat{Messages: []Message{{Role: "user", Content: "question"}, {Role: "assistant", Content: answer}}}, false)
+	text, err := t.Render(Chat{
+		Messages: []Message{{Role: "user", Content: "question"},
+			{Role: "assistant", Content: answer}}}, false)
 	if err != nil {
 		return 0, false
 	}

@@ -30,7 +30,8 @@ func (t *Tokenizer) setDecoder(c *component) error {
 			continue
 		case "ByteFallback":
 			if fused {
-				return fmt.Errorf("ByteFallback behind Fuse: would find no byte tokens: put it before Fuse")
+				return fmt.Errorf(
+					"ByteFallback behind Fuse: would find no byte tokens: put it before Fuse")
 			}
 		case "Fuse":
 			fused = true
@@ -43,14 +44,19 @@ func (t *Tokenizer) setDecoder(c *component) error {
 				return err
 			}
 		case "Strip":
-			if p.Content == nil || utf8.RuneCountInString(*p.Content) != 1 || p.Start < 0 || p.Stop < 0 {
+			if p.Content == nil || utf8.RuneCountInString(*p.Content) != 1 || p.Start < 0 ||
+				p.Stop < 0 {
 				return fmt.Errorf("Strip with start %d, stop %d: needs a content of one character and counts of 0 or more: the file is damaged", p.Start, p.Stop)
 			}
 			if fused && p.Stop != 0 {
-				return fmt.Errorf("Strip with stop %d behind Fuse: cannot be read: set stop to 0", p.Stop)
+				return fmt.Errorf("Strip with stop %d behind Fuse: cannot be read: set stop to 0",
+					p.Stop)
 			}
 			if s.strip, s.most = *p.Content, p.Start; !fused {
-				s.edit = func(token string) string { return stripToken(token, *p.Content, p.Start, p.Stop) }
+				s.edit = func(token string) string {
+					return stripToken(token, *p.Content, p.Start,
+						p.Stop)
+				}
 			}
 		case "Metaspace":
 			m, err := newMetaspace(p)
@@ -58,7 +64,8 @@ func (t *Tokenizer) setDecoder(c *component) error {
 				return err
 			}
 			if fused {
-				return fmt.Errorf("Metaspace behind Fuse: would take out all blanks: put it before Fuse")
+				return fmt.Errorf(
+					"Metaspace behind Fuse: would take out all blanks: put it before Fuse")
 			}
 			s.mark, s.first = m.mark, !m.never
 		default:
@@ -67,7 +74,8 @@ func (t *Tokenizer) setDecoder(c *component) error {
 		if byteLevel {
 			return fmt.Errorf("%s beside ByteLevel: cannot be read: keep one of them", p.Type)
 		}
-		if seen[p.Type] && (p.Type == "ByteFallback" || p.Type == "Metaspace" || p.Type == "Strip" && fused) {
+		if seen[p.Type] && (p.Type == "ByteFallback" || p.Type == "Metaspace" ||
+			p.Type == "Strip" && fused) {
 			return fmt.Errorf("two %s steps: cannot be read: keep one", p.Type)
 		}
 		seen[p.Type] = true
@@ -148,7 +156,8 @@ type decoding struct {
 }
 
 func (d *decoding) next(id int32, skipSpecial bool) {
-	if id < 0 || int(id) >= len(d.t.pieces) || d.t.pieces[id] == nil || skipSpecial && d.t.special[id] {
+	if id < 0 || int(id) >= len(d.t.pieces) || d.t.pieces[id] == nil || skipSpecial &&
+		d.t.special[id] {
 		return
 	}
 	d.token(d.t.tokens[id], 0)

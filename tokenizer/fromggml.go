@@ -27,7 +27,8 @@ func NewGGML(model, pre string) *GGML {
 }
 
 // ggmlMoreEnds are ends of answers that llama.cpp knows by their text beside ggmlEnds.
-var ggmlMoreEnds = []string{"<|call|>", "<|calls|>", "<|flush|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<end_of_utterance>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["}
+var ggmlMoreEnds = []string{"<|call|>", "<|calls|>", "<|flush|>", "<EOT>", "_<EOT>", "[EOT]",
+	"[EOS]", "<end_of_utterance>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["}
 
 const ggmlWayOut = "use the model's Hugging Face folder"
 
@@ -61,14 +62,18 @@ func (g *GGML) files() (map[string][]byte, error) {
 	switch g.Model {
 	case "gpt2":
 		if !known {
-			return nil, fmt.Errorf("tokenizer.ggml.pre: %q: this pre-tokenizer is not known: %s", g.Pre, ggmlWayOut)
+			return nil, fmt.Errorf("tokenizer.ggml.pre: %q: this pre-tokenizer is not known: %s",
+				g.Pre, ggmlWayOut)
 		}
 	case "llama", "gemma4":
 		pre = ggmlSplits{text: true}
 	case "bert", "t5", "rwkv", "plamo2", "hybriddna", "whitespace", "no_vocab", "none":
 		return nil, fmt.Errorf("tokenizer.ggml.model: %q: is no byte-pair encoding: use a model with gpt2, llama or gemma4 here", g.Model)
 	default:
-		return nil, fmt.Errorf("tokenizer.ggml.model: %q: is not known: use a model with gpt2, llama or gemma4 here", g.Model)
+		return nil,
+			fmt.Errorf(
+				"tokenizer.ggml.model: %q: is not known: use a model with gpt2, llama or gemma4 here",
+				g.Model)
 	}
 	tokens, types, err := g.checked()
 	if err != nil {
@@ -91,9 +96,11 @@ func (g *GGML) files() (map[string][]byte, error) {
 	if g.ChatTemplate != "" {
 		files[fileTemplate] = []byte(g.ChatTemplate)
 	}
-	config := map[string]any{"add_bos_token": g.AddBOS, "add_eos_token": g.AddEOS, "clean_up_tokenization_spaces": false,
-		"model_max_length": 1 << 30, "tokenizer_class": "PreTrainedTokenizerFast"}
-	for key, id := range map[string]int32{"bos_token": g.BOS, "eos_token": ends[0], "unk_token": g.Unknown, "pad_token": g.Pad} {
+	config := map[string]any{"add_bos_token": g.AddBOS, "add_eos_token": g.AddEOS,
+		"clean_up_tokenization_spaces": false,
+		"model_max_length":             1 << 30, "tokenizer_class": "PreTrainedTokenizerFast"}
+	for key, id := range map[string]int32{"bos_token": g.BOS, "eos_token": ends[0],
+		"unk_token": g.Unknown, "pad_token": g.Pad} {
 		if id >= 0 {
 			config[key] = tokens[id]
 		}
@@ -117,18 +124,23 @@ func (g *GGML) files() (map[string][]byte, error) {
 func (g *GGML) checked() (tokens []string, types []int32, err error) {
 	n := len(g.Tokens)
 	if n == 0 {
-		return nil, nil, fmt.Errorf("tokenizer.ggml.tokens: no tokens: the file is damaged, fetch it again")
+		return nil, nil, fmt.Errorf(
+			"tokenizer.ggml.tokens: no tokens: the file is damaged, fetch it again")
 	}
 	types = slices.Clone(g.Types)
 	if types == nil {
 		types = slices.Repeat([]int32{GGMLNormal}, n)
 	}
 	if len(types) != n {
-		return nil, nil, fmt.Errorf("tokenizer.ggml.token_type: %d types of %d tokens: the file is damaged, fetch it again", len(types), n)
+		return nil, nil, fmt.Errorf(
+			"tokenizer.ggml.token_type: %d types of %d tokens: the file is damaged, fetch it again",
+			len(types), n)
 	}
-	for key, id := range map[string]int32{"bos": g.BOS, "eos": g.EOS, "eot": g.EOT, "eom": g.EOM, "unknown": g.Unknown, "padding": g.Pad} {
+	for key, id := range map[string]int32{"bos": g.BOS, "eos": g.EOS, "eot": g.EOT, "eom": g.EOM,
+		"unknown": g.Unknown, "padding": g.Pad} {
 		if id < -1 || int(id) >= n {
-			return nil, nil, fmt.Errorf("tokenizer.ggml.%s_token_id: %d: outside the %d tokens: correct it", key, id, n)
+			return nil, nil, fmt.Errorf(
+				"tokenizer.ggml.%s_token_id: %d: outside the %d tokens: correct it", key, id, n)
 		}
 	}
 	tokens = slices.Clone(g.Tokens)
@@ -176,7 +188,9 @@ func (g *GGML) ends(tokens []string, types []int32) ([]int32, error) {
 		switch {
 		case !ok:
 		// Where these are, the other is a part of answers.
-		case token == "<|end|>" && (has("<|return|>") && has("<|call|>") || has("<|flush|>") && (has("<|call|>") || has("<|calls|>"))):
+		case token == "<|end|>" &&
+			(has("<|return|>") && has("<|call|>") || has("<|flush|>") &&
+				(has("<|call|>") || has("<|calls|>"))):
 		case token == "</s>" && has("<|tool_response>"):
 		default:
 			add(id)
@@ -236,9 +250,13 @@ func (g *GGML) merges(tokens []string, types []int32) ([][2]string, error) {
 // mergesByScore finds every pair of tokens whose joint text is a token. The reference ranks
 // them by the score of that token, then by the length of the left part and of the right,
 // the longer first (generate_merges of transformers, which converts SentencePiece models).
-func (g *GGML) mergesByScore(tokens []string, types []int32, joins map[string]int32) ([][2]string, error) {
+func (g *GGML) mergesByScore(tokens []string, types []int32,
+	joins map[string]int32) ([][2]string, error) {
 	if len(g.Scores) != len(tokens) {
-		return nil, fmt.Errorf("tokenizer.ggml.scores: %d scores of %d tokens: the file is damaged, fetch it again", len(g.Scores), len(tokens))
+		return nil,
+			fmt.Errorf(
+				"tokenizer.ggml.scores: %d scores of %d tokens: the file is damaged, fetch it again",
+				len(g.Scores), len(tokens))
 	}
 	type pair struct {
 		left, right string
@@ -260,7 +278,8 @@ func (g *GGML) mergesByScore(tokens []string, types []int32, joins map[string]in
 			li, ok1 := joins[token[:i]]
 			ri, ok2 := joins[token[i:]]
 			if ok1 && ok2 {
-				pairs = append(pairs, pair{token[:i], token[i:], g.Scores[id], l, n - l, int32(id), li, ri})
+				pairs = append(pairs, pair{token[:i], token[i:], g.Scores[id], l, n - l, int32(id),
+					li, ri})
 			}
 		}
 	}
@@ -276,7 +295,8 @@ func (g *GGML) mergesByScore(tokens []string, types []int32, joins map[string]in
 }
 
 // tokenizerJSON writes tokenizer.json.
-func (g *GGML) tokenizerJSON(tokens []string, types []int32, merges [][2]string, pre ggmlSplits) []byte {
+func (g *GGML) tokenizerJSON(tokens []string, types []int32, merges [][2]string,
+	pre ggmlSplits) []byte {
 	var norms, splits, ends []part
 	unk, fallback := "null", slices.Contains(types, GGMLByte)
 	blanks := func(from, to string) part {
@@ -298,19 +318,23 @@ func (g *GGML) tokenizerJSON(tokens []string, types []int32, merges [][2]string,
 		if pre.nfc {
 			norms = append(norms, part{"type": "NFC"})
 		}
-		bytesToo := part{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}
+		bytesToo := part{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+			"use_regex": false}
 		for i, pattern := range pre.patterns {
 			switch {
 			case pattern == patternGPT2 && i == len(pre.patterns)-1:
 				bytesToo["use_regex"] = true
 			case pattern == patternDigit || pattern == patternDigit+"+":
-				splits = append(splits, part{"type": "Digits", "individual_digits": pattern == patternDigit})
+				splits = append(splits, part{"type": "Digits",
+					"individual_digits": pattern == patternDigit})
 			default:
-				splits = append(splits, part{"type": "Split", "pattern": part{"Regex": pattern}, "behavior": "Isolated", "invert": false})
+				splits = append(splits, part{"type": "Split", "pattern": part{"Regex": pattern},
+					"behavior": "Isolated", "invert": false})
 			}
 		}
 		splits = append(splits, bytesToo)
-		ends = append(ends, part{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true})
+		ends = append(ends, part{"type": "ByteLevel", "add_prefix_space": false,
+			"trim_offsets": true, "use_regex": true})
 	}
 	var b strings.Builder
 	compact := func(v any) string { // only of maps and strings, which always encode
@@ -327,7 +351,8 @@ func (g *GGML) tokenizerJSON(tokens []string, types []int32, merges [][2]string,
 		}
 	}
 	fmt.Fprintf(&b, "\n  ],\n  \"normalizer\": %s,\n  \"pre_tokenizer\": %s,\n  \"post_processor\": %s,\n  \"decoder\": %s,\n", compact(sequenceOf("normalizers", norms...)),
-		compact(sequenceOf("pretokenizers", splits...)), compact(g.edges(tokens)), compact(sequenceOf("decoders", ends...)))
+		compact(sequenceOf("pretokenizers", splits...)), compact(g.edges(tokens)),
+		compact(sequenceOf("decoders", ends...)))
 	fmt.Fprintf(&b, "  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n    \"unk_token\": %s,\n    \"continuing_subword_prefix\": null,\n"+
 		"    \"end_of_word_suffix\": null,\n    \"fuse_unk\": %v,\n    \"byte_fallback\": %v,\n    \"ignore_merges\": %v,\n    \"vocab\": {", unk, pre.text, fallback, pre.ignores)
 	// Unused tokens at the end are rows of the embedding, and no tokens. Those between
@@ -358,7 +383,8 @@ func (g *GGML) edges(tokens []string) part {
 	single, pair := []part{}, []part{}
 	special := part{}
 	token := func(id int32) part {
-		special[tokens[id]] = part{"id": tokens[id], "ids": []int32{id}, "tokens": []string{tokens[id]}}
+		special[tokens[id]] = part{"id": tokens[id], "ids": []int32{id},
+			"tokens": []string{tokens[id]}}
 		return part{"SpecialToken": part{"id": tokens[id], "type_id": 0}}
 	}
 	for _, name := range []string{"A", "B"} {
@@ -377,5 +403,6 @@ func (g *GGML) edges(tokens []string) part {
 	if len(special) == 0 {
 		return nil
 	}
-	return part{"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
+	return part{"type": "TemplateProcessing", "single": single, "pair": pair,
+		"special_tokens": special}
 }

@@ -25,14 +25,18 @@ func TestGGMLRoundTrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if back.Size() != tok.Size() || !slices.Equal(back.EOS(), tok.EOS()) || back.Pad() != tok.Pad() || back.ChatTemplate() != tok.ChatTemplate() {
-			t.Errorf("%s: %d tokens, ends %v, padding %d; want %d, %v, %d", shape, back.Size(), back.EOS(), back.Pad(), tok.Size(), tok.EOS(), tok.Pad())
+		if back.Size() != tok.Size() || !slices.Equal(back.EOS(), tok.EOS()) ||
+			back.Pad() != tok.Pad() || back.ChatTemplate() != tok.ChatTemplate() {
+			t.Errorf("%s: %d tokens, ends %v, padding %d; want %d, %v, %d", shape, back.Size(),
+				back.EOS(), back.Pad(), tok.Size(), tok.EOS(), tok.Pad())
 		}
 		for _, c := range e.Texts {
-			if got, want := back.EncodeSpecial(c.Text), tok.EncodeSpecial(c.Text); !slices.Equal(got, want) {
+			if got, want :=
+				back.EncodeSpecial(c.Text), tok.EncodeSpecial(c.Text); !slices.Equal(got, want) {
 				t.Errorf("%s: EncodeSpecial(%+q) = %v, want %v", shape, c.Text, got, want)
 			}
-			if got, want := back.EncodeText(c.Text), tok.EncodeText(c.Text); !slices.Equal(got, want) {
+			if got, want :=
+				back.EncodeText(c.Text), tok.EncodeText(c.Text); !slices.Equal(got, want) {
 				t.Errorf("%s: EncodeText(%+q) = %v, want %v", shape, c.Text, got, want)
 			}
 		}
@@ -83,7 +87,8 @@ func TestSentencePiece(t *testing.T) {
 		for k, text := range f.Texts {
 			got := tok.EncodeText(text)
 			if !slices.Equal(got, m.IDs[k]) {
-				t.Errorf("model %d (%s): EncodeText(%+q):\n got %v\nwant %v", i, f.WrittenBy, text, got, m.IDs[k])
+				t.Errorf("model %d (%s): EncodeText(%+q):\n got %v\nwant %v", i, f.WrittenBy, text,
+					got, m.IDs[k])
 			}
 			if got := tok.Decode(m.IDs[k], false); got != m.Decode[k] {
 				t.Errorf("model %d: Decode(%v) = %+q, want %+q", i, m.IDs[k], got, m.Decode[k])
@@ -112,7 +117,8 @@ func TestFromGGMLRefused(t *testing.T) {
 	}
 	if files, err := FromGGML(good()); err != nil {
 		t.Fatal(err)
-	} else if tok, err := parse(files); err != nil || !slices.Equal(tok.Encode("abc<end>"), []int32{256, 'c', 257}) {
+	} else if tok, err := parse(files); err != nil ||
+		!slices.Equal(tok.Encode("abc<end>"), []int32{256, 'c', 257}) {
 		t.Fatal(tok, err)
 	}
 	for want, spoil := range map[string]func(g *GGML){
@@ -165,7 +171,8 @@ func TestGGMLPreTokenizers(t *testing.T) {
 			continue
 		}
 		const text = "ab don't 12345 ab!! 日本\n\n ab"
-		if got := tok.Encode(text); name != "sarvam-moe" && tok.Decode(got, false) != text || !slices.Contains(got, 256) {
+		if got := tok.Encode(text); name != "sarvam-moe" && tok.Decode(got, false) != text ||
+			!slices.Contains(got, 256) {
 			t.Errorf("%s: %v is %q", name, got, tok.Decode(got, false))
 		}
 	}

@@ -54,7 +54,8 @@ var ggmlPre = map[string]struct{ merges, ignores string }{
 const patternQwen35 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 
 // ggmlEnds are tokens that llama.cpp takes for the end of an answer by their text.
-var ggmlEnds = []string{"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<|end_of_text|>", "<eos>"}
+var ggmlEnds = []string{"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<end_of_turn>",
+	"<|endoftext|>", "</s>", "<|eom_id|>", "<|end_of_text|>", "<eos>"}
 
 // GGML is the tokenizer as llama.cpp has it, for a model with vocab rows in its
 // embedding. What llama.cpp would encode otherwise than Encode does is refused; such
@@ -76,9 +77,11 @@ func (t *Tokenizer) ggml(vocab int) (*GGML, error) {
 	}
 	switch {
 	case t.model.text:
-		return nil, cannot("pre_tokenizer", "has no ByteLevel step: only byte-level vocabularies are written", "")
+		return nil, cannot("pre_tokenizer",
+			"has no ByteLevel step: only byte-level vocabularies are written", "")
 	case t.model.gaps && (t.model.unk >= 0 || t.model.fallback != nil):
-		return nil, cannot("model", "has unk_token or byte_fallback for bytes that have no token", "")
+		return nil, cannot("model", "has unk_token or byte_fallback for bytes that have no token",
+			"")
 	}
 	for _, n := range t.norms {
 		if n.kind != "NFC" {
@@ -89,15 +92,19 @@ func (t *Tokenizer) ggml(vocab int) (*GGML, error) {
 		return nil, cannot("pre_tokenizer", "has add_prefix_space true", "")
 	}
 	names := ggmlPre[strings.Join(t.patterns, "\n")]
-	g := &GGML{Model: "gpt2", Pre: names.merges, BOS: -1, EOS: t.endOfTurn, EOT: t.endOfTurn, EOM: -1, Unknown: -1, Pad: t.pad, Ends: t.EOS()}
+	g := &GGML{Model: "gpt2", Pre: names.merges, BOS: -1, EOS: t.endOfTurn, EOT: t.endOfTurn,
+		EOM: -1, Unknown: -1, Pad: t.pad, Ends: t.EOS()}
 	if t.model.ignoreMerges {
 		g.Pre = names.ignores
 	}
 	switch {
 	case names.merges == "" && names.ignores == "":
-		return nil, cannot("pre_tokenizer", fmt.Sprintf("has the pattern %s", clip(fmt.Sprintf("%q", strings.Join(t.patterns, ", ")))), "")
+		return nil, cannot("pre_tokenizer",
+			fmt.Sprintf("has the pattern %s",
+				clip(fmt.Sprintf("%q", strings.Join(t.patterns, ", ")))), "")
 	case g.Pre == "":
-		return nil, cannot("model", fmt.Sprintf("has ignore_merges %v with this pre_tokenizer", t.model.ignoreMerges), "")
+		return nil, cannot("model",
+			fmt.Sprintf("has ignore_merges %v with this pre_tokenizer", t.model.ignoreMerges), "")
 	}
 	if err := t.ggmlTokens(g, vocab); err != nil {
 		return nil, err
@@ -113,7 +120,8 @@ func (t *Tokenizer) ggml(vocab int) (*GGML, error) {
 
 // cannot is the error of a part of tokenizer.json that llama.cpp does not have.
 func cannot(part, what, way string) error {
-	return fmt.Errorf("%q %s: %w: %s", part, what, ErrGGML, cmp.Or(way, "use the Hugging Face folder (gad export without --gguf)"))
+	return fmt.Errorf("%q %s: %w: %s", part, what, ErrGGML,
+		cmp.Or(way, "use the Hugging Face folder (gad export without --gguf)"))
 }
 
 // ggmlTokens lists vocabulary and merges.
@@ -125,9 +133,13 @@ func (t *Tokenizer) ggmlTokens(g *GGML, vocab int) error {
 	for _, a := range t.added {
 		switch {
 		case a.LStrip || a.RStrip:
-			return cannot("added_tokens", fmt.Sprintf("has %q, which takes the blanks beside it (lstrip, rstrip)", a.Content), "")
+			return cannot("added_tokens",
+				fmt.Sprintf("has %q, which takes the blanks beside it (lstrip, rstrip)", a.Content),
+				"")
 		case a.SingleWord:
-			return cannot("added_tokens", fmt.Sprintf("has %q, which is found between blanks only (single_word)", a.Content), "")
+			return cannot("added_tokens",
+				fmt.Sprintf("has %q, which is found between blanks only (single_word)", a.Content),
+				"")
 		}
 		g.Types[a.ID] = GGMLAdded
 		if a.Special {
@@ -174,7 +186,8 @@ func (t *Tokenizer) ggmlEdges(g *GGML) error {
 	case len(t.before) == 1:
 		g.BOS, g.AddBOS = t.before[0], true
 	case len(t.before) > 1:
-		return cannot("post_processor", fmt.Sprintf("puts %d tokens before a text", len(t.before)), "")
+		return cannot("post_processor", fmt.Sprintf("puts %d tokens before a text", len(t.before)),
+			"")
 	case g.BOS < 0:
 		// llama.cpp has a token 11 for a file that names none. It is not put before texts,
 		// but seen by chat templates; Qwen's files name the token that ends a text.
@@ -184,7 +197,8 @@ func (t *Tokenizer) ggmlEdges(g *GGML) error {
 	case len(t.behind) == 1 && t.behind[0] == g.EOS:
 		g.AddEOS = true
 	case len(t.behind) > 0:
-		return cannot("post_processor", "puts other tokens than the end of an answer behind a text", "")
+		return cannot("post_processor", "puts other tokens than the end of an answer behind a text",
+			"")
 	}
 	for _, id := range g.Ends[1:] {
 		switch {
@@ -192,7 +206,9 @@ func (t *Tokenizer) ggmlEdges(g *GGML) error {
 		case g.EOM < 0:
 			g.EOM = id // the third place for an end that there is
 		default:
-			return cannot("eos_token_id", fmt.Sprintf("has %q and %q beside the end of turn", g.Tokens[g.EOM], g.Tokens[id]), "remove all but two of eos_token_id in generation_config.json")
+			return cannot("eos_token_id",
+				fmt.Sprintf("has %q and %q beside the end of turn", g.Tokens[g.EOM], g.Tokens[id]),
+				"remove all but two of eos_token_id in generation_config.json")
 		}
 	}
 	return nil

@@ -13,7 +13,8 @@ import (
 // The tokenizers of testdata as llama.cpp gets them: names of pre-tokenizers, ends,
 // types, merges in the order of their ranks.
 func TestGGML(t *testing.T) {
-	trained, err := Train(strings.NewReader(strings.Repeat("the cat and the hat ", 50)), TrainOptions{VocabSize: 270})
+	trained, err := Train(strings.NewReader(strings.Repeat("the cat and the hat ", 50)),
+		TrainOptions{VocabSize: 270})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,7 +26,8 @@ func TestGGML(t *testing.T) {
 	}{
 		{trained, "qwen2", "<|endoftext|>", "<|im_end|>", "<|endoftext|>", false},
 		{load(t, "gpt2"), "gpt-2", "<|endoftext|>", "<|turn|>", "<|endoftext|>", false},
-		{load(t, "llama3"), "llama-bpe", "<|begin_of_text|>", "<|eot_id|>", "<|end_of_text|>", true},
+		{load(t, "llama3"), "llama-bpe", "<|begin_of_text|>", "<|eot_id|>", "<|end_of_text|>",
+			true},
 	} {
 		vocab := c.tok.Size() + 2
 		g, err := c.tok.GGML(vocab)
@@ -33,14 +35,19 @@ func TestGGML(t *testing.T) {
 			t.Fatal(err)
 		}
 		text := func(id int32) string { return g.Tokens[id] }
-		if g.Pre != c.pre || text(g.BOS) != c.bos || text(g.EOS) != c.eos || text(g.EOT) != c.eos || text(g.Ends[len(g.Ends)-1]) != c.last || g.AddBOS != c.addBOS || g.AddEOS {
-			t.Errorf("%s: %s, bos %q (%v), eos %q, ends %v", c.pre, g.Pre, text(g.BOS), g.AddBOS, text(g.EOS), g.Ends)
+		if g.Pre != c.pre || text(g.BOS) != c.bos || text(g.EOS) != c.eos || text(g.EOT) != c.eos ||
+			text(g.Ends[len(g.Ends)-1]) != c.last || g.AddBOS != c.addBOS || g.AddEOS {
+			t.Errorf("%s: %s, bos %q (%v), eos %q, ends %v", c.pre, g.Pre, text(g.BOS), g.AddBOS,
+				text(g.EOS), g.Ends)
 		}
-		if g.EOS != c.tok.EndOfTurn() || g.Pad != c.tok.Pad() || !slices.Equal(g.Ends, c.tok.EOS()) {
+		if g.EOS != c.tok.EndOfTurn() || g.Pad != c.tok.Pad() ||
+			!slices.Equal(g.Ends, c.tok.EOS()) {
 			t.Errorf("%s: eos %d pad %d ends %v", c.pre, g.EOS, g.Pad, g.Ends)
 		}
-		if len(g.Tokens) != vocab || len(g.Types) != vocab || g.Tokens[vocab-1] != fmt.Sprintf("[PAD%d]", vocab-1) || g.Types[vocab-1] != GGMLUnused {
-			t.Errorf("%s: %d tokens, the last %q of type %d", c.pre, len(g.Tokens), g.Tokens[vocab-1], g.Types[vocab-1])
+		if len(g.Tokens) != vocab || len(g.Types) != vocab ||
+			g.Tokens[vocab-1] != fmt.Sprintf("[PAD%d]", vocab-1) || g.Types[vocab-1] != GGMLUnused {
+			t.Errorf("%s: %d tokens, the last %q of type %d", c.pre, len(g.Tokens),
+				g.Tokens[vocab-1], g.Types[vocab-1])
 		}
 		seen := map[string]bool{}
 		for id, s := range g.Tokens {
@@ -52,7 +59,8 @@ func TestGGML(t *testing.T) {
 				want = GGMLControl
 			}
 			if seen[s] || g.Types[id] != want {
-				t.Errorf("%s: token %d %q: type %d, expected %d; twice: %v", c.pre, id, s, g.Types[id], want, seen[s])
+				t.Errorf("%s: token %d %q: type %d, expected %d; twice: %v", c.pre, id, s,
+					g.Types[id], want, seen[s])
 			}
 			seen[s] = true
 		}
@@ -144,7 +152,8 @@ func TestGGMLPre(t *testing.T) {
 		}
 		g, err := tok.GGML(258)
 		if c.refused != "" {
-			if err == nil || err.Error() != "tokenizer: tokenizer.json: "+c.refused || !errors.Is(err, ErrGGML) {
+			if err == nil || err.Error() != "tokenizer: tokenizer.json: "+c.refused ||
+				!errors.Is(err, ErrGGML) {
 				t.Errorf("%v\nwant tokenizer: tokenizer.json: %s", err, c.refused)
 			}
 			continue

@@ -33,11 +33,16 @@ var ggmlPreTokenizers = func() map[string]ggmlSplits {
 	}
 	of := func(patterns ...string) ggmlSplits { return ggmlSplits{patterns: patterns} }
 	add(of(`[\p{P}\$\+<=>\^~\|]+`, patternGPT2, patternDigit+"+", patternThree), "default", "")
-	add(of(patternGPT2), "gpt-2", "phi-2", "jina-es", "jina-de", "jina-v2-es", "jina-v2-de", "jina-v1-en", "jina-v2-code", "roberta-bpe", "gigachat", "a.x-4.0", "mellum", "exaone4", "jais", "trillion", "granite-docling")
+	add(of(patternGPT2), "gpt-2", "phi-2", "jina-es", "jina-de", "jina-v2-es", "jina-v2-de",
+		"jina-v1-en", "jina-v2-code", "roberta-bpe", "gigachat", "a.x-4.0", "mellum", "exaone4",
+		"jais", "trillion", "granite-docling")
 	add(ggmlSplits{patterns: []string{patternGPT2}, nfc: true}, "mpt", "olmo", "modern-bert")
-	add(of(patternDigit, patternGPT2), "smollm", "starcoder", "refact", "codeshell", "exaone", "minerva-7b", "mellum2")
+	add(of(patternDigit, patternGPT2), "smollm", "starcoder", "refact", "codeshell", "exaone",
+		"minerva-7b", "mellum2")
 	add(ggmlSplits{patterns: []string{patternDigit, patternGPT2}, nfc: true}, "command-r")
-	add(ggmlSplits{patterns: []string{patternLlama3}, ignores: true, addBOS: true}, "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano")
+	add(ggmlSplits{patterns: []string{patternLlama3}, ignores: true, addBOS: true}, "llama3",
+		"llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
+		"jina-v5-nano")
 	add(of(patternLlama3), "smaug-bpe", "dbrx", "chatglm-bpe")
 	add(ggmlSplits{patterns: []string{patternLlama3}, ignores: true}, "glm4", "glm5")
 	add(ggmlSplits{patterns: []string{patternQwen2}, nfc: true}, "qwen2", "megrez", "stablelm2")

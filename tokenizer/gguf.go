@@ -22,7 +22,8 @@ func readGGUF(path string) (map[string][]byte, error) {
 	}
 	files, err := FromGGML(g)
 	if err != nil {
-		return nil, fmt.Errorf("tokenizer: %s: %w", path, cmp.Or(errors.Unwrap(err), err)) // without its own "tokenizer: "
+		// without its own "tokenizer: "
+		return nil, fmt.Errorf("tokenizer: %s: %w", path, cmp.Or(errors.Unwrap(err), err))
 	}
 	return files, nil
 }
@@ -41,18 +42,21 @@ func ggmlOf(f *gguf.Reader) (*GGML, error) {
 	text("ggml.model", &model)
 	text("ggml.pre", &pre)
 	if model == "" && errs == nil {
-		return nil, fmt.Errorf("key %q: is missing: the file has no tokenizer: use a file with one", "tokenizer.ggml.model")
+		return nil, fmt.Errorf("key %q: is missing: the file has no tokenizer: use a file with one",
+			"tokenizer.ggml.model")
 	}
 	g := NewGGML(model, pre)
 	text("chat_template", &g.ChatTemplate)
-	for key, to := range map[string]*int32{"bos": &g.BOS, "eos": &g.EOS, "eot": &g.EOT, "eom": &g.EOM, "unknown": &g.Unknown, "padding": &g.Pad} {
+	for key, to := range map[string]*int32{"bos": &g.BOS, "eos": &g.EOS, "eot": &g.EOT,
+		"eom": &g.EOM, "unknown": &g.Unknown, "padding": &g.Pad} {
 		id, has, err := f.Int("tokenizer.ggml." + key + "_token_id")
 		if err == nil && has {
 			*to, err = ggmlID(key+"_token_id", id)
 		}
 		errs = append(errs, err)
 	}
-	for key, to := range map[string]*bool{"add_bos_token": &g.AddBOS, "add_eos_token": &g.AddEOS, "add_space_prefix": &g.SpacePrefix} {
+	for key, to := range map[string]*bool{"add_bos_token": &g.AddBOS, "add_eos_token": &g.AddEOS,
+		"add_space_prefix": &g.SpacePrefix} {
 		v, has, err := f.Bool("tokenizer.ggml." + key)
 		if err == nil && has {
 			*to = v
@@ -84,7 +88,10 @@ func ggmlOf(f *gguf.Reader) (*GGML, error) {
 		}
 	}
 	if len(g.Tokens) == 0 {
-		return nil, fmt.Errorf("key %q: is missing or empty: the file has no tokenizer: use a file with one", "tokenizer.ggml.tokens")
+		return nil,
+			fmt.Errorf(
+				"key %q: is missing or empty: the file has no tokenizer: use a file with one",
+				"tokenizer.ggml.tokens")
 	}
 	return g, nil
 }
@@ -95,7 +102,8 @@ func ggmlID(key string, id int64) (int32, error) {
 		return -1, nil
 	}
 	if id < -1 || id > math.MaxInt32 {
-		return -1, fmt.Errorf("key %q: %d: expected -1 to %d", "tokenizer.ggml."+key, id, math.MaxInt32)
+		return -1, fmt.Errorf("key %q: %d: expected -1 to %d", "tokenizer.ggml."+key, id,
+			math.MaxInt32)
 	}
 	return int32(id), nil
 }

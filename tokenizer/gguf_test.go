@@ -18,9 +18,14 @@ func ggufOf(t *testing.T, tok *Tokenizer, more ...gguf.Pair) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key := func(name string, v any) gguf.Pair { return gguf.Pair{Key: "tokenizer.ggml." + name, Value: v} }
-	pairs := append([]gguf.Pair{key("model", g.Model), key("pre", g.Pre), key("tokens", g.Tokens), key("token_type", g.Types), key("merges", g.Merges),
-		key("eos_token_id", uint32(g.EOS)), key("padding_token_id", uint32(g.Pad)), key("eos_token_ids", g.Ends), key("add_bos_token", g.AddBOS),
+	key := func(name string, v any) gguf.Pair {
+		return gguf.Pair{Key: "tokenizer.ggml." + name,
+			Value: v}
+	}
+	pairs := append([]gguf.Pair{key("model", g.Model), key("pre", g.Pre), key("tokens", g.Tokens),
+		key("token_type", g.Types), key("merges", g.Merges),
+		key("eos_token_id", uint32(g.EOS)), key("padding_token_id", uint32(g.Pad)),
+		key("eos_token_ids", g.Ends), key("add_bos_token", g.AddBOS),
 		key("unknown_token_id", uint32(0xffffffff)), // none
 	}, more...)
 	if g.BOS >= 0 {
@@ -53,11 +58,15 @@ func TestLoadGGUF(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if got.Size() != want.Size() || !slices.Equal(got.EOS(), want.EOS()) || got.EndOfTurn() != want.EndOfTurn() {
-			t.Errorf("%s: %d tokens, ends %v, turn %d; want %d, %v, %d", name, got.Size(), got.EOS(), got.EndOfTurn(), want.Size(), want.EOS(), want.EndOfTurn())
+		if got.Size() != want.Size() || !slices.Equal(got.EOS(), want.EOS()) ||
+			got.EndOfTurn() != want.EndOfTurn() {
+			t.Errorf("%s: %d tokens, ends %v, turn %d; want %d, %v, %d", name, got.Size(),
+				got.EOS(), got.EndOfTurn(), want.Size(), want.EOS(), want.EndOfTurn())
 		}
-		for _, text := range []string{"", "Hello, world!", "  two  blanks\n\n\t", "1234567 x y", "naïve Ünïcode 中文 😀", "don't WE'LL", "<|im_end|><|endoftext|>"} {
-			for _, of := range []func(*Tokenizer, string) []int32{(*Tokenizer).Encode, (*Tokenizer).EncodeSpecial, (*Tokenizer).EncodeText} {
+		for _, text := range []string{"", "Hello, world!", "  two  blanks\n\n\t", "1234567 x y",
+			"naïve Ünïcode 中文 😀", "don't WE'LL", "<|im_end|><|endoftext|>"} {
+			for _, of := range []func(*Tokenizer, string) []int32{(*Tokenizer).Encode,
+				(*Tokenizer).EncodeSpecial, (*Tokenizer).EncodeText} {
 				if a, b := of(got, text), of(want, text); !slices.Equal(a, b) {
 					t.Errorf("%s: %q is %v, want %v", name, text, a, b)
 				}
@@ -110,9 +119,11 @@ func TestHostileGGUF(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "t.gguf")
 	hostile.Format{
-		Name:   "tokenizer of a GGUF file",
-		Small:  ggufOf(t, tok),
-		Words:  []string{"tokenizer.ggml.tokens", "gpt2", "llama", "\x00\x00\x00\x00\x00\x00\x00\x00", "\xff\xff\xff\xff\xff\xff\xff\xff", "\x01\x00\x00\x00"},
+		Name:  "tokenizer of a GGUF file",
+		Small: ggufOf(t, tok),
+		Words: []string{"tokenizer.ggml.tokens", "gpt2", "llama",
+			"\x00\x00\x00\x00\x00\x00\x00\x00", "\xff\xff\xff\xff\xff\xff\xff\xff",
+			"\x01\x00\x00\x00"},
 		Prefix: "tokenizer: ",
 		Read: func(text []byte) error {
 			if err := os.WriteFile(path, text, 0o666); err != nil {

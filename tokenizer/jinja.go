@@ -30,12 +30,16 @@ const (
 
 var (
 	allowedStatements = []string{"for", "if", "macro", "raw", "break", "continue", "call", "do"}
-	allowedFilters    = []string{"abs", "attr", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first",
+	allowedFilters    = []string{"abs", "attr", "capitalize", "count", "d", "default", "dictsort",
+		"e", "escape", "first",
 		"float", "int", "join", "last", "length", "list", "lower", "map", "max", "min", "reject",
-		"rejectattr", "reverse", "round", "safe", "select", "selectattr", "sort", "string", "sum", "title",
+		"rejectattr", "reverse", "round", "safe", "select", "selectattr", "sort", "string", "sum",
+		"title",
 		"unique", "upper"}
-	allowedMethods = []string{"capitalize", "casefold", "endswith", "find", "isalnum", "isalpha", "isascii", "isdigit",
-		"islower", "isnumeric", "isspace", "isupper", "lower", "partition", "removeprefix", "removesuffix",
+	allowedMethods = []string{"capitalize", "casefold", "endswith", "find", "isalnum", "isalpha",
+		"isascii", "isdigit",
+		"islower", "isnumeric", "isspace", "isupper", "lower", "partition", "removeprefix",
+		"removesuffix",
 		"rfind", "rpartition", "splitlines", "startswith", "swapcase", "title", "upper"}
 )
 
@@ -60,7 +64,8 @@ func (l list) GetItem(key any) (*exec.Value, bool) {
 
 // newEnvironment makes the world that a template sees.
 func newEnvironment() *exec.Environment {
-	statements := map[string]parser.ControlStructureParser{"generation": parseGeneration, "set": parseSet}
+	statements := map[string]parser.ControlStructureParser{"generation": parseGeneration,
+		"set": parseSet}
 	for _, name := range allowedStatements {
 		statements[name], _ = builtins.ControlStructures.Get(name)
 	}
@@ -74,11 +79,13 @@ func newEnvironment() *exec.Environment {
 		return cs, err
 	}
 	filters := map[string]exec.FilterFunction{
-		filterOperand: func(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value { return in },
-		filterFactor:  factor,
-		"items":       items,
-		"tojson":      toJSON,
-		"indent":      indent,
+		filterOperand: func(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
+			return in
+		},
+		filterFactor: factor,
+		"items":      items,
+		"tojson":     toJSON,
+		"indent":     indent,
 		"replace": func(_ *exec.Evaluator, in *exec.Value, p *exec.VarArgs) *exec.Value {
 			return value(replace(in.String(), p))
 		},
@@ -97,9 +104,13 @@ func newEnvironment() *exec.Environment {
 		ControlStructures: exec.NewControlStructureSet(statements),
 		Tests:             builtins.Tests,
 		Context: exec.NewContext(map[string]any{
-			"range":           rangeList,
-			"namespace":       func(_ *exec.Evaluator, p *exec.VarArgs) *exec.Value { return exec.AsValue(keywordMap(p)) },
-			"dict":            func(_ *exec.Evaluator, p *exec.VarArgs) *exec.Value { return exec.AsValue(keywordDict(p)) },
+			"range": rangeList,
+			"namespace": func(_ *exec.Evaluator, p *exec.VarArgs) *exec.Value {
+				return exec.AsValue(keywordMap(p))
+			},
+			"dict": func(_ *exec.Evaluator, p *exec.VarArgs) *exec.Value {
+				return exec.AsValue(keywordDict(p))
+			},
 			"raise_exception": raise,
 			"strftime_now":    strftimeNow,
 		}),
@@ -109,13 +120,31 @@ func newEnvironment() *exec.Environment {
 
 func newMethods() exec.Methods {
 	methods := map[string]exec.Method[string]{
-		"strip":   func(s string, _ *exec.Value, p *exec.VarArgs) (any, error) { return strip(s, p, true, true) },
-		"lstrip":  func(s string, _ *exec.Value, p *exec.VarArgs) (any, error) { return strip(s, p, true, false) },
-		"rstrip":  func(s string, _ *exec.Value, p *exec.VarArgs) (any, error) { return strip(s, p, false, true) },
-		"replace": func(s string, _ *exec.Value, p *exec.VarArgs) (any, error) { return replace(s, p) },
-		"split":   func(s string, _ *exec.Value, p *exec.VarArgs) (any, error) { return split(s, p, strings.SplitN) },
-		"rsplit":  func(s string, _ *exec.Value, p *exec.VarArgs) (any, error) { return split(s, p, splitLast) },
-		"join":    joinMethod,
+		"strip": func(s string, _ *exec.Value, p *exec.VarArgs) (any,
+			error) {
+			return strip(s, p, true, true)
+		},
+		"lstrip": func(s string, _ *exec.Value, p *exec.VarArgs) (any,
+			error) {
+			return strip(s, p, true, false)
+		},
+		"rstrip": func(s string, _ *exec.Value, p *exec.VarArgs) (any,
+			error) {
+			return strip(s, p, false, true)
+		},
+		"replace": func(s string, _ *exec.Value, p *exec.VarArgs) (any,
+			error) {
+			return replace(s, p)
+		},
+		"split": func(s string, _ *exec.Value, p *exec.VarArgs) (any,
+			error) {
+			return split(s, p, strings.SplitN)
+		},
+		"rsplit": func(s string, _ *exec.Value, p *exec.VarArgs) (any,
+			error) {
+			return split(s, p, splitLast)
+		},
+		"join": joinMethod,
 	}
 	for _, name := range allowedMethods {
 		methods[name], _ = builtins.Methods.Str.Get(name)
@@ -149,7 +178,8 @@ func newMethods() exec.Methods {
 		"keys":   part(func(key, _ any) any { return key }),
 		"values": part(func(_, value any) any { return value }),
 	}
-	for _, name := range []string{"get", "copy", "pop", "setdefault", "update", "clear", "popitem"} {
+	for _, name := range []string{"get", "copy", "pop", "setdefault", "update", "clear",
+		"popitem"} {
 		if m, ok := builtins.Methods.Dict.Get(name); ok {
 			dict[name] = m
 		}
@@ -270,7 +300,8 @@ func walkAll[T any](l []T, depth int, walk func(any, int) error) error {
 
 // factor checks an operand of *.
 func factor(_ *exec.Evaluator, in *exec.Value, _ *exec.VarArgs) *exec.Value {
-	if in.IsString() && len(in.String()) > factorLimit || in.IsInteger() && (in.Integer() > factorLimit || in.Integer() < -factorLimit) {
+	if in.IsString() && len(in.String()) > factorLimit || in.IsInteger() &&
+		(in.Integer() > factorLimit || in.Integer() < -factorLimit) {
 		return exec.AsValue(fmt.Errorf("operand of * over %d", factorLimit))
 	}
 	return in
@@ -329,7 +360,8 @@ func split(s string, p *exec.VarArgs, cut func(s, sep string, n int) []string) (
 	var parts []string
 	switch {
 	case sep.IsNil() && n < 0:
-		parts = strings.FieldsFunc(s, func(r rune) bool { return strings.ContainsRune(pythonSpace, r) })
+		parts = strings.FieldsFunc(s,
+			func(r rune) bool { return strings.ContainsRune(pythonSpace, r) })
 	case !sep.IsString() || sep.String() == "":
 		return nil, fmt.Errorf("split: needs a separator")
 	default:
@@ -388,7 +420,8 @@ func indent(_ *exec.Evaluator, in *exec.Value, p *exec.VarArgs) *exec.Value {
 	first, blank := argument(p, 1, "first").IsTrue(), argument(p, 2, "blank").IsTrue()
 	lines := strings.Split(in.String(), "\n")
 	if len(lines)*len(pad) > 4*len(in.String())+textLimit {
-		return exec.AsValue(fmt.Errorf("indent: would add %d bytes to %d", len(lines)*len(pad), len(in.String())))
+		return exec.AsValue(fmt.Errorf("indent: would add %d bytes to %d", len(lines)*len(pad),
+			len(in.String())))
 	}
 	for i, l := range lines {
 		if i == 0 && first || i > 0 && (l != "" || blank) {
@@ -458,7 +491,8 @@ var now = time.Now
 // strftimeNow is today's date in the given format. A prompt that holds it
 // changes with the day.
 func strftimeNow(_ *exec.Evaluator, p *exec.VarArgs) *exec.Value {
-	goLayout := map[byte]string{'a': "Mon", 'A': "Monday", 'b': "Jan", 'B': "January", 'd': "02", 'H': "15", 'I': "03",
+	goLayout := map[byte]string{'a': "Mon", 'A': "Monday", 'b': "Jan", 'B': "January", 'd': "02",
+		'H': "15", 'I': "03",
 		'j': "002", 'm': "01", 'M': "04", 'p': "PM", 'S': "05", 'y': "06", 'Y': "2006"}
 	format, t := p.First().String(), now()
 	var out strings.Builder
@@ -567,13 +601,17 @@ func writeJSON(b *strings.Builder, v any, pad, line string) error {
 	case map[string]any:
 		return writeJSON(b, sortedDict(x), pad, line)
 	case exec.ValuesList:
-		return sequence('[', ']', len(x), func(i int) error { return writeJSON(b, x[i], pad, line+pad) })
+		return sequence('[', ']', len(x),
+			func(i int) error { return writeJSON(b, x[i], pad, line+pad) })
 	case list:
-		return sequence('[', ']', len(x), func(i int) error { return writeJSON(b, x[i], pad, line+pad) })
+		return sequence('[', ']', len(x),
+			func(i int) error { return writeJSON(b, x[i], pad, line+pad) })
 	case []any:
-		return sequence('[', ']', len(x), func(i int) error { return writeJSON(b, x[i], pad, line+pad) })
+		return sequence('[', ']', len(x),
+			func(i int) error { return writeJSON(b, x[i], pad, line+pad) })
 	case []string:
-		return sequence('[', ']', len(x), func(i int) error { return writeJSON(b, x[i], pad, line+pad) })
+		return sequence('[', ']', len(x),
+			func(i int) error { return writeJSON(b, x[i], pad, line+pad) })
 	default:
 		return fmt.Errorf("tojson: a value of type %T", v)
 	}

@@ -23,7 +23,8 @@ func minimal() map[string]any {
 		vocab[string(r)] = b
 	}
 	return map[string]any{
-		"added_tokens":   []any{map[string]any{"id": 257, "content": "<end>", "special": true, "normalized": false}},
+		"added_tokens": []any{map[string]any{"id": 257, "content": "<end>", "special": true,
+			"normalized": false}},
 		"normalizer":     nil,
 		"pre_tokenizer":  map[string]any{"type": "ByteLevel", "add_prefix_space": false},
 		"post_processor": nil,
@@ -52,7 +53,8 @@ func TestMinimal(t *testing.T) {
 	if got := tok.Encode("a\xff\xf0\x9f\x98b"); !slices.Equal(got, tok.Encode("a\ufffd\ufffdb")) {
 		t.Errorf("bytes that are not UTF-8: ids %v", got)
 	}
-	if _, err := tok.ChatPrompt([]Message{{Role: "user", Content: "x"}}); !errors.Is(err, ErrNoChatTemplate) {
+	if _, err := tok.ChatPrompt([]Message{{Role: "user", Content: "x"}}); !errors.Is(err,
+		ErrNoChatTemplate) {
 		t.Errorf("ChatPrompt without a template: %v", err)
 	}
 	if got := tok.Decode([]int32{-1, 1 << 30, 256}, false); got != "ab" {
@@ -75,78 +77,131 @@ func TestRefused(t *testing.T) {
 		spoil func(top map[string]any)
 		want  string
 	}{
-		"model type":       {func(f map[string]any) { model(f)["type"] = "Unigram" }, `type "Unigram"`},
-		"dropout":          {func(f map[string]any) { model(f)["dropout"] = 0.1 }, "dropout"},
-		"suffix":           {func(f map[string]any) { model(f)["end_of_word_suffix"] = "</w>" }, "end_of_word_suffix"},
-		"no vocab":         {func(f map[string]any) { delete(model(f), "vocab") }, `"vocab"`},
-		"unk unknown":      {func(f map[string]any) { delete(vocab(f), "Ġ"); model(f)["unk_token"] = "<u>" }, `"unk_token": "<u>" is not`},
-		"negative id":      {func(f map[string]any) { vocab(f)["ab"] = -1 }, "id -1"},
-		"huge id":          {func(f map[string]any) { vocab(f)["ab"] = 2_000_000_000 }, "id 2000000000"},
-		"large id":         {func(f map[string]any) { vocab(f)["ab"] = 1000 }, "highest id 1000"},
-		"id beyond int64":  {func(f map[string]any) { vocab(f)["ab"] = json.Number("99999999999999999999") }, `token "ab"`},
-		"fractional id":    {func(f map[string]any) { vocab(f)["ab"] = 1.5 }, `token "ab"`},
-		"id twice":         {func(f map[string]any) { vocab(f)["ab"] = 5 }, "id 5: another token has it"},
-		"merge unknown":    {func(f map[string]any) { model(f)["merges"] = []any{"a zz"} }, "merge 0"},
-		"merge of one":     {func(f map[string]any) { model(f)["merges"] = []any{"ab"} }, "merge 0"},
-		"merge of three":   {func(f map[string]any) { model(f)["merges"] = []any{[]any{"a", "b", "c"}} }, "merge 0"},
-		"merge of numbers": {func(f map[string]any) { model(f)["merges"] = []any{[]any{1, 2}} }, "merge 0"},
-		"merges absent":    {func(f map[string]any) { delete(model(f), "merges") }, `"merges"`},
-		"normalizer":       {func(f map[string]any) { f["normalizer"] = map[string]any{"type": "Lowercase"} }, `"Lowercase"`},
+		"model type": {func(f map[string]any) { model(f)["type"] = "Unigram" }, `type "Unigram"`},
+		"dropout":    {func(f map[string]any) { model(f)["dropout"] = 0.1 }, "dropout"},
+		"suffix": {func(f map[string]any) { model(f)["end_of_word_suffix"] = "</w>" },
+			"end_of_word_suffix"},
+		"no vocab":    {func(f map[string]any) { delete(model(f), "vocab") }, `"vocab"`},
+		"unk unknown": {func(f map[string]any) { delete(vocab(f), "Ġ"); model(f)["unk_token"] = "<u>" }, `"unk_token": "<u>" is not`},
+		"negative id": {func(f map[string]any) { vocab(f)["ab"] = -1 }, "id -1"},
+		"huge id": {func(f map[string]any) { vocab(f)["ab"] = 2_000_000_000 },
+			"id 2000000000"},
+		"large id":        {func(f map[string]any) { vocab(f)["ab"] = 1000 }, "highest id 1000"},
+		"id beyond int64": {func(f map[string]any) { vocab(f)["ab"] = json.Number("99999999999999999999") }, `token "ab"`},
+		"fractional id":   {func(f map[string]any) { vocab(f)["ab"] = 1.5 }, `token "ab"`},
+		"id twice": {func(f map[string]any) { vocab(f)["ab"] = 5 },
+			"id 5: another token has it"},
+		"merge unknown": {func(f map[string]any) { model(f)["merges"] = []any{"a zz"} },
+			"merge 0"},
+		"merge of one": {func(f map[string]any) { model(f)["merges"] = []any{"ab"} },
+			"merge 0"},
+		"merge of three": {
+			func(f map[string]any) { model(f)["merges"] = []any{[]any{"a", "b", "c"}} }, "merge 0"},
+		"merge of numbers": {func(f map[string]any) { model(f)["merges"] = []any{[]any{1, 2}} },
+			"merge 0"},
+		"merges absent": {func(f map[string]any) { delete(model(f), "merges") }, `"merges"`},
+		"normalizer":    {func(f map[string]any) { f["normalizer"] = map[string]any{"type": "Lowercase"} }, `"Lowercase"`},
 		"nested normalizer": {func(f map[string]any) {
-			f["normalizer"] = map[string]any{"type": "Sequence", "normalizers": []any{map[string]any{"type": "Precompiled"}}}
+			f["normalizer"] = map[string]any{"type": "Sequence",
+				"normalizers": []any{map[string]any{"type": "Precompiled"}}}
 		}, `"Precompiled"`},
 		"pre-tokenizer": {func(f map[string]any) { f["pre_tokenizer"] = map[string]any{"type": "BertPreTokenizer"} }, `"BertPreTokenizer"`},
-		"unigram":       {func(f map[string]any) { model(f)["type"] = "Unigram" }, "only BPE can be read: use a model with a BPE tokenizer"},
-		"replacement":   {func(f map[string]any) { f["pre_tokenizer"] = map[string]any{"type": "Metaspace"} }, `Metaspace with replacement ""`},
+		"unigram": {func(f map[string]any) { model(f)["type"] = "Unigram" },
+			"only BPE can be read: use a model with a BPE tokenizer"},
+		"replacement": {func(f map[string]any) { f["pre_tokenizer"] = map[string]any{"type": "Metaspace"} }, `Metaspace with replacement ""`},
 		"prepend_scheme": {func(f map[string]any) {
-			f["pre_tokenizer"] = map[string]any{"type": "Metaspace", "replacement": "_", "prepend_scheme": "last"}
+			f["pre_tokenizer"] = map[string]any{"type": "Metaspace", "replacement": "_",
+				"prepend_scheme": "last"}
 		}, `"last"`},
 		"add_prefix_space": {func(f map[string]any) {
-			f["pre_tokenizer"] = map[string]any{"type": "Metaspace", "replacement": "_", "prepend_scheme": "first", "add_prefix_space": false}
+			f["pre_tokenizer"] = map[string]any{"type": "Metaspace", "replacement": "_",
+				"prepend_scheme": "first", "add_prefix_space": false}
 		}, "contradict"},
 		"first behind a strip": {func(f map[string]any) {
 			f["normalizer"] = map[string]any{"type": "Strip", "strip_left": true}
-			f["pre_tokenizer"] = map[string]any{"type": "Metaspace", "replacement": "_", "prepend_scheme": "first"}
+			f["pre_tokenizer"] = map[string]any{"type": "Metaspace", "replacement": "_",
+				"prepend_scheme": "first"}
 		}, `prepend_scheme "first" behind a Strip`},
 		"replace without content": {func(f map[string]any) {
-			f["normalizer"] = map[string]any{"type": "Replace", "pattern": map[string]any{"String": "a"}}
+			f["normalizer"] = map[string]any{"type": "Replace",
+				"pattern": map[string]any{"String": "a"}}
 		}, "Replace without content"},
 		"replace of nothing": {func(f map[string]any) {
-			f["normalizer"] = map[string]any{"type": "Replace", "pattern": map[string]any{}, "content": ""}
+			f["normalizer"] = map[string]any{"type": "Replace", "pattern": map[string]any{},
+				"content": ""}
 		}, "Replace with pattern"},
-		"punctuation":                       {func(f map[string]any) { f["pre_tokenizer"] = map[string]any{"type": "Punctuation", "behavior": "x"} }, `behavior "x"`},
-		"over characters, decoder of bytes": {func(f map[string]any) { f["pre_tokenizer"] = nil }, "no ByteLevel step in pre_tokenizer"},
-		"over bytes, decoder of characters": {func(f map[string]any) { f["decoder"] = map[string]any{"type": "Fuse"} }, "has a ByteLevel step"},
-		"over characters, no decoder":       {func(f map[string]any) { f["pre_tokenizer"] = nil; f["decoder"] = nil }, "no decoder"},
-		"both decoders":                     {func(f map[string]any) { f["decoder"] = decoders("ByteLevel", "Fuse") }, "beside ByteLevel"},
-		"bytes behind fuse":                 {func(f map[string]any) { f["pre_tokenizer"], f["decoder"] = nil, decoders("Fuse", "ByteFallback") }, "ByteFallback behind Fuse"},
+		"punctuation": {func(f map[string]any) { f["pre_tokenizer"] = map[string]any{"type": "Punctuation", "behavior": "x"} }, `behavior "x"`},
+		"over characters, decoder of bytes": {func(f map[string]any) { f["pre_tokenizer"] = nil },
+			"no ByteLevel step in pre_tokenizer"},
+		"over bytes, decoder of characters": {
+			func(f map[string]any) { f["decoder"] = map[string]any{"type": "Fuse"} },
+			"has a ByteLevel step"},
+		"over characters, no decoder": {
+			func(f map[string]any) { f["pre_tokenizer"] = nil; f["decoder"] = nil }, "no decoder"},
+		"both decoders": {
+			func(f map[string]any) { f["decoder"] = decoders("ByteLevel", "Fuse") },
+			"beside ByteLevel"},
+		"bytes behind fuse": {
+			func(f map[string]any) {
+				f["pre_tokenizer"], f["decoder"] = nil,
+					decoders("Fuse", "ByteFallback")
+			}, "ByteFallback behind Fuse"},
 		"two byte steps": {func(f map[string]any) {
 			f["pre_tokenizer"], f["decoder"] = nil, decoders("ByteFallback", "ByteFallback")
 		}, "two ByteFallback"},
-		"strip of nothing": {func(f map[string]any) { f["pre_tokenizer"], f["decoder"] = nil, decoders("Strip") }, "Strip with start 0"},
+		"strip of nothing": {
+			func(f map[string]any) { f["pre_tokenizer"], f["decoder"] = nil, decoders("Strip") },
+			"Strip with start 0"},
 		"no pre-tokenizer": {func(f map[string]any) { f["pre_tokenizer"] = nil }, "pre_tokenizer"},
 		"split behavior": {func(f map[string]any) {
-			f["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "a"}, "behavior": "Taken"}
+			f["pre_tokenizer"] = map[string]any{"type": "Split",
+				"pattern": map[string]any{"Regex": "a"}, "behavior": "Taken"}
 		}, "Taken"},
 		"bad pattern": {func(f map[string]any) {
-			f["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "(a"}, "behavior": "Isolated"}
+			f["pre_tokenizer"] = map[string]any{"type": "Split",
+				"pattern": map[string]any{"Regex": "(a"}, "behavior": "Isolated"}
 		}, `"(a"`},
 		"exploding pattern": {func(f map[string]any) {
-			f["pre_tokenizer"] = map[string]any{"type": "Split", "pattern": map[string]any{"Regex": "(a+)+$"}, "behavior": "Isolated"}
+			f["pre_tokenizer"] = map[string]any{"type": "Split",
+				"pattern": map[string]any{"Regex": "(a+)+$"}, "behavior": "Isolated"}
 		}, "takes too long"},
 		"post-processor": {func(f map[string]any) { f["post_processor"] = map[string]any{"type": "BertProcessing"} }, `"BertProcessing"`},
 		"post-processor id": {func(f map[string]any) {
-			f["post_processor"] = map[string]any{"type": "TemplateProcessing", "single": []any{map[string]any{"SpecialToken": map[string]any{"id": "x"}}, map[string]any{"Sequence": map[string]any{"id": "A"}}}, "special_tokens": map[string]any{"x": map[string]any{"ids": []any{99999}}}}
+			f["post_processor"] = map[string]any{"type": "TemplateProcessing",
+				"single": []any{map[string]any{"SpecialToken": map[string]any{"id": "x"}},
+					map[string]any{"Sequence": map[string]any{"id": "A"}}},
+				"special_tokens": map[string]any{"x": map[string]any{"ids": []any{99999}}}}
 		}, "99999"},
-		"decoder":             {func(f map[string]any) { f["decoder"] = map[string]any{"type": "WordPiece"} }, `"WordPiece"`},
-		"no decoder":          {func(f map[string]any) { f["decoder"] = nil }, "decoder"},
-		"added empty":         {func(f map[string]any) { f["added_tokens"] = []any{map[string]any{"id": 257, "content": ""}} }, "without content"},
-		"added null":          {func(f map[string]any) { f["added_tokens"] = []any{nil} }, "without content"},
-		"added negative":      {func(f map[string]any) { f["added_tokens"] = []any{map[string]any{"id": -7, "content": "<end>"}} }, "id -7"},
-		"added huge":          {func(f map[string]any) { f["added_tokens"] = []any{map[string]any{"id": 1 << 30, "content": "<end>"}} }, "1073741824"},
-		"added on a taken id": {func(f map[string]any) { f["added_tokens"] = []any{map[string]any{"id": 5, "content": "<end>"}} }, "another token has it"},
-		"added contradicts":   {func(f map[string]any) { f["added_tokens"] = []any{map[string]any{"id": 257, "content": "ab"}} }, "vocabulary says 256"},
-		"no model":            {func(f map[string]any) { delete(f, "model") }, `"model"`},
+		"decoder":    {func(f map[string]any) { f["decoder"] = map[string]any{"type": "WordPiece"} }, `"WordPiece"`},
+		"no decoder": {func(f map[string]any) { f["decoder"] = nil }, "decoder"},
+		"added empty": {
+			func(f map[string]any) {
+				f["added_tokens"] = []any{
+					map[string]any{"id": 257, "content": ""}}
+			}, "without content"},
+		"added null": {func(f map[string]any) { f["added_tokens"] = []any{nil} },
+			"without content"},
+		"added negative": {
+			func(f map[string]any) {
+				f["added_tokens"] = []any{
+					map[string]any{"id": -7, "content": "<end>"}}
+			}, "id -7"},
+		"added huge": {
+			func(f map[string]any) {
+				f["added_tokens"] = []any{
+					map[string]any{"id": 1 << 30, "content": "<end>"}}
+			}, "1073741824"},
+		"added on a taken id": {
+			func(f map[string]any) {
+				f["added_tokens"] = []any{
+					map[string]any{"id": 5, "content": "<end>"}}
+			}, "another token has it"},
+		"added contradicts": {
+			func(f map[string]any) {
+				f["added_tokens"] = []any{
+					map[string]any{"id": 257, "content": "ab"}}
+			}, "vocabulary says 256"},
+		"no model": {func(f map[string]any) { delete(f, "model") }, `"model"`},
 	} {
 		top := minimal()
 		c.spoil(top)
@@ -175,7 +230,8 @@ func TestRefused(t *testing.T) {
 		files := filesOf(t, minimal())
 		files[c.file] = []byte(c.text)
 		_, err := parse(files)
-		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), c.file) && c.file != fileTemplate {
+		if err == nil || !strings.Contains(err.Error(), c.want) ||
+			!strings.Contains(err.Error(), c.file) && c.file != fileTemplate {
 			t.Errorf("%s: error %v, want one that names %s and says %s", name, err, c.file, c.want)
 		}
 	}
@@ -183,7 +239,8 @@ func TestRefused(t *testing.T) {
 
 func TestLoadFolder(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := Load(dir); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), fileTokenizer) {
+	if _, err := Load(dir); !errors.Is(err, fs.ErrNotExist) ||
+		!strings.Contains(err.Error(), fileTokenizer) {
 		t.Errorf("empty folder: %v", err)
 	}
 	if err := os.Mkdir(filepath.Join(dir, fileTokenizer), 0o755); err != nil {
@@ -206,15 +263,18 @@ func TestLoadFolder(t *testing.T) {
 	if err != nil || !slices.Equal(tok.EOS(), []int32{257}) {
 		t.Errorf("end token of config.json: %v, %v", tok, err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, fileSpecial), bytes.Repeat([]byte(" "), 1<<20+1), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, fileSpecial), bytes.Repeat([]byte(" "), 1<<20+1),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Load(dir); err == nil || !strings.Contains(err.Error(), "more than 1048576 bytes") {
+	if _, err := Load(dir); err == nil ||
+		!strings.Contains(err.Error(), "more than 1048576 bytes") {
 		t.Errorf("file over its limit: %v", err)
 	}
 	carried := tok.Files()
 	if len(carried) != 2 || !bytes.Equal(carried[fileTokenizer], files[fileTokenizer]) {
-		t.Errorf("Files: %d files, want tokenizer.json and tokenizer_config.json unchanged", len(carried))
+		t.Errorf("Files: %d files, want tokenizer.json and tokenizer_config.json unchanged",
+			len(carried))
 	}
 }
 
@@ -226,23 +286,38 @@ func TestShapesOfTheFile(t *testing.T) {
 		text   string
 		want   []int32
 	}{
-		"merges as pairs": {func(f map[string]any) { f["model"].(map[string]any)["merges"] = []any{[]any{"a", "b"}} }, "abab", []int32{256, 256}},
-		"a blank first":   {func(f map[string]any) { f["pre_tokenizer"] = map[string]any{"type": "ByteLevel"} }, "ab<end>ab", []int32{' ', 256, 257, ' ', 256}},
+		"merges as pairs": {
+			func(f map[string]any) {
+				f["model"].(map[string]any)["merges"] = []any{
+					[]any{"a", "b"}}
+			}, "abab", []int32{256, 256}},
+		"a blank first": {
+			func(f map[string]any) { f["pre_tokenizer"] = map[string]any{"type": "ByteLevel"} },
+			"ab<end>ab", []int32{' ', 256, 257, ' ', 256}},
 		"digits alone": {func(f map[string]any) {
 			vocab := f["model"].(map[string]any)["vocab"].(map[string]any)
 			vocab["12"] = 258
 			f["model"].(map[string]any)["merges"] = []any{"1 2"}
-			f["pre_tokenizer"] = map[string]any{"type": "Sequence", "pretokenizers": []any{map[string]any{"type": "Digits", "individual_digits": true}, map[string]any{"type": "ByteLevel", "add_prefix_space": false}}}
+			f["pre_tokenizer"] = map[string]any{"type": "Sequence",
+				"pretokenizers": []any{map[string]any{"type": "Digits", "individual_digits": true},
+					map[string]any{"type": "ByteLevel", "add_prefix_space": false}}}
 		}, "a12", []int32{'a', '1', '2'}},
 		"digits in runs": {func(f map[string]any) {
 			vocab := f["model"].(map[string]any)["vocab"].(map[string]any)
 			vocab["12"], vocab["a1"] = 258, 259
 			f["model"].(map[string]any)["merges"] = []any{"a 1", "1 2"}
-			f["pre_tokenizer"] = map[string]any{"type": "Sequence", "pretokenizers": []any{map[string]any{"type": "Digits"}, map[string]any{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}}}
+			f["pre_tokenizer"] = map[string]any{"type": "Sequence",
+				"pretokenizers": []any{map[string]any{"type": "Digits"},
+					map[string]any{"type": "ByteLevel", "add_prefix_space": false,
+						"use_regex": false}}}
 		}, "a12", []int32{'a', 258}},
-		"no type": {func(f map[string]any) { delete(f["model"].(map[string]any), "type") }, "ab", []int32{256}},
+		"no type": {func(f map[string]any) { delete(f["model"].(map[string]any), "type") }, "ab",
+			[]int32{256}},
 		"tokens behind": {func(f map[string]any) {
-			f["post_processor"] = map[string]any{"type": "TemplateProcessing", "single": []any{map[string]any{"Sequence": map[string]any{"id": "A"}}, map[string]any{"SpecialToken": map[string]any{"id": "<end>"}}}, "special_tokens": map[string]any{"<end>": map[string]any{"ids": []any{257}}}}
+			f["post_processor"] = map[string]any{"type": "TemplateProcessing",
+				"single": []any{map[string]any{"Sequence": map[string]any{"id": "A"}},
+					map[string]any{"SpecialToken": map[string]any{"id": "<end>"}}},
+				"special_tokens": map[string]any{"<end>": map[string]any{"ids": []any{257}}}}
 		}, "ab", []int32{256, 257}},
 	} {
 		top := minimal()
@@ -263,25 +338,55 @@ func TestShapesOfTheFile(t *testing.T) {
 // tokens of the bytes of their letter in the byte alphabet (fallback 1: for 4 and 5,
 // fallback 2: for 5 alone).
 func TestMissingBytes(t *testing.T) {
-	texts := []string{"a\x04b", "\x04", "\x04\x04", "a\x04\x05\x04b\x06", "ab\x04ab", "é\x04é", "\x05\x04", "\x04\x05\x04 a", "b\x05", "\x04a\x05b\x04"}
+	texts := []string{"a\x04b", "\x04", "\x04\x04", "a\x04\x05\x04b\x06", "ab\x04ab", "é\x04é",
+		"\x05\x04", "\x04\x05\x04 a", "b\x05", "\x04a\x05b\x04"}
 	for _, c := range []struct {
 		unk      string
 		fuse     bool
 		fallback int
 		want     [][]int32
 	}{
-		{"", false, 0, [][]int32{{256}, {}, {}, {256}, {256, 256}, {195, 169, 195, 169}, {}, {32, 97}, {98}, {256}}},
-		{"", false, 1, [][]int32{{97, 262, 260, 98}, {262, 260}, {262, 260, 262, 260}, {97, 262, 260, 262, 261, 262, 260, 98}, {256, 262, 260, 256}, {195, 169, 262, 260, 195, 169}, {262, 261, 262, 260}, {262, 260, 262, 261, 262, 260, 32, 97}, {98, 262, 261}, {262, 260, 97, 262, 261, 98, 262, 260}}},
-		{"", false, 2, [][]int32{{256}, {}, {}, {97, 261, 260, 98}, {256, 256}, {195, 169, 195, 169}, {261, 260}, {261, 260, 32, 97}, {98, 261, 260}, {97, 261, 260, 98}}},
-		{"", true, 0, [][]int32{{256}, {}, {}, {256}, {256, 256}, {195, 169, 195, 169}, {}, {32, 97}, {98}, {256}}},
-		{"", true, 1, [][]int32{{97, 262, 260, 98}, {262, 260}, {262, 260, 262, 260}, {97, 262, 260, 262, 261, 262, 260, 98}, {256, 262, 260, 256}, {195, 169, 262, 260, 195, 169}, {262, 261, 262, 260}, {262, 260, 262, 261, 262, 260, 32, 97}, {98, 262, 261}, {262, 260, 97, 262, 261, 98, 262, 260}}},
-		{"", true, 2, [][]int32{{256}, {}, {}, {97, 261, 260, 98}, {256, 256}, {195, 169, 195, 169}, {261, 260}, {261, 260, 32, 97}, {98, 261, 260}, {97, 261, 260, 98}}},
-		{"<u>", false, 0, [][]int32{{97, 258, 98}, {258}, {258, 258}, {97, 258, 258, 258, 98, 258}, {256, 258, 256}, {195, 169, 258, 195, 169}, {258, 258}, {258, 258, 258, 32, 97}, {98, 258}, {258, 97, 258, 98, 258}}},
-		{"<u>", false, 1, [][]int32{{97, 262, 260, 98}, {262, 260}, {262, 260, 262, 260}, {97, 262, 260, 262, 261, 262, 260, 98, 258}, {256, 262, 260, 256}, {195, 169, 262, 260, 195, 169}, {262, 261, 262, 260}, {262, 260, 262, 261, 262, 260, 32, 97}, {98, 262, 261}, {262, 260, 97, 262, 261, 98, 262, 260}}},
-		{"<u>", false, 2, [][]int32{{97, 258, 98}, {258}, {258, 258}, {97, 261, 260, 258, 258, 98, 258}, {256, 258, 256}, {195, 169, 258, 195, 169}, {261, 260, 258}, {261, 260, 258, 258, 32, 97}, {98, 261, 260}, {258, 97, 261, 260, 98, 258}}},
-		{"<u>", true, 0, [][]int32{{97, 258, 98}, {258}, {258}, {97, 258, 98, 258}, {256, 258, 256}, {195, 169, 258, 195, 169}, {258}, {258, 32, 97}, {98, 258}, {258, 97, 258, 98, 258}}},
-		{"<u>", true, 1, [][]int32{{97, 262, 260, 98}, {262, 260}, {262, 260, 262, 260}, {97, 262, 260, 262, 261, 262, 260, 98, 258}, {256, 262, 260, 256}, {195, 169, 262, 260, 195, 169}, {262, 261, 262, 260}, {262, 260, 262, 261, 262, 260, 32, 97}, {98, 262, 261}, {262, 260, 97, 262, 261, 98, 262, 260}}},
-		{"<u>", true, 2, [][]int32{{97, 258, 98}, {258}, {258}, {97, 261, 260, 258, 98, 258}, {256, 258, 256}, {195, 169, 258, 195, 169}, {261, 260, 258}, {261, 260, 258, 32, 97}, {98, 261, 260}, {258, 97, 261, 260, 98, 258}}},
+		{"", false, 0, [][]int32{{256}, {}, {}, {256}, {256, 256}, {195, 169, 195, 169}, {},
+			{32, 97}, {98}, {256}}},
+		{"", false, 1, [][]int32{{97, 262, 260, 98}, {262, 260}, {262, 260, 262, 260},
+			{97, 262, 260, 262, 261, 262, 260, 98}, {256, 262, 260, 256},
+			{195, 169, 262, 260, 195, 169}, {262, 261, 262, 260},
+			{262, 260, 262, 261, 262, 260, 32, 97}, {98, 262, 261},
+			{262, 260, 97, 262, 261, 98, 262, 260}}},
+		{"", false, 2, [][]int32{{256}, {}, {}, {97, 261, 260, 98}, {256, 256},
+			{195, 169, 195, 169}, {261, 260}, {261, 260, 32, 97}, {98, 261, 260},
+			{97, 261, 260, 98}}},
+		{"", true, 0, [][]int32{{256}, {}, {}, {256}, {256, 256}, {195, 169, 195, 169}, {},
+			{32, 97}, {98}, {256}}},
+		{"", true, 1, [][]int32{{97, 262, 260, 98}, {262, 260}, {262, 260, 262, 260},
+			{97, 262, 260, 262, 261, 262, 260, 98}, {256, 262, 260, 256},
+			{195, 169, 262, 260, 195, 169}, {262, 261, 262, 260},
+			{262, 260, 262, 261, 262, 260, 32, 97}, {98, 262, 261},
+			{262, 260, 97, 262, 261, 98, 262, 260}}},
+		{"", true, 2, [][]int32{{256}, {}, {}, {97, 261, 260, 98}, {256, 256}, {195, 169, 195, 169},
+			{261, 260}, {261, 260, 32, 97}, {98, 261, 260}, {97, 261, 260, 98}}},
+		{"<u>", false, 0, [][]int32{{97, 258, 98}, {258}, {258, 258}, {97, 258, 258, 258, 98, 258},
+			{256, 258, 256}, {195, 169, 258, 195, 169}, {258, 258}, {258, 258, 258, 32, 97},
+			{98, 258}, {258, 97, 258, 98, 258}}},
+		{"<u>", false, 1, [][]int32{{97, 262, 260, 98}, {262, 260}, {262, 260, 262, 260},
+			{97, 262, 260, 262, 261, 262, 260, 98, 258}, {256, 262, 260, 256},
+			{195, 169, 262, 260, 195, 169}, {262, 261, 262, 260},
+			{262, 260, 262, 261, 262, 260, 32, 97}, {98, 262, 261},
+			{262, 260, 97, 262, 261, 98, 262, 260}}},
+		{"<u>", false, 2, [][]int32{{97, 258, 98}, {258}, {258, 258},
+			{97, 261, 260, 258, 258, 98, 258}, {256, 258, 256}, {195, 169, 258, 195, 169},
+			{261, 260, 258}, {261, 260, 258, 258, 32, 97}, {98, 261, 260},
+			{258, 97, 261, 260, 98, 258}}},
+		{"<u>", true, 0, [][]int32{{97, 258, 98}, {258}, {258}, {97, 258, 98, 258}, {256, 258, 256},
+			{195, 169, 258, 195, 169}, {258}, {258, 32, 97}, {98, 258}, {258, 97, 258, 98, 258}}},
+		{"<u>", true, 1, [][]int32{{97, 262, 260, 98}, {262, 260}, {262, 260, 262, 260},
+			{97, 262, 260, 262, 261, 262, 260, 98, 258}, {256, 262, 260, 256},
+			{195, 169, 262, 260, 195, 169}, {262, 261, 262, 260},
+			{262, 260, 262, 261, 262, 260, 32, 97}, {98, 262, 261},
+			{262, 260, 97, 262, 261, 98, 262, 260}}},
+		{"<u>", true, 2, [][]int32{{97, 258, 98}, {258}, {258}, {97, 261, 260, 258, 98, 258},
+			{256, 258, 256}, {195, 169, 258, 195, 169}, {261, 260, 258}, {261, 260, 258, 32, 97},
+			{98, 261, 260}, {258, 97, 261, 260, 98, 258}}},
 	} {
 		top := minimal()
 		model := top["model"].(map[string]any)
@@ -300,7 +405,8 @@ func TestMissingBytes(t *testing.T) {
 		case 2:
 			vocab["<0x85>"], vocab["<0xC4>"] = 260, 261
 		}
-		top["pre_tokenizer"] = map[string]any{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}
+		top["pre_tokenizer"] = map[string]any{"type": "ByteLevel", "add_prefix_space": false,
+			"use_regex": false}
 		tok, err := parse(filesOf(t, top))
 		if err != nil {
 			t.Fatal(err)
@@ -308,11 +414,13 @@ func TestMissingBytes(t *testing.T) {
 		for range 2 { // the second time from the cache
 			for i, text := range texts {
 				if got := tok.Encode(text); !slices.Equal(got, c.want[i]) {
-					t.Errorf("unk %q, fuse %v, fallback %d: Encode(%q) = %v, want %v", c.unk, c.fuse, c.fallback, text, got, c.want[i])
+					t.Errorf("unk %q, fuse %v, fallback %d: Encode(%q) = %v, want %v", c.unk,
+						c.fuse, c.fallback, text, got, c.want[i])
 				}
 			}
 			long := strings.Repeat("ab\x04", 40) // over the heap
-			if got := tok.Encode(long); c.unk == "" && c.fallback == 0 && (len(got) != 40 || got[39] != 256) {
+			if got := tok.Encode(long); c.unk == "" && c.fallback == 0 &&
+				(len(got) != 40 || got[39] != 256) {
 				t.Errorf("Encode of a long word with a byte left out: %v", got)
 			}
 		}
@@ -323,13 +431,15 @@ func TestMissingBytes(t *testing.T) {
 func TestControlTokensOfMerges(t *testing.T) {
 	for _, ignore := range []bool{false, true} {
 		top := minimal()
-		top["added_tokens"] = []any{map[string]any{"id": 256, "content": "ab", "special": true}, map[string]any{"id": 257, "content": "<end>", "special": true}}
+		top["added_tokens"] = []any{map[string]any{"id": 256, "content": "ab", "special": true},
+			map[string]any{"id": 257, "content": "<end>", "special": true}}
 		top["model"].(map[string]any)["ignore_merges"] = ignore
 		tok, err := parse(filesOf(t, top))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := tok.EncodeText("ab<end>"); slices.Contains(got, 256) || slices.Contains(got, 257) {
+		if got := tok.EncodeText("ab<end>"); slices.Contains(got, 256) ||
+			slices.Contains(got, 257) {
 			t.Errorf("ignore_merges %v: EncodeText makes control tokens: %v", ignore, got)
 		}
 		if got := tok.Encode("ab<end>"); !slices.Equal(got, []int32{256, 257}) {
@@ -419,7 +529,9 @@ func TestHostileFormats(t *testing.T) {
 				return err
 			}
 			ids := tok.EncodeSpecial("ab <end> é😀\x00 12")
-			chat, err := tok.ChatPrompt([]Message{{Role: "system", Content: "Be kind."}, {Role: "user", Content: "Hi <end>"}})
+			chat, err := tok.ChatPrompt(
+				[]Message{{Role: "system", Content: "Be kind."},
+					{Role: "user", Content: "Hi <end>"}})
 			if errors.Is(err, ErrNoChatTemplate) {
 				err = nil
 			}
@@ -463,10 +575,14 @@ func TestHostileFormats(t *testing.T) {
 }
 
 // templateWords are pieces of Jinja.
-var templateWords = []string{"{{", "}}", "{%", "%}", "{#", "#}", "-%}", "{%-", "for m in messages", "endfor", "if true", "endif", "else", "set x = ", "macro f(x)", "endmacro",
-	"f(f(x))", "range(99999)", "messages", "loop.index", "namespace(a=1)", ".content", ".strip()", ".split('a')", ".__class__", "['role']", "[0:2]", "[::-1]", " * 4096", " ~ x", " + x",
-	" | join(',')", " | length", " | tojson", " | replace('a', 'aaaa')", " | indent(9999)", " is defined", " in ", "not ", "raise_exception('x')", "strftime_now('%Y')",
-	"include 'x'", "import 'x' as y", "extends 'x'", "generation", "recursive", "break", "{'a': 1}", "'", "\"", "(", ")", "[", "]"}
+var templateWords = []string{"{{", "}}", "{%", "%}", "{#", "#}", "-%}", "{%-", "for m in messages",
+	"endfor", "if true", "endif", "else", "set x = ", "macro f(x)", "endmacro",
+	"f(f(x))", "range(99999)", "messages", "loop.index", "namespace(a=1)", ".content", ".strip()",
+	".split('a')", ".__class__", "['role']", "[0:2]", "[::-1]", " * 4096", " ~ x", " + x",
+	" | join(',')", " | length", " | tojson", " | replace('a', 'aaaa')", " | indent(9999)",
+	" is defined", " in ", "not ", "raise_exception('x')", "strftime_now('%Y')",
+	"include 'x'", "import 'x' as y", "extends 'x'", "generation", "recursive", "break", "{'a': 1}",
+	"'", "\"", "(", ")", "[", "]"}
 
 func TestWordCacheIsBounded(t *testing.T) {
 	tok, err := parse(filesOf(t, minimal()))
@@ -510,7 +626,9 @@ func TestLongWordsMergeAlike(t *testing.T) {
 		if len(w) == 0 || len(w) > shortMergeLen {
 			continue
 		}
-		if a, b := tok.model.mergeShort(w, nil), tok.model.mergeLong(tok.model.symbols(w, nil), nil); !slices.Equal(a, b) {
+		if a, b :=
+			tok.model.mergeShort(w, nil),
+			tok.model.mergeLong(tok.model.symbols(w, nil), nil); !slices.Equal(a, b) {
 			t.Fatalf("%q: scan %v, heap %v", w, a, b)
 		}
 	}
@@ -555,7 +673,8 @@ func FuzzTemplate(f *testing.F) {
 		f.Add(string(source))
 	}
 	for _, word := range templateWords {
-		f.Add("{% for m in messages %}{{ m.content }}{% " + word + " %}{{ x" + word + " }}{% endfor %}")
+		f.Add("{% for m in messages %}{{ m.content }}{% " + word + " %}{{ x" + word +
+			" }}{% endfor %}")
 	}
 	f.Fuzz(func(t *testing.T, source string) {
 		tok, err := withTemplate(t, source)
@@ -563,14 +682,17 @@ func FuzzTemplate(f *testing.F) {
 			return
 		}
 		start, before := time.Now(), hostile.Allocated()
-		ids, err := tok.ChatPrompt([]Message{{Role: "user", Content: "a <end> b"}, {Role: "assistant", Content: "c"}, {Role: "user", Content: "d"}})
+		ids, err := tok.ChatPrompt(
+			[]Message{{Role: "user", Content: "a <end> b"}, {Role: "assistant", Content: "c"},
+				{Role: "user", Content: "d"}})
 		if took := time.Since(start); took > renderTime+time.Second {
 			t.Errorf("took %v", took)
 		}
 		if used := hostile.Allocated() - before; used > 2<<30 {
 			t.Errorf("allocated %d bytes", used)
 		}
-		if err == nil && slices.Contains(ids, 257) && !strings.Contains(source, "<end>") && !couldWrite(source) {
+		if err == nil && slices.Contains(ids, 257) && !strings.Contains(source, "<end>") &&
+			!couldWrite(source) {
 			t.Errorf("control token from a message: %v", ids)
 		}
 	})

@@ -16,7 +16,8 @@ type normalizer struct {
 	cuts       bool   // may take away the beginning of a text
 }
 
-var unicodeForms = map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC, "NFKD": norm.NFKD}
+var unicodeForms = map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC,
+	"NFKD": norm.NFKD}
 
 func (t *Tokenizer) setNormalizer(c *component) error {
 	for _, p := range c.parts() {
@@ -69,7 +70,8 @@ func replacer(c component) (func(string) string, error) {
 	}
 	pattern, ok := c.Pattern["Regex"]
 	if !ok {
-		return nil, fmt.Errorf("Replace with pattern %v: only a String or a Regex can be read", c.Pattern)
+		return nil, fmt.Errorf("Replace with pattern %v: only a String or a Regex can be read",
+			c.Pattern)
 	}
 	find, err := newFinder(pattern)
 	if err != nil {

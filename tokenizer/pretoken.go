@@ -48,7 +48,8 @@ func newMetaspace(p component) (*metaspace, error) {
 	case "never":
 		m.never = true
 	default:
-		return nil, fmt.Errorf("Metaspace with prepend_scheme %q: must be always, first or never", p.PrependScheme)
+		return nil, fmt.Errorf("Metaspace with prepend_scheme %q: must be always, first or never",
+			p.PrependScheme)
 	}
 	// The older way to write never. The reference refuses it beside another scheme.
 	if p.AddPrefixSpace != nil && !*p.AddPrefixSpace && !m.never {
@@ -173,7 +174,8 @@ func (t *Tokenizer) setPreTokenizer(c *component) error {
 			// Behind another step the blank would go before each of its pieces.
 			if p.AddPrefixSpace == nil || *p.AddPrefixSpace {
 				if bytesSeen || len(t.steps) > 0 {
-					return fmt.Errorf("add_prefix_space true after another step: cannot be read: set it to false")
+					return fmt.Errorf(
+						"add_prefix_space true after another step: cannot be read: set it to false")
 				}
 				t.prefix = true
 			}
@@ -187,7 +189,8 @@ func (t *Tokenizer) setPreTokenizer(c *component) error {
 				return err
 			}
 		case "Digits":
-			t.addStep(splitDigits(p.Individual), map[bool]string{true: patternDigit, false: patternDigit + "+"}[p.Individual])
+			t.addStep(splitDigits(p.Individual),
+				map[bool]string{true: patternDigit, false: patternDigit + "+"}[p.Individual])
 		case "Punctuation":
 			behavior := p.Behavior
 			if behavior == "" {
@@ -195,7 +198,8 @@ func (t *Tokenizer) setPreTokenizer(c *component) error {
 			}
 			cut := behave(eachRune(isPunctuation), behavior)
 			if cut == nil {
-				return fmt.Errorf("Punctuation with behavior %q: there is none of this name", p.Behavior)
+				return fmt.Errorf("Punctuation with behavior %q: there is none of this name",
+					p.Behavior)
 			}
 			t.addStep(cut, "Punctuation "+behavior)
 		case "WhitespaceSplit":
@@ -215,7 +219,8 @@ func (t *Tokenizer) setPreTokenizer(c *component) error {
 			return refuse("pre-tokenizer", p)
 		}
 		if bytesSeen {
-			return fmt.Errorf("%s after ByteLevel would split encoded bytes: put ByteLevel last", p.Type)
+			return fmt.Errorf("%s after ByteLevel would split encoded bytes: put ByteLevel last",
+				p.Type)
 		}
 	}
 	t.model.text = !bytesSeen

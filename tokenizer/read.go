@@ -256,9 +256,11 @@ func (t *Tokenizer) parseModel(data []byte) error {
 		Unk     *string
 		Fuse    bool
 	}
-	for key, to := range map[string]any{"type": &m.Type, "dropout": &m.Dropout, "continuing_subword_prefix": &m.Prefix,
-		"end_of_word_suffix": &m.Suffix, "byte_fallback": &m.Bytes, "ignore_merges": &m.Ignore,
-		"unk_token": &m.Unk, "fuse_unk": &m.Fuse} {
+	for key, to := range map[string]any{"type": &m.Type, "dropout": &m.Dropout,
+		"continuing_subword_prefix": &m.Prefix,
+		"end_of_word_suffix":        &m.Suffix, "byte_fallback": &m.Bytes,
+		"ignore_merges": &m.Ignore,
+		"unk_token":     &m.Unk, "fuse_unk": &m.Fuse} {
 		if raw := fields[key]; raw != nil {
 			if err := json.Unmarshal(raw, to); err != nil {
 				return fmt.Errorf("%q: %w", key, err)
@@ -311,7 +313,8 @@ func (t *Tokenizer) parseVocab(data []byte) error {
 		// No file of n bytes holds n entries, so this cuts off only nonsense;
 		// the sharper bound below needs the count.
 		if id < 0 || id > maxID(len(data)) {
-			return fmt.Errorf("token %q: id %d: outside 0..%d: the file is damaged", token, id, maxID(len(data)))
+			return fmt.Errorf("token %q: id %d: outside 0..%d: the file is damaged", token, id,
+				maxID(len(data)))
 		}
 		t.ids[token] = int32(id)
 		size = max(size, int(id)+1)
@@ -321,14 +324,17 @@ func (t *Tokenizer) parseVocab(data []byte) error {
 		return err
 	}
 	if limit := maxID(len(t.ids) + len(t.added)); int64(size) > limit+1 {
-		return fmt.Errorf("highest id %d: over %d, which is twice the number of tokens: the file is damaged", size-1, limit)
+		return fmt.Errorf(
+			"highest id %d: over %d, which is twice the number of tokens: the file is damaged",
+			size-1, limit)
 	}
 	for _, a := range t.added {
 		if a == nil || a.Content == "" {
 			return fmt.Errorf("added token without content: remove it from added_tokens")
 		}
 		if limit := maxID(len(t.ids) + len(t.added)); a.ID < 0 || int64(a.ID) > limit {
-			return fmt.Errorf("added token %q: id %d: outside 0..%d: the file is damaged", a.Content, a.ID, limit)
+			return fmt.Errorf("added token %q: id %d: outside 0..%d: the file is damaged",
+				a.Content, a.ID, limit)
 		}
 		size = max(size, int(a.ID)+1)
 	}
@@ -343,7 +349,8 @@ func (t *Tokenizer) parseVocab(data []byte) error {
 	}
 	for token, id := range t.ids {
 		if t.pieces[id] != nil {
-			return fmt.Errorf("token %q: id %d: another token has it: the file is damaged", token, id)
+			return fmt.Errorf("token %q: id %d: another token has it: the file is damaged", token,
+				id)
 		}
 		raw, ok := []byte(token), true
 		if t.model.text {
@@ -414,13 +421,16 @@ func (t *Tokenizer) parseMerges(data []byte) error {
 			return fmt.Errorf("merge %d: %w", rank, err)
 		}
 		if len(two) != 2 {
-			return fmt.Errorf("merge %d %s: must name two tokens: the file is damaged", rank, clip(string(raw)))
+			return fmt.Errorf("merge %d %s: must name two tokens: the file is damaged", rank,
+				clip(string(raw)))
 		}
 		left, ok1 := t.ids[two[0]]
 		right, ok2 := t.ids[two[1]]
 		joined, ok3 := t.ids[two[0]+two[1]]
 		if !ok1 || !ok2 || !ok3 {
-			return fmt.Errorf("merge %d %s: a part or the whole is not in the vocabulary: the file is damaged", rank, clip(string(raw)))
+			return fmt.Errorf(
+				"merge %d %s: a part or the whole is not in the vocabulary: the file is damaged",
+				rank, clip(string(raw)))
 		}
 		t.model.merges[pairKey(left, right)] = merge{int32(rank), joined}
 	}
@@ -494,11 +504,14 @@ func (t *Tokenizer) setTemplate(p component) error {
 		if s, ok := e["SpecialToken"]; ok {
 			known, ok := p.SpecialTokens[s.ID]
 			if !ok {
-				return fmt.Errorf("single: token %q is not among its special_tokens: the file is damaged", s.ID)
+				return fmt.Errorf(
+					"single: token %q is not among its special_tokens: the file is damaged", s.ID)
 			}
 			for _, id := range known.IDs {
 				if id < 0 || int(id) >= len(t.pieces) {
-					return fmt.Errorf("special token %q: id %d: outside the vocabulary: the file is damaged", s.ID, id)
+					return fmt.Errorf(
+						"special token %q: id %d: outside the vocabulary: the file is damaged",
+						s.ID, id)
 				}
 			}
 			if texts == 0 {
@@ -521,9 +534,12 @@ func (t *Tokenizer) setAdded() error {
 	var raw, normalized []matchEntry
 	for _, a := range t.added {
 		if id, ok := t.ids[a.Content]; ok && id != a.ID {
-			return fmt.Errorf("added token %q: id %d, but the vocabulary says %d: the file is damaged", a.Content, a.ID, id)
+			return fmt.Errorf(
+				"added token %q: id %d, but the vocabulary says %d: the file is damaged", a.Content,
+				a.ID, id)
 		} else if !ok && t.pieces[a.ID] != nil {
-			return fmt.Errorf("added token %q: id %d: another token has it: the file is damaged", a.Content, a.ID)
+			return fmt.Errorf("added token %q: id %d: another token has it: the file is damaged",
+				a.Content, a.ID)
 		}
 		t.ids[a.Content] = a.ID
 		content := a.Content

@@ -148,14 +148,16 @@ func TestReferenceHardTexts(t *testing.T) {
 		for _, way := range []struct {
 			name, want string
 			encode     func(string) []int32
-		}{{"EncodeSpecial", e.SpecialDigest, tok.EncodeSpecial}, {"EncodeText", e.PlainDigest, tok.EncodeText}} {
+		}{{"EncodeSpecial", e.SpecialDigest, tok.EncodeSpecial},
+			{"EncodeText", e.PlainDigest, tok.EncodeText}} {
 			got := digest(func(yield func([]int32)) {
 				for _, c := range e.Texts {
 					yield(way.encode(c.Text))
 				}
 			})
 			if got != way.want {
-				t.Errorf("%s: %s of the hard texts differs from the reference (%s)", shape, way.name, e.WrittenBy)
+				t.Errorf("%s: %s of the hard texts differs from the reference (%s)", shape,
+					way.name, e.WrittenBy)
 			}
 		}
 	}
@@ -184,9 +186,11 @@ func TestReferenceLongText(t *testing.T) {
 		tok, e := readExpected(t, shape)
 		text := e.big()
 		if len(text) != e.Big.Bytes {
-			t.Fatalf("%s: the test's text has %d bytes, the fixture's %d", shape, len(text), e.Big.Bytes)
+			t.Fatalf("%s: the test's text has %d bytes, the fixture's %d", shape, len(text),
+				e.Big.Bytes)
 		}
-		if got := digest(func(yield func([]int32)) { yield(tok.Encode(text)) }); got != e.Big.Digest {
+		if got := digest(
+			func(yield func([]int32)) { yield(tok.Encode(text)) }); got != e.Big.Digest {
 			t.Errorf("%s: ids of a text of %d bytes differ from the reference", shape, len(text))
 		}
 		if shape == "gpt2" || shape == "llama3" { // no normalizer, no blanks taken by tokens
@@ -201,7 +205,8 @@ func TestReferenceLongText(t *testing.T) {
 func (t *Tokenizer) lengths(text string) []int32 {
 	out := []int32{}
 	if text != "" {
-		t.split(t.normalize(text), true, 0, func(w string) { out = append(out, int32(utf8.RuneCountInString(w))) })
+		t.split(t.normalize(text), true, 0,
+			func(w string) { out = append(out, int32(utf8.RuneCountInString(w))) })
 	}
 	return out
 }
@@ -221,7 +226,8 @@ func TestReferencePieces(t *testing.T) {
 			}
 		})
 		if got != e.RandomPieces {
-			t.Errorf("%s: pieces of %d random texts differ from the reference", shape, e.Random.Count)
+			t.Errorf("%s: pieces of %d random texts differ from the reference", shape,
+				e.Random.Count)
 		}
 	}
 }
@@ -263,7 +269,8 @@ func TestReferenceEveryCodePoint(t *testing.T) {
 			blocks("*'*x* *1", e.PointStep, func(text string) { yield(tok.lengths(text)) })
 		})
 		if got != e.PointPieces {
-			t.Errorf("%s: pieces at the code points differ from the reference (%s)", shape, e.WrittenBy)
+			t.Errorf("%s: pieces at the code points differ from the reference (%s)", shape,
+				e.WrittenBy)
 		}
 	}
 	tok, e := readExpected(t, "qwen2")
@@ -333,7 +340,8 @@ func TestReferenceChats(t *testing.T) {
 				want   string
 			}{{false, c.Text}, {true, c.Prompt}} {
 				if got, err := tok.RenderChat(msgs, way.prompt); err != nil || got != way.want {
-					t.Errorf("%s: chat %d: RenderChat(%v) = %q, %v, want %q", shape, i, way.prompt, got, err, way.want)
+					t.Errorf("%s: chat %d: RenderChat(%v) = %q, %v, want %q", shape, i, way.prompt,
+						got, err, way.want)
 				}
 			}
 			if !slices.Equal(ids, c.IDs) {
@@ -398,7 +406,8 @@ func TestReferenceVariants(t *testing.T) {
 		for id, name := range []string{"<unk>", "<s>", "</s>"} {
 			added = append(added, map[string]any{"id": id, "content": name, "special": true})
 		}
-		files := filesOf(t, map[string]any{"added_tokens": added, "model": model, "normalizer": v.Change["normalizer"],
+		files := filesOf(t, map[string]any{"added_tokens": added, "model": model,
+			"normalizer":    v.Change["normalizer"],
 			"pre_tokenizer": v.Change["pre_tokenizer"], "decoder": v.Change["decoder"]})
 		files[fileConfig] = []byte(`{"eos_token": "</s>"}`)
 		tok, err := parse(files)
@@ -431,8 +440,10 @@ func TestReferenceVariants(t *testing.T) {
 }
 
 func TestEndTokens(t *testing.T) {
-	for shape, want := range map[string][]string{"gpt2": {"<|turn|>", "<|endoftext|>"}, "qwen2": {"<|im_end|>"},
-		"llama3": {"<|eot_id|>", "<|end_of_text|>"}, "other": {"<|endoftext|>"}, "llama2": {"</s>"}, "mistral": {"</s>"}, "gemma": {"<end_of_turn>", "<eos>"}} {
+	for shape, want := range map[string][]string{"gpt2": {"<|turn|>", "<|endoftext|>"},
+		"qwen2":  {"<|im_end|>"},
+		"llama3": {"<|eot_id|>", "<|end_of_text|>"}, "other": {"<|endoftext|>"}, "llama2": {"</s>"},
+		"mistral": {"</s>"}, "gemma": {"<end_of_turn>", "<eos>"}} {
 		tok, _ := readExpected(t, shape)
 		var ids []int32
 		for _, s := range want {
@@ -476,7 +487,9 @@ func TestConcurrentUse(t *testing.T) {
 				}
 			}
 			for range 20 {
-				if got, err := tok.ChatPrompt([]Message{{Role: "user", Content: "hi"}}); err != nil || !slices.Equal(got, prompt) {
+				if got, err := tok.ChatPrompt(
+					[]Message{{Role: "user", Content: "hi"}}); err != nil ||
+					!slices.Equal(got, prompt) {
 					t.Errorf("ChatPrompt differs when called from several goroutines: %v", err)
 				}
 			}
@@ -489,7 +502,9 @@ func BenchmarkEncode(b *testing.B) {
 	for _, shape := range shapes {
 		tok, e := readExpected(b, shape)
 		mixed := e.big()
-		english := strings.Repeat("The quick brown fox doesn't jump over 12 lazy dogs; the trainer learns from them.\n", 6000)
+		english := strings.Repeat(
+			"The quick brown fox doesn't jump over 12 lazy dogs; the trainer learns from them.\n",
+			6000)
 		for name, text := range map[string]string{"mixed": mixed, "english": english} {
 			b.Run(shape+"/"+name, func(b *testing.B) {
 				b.SetBytes(int64(len(text)))
@@ -505,7 +520,8 @@ func BenchmarkEncode(b *testing.B) {
 
 func BenchmarkChatPrompt(b *testing.B) {
 	tok, _ := readExpected(b, "llama3")
-	msgs := []Message{{Role: "user", Content: "one"}, {Role: "assistant", Content: "two"}, {Role: "user", Content: strings.Repeat("three ", 100)}}
+	msgs := []Message{{Role: "user", Content: "one"}, {Role: "assistant", Content: "two"},
+		{Role: "user", Content: strings.Repeat("three ", 100)}}
 	for b.Loop() {
 		if _, err := tok.ChatPrompt(msgs); err != nil {
 			b.Fatal(err)

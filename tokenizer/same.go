@@ -15,7 +15,8 @@ func (t *Tokenizer) Missing(u *Tokenizer) string {
 		switch {
 		case piece == nil: // no such token
 		case id >= len(u.pieces):
-			return fmt.Sprintf("has %d tokens, and the student's has %d", len(u.pieces), len(t.pieces))
+			return fmt.Sprintf("has %d tokens, and the student's has %d", len(u.pieces),
+				len(t.pieces))
 		case !bytes.Equal(piece, u.pieces[id]):
 			return fmt.Sprintf("token %d is %q, and the student's is %q", id, u.pieces[id], piece)
 		case t.special[int32(id)] != u.special[int32(id)]:
@@ -25,11 +26,13 @@ func (t *Tokenizer) Missing(u *Tokenizer) string {
 	for _, a := range t.added {
 		i := slices.IndexFunc(u.added, func(b *addedToken) bool { return a.Content == b.Content })
 		if i < 0 || u.added[i].ID != a.ID {
-			return fmt.Sprintf("added token %q (id %d of the student's) is missing", a.Content, a.ID)
+			return fmt.Sprintf("added token %q (id %d of the student's) is missing", a.Content,
+				a.ID)
 		}
 	}
 	if t.endOfTurn != u.endOfTurn {
-		return fmt.Sprintf("an answer ends with token %d, %q, and the student's with %d, %q", u.endOfTurn, u.pieces[u.endOfTurn], t.endOfTurn, t.pieces[t.endOfTurn])
+		return fmt.Sprintf("an answer ends with token %d, %q, and the student's with %d, %q",
+			u.endOfTurn, u.pieces[u.endOfTurn], t.endOfTurn, t.pieces[t.endOfTurn])
 	}
 	return ""
 }

@@ -39,7 +39,11 @@ func TestMissing(t *testing.T) {
 		want   string // begins the difference; "" is none
 	}{
 		{"the same", func(map[string]any) {}, ""},
-		{"one more token", func(top map[string]any) { added(top, map[string]any{"id": 258, "content": "<more>", "special": true}) }, ""},
+		{"one more token",
+			func(top map[string]any) {
+				added(top,
+					map[string]any{"id": 258, "content": "<more>", "special": true})
+			}, ""},
 		{"two tokens exchanged", func(top map[string]any) {
 			v := vocab(top)
 			v["a"], v["b"] = v["b"], v["a"]
@@ -53,15 +57,24 @@ func TestMissing(t *testing.T) {
 			top["added_tokens"].([]any)[0].(map[string]any)["special"] = false
 		}, `token 257, "<end>", is a control token in one of them only`},
 	} {
-		if got := own.Missing(read(c.change)); !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
+		if got := own.Missing(read(c.change)); !strings.HasPrefix(got, c.want) || c.want == "" &&
+			got != "" {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
-	more := read(func(top map[string]any) { added(top, map[string]any{"id": 258, "content": "<more>", "special": true}) })
+	more := read(
+		func(top map[string]any) {
+			added(top,
+				map[string]any{"id": 258, "content": "<more>", "special": true})
+		})
 	if got, want := more.Missing(own), "has 258 tokens, and the student's has 259"; got != want {
 		t.Errorf("one token less: %q, want %q", got, want)
 	}
-	ends := read(func(top map[string]any) { added(top, map[string]any{"id": 258, "content": "<more>", "special": true}) })
+	ends := read(
+		func(top map[string]any) {
+			added(top,
+				map[string]any{"id": 258, "content": "<more>", "special": true})
+		})
 	ends.endOfTurn = 258
 	if got, want := more.Missing(ends), `an answer ends with token 258, "<more>", and the student's with 257, "<end>"`; got != want {
 		t.Errorf("another end: %q, want %q", got, want)

@@ -50,14 +50,19 @@ func newSplitter(pattern string) (splitter, error) {
 func newFinder(pattern string) (finder, error) {
 	re, err := regexp2.Compile(withNewPoints(pattern), regexp2.None)
 	if err != nil {
-		return nil, fmt.Errorf("pattern %q: %w: use a tokenizer whose pattern is a valid regular expression", pattern, err)
+		return nil,
+			fmt.Errorf(
+				"pattern %q: %w: use a tokenizer whose pattern is a valid regular expression",
+				pattern,
+				err)
 	}
 	// Encode has no error to give, so a pattern that explodes is refused here:
 	// one that needs long for runs of any of these characters. (A pattern may
 	// still be slow on a text that none of them foretells.)
 	re.MatchTimeout = 2 * time.Second // by the clock, of a machine that may be busy
 	start := time.Now()
-	for _, unit := range []string{"a", "A", "1", " ", "\n", "\t", "'", "!", "é", "字", "a ", "a1", "\u0301", " \n"} {
+	for _, unit := range []string{"a", "A", "1", " ", "\n", "\t", "'", "!", "é", "字", "a ", "a1",
+		"\u0301", " \n"} {
 		for _, tail := range []string{"", "\x00", "a", "!"} {
 			err := findRegexp(re, strings.Repeat(unit, 1000)+tail, func(string, bool) {})
 			if err != nil || time.Since(start) > probeTime {

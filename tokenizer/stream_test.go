@@ -17,7 +17,8 @@ func TestStreamIsDecode(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
 	var cases [][]int32
-	for _, text := range []string{"", "plain words", "ÄÖÜ ß 你好 世界 🙂🙃 Ω", "tail \xe4\xbd", "\xff\xfe x \xe4\xbd", "a\xf0\x9f\x99"} {
+	for _, text := range []string{"", "plain words", "ÄÖÜ ß 你好 世界 🙂🙃 Ω", "tail \xe4\xbd",
+		"\xff\xfe x \xe4\xbd", "a\xf0\x9f\x99"} {
 		var ids []int32
 		for _, b := range []byte(text) { // a token a byte: each character comes in parts
 			for id := range tok.pieces {

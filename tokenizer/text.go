@@ -137,7 +137,8 @@ func normalize(form norm.Form, s string) string {
 	for i, r := range rs {
 		c := int(ccc[i])
 		if starter >= 0 && last < c {
-			if joined := []rune(norm.NFC.String(string([]rune{out[starter], r}))); len(joined) == 1 {
+			if joined := []rune(norm.NFC.String(string([]rune{out[starter], r}))); len(
+				joined) == 1 {
 				out[starter] = joined[0]
 				continue
 			}

@@ -159,7 +159,8 @@ func (t *Tokenizer) Lost(text string) (n int, first string) {
 	}
 	token := func(*addedToken) {}
 	t.raw.split(text, true, func(raw string) {
-		t.normalized.split(t.normalize(raw), true, func(s string) { t.split(s, true, 0, word) }, token)
+		t.normalized.split(t.normalize(raw), true, func(s string) { t.split(s, true, 0, word) },
+			token)
 	}, token)
 	return n, first
 }
@@ -167,7 +168,8 @@ func (t *Tokenizer) Lost(text string) (n int, first string) {
 // encode appends the ids of text. With plain set special tokens are text.
 // Characters that restore stands in for are put back after the added tokens
 // were cut out, so they cannot be part of one.
-func (t *Tokenizer) encode(text string, plain bool, restore *strings.Replacer, ids []int32) []int32 {
+func (t *Tokenizer) encode(text string, plain bool, restore *strings.Replacer,
+	ids []int32) []int32 {
 	first := true // the piece at hand begins the text
 	token := func(a *addedToken) { ids, first = append(ids, a.ID), false }
 	one := t.model.word

@@ -62,7 +62,9 @@ func (o *TrainOptions) Validate() error {
 		}
 	}
 	if !seen[o.EndOfTurn] {
-		return fmt.Errorf("tokenizer: train: end of turn %q: is not among the special tokens %q: add it", o.EndOfTurn, o.Special)
+		return fmt.Errorf(
+			"tokenizer: train: end of turn %q: is not among the special tokens %q: add it",
+			o.EndOfTurn, o.Special)
 	}
 	if o.ChatTemplate == "" {
 		if !seen[turnStart] || !seen[turnEnd] {
@@ -336,7 +338,8 @@ func folderFiles(names []string, merges [][2]int32, opt TrainOptions) (map[strin
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		fmt.Fprintf(&b, "\n      [%s, %s]", quote(alphabetText(names[m[0]])), quote(alphabetText(names[m[1]])))
+		fmt.Fprintf(&b, "\n      [%s, %s]", quote(alphabetText(names[m[0]])),
+			quote(alphabetText(names[m[1]])))
 	}
 	b.WriteString("\n    ]\n  }\n}\n")
 
@@ -353,14 +356,17 @@ func folderFiles(names []string, merges [][2]int32, opt TrainOptions) (map[strin
 	for name, v := range map[string]any{
 		fileConfig: map[string]any{
 			"add_bos_token": false, "add_prefix_space": false, "added_tokens_decoder": decoder,
-			"additional_special_tokens": opt.Special, "bos_token": nil, "chat_template": opt.ChatTemplate,
+			"additional_special_tokens": opt.Special, "bos_token": nil,
+			"chat_template":                opt.ChatTemplate,
 			"clean_up_tokenization_spaces": false, "eos_token": opt.EndOfTurn, "errors": "replace",
 			"model_max_length": 1 << 30, "pad_token": opt.Special[0], "split_special_tokens": false,
 			"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": nil,
 		},
-		fileSpecial: map[string]any{"additional_special_tokens": opt.Special, "eos_token": opt.EndOfTurn,
+		fileSpecial: map[string]any{"additional_special_tokens": opt.Special,
+			"eos_token": opt.EndOfTurn,
 			"pad_token": opt.Special[0]},
-		fileGeneration: map[string]any{"eos_token_id": ends, "pad_token_id": special[opt.Special[0]]},
+		fileGeneration: map[string]any{"eos_token_id": ends,
+			"pad_token_id": special[opt.Special[0]]},
 	} {
 		out, err := indented(v)
 		if err != nil {

@@ -16,7 +16,8 @@ import (
 // corpusText is a text of n lines made of syllables.
 func corpusText(n int) string {
 	r := lcg(5)
-	syllables := strings.Fields("ta ke mi no ru shi ana ber cor dal est for gin hu ité über 日本 слово 123 it's we'll")
+	syllables := strings.Fields(
+		"ta ke mi no ru shi ana ber cor dal est for gin hu ité über 日本 слово 123 it's we'll")
 	var b strings.Builder
 	for range n {
 		for range 3 + r.below(9) {
@@ -25,7 +26,8 @@ func corpusText(n int) string {
 			}
 			b.WriteByte(' ')
 		}
-		b.WriteString([]string{"\n", ".\n", "!\n\n", "<|im_end|>\n  ", "\r\n", "e\u0301\n"}[r.below(6)])
+		b.WriteString([]string{"\n", ".\n", "!\n\n", "<|im_end|>\n  ", "\r\n",
+			"e\u0301\n"}[r.below(6)])
 	}
 	return b.String()
 }
@@ -40,7 +42,9 @@ func TestTrainRoundTrip(t *testing.T) {
 		t.Errorf("Size() = %d, want 600", tok.Size())
 	}
 	files := tok.Files()
-	if got, want := slices.Sorted(maps.Keys(files)), []string{fileGeneration, fileSpecial, fileTokenizer, fileConfig}; !slices.Equal(got, want) {
+	if got, want :=
+		slices.Sorted(maps.Keys(files)),
+		[]string{fileGeneration, fileSpecial, fileTokenizer, fileConfig}; !slices.Equal(got, want) {
 		t.Errorf("Files: %v, want %v", got, want)
 	}
 	dir := t.TempDir()
@@ -69,10 +73,13 @@ func TestTrainRoundTrip(t *testing.T) {
 		t.Errorf("a control token of the corpus was learned as text: ids %v", ids)
 	}
 	end, text := tok.ids[turnEnd], tok.ids[endOfText]
-	if !slices.Equal(loaded.EOS(), []int32{end, text}) || loaded.EndOfTurn() != end || loaded.Pad() != text {
-		t.Errorf("EOS %v, EndOfTurn %d, Pad %d, want [%d %d], %d, %d", loaded.EOS(), loaded.EndOfTurn(), loaded.Pad(), end, text, end, text)
+	if !slices.Equal(loaded.EOS(), []int32{end, text}) || loaded.EndOfTurn() != end ||
+		loaded.Pad() != text {
+		t.Errorf("EOS %v, EndOfTurn %d, Pad %d, want [%d %d], %d, %d", loaded.EOS(),
+			loaded.EndOfTurn(), loaded.Pad(), end, text, end, text)
 	}
-	rendered, err := loaded.RenderChat([]Message{{Role: "system", Content: "s"}, {Role: "user", Content: " u\n"}}, true)
+	rendered, err := loaded.RenderChat(
+		[]Message{{Role: "system", Content: "s"}, {Role: "user", Content: " u\n"}}, true)
 	if want := "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\n u\n<|im_end|>\n<|im_start|>assistant\n"; err != nil || rendered != want {
 		t.Errorf("RenderChat = %q, %v, want %q", rendered, err, want)
 	}
@@ -124,11 +131,13 @@ func TestTrainByHand(t *testing.T) {
 		t.Errorf("merges %v", merges)
 	}
 	// Of equals the smaller left id, then the smaller right id.
-	if names, _ = learn(map[string]int64{"xy": 2, "xa": 2, "ba": 2}, 259); !slices.Equal(names[256:], []string{"ba", "xa", "xy"}) {
+	if names, _ = learn(map[string]int64{"xy": 2, "xa": 2, "ba": 2},
+		259); !slices.Equal(names[256:], []string{"ba", "xa", "xy"}) {
 		t.Errorf("tokens %q, want ba, xa, xy", names[256:])
 	}
 	// Overlaps join from the left: aaa -> aa a.
-	if names, _ = learn(map[string]int64{"aaa": 4}, 300); !slices.Equal(names[256:], []string{"aa", "aaa"}) {
+	if names, _ = learn(map[string]int64{"aaa": 4}, 300); !slices.Equal(names[256:],
+		[]string{"aa", "aaa"}) {
 		t.Errorf("tokens %q, want aa, aaa", names[256:])
 	}
 }
@@ -144,17 +153,23 @@ func TestTrainRefuses(t *testing.T) {
 		"empty token":       {TrainOptions{VocabSize: 500, Special: []string{""}}, `""`},
 		"foreign end":       {TrainOptions{VocabSize: 500, EndOfTurn: "<end>"}, `"<end>"`},
 		"template's tokens": {TrainOptions{VocabSize: 500, Special: []string{"<a>"}}, turnEnd},
-		"bad template":      {TrainOptions{VocabSize: 500, ChatTemplate: "{% for %}"}, "cannot be parsed"},
-		"other end":         {TrainOptions{VocabSize: 500, ChatTemplate: "{% for m in messages %}{{ m.content }}<|endoftext|>{% endfor %}"}, "end of turn"},
+		"bad template": {TrainOptions{VocabSize: 500, ChatTemplate: "{% for %}"},
+			"cannot be parsed"},
+		"other end": {TrainOptions{VocabSize: 500,
+			ChatTemplate: "{% for m in messages %}{{ m.content }}<|endoftext|>{% endfor %}"},
+			"end of turn"},
 	} {
-		if _, err := Train(strings.NewReader("some text some text"), c.opt); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := Train(strings.NewReader("some text some text"), c.opt); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want one that says %s", name, err, c.want)
 		}
 	}
-	if _, err := Train(strings.NewReader(""), TrainOptions{VocabSize: 500}); err == nil || !strings.Contains(err.Error(), "empty") {
+	if _, err := Train(strings.NewReader(""), TrainOptions{VocabSize: 500}); err == nil ||
+		!strings.Contains(err.Error(), "empty") {
 		t.Errorf("empty corpus: %v", err)
 	}
-	if _, err := Train(iotest.ErrReader(broken), TrainOptions{VocabSize: 500}); !errors.Is(err, broken) {
+	if _, err := Train(iotest.ErrReader(broken), TrainOptions{VocabSize: 500}); !errors.Is(err,
+		broken) {
 		t.Errorf("failing reader: %v", err)
 	}
 	tok, err := Train(strings.NewReader("ab"), TrainOptions{VocabSize: 5000})

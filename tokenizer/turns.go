@@ -50,7 +50,8 @@ func (t turn) dict() *exec.Dict {
 	} else {
 		put("content", validUTF8(t.content))
 	}
-	for _, p := range [][2]string{{"reasoning_content", t.thinking}, {"tool_call_id", t.id}, {"name", t.name}} {
+	for _, p := range [][2]string{{"reasoning_content", t.thinking}, {"tool_call_id", t.id},
+		{"name", t.name}} {
 		if p[1] != "" {
 			put(p[0], p[1])
 		}
@@ -82,7 +83,9 @@ func mapStrings(v any, f func(string) string) any {
 	case *exec.Dict:
 		out := exec.NewDict()
 		for _, p := range v.Pairs {
-			out.Pairs = append(out.Pairs, &exec.Pair{Key: exec.AsValue(f(p.Key.String())), Value: exec.AsValue(mapStrings(p.Value.Interface(), f))})
+			out.Pairs = append(out.Pairs,
+				&exec.Pair{Key: exec.AsValue(f(p.Key.String())),
+					Value: exec.AsValue(mapStrings(p.Value.Interface(), f))})
 		}
 		return out
 	}
@@ -154,7 +157,8 @@ func jsonValue(d *json.Decoder, depth int) (any, error) {
 			if err != nil {
 				return nil, err
 			}
-			out.Pairs = append(out.Pairs, &exec.Pair{Key: exec.AsValue(key), Value: exec.AsValue(v)})
+			out.Pairs = append(out.Pairs,
+				&exec.Pair{Key: exec.AsValue(key), Value: exec.AsValue(v)})
 		}
 		_, err := d.Token()
 		return out, err
@@ -186,9 +190,11 @@ func (c *chatTemplate) formOf() (f callForm) {
 	try := func(arguments any, noContent bool) string {
 		function := dictOf("name", "gadtool", "arguments", arguments)
 		calls := list{dictOf("id", "call12345", "type", "function", "function", function)}
-		turns := []turn{{role: "user", content: "u"}, {role: "assistant", noContent: noContent, calls: calls},
+		turns := []turn{{role: "user", content: "u"},
+			{role: "assistant", noContent: noContent, calls: calls},
 			{role: "tool", content: "t", id: "call12345", name: "gadtool"}}
-		for n := len(turns); n > 1; n-- { // some refuse a tool's turn, some a chat that ends with a call
+		// some refuse a tool's turn, some a chat that ends with a call
+		for n := len(turns); n > 1; n-- {
 			if s, err := c.render(turns[:n], nil, n == len(turns)); err == nil {
 				return s
 			}
@@ -210,7 +216,9 @@ func (c *chatTemplate) formOf() (f callForm) {
 func dictOf(keysAndValues ...any) *exec.Dict {
 	d := exec.NewDict()
 	for i := 0; i < len(keysAndValues); i += 2 {
-		d.Pairs = append(d.Pairs, &exec.Pair{Key: exec.AsValue(keysAndValues[i]), Value: exec.AsValue(keysAndValues[i+1])})
+		d.Pairs = append(d.Pairs,
+			&exec.Pair{Key: exec.AsValue(keysAndValues[i]),
+				Value: exec.AsValue(keysAndValues[i+1])})
 	}
 	return d
 }
@@ -218,7 +226,8 @@ func dictOf(keysAndValues ...any) *exec.Dict {
 // turnsOf makes a chat ready for the template.
 func (c *chatTemplate) turnsOf(chat Chat) (turns []turn, tools any, err error) {
 	for i, m := range chat.Messages {
-		t := turn{role: m.Role, content: m.Content, thinking: m.Thinking, id: m.ToolCallID, name: m.Name}
+		t := turn{role: m.Role, content: m.Content, thinking: m.Thinking, id: m.ToolCallID,
+			name: m.Name}
 		if m.ToolCalls != "" {
 			if t.calls, err = c.callsOf(m.ToolCalls); err != nil {
 				return nil, nil, fmt.Errorf("tokenizer: chat: turn %d: tool_calls: %w", i, err)
@@ -436,7 +445,8 @@ func (p *prepared) reply(n int) (string, error) {
 		}
 		written = rest[:end]
 	}
-	if m.thinking == "" { // some write an empty thought into the last turn, and none into earlier ones
+	// some write an empty thought into the last turn, and none into earlier ones
+	if m.thinking == "" {
 		if after, ok := strings.CutPrefix(written, "<think>"); ok {
 			if after, ok = strings.CutPrefix(strings.TrimLeft(after, blanks), "</think>"); ok {
 				written = strings.TrimLeft(after, blanks)
@@ -447,7 +457,8 @@ func (p *prepared) reply(n int) (string, error) {
 		if strings.HasSuffix(strings.TrimRight(before, blanks), "<think>") {
 			open = "" // the generation prompt has it
 		}
-		written = open + strings.Trim(m.thinking, blanks) + "\n</think>\n\n" + strings.TrimLeft(written, blanks)
+		written = open + strings.Trim(m.thinking, blanks) + "\n</think>\n\n" +
+			strings.TrimLeft(written, blanks)
 	}
 	if m.calls == nil && !thinks {
 		written = strings.TrimRight(written, blanks)
@@ -464,11 +475,12 @@ type Span struct{ From, To int }
 
 // Trajectory returns the ids of turns behind Prompt(c), and which of them assistants wrote, each
 // with its end of turn. A text is encoded as it is, without blanks at its end; calls are written as
-// the template writes them; a thought as the template does, or between <think> and </think> where it
-// writes none. Between two such turns stands what the template adds, up to where the next begins.
-// Turns begin and end with an assistant's; skip says which of those are context. A template that
-// does not keep what it has written is refused with ErrRewritten.
-func (t *Tokenizer) Trajectory(c Chat, turns []Message, skip func(i int) bool) (ids []int32, spans []Span, err error) {
+// the template writes them; a thought as the template does, or between <think> and </think> where
+// it writes none. Between two such turns stands what the template adds, up to where the next
+// begins. Turns begin and end with an assistant's; skip says which of those are context. A template
+// that does not keep what it has written is refused with ErrRewritten.
+func (t *Tokenizer) Trajectory(c Chat, turns []Message,
+	skip func(i int) bool) (ids []int32, spans []Span, err error) {
 	first := len(c.Messages)
 	all := Chat{append(c.Messages[:first:first], turns...), c.Tools}
 	for i := range turns {
@@ -502,7 +514,9 @@ func (t *Tokenizer) Trajectory(c Chat, turns []Message, skip func(i int) bool) (
 		}
 		from := len(ids)
 		if all.Messages[n].plain() {
-			ids = append(append(ids, t.EncodeText(strings.TrimRight(all.Messages[n].Content, blanks))...), t.endOfTurn)
+			ids = append(
+				append(ids, t.EncodeText(strings.TrimRight(all.Messages[n].Content, blanks))...),
+				t.endOfTurn)
 		} else {
 			ids = append(ids, p.encode(reply+t.end())...)
 		}

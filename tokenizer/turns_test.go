@@ -86,7 +86,9 @@ func (e expectedTurns) chat(t *testing.T, i int, asText bool) (c Chat) {
 			}
 			m.Calls = b.Bytes()
 		}
-		c.Messages = append(c.Messages, Message{Role: m.Role, Content: m.Content, Thinking: m.Thinking, ToolCalls: string(m.Calls), ToolCallID: m.ID, Name: m.Name})
+		c.Messages = append(c.Messages,
+			Message{Role: m.Role, Content: m.Content, Thinking: m.Thinking,
+				ToolCalls: string(m.Calls), ToolCallID: m.ID, Name: m.Name})
 	}
 	if tools := string(e.Chats[i].Tools); tools != "null" {
 		c.Tools = tools
@@ -107,13 +109,17 @@ func TestTurnsAgainstTransformers(t *testing.T) {
 	for _, dir := range folders {
 		e := readTurns(t, dir)
 		for _, shape := range e.Shapes {
-			tpl, err := newChatTemplate(shape.Template, map[string]any{"bos_token": e.BOS, "eos_token": e.EOS})
+			tpl, err := newChatTemplate(shape.Template,
+				map[string]any{"bos_token": e.BOS, "eos_token": e.EOS})
 			if err != nil {
 				t.Errorf("%s: %v", shape.Name, err)
 				continue
 			}
 			form := tpl.form()
-			if want := map[string]callForm{"object": {object: true}, "text": {text: true, noContent: true}, "both": {text: true, object: true}}[shape.Wants]; shape.Wants != "none" && form != want {
+			if want := map[string]callForm{"object": {object: true},
+				"text": {text: true, noContent: true},
+				"both": {text: true, object: true}}[shape.Wants]; shape.Wants != "none" &&
+				form != want {
 				t.Errorf("%s: wants %+v, not %+v", shape.Name, form, want)
 			}
 			tok := &Tokenizer{chat: tpl}
@@ -125,7 +131,8 @@ func TestTurnsAgainstTransformers(t *testing.T) {
 						got, err := tok.Render(chat, k == 1)
 						if want.Error != "" {
 							if err == nil {
-								t.Errorf("%s: %s: transformers refuses it: %s; written as %q", shape.Name, e.Chats[i].Name, want.Error, got)
+								t.Errorf("%s: %s: transformers refuses it: %s; written as %q",
+									shape.Name, e.Chats[i].Name, want.Error, got)
 							}
 							continue
 						}
@@ -141,7 +148,8 @@ func TestTurnsAgainstTransformers(t *testing.T) {
 					}
 				}
 			}
-			t.Logf("%s: %d texts as transformers %s writes them", shape.Name, compared, e.Transformers)
+			t.Logf("%s: %d texts as transformers %s writes them", shape.Name, compared,
+				e.Transformers)
 		}
 	}
 }
@@ -155,7 +163,8 @@ func (e expectedTurns) shaped(t *testing.T, folder, shape string) *Tokenizer {
 	}
 	for _, s := range e.Shapes {
 		if s.Name == shape {
-			if tok.chat, err = newChatTemplate(s.Template, map[string]any{"bos_token": "", "eos_token": ""}); err != nil {
+			if tok.chat, err = newChatTemplate(s.Template,
+				map[string]any{"bos_token": "", "eos_token": ""}); err != nil {
 				t.Fatal(err)
 			}
 			id, ok := tok.findEndOfTurn()
@@ -182,13 +191,16 @@ func replied(tok *Tokenizer, c Chat, m Message) ([]int32, error) {
 func TestTrajectory(t *testing.T) {
 	e := readTurns(t, "../testdata/turns")
 	rewritten := map[string]bool{
-		"thinking: thoughts":            true, // those before the last question are dropped
-		"thinking: two assistant turns": true, // the last has an empty thought, until another follows
+		"thinking: thoughts": true, // those before the last question are dropped
+		// the last has an empty thought, until another follows
+		"thinking: two assistant turns": true,
 	}
-	for _, shape := range []string{"chatml", "hermes", "tags", "headers"} { // have no place for a thought
+	// have no place for a thought
+	for _, shape := range []string{"chatml", "hermes", "tags", "headers"} {
 		rewritten[shape+": thoughts"], rewritten[shape+": thought and call"] = true, true
 	}
-	for shape, folder := range map[string]string{"chatml": "qwen2", "hermes": "qwen2", "thinking": "qwen2", "tags": "qwen2", "headers": "llama3"} {
+	for shape, folder := range map[string]string{"chatml": "qwen2", "hermes": "qwen2",
+		"thinking": "qwen2", "tags": "qwen2", "headers": "llama3"} {
 		tok := e.shaped(t, folder, shape)
 		for i, c := range e.Chats {
 			chat := e.chat(t, i, false)
@@ -221,23 +233,31 @@ func TestTrajectory(t *testing.T) {
 					replies = append(replies, k)
 				}
 			}
-			if len(spans) != len(replies) || spans[0].From != 0 || spans[len(spans)-1].To != len(ids) {
-				t.Errorf("%s: spans %v of %d tokens for %d turns", name, spans, len(ids), len(replies))
+			if len(spans) != len(replies) || spans[0].From != 0 ||
+				spans[len(spans)-1].To != len(ids) {
+				t.Errorf("%s: spans %v of %d tokens for %d turns", name, spans, len(ids),
+					len(replies))
 				continue
 			}
 			for k, at := range replies {
 				span := ids[spans[k].From:spans[k].To]
 				reply, err := replied(tok, Chat{chat.Messages[:first+at], chat.Tools}, turns[at])
-				if err != nil || !slices.Equal(span, reply) || reply[len(reply)-1] != tok.EndOfTurn() {
-					t.Errorf("%s: turn %d: %v, %q, its span %q", name, at, err, tok.Decode(reply, false), tok.Decode(span, false))
+				if err != nil || !slices.Equal(span, reply) ||
+					reply[len(reply)-1] != tok.EndOfTurn() {
+					t.Errorf("%s: turn %d: %v, %q, its span %q", name, at, err,
+						tok.Decode(reply, false), tok.Decode(span, false))
 				}
 				// What stands before a turn is the prompt of the conversation so far.
 				p, err := tok.Prompt(Chat{chat.Messages[:first+at], chat.Tools})
 				if err != nil || !slices.Equal(p, slices.Concat(prompt, ids[:spans[k].From])) {
-					t.Errorf("%s: turn %d: %v: its prompt is\n%q, not\n%q", name, at, err, tok.Decode(slices.Concat(prompt, ids[:spans[k].From]), false), tok.Decode(p, false))
+					t.Errorf("%s: turn %d: %v: its prompt is\n%q, not\n%q", name, at, err,
+						tok.Decode(slices.Concat(prompt, ids[:spans[k].From]), false),
+						tok.Decode(p, false))
 				}
 			}
-			if skipped, rest, err := tok.Trajectory(before, turns, func(k int) bool { return k == 0 }); err != nil || !slices.Equal(skipped, ids) || !slices.Equal(rest, spans[1:]) {
+			if skipped, rest, err := tok.Trajectory(before, turns,
+				func(k int) bool { return k == 0 }); err != nil || !slices.Equal(skipped, ids) ||
+				!slices.Equal(rest, spans[1:]) {
 				t.Errorf("%s: without the first turn: %v, spans %v of %v", name, err, rest, spans)
 			}
 		}
@@ -256,12 +276,18 @@ func TestReply(t *testing.T) {
 		want  string
 	}{
 		{"chatml", Message{Role: "assistant", Content: "y \n"}, "y"},
-		{"chatml", Message{Role: "assistant", Content: "y", Thinking: "so\n"}, "<think>\nso\n</think>\n\ny"},
-		{"thinking", Message{Role: "assistant", Content: "y", Thinking: "so"}, "<think>\nso\n</think>\n\ny"},
-		{"hermes", Message{Role: "assistant", ToolCalls: sum}, "<tool_call>\n{\"name\": \"sum\", \"arguments\": {\"numbers\": [1, 2]}}\n</tool_call>"},
+		{"chatml", Message{Role: "assistant", Content: "y", Thinking: "so\n"},
+			"<think>\nso\n</think>\n\ny"},
+		{"thinking", Message{Role: "assistant", Content: "y", Thinking: "so"},
+			"<think>\nso\n</think>\n\ny"},
+		{"hermes", Message{Role: "assistant", ToolCalls: sum},
+			"<tool_call>\n{\"name\": \"sum\", \"arguments\": {\"numbers\": [1, 2]}}\n</tool_call>"},
 		{"hermes", Message{Role: "assistant", Thinking: "so", ToolCalls: sum}, "<think>\nso\n</think>\n\n<tool_call>\n{\"name\": \"sum\", \"arguments\": {\"numbers\": [1, 2]}}\n</tool_call>"},
-		{"thinking", Message{Role: "assistant", ToolCalls: sum}, "<tool_call>\n{\"name\": \"sum\", \"arguments\": {\"numbers\": [1, 2]}}\n</tool_call>"}, // without the empty thought
-		{"thinking", Message{Role: "assistant", Content: "a <|im_end|> b", Thinking: "<|im_end|>", ToolCalls: strings.ReplaceAll(sum, "sum", "s<|im_end|>")},
+		// without the empty thought
+		{"thinking", Message{Role: "assistant", ToolCalls: sum},
+			"<tool_call>\n{\"name\": \"sum\", \"arguments\": {\"numbers\": [1, 2]}}\n</tool_call>"},
+		{"thinking", Message{Role: "assistant", Content: "a <|im_end|> b", Thinking: "<|im_end|>",
+			ToolCalls: strings.ReplaceAll(sum, "sum", "s<|im_end|>")},
 			"<think>\n<|im_end|>\n</think>\n\na <|im_end|> b\n<tool_call>\n{\"name\": \"s<|im_end|>\", \"arguments\": {\"numbers\": [1, 2]}}\n</tool_call>"},
 	} {
 		tok := e.shaped(t, "qwen2", c.shape)
@@ -271,22 +297,27 @@ func TestReply(t *testing.T) {
 			continue
 		}
 		n := len(ids) - 1
-		if got := tok.Decode(ids[:n], false); ids[n] != tok.EndOfTurn() || slices.Contains(ids[:n], tok.EndOfTurn()) || strings.TrimLeft(got, "\n") != c.want {
+		if got := tok.Decode(ids[:n], false); ids[n] != tok.EndOfTurn() ||
+			slices.Contains(ids[:n], tok.EndOfTurn()) || strings.TrimLeft(got, "\n") != c.want {
 			t.Errorf("%s: %+v: %q, want %q", c.shape, c.turn, got, c.want)
 		}
 	}
-	calls := Chat{Messages: []Message{{Role: "user", Content: "x"}, {Role: "assistant", ToolCalls: sum}}}
+	calls := Chat{Messages: []Message{{Role: "user", Content: "x"},
+		{Role: "assistant", ToolCalls: sum}}}
 	tools := Chat{Messages: ask.Messages, Tools: `[{"type":"function","function":{"name":"sum","description":"d","parameters":{"type":"object","properties":{}}}}]`}
 	for _, c := range []struct {
 		shape string
 		chat  Chat
 		what  string
 	}{
-		{"chatml", calls, "tool_calls"}, {"chatml", tools, "tools"}, {"chatml", ask, ""}, {"joined", tools, "tools"}, {"joined", calls, ""},
-		{"hermes", calls, ""}, {"hermes", tools, ""}, {"tags", calls, ""}, {"tags", tools, ""}, {"thinking", calls, ""}, {"thinking", tools, ""},
+		{"chatml", calls, "tool_calls"}, {"chatml", tools, "tools"}, {"chatml", ask, ""},
+		{"joined", tools, "tools"}, {"joined", calls, ""},
+		{"hermes", calls, ""}, {"hermes", tools, ""}, {"tags", calls, ""}, {"tags", tools, ""},
+		{"thinking", calls, ""}, {"thinking", tools, ""},
 	} {
 		err := e.shaped(t, "qwen2", c.shape).Shows(c.chat)
-		if errors.Is(err, ErrNotShown) != (c.what != "") || err != nil && !strings.HasPrefix(err.Error(), c.what+": ") {
+		if errors.Is(err, ErrNotShown) != (c.what != "") || err != nil &&
+			!strings.HasPrefix(err.Error(), c.what+": ") {
 			t.Errorf("%s: %q: %v", c.shape, c.what, err)
 		}
 	}

@@ -77,12 +77,14 @@ func readGGML(t testing.TB, path string) *GGML {
 	name := func(key string) string { s, _ := keys[key].(string); return s }
 	g := NewGGML(name("tokenizer.ggml.model"), name("tokenizer.ggml.pre"))
 	g.ChatTemplate = name("tokenizer.chat_template")
-	for key, to := range map[string]*int32{"bos": &g.BOS, "eos": &g.EOS, "eot": &g.EOT, "eom": &g.EOM, "unknown": &g.Unknown, "padding": &g.Pad} {
+	for key, to := range map[string]*int32{"bos": &g.BOS, "eos": &g.EOS, "eot": &g.EOT,
+		"eom": &g.EOM, "unknown": &g.Unknown, "padding": &g.Pad} {
 		if id, ok := keys["tokenizer.ggml."+key+"_token_id"].(int64); ok {
 			*to = int32(id)
 		}
 	}
-	for key, to := range map[string]*bool{"add_bos_token": &g.AddBOS, "add_eos_token": &g.AddEOS, "add_space_prefix": &g.SpacePrefix} {
+	for key, to := range map[string]*bool{"add_bos_token": &g.AddBOS, "add_eos_token": &g.AddEOS,
+		"add_space_prefix": &g.SpacePrefix} {
 		if v, ok := keys["tokenizer.ggml."+key].(int64); ok {
 			*to = v != 0
 		}
@@ -165,11 +167,13 @@ func TestLlamaVocabs(t *testing.T) {
 					continue
 				}
 				if differ++; differ <= 3 {
-					t.Errorf("%s: Encode(%+q):\n got %s\nwant %s", name, texts[i], tok.spelled(got), tok.spelled(want))
+					t.Errorf("%s: Encode(%+q):\n got %s\nwant %s", name, texts[i], tok.spelled(got),
+						tok.spelled(want))
 				}
 			}
 		}
-		t.Logf("%-16s %-8s %3d cases, %d differ, %d in that .out has no NFC", name, g.Model, len(texts), differ, forms)
+		t.Logf("%-16s %-8s %3d cases, %d differ, %d in that .out has no NFC", name, g.Model,
+			len(texts), differ, forms)
 	}
 }
 
@@ -211,7 +215,8 @@ func TestPeerLines(t *testing.T) {
 		tokens += len(l.IDs)
 		if got := tok.Encode(l.Text); !slices.Equal(got, l.IDs) {
 			if ids++; ids <= 5 {
-				t.Errorf("Encode(%+q):\n got %s\nwant %s", l.Text, tok.spelled(got), tok.spelled(l.IDs))
+				t.Errorf("Encode(%+q):\n got %s\nwant %s", l.Text, tok.spelled(got),
+					tok.spelled(l.IDs))
 			}
 		}
 		if got := tok.Decode(l.IDs, false); got != l.Back {

@@ -13,7 +13,8 @@ import (
 // performance adds speed and memory. work is what the step computed.
 func (t *Trainer) performance(m Metrics, w work, seconds float64) {
 	m["timing_s/step"] = seconds
-	if t.saveTime > 0 { // the checkpoint after the step before: a step's line is written before its checkpoint
+	// the checkpoint after the step before: a step's line is written before its checkpoint
+	if t.saveTime > 0 {
 		m["timing_s/save"], t.saveTime = t.saveTime, 0
 	}
 	m["perf/tokens_per_s"] = float64(w.tokens) / seconds
@@ -27,7 +28,8 @@ func (t *Trainer) performance(m Metrics, w work, seconds float64) {
 	if t.ranks.Size() > 1 {
 		now := t.ranks.Traffic()
 		m["timing_s/ranks"] = (now.Sum + now.Gather - t.traffic.Sum - t.traffic.Gather).Seconds()
-		m["perf/sent_bytes"] = float64(now.SumBytes + now.GatherBytes - t.traffic.SumBytes - t.traffic.GatherBytes)
+		m["perf/sent_bytes"] = float64(now.SumBytes +
+			now.GatherBytes - t.traffic.SumBytes - t.traffic.GatherBytes)
 		t.traffic = now
 	}
 }

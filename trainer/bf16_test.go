@@ -28,8 +28,10 @@ func TestBF16Run(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer be.Close()
-		cfg := settings(config.Train, filepath.Join(out, dir), append([]string{fmt.Sprintf("trainer.total_steps=%d", total), "trainer.precision=bf16",
-			fmt.Sprintf("rollout.max_num_seqs=%d", slots), "trainer.save_freq=1"}, stateful[:4]...)...)
+		cfg := settings(config.Train, filepath.Join(out, dir),
+			append([]string{fmt.Sprintf("trainer.total_steps=%d", total), "trainer.precision=bf16",
+				fmt.Sprintf("rollout.max_num_seqs=%d", slots), "trainer.save_freq=1"},
+				stateful[:4]...)...)
 		tr, err := Open(cfg, config.Train, Options{FS: vfs.OS, Backend: be})
 		if err != nil {
 			t.Fatal(err)
@@ -44,7 +46,8 @@ func TestBF16Run(t *testing.T) {
 				panic(r)
 			}
 		}()
-		if err := tr.Run(ctx); stop == 0 && err != nil || stop > 0 && !errors.Is(err, ErrInterrupted) {
+		if err := tr.Run(ctx); stop == 0 && err != nil || stop > 0 &&
+			!errors.Is(err, ErrInterrupted) {
 			t.Fatalf("%s: stopped after %d: %v", dir, stop, err)
 		}
 	}
@@ -55,7 +58,8 @@ func TestBF16Run(t *testing.T) {
 		t.Fatalf("%d rows of metrics, %v", len(rows), err)
 	}
 	for _, row := range rows {
-		if d, ok := row.Values["rollout/logp_diff_max"]; d != 0 || ok != (row.Step <= config.CheckFirst) {
+		if d, ok := row.Values["rollout/logp_diff_max"]; d != 0 ||
+			ok != (row.Step <= config.CheckFirst) {
 			t.Errorf("step %d: rollout and update differ by %g", row.Step, d)
 		}
 	}

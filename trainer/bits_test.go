@@ -28,14 +28,16 @@ func TestSameBits(t *testing.T) {
 	for _, variant := range variants {
 		t.Run(variant, func(t *testing.T) {
 			var want map[string]string
-			for _, c := range []struct{ threads, slots int }{{1, 64}, {3, 1}, {2, 4}, {8, 64}, {16, 1}} {
+			for _, c := range []struct{ threads, slots int }{{1, 64}, {3, 1}, {2, 4}, {8, 64},
+				{16, 1}} {
 				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(c.threads))
 				be, err := cpu.New(cpu.Options{Workers: c.threads, Variant: variant})
 				if err != nil {
 					t.Fatal(err)
 				}
 				run := filepath.Join(t.TempDir(), fmt.Sprintf("%d-%d", c.threads, c.slots))
-				finished(t, be, settings(config.Train, run, "trainer.total_steps=2", "algorithm.use_kl_in_reward=true",
+				finished(t, be, settings(config.Train, run, "trainer.total_steps=2",
+					"algorithm.use_kl_in_reward=true",
 					fmt.Sprintf("rollout.max_num_seqs=%d", c.slots)), config.Train)
 				be.Close()
 				got := record(t, run, 2)
@@ -76,12 +78,15 @@ func TestGoldenRun(t *testing.T) {
 	defer be.Close()
 	dir := t.TempDir()
 	warmup, train := filepath.Join(dir, "warmup"), filepath.Join(dir, "train")
-	small := []string{fmt.Sprintf("trainer.total_steps=%d", goldenSteps), "data.train_batch_size=2", "trainer.save_freq=0"}
+	small := []string{fmt.Sprintf("trainer.total_steps=%d", goldenSteps), "data.train_batch_size=2",
+		"trainer.save_freq=0"}
 	// From the blank student: the fixture's own was trained by the machine's fastest variant.
-	finished(t, be, settings(config.Warmup, warmup, append(small, "model.path="+filepath.Join(fixed.root, "blank"), "critic.truncated=include",
-		"trainer.critic_warmup=5", "actor.optim.lr=5e-3")...), config.Warmup)
-	finished(t, be, settings(config.Train, train, append(small, "trainer.resume_from="+warmup, "critic.truncated=include",
-		"actor.ppo_epochs=2", "critic.replay.size=32")...), config.Train)
+	finished(t, be, settings(config.Warmup, warmup,
+		append(small, "model.path="+filepath.Join(fixed.root, "blank"), "critic.truncated=include",
+			"trainer.critic_warmup=5", "actor.optim.lr=5e-3")...), config.Warmup)
+	finished(t, be, settings(config.Train, train,
+		append(small, "trainer.resume_from="+warmup, "critic.truncated=include",
+			"actor.ppo_epochs=2", "critic.replay.size=32")...), config.Train)
 	var got []byte
 	for _, run := range []string{warmup, train} {
 		raw, err := os.ReadFile(filepath.Join(run, "metrics.jsonl"))
@@ -122,11 +127,15 @@ func TestDocumentsAreTheTables(t *testing.T) {
 	if !ok || !closed {
 		t.Fatalf("%s: no place for the figures", path)
 	}
-	modeltest.Golden(t, path, []byte(before+"<!-- figures -->\n"+report.FiguresMarkdown()+"<!-- /figures -->\n"+after))
-	for stage, want := range map[config.Stage][3]float64{config.SFT: {5e-6, 1, 1}, config.Warmup: {1e-6, 0.2, 1}, config.Train: {1e-6, 0.2, 2}, config.DPO: {1e-6, 1, 1}} {
+	modeltest.Golden(t, path,
+		[]byte(before+"<!-- figures -->\n"+report.FiguresMarkdown()+"<!-- /figures -->\n"+after))
+	for stage, want := range map[config.Stage][3]float64{config.SFT: {5e-6, 1, 1},
+		config.Warmup: {1e-6, 0.2, 1}, config.Train: {1e-6, 0.2, 2}, config.DPO: {1e-6, 1, 1}} {
 		c := config.StageDefaults(stage)
-		if got := [3]float64{c.Actor.Optim.LR, c.Actor.GradClip, float64(c.Trainer.TotalEpochs)}; got != want {
-			t.Errorf("%s: learning rate, clip and epochs %v, want %v as doc/settings.md says", stage, got, want)
+		if got := [3]float64{c.Actor.Optim.LR, c.Actor.GradClip,
+			float64(c.Trainer.TotalEpochs)}; got != want {
+			t.Errorf("%s: learning rate, clip and epochs %v, want %v as doc/settings.md says",
+				stage, got, want)
 		}
 	}
 }

@@ -41,8 +41,10 @@ func nth(t *testing.T, score ...int) string {
 func TestKeepBestByChecker(t *testing.T) {
 	be := ready(t)
 	run := filepath.Join(t.TempDir(), "run")
-	rows := finished(t, be, settings(config.SFT, run, "trainer.total_steps=5", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=1", "trainer.keep_best=val/check",
-		"data.val_files="+fixed.val, "trainer.val_before_train=false", "trainer.checker="+nth(t, 0, 1, 3, 9, 2, 4)), config.SFT)
+	rows := finished(t, be, settings(config.SFT, run, "trainer.total_steps=5",
+		"trainer.save_freq=1", "trainer.max_ckpt_to_keep=1", "trainer.keep_best=val/check",
+		"data.val_files="+fixed.val, "trainer.val_before_train=false",
+		"trainer.checker="+nth(t, 0, 1, 3, 9, 2, 4)), config.SFT)
 	for i, want := range []float64{1, 3, 9, 2, 4} {
 		if got := rows[i].Values["val/check"]; got != want {
 			t.Errorf("step %d: val/check %g, want %g", i+1, got, want)
@@ -75,13 +77,15 @@ func TestCheckersShare(t *testing.T) {
 func TestCheckerWeight(t *testing.T) {
 	be := ready(t)
 	for _, w := range []float64{0, 0.5, 1} {
-		tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", fmt.Sprint("algorithm.checker_weight=", w),
+		tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+			"trainer.total_steps=1", fmt.Sprint("algorithm.checker_weight=", w),
 			"trainer.checker="+byLength, "data.val_files="+fixed.val), config.Train)
 		m := Metrics{}
 		r := scored(t, tr, m)
 		reward := tr.rewarded(m, r)
 		if w == 0 {
-			if _, ok := m["reward/check_mean"]; ok || r.checkS != nil || !slices.Equal(reward, r.scoreS) {
+			if _, ok := m["reward/check_mean"]; ok || r.checkS != nil ||
+				!slices.Equal(reward, r.scoreS) {
 				t.Errorf("weight 0: reward %v of scores %v, metrics %v", reward, r.scoreS, m)
 			}
 			continue
@@ -90,11 +94,13 @@ func TestCheckerWeight(t *testing.T) {
 		for s, seq := range r.roll.Seqs {
 			p := r.roll.Group[s]
 			answer := strings.ReplaceAll(tr.tok.Decode(seq.Response(), true), `"`, `\"`)
-			if strings.ContainsFunc(answer, func(c rune) bool { return c < ' ' || c > '~' || c == '\\' }) {
+			if strings.ContainsFunc(answer,
+				func(c rune) bool { return c < ' ' || c > '~' || c == '\\' }) {
 				continue // escaped in ways that this test does not repeat
 			}
 			line := fmt.Sprintf(`{"row":%d,"prompt":%q,"content":[{"role":"user","content":%q}],"response":"%s","teacher_response":%q,"truncated":%v}`,
-				r.batch.Rows[p], r.batch.PromptText[p], r.batch.PromptText[p], answer, r.batch.TeacherText[p], r.roll.Truncated[s])
+				r.batch.Rows[p], r.batch.PromptText[p], r.batch.PromptText[p], answer,
+				r.batch.TeacherText[p], r.roll.Truncated[s])
 			if want := float64(len(line) % 7); r.checkS[s] != want {
 				t.Errorf("answer %d: checked %g, want %g for %s", s, r.checkS[s], want, line)
 			}
@@ -102,7 +108,9 @@ func TestCheckerWeight(t *testing.T) {
 		for _, x := range r.checkS {
 			sum += x
 		}
-		if got, want := m["reward/check_mean"], sum/float64(len(r.checkS)); math.Abs(got-want) > 1e-12 || len(r.checkS) != 16 {
+		if got, want :=
+			m["reward/check_mean"], sum/float64(len(r.checkS)); math.Abs(got-want) > 1e-12 ||
+			len(r.checkS) != 16 {
 			t.Errorf("reward/check_mean %g, want %g", got, want)
 		}
 		if w == 1 {
@@ -130,8 +138,10 @@ func TestResumeWithChecker(t *testing.T) {
 	broken := filepath.Join(t.TempDir(), "broken")
 	slow := filepath.Join(t.TempDir(), "slow")
 	command := fmt.Sprintf(`if test -e %s; then echo 'no licence' >&2; exit 4; fi; if test -e %s; then echo 1 > %s.begun; sleep 60; fi; %s`, broken, slow, slow, byLength)
-	overrides := []string{"trainer.total_steps=5", "trainer.save_freq=2", "trainer.test_freq=1", "trainer.keep_best=val/check", "trainer.max_ckpt_to_keep=2", "data.val_files=" + fixed.val,
-		"algorithm.checker_weight=0.5", "algorithm.filter_groups.enable=true", "trainer.checker=" + command}
+	overrides := []string{"trainer.total_steps=5", "trainer.save_freq=2", "trainer.test_freq=1",
+		"trainer.keep_best=val/check", "trainer.max_ckpt_to_keep=2", "data.val_files=" + fixed.val,
+		"algorithm.checker_weight=0.5", "algorithm.filter_groups.enable=true",
+		"trainer.checker=" + command}
 	whole := filepath.Join(t.TempDir(), "whole")
 	finished(t, be, settings(config.Train, whole, overrides...), config.Train)
 	want := record(t, whole, 5)
@@ -148,8 +158,11 @@ func TestResumeWithChecker(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := play(be, cfg, config.Train)
-	wantError(t, err, nil, "trainer: step ", fmt.Sprintf("checker: %q: row ", command), "has no score: printed 0 of ", "ended with exit status 4: must end with exit status 0; it said \"no licence\"")
-	if strings.Contains(err.Error(), "\n") || errors.Is(err, ErrNumerical) || errors.Is(err, ErrInterrupted) {
+	wantError(t, err, nil, "trainer: step ", fmt.Sprintf("checker: %q: row ", command),
+		"has no score: printed 0 of ",
+		"ended with exit status 4: must end with exit status 0; it said \"no licence\"")
+	if strings.Contains(err.Error(), "\n") || errors.Is(err, ErrNumerical) ||
+		errors.Is(err, ErrInterrupted) {
 		t.Errorf("a failed checker: %v", err)
 	}
 	if err := errors.Join(os.Remove(broken), os.WriteFile(slow, nil, 0o644)); err != nil {
@@ -188,20 +201,30 @@ func TestCheckerFailureSavesNothing(t *testing.T) {
 		overrides []string
 		want      string
 	}{
-		"validation": {[]string{"trainer.checker=" + nth(t, 0, 1, 2) + "; test $n -lt 3 || exit 9"}, "trainer: step 2: validation: checker: "},
-		"step":       {[]string{"algorithm.checker_weight=1", "trainer.test_freq=0", "trainer.checker=" + nth(t, 0, 1, 2) + "; test $n -lt 3 || echo NaN"}, "trainer: step 2: checker: "},
+		"validation": {[]string{"trainer.checker=" + nth(t, 0, 1, 2) + "; test $n -lt 3 || exit 9"},
+			"trainer: step 2: validation: checker: "},
+		"step": {[]string{"algorithm.checker_weight=1", "trainer.test_freq=0",
+			"trainer.checker=" + nth(t, 0, 1, 2) + "; test $n -lt 3 || echo NaN"},
+			"trainer: step 2: checker: "},
 	} {
 		run := filepath.Join(t.TempDir(), "run")
-		cfg := settings(config.Train, run, append([]string{"trainer.total_steps=3", "trainer.save_freq=1", "trainer.test_freq=1", "trainer.val_before_train=false", "data.val_files=" + fixed.val}, c.overrides...)...)
+		cfg := settings(config.Train, run,
+			append(
+				[]string{"trainer.total_steps=3", "trainer.save_freq=1", "trainer.test_freq=1",
+					"trainer.val_before_train=false", "data.val_files=" + fixed.val},
+				c.overrides...)...)
 		if name == "step" {
 			cfg.Data.ValFiles = nil
 		}
 		err := play(be, cfg, config.Train)
-		if err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
+		if err == nil || !strings.HasPrefix(err.Error(), c.want) ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 		}
-		if _, dir, notes, err := checkpoint.Latest(vfs.OS, run); err != nil || filepath.Base(dir) != "global_step_1" || len(notes) > 0 {
-			t.Errorf("%s: latest checkpoint %s, %v, %v, want the one of step 1", name, dir, notes, err)
+		if _, dir, notes, err := checkpoint.Latest(vfs.OS, run); err != nil ||
+			filepath.Base(dir) != "global_step_1" || len(notes) > 0 {
+			t.Errorf("%s: latest checkpoint %s, %v, %v, want the one of step 1", name, dir, notes,
+				err)
 		}
 	}
 }
@@ -211,17 +234,20 @@ func TestCheckerFailureSavesNothing(t *testing.T) {
 func TestHeldOutCritic(t *testing.T) {
 	be := ready(t)
 	held := filepath.Join(fixed.warmup, "global_step_3", "critic")
-	cfg := settings(config.SFT, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.val_files="+fixed.val, "trainer.val_rows=20", "trainer.held_out_critic="+held)
+	cfg := settings(config.SFT, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1",
+		"data.val_files="+fixed.val, "trainer.val_rows=20", "trainer.held_out_critic="+held)
 	tr := opened(t, be, cfg, config.SFT)
 	m := Metrics{}
 	if err := tr.validate(m); err != nil {
 		t.Fatal(err)
 	}
-	j, err := quality.Evaluate(tr.actor.Model(), tr.tok, tr.val, tr.valRows, quality.Options{MaxPrompt: 64, MaxResponse: 14, Seed: 1, Slots: 8, MaxTokens: 512})
+	j, err := quality.Evaluate(tr.actor.Model(), tr.tok, tr.val, tr.valRows,
+		quality.Options{MaxPrompt: 64, MaxResponse: 14, Seed: 1, Slots: 8, MaxTokens: 512})
 	if err != nil {
 		t.Fatal(err)
 	}
-	judge := opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "w"), "trainer.total_steps=1", "model.reward_path="+held), config.Warmup)
+	judge := opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "w"),
+		"trainer.total_steps=1", "model.reward_path="+held), config.Warmup)
 	scoreS, scoreP := scoresOf(t, judge, j.Seqs), scoresOf(t, judge, j.Batch.Teachers)
 	sum, n, better := 0.0, 0.0, 0
 	for p := range scoreS {
@@ -243,18 +269,22 @@ func TestHeldOutCritic(t *testing.T) {
 	// The very same answers count one half each.
 	j.Seqs = slices.Clone(j.Batch.Teachers)
 	if err := tr.heldOutShare(m, j); err != nil || m["val/held_out_d"] != 0.5 {
-		t.Errorf("a student that says what the teacher says: %g, %v, want 0.5", m["val/held_out_d"], err)
+		t.Errorf("a student that says what the teacher says: %g, %v, want 0.5", m["val/held_out_d"],
+			err)
 	}
 
 	run := filepath.Join(t.TempDir(), "best")
-	rows := finished(t, be, settings(config.SFT, run, "trainer.total_steps=3", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=1", "trainer.keep_best=val/held_out_d",
-		"data.val_files="+fixed.val, "trainer.val_rows=40", "trainer.held_out_critic="+held, "actor.optim.lr=0.03"), config.SFT)
+	rows := finished(t, be, settings(config.SFT, run, "trainer.total_steps=3",
+		"trainer.save_freq=1", "trainer.max_ckpt_to_keep=1", "trainer.keep_best=val/held_out_d",
+		"data.val_files="+fixed.val, "trainer.val_rows=40", "trainer.held_out_critic="+held,
+		"actor.optim.lr=0.03"), config.SFT)
 	best := slices.MaxFunc(rows, func(a, b report.Row) int { // the first of the largest
 		return cmp.Compare(a.Values["val/held_out_d"], b.Values["val/held_out_d"])
 	})
 	kept := []int{best.Step, 3}
 	if got := steps(t, run); !slices.Equal(got, slices.Compact(kept)) {
-		t.Errorf("checkpoints %v, want the best by val/held_out_d, %d, and the last", got, best.Step)
+		t.Errorf("checkpoints %v, want the best by val/held_out_d, %d, and the last", got,
+			best.Step)
 	}
 
 	planned, err := plan.Of(nil, be, 1<<40, vfs.OS, cfg, config.SFT)
@@ -267,7 +297,11 @@ func TestHeldOutCritic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.ContainsFunc(planned.Memory, func(i plan.Item) bool { return i.Name == "held-out critic: weights" && i.Bytes > 10_000 }) || plan.Total(planned.Memory) <= plan.Total(less.Memory) {
+	if !slices.ContainsFunc(planned.Memory,
+		func(i plan.Item) bool {
+			return i.Name == "held-out critic: weights" &&
+				i.Bytes > 10_000
+		}) || plan.Total(planned.Memory) <= plan.Total(less.Memory) {
 		t.Errorf("the planned does not count the held-out discriminator:\n%s", planned)
 	}
 }
@@ -277,15 +311,22 @@ func TestJudgeSettings(t *testing.T) {
 	ready(t)
 	critic := filepath.Join(fixed.warmup, "global_step_3", "critic")
 	for want, overrides := range map[string][]string{
-		"algorithm.checker_weight 0.5 needs trainer.checker":                  {"algorithm.checker_weight=0.5"},
-		"trainer.checker has nothing to check":                                {"trainer.checker=true"},
-		"trainer.held_out_critic needs data.val_files":                        {"trainer.held_out_critic=" + critic},
-		"trainer.keep_best val/check needs trainer.checker":                   {"trainer.keep_best=val/check", "data.val_files=" + fixed.val},
-		"trainer.keep_best val/held_out_d needs trainer.held_out_critic":      {"trainer.keep_best=val/held_out_d", "data.val_files=" + fixed.val},
-		"is a language model, not a discriminator: give the critic folder of": {"trainer.held_out_critic=" + fixed.student, "data.val_files=" + fixed.val},
+		"algorithm.checker_weight 0.5 needs trainer.checker": {
+			"algorithm.checker_weight=0.5"},
+		"trainer.checker has nothing to check": {
+			"trainer.checker=true"},
+		"trainer.held_out_critic needs data.val_files": {
+			"trainer.held_out_critic=" + critic},
+		"trainer.keep_best val/check needs trainer.checker": {
+			"trainer.keep_best=val/check", "data.val_files=" + fixed.val},
+		"trainer.keep_best val/held_out_d needs trainer.held_out_critic": {
+			"trainer.keep_best=val/held_out_d", "data.val_files=" + fixed.val},
+		"is a language model, not a discriminator: give the critic folder of": {
+			"trainer.held_out_critic=" + fixed.student, "data.val_files=" + fixed.val},
 	} {
 		run := filepath.Join(t.TempDir(), "run")
-		err := openError(t, settings(config.Train, run, append(overrides, "trainer.total_steps=1")...), config.Train)
+		err := openError(t, settings(config.Train, run,
+			append(overrides, "trainer.total_steps=1")...), config.Train)
 		wantError(t, err, nil, want)
 		absent(t, run)
 	}

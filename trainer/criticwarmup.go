@@ -15,7 +15,8 @@ const smoothing = 0.2
 
 // noteSignal notes what the discriminator knew of a batch.
 func (t *Trainer) noteSignal(m Metrics, g critic.Signal) {
-	m["critic/d_acc_fresh"], m["critic/student_value_mean"], m["critic/teacher_value_mean"] = g.Acc, g.StudentMean, g.TeacherMean
+	m["critic/d_acc_fresh"], m["critic/student_value_mean"], m["critic/teacher_value_mean"] =
+		g.Acc, g.StudentMean, g.TeacherMean
 	m["critic/score_gap"] = g.TeacherMean - g.StudentMean
 	m["critic/tie_frac"] = g.Ties
 	m["critic/group_std"], m["critic/group_rel_std"] = g.GroupStd, g.RelStd

@@ -54,8 +54,11 @@ func TestWarmupUntil(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			run := filepath.Join(t.TempDir(), "run")
 			var said lines
-			cfg := settings(config.Warmup, run, fmt.Sprintf("trainer.total_steps=%d", total), fmt.Sprintf("trainer.critic_warmup=%d", least),
-				fmt.Sprintf("trainer.critic_warmup_max=%d", most), fmt.Sprintf("trainer.critic_warmup_until=%g", c.until), "critic.score_init=0.02", "critic.ppo_mini_batch_size=1")
+			cfg := settings(config.Warmup, run, fmt.Sprintf("trainer.total_steps=%d", total),
+				fmt.Sprintf("trainer.critic_warmup=%d", least),
+				fmt.Sprintf("trainer.critic_warmup_max=%d", most),
+				fmt.Sprintf("trainer.critic_warmup_until=%g", c.until),
+				"critic.score_init=0.02", "critic.ppo_mini_batch_size=1")
 			tr, err := Open(cfg, config.Warmup, Options{FS: vfs.OS, Backend: be, Console: &said})
 			if err != nil {
 				t.Fatal(err)
@@ -72,12 +75,15 @@ func TestWarmupUntil(t *testing.T) {
 			}
 			want := c.alone(rows)
 			if got := alone(rows); got != want || len(rows) != want+total-least {
-				t.Errorf("%d steps alone of %d, want %d of %d", got, len(rows), want, want+total-least)
+				t.Errorf("%d steps alone of %d, want %d of %d", got, len(rows), want,
+					want+total-least)
 			}
 			if name == "between" && (want == least || want == most) {
 				t.Errorf("it ended after %d steps: the test shows nothing", want)
 			}
-			if learned := want < most; said.have("the discriminator has learned after") != learned || said.have("has not learned in") == learned {
+			if learned := want < most; said.have(
+				"the discriminator has learned after") != learned ||
+				said.have("has not learned in") == learned {
 				t.Errorf("console:\n%s", said.String())
 			}
 		})
@@ -94,16 +100,22 @@ func TestWarmupUntilOfOtherRuns(t *testing.T) {
 		steps int
 		told  []string
 	}{
-		{config.Warmup, 4, []string{"trainer.total_steps=2", "trainer.critic_warmup=4", "trainer.critic_warmup_until=10", "trainer.critic_warmup_max=8"}},
-		{config.Warmup, 8, []string{"trainer.total_steps=2", "trainer.critic_warmup=4", "trainer.critic_warmup_until=1e-9", "trainer.critic_warmup_max=8"}},
-		{config.SFT, 3, []string{"trainer.total_steps=3", "trainer.critic_warmup_until=0.5", "trainer.critic_warmup=1"}},
-		{config.DPO, 3, []string{"trainer.total_steps=3", "trainer.critic_warmup_until=0.5", "trainer.critic_warmup=1"}},
+		{config.Warmup, 4, []string{"trainer.total_steps=2", "trainer.critic_warmup=4",
+			"trainer.critic_warmup_until=10", "trainer.critic_warmup_max=8"}},
+		{config.Warmup, 8, []string{"trainer.total_steps=2", "trainer.critic_warmup=4",
+			"trainer.critic_warmup_until=1e-9", "trainer.critic_warmup_max=8"}},
+		{config.SFT, 3, []string{"trainer.total_steps=3", "trainer.critic_warmup_until=0.5",
+			"trainer.critic_warmup=1"}},
+		{config.DPO, 3, []string{"trainer.total_steps=3", "trainer.critic_warmup_until=0.5",
+			"trainer.critic_warmup=1"}},
 	} {
 		run := filepath.Join(t.TempDir(), "run")
 		rows := finished(t, be, settings(c.stage, run, c.told...), c.stage)
 		dir, _, err := saved.Find(vfs.OS, run)
-		if len(rows) != c.steps || err != nil || filepath.Base(dir) != fmt.Sprintf("global_step_%d", c.steps) {
-			t.Errorf("%s %v: %d steps, last checkpoint %s, %v: want %d", c.stage, c.told, len(rows), dir, err, c.steps)
+		if len(rows) != c.steps || err != nil ||
+			filepath.Base(dir) != fmt.Sprintf("global_step_%d", c.steps) {
+			t.Errorf("%s %v: %d steps, last checkpoint %s, %v: want %d", c.stage, c.told, len(rows),
+				dir, err, c.steps)
 		}
 	}
 }
@@ -111,7 +123,8 @@ func TestWarmupUntilOfOtherRuns(t *testing.T) {
 // A discriminator's schedule lasts as long as it may learn alone.
 func TestWarmupUntilSchedule(t *testing.T) {
 	be := ready(t)
-	rows := finished(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=3", "trainer.critic_warmup=2", "trainer.critic_warmup_until=1e-9",
+	rows := finished(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "run"),
+		"trainer.total_steps=3", "trainer.critic_warmup=2", "trainer.critic_warmup_until=1e-9",
 		"trainer.critic_warmup_max=9", "critic.optim.lr_scheduler=linear"), config.Warmup)
 	for _, r := range rows[:len(rows)-1] {
 		if lr := r.Values["critic/lr"]; !(lr > 0) {
@@ -124,8 +137,11 @@ func TestWarmupUntilSchedule(t *testing.T) {
 func TestOffPolicyNeedsAPool(t *testing.T) {
 	be := ready(t)
 	for _, size := range []string{"0", "100"} {
-		_, err := Open(settings(config.Train, filepath.Join(t.TempDir(), "run"), "critic.replay.live=false", "critic.replay.size="+size), config.Train, Options{FS: vfs.OS, Backend: be})
-		if !errors.Is(err, config.ErrConfig) || !strings.Contains(err.Error(), "keep one in the warm-up") {
+		_, err := Open(settings(config.Train, filepath.Join(t.TempDir(), "run"),
+			"critic.replay.live=false", "critic.replay.size="+size), config.Train,
+			Options{FS: vfs.OS, Backend: be})
+		if !errors.Is(err, config.ErrConfig) ||
+			!strings.Contains(err.Error(), "keep one in the warm-up") {
 			t.Errorf("critic.replay.size=%s: %v", size, err)
 		}
 	}
@@ -139,7 +155,9 @@ func TestDeafDiscriminatorIsSaid(t *testing.T) {
 	for lr, deaf := range map[string]bool{"0": true, "2e-3": false} {
 		dir := t.TempDir()
 		var said lines
-		warm := settings(config.Warmup, filepath.Join(dir, "warm"), "trainer.total_steps=30", "trainer.critic_warmup=30", "critic.optim.lr="+lr, "critic.score_init=1e-4", "critic.ppo_mini_batch_size=1")
+		warm := settings(config.Warmup, filepath.Join(dir, "warm"), "trainer.total_steps=30",
+			"trainer.critic_warmup=30", "critic.optim.lr="+lr, "critic.score_init=1e-4",
+			"critic.ppo_mini_batch_size=1")
 		tr := func(c config.Config, stage config.Stage) {
 			t.Helper()
 			r, err := Open(c, stage, Options{FS: vfs.OS, Backend: be, Console: &said})
@@ -156,7 +174,9 @@ func TestDeafDiscriminatorIsSaid(t *testing.T) {
 			t.Errorf("critic.optim.lr=%s, end of the warm-up:\n%s", lr, said.String())
 		}
 		said.Reset()
-		tr(settings(config.Train, filepath.Join(dir, "train"), "trainer.resume_from="+filepath.Join(dir, "warm"), "trainer.total_steps=1"), config.Train)
+		tr(settings(config.Train, filepath.Join(dir, "train"),
+			"trainer.resume_from="+filepath.Join(dir, "warm"), "trainer.total_steps=1"),
+			config.Train)
 		if said.have("its rewards would be noise") != deaf {
 			t.Errorf("critic.optim.lr=%s, begin of the game:\n%s", lr, said.String())
 		}
@@ -169,21 +189,25 @@ func TestPresets(t *testing.T) {
 	be := ready(t)
 	for _, name := range config.PresetNames() {
 		stage, rank := config.Train, "0"
-		if name == "lora" || name == "small" { // adapters begin at a whole model; lora's are wider than this one
+		// adapters begin at a whole model; lora's are wider than this one
+		if name == "lora" || name == "small" {
 			stage, rank = config.Warmup, "16"
 		}
 		told, err := config.Preset(name, stage)
 		if err != nil {
 			t.Fatal(err)
 		}
-		rows := finished(t, be, settings(stage, filepath.Join(t.TempDir(), "run"), append(told, "trainer.total_steps=2", "actor.lora.rank="+rank, "critic.lora.rank="+rank,
-			"data.max_prompt_length=64", "data.max_response_length=14", "data.truncated_teachers=keep", "data.train_batch_size=2")...), stage)
+		rows := finished(t, be, settings(stage, filepath.Join(t.TempDir(), "run"),
+			append(told, "trainer.total_steps=2", "actor.lora.rank="+rank, "critic.lora.rank="+rank,
+				"data.max_prompt_length=64", "data.max_response_length=14",
+				"data.truncated_teachers=keep", "data.train_batch_size=2")...), stage)
 		for _, r := range rows {
 			term, on := r.Values["critic/group_term"]
 			if on != (name == "grgc") || on && !(term > 0) {
 				t.Errorf("%s: step %d: group term %g, %t", name, r.Step, term, on)
 			}
-			for _, metric := range []string{"critic/group_rel_std", "critic/collapsed_groups_frac", "critic/top_gap", "critic/tie_frac", "critic/d_acc_distinct", "rollout/len_ratio"} {
+			for _, metric := range []string{"critic/group_rel_std", "critic/collapsed_groups_frac",
+				"critic/top_gap", "critic/tie_frac", "critic/d_acc_distinct", "rollout/len_ratio"} {
 				if x, ok := r.Values[metric]; !ok || math.IsNaN(x) {
 					t.Errorf("%s: step %d: %s is %g, %t", name, r.Step, metric, x, ok)
 				}

@@ -49,17 +49,25 @@ func TestCUDAStages(t *testing.T) {
 		settings []string
 		figures  []string // of the first step that has them
 	}{
-		{config.SFT, []string{"trainer.total_steps=3"}, []string{"actor/sft_loss", "actor/grad_norm", "actor/entropy"}},
-		{config.Warmup, []string{"trainer.total_steps=4", "trainer.critic_warmup=2"}, []string{"critic/d_loss", "critic/d_acc_fresh", "critic/grad_norm", "critic/score_gap", "actor/sft_loss"}},
-		{config.Train, []string{"trainer.total_steps=3"}, []string{"critic/d_loss", "critic/grad_norm", "actor/entropy", "actor/kl_loss", "rollout/len_mean"}},
+		{config.SFT, []string{"trainer.total_steps=3"},
+			[]string{"actor/sft_loss", "actor/grad_norm", "actor/entropy"}},
+		{config.Warmup, []string{"trainer.total_steps=4", "trainer.critic_warmup=2"},
+			[]string{"critic/d_loss", "critic/d_acc_fresh", "critic/grad_norm", "critic/score_gap",
+				"actor/sft_loss"}},
+		{config.Train, []string{"trainer.total_steps=3"},
+			[]string{"critic/d_loss", "critic/grad_norm", "actor/entropy", "actor/kl_loss",
+				"rollout/len_mean"}},
 	}
 	for _, precision := range []string{cuda.F32, cuda.BF16} {
 		for _, s := range stages {
 			t.Run(precision+"/"+string(s.stage), func(t *testing.T) {
 				be := gpu(t, precision)
 				out := t.TempDir()
-				want := finished(t, cpu, settings(s.stage, filepath.Join(out, "cpu"), s.settings...), s.stage)
-				got := finished(t, be, settings(s.stage, filepath.Join(out, "cuda"), append(s.settings, "trainer.device=cuda", "trainer.precision="+precision)...), s.stage)
+				want := finished(t, cpu, settings(s.stage, filepath.Join(out, "cpu"),
+					s.settings...), s.stage)
+				got := finished(t, be, settings(s.stage, filepath.Join(out, "cuda"),
+					append(s.settings, "trainer.device=cuda", "trainer.precision="+precision)...),
+					s.stage)
 				if len(got) != len(want) {
 					t.Fatalf("%d rows of metrics, on the CPU %d", len(got), len(want))
 				}
@@ -68,7 +76,8 @@ func TestCUDAStages(t *testing.T) {
 						if math.IsNaN(x) || math.IsInf(x, 0) {
 							t.Errorf("step %d: %s is %g", row.Step, name, x)
 						}
-						if _, ok := want[i].Values[name]; !ok && name != "perf/declined_products" && name != "perf/replayed_frac" {
+						if _, ok := want[i].Values[name]; !ok && name != "perf/declined_products" &&
+							name != "perf/replayed_frac" {
 							t.Errorf("step %d: %s is not there on the CPU", row.Step, name)
 						}
 					}
@@ -96,13 +105,18 @@ func TestCUDAStages(t *testing.T) {
 					}
 				}
 				for _, row := range got {
-					if row.Values["perf/declined_products"] != 0 || has(row.Values, "perf/replayed_frac") != has(row.Values, "rollout/len_mean") {
-						t.Errorf("step %d: %g products were declined, replayed_frac %g", row.Step, row.Values["perf/declined_products"], row.Values["perf/replayed_frac"])
+					if row.Values["perf/declined_products"] != 0 ||
+						has(row.Values, "perf/replayed_frac") != has(row.Values,
+							"rollout/len_mean") {
+						t.Errorf("step %d: %g products were declined, replayed_frac %g", row.Step,
+							row.Values["perf/declined_products"], row.Values["perf/replayed_frac"])
 					}
 				}
 				if s.stage == config.Train {
 					for _, row := range got {
-						if d, tol := row.Values["rollout/logp_diff_max"], map[string]float64{cuda.F32: 1e-4, cuda.BF16: 0.1}[precision]; d > tol {
+						if d, tol :=
+							row.Values["rollout/logp_diff_max"],
+							map[string]float64{cuda.F32: 1e-4, cuda.BF16: 0.1}[precision]; d > tol {
 							t.Errorf("step %d: sampler and trainer differ by %g", row.Step, d)
 						}
 					}
@@ -124,11 +138,15 @@ func TestCUDADeclined(t *testing.T) {
 	}
 	t.Setenv("GAD_EMU_NO_PLANS", "1")
 	out := filepath.Join(t.TempDir(), "run")
-	c := settings(config.Train, out, "trainer.total_steps=2", "trainer.device=cuda", "trainer.precision=bf16")
+	c := settings(config.Train, out, "trainer.total_steps=2", "trainer.device=cuda",
+		"trainer.precision=bf16")
 	rows := finished(t, gpu(t, cuda.BF16), c, config.Train)
 	for _, row := range rows {
-		if n, share := row.Values["perf/declined_products"], row.Values["perf/replayed_frac"]; n < 10 || share <= 0 || share >= 1 {
-			t.Errorf("step %d: %g products declined, %g of the decode steps replayed", row.Step, n, share)
+		if n, share :=
+			row.Values["perf/declined_products"], row.Values["perf/replayed_frac"]; n < 10 ||
+			share <= 0 || share >= 1 {
+			t.Errorf("step %d: %g products declined, %g of the decode steps replayed", row.Step, n,
+				share)
 		}
 	}
 	text, err := os.ReadFile(filepath.Join(out, "log.jsonl"))
@@ -148,13 +166,15 @@ func has(m map[string]float64, name string) bool { _, ok := m[name]; return ok }
 func TestCUDAResume(t *testing.T) {
 	cpu := ready(t)
 	shape := modeltest.Shape
-	shape.Vocab, shape.Hidden, shape.FFN, shape.HeadDim = fixed.tok.Size(), 64, 128, 16 // large enough for 8 bits
+	// large enough for 8 bits
+	shape.Vocab, shape.Hidden, shape.FFN, shape.HeadDim = fixed.tok.Size(), 64, 128, 16
 	m, err := model.New(cpu, shape, model.Options{Kind: model.LM, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	student := filepath.Join(t.TempDir(), "student")
-	if err := errors.Join(export.WriteFolder(vfs.OS, student, m, fixed.tok, "bfloat16"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, student, m, fixed.tok, "bfloat16"),
+		m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	var wide [][]byte
@@ -163,14 +183,18 @@ func TestCUDAResume(t *testing.T) {
 			t.Run(moments+" "+offload, func(t *testing.T) {
 				out := t.TempDir()
 				set := func(dir string) config.Config {
-					return settings(config.Warmup, filepath.Join(out, dir), "trainer.total_steps=4", "trainer.critic_warmup=1", "trainer.device=cuda", "trainer.save_freq=2", "model.path="+student,
-						"actor.optim.moments="+moments, "critic.optim.moments="+moments, "actor.optim.offload="+offload, "critic.optim.offload="+offload)
+					return settings(config.Warmup, filepath.Join(out, dir), "trainer.total_steps=4",
+						"trainer.critic_warmup=1", "trainer.device=cuda", "trainer.save_freq=2",
+						"model.path="+student,
+						"actor.optim.moments="+moments, "critic.optim.moments="+moments,
+						"actor.optim.offload="+offload, "critic.optim.offload="+offload)
 				}
 				if err := play(gpu(t, cuda.BF16), set("whole"), config.Warmup); err != nil {
 					t.Fatal(err)
 				}
 				stopped := opened(t, gpu(t, cuda.BF16), set("parts"), config.Warmup)
-				if err := stopped.Run(&stopAfter{Context: context.Background(), n: 3}); !errors.Is(err, ErrInterrupted) {
+				if err := stopped.Run(&stopAfter{Context: context.Background(), n: 3}); !errors.Is(
+					err, ErrInterrupted) {
 					t.Fatalf("the first part ended with %v", err)
 				}
 				if err := stopped.Close(); err != nil {
@@ -179,12 +203,15 @@ func TestCUDAResume(t *testing.T) {
 				if err := play(gpu(t, cuda.BF16), set("parts"), config.Warmup); err != nil {
 					t.Fatal(err)
 				}
-				same(t, record(t, filepath.Join(out, "parts"), 4), record(t, filepath.Join(out, "whole"), 4))
-				state, err := os.ReadFile(filepath.Join(out, "whole", "global_step_4", saved.ActorOptimizer))
+				same(t, record(t, filepath.Join(out, "parts"), 4),
+					record(t, filepath.Join(out, "whole"), 4))
+				state, err := os.ReadFile(
+					filepath.Join(out, "whole", "global_step_4", saved.ActorOptimizer))
 				if err != nil {
 					t.Fatal(err)
 				}
-				if wide = append(wide, state); offload == "true" && !bytes.Equal(state, wide[len(wide)-2]) {
+				if wide = append(wide, state); offload == "true" &&
+					!bytes.Equal(state, wide[len(wide)-2]) {
 					t.Error("the moments on the host change the actor's optimizer state")
 				}
 			})
@@ -198,10 +225,12 @@ func TestCUDAResume(t *testing.T) {
 // What a whole game takes at its peak is what its plan says, for each way to take less.
 func TestCUDAPeakIsThePlan(t *testing.T) {
 	var sets [][]string
-	for _, set := range append(slices.Clone(smaller), []string{"actor.optim.offload=true"}, []string{"critic.optim.offload=true", "critic.optim.moments=8bit"}) {
+	for _, set := range append(slices.Clone(smaller), []string{"actor.optim.offload=true"},
+		[]string{"critic.optim.offload=true", "critic.optim.moments=8bit"}) {
 		sets = append(sets, append(slices.Clone(set), "trainer.device=cuda"))
 	}
 	for _, precision := range []string{cuda.F32, cuda.BF16} {
-		peaks(t, func(precision string) compute.Backend { return gpu(t, precision) }, precision, sets)
+		peaks(t, func(precision string) compute.Backend { return gpu(t, precision) }, precision,
+			sets)
 	}
 }

@@ -37,7 +37,8 @@ func (t *Trainer) openData(s *start) (err error) {
 	t.order = data.NewOrder(len(t.rows), t.seed(), 0, 1)
 	t.planned = c.Trainer.TotalSteps
 	if t.planned == 0 {
-		t.planned = (c.Trainer.TotalEpochs*len(t.rows) + c.Data.TrainBatchSize - 1) / c.Data.TrainBatchSize
+		t.planned = (c.Trainer.TotalEpochs*len(t.rows) + c.Data.TrainBatchSize - 1) /
+			c.Data.TrainBatchSize
 	}
 	if s.inPlace {
 		t.disc = s.state.Disc
@@ -108,22 +109,28 @@ func (t *Trainer) openSets(s *start) (err error) {
 	if err := c.CheckRows(len(t.rows)); err != nil {
 		return err
 	}
-	if err := c.CheckBatch(c.StepAnswers(t.Stage), c.Data.MaxPrompt+c.Data.MaxResponse, cpu.MemoryAvailable()); err != nil {
+	if err := c.CheckBatch(c.StepAnswers(t.Stage), c.Data.MaxPrompt+c.Data.MaxResponse,
+		cpu.MemoryAvailable()); err != nil {
 		return err
 	}
 	if path, bytes, made := t.set.Kept(); made {
-		s.said = append(s.said, fmt.Sprintf("encoded rows are kept for the next run in %s, %s (data.cache_dir)", path, report.Bytes(bytes)))
+		s.said = append(s.said, fmt.Sprintf(
+			"encoded rows are kept for the next run in %s, %s (data.cache_dir)", path,
+			report.Bytes(bytes)))
 	} else if path != "" {
 		s.said = append(s.said, fmt.Sprintf("encoded rows are read from %s (data.cache_dir)", path))
 	}
 	if n := len(t.valRows); n > 0 && n < t.val.Len() {
-		s.said = append(s.said, fmt.Sprintf("validation: the first %d of %d rows (trainer.val_rows)", n, t.val.Len()))
+		s.said = append(s.said, fmt.Sprintf(
+			"validation: the first %d of %d rows (trainer.val_rows)", n, t.val.Len()))
 	}
 	if n, b := len(t.rows), c.Data.TrainBatchSize; b > n {
 		s.notes = append(s.notes, fmt.Sprintf("data.train_batch_size %d is more than the %d rows: every step takes each row several times: lower it", b, n))
 	}
 	if train.Dropped > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("%d of %d rows are %s and left out", train.Dropped, t.set.Len(), train.Why()))
+		s.notes = append(s.notes,
+			fmt.Sprintf("%d of %d rows are %s and left out", train.Dropped, t.set.Len(),
+				train.Why()))
 	}
 	if train.Lost > 0 {
 		row, err := t.set.Row(train.FirstLost)
@@ -153,13 +160,14 @@ var keptLeast int64 = 4 << 20
 // keepRows says where the training data's encoded rows are kept.
 func (t *Trainer) keepRows(s *start) data.Keep {
 	c := t.cfg.Data
-	k := data.Keep{FS: t.fs, Dir: c.CacheDir, Encoder: t.tok.Digest(), Least: keptLeast, Most: int64(c.CacheGB) * 1e9, Warn: func(text string) {
-		if t.log == nil { // the run has not begun
-			s.notes = append(s.notes, text)
-			return
-		}
-		t.log.Warn(text)
-	}}
+	k := data.Keep{FS: t.fs, Dir: c.CacheDir, Encoder: t.tok.Digest(), Least: keptLeast,
+		Most: int64(c.CacheGB) * 1e9, Warn: func(text string) {
+			if t.log == nil { // the run has not begun
+				s.notes = append(s.notes, text)
+				return
+			}
+			t.log.Warn(text)
+		}}
 	switch c.CacheDir {
 	case "none":
 		k.Dir = ""

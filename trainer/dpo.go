@@ -24,7 +24,8 @@ type pairs struct {
 	kept      []int         // prompts that give a pair
 	ties      int           // those whose sample is the teacher's very text
 
-	sampled, compared []model.Seq // that the reference has sampled and given log-probabilities in this step
+	// that the reference has sampled and given log-probabilities in this step
+	sampled, compared []model.Seq
 }
 
 // frozenPair is what the frozen reference says of a row: the same whenever the row comes up.
@@ -124,7 +125,8 @@ func (t *Trainer) pairUp(m Metrics, b *encode.Batch) (*pairs, error) {
 		cut := p.truncated[i] || b.TeacherCut[i]
 		said := strings.TrimRight(p.texts[i], " \t\r\n") // as encoder.answer trims the teacher's
 		switch {
-		case said == strings.TrimRight(b.TeacherText[i], " \t\r\n"), said == t.tok.Decode(teacher.Response(), true):
+		case said == strings.TrimRight(b.TeacherText[i], " \t\r\n"),
+			said == t.tok.Decode(teacher.Response(), true):
 			p.ties++ // nothing to prefer
 		case cut && t.cfg.DPO.Truncated == "exclude":
 		default:
@@ -146,10 +148,13 @@ func (t *Trainer) sampleRejected(m Metrics, p *pairs, indices []int) error {
 	err := m.time("timing_s/rollout", func() error {
 		advance, done := t.rec.Progress("rollout", len(indices)*t.cfg.Data.MaxResponse)
 		defer done()
-		out, err := t.reference.Model().GenerateAll(model.Pick(b.Prompts, indices), keys, model.SampleOptions{
-			N: 1, MaxNew: t.cfg.Data.MaxResponse, Slots: c.MaxNumSeqs, EOS: t.tok.EOS(), Seed: t.seed(), Stop: t.actor.Stop,
-			Sampling: model.Sampling{Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP, MinP: c.MinP},
-		}, advance)
+		out, err := t.reference.Model().GenerateAll(model.Pick(b.Prompts, indices), keys,
+			model.SampleOptions{
+				N: 1, MaxNew: t.cfg.Data.MaxResponse, Slots: c.MaxNumSeqs, EOS: t.tok.EOS(),
+				Seed: t.seed(), Stop: t.actor.Stop,
+				Sampling: model.Sampling{Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP,
+					MinP: c.MinP},
+			}, advance)
 		if err != nil {
 			return fmt.Errorf("reference: rollout: %w", err)
 		}
@@ -169,7 +174,8 @@ func (t *Trainer) sampleRejected(m Metrics, p *pairs, indices []int) error {
 
 // compareUnderReference gives both sides of the pairs and what the reference gives them.
 func (t *Trainer) compareUnderReference(m Metrics, p *pairs) (pref actor.Preferences, err error) {
-	pref = actor.Preferences{Chosen: model.Pick(p.batch.Teachers, p.kept), Rejected: model.Pick(p.rejected, p.kept)}
+	pref = actor.Preferences{Chosen: model.Pick(p.batch.Teachers, p.kept),
+		Rejected: model.Pick(p.rejected, p.kept)}
 	var unknown []int
 	for _, i := range p.kept {
 		if !p.frozen[i].compared {
@@ -177,7 +183,8 @@ func (t *Trainer) compareUnderReference(m Metrics, p *pairs) (pref actor.Prefere
 		}
 	}
 	if n := len(unknown); n > 0 {
-		p.compared = slices.Concat(model.Pick(p.batch.Teachers, unknown), model.Pick(p.rejected, unknown))
+		p.compared = slices.Concat(model.Pick(p.batch.Teachers, unknown),
+			model.Pick(p.rejected, unknown))
 		err := t.phase(m, "ref_logp", t.reference.Model(), p.compared, 1, func() error {
 			refST, err := t.reference.LogProbs(p.compared, 1)
 			if err != nil {
@@ -195,7 +202,9 @@ func (t *Trainer) compareUnderReference(m Metrics, p *pairs) (pref actor.Prefere
 		}
 	}
 	for _, i := range p.kept {
-		pref.RefChosen, pref.RefRejected = append(pref.RefChosen, p.frozen[i].chosen), append(pref.RefRejected, p.frozen[i].rejected)
+		pref.RefChosen, pref.RefRejected =
+			append(pref.RefChosen, p.frozen[i].chosen),
+			append(pref.RefRejected, p.frozen[i].rejected)
 	}
 	return pref, nil
 }
@@ -206,10 +215,11 @@ func (t *Trainer) updateByPairs(m Metrics, pref actor.Preferences) (st actor.DPO
 	if len(pref.Chosen) == 0 {
 		return st, nil
 	}
-	err = t.phase(m, "update_actor", t.actor.Model(), slices.Concat(pref.Chosen, pref.Rejected), 1, func() (err error) {
-		st, err = t.actor.DPO(t.dpo, pref)
-		return err
-	})
+	err = t.phase(m, "update_actor", t.actor.Model(), slices.Concat(pref.Chosen, pref.Rejected), 1,
+		func() (err error) {
+			st, err = t.actor.DPO(t.dpo, pref)
+			return err
+		})
 	if err != nil {
 		return st, err
 	}
@@ -269,7 +279,8 @@ func (t *Trainer) pairSamples(p *pairs, pref actor.Preferences, st actor.DPOStat
 	}
 	out := make([]report.Sample, n)
 	for i := range out {
-		out[i] = report.Sample{Row: p.batch.Rows[i], Prompt: p.batch.PromptText[i], Teacher: p.batch.TeacherText[i], Student: p.texts[i],
+		out[i] = report.Sample{Row: p.batch.Rows[i], Prompt: p.batch.PromptText[i],
+			Teacher: p.batch.TeacherText[i], Student: p.texts[i],
 			StudentScore: math.NaN(), TeacherScore: math.NaN(), Advantage: math.NaN()}
 		if k := slices.Index(p.kept, i); k >= 0 && st.Pairs > 0 {
 			out[i].TeacherScore = t.cfg.DPO.Beta * (st.Chosen[k] - pref.RefChosen[k])

@@ -54,9 +54,11 @@ func TestDPOLearns(t *testing.T) {
 	be := ready(t)
 	run := filepath.Join(t.TempDir(), "dpo")
 	const steps = 30 // three passes over 40 rows
-	rows := finished(t, be, settings(config.DPO, run, fmt.Sprintf("trainer.total_steps=%d", steps), "trainer.save_samples=4", "dpo.truncated=include", "dpo.beta=0.5"), config.DPO)
+	rows := finished(t, be, settings(config.DPO, run, fmt.Sprintf("trainer.total_steps=%d", steps),
+		"trainer.save_samples=4", "dpo.truncated=include", "dpo.beta=0.5"), config.DPO)
 	first := rows[0].Values
-	if math.Abs(first["dpo/loss"]-math.Ln2) > 1e-15 || first["dpo/acc"] != 0 || first["dpo/margin"] != 0 {
+	if math.Abs(first["dpo/loss"]-math.Ln2) > 1e-15 || first["dpo/acc"] != 0 ||
+		first["dpo/margin"] != 0 {
 		t.Errorf("first step: loss %.17g, accuracy %g, margin %g: want ln 2, 0 and 0: the student is the reference", first["dpo/loss"], first["dpo/acc"], first["dpo/margin"])
 	}
 	var acc, margin float64
@@ -69,13 +71,16 @@ func TestDPOLearns(t *testing.T) {
 	for _, r := range rows {
 		wantNames(t, r, strings.Fields("dpo/loss dpo/acc dpo/margin dpo/chosen_reward dpo/rejected_reward dpo/pairs dpo/tie_frac actor/entropy actor/lr actor/grad_norm rollout/len_mean rollout/truncated_frac teacher/len_mean timing_s/update_actor train/epoch train/prompts perf/tflops"))
 		wantNone(t, r, "critic/", "adv/", "reward/", "actor/pg_loss", "actor/sft_loss")
-		if once := strings.Fields("timing_s/rollout timing_s/ref_logp rollout/tokens_per_s"); r.Step <= 10 {
+		if once := strings.Fields(
+			"timing_s/rollout timing_s/ref_logp rollout/tokens_per_s"); r.Step <= 10 {
 			wantNames(t, r, once)
 		} else { // the reference has answered each row
 			wantNone(t, r, once...)
 		}
-		if got := r.Values["dpo/chosen_reward"] - r.Values["dpo/rejected_reward"]; math.Abs(got-r.Values["dpo/margin"]) > 1e-9 {
-			t.Errorf("step %d: margin %g, rewards differ by %g", r.Step, r.Values["dpo/margin"], got)
+		if got := r.Values["dpo/chosen_reward"] -
+			r.Values["dpo/rejected_reward"]; math.Abs(got-r.Values["dpo/margin"]) > 1e-9 {
+			t.Errorf("step %d: margin %g, rewards differ by %g", r.Step, r.Values["dpo/margin"],
+				got)
 		}
 	}
 	if byRow, again := sampled(t, run, steps); len(byRow) != 40 || again != 80 {
@@ -83,7 +88,8 @@ func TestDPOLearns(t *testing.T) {
 	}
 	// The answers are the starting student's own: another seed gives others.
 	other := filepath.Join(t.TempDir(), "other")
-	finished(t, be, settings(config.DPO, other, "trainer.total_steps=10", "trainer.save_samples=4", "trainer.seed=2"), config.DPO)
+	finished(t, be, settings(config.DPO, other, "trainer.total_steps=10", "trainer.save_samples=4",
+		"trainer.seed=2"), config.DPO)
 	a, _ := sampled(t, run, steps)
 	b, _ := sampled(t, other, 10)
 	differ := 0
@@ -109,8 +115,10 @@ func TestDPOSameBits(t *testing.T) {
 		}
 		defer be.Close()
 		run := filepath.Join(t.TempDir(), fmt.Sprintf("%d-%d-%d", threads, slots, tokens))
-		rows := finished(t, be, settings(config.DPO, run, "trainer.total_steps=2", "dpo.truncated=include",
-			fmt.Sprintf("rollout.max_num_seqs=%d", slots), fmt.Sprintf("actor.max_token_len=%d", tokens)), config.DPO)
+		rows := finished(t, be, settings(config.DPO, run, "trainer.total_steps=2",
+			"dpo.truncated=include",
+			fmt.Sprintf("rollout.max_num_seqs=%d", slots),
+			fmt.Sprintf("actor.max_token_len=%d", tokens)), config.DPO)
 		return record(t, run, 2), rows[0].Values
 	}
 	want, first := play(1, 64, 512)
@@ -119,15 +127,18 @@ func TestDPOSameBits(t *testing.T) {
 		same(t, got, want)
 	}
 	packed, again := play(1, 64, 64)
-	for _, name := range []string{"dpo/loss", "dpo/margin", "dpo/pairs", "dpo/tie_frac", "rollout/len_mean"} {
+	for _, name := range []string{"dpo/loss", "dpo/margin", "dpo/pairs", "dpo/tie_frac",
+		"rollout/len_mean"} {
 		if again[name] != first[name] {
 			t.Errorf("in smaller packs %s is %.17g, was %.17g", name, again[name], first[name])
 		}
 	}
 	if math.Abs(again["actor/grad_norm"]/first["actor/grad_norm"]-1) > 1e-4 {
-		t.Errorf("in smaller packs the gradient's norm is %g, was %g", again["actor/grad_norm"], first["actor/grad_norm"])
+		t.Errorf("in smaller packs the gradient's norm is %g, was %g", again["actor/grad_norm"],
+			first["actor/grad_norm"])
 	}
-	if packed["samples/step_1.jsonl"] != want["samples/step_1.jsonl"] || want["samples/step_1.jsonl"] == "" {
+	if packed["samples/step_1.jsonl"] != want["samples/step_1.jsonl"] ||
+		want["samples/step_1.jsonl"] == "" {
 		t.Error("in smaller packs the samples are others")
 	}
 }
@@ -137,7 +148,8 @@ func TestDPOSameBits(t *testing.T) {
 func TestDPOLeavesOut(t *testing.T) {
 	slow(t)
 	be := ready(t)
-	tr := opened(t, be, settings(config.DPO, filepath.Join(t.TempDir(), "a"), "data.train_batch_size=40", "trainer.total_steps=1", "trainer.seed=6"), config.DPO)
+	tr := opened(t, be, settings(config.DPO, filepath.Join(t.TempDir(), "a"),
+		"data.train_batch_size=40", "trainer.total_steps=1", "trainer.seed=6"), config.DPO)
 	rows := make([]int, len(tr.rows))
 	for i, row := range tr.rows {
 		rows[i] = int(row)
@@ -159,7 +171,8 @@ func TestDPOLeavesOut(t *testing.T) {
 		n++
 	}
 	if n < 8 || cut < 1 || p.ties > 0 {
-		t.Fatalf("%d samples, %d of them cut, %d ties of 40: the fixture shows nothing", n, cut, p.ties)
+		t.Fatalf("%d samples, %d of them cut, %d ties of 40: the fixture shows nothing", n, cut,
+			p.ties)
 	}
 	for _, c := range []struct {
 		copies    bool // the teacher says the sample too, where it can
@@ -176,7 +189,8 @@ func TestDPOLeavesOut(t *testing.T) {
 			if c.copies && !p.truncated[i] {
 				teacher = p.texts[i] + " \n" // trailing blanks do not count
 			}
-			line, _ := json.Marshal(map[string]string{"content": batch.PromptText[i], "teacher_response": teacher})
+			line, _ := json.Marshal(map[string]string{"content": batch.PromptText[i],
+				"teacher_response": teacher})
 			rows = append(rows, string(line))
 		}
 		data := filepath.Join(t.TempDir(), "rows.jsonl")
@@ -184,12 +198,17 @@ func TestDPOLeavesOut(t *testing.T) {
 			t.Fatal(err)
 		}
 		run := filepath.Join(t.TempDir(), "run")
-		m := finished(t, be, settings(config.DPO, run, "data.train_files="+data, fmt.Sprintf("data.train_batch_size=%d", n), "trainer.total_steps=1", "trainer.seed=6", "dpo.truncated="+c.truncated), config.DPO)[0].Values
-		if m["dpo/pairs"] != float64(c.pairs) || math.Abs(m["dpo/tie_frac"]-float64(c.ties)/float64(n)) > 1e-12 {
-			t.Errorf("%+v: %g pairs, %g ties of %d", c, m["dpo/pairs"], float64(n)*m["dpo/tie_frac"], n)
+		m := finished(t, be, settings(config.DPO, run, "data.train_files="+data,
+			fmt.Sprintf("data.train_batch_size=%d", n), "trainer.total_steps=1", "trainer.seed=6",
+			"dpo.truncated="+c.truncated), config.DPO)[0].Values
+		if m["dpo/pairs"] != float64(c.pairs) ||
+			math.Abs(m["dpo/tie_frac"]-float64(c.ties)/float64(n)) > 1e-12 {
+			t.Errorf("%+v: %g pairs, %g ties of %d", c, m["dpo/pairs"],
+				float64(n)*m["dpo/tie_frac"], n)
 		}
 		_, learned := m["actor/lr"]
-		moved := tree(t, filepath.Join(run, "reference"))["model.safetensors"] != tree(t, filepath.Join(run, "global_step_1", "actor"))["model.safetensors"]
+		moved := tree(t, filepath.Join(run, "reference"))["model.safetensors"] != tree(t,
+			filepath.Join(run, "global_step_1", "actor"))["model.safetensors"]
 		if want := c.pairs > 0; learned != want || moved != want {
 			t.Errorf("%+v: an update %v, other weights %v, want %v", c, learned, moved, want)
 		}
@@ -204,8 +223,10 @@ func TestAfterDPO(t *testing.T) {
 	finished(t, be, settings(config.DPO, run, "trainer.total_steps=2"), config.DPO)
 	student := filepath.Join(run, "global_step_2", "actor")
 	game := settings(config.Train, filepath.Join(t.TempDir(), "train"), "trainer.resume_from="+run)
-	wantError(t, openError(t, game, config.Train), config.ErrConfig, run, "is a dpo run and has no discriminator", "gad warmup --model "+student)
-	finished(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "warmup"), "model.path="+student, "trainer.total_steps=1"), config.Warmup)
+	wantError(t, openError(t, game, config.Train), config.ErrConfig, run,
+		"is a dpo run and has no discriminator", "gad warmup --model "+student)
+	finished(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "warmup"),
+		"model.path="+student, "trainer.total_steps=1"), config.Warmup)
 	x, err := doctor.Examine(vfs.OS, run)
 	if err != nil || len(x.Sick) > 0 || !strings.Contains(x.String(), "dpo, step 2 of 2") {
 		t.Errorf("doctor: %v\n%v", err, x)
@@ -218,20 +239,24 @@ func TestAfterDPO(t *testing.T) {
 	wantError(t, err, config.ErrConfig, "a dpo run has no discriminator")
 	// The reference is the student as it began, not as it is.
 	began, now := tree(t, filepath.Join(run, "reference")), tree(t, student)
-	if began["model.safetensors"] == now["model.safetensors"] || began["tokenizer.json"] != now["tokenizer.json"] {
+	if began["model.safetensors"] == now["model.safetensors"] ||
+		began["tokenizer.json"] != now["tokenizer.json"] {
 		t.Error("the reference is the trained student, or another model")
 	}
 	if err := os.RemoveAll(filepath.Join(run, "reference")); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, openError(t, settings(config.DPO, run, "trainer.total_steps=3"), config.DPO), nil, "reference", "is missing", "another --output")
+	wantError(t, openError(t, settings(config.DPO, run, "trainer.total_steps=3"), config.DPO), nil,
+		"reference", "is missing", "another --output")
 }
 
 // Settings that make no objective are refused in one line, before anything is opened.
 func TestDPOSettings(t *testing.T) {
 	ready(t)
 	for override, text := range map[string]string{
-		"dpo.beta=0": "dpo.beta is 0: must be above 0", "dpo.discopop_tau=0": "dpo.discopop_tau is 0", "rollout.temperature=0": "rollout.temperature is 0",
+		"dpo.beta=0":            "dpo.beta is 0: must be above 0",
+		"dpo.discopop_tau=0":    "dpo.discopop_tau is 0",
+		"rollout.temperature=0": "rollout.temperature is 0",
 		"dpo.loss_type=hinge dpo.label_smoothing=0.1": "label_smoothing = 0.1: this loss has none",
 	} {
 		c := settings(config.DPO, filepath.Join(t.TempDir(), "run"), strings.Fields(override)...)

@@ -50,8 +50,10 @@ func distil() error {
 	if err != nil {
 		return err
 	}
-	m, err := model.New(be, model.Config{Architecture: "Qwen2", Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 64,
-		Vocab: tok.Size(), MaxPosition: 128, RMSEps: 1e-6, RopeTheta: 10000, TieEmbeddings: true, QKVBias: true, DType: "float32"}, model.Options{Seed: 1})
+	m, err := model.New(be, model.Config{Architecture: "Qwen2", Hidden: 32, Layers: 2, Heads: 4,
+		KVHeads: 2, HeadDim: 8, FFN: 64,
+		Vocab: tok.Size(), MaxPosition: 128, RMSEps: 1e-6, RopeTheta: 10000, TieEmbeddings: true,
+		QKVBias: true, DType: "float32"}, model.Options{Seed: 1})
 	if err != nil {
 		return err
 	}
@@ -62,9 +64,11 @@ func distil() error {
 
 	// Two steps of SFT.
 	cfg := config.StageDefaults(config.SFT)
-	cfg.Model.Path, cfg.Data.TrainFiles, cfg.Trainer.Output = student, []string{"../testdata/letters/train.jsonl"}, run
+	cfg.Model.Path, cfg.Data.TrainFiles, cfg.Trainer.Output =
+		student, []string{"../testdata/letters/train.jsonl"}, run
 	cfg.Data.TrainBatchSize, cfg.Data.MaxPrompt, cfg.Data.MaxResponse = 8, 64, 32
-	if err := cfg.Load("", "trainer.total_steps=2", "actor.optim.lr=1e-3"); err != nil { // as on the command line
+	// as on the command line
+	if err := cfg.Load("", "trainer.total_steps=2", "actor.optim.lr=1e-3"); err != nil {
 		return err
 	}
 	t, err := trainer.Open(cfg, config.SFT, trainer.Options{Backend: be})

@@ -21,7 +21,8 @@ func TestExportGGUF(t *testing.T) {
 	be := ready(t)
 	dir := t.TempDir()
 	run, dst := filepath.Join(dir, "run"), filepath.Join(dir, "out", "student.gguf")
-	finished(t, be, settings(config.SFT, run, "actor.lora.rank=4", "trainer.total_steps=1", "actor.optim.lr=0.1"), config.SFT)
+	finished(t, be, settings(config.SFT, run, "actor.lora.rank=4", "trainer.total_steps=1",
+		"actor.optim.lr=0.1"), config.SFT)
 	ckpt := filepath.Join(run, "global_step_1")
 	if err := export.GGUF(nil, ckpt, dst, "f16"); err != nil {
 		t.Fatal(err)
@@ -41,10 +42,13 @@ func TestExportGGUF(t *testing.T) {
 	if got, err := os.ReadFile(other); err != nil || string(got) != string(want) {
 		t.Error("a student with adapters gives another file than its merged folder")
 	}
-	if err := export.GGUF(nil, ckpt, dst, "q8_0"); !errors.Is(err, checkpoint.ErrExists) || !strings.Contains(err.Error(), "student.gguf: already exists: choose another file, or remove this one") {
+	if err := export.GGUF(nil, ckpt, dst, "q8_0"); !errors.Is(err, checkpoint.ErrExists) ||
+		!strings.Contains(err.Error(),
+			"student.gguf: already exists: choose another file, or remove this one") {
 		t.Errorf("over a file that is there: %v", err)
 	}
-	if err := export.GGUF(vfstest.NewBudget(vfs.OS, 10<<10), ckpt, filepath.Join(dir, "full.gguf"), "f16"); !errors.Is(err, checkpoint.ErrSpace) {
+	if err := export.GGUF(vfstest.NewBudget(vfs.OS, 10<<10), ckpt, filepath.Join(dir, "full.gguf"),
+		"f16"); !errors.Is(err, checkpoint.ErrSpace) {
 		t.Errorf("on a disk that is too small: %v", err)
 	}
 	killed, absent := 0, 0

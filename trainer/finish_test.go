@@ -32,8 +32,9 @@ func unfinishedRows(t *testing.T, all bool) string {
 func TestUnfinishedAnswers(t *testing.T) {
 	be := ready(t)
 	run := func(set ...string) *Trainer {
-		return opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "run"), append([]string{"data.train_files=" + unfinishedRows(t, false),
-			"data.train_batch_size=8", "trainer.total_steps=1"}, set...)...), config.Warmup)
+		return opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "run"),
+			append([]string{"data.train_files=" + unfinishedRows(t, false),
+				"data.train_batch_size=8", "trainer.total_steps=1"}, set...)...), config.Warmup)
 	}
 	tr := run()
 	m := Metrics{}
@@ -42,8 +43,10 @@ func TestUnfinishedAnswers(t *testing.T) {
 	cut := 0
 	for p, seq := range played.batch.Teachers {
 		ends := seq.IDs[len(seq.IDs)-1] == turn
-		if want := played.batch.TeacherText[p] == "It is 3."; ends != want || played.batch.TeacherCut[p] == want {
-			t.Errorf("%q ends with the end of turn: %v, cut: %v", played.batch.TeacherText[p], ends, played.batch.TeacherCut[p])
+		if want := played.batch.TeacherText[p] == "It is 3."; ends != want ||
+			played.batch.TeacherCut[p] == want {
+			t.Errorf("%q ends with the end of turn: %v, cut: %v", played.batch.TeacherText[p], ends,
+				played.batch.TeacherCut[p])
 		}
 		if !ends {
 			cut++
@@ -89,7 +92,8 @@ func TestUnfinishedAnswersAreSaid(t *testing.T) {
 	}
 	u.Cut, u.Unfinished = 0, 8
 	want := "data: rows: none of 8 rows can make a pair, since every teacher answer is unfinished (finish_reason) or over data.max_response_length 10: collect answers with a higher limit of tokens; or set critic.truncated=include"
-	if _, err := u.Pairs("rows", cfg, config.Train); !errors.Is(err, config.ErrConfig) || !strings.HasSuffix(err.Error(), want) {
+	if _, err := u.Pairs("rows", cfg, config.Train); !errors.Is(err, config.ErrConfig) ||
+		!strings.HasSuffix(err.Error(), want) {
 		t.Errorf("%v", err)
 	}
 }

@@ -51,13 +51,16 @@ func TestMain(m *testing.M) {
 
 var build = sync.OnceValue(func() error {
 	f := fixed
-	f.student, f.data, f.val = filepath.Join(f.root, "student"), filepath.Join(f.root, "train.jsonl"), filepath.Join(f.root, "val.jsonl")
+	f.student, f.data, f.val =
+		filepath.Join(f.root, "student"), filepath.Join(f.root, "train.jsonl"),
+		filepath.Join(f.root, "val.jsonl")
 	for path, name := range map[string]string{f.data: "train.jsonl", f.val: "test.jsonl"} {
 		rows, err := os.ReadFile(modeltest.Letters(name))
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(path, bytes.Join(bytes.SplitAfter(rows, []byte("\n"))[:40], nil), 0o644); err != nil {
+		if err := os.WriteFile(path, bytes.Join(bytes.SplitAfter(rows, []byte("\n"))[:40], nil),
+			0o644); err != nil {
 			return err
 		}
 	}
@@ -73,11 +76,13 @@ var build = sync.OnceValue(func() error {
 		return err
 	}
 	blank := filepath.Join(f.root, "blank")
-	if err := errors.Join(export.WriteFolder(vfs.OS, blank, m, f.tok, "float32"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, blank, m, f.tok, "float32"),
+		m.Close()); err != nil {
 		return err
 	}
 	sft := filepath.Join(f.root, "sft")
-	err = play(be, settings(config.SFT, sft, "model.path="+blank, "trainer.total_steps=60", "data.train_batch_size=8",
+	err = play(be, settings(config.SFT, sft, "model.path="+blank, "trainer.total_steps=60",
+		"data.train_batch_size=8",
 		"actor.optim.lr=5e-3", "trainer.save_freq=0"), config.SFT)
 	if err != nil {
 		return err
@@ -90,7 +95,8 @@ var build = sync.OnceValue(func() error {
 		return err
 	}
 	f.warmup = filepath.Join(f.root, "warmup")
-	return play(be, settings(config.Warmup, f.warmup, "trainer.total_steps=3", "trainer.critic_warmup=2"), config.Warmup)
+	return play(be, settings(config.Warmup, f.warmup, "trainer.total_steps=3",
+		"trainer.critic_warmup=2"), config.Warmup)
 })
 
 // slow leaves a test out of the quick cycle, go test -short.
@@ -109,8 +115,10 @@ func newBackend(workers int) (compute.Backend, error) {
 func settings(stage config.Stage, output string, overrides ...string) config.Config {
 	c := config.StageDefaults(stage)
 	base := []string{"data.train_files=" + fixed.data, "trainer.default_local_dir=" + output,
-		"data.train_batch_size=4", "data.max_prompt_length=64", "data.max_response_length=14", "rollout.n=4", "rollout.temperature=1",
-		"actor.optim.lr=1e-3", "critic.optim.lr=2e-3", "trainer.save_samples=2", "actor.max_token_len=512", "critic.max_token_len=512",
+		"data.train_batch_size=4", "data.max_prompt_length=64", "data.max_response_length=14",
+		"rollout.n=4", "rollout.temperature=1",
+		"actor.optim.lr=1e-3", "critic.optim.lr=2e-3", "trainer.save_samples=2",
+		"actor.max_token_len=512", "critic.max_token_len=512",
 		"trainer.val_rows=4"}
 	if stage == config.Train {
 		base = append(base, "trainer.resume_from="+fixed.warmup)
@@ -211,7 +219,8 @@ func record(t testing.TB, run string, last int) map[string]string {
 	t.Helper()
 	files := map[string]string{}
 	for name, content := range tree(t, run) {
-		if strings.HasPrefix(name, "samples"+string(filepath.Separator)) || strings.HasPrefix(name, fmt.Sprintf("global_step_%d%c", last, filepath.Separator)) {
+		if strings.HasPrefix(name, "samples"+string(filepath.Separator)) ||
+			strings.HasPrefix(name, fmt.Sprintf("global_step_%d%c", last, filepath.Separator)) {
 			files[name] = content
 		}
 	}
@@ -240,7 +249,8 @@ func same(t testing.TB, got, want map[string]string) {
 	var differ []string
 	for name := range names {
 		if got[name] != want[name] {
-			differ = append(differ, fmt.Sprintf("%s (%d and %d bytes)", name, len(got[name]), len(want[name])))
+			differ = append(differ, fmt.Sprintf("%s (%d and %d bytes)", name, len(got[name]),
+				len(want[name])))
 		}
 	}
 	if len(differ) > 0 {

@@ -46,7 +46,9 @@ func (s *spy) SumSquares(ts []compute.Tensor) float64 {
 func TestStepScoresBeforeItsUpdate(t *testing.T) {
 	be := &spy{Backend: ready(t)}
 	run := filepath.Join(t.TempDir(), "run")
-	tr := opened(t, be, settings(config.Warmup, run, "trainer.total_steps=4", "trainer.critic_warmup=9", "trainer.save_samples=4", "critic.optim.lr=2e-2", "critic.max_token_len=4096"), config.Warmup)
+	tr := opened(t, be, settings(config.Warmup, run, "trainer.total_steps=4",
+		"trainer.critic_warmup=9", "trainer.save_samples=4", "critic.optim.lr=2e-2",
+		"critic.max_token_len=4096"), config.Warmup)
 	for step := range 2 {
 		be.scored = 0
 		m, err := tr.next()
@@ -60,7 +62,8 @@ func TestStepScoresBeforeItsUpdate(t *testing.T) {
 		}
 	}
 	// The same step under weights that were never updated gives the first step's scores again.
-	again := opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "again"), "trainer.total_steps=4", "trainer.critic_warmup=9"), config.Warmup)
+	again := opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "again"),
+		"trainer.total_steps=4", "trainer.critic_warmup=9"), config.Warmup)
 	m := Metrics{}
 	played := scored(t, again, m)
 	roll, scoreS, scoreP := played.roll, played.scoreS, played.scoreP
@@ -73,11 +76,14 @@ func TestStepScoresBeforeItsUpdate(t *testing.T) {
 		t.Fatalf("%d samples of %d answers", len(written), len(scoreS))
 	}
 	for s, line := range written {
-		for key, want := range map[string]float32{"student_score": scoreS[s], "teacher_score": scoreP[roll.Group[s]]} {
+		for key, want := range map[string]float32{"student_score": scoreS[s],
+			"teacher_score": scoreP[roll.Group[s]]} {
 			text, _ := report.Sample{StudentScore: float64(want)}.MarshalJSON()
 			number, _, _ := strings.Cut(strings.SplitAfter(string(text), `"student_score":`)[1], ",")
 			if !strings.Contains(line, fmt.Sprintf("%q:%s,", key, number)) {
-				t.Errorf("answer %d: the sample %s does not have %s %s of the weights before the update", s, line, key, number)
+				t.Errorf(
+					"answer %d: the sample %s does not have %s %s of the weights before the update",
+					s, line, key, number)
 			}
 		}
 	}
@@ -100,7 +106,9 @@ func scoresOf(t *testing.T, tr *Trainer, seqs []model.Seq) []float32 {
 // smallest reward.
 func TestTruncatedAnswers(t *testing.T) {
 	be := ready(t)
-	tr := opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "run"), "data.max_response_length=7", "data.train_batch_size=8", "trainer.total_steps=1"), config.Warmup)
+	tr := opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "run"),
+		"data.max_response_length=7", "data.train_batch_size=8", "trainer.total_steps=1"),
+		config.Warmup)
 	m := Metrics{}
 	played := scored(t, tr, m)
 	b, r := played.batch, played.roll
@@ -124,7 +132,8 @@ func TestTruncatedAnswers(t *testing.T) {
 		}
 	}
 	if cut == 0 || cut == len(r.Seqs) || teachersCut == 0 || teachersCut == len(b.Teachers) {
-		t.Fatalf("%d of %d answers and %d of %d teachers are cut: the test shows nothing", cut, len(r.Seqs), teachersCut, len(b.Teachers))
+		t.Fatalf("%d of %d answers and %d of %d teachers are cut: the test shows nothing", cut,
+			len(r.Seqs), teachersCut, len(b.Teachers))
 	}
 	if err := tr.updateCritic(m, played); err != nil {
 		t.Fatal(err)
@@ -151,14 +160,18 @@ func TestTruncatedAnswers(t *testing.T) {
 	score := []float32{3, 1, 2, 5, 9, 7}
 	group, truncated := []int{0, 0, 0, 1, 1, 1}, []bool{true, false, false, false, true, false}
 	lens := []int{4, 4, 4, 4, 4, 4}
-	for setting, want := range map[string][]float64{"group_min": {1, 1, 2, 5, 5, 7}, "score": {3, 1, 2, 5, 9, 7}} {
-		got, err := shape(config.AlgorithmConfig{TruncReward: setting}, score, lens, truncated, group, 8)
+	for setting, want := range map[string][]float64{"group_min": {1, 1, 2, 5, 5, 7},
+		"score": {3, 1, 2, 5, 9, 7}} {
+		got, err := shape(config.AlgorithmConfig{TruncReward: setting}, score, lens, truncated,
+			group, 8)
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("truncated_reward %s: %v, %v, want %v", setting, got, err, want)
 		}
 	}
 	// Clip to 2, overlong penalty of at most 1 over the last 4 of 8 tokens.
-	got, err := shape(config.AlgorithmConfig{ScoreClip: 2, Overlong: config.OverlongBuffer{Len: 4, Factor: 1}, TruncReward: "score"}, score, []int{4, 6, 8, 1, 1, 1}, truncated, group, 8)
+	got, err := shape(config.AlgorithmConfig{ScoreClip: 2,
+		Overlong: config.OverlongBuffer{Len: 4, Factor: 1}, TruncReward: "score"}, score,
+		[]int{4, 6, 8, 1, 1, 1}, truncated, group, 8)
 	if want := []float64{2, 0.5, 1, 2, 2, 2}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("shaped: %v, %v, want %v", got, err, want)
 	}
@@ -168,7 +181,9 @@ func TestTruncatedAnswers(t *testing.T) {
 // directions: the better one becomes more probable, the worse one less.
 func TestBetterAnswersBecomeMoreProbable(t *testing.T) {
 	be := ready(t)
-	tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"), "data.train_batch_size=1", "rollout.n=2", "actor.use_kl_loss=false", "trainer.total_steps=9", "actor.optim.lr=1e-4"), config.Train)
+	tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+		"data.train_batch_size=1", "rollout.n=2", "actor.use_kl_loss=false",
+		"trainer.total_steps=9", "actor.optim.lr=1e-4"), config.Train)
 	m := Metrics{}
 	played := scored(t, tr, m)
 	r := played.roll
@@ -206,7 +221,9 @@ func TestBetterAnswersBecomeMoreProbable(t *testing.T) {
 	}
 	after := sum()
 	if (after[0]-after[1])-(before[0]-before[1]) <= 0 {
-		t.Errorf("log-probabilities from %v to %v: the better answer has not gained on the worse one", before, after)
+		t.Errorf(
+			"log-probabilities from %v to %v: the better answer has not gained on the worse one",
+			before, after)
 	}
 }
 
@@ -218,7 +235,8 @@ func TestEveryObjectiveTakesAStep(t *testing.T) {
 	if len(estimators) < 11 || len(losses) < 9 {
 		t.Fatalf("estimators %v, losses %v", estimators, losses)
 	}
-	estimators = slices.DeleteFunc(estimators, func(s string) bool { return s == "gigpo" }) // its steps are turns: a response here is one
+	// its steps are turns: a response here is one
+	estimators = slices.DeleteFunc(estimators, func(s string) bool { return s == "gigpo" })
 	losses = slices.DeleteFunc(losses, func(s string) bool { return s == "sft" })
 	for i, estimator := range estimators {
 		for j, loss := range losses {
@@ -226,8 +244,11 @@ func TestEveryObjectiveTakesAStep(t *testing.T) {
 				continue
 			}
 			t.Run(estimator+" "+loss, func(t *testing.T) {
-				tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.train_batch_size=2",
-					"algorithm.adv_estimator="+estimator, "actor.policy_loss.loss_mode="+loss, "algorithm.use_kl_in_reward=true", "actor.entropy_coeff=0.001"), config.Train)
+				tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+					"trainer.total_steps=1", "data.train_batch_size=2",
+					"algorithm.adv_estimator="+estimator, "actor.policy_loss.loss_mode="+loss,
+					"algorithm.use_kl_in_reward=true", "actor.entropy_coeff=0.001"),
+					config.Train)
 				m, err := tr.gameStep()
 				if err != nil {
 					t.Fatal(err)
@@ -249,7 +270,8 @@ func TestEveryObjectiveTakesAStep(t *testing.T) {
 func TestKLInReward(t *testing.T) {
 	be := ready(t)
 	step := func(overrides ...string) (Metrics, *Trainer) {
-		tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"), append(overrides, "trainer.total_steps=3", "actor.use_kl_loss=false")...), config.Train)
+		tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+			append(overrides, "trainer.total_steps=3", "actor.use_kl_loss=false")...), config.Train)
 		var m Metrics
 		for range 2 { // in the first step the student is its reference
 			var err error
@@ -266,9 +288,11 @@ func TestKLInReward(t *testing.T) {
 	}
 	m, _ = step("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.kl_coef=0.5")
 	if !(m["reward/kl_mean"] > 0) || m["reward/kl_coef"] != 0.5 {
-		t.Errorf("KL %g, coefficient %g, want above 0 and 0.5", m["reward/kl_mean"], m["reward/kl_coef"])
+		t.Errorf("KL %g, coefficient %g, want above 0 and 0.5", m["reward/kl_mean"],
+			m["reward/kl_coef"])
 	}
-	_, tr = step("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive", "algorithm.kl_ctrl.horizon=100", "algorithm.kl_ctrl.target_kl=10")
+	_, tr = step("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive",
+		"algorithm.kl_ctrl.horizon=100", "algorithm.kl_ctrl.target_kl=10")
 	if c := tr.kl.Coef; math.Abs(c-1e-3*math.Pow(1-0.2*16/100, 2)) > 1e-12 {
 		t.Errorf("after two steps far below the target the coefficient is %g", c)
 	}
@@ -278,12 +302,17 @@ func TestKLInReward(t *testing.T) {
 func TestFlatGroupsAreReplaced(t *testing.T) {
 	be := ready(t)
 	for _, enable := range []bool{false, true} {
-		tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"), fmt.Sprintf("algorithm.filter_groups.enable=%v", enable),
-			"algorithm.filter_groups.max_num_gen_batches=200", "rollout.n=2", "rollout.temperature=0.02", "data.train_batch_size=8", "trainer.total_steps=2"), config.Train)
+		tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+			fmt.Sprintf("algorithm.filter_groups.enable=%v", enable),
+			"algorithm.filter_groups.max_num_gen_batches=200", "rollout.n=2",
+			"rollout.temperature=0.02", "data.train_batch_size=8", "trainer.total_steps=2"),
+			config.Train)
 		played := scored(t, tr, Metrics{})
 		b, r, scoreS, scoreP := played.batch, played.roll, played.scoreS, played.scoreP
-		if len(b.Rows) != 8 || len(r.Seqs) != 16 || len(scoreS) != 16 || len(scoreP) != 8 || r.Group[15] != 7 {
-			t.Errorf("%d rows, %d sequences, %d and %d scores, last group %d", len(b.Rows), len(r.Seqs), len(scoreS), len(scoreP), r.Group[15])
+		if len(b.Rows) != 8 || len(r.Seqs) != 16 || len(scoreS) != 16 || len(scoreP) != 8 ||
+			r.Group[15] != 7 {
+			t.Errorf("%d rows, %d sequences, %d and %d scores, last group %d", len(b.Rows),
+				len(r.Seqs), len(scoreS), len(scoreP), r.Group[15])
 		}
 		if got := scoresOf(t, tr, tr.forCritic(r)); !slices.Equal(got, scoreS) {
 			t.Errorf("scores %v are not those of the sequences, %v", scoreS, got)
@@ -301,7 +330,8 @@ func TestFlatGroupsAreReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		drawn := tr.order.State().Epoch*40 + tr.order.State().Offset
-		if flat := 8 - len(keep); !enable && (flat == 0 || drawn != 8) || enable && (drawn <= 8 || flat > 0) {
+		if flat := 8 - len(keep); !enable && (flat == 0 || drawn != 8) || enable &&
+			(drawn <= 8 || flat > 0) {
 			t.Errorf("filter %v: %d flat groups among 8, %d prompts drawn", enable, flat, drawn)
 		}
 	}
@@ -313,8 +343,10 @@ func TestFlatGroupsAreReplaced(t *testing.T) {
 func TestNumericalStop(t *testing.T) {
 	be := &spy{Backend: ready(t)}
 	run := filepath.Join(t.TempDir(), "run")
-	tr := opened(t, be, settings(config.Train, run, "trainer.total_steps=9", "trainer.max_skips=3", "actor.ppo_mini_batch_size=4", "trainer.save_freq=1"), config.Train)
-	if err := tr.Run(&stopAfter{Context: context.Background(), n: 1}); !errors.Is(err, ErrInterrupted) {
+	tr := opened(t, be, settings(config.Train, run, "trainer.total_steps=9", "trainer.max_skips=3",
+		"actor.ppo_mini_batch_size=4", "trainer.save_freq=1"), config.Train)
+	if err := tr.Run(&stopAfter{Context: context.Background(), n: 1}); !errors.Is(err,
+		ErrInterrupted) {
 		t.Fatal(err)
 	}
 	before := [2]map[string]string{weights(t, tr, "actor"), weights(t, tr, "critic")}
@@ -325,7 +357,8 @@ func TestNumericalStop(t *testing.T) {
 			t.Fatalf("step %d: %v", step, err)
 		}
 		if m["actor/skipped_updates"] != 1 || m["critic/skipped_updates"] != 1 {
-			t.Errorf("step %d: %g and %g updates skipped, want 1 each", step, m["actor/skipped_updates"], m["critic/skipped_updates"])
+			t.Errorf("step %d: %g and %g updates skipped, want 1 each", step,
+				m["actor/skipped_updates"], m["critic/skipped_updates"])
 		}
 		if err := tr.rec.Step(step, m); err != nil {
 			t.Error(err)
@@ -333,24 +366,28 @@ func TestNumericalStop(t *testing.T) {
 		tr.step++
 	}
 	err := tr.Run(context.Background())
-	if !errors.Is(err, ErrNumerical) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "trainer.max_skips") {
+	if !errors.Is(err, ErrNumerical) || strings.Contains(err.Error(), "\n") ||
+		!strings.Contains(err.Error(), "trainer.max_skips") {
 		t.Errorf("after 3 skips in a row: %v, want ErrNumerical on one line", err)
 	}
 	dump, err := os.ReadFile(filepath.Join(run, "numerical_stop.txt"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{"step 4\n", "3 optimizer steps in a row", "data rows [", "critic/skipped_updates 1", "critic/d_loss "} {
+	for _, text := range []string{"step 4\n", "3 optimizer steps in a row", "data rows [",
+		"critic/skipped_updates 1", "critic/d_loss "} {
 		if !strings.Contains(string(dump), text) {
 			t.Errorf("the dump lacks %q:\n%s", text, dump)
 		}
 	}
 	if tr.actor.Optimizer().Steps() != 1 || tr.critic.Optimizer().Steps() != 1+tr.before.Critic {
-		t.Errorf("%d and %d steps, want 1 each in this stage", tr.actor.Optimizer().Steps(), tr.critic.Optimizer().Steps()-tr.before.Critic)
+		t.Errorf("%d and %d steps, want 1 each in this stage", tr.actor.Optimizer().Steps(),
+			tr.critic.Optimizer().Steps()-tr.before.Critic)
 	}
 	same(t, weights(t, tr, "actor"), before[0])
 	same(t, weights(t, tr, "critic"), before[1])
-	if dir, notes, err := saved.Find(vfs.OS, run); err != nil || filepath.Base(dir) != "global_step_1" || len(notes) > 0 {
+	if dir, notes, err := saved.Find(vfs.OS, run); err != nil ||
+		filepath.Base(dir) != "global_step_1" || len(notes) > 0 {
 		t.Errorf("latest checkpoint: %s, %v, %v", dir, notes, err)
 	}
 }
@@ -381,7 +418,8 @@ func weights(t *testing.T, tr *Trainer, side string) map[string]string {
 // A score that is not finite stops neither the run nor spoils the student.
 func TestScoreNotFinite(t *testing.T) {
 	be := ready(t)
-	tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=2"), config.Train)
+	tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+		"trainer.total_steps=2"), config.Train)
 	head := tr.critic.Model().Params()
 	last := head[len(head)-1]
 	be.Upload(last.W.Slice(0, 1), []float32{float32(math.NaN())})
@@ -392,7 +430,8 @@ func TestScoreNotFinite(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m["actor/skipped_updates"] != 1 || m["critic/skipped_updates"] != 1 {
-		t.Errorf("%g and %g updates skipped, want 1 each", m["actor/skipped_updates"], m["critic/skipped_updates"])
+		t.Errorf("%g and %g updates skipped, want 1 each", m["actor/skipped_updates"],
+			m["critic/skipped_updates"])
 	}
 	same(t, weights(t, tr, "actor"), before)
 	if err := tr.rec.Step(1, m); err != nil {
@@ -403,7 +442,8 @@ func TestScoreNotFinite(t *testing.T) {
 // Warm-up by the teacher's answers has no use for a reference, whatever the KL settings say.
 func TestWarmupBySFTWithKLInReward(t *testing.T) {
 	be := ready(t)
-	rows := finished(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=2", "algorithm.use_kl_in_reward=true"), config.Warmup)
+	rows := finished(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "run"),
+		"trainer.total_steps=2", "algorithm.use_kl_in_reward=true"), config.Warmup)
 	wantNames(t, rows[1], []string{"actor/sft_loss"})
 	wantNone(t, rows[1], "reward/kl", "timing_s/ref_logp")
 }

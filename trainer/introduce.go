@@ -25,7 +25,8 @@ func (t *Trainer) introduce(s start) {
 		}
 	}
 	run := t.cfg.Trainer.Output
-	if w := s.state.Disc.NotLearned(s.dir); w != "" && t.Stage == config.Train && !s.inPlace && t.cfg.Model.RewardPath == "" {
+	if w := s.state.Disc.NotLearned(s.dir); w != "" && t.Stage == config.Train && !s.inPlace &&
+		t.cfg.Model.RewardPath == "" {
 		t.log.Warn(w)
 	}
 	need := plan.Need(t.be, t.actor.Model().Config(), t.cfg, t.Stage, t.ranks.Size())
@@ -46,10 +47,12 @@ func (t *Trainer) introduce(s start) {
 	c := t.actor.Model().Config()
 	size := report.Magnitude(float64(c.ParamCount(model.LM))) + " parameters"
 	if l := t.actor.Model().LoRA(); l.On() {
-		size += fmt.Sprintf(", frozen, and LoRA adapters of %s", report.Magnitude(float64(c.TrainedCount(model.LM, l))))
+		size += fmt.Sprintf(", frozen, and LoRA adapters of %s",
+			report.Magnitude(float64(c.TrainedCount(model.LM, l))))
 	}
 	t.log.Info(fmt.Sprintf("%s; student %s, %s; %s, %s per step%s; %s",
-		time.Now().Format(time.DateOnly), c.Architecture, size, report.Count(len(t.rows), "row"), report.Count(t.cfg.Data.TrainBatchSize, "prompt"), t.answers(), t.be.Name()))
+		time.Now().Format(time.DateOnly), c.Architecture, size, report.Count(len(t.rows), "row"),
+		report.Count(t.cfg.Data.TrainBatchSize, "prompt"), t.answers(), t.be.Name()))
 	if t.joined != "" {
 		t.log.Info(fmt.Sprintf("%d ranks: %s", t.ranks.Size(), t.joined))
 	}
@@ -58,7 +61,9 @@ func (t *Trainer) introduce(s start) {
 // length is how many steps the run has, as far as that is known.
 func (t *Trainer) length() string {
 	if t.until() > 0 && t.disc.AloneFor == 0 {
-		return fmt.Sprintf("at most %s: up to %d for the discriminator alone (trainer.critic_warmup_max), then %d", report.Count(t.total, "step"), t.lastAlone(), t.total-t.lastAlone())
+		return fmt.Sprintf(
+			"at most %s: up to %d for the discriminator alone (trainer.critic_warmup_max), then %d",
+			report.Count(t.total, "step"), t.lastAlone(), t.total-t.lastAlone())
 	}
 	return report.Count(t.total, "step")
 }

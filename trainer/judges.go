@@ -22,7 +22,8 @@ import (
 func (t *Trainer) openJudges() error {
 	c := t.cfg
 	if c.Trainer.Checker != "" {
-		t.checker = checker.New(c.Trainer.Checker, time.Duration(c.Trainer.CheckerTimeout)*time.Second)
+		t.checker = checker.New(c.Trainer.Checker,
+			time.Duration(c.Trainer.CheckerTimeout)*time.Second)
 	}
 	if err := t.tryChecker(); err != nil {
 		return err
@@ -68,7 +69,8 @@ func (t *Trainer) tryChecker() error {
 	}
 	return t.busy("trying the checker", func() error {
 		if _, err := t.checker.Check(context.Background(), rows); err != nil {
-			return fmt.Errorf("%w: tried on the teacher's answer to row %d: %w", config.ErrConfig, at[0], err)
+			return fmt.Errorf("%w: tried on the teacher's answer to row %d: %w", config.ErrConfig,
+				at[0], err)
 		}
 		return nil
 	})
@@ -170,7 +172,8 @@ func (t *Trainer) checkRound(m Metrics, r *round) error {
 
 // verdicts are the checker's of rows. It runs on rank 0, which sends them to the others. One
 // that ctx has ended is model.ErrStopped on all of them.
-func (t *Trainer) verdicts(ctx context.Context, rows []checker.Row) (list []checker.Verdict, err error) {
+func (t *Trainer) verdicts(ctx context.Context,
+	rows []checker.Row) (list []checker.Verdict, err error) {
 	var answer struct {
 		Verdicts []checker.Verdict
 		Stopped  string // why, if it was

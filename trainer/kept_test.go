@@ -21,7 +21,8 @@ func TestKeptRowsChangeNoBit(t *testing.T) {
 	keptLeast = 0
 	dir, cache := t.TempDir(), filepath.Join(t.TempDir(), "rows")
 	configured := func(name string, stage config.Stage, more ...string) config.Config {
-		more = append([]string{"trainer.total_steps=4", "data.val_files=" + fixed.val, "critic.truncated=include"}, more...)
+		more = append([]string{"trainer.total_steps=4", "data.val_files=" + fixed.val,
+			"critic.truncated=include"}, more...)
 		return settings(stage, filepath.Join(dir, name), more...)
 	}
 	run := func(name string, stage config.Stage, more ...string) map[string]string {
@@ -40,8 +41,12 @@ func TestKeptRowsChangeNoBit(t *testing.T) {
 	}
 	file := filepath.Join(cache, files[0].Name())
 
-	for name, said := range map[string]string{"cold-sft": "encoded rows are kept for the next run in " + file + ", ", "warm-sft": "encoded rows are read from " + file + " ", "cold-dpo": "encoded rows are read from " + file + " "} {
-		if log, err := os.ReadFile(filepath.Join(dir, name, "log.jsonl")); err != nil || !strings.Contains(string(log), said) {
+	for name, said := range map[string]string{
+		"cold-sft": "encoded rows are kept for the next run in " + file + ", ",
+		"warm-sft": "encoded rows are read from " + file + " ",
+		"cold-dpo": "encoded rows are read from " + file + " "} {
+		if log, err := os.ReadFile(filepath.Join(dir, name, "log.jsonl")); err != nil ||
+			!strings.Contains(string(log), said) {
 			t.Errorf("%s: %q is not in the log (%v)", name, said, err)
 		}
 	}
@@ -53,12 +58,14 @@ func TestKeptRowsChangeNoBit(t *testing.T) {
 		if err := part(t, cfg, config.Train, 2, false); !errors.Is(err, ErrInterrupted) {
 			t.Fatalf("stopped: %v, want ErrInterrupted", err)
 		}
-		finished(t, be, configured("resumed "+name, config.Train, then, "trainer.save_freq=2"), config.Train)
+		finished(t, be, configured("resumed "+name, config.Train, then, "trainer.save_freq=2"),
+			config.Train)
 		same(t, record(t, filepath.Join(dir, "resumed "+name), 4), want)
 	}
 
 	// Damaged under the run, which says so in its log, once.
-	tr := opened(t, be, configured("damaged", config.Train, cached, "trainer.save_freq=2"), config.Train)
+	tr := opened(t, be, configured("damaged", config.Train, cached, "trainer.save_freq=2"),
+		config.Train)
 	whole, err := os.ReadFile(file)
 	if err == nil {
 		err = os.WriteFile(file, make([]byte, len(whole)), 0o644)

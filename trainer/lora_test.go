@@ -18,7 +18,8 @@ import (
 )
 
 // lora are settings that give both networks adapters.
-var lora = []string{"actor.lora.rank=4", "critic.lora.rank=3", "critic.lora.rslora=true", "critic.lora.targets=q_proj,v_proj,down_proj", "actor.optim.lr=1e-2", "critic.optim.lr=1e-2"}
+var lora = []string{"actor.lora.rank=4", "critic.lora.rank=3", "critic.lora.rslora=true",
+	"critic.lora.targets=q_proj,v_proj,down_proj", "actor.optim.lr=1e-2", "critic.optim.lr=1e-2"}
 
 // SFT, a warm-up and a game with LoRA, each from the one before: all roles stand on the
 // same weights, which stay as they are on the disk and in memory; checkpoints hold adapters
@@ -34,14 +35,18 @@ func TestLoRARun(t *testing.T) {
 	root := t.TempDir()
 	var last string
 	for _, stage := range []config.Stage{config.SFT, config.Warmup, config.Train} {
-		more := append([]string{"trainer.total_steps=5", "trainer.save_freq=1", "actor.use_kl_loss=true", "actor.kl_loss_coef=0.1"}, lora...)
+		more := append([]string{"trainer.total_steps=5", "trainer.save_freq=1",
+			"actor.use_kl_loss=true", "actor.kl_loss_coef=0.1"}, lora...)
 		switch stage {
 		case config.Warmup:
 			// The student's adapters come from the first stage, and the discriminator begins at
 			// the base.
-			more = append(more, "trainer.critic_warmup=2", "trainer.warmup_objective=policy", "model.adapter_path="+filepath.Join(last, "global_step_5", "actor"), "critic.lora.rank=4", "critic.lora.rslora=false", "critic.lora.targets=all-linear")
+			more = append(more, "trainer.critic_warmup=2", "trainer.warmup_objective=policy",
+				"model.adapter_path="+filepath.Join(last, "global_step_5", "actor"),
+				"critic.lora.rank=4", "critic.lora.rslora=false", "critic.lora.targets=all-linear")
 		case config.Train:
-			more = append(more, "trainer.resume_from="+last, "critic.lora.rank=4", "critic.lora.rslora=false", "critic.lora.targets=all-linear")
+			more = append(more, "trainer.resume_from="+last, "critic.lora.rank=4",
+				"critic.lora.rslora=false", "critic.lora.targets=all-linear")
 		}
 		whole := filepath.Join(root, string(stage))
 		finished(t, be, settings(stage, whole, more...), stage)
@@ -61,7 +66,9 @@ func TestLoRARun(t *testing.T) {
 				t.Errorf("%s: the checkpoint has %s: it should hold adapters alone", stage, name)
 			}
 		}
-		if stage == config.Train && !strings.Contains(strings.Join(keys(tree(t, filepath.Join(whole, "reference"))), " "), "adapter_model.safetensors") {
+		if stage == config.Train &&
+			!strings.Contains(strings.Join(keys(tree(t, filepath.Join(whole, "reference"))), " "),
+				"adapter_model.safetensors") {
 			t.Error("the reference is not written as adapters")
 		}
 		last = whole
@@ -74,7 +81,9 @@ func TestLoRARun(t *testing.T) {
 		t.Error("the base's file has changed")
 	}
 
-	tr := opened(t, be, settings(config.Train, filepath.Join(root, "more"), append(lora, "trainer.resume_from="+last, "trainer.total_steps=2", "critic.lora.rank=4", "critic.lora.rslora=false", "critic.lora.targets=all-linear")...), config.Train)
+	tr := opened(t, be, settings(config.Train, filepath.Join(root, "more"),
+		append(lora, "trainer.resume_from="+last, "trainer.total_steps=2", "critic.lora.rank=4",
+			"critic.lora.rslora=false", "critic.lora.targets=all-linear")...), config.Train)
 	base := tr.actor.Model().Base()
 	if base == nil || tr.critic.Model().Base() != base || tr.reference.Model().Base() != base {
 		t.Error("the three roles do not stand on one base")
@@ -91,9 +100,17 @@ func TestLoRARun(t *testing.T) {
 
 	// Sampled from merged weights, log-probabilities are the trainer's to rounding, and the
 	// ratios are taken to the trainer's own.
-	for _, r := range finished(t, be, settings(config.Train, filepath.Join(root, "merging"), append(lora, "trainer.resume_from="+last, "trainer.total_steps=5", "rollout.merged=true", "critic.lora.rank=4", "critic.lora.rslora=false", "critic.lora.targets=all-linear")...), config.Train) {
-		if d, ok := r.Values["rollout/logp_diff_max"]; !ok || !(d > 0 && d < 1e-4) || r.Values["actor/first_ratio_max"] != 1 {
-			t.Errorf("merged, step %d: log-probabilities differ by %g, %t, first ratio %g", r.Step, d, ok, r.Values["actor/first_ratio_max"])
+	for _, r := range finished(t, be,
+		settings(config.Train, filepath.Join(root, "merging"),
+			append(lora, "trainer.resume_from="+last, "trainer.total_steps=5",
+				"rollout.merged=true",
+				"critic.lora.rank=4", "critic.lora.rslora=false",
+				"critic.lora.targets=all-linear")...),
+		config.Train) {
+		if d, ok := r.Values["rollout/logp_diff_max"]; !ok || !(d > 0 && d < 1e-4) ||
+			r.Values["actor/first_ratio_max"] != 1 {
+			t.Errorf("merged, step %d: log-probabilities differ by %g, %t, first ratio %g", r.Step,
+				d, ok, r.Values["actor/first_ratio_max"])
 		}
 	}
 
@@ -105,7 +122,9 @@ func TestLoRARun(t *testing.T) {
 	if _, err := export.Merged(vfs.OS, dir, "actor", merged, "base"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := export.Merged(vfs.OS, filepath.Join(fixed.warmup, "global_step_3"), "actor", filepath.Join(root, "no"), "base"); err == nil || !strings.Contains(err.Error(), "has no adapters: leave out --merge") {
+	if _, err := export.Merged(vfs.OS, filepath.Join(fixed.warmup, "global_step_3"), "actor",
+		filepath.Join(root, "no"), "base"); err == nil ||
+		!strings.Contains(err.Error(), "has no adapters: leave out --merge") {
 		t.Errorf("merging a student without adapters: %v", err)
 	}
 	var logps [][]float32
@@ -152,22 +171,31 @@ func TestLoRARefused(t *testing.T) {
 		{"actor.lora.rank=4 actor.lora.targets=q_proj,head", `actor.lora.targets: "head": expected all-linear, or some of q_proj`},
 		{"model.path=" + adapters, "is a LoRA adapter, and all weights are to be trained: train adapters with lora.rank=4 lora.alpha=8, or merge it into its base first"},
 		{"actor.lora.rank=8 model.adapter_path=" + adapters, "the adapter has lora.rank=4 lora.alpha=8, the settings are lora.rank=8 lora.alpha=16: make them the same"},
-		{"actor.lora.rank=4 model.adapter_path=" + fixed.student, "is no folder of LoRA adapters: it has no adapter_config.json"},
-		{"actor.lora.rank=4 model.path=" + other + " model.adapter_path=" + adapters, "was trained on a base whose weights have SHA-256"},
+		{"actor.lora.rank=4 model.adapter_path=" + fixed.student,
+			"is no folder of LoRA adapters: it has no adapter_config.json"},
+		{"actor.lora.rank=4 model.path=" + other + " model.adapter_path=" + adapters,
+			"was trained on a base whose weights have SHA-256"},
 	} {
-		_, err := Open(settings(config.SFT, filepath.Join(root, "run"), strings.Fields(c.settings)...), config.SFT, Options{FS: vfs.OS, Backend: be})
+		_, err := Open(settings(config.SFT, filepath.Join(root, "run"),
+			strings.Fields(c.settings)...), config.SFT, Options{FS: vfs.OS, Backend: be})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", c.settings, err, c.want)
 		}
 	}
 	// A discriminator of another model is not taken for adapters on the student's.
-	_, err = Open(settings(config.Warmup, filepath.Join(root, "run"), "actor.lora.rank=4", "critic.lora.rank=4", "model.reward_path="+other), config.Warmup, Options{FS: vfs.OS, Backend: be})
-	if err == nil || !strings.Contains(err.Error(), other+": new adapters would stand on "+fixed.student) {
+	_, err = Open(settings(config.Warmup, filepath.Join(root, "run"), "actor.lora.rank=4",
+		"critic.lora.rank=4", "model.reward_path="+other), config.Warmup,
+		Options{FS: vfs.OS, Backend: be})
+	if err == nil || !strings.Contains(err.Error(),
+		other+": new adapters would stand on "+fixed.student) {
 		t.Errorf("a discriminator of another base: %v", err)
 	}
 	// A run's own settings stay.
-	_, err = Open(settings(config.SFT, run, append(lora, "trainer.total_steps=3", "actor.lora.alpha=3")...), config.SFT, Options{FS: vfs.OS, Backend: be})
-	if err == nil || !strings.Contains(err.Error(), "actor.lora was lora.rank=4 lora.alpha=8 when the run in") {
+	_, err = Open(settings(config.SFT, run,
+		append(lora, "trainer.total_steps=3", "actor.lora.alpha=3")...), config.SFT,
+		Options{FS: vfs.OS, Backend: be})
+	if err == nil || !strings.Contains(err.Error(),
+		"actor.lora was lora.rank=4 lora.alpha=8 when the run in") {
 		t.Errorf("another alpha within a run: %v", err)
 	}
 }

@@ -29,7 +29,8 @@ func TestMoments8Run(t *testing.T) {
 	}
 	root := t.TempDir()
 	student := filepath.Join(root, "student")
-	if err := errors.Join(export.WriteFolder(vfs.OS, student, m, fixed.tok, "float32"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, student, m, fixed.tok, "float32"),
+		m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	eight := []string{"actor.optim.moments=8bit", "critic.optim.moments=8bit"}
@@ -41,7 +42,8 @@ func TestMoments8Run(t *testing.T) {
 		case config.SFT:
 			more = append(more, "model.path="+student)
 		case config.Warmup:
-			more = append(more, "trainer.critic_warmup=2", "trainer.warmup_objective=policy", "model.path="+filepath.Join(last, "global_step_6", "actor"))
+			more = append(more, "trainer.critic_warmup=2", "trainer.warmup_objective=policy",
+				"model.path="+filepath.Join(last, "global_step_6", "actor"))
 		case config.Train:
 			more = append(more, "trainer.resume_from="+last)
 		}
@@ -67,21 +69,27 @@ func TestMoments8Run(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if x, ok := f.Tensor("m.model.layers.0.mlp.up_proj.weight"); !ok || x.DType != safetensors.U8 {
+		if x, ok := f.Tensor("m.model.layers.0.mlp.up_proj.weight"); !ok ||
+			x.DType != safetensors.U8 {
 			t.Errorf("%s: the checkpoint's moments are not in 8 bits", stage)
 		}
 		f.Close()
 		last = whole
 	}
 	if d := losses[true] - losses[false]; d == 0 || d > 0.05 || d < -0.05 {
-		t.Errorf("after 6 steps of SFT the loss is %g with moments in 8 bits, %g with float32", losses[true], losses[false])
+		t.Errorf("after 6 steps of SFT the loss is %g with moments in 8 bits, %g with float32",
+			losses[true], losses[false])
 	}
-	_, err = Open(settings(config.Train, last, "trainer.resume_from="+filepath.Join(root, "warmup"), "trainer.total_steps=9"), config.Train, Options{FS: vfs.OS, Backend: be})
+	_, err = Open(settings(config.Train, last, "trainer.resume_from="+filepath.Join(root, "warmup"),
+		"trainer.total_steps=9"), config.Train, Options{FS: vfs.OS, Backend: be})
 	if err == nil || !strings.Contains(err.Error(), "actor.optim.moments was 8bit when the run") {
 		t.Errorf("other moments in the same run: %v", err)
 	}
-	_, err = Open(settings(config.Train, filepath.Join(root, "other"), "trainer.resume_from="+filepath.Join(root, "warmup")), config.Train, Options{FS: vfs.OS, Backend: be})
-	if err == nil || !strings.Contains(err.Error(), "set optim.moments to 8bit, as when it was written") {
+	_, err = Open(settings(config.Train, filepath.Join(root, "other"),
+		"trainer.resume_from="+filepath.Join(root, "warmup")), config.Train,
+		Options{FS: vfs.OS, Backend: be})
+	if err == nil || !strings.Contains(err.Error(),
+		"set optim.moments to 8bit, as when it was written") {
 		t.Errorf("other moments than the warm-up's: %v", err)
 	}
 }

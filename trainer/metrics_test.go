@@ -48,7 +48,8 @@ func wantNone(t *testing.T, r report.Row, prefixes ...string) {
 func TestMetricsOfStages(t *testing.T) {
 	be := ready(t)
 	run := filepath.Join(t.TempDir(), "warmup")
-	rows := finished(t, be, settings(config.Warmup, run, "trainer.total_steps=5", "trainer.critic_warmup=3", "trainer.save_freq=2",
+	rows := finished(t, be, settings(config.Warmup, run, "trainer.total_steps=5",
+		"trainer.critic_warmup=3", "trainer.save_freq=2",
 		"data.val_files="+fixed.val, "trainer.test_freq=2"), config.Warmup)
 	if len(rows) != 5 {
 		t.Fatalf("%d lines of metrics, want 5", len(rows))
@@ -59,18 +60,21 @@ func TestMetricsOfStages(t *testing.T) {
 		if r.Step <= config.CheckFirst {
 			wantNames(t, r, []string{"rollout/logp_diff_max", "timing_s/old_logp"})
 			if r.Values["rollout/logp_diff_max"] != 0 {
-				t.Errorf("step %d: sampler and trainer differ by %g", r.Step, r.Values["rollout/logp_diff_max"])
+				t.Errorf("step %d: sampler and trainer differ by %g", r.Step,
+					r.Values["rollout/logp_diff_max"])
 			}
 		} else {
 			wantNone(t, r, "rollout/logp_diff_max", "timing_s/old_logp")
 		}
 		if math.Abs(r.Values["critic/d_acc"]-r.Values["critic/d_acc_fresh"]) > 1e-6 {
-			t.Errorf("step %d: one update without replay: d_acc %g, on the same samples fresh %g", r.Step, r.Values["critic/d_acc"], r.Values["critic/d_acc_fresh"])
+			t.Errorf("step %d: one update without replay: d_acc %g, on the same samples fresh %g",
+				r.Step, r.Values["critic/d_acc"], r.Values["critic/d_acc_fresh"])
 		}
 		if r.Step <= 3 {
 			wantNone(t, r, "actor/", "timing_s/update_actor")
 		} else {
-			wantNames(t, r, []string{"actor/sft_loss", "actor/entropy", "actor/grad_norm", "actor/lr", "timing_s/update_actor"})
+			wantNames(t, r, []string{"actor/sft_loss", "actor/entropy", "actor/grad_norm",
+				"actor/lr", "timing_s/update_actor"})
 		}
 		if tested := r.Step%2 == 0 || r.Step == 5; tested {
 			wantNames(t, r, valNames)
@@ -83,7 +87,8 @@ func TestMetricsOfStages(t *testing.T) {
 	}
 
 	run2 := filepath.Join(t.TempDir(), "train")
-	rows = finished(t, be, settings(config.Train, run2, "trainer.resume_from="+run, "trainer.total_steps=2"), config.Train)
+	rows = finished(t, be, settings(config.Train, run2, "trainer.resume_from="+run,
+		"trainer.total_steps=2"), config.Train)
 	for _, r := range rows {
 		wantNames(t, r, gameNames)
 		wantNames(t, r, append(policyNames, "rollout/logp_diff_max"))
@@ -93,15 +98,19 @@ func TestMetricsOfStages(t *testing.T) {
 			}
 		}
 		if r.Values["rollout/logp_diff_max"] != 0 {
-			t.Errorf("step %d: sampler and trainer differ by %g", r.Step, r.Values["rollout/logp_diff_max"])
+			t.Errorf("step %d: sampler and trainer differ by %g", r.Step,
+				r.Values["rollout/logp_diff_max"])
 		}
 	}
 	t.Logf("row 7: rollout against update: %d steps: log-probabilities of sampler and trainer bit-equal, the first update's ratio exactly 1", len(rows))
 	if kl := rows[0].Values["actor/kl_loss"]; !(kl >= 0 && kl < 0.1) {
-		t.Errorf("KL to the reference in the first step: %g, want near 0: it is the student as it was", kl)
+		t.Errorf(
+			"KL to the reference in the first step: %g, want near 0: it is the student as it was",
+			kl)
 	}
 
-	rows = finished(t, be, settings(config.SFT, filepath.Join(t.TempDir(), "sft"), "trainer.total_steps=2"), config.SFT)
+	rows = finished(t, be, settings(config.SFT, filepath.Join(t.TempDir(), "sft"),
+		"trainer.total_steps=2"), config.SFT)
 	for _, r := range rows {
 		wantNames(t, r, strings.Fields("actor/sft_loss actor/entropy actor/lr teacher/len_mean timing_s/step perf/tokens_per_s train/epoch"))
 		wantNone(t, r, "critic/", "rollout/", "adv/", "actor/pg_loss")
@@ -112,7 +121,9 @@ func TestMetricsOfStages(t *testing.T) {
 // tell the sides apart better than chance by much, and its loss is near ln 2.
 func TestFreshDiscriminatorIsNearChance(t *testing.T) {
 	be := ready(t)
-	tr := opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "w"), "trainer.total_steps=1", "trainer.critic_warmup=1", "data.train_batch_size=40"), config.Warmup)
+	tr := opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "w"),
+		"trainer.total_steps=1", "trainer.critic_warmup=1", "data.train_batch_size=40"),
+		config.Warmup)
 	m, err := tr.gameStep()
 	if err != nil {
 		t.Fatal(err)
@@ -123,24 +134,28 @@ func TestFreshDiscriminatorIsNearChance(t *testing.T) {
 	if d := m["critic/d_loss"]; d < 0.65 || d > 0.74 {
 		t.Errorf("d_loss of a fresh discriminator is %g, want near ln 2", d)
 	}
-	t.Logf("pairs %g, d_acc %g, truncated %g", m["critic/pairs"], m["critic/d_acc"], m["rollout/truncated_frac"])
+	t.Logf("pairs %g, d_acc %g, truncated %g", m["critic/pairs"], m["critic/d_acc"],
+		m["rollout/truncated_frac"])
 }
 
 // Learning rates follow their schedules over the stage's own optimizer steps:
 // cosine from the base to min_lr_ratio, counted from where the stage began.
 func TestLearningRatesSpanTheStage(t *testing.T) {
 	be := ready(t)
-	cosine := []string{"trainer.total_steps=4", "actor.optim.lr_scheduler=cosine", "critic.optim.lr_scheduler=cosine",
+	cosine := []string{"trainer.total_steps=4", "actor.optim.lr_scheduler=cosine",
+		"critic.optim.lr_scheduler=cosine",
 		"actor.optim.min_lr_ratio=0.1", "critic.optim.min_lr_ratio=0.1", "data.train_batch_size=4"}
 	for _, c := range []struct {
 		stage config.Stage
 		extra []string
 	}{
 		{config.SFT, nil}, {config.Warmup, []string{"trainer.critic_warmup=0"}},
-		{config.Train, []string{"trainer.resume_optimizer=both"}}, {config.Train, []string{"trainer.resume_optimizer=none"}},
+		{config.Train, []string{"trainer.resume_optimizer=both"}},
+		{config.Train, []string{"trainer.resume_optimizer=none"}},
 	} {
 		t.Run(string(c.stage)+strings.Join(c.extra, " "), func(t *testing.T) {
-			rows := finished(t, be, settings(c.stage, filepath.Join(t.TempDir(), "run"), append(cosine, c.extra...)...), c.stage)
+			rows := finished(t, be, settings(c.stage, filepath.Join(t.TempDir(), "run"),
+				append(cosine, c.extra...)...), c.stage)
 			for _, who := range []struct {
 				name string
 				base float64
@@ -150,8 +165,10 @@ func TestLearningRatesSpanTheStage(t *testing.T) {
 					continue
 				}
 				last := rows[3].Values[who.name]
-				if first < 0.3*who.base || first > who.base || last < 0.0999*who.base || last > 0.1001*who.base {
-					t.Errorf("%s goes from %g to %g, want from about %g to %g", who.name, first, last, who.base, 0.1*who.base)
+				if first < 0.3*who.base || first > who.base || last < 0.0999*who.base ||
+					last > 0.1001*who.base {
+					t.Errorf("%s goes from %g to %g, want from about %g to %g", who.name, first,
+						last, who.base, 0.1*who.base)
 				}
 			}
 		})

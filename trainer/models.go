@@ -43,7 +43,8 @@ func (t *Trainer) openModels(s start) error {
 	if err != nil || !t.Stage.HasCritic() {
 		return err
 	}
-	carried := s.dir != "" && s.state.Stage.HasCritic() && (s.inPlace || t.cfg.Model.RewardPath == "")
+	carried := s.dir != "" && s.state.Stage.HasCritic() &&
+		(s.inPlace || t.cfg.Model.RewardPath == "")
 	if err := t.openDiscriminator(s, student, shape, carried); err != nil {
 		return err
 	}
@@ -89,13 +90,17 @@ func (t *Trainer) openStudent(s start, from string) (student string, err error) 
 		return "", fmt.Errorf("%w: actor.lora.rank=%d, but %s was trained in full: leave out LoRA, or export the student (gad export) and begin with gad warmup --model", config.ErrConfig, c.Actor.LoRA.Rank, s.dir)
 	}
 	student = from
-	o := model.Options{Kind: model.LM, Trainable: true, Recompute: c.Actor.Recompute, LoRA: c.Actor.LoRA, Seed: t.seed(), StatesOver: t.statesOver()}
+	o := model.Options{Kind: model.LM, Trainable: true, Recompute: c.Actor.Recompute,
+		LoRA: c.Actor.LoRA, Seed: t.seed(), StatesOver: t.statesOver()}
 	err = t.busy("loading the student", func() (err error) {
 		if s.dir == "" && c.Model.Adapter != "" {
 			if student = c.Model.Adapter; !model.IsAdapter(student) {
-				return fmt.Errorf("%w: model.adapter_path %s: is no folder of LoRA adapters: it has no %s", config.ErrConfig, student, model.AdapterConfigName)
+				return fmt.Errorf(
+					"%w: model.adapter_path %s: is no folder of LoRA adapters: it has no %s",
+					config.ErrConfig, student, model.AdapterConfigName)
 			}
-			if o.Base, err = model.Load(t.be, from, model.Options{Kind: model.LM, Quant: t.cfg.Actor.LoRA.Base}); err != nil {
+			if o.Base, err = model.Load(t.be, from,
+				model.Options{Kind: model.LM, Quant: t.cfg.Actor.LoRA.Base}); err != nil {
 				return err
 			}
 			defer o.Base.Close() // the student keeps its weights
@@ -104,7 +109,8 @@ func (t *Trainer) openStudent(s start, from string) (student string, err error) 
 		if err != nil {
 			return fmt.Errorf("actor: %w", err)
 		}
-		if t.actor, err = actor.New(m, c.Actor, c.Rollout, updates, c.Data.MaxResponse); err != nil {
+		if t.actor, err = actor.New(m, c.Actor, c.Rollout, updates,
+			c.Data.MaxResponse); err != nil {
 			return errors.Join(err, m.Close())
 		}
 		return nil
@@ -112,7 +118,8 @@ func (t *Trainer) openStudent(s start, from string) (student string, err error) 
 	if err != nil {
 		return "", err
 	}
-	if s.inPlace || s.dir != "" && (t.Stage != config.Train && t.Stage != config.DPO || c.Trainer.ResumeOptim == "both") {
+	if s.inPlace || s.dir != "" &&
+		(t.Stage != config.Train && t.Stage != config.DPO || c.Trainer.ResumeOptim == "both") {
 		if err := t.actor.Optimizer().Load(filepath.Join(s.dir, saved.ActorOptimizer)); err != nil {
 			return "", err
 		}
@@ -126,7 +133,8 @@ func (t *Trainer) openStudent(s start, from string) (student string, err error) 
 
 // openDiscriminator opens the checkpoint's discriminator where it is carried over, else the one
 // that the settings name, else the student's weights with a new head. shape is the student's.
-func (t *Trainer) openDiscriminator(s start, student string, shape model.Config, carried bool) error {
+func (t *Trainer) openDiscriminator(s start, student string, shape model.Config,
+	carried bool) error {
 	c := t.cfg
 	scorer := student
 	switch {
@@ -140,15 +148,19 @@ func (t *Trainer) openDiscriminator(s start, student string, shape model.Config,
 			return err
 		}
 	}
-	steps := t.planned + max(0, t.lastAlone()-c.Trainer.CriticWarmup) // whenever its time alone ends: a schedule is fixed beforehand
+	// whenever its time alone ends: a schedule is fixed beforehand
+	steps := t.planned + max(0, t.lastAlone()-c.Trainer.CriticWarmup)
 	updates := steps * c.OptimizerSteps(t.Stage, config.Discriminator)
 	if err := c.Critic.Optim.Schedule(updates).Validate(); err != nil {
 		return fmt.Errorf("%w: critic.optim: %w", config.ErrConfig, err)
 	}
 	err := t.busy("loading the discriminator", func() (err error) {
 		// With adapters on both it stands on the student's base.
-		m, err := model.Load(t.be, scorer, model.Options{Kind: model.Scorer, Trainable: true, Recompute: c.Critic.Recompute,
-			LoRA: c.Critic.LoRA, Base: t.actor.Model().Base(), Turns: t.actor.Model(), Seed: t.seed(), ScoreInit: c.Critic.HeadStd(shape.Hidden), StatesOver: t.statesOver()})
+		m, err := model.Load(t.be, scorer,
+			model.Options{Kind: model.Scorer, Trainable: true, Recompute: c.Critic.Recompute,
+				LoRA: c.Critic.LoRA, Base: t.actor.Model().Base(), Turns: t.actor.Model(),
+				Seed: t.seed(), ScoreInit: c.Critic.HeadStd(shape.Hidden),
+				StatesOver: t.statesOver()})
 		if err != nil {
 			return fmt.Errorf("critic: %w", err)
 		}
@@ -161,8 +173,10 @@ func (t *Trainer) openDiscriminator(s start, student string, shape model.Config,
 		return err
 	}
 	t.critic.Model().Share(t.actor.Model()) // they take turns
-	t.kl = algos.AdaptiveKL{Coef: c.Algorithm.KLCtrl.KLCoef, Target: c.Algorithm.KLCtrl.TargetKL, Horizon: c.Algorithm.KLCtrl.Horizon}
-	if n, v := c.Data.MaxPrompt+c.Data.MaxResponse, t.critic.Model().Config().MaxPosition; v > 0 && n > v {
+	t.kl = algos.AdaptiveKL{Coef: c.Algorithm.KLCtrl.KLCoef, Target: c.Algorithm.KLCtrl.TargetKL,
+		Horizon: c.Algorithm.KLCtrl.Horizon}
+	if n, v := c.Data.MaxPrompt+c.Data.MaxResponse, t.critic.Model().Config().MaxPosition; v > 0 &&
+		n > v {
 		return fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", config.ErrConfig, scorer, n, v)
 	}
 	return nil
@@ -174,7 +188,8 @@ func (t *Trainer) resumeDiscriminator(s start, carried bool) error {
 	c := t.cfg
 	if carried {
 		if s.inPlace || c.Trainer.ResumeOptim != "none" {
-			if err := t.critic.Optimizer().Load(filepath.Join(s.dir, saved.CriticOptimizer)); err != nil {
+			if err := t.critic.Optimizer().Load(
+				filepath.Join(s.dir, saved.CriticOptimizer)); err != nil {
 				return err
 			}
 		}

@@ -14,7 +14,8 @@ import (
 // refused. Nothing is written before all inputs have been read and checked.
 func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err error) {
 	if o.Backend == nil {
-		return nil, fmt.Errorf("%w: trainer: Options.Backend is nil: open one with device.Open", config.ErrConfig)
+		return nil, fmt.Errorf("%w: trainer: Options.Backend is nil: open one with device.Open",
+			config.ErrConfig)
 	}
 	o.FS = vfs.OrDisk(o.FS)
 	if err := cfg.Validate(stage); err != nil {
@@ -23,7 +24,9 @@ func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err err
 	if o.Ranks.Rank() > 0 {
 		o.Console, o.TTY = nil, false // rank 0 speaks
 	}
-	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, ranks: o.Ranks, skipped: map[string]int{}, verified: map[int]bool{}, named: map[string]bool{}, free: o.Backend.Available(), con: report.NewConsole(o.Console, o.TTY), notes: o.Notes}
+	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, ranks: o.Ranks,
+		skipped: map[string]int{}, verified: map[int]bool{}, named: map[string]bool{},
+		free: o.Backend.Available(), con: report.NewConsole(o.Console, o.TTY), notes: o.Notes}
 	defer func() {
 		if err != nil {
 			err = checkpoint.ExplainFull(o.FS, cfg.Trainer.Output, 0, err)
@@ -87,7 +90,8 @@ func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err err
 	if !t.first() {
 		run = ""
 	}
-	t.rec, err = report.Open(t.fs, run, report.Options{ResumeStep: t.step, TotalSteps: t.total, Command: o.Command, Console: t.con})
+	t.rec, err = report.Open(t.fs, run,
+		report.Options{ResumeStep: t.step, TotalSteps: t.total, Command: o.Command, Console: t.con})
 	if err != nil {
 		return t, err
 	}

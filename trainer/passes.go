@@ -23,7 +23,8 @@ func (t *Trainer) checksOld() bool {
 // readsOld reports whether the present step reads old log-probabilities: for the ratio, or
 // for the KL in the reward.
 func (t *Trainer) readsOld() bool {
-	return !t.criticAlone() && !t.learnsTeacher() || t.reference != nil && t.cfg.Algorithm.UseKLInReward
+	return !t.criticAlone() && !t.learnsTeacher() || t.reference != nil &&
+		t.cfg.Algorithm.UseKLInReward
 }
 
 // recomputesOld reports whether the trainer's own pass gives the old log-probabilities.
@@ -45,7 +46,8 @@ func (t *Trainer) oldLogProbs(m Metrics, r *actor.Rollout) error {
 	if !t.checksOld() && !(own && (t.readsOld() || t.cfg.Actor.ReadsEntropy())) {
 		return nil // r has the sampler's
 	}
-	if err := t.phase(m, "old_logp", t.actor.Model(), r.Seqs, 1, func() error { return t.actor.Old(r) }); err != nil {
+	if err := t.phase(m, "old_logp", t.actor.Model(), r.Seqs, 1,
+		func() error { return t.actor.Old(r) }); err != nil {
 		return err
 	}
 	diff := m["rollout/logp_diff_max"]
@@ -58,7 +60,8 @@ func (t *Trainer) oldLogProbs(m Metrics, r *actor.Rollout) error {
 	switch {
 	case t.cfg.Actor.OldLogProb == "rollout":
 		r.OldST = r.SampledST
-	case t.cfg.Actor.OldLogProb == "auto" && t.be.Alone() && !t.actor.Merges() && diff != 0 && !t.oldDiffers:
+	case t.cfg.Actor.OldLogProb == "auto" && t.be.Alone() && !t.actor.Merges() && diff != 0 &&
+		!t.oldDiffers:
 		t.oldDiffers = true
 		t.log.Warn(fmt.Sprintf("rollout/logp_diff_max is %g and should be 0 on %s: from here on a forward pass of the trainer gives the old log-probabilities (as actor.old_log_prob=recompute): please report it", diff, t.be.Name()))
 	}
@@ -68,7 +71,8 @@ func (t *Trainer) oldLogProbs(m Metrics, r *actor.Rollout) error {
 // score takes the discriminator's scores of both sides, by a pass of their own.
 func (t *Trainer) score(m Metrics, r *round) error {
 	b := critic.Batch{Students: r.forCritic, Teachers: r.batch.Teachers}
-	err := t.phase(m, "score", t.critic.Model(), slices.Concat(b.Students, b.Teachers), 1, func() error { return t.critic.ScoreBoth(&b) })
+	err := t.phase(m, "score", t.critic.Model(), slices.Concat(b.Students, b.Teachers), 1,
+		func() error { return t.critic.ScoreBoth(&b) })
 	r.scoreS, r.scoreP = b.ScoreS, b.ScoreP
 	return err
 }

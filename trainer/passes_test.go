@@ -40,18 +40,21 @@ type passSpy struct {
 func (s *passSpy) Alone() bool { return !s.neighbours }
 
 func (s *passSpy) Embed(y compute.Tensor, table *compute.Param, ids []int32) {
-	s.passes = append(s.passes, &forwarded{table: table, state: s.steps[table], ids: slices.Clone(ids)})
+	s.passes = append(s.passes,
+		&forwarded{table: table, state: s.steps[table], ids: slices.Clone(ids)})
 	s.Backend.Embed(y, table, ids)
 }
 
-func (s *passSpy) Rope(x compute.Tensor, heads, headDim int, pos []int32, table compute.Tensor, inverse bool) {
+func (s *passSpy) Rope(x compute.Tensor, heads, headDim int, pos []int32, table compute.Tensor,
+	inverse bool) {
 	if p := s.passes[len(s.passes)-1]; p.pos == nil {
 		p.pos = slices.Clone(pos)
 	}
 	s.Backend.Rope(x, heads, headDim, pos, table, inverse)
 }
 
-func (s *passSpy) RopeCache(q, k, v, kCache, vCache compute.Tensor, a compute.AttnShape, pos []int32, table compute.Tensor, slots []int32) {
+func (s *passSpy) RopeCache(q, k, v, kCache, vCache compute.Tensor, a compute.AttnShape,
+	pos []int32, table compute.Tensor, slots []int32) {
 	if p := s.passes[len(s.passes)-1]; p.pos == nil {
 		p.pos = slices.Clone(pos)
 	}
@@ -74,7 +77,8 @@ func (s *passSpy) AdamW(ps []*compute.Param, a compute.AdamW) {
 	s.Backend.AdamW(ps, a)
 }
 
-func (s *passSpy) Sample(ids []int32, logp []float32, h compute.Tensor, w *compute.Param, o compute.Sampling, u []float64) {
+func (s *passSpy) Sample(ids []int32, logp []float32, h compute.Tensor, w *compute.Param,
+	o compute.Sampling, u []float64) {
 	s.Backend.Sample(ids, logp, h, w, o, u)
 	for i := range logp {
 		logp[i] += s.skew
@@ -156,7 +160,9 @@ func listed(tr *Trainer, m Metrics, sampled, prompts, students, teachers tokens)
 			one = sampled
 		}
 		for state := range int(x.Times) {
-			key := fmt.Sprintf("%s %d", [...]string{config.Student: "actor", config.Discriminator: "critic", config.Reference: "reference"}[x.Network], state)
+			key := fmt.Sprintf("%s %d",
+				[...]string{config.Student: "actor", config.Discriminator: "critic",
+					config.Reference: "reference"}[x.Network], state)
 			if x.Kind == config.Learn {
 				key += " gradient"
 			}
@@ -186,7 +192,8 @@ func TestPassesOfAStep(t *testing.T) {
 		return all
 	}
 	policy := map[string]often{"actor 0 gradient": {students: 1}}
-	withReference := map[string]often{"actor 0 gradient": {students: 1}, "reference 0": {students: 1}}
+	withReference := map[string]often{"actor 0 gradient": {students: 1},
+		"reference 0": {students: 1}}
 	again := often{sampled: 1, students: 1}
 	noKL := "actor.use_kl_loss=false"
 	for _, c := range []struct {
@@ -197,44 +204,76 @@ func TestPassesOfAStep(t *testing.T) {
 		gpu      bool
 		want     map[string]often
 	}{
-		{"sft", config.SFT, "", unchecked, false, map[string]often{"actor 0 gradient": {teachers: 1}}},
+		{"sft", config.SFT, "", unchecked, false,
+			map[string]often{"actor 0 gradient": {teachers: 1}}},
 
-		{"warmup", config.Warmup, "", unchecked, false, game(map[string]often{"actor 0 gradient": {teachers: 1}})},
-		{"warmup, on a GPU too", config.Warmup, "", unchecked, true, game(map[string]often{"actor 0 gradient": {teachers: 1}})},
-		{"warmup, recompute is for what is read", config.Warmup, "actor.old_log_prob=recompute", unchecked, false, game(map[string]often{"actor 0 gradient": {teachers: 1}})},
-		{"warmup, checked", config.Warmup, "", checked, false, game(map[string]often{"actor 0": again, "actor 0 gradient": {teachers: 1}})},
-		{"warmup, the discriminator alone", config.Warmup, "trainer.critic_warmup=90", unchecked, false, game(nil)},
-		{"warmup, policy", config.Warmup, "trainer.warmup_objective=policy", unchecked, false, game(withReference)},
-		{"warmup, policy, the discriminator alone", config.Warmup, "trainer.warmup_objective=policy trainer.critic_warmup=90", unchecked, false, game(nil)},
+		{"warmup", config.Warmup, "", unchecked, false,
+			game(map[string]often{"actor 0 gradient": {teachers: 1}})},
+		{"warmup, on a GPU too", config.Warmup, "", unchecked, true,
+			game(map[string]often{"actor 0 gradient": {teachers: 1}})},
+		{"warmup, recompute is for what is read", config.Warmup, "actor.old_log_prob=recompute",
+			unchecked, false, game(map[string]often{"actor 0 gradient": {teachers: 1}})},
+		{"warmup, checked", config.Warmup, "", checked, false,
+			game(map[string]often{"actor 0": again, "actor 0 gradient": {teachers: 1}})},
+		{"warmup, the discriminator alone", config.Warmup, "trainer.critic_warmup=90", unchecked,
+			false, game(nil)},
+		{"warmup, policy", config.Warmup, "trainer.warmup_objective=policy", unchecked, false,
+			game(withReference)},
+		{"warmup, policy, the discriminator alone", config.Warmup,
+			"trainer.warmup_objective=policy trainer.critic_warmup=90", unchecked, false,
+			game(nil)},
 
 		{"train, KL in the loss", config.Train, "", unchecked, false, game(withReference)},
-		{"train, KL in the loss, checked", config.Train, "", checked, false, game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}, "reference 0": {students: 1}})},
-		{"train, KL in the loss, the discriminator alone", config.Train, "trainer.critic_warmup=90", unchecked, false, game(nil)},
+		{"train, KL in the loss, checked", config.Train, "", checked, false,
+			game(
+				map[string]often{"actor 0": again, "actor 0 gradient": {students: 1},
+					"reference 0": {students: 1}})},
+		{"train, KL in the loss, the discriminator alone", config.Train, "trainer.critic_warmup=90",
+			unchecked, false, game(nil)},
 		{"train, no KL", config.Train, noKL, unchecked, false, game(policy)},
-		{"train, a KL of no weight", config.Train, "actor.kl_loss_coef=0", unchecked, false, game(policy)},
-		{"train, KL in the reward", config.Train, "algorithm.use_kl_in_reward=true " + noKL, unchecked, false, game(withReference)},
-		{"train, KL in both", config.Train, "algorithm.use_kl_in_reward=true", unchecked, false, game(withReference)},
-		{"train, KL in the reward, the discriminator alone", config.Train, "algorithm.use_kl_in_reward=true trainer.critic_warmup=90", unchecked, false, game(map[string]often{"reference 0": {students: 1}})},
-		{"train, on a GPU", config.Train, noKL, unchecked, true, game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}})},
-		{"train, recompute", config.Train, "actor.old_log_prob=recompute " + noKL, unchecked, false, game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}})},
-		{"train, rollout on a GPU", config.Train, "actor.old_log_prob=rollout " + noKL, unchecked, true, game(policy)},
-		{"train, gtpo reads entropies", config.Train, "actor.policy_loss.loss_mode=gtpo " + noKL, unchecked, false, game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}})},
-		{"train, two epochs", config.Train, "actor.ppo_epochs=2 critic.ppo_epochs=2 " + noKL, unchecked, false,
-			game(map[string]often{"actor 0 gradient": {students: 1}, "actor 1 gradient": {students: 1}, "critic 1 gradient": discriminator})},
-		{"train, dynamic sampling scores first", config.Train, "algorithm.filter_groups.enable=true " + noKL, unchecked, false,
+		{"train, a KL of no weight", config.Train, "actor.kl_loss_coef=0", unchecked, false,
+			game(policy)},
+		{"train, KL in the reward", config.Train, "algorithm.use_kl_in_reward=true " + noKL,
+			unchecked, false, game(withReference)},
+		{"train, KL in both", config.Train, "algorithm.use_kl_in_reward=true", unchecked, false,
+			game(withReference)},
+		{"train, KL in the reward, the discriminator alone", config.Train,
+			"algorithm.use_kl_in_reward=true trainer.critic_warmup=90", unchecked, false,
+			game(map[string]often{"reference 0": {students: 1}})},
+		{"train, on a GPU", config.Train, noKL, unchecked, true,
+			game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}})},
+		{"train, recompute", config.Train, "actor.old_log_prob=recompute " + noKL, unchecked, false,
+			game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}})},
+		{"train, rollout on a GPU", config.Train, "actor.old_log_prob=rollout " + noKL, unchecked,
+			true, game(policy)},
+		{"train, gtpo reads entropies", config.Train, "actor.policy_loss.loss_mode=gtpo " + noKL,
+			unchecked, false,
+			game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}})},
+		{"train, two epochs", config.Train, "actor.ppo_epochs=2 critic.ppo_epochs=2 " + noKL,
+			unchecked, false,
+			game(map[string]often{"actor 0 gradient": {students: 1},
+				"actor 1 gradient": {students: 1}, "critic 1 gradient": discriminator})},
+		{"train, dynamic sampling scores first", config.Train,
+			"algorithm.filter_groups.enable=true " + noKL, unchecked, false,
 			game(map[string]often{"actor 0 gradient": {students: 1}, "critic 0": discriminator})},
 
-		{"dpo", config.DPO, "", unchecked, false, map[string]often{"reference 0": {1, 1, 1}, "actor 0 gradient": {students: 1, teachers: 1}}},
-		{"dpo, several packs: the sums come first", config.DPO, "actor.max_token_len=64", unchecked, false,
-			map[string]often{"reference 0": {1, 1, 1}, "actor 0": {students: 1, teachers: 1}, "actor 0 gradient": {students: 1, teachers: 1}}},
+		{"dpo", config.DPO, "", unchecked, false,
+			map[string]often{"reference 0": {1, 1, 1},
+				"actor 0 gradient": {students: 1, teachers: 1}}},
+		{"dpo, several packs: the sums come first", config.DPO, "actor.max_token_len=64", unchecked,
+			false,
+			map[string]often{"reference 0": {1, 1, 1}, "actor 0": {students: 1, teachers: 1},
+				"actor 0 gradient": {students: 1, teachers: 1}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			be := &passSpy{Backend: ready(t), steps: map[*compute.Param]int{}, neighbours: c.gpu}
 			more := strings.Fields("trainer.total_steps=60 actor.ppo_mini_batch_size=4 critic.truncated=include dpo.truncated=include critic.loss=bce critic.max_token_len=4096 actor.max_token_len=4096 " + c.settings)
 			var tr *Trainer
 			var m Metrics
-			for seed := 1; seed == 1 || c.stage == config.DPO && m["dpo/pairs"] < 4; seed++ { // without a tie, which gives no pair
-				tr = opened(t, be, settings(c.stage, filepath.Join(t.TempDir(), "run"), append(more, fmt.Sprintf("trainer.seed=%d", seed))...), c.stage)
+			// without a tie, which gives no pair
+			for seed := 1; seed == 1 || c.stage == config.DPO && m["dpo/pairs"] < 4; seed++ {
+				tr = opened(t, be, settings(c.stage, filepath.Join(t.TempDir(), "run"),
+					append(more, fmt.Sprintf("trainer.seed=%d", seed))...), c.stage)
 				be.passes = nil
 				clear(be.steps)
 				tr.step = c.step - 1
@@ -258,7 +297,8 @@ func TestPassesOfAStep(t *testing.T) {
 			}
 			said := int(m["rollout/len_mean"]*float64(answers*len(b.Rows)) + 0.5)
 			unit := map[string]tokens{ // of one pass
-				"sampled":  {prompts, said - answers*len(b.Rows)}, // a prompt once; the last token of an answer is not read
+				// a prompt once; the last token of an answer is not read
+				"sampled":  {prompts, said - answers*len(b.Rows)},
 				"students": {0, said},
 				"teachers": {0, taught},
 				"prompts":  {prompts, 0}, // with the answers of both sides, once
@@ -268,12 +308,15 @@ func TestPassesOfAStep(t *testing.T) {
 			}
 			want := map[string]tokens{}
 			for key, n := range c.want {
-				want[key] = tokens{}.plus(unit["sampled"], n.sampled).plus(unit["students"], n.students).plus(unit["teachers"], n.teachers).plus(unit["prompts"], max(n.students, n.teachers))
+				want[key] = tokens{}.plus(unit["sampled"], n.sampled).plus(unit["students"],
+					n.students).plus(unit["teachers"], n.teachers).plus(unit["prompts"],
+					max(n.students, n.teachers))
 			}
 			if got := be.taken(t, tr, b); !maps.Equal(got, want) {
 				t.Errorf("passes\n%v\nwant\n%v\nunits %v", got, want, unit)
 			}
-			if got := listed(tr, m, unit["sampled"], tokens{prompts, 0}, tokens{0, said}, tokens{0, taught}); !maps.Equal(got, want) {
+			if got := listed(tr, m, unit["sampled"], tokens{prompts, 0}, tokens{0, said},
+				tokens{0, taught}); !maps.Equal(got, want) {
 				t.Errorf("config.Passes has\n%v\nand the step\n%v", got, want)
 			}
 		})
@@ -286,14 +329,20 @@ func TestPassesOfAStep(t *testing.T) {
 func TestOldLogProbsChangeNoBit(t *testing.T) {
 	slow(t)
 	be := ready(t)
-	for _, how := range []string{"rollout.temperature=0.7", "rollout.temperature=1.3 rollout.top_k=20 rollout.top_p=0.9 rollout.min_p=0.01", "algorithm.use_kl_in_reward=true algorithm.filter_groups.enable=true"} {
+	for _, how := range []string{"rollout.temperature=0.7",
+		"rollout.temperature=1.3 rollout.top_k=20 rollout.top_p=0.9 rollout.min_p=0.01",
+		"algorithm.use_kl_in_reward=true algorithm.filter_groups.enable=true"} {
 		var want map[string]string
 		for _, mode := range []string{"recompute", "auto", "rollout"} {
 			run := filepath.Join(t.TempDir(), "run")
-			rows := finished(t, be, settings(config.Train, run, append(strings.Fields(how), "trainer.total_steps=5", "actor.old_log_prob="+mode)...), config.Train)
+			rows := finished(t, be, settings(config.Train, run,
+				append(strings.Fields(how), "trainer.total_steps=5",
+					"actor.old_log_prob="+mode)...), config.Train)
 			for _, r := range rows {
-				if d, ok := r.Values["rollout/logp_diff_max"]; d != 0 || ok != (mode == "recompute" || r.Step <= config.CheckFirst) {
-					t.Errorf("%s, %s: step %d: difference %g, measured %v", how, mode, r.Step, d, ok)
+				if d, ok := r.Values["rollout/logp_diff_max"]; d != 0 ||
+					ok != (mode == "recompute" || r.Step <= config.CheckFirst) {
+					t.Errorf("%s, %s: step %d: difference %g, measured %v", how, mode, r.Step, d,
+						ok)
 				}
 			}
 			got := record(t, run, 5)
@@ -312,7 +361,8 @@ func TestOldLogProbsChangeNoBit(t *testing.T) {
 func TestOldLogProbsFallBack(t *testing.T) {
 	be := &passSpy{Backend: ready(t), steps: map[*compute.Param]int{}}
 	var said lines
-	tr, err := Open(settings(config.Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=60"), config.Train, Options{FS: vfs.OS, Backend: be, Console: &said})
+	tr, err := Open(settings(config.Train, filepath.Join(t.TempDir(), "run"),
+		"trainer.total_steps=60"), config.Train, Options{FS: vfs.OS, Backend: be, Console: &said})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,35 +372,42 @@ func TestOldLogProbsFallBack(t *testing.T) {
 		skew     float32
 		measured bool
 		differs  bool
-	}{{3, 0, true, false}, {4, 0.25, false, false}, {50, 0.25, true, true}, {51, 0.25, true, true}, {52, 0, true, true}} {
+	}{{3, 0, true, false}, {4, 0.25, false, false}, {50, 0.25, true, true}, {51, 0.25, true, true},
+		{52, 0, true, true}} {
 		tr.step, be.skew = c.step-1, c.skew
 		m, err := tr.next()
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, ok := m["rollout/logp_diff_max"]; ok != c.measured || tr.oldDiffers != c.differs {
-			t.Errorf("step %d: measured %v, fell back %v, want %v and %v", c.step, ok, tr.oldDiffers, c.measured, c.differs)
+			t.Errorf("step %d: measured %v, fell back %v, want %v and %v", c.step, ok,
+				tr.oldDiffers, c.measured, c.differs)
 		}
 		if ratio := m["actor/first_ratio_max"]; c.measured && ratio != 1 {
-			t.Errorf("step %d: the first ratio is %g: it is not taken to the trainer's own", c.step, ratio)
+			t.Errorf("step %d: the first ratio is %g: it is not taken to the trainer's own", c.step,
+				ratio)
 		}
 	}
-	if want := "a forward pass of the trainer gives the old log-probabilities"; strings.Count(said.String(), want) != 1 || !said.have("rollout/logp_diff_max is 0.25") {
+	if want := "a forward pass of the trainer gives the old log-probabilities"; strings.Count(
+		said.String(), want) != 1 || !said.have("rollout/logp_diff_max is 0.25") {
 		t.Errorf("the console does not say once %q:\n%s", want, said.String())
 	}
 
 	cfg := func(name string) config.Config {
-		return settings(config.Train, filepath.Join(fixed.root, "fall-back-"+name), "trainer.total_steps=6", "trainer.save_freq=2")
+		return settings(config.Train, filepath.Join(fixed.root, "fall-back-"+name),
+			"trainer.total_steps=6", "trainer.save_freq=2")
 	}
 	be.skew = 0.25
 	rows := finished(t, be, cfg("whole"), config.Train)
 	for _, r := range rows {
 		if r.Values["rollout/logp_diff_max"] < 0.2 {
-			t.Errorf("step %d: difference %g, want some 0.25 in every step", r.Step, r.Values["rollout/logp_diff_max"])
+			t.Errorf("step %d: difference %g, want some 0.25 in every step", r.Step,
+				r.Values["rollout/logp_diff_max"])
 		}
 	}
 	stopped := opened(t, be, cfg("parts"), config.Train)
-	if err := errors.Join(stopped.Run(&stopAfter{Context: context.Background(), n: 4})); !errors.Is(err, ErrInterrupted) {
+	if err := errors.Join(stopped.Run(&stopAfter{Context: context.Background(), n: 4})); !errors.Is(
+		err, ErrInterrupted) {
 		t.Fatal(err)
 	}
 	stopped.Close()
@@ -365,7 +422,8 @@ func TestDPOKeepsWhatIsFrozen(t *testing.T) {
 	slow(t)
 	be := &passSpy{Backend: ready(t), steps: map[*compute.Param]int{}}
 	cfg := func(t *testing.T) config.Config { // three epochs of ten steps
-		return settings(config.DPO, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=30", "trainer.save_freq=7", "dpo.truncated=include")
+		return settings(config.DPO, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=30",
+			"trainer.save_freq=7", "dpo.truncated=include")
 	}
 	read := func(tr *Trainer) (n int) { // tokens under the reference
 		for _, p := range be.passes {
@@ -389,7 +447,8 @@ func TestDPOKeepsWhatIsFrozen(t *testing.T) {
 	kept, once := play(t, func(*Trainer) {})
 	same(t, kept, want)
 	if 3*once != whole || once == 0 {
-		t.Errorf("%d tokens passed through the reference, without the store %d: want a third", once, whole)
+		t.Errorf("%d tokens passed through the reference, without the store %d: want a third", once,
+			whole)
 	}
 	part, some := play(t, func(tr *Trainer) { tr.frozen.room = 2000 })
 	same(t, part, want)
@@ -398,7 +457,8 @@ func TestDPOKeepsWhatIsFrozen(t *testing.T) {
 	}
 	c := cfg(t)
 	stopped := opened(t, be, c, config.DPO)
-	if err := stopped.Run(&stopAfter{Context: context.Background(), n: 14}); !errors.Is(err, ErrInterrupted) {
+	if err := stopped.Run(&stopAfter{Context: context.Background(), n: 14}); !errors.Is(err,
+		ErrInterrupted) {
 		t.Fatal(err)
 	}
 	stopped.Close()
@@ -413,7 +473,8 @@ func TestDPOKeepsWhatIsFrozen(t *testing.T) {
 		t.Error("what depends on its neighbours is kept: a resumed run would have other bits")
 	}
 	be.neighbours = false
-	if tr := opened(t, be, settings(config.DPO, filepath.Join(t.TempDir(), "short"), "trainer.total_steps=10"), config.DPO); tr.frozen != nil {
+	if tr := opened(t, be, settings(config.DPO, filepath.Join(t.TempDir(), "short"),
+		"trainer.total_steps=10"), config.DPO); tr.frozen != nil {
 		t.Error("one epoch keeps what never comes again")
 	}
 }

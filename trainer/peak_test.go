@@ -20,30 +20,37 @@ import (
 
 // peaks plays a step of a game with each of the settings on a fresh device, and compares
 // its memory at the peak with the plan's: within 5 %.
-func peaks(t *testing.T, open func(precision string) compute.Backend, precision string, sets [][]string) {
+func peaks(t *testing.T, open func(precision string) compute.Backend, precision string,
+	sets [][]string) {
 	t.Helper()
 	slow(t)
 	be := ready(t)
 	shape := modeltest.Shape // large enough that weights count, and packs that are full
-	shape.Vocab, shape.Hidden, shape.FFN, shape.Heads, shape.KVHeads, shape.HeadDim, shape.Layers = fixed.tok.Size(), 256, 1024, 4, 2, 64, 4
+	shape.Vocab, shape.Hidden, shape.FFN, shape.Heads, shape.KVHeads, shape.HeadDim, shape.Layers =
+		fixed.tok.Size(), 256, 1024, 4, 2, 64, 4
 	root := t.TempDir()
 	student := filepath.Join(root, "student")
 	m, err := model.New(be, shape, model.Options{Kind: model.LM, Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(export.WriteFolder(vfs.OS, student, m, fixed.tok, "float32"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, student, m, fixed.tok, "float32"),
+		m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	for i, set := range sets {
 		be := open(precision)
 		_, before := be.Memory()
-		cfg := settings(config.Warmup, filepath.Join(root, fmt.Sprint(i)), append(slices.Clone(set), "model.path="+student, "trainer.warmup_objective=policy",
-			"trainer.total_steps=1", "trainer.precision="+precision, "actor.max_token_len=90", "critic.max_token_len=90", "data.max_prompt_length=40", "data.overlong_prompts=filter")...)
+		cfg := settings(config.Warmup, filepath.Join(root, fmt.Sprint(i)),
+			append(slices.Clone(set), "model.path="+student, "trainer.warmup_objective=policy",
+				"trainer.total_steps=1", "trainer.precision="+precision, "actor.max_token_len=90",
+				"critic.max_token_len=90", "data.max_prompt_length=40",
+				"data.overlong_prompts=filter")...)
 		finished(t, be, cfg, config.Warmup)
 		_, peak := be.Memory()
 		planned, took := plan.Need(be, shape, cfg, config.Warmup, 1)-be.Overhead(), peak-before
-		t.Logf("%s %q: planned %.1f MB, took %.1f MB: %+.1f %%", precision, set, float64(planned)/1e6, float64(took)/1e6, 100*(float64(planned)/float64(took)-1))
+		t.Logf("%s %q: planned %.1f MB, took %.1f MB: %+.1f %%", precision, set,
+			float64(planned)/1e6, float64(took)/1e6, 100*(float64(planned)/float64(took)-1))
 		if planned < took-took/20 || planned > took+took/20 {
 			t.Errorf("%s %q: planned %d bytes, took %d", precision, set, planned, took)
 		}
@@ -61,7 +68,8 @@ var smaller = [][]string{
 	{"actor.optim.moments=8bit", "critic.optim.moments=8bit"},
 	{"critic.optim.moments=8bit", "rollout.max_num_seqs=2"},
 	{"actor.lora.rank=32", "critic.lora.rank=32", "rollout.merged=true"},
-	{"actor.lora.rank=32", "critic.lora.rank=32", "rollout.merged=false", "actor.optim.moments=8bit"},
+	{"actor.lora.rank=32", "critic.lora.rank=32", "rollout.merged=false",
+		"actor.optim.moments=8bit"},
 	{"critic.lora.rank=32"},
 }
 

@@ -18,7 +18,8 @@ func TestPredictedPlan(t *testing.T) {
 	card, _ := cost.Named("h200")
 	predicted := func(stage config.Stage, card cost.Card, set ...string) *plan.Plan {
 		t.Helper()
-		c := settings(stage, filepath.Join(t.TempDir(), "run"), append(set, "trainer.device=cuda")...)
+		c := settings(stage, filepath.Join(t.TempDir(), "run"),
+			append(set, "trainer.device=cuda")...)
 		p, err := plan.Of(cost.New(card), nil, 0, nil, c, stage)
 		if err != nil {
 			t.Fatal(err)
@@ -27,22 +28,26 @@ func TestPredictedPlan(t *testing.T) {
 	}
 	times := func(p *plan.Plan) (names []string, sum float64) {
 		for _, s := range p.StepTime {
-			if names, sum = append(names, s.Name), sum+s.Seconds; !(s.Seconds > 0 && s.Seconds < 60) {
+			if names, sum =
+				append(names, s.Name), sum+s.Seconds; !(s.Seconds > 0 && s.Seconds < 60) {
 				t.Errorf("%s: %s takes %g s", p.Stage, s.Name, s.Seconds)
 			}
 		}
 		return names, sum
 	}
 	for stage, want := range map[config.Stage][]string{
-		config.SFT: {"update_actor"}, config.DPO: {"rollout", "ref_logp", "update_actor"}, config.Warmup: {"rollout", "update_critic", "update_actor"},
-		config.Train: {"rollout", "old_logp", "update_critic", "ref_logp", "update_actor"},
+		config.SFT: {"update_actor"}, config.DPO: {"rollout", "ref_logp", "update_actor"},
+		config.Warmup: {"rollout", "update_critic", "update_actor"},
+		config.Train:  {"rollout", "old_logp", "update_critic", "ref_logp", "update_actor"},
 	} {
 		p := predicted(stage, card)
-		if names, _ := times(p); !slices.Equal(names, want) || !p.Predicted || !strings.Contains(p.String(), "predicted, nothing was measured (H200") {
+		if names, _ := times(p); !slices.Equal(names, want) || !p.Predicted ||
+			!strings.Contains(p.String(), "predicted, nothing was measured (H200") {
 			t.Errorf("%s: %v, want %v\n%s", stage, names, want, p)
 		}
 		if p.MemoryFree != card.Memory || p.HostFree != 0 {
-			t.Errorf("%s: %d bytes free, %d on the host: want the card's, and no other machine's", stage, p.MemoryFree, p.HostFree)
+			t.Errorf("%s: %d bytes free, %d on the host: want the card's, and no other machine's",
+				stage, p.MemoryFree, p.HostFree)
 		}
 	}
 	_, full := times(predicted(config.Train, card))
@@ -50,12 +55,14 @@ func TestPredictedPlan(t *testing.T) {
 		t.Errorf("two epochs take %g s, one %g s", twice, full)
 	}
 	names, lora := times(predicted(config.Train, card, "actor.lora.rank=4", "critic.lora.rank=4"))
-	if _, beside := times(predicted(config.Train, card, "actor.lora.rank=4", "critic.lora.rank=4", "rollout.merged=false")); !(beside > lora) || len(names) != 5 {
+	if _, beside := times(predicted(config.Train, card, "actor.lora.rank=4", "critic.lora.rank=4",
+		"rollout.merged=false")); !(beside > lora) || len(names) != 5 {
 		t.Errorf("LoRA: %v, %g s with a merged copy, %g s without", names, lora, beside)
 	}
 	slow := card
 	slow.Gap *= 4
-	if _, s := times(predicted(config.Train, slow)); !(s > 1.5*full) { // a model this small is nothing but gaps and launches
+	// a model this small is nothing but gaps and launches
+	if _, s := times(predicted(config.Train, slow)); !(s > 1.5*full) {
 		t.Errorf("four times the gap: %g s, was %g s", s, full)
 	}
 	small := card

@@ -18,12 +18,15 @@ func TestQuantRun(t *testing.T) {
 	slow(t)
 	be := ready(t)
 	root := t.TempDir()
-	lora := []string{"actor.lora.rank=4", "critic.lora.rank=4", "trainer.total_steps=3", "trainer.save_freq=1", "actor.use_kl_loss=true"}
+	lora := []string{"actor.lora.rank=4", "critic.lora.rank=4", "trainer.total_steps=3",
+		"trainer.save_freq=1", "actor.use_kl_loss=true"}
 	warm := filepath.Join(root, "warm")
 	quant := append(lora[:len(lora):len(lora)], "actor.lora.base=q8_0")
-	finished(t, be, settings(config.Warmup, warm, append(quant, "trainer.critic_warmup=2")...), config.Warmup)
+	finished(t, be, settings(config.Warmup, warm, append(quant, "trainer.critic_warmup=2")...),
+		config.Warmup)
 	native := filepath.Join(root, "native")
-	finished(t, be, settings(config.Warmup, native, append(lora[:len(lora):len(lora)], "trainer.critic_warmup=2")...), config.Warmup)
+	finished(t, be, settings(config.Warmup, native,
+		append(lora[:len(lora):len(lora)], "trainer.critic_warmup=2")...), config.Warmup)
 	adapters := filepath.Join("global_step_3", "actor", "adapter_model.safetensors")
 	if a, b := tree(t, warm)[adapters], tree(t, native)[adapters]; len(a) == 0 || a == b {
 		t.Error("a base in q8_0 gives the adapters of a native one")
@@ -53,8 +56,10 @@ func TestQuantRun(t *testing.T) {
 	if bits(be, base) == bits(be, wide) {
 		t.Error("the base is not in blocks")
 	}
-	other := settings(config.Train, run, append(more, "actor.lora.base=q4_0", "trainer.total_steps=4")...)
-	if _, err := Open(other, config.Train, Options{FS: vfs.OS, Backend: be}); err == nil || !strings.Contains(err.Error(), "actor.lora.base was q8_0 when the run in") {
+	other := settings(config.Train, run,
+		append(more, "actor.lora.base=q4_0", "trainer.total_steps=4")...)
+	if _, err := Open(other, config.Train, Options{FS: vfs.OS, Backend: be}); err == nil ||
+		!strings.Contains(err.Error(), "actor.lora.base was q8_0 when the run in") {
 		t.Errorf("another base within a run: %v", err)
 	}
 }

@@ -63,7 +63,9 @@ func (t *Trainer) alike(what, text string) error {
 			continue
 		}
 		was, is := differentLine(string(all[0]), string(other))
-		return fmt.Errorf("%w: ranks: %s: rank 0 on %s has %q, rank %d on %s has %q: must be the same", config.ErrConfig, what, hosts[0], was, r, hosts[r], is)
+		return fmt.Errorf(
+			"%w: ranks: %s: rank 0 on %s has %q, rank %d on %s has %q: must be the same",
+			config.ErrConfig, what, hosts[0], was, r, hosts[r], is)
 	}
 	return nil
 }
@@ -82,7 +84,8 @@ func (t *Trainer) sameInputs() error {
 			return err
 		}
 	}
-	return t.alike("tokenizer", t.tok.Digest()) // with the day's date, where the chat template asks for it
+	// with the day's date, where the chat template asks for it
+	return t.alike("tokenizer", t.tok.Digest())
 }
 
 // differentLine is the first line in which two texts differ.
@@ -178,7 +181,8 @@ func (t *Trainer) sameWeights(frozen bool) error {
 		models = append(models, t.heldOut)
 	}
 	for _, m := range models {
-		if base := m.Base(); frozen && base != nil && !slices.Contains(models, base) { // of adapters
+		// of adapters
+		if base := m.Base(); frozen && base != nil && !slices.Contains(models, base) {
 			models = append(models, base)
 		}
 	}

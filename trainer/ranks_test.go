@@ -76,7 +76,8 @@ func team(members []member, c config.Config, stage config.Stage, console io.Writ
 
 // sharded are settings under which every kind of work comes up on several ranks.
 func sharded(more ...string) []string {
-	return slices.Concat([]string{"trainer.total_steps=4", "trainer.shards=4", "actor.max_token_len=128", "critic.max_token_len=128", "data.train_batch_size=6",
+	return slices.Concat([]string{"trainer.total_steps=4", "trainer.shards=4",
+		"actor.max_token_len=128", "critic.max_token_len=128", "data.train_batch_size=6",
 		"rollout.temperature=0.9", "data.val_files=" + fixed.val}, stateful, more)
 }
 
@@ -91,8 +92,11 @@ func TestRanksChangeNoBit(t *testing.T) {
 		{config.SFT, []string{"trainer.keep_best=val/rouge_l"}},
 		{config.Warmup, []string{"trainer.critic_warmup=1", "critic.ppo_mini_batch_size=3"}},
 		{config.Train, nil},
-		{config.Train, []string{"critic.group_ot=0", "actor.old_log_prob=recompute", "critic.truncated=include", "algorithm.filter_groups.enable=false", "trainer.held_out_critic=" + filepath.Join(fixed.warmup, "global_step_3", "critic")}},
-		{config.Train, []string{"algorithm.checker_weight=0.5", "trainer.checker=" + checkerProgram}},
+		{config.Train, []string{"critic.group_ot=0", "actor.old_log_prob=recompute",
+			"critic.truncated=include", "algorithm.filter_groups.enable=false",
+			"trainer.held_out_critic=" + filepath.Join(fixed.warmup, "global_step_3", "critic")}},
+		{config.Train, []string{"algorithm.checker_weight=0.5",
+			"trainer.checker=" + checkerProgram}},
 		{config.DPO, nil},
 	} {
 		t.Run(fmt.Sprint(c.stage, " ", strings.Join(c.extra, " ")), func(t *testing.T) {
@@ -116,12 +120,14 @@ func TestRanksChangeNoBit(t *testing.T) {
 				run := filepath.Join(t.TempDir(), fmt.Sprint(sizes))
 				for i, ranks := range sizes {
 					members := make([]member, ranks)
-					if i == 0 { // stopped after the third step, and resumed by another number of ranks
+					// stopped after the third step, and resumed by another number of ranks
+					if i == 0 {
 						for r := range members {
 							members[r].ctx = &stopAfter{Context: context.Background(), n: 3}
 						}
 					}
-					for r, err := range team(members, settings(c.stage, run, overrides...), c.stage, nil) {
+					for r, err := range team(members, settings(c.stage, run, overrides...), c.stage,
+						nil) {
 						if i == 0 && !errors.Is(err, ErrInterrupted) || i > 0 && err != nil {
 							t.Fatalf("%v ranks, rank %d: %v", sizes, r, err)
 						}
@@ -151,7 +157,9 @@ func TestRanksThatDiffer(t *testing.T) {
 			run := filepath.Join(t.TempDir(), "run")
 			cfg := settings(config.Train, run, sharded(c.set...)...)
 			be := ready(t)
-			want := "configuration: " + strings.ReplaceAll(strings.ReplaceAll(c.want, "%[1]s", hostname(t)), "%s", hostname(t))
+			want := "configuration: " +
+				strings.ReplaceAll(strings.ReplaceAll(c.want, "%[1]s", hostname(t)), "%s",
+					hostname(t))
 			want = strings.ReplaceAll(want, "NAME", be.Name())
 			for r, err := range team([]member{{}, c.other}, cfg, config.Train, nil) {
 				if !errors.Is(err, config.ErrConfig) || err.Error() != want {
@@ -195,10 +203,12 @@ func TestRankThatFails(t *testing.T) {
 		members[1].fs = other
 		var console bytes.Buffer
 		for r, err := range team(members, cfg, config.Train, &console) {
-			if err == nil || !strings.Contains(err.Error(), "trainer: step ") || !strings.Contains(err.Error(), "the device has failed") {
+			if err == nil || !strings.Contains(err.Error(), "trainer: step ") ||
+				!strings.Contains(err.Error(), "the device has failed") {
 				t.Errorf("rank %d failed, rank %d says %v", failing, r, err)
 			}
-			if told := fmt.Sprintf("ranks: rank %d on %s: ", failing, hostname(t)); err != nil && strings.Contains(err.Error(), told) != (r != failing) {
+			if told := fmt.Sprintf("ranks: rank %d on %s: ", failing, hostname(t)); err != nil &&
+				strings.Contains(err.Error(), told) != (r != failing) {
 				t.Errorf("rank %d failed, rank %d says %v", failing, r, err)
 			}
 		}
@@ -206,7 +216,9 @@ func TestRankThatFails(t *testing.T) {
 			t.Errorf("the first step is told %d times:\n%s", n, console.String())
 		}
 		for i := range other.Ops() {
-			if op, _, _ := strings.Cut(other.Op(i), " "); !slices.Contains([]string{"open", "read", "readfile", "readdir", "stat", "close", "free"}, op) {
+			if op, _, _ := strings.Cut(other.Op(i),
+				" "); !slices.Contains(
+				[]string{"open", "read", "readfile", "readdir", "stat", "close", "free"}, op) {
 				t.Errorf("rank 1 writes: %s", other.Op(i))
 			}
 		}
@@ -243,7 +255,8 @@ func TestRanksOnAFullDisk(t *testing.T) {
 	ready(t)
 	run := filepath.Join(t.TempDir(), "run")
 	members := []member{{fs: vfstest.NewBudget(vfs.OS, 400<<10)}, {}}
-	errs := team(members, settings(config.Train, run, sharded("trainer.save_freq=1")...), config.Train, nil)
+	errs := team(members, settings(config.Train, run, sharded("trainer.save_freq=1")...),
+		config.Train, nil)
 	if !errors.Is(errs[0], checkpoint.ErrSpace) {
 		t.Errorf("rank 0 says %v", errs[0])
 	}
@@ -263,8 +276,10 @@ func TestRankWithOtherWeights(t *testing.T) {
 		tr.be.Upload(p.W.Slice(0, 1), []float32{math.Nextafter32(x[0], 1)})
 		tr.be.Refresh(p)
 	}}
-	for r, err := range team([]member{{}, flip}, settings(config.SFT, run, "trainer.total_steps=2", "trainer.shards=2"), config.SFT, nil) {
-		if err == nil || !strings.Contains(err.Error(), "ranks: the weights of rank 1 on ") || !strings.Contains(err.Error(), "nothing was saved") {
+	for r, err := range team([]member{{}, flip},
+		settings(config.SFT, run, "trainer.total_steps=2", "trainer.shards=2"), config.SFT, nil) {
+		if err == nil || !strings.Contains(err.Error(), "ranks: the weights of rank 1 on ") ||
+			!strings.Contains(err.Error(), "nothing was saved") {
 			t.Errorf("rank %d says %v", r, err)
 		}
 	}
@@ -282,7 +297,8 @@ func TestRankWithOtherFrozenWeights(t *testing.T) {
 		pick func(tr *Trainer) *model.Model
 	}{
 		"reference": {nil, func(tr *Trainer) *model.Model { return tr.reference.Model() }},
-		"base":      {[]string{"actor.lora.rank=2"}, func(tr *Trainer) *model.Model { return tr.actor.Model().Base() }},
+		"base": {[]string{"actor.lora.rank=2"},
+			func(tr *Trainer) *model.Model { return tr.actor.Model().Base() }},
 	} {
 		compared := func(flip bool) member {
 			return member{opened: func(tr *Trainer) {
@@ -291,13 +307,15 @@ func TestRankWithOtherFrozenWeights(t *testing.T) {
 					tr.be.Download(x, p.W.Slice(0, 1))
 					tr.be.Upload(p.W.Slice(0, 1), []float32{math.Nextafter32(x[0], 1)})
 				}
-				if err := tr.sameWeights(true); err == nil || !strings.Contains(err.Error(), "ranks: the weights of rank 1 on ") {
+				if err := tr.sameWeights(true); err == nil ||
+					!strings.Contains(err.Error(), "ranks: the weights of rank 1 on ") {
 					t.Errorf("%s: %v", name, err)
 				}
 			}}
 		}
 		overrides := append(c.set, "trainer.shards=2", "trainer.total_steps=1")
-		team([]member{compared(false), compared(true)}, settings(config.DPO, filepath.Join(t.TempDir(), "run"), overrides...), config.DPO, nil)
+		team([]member{compared(false), compared(true)},
+			settings(config.DPO, filepath.Join(t.TempDir(), "run"), overrides...), config.DPO, nil)
 	}
 }
 
@@ -386,7 +404,8 @@ func TestRanksWithOtherFiles(t *testing.T) {
 		want       string
 	}{
 		{"validation data", "val.jsonl", `"content":"`, `"content":"Well, `, "ranks: validation data: rank 0 on "},
-		{"tokenizer", filepath.Join("student", "tokenizer_config.json"), "assistant", "helper", "ranks: tokenizer: rank 0 on "},
+		{"tokenizer", filepath.Join("student", "tokenizer_config.json"), "assistant", "helper",
+			"ranks: tokenizer: rank 0 on "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -408,11 +427,14 @@ func TestRanksWithOtherFiles(t *testing.T) {
 				if err != nil || !bytes.Contains(raw, []byte(c.from)) {
 					t.Errorf("%s: no %q to replace in %.300s: %v", path, c.from, raw, err)
 				}
-				if err := os.WriteFile(path, bytes.ReplaceAll(raw, []byte(c.from), []byte(c.to)), 0o644); err != nil {
+				if err := os.WriteFile(path, bytes.ReplaceAll(raw, []byte(c.from), []byte(c.to)),
+					0o644); err != nil {
 					t.Error(err)
 				}
 			}}
-			cfg := settings(config.SFT, run, "model.path="+student, "data.val_files="+filepath.Join(dir, "val.jsonl"), "trainer.shards=2", "trainer.total_steps=2")
+			cfg := settings(config.SFT, run, "model.path="+student,
+				"data.val_files="+filepath.Join(dir, "val.jsonl"), "trainer.shards=2",
+				"trainer.total_steps=2")
 			for r, err := range team([]member{{}, {fs: swap}}, cfg, config.SFT, nil) {
 				if !errors.Is(err, config.ErrConfig) || !strings.Contains(err.Error(), c.want) {
 					t.Errorf("rank %d says %v", r, err)
@@ -429,8 +451,11 @@ func TestRanksThatDrawOtherRows(t *testing.T) {
 	for _, stage := range []config.Stage{config.SFT, config.Train, config.DPO} {
 		run := filepath.Join(t.TempDir(), "run")
 		other := member{opened: func(tr *Trainer) { tr.order.Next(1) }}
-		for r, err := range team([]member{{}, other}, settings(stage, run, "trainer.shards=2", "trainer.total_steps=2"), stage, nil) {
-			if !errors.Is(err, config.ErrConfig) || !strings.Contains(err.Error(), "trainer: step 1: configuration: ranks: rows of a step: rank 0 on ") {
+		for r, err := range team([]member{{}, other},
+			settings(stage, run, "trainer.shards=2", "trainer.total_steps=2"), stage, nil) {
+			if !errors.Is(err, config.ErrConfig) ||
+				!strings.Contains(err.Error(),
+					"trainer: step 1: configuration: ranks: rows of a step: rank 0 on ") {
 				t.Errorf("%s: rank %d says %v", stage, r, err)
 			}
 		}
@@ -450,7 +475,8 @@ func TestUnequalShards(t *testing.T) {
 		if i%3 == 0 {
 			answer = "It is q c y h g x o."
 		}
-		fmt.Fprintf(&text, "{\"content\":\"How does q c%s end?\",\"teacher_response\":%q}\n", strings.Repeat(" y h", i%2*5), answer)
+		fmt.Fprintf(&text, "{\"content\":\"How does q c%s end?\",\"teacher_response\":%q}\n",
+			strings.Repeat(" y h", i%2*5), answer)
 	}
 	if err := os.WriteFile(rows, []byte(text.String()), 0o644); err != nil {
 		t.Fatal(err)
@@ -461,15 +487,22 @@ func TestUnequalShards(t *testing.T) {
 		metrics []string
 	}{
 		{config.SFT, nil, []string{"actor/sft_loss", "actor/grad_norm", "actor/entropy"}},
-		{config.Warmup, []string{"trainer.critic_warmup=0", "critic.group_ot=0.3"}, []string{"critic/d_loss", "critic/grad_norm", "actor/sft_loss", "actor/grad_norm"}},
-		{config.Train, []string{"actor.loss_agg_mode=token-mean"}, []string{"critic/d_loss", "critic/grad_norm", "actor/pg_loss", "actor/grad_norm", "actor/entropy"}},
-		{config.Train, []string{"actor.loss_agg_mode=seq-mean-token-mean", "actor.kl_loss_coef=0.1"}, []string{"actor/pg_loss", "actor/grad_norm"}},
+		{config.Warmup, []string{"trainer.critic_warmup=0", "critic.group_ot=0.3"},
+			[]string{"critic/d_loss", "critic/grad_norm", "actor/sft_loss", "actor/grad_norm"}},
+		{config.Train, []string{"actor.loss_agg_mode=token-mean"},
+			[]string{"critic/d_loss", "critic/grad_norm", "actor/pg_loss", "actor/grad_norm",
+				"actor/entropy"}},
+		{config.Train, []string{"actor.loss_agg_mode=seq-mean-token-mean",
+			"actor.kl_loss_coef=0.1"}, []string{"actor/pg_loss", "actor/grad_norm"}},
 		{config.DPO, []string{"dpo.truncated=include"}, []string{"dpo/loss", "actor/grad_norm"}},
 	} {
 		t.Run(fmt.Sprint(c.stage, " ", strings.Join(c.extra, " ")), func(t *testing.T) {
 			set := func(shards, batch int) []string {
-				return slices.Concat([]string{"data.train_files=" + rows, "trainer.total_steps=2", fmt.Sprint("trainer.shards=", shards), fmt.Sprint("data.train_batch_size=", batch),
-					"actor.max_token_len=128", "critic.max_token_len=128", "critic.truncated=include"}, c.extra)
+				return slices.Concat([]string{"data.train_files=" + rows, "trainer.total_steps=2",
+					fmt.Sprint("trainer.shards=", shards),
+					fmt.Sprint("data.train_batch_size=", batch),
+					"actor.max_token_len=128", "critic.max_token_len=128",
+					"critic.truncated=include"}, c.extra)
 			}
 			whole, sharded := filepath.Join(t.TempDir(), "1"), filepath.Join(t.TempDir(), "8")
 			finished(t, be, settings(c.stage, whole, set(1, 3)...), c.stage)
@@ -478,7 +511,8 @@ func TestUnequalShards(t *testing.T) {
 			for _, name := range c.metrics {
 				a, okA := one[name]
 				b, okB := eight[name]
-				if !okA || !okB || math.Abs(a-b) > 1e-4*math.Abs(a) || a == 0 && name != "actor/pg_loss" {
+				if !okA || !okB || math.Abs(a-b) > 1e-4*math.Abs(a) || a == 0 &&
+					name != "actor/pg_loss" {
 					t.Errorf("%s: %g in one shard (%v), %g in eight (%v)", name, a, okA, b, okB)
 				}
 			}

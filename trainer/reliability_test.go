@@ -34,8 +34,10 @@ import (
 // The tests of this file show the promises of doc/reliability.md that are about a
 // whole run. Each prints its row and its figure. scripts/soak.sh raises the sizes.
 var (
-	faultEvery = flag.Int("faultevery", 36/hostile.Share(4), "TestRunReportsFaults fails each n-th operation of a run, and all of the first")
-	budgets    = flag.Int("budgets", hostile.Share(32), "disks between empty and large enough that TestRunOnAFullDisk runs on")
+	faultEvery = flag.Int("faultevery", 36/hostile.Share(4),
+		"TestRunReportsFaults fails each n-th operation of a run, and all of the first")
+	budgets = flag.Int("budgets", hostile.Share(32),
+		"disks between empty and large enough that TestRunOnAFullDisk runs on")
 )
 
 // saboteur is a backend that plants values: into a gradient when the optimizer
@@ -69,14 +71,16 @@ func (s *saboteur) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32)
 	}
 }
 
-func (s *saboteur) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Param, rows, targets []int32, invTemp float64) {
+func (s *saboteur) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Param, rows,
+	targets []int32, invTemp float64) {
 	s.Backend.LogProb(out, hND, w, rows, targets, invTemp)
 	if s.logp != 0 {
 		s.Upload(out.LogpR.Slice(0, 1), []float32{s.logp})
 	}
 }
 
-func (s *saboteur) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param, o compute.Sampling, u []float64) {
+func (s *saboteur) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param,
+	o compute.Sampling, u []float64) {
 	s.Backend.Sample(ids, logp, hRD, w, o, u)
 	if s.sampled != 0 {
 		logp[0] = s.sampled
@@ -102,28 +106,43 @@ func TestNotFiniteNeverReachesTheWeights(t *testing.T) {
 		extra []string
 	}{
 		{"gradient NaN", config.Train, func(s *saboteur) { s.gradient = nan }, "actor critic", nil},
-		{"gradient -Inf", config.Train, func(s *saboteur) { s.gradient = -inf }, "actor critic", nil},
+		{"gradient -Inf", config.Train, func(s *saboteur) { s.gradient = -inf }, "actor critic",
+			nil},
 		{"gradient of SFT", config.SFT, func(s *saboteur) { s.gradient = nan }, "actor", nil},
-		{"reward NaN", config.Train, func(s *saboteur) { s.score = func(int) float32 { return nan } }, "actor critic", nil},
-		{"reward Inf", config.Train, func(s *saboteur) { s.score = func(i int) float32 { return inf } }, "actor critic", nil},
-		{"reward NaN, KL in it", config.Train, func(s *saboteur) { s.score = func(int) float32 { return nan } }, "actor critic",
+		{"reward NaN", config.Train,
+			func(s *saboteur) { s.score = func(int) float32 { return nan } }, "actor critic", nil},
+		{"reward Inf", config.Train,
+			func(s *saboteur) { s.score = func(i int) float32 { return inf } }, "actor critic",
+			nil},
+		{"reward NaN, KL in it", config.Train,
+			func(s *saboteur) { s.score = func(int) float32 { return nan } }, "actor critic",
 			[]string{"algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"}},
 		{"log-probability NaN", config.Train, func(s *saboteur) { s.logp = nan }, "actor", nil},
-		{"log-probability NaN, KL in the reward", config.Train, func(s *saboteur) { s.logp = nan }, "actor",
+		{"log-probability NaN, KL in the reward", config.Train, func(s *saboteur) { s.logp = nan },
+			"actor",
 			[]string{"algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"}},
 		{"log-probability Inf", config.Train, func(s *saboteur) { s.logp = inf }, "actor", nil},
 		{"log-probability of SFT", config.SFT, func(s *saboteur) { s.logp = nan }, "actor", nil},
 		{"gradient of DPO", config.DPO, func(s *saboteur) { s.gradient = nan }, "actor", nil},
 		{"log-probability of DPO", config.DPO, func(s *saboteur) { s.logp = nan }, "actor", nil},
-		{"log-probability of DPO, in several packs", config.DPO, func(s *saboteur) { s.logp = -inf }, "actor", []string{"actor.max_token_len=64"}},
-		{"loss", config.Train, func(s *saboteur) { s.score = func(i int) float32 { return 3e38 * float32(2*(i%2)-1) } }, "actor critic", // a teacher comes first
+		{"log-probability of DPO, in several packs", config.DPO,
+			func(s *saboteur) { s.logp = -inf }, "actor", []string{"actor.max_token_len=64"}},
+		// a teacher comes first
+		{"loss", config.Train,
+			func(s *saboteur) {
+				s.score = func(i int) float32 { return 3e38 * float32(2*(i%2)-1) }
+			},
+			"actor critic",
 			[]string{"algorithm.norm_adv_by_std_in_grpo=false", "algorithm.adv_clip=0"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			be := &saboteur{Backend: ready(t)}
 			run := filepath.Join(t.TempDir(), "run")
-			tr := opened(t, be, settings(c.stage, run, append(c.extra, "trainer.total_steps=40", "actor.ppo_mini_batch_size=4", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=1")...), c.stage)
-			if err := tr.Run(&stopAfter{Context: context.Background(), n: 2}); !errors.Is(err, ErrInterrupted) {
+			tr := opened(t, be, settings(c.stage, run,
+				append(c.extra, "trainer.total_steps=40", "actor.ppo_mini_batch_size=4",
+					"trainer.save_freq=1", "trainer.max_ckpt_to_keep=1")...), c.stage)
+			if err := tr.Run(&stopAfter{Context: context.Background(), n: 2}); !errors.Is(err,
+				ErrInterrupted) {
 				t.Fatal(err)
 			}
 			kl := tr.kl
@@ -134,7 +153,9 @@ func TestNotFiniteNeverReachesTheWeights(t *testing.T) {
 			steps := tr.actor.Optimizer().Steps()
 			c.plant(be)
 			err := tr.Run(context.Background())
-			if !errors.Is(err, ErrNumerical) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "10 optimizer steps in a row") || !strings.Contains(err.Error(), "global_step_2") {
+			if !errors.Is(err, ErrNumerical) || strings.Contains(err.Error(), "\n") ||
+				!strings.Contains(err.Error(), "10 optimizer steps in a row") ||
+				!strings.Contains(err.Error(), "global_step_2") {
 				t.Fatalf("ends with %v", err)
 			}
 			for _, side := range strings.Fields(c.sides) {
@@ -167,8 +188,10 @@ func TestNotFiniteNeverReachesTheWeights(t *testing.T) {
 	// The sampler sees nothing finite: there is nothing to learn from, the run stops at once.
 	be := &saboteur{Backend: ready(t)}
 	run := filepath.Join(t.TempDir(), "run")
-	tr := opened(t, be, settings(config.Train, run, "trainer.total_steps=9", "trainer.save_freq=1"), config.Train)
-	if err := tr.Run(&stopAfter{Context: context.Background(), n: 1}); !errors.Is(err, ErrInterrupted) {
+	tr := opened(t, be, settings(config.Train, run, "trainer.total_steps=9", "trainer.save_freq=1"),
+		config.Train)
+	if err := tr.Run(&stopAfter{Context: context.Background(), n: 1}); !errors.Is(err,
+		ErrInterrupted) {
 		t.Fatal(err)
 	}
 	before := weights(t, tr, "actor")
@@ -177,7 +200,8 @@ func TestNotFiniteNeverReachesTheWeights(t *testing.T) {
 		t.Errorf("a sampler that is not finite: %v", err)
 	}
 	same(t, weights(t, tr, "actor"), before)
-	if last, _, err := saved.Find(vfs.OS, run); err != nil || filepath.Base(last) != "global_step_1" {
+	if last, _, err := saved.Find(vfs.OS, run); err != nil ||
+		filepath.Base(last) != "global_step_1" {
 		t.Errorf("newest checkpoint %s, %v", last, err)
 	}
 	t.Logf("row 9: NaN and Inf: %d places planted, %d updates skipped and counted, 0 bits of weights, moments and step counts changed, each stop after 10 with dump and last good checkpoint", cases+1, skips)
@@ -191,8 +215,10 @@ func TestSickWeightsAreNotSaved(t *testing.T) {
 		for _, part := range []string{"weights", "first moment", "second moment"} {
 			be := ready(t)
 			run := filepath.Join(t.TempDir(), "run")
-			tr := opened(t, be, settings(config.Warmup, run, "trainer.total_steps=4", "trainer.save_freq=1", "trainer.critic_warmup=1"), config.Warmup)
-			if err := tr.Run(&stopAfter{Context: context.Background(), n: 1}); !errors.Is(err, ErrInterrupted) {
+			tr := opened(t, be, settings(config.Warmup, run, "trainer.total_steps=4",
+				"trainer.save_freq=1", "trainer.critic_warmup=1"), config.Warmup)
+			if err := tr.Run(&stopAfter{Context: context.Background(), n: 1}); !errors.Is(err,
+				ErrInterrupted) {
 				t.Fatal(err)
 			}
 			m := tr.actor.Model()
@@ -200,14 +226,18 @@ func TestSickWeightsAreNotSaved(t *testing.T) {
 				m = tr.critic.Model()
 			}
 			p := m.Params()[len(m.Params())/2]
-			x := map[string]compute.Tensor{"weights": p.W, "first moment": p.M, "second moment": p.V}[part]
+			x := map[string]compute.Tensor{"weights": p.W, "first moment": p.M,
+				"second moment": p.V}[part]
 			be.Upload(x.Slice(3, 4), []float32{float32(math.Inf(-1))})
 			tr.step++
 			err := tr.save(nil, true)
-			if !errors.Is(err, model.ErrNotFinite) || !strings.Contains(err.Error(), p.Name) || !strings.Contains(err.Error(), "element 3: -Inf") || strings.Contains(err.Error(), "\n") {
+			if !errors.Is(err, model.ErrNotFinite) || !strings.Contains(err.Error(), p.Name) ||
+				!strings.Contains(err.Error(), "element 3: -Inf") ||
+				strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s of the %s: saved with %v", part, side, err)
 			}
-			if dir, notes, err := saved.Find(vfs.OS, run); err != nil || filepath.Base(dir) != "global_step_1" || len(notes) > 0 {
+			if dir, notes, err := saved.Find(vfs.OS, run); err != nil ||
+				filepath.Base(dir) != "global_step_1" || len(notes) > 0 {
 				t.Errorf("newest checkpoint %s, %v, %v", dir, notes, err)
 			}
 			if endOf(fmt.Errorf("%w: %w", ErrNumerical, err)) != "numbers broke down" {
@@ -229,12 +259,14 @@ func TestRowsOncePerEpochAcrossStops(t *testing.T) {
 	for _, batch := range []int{4, 7, 64} {
 		total := (3*40 + batch - 1) / batch
 		r := rand.New(rand.NewPCG(5, uint64(batch)))
-		stop := map[int]bool{1: true, total - 1: true, 40 / batch: true, 80 / batch: true, 40/batch + 1: true}
+		stop := map[int]bool{1: true, total - 1: true, 40 / batch: true, 80 / batch: true,
+			40/batch + 1: true}
 		for range 20 {
 			stop[1+r.IntN(total)] = true
 		}
 		run := filepath.Join(t.TempDir(), fmt.Sprint(batch))
-		cfg := settings(config.SFT, run, fmt.Sprintf("data.train_batch_size=%d", batch), "trainer.total_epochs=3", "trainer.save_freq=0", "trainer.max_ckpt_to_keep=1")
+		cfg := settings(config.SFT, run, fmt.Sprintf("data.train_batch_size=%d", batch),
+			"trainer.total_epochs=3", "trainer.save_freq=0", "trainer.max_ckpt_to_keep=1")
 		var rows []int
 		for done := false; !done; {
 			tr, err := Open(cfg, config.SFT, Options{FS: vfs.OS, Backend: be})
@@ -265,7 +297,8 @@ func TestRowsOncePerEpochAcrossStops(t *testing.T) {
 			part := slices.Clone(rows[40*epoch:][:40])
 			slices.Sort(part)
 			if len(slices.Compact(part)) != 40 {
-				t.Errorf("batch %d: epoch %d: %d different rows of 40", batch, epoch, len(slices.Compact(part)))
+				t.Errorf("batch %d: epoch %d: %d different rows of 40", batch, epoch,
+					len(slices.Compact(part)))
 			}
 		}
 	}
@@ -278,7 +311,9 @@ func TestRowsOncePerEpochAcrossStops(t *testing.T) {
 func TestStopWhileSampling(t *testing.T) {
 	slow(t)
 	plain := ready(t)
-	overrides := append(slices.Clone(stateful), "trainer.total_steps=4", "trainer.keep_best=", "trainer.test_freq=0") // a validation is not left
+	// a validation is not left
+	overrides := append(slices.Clone(stateful), "trainer.total_steps=4", "trainer.keep_best=",
+		"trainer.test_freq=0")
 	whole := filepath.Join(t.TempDir(), "whole")
 	counter := &saboteur{Backend: plain}
 	if err := play(counter, settings(config.Train, whole, overrides...), config.Train); err != nil {
@@ -307,7 +342,8 @@ func TestStopWhileSampling(t *testing.T) {
 			t.Errorf("stopped at sample %d of %d: %d were drawn", at, counter.samples, be.samples)
 		}
 		if tr.step > 0 {
-			if err := checkpoint.Verify(vfs.OS, filepath.Join(run, fmt.Sprintf("global_step_%d", tr.step))); err != nil {
+			if err := checkpoint.Verify(vfs.OS,
+				filepath.Join(run, fmt.Sprintf("global_step_%d", tr.step))); err != nil {
 				t.Error(err)
 			}
 		}
@@ -330,7 +366,8 @@ func TestLastWordOfAPanic(t *testing.T) {
 		}
 	}
 	run := filepath.Join(t.TempDir(), "run")
-	tr, err := Open(settings(config.Train, run, "trainer.total_steps=2"), config.Train, Options{FS: vfs.OS, Backend: be})
+	tr, err := Open(settings(config.Train, run, "trainer.total_steps=2"), config.Train,
+		Options{FS: vfs.OS, Backend: be})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -345,7 +382,8 @@ func TestLastWordOfAPanic(t *testing.T) {
 		t.Errorf("the run came back with %v", err)
 	}()
 	word, err := report.ReadLastWord(vfs.OS, run)
-	if want := fmt.Sprintf("step %d: panic: planted", tr.step+1); err != nil || word.End != report.Failed || word.Text != want {
+	if want := fmt.Sprintf("step %d: panic: planted", tr.step+1); err != nil ||
+		word.End != report.Failed || word.Text != want {
 		t.Errorf("last word %+v, %v; want %q", word, err, want)
 	}
 }
@@ -371,7 +409,8 @@ func TestRunReportsFaults(t *testing.T) {
 			t.Fatal(err)
 		}
 		e = vfstest.NewError(vfs.OS, at, forever)
-		cfg := settings(config.SFT, run, "trainer.total_steps=3", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=1", "data.train_batch_size=1")
+		cfg := settings(config.SFT, run, "trainer.total_steps=3", "trainer.save_freq=1",
+			"trainer.max_ckpt_to_keep=1", "data.train_batch_size=1")
 		if tr, err = Open(cfg, config.SFT, Options{FS: e, Backend: be}); err == nil {
 			err = errors.Join(tr.Run(context.Background()), tr.Close())
 		}
@@ -412,8 +451,10 @@ func TestRunReportsFaults(t *testing.T) {
 				continue
 			}
 			injected++
-			if op := e.Op(at); err == nil && op == "read "+filepath.Join(run, "metrics.jsonl") { // to look for signs: the run goes on
-				if raw, _ := os.ReadFile(filepath.Join(run, "log.jsonl")); !strings.Contains(string(raw), "since the metrics cannot be read: report: ") {
+			// to look for signs: the run goes on
+			if op := e.Op(at); err == nil && op == "read "+filepath.Join(run, "metrics.jsonl") {
+				if raw, _ := os.ReadFile(filepath.Join(run, "log.jsonl")); !strings.Contains(
+					string(raw), "since the metrics cannot be read: report: ") {
 					t.Errorf("operation %d (%s): no warning:\n%s", at, op, raw)
 				}
 				reported++
@@ -429,7 +470,8 @@ func TestRunReportsFaults(t *testing.T) {
 			}
 			step, _, warnings, err := checkpoint.Latest(vfs.OS, run)
 			if err != nil || step < int(tr.saved.Load()) || len(warnings) > 0 {
-				t.Errorf("operation %d (%s): step %d was acknowledged, %d is there: %v %v", at, e.Op(at), tr.saved.Load(), step, warnings, err)
+				t.Errorf("operation %d (%s): step %d was acknowledged, %d is there: %v %v", at,
+					e.Op(at), tr.saved.Load(), step, warnings, err)
 			}
 		}
 	}
@@ -444,7 +486,8 @@ func TestRunOnAFullDisk(t *testing.T) {
 	be := ready(t)
 	dir := t.TempDir()
 	run := filepath.Join(dir, "run")
-	cfg := settings(config.SFT, run, "trainer.total_steps=3", "trainer.save_freq=1", "data.train_batch_size=1")
+	cfg := settings(config.SFT, run, "trainer.total_steps=3", "trainer.save_freq=1",
+		"data.train_batch_size=1")
 	attempt := func(fsys vfs.FS) (tr *Trainer, err error) {
 		if err := os.RemoveAll(run); err != nil {
 			t.Fatal(err)
@@ -472,15 +515,18 @@ func TestRunOnAFullDisk(t *testing.T) {
 			continue
 		}
 		refused++
-		if !errors.Is(err, checkpoint.ErrSpace) || strings.Contains(err.Error(), "\n") || !said.MatchString(err.Error()) {
+		if !errors.Is(err, checkpoint.ErrSpace) || strings.Contains(err.Error(), "\n") ||
+			!said.MatchString(err.Error()) {
 			t.Errorf("with %d of %d bytes: %v", room, need, err)
 		}
 		if tr == nil || tr.saved.Load() == 0 {
 			continue
 		}
 		begun++
-		if step, _, warnings, err := checkpoint.Latest(vfs.OS, run); err != nil || step < int(tr.saved.Load()) || len(warnings) > 0 {
-			t.Errorf("step %d was acknowledged, %d is there: %v %v", tr.saved.Load(), step, warnings, err)
+		if step, _, warnings, err := checkpoint.Latest(vfs.OS, run); err != nil ||
+			step < int(tr.saved.Load()) || len(warnings) > 0 {
+			t.Errorf("step %d was acknowledged, %d is there: %v %v", tr.saved.Load(), step,
+				warnings, err)
 		}
 	}
 	if begun == 0 {
@@ -498,10 +544,13 @@ func TestRunOnAFullDisk(t *testing.T) {
 	}
 	defer tr.Close()
 	tight.left = tr.checkpointBytes() - 1
-	if err := tr.Run(context.Background()); !errors.Is(err, checkpoint.ErrSpace) || !strings.Contains(err.Error(), fmt.Sprintf("%d bytes needed, %d free", tr.checkpointBytes(), tight.left)) {
+	if err := tr.Run(context.Background()); !errors.Is(err, checkpoint.ErrSpace) ||
+		!strings.Contains(err.Error(),
+			fmt.Sprintf("%d bytes needed, %d free", tr.checkpointBytes(), tight.left)) {
 		t.Errorf("with a byte too few: %v", err)
 	}
-	if i := slices.IndexFunc(ops(counted), func(op string) bool { return strings.Contains(op, ".commit-") }); i >= 0 {
+	if i := slices.IndexFunc(ops(counted),
+		func(op string) bool { return strings.Contains(op, ".commit-") }); i >= 0 {
 		t.Errorf("the save was begun: %s", counted.Op(i))
 	}
 	t.Logf("row 4: full disk in a run: %d disks from empty to full of %d bytes, refused each time with path, bytes needed and free, %d of them after a checkpoint, which loads", refused, need, begun)
@@ -532,11 +581,13 @@ func TestExportIsWholeOrAbsent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(export.WriteFolder(vfs.OS, base, m, fixed.tok, "bfloat16"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, base, m, fixed.tok, "bfloat16"),
+		m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	run := filepath.Join(dir, "run")
-	finished(t, be, settings(config.SFT, run, "model.path="+base, "trainer.total_steps=1"), config.SFT)
+	finished(t, be, settings(config.SFT, run, "model.path="+base, "trainer.total_steps=1"),
+		config.SFT)
 	ckpt := filepath.Join(run, "global_step_1")
 	killed, absent := 0, 0
 	for _, dtype := range []string{"base", "float32"} {
@@ -546,7 +597,8 @@ func TestExportIsWholeOrAbsent(t *testing.T) {
 		}
 		want := tree(t, dst)
 		if dtype == "base" {
-			if got, wanted := tensors(t, dst), tensors(t, base); len(wanted) < 20 || !slices.Equal(got, wanted) {
+			if got, wanted := tensors(t, dst), tensors(t, base); len(wanted) < 20 ||
+				!slices.Equal(got, wanted) {
 				t.Errorf("exported %v, the base model has %v", got, wanted)
 			}
 		}
@@ -608,7 +660,8 @@ func TestRunOutOfMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer be.Close()
-		err = play(be, settings(config.Train, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.train_batch_size=1"), config.Train)
+		err = play(be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+			"trainer.total_steps=1", "data.train_batch_size=1"), config.Train)
 		_, peak := be.Memory()
 		return peak, err
 	}
@@ -625,7 +678,8 @@ func TestRunOutOfMemory(t *testing.T) {
 			continue // scratch memory is counted and not refused
 		}
 		failed++
-		if !errors.Is(err, compute.ErrMemory) || !said.MatchString(err.Error()) || strings.Contains(err.Error(), "\n") {
+		if !errors.Is(err, compute.ErrMemory) || !said.MatchString(err.Error()) ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("with %d of %d bytes: %v", peak*i/sizes, peak, err)
 		}
 		names[strings.SplitN(err.Error(), `"`, 3)[1]] = true

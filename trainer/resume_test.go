@@ -54,9 +54,12 @@ func part(t *testing.T, c config.Config, stage config.Stage, n int, kill bool) (
 
 // Everything that has state: replay, adaptive KL in the reward, schedules,
 // several epochs over the rollouts, dynamic sampling, the best checkpoint.
-var stateful = []string{"critic.replay.size=24", "critic.replay.share=0.5", "critic.group_ot=0.01", "algorithm.adv_power=1.5", "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive",
-	"algorithm.kl_ctrl.horizon=20", "actor.optim.lr_scheduler=cosine", "critic.optim.lr_scheduler=linear", "critic.optim.lr_warmup_steps=3",
-	"actor.ppo_epochs=2", "critic.ppo_epochs=2", "algorithm.filter_groups.enable=true", "trainer.save_freq=3", "trainer.test_freq=1",
+var stateful = []string{"critic.replay.size=24", "critic.replay.share=0.5", "critic.group_ot=0.01",
+	"algorithm.adv_power=1.5", "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive",
+	"algorithm.kl_ctrl.horizon=20", "actor.optim.lr_scheduler=cosine",
+	"critic.optim.lr_scheduler=linear", "critic.optim.lr_warmup_steps=3",
+	"actor.ppo_epochs=2", "critic.ppo_epochs=2", "algorithm.filter_groups.enable=true",
+	"trainer.save_freq=3", "trainer.test_freq=1",
 	"trainer.keep_best=val/teacher_nll", "trainer.max_ckpt_to_keep=1"}
 
 // A run that was stopped, or killed, and gone on with equals one that was not,
@@ -71,7 +74,8 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 		{config.SFT, nil},
 		{config.Warmup, []string{"trainer.critic_warmup=2"}},
 		{config.Warmup, []string{"trainer.critic_warmup=1", "trainer.warmup_objective=policy"}},
-		{config.Warmup, []string{"trainer.critic_warmup=1", "trainer.critic_warmup_until=0.6", "trainer.critic_warmup_max=6", "trainer.total_steps=4"}},
+		{config.Warmup, []string{"trainer.critic_warmup=1", "trainer.critic_warmup_until=0.6",
+			"trainer.critic_warmup_max=6", "trainer.total_steps=4"}},
 		{config.Train, nil},
 		{config.DPO, nil},
 	} {
@@ -80,7 +84,9 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 			name += " " + c.extra[1]
 		}
 		t.Run(name, func(t *testing.T) {
-			overrides := append(append([]string{"trainer.total_steps=7", "data.val_files=" + fixed.val}, stateful...), c.extra...)
+			overrides := append(append(
+				[]string{"trainer.total_steps=7", "data.val_files=" + fixed.val}, stateful...),
+				c.extra...)
 			whole := filepath.Join(t.TempDir(), "whole")
 			total := len(finished(t, be, settings(c.stage, whole, overrides...), c.stage))
 			if total < 6 {

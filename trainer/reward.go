@@ -12,8 +12,10 @@ import (
 
 // shape turns the discriminator's scores into rewards: clip, length term,
 // overlong penalty; answers cut at the limit take their group's smallest reward.
-func shape(c config.AlgorithmConfig, scoreS []float32, lenS []int, truncated []bool, group []int, limit int) ([]float64, error) {
-	rewardS, err := algos.ScoreReg{ClipAbs: c.ScoreClip, LengthBeta: c.LengthCoef}.Apply(float64s(scoreS), lenS)
+func shape(c config.AlgorithmConfig, scoreS []float32, lenS []int, truncated []bool, group []int,
+	limit int) ([]float64, error) {
+	rewardS, err := algos.ScoreReg{ClipAbs: c.ScoreClip,
+		LengthBeta: c.LengthCoef}.Apply(float64s(scoreS), lenS)
 	if err != nil {
 		return nil, err
 	}

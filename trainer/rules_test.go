@@ -61,13 +61,15 @@ func TestValidateAndTrainingAgree(t *testing.T) {
 			if err := os.WriteFile(path, []byte(`{"content":"Add 2+1+1","teacher_response":"It is 4.","prompt_ids":null}`+"\n"+c.line+"\n"), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			cfg := settings(config.SFT, filepath.Join(t.TempDir(), "run"), "data.train_files="+path, "trainer.total_steps=1", "data.train_batch_size=2")
+			cfg := settings(config.SFT, filepath.Join(t.TempDir(), "run"), "data.train_files="+path,
+				"trainer.total_steps=1", "data.train_batch_size=2")
 			set, err := data.Open(path, data.DefaultColumns())
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer set.Close()
-			report, err := data.Validate(set, encode.For(fixed.tok), data.Limits{MaxPrompt: cfg.Data.MaxPrompt, MaxResponse: cfg.Data.MaxResponse})
+			report, err := data.Validate(set, encode.For(fixed.tok),
+				data.Limits{MaxPrompt: cfg.Data.MaxPrompt, MaxResponse: cfg.Data.MaxResponse})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -77,11 +79,15 @@ func TestValidateAndTrainingAgree(t *testing.T) {
 			says := ""
 			for _, p := range report.Problems {
 				if p.Severity == data.SeverityError && says == "" {
-					says = fmt.Sprintf("data: %s: row 1: %s (gad data validate lists all such rows)", path, p.Detail)
+					says = fmt.Sprintf(
+						"data: %s: row 1: %s (gad data validate lists all such rows)", path,
+						p.Detail)
 				}
 			}
-			for stage, model := range map[config.Stage]string{config.SFT: fixed.student, config.Warmup: fixed.student, config.DPO: fixed.student, config.Train: ""} {
-				cfg := settings(stage, filepath.Join(t.TempDir(), "run"), "data.train_files="+path, "trainer.total_steps=1", "data.train_batch_size=2")
+			for stage, model := range map[config.Stage]string{config.SFT: fixed.student,
+				config.Warmup: fixed.student, config.DPO: fixed.student, config.Train: ""} {
+				cfg := settings(stage, filepath.Join(t.TempDir(), "run"), "data.train_files="+path,
+					"trainer.total_steps=1", "data.train_batch_size=2")
 				if cfg.Model.Path = model; model == "" {
 					cfg.Trainer.Resume = fixed.warmup
 				}
@@ -92,12 +98,14 @@ func TestValidateAndTrainingAgree(t *testing.T) {
 				if got := fmt.Sprint(err); err != nil && got != says || err == nil && says != "" {
 					t.Errorf("%s: %v\nvalidate: %s", stage, err, says)
 				}
-				if bad := new(data.RowError); err != nil && (!errors.As(err, &bad) || bad.Kind != c.kind || bad.Row != 1) {
+				if bad := new(data.RowError); err != nil &&
+					(!errors.As(err, &bad) || bad.Kind != c.kind || bad.Row != 1) {
 					t.Errorf("%s: %+v: want a RowError of kind %q", stage, bad, c.kind)
 				}
 			}
 			// what evaluation draws
-			_, err = encode.Encoder{Tok: fixed.tok, MaxPrompt: cfg.Data.MaxPrompt, MaxResponse: cfg.Data.MaxResponse}.Batch(set, []int{0, 1})
+			_, err = encode.Encoder{Tok: fixed.tok, MaxPrompt: cfg.Data.MaxPrompt,
+				MaxResponse: cfg.Data.MaxResponse}.Batch(set, []int{0, 1})
 			if got := fmt.Sprint(err); err != nil && got != says || err == nil && says != "" {
 				t.Errorf("batch: %v\nvalidate: %s", err, says)
 			}
@@ -145,7 +153,8 @@ func TestCutAnswers(t *testing.T) {
 		{config.Warmup, all, "critic.truncated=include", fmt.Sprintf("30 of 30 teacher answers (100.0 %%) are cut at data.max_response_length %d and take part in pairs without an end (critic.truncated=include): %s", most, set), ""},
 		{config.Warmup, some, "", fmt.Sprintf("3 of 40 teacher answers (7.5 %%) are cut at data.max_response_length %d and make no pairs (critic.truncated=exclude): %s", most, set), ""},
 		{config.DPO, some, "", fmt.Sprintf("3 of 40 teacher answers (7.5 %%) are cut at data.max_response_length %d and make no pairs (dpo.truncated=exclude): %s", most, set), ""},
-		{config.Warmup, some, "data.truncated_teachers=filter", "3 of 40 rows are over the length limits and left out", ""},
+		{config.Warmup, some, "data.truncated_teachers=filter",
+			"3 of 40 rows are over the length limits and left out", ""},
 		{config.Warmup, all, "data.truncated_teachers=filter", "", fmt.Sprintf("data: %s: none of 30 rows is within data.max_prompt_length 64 and data.max_response_length %d: raise them", all, most)},
 	} {
 		t.Run(fmt.Sprint(c.stage, filepath.Base(c.path), c.extra), func(t *testing.T) {
@@ -179,7 +188,9 @@ func TestSharedRows(t *testing.T) {
 	be := ready(t)
 	open := func(val string, extra ...string) string {
 		var console strings.Builder
-		tr, err := Open(settings(config.SFT, filepath.Join(t.TempDir(), "run"), append([]string{"data.val_files=" + val, "trainer.total_steps=1"}, extra...)...), config.SFT, Options{FS: vfs.OS, Backend: be, Console: &console})
+		tr, err := Open(settings(config.SFT, filepath.Join(t.TempDir(), "run"),
+			append([]string{"data.val_files=" + val, "trainer.total_steps=1"}, extra...)...),
+			config.SFT, Options{FS: vfs.OS, Backend: be, Console: &console})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,7 +217,8 @@ func TestSeveralTrainFiles(t *testing.T) {
 	lines := strings.SplitAfter(strings.TrimSpace(string(whole))+"\n", "\n")
 	half := len(lines) / 2
 	for name, part := range map[string][]string{"a.jsonl": lines[:half], "b.jsonl": lines[half:]} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(strings.Join(part, "")), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(strings.Join(part, "")),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -224,7 +236,8 @@ func TestSeveralTrainFiles(t *testing.T) {
 	for _, paths := range [][]string{
 		{filepath.Join(dir, "a.jsonl"), filepath.Join(dir, "b.jsonl")},
 		{filepath.Join(dir, "*.jsonl")},
-		{filepath.Join(dir, "a.jsonl") + string(os.PathListSeparator) + filepath.Join(dir, "b.jsonl")},
+		{filepath.Join(dir, "a.jsonl") + string(os.PathListSeparator) +
+			filepath.Join(dir, "b.jsonl")},
 	} {
 		if got := digest(paths...); got != want {
 			t.Errorf("%q: digest %s, want %s", paths, got, want)
@@ -262,15 +275,19 @@ func TestLostCharacters(t *testing.T) {
 	}
 	cache := t.TempDir()
 	const want = "2 of 3 rows have characters without a token in the student's vocabulary (the first: row 1, U+0004 '\\x04' is left out): gad data validate counts them"
-	for _, c := range []struct{ student, said string }{{student, "are kept for"}, {student, "are read from"}, {fixed.student, ""}} {
+	for _, c := range []struct{ student, said string }{{student, "are kept for"},
+		{student, "are read from"}, {fixed.student, ""}} {
 		var console strings.Builder
-		tr, err := Open(settings(config.SFT, filepath.Join(t.TempDir(), "run"), "model.path="+c.student, "data.train_files="+rows, "data.train_batch_size=1", "data.cache_dir="+cache), config.SFT,
+		tr, err := Open(settings(config.SFT, filepath.Join(t.TempDir(), "run"),
+			"model.path="+c.student, "data.train_files="+rows, "data.train_batch_size=1",
+			"data.cache_dir="+cache), config.SFT,
 			Options{FS: vfs.OS, Backend: be, Console: &console})
 		if err != nil {
 			t.Fatal(err)
 		}
 		tr.Close()
-		if got := strings.Count(console.String(), want); got != 1 && c.said != "" || got != 0 && c.said == "" || !strings.Contains(console.String(), c.said) {
+		if got := strings.Count(console.String(), want); got != 1 && c.said != "" || got != 0 &&
+			c.said == "" || !strings.Contains(console.String(), c.said) {
 			t.Errorf("%s: said %d times; console:\n%s", c.said, got, &console)
 		}
 	}

@@ -58,7 +58,8 @@ func (t *Trainer) Run(ctx context.Context) error {
 		if stopped && t.step < t.total {
 			done := fmt.Sprintf("stopped and saved after step %d of %d", t.step, t.total)
 			if t.step == 0 {
-				done = fmt.Sprintf("stopped before step 1 of %d was finished, so nothing is saved", t.total)
+				done = fmt.Sprintf("stopped before step 1 of %d was finished, so nothing is saved",
+					t.total)
 			}
 			t.rec.End(report.Interrupted, done+": run the same command again to resume")
 			return ErrInterrupted
@@ -68,7 +69,9 @@ func (t *Trainer) Run(ctx context.Context) error {
 		t.log.Warn(w)
 	}
 	t.watch()
-	t.rec.End(report.Finished, fmt.Sprintf("done: %s", filepath.Join(t.cfg.Trainer.Output, fmt.Sprintf("global_step_%d", t.step))))
+	t.rec.End(report.Finished,
+		fmt.Sprintf("done: %s",
+			filepath.Join(t.cfg.Trainer.Output, fmt.Sprintf("global_step_%d", t.step))))
 	return t.rec.Sync()
 }
 
@@ -83,7 +86,8 @@ func (t *Trainer) Abort(why string) {
 		t.checker.Kill()
 	}
 	saved := int(t.saved.Load())
-	where := fmt.Sprintf("%s: the same command resumes after step %d, the last checkpoint", why, saved)
+	where := fmt.Sprintf("%s: the same command resumes after step %d, the last checkpoint", why,
+		saved)
 	if saved == 0 {
 		where = why + ": there is no checkpoint yet: the same command starts again at step 1"
 	}
@@ -118,7 +122,8 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 		if errors.Is(err, model.ErrNotFinite) && !errors.Is(err, ErrNumerical) {
 			err = fmt.Errorf("%w: %w", ErrNumerical, err)
 		}
-		err = checkpoint.ExplainFull(t.fs, t.cfg.Trainer.Output, t.checkpointBytes(), fmt.Errorf("trainer: step %d: %w", step, err))
+		err = checkpoint.ExplainFull(t.fs, t.cfg.Trainer.Output, t.checkpointBytes(),
+			fmt.Errorf("trainer: step %d: %w", step, err))
 		if errors.Is(err, ErrNumerical) && t.first() {
 			if failed := t.dump(step, m, err); failed != nil {
 				err = errors.Join(err, failed)
@@ -195,7 +200,8 @@ func (t *Trainer) dump(step int, m Metrics, cause error) error {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		fmt.Fprintf(&b, "%s %g\n", name, m[name])
 	}
-	return vfs.WriteFile(t.fs, filepath.Join(t.cfg.Trainer.Output, "numerical_stop.txt"), []byte(b.String()))
+	return vfs.WriteFile(t.fs, filepath.Join(t.cfg.Trainer.Output, "numerical_stop.txt"),
+		[]byte(b.String()))
 }
 
 func (t *Trainer) due(freq int, last bool) bool { return last || freq > 0 && t.step%freq == 0 }
@@ -211,7 +217,8 @@ func (t *Trainer) nextRows(n int) []int {
 
 // phase runs f as a timed stretch of the step with a bar of its own: passes times
 // the tokens of seqs through m.
-func (t *Trainer) phase(into Metrics, name string, m *model.Model, seqs []model.Seq, passes int, f func() error) error {
+func (t *Trainer) phase(into Metrics, name string, m *model.Model, seqs []model.Seq, passes int,
+	f func() error) error {
 	tokens := 0
 	for _, s := range model.Segments(seqs) {
 		tokens += passes * s.Tokens
@@ -245,9 +252,11 @@ func (t *Trainer) samples(r *round, advS []float64) error {
 		if p >= n {
 			continue
 		}
-		out = append(out, report.Sample{Row: r.batch.Rows[p], Prompt: r.batch.PromptText[p], Teacher: r.batch.TeacherText[p],
+		out = append(out, report.Sample{Row: r.batch.Rows[p], Prompt: r.batch.PromptText[p],
+			Teacher:      r.batch.TeacherText[p],
 			Student:      t.tok.Decode(seq.Response(), true),
-			StudentScore: float64(r.scoreS[s]), TeacherScore: float64(r.scoreP[p]), Advantage: advS[s]})
+			StudentScore: float64(r.scoreS[s]), TeacherScore: float64(r.scoreP[p]),
+			Advantage: advS[s]})
 	}
 	return t.rec.Samples(report.InTraining, t.step+1, out)
 }
@@ -279,14 +288,17 @@ func (t *Trainer) watch() {
 	}
 	rows, err := report.ReadMetrics(t.fs, t.cfg.Trainer.Output)
 	if err != nil { // no reason to end a run: what was recorded was checked as it was written
-		t.log.Warn(fmt.Sprintf("no signs are looked for in this step, since the metrics cannot be read: %v", err))
+		t.log.Warn(
+			fmt.Sprintf(
+				"no signs are looked for in this step, since the metrics cannot be read: %v", err))
 		return
 	}
 	found, _ := report.Diagnose(rows)
 	for _, f := range found {
 		if !t.named[f.Name] {
 			t.named[f.Name] = true
-			t.log.Warn(fmt.Sprintf("%s: %s: %s (gad doctor %s has the rule)", f.Name, f.Seen, f.Advice, t.cfg.Trainer.Output))
+			t.log.Warn(fmt.Sprintf("%s: %s: %s (gad doctor %s has the rule)", f.Name, f.Seen,
+				f.Advice, t.cfg.Trainer.Output))
 		}
 	}
 }

@@ -70,13 +70,16 @@ func steps(t *testing.T, run string) []int {
 func TestWhichCheckpointsAreKept(t *testing.T) {
 	be := ready(t)
 	run := filepath.Join(t.TempDir(), "last")
-	finished(t, be, settings(config.SFT, run, "trainer.total_steps=5", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=2"), config.SFT)
+	finished(t, be, settings(config.SFT, run, "trainer.total_steps=5", "trainer.save_freq=1",
+		"trainer.max_ckpt_to_keep=2"), config.SFT)
 	if got := steps(t, run); !slices.Equal(got, []int{4, 5}) {
 		t.Errorf("checkpoints %v, want the newest two of 5", got)
 	}
 	run = filepath.Join(t.TempDir(), "best")
-	rows := finished(t, be, settings(config.SFT, run, "trainer.total_steps=6", "trainer.save_freq=1", "trainer.test_freq=1", "trainer.max_ckpt_to_keep=1",
-		"trainer.keep_best=val/teacher_nll", "data.val_files="+fixed.val, "actor.optim.lr=0.03"), config.SFT)
+	rows := finished(t, be, settings(config.SFT, run, "trainer.total_steps=6",
+		"trainer.save_freq=1", "trainer.test_freq=1", "trainer.max_ckpt_to_keep=1",
+		"trainer.keep_best=val/teacher_nll", "data.val_files="+fixed.val, "actor.optim.lr=0.03"),
+		config.SFT)
 	best := rows[0]
 	for _, r := range rows {
 		if r.Values["val/teacher_nll"] < best.Values["val/teacher_nll"] {
@@ -121,7 +124,8 @@ func TestDamagedCheckpoint(t *testing.T) {
 	if err := errors.Join(tr.Run(context.Background()), tr.Close()); err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{"global_step_4", "older checkpoint", "resuming after step 2 of 5"} {
+	for _, text := range []string{"global_step_4", "older checkpoint",
+		"resuming after step 2 of 5"} {
 		if !console.have(text) {
 			t.Errorf("the console does not say %q:\n%s", text, console.String())
 		}
@@ -149,8 +153,10 @@ func TestWhatARunIsNotGoneOnWith(t *testing.T) {
 	if err := os.WriteFile(data, raw, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	overrides := []string{"trainer.total_steps=4", "data.train_files=" + data, "trainer.save_freq=1"}
-	if err := part(t, settings(config.Warmup, run, overrides...), config.Warmup, 2, false); !errors.Is(err, ErrInterrupted) {
+	overrides := []string{"trainer.total_steps=4", "data.train_files=" + data,
+		"trainer.save_freq=1"}
+	if err := part(t, settings(config.Warmup, run, overrides...), config.Warmup, 2,
+		false); !errors.Is(err, ErrInterrupted) {
 		t.Fatal(err)
 	}
 	before := tree(t, run)
@@ -159,22 +165,29 @@ func TestWhatARunIsNotGoneOnWith(t *testing.T) {
 	}
 	// the last row is cut short
 	wantError(t, openError(t, settings(config.Warmup, run, overrides...), config.Warmup), nil, data)
-	if err := os.WriteFile(data, append(raw, raw[:1+strings.IndexByte(string(raw), '\n')]...), 0o644); err != nil {
+	if err := os.WriteFile(data, append(raw, raw[:1+strings.IndexByte(string(raw), '\n')]...),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, openError(t, settings(config.Warmup, run, overrides...), config.Warmup), nil, data, "has changed since the run began")
+	wantError(t, openError(t, settings(config.Warmup, run, overrides...), config.Warmup), nil, data,
+		"has changed since the run began")
 	if err := os.WriteFile(data, raw, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, openError(t, settings(config.SFT, run, overrides...), config.SFT), config.ErrConfig, "stage warmup", "another --output")
-	wantError(t, openError(t, settings(config.Train, run, overrides...), config.Train), config.ErrConfig, "stage warmup")
-	wantError(t, openError(t, settings(config.Warmup, run, append(overrides, "trainer.seed=9")...), config.Warmup), nil, "seed")
+	wantError(t, openError(t, settings(config.SFT, run, overrides...), config.SFT),
+		config.ErrConfig, "stage warmup", "another --output")
+	wantError(t, openError(t, settings(config.Train, run, overrides...), config.Train),
+		config.ErrConfig, "stage warmup")
+	wantError(t, openError(t, settings(config.Warmup, run, append(overrides, "trainer.seed=9")...),
+		config.Warmup), nil, "seed")
 	after := tree(t, run)
 	same(t, after, before)
 
 	was := settings(config.Warmup, run, overrides...)
-	for key, override := range map[string]string{"trainer.seed": "trainer.seed=2", "data.train_batch_size": "data.train_batch_size=2",
-		"data.max_response_length": "data.max_response_length=9", "model.path": "model.path=elsewhere"} {
+	for key, override := range map[string]string{"trainer.seed": "trainer.seed=2",
+		"data.train_batch_size":    "data.train_batch_size=2",
+		"data.max_response_length": "data.max_response_length=9",
+		"model.path":               "model.path=elsewhere"} {
 		now := settings(config.Warmup, run, append(overrides, override)...)
 		err := config.CheckChange(&was, &now)
 		if err == nil {
@@ -183,7 +196,8 @@ func TestWhatARunIsNotGoneOnWith(t *testing.T) {
 		}
 		wantError(t, err, config.ErrConfig, key, run, "another --output")
 	}
-	now := settings(config.Warmup, run, append(overrides, "trainer.total_steps=9", "actor.optim.lr=1", "trainer.save_freq=7")...)
+	now := settings(config.Warmup, run,
+		append(overrides, "trainer.total_steps=9", "actor.optim.lr=1", "trainer.save_freq=7")...)
 	if err := config.CheckChange(&was, &now); err != nil {
 		t.Errorf("length, learning rate and saving may change, but: %v", err)
 	}
@@ -194,10 +208,12 @@ func TestWhatARunIsNotGoneOnWith(t *testing.T) {
 func TestNothingIsWrittenOnBadInput(t *testing.T) {
 	ready(t)
 	foreign := t.TempDir()
-	if err := os.WriteFile(filepath.Join(foreign, "thesis.tex"), []byte("ten years of work"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(foreign, "thesis.tex"), []byte("ten years of work"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, openError(t, settings(config.SFT, foreign), config.SFT), config.ErrConfig, foreign, "thesis.tex", "nothing is overwritten")
+	wantError(t, openError(t, settings(config.SFT, foreign), config.SFT), config.ErrConfig, foreign,
+		"thesis.tex", "nothing is overwritten")
 	if files := tree(t, foreign); len(files) != 1 || files["thesis.tex"] != "ten years of work" {
 		t.Errorf("the folder now holds %d files", len(files))
 	}
@@ -222,30 +238,55 @@ func TestNothingIsWrittenOnBadInput(t *testing.T) {
 		is        error
 		says      []string
 	}{
-		"no data":           {config.SFT, []string{"data.train_files=/nowhere/x.jsonl"}, nil, []string{"/nowhere/x.jsonl"}},
-		"no model":          {config.SFT, []string{"model.path=/nowhere/m"}, nil, []string{"/nowhere/m"}},
-		"no tokenizer":      {config.SFT, []string{"model.path=" + noTokenizer}, nil, []string{noTokenizer, "tokenizer.json"}},
+		"no data": {config.SFT, []string{"data.train_files=/nowhere/x.jsonl"}, nil,
+			[]string{"/nowhere/x.jsonl"}},
+		"no model": {config.SFT, []string{"model.path=/nowhere/m"}, nil,
+			[]string{"/nowhere/m"}},
+		"no tokenizer": {config.SFT, []string{"model.path=" + noTokenizer}, nil,
+			[]string{noTokenizer, "tokenizer.json"}},
 		"no teacher column": {config.SFT, []string{"data.teacher_key=answer"}, nil, []string{fixed.data, `"answer"`, "data.teacher_key"}},
 		"empty answer": {config.SFT, []string{"data.train_files=" + write("empty.jsonl", good, `{"content":"Add 1+1+2","teacher_response":""}`)}, nil,
-			[]string{"row 1", "no teacher answer in column \"teacher_response\"", "gad data validate"}},
-		"long prompt": {config.SFT, []string{"data.train_files=" + write("long.jsonl", good, good, long)}, nil,
+			[]string{"row 1", "no teacher answer in column \"teacher_response\"",
+				"gad data validate"}},
+		"long prompt": {config.SFT,
+			[]string{"data.train_files=" + write("long.jsonl", good, good, long)}, nil,
 			[]string{"row 2", "data.max_prompt_length is 64", "data.overlong_prompts=filter"}},
-		"all rows too long":                 {config.SFT, []string{"data.train_files=" + write("all.jsonl", long), "data.overlong_prompts=filter"}, nil, []string{"none of 1 rows"}},
-		"too long together":                 {config.SFT, []string{"data.max_prompt_length=120"}, config.ErrConfig, []string{"max_position_embeddings is 128"}},
-		"no warm-up":                        {config.Train, []string{"trainer.resume_from="}, config.ErrConfig, []string{"--resume RUN"}},
-		"resume nothing":                    {config.Train, []string{"trainer.resume_from=/nowhere/run"}, nil, []string{"/nowhere/run"}},
-		"resume sft":                        {config.Train, []string{"trainer.resume_from=" + filepath.Join(fixed.root, "sft")}, config.ErrConfig, []string{"has no discriminator", "gad warmup --model"}},
-		"no reward model":                   {config.Warmup, []string{"model.reward_path=/nowhere/c"}, nil, []string{"/nowhere/c"}},
-		"val without answers":               {config.SFT, []string{"data.val_files=" + write("val.jsonl", good, `{"content":"Add 1+1+2"}`)}, nil, []string{"val.jsonl", "row 1", "no teacher answer in column \"teacher_response\""}},
-		"reward model of another tokenizer": {config.Warmup, []string{"model.reward_path=" + otherTokens(t)}, nil, []string{"is not the student's tokenizer: token ", "model.reward_path with the same tokenizer"}},
-		"reward model without a tokenizer":  {config.Warmup, []string{"model.reward_path=" + noTokens(t)}, nil, []string{"model.reward_path: its tokenizer must be the student's", "tokenizer.json"}},
-		"reward model of few tokens":        {config.Warmup, []string{"model.reward_path=" + smallVocabulary(t)}, nil, []string{"vocabulary of 299", "300 tokens", "do not belong together"}},
-		"held-out critic of other tokens":   {config.Warmup, []string{"trainer.held_out_critic=" + otherTokens(t), "data.val_files=" + write("held.jsonl", good)}, nil, []string{"trainer.held_out_critic"}},
-		"temperature 0":                     {config.Warmup, []string{"rollout.temperature=0"}, config.ErrConfig, []string{"rollout.temperature"}},
+		"all rows too long": {config.SFT,
+			[]string{"data.train_files=" + write("all.jsonl", long),
+				"data.overlong_prompts=filter"}, nil, []string{"none of 1 rows"}},
+		"too long together": {config.SFT, []string{"data.max_prompt_length=120"},
+			config.ErrConfig, []string{"max_position_embeddings is 128"}},
+		"no warm-up": {config.Train, []string{"trainer.resume_from="},
+			config.ErrConfig, []string{"--resume RUN"}},
+		"resume nothing": {config.Train,
+			[]string{"trainer.resume_from=/nowhere/run"}, nil, []string{"/nowhere/run"}},
+		"resume sft": {config.Train,
+			[]string{"trainer.resume_from=" + filepath.Join(fixed.root, "sft")}, config.ErrConfig,
+			[]string{"has no discriminator", "gad warmup --model"}},
+		"no reward model": {config.Warmup,
+			[]string{"model.reward_path=/nowhere/c"}, nil, []string{"/nowhere/c"}},
+		"val without answers": {config.SFT, []string{"data.val_files=" + write("val.jsonl", good, `{"content":"Add 1+1+2"}`)}, nil, []string{"val.jsonl", "row 1", "no teacher answer in column \"teacher_response\""}},
+		"reward model of another tokenizer": {config.Warmup,
+			[]string{"model.reward_path=" + otherTokens(t)}, nil,
+			[]string{"is not the student's tokenizer: token ",
+				"model.reward_path with the same tokenizer"}},
+		"reward model without a tokenizer": {config.Warmup,
+			[]string{"model.reward_path=" + noTokens(t)}, nil,
+			[]string{"model.reward_path: its tokenizer must be the student's", "tokenizer.json"}},
+		"reward model of few tokens": {config.Warmup,
+			[]string{"model.reward_path=" + smallVocabulary(t)}, nil,
+			[]string{"vocabulary of 299", "300 tokens", "do not belong together"}},
+		"held-out critic of other tokens": {config.Warmup,
+			[]string{"trainer.held_out_critic=" + otherTokens(t),
+				"data.val_files=" + write("held.jsonl", good)}, nil,
+			[]string{"trainer.held_out_critic"}},
+		"temperature 0": {config.Warmup, []string{"rollout.temperature=0"},
+			config.ErrConfig, []string{"rollout.temperature"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			run := filepath.Join(t.TempDir(), "deep", "run")
-			wantError(t, openError(t, settings(c.stage, run, c.overrides...), c.stage), c.is, c.says...)
+			wantError(t, openError(t, settings(c.stage, run, c.overrides...), c.stage), c.is,
+				c.says...)
 			absent(t, filepath.Dir(run))
 		})
 	}
@@ -256,7 +297,9 @@ func TestNothingIsWrittenOnBadInput(t *testing.T) {
 func otherTokens(t *testing.T) string {
 	t.Helper()
 	be := ready(t)
-	tok, err := tokenizer.Train(strings.NewReader(strings.Repeat("quite another corpus with other words in it ", 50)), tokenizer.TrainOptions{VocabSize: fixed.tok.Size()})
+	tok, err := tokenizer.Train(
+		strings.NewReader(strings.Repeat("quite another corpus with other words in it ", 50)),
+		tokenizer.TrainOptions{VocabSize: fixed.tok.Size()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +310,8 @@ func otherTokens(t *testing.T) string {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "other")
-	if err := errors.Join(export.WriteFolder(vfs.OS, dir, m, tok, "float32"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, dir, m, tok, "float32"),
+		m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -296,7 +340,8 @@ func smallVocabulary(t *testing.T) string {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "small")
-	if err := errors.Join(export.WriteFolder(vfs.OS, dir, m, fixed.tok, "float32"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, dir, m, fixed.tok, "float32"),
+		m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -313,11 +358,13 @@ func TestPaddedVocabulary(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "padded")
-	if err := errors.Join(export.WriteFolder(vfs.OS, dir, m, fixed.tok, "float32"), m.Close()); err != nil {
+	if err := errors.Join(export.WriteFolder(vfs.OS, dir, m, fixed.tok, "float32"),
+		m.Close()); err != nil {
 		t.Fatal(err)
 	}
 	run := filepath.Join(t.TempDir(), "run")
-	rows := finished(t, be, settings(config.Warmup, run, "model.path="+dir, "trainer.total_steps=2", "critic.truncated=include", "data.val_files="+fixed.val,
+	rows := finished(t, be, settings(config.Warmup, run, "model.path="+dir, "trainer.total_steps=2",
+		"critic.truncated=include", "data.val_files="+fixed.val,
 		"trainer.warmup_objective=policy", "actor.policy_loss.loss_mode=gtpo"), config.Warmup)
 	wantNames(t, rows[1], append(gameNames, "actor/pg_loss", "val/rouge_l"))
 }
@@ -326,13 +373,15 @@ func TestPaddedVocabulary(t *testing.T) {
 func TestFilteredRowsAreTold(t *testing.T) {
 	be := ready(t)
 	var console lines
-	cfg := settings(config.SFT, filepath.Join(t.TempDir(), "run"), "data.max_response_length=8", "data.truncated_teachers=filter", "trainer.total_steps=1")
+	cfg := settings(config.SFT, filepath.Join(t.TempDir(), "run"), "data.max_response_length=8",
+		"data.truncated_teachers=filter", "trainer.total_steps=1")
 	tr, err := Open(cfg, config.SFT, Options{FS: vfs.OS, Backend: be, Console: &console})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tr.Close()
-	if !console.have("of 40 rows are over the length limits and left out") || len(tr.rows) == 40 || len(tr.rows) == 0 {
+	if !console.have("of 40 rows are over the length limits and left out") || len(tr.rows) == 40 ||
+		len(tr.rows) == 0 {
 		t.Errorf("%d rows stay; the console says:\n%s", len(tr.rows), console.String())
 	}
 }
@@ -371,7 +420,8 @@ func TestBeginAgain(t *testing.T) {
 	finished(t, be, settings(config.SFT, lock, "trainer.total_steps=1"), config.SFT)
 
 	// Killed while it wrote who holds the lock, or config.yaml.
-	for _, names := range [][]string{{".lock", "..lock.holder.tmp"}, {".lock", ".lock.holder", ".config.yaml.tmp"}} {
+	for _, names := range [][]string{{".lock", "..lock.holder.tmp"},
+		{".lock", ".lock.holder", ".config.yaml.tmp"}} {
 		run := t.TempDir()
 		for _, name := range names {
 			if err := os.WriteFile(filepath.Join(run, name), nil, 0o644); err != nil {

@@ -44,7 +44,10 @@ func (t *Trainer) findStart(run string) (s start, err error) {
 			return s, err
 		}
 	case t.Stage == config.Train:
-		return s, fmt.Errorf("%w: train starts from a warm-up checkpoint: give --resume RUN (made by gad warmup)", config.ErrConfig)
+		return s,
+			fmt.Errorf(
+				"%w: train starts from a warm-up checkpoint: give --resume RUN (made by gad warmup)",
+				config.ErrConfig)
 	}
 	if s.dir == "" {
 		return s, nil
@@ -64,10 +67,16 @@ func (t *Trainer) findStart(run string) (s start, err error) {
 		}
 	}
 	if s.inPlace && s.state.Stage != t.Stage {
-		return s, fmt.Errorf("%w: trainer: %s: contains a run of stage %s, not %s: give another --output", config.ErrConfig, run, s.state.Stage, t.Stage)
+		return s,
+			fmt.Errorf("%w: trainer: %s: contains a run of stage %s, not %s: give another --output",
+				config.ErrConfig, run, s.state.Stage, t.Stage)
 	}
 	if !s.inPlace && t.Stage == config.Train && !s.state.Stage.HasCritic() {
-		return s, fmt.Errorf("%w: trainer: %s: is %s and has no discriminator: run gad warmup --model %s first", config.ErrConfig, t.cfg.Trainer.Resume, s.state.Stage.ARun(), filepath.Join(s.dir, "actor"))
+		return s,
+			fmt.Errorf(
+				"%w: trainer: %s: is %s and has no discriminator: run gad warmup --model %s first",
+				config.ErrConfig, t.cfg.Trainer.Resume, s.state.Stage.ARun(),
+				filepath.Join(s.dir, "actor"))
 	}
 	return s, nil
 }
@@ -93,7 +102,8 @@ func (t *Trainer) isRun(run string) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("%w: trainer: %s: cannot be the run folder: %w", config.ErrConfig, run, err)
+		return false, fmt.Errorf("%w: trainer: %s: cannot be the run folder: %w", config.ErrConfig,
+			run, err)
 	}
 	foreign := ""
 	for _, e := range entries {
@@ -112,7 +122,8 @@ func (t *Trainer) isRun(run string) (bool, error) {
 
 // unborn are the files of a run that was ended before it began, be it in the middle of
 // writing them.
-var unborn = []string{".lock", ".lock.holder", vfs.TempName(".lock.holder"), vfs.TempName(saved.ConfigName)}
+var unborn = []string{".lock", ".lock.holder", vfs.TempName(".lock.holder"),
+	vfs.TempName(saved.ConfigName)}
 
 // settle writes the first files of the run, once nothing but the disk can fail, and opens the
 // reference. Ranks but the first only do the latter.

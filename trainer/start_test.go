@@ -37,9 +37,12 @@ func TestValidationBeforeTheFirstStep(t *testing.T) {
 	be := ready(t)
 	dir := t.TempDir()
 	warmup := filepath.Join(dir, "warmup")
-	rows := finished(t, be, settings(config.Warmup, warmup, "trainer.total_steps=2", "trainer.critic_warmup=1", "data.val_files="+fixed.val), config.Warmup)
-	if n := len(started(rows[0])); n != 3 || rows[0].Values["timing_s/val"] <= 0 || len(started(rows[1])) > 0 {
-		t.Errorf("warm-up: step 1 has %d start/ metrics, val %g s; step 2 has %d", n, rows[0].Values["timing_s/val"], len(started(rows[1])))
+	rows := finished(t, be, settings(config.Warmup, warmup, "trainer.total_steps=2",
+		"trainer.critic_warmup=1", "data.val_files="+fixed.val), config.Warmup)
+	if n := len(started(rows[0])); n != 3 || rows[0].Values["timing_s/val"] <= 0 ||
+		len(started(rows[1])) > 0 {
+		t.Errorf("warm-up: step 1 has %d start/ metrics, val %g s; step 2 has %d", n,
+			rows[0].Values["timing_s/val"], len(started(rows[1])))
 	}
 	want := map[string]float64{}
 	for name, x := range rows[1].Values {
@@ -58,7 +61,8 @@ func TestValidationBeforeTheFirstStep(t *testing.T) {
 		"none":                {"trainer.val_before_train=false", false, map[string]float64{}},
 	} {
 		run := filepath.Join(dir, name)
-		rows := finished(t, be, settings(config.Train, run, "trainer.total_steps=2", "trainer.resume_from="+warmup, "data.val_files="+fixed.val, c.override), config.Train)
+		rows := finished(t, be, settings(config.Train, run, "trainer.total_steps=2",
+			"trainer.resume_from="+warmup, "data.val_files="+fixed.val, c.override), config.Train)
 		if _, measured := rows[0].Values["timing_s/val"]; measured != c.measured {
 			t.Errorf("%s: measured %v, want %v", name, measured, c.measured)
 		}
@@ -94,9 +98,13 @@ func TestValidationBeforeTheFirstStep(t *testing.T) {
 	}
 	rows = finished(t, be, cfg, config.SFT)
 	if len(rows) != 3 || len(started(rows[0])) != 3 || len(started(rows[1])) > 0 {
-		t.Errorf("%d steps; start/ in step 1: %v, in step 2: %v", len(rows), started(rows[0]), started(rows[1]))
+		t.Errorf("%d steps; start/ in step 1: %v, in step 2: %v", len(rows), started(rows[0]),
+			started(rows[1]))
 	}
-	if raw, err := os.ReadFile(filepath.Join(run, "log.jsonl")); err != nil || !strings.Contains(string(raw), fmt.Sprintf("before the first step: ROUGE-L %.3f, NLL of the teacher's answers %.3f\"", rows[0].Values["start/rouge_l"], rows[0].Values["start/teacher_nll"])) {
+	if raw, err := os.ReadFile(filepath.Join(run, "log.jsonl")); err != nil ||
+		!strings.Contains(string(raw),
+			fmt.Sprintf("before the first step: ROUGE-L %.3f, NLL of the teacher's answers %.3f\"",
+				rows[0].Values["start/rouge_l"], rows[0].Values["start/teacher_nll"])) {
 		t.Errorf("the log lacks the figures before the first step (%v):\n%s", err, raw)
 	}
 	// The same prompts were answered before the first step and after the last.
@@ -108,7 +116,8 @@ func TestValidationBeforeTheFirstStep(t *testing.T) {
 		}
 		for _, x := range samples {
 			if x.Student == "" || x.Teacher == "" {
-				t.Errorf("step %d, row %d: student %q, teacher %q", step, x.Row, x.Student, x.Teacher)
+				t.Errorf("step %d, row %d: student %q, teacher %q", step, x.Row, x.Student,
+					x.Teacher)
 			}
 			asked[i] = append(asked[i], fmt.Sprint(x.Row, x.Prompt))
 		}
@@ -145,7 +154,8 @@ func TestStoppedBeforeTheFirstStep(t *testing.T) {
 func TestStepsInTheLog(t *testing.T) {
 	be := ready(t)
 	run := filepath.Join(t.TempDir(), "run")
-	rows := finished(t, be, settings(config.Train, run, "trainer.total_steps=2", "actor.ppo_mini_batch_size=2"), config.Train)
+	rows := finished(t, be, settings(config.Train, run, "trainer.total_steps=2",
+		"actor.ppo_mini_batch_size=2"), config.Train)
 	raw, err := os.ReadFile(filepath.Join(run, "log.jsonl"))
 	if err != nil {
 		t.Fatal(err)
@@ -162,15 +172,19 @@ func TestStepsInTheLog(t *testing.T) {
 		}
 		row := rows[seen]
 		seen++
-		if entry["step"] != float64(row.Step) || entry["level"] != "info" || !strings.Contains(msg, "  d_acc 0.") && !strings.Contains(msg, "  d_acc 1.") {
-			t.Errorf("entry of step %d: step %v, level %v, %q", row.Step, entry["step"], entry["level"], msg)
+		if entry["step"] != float64(row.Step) || entry["level"] != "info" ||
+			!strings.Contains(msg, "  d_acc 0.") && !strings.Contains(msg, "  d_acc 1.") {
+			t.Errorf("entry of step %d: step %v, level %v, %q", row.Step, entry["step"],
+				entry["level"], msg)
 		}
 		for name, want := range row.Values {
 			if got, ok := entry[name].(float64); !ok || got != want {
-				t.Errorf("step %d: field %s is %v, metrics.jsonl has %v", row.Step, name, entry[name], want)
+				t.Errorf("step %d: field %s is %v, metrics.jsonl has %v", row.Step, name,
+					entry[name], want)
 			}
 		}
-		for _, name := range []string{"critic/d_acc", "critic/d_acc_fresh", "actor/pg_clipfrac", "actor/kl_loss", "rollout/unique_frac"} {
+		for _, name := range []string{"critic/d_acc", "critic/d_acc_fresh", "actor/pg_clipfrac",
+			"actor/kl_loss", "rollout/unique_frac"} {
 			if _, ok := entry[name]; !ok {
 				t.Errorf("step %d: no field %s", row.Step, name)
 			}
@@ -186,8 +200,10 @@ func TestStepsInTheLog(t *testing.T) {
 func TestWarnedAtOnce(t *testing.T) {
 	ready(t)
 	run := filepath.Join(t.TempDir(), "run")
-	cfg := settings(config.Warmup, run, "trainer.total_steps=50", "trainer.critic_warmup=50", "model.path="+filepath.Join(fixed.root, "blank"),
-		"data.max_response_length=8", "data.train_batch_size=2", "rollout.n=2", "rollout.temperature=0.01")
+	cfg := settings(config.Warmup, run, "trainer.total_steps=50", "trainer.critic_warmup=50",
+		"model.path="+filepath.Join(fixed.root, "blank"),
+		"data.max_response_length=8", "data.train_batch_size=2", "rollout.n=2",
+		"rollout.temperature=0.01")
 	if err := part(t, cfg, config.Warmup, 3, false); !errors.Is(err, ErrInterrupted) {
 		t.Fatal(err)
 	}
@@ -196,10 +212,13 @@ func TestWarnedAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := string(raw)
-	for _, want := range []string{"no pairs: critic/pairs 0 in the last 2 steps: if the student's answers are cut", "answers end at the limit: rollout/truncated_frac 1 over the last 2 steps: gad sft first"} {
+	for _, want := range []string{
+		"no pairs: critic/pairs 0 in the last 2 steps: if the student's answers are cut",
+		"answers end at the limit: rollout/truncated_frac 1 over the last 2 steps: gad sft first"} {
 		at, third := strings.Index(text, want), strings.Index(text, `"step 3/50`)
 		if at < 0 || third < 0 || at > third || strings.Count(text, want) != 1 {
-			t.Errorf("%q: at byte %d, step 3 at %d, %d times:\n%s", want, at, third, strings.Count(text, want), text)
+			t.Errorf("%q: at byte %d, step 3 at %d, %d times:\n%s", want, at, third,
+				strings.Count(text, want), text)
 		}
 	}
 	x, err := doctor.Examine(vfs.OS, run)
@@ -224,10 +243,15 @@ func TestExamineStart(t *testing.T) {
 	moved := map[string]float64{}
 	for _, lr := range []string{"1e-3", "0"} {
 		run := filepath.Join(dir, "lr"+lr)
-		finished(t, be, settings(config.Train, run, "trainer.total_steps=2", "rollout.n=2", "actor.optim.lr="+lr), config.Train)
+		finished(t, be, settings(config.Train, run, "trainer.total_steps=2", "rollout.n=2",
+			"actor.optim.lr="+lr), config.Train)
 		x := examine(run)
 		text := x.String()
-		if len(x.Sick) > 0 || x.Moved == nil || x.MovedFrom != "reference" || len(x.Settings) == 0 || !strings.HasPrefix(x.Settings[len(x.Settings)-1], "rollout.n is 2: ") && !strings.Contains(text, "rollout.n is 2: ") || !strings.HasSuffix(text, "\nno problems found\n") {
+		if len(x.Sick) > 0 || x.Moved == nil || x.MovedFrom != "reference" ||
+			len(x.Settings) == 0 ||
+			!strings.HasPrefix(x.Settings[len(x.Settings)-1], "rollout.n is 2: ") &&
+				!strings.Contains(text, "rollout.n is 2: ") ||
+			!strings.HasSuffix(text, "\nno problems found\n") {
 			t.Fatalf("lr %s: %+v\n%s", lr, x, text)
 		}
 		moved[lr] = *x.Moved
@@ -235,10 +259,14 @@ func TestExamineStart(t *testing.T) {
 	if moved["0"] != 0 || moved["1e-3"] < 1e-4 || moved["1e-3"] > 0.1 {
 		t.Errorf("the weights moved by %v", moved)
 	}
-	lora := []string{"trainer.total_steps=2", "actor.lora.rank=4", "critic.lora.rank=4", "actor.optim.lr=1e-3"}
-	finished(t, be, settings(config.Warmup, filepath.Join(dir, "warm"), append(lora, "trainer.critic_warmup=1")...), config.Warmup)
-	finished(t, be, settings(config.Train, filepath.Join(dir, "lora"), append(lora, "trainer.resume_from="+filepath.Join(dir, "warm"))...), config.Train)
-	if x := examine(filepath.Join(dir, "lora")); x.Moved == nil || x.MovedFrom != "reference" || *x.Moved <= 0 || *x.Moved > 1 || len(x.Sick) > 0 {
+	lora := []string{"trainer.total_steps=2", "actor.lora.rank=4", "critic.lora.rank=4",
+		"actor.optim.lr=1e-3"}
+	finished(t, be, settings(config.Warmup, filepath.Join(dir, "warm"),
+		append(lora, "trainer.critic_warmup=1")...), config.Warmup)
+	finished(t, be, settings(config.Train, filepath.Join(dir, "lora"),
+		append(lora, "trainer.resume_from="+filepath.Join(dir, "warm"))...), config.Train)
+	if x := examine(filepath.Join(dir, "lora")); x.Moved == nil || x.MovedFrom != "reference" ||
+		*x.Moved <= 0 || *x.Moved > 1 || len(x.Sick) > 0 {
 		t.Errorf("adapters: moved %v from %q, problems %q", x.Moved, x.MovedFrom, x.Sick)
 	}
 	run := filepath.Join(dir, "lr1e-3")
@@ -246,7 +274,9 @@ func TestExamineStart(t *testing.T) {
 	if err := os.WriteFile(weights, []byte("gone"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if x := examine(run); len(x.Sick) != 1 || !strings.Contains(x.Sick[0], "weights cannot be read: ") || !strings.Contains(x.Sick[0], "model.safetensors") {
+	if x := examine(run); len(x.Sick) != 1 ||
+		!strings.Contains(x.Sick[0], "weights cannot be read: ") ||
+		!strings.Contains(x.Sick[0], "model.safetensors") {
 		t.Errorf("a damaged reference: %q", x.Sick)
 	}
 	if err := os.RemoveAll(filepath.Join(run, "reference")); err != nil {
@@ -255,14 +285,19 @@ func TestExamineStart(t *testing.T) {
 	cfg := settings(config.Train, run, "trainer.total_steps=3", "rollout.n=2")
 	refused := openError(t, cfg, config.Train)
 	wantError(t, refused, nil, "the frozen reference is missing")
-	if x := examine(run); len(x.Sick) != 1 || !strings.Contains(x.Sick[0], "the frozen reference is missing: restore it, or start again with another --output") {
+	if x := examine(run); len(x.Sick) != 1 ||
+		!strings.Contains(x.Sick[0],
+			"the frozen reference is missing: restore it, or start again with another --output") {
 		t.Errorf("without its reference: %q", x.Sick)
 	}
 
 	// A warm-up whose discriminator has not learned is named, by the figures of its own warning.
 	warmup := filepath.Join(dir, "deaf")
-	finished(t, be, settings(config.Warmup, warmup, "trainer.total_steps=8", "trainer.critic_warmup=8", "critic.optim.lr=1e-12", "critic.score_init=1e-6"), config.Warmup)
-	if x := examine(warmup); len(x.Sick) == 0 || !strings.Contains(strings.Join(x.Sick, "\n"), "has not learned") {
+	finished(t, be, settings(config.Warmup, warmup, "trainer.total_steps=8",
+		"trainer.critic_warmup=8", "critic.optim.lr=1e-12", "critic.score_init=1e-6"),
+		config.Warmup)
+	if x := examine(warmup); len(x.Sick) == 0 ||
+		!strings.Contains(strings.Join(x.Sick, "\n"), "has not learned") {
 		t.Errorf("a discriminator that cannot learn: %q", x.Sick)
 	}
 }

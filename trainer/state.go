@@ -47,7 +47,8 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 			return err
 		}
 		if err := checkpoint.Commit(t.fs, run, t.step, t.fill); errors.Is(err, model.ErrNotFinite) {
-			return fmt.Errorf("%w: no checkpoint was written: lower the learning rates and %s", err, t.wayBack())
+			return fmt.Errorf("%w: no checkpoint was written: lower the learning rates and %s", err,
+				t.wayBack())
 		} else if err != nil {
 			return err
 		}
@@ -65,7 +66,8 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 	if !t.first() {
 		return nil
 	}
-	err := checkpoint.Prune(t.fs, run, c.MaxToKeep, func(step int) bool { return t.best.Metric != "" && step == t.best.Step }, t.verified)
+	err := checkpoint.Prune(t.fs, run, c.MaxToKeep,
+		func(step int) bool { return t.best.Metric != "" && step == t.best.Step }, t.verified)
 	t.saveTime = time.Since(begun).Seconds()
 	return err
 }
@@ -79,7 +81,8 @@ func (t *Trainer) fill(d *checkpoint.Dir) error {
 	if err := t.actor.Model().Save(under("actor"), "float32", shard); err != nil {
 		return err
 	}
-	if err := writeTo(d, saved.ActorOptimizer, func(w io.Writer) error { return t.actor.Optimizer().Save(w, false) }); err != nil {
+	if err := writeTo(d, saved.ActorOptimizer,
+		func(w io.Writer) error { return t.actor.Optimizer().Save(w, false) }); err != nil {
 		return err
 	}
 	folders := []string{"actor"}
@@ -88,11 +91,13 @@ func (t *Trainer) fill(d *checkpoint.Dir) error {
 		if err := t.critic.Model().Save(under("critic"), "float32", shard); err != nil {
 			return err
 		}
-		if err := writeTo(d, saved.CriticOptimizer, func(w io.Writer) error { return t.critic.Optimizer().Save(w, false) }); err != nil {
+		if err := writeTo(d, saved.CriticOptimizer,
+			func(w io.Writer) error { return t.critic.Optimizer().Save(w, false) }); err != nil {
 			return err
 		}
 		if t.critic.Replay != nil {
-			if err := writeTo(d, saved.ReplayName, func(w io.Writer) error { return writeReplay(w, t.critic.Replay) }); err != nil {
+			if err := writeTo(d, saved.ReplayName,
+				func(w io.Writer) error { return writeReplay(w, t.critic.Replay) }); err != nil {
 				return err
 			}
 		}
@@ -104,8 +109,12 @@ func (t *Trainer) fill(d *checkpoint.Dir) error {
 			}
 		}
 	}
-	raw, err := json.MarshalIndent(saved.State{Format: saved.StateFormat, Stage: t.Stage, Step: t.step, Total: t.total, Seed: t.cfg.Trainer.Seed,
-		Order: t.order.State(), DataDigest: t.set.Digest(), KLCoef: t.kl.Coef, Before: t.before, BaseDType: t.baseDType, Best: t.best, Skipped: t.skipped, Good: t.good, Disc: t.disc, Validated: t.current(), OldDiffers: t.oldDiffers, Kept: t.cfg.Fixed()}, "", "  ")
+	raw, err := json.MarshalIndent(
+		saved.State{Format: saved.StateFormat, Stage: t.Stage, Step: t.step, Total: t.total,
+			Seed:  t.cfg.Trainer.Seed,
+			Order: t.order.State(), DataDigest: t.set.Digest(), KLCoef: t.kl.Coef, Before: t.before,
+			BaseDType: t.baseDType, Best: t.best, Skipped: t.skipped, Good: t.good, Disc: t.disc,
+			Validated: t.current(), OldDiffers: t.oldDiffers, Kept: t.cfg.Fixed()}, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -150,14 +159,15 @@ func writeReplay(w io.Writer, r *critic.Buffer) error {
 }
 
 func int32s(name string, x []int32) safetensors.Source {
-	return safetensors.Source{Name: name, DType: safetensors.I32, Shape: []int{len(x)}, Write: func(w io.Writer) error {
-		b := make([]byte, 0, 4*len(x))
-		for _, v := range x {
-			b = append(b, byte(v), byte(v>>8), byte(v>>16), byte(v>>24))
-		}
-		_, err := w.Write(b)
-		return err
-	}}
+	return safetensors.Source{Name: name, DType: safetensors.I32, Shape: []int{len(x)},
+		Write: func(w io.Writer) error {
+			b := make([]byte, 0, 4*len(x))
+			for _, v := range x {
+				b = append(b, byte(v), byte(v>>8), byte(v>>16), byte(v>>24))
+			}
+			_, err := w.Write(b)
+			return err
+		}}
 }
 
 // readReplay restores the buffer, which stays empty where the checkpoint has none.
@@ -174,7 +184,11 @@ func readReplay(dir string, r *critic.Buffer) error {
 	read := func(name string) ([]int32, error) {
 		x, ok := f.Tensor(name)
 		if !ok || x.DType != safetensors.I32 {
-			return nil, fmt.Errorf("trainer: %s: tensor %q of type I32 is missing: the checkpoint is damaged", path, name)
+			return nil,
+				fmt.Errorf(
+					"trainer: %s: tensor %q of type I32 is missing: the checkpoint is damaged",
+					path,
+					name)
 		}
 		out := make([]int32, len(x.Data)/4)
 		for i := range out {

@@ -88,11 +88,13 @@ func (t *Trainer) play(m Metrics) (*round, error) {
 		}
 		if !last {
 			lenS, _ := r.roll.Mask()
-			rewardS, err := shape(t.cfg.Algorithm, t.rewarded(m, r), lenS, r.roll.Truncated, r.roll.Group, t.cfg.Data.MaxResponse)
+			rewardS, err := shape(t.cfg.Algorithm, t.rewarded(m, r), lenS, r.roll.Truncated,
+				r.roll.Group, t.cfg.Data.MaxResponse)
 			if err != nil {
 				return nil, err
 			}
-			if keep, err = spreadGroups(rewardS, r.roll.Group, len(r.batch.Rows), t.cfg.Algorithm.FilterGroups.MinSpread); err != nil {
+			if keep, err = spreadGroups(rewardS, r.roll.Group, len(r.batch.Rows),
+				t.cfg.Algorithm.FilterGroups.MinSpread); err != nil {
 				return nil, err
 			}
 		}
@@ -125,9 +127,11 @@ func (t *Trainer) rollout(m Metrics, b *encode.Batch, drawn map[int]int) (*actor
 	before := m["timing_s/rollout"]
 	t.ranks.Enter("rollout")
 	err := m.time("timing_s/rollout", func() (err error) {
-		advance, done := t.rec.Progress("rollout", len(b.Prompts)*t.cfg.Rollout.N*t.cfg.Data.MaxResponse)
+		advance, done := t.rec.Progress("rollout",
+			len(b.Prompts)*t.cfg.Rollout.N*t.cfg.Data.MaxResponse)
 		defer done()
-		r, err = t.actor.Rollout(b.Prompts, t.tok.EOS(), actor.Key{Seed: t.seed(), Step: t.step, Rows: t.keys(b.Rows, drawn)}, advance)
+		r, err = t.actor.Rollout(b.Prompts, t.tok.EOS(),
+			actor.Key{Seed: t.seed(), Step: t.step, Rows: t.keys(b.Rows, drawn)}, advance)
 		return err
 	})
 	if err != nil {
@@ -164,7 +168,8 @@ func (t *Trainer) forCritic(r *actor.Rollout) []model.Seq {
 // advantages turns scores into one advantage for each response token: shaping, KL in the reward,
 // the estimator, the clip (doc/algorithms.md, "Rewards" and "Advantages", in that order). It is nil
 // where a score is not finite: then nothing can be learned by it.
-func (t *Trainer) advantages(m Metrics, r *actor.Rollout, scoreS []float32, refST [][]float32) (advST [][]float64, err error) {
+func (t *Trainer) advantages(m Metrics, r *actor.Rollout, scoreS []float32,
+	refST [][]float32) (advST [][]float64, err error) {
 	c := t.cfg.Algorithm
 	lenS, maskST := r.Mask()
 	rewardS, err := shape(c, scoreS, lenS, r.Truncated, r.Group, t.cfg.Data.MaxResponse)
@@ -174,7 +179,8 @@ func (t *Trainer) advantages(m Metrics, r *actor.Rollout, scoreS []float32, refS
 	in := algos.AdvantageInput{Scores: rewardS, Group: r.Group, Len: lenS, Mask: maskST}
 	if c.UseKLInReward && refST != nil {
 		var kl float64
-		in.TokenRewards, in.Scores, kl, err = algos.KLInReward(c.KLPenalty, t.kl.Coef, rewardS, padded(r.OldST, maskST), padded(refST, maskST), maskST)
+		in.TokenRewards, in.Scores, kl, err = algos.KLInReward(c.KLPenalty, t.kl.Coef, rewardS,
+			padded(r.OldST, maskST), padded(refST, maskST), maskST)
 		if err != nil {
 			return nil, err
 		}
@@ -188,8 +194,9 @@ func (t *Trainer) advantages(m Metrics, r *actor.Rollout, scoreS []float32, refS
 	if err != nil {
 		return nil, err
 	}
-	advST, err = algos.Advantages(algos.AdvantageConfig{Name: c.AdvEstimator, Gamma: c.Gamma, ZScoreFloor: c.ZScoreFloor,
-		ClipAbs: c.AdvClip, MeanOnly: !c.NormByStd, Power: c.AdvPower}, in)
+	advST, err = algos.Advantages(
+		algos.AdvantageConfig{Name: c.AdvEstimator, Gamma: c.Gamma, ZScoreFloor: c.ZScoreFloor,
+			ClipAbs: c.AdvClip, MeanOnly: !c.NormByStd, Power: c.AdvPower}, in)
 	if errors.Is(err, algos.ErrNotFinite) {
 		return nil, nil
 	}
@@ -209,8 +216,9 @@ func (t *Trainer) advantages(m Metrics, r *actor.Rollout, scoreS []float32, refS
 
 func (t *Trainer) updateCritic(m Metrics, r *round) error {
 	b := r.batch
-	cb := critic.Batch{Step: t.step, Students: r.forCritic, Group: r.roll.Group, Teachers: b.Teachers,
-		Skip: make([]bool, len(r.forCritic)), ScoreS: r.scoreS, ScoreP: r.scoreP}
+	cb := critic.Batch{Step: t.step, Students: r.forCritic, Group: r.roll.Group,
+		Teachers: b.Teachers,
+		Skip:     make([]bool, len(r.forCritic)), ScoreS: r.scoreS, ScoreP: r.scoreP}
 	if t.cfg.Critic.Truncated == "exclude" {
 		for s, p := range r.roll.Group {
 			cb.Skip[s] = r.roll.Truncated[s] || b.TeacherCut[p]
@@ -223,10 +231,11 @@ func (t *Trainer) updateCritic(m Metrics, r *round) error {
 	if n := t.cfg.Critic.PPOMiniBatch; r.scoreS == nil && n > 0 && n < len(b.Rows) {
 		passes++ // later mini-batches are scored before the first one is learned from
 	}
-	err := t.phase(m, "update_critic", t.critic.Model(), slices.Concat(cb.Students, b.Teachers), passes, func() (err error) {
-		st, err = t.critic.Update(cb)
-		return err
-	})
+	err := t.phase(m, "update_critic", t.critic.Model(), slices.Concat(cb.Students, b.Teachers),
+		passes, func() (err error) {
+			st, err = t.critic.Update(cb)
+			return err
+		})
 	if err != nil {
 		return err
 	}
@@ -235,7 +244,8 @@ func (t *Trainer) updateCritic(m Metrics, r *round) error {
 		t.noteSignal(m, cb.Signal())
 	}
 	if st.Pairs > 0 {
-		m["critic/d_loss"], m["critic/d_acc"], m["critic/updates"] = st.Loss, st.Acc, float64(st.Updates)
+		m["critic/d_loss"], m["critic/d_acc"], m["critic/updates"] =
+			st.Loss, st.Acc, float64(st.Updates)
 		if t.cfg.Critic.GroupOT > 0 {
 			m["critic/group_term"] = st.GroupTerm
 		}
@@ -249,7 +259,8 @@ func (t *Trainer) updateCritic(m Metrics, r *round) error {
 	return t.skips("critic", st.Updates, st.Skipped, st.Streak, m)
 }
 
-func (t *Trainer) updateActor(m Metrics, b *encode.Batch, r *actor.Rollout, advST [][]float64, refST [][]float32) error {
+func (t *Trainer) updateActor(m Metrics, b *encode.Batch, r *actor.Rollout, advST [][]float64,
+	refST [][]float32) error {
 	var st actor.Stats
 	sft := t.learnsTeacher()
 	if !sft && advST == nil {
@@ -275,13 +286,16 @@ func (t *Trainer) updateActor(m Metrics, b *encode.Batch, r *actor.Rollout, advS
 	case sft:
 		m["actor/sft_loss"] = st.Loss
 	default:
-		m["actor/pg_loss"], m["actor/pg_clipfrac"], m["actor/seq_clipfrac"] = st.PGLoss, st.ClipFrac(), st.SeqClipFrac()
-		m["actor/ppo_kl"], m["actor/ratio_min"], m["actor/ratio_max"] = st.PPOKL(), st.RatioMin, st.RatioMax
+		m["actor/pg_loss"], m["actor/pg_clipfrac"], m["actor/seq_clipfrac"] =
+			st.PGLoss, st.ClipFrac(), st.SeqClipFrac()
+		m["actor/ppo_kl"], m["actor/ratio_min"], m["actor/ratio_max"] =
+			st.PPOKL(), st.RatioMin, st.RatioMax
 		m["actor/first_ratio_min"], m["actor/first_ratio_max"] = st.FirstRatioMin, st.FirstRatioMax
 		if t.actor.NeedsReference() {
 			m["actor/kl_loss"], m["actor/kl_share"] = st.KLLoss, st.KLShare
 			if push := meanAbs(advST); push > 0 {
-				m["actor/kl_pull"] = t.cfg.Actor.KLLossCoef * math.Sqrt(2*math.Abs(st.KLLoss)) / push
+				m["actor/kl_pull"] = t.cfg.Actor.KLLossCoef * math.Sqrt(2*math.Abs(st.KLLoss)) /
+					push
 			}
 		}
 	}
@@ -363,7 +377,8 @@ func (t *Trainer) describeTeacher(m Metrics, b *encode.Batch) {
 		}
 	}
 	m["teacher/unique_frac"] = uniqueFrac(b.Teachers, nil)
-	m["teacher/len_mean"], m["teacher/truncated_frac"] = lens/float64(len(b.Rows)), cut/float64(len(b.Rows))
+	m["teacher/len_mean"], m["teacher/truncated_frac"] =
+		lens/float64(len(b.Rows)), cut/float64(len(b.Rows))
 	if x, ok := m["rollout/len_mean"]; ok {
 		m["rollout/len_ratio"] = x / m["teacher/len_mean"]
 	}
@@ -401,7 +416,10 @@ func (t *Trainer) skips(who string, updates, skipped, streak int, m Metrics) err
 	t.skipped[who] += streak
 	if skipped > 0 {
 		m[who+"/skipped_updates"] = float64(skipped)
-		t.log.Warn(fmt.Sprintf("%s: a score, loss or gradient is not finite: update skipped, weights unchanged", who))
+		t.log.Warn(
+			fmt.Sprintf(
+				"%s: a score, loss or gradient is not finite: update skipped, weights unchanged",
+				who))
 	}
 	if t.skipped[who] >= t.cfg.Trainer.MaxSkips {
 		return fmt.Errorf("%w: %s: %d optimizer steps in a row with a score, loss or gradient that is not finite (trainer.max_skips): lower %s.optim.lr and %s", ErrNumerical, who, t.skipped[who], who, t.wayBack())
@@ -412,7 +430,8 @@ func (t *Trainer) skips(who string, updates, skipped, streak int, m Metrics) err
 // wayBack says where to go on from when the numbers have broken down.
 func (t *Trainer) wayBack() string {
 	if t.good > 0 {
-		return fmt.Sprintf("resume from global_step_%d, the last checkpoint before updates were skipped", t.good)
+		return fmt.Sprintf(
+			"resume from global_step_%d, the last checkpoint before updates were skipped", t.good)
 	}
 	return "start again with another --output"
 }

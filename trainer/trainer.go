@@ -107,27 +107,32 @@ type Trainer struct {
 	done        work    // of the last step
 	peak        float64 // floating-point operations a second; what perf/mfu is a share of
 	step, total int     // steps done, steps to do
-	planned     int     // steps asked for: total, unless the discriminator's time alone ends by what it has learned
-	disc        saved.Discriminator
-	free        int64        // bytes of memory that were available when the run began; 0 is unknown
-	saved       atomic.Int64 // step of the newest checkpoint; Abort reads it from another goroutine
-	verified    map[int]bool // checkpoints that this process has written or read
-	good        int          // step of the last commit with no update skipped just before; 0 is none
-	counts      compute.Counts
-	saveTime    float64 // seconds of a save that no step has reported yet
-	before      saved.Updates
-	best        saved.Best
-	validated   *saved.Validation // the newest validation, of this run or of the one it starts from; nil is none
-	named       map[string]bool   // signs that this process has warned of
-	oldDiffers  bool              // a check has found the sampler's log-probabilities to differ from the trainer's
-	skipped     map[string]int
-	baseDType   string // the student's, before training
+	// steps asked for: total, unless the discriminator's time alone ends by what it has learned
+	planned  int
+	disc     saved.Discriminator
+	free     int64        // bytes of memory that were available when the run began; 0 is unknown
+	saved    atomic.Int64 // step of the newest checkpoint; Abort reads it from another goroutine
+	verified map[int]bool // checkpoints that this process has written or read
+	// step of the last commit with no update skipped just before; 0 is none
+	good     int
+	counts   compute.Counts
+	saveTime float64 // seconds of a save that no step has reported yet
+	before   saved.Updates
+	best     saved.Best
+	// the newest validation, of this run or of the one it starts from; nil is none
+	validated *saved.Validation
+	named     map[string]bool // signs that this process has warned of
+	// a check has found the sampler's log-probabilities to differ from the trainer's
+	oldDiffers bool
+	skipped    map[string]int
+	baseDType  string // the student's, before training
 }
 
 // seed is the run's, made different for each stage: train does not draw the
 // rows and the answers of the warm-up again.
 func (t *Trainer) seed() uint64 {
-	stage := map[config.Stage]uint64{config.SFT: 0, config.Warmup: 1, config.Train: 2, config.DPO: 3}[t.Stage]
+	stage := map[config.Stage]uint64{config.SFT: 0, config.Warmup: 1, config.Train: 2,
+		config.DPO: 3}[t.Stage]
 	return t.cfg.Trainer.Seed + stage<<56
 }
 

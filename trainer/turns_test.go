@@ -39,11 +39,14 @@ func TestTurnsAllIsEach(t *testing.T) {
 	data := talks(t, 4)
 	step := func(turns, batch string) report.Row {
 		out := filepath.Join(t.TempDir(), turns)
-		rows := finished(t, be, settings(config.SFT, out, "trainer.total_steps=1", "data.train_files="+data, "data.turns="+turns, "data.train_batch_size="+batch,
-			"data.max_prompt_length=74", "data.max_response_length=54", "model.path="+fixed.student, "data.val_files="+data, "trainer.val_rows=2"), config.SFT)
+		rows := finished(t, be, settings(config.SFT, out, "trainer.total_steps=1",
+			"data.train_files="+data, "data.turns="+turns, "data.train_batch_size="+batch,
+			"data.max_prompt_length=74", "data.max_response_length=54", "model.path="+fixed.student,
+			"data.val_files="+data, "trainer.val_rows=2"), config.SFT)
 		return rows[len(rows)-1]
 	}
-	all, each := step("all", "4"), step("each", "10") // four rows, in two of which two turns are learned
+	// four rows, in two of which two turns are learned
+	all, each := step("all", "4"), step("each", "10")
 	for _, name := range []string{"actor/sft_loss", "actor/grad_norm", "actor/entropy"} {
 		a, ok := all.Values[name]
 		e := each.Values[name]
@@ -62,7 +65,8 @@ func TestTurnsInEveryStage(t *testing.T) {
 	be := ready(t)
 	data := talks(t, 4)
 	for _, stage := range []config.Stage{config.Warmup, config.DPO} {
-		c := settings(stage, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1", "data.train_files="+data, "data.turns=each", "data.max_prompt_length=110")
+		c := settings(stage, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1",
+			"data.train_files="+data, "data.turns=each", "data.max_prompt_length=110")
 		if tr := opened(t, be, c, stage); tr.set.Len() != 10 {
 			t.Errorf("%s: %d rows, want 10 turns", stage, tr.set.Len())
 		}
@@ -71,7 +75,9 @@ func TestTurnsInEveryStage(t *testing.T) {
 			t.Errorf("%s: %d steps", stage, len(rows))
 		}
 		c.Data.Turns = "all"
-		if err := c.Validate(stage); err == nil || !strings.Contains(err.Error(), "data.turns is all: only gad sft learns a conversation as one sequence") {
+		if err := c.Validate(stage); err == nil ||
+			!strings.Contains(err.Error(),
+				"data.turns is all: only gad sft learns a conversation as one sequence") {
 			t.Errorf("%s: %v", stage, err)
 		}
 	}

@@ -19,13 +19,18 @@ func (t *Trainer) validate(m Metrics) error {
 		stop = t.actor.Stop
 	}
 	j, err := quality.Evaluate(t.actor.Model(), t.tok, t.val, t.valRows, quality.Options{Stop: stop,
-		MaxPrompt: t.cfg.Data.MaxPrompt, MaxResponse: t.cfg.Data.MaxResponse, Seed: t.cfg.Trainer.Seed,
+		MaxPrompt: t.cfg.Data.MaxPrompt, MaxResponse: t.cfg.Data.MaxResponse,
+		Seed:  t.cfg.Trainer.Seed,
 		Slots: t.cfg.Rollout.MaxNumSeqs, MaxTokens: t.cfg.Actor.MaxTokenLen,
-		Stages: func(name string, total int) (func(int), func()) { return t.rec.Progress("validation: "+name, total) }})
+		Stages: func(name string, total int) (func(int),
+			func()) {
+			return t.rec.Progress("validation: "+name, total)
+		}})
 	if err != nil {
 		return fmt.Errorf("validation: %w", err)
 	}
-	m["val/rouge_l"], m["val/teacher_nll"], m["val/len_ratio"] = j.Eval.RougeL, j.Eval.TeacherNLL, j.Eval.LenRatio
+	m["val/rouge_l"], m["val/teacher_nll"], m["val/len_ratio"] =
+		j.Eval.RougeL, j.Eval.TeacherNLL, j.Eval.LenRatio
 	if err := t.judge(m, j); err != nil {
 		return fmt.Errorf("validation: %w", err)
 	}
@@ -36,8 +41,9 @@ func (t *Trainer) validate(m Metrics) error {
 // validation is the digest of everything that the val/ metrics depend on, weights apart.
 func (t *Trainer) validation() string {
 	c := t.cfg
-	raw, err := json.Marshal([]any{t.val.Digest(), t.valRows, c.Data.MaxPrompt, c.Data.MaxResponse, c.Trainer.Checker,
-		c.Trainer.HeldOutCritic, c.Trainer.Device, c.Trainer.Precision})
+	raw, err := json.Marshal(
+		[]any{t.val.Digest(), t.valRows, c.Data.MaxPrompt, c.Data.MaxResponse, c.Trainer.Checker,
+			c.Trainer.HeldOutCritic, c.Trainer.Device, c.Trainer.Precision})
 	if err != nil {
 		panic(err) // texts and numbers
 	}
@@ -90,7 +96,8 @@ func (t *Trainer) begin() (Metrics, error) {
 	} else if err := m.time("timing_s/val", func() error { return t.validate(m) }); err != nil {
 		return nil, err
 	}
-	said := fmt.Sprintf("before the first step: ROUGE-L %.3f, NLL of the teacher's answers %.3f", m["val/rouge_l"], m["val/teacher_nll"])
+	said := fmt.Sprintf("before the first step: ROUGE-L %.3f, NLL of the teacher's answers %.3f",
+		m["val/rouge_l"], m["val/teacher_nll"])
 	if check, ok := m["val/check"]; ok {
 		said += fmt.Sprintf(", checker's score %.3f", check)
 	}

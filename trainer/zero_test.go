@@ -27,7 +27,8 @@ func TestShardedOptimizerChangesNoBit(t *testing.T) {
 		extra []string
 	}{
 		{config.SFT, []string{"actor.lora.rank=4"}},
-		{config.Warmup, []string{"trainer.critic_warmup=1", "actor.optim.moments=8bit", "critic.optim.moments=8bit"}},
+		{config.Warmup, []string{"trainer.critic_warmup=1", "actor.optim.moments=8bit",
+			"critic.optim.moments=8bit"}},
 		{config.Train, nil},
 	} {
 		t.Run(fmt.Sprint(c.stage, " ", strings.Join(c.extra, " ")), func(t *testing.T) {
@@ -37,7 +38,8 @@ func TestShardedOptimizerChangesNoBit(t *testing.T) {
 			want := record(t, whole, 4)
 			for _, ranks := range []int{1, 2, 4} {
 				run := filepath.Join(t.TempDir(), fmt.Sprint(ranks))
-				for r, err := range together(ranks, settings(c.stage, run, append(overrides, on)...), c.stage) {
+				for r, err := range together(ranks,
+					settings(c.stage, run, append(overrides, on)...), c.stage) {
 					if err != nil {
 						t.Fatalf("%d ranks, rank %d: %v", ranks, r, err)
 					}
@@ -51,7 +53,8 @@ func TestShardedOptimizerChangesNoBit(t *testing.T) {
 				ranks int
 				set   string
 			}
-			for _, legs := range [][2]leg{{{4, on}, {1, ""}}, {{1, ""}, {2, on}}, {{2, on}, {4, on}}, {{4, on}, {2, "trainer.shard_optimizer=false"}}} {
+			for _, legs := range [][2]leg{{{4, on}, {1, ""}}, {{1, ""}, {2, on}},
+				{{2, on}, {4, on}}, {{4, on}, {2, "trainer.shard_optimizer=false"}}} {
 				run := filepath.Join(t.TempDir(), "run")
 				for i, l := range legs {
 					set := overrides
@@ -62,7 +65,8 @@ func TestShardedOptimizerChangesNoBit(t *testing.T) {
 					if i == 0 { // stopped after step 2
 						members[l.ranks-1].ctx = &stopAfter{Context: context.Background(), n: 2}
 					}
-					for r, err := range team(members, settings(c.stage, run, set...), c.stage, nil) {
+					for r, err := range team(members, settings(c.stage, run, set...), c.stage,
+						nil) {
 						if i == 0 && !errors.Is(err, ErrInterrupted) || i > 0 && err != nil {
 							t.Fatalf("%v, leg %d, rank %d: %v", legs, i, r, err)
 						}
@@ -79,7 +83,8 @@ func TestShardedOptimizerChangesNoBit(t *testing.T) {
 func TestShardedOptimizerOnAFullDisk(t *testing.T) {
 	ready(t)
 	run := filepath.Join(t.TempDir(), "run")
-	cfg := settings(config.SFT, run, sharded("trainer.save_freq=1", "trainer.shard_optimizer=true")...)
+	cfg := settings(config.SFT, run,
+		sharded("trainer.save_freq=1", "trainer.shard_optimizer=true")...)
 	blind := &noSpace{FS: vfs.OS, at: saved.ActorOptimizer}
 	errs := team([]member{{fs: blind}, {}}, cfg, config.SFT, nil)
 	if errs[0] == nil || !strings.Contains(errs[0].Error(), "no space left on device") {

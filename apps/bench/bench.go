@@ -34,8 +34,9 @@ type Options struct {
 	Name   string       // of the shape, for the report
 	Config model.Config // the shape
 	Load   Load
-	What   []string      // some of Parts; none is all
-	Budget time.Duration // time to spend, about; what cannot be measured in it is named and left out
+	What   []string // some of Parts; none is all
+	// time to spend, about; what cannot be measured in it is named and left out
+	Budget time.Duration
 
 	// Shown is called at the start of each part, and the function that it returns at its end;
 	// nil: no calls.
@@ -59,7 +60,8 @@ type Load struct {
 	Slots     int    // answers generated at the same time in the GAD step; 0 is the default
 	Recompute bool   // activations in the backward pass
 	Weights   string // how that base is kept (model.Options.Quant)
-	Rank      int    // of LoRA adapters, which student and discriminator train on one base; 0 is none
+	// of LoRA adapters, which student and discriminator train on one base; 0 is none
+	Rank int
 }
 
 // lora are the adapters of l.
@@ -80,7 +82,8 @@ func (l Load) slots() int {
 // GAD step of 8 prompts with 8 answers of 128 tokens each, 16 answers and their
 // prompts to a micro-batch.
 func DefaultLoad() Load {
-	return Load{Seqs: 8, Length: 256, Samples: 32, Prompts: 8, N: 8, Prompt: 32, New: 128, Micro: 16 * (32 + 128)}
+	return Load{Seqs: 8, Length: 256, Samples: 32, Prompts: 8, N: 8, Prompt: 32, New: 128,
+		Micro: 16 * (32 + 128)}
 }
 
 // Report is the results of Run.
@@ -135,8 +138,10 @@ var Shapes = func() map[string]model.Config {
 }()
 
 func qwen2(hidden, layers, heads, kv, headDim, ffn, vocab int, theta float64) model.Config {
-	return model.Config{Architecture: "Qwen2", Hidden: hidden, Layers: layers, Heads: heads, KVHeads: kv, HeadDim: headDim, FFN: ffn,
-		Vocab: vocab, MaxPosition: 32768, RMSEps: 1e-6, RopeTheta: theta, QKVBias: true, TieEmbeddings: true}
+	return model.Config{Architecture: "Qwen2", Hidden: hidden, Layers: layers, Heads: heads,
+		KVHeads: kv, HeadDim: headDim, FFN: ffn,
+		Vocab: vocab, MaxPosition: 32768, RMSEps: 1e-6, RopeTheta: theta, QKVBias: true,
+		TieEmbeddings: true}
 }
 
 // ShapeNames are the keys of Shapes, smallest model first.
@@ -152,7 +157,8 @@ func ShapeNames() []string {
 func Check(what []string) error {
 	for _, part := range what {
 		if !slices.Contains(Parts, part) {
-			return fmt.Errorf("bench: part %q: expected some of %s", part, strings.Join(Parts, ", "))
+			return fmt.Errorf("bench: part %q: expected some of %s", part,
+				strings.Join(Parts, ", "))
 		}
 	}
 	return nil
@@ -166,7 +172,8 @@ func Run(o Options) (*Report, error) {
 	}
 	began := time.Now()
 	wanted := func(part string) bool { return len(o.What) == 0 || slices.Contains(o.What, part) }
-	r := &Report{Go: runtime.Version(), Threads: runtime.GOMAXPROCS(0), Shape: o.Name, Parameters: o.Config.ParamCount(model.LM), Rank: o.Load.Rank}
+	r := &Report{Go: runtime.Version(), Threads: runtime.GOMAXPROCS(0), Shape: o.Name,
+		Parameters: o.Config.ParamCount(model.LM), Rank: o.Load.Rank}
 	if model.Quantised(o.Load.Weights) {
 		r.Weights = o.Load.Weights
 	}
@@ -205,7 +212,8 @@ func Run(o Options) (*Report, error) {
 	}
 	if err == nil && wanted("stages") {
 		err = errors.Join(part("stages", func(be compute.Backend) (err error) {
-			left := max(o.Budget-time.Since(began), o.Budget/2) // a busy machine's limits take longer
+			// a busy machine's limits take longer
+			left := max(o.Budget-time.Since(began), o.Budget/2)
 			r.Stages, err = measureStages(be, r.Limits, o.Config, o.Load, left)
 			return err
 		}), limits())

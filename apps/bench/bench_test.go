@@ -27,11 +27,13 @@ func TestRun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures memory's bandwidth")
 	}
-	r, err := Run(Options{Open: open, Name: "tiny", Config: tiny, Load: tinyLoad, Budget: 4 * time.Second})
+	r, err := Run(Options{Open: open, Name: "tiny", Config: tiny, Load: tinyLoad,
+		Budget: 4 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Limits.Products <= 0 || r.Limits.Read <= 0 || r.Limits.Copy <= 0 || !strings.HasPrefix(r.Device, "cpu/") || r.Parameters != tiny.ParamCount(model.LM) {
+	if r.Limits.Products <= 0 || r.Limits.Read <= 0 || r.Limits.Copy <= 0 ||
+		!strings.HasPrefix(r.Device, "cpu/") || r.Parameters != tiny.ParamCount(model.LM) {
 		t.Errorf("limits %+v, device %q, %d parameters", r.Limits, r.Device, r.Parameters)
 	}
 	// A shared machine's limit of multiply-adds can double from one second to the next.
@@ -56,8 +58,10 @@ func TestRun(t *testing.T) {
 		}
 		share(o.Name+" "+o.Size, o.Stat, o.Use)
 	}
-	for _, name := range []string{"Linear", "LinearGrad, input", "LinearGrad, weight", "Attention", "AttentionGrad", "AttentionDecode", "RMSNorm",
-		"RMSNormGrad", "SwiGLU", "SwiGLUGrad", "Rope", "LogProb", "LogProbGrad", "Sample", "AdamW"} {
+	for _, name := range []string{"Linear", "LinearGrad, input", "LinearGrad, weight", "Attention",
+		"AttentionGrad", "AttentionDecode", "RMSNorm",
+		"RMSNormGrad", "SwiGLU", "SwiGLUGrad", "Rope", "LogProb", "LogProbGrad", "Sample",
+		"AdamW"} {
 		if !seen[name] {
 			t.Errorf("operation %s was not measured", name)
 		}
@@ -71,11 +75,13 @@ func TestRun(t *testing.T) {
 			continue
 		}
 		share(s.Name, s.Stat, s.Use)
-		if s.Planned < s.Peak/2 || s.Planned > 2*s.Peak { // a tiny model's small blocks are in no plan
+		// a tiny model's small blocks are in no plan
+		if s.Planned < s.Peak/2 || s.Planned > 2*s.Peak {
 			t.Errorf("%s: %d bytes planned, %d taken", s.Name, s.Planned, s.Peak)
 		}
 		if s.Peak <= 0 || s.PerSecond <= 0 {
-			t.Errorf("%s: peak %d, %d allocations, %g tokens a second", s.Name, s.Peak, s.Allocs, s.PerSecond)
+			t.Errorf("%s: peak %d, %d allocations, %g tokens a second", s.Name, s.Peak, s.Allocs,
+				s.PerSecond)
 		}
 	}
 	// What operations took and what lies between them is the whole stage.
@@ -94,21 +100,24 @@ func TestRun(t *testing.T) {
 		flops, seconds = flops+p.FLOPs, seconds+p.Seconds
 	}
 	if len(gad.Parts) != 5 || flops != gad.FLOPs || seconds > 1.5*gad.Seconds {
-		t.Errorf("parts of a GAD step: %d, %g of %g operations, %g of %g s", len(gad.Parts), flops, gad.FLOPs, seconds, gad.Seconds)
+		t.Errorf("parts of a GAD step: %d, %g of %g operations, %g of %g s", len(gad.Parts), flops,
+			gad.FLOPs, seconds, gad.Seconds)
 	}
 
 	var text bytes.Buffer
 	if err := r.Print(&text); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"limits of this machine", "AttentionDecode", "SFT step: 2 x 24 tokens", "critic update", "between operations"} {
+	for _, want := range []string{"limits of this machine", "AttentionDecode",
+		"SFT step: 2 x 24 tokens", "critic update", "between operations"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the table lacks %q:\n%s", want, text.String())
 		}
 	}
 	raw, err := json.Marshal(r)
 	var back Report
-	if err != nil || json.Unmarshal(raw, &back) != nil || back.Stages[0].Seconds != r.Stages[0].Seconds {
+	if err != nil || json.Unmarshal(raw, &back) != nil ||
+		back.Stages[0].Seconds != r.Stages[0].Seconds {
 		t.Errorf("JSON %s: %v", raw, err)
 	}
 }
@@ -118,7 +127,8 @@ func TestRunLoRA(t *testing.T) {
 	stages := func(rank int) []Stage {
 		load := tinyLoad
 		load.Rank = rank
-		r, err := Run(Options{Open: open, Name: "tiny", Config: tiny, Load: load, What: []string{"stages"}, Budget: 2 * time.Second})
+		r, err := Run(Options{Open: open, Name: "tiny", Config: tiny, Load: load,
+			What: []string{"stages"}, Budget: 2 * time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +139,8 @@ func TestRunLoRA(t *testing.T) {
 		if s.Note != "" || s.Planned < s.Peak/2 || s.Planned > 2*s.Peak {
 			t.Errorf("%s %s: %d bytes planned, %d taken", s.Name, s.Note, s.Planned, s.Peak)
 		}
-		if share := s.FLOPs / full[i].FLOPs; s.Name == "SFT step" && (share < 0.66 || share > 0.67) || s.Name == "generation" && share != 1 {
+		if share := s.FLOPs / full[i].FLOPs; s.Name == "SFT step" &&
+			(share < 0.66 || share > 0.67) || s.Name == "generation" && share != 1 {
 			t.Errorf("%s: %g of the operations of full training", s.Name, share)
 		}
 	}
@@ -148,14 +159,17 @@ func TestProfileCountsTheStage(t *testing.T) {
 	}
 	defer be.Close()
 	wrapped, prof := profiled(be)
-	load := Load{Seqs: 2, Length: 150, Samples: 3, Prompts: 2, N: 2, Prompt: 20, New: 60, Micro: 160} // long: attention shows
+	// long: attention shows
+	load := Load{Seqs: 2, Length: 150, Samples: 3, Prompts: 2, N: 2, Prompt: 20, New: 60,
+		Micro: 160}
 	g, err := newGame(wrapped, tiny, load)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer g.close()
 	heads := load.Seqs * (load.Length - 1)
-	scores := float64(tiny.Layers*load.Seqs) * 2 * float64(load.Length*(load.Length+1)/2*tiny.Heads*tiny.HeadDim)
+	scores := float64(tiny.Layers*load.Seqs) * 2 *
+		float64(load.Length*(load.Length+1)/2*tiny.Heads*tiny.HeadDim)
 	logits := 2 * float64(heads*tiny.Vocab*tiny.Hidden)
 	for _, c := range []struct {
 		name string
@@ -197,11 +211,13 @@ func TestLeftOut(t *testing.T) {
 		}
 	}
 	var text bytes.Buffer
-	if err := (&Report{Stages: stages}).Print(&text); err != nil || !strings.Contains(text.String(), "not measured") {
+	if err := (&Report{Stages: stages}).Print(&text); err != nil ||
+		!strings.Contains(text.String(), "not measured") {
 		t.Errorf("%v:\n%s", err, text.String())
 	}
 	s := Stage{Name: "slow"}
-	err = s.measure(nil, Limits{Products: 1}, work{Cost: compute.Cost{FLOPs: 100}}, time.Second, time.Second, func() error { panic("was run") })
+	err = s.measure(nil, Limits{Products: 1}, work{Cost: compute.Cost{FLOPs: 100}}, time.Second,
+		time.Second, func() error { panic("was run") })
 	if err != nil || !strings.Contains(s.Note, "about 200 s") {
 		t.Errorf("%v, %q", err, s.Note)
 	}
@@ -246,10 +262,12 @@ func TestServeSampleOfBlocks(t *testing.T) {
 	load := tinyLoad
 	load.Weights = "q8_0"
 	var out bytes.Buffer
-	if err := Serve(strings.NewReader("sample 1 4 5 0 ../../testdata/model/qwen2_tied\n"), &out, be, tiny, load); err != nil {
+	if err := Serve(strings.NewReader("sample 1 4 5 0 ../../testdata/model/qwen2_tied\n"), &out, be,
+		tiny, load); err != nil {
 		t.Fatal(err)
 	}
-	if want := "rows of 48 elements: q8_0 keeps blocks of 32 of a row"; !strings.Contains(out.String(), want) {
+	if want := "rows of 48 elements: q8_0 keeps blocks of 32 of a row"; !strings.Contains(
+		out.String(), want) {
 		t.Errorf("%s does not say %q", out.String(), want)
 	}
 }
@@ -281,13 +299,17 @@ func TestServeSample(t *testing.T) {
 	}
 	answers := make([]Answer, 4)
 	for i, line := range strings.Split(strings.TrimSpace(out.String()), "\n") {
-		if err := json.Unmarshal([]byte(line), &answers[i]); err != nil || answers[i].Error != "" || !(0 < answers[i].First && answers[i].First < answers[i].Seconds) || len(answers[i].Tokens) != 3 {
+		if err := json.Unmarshal([]byte(line), &answers[i]); err != nil || answers[i].Error != "" ||
+			!(0 < answers[i].First && answers[i].First < answers[i].Seconds) ||
+			len(answers[i].Tokens) != 3 {
 			t.Fatalf("%v: %s", err, line)
 		}
 	}
 	for i := range 3 {
-		if !slices.Equal(answers[0].Tokens[i], want[i][0].IDs) || !slices.Equal(answers[3].Tokens[i], want[i][0].IDs) {
-			t.Errorf("sequence %d: %v and %v, want %v", i, answers[0].Tokens[i], answers[3].Tokens[i], want[i][0].IDs)
+		if !slices.Equal(answers[0].Tokens[i], want[i][0].IDs) ||
+			!slices.Equal(answers[3].Tokens[i], want[i][0].IDs) {
+			t.Errorf("sequence %d: %v and %v, want %v", i, answers[0].Tokens[i],
+				answers[3].Tokens[i], want[i][0].IDs)
 		}
 	}
 	if reflect.DeepEqual(answers[1].Tokens, answers[2].Tokens) {
@@ -303,7 +325,8 @@ func TestServeSample(t *testing.T) {
 	} {
 		out.Reset()
 		var a Answer
-		if err := Serve(strings.NewReader(line+"\n"), &out, be, tiny, tinyLoad); err != nil || json.Unmarshal(out.Bytes(), &a) != nil || !strings.Contains(a.Error, want) {
+		if err := Serve(strings.NewReader(line+"\n"), &out, be, tiny, tinyLoad); err != nil ||
+			json.Unmarshal(out.Bytes(), &a) != nil || !strings.Contains(a.Error, want) {
 			t.Errorf("%s: %v: %s, want %q", line, err, out.String(), want)
 		}
 	}
@@ -313,14 +336,16 @@ func TestMistakes(t *testing.T) {
 	if _, err := Run(Options{Open: open, Config: tiny, Load: tinyLoad, What: []string{"limits", "op"}}); err == nil || !strings.Contains(err.Error(), `"op": expected some of limits, ops, stages`) {
 		t.Errorf("unknown part: %v", err)
 	}
-	if _, err := Run(Options{Open: func() (compute.Backend, error) { return nil, os.ErrNotExist }, Config: tiny, Load: tinyLoad}); err != os.ErrNotExist {
+	if _, err := Run(Options{Open: func() (compute.Backend, error) { return nil, os.ErrNotExist },
+		Config: tiny, Load: tinyLoad}); err != os.ErrNotExist {
 		t.Errorf("no device: %v", err)
 	}
 }
 
 // The named shapes are valid, and have the parameters of their names.
 func TestShapes(t *testing.T) {
-	want := map[string]float64{"25m": 25e6, "qwen2.5-0.5b": 494e6, "qwen2.5-1.5b": 1544e6, "qwen2.5-3b": 3086e6, "qwen2.5-7b": 7616e6}
+	want := map[string]float64{"25m": 25e6, "qwen2.5-0.5b": 494e6, "qwen2.5-1.5b": 1544e6,
+		"qwen2.5-3b": 3086e6, "qwen2.5-7b": 7616e6}
 	for _, name := range ShapeNames() {
 		c := Shapes[name]
 		if err := c.Validate(); err != nil {
@@ -334,11 +359,16 @@ func TestShapes(t *testing.T) {
 
 func TestFormats(t *testing.T) {
 	for want, got := range map[string]string{
-		"10 ": amount(9.999), "1.00 k": amount(1000), "46.0 k": amount(46014), "475 G": amount(474.8e9),
-		"1.00 M": amount(999.6e3), "5.70 M": amount(5.7e6), "12.3 µs": duration(12.34e-6), "1.00 ms": duration(999.6e-6), "1.05 s": duration(1.049),
-		"█████····· 48 % of memory":                                                          strings.ReplaceAll(Use{Bound: boundMemory, Share: 0.48}.share(), "  ", " "),
-		"██████████ 113 % of memory (operands came from a cache)":                            Use{Bound: boundMemory, Share: 1.13}.share(),
-		"██████████ 104 % of products (the limit was measured while the machine was busier)": Use{Bound: boundProducts, Share: 1.04}.share(),
+		"10 ": amount(9.999), "1.00 k": amount(1000), "46.0 k": amount(46014),
+		"475 G":  amount(474.8e9),
+		"1.00 M": amount(999.6e3), "5.70 M": amount(5.7e6), "12.3 µs": duration(12.34e-6),
+		"1.00 ms": duration(999.6e-6), "1.05 s": duration(1.049),
+		"█████····· 48 % of memory": strings.ReplaceAll(
+			Use{Bound: boundMemory, Share: 0.48}.share(), "  ", " "),
+		"██████████ 113 % of memory (operands came from a cache)": Use{
+			Bound: boundMemory, Share: 1.13}.share(),
+		"██████████ 104 % of products (the limit was measured while the machine was busier)": Use{
+			Bound: boundProducts, Share: 1.04}.share(),
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

@@ -33,13 +33,17 @@ func TestCUDACounts(t *testing.T) {
 			}
 			t.Setenv("GAD_EMU_NO_PLANS", "1")
 		}
-		r, err := Run(Options{Open: func() (compute.Backend, error) { return cuda.Open(cuda.Options{}) }, Name: "tiny", Config: tiny,
-			Load: tinyLoad, What: []string{"stages"}, Budget: time.Second})
+		r, err := Run(
+			Options{Open: func() (compute.Backend, error) { return cuda.Open(cuda.Options{}) },
+				Name: "tiny", Config: tiny,
+				Load: tinyLoad, What: []string{"stages"}, Budget: time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.Repeats < 6 || r.Replayed <= 0 || r.Replayed >= 1 || strings.HasPrefix(r.Declined, "cuBLASLt declined ") != declines {
-			t.Errorf("declining %t: %d decode steps, %g of them replayed, %q", declines, r.Repeats, r.Replayed, r.Declined)
+		if r.Repeats < 6 || r.Replayed <= 0 || r.Replayed >= 1 ||
+			strings.HasPrefix(r.Declined, "cuBLASLt declined ") != declines {
+			t.Errorf("declining %t: %d decode steps, %g of them replayed, %q", declines, r.Repeats,
+				r.Replayed, r.Declined)
 		}
 		var printed strings.Builder
 		if err := r.Print(&printed); err != nil {
@@ -49,7 +53,8 @@ func TestCUDACounts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(printed.String(), " decode steps were replayed as a CUDA graph") || strings.Contains(printed.String(), "cuBLASLt declined ") != declines ||
+		if !strings.Contains(printed.String(), " decode steps were replayed as a CUDA graph") ||
+			strings.Contains(printed.String(), "cuBLASLt declined ") != declines ||
 			strings.Contains(string(text), `"declined":"cuBLASLt declined `) != declines || !strings.Contains(string(text), `"replayed_frac":0.`) {
 			t.Errorf("declining %t: the report is\n%s\n%s", declines, printed.String(), text)
 		}

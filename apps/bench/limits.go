@@ -69,7 +69,8 @@ func (l Limits) least(c compute.Cost) (seconds float64, bound string) {
 // best is the higher of two measurements of each limit: those of a shared machine change from
 // minute to minute.
 func (l Limits) best(m Limits) Limits {
-	return Limits{F32: max(l.F32, m.F32), BF16: max(l.BF16, m.BF16), Products: max(l.Products, m.Products), Read: max(l.Read, m.Read), Copy: max(l.Copy, m.Copy)}
+	return Limits{F32: max(l.F32, m.F32), BF16: max(l.BF16, m.BF16),
+		Products: max(l.Products, m.Products), Read: max(l.Read, m.Read), Copy: max(l.Copy, m.Copy)}
 }
 
 // use relates cost c, done in so many seconds, to the limits.
@@ -106,7 +107,8 @@ func (l Limits) relate(u *Use) { *u = l.use(u.cost, u.seconds) }
 
 // elementsOf are the sizes of be's elements. Weights take two bytes if products read bfloat16.
 func elementsOf(be compute.Backend) compute.Elements {
-	e := compute.Elements{Narrow: float64(be.Element(compute.Narrow)), Wide: float64(be.Element(compute.Wide))}
+	e := compute.Elements{Narrow: float64(be.Element(compute.Narrow)),
+		Wide: float64(be.Element(compute.Wide))}
 	if e.Weight = e.Wide; narrowProducts(be) || strings.HasSuffix(be.Name(), "-rounded") {
 		e.Weight = 2
 	}

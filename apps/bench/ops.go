@@ -44,7 +44,8 @@ func (b *bed) t(c compute.Class, n int) (t compute.Tensor) {
 
 // param is a weight matrix [rows, cols], with a gradient if it is trained.
 func (b *bed) param(rows, cols int, trained bool) *compute.Param {
-	p := &compute.Param{Name: "bench", Shape: []int{rows, cols}, Rows: rows, Cols: cols, Decay: rows > 1, W: b.t(compute.Wide, rows*cols)}
+	p := &compute.Param{Name: "bench", Shape: []int{rows, cols}, Rows: rows, Cols: cols,
+		Decay: rows > 1, W: b.t(compute.Wide, rows*cols)}
 	if rows == 1 {
 		p.Shape = []int{cols}
 	}
@@ -83,7 +84,8 @@ func (l *lastCost) Before(_ string, c compute.Cost) { l.Cost = c }
 func (l *lastCost) After()                          {}
 
 // measureOps times every trial, an equal part of the budget each.
-func measureOps(be compute.Backend, l Limits, c model.Config, load Load, budget time.Duration) ([]Op, error) {
+func measureOps(be compute.Backend, l Limits, c model.Config, load Load,
+	budget time.Duration) ([]Op, error) {
 	trials, last := trialsOf(be, c, load)
 	var ops []Op
 	for _, t := range trials {
@@ -149,7 +151,8 @@ func products(be compute.Backend, c model.Config, load Load) []trial {
 	var ts []trial
 	forward := func(rows, i, o int) trial {
 		return trial{"Linear", fmt.Sprintf("%d x %d -> %d", rows, i, o), func(b *bed) func() {
-			x, y, w := b.t(compute.Narrow, rows*i), b.t(compute.Narrow, rows*o), b.param(o, i, false)
+			x, y, w :=
+				b.t(compute.Narrow, rows*i), b.t(compute.Narrow, rows*o), b.param(o, i, false)
 			return func() { be.Linear(y, x, w, nil, false) }
 		}}
 	}
@@ -158,7 +161,8 @@ func products(be compute.Backend, c model.Config, load Load) []trial {
 		size := fmt.Sprintf("%d x %d -> %d", n, i, o)
 		ts = append(ts, forward(n, i, o),
 			trial{"LinearGrad, input", size, func(b *bed) func() {
-				dx, dy, w := b.t(compute.Narrow, n*i), b.t(compute.Narrow, n*o), b.param(o, i, false)
+				dx, dy, w :=
+					b.t(compute.Narrow, n*i), b.t(compute.Narrow, n*o), b.param(o, i, false)
 				return func() { be.LinearGrad(dx, w, nil, dy, compute.Tensor{}, false) }
 			}},
 			trial{"LinearGrad, weight", size, func(b *bed) func() {
@@ -167,7 +171,8 @@ func products(be compute.Backend, c model.Config, load Load) []trial {
 			}})
 	}
 	for _, rows := range []int{load.Samples, 1} {
-		ts = append(ts, forward(rows, c.Hidden, q), forward(rows, c.Hidden, c.FFN), forward(rows, c.FFN, c.Hidden))
+		ts = append(ts, forward(rows, c.Hidden, q), forward(rows, c.Hidden, c.FFN),
+			forward(rows, c.FFN, c.Hidden))
 	}
 	return ts
 }
@@ -175,7 +180,8 @@ func products(be compute.Backend, c model.Config, load Load) []trial {
 // others are the operations that are not products of a block.
 func others(be compute.Backend, c model.Config, load Load) []trial {
 	n, q, kv, rows := load.Seqs*load.Length, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, load.Samples
-	a := compute.AttnShape{H: c.Heads, K: c.KVHeads, E: c.HeadDim, Scale: 1 / math.Sqrt(float64(c.HeadDim))}
+	a := compute.AttnShape{H: c.Heads, K: c.KVHeads, E: c.HeadDim,
+		Scale: 1 / math.Sqrt(float64(c.HeadDim))}
 	pack := compute.Pack{Start: make([]int32, load.Seqs+1)}
 	for i := range pack.Start {
 		pack.Start[i] = int32(i * load.Length)
@@ -188,7 +194,8 @@ func others(be compute.Backend, c model.Config, load Load) []trial {
 		for p := range table {
 			table[p] = int32(r*each + p)
 		}
-		pages.Table, pages.Len = append(pages.Table, table), append(pages.Len, int32(load.Prompt+load.New))
+		pages.Table, pages.Len =
+			append(pages.Table, table), append(pages.Len, int32(load.Prompt+load.New))
 	}
 	pos, all, targets := make([]int32, n), make([]int32, n), make([]int32, n)
 	for i := range pos {
@@ -199,32 +206,41 @@ func others(be compute.Backend, c model.Config, load Load) []trial {
 		u[i] = (float64(i) + 0.5) / float64(rows)
 	}
 	ids, logp := make([]int32, rows), make([]float32, rows)
-	tokens, wide := fmt.Sprintf("%d x %d", load.Seqs, load.Length), fmt.Sprintf("%d x %d", n, c.Hidden)
+	tokens, wide :=
+		fmt.Sprintf("%d x %d", load.Seqs, load.Length), fmt.Sprintf("%d x %d", n, c.Hidden)
 	head := func(rows int) string { return fmt.Sprintf("%d x %d -> %d", rows, c.Hidden, c.Vocab) }
 	N, W := compute.Narrow, compute.Wide
 	return []trial{
 		{"Attention", tokens, func(b *bed) func() {
-			o, lse, qq, k, v := b.t(N, n*q), b.t(W, n*c.Heads), b.t(N, n*q), b.t(N, n*kv), b.t(N, n*kv)
+			o, lse, qq, k, v :=
+				b.t(N, n*q), b.t(W, n*c.Heads), b.t(N, n*q), b.t(N, n*kv), b.t(N, n*kv)
 			return func() { be.Attention(o, lse, qq, k, v, a, pack) }
 		}},
 		{"AttentionGrad", tokens, func(b *bed) func() {
-			o, lse, qq, k, v := b.t(N, n*q), b.t(W, n*c.Heads), b.t(N, n*q), b.t(N, n*kv), b.t(N, n*kv)
+			o, lse, qq, k, v :=
+				b.t(N, n*q), b.t(W, n*c.Heads), b.t(N, n*q), b.t(N, n*kv), b.t(N, n*kv)
 			dq, dk, dv, do := b.t(N, n*q), b.t(N, n*kv), b.t(N, n*kv), b.t(N, n*q)
 			if b.err == nil {
 				be.Attention(o, lse, qq, k, v, a, pack)
 			}
 			return func() { be.AttentionGrad(dq, dk, dv, do, o, lse, qq, k, v, a, pack) }
 		}},
-		{"AttentionDecode", fmt.Sprintf("%d x %d", rows, load.Prompt+load.New), func(b *bed) func() {
-			o, qq, k, v := b.t(N, rows*q), b.t(N, rows*q), b.t(N, rows*each*page*kv), b.t(N, rows*each*page*kv)
-			return func() { be.AttentionDecode(o, qq, k, v, a, pages) }
-		}},
+		{"AttentionDecode", fmt.Sprintf("%d x %d", rows, load.Prompt+load.New),
+			func(b *bed) func() {
+				o, qq, k, v :=
+					b.t(N, rows*q), b.t(N, rows*q), b.t(N, rows*each*page*kv),
+					b.t(N, rows*each*page*kv)
+				return func() { be.AttentionDecode(o, qq, k, v, a, pages) }
+			}},
 		{"RMSNorm", wide, func(b *bed) func() {
-			y, r, x, w := b.t(N, n*c.Hidden), b.t(W, n), b.t(W, n*c.Hidden), b.param(1, c.Hidden, false)
+			y, r, x, w :=
+				b.t(N, n*c.Hidden), b.t(W, n), b.t(W, n*c.Hidden), b.param(1, c.Hidden, false)
 			return func() { be.RMSNorm(y, r, x, w, c.RMSEps) }
 		}},
 		{"RMSNormGrad", wide, func(b *bed) func() {
-			dx, dy, x, r, w := b.t(W, n*c.Hidden), b.t(N, n*c.Hidden), b.t(W, n*c.Hidden), b.t(W, n), b.param(1, c.Hidden, true)
+			dx, dy, x, r, w :=
+				b.t(W, n*c.Hidden), b.t(N, n*c.Hidden), b.t(W, n*c.Hidden), b.t(W, n),
+				b.param(1, c.Hidden, true)
 			return func() { be.RMSNormGrad(dx, w, dy, x, r, false) }
 		}},
 		{"SwiGLU", fmt.Sprintf("%d x %d", n, c.FFN), func(b *bed) func() {
@@ -232,7 +248,9 @@ func others(be compute.Backend, c model.Config, load Load) []trial {
 			return func() { be.SwiGLU(y, gate, up) }
 		}},
 		{"SwiGLUGrad", fmt.Sprintf("%d x %d", n, c.FFN), func(b *bed) func() {
-			y, dg, du, dy, gate, up := b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN)
+			y, dg, du, dy, gate, up :=
+				b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN),
+				b.t(N, n*c.FFN)
 			return func() { be.SwiGLUGrad(y, dg, du, dy, gate, up) }
 		}},
 		{"Rope", fmt.Sprintf("%d x %d x %d", n, c.Heads, c.HeadDim), func(b *bed) func() {
@@ -240,11 +258,15 @@ func others(be compute.Backend, c model.Config, load Load) []trial {
 			return func() { be.Rope(x, c.Heads, c.HeadDim, pos, table, false) }
 		}},
 		{"LogProb", head(n), func(b *bed) func() {
-			h, w, out := b.t(N, n*c.Hidden), b.param(c.Vocab, c.Hidden, false), compute.HeadOut{LogpR: b.t(W, n), EntR: b.t(W, n), LseR: b.t(W, n)}
+			h, w, out :=
+				b.t(N, n*c.Hidden), b.param(c.Vocab, c.Hidden, false),
+				compute.HeadOut{LogpR: b.t(W, n), EntR: b.t(W, n), LseR: b.t(W, n)}
 			return func() { be.LogProb(out, h, w, all, targets, 1) }
 		}},
 		{"LogProbGrad", head(n), func(b *bed) func() {
-			h, w, out := b.t(N, n*c.Hidden), b.param(c.Vocab, c.Hidden, true), compute.HeadOut{LogpR: b.t(W, n), EntR: b.t(W, n), LseR: b.t(W, n)}
+			h, w, out :=
+				b.t(N, n*c.Hidden), b.param(c.Vocab, c.Hidden, true),
+				compute.HeadOut{LogpR: b.t(W, n), EntR: b.t(W, n), LseR: b.t(W, n)}
 			dh, dl := b.t(N, n*c.Hidden), b.t(W, n)
 			if b.err == nil {
 				be.LogProb(out, h, w, all, targets, 1)
@@ -266,7 +288,9 @@ func others(be compute.Backend, c model.Config, load Load) []trial {
 			step := 0
 			return func() {
 				step++
-				be.AdamW([]*compute.Param{p}, compute.AdamW{LR: 1e-4, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: step})
+				be.AdamW([]*compute.Param{p},
+					compute.AdamW{LR: 1e-4, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1,
+						Step: step})
 			}
 		}},
 	}

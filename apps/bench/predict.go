@@ -20,7 +20,8 @@ func Predict(o Options, card estimate.Card) (*Report, error) {
 	}
 	wanted := func(part string) bool { return len(o.What) == 0 || slices.Contains(o.What, part) }
 	limits := Limits{Products: card.FLOPS, Copy: card.Bytes}
-	r := &Report{Device: estimate.New(card).Name(), Go: runtime.Version(), Threads: runtime.GOMAXPROCS(0), Shape: o.Name,
+	r := &Report{Device: estimate.New(card).Name(), Go: runtime.Version(),
+		Threads: runtime.GOMAXPROCS(0), Shape: o.Name,
 		Parameters: o.Config.ParamCount(model.LM), Rank: o.Load.Rank, Limits: limits, Card: &card}
 	if wanted("ops") {
 		be := estimate.New(card)
@@ -41,7 +42,9 @@ func Predict(o Options, card estimate.Card) (*Report, error) {
 			be.Sync()
 			seconds := (be.Elapsed() - before) / calls
 			b.free()
-			r.Ops = append(r.Ops, Op{Name: t.name, Size: t.size, Stat: Stat{Runs: calls, Seconds: seconds, Best: seconds}, Use: limits.use(last.Cost, seconds)})
+			r.Ops = append(r.Ops, Op{Name: t.name, Size: t.size,
+				Stat: Stat{Runs: calls, Seconds: seconds, Best: seconds},
+				Use:  limits.use(last.Cost, seconds)})
 		}
 	}
 	if wanted("stages") {
@@ -72,20 +75,26 @@ func predictStages(be *estimate.Backend, l Limits, c model.Config, load Load) ([
 		uses, waited := be.Take()
 		s.Stat = Stat{Runs: 1, Seconds: seconds, Best: seconds}
 		if room := be.Card().Memory - be.Overhead(); s.Planned > room {
-			s.Unfit = fmt.Sprintf("does not fit: needs %.1f GB of %.1f GB", float64(s.Planned)/1e9, float64(room)/1e9)
+			s.Unfit = fmt.Sprintf("does not fit: needs %.1f GB of %.1f GB", float64(s.Planned)/1e9,
+				float64(room)/1e9)
 		}
 		_, s.Peak = be.Memory()
 		s.count(l, w)
 		for _, u := range uses {
-			s.Ops = append(s.Ops, Used{Name: u.Op, Calls: u.Calls, Launches: u.Launches, Seconds: u.Seconds, Part: u.Seconds / seconds, Use: l.use(compute.Cost{FLOPs: u.FLOPs, Bytes: u.Bytes}, u.Seconds)})
+			s.Ops = append(s.Ops, Used{Name: u.Op, Calls: u.Calls, Launches: u.Launches,
+				Seconds: u.Seconds, Part: u.Seconds / seconds,
+				Use: l.use(compute.Cost{FLOPs: u.FLOPs, Bytes: u.Bytes}, u.Seconds)})
 		}
-		s.Ops = append(s.Ops, Used{Name: "waiting for the host", Seconds: waited, Part: waited / seconds})
+		s.Ops = append(s.Ops, Used{Name: "waiting for the host", Seconds: waited,
+			Part: waited / seconds})
 		now := be.Graphs()
-		s.Steps = &estimate.Graphs{Eager: now.Eager - graphs.Eager, Captured: now.Captured - graphs.Captured, Replayed: now.Replayed - graphs.Replayed}
+		s.Steps = &estimate.Graphs{Eager: now.Eager - graphs.Eager,
+			Captured: now.Captured - graphs.Captured, Replayed: now.Replayed - graphs.Replayed}
 		return nil
 	}
 	err = func() error {
-		if err := once(&sft, g.pass(load.lora().TrainPasses(), load.Seqs, load.Length, load.Seqs*(load.Length-1)), g.sftStep); err != nil {
+		if err := once(&sft, g.pass(load.lora().TrainPasses(), load.Seqs, load.Length,
+			load.Seqs*(load.Length-1)), g.sftStep); err != nil {
 			return err
 		}
 		for range 2 { // the first captures graphs
@@ -102,7 +111,8 @@ func predictStages(be *estimate.Backend, l Limits, c model.Config, load Load) ([
 			began := be.Elapsed()
 			return g.gadStep(func(name string, _ float64) {
 				now := be.Elapsed()
-				part := Stage{Name: name, Stat: Stat{Runs: 1, Seconds: now - began, Best: now - began}}
+				part := Stage{Name: name,
+					Stat: Stat{Runs: 1, Seconds: now - began, Best: now - began}}
 				part.count(l, works[name])
 				gad.Parts = append(gad.Parts, part)
 				began = now

@@ -21,7 +21,8 @@ var update = flag.Bool("update", false, "write doc/gpu/predicted.md again: some 
 // A prediction is of the program itself: its parts are the step's, its operations and the
 // wait for the host are all of the time, and no more launches than the time has room for.
 func TestPredict(t *testing.T) {
-	load := Load{Seqs: 8, Length: 2048, Samples: 64, Prompts: 4, N: 8, Prompt: 256, New: 64, Micro: 4096, Slots: 16, Recompute: true}
+	load := Load{Seqs: 8, Length: 2048, Samples: 64, Prompts: 4, N: 8, Prompt: 256, New: 64,
+		Micro: 4096, Slots: 16, Recompute: true}
 	card, ok := estimate.Named("h200")
 	if !ok {
 		t.Fatal("no h200")
@@ -32,7 +33,8 @@ func TestPredict(t *testing.T) {
 	}
 	for _, o := range r.Ops {
 		if !(o.Seconds > 0 && o.Share > 0 && o.Share < 1) {
-			t.Errorf("%s %s: %g s, share %g of %s: want a share of a peak, below 1", o.Name, o.Size, o.Seconds, o.Share, o.Bound)
+			t.Errorf("%s %s: %g s, share %g of %s: want a share of a peak, below 1", o.Name, o.Size,
+				o.Seconds, o.Share, o.Bound)
 		}
 	}
 	if len(r.Ops) < 20 || len(r.Stages) != 3 {
@@ -46,8 +48,10 @@ func TestPredict(t *testing.T) {
 				t.Errorf("%s: %s: %g of %s", s.Name, u.Name, u.Share, u.Bound)
 			}
 		}
-		if !(s.Share > 0 && s.Share < 1) || math.Abs(sum-s.Seconds) > 0.01*s.Seconds || float64(launches)*card.Gap > s.Seconds {
-			t.Errorf("%s: %g s, share %g; its operations %g s, %d launches", s.Name, s.Seconds, s.Share, sum, launches)
+		if !(s.Share > 0 && s.Share < 1) || math.Abs(sum-s.Seconds) > 0.01*s.Seconds ||
+			float64(launches)*card.Gap > s.Seconds {
+			t.Errorf("%s: %g s, share %g; its operations %g s, %d launches", s.Name, s.Seconds,
+				s.Share, sum, launches)
 		}
 	}
 	gad := r.Stages[2]
@@ -56,22 +60,28 @@ func TestPredict(t *testing.T) {
 	for _, p := range gad.Parts {
 		names, sum = append(names, p.Name), sum+p.Seconds
 	}
-	if want := []string{"rollout", "old log-probabilities", "critic update", "reference log-probabilities", "advantages", "actor update"}; !slices.Equal(names, want) || math.Abs(sum-gad.Seconds) > 1e-9*gad.Seconds {
+	if want := []string{"rollout", "old log-probabilities", "critic update",
+		"reference log-probabilities", "advantages", "actor update"}; !slices.Equal(names, want) ||
+		math.Abs(sum-gad.Seconds) > 1e-9*gad.Seconds {
 		t.Errorf("parts %v, %g s of %g s", names, sum, gad.Seconds)
 	}
 	// 32 answers in 16 slots are two waves; their first tokens come with the prompts.
-	if g := gad.Steps; g.Eager+g.Captured+g.Replayed != 2*(load.New-1) || g.Eager > 2 || g.Captured > 2 {
+	if g := gad.Steps; g.Eager+g.Captured+g.Replayed != 2*(load.New-1) || g.Eager > 2 ||
+		g.Captured > 2 {
 		t.Errorf("decode: %v", *g)
 	}
 	var text bytes.Buffer
-	if err := r.Print(&text); err != nil || !strings.HasPrefix(text.String(), "PREDICTED, nothing was measured") || !strings.Contains(text.String(), "waiting for the host") {
+	if err := r.Print(&text); err != nil ||
+		!strings.HasPrefix(text.String(), "PREDICTED, nothing was measured") ||
+		!strings.Contains(text.String(), "waiting for the host") {
 		t.Errorf("%v\n%s", err, text.String())
 	}
 	// A card with half of everything takes between as long and twice as long, and more the more
 	// work there is.
 	half := card
 	half.FLOPS, half.Bytes = card.FLOPS/2, card.Bytes/2
-	slow, err := Predict(Options{Config: model.Qwen25[1].Config, Load: load, What: []string{"stages"}}, half)
+	slow, err := Predict(Options{Config: model.Qwen25[1].Config, Load: load,
+		What: []string{"stages"}}, half)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,11 +92,13 @@ func TestPredict(t *testing.T) {
 	}
 	// What does not fit is said, and predicted all the same.
 	load.Recompute = false
-	big, err := Predict(Options{Config: model.Qwen25[3].Config, Load: load, What: []string{"stages"}}, card)
+	big, err := Predict(Options{Config: model.Qwen25[3].Config, Load: load,
+		What: []string{"stages"}}, card)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := big.Stages[2]; !strings.HasPrefix(s.Unfit, "does not fit: needs ") || s.Seconds == 0 || r.Stages[2].Unfit != "" {
+	if s := big.Stages[2]; !strings.HasPrefix(s.Unfit, "does not fit: needs ") || s.Seconds == 0 ||
+		r.Stages[2].Unfit != "" {
 		t.Errorf("7B: %q, %g s; 1.5B: %q", s.Unfit, s.Seconds, r.Stages[2].Unfit)
 	}
 	if _, err := Predict(Options{What: []string{"all"}}, card); err == nil || !strings.Contains(err.Error(), `part "all"`) {
@@ -110,7 +122,8 @@ func students() (all []student) {
 
 // published is the load of the tables.
 func published(s student, answer int) Load {
-	return Load{Seqs: 8, Length: 2048, Samples: 256, Prompts: 128, N: 8, Prompt: 256, New: answer, Micro: 16384, Slots: 256, Recompute: true, Rank: s.rank}
+	return Load{Seqs: 8, Length: 2048, Samples: 256, Prompts: 128, N: 8, Prompt: 256, New: answer,
+		Micro: 16384, Slots: 256, Recompute: true, Rank: s.rank}
 }
 
 // row are the lines of a student on a card, by table.
@@ -119,7 +132,10 @@ type row struct{ sft, short, long, decode string }
 func predictedRow(t *testing.T, s student, card estimate.Card) (r row) {
 	t.Helper()
 	head := fmt.Sprintf("| %s | %s |", s.name, strings.ToUpper(card.Name))
-	fits := func(s Stage) string { return cmp.Or(strings.Replace(s.Unfit, "does not fit: needs", "no:", 1), "yes") }
+	fits := func(s Stage) string {
+		return cmp.Or(
+			strings.Replace(s.Unfit, "does not fit: needs", "no:", 1), "yes")
+	}
 	for _, answer := range []int{512, 1536} {
 		load := published(s, answer)
 		l := Limits{Products: card.FLOPS, Copy: card.Bytes}
@@ -134,7 +150,8 @@ func predictedRow(t *testing.T, s student, card estimate.Card) (r row) {
 				line += fmt.Sprintf(" %.1f |", p.Seconds)
 			}
 		}
-		line += fmt.Sprintf(" %s | %.0f %% | %s |\n", amount(float64(gad.Tokens)/gad.Seconds), 100*gad.FLOPs/gad.Seconds/card.FLOPS, fits(gad))
+		line += fmt.Sprintf(" %s | %.0f %% | %s |\n", amount(float64(gad.Tokens)/gad.Seconds),
+			100*gad.FLOPs/gad.Seconds/card.FLOPS, fits(gad))
 		if answer == 1536 {
 			r.long = line
 			continue
@@ -146,8 +163,10 @@ func predictedRow(t *testing.T, s student, card estimate.Card) (r row) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		step, bytes := (gen.Seconds-begun[1].Seconds)/float64(load.New-2), gen.Bytes/float64(load.New-1)
-		r.decode = fmt.Sprintf("%s %.2f ms | %s | %.0f %% | %s |\n", head, 1e3*step, amount(256/step), 100*bytes/step/card.Bytes, fits(gen))
+		step, bytes :=
+			(gen.Seconds-begun[1].Seconds)/float64(load.New-2), gen.Bytes/float64(load.New-1)
+		r.decode = fmt.Sprintf("%s %.2f ms | %s | %.0f %% | %s |\n", head, 1e3*step,
+			amount(256/step), 100*bytes/step/card.Bytes, fits(gen))
 		for _, recompute := range []bool{false, true} {
 			load.Recompute = recompute
 			p := predictSFT(t, s, card, load)
@@ -156,7 +175,9 @@ func predictedRow(t *testing.T, s student, card estimate.Card) (r row) {
 			if needs := sftMemory(s, load); needs > room {
 				fit = fmt.Sprintf("no: %.1f GB", float64(needs)/1e9)
 			}
-			r.sft += fmt.Sprintf("%s %s | %.0f ms | %s | %.0f %% | %s |\n", head, map[bool]string{false: "kept", true: "recomputed"}[recompute], 1e3*p.Seconds, amount(16384/p.Seconds), 100*p.FLOPs/p.Seconds/card.FLOPS, fit)
+			r.sft += fmt.Sprintf("%s %s | %.0f ms | %s | %.0f %% | %s |\n", head,
+				map[bool]string{false: "kept", true: "recomputed"}[recompute], 1e3*p.Seconds,
+				amount(16384/p.Seconds), 100*p.FLOPs/p.Seconds/card.FLOPS, fit)
 		}
 	}
 	return r
@@ -168,13 +189,15 @@ func sftMemory(s student, load Load) (n int64) {
 	if s.rank > 0 {
 		n = s.c.Plan(f, model.PlanOptions{}).Total()
 	}
-	return n + s.c.Plan(f, model.PlanOptions{Trainable: true, Recompute: load.Recompute, LoRA: load.lora(), Tokens: load.Seqs * load.Length}).Total()
+	return n + s.c.Plan(f, model.PlanOptions{Trainable: true, Recompute: load.Recompute,
+		LoRA: load.lora(), Tokens: load.Seqs * load.Length}).Total()
 }
 
 func predictSFT(t *testing.T, s student, card estimate.Card, load Load) Stage {
 	t.Helper()
 	load.Samples, load.Prompts, load.N, load.New = 1, 1, 1, 2
-	stages, err := predictStages(estimate.New(card), Limits{Products: card.FLOPS, Copy: card.Bytes}, s.c, load)
+	stages, err := predictStages(estimate.New(card), Limits{Products: card.FLOPS, Copy: card.Bytes},
+		s.c, load)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,9 +214,11 @@ var reviewed = []struct {
 }{
 	{"products of the blocks", []string{"Linear", "LinearAdd", "LinearGrad"}, [2]float64{194, 968}, "here with the residual, the rounding of dy, the biases' sums, tiles that do not fill the last round, and the gap between kernels"},
 	{"attention, forward", []string{"Attention"}, [2]float64{10, 22}, ""},
-	{"attention, gradient", []string{"AttentionGrad"}, [2]float64{48, 112}, "the review counts the seven products at one rate; here the row sums are a kernel too"},
+	{"attention, gradient", []string{"AttentionGrad"}, [2]float64{48, 112},
+		"the review counts the seven products at one rate; here the row sums are a kernel too"},
 	{"elementwise", []string{"RMSNorm", "RMSNormGrad", "SwiGLU", "SwiGLUGrad", "Rope", "RopeCache", "Copy", "Embed", "EmbedGrad"}, [2]float64{39, 86}, "since the review, the residual stream is no longer copied, and SwiGLU is computed again together with its gradient"},
-	{"head", []string{"LogProb", "LogProbGrad"}, [2]float64{59, 121}, "LogProb's logits stay in the cache now"},
+	{"head", []string{"LogProb", "LogProbGrad"}, [2]float64{59, 121},
+		"LogProb's logits stay in the cache now"},
 	{"AdamW, norm, zero", []string{"AdamW", "SumSquares", "Zero"}, [2]float64{14, 67}, "the weight's bfloat16 half is a part of it now, which was a copy of its own when the review was written"},
 }
 
@@ -204,7 +229,8 @@ func againstReview(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString("| part of the step | 1.5B, review | here | 7B, review | here | |\n|---|---:|---:|---:|---:|---|\n")
 	var ms [2]map[string]float64
-	for i, s := range []student{{"1.5B", model.Qwen25[1].Config, 0}, {"7B", model.Qwen25[3].Config, 0}} {
+	for i, s := range []student{{"1.5B", model.Qwen25[1].Config, 0},
+		{"7B", model.Qwen25[3].Config, 0}} {
 		load := published(s, 512)
 		load.Recompute = false
 		ms[i] = map[string]float64{}
@@ -219,10 +245,12 @@ func againstReview(t *testing.T) string {
 				here[i] += ms[i][op]
 			}
 			if ratio := here[i] / r.ms[i]; ratio < 0.6 || ratio > 1.6 {
-				t.Errorf("%s: %.1f ms, the review has %g: say why, or mend the model", r.part, here[i], r.ms[i])
+				t.Errorf("%s: %.1f ms, the review has %g: say why, or mend the model", r.part,
+					here[i], r.ms[i])
 			}
 		}
-		fmt.Fprintf(&b, "| %s | %g ms | %.0f ms | %g ms | %.0f ms | %s |\n", r.part, r.ms[0], here[0], r.ms[1], here[1], r.why)
+		fmt.Fprintf(&b, "| %s | %g ms | %.0f ms | %g ms | %.0f ms | %s |\n", r.part, r.ms[0],
+			here[0], r.ms[1], here[1], r.why)
 	}
 	return b.String()
 }

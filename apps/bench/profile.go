@@ -58,7 +58,8 @@ func (p *profile) during(l Limits, f func() error) ([]Used, error) {
 	for name, t := range p.by {
 		seconds := t.spent.Seconds()
 		rest -= seconds
-		all = append(all, Used{Name: name, Calls: t.calls, Seconds: seconds, Part: seconds / whole, Use: l.use(t.Cost, seconds)})
+		all = append(all, Used{Name: name, Calls: t.calls, Seconds: seconds, Part: seconds / whole,
+			Use: l.use(t.Cost, seconds)})
 	}
 	slices.SortFunc(all, func(a, b Used) int {
 		return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), cmp.Compare(a.Name, b.Name))

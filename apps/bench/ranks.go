@@ -49,7 +49,8 @@ const onDevice = "device "
 // memory up to a gradient of so many elements; and sums and gathers of the same sizes from device
 // to device, if be is Connected (compute.Connectable). Every rank calls it, and all get the
 // report. Results are checked too.
-func Ranks(g *comm.Group, be compute.Backend, elements int64, budget time.Duration) (*RanksReport, error) {
+func Ranks(g *comm.Group, be compute.Backend, elements int64,
+	budget time.Duration) (*RanksReport, error) {
 	if g.Size() < 2 {
 		return nil, errors.New("bench: one rank has nobody to talk to")
 	}
@@ -108,7 +109,8 @@ func Ranks(g *comm.Group, be compute.Backend, elements int64, budget time.Durati
 			}
 		}
 		clear(part) // so that sums of sums stay finite
-		if err := row("sum", bytes, 2*(n-1)*bytes/n, func() error { return g.Sum("sum", part) }); err != nil {
+		if err := row("sum", bytes, 2*(n-1)*bytes/n,
+			func() error { return g.Sum("sum", part) }); err != nil {
 			return nil, err
 		}
 	}
@@ -139,7 +141,8 @@ func (r *RanksReport) add(done RanksRow, name string, bytes, least int64) {
 
 // devices measures a sum of t by the ranks' devices, and a gather of as many bytes, of which
 // each rank has an equal part. x is as much memory of the host.
-func (r *RanksReport) devices(g *comm.Group, be compute.Backend, d compute.Connectable, t compute.Tensor, x []float32, budget time.Duration) error {
+func (r *RanksReport) devices(g *comm.Group, be compute.Backend, d compute.Connectable,
+	t compute.Tensor, x []float32, budget time.Duration) error {
 	n, bytes := g.Size(), 4*int64(t.Len())
 	byRank := make([][]compute.Tensor, n)
 	of := func(rank int) (lo, hi int) { return rank * len(x) / n, (rank + 1) * len(x) / n }
@@ -155,7 +158,8 @@ func (r *RanksReport) devices(g *comm.Group, be compute.Backend, d compute.Conne
 		want  func(i int) float32       // and all have after it
 		call  func(keepOn func() error) error
 	}{
-		{"sum", 2 * least, func(rank, _ int) float32 { return float32(rank + 1) }, func(int) float32 { return float32(n * (n + 1) / 2) },
+		{"sum", 2 * least, func(rank, _ int) float32 { return float32(rank + 1) },
+			func(int) float32 { return float32(n * (n + 1) / 2) },
 			func(keepOn func() error) error { return d.AllReduce(t, keepOn) }},
 		{"gather", least, func(rank, i int) float32 {
 			if lo, hi := of(rank); i < lo || i >= hi {
@@ -196,7 +200,8 @@ func (r *RanksReport) devices(g *comm.Group, be compute.Backend, d compute.Conne
 
 // timedOnDevice is timed of a call of the devices. The ranks agree once for all calls, so what
 // is timed is the devices' work alone, and the wait for each call.
-func timedOnDevice(g *comm.Group, what string, elements int, least int64, budget time.Duration, call func(keepOn func() error) error) (row RanksRow, err error) {
+func timedOnDevice(g *comm.Group, what string, elements int, least int64, budget time.Duration,
+	call func(keepOn func() error) error) (row RanksRow, err error) {
 	var took time.Duration
 	times := func(n int) error {
 		return g.Device(what, elements, least*int64(n), func(keepOn func() error) error {
@@ -238,7 +243,9 @@ func agreedCalls(g *comm.Group, budget, took time.Duration) (int, error) {
 
 // slowest makes r the row of the rank that took longest, and of the one that sent most.
 func (r *RanksRow) slowest(g *comm.Group) error {
-	all, err := g.Gather("times", binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, math.Float64bits(r.Seconds)), uint64(r.Sent)))
+	all, err := g.Gather("times",
+		binary.LittleEndian.AppendUint64(
+			binary.LittleEndian.AppendUint64(nil, math.Float64bits(r.Seconds)), uint64(r.Sent)))
 	for _, b := range all {
 		r.Seconds = max(r.Seconds, math.Float64frombits(binary.LittleEndian.Uint64(b)))
 		r.Sent = max(r.Sent, int64(binary.LittleEndian.Uint64(b[8:])))
@@ -267,7 +274,8 @@ func timed(g *comm.Group, budget time.Duration, call func() error) (r RanksRow, 
 	}
 	r.Seconds = time.Since(begun).Seconds() / float64(r.Calls)
 	after := g.Traffic()
-	r.Sent = (after.SumBytes + after.GatherBytes - before.SumBytes - before.GatherBytes) / int64(r.Calls)
+	r.Sent = (after.SumBytes + after.GatherBytes - before.SumBytes - before.GatherBytes) /
+		int64(r.Calls)
 	return r, r.slowest(g)
 }
 
@@ -281,15 +289,18 @@ func (r *RanksReport) Print(w io.Writer) error {
 	if r.Devices != "" {
 		t.line("  %s", r.Devices)
 	}
-	t.line("\n%-13s %12s %6s %10s %13s %12s  %s", "call", "bytes", "calls", "time", "bus bandwidth", "sent by each", "of the least possible")
+	t.line("\n%-13s %12s %6s %10s %13s %12s  %s", "call", "bytes", "calls", "time", "bus bandwidth",
+		"sent by each", "of the least possible")
 	for _, row := range r.Rows {
 		if row.Least == 0 {
 			t.line("%-13s %12s %6d %10s", row.Name, "", row.Calls, duration(row.Seconds))
 			continue
 		}
-		line := fmt.Sprintf("%-13s %12s %6d %10s %13s", row.Name, amount(float64(row.Bytes))+"B", row.Calls, duration(row.Seconds), amount(row.BusBandwidth)+"B/s")
+		line := fmt.Sprintf("%-13s %12s %6d %10s %13s", row.Name, amount(float64(row.Bytes))+"B",
+			row.Calls, duration(row.Seconds), amount(row.BusBandwidth)+"B/s")
 		if row.Sent > 0 { // counted
-			line += fmt.Sprintf(" %12s  %.4f times", amount(float64(row.Sent))+"B", float64(row.Sent)/float64(row.Least))
+			line += fmt.Sprintf(" %12s  %.4f times", amount(float64(row.Sent))+"B",
+				float64(row.Sent)/float64(row.Least))
 		}
 		t.line("%s", line)
 	}

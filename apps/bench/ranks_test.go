@@ -44,14 +44,17 @@ func TestRanks(t *testing.T) {
 	want := []struct {
 		name        string
 		bytes, sent int64
-	}{{"barrier", 0, 8 * 3}, {"gather", 4 << 10, 3*(4<<10) + 8*3}, {"gather", 64 << 10, 3*(64<<10) + 8*3},
+	}{{"barrier", 0, 8 * 3}, {"gather", 4 << 10, 3*(4<<10) + 8*3},
+		{"gather", 64 << 10, 3*(64<<10) + 8*3},
 		{"sum", 4 << 10, 6 << 10}, {"sum", 4 * elements, 6 * elements}, {"sum", 64 << 10, 96 << 10}}
 	var counted int64 // at least: each row is called once before it is timed
 	for i, row := range reports[0].Rows {
-		if i >= len(want) || row.Name != want[i].name || row.Bytes != want[i].bytes || row.Sent != want[i].sent {
+		if i >= len(want) || row.Name != want[i].name || row.Bytes != want[i].bytes ||
+			row.Sent != want[i].sent {
 			t.Errorf("row %d is %+v", i, row)
 		}
-		if row.Calls < 1 || row.Calls > mostRankCalls || row.Seconds <= 0 || row.Name == "sum" && row.Sent != row.Least || row.Name == "gather" && row.Sent != row.Least+24 {
+		if row.Calls < 1 || row.Calls > mostRankCalls || row.Seconds <= 0 || row.Name == "sum" &&
+			row.Sent != row.Least || row.Name == "gather" && row.Sent != row.Least+24 {
 			t.Errorf("row %d is %+v", i, row)
 		}
 		counted += row.Sent * int64(row.Calls+1)
@@ -59,8 +62,10 @@ func TestRanks(t *testing.T) {
 	if len(reports[0].Rows) != len(want) {
 		t.Errorf("%d rows, expected %d", len(reports[0].Rows), len(want))
 	}
-	if sent := traffic[0].SumBytes + traffic[0].GatherBytes; sent < counted || sent > links[0].Sent {
-		t.Errorf("the rows make %d bytes, the group has counted %d, the link %d", counted, sent, links[0].Sent)
+	if sent := traffic[0].SumBytes + traffic[0].GatherBytes; sent < counted ||
+		sent > links[0].Sent {
+		t.Errorf("the rows make %d bytes, the group has counted %d, the link %d", counted, sent,
+			links[0].Sent)
 	}
 	for r, report := range reports[1:] {
 		for i, row := range report.Rows {
@@ -70,7 +75,9 @@ func TestRanks(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	if err := reports[0].Print(&out); err != nil || !strings.Contains(out.String(), "sum                65.5 kB") || strings.Count(out.String(), " 1.0000 times\n") != 3 {
+	if err := reports[0].Print(&out); err != nil ||
+		!strings.Contains(out.String(), "sum                65.5 kB") ||
+		strings.Count(out.String(), " 1.0000 times\n") != 3 {
 		t.Errorf("%v:\n%s", err, out.String())
 	}
 
@@ -88,7 +95,8 @@ func TestRanks(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if wrong[0] == nil || !strings.Contains(wrong[0].Error(), "bench: element 0 of a sum is 4 on rank 0, not 3: the link between the ranks is broken") {
+	if wrong[0] == nil || !strings.Contains(wrong[0].Error(),
+		"bench: element 0 of a sum is 4 on rank 0, not 3: the link between the ranks is broken") {
 		t.Errorf("a broken link: %v", wrong[0])
 	}
 	if _, err := Ranks(nil, nil, elements, time.Millisecond); err == nil {
@@ -196,16 +204,21 @@ func TestRanksOfDevices(t *testing.T) {
 			}
 		}
 		rows := reports[0].Rows[4:]
-		for i, w := range []RanksRow{{Name: "device sum", Bytes: 4096, Least: 6144}, {Name: "device gather", Bytes: 4096, Least: 3072},
-			{Name: "device sum", Bytes: 12004, Least: 18006}, {Name: "device gather", Bytes: 12004, Least: 9003}} {
+		for i, w := range []RanksRow{{Name: "device sum", Bytes: 4096, Least: 6144},
+			{Name: "device gather", Bytes: 4096, Least: 3072},
+			{Name: "device sum", Bytes: 12004, Least: 18006},
+			{Name: "device gather", Bytes: 12004, Least: 9003}} {
 			row := rows[i]
-			w.Calls, w.Seconds, w.BusBandwidth = row.Calls, row.Seconds, float64(w.Least)/row.Seconds
+			w.Calls, w.Seconds, w.BusBandwidth =
+				row.Calls, row.Seconds, float64(w.Least)/row.Seconds
 			if row != w || row.Calls < 1 || row.Seconds <= 0 {
 				t.Errorf("row %d is %+v, want %+v", i, row, w)
 			}
 		}
 		var out strings.Builder
-		if err := reports[0].Print(&out); err != nil || len(rows) != 4 || !strings.Contains(out.String(), "\n  over the host\n") || strings.Count(out.String(), "\ndevice sum ") != 2 {
+		if err := reports[0].Print(&out); err != nil || len(rows) != 4 ||
+			!strings.Contains(out.String(), "\n  over the host\n") ||
+			strings.Count(out.String(), "\ndevice sum ") != 2 {
 			t.Errorf("%v:\n%s", err, out.String())
 		}
 	}

@@ -134,7 +134,8 @@ func (s *server) linear(words []string) (float64, error) {
 	for i, w := range words {
 		var err error
 		if d[i], err = strconv.Atoi(w); err != nil || d[i] < 1 || d[i] > 1<<20 {
-			return 0, fmt.Errorf("bench: serve: linear: %q: expected a number from 1 to %d", w, 1<<20)
+			return 0, fmt.Errorf("bench: serve: linear: %q: expected a number from 1 to %d", w,
+				1<<20)
 		}
 	}
 	n, i, o := d[0], d[1], d[2]
@@ -171,7 +172,8 @@ func (s *server) sample(a *Answer) error {
 	}
 	temperature, err := strconv.ParseFloat(words[4], 64)
 	if err != nil {
-		return fmt.Errorf("bench: serve: sample: temperature %q: expected a number of at least 0", words[4])
+		return fmt.Errorf("bench: serve: sample: temperature %q: expected a number of at least 0",
+			words[4])
 	}
 	if s.lm == nil || s.folder != words[5] {
 		if s.lm != nil {
@@ -180,7 +182,8 @@ func (s *server) sample(a *Answer) error {
 			}
 			s.lm = nil
 		}
-		if s.lm, err = model.Load(s.be, words[5], model.Options{Kind: model.LM, Quant: s.load.Weights}); err != nil {
+		if s.lm, err = model.Load(s.be, words[5],
+			model.Options{Kind: model.LM, Quant: s.load.Weights}); err != nil {
 			return err
 		}
 		s.folder = words[5]
@@ -191,12 +194,14 @@ func (s *server) sample(a *Answer) error {
 	}
 	s.draws++
 	begun, began := 0, time.Now()
-	out, err := s.lm.Generate(prompts, rows, model.SampleOptions{N: 1, MaxNew: d[2], Slots: d[0], Seed: 1, Step: s.draws, Sampling: compute.Sampling{Temperature: temperature},
-		Token: func(_, _ int, _ int32) {
-			if begun++; begun == d[0] {
-				a.First = time.Since(began).Seconds()
-			}
-		}}, nil)
+	out, err := s.lm.Generate(prompts, rows,
+		model.SampleOptions{N: 1, MaxNew: d[2], Slots: d[0], Seed: 1, Step: s.draws,
+			Sampling: compute.Sampling{Temperature: temperature},
+			Token: func(_, _ int, _ int32) {
+				if begun++; begun == d[0] {
+					a.First = time.Since(began).Seconds()
+				}
+			}}, nil)
 	a.Seconds = time.Since(began).Seconds()
 	for _, c := range out {
 		a.Tokens = append(a.Tokens, c[0].IDs)

@@ -73,18 +73,24 @@ func newGame(be compute.Backend, c model.Config, load Load) (*game, error) {
 		g.sft = append(g.sft, model.Answer(ids(load.Length, i, c.Vocab), 1))
 	}
 	for i := range max(load.Samples, load.Prompts) {
-		g.prompts, g.rows = append(g.prompts, ids(load.Prompt, 1000+i, c.Vocab)), append(g.rows, uint64(i))
+		g.prompts, g.rows =
+			append(g.prompts, ids(load.Prompt, 1000+i, c.Vocab)), append(g.rows, uint64(i))
 	}
 	for i := range load.Prompts {
-		g.teach = append(g.teach, model.Answer(append(ids(load.Prompt, 1000+i, c.Vocab), ids(load.New, 2000+i, c.Vocab)...), load.Prompt))
+		g.teach = append(g.teach,
+			model.Answer(
+				append(ids(load.Prompt, 1000+i, c.Vocab), ids(load.New, 2000+i, c.Vocab)...),
+				load.Prompt))
 	}
 	if load.Rank > 0 {
 		var err error
-		if g.base, err = model.New(be, c, model.Options{Kind: model.LM, Seed: 1, Quant: load.Weights}); err != nil {
+		if g.base, err = model.New(be, c,
+			model.Options{Kind: model.LM, Seed: 1, Quant: load.Weights}); err != nil {
 			return nil, err
 		}
 	}
-	m, err := g.model(model.Options{Kind: model.LM, Trainable: true, Recompute: load.Recompute, Seed: 1})
+	m, err := g.model(model.Options{Kind: model.LM, Trainable: true, Recompute: load.Recompute,
+		Seed: 1})
 	if err != nil {
 		return nil, errors.Join(err, g.close())
 	}
@@ -114,7 +120,8 @@ func (g *game) complete() error {
 	}
 	cc := critic.DefaultConfig()
 	cc.MaxTokenLen = g.load.Micro
-	m, err := g.model(model.Options{Kind: model.Scorer, Trainable: true, Recompute: g.load.Recompute, Seed: 2, ScoreInit: cc.ScoreInit, Turns: g.actor.Model()})
+	m, err := g.model(model.Options{Kind: model.Scorer, Trainable: true,
+		Recompute: g.load.Recompute, Seed: 2, ScoreInit: cc.ScoreInit, Turns: g.actor.Model()})
 	if err != nil {
 		return err
 	}
@@ -156,8 +163,10 @@ func (g *game) sftStep() error {
 // generate samples one answer to each of Samples prompts, all at the same time.
 func (g *game) generate() error {
 	g.step++
-	_, err := g.actor.Model().Generate(g.prompts[:g.load.Samples], g.rows[:g.load.Samples], model.SampleOptions{N: 1, MaxNew: g.load.New,
-		Slots: g.load.Samples, Seed: 1, Step: uint64(g.step), Sampling: compute.Sampling{Temperature: 1}}, nil)
+	_, err := g.actor.Model().Generate(g.prompts[:g.load.Samples], g.rows[:g.load.Samples],
+		model.SampleOptions{N: 1, MaxNew: g.load.New,
+			Slots: g.load.Samples, Seed: 1, Step: uint64(g.step),
+			Sampling: compute.Sampling{Temperature: 1}}, nil)
 	return err
 }
 
@@ -170,8 +179,9 @@ func (l Load) settings() config.Config {
 }
 
 // titles are the names of a step's parts in reports.
-var titles = map[string]string{"old_logp": "old log-probabilities", "update_critic": "critic update",
-	"ref_logp": "reference log-probabilities", "update_actor": "actor update"}
+var titles = map[string]string{"old_logp": "old log-probabilities",
+	"update_critic": "critic update",
+	"ref_logp":      "reference log-probabilities", "update_actor": "actor update"}
 
 // part is a part of a GAD step; advantages have no passes.
 type part struct {
@@ -213,13 +223,16 @@ func (g *game) gadStep(done func(part string, seconds float64)) error {
 	}
 	run := map[string]func() error{
 		"rollout": func() error {
-			r, err = g.actor.Rollout(g.prompts[:g.load.Prompts], nil, actor.Key{Seed: 1, Step: g.step, Rows: rows}, nil)
+			r, err = g.actor.Rollout(g.prompts[:g.load.Prompts], nil,
+				actor.Key{Seed: 1, Step: g.step, Rows: rows}, nil)
 			return err
 		},
 		// Where they are not equal to the sampler's.
 		"old log-probabilities": func() error { return g.actor.Old(r) },
 		"critic update": func() error {
-			st, err := g.critic.Update(critic.Batch{Step: g.step, Students: r.Seqs, Group: r.Group, Teachers: g.teach, Skip: make([]bool, len(r.Seqs))})
+			st, err := g.critic.Update(
+				critic.Batch{Step: g.step, Students: r.Seqs, Group: r.Group, Teachers: g.teach,
+					Skip: make([]bool, len(r.Seqs))})
 			scoreS = st.ScoreS
 			return err
 		},
@@ -233,7 +246,8 @@ func (g *game) gadStep(done func(part string, seconds float64)) error {
 			for s, x := range scoreS {
 				scores[s] = float64(x)
 			}
-			advST, err = algos.Advantages(algos.AdvantageConfig{}, algos.AdvantageInput{Scores: scores, Group: r.Group, Mask: maskST})
+			advST, err = algos.Advantages(algos.AdvantageConfig{},
+				algos.AdvantageInput{Scores: scores, Group: r.Group, Mask: maskST})
 			return err
 		},
 		"actor update": func() error {
@@ -272,7 +286,8 @@ func (g *game) pass(times float64, n, length, heads int) work {
 // after is pass for sequences that each continue before tokens, which are not computed again.
 func (g *game) after(times float64, before, n, length, heads int) work {
 	tokens := float64(n * length)
-	f := tokens*g.cfg.FLOPsPerToken(float64(before)+float64(length+1)/2, false) + 2*float64(heads)*float64(g.cfg.Vocab*g.cfg.Hidden)
+	f := tokens*g.cfg.FLOPsPerToken(float64(before)+float64(length+1)/2, false) +
+		2*float64(heads)*float64(g.cfg.Vocab*g.cfg.Hidden)
 	return work{compute.Cost{FLOPs: times * f}, n * length}
 }
 
@@ -287,7 +302,8 @@ func (g *game) sampling(prompts, n int) work {
 	middle := float64(l.Prompt) + float64(l.New)/2 // positions that a token sees, on average
 	w.FLOPs += answers * steps * c.FLOPsPerToken(middle, true)
 	cached := float64(prompts*l.Prompt) + answers*float64(l.New)/2
-	w.Bytes = steps * (e.Weight*float64(c.ParamCount(model.LM)) + e.Narrow*cached*float64(2*c.Layers*c.KVHeads*c.HeadDim))
+	w.Bytes = steps * (e.Weight*float64(c.ParamCount(model.LM)) +
+		e.Narrow*cached*float64(2*c.Layers*c.KVHeads*c.HeadDim))
 	w.tokens = prompts * n * l.New
 	return w
 }
@@ -309,7 +325,8 @@ func (g *game) works() (works map[string]work, all work) {
 				heads = n * l.New
 			}
 			times := c.Forwards(x) // prompts pass once for all their answers
-			prompts, answers := g.pass(times, l.Prompts, l.Prompt, 0), g.after(times, l.Prompt, n, l.New, heads)
+			prompts, answers :=
+				g.pass(times, l.Prompts, l.Prompt, 0), g.after(times, l.Prompt, n, l.New, heads)
 			w = w.plus(prompts).plus(answers)
 		}
 		works[part.name], all = w, all.plus(w)
@@ -321,19 +338,28 @@ func (g *game) works() (works map[string]work, all work) {
 // stagesOf are the stages, with the memory that is planned for them.
 func stagesOf(be compute.Footprint, c model.Config, load Load) (sft, gen, gad Stage) {
 	sft = Stage{Name: "SFT step", Size: fmt.Sprintf("%d x %d tokens", load.Seqs, load.Length)}
-	gen = Stage{Name: "generation", Size: fmt.Sprintf("%d answers x %d tokens", load.Samples, load.New)}
-	gad = Stage{Name: "GAD step", Size: fmt.Sprintf("%d prompts x %d answers x %d tokens", load.Prompts, load.N, load.New)}
+	gen = Stage{Name: "generation",
+		Size: fmt.Sprintf("%d answers x %d tokens", load.Samples, load.New)}
+	gad = Stage{Name: "GAD step",
+		Size: fmt.Sprintf("%d prompts x %d answers x %d tokens", load.Prompts, load.N, load.New)}
 
 	longest := load.Prompts * (load.Prompt + (load.N+1)*load.New) // of a pass: the discriminator's
-	lm := model.PlanOptions{Trainable: true, Recompute: load.Recompute, LoRA: load.lora(), Tokens: load.Seqs * load.Length, Slots: max(load.Samples, min(load.Prompts*load.N, load.slots())),
-		N: 1, Prompts: max(load.Samples, load.Prompts*load.N), PromptTokens: load.Prompt, MaxNew: load.New}
+	lm := model.PlanOptions{Trainable: true, Recompute: load.Recompute, LoRA: load.lora(),
+		Tokens: load.Seqs * load.Length,
+		Slots:  max(load.Samples, min(load.Prompts*load.N, load.slots())),
+		N:      1, Prompts: max(load.Samples, load.Prompts*load.N), PromptTokens: load.Prompt,
+		MaxNew: load.New}
 	var base int64
 	if load.Rank > 0 {
 		base = c.Plan(be, model.PlanOptions{Quant: load.Weights}).Total()
 	}
 	needs := base + c.Plan(be, lm).Total()
 	lm.Tokens = max(lm.Tokens, min(longest, load.Micro))
-	plans := []model.Plan{c.Plan(be, lm), c.Plan(be, model.PlanOptions{Kind: model.Scorer, Trainable: true, Recompute: load.Recompute, LoRA: lm.LoRA, Tokens: lm.Tokens}), c.Plan(be, model.PlanOptions{LoRA: lm.LoRA, Tokens: lm.Tokens})}
+	plans := []model.Plan{c.Plan(be, lm),
+		c.Plan(be,
+			model.PlanOptions{Kind: model.Scorer, Trainable: true, Recompute: load.Recompute,
+				LoRA: lm.LoRA, Tokens: lm.Tokens}),
+		c.Plan(be, model.PlanOptions{LoRA: lm.LoRA, Tokens: lm.Tokens})}
 	whole, scratch := base+model.SharedActivations(plans...), int64(0)
 	for _, p := range plans {
 		whole, scratch = whole+p.Total()-p.Activations-p.Scratch, max(scratch, p.Scratch)
@@ -345,7 +371,8 @@ func stagesOf(be compute.Footprint, c model.Config, load Load) (sft, gen, gad St
 
 // measureStages times the stages: an SFT step and generation with a fifth of the
 // budget each, a GAD step with the rest.
-func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budget time.Duration) ([]Stage, error) {
+func measureStages(be compute.Backend, l Limits, c model.Config, load Load,
+	budget time.Duration) ([]Stage, error) {
 	began := time.Now()
 	left := func() time.Duration { return budget - time.Since(began) }
 	be, prof := profiled(be)
@@ -354,7 +381,8 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budg
 	room := be.Available()
 	note := func(needs int64) string {
 		if room > 0 && needs > room {
-			return fmt.Sprintf("not measured: needs %.1f GB of %.1f GB", float64(needs)/1e9, float64(room)/1e9)
+			return fmt.Sprintf("not measured: needs %.1f GB of %.1f GB", float64(needs)/1e9,
+				float64(room)/1e9)
 		}
 		return ""
 	}
@@ -367,11 +395,13 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budg
 		return nil, fmt.Errorf("bench: %w", err)
 	}
 	err = func() error {
-		sftWork := g.pass(load.lora().TrainPasses(), load.Seqs, load.Length, load.Seqs*(load.Length-1))
+		sftWork := g.pass(load.lora().TrainPasses(), load.Seqs, load.Length,
+			load.Seqs*(load.Length-1))
 		if err := sft.measure(g, l, sftWork, budget/5, left(), g.sftStep); err != nil {
 			return err
 		}
-		if err := gen.measure(g, l, g.sampling(load.Samples, 1), budget/5, left(), g.generate); err != nil {
+		if err := gen.measure(g, l, g.sampling(load.Samples, 1), budget/5, left(),
+			g.generate); err != nil {
 			return err
 		}
 		for _, s := range []struct {
@@ -423,7 +453,8 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load, budg
 // measure runs a stage once, unless it would not end within left at half of the
 // limit's speed, then again as often as share allows, and keeps the later runs'
 // figures; those of the first where there was time for no other.
-func (s *Stage) measure(g *game, l Limits, w work, share, left time.Duration, run func() error) error {
+func (s *Stage) measure(g *game, l Limits, w work, share, left time.Duration,
+	run func() error) error {
 	least, _ := l.least(w.Cost)
 	if expected := 2 * least; expected > left.Seconds() {
 		s.Note = fmt.Sprintf("not measured: would take about %.0f s: raise --seconds", expected)

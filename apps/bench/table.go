@@ -19,10 +19,12 @@ func (r *Report) Print(w io.Writer) error {
 		}
 	}
 	if r.Card != nil {
-		t.line("PREDICTED, nothing was measured: %s; shape %s, %s parameters%s", r.Device, r.Shape, amount(float64(r.Parameters)), lora)
+		t.line("PREDICTED, nothing was measured: %s; shape %s, %s parameters%s", r.Device, r.Shape,
+			amount(float64(r.Parameters)), lora)
 		t.line("assumed: %s", r.Card.Assumptions())
 	} else {
-		t.line("%s, %d threads, %s; shape %s, %s parameters%s", r.Device, r.Threads, r.Go, r.Shape, amount(float64(r.Parameters)), lora)
+		t.line("%s, %d threads, %s; shape %s, %s parameters%s", r.Device, r.Threads, r.Go, r.Shape,
+			amount(float64(r.Parameters)), lora)
 	}
 	t.limits(r.Limits, r.Card)
 	t.ops(r.Ops)
@@ -69,9 +71,11 @@ func (t *table) ops(ops []Op) {
 	if len(ops) == 0 {
 		return
 	}
-	t.line("\n%-19s %-19s %10s %10s %14s  %s", "operation", "size", "median", "best", "rate", "share of the limit that binds")
+	t.line("\n%-19s %-19s %10s %10s %14s  %s", "operation", "size", "median", "best", "rate",
+		"share of the limit that binds")
 	for _, o := range ops {
-		t.line("%-19s %-19s %10s %10s %14s  %s", o.Name, o.Size, duration(o.Seconds), duration(o.Best), o.rate(o.Seconds), o.share())
+		t.line("%-19s %-19s %10s %10s %14s  %s", o.Name, o.Size, duration(o.Seconds),
+			duration(o.Best), o.rate(o.Seconds), o.share())
 	}
 }
 
@@ -83,7 +87,8 @@ func (t *table) stages(stages []Stage) {
 			continue
 		}
 		if s.Steps != nil {
-			t.line("  %s (predicted), %s tokens/s, %s", duration(s.Seconds), amount(s.PerSecond), s.rate(s.Seconds))
+			t.line("  %s (predicted), %s tokens/s, %s", duration(s.Seconds), amount(s.PerSecond),
+				s.rate(s.Seconds))
 			t.line("  %s", s.share())
 			if s.Steps.Replayed > 0 {
 				t.line("  decode: %v", s.Steps)
@@ -96,23 +101,28 @@ func (t *table) stages(stages []Stage) {
 		if s.Cold {
 			runs = "first run, nothing warm"
 		}
-		t.line("  %s (%s, best %s), %s tokens/s, %s", duration(s.Seconds), runs, duration(s.Best), amount(s.PerSecond), s.rate(s.Seconds))
+		t.line("  %s (%s, best %s), %s tokens/s, %s", duration(s.Seconds), runs, duration(s.Best),
+			amount(s.PerSecond), s.rate(s.Seconds))
 		t.line("  %s", s.share())
-		t.line("  %d heap objects, %sB per run; device memory %sB at most, %sB planned", s.Allocs, amount(float64(s.AllocB)), amount(float64(s.Peak)), amount(float64(s.Planned)))
+		t.line("  %d heap objects, %sB per run; device memory %sB at most, %sB planned", s.Allocs,
+			amount(float64(s.AllocB)), amount(float64(s.Peak)), amount(float64(s.Planned)))
 		t.parts(s)
 	}
 }
 
 func (t *table) parts(s Stage) {
 	for _, p := range s.Parts {
-		t.line("    %-29s %10s %5.1f %% %14s  %s", p.Name, duration(p.Seconds), 100*p.Seconds/s.Seconds, p.rate(p.Seconds), p.share())
+		t.line("    %-29s %10s %5.1f %% %14s  %s", p.Name, duration(p.Seconds),
+			100*p.Seconds/s.Seconds, p.rate(p.Seconds), p.share())
 	}
 	for _, u := range s.Ops {
 		if u.Launches > 0 {
-			t.line("    %-20s %6d calls %7d launches %10s %5.1f %% %14s  %s", u.Name, u.Calls, u.Launches, duration(u.Seconds), 100*u.Part, u.rate(u.Seconds), u.share())
+			t.line("    %-20s %6d calls %7d launches %10s %5.1f %% %14s  %s", u.Name, u.Calls,
+				u.Launches, duration(u.Seconds), 100*u.Part, u.rate(u.Seconds), u.share())
 			continue
 		}
-		t.line("    %-18s %6d x %10s %5.1f %% %14s  %s", u.Name, max(u.Calls, 1), duration(u.Seconds/float64(max(u.Calls, 1))), 100*u.Part, u.rate(u.Seconds), u.share())
+		t.line("    %-18s %6d x %10s %5.1f %% %14s  %s", u.Name, max(u.Calls, 1),
+			duration(u.Seconds/float64(max(u.Calls, 1))), 100*u.Part, u.rate(u.Seconds), u.share())
 	}
 }
 
@@ -147,7 +157,8 @@ func (u Use) share() string {
 			why = " (the limit was measured while the machine was busier)"
 		}
 	}
-	return fmt.Sprintf("%s%s %3.0f %% of %s%s", strings.Repeat("█", full), strings.Repeat("·", 10-full), 100*u.Share, u.Bound, why)
+	return fmt.Sprintf("%s%s %3.0f %% of %s%s", strings.Repeat("█", full),
+		strings.Repeat("·", 10-full), 100*u.Share, u.Bound, why)
 }
 
 // amount is x with a unit of thousands, to three digits; a unit of measure may follow.

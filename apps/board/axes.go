@@ -62,8 +62,10 @@ func (r *run) origin(runs []*run) *After {
 		a.Step = r.log.From
 	}
 	// A folder that was moved lies beside its runs as before.
-	for _, at := range []string{a.Path, filepath.Join(filepath.Dir(r.whole), filepath.Base(a.Path))} {
-		if i := slices.IndexFunc(runs, func(o *run) bool { return o != r && o.whole == at }); i >= 0 {
+	for _, at := range []string{a.Path,
+		filepath.Join(filepath.Dir(r.whole), filepath.Base(a.Path))} {
+		if i := slices.IndexFunc(runs,
+			func(o *run) bool { return o != r && o.whole == at }); i >= 0 {
 			a.Run = i
 			break
 		}
@@ -128,7 +130,9 @@ func (b *Board) axes(points int) []Axis {
 		}
 		a := Axis{Step: []int{}, Seconds: []float64{}, TFLOP: []float64{}}
 		for _, k := range index {
-			a.Step, a.Seconds, a.TFLOP = append(a.Step, r.curves.Steps[k]), append(a.Seconds, short(seconds[i][k])), append(a.TFLOP, short(tflop[i][k]))
+			a.Step, a.Seconds, a.TFLOP =
+				append(a.Step, r.curves.Steps[k]), append(a.Seconds, short(seconds[i][k])),
+				append(a.TFLOP, short(tflop[i][k]))
 		}
 		out[i] = a
 	}
@@ -153,12 +157,14 @@ func (b *Board) axes(points int) []Axis {
 // by the seed that stands in them.
 var (
 	ownSettings = []string{"trainer.seed", "trainer.default_local_dir", "trainer.threads"}
-	seedPaths   = []string{"trainer.resume_from", "model.path", "model.adapter_path", "model.reward_path", "data.train_files", "data.val_files"}
+	seedPaths   = []string{"trainer.resume_from", "model.path", "model.adapter_path",
+		"model.reward_path", "data.train_files", "data.val_files"}
 )
 
 // repeats reports whether two runs differ in nothing but their seed.
 func repeats(a, b *run) bool {
-	if a.settings == nil || b.settings == nil || a.stage != b.stage || a.settings["trainer.seed"] == b.settings["trainer.seed"] {
+	if a.settings == nil || b.settings == nil || a.stage != b.stage ||
+		a.settings["trainer.seed"] == b.settings["trainer.seed"] {
 		return false
 	}
 	for k, v := range a.settings {
@@ -166,7 +172,8 @@ func repeats(a, b *run) bool {
 		if v == w || slices.Contains(ownSettings, k) {
 			continue
 		}
-		if !slices.Contains(seedPaths, k) || !seedsApart(v, a.settings["trainer.seed"], w, b.settings["trainer.seed"]) {
+		if !slices.Contains(seedPaths, k) ||
+			!seedsApart(v, a.settings["trainer.seed"], w, b.settings["trainer.seed"]) {
 			return false
 		}
 	}
@@ -198,7 +205,8 @@ func repetitions(runs []*run) []string {
 	for i, r := range runs {
 		list := []int{i}
 		for k := i + 1; k < len(runs) && names[i] == ""; k++ {
-			if names[k] == "" && !slices.ContainsFunc(list, func(l int) bool { return !repeats(runs[l], runs[k]) }) {
+			if names[k] == "" && !slices.ContainsFunc(list,
+				func(l int) bool { return !repeats(runs[l], runs[k]) }) {
 				list = append(list, k)
 			}
 		}

@@ -15,18 +15,27 @@ import (
 func seeded(t *testing.T) (root string) {
 	root = t.TempDir()
 	for seed := 1; seed <= 3; seed++ {
-		at := func(stage string) string { return filepath.Join(root, fmt.Sprintf("%s-s%d", stage, seed)) }
-		w := begin(t, at("warm"), report.Options{TotalSteps: 10, Command: "gad warmup"}, fmt.Sprintf("trainer.seed=%d", seed), "trainer.default_local_dir="+at("warm"), "model.path=student")
+		at := func(stage string) string {
+			return filepath.Join(root,
+				fmt.Sprintf("%s-s%d", stage, seed))
+		}
+		w := begin(t, at("warm"), report.Options{TotalSteps: 10, Command: "gad warmup"},
+			fmt.Sprintf("trainer.seed=%d", seed), "trainer.default_local_dir="+at("warm"),
+			"model.path=student")
 		for step := 1; step <= 10; step++ {
-			v := map[string]float64{"critic/d_loss": 0.5, "critic/d_acc_fresh": 0.8, "actor/sft_loss": 1, "timing_s/step": 1, "perf/tflops": 1}
+			v := map[string]float64{"critic/d_loss": 0.5, "critic/d_acc_fresh": 0.8,
+				"actor/sft_loss": 1, "timing_s/step": 1, "perf/tflops": 1}
 			if step%5 == 0 {
 				v["val/rouge_l"] = 0.05*float64(step) + 0.01*float64(seed)
 			}
 			w.step(step, v)
 		}
 		w.rec.End(report.Finished, "done")
-		g := begin(t, at("game"), report.Options{TotalSteps: 20, Command: "gad train"}, fmt.Sprintf("trainer.seed=%d", seed), "trainer.default_local_dir="+at("game"), "trainer.resume_from="+at("warm"))
-		g.rec.Log().Info(fmt.Sprintf("%s: train from %s/global_step_10, 20 steps", at("game"), at("warm")))
+		g := begin(t, at("game"), report.Options{TotalSteps: 20, Command: "gad train"},
+			fmt.Sprintf("trainer.seed=%d", seed), "trainer.default_local_dir="+at("game"),
+			"trainer.resume_from="+at("warm"))
+		g.rec.Log().Info(fmt.Sprintf("%s: train from %s/global_step_10, 20 steps", at("game"),
+			at("warm")))
 		for step := 1; step <= 20; step++ {
 			v := game(step)
 			v["timing_s/step"], v["perf/tflops"] = 2, 3
@@ -55,7 +64,8 @@ func TestAxes(t *testing.T) {
 		t.Fatalf("%d runs, the first is %s", len(s.Runs), s.Runs[0].Name)
 	}
 	for i := range 3 {
-		if want := (&After{Run: 3 + i, Path: filepath.Join(root, fmt.Sprintf("warm-s%d", i+1)), Step: 10}); !reflect.DeepEqual(s.Runs[i].After, want) {
+		if want := (&After{Run: 3 + i, Path: filepath.Join(root, fmt.Sprintf("warm-s%d", i+1)),
+			Step: 10}); !reflect.DeepEqual(s.Runs[i].After, want) {
 			t.Errorf("game %d: after %+v, want %+v", i, s.Runs[i].After, want)
 		}
 		if s.Runs[3+i].After != nil {
@@ -64,14 +74,18 @@ func TestAxes(t *testing.T) {
 		if g, w := s.Runs[i].Repeats, s.Runs[3+i].Repeats; g != "game-s*" || w != "warm-s*" {
 			t.Errorf("repetitions: %q, %q", g, w)
 		}
-		if want := []report.Warning{{Step: 5, Text: "the student is warned of"}}; !reflect.DeepEqual(s.Runs[i].Warnings, want) {
+		if want := []report.Warning{
+			{Step: 5, Text: "the student is warned of"}}; !reflect.DeepEqual(s.Runs[i].Warnings,
+			want) {
 			t.Errorf("warnings: %+v", s.Runs[i].Warnings)
 		}
 	}
 	for _, points := range []int{0, 400, 7} {
 		a := b.axes(points)[0]
 		n := len(a.Step)
-		if want := (Distance{10, 10, 10}); a.Before != want || a.Step[n-1] != 20 || a.Seconds[n-1] != 40 || a.TFLOP[n-1] != 120 || a.Step[0] != 1 || a.Seconds[0] != 2 || points == 7 && n != 7 || points != 7 && n != 20 {
+		if want := (Distance{10, 10, 10}); a.Before != want || a.Step[n-1] != 20 ||
+			a.Seconds[n-1] != 40 || a.TFLOP[n-1] != 120 || a.Step[0] != 1 || a.Seconds[0] != 2 ||
+			points == 7 && n != 7 || points != 7 && n != 20 {
 			t.Errorf("%d points: %+v", points, a)
 		}
 		if w := b.axes(points)[3]; w.Before != (Distance{}) || w.Seconds[len(w.Seconds)-1] != 10 {
@@ -80,7 +94,8 @@ func TestAxes(t *testing.T) {
 	}
 	// Alone, the game names what it continues; beside a moved folder it finds it.
 	alone := show(t, filepath.Join(root, "game-s2"))
-	if r := alone.Summary().Runs[0]; r.After == nil || r.After.Run != -1 || r.After.Step != 10 || r.Repeats != "" {
+	if r := alone.Summary().Runs[0]; r.After == nil || r.After.Run != -1 || r.After.Step != 10 ||
+		r.Repeats != "" {
 		t.Errorf("alone: %+v", r.After)
 	}
 	if a := alone.axes(0)[0]; a.Before != (Distance{Steps: 10}) {
@@ -100,9 +115,12 @@ func TestAxes(t *testing.T) {
 func TestOrigins(t *testing.T) {
 	root := t.TempDir()
 	sft := begin(t, filepath.Join(root, "sft"), report.Options{}, "model.path=student")
-	a := begin(t, filepath.Join(root, "a"), report.Options{}, "model.path="+filepath.Join(root, "sft", "global_step_3", "actor"))
-	c := begin(t, filepath.Join(root, "c"), report.Options{}, "trainer.resume_from="+filepath.Join(root, "d", "global_step_1"))
-	d := begin(t, filepath.Join(root, "d"), report.Options{}, "trainer.resume_from="+filepath.Join(root, "c", "global_step_2"))
+	a := begin(t, filepath.Join(root, "a"), report.Options{},
+		"model.path="+filepath.Join(root, "sft", "global_step_3", "actor"))
+	c := begin(t, filepath.Join(root, "c"), report.Options{},
+		"trainer.resume_from="+filepath.Join(root, "d", "global_step_1"))
+	d := begin(t, filepath.Join(root, "d"), report.Options{},
+		"trainer.resume_from="+filepath.Join(root, "c", "global_step_2"))
 	for _, f := range []*folder{sft, a, c, d} {
 		for step := 1; step <= 4; step++ {
 			f.step(step, map[string]float64{"actor/sft_loss": 1, "timing_s/step": 1})
@@ -127,13 +145,15 @@ func TestOrigins(t *testing.T) {
 func TestRepetitions(t *testing.T) {
 	root := t.TempDir()
 	make := func(name string, settings ...string) {
-		begin(t, filepath.Join(root, name), report.Options{}, settings...).step(1, map[string]float64{"actor/sft_loss": 1})
+		begin(t, filepath.Join(root, name), report.Options{}, settings...).step(1,
+			map[string]float64{"actor/sft_loss": 1})
 	}
 	make("p-1", "trainer.seed=1", "model.path=/m/Qwen-0.5B-s1")
 	make("p-10", "trainer.seed=10", "model.path=/m/Qwen-0.5B-s10")
 	make("q-2", "trainer.seed=2", "model.path=/m/Qwen-1.5B-s2")                     // another model
 	make("r-3", "trainer.seed=3", "model.path=/m/Qwen-0.5B-s3", "actor.optim.lr=1") // another rate
-	make("s-1", "trainer.seed=1", "model.path=/m/Qwen-0.5B-s1")                     // the same seed again
+	// the same seed again
+	make("s-1", "trainer.seed=1", "model.path=/m/Qwen-0.5B-s1")
 	names := repetitions(show(t, root).runs)
 	if want := []string{"p-*", "p-*", "", "", ""}; !reflect.DeepEqual(names, want) {
 		t.Errorf("%q, want %q", names, want)

@@ -71,8 +71,10 @@ type Setting struct {
 
 // titles say what the groups of metrics are about.
 var titles = map[string]string{
-	"train": "progress", "critic": "the discriminator", "reward": "rewards", "adv": "advantages", "actor": "the student's updates",
-	"dpo": "preferences", "rollout": "the student's answers", "teacher": "the teacher's answers", "start": "validation before the first step", "val": "validation",
+	"train": "progress", "critic": "the discriminator", "reward": "rewards", "adv": "advantages",
+	"actor": "the student's updates",
+	"dpo":   "preferences", "rollout": "the student's answers", "teacher": "the teacher's answers",
+	"start": "validation before the first step", "val": "validation",
 	"timing_s": "time of a step", "perf": "speed and memory",
 }
 
@@ -96,7 +98,8 @@ type Board struct {
 // directly in it, such as those of gad demo, and for those that begin there later.
 func Open(fsys vfs.FS, paths []string) (*Board, error) {
 	// A page that another board has left open does not take this one for that.
-	b := &Board{fs: vfs.OrDisk(fsys), now: time.Now, seen: map[string]bool{}, version: int(time.Now().UnixMilli())}
+	b := &Board{fs: vfs.OrDisk(fsys), now: time.Now, seen: map[string]bool{},
+		version: int(time.Now().UnixMilli())}
 	for _, path := range paths {
 		dirs, err := b.expand(path)
 		if err != nil {
@@ -104,7 +107,8 @@ func Open(fsys vfs.FS, paths []string) (*Board, error) {
 		}
 		for _, dir := range dirs {
 			if !b.take(dir) {
-				return nil, fmt.Errorf("%w: board: %s: is given twice: give each run once", config.ErrConfig, dir)
+				return nil, fmt.Errorf("%w: board: %s: is given twice: give each run once",
+					config.ErrConfig, dir)
 			}
 		}
 		if dir := filepath.Clean(path); dirs[0] != dir {
@@ -169,7 +173,8 @@ func (b *Board) expand(path string) (dirs []string, err error) {
 	case !info.IsDir():
 		return nil, fmt.Errorf("%w: board: %s: is a file: %s", config.ErrConfig, path, way)
 	case strings.HasPrefix(filepath.Base(clean), "global_step_"):
-		return nil, fmt.Errorf("%w: board: %s: is a checkpoint: give its run, %s", config.ErrConfig, path, filepath.Dir(clean))
+		return nil, fmt.Errorf("%w: board: %s: is a checkpoint: give its run, %s", config.ErrConfig,
+			path, filepath.Dir(clean))
 	case b.isRun(clean):
 		return []string{clean}, nil
 	}
@@ -191,7 +196,8 @@ func name(runs []*run) {
 	for _, r := range runs {
 		for n := 1; ; n++ {
 			r.name = tails(r, n)
-			same := slices.IndexFunc(runs, func(o *run) bool { return o != r && tails(o, n) == r.name })
+			same := slices.IndexFunc(runs,
+				func(o *run) bool { return o != r && tails(o, n) == r.name })
 			if same < 0 || n > 64 {
 				break
 			}
@@ -235,7 +241,8 @@ func (b *Board) Summary() Summary {
 }
 
 func (b *Board) summary() Summary {
-	s := Summary{Format: Format, Version: b.version, Written: b.now().UTC(), Metrics: []Metric{}, Runs: []Run{}, Keys: settingKeys()}
+	s := Summary{Format: Format, Version: b.version, Written: b.now().UTC(), Metrics: []Metric{},
+		Runs: []Run{}, Keys: settingKeys()}
 	has := map[string]bool{}
 	again := repetitions(b.runs)
 	for i, r := range b.runs {
@@ -256,7 +263,9 @@ func (b *Board) summary() Summary {
 		for _, name := range r.curves.Names {
 			if has[name] {
 				delete(has, name)
-				s.Metrics = append(s.Metrics, Metric{name, "other", "not declared in this version of gad", "", "this version of gad does not declare this metric"})
+				s.Metrics = append(s.Metrics,
+					Metric{name, "other", "not declared in this version of gad", "",
+						"this version of gad does not declare this metric"})
 			}
 		}
 	}
@@ -274,7 +283,8 @@ func (b *Board) Document(l Limits) (*Document, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.refresh()
-	d := &Document{Summary: b.summary(), Curves: b.series(Range{}, l.Points), Scores: b.scores(), Samples: []Samples{}, Answers: []Answers{}}
+	d := &Document{Summary: b.summary(), Curves: b.series(Range{}, l.Points), Scores: b.scores(),
+		Samples: []Samples{}, Answers: []Answers{}}
 	for i, r := range b.runs {
 		for _, step := range spread(r.samples, l.Steps) {
 			s, err := r.readSamples(b.fs, i, step)

@@ -107,8 +107,11 @@ func show(t *testing.T, paths ...string) *Board {
 
 // game is a step of a healthy game.
 func game(step int) map[string]float64 {
-	return map[string]float64{"critic/d_acc_distinct": 0.8, "critic/d_loss": 0.5, "critic/d_loss_distinct": 0.5, "actor/pg_loss": 0.1, "actor/pg_clipfrac": 0.2, "actor/kl_loss": 0.01,
-		"actor/entropy": 1, "adv/std": 1, "timing_s/step": 2 + float64(step%2), "rollout/len_mean": 10, "teacher/len_mean": 10}
+	return map[string]float64{"critic/d_acc_distinct": 0.8, "critic/d_loss": 0.5,
+		"critic/d_loss_distinct": 0.5, "actor/pg_loss": 0.1, "actor/pg_clipfrac": 0.2,
+		"actor/kl_loss": 0.01,
+		"actor/entropy": 1, "adv/std": 1, "timing_s/step": 2 + float64(step%2),
+		"rollout/len_mean": 10, "teacher/len_mean": 10}
 }
 
 // Each stage is told by its metrics, with the figures that say how it goes.
@@ -120,20 +123,28 @@ func TestStages(t *testing.T) {
 		stage    string
 		headline []string
 	}{
-		{"a", map[string]float64{"actor/sft_loss": 1, "timing_s/step": 2}, "sft", []string{"actor/sft_loss", "timing_s/step"}},
-		{"b", map[string]float64{"critic/d_loss": 1, "critic/d_acc_fresh": 0.5, "actor/sft_loss": 1}, "warmup", []string{"critic/d_acc_fresh", "critic/d_loss", "actor/sft_loss"}},
-		{"c", game(1), "train", []string{"critic/d_acc_distinct", "actor/pg_clipfrac", "actor/kl_loss", "timing_s/step"}},
-		{"d", map[string]float64{"dpo/loss": 1, "dpo/acc": 0.5, "dpo/margin": 0, "val/rouge_l": 0.3}, "dpo", []string{"dpo/loss", "dpo/acc", "dpo/margin", "val/rouge_l"}},
+		{"a", map[string]float64{"actor/sft_loss": 1, "timing_s/step": 2}, "sft",
+			[]string{"actor/sft_loss", "timing_s/step"}},
+		{"b", map[string]float64{"critic/d_loss": 1, "critic/d_acc_fresh": 0.5,
+			"actor/sft_loss": 1}, "warmup",
+			[]string{"critic/d_acc_fresh", "critic/d_loss", "actor/sft_loss"}},
+		{"c", game(1), "train", []string{"critic/d_acc_distinct", "actor/pg_clipfrac",
+			"actor/kl_loss", "timing_s/step"}},
+		{"d", map[string]float64{"dpo/loss": 1, "dpo/acc": 0.5, "dpo/margin": 0,
+			"val/rouge_l": 0.3}, "dpo",
+			[]string{"dpo/loss", "dpo/acc", "dpo/margin", "val/rouge_l"}},
 	} {
 		f := begin(t, filepath.Join(root, c.name), report.Options{TotalSteps: 9, Command: "gad"})
 		f.step(1, c.values)
 		r := show(t, f.dir).Summary().Runs[0]
 		if r.Stage != c.stage || !slices.Equal(r.Headline, c.headline) {
-			t.Errorf("%s: stage %q, headline %q; want %q, %q", c.name, r.Stage, r.Headline, c.stage, c.headline)
+			t.Errorf("%s: stage %q, headline %q; want %q, %q", c.name, r.Stage, r.Headline, c.stage,
+				c.headline)
 		}
 	}
 	late := begin(t, filepath.Join(t.TempDir(), "late"), report.Options{})
-	late.step(1, map[string]float64{"critic/d_loss": 1}) // of a game whose discriminator learns alone first
+	// of a game whose discriminator learns alone first
+	late.step(1, map[string]float64{"critic/d_loss": 1})
 	b := show(t, late.dir)
 	first := b.Summary().Runs[0].Stage
 	late.step(2, game(2))
@@ -144,7 +155,8 @@ func TestStages(t *testing.T) {
 	var names []string
 	for i, r := range s.Runs {
 		names = append(names, r.Name)
-		if r.ID != i || r.Total != 9 || r.State != "cut off" || r.Verdict != "early" || len(r.Problems) > 0 {
+		if r.ID != i || r.Total != 9 || r.State != "cut off" || r.Verdict != "early" ||
+			len(r.Problems) > 0 {
 			t.Errorf("run %d: %+v", i, r)
 		}
 	}
@@ -152,7 +164,8 @@ func TestStages(t *testing.T) {
 		t.Errorf("runs %q, want %q", names, want)
 	}
 	for i, m := range s.Metrics {
-		if m.Doc == "" || m.Group == "" || m.Title == "" || i > 0 && m.Group < s.Metrics[i-1].Group && m.Name == "" {
+		if m.Doc == "" || m.Group == "" || m.Title == "" || i > 0 &&
+			m.Group < s.Metrics[i-1].Group && m.Name == "" {
 			t.Errorf("metric %+v", m)
 		}
 	}
@@ -182,14 +195,16 @@ func TestTitles(t *testing.T) {
 // A board follows a run: steps that are added, a torn line, a resume that takes steps
 // back, the end. What has not changed has the same version.
 func TestFollows(t *testing.T) {
-	f := begin(t, filepath.Join(t.TempDir(), "run"), report.Options{TotalSteps: 40, Command: "gad train"})
+	f := begin(t, filepath.Join(t.TempDir(), "run"),
+		report.Options{TotalSteps: 40, Command: "gad train"})
 	b := show(t, f.dir)
 	see := func(when string, steps int, state, verdict string) Summary {
 		t.Helper()
 		s := b.Summary()
 		r := s.Runs[0]
 		if r.Steps != steps || r.State != state || r.Verdict != verdict {
-			t.Errorf("%s: %d steps, %s, %s; want %d, %s, %s", when, r.Steps, r.State, r.Verdict, steps, state, verdict)
+			t.Errorf("%s: %d steps, %s, %s; want %d, %s, %s", when, r.Steps, r.State, r.Verdict,
+				steps, state, verdict)
 		}
 		if again := b.Summary(); again.Version != s.Version {
 			t.Errorf("%s: version %d, then %d", when, s.Version, again.Version)
@@ -205,7 +220,8 @@ func TestFollows(t *testing.T) {
 		t.Error("the version is the same after 25 steps")
 	}
 	r := now.Runs[0]
-	if r.Recent["timing_s/step"] != 2.5 || r.Last["timing_s/step"] != 3 || r.First != 1 || r.Step != 25 || r.Total != 40 || r.At == nil {
+	if r.Recent["timing_s/step"] != 2.5 || r.Last["timing_s/step"] != 3 || r.First != 1 ||
+		r.Step != 25 || r.Total != 40 || r.At == nil {
 		t.Errorf("figures %+v", r)
 	}
 	grow(t, filepath.Join(f.dir, "metrics.jsonl"), `{"step":26,"critic/d_a`)
@@ -223,7 +239,8 @@ func TestFollows(t *testing.T) {
 	}
 	f.rec.End(report.Finished, "done")
 	r = see("finished", 40, "finished", "sick").Runs[0]
-	if len(r.Findings) != 1 || r.Findings[0].Name != "discriminator always right" || r.Findings[0].Rule == "" || r.Findings[0].Advice == "" || r.Findings[0].Seen == "" {
+	if len(r.Findings) != 1 || r.Findings[0].Name != "discriminator always right" ||
+		r.Findings[0].Rule == "" || r.Findings[0].Advice == "" || r.Findings[0].Seen == "" {
 		t.Errorf("findings %+v", r.Findings)
 	}
 	if len(r.Sessions) != 2 || r.Sessions[1].Step != 5 || r.Said != "done" {
@@ -234,27 +251,32 @@ func TestFollows(t *testing.T) {
 // A run that was resumed and is further on than before, when somebody looks again, is seen
 // as it is now: verdict, curves, and the scores of steps that were computed again.
 func TestResumedUnseen(t *testing.T) {
-	f := begin(t, filepath.Join(t.TempDir(), "run"), report.Options{TotalSteps: 40, Command: "gad train"})
+	f := begin(t, filepath.Join(t.TempDir(), "run"),
+		report.Options{TotalSteps: 40, Command: "gad train"})
 	b := show(t, f.dir)
 	to := func(last int, from int, acc, score float64) {
 		for step := from; step <= last; step++ {
 			values := game(step)
 			values["critic/d_acc_distinct"] = acc
 			f.step(step, values)
-			f.samples(step, report.Sample{Row: 1, Prompt: "p", Student: "s", Teacher: "t", StudentScore: score})
+			f.samples(step, report.Sample{Row: 1, Prompt: "p", Student: "s", Teacher: "t",
+				StudentScore: score})
 		}
 	}
 	to(30, 1, 0.8, 1)
 	before := b.Summary()
-	if r, sc := before.Runs[0], b.scores()[0]; r.Verdict != "clear" || sc.Student.P50[20] != 1 || len(sc.Step) != 30 {
+	if r, sc := before.Runs[0], b.scores()[0]; r.Verdict != "clear" || sc.Student.P50[20] != 1 ||
+		len(sc.Step) != 30 {
 		t.Fatalf("%s, scores %v", r.Verdict, sc.Student.P50)
 	}
 	f.rec.Close()
 	f = begin(t, f.dir, report.Options{TotalSteps: 40, ResumeStep: 5, Command: "gad resume"})
 	to(30, 6, 1, 2)
 	after := b.Summary()
-	if r := after.Runs[0]; r.Verdict != "sick" || r.Last["critic/d_acc_distinct"] != 1 || r.Judged != 30 || after.Version == before.Version {
-		t.Errorf("%s, d_acc %v, %d steps judged, version %d after %d", r.Verdict, r.Last["critic/d_acc_distinct"], r.Judged, after.Version, before.Version)
+	if r := after.Runs[0]; r.Verdict != "sick" || r.Last["critic/d_acc_distinct"] != 1 ||
+		r.Judged != 30 || after.Version == before.Version {
+		t.Errorf("%s, d_acc %v, %d steps judged, version %d after %d", r.Verdict,
+			r.Last["critic/d_acc_distinct"], r.Judged, after.Version, before.Version)
 	}
 	if sc := b.scores()[0]; sc.Student.P50[20] != 2 || sc.Student.P50[4] != 1 {
 		t.Errorf("scores %v", sc.Student.P50)
@@ -276,7 +298,9 @@ func TestDamage(t *testing.T) {
 	put(t, filepath.Join(dir, "config.yaml"), "actor: {optm: 3}\n")
 	b := show(t, dir)
 	r := b.Summary().Runs[0]
-	want := []string{"metrics.jsonl: line 2: not a JSON object", "metrics.jsonl: line 3: not a JSON object", "metrics.jsonl: line 4: not a JSON object", "metrics.jsonl: line 5: not a JSON object",
+	want := []string{"metrics.jsonl: line 2: not a JSON object",
+		"metrics.jsonl: line 3: not a JSON object", "metrics.jsonl: line 4: not a JSON object",
+		"metrics.jsonl: line 5: not a JSON object",
 		"metrics.jsonl: line 6: not a JSON object", "metrics.jsonl: 2 more lines are no records", `settings: ` + dir + `/config.yaml:1:9: setting "actor.optm": unknown: did you mean "actor.optim"?`}
 	if !slices.Equal(r.Problems, want) || r.Steps != 2 || r.Step != 9 || len(r.Settings) != 0 {
 		t.Errorf("problems %q, %d steps, %d settings", r.Problems, r.Steps, len(r.Settings))
@@ -292,7 +316,8 @@ func TestDamage(t *testing.T) {
 	if sc := b.scores()[0]; len(sc.Step) != 1 || sc.Problem != "" {
 		t.Errorf("scores %+v", sc)
 	}
-	if _, err := b.Document(Limits{Points: 10, Steps: 10}); err == nil || !strings.Contains(err.Error(), "step_4.jsonl: not a regular file") {
+	if _, err := b.Document(Limits{Points: 10, Steps: 10}); err == nil ||
+		!strings.Contains(err.Error(), "step_4.jsonl: not a regular file") {
 		t.Errorf("document: %v", err)
 	}
 }
@@ -306,7 +331,8 @@ func TestOpen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{"x/run/metrics.jsonl", "y/run/log.jsonl", "z/file", "run/config.yaml"} {
+	for _, name := range []string{"x/run/metrics.jsonl", "y/run/log.jsonl", "z/file",
+		"run/config.yaml"} {
 		put(t, name, "")
 	}
 	const way = ": give the --output of gad sft, warmup, train or dpo, or a folder of such runs"
@@ -317,18 +343,21 @@ func TestOpen(t *testing.T) {
 		"":                  "configuration: board: the name of a run is empty" + way,
 		"run/global_step_3": "configuration: board: run/global_step_3: is a checkpoint: give its run, run",
 	} {
-		if _, err := Open(nil, []string{path}); err == nil || err.Error() != want || !errors.Is(err, config.ErrConfig) {
+		if _, err := Open(nil, []string{path}); err == nil || err.Error() != want ||
+			!errors.Is(err, config.ErrConfig) {
 			t.Errorf("%q: %v\nwant %s", path, err, want)
 		}
 	}
-	if _, err := Open(nil, []string{"run", "./run/"}); err == nil || err.Error() != "configuration: board: run: is given twice: give each run once" {
+	if _, err := Open(nil, []string{"run", "./run/"}); err == nil ||
+		err.Error() != "configuration: board: run: is given twice: give each run once" {
 		t.Errorf("twice: %v", err)
 	}
 	var names []string
 	for _, r := range show(t, "x", "y", "run").Summary().Runs {
 		names = append(names, r.Name)
 	}
-	if want := []string{"x/run", "y/run", filepath.Base(root) + "/run"}; !slices.Equal(names, want) {
+	if want := []string{"x/run", "y/run", filepath.Base(root) + "/run"}; !slices.Equal(names,
+		want) {
 		t.Errorf("names %q, want %q", names, want)
 	}
 }
@@ -344,7 +373,8 @@ func TestNewRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	now := b.Summary()
-	if len(first.Runs) != 1 || len(now.Runs) != 2 || now.Runs[0].Name != "m" || now.Runs[1].Name != "a" || now.Runs[1].ID != 1 || now.Version == first.Version {
+	if len(first.Runs) != 1 || len(now.Runs) != 2 || now.Runs[0].Name != "m" ||
+		now.Runs[1].Name != "a" || now.Runs[1].ID != 1 || now.Version == first.Version {
 		t.Errorf("runs %+v, before %+v", now.Runs, first.Runs)
 	}
 	if again := b.Summary(); len(again.Runs) != 2 || again.Version != now.Version {
@@ -366,7 +396,9 @@ func TestThin(t *testing.T) {
 		x = append(x, math.Sin(float64(i)*1.7)*float64(i))
 	}
 	x[10], x[11], x[12] = math.NaN(), math.Inf(1), math.Inf(-1)
-	for _, in := range []Curves{{From: 1, To: 2998, Points: 50, Width: 60}, {From: 500, To: 700, Points: 50, Width: 5}, {From: 1, To: 2998, Points: 0, Width: 1}, {From: 9000, To: 9001, Width: 1}} {
+	for _, in := range []Curves{{From: 1, To: 2998, Points: 50, Width: 60},
+		{From: 500, To: 700, Points: 50, Width: 5}, {From: 1, To: 2998, Points: 0, Width: 1},
+		{From: 9000, To: 9001, Width: 1}} {
 		got := thin(steps, at, x, in)
 		type bucket struct {
 			step, n          int
@@ -376,7 +408,8 @@ func TestThin(t *testing.T) {
 		for k := 0; in.From+k*in.Width <= in.To; k++ {
 			b := bucket{least: math.Inf(1), most: math.Inf(-1)}
 			for i, a := range at {
-				if s := steps[a]; s >= in.From+k*in.Width && s < in.From+(k+1)*in.Width && s <= in.To && finite(x[i]) {
+				if s := steps[a]; s >= in.From+k*in.Width && s < in.From+(k+1)*in.Width &&
+					s <= in.To && finite(x[i]) {
 					b = bucket{s, b.n + 1, b.sum + x[i], min(b.least, x[i]), max(b.most, x[i])}
 				}
 			}
@@ -399,11 +432,13 @@ func TestThin(t *testing.T) {
 				t.Errorf("%+v: point %d: %d %g; want %+v", in, i, got.Step[i], got.Mean[i], w)
 			}
 		}
-		if bad := got.NotFinite; in.From == 1 && !slices.Equal(bad, []int{37, 40, 46}) || in.From > 1 && len(bad) > 0 {
+		if bad := got.NotFinite; in.From == 1 && !slices.Equal(bad, []int{37, 40, 46}) ||
+			in.From > 1 && len(bad) > 0 {
 			t.Errorf("%+v: not finite at %v", in, bad)
 		}
 	}
-	huge := thin([]int{1, 2}, []int32{0, 1}, []float64{math.MaxFloat64, math.MaxFloat64}, Curves{From: 1, To: 2, Points: 1, Width: 2})
+	huge := thin([]int{1, 2}, []int32{0, 1}, []float64{math.MaxFloat64, math.MaxFloat64},
+		Curves{From: 1, To: 2, Points: 1, Width: 2})
 	if !finite(huge.Mean[0]) {
 		t.Errorf("mean of two large values: %v", huge.Mean)
 	}
@@ -412,7 +447,9 @@ func TestThin(t *testing.T) {
 // The range of the charts is that of all runs, and a narrower one has more detail.
 func TestSeries(t *testing.T) {
 	root := t.TempDir()
-	f, g := begin(t, filepath.Join(root, "a"), report.Options{}), begin(t, filepath.Join(root, "b"), report.Options{})
+	f, g :=
+		begin(t, filepath.Join(root, "a"), report.Options{}),
+		begin(t, filepath.Join(root, "b"), report.Options{})
 	for step := 1; step <= 300; step++ {
 		f.step(step, map[string]float64{"actor/sft_loss": float64(step)})
 	}
@@ -420,14 +457,17 @@ func TestSeries(t *testing.T) {
 	b := show(t, root)
 	b.Summary()
 	s := b.series(Range{}, 100)
-	if s.From != 1 || s.To != 500 || s.Width != 5 || len(s.Runs) != 2 || len(s.Runs[0]["actor/sft_loss"].Step) != 60 {
+	if s.From != 1 || s.To != 500 || s.Width != 5 || len(s.Runs) != 2 ||
+		len(s.Runs[0]["actor/sft_loss"].Step) != 60 {
 		t.Errorf("all: from %d to %d by %d", s.From, s.To, s.Width)
 	}
 	s = b.series(Range{11, 20}, 100)
-	if c := s.Runs[0]["actor/sft_loss"]; s.Width != 1 || !slices.Equal(c.Mean, []float64{11, 12, 13, 14, 15, 16, 17, 18, 19, 20}) {
+	if c := s.Runs[0]["actor/sft_loss"]; s.Width != 1 ||
+		!slices.Equal(c.Mean, []float64{11, 12, 13, 14, 15, 16, 17, 18, 19, 20}) {
 		t.Errorf("10 steps: %+v", c)
 	}
-	if s = show(t, begin(t, filepath.Join(root, "c"), report.Options{}).dir).series(Range{}, 100); s.From != 0 || s.To != 0 || len(s.Runs[0]) != 0 {
+	if s = show(t, begin(t, filepath.Join(root, "c"), report.Options{}).dir).series(Range{},
+		100); s.From != 0 || s.To != 0 || len(s.Runs[0]) != 0 {
 		t.Errorf("no steps: %+v", s)
 	}
 }
@@ -439,10 +479,12 @@ func TestDistribution(t *testing.T) {
 		{Row: 2, StudentScore: 5, TeacherScore: 20}, {Row: 2, StudentScore: 5, TeacherScore: 20},
 		{Row: 3, StudentScore: math.NaN(), TeacherScore: math.NaN()},
 	})
-	if s.answers != 4 || s.student[2] != 4 || s.teacher[2] != 15 || s.spread != [5]float64{0.1, 0.25, 0.5, 0.75, 0.9} {
+	if s.answers != 4 || s.student[2] != 4 || s.teacher[2] != 15 ||
+		s.spread != [5]float64{0.1, 0.25, 0.5, 0.75, 0.9} {
 		t.Errorf("%+v", s)
 	}
-	if q := quantiles([]float64{4, 0, 2, 1, 3}); !reflect.DeepEqual(q, [5]float64{0.4, 1, 2, 3, 3.6}) {
+	if q := quantiles([]float64{4, 0, 2, 1, 3}); !reflect.DeepEqual(q,
+		[5]float64{0.4, 1, 2, 3, 3.6}) {
 		t.Errorf("quantiles %v", q)
 	}
 	if s := distribution(nil); s.answers != 0 || !math.IsNaN(s.student[0]) {
@@ -459,7 +501,8 @@ func TestScored(t *testing.T) {
 		return l
 	}
 	for n, want := range map[int]int{0: 0, 1: 1, 128: 128, 129: 65, 130: 66, 1000: 126} {
-		if got := scored(list(n)); len(got) != want || n > 0 && (got[0] != 1 || got[len(got)-1] != n) {
+		if got := scored(list(n)); len(got) != want || n > 0 &&
+			(got[0] != 1 || got[len(got)-1] != n) {
 			t.Errorf("%d steps: %d are read, want %d", n, len(got), want)
 		}
 	}
@@ -503,7 +546,8 @@ func TestServerRefuses(t *testing.T) {
 		{"GET", "/api/board", "", "", 200, `"runs":[{"id":0`},
 		{"GET", "/api/series", "", "", 200, `"from":1`},
 		{"GET", "/api/series?points=0", "", "", 200, `"points":0`},
-		{"GET", "/api/series?points=1000000", "", "", 400, "points: expected a number from 0 to 100000"},
+		{"GET", "/api/series?points=1000000", "", "", 400,
+			"points: expected a number from 0 to 100000"},
 		{"GET", "/api/series?from=5&to=4", "", "", 400, "to: is less than from"},
 		{"GET", "/api/series?from=x", "", "", 400, "from: expected a number"},
 		{"GET", "/api/series?from=-1", "", "", 400, "from: expected a number"},
@@ -529,14 +573,19 @@ func TestServerRefuses(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.URL.RawPath, r.URL.RawQuery, _ = strings.Cut(c.path, "?")
-		if r.URL.Path, err = url.PathUnescape(r.URL.RawPath); err != nil { // as it stands, dots and all
+		// as it stands, dots and all
+		if r.URL.Path, err = url.PathUnescape(r.URL.RawPath); err != nil {
 			t.Fatal(err)
 		}
 		r.Host = c.host
 		if c.site != "" {
 			r.Header.Set("Sec-Fetch-Site", c.site)
 		}
-		client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		client := &http.Client{
+			CheckRedirect: func(*http.Request,
+				[]*http.Request) error {
+				return http.ErrUseLastResponse
+			}}
 		answer, err := client.Do(r)
 		if err != nil {
 			t.Fatal(err)
@@ -548,12 +597,17 @@ func TestServerRefuses(t *testing.T) {
 		if code/100 == 3 {
 			code = 404 // to a cleaned path, which is none
 		}
-		if err != nil || code != c.code || !strings.Contains(body.String(), c.want) || strings.Contains(body.String(), "SECRET") {
-			t.Errorf("%s %s of %q from %q: %d %.200s; want %d %s", c.method, c.path, c.host, c.site, answer.StatusCode, body.String(), c.code, c.want)
+		if err != nil || code != c.code || !strings.Contains(body.String(), c.want) ||
+			strings.Contains(body.String(), "SECRET") {
+			t.Errorf("%s %s of %q from %q: %d %.200s; want %d %s", c.method, c.path, c.host, c.site,
+				answer.StatusCode, body.String(), c.code, c.want)
 		}
 		h := answer.Header
-		if p := h.Get("Content-Security-Policy"); !strings.HasPrefix(p, "default-src 'none'; script-src 'self';") || strings.Contains(p, "unsafe") ||
-			h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cross-Origin-Resource-Policy") != "same-origin" || h.Get("Access-Control-Allow-Origin") != "" {
+		if p := h.Get("Content-Security-Policy"); !strings.HasPrefix(p,
+			"default-src 'none'; script-src 'self';") || strings.Contains(p, "unsafe") ||
+			h.Get("X-Content-Type-Options") != "nosniff" ||
+			h.Get("Cross-Origin-Resource-Policy") != "same-origin" ||
+			h.Get("Access-Control-Allow-Origin") != "" {
 			t.Errorf("%s: headers %v", c.path, h)
 		}
 	}
@@ -595,7 +649,8 @@ func TestSince(t *testing.T) {
 func TestAnswersOverTheSteps(t *testing.T) {
 	f := begin(t, filepath.Join(t.TempDir(), "run"), report.Options{TotalSteps: 100})
 	for step := range 100 {
-		f.validated(step, report.Sample{Row: 2, Prompt: "p", Teacher: "t", Student: fmt.Sprint(step)}, report.Sample{Row: 5, Prompt: "q"})
+		f.validated(step, report.Sample{Row: 2, Prompt: "p", Teacher: "t",
+			Student: fmt.Sprint(step)}, report.Sample{Row: 5, Prompt: "q"})
 	}
 	put(t, filepath.Join(f.dir, "samples", "val_99.jsonl"), "no sample\n")
 	d, err := show(t, f.dir).Document(Limits{Steps: 3})

@@ -19,7 +19,8 @@ func chromium(t *testing.T) string {
 	if testing.Short() {
 		t.Skip("starts a browser: left out with -short")
 	}
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable"} {
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome",
+		"google-chrome-stable"} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path
 		}
@@ -34,9 +35,12 @@ func dom(t *testing.T, url string) string { return domIn(t, "1280,3000", url) }
 // domIn is dom in a window of a size.
 func domIn(t *testing.T, size, url string) string {
 	t.Helper()
-	for budget := 8000; budget < 1<<22; budget *= 4 { // a busy machine's frames come late in virtual time
-		c := exec.Command(chromium(t), "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir="+t.TempDir(), "--window-size="+size,
-			"--run-all-compositor-stages-before-draw", fmt.Sprint("--virtual-time-budget=", budget), "--dump-dom", url)
+	// a busy machine's frames come late in virtual time
+	for budget := 8000; budget < 1<<22; budget *= 4 {
+		c := exec.Command(chromium(t), "--headless", "--no-sandbox", "--disable-gpu",
+			"--user-data-dir="+t.TempDir(), "--window-size="+size,
+			"--run-all-compositor-stages-before-draw", fmt.Sprint("--virtual-time-budget=", budget),
+			"--dump-dom", url)
 		out, err := c.Output()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
@@ -69,17 +73,22 @@ func TestHostileTextInABrowser(t *testing.T) {
 	for _, url := range []string{server.URL + "/", "file://" + file} {
 		seen := dom(t, url)
 		head, _, _ := strings.Cut(seen, "</head>")
-		if strings.Contains(head, "<title>PWNED") || strings.Count(seen, "<iframe") > 0 || strings.Count(seen, "<img") > 0 {
+		if strings.Contains(head, "<title>PWNED") || strings.Count(seen, "<iframe") > 0 ||
+			strings.Count(seen, "<img") > 0 {
 			t.Errorf("%s: a planted text has run:\n%.1000s", url, seen)
 		}
-		body := seen[strings.Index(seen, "<main"):strings.Index(seen, "</main>")] // a file's data follow
+		// a file's data follow
+		body := seen[strings.Index(seen, "<main"):strings.Index(seen, "</main>")]
 		if !regexp.MustCompile(`<p id="error"[^>]* hidden`).MatchString(body) {
 			t.Errorf("%s: %s", url, regexp.MustCompile(`<p id="error".*?</p>`).FindString(body))
 		}
 		if strings.Contains(body, "<script") {
 			t.Errorf("%s: a script stands in the page", url)
 		}
-		for _, text := range []string{"&lt;/script&gt;&lt;script&gt;document.title=\"PWNED\"&lt;/script&gt; s", "&lt;iframe srcdoc=", "discriminator always right", "metrics.jsonl: line 27: not a JSON object"} {
+		for _, text := range []string{
+			"&lt;/script&gt;&lt;script&gt;document.title=\"PWNED\"&lt;/script&gt; s",
+			"&lt;iframe srcdoc=", "discriminator always right",
+			"metrics.jsonl: line 27: not a JSON object"} {
 			if !strings.Contains(body, text) {
 				t.Errorf("%s: does not show %q", url, text)
 			}
@@ -92,8 +101,10 @@ func TestHostileTextInABrowser(t *testing.T) {
 func TestPageInABrowser(t *testing.T) {
 	chromium(t)
 	root := t.TempDir()
-	f := begin(t, filepath.Join(root, "first"), report.Options{TotalSteps: 30, Command: "gad train"}, "actor.optim.lr=3e-5")
-	g := begin(t, filepath.Join(root, "second"), report.Options{TotalSteps: 30, Command: "gad train"}, "actor.optim.lr=4e-5")
+	f := begin(t, filepath.Join(root, "first"),
+		report.Options{TotalSteps: 30, Command: "gad train"}, "actor.optim.lr=3e-5")
+	g := begin(t, filepath.Join(root, "second"),
+		report.Options{TotalSteps: 30, Command: "gad train"}, "actor.optim.lr=4e-5")
 	for step := 1; step <= 30; step++ {
 		f.step(step, game(step))
 		values := game(step)
@@ -102,9 +113,12 @@ func TestPageInABrowser(t *testing.T) {
 			g.step(step, values)
 		}
 	}
-	f.samples(30, report.Sample{Row: 7, Prompt: "Say \u202e it", Student: "the red cat sat", Teacher: "the blue cat sat down", StudentScore: 1.5, TeacherScore: 2.5, Advantage: -0.75})
-	f.validated(0, report.Sample{Row: 3, Prompt: "Name a sea", Teacher: "The Baltic", Student: "A big sea"})
-	f.validated(20, report.Sample{Row: 3, Prompt: "Name a sea", Teacher: "The Baltic", Student: "A cold sea"})
+	f.samples(30, report.Sample{Row: 7, Prompt: "Say \u202e it", Student: "the red cat sat",
+		Teacher: "the blue cat sat down", StudentScore: 1.5, TeacherScore: 2.5, Advantage: -0.75})
+	f.validated(0, report.Sample{Row: 3, Prompt: "Name a sea", Teacher: "The Baltic",
+		Student: "A big sea"})
+	f.validated(20, report.Sample{Row: 3, Prompt: "Name a sea", Teacher: "The Baltic",
+		Student: "A cold sea"})
 	f.rec.End(report.Finished, "done")
 	b := show(t, root)
 	d, err := b.Document(Limits{Points: Points, Steps: 3})
@@ -137,7 +151,8 @@ func TestPageInABrowser(t *testing.T) {
 			t.Errorf("%s: the page lacks %s", what, text)
 		}
 	}
-	if strings.Contains(seen[:strings.Index(seen, "<script type=")], "<code>critic.optim.lr</code>") {
+	if strings.Contains(seen[:strings.Index(seen, "<script type=")],
+		"<code>critic.optim.lr</code>") {
 		t.Error("a setting that is equal is shown among those that differ")
 	}
 	if n := strings.Count(seen, `class="line"`); n < 20 {

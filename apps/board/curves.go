@@ -36,7 +36,8 @@ const mostNotFinite = 100
 
 // series thins out all metrics to at most points each.
 func (b *Board) series(in Range, points int) Curves {
-	out := Curves{From: in.From, To: in.To, Points: points, Width: 1, Runs: []map[string]Curve{}, Axes: b.axes(points)}
+	out := Curves{From: in.From, To: in.To, Points: points, Width: 1, Runs: []map[string]Curve{},
+		Axes: b.axes(points)}
 	first, last := math.MaxInt, 0
 	for _, r := range b.runs {
 		if n := len(r.curves.Steps); n > 0 {

@@ -33,7 +33,9 @@ var (
 
 // livePage is the page as the server shows it: style, script and data come from the server.
 var livePage = bytes.Replace(bytes.Replace(pageHTML, headMark,
-	[]byte("<link rel=\"stylesheet\" href=\"board.css\">\n<script src=\"board.js\" defer></script>\n"), 1), dataMark, nil, 1)
+	[]byte(
+		"<link rel=\"stylesheet\" href=\"board.css\">\n<script src=\"board.js\" defer></script>\n"),
+	1), dataMark, nil, 1)
 
 // reportMark begins every report: a file that begins otherwise is not written over.
 const reportMark = "<!-- written by gad report -->\n"
@@ -53,7 +55,9 @@ func (d *Document) Page() ([]byte, error) {
 	fmt.Fprintf(&head, "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src %s; style-src %s; img-src data:; base-uri 'none'; form-action 'none'\">\n",
 		hash(script), hash(style))
 	fmt.Fprintf(&head, "<style>%s</style>\n", style)
-	fmt.Fprintf(&end, "<script type=\"application/json\" id=\"data\">%s</script>\n<script>%s</script>\n", data, script)
+	fmt.Fprintf(&end,
+		"<script type=\"application/json\" id=\"data\">%s</script>\n<script>%s</script>\n", data,
+		script)
 	page := bytes.Replace(pageHTML, headMark, head.Bytes(), 1)
 	page = bytes.Replace(page, dataMark, end.Bytes(), 1)
 	return append([]byte(reportMark), page...), nil
@@ -83,15 +87,19 @@ func Writable(fsys vfs.FS, path string) (err error) {
 	case errors.Is(err, fs.ErrNotExist):
 		dir := filepath.Dir(path)
 		if _, err := fsys.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%w: board: %s: there is no folder %s: make it, or choose another file", config.ErrConfig, path, dir)
+			return fmt.Errorf(
+				"%w: board: %s: there is no folder %s: make it, or choose another file",
+				config.ErrConfig, path, dir)
 		}
 		return nil
 	case err != nil:
 		return fmt.Errorf("board: %s: %w", path, vfs.Target(err))
 	case info.IsDir():
-		return fmt.Errorf("%w: board: %s: is a folder: give the name of a file", config.ErrConfig, path)
+		return fmt.Errorf("%w: board: %s: is a folder: give the name of a file", config.ErrConfig,
+			path)
 	case !info.Mode().IsRegular(): // a pipe would keep who opens it waiting
-		return fmt.Errorf("%w: board: %s: is not a regular file: give the name of one", config.ErrConfig, path)
+		return fmt.Errorf("%w: board: %s: is not a regular file: give the name of one",
+			config.ErrConfig, path)
 	}
 	f, err := fsys.Open(path)
 	if err != nil {
@@ -99,8 +107,11 @@ func Writable(fsys vfs.FS, path string) (err error) {
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	begin := make([]byte, len(reportMark))
-	if n, err := io.ReadFull(f, begin); err != nil && n == len(begin) || string(begin[:n]) != reportMark {
-		return fmt.Errorf("%w: board: %s: already exists, and is no report of gad: choose another file", config.ErrConfig, path)
+	if n, err := io.ReadFull(f, begin); err != nil && n == len(begin) ||
+		string(begin[:n]) != reportMark {
+		return fmt.Errorf(
+			"%w: board: %s: already exists, and is no report of gad: choose another file",
+			config.ErrConfig, path)
 	}
 	return nil
 }

@@ -47,7 +47,8 @@ func infested(t *testing.T) string {
 		name = "a&amp;b"
 	}
 	dir := filepath.Join(t.TempDir(), name)
-	f := begin(t, dir, report.Options{TotalSteps: 30, Command: "gad " + planted[1]}, "model.path="+planted[1], "data.content_key="+planted[2])
+	f := begin(t, dir, report.Options{TotalSteps: 30, Command: "gad " + planted[1]},
+		"model.path="+planted[1], "data.content_key="+planted[2])
 	for step := 1; step <= 25; step++ {
 		values := game(step)
 		values["critic/d_acc_distinct"] = 1 // the doctor has something to say
@@ -60,7 +61,8 @@ func infested(t *testing.T) string {
 	grow(t, filepath.Join(dir, "metrics.jsonl"), `{"step":26,`+string(metric)+`:1,"constructor":2,"__proto__":3,"toString":4}`+"\n"+planted[0]+"\n"+`{"step":27,"`+`<script>document.title=1`+`":"<b>"}`+"\n")
 	var list []report.Sample
 	for i, text := range planted {
-		list = append(list, report.Sample{Row: i, Prompt: text, Student: text + " s", Teacher: "t " + text, StudentScore: float64(i), TeacherScore: math.NaN(), Advantage: 1})
+		list = append(list, report.Sample{Row: i, Prompt: text, Student: text + " s",
+			Teacher: "t " + text, StudentScore: float64(i), TeacherScore: math.NaN(), Advantage: 1})
 	}
 	f.samples(25, list...)
 	f.rec.End(report.Failed, planted[3])
@@ -91,7 +93,8 @@ func TestHostileTextIsData(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, tag := range []string{"<script", "</script", "<style", "</style", "<img", "<svg", "<iframe", "<!--", "-->", "<a ", "<title", "]]>", "\u2028"} {
+	for _, tag := range []string{"<script", "</script", "<style", "</style", "<img", "<svg",
+		"<iframe", "<!--", "-->", "<a ", "<title", "]]>", "\u2028"} {
 		if got, own := bytes.Count(page, []byte(tag)), bytes.Count(bare, []byte(tag)); got != own {
 			t.Errorf("the report has %d of %q, the page itself %d", got, tag, own)
 		}
@@ -103,8 +106,11 @@ func TestHostileTextIsData(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := again.Runs[0]
-	if !strings.Contains(r.Settings["model.path"], "</script><script>document.title") || r.Said != planted[3] || r.Sessions[0].Command != "gad "+planted[1] || !strings.Contains(r.Path, r.Name) || len(r.Findings) == 0 {
-		t.Errorf("settings %q, said %q, command %q, name %q, %d findings", r.Settings["model.path"], r.Said, r.Sessions[0].Command, r.Name, len(r.Findings))
+	if !strings.Contains(r.Settings["model.path"], "</script><script>document.title") ||
+		r.Said != planted[3] || r.Sessions[0].Command != "gad "+planted[1] ||
+		!strings.Contains(r.Path, r.Name) || len(r.Findings) == 0 {
+		t.Errorf("settings %q, said %q, command %q, name %q, %d findings", r.Settings["model.path"],
+			r.Said, r.Sessions[0].Command, r.Name, len(r.Findings))
 	}
 	for _, raw := range [][]byte{style, script} {
 		if regexp.MustCompile(`(?i)</(script|style)|<!--`).Match(raw) {
@@ -119,15 +125,18 @@ func TestHostileTextIsData(t *testing.T) {
 	}
 	server := httptest.NewServer(b.Handler())
 	defer server.Close()
-	for _, path := range []string{"/api/board", "/api/series", "/api/scores", "/api/samples?run=0&step=25"} {
+	for _, path := range []string{"/api/board", "/api/series", "/api/scores",
+		"/api/samples?run=0&step=25"} {
 		answer, err := http.Get(server.URL + path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		raw, err := io.ReadAll(answer.Body)
 		answer.Body.Close()
-		if err != nil || answer.Header.Get("Content-Type") != "application/json" || bytes.ContainsAny(raw, "<>") || !json.Valid(raw) {
-			t.Errorf("%s: %s, %v: markup in %.300s", path, answer.Header.Get("Content-Type"), err, raw)
+		if err != nil || answer.Header.Get("Content-Type") != "application/json" ||
+			bytes.ContainsAny(raw, "<>") || !json.Valid(raw) {
+			t.Errorf("%s: %s, %v: markup in %.300s", path, answer.Header.Get("Content-Type"), err,
+				raw)
 		}
 	}
 }
@@ -147,7 +156,8 @@ func TestWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	first, err := os.ReadFile(path)
-	if err != nil || len(first) != size || !bytes.HasPrefix(first, []byte(reportMark+"<!doctype html>")) {
+	if err != nil || len(first) != size ||
+		!bytes.HasPrefix(first, []byte(reportMark+"<!doctype html>")) {
 		t.Fatalf("%v: %.100s", err, first)
 	}
 	if !bytes.Contains(first, []byte("default-src 'none'; script-src 'sha256-")) {
@@ -166,7 +176,8 @@ func TestWrite(t *testing.T) {
 		}
 		if err == nil {
 			if bytes.Equal(now, first) || n < 4 {
-				t.Errorf("written over %d operations, and the file is the old one: %v", n, bytes.Equal(now, first))
+				t.Errorf("written over %d operations, and the file is the old one: %v", n,
+					bytes.Equal(now, first))
 			}
 			break
 		}
@@ -174,7 +185,8 @@ func TestWrite(t *testing.T) {
 			t.Errorf("after a fault at operation %d the file is torn", n)
 		}
 	}
-	for name, text := range map[string]string{"mine.html": "<!doctype html>", "short": "<", "empty": ""} {
+	for name, text := range map[string]string{"mine.html": "<!doctype html>", "short": "<",
+		"empty": ""} {
 		other := filepath.Join(dir, name)
 		put(t, other, text)
 		if _, err := d.Write(nil, other); err == nil || err.Error() != "configuration: board: "+other+": already exists, and is no report of gad: choose another file" {
@@ -184,7 +196,8 @@ func TestWrite(t *testing.T) {
 			t.Errorf("%s was changed", name)
 		}
 	}
-	if _, err := d.Write(nil, dir); err == nil || err.Error() != "configuration: board: "+dir+": is a folder: give the name of a file" {
+	if _, err := d.Write(nil, dir); err == nil ||
+		err.Error() != "configuration: board: "+dir+": is a folder: give the name of a file" {
 		t.Errorf("a folder: %v", err)
 	}
 	if runtime.GOOS == "windows" {

@@ -76,10 +76,13 @@ func (n num) MarshalJSON() ([]byte, error) {
 
 // headlines are the metrics that answer whether a stage goes well; a run shows those it has.
 var headlines = map[config.Stage][][]string{
-	config.SFT:    {{"actor/sft_loss"}, {"val/teacher_nll"}, {"val/rouge_l"}, {"actor/grad_norm"}, {"timing_s/step"}},
-	config.Warmup: {{"critic/d_acc_distinct", "critic/d_acc_fresh"}, {"critic/d_loss"}, {"actor/sft_loss"}, {"val/rouge_l"}, {"timing_s/step"}},
-	config.Train:  {{"critic/d_acc_distinct", "critic/d_acc_fresh"}, {"actor/pg_clipfrac"}, {"actor/kl_loss", "reward/kl_mean"}, {"val/rouge_l"}, {"timing_s/step"}},
-	config.DPO:    {{"dpo/loss"}, {"dpo/acc"}, {"dpo/margin"}, {"val/rouge_l"}, {"timing_s/step"}},
+	config.SFT: {{"actor/sft_loss"}, {"val/teacher_nll"}, {"val/rouge_l"}, {"actor/grad_norm"},
+		{"timing_s/step"}},
+	config.Warmup: {{"critic/d_acc_distinct", "critic/d_acc_fresh"}, {"critic/d_loss"},
+		{"actor/sft_loss"}, {"val/rouge_l"}, {"timing_s/step"}},
+	config.Train: {{"critic/d_acc_distinct", "critic/d_acc_fresh"}, {"actor/pg_clipfrac"},
+		{"actor/kl_loss", "reward/kl_mean"}, {"val/rouge_l"}, {"timing_s/step"}},
+	config.DPO: {{"dpo/loss"}, {"dpo/acc"}, {"dpo/margin"}, {"val/rouge_l"}, {"timing_s/step"}},
 }
 
 // run is one run folder.
@@ -124,7 +127,8 @@ func (r *run) refresh(fsys vfs.FS) (changed bool) {
 	if n := r.curves.Bad; n > 0 {
 		r.problems = append(r.problems, r.curves.Damaged...)
 		if n > len(r.curves.Damaged) {
-			r.problems = append(r.problems, fmt.Sprintf("metrics.jsonl: %d more lines are no records", n-len(r.curves.Damaged)))
+			r.problems = append(r.problems,
+				fmt.Sprintf("metrics.jsonl: %d more lines are no records", n-len(r.curves.Damaged)))
 		}
 	}
 	note(r.listSamples(fsys))
@@ -132,7 +136,9 @@ func (r *run) refresh(fsys vfs.FS) (changed bool) {
 	r.readStage(fsys)
 	mark := func() string {
 		w := r.log.Word()
-		return fmt.Sprint(r.curves.Anew, len(r.log.Sessions), len(r.curves.Steps), r.curves.Bad, w.At, w.Text, len(r.log.Warnings), len(r.samples), len(r.validated), r.config, r.stage, r.problems)
+		return fmt.Sprint(r.curves.Anew, len(r.log.Sessions), len(r.curves.Steps), r.curves.Bad,
+			w.At, w.Text, len(r.log.Warnings), len(r.samples), len(r.validated), r.config, r.stage,
+			r.problems)
 	}
 	// To ask for the holder tries the lock. Where it was free, that is not done again until the
 	// folder has changed: it could be in the way of who takes the lock in the same moment.
@@ -189,7 +195,8 @@ func (r *run) readStage(fsys vfs.FS) {
 	case r.stage != "": // as it was told before
 	case has("critic/d_loss"):
 		r.stage = config.Warmup
-		if stage, err := saved.StageOf(fsys, r.path); err == nil { // a game whose discriminator learns alone first
+		// a game whose discriminator learns alone first
+		if stage, err := saved.StageOf(fsys, r.path); err == nil {
 			r.stage = stage
 		}
 	case has("actor/sft_loss"):
@@ -269,10 +276,14 @@ const mostListed = 400
 
 func (r *run) summary(id int) Run {
 	c := &r.curves
-	s := Run{ID: id, Name: r.name, Path: r.path, Stage: string(r.stage), Total: r.log.Total, Steps: len(c.Steps),
-		Holder: r.holder, Sessions: slices.Clone(r.log.Sessions), Judged: r.judged, Problems: slices.Clone(r.problems), Findings: []Finding{},
-		Warnings: r.warnings(), Headline: []string{}, Last: map[string]num{}, Recent: map[string]num{},
-		Changed: r.notDefault(), SampleSteps: spread(r.samples, mostListed), SampleCount: len(r.samples), Validated: len(r.validated)}
+	s := Run{ID: id, Name: r.name, Path: r.path, Stage: string(r.stage), Total: r.log.Total,
+		Steps:  len(c.Steps),
+		Holder: r.holder, Sessions: slices.Clone(r.log.Sessions), Judged: r.judged,
+		Problems: slices.Clone(r.problems), Findings: []Finding{},
+		Warnings: r.warnings(), Headline: []string{}, Last: map[string]num{},
+		Recent:  map[string]num{},
+		Changed: r.notDefault(), SampleSteps: spread(r.samples, mostListed),
+		SampleCount: len(r.samples), Validated: len(r.validated)}
 	if s.Sessions == nil {
 		s.Sessions = []report.Session{}
 	}

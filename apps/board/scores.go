@@ -71,7 +71,8 @@ func (r *run) readSamples(fsys vfs.FS, id, step int) (Samples, error) {
 	}
 	s.Damaged, s.Left = damaged, max(0, len(all)-mostRows)
 	for _, x := range all[:min(len(all), mostRows)] {
-		s.Rows = append(s.Rows, Sample{x.Row, x.Prompt, x.Student, x.Teacher, num(x.StudentScore), num(x.TeacherScore), num(x.Advantage)})
+		s.Rows = append(s.Rows, Sample{x.Row, x.Prompt, x.Student, x.Teacher, num(x.StudentScore),
+			num(x.TeacherScore), num(x.Advantage)})
 	}
 	return s, nil
 }

@@ -34,9 +34,12 @@ func (b *Board) Listen(port int) (*Server, error) {
 	l, err := net.Listen("tcp4", at)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%w: board: %s: is in use: give another --port, or --port 0 for a free one", config.ErrConfig, at)
+		return nil,
+			fmt.Errorf("%w: board: %s: is in use: give another --port, or --port 0 for a free one",
+				config.ErrConfig, at)
 	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("%w: board: %s: may not be opened: give a --port of at least 1024", config.ErrConfig, at)
+		return nil, fmt.Errorf("%w: board: %s: may not be opened: give a --port of at least 1024",
+			config.ErrConfig, at)
 	case err != nil:
 		return nil, fmt.Errorf("board: %w", err)
 	}
@@ -48,7 +51,8 @@ func (s *Server) URL() string { return "http://" + s.listener.Addr().String() + 
 
 // Serve answers until ctx ends.
 func (s *Server) Serve(ctx context.Context) error {
-	server := &http.Server{Handler: s.board.Handler(), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
+	server := &http.Server{Handler: s.board.Handler(), ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:  10 * time.Second,
 		WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	stop := context.AfterFunc(ctx, func() {
 		soon, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -156,7 +160,8 @@ func reply(w http.ResponseWriter, v any) {
 
 // numbers reads the named parameters, 0 where one is not given. A value that is none is
 // refused, and false.
-func numbers(w http.ResponseWriter, r *http.Request, most int, names ...string) (list []int, ok bool) {
+func numbers(w http.ResponseWriter, r *http.Request, most int,
+	names ...string) (list []int, ok bool) {
 	for _, name := range names {
 		text := r.URL.Query().Get(name)
 		n, err := strconv.Atoi(text)
@@ -164,7 +169,8 @@ func numbers(w http.ResponseWriter, r *http.Request, most int, names ...string) 
 			n, err = 0, nil
 		}
 		if err != nil || n < 0 || n > most {
-			refuse(w, http.StatusBadRequest, fmt.Sprintf("%s: expected a number from 0 to %d", name, most))
+			refuse(w, http.StatusBadRequest,
+				fmt.Sprintf("%s: expected a number from 0 to %d", name, most))
 			return nil, false
 		}
 		list = append(list, n)
@@ -222,7 +228,8 @@ func (b *Board) serveSamples(w http.ResponseWriter, r *http.Request) {
 	s, err := run.readSamples(b.fs, n[0], n[1])
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		refuse(w, http.StatusNotFound, fmt.Sprintf("step: run %d has no samples of step %d", n[0], n[1]))
+		refuse(w, http.StatusNotFound,
+			fmt.Sprintf("step: run %d has no samples of step %d", n[0], n[1]))
 	case err != nil:
 		refuse(w, http.StatusInternalServerError, err.Error())
 	default:

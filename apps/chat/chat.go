@@ -48,7 +48,8 @@ func Run(s *session.Session, o Options) error {
 		_, err := m.Tokenizer.ChatPrompt(nil)
 		return err
 	}
-	t := &talk{s: s, o: o, m: m, speaker: &speaker{m: m.Model}, system: o.System, in: os.Stdin, prompts: session.Terminal(os.Stdin), editor: newEditor(os.Stdin, s.Err)}
+	t := &talk{s: s, o: o, m: m, speaker: &speaker{m: m.Model}, system: o.System, in: os.Stdin,
+		prompts: session.Terminal(os.Stdin), editor: newEditor(os.Stdin, s.Err)}
 	defer t.speaker.close()
 	return t.run()
 }
@@ -164,10 +165,12 @@ func (t *talk) end() error {
 	case t.prompts || n == 0:
 		return nil
 	case n == 1:
-		return fault.As(fault.ErrRunning, fmt.Errorf("chat: line %d got no answer", t.unanswered[0]))
+		return fault.As(fault.ErrRunning,
+			fmt.Errorf("chat: line %d got no answer", t.unanswered[0]))
 	default:
 		const most = 10
-		list := strings.Trim(strings.Join(strings.Fields(fmt.Sprint(t.unanswered[:min(n, most)])), ", "), "[]")
+		list := strings.Trim(strings.Join(strings.Fields(fmt.Sprint(t.unanswered[:min(n, most)])),
+			", "), "[]")
 		if n > most {
 			list += ", ..."
 		}
@@ -241,7 +244,8 @@ func (t *talk) take(line string, literal bool) (more bool, err error) {
 
 // answer says a message and prints what the model answers.
 func (t *talk) answer(text string) error {
-	conversation := append(t.history[:len(t.history):len(t.history)], tokenizer.Message{Role: "user", Content: text})
+	conversation := append(t.history[:len(t.history):len(t.history)],
+		tokenizer.Message{Role: "user", Content: text})
 	whole := conversation
 	if t.system != "" {
 		whole = append([]tokenizer.Message{{Role: "system", Content: t.system}}, conversation...)
@@ -260,7 +264,8 @@ func (t *talk) answer(text string) error {
 				what, out = t.where("message")+" with the system message", "shorten one of them"
 			}
 		}
-		t.refuse("the %s has %d tokens, the model takes %d with the answer: %s", what, len(prompt), t.m.Config().MaxPosition, out)
+		t.refuse("the %s has %d tokens, the model takes %d with the answer: %s", what, len(prompt),
+			t.m.Config().MaxPosition, out)
 		return nil
 	}
 	limit = min(limit, room)
@@ -276,9 +281,15 @@ func (t *talk) answer(text string) error {
 		}
 	}
 	begun, tokens := time.Now(), 0
-	r := &model.Request{Prompt: prompt, N: 1, MaxNew: limit, EOS: t.m.Tokenizer.EOS(), Seed: t.o.Seed, Step: uint64(len(t.history)), Sampling: t.o.Sampling,
-		Token: func(_ int, token model.Token) bool { tokens++; say(out.Next(token.ID)); return true },
-		Gone:  func() bool { return t.stopped.Load() || failed != nil },
+	r := &model.Request{Prompt: prompt, N: 1, MaxNew: limit, EOS: t.m.Tokenizer.EOS(),
+		Seed: t.o.Seed, Step: uint64(len(t.history)), Sampling: t.o.Sampling,
+		Token: func(_ int, token model.Token) bool {
+			tokens++
+			say(
+				out.Next(token.ID))
+			return true
+		},
+		Gone: func() bool { return t.stopped.Load() || failed != nil },
 	}
 	answer, ended, err := t.speaker.answer(r)
 	say(out.End())
@@ -297,7 +308,8 @@ func (t *talk) answer(text string) error {
 		t.s.SayCut([]model.Completion{answer}, limit)
 	}
 	if t.prompts {
-		fmt.Fprintf(t.s.Err, "(%d tokens of the conversation, %d of the answer, %.1f s)\n", len(prompt), tokens, time.Since(begun).Seconds())
+		fmt.Fprintf(t.s.Err, "(%d tokens of the conversation, %d of the answer, %.1f s)\n",
+			len(prompt), tokens, time.Since(begun).Seconds())
 	}
 	t.history = append(conversation, tokenizer.Message{Role: "assistant", Content: words.String()})
 	return nil

@@ -43,8 +43,10 @@ var student = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	defer be.Close()
-	m, err := model.New(be, model.Config{Architecture: "Qwen2", Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 64, Vocab: 300, MaxPosition: longest,
-		RMSEps: 1e-6, RopeTheta: 1e4, QKVBias: true, InitRange: 0.02, TieEmbeddings: true}, model.Options{Kind: model.LM, Seed: 1})
+	m, err := model.New(be, model.Config{Architecture: "Qwen2", Hidden: 32, Layers: 2, Heads: 4,
+		KVHeads: 2, HeadDim: 8, FFN: 64, Vocab: 300, MaxPosition: longest,
+		RMSEps: 1e-6, RopeTheta: 1e4, QKVBias: true, InitRange: 0.02, TieEmbeddings: true},
+		model.Options{Kind: model.LM, Seed: 1})
 	if err != nil {
 		return "", err
 	}
@@ -55,13 +57,16 @@ var student = sync.OnceValues(func() (string, error) {
 	m.Close()
 	cfg := config.StageDefaults(config.SFT)
 	cfg.Model.Path, cfg.Trainer.Output, cfg.Trainer.TotalSteps = first, run, 60
-	cfg.Data.TrainFiles, cfg.Data.TrainBatchSize, cfg.Data.MaxPrompt, cfg.Data.MaxResponse = []string{filepath.Join(letters, "train.jsonl")}, 8, 64, 14
+	cfg.Data.TrainFiles, cfg.Data.TrainBatchSize, cfg.Data.MaxPrompt, cfg.Data.MaxResponse =
+		[]string{filepath.Join(letters, "train.jsonl")}, 8, 64, 14
 	cfg.Actor.Optim.LR = 5e-3
-	t, err := trainer.Open(cfg, config.SFT, trainer.Options{FS: vfs.OS, Backend: be, Console: io.Discard})
+	t, err := trainer.Open(cfg, config.SFT,
+		trainer.Options{FS: vfs.OS, Backend: be, Console: io.Discard})
 	if err != nil {
 		return "", err
 	}
-	return filepath.Join(run, "global_step_60", "actor"), errors.Join(t.Run(context.Background()), t.Close())
+	return filepath.Join(run, "global_step_60", "actor"),
+		errors.Join(t.Run(context.Background()), t.Close())
 })
 
 // root is a folder for the tests of this package.
@@ -103,14 +108,17 @@ func chatter(t *testing.T, dir string, limit int64) *session.Model {
 }
 
 // alone answers the last of messages by a call of Generate, which knows of no turn before.
-func alone(t *testing.T, l *session.Model, messages []tokenizer.Message, step, limit int, s compute.Sampling) (text string, prompt []int32, c model.Completion) {
+func alone(t *testing.T, l *session.Model, messages []tokenizer.Message, step, limit int,
+	s compute.Sampling) (text string, prompt []int32, c model.Completion) {
 	t.Helper()
 	prompt, err := l.Tokenizer.ChatPrompt(messages)
 	if err != nil {
 		t.Fatal(err)
 	}
 	limit = min(limit, l.Config().MaxPosition-len(prompt))
-	out, err := l.Generate([][]int32{prompt}, []uint64{0}, model.SampleOptions{N: 1, MaxNew: limit, EOS: l.Tokenizer.EOS(), Seed: 1, Step: uint64(step), Slots: 1, Sampling: s}, nil)
+	out, err := l.Generate([][]int32{prompt}, []uint64{0},
+		model.SampleOptions{N: 1, MaxNew: limit, EOS: l.Tokenizer.EOS(), Seed: 1,
+			Step: uint64(step), Slots: 1, Sampling: s}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,8 +139,10 @@ func TestChatKeepsNoTurn(t *testing.T) {
 	var system []tokenizer.Message
 	var history []tokenizer.Message
 	for i, line := range []string{
-		"Add 1+2+3", "Reverse: e v o d", "Last letter of d m e o?", "/system Answer in verse.", "Add 1+2+3", "Add 4+2+3",
-		"/reset", "Reverse: e v o d", "Reverse: e v o d", "/system", "/reset", "Add 1+2+3", "Add 1+2+3", "Give the largest: 2 7 9",
+		"Add 1+2+3", "Reverse: e v o d", "Last letter of d m e o?", "/system Answer in verse.",
+		"Add 1+2+3", "Add 4+2+3",
+		"/reset", "Reverse: e v o d", "Reverse: e v o d", "/system", "/reset", "Add 1+2+3",
+		"Add 1+2+3", "Give the largest: 2 7 9",
 	} {
 		script.WriteString(line + "\n")
 		switch word, rest, _ := strings.Cut(line, " "); word {
@@ -145,7 +155,8 @@ func TestChatKeepsNoTurn(t *testing.T) {
 		default:
 			before := len(history)
 			history = append(history, tokenizer.Message{Role: "user", Content: line})
-			text, _, _ := alone(t, l, append(system[:len(system):len(system)], history...), before, 40, sampled)
+			text, _, _ := alone(t, l, append(system[:len(system):len(system)], history...), before,
+				40, sampled)
 			if text == "" {
 				t.Errorf("line %d has no answer: the test shows little", i+1)
 			}
@@ -154,7 +165,9 @@ func TestChatKeepsNoTurn(t *testing.T) {
 		}
 	}
 	var out, said strings.Builder
-	talk := &talk{s: &session.Session{Out: &out, Err: &said}, o: Options{Sampling: sampled, MaxNew: 40, Seed: 1}, m: l, speaker: &speaker{m: l.Model}, in: strings.NewReader(script.String())}
+	talk := &talk{s: &session.Session{Out: &out, Err: &said},
+		o: Options{Sampling: sampled, MaxNew: 40, Seed: 1}, m: l, speaker: &speaker{m: l.Model},
+		in: strings.NewReader(script.String())}
 	defer talk.speaker.close()
 	if err := talk.run(); err != nil || out.String() != want.String() {
 		t.Errorf("%v\n got %q\nwant %q\n%s", err, out.String(), want.String(), said.String())
@@ -164,18 +177,23 @@ func TestChatKeepsNoTurn(t *testing.T) {
 // converse has a speaker answer messages, each with all that was said before, and compares its
 // answers with those that know of no turn before. found and computed are the tokens of each
 // turn's prompt.
-func converse(t *testing.T, s *speaker, l *session.Model, limits []int, look func(turn int)) (found, computed []int) {
+func converse(t *testing.T, s *speaker, l *session.Model, limits []int,
+	look func(turn int)) (found, computed []int) {
 	t.Helper()
 	var history []tokenizer.Message
-	greedy := compute.Sampling{} // canonical tokens: what is sampled may not be what its text is read as
+	// canonical tokens: what is sampled may not be what its text is read as
+	greedy := compute.Sampling{}
 	for turn, limit := range limits {
-		history = append(history, tokenizer.Message{Role: "user", Content: fmt.Sprintf("Add %d+2+3", turn)})
+		history = append(history,
+			tokenizer.Message{Role: "user", Content: fmt.Sprintf("Add %d+2+3", turn)})
 		text, prompt, want := alone(t, l, history, 2*turn, limit, greedy)
 		had := -1
-		got, ended, err := s.answer(&model.Request{Prompt: prompt, N: 1, MaxNew: limit, EOS: l.Tokenizer.EOS(), Seed: 1, Step: uint64(2 * turn), Sampling: greedy,
-			Found: func(tokens int) { had = tokens },
-			Token: func(int, model.Token) bool { return true },
-		})
+		got, ended, err := s.answer(
+			&model.Request{Prompt: prompt, N: 1, MaxNew: limit, EOS: l.Tokenizer.EOS(), Seed: 1,
+				Step: uint64(2 * turn), Sampling: greedy,
+				Found: func(tokens int) { had = tokens },
+				Token: func(int, model.Token) bool { return true },
+			})
 		if err != nil || !ended || fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Fatalf("turn %d: %v, %v, want %v (%v)", turn, got, ended, want, err)
 		}
@@ -194,7 +212,8 @@ func TestChatComputesWhatIsNew(t *testing.T) {
 	s := &speaker{m: chatter(t, dir, 0).Model}
 	defer s.close()
 	engines := map[*model.Engine]bool{}
-	found, computed := converse(t, s, chatter(t, dir, 0), slices.Repeat([]int{30}, 10), func(int) { engines[s.engine] = true })
+	found, computed := converse(t, s, chatter(t, dir, 0), slices.Repeat([]int{30}, 10),
+		func(int) { engines[s.engine] = true })
 	t.Logf("found %v, computed %v", found, computed)
 	if len(engines) != 1 {
 		t.Errorf("%d engines for one conversation", len(engines))
@@ -202,8 +221,10 @@ func TestChatComputesWhatIsNew(t *testing.T) {
 	// A page is 16 tokens, and not even the rest of one is computed again: of each turn before
 	// only its last token, which was drawn and never passed through the model.
 	for turn := 1; turn < len(found); turn++ {
-		if before := found[turn-1] + computed[turn-1]; found[turn] < before || computed[turn] > computed[1]+1 {
-			t.Errorf("turn %d: %d tokens found and %d computed; the prompt before had %d", turn, found[turn], computed[turn], before)
+		if before := found[turn-1] + computed[turn-1]; found[turn] < before ||
+			computed[turn] > computed[1]+1 {
+			t.Errorf("turn %d: %d tokens found and %d computed; the prompt before had %d", turn,
+				found[turn], computed[turn], before)
 		}
 	}
 	if all := found[9] + computed[9]; all < 10*computed[9] {
@@ -217,10 +238,12 @@ func TestChatOutgrows(t *testing.T) {
 	s := &speaker{m: chatter(t, dir, 0).Model}
 	defer s.close()
 	var longest []int
-	found, _ := converse(t, s, chatter(t, dir, 0), []int{30, 30, chatRoom, 30, 3 * chatRoom, 30}, func(int) { longest = append(longest, s.longest) })
+	found, _ := converse(t, s, chatter(t, dir, 0), []int{30, 30, chatRoom, 30, 3 * chatRoom, 30},
+		func(int) { longest = append(longest, s.longest) })
 	for turn, grows := range []bool{true, false, true, false, true, false} {
 		if (found[turn] == 0) != grows || turn > 0 && (longest[turn] > longest[turn-1]) != grows {
-			t.Errorf("turn %d: %d tokens found, room for %d, before for %d: grows is %v", turn, found[turn], longest[turn], longest[max(turn-1, 0)], grows)
+			t.Errorf("turn %d: %d tokens found, room for %d, before for %d: grows is %v", turn,
+				found[turn], longest[turn], longest[max(turn-1, 0)], grows)
 		}
 	}
 }
@@ -245,7 +268,8 @@ func TestChatInLittleMemory(t *testing.T) {
 			t.Errorf("%d bytes more: room for %d tokens", extra, cramped.longest)
 		}
 		if extra == 0 && fits > 0 || extra > 1<<22 {
-			t.Fatalf("%d bytes more: room for %d tokens: the test shows nothing", extra, cramped.longest)
+			t.Fatalf("%d bytes more: room for %d tokens: the test shows nothing", extra,
+				cramped.longest)
 		}
 		cramped.close()
 	}
@@ -254,7 +278,9 @@ func TestChatInLittleMemory(t *testing.T) {
 	s := &speaker{m: l.Model}
 	defer s.close()
 	for range 2 {
-		_, ended, err := s.answer(&model.Request{Prompt: slices.Repeat([]int32{7}, 200), N: 1, MaxNew: 30, Token: func(int, model.Token) bool { return true }})
+		_, ended, err := s.answer(
+			&model.Request{Prompt: slices.Repeat([]int32{7}, 200), N: 1, MaxNew: 30,
+				Token: func(int, model.Token) bool { return true }})
 		if ended || !errors.Is(err, model.ErrMemory) {
 			t.Errorf("ended %v, %v", ended, err)
 		}
@@ -267,16 +293,23 @@ func TestChatStopped(t *testing.T) {
 	l := chatter(t, dir, 0)
 	s := &speaker{m: chatter(t, dir, 0).Model}
 	defer s.close()
-	prompt, err := l.Tokenizer.ChatPrompt([]tokenizer.Message{{Role: "user", Content: "Reverse: e v o d"}})
+	prompt, err := l.Tokenizer.ChatPrompt(
+		[]tokenizer.Message{{Role: "user", Content: "Reverse: e v o d"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ask := func(ids []int32, most int) (told []int32, found int, ended bool) {
-		_, ended, err := s.answer(&model.Request{Prompt: ids, N: 1, MaxNew: 40, Seed: 3, Sampling: compute.Sampling{Temperature: 1},
-			Found: func(n int) { found = n },
-			Token: func(_ int, token model.Token) bool { told = append(told, token.ID); return true },
-			Gone:  func() bool { return len(told) >= most },
-		})
+		_, ended, err := s.answer(
+			&model.Request{Prompt: ids, N: 1, MaxNew: 40, Seed: 3,
+				Sampling: compute.Sampling{Temperature: 1},
+				Found:    func(n int) { found = n },
+				Token: func(_ int, token model.Token) bool {
+					told = append(told,
+						token.ID)
+					return true
+				},
+				Gone: func() bool { return len(told) >= most },
+			})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -286,14 +319,19 @@ func TestChatStopped(t *testing.T) {
 	s.close()
 	part, found, ended := ask(prompt, 7)
 	if ended || found != 0 || !slices.Equal(part, whole[:7]) {
-		t.Errorf("stopped after %v (%v), %d found, want the beginning of %v", part, ended, found, whole)
+		t.Errorf("stopped after %v (%v), %d found, want the beginning of %v", part, ended, found,
+			whole)
 	}
 	next := slices.Concat(prompt, part, []int32{9, 9})
-	want, err := l.Generate([][]int32{next}, []uint64{0}, model.SampleOptions{N: 1, MaxNew: 40, Seed: 3, Sampling: compute.Sampling{Temperature: 1}}, nil)
+	want, err := l.Generate([][]int32{next}, []uint64{0},
+		model.SampleOptions{N: 1, MaxNew: 40, Seed: 3, Sampling: compute.Sampling{Temperature: 1}},
+		nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, found, ended := ask(next, 1<<10); !ended || found != len(prompt)+len(part)-1 || !slices.Equal(got, want[0][0].IDs) {
-		t.Errorf("%v (%v), %d of %d tokens found, want %v", got, ended, found, len(next), want[0][0].IDs)
+	if got, found, ended := ask(next, 1<<10); !ended || found != len(prompt)+len(part)-1 ||
+		!slices.Equal(got, want[0][0].IDs) {
+		t.Errorf("%v (%v), %d of %d tokens found, want %v", got, ended, found, len(next),
+			want[0][0].IDs)
 	}
 }

@@ -89,10 +89,12 @@ func (e *editor) message() (text string, literal bool, err error) {
 			return "", false, fmt.Errorf("chat: standard input: %w", err)
 		}
 		line = printable(line)
-		if trimmed := strings.TrimSpace(line); len(lines) == 0 && strings.HasPrefix(trimmed, tripleQuote) {
+		if trimmed := strings.TrimSpace(line); len(lines) == 0 &&
+			strings.HasPrefix(trimmed, tripleQuote) {
 			quoted, line = true, strings.TrimPrefix(trimmed, tripleQuote)
 		}
-		if rest, ends := strings.CutSuffix(strings.TrimRight(line, " \t"), tripleQuote); quoted && ends {
+		if rest, ends := strings.CutSuffix(strings.TrimRight(line, " \t"), tripleQuote); quoted &&
+			ends {
 			text := strings.Join(append(lines, rest), "\n")
 			return strings.TrimSuffix(strings.TrimPrefix(text, "\n"), "\n"), true, nil
 		}
@@ -170,11 +172,15 @@ type keys struct {
 
 // keySequences are those that Terminal knows, by what terminals send.
 var keySequences = map[string]string{
-	"\x1b[A": "\x1b[A", "\x1b[B": "\x1b[B", "\x1b[C": "\x1b[C", "\x1b[D": "\x1b[D", "\x1b[H": "\x1b[H", "\x1b[F": "\x1b[F",
-	"\x1bOA": "\x1b[A", "\x1bOB": "\x1b[B", "\x1bOC": "\x1b[C", "\x1bOD": "\x1b[D", "\x1bOH": "\x1b[H", "\x1bOF": "\x1b[F",
-	"\x1b[1~": "\x1b[H", "\x1b[7~": "\x1b[H", "\x1b[4~": "\x1b[F", "\x1b[8~": "\x1b[F", "\x1b[3~": "\x1b[3~",
-	"\x1b[1;3C": "\x1b[1;3C", "\x1b[1;3D": "\x1b[1;3D", "\x1b[1;5C": "\x1b[1;3C", "\x1b[1;5D": "\x1b[1;3D",
-	"\x1bf": "\x1b[1;3C", "\x1bb": "\x1b[1;3D",
+	"\x1b[A": "\x1b[A", "\x1b[B": "\x1b[B", "\x1b[C": "\x1b[C", "\x1b[D": "\x1b[D",
+	"\x1b[H": "\x1b[H", "\x1b[F": "\x1b[F",
+	"\x1bOA": "\x1b[A", "\x1bOB": "\x1b[B", "\x1bOC": "\x1b[C", "\x1bOD": "\x1b[D",
+	"\x1bOH": "\x1b[H", "\x1bOF": "\x1b[F",
+	"\x1b[1~": "\x1b[H", "\x1b[7~": "\x1b[H", "\x1b[4~": "\x1b[F", "\x1b[8~": "\x1b[F",
+	"\x1b[3~":   "\x1b[3~",
+	"\x1b[1;3C": "\x1b[1;3C", "\x1b[1;3D": "\x1b[1;3D", "\x1b[1;5C": "\x1b[1;3C",
+	"\x1b[1;5D": "\x1b[1;3D",
+	"\x1bf":     "\x1b[1;3C", "\x1bb": "\x1b[1;3D",
 	pasteBegins: pasteBegins,
 }
 

@@ -28,20 +28,28 @@ func TestEditor(t *testing.T) {
 		{"Ctrl-A, Ctrl-E, Ctrl-W, Ctrl-U", "bc\x01a\x05 d\x17e\rx\x15y\r", []string{"abc e", "y"}},
 		{"backspace and delete", "abx\x7fcd\x1b[D\x1b[3~\r", []string{"abc"}},
 		{"words", "one three\x1bbtwo \x1b[1;5D\x1b[1;5Dzero \r", []string{"zero one two three"}},
-		{"history", "first\rsecond\r\x1b[A\x1b[A!\r\x1b[A\r\x1b[A\x1b[A\x1b[B\r", []string{"first", "second", "first!", "first!", "first!"}},
+		{"history", "first\rsecond\r\x1b[A\x1b[A!\r\x1b[A\r\x1b[A\x1b[A\x1b[B\r",
+			[]string{"first", "second", "first!", "first!", "first!"}},
 		{"keys that mean nothing", "a\x1b[15~\x1b[1;2P\x1bOPb\x1b\x1ac\x07\r", []string{"abc"}},
 		{"other scripts", "zwölf 字 Ω🙂\r", []string{"zwölf 字 Ω🙂"}},
-		{"pasted lines are one message", begins + "one\n\ttwo\r\nthree" + ends + "\r", []string{"!one\n\ttwo\nthree"}},
+		{"pasted lines are one message", begins + "one\n\ttwo\r\nthree" + ends + "\r",
+			[]string{"!one\n\ttwo\nthree"}},
 		{"with an end of line", begins + "one\ntwo\n" + ends + "\r", []string{"!one\ntwo"}},
-		{"behind what is typed", "say: " + begins + "one\ntwo" + ends + ", please\rnext\r", []string{"!say: one\ntwo, please", "next"}},
+		{"behind what is typed", "say: " + begins + "one\ntwo" + ends + ", please\rnext\r",
+			[]string{"!say: one\ntwo, please", "next"}},
 		{"one line, pasted and changed", begins + "abc" + ends + "\x7fd\r", []string{"abd"}},
-		{"pasted control characters", begins + "a\x1b[31mred\x1b[0m\x07\x08\x1b]0;x" + ends + "\r", []string{"ared]0;x"}},
-		{"a pasted command is one only alone", begins + "/exit" + ends + "\r" + begins + "/exit\nx" + ends + "\r", []string{"/exit", "!/exit\nx"}},
+		{"pasted control characters", begins + "a\x1b[31mred\x1b[0m\x07\x08\x1b]0;x" + ends + "\r",
+			[]string{"ared]0;x"}},
+		{"a pasted command is one only alone",
+			begins + "/exit" + ends + "\r" + begins + "/exit\nx" + ends + "\r",
+			[]string{"/exit", "!/exit\nx"}},
 		{"quoted", "\"\"\"\rone\r  two\r\"\"\"\rnext\r", []string{"!one\n  two", "next"}},
 		{"quoted on the lines themselves", "\"\"\"one\r\rtwo\"\"\"\r", []string{"!one\n\ntwo"}},
 		{"quoted on one line", "\"\"\"/exit\"\"\"\r", []string{"!/exit"}},
-		{"a long line", strings.Repeat("word ", 100) + "\x1b[Hthe \r", []string{"the " + strings.Repeat("word ", 100)}},
-		{"a long paste", begins + strings.Repeat("x", 20000) + ends + "\r", []string{strings.Repeat("x", 20000)}},
+		{"a long line", strings.Repeat("word ", 100) + "\x1b[Hthe \r",
+			[]string{"the " + strings.Repeat("word ", 100)}},
+		{"a long paste", begins + strings.Repeat("x", 20000) + ends + "\r",
+			[]string{strings.Repeat("x", 20000)}},
 		{"Ctrl-C drops a line", "abc\x03def\r", []string{"^C", "def"}},
 		{"Ctrl-C in a paste without end", begins + "abc\x03def\r", []string{"^C", "def"}},
 		{"Ctrl-C keeps the history", "abc\rx\x03\x1b[A\r", []string{"abc", "^C", "abc"}},
@@ -95,7 +103,8 @@ func TestEditor(t *testing.T) {
 			if !slices.Equal(got, c.want) {
 				t.Errorf("got %q\nwant %q", got, c.want)
 			}
-			if now, err := unix.IoctlGetTermios(int(theirs.Fd()), unix.TCGETS); err != nil || *now != *cooked {
+			if now, err := unix.IoctlGetTermios(int(theirs.Fd()), unix.TCGETS); err != nil ||
+				*now != *cooked {
 				t.Errorf("the terminal is left as %+v, %v; it was %+v", now, err, cooked)
 			}
 		})

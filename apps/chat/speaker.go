@@ -56,7 +56,8 @@ func (s *speaker) answer(r *model.Request) (answer model.Completion, ended bool,
 // open makes an engine with room for so many tokens.
 func (s *speaker) open(longest int) (err error) {
 	s.close()
-	o := model.EngineOptions{Slots: 1, PageTokens: chatPage, Longest: longest, Pages: (longest+chatPage-1)/chatPage + 1, Keep: true}
+	o := model.EngineOptions{Slots: 1, PageTokens: chatPage, Longest: longest,
+		Pages: (longest+chatPage-1)/chatPage + 1, Keep: true}
 	if s.engine, err = s.m.NewEngine(o); err == nil {
 		s.longest = longest
 	}

@@ -49,7 +49,8 @@ func (c *Collection) OpenBatches() int {
 // AskBatch asks for what is missing by batches, and waits for those that are under way.
 // poll is the time between two looks at one. It returns endpoint.Failures for rows that
 // could not be answered.
-func (c *Collection) AskBatch(ctx context.Context, client *endpoint.Client, poll time.Duration) error {
+func (c *Collection) AskBatch(ctx context.Context, client *endpoint.Client,
+	poll time.Duration) error {
 	failed := map[string]error{} // by key
 	_, open := c.batches()
 	if len(open) > 0 {
@@ -81,7 +82,8 @@ func (c *Collection) AskBatch(ctx context.Context, client *endpoint.Client, poll
 }
 
 // beginBatches uploads the missing requests and begins batches of them.
-func (c *Collection) beginBatches(ctx context.Context, client *endpoint.Client) (made []int, err error) {
+func (c *Collection) beginBatches(ctx context.Context,
+	client *endpoint.Client) (made []int, err error) {
 	var file bytes.Buffer
 	lines := 0
 	next, _ := c.batches()
@@ -149,7 +151,8 @@ func (c *Collection) begun(ctx context.Context, client *endpoint.Client, k int) 
 }
 
 // fetchAll waits for batches and takes their answers.
-func (c *Collection) fetchAll(ctx context.Context, client *endpoint.Client, batches []int, poll time.Duration, failed map[string]error) error {
+func (c *Collection) fetchAll(ctx context.Context, client *endpoint.Client, batches []int,
+	poll time.Duration, failed map[string]error) error {
 	ids := make([]string, len(batches))
 	total := 0
 	for n, k := range batches {
@@ -213,7 +216,8 @@ func (c *Collection) fetchAll(ctx context.Context, client *endpoint.Client, batc
 }
 
 // fetch puts the answers of a batch into the journal.
-func (c *Collection) fetch(ctx context.Context, client *endpoint.Client, b endpoint.Batch, items map[string]int, failed map[string]error) error {
+func (c *Collection) fetch(ctx context.Context, client *endpoint.Client, b endpoint.Batch,
+	items map[string]int, failed map[string]error) error {
 	for _, file := range []string{b.OutputFile, b.ErrorFile} {
 		if file == "" {
 			continue
@@ -230,7 +234,8 @@ func (c *Collection) fetch(ctx context.Context, client *endpoint.Client, b endpo
 				return nil // the line comes twice
 			}
 			a := &answer{Answer: *r.Answer, Batch: true}
-			if err := c.journal.Put(r.ID, a); err != nil { // synced by what says that the batch is done
+			// synced by what says that the batch is done
+			if err := c.journal.Put(r.ID, a); err != nil {
 				return err
 			}
 			if i, ok := items[r.ID]; ok {

@@ -109,7 +109,8 @@ type item struct {
 	have   int    // answers; empty ones count, but for those that are asked for again
 	got    int    // answers, all of them
 	text   int    // answers that have text
-	parts  int    // records of the journal: a request may bring several answers, or fewer than were asked for
+	// records of the journal: a request may bring several answers, or fewer than were asked for
+	parts int
 }
 
 // tally counts what answers have cost.
@@ -119,10 +120,11 @@ type tally struct {
 	promptBytes, counted       int     // of requests that were counted: bytes, answers
 	cachedTokens               int     // of promptTokens
 	cost                       float64 // in USD, where there is a price
-	guessed                    int     // requests that were not counted: their tokens are by the length of the text
-	guessedPrompt              float64
-	guessedAnswer              float64
-	length, filtered, none     int // answers cut, filtered, empty
+	// requests that were not counted: their tokens are by the length of the text
+	guessed                int
+	guessedPrompt          float64
+	guessedAnswer          float64
+	length, filtered, none int // answers cut, filtered, empty
 }
 
 // Open reads the prompts and the journal. The caller has the lock of the output.
@@ -154,14 +156,16 @@ func Open(o Options) (_ *Collection, err error) {
 		}
 		key := journal.Digest(asked...)
 		it.nth = seen[key]
-		it.digest = journal.Digest(append(append([]any{o.Settings}, asked...), it.nth)...) // of a paid answer: see TestJournalOfBefore
+		// of a paid answer: see TestJournalOfBefore
+		it.digest = journal.Digest(append(append([]any{o.Settings}, asked...), it.nth)...)
 		seen[key]++
 		advance(1)
 	}
 	path := JournalPath(o.Output)
 	_, err = o.FS.Stat(path)
 	fresh := errors.Is(err, fs.ErrNotExist)
-	if c.journal, err = journal.Open(path, journal.Options{FS: o.FS, Name: "endpoint: journal"}); err != nil {
+	if c.journal, err = journal.Open(path,
+		journal.Options{FS: o.FS, Name: "endpoint: journal"}); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -208,8 +212,11 @@ func (c *Collection) sameSettings(path string) error {
 		name     string
 		was, now any
 	}{
-		{"--model", was.Model, now.Model}, {"--system", was.System, now.System}, {"--temperature", value(was.Temperature), value(now.Temperature)},
-		{"--top-p", value(was.TopP), value(now.TopP)}, {"--max-tokens", was.MaxTokens, now.MaxTokens}, {"--seed", value(was.Seed), value(now.Seed)},
+		{"--model", was.Model, now.Model}, {"--system", was.System, now.System},
+		{"--temperature", value(was.Temperature), value(now.Temperature)},
+		{"--top-p", value(was.TopP), value(now.TopP)},
+		{"--max-tokens", was.MaxTokens, now.MaxTokens},
+		{"--seed", value(was.Seed), value(now.Seed)},
 		{"--extra", plain(was.Extra), plain(now.Extra)},
 	} {
 		if !reflect.DeepEqual(x.was, x.now) {
@@ -271,7 +278,10 @@ func (c *Collection) messages(i int) ([]endpoint.Message, error) {
 		return nil, err
 	}
 	if len(row.Messages) == 0 {
-		return nil, fmt.Errorf("data: row %d: has no conversation that a teacher could be asked: give one as text", i)
+		return nil,
+			fmt.Errorf(
+				"data: row %d: has no conversation that a teacher could be asked: give one as text",
+				i)
 	}
 	var out []endpoint.Message
 	if c.o.System != "" && row.Messages[0].Role != "system" {
@@ -282,7 +292,8 @@ func (c *Collection) messages(i int) ([]endpoint.Message, error) {
 		if err != nil {
 			return nil, fmt.Errorf("data: row %d: turn %d: tool_calls: %w", i, k, err)
 		}
-		out = append(out, endpoint.Message{Role: m.Role, Content: m.Content, ToolCalls: calls, ToolCallID: m.ToolCallID, Name: m.Name})
+		out = append(out, endpoint.Message{Role: m.Role, Content: m.Content, ToolCalls: calls,
+			ToolCallID: m.ToolCallID, Name: m.Name})
 	}
 	return out, nil
 }
@@ -349,7 +360,8 @@ func (c *Collection) record(i, part int) (*answer, bool, error) {
 	}
 	var a answer
 	if err := json.Unmarshal(raw, &a); err != nil || len(a.Choices) == 0 {
-		return nil, false, fmt.Errorf("collect: %s: the record %q is no answer: remove its line", JournalPath(c.o.Output), c.key(i, part))
+		return nil, false, fmt.Errorf("collect: %s: the record %q is no answer: remove its line",
+			JournalPath(c.o.Output), c.key(i, part))
 	}
 	return &a, true, nil
 }
@@ -443,7 +455,8 @@ func (c *Collection) request(i, n int) (endpoint.Request, error) {
 		s.Extra = map[string]any{"tools": tools}
 		maps.Copy(s.Extra, extra)
 	}
-	return endpoint.Request{Model: s.Model, Messages: messages, Temperature: s.Temperature, TopP: s.TopP, MaxTokens: s.MaxTokens, Seed: s.Seed, N: n, Extra: s.Extra}, nil
+	return endpoint.Request{Model: s.Model, Messages: messages, Temperature: s.Temperature,
+		TopP: s.TopP, MaxTokens: s.MaxTokens, Seed: s.Seed, N: n, Extra: s.Extra}, nil
 }
 
 // keep appends an answer to the journal, after the settings.
@@ -490,7 +503,8 @@ func (c *Collection) Blank() string {
 	if len(list) == 0 {
 		return ""
 	}
-	return "left out, as they have no prompt (no user turn, or a blank one): " + rows(list, func(i int) string { return fmt.Sprint(i) })
+	return "left out, as they have no prompt (no user turn, or a blank one): " +
+		rows(list, func(i int) string { return fmt.Sprint(i) })
 }
 
 // rows names rows, the first ten of many.
@@ -597,7 +611,8 @@ func (c *Collection) Ask(ctx context.Context, client *endpoint.Client) error {
 
 // try asks once. An endpoint that refuses to give several answers to a request, instead
 // of giving one, is asked for one at a time from then on.
-func (c *Collection) try(ctx context.Context, client *endpoint.Client, r endpoint.Request) (*endpoint.Answer, error) {
+func (c *Collection) try(ctx context.Context, client *endpoint.Client,
+	r endpoint.Request) (*endpoint.Answer, error) {
 	if c.single.Load() {
 		r.N = 1
 	}
@@ -675,33 +690,41 @@ func (c *Collection) Write() (rows int, err error) {
 	if len(places) == 0 {
 		why, err := c.Empty()
 		if err != nil || why == "" {
-			return 0, cmp.Or(err, fmt.Errorf("collect: %s: there is no answer to write", c.o.Output))
+			return 0,
+				cmp.Or(err, fmt.Errorf("collect: %s: there is no answer to write", c.o.Output))
 		}
-		return 0, fmt.Errorf("collect: %s: there is no answer to write: %s: --retry-empty asks them again", c.o.Output, why)
+		return 0,
+			fmt.Errorf(
+				"collect: %s: there is no answer to write: %s: --retry-empty asks them again",
+				c.o.Output, why)
 	}
 	var tally data.AnswerTally
 	seen := map[data.Key]bool{}
-	err = data.WriteAnswers(c.o.FS, c.o.Output, ids, c.o.Stages, len(places), func(k int) (data.Row, error) {
-		at := places[k]
-		row, err := c.o.Set.Row(at.item)
-		if err != nil {
-			return row, err
-		}
-		a, _, err := c.record(at.item, at.part)
-		if err != nil {
-			return row, err
-		}
-		ch := a.Choices[at.choice]
-		if row, err = c.answered(row, ch); err != nil {
-			return row, fmt.Errorf("collect: %s: the record %q: %w", JournalPath(c.o.Output), c.key(at.item, at.part), err)
-		}
-		row.Told = data.Told{Model: a.Model, PromptTokens: a.Usage.PromptTokens, AnswerTokens: a.Usage.CompletionTokens / len(a.Choices)}
-		if prompt, _ := row.Keys(); at.part == 0 && at.choice == 0 && !seen[prompt] { // one answer of a prompt
-			seen[prompt] = true
-			tally.Add(ch.Content, k)
-		}
-		return row, nil
-	})
+	err = data.WriteAnswers(c.o.FS, c.o.Output, ids, c.o.Stages, len(places),
+		func(k int) (data.Row, error) {
+			at := places[k]
+			row, err := c.o.Set.Row(at.item)
+			if err != nil {
+				return row, err
+			}
+			a, _, err := c.record(at.item, at.part)
+			if err != nil {
+				return row, err
+			}
+			ch := a.Choices[at.choice]
+			if row, err = c.answered(row, ch); err != nil {
+				return row, fmt.Errorf("collect: %s: the record %q: %w", JournalPath(c.o.Output),
+					c.key(at.item, at.part), err)
+			}
+			row.Told = data.Told{Model: a.Model, PromptTokens: a.Usage.PromptTokens,
+				AnswerTokens: a.Usage.CompletionTokens / len(a.Choices)}
+			// one answer of a prompt
+			if prompt, _ := row.Keys(); at.part == 0 && at.choice == 0 && !seen[prompt] {
+				seen[prompt] = true
+				tally.Add(ch.Content, k)
+			}
+			return row, nil
+		})
 	_, c.equal = tally.Equal(len(places))
 	return len(places), err
 }

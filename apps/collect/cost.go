@@ -31,12 +31,16 @@ func (c *Collection) Estimate(batch bool) (e Estimate) {
 	if t.requests >= enough && t.promptTokens > 0 {
 		perToken = float64(t.promptBytes) / float64(t.promptTokens)
 		answer = float64(t.answerTokens) / float64(t.counted)
-		how = append(how, fmt.Sprintf("by the %d answers so far: %.1f bytes per token of a prompt, %.0f tokens per answer", t.answers, perToken, answer))
+		how = append(how, fmt.Sprintf(
+			"by the %d answers so far: %.1f bytes per token of a prompt, %.0f tokens per answer",
+			t.answers, perToken, answer))
 	} else if limit, flag := c.o.limit(); limit > 0 {
 		answer = limit
 		how = append(how, fmt.Sprintf("at %d bytes per token of a prompt, and the most that %s allows, %.0f tokens per answer", bytesPerToken, flag, limit))
 	} else {
-		how = append(how, fmt.Sprintf("at %d bytes per token of a prompt, and a guess of %d tokens per answer", bytesPerToken, answerTokens))
+		how = append(how, fmt.Sprintf(
+			"at %d bytes per token of a prompt, and a guess of %d tokens per answer", bytesPerToken,
+			answerTokens))
 	}
 	for _, it := range c.items {
 		if need := c.o.N - it.have; need > 0 && !it.blank {
@@ -57,7 +61,8 @@ func (c *Collection) Estimate(batch bool) (e Estimate) {
 
 // String is a line for people.
 func (e Estimate) String() string {
-	s := fmt.Sprintf("estimate: %s tokens of prompts, %s of answers", tokens(e.PromptTokens), tokens(e.AnswerTokens))
+	s := fmt.Sprintf("estimate: %s tokens of prompts, %s of answers", tokens(e.PromptTokens),
+		tokens(e.AnswerTokens))
 	if e.Priced {
 		s += fmt.Sprintf(", $%.2f", e.Cost)
 	}
@@ -95,7 +100,9 @@ func (c *Collection) Tally() string {
 		if t.cachedTokens > 0 {
 			cached = fmt.Sprintf(" (%s from a cache)", tokens(float64(t.cachedTokens)))
 		}
-		s := fmt.Sprintf("%s tokens of prompts%s, %s of answers", tokens(float64(t.promptTokens)+t.guessedPrompt), cached, tokens(float64(t.answerTokens)+t.guessedAnswer))
+		s := fmt.Sprintf("%s tokens of prompts%s, %s of answers",
+			tokens(float64(t.promptTokens)+t.guessedPrompt), cached,
+			tokens(float64(t.answerTokens)+t.guessedAnswer))
 		if c.o.Price != nil {
 			s += fmt.Sprintf(", $%.2f", t.cost)
 		}
@@ -120,7 +127,8 @@ func (c *Collection) Marked() string {
 		n    int
 		text string
 	}{
-		{c.total.length, "cut short (finish_reason length or the like: marked, they make no pair in training)"},
+		{c.total.length,
+			"cut short (finish_reason length or the like: marked, they make no pair in training)"},
 		{c.total.filtered, "cut by a filter (finish_reason content_filter: marked, likewise)"},
 		{c.total.none, "empty (left out)"},
 	} {
@@ -130,7 +138,8 @@ func (c *Collection) Marked() string {
 	}
 	said := strings.Join(list, ", ")
 	if limit, flag := c.o.limit(); limit > 0 && c.total.length*10 >= max(c.total.answers, 1) {
-		said += fmt.Sprintf(": a higher %s than %.0f, and another --output, asks for whole answers", flag, limit)
+		said += fmt.Sprintf(": a higher %s than %.0f, and another --output, asks for whole answers",
+			flag, limit)
 	}
 	return said
 }

@@ -30,7 +30,8 @@ type Run struct {
 // Collect asks for the answers that are missing, and writes the output.
 func (r Run) Collect(s *session.Session) (err error) {
 	defer s.Console.Close()
-	lock, err := session.Output{Command: r.Prompts.Command, Path: r.Output, Journal: JournalPath(r.Output)}.Claim(s.FS)
+	lock, err := session.Output{Command: r.Prompts.Command, Path: r.Output,
+		Journal: JournalPath(r.Output)}.Claim(s.FS)
 	if err != nil {
 		return err
 	}
@@ -84,7 +85,8 @@ func (r Run) answers(s *session.Session, job *Collection) error {
 		if suspect, _ := r.Set.Overlooked(); suspect != "" {
 			say(suspect)
 		}
-		say(fmt.Sprintf("%s: %s to %s; %v%s", r.Model, report.Count(missing, "answer"), report.Count(rows, "row"), estimate, r.leastTime(estimate)))
+		say(fmt.Sprintf("%s: %s to %s; %v%s", r.Model, report.Count(missing, "answer"),
+			report.Count(rows, "row"), estimate, r.leastTime(estimate)))
 	}
 	if r.DryRun {
 		return nil
@@ -94,7 +96,8 @@ func (r Run) answers(s *session.Session, job *Collection) error {
 	}
 	state := func() string {
 		missing, _ := job.Missing()
-		return fmt.Sprintf("%d of %d answers are in %s: run the same command to resume", wanted-missing, wanted, journal)
+		return fmt.Sprintf("%d of %d answers are in %s: run the same command to resume",
+			wanted-missing, wanted, journal)
 	}
 	stopping := "stopping: answers under way are waited for, as they are paid for; a second Ctrl-C stops at once"
 	if r.Batch {
@@ -117,9 +120,13 @@ func (r Run) answers(s *session.Session, job *Collection) error {
 		fmt.Fprintf(s.Err, "gad: data collect: interrupted: %s\n", state())
 		return fault.As(fault.ErrInterrupted, err)
 	case endpoint.Fatal(err) && strings.HasSuffix(err.Error(), "the endpoint wants a key"):
-		return fault.As(fault.ErrRunning, fmt.Errorf("%w: name its environment variable with --key-env, or its file with --key-file", err))
+		return fault.As(fault.ErrRunning,
+			fmt.Errorf(
+				"%w: name its environment variable with --key-env, or its file with --key-file",
+				err))
 	case r.Batch && endpoint.Fatal(err) && strings.Contains(err.Error(), ": status 404"):
-		return fault.As(fault.ErrRunning, fmt.Errorf("%w, or leave out --batch, which not every endpoint has", err))
+		return fault.As(fault.ErrRunning,
+			fmt.Errorf("%w, or leave out --batch, which not every endpoint has", err))
 	case err != nil:
 		return fault.As(fault.ErrRunning, checkpoint.ExplainFull(s.FS, r.Output, 0, err))
 	}
@@ -130,7 +137,8 @@ func (r Run) answers(s *session.Session, job *Collection) error {
 	if err != nil {
 		return fault.As(fault.ErrRunning, err)
 	}
-	fmt.Fprintf(s.Out, "%s: %s to %s\n", r.Output, report.Count(written, "answer"), report.Count(r.Rows, "prompt"))
+	fmt.Fprintf(s.Out, "%s: %s to %s\n", r.Output, report.Count(written, "answer"),
+		report.Count(r.Rows, "prompt"))
 	if marked := job.Marked(); marked != "" {
 		fmt.Fprintln(s.Out, marked)
 	}
@@ -142,10 +150,12 @@ func (r Run) answers(s *session.Session, job *Collection) error {
 		return fault.As(fault.ErrRunning, err)
 	}
 	if empty != "" {
-		fmt.Fprintf(s.Out, "%s: remove %s and give --retry-empty to ask them again\n", empty, r.Output)
+		fmt.Fprintf(s.Out, "%s: remove %s and give --retry-empty to ask them again\n", empty,
+			r.Output)
 	}
 	if missing > 0 {
-		fmt.Fprintf(s.Out, "%d of %s have no answer: remove %s, and the same command asks again\n", rows, report.Count(r.Rows, "row"), r.Output)
+		fmt.Fprintf(s.Out, "%d of %s have no answer: remove %s, and the same command asks again\n",
+			rows, report.Count(r.Rows, "row"), r.Output)
 	}
 	fmt.Fprintln(s.Out, job.Tally())
 	if left := r.Set.Unread(); len(left) > 0 {

@@ -34,7 +34,8 @@ func Fresh(s *session.Session, config, corpus, output string, seed uint64) error
 	}
 	defer f.Close()
 	_, done := s.Console.Busy("training the tokenizer", 0)
-	tok, err := tokenizer.Train(&utf8Reader{r: io.LimitReader(f, maxCorpusBytes), name: corpus}, tokenizer.TrainOptions{VocabSize: cfg.Vocab})
+	tok, err := tokenizer.Train(&utf8Reader{r: io.LimitReader(f, maxCorpusBytes), name: corpus},
+		tokenizer.TrainOptions{VocabSize: cfg.Vocab})
 	done()
 	if err != nil {
 		return err
@@ -56,7 +57,8 @@ func Fresh(s *session.Session, config, corpus, output string, seed uint64) error
 	if err := export.WriteFolder(s.FS, output, m, tok, "float32"); err != nil {
 		return err
 	}
-	fmt.Fprintf(s.Out, "%s: %s with %d parameters, tokenizer of %d tokens\n", output, cfg.Architecture, cfg.ParamCount(model.LM), tok.Size())
+	fmt.Fprintf(s.Out, "%s: %s with %d parameters, tokenizer of %d tokens\n", output,
+		cfg.Architecture, cfg.ParamCount(model.LM), tok.Size())
 	return nil
 }
 
@@ -102,7 +104,9 @@ func Part(s *session.Session, from, keep, output string) error {
 		return err
 	}
 	cfg := m.Config()
-	fmt.Fprintf(s.Out, "%s: %s with %d parameters, %d of the %d layers of %s, tokenizer of %d tokens\n", output, cfg.Architecture, cfg.ParamCount(model.LM),
+	fmt.Fprintf(s.Out,
+		"%s: %s with %d parameters, %d of the %d layers of %s, tokenizer of %d tokens\n", output,
+		cfg.Architecture, cfg.ParamCount(model.LM),
 		cfg.Layers, whole.Layers, from, tok.Size())
 	return nil
 }

@@ -45,14 +45,17 @@ const (
 
 // Size is how much of everything a demo takes.
 type Size struct {
-	Rows               int      // to train on
-	TestRows           int      // of the table: the last of the test split, since its first were looked at while settings were chosen
+	Rows int // to train on
+	// of the table: the last of the test split, since its first were looked at while settings were
+	// chosen
+	TestRows           int
 	SFT, Warmup, Train []string // overrides of the three stages
 }
 
 // Lengths are common to the stages, sampling to those that sample.
 var (
-	common   = []string{"data.max_prompt_length=48", "data.max_response_length=40", "rollout.max_num_seqs=128"}
+	common = []string{"data.max_prompt_length=48", "data.max_response_length=40",
+		"rollout.max_num_seqs=128"}
 	sampling = "rollout.temperature=1"
 )
 
@@ -61,13 +64,18 @@ var (
 // and few and small ones for the student. GSPO's own clip is the steadier of the two
 // games; the faster one takes a fifth of the steps and would drift in many more.
 var (
-	learn = []string{"data.train_batch_size=32", "actor.optim.lr=3e-3", "actor.optim.beta2=0.95", "actor.optim.lr_warmup_steps=30",
+	learn = []string{"data.train_batch_size=32", "actor.optim.lr=3e-3", "actor.optim.beta2=0.95",
+		"actor.optim.lr_warmup_steps=30",
 		"actor.optim.lr_scheduler=cosine", "actor.optim.min_lr_ratio=0.03"}
-	judge = []string{"--critic-warmup", "20", "--steps", "21", "trainer.critic_warmup_max=200", "data.train_batch_size=32", "rollout.n=4",
-		"critic.optim.lr=2e-4", "critic.optim.lr_warmup_steps=200", "critic.optim.beta2=0.98", "critic.grad_clip=1", "critic.ppo_mini_batch_size=1"}
-	play   = []string{"critic.ppo_mini_batch_size=4", "data.train_batch_size=16", "rollout.n=8", "actor.optim.beta2=0.95", "actor.grad_clip=1"}
+	judge = []string{"--critic-warmup", "20", "--steps", "21", "trainer.critic_warmup_max=200",
+		"data.train_batch_size=32", "rollout.n=4",
+		"critic.optim.lr=2e-4", "critic.optim.lr_warmup_steps=200", "critic.optim.beta2=0.98",
+		"critic.grad_clip=1", "critic.ppo_mini_batch_size=1"}
+	play = []string{"critic.ppo_mini_batch_size=4", "data.train_batch_size=16", "rollout.n=8",
+		"actor.optim.beta2=0.95", "actor.grad_clip=1"}
 	steady = append(slices.Clone(play), "actor.optim.lr=5e-5", "actor.kl_loss_coef=0.02")
-	quick  = append(slices.Clone(play), "actor.optim.lr=1e-4", "actor.kl_loss_coef=0.05", "actor.clip_ratio_low=0.02", "actor.clip_ratio_high=0.03")
+	quick  = append(slices.Clone(play), "actor.optim.lr=1e-4", "actor.kl_loss_coef=0.05",
+		"actor.clip_ratio_low=0.02", "actor.clip_ratio_high=0.03")
 )
 
 var sizes = map[bool]Size{
@@ -103,7 +111,8 @@ type FolderError struct{ Dir, Holds string }
 
 // Error says what is there and the way out.
 func (e *FolderError) Error() string {
-	return fmt.Sprintf("demo: %s: contains %s: nothing is overwritten: give another --dir", e.Dir, e.Holds)
+	return fmt.Sprintf("demo: %s: contains %s: nothing is overwritten: give another --dir", e.Dir,
+		e.Holds)
 }
 
 // SizeOf is the size of the demo, or of the fast one.
@@ -132,39 +141,48 @@ func (d *run) all(ctx context.Context) error {
 	if err := d.claim(); err != nil {
 		return err
 	}
-	if err := d.invoke(ctx, "task", "make", kind, "--output", d.path("task"), "--seed", fmt.Sprint(d.Seed), "--rows", fmt.Sprint(d.Size.Rows)); err != nil {
+	if err := d.invoke(ctx, "task", "make", kind, "--output", d.path("task"), "--seed",
+		fmt.Sprint(d.Seed), "--rows", fmt.Sprint(d.Size.Rows)); err != nil {
 		return err
 	}
 	arms := []*arm{
-		{Stage: stageSFT, name: "SFT", about: "cross entropy on the teacher's answers (SeqKD), from an untrained student"},
-		{Stage: stageEqual, name: "SFT, equal compute", about: "SFT with as many FLOPs as SFT, warm-up and game together"},
+		{Stage: stageSFT, name: "SFT",
+			about: "cross entropy on the teacher's answers (SeqKD), from an untrained student"},
+		{Stage: stageEqual, name: "SFT, equal compute",
+			about: "SFT with as many FLOPs as SFT, warm-up and game together"},
 		{Stage: stageWarmup, name: "after the warm-up", about: "the first row's student; the discriminator has learned to tell its answers from the teacher's"},
 		{Stage: stageGAD, name: "GAD", about: "the game: the student learns from the discriminator's scores, and the discriminator from the answers of student and teacher"},
 	}
 	sft, equal, warmup, gad := arms[0], arms[1], arms[2], arms[3]
-	if err := d.stage(ctx, sft, config.SFT, nil, append([]string{"--model", d.path("task", "student")}, d.Size.SFT...)); err != nil {
+	if err := d.stage(ctx, sft, config.SFT, nil,
+		append([]string{"--model", d.path("task", "student")}, d.Size.SFT...)); err != nil {
 		return err
 	}
-	if err := d.stage(ctx, warmup, config.Warmup, sft, append([]string{"--model", sft.Folder}, d.Size.Warmup...)); err != nil {
+	if err := d.stage(ctx, warmup, config.Warmup, sft,
+		append([]string{"--model", sft.Folder}, d.Size.Warmup...)); err != nil {
 		return err
 	}
-	if err := d.stage(ctx, gad, config.Train, warmup, append([]string{"--resume", d.path(stageWarmup)}, d.Size.Train...)); err != nil {
+	if err := d.stage(ctx, gad, config.Train, warmup,
+		append([]string{"--resume", d.path(stageWarmup)}, d.Size.Train...)); err != nil {
 		return err
 	}
 	// As much SFT as all three stages cost. A step costs what one of the first SFT
 	// cost on the average.
 	steps := int(math.Round(gad.TFLOP / (sft.TFLOP / float64(sft.steps))))
-	more := append([]string{"--model", d.path("task", "student"), "--steps", fmt.Sprint(steps), "trainer.save_freq=800"}, learn...)
+	more := append([]string{"--model", d.path("task", "student"), "--steps", fmt.Sprint(steps),
+		"trainer.save_freq=800"}, learn...)
 	if err := d.stage(ctx, equal, config.SFT, nil, more); err != nil {
 		return err
 	}
-	fmt.Fprintf(d.Console, "\n%s: %.2f TFLOP in %d steps; SFT, warm-up and game: %.2f TFLOP\n", stageEqual, equal.TFLOP, equal.steps, gad.TFLOP)
+	fmt.Fprintf(d.Console, "\n%s: %.2f TFLOP in %d steps; SFT, warm-up and game: %.2f TFLOP\n",
+		stageEqual, equal.TFLOP, equal.steps, gad.TFLOP)
 	return d.compare(arms)
 }
 
 // claim refuses a folder that holds something else.
 func (d *run) claim() error {
-	about := []byte(fmt.Sprintf("This folder is written by gad demo --seed %d --fast=%v.\n", d.Seed, d.Fast))
+	about := []byte(fmt.Sprintf("This folder is written by gad demo --seed %d --fast=%v.\n", d.Seed,
+		d.Fast))
 	switch was, err := os.ReadFile(d.path("demo.txt")); {
 	case err == nil && string(was) != string(about):
 		return &FolderError{d.Dir, "another demo, with another --seed or --fast"}
@@ -190,8 +208,10 @@ func (d *run) invoke(ctx context.Context, args ...string) error {
 
 // stage runs one stage and notes the student that came out and what it has cost,
 // with all that came before it.
-func (d *run) stage(ctx context.Context, a *arm, stage config.Stage, before *arm, overrides []string) error {
-	args := append([]string{string(stage), "--data", d.path("task", task.Train+".arrow"), "--output", d.path(a.Stage)}, d.Flags...)
+func (d *run) stage(ctx context.Context, a *arm, stage config.Stage, before *arm,
+	overrides []string) error {
+	args := append([]string{string(stage), "--data", d.path("task", task.Train+".arrow"),
+		"--output", d.path(a.Stage)}, d.Flags...)
 	args = append(append(args, overrides...), common...)
 	if stage != config.SFT {
 		args = append(args, sampling)
@@ -207,7 +227,8 @@ func (d *run) stage(ctx context.Context, a *arm, stage config.Stage, before *arm
 	if err != nil {
 		return err
 	}
-	a.Folder, a.TFLOP, a.Seconds, a.steps = filepath.Join(ckpt, "actor"), cost.FLOP/1e12, cost.Seconds, cost.Steps
+	a.Folder, a.TFLOP, a.Seconds, a.steps =
+		filepath.Join(ckpt, "actor"), cost.FLOP/1e12, cost.Seconds, cost.Steps
 	if before != nil {
 		a.TFLOP, a.Seconds = a.TFLOP+before.TFLOP, a.Seconds+before.Seconds
 	}
@@ -285,7 +306,8 @@ func (d *run) compare(arms []*arm) error {
 	fmt.Fprintf(d.Out, "\n%s\n%s\n", table(arms, d.Size.TestRows), d.why(arms))
 	fmt.Fprintf(d.Out, "The student is %s, a folder that transformers loads. Took %s. Compare it with the student before the game:\n", trained, time.Since(d.begun).Round(time.Second))
 	for _, m := range []string{trained, arms[0].Folder} {
-		fmt.Fprintf(d.Out, "  gad generate --model %s --prompt %q --temperature 1 -n 4\n", m, prompt)
+		fmt.Fprintf(d.Out, "  gad generate --model %s --prompt %q --temperature 1 -n 4\n", m,
+			prompt)
 	}
 	return nil
 }
@@ -355,7 +377,9 @@ func (d *run) evaluate(a *arm, set *data.Set) error {
 	}
 	n := float64(len(rows))
 	for _, temperature := range []float64{0, 1} {
-		j, err := quality.Evaluate(m, tok, set, rows, quality.Options{MaxPrompt: 48, MaxResponse: 40, Temperature: temperature, Seed: d.Seed, Slots: 128, MaxTokens: 4096})
+		j, err := quality.Evaluate(m, tok, set, rows,
+			quality.Options{MaxPrompt: 48, MaxResponse: 40, Temperature: temperature, Seed: d.Seed,
+				Slots: 128, MaxTokens: 4096})
 		if err != nil {
 			return err
 		}
@@ -379,11 +403,13 @@ func (d *run) evaluate(a *arm, set *data.Set) error {
 			forms[g.Form] += 1 / n
 		}
 		if temperature == 0 {
-			a.rightGreedy, a.Greedy, a.GreedyCI = right, float64(valid)/n, textmetrics.Wilson(valid, len(rows))
+			a.rightGreedy, a.Greedy, a.GreedyCI =
+				right, float64(valid)/n, textmetrics.Wilson(valid, len(rows))
 			continue
 		}
 		a.right, a.Valid, a.ValidCI = right, float64(valid)/n, textmetrics.Wilson(valid, len(rows))
-		a.ResultFirst, a.WalkFirst, a.Other = forms[task.ResultFirst], forms[task.WalkFirst], forms[task.Other]
+		a.ResultFirst, a.WalkFirst, a.Other =
+			forms[task.ResultFirst], forms[task.WalkFirst], forms[task.Other]
 		a.RougeL, a.LenRatio, a.TeacherNLL = j.Eval.RougeL, j.Eval.LenRatio, j.Eval.TeacherNLL
 	}
 	return nil
@@ -420,8 +446,10 @@ func (t *thinned) Write(b []byte) (int, error) {
 func table(arms []*arm, prompts int) string {
 	var b strings.Builder
 	const line = "%-20s %-22s %-23s%8s%7s%7s%9s%8s%7s%7s\n"
-	fmt.Fprintf(&b, line, fmt.Sprintf("%d unseen prompts", prompts), "right, temperature 1", "right, greedy", "result", "walk", "other", "ROUGE-L", "length", "TFLOP", "time")
-	fmt.Fprintf(&b, line, "", "with 95 % interval", "with 95 % interval", "first", "first", "form", "", "ratio", "", "")
+	fmt.Fprintf(&b, line, fmt.Sprintf("%d unseen prompts", prompts), "right, temperature 1",
+		"right, greedy", "result", "walk", "other", "ROUGE-L", "length", "TFLOP", "time")
+	fmt.Fprintf(&b, line, "", "with 95 % interval", "with 95 % interval", "first", "first", "form",
+		"", "ratio", "", "")
 	percent := func(x float64) string { return fmt.Sprintf("%.0f %%", 100*x) }
 	for i, a := range arms {
 		share := func(x float64, ci [2]float64, right, first []bool) string {
@@ -431,8 +459,11 @@ func table(arms []*arm, prompts int) string {
 			}
 			return text
 		}
-		fmt.Fprintf(&b, line, a.name, share(a.Valid, a.ValidCI, a.right, arms[0].right), share(a.Greedy, a.GreedyCI, a.rightGreedy, arms[0].rightGreedy),
-			percent(a.ResultFirst), percent(a.WalkFirst), percent(a.Other), fmt.Sprintf("%.3f", a.RougeL), fmt.Sprintf("%.2f", a.LenRatio), fmt.Sprintf("%.1f", a.TFLOP), fmt.Sprintf("%.0f s", a.Seconds))
+		fmt.Fprintf(&b, line, a.name, share(a.Valid, a.ValidCI, a.right, arms[0].right),
+			share(a.Greedy, a.GreedyCI, a.rightGreedy, arms[0].rightGreedy),
+			percent(a.ResultFirst), percent(a.WalkFirst), percent(a.Other),
+			fmt.Sprintf("%.3f", a.RougeL), fmt.Sprintf("%.2f", a.LenRatio),
+			fmt.Sprintf("%.1f", a.TFLOP), fmt.Sprintf("%.0f s", a.Seconds))
 	}
 	fmt.Fprintf(&b, "\n%s better than SFT on the same prompts, %s worse, %s within noise (95 %%). Higher is better; result first and walk first are the teacher's two forms.\n", better, worse, noise)
 	for _, a := range arms {

@@ -26,7 +26,8 @@ func TestThinned(t *testing.T) {
 	} {
 		now = now.Add(c.wait)
 		before := out.Len()
-		if n, err := w.Write([]byte(c.line)); err != nil || n != len(c.line) || (out.Len() > before) != c.kept {
+		if n, err := w.Write([]byte(c.line)); err != nil || n != len(c.line) ||
+			(out.Len() > before) != c.kept {
 			t.Errorf("%q: kept %v, want %v (%d, %v)", c.line, out.Len() > before, c.kept, n, err)
 		}
 	}
@@ -73,7 +74,8 @@ func TestWhy(t *testing.T) {
 		{true, all, none, "the whole demo (without --fast", "was made to show"},
 	} {
 		d := &run{Options: Options{Dir: "d", Fast: c.fast}}
-		if got := d.why(arms(c.equal, c.gad)); !strings.Contains(got, c.want) || strings.Contains(got, c.not) {
+		if got := d.why(arms(c.equal, c.gad)); !strings.Contains(got, c.want) ||
+			strings.Contains(got, c.not) {
 			t.Errorf("fast %v, equal %v, gad %v: %s", c.fast, c.equal, c.gad, got)
 		}
 	}

@@ -14,12 +14,15 @@ func TestRanksDemoHasTheseSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := SizeOf(false)
-	for name, words := range map[string][]string{"common": common, "sampling": {sampling}, "sft": s.SFT, "warmup": s.Warmup, "train": s.Train} {
-		if want := "\n" + name + "='" + strings.Join(words, " ") + "'\n"; !strings.Contains(string(raw), want) {
+	for name, words := range map[string][]string{"common": common, "sampling": {sampling},
+		"sft": s.SFT, "warmup": s.Warmup, "train": s.Train} {
+		if want := "\n" + name + "='" + strings.Join(words, " ") +
+			"'\n"; !strings.Contains(string(raw), want) {
 			t.Errorf("scripts/ranks_demo.sh has another line than%s", want)
 		}
 	}
-	if want := "task make " + kind + " --output"; !strings.Contains(string(raw), want) || !strings.Contains(string(raw), "--rows 20000") || s.Rows != 20000 {
+	if want := "task make " + kind + " --output"; !strings.Contains(string(raw), want) ||
+		!strings.Contains(string(raw), "--rows 20000") || s.Rows != 20000 {
 		t.Errorf("scripts/ranks_demo.sh makes another task than %s with %d rows", kind, s.Rows)
 	}
 }

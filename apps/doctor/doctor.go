@@ -30,13 +30,15 @@ type Examination struct {
 	Holder      string // who works in the folder now
 	Checkpoints []Examined
 	Resume      string // name of the checkpoint that would be resumed
-	Need, Free  int64  // bytes of the next save, and of the disk; Need 0 is unknown, Free -1 not told
-	Steps       int    // in the metrics
-	Enough      bool   // steps to judge the metrics by
-	Findings    []report.Finding
-	Settings    []string // that are allowed and rarely right
-	Moved       *float64 // |now - was| / |was| of the student's weights since MovedFrom; nil is not measured
-	MovedFrom   string   // the reference, or a checkpoint
+	// bytes of the next save, and of the disk; Need 0 is unknown, Free -1 not told
+	Need, Free int64
+	Steps      int  // in the metrics
+	Enough     bool // steps to judge the metrics by
+	Findings   []report.Finding
+	Settings   []string // that are allowed and rarely right
+	// |now - was| / |was| of the student's weights since MovedFrom; nil is not measured
+	Moved     *float64
+	MovedFrom string // the reference, or a checkpoint
 
 	kept []config.Fixed      // settings that the run began with
 	disc saved.Discriminator // as the newest checkpoint has it
@@ -59,10 +61,14 @@ func Examine(fsys checkpoint.FS, run string) (*Examination, error) {
 	fsys = vfs.OrDisk(fsys)
 	x := &Examination{Run: run, Free: -1}
 	if strings.HasPrefix(filepath.Base(filepath.Clean(run)), "global_step_") {
-		return nil, fmt.Errorf("%w: trainer: %s: is a checkpoint: give its run, %s", config.ErrConfig, run, filepath.Dir(filepath.Clean(run)))
+		return nil, fmt.Errorf("%w: trainer: %s: is a checkpoint: give its run, %s",
+			config.ErrConfig, run, filepath.Dir(filepath.Clean(run)))
 	}
 	if _, err := fsys.Stat(run); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: trainer: %s: no such folder: give the --output of gad sft, warmup, train or dpo", config.ErrConfig, run)
+		return nil,
+			fmt.Errorf(
+				"%w: trainer: %s: no such folder: give the --output of gad sft, warmup, train or dpo",
+				config.ErrConfig, run)
 	}
 	if _, err := fsys.Stat(filepath.Join(run, saved.ConfigName)); err != nil {
 		steps, lerr := checkpoint.Steps(fsys, run)
@@ -100,7 +106,8 @@ func Examine(fsys checkpoint.FS, run string) (*Examination, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("trainer: %w", err)
 	} else if x.Need > x.Free {
-		x.sick("the disk has too little room for the next save: free %s", report.Bytes(x.Need-x.Free))
+		x.sick("the disk has too little room for the next save: free %s",
+			report.Bytes(x.Need-x.Free))
 	}
 	return x, x.examineMetrics(fsys)
 }
@@ -127,7 +134,8 @@ func (x *Examination) examineCheckpoints(fsys vfs.FS) error {
 			if err != nil {
 				return err
 			}
-			x.Resume, x.Stage, x.Step, x.Total, x.kept, x.disc = e.Name, s.Stage, s.Step, s.Total, s.Kept, s.Disc
+			x.Resume, x.Stage, x.Step, x.Total, x.kept, x.disc =
+				e.Name, s.Stage, s.Step, s.Total, s.Kept, s.Disc
 			x.Need = e.Bytes + 1<<20 // as checkpointBytes, from above
 		} else {
 			x.sick("%s does not verify", e.Name)
@@ -261,7 +269,8 @@ func (x *Examination) examineMetrics(fsys vfs.FS) error {
 		return nil
 	}
 	x.Steps = len(rows)
-	if x.Steps > 0 && x.Resume == "" && x.Holder == "" && (x.Last.End == report.Finished || x.Last.End == report.Interrupted) {
+	if x.Steps > 0 && x.Resume == "" && x.Holder == "" &&
+		(x.Last.End == report.Finished || x.Last.End == report.Interrupted) {
 		x.sick("it has saved, and no checkpoint is left")
 	}
 	for i, r := range rows {
@@ -326,7 +335,8 @@ func (x *Examination) String() string {
 		case c.Err != nil:
 			field(name, "%-17s DAMAGED   %v", c.Name, c.Err)
 		case c.Name == x.Resume:
-			field(name, "%-17s verified  %.12s  %s  <- would be resumed", c.Name, c.Digest, report.Bytes(c.Bytes))
+			field(name, "%-17s verified  %.12s  %s  <- would be resumed", c.Name, c.Digest,
+				report.Bytes(c.Bytes))
 		default:
 			field(name, "%-17s verified  %.12s  %s", c.Name, c.Digest, report.Bytes(c.Bytes))
 		}

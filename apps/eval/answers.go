@@ -40,7 +40,8 @@ func judgeAnswers(s *session.Session, o Options) (err error) {
 	if j.questions, j.students, rows, err = judge.ReadAnswers(o.Answers, o.Rows.Limit); err != nil {
 		return err
 	}
-	if err := j.check(len(j.students), func(q int) string { return fmt.Sprintf("row %d", rows[q]) }); err != nil {
+	if err := j.check(len(j.students),
+		func(q int) string { return fmt.Sprintf("row %d", rows[q]) }); err != nil {
 		return err
 	}
 	if o.DryRun {
@@ -48,7 +49,8 @@ func judgeAnswers(s *session.Session, o Options) (err error) {
 		return nil
 	}
 	kept := func() string { return "what the judge has said is kept in " + j.o.Journal }
-	ctx, stop := s.Stoppable(func() string { return "stopping; " + kept() + "; a second Ctrl-C stops at once" }, kept)
+	ctx, stop := s.Stoppable(
+		func() string { return "stopping; " + kept() + "; a second Ctrl-C stops at once" }, kept)
 	defer stop()
 	if err := j.begin(); err != nil {
 		return err
@@ -86,7 +88,9 @@ func (j *judging) write(out session.Output, rows []int) error {
 	var b bytes.Buffer
 	for s, student := range j.students {
 		for q, x := range j.questions {
-			if err := session.PrintJSON(&b, AnswerRow{student.Name, rows[q], x.Prompt, x.Teacher, student.Answers[q], j.verdict(s, q)}); err != nil {
+			if err := session.PrintJSON(&b,
+				AnswerRow{student.Name, rows[q], x.Prompt, x.Teacher, student.Answers[q],
+					j.verdict(s, q)}); err != nil {
 				return err
 			}
 		}

@@ -96,9 +96,11 @@ func (e *evaluation) out() session.Output {
 func (e *evaluation) stopping() string {
 	switch out := e.o.Output; {
 	case out != "" && e.answering.Load():
-		return "stopping; complete answers are written to " + out + "; a second Ctrl-C stops at once, without that"
+		return "stopping; complete answers are written to " + out +
+			"; a second Ctrl-C stops at once, without that"
 	case e.judging != nil && !e.answering.Load():
-		return "stopping; what the judge has said is kept in " + e.judging.o.Journal + "; a second Ctrl-C stops at once"
+		return "stopping; what the judge has said is kept in " + e.judging.o.Journal +
+			"; a second Ctrl-C stops at once"
 	}
 	return "stopping; a second Ctrl-C stops at once"
 }
@@ -158,8 +160,10 @@ func (e *evaluation) options() quality.Options {
 	if e.against.Architecture != "" {
 		against = &e.against
 	}
-	return quality.Options{Quant: e.o.Quant, Against: against, MaxPrompt: e.o.MaxPrompt, MaxResponse: e.limit, Temperature: e.o.Temperature, Seed: e.o.Seed,
-		Slots: min(session.Slots, len(e.rows)), MaxTokens: e.o.MaxTokens, Stages: e.s.Console.Busy, Stop: func() bool { return e.ctx.Err() != nil }}
+	return quality.Options{Quant: e.o.Quant, Against: against, MaxPrompt: e.o.MaxPrompt,
+		MaxResponse: e.limit, Temperature: e.o.Temperature, Seed: e.o.Seed,
+		Slots: min(session.Slots, len(e.rows)), MaxTokens: e.o.MaxTokens, Stages: e.s.Console.Busy,
+		Stop: func() bool { return e.ctx.Err() != nil }}
 }
 
 func (e *evaluation) run() (err error) {
@@ -236,7 +240,8 @@ func (e *evaluation) open() (err error) {
 		if e.judging.questions, err = e.questions(); err != nil {
 			return err
 		}
-		if err := e.judging.check(len(e.o.Models), func(q int) string { return fmt.Sprintf("row %d", e.rows[q]) }); err != nil {
+		if err := e.judging.check(len(e.o.Models),
+			func(q int) string { return fmt.Sprintf("row %d", e.rows[q]) }); err != nil {
 			return err
 		}
 	}
@@ -299,9 +304,11 @@ func (e *evaluation) sameTokens(dir string) error {
 }
 
 // discriminator says how fresh discriminators of a student are trained.
-func (e *evaluation) discriminator(dir string, shape model.Config) (o quality.DiscOptions, err error) {
+func (e *evaluation) discriminator(dir string,
+	shape model.Config) (o quality.DiscOptions, err error) {
 	o = e.o.Disc
-	o.Shape, o.Seed, o.Stages, o.Stop = shape, e.o.Seed, e.s.Console.Busy, func() bool { return e.ctx.Err() != nil }
+	o.Shape, o.Seed, o.Stages, o.Stop =
+		shape, e.o.Seed, e.s.Console.Busy, func() bool { return e.ctx.Err() != nil }
 	if o.Steps == 0 {
 		return o, nil
 	}
@@ -331,7 +338,8 @@ func (e *evaluation) load(s *student) (err error) {
 	}
 	_, done := e.s.Console.Busy("loading "+s.dir, 0)
 	defer done()
-	s.l, err = session.Load(e.be, session.Source{Path: s.dir, Adapter: e.o.Adapter, Quant: e.o.Quant}, model.LM)
+	s.l, err = session.Load(e.be,
+		session.Source{Path: s.dir, Adapter: e.o.Adapter, Quant: e.o.Quant}, model.LM)
 	if err == nil && e.ctx.Err() != nil { // loading itself is not stopped
 		return fault.ErrInterrupted
 	}
@@ -348,12 +356,14 @@ func (e *evaluation) plan() error {
 		}
 		s.tokens = string(tok.Files()["tokenizer.json"])
 		if s.batch, err = quality.EncodeRows(tok, e.set, e.rows, o); err != nil {
-			if row, ok := errors.AsType[*data.RowError](err); ok && row.Kind == data.KindLongPrompt {
+			if row, ok := errors.AsType[*data.RowError](err); ok &&
+				row.Kind == data.KindLongPrompt {
 				return fault.Usagef("eval: %s: row %d: the prompt is longer than --max-prompt-length %d: raise it, or leave it out", row.File, row.Row, o.MaxPrompt)
 			}
 			return err
 		}
-		if err := session.Fitting("eval", "max-response-length", s.batch.Prompts, e.rows, o.MaxResponse, e.positions(s.shape)); err != nil {
+		if err := session.Fitting("eval", "max-response-length", s.batch.Prompts, e.rows,
+			o.MaxResponse, e.positions(s.shape)); err != nil {
 			return err
 		}
 		from := time.Now()
@@ -362,7 +372,8 @@ func (e *evaluation) plan() error {
 		}
 		took := time.Since(from).Seconds()
 		_, done := e.s.Console.Busy("measuring", 0)
-		pace, err := quality.MeasurePace(e.be, s.l.Model, s.l.Tokenizer, s.batch, o.Slots, s.disc.Steps > 0, func() bool { return e.ctx.Err() != nil })
+		pace, err := quality.MeasurePace(e.be, s.l.Model, s.l.Tokenizer, s.batch, o.Slots,
+			s.disc.Steps > 0, func() bool { return e.ctx.Err() != nil })
 		done()
 		if err != nil {
 			return err
@@ -380,7 +391,8 @@ func (e *evaluation) plan() error {
 		}
 	}
 	if len(e.students) > 1 {
-		fmt.Fprintf(e.s.Err, "%d models: about %s\n", len(e.students), time.Duration(total*float64(time.Second)).Round(time.Second))
+		fmt.Fprintf(e.s.Err, "%d models: about %s\n", len(e.students),
+			time.Duration(total*float64(time.Second)).Round(time.Second))
 	}
 	return nil
 }
@@ -547,14 +559,17 @@ func (e *evaluation) stopped(err error) error {
 	}
 	switch out := e.o.Output; {
 	case out == "":
-		return fault.As(fault.ErrStopped, errors.New("eval: stopped: nothing is kept without --output FILE"))
+		return fault.As(fault.ErrStopped,
+			errors.New("eval: stopped: nothing is kept without --output FILE"))
 	case kept == 0:
-		return fault.As(fault.ErrStopped, errors.New("eval: stopped before the first answer was complete: nothing is written"))
+		return fault.As(fault.ErrStopped,
+			errors.New("eval: stopped before the first answer was complete: nothing is written"))
 	default:
 		if err := e.save(); err != nil {
 			return err
 		}
-		return fault.As(fault.ErrStopped, fmt.Errorf("eval: stopped: %d of %d answers are in %s", kept, all, out))
+		return fault.As(fault.ErrStopped,
+			fmt.Errorf("eval: stopped: %d of %d answers are in %s", kept, all, out))
 	}
 }
 
@@ -564,7 +579,9 @@ func compare(students []*student, seed uint64) (all compared) {
 	for i, s := range students {
 		all.Models = append(all.Models, s.judged.Eval)
 		if i > 0 {
-			all.Differences = append(all.Differences, differences{s.dir, first.dir, s.judged.Minus(first.judged, s.tokens == first.tokens, seed)})
+			all.Differences = append(all.Differences,
+				differences{s.dir, first.dir,
+					s.judged.Minus(first.judged, s.tokens == first.tokens, seed)})
 		}
 	}
 	return all
@@ -575,7 +592,8 @@ func printFigures(w io.Writer, all compared, students []*student) {
 	printEvaluations(w, all)
 	for _, s := range students[1:] {
 		if s.tokens != students[0].tokens {
-			fmt.Fprintf(w, "%s has another tokenizer than %s: figures per token are not compared\n", s.dir, students[0].dir)
+			fmt.Fprintf(w, "%s has another tokenizer than %s: figures per token are not compared\n",
+				s.dir, students[0].dir)
 		}
 	}
 }

@@ -25,15 +25,16 @@ import (
 
 // JudgeOptions name a language model behind an endpoint that judges answers.
 type JudgeOptions struct {
-	URL                                string // of an OpenAI-compatible endpoint
-	InsecureHTTP                       bool
-	KeyEnv                             string // environment variable with the key; "" sends none
-	Model                              string
-	Mode                               judge.Mode
-	Against                            string // whom pairs are against
-	Teacher                            bool   // the teacher's answers are graded too
-	Journal                            string // file of every reply; what is in it is not asked again
-	MaxTokens                          int    // of a reply
+	URL          string // of an OpenAI-compatible endpoint
+	InsecureHTTP bool
+	KeyEnv       string // environment variable with the key; "" sends none
+	Model        string
+	Mode         judge.Mode
+	Against      string // whom pairs are against
+	Teacher      bool   // the teacher's answers are graded too
+	// file of every reply; what is in it is not asked again
+	Journal                            string
+	MaxTokens                          int // of a reply
 	Temperature                        float64
 	Extra                              map[string]any // more fields of a request
 	Concurrency                        int
@@ -71,7 +72,8 @@ func openJudge(s *session.Session, all Options) (*judging, error) {
 		return nil, nil
 	}
 	j := &judging{s: s, o: *all.Judge, seed: all.Seed}
-	o := endpoint.Options{BaseURL: j.o.URL, InsecureHTTP: j.o.InsecureHTTP, Concurrency: j.o.Concurrency,
+	o := endpoint.Options{BaseURL: j.o.URL, InsecureHTTP: j.o.InsecureHTTP,
+		Concurrency:       j.o.Concurrency,
 		RequestsPerMinute: j.o.RequestsPerMinute, TokensPerMinute: j.o.TokensPerMinute,
 		Say: func(format string, args ...any) { s.Console.Print(fmt.Sprintf(format, args...)) }}
 	err := endpoint.CheckURL(o.BaseURL, o.InsecureHTTP)
@@ -100,17 +102,21 @@ func openJudge(s *session.Session, all Options) (*judging, error) {
 func (j *judging) checkJournal(output string) error {
 	path := j.o.Journal
 	if output != "" && filepath.Clean(output) == filepath.Clean(path) {
-		return fault.Usagef("eval: %s: --output and --judge-journal are the same file: give two", output)
+		return fault.Usagef("eval: %s: --output and --judge-journal are the same file: give two",
+			output)
 	}
 	if info, err := j.s.FS.Stat(filepath.Dir(path)); err != nil || !info.IsDir() {
-		return fault.Usagef("eval: %s: there is no folder %s: create it or give another --judge-journal", path, filepath.Dir(path))
+		return fault.Usagef(
+			"eval: %s: there is no folder %s: create it or give another --judge-journal", path,
+			filepath.Dir(path))
 	}
 	foreign, err := journal.Foreign(j.s.FS, path)
 	if err != nil {
 		return vfs.Target(fmt.Errorf("eval: %w", err))
 	}
 	if foreign {
-		return fault.Usagef("eval: %s: is not a judgment journal: give another --judge-journal", path)
+		return fault.Usagef("eval: %s: is not a judgment journal: give another --judge-journal",
+			path)
 	}
 	return nil
 }
@@ -120,14 +126,18 @@ func (j *judging) begin() (err error) {
 	if j.lock, err = checkpoint.LockOutput(j.o.Journal); err != nil {
 		return err
 	}
-	if j.journal, err = journal.Open(j.o.Journal, journal.Options{FS: j.s.FS, Name: "endpoint: journal"}); err != nil {
+	if j.journal, err = journal.Open(j.o.Journal,
+		journal.Options{FS: j.s.FS, Name: "endpoint: journal"}); err != nil {
 		return err
 	}
 	if n := j.journal.Dropped(); n > 0 {
-		j.s.Console.Warn(fmt.Sprintf("%s: %s damaged and dropped: what was in it is asked again", j.o.Journal, report.Count(n, "line")))
+		j.s.Console.Warn(fmt.Sprintf("%s: %s damaged and dropped: what was in it is asked again",
+			j.o.Journal, report.Count(n, "line")))
 	}
-	j.judge = judge.New(judge.Options{Client: j.client, Journal: j.journal, Model: j.o.Model, Mode: j.o.Mode, AgainstFirst: j.o.Against == AgainstFirst,
-		Temperature: j.o.Temperature, MaxTokens: j.o.MaxTokens, Extra: j.o.Extra, Seed: j.seed, Stages: j.s.Console.Busy})
+	j.judge = judge.New(judge.Options{Client: j.client, Journal: j.journal, Model: j.o.Model,
+		Mode: j.o.Mode, AgainstFirst: j.o.Against == AgainstFirst,
+		Temperature: j.o.Temperature, MaxTokens: j.o.MaxTokens, Extra: j.o.Extra, Seed: j.seed,
+		Stages: j.s.Console.Busy})
 	return nil
 }
 
@@ -157,7 +167,8 @@ func (j *judging) check(students int, where func(q int) string) error {
 		}
 	}
 	if j.o.Mode != judge.Score && j.o.Against == AgainstFirst && students < 2 {
-		return fault.Usagef("eval: --judge-against first: needs two students or more: name another one")
+		return fault.Usagef(
+			"eval: --judge-against first: needs two students or more: name another one")
 	}
 	return nil
 }
@@ -166,7 +177,9 @@ func (j *judging) check(students int, where func(q int) string) error {
 func (j *judging) estimate(w io.Writer, students int) {
 	e := judge.Expect(j.o.Mode, j.questions, students+j.extra(), j.o.Against == AgainstFirst)
 	fmt.Fprintf(w, "judge %s at %s: %s at most, less those in %s, plus one more for each verdict that cannot be read; estimate: %s (%d bytes per token, answers as long as the teacher's, verdicts of %d tokens)\n",
-		session.Harmless(j.o.Model), j.client.Host(), report.Count(e.Requests, "request"), j.o.Journal, j.tokens(e.ToJudge, e.FromJudge, 0), judge.BytesPerToken, judge.VerdictTokens)
+		session.Harmless(j.o.Model), j.client.Host(), report.Count(e.Requests, "request"),
+		j.o.Journal, j.tokens(e.ToJudge, e.FromJudge, 0), judge.BytesPerToken,
+		judge.VerdictTokens)
 }
 
 // tokens writes numbers of tokens, and their price if it is known. So many of those to the
@@ -174,7 +187,10 @@ func (j *judging) estimate(w io.Writer, students int) {
 func (j *judging) tokens(to, from float64, cached int) string {
 	text := fmt.Sprintf("%.0f tokens to the judge, %.0f from it", to, from)
 	if j.price != nil {
-		text += fmt.Sprintf(", $%.2f", j.price.Of(endpoint.Usage{PromptTokens: int(math.Round(to)), CompletionTokens: int(math.Round(from)), CachedTokens: cached}))
+		text += fmt.Sprintf(", $%.2f",
+			j.price.Of(
+				endpoint.Usage{PromptTokens: int(math.Round(to)),
+					CompletionTokens: int(math.Round(from)), CachedTokens: cached}))
 	}
 	return text
 }
@@ -227,7 +243,8 @@ func (j *judging) stopped(err error) error {
 		return err
 	}
 	j.s.Console.Close()
-	fmt.Fprintf(j.s.Err, "gad: eval: stopped: %s: the same command asks only for the others\n", j.kept())
+	fmt.Fprintf(j.s.Err, "gad: eval: stopped: %s: the same command asks only for the others\n",
+		j.kept())
 	return err
 }
 
@@ -249,7 +266,8 @@ func (j *judging) json() *judged {
 		return nil
 	}
 	out := &judged{Report: j.report}
-	if t := j.report.Tally; j.price != nil && (t.Asked == 0 || t.PromptTokens+t.CompletionTokens > 0) {
+	if t := j.report.Tally; j.price != nil &&
+		(t.Asked == 0 || t.PromptTokens+t.CompletionTokens > 0) {
 		cost := j.price.Of(t.Usage())
 		out.Cost = &cost
 	}
@@ -284,7 +302,8 @@ func (j *judging) print(w io.Writer) {
 	if t.Asked > 0 && t.PromptTokens+t.CompletionTokens == 0 {
 		took = "the endpoint counts no tokens"
 	}
-	fmt.Fprintf(w, "%s: %s made, %s; %d were in it before\n", j.o.Journal, report.Count(t.Asked, "request"), took, t.Kept)
+	fmt.Fprintf(w, "%s: %s made, %s; %d were in it before\n", j.o.Journal,
+		report.Count(t.Asked, "request"), took, t.Kept)
 }
 
 // verdict is what the judge said of a student's answer, nil without a judge.
@@ -315,7 +334,8 @@ func (e *evaluation) ask() error {
 		return nil
 	}
 	for _, s := range e.students {
-		e.judging.students = append(e.judging.students, judge.Student{Name: s.dir, Answers: s.judged.Answers})
+		e.judging.students = append(e.judging.students,
+			judge.Student{Name: s.dir, Answers: s.judged.Answers})
 	}
 	err := e.judging.ask(e.ctx)
 	switch out := e.o.Output; {
@@ -325,7 +345,9 @@ func (e *evaluation) ask() error {
 		e.s.Console.Close()
 		return fault.As(fault.ErrStopped, fmt.Errorf("eval: stopped: answers are in %s, %s: give --answers %s instead of --model and --data to continue", out, e.judging.kept(), out))
 	case out != "":
-		return fault.As(fault.ErrRunning, fmt.Errorf("%w: the answers are in %s: give --answers %s instead of --model and --data", err, out, out))
+		return fault.As(fault.ErrRunning,
+			fmt.Errorf("%w: the answers are in %s: give --answers %s instead of --model and --data",
+				err, out, out))
 	}
 	return e.judging.stopped(err)
 }

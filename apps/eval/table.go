@@ -52,7 +52,8 @@ func printEvaluations(w io.Writer, all compared) {
 	const name, column = 30, 26
 	lacks := false // an interval
 	line := func(cells ...string) {
-		lacks = lacks || slices.ContainsFunc(cells, func(c string) bool { return strings.HasSuffix(c, noInterval) })
+		lacks = lacks || slices.ContainsFunc(cells,
+			func(c string) bool { return strings.HasSuffix(c, noInterval) })
 		var b strings.Builder
 		fmt.Fprintf(&b, "%-*s", name, cells[0])
 		for _, c := range cells[1:] {
@@ -88,7 +89,8 @@ func printEvaluations(w io.Writer, all compared) {
 			}
 		}
 	}
-	slices.SortStableFunc(keys, func(a, b quality.Figure) int { return figureRank(a.Key) - figureRank(b.Key) })
+	slices.SortStableFunc(keys,
+		func(a, b quality.Figure) int { return figureRank(a.Key) - figureRank(b.Key) })
 	for _, k := range keys {
 		cells := []string{k.Name}
 		for i := range all.Models {
@@ -135,7 +137,9 @@ func printAgainst(w io.Writer, models []quality.Evaluation) {
 	if models[0].Against == "" {
 		return
 	}
-	fmt.Fprintf(w, "KL and fluency: against %s, both distributions at temperature 1, means over tokens", models[0].Against)
+	fmt.Fprintf(w,
+		"KL and fluency: against %s, both distributions at temperature 1, means over tokens",
+		models[0].Against)
 	if t := models[0].Temperature; t != 1 {
 		fmt.Fprintf(w, "; the student's answers are drawn at temperature %g, so that reverse KL, sampled, is no estimate of its own KL", t)
 	}
@@ -240,9 +244,13 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 		cells = append(cells, "held-out accuracy; 0.5: cannot tell student from teacher")
 	}
 	line(cells...)
-	row("  on pairs it learned from", "", func(e quality.Evaluation) string { return number(e.FreshDTrained) })
-	row("  control", "the same training on the teacher's answers and copies of them with one token replaced", func(e quality.Evaluation) string { return interval(e.FreshDControl, e.FreshDControlCI95) })
-	row("  same text as the teacher's", "answers that are left out of it", func(e quality.Evaluation) string { return interval(e.FreshDTies, e.FreshDTiesCI95) })
+	row("  on pairs it learned from", "",
+		func(e quality.Evaluation) string { return number(e.FreshDTrained) })
+	row("  control",
+		"the same training on the teacher's answers and copies of them with one token replaced",
+		func(e quality.Evaluation) string { return interval(e.FreshDControl, e.FreshDControlCI95) })
+	row("  same text as the teacher's", "answers that are left out of it",
+		func(e quality.Evaluation) string { return interval(e.FreshDTies, e.FreshDTiesCI95) })
 	row("  trained", "", func(e quality.Evaluation) string {
 		if e.FreshDSteps == 0 {
 			return ""
@@ -255,7 +263,8 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 	})
 	notes := map[string][]string{} // the models that each is about
 	for i, e := range all.Models {
-		if e.FreshDLearned != nil && !*e.FreshDLearned && (e.FreshDTies == nil || *e.FreshDTies < 1) && e.FreshDSteps > 0 {
+		if e.FreshDLearned != nil && !*e.FreshDLearned &&
+			(e.FreshDTies == nil || *e.FreshDTies < 1) && e.FreshDSteps > 0 {
 			notes[whyNotLearned(e)] = append(notes[whyNotLearned(e)], letter(i))
 		}
 		if e.FreshDNote != "" {
@@ -280,5 +289,6 @@ func whyNotLearned(e quality.Evaluation) string {
 	if e.FreshDTrained != nil && *e.FreshDTrained < 0.6 {
 		why = "it does not even rank the pairs that it learned from"
 	}
-	return "the fresh discriminator has not learned: " + why + ": give more rows, more --disc-minutes or another --disc-lr"
+	return "the fresh discriminator has not learned: " + why +
+		": give more rows, more --disc-minutes or another --disc-lr"
 }

@@ -67,14 +67,17 @@ func (s *sum) question() string {
 
 func (s *sum) content() []env.Message {
 	return []env.Message{
-		{Role: "system", Content: "Add with the tool: " + call(1, 2) + " gives 3. Then answer: The sum is 3."},
+		{Role: "system", Content: "Add with the tool: " + call(1, 2) +
+			" gives 3. Then answer: The sum is 3."},
 		{Role: "user", Content: s.question()},
 	}
 }
 
 // call is a call as the teacher writes it.
 func call(a, b int) string {
-	return fmt.Sprintf("<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": %d, \"b\": %d}}\n</tool_call>", a, b)
+	return fmt.Sprintf(
+		"<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": %d, \"b\": %d}}\n</tool_call>", a,
+		b)
 }
 
 func (s *sum) anchor() string {
@@ -103,7 +106,8 @@ func (s *sum) step(turn string) env.Reply {
 	if m := toolCall.FindStringSubmatch(turn); m != nil {
 		if a, b, ok := arguments(m[1]); ok {
 			s.last = strconv.Itoa(a + b)
-			return env.Reply{Valid: true, Append: []env.Message{{Role: "tool", Name: "add", Content: s.last}}}
+			return env.Reply{Valid: true,
+				Append: []env.Message{{Role: "tool", Name: "add", Content: s.last}}}
 		}
 	}
 	s.last = "Write one call of add, or: The sum is N."
@@ -121,7 +125,8 @@ func arguments(text string) (a, b int, ok bool) {
 	}
 	d := json.NewDecoder(bytes.NewReader([]byte(text)))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&c); err != nil || d.More() || c.Name != "add" || c.Arguments.A == nil || c.Arguments.B == nil {
+	if err := d.Decode(&c); err != nil || d.More() || c.Name != "add" || c.Arguments.A == nil ||
+		c.Arguments.B == nil {
 		return 0, 0, false
 	}
 	a, b = *c.Arguments.A, *c.Arguments.B

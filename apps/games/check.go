@@ -42,18 +42,22 @@ func ReadRows(in io.Reader) (rows []Recorded, err error) {
 		if err := d.Decode(&raw); err == io.EOF {
 			break
 		} else if err != nil {
-			return nil, fmt.Errorf("row %d: %w: give JSON lines with content, env and teacher_response", at, err)
+			return nil,
+				fmt.Errorf("row %d: %w: give JSON lines with content, env and teacher_response", at,
+					err)
 		}
 		r := Recorded{Row: env.Row{Content: raw.Content, Env: raw.Env}, At: at}
 		if len(raw.Response) > 0 && raw.Response[0] == '[' {
 			if err := json.Unmarshal(raw.Response, &r.Teacher); err != nil {
-				return nil, fmt.Errorf("row %d: teacher_response: %w: give a list of messages", at, err)
+				return nil, fmt.Errorf("row %d: teacher_response: %w: give a list of messages", at,
+					err)
 			}
 		}
 		rows = append(rows, r)
 	}
 	if len(rows) == 0 {
-		return nil, errors.New("has no rows: give JSON lines with content, env and teacher_response")
+		return nil,
+			errors.New("has no rows: give JSON lines with content, env and teacher_response")
 	}
 	return rows, nil
 }
@@ -73,7 +77,8 @@ type played struct {
 // what breaks the protocol, or is not deterministic.
 func Check(ctx context.Context, pool *env.Pool, seed uint64, rows []Recorded,
 	out io.Writer) (broken []string, err error) {
-	fmt.Fprintf(out, "%s: protocol version %d, %d episodes at once\n\n%-8s %6s %6s %8s %8s  %s\n", pool.Name(), env.Version, pool.Places(),
+	fmt.Fprintf(out, "%s: protocol version %d, %d episodes at once\n\n%-8s %6s %6s %8s %8s  %s\n",
+		pool.Name(), env.Version, pool.Places(),
 		"episode", "seed", "turns", "invalid", "reward", "end")
 	first := make([]played, checked)
 	for i := range first {
@@ -90,7 +95,8 @@ func Check(ctx context.Context, pool *env.Pool, seed uint64, rows []Recorded,
 		}
 		first[i] = p
 		invalid, reward := p.sums()
-		fmt.Fprintf(out, "%-8d %6d %6d %8d %8.3g  %s\n", i, p.seed, len(p.turns), invalid, reward, p.ending())
+		fmt.Fprintf(out, "%-8d %6d %6d %8d %8.3g  %s\n", i, p.seed, len(p.turns), invalid, reward,
+			p.ending())
 	}
 	second := make([]played, len(first))
 	var all sync.WaitGroup
@@ -228,18 +234,22 @@ func teacherEpisode(ctx context.Context, pool *env.Pool, seed uint64, r Recorded
 	if first == nil {
 		first = slices.Concat(r.Row.Content, reply.Append)
 	}
-	if content := r.Row.Content; err == nil && len(content) > 0 && !reflect.DeepEqual(first, content) {
+	if content := r.Row.Content; err == nil && len(content) > 0 &&
+		!reflect.DeepEqual(first, content) {
 		return "the environment does not begin with content, as the teacher's episode did", nil
 	}
 	for i := 0; i < len(r.Teacher) && err == nil; {
 		m := r.Teacher[i]
 		switch {
 		case m.Role != "assistant":
-			return fmt.Sprintf("message %d of teacher_response is of role %q: what the environment has not said", i, m.Role), nil
+			return fmt.Sprintf(
+				"message %d of teacher_response is of role %q: what the environment has not said",
+				i, m.Role), nil
 		case m.ToolCalls != nil:
 			return "", nil // which text they are is the student's template's to say
 		case reply.Done:
-			return fmt.Sprintf("the environment ended the teacher's episode before message %d", i), nil
+			return fmt.Sprintf("the environment ended the teacher's episode before message %d", i),
+				nil
 		}
 		if reply, err = e.Step(ctx, env.Turn{Text: m.Content}); err != nil {
 			break
@@ -248,7 +258,10 @@ func teacherEpisode(ctx context.Context, pool *env.Pool, seed uint64, r Recorded
 		for _, said := range reply.Append {
 			if i >= len(r.Teacher) || r.Teacher[i].Role != said.Role ||
 				r.Teacher[i].Content != said.Content {
-				return fmt.Sprintf("message %d of teacher_response is not what the environment answers now", i), nil
+				return fmt.Sprintf(
+						"message %d of teacher_response is not what the environment answers now",
+						i),
+					nil
 			}
 			i++
 		}
@@ -305,7 +318,8 @@ func summary(out io.Writer, first, second []played, rows []Recorded) {
 		}
 	}
 	fmt.Fprintf(out, "\n%d episodes, each twice: %d turns, %d of %d plays were done; %.2g ms a reply, slowest %.2g ms\n",
-		len(first), turns, done, len(first)+len(second), 1e3*total.Seconds()/float64(replies), 1e3*slowest.Seconds())
+		len(first), turns, done, len(first)+len(second), 1e3*total.Seconds()/float64(replies),
+		1e3*slowest.Seconds())
 	if teachers > 0 {
 		fmt.Fprintf(out, "%d episodes of the teacher\n", teachers)
 	}

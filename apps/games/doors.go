@@ -68,10 +68,12 @@ func (d *doors) check() error {
 			return fmt.Errorf("room %d: must be 1 to %d", room, rooms)
 		}
 	}
-	turns := slices.IndexFunc(d.Turns, func(t string) bool { return !slices.Contains(turnNames, t) })
+	turns := slices.IndexFunc(d.Turns,
+		func(t string) bool { return !slices.Contains(turnNames, t) })
 	switch steps := apart(d.Start, d.Key) + apart(d.Key, d.Exit); {
 	case !slices.Contains(ways, d.Lock) || turns >= 0 || len(d.Turns) != lockTurns:
-		return fmt.Errorf("lock %q with %d turns: must be a way with %d turns", d.Lock, len(d.Turns), lockTurns)
+		return fmt.Errorf("lock %q with %d turns: must be a way with %d turns", d.Lock,
+			len(d.Turns), lockTurns)
 	case d.Key == d.Start || d.Key == d.Exit || apart(d.Start, d.Exit) < fewestSteps ||
 		steps > mostSteps:
 		return fmt.Errorf("start %d, key %d, exit %d: too near, or too far", d.Start, d.Key, d.Exit)
@@ -88,7 +90,8 @@ func (d *doors) content() []env.Message {
 	return []env.Message{
 		{Role: "system", Content: "Leave the house. Rooms 1 to 7 lie from left to right. Answer with one of: left, right, take key, use key, " +
 			"dial north, dial east, dial south, dial west. In the exit room use the key, or dial the way that the lock faces after its turns."},
-		{Role: "user", Content: fmt.Sprintf("The lock faces %s and turns %s. %s", d.Lock, strings.Join(d.Turns, " "), first.seen())},
+		{Role: "user", Content: fmt.Sprintf("The lock faces %s and turns %s. %s", d.Lock,
+			strings.Join(d.Turns, " "), first.seen())},
 	}
 }
 
@@ -129,7 +132,8 @@ func (d *doors) step(turn string) env.Reply {
 	case dials && slices.Contains(ways, way) && at == d.Exit:
 		return env.Reply{Done: true, Valid: true, Label: "jammed"}
 	default:
-		return env.Reply{Append: []env.Message{{Role: "user", Content: "That cannot be done. " + d.seen()}}}
+		return env.Reply{Append: []env.Message{
+			{Role: "user", Content: "That cannot be done. " + d.seen()}}}
 	}
 	return env.Reply{Valid: true, Append: []env.Message{{Role: "user", Content: d.seen()}}}
 }

@@ -87,7 +87,9 @@ func (e *episode) Reset(_ context.Context, seed uint64, row env.Row) (env.Reply,
 	if content := e.world.content(); len(row.Content) == 0 {
 		r.Append = content
 	} else if !reflect.DeepEqual(content, row.Content) {
-		return env.Reply{}, fmt.Errorf("env %s: content is not that of column env: use the rows of gad task make %s", e.game.Name, e.game.Name)
+		return env.Reply{}, fmt.Errorf(
+			"env %s: content is not that of column env: use the rows of gad task make %s",
+			e.game.Name, e.game.Name)
 	}
 	return r, nil
 }
@@ -156,7 +158,8 @@ const MaxRows = 100_000
 func (g Game) Make(seed uint64, side string, n int) ([]Row, error) {
 	at := slices.Index(Splits, side)
 	if at < 0 || n < 0 || n > MaxRows {
-		return nil, fmt.Errorf("games: split %q, %d rows: must be one of %v, and 0 to %d rows", side, n, Splits, MaxRows)
+		return nil, fmt.Errorf("games: split %q, %d rows: must be one of %v, and 0 to %d rows",
+			side, n, Splits, MaxRows)
 	}
 	rows, seen := make([]Row, 0, n), map[string]bool{}
 	for i := range n {

@@ -18,7 +18,8 @@ import (
 // each way, and the right last turn.
 func solved(t *testing.T, g Game, question string) (turns []int, last []string) {
 	t.Helper()
-	words := strings.FieldsFunc(question, func(r rune) bool { return strings.ContainsRune(" ,.?+", r) })
+	words := strings.FieldsFunc(question,
+		func(r rune) bool { return strings.ContainsRune(" ,.?+", r) })
 	if g.Name == "calculator" {
 		sum := 0
 		for _, w := range words[2:] {
@@ -44,7 +45,8 @@ func solved(t *testing.T, g Game, question string) (turns []int, last []string) 
 		}
 	}
 	far := func(a, b int) int { return max(a-b, b-a) }
-	return []int{far(at[0], at[2]) + 1, far(at[0], at[1]) + far(at[1], at[2]) + 2}, []string{"dial " + faces, "use key"}
+	return []int{far(at[0], at[2]) + 1, far(at[0], at[1]) + far(at[1], at[2]) + 2},
+		[]string{"dial " + faces, "use key"}
 }
 
 // The teacher's rows: lengths, both ways as often as they should be, splits without a common world,
@@ -77,8 +79,10 @@ func TestRows(t *testing.T) {
 					final := r.Response[len(r.Response)-1]
 					lengths, last := solved(t, g, r.Content[1].Content)
 					at := slices.Index(last, final.Content)
-					if at < 0 || lengths[at] != n || r.Response[0].Role != "assistant" || final.Role != "assistant" {
-						t.Fatalf("%s: %s: %d turns, the last %q; want %v, %q", g.Name, r.Content[1].Content, n, final.Content, lengths, last)
+					if at < 0 || lengths[at] != n || r.Response[0].Role != "assistant" ||
+						final.Role != "assistant" {
+						t.Fatalf("%s: %s: %d turns, the last %q; want %v, %q", g.Name,
+							r.Content[1].Content, n, final.Content, lengths, last)
 					}
 					longest, shortest = max(longest, n), min(shortest, n)
 					byLast[strings.Fields(final.Content)[0]]++
@@ -89,7 +93,8 @@ func TestRows(t *testing.T) {
 		if shortest != want[0] || longest != want[1] {
 			t.Errorf("%s: %d to %d turns, want %v", g.Name, shortest, longest, want)
 		}
-		if share := float64(byLast["dial"]) / 2400; g.Name == "doors" && (share < 0.72 || share > 0.78) {
+		if share := float64(byLast["dial"]) / 2400; g.Name == "doors" &&
+			(share < 0.72 || share > 0.78) {
 			t.Errorf("the dial is taken in %g of the episodes", share)
 		}
 	}
@@ -128,7 +133,8 @@ func TestDoors(t *testing.T) {
 		{"right,right,right,dial north", "3 4 5", "code", 1},
 		{"right,right,right,dial east", "3 4 5", "jammed", 0},
 		{"left,take key,right,right,right,right,use key", "1 1h 2h 3h 4h 5h", "key", 1},
-		{"right,left,left,left!,take key,take key!,right,left,right,right,right,right", "3 2 1 1 1h 1h 2h 1h 2h 3h 4h", "lost", 0},
+		{"right,left,left,left!,take key,take key!,right,left,right,right,right,right",
+			"3 2 1 1 1h 1h 2h 1h 2h 3h 4h", "lost", 0},
 		{"take key!,use key!,dial north!,Right!,right !,!,right,right,right,use key!,dial up!,dial north", "2 2 2 2 2 2 3 4 5 5 5", "code", 1},
 	} {
 		e := begun(t, doorsGame, house)
@@ -157,12 +163,14 @@ func TestDoors(t *testing.T) {
 		}
 	}
 	e := begun(t, doorsGame, house)
-	if r, err := e.Step(context.Background(), env.Turn{Text: "right", Cut: true}); err != nil || r.Valid {
+	if r, err := e.Step(context.Background(), env.Turn{Text: "right", Cut: true}); err != nil ||
+		r.Valid {
 		t.Errorf("a turn that was cut: %+v, %v", r, err)
 	}
 	for _, world := range []string{"null", "[]", "{}", strings.Replace(house, `"exit":5`, `"exit":3`, 1), strings.Replace(house, "north", "up", 1),
 		strings.Replace(house, `"key":1`, `"key":2`, 1), strings.Replace(house, `"start":2`, `"start":9`, 1), strings.Replace(house, `,"right"]`, `]`, 1), strings.Replace(house, "lock", "look", 1)} {
-		if _, err := (&episode{game: doorsGame}).Reset(context.Background(), 1, env.Row{Env: json.RawMessage(world)}); err == nil {
+		if _, err := (&episode{game: doorsGame}).Reset(context.Background(), 1,
+			env.Row{Env: json.RawMessage(world)}); err == nil {
 			t.Errorf("world %s", world)
 		}
 	}
@@ -176,26 +184,31 @@ func TestCalculator(t *testing.T) {
 		reply string // the tool's; "" is an end
 	}{
 		{right, true, "3"},
-		{"<tool_call>\n{\"name\": \"add\", \"arguments\": {\"b\": -7, \"a\": 1}}\n</tool_call>", true, "-6"},
+		{"<tool_call>\n{\"name\": \"add\", \"arguments\": {\"b\": -7, \"a\": 1}}\n</tool_call>",
+			true, "-6"},
 		{"The sum is 60.", true, ""},
 		{"The sum is 61.", true, ""},
 		{"The sum is 60", false, "Write one call of add, or: The sum is N."},
 		{"60", false, "Write one call of add, or: The sum is N."},
 		{"I add. " + right, false, "Write one call of add, or: The sum is N."},
 		{right + right, false, "Write one call of add, or: The sum is N."},
-		{strings.TrimSuffix(right, "</tool_call>"), false, "Write one call of add, or: The sum is N."},
-		{strings.Replace(right, "add", "mul", 1), false, "Write one call of add, or: The sum is N."},
+		{strings.TrimSuffix(right, "</tool_call>"), false,
+			"Write one call of add, or: The sum is N."},
+		{strings.Replace(right, "add", "mul", 1), false,
+			"Write one call of add, or: The sum is N."},
 		{strings.Replace(right, "1", `"1"`, 1), false, "Write one call of add, or: The sum is N."},
 		{strings.Replace(right, "1", "1.5", 1), false, "Write one call of add, or: The sum is N."},
 		{strings.Replace(right, `"a":1,`, "", 1), false, "Write one call of add, or: The sum is N."},
 		{strings.Replace(right, `"a":1`, `"a":1,"c":1`, 1), false, "Write one call of add, or: The sum is N."},
-		{strings.Replace(right, "1", "9223372036854775807", 1), false, "Write one call of add, or: The sum is N."},
+		{strings.Replace(right, "1", "9223372036854775807", 1), false,
+			"Write one call of add, or: The sum is N."},
 	} {
 		e := begun(t, calculatorGame, `{"numbers":[10,20,30]}`)
 		r, err := e.Step(context.Background(), env.Turn{Text: c.turn})
 		if err != nil || r.Valid != c.valid || r.Done != (c.reply == "") {
 			t.Errorf("%s: %+v, %v", c.turn, r, err)
-		} else if !r.Done && (r.Append[0].Content != c.reply || r.Anchor != c.reply || (r.Append[0].Role == "tool") != c.valid) {
+		} else if !r.Done && (r.Append[0].Content != c.reply || r.Anchor != c.reply ||
+			(r.Append[0].Role == "tool") != c.valid) {
 			t.Errorf("%s: %+v, want %s", c.turn, r, c.reply)
 		} else if r.Done && (r.Reward == 1) != (c.turn == "The sum is 60.") {
 			t.Errorf("%s: %+v", c.turn, r)
@@ -212,7 +225,8 @@ func TestCalculator(t *testing.T) {
 		t.Error("a turn behind the end")
 	}
 	for _, world := range []string{`{"numbers":[1,2]}`, `{"numbers":[1,2,100]}`, `{"numbers":"x"}`} {
-		if _, err := (&episode{game: calculatorGame}).Reset(context.Background(), 1, env.Row{Env: json.RawMessage(world)}); err == nil {
+		if _, err := (&episode{game: calculatorGame}).Reset(context.Background(), 1,
+			env.Row{Env: json.RawMessage(world)}); err == nil {
 			t.Errorf("world %s", world)
 		}
 	}
@@ -236,7 +250,8 @@ func TestServe(t *testing.T) {
 `
 	want = strings.Replace(want, `{"episodes":1024,"name":"calculator","version":1}`, `{"name":"calculator","version":1,"episodes":1024}`, 1)
 	var out bytes.Buffer
-	if err := calculatorGame.Serve(strings.NewReader(in), &out); err != nil || out.String() != want {
+	if err := calculatorGame.Serve(strings.NewReader(in), &out); err != nil ||
+		out.String() != want {
 		t.Errorf("%v\n%s\nwant\n%s", err, out.String(), want)
 	}
 	for in, says := range map[string]string{
@@ -245,7 +260,8 @@ func TestServe(t *testing.T) {
 		`{"op":"step","id":1,"turn":""}`: `env: line 1 of standard input: op "step" with id 1: no op of the protocol, or of an episode that is not open: see doc/environments.md`,
 		`{"op":"reset"}`:                 `env: line 1 of standard input: op "reset" without an id: see doc/environments.md`,
 	} {
-		if err := doorsGame.Serve(strings.NewReader(in), io.Discard); err == nil || err.Error() != says {
+		if err := doorsGame.Serve(strings.NewReader(in), io.Discard); err == nil ||
+			err.Error() != says {
 			t.Errorf("%s: %v, want %s", in, err, says)
 		}
 	}

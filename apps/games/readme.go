@@ -12,7 +12,8 @@ import (
 // Folder is the game's episodes of the scripted teacher, and an untrained student.
 func (g Game) Folder() task.Folder {
 	return task.Folder{
-		Name: g.Name, About: g.About + "; episodes for gad env " + g.Name, Files: "train.jsonl, test.jsonl, tune.jsonl, student and README.md",
+		Name: g.Name, About: g.About + "; episodes for gad env " + g.Name,
+		Files:  "train.jsonl, test.jsonl, tune.jsonl, student and README.md",
 		Splits: Splits, Counts: maps.Clone(g.Rows), Most: func() int { return MaxRows }, MaxPosition: 1024, // an episode is longer than an answer
 		Rows: func(seed uint64, split string, n int) (rows task.Rows, err error) {
 			made, err := g.Make(seed, split, n)
@@ -35,13 +36,15 @@ func (g Game) Folder() task.Folder {
 // readme is written beside the rows of a game: what it is, an episode, which file holds what.
 func (g Game) readme(seed, studentSeed uint64, counts map[string]int, example Row) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# The environment %s\n\n%s.\n\n", g.Name, strings.ToUpper(g.About[:1])+g.About[1:])
+	fmt.Fprintf(&b, "# The environment %s\n\n%s.\n\n", g.Name,
+		strings.ToUpper(g.About[:1])+g.About[1:])
 	fmt.Fprintf(&b, "Made by `gad task make %s` with seed %d; the student's weights are drawn with seed %d.\n\n%s\n\n", g.Name, seed, studentSeed, g.Rules)
 	b.WriteString("The first episode of the teacher:\n\n")
 	for _, m := range slices.Concat(example.Content, example.Response) {
 		fmt.Fprintf(&b, "    %-9s  %s\n", m.Role, strings.ReplaceAll(m.Content, "\n", " "))
 	}
-	about := map[string]string{"train": "to train on", "test": "held out", "tune": "held out too, to look at while settings are chosen"}
+	about := map[string]string{"train": "to train on", "test": "held out",
+		"tune": "held out too, to look at while settings are chosen"}
 	b.WriteString("\n| file | rows | |\n|---|---:|---|\n")
 	for _, s := range Splits {
 		fmt.Fprintf(&b, "| %s.jsonl | %d | %s |\n", s, counts[s], about[s])

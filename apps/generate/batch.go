@@ -68,9 +68,12 @@ func (s settings) differs(was settings) string {
 		name     string
 		was, now any
 	}{
-		{"--n", was.N, s.N}, {"--max-new-tokens", was.MaxNew, s.MaxNew}, {"--temperature", was.Temperature, s.Temperature},
-		{"--top-p", was.TopP, s.TopP}, {"--min-p", was.MinP, s.MinP}, {"--top-k", was.TopK, s.TopK}, {"--seed", was.Seed, s.Seed},
-		{"--content-key", was.ContentKey, s.ContentKey}, {"--teacher-key", was.TeacherKey, s.TeacherKey},
+		{"--n", was.N, s.N}, {"--max-new-tokens", was.MaxNew, s.MaxNew},
+		{"--temperature", was.Temperature, s.Temperature},
+		{"--top-p", was.TopP, s.TopP}, {"--min-p", was.MinP, s.MinP}, {"--top-k", was.TopK, s.TopK},
+		{"--seed", was.Seed, s.Seed},
+		{"--content-key", was.ContentKey, s.ContentKey},
+		{"--teacher-key", was.TeacherKey, s.TeacherKey},
 		{"--device", was.Device, s.Device}, {"--precision", was.Precision, s.Precision},
 	} {
 		if x.was != x.now {
@@ -140,7 +143,8 @@ func (b *batch) want() int { return b.rows * b.settings.N }
 
 // state is how far the command is, for whoever ends it.
 func (b *batch) state() string {
-	return fmt.Sprintf("%d of %d answers are in %s: run the same command to resume", b.kept.Load(), b.want(), b.partial())
+	return fmt.Sprintf("%d of %d answers are in %s: run the same command to resume", b.kept.Load(),
+		b.want(), b.partial())
 }
 
 // missing is how many bytes are still to be written, by the answers so far: the others,
@@ -218,7 +222,8 @@ func AnswerData(s *session.Session, o Options, from session.Rows, output string)
 	defer stop()
 	err = b.generate(ctx, m, set, prompts, todo)
 	if err := cmp.Or(b.failed, b.journal.Sync(), b.journal.Close()); err != nil {
-		return b.broken(b.missing(), fmt.Errorf("%d of %d answers are kept: %w", b.kept.Load(), b.want(), err))
+		return b.broken(b.missing(),
+			fmt.Errorf("%d of %d answers are kept: %w", b.kept.Load(), b.want(), err))
 	}
 	if errors.Is(err, model.ErrStopped) {
 		s.Console.Close()
@@ -240,7 +245,8 @@ func (b *batch) describe(from session.Rows, set *data.Set) (s settings, err erro
 	_, done := b.s.Console.Busy("reading "+o.Path, 0)
 	s.Model, err = modelDigest(b.s.FS, o.Path)
 	base, err1 := model.BaseDir(o.Path)
-	if other := cmp.Or(o.Adapter, base); other != o.Path && errors.Join(err, err1) == nil { // adapters, and what they stand on
+	// adapters, and what they stand on
+	if other := cmp.Or(o.Adapter, base); other != o.Path && errors.Join(err, err1) == nil {
 		var and string
 		and, err = modelDigest(b.s.FS, other)
 		s.Model += "+" + and
@@ -268,7 +274,9 @@ func modelDigest(fsys vfs.FS, dir string) (string, error) {
 			return "", fmt.Errorf("model: %w", err)
 		}
 		for _, e := range entries {
-			if !e.IsDir() && slices.Contains([]string{".json", ".safetensors", ".jinja", ".txt", ".model"}, filepath.Ext(e.Name())) {
+			if !e.IsDir() && slices.Contains(
+				[]string{".json", ".safetensors", ".jinja", ".txt", ".model"},
+				filepath.Ext(e.Name())) {
 				names = append(names, e.Name())
 			}
 		}
@@ -296,7 +304,8 @@ func modelDigest(fsys vfs.FS, dir string) (string, error) {
 // rows, not for more: answers are not thrown away.
 func (b *batch) resume() (err error) {
 	foreign := fault.Usagef("generate: %s: is not an interrupted output of gad generate: remove it or give another --output", b.partial())
-	b.journal, err = journal.Read(b.partial(), journal.Options{FS: b.s.FS, Before: keyOfBefore, SyncEvery: syncEvery})
+	b.journal, err = journal.Read(b.partial(),
+		journal.Options{FS: b.s.FS, Before: keyOfBefore, SyncEvery: syncEvery})
 	if errors.Is(err, journal.ErrForeign) {
 		return foreign
 	}
@@ -312,7 +321,9 @@ func (b *batch) resume() (err error) {
 		return foreign
 	}
 	if what := b.settings.differs(was); what != "" {
-		return fault.Usagef("generate: %s: cannot be resumed: %s: give the same settings, or another --output", b.partial(), what)
+		return fault.Usagef(
+			"generate: %s: cannot be resumed: %s: give the same settings, or another --output",
+			b.partial(), what)
 	}
 	last := -1
 	for key := range b.journal.All() {
@@ -329,7 +340,8 @@ func (b *batch) resume() (err error) {
 }
 
 // encode are the prompts of the rows that have answers to come; the model takes most tokens.
-func (b *batch) encode(tok *tokenizer.Tokenizer, set *data.Set, rows []int, most int) (prompts [][]int32, todo []int, err error) {
+func (b *batch) encode(tok *tokenizer.Tokenizer, set *data.Set, rows []int,
+	most int) (prompts [][]int32, todo []int, err error) {
 	advance, done := b.s.Console.Busy("encoding", len(rows))
 	defer done()
 	for i, row := range rows {
@@ -345,7 +357,8 @@ func (b *batch) encode(tok *tokenizer.Tokenizer, set *data.Set, rows []int, most
 		}
 		prompts, todo = append(prompts, ids), append(todo, row)
 	}
-	return prompts, todo, session.Fitting("generate", "max-new-tokens", prompts, todo, b.limit, most)
+	return prompts, todo, session.Fitting("generate", "max-new-tokens", prompts, todo, b.limit,
+		most)
 }
 
 func (b *batch) complete(row int) bool {
@@ -373,7 +386,8 @@ func (b *batch) begin() error {
 }
 
 // generate samples what is missing.
-func (b *batch) generate(ctx context.Context, m *session.Model, set *data.Set, prompts [][]int32, todo []int) error {
+func (b *batch) generate(ctx context.Context, m *session.Model, set *data.Set, prompts [][]int32,
+	todo []int) error {
 	n := b.settings.N
 	advance, done := b.s.Console.Busy("answers, tokens at most", len(todo)*n*b.limit)
 	defer done()
@@ -384,14 +398,16 @@ func (b *batch) generate(ctx context.Context, m *session.Model, set *data.Set, p
 		for i, r := range rows {
 			keys[i] = uint64(r)
 		}
-		_, err := m.Generate(prompts[lo:hi], keys, model.SampleOptions{N: n, MaxNew: b.limit, EOS: m.Tokenizer.EOS(), Seed: b.settings.Seed, Slots: session.Slots, Sampling: b.o.Sampling,
-			Stop: func() bool { return b.failed != nil || ctx.Err() != nil },
-			Done: func(p, s int, a model.Completion) {
-				if b.failed == nil {
-					b.failed = b.keep(m.Tokenizer, set, rows[p], s, a)
-				}
-				advance(b.limit - len(a.IDs))
-			}}, advance)
+		_, err := m.Generate(prompts[lo:hi], keys,
+			model.SampleOptions{N: n, MaxNew: b.limit, EOS: m.Tokenizer.EOS(),
+				Seed: b.settings.Seed, Slots: session.Slots, Sampling: b.o.Sampling,
+				Stop: func() bool { return b.failed != nil || ctx.Err() != nil },
+				Done: func(p, s int, a model.Completion) {
+					if b.failed == nil {
+						b.failed = b.keep(m.Tokenizer, set, rows[p], s, a)
+					}
+					advance(b.limit - len(a.IDs))
+				}}, advance)
 		if err != nil {
 			return err
 		}
@@ -400,7 +416,8 @@ func (b *batch) generate(ctx context.Context, m *session.Model, set *data.Set, p
 }
 
 // keep puts an answer into the journal, unless it has that answer already.
-func (b *batch) keep(tok *tokenizer.Tokenizer, set *data.Set, row, sample int, c model.Completion) error {
+func (b *batch) keep(tok *tokenizer.Tokenizer, set *data.Set, row, sample int,
+	c model.Completion) error {
 	key := answerKey(row, sample)
 	if _, ok := b.journal.Lookup(key); ok {
 		return nil
@@ -409,7 +426,8 @@ func (b *batch) keep(tok *tokenizer.Tokenizer, set *data.Set, row, sample int, c
 	if err != nil {
 		return err
 	}
-	a := answer{Row: row, Sample: sample, Content: r.Messages, Tools: r.Tools, PromptIDs: r.PromptIDs, Teacher: r.Teacher, Response: tok.Decode(c.IDs, true),
+	a := answer{Row: row, Sample: sample, Content: r.Messages, Tools: r.Tools,
+		PromptIDs: r.PromptIDs, Teacher: r.Teacher, Response: tok.Decode(c.IDs, true),
 		Tokens: len(c.IDs), Truncated: c.Truncated, Finish: "stop"}
 	if c.Truncated {
 		a.Finish = "length"
@@ -433,7 +451,8 @@ func (b *batch) finish() error {
 			record, _ := b.journal.Lookup(answerKey(row, sample))
 			var a answer
 			if err := json.Unmarshal(record, &a); err != nil {
-				return fmt.Errorf("generate: %s: answer %d to row %d: %w", b.partial(), sample, row, err)
+				return fmt.Errorf("generate: %s: answer %d to row %d: %w", b.partial(), sample, row,
+					err)
 			}
 			all.Write(record)
 			all.WriteByte('\n')
@@ -450,6 +469,8 @@ func (b *batch) finish() error {
 	if err := b.s.FS.Remove(b.partial()); err != nil {
 		return b.broken(0, err)
 	}
-	fmt.Fprintf(b.s.Out, "%s: %s to %s, %.0f tokens on average, %d cut at %d tokens\n", b.out.Path, report.Count(n, "answer"), report.Count(b.rows, "row"), float64(tokens)/float64(max(n, 1)), cut, b.settings.MaxNew)
+	fmt.Fprintf(b.s.Out, "%s: %s to %s, %.0f tokens on average, %d cut at %d tokens\n", b.out.Path,
+		report.Count(n, "answer"), report.Count(b.rows, "row"), float64(tokens)/float64(max(n, 1)),
+		cut, b.settings.MaxNew)
 	return nil
 }

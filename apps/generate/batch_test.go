@@ -48,7 +48,8 @@ func TestSettingsDiffer(t *testing.T) {
 			f.SetFloat(0.5)
 		}
 		what := now.differs(s)
-		if name := fields.Field(i).Name; what == "" || !strings.HasPrefix(what, "--") && !strings.Contains(what, " not the same") {
+		if name := fields.Field(i).Name; what == "" || !strings.HasPrefix(what, "--") &&
+			!strings.Contains(what, " not the same") {
 			t.Errorf("%s: %q", name, what)
 		}
 	}

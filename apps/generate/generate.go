@@ -50,7 +50,8 @@ func ReadPrompt(in io.Reader) (string, error) {
 	case text == "":
 		return "", fault.Usagef("generate: --prompt -: standard input is empty")
 	case len(raw) > session.MaxPromptBytes:
-		return "", fault.Usagef("generate: --prompt -: standard input has more than %d MB", session.MaxPromptBytes>>20)
+		return "", fault.Usagef("generate: --prompt -: standard input has more than %d MB",
+			session.MaxPromptBytes>>20)
 	case !utf8.ValidString(text):
 		return "", fault.Usagef("generate: --prompt -: standard input is not UTF-8 text")
 	}
@@ -82,11 +83,14 @@ func Answer(s *session.Session, o Options, p Prompt) error {
 	}
 	if room := m.Config().MaxPosition - len(prompt); m.Config().MaxPosition > 0 {
 		if room < 1 {
-			return fault.Usagef("generate: the prompt has %d tokens, the model takes %d: shorten it", len(prompt), m.Config().MaxPosition)
+			return fault.Usagef(
+				"generate: the prompt has %d tokens, the model takes %d: shorten it", len(prompt),
+				m.Config().MaxPosition)
 		}
 		limit = min(limit, room)
 	}
-	sample := model.SampleOptions{N: o.N, MaxNew: limit, EOS: m.Tokenizer.EOS(), Seed: o.Seed, Slots: session.Slots, Sampling: o.Sampling}
+	sample := model.SampleOptions{N: o.N, MaxNew: limit, EOS: m.Tokenizer.EOS(), Seed: o.Seed,
+		Slots: session.Slots, Sampling: o.Sampling}
 	if p.Stream {
 		return stream(s, m, prompt, sample)
 	}
@@ -103,8 +107,9 @@ func Answer(s *session.Session, o Options, p Prompt) error {
 			fmt.Fprintln(s.Out, session.Shown(s.Out, text))
 			continue
 		}
-		if err := session.PrintJSON(s.Out, map[string]any{"sample": i, "text": text, "prompt_ids": prompt, "response_ids": a.IDs,
-			"logprobs": session.Floats(a.Logp), "truncated": a.Truncated}); err != nil {
+		if err := session.PrintJSON(s.Out,
+			map[string]any{"sample": i, "text": text, "prompt_ids": prompt, "response_ids": a.IDs,
+				"logprobs": session.Floats(a.Logp), "truncated": a.Truncated}); err != nil {
 			return err
 		}
 	}

@@ -37,7 +37,8 @@ type given struct {
 // gad eval, and puts them beside each other. A file's students are told apart by its
 // model column; one without is named after the file. All must have answered the same
 // rows, of which the first limit are read; 0 is all. rows are their numbers in the data.
-func ReadAnswers(paths []string, limit int) (questions []Question, students []Student, rows []int, err error) {
+func ReadAnswers(paths []string,
+	limit int) (questions []Question, students []Student, rows []int, err error) {
 	var names []string
 	answers := map[string]map[int]given{} // by name and row
 	for _, path := range paths {
@@ -82,7 +83,8 @@ func ReadAnswers(paths []string, limit int) (questions []Question, students []St
 			return nil, nil, nil, err
 		}
 		if len(own) == 0 {
-			return nil, nil, nil, fmt.Errorf("judge: %s: has no answers: give a file that gad generate --data wrote", path)
+			return nil, nil, nil, fmt.Errorf(
+				"judge: %s: has no answers: give a file that gad generate --data wrote", path)
 		}
 	}
 	for _, name := range names {
@@ -124,7 +126,9 @@ func sameRows(a, b map[int]given, nameA, nameB string) error {
 	}
 	for _, row := range slices.Sorted(maps.Keys(a)) {
 		if !slices.Equal(a[row].question.Prompt, b[row].question.Prompt) {
-			return fmt.Errorf("judge: row %d: %s and %s have other prompts: give answers to the same data", row, nameA, nameB)
+			return fmt.Errorf(
+				"judge: row %d: %s and %s have other prompts: give answers to the same data", row,
+				nameA, nameB)
 		}
 		if a[row].question.Teacher != b[row].question.Teacher {
 			return fmt.Errorf("judge: row %d: %s and %s have other teacher's answers: give answers to the same data", row, nameA, nameB)
@@ -175,7 +179,8 @@ func eachLine(path string, take func(n int, l line) error) error {
 				return fmt.Errorf("judge: %s: %w", path, err)
 			}
 			if text = append(text, part...); len(text) > maxLine {
-				return fmt.Errorf("judge: %s: line %d has more than %d MB: give a file of answers", path, n, maxLine>>20)
+				return fmt.Errorf("judge: %s: line %d has more than %d MB: give a file of answers",
+					path, n, maxLine>>20)
 			}
 			more = isPrefix && err == nil
 		}

@@ -98,7 +98,8 @@ type Tally struct {
 
 // Usage is all of its tokens.
 func (t Tally) Usage() endpoint.Usage {
-	return endpoint.Usage{PromptTokens: t.PromptTokens, CompletionTokens: t.CompletionTokens, CachedTokens: t.CachedTokens}
+	return endpoint.Usage{PromptTokens: t.PromptTokens, CompletionTokens: t.CompletionTokens,
+		CachedTokens: t.CachedTokens}
 }
 
 // reference is the judge's own answer.
@@ -177,10 +178,12 @@ func requestKey(o Options, messages []Turn) string {
 	return journal.Digest("gad judge", o.Model, o.Temperature, o.MaxTokens, o.Extra, messages)
 }
 
-func (j *Judge) fetch(ctx context.Context, key, kind string, messages []Turn) (r record, err error) {
+func (j *Judge) fetch(ctx context.Context, key, kind string,
+	messages []Turn) (r record, err error) {
 	if raw, ok := j.o.Journal.Lookup(key); ok {
 		if err := json.Unmarshal(raw, &r); err != nil || len(r.Messages) != len(messages) {
-			return r, fmt.Errorf("judge: journal: the record %s is no judgment: give another file", key)
+			return r, fmt.Errorf("judge: journal: the record %s is no judgment: give another file",
+				key)
 		}
 		j.o.Client.Proven()
 		j.mu.Lock()
@@ -188,7 +191,8 @@ func (j *Judge) fetch(ctx context.Context, key, kind string, messages []Turn) (r
 		j.mu.Unlock()
 		return r, nil
 	}
-	request := endpoint.Request{Model: j.o.Model, Temperature: &j.o.Temperature, MaxTokens: j.o.MaxTokens, Extra: map[string]any{}}
+	request := endpoint.Request{Model: j.o.Model, Temperature: &j.o.Temperature,
+		MaxTokens: j.o.MaxTokens, Extra: map[string]any{}}
 	for name, x := range j.o.Extra {
 		switch {
 		case x != nil:
@@ -200,15 +204,18 @@ func (j *Judge) fetch(ctx context.Context, key, kind string, messages []Turn) (r
 		}
 	}
 	for _, t := range messages {
-		request.Messages = append(request.Messages, endpoint.Message{Role: t.Role, Content: t.Content})
+		request.Messages = append(request.Messages,
+			endpoint.Message{Role: t.Role, Content: t.Content})
 	}
 	a, err := j.o.Client.Try(ctx, request)
 	if err != nil {
 		return r, j.unreached(err)
 	}
 	c := a.Choices[0]
-	r = record{Kind: kind, Model: j.o.Model, Temperature: j.o.Temperature, MaxTokens: j.o.MaxTokens, Extra: j.o.Extra, Messages: messages,
-		Reply: bounded(c.Content, maxReply), Finish: bounded(c.FinishReason, 64), Refusal: bounded(c.Refusal, maxReply), ServedAs: bounded(a.Model, 256),
+	r = record{Kind: kind, Model: j.o.Model, Temperature: j.o.Temperature, MaxTokens: j.o.MaxTokens,
+		Extra: j.o.Extra, Messages: messages,
+		Reply: bounded(c.Content, maxReply), Finish: bounded(c.FinishReason, 64),
+		Refusal: bounded(c.Refusal, maxReply), ServedAs: bounded(a.Model, 256),
 		Usage: a.Usage, Time: time.Now().UTC().Truncate(time.Second)}
 	if err := j.o.Journal.Append(key, r); err != nil {
 		return r, err
@@ -226,7 +233,8 @@ func (j *Judge) fetch(ctx context.Context, key, kind string, messages []Turn) (r
 // not worth the patience that one earns that has answered.
 func (j *Judge) unreached(err error) error {
 	var e *endpoint.Error
-	if !errors.As(err, &e) || e.Status > 0 || !strings.HasPrefix(e.Text, "cannot connect") && !strings.HasPrefix(e.Text, "tls: ") || j.Tally().Asked > 0 {
+	if !errors.As(err, &e) || e.Status > 0 || !strings.HasPrefix(e.Text, "cannot connect") &&
+		!strings.HasPrefix(e.Text, "tls: ") || j.Tally().Asked > 0 {
 		return err
 	}
 	return fmt.Errorf("judge: %s: %s: check the address, and that the judge runs", e.Host, e.Text)
@@ -256,17 +264,19 @@ func (j *Judge) References(ctx context.Context, questions []Question) error {
 		return nil
 	}
 	refs := make([]reference, len(questions))
-	err := j.each(ctx, "judge: reference answers", len(questions), func(ctx context.Context, i int) error {
-		r, err := j.ask(ctx, "reference", questions[i].Prompt)
-		if err != nil {
-			return err
-		}
-		refs[i] = reference{text: strings.TrimSpace(thought(r.Reply)), cut: r.Finish == "length"}
-		if refs[i].text == "" {
-			refs[i].null = "the judge's reference answer is empty"
-		}
-		return nil
-	}, func(i int, why string) { refs[i].null = why })
+	err := j.each(ctx, "judge: reference answers", len(questions),
+		func(ctx context.Context, i int) error {
+			r, err := j.ask(ctx, "reference", questions[i].Prompt)
+			if err != nil {
+				return err
+			}
+			refs[i] = reference{text: strings.TrimSpace(thought(r.Reply)),
+				cut: r.Finish == "length"}
+			if refs[i].text == "" {
+				refs[i].null = "the judge's reference answer is empty"
+			}
+			return nil
+		}, func(i int, why string) { refs[i].null = why })
 	if err == nil {
 		j.references = refs
 	}
@@ -275,7 +285,8 @@ func (j *Judge) References(ctx context.Context, questions []Question) error {
 
 // each asks for n things. What the endpoint refuses to answer, prompt by prompt, is
 // null; what fails otherwise is an error, and asked again by the same command.
-func (j *Judge) each(ctx context.Context, name string, n int, ask func(ctx context.Context, i int) error, null func(i int, why string)) error {
+func (j *Judge) each(ctx context.Context, name string, n int,
+	ask func(ctx context.Context, i int) error, null func(i int, why string)) error {
 	advance, done := j.o.Stages(name, n)
 	defer done()
 	err := j.o.Client.Each(ctx, n, func(ctx context.Context, i int) error {
@@ -301,7 +312,9 @@ func (j *Judge) each(ctx context.Context, name string, n int, ask func(ctx conte
 		return fmt.Errorf("judge: no request of %d has a reply: %w", n, failures[0].Err)
 	}
 	if failed != nil {
-		return fmt.Errorf("judge: %d of %d requests have no reply: the same command asks only for those: %w", len(failed), n, failed[0].Err)
+		return fmt.Errorf(
+			"judge: %d of %d requests have no reply: the same command asks only for those: %w",
+			len(failed), n, failed[0].Err)
 	}
 	return nil
 }
@@ -309,7 +322,8 @@ func (j *Judge) each(ctx context.Context, name string, n int, ask func(ctx conte
 // rule asks for a verdict, with a reminder where the first reply has none, or one that
 // may be a quotation: the reminder asks for the verdict and nothing else. null says why
 // there is no verdict.
-func rule[T any](ctx context.Context, j *Judge, kind string, messages []Turn, reminder string, keys []string, parse func(reply string) (T, error)) (v T, null string, err error) {
+func rule[T any](ctx context.Context, j *Judge, kind string, messages []Turn, reminder string,
+	keys []string, parse func(reply string) (T, error)) (v T, null string, err error) {
 	material := messages[len(messages)-1].Content
 	for try := 0; ; try++ {
 		r, err := j.ask(ctx, kind, messages)
@@ -328,7 +342,8 @@ func rule[T any](ctx context.Context, j *Judge, kind string, messages []Turn, re
 			null = "the judge declines"
 		default:
 			var unread error
-			if v, unread = parse(r.Reply); unread == nil && (try == 1 || !quoted(r.Reply, material, keys)) {
+			if v, unread = parse(r.Reply); unread == nil &&
+				(try == 1 || !quoted(r.Reply, material, keys)) {
 				return v, "", nil
 			}
 			if unread != nil {
@@ -345,7 +360,8 @@ func rule[T any](ctx context.Context, j *Judge, kind string, messages []Turn, re
 		if strings.TrimSpace(said) == "" {
 			said = "(nothing)"
 		}
-		messages = append(messages[:len(messages):len(messages)], Turn{"assistant", said}, Turn{"user", reminder})
+		messages = append(messages[:len(messages):len(messages)], Turn{"assistant", said},
+			Turn{"user", reminder})
 	}
 }
 
@@ -387,10 +403,12 @@ const (
 
 // Judge asks about every answer of every student, and counts. An error that follows an
 // end of ctx is ctx's.
-func (j *Judge) Judge(ctx context.Context, questions []Question, students []Student) (*Report, error) {
+func (j *Judge) Judge(ctx context.Context, questions []Question,
+	students []Student) (*Report, error) {
 	for _, s := range students {
 		if len(s.Answers) != len(questions) {
-			return nil, fmt.Errorf("judge: %s has %d answers to %d questions", s.Name, len(s.Answers), len(questions))
+			return nil, fmt.Errorf("judge: %s has %d answers to %d questions", s.Name,
+				len(s.Answers), len(questions))
 		}
 	}
 	if err := j.References(ctx, questions); err != nil {
@@ -417,7 +435,8 @@ func (j *Judge) Judge(ctx context.Context, questions []Question, students []Stud
 		}
 	}
 	err := j.each(ctx, "judge: verdicts", len(tasks), func(ctx context.Context, i int) error {
-		return j.do(ctx, tasks[i], questions, students, &verdicts[tasks[i].student][tasks[i].question])
+		return j.do(ctx, tasks[i], questions, students,
+			&verdicts[tasks[i].student][tasks[i].question])
 	}, func(i int, why string) {
 		v := &verdicts[tasks[i].student][tasks[i].question]
 		if tasks[i].kind == taskScore {
@@ -477,10 +496,13 @@ func (j *Judge) opponent(questions []Question, students []Student, s, q int) (st
 
 // do asks one task. Tasks of one question write to fields of their own, but for
 // NullPair, which the two orders share.
-func (j *Judge) do(ctx context.Context, t task, questions []Question, students []Student, v *Verdict) error {
+func (j *Judge) do(ctx context.Context, t task, questions []Question, students []Student,
+	v *Verdict) error {
 	prompt, answer := questions[t.question].Prompt, students[t.student].Answers[t.question]
 	if t.kind == taskScore {
-		g, null, err := rule(ctx, j, "score", scoreQuestion(prompt, j.references[t.question].text, answer), scoreReminder, gradeKeys, parseGrades)
+		g, null, err := rule(ctx, j, "score",
+			scoreQuestion(prompt, j.references[t.question].text, answer), scoreReminder, gradeKeys,
+			parseGrades)
 		if err != nil {
 			return err
 		}
@@ -495,7 +517,8 @@ func (j *Judge) do(ctx context.Context, t task, questions []Question, students [
 	if t.kind == taskSecond {
 		a, b, mine, to = other, answer, "B", &v.Second
 	}
-	better, null, err := rule(ctx, j, "pair", pairQuestion(prompt, a, b), pairReminder, betterKeys, parseBetter)
+	better, null, err := rule(ctx, j, "pair", pairQuestion(prompt, a, b), pairReminder, betterKeys,
+		parseBetter)
 	if err != nil {
 		return err
 	}

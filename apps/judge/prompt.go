@@ -46,7 +46,8 @@ type piece struct{ title, text string }
 
 // scoreQuestion asks for a grade of the reference answer and of the student's.
 func scoreQuestion(prompt []Turn, reference, answer string) []Turn {
-	return question(scoreRules, prompt, piece{"reference answer", reference}, piece{"answer of the student", answer})
+	return question(scoreRules, prompt, piece{"reference answer", reference},
+		piece{"answer of the student", answer})
 }
 
 // pairQuestion asks which of two answers is better.

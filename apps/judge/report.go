@@ -80,7 +80,8 @@ type column struct {
 }
 
 func (j *Judge) report(questions []Question, students []Student, verdicts [][]Verdict) *Report {
-	r := &Report{Model: j.o.Model, Mode: j.o.Mode, Questions: len(questions), Tally: j.Tally(), Verdicts: verdicts}
+	r := &Report{Model: j.o.Model, Mode: j.o.Mode, Questions: len(questions), Tally: j.Tally(),
+		Verdicts: verdicts}
 	if j.o.Mode.pairs() {
 		r.Against = Teacher
 		if j.o.AgainstFirst {
@@ -152,7 +153,8 @@ func (f *Figures) count(verdicts []Verdict, mode Mode, length, other []float64, 
 		f.NullScores = len(verdicts) - f.Scored
 		f.Score, f.ScoreCI95 = figure(c.score, seed)
 		f.Win, f.WinCI95 = figure(c.win, seed)
-		f.Ties, f.Grade, f.Reference = mean(present(c.ties)), mean(present(c.grade)), mean(present(c.reference))
+		f.Ties, f.Grade, f.Reference =
+			mean(present(c.ties)), mean(present(c.grade)), mean(present(c.reference))
 	}
 	if other == nil {
 		return
@@ -190,10 +192,12 @@ func (c *column) add(score, win, ties, grade, reference float64) {
 // same prompts of both.
 func (c column) minus(first column, seed uint64) map[string]Difference {
 	out := map[string]Difference{}
-	for name, x := range map[string][2][]float64{"score": {c.score, first.score}, "win": {c.win, first.win}, "pair_win": {c.pref, first.pref}} {
+	for name, x := range map[string][2][]float64{"score": {c.score, first.score},
+		"win": {c.win, first.win}, "pair_win": {c.pref, first.pref}} {
 		a, b := present(x[0], x[1]), present(x[1], x[0])
 		if len(a) > 0 {
-			out[name] = Difference{*mean(a) - *mean(b), known(textmetrics.RatioDifference(a, nil, b, nil, seed))}
+			out[name] = Difference{*mean(a) - *mean(b),
+				known(textmetrics.RatioDifference(a, nil, b, nil, seed))}
 		}
 	}
 	if c.lengths == nil || first.lengths == nil {
@@ -209,7 +213,8 @@ func (c column) minus(first column, seed uint64) map[string]Difference {
 		rate0, _ := lengthControlled(y0, z0, w, ridge)
 		return rate - rate0
 	}
-	out["lc_win"] = Difference{difference(0, ones(len(y))), known(textmetrics.Interval(len(y), seed, difference))}
+	out["lc_win"] = Difference{difference(0, ones(len(y))),
+		known(textmetrics.Interval(len(y), seed, difference))}
 	return out
 }
 

@@ -35,7 +35,8 @@ func TestLengthControlled(t *testing.T) {
 		}{"scikit-learn": {ridge, c.Ridge}, "statsmodels": {0, c.Plain}} {
 			rate, slope := lengthControlled(c.Y, z, c.W, x.penalty)
 			if math.Abs(rate-x.want.Rate) > 1e-8 || math.Abs(slope-x.want.Slope) > 1e-7 {
-				t.Errorf("%s: rate %.12f slope %.12f, %s says %.12f and %.12f", c.Name, rate, slope, name, x.want.Rate, x.want.Slope)
+				t.Errorf("%s: rate %.12f slope %.12f, %s says %.12f and %.12f", c.Name, rate, slope,
+					name, x.want.Rate, x.want.Slope)
 			}
 		}
 		if math.Abs(c.Raw-c.Plain.Rate) < 1e-3 {
@@ -65,7 +66,8 @@ func TestLengthControlledEdges(t *testing.T) {
 		{"no weight", []float64{1, 0, 1, 1}, longer, make([]float64, 4), math.NaN(), false, 0},
 	} {
 		rate, slope := lengthControlled(c.y, lengthTerms(c.length, shorter[:len(c.y)]), c.w, ridge)
-		if math.IsNaN(c.rate) != math.IsNaN(rate) || math.Abs(rate-c.rate) > c.rateWithin || (slope == 0) != c.flat && math.Abs(slope) > 1e-9 {
+		if math.IsNaN(c.rate) != math.IsNaN(rate) || math.Abs(rate-c.rate) > c.rateWithin ||
+			(slope == 0) != c.flat && math.Abs(slope) > 1e-9 {
 			t.Errorf("%s: rate %g, slope %g", c.name, rate, slope)
 		}
 	}

@@ -29,10 +29,12 @@ func (r *Report) Print(w io.Writer, names []string) {
 	for s, f := range r.Students {
 		row := cells{names[s]}
 		if r.Mode.scores() {
-			row = append(row, cell(f.Score, f.ScoreCI95, 1), cell(f.Win, f.WinCI95, 100), bare(f.Ties, 100))
+			row = append(row, cell(f.Score, f.ScoreCI95, 1), cell(f.Win, f.WinCI95, 100),
+				bare(f.Ties, 100))
 		}
 		if r.Mode.pairs() {
-			row = append(row, cell(f.PairWin, f.PairWinCI95, 100), cell(f.LCWin, f.LCWinCI95, 100), cell(f.Swap, f.SwapCI95, 100))
+			row = append(row, cell(f.PairWin, f.PairWinCI95, 100), cell(f.LCWin, f.LCWinCI95, 100),
+				cell(f.Swap, f.SwapCI95, 100))
 		}
 		rows = append(rows, append(row, fmt.Sprintf("%.0f", f.Length)))
 	}
@@ -81,10 +83,12 @@ func (r *Report) legend(w io.Writer, names []string) {
 		pairs += f.NullPairs
 	}
 	if scores+pairs > 0 {
-		fmt.Fprintf(w, "no verdict: %s and %s, left out above; the first: %.200q\n", count(scores, "score"), count(pairs, "pair"), r.FirstNull)
+		fmt.Fprintf(w, "no verdict: %s and %s, left out above; the first: %.200q\n",
+			count(scores, "score"), count(pairs, "pair"), r.FirstNull)
 	}
 	if r.Cut > 0 {
-		fmt.Fprintf(w, "reference answers cut by the limit of tokens: %d of %d\n", r.Cut, r.Questions)
+		fmt.Fprintf(w, "reference answers cut by the limit of tokens: %d of %d\n", r.Cut,
+			r.Questions)
 	}
 }
 
@@ -122,7 +126,8 @@ func (f Figures) difference(name string, scale float64) string {
 	case d.CI95[1] < 0:
 		says = "▼"
 	}
-	return fmt.Sprintf("%+.1f [%+.1f, %+.1f] %s", scale*d.Value, scale*d.CI95[0], scale*d.CI95[1], says)
+	return fmt.Sprintf("%+.1f [%+.1f, %+.1f] %s", scale*d.Value, scale*d.CI95[0], scale*d.CI95[1],
+		says)
 }
 
 // printColumns writes rows with their columns one below the other.

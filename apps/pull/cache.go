@@ -46,11 +46,14 @@ func FromEnvironment(fsys vfs.FS, getenv func(string) string) (e Environment, er
 			home = filepath.Join(user, ".cache", "huggingface")
 		}
 	}
-	if e.Cache = expand(first("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"), getenv); e.Cache == "" && home != "" {
+	if e.Cache = expand(first("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"), getenv); e.Cache == "" &&
+		home != "" {
 		e.Cache = filepath.Join(home, "hub")
 	}
 	if e.Cache == "" {
-		return e, fmt.Errorf("%w: there is no home folder for the cache: set HF_HUB_CACHE to a folder", ErrName)
+		return e,
+			fmt.Errorf("%w: there is no home folder for the cache: set HF_HUB_CACHE to a folder",
+				ErrName)
 	}
 	if e.Cache, err = filepath.Abs(e.Cache); err != nil {
 		return e, fmt.Errorf("pull: %w", err)
@@ -65,15 +68,21 @@ func FromEnvironment(fsys vfs.FS, getenv func(string) string) (e Environment, er
 	if file == "" && home != "" {
 		file = filepath.Join(home, "token")
 	}
-	if info, err := fsys.Stat(file); err != nil || !info.Mode().IsRegular() || info.Size() > 16<<10 {
+	if info, err := fsys.Stat(file); err != nil || !info.Mode().IsRegular() ||
+		info.Size() > 16<<10 {
 		if errors.Is(err, fs.ErrNotExist) || file == "" {
 			return e, nil
 		}
-		return e, fmt.Errorf("%w: token file %s: is no readable file of a token: remove it, or set HF_TOKEN", ErrName, file)
+		return e,
+			fmt.Errorf(
+				"%w: token file %s: is no readable file of a token: remove it, or set HF_TOKEN",
+				ErrName, file)
 	}
 	text, err := fsys.ReadFile(file)
 	if err != nil {
-		return e, fmt.Errorf("%w: token file %s: cannot be read: change its permissions, or set HF_TOKEN", ErrName, file)
+		return e,
+			fmt.Errorf("%w: token file %s: cannot be read: change its permissions, or set HF_TOKEN",
+				ErrName, file)
 	}
 	e.Token, e.TokenFile = strings.TrimSpace(string(text)), file
 	return e, checkToken(e.Token, "token file "+file)
@@ -82,7 +91,8 @@ func FromEnvironment(fsys vfs.FS, getenv func(string) string) (e Environment, er
 // checkToken refuses what cannot stand in a header. It does not show the token.
 func checkToken(token, where string) error {
 	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return fmt.Errorf("%w: %s has spaces, line ends or other characters that no token has", ErrName, where)
+		return fmt.Errorf("%w: %s has spaces, line ends or other characters that no token has",
+			ErrName, where)
 	}
 	return nil
 }
@@ -134,7 +144,8 @@ func (r repoDir) commit() string {
 	if commitID.MatchString(r.name.ref()) {
 		return r.name.ref()
 	}
-	if info, err := r.fsys.Stat(r.ref()); err != nil || !info.Mode().IsRegular() || info.Size() > 1000 {
+	if info, err := r.fsys.Stat(r.ref()); err != nil || !info.Mode().IsRegular() ||
+		info.Size() > 1000 {
 		return ""
 	}
 	text, err := r.fsys.ReadFile(r.ref())
@@ -163,7 +174,9 @@ func (r repoDir) files(commit string) (list []File, err error) {
 				}
 				continue
 			}
-			if info, err := r.fsys.Stat(filepath.Join(r.snapshot(commit), filepath.FromSlash(name))); err == nil && info.Mode().IsRegular() {
+			if info, err := r.fsys.Stat(
+				filepath.Join(r.snapshot(commit), filepath.FromSlash(name))); err == nil &&
+				info.Mode().IsRegular() {
 				list = append(list, File{Path: name, Size: info.Size()})
 			}
 		}
@@ -189,12 +202,14 @@ func Find(fsys vfs.FS, cache string, n Name) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("pull: %w", err)
 	}
-	chosen, err := choose(n, files, func(f File) ([]byte, error) { return r.read(commit, f, maxIndex) })
+	chosen, err := choose(n, files,
+		func(f File) ([]byte, error) { return r.read(commit, f, maxIndex) })
 	switch {
 	case errors.Is(err, ErrName):
 		return "", err
 	case err != nil:
-		return "", fmt.Errorf("%w: %s: the cache %s has only a part of it: %s", ErrAbsent, n, cache, strings.TrimPrefix(err.Error(), "pull: "+n.String()+": "))
+		return "", fmt.Errorf("%w: %s: the cache %s has only a part of it: %s", ErrAbsent, n, cache,
+			strings.TrimPrefix(err.Error(), "pull: "+n.String()+": "))
 	case n.File != "" && len(chosen) == 1:
 		return filepath.Join(r.snapshot(commit), filepath.FromSlash(chosen[0].Path)), nil
 	case n.File != "":

@@ -38,7 +38,8 @@ const (
 // the cache read them.
 var beside = []string{
 	configName, "generation_config.json", adapterName, "adapter_model.safetensors",
-	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "tokenizer.model",
+	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+	"tokenizer.model",
 	"added_tokens.json", "chat_template.json", "vocab.json", "merges.txt",
 }
 
@@ -92,15 +93,18 @@ func choose(n Name, files []File, read func(File) ([]byte, error)) ([]File, erro
 		return nil, noWeights(n, files)
 	}
 	if !hasConfig && !isAdapter {
-		return nil, fmt.Errorf("%w: %s: has weights and no %s: is it a model?", ErrContent, n, configName)
+		return nil, fmt.Errorf("%w: %s: has weights and no %s: is it a model?", ErrContent, n,
+			configName)
 	}
 	return chosen, nil
 }
 
 // shardsOf are the files that an index of weights names.
-func shardsOf(n Name, index File, byPath map[string]File, read func(File) ([]byte, error)) (shards []File, err error) {
+func shardsOf(n Name, index File, byPath map[string]File,
+	read func(File) ([]byte, error)) (shards []File, err error) {
 	if index.Size > maxIndex {
-		return nil, fmt.Errorf("%w: %s: %s has %d bytes: at most %d are read", ErrContent, n, indexName, index.Size, maxIndex)
+		return nil, fmt.Errorf("%w: %s: %s has %d bytes: at most %d are read", ErrContent, n,
+			indexName, index.Size, maxIndex)
 	}
 	text, err := read(index)
 	if err != nil {
@@ -119,7 +123,9 @@ func shardsOf(n Name, index File, byPath map[string]File, read func(File) ([]byt
 	for _, name := range sorted(names) {
 		f, ok := byPath[name]
 		if !ok || path.Ext(name) != ".safetensors" {
-			return nil, fmt.Errorf("%w: %s: %s names %q, which the repository does not have as safetensors", ErrContent, n, indexName, name)
+			return nil,
+				fmt.Errorf("%w: %s: %s names %q, which the repository does not have as safetensors",
+					ErrContent, n, indexName, name)
 		}
 		shards = append(shards, f)
 	}
@@ -140,11 +146,14 @@ func noWeights(n Name, files []File) error {
 	}
 	switch {
 	case len(ggufs) > 0:
-		return fmt.Errorf("%w: %s: has GGUF files and no safetensors: name one, as in %s:FILE: it has %s", ErrContent, n, Name{Repo: n.Repo, Revision: n.Revision}.Command(), listed(ggufs))
+		return fmt.Errorf(
+			"%w: %s: has GGUF files and no safetensors: name one, as in %s:FILE: it has %s",
+			ErrContent, n, Name{Repo: n.Repo, Revision: n.Revision}.Command(), listed(ggufs))
 	case pickled != "":
 		return fmt.Errorf("%w: %s: has no safetensors, only pickles such as %s, which can run programs and are never fetched: choose a repository with safetensors", ErrContent, n, pickled)
 	}
-	return fmt.Errorf("%w: %s: has no weights: neither %s nor %s: it has %s", ErrContent, n, singleName, indexName, listed(files))
+	return fmt.Errorf("%w: %s: has no weights: neither %s nor %s: it has %s", ErrContent, n,
+		singleName, indexName, listed(files))
 }
 
 // chooseFile is the file that n names, or the GGUF file of the quantisation that it names.
@@ -154,7 +163,8 @@ func chooseFile(n Name, files []File) ([]File, error) {
 		case ggufShard.MatchString(n.File):
 			return nil, fmt.Errorf("%w: %s: is one part of several: gad reads GGUF files of one part: choose another quantisation, or merge the parts with llama.cpp's gguf-split", ErrContent, n)
 		case !slices.Contains(modelSuffixes, path.Ext(n.File)):
-			return nil, fmt.Errorf("%w: %s: gad reads no such file: it fetches %s", ErrContent, n, strings.Join(modelSuffixes, ", "))
+			return nil, fmt.Errorf("%w: %s: gad reads no such file: it fetches %s", ErrContent, n,
+				strings.Join(modelSuffixes, ", "))
 		}
 		return files[i : i+1], nil
 	}
@@ -176,13 +186,16 @@ func chooseFile(n Name, files []File) ([]File, error) {
 	case len(found) == 1:
 		return found, nil
 	case len(found) > 1:
-		return nil, fmt.Errorf("%w: %s: several files have the tag %s: give one by its name: %s", ErrContent, n, n.File, listed(found))
+		return nil, fmt.Errorf("%w: %s: several files have the tag %s: give one by its name: %s",
+			ErrContent, n, n.File, listed(found))
 	case len(parts) > 0:
 		return nil, fmt.Errorf("%w: %s: is in several parts (%s): gad reads GGUF files of one part: choose another quantisation, or merge the parts with llama.cpp's gguf-split", ErrContent, n, parts[0].Path)
 	case len(ggufs) > 0:
-		return nil, fmt.Errorf("%w: %s: there is no such file: the repository has %s", ErrContent, n, listed(ggufs))
+		return nil, fmt.Errorf("%w: %s: there is no such file: the repository has %s", ErrContent,
+			n, listed(ggufs))
 	}
-	return nil, fmt.Errorf("%w: %s: there is no such file: the repository has %s", ErrContent, n, listed(files))
+	return nil, fmt.Errorf("%w: %s: there is no such file: the repository has %s", ErrContent, n,
+		listed(files))
 }
 
 // hasTag reports whether a file's name carries a quantisation's tag, in any case: between
@@ -194,7 +207,8 @@ func hasTag(p, tag string) bool {
 // chooseData is the data files of a data set, or those that n names by a pattern.
 func chooseData(n Name, files []File) (chosen []File, err error) {
 	for _, f := range files {
-		if !slices.Contains(dataSuffixes, path.Ext(f.Path)) || strings.HasPrefix(path.Base(f.Path), ".") {
+		if !slices.Contains(dataSuffixes, path.Ext(f.Path)) ||
+			strings.HasPrefix(path.Base(f.Path), ".") {
 			continue
 		}
 		if n.File != "" && n.File != f.Path {
@@ -207,7 +221,8 @@ func chooseData(n Name, files []File) (chosen []File, err error) {
 		chosen = append(chosen, f)
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("%w: %s: there is no such data file (%s): the repository has %s", ErrContent, n, strings.Join(dataSuffixes, ", "), listed(files))
+		return nil, fmt.Errorf("%w: %s: there is no such data file (%s): the repository has %s",
+			ErrContent, n, strings.Join(dataSuffixes, ", "), listed(files))
 	}
 	return chosen, nil
 }

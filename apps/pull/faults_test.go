@@ -45,7 +45,9 @@ func status(code int, headers ...string) func(hubtest.Call, http.ResponseWriter,
 
 func redirect(to string) func(hubtest.Call, http.ResponseWriter, *http.Request) {
 	return func(c hubtest.Call, w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Location", strings.NewReplacer("HERE", "http://"+r.Host+r.URL.RequestURI(), "HOST", r.Host).Replace(to))
+		w.Header().Set("Location",
+			strings.NewReplacer("HERE", "http://"+r.Host+r.URL.RequestURI(), "HOST",
+				r.Host).Replace(to))
 		w.WriteHeader(http.StatusFound)
 	}
 }
@@ -56,7 +58,8 @@ func cut(part float64) func(hubtest.Call, http.ResponseWriter, *http.Request) {
 		body := c.Body
 		var from int
 		if fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from); from > 0 {
-			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(body)-1, len(body)))
+			w.Header().Set("Content-Range",
+				fmt.Sprintf("bytes %d-%d/%d", from, len(body)-1, len(body)))
 			body = body[from:]
 		}
 		w.Header().Set("Content-Length", fmt.Sprint(len(body)))
@@ -98,7 +101,8 @@ func entry(path string, change string) string {
 
 // serverFaults are all ways of a server that the test knows.
 func serverFaults() (list []serverFault) {
-	add := func(name, of string, answer func(hubtest.Call, http.ResponseWriter, *http.Request), times ...int) {
+	add := func(name, of string, answer func(hubtest.Call, http.ResponseWriter, *http.Request),
+		times ...int) {
 		for _, n := range times {
 			list = append(list, serverFault{fmt.Sprintf("%s, %s", name, of), of, answer, n})
 		}
@@ -119,8 +123,12 @@ func serverFaults() (list []serverFault) {
 		for _, code := range []int{400, 401, 403, 404, 410, 451, 501, 204, 304} {
 			add(fmt.Sprintf("status %d", code), of, status(code), 0)
 		}
-		add("connection dropped", of, func(hubtest.Call, http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, 1, 0)
-		add("silence", of, func(_ hubtest.Call, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, 1)
+		add("connection dropped", of,
+			func(hubtest.Call, http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+			1, 0)
+		add("silence", of,
+			func(_ hubtest.Call, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+			1)
 		add("redirect to itself", of, redirect("HERE"), 0)
 		add("redirect without end", of, redirect("HERE&x"), 0)
 		add("redirect to a file", of, redirect("file:///etc/passwd"), 0)
@@ -144,7 +152,11 @@ func serverFaults() (list []serverFault) {
 		w.Header().Set("Transfer-Encoding", "chunked")
 		w.Write(append(c.Body, 0))
 	}, 1, 0)
-	add("too short", largeFile, func(c hubtest.Call, w http.ResponseWriter, _ *http.Request) { w.Write(c.Body[:len(c.Body)/2]) }, 1, 0)
+	add("too short", largeFile,
+		func(c hubtest.Call, w http.ResponseWriter,
+			_ *http.Request) {
+			w.Write(c.Body[:len(c.Body)/2])
+		}, 1, 0)
 	add("nothing", largeFile, text("", ""), 0)
 	add("endless", largeFile, func(_ hubtest.Call, w http.ResponseWriter, r *http.Request) {
 		for r.Context().Err() == nil {
@@ -165,7 +177,8 @@ func serverFaults() (list []serverFault) {
 	add("another commit", smallFile, text("X-Repo-Commit: "+strings.Repeat("b", 40), "x"), 0)
 	add("another hash", "file:model.safetensors", text(`X-Linked-Etag: "`+strings.Repeat("c", 64)+`"`, "x"), 0)
 	// lists that lie
-	for _, path := range []string{"../../evil", "/etc/evil", "a/../../evil", "..", "", "a//b", "./a"} {
+	for _, path := range []string{"../../evil", "/etc/evil", "a/../../evil", "..", "", "a//b",
+		"./a"} {
 		add(fmt.Sprintf("name %q", path), "tree", text("", entry(path, "")), 0)
 	}
 	for _, path := range []string{`..\evil`, `C:evil`, "a\x00b", "nul\n.json", "config.json. "} {
@@ -231,7 +244,8 @@ func TestServerFaults(t *testing.T) {
 			t.Errorf("%s, %d times: %v", f.name, f.times, err)
 		}
 		if err != nil {
-			if line := err.Error(); strings.ContainsAny(line, "\n\r\x1b") || !strings.HasPrefix(line, "pull: ") || len(line) > 1000 {
+			if line := err.Error(); strings.ContainsAny(line, "\n\r\x1b") ||
+				!strings.HasPrefix(line, "pull: ") || len(line) > 1000 {
 				t.Errorf("%s: %q", f.name, line)
 			}
 			said += err.Error()
@@ -272,7 +286,8 @@ func TestServerFaults(t *testing.T) {
 func diskCache(t *testing.T) (mem *vfstest.CrashFS, cache string) {
 	cache = filepath.Join(t.TempDir(), "hub")
 	mem = vfstest.NewCrash()
-	if err := errors.Join(vfs.MakeDirs(mem, filepath.Dir(cache)), os.MkdirAll(filepath.Join(cache, ".locks", "models--org--student"), 0o777)); err != nil {
+	if err := errors.Join(vfs.MakeDirs(mem, filepath.Dir(cache)),
+		os.MkdirAll(filepath.Join(cache, ".locks", "models--org--student"), 0o777)); err != nil {
 		t.Fatal(err)
 	}
 	return mem, cache
@@ -322,7 +337,8 @@ func TestDiskFaults(t *testing.T) {
 			if forever {
 				for seed := range uint64(3) {
 					crashed++
-					again(fmt.Sprintf("%s, then the power goes (%d)", what, seed), mem.CrashClone([]int{0, 50, 100}[seed], seed), o)
+					again(fmt.Sprintf("%s, then the power goes (%d)", what, seed),
+						mem.CrashClone([]int{0, 50, 100}[seed], seed), o)
 				}
 			}
 			again(what, mem, o)
@@ -369,7 +385,8 @@ func TestLeftovers(t *testing.T) {
 	} {
 		cache := filepath.Join(t.TempDir(), "hub")
 		blobs := filepath.Join(cache, "models--org--student", "blobs")
-		if err := errors.Join(os.MkdirAll(blobs, 0o777), os.WriteFile(filepath.Join(blobs, sum+c.file), c.content, 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(blobs, 0o777),
+			os.WriteFile(filepath.Join(blobs, sum+c.file), c.content, 0o644)); err != nil {
 			t.Fatal(err)
 		}
 		at := len(s.Calls())
@@ -448,9 +465,12 @@ func TestFollow(t *testing.T) {
 		{"https://hub/a", "/b", "https://hub/b"},
 		{"http://hub/a", "http://cdn/b", "http://cdn/b"},
 		{"http://hub/a", "https://cdn/b", "https://cdn/b"},
-		{"https://hub/a", "http://cdn/b?secret", "pull: hub: redirects from https to http://cdn: refused"},
-		{"https://hub/a", "file:///etc/passwd", "pull: hub: redirects to file://: refused: only https is followed"},
-		{"https://hub/a", "//u:p@cdn/b", "pull: hub: redirects to an address with a user or password in it: refused"},
+		{"https://hub/a", "http://cdn/b?secret",
+			"pull: hub: redirects from https to http://cdn: refused"},
+		{"https://hub/a", "file:///etc/passwd",
+			"pull: hub: redirects to file://: refused: only https is followed"},
+		{"https://hub/a", "//u:p@cdn/b",
+			"pull: hub: redirects to an address with a user or password in it: refused"},
 		{"https://hub/a", "", "pull: hub: redirects to nowhere"},
 		{"https://hub/a", "https:///b", "pull: hub: redirects to nowhere"},
 	} {
@@ -470,7 +490,8 @@ func TestFollow(t *testing.T) {
 		y, _ := url.Parse(b)
 		return sameOrigin(x, y)
 	}
-	if !same("https://hub/a", "https://HUB:443/b") || same("https://hub", "http://hub") || same("https://hub", "https://hub:444") || same("https://hub", "https://evil.hub") {
+	if !same("https://hub/a", "https://HUB:443/b") || same("https://hub", "http://hub") ||
+		same("https://hub", "https://hub:444") || same("https://hub", "https://evil.hub") {
 		t.Error("sameOrigin")
 	}
 }

@@ -39,7 +39,8 @@ func (f File) hash() hash.Hash {
 // nothing, and is replaced.
 func (p *Pull) there(ctx context.Context, f File) (bool, error) {
 	blob := p.repo.blob(f)
-	for _, at := range []string{blob, filepath.Join(p.Dir, filepath.FromSlash(f.Path))} { // the second on a system without links
+	// the second on a system without links
+	for _, at := range []string{blob, filepath.Join(p.Dir, filepath.FromSlash(f.Path))} {
 		info, err := p.o.FS.Stat(at)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -89,7 +90,8 @@ const bufferSize = 1 << 20
 
 // begun is how many bytes of a file an interrupted download has left.
 func (p *Pull) begun(f File) int64 {
-	if info, err := p.o.FS.Stat(p.repo.partial(f)); err == nil && info.Mode().IsRegular() && info.Size() <= f.Size {
+	if info, err := p.o.FS.Stat(p.repo.partial(f)); err == nil && info.Mode().IsRegular() &&
+		info.Size() <= f.Size {
 		return info.Size()
 	}
 	return 0
@@ -105,7 +107,8 @@ func (p *Pull) fetchAll(ctx context.Context) error {
 		}
 	}
 	slices.SortStableFunc(missing, func(a, b *Item) int { return cmp.Compare(a.Size, b.Size) })
-	advance, done := p.o.Progress("fetching "+p.o.Name.String()+", MB", int((p.Missing()+999_999)/1_000_000))
+	advance, done := p.o.Progress("fetching "+p.o.Name.String()+", MB",
+		int((p.Missing()+999_999)/1_000_000))
 	defer done()
 	came, counted := int64(0), int64(0)
 	count := func(n int64) {
@@ -136,7 +139,8 @@ func (p *Pull) fetch(ctx context.Context, i *Item, count func(int64)) (err error
 		return err
 	}
 	defer func() { err = cmp.Or(err, unlock()) }()
-	if whole, err := p.there(ctx, i.File); err != nil || whole { // another process may have fetched it
+	// another process may have fetched it
+	if whole, err := p.there(ctx, i.File); err != nil || whole {
 		return err
 	}
 	d := &download{p: p, File: i.File, part: p.repo.partial(i.File), count: count}
@@ -283,9 +287,11 @@ func (d *download) rest(ctx context.Context) error {
 	defer r.close()
 	switch {
 	case r.commit != "" && r.commit != p.Commit:
-		return broken(ErrServer, "%s: the hub answers with another commit than it was asked for", show(d.Path))
+		return broken(ErrServer, "%s: the hub answers with another commit than it was asked for",
+			show(d.Path))
 	case d.SHA256 != "" && isHex(r.etag, 64) && r.etag != d.SHA256:
-		return broken(ErrServer, "%s: the hub answers with another SHA-256 than it lists", show(d.Path))
+		return broken(ErrServer, "%s: the hub answers with another SHA-256 than it lists",
+			show(d.Path))
 	case r.Header.Get("Content-Encoding") != "" && r.Header.Get("Content-Encoding") != "identity":
 		return d.misled("the answer is compressed, unasked")
 	}
@@ -297,7 +303,8 @@ func (d *download) rest(ctx context.Context) error {
 			}
 		}
 	case http.StatusPartialContent:
-		if want := fmt.Sprintf("bytes %d-%d/%d", d.have, d.Size-1, d.Size); d.have == 0 || r.Header.Get("Content-Range") != want {
+		if want := fmt.Sprintf("bytes %d-%d/%d", d.have, d.Size-1, d.Size); d.have == 0 ||
+			r.Header.Get("Content-Range") != want {
 			return d.misled("the answer is another range (%s)", show(r.Header.Get("Content-Range")))
 		}
 	default:

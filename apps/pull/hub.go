@@ -47,7 +47,8 @@ func newHub(o Options) (*hub, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &hub{base: base, token: o.Token, timeout: o.Timeout, retries: o.Retries, pause: o.pause, say: o.Say}
+	h := &hub{base: base, token: o.Token, timeout: o.Timeout, retries: o.Retries, pause: o.pause,
+		say: o.Say}
 	h.http = &http.Client{
 		Transport: &http.Transport{
 			Proxy:                  http.ProxyFromEnvironment,
@@ -60,7 +61,10 @@ func newHub(o Options) (*hub, error) {
 			DisableCompression:     true, // sizes and offsets are those of the file
 		},
 		// A redirect is an answer: get decides whether to follow it, and with what headers.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		CheckRedirect: func(*http.Request,
+			[]*http.Request) error {
+			return http.ErrUseLastResponse
+		},
 	}
 	return h, nil
 }
@@ -72,9 +76,11 @@ func checkEndpoint(endpoint string, insecure bool) (*url.URL, error) {
 	case err != nil || u.User != nil || strings.Contains(endpoint, "@"):
 		return nil, fmt.Errorf("%w: HF_ENDPOINT cannot be read, or has a user or password in it: give an address such as %s, and a token in HF_TOKEN", ErrName, publicHub)
 	case u.Scheme != "https" && u.Scheme != "http":
-		return nil, fmt.Errorf("%w: HF_ENDPOINT %q: must begin with https:// or http://", ErrName, endpoint)
+		return nil, fmt.Errorf("%w: HF_ENDPOINT %q: must begin with https:// or http://", ErrName,
+			endpoint)
 	case u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "":
-		return nil, fmt.Errorf("%w: HF_ENDPOINT %q: must be an address such as %s", ErrName, endpoint, publicHub)
+		return nil, fmt.Errorf("%w: HF_ENDPOINT %q: must be an address such as %s", ErrName,
+			endpoint, publicHub)
 	case u.Scheme == "http" && !loopback(u) && !insecure:
 		return nil, fmt.Errorf("%w: HF_ENDPOINT %q: http:// to another machine can be read and changed on its way: use https://, or allow it with --insecure-http", ErrName, endpoint)
 	}
@@ -135,10 +141,12 @@ func (h *hub) persist(ctx context.Context, try func() (progress bool, err error)
 			if n > 1 {
 				tries = fmt.Sprintf("%d tries", n)
 			}
-			return fmt.Errorf("%w (%s): what has come is kept: run the same command again later", err, tries)
+			return fmt.Errorf("%w (%s): what has come is kept: run the same command again later",
+				err, tries)
 		}
 		if f.wait > maxWait {
-			return fmt.Errorf("%w: the server asks to wait %v: run the same command again then", err, f.wait.Round(time.Second))
+			return fmt.Errorf("%w: the server asks to wait %v: run the same command again then",
+				err, f.wait.Round(time.Second))
 		}
 		wait := max(f.wait, backoff(h.pause, n))
 		h.say("%s: next try in %v", f.text, wait.Round(time.Second/10))
@@ -174,7 +182,9 @@ func (h *hub) get(ctx context.Context, u *url.URL, header http.Header) (*reply, 
 	seen := map[string]bool{}
 	for hop := 0; ; hop++ {
 		if hop > maxRedirects || seen[u.String()] {
-			return nil, broken(ErrServer, "%s: redirects in a circle, or more than %d times: is HF_ENDPOINT a hub?", h.base.Host, maxRedirects)
+			return nil, broken(ErrServer,
+				"%s: redirects in a circle, or more than %d times: is HF_ENDPOINT a hub?",
+				h.base.Host, maxRedirects)
 		}
 		seen[u.String()] = true
 		ctx, cancel := context.WithCancelCause(ctx)
@@ -211,7 +221,8 @@ func (h *hub) get(ctx context.Context, u *url.URL, header http.Header) (*reply, 
 		case http.StatusOK, http.StatusPartialContent, http.StatusRequestedRangeNotSatisfiable:
 			r.Response = resp
 			return r, nil
-		case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		case http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther,
+			http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
 			next, err := h.follow(u, resp.Header.Get("Location"))
 			resp.Body.Close()
 			r.stop()
@@ -237,14 +248,18 @@ func (r *reply) close() {
 func (h *hub) follow(from *url.URL, location string) (*url.URL, error) {
 	to, err := from.Parse(location)
 	switch {
-	case location == "" || err != nil || to.Host == "" && (to.Scheme == "http" || to.Scheme == "https"):
+	case location == "" || err != nil || to.Host == "" &&
+		(to.Scheme == "http" || to.Scheme == "https"):
 		return nil, broken(ErrServer, "%s: redirects to nowhere", from.Host)
 	case to.Scheme != "https" && to.Scheme != "http":
-		return nil, broken(ErrServer, "%s: redirects to %s: refused: only https is followed", from.Host, h.clean(to.Scheme+"://"))
+		return nil, broken(ErrServer, "%s: redirects to %s: refused: only https is followed",
+			from.Host, h.clean(to.Scheme+"://"))
 	case to.Scheme == "http" && from.Scheme == "https":
-		return nil, broken(ErrServer, "%s: redirects from https to http://%s: refused", from.Host, h.clean(to.Host))
+		return nil, broken(ErrServer, "%s: redirects from https to http://%s: refused", from.Host,
+			h.clean(to.Host))
 	case to.User != nil:
-		return nil, broken(ErrServer, "%s: redirects to an address with a user or password in it: refused", from.Host)
+		return nil, broken(ErrServer,
+			"%s: redirects to an address with a user or password in it: refused", from.Host)
 	}
 	to.Fragment = ""
 	return to, nil
@@ -257,7 +272,8 @@ func sameOrigin(a, b *url.URL) bool {
 		}
 		return map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	}
-	return a.Scheme == b.Scheme && strings.EqualFold(a.Hostname(), b.Hostname()) && port(a) == port(b)
+	return a.Scheme == b.Scheme && strings.EqualFold(a.Hostname(), b.Hostname()) &&
+		port(a) == port(b)
 }
 
 // errSilent ends a request that has brought nothing for a time.
@@ -289,7 +305,8 @@ func (h *hub) unreached(ctx context.Context, u *url.URL, err error) error {
 	case errors.Is(context.Cause(ctx), errSilent):
 		return transient("%s: nothing has come for %v", u.Host, h.timeout)
 	case errors.As(err, &certificate):
-		return broken(ErrNetwork, "%s: its certificate is not to be trusted: %s", u.Host, h.clean(err.Error()))
+		return broken(ErrNetwork, "%s: its certificate is not to be trusted: %s", u.Host,
+			h.clean(err.Error()))
 	}
 	return transient("%s: %s", u.Host, h.clean(err.Error()))
 }
@@ -312,10 +329,13 @@ func (h *hub) refused(resp *http.Response, u *url.URL) error {
 	wait := retryAfter(resp.Header, time.Now())
 	own := sameOrigin(u, h.base)
 	switch s := resp.StatusCode; {
-	case s == http.StatusTooManyRequests || s == http.StatusRequestTimeout || s >= 500 && s != http.StatusNotImplemented:
-		return &failure{kind: ErrNetwork, text: fmt.Sprintf("%s: status %d%s", u.Host, s, text), again: true, wait: wait}
+	case s == http.StatusTooManyRequests || s == http.StatusRequestTimeout || s >= 500 &&
+		s != http.StatusNotImplemented:
+		return &failure{kind: ErrNetwork, text: fmt.Sprintf("%s: status %d%s", u.Host, s, text),
+			again: true, wait: wait}
 	case !own && (s == http.StatusUnauthorized || s == http.StatusForbidden): // a signature that has run out
-		return &failure{kind: ErrNetwork, text: fmt.Sprintf("%s: status %d", u.Host, s), again: true}
+		return &failure{kind: ErrNetwork, text: fmt.Sprintf("%s: status %d", u.Host, s),
+			again: true}
 	case code == "GatedRepo":
 		return &failure{kind: errGated, text: text}
 	case code == "RevisionNotFound":
@@ -354,7 +374,8 @@ func retryAfter(header http.Header, now time.Time) time.Duration {
 		}
 	}
 	for _, part := range strings.Split(header.Get("RateLimit"), ";") {
-		if s, err := strconv.Atoi(strings.TrimPrefix(strings.TrimSpace(part), "t=")); err == nil && strings.Contains(part, "t=") && s >= 0 && s < 1e8 {
+		if s, err := strconv.Atoi(strings.TrimPrefix(strings.TrimSpace(part), "t=")); err == nil &&
+			strings.Contains(part, "t=") && s >= 0 && s < 1e8 {
 			return time.Duration(s) * time.Second
 		}
 	}
@@ -363,7 +384,8 @@ func retryAfter(header http.Header, now time.Time) time.Duration {
 
 // json reads one page of a list into v and returns its length and the address of the next
 // page, nil where there is none.
-func (h *hub) json(ctx context.Context, u *url.URL, limit int64, v any) (n int64, next *url.URL, err error) {
+func (h *hub) json(ctx context.Context, u *url.URL, limit int64,
+	v any) (n int64, next *url.URL, err error) {
 	err = h.persist(ctx, func() (bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, listTime)
 		defer cancel()
@@ -380,9 +402,12 @@ func (h *hub) json(ctx context.Context, u *url.URL, limit int64, v any) (n int64
 		case err != nil:
 			return false, transient("%s: the list of files was cut off", u.Host)
 		case int64(len(raw)) > limit:
-			return false, broken(ErrServer, "%s: the list of files is longer than %d bytes: is HF_ENDPOINT a hub?", u.Host, maxList)
+			return false, broken(ErrServer,
+				"%s: the list of files is longer than %d bytes: is HF_ENDPOINT a hub?", u.Host,
+				maxList)
 		case json.Unmarshal(raw, v) != nil:
-			return false, broken(ErrServer, "%s: does not answer as a hub does: is HF_ENDPOINT right?", u.Host)
+			return false, broken(ErrServer,
+				"%s: does not answer as a hub does: is HF_ENDPOINT right?", u.Host)
 		}
 		n = int64(len(raw))
 		next, err = h.next(u, r.Header.Values("Link"))
@@ -400,7 +425,8 @@ func (h *hub) next(u *url.URL, links []string) (*url.URL, error) {
 		}
 		to, err := u.Parse(strings.Trim(strings.TrimSpace(address), "<>"))
 		if err != nil || !sameOrigin(to, h.base) || to.User != nil {
-			return nil, broken(ErrServer, "%s: the next page of the list of files is elsewhere: refused", u.Host)
+			return nil, broken(ErrServer,
+				"%s: the next page of the list of files is elsewhere: refused", u.Host)
 		}
 		return to, nil
 	}
@@ -420,7 +446,8 @@ func (h *hub) clean(text string) string {
 
 // show is text from elsewhere as it may be shown.
 func show(text string) string {
-	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
+	text = strings.Join(strings.FieldsFunc(text,
+		func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
 	if r := []rune(text); len(r) > 200 {
 		text = string(r[:200]) + "..."
 	}

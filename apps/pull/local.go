@@ -16,7 +16,8 @@ import (
 // was fetched. It is read from the cache; nothing is asked.
 
 // fileSuffixes end the names of files: a/b.gguf is a path, though a repository could be called so.
-var fileSuffixes = []string{".arrow", ".arrows", ".csv", ".gguf", ".json", ".jsonl", ".parquet", ".safetensors"}
+var fileSuffixes = []string{".arrow", ".arrows", ".csv", ".gguf", ".json", ".jsonl", ".parquet",
+	".safetensors"}
 
 // Local is the path that a flag or a setting names: itself where something is there, or
 // else, for OWNER/NAME[@REVISION][:FILE], what the Hugging Face cache has under that name. A
@@ -30,7 +31,8 @@ func Local(fsys vfs.FS, getenv func(string) string, path string, dataset bool) (
 		return path, nil
 	}
 	name, err := ParseName(path, dataset)
-	if err != nil || name.File == "" && slices.Contains(fileSuffixes, strings.ToLower(filepath.Ext(path))) {
+	if err != nil || name.File == "" &&
+		slices.Contains(fileSuffixes, strings.ToLower(filepath.Ext(path))) {
 		return path, nil // no name: opening the path says what is wrong with it
 	}
 	env, err := FromEnvironment(fsys, func(name string) string {
@@ -56,7 +58,8 @@ func Local(fsys vfs.FS, getenv func(string) string, path string, dataset bool) (
 	if !errors.Is(err, ErrAbsent) {
 		return "", err
 	}
-	return "", fmt.Errorf("%s: %s: there is no such %s, and %s: run %s", what, path, kind, strings.TrimPrefix(err.Error(), "pull: "+path+": "), name.Command())
+	return "", fmt.Errorf("%s: %s: there is no such %s, and %s: run %s", what, path, kind,
+		strings.TrimPrefix(err.Error(), "pull: "+path+": "), name.Command())
 }
 
 // ModelName is the last part of a model's path; of a snapshot in the Hugging Face cache, whose

@@ -12,8 +12,9 @@ import (
 type Name struct {
 	Repo     string // OWNER/NAME
 	Revision string // branch, tag or commit; "" is main
-	File     string // path of a file, or tag of a quantisation such as Q8_0; "" is all that gad reads
-	Dataset  bool   // a data set; else a model
+	// path of a file, or tag of a quantisation such as Q8_0; "" is all that gad reads
+	File    string
+	Dataset bool // a data set; else a model
 }
 
 var (
@@ -33,10 +34,16 @@ func ParseName(text string, dataset bool) (Name, error) {
 	switch {
 	case strings.HasPrefix(file, "//"):
 		return n, fmt.Errorf("%w: %q is an address: give OWNER/NAME alone, such as Qwen/Qwen2.5-0.5B-Instruct; another hub is named by HF_ENDPOINT", ErrName, text)
-	case !repoName.MatchString(repo) || strings.Contains(repo, "--") || strings.Contains(repo, "..") || strings.HasSuffix(repo, ".git"):
-		return n, fmt.Errorf("%w: %q is no name on a hub: give OWNER/NAME, such as Qwen/Qwen2.5-0.5B-Instruct", ErrName, text)
+	case !repoName.MatchString(repo) || strings.Contains(repo, "--") ||
+		strings.Contains(repo, "..") || strings.HasSuffix(repo, ".git"):
+		return n,
+			fmt.Errorf(
+				"%w: %q is no name on a hub: give OWNER/NAME, such as Qwen/Qwen2.5-0.5B-Instruct",
+				ErrName, text)
 	case at && !validRevision(rev):
-		return n, fmt.Errorf("%w: %q: revision %q: must be a branch, a tag or a commit, such as main", ErrName, text, rev)
+		return n,
+			fmt.Errorf("%w: %q: revision %q: must be a branch, a tag or a commit, such as main",
+				ErrName, text, rev)
 	case named && !safePath(file):
 		return n, fmt.Errorf("%w: %q: file %q: must be a path inside the repository, or the tag of a quantisation such as Q8_0", ErrName, text, file)
 	}
@@ -44,7 +51,8 @@ func ParseName(text string, dataset bool) (Name, error) {
 }
 
 func validRevision(rev string) bool {
-	return len(rev) <= 200 && revision.MatchString(rev) && !strings.Contains(rev, "..") && !strings.HasSuffix(rev, ".lock")
+	return len(rev) <= 200 && revision.MatchString(rev) && !strings.Contains(rev, "..") &&
+		!strings.HasSuffix(rev, ".lock")
 }
 
 // String is the name as ParseName reads it.
@@ -89,7 +97,9 @@ func (n Name) folder() string { return n.kind() + "--" + strings.ReplaceAll(n.Re
 // safePath reports whether a path, which may come from a server, names a file below a
 // folder on every system: no .., nothing absolute, no drive or stream, no control characters.
 func safePath(p string) bool {
-	if len(p) > 1000 || p == "." || !fs.ValidPath(p) || strings.ContainsFunc(p, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' || r == ':' }) {
+	if len(p) > 1000 || p == "." || !fs.ValidPath(p) ||
+		strings.ContainsFunc(p,
+			func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' || r == ':' }) {
 		return false
 	}
 	for _, part := range strings.Split(p, "/") {

@@ -27,7 +27,8 @@ func (p *Pull) Print(w io.Writer, cache string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "%s, %s; to fetch: %s; free in %s: %s\n", report.Count(len(p.Items), "file"), Bytes(p.Size()), Bytes(p.Missing()), cache, Bytes(free))
+	fmt.Fprintf(w, "%s, %s; to fetch: %s; free in %s: %s\n", report.Count(len(p.Items), "file"),
+		Bytes(p.Size()), Bytes(p.Missing()), cache, Bytes(free))
 	return nil
 }
 

@@ -58,8 +58,10 @@ type Options struct {
 	Retries      int           // tries in a row without progress, after the first
 	Verify       bool          // hash the large files too that are in the cache already
 
-	Say      func(format string, args ...any)                                // for people; nil is silent
-	Progress func(name string, total int) (advance func(n int), done func()) // counts MB; nil is none
+	// for people; nil is silent
+	Say func(format string, args ...any)
+	// counts MB; nil is none
+	Progress func(name string, total int) (advance func(n int), done func())
 
 	pause time.Duration // before the second try; 0 is 1 s
 }
@@ -117,11 +119,13 @@ func (p *Pull) open(ctx context.Context) error {
 	api := "/api/" + n.kind() + "/" + n.Repo
 	if p.Commit = n.ref(); !commitID.MatchString(p.Commit) {
 		var info struct{ SHA string }
-		if _, _, err := p.hub.json(ctx, p.hub.address(api+"/revision/"+url.PathEscape(n.ref()), ""), maxList, &info); err != nil {
+		if _, _, err := p.hub.json(ctx, p.hub.address(api+"/revision/"+url.PathEscape(n.ref()), ""),
+			maxList, &info); err != nil {
 			return err
 		}
 		if p.Commit = info.SHA; !commitID.MatchString(p.Commit) {
-			return broken(ErrServer, "%s: names no commit for %s: is HF_ENDPOINT a hub?", p.hub.base.Host, n)
+			return broken(ErrServer, "%s: names no commit for %s: is HF_ENDPOINT a hub?",
+				p.hub.base.Host, n)
 		}
 	}
 	p.Dir = p.repo.snapshot(p.Commit)
@@ -151,7 +155,8 @@ func (p *Pull) list(ctx context.Context, page *url.URL) (files []File, err error
 	left, seen := int64(maxList), map[string]bool{}
 	for pages := 0; page != nil; pages++ {
 		if pages == maxPages || seen[page.String()] {
-			return nil, broken(ErrServer, "%s: the list of files has no end: is HF_ENDPOINT a hub?", p.hub.base.Host)
+			return nil, broken(ErrServer, "%s: the list of files has no end: is HF_ENDPOINT a hub?",
+				p.hub.base.Host)
 		}
 		seen[page.String()] = true
 		var entries []struct {
@@ -178,10 +183,14 @@ func (p *Pull) list(ctx context.Context, page *url.URL) (files []File, err error
 			switch {
 			case !fs.ValidPath(f.Path) || f.Path == ".":
 				return nil, broken(ErrServer, "%s: the hub lists a file %q, which is no path inside a repository: nothing is fetched", p.o.Name, show(f.Path))
-			case f.Size < 0 || f.Size > maxSize || !isHex(f.SHA1, 40) || e.LFS != nil && !isHex(f.SHA256, 64):
-				return nil, broken(ErrServer, "%s: the hub lists %q with a size or a hash that cannot be: nothing is fetched", p.o.Name, show(f.Path))
+			case f.Size < 0 || f.Size > maxSize || !isHex(f.SHA1, 40) || e.LFS != nil &&
+				!isHex(f.SHA256, 64):
+				return nil, broken(ErrServer,
+					"%s: the hub lists %q with a size or a hash that cannot be: nothing is fetched",
+					p.o.Name, show(f.Path))
 			}
-			if safePath(f.Path) && !seen["file "+f.Path] { // another name is none of those that are chosen
+			// another name is none of those that are chosen
+			if safePath(f.Path) && !seen["file "+f.Path] {
 				files = append(files, f)
 			}
 			seen["file "+f.Path] = true
@@ -293,7 +302,9 @@ func (p *Pull) explain(ctx context.Context, err error) error {
 		}
 		return fmt.Errorf("pull: %s: the hub refuses the token of %s%s: create another on %s/settings/tokens, or set HF_HUB_DISABLE_IMPLICIT_TOKEN=1 for none", n, from, said, host)
 	case errors.Is(err, errNoRepo) && token:
-		return fmt.Errorf("pull: %s: %s has no such %s, or the token may not see it: check the name%s", n, host, what, p.other())
+		return fmt.Errorf(
+			"pull: %s: %s has no such %s, or the token may not see it: check the name%s", n, host,
+			what, p.other())
 	case errors.Is(err, errNoRepo):
 		return fmt.Errorf("pull: %s: %s has no such %s, or it is private: check the name%s; for a private one set HF_TOKEN", n, host, what, p.other())
 	case errors.Is(err, errNoRevision), errors.Is(err, errNoEntry) && f != nil && len(p.Items) == 0:
@@ -316,7 +327,8 @@ func (p *Pull) revisions(ctx context.Context) string {
 	type named []struct{ Name string }
 	var refs struct{ Branches, Tags named }
 	n := p.o.Name
-	if _, _, err := p.hub.json(ctx, p.hub.address("/api/"+n.kind()+"/"+n.Repo+"/refs", ""), maxIndex, &refs); err != nil {
+	if _, _, err := p.hub.json(ctx, p.hub.address("/api/"+n.kind()+"/"+n.Repo+"/refs", ""),
+		maxIndex, &refs); err != nil {
 		return ": give a branch, a tag or a commit"
 	}
 	var files []File
@@ -329,4 +341,7 @@ func (p *Pull) revisions(ctx context.Context) string {
 }
 
 // isFull reports whether a disk has no room.
-func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+func isFull(
+	err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}

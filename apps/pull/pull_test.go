@@ -42,7 +42,8 @@ func student() *hubtest.Repo {
 	}}
 }
 
-var fetched = []string{"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+var fetched = []string{"config.json", "generation_config.json", "model.safetensors",
+	"tokenizer.json", "tokenizer_config.json"}
 
 // start is a hub with these repositories.
 func start(t testing.TB, repos map[string]*hubtest.Repo) *hubtest.Server {
@@ -62,7 +63,8 @@ func options(t testing.TB, s *hubtest.Server, cache, name string) Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Options{Environment: Environment{Endpoint: s.URL, Cache: cache}, Name: n, Retries: 3, Timeout: 5 * time.Second, pause: time.Millisecond}
+	return Options{Environment: Environment{Endpoint: s.URL, Cache: cache}, Name: n, Retries: 3,
+		Timeout: 5 * time.Second, pause: time.Millisecond}
 }
 
 // run is gad pull.
@@ -89,7 +91,8 @@ func wrong(fsys vfs.FS, cache string, repo *hubtest.Repo, whole []string) string
 		case strings.HasSuffix(b.Name(), ".incomplete"):
 		case err != nil:
 			return err.Error()
-		case b.Name() != hubtest.SHA256(content) && b.Name() != hubtest.BlobSHA1(content) || !right[b.Name()]:
+		case b.Name() != hubtest.SHA256(content) && b.Name() != hubtest.BlobSHA1(content) ||
+			!right[b.Name()]:
 			return fmt.Sprintf("blob %s has other bytes", b.Name())
 		}
 	}
@@ -131,7 +134,8 @@ func TestPull(t *testing.T) {
 	s.Page = 2 // several pages
 	cache := filepath.Join(t.TempDir(), "hub")
 	o := options(t, s, cache, "org/student")
-	if _, err := Find(vfs.OS, cache, o.Name); err == nil || !strings.Contains(err.Error(), "does not have it") {
+	if _, err := Find(vfs.OS, cache, o.Name); err == nil ||
+		!strings.Contains(err.Error(), "does not have it") {
 		t.Errorf("Find before: %v", err)
 	}
 	p, err := run(o)
@@ -158,14 +162,17 @@ func TestPull(t *testing.T) {
 	}
 	s.Close()
 	found, err := Find(vfs.OS, cache, o.Name)
-	if err != nil || found != p.Path() || found != filepath.Join(cache, "models--org--student", "snapshots", repo.ID()) {
+	if err != nil || found != p.Path() ||
+		found != filepath.Join(cache, "models--org--student", "snapshots", repo.ID()) {
 		t.Errorf("Find: %s, %v", found, err)
 	}
-	if to, err := os.Readlink(filepath.Join(found, "model.safetensors")); err != nil || to != filepath.Join("..", "..", "blobs", hubtest.SHA256(repo.Files["model.safetensors"])) {
+	if to, err := os.Readlink(filepath.Join(found, "model.safetensors")); err != nil ||
+		to != filepath.Join("..", "..", "blobs", hubtest.SHA256(repo.Files["model.safetensors"])) {
 		t.Errorf("link: %s, %v", to, err)
 	}
 	os.Remove(filepath.Join(found, "model.safetensors"))
-	if _, err := Find(vfs.OS, cache, o.Name); err == nil || !strings.Contains(err.Error(), "has only a part of it: has no weights") {
+	if _, err := Find(vfs.OS, cache, o.Name); err == nil ||
+		!strings.Contains(err.Error(), "has only a part of it: has no weights") {
 		t.Errorf("Find of a part: %v", err)
 	}
 }
@@ -177,15 +184,19 @@ func TestChoose(t *testing.T) {
 	for _, c := range []struct {
 		name, has, want string // want begins with ! for an error that contains it
 	}{
-		{"o/m", "config.json model.safetensors model.safetensors.index.json x.bin", "config.json model.safetensors"},
+		{"o/m", "config.json model.safetensors model.safetensors.index.json x.bin",
+			"config.json model.safetensors"},
 		{"o/m", "config.json model.safetensors.index.json model-00001-of-00002.safetensors model-00002-of-00002.safetensors model-00003-of-00002.safetensors tokenizer.json", "config.json tokenizer.json model.safetensors.index.json model-00001-of-00002.safetensors model-00002-of-00002.safetensors"},
 		{"o/m", "config.json model.safetensors.index.json model-00001-of-00002.safetensors", `!names "model-00002-of-00002.safetensors", which the repository does not have`},
-		{"o/m", "adapter_config.json adapter_model.safetensors tokenizer.json", "adapter_config.json adapter_model.safetensors tokenizer.json"},
+		{"o/m", "adapter_config.json adapter_model.safetensors tokenizer.json",
+			"adapter_config.json adapter_model.safetensors tokenizer.json"},
 		{"o/m", "model.safetensors", "!has weights and no config.json"},
-		{"o/m", "config.json pytorch_model.bin", "!only pickles such as pytorch_model.bin, which can run programs"},
+		{"o/m", "config.json pytorch_model.bin",
+			"!only pickles such as pytorch_model.bin, which can run programs"},
 		{"o/m", "config.json tf_model.h5", "!has no weights: neither model.safetensors nor"},
 		{"o/m", "", "!it has no files"},
-		{"o/m", "M-Q8_0.gguf M-F16.gguf", "!name one, as in gad pull o/m:FILE: it has M-F16.gguf, M-Q8_0.gguf"},
+		{"o/m", "M-Q8_0.gguf M-F16.gguf",
+			"!name one, as in gad pull o/m:FILE: it has M-F16.gguf, M-Q8_0.gguf"},
 		{"o/m:Q8_0", ggufs, "M-Q8_0.gguf"},
 		{"o/m:q8_0", ggufs, "M-Q8_0.gguf"},
 		{"o/m:Q5_0", ggufs, "m.q5_0.gguf"},
@@ -211,7 +222,8 @@ func TestChoose(t *testing.T) {
 			got += " " + f.Path
 		}
 		if want, bad := strings.CutPrefix(c.want, "!"); bad {
-			if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			if err == nil || !strings.Contains(err.Error(), want) ||
+				strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s of %s: %q, %v, want %q", c.name, c.has, got, err, want)
 			}
 		} else if err != nil || strings.TrimSpace(got) != c.want {
@@ -219,7 +231,8 @@ func TestChoose(t *testing.T) {
 		}
 	}
 	n := Name{Repo: "o/d", Dataset: true, File: "data/train-*.parquet"}
-	chosen, err := choose(n, []File{{Path: "data/train-1.parquet"}, {Path: "data/test-1.parquet"}, {Path: "x.py"}, {Path: "data/train-2.parquet"}}, nil)
+	chosen, err := choose(n, []File{{Path: "data/train-1.parquet"}, {Path: "data/test-1.parquet"},
+		{Path: "x.py"}, {Path: "data/train-2.parquet"}}, nil)
 	if err != nil || len(chosen) != 2 {
 		t.Errorf("data set: %v %v", chosen, err)
 	}
@@ -257,22 +270,33 @@ func TestEnvironment(t *testing.T) {
 	}{
 		{"", Environment{Endpoint: publicHub, Cache: home + "/.cache/huggingface/hub"}},
 		{"XDG_CACHE_HOME=/x", Environment{Endpoint: publicHub, Cache: "/x/huggingface/hub"}},
-		{"HF_HOME=~/hf HF_ENDPOINT=https://mirror/", Environment{Endpoint: "https://mirror", Cache: home + "/hf/hub", Token: "hf_fromfile", TokenFile: secret}},
-		{"HF_HOME=$HOME/hf HF_HUB_DISABLE_IMPLICIT_TOKEN=1", Environment{Endpoint: publicHub, Cache: home + "/hf/hub"}},
-		{"HF_HOME=~/hf HF_HUB_CACHE=/c HUGGINGFACE_HUB_CACHE=/d HF_TOKEN=hf_env", Environment{Endpoint: publicHub, Cache: "/c", Token: "hf_env"}},
-		{"HUGGINGFACE_HUB_CACHE=/d HF_HUB_OFFLINE=yes", Environment{Endpoint: publicHub, Cache: "/d", Offline: true}},
-		{"HF_HUB_CACHE=/c HF_TOKEN_PATH=" + secret, Environment{Endpoint: publicHub, Cache: "/c", Token: "hf_fromfile", TokenFile: secret}},
+		{"HF_HOME=~/hf HF_ENDPOINT=https://mirror/",
+			Environment{Endpoint: "https://mirror", Cache: home + "/hf/hub", Token: "hf_fromfile",
+				TokenFile: secret}},
+		{"HF_HOME=$HOME/hf HF_HUB_DISABLE_IMPLICIT_TOKEN=1",
+			Environment{Endpoint: publicHub, Cache: home + "/hf/hub"}},
+		{"HF_HOME=~/hf HF_HUB_CACHE=/c HUGGINGFACE_HUB_CACHE=/d HF_TOKEN=hf_env",
+			Environment{Endpoint: publicHub, Cache: "/c", Token: "hf_env"}},
+		{"HUGGINGFACE_HUB_CACHE=/d HF_HUB_OFFLINE=yes",
+			Environment{Endpoint: publicHub, Cache: "/d", Offline: true}},
+		{"HF_HUB_CACHE=/c HF_TOKEN_PATH=" + secret,
+			Environment{Endpoint: publicHub, Cache: "/c", Token: "hf_fromfile", TokenFile: secret}},
 	} {
 		set := map[string]string{"HOME": home}
 		for _, kv := range strings.Fields(c.set) {
 			k, v, _ := strings.Cut(kv, "=")
 			set[k] = v
 		}
-		if e, err := FromEnvironment(vfs.OS, func(k string) string { return set[k] }); err != nil || e != c.want {
+		if e, err := FromEnvironment(vfs.OS, func(k string) string { return set[k] }); err != nil ||
+			e != c.want {
 			t.Errorf("%s: %+v, %v, want %+v", c.set, e, err, c.want)
 		}
 	}
-	if _, err := FromEnvironment(vfs.OS, func(k string) string { return map[string]string{"HF_TOKEN": "hf_ab\ncd"}[k] }); err == nil || strings.Contains(err.Error(), "hf_ab") {
+	if _, err := FromEnvironment(vfs.OS,
+		func(k string) string {
+			return map[string]string{
+				"HF_TOKEN": "hf_ab\ncd"}[k]
+		}); err == nil || strings.Contains(err.Error(), "hf_ab") {
 		t.Errorf("a token of two lines: %v", err)
 	}
 }

@@ -24,22 +24,25 @@ type Options struct {
 
 // LogProbs prints the log-probability of each token, with logits divided by a temperature.
 func LogProbs(s *session.Session, o Options, temperature float64) error {
-	return o.each(s, "log-probabilities, rows", model.LM, func(m *session.Model, w io.Writer, given []encode.Given) error {
-		seqs := make([]model.Seq, len(given))
-		for i, g := range given {
-			seqs[i] = g.Seq
-		}
-		logpST, _, err := m.AllLogProbs(seqs, temperature, o.MaxTokens)
-		if err != nil {
-			return err
-		}
-		for i, g := range given {
-			if err := session.PrintJSON(w, logprobRow{g.Row, g.Seq.IDs[:g.Seq.Prompt()], g.Seq.Response(), session.Floats(logpST[i])}); err != nil {
+	return o.each(s, "log-probabilities, rows", model.LM,
+		func(m *session.Model, w io.Writer, given []encode.Given) error {
+			seqs := make([]model.Seq, len(given))
+			for i, g := range given {
+				seqs[i] = g.Seq
+			}
+			logpST, _, err := m.AllLogProbs(seqs, temperature, o.MaxTokens)
+			if err != nil {
 				return err
 			}
-		}
-		return nil
-	})
+			for i, g := range given {
+				if err := session.PrintJSON(w,
+					logprobRow{g.Row, g.Seq.IDs[:g.Seq.Prompt()], g.Seq.Response(),
+						session.Floats(logpST[i])}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 }
 
 // logprobRow is a line of gad logprobs.
@@ -60,23 +63,26 @@ func Scores(s *session.Session, o Options) error {
 	} else if cfg.Kind() != model.Scorer && o.Adapter == "" {
 		return fmt.Errorf("model: %s: is a language model, not a discriminator: give the critic folder of a checkpoint", o.Path)
 	}
-	return o.each(s, "scores, rows", model.Scorer, func(m *session.Model, w io.Writer, given []encode.Given) error {
-		seqs := make([]model.Seq, len(given))
-		for i, g := range given {
-			seqs[i] = g.ForDiscriminator(m.Tokenizer)
-		}
-		scores, err := m.AllScores(seqs, o.MaxTokens)
-		if err != nil {
-			return err
-		}
-		for i, g := range given {
-			ids, n := seqs[i].IDs, seqs[i].Prompt()
-			if err := session.PrintJSON(w, scoreRow{g.Row, session.Number(scores[i]), g.Truncated, m.Tokenizer.Decode(g.Seq.Response(), true), ids[:n], ids[n:]}); err != nil {
+	return o.each(s, "scores, rows", model.Scorer,
+		func(m *session.Model, w io.Writer, given []encode.Given) error {
+			seqs := make([]model.Seq, len(given))
+			for i, g := range given {
+				seqs[i] = g.ForDiscriminator(m.Tokenizer)
+			}
+			scores, err := m.AllScores(seqs, o.MaxTokens)
+			if err != nil {
 				return err
 			}
-		}
-		return nil
-	})
+			for i, g := range given {
+				ids, n := seqs[i].IDs, seqs[i].Prompt()
+				if err := session.PrintJSON(w,
+					scoreRow{g.Row, session.Number(scores[i]), g.Truncated,
+						m.Tokenizer.Decode(g.Seq.Response(), true), ids[:n], ids[n:]}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 }
 
 // scoreRow is a line of gad score.
@@ -91,7 +97,8 @@ type scoreRow struct {
 
 // each loads the model and hands it the rows, some at a time, so that output flows and memory
 // stays bounded. name is that of the bar.
-func (o Options) each(s *session.Session, name string, kind model.Kind, do func(*session.Model, io.Writer, []encode.Given) error) error {
+func (o Options) each(s *session.Session, name string, kind model.Kind,
+	do func(*session.Model, io.Writer, []encode.Given) error) error {
 	set, rows, err := o.Rows.List(s)
 	if err != nil {
 		return err
@@ -104,13 +111,15 @@ func (o Options) each(s *session.Session, name string, kind model.Kind, do func(
 	defer m.Close()
 	w := bufio.NewWriter(s.Out)
 	advance, done := func(int) {}, func() {}
-	if !session.Terminal(s.Out) { // where the lines themselves are seen, a bar would only be in their way
+	// where the lines themselves are seen, a bar would only be in their way
+	if !session.Terminal(s.Out) {
 		advance, done = s.Console.Busy(name, len(rows))
 	}
 	defer done()
 	const chunk = 64
 	for lo := 0; lo < len(rows); lo += chunk {
-		given, err := encode.GivenRows(m.Tokenizer, set, rows[lo:min(lo+chunk, len(rows))], o.MaxResponse)
+		given, err := encode.GivenRows(m.Tokenizer, set, rows[lo:min(lo+chunk, len(rows))],
+			o.MaxResponse)
 		if err != nil {
 			return err
 		}

@@ -47,7 +47,8 @@ func (s *Server) common(f *fields, q *query) {
 	if best := f.integer("best_of", 1, s.o.N, q.n); best != q.n {
 		f.fail("best_of", "is not supported: leave it out, or give that of n")
 	}
-	q.sampling = model.Sampling{Temperature: f.temperature(), TopP: f.number("top_p", 0, 1, 1), MinP: f.number("min_p", 0, 1, 0), TopK: max(0, f.integer("top_k", -1, 1<<30, 0))}
+	q.sampling = model.Sampling{Temperature: f.temperature(), TopP: f.number("top_p", 0, 1, 1),
+		MinP: f.number("min_p", 0, 1, 0), TopK: max(0, f.integer("top_k", -1, 1<<30, 0))}
 	switch q.sampling.TopP {
 	case 0:
 		f.fail("top_p", "0: must be above 0, to 1")
@@ -144,7 +145,8 @@ func (s *Server) prompts(x *exchange, q *query) *apiError {
 	case json.Unmarshal(raw, &lists) == nil && len(lists) > 0:
 		texts = nil
 	default:
-		f.fail("prompt", "must be a string, a list of strings, a list of token ids or a list of such lists")
+		f.fail("prompt",
+			"must be a string, a list of strings, a list of token ids or a list of such lists")
 		return nil
 	}
 	if n := max(len(texts), len(lists)) * q.n; n > choicesMost {
@@ -174,7 +176,8 @@ func (s *Server) prompts(x *exchange, q *query) *apiError {
 	for i, l := range lists {
 		for t, id := range l {
 			if id < 0 || int(id) >= vocab {
-				f.fail("prompt", "prompt %d: token %d: id %d is outside the vocabulary of %d", i, t, id, vocab)
+				f.fail("prompt", "prompt %d: token %d: id %d is outside the vocabulary of %d", i, t,
+					id, vocab)
 				return nil
 			}
 		}
@@ -197,7 +200,9 @@ func (s *Server) unencoded(param string, err error) *apiError {
 	var long *tokenizer.TooLong
 	switch {
 	case errors.As(err, &long):
-		return refuse(http.StatusBadRequest, "%s: has more than the %d tokens that this server takes with an answer: shorten it", param, long.Most).about(param).coded("context_length_exceeded")
+		return refuse(http.StatusBadRequest,
+			"%s: has more than the %d tokens that this server takes with an answer: shorten it",
+			param, long.Most).about(param).coded("context_length_exceeded")
 	case errors.Is(err, context.Canceled):
 		return refuse(statusGone, "%v", errGone)
 	}
@@ -226,7 +231,8 @@ func tokens(n int) string {
 func (s *Server) fits(param string, ids []int32, limit int) *apiError {
 	switch {
 	case len(ids) == 0:
-		return refuse(http.StatusBadRequest, "%s: is empty: give at least one token", param).about(param)
+		return refuse(http.StatusBadRequest, "%s: is empty: give at least one token",
+			param).about(param)
 	case limit > s.o.Context || len(ids)+limit > s.o.Context:
 		return refuse(http.StatusBadRequest, "%s: %s and an answer of %d are more than the %d that this server takes: lower one of the two", param, tokens(len(ids)), limit, s.o.Context).about(param).coded("context_length_exceeded")
 	}
@@ -296,10 +302,12 @@ func (s *Server) chatPrompt(raw json.RawMessage, encode tokenizer.Bounded) ([]in
 		}
 		text, ok := contentOf(m["content"])
 		if !ok {
-			return nil, bad("message %d: content: must be a string, or a list of parts of type text", i)
+			return nil,
+				bad("message %d: content: must be a string, or a list of parts of type text", i)
 		}
 		for key, v := range m {
-			if v := string(v); key != "role" && key != "content" && v != "null" && v != "[]" && v != "{}" {
+			if v := string(v); key != "role" && key != "content" && v != "null" && v != "[]" &&
+				v != "{}" {
 				return nil, bad("message %d: %s: is not known here: leave it out", i, short(key))
 			}
 		}
@@ -343,10 +351,12 @@ func (s *Server) answer(x *exchange, q *query) *apiError {
 	c.streams = q.stream
 	echoes := make([][]model.Token, len(q.prompts)) // written before the choices of the prompt
 	for p, ids := range q.prompts {
-		r := &model.Request{Prompt: ids, N: q.n, MaxNew: q.limit, Sampling: q.sampling, EOS: q.eos, Seed: q.seed, Row: uint64(p), Ranked: q.ranked, Top: q.top, Gone: c.gone.Load}
+		r := &model.Request{Prompt: ids, N: q.n, MaxNew: q.limit, Sampling: q.sampling, EOS: q.eos,
+			Seed: q.seed, Row: uint64(p), Ranked: q.ranked, Top: q.top, Gone: c.gone.Load}
 		own := make([]*choice, q.n)
 		for i := range own {
-			own[i] = &choice{of: c, eos: q.eos, stops: q.stops, text: s.tok.Stream(true), rank: q.ranked}
+			own[i] = &choice{of: c, eos: q.eos, stops: q.stops, text: s.tok.Stream(true),
+				rank: q.ranked}
 		}
 		if q.echo && q.ranked {
 			r.Echo = func(tokens []model.Token) {
@@ -363,7 +373,8 @@ func (s *Server) answer(x *exchange, q *query) *apiError {
 		r.Done = func(i int, a model.Completion) { own[i].done(a) }
 		r.Failed = func(err error) {
 			if s.o.Log != nil {
-				s.o.Log(fmt.Sprintf("a request with %d tokens in a prompt has failed: %v", len(ids), err))
+				s.o.Log(fmt.Sprintf("a request with %d tokens in a prompt has failed: %v", len(ids),
+					err))
 			}
 			c.fail(errMemory)
 		}
@@ -428,7 +439,10 @@ func (b *builder) run(x *exchange) error {
 	finish := make([]string, len(ended))
 	if b.q.stream && b.q.chat {
 		for i := range ended {
-			if err := x.event(b.chunk(map[string]any{"index": i, "delta": map[string]any{"role": "assistant", "content": ""}, "logprobs": nil, "finish_reason": nil})); err != nil {
+			if err := x.event(b.chunk(
+				map[string]any{"index": i,
+					"delta": map[string]any{"role": "assistant", "content": ""}, "logprobs": nil,
+					"finish_reason": nil})); err != nil {
 				return errGone
 			}
 		}
@@ -446,7 +460,8 @@ func (b *builder) run(x *exchange) error {
 				if b.q.echo {
 					prompt := n.index / b.q.n
 					b.c.mu.Lock()
-					parts = append([]part{{text: b.q.texts[prompt], tokens: b.echoes[prompt], echo: true}}, parts...)
+					parts = append([]part{{text: b.q.texts[prompt], tokens: b.echoes[prompt],
+						echo: true}}, parts...)
 					b.c.mu.Unlock()
 				}
 			}
@@ -490,7 +505,8 @@ func (b *builder) envelope(chunk bool) map[string]any {
 			object = "chat.completion.chunk"
 		}
 	}
-	return map[string]any{"id": b.id, "object": object, "created": b.created, "model": b.s.o.Name, "system_fingerprint": nil}
+	return map[string]any{"id": b.id, "object": object, "created": b.created, "model": b.s.o.Name,
+		"system_fingerprint": nil}
 }
 
 // chunk is an event with one choice.
@@ -511,7 +527,8 @@ func (b *builder) usage() map[string]any {
 	for i := range b.written {
 		drawn += b.written[i].tokens
 	}
-	return map[string]any{"prompt_tokens": prompt, "completion_tokens": drawn, "total_tokens": prompt + drawn,
+	return map[string]any{"prompt_tokens": prompt, "completion_tokens": drawn,
+		"total_tokens":          prompt + drawn,
 		"prompt_tokens_details": map[string]int64{"cached_tokens": b.c.found.Load()}}
 }
 
@@ -556,7 +573,8 @@ func (b *builder) part(x *exchange, index int, p part) error {
 
 // logprobs are those of the tokens of a part of a completion.
 func (b *builder) logprobs(w *written, prompt int, p part) *logprobs {
-	l := &logprobs{Tokens: []string{}, Logprobs: []*float32{}, Top: []map[string]float32{}, Offsets: []int{}}
+	l := &logprobs{Tokens: []string{}, Logprobs: []*float32{}, Top: []map[string]float32{},
+		Offsets: []int{}}
 	if !p.echo {
 		if w.shown == nil {
 			w.shown = b.s.tok.Stream(true)
@@ -598,7 +616,8 @@ func (b *builder) whole(finish []string) map[string]any {
 		w := &b.written[i]
 		c := map[string]any{"index": i, "logprobs": nil, "finish_reason": finish[i]}
 		if b.q.chat {
-			c["message"] = map[string]any{"role": "assistant", "content": w.text.String(), "refusal": nil}
+			c["message"] = map[string]any{"role": "assistant", "content": w.text.String(),
+				"refusal": nil}
 			if b.q.ranked {
 				c["logprobs"] = map[string]any{"content": w.chat, "refusal": nil}
 			}

@@ -67,7 +67,8 @@ func (c *choice) take(text string) (out string, stop bool) {
 	c.held += text
 	at, end := -1, 0
 	for _, s := range c.stops {
-		if i := strings.Index(c.held, s); i >= 0 && (at < 0 || i+len(s) < end || i+len(s) == end && i < at) {
+		if i := strings.Index(c.held, s); i >= 0 &&
+			(at < 0 || i+len(s) < end || i+len(s) == end && i < at) {
 			at, end = i, i+len(s)
 		}
 	}

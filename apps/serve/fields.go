@@ -26,7 +26,8 @@ func (e *apiError) Error() string { return e.Message }
 
 // refuse is an error about the request.
 func refuse(status int, format string, args ...any) *apiError {
-	return &apiError{status: status, Message: fmt.Sprintf(format, args...), Type: "invalid_request_error"}
+	return &apiError{status: status, Message: fmt.Sprintf(format, args...),
+		Type: "invalid_request_error"}
 }
 
 func (e *apiError) about(param string) *apiError {
@@ -64,7 +65,8 @@ func parse(body []byte) (*fields, *apiError) {
 
 func (f *fields) fail(name, format string, args ...any) {
 	if f.err == nil {
-		f.err = refuse(http.StatusBadRequest, "%s: %s", name, fmt.Sprintf(format, args...)).about(name)
+		f.err = refuse(http.StatusBadRequest, "%s: %s", name,
+			fmt.Sprintf(format, args...)).about(name)
 	}
 }
 
@@ -144,7 +146,8 @@ var unable = map[string][]string{
 }
 
 // indifferent are parameters that change no answer.
-var indifferent = []string{"user", "metadata", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"}
+var indifferent = []string{"user", "metadata", "safety_identifier", "prompt_cache_key",
+	"parallel_tool_calls"}
 
 // rest refuses what is left.
 func (f *fields) rest() *apiError {
@@ -165,7 +168,8 @@ func (f *fields) rest() *apiError {
 		switch {
 		case slices.ContainsFunc(allowed, func(v string) bool { return alike(raw, v) }):
 		case known:
-			f.fail(name, "is not supported: leave it out, or give %s", strings.Join(allowed, " or "))
+			f.fail(name, "is not supported: leave it out, or give %s",
+				strings.Join(allowed, " or "))
 		default:
 			f.fail(short(name), "is not known here: leave it out")
 		}

@@ -103,7 +103,8 @@ func (s *Server) guarded(x *exchange, to route, known bool) (err *apiError) {
 // line is the log's, without a word of the client's.
 func (x *exchange) line(path string, took time.Duration) string {
 	method := "other"
-	if m := x.r.Method; m == http.MethodGet || m == http.MethodPost || m == http.MethodHead || m == http.MethodOptions {
+	if m := x.r.Method; m == http.MethodGet || m == http.MethodPost || m == http.MethodHead ||
+		m == http.MethodOptions {
 		method = m
 	}
 	line := fmt.Sprintf("%s %s %d", method, path, x.status)
@@ -125,13 +126,17 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 	if s.o.Key != "" && !to.open {
 		scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 		sum := sha256.Sum256([]byte(given))
-		if subtle.ConstantTimeCompare(sum[:], s.key[:]) != 1 || !strings.EqualFold(scheme, "Bearer") {
+		if subtle.ConstantTimeCompare(sum[:], s.key[:]) != 1 ||
+			!strings.EqualFold(scheme, "Bearer") {
 			x.w.Header().Set("WWW-Authenticate", "Bearer")
-			return refuse(http.StatusUnauthorized, "the API key is missing or wrong: send Authorization: Bearer KEY").coded("invalid_api_key")
+			return refuse(http.StatusUnauthorized,
+				"the API key is missing or wrong: send Authorization: Bearer KEY").coded(
+				"invalid_api_key")
 		}
 	}
 	if !known {
-		return refuse(http.StatusNotFound, "there is nothing at this path: %s", otherPath(r.URL.Path)).coded("not_found")
+		return refuse(http.StatusNotFound, "there is nothing at this path: %s",
+			otherPath(r.URL.Path)).coded("not_found")
 	}
 	if r.Method != to.method && !(r.Method == http.MethodHead && to.method == http.MethodGet) {
 		x.w.Header().Set("Allow", to.method)
@@ -142,7 +147,8 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 	}
 	// A page in a browser can send a form or text to any address, but JSON only to a
 	// server that allows it.
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil ||
+		kind != "application/json" {
 		return refuse(http.StatusUnsupportedMediaType, "the Content-Type must be application/json")
 	}
 	if s.drains.Load() {
@@ -152,7 +158,8 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 	defer s.busy.Add(-1)
 	if s.busy.Add(1) > int64(s.o.Slots+s.o.Queue) {
 		x.w.Header().Set("Retry-After", "1")
-		e := refuse(http.StatusTooManyRequests, "%d requests are under way or wait: try again", s.o.Slots+s.o.Queue).coded("rate_limit_exceeded")
+		e := refuse(http.StatusTooManyRequests, "%d requests are under way or wait: try again",
+			s.o.Slots+s.o.Queue).coded("rate_limit_exceeded")
 		e.Type = "rate_limit_error"
 		return e
 	}
@@ -181,7 +188,8 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 
 // otherPath is where what was looked for at a path may be.
 func otherPath(path string) string {
-	for _, p := range []string{"/v1" + path, strings.TrimPrefix(path, "/v1"), strings.TrimSuffix(path, "/")} {
+	for _, p := range []string{"/v1" + path, strings.TrimPrefix(path, "/v1"),
+		strings.TrimSuffix(path, "/")} {
 		if _, ok := routes[p]; ok {
 			return "try " + p
 		}
@@ -191,7 +199,8 @@ func otherPath(path string) string {
 
 // noModel refuses a model of another name.
 func (s *Server) noModel() *apiError {
-	return refuse(http.StatusNotFound, "model: is not served here: give %q, or leave it out", s.o.Name).about("model").coded("model_not_found")
+	return refuse(http.StatusNotFound, "model: is not served here: give %q, or leave it out",
+		s.o.Name).about("model").coded("model_not_found")
 }
 
 // localName reports whether a Host header names this machine itself. Without one the client
@@ -216,7 +225,8 @@ func unavailable(err error) *apiError {
 	e := refuse(http.StatusServiceUnavailable, "%v", err)
 	e.Type = "server_error"
 	if !errors.Is(err, errDraining) && !errors.Is(err, errMemory) {
-		e.status, e.Message = http.StatusInternalServerError, "the model has failed: see the server's log"
+		e.status, e.Message =
+			http.StatusInternalServerError, "the model has failed: see the server's log"
 	}
 	return e
 }
@@ -310,7 +320,8 @@ func (s *Server) model(x *exchange) *apiError {
 
 // card is the model as a list of models has it.
 func (s *Server) card() map[string]any {
-	return map[string]any{"id": s.o.Name, "object": "model", "created": s.created, "owned_by": "gad", "max_model_len": s.o.Context}
+	return map[string]any{"id": s.o.Name, "object": "model", "created": s.created,
+		"owned_by": "gad", "max_model_len": s.o.Context}
 }
 
 // tokenizerInfo is what lm-evaluation-harness asks of a remote tokenizer.
@@ -326,8 +337,10 @@ func (s *Server) tokenizerInfo(x *exchange) *apiError {
 		eos = string(s.tok.Piece(s.tok.EndOfTurn()))
 	}
 	return x.reply(http.StatusOK, map[string]any{
-		"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": text(s.tok.Named("bos_token")), "eos_token": eos,
-		"pad_token": string(s.tok.Piece(s.tok.Pad())), "chat_template": text(s.tok.ChatTemplate()), "model_max_length": s.o.Context})
+		"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": text(s.tok.Named("bos_token")),
+		"eos_token": eos,
+		"pad_token": string(s.tok.Piece(s.tok.Pad())), "chat_template": text(s.tok.ChatTemplate()),
+		"model_max_length": s.o.Context})
 }
 
 func (s *Server) tokenize(x *exchange) *apiError {
@@ -338,7 +351,8 @@ func (s *Server) tokenize(x *exchange) *apiError {
 	given := f.into("prompt", "a string", &prompt)
 	messages := f.take("messages")
 	if messages != nil && asked && special {
-		f.fail("add_special_tokens", "the chat template says which tokens are around messages: leave it out, or give false")
+		f.fail("add_special_tokens",
+			"the chat template says which tokens are around messages: leave it out, or give false")
 	}
 	if err := f.rest(); err != nil {
 		return err
@@ -368,7 +382,8 @@ func (s *Server) tokenize(x *exchange) *apiError {
 	if ids == nil {
 		ids = []int32{}
 	}
-	return x.reply(http.StatusOK, map[string]any{"count": len(ids), "max_model_len": s.o.Context, "tokens": ids})
+	return x.reply(http.StatusOK,
+		map[string]any{"count": len(ids), "max_model_len": s.o.Context, "tokens": ids})
 }
 
 func (s *Server) detokenize(x *exchange) *apiError {
@@ -381,7 +396,8 @@ func (s *Server) detokenize(x *exchange) *apiError {
 	}
 	for i, id := range ids {
 		if id < 0 || int(id) >= s.m.Config().Vocab {
-			x.f.fail("tokens", "token %d: id %d is outside the vocabulary of %d", i, id, s.m.Config().Vocab)
+			x.f.fail("tokens", "token %d: id %d is outside the vocabulary of %d", i, id,
+				s.m.Config().Vocab)
 		}
 	}
 	if err := x.f.rest(); err != nil {

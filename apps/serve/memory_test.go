@@ -27,7 +27,8 @@ func TestServeShortOfMemory(t *testing.T) {
 	}
 	// serves asks a server with so much memory one list of prompts after the other; those of a
 	// list come together.
-	serves := func(limit int64, lists ...[]int) (be model.Backend, status []int, said []string, texts []string) {
+	serves := func(limit int64, lists ...[]int) (be model.Backend, status []int, said []string,
+		texts []string) {
 		t.Helper()
 		be, err := cpu.New(cpu.Options{Limit: limit})
 		if err != nil {
@@ -39,8 +40,9 @@ func TestServeShortOfMemory(t *testing.T) {
 		}
 		t.Cleanup(func() { m.Close(); be.Close() })
 		var mu sync.Mutex
-		s, err := New(m, tok, Options{Name: "small", Slots: 4, Context: 400, Loopback: true, Grace: time.Minute,
-			Log: func(line string) { mu.Lock(); said = append(said, line); mu.Unlock() }})
+		s, err := New(m, tok, Options{Name: "small", Slots: 4, Context: 400, Loopback: true,
+			Grace: time.Minute,
+			Log:   func(line string) { mu.Lock(); said = append(said, line); mu.Unlock() }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,12 +56,16 @@ func TestServeShortOfMemory(t *testing.T) {
 		go func() { ended <- s.Serve(ctx, at) }()
 		for _, list := range lists {
 			from := len(status)
-			status, texts = append(status, make([]int, len(list))...), append(texts, make([]string, len(list))...)
+			status, texts =
+				append(status, make([]int, len(list))...),
+				append(texts, make([]string, len(list))...)
 			var wg sync.WaitGroup
 			for i, tokens := range list {
 				wg.Go(func() {
-					body, _ := json.Marshal(map[string]any{"prompt": slices.Repeat([]int{7}, tokens), "max_tokens": 20, "seed": 5})
-					res, err := http.Post(fmt.Sprintf("http://%s/v1/completions", at.Addr()), "application/json", bytes.NewReader(body))
+					body, _ := json.Marshal(map[string]any{
+						"prompt": slices.Repeat([]int{7}, tokens), "max_tokens": 20, "seed": 5})
+					res, err := http.Post(fmt.Sprintf("http://%s/v1/completions", at.Addr()),
+						"application/json", bytes.NewReader(body))
 					if err != nil {
 						t.Error(err)
 						return
@@ -93,7 +99,8 @@ func TestServeShortOfMemory(t *testing.T) {
 		t.Fatalf("%v %q", status, want)
 	}
 	_, most := enough.Memory()
-	_, status, said, texts := serves(most+1<<14, []int{short}, []int{long}, []int{short, long, short}, []int{short})
+	_, status, said, texts := serves(most+1<<14, []int{short}, []int{long},
+		[]int{short, long, short}, []int{short})
 	if !slices.Equal(status, []int{200, 503, 200, 503, 200, 200}) {
 		t.Errorf("%v\n%s", status, strings.Join(said, "\n"))
 	}
@@ -106,7 +113,9 @@ func TestServeShortOfMemory(t *testing.T) {
 			t.Errorf("request %d: %q, want %q", i, text, w)
 		}
 	}
-	if all := strings.Join(said, "\n"); strings.Count(all, "a request with 300 tokens in a prompt has failed: model: cpu: ") != 2 || !strings.Contains(all, "out of memory: beyond the limit") {
+	if all := strings.Join(said, "\n"); strings.Count(all,
+		"a request with 300 tokens in a prompt has failed: model: cpu: ") != 2 ||
+		!strings.Contains(all, "out of memory: beyond the limit") {
 		t.Errorf("says\n%s", all)
 	}
 }

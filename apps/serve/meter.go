@@ -76,7 +76,10 @@ func (m *meter) request(path string, x *exchange, took time.Duration) {
 // text is all of it as Prometheus reads it.
 func (m *meter) text(busy int64) []byte {
 	var b bytes.Buffer
-	head := func(name, kind, help string) { fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind) }
+	head := func(name, kind, help string) {
+		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s %s\n", name,
+			help, name, kind)
+	}
 	one := func(name, kind, help string, v int64) {
 		head(name, kind, help)
 		fmt.Fprintf(&b, "%s %d\n", name, v)
@@ -92,28 +95,37 @@ func (m *meter) text(busy int64) []byte {
 	for _, k := range keys {
 		fmt.Fprintf(&b, "gad_requests_total{path=%q,status=%q} %d\n", k[0], k[1], m.requests[k])
 	}
-	one("gad_requests_in_flight", "gauge", "Requests with a body that are being read, wait or are answered.", busy)
-	one("gad_prompts_waiting", "gauge", "Prompts that wait for a slot or for room in the cache.", m.waiting.Load())
+	one("gad_requests_in_flight", "gauge",
+		"Requests with a body that are being read, wait or are answered.", busy)
+	one("gad_prompts_waiting", "gauge", "Prompts that wait for a slot or for room in the cache.",
+		m.waiting.Load())
 	one("gad_sequences_running", "gauge", "Answers that are being sampled.", m.running.Load())
 	one("gad_cache_pages", "gauge", "Pages of the cache of keys and values.", m.pages.Load())
 	one("gad_cache_pages_used", "gauge", "Pages of the cache that are taken.", m.taken.Load())
-	one("gad_steps_total", "counter", "Steps of the engine: one token for each answer under way.", m.steps.Load())
-	one("gad_prompt_tokens_total", "counter", "Tokens of the prompts of answered requests.", m.given)
-	one("gad_prefix_cache_queries_total", "counter", "Tokens of prompts that were looked up in the cache.", m.looked.Load())
-	one("gad_prefix_cache_hits_total", "counter", "Those of them that were found, and not computed.", m.found.Load())
-	one("gad_generated_tokens_total", "counter", "Tokens of the answers of answered requests.", m.drawn)
+	one("gad_steps_total", "counter", "Steps of the engine: one token for each answer under way.",
+		m.steps.Load())
+	one("gad_prompt_tokens_total", "counter", "Tokens of the prompts of answered requests.",
+		m.given)
+	one("gad_prefix_cache_queries_total", "counter",
+		"Tokens of prompts that were looked up in the cache.", m.looked.Load())
+	one("gad_prefix_cache_hits_total", "counter",
+		"Those of them that were found, and not computed.", m.found.Load())
+	one("gad_generated_tokens_total", "counter", "Tokens of the answers of answered requests.",
+		m.drawn)
 	for _, x := range []struct {
 		name, help string
 		h          *histogram
 	}{
-		{"gad_first_token_seconds", "Time from a request to the first token of its answer.", &m.first},
+		{"gad_first_token_seconds", "Time from a request to the first token of its answer.",
+			&m.first},
 		{"gad_request_seconds", "Time from a request to the end of its answer.", &m.whole},
 	} {
 		head(x.name, "histogram", x.help)
 		for i, bound := range x.h.bounds {
 			fmt.Fprintf(&b, "%s_bucket{le=\"%v\"} %d\n", x.name, bound, x.h.counts[i])
 		}
-		fmt.Fprintf(&b, "%s_bucket{le=\"+Inf\"} %d\n%s_sum %v\n%s_count %d\n", x.name, x.h.n, x.name, x.h.sum, x.name, x.h.n)
+		fmt.Fprintf(&b, "%s_bucket{le=\"+Inf\"} %d\n%s_sum %v\n%s_count %d\n", x.name, x.h.n,
+			x.name, x.h.sum, x.name, x.h.n)
 	}
 	return b.Bytes()
 }

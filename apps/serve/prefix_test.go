@@ -20,7 +20,9 @@ func (r *running) cached(path, body string) (answer answerOut, prompt, found int
 			} `json:"prompt_tokens_details"`
 		}
 	}
-	if err := errors.Join(json.Unmarshal([]byte(raw), &answer), json.Unmarshal([]byte(raw), &a)); err != nil || status != 200 || a.Usage.Details.Cached == nil {
+	if err := errors.Join(json.Unmarshal([]byte(raw), &answer),
+		json.Unmarshal([]byte(raw), &a)); err != nil || status != 200 ||
+		a.Usage.Details.Cached == nil {
 		r.t.Fatalf("%s: %d %s, %v", body, status, raw, err)
 	}
 	answer.ID = ""
@@ -54,7 +56,8 @@ func TestPrefixes(t *testing.T) {
 		messages += fmt.Sprintf(`{"role":"user","content":"turn %d of a chat"}`, turn)
 		prompt, cached := ask("/v1/chat/completions", fmt.Sprintf(`{"messages":[%s],"max_tokens":4,"temperature":1,"seed":%d,"logprobs":true}`, messages, turn))
 		if least := before - 10; turn > 0 && (cached < least || cached >= prompt) {
-			t.Errorf("turn %d: %d of %d tokens were found; the turn before had %d", turn, cached, prompt, before)
+			t.Errorf("turn %d: %d of %d tokens were found; the turn before had %d", turn, cached,
+				prompt, before)
 		}
 		before = prompt
 	}
@@ -82,7 +85,8 @@ func TestPrefixes(t *testing.T) {
 	prompts, found = prompts+list.Usage.Prompt/2, found+list.Usage.Prompt/2-1
 
 	_, text, _ := keeps.send("GET", "/metrics", "")
-	for name, want := range map[string]int{"gad_prefix_cache_queries_total": prompts, "gad_prefix_cache_hits_total": found} {
+	for name, want := range map[string]int{"gad_prefix_cache_queries_total": prompts,
+		"gad_prefix_cache_hits_total": found} {
 		if line := fmt.Sprintf("%s %d\n", name, want); !strings.Contains(text, line) {
 			t.Errorf("no %q in\n%s", line, text)
 		}

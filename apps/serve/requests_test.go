@@ -48,16 +48,22 @@ func TestTextOffsets(t *testing.T) {
 					continue
 				}
 				control := r.tok.Encode(token)
-				if hidden := len(control) == 1 && r.tok.Special(control[0]); !strings.HasPrefix(string(rs[at:]), token) && !hidden {
+				if hidden := len(control) == 1 &&
+					r.tok.Special(control[0]); !strings.HasPrefix(string(rs[at:]), token) &&
+					!hidden {
 					t.Errorf("%s: token %d, %q, is not at %d of %q", name, k, token, at, whole.Text)
 				}
 				found++
 			}
 			if split < 3 || found < 20 {
-				t.Errorf("%s: %d tokens are parts of characters, %d are not: the test shows nothing", name, split, found)
+				t.Errorf(
+					"%s: %d tokens are parts of characters, %d are not: the test shows nothing",
+					name, split, found)
 			}
-			if last := r.tok.Encode(" end"); offsets[len(r.tok.EncodeSpecial(text))-len(last)] != utf8.RuneCountInString(text)-len(" end") && prompt != ids {
-				t.Errorf("%s: the prompt's last word is at %d", name, offsets[len(r.tok.EncodeSpecial(text))-len(last)])
+			if last := r.tok.Encode(" end"); offsets[len(r.tok.EncodeSpecial(text))-len(
+				last)] != utf8.RuneCountInString(text)-len(" end") && prompt != ids {
+				t.Errorf("%s: the prompt's last word is at %d", name,
+					offsets[len(r.tok.EncodeSpecial(text))-len(last)])
 			}
 		}
 	}
@@ -94,8 +100,11 @@ func TestOtherWaysToSpeakHTTP(t *testing.T) {
 		answers    int
 	}{
 		{"HTTP/1.0 without a Host", post + "0\r\n" + kind + length + body, 1},
-		{"pipelined", strings.Repeat(post+"1\r\nHost: localhost\r\n"+kind+length+body, 2) + post + "1\r\nHost: localhost\r\nConnection: close\r\n" + kind + length + body, 3},
-		{"in pieces", post + "1\r\nHost: localhost\r\nConnection: close\r\n" + kind + "Transfer-Encoding: chunked\r\n\r\n5\r\n" + body[:5] + fmt.Sprintf("\r\n%x\r\n", len(body)-5) + body[5:] + "\r\n0\r\n\r\n", 1},
+		{"pipelined", strings.Repeat(post+"1\r\nHost: localhost\r\n"+kind+length+body, 2) + post +
+			"1\r\nHost: localhost\r\nConnection: close\r\n" + kind + length + body, 3},
+		{"in pieces", post + "1\r\nHost: localhost\r\nConnection: close\r\n" + kind +
+			"Transfer-Encoding: chunked\r\n\r\n5\r\n" + body[:5] +
+			fmt.Sprintf("\r\n%x\r\n", len(body)-5) + body[5:] + "\r\n0\r\n\r\n", 1},
 	} {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
 		if err != nil {
@@ -144,7 +153,8 @@ func TestStreamedIsWhole(t *testing.T) {
 		for _, e := range list {
 			for _, c := range e.Choices {
 				p := &parts[c.Index]
-				p.Index, p.Text, p.Message.Content = c.Index, p.Text+c.Text, p.Message.Content+c.Delta.Content
+				p.Index, p.Text, p.Message.Content =
+					c.Index, p.Text+c.Text, p.Message.Content+c.Delta.Content
 				if p.Finish != nil {
 					t.Errorf("%d: choice %d has something after its end: %+v", i, c.Index, c)
 				}
@@ -155,12 +165,17 @@ func TestStreamedIsWhole(t *testing.T) {
 					p.Logprobs = l
 				} else if l != nil {
 					a := p.Logprobs
-					a.Tokens, a.Logp, a.Top, a.Offset, a.Content = append(a.Tokens, l.Tokens...), append(a.Logp, l.Logp...), append(a.Top, l.Top...), append(a.Offset, l.Offset...), append(a.Content, l.Content...)
+					a.Tokens, a.Logp, a.Top, a.Offset, a.Content =
+						append(a.Tokens, l.Tokens...), append(a.Logp, l.Logp...),
+						append(a.Top, l.Top...), append(a.Offset, l.Offset...),
+						append(a.Content, l.Content...)
 				}
 			}
 		}
-		if !reflect.DeepEqual(parts, whole.Choices) || !reflect.DeepEqual(list[len(list)-1].Usage, whole.Usage) {
-			t.Errorf("%d: %s%s}:\nstreamed %+v %+v\nwhole    %+v %+v", i, ask, body, parts, list[len(list)-1].Usage, whole.Choices, whole.Usage)
+		if !reflect.DeepEqual(parts, whole.Choices) ||
+			!reflect.DeepEqual(list[len(list)-1].Usage, whole.Usage) {
+			t.Errorf("%d: %s%s}:\nstreamed %+v %+v\nwhole    %+v %+v", i, ask, body, parts,
+				list[len(list)-1].Usage, whole.Choices, whole.Usage)
 		}
 		for _, c := range whole.Choices {
 			ends[*c.Finish]++

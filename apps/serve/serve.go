@@ -22,22 +22,26 @@ import (
 
 // Options configure a Server. A zero is the default that is named.
 type Options struct {
-	Name    string // of the model, in requests and answers
-	Slots   int    // sequences sampled at the same time; 64
-	Context int    // tokens of a prompt and its answer together at most; 4096, or the model's if that is less
-	Cache   int    // tokens of the cache of keys and values; 512 a slot, and at least two of Context
-	Answer  int    // tokens of an answer to a chat that gives no limit; 1024
-	N       int    // answers to a prompt at most; 16
-	Queue   int    // requests that wait at most; 128
-	Forget  bool   // each prompt is computed anew: none takes from the cache what an earlier one has left there
-	Body    int64  // bytes of a request's body at most; 4 MiB
-	Grace   time.Duration
-	Key     string // that clients have to give; "" is none
+	Name  string // of the model, in requests and answers
+	Slots int    // sequences sampled at the same time; 64
+	// tokens of a prompt and its answer together at most; 4096, or the model's if that is less
+	Context int
+	// tokens of the cache of keys and values; 512 a slot, and at least two of Context
+	Cache  int
+	Answer int // tokens of an answer to a chat that gives no limit; 1024
+	N      int // answers to a prompt at most; 16
+	Queue  int // requests that wait at most; 128
+	// each prompt is computed anew: none takes from the cache what an earlier one has left there
+	Forget bool
+	Body   int64 // bytes of a request's body at most; 4 MiB
+	Grace  time.Duration
+	Key    string // that clients have to give; "" is none
 	// Loopback is a server that only this machine reaches: a request is refused that was
 	// sent to another name than this machine's, by a page in a browser.
 	Loopback bool
 	Log      func(line string) // a line for each request; nil is nobody
-	Ready    func()            // called once all memory is taken, before the first request; nil is nobody
+	// called once all memory is taken, before the first request; nil is nobody
+	Ready func()
 }
 
 const (
@@ -54,9 +58,10 @@ const (
 var (
 	connections = 512 // at the same time; others wait to be accepted
 	headerTime  = 10 * time.Second
-	bodyTime    = 60 * time.Second // for a whole request, also one that is refused before its body is read
-	idleTime    = 2 * time.Minute
-	writeTime   = 30 * time.Second // for a client to take what it is sent
+	// for a whole request, also one that is refused before its body is read
+	bodyTime  = 60 * time.Second
+	idleTime  = 2 * time.Minute
+	writeTime = 30 * time.Second // for a client to take what it is sent
 )
 
 // Server answers requests with one model.
@@ -95,12 +100,15 @@ func New(m *model.Model, tok *tokenizer.Tokenizer, o Options) (*Server, error) {
 		o.Body = 4 << 20
 	}
 	if o.Context > most {
-		return nil, fmt.Errorf("serve: context of %d tokens: the model takes %d: lower it", o.Context, most)
+		return nil, fmt.Errorf("serve: context of %d tokens: the model takes %d: lower it",
+			o.Context, most)
 	}
 	if least := o.Context + pageTokens; o.Cache < least {
 		return nil, fmt.Errorf("serve: cache of %d tokens: a request of %d takes %d: raise --cache-tokens or lower --context", o.Cache, o.Context, least)
 	}
-	s := &Server{o: o, m: m, tok: tok, created: time.Now().Unix(), key: sha256.Sum256([]byte(o.Key)), meter: newMeter(), wake: make(chan struct{}, 1), calls: map[*call]bool{}}
+	s := &Server{o: o, m: m, tok: tok, created: time.Now().Unix(),
+		key: sha256.Sum256([]byte(o.Key)), meter: newMeter(), wake: make(chan struct{}, 1),
+		calls: map[*call]bool{}}
 	return s, nil
 }
 
@@ -121,7 +129,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if !s.m.Alone() {
 		admit = admitOnGPU
 	}
-	engine, err := s.m.NewEngine(model.EngineOptions{Slots: s.o.Slots, PageTokens: pageTokens, Pages: pages, Longest: s.o.Context, Admit: admit, Keep: !s.o.Forget})
+	engine, err := s.m.NewEngine(
+		model.EngineOptions{Slots: s.o.Slots, PageTokens: pageTokens, Pages: pages,
+			Longest: s.o.Context, Admit: admit, Keep: !s.o.Forget})
 	if err != nil {
 		return err
 	}
@@ -133,7 +143,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer stop()
 	worked, served := make(chan error, 1), make(chan error, 1)
 	go func() { worked <- s.work(running, engine) }()
-	web := &http.Server{Handler: s, ReadHeaderTimeout: headerTime, ReadTimeout: bodyTime, IdleTimeout: idleTime, MaxHeaderBytes: headerBytes, ErrorLog: quietLog()}
+	web := &http.Server{Handler: s, ReadHeaderTimeout: headerTime, ReadTimeout: bodyTime,
+		IdleTimeout: idleTime, MaxHeaderBytes: headerBytes, ErrorLog: quietLog()}
 	go func() { served <- web.Serve(limited(l, connections)) }()
 	var failed error
 	select {

@@ -43,7 +43,8 @@ type running struct {
 
 // shape is a small model with random weights, whose text is often no UTF-8.
 func shape(vocab int) model.Config {
-	return model.Config{Architecture: "Qwen2", Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 48, Vocab: vocab, MaxPosition: 512,
+	return model.Config{Architecture: "Qwen2", Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2,
+		HeadDim: 8, FFN: 48, Vocab: vocab, MaxPosition: 512,
 		RMSEps: 1e-5, RopeTheta: 1e4, QKVBias: true, InitRange: 0.3, TieEmbeddings: true}
 }
 
@@ -115,7 +116,8 @@ func runWith(t testing.TB, o Options, broken bool, tokens string) *running {
 }
 
 // send sends a body and returns what is answered.
-func (r *running) send(method, path, body string, headers ...string) (status int, answer string, h http.Header) {
+func (r *running) send(method, path, body string,
+	headers ...string) (status int, answer string, h http.Header) {
 	r.t.Helper()
 	req, err := http.NewRequest(method, r.url+path, strings.NewReader(body))
 	if err != nil {
@@ -219,7 +221,8 @@ func (r *running) events(path, body string) (list []answerOut) {
 }
 
 // generated is what the model itself answers, without a server.
-func (r *running) generated(tok *tokenizer.Tokenizer, prompt []int32, n, limit int, seed uint64, s model.Sampling) []model.Completion {
+func (r *running) generated(tok *tokenizer.Tokenizer, prompt []int32, n, limit int, seed uint64,
+	s model.Sampling) []model.Completion {
 	r.t.Helper()
 	be, err := device.Open(device.Options{})
 	if err != nil {
@@ -231,7 +234,8 @@ func (r *running) generated(tok *tokenizer.Tokenizer, prompt []int32, n, limit i
 		r.t.Fatal(err)
 	}
 	defer m.Close()
-	out, err := m.Generate([][]int32{prompt}, []uint64{0}, model.SampleOptions{N: n, MaxNew: limit, EOS: tok.EOS(), Seed: seed, Sampling: s}, nil)
+	out, err := m.Generate([][]int32{prompt}, []uint64{0},
+		model.SampleOptions{N: n, MaxNew: limit, EOS: tok.EOS(), Seed: seed, Sampling: s}, nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -242,7 +246,9 @@ func (r *running) generated(tok *tokenizer.Tokenizer, prompt []int32, n, limit i
 // streamed and whole.
 func TestChatIsGenerate(t *testing.T) {
 	r := run(t, Options{})
-	prompt, err := r.tok.ChatPrompt([]tokenizer.Message{{Role: "system", Content: "Be brief."}, {Role: "user", Content: "Hello 世界"}})
+	prompt, err := r.tok.ChatPrompt(
+		[]tokenizer.Message{{Role: "system", Content: "Be brief."},
+			{Role: "user", Content: "Hello 世界"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +256,8 @@ func TestChatIsGenerate(t *testing.T) {
 		return `{"model":"tiny","messages":[{"role":"developer","content":"Be brief."},{"role":"user","content":[{"type":"text","text":"Hello "},{"type":"text","text":"世界"}]}],"max_completion_tokens":40,"n":3,"seed":-5,"temperature":0.9,"top_p":0.95,"top_k":200` + more + `}`
 	}
 	seed := int64(-5)
-	want := r.generated(r.tok, prompt, 3, 40, uint64(seed), model.Sampling{Temperature: 0.9, TopP: 0.95, TopK: 200})
+	want := r.generated(r.tok, prompt, 3, 40, uint64(seed),
+		model.Sampling{Temperature: 0.9, TopP: 0.95, TopK: 200})
 	a := r.ask("/v1/chat/completions", body(""))
 	tokens := 0
 	for i, w := range want {
@@ -260,11 +267,13 @@ func TestChatIsGenerate(t *testing.T) {
 		if w.Truncated {
 			finish = "length"
 		}
-		if text := r.tok.Decode(w.IDs, true); c.Index != i || c.Message.Content != text || c.Message.Role != "assistant" || *c.Finish != finish || c.Logprobs != nil {
+		if text := r.tok.Decode(w.IDs, true); c.Index != i || c.Message.Content != text ||
+			c.Message.Role != "assistant" || *c.Finish != finish || c.Logprobs != nil {
 			t.Errorf("choice %d: %+v, want %q, %s", i, c, text, finish)
 		}
 	}
-	if a.Object != "chat.completion" || a.Model != "tiny" || a.Usage.Prompt != len(prompt) || a.Usage.Completion != tokens || a.Usage.Total != len(prompt)+tokens {
+	if a.Object != "chat.completion" || a.Model != "tiny" || a.Usage.Prompt != len(prompt) ||
+		a.Usage.Completion != tokens || a.Usage.Total != len(prompt)+tokens {
 		t.Errorf("%+v, want %d + %d tokens", a, len(prompt), tokens)
 	}
 	list := r.events("/v1/chat/completions", body(`,"stream":true,"stream_options":{"include_usage":true}`))
@@ -289,7 +298,8 @@ func TestChatIsGenerate(t *testing.T) {
 	}
 	for i, c := range a.Choices {
 		if texts[i] != c.Message.Content || finish[i] != *c.Finish {
-			t.Errorf("choice %d streamed: %q %s, whole %q %s", i, texts[i], finish[i], c.Message.Content, *c.Finish)
+			t.Errorf("choice %d streamed: %q %s, whole %q %s", i, texts[i], finish[i],
+				c.Message.Content, *c.Finish)
 		}
 	}
 	if len(list) < 20 {
@@ -327,7 +337,8 @@ func TestCompletions(t *testing.T) {
 	for i, ids := range lists {
 		c := byIDs.Choices[i]
 		l := c.Logprobs
-		if n := len(ids) + 1; len(l.Tokens) != n || len(l.Logp) != n || len(l.Top) != n || len(l.Offset) != n || l.Logp[0] != nil || l.Top[0] != nil {
+		if n := len(ids) + 1; len(l.Tokens) != n || len(l.Logp) != n || len(l.Top) != n ||
+			len(l.Offset) != n || l.Logp[0] != nil || l.Top[0] != nil {
 			t.Fatalf("prompt %d: %+v: want %d tokens, the first without log-probability", i, l, n)
 		}
 		if !strings.HasPrefix(c.Text, texts[i]) || c.Index != i || *c.Finish != "length" {
@@ -349,30 +360,38 @@ func TestCompletions(t *testing.T) {
 			} else if *l.Logp[k] != best { // it was drawn greedily
 				t.Errorf("prompt %d: the drawn token has %g, the best %g", i, *l.Logp[k], best)
 			}
-			if x, ok := l.Top[k][l.Tokens[k]]; !ok || x != *l.Logp[k] && l.Tokens[k] == strings.ToValidUTF8(l.Tokens[k], "") && x < *l.Logp[k] {
-				t.Errorf("prompt %d: token %d, %q with %g, is not in %v", i, k, l.Tokens[k], *l.Logp[k], l.Top[k])
+			if x, ok := l.Top[k][l.Tokens[k]]; !ok || x != *l.Logp[k] &&
+				l.Tokens[k] == strings.ToValidUTF8(l.Tokens[k], "") && x < *l.Logp[k] {
+				t.Errorf("prompt %d: token %d, %q with %g, is not in %v", i, k, l.Tokens[k],
+					*l.Logp[k], l.Top[k])
 			}
 			if strings.HasPrefix(l.Tokens[k], "bytes:") {
 				continue
 			}
-			if at := []rune(c.Text + "\ufffd\ufffd\ufffd\ufffd")[l.Offset[k]:]; k < len(ids) && !strings.HasPrefix(string(at), l.Tokens[k]) {
-				t.Errorf("prompt %d: token %d, %q, is not at %d of %q", i, k, l.Tokens[k], l.Offset[k], c.Text)
+			if at := []rune(c.Text + "\ufffd\ufffd\ufffd\ufffd")[l.Offset[k]:]; k < len(ids) &&
+				!strings.HasPrefix(string(at), l.Tokens[k]) {
+				t.Errorf("prompt %d: token %d, %q, is not at %d of %q", i, k, l.Tokens[k],
+					l.Offset[k], c.Text)
 			}
 		}
 	}
-	if u := byIDs.Usage; u.Prompt != len(lists[0])+len(lists[1])+len(lists[2]) || u.Completion != 3 {
+	if u := byIDs.Usage; u.Prompt != len(lists[0])+len(lists[1])+len(lists[2]) ||
+		u.Completion != 3 {
 		t.Errorf("usage %+v", u)
 	}
 
 	// Only the prompt's; one list of ids; several answers to several prompts.
 	c := r.ask("/v1/completions", `{"prompt":`+string(raw)+`,"echo":true,"logprobs":0,"max_tokens":0}`).Choices[1]
-	if c.Text != texts[1] || len(c.Logprobs.Logp) != len(lists[1]) || !reflect.DeepEqual(c.Logprobs.Logp, byIDs.Choices[1].Logprobs.Logp[:len(lists[1])]) || len(c.Logprobs.Top[1]) != 0 {
+	if c.Text != texts[1] || len(c.Logprobs.Logp) != len(lists[1]) ||
+		!reflect.DeepEqual(c.Logprobs.Logp, byIDs.Choices[1].Logprobs.Logp[:len(lists[1])]) ||
+		len(c.Logprobs.Top[1]) != 0 {
 		t.Errorf("only the prompt: %+v", c)
 	}
 	one, _ := json.Marshal(lists[0])
 	single := r.ask("/v1/completions", `{"prompt":`+string(one)+`,"seed":7,"max_tokens":9,"n":2}`)
 	several := r.ask("/v1/completions", `{"prompt":[`+string(one)+`,[5]],"seed":7,"max_tokens":9,"n":2}`)
-	if len(single.Choices) != 2 || len(several.Choices) != 4 || !reflect.DeepEqual(single.Choices, several.Choices[:2]) {
+	if len(single.Choices) != 2 || len(several.Choices) != 4 ||
+		!reflect.DeepEqual(single.Choices, several.Choices[:2]) {
 		t.Errorf("one prompt %+v, among several %+v", single.Choices, several.Choices)
 	}
 	if single.Choices[0].Text == single.Choices[1].Text {
@@ -386,7 +405,8 @@ func TestCompletions(t *testing.T) {
 		streamed[e.Choices[0].Index] += e.Choices[0].Text
 	}
 	for i, s := range streamed {
-		if want := r.tok.Decode([][]int32{lists[0], {5}}[i/2], false) + several.Choices[i].Text; s != want {
+		if want := r.tok.Decode([][]int32{lists[0], {5}}[i/2], false) +
+			several.Choices[i].Text; s != want {
 			t.Errorf("choice %d streamed: %q, want %q", i, s, want)
 		}
 	}
@@ -439,7 +459,8 @@ func TestTake(t *testing.T) {
 			}
 			return string(b)
 		}
-		text, stops := random(rng.IntN(12)), []string{random(1 + rng.IntN(4)), random(1 + rng.IntN(5))}
+		text, stops :=
+			random(rng.IntN(12)), []string{random(1 + rng.IntN(4)), random(1 + rng.IntN(5))}
 		want, found := text, false
 		for end := 1; end <= len(text) && !found; end++ {
 			for _, s := range stops {
@@ -476,7 +497,8 @@ func TestConcurrentClients(t *testing.T) {
 	var bodies []string
 	for i := range 24 {
 		bodies = append(bodies, fmt.Sprintf(`{"prompt":%q,"seed":%d,"max_tokens":%d,"temperature":%v,"top_p":%v,"n":%d,"logprobs":%d,"echo":%t}`,
-			strings.Repeat("word ", i%7+1), i, 5+i%40, []float64{0, 0.7, 1, 1.3}[i%4], []float64{1, 0.9}[i%2], 1+i%3, i%6, i%5 == 0))
+			strings.Repeat("word ", i%7+1), i, 5+i%40, []float64{0, 0.7, 1, 1.3}[i%4],
+			[]float64{1, 0.9}[i%2], 1+i%3, i%6, i%5 == 0))
 	}
 	var alone []answerOut
 	for _, b := range bodies {
@@ -496,7 +518,8 @@ func TestConcurrentClients(t *testing.T) {
 	wg.Wait()
 	for i := range bodies {
 		if !reflect.DeepEqual(alone[i].Choices, together[i].Choices) {
-			t.Errorf("%s:\nalone    %+v\ntogether %+v", bodies[i], alone[i].Choices, together[i].Choices)
+			t.Errorf("%s:\nalone    %+v\ntogether %+v", bodies[i], alone[i].Choices,
+				together[i].Choices)
 		}
 	}
 	r.settled()
@@ -507,12 +530,14 @@ func (r *running) settled() {
 	r.t.Helper()
 	for range 500 {
 		m := r.meter
-		if m.running.Load() == 0 && m.waiting.Load() == 0 && m.taken.Load() == 0 && r.busy.Load() == 0 {
+		if m.running.Load() == 0 && m.waiting.Load() == 0 && m.taken.Load() == 0 &&
+			r.busy.Load() == 0 {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	r.t.Errorf("%d run, %d wait, %d pages are taken, %d requests are under way", r.meter.running.Load(), r.meter.waiting.Load(), r.meter.taken.Load(), r.busy.Load())
+	r.t.Errorf("%d run, %d wait, %d pages are taken, %d requests are under way",
+		r.meter.running.Load(), r.meter.waiting.Load(), r.meter.taken.Load(), r.busy.Load())
 }
 
 // refused are requests, what is answered and why.
@@ -617,8 +642,10 @@ func TestRefused(t *testing.T) {
 		if e.Error.Param != nil {
 			param = *e.Error.Param
 		}
-		if status != c.status || e.Error.Message != c.message || param != c.param || e.Error.Type != "invalid_request_error" || h.Get("Content-Type") != "application/json" {
-			t.Errorf("%s %s:\n %d %s\nwant %d %s: %s", c.path, c.body, status, raw, c.status, c.param, c.message)
+		if status != c.status || e.Error.Message != c.message || param != c.param ||
+			e.Error.Type != "invalid_request_error" || h.Get("Content-Type") != "application/json" {
+			t.Errorf("%s %s:\n %d %s\nwant %d %s: %s", c.path, c.body, status, raw, c.status,
+				c.param, c.message)
 		}
 	}
 	for _, c := range []struct {
@@ -628,9 +655,12 @@ func TestRefused(t *testing.T) {
 		{"POST", "/v1/completions", `{"prompt":"x"}`, "Content-Type", "text/plain", "the Content-Type must be application/json", 415},
 		{"POST", "/v1/completions", `{"prompt":"` + strings.Repeat("x", 2000) + `"}`, "Accept", "*/*", "the body has more than 2000 bytes", 413},
 		{"GET", "/v1/completions", "", "Accept", "*/*", "this path takes POST", 405},
-		{"GET", "/health", "", "Host", "evil.example:80", "the Host header names another machine", 403},
-		{"GET", "/health", "", "Host", "localhost.evil.example", "the Host header names another machine", 403},
-		{"GET", "/health", "", "Host", "127.0.0.1.evil.example:8000", "the Host header names another machine", 403},
+		{"GET", "/health", "", "Host", "evil.example:80", "the Host header names another machine",
+			403},
+		{"GET", "/health", "", "Host", "localhost.evil.example",
+			"the Host header names another machine", 403},
+		{"GET", "/health", "", "Host", "127.0.0.1.evil.example:8000",
+			"the Host header names another machine", 403},
 		{"GET", "/health", "", "Host", "localhost:8000", `"ok"`, 200},
 		{"GET", "/health", "", "Host", "[::1]:8000", `"ok"`, 200},
 		{"HEAD", "/health", "", "Accept", "*/*", "", 200},
@@ -641,7 +671,8 @@ func TestRefused(t *testing.T) {
 	} {
 		status, raw, _ := r.send(c.method, c.path, c.body, c.name, c.value)
 		if status != c.status || !strings.Contains(raw, c.want) {
-			t.Errorf("%s %s with %s %s: %d %s, want %d %s", c.method, c.path, c.name, c.value, status, raw, c.status, c.want)
+			t.Errorf("%s %s with %s %s: %d %s, want %d %s", c.method, c.path, c.name, c.value,
+				status, raw, c.status, c.want)
 		}
 	}
 	if r.meter.steps.Load() != 0 {
@@ -675,17 +706,23 @@ func TestKey(t *testing.T) {
 		if to.method == "POST" {
 			body = `{"prompt":"x","tokens":[1],"messages":[{"role":"user","content":"x"}]}`
 		}
-		for _, c := range []struct{ value, what string }{{"", "none"}, {"Bearer wrong", "wrong"}, {"Bearer " + key + "x", "longer"}, {key, "without Bearer"}, {"Bearer ", "empty"}, {"Basic " + key, "of another scheme"}, {"Bearer  " + key, "with a blank before it"}} {
+		for _, c := range []struct{ value, what string }{{"", "none"}, {"Bearer wrong", "wrong"},
+			{"Bearer " + key + "x", "longer"}, {key, "without Bearer"}, {"Bearer ", "empty"},
+			{"Basic " + key, "of another scheme"}, {"Bearer  " + key, "with a blank before it"}} {
 			status, raw, h := r.send(to.method, path, body, "Authorization", c.value)
-			if want := 401; path != "/health" && (status != want || h.Get("WWW-Authenticate") != "Bearer" || strings.Contains(raw, key)) {
+			if want := 401; path != "/health" &&
+				(status != want || h.Get("WWW-Authenticate") != "Bearer" ||
+					strings.Contains(raw, key)) {
 				t.Errorf("%s, key %s: %d %s", path, c.what, status, raw)
 			} else if path == "/health" && status != 200 {
 				t.Errorf("%s, key %s: %d", path, c.what, status)
 			}
 		}
 	}
-	for _, scheme := range []string{"Bearer ", "bearer "} { // its case does not matter: RFC 9110, 11.1
-		if status, _, _ := r.send("GET", "/v1/models", "", "Authorization", scheme+key); status != 200 {
+	// its case does not matter: RFC 9110, 11.1
+	for _, scheme := range []string{"Bearer ", "bearer "} {
+		if status, _, _ := r.send("GET", "/v1/models", "", "Authorization",
+			scheme+key); status != 200 {
 			t.Errorf("with the key: %d", status)
 		}
 	}
@@ -707,7 +744,8 @@ func TestTokens(t *testing.T) {
 		}
 	}
 	read("/tokenize", `{"prompt":"Hello <|im_end|> 世界","add_special_tokens":false}`, &ids)
-	if want := r.tok.Encode(text); !slices.Equal(ids.Tokens, want) || ids.Count != len(want) || ids.Max_model_len != 256 {
+	if want := r.tok.Encode(text); !slices.Equal(ids.Tokens, want) || ids.Count != len(want) ||
+		ids.Max_model_len != 256 {
 		t.Errorf("%+v, want %v", ids, want)
 	}
 	raw, _ := json.Marshal(ids.Tokens)
@@ -722,12 +760,15 @@ func TestTokens(t *testing.T) {
 	}
 	status, answer, _ := r.send("GET", "/tokenizer_info", "")
 	var info map[string]any
-	if err := json.Unmarshal([]byte(answer), &info); err != nil || status != 200 || info["eos_token"] != "<|im_end|>" || info["pad_token"] != "<|endoftext|>" || info["bos_token"] != nil || info["chat_template"] != r.tok.ChatTemplate() {
+	if err := json.Unmarshal([]byte(answer), &info); err != nil || status != 200 ||
+		info["eos_token"] != "<|im_end|>" || info["pad_token"] != "<|endoftext|>" ||
+		info["bos_token"] != nil || info["chat_template"] != r.tok.ChatTemplate() {
 		t.Errorf("%d %s", status, answer)
 	}
 	var models struct{ Data []struct{ ID, Object string } }
 	_, answer, _ = r.send("GET", "/v1/models", "")
-	if err := json.Unmarshal([]byte(answer), &models); err != nil || len(models.Data) != 1 || models.Data[0].ID != "tiny" || models.Data[0].Object != "model" {
+	if err := json.Unmarshal([]byte(answer), &models); err != nil || len(models.Data) != 1 ||
+		models.Data[0].ID != "tiny" || models.Data[0].Object != "model" {
 		t.Errorf("%s", answer)
 	}
 }
@@ -742,7 +783,8 @@ func TestChatLogprobs(t *testing.T) {
 		for _, b := range x.Bytes {
 			all = append(all, byte(b))
 		}
-		if len(x.Top) != 3 || x.Top[0].Logprob < x.Logprob || x.Logprob > 0 || x.Top[1].Logprob > x.Top[0].Logprob {
+		if len(x.Top) != 3 || x.Top[0].Logprob < x.Logprob || x.Logprob > 0 ||
+			x.Top[1].Logprob > x.Top[0].Logprob {
 			t.Errorf("token %d: %+v", i, x)
 		}
 	}
@@ -761,7 +803,8 @@ func TestChatLogprobs(t *testing.T) {
 			}
 		}
 	}
-	if want := a.Choices[0].Message.Content; !bytes.Equal(streamed, all) || text != want || !strings.HasPrefix(string([]rune(string(all))), want) {
+	if want := a.Choices[0].Message.Content; !bytes.Equal(streamed, all) || text != want ||
+		!strings.HasPrefix(string([]rune(string(all))), want) {
 		t.Errorf("streamed %q and %q, whole %q and %q", text, streamed, want, all)
 	}
 }
@@ -776,7 +819,8 @@ func TestClientsGoAway(t *testing.T) {
 		wg.Go(func() {
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
-			req, _ := http.NewRequestWithContext(ctx, "POST", r.url+"/v1/completions", strings.NewReader(long))
+			req, _ := http.NewRequestWithContext(ctx, "POST", r.url+"/v1/completions",
+				strings.NewReader(long))
 			req.Header.Set("Content-Type", "application/json")
 			if i%3 == 0 { // before anything has come
 				time.AfterFunc(time.Duration(i)*time.Millisecond, cancel)
@@ -812,7 +856,8 @@ func TestSlowClients(t *testing.T) {
 	defer func(n int, header, body, idle time.Duration) {
 		connections, headerTime, bodyTime, idleTime = n, header, body, idle
 	}(connections, headerTime, bodyTime, idleTime)
-	connections, headerTime, bodyTime, idleTime = 3, 300*time.Millisecond, 600*time.Millisecond, 300*time.Millisecond
+	connections, headerTime, bodyTime, idleTime =
+		3, 300*time.Millisecond, 600*time.Millisecond, 300*time.Millisecond
 	r := run(t, Options{})
 	begun := time.Now()
 	var wg sync.WaitGroup
@@ -834,7 +879,8 @@ func TestSlowClients(t *testing.T) {
 			if os.IsTimeout(err) {
 				t.Errorf("%q: the connection stays open: %q", text, raw)
 			}
-			if strings.HasSuffix(text, "{") && !strings.Contains(string(raw), "the body cannot be read") {
+			if strings.HasSuffix(text, "{") &&
+				!strings.Contains(string(raw), "the body cannot be read") {
 				t.Errorf("%q: %q", text, raw)
 			}
 		})
@@ -859,7 +905,8 @@ func TestQueueIsBounded(t *testing.T) {
 			status, raw, h := r.send("POST", "/v1/completions", `{"prompt":"x","max_tokens":400,"ignore_eos":true}`)
 			mu.Lock()
 			defer mu.Unlock()
-			if statuses[status]++; status == 429 && (h.Get("Retry-After") == "" || !strings.Contains(raw, "rate_limit_exceeded")) {
+			if statuses[status]++; status == 429 &&
+				(h.Get("Retry-After") == "" || !strings.Contains(raw, "rate_limit_exceeded")) {
 				t.Errorf("%v %s", h, raw)
 			}
 		})
@@ -923,11 +970,13 @@ func TestHealthWhileStopping(t *testing.T) {
 	go func() { stopped <- r.stop() }()
 	await(t, "the server to stop", r.drains.Load)
 	for range 3 {
-		if status, raw, _ := r.send("GET", "/health", ""); status != 503 || !strings.Contains(raw, "the server is stopping") {
+		if status, raw, _ := r.send("GET", "/health", ""); status != 503 ||
+			!strings.Contains(raw, "the server is stopping") {
 			t.Errorf("/health: %d %s", status, raw)
 		}
 	}
-	if status, raw, h := r.send("POST", "/v1/completions", body); status != 503 || h.Get("Retry-After") == "" {
+	if status, raw, h := r.send("POST", "/v1/completions", body); status != 503 ||
+		h.Get("Retry-After") == "" {
 		t.Errorf("a new request: %d %s", status, raw)
 	}
 	select {
@@ -999,7 +1048,8 @@ func TestGoneWhileEncoding(t *testing.T) {
 	r := run(t, Options{})
 	tokenize := func(client *hangsUp) {
 		body := `{"prompt":"` + strings.Repeat("there", 1<<17) + `"}`
-		req := httptest.NewRequestWithContext(client, "POST", r.url+"/tokenize", strings.NewReader(body))
+		req := httptest.NewRequestWithContext(client, "POST", r.url+"/tokenize",
+			strings.NewReader(body))
 		req.Header.Set("Content-Type", "application/json")
 		r.ServeHTTP(httptest.NewRecorder(), req)
 	}
@@ -1008,11 +1058,13 @@ func TestGoneWhileEncoding(t *testing.T) {
 	leaves := &hangsUp{Context: t.Context(), after: 2}
 	tokenize(leaves)
 	if stays.looks < 10 || leaves.looks != 3 {
-		t.Errorf("the server has looked %d times for a client that stays, %d for one that leaves", stays.looks, leaves.looks)
+		t.Errorf("the server has looked %d times for a client that stays, %d for one that leaves",
+			stays.looks, leaves.looks)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.said) != 2 || !strings.HasPrefix(r.said[0], "POST /tokenize 200") || !strings.HasPrefix(r.said[1], "POST /tokenize 4") {
+	if len(r.said) != 2 || !strings.HasPrefix(r.said[0], "POST /tokenize 200") ||
+		!strings.HasPrefix(r.said[1], "POST /tokenize 4") {
 		t.Errorf("the log has %q", r.said)
 	}
 }
@@ -1045,7 +1097,8 @@ func TestMetrics(t *testing.T) {
 	}
 	for _, want := range []string{
 		`gad_requests_total{path="/v1/completions",status="200"} 1`, `gad_requests_total{path="/v1/completions",status="400"} 1`,
-		fmt.Sprintf("gad_prompt_tokens_total %d", a.Usage.Prompt), fmt.Sprintf("gad_generated_tokens_total %d", a.Usage.Completion),
+		fmt.Sprintf("gad_prompt_tokens_total %d", a.Usage.Prompt),
+		fmt.Sprintf("gad_generated_tokens_total %d", a.Usage.Completion),
 		"gad_sequences_running 0", "gad_cache_pages_used 0", "gad_first_token_seconds_count 1", `gad_request_seconds_bucket{le="+Inf"} 1`,
 	} {
 		if !strings.Contains(text, want+"\n") {
@@ -1111,7 +1164,8 @@ func TestMalformedRequests(t *testing.T) {
 			}
 			m[k] = json.RawMessage("0")
 			out, _ := json.Marshal(m)
-			return strings.Replace(string(out), strconv.Quote(k)+":0", strconv.Quote(k)+":"+values[rng.IntN(len(values))], 1)
+			return strings.Replace(string(out), strconv.Quote(k)+":0",
+				strconv.Quote(k)+":"+values[rng.IntN(len(values))], 1)
 		case 1: // cut short
 			return s[:rng.IntN(len(s))]
 		case 2: // a byte changed
@@ -1125,7 +1179,8 @@ func TestMalformedRequests(t *testing.T) {
 		}
 		return string(b)
 	}
-	paths := []string{"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/v1/nothing"}
+	paths := []string{"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize",
+		"/v1/nothing"}
 	heap := func() uint64 {
 		runtime.GC()
 		var m runtime.MemStats
@@ -1150,7 +1205,9 @@ func TestMalformedRequests(t *testing.T) {
 			conn.(*net.TCPConn).CloseWrite()
 			first, _ := bufio.NewReader(conn).ReadString('\n')
 			conn.Close()
-			if first != "" && !strings.HasPrefix(first, "HTTP/1.1 4") && !strings.HasPrefix(first, "HTTP/1.0 4") && !strings.HasPrefix(first, "HTTP/1.1 505") {
+			if first != "" && !strings.HasPrefix(first, "HTTP/1.1 4") &&
+				!strings.HasPrefix(first, "HTTP/1.0 4") &&
+				!strings.HasPrefix(first, "HTTP/1.1 505") {
 				t.Errorf("no HTTP: %q", first)
 			}
 			continue
@@ -1171,7 +1228,8 @@ func TestMalformedRequests(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 	r.settled()
 	after := heap()
-	t.Logf("%d requests: statuses %v, heap %d KiB after a quarter, %d KiB at the end", n, counts, before>>10, after>>10)
+	t.Logf("%d requests: statuses %v, heap %d KiB after a quarter, %d KiB at the end", n, counts,
+		before>>10, after>>10)
 	if after > before+(8<<20) {
 		t.Errorf("the heap has grown from %d to %d bytes", before, after)
 	}
@@ -1204,7 +1262,9 @@ func TestOptions(t *testing.T) {
 			t.Errorf("%+v: %v, want %s", c.o, err, c.want)
 		}
 	}
-	for address, want := range map[string]bool{"127.0.0.1:1": true, "[::1]:1": true, "localhost:1": true, "127.9.9.9:0": true, "0.0.0.0:1": false, ":8000": false, "192.168.1.2:80": false, "example.com:80": false, "[::]:1": false} {
+	for address, want := range map[string]bool{"127.0.0.1:1": true, "[::1]:1": true,
+		"localhost:1": true, "127.9.9.9:0": true, "0.0.0.0:1": false, ":8000": false,
+		"192.168.1.2:80": false, "example.com:80": false, "[::]:1": false} {
 		if got, err := Loopback(address); err != nil || got != want {
 			t.Errorf("%s: %t %v, want %t", address, got, err, want)
 		}

@@ -70,15 +70,18 @@ func Load(be compute.Backend, from Source, kind model.Kind) (m *Model, err error
 	weights, o := from.Path, model.Options{Kind: kind, Quant: from.Quant}
 	if adapter := from.Adapter; adapter != "" {
 		if !model.IsAdapter(adapter) {
-			return nil, fault.Usagef("--adapter %s: is no folder of LoRA adapters: it has no %s", adapter, model.AdapterConfigName)
+			return nil, fault.Usagef("--adapter %s: is no folder of LoRA adapters: it has no %s",
+				adapter, model.AdapterConfigName)
 		}
-		if o.Base, err = model.Load(be, from.Path, model.Options{Kind: model.LM, Quant: from.Quant}); err != nil {
+		if o.Base, err = model.Load(be, from.Path,
+			model.Options{Kind: model.LM, Quant: from.Quant}); err != nil {
 			return nil, err
 		}
 		defer o.Base.Close() // what stands on it keeps its weights
 		weights = adapter
 	}
-	wg.Go(func() { m.Tokenizer, tokErr = saved.Tokenizer(from.Path) }) // one core's work, the weights are that of all
+	// one core's work, the weights are that of all
+	wg.Go(func() { m.Tokenizer, tokErr = saved.Tokenizer(from.Path) })
 	m.Model, err = model.Load(be, weights, o)
 	wg.Wait()
 	if tokErr != nil {
@@ -100,8 +103,10 @@ func OpenDevice(o device.Options) (compute.Backend, error) {
 	}
 	if o.Name != device.CUDA {
 		free := device.FreeMemory()
-		if free > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 { // later, what this process holds is not free
-			debug.SetMemoryLimit(free / 10 * 9) // the collector works harder before the system runs out
+		// later, what this process holds is not free
+		if free > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 {
+			// the collector works harder before the system runs out
+			debug.SetMemoryLimit(free / 10 * 9)
 		}
 	}
 	be, err := device.Open(o)
@@ -125,7 +130,8 @@ func Fitting(command, flag string, prompts [][]int32, rows []int, limit, most in
 	}
 	n := len(prompts[longest])
 	if n >= most {
-		return fmt.Errorf("data: row %d: prompt has %d tokens, the model takes %d: drop the row", rows[longest], n, most)
+		return fmt.Errorf("data: row %d: prompt has %d tokens, the model takes %d: drop the row",
+			rows[longest], n, most)
 	}
 	return fault.Usagef("%s: row %d: prompt has %d tokens: with an answer of %d that is more than the %d of the model: give --%s %d", command, rows[longest], n, limit, most, flag, most-n)
 }

@@ -24,7 +24,9 @@ type Output struct {
 func (o Output) Claim(fsys vfs.FS) (*checkpoint.Lock, error) {
 	dir := filepath.Dir(o.Path)
 	if info, err := fsys.Stat(dir); err != nil || !info.IsDir() {
-		return nil, fault.Usagef("%s: %s: there is no folder %s: create it or give another --output", o.Command, o.Path, dir)
+		return nil, fault.Usagef(
+			"%s: %s: there is no folder %s: create it or give another --output", o.Command, o.Path,
+			dir)
 	}
 	lock, err := checkpoint.LockOutput(o.Path)
 	if err != nil {
@@ -44,7 +46,9 @@ func (o Output) Absent(fsys vfs.FS) error {
 		if _, err := fsys.Stat(o.Journal); err == nil && o.Journal != "" {
 			return fault.Usagef("%s: %s: exists: nothing is overwritten: remove it (its answers stay in %s) or give another --output", o.Command, o.Path, o.Journal)
 		}
-		return fault.Usagef("%s: %s: exists: nothing is overwritten: remove it or give another --output", o.Command, o.Path)
+		return fault.Usagef(
+			"%s: %s: exists: nothing is overwritten: remove it or give another --output", o.Command,
+			o.Path)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	}

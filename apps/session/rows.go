@@ -25,15 +25,19 @@ func (r Rows) Open(s *Session) (*data.Set, error) {
 	cols := data.DefaultColumns()
 	cols.Content, cols.Teacher = r.Content, r.Answer
 	if !slices.Contains(data.RowFormats, r.Format) {
-		return nil, fault.Usagef("%s: --format %q: use %s", r.Command, r.Format, strings.Join(data.RowFormats, ", "))
+		return nil, fault.Usagef("%s: --format %q: use %s", r.Command, r.Format,
+			strings.Join(data.RowFormats, ", "))
 	}
 	switch {
 	case r.Turns != "" && !slices.Contains(data.TurnsValues, r.Turns):
-		return nil, fault.Usagef("%s: --turns %q: use %s", r.Command, r.Turns, strings.Join(data.TurnsValues, ", "))
+		return nil, fault.Usagef("%s: --turns %q: use %s", r.Command, r.Turns,
+			strings.Join(data.TurnsValues, ", "))
 	case r.Turns == data.TurnsAll && !r.All:
 		return nil, fault.Usagef("%s: --turns all: a row would be a whole conversation, and here an answer is one turn: use each", r.Command)
 	}
-	return data.OpenFiles(r.Paths, data.Options{Columns: cols, Format: r.Format, Split: r.Split, Turns: r.Turns, Stages: s.Console.Busy})
+	return data.OpenFiles(r.Paths,
+		data.Options{Columns: cols, Format: r.Format, Split: r.Split, Turns: r.Turns,
+			Stages: s.Console.Busy})
 }
 
 // List opens the set and lists the numbers of the rows to read. It warns of a column that

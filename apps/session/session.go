@@ -84,7 +84,8 @@ func (s *Session) SayCut(answers []model.Completion, limit int) {
 		}
 	}
 	if cut > 0 {
-		fmt.Fprintf(s.Err, "gad: note: %d of %s cut at %s\n", cut, report.Count(len(answers), "answer"), report.Count(limit, "token"))
+		fmt.Fprintf(s.Err, "gad: note: %d of %s cut at %s\n", cut,
+			report.Count(len(answers), "answer"), report.Count(limit, "token"))
 	}
 }
 

@@ -92,16 +92,19 @@ func (f *fake) eval(args []string, out io.Writer) error {
 		return err
 	}
 	t, _ := strconv.ParseFloat(flag(args, "temperature"), 64)
-	e := map[string]any{"rows": 10, "temperature": t, "check": q - t/100, "rouge_l": q / 2, "teacher_nll": 1 - q,
-		"labels": map[string]any{"good": q}, "len_ratio": 1.0, "distinct_1": 0.5}
+	e := map[string]any{"rows": 10, "temperature": t, "check": q - t/100, "rouge_l": q / 2,
+		"teacher_nll": 1 - q,
+		"labels":      map[string]any{"good": q}, "len_ratio": 1.0, "distinct_1": 0.5}
 	if other := flag(args, "against"); other != "" {
 		if _, err := f.quality(other); err != nil {
 			return err
 		}
-		maps.Copy(e, map[string]any{"against": other, "reverse_kl": 2 - q, "reverse_kl_sampled": 2 - q, "forward_kl": 3 - q, "fluency": q - 4})
+		maps.Copy(e, map[string]any{"against": other, "reverse_kl": 2 - q,
+			"reverse_kl_sampled": 2 - q, "forward_kl": 3 - q, "fluency": q - 4})
 	}
 	if steps := flag(args, "disc-steps"); steps != "0" {
-		maps.Copy(e, map[string]any{"fresh_d_acc": 1 - q/2, "fresh_d_control": 0.9, "fresh_d_steps": 100.0})
+		maps.Copy(e, map[string]any{"fresh_d_acc": 1 - q/2, "fresh_d_control": 0.9,
+			"fresh_d_steps": 100.0})
 	}
 	return json.NewEncoder(out).Encode(e)
 }
@@ -134,7 +137,8 @@ func (f *fake) train(ctx context.Context, args []string) error {
 	h := fnv.New64()
 	fmt.Fprint(h, seed, args[0])
 	for step := bytes.Count(kept, []byte("\n")) + 1; step <= total; step++ {
-		cost := perStep[args[0]] * (1 + f.noise*rand.New(rand.NewPCG(h.Sum64(), uint64(step))).NormFloat64())
+		cost := perStep[args[0]] *
+			(1 + f.noise*rand.New(rand.NewPCG(h.Sum64(), uint64(step))).NormFloat64())
 		kept = fmt.Appendf(kept, `{"step":%d,"perf/tflops":%g,"timing_s/step":2,"critic/d_acc":%g,"reward/mean":"NaN"}`+"\n", step, cost/2, 0.5+float64(step)/1000)
 		f.mu.Lock()
 		f.steps++
@@ -164,7 +168,8 @@ func (f *fake) train(ctx context.Context, args []string) error {
 		return err
 	}
 	gain := rand.New(rand.NewPCG(h.Sum64(), 0)).Float64() / 10
-	return vfs.WriteFile(f.fs, filepath.Join(actor, "quality"), fmt.Appendf(nil, "%.6f", q+0.1+gain))
+	return vfs.WriteFile(f.fs, filepath.Join(actor, "quality"),
+		fmt.Appendf(nil, "%.6f", q+0.1+gain))
 }
 
 func (f *fake) Checkpoint(run string) (string, error) {
@@ -204,8 +209,10 @@ type trial struct {
 func world(t *testing.T) *vfstest.CrashFS {
 	t.Helper()
 	fs := vfstest.NewCrash()
-	for path, text := range map[string]string{"/w/student/quality": "0.1", "/w/train.arrow": "rows", "/w/test.arrow": "other rows"} {
-		if err := errors.Join(vfs.MakeDirs(fs, filepath.Dir(path)), vfs.WriteFile(fs, path, []byte(text))); err != nil {
+	for path, text := range map[string]string{"/w/student/quality": "0.1", "/w/train.arrow": "rows",
+		"/w/test.arrow": "other rows"} {
+		if err := errors.Join(vfs.MakeDirs(fs, filepath.Dir(path)),
+			vfs.WriteFile(fs, path, []byte(text))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -214,14 +221,19 @@ func world(t *testing.T) *vfstest.CrashFS {
 
 // two arms that share a stage, one of them filled, over two seeds.
 func twoArms() *Plan {
-	sft := &Stage{Name: "sft", Run: "sft", Steps: 4, CriticWarmup: -1, Set: []string{"actor.optim.lr=3e-3"}}
-	return &Plan{File: "two.yaml", Name: "two arms", Dir: "/w/out", Data: "/w/train.arrow", Model: "/w/student", Seeds: []uint64{1, 2},
-		Common: []string{"data.max_response_length=40"}, Eval: Eval{Sets: []Set{{"test", "/w/test.arrow"}}, Temperatures: []float64{1, 0}, Rows: 10},
+	sft := &Stage{Name: "sft", Run: "sft", Steps: 4, CriticWarmup: -1,
+		Set: []string{"actor.optim.lr=3e-3"}}
+	return &Plan{File: "two.yaml", Name: "two arms", Dir: "/w/out", Data: "/w/train.arrow",
+		Model: "/w/student", Seeds: []uint64{1, 2},
+		Common: []string{"data.max_response_length=40"},
+		Eval: Eval{Sets: []Set{{"test", "/w/test.arrow"}}, Temperatures: []float64{1, 0},
+			Rows: 10},
 		Budget: Budget{Like: "GAD"}, Metrics: DefaultMetrics, Compare: []string{"SeqKD"},
 		Arms: []Arm{
 			{"SeqKD", []*Stage{sft}},
 			{"SeqKD, filled", []*Stage{{Run: "sft", Fill: true, CriticWarmup: -1, Set: sft.Set}}},
-			{"GAD", []*Stage{sft, {Run: "warmup", Steps: 3, CriticWarmup: 2}, {Run: "train", CriticWarmup: -1, Preset: "gad"}}},
+			{"GAD", []*Stage{sft, {Run: "warmup", Steps: 3, CriticWarmup: 2},
+				{Run: "train", CriticWarmup: -1, Preset: "gad"}}},
 		}}
 }
 
@@ -233,12 +245,13 @@ func try(t *testing.T) *trial {
 func (r *trial) options() Options {
 	clock := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
 	var mu sync.Mutex
-	return Options{FS: r.fs, Gad: r.fake, Jobs: r.jobs, Cores: 4, Log: &r.log, Now: func() time.Time {
-		mu.Lock()
-		defer mu.Unlock()
-		clock = clock.Add(time.Second)
-		return clock
-	}}
+	return Options{FS: r.fs, Gad: r.fake, Jobs: r.jobs, Cores: 4, Log: &r.log,
+		Now: func() time.Time {
+			mu.Lock()
+			defer mu.Unlock()
+			clock = clock.Add(time.Second)
+			return clock
+		}}
 }
 
 // run runs the study until it ends or is stopped.

@@ -45,10 +45,12 @@ type Eval struct {
 	Sets         []Set
 	Checker      string // command, "" for none
 	Temperatures []float64
-	Rows         int    // of each set, 0 for all
-	Against      string // folder of a model that students are compared with by KL, "" for none; {seed} stands for the seed
-	DiscSteps    int    // of fresh discriminators, 0 for none
-	DiscSeeds    int    // fresh discriminators of a student, 0 for gad's default
+	Rows         int // of each set, 0 for all
+	// folder of a model that students are compared with by KL, "" for none; {seed} stands for the
+	// seed
+	Against   string
+	DiscSteps int // of fresh discriminators, 0 for none
+	DiscSeeds int // fresh discriminators of a student, 0 for gad's default
 }
 
 // Set is held-out data.
@@ -87,7 +89,8 @@ var stageKeys = []string{"run", "steps", "set", "preset", "critic_warmup", "data
 var commands = []string{"sft", "dpo", "warmup", "train"}
 
 // DefaultMetrics are those that say whether the game was alive: see doc/metrics.md.
-var DefaultMetrics = []string{"critic/d_acc", "critic/d_acc_distinct", "critic/tie_frac", "critic/collapsed_groups_frac"}
+var DefaultMetrics = []string{"critic/d_acc", "critic/d_acc_distinct", "critic/tie_frac",
+	"critic/collapsed_groups_frac"}
 
 // Read reads a study's file. The error is [conf.Problems], each with file, line and column.
 func Read(path string) (*Plan, error) {
@@ -123,13 +126,17 @@ func (r *reader) file(n *conf.Node) string {
 }
 
 func (r *reader) plan(root *conf.Node) *Plan {
-	root.Group("name", "output", "data", "val_data", "model", "device", "precision", "seeds", "common", "eval", "budget", "settings", "stages", "arms", "compare", "metrics")
+	root.Group("name", "output", "data", "val_data", "model", "device", "precision", "seeds",
+		"common", "eval", "budget", "settings", "stages", "arms", "compare", "metrics")
 	r.lists(root.Get("settings"))
 	stem := strings.TrimSuffix(filepath.Base(r.path), filepath.Ext(r.path))
-	p := &Plan{File: r.path, Name: conf.Value[string](root.Get("name")), Dir: r.file(root.Get("output")),
-		Data: r.file(root.Get("data")), ValData: r.file(root.Get("val_data")), Model: r.file(root.Get("model")),
-		Device: conf.Value[string](root.Get("device")), Precision: conf.Value[string](root.Get("precision")),
-		Seeds: conf.Values[uint64](root.Get("seeds")), Common: r.settings(root.Get("common")),
+	p := &Plan{File: r.path, Name: conf.Value[string](root.Get("name")),
+		Dir:  r.file(root.Get("output")),
+		Data: r.file(root.Get("data")), ValData: r.file(root.Get("val_data")),
+		Model:     r.file(root.Get("model")),
+		Device:    conf.Value[string](root.Get("device")),
+		Precision: conf.Value[string](root.Get("precision")),
+		Seeds:     conf.Values[uint64](root.Get("seeds")), Common: r.settings(root.Get("common")),
 		Compare: conf.Values[string](root.Get("compare")), Metrics: DefaultMetrics}
 	if p.Name == "" {
 		p.Name = stem
@@ -226,7 +233,9 @@ func (r *reader) settings(n *conf.Node) (list []string) {
 		switch {
 		case !ok || key == "" || strings.HasPrefix(s, "-"):
 			e.Bad("%q: expected SETTING=VALUE, such as actor.optim.lr=3e-3", s)
-		case slices.Contains([]string{"trainer.seed", "trainer.default_local_dir", "trainer.resume_from", "model.path", "data.train_files", "trainer.threads", "trainer.device", "trainer.precision"}, key):
+		case slices.Contains([]string{"trainer.seed", "trainer.default_local_dir",
+			"trainer.resume_from", "model.path", "data.train_files", "trainer.threads",
+			"trainer.device", "trainer.precision"}, key):
 			e.Bad("%q: the study sets it: see seeds, output, model, data, device and precision, and the flag --jobs", key)
 		case key == "trainer.total_steps":
 			e.Bad("%q: write steps: N in the stage", key)
@@ -240,13 +249,17 @@ func (r *reader) eval(n *conf.Node) (e Eval) {
 	if n == nil {
 		return e
 	}
-	n.Group("data", "checker", "temperatures", "rows", "also", "against", "disc_steps", "disc_seeds")
+	n.Group("data", "checker", "temperatures", "rows", "also", "against", "disc_steps",
+		"disc_seeds")
 	if n.Get("data") == nil {
 		n.Bad("%q is missing", "data")
 	}
-	e = Eval{Sets: []Set{{"test", r.file(n.Get("data"))}}, Checker: conf.Value[string](n.Get("checker")),
-		Temperatures: []float64{1}, Rows: conf.Value[int](n.Get("rows")), Against: r.file(n.Get("against")),
-		DiscSteps: conf.Value[int](n.Get("disc_steps")), DiscSeeds: conf.Value[int](n.Get("disc_seeds"))}
+	e = Eval{Sets: []Set{{"test", r.file(n.Get("data"))}},
+		Checker:      conf.Value[string](n.Get("checker")),
+		Temperatures: []float64{1}, Rows: conf.Value[int](n.Get("rows")),
+		Against:   r.file(n.Get("against")),
+		DiscSteps: conf.Value[int](n.Get("disc_steps")),
+		DiscSeeds: conf.Value[int](n.Get("disc_seeds"))}
 	for _, x := range []struct {
 		key   string
 		value int
@@ -286,7 +299,8 @@ func (r *reader) budget(n *conf.Node) (b Budget) {
 	if names := n.Group("tflop", "seconds", "like"); len(names) != 1 {
 		n.Bad("expected one of tflop, seconds and like")
 	}
-	b = Budget{conf.Value[float64](n.Get("tflop")), conf.Value[float64](n.Get("seconds")), conf.Value[string](n.Get("like"))}
+	b = Budget{conf.Value[float64](n.Get("tflop")), conf.Value[float64](n.Get("seconds")),
+		conf.Value[string](n.Get("like"))}
 	for _, key := range []string{"tflop", "seconds"} {
 		if m := n.Get(key); m != nil && !(conf.Value[float64](m) > 0) {
 			m.Bad("must be above 0")
@@ -307,7 +321,8 @@ func (r *reader) stage(n *conf.Node) *Stage {
 		n.Get("preset").Bad("is for warmup and train: it changes nothing in %s", s.Run)
 	}
 	if told(s.Set, "trainer.checker") != "" {
-		n.Get("set").Bad("trainer.checker: give it in common: a stage takes no checker from the one before it")
+		n.Get("set").Bad(
+			"trainer.checker: give it in common: a stage takes no checker from the one before it")
 	}
 	if steps := n.Get("steps"); steps != nil {
 		text, err := conf.Value[string](steps), error(nil)
@@ -328,7 +343,8 @@ func (r *reader) stage(n *conf.Node) *Stage {
 			w.Bad("%s has no discriminator", s.Run)
 		}
 	}
-	if s.Fill && (s.CriticWarmup > 0 || told(s.Set, "trainer.critic_warmup") != "" || told(s.Set, "trainer.critic_warmup_until") != "") {
+	if s.Fill && (s.CriticWarmup > 0 || told(s.Set, "trainer.critic_warmup") != "" ||
+		told(s.Set, "trainer.critic_warmup_until") != "") {
 		n.Get("steps").Bad("fill is for stages whose steps cost the same: leave out the steps that train the discriminator alone")
 	}
 	return s
@@ -362,7 +378,8 @@ func (r *reader) arms(p *Plan, root *conf.Node) {
 					e.Bad("steps: fill is for the last stage of an arm: what comes after it has no budget left")
 				}
 				if !p.Budget.given() {
-					e.Bad("steps: fill needs a budget, such as budget: {tflop: 8} or {like: %s}", names[0])
+					e.Bad("steps: fill needs a budget, such as budget: {tflop: 8} or {like: %s}",
+						names[0])
 				}
 			}
 			arm.Stages = append(arm.Stages, s)

@@ -45,16 +45,25 @@ func TestRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := func(name string) string { return filepath.Join(filepath.Dir(path), filepath.FromSlash(name)) }
-	sft := &Stage{Name: "sft", Run: "sft", Steps: 400, Set: []string{"actor.optim.lr=3e-3"}, CriticWarmup: -1}
-	want := &Plan{File: path, Name: "two forms", Dir: at("runs/two-forms"), Data: at("task/train.arrow"), Model: at("task/{seed}/student"),
-		Seeds: []uint64{1, 2}, Common: []string{"data.max_prompt_length=48", "data.max_response_length=40"},
+	at := func(name string) string {
+		return filepath.Join(filepath.Dir(path),
+			filepath.FromSlash(name))
+	}
+	sft := &Stage{Name: "sft", Run: "sft", Steps: 400, Set: []string{"actor.optim.lr=3e-3"},
+		CriticWarmup: -1}
+	want := &Plan{File: path, Name: "two forms", Dir: at("runs/two-forms"),
+		Data: at("task/train.arrow"), Model: at("task/{seed}/student"),
+		Seeds: []uint64{1, 2}, Common: []string{"data.max_prompt_length=48",
+			"data.max_response_length=40"},
 		Eval: Eval{Sets: []Set{{"test", at("task/test.arrow")}, {"shifted", "/data/shifted.arrow"}}, Checker: `"$GAD" task check two-forms`,
-			Temperatures: []float64{1, 0}, Rows: 600, Against: at("m/{seed}"), DiscSteps: 200, DiscSeeds: 1},
+			Temperatures: []float64{1, 0}, Rows: 600, Against: at("m/{seed}"), DiscSteps: 200,
+			DiscSeeds: 1},
 		Budget: Budget{Like: "GAD"}, Metrics: DefaultMetrics, Compare: []string{"SeqKD", "GAD"},
 		Arms: []Arm{{"SeqKD", []*Stage{sft}},
-			{"SeqKD, equal compute", []*Stage{{Run: "sft", Fill: true, Set: sft.Set, CriticWarmup: -1}}},
-			{"GAD", []*Stage{sft, {Run: "warmup", Preset: "gad"}, {Run: "train", Steps: 80, CriticWarmup: -1}}}}}
+			{"SeqKD, equal compute", []*Stage{
+				{Run: "sft", Fill: true, Set: sft.Set, CriticWarmup: -1}}},
+			{"GAD", []*Stage{sft, {Run: "warmup", Preset: "gad"},
+				{Run: "train", Steps: 80, CriticWarmup: -1}}}}}
 	if !reflect.DeepEqual(got, want) {
 		a, _ := json.MarshalIndent(got, "", " ")
 		b, _ := json.MarshalIndent(want, "", " ")
@@ -73,7 +82,8 @@ func TestNamedSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{"actor.optim.lr=1e-3", "actor.grad_clip=1", "rollout.n=4"}
-	if got := p.Arms[0].Stages[0].Set; !reflect.DeepEqual(got, want) || !reflect.DeepEqual(p.Common, want[:1]) {
+	if got := p.Arms[0].Stages[0].Set; !reflect.DeepEqual(got, want) ||
+		!reflect.DeepEqual(p.Common, want[:1]) {
 		t.Errorf("%q and %q, want %q", got, p.Common, want)
 	}
 	if _, err := Read(write(t, strings.Replace(text, "set: [learn", "set: [laern", 1))); err == nil || !strings.Contains(err.Error(), `did you mean "learn"?`) {
@@ -83,11 +93,14 @@ func TestNamedSettings(t *testing.T) {
 
 // The least that a study needs, and what it takes for the rest.
 func TestDefaults(t *testing.T) {
-	p, err := Read(write(t, "data: a\nmodel: b\nseeds: [7]\neval: {data: c}\narms: {one: [{run: sft}]}\n"))
+	p, err := Read(
+		write(t, "data: a\nmodel: b\nseeds: [7]\neval: {data: c}\narms: {one: [{run: sft}]}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.Name != "two" || filepath.Base(p.Dir) != "two.study" || !reflect.DeepEqual(p.Eval.Temperatures, []float64{1}) || !reflect.DeepEqual(p.Compare, []string{"one"}) {
+	if p.Name != "two" || filepath.Base(p.Dir) != "two.study" ||
+		!reflect.DeepEqual(p.Eval.Temperatures, []float64{1}) ||
+		!reflect.DeepEqual(p.Compare, []string{"one"}) {
 		t.Errorf("%+v", p)
 	}
 }
@@ -144,7 +157,8 @@ func TestProblems(t *testing.T) {
 			continue
 		}
 		got := strings.ReplaceAll(err.Error(), path, "two.yaml")
-		if more := strings.HasSuffix(c.want, "\n"); !more && got != c.want || more && !strings.HasPrefix(got, c.want) {
+		if more := strings.HasSuffix(c.want, "\n"); !more && got != c.want || more &&
+			!strings.HasPrefix(got, c.want) {
 			t.Errorf("got  %s\nwant %s", got, c.want)
 		}
 	}
@@ -154,10 +168,12 @@ func TestProblems(t *testing.T) {
 func TestHostileFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f.yaml")
 	hostile.Format{
-		Name:   "study",
-		Small:  []byte("data: a\nmodel: b\nseeds: [7]\neval: {data: c}\narms: {one: [{run: sft}]}\n"),
-		Seeds:  [][]byte{[]byte(example)},
-		Words:  []string{"&a ", "*a", "<<: ", "!!int ", "- ", "? ", ": ", "{", "[", "~", "fill", "{}", "[]", "null", "\x00"},
+		Name: "study",
+		Small: []byte(
+			"data: a\nmodel: b\nseeds: [7]\neval: {data: c}\narms: {one: [{run: sft}]}\n"),
+		Seeds: [][]byte{[]byte(example)},
+		Words: []string{"&a ", "*a", "<<: ", "!!int ", "- ", "? ", ": ", "{", "[", "~", "fill",
+			"{}", "[]", "null", "\x00"},
 		Prefix: "settings: ",
 		Read: func(text []byte) error {
 			if err := os.WriteFile(path, text, 0o666); err != nil {

@@ -137,7 +137,8 @@ func (s *session) identify(e *evaluation) error {
 	if err != nil {
 		return err
 	}
-	key := []any{version, e.node.id, data, e.temperature, s.plan.Eval.Rows, s.plan.Eval.Checker, s.plan.limit()}
+	key := []any{version, e.node.id, data, e.temperature, s.plan.Eval.Rows, s.plan.Eval.Checker,
+		s.plan.limit()}
 	if s.plan.Eval.Against != "" {
 		other, err := s.sum(s.FS, "eval: against", withSeed(s.plan.Eval.Against, e.node.seed))
 		if err != nil {
@@ -153,7 +154,8 @@ func (s *session) identify(e *evaluation) error {
 		return fmt.Errorf("study: %w", err)
 	}
 	sum := sha256.Sum256(text)
-	e.id = fmt.Sprintf("s%d-%s-t%g-%s", e.node.seed, e.set.Name, e.temperature, hex.EncodeToString(sum[:5]))
+	e.id = fmt.Sprintf("s%d-%s-t%g-%s", e.node.seed, e.set.Name, e.temperature,
+		hex.EncodeToString(sum[:5]))
 	return nil
 }
 
@@ -254,7 +256,9 @@ func (s *session) prepare() error {
 	case s.Jobs == 0:
 		s.Jobs = max(1, min(s.Cores, len(s.cells), fit))
 	case s.Jobs > 1 && s.Jobs > fit:
-		return fmt.Errorf("study: --jobs %d: one command takes up to %s, %s are free: %w: use --jobs %d", s.Jobs, gigabytes(most), gigabytes(free), ErrMemory, max(1, fit))
+		return fmt.Errorf(
+			"study: --jobs %d: one command takes up to %s, %s are free: %w: use --jobs %d", s.Jobs,
+			gigabytes(most), gigabytes(free), ErrMemory, max(1, fit))
 	}
 	s.threads = max(1, s.Cores/s.Jobs)
 	return nil
@@ -297,7 +301,8 @@ func (s *session) rehearse(ctx context.Context) error {
 			if errors.Is(err, ErrInterrupted) {
 				return err
 			}
-			return fmt.Errorf("study: eval: %s: trial on two rows before any training: %w", set.Name, err)
+			return fmt.Errorf("study: eval: %s: trial on two rows before any training: %w",
+				set.Name, err)
 		}
 	}
 	return nil
@@ -305,8 +310,10 @@ func (s *session) rehearse(ctx context.Context) error {
 
 // evalArgs is the command line of an evaluation of a student on some rows, 0 for all, with
 // fresh discriminators of so many steps.
-func (s *session) evalArgs(e *evaluation, student string, rows int, limit string, discSteps int) []string {
-	a := []string{"eval", "--model", student, "--data", withSeed(e.set.Path, e.node.seed), "--temperature", fmt.Sprint(e.temperature), "--seed", fmt.Sprint(e.node.seed)}
+func (s *session) evalArgs(e *evaluation, student string, rows int, limit string,
+	discSteps int) []string {
+	a := []string{"eval", "--model", student, "--data", withSeed(e.set.Path, e.node.seed),
+		"--temperature", fmt.Sprint(e.temperature), "--seed", fmt.Sprint(e.node.seed)}
 	if rows > 0 {
 		a = append(a, "--limit", fmt.Sprint(rows))
 	}
@@ -323,7 +330,8 @@ func (s *session) evalArgs(e *evaluation, student string, rows int, limit string
 		a = append(a, "--disc-seeds", fmt.Sprint(n))
 	}
 	a = append(a, s.plan.device()...)
-	return append(a, "--threads", fmt.Sprint(s.threads), "--disc-steps", fmt.Sprint(discSteps), "--json")
+	return append(a, "--threads", fmt.Sprint(s.threads), "--disc-steps", fmt.Sprint(discSteps),
+		"--json")
 }
 
 // answers runs an evaluation. It has nothing to save: when ctx ends it is left to
@@ -503,9 +511,11 @@ func (s *session) tell(t *task, begun time.Time) {
 		left += sum / time.Duration(max(1, len(list)))
 	}
 	if left > 0 {
-		text += fmt.Sprintf("; %d of %d, eta %s", ended, total, (left / time.Duration(s.Jobs)).Round(time.Second))
+		text += fmt.Sprintf("; %d of %d, eta %s", ended, total,
+			(left / time.Duration(s.Jobs)).Round(time.Second))
 	} else {
-		text += fmt.Sprintf("; %d of %d, %s in all", ended, total, s.Now().Sub(begun).Round(time.Second))
+		text += fmt.Sprintf("; %d of %d, %s in all", ended, total,
+			s.Now().Sub(begun).Round(time.Second))
 	}
 	s.say("%s: %s", s.who(t), text)
 }
@@ -530,7 +540,8 @@ func (s *session) evaluate(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	args := s.evalArgs(t.eval, filepath.Join(t.node.dir(), d.Actor), s.plan.Eval.Rows, s.plan.limit(), s.plan.Eval.DiscSteps)
+	args := s.evalArgs(t.eval, filepath.Join(t.node.dir(), d.Actor), s.plan.Eval.Rows,
+		s.plan.limit(), s.plan.Eval.DiscSteps)
 	result, err := s.answers(ctx, args)
 	if err != nil {
 		return err
@@ -545,7 +556,8 @@ func (s *session) stage(ctx context.Context, t *task) error {
 	if ok, err := readJSON(s.FS, n.file(failedName), &before); err != nil {
 		return err
 	} else if ok {
-		return fmt.Errorf("%s (known from an earlier run of the study; remove %s to try again): %w", before.Why, n.file(failedName), ErrFinal)
+		return fmt.Errorf("%s (known from an earlier run of the study; remove %s to try again): %w",
+			before.Why, n.file(failedName), ErrFinal)
 	}
 	if err := vfs.MakeDirs(s.FS, n.dir()); err != nil {
 		return err
@@ -599,14 +611,18 @@ func (s *session) stage(ctx context.Context, t *task) error {
 // noteFinal keeps err if it would come again, so that it is not waited for.
 func (s *session) noteFinal(n *node, command string, err error) error {
 	if errors.Is(err, ErrFinal) {
-		if failing := writeJSON(s.FS, n.file(failedName), failed{command, oneLine(err)}); failing != nil {
+		if failing := writeJSON(s.FS, n.file(failedName),
+			failed{command, oneLine(err)}); failing != nil {
 			return errors.Join(err, failing)
 		}
 	}
 	return err
 }
 
-func oneLine(err error) string { return strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ") }
+func oneLine(
+	err error) string {
+	return strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
+}
 
 // The probe of a fill: steps at learning rate 0, so that they cost what the first
 // steps of the run will, as many as it takes for the mean to be known to exact.
@@ -616,7 +632,8 @@ const (
 	exact      = 0.005
 )
 
-var probeSettings = []string{"actor.optim.lr=0", "actor.optim.lr_warmup_steps=0", "critic.optim.lr=0", "critic.optim.lr_warmup_steps=0",
+var probeSettings = []string{"actor.optim.lr=0", "actor.optim.lr_warmup_steps=0",
+	"critic.optim.lr=0", "critic.optim.lr_warmup_steps=0",
 	"trainer.save_freq=0", "trainer.test_freq=0", "trainer.save_samples=0"}
 
 // steps is how many steps the stage takes, 0 for what its settings say. Those of a
@@ -677,7 +694,8 @@ func (s *session) steps(ctx context.Context, t *task, from string, log io.Writer
 	if err := writeJSON(s.FS, n.file(fillName), f); err != nil {
 		return 0, err
 	}
-	s.say("%s: %d steps fill the budget of %s: %s per step, %s before it", s.who(t), f.Steps, number(f.Budget), number(f.PerStep), number(f.Before))
+	s.say("%s: %d steps fill the budget of %s: %s per step, %s before it", s.who(t), f.Steps,
+		number(f.Budget), number(f.PerStep), number(f.Before))
 	return f.Steps, s.FS.RemoveAll(probe)
 }
 
@@ -717,7 +735,9 @@ func (s *session) failures() error {
 	if n == 0 {
 		return nil
 	}
-	return fmt.Errorf("study: %d of %d parts failed: run the same command to try them again; the first error: %w", n, len(s.tasks), first)
+	return fmt.Errorf(
+		"study: %d of %d parts failed: run the same command to try them again; the first error: %w",
+		n, len(s.tasks), first)
 }
 
 // DryRun says what Run would do: the command lines, and the time that they are
@@ -771,9 +791,11 @@ func DryRun(p *Plan, o Options, w io.Writer) error {
 		}
 		fmt.Fprintln(w, line)
 	}
-	fmt.Fprintf(w, "%d stages and %d evaluations to do, %d at a time with %d threads each", stages, evals, s.Jobs, s.threads)
+	fmt.Fprintf(w, "%d stages and %d evaluations to do, %d at a time with %d threads each", stages,
+		evals, s.Jobs, s.threads)
 	if known > 0 {
-		fmt.Fprintf(w, "; about %s", time.Duration(seconds/float64(s.Jobs)*float64(time.Second)).Round(time.Second))
+		fmt.Fprintf(w, "; about %s",
+			time.Duration(seconds/float64(s.Jobs)*float64(time.Second)).Round(time.Second))
 		if filled > 0 && per == 0 {
 			fmt.Fprintf(w, " and %d stages that fill the budget of %s", filled, p.Budget.text())
 		}

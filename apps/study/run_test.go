@@ -41,15 +41,20 @@ func TestRun(t *testing.T) {
 	gad := g.cells[2].last
 	sft, warm := gad.parent.parent, gad.parent
 	for _, want := range []string{
-		"sft --model /w/student --data /w/train.arrow --output " + sft.run() + " --seed 1 --steps 4 --threads 4 data.max_response_length=40 actor.optim.lr=3e-3",
-		"warmup --model " + sft.run() + "/global_step_4/actor --data /w/train.arrow --output " + warm.run() + " --seed 1 --critic-warmup 2 --steps 3 --threads 4 data.max_response_length=40",
-		"train --resume " + warm.run() + " --data /w/train.arrow --output " + gad.run() + " --seed 1 --preset gad --threads 4 data.max_response_length=40",
+		"sft --model /w/student --data /w/train.arrow --output " + sft.run() +
+			" --seed 1 --steps 4 --threads 4 data.max_response_length=40 actor.optim.lr=3e-3",
+		"warmup --model " + sft.run() + "/global_step_4/actor --data /w/train.arrow --output " +
+			warm.run() +
+			" --seed 1 --critic-warmup 2 --steps 3 --threads 4 data.max_response_length=40",
+		"train --resume " + warm.run() + " --data /w/train.arrow --output " + gad.run() +
+			" --seed 1 --preset gad --threads 4 data.max_response_length=40",
 		"eval --model " + gad.run() + "/global_step_5/actor --data /w/test.arrow --temperature 1 --seed 1 --limit 10 --max-response-length 40 --threads 4 --disc-steps 0 --json",
 	} {
 		if count(r.ran, want) != 1 {
 			t.Errorf("not run once: %s\n%s", want, strings.Join(r.ran, "\n"))
 		}
-		if !strings.HasPrefix(want, "eval") && !strings.Contains(report.Markdown(), "gad "+want+"\n") {
+		if !strings.HasPrefix(want, "eval") &&
+			!strings.Contains(report.Markdown(), "gad "+want+"\n") {
 			t.Errorf("study.md lacks %s", want)
 		}
 	}
@@ -58,7 +63,9 @@ func TestRun(t *testing.T) {
 	if n := count(r.ran[first:], "--seed 1"); n != 0 {
 		t.Errorf("%d commands of seed 1 after the first of seed 2", n)
 	}
-	if last := r.log.String(); !strings.Contains(last, "SeqKD, seed 1: sft: 4 steps, 0.04 TFLOP, took") || !strings.Contains(last, "eta ") || !strings.Contains(last, "20 of 20, ") {
+	if last := r.log.String(); !strings.Contains(last,
+		"SeqKD, seed 1: sft: 4 steps, 0.04 TFLOP, took") || !strings.Contains(last, "eta ") ||
+		!strings.Contains(last, "20 of 20, ") {
 		t.Errorf("says\n%s", last)
 	}
 	before, was := len(r.ran), r.tables(t)
@@ -73,7 +80,8 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	again, err := Tables(r.plan, r.options(), false)
-	if _, missing := r.fs.Stat(filepath.Join(r.plan.Dir, TablesName)); err != nil || !errors.Is(missing, fs.ErrNotExist) || again.Markdown() != report.Markdown() {
+	if _, missing := r.fs.Stat(filepath.Join(r.plan.Dir, TablesName)); err != nil ||
+		!errors.Is(missing, fs.ErrNotExist) || again.Markdown() != report.Markdown() {
 		t.Errorf("--table while the study runs: %v, %v", err, missing)
 	}
 }
@@ -106,22 +114,25 @@ func TestAgainst(t *testing.T) {
 		}
 	}
 	// Less of a distance is better: GAD's students are, with both seeds.
-	if row := got[strings.Index(got, "| GAD - SeqKD | "):]; strings.Count(row[:strings.IndexByte(row, '\n')], ", 2/2") != 6 {
+	if row := got[strings.Index(got, "| GAD - SeqKD | "):]; strings.Count(
+		row[:strings.IndexByte(row, '\n')], ", 2/2") != 6 {
 		t.Errorf("GAD is better in six figures: %s", row[:strings.IndexByte(row, '\n')])
 	}
 	for name, c := range map[string]struct {
 		change func()
 		want   int
 	}{
-		"another teacher": {func() { vfs.WriteFile(r.fs, "/w/teacher/quality", []byte("2")) }, 12 + 1},
-		"other steps":     {func() { r.plan.Eval.DiscSteps = 50 }, 12 + 1},
-		"nothing":         {func() {}, 0},
+		"another teacher": {func() { vfs.WriteFile(r.fs, "/w/teacher/quality", []byte("2")) },
+			12 + 1},
+		"other steps": {func() { r.plan.Eval.DiscSteps = 50 }, 12 + 1},
+		"nothing":     {func() {}, 0},
 	} {
 		r.ran = nil
 		c.change()
 		r.must(t)
 		if len(r.ran) != c.want {
-			t.Errorf("%s: %d commands, want %d:\n%s", name, len(r.ran), c.want, strings.Join(r.ran, "\n"))
+			t.Errorf("%s: %d commands, want %d:\n%s", name, len(r.ran), c.want,
+				strings.Join(r.ran, "\n"))
 		}
 	}
 	r.plan.Eval.Against = "/w/nowhere"
@@ -136,18 +147,31 @@ func TestReuse(t *testing.T) {
 		change func(*trial)
 		want   int // commands that are run again, the rehearsal among them
 	}{
-		"nothing":               {func(r *trial) {}, 0},
-		"a name":                {func(r *trial) { r.plan.Name, r.plan.Arms[2].Name, r.plan.Budget.Like = "x", "game", "game" }, 0},
-		"metrics":               {func(r *trial) { r.plan.Metrics = []string{"reward/mean"} }, 0},
-		"one more temperature":  {func(r *trial) { r.plan.Eval.Temperatures = []float64{1, 0, 0.5} }, 2*3 + 1},
-		"a checker":             {func(r *trial) { r.plan.Eval.Checker = "check" }, 2*6 + 1},
-		"one more seed":         {func(r *trial) { r.plan.Seeds = []uint64{1, 2, 3} }, 10 + 1},
-		"the game's settings":   {func(r *trial) { r.plan.Arms[2].Stages[2].Set = []string{"actor.optim.lr=1"} }, 2*(1+2+1+2) + 1}, // and what is filled like it
-		"the shared settings":   {func(r *trial) { r.plan.Common = []string{"rollout.n=2"} }, 2*10 + 1},
-		"the student":           {func(r *trial) { vfs.WriteFile(r.fs, "/w/student/quality", []byte("0.2")) }, 2*10 + 1},
-		"a student moved":       {func(r *trial) { r.fs.Rename("/w/student", "/w/b"); r.plan.Model = "/w/b" }, 0},
-		"training data":         {func(r *trial) { vfs.WriteFile(r.fs, "/w/train.arrow", []byte("more")) }, 2*10 + 1},
-		"held-out data":         {func(r *trial) { vfs.WriteFile(r.fs, "/w/test.arrow", []byte("more")) }, 2*6 + 1},
+		"nothing": {func(r *trial) {}, 0},
+		"a name": {
+			func(r *trial) {
+				r.plan.Name, r.plan.Arms[2].Name, r.plan.Budget.Like = "x", "game",
+					"game"
+			}, 0},
+		"metrics": {func(r *trial) { r.plan.Metrics = []string{"reward/mean"} }, 0},
+		"one more temperature": {
+			func(r *trial) { r.plan.Eval.Temperatures = []float64{1, 0, 0.5} }, 2*3 + 1},
+		"a checker":     {func(r *trial) { r.plan.Eval.Checker = "check" }, 2*6 + 1},
+		"one more seed": {func(r *trial) { r.plan.Seeds = []uint64{1, 2, 3} }, 10 + 1},
+		// and what is filled like it
+		"the game's settings": {
+			func(r *trial) { r.plan.Arms[2].Stages[2].Set = []string{"actor.optim.lr=1"} },
+			2*(1+2+1+2) + 1},
+		"the shared settings": {func(r *trial) { r.plan.Common = []string{"rollout.n=2"} },
+			2*10 + 1},
+		"the student": {
+			func(r *trial) { vfs.WriteFile(r.fs, "/w/student/quality", []byte("0.2")) }, 2*10 + 1},
+		"a student moved": {
+			func(r *trial) { r.fs.Rename("/w/student", "/w/b"); r.plan.Model = "/w/b" }, 0},
+		"training data": {
+			func(r *trial) { vfs.WriteFile(r.fs, "/w/train.arrow", []byte("more")) }, 2*10 + 1},
+		"held-out data": {
+			func(r *trial) { vfs.WriteFile(r.fs, "/w/test.arrow", []byte("more")) }, 2*6 + 1},
 		"a fixed budget":        {func(r *trial) { r.plan.Budget = Budget{TFLOP: 1} }, 2*(1+2) + 1},
 		"steps of a shared one": {func(r *trial) { r.plan.Arms[0].Stages[0].Steps = 5 }, 2*10 + 1},
 	} {
@@ -157,7 +181,8 @@ func TestReuse(t *testing.T) {
 		c.change(r)
 		r.must(t)
 		if len(r.ran) != c.want {
-			t.Errorf("%s: %d commands, want %d:\n%s", name, len(r.ran), c.want, strings.Join(r.ran, "\n"))
+			t.Errorf("%s: %d commands, want %d:\n%s", name, len(r.ran), c.want,
+				strings.Join(r.ran, "\n"))
 		}
 	}
 }
@@ -176,18 +201,22 @@ func TestInterrupted(t *testing.T) {
 			if !errors.Is(err, ErrInterrupted) {
 				t.Fatalf("stopped at step %d of %d, %d jobs: %v", at, whole.steps, jobs, err)
 			}
-			if report.Missing == 0 || !strings.Contains(r.tables(t), "not done yet: run the study's command again") {
+			if report.Missing == 0 ||
+				!strings.Contains(r.tables(t), "not done yet: run the study's command again") {
 				t.Errorf("stopped at step %d: nothing is missing", at)
 			}
 			r.jobs = 1
 			r.must(t)
 			if got := r.tables(t); jobs == 1 && got != want {
-				t.Fatalf("stopped at step %d of %d: the tables differ:\n%s\nwant\n%s", at, whole.steps, got, want)
+				t.Fatalf("stopped at step %d of %d: the tables differ:\n%s\nwant\n%s", at,
+					whole.steps, got, want)
 			} else if jobs > 1 && withoutThreads(got) != withoutThreads(want) {
-				t.Fatalf("stopped at step %d of %d with %d jobs: the tables differ:\n%s\nwant\n%s", at, whole.steps, jobs, got, want)
+				t.Fatalf("stopped at step %d of %d with %d jobs: the tables differ:\n%s\nwant\n%s",
+					at, whole.steps, jobs, got, want)
 			}
 			if r.steps != whole.steps {
-				t.Errorf("stopped at step %d: %d steps in all, want %d: something was run twice", at, r.steps, whole.steps)
+				t.Errorf("stopped at step %d: %d steps in all, want %d: something was run twice",
+					at, r.steps, whole.steps)
 			}
 		}
 	}
@@ -235,7 +264,8 @@ func TestCrash(t *testing.T) {
 			t.Fatalf("after operation %d of %d: %v\n%s", at, ops, err, &r.log)
 		}
 		if got := r.tables(t); got != want {
-			t.Fatalf("after operation %d of %d: the tables differ:\n%s\nwant\n%s", at, ops, got, want)
+			t.Fatalf("after operation %d of %d: the tables differ:\n%s\nwant\n%s", at, ops, got,
+				want)
 		}
 	}
 	t.Logf("%d operations", ops)
@@ -279,7 +309,8 @@ func TestFill(t *testing.T) {
 	r.plan.Budget = Budget{TFLOP: 0.02}
 	r.plan.Arms[1].Stages = append(r.plan.Arms[0].Stages, r.plan.Arms[1].Stages...)
 	report := r.must(t)
-	if why := report.Runs[1].Why; report.Runs[1].State != "failed" || !strings.Contains(why, "earlier stages used 0.04 of the budget of 0.02") {
+	if why := report.Runs[1].Why; report.Runs[1].State != "failed" ||
+		!strings.Contains(why, "earlier stages used 0.04 of the budget of 0.02") {
 		t.Errorf("%s: %s", report.Runs[1].State, why)
 	}
 }
@@ -290,10 +321,12 @@ func TestFailures(t *testing.T) {
 		command string // that fails with seed 2
 		err     error
 		final   bool
-		again   int // commands when the study is run again, all being well: rehearsal, stages, evaluations
+		// commands when the study is run again, all being well: rehearsal, stages, evaluations
+		again int
 	}{
-		"numerical":  {"train ", fmt.Errorf("the numbers broke down: %w", ErrFinal), true, 1},
-		"disk":       {"train ", errors.New("disk full"), false, 1 + 1 + 2 + 1 + 2}, // the game, and what is filled like it
+		"numerical": {"train ", fmt.Errorf("the numbers broke down: %w", ErrFinal), true, 1},
+		// the game, and what is filled like it
+		"disk":       {"train ", errors.New("disk full"), false, 1 + 1 + 2 + 1 + 2},
 		"evaluation": {"eval ", errors.New("the checker failed"), false, 1 + 6},
 	} {
 		r := try(t)
@@ -326,7 +359,8 @@ func TestFailures(t *testing.T) {
 		r.fail, r.ran = nil, nil
 		report, err = r.run()
 		if err != nil || len(r.ran) != c.again {
-			t.Errorf("%s: again: %v: %d commands, want %d:\n%s", name, err, len(r.ran), c.again, strings.Join(r.ran, "\n"))
+			t.Errorf("%s: again: %v: %d commands, want %d:\n%s", name, err, len(r.ran), c.again,
+				strings.Join(r.ran, "\n"))
 		}
 		if got := strings.Contains(report.Markdown(), "## Failed"); got != c.final {
 			t.Errorf("%s: again: failed: %v", name, got)
@@ -374,8 +408,10 @@ func TestJobs(t *testing.T) {
 		want    int
 		threads string
 	}{
-		{1, Needs{}, "", 1, "4"}, {2, Needs{}, "", 2, "2"}, {3, Needs{}, "", 3, "1"}, {0, Needs{}, "", 4, "1"},
-		{0, Needs{Bytes: 4e9, Free: 10e9}, "", 2, "2"}, {0, Needs{Bytes: 4e9, Free: 3e9}, "", 1, "4"}, {0, Needs{}, "cuda", 1, "4"},
+		{1, Needs{}, "", 1, "4"}, {2, Needs{}, "", 2, "2"}, {3, Needs{}, "", 3, "1"},
+		{0, Needs{}, "", 4, "1"},
+		{0, Needs{Bytes: 4e9, Free: 10e9}, "", 2, "2"},
+		{0, Needs{Bytes: 4e9, Free: 3e9}, "", 1, "4"}, {0, Needs{}, "cuda", 1, "4"},
 	} {
 		// On a busy machine commands that are begun together may miss each other: fewer than
 		// wanted is tried again with longer ones, more is wrong at once.
@@ -400,7 +436,8 @@ func TestDryRun(t *testing.T) {
 	if err := DryRun(r.plan, r.options(), &b); err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{"gad sft --model /w/student ", " --steps FILL ", "/run/global_step_4/actor ", "gad train --resume /w/out/stages/s1-warmup-",
+	for _, text := range []string{"gad sft --model /w/student ", " --steps FILL ",
+		"/run/global_step_4/actor ", "gad train --resume /w/out/stages/s1-warmup-",
 		"8 stages and 12 evaluations to do, 1 at a time with 4 threads each; about 2m0s and 2 stages that fill the budget of as many FLOPs as GAD, without evaluations\n"} {
 		if !strings.Contains(b.String(), text) {
 			t.Errorf("does not say %q:\n%s", text, &b)

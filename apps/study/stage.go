@@ -178,8 +178,10 @@ func (g *graph) add(fsys vfs.FS, n *node) (*node, error) {
 		Budget                    Budget
 		Set                       []string
 		Seed                      uint64
-	}{Version: version, Run: n.stage.Run, Preset: n.stage.Preset, Device: n.plan.Device, Precision: n.plan.Precision,
-		Steps: n.stage.Steps, CriticWarmup: n.stage.CriticWarmup, Fill: n.stage.Fill, Set: n.settings(), Seed: n.seed}
+	}{Version: version, Run: n.stage.Run, Preset: n.stage.Preset, Device: n.plan.Device,
+		Precision: n.plan.Precision,
+		Steps:     n.stage.Steps, CriticWarmup: n.stage.CriticWarmup, Fill: n.stage.Fill,
+		Set: n.settings(), Seed: n.seed}
 	if n.parent != nil {
 		key.Parent = n.parent.id
 	}
@@ -194,7 +196,8 @@ func (g *graph) add(fsys vfs.FS, n *node) (*node, error) {
 	for _, f := range []struct {
 		into       *string
 		what, path string
-	}{{&key.Model, "model", n.model()}, {&key.Data, "data", n.data()}, {&key.Val, "val_data", n.val()}} {
+	}{{&key.Model, "model", n.model()}, {&key.Data, "data", n.data()},
+		{&key.Val, "val_data", n.val()}} {
 		if *f.into, err = g.sum(fsys, f.what, f.path); err != nil {
 			return nil, err
 		}
@@ -382,7 +385,8 @@ func metrics(fsys vfs.FS, run string) (rows []row, err error) {
 		return nil, fmt.Errorf("study: %w", err)
 	}
 	for _, r := range recorded {
-		maps.DeleteFunc(r.Values, func(_ string, x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) })
+		maps.DeleteFunc(r.Values,
+			func(_ string, x float64) bool { return math.IsNaN(x) || math.IsInf(x, 0) })
 		rows = append(rows, r.Values)
 	}
 	return rows, nil
@@ -403,7 +407,9 @@ func warnings(fsys vfs.FS, run string) (list []string, err error) {
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var entry struct{ Level, Msg string }
-		if json.Unmarshal(lines.Bytes(), &entry) == nil && entry.Level == "warn" && !slices.Contains(list, entry.Msg) { // a kill may cut a line short
+		// a kill may cut a line short
+		if json.Unmarshal(lines.Bytes(), &entry) == nil && entry.Level == "warn" &&
+			!slices.Contains(list, entry.Msg) {
 			list = append(list, entry.Msg)
 		}
 	}
@@ -417,7 +423,10 @@ func warnings(fsys vfs.FS, run string) (list []string, err error) {
 func (r row) tflop() float64 { return r["perf/tflops"] * r["timing_s/step"] }
 
 // seconds is what a step took, with the checkpoint before it.
-func (r row) seconds() float64 { return r["timing_s/step"] - r["timing_s/val"] + r["timing_s/save"] }
+func (r row) seconds() float64 {
+	return r["timing_s/step"] - r["timing_s/val"] +
+		r["timing_s/save"]
+}
 
 // costs are what each step cost in the budget's unit.
 func (b Budget) costs(rows []row) (list []float64) {

@@ -60,7 +60,8 @@ func interval(values []Value) *Interval {
 	mean, sd := moments(x)
 	iv := &Interval{Seeds: len(x), Mean: mean, Values: values}
 	if n := float64(len(x)); n > 1 {
-		half := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: n - 1}.Quantile(1-(1-confidence)/2) * sd / math.Sqrt(n)
+		half := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: n - 1}.Quantile(1-(1-confidence)/2) * sd /
+			math.Sqrt(n)
 		low, high := mean-half, mean+half
 		iv.Low, iv.High = &low, &high
 	}

@@ -21,13 +21,17 @@ func TestInterval(t *testing.T) {
 		mean, low, top float64
 	}{
 		{[]float64{1, 2, 3, 4, 5}, 3, 3 - 1.963243, 3 + 1.963243},
-		{[]float64{0.5, 0.7}, 0.6, 0.6 - 12.706205*0.1, 0.6 + 12.706205*0.1},                  // s = 0.1*sqrt 2, t(1)
-		{[]float64{2, 4, 9}, 5, 5 - 4.302653*math.Sqrt(13./3), 5 + 4.302653*math.Sqrt(13./3)}, // s^2 = 13, t(2)
+		// s = 0.1*sqrt 2, t(1)
+		{[]float64{0.5, 0.7}, 0.6, 0.6 - 12.706205*0.1, 0.6 + 12.706205*0.1},
+		// s^2 = 13, t(2)
+		{[]float64{2, 4, 9}, 5, 5 - 4.302653*math.Sqrt(13./3), 5 + 4.302653*math.Sqrt(13./3)},
 		{[]float64{0.98, 0.98, 0.98}, 0.98, 0.98, 0.98},
 	} {
 		iv := interval(values(c.x...))
-		if math.Abs(iv.Mean-c.mean) > 1e-12 || math.Abs(*iv.Low-c.low) > 1e-5 || math.Abs(*iv.High-c.top) > 1e-5 || iv.Seeds != len(c.x) {
-			t.Errorf("%v: %g [%g, %g] of %d, want %g [%g, %g]", c.x, iv.Mean, *iv.Low, *iv.High, iv.Seeds, c.mean, c.low, c.top)
+		if math.Abs(iv.Mean-c.mean) > 1e-12 || math.Abs(*iv.Low-c.low) > 1e-5 ||
+			math.Abs(*iv.High-c.top) > 1e-5 || iv.Seeds != len(c.x) {
+			t.Errorf("%v: %g [%g, %g] of %d, want %g [%g, %g]", c.x, iv.Mean, *iv.Low, *iv.High,
+				iv.Seeds, c.mean, c.low, c.top)
 		}
 	}
 	if iv := interval(values(0.4)); iv.Low != nil || iv.High != nil || iv.Mean != 0.4 {
@@ -44,7 +48,8 @@ func TestInterval(t *testing.T) {
 func TestPaired(t *testing.T) {
 	a, b := interval(values(11, 52, 93)), interval(values(8, 51, 91))
 	p := paired(a, b, 1)
-	if math.Abs(p.Mean-2) > 1e-12 || math.Abs(*p.Low-(2-2.484138)) > 1e-5 || math.Abs(*p.High-(2+2.484138)) > 1e-5 || *p.Wins != 3 {
+	if math.Abs(p.Mean-2) > 1e-12 || math.Abs(*p.Low-(2-2.484138)) > 1e-5 ||
+		math.Abs(*p.High-(2+2.484138)) > 1e-5 || *p.Wins != 3 {
 		t.Errorf("%+v", p)
 	}
 	if p := paired(a, b, -1); *p.Wins != 0 {
@@ -77,7 +82,8 @@ func TestSameCheck(t *testing.T) {
 		"": {row(Value{1, 0}, Value{2, 0.01}), row(Value{1, 0})},
 	} {
 		var b strings.Builder
-		(&Report{Tables: []Table{{Set: "test", Temperature: 1, Rows: rows}, {Set: "unchecked", Rows: []Row{{Arm: "a"}}}}}).warnings(&b)
+		(&Report{Tables: []Table{{Set: "test", Temperature: 1, Rows: rows},
+			{Set: "unchecked", Rows: []Row{{Arm: "a"}}}}}).warnings(&b)
 		if got := b.String(); want == "" && got != "" || !strings.HasSuffix(got, want) {
 			t.Errorf("%q, want %q", got, want)
 		}

@@ -90,8 +90,10 @@ const lastSteps = 20
 // and what it does not know at the end. What an evaluation says of itself is left out.
 var (
 	ofNothing = []string{"rows", "temperature", "fresh_d_steps", "fresh_d_seeds", "fresh_d_read"}
-	only      = map[string]bool{"distinct_1": true, "reverse_kl_sampled": true, "forward_kl_sampled": true, "against_cut": true,
-		"fresh_d_trained": true, "fresh_d_control": true, "fresh_d_ties": true} // in study.json alone
+	only      = map[string]bool{"distinct_1": true, "reverse_kl_sampled": true,
+		"forward_kl_sampled": true, "against_cut": true,
+		// in study.json alone
+		"fresh_d_trained": true, "fresh_d_control": true, "fresh_d_ties": true}
 )
 
 const labelPrefix = "label: "
@@ -99,7 +101,8 @@ const labelPrefix = "label: "
 // report gathers what is there.
 func (s *session) report() (*Report, error) {
 	p := s.plan
-	r := &Report{Name: p.Name, Command: shell([]string{"study", p.File}), Seeds: p.Seeds, Budget: p.Budget.text(), Confidence: confidence}
+	r := &Report{Name: p.Name, Command: shell([]string{"study", p.File}), Seeds: p.Seeds,
+		Budget: p.Budget.text(), Confidence: confidence}
 	training := map[string]map[string][]Value{} // arm, metric
 	for _, c := range s.cells {
 		run, err := s.summary(c)
@@ -163,7 +166,8 @@ func (s *session) summary(c *cell) (r RunSummary, err error) {
 			}
 			continue
 		}
-		r.Stages = append(r.Stages, StageSummary{d.Command, d.Steps, d.TFLOP, d.Seconds, d.Warnings})
+		r.Stages = append(r.Stages,
+			StageSummary{d.Command, d.Steps, d.TFLOP, d.Seconds, d.Warnings})
 		r.TFLOP, r.Seconds = r.TFLOP+d.TFLOP, r.Seconds+d.Seconds
 		if n == c.last {
 			r.Student = filepath.Join(n.dir(), filepath.FromSlash(d.Actor))
@@ -175,7 +179,8 @@ func (s *session) summary(c *cell) (r RunSummary, err error) {
 	if r.Share, err = s.share(c, r); err != nil {
 		return r, err
 	}
-	if rows, err := metrics(s.FS, c.last.run()); err == nil { // whoever is short of disk may remove a run
+	// whoever is short of disk may remove a run
+	if rows, err := metrics(s.FS, c.last.run()); err == nil {
 		r.Metrics = means(rows[max(0, len(rows)-lastSteps):], s.plan.Metrics)
 	}
 	for _, e := range s.evaluations(c.last) {
@@ -264,7 +269,8 @@ func costOf(arm string, runs []RunSummary) Cost {
 		if r.Arm != arm || r.Student == "" {
 			continue
 		}
-		tflop, seconds = append(tflop, Value{r.Seed, r.TFLOP}), append(seconds, Value{r.Seed, r.Seconds})
+		tflop, seconds =
+			append(tflop, Value{r.Seed, r.TFLOP}), append(seconds, Value{r.Seed, r.Seconds})
 		var list []string
 		for _, st := range r.Stages {
 			list = append(list, fmt.Sprint(st.Steps))
@@ -306,7 +312,8 @@ func (s *session) table(set Set, temperature float64, nth int) (Table, error) {
 			names[name] = true
 			add(byArm, c.arm.Name, name, Value{c.seed, x})
 		}
-		if labels, ok := a.Result["labels"].(map[string]any); ok { // a label that a seed lacks has the share 0 there
+		// a label that a seed lacks has the share 0 there
+		if labels, ok := a.Result["labels"].(map[string]any); ok {
 			for label := range labels {
 				names[labelPrefix+label] = true
 			}
@@ -430,7 +437,8 @@ func (r *Report) Markdown() string {
 			done++
 		}
 	}
-	fmt.Fprintf(&b, "%d of %d runs (%d arms x %d seeds: %s). ", done, len(r.Runs), len(r.Costs), len(r.Seeds), strings.Trim(fmt.Sprint(r.Seeds), "[]"))
+	fmt.Fprintf(&b, "%d of %d runs (%d arms x %d seeds: %s). ", done, len(r.Runs), len(r.Costs),
+		len(r.Seeds), strings.Trim(fmt.Sprint(r.Seeds), "[]"))
 	b.WriteString("Mean over seeds [95 % interval by Student's t]; a number in brackets after it is the number of seeds, if some are missing. Differences are paired by seed and followed by the number of seeds in which the arm is better, for measures that have a better direction.\n")
 	for _, t := range r.Tables {
 		t.markdown(&b, len(r.Seeds))
@@ -608,7 +616,8 @@ func (r *Report) failures(b *strings.Builder) {
 		}
 	}
 	if r.Missing > 0 {
-		fmt.Fprintf(b, "\n%d of %d runs are not done yet: run the study's command again.\n", r.Missing, len(r.Runs))
+		fmt.Fprintf(b, "\n%d of %d runs are not done yet: run the study's command again.\n",
+			r.Missing, len(r.Runs))
 	}
 }
 

@@ -24,7 +24,9 @@ func CheckRows(in io.Reader, out io.Writer) error {
 		case errors.Is(err, io.EOF):
 			return w.Flush()
 		case err != nil:
-			return fmt.Errorf("task check: row %d of standard input: %w: give one JSON object per line", line, err)
+			return fmt.Errorf(
+				"task check: row %d of standard input: %w: give one JSON object per line", line,
+				err)
 		case row.Prompt == nil || row.Response == nil:
 			return fmt.Errorf("task check: row %d of standard input: prompt or response is missing: each row needs both", line)
 		}
@@ -36,7 +38,8 @@ func CheckRows(in io.Reader, out io.Writer) error {
 		if g.Valid && !row.Truncated {
 			score = 1
 		}
-		if err := session.PrintJSON(w, map[string]any{"score": score, "label": g.Form}); err != nil {
+		if err := session.PrintJSON(w,
+			map[string]any{"score": score, "label": g.Form}); err != nil {
 			return err
 		}
 	}

@@ -22,7 +22,8 @@ import (
 )
 
 // studentShape is the student of a generated task: 368k parameters.
-var studentShape = model.Config{Architecture: "Qwen2", Hidden: 128, Layers: 2, Heads: 4, KVHeads: 4, HeadDim: 32, FFN: 256,
+var studentShape = model.Config{Architecture: "Qwen2", Hidden: 128, Layers: 2, Heads: 4, KVHeads: 4,
+	HeadDim: 32, FFN: 256,
 	RMSEps: 1e-6, RopeTheta: 10000, TieEmbeddings: true, QKVBias: true, DType: "float32"}
 
 // vocab is more than the words of a task need, so that each is one token.
@@ -30,14 +31,15 @@ const vocab = 400
 
 // Folder is a task's rows with an untrained student.
 type Folder struct {
-	Name, About, Files string         // Files: what is written, for the help
-	Splits             []string       // in the order in which they are written, the training split first
-	Counts             map[string]int // rows of each split; a split that is absent is not written
-	Most               func() int     // training rows that there can be
-	Rows               func(seed uint64, split string, n int) (Rows, error)
-	README             func(f Folder) (string, error)
-	Arrow              bool // Arrow files beside the JSON lines
-	MaxPosition        int  // of the student: tokens of a prompt and its answer
+	Name, About, Files string // Files: what is written, for the help
+	// in the order in which they are written, the training split first
+	Splits      []string
+	Counts      map[string]int // rows of each split; a split that is absent is not written
+	Most        func() int     // training rows that there can be
+	Rows        func(seed uint64, split string, n int) (Rows, error)
+	README      func(f Folder) (string, error)
+	Arrow       bool // Arrow files beside the JSON lines
+	MaxPosition int  // of the student: tokens of a prompt and its answer
 
 	Dir               string
 	Seed, StudentSeed uint64
@@ -52,17 +54,24 @@ type Rows struct {
 // Folder is a kind's folder with as many rows as usual.
 func (k Kind) Folder() Folder {
 	return Folder{
-		Name: k.Name, About: k.About, Files: "train.arrow, test.arrow, tune.arrow, student and more",
-		Splits: Splits, Counts: maps.Clone(k.Rows), Most: func() int { return Max(Train) }, Arrow: true, MaxPosition: 128,
+		Name: k.Name, About: k.About,
+		Files:  "train.arrow, test.arrow, tune.arrow, student and more",
+		Splits: Splits, Counts: maps.Clone(k.Rows), Most: func() int { return Max(Train) },
+		Arrow: true, MaxPosition: 128,
 		Rows: func(seed uint64, split string, n int) (rows Rows, err error) {
 			made, err := k.Make(seed, split, n)
 			for _, r := range made {
-				rows.Lines = append(rows.Lines, map[string]any{"content": []data.Message{{Role: "user", Content: r.Prompt}}, "teacher_response": r.Answer})
+				rows.Lines = append(rows.Lines,
+					map[string]any{"content": []data.Message{{Role: "user", Content: r.Prompt}},
+						"teacher_response": r.Answer})
 			}
 			rows.Corpus = Corpus(made)
 			return rows, err
 		},
-		README: func(f Folder) (string, error) { return k.README(f.Seed, f.StudentSeed, f.Counts), nil },
+		README: func(f Folder) (string, error) {
+			return k.README(f.Seed, f.StudentSeed, f.Counts),
+				nil
+		},
 	}
 }
 
@@ -99,7 +108,9 @@ func (f Folder) Write(s *session.Session) error {
 	if err := f.student(s.FS, corpus); err != nil {
 		return err
 	}
-	fmt.Fprintf(s.Out, "%s: %s, %d training rows and an untrained student; README.md there describes it\n", f.Dir, f.Name, f.Counts[train])
+	fmt.Fprintf(s.Out,
+		"%s: %s, %d training rows and an untrained student; README.md there describes it\n", f.Dir,
+		f.Name, f.Counts[train])
 	return nil
 }
 
@@ -114,7 +125,9 @@ func (f Folder) claim(fsys vfs.FS, readme []byte) error {
 		return vfs.Target(err)
 	}
 	if entries, err := fsys.ReadDir(f.Dir); err == nil && len(entries) > 0 {
-		return fault.Usagef("task make: %s: contains other files: nothing is overwritten: give another --output", f.Dir)
+		return fault.Usagef(
+			"task make: %s: contains other files: nothing is overwritten: give another --output",
+			f.Dir)
 	}
 	if err := vfs.MakeDirs(fsys, f.Dir); err != nil {
 		return vfs.Target(err)

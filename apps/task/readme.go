@@ -55,10 +55,12 @@ wording of the whole text, right or wrong; what has neither wording is "other".
 }
 
 // Example is a question with its answer, result first.
-var Example = Row{Prompt: exampleProblem.prompt(), Answer: exampleProblem.answer(ResultFirst), Result: "south", Form: ResultFirst}
+var Example = Row{Prompt: exampleProblem.prompt(), Answer: exampleProblem.answer(ResultFirst),
+	Result: "south", Form: ResultFirst}
 
 var (
-	exampleProblem   = problem{start: 0, ops: strings.Fields("left left stay right stay left right left")}
+	exampleProblem = problem{start: 0,
+		ops: strings.Fields("left left stay right stay left right left")}
 	exampleWalkFirst = exampleProblem.answer(WalkFirst)
 )
 

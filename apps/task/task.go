@@ -42,10 +42,12 @@ const turns = 8
 
 // Out of every `shares` problems that are not shifted, this many are held out.
 const (
-	shares     = 32
-	testShare  = 3
-	tuneShare  = 2
-	maxChanges = 2 // a problem whose turn changes at most this often is in Shifted: "left left left stay stay stay stay left"
+	shares    = 32
+	testShare = 3
+	tuneShare = 2
+	// a problem whose turn changes at most this often is in Shifted: "left left left stay stay stay
+	// stay left"
+	maxChanges = 2
 )
 
 var (
@@ -186,7 +188,11 @@ func (k Kind) Make(seed uint64, split string, n int) ([]Row, error) {
 		return nil, fmt.Errorf("task: split %q: unknown: use %s", split, strings.Join(Splits, ", "))
 	}
 	if n < 0 || n > Max(split) {
-		return nil, fmt.Errorf("task: split %q: %d rows: must be 0 to %d, so that no question appears twice", split, n, Max(split))
+		return nil,
+			fmt.Errorf(
+				"task: split %q: %d rows: must be 0 to %d, so that no question appears twice",
+				split, n,
+				Max(split))
 	}
 	rows, seen := make([]Row, 0, n), make(map[string]bool, n)
 	for i := range n {
@@ -211,7 +217,8 @@ func (k Kind) Make(seed uint64, split string, n int) ([]Row, error) {
 					form = ResultFirst
 				}
 				path := p.walk()
-				rows = append(rows, Row{Prompt: prompt, Answer: p.answer(form), Result: path[len(path)-1], Form: form})
+				rows = append(rows, Row{Prompt: prompt, Answer: p.answer(form),
+					Result: path[len(path)-1], Form: form})
 				break
 			}
 		}
@@ -246,8 +253,9 @@ func Corpus(rows []Row) string {
 
 // Grade says what is right about an answer.
 type Grade struct {
-	Valid bool   // the whole text is one of the teacher's two right answers
-	Form  string // whose wording the whole text has, right or wrong: ResultFirst, WalkFirst or Other
+	Valid bool // the whole text is one of the teacher's two right answers
+	// whose wording the whole text has, right or wrong: ResultFirst, WalkFirst or Other
+	Form string
 }
 
 var question, resultFirst, walkFirst = func() (q, r, w *regexp.Regexp) {
@@ -264,7 +272,9 @@ var question, resultFirst, walkFirst = func() (q, r, w *regexp.Regexp) {
 func Check(prompt, answer string) (Grade, error) {
 	m := question.FindStringSubmatch(prompt)
 	if m == nil {
-		return Grade{}, fmt.Errorf("task: question %q: not a question of this task: they look like %q", prompt, "Facing north, go left stay right ...")
+		return Grade{}, fmt.Errorf(
+			"task: question %q: not a question of this task: they look like %q", prompt,
+			"Facing north, go left stay right ...")
 	}
 	p := problem{start: slices.Index(ways, m[1]), ops: strings.Fields(m[2])}
 	switch {

@@ -59,10 +59,12 @@ func TestTeacherIsRight(t *testing.T) {
 					WalkFirst:   "By way of " + strings.Join(walk, " ") + ", now " + last + ".",
 				}
 				if r.Result != last || r.Answer != want[r.Form] || r.Answer == "" {
-					t.Fatalf("question %q: answer %q, form %q, result %q; want %q", r.Prompt, r.Answer, r.Form, r.Result, want)
+					t.Fatalf("question %q: answer %q, form %q, result %q; want %q", r.Prompt,
+						r.Answer, r.Form, r.Result, want)
 				}
 				if g, err := Check(r.Prompt, r.Answer); err != nil || g != (Grade{true, r.Form}) {
-					t.Fatalf("question %q: the teacher's answer %q is graded %+v, %v", r.Prompt, r.Answer, g, err)
+					t.Fatalf("question %q: the teacher's answer %q is graded %+v, %v", r.Prompt,
+						r.Answer, g, err)
 				}
 			}
 		}
@@ -85,7 +87,8 @@ func TestDeterministic(t *testing.T) {
 	if same > 20 {
 		t.Fatalf("%d of 2000 rows are the same under another seed", same)
 	}
-	const prompt, answer = "Facing west, go stay right right stay right left stay left", "Now north, by way of west west north east east south east east north."
+	const prompt, answer = "Facing west, go stay right right stay right left stay left",
+		"Now north, by way of west west north east east south east east north."
 	if a[0].Prompt != prompt || a[0].Answer != answer {
 		t.Fatalf("row 0 of seed 9: %q %q, want %q %q", a[0].Prompt, a[0].Answer, prompt, answer)
 	}
@@ -159,7 +162,8 @@ func TestDistribution(t *testing.T) {
 		forms, words := map[string]float64{}, map[string]float64{}
 		for _, r := range rowsOf(t, k.Name, 1, Train, n) {
 			forms[r.Form]++
-			for i, w := range strings.Fields(strings.NewReplacer("Facing ", "", ",", "", "go ", "").Replace(r.Prompt)) {
+			for i, w := range strings.Fields(
+				strings.NewReplacer("Facing ", "", ",", "", "go ", "").Replace(r.Prompt)) {
 				if i == 0 || i == 4 {
 					words[w]++
 				}
@@ -204,12 +208,15 @@ func TestCheckRejects(t *testing.T) {
 			bad := slices.Clone(words)
 			bad[i] = strings.Replace(w, bare, other[bare], 1)
 			if g := grade(strings.Join(bad, " ")); g != want {
-				t.Fatalf("question %q: answer %q: %+v, want %+v", r.Prompt, strings.Join(bad, " "), g, want)
+				t.Fatalf("question %q: answer %q: %+v, want %+v", r.Prompt, strings.Join(bad, " "),
+					g, want)
 			}
 		}
 		// Any one byte left out, doubled or in the other case: never valid.
 		for i := range r.Answer {
-			for _, bad := range []string{r.Answer[:i] + r.Answer[i+1:], r.Answer[:i] + r.Answer[i:i+1] + r.Answer[i:], r.Answer[:i] + flip(r.Answer[i]) + r.Answer[i+1:]} {
+			for _, bad := range []string{r.Answer[:i] + r.Answer[i+1:],
+				r.Answer[:i] + r.Answer[i:i+1] + r.Answer[i:],
+				r.Answer[:i] + flip(r.Answer[i]) + r.Answer[i+1:]} {
 				if bad != r.Answer && grade(bad).Valid {
 					t.Fatalf("question %q: answer %q is valid", r.Prompt, bad)
 				}
@@ -233,7 +240,8 @@ func TestCheckRejects(t *testing.T) {
 			{r.Answer + " " + r.Answer, Grade{false, Other}},
 			{strings.TrimSuffix(r.Answer, ".") + "..", Grade{false, Other}},
 			{r.Prompt, Grade{false, Other}},
-			{strings.Replace(r.Answer, "way of ", "way of "+other["north"]+" ", 1), want}, // a walk too long
+			// a walk too long
+			{strings.Replace(r.Answer, "way of ", "way of "+other["north"]+" ", 1), want},
 		} {
 			if g := grade(c.bad); g != c.want {
 				t.Fatalf("question %q: answer %q: %+v, want %+v", r.Prompt, c.bad, g, c.want)
@@ -255,7 +263,8 @@ func TestCheckRejects(t *testing.T) {
 			continue
 		}
 		wrong++
-		if g, err := Check(r.Prompt, rows[i].Answer); err != nil || g != (Grade{false, rows[i].Form}) {
+		if g, err := Check(r.Prompt, rows[i].Answer); err != nil ||
+			g != (Grade{false, rows[i].Form}) {
 			t.Fatalf("another question's answer: %+v, %v", g, err)
 		}
 	}
@@ -303,7 +312,8 @@ func TestREADME(t *testing.T) {
 				t.Errorf("%s: README does not name %d rows of %s", k.Name, n, split)
 			}
 		}
-		if strings.Contains(text, "shifted.arrow") != (k.Rows[Shifted] > 0) || !strings.Contains(text, "seed 5;") || !strings.Contains(text, "with seed 6.") {
+		if strings.Contains(text, "shifted.arrow") != (k.Rows[Shifted] > 0) ||
+			!strings.Contains(text, "seed 5;") || !strings.Contains(text, "with seed 6.") {
 			t.Errorf("%s: README:\n%s", k.Name, text)
 		}
 		var shown []string
@@ -314,7 +324,8 @@ func TestREADME(t *testing.T) {
 		}
 		for i, form := range []string{ResultFirst, WalkFirst} {
 			if g, err := Check(shown[0], shown[1+i]); err != nil || g != (Grade{true, form}) {
-				t.Errorf("%s: README's example %q %q: %+v, %v", k.Name, shown[0], shown[1+i], g, err)
+				t.Errorf("%s: README's example %q %q: %+v, %v", k.Name, shown[0], shown[1+i], g,
+					err)
 			}
 		}
 	}

@@ -14,7 +14,8 @@ import (
 func noSubcommand(c *cli.Context, names string) error {
 	name := c.Command.Name
 	if arg := c.Args().First(); arg != "" {
-		return usage("%s: unknown subcommand %q: use %s (see gad %s --help)", name, arg, names, name)
+		return usage("%s: unknown subcommand %q: use %s (see gad %s --help)", name, arg, names,
+			name)
 	}
 	return usage("%s: a subcommand is missing: use %s (see gad %s --help)", name, names, name)
 }
@@ -35,10 +36,12 @@ func checkArguments(c *cli.Context, set []conf.Flag) (notes []string, err error)
 			return nil, usage("%s: unexpected argument %q, which is a file: put a pattern in quotes, --data 'shards/*.arrow', or give --data before each file", typed(c), a)
 		}
 		if flag, twice := flags[key]; ok && twice {
-			return nil, usage("%s: %q and %q are the same setting: give one of them", typed(c), flag, a)
+			return nil, usage("%s: %q and %q are the same setting: give one of them", typed(c),
+				flag, a)
 		}
 		if before, twice := given[key]; ok && twice && before != a {
-			notes = append(notes, fmt.Sprintf("%s is given twice: %s holds, %s does not", key, a, before))
+			notes = append(notes, fmt.Sprintf("%s is given twice: %s holds, %s does not", key, a,
+				before))
 		}
 		given[key] = a
 	}

@@ -26,7 +26,8 @@ func TestBarsOfGivenRows(t *testing.T) {
 	} {
 		printed, said := must(t, append(args, "--data", rows)...)
 		if !regexp.MustCompile(`  `+name+`, rows \d+/2000`).MatchString(said) || strings.Count(printed, "\n") != 2000 {
-			t.Errorf("gad %s prints %d lines and says\n%s", args[0], strings.Count(printed, "\n"), said)
+			t.Errorf("gad %s prints %d lines and says\n%s", args[0], strings.Count(printed, "\n"),
+				said)
 		}
 	}
 }

@@ -30,17 +30,28 @@ func (p *program) benchCommand() *cli.Command {
 		Usage: "measure this machine, and what share of its limits each operation and stage reaches",
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "shape", Value: "25m", Usage: strings.Join(bench.ShapeNames(), ", ") + ", a folder with config.json or a GGUF file; weights are random, nothing is downloaded"},
-			&cli.StringFlag{Name: "what", Usage: "comma-separated, of " + strings.Join(bench.Parts, ", ") + "; default: all"},
+			&cli.StringFlag{Name: "what",
+				Usage: "comma-separated, of " + strings.Join(bench.Parts, ", ") + "; default: all"},
 			within(&cli.Float64Flag{Name: "seconds", Value: 60, Usage: "approximate time to spend, in seconds; a stage that would take longer is named and skipped"}, seconds),
-			within(&cli.IntFlag{Name: "prompts", Value: load.Prompts, Usage: "prompts of a GAD step"}, count(1, 1<<20)),
-			within(&cli.IntFlag{Name: "answers", Value: load.N, Usage: "answers per prompt"}, count(1, 1<<20)),
-			within(&cli.IntFlag{Name: "prompt-tokens", Value: load.Prompt, Usage: "tokens of each prompt, in the GAD step and in generation"}, count(1, 1<<20)),
-			within(&cli.IntFlag{Name: "new-tokens", Value: load.New, Usage: "tokens of each answer"}, count(1, 1<<20)),
-			within(&cli.IntFlag{Name: "micro", Value: load.Micro, Usage: "tokens per micro-batch of a GAD step"}, count(1, 1<<20)),
-			&cli.BoolFlag{Name: "recompute", Usage: "recompute activations in the backward pass (gradient checkpointing)"},
+			within(&cli.IntFlag{Name: "prompts", Value: load.Prompts,
+				Usage: "prompts of a GAD step"}, count(1, 1<<20)),
+			within(&cli.IntFlag{Name: "answers", Value: load.N, Usage: "answers per prompt"},
+				count(1, 1<<20)),
+			within(&cli.IntFlag{Name: "prompt-tokens", Value: load.Prompt,
+				Usage: "tokens of each prompt, in the GAD step and in generation"},
+				count(1, 1<<20)),
+			within(&cli.IntFlag{Name: "new-tokens", Value: load.New,
+				Usage: "tokens of each answer"}, count(1, 1<<20)),
+			within(&cli.IntFlag{Name: "micro", Value: load.Micro,
+				Usage: "tokens per micro-batch of a GAD step"}, count(1, 1<<20)),
+			&cli.BoolFlag{Name: "recompute",
+				Usage: "recompute activations in the backward pass (gradient checkpointing)"},
 			within(&cli.IntFlag{Name: "lora-rank", Usage: "train LoRA adapters of this rank on one frozen base for all roles; 0: all weights"}, count(0, 1<<12)),
-			&cli.StringFlag{Name: "weights", Value: model.Native, Usage: "with --lora-rank: how the base is kept: " + model.Native + ", or on the CPU in q8_0 or q4_0"},
-			within(&cli.IntFlag{Name: "slots", DefaultText: "the training default", Usage: "answers generated at the same time in a GAD step"}, count(1, 1<<16)),
+			&cli.StringFlag{Name: "weights", Value: model.Native,
+				Usage: "with --lora-rank: how the base is kept: " + model.Native +
+					", or on the CPU in q8_0 or q4_0"},
+			within(&cli.IntFlag{Name: "slots", DefaultText: "the training default",
+				Usage: "answers generated at the same time in a GAD step"}, count(1, 1<<16)),
 			&cli.StringFlag{Name: "model-cost", Usage: "measure nothing: predict the same lines for a GPU this machine does not have, from launches, bytes and products, out of " + strings.Join(cost.Names(), ", ")},
 			&cli.BoolFlag{Name: "json", Usage: "print one JSON object"},
 			&cli.BoolFlag{Name: "serve", Usage: "read names of cases, one per line, and answer each with a line of JSON, for comparisons (scripts/peers)"},
@@ -51,13 +62,17 @@ func (p *program) benchCommand() *cli.Command {
 				return err
 			}
 			budget := time.Duration(c.Float64("seconds") * float64(time.Second))
-			load.Prompts, load.N, load.Prompt, load.New, load.Micro = c.Int("prompts"), c.Int("answers"), c.Int("prompt-tokens"), c.Int("new-tokens"), c.Int("micro")
+			load.Prompts, load.N, load.Prompt, load.New, load.Micro =
+				c.Int("prompts"), c.Int("answers"), c.Int("prompt-tokens"), c.Int("new-tokens"),
+				c.Int("micro")
 			load.Recompute, load.Rank = c.Bool("recompute"), c.Int("lora-rank")
 			if c.IsSet("slots") {
 				load.Slots = c.Int("slots")
 			}
-			if load.Weights = c.String("weights"); load.Weights != model.Native && (load.Rank == 0 || !model.Quantised(load.Weights)) {
-				return usage("bench: --weights %s: must be %s, or with --lora-rank q8_0 or q4_0", load.Weights, model.Native)
+			if load.Weights = c.String("weights"); load.Weights != model.Native &&
+				(load.Rank == 0 || !model.Quantised(load.Weights)) {
+				return usage("bench: --weights %s: must be %s, or with --lora-rank q8_0 or q4_0",
+					load.Weights, model.Native)
 			}
 			cfg, err := benchShape(c.String("shape"))
 			if err != nil {
@@ -79,7 +94,8 @@ func (p *program) benchCommand() *cli.Command {
 			}
 			d := flagged(c)
 			if c.IsSet("model-cost") {
-				return p.predict(c, bench.Options{Name: c.String("shape"), Config: cfg, Load: load, What: what})
+				return p.predict(c, bench.Options{Name: c.String("shape"), Config: cfg, Load: load,
+					What: what})
 			}
 			if c.Bool("serve") {
 				if c.IsSet("what") || c.Bool("json") {
@@ -92,7 +108,9 @@ func (p *program) benchCommand() *cli.Command {
 				defer be.Close()
 				return bench.Serve(os.Stdin, p.out, be, cfg, load)
 			}
-			r, err := bench.Run(bench.Options{Open: func() (compute.Backend, error) { return session.OpenDevice(d) }, Name: c.String("shape"), Config: cfg,
+			r, err := bench.Run(bench.Options{
+				Open: func() (compute.Backend, error) { return session.OpenDevice(d) },
+				Name: c.String("shape"), Config: cfg,
 				Load: load, What: what, Budget: budget, Shown: p.console().Busy})
 			if err != nil {
 				return err
@@ -103,7 +121,8 @@ func (p *program) benchCommand() *cli.Command {
 }
 
 // seconds are those that gad bench may take.
-var seconds = limit{func(x float64) bool { return x > 0 && x <= 1e6 }, "must be above 0, to 1000000"}
+var seconds = limit{func(x float64) bool { return x > 0 && x <= 1e6 },
+	"must be above 0, to 1000000"}
 
 // benchRules are what flags of gad bench go with.
 var benchRules = rules{
@@ -114,7 +133,8 @@ var benchRules = rules{
 const benchLimit = 5 * time.Minute
 
 // benchRanks is gad bench of several ranks; rank 0 prints.
-func (p *program) benchRanks(c *cli.Context, ranks *trainer.Ranks, elements int64, budget time.Duration) (err error) {
+func (p *program) benchRanks(c *cli.Context, ranks *trainer.Ranks, elements int64,
+	budget time.Duration) (err error) {
 	defer func() {
 		if err != nil {
 			ranks.Abort(err)
@@ -152,7 +172,8 @@ func (p *program) predict(c *cli.Context, o bench.Options) error {
 	}
 	card, ok := cost.Named(c.String("model-cost"))
 	if !ok {
-		return usage("bench: --model-cost %q: %s", c.String("model-cost"), cost.Unnamed(c.String("model-cost")))
+		return usage("bench: --model-cost %q: %s", c.String("model-cost"),
+			cost.Unnamed(c.String("model-cost")))
 	}
 	r, err := bench.Predict(o, card)
 	if err != nil {
@@ -177,7 +198,9 @@ func benchShape(name string) (model.Config, error) {
 		return c, nil
 	}
 	if _, err := os.Stat(name); err != nil {
-		return model.Config{}, usage("bench: --shape %q: use %s, a folder with config.json or a GGUF file", name, strings.Join(bench.ShapeNames(), ", "))
+		return model.Config{}, usage(
+			"bench: --shape %q: use %s, a folder with config.json or a GGUF file", name,
+			strings.Join(bench.ShapeNames(), ", "))
 	}
 	c, err := model.ReadConfig(name)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 // The command on a tiny shape, as JSON and as a table, and its mistakes.
 func TestBench(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(tinyConfig), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(tinyConfig),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	for line, want := range map[string]string{
@@ -31,7 +32,8 @@ func TestBench(t *testing.T) {
 			t.Errorf("gad %s: exit status %d\n%s%s", line, code, out, err)
 		}
 	}
-	if code, _, err := gad("bench", "--shape", t.TempDir()); code != exitInput || !strings.Contains(err, "config.json") {
+	if code, _, err := gad("bench", "--shape", t.TempDir()); code != exitInput ||
+		!strings.Contains(err, "config.json") {
 		t.Errorf("a folder without config.json: exit status %d\n%s", code, err)
 	}
 	if testing.Short() {
@@ -39,10 +41,12 @@ func TestBench(t *testing.T) {
 	}
 	out, _ := must(t, "bench", "--shape", dir, "--what", "limits", "--json", "--threads", "1")
 	var r bench.Report
-	if err := json.Unmarshal([]byte(out), &r); err != nil || r.Limits.Products <= 0 || len(r.Ops)+len(r.Stages) > 0 || r.Shape != dir {
+	if err := json.Unmarshal([]byte(out), &r); err != nil || r.Limits.Products <= 0 ||
+		len(r.Ops)+len(r.Stages) > 0 || r.Shape != dir {
 		t.Errorf("%v:\n%s", err, out)
 	}
-	if out, _ = must(t, "bench", "--shape", dir, "--what", "limits"); !strings.Contains(out, "memory, read ") || !strings.Contains(out, "FLOP/s") {
+	if out, _ = must(t, "bench", "--shape", dir, "--what", "limits"); !strings.Contains(out,
+		"memory, read ") || !strings.Contains(out, "FLOP/s") {
 		t.Errorf("the table:\n%s", out)
 	}
 }
@@ -51,15 +55,20 @@ func TestBench(t *testing.T) {
 // the GPU would, and gad plan says what a step would take there.
 func TestModelCost(t *testing.T) {
 	f := ready(t)
-	out, _ := must(t, "bench", "--model-cost", "a100", "--shape", "qwen2.5-0.5b", "--prompts", "4", "--new-tokens", "16", "--json")
+	out, _ := must(t, "bench", "--model-cost", "a100", "--shape", "qwen2.5-0.5b", "--prompts", "4",
+		"--new-tokens", "16", "--json")
 	var r bench.Report
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatal(err)
 	}
-	if r.Card == nil || r.Card.Name != "a100" || r.Limits.Products != 312e12 || len(r.Stages) != 3 || len(r.Stages[2].Parts) != 6 || len(r.Stages[0].Ops) < 15 || len(r.Ops) < 20 {
+	if r.Card == nil || r.Card.Name != "a100" || r.Limits.Products != 312e12 ||
+		len(r.Stages) != 3 || len(r.Stages[2].Parts) != 6 || len(r.Stages[0].Ops) < 15 ||
+		len(r.Ops) < 20 {
 		t.Errorf("%s", out)
 	}
-	plan, _ := must(t, "plan", "--device", "cuda", "--card", "h100", "--model", f.path("student"), "--data", f.path("rows.jsonl"), "--output", filepath.Join(t.TempDir(), "run"), "data.max_prompt_length=64", "data.max_response_length=14")
+	plan, _ := must(t, "plan", "--device", "cuda", "--card", "h100", "--model", f.path("student"),
+		"--data", f.path("rows.jsonl"), "--output", filepath.Join(t.TempDir(), "run"),
+		"data.max_prompt_length=64", "data.max_response_length=14")
 	for _, want := range []string{"of 80 GB available", "predicted, nothing was measured (H100 SXM 80 GB; doc/gpu/predicted.md says what is assumed)", "rollout", "old_logp", "update_critic", "ref_logp", "update_actor"} {
 		if !strings.Contains(plan, want) {
 			t.Errorf("gad plan --card: no %q in\n%s", want, plan)

@@ -18,8 +18,10 @@ import (
 // boardFlags bound what a document of runs contains.
 func boardFlags() []cli.Flag {
 	return []cli.Flag{
-		within(&cli.IntFlag{Name: "points", Value: board.Points, Usage: "most points of a curve; 0 is every step"}, atLeast(0)),
-		within(&cli.IntFlag{Name: "samples", Value: 12, Usage: "steps of each run whose samples are contained; 0 is none"}, atLeast(0)),
+		within(&cli.IntFlag{Name: "points", Value: board.Points,
+			Usage: "most points of a curve; 0 is every step"}, atLeast(0)),
+		within(&cli.IntFlag{Name: "samples", Value: 12,
+			Usage: "steps of each run whose samples are contained; 0 is none"}, atLeast(0)),
 	}
 }
 
@@ -33,8 +35,10 @@ func (p *program) boardCommand() *cli.Command {
 			"RUN is the --output of gad sft, warmup, train or dpo, or a folder of such runs. From another machine: ssh -L 6161:127.0.0.1:6161 HOST.\n" +
 			"With --json it serves nothing and prints one document; doc/board.md describes it.",
 		Flags: append([]cli.Flag{
-			within(&cli.IntFlag{Name: "port", Value: 6161, Usage: "port on 127.0.0.1; 0 is any free one"}, count(0, 65535)),
-			&cli.BoolFlag{Name: "json", Usage: "print everything as one JSON object, and serve nothing"},
+			within(&cli.IntFlag{Name: "port", Value: 6161,
+				Usage: "port on 127.0.0.1; 0 is any free one"}, count(0, 65535)),
+			&cli.BoolFlag{Name: "json",
+				Usage: "print everything as one JSON object, and serve nothing"},
 		}, boardFlags()...),
 		Action: func(c *cli.Context) error {
 			if err := cmp.Or(needRuns(c), boardRules.check(c)); err != nil {
@@ -55,7 +59,8 @@ func (p *program) boardCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+			ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM,
+				syscall.SIGHUP)
 			defer stop()
 			fmt.Fprintf(p.err, "the board is at %s (Ctrl-C ends it)\n", s.URL())
 			return s.Serve(ctx)
@@ -71,7 +76,8 @@ func (p *program) reportCommand() *cli.Command {
 		ArgsUsage:   "RUN ...",
 		Description: "The file holds style, script and data, and loads nothing. It contains the samples' texts, all settings and their paths: look before you share it.",
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "output", Value: "report.html", Usage: "file to write; an older report is replaced, any other file is not"},
+			&cli.StringFlag{Name: "output", Value: "report.html",
+				Usage: "file to write; an older report is replaced, any other file is not"},
 		}, boardFlags()...),
 		Action: func(c *cli.Context) error {
 			if err := needRuns(c); err != nil {
@@ -79,7 +85,8 @@ func (p *program) reportCommand() *cli.Command {
 			}
 			out := c.String("output")
 			if out == "" {
-				return usage("report: --output is empty: give the name of a file, such as report.html")
+				return usage(
+					"report: --output is empty: give the name of a file, such as report.html")
 			}
 			if err := board.Writable(files(), out); err != nil {
 				return err
@@ -92,7 +99,8 @@ func (p *program) reportCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(p.out, "%s: %s, %.1f MB\n", out, report.Count(len(d.Runs), "run"), float64(size)/1e6)
+			fmt.Fprintf(p.out, "%s: %s, %.1f MB\n", out, report.Count(len(d.Runs), "run"),
+				float64(size)/1e6)
 			return nil
 		},
 	}
@@ -100,8 +108,10 @@ func (p *program) reportCommand() *cli.Command {
 
 // boardRules are what flags of gad board go with.
 var boardRules = rules{
-	{[]string{"port"}, true, "json", " with --json: with --json nothing is served: leave out one of them"},
-	{[]string{"points", "samples"}, false, "json", " without --json: the page asks for what it shows: add --json, or leave it out"},
+	{[]string{"port"}, true, "json",
+		" with --json: with --json nothing is served: leave out one of them"},
+	{[]string{"points", "samples"}, false, "json",
+		" without --json: the page asks for what it shows: add --json, or leave it out"},
 }
 
 // needRuns refuses a command line without a run.

@@ -64,8 +64,12 @@ func TestBoardOfEveryStage(t *testing.T) {
 	d := documented(t, paths...)
 	for i, s := range stages {
 		r := d.Runs[i]
-		if r.Name != s || r.Stage != s || r.State != "finished" || len(r.Problems) > 0 || r.Steps != r.Total || len(r.Headline) < 2 || len(r.Settings) < 50 || len(r.Changed) == 0 {
-			t.Errorf("%s: %q of stage %q, %s, %d of %d steps, headline %q, problems %q, %d settings", s, r.Name, r.Stage, r.State, r.Steps, r.Total, r.Headline, r.Problems, len(r.Settings))
+		if r.Name != s || r.Stage != s || r.State != "finished" || len(r.Problems) > 0 ||
+			r.Steps != r.Total || len(r.Headline) < 2 || len(r.Settings) < 50 ||
+			len(r.Changed) == 0 {
+			t.Errorf(
+				"%s: %q of stage %q, %s, %d of %d steps, headline %q, problems %q, %d settings", s,
+				r.Name, r.Stage, r.State, r.Steps, r.Total, r.Headline, r.Problems, len(r.Settings))
 		}
 		if n := len(d.Curves.Runs[i]["timing_s/step"].Step); n != r.Steps {
 			t.Errorf("%s: a curve of %d points, %d steps", s, n, r.Steps)
@@ -78,10 +82,12 @@ func TestBoardOfEveryStage(t *testing.T) {
 	for _, s := range d.Samples {
 		sampled = append(sampled, s.Run)
 	}
-	if want := []int{1, 1, 1, 1, 2, 2, 2, 3, 3}; !slices.Equal(sampled, want) { // by run; gad sft has none
+	// by run; gad sft has none
+	if want := []int{1, 1, 1, 1, 2, 2, 2, 3, 3}; !slices.Equal(sampled, want) {
 		t.Errorf("samples of the runs %v, want %v", sampled, want)
 	}
-	if d = documented(t, f.path("sft"), "--points", "10", "--samples", "0"); len(d.Curves.Runs[0]["actor/sft_loss"].Step) != 10 || len(d.Samples) != 0 {
+	if d = documented(t, f.path("sft"), "--points", "10", "--samples",
+		"0"); len(d.Curves.Runs[0]["actor/sft_loss"].Step) != 10 || len(d.Samples) != 0 {
 		t.Errorf("10 points: %d", len(d.Curves.Runs[0]["actor/sft_loss"].Step))
 	}
 }

@@ -23,16 +23,22 @@ func (p *program) chatCommand() *cli.Command {
 			adapterFlag("model"),
 			weightsFlag(),
 			&cli.StringFlag{Name: "system", Usage: "system message"},
-			within(&cli.IntFlag{Name: "max-new-tokens", Value: generate.DefaultMaxNew, DefaultText: "1536, or what the model's context leaves after the conversation", Usage: "longest answer, tokens"}, atLeast(1)),
+			within(&cli.IntFlag{Name: "max-new-tokens", Value: generate.DefaultMaxNew,
+				DefaultText: "1536, or what the model's context leaves after the conversation",
+				Usage:       "longest answer, tokens"}, atLeast(1)),
 		}, samplingFlags(), []cli.Flag{
-			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of sampling; equal seeds and messages give equal answers"},
+			&cli.Uint64Flag{Name: "seed", Value: 1,
+				Usage: "seed of sampling; equal seeds and messages give equal answers"},
 		}, deviceFlags()),
 		Action: func(c *cli.Context) error {
 			if err := errors.Join(noArguments(c), need(c, "model")); err != nil {
 				return err
 			}
-			return chat.Run(p.session(), chat.Options{Source: sourceOf(c, "model"), Sampling: sampling(c), System: c.String("system"), MaxNew: c.Int("max-new-tokens"), Seed: c.Uint64("seed"),
-				StopSignals: stopSignals, Exit: func() { os.Exit(exitStopped) }})
+			return chat.Run(p.session(),
+				chat.Options{Source: sourceOf(c, "model"), Sampling: sampling(c),
+					System: c.String("system"), MaxNew: c.Int("max-new-tokens"),
+					Seed:        c.Uint64("seed"),
+					StopSignals: stopSignals, Exit: func() { os.Exit(exitStopped) }})
 		},
 	}
 }

@@ -19,14 +19,16 @@ var ofEditor = regexp.MustCompile("\x1b\\[[?0-9;]*[a-zA-Z]")
 // the prompt says how to leave, and Ctrl-D leaves.
 func TestChatOnTerminal(t *testing.T) {
 	path, student := built(t), ready(t).path("student")
-	args := []string{"--model", student, "--max-new-tokens", "60", "--temperature", "2", "--seed", "4"}
+	args := []string{"--model", student, "--max-new-tokens", "60", "--temperature", "2", "--seed",
+		"4"}
 	isControl := func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }
 	_, piped, _ := talking(t, "x\n", args...)
 	if !strings.ContainsFunc(piped, isControl) {
 		t.Fatalf("%q has no control character: the test shows nothing", piped)
 	}
 	ours, theirs := chattest.Terminal(t, 80)
-	p := &process{Cmd: exec.Command(path, append([]string{"chat"}, args...)...), done: make(chan error, 1)}
+	p := &process{Cmd: exec.Command(path, append([]string{"chat"}, args...)...),
+		done: make(chan error, 1)}
 	p.Stdin, p.Stdout, p.Stderr = theirs, theirs, theirs
 	p.Env = append(os.Environ(), "TERM=xterm")
 	p.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -52,8 +54,10 @@ func TestChatOnTerminal(t *testing.T) {
 	wait(t, "the prompt", prompts(1))
 	begun := len(p.said.String())
 	ours.WriteString("x\r")
-	wait(t, "the answer", func() bool { return strings.Contains(p.said.String(), " of the answer, ") })
-	answer := ofEditor.ReplaceAllString(strings.ReplaceAll(p.said.String()[begun:], "\r\n", "\n"), "")
+	wait(t, "the answer",
+		func() bool { return strings.Contains(p.said.String(), " of the answer, ") })
+	answer := ofEditor.ReplaceAllString(strings.ReplaceAll(p.said.String()[begun:], "\r\n", "\n"),
+		"")
 	if i := strings.IndexFunc(answer, isControl); i >= 0 {
 		t.Errorf("a control character, %q, reaches the terminal: %q", answer[i], answer)
 	}
@@ -66,18 +70,30 @@ func TestChatOnTerminal(t *testing.T) {
 	begun = len(p.said.String())
 	ours.WriteString("\x1b[A\x1b[A\r")
 	ended := regexp.MustCompile(`\([0-9]+ tokens of the conversation, [0-9]+ of the answer, `)
-	wait(t, "the answer to the message from the history", func() bool { return ended.MatchString(p.said.String()[begun:]) })
-	again := ofEditor.ReplaceAllString(strings.ReplaceAll(p.said.String()[begun:], "\r\n", "\n"), "")
+	wait(t, "the answer to the message from the history",
+		func() bool { return ended.MatchString(p.said.String()[begun:]) })
+	again := ofEditor.ReplaceAllString(strings.ReplaceAll(p.said.String()[begun:], "\r\n", "\n"),
+		"")
 	if a, b := ended.FindString(answer), ended.FindString(again); a != b {
-		t.Errorf("the message from the history is answered as %q, at first as %q:\n%q\n%q", b, a, again, answer)
+		t.Errorf("the message from the history is answered as %q, at first as %q:\n%q\n%q", b, a,
+			again, answer)
 	}
 	ours.WriteString("/?\r")
-	wait(t, "the help", func() bool { return strings.Contains(p.said.String(), "/exit, Ctrl-D  end the program\r\n") })
+	wait(t, "the help",
+		func() bool {
+			return strings.Contains(p.said.String(),
+				"/exit, Ctrl-D  end the program\r\n")
+		})
 	ours.WriteString("\x03")
-	wait(t, "the hint", func() bool { return strings.Contains(p.said.String(), "/exit or Ctrl-D ends the program") })
+	wait(t, "the hint",
+		func() bool {
+			return strings.Contains(p.said.String(),
+				"/exit or Ctrl-D ends the program")
+		})
 	ours.WriteString("/frobnicate\r") // who types has seen why it is not answered
 	wait(t, "the refusal", func() bool {
-		return strings.Contains(p.said.String(), "gad: chat: /frobnicate: is not known: /help lists the commands")
+		return strings.Contains(p.said.String(),
+			"gad: chat: /frobnicate: is not known: /help lists the commands")
 	})
 	ours.WriteString("\x04")
 	if code := p.end(t, patience); code != exitDone {

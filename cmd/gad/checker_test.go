@@ -15,7 +15,8 @@ import (
 func TestEvalChecker(t *testing.T) {
 	slow(t)
 	f := ready(t)
-	args := []string{"eval", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "0"}
+	args := []string{"eval", "--model", f.path("sft", "global_step_60", "actor"), "--data",
+		f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "0"}
 	checker := `n=0; while read -r line; do n=$((n+1)); if test $n -le 4; then echo '{"score":1,"label":"good"}'; else echo '{"score":0,"label":"bad"}'; fi; done`
 	printed, _ := must(t, append(args, "--json", "--checker", checker)...)
 	e := objects[struct {
@@ -25,7 +26,8 @@ func TestEvalChecker(t *testing.T) {
 		Labels map[string]float64 `json:"labels"`
 	}](t, printed)[0]
 	near := func(x, y float64) bool { return x > y-1e-9 && x < y+1e-9 }
-	if !near(e.Check, 0.4) || !(e.CI[0] > 0 && e.CI[0] < 0.3 && e.CI[1] > 0.5 && e.CI[1] < 1) || len(e.Labels) != 2 || !near(e.Labels["good"], 0.4) || !near(e.Labels["bad"], 0.6) {
+	if !near(e.Check, 0.4) || !(e.CI[0] > 0 && e.CI[0] < 0.3 && e.CI[1] > 0.5 && e.CI[1] < 1) ||
+		len(e.Labels) != 2 || !near(e.Labels["good"], 0.4) || !near(e.Labels["bad"], 0.6) {
 		t.Errorf("%s", printed)
 	}
 	text, _ := must(t, append(args, "--checker", checker)...)
@@ -41,11 +43,13 @@ func TestEvalChecker(t *testing.T) {
 			command, want = "sleep 60", `gad: checker: "sleep 60": row 0 has no score: printed 0 of 10: not finished after 1s, so it was stopped: make it faster, or raise the time limit (trainer.checker_timeout, --checker-timeout)`
 		}
 		code, out, said := gad(append(args, "--checker-timeout", "1", "--checker", command)...)
-		if code != exitFailed || !strings.HasSuffix(said, "\n"+want+"\n") || strings.Count(said, "gad: ") != 1 || out != "" {
+		if code != exitFailed || !strings.HasSuffix(said, "\n"+want+"\n") ||
+			strings.Count(said, "gad: ") != 1 || out != "" {
 			t.Errorf("%s: exit status %d\n%s%swant %s", command, code, out, said, want)
 		}
 	}
-	if code, _, said := gad(append(args, "--checker-timeout", "0", "--checker", "true")...); code != exitUsage {
+	if code, _, said := gad(append(args, "--checker-timeout", "0", "--checker",
+		"true")...); code != exitUsage {
 		t.Errorf("--checker-timeout 0: exit status %d, %s", code, said)
 	}
 }
@@ -57,16 +61,21 @@ func TestStageChecker(t *testing.T) {
 	f := ready(t)
 	out := t.TempDir() + "/sft"
 	args := func(checker string) []string {
-		return append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", out, "--steps", "2",
-			"--checker", checker), "trainer.save_freq=1", "trainer.test_freq=2", "trainer.keep_best=val/check")
+		return append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
+			"--val-data", f.path("test.jsonl"), "--output", out, "--steps", "2",
+			"--checker", checker), "trainer.save_freq=1", "trainer.test_freq=2",
+			"trainer.keep_best=val/check")
 	}
 	code, _, said := gad(args("exit 7")...)
 	if code != exitUsage || !strings.Contains(said, `checker: "exit 7": row 0 has no score`) {
 		t.Errorf("exit status %d\n%s", code, said)
 	}
-	tried := filepath.Join(t.TempDir(), "tried") // it is well while it is tried, and fails in the first validation
-	code, _, said = gad(args("if test -e " + tried + "; then exit 7; fi; touch " + tried + "; sed 's/.*/0.25/'")...)
-	if code != exitFailed || !strings.Contains(said, "step 1: validation: checker: ") || strings.Contains(said, "tried on") {
+	// it is well while it is tried, and fails in the first validation
+	tried := filepath.Join(t.TempDir(), "tried")
+	code, _, said = gad(args("if test -e " + tried + "; then exit 7; fi; touch " + tried +
+		"; sed 's/.*/0.25/'")...)
+	if code != exitFailed || !strings.Contains(said, "step 1: validation: checker: ") ||
+		strings.Contains(said, "tried on") {
 		t.Errorf("exit status %d\n%s", code, said)
 	}
 	if _, said = must(t, args("sed 's/.*/0.25/'")...); !strings.Contains(said, "step 2/2") {
@@ -82,7 +91,9 @@ func TestFolderNamesNoChecker(t *testing.T) {
 	trace := filepath.Join(dir, "started")
 	checker := "touch " + trace + "; sed 's/.*/1/'"
 	warm, run := filepath.Join(dir, "warm"), filepath.Join(dir, "run")
-	must(t, stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", warm, "--steps", "2", "--critic-warmup", "1",
+	must(t, stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"),
+		"--val-data", f.path("test.jsonl"), "--output", warm, "--steps", "2", "--critic-warmup",
+		"1",
 		"--checker", checker)...)
 	if _, err := os.Stat(trace); err != nil {
 		t.Fatal("the checker that was named has not been started")
@@ -91,7 +102,8 @@ func TestFolderNamesNoChecker(t *testing.T) {
 		if err := os.Remove(trace); err != nil {
 			t.Fatal(err)
 		}
-		args := []string{"train", "--resume", warm, "--data", f.path("train.arrow"), "--output", run, "--steps", "1"}
+		args := []string{"train", "--resume", warm, "--data", f.path("train.arrow"), "--output",
+			run, "--steps", "1"}
 		if resumed == run {
 			args = []string{"train", "--resume", run, "--steps", "2"}
 		}

@@ -22,26 +22,44 @@ import (
 func endpointFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "base-url", Usage: "endpoint that speaks OpenAI's chat completions, such as https://api.openai.com/v1"},
-		&cli.StringFlag{Name: "key-env", Value: "OPENAI_API_KEY", DefaultText: "OPENAI_API_KEY, or none where --base-url is this machine", Usage: "environment variable that holds the key; empty sends none"},
-		&cli.StringFlag{Name: "key-file", Usage: "file that holds the key, readable by its owner alone; instead of --key-env"},
-		&cli.BoolFlag{Name: "insecure-http", Usage: "allow http:// to another machine, which sends key and prompts as plain text"},
-		within(&cli.IntFlag{Name: "concurrency", Value: 16, Usage: "requests in flight, at most; fewer where the endpoint wants less"}, atLeast(1)),
-		within(&cli.Float64Flag{Name: "rpm", DefaultText: "as the endpoint's headers say", Usage: "requests a minute, at most"}, positive(1e12)),
-		within(&cli.Float64Flag{Name: "tpm", DefaultText: "as the endpoint's headers say", Usage: "tokens a minute, prompts and answers, at most"}, positive(1e12)),
-		within(&cli.Float64Flag{Name: "input-tpm", DefaultText: "as the endpoint's headers say", Usage: "tokens of prompts a minute, at most, for endpoints that limit them apart"}, positive(1e12)),
-		within(&cli.Float64Flag{Name: "output-tpm", DefaultText: "as the endpoint's headers say", Usage: "tokens of answers a minute, at most"}, positive(1e12)),
-		within(&cli.DurationFlag{Name: "timeout", Value: 10 * time.Minute, Usage: "longest time of one request"}, positive(math.Inf(1))),
-		within(&cli.IntFlag{Name: "retries", Value: 10, Usage: "tries of a request after the first, at most"}, atLeast(0)),
+		&cli.StringFlag{Name: "key-env", Value: "OPENAI_API_KEY",
+			DefaultText: "OPENAI_API_KEY, or none where --base-url is this machine",
+			Usage:       "environment variable that holds the key; empty sends none"},
+		&cli.StringFlag{Name: "key-file",
+			Usage: "file that holds the key, readable by its owner alone; instead of --key-env"},
+		&cli.BoolFlag{Name: "insecure-http",
+			Usage: "allow http:// to another machine, which sends key and prompts as plain text"},
+		within(&cli.IntFlag{Name: "concurrency", Value: 16,
+			Usage: "requests in flight, at most; fewer where the endpoint wants less"}, atLeast(1)),
+		within(&cli.Float64Flag{Name: "rpm", DefaultText: "as the endpoint's headers say",
+			Usage: "requests a minute, at most"}, positive(1e12)),
+		within(&cli.Float64Flag{Name: "tpm", DefaultText: "as the endpoint's headers say",
+			Usage: "tokens a minute, prompts and answers, at most"}, positive(1e12)),
+		within(&cli.Float64Flag{Name: "input-tpm", DefaultText: "as the endpoint's headers say",
+			Usage: "tokens of prompts a minute, at most, for endpoints that limit them apart"},
+			positive(1e12)),
+		within(&cli.Float64Flag{Name: "output-tpm", DefaultText: "as the endpoint's headers say",
+			Usage: "tokens of answers a minute, at most"}, positive(1e12)),
+		within(&cli.DurationFlag{Name: "timeout", Value: 10 * time.Minute,
+			Usage: "longest time of one request"}, positive(math.Inf(1))),
+		within(&cli.IntFlag{Name: "retries", Value: 10,
+			Usage: "tries of a request after the first, at most"}, atLeast(0)),
 	}
 }
 
 // client opens the endpoint of endpointFlags, with these options.
 func (p *program) client(c *cli.Context) (client *endpoint.Client, o endpoint.Options, err error) {
 	o = endpoint.Options{
-		BaseURL: c.String("base-url"), InsecureHTTP: c.Bool("insecure-http"), Concurrency: c.Int("concurrency"),
+		BaseURL: c.String("base-url"), InsecureHTTP: c.Bool("insecure-http"),
+		Concurrency:       c.Int("concurrency"),
 		RequestsPerMinute: c.Float64("rpm"), TokensPerMinute: c.Float64("tpm"),
-		InputTokensPerMinute: c.Float64("input-tpm"), OutputTokensPerMinute: c.Float64("output-tpm"), Timeout: c.Duration("timeout"), Retries: c.Int("retries"),
-		Say: func(format string, args ...any) { p.console().Print(fmt.Sprintf(format, args...)) },
+		InputTokensPerMinute:  c.Float64("input-tpm"),
+		OutputTokensPerMinute: c.Float64("output-tpm"), Timeout: c.Duration("timeout"),
+		Retries: c.Int("retries"),
+		Say: func(format string,
+			args ...any) {
+			p.console().Print(fmt.Sprintf(format, args...))
+		},
 	}
 	if o.Retries == 0 {
 		o.Retries = -1
@@ -55,7 +73,8 @@ func (p *program) client(c *cli.Context) (client *endpoint.Client, o endpoint.Op
 		return nil, o, usage("%s: --key-env and --key-file: give one of them", typed(c))
 	case file != "":
 		o.Key, err = endpoint.KeyFromFile(files(), file)
-	case c.IsSet("key-env") && c.String("key-env") == "", !c.IsSet("key-env") && endpoint.Loopback(o.BaseURL):
+	case c.IsSet("key-env") && c.String("key-env") == "", !c.IsSet("key-env") &&
+		endpoint.Loopback(o.BaseURL):
 	default:
 		o.Key, err = endpoint.KeyFromEnv(c.String("key-env"))
 	}
@@ -78,23 +97,32 @@ func (p *program) collectCommand() *cli.Command {
 		Flags: append([]cli.Flag{
 			&cli.StringSliceFlag{Name: "prompts", Usage: "prompts: file, folder or quoted pattern, in any format of gad data; answers in it are not read; may be given several times"},
 			&cli.StringFlag{Name: "split", Usage: "which split, if a folder has several"},
-			&cli.StringFlag{Name: "format", Value: data.FormatAuto, Usage: "format of the rows, as for gad data inspect"},
-			&cli.StringFlag{Name: "content-key", Value: cols.Content, Usage: "column with the conversation or the prompt"},
-			within(&cli.IntFlag{Name: "limit", Usage: "rows of --prompts to ask; 0 is all"}, atLeast(0)),
+			&cli.StringFlag{Name: "format", Value: data.FormatAuto,
+				Usage: "format of the rows, as for gad data inspect"},
+			&cli.StringFlag{Name: "content-key", Value: cols.Content,
+				Usage: "column with the conversation or the prompt"},
+			within(&cli.IntFlag{Name: "limit", Usage: "rows of --prompts to ask; 0 is all"},
+				atLeast(0)),
 			&cli.StringFlag{Name: "output", Usage: "output file: .arrow, .arrows, .parquet or .jsonl. OUTPUT.journal beside it keeps every answer as it comes"},
 			&cli.StringFlag{Name: "model", Usage: "the teacher, as the endpoint calls it"},
 			&cli.StringFlag{Name: "system", Usage: "system message for rows that have none; the teacher alone sees it, it is not in the output"},
-			within(&cli.Float64Flag{Name: "temperature", DefaultText: "the endpoint's", Usage: "sampling temperature"}, from(0, 100)),
-			within(&cli.Float64Flag{Name: "top-p", DefaultText: "the endpoint's", Usage: "nucleus sampling"}, from(0, 1)),
-			within(&cli.IntFlag{Name: "max-tokens", DefaultText: "the endpoint's", Usage: "longest answer, tokens"}, atLeast(1)),
-			&cli.Int64Flag{Name: "seed", DefaultText: "none", Usage: "seed of the endpoint's sampling, where it has one"},
+			within(&cli.Float64Flag{Name: "temperature", DefaultText: "the endpoint's",
+				Usage: "sampling temperature"}, from(0, 100)),
+			within(&cli.Float64Flag{Name: "top-p", DefaultText: "the endpoint's",
+				Usage: "nucleus sampling"}, from(0, 1)),
+			within(&cli.IntFlag{Name: "max-tokens", DefaultText: "the endpoint's",
+				Usage: "longest answer, tokens"}, atLeast(1)),
+			&cli.Int64Flag{Name: "seed", DefaultText: "none",
+				Usage: "seed of the endpoint's sampling, where it has one"},
 			&cli.StringFlag{Name: "extra", Usage: `more fields of the request, as JSON, such as {"max_completion_tokens": 2048}`},
-			within(&cli.IntFlag{Name: "n", Value: 1, Usage: "answers per prompt, a row of the output each"}, oneTo(1024, "")),
+			within(&cli.IntFlag{Name: "n", Value: 1,
+				Usage: "answers per prompt, a row of the output each"}, oneTo(1024, "")),
 			&cli.StringFlag{Name: "prices", Usage: `file with prices in USD per million tokens: {"MODEL": {"input": 2.5, "output": 10}}`},
 			within(&cli.Float64Flag{Name: "max-cost", DefaultText: "no limit", Usage: "USD; with --prices: refuses to begin where the estimate is more, and stops where it has been spent"}, positive(math.MaxFloat64)),
 			&cli.BoolFlag{Name: "dry-run", Usage: "print the estimate and ask nothing"},
 			&cli.BoolFlag{Name: "batch", Usage: "ask by the batch API: half the price, within a day. The command waits; after an interruption it finds its batches again"},
-			within(&cli.DurationFlag{Name: "poll", Value: time.Minute, Usage: "with --batch: time between two looks at a batch"}, pollAtLeast),
+			within(&cli.DurationFlag{Name: "poll", Value: time.Minute,
+				Usage: "with --batch: time between two looks at a batch"}, pollAtLeast),
 			&cli.BoolFlag{Name: "partial", Usage: "write the output although answers are missing"},
 			&cli.BoolFlag{Name: "keep-thinking", Usage: "write what the teacher thought too, where the endpoint says it: the student learns it before the answer. OUTPUT.journal has it in any case"},
 			&cli.BoolFlag{Name: "retry-empty", Usage: "ask again for the rows whose answers have no text, which is paid for again"},
@@ -104,7 +132,8 @@ func (p *program) collectCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			r := collect.Run{Options: o, Prompts: rowsOf(c), DryRun: c.Bool("dry-run"), Batch: c.Bool("batch"), Poll: c.Duration("poll")}
+			r := collect.Run{Options: o, Prompts: rowsOf(c), DryRun: c.Bool("dry-run"),
+				Batch: c.Bool("batch"), Poll: c.Duration("poll")}
 			r.Prompts.Paths = c.StringSlice("prompts")
 			if r.Client, r.Limits, err = p.client(c); err != nil {
 				return err
@@ -115,7 +144,8 @@ func (p *program) collectCommand() *cli.Command {
 }
 
 // pollAtLeast is the shortest time between two looks at a batch.
-var pollAtLeast = limit{func(seconds float64) bool { return seconds >= 0.01 }, "must be at least 10ms"}
+var pollAtLeast = limit{func(seconds float64) bool { return seconds >= 0.01 },
+	"must be at least 10ms"}
 
 // collectRules are what flags of gad data collect need.
 var collectRules = rules{
@@ -136,7 +166,8 @@ func checkCollectFlags(c *cli.Context) (o collect.Options, err error) {
 	if err := data.CheckSuffix(c.String("output")); err != nil {
 		return o, fault.As(fault.ErrUsage, err)
 	}
-	o.Output, o.Model, o.System, o.N, o.MaxTokens = c.String("output"), c.String("model"), c.String("system"), c.Int("n"), c.Int("max-tokens")
+	o.Output, o.Model, o.System, o.N, o.MaxTokens =
+		c.String("output"), c.String("model"), c.String("system"), c.Int("n"), c.Int("max-tokens")
 	if file, ok := strings.CutPrefix(o.System, "@"); ok {
 		if _, err := os.Stat(file); err == nil {
 			return o, usage(`data collect: --system %q: would be sent as it is: give the text, --system "$(cat %s)"`, o.System, file)
@@ -165,13 +196,15 @@ func checkCollectFlags(c *cli.Context) (o collect.Options, err error) {
 			}
 		}
 		if _, ok := o.Extra["max_tokens"]; ok && c.IsSet("max-tokens") {
-			return o, usage("data collect: --extra: \"max_tokens\" and --max-tokens: give one of them")
+			return o,
+				usage("data collect: --extra: \"max_tokens\" and --max-tokens: give one of them")
 		}
 	}
 	if err := collectRules.check(c); err != nil {
 		return o, err
 	}
-	o.Partial, o.Empty, o.Thinking, o.MaxCost = c.Bool("partial"), c.Bool("retry-empty"), c.Bool("keep-thinking"), c.Float64("max-cost")
+	o.Partial, o.Empty, o.Thinking, o.MaxCost =
+		c.Bool("partial"), c.Bool("retry-empty"), c.Bool("keep-thinking"), c.Float64("max-cost")
 	if path := c.String("prices"); path != "" {
 		price, err := endpoint.ReadPrice(files(), path, o.Model)
 		if err != nil {

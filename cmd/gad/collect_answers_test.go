@@ -41,14 +41,18 @@ func TestCollectBlankPrompts(t *testing.T) {
 		`{"content":[{"role":"system","content":"be brief"}]}`,
 		`{"content":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":""}]}`,
 		`{"content":"two"}`)
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl", "--base-url", s.URL, "--model", "big"}
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl",
+		"--base-url", s.URL, "--model", "big"}
 	const left = "left out, as they have no prompt (no user turn, or a blank one): rows 1, 2, 3\n"
-	if out, _ := must(t, append(line, "--dry-run")...); !strings.HasPrefix(out, left+"big: 2 answers to 2 rows; ") || len(s.Calls()) > 0 {
+	if out, _ := must(t, append(line, "--dry-run")...); !strings.HasPrefix(out,
+		left+"big: 2 answers to 2 rows; ") || len(s.Calls()) > 0 {
 		t.Errorf("prints %q, %d calls", out, len(s.Calls()))
 	}
 	out, said := must(t, line...)
 	rows := collected(t, "rows.jsonl")
-	if !strings.HasPrefix(out, "rows.jsonl: 2 answers to 5 prompts\n") || strings.Count(said, left) != 1 || len(s.Calls()) != 2 || len(rows) != 2 || rows[1].Teacher != "answer 0 to two" {
+	if !strings.HasPrefix(out, "rows.jsonl: 2 answers to 5 prompts\n") ||
+		strings.Count(said, left) != 1 || len(s.Calls()) != 2 || len(rows) != 2 ||
+		rows[1].Teacher != "answer 0 to two" {
 		t.Errorf("prints %q, says %q, %d calls, %d rows", out, said, len(s.Calls()), len(rows))
 	}
 	put(t, "prompts.jsonl", `{"content":""}`, `{"content":" "}`)
@@ -66,19 +70,22 @@ func TestCollectBlankPrompts(t *testing.T) {
 func TestCollectEmptyAnswers(t *testing.T) {
 	t.Chdir(t.TempDir())
 	well := map[string]bool{"a": true}
-	s := teacher(t, &endpointtest.Server{Answer: func(c endpointtest.Call, choice int) (string, string) {
-		if well[c.Prompt] || well["all"] {
-			return endpointtest.Echo(c, choice)
-		}
-		return " ", map[string]string{"b": "content_filter", "c": "length"}[c.Prompt]
-	}})
+	s := teacher(t, &endpointtest.Server{
+		Answer: func(c endpointtest.Call, choice int) (string, string) {
+			if well[c.Prompt] || well["all"] {
+				return endpointtest.Echo(c, choice)
+			}
+			return " ", map[string]string{"b": "content_filter", "c": "length"}[c.Prompt]
+		}})
 	put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`, `{"content":"c"}`)
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl", "--base-url", s.URL, "--model", "big"}
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl",
+		"--base-url", s.URL, "--model", "big"}
 	run := func(calls, rows int, want string, extra ...string) {
 		t.Helper()
 		before := len(s.Calls())
 		out, _ := must(t, append(slices.Clone(line), extra...)...)
-		if n := len(s.Calls()) - before; n != calls || len(collected(t, "rows.jsonl")) != rows || !strings.Contains(out, want) {
+		if n := len(s.Calls()) - before; n != calls || len(collected(t, "rows.jsonl")) != rows ||
+			!strings.Contains(out, want) {
 			t.Errorf("%d calls, %d rows, prints %q", n, len(collected(t, "rows.jsonl")), out)
 		}
 		drop(t, "rows.jsonl")
@@ -89,8 +96,10 @@ func TestCollectEmptyAnswers(t *testing.T) {
 	run(2, 1, both, "--retry-empty") // once each, however often it is empty
 	well["b"] = true
 	run(2, 2, "the teacher has answered without text: row 2 (length): ", "--retry-empty")
-	run(0, 2, "the teacher has answered without text: row 2 (length): ") // the second answer is found behind the first
-	run(2, 6, "", "--n", "3", "--retry-empty", "--limit", "2")           // two more of each: one of b has text
+	// the second answer is found behind the first
+	run(0, 2, "the teacher has answered without text: row 2 (length): ")
+	// two more of each: one of b has text
+	run(2, 6, "", "--n", "3", "--retry-empty", "--limit", "2")
 	well["all"] = true
 	run(1, 3, "", "--retry-empty")
 
@@ -106,13 +115,16 @@ func TestCollectEmptyAnswers(t *testing.T) {
 // endpoint gives the same answer to the same seed, and takes the money again.
 func TestCollectSeeds(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-		fmt.Fprintf(w, `{"choices":[{"finish_reason":"stop","message":{"content":"%s by %v"}}]}`, c.Prompt, c.Raw["seed"]) // n is not known
-		return true
-	}})
+	s := teacher(t, &endpointtest.Server{
+		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+			fmt.Fprintf(w, `{"choices":[{"finish_reason":"stop","message":{"content":"%s by %v"}}]}`, c.Prompt, c.Raw["seed"]) // n is not known
+			return true
+		}})
 	put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`, `{"content":"a"}`)
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl", "--base-url", s.URL, "--model", "big", "--seed", "7"}
-	for n, want := range []string{"", "a by 7, b by 7, a by 1031", "a by 7, a by 8, b by 7, b by 8, a by 1031, a by 1032"} {
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl",
+		"--base-url", s.URL, "--model", "big", "--seed", "7"}
+	for n, want := range []string{"", "a by 7, b by 7, a by 1031",
+		"a by 7, a by 8, b by 7, b by 8, a by 1031, a by 1032"} {
 		if n == 0 {
 			continue
 		}
@@ -128,26 +140,28 @@ func TestCollectSeeds(t *testing.T) {
 	}
 }
 
-// TestCollectThinksAndCalls: a thought is in the journal, and with --keep-thinking in the output; the
-// tools and calls of a row go to the teacher, arguments as texts, and a call is an answer.
+// TestCollectThinksAndCalls: a thought is in the journal, and with --keep-thinking in the output;
+// the tools and calls of a row go to the teacher, arguments as texts, and a call is an answer.
 func TestCollectThinksAndCalls(t *testing.T) {
 	t.Chdir(t.TempDir())
 	var asked []string
-	s := teacher(t, &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-		tools, _ := json.Marshal(c.Raw["tools"])
-		messages, _ := json.Marshal(c.Raw["messages"])
-		asked = append(asked, fmt.Sprintf("%s %s", tools, messages))
-		if c.Prompt == "sum?" {
-			fmt.Fprint(w, `{"choices":[{"finish_reason":"tool_calls","message":{"content":null,"reasoning":"I add.","tool_calls":[{"id":"c2","type":"function","function":{"name":"sum","arguments":"{\"x\": [1, 2]}"}}]}}]}`)
+	s := teacher(t, &endpointtest.Server{
+		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+			tools, _ := json.Marshal(c.Raw["tools"])
+			messages, _ := json.Marshal(c.Raw["messages"])
+			asked = append(asked, fmt.Sprintf("%s %s", tools, messages))
+			if c.Prompt == "sum?" {
+				fmt.Fprint(w, `{"choices":[{"finish_reason":"tool_calls","message":{"content":null,"reasoning":"I add.","tool_calls":[{"id":"c2","type":"function","function":{"name":"sum","arguments":"{\"x\": [1, 2]}"}}]}}]}`)
+				return true
+			}
+			fmt.Fprint(w, `{"choices":[{"finish_reason":"stop","message":{"content":"3.","reasoning_content":"I see."}}]}`)
 			return true
-		}
-		fmt.Fprint(w, `{"choices":[{"finish_reason":"stop","message":{"content":"3.","reasoning_content":"I see."}}]}`)
-		return true
-	}})
+		}})
 	call := `[{"id":"c1","type":"function","function":{"name":"sum","arguments":{"x":[1,2]}}}]`
 	put(t, "prompts.jsonl", `{"content":[{"role":"user","content":"sum?"}],"tools":[{"type":"function","function":{"name":"sum"}}]}`,
 		`{"content":[{"role":"user","content":"1+2"},{"role":"assistant","content":"","tool_calls":`+call+`},{"role":"tool","content":"3","tool_call_id":"c1"}],"tools":[{"type":"function","function":{"name":"sum"}}]}`)
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl", "--base-url", s.URL, "--model", "big", "--concurrency", "1"}
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl",
+		"--base-url", s.URL, "--model", "big", "--concurrency", "1"}
 	must(t, line...)
 	read := func() string {
 		raw, err := os.ReadFile("rows.jsonl")
@@ -184,13 +198,15 @@ func TestCollectThinksAndCalls(t *testing.T) {
 // tally says how it was counted.
 func TestCollectUncounted(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-		fmt.Fprintf(w, `{"choices":[{"finish_reason":"stop","message":{"content":"%s"}}]}`, strings.Repeat("long", 1000))
-		return true
-	}})
+	s := teacher(t, &endpointtest.Server{
+		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+			fmt.Fprintf(w, `{"choices":[{"finish_reason":"stop","message":{"content":"%s"}}]}`, strings.Repeat("long", 1000))
+			return true
+		}})
 	promptFile(t, "prompts.jsonl", 10)
 	put(t, "prices.json", `{"big": {"input": 0, "output": 1000}}`)
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big", "--prices", "prices.json", "--concurrency", "1"}
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow",
+		"--base-url", s.URL, "--model", "big", "--prices", "prices.json", "--concurrency", "1"}
 	code, _, said := gad(append(line, "--max-cost", "5.5")...)
 	if want := "collect: the answers so far have cost $6.00, which is --max-cost 5.5: the same command with a higher one asks for the others\n"; code != exitFailed || !strings.HasSuffix(said, want) || len(s.Calls()) != 6 {
 		t.Errorf("exit status %d, %q, %d calls", code, said, len(s.Calls()))
@@ -204,10 +220,11 @@ func TestCollectUncounted(t *testing.T) {
 // TestCollectCached: tokens from a cache cost what the file says of them, or the full price.
 func TestCollectCached(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-		fmt.Fprint(w, `{"choices":[{"finish_reason":"stop","message":{"content":"a"}}],"usage":{"prompt_tokens":1000,"completion_tokens":10,"prompt_tokens_details":{"cached_tokens":800}}}`)
-		return true
-	}})
+	s := teacher(t, &endpointtest.Server{
+		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+			fmt.Fprint(w, `{"choices":[{"finish_reason":"stop","message":{"content":"a"}}],"usage":{"prompt_tokens":1000,"completion_tokens":10,"prompt_tokens_details":{"cached_tokens":800}}}`)
+			return true
+		}})
 	promptFile(t, "prompts.jsonl", 10)
 	for prices, want := range map[string]string{
 		`{"big": {"input": 1000, "output": 10000, "cached_input": 100}}`: "10k tokens of prompts (8000 from a cache), 100 of answers, $3.80\n", // 10 (0.2 + 0.08 + 0.1)
@@ -215,7 +232,8 @@ func TestCollectCached(t *testing.T) {
 		`{"big": {"input": 1000, "output": 10000}}`:                      "10k tokens of prompts (8000 from a cache), 100 of answers, $11.00\n",
 	} {
 		put(t, "prices.json", prices)
-		out, _ := must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big", "--prices", "prices.json")
+		out, _ := must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow",
+			"--base-url", s.URL, "--model", "big", "--prices", "prices.json")
 		if !strings.Contains(out, want) {
 			t.Errorf("%s: prints %s", prices, out)
 		}
@@ -228,18 +246,22 @@ func TestCollectCached(t *testing.T) {
 // is paid for once.
 func TestCollectOddAnswers(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-		if c.Prompt == "a" {
-			fmt.Fprint(w, `{"choices":[{"finish_reason":"stop","message":{"content":[{"type":"text","text":"in parts"}]}}],"usage":{"prompt_tokens":1.0,"completion_tokens":2.0}}`)
-		} else {
-			fmt.Fprint(w, `{"choices":[{"finish_reason":"model_length","message":{"content":"cut"}}],"usage":"many"}`)
-		}
-		return true
-	}})
+	s := teacher(t, &endpointtest.Server{
+		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+			if c.Prompt == "a" {
+				fmt.Fprint(w, `{"choices":[{"finish_reason":"stop","message":{"content":[{"type":"text","text":"in parts"}]}}],"usage":{"prompt_tokens":1.0,"completion_tokens":2.0}}`)
+			} else {
+				fmt.Fprint(w, `{"choices":[{"finish_reason":"model_length","message":{"content":"cut"}}],"usage":"many"}`)
+			}
+			return true
+		}})
 	put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`)
-	out, _ := must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.parquet", "--base-url", s.URL, "--model", "big")
+	out, _ := must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.parquet",
+		"--base-url", s.URL, "--model", "big")
 	rows := collected(t, "rows.parquet")
-	if len(s.Calls()) != 2 || len(rows) != 2 || rows[0].Teacher != "in parts" || rows[1].Teacher != "cut" || rows[0].Unfinished() || !rows[1].Unfinished() || !strings.Contains(out, "1 cut short (finish_reason length or the like: ") {
+	if len(s.Calls()) != 2 || len(rows) != 2 || rows[0].Teacher != "in parts" ||
+		rows[1].Teacher != "cut" || rows[0].Unfinished() || !rows[1].Unfinished() ||
+		!strings.Contains(out, "1 cut short (finish_reason length or the like: ") {
 		t.Errorf("%d calls, %+v, prints %s", len(s.Calls()), rows, out)
 	}
 }
@@ -255,10 +277,13 @@ func TestJournalOfBefore(t *testing.T) {
 		`{"key":"fb21917996c5739c0b03252c98c35e82/0","record":{"choices":[{"content":"one","finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":4},"model":"big-2026","id":"chatcmpl-1"}}`,
 		`{"key":"07b07d917e5d68d4461cda53e3d0bb43/0","record":{"choices":[{"content":"two","finish_reason":"length"}],"usage":{"prompt_tokens":2,"completion_tokens":4},"model":"big-2026","id":"chatcmpl-1","batch":true}}`,
 		`{"key":"098e0433b72565d8d3fd8414f41e859f/0","record":{"choices":[{"content":"three","finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":4},"model":"big-2026","id":"chatcmpl-1"}}`)
-	must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl", "--base-url", s.URL, "--model", "big",
+	must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl", "--base-url",
+		s.URL, "--model", "big",
 		"--system", "be brief", "--temperature", "0.5", "--top-p", "0.9", "--max-tokens", "100", "--seed", "3", "--extra", `{"b":1,"a":[true]}`)
 	rows := collected(t, "rows.jsonl")
-	if len(s.Calls()) > 0 || len(rows) != 3 || rows[0].Teacher+rows[1].Teacher+rows[2].Teacher != "onetwothree" || rows[1].Finish != "length" {
+	if len(s.Calls()) > 0 || len(rows) != 3 ||
+		rows[0].Teacher+rows[1].Teacher+rows[2].Teacher != "onetwothree" ||
+		rows[1].Finish != "length" {
 		t.Errorf("%d calls, %+v", len(s.Calls()), rows)
 	}
 }
@@ -267,15 +292,17 @@ func TestJournalOfBefore(t *testing.T) {
 // --extra counts in the estimate, and equal and cut answers are said after.
 func TestCollectSays(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{Answer: func(c endpointtest.Call, choice int) (string, string) {
-		if strings.HasPrefix(c.Prompt, "refuse") {
-			return "As an AI I cannot.", "stop"
-		}
-		return "to " + c.Prompt, "length"
-	}})
+	s := teacher(t, &endpointtest.Server{
+		Answer: func(c endpointtest.Call, choice int) (string, string) {
+			if strings.HasPrefix(c.Prompt, "refuse") {
+				return "As an AI I cannot.", "stop"
+			}
+			return "to " + c.Prompt, "length"
+		}})
 	put(t, "prompts.jsonl", `{"instruction":"refuse 1","input":"","history":[]}`, `{"instruction":"refuse","input":"2","history":[]}`,
 		`{"instruction":"refuse 3","history":[["q","a"]]}`, `{"instruction":"go"}`, `{"instruction":"go"}`, `{"instruction":"go"}`)
-	out, said := must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl", "--base-url", s.URL, "--model", "big",
+	out, said := must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl",
+		"--base-url", s.URL, "--model", "big",
 		"--extra", `{"max_completion_tokens": 20}`)
 	for _, want := range []string{
 		`prompts.jsonl: not read, although answers may speak of it: "history": put what matters into the prompt` + "\n",
@@ -285,7 +312,8 @@ func TestCollectSays(t *testing.T) {
 			t.Errorf("says %s want %s", said, want)
 		}
 	}
-	if checked, _ := must(t, "data", "validate", "--data", "rows.jsonl"); strings.Contains(checked, "not read") {
+	if checked, _ := must(t, "data", "validate", "--data", "rows.jsonl"); strings.Contains(checked,
+		"not read") {
 		t.Errorf("validate of what was collected prints %s", checked)
 	}
 	for _, want := range []string{
@@ -302,22 +330,28 @@ func TestCollectSays(t *testing.T) {
 func TestRefusedForAll(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("OPENAI_API_KEY", "sk-0123456789")
-	s := teacher(t, &endpointtest.Server{Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-		endpointtest.Fail(w, 402, "", "Insufficient Balance")
-		return true
-	}})
+	s := teacher(t, &endpointtest.Server{
+		Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+			endpointtest.Fail(w, 402, "", "Insufficient Balance")
+			return true
+		}})
 	put(t, "p.jsonl", `{"content":"a"}`, `{"content":"b"}`)
 	const collect = "data collect --output x.arrow --model big "
 	here := collect + "--prompts p.jsonl --base-url " + s.URL + " "
 	plain := httptest.NewServer(nil)
 	defer plain.Close()
 	for line, want := range map[string]string{
-		here: "gad: endpoint: " + strings.TrimSuffix(strings.TrimPrefix(s.URL, "http://"), "/v1") + ": status 402: Insufficient Balance\n",
-		collect + "--prompts p.jsonl --base-url " + strings.Replace(plain.URL, "http:", "https:", 1) + "/v1": "gad: endpoint: " + strings.TrimPrefix(plain.URL, "http://") + ": speaks http and not https: check the base URL\n",
+		here: "gad: endpoint: " + strings.TrimSuffix(strings.TrimPrefix(s.URL, "http://"), "/v1") +
+			": status 402: Insufficient Balance\n",
+		collect + "--prompts p.jsonl --base-url " +
+			strings.Replace(plain.URL, "http:", "https:", 1) + "/v1": "gad: endpoint: " +
+			strings.TrimPrefix(plain.URL, "http://") +
+			": speaks http and not https: check the base URL\n",
 	} {
 		code, out, said := gad(strings.Fields(line)...)
 		if code != exitFailed || out != "" || !strings.HasSuffix(said, want) || len(s.Calls()) > 2 {
-			t.Errorf("%s: exit status %d, prints %q, %d calls\n got %s want %s", line, code, out, len(s.Calls()), said, want)
+			t.Errorf("%s: exit status %d, prints %q, %d calls\n got %s want %s", line, code, out,
+				len(s.Calls()), said, want)
 		}
 	}
 }
@@ -348,7 +382,8 @@ func TestNewcomersEndpoints(t *testing.T) {
 	// A base URL without its /v1. Nothing stays of it.
 	code, out, said := gad(strings.Fields(collect + server.URL)...)
 
-	if want := ": status 404: not found: most base URLs end in /v1: try " + server.URL + "/v1\n"; code != 1 || out != "" || !strings.HasSuffix(said, want) {
+	if want := ": status 404: not found: most base URLs end in /v1: try " + server.URL +
+		"/v1\n"; code != 1 || out != "" || !strings.HasSuffix(said, want) {
 		t.Errorf("exit status %d, prints %q\n got %s want %s", code, out, said, want)
 	}
 	for _, name := range []string{"x.arrow", "x.arrow.journal"} {
@@ -372,19 +407,24 @@ func TestMistakesAtTheEndpoint(t *testing.T) {
 		want string
 	}{
 		{&endpointtest.Server{Key: "sk-right"}, "status 401 invalid_api_key: the key is not accepted: check the key and what it may use"},
-		{&endpointtest.Server{Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-			endpointtest.Fail(w, 404, "model_not_found", "no big here")
-			return true
-		}}, "status 404 model_not_found: no big here: check the base URL and the model"},
-		{&endpointtest.Server{Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, r *http.Request) bool {
-			http.Redirect(w, r, "https://example.com/v1/chat/completions", http.StatusTemporaryRedirect)
-			return true
-		}}, "status 307: the endpoint redirects elsewhere, which is not followed: give the URL that it redirects to as base URL"},
+		{&endpointtest.Server{
+			Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+				endpointtest.Fail(w, 404, "model_not_found", "no big here")
+				return true
+			}}, "status 404 model_not_found: no big here: check the base URL and the model"},
+		{&endpointtest.Server{
+			Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, r *http.Request) bool {
+				http.Redirect(w, r, "https://example.com/v1/chat/completions",
+					http.StatusTemporaryRedirect)
+				return true
+			}}, "status 307: the endpoint redirects elsewhere, which is not followed: give the URL that it redirects to as base URL"},
 	} {
 		teacher(t, c.s)
-		code, out, said := gad("data", "collect", "--prompts", "p.jsonl", "--output", "x.arrow", "--model", "big", "--base-url", c.s.URL, "--key-env", "TEACHER_KEY")
+		code, out, said := gad("data", "collect", "--prompts", "p.jsonl", "--output", "x.arrow",
+			"--model", "big", "--base-url", c.s.URL, "--key-env", "TEACHER_KEY")
 		host := strings.TrimSuffix(strings.TrimPrefix(c.s.URL, "http://"), "/v1")
-		if want := "gad: endpoint: " + host + ": " + c.want + "\n"; code != 1 || out != "" || !strings.HasSuffix(said, want) || strings.Contains(said, "sk-") {
+		if want := "gad: endpoint: " + host + ": " + c.want + "\n"; code != 1 || out != "" ||
+			!strings.HasSuffix(said, want) || strings.Contains(said, "sk-") {
 			t.Errorf("exit status %d, prints %q\n got %s want %s", code, out, said, want)
 		}
 		if names, err := filepath.Glob("x*"); err != nil || len(names) > 0 {
@@ -396,22 +436,25 @@ func TestMistakesAtTheEndpoint(t *testing.T) {
 // What --partial leaves out is said, with the way to get it.
 func TestPartialSaysWhatIsMissing(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-		if c.Prompt == "b" {
-			endpointtest.Fail(w, 400, "", "not this")
-			return true
-		}
-		return false
-	}})
+	s := teacher(t, &endpointtest.Server{
+		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+			if c.Prompt == "b" {
+				endpointtest.Fail(w, 400, "", "not this")
+				return true
+			}
+			return false
+		}})
 	put(t, "p.jsonl", `{"content":"a"}`, `{"content":"b"}`, `{"content":"c"}`)
-	line := strings.Fields("data collect --prompts p.jsonl --model big --output x.jsonl --partial --base-url " + s.URL)
+	line := strings.Fields(
+		"data collect --prompts p.jsonl --model big --output x.jsonl --partial --base-url " + s.URL)
 	code, out, _ := gad(line...)
 	if want := "x.jsonl: 2 answers to 3 prompts\n1 of 3 rows have no answer: remove x.jsonl, and the same command asks again\n"; code != exitDone || !strings.HasPrefix(out, want) {
 		t.Errorf("exit status %d, prints %s", code, out)
 	}
 	s.Misbehave = nil
 	drop(t, "x.jsonl")
-	if code, out, _ := gad(line...); code != exitDone || !strings.HasPrefix(out, "x.jsonl: 3 answers to 3 prompts\ncounted") {
+	if code, out, _ := gad(line...); code != exitDone ||
+		!strings.HasPrefix(out, "x.jsonl: 3 answers to 3 prompts\ncounted") {
 		t.Errorf("again: exit status %d, prints %s", code, out)
 	}
 }

@@ -24,8 +24,10 @@ import (
 // The sizes of TestCollectKill; scripts/soak.sh raises them.
 var (
 	collectPrompts = flag.Int("collectprompts", 400, "prompts of TestCollectKill")
-	collectKills   = flag.Int("collectkills", hostile.Share(6), "processes that TestCollectKill kills")
-	collectRPM     = flag.Float64("collectrpm", 6000, "requests a minute of TestCollectKill; tokens a minute are 13 times that")
+	collectKills   = flag.Int("collectkills", hostile.Share(6),
+		"processes that TestCollectKill kills")
+	collectRPM = flag.Float64("collectrpm", 6000,
+		"requests a minute of TestCollectKill; tokens a minute are 13 times that")
 )
 
 // chaos misbehaves in one call of seven, by its number, in every way; and every 2000 calls
@@ -39,7 +41,8 @@ func chaos(c endpointtest.Call, w http.ResponseWriter, r *http.Request) bool {
 	}
 	switch x := rnd.IntN(1000); {
 	case x < 40:
-		w.Header().Set("Retry-After", []string{"soon", "-1", "", "Mon, 02 Jan 2006 15:04:05 GMT"}[x%4])
+		w.Header().Set("Retry-After",
+			[]string{"soon", "-1", "", "Mon, 02 Jan 2006 15:04:05 GMT"}[x%4])
 		w.Header().Set("Retry-After-Ms", "20")
 		endpointtest.Fail(w, 429, "rate_limit_exceeded", "slow down")
 	case x < 70:
@@ -102,8 +105,10 @@ func TestCollectKill(t *testing.T) {
 	prompts := filepath.Join(dir, "prompts.jsonl")
 	promptFile(t, prompts, *collectPrompts)
 	out := filepath.Join(dir, "rows.arrow")
-	args := []string{"data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL, "--model", "big", "--key-env", "TEACHER_KEY",
-		"--system", "be as brief as a teacher can be", "--rpm", fmt.Sprint(rpm), "--tpm", fmt.Sprint(tpm), "--concurrency", "64", "--retries", "20"}
+	args := []string{"data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL,
+		"--model", "big", "--key-env", "TEACHER_KEY",
+		"--system", "be as brief as a teacher can be", "--rpm", fmt.Sprint(rpm), "--tpm",
+		fmt.Sprint(tpm), "--concurrency", "64", "--retries", "20"}
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
 	whole := time.Duration(float64(*collectPrompts) / rpm * float64(time.Minute))
@@ -120,7 +125,8 @@ func TestCollectKill(t *testing.T) {
 		}
 		p := start(t, path, args...)
 		if killed < *collectKills {
-			time.Sleep(100*time.Millisecond + time.Duration(r.Int64N(int64(2*whole)/int64(*collectKills))))
+			time.Sleep(100*time.Millisecond +
+				time.Duration(r.Int64N(int64(2*whole)/int64(*collectKills))))
 			p.Process.Kill()
 		}
 		code := p.end(t, patience+4*whole)
@@ -133,7 +139,8 @@ func TestCollectKill(t *testing.T) {
 		killed++
 		time.Sleep(20 * time.Millisecond) // requests of the dead process arrive
 		have := journalled(t, out+".journal")
-		if raw, err := os.ReadFile(out + ".journal"); err == nil && len(raw) > 0 && raw[len(raw)-1] != '\n' {
+		if raw, err := os.ReadFile(out + ".journal"); err == nil && len(raw) > 0 &&
+			raw[len(raw)-1] != '\n' {
 			torn++
 		}
 		at := len(s.Calls())
@@ -150,13 +157,15 @@ func TestCollectKill(t *testing.T) {
 		for prompt := range c.have {
 			if last[prompt] >= c.from {
 				again++
-				t.Errorf("seed %d: prompt %s was asked after its answer was journalled", seed, prompt)
+				t.Errorf("seed %d: prompt %s was asked after its answer was journalled", seed,
+					prompt)
 			}
 		}
 	}
 	rows := collected(t, out)
 	for i, row := range rows {
-		if row.ID != fmt.Sprintf("r%d", i) || row.Teacher != fmt.Sprintf("answer 0 to p%d", i) || row.Finish != "stop" {
+		if row.ID != fmt.Sprintf("r%d", i) || row.Teacher != fmt.Sprintf("answer 0 to p%d", i) ||
+			row.Finish != "stop" {
 			t.Fatalf("row %d: %+v", i, row)
 		}
 	}
@@ -168,7 +177,8 @@ func TestCollectKill(t *testing.T) {
 	}
 	requests, tokens := endpointtest.Peak(calls, time.Minute)
 	if took > time.Minute && (float64(requests) > 1.02*rpm || float64(tokens) > 1.02*tpm) {
-		t.Errorf("%d requests and %d tokens in a minute, %g and %g are allowed", requests, tokens, rpm, tpm)
+		t.Errorf("%d requests and %d tokens in a minute, %g and %g are allowed", requests, tokens,
+			rpm, tpm)
 	}
 	for name, content := range tree(t, dir) {
 		if strings.Contains(content, "sk-teacher") {
@@ -176,7 +186,8 @@ func TestCollectKill(t *testing.T) {
 		}
 	}
 	t.Logf("row 21: gad data collect: %d prompts, %d kills, %d calls in %s, %d asked after their answer was journalled, 0 lost, %d answers came to a dead process, %d journals with a torn end; at most %d requests and %d tokens in a minute (%g and %g allowed; seed %d)",
-		len(rows), killed, len(calls), took.Round(time.Second), again, wasted, torn, requests, tokens, rpm, tpm, seed)
+		len(rows), killed, len(calls), took.Round(time.Second), again, wasted, torn, requests,
+		tokens, rpm, tpm, seed)
 	if killed < *collectKills {
 		t.Errorf("only %d kills", killed)
 	}
@@ -186,14 +197,16 @@ func TestCollectKill(t *testing.T) {
 // the same command resumes.
 func TestCollectInterrupt(t *testing.T) {
 	path, dir := built(t), t.TempDir()
-	s := teacher(t, &endpointtest.Server{Misbehave: func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {
-		time.Sleep(300 * time.Millisecond)
-		return false
-	}})
+	s := teacher(t, &endpointtest.Server{
+		Misbehave: func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {
+			time.Sleep(300 * time.Millisecond)
+			return false
+		}})
 	prompts := filepath.Join(dir, "prompts.jsonl")
 	promptFile(t, prompts, 100)
 	out := filepath.Join(dir, "rows.arrow")
-	args := []string{"data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL, "--model", "big"}
+	args := []string{"data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL,
+		"--model", "big"}
 	p := start(t, path, args...)
 	wait(t, "answers", func() bool { return len(journalled(t, out+".journal")) > 3 })
 	p.Process.Signal(syscall.SIGINT)
@@ -220,12 +233,14 @@ func TestCollectBatchKill(t *testing.T) {
 	prompts := filepath.Join(dir, "prompts.jsonl")
 	promptFile(t, prompts, 50)
 	out := filepath.Join(dir, "rows.arrow")
-	args := []string{"data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL, "--model", "big"}
+	args := []string{"data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL,
+		"--model", "big"}
 	batch := append(slices.Clone(args), "--batch", "--poll", "50ms")
 	for try := range 4 {
 		p := start(t, path, batch...)
 		if try == 3 {
-			wait(t, "the batch", func() bool { return strings.Contains(p.said.String(), "estimate:") })
+			wait(t, "the batch",
+				func() bool { return strings.Contains(p.said.String(), "estimate:") })
 			time.Sleep(200 * time.Millisecond)
 			p.Process.Signal(syscall.SIGINT)
 			if code, said := p.end(t, patience), p.said.String(); code != exitInterrupted || !strings.HasSuffix(said, "gad: data collect: interrupted: 0 of 50 answers are in "+out+".journal: run the same command to resume\n") {
@@ -234,7 +249,8 @@ func TestCollectBatchKill(t *testing.T) {
 			break
 		}
 		wait(t, "the batch", func() bool { return s.Batches() > 0 })
-		time.Sleep(time.Duration(try) * 40 * time.Millisecond) // before its id is in the journal, and after
+		// before its id is in the journal, and after
+		time.Sleep(time.Duration(try) * 40 * time.Millisecond)
 		p.Process.Kill()
 		p.end(t, patience)
 	}

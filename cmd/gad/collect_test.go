@@ -89,8 +89,10 @@ func TestCollect(t *testing.T) {
 	if err := os.WriteFile("prices.json", []byte(`{"big": {"input": 1000, "output": 2000}}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	out, _ := must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big",
-		"--key-env", "TEACHER_KEY", "--system", "be brief", "--temperature", "0.5", "--max-tokens", "100", "--prices", "prices.json", "--max-cost", "20")
+	out, _ := must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow",
+		"--base-url", s.URL, "--model", "big",
+		"--key-env", "TEACHER_KEY", "--system", "be brief", "--temperature", "0.5", "--max-tokens",
+		"100", "--prices", "prices.json", "--max-cost", "20")
 	rows := collected(t, "rows.arrow")
 	if len(rows) != 39 {
 		t.Fatalf("%d rows", len(rows))
@@ -104,7 +106,9 @@ func TestCollect(t *testing.T) {
 		if i == 5 {
 			want, finish = "this is cut", "length"
 		}
-		if r.ID != fmt.Sprintf("r%d", i) || r.Teacher != want || r.Finish != finish || r.Messages[len(r.Messages)-1].Content != fmt.Sprintf("p%d", i) || len(r.Messages) != 1+[]int{0, 1, 0}[i%3] {
+		if r.ID != fmt.Sprintf("r%d", i) || r.Teacher != want || r.Finish != finish ||
+			r.Messages[len(r.Messages)-1].Content != fmt.Sprintf("p%d", i) ||
+			len(r.Messages) != 1+[]int{0, 1, 0}[i%3] {
 			t.Errorf("row %d: %+v", i, r)
 		}
 	}
@@ -116,10 +120,12 @@ func TestCollect(t *testing.T) {
 		if _, err := fmt.Sscanf(c.Prompt, "p%d", &i); i%3 == 1 && err == nil {
 			system = fmt.Sprintf("be %d", i)
 		}
-		if got := fmt.Sprint(c.Messages); got != fmt.Sprintf("[{system %s} {user p%d}]", system, i) {
+		if got := fmt.Sprint(c.Messages); got != fmt.Sprintf("[{system %s} {user p%d}]", system,
+			i) {
 			t.Errorf("asked %v", c.Messages)
 		}
-		if fmt.Sprintf("%v %v %v", c.Raw["temperature"], c.Raw["max_tokens"], c.Raw["model"]) != "0.5 100 big" {
+		if fmt.Sprintf("%v %v %v", c.Raw["temperature"], c.Raw["max_tokens"],
+			c.Raw["model"]) != "0.5 100 big" {
 			t.Errorf("asked %v", c.Raw)
 		}
 	}
@@ -160,9 +166,12 @@ func TestCollect(t *testing.T) {
 	if err := errors.Join(err, os.Remove("rows.arrow")); err != nil {
 		t.Fatal(err)
 	}
-	must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big",
-		"--key-env", "TEACHER_KEY", "--system", "be brief", "--temperature", "0.5", "--max-tokens", "100")
-	if after, err := os.ReadFile("rows.arrow"); err != nil || !slices.Equal(before, after) || len(s.Calls()) != calls {
+	must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url",
+		s.URL, "--model", "big",
+		"--key-env", "TEACHER_KEY", "--system", "be brief", "--temperature", "0.5", "--max-tokens",
+		"100")
+	if after, err := os.ReadFile("rows.arrow"); err != nil || !slices.Equal(before, after) ||
+		len(s.Calls()) != calls {
 		t.Errorf("%v; another file, or %d calls more", err, len(s.Calls())-calls)
 	}
 	// Validate counts what is cut.
@@ -174,7 +183,8 @@ func TestCollect(t *testing.T) {
 // TestCollectSeveral: n answers are n rows, whether the endpoint knows n, does not, or
 // refuses it, and more are asked for later.
 func TestCollectSeveral(t *testing.T) {
-	for _, x := range []struct{ knows, refuses bool }{{true, false}, {false, false}, {false, true}} {
+	for _, x := range []struct{ knows, refuses bool }{{true, false}, {false, false},
+		{false, true}} {
 		knows := x.knows
 		t.Chdir(t.TempDir())
 		s := &endpointtest.Server{}
@@ -192,17 +202,22 @@ func TestCollectSeveral(t *testing.T) {
 			}
 		}
 		teacher(t, s)
-		if err := os.WriteFile("prompts.jsonl", []byte("{\"content\":\"a\"}\n{\"content\":\"b\"}\n{\"content\":\"a\"}\n"), 0o644); err != nil {
+		if err := os.WriteFile("prompts.jsonl",
+			[]byte("{\"content\":\"a\"}\n{\"content\":\"b\"}\n{\"content\":\"a\"}\n"),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 		for _, n := range []int{1, 3} {
-			must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl", "--base-url", s.URL, "--model", "big", "--n", fmt.Sprint(n))
+			must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl",
+				"--base-url", s.URL, "--model", "big", "--n", fmt.Sprint(n))
 			rows := collected(t, "rows.jsonl")
-			if len(rows) != 3*n || rows[0].Teacher == rows[2*n].Teacher { // equal prompts have answers of their own
+			// equal prompts have answers of their own
+			if len(rows) != 3*n || rows[0].Teacher == rows[2*n].Teacher {
 				t.Fatalf("n %d: %d rows: %+v", n, len(rows), rows)
 			}
 			for i, r := range rows {
-				if want := []string{"a", "b", "a"}[i/n]; r.Messages[0].Content != want || !strings.HasPrefix(r.Teacher, want+" ") {
+				if want := []string{"a", "b", "a"}[i/n]; r.Messages[0].Content != want ||
+					!strings.HasPrefix(r.Teacher, want+" ") {
 					t.Errorf("n %d: row %d: %+v", n, i, r)
 				}
 			}
@@ -215,7 +230,8 @@ func TestCollectSeveral(t *testing.T) {
 			want = 3 + 6
 		}
 		got := len(s.Calls())
-		if refused := got - want; x.refuses && refused >= 1 && refused <= 3 { // before the first answer to one alone
+		// before the first answer to one alone
+		if refused := got - want; x.refuses && refused >= 1 && refused <= 3 {
 			got = want
 		}
 		if got != want {
@@ -229,25 +245,29 @@ func TestCollectSeveral(t *testing.T) {
 func TestCollectFails(t *testing.T) {
 	t.Chdir(t.TempDir())
 	well := false
-	s := teacher(t, &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-		switch {
-		case well:
-		case c.Prompt == "p2":
-			endpointtest.Fail(w, 400, "context_length_exceeded", "too long")
-			return true
-		case c.Prompt == "p7":
-			endpointtest.HalfJSON(w)
-			return true
-		}
-		return false
-	}})
+	s := teacher(t, &endpointtest.Server{
+		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+			switch {
+			case well:
+			case c.Prompt == "p2":
+				endpointtest.Fail(w, 400, "context_length_exceeded", "too long")
+				return true
+			case c.Prompt == "p7":
+				endpointtest.HalfJSON(w)
+				return true
+			}
+			return false
+		}})
 	promptFile(t, "prompts.jsonl", 10)
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big", "--retries", "1"}
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow",
+		"--base-url", s.URL, "--model", "big", "--retries", "1"}
 	code, out, said := gad(line...)
 	host := strings.TrimSuffix(strings.TrimPrefix(s.URL, "http://"), "/v1")
 	for _, want := range []string{
-		"gad: row 2: endpoint: " + host + ": status 400 context_length_exceeded: too long (1 try)\n",
-		"gad: row 7: endpoint: " + host + ": status 200: not a chat completion: unexpected end of JSON input (2 tries)\n",
+		"gad: row 2: endpoint: " + host +
+			": status 400 context_length_exceeded: too long (1 try)\n",
+		"gad: row 7: endpoint: " + host +
+			": status 200: not a chat completion: unexpected end of JSON input (2 tries)\n",
 		"gad: data collect: rows.arrow: 2 of 10 rows have no answer: the same command asks again, --partial writes the others\n",
 	} {
 		if !strings.Contains(said, want) {
@@ -259,7 +279,8 @@ func TestCollectFails(t *testing.T) {
 	}
 	// Whatever is left is refused, and the others can be written nonetheless.
 	out, _ = must(t, append(line, "--partial")...)
-	if rows := collected(t, "rows.arrow"); len(rows) != 8 || rows[2].ID != "r3" || !strings.HasPrefix(out, "rows.arrow: 8 answers to 10 prompts\n") {
+	if rows := collected(t, "rows.arrow"); len(rows) != 8 || rows[2].ID != "r3" ||
+		!strings.HasPrefix(out, "rows.arrow: 8 answers to 10 prompts\n") {
 		t.Errorf("prints %q", out)
 	}
 	if err := os.Remove("rows.arrow"); err != nil {
@@ -281,7 +302,8 @@ func TestCollectEstimate(t *testing.T) {
 	if err := os.WriteFile("prices.json", []byte(`{"big": {"input": 0, "output": 1000}}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big", "--prices", "prices.json"}
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow",
+		"--base-url", s.URL, "--model", "big", "--prices", "prices.json"}
 	out, _ := must(t, append(line, "--dry-run", "--max-tokens", "50")...)
 	if want := "big: 10 answers to 10 rows; estimate: 22 tokens of prompts, 500 of answers, $0.50 (at 4 bytes per token of a prompt, and the most that --max-tokens allows, 50 tokens per answer)\n"; out != want {
 		t.Errorf("prints %q, want %q", out, want)
@@ -297,7 +319,10 @@ func TestCollectEstimate(t *testing.T) {
 		t.Errorf("made %v", names)
 	}
 	// The answers turn out to be longer than was guessed.
-	s.Answer = func(endpointtest.Call, int) (string, string) { return strings.Repeat("long", 1500), "stop" }
+	s.Answer = func(endpointtest.Call, int) (string, string) {
+		return strings.Repeat("long", 1500),
+			"stop"
+	}
 	code, _, said = gad(append(line, "--max-cost", "6", "--concurrency", "1")...)
 	if want := "collect: the answers so far have cost $6.00, which is --max-cost 6: the same command with a higher one asks for the others\n"; code != 1 || !strings.HasSuffix(said, want) || len(s.Calls()) != 4 {
 		t.Errorf("exit status %d, %q, %d calls", code, said, len(s.Calls()))
@@ -308,14 +333,17 @@ func TestCollectEstimate(t *testing.T) {
 // lines twice and in no order, and requests that fail.
 func TestCollectBatch(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{Batch: endpointtest.BatchRules{Looks: 2, LoseReply: 1, CutFile: 1, Twice: true,
-		Refuse:  func(prompt string) bool { return prompt == "p3" },
-		Foreign: `{"custom_id":"batch/1/file","response":{"status_code":200,"body":{"choices":[{"message":{"content":"x"}}]}}}` + "\nnot JSON\n"}})
+	s := teacher(t, &endpointtest.Server{
+		Batch: endpointtest.BatchRules{Looks: 2, LoseReply: 1, CutFile: 1, Twice: true,
+			Refuse:  func(prompt string) bool { return prompt == "p3" },
+			Foreign: `{"custom_id":"batch/1/file","response":{"status_code":200,"body":{"choices":[{"message":{"content":"x"}}]}}}` + "\nnot JSON\n"}})
 	promptFile(t, "prompts.jsonl", 10)
 	if err := os.WriteFile("prices.json", []byte(`{"big": {"input": 0, "output": 1000}}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big", "--n", "2", "--prices", "prices.json", "--batch", "--poll", "20ms"}
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow",
+		"--base-url", s.URL, "--model", "big", "--n", "2", "--prices", "prices.json", "--batch",
+		"--poll", "20ms"}
 	host := strings.TrimSuffix(strings.TrimPrefix(s.URL, "http://"), "/v1")
 	code, _, said := gad(line...)
 	if want := "gad: row 3: endpoint: " + host + ": status 400 refused: not this (1 try)\ngad: data collect: rows.arrow: 1 of 10 rows have no answer: the same command asks again, --partial writes the others\n"; code != 1 || !strings.HasSuffix(said, want) {
@@ -328,12 +356,15 @@ func TestCollectBatch(t *testing.T) {
 	out, _ := must(t, line...)
 	rows := collected(t, "rows.arrow")
 	for i, r := range rows {
-		if r.ID != fmt.Sprintf("r%d", i/2) || r.Teacher != fmt.Sprintf("answer %d to p%d", i%2, i/2) {
+		if r.ID != fmt.Sprintf("r%d", i/2) ||
+			r.Teacher != fmt.Sprintf("answer %d to p%d", i%2, i/2) {
 			t.Errorf("row %d: %+v", i, r)
 		}
 	}
-	if len(rows) != 20 || s.Batches() != 2 || len(s.Calls()) != 0 || s.Answered()["p3"] != 1 || s.Answered()["p5"] != 1 {
-		t.Errorf("%d rows, %d batches, %d calls, answered %v", len(rows), s.Batches(), len(s.Calls()), s.Answered())
+	if len(rows) != 20 || s.Batches() != 2 || len(s.Calls()) != 0 || s.Answered()["p3"] != 1 ||
+		s.Answered()["p5"] != 1 {
+		t.Errorf("%d rows, %d batches, %d calls, answered %v", len(rows), s.Batches(),
+			len(s.Calls()), s.Answered())
 	}
 	// 20 answers of 4 tokens, at half of 1000 dollars per million
 	if want := "counted by the endpoint: 13 tokens of prompts, 80 of answers, $0.04 (by this command: 1 tokens of prompts, 8 of answers, $0.00)\n"; !strings.Contains(out, want) {
@@ -348,9 +379,11 @@ func TestCollectBatchEnds(t *testing.T) {
 		t.Chdir(t.TempDir())
 		s := teacher(t, &endpointtest.Server{Batch: endpointtest.BatchRules{End: end}})
 		promptFile(t, "prompts.jsonl", 10)
-		line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big", "--batch", "--poll", "20ms"}
+		line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow",
+			"--base-url", s.URL, "--model", "big", "--batch", "--poll", "20ms"}
 		code, _, said := gad(line...)
-		if code != 1 || !strings.Contains(said, "batch_"+end+": not done in time (1 try)") || !strings.Contains(said, "5 of 10 rows have no answer") {
+		if code != 1 || !strings.Contains(said, "batch_"+end+": not done in time (1 try)") ||
+			!strings.Contains(said, "5 of 10 rows have no answer") {
 			t.Errorf("exit status %d\n%s", code, said)
 		}
 		s.Batch.End = ""
@@ -371,16 +404,18 @@ func TestCollectBatchEnds(t *testing.T) {
 func TestCollectRefused(t *testing.T) {
 	t.Chdir(t.TempDir())
 	well := 10
-	s := teacher(t, &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-		var i int
-		if _, err := fmt.Sscanf(c.Prompt, "p%d", &i); err == nil && i < well {
-			return false
-		}
-		endpointtest.Fail(w, 400, "", "not this")
-		return true
-	}})
+	s := teacher(t, &endpointtest.Server{
+		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+			var i int
+			if _, err := fmt.Sscanf(c.Prompt, "p%d", &i); err == nil && i < well {
+				return false
+			}
+			endpointtest.Fail(w, 400, "", "not this")
+			return true
+		}})
 	promptFile(t, "prompts.jsonl", 100)
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big"}
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow",
+		"--base-url", s.URL, "--model", "big"}
 	must(t, append(line, "--partial")...)
 	if n := len(s.Calls()); len(collected(t, "rows.arrow")) != 10 || n != 100 {
 		t.Fatalf("%d calls", n)
@@ -394,7 +429,8 @@ func TestCollectRefused(t *testing.T) {
 	well = 0
 	line[5] = "others.arrow"
 	code, _, said := gad(append(line, "--partial")...)
-	if n := len(s.Calls()) - 190; code != 1 || n < 20 || n > 40 || !strings.HasSuffix(said, "status 400: not this: every request so far was refused\n") {
+	if n := len(s.Calls()) - 190; code != 1 || n < 20 || n > 40 ||
+		!strings.HasSuffix(said, "status 400: not this: every request so far was refused\n") {
 		t.Errorf("exit status %d, %d calls, %s", code, n, said)
 	}
 }
@@ -403,7 +439,8 @@ func TestCollectRefused(t *testing.T) {
 func TestCollectOtherPrompts(t *testing.T) {
 	t.Chdir(t.TempDir())
 	s := teacher(t, &endpointtest.Server{})
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl", "--base-url", s.URL, "--model", "big"}
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl",
+		"--base-url", s.URL, "--model", "big"}
 	for _, prompts := range []string{"a b c", "c new a b a"} {
 		var b strings.Builder
 		for _, prompt := range strings.Fields(prompts) {
@@ -435,9 +472,14 @@ func TestCollectOtherPrompts(t *testing.T) {
 // TestCollectEstimateBySample: once there are answers, the estimate is by them.
 func TestCollectEstimateBySample(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{Answer: func(endpointtest.Call, int) (string, string) { return strings.Repeat("long", 30), "stop" }})
+	s := teacher(t, &endpointtest.Server{
+		Answer: func(endpointtest.Call, int) (string, string) {
+			return strings.Repeat("long", 30),
+				"stop"
+		}})
 	promptFile(t, "prompts.jsonl", 40)
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url", s.URL, "--model", "big", "--max-tokens", "1000"}
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow",
+		"--base-url", s.URL, "--model", "big", "--max-tokens", "1000"}
 	must(t, append(line, "--limit", "25")...)
 	if err := os.Remove("rows.arrow"); err != nil {
 		t.Fatal(err)

@@ -34,7 +34,8 @@ func (p *program) completionCommand() *cli.Command {
 		Usage: "print a script that completes commands, flags and settings in bash, zsh or fish",
 		Subcommands: []*cli.Command{
 			shell("bash", "Add to ~/.bashrc: source <(gad completion bash)", line.Bash),
-			shell("zsh", "Write it to a folder in $fpath: gad completion zsh > ~/.zfunc/_gad", line.Zsh),
+			shell("zsh", "Write it to a folder in $fpath: gad completion zsh > ~/.zfunc/_gad",
+				line.Zsh),
 			shell("fish", "gad completion fish > ~/.config/fish/completions/gad.fish", line.Fish),
 			{
 				Name:      "words",
@@ -60,7 +61,8 @@ func valuesOf(flag string) []string {
 	case "preset":
 		return config.PresetNames()
 	case "stage":
-		return []string{string(config.SFT), string(config.DPO), string(config.Warmup), string(config.Train)}
+		return []string{string(config.SFT), string(config.DPO), string(config.Warmup),
+			string(config.Train)}
 	case "judge-mode":
 		return judge.Modes
 	case "judge-against":
@@ -108,7 +110,8 @@ var statuses = []line.Status{
 
 // variables are those of the environment that gad reads, for the manual.
 var variables = []line.Variable{
-	{Name: "GAD_CPU", About: "The variant of the CPU's kernels to use, such as avx2, instead of the fastest."},
+	{Name: "GAD_CPU",
+		About: "The variant of the CPU's kernels to use, such as avx2, instead of the fastest."},
 	{Name: "GAD_NCCL", About: "With several GPUs: the file of libnccl.so.2; off sums gradients over the host's memory."},
 	{Name: addrVar, About: "With several processes: host:port where rank 0 listens. They connect by TCP then, also under mpirun."},
 	{Name: secretVar + ", " + secretFileVar, About: "The secret of processes that connect by TCP, or a file with it: the same on all, at least 16 bytes."},

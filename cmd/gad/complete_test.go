@@ -30,17 +30,21 @@ func TestCandidates(t *testing.T) {
 		{line: "gad plan --stage ", want: "sft dpo warmup train"},
 		{line: "gad train --preset ", want: strings.Join(config.PresetNames(), " ")},
 		{line: "gad train --", has: "--model --preset --help"},
-		{line: "gad train actor.optim.lr", want: "actor.optim.lr= actor.optim.lr_scheduler= actor.optim.lr_warmup_steps="},
+		{line: "gad train actor.optim.lr",
+			want: "actor.optim.lr= actor.optim.lr_scheduler= actor.optim.lr_warmup_steps="},
 		{line: "gad train actor.optim.lr=", want: ""},
-		{line: "gad train --data x trainer.device=", want: "trainer.device=cpu trainer.device=cuda"},
-		{line: "gad train rollout.n=4 actor.recompute=", want: "actor.recompute=true actor.recompute=false"},
+		{line: "gad train --data x trainer.device=",
+			want: "trainer.device=cpu trainer.device=cuda"},
+		{line: "gad train rollout.n=4 actor.recompute=",
+			want: "actor.recompute=true actor.recompute=false"},
 		{line: "gad train ", has: "actor.optim.lr= data.train_batch_size="},
 		{line: "gad generate ", want: ""}, // takes no settings
 		{line: "gad help settings rollout.top", want: "rollout.top_k rollout.top_p"},
 		{line: "gad help ", has: "settings sft man"},
 	} {
 		var words []string
-		for _, w := range line.Candidates((&program{}).app(), strings.Split(c.line, " "), valuesOf) {
+		for _, w := range line.Candidates((&program{}).app(), strings.Split(c.line, " "),
+			valuesOf) {
 			words = append(words, w.Text)
 			if strings.ContainsAny(w.About, "\t\n") {
 				t.Errorf("%q: %s is described by %q: not one line", c.line, w.Text, w.About)
@@ -89,7 +93,8 @@ for line in " ev" " sft --dev" " sft --device " " sft trainer.prec" " sft traine
   _gad
   echo "$line: ${COMPREPLY[*]}"
 done`
-	out, err := exec.Command("bash", "-c", script, "bash", program).Output() // bash may warn of a locale that is not there
+	// bash may warn of a locale that is not there
+	out, err := exec.Command("bash", "-c", script, "bash", program).Output()
 	want := " ev: eval\n sft --dev: --device\n sft --device : cpu cuda\n sft trainer.prec: trainer.precision=\n sft trainer.precision=b: bf16\n data : inspect validate convert split collect\n"
 	if err != nil || string(out) != want {
 		t.Errorf("bash completes %q, %v; want %q", out, err, want)
@@ -112,7 +117,9 @@ func TestMan(t *testing.T) {
 	}
 	for line := range strings.Lines(page) {
 		name, _, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if strings.HasPrefix(name, ".") && !slices.Contains([]string{".TH", ".SH", ".SS", ".TP", ".B", ".PP"}, name) || strings.HasPrefix(name, "'") {
+		if strings.HasPrefix(name, ".") &&
+			!slices.Contains([]string{".TH", ".SH", ".SS", ".TP", ".B", ".PP"}, name) ||
+			strings.HasPrefix(name, "'") {
 			t.Errorf("line %q: not a macro of ours", line)
 		}
 	}

@@ -12,7 +12,8 @@ import (
 func TestNoCUDA(t *testing.T) {
 	f := ready(t)
 	run := filepath.Join(t.TempDir(), "run")
-	flags := []string{"--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--device", "cuda"}
+	flags := []string{"--model", f.path("student"), "--data", f.path("train.arrow"), "--output",
+		run, "--device", "cuda"}
 	const missing = "cuda: CUDA is not available: this gad is built without it: build it with `go build -tags nvidia ./cmd/gad` (README, section GPU), or compute on the CPU"
 	code, out, said := gad(stage("sft", flags...)...)
 	if code != exitUsage || out != "" || said != "gad: "+missing+"\n" {
@@ -22,7 +23,8 @@ func TestNoCUDA(t *testing.T) {
 		t.Error("the run folder was made")
 	}
 	printed, _ := must(t, stage("plan", flags...)...)
-	for _, want := range []string{"gradients: one buffer for student and discriminator", "CUDA context and libraries", "no time estimate", missing} {
+	for _, want := range []string{"gradients: one buffer for student and discriminator",
+		"CUDA context and libraries", "no time estimate", missing} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("the plan does not say %q:\n%s", want, printed)
 		}

@@ -27,7 +27,9 @@ func TestCUDACommands(t *testing.T) {
 	be.Close()
 
 	f := ready(t)
-	actor, critic, rows := f.path("train", "global_step_3", "actor"), f.path("train", "global_step_3", "critic"), f.path("test.jsonl")
+	actor, critic, rows :=
+		f.path("train", "global_step_3", "actor"), f.path("train", "global_step_3", "critic"),
+		f.path("test.jsonl")
 	for precision, tol := range map[string]float64{"f32": 1e-4, "auto": 0.1} {
 		both := func(args ...string) (gpu, cpu string) {
 			gpu, _ = must(t, append(args, "--device", "cuda", "--precision", precision)...)
@@ -43,7 +45,8 @@ func TestCUDACommands(t *testing.T) {
 		}
 		worst := 0.0
 		for i := range a {
-			if !slices.Equal(a[i].Response, b[i].Response) || len(a[i].LogProbs) != len(b[i].LogProbs) {
+			if !slices.Equal(a[i].Response, b[i].Response) ||
+				len(a[i].LogProbs) != len(b[i].LogProbs) {
 				t.Fatalf("%s: row %d differs in its tokens", precision, i)
 			}
 			for j := range a[i].LogProbs {
@@ -55,7 +58,8 @@ func TestCUDACommands(t *testing.T) {
 		if worst > tol {
 			t.Errorf("%s: log-probabilities or scores differ by %g", precision, worst)
 		}
-		gpu, cpu = both("generate", "--model", actor, "--prompt", "Add 1+2+3", "--json", "--max-new-tokens", "10", "--temperature", "0")
+		gpu, cpu = both("generate", "--model", actor, "--prompt", "Add 1+2+3", "--json",
+			"--max-new-tokens", "10", "--temperature", "0")
 		x, y := objects[generated](t, gpu), objects[generated](t, cpu)
 		if precision == "f32" && !slices.Equal(x[0].Response, y[0].Response) {
 			t.Errorf("greedy answers %v, on the CPU %v", x[0].Response, y[0].Response)
@@ -71,8 +75,11 @@ func TestCUDACommands(t *testing.T) {
 			t.Errorf("%s: eval gives %v, on the CPU %v", precision, figures[0], figures[1])
 		}
 	}
-	printed, _ := must(t, stage("plan", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", filepath.Join(t.TempDir(), "run"), "--device", "cuda")...)
-	for _, want := range []string{"CUDA context and libraries", "available", "time of a step", "cuda/bf16"} {
+	printed, _ := must(t, stage("plan", "--model", f.path("student"), "--data",
+		f.path("train.arrow"), "--output", filepath.Join(t.TempDir(), "run"), "--device",
+		"cuda")...)
+	for _, want := range []string{"CUDA context and libraries", "available", "time of a step",
+		"cuda/bf16"} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("the plan does not say %q:\n%s", want, printed)
 		}

@@ -23,16 +23,20 @@ func setFlags(what string) []cli.Flag {
 	return []cli.Flag{
 		&cli.StringSliceFlag{Name: "data", Usage: what + ": file, folder or quoted pattern such as 'shards/*.arrow'; may be given several times"},
 		&cli.StringFlag{Name: "split", Usage: "which split, if a folder has several"},
-		&cli.StringFlag{Name: "format", Value: data.FormatAuto, Usage: "format of the rows: " + strings.Join(data.RowFormats, ", ")},
+		&cli.StringFlag{Name: "format", Value: data.FormatAuto,
+			Usage: "format of the rows: " + strings.Join(data.RowFormats, ", ")},
 		&cli.StringFlag{Name: "turns", Value: data.TurnsLast, Usage: "which of the teacher's turns are answers: last of a row; each, as a row of its own; all of a row, as one sequence (data and sft alone)"},
-		&cli.StringFlag{Name: "content-key", Value: cols.Content, Usage: "column with the conversation or the prompt"},
-		&cli.StringFlag{Name: "teacher-key", Value: cols.Teacher, Usage: "column with the teacher's answer"},
+		&cli.StringFlag{Name: "content-key", Value: cols.Content,
+			Usage: "column with the conversation or the prompt"},
+		&cli.StringFlag{Name: "teacher-key", Value: cols.Teacher,
+			Usage: "column with the teacher's answer"},
 	}
 }
 
 // rowsOf are the rows that the flags of setFlags name, with --limit.
 func rowsOf(c *cli.Context) session.Rows {
-	return session.Rows{Command: typed(c), Paths: c.StringSlice("data"), Split: c.String("split"), Format: c.String("format"), Turns: c.String("turns"),
+	return session.Rows{Command: typed(c), Paths: c.StringSlice("data"), Split: c.String("split"),
+		Format: c.String("format"), Turns: c.String("turns"),
 		Content: c.String("content-key"), Answer: c.String("teacher-key"), Limit: c.Int("limit")}
 }
 
@@ -52,16 +56,21 @@ func (p *program) dataCommand() *cli.Command {
 	}
 	limits := config.Default().Data
 	return &cli.Command{
-		Name:   "data",
-		Usage:  "inspect, validate, convert or split a data set, or collect a teacher's answers for one",
-		Action: func(c *cli.Context) error { return noSubcommand(c, "inspect, validate, convert, split or collect") },
+		Name:  "data",
+		Usage: "inspect, validate, convert or split a data set, or collect a teacher's answers for one",
+		Action: func(c *cli.Context) error {
+			return noSubcommand(c,
+				"inspect, validate, convert, split or collect")
+		},
 		Subcommands: []*cli.Command{
 			{
 				Name: "inspect", Usage: "format, columns, size and a row; with --model the row as the student reads it, token by token",
 				Flags: append([]cli.Flag{
 					&cli.IntFlag{Name: "row", Usage: "which row is shown, from 0"},
-					&cli.StringFlag{Name: "model", Usage: "folder whose chat template and tokenizer encode the row"},
-					&cli.IntFlag{Name: "max-response-length", Value: limits.MaxResponse, Usage: "with --model: where an answer is cut, tokens, end token included"},
+					&cli.StringFlag{Name: "model",
+						Usage: "folder whose chat template and tokenizer encode the row"},
+					&cli.IntFlag{Name: "max-response-length", Value: limits.MaxResponse,
+						Usage: "with --model: where an answer is cut, tokens, end token included"},
 				}, columns...),
 				Action: func(c *cli.Context) error {
 					set, err := open(c)
@@ -71,10 +80,12 @@ func (p *program) dataCommand() *cli.Command {
 					defer set.Close()
 					row := c.Int("row")
 					if row < 0 || row >= set.Len() {
-						return usage("data inspect: --row %d: the set has rows 0 to %d", row, set.Len()-1)
+						return usage("data inspect: --row %d: the set has rows 0 to %d", row,
+							set.Len()-1)
 					}
 					if c.String("model") == "" {
-						_, err = fmt.Fprintln(p.out, strings.TrimRight(data.Inspect(set, row).String(), "\n"))
+						_, err = fmt.Fprintln(p.out,
+							strings.TrimRight(data.Inspect(set, row).String(), "\n"))
 						return err
 					}
 					tok, err := tokenizerOf(c.String("model"))
@@ -92,9 +103,12 @@ func (p *program) dataCommand() *cli.Command {
 				Name: "validate", Usage: "find rows that training refuses, and measure lengths",
 				Flags: append([]cli.Flag{
 					&cli.StringFlag{Name: "model", Usage: modelUsage + " whose tokenizer measures lengths; without it they are not measured in tokens"},
-					&cli.IntFlag{Name: "max-prompt-length", Value: limits.MaxPrompt, Usage: "tokens"},
-					&cli.IntFlag{Name: "max-response-length", Value: limits.MaxResponse, Usage: "tokens, end token included"},
-					&cli.StringSliceFlag{Name: "val-data", Usage: "validation data: counts its rows that are also training rows"},
+					&cli.IntFlag{Name: "max-prompt-length", Value: limits.MaxPrompt,
+						Usage: "tokens"},
+					&cli.IntFlag{Name: "max-response-length", Value: limits.MaxResponse,
+						Usage: "tokens, end token included"},
+					&cli.StringSliceFlag{Name: "val-data",
+						Usage: "validation data: counts its rows that are also training rows"},
 					&cli.StringFlag{Name: "val-split", Usage: "which split of --val-data"},
 					&cli.BoolFlag{Name: "json", Usage: "print the report as JSON"},
 				}, columns...),
@@ -112,7 +126,9 @@ func (p *program) dataCommand() *cli.Command {
 						}
 						enc = encode.For(tok)
 					}
-					report, err := data.Validate(set, enc, data.Limits{MaxPrompt: c.Int("max-prompt-length"), MaxResponse: c.Int("max-response-length")})
+					report, err := data.Validate(set, enc,
+						data.Limits{MaxPrompt: c.Int("max-prompt-length"),
+							MaxResponse: c.Int("max-response-length")})
 					if err != nil {
 						return err
 					}
@@ -127,14 +143,17 @@ func (p *program) dataCommand() *cli.Command {
 						_, err = fmt.Fprintln(p.out, strings.TrimRight(report.String(), "\n"))
 					}
 					if err == nil && report.Errors > 0 {
-						err = fmt.Errorf("data: %s: training refuses rows (errors: %d): correct or remove them", namedData(c), report.Errors)
+						err = fmt.Errorf(
+							"data: %s: training refuses rows (errors: %d): correct or remove them",
+							namedData(c), report.Errors)
 					}
 					return err
 				},
 			},
 			{
 				Name: "convert", Usage: "write the set in another file format, rows as messages; the extension of --output says which: .arrow, .arrows, .parquet or .jsonl",
-				Flags: append([]cli.Flag{&cli.StringFlag{Name: "output", Usage: "output file"}}, columns...),
+				Flags: append([]cli.Flag{&cli.StringFlag{Name: "output", Usage: "output file"}},
+					columns...),
 				Action: func(c *cli.Context) error {
 					if err := need(c, "data", "output"); err != nil {
 						return err
@@ -148,14 +167,16 @@ func (p *program) dataCommand() *cli.Command {
 						return err
 					}
 					p.noteSet(set)
-					fmt.Fprintf(p.out, "%s: %s\n", c.String("output"), report.Count(set.Len(), "row"))
+					fmt.Fprintf(p.out, "%s: %s\n", c.String("output"),
+						report.Count(set.Len(), "row"))
 					return nil
 				},
 			},
 			{
 				Name: "split", Usage: "split a data set into two by a shuffle with a seed; equal prompts stay together",
 				Flags: append([]cli.Flag{
-					within(&cli.Float64Flag{Name: "fraction", Value: 0.95, Usage: "share of the first part"}, share),
+					within(&cli.Float64Flag{Name: "fraction", Value: 0.95,
+						Usage: "share of the first part"}, share),
 					&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the shuffle"},
 					&cli.StringFlag{Name: "first", Usage: "output file of the first part"},
 					&cli.StringFlag{Name: "second", Usage: "output file of the second part"},
@@ -169,12 +190,14 @@ func (p *program) dataCommand() *cli.Command {
 						return err
 					}
 					defer set.Close()
-					a, b, err := data.Split(set, c.Float64("fraction"), c.Uint64("seed"), c.String("first"), c.String("second"))
+					a, b, err := data.Split(set, c.Float64("fraction"), c.Uint64("seed"),
+						c.String("first"), c.String("second"))
 					if err != nil {
 						return err
 					}
 					p.noteSet(set)
-					fmt.Fprintf(p.out, "%s: %s\n%s: %s\n", c.String("first"), report.Count(a, "row"), c.String("second"), report.Count(b, "row"))
+					fmt.Fprintf(p.out, "%s: %s\n%s: %s\n", c.String("first"),
+						report.Count(a, "row"), c.String("second"), report.Count(b, "row"))
 					return nil
 				},
 			},
@@ -222,22 +245,29 @@ func asRead(set *data.Set, i int, tok *tokenizer.Tokenizer, maxResponse int) (st
 	}
 	switch {
 	case row.Unfinished():
-		answer, end = answer[:len(answer)-1], fmt.Sprintf("; it has no end token, since its finish_reason is %q", row.Finish)
+		answer, end =
+			answer[:len(answer)-1],
+			fmt.Sprintf("; it has no end token, since its finish_reason is %q", row.Finish)
 	default:
 		end = fmt.Sprintf("; the last is its end token, %q", tok.Piece(tok.EndOfTurn()))
 	}
 	if whole := len(answer); maxResponse > 0 && whole > maxResponse {
-		answer, end = answer[:maxResponse], fmt.Sprintf("; cut at data.max_response_length %d of %d, so without an end token", maxResponse, whole)
+		answer, end =
+			answer[:maxResponse],
+			fmt.Sprintf("; cut at data.max_response_length %d of %d, so without an end token",
+				maxResponse, whole)
 	}
 	if len(spans) < 2 && (spans == nil || spans[0].From == 0) {
-		fmt.Fprintf(&b, "answer: %s, %d to %d%s\n", report.Count(len(answer), "token"), len(prompt), len(prompt)+len(answer)-1, end)
+		fmt.Fprintf(&b, "answer: %s, %d to %d%s\n", report.Count(len(answer), "token"), len(prompt),
+			len(prompt)+len(answer)-1, end)
 		writeTokens(&b, tok, answer, len(prompt))
 		return b.String(), nil
 	}
 	learned, at := 0, 0
 	part := func(what string, to int) {
 		if at < to {
-			fmt.Fprintf(&b, "%s: %s, %d to %d\n", what, report.Count(to-at, "token"), len(prompt)+at, len(prompt)+to-1)
+			fmt.Fprintf(&b, "%s: %s, %d to %d\n", what, report.Count(to-at, "token"),
+				len(prompt)+at, len(prompt)+to-1)
 			writeTokens(&b, tok, answer[at:to], len(prompt)+at)
 		}
 		at = max(at, to)
@@ -249,7 +279,8 @@ func asRead(set *data.Set, i int, tok *tokenizer.Tokenizer, maxResponse int) (st
 		learned += to - from
 	}
 	part("context", len(answer))
-	fmt.Fprintf(&b, "%d of %s behind the prompt are learned%s\n", learned, report.Count(len(answer), "token"), end)
+	fmt.Fprintf(&b, "%d of %s behind the prompt are learned%s\n", learned,
+		report.Count(len(answer), "token"), end)
 	return b.String(), nil
 }
 

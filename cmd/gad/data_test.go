@@ -57,12 +57,14 @@ func TestDataReports(t *testing.T) {
 		{"data convert --data " + rows + "/sharegpt.parquet --output share.arrow", exitDone, []string{`share.arrow: 12 rows`,
 			`note: ` + rows + `/sharegpt.parquet: read as sharegpt: prompt from column "conversations", teacher's answer is its last turn of gpt (data.format=sharegpt)`}, ""},
 		{"data validate --data share.arrow --data " + rows + "/*.tsv", exitDone, []string{`0 errors, 15 warnings`}, ""},
-		{"data validate --data given.jsonl --content-key instruction --teacher-key response", exitDone, []string{
-			`warning: given.jsonl: row 0: column "input" is not read, although the answer may speak of it: give --format alpaca (data.format=alpaca)`,
-			`0 errors, 1 warning`}, ""},
-		{"data inspect --data given.jsonl --content-key instruction --teacher-key response", exitDone, []string{
-			`  input                string  not read`,
-			`warning: given.jsonl: not read, although answers may speak of it: "input": give --format alpaca (data.format=alpaca)`}, ""},
+		{"data validate --data given.jsonl --content-key instruction --teacher-key response",
+			exitDone, []string{
+				`warning: given.jsonl: row 0: column "input" is not read, although the answer may speak of it: give --format alpaca (data.format=alpaca)`,
+				`0 errors, 1 warning`}, ""},
+		{"data inspect --data given.jsonl --content-key instruction --teacher-key response",
+			exitDone, []string{
+				`  input                string  not read`,
+				`warning: given.jsonl: not read, although answers may speak of it: "input": give --format alpaca (data.format=alpaca)`}, ""},
 		{"data convert --data given.jsonl --content-key instruction --teacher-key response --output given.arrow", exitDone, []string{
 			`warning: given.jsonl: not read, although answers may speak of it: "input": give --format alpaca (data.format=alpaca)`, `columns left out: input`}, ""},
 		{"data validate --data same.jsonl", exitDone, []string{
@@ -80,13 +82,15 @@ func TestDataReports(t *testing.T) {
 		{"data inspect --data think.jsonl --model student", exitDone, []string{
 			`warning: think.jsonl: row 0: column "reasoning" is not read, although the answer may speak of it: put what matters into the prompt`,
 			`  | <|im_start|>user<|im_end|>`}, ""},
-		{"data inspect --data val.jsonl --model student --max-response-length 4", exitDone, []string{
-			`answer: 4 tokens, 26 to 29; cut at data.max_response_length 4 of 7, so without an end token`, `  | It is `}, ""},
+		{"data inspect --data val.jsonl --model student --max-response-length 4", exitDone,
+			[]string{
+				`answer: 4 tokens, 26 to 29; cut at data.max_response_length 4 of 7, so without an end token`, `  | It is `}, ""},
 		{"data inspect --data " + rows + "/id_struct.parquet", exitDone, []string{
 			`warning: ` + rows + `/id_struct.parquet: column "id": type struct<a: int64>: expected a string or an integer: convert the column: left out`}, ""},
 	} {
 		code, out, said := gad(strings.Fields(c.line)...)
-		if want := "gad: " + c.err + "\n"; code != c.code || c.err != "" && said != want || c.err == "" && said != "" {
+		if want := "gad: " + c.err + "\n"; code != c.code || c.err != "" && said != want ||
+			c.err == "" && said != "" {
 			t.Errorf("%s: exit status %d, says %swant %d %s", c.line, code, said, c.code, c.err)
 		}
 		for _, want := range c.printed {
@@ -114,9 +118,11 @@ func TestLayoutsTrain(t *testing.T) {
 		{"reasoning.arrow", `not read, although answers may speak of it: "messages[].reasoning_content": put what matters into the prompt`},
 	} {
 		run := "run" + strconv.Itoa(k)
-		code, _, said := gad("sft", "--model", f.path("student"), "--data", filepath.Join(layouts, c.file), "--output", run, "--steps", "1",
+		code, _, said := gad("sft", "--model", f.path("student"), "--data",
+			filepath.Join(layouts, c.file), "--output", run, "--steps", "1",
 			"data.train_batch_size=3", "data.max_prompt_length=110", "data.max_response_length=18")
-		if code != exitDone || !strings.Contains(said, c.note+"\n") || !strings.Contains(said, "3 rows") {
+		if code != exitDone || !strings.Contains(said, c.note+"\n") ||
+			!strings.Contains(said, "3 rows") {
 			t.Errorf("%s: exit status %d, says %s want %s", c.file, code, said, c.note)
 		}
 	}
@@ -135,14 +141,18 @@ func TestDataSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.SplitAfter(string(raw), "\n")
-	for name, text := range map[string]string{"a.jsonl": strings.Join(lines[:5], ""), "b.jsonl": strings.Join(lines[5:], ""),
-		"old.yaml": "data:\n  train_files: a.jsonl" + string(filepath.ListSeparator) + "b.jsonl\n  val_files: \"\"\n", "new.yaml": "data:\n  train_files: [a.jsonl, b.jsonl]\n"} {
+	for name, text := range map[string]string{"a.jsonl": strings.Join(lines[:5], ""),
+		"b.jsonl": strings.Join(lines[5:], ""),
+		"old.yaml": "data:\n  train_files: a.jsonl" + string(filepath.ListSeparator) +
+			"b.jsonl\n  val_files: \"\"\n",
+		"new.yaml": "data:\n  train_files: [a.jsonl, b.jsonl]\n"} {
 		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 	first := ""
-	for i, given := range []string{"--data a.jsonl --data b.jsonl", "--data [ab].jsonl", "--config old.yaml", "--config new.yaml", "data.train_files=[a.jsonl,b.jsonl]"} {
+	for i, given := range []string{"--data a.jsonl --data b.jsonl", "--data [ab].jsonl",
+		"--config old.yaml", "--config new.yaml", "data.train_files=[a.jsonl,b.jsonl]"} {
 		flags, overrides := given, ""
 		if !strings.HasPrefix(given, "--") {
 			flags, overrides = "", given
@@ -168,7 +178,8 @@ func TestDataSettings(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Chdir(t.TempDir())
-			if code, _, said := gad("sft", "--output", abs, "--steps", "3"); code != exitDone || !strings.Contains(said, "step 3/3") {
+			if code, _, said := gad("sft", "--output", abs, "--steps", "3"); code != exitDone ||
+				!strings.Contains(said, "step 3/3") {
 				t.Errorf("exit status %d\n%s", code, said)
 			}
 		})

@@ -19,9 +19,11 @@ func (p *program) demoCommand() *cli.Command {
 		Name:  "demo",
 		Usage: "try the whole method on a small generated task on the CPU, in minutes: SFT, warm-up, game, evaluation",
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "dir", Usage: "output folder (default: gad-demo, with --fast gad-demo-fast)"},
+			&cli.StringFlag{Name: "dir",
+				Usage: "output folder (default: gad-demo, with --fast gad-demo-fast)"},
 			&cli.BoolFlag{Name: "fast", Usage: "a smaller demo, about a minute"},
-			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the rows, the student, data order and sampling"},
+			&cli.Uint64Flag{Name: "seed", Value: 1,
+				Usage: "seed of the rows, the student, data order and sampling"},
 		}, deviceFlags()...),
 		Action: func(c *cli.Context) error {
 			if err := noArguments(c); err != nil {
@@ -36,8 +38,13 @@ func (p *program) demoCommand() *cli.Command {
 				return err
 			}
 			defer be.Close()
-			err = demo.Run(c.Context, demo.Options{Dir: dir, Fast: c.Bool("fast"), Seed: c.Uint64("seed"), Size: demo.SizeOf(c.Bool("fast")), Backend: be, FS: files(), Gad: p.again, Out: p.out, Console: p.err,
-				Flags: []string{"--seed", fmt.Sprint(c.Uint64("seed")), "--device", c.String("device"), "--precision", c.String("precision"), "--threads", fmt.Sprint(c.Int("threads"))}})
+			err = demo.Run(c.Context,
+				demo.Options{Dir: dir, Fast: c.Bool("fast"), Seed: c.Uint64("seed"),
+					Size: demo.SizeOf(c.Bool("fast")), Backend: be, FS: files(), Gad: p.again,
+					Out: p.out, Console: p.err,
+					Flags: []string{"--seed", fmt.Sprint(c.Uint64("seed")), "--device",
+						c.String("device"), "--precision", c.String("precision"), "--threads",
+						fmt.Sprint(c.Int("threads"))}})
 			if _, ok := errors.AsType[*demo.FolderError](err); ok {
 				return fault.As(fault.ErrUsage, err)
 			}

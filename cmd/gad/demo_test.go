@@ -27,10 +27,13 @@ func tinyDemo(t *testing.T, dir string) (out, said string, err error) {
 	size := demo.SizeOf(false)
 	size.Rows, size.TestRows = 100, 20
 	size.SFT = told(size.SFT, "--steps", "40")
-	size.Warmup = append(told(size.Warmup), "data.train_batch_size=4", "trainer.critic_warmup_max=20")
+	size.Warmup = append(told(size.Warmup), "data.train_batch_size=4",
+		"trainer.critic_warmup_max=20")
 	size.Train = append(told(size.Train, "--steps", "1"), "data.train_batch_size=4")
 	p := &program{out: &stdout}
-	err = demo.Run(context.Background(), demo.Options{Dir: dir, Seed: 2, Size: size, Backend: be, FS: files(), Gad: p.again, Out: &stdout, Console: &stderr, Flags: []string{"--seed", "2"}})
+	err = demo.Run(context.Background(),
+		demo.Options{Dir: dir, Seed: 2, Size: size, Backend: be, FS: files(), Gad: p.again,
+			Out: &stdout, Console: &stderr, Flags: []string{"--seed", "2"}})
 	return stdout.String(), stderr.String(), err
 }
 
@@ -52,12 +55,15 @@ func TestDemo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err, said)
 	}
-	for _, text := range []string{"$ gad task make two-forms --output " + dir, "$ gad sft --data ", "$ gad warmup --data ", "$ gad train --data ", "evaluating on 20 held-out prompts"} {
+	for _, text := range []string{"$ gad task make two-forms --output " + dir, "$ gad sft --data ",
+		"$ gad warmup --data ", "$ gad train --data ", "evaluating on 20 held-out prompts"} {
 		if !strings.Contains(said, text) {
 			t.Errorf("does not say %q:\n%s", text, said)
 		}
 	}
-	for _, text := range []string{"20 unseen prompts", "\nSFT  ", "\nSFT, equal compute  ", "\nafter the warm-up  ", "\nGAD  ", "  gad generate --model " + dir, "within noise", "\nGAD                  the game: "} {
+	for _, text := range []string{"20 unseen prompts", "\nSFT  ", "\nSFT, equal compute  ",
+		"\nafter the warm-up  ", "\nGAD  ", "  gad generate --model " + dir, "within noise",
+		"\nGAD                  the game: "} {
 		if !strings.Contains(out, text) {
 			t.Errorf("does not print %q:\n%s", text, out)
 		}
@@ -79,7 +85,8 @@ func TestDemo(t *testing.T) {
 	for _, row := range got.Rows {
 		stages = append(stages, row["stage"].(string))
 		forms := 0.0
-		for _, key := range []string{"valid_t1", "valid_greedy", "result_first", "walk_first", "other"} {
+		for _, key := range []string{"valid_t1", "valid_greedy", "result_first", "walk_first",
+			"other"} {
 			x, ok := row[key].(float64)
 			if !ok || x < 0 || x > 1+1e-9 {
 				t.Errorf("%s: %s is %v, want 0 to 1", row["stage"], key, row[key])
@@ -91,7 +98,8 @@ func TestDemo(t *testing.T) {
 		if math.Abs(forms-1) > 1e-9 {
 			t.Errorf("%s: the shares of the forms add up to %g", row["stage"], forms)
 		}
-		if info, err := os.Stat(filepath.Join(row["folder"].(string), "model.safetensors")); err != nil || info.Size() == 0 {
+		if info, err := os.Stat(filepath.Join(row["folder"].(string),
+			"model.safetensors")); err != nil || info.Size() == 0 {
 			t.Errorf("%s: no student: %v", row["stage"], err)
 		}
 	}

@@ -24,13 +24,15 @@ func TestDoctorDiskFull(t *testing.T) {
 		}
 	})
 	run := filepath.Join(disk, "run")
-	args := stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "12", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=9")
+	args := stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output",
+		run, "--steps", "12", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=9")
 	p := start(t, path, args...)
 	if code := p.end(t, time.Minute); code != exitFailed {
 		t.Fatalf("exit status %d\n%s", code, p.said.String())
 	}
 	last := lastLine(p.said.String())
-	for _, text := range []string{"gad: trainer: step ", run, "not enough disk space", " bytes needed, ", " free"} {
+	for _, text := range []string{"gad: trainer: step ", run, "not enough disk space",
+		" bytes needed, ", " free"} {
 		if !strings.Contains(last, text) {
 			t.Errorf("the last line does not say %q:\n%s", text, p.said.String())
 		}
@@ -39,7 +41,8 @@ func TestDoctorDiskFull(t *testing.T) {
 		t.Errorf("said more than once:\n%s", p.said.String())
 	}
 	ends(t, run, "disk full")
-	out := examined(t, "disk full", run, exitFailed, "disk full", "verified", "<- would be resumed", "problems: the disk has too little room for the next save")
+	out := examined(t, "disk full", run, exitFailed, "disk full", "verified", "<- would be resumed",
+		"problems: the disk has too little room for the next save")
 	t.Logf("disk full:\n%s", strings.ReplaceAll(out, disk, "DISK"))
 	if err := syscall.Mount("tmpfs", disk, "tmpfs", syscall.MS_REMOUNT, "size=64m"); err != nil {
 		t.Fatal(err)
@@ -49,7 +52,8 @@ func TestDoctorDiskFull(t *testing.T) {
 	if code := p.end(t, time.Minute); code != exitDone {
 		t.Fatalf("with room again: exit status %d\n%s", code, p.said.String())
 	}
-	t.Logf("row 4: real full disk under a process: tmpfs of 3 MiB: exit status 1, %s", strings.ReplaceAll(strings.TrimPrefix(last, "gad: "), disk, "DISK"))
+	t.Logf("row 4: real full disk under a process: tmpfs of 3 MiB: exit status 1, %s",
+		strings.ReplaceAll(strings.TrimPrefix(last, "gad: "), disk, "DISK"))
 }
 
 // An output that cannot be made is a mistake in the command line: exit status 2, one
@@ -58,11 +62,15 @@ func TestUnwritableOutput(t *testing.T) {
 	f := ready(t)
 	for _, out := range []string{"/proc/gad/out", f.path("rows.jsonl", "out")} {
 		for _, args := range [][]string{
-			stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", out, "--steps", "1"),
-			{"train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output", out, "--steps", "1"},
-			{"init", "--config", f.path("config.json"), "--corpus", f.path("corpus.txt"), "--output", out},
+			stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output",
+				out, "--steps", "1"),
+			{"train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output",
+				out, "--steps", "1"},
+			{"init", "--config", f.path("config.json"), "--corpus", f.path("corpus.txt"),
+				"--output", out},
 			{"data", "convert", "--data", f.path("rows.jsonl"), "--output", out + ".arrow"},
-			{"data", "split", "--data", f.path("rows.jsonl"), "--first", out + ".arrow", "--second", out + ".jsonl"},
+			{"data", "split", "--data", f.path("rows.jsonl"), "--first", out + ".arrow", "--second",
+				out + ".jsonl"},
 			{"export", "--run", f.path("train"), "--output", out},
 			{"export", "--run", f.path("train"), "--output", out, "--dtype", "float32"},
 			{"demo", "--dir", out, "--fast"},
@@ -72,7 +80,9 @@ func TestUnwritableOutput(t *testing.T) {
 			}
 			code, _, said := gad(args...)
 			last := lastLine(said)
-			if code != exitUsage || !strings.HasPrefix(last, "gad: ") || !strings.Contains(last, filepath.Dir(out)) || strings.Count("\n"+said, "\ngad: ") != 1 {
+			if code != exitUsage || !strings.HasPrefix(last, "gad: ") ||
+				!strings.Contains(last, filepath.Dir(out)) ||
+				strings.Count("\n"+said, "\ngad: ") != 1 {
 				t.Errorf("gad %s: exit status %d: %s", strings.Join(args, " "), code, said)
 			}
 		}

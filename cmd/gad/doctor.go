@@ -45,7 +45,8 @@ func (p *program) doctorCommand() *cli.Command {
 				}
 				return nil
 			}
-			return usage("doctor: unexpected argument %q: give one run folder, or none", c.Args().Get(1))
+			return usage("doctor: unexpected argument %q: give one run folder, or none",
+				c.Args().Get(1))
 		},
 	}
 }

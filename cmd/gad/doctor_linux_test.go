@@ -19,7 +19,8 @@ func TestDoctorOfAnotherUser(t *testing.T) {
 	f := ready(t)
 	dir := filepath.Join(t.TempDir(), "open")
 	run := filepath.Join(dir, "run")
-	must(t, stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "1")...)
+	must(t, stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output",
+		run, "--steps", "1")...)
 	raw, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -28,8 +29,10 @@ func TestDoctorOfAnotherUser(t *testing.T) {
 	if err := os.WriteFile(program, raw, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for up := dir; up != filepath.Dir(up); up = filepath.Dir(up) { // a test's folders are closed to others
-		if info, err := os.Stat(up); err != nil || info.Mode().Perm()&0o005 != 0o005 && os.Chmod(up, info.Mode().Perm()|0o055) != nil {
+	// a test's folders are closed to others
+	for up := dir; up != filepath.Dir(up); up = filepath.Dir(up) {
+		if info, err := os.Stat(up); err != nil || info.Mode().Perm()&0o005 != 0o005 &&
+			os.Chmod(up, info.Mode().Perm()|0o055) != nil {
 			t.Fatal(up, err)
 		}
 		if up == os.TempDir() {
@@ -38,7 +41,8 @@ func TestDoctorOfAnotherUser(t *testing.T) {
 	}
 	ask := func() (int, string) {
 		cmd := exec.Command(program, "doctor", run)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{
+			Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		out, err := cmd.CombinedOutput()
 		if _, exited := err.(*exec.ExitError); err != nil && !exited {
 			t.Fatal(err)

@@ -46,12 +46,15 @@ func ends(t *testing.T, run, end string) {
 func TestDoctor(t *testing.T) {
 	path, f := built(t), ready(t)
 	long := func(run string) []string {
-		return stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "100000", "trainer.save_freq=5")
+		return stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
+			"--output", run, "--steps", "100000", "trainer.save_freq=5")
 	}
 	causes := 0
 
 	before := tree(t, f.path("train"))
-	out := examined(t, "finished", f.path("train"), exitDone, "train, step 3 of 3", "finished", "global_step_3     verified", "<- would be resumed", "for the next save", "3 steps\n", "too few for most of them", "\nno problems found\n")
+	out := examined(t, "finished", f.path("train"), exitDone, "train, step 3 of 3", "finished",
+		"global_step_3     verified", "<- would be resumed", "for the next save", "3 steps\n",
+		"too few for most of them", "\nno problems found\n")
 	ends(t, f.path("train"), "finished")
 	if after := tree(t, f.path("train")); len(after) != len(before) {
 		t.Errorf("the doctor left %d files, there were %d", len(after), len(before))
@@ -63,21 +66,25 @@ func TestDoctor(t *testing.T) {
 	p := start(t, path, long(run)...)
 	wait(t, "some steps", func() bool { return lines(filepath.Join(run, "metrics.jsonl")) > 7 })
 	examined(t, "running", run, exitDone, fmt.Sprintf("by process %d on host", p.Process.Pid))
-	if code, _, said := gad(long(run)...); code != exitUsage || !strings.Contains(said, "run folder in use by process") {
+	if code, _, said := gad(long(run)...); code != exitUsage ||
+		!strings.Contains(said, "run folder in use by process") {
 		t.Errorf("lock held: exit status %d: %s", code, said)
 	}
 	p.Process.Signal(syscall.SIGTERM)
 	p.end(t, 20*time.Second)
-	examined(t, "interrupted", run, exitDone, "interrupted", "the same command continues after step", "\nno problems found\n")
+	examined(t, "interrupted", run, exitDone, "interrupted",
+		"the same command continues after step", "\nno problems found\n")
 	ends(t, run, "interrupted")
 	causes += 2
 
 	at := lines(filepath.Join(run, "metrics.jsonl"))
 	p = start(t, path, long(run)...)
-	wait(t, "some steps more", func() bool { return lines(filepath.Join(run, "metrics.jsonl")) > at+7 })
+	wait(t, "some steps more",
+		func() bool { return lines(filepath.Join(run, "metrics.jsonl")) > at+7 })
 	p.Process.Kill()
 	p.end(t, 20*time.Second)
-	out = examined(t, "killed", run, exitDone, "unexpectedly: kill -9, a loss of power", "the same command continues after step", "\nno problems found\n")
+	out = examined(t, "killed", run, exitDone, "unexpectedly: kill -9, a loss of power",
+		"the same command continues after step", "\nno problems found\n")
 	t.Logf("killed:\n%s", strings.ReplaceAll(out, filepath.Dir(run), "RUNS"))
 	causes++
 
@@ -92,7 +99,9 @@ func TestDoctor(t *testing.T) {
 	if err := os.WriteFile(harmed, []byte(strings.Replace(whole, "1", "2", 1)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	examined(t, "damaged", run, exitFailed, fmt.Sprintf("global_step_%-5d DAMAGED", newest), fmt.Sprintf("step %d of 100000\n", older), fmt.Sprintf("problems: global_step_%d does not verify", newest))
+	examined(t, "damaged", run, exitFailed, fmt.Sprintf("global_step_%-5d DAMAGED", newest),
+		fmt.Sprintf("step %d of 100000\n", older),
+		fmt.Sprintf("problems: global_step_%d does not verify", newest))
 	if err := os.WriteFile(harmed, []byte(whole), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -100,18 +109,22 @@ func TestDoctor(t *testing.T) {
 	metrics := filepath.Join(run, "metrics.jsonl")
 	text := fileText(metrics)
 	all := strings.SplitAfter(text, "\n")
-	if err := os.WriteFile(metrics, []byte(strings.Join(append(append([]string{}, all[:2]...), all[3:]...), "")), 0o644); err != nil {
+	if err := os.WriteFile(metrics,
+		[]byte(strings.Join(append(append([]string{}, all[:2]...), all[3:]...), "")),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	examined(t, "gap", run, exitFailed, "the metrics have a gap: step 3 is missing")
 
 	broken := filepath.Join(t.TempDir(), "broken")
-	args := append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", broken, "--steps", "20"), "actor.optim.lr=1e38", "trainer.max_skips=3")
+	args := append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
+		"--output", broken, "--steps", "20"), "actor.optim.lr=1e38", "trainer.max_skips=3")
 	code, _, said := gad(args...)
 	if code != exitNumerical || strings.Count(said, "optimizer steps in a row") != 1 {
 		t.Errorf("numerical stop: exit status %d, must be said once:\n%s", code, said)
 	}
-	out = examined(t, "numerical stop", broken, exitFailed, "numbers broke down", "actor/skipped_updates in", "problems: it ended with an error that may happen again")
+	out = examined(t, "numerical stop", broken, exitFailed, "numbers broke down",
+		"actor/skipped_updates in", "problems: it ended with an error that may happen again")
 	ends(t, broken, "numbers broke down")
 	t.Logf("numerical stop:\n%s", strings.ReplaceAll(out, filepath.Dir(broken), "RUNS"))
 	causes++
@@ -123,7 +136,8 @@ func TestDoctor(t *testing.T) {
 		"unexpected argument \"b\"":                           {"a", "b"},
 	} {
 		code, out, said := gad(append([]string{"doctor"}, args...)...)
-		if code != exitUsage || out != "" || !strings.Contains(said, what) || strings.Count(said, "\n") != 1 {
+		if code != exitUsage || out != "" || !strings.Contains(said, what) ||
+			strings.Count(said, "\n") != 1 {
 			t.Errorf("doctor %v: exit status %d: %s%s", args, code, out, said)
 		}
 	}
@@ -132,7 +146,8 @@ func TestDoctor(t *testing.T) {
 // Without a run, the doctor says what the machine has.
 func TestDoctorOfMachine(t *testing.T) {
 	out, _ := must(t, "doctor")
-	for _, text := range []string{runtime.GOOS + "/" + runtime.GOARCH, "\ncpu      cpu/", "\nmemory   ", "\ndisk     ", "\ncuda     "} {
+	for _, text := range []string{runtime.GOOS + "/" + runtime.GOARCH, "\ncpu      cpu/",
+		"\nmemory   ", "\ndisk     ", "\ncuda     "} {
 		if !strings.Contains(out, text) {
 			t.Errorf("does not say %q:\n%s", text, out)
 		}
@@ -170,7 +185,9 @@ func TestDoctorOfUnreadableSettings(t *testing.T) {
 			}
 		}
 		code, out, _ := gad("doctor", run)
-		if code != exitFailed || !strings.Contains(out, "\nproblems: it cannot be resumed, since config.yaml cannot be read: "+want) || strings.Contains(out, "edited") {
+		if code != exitFailed || !strings.Contains(out,
+			"\nproblems: it cannot be resumed, since config.yaml cannot be read: "+want) ||
+			strings.Contains(out, "edited") {
 			t.Errorf("%q: exit status %d:\n%s", text, code, out)
 		}
 	}

@@ -26,11 +26,15 @@ func (p *program) envCommand() *cli.Command {
 			"Exit status 0: nothing is wrong. 2: the program is no environment. 3: the last lines say what is wrong.\n" +
 			"The protocol, and how to write an environment: doc/environments.md.",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "env", Usage: "command that runs the environment, for the shell; $GAD is this program"},
+			&cli.StringFlag{Name: "env",
+				Usage: "command that runs the environment, for the shell; $GAD is this program"},
 			&cli.StringFlag{Name: "data", Usage: "JSON lines whose columns content and env the environment gets; without it, it gets neither"},
-			within(&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the first episode, and of the random turns"}, count(0, 1<<52)),
-			within(&cli.IntFlag{Name: "workers", Value: 2, Usage: "processes of the environment"}, oneTo(64, "")),
-			within(&cli.DurationFlag{Name: "timeout", Value: time.Minute, Usage: "time limit of one reply"}, positive(86400)),
+			within(&cli.Uint64Flag{Name: "seed", Value: 1,
+				Usage: "seed of the first episode, and of the random turns"}, count(0, 1<<52)),
+			within(&cli.IntFlag{Name: "workers", Value: 2, Usage: "processes of the environment"},
+				oneTo(64, "")),
+			within(&cli.DurationFlag{Name: "timeout", Value: time.Minute,
+				Usage: "time limit of one reply"}, positive(86400)),
 		},
 		Action: func(c *cli.Context) error {
 			if err := errors.Join(noArguments(c), need(c, "env")); err != nil {
@@ -70,7 +74,8 @@ func (p *program) checkEnv(c *cli.Context) error {
 	if path := c.String("data"); path != "" {
 		f, err := os.Open(path)
 		if err != nil {
-			return fault.Usagef("env check: %w: give JSON lines, such as those of gad task make", err)
+			return fault.Usagef("env check: %w: give JSON lines, such as those of gad task make",
+				err)
 		}
 		defer f.Close()
 		if rows, err = games.ReadRows(f); err != nil {
@@ -87,14 +92,16 @@ func (p *program) checkEnv(c *cli.Context) error {
 		var broken []string
 		broken, err = games.Check(ctx, pool, c.Uint64("seed"), rows, p.out)
 		if err == nil && len(broken) == 0 {
-			fmt.Fprintln(p.out, "nothing breaks the protocol, and the same seeds and turns give the same replies")
+			fmt.Fprintln(p.out,
+				"nothing breaks the protocol, and the same seeds and turns give the same replies")
 			return nil
 		}
 		for _, text := range broken {
 			fmt.Fprintln(p.out, text)
 		}
 		if err == nil {
-			return fmt.Errorf("env check: %q: %s: see doc/environments.md", command, report.Count(len(broken), "fault"))
+			return fmt.Errorf("env check: %q: %s: see doc/environments.md", command,
+				report.Count(len(broken), "fault"))
 		}
 	}
 	if errors.Is(err, context.Canceled) {

@@ -54,7 +54,8 @@ func TestGames(t *testing.T) {
 			}
 			out, _ := must(t, args...)
 			if !strings.HasPrefix(out, g.Name+": protocol version 1, 2048 episodes at once\n") || !strings.HasSuffix(out, "\nnothing breaks the protocol, and the same seeds and turns give the same replies\n") ||
-				!strings.Contains(out, "20 of 20 plays were done") || strings.Contains(out, "\n10 episodes of the teacher\n") != (data != "") {
+				!strings.Contains(out, "20 of 20 plays were done") ||
+				strings.Contains(out, "\n10 episodes of the teacher\n") != (data != "") {
 				t.Errorf("%s %s:\n%s", g.Name, data, out)
 			}
 		}
@@ -96,7 +97,8 @@ func TestEnvCheckOtherStart(t *testing.T) {
 		}
 	}
 	code, out, _ := gad("env", "check", "--env", "sh "+dir+"/env.sh", "--data", dir+"/rows.jsonl")
-	if code != exitInput || !strings.HasSuffix(out, "\nrow 0: the environment does not begin with content, as the teacher's episode did\n") {
+	if code != exitInput || !strings.HasSuffix(out,
+		"\nrow 0: the environment does not begin with content, as the teacher's episode did\n") {
 		t.Errorf("exit status %d\n%s", code, out)
 	}
 }
@@ -111,7 +113,8 @@ func TestExampleEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, _ := must(t, "env", "check", "--env", "sh "+path)
-	if !strings.HasPrefix(out, "guess: protocol version 1, 32 episodes at once\n") || !strings.Contains(out, "       1  done\n") {
+	if !strings.HasPrefix(out, "guess: protocol version 1, 32 episodes at once\n") ||
+		!strings.Contains(out, "       1  done\n") {
 		t.Error(out)
 	}
 }
@@ -126,7 +129,8 @@ func TestEnvCheck(t *testing.T) {
 		{`echo '{"id":'$id',"reward":NaN,"done":true}'`, `turn 1: "{\"id\":1,\"reward\":NaN,\"done\":true}" is not JSON`},
 	} {
 		path := filepath.Join(t.TempDir(), "env.sh")
-		if err := os.WriteFile(path, []byte(strings.Replace(shell, "STEP", c.step, 1)), 0o644); err != nil {
+		if err := os.WriteFile(path, []byte(strings.Replace(shell, "STEP", c.step, 1)),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 		code, out, said := gad("env", "check", "--workers", "1", "--env", "sh "+path)

@@ -20,20 +20,31 @@ func evalFlags() []cli.Flag {
 	return append(append([]cli.Flag{
 		adapterFlag("model"),
 		weightsFlag(),
-		&cli.StringSliceFlag{Name: "model", Usage: modelUsage + "; repeat it for each model to compare: all are compared with the first"},
+		&cli.StringSliceFlag{Name: "model",
+			Usage: modelUsage +
+				"; repeat it for each model to compare: all are compared with the first"},
 		&cli.StringFlag{Name: "against", Usage: modelUsage + " with the same tokenizer, such as the teacher's if you have its weights: adds the exact KL between each student and it, in both directions, and how probable it finds the students' answers; it takes no part in training"},
-		&cli.StringFlag{Name: "output", Usage: "output file: every answer with its figures, one JSON line per row and model"},
+		&cli.StringFlag{Name: "output",
+			Usage: "output file: every answer with its figures, one JSON line per row and model"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "print an estimate of memory and time, and stop"},
-		within(&cli.Float64Flag{Name: "temperature", Usage: "sampling temperature of the answers; 0 is greedy"}, from(0, 1e6)),
-		within(&cli.IntFlag{Name: "max-prompt-length", Value: 1 << 20, DefaultText: "no limit", Usage: "longest prompt, tokens; longer ones are refused"}, atLeast(1)),
-		&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of sampling, of the intervals and of the fresh discriminators"},
-		&cli.StringFlag{Name: "checker", Usage: "command line that scores the answers, run by sh -c (see doc/the-game.md)"},
-		within(&cli.IntFlag{Name: "checker-timeout", Value: 60, Usage: "time limit for the checker, in seconds"}, oneTo(1e6, " seconds")),
+		within(&cli.Float64Flag{Name: "temperature",
+			Usage: "sampling temperature of the answers; 0 is greedy"}, from(0, 1e6)),
+		within(&cli.IntFlag{Name: "max-prompt-length", Value: 1 << 20, DefaultText: "no limit",
+			Usage: "longest prompt, tokens; longer ones are refused"}, atLeast(1)),
+		&cli.Uint64Flag{Name: "seed", Value: 1,
+			Usage: "seed of sampling, of the intervals and of the fresh discriminators"},
+		&cli.StringFlag{Name: "checker",
+			Usage: "command line that scores the answers, run by sh -c (see doc/the-game.md)"},
+		within(&cli.IntFlag{Name: "checker-timeout", Value: 60,
+			Usage: "time limit for the checker, in seconds"}, oneTo(1e6, " seconds")),
 		within(&cli.Float64Flag{Name: "disc-minutes", Value: 10, Usage: "time limit for the fresh discriminators of one model, in minutes: first their steps, then their seeds are reduced to fit; 0 is no limit"}, from(0, 1e6)),
 		&cli.IntFlag{Name: "disc-steps", Value: quality.DefaultDiscSteps, Usage: "optimizer steps of each fresh discriminator, on half of the rows; 0 trains none; a number given here is kept unless --disc-minutes is given too"},
-		&cli.IntFlag{Name: "disc-batch", Value: 4, Usage: "pairs per step of a fresh discriminator"},
-		&cli.Float64Flag{Name: "disc-lr", DefaultText: "0.0512/hidden width", Usage: "peak learning rate of a fresh discriminator"},
-		&cli.IntFlag{Name: "disc-seeds", Value: 3, Usage: "fresh discriminators, each with its own split and head"},
+		&cli.IntFlag{Name: "disc-batch", Value: 4,
+			Usage: "pairs per step of a fresh discriminator"},
+		&cli.Float64Flag{Name: "disc-lr", DefaultText: "0.0512/hidden width",
+			Usage: "peak learning rate of a fresh discriminator"},
+		&cli.IntFlag{Name: "disc-seeds", Value: 3,
+			Usage: "fresh discriminators, each with its own split and head"},
 		&cli.StringFlag{Name: "disc-from", DefaultText: "the student's folder", Usage: modelUsage + " that the fresh discriminators start from, or random: random weights of the student's shape"},
 	}, rowFlags()...), append(judgeFlags(), deviceFlags()...)...)
 }
@@ -46,30 +57,45 @@ func judgeFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "judge", Usage: "base URL of an OpenAI-compatible endpoint whose model judges the answers, such as https://api.openai.com/v1 or that of gad serve"},
 		&cli.StringFlag{Name: "judge-model", Usage: "model of the judge, as the endpoint calls it"},
-		&cli.StringFlag{Name: "judge-key-env", Value: defaultKeyEnv, DefaultText: defaultKeyEnv + ", or none where --judge is this machine", Usage: "environment variable that holds the endpoint's key; empty sends none"},
+		&cli.StringFlag{Name: "judge-key-env", Value: defaultKeyEnv,
+			DefaultText: defaultKeyEnv + ", or none where --judge is this machine",
+			Usage:       "environment variable that holds the endpoint's key; empty sends none"},
 		oneOf(&cli.StringFlag{Name: "judge-mode", Value: string(judge.Both), Usage: "score: the judge answers itself, then grades its own answer and the student's; pair: it compares two answers in both orders; both"}, judge.Modes, "score, pair or both"),
-		oneOf(&cli.StringFlag{Name: "judge-against", Value: eval.AgainstTeacher, Usage: "whom pairs are against: teacher, or first: the first student"}, []string{eval.AgainstTeacher, eval.AgainstFirst}, "teacher or first"),
-		&cli.BoolFlag{Name: "judge-teacher", Usage: "have the teacher's answers graded too, as those of another student"},
-		&cli.StringFlag{Name: "judge-journal", Value: "judgments.jsonl", Usage: "file that keeps every reply of a judge; what is in it is not asked again"},
-		within(&cli.IntFlag{Name: "judge-max-tokens", Value: 2048, Usage: "longest reply of the judge, tokens; more for a model that reasons"}, oneTo(1<<20, "")),
-		within(&cli.Float64Flag{Name: "judge-temperature", Usage: "sampling temperature of the judge"}, from(0, 2)),
+		oneOf(&cli.StringFlag{Name: "judge-against", Value: eval.AgainstTeacher,
+			Usage: "whom pairs are against: teacher, or first: the first student"},
+			[]string{eval.AgainstTeacher, eval.AgainstFirst}, "teacher or first"),
+		&cli.BoolFlag{Name: "judge-teacher",
+			Usage: "have the teacher's answers graded too, as those of another student"},
+		&cli.StringFlag{Name: "judge-journal", Value: "judgments.jsonl",
+			Usage: "file that keeps every reply of a judge; what is in it is not asked again"},
+		within(&cli.IntFlag{Name: "judge-max-tokens", Value: 2048,
+			Usage: "longest reply of the judge, tokens; more for a model that reasons"},
+			oneTo(1<<20, "")),
+		within(&cli.Float64Flag{Name: "judge-temperature",
+			Usage: "sampling temperature of the judge"}, from(0, 2)),
 		&cli.StringFlag{Name: "judge-extra", Usage: `more fields of a request to the judge, as JSON; null leaves one out: {"max_completion_tokens": 4096, "max_tokens": null, "temperature": null}`},
-		within(&cli.IntFlag{Name: "judge-concurrency", Value: 16, Usage: "requests to the judge at a time"}, oneTo(4096, "")),
-		within(&cli.Float64Flag{Name: "judge-rpm", DefaultText: "as the endpoint says", Usage: "requests to the judge per minute"}, from(0, 1e12)),
-		within(&cli.Float64Flag{Name: "judge-tpm", DefaultText: "as the endpoint says", Usage: "tokens to and from the judge per minute"}, from(0, 1e12)),
+		within(&cli.IntFlag{Name: "judge-concurrency", Value: 16,
+			Usage: "requests to the judge at a time"}, oneTo(4096, "")),
+		within(&cli.Float64Flag{Name: "judge-rpm", DefaultText: "as the endpoint says",
+			Usage: "requests to the judge per minute"}, from(0, 1e12)),
+		within(&cli.Float64Flag{Name: "judge-tpm", DefaultText: "as the endpoint says",
+			Usage: "tokens to and from the judge per minute"}, from(0, 1e12)),
 		&cli.StringFlag{Name: "prices", Usage: `file with prices in USD per million tokens: {"MODEL": {"input": 2.5, "output": 10}}`},
-		&cli.BoolFlag{Name: "insecure-http", Usage: "allow http:// to another machine, which sends key and prompts as plain text"},
+		&cli.BoolFlag{Name: "insecure-http",
+			Usage: "allow http:// to another machine, which sends key and prompts as plain text"},
 		&cli.StringSliceFlag{Name: "answers", Usage: "judge the answers in this file, which gad generate --data or gad eval --output wrote, instead of those of --model; repeat it for each file"},
 	}
 }
 
 // besideAnswers are the flags of gad eval that --answers leaves a meaning.
-var besideAnswers = []string{"answers", "output", "dry-run", "seed", "limit", "json", "prices", "insecure-http"}
+var besideAnswers = []string{"answers", "output", "dry-run", "seed", "limit", "json", "prices",
+	"insecure-http"}
 
 // evalRules are what flags of gad eval need.
 func evalRules() (all rules) {
 	for _, f := range judgeFlags() {
-		all = append(all, rule{flags: f.Names()[:1], other: "judge", says: ": needs --judge URL, the endpoint of a judge"})
+		all = append(all, rule{flags: f.Names()[:1], other: "judge",
+			says: ": needs --judge URL, the endpoint of a judge"})
 	}
 	return all
 }
@@ -81,16 +107,25 @@ func (p *program) evalCommand() *cli.Command {
 		Usage: "compare students with the teacher, and with each other, on held-out rows, by figures and by a judge",
 		Flags: evalFlags(),
 		Action: func(c *cli.Context) error {
-			if err := cmp.Or(noArguments(c), evalRules().check(c), checkJudge(c), checkEval(c)); err != nil {
+			if err := cmp.Or(noArguments(c), evalRules().check(c), checkJudge(c),
+				checkEval(c)); err != nil {
 				return err
 			}
 			o := eval.Options{
-				Models: c.StringSlice("model"), Adapter: c.String("adapter"), Quant: c.String("weights"), Against: c.String("against"), Answers: c.StringSlice("answers"),
-				Rows: rowsOf(c), Device: flagged(c), Output: c.String("output"), DryRun: c.Bool("dry-run"), JSON: c.Bool("json"),
-				Temperature: c.Float64("temperature"), Seed: c.Uint64("seed"), MaxPrompt: c.Int("max-prompt-length"), MaxTokens: c.Int("max-token-len"),
-				Checker: c.String("checker"), CheckerTimeout: time.Duration(c.Int("checker-timeout")) * time.Second,
-				Disc:   quality.DiscOptions{From: c.String("disc-from"), Steps: c.Int("disc-steps"), Batch: c.Int("disc-batch"), LR: c.Float64("disc-lr"), Seeds: c.Int("disc-seeds")},
-				Budget: quality.DiscBudget{Seconds: 60 * c.Float64("disc-minutes"), Fixed: c.IsSet("disc-steps")},
+				Models: c.StringSlice("model"), Adapter: c.String("adapter"),
+				Quant: c.String("weights"), Against: c.String("against"),
+				Answers: c.StringSlice("answers"),
+				Rows:    rowsOf(c), Device: flagged(c), Output: c.String("output"),
+				DryRun: c.Bool("dry-run"), JSON: c.Bool("json"),
+				Temperature: c.Float64("temperature"), Seed: c.Uint64("seed"),
+				MaxPrompt: c.Int("max-prompt-length"), MaxTokens: c.Int("max-token-len"),
+				Checker:        c.String("checker"),
+				CheckerTimeout: time.Duration(c.Int("checker-timeout")) * time.Second,
+				Disc: quality.DiscOptions{From: c.String("disc-from"), Steps: c.Int("disc-steps"),
+					Batch: c.Int("disc-batch"), LR: c.Float64("disc-lr"),
+					Seeds: c.Int("disc-seeds")},
+				Budget: quality.DiscBudget{Seconds: 60 * c.Float64("disc-minutes"),
+					Fixed: c.IsSet("disc-steps")},
 			}
 			if o.Budget.Fixed && !c.IsSet("disc-minutes") {
 				o.Budget.Seconds = 0
@@ -133,7 +168,8 @@ func checkEval(c *cli.Context) error {
 	if len(models) > 1 && c.IsSet("adapter") {
 		return usage("eval: --adapter goes with one --model, %d are given: give folders of adapters that name their base as --model", len(models))
 	}
-	if c.Int("disc-steps") < 0 || c.Int("disc-batch") < 1 || c.Int("disc-seeds") < 1 || !(c.Float64("disc-lr") >= 0) {
+	if c.Int("disc-steps") < 0 || c.Int("disc-batch") < 1 || c.Int("disc-seeds") < 1 ||
+		!(c.Float64("disc-lr") >= 0) {
 		return usage("eval: --disc-steps %d, --disc-batch %d, --disc-seeds %d, --disc-lr %g: must be at least 0, 1, 1 and 0",
 			c.Int("disc-steps"), c.Int("disc-batch"), c.Int("disc-seeds"), c.Float64("disc-lr"))
 	}
@@ -149,15 +185,19 @@ func checkJudge(c *cli.Context) error {
 		return err
 	}
 	if c.String("judge-mode") == string(judge.Score) && c.IsSet("judge-against") {
-		return usage("eval: --judge-against is for pairs: leave it out, or give --judge-mode pair or both")
+		return usage(
+			"eval: --judge-against is for pairs: leave it out, or give --judge-mode pair or both")
 	}
 	if c.String("judge-mode") == string(judge.Pair) && c.Bool("judge-teacher") {
-		return usage("eval: --judge-teacher is for grades: leave it out, or give --judge-mode score or both")
+		return usage(
+			"eval: --judge-teacher is for grades: leave it out, or give --judge-mode score or both")
 	}
 	if files := c.StringSlice("answers"); len(files) > 0 {
 		for _, name := range c.LocalFlagNames() {
 			if !slices.Contains(besideAnswers, name) && !strings.HasPrefix(name, "judge") {
-				return usage("eval: --%s: not with --answers, which has prompts and answers: leave it out", name)
+				return usage(
+					"eval: --%s: not with --answers, which has prompts and answers: leave it out",
+					name)
 			}
 		}
 		for i, f := range files {
@@ -179,10 +219,14 @@ func judgeOptions(c *cli.Context) (*eval.JudgeOptions, error) {
 		key = ""
 	}
 	extra, err := judgeExtra(c)
-	return &eval.JudgeOptions{URL: url, InsecureHTTP: c.Bool("insecure-http"), KeyEnv: key, Model: c.String("judge-model"),
-		Mode: judge.Mode(c.String("judge-mode")), Against: c.String("judge-against"), Teacher: c.Bool("judge-teacher"), Journal: c.String("judge-journal"),
-		MaxTokens: c.Int("judge-max-tokens"), Temperature: c.Float64("judge-temperature"), Extra: extra, Concurrency: c.Int("judge-concurrency"),
-		RequestsPerMinute: c.Float64("judge-rpm"), TokensPerMinute: c.Float64("judge-tpm"), Prices: c.String("prices")}, err
+	return &eval.JudgeOptions{URL: url, InsecureHTTP: c.Bool("insecure-http"), KeyEnv: key,
+		Model: c.String("judge-model"),
+		Mode:  judge.Mode(c.String("judge-mode")), Against: c.String("judge-against"),
+		Teacher: c.Bool("judge-teacher"), Journal: c.String("judge-journal"),
+		MaxTokens: c.Int("judge-max-tokens"), Temperature: c.Float64("judge-temperature"),
+		Extra: extra, Concurrency: c.Int("judge-concurrency"),
+		RequestsPerMinute: c.Float64("judge-rpm"), TokensPerMinute: c.Float64("judge-tpm"),
+		Prices: c.String("prices")}, err
 }
 
 // judgeExtra are the fields of --judge-extra.

@@ -36,7 +36,9 @@ func TestInterruptedAnswers(t *testing.T) {
 	}
 
 	generate := func(name string) []string {
-		return []string{"generate", "--model", student, "--data", rows, "--output", filepath.Join(dir, name), "-n", "8", "--max-new-tokens", "60", "--temperature", "2", "--threads", "1"}
+		return []string{"generate", "--model", student, "--data", rows, "--output",
+			filepath.Join(dir, name), "-n", "8", "--max-new-tokens", "60", "--temperature", "2",
+			"--threads", "1"}
 	}
 	must(t, generate("whole.jsonl")...)
 	whole := read("whole.jsonl")
@@ -44,7 +46,8 @@ func TestInterruptedAnswers(t *testing.T) {
 	for try := 0; ; try++ {
 		p := start(t, path, generate("stopped.jsonl")...)
 		from := lines(out + ".partial")
-		wait(t, "some answers", func() bool { return lines(out+".partial") > from+20 || lines(out) > 0 })
+		wait(t, "some answers",
+			func() bool { return lines(out+".partial") > from+20 || lines(out) > 0 })
 		if try == 1 {
 			p.Process.Kill()
 			p.end(t, patience)
@@ -61,7 +64,10 @@ func TestInterruptedAnswers(t *testing.T) {
 			break
 		}
 		said := p.said.String()
-		if code != exitInterrupted || !strings.Contains(said, " of 3200 answers are in "+out+".partial: run the same command to resume\n") || strings.Count(said, "gad: ") != 1 {
+		if code != exitInterrupted ||
+			!strings.Contains(said,
+				" of 3200 answers are in "+out+".partial: run the same command to resume\n") ||
+			strings.Count(said, "gad: ") != 1 {
 			t.Fatalf("exit status %d\n%s", code, said)
 		}
 		if try == 3 {
@@ -74,18 +80,26 @@ func TestInterruptedAnswers(t *testing.T) {
 	}
 
 	evaluate := func(name string, extra ...string) []string {
-		return append([]string{"eval", "--model", student, "--data", rows, "--max-response-length", "60", "--temperature", "2", "--output", filepath.Join(dir, name), "--threads", "1"}, extra...)
+		return append([]string{"eval", "--model", student, "--data", rows, "--max-response-length",
+			"60", "--temperature", "2", "--output", filepath.Join(dir, name), "--threads", "1"},
+			extra...)
 	}
 	p := start(t, path, evaluate("eval.jsonl", "--disc-steps", "100000", "--disc-seeds", "1")...)
-	wait(t, "figures of the answers", func() bool { // written once they are complete, before fresh discriminators
+	// written once they are complete, before fresh discriminators
+	wait(t, "figures of the answers", func() bool {
 		raw, _ := os.ReadFile(filepath.Join(dir, "eval.jsonl"))
 		return strings.Contains(p.said.String(), "fresh discriminators (2 x 1") && strings.Contains(string(raw), `"teacher_nll":`)
 	})
 	p.Process.Signal(syscall.SIGINT)
-	if code, said := p.end(t, patience), p.said.String(); code != exitStopped || !strings.Contains(said, "\nROUGE-L") || !strings.HasSuffix(said, "gad: eval: stopped: 400 of 400 answers are in "+filepath.Join(dir, "eval.jsonl")+"\n") {
+	if code, said := p.end(t, patience), p.said.String(); code != exitStopped ||
+		!strings.Contains(said, "\nROUGE-L") ||
+		!strings.HasSuffix(said,
+			"gad: eval: stopped: 400 of 400 answers are in "+filepath.Join(dir,
+				"eval.jsonl")+"\n") {
 		t.Errorf("exit status %d\n%s", code, said)
 	}
-	if got := objects[quality.Row](t, read("eval.jsonl")); len(got) != 400 || got[7].Response == "" && got[8].Response == "" {
+	if got := objects[quality.Row](t, read("eval.jsonl")); len(got) != 400 ||
+		got[7].Response == "" && got[8].Response == "" {
 		t.Errorf("%d rows are kept", len(got))
 	}
 }

@@ -50,18 +50,23 @@ type evalFigures struct {
 // Every figure has an interval that holds it; the estimate comes before the work.
 func TestEval(t *testing.T) {
 	f := ready(t)
-	args := []string{"eval", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("test.jsonl"), "--max-response-length", "14"}
+	args := []string{"eval", "--model", f.path("sft", "global_step_60", "actor"), "--data",
+		f.path("test.jsonl"), "--max-response-length", "14"}
 	plain, args := args, append(slices.Clone(args), "--disc-steps", "5")
 	printed, said := must(t, append(args, "--json")...)
 	e := objects[evalFigures](t, printed)[0]
-	if e.Rows != 10 || !(e.RougeL > 0.3 && e.RougeL <= 1) || !(e.NLL > 0 && e.NLL < 4) || !(e.LenRatio > 0.3 && e.LenRatio < 3) || e.Ties == nil || e.Control == nil || e.Trained == nil ||
-		e.Learned == nil || *e.Learned != (e.Fresh != nil) || len(e.ControlCI) != 2 || len(e.TiesCI) != 2 || e.Steps != 5 || e.Seeds != 3 || e.Model != "" {
+	if e.Rows != 10 || !(e.RougeL > 0.3 && e.RougeL <= 1) || !(e.NLL > 0 && e.NLL < 4) ||
+		!(e.LenRatio > 0.3 && e.LenRatio < 3) || e.Ties == nil || e.Control == nil ||
+		e.Trained == nil ||
+		e.Learned == nil || *e.Learned != (e.Fresh != nil) || len(e.ControlCI) != 2 ||
+		len(e.TiesCI) != 2 || e.Steps != 5 || e.Seeds != 3 || e.Model != "" {
 		t.Errorf("%s", printed)
 	}
 	for name, x := range map[string]struct {
 		value float64
 		ci    [2]float64
-	}{"rouge_l": {e.RougeL, e.RougeCI}, "teacher_nll": {e.NLL, e.NLLCI}, "len_ratio": {e.LenRatio, e.LenCI}, "distinct_1": {e.D1, e.D1CI},
+	}{"rouge_l": {e.RougeL, e.RougeCI}, "teacher_nll": {e.NLL, e.NLLCI},
+		"len_ratio": {e.LenRatio, e.LenCI}, "distinct_1": {e.D1, e.D1CI},
 		"distinct_2": {e.D2, e.D2CI}, "truncated_frac": {e.Truncated, e.TruncatedCI}} {
 		if x.ci == [2]float64{} && strings.HasPrefix(name, "distinct") {
 			continue // no interval: leaving any answer out changes nothing
@@ -70,13 +75,15 @@ func TestEval(t *testing.T) {
 			t.Errorf("%s: %g is not within its interval %v", name, x.value, x.ci)
 		}
 	}
-	for _, text := range []string{"estimate, from a measurement of", "  answers  ", "  teacher NLL  ", "fresh discriminators (2 x 3 of 5 steps)", "  total  "} {
+	for _, text := range []string{"estimate, from a measurement of", "  answers  ",
+		"  teacher NLL  ", "fresh discriminators (2 x 3 of 5 steps)", "  total  "} {
 		if !strings.Contains(said, text) {
 			t.Errorf("the estimate lacks %q:\n%s", text, said)
 		}
 	}
 	text, _ := must(t, args...)
-	for _, name := range []string{"10 rows, greedy", "ROUGE-L", "teacher NLL", "length ratio", "fresh discriminator", "on pairs it learned from", "control"} {
+	for _, name := range []string{"10 rows, greedy", "ROUGE-L", "teacher NLL", "length ratio",
+		"fresh discriminator", "on pairs it learned from", "control"} {
 		if !strings.Contains(text, name) {
 			t.Errorf("does not print %q:\n%s", name, text)
 		}
@@ -103,8 +110,10 @@ func TestEval(t *testing.T) {
 		t.Errorf("one row prints\n%sand says\n%s", text, said)
 	}
 	// Steps that are not asked for are lowered to what ten rows can teach.
-	printed, _ = must(t, "eval", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("test.jsonl"), "--max-response-length", "14", "--json", "--disc-seeds", "1")
-	if e := objects[evalFigures](t, printed)[0]; e.Steps != 50 || !strings.Contains(e.Note, "50 of 800 steps, which are") {
+	printed, _ = must(t, "eval", "--model", f.path("sft", "global_step_60", "actor"), "--data",
+		f.path("test.jsonl"), "--max-response-length", "14", "--json", "--disc-seeds", "1")
+	if e := objects[evalFigures](t, printed)[0]; e.Steps != 50 ||
+		!strings.Contains(e.Note, "50 of 800 steps, which are") {
 		t.Errorf("%d steps: %s", e.Steps, printed)
 	}
 }
@@ -113,8 +122,11 @@ func TestEval(t *testing.T) {
 // those of the figures. Without it nothing is said of it.
 func TestEvalAgainst(t *testing.T) {
 	f := ready(t)
-	sft, student, out := f.path("sft", "global_step_60", "actor"), f.path("student"), filepath.Join(t.TempDir(), "rows.jsonl")
-	args := []string{"eval", "--model", sft, "--model", student, "--data", f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "0", "--temperature", "1"}
+	sft, student, out :=
+		f.path("sft", "global_step_60", "actor"), f.path("student"),
+		filepath.Join(t.TempDir(), "rows.jsonl")
+	args := []string{"eval", "--model", sft, "--model", student, "--data", f.path("test.jsonl"),
+		"--max-response-length", "14", "--disc-steps", "0", "--temperature", "1"}
 	printed, said := must(t, append(args, "--against", sft, "--json", "--output", out)...)
 	type distance struct {
 		Against        string
@@ -134,14 +146,17 @@ func TestEvalAgainst(t *testing.T) {
 		t.Fatalf("%v: %s", err, printed)
 	}
 	self, other := all.Models[0], all.Models[1]
-	if self.Against != sft || *self.Reverse != 0 || *self.Sampled != 0 || *self.Forward != 0 || *self.ForwardSampled != 0 || self.ReverseCI != nil || len(self.FluencyCI) != 2 {
+	if self.Against != sft || *self.Reverse != 0 || *self.Sampled != 0 || *self.Forward != 0 ||
+		*self.ForwardSampled != 0 || self.ReverseCI != nil || len(self.FluencyCI) != 2 {
 		t.Errorf("a model and itself: %s", printed)
 	}
-	if !(*other.Reverse > 0.1) || !(*other.Forward > 0.1) || !(*other.Fluency < *self.Fluency) || len(other.ReverseCI) != 2 {
+	if !(*other.Reverse > 0.1) || !(*other.Forward > 0.1) || !(*other.Fluency < *self.Fluency) ||
+		len(other.ReverseCI) != 2 {
 		t.Errorf("another: %s", printed)
 	}
 	var d quality.Difference
-	if err := json.Unmarshal(all.Differences[0]["reverse_kl"], &d); err != nil || d.Value != *other.Reverse || d.CI95 == nil || !(d.CI95[0] > 0) {
+	if err := json.Unmarshal(all.Differences[0]["reverse_kl"], &d); err != nil ||
+		d.Value != *other.Reverse || d.CI95 == nil || !(d.CI95[0] > 0) {
 		t.Errorf("%v, %s", err, printed)
 	}
 	if !strings.Contains(said, "  against the other model  ") {
@@ -151,12 +166,16 @@ func TestEvalAgainst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rows := objects[quality.Row](t, string(raw)); len(rows) != 20 || *rows[3].ReverseKL != 0 || !(*rows[13].ReverseKL > 0) || !(*rows[13].ForwardKL > 0) || !(*rows[13].Fluency < 0) {
+	if rows := objects[quality.Row](t, string(raw)); len(rows) != 20 || *rows[3].ReverseKL != 0 ||
+		!(*rows[13].ReverseKL > 0) || !(*rows[13].ForwardKL > 0) || !(*rows[13].Fluency < 0) {
 		t.Errorf("%s", raw)
 	}
 	text, _ := must(t, append(args, "--against", sft)...)
-	for _, want := range []string{"reverse KL, nats per token    0.000 [-]", "\nforward KL, sampled           0.000 [-]", "\nfluency, log p per token      -", " worse\n",
-		"\nKL and fluency: against " + sft + ", both distributions at temperature 1, means over tokens\n"} {
+	for _, want := range []string{"reverse KL, nats per token    0.000 [-]",
+		"\nforward KL, sampled           0.000 [-]", "\nfluency, log p per token      -",
+		" worse\n",
+		"\nKL and fluency: against " + sft +
+			", both distributions at temperature 1, means over tokens\n"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("lacks %q:\n%s", want, text)
 		}
@@ -165,11 +184,13 @@ func TestEvalAgainst(t *testing.T) {
 	if want := "; the student's answers are drawn at temperature 0, so that reverse KL, sampled, is no estimate of its own KL\n"; !strings.Contains(text, want) {
 		t.Errorf("greedy: %s", text)
 	}
-	if text, _ = must(t, args...); strings.Contains(text, "KL") || strings.Contains(text, "fluency") {
+	if text, _ = must(t, args...); strings.Contains(text, "KL") ||
+		strings.Contains(text, "fluency") {
 		t.Errorf("without --against: %s", text)
 	}
 	text, _ = must(t, append(args, "--against", sft, "--dry-run")...)
-	if !strings.Contains(text, "other model: weights and activations") || !strings.Contains(text, "logits of both") {
+	if !strings.Contains(text, "other model: weights and activations") ||
+		!strings.Contains(text, "logits of both") {
 		t.Errorf("--dry-run: %s", text)
 	}
 }
@@ -180,7 +201,8 @@ func TestEvalOutput(t *testing.T) {
 	f := ready(t)
 	out := filepath.Join(t.TempDir(), "rows.jsonl")
 	sft, student := f.path("sft", "global_step_60", "actor"), f.path("student")
-	args := []string{"eval", "--model", student, "--model", sft, "--data", f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "5", "--disc-seeds", "2",
+	args := []string{"eval", "--model", student, "--model", sft, "--data", f.path("test.jsonl"),
+		"--max-response-length", "14", "--disc-steps", "5", "--disc-seeds", "2",
 		"--checker", `while read line; do echo '{"score": 0.5, "label": "half"}'; done`}
 	printed, _ := must(t, append(args, "--output", out, "--json")...)
 	var all struct {
@@ -192,7 +214,8 @@ func TestEvalOutput(t *testing.T) {
 		} `json:"models"`
 		Differences []map[string]json.RawMessage `json:"differences"`
 	}
-	if err := json.Unmarshal([]byte(printed), &all); err != nil || len(all.Models) != 2 || len(all.Differences) != 1 {
+	if err := json.Unmarshal([]byte(printed), &all); err != nil || len(all.Models) != 2 ||
+		len(all.Differences) != 1 {
 		t.Fatalf("%v: %s", err, printed)
 	}
 	raw, err := os.ReadFile(out)
@@ -206,7 +229,9 @@ func TestEvalOutput(t *testing.T) {
 	for k, name := range []string{student, sft} {
 		var rouge, asked, right, cut float64
 		for i, r := range rows[10*k : 10*k+10] {
-			if r.Model != name || r.Row != i || r.TeacherNLL == nil || r.Check == nil || *r.Check != 0.5 || r.Label != "half" || len(r.Fresh) != 2 || r.Tokens < 1 || len(r.Content) == 0 || r.Teacher == "" {
+			if r.Model != name || r.Row != i || r.TeacherNLL == nil || r.Check == nil ||
+				*r.Check != 0.5 || r.Label != "half" || len(r.Fresh) != 2 || r.Tokens < 1 ||
+				len(r.Content) == 0 || r.Teacher == "" {
 				t.Errorf("line %d: %+v", 10*k+i, r)
 			}
 			rouge += r.RougeL / 10
@@ -221,16 +246,21 @@ func TestEvalOutput(t *testing.T) {
 			}
 		}
 		m := all.Models[k]
-		if m.Model != name || !near(rouge, m.RougeL) || !near(cut, m.Truncated) || m.Check != 0.5 || m.Labels["half"] != 1 || asked < 8 || asked > 10 {
-			t.Errorf("%s: rows give ROUGE-L %g, cut %g, %g verdicts; the summary %+v", name, rouge, cut, asked, m)
+		if m.Model != name || !near(rouge, m.RougeL) || !near(cut, m.Truncated) || m.Check != 0.5 ||
+			m.Labels["half"] != 1 || asked < 8 || asked > 10 {
+			t.Errorf("%s: rows give ROUGE-L %g, cut %g, %g verdicts; the summary %+v", name, rouge,
+				cut, asked, m)
 		}
 		if m.Fresh != nil && !near(right/asked, *m.Fresh) {
 			t.Errorf("%s: verdicts %g, accuracy %g", name, right/asked, *m.Fresh)
 		}
 	}
 	var d quality.Difference
-	if err := json.Unmarshal(all.Differences[0]["rouge_l"], &d); err != nil || !near(d.Value, all.Models[1].RougeL-all.Models[0].RougeL) || d.CI95 == nil || d.CI95[0] <= 0 {
-		t.Errorf("difference of ROUGE-L %s: %v; an SFT student is better than an untrained one", all.Differences[0]["rouge_l"], err)
+	if err := json.Unmarshal(all.Differences[0]["rouge_l"], &d); err != nil ||
+		!near(d.Value, all.Models[1].RougeL-all.Models[0].RougeL) || d.CI95 == nil ||
+		d.CI95[0] <= 0 {
+		t.Errorf("difference of ROUGE-L %s: %v; an SFT student is better than an untrained one",
+			all.Differences[0]["rouge_l"], err)
 	}
 	text, _ := must(t, args...)
 	for _, want := range []string{"A  " + student + "\n", "B  " + sft + "\n", "B - A, paired", "better", "0.500 [-]  ", "+0.000 [-]\n", "[-]: no interval, because there is one row, or all rows are equal and the figure is no share of rows\n"} {
@@ -242,7 +272,9 @@ func TestEvalOutput(t *testing.T) {
 		limit, want string
 		no          string
 	}{{"1", "A: 100 % of the answers are cut at the limit, so all figures of them but the teacher NLL are of beginnings: give a larger --max-response-length, or train the student to end its answers (gad sft)\nB: 100 % of ", ""}, {"60", "", "B: "}} {
-		short, _ := must(t, "eval", "--model", student, "--model", sft, "--data", f.path("test.jsonl"), "--limit", "3", "--disc-steps", "0", "--max-response-length", c.limit)
+		short, _ := must(t, "eval", "--model", student, "--model", sft, "--data",
+			f.path("test.jsonl"), "--limit", "3", "--disc-steps", "0", "--max-response-length",
+			c.limit)
 		_, below, _ := strings.Cut(short, "repeated 4-grams")
 		if !strings.Contains(below, c.want) || c.no != "" && strings.Contains(below, c.no) {
 			t.Errorf("at a limit of %s tokens:\n%s", c.limit, short)
@@ -262,7 +294,9 @@ func TestEvalPlan(t *testing.T) {
 	model, rows := f.path("sft", "global_step_60", "actor"), f.path("test.jsonl")
 	for _, args := range [][]string{{"plan", "--stage", "eval"}, {"eval", "--dry-run"}} {
 		printed, _ := must(t, append(args, "--model", model, "--data", rows)...)
-		for _, text := range []string{"memory\n", "student: key/value cache", "fresh discriminators (2 x 3 of 50 steps)", "estimate, from a measurement", "50 of 800 steps, which are 40 passes over 5 pairs"} {
+		for _, text := range []string{"memory\n", "student: key/value cache",
+			"fresh discriminators (2 x 3 of 50 steps)", "estimate, from a measurement",
+			"50 of 800 steps, which are 40 passes over 5 pairs"} {
 			if !strings.Contains(printed, text) {
 				t.Errorf("%v does not print %q:\n%s", args, text, printed)
 			}
@@ -277,7 +311,9 @@ func TestGenerateData(t *testing.T) {
 	actor, rows := f.path("train", "global_step_3", "actor"), f.path("test.jsonl")
 	dir := t.TempDir()
 	args := func(name string, extra ...string) []string {
-		return append([]string{"generate", "--model", actor, "--data", rows, "--output", filepath.Join(dir, name), "-n", "3", "--max-new-tokens", "12", "--temperature", "1"}, extra...)
+		return append([]string{"generate", "--model", actor, "--data", rows, "--output",
+			filepath.Join(dir, name), "-n", "3", "--max-new-tokens", "12", "--temperature", "1"},
+			extra...)
 	}
 	printed, _ := must(t, args("all.jsonl")...)
 	if !strings.Contains(printed, "30 answers to 10 rows") {
@@ -296,7 +332,9 @@ func TestGenerateData(t *testing.T) {
 		t.Fatalf("%d answers", len(answers))
 	}
 	for i, a := range answers {
-		if a.Row != i/3 || a.Sample != i%3 || len(a.Content) == 0 || a.Teacher == "" || a.Tokens < 1 || a.Truncated != (a.Finish == "length") || a.Truncated != (a.Tokens == 12 && a.Finish != "stop") {
+		if a.Row != i/3 || a.Sample != i%3 || len(a.Content) == 0 || a.Teacher == "" ||
+			a.Tokens < 1 || a.Truncated != (a.Finish == "length") ||
+			a.Truncated != (a.Tokens == 12 && a.Finish != "stop") {
 			t.Errorf("line %d: %+v", i, a)
 		}
 	}
@@ -312,13 +350,16 @@ func TestGenerateData(t *testing.T) {
 	if read("other.jsonl") == all {
 		t.Error("another seed gives the same answers")
 	}
-	scores, _ := must(t, "score", "--critic", f.path("train", "global_step_3", "critic"), "--data", filepath.Join(dir, "all.jsonl"))
+	scores, _ := must(t, "score", "--critic", f.path("train", "global_step_3", "critic"), "--data",
+		filepath.Join(dir, "all.jsonl"))
 	if got := objects[rowOut](t, scores); len(got) != 30 {
 		t.Errorf("%d scores", len(got))
 	}
 
 	// From any part of the journal the same bytes come.
-	head, lines := begunBefore(t, actor, rows, 3, 12, 1), strings.SplitAfter(strings.TrimSuffix(all, "\n"), "\n")
+	head, lines :=
+		begunBefore(t, actor, rows, 3, 12, 1),
+		strings.SplitAfter(strings.TrimSuffix(all, "\n"), "\n")
 	for k, part := range map[string]string{
 		"nothing":               head,
 		"some, out of order":    head + lines[7] + lines[2] + lines[0] + lines[1],
@@ -331,21 +372,27 @@ func TestGenerateData(t *testing.T) {
 		for line := range strings.Lines(part) {
 			key := "settings"
 			if line != head {
-				i := slices.IndexFunc(lines, func(whole string) bool { return strings.HasPrefix(whole, strings.TrimSuffix(line, "\n")) })
+				i := slices.IndexFunc(lines,
+					func(whole string) bool {
+						return strings.HasPrefix(whole,
+							strings.TrimSuffix(line, "\n"))
+					})
 				key = fmt.Sprintf("%d/%d", i/3, i%3)
 			}
 			keyed += `{"key":"` + key + `","record":` + strings.Replace(line, "\n", "}\n", 1)
 		}
 		for form, part := range map[string]string{"before": part, "now": keyed} {
 			name := form + "-" + strings.ReplaceAll(k, " ", "-") + ".jsonl"
-			if err := os.WriteFile(filepath.Join(dir, name+".partial"), []byte(part), 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, name+".partial"), []byte(part),
+				0o644); err != nil {
 				t.Fatal(err)
 			}
 			_, said := must(t, args(name)...)
 			if read(name) != all {
 				t.Errorf("%s, as %s: other bytes than without an interruption", k, form)
 			}
-			if n := strings.Count(part, "\n") - 1; n > 0 && !strings.Contains(said, "resuming, answers done so far: ") {
+			if n := strings.Count(part, "\n") - 1; n > 0 &&
+				!strings.Contains(said, "resuming, answers done so far: ") {
 				t.Errorf("%s, as %s: does not say that it resumes: %s", k, form, said)
 			}
 		}
@@ -392,7 +439,8 @@ func TestStream(t *testing.T) {
 	f := ready(t)
 	actor := f.path("train", "global_step_3", "actor")
 	for _, seed := range []string{"1", "2", "3", "4"} {
-		args := []string{"generate", "--model", actor, "--prompt", "Add 1+2+3", "--max-new-tokens", "40", "--temperature", "3", "--seed", seed}
+		args := []string{"generate", "--model", actor, "--prompt", "Add 1+2+3", "--max-new-tokens",
+			"40", "--temperature", "3", "--seed", seed}
 		whole, _ := must(t, args...)
 		streamed, _ := must(t, append(args, "--stream")...)
 		if streamed != whole {
@@ -405,11 +453,13 @@ func TestStream(t *testing.T) {
 func TestPromptFromStdin(t *testing.T) {
 	f := ready(t)
 	actor := f.path("train", "global_step_3", "actor")
-	want, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--max-new-tokens", "12", "--temperature", "1")
+	want, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--max-new-tokens",
+		"12", "--temperature", "1")
 	file := filepath.Join(t.TempDir(), "prompt")
 	old := os.Stdin
 	defer func() { os.Stdin = old }()
-	for content, wrong := range map[string]string{"Add 1+2+3\n": "", "\n": "standard input is empty", "\xff\xfe": "standard input is not UTF-8 text"} {
+	for content, wrong := range map[string]string{"Add 1+2+3\n": "",
+		"\n": "standard input is empty", "\xff\xfe": "standard input is not UTF-8 text"} {
 		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -418,9 +468,11 @@ func TestPromptFromStdin(t *testing.T) {
 			t.Fatal(err)
 		}
 		os.Stdin = in
-		code, got, said := gad("generate", "--model", actor, "--prompt", "-", "--max-new-tokens", "12", "--temperature", "1")
+		code, got, said := gad("generate", "--model", actor, "--prompt", "-", "--max-new-tokens",
+			"12", "--temperature", "1")
 		in.Close()
-		if wrong == "" && got != want || wrong != "" && (code != exitUsage || said != "gad: generate: --prompt -: "+wrong+"\n") {
+		if wrong == "" && got != want || wrong != "" &&
+			(code != exitUsage || said != "gad: generate: --prompt -: "+wrong+"\n") {
 			t.Errorf("%q: exit status %d, prints %q, says %q", content, code, got, said)
 		}
 	}

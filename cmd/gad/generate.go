@@ -21,30 +21,37 @@ func (p *program) generateCommand() *cli.Command {
 			&cli.StringFlag{Name: "model", Usage: modelUsage},
 			adapterFlag("model"),
 			weightsFlag(),
-			&cli.StringFlag{Name: "prompt", Usage: "user message, put into the chat template; - reads it from standard input"},
+			&cli.StringFlag{Name: "prompt",
+				Usage: "user message, put into the chat template; - reads it from standard input"},
 			&cli.StringFlag{Name: "system", Usage: "system message before --prompt"},
 			&cli.BoolFlag{Name: "raw", Usage: "use --prompt as it is, without a chat template"},
 			&cli.StringFlag{Name: "output", Usage: "output file for --data: one JSON line per answer. After an interruption the same command resumes"},
-			within(&cli.IntFlag{Name: "limit", Usage: "rows of --data to answer; 0 is all"}, atLeast(0)),
-			within(&cli.IntFlag{Name: "n", Value: 1, Usage: "answers per prompt"}, oneTo(1<<16-1, "")),
+			within(&cli.IntFlag{Name: "limit", Usage: "rows of --data to answer; 0 is all"},
+				atLeast(0)),
+			within(&cli.IntFlag{Name: "n", Value: 1, Usage: "answers per prompt"},
+				oneTo(1<<16-1, "")),
 			within(&cli.IntFlag{Name: "max-new-tokens", Value: generate.DefaultMaxNew, DefaultText: "1536, or what the model's context leaves after the prompt; with --data at most half of the context", Usage: "longest answer, tokens"}, atLeast(1)),
 		}, samplingFlags(), []cli.Flag{
-			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of sampling; equal seeds give equal answers"},
-			&cli.BoolFlag{Name: "stream", DefaultText: "on a terminal", Usage: "print the answer as it is decoded"},
+			&cli.Uint64Flag{Name: "seed", Value: 1,
+				Usage: "seed of sampling; equal seeds give equal answers"},
+			&cli.BoolFlag{Name: "stream", DefaultText: "on a terminal",
+				Usage: "print the answer as it is decoded"},
 			&cli.BoolFlag{Name: "json", Usage: "one JSON object for each answer to --prompt, with token ids and log-probabilities"},
 		}, setFlags("conversations to answer, instead of --prompt"), deviceFlags()),
 		Action: func(c *cli.Context) error {
 			if err := checkGenerate(c); err != nil {
 				return err
 			}
-			o := generate.Options{Source: sourceOf(c, "model"), Sampling: sampling(c), N: c.Int("n"), Seed: c.Uint64("seed")}
+			o := generate.Options{Source: sourceOf(c, "model"), Sampling: sampling(c),
+				N: c.Int("n"), Seed: c.Uint64("seed")}
 			if c.IsSet("max-new-tokens") {
 				o.MaxNew = c.Int("max-new-tokens")
 			}
 			if c.IsSet("data") {
 				return generate.AnswerData(p.session(), o, rowsOf(c), c.String("output"))
 			}
-			prompt := generate.Prompt{Text: c.String("prompt"), System: c.String("system"), Raw: c.Bool("raw"), JSON: c.Bool("json"), Stream: c.Bool("stream")}
+			prompt := generate.Prompt{Text: c.String("prompt"), System: c.String("system"),
+				Raw: c.Bool("raw"), JSON: c.Bool("json"), Stream: c.Bool("stream")}
 			if !c.IsSet("stream") {
 				prompt.Stream = o.N == 1 && !prompt.JSON && session.Terminal(p.out)
 			}
@@ -62,9 +69,12 @@ func (p *program) generateCommand() *cli.Command {
 // generateRules are what flags of gad generate go with.
 var generateRules = rules{
 	{[]string{"prompt"}, true, "data", " and --data: give one of them"},
-	{[]string{"system", "raw", "stream", "json"}, true, "data", " is for --prompt, not for --data: leave it out"},
-	{[]string{"output", "limit", "split", "format", "content-key", "teacher-key"}, false, "data", " is for --data, not for --prompt: leave it out"},
-	{[]string{"system"}, true, "raw", " is part of the chat template, which --raw leaves out: write it into --prompt"},
+	{[]string{"system", "raw", "stream", "json"}, true, "data",
+		" is for --prompt, not for --data: leave it out"},
+	{[]string{"output", "limit", "split", "format", "content-key", "teacher-key"}, false, "data",
+		" is for --data, not for --prompt: leave it out"},
+	{[]string{"system"}, true, "raw",
+		" is part of the chat template, which --raw leaves out: write it into --prompt"},
 }
 
 // checkGenerate refuses what gad generate cannot mean.
@@ -94,14 +104,20 @@ func checkGenerate(c *cli.Context) error {
 // samplingFlags say how tokens are drawn.
 func samplingFlags() []cli.Flag {
 	return []cli.Flag{
-		within(&cli.Float64Flag{Name: "temperature", Value: 0.8, Usage: "sampling temperature; 0 is greedy"}, from(0, 1e6)),
-		within(&cli.Float64Flag{Name: "top-p", Value: 1, Usage: "keep the smallest set of tokens with this probability"}, nonzero("must be above 0; 1 keeps all"), from(0, 1)),
-		within(&cli.Float64Flag{Name: "min-p", Usage: "drop tokens less probable than this share of the best"}, from(0, 1)),
-		within(&cli.IntFlag{Name: "top-k", Usage: "keep the k most probable tokens; 0 is all"}, atLeast(0)),
+		within(&cli.Float64Flag{Name: "temperature", Value: 0.8,
+			Usage: "sampling temperature; 0 is greedy"}, from(0, 1e6)),
+		within(&cli.Float64Flag{Name: "top-p", Value: 1,
+			Usage: "keep the smallest set of tokens with this probability"},
+			nonzero("must be above 0; 1 keeps all"), from(0, 1)),
+		within(&cli.Float64Flag{Name: "min-p",
+			Usage: "drop tokens less probable than this share of the best"}, from(0, 1)),
+		within(&cli.IntFlag{Name: "top-k", Usage: "keep the k most probable tokens; 0 is all"},
+			atLeast(0)),
 	}
 }
 
 // sampling are the flags of samplingFlags.
 func sampling(c *cli.Context) compute.Sampling {
-	return compute.Sampling{Temperature: c.Float64("temperature"), TopK: c.Int("top-k"), TopP: c.Float64("top-p"), MinP: c.Float64("min-p")}
+	return compute.Sampling{Temperature: c.Float64("temperature"), TopK: c.Int("top-k"),
+		TopP: c.Float64("top-p"), MinP: c.Float64("min-p")}
 }

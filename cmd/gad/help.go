@@ -24,14 +24,17 @@ func (p *program) helpCommand() *cli.Command {
 		Name:      "help",
 		Usage:     "show help on a command; gad help settings [PREFIX] describes the settings",
 		ArgsUsage: "[COMMAND ... | settings [PREFIX]]",
-		Flags:     []cli.Flag{&cli.StringFlag{Name: "stage", DefaultText: "the paper's game", Usage: "with settings: the stage whose defaults are shown: sft, warmup, train or dpo"}},
+		Flags: []cli.Flag{&cli.StringFlag{Name: "stage", DefaultText: "the paper's game",
+			Usage: "with settings: the stage whose defaults are shown: sft, warmup, train or dpo"}},
 		Action: func(c *cli.Context) error {
 			args := c.Args().Slice()
 			if len(args) == 0 || args[0] != "settings" {
 				return p.invoke(c.Context, append(append([]string{"gad"}, args...), "--help"))
 			}
 			if len(args) > 2 {
-				return usage("help settings: unexpected argument %q: give one prefix, such as actor.optim", args[2])
+				return usage(
+					"help settings: unexpected argument %q: give one prefix, such as actor.optim",
+					args[2])
 			}
 			prefix := ""
 			if len(args) == 2 {
@@ -54,7 +57,9 @@ func (p *program) helpCommand() *cli.Command {
 				}
 			}
 			if text == "" {
-				return usage("help settings: no setting has %q in its name: gad help settings lists all", prefix)
+				return usage(
+					"help settings: no setting has %q in its name: gad help settings lists all",
+					prefix)
 			}
 			fmt.Fprint(p.out, text)
 			return nil
@@ -70,7 +75,8 @@ func (p *program) configCommand() *cli.Command {
 		ArgsUsage:   "[KEY=VALUE ...]",
 		Description: "Writes every setting with its meaning and the stage's default: gad config --stage train > run.yaml",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "stage", Value: string(config.Train), Usage: "the stage whose defaults are written: sft, warmup, train or dpo"},
+			&cli.StringFlag{Name: "stage", Value: string(config.Train),
+				Usage: "the stage whose defaults are written: sft, warmup, train or dpo"},
 			presetFlag(),
 		},
 		Action: func(c *cli.Context) error {
@@ -107,22 +113,30 @@ func stageNamed(c *cli.Context, more ...string) (config.Stage, error) {
 	if stage == "game" { // the documents' word
 		stage = config.Train
 	}
-	if !slices.Contains([]config.Stage{config.SFT, config.Warmup, config.Train, config.DPO}, stage) {
-		return "", usage("%s: --stage %q: must be %s", typed(c), stage, strings.Join(append([]string{"sft", "warmup", "train", "dpo"}, more...), ", "))
+	if !slices.Contains([]config.Stage{config.SFT, config.Warmup, config.Train, config.DPO},
+		stage) {
+		return "", usage("%s: --stage %q: must be %s", typed(c), stage,
+			strings.Join(append([]string{"sft", "warmup", "train", "dpo"}, more...), ", "))
 	}
 	return stage, nil
 }
 
 // foremost are the settings that most runs of a stage change, for --help.
 var foremost = map[config.Stage][]string{
-	config.SFT: {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length", "actor.optim.lr", "trainer.total_epochs",
+	config.SFT: {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length",
+		"actor.optim.lr", "trainer.total_epochs",
 		"trainer.save_freq", "trainer.test_freq", "actor.max_token_len", "actor.recompute"},
-	config.DPO: {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length", "dpo.beta", "dpo.loss_type", "actor.optim.lr",
+	config.DPO: {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length",
+		"dpo.beta", "dpo.loss_type", "actor.optim.lr",
 		"rollout.temperature", "trainer.total_epochs", "trainer.save_freq", "actor.max_token_len"},
-	config.Warmup: {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length", "rollout.n", "rollout.temperature",
-		"critic.optim.lr", "critic.ppo_mini_batch_size", "trainer.critic_warmup_until", "actor.optim.lr", "trainer.total_epochs", "trainer.save_freq"},
-	config.Train: {"data.train_batch_size", "data.max_response_length", "rollout.n", "rollout.temperature", "actor.optim.lr", "actor.kl_loss_coef",
-		"actor.clip_ratio_low", "actor.clip_ratio_high", "actor.ppo_mini_batch_size", "critic.optim.lr", "trainer.total_epochs", "trainer.save_freq", "trainer.test_freq"},
+	config.Warmup: {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length",
+		"rollout.n", "rollout.temperature",
+		"critic.optim.lr", "critic.ppo_mini_batch_size", "trainer.critic_warmup_until",
+		"actor.optim.lr", "trainer.total_epochs", "trainer.save_freq"},
+	config.Train: {"data.train_batch_size", "data.max_response_length", "rollout.n",
+		"rollout.temperature", "actor.optim.lr", "actor.kl_loss_coef",
+		"actor.clip_ratio_low", "actor.clip_ratio_high", "actor.ppo_mini_batch_size",
+		"critic.optim.lr", "trainer.total_epochs", "trainer.save_freq", "trainer.test_freq"},
 }
 
 // settingsHelp is the part of a stage's --help about settings.
@@ -148,12 +162,14 @@ func (p *program) resumeCommand() *cli.Command {
 		Description: "The same as repeating the command that began the run; all settings are read from the run's folder. " +
 			"Settings that may change within a run, and --steps, can be given.",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "steps", Usage: "total number of steps; a larger number than before extends the run"},
+			&cli.StringFlag{Name: "steps",
+				Usage: "total number of steps; a larger number than before extends the run"},
 			&cli.StringFlag{Name: "checker", Usage: "the run's checker program; it must be given again, since gad starts no program that only a folder names"},
 			&cli.StringFlag{Name: "device", Usage: "where to compute: cpu or cuda"},
 			&cli.StringFlag{Name: "threads", Usage: "CPU threads; 0 is one per core"},
 			ranksFlag(),
-			&cli.BoolFlag{Name: "dry-run", Usage: "print the resolved configuration and the plan, and stop"},
+			&cli.BoolFlag{Name: "dry-run",
+				Usage: "print the resolved configuration and the plan, and stop"},
 		},
 		Action: func(c *cli.Context) error {
 			run := c.Args().First()
@@ -164,7 +180,8 @@ func (p *program) resumeCommand() *cli.Command {
 				return usage("resume: %s: no such folder: give the --output of gad sft, warmup, train or dpo", run)
 			}
 			if strings.HasPrefix(filepath.Base(filepath.Clean(run)), "global_step_") {
-				return usage("resume: %s: is a checkpoint: give its run, %s", run, filepath.Dir(filepath.Clean(run)))
+				return usage("resume: %s: is a checkpoint: give its run, %s", run,
+					filepath.Dir(filepath.Clean(run)))
 			}
 			if extra := c.Args().Get(1); extra != "" && !strings.Contains(extra, "=") {
 				return usage("resume: unexpected argument %q: gad resume takes one run; what follows are settings, KEY=VALUE", extra)
@@ -172,14 +189,16 @@ func (p *program) resumeCommand() *cli.Command {
 			stage, err := saved.StageOf(files(), run)
 			if errors.Is(err, checkpoint.ErrNone) {
 				again := ""
-				if w, err := report.ReadLastWord(files(), run); err == nil && w.Command != "" && !strings.Contains(w.Command, " resume ") {
+				if w, err := report.ReadLastWord(files(), run); err == nil && w.Command != "" &&
+					!strings.Contains(w.Command, " resume ") {
 					again = ": " + w.Command
 				}
 				return usage("resume: %s: contains no checkpoint to resume: repeat the command that began the run%s", run, again)
 			} else if err != nil {
 				return err
 			}
-			if _, err := files().Stat(filepath.Join(run, "config.yaml")); errors.Is(err, fs.ErrNotExist) {
+			if _, err := files().Stat(filepath.Join(run, "config.yaml")); errors.Is(err,
+				fs.ErrNotExist) {
 				return usage("resume: %s: its config.yaml, with the run's settings, is missing: restore it, or repeat the whole command that began the run", run)
 			}
 			args := []string{"gad", string(stage), "--output", run}

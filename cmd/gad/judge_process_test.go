@@ -35,7 +35,8 @@ func TestInterruptedJudge(t *testing.T) {
 		return false
 	}
 	args := func(journal string) []string {
-		return []string{"eval", "--answers", "a.jsonl", "--judge", server.URL, "--judge-model", "m", "--judge-concurrency", "4", "--judge-journal", journal, "--json"}
+		return []string{"eval", "--answers", "a.jsonl", "--judge", server.URL, "--judge-model", "m",
+			"--judge-concurrency", "4", "--judge-journal", journal, "--json"}
 	}
 	whole, _ := must(t, args("whole.jsonl")...)
 	all := len(server.Calls())
@@ -48,7 +49,10 @@ func TestInterruptedJudge(t *testing.T) {
 		wait(t, "some judgments", func() bool { return lines("stopped.jsonl") > from+15 })
 		p.Process.Signal(signal)
 		code, said := p.end(t, patience), p.said.String()
-		if try == 0 && (code != exitInterrupted || !strings.HasSuffix(said, " judgments in stopped.jsonl: the same command asks only for the others\n") || strings.Count(said, "gad: ") != 1) {
+		if try == 0 && (code != exitInterrupted ||
+			!strings.HasSuffix(said,
+				" judgments in stopped.jsonl: the same command asks only for the others\n") ||
+			strings.Count(said, "gad: ") != 1) {
 			t.Fatalf("exit status %d\n%s", code, said)
 		}
 	}
@@ -59,11 +63,15 @@ func TestInterruptedJudge(t *testing.T) {
 	before := len(server.Calls())
 	again, _ := must(t, args("stopped.jsonl")...)
 	got, want := judgedBy(t, again).Judge, judgedBy(t, whole).Judge
-	if asked := len(server.Calls()) - before; asked != got.Tally.Asked || got.Tally.Asked+got.Tally.Kept != all || got.Tally.Kept < kept-1 {
+	if asked := len(server.Calls()) - before; asked != got.Tally.Asked ||
+		got.Tally.Asked+got.Tally.Kept != all || got.Tally.Kept < kept-1 {
 		t.Errorf("%d asked, %+v, %d were kept", asked, got.Tally, kept)
 	}
-	if a, b := fmt.Sprint(value(got.Students[0].Score), *got.Students[0].ScoreCI95, value(got.Students[0].LCWin), value(got.Students[0].Swap)),
-		fmt.Sprint(value(want.Students[0].Score), *want.Students[0].ScoreCI95, value(want.Students[0].LCWin), value(want.Students[0].Swap)); a != b {
+	if a, b :=
+		fmt.Sprint(value(got.Students[0].Score), *got.Students[0].ScoreCI95,
+			value(got.Students[0].LCWin), value(got.Students[0].Swap)),
+		fmt.Sprint(value(want.Students[0].Score), *want.Students[0].ScoreCI95,
+			value(want.Students[0].LCWin), value(want.Students[0].Swap)); a != b {
 		t.Errorf("%s after interruptions, %s without", a, b)
 	}
 	// At most what was in the air was asked twice: four requests at each end.
@@ -85,7 +93,9 @@ func TestInterruptedEvalJudge(t *testing.T) {
 		return false
 	}
 	about := []string{"--judge", server.URL, "--judge-model", "m", "--judge-concurrency", "1"}
-	eval := append([]string{"eval", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "0", "--output", "rows.jsonl"}, about...)
+	eval := append([]string{"eval", "--model", f.path("sft", "global_step_60", "actor"), "--data",
+		f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "0", "--output",
+		"rows.jsonl"}, about...)
 	for _, c := range []struct {
 		after, code   int
 		stopping, end string
@@ -97,12 +107,16 @@ func TestInterruptedEvalJudge(t *testing.T) {
 		wait(t, "some judgments", func() bool { return lines("judgments.jsonl") > c.after })
 		p.Process.Signal(syscall.SIGINT)
 		code, said := p.end(t, patience), p.said.String()
-		if code != c.code || !strings.HasSuffix(said, c.end) || !strings.Contains(said, c.stopping) || strings.Count(said, "stopping; ") != 1 || strings.Count(said, "gad: ") != 1 {
+		if code != c.code || !strings.HasSuffix(said, c.end) ||
+			!strings.Contains(said, c.stopping) || strings.Count(said, "stopping; ") != 1 ||
+			strings.Count(said, "gad: ") != 1 {
 			t.Fatalf("exit status %d, want %d\n%s", code, c.code, said)
 		}
 	}
-	printed, _ := must(t, append([]string{"eval", "--answers", "rows.jsonl", "--json"}, about...)...)
-	if j := judgedBy(t, printed).Judge; j.Students[0].Scored != 10 || j.Tally.Kept < 14 || j.Tally.Asked == 0 || len(server.Calls()) > j.Tally.Kept+j.Tally.Asked+2 {
+	printed, _ := must(t, append([]string{"eval", "--answers", "rows.jsonl", "--json"},
+		about...)...)
+	if j := judgedBy(t, printed).Judge; j.Students[0].Scored != 10 || j.Tally.Kept < 14 ||
+		j.Tally.Asked == 0 || len(server.Calls()) > j.Tally.Kept+j.Tally.Asked+2 {
 		t.Errorf("%d calls, %+v", len(server.Calls()), j.Tally)
 	}
 }

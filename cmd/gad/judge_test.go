@@ -40,19 +40,22 @@ func asked(c endpointtest.Call) map[string]string {
 
 // judgeServer is a judge by rule: reference answers a prompt, grade grades an answer to
 // one, and better says which of two is better.
-func judgeServer(t *testing.T, reference func(prompt string) string, grade func(prompt, answer string) int, better func(prompt, a, b string) string) *endpointtest.Server {
+func judgeServer(t *testing.T, reference func(prompt string) string,
+	grade func(prompt, answer string) int, better func(prompt, a, b string) string) *endpointtest.Server {
 	t.Helper()
-	s, err := endpointtest.Start(&endpointtest.Server{Answer: func(c endpointtest.Call, _ int) (string, string) {
-		m := asked(c)
-		prompt := m["conversation, user"]
-		if m == nil {
-			return reference(c.Prompt), "stop"
-		}
-		if answer, ok := m["answer of the student"]; ok {
-			return fmt.Sprintf("So be it.\n{\"reference\": %d, \"answer\": %d}", grade(prompt, m["reference answer"]), grade(prompt, answer)), "stop"
-		}
-		return `{"better": "` + better(prompt, m["answer A"], m["answer B"]) + `"}`, "stop"
-	}})
+	s, err := endpointtest.Start(
+		&endpointtest.Server{Answer: func(c endpointtest.Call, _ int) (string, string) {
+			m := asked(c)
+			prompt := m["conversation, user"]
+			if m == nil {
+				return reference(c.Prompt), "stop"
+			}
+			if answer, ok := m["answer of the student"]; ok {
+				return fmt.Sprintf("So be it.\n{\"reference\": %d, \"answer\": %d}",
+					grade(prompt, m["reference answer"]), grade(prompt, answer)), "stop"
+			}
+			return `{"better": "` + better(prompt, m["answer A"], m["answer B"]) + `"}`, "stop"
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +131,8 @@ func TestJudgeOfTheDemo(t *testing.T) {
 		func(prompt, a, b string) string {
 			rightA, rightB := right(prompt, a), right(prompt, b)
 			switch {
-			case strings.Contains(a+b, "!") && (len(a) > len(b)) == longWins(number[prompt]), rightA && !rightB && !strings.Contains(b, "!"):
+			case strings.Contains(a+b, "!") && (len(a) > len(b)) == longWins(number[prompt]),
+				rightA && !rightB && !strings.Contains(b, "!"):
 				return "A"
 			case strings.Contains(a+b, "!"), rightB && !rightA:
 				return "B"
@@ -148,15 +152,21 @@ func TestJudgeOfTheDemo(t *testing.T) {
 		if i%4 == 0 {
 			return results[i].Answer
 		}
-		opposite := map[string]string{"north": "south", "south": "north", "east": "west", "west": "east"}[results[i].Result] // as long
+		// as long
+		opposite := map[string]string{"north": "south", "south": "north", "east": "west",
+			"west": "east"}[results[i].Result]
 		return strings.Replace(results[i].Answer, "Now "+results[i].Result, "Now "+opposite, 1)
 	}
-	t.Setenv("OPENAI_API_KEY", "sk-for-another") // not for this machine's servers, unless it is named
+	// not for this machine's servers, unless it is named
+	t.Setenv("OPENAI_API_KEY", "sk-for-another")
 	args := []string{"eval", "--judge", server.URL, "--judge-model", "rule", "--judge-teacher"}
-	for name, answer := range map[string]func(i int) string{"walks": func(i int) string { return walks[i].Answer }, "guesses": guess, "pads": pad} {
+	for name, answer := range map[string]func(i int) string{
+		"walks": func(i int) string { return walks[i].Answer }, "guesses": guess, "pads": pad} {
 		var b strings.Builder
 		for i, r := range teacher {
-			line, err := json.Marshal(map[string]any{"row": i, "content": r.Prompt, "teacher_response": r.Answer, "response": answer(i)})
+			line, err := json.Marshal(
+				map[string]any{"row": i, "content": r.Prompt, "teacher_response": r.Answer,
+					"response": answer(i)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -166,14 +176,16 @@ func TestJudgeOfTheDemo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	args = append(args, "--answers", "guesses.jsonl", "--answers", "walks.jsonl", "--answers", "pads.jsonl")
+	args = append(args, "--answers", "guesses.jsonl", "--answers", "walks.jsonl", "--answers",
+		"pads.jsonl")
 	printed, _ := must(t, append(args, "--json", "--output", "rows.jsonl")...)
 	got := judgedBy(t, printed).Judge
 	var names []string
 	for _, f := range got.Students {
 		names = append(names, f.Name)
 	}
-	if !slices.Equal(names, []string{"guesses.jsonl", "walks.jsonl", "pads.jsonl", "teacher"}) || got.Questions != n || got.Against != judge.Teacher || got.Model != "rule" {
+	if !slices.Equal(names, []string{"guesses.jsonl", "walks.jsonl", "pads.jsonl", "teacher"}) ||
+		got.Questions != n || got.Against != judge.Teacher || got.Model != "rule" {
 		t.Fatalf("%v: %s", names, printed)
 	}
 	grades := func(right func(i int) bool) (score, win float64) {
@@ -221,22 +233,32 @@ func TestJudgeOfTheDemo(t *testing.T) {
 		right                func(i int) bool
 		pair, lc, swap, near float64
 	}{
-		{0, func(i int) bool { return i%4 == 0 }, guessPref / n, guessPref / n, guessSwap / (n - same), 0}, // all as long as the teacher's
+		// all as long as the teacher's
+		{0, func(i int) bool { return i%4 == 0 }, guessPref / n, guessPref / n,
+			guessSwap / (n - same), 0},
 		{1, always, 0.5, 0.5, swapped / differ, 0},
-		{2, func(i int) bool { return false }, 0.65, 0.5, 0, 0.02}, // 4/5 of the 75 longer ones, 1/5 of the 25 shorter ones; the rest is the ridge
+		// 4/5 of the 75 longer ones, 1/5 of the 25 shorter ones; the rest is the ridge
+		{2, func(i int) bool { return false }, 0.65, 0.5, 0, 0.02},
 		{3, always, 0.5, 0.5, math.NaN(), 0},
 	} {
 		f := got.Students[c.student]
 		score, win := grades(c.right)
-		if math.Abs(value(f.Score)-score) > 1e-9 || math.Abs(value(f.Win)-win) > 1e-9 || math.Abs(value(f.PairWin)-c.pair) > 1e-9 ||
-			math.IsNaN(c.swap) != (f.Swap == nil) || f.Swap != nil && math.Abs(*f.Swap-c.swap) > 1e-9 || !math.IsNaN(c.lc) && math.Abs(value(f.LCWin)-c.lc) > c.near+1e-9 {
-			t.Errorf("%s: score %g win %g pair %g LC %g swap %g, want %g %g %g %g %g", f.Name, value(f.Score), value(f.Win), value(f.PairWin), value(f.LCWin), value(f.Swap), score, win, c.pair, c.lc, c.swap)
+		if math.Abs(value(f.Score)-score) > 1e-9 || math.Abs(value(f.Win)-win) > 1e-9 ||
+			math.Abs(value(f.PairWin)-c.pair) > 1e-9 ||
+			math.IsNaN(c.swap) != (f.Swap == nil) || f.Swap != nil &&
+			math.Abs(*f.Swap-c.swap) > 1e-9 || !math.IsNaN(c.lc) &&
+			math.Abs(value(f.LCWin)-c.lc) > c.near+1e-9 {
+			t.Errorf("%s: score %g win %g pair %g LC %g swap %g, want %g %g %g %g %g", f.Name,
+				value(f.Score), value(f.Win), value(f.PairWin), value(f.LCWin), value(f.Swap),
+				score, win, c.pair, c.lc, c.swap)
 		}
-		if f.Scored != n || f.Paired != n || f.ScoreCI95 == nil || !(f.ScoreCI95[0] <= score && score <= f.ScoreCI95[1]) {
+		if f.Scored != n || f.Paired != n || f.ScoreCI95 == nil ||
+			!(f.ScoreCI95[0] <= score && score <= f.ScoreCI95[1]) {
 			t.Errorf("%s: %+v", f.Name, f)
 		}
 	}
-	if swapped == 0 || swapped == differ || same == 0 || got.Students[2].LCSlope == nil || *got.Students[2].LCSlope < 1 {
+	if swapped == 0 || swapped == differ || same == 0 || got.Students[2].LCSlope == nil ||
+		*got.Students[2].LCSlope < 1 {
 		t.Error("the rule tests nothing")
 	}
 	if len(got.Differences) != 3 || string(got.Differences[0]["model"]) != `"walks.jsonl"` || string(got.Differences[0]["minus"]) != `"guesses.jsonl"` || !strings.Contains(string(got.Differences[0]["score"]), `"ci95":[`) {
@@ -244,7 +266,8 @@ func TestJudgeOfTheDemo(t *testing.T) {
 	}
 	// Asked once: references for all, grades of texts that differ, pairs of texts that differ.
 	calls, graded := len(server.Calls()), n+int(differ)+(n-int(same))+n
-	if want := n + graded + 2*int(differ) + 2*(n-int(same)) + 2*n; calls != want || got.Tally.Asked != want {
+	if want := n + graded + 2*int(differ) + 2*(n-int(same)) + 2*n; calls != want ||
+		got.Tally.Asked != want {
 		t.Errorf("%d calls, want %d: %+v", calls, want, got.Tally)
 	}
 	for _, c := range server.Calls() {
@@ -259,12 +282,15 @@ func TestJudgeOfTheDemo(t *testing.T) {
 		t.Errorf("prints\n%s", table)
 	}
 	rows := objects[eval.AnswerRow](t, readFile(t, "rows.jsonl"))
-	if len(rows) != 3*n || rows[0].Model != "guesses.jsonl" || rows[0].Row != 0 || rows[n].Judge.Grade == nil || *rows[n].Judge.Grade != 9 || rows[0].Response != guess(0) {
+	if len(rows) != 3*n || rows[0].Model != "guesses.jsonl" || rows[0].Row != 0 ||
+		rows[n].Judge.Grade == nil || *rows[n].Judge.Grade != 9 || rows[0].Response != guess(0) {
 		t.Errorf("%d rows, %+v", len(rows), rows[0])
 	}
 	// The rows are a file of answers themselves, whose models are told apart.
-	printed, _ = must(t, "eval", "--judge", server.URL, "--judge-model", "rule", "--answers", "rows.jsonl", "--json", "--judge-mode", "score", "--limit", "40")
-	if again := judgedBy(t, printed).Judge; again.Tally.Asked != 0 || len(again.Students) != 3 || again.Students[1].Scored != 40 || again.Students[1].PairWin != nil {
+	printed, _ = must(t, "eval", "--judge", server.URL, "--judge-model", "rule", "--answers",
+		"rows.jsonl", "--json", "--judge-mode", "score", "--limit", "40")
+	if again := judgedBy(t, printed).Judge; again.Tally.Asked != 0 || len(again.Students) != 3 ||
+		again.Students[1].Scored != 40 || again.Students[1].PairWin != nil {
 		t.Errorf("%s", printed)
 	}
 }
@@ -300,9 +326,14 @@ func TestEvalJudge(t *testing.T) {
 	if err := os.WriteFile("prices.json", []byte(`{"m": {"input": 100, "output": 1000}}`), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	about := []string{"--judge", server.URL, "--judge-model", "m", "--judge-key-env", "JUDGE_KEY", "--prices", "prices.json"}
-	args := append([]string{"eval", "--data", f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "0", "--model", student, "--model", sft, "--output", "rows.jsonl"}, about...)
-	dry, _ := must(t, append(slices.DeleteFunc(slices.Clone(args), func(a string) bool { return a == "--output" || a == "rows.jsonl" }), "--dry-run")...)
+	about := []string{"--judge", server.URL, "--judge-model", "m", "--judge-key-env", "JUDGE_KEY",
+		"--prices", "prices.json"}
+	args := append([]string{"eval", "--data", f.path("test.jsonl"), "--max-response-length", "14",
+		"--disc-steps", "0", "--model", student, "--model", sft, "--output", "rows.jsonl"},
+		about...)
+	dry, _ := must(t, append(
+		slices.DeleteFunc(slices.Clone(args),
+			func(a string) bool { return a == "--output" || a == "rows.jsonl" }), "--dry-run")...)
 	if want := "judge m at " + strings.TrimSuffix(strings.TrimPrefix(server.URL, "http://"), "/v1") + ": 70 requests at most, less those in judgments.jsonl, plus one more for each verdict that cannot be read; estimate: "; !strings.Contains(dry, want) || !strings.Contains(dry, " from it, $") || len(server.Calls()) != 0 {
 		t.Errorf("--dry-run prints\n%s", dry)
 	}
@@ -310,7 +341,10 @@ func TestEvalJudge(t *testing.T) {
 		t.Error("--dry-run makes a journal")
 	}
 	table, said := must(t, args...)
-	if !strings.Contains(said, "70 requests at most") || !strings.Contains(table, "\njudge m: 10 prompts, pairs against the teacher; 95 % intervals in brackets\n") || !strings.Contains(table, "\nB - A  ") {
+	if !strings.Contains(said, "70 requests at most") ||
+		!strings.Contains(table,
+			"\njudge m: 10 prompts, pairs against the teacher; 95 % intervals in brackets\n") ||
+		!strings.Contains(table, "\nB - A  ") {
 		t.Errorf("prints\n%s%s", table, said)
 	}
 	calls := len(server.Calls())
@@ -333,31 +367,41 @@ func TestEvalJudge(t *testing.T) {
 	}
 	for _, line := range strings.Split(strings.TrimSpace(readFile(t, "rows.jsonl")), "\n") {
 		var r row
-		if err := json.Unmarshal([]byte(line), &r); err != nil || r.Judge == nil || r.Judge.Grade == nil {
+		if err := json.Unmarshal([]byte(line), &r); err != nil || r.Judge == nil ||
+			r.Judge.Grade == nil {
 			t.Fatalf("%v: %s", err, line)
 		}
 		if r.Model == sft {
 			grades += *r.Judge.Grade / 10
 		}
 	}
-	printed, _ := must(t, append(slices.Clone(args[:len(args)-len(about)-2]), append(about, "--json")...)...)
+	printed, _ := must(t, append(slices.Clone(args[:len(args)-len(about)-2]),
+		append(about, "--json")...)...)
 	j := judgedBy(t, printed).Judge
 	if j.Tally.Asked != 0 || len(server.Calls()) != calls || math.Abs(value(j.Students[1].Grade)-grades) > 1e-9 || j.Students[1].Name != sft || !strings.Contains(printed, `"rouge_l":`) || !strings.Contains(printed, `"cost_usd":0,`) || len(j.Differences) != 1 {
 		t.Errorf("the second time: %s", printed)
 	}
 	// One model; and its answers from the file.
-	printed, _ = must(t, append([]string{"eval", "--data", f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "0", "--model", sft, "--json"}, about...)...)
+	printed, _ = must(t, append(
+		[]string{"eval", "--data", f.path("test.jsonl"), "--max-response-length", "14",
+			"--disc-steps", "0", "--model", sft, "--json"}, about...)...)
 	one := judgedBy(t, printed).Judge.Students[0]
 	if !strings.Contains(printed, `{"rows":10,`) || value(one.Score) != value(j.Students[1].Score) || value(one.LCWin) != value(j.Students[1].LCWin) {
 		t.Errorf("one model: %s", printed)
 	}
 	printed, _ = must(t, append([]string{"eval", "--answers", "rows.jsonl", "--json"}, about...)...)
-	if given := judgedBy(t, printed).Judge; given.Tally.Asked != 0 || value(given.Students[1].Score) != value(one.Score) || value(given.Students[1].PairWin) != value(one.PairWin) || len(server.Calls()) != calls {
+	if given := judgedBy(t, printed).Judge; given.Tally.Asked != 0 ||
+		value(given.Students[1].Score) != value(one.Score) ||
+		value(given.Students[1].PairWin) != value(one.PairWin) || len(server.Calls()) != calls {
 		t.Errorf("answers from the file: %s", printed)
 	}
-	must(t, "generate", "--model", sft, "--data", f.path("test.jsonl"), "--output", "answers.jsonl", "--max-new-tokens", "14", "--temperature", "0")
-	printed, _ = must(t, append([]string{"eval", "--answers", "answers.jsonl", "--json", "--judge-mode", "pair"}, about...)...)
-	if given := judgedBy(t, printed).Judge; given.Tally.Asked != 0 || value(given.Students[0].PairWin) != value(one.PairWin) || given.Students[0].Score != nil {
+	must(t, "generate", "--model", sft, "--data", f.path("test.jsonl"), "--output", "answers.jsonl",
+		"--max-new-tokens", "14", "--temperature", "0")
+	printed, _ = must(t, append(
+		[]string{"eval", "--answers", "answers.jsonl", "--json", "--judge-mode", "pair"},
+		about...)...)
+	if given := judgedBy(t, printed).Judge; given.Tally.Asked != 0 ||
+		value(given.Students[0].PairWin) != value(one.PairWin) || given.Students[0].Score != nil {
 		t.Errorf("answers of gad generate: %s", printed)
 	}
 	// A line of the journal that is damaged is asked again, and only that.
@@ -366,8 +410,12 @@ func TestEvalJudge(t *testing.T) {
 	if err := os.WriteFile("judgments.jsonl", []byte(strings.Join(lost, "\n")), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	printed, said = must(t, append([]string{"eval", "--answers", "rows.jsonl", "--json"}, about...)...)
-	if given := judgedBy(t, printed).Judge; given.Tally.Asked != 1 || value(given.Students[1].Score) != value(one.Score) || !strings.Contains(said, "judgments.jsonl: 1 line damaged and dropped: what was in it is asked again\n") {
+	printed, said = must(t, append([]string{"eval", "--answers", "rows.jsonl", "--json"},
+		about...)...)
+	if given := judgedBy(t, printed).Judge; given.Tally.Asked != 1 ||
+		value(given.Students[1].Score) != value(one.Score) ||
+		!strings.Contains(said,
+			"judgments.jsonl: 1 line damaged and dropped: what was in it is asked again\n") {
 		t.Errorf("after a damaged line: %s%s", printed, said)
 	}
 	for _, name := range []string{"judgments.jsonl", "rows.jsonl", "answers.jsonl"} {
@@ -386,14 +434,17 @@ func TestJudgeRefuses(t *testing.T) {
 	put(t, "a.jsonl",
 		`{"row":0,"sample":0,"content":[{"role":"user","content":"Add 1+1"}],"teacher_response":"2","response":"3"}`,
 		`{"row":1,"sample":0,"content":[{"role":"user","content":"Add 1+2"}],"teacher_response":"3","response":"3"}`)
-	refusing, err := endpointtest.Start(&endpointtest.Server{Key: "another", Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-		if c.Model == "none" {
-			endpointtest.Fail(w, 404, "model_not_found", "no such model")
-		} else {
-			endpointtest.Fail(w, 400, "invalid_request", "temperature is not for this model\x1b[2J")
-		}
-		return true
-	}})
+	refusing, err := endpointtest.Start(
+		&endpointtest.Server{Key: "another",
+			Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+				if c.Model == "none" {
+					endpointtest.Fail(w, 404, "model_not_found", "no such model")
+				} else {
+					endpointtest.Fail(w, 400, "invalid_request",
+						"temperature is not for this model\x1b[2J")
+				}
+				return true
+			}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -410,7 +461,8 @@ func TestJudgeRefuses(t *testing.T) {
 	t.Setenv("NO_KEY", "")
 	t.Setenv("OPENAI_API_KEY", "")
 
-	wants := "eval --answers a.jsonl --judge " + refusing.URL + " --judge-journal " + filepath.Join(t.TempDir(), "j.jsonl")
+	wants := "eval --answers a.jsonl --judge " + refusing.URL + " --judge-journal " +
+		filepath.Join(t.TempDir(), "j.jsonl")
 	for _, c := range []struct{ line, want string }{
 		{wants + " --judge-model m", `endpoint: ` + host + `: status 401 invalid_api_key: the endpoint wants a key: name its environment variable with --judge-key-env`},
 		{wants + " --judge-model m --judge-key-env WRONG_KEY", `endpoint: ` + host + `: status 401 invalid_api_key: the key is not accepted: check the key and what it may use`},
@@ -420,8 +472,10 @@ func TestJudgeRefuses(t *testing.T) {
 	} {
 		code, out, said := gad(strings.Fields(c.line)...)
 		lines := strings.Split(strings.TrimSuffix(said, "\n"), "\n")
-		if code != exitFailed || out != "" || len(lines) != 2 || !strings.Contains(lines[0], ": 8 requests at most") || lines[1] != "gad: "+c.want {
-			t.Errorf("%s: exit status %d, prints %q\n got %s\nwant gad: %s", c.line, code, out, said, c.want)
+		if code != exitFailed || out != "" || len(lines) != 2 ||
+			!strings.Contains(lines[0], ": 8 requests at most") || lines[1] != "gad: "+c.want {
+			t.Errorf("%s: exit status %d, prints %q\n got %s\nwant gad: %s", c.line, code, out,
+				said, c.want)
 		}
 	}
 }
@@ -430,13 +484,16 @@ func TestJudgeRefuses(t *testing.T) {
 // the answers are.
 func TestMistakenJudge(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{Answer: func(endpointtest.Call, int) (string, string) { return "I like both.", "stop" }})
+	s := teacher(t, &endpointtest.Server{
+		Answer: func(endpointtest.Call, int) (string, string) { return "I like both.", "stop" }})
 	put(t, "a.jsonl", `{"row":0,"sample":0,"content":"Add 1+1","teacher_response":"2","response":"3"}`)
 	const why = "gad: judge: no verdict can be read, of 3: the reply has no JSON object with reference and answer: read the replies in judgments.jsonl, then try another judge, a larger --judge-max-tokens or --judge-extra\n"
 	line := "eval --answers a.jsonl --judge-model m --judge " + s.URL
 	for range 2 { // the second time nothing is asked
-		if code, out, said := gad(strings.Fields(line)...); code != exitFailed || out != "" || !strings.HasSuffix(said, why) || len(s.Calls()) != 7 {
-			t.Errorf("exit status %d after %d calls, prints %q, %s", code, len(s.Calls()), out, said)
+		if code, out, said := gad(strings.Fields(line)...); code != exitFailed || out != "" ||
+			!strings.HasSuffix(said, why) || len(s.Calls()) != 7 {
+			t.Errorf("exit status %d after %d calls, prints %q, %s", code, len(s.Calls()), out,
+				said)
 		}
 	}
 }

@@ -18,7 +18,8 @@ type limit struct {
 }
 
 func atLeast(low int) limit {
-	return limit{func(x float64) bool { return x >= float64(low) }, fmt.Sprintf("must be at least %d", low)}
+	return limit{func(x float64) bool { return x >= float64(low) },
+		fmt.Sprintf("must be at least %d", low)}
 }
 
 // positive are numbers above 0, at most high.
@@ -43,17 +44,20 @@ func nonzero(rule string) limit { return limit{func(x float64) bool { return x !
 
 // oneTo is 1 to high, with the unit that the rule says.
 func oneTo(high int, unit string) limit {
-	return limit{func(x float64) bool { return x >= 1 && x <= float64(high) }, fmt.Sprintf("must be 1 to %d%s", high, unit)}
+	return limit{func(x float64) bool { return x >= 1 && x <= float64(high) },
+		fmt.Sprintf("must be 1 to %d%s", high, unit)}
 }
 
 // from is low to high of a flag whose value is a number such as 0.5.
 func from(low, high float64) limit {
-	return limit{func(x float64) bool { return x >= low && x <= high }, fmt.Sprintf("must be from %g to %g", low, high)}
+	return limit{func(x float64) bool { return x >= low && x <= high },
+		fmt.Sprintf("must be from %g to %g", low, high)}
 }
 
 // count is low to high of a flag whose value is a whole number.
 func count(low, high int) limit {
-	return limit{func(x float64) bool { return x >= float64(low) && x <= float64(high) }, fmt.Sprintf("must be from %d to %d", low, high)}
+	return limit{func(x float64) bool { return x >= float64(low) && x <= float64(high) },
+		fmt.Sprintf("must be from %d to %d", low, high)}
 }
 
 // within gives a flag its limits. Every value that is given is checked before the command runs;
@@ -71,11 +75,20 @@ func within(f cli.Flag, limits ...limit) cli.Flag {
 	case *cli.IntFlag:
 		f.Action = func(c *cli.Context, n int) error { return check(c, float64(n), fmt.Sprint(n)) }
 	case *cli.Uint64Flag:
-		f.Action = func(c *cli.Context, n uint64) error { return check(c, float64(n), fmt.Sprint(n)) }
+		f.Action = func(c *cli.Context,
+			n uint64) error {
+			return check(c, float64(n), fmt.Sprint(n))
+		}
 	case *cli.Float64Flag:
-		f.Action = func(c *cli.Context, x float64) error { return check(c, x, fmt.Sprintf("%g", x)) }
+		f.Action = func(c *cli.Context,
+			x float64) error {
+			return check(c, x, fmt.Sprintf("%g", x))
+		}
 	case *cli.DurationFlag:
-		f.Action = func(c *cli.Context, d time.Duration) error { return check(c, d.Seconds(), d.String()) }
+		f.Action = func(c *cli.Context,
+			d time.Duration) error {
+			return check(c, d.Seconds(), d.String())
+		}
 	default:
 		panic(fmt.Sprintf("%s: a %T has no limits", f.Names()[0], f)) // a programmer's mistake
 	}

@@ -27,12 +27,14 @@ const (
 
 // link connects the ranks that l is one of: by MPI where the launcher has prepared it, or
 // else by TCP where it says where rank 0 is, or the user does.
-func (p *program) link(c *cli.Context, l comm.Launch, size int, limit time.Duration) (comm.Link, error) {
+func (p *program) link(c *cli.Context, l comm.Launch, size int,
+	limit time.Duration) (comm.Link, error) {
 	addr := os.Getenv(addrVar)
 	switch {
 	case addr != "":
 		if colon := strings.LastIndex(addr, ":"); colon < 1 || !isPort(addr[colon+1:]) {
-			return nil, usage("%s: %s is %q: must be host:port of rank 0, such as node0:29600", typed(c), addrVar, addr)
+			return nil, usage("%s: %s is %q: must be host:port of rank 0, such as node0:29600",
+				typed(c), addrVar, addr)
 		}
 	case l.MPI:
 		link, err := mpi.Open(l.ABI, limit)
@@ -46,7 +48,9 @@ func (p *program) link(c *cli.Context, l comm.Launch, size int, limit time.Durat
 	case l.Addr != "":
 		var err error
 		if addr, err = tcp.Beside(l.Addr); err != nil {
-			return nil, usage("%s: %s has set the address of rank 0 to %q: %v: set %s to its host:port", typed(c), l.By, l.Addr, err, addrVar)
+			return nil,
+				usage("%s: %s has set the address of rank 0 to %q: %v: set %s to its host:port",
+					typed(c), l.By, l.Addr, err, addrVar)
 		}
 	default:
 		return nil, usage("%s: %s has started rank %d of %d, with neither MPI nor an address of rank 0: set %s to host:port of rank 0 (doc/ranks.md), or give --ranks 1", typed(c), l.By, l.Rank, size, addrVar)
@@ -66,9 +70,10 @@ func (p *program) link(c *cli.Context, l comm.Launch, size int, limit time.Durat
 		fmt.Fprintf(p.err, "gad: ranks: rank %d of %d has not met all others yet; rank 0 is at %s; waiting up to %v (trainer.rank_timeout)\n", l.Rank, size, addr, limit)
 	})
 	defer slow.Stop()
-	link, err := tcp.Open(tcp.Config{Rank: l.Rank, Size: size, Addr: addr, Secret: secret, Limit: limit, SentAway: func(who string) {
-		fmt.Fprintf(p.err, "gad: ranks: rank %d of %d has sent away %s\n", l.Rank, size, who)
-	}})
+	link, err := tcp.Open(tcp.Config{Rank: l.Rank, Size: size, Addr: addr, Secret: secret,
+		Limit: limit, SentAway: func(who string) {
+			fmt.Fprintf(p.err, "gad: ranks: rank %d of %d has sent away %s\n", l.Rank, size, who)
+		}})
 	if err != nil {
 		return nil, fault.As(fault.ErrRunning, err)
 	}
@@ -77,7 +82,8 @@ func (p *program) link(c *cli.Context, l comm.Launch, size int, limit time.Durat
 
 // rankSecret is what the ranks of this run know; nil where nothing is set.
 func rankSecret() ([]byte, error) {
-	if text := strings.TrimSpace(os.Getenv(secretVar)); text != "" { // as of a file, which may be where it is from
+	// as of a file, which may be where it is from
+	if text := strings.TrimSpace(os.Getenv(secretVar)); text != "" {
 		os.Unsetenv(secretVar) // a checker need not know it
 		return []byte(text), nil
 	}

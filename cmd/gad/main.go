@@ -91,7 +91,8 @@ func (p *program) console() *report.Console {
 
 // session is the command at work.
 func (p *program) session() *session.Session {
-	return &session.Session{Out: p.out, Err: p.err, Console: p.console(), FS: files(), Signals: p.interruptible}
+	return &session.Session{Out: p.out, Err: p.err, Console: p.console(), FS: files(),
+		Signals: p.interruptible}
 }
 
 // run is gad with the given arguments; it returns the exit status.
@@ -130,10 +131,12 @@ func (p *program) warnOfMany(args []string) {
 // noSpace is err with the way out of a full disk, where what failed has not said it. A
 // full disk is no mistake in a file.
 func noSpace(err error) error {
-	if isSaid(err) || errors.Is(err, checkpoint.ErrSpace) || !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+	if isSaid(err) || errors.Is(err, checkpoint.ErrSpace) || !errors.Is(err, syscall.ENOSPC) &&
+		!errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
-	return fault.As(fault.ErrRunning, fmt.Errorf("%w: free some space and run the same command again", err))
+	return fault.As(fault.ErrRunning,
+		fmt.Errorf("%w: free some space and run the same command again", err))
 }
 
 // isSaid reports whether err has been said where it came up.
@@ -168,9 +171,14 @@ func (p *program) app() *cli.App {
 		},
 		Commands: []*cli.Command{
 			p.demoCommand(), p.taskCommand(), p.envCommand(), p.dataCommand(), p.initCommand(),
-			p.stageCommand(config.SFT), p.stageCommand(config.DPO), p.stageCommand(config.Warmup), p.stageCommand(config.Train),
-			p.evalCommand(), p.generateCommand(), p.chatCommand(), p.serveCommand(), p.logprobsCommand(), p.scoreCommand(),
-			p.studyCommand(), p.planCommand(), p.resumeCommand(), p.doctorCommand(), p.boardCommand(), p.reportCommand(), p.exportCommand(), p.benchCommand(), p.pullCommand(), p.configCommand(), p.completionCommand(), p.manCommand(), p.helpCommand(),
+			p.stageCommand(config.SFT), p.stageCommand(config.DPO), p.stageCommand(config.Warmup),
+			p.stageCommand(config.Train),
+			p.evalCommand(), p.generateCommand(), p.chatCommand(), p.serveCommand(),
+			p.logprobsCommand(), p.scoreCommand(),
+			p.studyCommand(), p.planCommand(), p.resumeCommand(), p.doctorCommand(),
+			p.boardCommand(), p.reportCommand(), p.exportCommand(), p.benchCommand(),
+			p.pullCommand(), p.configCommand(), p.completionCommand(), p.manCommand(),
+			p.helpCommand(),
 		},
 	}
 	for _, c := range app.Commands {
@@ -251,7 +259,10 @@ func status(err error) int {
 		return exitNumerical
 	case errors.Is(err, fault.ErrRunning), errors.Is(err, errSick):
 		return exitFailed
-	case errors.Is(err, fault.ErrUsage), errors.Is(err, config.ErrConfig), errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked), errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists), errors.Is(err, vfs.ErrTarget), errors.Is(err, study.ErrMemory):
+	case errors.Is(err, fault.ErrUsage), errors.Is(err, config.ErrConfig),
+		errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked),
+		errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists),
+		errors.Is(err, vfs.ErrTarget), errors.Is(err, study.ErrMemory):
 		return exitUsage
 	case errors.Is(err, checkpoint.ErrSpace), errors.Is(err, model.ErrMemory):
 		return exitFailed
@@ -309,21 +320,24 @@ func (p *program) interruptible(say, abort func(text string)) (context.Context, 
 
 // deviceOf is the device that the settings name.
 func deviceOf(c config.Config) device.Options {
-	return device.Options{Name: c.Trainer.Device, Precision: c.Trainer.Precision, Threads: c.Trainer.Threads}
+	return device.Options{Name: c.Trainer.Device, Precision: c.Trainer.Precision,
+		Threads: c.Trainer.Threads}
 }
 
 // deviceFlags are common to every command that computes.
 func deviceFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "device", Value: "cpu", Usage: "where to compute: cpu or cuda"},
-		&cli.StringFlag{Name: "precision", Value: "auto", Usage: "auto, bf16 or f32; auto is bf16 on cuda, f32 on cpu"},
+		&cli.StringFlag{Name: "precision", Value: "auto",
+			Usage: "auto, bf16 or f32; auto is bf16 on cuda, f32 on cpu"},
 		&cli.IntFlag{Name: "threads", Usage: "CPU threads; 0 is one per core"},
 	}
 }
 
 // flagged is the device that the flags name.
 func flagged(c *cli.Context) device.Options {
-	return device.Options{Name: c.String("device"), Precision: c.String("precision"), Threads: c.Int("threads")}
+	return device.Options{Name: c.String("device"), Precision: c.String("precision"),
+		Threads: c.Int("threads")}
 }
 
 func files() vfs.FS { return vfs.OS }
@@ -331,7 +345,8 @@ func files() vfs.FS { return vfs.OS }
 // noArguments refuses positional arguments.
 func noArguments(c *cli.Context) error {
 	if c.Args().Present() {
-		return usage("%s: unexpected argument %q: this command takes flags only", typed(c), c.Args().First())
+		return usage("%s: unexpected argument %q: this command takes flags only", typed(c),
+			c.Args().First())
 	}
 	return nil
 }

@@ -49,8 +49,10 @@ func slow(t testing.TB) {
 }
 
 // small are the settings of the test's runs.
-var small = []string{"data.train_batch_size=4", "data.max_prompt_length=64", "data.max_response_length=14", "rollout.n=4", "rollout.temperature=1",
-	"actor.max_token_len=512", "critic.max_token_len=512", "critic.optim.lr=1e-3", "trainer.save_samples=1"}
+var small = []string{"data.train_batch_size=4", "data.max_prompt_length=64",
+	"data.max_response_length=14", "rollout.n=4", "rollout.temperature=1",
+	"actor.max_token_len=512", "critic.max_token_len=512", "critic.optim.lr=1e-3",
+	"trainer.save_samples=1"}
 
 func stage(name string, flags ...string) []string {
 	return append(append([]string{name}, flags...), small...)
@@ -81,7 +83,9 @@ const wideConfig = `{"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","
 func TestMain(m *testing.M) {
 	flag.Parse()
 	report.BusyDelay = time.Hour // what a slow machine shows is none of what a command says
-	for _, name := range []string{"HF_ENDPOINT", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "XDG_CACHE_HOME"} {
+	for _, name := range []string{"HF_ENDPOINT", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN",
+		"HF_TOKEN_PATH", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
+		"XDG_CACHE_HOME"} {
 		os.Unsetenv(name) // whoever runs the tests may have a hub's cache and a token
 	}
 	os.Setenv("HF_HOME", "/nowhere")
@@ -99,7 +103,8 @@ func TestMain(m *testing.M) {
 var build = sync.OnceValue(func() error {
 	f := &fixed
 	files := map[string]string{"config.json": tinyConfig, "wide.json": wideConfig}
-	for name, from := range map[string]string{"corpus.txt": "corpus.txt", "rows.jsonl": "train.jsonl"} {
+	for name, from := range map[string]string{"corpus.txt": "corpus.txt",
+		"rows.jsonl": "train.jsonl"} {
 		raw, err := os.ReadFile(filepath.Join("..", "..", "testdata", "letters", from))
 		if err != nil {
 			return err
@@ -112,21 +117,31 @@ var build = sync.OnceValue(func() error {
 		}
 	}
 	for _, args := range [][]string{
-		{"init", "--config", f.path("config.json"), "--corpus", f.path("corpus.txt"), "--output", f.path("student")},
-		{"init", "--config", f.path("wide.json"), "--corpus", f.path("corpus.txt"), "--output", f.path("wide")},
+		{"init", "--config", f.path("config.json"), "--corpus", f.path("corpus.txt"), "--output",
+			f.path("student")},
+		{"init", "--config", f.path("wide.json"), "--corpus", f.path("corpus.txt"), "--output",
+			f.path("wide")},
 		{"data", "convert", "--data", f.path("rows.jsonl"), "--output", f.path("rows.parquet")},
-		{"data", "split", "--data", f.path("rows.parquet"), "--first", f.path("train.arrow"), "--second", f.path("test.jsonl"), "--fraction", "0.8"},
-		stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", f.path("sft"), "--steps", "60"),
-		stage("warmup", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("train.arrow"), "--output", f.path("warmup"), "--steps", "4", "--critic-warmup", "2"),
-		{"train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output", f.path("train"), "--steps", "3"},
-		stage("dpo", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", f.path("dpo"), "--steps", "2"),
+		{"data", "split", "--data", f.path("rows.parquet"), "--first", f.path("train.arrow"),
+			"--second", f.path("test.jsonl"), "--fraction", "0.8"},
+		stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--val-data",
+			f.path("test.jsonl"), "--output", f.path("sft"), "--steps", "60"),
+		stage("warmup", "--model", f.path("sft", "global_step_60", "actor"), "--data",
+			f.path("train.arrow"), "--output", f.path("warmup"), "--steps", "4", "--critic-warmup",
+			"2"),
+		{"train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output",
+			f.path("train"), "--steps", "3"},
+		stage("dpo", "--model", f.path("sft", "global_step_60", "actor"), "--data",
+			f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", f.path("dpo"),
+			"--steps", "2"),
 	} {
 		if args[0] == "sft" {
 			args = append(args, "actor.optim.lr=5e-3", "data.train_batch_size=8")
 		}
 		code, out, err := gad(args...)
 		if code != exitDone {
-			return fmt.Errorf("gad %s: exit status %d\n%s%s", strings.Join(args, " "), code, out, err)
+			return fmt.Errorf("gad %s: exit status %d\n%s%s", strings.Join(args, " "), code, out,
+				err)
 		}
 		f.printed[args[0]] += out + err
 	}
@@ -148,7 +163,8 @@ func built(t *testing.T) string {
 
 var binary = sync.OnceValues(func() (string, error) {
 	path := fixed.path("gad-binary")
-	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", path, ".").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", path,
+		".").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
 	}
 	return path, nil
@@ -219,7 +235,9 @@ func TestSurface(t *testing.T) {
 			if d.GetUsage() == "" {
 				t.Errorf("%s --%s: no usage", name, f.Names()[0])
 			}
-			fmt.Fprintln(&b, strings.TrimRight(fmt.Sprintf("%s --%s %s", name, strings.Join(f.Names(), " -"), d.GetDefaultText()), " "))
+			fmt.Fprintln(&b, strings.TrimRight(
+				fmt.Sprintf("%s --%s %s", name, strings.Join(f.Names(), " -"), d.GetDefaultText()),
+				" "))
 		}
 		for _, sub := range c.Subcommands {
 			walk(name, sub)
@@ -235,7 +253,8 @@ func TestSurface(t *testing.T) {
 	}
 	path := filepath.Join("testdata", "surface.txt")
 	if *update {
-		if err := errors.Join(os.MkdirAll("testdata", 0o755), os.WriteFile(path, []byte(b.String()), 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll("testdata", 0o755),
+			os.WriteFile(path, []byte(b.String()), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -247,10 +266,13 @@ func TestSurface(t *testing.T) {
 		g, w := strings.Split(got, "\n"), strings.Split(string(want), "\n")
 		for i := range min(len(g), len(w)) {
 			if g[i] != w[i] {
-				t.Fatalf("line %d is now %q, was %q: if that is meant, run with -update and tell users", i+1, g[i], w[i])
+				t.Fatalf(
+					"line %d is now %q, was %q: if that is meant, run with -update and tell users",
+					i+1, g[i], w[i])
 			}
 		}
-		t.Fatalf("%d lines now, were %d: if that is meant, run with -update and tell users", len(g), len(w))
+		t.Fatalf("%d lines now, were %d: if that is meant, run with -update and tell users", len(g),
+			len(w))
 	}
 }
 
@@ -272,12 +294,14 @@ func TestStageFlagsNameSettings(t *testing.T) {
 func TestPipeline(t *testing.T) {
 	f := ready(t)
 	for command, texts := range map[string][]string{
-		"init":   {"Qwen2 with", "tokenizer of 300 tokens"},
-		"data":   {"rows.parquet: 50 rows", "train.arrow: 40 rows", "test.jsonl: 10 rows"},
-		"sft":    {"sft of", "step 60/60", "sft_loss", "rouge_l", "done: "},
-		"warmup": {"prompts per step x 4 answers", "step 1/4  d_acc", "d_loss", "step 4/4  sft_loss"},
-		"train":  {"train from", "clip ", "kl ", "tok/s"},
-		"dpo":    {"dpo of", "step 1/2  dpo_loss 0.693  acc 0.00", "step 2/2  dpo_loss", "rouge_l", "done: "},
+		"init": {"Qwen2 with", "tokenizer of 300 tokens"},
+		"data": {"rows.parquet: 50 rows", "train.arrow: 40 rows", "test.jsonl: 10 rows"},
+		"sft":  {"sft of", "step 60/60", "sft_loss", "rouge_l", "done: "},
+		"warmup": {"prompts per step x 4 answers", "step 1/4  d_acc", "d_loss",
+			"step 4/4  sft_loss"},
+		"train": {"train from", "clip ", "kl ", "tok/s"},
+		"dpo": {"dpo of", "step 1/2  dpo_loss 0.693  acc 0.00", "step 2/2  dpo_loss", "rouge_l",
+			"done: "},
 	} {
 		for _, text := range texts {
 			if !strings.Contains(f.printed[command], text) {
@@ -285,8 +309,10 @@ func TestPipeline(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{"config.yaml", "metrics.jsonl", "log.jsonl", "tb", "samples/step_3.jsonl", "global_step_3/actor/model.safetensors",
-		"global_step_3/critic/config.json", "global_step_3/trainer.json", "global_step_3/manifest.json", "latest_checkpointed_iteration.txt"} {
+	for _, name := range []string{"config.yaml", "metrics.jsonl", "log.jsonl", "tb",
+		"samples/step_3.jsonl", "global_step_3/actor/model.safetensors",
+		"global_step_3/critic/config.json", "global_step_3/trainer.json",
+		"global_step_3/manifest.json", "latest_checkpointed_iteration.txt"} {
 		if _, err := os.Stat(f.path("train", filepath.FromSlash(name))); err != nil {
 			t.Error(err)
 		}
@@ -296,7 +322,8 @@ func TestPipeline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, line := range []string{"  train_batch_size: 4\n", "  total_steps: 3\n", "  critic_warmup: 0\n", "  n: 4\n", "  total_epochs: 2\n"} {
+	for _, line := range []string{"  train_batch_size: 4\n", "  total_steps: 3\n",
+		"  critic_warmup: 0\n", "  n: 4\n", "  total_epochs: 2\n"} {
 		if !strings.Contains(string(resolved), line) {
 			t.Errorf("train's config.yaml lacks %q:\n%s", line, resolved)
 		}
@@ -312,13 +339,16 @@ func TestGoOn(t *testing.T) {
 	must(t, append(args, "--output", whole, "--steps", "4")...)
 	must(t, append(args, "--output", run, "--steps", "2")...)
 	before := tree(t, filepath.Join(run, "global_step_2"))
-	for _, again := range [][]string{append(args, "--output", run, "--steps", "2"), {"train", "--resume", run}} {
+	for _, again := range [][]string{append(args, "--output", run, "--steps", "2"),
+		{"train", "--resume", run}} {
 		_, said := must(t, again...)
-		if !strings.Contains(said, "already finished after 2 steps of 2 (") || strings.Count(said, "\n") != 1 {
+		if !strings.Contains(said, "already finished after 2 steps of 2 (") ||
+			strings.Count(said, "\n") != 1 {
 			t.Errorf("gad %s says\n%s", strings.Join(again, " "), said)
 		}
 	}
-	if after := tree(t, filepath.Join(run, "global_step_2")); len(after) != len(before) || len(before) < 10 {
+	if after := tree(t, filepath.Join(run, "global_step_2")); len(after) != len(before) ||
+		len(before) < 10 {
 		t.Errorf("%d files in the checkpoint, were %d", len(after), len(before))
 	}
 	_, said := must(t, "train", "--resume", run, "--steps", "4")
@@ -362,9 +392,12 @@ func equalRuns(t *testing.T, got, want string, step int) {
 func TestNumericalStop(t *testing.T) {
 	f := ready(t)
 	run := filepath.Join(t.TempDir(), "run")
-	args := stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "20")
+	args := stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output",
+		run, "--steps", "20")
 	code, _, said := gad(append(args, "actor.optim.lr=1e38", "trainer.max_skips=3")...)
-	if code != exitNumerical || !strings.Contains(said, "(trainer.max_skips): lower actor.optim.lr and start again with another --output") {
+	if code != exitNumerical ||
+		!strings.Contains(said,
+			"(trainer.max_skips): lower actor.optim.lr and start again with another --output") {
 		t.Errorf("exit status %d\n%s", code, said)
 	}
 	if _, err := os.Stat(filepath.Join(run, "numerical_stop.txt")); err != nil {
@@ -378,7 +411,9 @@ func TestPlan(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "run")
 	args := []string{"--model", f.path("student"), "--data", f.path("train.arrow"), "--output", out}
 	printed, _ := must(t, stage("warmup", append(args, "--dry-run")...)...)
-	for _, text := range []string{"train_batch_size: 4", "critic:", "memory\n", "critic: optimizer", "with actor.recompute=true critic.recompute=true)", "disk\n", "over 40 rows", "time of a step", "10 steps"} {
+	for _, text := range []string{"train_batch_size: 4", "critic:", "memory\n", "critic: optimizer",
+		"with actor.recompute=true critic.recompute=true)", "disk\n", "over 40 rows",
+		"time of a step", "10 steps"} {
 		if !strings.Contains(printed, text) {
 			t.Errorf("--dry-run does not print %q:\n%s", text, printed)
 		}
@@ -391,23 +426,29 @@ func TestPlan(t *testing.T) {
 		t.Errorf("plan of sft:\n%s", printed)
 	}
 	printed, _ = must(t, stage("plan", append(args, "--stage", "dpo")...)...)
-	for _, text := range []string{"actor: optimizer", "reference: weights", "reference: key/value cache", "rollout", "ref_logp", "update_actor", "10 steps"} {
+	for _, text := range []string{"actor: optimizer", "reference: weights",
+		"reference: key/value cache", "rollout", "ref_logp", "update_actor", "10 steps"} {
 		if !strings.Contains(printed, text) {
 			t.Errorf("plan of dpo does not print %q:\n%s", text, printed)
 		}
 	}
 	if strings.Contains(printed, "critic") || strings.Contains(printed, "actor: key/value cache") {
-		t.Errorf("plan of dpo has a discriminator, or samples from the student that learns:\n%s", printed)
+		t.Errorf("plan of dpo has a discriminator, or samples from the student that learns:\n%s",
+			printed)
 	}
-	huge := append(stage("plan", append(args, "--stage", "warmup", "--memory", "0.1")...), "actor.max_token_len=1000000000", "data.train_batch_size=4000")
+	huge := append(stage("plan", append(args, "--stage", "warmup", "--memory", "0.1")...),
+		"actor.max_token_len=1000000000", "data.train_batch_size=4000")
 	code, _, said := gad(huge...)
-	if code != exitUsage || !strings.Contains(said, "does not fit in memory: needs") || !strings.Contains(said, "100 MB are available: with actor.max_token_len=120 critic.max_token_len=120 it needs") {
+	if code != exitUsage || !strings.Contains(said, "does not fit in memory: needs") ||
+		!strings.Contains(said,
+			"100 MB are available: with actor.max_token_len=120 critic.max_token_len=120 it needs") {
 		t.Errorf("plan of what cannot fit: exit status %d, %s", code, said)
 	}
 	// With the settings that --fit adds it fits, and a plan with them is the same.
 	printed, _ = must(t, append(huge, "--fit")...)
 	added, _, ok := strings.Cut(printed[strings.Index(printed, "\n")+1:], "\n")
-	if !ok || strings.TrimSpace(added) != "actor.max_token_len=120 critic.max_token_len=120" || strings.Count(printed, "  taken ") != 1 || strings.Count(printed, "  not taken ") != 3 {
+	if !ok || strings.TrimSpace(added) != "actor.max_token_len=120 critic.max_token_len=120" ||
+		strings.Count(printed, "  taken ") != 1 || strings.Count(printed, "  not taken ") != 3 {
 		t.Errorf("plan --fit:\n%s", printed)
 	}
 	again, _ := must(t, append(huge, strings.Fields(added)...)...)
@@ -419,7 +460,9 @@ func TestPlan(t *testing.T) {
 	if memory(printed) != memory(again) || memory(again) == "" {
 		t.Errorf("with the settings added:\n%s\n--fit said\n%s", memory(again), memory(printed))
 	}
-	if printed, _ = must(t, append(stage("plan", args...), "--fit", "--memory", "0.1")...); !strings.HasPrefix(printed, "fits 100 MB as it is: no settings to add\nmemory\n") {
+	if printed, _ = must(t, append(stage("plan", args...), "--fit", "--memory",
+		"0.1")...); !strings.HasPrefix(printed,
+		"fits 100 MB as it is: no settings to add\nmemory\n") {
 		t.Errorf("plan --fit of what fits:\n%s", printed)
 	}
 	if _, err := os.Stat(out); !errors.Is(err, fs.ErrNotExist) {

@@ -120,7 +120,9 @@ func starts(t *testing.T, status int, env []string, command ...string) (s starte
 		if name == "scontrol" || name == "sleep" {
 			code = 0
 		}
-		text := fmt.Sprintf("#!/bin/sh\n{ printf '%%s\\0' %s \"$@\"; printf '\\n'; } >>%s\nexit %d\n", name, log, code)
+		text := fmt.Sprintf(
+			"#!/bin/sh\n{ printf '%%s\\0' %s \"$@\"; printf '\\n'; } >>%s\nexit %d\n", name, log,
+			code)
 		if err := os.WriteFile(filepath.Join(bin, name), []byte(text), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +185,9 @@ func accepted(t *testing.T, f *fixture, args []string, ranks int) {
 	}
 	for i, a := range line {
 		if file, ok := strings.CutPrefix(a, "/data/"); ok {
-			here, ok := map[string]string{"warmup": f.path("warmup"), "train.jsonl": f.path("test.jsonl"), "game": filepath.Join(t.TempDir(), "game")}[file]
+			here, ok := map[string]string{"warmup": f.path("warmup"),
+				"train.jsonl": f.path("test.jsonl"),
+				"game":        filepath.Join(t.TempDir(), "game")}[file]
 			if !ok {
 				t.Errorf("%q: the test has no /data/%s", line, file)
 			}
@@ -222,19 +226,24 @@ func TestRanksScripts(t *testing.T) {
 	t.Run("box.sh", func(t *testing.T) {
 		s := starts(t, 0, nil, "sh", ranksDoc("box.sh"))
 		accepted(t, f, s.calls[0], integer(t, option(t, s.calls[0], "-n")))
-		if pe := option(t, s.calls[0], "--map-by"); pe != "slot:PE="+option(t, s.calls[0], "--threads") {
+		if pe := option(t, s.calls[0], "--map-by"); pe != "slot:PE="+option(t, s.calls[0],
+			"--threads") {
 			t.Errorf("%s, which are not the threads", pe)
 		}
 	})
 	t.Run("torchrun.sh", func(t *testing.T) {
 		s := starts(t, 0, []string{"NODE_RANK=1", "LEADER=node0"}, "sh", ranksDoc("torchrun.sh"))
 		args := s.calls[0]
-		ranks := integer(t, option(t, args, "--nnodes")) * integer(t, option(t, args, "--nproc-per-node"))
+		ranks := integer(t, option(t, args, "--nnodes")) * integer(t,
+			option(t, args, "--nproc-per-node"))
 		accepted(t, f, args, ranks)
-		if !slices.Contains(args[:slices.Index(args, "gad")], "--no-python") || option(t, args, "--node-rank") != "1" {
+		if !slices.Contains(args[:slices.Index(args, "gad")], "--no-python") ||
+			option(t, args, "--node-rank") != "1" {
 			t.Errorf("%q", args)
 		}
-		l := launched(t, map[string]string{"RANK": "3", "WORLD_SIZE": fmt.Sprint(ranks), "LOCAL_RANK": "1", "MASTER_ADDR": option(t, args, "--master-addr"), "MASTER_PORT": option(t, args, "--master-port")})
+		l := launched(t, map[string]string{"RANK": "3", "WORLD_SIZE": fmt.Sprint(ranks),
+			"LOCAL_RANK": "1", "MASTER_ADDR": option(t, args, "--master-addr"),
+			"MASTER_PORT": option(t, args, "--master-port")})
 		if l.By != "torchrun" || l.Size != ranks || l.Addr != "node0:29500" {
 			t.Errorf("%+v", l)
 		}
@@ -252,7 +261,8 @@ func TestRanksScripts(t *testing.T) {
 				batch[m[1]] = m[2]
 			}
 			ranks := integer(t, batch["nodes"]) * integer(t, batch["ntasks-per-node"])
-			env := []string{fmt.Sprint("SLURM_NTASKS=", ranks), "SLURM_CPUS_PER_TASK=" + batch["cpus-per-task"], "SLURM_JOB_ID=7"}
+			env := []string{fmt.Sprint("SLURM_NTASKS=", ranks),
+				"SLURM_CPUS_PER_TASK=" + batch["cpus-per-task"], "SLURM_JOB_ID=7"}
 			s := starts(t, 0, env, "bash", ranksDoc(name))
 			if len(s.calls) != 1 || s.code != 0 {
 				t.Errorf("exit status %d, %q", s.code, s.calls)
@@ -268,18 +278,22 @@ func TestRanksScripts(t *testing.T) {
 				if s.calls[0][1] != "--mpi=pmix" || batch["signal"] != "TERM@600" {
 					t.Errorf("%q, signal %s", s.calls[0], batch["signal"])
 				}
-				l := launched(t, map[string]string{"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": fmt.Sprint(ranks), "SLURM_LOCALID": "1", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1", "PMIX_RANK": "3"})
+				l := launched(t, map[string]string{"SLURM_PROCID": "3",
+					"SLURM_STEP_NUM_TASKS": fmt.Sprint(ranks), "SLURM_LOCALID": "1",
+					"SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1", "PMIX_RANK": "3"})
 				if l.By != "srun" || !l.MPI || l.Size != ranks {
 					t.Errorf("%+v", l)
 				}
 				s = starts(t, exitInterrupted, env, "bash", ranksDoc(name))
 			} else {
-				if option(t, s.calls[0], "-n") != fmt.Sprint(ranks) || batch["signal"] != "B:TERM@600" {
+				if option(t, s.calls[0], "-n") != fmt.Sprint(ranks) ||
+					batch["signal"] != "B:TERM@600" {
 					t.Errorf("%q, signal %s", s.calls[0], batch["signal"])
 				}
 				s = stoppedBatch(t, env, ranksDoc(name))
 			}
-			if len(s.calls) != 2 || strings.Join(s.calls[1], " ") != "scontrol requeue 7" || s.code != 0 {
+			if len(s.calls) != 2 || strings.Join(s.calls[1], " ") != "scontrol requeue 7" ||
+				s.code != 0 {
 				t.Errorf("a run that was stopped: exit status %d, %q", s.code, s.calls)
 			}
 		})
@@ -296,7 +310,8 @@ func stoppedBatch(t *testing.T, env []string, script string) (s started) {
 		"mpirun":   "trap 'sleep 0.2; printf \"mpirun saved\\n\" >>" + log + "; exit 75' USR1\nsleep 0.3\nkill -TERM $PPID\nfor i in $(seq 200); do sleep 0.05; done\n",
 		"scontrol": "printf '%s\\0' scontrol \"$@\" >>" + log + "\n",
 	} {
-		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+text),
+			0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -334,7 +349,8 @@ func TestRanksManifests(t *testing.T) {
 		if !secret {
 			t.Error("no secret gad-ranks with the key secret")
 		}
-		if len(c.VolumeMounts) != 1 || c.VolumeMounts[0].MountPath != "/data" || len(p.Spec.Volumes) != 1 || p.Spec.Volumes[0].Name != c.VolumeMounts[0].Name {
+		if len(c.VolumeMounts) != 1 || c.VolumeMounts[0].MountPath != "/data" ||
+			len(p.Spec.Volumes) != 1 || p.Spec.Volumes[0].Name != c.VolumeMounts[0].Name {
 			t.Errorf("volumes %v, mounts %v", p.Spec.Volumes, c.VolumeMounts)
 		}
 		s := starts(t, status, nil, append(slices.Clone(c.Command), c.Args...)...)
@@ -353,14 +369,17 @@ func TestRanksManifests(t *testing.T) {
 		if s.code != 0 {
 			t.Errorf("exit status %d", s.code)
 		}
-		if s := starts(t, exitInterrupted, nil, append(slices.Clone(c.Command), c.Args...)...); s.code != exitInterrupted {
+		if s := starts(t, exitInterrupted, nil,
+			append(slices.Clone(c.Command), c.Args...)...); s.code != exitInterrupted {
 			t.Errorf("mpirun ends with %d, the container with %d", exitInterrupted, s.code)
 		}
-		if launcher.Replicas != 1 || s.calls[0][0] != "mpirun" || integer(t, option(t, s.calls[0], "-n")) != ranks {
+		if launcher.Replicas != 1 || s.calls[0][0] != "mpirun" ||
+			integer(t, option(t, s.calls[0], "-n")) != ranks {
 			t.Errorf("%d ranks, %q", ranks, s.calls[0])
 		}
 		accepted(t, f, s.calls[0], ranks)
-		if w := workers.Template.Spec.Containers[0]; len(w.VolumeMounts) != 1 || w.VolumeMounts[0].MountPath != "/data" || w.Command[0] != "/usr/sbin/sshd" {
+		if w := workers.Template.Spec.Containers[0]; len(w.VolumeMounts) != 1 ||
+			w.VolumeMounts[0].MountPath != "/data" || w.Command[0] != "/usr/sbin/sshd" {
 			t.Errorf("the worker: %+v", w)
 		}
 	})
@@ -369,14 +388,19 @@ func TestRanksManifests(t *testing.T) {
 		job, service := objects["Job"], objects["Service"]
 		ranks, set := job.Spec.Completions, map[string]string{"JOB_COMPLETION_INDEX": "3"}
 		l := checked(t, job.Spec.Template, ranks, set, exitInterrupted)
-		if l.By != "Indexed Job" || l.Rank != 3 || job.Spec.CompletionMode != "Indexed" || job.Spec.Parallelism != ranks || job.Spec.Template.Spec.RestartPolicy != "Never" {
+		if l.By != "Indexed Job" || l.Rank != 3 || job.Spec.CompletionMode != "Indexed" ||
+			job.Spec.Parallelism != ranks || job.Spec.Template.Spec.RestartPolicy != "Never" {
 			t.Errorf("%+v, %+v", l, job.Spec)
 		}
 		// The host name of an Indexed Job's pod is the job's name and the index.
-		if want := job.Metadata.Name + "-0." + service.Metadata.Name + ":29600"; set[addrVar] != want || job.Spec.Template.Spec.Subdomain != service.Metadata.Name {
-			t.Errorf("rank 0 is at %q, not at %s in %q", set[addrVar], want, job.Spec.Template.Spec.Subdomain)
+		if want := job.Metadata.Name + "-0." + service.Metadata.Name +
+			":29600"; set[addrVar] != want ||
+			job.Spec.Template.Spec.Subdomain != service.Metadata.Name {
+			t.Errorf("rank 0 is at %q, not at %s in %q", set[addrVar], want,
+				job.Spec.Template.Spec.Subdomain)
 		}
-		if service.Spec.ClusterIP != "None" || service.Spec.Selector["job-name"] != job.Metadata.Name {
+		if service.Spec.ClusterIP != "None" ||
+			service.Spec.Selector["job-name"] != job.Metadata.Name {
 			t.Errorf("the service: %+v", service.Spec)
 		}
 	})
@@ -384,25 +408,31 @@ func TestRanksManifests(t *testing.T) {
 		m := manifests(t, "jobset.yaml")["JobSet"]
 		job := m.Spec.ReplicatedJobs[0]
 		ranks := job.Template.Spec.Completions
-		l := checked(t, job.Template.Spec.Template, ranks, map[string]string{"JOB_COMPLETION_INDEX": "3"}, exitInterrupted)
+		l := checked(t, job.Template.Spec.Template, ranks,
+			map[string]string{"JOB_COMPLETION_INDEX": "3"}, exitInterrupted)
 		if l.By != "JobSet" || l.Rank != 3 || l.Addr != "gad-ranks-0-0.gad:29600" {
 			t.Errorf("%+v", l)
 		}
 		// The coordinator's address is jobset-replicatedJob-jobIndex-podIndex.jobset.
-		if m.Metadata.Name != "gad" || m.Spec.Coordinator.ReplicatedJob != job.Name || job.Name != "ranks" || len(m.Spec.ReplicatedJobs) != 1 || job.Replicas != 1 ||
-			job.Template.Spec.CompletionMode != "Indexed" || job.Template.Spec.Parallelism != ranks {
+		if m.Metadata.Name != "gad" || m.Spec.Coordinator.ReplicatedJob != job.Name ||
+			job.Name != "ranks" || len(m.Spec.ReplicatedJobs) != 1 || job.Replicas != 1 ||
+			job.Template.Spec.CompletionMode != "Indexed" ||
+			job.Template.Spec.Parallelism != ranks {
 			t.Errorf("%+v", m.Spec)
 		}
 	})
 	t.Run("leaderworkerset.yaml", func(t *testing.T) {
 		w := manifests(t, "leaderworkerset.yaml")["LeaderWorkerSet"].Spec.LeaderWorkerTemplate
-		set := map[string]string{"LWS_LEADER_ADDRESS": "gad-0.gad.default", "LWS_GROUP_SIZE": fmt.Sprint(w.Size), "LWS_WORKER_INDEX": "3"}
+		set := map[string]string{"LWS_LEADER_ADDRESS": "gad-0.gad.default",
+			"LWS_GROUP_SIZE": fmt.Sprint(w.Size), "LWS_WORKER_INDEX": "3"}
 		l := checked(t, w.WorkerTemplate, w.Size, set, 0)
-		if l.By != "LeaderWorkerSet" || l.Rank != 3 || l.Size != w.Size || l.Addr != "gad-0.gad.default" || w.LeaderTemplate != nil {
+		if l.By != "LeaderWorkerSet" || l.Rank != 3 || l.Size != w.Size ||
+			l.Addr != "gad-0.gad.default" || w.LeaderTemplate != nil {
 			t.Errorf("%+v, %+v", l, w)
 		}
 		c := w.WorkerTemplate.Spec.Containers[0]
-		if s := starts(t, 1, nil, append(slices.Clone(c.Command), c.Args...)...); s.code == 0 || len(s.calls) != 1 {
+		if s := starts(t, 1, nil, append(slices.Clone(c.Command), c.Args...)...); s.code == 0 ||
+			len(s.calls) != 1 {
 			t.Errorf("a run that fails: exit status %d, %q", s.code, s.calls)
 		}
 	})
@@ -416,7 +446,8 @@ func TestRanksManifests(t *testing.T) {
 // must be sent; flags that say nothing there are refused.
 func TestBenchOfRanks(t *testing.T) {
 	shape := t.TempDir()
-	if err := os.WriteFile(filepath.Join(shape, "config.json"), []byte(tinyConfig), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(shape, "config.json"), []byte(tinyConfig),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	p := ranked(t, 2, "bench", "--ranks", "2", "--shape", shape, "--seconds", "1", "--json")

@@ -178,7 +178,8 @@ func TestMistakes(t *testing.T) {
 					line, want := names.Replace(m.line), "gad: "+names.Replace(m.want)+"\n"
 					code, out, said := gadWith(strings.Fields(line))
 					if code != m.code || said != want {
-						t.Errorf("%s:%d: gad %s\nexit status %d, want %d\n got %swant %s", path, m.at, line, code, m.code, said, want)
+						t.Errorf("%s:%d: gad %s\nexit status %d, want %d\n got %swant %s", path,
+							m.at, line, code, m.code, said, want)
 					}
 					if out != "" {
 						t.Errorf("%s:%d: gad %s\nprints %q", path, m.at, line, out)
@@ -186,7 +187,8 @@ func TestMistakes(t *testing.T) {
 					now := trees(t, watched)
 					for name := range now {
 						if was, ok := before[name]; !ok || was != now[name] {
-							t.Errorf("%s:%d: gad %s\n%s was made, or changed", path, m.at, line, name)
+							t.Errorf("%s:%d: gad %s\n%s was made, or changed", path, m.at, line,
+								name)
 						}
 					}
 					before = now
@@ -225,7 +227,8 @@ func trees(t *testing.T, folders []string) map[string]string {
 // All that is wrong is said at once, a line each.
 func TestAllProblemsAtOnce(t *testing.T) {
 	code, _, said := gad("sft", "--data", "rows.jsonl")
-	if code != exitUsage || strings.Count(said, "\n") != 2 || !strings.Contains(said, "--output DIR") || !strings.Contains(said, "--model DIR") {
+	if code != exitUsage || strings.Count(said, "\n") != 2 ||
+		!strings.Contains(said, "--output DIR") || !strings.Contains(said, "--model DIR") {
 		t.Errorf("exit status %d\n%s", code, said)
 	}
 }

@@ -45,14 +45,17 @@ func TestRankSignalOverMPICH(t *testing.T) {
 	f := ready(t)
 	const steps = 60
 	args := func(run string) []string {
-		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "2", "trainer.save_freq=10"),
+		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data",
+			f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup",
+			"2", "trainer.save_freq=10"),
 			[]string{"trainer.shards=2", "--threads", "1"})
 	}
 	run, whole := filepath.Join(t.TempDir(), "run"), filepath.Join(t.TempDir(), "whole")
 	p := mpich(t, 2, args(run)...)
 	wait(t, "a step", func() bool { return strings.Contains(p.said.String(), "  step ") })
 	p.Process.Signal(syscall.SIGUSR1)
-	if code := p.end(t, patience); code != exitInterrupted || !strings.Contains(p.said.String(), "run the same command again to resume") {
+	if code := p.end(t, patience); code != exitInterrupted ||
+		!strings.Contains(p.said.String(), "run the same command again to resume") {
 		t.Fatalf("exit status %d\n%s", code, p.said.String())
 	}
 	if p := mpich(t, 2, args(run)...); p.end(t, patience) != exitDone {
@@ -74,11 +77,13 @@ func TestMistakesOverMPICH(t *testing.T) {
 	lib := t.TempDir()
 	for _, c := range []struct{ library, says string }{
 		{"", "gad: mpi: libmpi_abi.so.1 cannot be loaded: libmpi_abi.so.1: cannot open shared object file: No such file or directory: install MPICH 5 or later, or set LD_LIBRARY_PATH\n"},
-		{"not a library", "gad: mpi: libmpi_abi.so.1 cannot be loaded: " + lib + "/libmpi_abi.so.1: file too short: install MPICH 5 or later, or set LD_LIBRARY_PATH\n"},
+		{"not a library", "gad: mpi: libmpi_abi.so.1 cannot be loaded: " + lib +
+			"/libmpi_abi.so.1: file too short: install MPICH 5 or later, or set LD_LIBRARY_PATH\n"},
 	} {
 		t.Setenv("LD_LIBRARY_PATH", lib)
 		if c.library != "" {
-			if err := os.WriteFile(filepath.Join(lib, "libmpi_abi.so.1"), []byte(c.library), 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(lib, "libmpi_abi.so.1"), []byte(c.library),
+				0o644); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -75,8 +75,11 @@ func onGPUs(t *testing.T, ranks int, env map[int][]string, args ...string) gpuRa
 		}
 		p := &process{Cmd: exec.Command(path, args...), done: make(chan error, 1)}
 		p.Stdout, p.Stderr = &p.said, &p.said
-		p.Env = append(append(os.Environ(), "RANK="+strconv.Itoa(r), "WORLD_SIZE="+strconv.Itoa(ranks), "LOCAL_RANK="+strconv.Itoa(r), "MASTER_ADDR=127.0.0.1", "MASTER_PORT=1",
-			"GAD_RANKS_ADDR="+addr, "GAD_RANKS_SECRET=a secret of the tests", "CUDA_VISIBLE_DEVICES=0", "GAD_EMU_NCCL_LOG=1"), env[r]...)
+		p.Env = append(append(os.Environ(), "RANK="+strconv.Itoa(r),
+			"WORLD_SIZE="+strconv.Itoa(ranks), "LOCAL_RANK="+strconv.Itoa(r),
+			"MASTER_ADDR=127.0.0.1", "MASTER_PORT=1",
+			"GAD_RANKS_ADDR="+addr, "GAD_RANKS_SECRET=a secret of the tests",
+			"CUDA_VISIBLE_DEVICES=0", "GAD_EMU_NCCL_LOG=1"), env[r]...)
 		if err := p.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -94,8 +97,11 @@ func (list gpuRanks) done(t *testing.T, sums, groups int) {
 	for r, p := range list {
 		code := p.end(t, patience)
 		said := p.said.String()
-		if code != exitDone || strings.Count(said, "emu: nccl: ") != min(sums, 1) || sums > 0 && !strings.Contains(said, fmt.Sprintf("emu: nccl: %d sums, %d groups\n", sums+1, groups)) {
-			t.Fatalf("rank %d of %d: exit status %d, want %d sums and %d groups\n%s", r, len(list), code, sums, groups, said)
+		if code != exitDone || strings.Count(said, "emu: nccl: ") != min(sums, 1) || sums > 0 &&
+			!strings.Contains(said,
+				fmt.Sprintf("emu: nccl: %d sums, %d groups\n", sums+1, groups)) {
+			t.Fatalf("rank %d of %d: exit status %d, want %d sums and %d groups\n%s", r, len(list),
+				code, sums, groups, said)
 		}
 	}
 }
@@ -109,9 +115,13 @@ func TestCUDARanks(t *testing.T) {
 	f := ready(t)
 	const steps = 2
 	args := func(run, precision string, shards, steps int, more ...string) []string {
-		return slices.Concat(stage("warmup", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "1",
-			"--device", "cuda", "--precision", precision), []string{"trainer.warmup_objective=policy", "--seed", "3", fmt.Sprint("trainer.shards=", shards),
-			"actor.optim.lr_scheduler=constant", "critic.optim.lr_scheduler=constant"}, more)
+		return slices.Concat(stage("warmup", "--model", f.path("sft", "global_step_60", "actor"),
+			"--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps),
+			"--critic-warmup", "1",
+			"--device", "cuda", "--precision", precision),
+			[]string{"trainer.warmup_objective=policy", "--seed", "3",
+				fmt.Sprint("trainer.shards=", shards),
+				"actor.optim.lr_scheduler=constant", "critic.optim.lr_scheduler=constant"}, more)
 	}
 	const (
 		divided = "trainer.shard_optimizer=true"
@@ -136,11 +146,13 @@ func TestCUDARanks(t *testing.T) {
 		}
 		equalRuns(t, run("two"), run("one"), steps)
 		for _, want := range []string{"2 ranks: gradients go by NCCL 2.30.7 (libnccl.so.2), NCCL_ALGO=Ring, NCCL_PROTO=Simple, NCCL_NVLS_ENABLE=0"} {
-			if said := two[0].said.String(); strings.Count(said, want) != 1 || strings.Contains(two[1].said.String(), want) {
+			if said := two[0].said.String(); strings.Count(said, want) != 1 ||
+				strings.Contains(two[1].said.String(), want) {
 				t.Errorf("it does not say once: %q\n%s", want, said)
 			}
 		}
-		onGPUs(t, 2, nil, args(run("one"), precision, 2, steps+1, divided)...).done(t, third, third+wholes)
+		onGPUs(t, 2, nil, args(run("one"), precision, 2, steps+1, divided)...).done(t, third,
+			third+wholes)
 		onGPUs(t, 1, nil, args(run("two"), precision, 2, steps+1)...).done(t, 0, 0)
 		equalRuns(t, run("two"), run("one"), steps+1)
 		if precision != "f32" {
@@ -211,37 +223,58 @@ func TestCUDARankFaults(t *testing.T) {
 		want string // what some rank says, and no other thing
 	}{
 		{name: "id", env: fail(0, "ncclGetUniqueId"), want: `ranks: cuda: NCCL: ncclGetUniqueId: ncclSystemError \(2\), unhandled system error`},
-		{name: "connecting", env: fail(1, "ncclCommInitRankConfig"), want: failed(connecting, 1, "ncclCommInitRankConfig")},
-		{name: "state", env: fail(0, "ncclCommGetAsyncError"), want: failed(connecting, 0, "ncclCommGetAsyncError")},
-		{name: "first sum", env: fail(1, "ncclAllReduce"), want: failed(connecting, 1, "ncclAllReduce")},
+		{name: "connecting", env: fail(1, "ncclCommInitRankConfig"),
+			want: failed(connecting, 1, "ncclCommInitRankConfig")},
+		{name: "state", env: fail(0, "ncclCommGetAsyncError"),
+			want: failed(connecting, 0, "ncclCommGetAsyncError")},
+		{name: "first sum", env: fail(1, "ncclAllReduce"),
+			want: failed(connecting, 1, "ncclAllReduce")},
 		{name: "wrong GPU", env: map[int][]string{0: {"GAD_EMU_NCCL_WRONG=1"}}, want: `ranks: phase ` + connecting + `, rank 0 on \S+: cuda: NCCL: the first sum is 4, not 3: the GPUs, or what connects them, do not work`},
 		{name: "sum", env: fail(1, "ncclAllReduce:1"), want: failed(gradients, 1, "ncclAllReduce")},
-		{name: "later sum", env: fail(0, "ncclAllReduce:2"), want: failed(gradients, 0, "ncclAllReduce")},
+		{name: "later sum", env: fail(0, "ncclAllReduce:2"),
+			want: failed(gradients, 0, "ncclAllReduce")},
 		{name: "network", env: fail(0, "async:1"), want: `ranks: phase ` + gradients + `, rank 0 on \S+: driver: device 0: ncclAllReduce: ncclRemoteError \(6\), remote process exited or there was a network error`},
 		{name: "version", env: map[int][]string{1: {"GAD_EMU_NCCL_VERSION=22105"}}, want: `ranks: cuda: rank 0 has NCCL 2.30.7, rank 1 has NCCL 2.21.5: they must be the same: install one, or name its file in GAD_NCCL`},
 		{name: "settings", env: map[int][]string{1: {"NCCL_ALGO=Tree"}}, want: `ranks: cuda: NCCL: rank 0 has NCCL_ALGO=Ring, .*, rank 1 has NCCL_ALGO=Tree \(set by the user\), .*: they must be the same: set them alike on all ranks`},
 		{name: "no file", env: map[int][]string{0: {"GAD_NCCL=/nonexistent/libnccl.so"}}, want: `ranks: cuda: driver: no NCCL: /nonexistent/libnccl.so: cannot open shared object file: No such file or directory: install NCCL 2.14 or later, or name the file in GAD_NCCL`},
 		{name: "GPU that hangs", env: map[int][]string{1: {"GAD_EMU_NCCL_HANG=ncclAllReduce:1"}},
 			want: `ranks: phase ` + gradients + `: all ranks answer, but their GPUs are not done within 6s \(trainer.rank_timeout\): a GPU or the network between them hangs \(NCCL_DEBUG=INFO says more\)`},
-		{name: "group", zero: true, env: fail(1, "ncclGroupStart"), want: failed(weights, 1, "ncclGroupStart")},
-		{name: "broadcast", zero: true, env: fail(0, "ncclBroadcast:5"), want: failed(weights, 0, "ncclBroadcast")},
-		{name: "end of a group", zero: true, env: fail(1, "ncclGroupEnd:1"), want: failed(weights, 1, "ncclGroupEnd")},
-		{name: "GPU that hangs in a broadcast", zero: true, env: map[int][]string{0: {"GAD_EMU_NCCL_HANG=ncclBroadcast:2"}},
+		{name: "group", zero: true, env: fail(1, "ncclGroupStart"),
+			want: failed(weights, 1, "ncclGroupStart")},
+		{name: "broadcast", zero: true, env: fail(0, "ncclBroadcast:5"),
+			want: failed(weights, 0, "ncclBroadcast")},
+		{name: "end of a group", zero: true, env: fail(1, "ncclGroupEnd:1"),
+			want: failed(weights, 1, "ncclGroupEnd")},
+		{name: "GPU that hangs in a broadcast", zero: true,
+			env:  map[int][]string{0: {"GAD_EMU_NCCL_HANG=ncclBroadcast:2"}},
 			want: `ranks: phase ` + weights + `: all ranks answer, but their GPUs are not done within 6s \(trainer.rank_timeout\): a GPU or the network between them hangs \(NCCL_DEBUG=INFO says more\)`},
 		{name: "hangs when connecting", env: map[int][]string{0: {"GAD_EMU_NCCL_HANG=ncclCommInitRankConfig"}}, want: `ranks: phase ` + connecting + `: all ranks answer, but their GPUs are not done within 6s`},
-		{name: "hangs in an abort", env: map[int][]string{1: {"GAD_EMU_NCCL_HANG=ncclCommAbort", "GAD_EMU_NCCL_FAIL=ncclAllReduce:1"}}, want: failed(gradients, 1, "ncclAllReduce")},
-		{name: "rank that is stopped", env: map[int][]string{1: {"GAD_EMU_NCCL_HANG=ncclAllReduce:1"}}, stop: true,
+		{name: "hangs in an abort",
+			env: map[int][]string{
+				1: {"GAD_EMU_NCCL_HANG=ncclCommAbort", "GAD_EMU_NCCL_FAIL=ncclAllReduce:1"}},
+			want: failed(gradients, 1, "ncclAllReduce")},
+		{name: "rank that is stopped",
+			env: map[int][]string{1: {"GAD_EMU_NCCL_HANG=ncclAllReduce:1"}}, stop: true,
 			want: `ranks: phase ` + gradients + `: rank 1 on \S+ did not answer within 6s \(trainer.rank_timeout\): it hangs or has ended: the same command resumes from the last checkpoint`},
 		{name: "rank that does not come", env: map[int][]string{1: {"absent"}}, want: `tcp: rank 0 at 127.0.0.1:\d+: rank 1 did not come within 6s \(trainer.rank_timeout\): start all 2 ranks with the same address`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			run := filepath.Join(t.TempDir(), "run")
-			list := onGPUs(t, 2, c.env, append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "2",
-				"--device", "cuda", "--precision", "f32"), "trainer.shards=2", fmt.Sprint("trainer.shard_optimizer=", c.zero), fmt.Sprint("trainer.rank_timeout=", limit))...)
+			list := onGPUs(t, 2, c.env,
+				append(
+					stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
+						"--output", run, "--steps", "2",
+						"--device", "cuda", "--precision", "f32"), "trainer.shards=2",
+					fmt.Sprint("trainer.shard_optimizer=", c.zero),
+					fmt.Sprint("trainer.rank_timeout=", limit))...)
 			begun := time.Now()
 			if c.stop {
 				// It is in the sum when both have begun it.
-				wait(t, "the sum", func() bool { return strings.Contains(list[0].said.String(), "2 ranks: gradients go by NCCL") })
+				wait(t, "the sum",
+					func() bool {
+						return strings.Contains(list[0].said.String(),
+							"2 ranks: gradients go by NCCL")
+					})
 				time.Sleep(2 * time.Second)
 				list[1].Process.Signal(syscall.SIGSTOP)
 				begun = time.Now()
@@ -276,10 +309,12 @@ func TestCUDARankFaults(t *testing.T) {
 // prints them.
 func TestCUDABenchOfRanks(t *testing.T) {
 	shape := t.TempDir()
-	if err := os.WriteFile(filepath.Join(shape, "config.json"), []byte(tinyConfig), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(shape, "config.json"), []byte(tinyConfig),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
-	list := onGPUs(t, 2, nil, "bench", "--ranks", "2", "--shape", shape, "--seconds", "0.1", "--device", "cuda", "--json")
+	list := onGPUs(t, 2, nil, "bench", "--ranks", "2", "--shape", shape, "--seconds", "0.1",
+		"--device", "cuda", "--json")
 	for r, p := range list {
 		if code := p.end(t, patience); code != exitDone {
 			t.Fatalf("rank %d: exit status %d\n%s", r, code, p.said.String())
@@ -298,13 +333,17 @@ func TestCUDABenchOfRanks(t *testing.T) {
 			BusBandwidth float64 `json:"bus_bandwidth"`
 		}
 	}
-	if err := json.NewDecoder(strings.NewReader("{" + text)).Decode(&r); err != nil || len(r.Rows) != 16 || !strings.HasPrefix(r.Devices, "gradients go by NCCL 2.30.7 (libnccl.so.2), ") || strings.Contains(list[1].said.String(), "{") {
+	if err := json.NewDecoder(strings.NewReader("{" + text)).Decode(&r); err != nil ||
+		len(r.Rows) != 16 ||
+		!strings.HasPrefix(r.Devices, "gradients go by NCCL 2.30.7 (libnccl.so.2), ") ||
+		strings.Contains(list[1].said.String(), "{") {
 		t.Fatalf("%v, %q\n%s", err, r.Devices, said)
 	}
 	sums, groups := 1, 0 // one connects them
 	for i, row := range r.Rows {
 		least := map[string]int64{"device sum": row.Bytes, "device gather": row.Bytes / 2}[row.Name]
-		if i < 8 != (least == 0) || i >= 8 && (row.Least != least || row.Sent != 0) || row.Calls < 1 || row.Seconds <= 0 {
+		if i < 8 != (least == 0) || i >= 8 && (row.Least != least || row.Sent != 0) ||
+			row.Calls < 1 || row.Seconds <= 0 {
 			t.Errorf("row %d is %+v", i, row)
 		}
 		if want := float64(row.Least) / row.Seconds; math.Abs(row.BusBandwidth-want) > 1e-9*want {
@@ -317,7 +356,8 @@ func TestCUDABenchOfRanks(t *testing.T) {
 			groups += row.Calls + 2
 		}
 	}
-	if want := fmt.Sprintf("emu: nccl: %d sums, %d groups\n", sums, groups); !strings.Contains(said, want) {
+	if want := fmt.Sprintf("emu: nccl: %d sums, %d groups\n", sums, groups); !strings.Contains(said,
+		want) {
 		t.Errorf("it does not say %q\n%s", want, said)
 	}
 }

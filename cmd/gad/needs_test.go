@@ -17,9 +17,12 @@ import (
 )
 
 // environment are the variables that a case of mistakes sets, or has unset.
-var environment = []string{"OPENAI_API_KEY", "GAD_API_KEY", "BAD_KEY", "NO_KEY", "WRONG_KEY", "RIGHT_KEY",
-	"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
-	"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LAUNCH_NODE_IPADDR",
+var environment = []string{"OPENAI_API_KEY", "GAD_API_KEY", "BAD_KEY", "NO_KEY", "WRONG_KEY",
+	"RIGHT_KEY",
+	"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK",
+	"PMI_SIZE", "MPI_LOCALRANKID",
+	"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS",
+	"SLURM_LAUNCH_NODE_IPADDR",
 	"JOB_COMPLETION_INDEX", addrVar, secretVar, secretFileVar}
 
 // needs make in the current folder what no text can write. They return names, and what stands
@@ -27,10 +30,11 @@ var environment = []string{"OPENAI_API_KEY", "GAD_API_KEY", "BAD_KEY", "NO_KEY",
 var needs = map[string]func(t *testing.T, f *fixture) []string{
 	// $TEACHER is an endpoint that nobody may ask.
 	"teacher": func(t *testing.T, _ *fixture) []string {
-		s := teacher(t, &endpointtest.Server{Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-			endpointtest.Fail(w, 500, "", "nobody should ask")
-			return true
-		}})
+		s := teacher(t, &endpointtest.Server{
+			Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+				endpointtest.Fail(w, 500, "", "nobody should ask")
+				return true
+			}})
 		t.Cleanup(func() {
 			if n := len(s.Calls()); n > 0 {
 				t.Errorf("%d calls", n)
@@ -51,9 +55,11 @@ var needs = map[string]func(t *testing.T, f *fixture) []string{
 	"hub": func(t *testing.T, f *fixture) []string {
 		s, cache := hub(t, map[string]*hubtest.Repo{
 			"models/org/student": folderRepo(t, f.path("student")),
-			"models/org/pickled": {Files: map[string][]byte{"config.json": nil, "pytorch_model.bin": nil}},
-			"models/org/M-GGUF":  {Files: map[string][]byte{"M-Q8_0.gguf": nil, "M-F16.gguf": nil, "M-Q2_K-00001-of-00002.gguf": nil}},
-			"datasets/org/rows":  {Files: map[string][]byte{"a.py": nil}},
+			"models/org/pickled": {Files: map[string][]byte{"config.json": nil,
+				"pytorch_model.bin": nil}},
+			"models/org/M-GGUF": {Files: map[string][]byte{"M-Q8_0.gguf": nil, "M-F16.gguf": nil,
+				"M-Q2_K-00001-of-00002.gguf": nil}},
+			"datasets/org/rows": {Files: map[string][]byte{"a.py": nil}},
 		})
 		t.Cleanup(func() {
 			if made := tree(t, filepath.Dir(cache)); len(made) > 1 {
@@ -65,8 +71,10 @@ var needs = map[string]func(t *testing.T, f *fixture) []string{
 	// foreign is a model with another tokenizer.
 	"foreign": func(t *testing.T, f *fixture) []string {
 		corpus := filepath.Join(t.TempDir(), "corpus.txt")
-		put(t, corpus, strings.Repeat("another text of other words, which gives another tokenizer. ", 50))
-		must(t, "init", "--config", f.path("config.json"), "--corpus", corpus, "--output", "foreign")
+		put(t, corpus, strings.Repeat(
+			"another text of other words, which gives another tokenizer. ", 50))
+		must(t, "init", "--config", f.path("config.json"), "--corpus", corpus, "--output",
+			"foreign")
 		return nil
 	},
 	// lfs is a model whose weights were not fetched.
@@ -74,7 +82,8 @@ var needs = map[string]func(t *testing.T, f *fixture) []string{
 		if err := os.Mkdir("lfs", 0o755); err != nil {
 			t.Fatal(err)
 		}
-		put(t, "lfs/model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 123")
+		put(t, "lfs/model.safetensors",
+			"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 123")
 		for name, text := range tree(t, f.path("student")) {
 			if strings.HasSuffix(name, ".json") {
 				put(t, filepath.Join("lfs", name), text)
@@ -84,12 +93,15 @@ var needs = map[string]func(t *testing.T, f *fixture) []string{
 	},
 	// begun.jsonl.partial and far.jsonl.partial are of interrupted commands.
 	"begun": func(t *testing.T, f *fixture) []string {
-		put(t, "begun.jsonl.partial", strings.TrimSuffix(begunBefore(t, f.path("student"), f.path("test.jsonl"), 1, 3, 0.8), "\n"))
+		put(t, "begun.jsonl.partial",
+			strings.TrimSuffix(begunBefore(t, f.path("student"), f.path("test.jsonl"), 1, 3, 0.8),
+				"\n"))
 		return nil
 	},
 	"far": func(t *testing.T, f *fixture) []string {
-		put(t, "far.jsonl.partial", begunBefore(t, f.path("student"), f.path("test.jsonl"), 1, 3, 0.8)+
-			`{"row":7,"sample":0,"response":"x","tokens":1,"truncated":false,"finish_reason":"stop"}`)
+		put(t, "far.jsonl.partial",
+			begunBefore(t, f.path("student"), f.path("test.jsonl"), 1, 3, 0.8)+
+				`{"row":7,"sample":0,"response":"x","tokens":1,"truncated":false,"finish_reason":"stop"}`)
 		return nil
 	},
 	"tokenizers": strangeTokenizers,
@@ -99,12 +111,24 @@ var needs = map[string]func(t *testing.T, f *fixture) []string{
 // strangeTokenizers are students whose tokenizer cannot be read.
 func strangeTokenizers(t *testing.T, f *fixture) []string {
 	for name, change := range map[string]func(top, model map[string]any){
-		"unigram":     func(_, model map[string]any) { model["type"] = "Unigram" },
-		"wordpiece":   func(_, model map[string]any) { model["type"] = "WordPiece" },
-		"precompiled": func(top, _ map[string]any) { top["normalizer"] = map[string]any{"type": "Precompiled"} },
-		"bert":        func(top, _ map[string]any) { top["pre_tokenizer"] = map[string]any{"type": "BertPreTokenizer"} },
-		"nodecoder":   func(top, _ map[string]any) { top["pre_tokenizer"], top["decoder"] = nil, nil },
-		"wordlevel":   func(top, _ map[string]any) { top["decoder"] = map[string]any{"type": "WordPiece"} },
+		"unigram":   func(_, model map[string]any) { model["type"] = "Unigram" },
+		"wordpiece": func(_, model map[string]any) { model["type"] = "WordPiece" },
+		"precompiled": func(top, _ map[string]any) {
+			top["normalizer"] = map[string]any{
+				"type": "Precompiled"}
+		},
+		"bert": func(top, _ map[string]any) {
+			top["pre_tokenizer"] = map[string]any{
+				"type": "BertPreTokenizer"}
+		},
+		"nodecoder": func(top, _ map[string]any) {
+			top["pre_tokenizer"], top["decoder"] = nil,
+				nil
+		},
+		"wordlevel": func(top, _ map[string]any) {
+			top["decoder"] = map[string]any{
+				"type": "WordPiece"}
+		},
 	} {
 		if err := os.CopyFS(name, os.DirFS(f.path("student"))); err != nil {
 			t.Fatal(err)
@@ -133,7 +157,10 @@ func strangeFiles(t *testing.T, _ *fixture) []string {
 		}
 		return b.String()
 	}
-	arch := func(name string) gguf.Pair { return gguf.Pair{Key: "general.architecture", Value: name} }
+	arch := func(name string) gguf.Pair {
+		return gguf.Pair{Key: "general.architecture",
+			Value: name}
+	}
 	good := file(arch("llama"))
 	if err := os.Mkdir("repo", 0o755); err != nil {
 		t.Fatal(err)

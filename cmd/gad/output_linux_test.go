@@ -26,7 +26,8 @@ func TestGenerateDiskFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	generate := func(out string) []string {
-		return []string{"generate", "--model", f.path("student"), "--data", rows, "--output", out, "--max-new-tokens", "8", "--temperature", "1"}
+		return []string{"generate", "--model", f.path("student"), "--data", rows, "--output", out,
+			"--max-new-tokens", "8", "--temperature", "1"}
 	}
 	out := filepath.Join(disk, "answers.jsonl")
 	code, printed, said := gad(generate(out)...)
@@ -34,7 +35,9 @@ func TestGenerateDiskFull(t *testing.T) {
 	if code != exitFailed || printed != "" || strings.Count("\n"+said, "\ngad: ") != 1 {
 		t.Fatalf("exit status %d, prints %q\n%s", code, printed, said)
 	}
-	for _, text := range []string{"gad: checkpoint: " + out + ": not enough disk space: more than ", " bytes needed, ", " free: free some space and run the same command again: generate: ", " of 400 answers are kept: ", "no space left on device"} {
+	for _, text := range []string{"gad: checkpoint: " + out + ": not enough disk space: more than ",
+		" bytes needed, ", " free: free some space and run the same command again: generate: ",
+		" of 400 answers are kept: ", "no space left on device"} {
 		if !strings.Contains(last, text) {
 			t.Errorf("the last line does not say %q:\n%s", text, said)
 		}

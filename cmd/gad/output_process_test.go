@@ -26,7 +26,8 @@ func manyRows(t *testing.T, dir string) string {
 
 // twice sends two signals at once, so that the second finds the process at work.
 func twice(p *process) {
-	for _, s := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGCONT} {
+	for _, s := range []syscall.Signal{syscall.SIGSTOP, syscall.SIGINT, syscall.SIGTERM,
+		syscall.SIGCONT} {
 		p.Process.Signal(s)
 	}
 }
@@ -51,12 +52,14 @@ func TestOneMakerOfAnOutput(t *testing.T) {
 
 	out := filepath.Join(dir, "answers.jsonl")
 	generate := func(seed string) []string {
-		return []string{"generate", "--model", student, "--data", rows, "--output", out, "-n", "40", "--max-new-tokens", "60", "--temperature", "2", "--threads", "1", "--seed", seed}
+		return []string{"generate", "--model", student, "--data", rows, "--output", out, "-n", "40",
+			"--max-new-tokens", "60", "--temperature", "2", "--threads", "1", "--seed", seed}
 	}
 	for try := 0; ; try++ {
 		p := start(t, path, generate("1")...)
 		before := lines(out + ".partial")
-		wait(t, "some answers", func() bool { return lines(out+".partial") > before+20 || lines(out) > 0 })
+		wait(t, "some answers",
+			func() bool { return lines(out+".partial") > before+20 || lines(out) > 0 })
 		if try == 0 {
 			refused(p, out, generate("1"))
 			refused(p, out, generate("2"))
@@ -68,27 +71,34 @@ func TestOneMakerOfAnOutput(t *testing.T) {
 		}
 		want := " of 16000 answers are in " + out + ".partial: run the same command to resume\n"
 		if code != exitFailed || !strings.Contains(said, "stopping; complete answers are kept, and the same command resumes; a second Ctrl-C stops at once\n") ||
-			!strings.Contains(said, "stopped at once by a second signal: ") || !strings.HasSuffix(said, want) || strings.Contains(said, "without saving") {
+			!strings.Contains(said, "stopped at once by a second signal: ") ||
+			!strings.HasSuffix(said, want) || strings.Contains(said, "without saving") {
 			t.Errorf("exit status %d\n%s", code, said)
 		}
 		break
 	}
 	// The lock has ended with its process; what it said of the answers holds.
 	p := start(t, path, generate("1")...)
-	wait(t, "resuming", func() bool { return strings.Contains(p.said.String(), "resuming, answers done so far: ") })
+	wait(t, "resuming",
+		func() bool { return strings.Contains(p.said.String(), "resuming, answers done so far: ") })
 	p.Process.Signal(syscall.SIGINT)
 	if code := p.end(t, patience); code != exitInterrupted {
 		t.Errorf("exit status %d\n%s", code, p.said.String())
 	}
 
 	out = filepath.Join(dir, "eval.jsonl")
-	evaluate := []string{"eval", "--model", student, "--data", rows, "--max-response-length", "14", "--temperature", "2", "--output", out, "--threads", "1", "--disc-steps", "1000000", "--disc-seeds", "1"}
+	evaluate := []string{"eval", "--model", student, "--data", rows, "--max-response-length", "14",
+		"--temperature", "2", "--output", out, "--threads", "1", "--disc-steps", "1000000",
+		"--disc-seeds", "1"}
 	p = start(t, path, evaluate...)
 	wait(t, "answers", func() bool { return lines(out) == 400 })
 	refused(p, out, append(evaluate, "--seed", "2"))
 	twice(p)
-	if code, said := p.end(t, patience), p.said.String(); code != exitStopped && (code != exitFailed || !strings.HasSuffix(said, "stopped at once by a second signal: "+out+" has 400 answers, as they were before\n") ||
-		!strings.Contains(said, "stopping; complete answers are written to "+out+"; a second Ctrl-C stops at once, without that\n")) {
+	if code, said := p.end(t, patience), p.said.String(); code != exitStopped &&
+		(code != exitFailed ||
+			!strings.HasSuffix(said,
+				"stopped at once by a second signal: "+out+" has 400 answers, as they were before\n") ||
+			!strings.Contains(said, "stopping; complete answers are written to "+out+"; a second Ctrl-C stops at once, without that\n")) {
 		t.Errorf("exit status %d\n%s", code, said)
 	}
 	raw, err := os.ReadFile(out)

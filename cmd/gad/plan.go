@@ -21,16 +21,23 @@ func (p *program) planCommand() *cli.Command {
 	flags := []cli.Flag{
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings"},
 		presetFlag(),
-		within(&cli.Float64Flag{Name: "memory", DefaultText: "what this machine has now", Usage: "plan for a device with this many GB free"},
+		within(&cli.Float64Flag{Name: "memory", DefaultText: "what this machine has now",
+			Usage: "plan for a device with this many GB free"},
 			below(1e6, "must be a number of GB above 0; leave it out for what this machine has")),
 		&cli.StringFlag{Name: "card", Usage: "with --device cuda: plan for a GPU this machine does not have, its memory and a predicted time, out of " + strings.Join(cost.Names(), ", ")},
-		&cli.BoolFlag{Name: "fit", Usage: "find the cheapest settings with which the run fits the memory, and say why"},
-		within(&cli.Float64Flag{Name: "hours", DefaultText: "no limit", Usage: "with --fit: find also how many prompts and steps end within so many hours"}, below(1e6, "must be above 0")),
+		&cli.BoolFlag{Name: "fit",
+			Usage: "find the cheapest settings with which the run fits the memory, and say why"},
+		within(&cli.Float64Flag{Name: "hours", DefaultText: "no limit",
+			Usage: "with --fit: find also how many prompts and steps end within so many hours"},
+			below(1e6, "must be above 0")),
 		&cli.BoolFlag{Name: "cards", Usage: "print what the game takes for Qwen2.5-0.5B to 7B on GPUs of 12 to 141 GB, as a Markdown table (doc/memory.md), and nothing else"},
-		within(&cli.IntFlag{Name: "ranks", DefaultText: "1", Usage: "plan for so many processes that train together (doc/ranks.md)"}, powerOfTwo),
-		within(&cli.Float64Flag{Name: "bandwidth", DefaultText: "10", Usage: "with --ranks: what the network between them carries, Gbit/s"},
+		within(&cli.IntFlag{Name: "ranks", DefaultText: "1",
+			Usage: "plan for so many processes that train together (doc/ranks.md)"}, powerOfTwo),
+		within(&cli.Float64Flag{Name: "bandwidth", DefaultText: "10",
+			Usage: "with --ranks: what the network between them carries, Gbit/s"},
 			below(1e6, "must be a number of Gbit/s above 0")),
-		&cli.StringFlag{Name: "stage", Value: string(config.Train), Usage: "sft, warmup, train (or game), dpo or eval"},
+		&cli.StringFlag{Name: "stage", Value: string(config.Train),
+			Usage: "sft, warmup, train (or game), dpo or eval"},
 	}
 	for _, f := range stageFlags {
 		flags = append(flags, f.flag())
@@ -66,7 +73,8 @@ func (p *program) planCommand() *cli.Command {
 			if c.IsSet("card") {
 				named, ok := cost.Named(c.String("card"))
 				if !ok {
-					return usage("plan: --card %q: %s", c.String("card"), cost.Unnamed(c.String("card")))
+					return usage("plan: --card %q: %s", c.String("card"),
+						cost.Unnamed(c.String("card")))
 				}
 				if d := deviceOf(cfg); d.Name != device.CUDA || d.Precision == device.F32 {
 					return usage("plan: --card %s: needs --device cuda, in bfloat16: add --device cuda, and leave out --precision f32", named.Name)
@@ -86,7 +94,9 @@ func (p *program) planCommand() *cli.Command {
 			if err := cfg.CheckRanks(ranks); err != nil {
 				return err
 			}
-			return p.plan(cfg, stage, planFor{int64(c.Float64("memory") * 1e9), c.Bool("fit"), c.Float64("hours"), card, between{ranks, gbits}})
+			return p.plan(cfg, stage,
+				planFor{int64(c.Float64("memory") * 1e9), c.Bool("fit"), c.Float64("hours"), card,
+					between{ranks, gbits}})
 		},
 	}
 }
@@ -152,7 +162,9 @@ func (p *program) plan(cfg config.Config, stage config.Stage, f planFor) error {
 		fmt.Fprint(p.out, plan.RanksText(cfg, network.ranks, network.gbits))
 	}
 	if missing != nil {
-		fmt.Fprintf(p.out, "no time estimate, and no memory limit but --memory; --card %s gives both: %v\n", strings.Join(cost.Names(), ", "), missing)
+		fmt.Fprintf(p.out,
+			"no time estimate, and no memory limit but --memory; --card %s gives both: %v\n",
+			strings.Join(cost.Names(), ", "), missing)
 	}
 	if err := plan.Check(cfg); err != nil {
 		return err
@@ -176,7 +188,8 @@ type between struct {
 
 // planEval is gad eval --dry-run under the flags that both have.
 func (p *program) planEval(c *cli.Context) error {
-	shared := []string{"model", "split", "format", "checker", "seed", "device", "precision", "threads"}
+	shared := []string{"model", "split", "format", "checker", "seed", "device", "precision",
+		"threads"}
 	args := []string{"gad", "eval", "--dry-run"}
 	for _, name := range c.LocalFlagNames() {
 		switch {
@@ -192,7 +205,9 @@ func (p *program) planEval(c *cli.Context) error {
 		}
 	}
 	if c.Args().Present() {
-		return usage("plan: %q: not with --stage eval, which has no settings: use gad eval --dry-run", c.Args().First())
+		return usage(
+			"plan: %q: not with --stage eval, which has no settings: use gad eval --dry-run",
+			c.Args().First())
 	}
 	return p.invoke(c.Context, args)
 }

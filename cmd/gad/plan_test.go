@@ -47,11 +47,15 @@ func TestPlanLeavesRowsOut(t *testing.T) {
 		"data.truncated_teachers=filter": "over 30 rows; about 10 more are over the length limits and left out)\n",
 		"data.truncated_teachers=keep":   "over 40 rows)\n",
 	} {
-		if out, _ := must(t, strings.Fields(line+"data.max_response_length=14 "+filter)...); !strings.Contains(out, want) || !strings.Contains(out, map[bool]string{true: "3 steps", false: "4 steps"}[strings.Contains(want, "30")]) {
+		if out, _ := must(t, strings.Fields(
+			line+"data.max_response_length=14 "+filter)...); !strings.Contains(out, want) ||
+			!strings.Contains(out,
+				map[bool]string{true: "3 steps", false: "4 steps"}[strings.Contains(want, "30")]) {
 			t.Errorf("%s: want %q in\n%s", filter, want, out)
 		}
 	}
-	code, _, said := gad(strings.Fields(line + "data.truncated_teachers=filter data.max_response_length=2")...)
+	code, _, said := gad(strings.Fields(line +
+		"data.truncated_teachers=filter data.max_response_length=2")...)
 	if want := "gad: data: rows.jsonl: none of 40 rows is within data.max_prompt_length 64 and data.max_response_length 2: raise them\n"; code != exitInput || said != want {
 		t.Errorf("no row: exit status %d, %q\nwant %q", code, said, want)
 	}

@@ -97,7 +97,8 @@ func wait(t *testing.T, what string, holds func() bool) {
 }
 
 // Everything that has state is on.
-var stateful = []string{"critic.replay.size=16", "critic.group_ot=0.01", "algorithm.adv_power=1.5", "algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive", "actor.ppo_epochs=2",
+var stateful = []string{"critic.replay.size=16", "critic.group_ot=0.01", "algorithm.adv_power=1.5",
+	"algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive", "actor.ppo_epochs=2",
 	"actor.optim.lr_scheduler=cosine", "trainer.save_freq=1", "trainer.max_ckpt_to_keep=2"}
 
 // The sizes of the tests that deal with processes; scripts/soak.sh raises them.
@@ -118,17 +119,22 @@ type killable struct {
 // ofBoth is a run in which both networks learn, from the given student.
 func ofBoth(student string, more ...string) func(f *fixture, run string, steps int) []string {
 	return func(f *fixture, run string, steps int) []string {
-		args := stage("warmup", "--model", f.path(student), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "1", "trainer.warmup_objective=policy")
+		args := stage("warmup", "--model", f.path(student), "--data", f.path("train.arrow"),
+			"--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "1",
+			"trainer.warmup_objective=policy")
 		return slices.Concat(args, stateful, more)
 	}
 }
 
 var killables = []killable{
 	{"game", 1, func(f *fixture, run string, steps int) []string {
-		return append([]string{"train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps)}, stateful...)
+		return append([]string{"train", "--resume", f.path("warmup"), "--data",
+			f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps)}, stateful...)
 	}},
-	{"lora", 5, ofBoth("student", "actor.lora.rank=4", "critic.lora.rank=4", "actor.use_kl_loss=true")},
-	{"moments in 8 bits", 5, ofBoth("wide", "actor.optim.moments=8bit", "critic.optim.moments=8bit")},
+	{"lora", 5, ofBoth("student", "actor.lora.rank=4", "critic.lora.rank=4",
+		"actor.use_kl_loss=true")},
+	{"moments in 8 bits", 5, ofBoth("wide", "actor.optim.moments=8bit",
+		"critic.optim.moments=8bit")},
 }
 
 // saving reports whether a save or a prune is under way in a run folder, or was
@@ -136,7 +142,8 @@ var killables = []killable{
 func saving(run string) bool {
 	list, _ := os.ReadDir(run)
 	for _, e := range list {
-		if n := e.Name(); strings.HasPrefix(n, ".commit-") || strings.HasPrefix(n, ".prune-") || strings.HasPrefix(n, ".latest") {
+		if n := e.Name(); strings.HasPrefix(n, ".commit-") || strings.HasPrefix(n, ".prune-") ||
+			strings.HasPrefix(n, ".latest") {
 			return true
 		}
 	}
@@ -177,7 +184,8 @@ func TestKill(t *testing.T) {
 						break
 					}
 					if code != -1 {
-						t.Fatalf("seed %d: start %d: exit status %d\n%s", seed, try, code, p.said.String())
+						t.Fatalf("seed %d: start %d: exit status %d\n%s", seed, try, code,
+							p.said.String())
 					}
 					killed++
 					if saving(run) {
@@ -196,7 +204,9 @@ func TestKill(t *testing.T) {
 			t.Logf("row 1: kill -9: %s: %d kills in %d runs of %d steps, %d of them inside a save or prune, 0 divergences (a run takes %s; seed %d)",
 				k.name, killed, runs, steps, inside, took.Round(time.Millisecond), seed)
 			if killed > 20 && 4*inside < killed {
-				t.Errorf("only %d of %d kills came inside a save or prune: the test shows too little", inside, killed)
+				t.Errorf(
+					"only %d of %d kills came inside a save or prune: the test shows too little",
+					inside, killed)
 			}
 		})
 	}
@@ -234,11 +244,14 @@ func TestInterrupt(t *testing.T) {
 	path, f := built(t), ready(t)
 	const steps = 120 // beside which the start is short
 	args := func(run string) []string {
-		return stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "3", "trainer.save_freq=10")
+		return stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"),
+			"--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "3",
+			"trainer.save_freq=10")
 	}
 	whole := filepath.Join(t.TempDir(), "whole")
 	begun := time.Now()
-	if p := start(t, path, args(whole)...); p.end(t, patience) != exitDone { // a process: its start is part of the time
+	// a process: its start is part of the time
+	if p := start(t, path, args(whole)...); p.end(t, patience) != exitDone {
 		t.Fatal(p.said.String())
 	}
 	took := time.Since(begun)
@@ -272,19 +285,24 @@ func TestInterrupt(t *testing.T) {
 			}
 			sent++
 			slowest = max(slowest, time.Since(at))
-			if code == -1 && !strings.Contains(p.said.String(), "  step ") && !strings.Contains(p.said.String(), "stopping") {
+			if code == -1 && !strings.Contains(p.said.String(), "  step ") &&
+				!strings.Contains(p.said.String(), "stopping") {
 				early++
 				continue
 			}
 			if code != exitInterrupted {
-				t.Fatalf("seed %d: %v: exit status %d, want %d\n%s", seed, sig, code, exitInterrupted, p.said.String())
+				t.Fatalf("seed %d: %v: exit status %d, want %d\n%s", seed, sig, code,
+					exitInterrupted, p.said.String())
 			}
 			saved++
 			n := lines(filepath.Join(run, "metrics.jsonl"))
-			want := fmt.Sprintf("stopped and saved after step %d of %d: run the same command again to resume", n, steps)
+			want := fmt.Sprintf(
+				"stopped and saved after step %d of %d: run the same command again to resume", n,
+				steps)
 			if n == 0 {
 				want = fmt.Sprintf("stopped before step 1 of %d was finished, so nothing is saved: run the same command again to resume", steps)
-			} else if _, err := os.Stat(filepath.Join(run, fmt.Sprintf("global_step_%d", n), "manifest.json")); err != nil {
+			} else if _, err := os.Stat(
+				filepath.Join(run, fmt.Sprintf("global_step_%d", n), "manifest.json")); err != nil {
 				t.Errorf("seed %d: %v", seed, err)
 			}
 			for _, text := range []string{"stopping: the run is saved after this step, or before it if it is still sampling; a second Ctrl-C stops at once, without saving", want} {
@@ -302,7 +320,8 @@ func TestInterrupt(t *testing.T) {
 	t.Logf("row 10: SIGINT and SIGTERM: %d signals in %d runs, %d saved with exit status 75, %d came before there was anything to save, the slowest end %s, 0 divergences (seed %d)",
 		sent, runs, saved, early, slowest.Round(time.Millisecond), seed)
 	if sent > 8 && 2*saved < sent {
-		t.Errorf("only %d of %d signals came to a run under way: the test shows too little", saved, sent)
+		t.Errorf("only %d of %d signals came to a run under way: the test shows too little", saved,
+			sent)
 	}
 }
 
@@ -311,10 +330,12 @@ func TestInterrupt(t *testing.T) {
 func longStep(t *testing.T, f *fixture, run string, args ...string) []string {
 	t.Helper()
 	rows, text := filepath.Join(t.TempDir(), "rows.jsonl"), fileText(f.path("test.jsonl"))
-	if err := os.WriteFile(rows, []byte(strings.Repeat(text, 1+300/lines(f.path("test.jsonl")))), 0o644); err != nil {
+	if err := os.WriteFile(rows, []byte(strings.Repeat(text, 1+300/lines(f.path("test.jsonl")))),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
-	return append(stage("sft", "--model", f.path("student"), "--data", rows, "--output", run), append(args, "data.train_batch_size=30000")...)
+	return append(stage("sft", "--model", f.path("student"), "--data", rows, "--output", run),
+		append(args, "data.train_batch_size=30000")...)
 }
 
 // A second signal ends the process at once, in the middle of a long step, and a
@@ -325,12 +346,19 @@ func TestSecondSignalAndSecondProcess(t *testing.T) {
 	// One step of the teacher's answers: it cannot be left in the middle, as sampling can.
 	long := longStep(t, f, run, "--steps", "2")
 	p := start(t, path, long...)
-	wait(t, "the first step", func() bool { return strings.Contains(fileText(filepath.Join(run, "log.jsonl")), "parameters;") })
+	wait(t, "the first step",
+		func() bool {
+			return strings.Contains(fileText(filepath.Join(run, "log.jsonl")),
+				"parameters;")
+		})
 
 	before := tree(t, run)
 	begun := time.Now()
 	code, _, said := gad(long...)
-	if took := time.Since(begun); code != exitUsage || took > time.Second || !strings.Contains(said, fmt.Sprintf("run folder in use by process %d on host", p.Process.Pid)) || strings.Count(said, "\n") != 1 {
+	if took := time.Since(begun); code != exitUsage || took > time.Second ||
+		!strings.Contains(said,
+			fmt.Sprintf("run folder in use by process %d on host", p.Process.Pid)) ||
+		strings.Count(said, "\n") != 1 {
 		t.Errorf("the second process: exit status %d after %s: %s", code, took, said)
 	}
 	for name, content := range tree(t, run) {
@@ -340,13 +368,15 @@ func TestSecondSignalAndSecondProcess(t *testing.T) {
 	}
 
 	p.Process.Signal(os.Interrupt)
-	wait(t, "the answer to the first signal", func() bool { return strings.Contains(p.said.String(), "a second Ctrl-C") })
+	wait(t, "the answer to the first signal",
+		func() bool { return strings.Contains(p.said.String(), "a second Ctrl-C") })
 	p.Process.Signal(os.Interrupt)
 	begun = time.Now()
 	code = p.end(t, 10*time.Second)
 	took := time.Since(begun)
 	if code != exitFailed || took > time.Second {
-		t.Errorf("after the second signal: exit status %d after %s\n%s", code, took, p.said.String())
+		t.Errorf("after the second signal: exit status %d after %s\n%s", code, took,
+			p.said.String())
 	}
 	if last := lastLine(fileText(filepath.Join(run, "log.jsonl"))); !strings.Contains(last, `"end":"aborted"`) || !strings.Contains(last, "second signal") {
 		t.Errorf("the log's last line: %s", last)

@@ -27,11 +27,15 @@ func (p *program) pullCommand() *cli.Command {
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "revision", DefaultText: "main", Usage: "branch, tag or commit"},
 			&cli.BoolFlag{Name: "dataset", Usage: "OWNER/NAME is a data set; FILE may be a pattern, such as 'data/train-*.parquet'"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "print the files and their sizes and fetch nothing"},
+			&cli.BoolFlag{Name: "dry-run",
+				Usage: "print the files and their sizes and fetch nothing"},
 			&cli.BoolFlag{Name: "verify", Usage: "hash the large files too that are in the cache already; damaged ones are fetched again"},
-			within(&cli.IntFlag{Name: "retries", Value: 5, Usage: "tries in a row without progress, after the first"}, atLeast(0)),
-			within(&cli.DurationFlag{Name: "timeout", Value: 30 * time.Second, Usage: "longest silence of the server"}, positive(math.MaxFloat64)),
-			&cli.BoolFlag{Name: "insecure-http", Usage: "allow an HF_ENDPOINT with http:// on another machine"},
+			within(&cli.IntFlag{Name: "retries", Value: 5,
+				Usage: "tries in a row without progress, after the first"}, atLeast(0)),
+			within(&cli.DurationFlag{Name: "timeout", Value: 30 * time.Second,
+				Usage: "longest silence of the server"}, positive(math.MaxFloat64)),
+			&cli.BoolFlag{Name: "insecure-http",
+				Usage: "allow an HF_ENDPOINT with http:// on another machine"},
 		},
 		Action: func(c *cli.Context) error {
 			err := p.pull(c)
@@ -82,15 +86,20 @@ func (p *program) pull(c *cli.Context) error {
 		fmt.Fprintln(p.out, path)
 		return nil
 	}
-	ctx, stop := p.session().Stoppable(func() string { return "stopping: what has come is kept, and the same command resumes" }, func() string { return "what has come is kept" })
+	ctx, stop := p.session().Stoppable(
+		func() string { return "stopping: what has come is kept, and the same command resumes" },
+		func() string { return "what has come is kept" })
 	defer stop()
 	done := func() {}
 	if p.tty { // in a pipe the lines of tries say enough
 		_, done = con.Busy("asking "+env.Endpoint, 0)
 	}
 	job, err := pull.Open(ctx, pull.Options{
-		FS: files(), Environment: env, Name: name, InsecureHTTP: c.Bool("insecure-http"), Timeout: c.Duration("timeout"), Retries: c.Int("retries"),
-		Verify: c.Bool("verify"), Say: func(format string, args ...any) { con.Print(fmt.Sprintf(format, args...)) }, Progress: con.Busy,
+		FS: files(), Environment: env, Name: name, InsecureHTTP: c.Bool("insecure-http"),
+		Timeout: c.Duration("timeout"), Retries: c.Int("retries"),
+		Verify:   c.Bool("verify"),
+		Say:      func(format string, args ...any) { con.Print(fmt.Sprintf(format, args...)) },
+		Progress: con.Busy,
 	})
 	done()
 	if err == nil && c.Bool("dry-run") {
@@ -104,12 +113,14 @@ func (p *program) pull(c *cli.Context) error {
 	con.Close()
 	switch {
 	case errors.Is(err, context.Canceled):
-		fmt.Fprintf(p.err, "gad: pull: interrupted: what has come is kept: run the same command to resume\n")
+		fmt.Fprintf(p.err,
+			"gad: pull: interrupted: what has come is kept: run the same command to resume\n")
 		return fault.ErrInterrupted
 	case err != nil:
 		return checkpoint.ExplainFull(files(), env.Cache, 0, err)
 	}
-	con.Print(fmt.Sprintf("%s: %s, %s; %s fetched", name, report.Count(len(job.Items), "file"), pull.Bytes(job.Size()), pull.Bytes(fetched)))
+	con.Print(fmt.Sprintf("%s: %s, %s; %s fetched", name, report.Count(len(job.Items), "file"),
+		pull.Bytes(job.Size()), pull.Bytes(fetched)))
 	fmt.Fprintln(p.out, job.Path())
 	return nil
 }

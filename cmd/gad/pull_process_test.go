@@ -28,17 +28,22 @@ func finals(t *testing.T, cache string, repo *hubtest.Repo) string {
 	blobs, _ := os.ReadDir(filepath.Join(dir, "blobs"))
 	for _, b := range blobs {
 		content, err := os.ReadFile(filepath.Join(dir, "blobs", b.Name()))
-		if !strings.HasSuffix(b.Name(), ".incomplete") && (err != nil || b.Name() != hubtest.SHA256(content) && b.Name() != hubtest.BlobSHA1(content)) {
+		if !strings.HasSuffix(b.Name(), ".incomplete") &&
+			(err != nil || b.Name() != hubtest.SHA256(content) &&
+				b.Name() != hubtest.BlobSHA1(content)) {
 			return fmt.Sprintf("blob %s: %v, or other bytes", b.Name(), err)
 		}
 	}
 	links, _ := os.ReadDir(filepath.Join(dir, "snapshots", repo.ID()))
 	for _, l := range links {
-		if content, err := os.ReadFile(filepath.Join(dir, "snapshots", repo.ID(), l.Name())); !strings.HasPrefix(l.Name(), ".") && (err != nil || string(content) != string(repo.Files[l.Name()])) {
+		if content, err := os.ReadFile(
+			filepath.Join(dir, "snapshots", repo.ID(), l.Name())); !strings.HasPrefix(l.Name(),
+			".") && (err != nil || string(content) != string(repo.Files[l.Name()])) {
 			return fmt.Sprintf("snapshot %s: %v, or other bytes", l.Name(), err)
 		}
 	}
-	if ref, err := os.ReadFile(filepath.Join(dir, "refs", "main")); err == nil && (string(ref) != repo.ID() || len(links) < 4) {
+	if ref, err := os.ReadFile(filepath.Join(dir, "refs", "main")); err == nil &&
+		(string(ref) != repo.ID() || len(links) < 4) {
 		return fmt.Sprintf("refs/main is %q, with %d files", ref, len(links))
 	}
 	return ""
@@ -51,7 +56,9 @@ func bigStudent() *hubtest.Repo {
 	for i := range body {
 		body[i] = byte(r.Uint32())
 	}
-	return &hubtest.Repo{Files: map[string][]byte{"config.json": []byte("{}"), "tokenizer.json": body[:5000], "tokenizer_config.json": []byte("{ }"), "model.safetensors": body}}
+	return &hubtest.Repo{Files: map[string][]byte{"config.json": []byte("{}"),
+		"tokenizer.json": body[:5000], "tokenizer_config.json": []byte("{ }"),
+		"model.safetensors": body}}
 }
 
 // slowly sends large files in pieces, ranges too.
@@ -64,7 +71,8 @@ func slowly(pause time.Duration) func(c hubtest.Call, w http.ResponseWriter, r *
 		fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from)
 		w.Header().Set("Content-Length", fmt.Sprint(len(c.Body)-from))
 		if from > 0 {
-			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(c.Body)-1, len(c.Body)))
+			w.Header().Set("Content-Range",
+				fmt.Sprintf("bytes %d-%d/%d", from, len(c.Body)-1, len(c.Body)))
 			w.WriteHeader(http.StatusPartialContent)
 		}
 		for at := from; at < len(c.Body); at += 100_000 {
@@ -140,11 +148,15 @@ func TestPullInterrupt(t *testing.T) {
 	repo := bigStudent()
 	s, cache := hub(t, map[string]*hubtest.Repo{"models/org/student": repo})
 	s.Misbehaving(slowly(50 * time.Millisecond))
-	partial := filepath.Join(cache, "models--org--student", "blobs", hubtest.SHA256(repo.Files["model.safetensors"])+".incomplete")
+	partial := filepath.Join(cache, "models--org--student", "blobs",
+		hubtest.SHA256(repo.Files["model.safetensors"])+".incomplete")
 	p := start(t, path, "pull", "org/student")
-	wait(t, "a beginning", func() bool { info, err := os.Stat(partial); return err == nil && info.Size() > 300_000 })
+	wait(t, "a beginning",
+		func() bool { info, err := os.Stat(partial); return err == nil && info.Size() > 300_000 })
 	p.Process.Signal(syscall.SIGINT)
-	if code, said := p.end(t, patience), p.said.String(); code != exitInterrupted || !strings.HasSuffix(said, "gad: pull: interrupted: what has come is kept: run the same command to resume\n") {
+	if code, said := p.end(t, patience), p.said.String(); code != exitInterrupted ||
+		!strings.HasSuffix(said,
+			"gad: pull: interrupted: what has come is kept: run the same command to resume\n") {
 		t.Errorf("exit status %d\n%s", code, said)
 	}
 	info, err := os.Stat(partial)
@@ -158,7 +170,9 @@ func TestPullInterrupt(t *testing.T) {
 	}
 	must(t, "pull", "org/student")
 	calls := s.Calls()
-	if got, want := calls[len(calls)-1].Header.Get("Range"), fmt.Sprintf("bytes=%d-", info.Size()); got != want {
+	if got, want :=
+		calls[len(calls)-1].Header.Get("Range"),
+		fmt.Sprintf("bytes=%d-", info.Size()); got != want {
 		t.Errorf("Range %q, want %q", got, want)
 	}
 	if bad := finals(t, cache, repo); bad != "" {
@@ -173,7 +187,8 @@ func TestPullTwice(t *testing.T) {
 	s, cache := hub(t, map[string]*hubtest.Repo{"models/org/student": repo})
 	s.Misbehaving(slowly(10 * time.Millisecond))
 	a, b := start(t, path, "pull", "org/student"), start(t, path, "pull", "org/student")
-	if codeA, codeB := a.end(t, patience), b.end(t, patience); codeA != exitDone || codeB != exitDone {
+	if codeA, codeB := a.end(t, patience), b.end(t, patience); codeA != exitDone ||
+		codeB != exitDone {
 		t.Errorf("exit statuses %d, %d\n%s%s", codeA, codeB, a.said.String(), b.said.String())
 	}
 	if bad := finals(t, cache, repo); bad != "" {
@@ -185,7 +200,9 @@ func TestPullTwice(t *testing.T) {
 			asked[c.File]++
 		}
 	}
-	if asked["model.safetensors"] != 1 || !strings.Contains(a.said.String()+b.said.String(), "model.safetensors: another program is fetching it: waiting\n") {
+	if asked["model.safetensors"] != 1 ||
+		!strings.Contains(a.said.String()+b.said.String(),
+			"model.safetensors: another program is fetching it: waiting\n") {
 		t.Errorf("asked %v\n%s%s", asked, a.said.String(), b.said.String())
 	}
 }

@@ -29,7 +29,8 @@ func hub(t *testing.T, repos map[string]*hubtest.Repo) (s *hubtest.Server, cache
 // folderRepo is a repository with the files of a folder.
 func folderRepo(t *testing.T, dir string) *hubtest.Repo {
 	t.Helper()
-	repo := &hubtest.Repo{Files: map[string][]byte{"README.md": []byte("# a repository"), "pytorch_model.bin": make([]byte, 2000)}}
+	repo := &hubtest.Repo{Files: map[string][]byte{"README.md": []byte("# a repository"),
+		"pytorch_model.bin": make([]byte, 2000)}}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -53,28 +54,35 @@ func TestPullAndUse(t *testing.T) {
 	repo := folderRepo(t, f.path("student"))
 	s, cache := hub(t, map[string]*hubtest.Repo{
 		"models/org/student": repo,
-		"models/org/M-GGUF":  {Files: map[string][]byte{"M-Q8_0.gguf": []byte("GGUF no more"), "M-F16.gguf": []byte("GGUF"), "README.md": nil}},
-		"datasets/org/rows":  {Files: map[string][]byte{"data/train.jsonl": rows, "load.py": []byte("import os")}},
+		"models/org/M-GGUF": {Files: map[string][]byte{"M-Q8_0.gguf": []byte("GGUF no more"),
+			"M-F16.gguf": []byte("GGUF"), "README.md": nil}},
+		"datasets/org/rows": {Files: map[string][]byte{"data/train.jsonl": rows,
+			"load.py": []byte("import os")}},
 	})
 	t.Chdir(t.TempDir())
 	dir := filepath.Join(cache, "models--org--student", "snapshots", repo.ID())
 	out, said := must(t, "pull", "org/student", "--dry-run")
-	if !strings.Contains(out, "model.safetensors") || strings.Contains(out, ".bin") || !strings.Contains(out, "; to fetch: ") || said != "" {
+	if !strings.Contains(out, "model.safetensors") || strings.Contains(out, ".bin") ||
+		!strings.Contains(out, "; to fetch: ") || said != "" {
 		t.Errorf("--dry-run: %s%s", out, said)
 	}
 	if _, err := os.Stat(cache); err == nil {
 		t.Error("--dry-run writes")
 	}
-	if out, said = must(t, "pull", "org/student"); out != dir+"\n" || !strings.HasSuffix(said, " fetched\n") {
+	if out, said = must(t, "pull", "org/student"); out != dir+"\n" ||
+		!strings.HasSuffix(said, " fetched\n") {
 		t.Errorf("pull: %q, %q", out, said)
 	}
-	if out, said = must(t, "pull", "org/student", "--revision", "main"); out != dir+"\n" || !strings.HasSuffix(said, "; 0 B fetched\n") {
+	if out, said = must(t, "pull", "org/student", "--revision", "main"); out != dir+"\n" ||
+		!strings.HasSuffix(said, "; 0 B fetched\n") {
 		t.Errorf("pull again: %q, %q", out, said)
 	}
-	if out, _ = must(t, "pull", "org/M-GGUF:q8_0"); out != filepath.Join(cache, "models--org--M-GGUF", "snapshots")+"/"+filepath.Base(filepath.Dir(out))+"/M-Q8_0.gguf\n" {
+	if out, _ = must(t, "pull", "org/M-GGUF:q8_0"); out != filepath.Join(cache,
+		"models--org--M-GGUF", "snapshots")+"/"+filepath.Base(filepath.Dir(out))+"/M-Q8_0.gguf\n" {
 		t.Errorf("a GGUF file: %s", out)
 	}
-	if _, err := os.Stat(filepath.Join(filepath.Dir(strings.TrimSpace(out)), "M-F16.gguf")); err == nil {
+	if _, err := os.Stat(filepath.Join(filepath.Dir(strings.TrimSpace(out)),
+		"M-F16.gguf")); err == nil {
 		t.Error("the other GGUF file was fetched too")
 	}
 	out, _ = must(t, "pull", "--dataset", "org/rows")
@@ -82,7 +90,8 @@ func TestPullAndUse(t *testing.T) {
 		t.Error("a data set's program was fetched")
 	}
 	s.Close()
-	want, _ := must(t, "generate", "--model", f.path("student"), "--prompt", "a", "--max-new-tokens", "4")
+	want, _ := must(t, "generate", "--model", f.path("student"), "--prompt", "a",
+		"--max-new-tokens", "4")
 	for _, line := range []string{
 		"generate --model org/student --prompt a --max-new-tokens 4",
 		"generate --model org/student@main --prompt a --max-new-tokens 4",
@@ -106,7 +115,8 @@ func TestPullAndUse(t *testing.T) {
 	} {
 		must(t, strings.Fields(strings.ReplaceAll(line, "SET", strings.Join(small, " ")))...)
 	}
-	if saved, err := os.ReadFile("b/config.yaml"); err != nil || !strings.Contains(string(saved), dir) {
+	if saved, err := os.ReadFile("b/config.yaml"); err != nil ||
+		!strings.Contains(string(saved), dir) {
 		t.Errorf("the run's settings do not name %s: %v", dir, err)
 	}
 	t.Setenv("HF_HUB_OFFLINE", "1")
@@ -131,16 +141,19 @@ func TestPullRefused(t *testing.T) {
 	s, cache := hub(t, map[string]*hubtest.Repo{
 		"models/org/student": repo,
 		"models/org/gated":   gated,
-		"models/org/pickled": {Files: map[string][]byte{"config.json": nil, "pytorch_model.bin": nil}},
-		"models/org/M-GGUF":  {Files: map[string][]byte{"M-Q8_0.gguf": nil, "M-F16.gguf": nil, "M-Q2_K-00001-of-00002.gguf": nil}},
-		"datasets/org/rows":  {Files: map[string][]byte{"a.py": nil}},
+		"models/org/pickled": {Files: map[string][]byte{"config.json": nil,
+			"pytorch_model.bin": nil}},
+		"models/org/M-GGUF": {Files: map[string][]byte{"M-Q8_0.gguf": nil, "M-F16.gguf": nil,
+			"M-Q2_K-00001-of-00002.gguf": nil}},
+		"datasets/org/rows": {Files: map[string][]byte{"a.py": nil}},
 	})
 	t.Chdir(t.TempDir())
 	// What has begun to fetch has made folders.
 	for _, c := range []mistake{
 		{line: "pull org/gated", code: 3, want: `pull: org/gated: is gated: accept its licence on ` + s.URL + `/org/gated, create a token on ` + s.URL + `/settings/tokens, and set HF_TOKEN to it`},
 	} {
-		if code, out, said := gad(strings.Fields(c.line)...); code != c.code || out != "" || said != "gad: "+c.want+"\n" {
+		if code, out, said := gad(strings.Fields(c.line)...); code != c.code || out != "" ||
+			said != "gad: "+c.want+"\n" {
 			t.Errorf("%s: exit status %d, %q, %s", c.line, code, out, said)
 		}
 	}
@@ -160,7 +173,8 @@ func TestPullRefused(t *testing.T) {
 		t.Run(c.set, func(t *testing.T) {
 			name, value, _ := strings.Cut(c.set, "=")
 			t.Setenv(name, value)
-			if code, out, said := gad(strings.Fields(c.line)...); code != c.code || out != "" || said != "gad: "+c.want+"\n" {
+			if code, out, said := gad(strings.Fields(c.line)...); code != c.code || out != "" ||
+				said != "gad: "+c.want+"\n" {
 				t.Errorf("exit status %d, %q\n got %swant gad: %s", code, out, said, c.want)
 			}
 		})
@@ -170,7 +184,8 @@ func TestPullRefused(t *testing.T) {
 	t.Setenv("HF_TOKEN", s.Token)
 	s.Misbehaving(func(c hubtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 		if c.Kind == "file" {
-			hubtest.Fail(w, 403, "GatedRepo", "Access is restricted and "+s.Token+" is not in the authorized list.")
+			hubtest.Fail(w, 403, "GatedRepo",
+				"Access is restricted and "+s.Token+" is not in the authorized list.")
 		}
 		return c.Kind == "file"
 	})
@@ -185,7 +200,8 @@ func TestPullRefused(t *testing.T) {
 		}
 	}
 	// A part of a model.
-	os.Remove(filepath.Join(cache, "models--org--gated", "snapshots", gated.ID(), "model.safetensors"))
+	os.Remove(filepath.Join(cache, "models--org--gated", "snapshots", gated.ID(),
+		"model.safetensors"))
 	if code, _, said := gad("generate", "--model", "org/gated", "--prompt", "x"); code != 3 || said != `gad: model: org/gated: there is no such folder, and the cache `+cache+` has only a part of it: has no weights: neither model.safetensors nor model.safetensors.index.json: it has config.json, generation_config.json, special_tokens_map.json, tokenizer.json, tokenizer_config.json: run gad pull org/gated`+"\n" {
 		t.Errorf("exit status %d, %s", code, said)
 	}
@@ -212,16 +228,19 @@ func TestPythonAgrees(t *testing.T) {
 	}
 	s, cache := hub(t, map[string]*hubtest.Repo{
 		"models/org/student": student,
-		"models/org/M-GGUF":  {Files: map[string][]byte{"sub/M-Q8_0.gguf": gguf, "sub/M-F16.gguf": gguf[:2_000_000]}},
-		"datasets/org/rows":  {Files: map[string][]byte{"data/train.jsonl": []byte(`{"content":"a","teacher_response":"b"}` + "\n")}},
+		"models/org/M-GGUF": {Files: map[string][]byte{"sub/M-Q8_0.gguf": gguf,
+			"sub/M-F16.gguf": gguf[:2_000_000]}},
+		"datasets/org/rows": {Files: map[string][]byte{"data/train.jsonl": []byte(`{"content":"a","teacher_response":"b"}` + "\n")}},
 	})
 	s.Page = 3
-	p := start(t, python, filepath.Join("..", "..", "scripts", "peers", "hub.py"), path, s.URL, filepath.Dir(cache))
+	p := start(t, python, filepath.Join("..", "..", "scripts", "peers", "hub.py"), path, s.URL,
+		filepath.Dir(cache))
 	if code := p.end(t, patience); code != 0 {
 		t.Fatalf("exit status %d\n%s", code, p.said.String())
 	}
 	var agrees pythonAgrees
-	if err := json.Unmarshal([]byte(lastLine(p.said.String())), &agrees); err != nil || agrees.Checks < 10 {
+	if err := json.Unmarshal([]byte(lastLine(p.said.String())), &agrees); err != nil ||
+		agrees.Checks < 10 {
 		t.Fatalf("%v\n%s", err, p.said.String())
 	}
 	for _, c := range s.Calls() {

@@ -46,11 +46,13 @@ func (p *program) connect(c *cli.Context, limit time.Duration) (*trainer.Ranks, 
 	case l.By == "":
 		return nil, usage("%s: --ranks %d: this process was started alone: start it with mpirun -n %[2]d, or by another launcher (doc/ranks.md)", typed(c), want)
 	case want > 0 && l.Size > 0 && l.Size != want:
-		return nil, usage("%s: --ranks %d: %s has started %d: start as many, or leave --ranks out", typed(c), want, l.By, l.Size)
+		return nil, usage("%s: --ranks %d: %s has started %d: start as many, or leave --ranks out",
+			typed(c), want, l.By, l.Size)
 	}
 	size := max(l.Size, want)
 	if size&(size-1) != 0 {
-		return nil, usage("%s: %s has started %d ranks: there must be 2, 4 or another power of two", typed(c), l.By, size)
+		return nil, usage("%s: %s has started %d ranks: there must be 2, 4 or another power of two",
+			typed(c), l.By, size)
 	}
 	if l.Rank >= size { // of a launcher that does not say how many there are
 		return nil, usage("%s: --ranks %d: %s has started rank %d, and ranks count from 0: start as many, or correct --ranks", typed(c), want, l.By, l.Rank)
@@ -68,7 +70,8 @@ func (p *program) connect(c *cli.Context, limit time.Duration) (*trainer.Ranks, 
 
 // group is the ranks that link connects, if all are of one program and none has made a
 // mistake, such as this one: else rank 0 says what is wrong, and all end with one status.
-func (p *program) group(link comm.Link, limit time.Duration, mistake error) (*trainer.Ranks, error) {
+func (p *program) group(link comm.Link, limit time.Duration,
+	mistake error) (*trainer.Ranks, error) {
 	g, err := comm.New(link, limit)
 	if err != nil {
 		return nil, fault.As(fault.ErrRunning, err)
@@ -91,7 +94,12 @@ func (p *program) group(link comm.Link, limit time.Duration, mistake error) (*tr
 		said := &comm.Aborted{Rank: r, Host: g.Hosts()[r]}
 		switch {
 		case his != version:
-			said.Status, said.Reason = exitUsage, fmt.Sprintf("ranks: rank %d on %s is gad %s, rank 0 on %s is gad %s: install the same one", r, said.Host, his, g.Hosts()[0], version)
+			said.Status, said.Reason =
+				exitUsage,
+				fmt.Sprintf(
+					"ranks: rank %d on %s is gad %s, rank 0 on %s is gad %s: install the same one",
+					r,
+					said.Host, his, g.Hosts()[0], version)
 		case mistaken && reason != "":
 			said.Status, said.Reason = int(reason[0]), reason[1:]
 		default:
@@ -176,7 +184,8 @@ func (p *program) saidFirst(link comm.Link, mistake error) {
 func (p *program) complain(err error) {
 	p.console().Close()
 	for line := range strings.Lines(strings.TrimSpace(err.Error())) {
-		fmt.Fprintln(p.err, "gad: "+p.rank+strings.TrimPrefix(strings.TrimSuffix(line, "\n"), config.ErrConfig.Error()+": "))
+		fmt.Fprintln(p.err, "gad: "+p.rank+strings.TrimPrefix(strings.TrimSuffix(line, "\n"),
+			config.ErrConfig.Error()+": "))
 	}
 }
 
@@ -186,5 +195,6 @@ func (p *program) silent(err error) bool {
 		return p.said
 	}
 	told := (*comm.Aborted)(nil)
-	return errors.As(err, &told) || errors.Is(err, config.ErrConfig) || errors.Is(err, trainer.ErrNumerical)
+	return errors.As(err, &told) || errors.Is(err, config.ErrConfig) ||
+		errors.Is(err, trainer.ErrNumerical)
 }

@@ -28,13 +28,20 @@ func TestMistakesOverMPI(t *testing.T) {
 		code        int
 		says        string
 	}{
-		{"sft --model nope trainer.shards=2" + rest, "", exitInput, "gad: model: nope: does not exist: give a Hugging Face model folder or a GGUF file"},
-		{"sft --model student trainer.shards=3" + rest, "", exitUsage, "gad: settings: trainer.shards is 3: must be a power of two of at most 4096"},
+		{"sft --model nope trainer.shards=2" + rest, "", exitInput,
+			"gad: model: nope: does not exist: give a Hugging Face model folder or a GGUF file"},
+		{"sft --model student trainer.shards=3" + rest, "", exitUsage,
+			"gad: settings: trainer.shards is 3: must be a power of two of at most 4096"},
 		{"sft --model student" + rest, "", exitUsage, "gad: trainer.shards is 1, but there are 2 ranks: each needs as many shards as any other: set trainer.shards=2 or a multiple"},
-		{"sft --modle student" + rest, "", exitUsage, "gad: sft: unknown flag --modle: did you mean --model?"},
-		{"sft --ranks 4 --model student" + rest, "", exitUsage, "gad: sft: --ranks 4: mpirun has started 2: start as many, or leave --ranks out"},
-		{"sft --model student" + rest, "3", exitUsage, "gad: sft: mpirun has started 3 ranks: there must be 2, 4 or another power of two"},
-		{"sft --model student trainer.shards=2" + rest, "sft --config missing.yaml", exitUsage, "gad: ranks: rank 1 on " + hostName(t) + ": settings: missing.yaml: no such file or directory"},
+		{"sft --modle student" + rest, "", exitUsage,
+			"gad: sft: unknown flag --modle: did you mean --model?"},
+		{"sft --ranks 4 --model student" + rest, "", exitUsage,
+			"gad: sft: --ranks 4: mpirun has started 2: start as many, or leave --ranks out"},
+		{"sft --model student" + rest, "3", exitUsage,
+			"gad: sft: mpirun has started 3 ranks: there must be 2, 4 or another power of two"},
+		{"sft --model student trainer.shards=2" + rest, "sft --config missing.yaml", exitUsage,
+			"gad: ranks: rank 1 on " + hostName(t) +
+				": settings: missing.yaml: no such file or directory"},
 	} {
 		args := strings.Fields(c.args)
 		ranks := 2
@@ -60,7 +67,8 @@ func TestMistakesOverMPI(t *testing.T) {
 			}
 		}
 		if code != c.code || len(said) != 1 || said[0] != c.says {
-			t.Errorf("%s: exit status %d, want %d\n%s\nwant once\n%s", c.args, code, c.code, p.said.String(), c.says)
+			t.Errorf("%s: exit status %d, want %d\n%s\nwant once\n%s", c.args, code, c.code,
+				p.said.String(), c.says)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(work, "run")); err == nil {
@@ -85,9 +93,12 @@ func TestMistakesTogether(t *testing.T) {
 		says     string
 	}{
 		{"none", [4]error{}, exitDone, ""},
-		{"the same", [4]error{usage("a"), usage("a"), usage("a"), usage("a")}, exitUsage, "gad: a\n"},
-		{"one", [4]error{nil, nil, fmt.Errorf("no such file"), nil}, exitInput, "gad: ranks: rank 2 on HOST: no such file\n"},
-		{"two", [4]error{nil, usage("a"), nil, fmt.Errorf("b")}, exitUsage, "gad: ranks: rank 1 on HOST: a\ngad: ranks: rank 3 on HOST: b\n"},
+		{"the same", [4]error{usage("a"), usage("a"), usage("a"), usage("a")}, exitUsage,
+			"gad: a\n"},
+		{"one", [4]error{nil, nil, fmt.Errorf("no such file"), nil}, exitInput,
+			"gad: ranks: rank 2 on HOST: no such file\n"},
+		{"two", [4]error{nil, usage("a"), nil, fmt.Errorf("b")}, exitUsage,
+			"gad: ranks: rank 1 on HOST: a\ngad: ranks: rank 3 on HOST: b\n"},
 	} {
 		var said [4]bytes.Buffer
 		var wg sync.WaitGroup
@@ -149,12 +160,14 @@ func TestParted(t *testing.T) {
 // A run that breaks ends on all ranks with one status: that of the rank that has failed.
 func TestStatusOfAborted(t *testing.T) {
 	for _, want := range []int{exitInput, exitUsage, exitFailed, exitNumerical} {
-		err := fault.As(fault.ErrRunning, fmt.Errorf("trainer: %w", &comm.Aborted{Status: want, Reason: "elsewhere"}))
+		err := fault.As(fault.ErrRunning,
+			fmt.Errorf("trainer: %w", &comm.Aborted{Status: want, Reason: "elsewhere"}))
 		if got := status(err); got != want {
 			t.Errorf("exit status %d, want %d", got, want)
 		}
 	}
-	if got := status(fault.As(fault.ErrRunning, &comm.Aborted{Reason: "elsewhere"})); got != exitFailed {
+	if got := status(fault.As(fault.ErrRunning,
+		&comm.Aborted{Reason: "elsewhere"})); got != exitFailed {
 		t.Errorf("exit status %d where the other rank does not say", got)
 	}
 }

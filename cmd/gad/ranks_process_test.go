@@ -22,7 +22,8 @@ import (
 	"gad/internal/hostile"
 )
 
-var rankFaults = flag.Int("rankfaults", hostile.Share(6), "ranks that TestRankFaults kills or hangs")
+var rankFaults = flag.Int("rankfaults", hostile.Share(6),
+	"ranks that TestRankFaults kills or hangs")
 
 // mpiBinary is gad with MPI.
 var mpiBinary = sync.OnceValues(func() (string, error) {
@@ -54,7 +55,9 @@ func rankedBy(t *testing.T, command []string, ranks int, args ...string) *proces
 	}
 	t.Setenv("OMPI_ALLOW_RUN_AS_ROOT", "1") // as containers do
 	t.Setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
-	return start(t, command[0], slices.Concat(command[1:], []string{"--oversubscribe", "-n", fmt.Sprint(ranks), path}, args)...)
+	return start(t, command[0],
+		slices.Concat(command[1:], []string{"--oversubscribe", "-n", fmt.Sprint(ranks), path},
+			args)...)
 }
 
 // rankPIDs are the processes that mpirun has started, or MPICH's by its proxy.
@@ -69,7 +72,8 @@ func (p *process) rankPIDs() (pids []int) {
 		}
 		if mpirun := strconv.Itoa(p.Process.Pid); fields[1] != mpirun {
 			raw, _ := os.ReadFile("/proc/" + fields[1] + "/stat")
-			if _, rest, ok := bytes.Cut(raw, []byte("(hydra_pmi_proxy) ")); !ok || strings.Fields(string(rest))[1] != mpirun {
+			if _, rest, ok := bytes.Cut(raw, []byte("(hydra_pmi_proxy) ")); !ok ||
+				strings.Fields(string(rest))[1] != mpirun {
 				continue
 			}
 		}
@@ -101,9 +105,15 @@ func sameOnRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...stri
 	settings := []string{"trainer.shards=4", "--threads", "1", "--seed", "3"}
 	runs := func(dir string) [][]string {
 		return [][]string{
-			slices.Concat(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output", filepath.Join(dir, "sft"), "--steps", "3"), settings),
-			slices.Concat(stage("warmup", "--model", f.path("sft", "global_step_60", "actor"), "--data", f.path("train.arrow"), "--output", filepath.Join(dir, "warmup"), "--steps", "3", "--critic-warmup", "1"), settings),
-			slices.Concat([]string{"train", "--resume", filepath.Join(dir, "warmup"), "--data", f.path("train.arrow"), "--output", filepath.Join(dir, "train"), "--steps", "3"}, settings, stateful),
+			slices.Concat(stage("sft", "--model", f.path("student"), "--data",
+				f.path("train.arrow"), "--val-data", f.path("test.jsonl"), "--output",
+				filepath.Join(dir, "sft"), "--steps", "3"), settings),
+			slices.Concat(stage("warmup", "--model", f.path("sft", "global_step_60", "actor"),
+				"--data", f.path("train.arrow"), "--output", filepath.Join(dir, "warmup"),
+				"--steps", "3", "--critic-warmup", "1"), settings),
+			slices.Concat([]string{"train", "--resume", filepath.Join(dir, "warmup"), "--data",
+				f.path("train.arrow"), "--output", filepath.Join(dir, "train"), "--steps", "3"},
+				settings, stateful),
 		}
 	}
 	whole := t.TempDir()
@@ -138,15 +148,19 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 	f := ready(t)
 	const steps, limit = 10, 10
 	args := func(run string) []string {
-		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "2"),
-			stateful, []string{"trainer.warmup_objective=policy", "trainer.shards=4", "--threads", "1", fmt.Sprint("trainer.rank_timeout=", limit)})
+		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data",
+			f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup",
+			"2"),
+			stateful, []string{"trainer.warmup_objective=policy", "trainer.shards=4", "--threads",
+				"1", fmt.Sprint("trainer.rank_timeout=", limit)})
 	}
 	whole := filepath.Join(t.TempDir(), "whole")
 	if p := ranked(t, 2, args(whole)...); p.end(t, patience) != exitDone { // builds gad first
 		t.Fatal(p.said.String())
 	}
 	begun := time.Now()
-	if p := ranked(t, 2, args(filepath.Join(t.TempDir(), "timed"))...); p.end(t, patience) != exitDone {
+	if p := ranked(t, 2, args(filepath.Join(t.TempDir(), "timed"))...); p.end(t,
+		patience) != exitDone {
 		t.Fatal(p.said.String())
 	}
 	took := time.Since(begun)
@@ -177,8 +191,10 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 			}
 			if killed && !p.endsWithin((limit+5)*time.Second) {
 				pids := p.rankPIDs()
-				if len(pids) > 1 || len(pids) == 1 && !hang { // one that hangs after all have ended keeps mpirun from ending
-					t.Errorf("seed %d: %v after one of %d ranks was hit, %d are there\n%s", seed, time.Since(at), ranks, len(pids), p.said.String())
+				// one that hangs after all have ended keeps mpirun from ending
+				if len(pids) > 1 || len(pids) == 1 && !hang {
+					t.Errorf("seed %d: %v after one of %d ranks was hit, %d are there\n%s", seed,
+						time.Since(at), ranks, len(pids), p.said.String())
 				}
 				for _, pid := range pids {
 					syscall.Kill(pid, syscall.SIGKILL)
@@ -194,7 +210,8 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 				break
 			}
 			if !killed {
-				t.Fatalf("seed %d: start %d on %d ranks: exit status %d\n%s", seed, try, ranks, code, p.said.String())
+				t.Fatalf("seed %d: start %d on %d ranks: exit status %d\n%s", seed, try, ranks,
+					code, p.said.String())
 			}
 			faults++
 			slowest = max(slowest, time.Since(at))
@@ -206,7 +223,8 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 			}
 			if hang {
 				said := p.said.String()
-				ended := strings.Contains(said, "done: ") // the others have left: nobody waits for it
+				// the others have left: nobody waits for it
+				ended := strings.Contains(said, "done: ")
 				if strings.Contains(said, " step ") && !ended && !strings.Contains(said, " did not answer within 10s (trainer.rank_timeout): it hangs or has ended: the same command resumes from the last checkpoint") {
 					t.Errorf("seed %d: a rank hangs, and nobody says so:\n%s", seed, said)
 				}
@@ -229,7 +247,9 @@ func TestRankSignal(t *testing.T) {
 	f := ready(t)
 	const steps = 60
 	args := func(run string) []string {
-		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "2", "trainer.save_freq=10"),
+		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data",
+			f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup",
+			"2", "trainer.save_freq=10"),
 			[]string{"trainer.shards=2", "--threads", "1"})
 	}
 	whole := filepath.Join(t.TempDir(), "whole")
@@ -247,7 +267,8 @@ func TestRankSignal(t *testing.T) {
 		} else {
 			p.Process.Signal(syscall.SIGUSR1)
 		}
-		if code := p.end(t, patience); code != exitInterrupted || !strings.Contains(p.said.String(), "run the same command again to resume") {
+		if code := p.end(t, patience); code != exitInterrupted ||
+			!strings.Contains(p.said.String(), "run the same command again to resume") {
 			t.Fatalf("exit status %d\n%s", code, p.said.String())
 		}
 	}
@@ -261,7 +282,8 @@ func TestRankSignal(t *testing.T) {
 // save the run, and the status is 75, however long saving takes.
 func TestRankSignalByScript(t *testing.T) {
 	f := ready(t)
-	c := manifests(t, "mpijob.yaml")["MPIJob"].Spec.MPIReplicaSpecs["Launcher"].Template.Spec.Containers[0]
+	c := manifests(t,
+		"mpijob.yaml")["MPIJob"].Spec.MPIReplicaSpecs["Launcher"].Template.Spec.Containers[0]
 	inline := regexp.MustCompile(`(?s)mpirun .* &\n`).ReplaceAllString(c.Args[0], "mpirun \"$$@\" &\n")
 	for _, by := range []struct {
 		signal  syscall.Signal
@@ -272,14 +294,21 @@ func TestRankSignalByScript(t *testing.T) {
 		{syscall.SIGTERM, []string{"sh", "-c", inline, "sh"}},
 	}[:hostile.Share(3)] {
 		run := filepath.Join(t.TempDir(), "run")
-		args := append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "2"),
-			"data.train_batch_size=3072", "trainer.shards=2", "--threads", "1") // a step takes longer than mpirun's patience
+		args := append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
+			"--output", run, "--steps", "2"),
+			// a step takes longer than mpirun's patience
+			"data.train_batch_size=3072", "trainer.shards=2", "--threads", "1")
 		p := rankedBy(t, by.command, 2, args...)
-		wait(t, "the first step", func() bool { return strings.Contains(fileText(filepath.Join(run, "log.jsonl")), "parameters;") })
+		wait(t, "the first step",
+			func() bool {
+				return strings.Contains(fileText(filepath.Join(run, "log.jsonl")),
+					"parameters;")
+			})
 		time.Sleep(200 * time.Millisecond)
 		p.Process.Signal(by.signal)
 		begun := time.Now()
-		if code := p.end(t, patience); code != exitInterrupted || !strings.Contains(p.said.String(), "run the same command again to resume") {
+		if code := p.end(t, patience); code != exitInterrupted ||
+			!strings.Contains(p.said.String(), "run the same command again to resume") {
 			t.Fatalf("%v to %q: exit status %d\n%s", by.signal, by.command, code, p.said.String())
 		}
 		t.Logf("%v: ended after %v", by.signal, time.Since(begun).Round(time.Millisecond))

@@ -11,8 +11,10 @@ import (
 // and once for the discriminator.
 func TestPlanOfRanks(t *testing.T) {
 	f := ready(t)
-	line := []string{"plan", "--model", f.path("student"), "--stage", "warmup", "--ranks", "4", "--bandwidth", "1", "data.max_prompt_length=64", "data.max_response_length=14",
-		"data.train_batch_size=8", "trainer.shards=8", "trainer.warmup_objective=policy", "actor.ppo_mini_batch_size=2"}
+	line := []string{"plan", "--model", f.path("student"), "--stage", "warmup", "--ranks", "4",
+		"--bandwidth", "1", "data.max_prompt_length=64", "data.max_response_length=14",
+		"data.train_batch_size=8", "trainer.shards=8", "trainer.warmup_objective=policy",
+		"actor.ppo_mini_batch_size=2"}
 	out, _ := must(t, line...)
 	for _, want := range []string{
 		"sums of gradients of shards (trainer.shards=8)",
@@ -26,7 +28,8 @@ func TestPlanOfRanks(t *testing.T) {
 			t.Errorf("the plan does not say %q:\n%s", want, out)
 		}
 	}
-	if alone, _ := must(t, append(line[:5:5], line[9:]...)...); strings.Contains(alone, "ranks, each") {
+	if alone, _ := must(t, append(line[:5:5], line[9:]...)...); strings.Contains(alone,
+		"ranks, each") {
 		t.Errorf("the plan of one process speaks of ranks:\n%s", alone)
 	}
 }

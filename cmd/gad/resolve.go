@@ -19,8 +19,9 @@ func localPath(path string, dataset bool) (string, error) {
 
 // The flags whose values are paths of models, and of data.
 var (
-	modelFlags = []string{"model", "adapter", "critic", "reward-model", "disc-from", "from", "against"}
-	dataFlags  = []string{"data", "val-data", "prompts"}
+	modelFlags = []string{"model", "adapter", "critic", "reward-model", "disc-from", "from",
+		"against"}
+	dataFlags = []string{"data", "val-data", "prompts"}
 )
 
 // local makes a command, and those below it, resolve the names in its flags before it runs.
@@ -45,7 +46,9 @@ func local(c *cli.Command) {
 func localFlag(c *cli.Context, f cli.Flag) error {
 	name := f.Names()[0]
 	dataset := slices.Contains(dataFlags, name)
-	if !c.IsSet(name) || !dataset && !slices.Contains(modelFlags, name) || name == "model" && c.Command.Name == "collect" { // there, a model of the endpoint
+	// there, a model of the endpoint
+	if !c.IsSet(name) || !dataset && !slices.Contains(modelFlags, name) || name == "model" &&
+		c.Command.Name == "collect" {
 		return nil
 	}
 	if _, several := f.(*cli.StringSliceFlag); !several {
@@ -62,7 +65,8 @@ func localFlag(c *cli.Context, f cli.Flag) error {
 			return err
 		}
 	}
-	return c.Set(name, cli.NewStringSlice(paths...).Serialize()) // replaces, where a plain value would be one more
+	// replaces, where a plain value would be one more
+	return c.Set(name, cli.NewStringSlice(paths...).Serialize())
 }
 
 // localSettings replaces the settings that are paths of models and data by localPath of them.

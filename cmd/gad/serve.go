@@ -34,16 +34,29 @@ func (p *program) serveCommand() *cli.Command {
 			&cli.StringFlag{Name: "model", Usage: modelUsage},
 			adapterFlag("model"),
 			weightsFlag(),
-			&cli.StringFlag{Name: "listen", Value: "127.0.0.1:8000", Usage: "address and port; port 0 takes a free one"},
-			&cli.StringFlag{Name: "api-key-file", Usage: "file with the API key, readable by its owner alone; instead of " + keyVariable},
-			&cli.StringFlag{Name: "name", DefaultText: "that of the model folder", Usage: "name of the model for clients"},
-			within(&cli.IntFlag{Name: "slots", Value: 64, Usage: "answers that are sampled at the same time"}, count(1, 1<<12)),
-			within(&cli.IntFlag{Name: "context", DefaultText: "4096, or what the model takes", Usage: "longest prompt with its answer, tokens"}, count(2, 1<<24)),
+			&cli.StringFlag{Name: "listen", Value: "127.0.0.1:8000",
+				Usage: "address and port; port 0 takes a free one"},
+			&cli.StringFlag{Name: "api-key-file",
+				Usage: "file with the API key, readable by its owner alone; instead of " +
+					keyVariable},
+			&cli.StringFlag{Name: "name", DefaultText: "that of the model folder",
+				Usage: "name of the model for clients"},
+			within(&cli.IntFlag{Name: "slots", Value: 64,
+				Usage: "answers that are sampled at the same time"}, count(1, 1<<12)),
+			within(&cli.IntFlag{Name: "context", DefaultText: "4096, or what the model takes",
+				Usage: "longest prompt with its answer, tokens"}, count(2, 1<<24)),
 			within(&cli.IntFlag{Name: "cache-tokens", DefaultText: "512 per slot, at least two contexts", Usage: "tokens in the cache of keys and values; an answer waits until it has room to its end"}, count(2, 1<<30)),
-			within(&cli.IntFlag{Name: "max-tokens", Value: 1024, Usage: "longest answer to a chat request that gives no limit, tokens"}, count(1, 1<<24)),
-			within(&cli.IntFlag{Name: "max-queue", Value: 128, Usage: "requests that may wait; more are refused with status 429"}, count(1, 1<<16)),
-			&cli.BoolFlag{Name: "no-prefix-cache", Usage: "compute every prompt anew, whatever earlier ones have left in the cache"},
-			within(&cli.Float64Flag{Name: "grace", Value: 30, Usage: "seconds for the requests under way when the server is stopped"}, from(0, 86400)),
+			within(&cli.IntFlag{Name: "max-tokens", Value: 1024,
+				Usage: "longest answer to a chat request that gives no limit, tokens"},
+				count(1, 1<<24)),
+			within(&cli.IntFlag{Name: "max-queue", Value: 128,
+				Usage: "requests that may wait; more are refused with status 429"},
+				count(1, 1<<16)),
+			&cli.BoolFlag{Name: "no-prefix-cache",
+				Usage: "compute every prompt anew, whatever earlier ones have left in the cache"},
+			within(&cli.Float64Flag{Name: "grace", Value: 30,
+				Usage: "seconds for the requests under way when the server is stopped"},
+				from(0, 86400)),
 		}, deviceFlags()...),
 		Action: func(c *cli.Context) error {
 			o, err := serveOptions(c)
@@ -60,7 +73,9 @@ func serveOptions(c *cli.Context) (o serve.Options, err error) {
 	if err := errors.Join(noArguments(c), need(c, "model")); err != nil {
 		return o, err
 	}
-	o.Slots, o.Context, o.Cache, o.Answer, o.Queue = c.Int("slots"), c.Int("context"), c.Int("cache-tokens"), c.Int("max-tokens"), c.Int("max-queue")
+	o.Slots, o.Context, o.Cache, o.Answer, o.Queue =
+		c.Int("slots"), c.Int("context"), c.Int("cache-tokens"), c.Int("max-tokens"),
+		c.Int("max-queue")
 	o.Forget = c.Bool("no-prefix-cache")
 	o.Grace = time.Duration(c.Float64("grace") * float64(time.Second))
 	if o.Name = c.String("name"); o.Name == "" {
@@ -72,7 +87,8 @@ func serveOptions(c *cli.Context) (o serve.Options, err error) {
 	}
 	address := c.String("listen")
 	if o.Loopback, err = serve.Loopback(address); err != nil {
-		return o, usage("serve: --listen %s: must be an address and a port, such as 127.0.0.1:8000", address)
+		return o, usage("serve: --listen %s: must be an address and a port, such as 127.0.0.1:8000",
+			address)
 	}
 	if o.Key, err = apiKey(c); err != nil {
 		return o, err
@@ -104,7 +120,8 @@ func apiKey(c *cli.Context) (key string, err error) {
 		return "", usage("serve: %s: has a character that cannot be in a key: use letters, digits and signs of ASCII", from)
 	}
 	if len(key) < leastKey || len(key) > 1024 {
-		return "", usage("serve: %s: has %s: a key must have %d to 1024", from, report.Count(len(key), "character"), leastKey)
+		return "", usage("serve: %s: has %s: a key must have %d to 1024", from,
+			report.Count(len(key), "character"), leastKey)
 	}
 	return key, nil
 }
@@ -120,10 +137,12 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 	defer m.Close()
 	o.Log = con.Print
 	if o.Context > m.Config().MaxPosition {
-		return usage("serve: --context %d: the model takes %d tokens: lower it", o.Context, m.Config().MaxPosition)
+		return usage("serve: --context %d: the model takes %d tokens: lower it", o.Context,
+			m.Config().MaxPosition)
 	}
 	if most := m.Config().MaxPosition; c.IsSet("max-tokens") && most > 0 && o.Answer >= most {
-		return usage("serve: --max-tokens %d: the model takes %s with the prompt: lower it", o.Answer, report.Count(most, "token"))
+		return usage("serve: --max-tokens %d: the model takes %s with the prompt: lower it",
+			o.Answer, report.Count(most, "token"))
 	}
 	var s *serve.Server
 	var address string
@@ -138,14 +157,18 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 	}
 	listener, err := serve.Listen(c.String("listen"))
 	if err != nil {
-		if port := c.String("listen")[strings.LastIndex(c.String("listen"), ":")+1:]; !isPort(port) {
-			return usage("serve: --listen %s: port %s: must be from 0 to 65535", c.String("listen"), port)
+		if port := c.String("listen")[strings.LastIndex(c.String("listen"), ":")+1:]; !isPort(
+			port) {
+			return usage("serve: --listen %s: port %s: must be from 0 to 65535", c.String("listen"),
+				port)
 		}
-		return usage("serve: --listen %s: %v: choose another port", c.String("listen"), errors.Unwrap(err))
+		return usage("serve: --listen %s: %v: choose another port", c.String("listen"),
+			errors.Unwrap(err))
 	}
 	address = listener.Addr().String()
 	ctx, end := p.session().Stoppable(func() string {
-		return fmt.Sprintf("stopping: requests under way have %v to end; a second Ctrl-C stops at once", o.Grace)
+		return fmt.Sprintf(
+			"stopping: requests under way have %v to end; a second Ctrl-C stops at once", o.Grace)
 	}, func() string { return "requests were cut off" })
 	defer end()
 	if err := s.Serve(ctx, listener); err != nil {

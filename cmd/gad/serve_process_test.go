@@ -33,7 +33,8 @@ func serving(t *testing.T, args ...string) (p *process, url string) {
 func TestServe(t *testing.T) {
 	f := ready(t)
 	actor := f.path("train", "global_step_3", "actor")
-	printed, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--json", "-n", "3", "--max-new-tokens", "12", "--temperature", "1", "--seed", "7")
+	printed, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--json", "-n",
+		"3", "--max-new-tokens", "12", "--temperature", "1", "--seed", "7")
 	want := objects[generated](t, printed)
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		p, url := serving(t, "--model", actor, "--listen", "127.0.0.1:0")
@@ -63,7 +64,10 @@ func TestServe(t *testing.T) {
 		if !regexp.MustCompile(`memory: [0-9.]+ GB of weights, up to [0-9.]+ GB for keys and values \(--cache-tokens 32768\), which fills as requests come\nserving `).MatchString(said) {
 			t.Errorf("says nothing of its memory:\n%s", said)
 		}
-		if !strings.Contains(said, "POST /v1/chat/completions 200, tokens: ") || !strings.Contains(said, "stopping: requests under way have 30s to end; a second Ctrl-C stops at once") || strings.Contains(said, "1+2") {
+		if !strings.Contains(said, "POST /v1/chat/completions 200, tokens: ") ||
+			!strings.Contains(said,
+				"stopping: requests under way have 30s to end; a second Ctrl-C stops at once") ||
+			strings.Contains(said, "1+2") {
 			t.Errorf("says\n%s", said)
 		}
 	}
@@ -141,13 +145,16 @@ func talkingTo(t *testing.T, lines string, out interface {
 // A conversation on a pipe: each line is answered with what went before in mind, until it
 // is reset.
 func TestChat(t *testing.T) {
-	settings := []string{"--model", ready(t).path("train", "global_step_3", "actor"), "--max-new-tokens", "14", "--temperature", "2"}
+	settings := []string{"--model", ready(t).path("train", "global_step_3", "actor"),
+		"--max-new-tokens", "14", "--temperature", "2"}
 	answer := func(args ...string) string {
 		t.Helper()
 		out, _ := must(t, append(append([]string{"generate"}, settings...), args...)...)
 		return out
 	}
-	first, other := answer("--prompt", "Add 1+2+3"), answer("--prompt", "Add 1+2+3", "--system", "Reverse: e v o d")
+	first, other :=
+		answer("--prompt", "Add 1+2+3"),
+		answer("--prompt", "Add 1+2+3", "--system", "Reverse: e v o d")
 	if first == other {
 		t.Fatal("the system message does not matter: the test shows nothing")
 	}
@@ -155,7 +162,9 @@ func TestChat(t *testing.T) {
 	if want := first + first + other + first; code != exitFailed || out != want {
 		t.Errorf("exit status %d, %q, want %q\n%s", code, out, want, said)
 	}
-	if !strings.Contains(said, "gad: chat: /frobnicate: is not known: /help lists the commands\n") || !strings.HasSuffix(said, "gad: chat: line 8 got no answer\n") {
+	if !strings.Contains(said,
+		"gad: chat: /frobnicate: is not known: /help lists the commands\n") ||
+		!strings.HasSuffix(said, "gad: chat: line 8 got no answer\n") {
 		t.Errorf("says %q", said)
 	}
 	code, twice, _ := talking(t, "Add 1+2+3\nAdd 1+2+3\n", settings...)
@@ -166,18 +175,26 @@ func TestChat(t *testing.T) {
 		t.Errorf("after /exit: %q", ended)
 	}
 	// A conversation that the model has no room for is not answered, and can begin anew.
-	code, out, said = talking(t, strings.Repeat("Add 1+2+3\n", 20)+"/reset\nAdd 1+2+3\n", settings...)
+	code, out, said = talking(t, strings.Repeat("Add 1+2+3\n", 20)+"/reset\nAdd 1+2+3\n",
+		settings...)
 	ends := regexp.MustCompile(`gad: chat: (\d+) lines got no answer: ([0-9, ]+)(\.\.\.)?\n$`).FindStringSubmatch(said)
-	if ends == nil || !strings.Contains(said, " of line 20 has ") || !strings.Contains(said, " tokens, the model takes 128 with the answer: /reset begins a new one\n") || !strings.HasSuffix(out, first) || code != exitFailed {
+	if ends == nil || !strings.Contains(said, " of line 20 has ") ||
+		!strings.Contains(said,
+			" tokens, the model takes 128 with the answer: /reset begins a new one\n") ||
+		!strings.HasSuffix(out, first) || code != exitFailed {
 		t.Fatalf("exit status %d, %q\n%s", code, out, said)
 	}
-	if n := strings.Count(said, "/reset begins"); ends[1] != fmt.Sprint(n) || !strings.HasPrefix(ends[2], fmt.Sprintf("%d, %d, ", 21-n, 22-n)) {
+	if n := strings.Count(said, "/reset begins"); ends[1] != fmt.Sprint(n) ||
+		!strings.HasPrefix(ends[2], fmt.Sprintf("%d, %d, ", 21-n, 22-n)) {
 		t.Errorf("%d of 22 lines are not answered: says %s, %s", n, ends[1], ends[2])
 	}
-	if code, out, said := talking(t, strings.Repeat("x", 5000)+"\n/exit\nAdd 1+2+3\n", settings...); code != exitFailed || out != "" || !strings.HasSuffix(said, "gad: chat: line 1 got no answer\n") {
+	if code, out, said := talking(t, strings.Repeat("x", 5000)+"\n/exit\nAdd 1+2+3\n",
+		settings...); code != exitFailed || out != "" ||
+		!strings.HasSuffix(said, "gad: chat: line 1 got no answer\n") {
 		t.Errorf("exit status %d, %q\n%s", code, out, said)
 	}
-	if code, _, said := talking(t, "\xff\n", settings...); code != exitUsage || !strings.HasSuffix(said, "gad: chat: standard input is not UTF-8 text\n") {
+	if code, _, said := talking(t, "\xff\n", settings...); code != exitUsage ||
+		!strings.HasSuffix(said, "gad: chat: standard input is not UTF-8 text\n") {
 		t.Errorf("exit status %d, %s", code, said)
 	}
 }
@@ -235,8 +252,10 @@ func TestChatMessageTooLong(t *testing.T) {
 		{"Add 1+2+3\n", []string{"--system", long}, "gad: chat: the message of line 1 with the system message has 435 tokens, the model takes 128 with the answer: shorten one of them\n"},
 	} {
 		code, out, said := talking(t, c.in, append([]string{"--model", model}, c.args...)...)
-		if want := c.want + "gad: chat: line 1 got no answer\n"; code != exitFailed || out != "" || said != want {
-			t.Errorf("%q: exit status %d, prints %q\n got %s want %s", c.args, code, out, said, want)
+		if want := c.want + "gad: chat: line 1 got no answer\n"; code != exitFailed || out != "" ||
+			said != want {
+			t.Errorf("%q: exit status %d, prints %q\n got %s want %s", c.args, code, out, said,
+				want)
 		}
 	}
 }

@@ -29,7 +29,8 @@ type stageFlag struct{ name, key, usage string }
 var stageFlags = []stageFlag{
 	{"model", "model.path", "student: a Hugging Face model folder"},
 	{"adapter", "model.adapter_path", "LoRA adapters to go on with, for the weights of --model: a folder as peft writes it (with actor.lora.rank as there)"},
-	{"reward-model", "model.reward_path", "model folder or GGUF file that the discriminator starts from (default: the student's)"},
+	{"reward-model", "model.reward_path",
+		"model folder or GGUF file that the discriminator starts from (default: the student's)"},
 	{"data", "data.train_files", "training data: file, folder or quoted pattern such as 'shards/*.arrow'; may be given several times"},
 	{"val-data", "data.val_files", "held-out data for the val/ metrics; files as for --data"},
 	{"split", "data.split", "which split of --data, if a folder has several"},
@@ -40,9 +41,11 @@ var stageFlags = []stageFlag{
 	{"turns", "data.turns", "which of the teacher's turns are learned: last, each, or all (sft)"},
 	{"output", "trainer.default_local_dir", "run folder"},
 	{"resume", "trainer.resume_from", "run or checkpoint folder to start from"},
-	{"checker", "trainer.checker", "program that scores the student's answers, for val/check and algorithm.checker_weight"},
+	{"checker", "trainer.checker",
+		"program that scores the student's answers, for val/check and algorithm.checker_weight"},
 	{"critic-warmup", "trainer.critic_warmup", "steps in which only the discriminator learns"},
-	{"steps", "trainer.total_steps", "steps to run (default: as many as trainer.total_epochs takes)"},
+	{"steps", "trainer.total_steps",
+		"steps to run (default: as many as trainer.total_epochs takes)"},
 	{"seed", "trainer.seed", "seed of data order, sampling and fresh weights"},
 	{"device", "trainer.device", "where to compute: cpu or cuda"},
 	{"precision", "trainer.precision", "auto, bf16 or f32; auto is bf16 on cuda, f32 on cpu"},
@@ -88,7 +91,8 @@ func (p *program) stageCommand(stage config.Stage) *cli.Command {
 	}
 	flags = append(flags, presetFlag(), ranksFlag())
 	for _, f := range stageFlags {
-		if (stage == config.SFT || stage == config.DPO) && (f.name == "critic-warmup" || f.name == "reward-model" || f.name == "resume") {
+		if (stage == config.SFT || stage == config.DPO) &&
+			(f.name == "critic-warmup" || f.name == "reward-model" || f.name == "resume") {
 			continue
 		}
 		flags = append(flags, f.flag())
@@ -111,13 +115,17 @@ func (p *program) stageCommand(stage config.Stage) *cli.Command {
 
 // presetFlag chooses among the published methods, and LoRA.
 func presetFlag() cli.Flag {
-	return &cli.StringFlag{Name: "preset", Usage: "start from the settings of a method, one of " + strings.Join(config.PresetNames(), ", ") + ". Several with commas between them: grgc,lora"}
+	return &cli.StringFlag{Name: "preset",
+		Usage: "start from the settings of a method, one of " +
+			strings.Join(config.PresetNames(), ", ") +
+			". Several with commas between them: grgc,lora"}
 }
 
 // configure resolves the settings: the stage's defaults, or those of the run that is
 // resumed; then the file, the overrides and the flags. notes say what has changed since
 // the run began, and what was given and is not read.
-func (p *program) configure(c *cli.Context, stage config.Stage) (cfg config.Config, notes []string, err error) {
+func (p *program) configure(c *cli.Context,
+	stage config.Stage) (cfg config.Config, notes []string, err error) {
 	if c.String("steps") == "0" {
 		return cfg, nil, usage("%s: --steps 0: must be at least 1; leave it out for as many as trainer.total_epochs takes", typed(c))
 	}
@@ -139,7 +147,8 @@ func (p *program) configure(c *cli.Context, stage config.Stage) (cfg config.Conf
 	if out == "" && resume != "" {
 		if steps, err := checkpoint.Steps(files(), resume); err == nil && len(steps) > 0 {
 			out = resume // train --resume RUN alone: go on there
-			set = append(set, conf.Flag{Key: "trainer.default_local_dir", Value: out, Name: "--resume"})
+			set = append(set, conf.Flag{Key: "trainer.default_local_dir", Value: out,
+				Name: "--resume"})
 		}
 	}
 	settled, going := filepath.Join(out, "config.yaml"), false
@@ -150,7 +159,9 @@ func (p *program) configure(c *cli.Context, stage config.Stage) (cfg config.Conf
 				return cfg, nil, fmt.Errorf("%w: the run's config.yaml cannot be read", err)
 			}
 		} else if !errors.Is(err, fs.ErrNotExist) {
-			return cfg, nil, usage("trainer: %s: cannot be used as run folder: %v: give another --output", out, err)
+			return cfg, nil,
+				usage("trainer: %s: cannot be used as run folder: %v: give another --output", out,
+					err)
 		}
 	}
 	if resume != "" && !going {
@@ -162,7 +173,8 @@ func (p *program) configure(c *cli.Context, stage config.Stage) (cfg config.Conf
 			return cfg, nil, err
 		}
 		for _, change := range config.Changes(cfg, file) {
-			notes = append(notes, fmt.Sprintf("%s overrides the settings of %s: %s", c.String("config"), resume, change))
+			notes = append(notes, fmt.Sprintf("%s overrides the settings of %s: %s",
+				c.String("config"), resume, change))
 		}
 	}
 	before := cfg
@@ -195,7 +207,9 @@ func (p *program) configure(c *cli.Context, stage config.Stage) (cfg config.Conf
 	}
 	if going {
 		if was, err := saved.StageOf(files(), out); err == nil && was != stage {
-			return cfg, nil, fmt.Errorf("%w: trainer: %s: contains a run of stage %s, not %s: give another --output", config.ErrConfig, out, was, stage)
+			return cfg, nil, fmt.Errorf(
+				"%w: trainer: %s: contains a run of stage %s, not %s: give another --output",
+				config.ErrConfig, out, was, stage)
 		}
 		if err := config.CheckChange(&before, &cfg); err != nil {
 			return cfg, nil, err
@@ -211,7 +225,9 @@ func (p *program) configure(c *cli.Context, stage config.Stage) (cfg config.Conf
 // stranger's, and a checker is a program. So it must be given on each command line,
 // even to say that there is none.
 func named(c *cli.Context, was, is string) error {
-	said := c.IsSet("checker") || slices.ContainsFunc(c.Args().Slice(), func(s string) bool { return strings.HasPrefix(s, "trainer.checker=") })
+	said := c.IsSet("checker") ||
+		slices.ContainsFunc(c.Args().Slice(),
+			func(s string) bool { return strings.HasPrefix(s, "trainer.checker=") })
 	if was == "" || is != "" || said {
 		return nil
 	}
@@ -288,13 +304,15 @@ func chosenIn(a, b *config.Config) (keys []string) {
 	return keys
 }
 
-func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage, notes []string) (err error) {
+func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage,
+	notes []string) (err error) {
 	if err := cfg.Validate(stage); err != nil {
 		return fault.As(fault.ErrUsage, err)
 	}
 	if c.Bool("dry-run") {
 		p.met = true
-		if l, err := comm.Launched(os.LookupEnv); err == nil && l.Size > 1 && l.Rank > 0 && c.Int("ranks") != 1 {
+		if l, err := comm.Launched(os.LookupEnv); err == nil && l.Size > 1 && l.Rank > 0 &&
+			c.Int("ranks") != 1 {
 			return nil // rank 0 prints
 		}
 		for _, note := range notes {
@@ -316,7 +334,8 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 	defer func() {
 		if err != nil && !errors.Is(err, trainer.ErrInterrupted) {
 			ranks.Abort(err)
-			if ranks != nil && !p.silent(err) { // before a launcher sees that another rank has ended
+			// before a launcher sees that another rank has ended
+			if ranks != nil && !p.silent(err) {
 				p.complain(err)
 				p.said = true
 			}
@@ -328,7 +347,9 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 		return err
 	}
 	defer be.Close()
-	t, err := trainer.Open(cfg, stage, trainer.Options{FS: files(), Backend: be, Console: p.err, TTY: p.tty, Command: p.command, Notes: notes, Ranks: ranks})
+	t, err := trainer.Open(cfg, stage,
+		trainer.Options{FS: files(), Backend: be, Console: p.err, TTY: p.tty, Command: p.command,
+			Notes: notes, Ranks: ranks})
 	if err != nil {
 		return ofRun(err, false)
 	}
@@ -347,7 +368,8 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 // that is done, or stopped and saved here, has failed if it has on another rank.
 func parted(err, failed error) error {
 	told := (*comm.Aborted)(nil)
-	if failed != nil && (err == nil || errors.Is(err, trainer.ErrInterrupted) && errors.As(failed, &told)) {
+	if failed != nil && (err == nil || errors.Is(err, trainer.ErrInterrupted) &&
+		errors.As(failed, &told)) {
 		return fault.As(fault.ErrRunning, failed)
 	}
 	return err
@@ -355,7 +377,8 @@ func parted(err, failed error) error {
 
 // ofRun is an error of a run as status reads it: one that is none of the inputs' is marked.
 func ofRun(err error, running bool) error {
-	if err == nil || errors.Is(err, trainer.ErrInterrupted) || errors.Is(err, trainer.ErrNumerical) || !running && !errors.Is(err, comm.ErrRanks) {
+	if err == nil || errors.Is(err, trainer.ErrInterrupted) ||
+		errors.Is(err, trainer.ErrNumerical) || !running && !errors.Is(err, comm.ErrRanks) {
 		return err
 	}
 	return fault.As(fault.ErrRunning, err)

@@ -35,7 +35,8 @@ func TestSteadyHeap(t *testing.T) {
 	// After the first steps: by then the objectives of all shapes that come up are compiled.
 	p := &heap{from: max(300, *steady/10), to: *steady}
 	f := ready(t)
-	code := run(append([]string{"gad"}, many(f, filepath.Join(t.TempDir(), "run"))...), io.Discard, p)
+	code := run(append([]string{"gad"}, many(f, filepath.Join(t.TempDir(), "run"))...), io.Discard,
+		p)
 	if code != exitDone {
 		t.Fatalf("exit status %d\n%s", code, &p.said)
 	}
@@ -44,7 +45,9 @@ func TestSteadyHeap(t *testing.T) {
 	}
 	change := 100 * (float64(p.bytes[1])/float64(p.bytes[0]) - 1)
 	t.Logf("row 19: steady heap: steps %d to %d: %d to %d bytes after a collection: %+.3f %%, %+.1f bytes a step; goroutines %d to %d",
-		p.from, p.to, p.bytes[0], p.bytes[1], change, (float64(p.bytes[1])-float64(p.bytes[0]))/float64(p.to-p.from), p.goroutines[0], p.goroutines[1])
+		p.from, p.to, p.bytes[0], p.bytes[1], change,
+		(float64(p.bytes[1])-float64(p.bytes[0]))/float64(p.to-p.from), p.goroutines[0],
+		p.goroutines[1])
 	if math.Abs(change) > 1 || p.goroutines[0] != p.goroutines[1] {
 		t.Error("the program holds more and more, or less")
 	}
@@ -65,7 +68,8 @@ func (h *heap) Write(line []byte) (int, error) {
 			runtime.GC()
 			runtime.GC() // what the first left in pools
 			runtime.ReadMemStats(&m)
-			h.bytes, h.goroutines = append(h.bytes, m.HeapAlloc), append(h.goroutines, runtime.NumGoroutine())
+			h.bytes, h.goroutines =
+				append(h.bytes, m.HeapAlloc), append(h.goroutines, runtime.NumGoroutine())
 		}
 	} else {
 		h.said.Write(line)
@@ -76,7 +80,8 @@ func (h *heap) Write(line []byte) (int, error) {
 // many is the command line of a run of as many steps as -steady says, with no save
 // but the last.
 func many(f *fixture, run string) []string {
-	return []string{"train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(*steady),
+	return []string{"train", "--resume", f.path("warmup"), "--data", f.path("train.arrow"),
+		"--output", run, "--steps", fmt.Sprint(*steady),
 		"trainer.save_freq=0", "trainer.save_samples=0", "critic.replay.size=16"}
 }
 

@@ -33,15 +33,18 @@ func (p *program) studyCommand() *cli.Command {
 		ArgsUsage: "FILE",
 		Flags: []cli.Flag{
 			within(&cli.IntFlag{Name: "jobs", Usage: "commands that run at the same time; 0 is as many as cores and memory allow, on cuda one"}, atLeast(0)),
-			&cli.BoolFlag{Name: "table", Usage: "write the tables from finished runs, and run nothing"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "print the command lines and an estimate of the time, and stop"},
+			&cli.BoolFlag{Name: "table",
+				Usage: "write the tables from finished runs, and run nothing"},
+			&cli.BoolFlag{Name: "dry-run",
+				Usage: "print the command lines and an estimate of the time, and stop"},
 		},
 		Action: func(c *cli.Context) error {
 			file := c.Args().First()
 			if file == "" {
 				return usage("study: the study file is missing: gad study FILE (see doc/study.md)")
 			}
-			if rest := c.Args().Tail(); len(rest) > 0 && strings.HasPrefix(rest[0], "-") { // flags behind the file
+			// flags behind the file
+			if rest := c.Args().Tail(); len(rest) > 0 && strings.HasPrefix(rest[0], "-") {
 				args := append([]string{"gad", "study"}, rest...)
 				for _, name := range []string{"jobs", "table", "dry-run"} {
 					if c.IsSet(name) {
@@ -63,7 +66,8 @@ func (p *program) studyCommand() *cli.Command {
 
 func (p *program) study(plan *study.Plan, n int, table, dry bool) error {
 	all := &jobs{aborts: map[int]func(string){}}
-	o := study.Options{FS: files(), Gad: inProcess{p, all}, Jobs: n, Cores: runtime.GOMAXPROCS(0), Log: p.err, Now: time.Now}
+	o := study.Options{FS: files(), Gad: inProcess{p, all}, Jobs: n, Cores: runtime.GOMAXPROCS(0),
+		Log: p.err, Now: time.Now}
 	if dry {
 		return studied(study.DryRun(plan, o, p.out))
 	}
@@ -75,7 +79,8 @@ func (p *program) study(plan *study.Plan, n int, table, dry bool) error {
 	}
 	var report *study.Report
 	if held := lock != nil; table {
-		if report, err = study.Tables(plan, o, held); err == nil && !held { // by a process that runs the study
+		// by a process that runs the study
+		if report, err = study.Tables(plan, o, held); err == nil && !held {
 			fmt.Fprint(p.out, report.Markdown())
 			fmt.Fprintf(p.err, "%s is in use: these are the tables of what is finished by now, and nothing is written\n", plan.Dir)
 			return nil
@@ -88,7 +93,9 @@ func (p *program) study(plan *study.Plan, n int, table, dry bool) error {
 	}
 	switch {
 	case errors.Is(err, study.ErrInterrupted):
-		fmt.Fprintf(p.err, "stopped: run the same command again to resume; tables of the finished parts: %s\n", filepath.Join(plan.Dir, study.TablesName))
+		fmt.Fprintf(p.err,
+			"stopped: run the same command again to resume; tables of the finished parts: %s\n",
+			filepath.Join(plan.Dir, study.TablesName))
 		return err
 	case report != nil:
 		fmt.Fprint(p.out, report.Markdown())
@@ -180,7 +187,8 @@ func (g inProcess) Checkpoint(run string) (string, error) {
 func (g inProcess) Plan(args []string, timed bool) (study.Needs, error) {
 	take := &planned{timed: timed}
 	one := &program{out: io.Discard, err: io.Discard, planning: take}
-	err := one.invoke(context.Background(), append([]string{"gad", "plan", "--stage", args[0]}, args[1:]...))
+	err := one.invoke(context.Background(),
+		append([]string{"gad", "plan", "--stage", args[0]}, args[1:]...))
 	return take.needs, err
 }
 

@@ -25,10 +25,18 @@ func TestStudyProcess(t *testing.T) {
 		want := fmt.Sprintf("(start %d)", try)
 		switch {
 		case try%2 == 0 && stopped < 3: // in the middle of two commands
-			wait(t, "two commands "+want, func() bool { return strings.Count(p.said.String(), " --threads ") > 1 || ended(p) })
+			wait(t, "two commands "+want,
+				func() bool {
+					return strings.Count(p.said.String(), " --threads ") > 1 ||
+						ended(p)
+				})
 			p.Process.Signal(os.Interrupt)
 		case try%2 == 1 && killed < 3:
-			wait(t, "a command "+want, func() bool { return strings.Count(p.said.String(), " --threads ") > 0 || ended(p) })
+			wait(t, "a command "+want,
+				func() bool {
+					return strings.Count(p.said.String(), " --threads ") > 0 ||
+						ended(p)
+				})
 			p.Process.Kill()
 		}
 		code := p.end(t, patience)

@@ -98,7 +98,8 @@ func TestStudy(t *testing.T) {
 			t.Errorf("does not print %q:\n%s", text, printed)
 		}
 	}
-	for _, text := range []string{"GAD, seed 1: warmup: gad warmup --model ", "steps fill the budget of ", "GAD, seed 2: train: 3 steps, ", "eta ", "16 of 16, "} {
+	for _, text := range []string{"GAD, seed 1: warmup: gad warmup --model ",
+		"steps fill the budget of ", "GAD, seed 2: train: 3 steps, ", "eta ", "16 of 16, "} {
 		if !strings.Contains(said, text) {
 			t.Errorf("does not say %q:\n%s", text, said)
 		}
@@ -115,7 +116,8 @@ func TestStudy(t *testing.T) {
 		t.Fatal(err)
 	}
 	// GAD's own share is 1; a step more or less of so small a budget is some percent.
-	if c := report.Costs[0]; c.MinShare < 0.95 || c.MaxShare > 1.05 || report.Costs[1].MinShare != 1 {
+	if c := report.Costs[0]; c.MinShare < 0.95 || c.MaxShare > 1.05 ||
+		report.Costs[1].MinShare != 1 {
 		t.Errorf("shares of the budget: %+v", report.Costs)
 	}
 	before := tree(t, filepath.Join(one, "out"))
@@ -165,9 +167,12 @@ func TestStudyMistakes(t *testing.T) {
 		{"steps: 6", "stepz: 6", exitUsage, `gad: settings: ` + file + `:10:19: setting "stages.sft.stepz": unknown: did you mean "steps"?`},
 		{"actor.optim.lr=1e-4", "actor.optim.lrr=1e-4", exitUsage, `gad: study: arm "GAD", stage train: settings: override "actor.optim.lrr=1e-4": setting "actor.optim.lrr": unknown: did you mean "actor.optim.lr"?`},
 		{"critic_warmup: 2}", "critic_warmup: 2, set: [critic.ppo_mini_batch_size=9]}", exitUsage, `gad: study: arm "GAD", stage warmup: settings: critic.ppo_mini_batch_size 9 is larger than data.train_batch_size 4: lower it`},
-		{"test.jsonl", "none.jsonl", exitInput, "gad: study: eval: test: " + f.path("none.jsonl") + ": no such file or folder: paths are relative to the study's file: cannot be read"},
+		{"test.jsonl", "none.jsonl", exitInput,
+			"gad: study: eval: test: " + f.path("none.jsonl") +
+				": no such file or folder: paths are relative to the study's file: cannot be read"},
 	} {
-		if err := os.WriteFile(file, []byte(strings.Replace(string(raw), c.old, c.new, 1)), 0o644); err != nil {
+		if err := os.WriteFile(file, []byte(strings.Replace(string(raw), c.old, c.new, 1)),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 		code, _, said := gad("study", file)
@@ -183,7 +188,8 @@ func TestStudyMistakes(t *testing.T) {
 		"a b":       "gad: study: unexpected argument \"b\": this command takes one file\n",
 		"--jobs -1": "gad: study: --jobs -1: must be at least 0\n",
 	} {
-		if code, _, said := gad(append([]string{"study"}, strings.Fields(args)...)...); code != exitUsage || said != want {
+		if code, _, said := gad(append([]string{"study"},
+			strings.Fields(args)...)...); code != exitUsage || said != want {
 			t.Errorf("%q: exit status %d: %s", args, code, said)
 		}
 	}

@@ -61,8 +61,10 @@ func (p *program) makeCommand(f task.Folder) *cli.Command {
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "output", Usage: "output folder: " + f.Files},
 			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the rows"},
-			&cli.Uint64Flag{Name: "student-seed", Usage: "seed of the student's weights", DefaultText: "as --seed"},
-			&cli.IntFlag{Name: "rows", Usage: "training rows", DefaultText: fmt.Sprint(f.Counts[train])},
+			&cli.Uint64Flag{Name: "student-seed", Usage: "seed of the student's weights",
+				DefaultText: "as --seed"},
+			&cli.IntFlag{Name: "rows", Usage: "training rows",
+				DefaultText: fmt.Sprint(f.Counts[train])},
 		},
 		Action: func(c *cli.Context) error {
 			if err := errors.Join(noArguments(c), need(c, "output")); err != nil {
@@ -76,7 +78,9 @@ func (p *program) makeCommand(f task.Folder) *cli.Command {
 				f.Counts[train] = c.Int("rows")
 			}
 			if n, most := f.Counts[train], f.Most(); n < 1 || n > most {
-				return usage("task make: --rows %d: must be 1 to %d, so that no question appears twice", n, most)
+				return usage(
+					"task make: --rows %d: must be 1 to %d, so that no question appears twice", n,
+					most)
 			}
 			return f.Write(p.session())
 		},

@@ -74,20 +74,26 @@ func TestTaskMakeRefuses(t *testing.T) {
 		line, want string
 	}{
 		{"task make few-rows --output " + dir + " --rows 21", "task make: " + dir + ": contains another task, or this one with another seed or number of rows: nothing is overwritten: give another --output"},
-		{"task make few-rows --output " + dir + " --rows 20 --student-seed 2", "task make: " + dir + ": contains another task"},
-		{"task make few-rows --output " + foreign, "task make: " + foreign + ": contains other files: nothing is overwritten: give another --output"},
+		{"task make few-rows --output " + dir + " --rows 20 --student-seed 2",
+			"task make: " + dir + ": contains another task"},
+		{"task make few-rows --output " + foreign,
+			"task make: " + foreign +
+				": contains other files: nothing is overwritten: give another --output"},
 		{"task make few-rows --output x --rows 0", "task make: --rows 0: must be 1 to "},
 		{"task make few-rows --output x --rows 30000", "so that no question appears twice"},
-		{"task make few-rows", "task make few-rows: --output is missing: see gad task make few-rows --help"},
+		{"task make few-rows",
+			"task make few-rows: --output is missing: see gad task make few-rows --help"},
 		{"task make riddle --output x", `task make: kind "riddle": unknown: use two-forms, few-rows, unlearned, doors, calculator`},
-		{"task make doors --output x --rows 100001", "task make: --rows 100001: must be 1 to 100000, so that no question appears twice"},
+		{"task make doors --output x --rows 100001",
+			"task make: --rows 100001: must be 1 to 100000, so that no question appears twice"},
 		{"task check doors", `task check: kind "doors": unknown: use two-forms, few-rows, unlearned`},
 		{"task check riddle", `task check: kind "riddle": unknown: use two-forms, few-rows, unlearned`},
 		{"task check few-rows x", `task check few-rows: unexpected argument "x"`},
 		{"task", "task: a subcommand is missing: use make or check (see gad task --help)"},
 	} {
 		code, out, said := gad(strings.Fields(c.line)...)
-		if code != exitUsage || out != "" || !strings.HasPrefix(said, "gad: ") || !strings.Contains(said, c.want) || strings.Count(said, "\n") != 1 {
+		if code != exitUsage || out != "" || !strings.HasPrefix(said, "gad: ") ||
+			!strings.Contains(said, c.want) || strings.Count(said, "\n") != 1 {
 			t.Errorf("%s: exit status %d\n got %swant %s", c.line, code, said, c.want)
 		}
 	}
@@ -103,7 +109,8 @@ func TestTaskCheck(t *testing.T) {
 	var in strings.Builder
 	var want []string
 	line := func(prompt, response string, truncated bool, score int, label string) {
-		raw, _ := json.Marshal(map[string]any{"row": len(want), "prompt": prompt, "content": []data.Message{{Role: "user", Content: prompt}},
+		raw, _ := json.Marshal(map[string]any{"row": len(want), "prompt": prompt,
+			"content":  []data.Message{{Role: "user", Content: prompt}},
 			"response": response, "teacher_response": "", "truncated": truncated})
 		fmt.Fprintf(&in, "%s\n", raw)
 		want = append(want, fmt.Sprintf(`{"label":%q,"score":%d}`, label, score))
@@ -118,7 +125,8 @@ func TestTaskCheck(t *testing.T) {
 	if err := task.CheckRows(strings.NewReader(in.String()), &out); err != nil {
 		t.Fatal(err)
 	}
-	if got := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n"); strings.Join(got, "\n") != strings.Join(want, "\n") {
+	if got := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n"); strings.Join(got,
+		"\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), strings.Join(want, "\n"))
 	}
 	for _, c := range []struct{ in, want string }{
@@ -126,7 +134,8 @@ func TestTaskCheck(t *testing.T) {
 		{`{"prompt":"Facing north, go left"}`, "task check: row 1 of standard input: prompt or response is missing: each row needs both"},
 		{`{"prompt":"What is 1+1?","response":"2"}`, `task check: row 1 of standard input: task: question "What is 1+1?": not a question of this task`},
 	} {
-		if err := task.CheckRows(strings.NewReader(c.in), &out); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := task.CheckRows(strings.NewReader(c.in), &out); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %s", err, c.want)
 		}
 	}

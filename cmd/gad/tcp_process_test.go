@@ -34,7 +34,9 @@ func byTCP(t *testing.T, ranks int, args ...string) []*process {
 	for r := range ranks {
 		p := &process{Cmd: exec.Command(path, args...), done: make(chan error, 1)}
 		p.Stdout, p.Stderr = &p.said, &p.said
-		p.Env = append(os.Environ(), "RANK="+strconv.Itoa(r), "WORLD_SIZE="+strconv.Itoa(ranks), "LOCAL_RANK="+strconv.Itoa(r), "MASTER_ADDR=127.0.0.1", "MASTER_PORT="+strconv.Itoa(port-1),
+		p.Env = append(os.Environ(), "RANK="+strconv.Itoa(r), "WORLD_SIZE="+strconv.Itoa(ranks),
+			"LOCAL_RANK="+strconv.Itoa(r), "MASTER_ADDR=127.0.0.1",
+			"MASTER_PORT="+strconv.Itoa(port-1),
 			"GAD_RANKS_SECRET=a secret of the tests")
 		if err := p.Start(); err != nil {
 			t.Fatal(err)
@@ -51,7 +53,9 @@ func byTCP(t *testing.T, ranks int, args ...string) []*process {
 func TestRanksOverTCP(t *testing.T) {
 	f := ready(t)
 	args := func(run string, steps int) []string {
-		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "1"),
+		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data",
+			f.path("train.arrow"), "--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup",
+			"1"),
 			[]string{"trainer.shards=4", "--threads", "1", "trainer.rank_timeout=60"})
 	}
 	const steps, long = 3, 40
@@ -60,7 +64,8 @@ func TestRanksOverTCP(t *testing.T) {
 	for _, ranks := range []int{2, 4} {
 		run := filepath.Join(t.TempDir(), "run")
 		for r, p := range byTCP(t, ranks, args(run, steps)...) {
-			if code := p.end(t, patience); code != exitDone || strings.Count(p.said.String(), "step 3/3") != max(1-r, 0) {
+			if code := p.end(t, patience); code != exitDone ||
+				strings.Count(p.said.String(), "step 3/3") != max(1-r, 0) {
 				t.Fatalf("rank %d of %d: exit status %d\n%s", r, ranks, code, p.said.String())
 			}
 		}
@@ -76,7 +81,8 @@ func TestRanksOverTCP(t *testing.T) {
 	begun := time.Now()
 	for r, p := range list {
 		code := p.end(t, patience)
-		if said := p.said.String(); r != 2 && (code != exitFailed || r == 0 && !strings.Contains(said, ": rank 2 on ")) {
+		if said := p.said.String(); r != 2 &&
+			(code != exitFailed || r == 0 && !strings.Contains(said, ": rank 2 on ")) {
 			t.Errorf("rank %d: exit status %d\n%s", r, code, said)
 		}
 	}

@@ -87,7 +87,8 @@ func screen(output string) []string {
 func TestTerminal(t *testing.T) {
 	path, f := built(t), ready(t)
 	run := filepath.Join(t.TempDir(), "run")
-	args := append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", "3"), "trainer.save_freq=1")
+	args := append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
+		"--output", run, "--steps", "3"), "trainer.save_freq=1")
 	if p := onTerminal(t, path, append(args, "--steps=2")...); p.end(t, patience) != exitUsage {
 		t.Fatal("--steps twice is taken") // and the terminal works
 	}
@@ -96,7 +97,8 @@ func TestTerminal(t *testing.T) {
 	wait(t, "the bar", func() bool { return len(bar.FindAllString(p.said.String(), 3)) == 3 })
 	p.Process.Signal(os.Interrupt)
 	begun := time.Now()
-	wait(t, "the answer to the signal", func() bool { return strings.Contains(p.said.String(), "a second Ctrl-C stops at once") })
+	wait(t, "the answer to the signal",
+		func() bool { return strings.Contains(p.said.String(), "a second Ctrl-C stops at once") })
 	if took := time.Since(begun); took > time.Second {
 		t.Errorf("the answer to the signal came after %s", took)
 	} else {
@@ -128,10 +130,12 @@ func TestTerminal(t *testing.T) {
 		t.Error("other settings are taken for the same run") // data.train_batch_size
 	}
 	short := filepath.Join(t.TempDir(), "short")
-	args = append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", short, "--steps", "3"), "trainer.save_freq=1")
+	args = append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
+		"--output", short, "--steps", "3"), "trainer.save_freq=1")
 	if p := onTerminal(t, path, args...); p.end(t, patience) != exitDone {
 		t.Errorf("a run on a terminal:\n%s", p.said.String())
-	} else if left := strings.Join(screen(p.said.String()), "\n"); strings.Contains(left, "[=") || strings.Count(left, "step 3/3") != 1 {
+	} else if left := strings.Join(screen(p.said.String()), "\n"); strings.Contains(left, "[=") ||
+		strings.Count(left, "step 3/3") != 1 {
 		t.Errorf("on the screen stays\n%s", left)
 	}
 }
@@ -202,13 +206,19 @@ func TestNothingIsSilent(t *testing.T) {
 		{"data", "validate", "--data", "rows.jsonl", "--model", student},
 		{"data", "convert", "--data", "rows.jsonl", "--output", "rows.parquet"},
 		{"data", "split", "--data", "rows.parquet", "--first", "a.arrow", "--second", "b.jsonl"},
-		append(stage("plan", "--stage", "train", "--data", "rows.jsonl", "--model", student), "data.train_batch_size=4"),
-		stage("sft", "--model", student, "--data", "a.arrow", "--val-data", "b.jsonl", "--output", "sft", "--steps", "2"),
-		stage("warmup", "--model", student, "--data", "rows.parquet", "--output", "warmup", "--steps", "2", "--critic-warmup", "1"),
-		{"train", "--resume", "warmup", "--data", "rows.parquet", "--output", "train", "--steps", "2"},
+		append(stage("plan", "--stage", "train", "--data", "rows.jsonl", "--model", student),
+			"data.train_batch_size=4"),
+		stage("sft", "--model", student, "--data", "a.arrow", "--val-data", "b.jsonl", "--output",
+			"sft", "--steps", "2"),
+		stage("warmup", "--model", student, "--data", "rows.parquet", "--output", "warmup",
+			"--steps", "2", "--critic-warmup", "1"),
+		{"train", "--resume", "warmup", "--data", "rows.parquet", "--output", "train", "--steps",
+			"2"},
 		{"resume", "train", "--steps", "3"},
-		{"eval", "--model", student, "--data", "rows.jsonl", "--limit", "20", "--disc-steps", "4", "--disc-seeds", "1", "--max-response-length", "14"},
-		{"generate", "--model", student, "--data", "rows.jsonl", "--limit", "40", "--output", "answers.jsonl", "--max-new-tokens", "14"},
+		{"eval", "--model", student, "--data", "rows.jsonl", "--limit", "20", "--disc-steps", "4",
+			"--disc-seeds", "1", "--max-response-length", "14"},
+		{"generate", "--model", student, "--data", "rows.jsonl", "--limit", "40", "--output",
+			"answers.jsonl", "--max-new-tokens", "14"},
 		{"score", "--critic", "train/global_step_3/critic", "--data", "answers.jsonl"},
 		{"logprobs", "--model", student, "--data", "answers.jsonl"},
 		{"doctor", "train"},
@@ -216,7 +226,8 @@ func TestNothingIsSilent(t *testing.T) {
 		{"init", "--config", f.path("config.json"), "--corpus", "rows.jsonl", "--output", "fresh"},
 	} {
 		first, longest := slowed(t, path, args...)
-		t.Logf("%-20s first after %.2f s, longest wait %.2f s", strings.Join(args[:2], " "), first.Seconds(), longest.Seconds())
+		t.Logf("%-20s first after %.2f s, longest wait %.2f s", strings.Join(args[:2], " "),
+			first.Seconds(), longest.Seconds())
 		if first > 1500*time.Millisecond || longest > 2*time.Second {
 			t.Errorf("gad %s: at a fifth of the speed the first output came after %s, and the longest wait was %s", strings.Join(args, " "), first, longest)
 		}

@@ -26,7 +26,9 @@ func (p *program) initCommand() *cli.Command {
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "config", Usage: "config.json with the architecture, the folder that contains it, or a GGUF file"},
 			&cli.StringFlag{Name: "corpus", Usage: "text file that the tokenizer is trained on"},
-			&cli.StringFlag{Name: "from", Usage: modelUsage + " whose layers, widths and tokenizer are taken, instead of --config and --corpus"},
+			&cli.StringFlag{Name: "from",
+				Usage: modelUsage +
+					" whose layers, widths and tokenizer are taken, instead of --config and --corpus"},
 			&cli.StringFlag{Name: "keep-layers", Usage: "layers of --from that are kept, counted from 0: numbers and ranges, such as 0,1,5-9 or 0-28:2"},
 			&cli.StringFlag{Name: "output", Usage: "output folder"},
 			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the weights"},
@@ -36,23 +38,28 @@ func (p *program) initCommand() *cli.Command {
 				return err
 			}
 			if c.IsSet("from") || c.IsSet("keep-layers") {
-				if err := cmp.Or(initRules.check(c), need(c, "from", "keep-layers", "output")); err != nil {
+				if err := cmp.Or(initRules.check(c),
+					need(c, "from", "keep-layers", "output")); err != nil {
 					return err
 				}
-				return create.Part(p.session(), c.String("from"), c.String("keep-layers"), c.String("output"))
+				return create.Part(p.session(), c.String("from"), c.String("keep-layers"),
+					c.String("output"))
 			}
 			if err := need(c, "config", "corpus", "output"); err != nil {
 				return err
 			}
-			return create.Fresh(p.session(), c.String("config"), c.String("corpus"), c.String("output"), c.Uint64("seed"))
+			return create.Fresh(p.session(), c.String("config"), c.String("corpus"),
+				c.String("output"), c.Uint64("seed"))
 		},
 	}
 }
 
 // initRules are what flags of gad init go with.
 var initRules = rules{
-	{[]string{"config", "corpus", "seed"}, true, "from", " goes with random weights, not with --from: leave one of them out"},
-	{[]string{"config", "corpus", "seed"}, true, "keep-layers", " goes with random weights, not with --from: leave one of them out"},
+	{[]string{"config", "corpus", "seed"}, true, "from",
+		" goes with random weights, not with --from: leave one of them out"},
+	{[]string{"config", "corpus", "seed"}, true, "keep-layers",
+		" goes with random weights, not with --from: leave one of them out"},
 }
 
 // modelUsage says what --model may be.
@@ -60,7 +67,8 @@ const modelUsage = "model folder, or GGUF file"
 
 // sourceOf is the model that a flag names, with --adapter, on the device of the flags.
 func sourceOf(c *cli.Context, flag string) session.Source {
-	return session.Source{Path: c.String(flag), Adapter: c.String("adapter"), Quant: c.String("weights"), Device: flagged(c)}
+	return session.Source{Path: c.String(flag), Adapter: c.String("adapter"),
+		Quant: c.String("weights"), Device: flagged(c)}
 }
 
 // weightsFlag is how frozen weights are kept.
@@ -70,16 +78,23 @@ func weightsFlag() cli.Flag {
 
 // adapterFlag names LoRA adapters beside the flag of the weights that they are for.
 func adapterFlag(weights string) cli.Flag {
-	return &cli.StringFlag{Name: "adapter", Usage: "LoRA adapters for the weights of --" + weights + ": a folder as peft writes it; without it --" + weights + " itself may be such a folder, if it names its base"}
+	return &cli.StringFlag{Name: "adapter",
+		Usage: "LoRA adapters for the weights of --" + weights +
+			": a folder as peft writes it; without it --" + weights +
+			" itself may be such a folder, if it names its base"}
 }
 
 // rowFlags are common to the commands that read a data file's rows.
 func rowFlags() []cli.Flag {
 	return append(setFlags("data; a row may have prompt_ids and response_ids, or response, instead of teacher_response"),
 		within(&cli.IntFlag{Name: "limit", Usage: "rows to read; 0 is all"}, atLeast(0)),
-		within(&cli.IntFlag{Name: "max-response-length", Value: 1 << 20, DefaultText: "no limit; eval: 1536 or half of the context", Usage: "longest answer, tokens; longer ones are cut"}, atLeast(1)),
-		within(&cli.IntFlag{Name: "max-token-len", Value: 8192, Usage: "tokens of one forward pass"}, atLeast(1)),
-		&cli.BoolFlag{Name: "json", Usage: "print the summary as JSON; logprobs and score print JSON lines in any case"},
+		within(&cli.IntFlag{Name: "max-response-length", Value: 1 << 20,
+			DefaultText: "no limit; eval: 1536 or half of the context",
+			Usage:       "longest answer, tokens; longer ones are cut"}, atLeast(1)),
+		within(&cli.IntFlag{Name: "max-token-len", Value: 8192,
+			Usage: "tokens of one forward pass"}, atLeast(1)),
+		&cli.BoolFlag{Name: "json",
+			Usage: "print the summary as JSON; logprobs and score print JSON lines in any case"},
 	)
 }
 
@@ -91,7 +106,8 @@ func (p *program) logprobsCommand() *cli.Command {
 		Flags: append(append([]cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: modelUsage},
 			adapterFlag("model"),
-			within(&cli.Float64Flag{Name: "temperature", Value: 1, Usage: "logits are divided by this"}, positive(math.Inf(1))),
+			within(&cli.Float64Flag{Name: "temperature", Value: 1,
+				Usage: "logits are divided by this"}, positive(math.Inf(1))),
 		}, rowFlags()...), deviceFlags()...),
 		Action: func(c *cli.Context) error {
 			if err := errors.Join(noArguments(c), need(c, "model", "data")); err != nil {
@@ -104,7 +120,8 @@ func (p *program) logprobsCommand() *cli.Command {
 
 // scoreOptions are the flags that gad logprobs and gad score share.
 func scoreOptions(c *cli.Context, flag string) score.Options {
-	return score.Options{Source: sourceOf(c, flag), Rows: rowsOf(c), MaxResponse: c.Int("max-response-length"), MaxTokens: c.Int("max-token-len")}
+	return score.Options{Source: sourceOf(c, flag), Rows: rowsOf(c),
+		MaxResponse: c.Int("max-response-length"), MaxTokens: c.Int("max-token-len")}
 }
 
 // scoreCommand is gad score.
@@ -112,7 +129,10 @@ func (p *program) scoreCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "score",
 		Usage: "print discriminator scores of given responses as JSON lines",
-		Flags: append(append([]cli.Flag{&cli.StringFlag{Name: "critic", Usage: "critic folder of a checkpoint"}, adapterFlag("critic")}, rowFlags()...), deviceFlags()...),
+		Flags: append(
+			append(
+				[]cli.Flag{&cli.StringFlag{Name: "critic", Usage: "critic folder of a checkpoint"},
+					adapterFlag("critic")}, rowFlags()...), deviceFlags()...),
 		Action: func(c *cli.Context) error {
 			if err := errors.Join(noArguments(c), need(c, "critic", "data")); err != nil {
 				return err
@@ -138,7 +158,8 @@ func (p *program) exportCommand() *cli.Command {
 		},
 		Action: func(c *cli.Context) error {
 			if c.NArg() == 1 && !c.IsSet("run") { // gad export RUN, as gad resume RUN
-				return usage("export: unexpected argument %q: give it as --run %s", c.Args().First(), c.Args().First())
+				return usage("export: unexpected argument %q: give it as --run %s",
+					c.Args().First(), c.Args().First())
 			}
 			if err := exportFlags(c); err != nil {
 				return err
@@ -190,7 +211,8 @@ func exportFlags(c *cli.Context) error {
 		case c.IsSet("run"):
 			return usage("export: --run and --model: give one of them")
 		case c.IsSet("part"):
-			return usage("export: --part %s with --model: is a part of a run: leave it out", c.String("part"))
+			return usage("export: --part %s with --model: is a part of a run: leave it out",
+				c.String("part"))
 		case c.IsSet("merge"):
 			return usage("export: --merge with --model: adapters are added to their base in any case: leave it out")
 		}
@@ -206,16 +228,23 @@ func exportFlags(c *cli.Context) error {
 
 // exported finds what is to be exported: where it is, which part of that, and how it is
 // written. write returns the type of what it has written.
-func (p *program) exported(c *cli.Context) (from, part string, write func() (string, error), err error) {
+func (p *program) exported(
+	c *cli.Context) (from, part string, write func() (string, error), err error) {
 	to, kind := c.String("output"), c.String("gguf")
 	if from = c.String("model"); from != "" {
 		if err := saved.CheckModel(files(), from); err != nil {
 			return "", "", nil, err
 		}
 		if kind != "" {
-			return from, "", func() (string, error) { return "GGUF " + kind, export.ModelGGUF(files(), from, to, kind) }, nil
+			return from, "",
+				func() (string, error) {
+					return "GGUF " + kind,
+						export.ModelGGUF(files(), from, to, kind)
+				}, nil
 		}
-		return from, "", func() (string, error) { return export.Model(files(), from, to, c.String("dtype")) }, nil
+		return from, "",
+			func() (string, error) { return export.Model(files(), from, to, c.String("dtype")) },
+			nil
 	}
 	dir, notes, err := saved.Find(files(), c.String("run"))
 	if err != nil {
@@ -226,16 +255,20 @@ func (p *program) exported(c *cli.Context) (from, part string, write func() (str
 	}
 	part = c.String("part")
 	if kind != "" {
-		return dir, part, func() (string, error) { return "GGUF " + kind, export.GGUF(files(), dir, to, kind) }, nil
+		return dir, part,
+			func() (string, error) { return "GGUF " + kind, export.GGUF(files(), dir, to, kind) },
+			nil
 	}
-	if adapters := filepath.Join(dir, part); c.IsSet("dtype") && c.String("dtype") != "float32" && !c.Bool("merge") && model.IsAdapter(adapters) {
+	if adapters := filepath.Join(dir, part); c.IsSet("dtype") && c.String("dtype") != "float32" &&
+		!c.Bool("merge") && model.IsAdapter(adapters) {
 		return "", "", nil, usage("export: --dtype %s: %s are adapters, which are written in float32: leave it out, or add --merge", c.String("dtype"), adapters)
 	}
 	copyOf := export.Part
 	if c.Bool("merge") {
 		copyOf = export.Merged
 	}
-	return dir, part, func() (string, error) { return copyOf(files(), dir, part, to, c.String("dtype")) }, nil
+	return dir, part,
+		func() (string, error) { return copyOf(files(), dir, part, to, c.String("dtype")) }, nil
 }
 
 // ggufAlone refuses flags of export that a GGUF file has no use for, and what cannot be

@@ -47,21 +47,26 @@ type rowOut struct {
 // at the same temperature, from ids; score reads the same rows.
 func TestGenerateLogprobsScore(t *testing.T) {
 	f := ready(t)
-	actor, critic := f.path("train", "global_step_3", "actor"), f.path("train", "global_step_3", "critic")
-	printed, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--json", "-n", "3", "--max-new-tokens", "12", "--temperature", "1")
+	actor, critic :=
+		f.path("train", "global_step_3", "actor"), f.path("train", "global_step_3", "critic")
+	printed, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--json", "-n",
+		"3", "--max-new-tokens", "12", "--temperature", "1")
 	answers := objects[generated](t, printed)
 	if len(answers) != 3 || answers[2].Sample != 2 {
 		t.Fatalf("%d answers: %s", len(answers), printed)
 	}
-	again, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--json", "-n", "3", "--max-new-tokens", "12", "--temperature", "1", "--threads", "1")
+	again, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--json", "-n", "3",
+		"--max-new-tokens", "12", "--temperature", "1", "--threads", "1")
 	if again != printed {
 		t.Error("the same command gives other answers")
 	}
-	other, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--json", "-n", "3", "--max-new-tokens", "12", "--temperature", "1", "--seed", "2")
+	other, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--json", "-n", "3",
+		"--max-new-tokens", "12", "--temperature", "1", "--seed", "2")
 	if other == printed {
 		t.Error("another seed gives the same answers")
 	}
-	text, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--max-new-tokens", "12", "--temperature", "1")
+	text, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--max-new-tokens",
+		"12", "--temperature", "1")
 	if text != answers[0].Text+"\n" {
 		t.Errorf("without --json %q, with it %q", text, answers[0].Text)
 	}
@@ -78,7 +83,8 @@ func TestGenerateLogprobsScore(t *testing.T) {
 	printed, _ = must(t, "logprobs", "--model", actor, "--data", path, "--json")
 	for i, r := range objects[rowOut](t, printed) {
 		a := answers[i]
-		if r.Row != i || !slices.Equal(r.Prompt, a.Prompt) || !slices.Equal(r.Response, a.Response) || !slices.Equal(r.LogProbs, a.LogProbs) {
+		if r.Row != i || !slices.Equal(r.Prompt, a.Prompt) ||
+			!slices.Equal(r.Response, a.Response) || !slices.Equal(r.LogProbs, a.LogProbs) {
 			t.Errorf("logprobs of row %d: %+v, sampled as %+v", i, r, a)
 		}
 	}
@@ -89,12 +95,14 @@ func TestGenerateLogprobsScore(t *testing.T) {
 
 	printed, _ = must(t, "score", "--critic", critic, "--data", path, "--json")
 	scores := objects[rowOut](t, printed)
-	if len(scores) != 3 || len(scores[0].Prompt)+len(scores[0].Response) < 10 || scores[0].Score == 0 || scores[0].Text == "" {
+	if len(scores) != 3 || len(scores[0].Prompt)+len(scores[0].Response) < 10 ||
+		scores[0].Score == 0 || scores[0].Text == "" {
 		t.Errorf("scores %s", printed)
 	}
 
 	// Text and the ids of that text are one row; every answer is limited alike.
-	printed, _ = must(t, "logprobs", "--model", actor, "--data", f.path("test.jsonl"), "--limit", "3")
+	printed, _ = must(t, "logprobs", "--model", actor, "--data", f.path("test.jsonl"), "--limit",
+		"3")
 	fromText := objects[rowOut](t, printed)
 	rows.Reset()
 	for _, r := range fromText {
@@ -113,7 +121,8 @@ func TestGenerateLogprobsScore(t *testing.T) {
 	if a != b {
 		t.Errorf("scores from text\n%s\nfrom ids\n%s", a, b)
 	}
-	cut, _ := must(t, "score", "--critic", critic, "--data", f.path("test.jsonl"), "--limit", "1", "--max-response-length", "3")
+	cut, _ := must(t, "score", "--critic", critic, "--data", f.path("test.jsonl"), "--limit", "1",
+		"--max-response-length", "3")
 	if r := objects[rowOut](t, cut); !r[0].Truncated {
 		t.Errorf("a cut answer is not marked: %s", cut)
 	}
@@ -151,8 +160,10 @@ func TestExport(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "base")
 	must(t, "export", "--run", f.path("train"), "--output", base, "--dtype", "bfloat16")
 	sft, warmup := filepath.Join(t.TempDir(), "sft"), filepath.Join(t.TempDir(), "warmup")
-	must(t, stage("sft", "--model", base, "--data", f.path("train.arrow"), "--output", sft, "--steps", "1")...)
-	must(t, stage("warmup", "--model", filepath.Join(sft, "global_step_1", "actor"), "--data", f.path("train.arrow"), "--output", warmup, "--steps", "1")...)
+	must(t, stage("sft", "--model", base, "--data", f.path("train.arrow"), "--output", sft,
+		"--steps", "1")...)
+	must(t, stage("warmup", "--model", filepath.Join(sft, "global_step_1", "actor"), "--data",
+		f.path("train.arrow"), "--output", warmup, "--steps", "1")...)
 	for _, run := range []string{sft, warmup} {
 		printed, _ := must(t, "export", "--run", run, "--output", filepath.Join(t.TempDir(), "out"))
 		if !strings.HasSuffix(printed, ", bfloat16\n") {
@@ -172,15 +183,19 @@ func TestData(t *testing.T) {
 			t.Errorf("inspect does not print %q:\n%s", text, printed)
 		}
 	}
-	printed, _ = must(t, "data", "validate", "--data", f.path("rows.parquet"), "--model", f.path("student"))
-	for _, text := range []string{"p50", "p99", "0 of 50 (0.0 %) over the limit of 1536", "0 errors"} {
+	printed, _ = must(t, "data", "validate", "--data", f.path("rows.parquet"), "--model",
+		f.path("student"))
+	for _, text := range []string{"p50", "p99", "0 of 50 (0.0 %) over the limit of 1536",
+		"0 errors"} {
 		if !strings.Contains(printed, text) {
 			t.Errorf("validate does not print %q:\n%s", text, printed)
 		}
 	}
-	printed, _ = must(t, "data", "validate", "--data", f.path("rows.jsonl"), "--model", f.path("student"), "--json")
+	printed, _ = must(t, "data", "validate", "--data", f.path("rows.jsonl"), "--model",
+		f.path("student"), "--json")
 	var report map[string]any
-	if err := json.Unmarshal([]byte(printed), &report); err != nil || strings.Count(printed, "\n") != 1 {
+	if err := json.Unmarshal([]byte(printed), &report); err != nil ||
+		strings.Count(printed, "\n") != 1 {
 		t.Errorf("validate --json: %v: %s", err, printed)
 	}
 	bad := filepath.Join(t.TempDir(), "bad.jsonl")

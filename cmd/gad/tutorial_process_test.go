@@ -28,7 +28,8 @@ func tutorialShell(t *testing.T, section string) (blocks []string) {
 	}
 	_, after, _ := strings.Cut(string(page), "## "+section+"\n")
 	after, _, _ = strings.Cut(after, "\n## ")
-	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(after, -1) {
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(after,
+		-1) {
 		blocks = append(blocks, block[1])
 	}
 	if len(blocks) == 0 {
@@ -50,11 +51,15 @@ func TestTutorial(t *testing.T) {
 	}
 
 	dir := t.TempDir()
-	teacher := start(t, path, "serve", "--model", f.path("sft", "global_step_60", "actor"), "--listen", "127.0.0.1:0", "--name", "teacher")
+	teacher := start(t, path, "serve", "--model", f.path("sft", "global_step_60", "actor"),
+		"--listen", "127.0.0.1:0", "--name", "teacher")
 	wait(t, "the teacher", func() bool { return servedAt.MatchString(teacher.said.String()) })
 	judge := judgeServer(t, func(prompt string) string { return "my own words" },
 		func(_, answer string) int { return 1 + len(answer)%10 },
-		func(_, a, b string) string { return map[bool]string{true: "A", false: "B"}[len(a) > len(b)] })
+		func(_, a,
+			b string) string {
+			return map[bool]string{true: "A", false: "B"}[len(a) > len(b)]
+		})
 
 	const prompts = 40
 	var rows strings.Builder
@@ -73,15 +78,19 @@ func TestTutorial(t *testing.T) {
 		t.Helper()
 		c := exec.Command("sh", "-ec", command)
 		c.Dir = dir
-		c.Env = append(os.Environ(), "PATH="+filepath.Dir(path)+":"+os.Getenv("PATH"), "OPENAI_API_KEY=a-key",
-			"TEACHER_URL="+servedAt.FindString(teacher.said.String()), "TEACHER=teacher", "JUDGE_URL="+judge.URL, "JUDGE=a-judge", "STUDENT="+f.path("student"), "STEPS=8", "LONGEST=14", "RATE=1e-4")
+		c.Env = append(os.Environ(), "PATH="+filepath.Dir(path)+":"+os.Getenv("PATH"),
+			"OPENAI_API_KEY=a-key",
+			"TEACHER_URL="+servedAt.FindString(teacher.said.String()), "TEACHER=teacher",
+			"JUDGE_URL="+judge.URL, "JUDGE=a-judge", "STUDENT="+f.path("student"), "STEPS=8",
+			"LONGEST=14", "RATE=1e-4")
 		out, err := c.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", command, err, out)
 		}
 		return string(out)
 	}
-	if err := os.Symlink(path, filepath.Join(filepath.Dir(path), "gad")); err != nil && !os.IsExist(err) {
+	if err := os.Symlink(path, filepath.Join(filepath.Dir(path), "gad")); err != nil &&
+		!os.IsExist(err) {
 		t.Fatal(err)
 	}
 	var said []string
@@ -91,7 +100,8 @@ func TestTutorial(t *testing.T) {
 	before := strings.Count(teacher.said.String(), "/v1/chat/completions 200")
 	sh("rm collected.arrow") // its journal is left
 	again := sh(commands[0])
-	if n := strings.Count(teacher.said.String(), "/v1/chat/completions 200"); before != prompts || n != prompts {
+	if n := strings.Count(teacher.said.String(), "/v1/chat/completions 200"); before != prompts ||
+		n != prompts {
 		t.Errorf("the teacher was asked %d times, and %d times when its answers were lost, for %d prompts", before, n, prompts)
 	}
 
@@ -107,10 +117,14 @@ func TestTutorial(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if want := fmt.Sprintf("collected.arrow: %d answers to %d prompts\n", prompts-empty, prompts); set.Len() != prompts-empty || empty > prompts/4 || set.NeedTeacher() != nil || !strings.Contains(again, want) {
-		t.Errorf("%d rows were collected, %d are empty, %v\n%s", set.Len(), empty, set.NeedTeacher(), again)
+	if want := fmt.Sprintf("collected.arrow: %d answers to %d prompts\n", prompts-empty,
+		prompts); set.Len() != prompts-empty || empty > prompts/4 || set.NeedTeacher() != nil ||
+		!strings.Contains(again, want) {
+		t.Errorf("%d rows were collected, %d are empty, %v\n%s", set.Len(), empty,
+			set.NeedTeacher(), again)
 	}
-	if table := said[4]; !strings.Contains(table, "win %") || !strings.Contains(table, "runs/game/global_step_8/actor") {
+	if table := said[4]; !strings.Contains(table, "win %") ||
+		!strings.Contains(table, "runs/game/global_step_8/actor") {
 		t.Errorf("the judge's table is missing:\n%s", table)
 	}
 	raw, err := os.ReadFile(filepath.Join(dir, "answers.jsonl"))
@@ -123,7 +137,8 @@ func TestTutorial(t *testing.T) {
 				Grade, ReferenceGrade *int
 			}
 		}
-		if err := json.Unmarshal([]byte(line), &row); err != nil || row.Judge == nil || row.Judge.Grade == nil {
+		if err := json.Unmarshal([]byte(line), &row); err != nil || row.Judge == nil ||
+			row.Judge.Grade == nil {
 			t.Fatalf("a row without a grade (%v): %s", err, line)
 		}
 	}
@@ -144,7 +159,8 @@ func TestTutorialWithoutKey(t *testing.T) {
 		t.Skip("trains a teacher and a student: a minute")
 	}
 	path := built(t)
-	if err := os.Symlink(path, filepath.Join(filepath.Dir(path), "gad")); err != nil && !os.IsExist(err) {
+	if err := os.Symlink(path, filepath.Join(filepath.Dir(path), "gad")); err != nil &&
+		!os.IsExist(err) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
@@ -152,7 +168,8 @@ func TestTutorialWithoutKey(t *testing.T) {
 		t.Helper()
 		c := exec.Command("sh", "-ec", command)
 		c.Dir = dir
-		c.Env = append(os.Environ(), "PATH="+filepath.Dir(path)+":"+os.Getenv("PATH"), "OPENAI_API_KEY=a-key")
+		c.Env = append(os.Environ(), "PATH="+filepath.Dir(path)+":"+os.Getenv("PATH"),
+			"OPENAI_API_KEY=a-key")
 		out, err := c.CombinedOutput()
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", command, err, out)
@@ -187,16 +204,19 @@ func TestTutorialWithoutKey(t *testing.T) {
 		}
 		return 2
 	}
-	judge := judgeServer(t, func(string) string { return right }, grade, func(prompt, a, b string) string {
-		switch x, y := grade(prompt, a), grade(prompt, b); {
-		case x > y:
-			return "A"
-		case x < y:
-			return "B"
-		}
-		return "tie"
-	})
-	names := strings.NewReplacer("http://127.0.0.1:8000/v1", servedAt.FindString(teacher.said.String()), "http://127.0.0.1:8123/v1", judge.URL).Replace(blocks[1])
+	judge := judgeServer(t, func(string) string { return right }, grade,
+		func(prompt, a, b string) string {
+			switch x, y := grade(prompt, a), grade(prompt, b); {
+			case x > y:
+				return "A"
+			case x < y:
+				return "B"
+			}
+			return "tie"
+		})
+	names := strings.NewReplacer("http://127.0.0.1:8000/v1",
+		servedAt.FindString(teacher.said.String()), "http://127.0.0.1:8123/v1",
+		judge.URL).Replace(blocks[1])
 	out := sh(names + tutorialShell(t, "The six commands")[0])
 	_, table, _ := strings.Cut(out, "win %")
 	scores := regexp.MustCompile(`(?m)^[AB] +([0-9.]+) `).FindAllStringSubmatch(table, 2)
@@ -216,7 +236,9 @@ func TestTutorialWithoutKey(t *testing.T) {
 		t.Errorf("the judge's score went from %.1f to %.1f:\n%s", before, after, table)
 	}
 	said := sh("gad doctor runs/game || true")
-	if !strings.Contains(said, "train, step 60 of 60") || strings.Contains(said, "worse than where it began") || strings.Contains(said, "KL runs away") {
+	if !strings.Contains(said, "train, step 60 of 60") ||
+		strings.Contains(said, "worse than where it began") ||
+		strings.Contains(said, "KL runs away") {
 		t.Errorf("gad doctor:\n%s", said)
 	}
 }

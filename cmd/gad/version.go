@@ -50,5 +50,6 @@ func describeBuild(info *debug.BuildInfo, version, commit string) string {
 	if slices.Contains(strings.Split(settings["-tags"], ","), "nvidia") {
 		about = append(about, "with CUDA")
 	}
-	return fmt.Sprintf("%s (%s)", cmp.Or(version, main, "development build"), strings.Join(about, ", "))
+	return fmt.Sprintf("%s (%s)", cmp.Or(version, main, "development build"),
+		strings.Join(about, ", "))
 }

@@ -27,11 +27,14 @@ func TestDescribeBuild(t *testing.T) {
 		want            string
 	}{
 		{"(devel)", set(linux...), "", "", "development build (go1.26.0, linux/arm64)"},
-		{"(devel)", set(append(linux, "vcs.revision", hash, "vcs.modified", "false")...), "", "", "development build (commit 0917cb0d6f5e, go1.26.0, linux/arm64)"},
-		{"v0.0.0-20261122095407-0917cb0d6f5e+dirty", set(append(linux, "vcs.revision", hash, "vcs.modified", "true")...), "", "",
+		{"(devel)", set(append(linux, "vcs.revision", hash, "vcs.modified", "false")...), "", "",
+			"development build (commit 0917cb0d6f5e, go1.26.0, linux/arm64)"},
+		{"v0.0.0-20261122095407-0917cb0d6f5e+dirty",
+			set(append(linux, "vcs.revision", hash, "vcs.modified", "true")...), "", "",
 			"development build (commit 0917cb0d6f5e, modified, go1.26.0, linux/arm64)"},
 		{"v1.2.3", set(linux...), "", "", "v1.2.3 (go1.26.0, linux/arm64)"},
-		{"(devel)", set(append(linux, "-tags", "nvidia")...), "v2.0.0", "0917cb0d6f5e-modified", "v2.0.0 (commit 0917cb0d6f5e-modified, go1.26.0, linux/arm64, with CUDA)"},
+		{"(devel)", set(append(linux, "-tags", "nvidia")...), "v2.0.0", "0917cb0d6f5e-modified",
+			"v2.0.0 (commit 0917cb0d6f5e-modified, go1.26.0, linux/arm64, with CUDA)"},
 	} {
 		info := &debug.BuildInfo{GoVersion: "go1.26.0", Settings: c.settings}
 		info.Main.Version = c.main
@@ -46,11 +49,13 @@ func TestVersion(t *testing.T) {
 	for _, flag := range []string{"--version", "-v"} {
 		code, out, said := gad(flag)
 		if code != exitDone || said != "" || !want.MatchString(out) {
-			t.Errorf("gad %s: exit status %d, prints %q, says %q; want a match of %s", flag, code, out, said, want)
+			t.Errorf("gad %s: exit status %d, prints %q, says %q; want a match of %s", flag, code,
+				out, said, want)
 		}
 	}
 	// A command's help must not have taken it over: sft --version is a mistake.
-	if code, _, said := gad("sft", "--version"); code != exitUsage || !strings.HasPrefix(said, "gad: sft: unknown flag --version: see gad sft --help") {
+	if code, _, said := gad("sft", "--version"); code != exitUsage ||
+		!strings.HasPrefix(said, "gad: sft: unknown flag --version: see gad sft --help") {
 		t.Errorf("gad sft --version: exit status %d, %q", code, said)
 	}
 }
@@ -61,7 +66,9 @@ func TestVersionOfRelease(t *testing.T) {
 		t.Skip("builds the program: left out with -short")
 	}
 	binary := filepath.Join(t.TempDir(), "gad")
-	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags", "-X main.version=v9.8.7 -X main.commit=0123456789abcdef0123456789abcdef01234567", "-o", binary, ".")
+	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags",
+		"-X main.version=v9.8.7 -X main.commit=0123456789abcdef0123456789abcdef01234567", "-o",
+		binary, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, said)

@@ -13,8 +13,10 @@ import (
 func TestShardedOptimizerOverMPI(t *testing.T) {
 	f := ready(t)
 	args := func(run, steps string, more ...string) []string {
-		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"), "--output", run, "--steps", steps, "--critic-warmup", "1"),
-			[]string{"trainer.shards=4", "--threads", "1", "--seed", "3", "actor.optim.lr_scheduler=constant", "critic.optim.lr_scheduler=constant"}, more)
+		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data",
+			f.path("train.arrow"), "--output", run, "--steps", steps, "--critic-warmup", "1"),
+			[]string{"trainer.shards=4", "--threads", "1", "--seed", "3",
+				"actor.optim.lr_scheduler=constant", "critic.optim.lr_scheduler=constant"}, more)
 	}
 	dir := t.TempDir()
 	whole, run := filepath.Join(dir, "whole"), filepath.Join(dir, "run")

@@ -10,7 +10,8 @@ import (
 // the one with the most has 8,192 elements of a parameter that is cut, and small ones.
 func TestPlanOfShardedOptimizer(t *testing.T) {
 	f := ready(t)
-	line := []string{"plan", "--model", f.path("student"), "--stage", "sft", "--ranks", "4", "data.max_prompt_length=64", "data.max_response_length=14", "trainer.shards=4"}
+	line := []string{"plan", "--model", f.path("student"), "--stage", "sft", "--ranks", "4",
+		"data.max_prompt_length=64", "data.max_response_length=14", "trainer.shards=4"}
 	whole, _ := must(t, line...)
 	divided, _ := must(t, append(line, "trainer.shard_optimizer=true")...)
 	for out, want := range map[string]string{
@@ -29,7 +30,9 @@ func TestPlanOfShardedOptimizer(t *testing.T) {
 // gradients, and of 113.3 or 57.2 kB for the weights.
 func TestPlanOfRanksOfGPUs(t *testing.T) {
 	f := ready(t)
-	line := []string{"plan", "--model", f.path("student"), "--stage", "sft", "--device", "cuda", "--memory", "8", "data.max_prompt_length=64", "data.max_response_length=14", "trainer.shards=4"}
+	line := []string{"plan", "--model", f.path("student"), "--stage", "sft", "--device", "cuda",
+		"--memory", "8", "data.max_prompt_length=64", "data.max_response_length=14",
+		"trainer.shards=4"}
 	for _, c := range []struct {
 		more []string
 		want []string

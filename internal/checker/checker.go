@@ -42,7 +42,8 @@ func Rows(set *data.Set, at []int, answers []string, truncated []bool) ([]Row, e
 		if err != nil {
 			return nil, err
 		}
-		out[i] = Row{Row: n, Prompt: r.PromptText(), Response: answers[i], Teacher: r.Teacher, Truncated: truncated[i]}
+		out[i] = Row{Row: n, Prompt: r.PromptText(), Response: answers[i], Teacher: r.Teacher,
+			Truncated: truncated[i]}
 		out[i].Content = r.Messages
 	}
 	return out, nil
@@ -121,7 +122,8 @@ func (c *Checker) Check(ctx context.Context, rows []Row) ([]Verdict, error) {
 	case deadline.Err() != nil && (child.Ended(err) || errors.Is(err, context.DeadlineExceeded)):
 		return nil, c.failed("%s: not finished after %v, so it was stopped: make it faster, or raise the time limit (trainer.checker_timeout, --checker-timeout)%s", out.missing(), c.Timeout, said)
 	case err != nil:
-		return nil, c.failed("%s: ended with %v: must end with exit status 0%s", out.missing(), err, said)
+		return nil, c.failed("%s: ended with %v: must end with exit status 0%s", out.missing(), err,
+			said)
 	}
 	if len(out.line) > 0 { // the last line may lack its end
 		if out.end(); out.err != nil {
@@ -178,7 +180,8 @@ func (a *answers) Write(p []byte) (int, error) {
 		case len(a.verdicts) == len(a.rows):
 			a.err = fmt.Errorf("printed more than the %d lines for %d rows: print exactly one line per row; messages for people go to standard error", len(a.rows), len(a.rows))
 		case len(a.line)+len(text) > maxLine:
-			a.err = fmt.Errorf("%s: a line of more than %d bytes: print a number or a small object", a.here(), maxLine)
+			a.err = fmt.Errorf("%s: a line of more than %d bytes: print a number or a small object",
+				a.here(), maxLine)
 		default:
 			a.line, rest = append(a.line, text...), after
 			if whole {

@@ -17,7 +17,8 @@ import (
 // rows are answers of the lengths 0 to n-1, of the data rows 10 and on.
 func rows(n int) (out []Row) {
 	for i := range n {
-		out = append(out, Row{Row: 10 + i, Prompt: "p", Response: strings.Repeat("x", i), Teacher: "t", Truncated: i == 1,
+		out = append(out, Row{Row: 10 + i, Prompt: "p", Response: strings.Repeat("x", i),
+			Teacher: "t", Truncated: i == 1,
 			Content: []Message{{Role: "system", Content: "<s>"}, {Role: "user", Content: "p"}}})
 	}
 	return out
@@ -51,14 +52,19 @@ func TestPrograms(t *testing.T) {
 		command string
 		want    []Verdict
 	}{
-		"numbers":                    {"echo 1; echo -0.5; echo 2e3", []Verdict{{1, ""}, {-0.5, ""}, {2000, ""}}},
-		"objects and labels":         {`echo '{"score":1,"label":"walk first","why":"."}'; echo '{"label":"","score":0}'; echo 0`, []Verdict{{1, "walk first"}, {}, {}}},
-		"no newline at the end":      {"echo 1; echo 2; printf 3", []Verdict{{1, ""}, {2, ""}, {3, ""}}},
-		"carriage returns":           {`printf '1\r\n2\r\n 3 \r\n'`, []Verdict{{1, ""}, {2, ""}, {3, ""}}},
-		"reads":                      {`n=0; while read -r line; do echo $n; n=$((n+1)); done`, []Verdict{{0, ""}, {1, ""}, {2, ""}}},
-		"closes its input early":     {"exec 0<&-; echo 1; echo 2; sleep 0.1; echo 3", []Verdict{{1, ""}, {2, ""}, {3, ""}}},
-		"speaks to people":           {"echo hello >&2; echo 1; echo 2; echo 3", []Verdict{{1, ""}, {2, ""}, {3, ""}}},
-		"leaves something behind it": {"sleep 5 & echo 1; echo 2; echo 3", []Verdict{{1, ""}, {2, ""}, {3, ""}}},
+		"numbers": {"echo 1; echo -0.5; echo 2e3",
+			[]Verdict{{1, ""}, {-0.5, ""}, {2000, ""}}},
+		"objects and labels": {`echo '{"score":1,"label":"walk first","why":"."}'; echo '{"label":"","score":0}'; echo 0`, []Verdict{{1, "walk first"}, {}, {}}},
+		"no newline at the end": {"echo 1; echo 2; printf 3",
+			[]Verdict{{1, ""}, {2, ""}, {3, ""}}},
+		"carriage returns": {`printf '1\r\n2\r\n 3 \r\n'`, []Verdict{{1, ""}, {2, ""}, {3, ""}}},
+		"reads":            {`n=0; while read -r line; do echo $n; n=$((n+1)); done`, []Verdict{{0, ""}, {1, ""}, {2, ""}}},
+		"closes its input early": {"exec 0<&-; echo 1; echo 2; sleep 0.1; echo 3",
+			[]Verdict{{1, ""}, {2, ""}, {3, ""}}},
+		"speaks to people": {"echo hello >&2; echo 1; echo 2; echo 3",
+			[]Verdict{{1, ""}, {2, ""}, {3, ""}}},
+		"leaves something behind it": {"sleep 5 & echo 1; echo 2; echo 3",
+			[]Verdict{{1, ""}, {2, ""}, {3, ""}}},
 	} {
 		got, err := New(c.command, 20*time.Second).Check(context.Background(), rows(3))
 		if err != nil || !slices.Equal(got, c.want) {
@@ -68,10 +74,12 @@ func TestPrograms(t *testing.T) {
 	// More than a pipe holds, to a program that never reads.
 	many := rows(3)
 	many[0].Response = strings.Repeat("long ", 100_000)
-	if _, err := New("echo 1; echo 2; echo 3", 20*time.Second).Check(context.Background(), many); err != nil {
+	if _, err := New("echo 1; echo 2; echo 3", 20*time.Second).Check(context.Background(),
+		many); err != nil {
 		t.Errorf("a program that does not read: %v", err)
 	}
-	if got, err := New("exit 1", time.Second).Check(context.Background(), nil); got != nil || err != nil {
+	if got, err := New("exit 1", time.Second).Check(context.Background(), nil); got != nil ||
+		err != nil {
 		t.Errorf("no rows: %v, %v: want no program to run", got, err)
 	}
 }
@@ -115,7 +123,8 @@ func TestMisbehavingPrograms(t *testing.T) {
 				limit = 500 * time.Millisecond
 			}
 			got, err := New(c.command, limit).Check(context.Background(), rows(3))
-			if want := fmt.Sprintf("checker: %q: %s", c.command, c.want); got != nil || err == nil || err.Error() != want || !errors.Is(err, ErrFailed) {
+			if want := fmt.Sprintf("checker: %q: %s", c.command, c.want); got != nil ||
+				err == nil || err.Error() != want || !errors.Is(err, ErrFailed) {
 				t.Errorf("%v, %v\nwant %s", got, err, want)
 			}
 			if d := time.Since(begun); d > 10*time.Second {
@@ -133,7 +142,8 @@ func TestInterruption(t *testing.T) {
 		"kill":    func(c *Checker, _ func()) { c.Kill() },
 	} {
 		alive := filepath.Join(t.TempDir(), "alive")
-		c := New(fmt.Sprintf("(sleep 2; echo yes > %s) & echo 1 > %s.begun; wait", alive, alive), time.Minute)
+		c := New(fmt.Sprintf("(sleep 2; echo yes > %s) & echo 1 > %s.begun; wait", alive, alive),
+			time.Minute)
 		ctx, cancel := context.WithCancel(context.Background())
 		go func() {
 			for range 1000 {
@@ -146,11 +156,13 @@ func TestInterruption(t *testing.T) {
 		}()
 		begun := time.Now()
 		_, err := c.Check(ctx, rows(1))
-		if interrupted := errors.Is(err, context.Canceled); err == nil || interrupted != (name == "context") || interrupted == errors.Is(err, ErrFailed) {
+		if interrupted := errors.Is(err, context.Canceled); err == nil ||
+			interrupted != (name == "context") || interrupted == errors.Is(err, ErrFailed) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if time.Since(begun) > 1500*time.Millisecond {
-			t.Logf("%s: ended only after %v: whether its children were is not seen", name, time.Since(begun))
+			t.Logf("%s: ended only after %v: whether its children were is not seen", name,
+				time.Since(begun))
 		} else if time.Sleep(2500 * time.Millisecond); true {
 			if _, err := os.Stat(alive); err == nil {
 				t.Errorf("%s: what the program had started lived on", name)

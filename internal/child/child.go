@@ -132,7 +132,9 @@ const maxLabel = 100 // characters
 func CheckLabel(label string) error {
 	hidden := func(r rune) bool { return !unicode.IsPrint(r) }
 	if utf8.RuneCountInString(label) > maxLabel || strings.ContainsFunc(label, hidden) {
-		return fmt.Errorf("label %s: must be printable and at most %d characters: a label names a kind of answer", Quoted(label), maxLabel)
+		return fmt.Errorf(
+			"label %s: must be printable and at most %d characters: a label names a kind of answer",
+			Quoted(label), maxLabel)
 	}
 	return nil
 }

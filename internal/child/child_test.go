@@ -19,14 +19,17 @@ func TestQuoted(t *testing.T) {
 		"a\nb\x1b[2J":                  "a\nb\x1b[2J",
 		strings.Repeat("\x80", 1<<20):  strings.Repeat("\x80", 60) + "...",
 	} {
-		if got := Quoted(text); len(text) < 1000 && got != strconv.Quote(want) || strings.Contains(got, "\n") || len(got) > 4*64 {
+		if got := Quoted(text); len(text) < 1000 && got != strconv.Quote(want) ||
+			strings.Contains(got, "\n") || len(got) > 4*64 {
 			t.Errorf("%.80q: %s, want %q", text, got, want)
 		}
 	}
 }
 
 func TestCheckLabel(t *testing.T) {
-	for label, ok := range map[string]bool{"": true, "walk first": true, strings.Repeat("é", 100): true, strings.Repeat("é", 101): false, "a\tb": false, "a\x1b": false} {
+	for label, ok := range map[string]bool{"": true, "walk first": true,
+		strings.Repeat("é", 100): true, strings.Repeat("é", 101): false, "a\tb": false,
+		"a\x1b": false} {
 		if err := CheckLabel(label); (err == nil) != ok {
 			t.Errorf("%q: %v", label, err)
 		}

@@ -120,7 +120,8 @@ func New(link Link, limit time.Duration) (*Group, error) {
 	if n&(n-1) != 0 {
 		return nil, fmt.Errorf("ranks: there are %d: expected a power of two, such as 2, 4 or 8", n)
 	}
-	g := &Group{link: link, limit: limit, reached: make([]uint64, n), heard: make([]time.Time, n), hosts: make([]string, n)}
+	g := &Group{link: link, limit: limit, reached: make([]uint64, n), heard: make([]time.Time, n),
+		hosts: make([]string, n)}
 	for i := range g.hosts {
 		g.hosts[i] = "a host not yet known"
 	}
@@ -218,7 +219,11 @@ func (g *Group) Gather(what string, mine []byte) ([][]byte, error) {
 		theirs := first ^ d
 		for i := range d {
 			if len(in) < 8 || uint64(len(in)-8) < binary.LittleEndian.Uint64(in) {
-				return nil, g.fail(fmt.Errorf("%w: phase %s: rank %d sent a gather of %d bytes that ends early", ErrRanks, g.phase, rank^d, len(in)))
+				return nil,
+					g.fail(
+						fmt.Errorf(
+							"%w: phase %s: rank %d sent a gather of %d bytes that ends early",
+							ErrRanks, g.phase, rank^d, len(in)))
 			}
 			n := binary.LittleEndian.Uint64(in)
 			all[theirs+i], in = in[8:8+n:8+n], in[8+n:]
@@ -336,7 +341,8 @@ func (g *Group) swapParts(peer int, out, in []float32) error {
 // package, once all have come with the same number of elements. sent is how many bytes that
 // makes each rank send. While f waits it asks keepOn, often, and gives up with its error. An
 // error of f's own is told to the others.
-func (g *Group) Device(what string, elements int, sent int64, f func(keepOn func() error) error) error {
+func (g *Group) Device(what string, elements int, sent int64,
+	f func(keepOn func() error) error) error {
 	all, err := g.Gather(what, binary.LittleEndian.AppendUint64(nil, uint64(elements)))
 	if err != nil {
 		return err
@@ -371,12 +377,14 @@ func (g *Group) Device(what string, elements int, sent int64, f func(keepOn func
 	if err == nil {
 		return nil
 	}
-	for until := time.Now().Add(min(g.limit/2, time.Second)); g.failed == nil && time.Now().Before(until); time.Sleep(time.Millisecond) {
+	for until := time.Now().Add(min(g.limit/2, time.Second)); g.failed == nil &&
+		time.Now().Before(until); time.Sleep(time.Millisecond) {
 		if lost := g.hear(); lost != nil { // a device's error often follows that of another rank
 			return g.fail(lost)
 		}
 	}
-	return g.fail(fmt.Errorf("%w: phase %s, rank %d on %s: %w", ErrRanks, g.phase, g.Rank(), g.hosts[g.Rank()], err))
+	return g.fail(fmt.Errorf("%w: phase %s, rank %d on %s: %w", ErrRanks, g.phase, g.Rank(),
+		g.hosts[g.Rank()], err))
 }
 
 // allHere reports whether all ranks have begun this call and said so again not long ago.
@@ -524,9 +532,12 @@ func (g *Group) hear() error {
 		case note[0] == noteStop:
 			g.wished = true
 		case note[0] == noteAbort && len(note) >= abortHeader && g.failed == nil:
-			first, status, reason := int(binary.LittleEndian.Uint32(note[1:]))%g.Size(), int(note[5]), string(note[abortHeader:])
+			first, status, reason :=
+				int(binary.LittleEndian.Uint32(note[1:]))%g.Size(), int(note[5]),
+				string(note[abortHeader:])
 			g.failed = &Aborted{Rank: first, Host: g.hosts[first], Status: status, Reason: reason}
-			g.say(first, status, reason) // who sees this rank end before the first one's note comes must know why
+			// who sees this rank end before the first one's note comes must know why
+			g.say(first, status, reason)
 		}
 	}
 }

@@ -70,13 +70,18 @@ func TestSumIsATree(t *testing.T) {
 						return err
 					}
 					for i := range x {
-						if w := want[i] * float32(max(1, round*ranks)); math.Float32bits(x[i]) != math.Float32bits(w) {
-							return fmt.Errorf("%d ranks, %d numbers, round %d: element %d is %g, want %g", ranks, n, round, i, x[i], w)
+						if w := want[i] * float32(max(1, round*ranks)); math.Float32bits(
+							x[i]) != math.Float32bits(w) {
+							return fmt.Errorf(
+								"%d ranks, %d numbers, round %d: element %d is %g, want %g", ranks,
+								n, round, i, x[i], w)
 						}
 					}
 					least := 8 * float64(n) * float64(ranks-1) / float64(ranks)
-					if sent := float64(g.Traffic().SumBytes - before); sent > least+8*float64(ranks) {
-						return fmt.Errorf("%d ranks, %d numbers: %g bytes sent, the least are %g", ranks, n, sent, least)
+					if sent := float64(g.Traffic().SumBytes - before); sent > least+8*float64(
+						ranks) {
+						return fmt.Errorf("%d ranks, %d numbers: %g bytes sent, the least are %g",
+							ranks, n, sent, least)
 					}
 				}
 				return nil
@@ -89,13 +94,15 @@ func TestGather(t *testing.T) {
 	for _, ranks := range []int{1, 2, 4, 16} {
 		noErrors(t, commtest.Run(ranks, time.Minute, func(g *comm.Group) error {
 			for size := range 3 {
-				all, err := g.Gather("test", []byte(strings.Repeat(fmt.Sprint(g.Rank(), ";"), size*g.Rank())))
+				all, err := g.Gather("test",
+					[]byte(strings.Repeat(fmt.Sprint(g.Rank(), ";"), size*g.Rank())))
 				if err != nil {
 					return err
 				}
 				for r, got := range all {
 					if want := strings.Repeat(fmt.Sprint(r, ";"), size*r); string(got) != want {
-						return fmt.Errorf("rank %d gets %q of rank %d, want %q", g.Rank(), got, r, want)
+						return fmt.Errorf("rank %d gets %q of rank %d, want %q", g.Rank(), got, r,
+							want)
 					}
 				}
 			}
@@ -121,13 +128,16 @@ func TestAlone(t *testing.T) {
 	all, err := g.Gather("test", []byte("a"))
 	any1, err1 := g.Any("test", true)
 	any0, err0 := g.Any("test", false)
-	if err := errors.Join(err, err1, err0, g.Sum("test", x), g.Barrier("test"), g.Close()); err != nil {
+	if err := errors.Join(err, err1, err0, g.Sum("test", x), g.Barrier("test"),
+		g.Close()); err != nil {
 		t.Fatal(err)
 	}
 	g.Wish()
 	g.Abort(errors.New("nobody hears it"))
-	if g.Rank() != 0 || g.Size() != 1 || len(all) != 1 || string(all[0]) != "a" || !any1 || any0 || x[0] != 1 || x[1] != 2 || g.Wished() {
-		t.Errorf("rank %d of %d, gathered %q, any %v and %v, sum %v, wished %v", g.Rank(), g.Size(), all, any1, any0, x, g.Wished())
+	if g.Rank() != 0 || g.Size() != 1 || len(all) != 1 || string(all[0]) != "a" || !any1 || any0 ||
+		x[0] != 1 || x[1] != 2 || g.Wished() {
+		t.Errorf("rank %d of %d, gathered %q, any %v and %v, sum %v, wished %v", g.Rank(), g.Size(),
+			all, any1, any0, x, g.Wished())
 	}
 }
 
@@ -158,7 +168,10 @@ func TestLostRank(t *testing.T) {
 				}
 				for r, err := range errs {
 					want := fmt.Sprintf("phase update_actor, gradients: rank %d on ", lost)
-					if r != lost && (err == nil || !errors.Is(err, comm.ErrRanks) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "did not answer within 200ms (trainer.rank_timeout)")) {
+					if r != lost && (err == nil || !errors.Is(err, comm.ErrRanks) ||
+						!strings.Contains(err.Error(), want) ||
+						!strings.Contains(err.Error(),
+							"did not answer within 200ms (trainer.rank_timeout)")) {
 						t.Errorf("%d ranks, rank %d lost: rank %d says %v", ranks, lost, r, err)
 					}
 				}
@@ -200,8 +213,10 @@ func TestHungRank(t *testing.T) {
 				for r, err := range errs {
 					if r != hung && err != nil {
 						named++
-						if !strings.Contains(err.Error(), fmt.Sprintf("phase update_actor, gradients: rank %d on ", hung)) {
-							t.Errorf("rank %d hung after %d exchanges: rank %d says %v", hung, 2*after, r, err)
+						if !strings.Contains(err.Error(),
+							fmt.Sprintf("phase update_actor, gradients: rank %d on ", hung)) {
+							t.Errorf("rank %d hung after %d exchanges: rank %d says %v", hung,
+								2*after, r, err)
 						}
 					}
 				}
@@ -283,7 +298,9 @@ func TestAbort(t *testing.T) {
 				t.Errorf("%v until the ranks have ended", took)
 			}
 			for r, err := range errs {
-				if told := (*comm.Aborted)(nil); r != failing && (!errors.As(err, &told) || told.Rank != failing || !strings.HasSuffix(err.Error(), ": model: out of memory")) {
+				if told := (*comm.Aborted)(nil); r != failing &&
+					(!errors.As(err, &told) || told.Rank != failing ||
+						!strings.HasSuffix(err.Error(), ": model: out of memory")) {
 					t.Errorf("rank %d failed, rank %d says %v", failing, r, err)
 				}
 			}
@@ -309,7 +326,8 @@ func TestAbortByAnother(t *testing.T) {
 	for _, r := range []int{told, last} {
 		err := groups[r].Barrier("rollout")
 		groups[r].Close()
-		if e := (*comm.Aborted)(nil); !errors.As(err, &e) || e.Rank != failing || e.Status != 41 || !strings.HasSuffix(err.Error(), ": model: out of memory") {
+		if e := (*comm.Aborted)(nil); !errors.As(err, &e) || e.Rank != failing || e.Status != 41 ||
+			!strings.HasSuffix(err.Error(), ": model: out of memory") {
 			t.Errorf("rank %d says %v", r, err)
 		}
 	}
@@ -341,9 +359,10 @@ func TestMisplaced(t *testing.T) {
 		name, want string
 		f          func(g *comm.Group) error
 	}{
-		{"phase", "is in another one: the ranks do not run the same program and settings", func(g *comm.Group) error {
-			return g.Barrier([]string{"rollout", "update"}[g.Rank()])
-		}},
+		{"phase", "is in another one: the ranks do not run the same program and settings",
+			func(g *comm.Group) error {
+				return g.Barrier([]string{"rollout", "update"}[g.Rank()])
+			}},
 		{"call", "is in another one", func(g *comm.Group) error {
 			if g.Rank() == 0 {
 				g.Sum("step", nil)
@@ -385,7 +404,9 @@ func TestBrokenLink(t *testing.T) {
 		}()
 	}
 	for range links {
-		if err := <-done; err == nil || !strings.Contains(err.Error(), "phase update_critic: rank 1 on ") || !strings.Contains(err.Error(), "cannot be reached: connection reset by peer") {
+		if err := <-done; err == nil ||
+			!strings.Contains(err.Error(), "phase update_critic: rank 1 on ") ||
+			!strings.Contains(err.Error(), "cannot be reached: connection reset by peer") {
 			t.Errorf("%v: want the rank and the reason", err)
 		}
 	}
@@ -393,7 +414,8 @@ func TestBrokenLink(t *testing.T) {
 
 func TestRanksAreAPowerOfTwo(t *testing.T) {
 	_, err := comm.New(commtest.Links(3)[0], time.Second)
-	if err == nil || err.Error() != "ranks: there are 3: expected a power of two, such as 2, 4 or 8" {
+	if err == nil ||
+		err.Error() != "ranks: there are 3: expected a power of two, such as 2, 4 or 8" {
 		t.Error(err)
 	}
 }
@@ -420,7 +442,8 @@ func TestSumParts(t *testing.T) {
 				differ := func(lo, hi int) error {
 					for i := lo; i < hi; i++ {
 						if math.Float32bits(x[i]) != math.Float32bits(want[i]) {
-							return fmt.Errorf("%d ranks, cuts %v: element %d is %g, want %g", ranks, cuts, i, x[i], want[i])
+							return fmt.Errorf("%d ranks, cuts %v: element %d is %g, want %g", ranks,
+								cuts, i, x[i], want[i])
 						}
 					}
 					return nil
@@ -430,7 +453,8 @@ func TestSumParts(t *testing.T) {
 				}
 				mine := g.Part(g.Rank())
 				if g.Part(mine) != g.Rank() {
-					return fmt.Errorf("rank %d has part %d, which is rank %d's", g.Rank(), mine, g.Part(mine))
+					return fmt.Errorf("rank %d has part %d, which is rank %d's", g.Rank(), mine,
+						g.Part(mine))
 				}
 				if err := differ(cuts[mine], cuts[mine+1]); err != nil {
 					return err

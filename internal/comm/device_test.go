@@ -13,7 +13,8 @@ import (
 
 // polled is a device's work that takes so long; hung never ends.
 func polled(keepOn func() error, took time.Duration) error {
-	for begun := time.Now(); took == hung || time.Since(begun) < took; time.Sleep(time.Millisecond) {
+	for begun := time.Now(); took == hung ||
+		time.Since(begun) < took; time.Sleep(time.Millisecond) {
 		if err := keepOn(); err != nil {
 			return fmt.Errorf("driver: aborted: %w", err)
 		}
@@ -34,10 +35,12 @@ func TestDevice(t *testing.T) {
 	}{
 		{"works", func(g *comm.Group, r int) error {
 			time.Sleep(time.Duration(r) * limit / 4)
-			return g.Device("gradients", 100, 0, func(keepOn func() error) error { return polled(keepOn, limit/4) })
+			return g.Device("gradients", 100, 0,
+				func(keepOn func() error) error { return polled(keepOn, limit/4) })
 		}, ""},
 		{"other models", func(g *comm.Group, r int) error {
-			return g.Device("gradients", 100+r/3, 0, func(func() error) error { t.Errorf("rank %d begins", r); return nil })
+			return g.Device("gradients", 100+r/3, 0,
+				func(func() error) error { t.Errorf("rank %d begins", r); return nil })
 		}, "numbers here, another count on rank"},
 		{"a device fails", func(g *comm.Group, r int) error {
 			return g.Device("gradients", 100, 0, func(keepOn func() error) error {
@@ -48,7 +51,8 @@ func TestDevice(t *testing.T) {
 			})
 		}, "ranks: phase update_actor, gradients, rank 2 on "},
 		{"the devices hang", func(g *comm.Group, r int) error {
-			return g.Device("gradients", 100, 0, func(keepOn func() error) error { return polled(keepOn, hung) })
+			return g.Device("gradients", 100, 0,
+				func(keepOn func() error) error { return polled(keepOn, hung) })
 		}, "ranks: phase update_actor, gradients: all ranks answer, but their GPUs are not done within 400ms (trainer.rank_timeout): a GPU or the network between them hangs (NCCL_DEBUG=INFO says more)"},
 		{"a rank hangs inside", func(g *comm.Group, r int) error {
 			return g.Device("gradients", 100, 0, func(keepOn func() error) error {
@@ -62,7 +66,8 @@ func TestDevice(t *testing.T) {
 			if r == 1 {
 				time.Sleep(4 * limit)
 			}
-			return g.Device("gradients", 100, 0, func(keepOn func() error) error { return polled(keepOn, hung) })
+			return g.Device("gradients", 100, 0,
+				func(keepOn func() error) error { return polled(keepOn, hung) })
 		}, "ranks: phase update_actor, gradients: rank 1 on "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -75,7 +80,8 @@ func TestDevice(t *testing.T) {
 				switch want := c.want; {
 				case want == "" && err != nil:
 					t.Errorf("rank %d: %v", r, err)
-				case want != "" && (err == nil || !strings.Contains(err.Error(), want) || !errors.Is(err, comm.ErrRanks) || strings.Contains(err.Error(), "aborted")):
+				case want != "" && (err == nil || !strings.Contains(err.Error(), want) ||
+					!errors.Is(err, comm.ErrRanks) || strings.Contains(err.Error(), "aborted")):
 					t.Errorf("rank %d: %v\nwant %s", r, err, want)
 				}
 			}
@@ -85,7 +91,8 @@ func TestDevice(t *testing.T) {
 		})
 	}
 	var alone *comm.Group
-	if err := alone.Device("gradients", 1, 0, func(keepOn func() error) error { return polled(keepOn, limit/8) }); err != nil {
+	if err := alone.Device("gradients", 1, 0,
+		func(keepOn func() error) error { return polled(keepOn, limit/8) }); err != nil {
 		t.Error(err)
 	}
 }
@@ -94,7 +101,8 @@ func TestDevice(t *testing.T) {
 func TestDeviceTraffic(t *testing.T) {
 	noErrors(t, commtest.Run(4, time.Minute, func(g *comm.Group) error {
 		before := g.Traffic().SumBytes
-		if err := g.Device("gradients", 1000, 4*1000*2*3/4, func(func() error) error { return nil }); err != nil {
+		if err := g.Device("gradients", 1000, 4*1000*2*3/4,
+			func(func() error) error { return nil }); err != nil {
 			return err
 		}
 		if got := g.Traffic().SumBytes - before; got != 4*1000*2*3/4 {

@@ -21,25 +21,33 @@ type Launch struct {
 type launcher struct {
 	by                string
 	rank, size, local string
-	perNode           string // if not "", size counts nodes with so many ranks each, and rank is a node's
-	host, port        string
-	mpi               string // MPI is prepared where this is set
-	abi               bool   // by its standard binary interface
+	// if not "", size counts nodes with so many ranks each, and rank is a node's
+	perNode    string
+	host, port string
+	mpi        string // MPI is prepared where this is set
+	abi        bool   // by its standard binary interface
 }
 
 // launchers in the order in which they are looked for: those that start the processes
 // themselves come before those that only name machines.
 var launchers = []launcher{
 	// Also under Kubeflow's MPI operator: its launcher runs mpirun.
-	{by: "mpirun", rank: "OMPI_COMM_WORLD_RANK", size: "OMPI_COMM_WORLD_SIZE", local: "OMPI_COMM_WORLD_LOCAL_RANK", mpi: "OMPI_COMM_WORLD_SIZE"},
+	{by: "mpirun", rank: "OMPI_COMM_WORLD_RANK", size: "OMPI_COMM_WORLD_SIZE",
+		local: "OMPI_COMM_WORLD_LOCAL_RANK", mpi: "OMPI_COMM_WORLD_SIZE"},
 	// SLURM_NTASKS is set in a batch script too, whose one process is no rank.
-	{by: "srun", rank: "SLURM_PROCID", size: "SLURM_STEP_NUM_TASKS", local: "SLURM_LOCALID", host: "SLURM_LAUNCH_NODE_IPADDR", mpi: "PMIX_RANK"},
-	{by: "MPICH's mpirun", rank: "PMI_RANK", size: "PMI_SIZE", local: "MPI_LOCALRANKID", mpi: "PMI_RANK", abi: true}, // the interface of MPICH's own libmpi is another one
-	{by: "torchrun", rank: "RANK", size: "WORLD_SIZE", local: "LOCAL_RANK", host: "MASTER_ADDR", port: "MASTER_PORT"},
+	{by: "srun", rank: "SLURM_PROCID", size: "SLURM_STEP_NUM_TASKS", local: "SLURM_LOCALID",
+		host: "SLURM_LAUNCH_NODE_IPADDR", mpi: "PMIX_RANK"},
+	// the interface of MPICH's own libmpi is another one
+	{by: "MPICH's mpirun", rank: "PMI_RANK", size: "PMI_SIZE", local: "MPI_LOCALRANKID",
+		mpi: "PMI_RANK", abi: true},
+	{by: "torchrun", rank: "RANK", size: "WORLD_SIZE", local: "LOCAL_RANK", host: "MASTER_ADDR",
+		port: "MASTER_PORT"},
 	// By hand: RANK and WORLD_SIZE with the address of rank 0, as doc/ranks.md says.
 	{by: "a script", rank: "RANK", size: "WORLD_SIZE", local: "LOCAL_RANK", host: "GAD_RANKS_ADDR"},
-	{by: "Kubeflow Trainer", rank: "PET_NODE_RANK", size: "PET_NNODES", perNode: "PET_NPROC_PER_NODE", host: "PET_MASTER_ADDR", port: "PET_MASTER_PORT"},
-	{by: "LeaderWorkerSet", rank: "LWS_WORKER_INDEX", size: "LWS_GROUP_SIZE", host: "LWS_LEADER_ADDRESS"},
+	{by: "Kubeflow Trainer", rank: "PET_NODE_RANK", size: "PET_NNODES",
+		perNode: "PET_NPROC_PER_NODE", host: "PET_MASTER_ADDR", port: "PET_MASTER_PORT"},
+	{by: "LeaderWorkerSet", rank: "LWS_WORKER_INDEX", size: "LWS_GROUP_SIZE",
+		host: "LWS_LEADER_ADDRESS"},
 	// JobSet's jobs are indexed ones; its coordinator is an annotation, which the manifest
 	// hands on as MASTER_ADDR.
 	{by: "JobSet", rank: "JOB_COMPLETION_INDEX", host: "MASTER_ADDR", port: "MASTER_PORT"},
@@ -71,14 +79,17 @@ func Launched(lookup func(name string) (string, bool)) (Launch, error) {
 		if l.perNode != "" {
 			each := 1
 			if text, ok := lookup(l.perNode); ok {
-				if n, err := strconv.Atoi(text); err == nil && n > 0 { // "auto", "gpu" and "cpu" are torchrun's
+				// "auto", "gpu" and "cpu" are torchrun's
+				if n, err := strconv.Atoi(text); err == nil && n > 0 {
 					each = n
 				}
 			}
 			out.Rank, out.Size = out.Rank*each, out.Size*each
 		}
 		if out.Size > 0 && out.Rank >= out.Size {
-			return Launch{}, fmt.Errorf("ranks: %s says rank %d of %d: ranks count from 0: correct %s, or give --ranks 1", l.by, out.Rank, out.Size, l.rank)
+			return Launch{}, fmt.Errorf(
+				"ranks: %s says rank %d of %d: ranks count from 0: correct %s, or give --ranks 1",
+				l.by, out.Rank, out.Size, l.rank)
 		}
 		if host, _ := lookup(l.host); host != "" {
 			out.Addr = host
@@ -110,9 +121,12 @@ func half(lookup func(string) (string, bool)) error {
 		}
 	}
 	if _, ok := lookup("GAD_RANKS_ADDR"); !ok {
-		missing = append(missing, "an address of rank 0 (MASTER_ADDR and MASTER_PORT, or GAD_RANKS_ADDR)")
+		missing = append(missing,
+			"an address of rank 0 (MASTER_ADDR and MASTER_PORT, or GAD_RANKS_ADDR)")
 	}
-	return fmt.Errorf("ranks: %s is set, without %s: set all (doc/ranks.md), unset it, or give --ranks 1", strings.Join(set, " "), strings.Join(missing, " and "))
+	return fmt.Errorf(
+		"ranks: %s is set, without %s: set all (doc/ranks.md), unset it, or give --ranks 1",
+		strings.Join(set, " "), strings.Join(missing, " and "))
 }
 
 // is reports whether l has started the process: all that it sets is there.

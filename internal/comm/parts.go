@@ -25,7 +25,8 @@ func (g *Group) GatherParts(what string, x []float32, cuts []int) error {
 	return g.parts("gather of parts", what, x, cuts, g.double)
 }
 
-func (g *Group) parts(kind, what string, x []float32, cuts []int, move func(x []float32, cuts []int) error) error {
+func (g *Group) parts(kind, what string, x []float32, cuts []int,
+	move func(x []float32, cuts []int) error) error {
 	n := g.Size()
 	if len(cuts) != n+1 || cuts[0] != 0 || cuts[n] != len(x) {
 		panic(fmt.Sprintf("comm: %s: cuts %v of %d elements on %d ranks", kind, cuts, len(x), n))
@@ -70,7 +71,8 @@ func (g *Group) double(x []float32, cuts []int) error {
 	lo, n := g.Part(rank), 1
 	for d := g.Size() / 2; d > 0; d /= 2 {
 		other := lo ^ n
-		if err := g.swapParts(rank^d, x[cuts[lo]:cuts[lo+n]], x[cuts[other]:cuts[other+n]]); err != nil {
+		if err := g.swapParts(rank^d, x[cuts[lo]:cuts[lo+n]],
+			x[cuts[other]:cuts[other+n]]); err != nil {
 			return err
 		}
 		lo, n = min(lo, other), 2*n

@@ -23,14 +23,16 @@ func CheckContiguous(op, name string, t Tensor, n int) {
 // CheckBlocks panics unless t, of a quantised class, is whole blocks.
 func CheckBlocks(op, name string, t Tensor) {
 	if t.Off()%QuantBlock != 0 || t.Len()%QuantBlock != 0 {
-		panic(fmt.Sprintf("compute: %s: %s is %d elements from %d on: want whole blocks of %d", op, name, t.Len(), t.Off(), QuantBlock))
+		panic(fmt.Sprintf("compute: %s: %s is %d elements from %d on: want whole blocks of %d", op,
+			name, t.Len(), t.Off(), QuantBlock))
 	}
 }
 
 // RowsOf is the number of rows of width elements in t. It panics unless t is whole rows.
 func RowsOf(op, name string, t Tensor, width int) int {
 	if width <= 0 || t.Len()%width != 0 {
-		panic(fmt.Sprintf("compute: %s: %s has %d elements, not rows of %d", op, name, t.Len(), width))
+		panic(fmt.Sprintf("compute: %s: %s has %d elements, not rows of %d", op, name, t.Len(),
+			width))
 	}
 	return t.Len() / width
 }

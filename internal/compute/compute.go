@@ -126,7 +126,8 @@ func (t Tensor) Slice(lo, hi int) Tensor {
 		return Tensor{mem: t.mem, off: t.off + lo, n: hi - lo}
 	}
 	if lo%t.cols != 0 || hi%t.cols != 0 {
-		panic(fmt.Sprintf("compute: slice [%d:%d] of columns whose rows have %d elements", lo, hi, t.cols))
+		panic(fmt.Sprintf("compute: slice [%d:%d] of columns whose rows have %d elements", lo, hi,
+			t.cols))
 	}
 	return Tensor{mem: t.mem, off: t.off + lo/t.cols*t.row, n: hi - lo, cols: t.cols, row: t.row}
 }
@@ -135,12 +136,14 @@ func (t Tensor) Slice(lo, hi int) Tensor {
 // Only operations whose comments say so take columns, and only on a backend that is Joined.
 func (t Tensor) Columns(width, lo, hi int) Tensor {
 	if t.cols > 0 || width <= 0 || t.n%width != 0 || lo < 0 || hi <= lo || hi > width {
-		panic(fmt.Sprintf("compute: columns [%d:%d] of rows of %d in a tensor of %d elements", lo, hi, width, t.n))
+		panic(fmt.Sprintf("compute: columns [%d:%d] of rows of %d in a tensor of %d elements", lo,
+			hi, width, t.n))
 	}
 	if t.n == 0 {
 		return t
 	}
-	return Tensor{mem: t.mem, off: t.off + lo, n: t.n / width * (hi - lo), cols: hi - lo, row: width}
+	return Tensor{mem: t.mem, off: t.off + lo, n: t.n / width * (hi - lo), cols: hi - lo,
+		row: width}
 }
 
 // Rows is the number of elements in a row of columns, and the distance between the starts of
@@ -149,7 +152,8 @@ func (t Tensor) Rows() (cols, row int) { return t.cols, t.row }
 
 // Beside reports whether u is the columns directly after t's, in the same rows.
 func (t Tensor) Beside(u Tensor) bool {
-	return t.cols > 0 && u.cols > 0 && t.mem == u.mem && t.row == u.row && t.off+t.cols == u.off && t.n/t.cols == u.n/u.cols
+	return t.cols > 0 && u.cols > 0 && t.mem == u.mem && t.row == u.row && t.off+t.cols == u.off &&
+		t.n/t.cols == u.n/u.cols
 }
 
 // Before reports whether u starts where t, contiguous elements, ends in the same block.
@@ -199,7 +203,8 @@ type HeadOut struct {
 type AttnShape struct {
 	H, K, E int     // query heads, key/value heads, head width
 	Scale   float64 // usually 1/sqrt(E)
-	Window  int     // a query sees the last Window tokens of those before it, itself included; 0: all
+	// a query sees the last Window tokens of those before it, itself included; 0: all
+	Window int
 }
 
 // First is the first of n positions that the query at the last of them sees.
@@ -346,7 +351,8 @@ type Backend interface {
 	// queries i that see j, ascending: those of its segment, then those of its branches.
 	// All but lse is Narrow. q, k and v may be columns; the rows of dq, dk and dv are as far
 	// apart as theirs.
-	AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE Tensor, a AttnShape, p Pack)
+	AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE Tensor, a AttnShape,
+		p Pack)
 	// CacheWrite: cache[slots[n], ·] = x[n, ·], rows of width elements, all Narrow.
 	// x may be columns.
 	CacheWrite(cache, xNW Tensor, width int, slots []int32)
@@ -355,7 +361,8 @@ type Backend interface {
 	//   q[n,·] = rotated(q[n,·], pos[n])
 	//   kCache[slots[n],·] = rotated(k[n,·], pos[n]);  vCache[slots[n],·] = v[n,·]
 	// All but table is Narrow; q, k and v may be columns. It has the bits of Rope and CacheWrite.
-	RopeCache(qNHE, kNKE, vNKE, kCache, vCache Tensor, a AttnShape, pos []int32, table Tensor, slots []int32)
+	RopeCache(qNHE, kNKE, vNKE, kCache, vCache Tensor, a AttnShape, pos []int32, table Tensor,
+		slots []int32)
 	// AttentionDecode is Attention for one query a row over cached keys and values: row r sees its
 	// first pages.Len[r] positions, with a Window the last of them. All Narrow; q may be columns.
 	// On the CPU it has the bits of Attention.
@@ -389,7 +396,8 @@ type Backend interface {
 	//   dh[rows[r],d] += invTemp*Σ_v dz_v*w.W[v,d];  w.G[v,d] += invTemp*Σ_r dz_v*h[rows[r],d]
 	// dh, Narrow, is absent or accumulated into. Equal rows, which predict several tokens, are
 	// adjacent, and are added to dh one by one.
-	LogProbGrad(dhND Tensor, w *Param, out HeadOut, dlogpR, dentR, hND Tensor, rows, targets []int32, invTemp float64)
+	LogProbGrad(dhND Tensor, w *Param, out HeadOut, dlogpR, dentR, hND Tensor, rows,
+		targets []int32, invTemp float64)
 	// Sample draws one token for each of R rows of h. ids[r] is the first token, in the
 	// order of ids, at which the cumulative probability of the kept tokens exceeds
 	// u[r] (uniform in [0,1)) times their total. logp[r] is the token's log-probability

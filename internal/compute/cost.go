@@ -8,7 +8,10 @@ type Cost struct {
 }
 
 // Plus is the cost of both.
-func (c Cost) Plus(d Cost) Cost { return Cost{c.FLOPs + d.FLOPs, c.Bytes + d.Bytes, c.F32 || d.F32} }
+func (c Cost) Plus(
+	d Cost) Cost {
+	return Cost{c.FLOPs + d.FLOPs, c.Bytes + d.Bytes, c.F32 || d.F32}
+}
 
 // Elements are the bytes of an element: of Narrow and of Wide memory, and of a weight matrix
 // as products read it. The methods are the table of what each operation costs: apps/bench
@@ -44,7 +47,8 @@ func (e Elements) Attention(a AttnShape, p Pack) Cost {
 	if S := p.Segments(); S > 0 {
 		N = float64(p.Start[S])
 	}
-	return Cost{FLOPs: 4 * p.Pairs(a.Window) * float64(a.H*a.E), Bytes: e.Narrow * 2 * N * float64((a.H+a.K)*a.E), F32: true}
+	return Cost{FLOPs: 4 * p.Pairs(a.Window) * float64(a.H*a.E),
+		Bytes: e.Narrow * 2 * N * float64((a.H+a.K)*a.E), F32: true}
 }
 
 // AttentionGrad is five products for each pair, and twice the tensors.
@@ -59,7 +63,8 @@ func (e Elements) AttentionDecode(a AttnShape, pages Pages) Cost {
 	for _, n := range pages.Len {
 		seen += float64(int(n) - a.First(int(n)))
 	}
-	return Cost{FLOPs: 4 * seen * float64(a.H*a.E), Bytes: e.Narrow * 2 * seen * float64(a.K*a.E), F32: true}
+	return Cost{FLOPs: 4 * seen * float64(a.H*a.E), Bytes: e.Narrow * 2 * seen * float64(a.K*a.E),
+		F32: true}
 }
 
 // Head is LogProb or Sample of R rows: one product with the head.

@@ -24,7 +24,8 @@ func CountsOf(be Backend) (c Counts, counted bool) {
 
 // Since is the difference from earlier counts.
 func (c Counts) Since(earlier Counts) Counts {
-	return Counts{c.Products - earlier.Products, c.Declined - earlier.Declined, c.First, c.Repeats - earlier.Repeats, c.Replayed - earlier.Replayed}
+	return Counts{c.Products - earlier.Products, c.Declined - earlier.Declined, c.First,
+		c.Repeats - earlier.Repeats, c.Replayed - earlier.Replayed}
 }
 
 // Plus is the sum of the counts of two backends.
@@ -32,7 +33,8 @@ func (c Counts) Plus(d Counts) Counts {
 	if c.First == "" {
 		c.First = d.First
 	}
-	return Counts{c.Products + d.Products, c.Declined + d.Declined, c.First, c.Repeats + d.Repeats, c.Replayed + d.Replayed}
+	return Counts{c.Products + d.Products, c.Declined + d.Declined, c.First, c.Repeats + d.Repeats,
+		c.Replayed + d.Replayed}
 }
 
 // Warning is a message for the user, or "". scripts/gpu/log.sh searches for its first two

@@ -14,8 +14,10 @@ import (
 func TestMoments(t *testing.T) {
 	for name, m := range map[string]*Moments{"first": Signed, "second": Squares} {
 		for c := 1; c < 256; c++ {
-			if m.Value[c] <= m.Value[c-1] || m.Mid[c-1] <= m.Value[c-1] || m.Mid[c-1] >= m.Value[c] {
-				t.Errorf("%s: values %v and %v, and %v between them: not ascending", name, m.Value[c-1], m.Value[c], m.Mid[c-1])
+			if m.Value[c] <= m.Value[c-1] || m.Mid[c-1] <= m.Value[c-1] ||
+				m.Mid[c-1] >= m.Value[c] {
+				t.Errorf("%s: values %v and %v, and %v between them: not ascending", name,
+					m.Value[c-1], m.Value[c], m.Mid[c-1])
 			}
 		}
 		for c, x := range m.Value {
@@ -47,7 +49,8 @@ func TestMoments(t *testing.T) {
 		at, power := 254, 1.0
 		for range 7 {
 			for k := parts - 1; k >= 0; k-- {
-				if want := power * (0.1 + 0.9*(float64(k)+0.5)/float64(parts)); math.Abs(float64(m.Value[at])-want) > 1e-7*want {
+				if want := power * (0.1 + 0.9*(float64(k)+0.5)/float64(parts)); math.Abs(
+					float64(m.Value[at])-want) > 1e-7*want {
 					t.Errorf("%s: value %d is %v, want %v", name, at, m.Value[at], want)
 				}
 				at--
@@ -88,7 +91,8 @@ func TestMomentsAgainstTorchao(t *testing.T) {
 	for _, g := range golden.Maps {
 		m := map[string]*Moments{"first": Signed, "second": Squares}[g.Name]
 		if len(g.Values) != 256 || len(g.Y) < 100 || len(g.Y) != len(g.Codes) {
-			t.Fatalf("%s: %d values, %d numbers, %d codes", g.Name, len(g.Values), len(g.Y), len(g.Codes))
+			t.Fatalf("%s: %d values, %d numbers, %d codes", g.Name, len(g.Values), len(g.Y),
+				len(g.Codes))
 		}
 		for c, want := range g.Values {
 			if got := float64(m.Value[c]); math.Abs(got-want) > 1e-6*math.Abs(want) {
@@ -103,7 +107,8 @@ func TestMomentsAgainstTorchao(t *testing.T) {
 			if got == want {
 				continue
 			}
-			if mid := float64(m.Mid[min(got, want)]); got-want != 1 && want-got != 1 || math.Abs(y-mid) > 1e-6*math.Abs(mid) {
+			if mid := float64(m.Mid[min(got, want)]); got-want != 1 && want-got != 1 ||
+				math.Abs(y-mid) > 1e-6*math.Abs(mid) {
 				t.Errorf("%s: code of %v is %d, torchao's %d", g.Name, y, got, want)
 			}
 		}

@@ -151,7 +151,8 @@ func (b *observed) CacheWrite(cache, x Tensor, width int, slots []int32) {
 	b.o.After()
 }
 
-func (b *observed) RopeCache(q, k, v, kCache, vCache Tensor, a AttnShape, pos []int32, table Tensor, slots []int32) {
+func (b *observed) RopeCache(q, k, v, kCache, vCache Tensor, a AttnShape, pos []int32, table Tensor,
+	slots []int32) {
 	b.o.Before("RopeCache", b.e.Rope(q.Len()+k.Len()+v.Len()))
 	b.Backend.RopeCache(q, k, v, kCache, vCache, a, pos, table, slots)
 	b.o.After()
@@ -187,19 +188,22 @@ func (b *observed) GeGLUGrad(y, dgate, dup, dy, gate, up Tensor) {
 	b.o.After()
 }
 
-func (b *observed) LogProb(out HeadOut, h Tensor, w *Param, rows, targets []int32, invTemp float64) {
+func (b *observed) LogProb(out HeadOut, h Tensor, w *Param, rows, targets []int32,
+	invTemp float64) {
 	b.o.Before("LogProb", b.e.Head(float64(len(rows)), float64(w.Cols), float64(w.Rows)))
 	b.Backend.LogProb(out, h, w, rows, targets, invTemp)
 	b.o.After()
 }
 
-func (b *observed) LogProbGrad(dh Tensor, w *Param, out HeadOut, dlogp, dent, h Tensor, rows, targets []int32, invTemp float64) {
+func (b *observed) LogProbGrad(dh Tensor, w *Param, out HeadOut, dlogp, dent, h Tensor, rows,
+	targets []int32, invTemp float64) {
 	b.o.Before("LogProbGrad", b.e.HeadGrad(float64(len(rows)), float64(w.Cols), float64(w.Rows)))
 	b.Backend.LogProbGrad(dh, w, out, dlogp, dent, h, rows, targets, invTemp)
 	b.o.After()
 }
 
-func (b *observed) Sample(ids []int32, logp []float32, h Tensor, w *Param, s Sampling, u []float64) {
+func (b *observed) Sample(ids []int32, logp []float32, h Tensor, w *Param, s Sampling,
+	u []float64) {
 	b.o.Before("Sample", b.e.Head(float64(len(ids)), float64(w.Cols), float64(w.Rows)))
 	b.Backend.Sample(ids, logp, h, w, s, u)
 	b.o.After()

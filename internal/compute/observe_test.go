@@ -12,7 +12,8 @@ import (
 // A Backend's operations are observed, all of them: what is not listed here as no operation
 // has a method of its own, and is not passed on by the embedded Backend.
 func TestObservedHasEveryOperation(t *testing.T) {
-	none := []string{"Alloc", "Alone", "As", "Available", "Beside", "Block", "Close", "DecodeMultiple", "Element", "Free",
+	none := []string{"Alloc", "Alone", "As", "Available", "Beside", "Block", "Close",
+		"DecodeMultiple", "Element", "Free",
 		"Joined", "Memory", "Name", "Overhead", "Repeat", "Scratch", "Sync"}
 	file, err := parser.ParseFile(token.NewFileSet(), "observe.go", nil, 0)
 	if err != nil {
@@ -26,7 +27,8 @@ func TestObservedHasEveryOperation(t *testing.T) {
 	}
 	backend := reflect.TypeFor[Backend]()
 	for i := range backend.NumMethod() {
-		if name := backend.Method(i).Name; slices.Contains(none, name) == slices.Contains(own, name) {
+		if name := backend.Method(i).Name; slices.Contains(none, name) == slices.Contains(own,
+			name) {
 			t.Errorf("%s: want a method of observed, or a place among what is no operation", name)
 		}
 	}

@@ -71,7 +71,8 @@ func (p Pack) Check(op string, N int) {
 		return
 	}
 	if len(p.Parent) != p.Segments() {
-		panic(fmt.Sprintf("compute: %s: %d parents of %d segments", op, len(p.Parent), p.Segments()))
+		panic(fmt.Sprintf("compute: %s: %d parents of %d segments", op, len(p.Parent),
+			p.Segments()))
 	}
 	root := int32(-1) // the last segment that is no branch
 	for s, up := range p.Parent {

@@ -102,7 +102,8 @@ func FromHalf(h uint16) float32 {
 		return math.Float32frombits(sign | 0x7f800000 | uint32(h&0x3ff)<<13)
 	}
 	// The other exponent's bias: exact, also of subnormal numbers.
-	return math.Float32frombits(math.Float32bits(math.Float32frombits(uint32(h&0x7fff)<<13)*0x1p112) | sign)
+	return math.Float32frombits(
+		math.Float32bits(math.Float32frombits(uint32(h&0x7fff)<<13)*0x1p112) | sign)
 }
 
 // toHalf rounds to the nearest binary16, ties to even; what is beyond 65504 by half a unit or

@@ -90,7 +90,8 @@ func TestHalf(t *testing.T) {
 		if got := toHalf(-x); got != h|0x8000 {
 			t.Fatalf("%04x: %g, rounded %04x", h|0x8000, -x, got)
 		}
-		if want := float64(h&0x3ff|0x400) * math.Pow(2, float64(h>>10)-25); h >= 0x400 && float64(x) != want {
+		if want := float64(h&0x3ff|0x400) * math.Pow(2, float64(h>>10)-25); h >= 0x400 &&
+			float64(x) != want {
 			t.Fatalf("%04x: %g, want %g", h, x, want)
 		}
 		if h+1 < 0x7c00 {

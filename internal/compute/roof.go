@@ -32,7 +32,8 @@ func MeasureRoof(b Backend, n int) (Roof, error) {
 		op   func()
 		work float64
 		into *float64
-	}{{product, 2 * float64(n) * float64(n) * float64(n), &r.FLOPS}, {copied, 2 * 4 * float64(from.Len()), &r.Bytes}} {
+	}{{product, 2 * float64(n) * float64(n) * float64(n), &r.FLOPS},
+		{copied, 2 * 4 * float64(from.Len()), &r.Bytes}} {
 		for range 6 {
 			began := time.Now()
 			for range 10 {

@@ -123,7 +123,8 @@ trainer:
 }
 
 func TestNothingGiven(t *testing.T) {
-	for _, text := range []string{"", "\n", "actor:\n", "# only a comment\n", "---\n", "null\n", "{}\n", "\ufeff"} {
+	for _, text := range []string{"", "\n", "actor:\n", "# only a comment\n", "---\n", "null\n",
+		"{}\n", "\ufeff"} {
 		c := defaults()
 		if got := load(t, c, text, nil, nil); got != "" || !reflect.DeepEqual(c, defaults()) {
 			t.Errorf("%q: %s %+v", text, got, c)
@@ -140,7 +141,8 @@ func TestTemplate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(text), "\n    lr: 0.25\n") || strings.Count(string(text), "\n    lr: ")+strings.Count(string(text), "\n    #lr: ") != 2 {
+	if !strings.Contains(string(text), "\n    lr: 0.25\n") ||
+		strings.Count(string(text), "\n    lr: ")+strings.Count(string(text), "\n    #lr: ") != 2 {
 		t.Errorf("template:\n%s", text)
 	}
 	c := defaults()
@@ -184,12 +186,16 @@ func TestValues(t *testing.T) {
 		{"name=null", func(c *config) any { return c.Name }, "null"},
 		{"name=a: b, [c] = 'd' #e", func(c *config) any { return c.Name }, "a: b, [c] = 'd' #e"},
 		{"actor.tags=[]", func(c *config) any { return c.Actor.Tags }, []string(nil)},
-		{"actor.tags=[1, 'null', yes]", func(c *config) any { return c.Actor.Tags }, []string{"1", "null", "yes"}},
-		{"actor.tags=a.arrow", func(c *config) any { return c.Actor.Tags }, []string{"a.arrow"}}, // one text is a list of it
+		{"actor.tags=[1, 'null', yes]", func(c *config) any { return c.Actor.Tags },
+			[]string{"1", "null", "yes"}},
+		// one text is a list of it
+		{"actor.tags=a.arrow", func(c *config) any { return c.Actor.Tags }, []string{"a.arrow"}},
 		{"actor.tags=a: b, &c", func(c *config) any { return c.Actor.Tags }, []string{"a: b, &c"}},
-		{"actor.tags=[ab].jsonl", func(c *config) any { return c.Actor.Tags }, []string{"[ab].jsonl"}},
+		{"actor.tags=[ab].jsonl", func(c *config) any { return c.Actor.Tags },
+			[]string{"[ab].jsonl"}},
 		{"actor.tags=", func(c *config) any { return c.Actor.Tags }, []string(nil)},
-		{"critic.levels=[0, 1e-3]", func(c *config) any { return c.Critic.Levels }, []float64{0, 1e-3}},
+		{"critic.levels=[0, 1e-3]", func(c *config) any { return c.Critic.Levels },
+			[]float64{0, 1e-3}},
 		{"trainer.seed=-0", func(c *config) any { return c.Trainer.Shared.Seed }, uint64(0)},
 	} {
 		cfg := defaults()
@@ -201,7 +207,8 @@ func TestValues(t *testing.T) {
 	}
 	for text, want := range map[string][]string{"tags: a b": {"a b"}, `tags: ""`: nil, "tags: [a, b]": {"a", "b"}, "tags:\n    - a": {"a"}} {
 		c := defaults()
-		if got := load(t, c, "actor:\n  "+text, nil, nil); got != "" || !slices.Equal(c.Actor.Tags, want) {
+		if got := load(t, c, "actor:\n  "+text, nil, nil); got != "" ||
+			!slices.Equal(c.Actor.Tags, want) {
 			t.Errorf("%q: %q %s", text, c.Actor.Tags, got)
 		}
 	}
@@ -311,11 +318,15 @@ func TestOverrideProblems(t *testing.T) {
 func TestFlags(t *testing.T) {
 	c := defaults()
 	got := load(t, c, "actor: {tags: [file]}\n", []string{"name=o"}, []Flag{
-		{"actor.tags", "one, whole", "--tag"}, {"name", " f", "--name"}, {"actor.tags", "[two, three]", "--tag"}})
-	if want := []string{"one, whole", "two", "three"}; got != "" || c.Name != " f" || !reflect.DeepEqual(c.Actor.Tags, want) {
+		{"actor.tags", "one, whole", "--tag"}, {"name", " f", "--name"},
+		{"actor.tags", "[two, three]", "--tag"}})
+	if want := []string{"one, whole", "two", "three"}; got != "" || c.Name != " f" ||
+		!reflect.DeepEqual(c.Actor.Tags, want) {
 		t.Errorf("%s: %+v", got, c)
 	}
-	got = load(t, defaults(), "", nil, []Flag{{"actor.optim.lr", "x", "--lr"}, {"actor.optim.steps", "-1", "steps"}, {"critic.levels", "q", "-l"}, {"critic.levels", "[", "-l"}, {"nope", "1", "--nope"}})
+	got = load(t, defaults(), "", nil,
+		[]Flag{{"actor.optim.lr", "x", "--lr"}, {"actor.optim.steps", "-1", "steps"},
+			{"critic.levels", "q", "-l"}, {"critic.levels", "[", "-l"}, {"nope", "1", "--nope"}})
 	want := `settings: flag --lr: setting "actor.optim.lr": "x": expected a number, such as 0.2 or 1e-6
 settings: flag --steps: setting "actor.optim.steps": "-1": below the minimum 0
 settings: flag -l: setting "critic.levels": "q": expected a number, such as 0.2 or 1e-6
@@ -327,7 +338,8 @@ settings: flag --nope: setting "nope": unknown: known here: name, actor, critic,
 }
 
 func TestAllAtOnce(t *testing.T) {
-	got := load(t, defaults(), "nam: a\nactor:\n  small: x\n  optim: {lr: 9}\n", []string{"-v", "name=ok", "zzzz=1"}, []Flag{{"trainer.seed", "no", "--seed"}})
+	got := load(t, defaults(), "nam: a\nactor:\n  small: x\n  optim: {lr: 9}\n",
+		[]string{"-v", "name=ok", "zzzz=1"}, []Flag{{"trainer.seed", "no", "--seed"}})
 	want := `settings: run.yaml:1:1: setting "nam": unknown: did you mean "name"?
 settings: run.yaml:3:10: setting "actor.small": "x": expected an integer in decimal digits
 settings: run.yaml:4:15: setting "actor.optim.lr": "9": above the maximum 1
@@ -356,7 +368,8 @@ func TestFileItself(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat("/dev/zero"); err == nil {
-		if err := Load(defaults(), "/dev/zero", nil, nil); err == nil || err.Error() != "settings: /dev/zero: not a regular file" {
+		if err := Load(defaults(), "/dev/zero", nil, nil); err == nil ||
+			err.Error() != "settings: /dev/zero: not a regular file" {
 			t.Errorf("/dev/zero: %v", err)
 		}
 	}
@@ -366,20 +379,22 @@ func TestFileItself(t *testing.T) {
 func TestHostileFiles(t *testing.T) {
 	bomb := "a: &a [x, x, x, x, x, x, x, x, x]\n"
 	for c := 'b'; c <= 'i'; c++ {
-		bomb += fmt.Sprintf("%c: &%c [%s]\n", c, c, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*%c, ", c-1), 9), ", "))
+		bomb += fmt.Sprintf("%c: &%c [%s]\n", c, c,
+			strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*%c, ", c-1), 9), ", "))
 	}
 	n := maxFile / 8
 	for name, text := range map[string]string{
-		"alias bomb":      bomb,
-		"self alias":      "actor: &a {optim: *a}\n",
-		"nested lists":    "name: " + strings.Repeat("[", n),
-		"nested maps":     strings.Repeat("{a: ", n),
-		"indented":        "actor:\n" + strings.Repeat(" ", maxFile/2) + "small: 1\n  x",
-		"dashes":          strings.Repeat("- ", n),
-		"unknown keys":    strings.Repeat("k: 1\n", n),
-		"long key":        strings.Repeat("k", maxFile-10) + ": 1\n",
-		"long number":     "actor: {small: " + strings.Repeat("9", maxFile-30) + "}\n",
-		"long float":      "actor: {optim: {lr: 1." + strings.Repeat("9", maxFile-40) + "e999999999}}\n",
+		"alias bomb":   bomb,
+		"self alias":   "actor: &a {optim: *a}\n",
+		"nested lists": "name: " + strings.Repeat("[", n),
+		"nested maps":  strings.Repeat("{a: ", n),
+		"indented":     "actor:\n" + strings.Repeat(" ", maxFile/2) + "small: 1\n  x",
+		"dashes":       strings.Repeat("- ", n),
+		"unknown keys": strings.Repeat("k: 1\n", n),
+		"long key":     strings.Repeat("k", maxFile-10) + ": 1\n",
+		"long number":  "actor: {small: " + strings.Repeat("9", maxFile-30) + "}\n",
+		"long float": "actor: {optim: {lr: 1." + strings.Repeat("9", maxFile-40) +
+			"e999999999}}\n",
 		"NUL":             "name: a\x00b\n",
 		"not UTF-8":       "name: \xff\xfe\n",
 		"UTF-16 half":     "\xff\xfea",
@@ -399,7 +414,8 @@ func TestHostileFiles(t *testing.T) {
 			t.Errorf("%s: a message of %d bytes", name, len(got))
 		}
 	}
-	if got := load(t, defaults(), strings.Repeat("k: 1\n", 200), nil, nil); strings.Count(got, "\n") != maxProblems || !strings.HasSuffix(got, ": and more: fix these first") {
+	if got := load(t, defaults(), strings.Repeat("k: 1\n", 200), nil, nil); strings.Count(got,
+		"\n") != maxProblems || !strings.HasSuffix(got, ": and more: fix these first") {
 		t.Errorf("problems are not capped:\n%s", got)
 	}
 }
@@ -412,10 +428,12 @@ func TestHostileFormats(t *testing.T) {
 		t.Fatal(err)
 	}
 	hostile.Format{
-		Name:   "settings",
-		Small:  []byte("name: a\nactor: {optim: {lr: 1e-5}, tags: [a, 'b']}\ncritic:\n  levels: [.5]\n  kinds:\n  - bt\n"),
-		Seeds:  [][]byte{whole, []byte("# none\nactor:\n  small: 7\n  use_kl_loss: true\n  loss_mode: \"gspo\"\ntrainer:\n  seed: 18446744073709551615\n")},
-		Words:  []string{"&a ", "*a", "<<: ", "!!int ", "---\n", "- ", "? ", ": ", "{", "[", "|\n", ">\n", "\t", "'", "\"", "#", "%", "@", "null", "~", "010", "1e999", "\x00", "\ufeff", "actor.optim.lr: 1\n"},
+		Name:  "settings",
+		Small: []byte("name: a\nactor: {optim: {lr: 1e-5}, tags: [a, 'b']}\ncritic:\n  levels: [.5]\n  kinds:\n  - bt\n"),
+		Seeds: [][]byte{whole, []byte("# none\nactor:\n  small: 7\n  use_kl_loss: true\n  loss_mode: \"gspo\"\ntrainer:\n  seed: 18446744073709551615\n")},
+		Words: []string{"&a ", "*a", "<<: ", "!!int ", "---\n", "- ", "? ", ": ", "{", "[", "|\n",
+			">\n", "\t", "'", "\"", "#", "%", "@", "null", "~", "010", "1e999", "\x00", "\ufeff",
+			"actor.optim.lr: 1\n"},
 		Prefix: "settings: ",
 		Read: func(text []byte) error {
 			if err := os.WriteFile(path, text, 0o666); err != nil {
@@ -444,10 +462,12 @@ func TestDescribe(t *testing.T) {
 	if strings.Join(keys, " ") != want {
 		t.Errorf("keys %v\nwant %s", keys, want)
 	}
-	if want := (Setting{"actor.optim.lr", "number", "1e-06", "learning rate", "0", "1", nil}); !reflect.DeepEqual(got[1], want) {
+	if want := (Setting{"actor.optim.lr", "number", "1e-06", "learning rate", "0", "1",
+		nil}); !reflect.DeepEqual(got[1], want) {
 		t.Errorf("%+v\nwant %+v", got[1], want)
 	}
-	if want := (Setting{"actor.loss_mode", "text", "gspo", "policy loss", "", "", []string{"vanilla", "gspo", "cispo"}}); !reflect.DeepEqual(got[3], want) {
+	if want := (Setting{"actor.loss_mode", "text", "gspo", "policy loss", "", "",
+		[]string{"vanilla", "gspo", "cispo"}}); !reflect.DeepEqual(got[3], want) {
 		t.Errorf("%+v\nwant %+v", got[3], want)
 	}
 	if !reflect.DeepEqual(Describe(*defaults()), got) {
@@ -504,7 +524,8 @@ func TestProgrammersErrors(t *testing.T) {
 		}()
 	}
 	defer func() {
-		if got, want := recover(), "conf: Load into conf.config: expected a pointer to a struct"; got != want {
+		if got, want :=
+			recover(), "conf: Load into conf.config: expected a pointer to a struct"; got != want {
 			t.Errorf("panic %v\nwant  %s", got, want)
 		}
 	}()
@@ -514,7 +535,8 @@ func TestProgrammersErrors(t *testing.T) {
 func TestMarshal(t *testing.T) {
 	c := defaults()
 	c.Name = "it's: a #name"
-	c.Actor.Tags = []string{"a", "", "null", "x, y", "010", "é\n\x00\u2028", "-", "./d/e-f", "1e5", "No", ".5", "~"}
+	c.Actor.Tags = []string{"a", "", "null", "x, y", "010", "é\n\x00\u2028", "-", "./d/e-f", "1e5",
+		"No", ".5", "~"}
 	c.Critic.Optim.LR = 0.1
 	got, err := Marshal(c)
 	if err != nil {
@@ -543,7 +565,8 @@ trainer:
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}
 	var back config
-	if err := Load(&back, write(t, string(got)), nil, nil); err != nil || !reflect.DeepEqual(&back, c) {
+	if err := Load(&back, write(t, string(got)), nil, nil); err != nil ||
+		!reflect.DeepEqual(&back, c) {
 		t.Errorf("read back: %v\n%+v\nwant %+v", err, back, *c)
 	}
 	for _, bad := range []struct {
@@ -581,7 +604,8 @@ func TestMarkdown(t *testing.T) {
 
 // FuzzLoad: no input panics, and what is accepted is written and read back to the same value.
 func FuzzLoad(f *testing.F) {
-	for _, s := range []string{"name: a\n", "actor: {optim: {lr: 1e-5}, tags: [a, 'b']}\n", "a: &x [*x]\n", "<<: {}\n", "name: |\n  a\n", "critic: {levels: [.5]}"} {
+	for _, s := range []string{"name: a\n", "actor: {optim: {lr: 1e-5}, tags: [a, 'b']}\n",
+		"a: &x [*x]\n", "<<: {}\n", "name: |\n  a\n", "critic: {levels: [.5]}"} {
 		f.Add(s, "actor.tags=[a]")
 	}
 	dir := f.TempDir()

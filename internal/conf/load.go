@@ -162,7 +162,8 @@ func document(path string) (*yaml.Node, *Problem) {
 		}
 		if strings.Contains(msg, "cannot start any token") && bytes.Contains(b, []byte("\t")) {
 			msg += ": indent with spaces, not tabs"
-		} else if msg == "did not find expected key" || strings.HasPrefix(msg, "mapping values are not allowed") {
+		} else if msg == "did not find expected key" ||
+			strings.HasPrefix(msg, "mapping values are not allowed") {
 			msg += ": check the indentation: the settings of a group begin in the same column"
 		}
 		return nil, &Problem{path + line, "not YAML: " + msg}
@@ -273,7 +274,8 @@ func (ld *loader) group(path, name string, n *yaml.Node) {
 		}
 		key := join(name, k.Value)
 		if f := first[k.Value]; f != nil {
-			ld.bad(where, "setting %s: given twice, first at %d:%d: keep one", quote(key), f.Line, f.Column)
+			ld.bad(where, "setting %s: given twice, first at %d:%d: keep one", quote(key), f.Line,
+				f.Column)
 			continue
 		}
 		first[k.Value] = k
@@ -289,8 +291,10 @@ func (ld *loader) group(path, name string, n *yaml.Node) {
 		case known && v.Kind == yaml.MappingNode:
 			ld.group(path, key, v)
 		case known:
-			if v.Kind != yaml.ScalarNode || v.Tag != "!!null" { // empty, as where all its settings are comments: see Template
-				ld.bad(at(path, v), "group %q: expected settings below it, such as %s", key, ld.example(key))
+			// empty, as where all its settings are comments: see Template
+			if v.Kind != yaml.ScalarNode || v.Tag != "!!null" {
+				ld.bad(at(path, v), "group %q: expected settings below it, such as %s", key,
+					ld.example(key))
 			}
 		case ld.byKey[key] != nil:
 			ld.bad(where, "setting %s: dotted names are for the command line: in a file write one level per line, each indented below the last", quote(key))
@@ -336,7 +340,8 @@ func (ld *loader) list(where string, l *leaf, n *yaml.Node, at func(*yaml.Node) 
 		return ld.one(where, l, n)
 	}
 	if n.Kind != yaml.SequenceNode {
-		ld.bad(where, "setting %q: %s: expected %s, such as [%s]", l.Key, quote(n.Value), article(l.Type), sample(l.typ.Elem()))
+		ld.bad(where, "setting %q: %s: expected %s, such as [%s]", l.Key, quote(n.Value),
+			article(l.Type), sample(l.typ.Elem()))
 		return false
 	}
 	all := reflect.Zero(l.typ)
@@ -348,7 +353,8 @@ func (ld *loader) list(where string, l *leaf, n *yaml.Node, at func(*yaml.Node) 
 			good = false
 			continue
 		case c.Kind != yaml.ScalarNode:
-			ld.bad(at(c), "setting %q: expected %s: an element is itself a list or a group", l.Key, article(l.Type))
+			ld.bad(at(c), "setting %q: expected %s: an element is itself a list or a group", l.Key,
+				article(l.Type))
 			good = false
 			continue
 		}
@@ -367,7 +373,8 @@ func (ld *loader) list(where string, l *leaf, n *yaml.Node, at func(*yaml.Node) 
 // such as [ab].jsonl does.
 func isList(l *leaf, val string) bool {
 	val = strings.TrimSpace(val)
-	return elem(l.typ).Kind() != reflect.String || strings.HasPrefix(val, "[") && (strings.HasSuffix(val, "]") || !strings.Contains(val, "]"))
+	return elem(l.typ).Kind() != reflect.String || strings.HasPrefix(val, "[") &&
+		(strings.HasSuffix(val, "]") || !strings.Contains(val, "]"))
 }
 
 // one reads a text into a list of texts.
@@ -402,7 +409,8 @@ func (ld *loader) scalar(where string, l *leaf, n *yaml.Node) (reflect.Value, bo
 		ld.bad(where, "setting %q: %s", l.Key, rule)
 		return reflect.Value{}, false
 	case quoted && !text && set(reflect.New(elem(l.typ)).Elem(), n.Value) == "":
-		ld.bad(where, "setting %q: %s: expected %s: write it without quotes", l.Key, quote(n.Value), article(typeName(elem(l.typ))))
+		ld.bad(where, "setting %q: %s: expected %s: write it without quotes", l.Key, quote(n.Value),
+			article(typeName(elem(l.typ))))
 		return reflect.Value{}, false
 	}
 	return ld.parse(where, l, n.Value)
@@ -436,10 +444,12 @@ func set(v reflect.Value, text string) string {
 		if text[0] == '-' {
 			sign = "-"
 		}
-		if digits = strings.TrimLeft(digits, "0"); digits == "" || digits[0] < '0' || digits[0] > '9' {
+		if digits = strings.TrimLeft(digits, "0"); digits == "" || digits[0] < '0' ||
+			digits[0] > '9' {
 			digits = "0" + digits
 		}
-		return fmt.Sprintf("a leading zero, which YAML 1.1 reads as octal: write %s%s", sign, digits)
+		return fmt.Sprintf("a leading zero, which YAML 1.1 reads as octal: write %s%s", sign,
+			digits)
 	}
 	switch {
 	case t.Kind() == reflect.String:
@@ -460,7 +470,8 @@ func set(v reflect.Value, text string) string {
 		if !decimal.MatchString(text) {
 			// 1e6 and 8.0 are integers to a reader: say how to write them, up to where float64 is
 			// exact.
-			if f, err := strconv.ParseFloat(text, 64); err == nil && number.MatchString(text) && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
+			if f, err := strconv.ParseFloat(text, 64); err == nil && number.MatchString(text) &&
+				f == math.Trunc(f) && math.Abs(f) < 1<<53 {
 				return fmt.Sprintf("expected an integer: write %.0f", f)
 			}
 			return "expected an integer in decimal digits"
@@ -484,7 +495,8 @@ func set(v reflect.Value, text string) string {
 	default:
 		f, err := strconv.ParseFloat(text, 64)
 		switch {
-		case strings.Trim(strings.ToLower(text), "+-.") == "inf", strings.Trim(strings.ToLower(text), ".") == "nan":
+		case strings.Trim(strings.ToLower(text), "+-.") == "inf",
+			strings.Trim(strings.ToLower(text), ".") == "nan":
 			return "expected a finite number"
 		case !number.MatchString(text):
 			return "expected a number, such as 0.2 or 1e-6"
@@ -518,7 +530,8 @@ func (ld *loader) override(o string) {
 	}
 	if l.typ.Kind() == reflect.Slice {
 		if !isList(l, val) { // as it stands
-			ld.one(where, l, &yaml.Node{Kind: yaml.ScalarNode, Value: val, Style: yaml.DoubleQuotedStyle})
+			ld.one(where, l, &yaml.Node{Kind: yaml.ScalarNode, Value: val,
+				Style: yaml.DoubleQuotedStyle})
 			return
 		}
 		ld.flow(where, l, val)
@@ -549,7 +562,8 @@ func (ld *loader) flow(where string, l *leaf, val string) bool {
 	}
 	n, err := parse([]byte(val))
 	if err != nil {
-		ld.bad(where, "setting %q: expected %s, such as [%s]: %s", l.Key, article(l.Type), sample(l.typ.Elem()), strings.TrimPrefix(err.Error(), "yaml: "))
+		ld.bad(where, "setting %q: expected %s, such as [%s]: %s", l.Key, article(l.Type),
+			sample(l.typ.Elem()), strings.TrimPrefix(err.Error(), "yaml: "))
 		return false
 	}
 	if n == nil {

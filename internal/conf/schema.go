@@ -15,8 +15,9 @@ import (
 
 // Setting describes one leaf of a configuration struct.
 type Setting struct {
-	Key     string   // dotted path, "actor.optim.lr"
-	Type    string   // "text", "true or false", "integer", "number", "list of texts", "list of numbers"
+	Key string // dotted path, "actor.optim.lr"
+	// "text", "true or false", "integer", "number", "list of texts", "list of numbers"
+	Type    string
 	Default string   // the value found in the struct, written as YAML
 	Doc     string   // the doc tag
 	Min     string   // the min tag, inclusive; "" = unbounded
@@ -35,8 +36,9 @@ type leaf struct {
 type schema struct {
 	leaves []*leaf
 	byKey  map[string]*leaf
-	groups map[string][]string // dotted group ("" = the root) -> names of its members in declaration order
-	about  map[string]string   // dotted group -> its doc tag, where it has one
+	// dotted group ("" = the root) -> names of its members in declaration order
+	groups map[string][]string
+	about  map[string]string // dotted group -> its doc tag, where it has one
 }
 
 var keyName = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
@@ -56,7 +58,8 @@ func structOf(v any) reflect.Value {
 // schemaOf reads the tags of t. A struct that cannot be a configuration (an unsupported type, a
 // missing or repeated yaml name, a min that is no number) is a programmer's error and panics.
 func schemaOf(t reflect.Type) *schema {
-	s := &schema{byKey: map[string]*leaf{}, groups: map[string][]string{}, about: map[string]string{}}
+	s := &schema{byKey: map[string]*leaf{}, groups: map[string][]string{},
+		about: map[string]string{}}
 	s.walk(t, "", nil)
 	return s
 }
@@ -105,7 +108,8 @@ func (s *schema) walk(t reflect.Type, group string, index []int) {
 			bad(fmt.Sprintf("type %s is not supported", f.Type))
 		}
 		for _, b := range []string{l.Min, l.Max} {
-			if _, err := strconv.ParseFloat(b, 64); b != "" && (err != nil || !isNumber(elem(f.Type))) {
+			if _, err := strconv.ParseFloat(b, 64); b != "" &&
+				(err != nil || !isNumber(elem(f.Type))) {
 				bad(fmt.Sprintf("bound %q: expected a number on a numeric setting", b))
 			}
 		}
@@ -190,7 +194,8 @@ func Check(v any) error {
 			ps = append(ps, Problem{where, fmt.Sprintf("setting %q: no doc tag", l.Key)})
 		}
 		for it, rule := range l.broken(rv.FieldByIndex(l.index)) {
-			ps = append(ps, Problem{where, fmt.Sprintf("setting %q: default %s: %s", l.Key, format(it), rule)})
+			ps = append(ps, Problem{where,
+				fmt.Sprintf("setting %q: default %s: %s", l.Key, format(it), rule)})
 		}
 	}
 	if len(ps) > 0 {
@@ -267,7 +272,8 @@ func (l *leaf) rule(v reflect.Value) string {
 				near = "cuda"
 			}
 			if near != "" {
-				return fmt.Sprintf("did you mean %q? (one of: %s)", near, strings.Join(l.Choices, ", "))
+				return fmt.Sprintf("did you mean %q? (one of: %s)", near,
+					strings.Join(l.Choices, ", "))
 			}
 			choices := slices.Clone(l.Choices)
 			if i := slices.Index(choices, ""); i >= 0 {

@@ -103,7 +103,8 @@ func (n *Node) Group(known ...string) (names []string) {
 	n.members = map[string]*Node{}
 	for i := 0; i+1 < len(n.yaml.Content); i += 2 {
 		k, v := n.yaml.Content[i], n.yaml.Content[i+1]
-		key := &Node{Where: at(n.path, k), Name: join(n.Name, k.Value), path: n.path, yaml: k, problems: n.problems}
+		key := &Node{Where: at(n.path, k), Name: join(n.Name, k.Value), path: n.path, yaml: k,
+			problems: n.problems}
 		switch {
 		case k.Kind == yaml.ScalarNode && k.Tag == "!!merge":
 			n.note(key.Where, "merge keys (<<) are refused: write the settings out")
@@ -114,7 +115,8 @@ func (n *Node) Group(known ...string) (names []string) {
 		case !key.plain():
 			continue
 		case n.members[k.Value] != nil:
-			key.Bad("given twice, first at %s: keep one", strings.TrimPrefix(n.members[k.Value].Where, n.path+":"))
+			key.Bad("given twice, first at %s: keep one",
+				strings.TrimPrefix(n.members[k.Value].Where, n.path+":"))
 			continue
 		case len(known) > 0 && !slices.Contains(known, k.Value):
 			if near := nearest(k.Value, known); near != "" {
@@ -124,7 +126,8 @@ func (n *Node) Group(known ...string) (names []string) {
 			}
 			continue
 		}
-		value := &Node{Where: at(n.path, v), Name: key.Name, path: n.path, yaml: v, problems: n.problems}
+		value := &Node{Where: at(n.path, v), Name: key.Name, path: n.path, yaml: v,
+			problems: n.problems}
 		if !value.plain() {
 			continue
 		}
@@ -155,7 +158,8 @@ func (n *Node) List() (list []*Node) {
 		return nil
 	}
 	for i, c := range n.yaml.Content {
-		e := &Node{Where: at(n.path, c), Name: fmt.Sprintf("%s[%d]", n.Name, i), path: n.path, yaml: c, problems: n.problems}
+		e := &Node{Where: at(n.path, c), Name: fmt.Sprintf("%s[%d]", n.Name, i), path: n.path,
+			yaml: c, problems: n.problems}
 		if e.plain() {
 			list = append(list, e)
 		}
@@ -176,7 +180,8 @@ func Value[T string | bool | int | uint64 | float64](n *Node) (v T) {
 		return v
 	case n.yaml.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0:
 		if !text {
-			n.Bad("%s: expected %s: write it without quotes", quote(n.yaml.Value), article(typeName(rv.Type())))
+			n.Bad("%s: expected %s: write it without quotes", quote(n.yaml.Value),
+				article(typeName(rv.Type())))
 			return v
 		}
 	case n.yaml.Tag == "!!null":

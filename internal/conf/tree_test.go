@@ -10,25 +10,30 @@ import (
 // Names that the writer chooses are read in their order, and everything that is wrong is
 // said at once, with its place.
 func TestTree(t *testing.T) {
-	path := write(t, "name: 010\nsizes: [1, 2e0]\narms:\n  b: {rate: 1e-3, on: true}\n  a b: {rate: .5}\n")
+	path := write(t,
+		"name: 010\nsizes: [1, 2e0]\narms:\n  b: {rate: 1e-3, on: true}\n  a b: {rate: .5}\n")
 	n, err := ReadTree(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := n.Group("name", "sizes", "arms", "more"); !reflect.DeepEqual(got, []string{"name", "sizes", "arms"}) {
+	if got := n.Group("name", "sizes", "arms", "more"); !reflect.DeepEqual(got,
+		[]string{"name", "sizes", "arms"}) {
 		t.Errorf("%q", got)
 	}
-	if Value[string](n.Get("name")) != "010" || !reflect.DeepEqual(Values[float64](n.Get("sizes")), []float64{1, 2}) {
+	if Value[string](n.Get("name")) != "010" ||
+		!reflect.DeepEqual(Values[float64](n.Get("sizes")), []float64{1, 2}) {
 		t.Error("values")
 	}
 	arms := n.Get("arms")
 	if got := arms.Group(); !reflect.DeepEqual(got, []string{"b", "a b"}) {
 		t.Errorf("%q", got)
 	}
-	if b := arms.Get("b"); len(b.Group("rate", "on")) != 2 || Value[float64](b.Get("rate")) != 1e-3 || !Value[bool](b.Get("on")) || b.Get("off") != nil {
+	if b := arms.Get("b"); len(b.Group("rate", "on")) != 2 ||
+		Value[float64](b.Get("rate")) != 1e-3 || !Value[bool](b.Get("on")) || b.Get("off") != nil {
 		t.Error("a group in a group")
 	}
-	if Value[int](n.Get("more")) != 0 || n.Get("more").List() != nil || n.Get("more").Get("x").IsText() {
+	if Value[int](n.Get("more")) != 0 || n.Get("more").List() != nil ||
+		n.Get("more").Get("x").IsText() {
 		t.Error("what is not given is not zero")
 	}
 	if err := n.Err(); err != nil {
@@ -48,7 +53,8 @@ settings: run.yaml:1:7: setting "name": "010": a leading zero, which YAML 1.1 re
 settings: run.yaml:4:13: setting "arms.b.rate": expected a group, such as {name: value}
 settings: run.yaml:1:7: setting "name": is 3 letters`
 	var problems Problems
-	if err := n.Err(); !errors.As(err, &problems) || strings.ReplaceAll(err.Error(), path, "run.yaml") != want {
+	if err := n.Err(); !errors.As(err, &problems) ||
+		strings.ReplaceAll(err.Error(), path, "run.yaml") != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 }

@@ -90,11 +90,13 @@ func format(v reflect.Value) string {
 	case reflect.String:
 		s := v.String()
 		switch strings.ToLower(s) {
-		case "null", "true", "false", "yes", "no", "on", "off", "y", "n", ".nan", ".inf", "nan", "inf":
+		case "null", "true", "false", "yes", "no", "on", "off", "y", "n", ".nan", ".inf", "nan",
+			"inf":
 			return strconv.Quote(s)
 		}
 		// ".5" is a number to YAML; "." alone and "./x" are texts.
-		if !bare.MatchString(s) || number.MatchString(s) || strings.HasPrefix(s, "...") || strings.HasPrefix(s, ".") && strings.ContainsAny(s[:min(2, len(s))], "0123456789") {
+		if !bare.MatchString(s) || number.MatchString(s) || strings.HasPrefix(s, "...") ||
+			strings.HasPrefix(s, ".") && strings.ContainsAny(s[:min(2, len(s))], "0123456789") {
 			return strconv.Quote(s)
 		}
 		return s
@@ -136,7 +138,8 @@ func Markdown(v any) string {
 			b.WriteString("| setting | type | default | meaning |\n|---|---|---|---|\n")
 			section, first = group, false
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s |\n", s.Key, s.Type, cell(s.Default), cell(s.Doc+s.limits()))
+		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s |\n", s.Key, s.Type, cell(s.Default),
+			cell(s.Doc+s.limits()))
 	}
 	return b.String()
 }

@@ -44,7 +44,8 @@ func TestOddAnswers(t *testing.T) {
 		var choices []string
 		for _, ch := range a.Choices {
 			more := ch.Thinking + string(ch.ToolCalls)
-			choices = append(choices, fmt.Sprint(struct{ a, b, c string }{ch.Content, ch.Refusal, ch.FinishReason})+more)
+			choices = append(choices,
+				fmt.Sprint(struct{ a, b, c string }{ch.Content, ch.Refusal, ch.FinishReason})+more)
 		}
 		if got := fmt.Sprint(choices, a.Usage); got != x.want {
 			t.Errorf("%s: %s, want %s", x.name, got, x.want)
@@ -71,17 +72,19 @@ func TestWhatServersSay(t *testing.T) {
 		{200, `{"error":{"message":"Provider returned error","code":502}}`, false, "status 200: not a chat completion: Provider returned error"},
 		{201, `{"choices":[{"message":{"content":"a"}}]}`, false, ""},
 	} {
-		s := &endpointtest.Server{Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-			w.WriteHeader(x.status)
-			fmt.Fprint(w, x.body)
-			return true
-		}}
+		s := &endpointtest.Server{
+			Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+				w.WriteHeader(x.status)
+				fmt.Fprint(w, x.body)
+				return true
+			}}
 		c := start(t, s, endpoint.Options{})
 		_, err := c.Try(t.Context(), ask("hello"))
 		switch {
 		case x.want == "" && err != nil:
 			t.Errorf("%s: %v", x.body, err)
-		case x.want != "" && (err == nil || !strings.HasSuffix(err.Error(), x.want) || endpoint.Fatal(err) != x.fatal):
+		case x.want != "" && (err == nil || !strings.HasSuffix(err.Error(), x.want) ||
+			endpoint.Fatal(err) != x.fatal):
 			t.Errorf("%s: got %v, fatal is %v, want %s", x.body, err, endpoint.Fatal(err), x.want)
 		}
 	}
@@ -100,20 +103,25 @@ func TestLimitsApart(t *testing.T) {
 	}{
 		{"input", endpoint.Options{InputTokensPerMinute: 15000}, "", "", "", 20},
 		{"output", endpoint.Options{OutputTokensPerMinute: 27000}, "", "", "", 8000. / 450},
-		{"input by headers", endpoint.Options{}, "anthropic-ratelimit-input-tokens-limit", "15000", "the endpoint allows 15000 input tokens a minute", 20},
-		{"output by headers", endpoint.Options{}, "anthropic-ratelimit-output-tokens-limit", "27000", "the endpoint allows 27000 output tokens a minute", 8000. / 450},
-		{"both, where the user knows better", endpoint.Options{OutputTokensPerMinute: 27000}, "anthropic-ratelimit-output-tokens-limit", "100", "", 8000. / 450},
-		{"the lower one", endpoint.Options{}, "x-ratelimit-limit-tokens-minute", "42000", "the endpoint allows 42000 tokens a minute", 13000. / 700},
+		{"input by headers", endpoint.Options{}, "anthropic-ratelimit-input-tokens-limit", "15000",
+			"the endpoint allows 15000 input tokens a minute", 20},
+		{"output by headers", endpoint.Options{}, "anthropic-ratelimit-output-tokens-limit",
+			"27000", "the endpoint allows 27000 output tokens a minute", 8000. / 450},
+		{"both, where the user knows better", endpoint.Options{OutputTokensPerMinute: 27000},
+			"anthropic-ratelimit-output-tokens-limit", "100", "", 8000. / 450},
+		{"the lower one", endpoint.Options{}, "x-ratelimit-limit-tokens-minute", "42000",
+			"the endpoint allows 42000 tokens a minute", 13000. / 700},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			s := &endpointtest.Server{Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-				if x.header != "" {
-					w.Header().Set("x-ratelimit-limit-tokens", "600000000")
-					w.Header().Set("anthropic-ratelimit-tokens-limit", "700000000")
-					w.Header().Set(x.header, x.limit)
-				}
-				return false
-			}}
+			s := &endpointtest.Server{
+				Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+					if x.header != "" {
+						w.Header().Set("x-ratelimit-limit-tokens", "600000000")
+						w.Header().Set("anthropic-ratelimit-tokens-limit", "700000000")
+						w.Header().Set(x.header, x.limit)
+					}
+					return false
+				}}
 			var mu sync.Mutex
 			var said []string
 			x.o.Say = func(format string, args ...any) {
@@ -124,7 +132,8 @@ func TestLimitsApart(t *testing.T) {
 			bubble(t, s, x.o, func(t *testing.T, c *endpoint.Client) {
 				begin := time.Now()
 				// 1,000 requests of 5 tokens and 8 of answer.
-				askAll(t, c, 1000, func(i int) endpoint.Request { return ask(fmt.Sprintf("%020d", i)) })
+				askAll(t, c, 1000,
+					func(i int) endpoint.Request { return ask(fmt.Sprintf("%020d", i)) })
 				if took := time.Since(begin).Seconds(); took < x.want-0.1 || took > x.want+0.5 {
 					t.Errorf("took %.2f s, want %.2f", took, x.want)
 				}
@@ -139,16 +148,19 @@ func TestLimitsApart(t *testing.T) {
 // TestNonsenseLimits: a server whose headers or counts are nonsense slows a request down
 // by a minute at most, and not for ever.
 func TestNonsenseLimits(t *testing.T) {
-	s := &endpointtest.Server{Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-		for _, name := range []string{"X-Ratelimit-Limit-Requests", "X-Ratelimit-Limit-Tokens", "Anthropic-Ratelimit-Tokens-Limit"} {
-			w.Header()[name] = []string{[]string{"0", "-1", "NaN", "1e400", "many", "", "+Inf"}[len(name)%7]}
-		}
-		w.Header().Set("X-Ratelimit-Remaining-Requests", "-Inf")
-		w.Header().Set("X-Ratelimit-Reset-Requests", "1e300")
-		w.Header().Set("Anthropic-Ratelimit-Tokens-Remaining", "0")
-		w.Header().Set("Anthropic-Ratelimit-Tokens-Reset", "9999-12-31T23:59:59Z")
-		return false
-	}}
+	s := &endpointtest.Server{
+		Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+			for _, name := range []string{"X-Ratelimit-Limit-Requests", "X-Ratelimit-Limit-Tokens",
+				"Anthropic-Ratelimit-Tokens-Limit"} {
+				w.Header()[name] = []string{
+					[]string{"0", "-1", "NaN", "1e400", "many", "", "+Inf"}[len(name)%7]}
+			}
+			w.Header().Set("X-Ratelimit-Remaining-Requests", "-Inf")
+			w.Header().Set("X-Ratelimit-Reset-Requests", "1e300")
+			w.Header().Set("Anthropic-Ratelimit-Tokens-Remaining", "0")
+			w.Header().Set("Anthropic-Ratelimit-Tokens-Reset", "9999-12-31T23:59:59Z")
+			return false
+		}}
 	c := start(t, s, endpoint.Options{})
 	begin := time.Now()
 	askAll(t, c, 50, func(i int) endpoint.Request { return ask(fmt.Sprint(i)) })

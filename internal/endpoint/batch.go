@@ -53,7 +53,8 @@ type Batch struct {
 
 // Over reports whether nothing more will come.
 func (b Batch) Over() bool {
-	return slices.Contains([]string{Completed, "failed", "expired", "cancelled", "canceled"}, b.Status)
+	return slices.Contains([]string{Completed, "failed", "expired", "cancelled", "canceled"},
+		b.Status)
 }
 
 // Completed is the status of a batch that has all of its answers.
@@ -90,7 +91,8 @@ func (c *Client) Upload(ctx context.Context, lines []byte) (file string, err err
 		return c.object(ctx, http.MethodPost, "/files", form.FormDataContentType(), b.Bytes(), &out)
 	})
 	if err == nil && out.ID == "" {
-		err = c.failure(fatal, http.StatusOK, "", "the uploaded file has no id: this endpoint has no batches")
+		err = c.failure(fatal, http.StatusOK, "",
+			"the uploaded file has no id: this endpoint has no batches")
 	}
 	return out.ID, err
 }
@@ -99,7 +101,9 @@ func (c *Client) Upload(ctx context.Context, lines []byte) (file string, err err
 // a program that was killed, or a connection that was cut, between the two does not pay
 // twice.
 func (c *Client) CreateBatch(ctx context.Context, file string) (b Batch, err error) {
-	body, err := json.Marshal(map[string]string{"input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": "24h"})
+	body, err := json.Marshal(
+		map[string]string{"input_file_id": file, "endpoint": "/v1/chat/completions",
+			"completion_window": "24h"})
 	if err != nil {
 		return b, err
 	}
@@ -110,7 +114,8 @@ func (c *Client) CreateBatch(ctx context.Context, file string) (b Batch, err err
 		return c.object(ctx, http.MethodPost, "/batches", "application/json", body, &b)
 	})
 	if err == nil && b.ID == "" {
-		err = c.failure(fatal, http.StatusOK, "", "the batch has no id: this endpoint has no batches")
+		err = c.failure(fatal, http.StatusOK, "",
+			"the batch has no id: this endpoint has no batches")
 	}
 	return b, err
 }
@@ -123,7 +128,8 @@ func (c *Client) batchOf(ctx context.Context, file string) (Batch, error) {
 			Data    []Batch
 			HasMore bool `json:"has_more"`
 		}
-		if err := c.object(ctx, http.MethodGet, "/batches?limit=100"+after, "", nil, &list); err != nil {
+		if err := c.object(ctx, http.MethodGet, "/batches?limit=100"+after, "", nil,
+			&list); err != nil {
 			return Batch{}, err
 		}
 		for _, b := range list.Data {
@@ -183,7 +189,8 @@ func (c *Client) result(line []byte) BatchResult {
 		Error *struct{ Code, Message string }
 	}
 	if err := json.Unmarshal(line, &l); err != nil || l.ID == "" {
-		return BatchResult{Err: c.failure(refused, 0, "", "a line of the batch cannot be read: "+c.clean(fmt.Sprint(err)))}
+		return BatchResult{Err: c.failure(refused, 0, "",
+			"a line of the batch cannot be read: "+c.clean(fmt.Sprint(err)))}
 	}
 	r := BatchResult{ID: l.ID}
 	switch {
@@ -192,7 +199,8 @@ func (c *Client) result(line []byte) BatchResult {
 	case l.Response == nil:
 		r.Err = c.failure(refused, 0, "", "neither an answer nor an error in the batch")
 	case l.Response.Status != http.StatusOK:
-		e := c.status(&http.Response{StatusCode: l.Response.Status, Header: http.Header{}}, l.Response.Body)
+		e := c.status(&http.Response{StatusCode: l.Response.Status, Header: http.Header{}},
+			l.Response.Body)
 		e.kind = refused
 		r.Err = e
 	default:
@@ -237,7 +245,8 @@ func waitOf(err error) time.Duration {
 }
 
 // object makes one call whose answer is JSON.
-func (c *Client) object(ctx context.Context, method, path, contentType string, body []byte, out any) error {
+func (c *Client) object(ctx context.Context, method, path, contentType string, body []byte,
+	out any) error {
 	var r io.Reader
 	if body != nil {
 		r = bytes.NewReader(body)
@@ -247,7 +256,8 @@ func (c *Client) object(ctx context.Context, method, path, contentType string, b
 		return err
 	}
 	if err := json.Unmarshal(resp.body, out); err != nil {
-		return c.failure(transient, http.StatusOK, "", c.clean("not what the batch API answers: "+err.Error()))
+		return c.failure(transient, http.StatusOK, "",
+			c.clean("not what the batch API answers: "+err.Error()))
 	}
 	return nil
 }
@@ -262,7 +272,8 @@ func (c *Client) lines(ctx context.Context, path string, f func(line []byte) err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxObject)) // what it says, as far as it comes
+		// what it says, as far as it comes
+		raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxObject))
 		return c.status(resp, raw)
 	}
 	scan := bufio.NewScanner(resp.Body)

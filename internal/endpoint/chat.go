@@ -194,7 +194,8 @@ func (c *Client) Try(ctx context.Context, r Request) (*Answer, error) {
 	if ctx.Value(drain{}) != nil {
 		sending = context.WithoutCancel(ctx) // it is being paid for
 	}
-	resp, err := c.send(sending, http.MethodPost, "/chat/completions", "application/json", bytes.NewReader(body), maxAnswer)
+	resp, err := c.send(sending, http.MethodPost, "/chat/completions", "application/json",
+		bytes.NewReader(body), maxAnswer)
 	var a *Answer
 	if err == nil {
 		a, err = c.parse(resp.body)
@@ -219,7 +220,8 @@ type response struct {
 }
 
 // send makes one call and reads its bounded answer. Any status but 200 is an *Error.
-func (c *Client) send(ctx context.Context, method, path, contentType string, body io.Reader, limit int64) (response, error) {
+func (c *Client) send(ctx context.Context, method, path, contentType string, body io.Reader,
+	limit int64) (response, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
 	resp, err := c.open(ctx, method, path, contentType, body)
@@ -235,13 +237,15 @@ func (c *Client) send(ctx context.Context, method, path, contentType string, bod
 	case err != nil:
 		return r, c.broken(ctx, err)
 	case int64(len(raw)) > limit:
-		return r, c.failure(transient, resp.StatusCode, "", fmt.Sprintf("the answer has more than %d MB", limit>>20))
+		return r, c.failure(transient, resp.StatusCode, "",
+			fmt.Sprintf("the answer has more than %d MB", limit>>20))
 	}
 	return r, nil
 }
 
 // open makes one call. Its answer may have any status.
-func (c *Client) open(ctx context.Context, method, path, contentType string, body io.Reader) (*http.Response, error) {
+func (c *Client) open(ctx context.Context, method, path, contentType string,
+	body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.base.String()+path, body)
 	if err != nil {
 		return nil, c.failure(fatal, 0, "", "request cannot be made")
@@ -278,11 +282,13 @@ func (c *Client) broken(ctx context.Context, err error) *Error {
 	if bad := (*tls.CertificateVerificationError)(nil); errors.As(err, &bad) {
 		return c.failure(fatal, 0, "", "its certificate is not accepted: "+c.clean(bad.Err.Error()))
 	}
-	if strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") { // net/http has no name for it
+	// net/http has no name for it
+	if strings.Contains(err.Error(), "server gave HTTP response to HTTPS client") {
 		return c.failure(fatal, 0, "", "speaks http and not https: check the base URL")
 	}
 	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "proxyconnect" {
-		e := c.failure(transient, 0, "", "cannot connect to the proxy of the environment: "+c.clean(op.Err.Error()))
+		e := c.failure(transient, 0, "",
+			"cannot connect to the proxy of the environment: "+c.clean(op.Err.Error()))
 		e.nobody = true
 		return e
 	} else if op != nil && op.Op == "dial" {
@@ -340,18 +346,21 @@ func (c *Client) status(resp *http.Response, raw []byte) *Error {
 		if c.base.Path == "" && code != "model_not_found" {
 			e.Text = fmt.Sprintf("%s: most base URLs end in /v1: try %s/v1", text, c.base)
 		}
-	case s == http.StatusPaymentRequired, s == http.StatusTooManyRequests && (code == "insufficient_quota" || kind == "insufficient_quota"):
+	case s == http.StatusPaymentRequired, s == http.StatusTooManyRequests &&
+		(code == "insufficient_quota" || kind == "insufficient_quota"):
 		e.kind = fatal
 	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable || s == 529:
 		e.kind = throttled
-	case s == http.StatusRequestTimeout || s == http.StatusConflict || s == http.StatusTooEarly || s >= 500:
+	case s == http.StatusRequestTimeout || s == http.StatusConflict || s == http.StatusTooEarly ||
+		s >= 500:
 		e.kind, e.slow = transient, s == http.StatusGatewayTimeout
 	case s >= 200 && s < 300:
 		e.kind, e.Text = transient, "not a chat completion"
 	}
 	if e.kind == throttled || e.kind == transient {
 		e.Wait = retryAfter(resp.Header.Get("Retry-After"), serverTime(resp.Header, time.Now()))
-		if ms, err := strconv.ParseFloat(resp.Header.Get("Retry-After-Ms"), 64); err == nil && ms > 0 && ms < 1e9 {
+		if ms, err := strconv.ParseFloat(resp.Header.Get("Retry-After-Ms"), 64); err == nil &&
+			ms > 0 && ms < 1e9 {
 			e.Wait = time.Duration(ms * float64(time.Millisecond))
 		}
 	}
@@ -417,12 +426,16 @@ func ParseAnswer(raw []byte) (*Answer, error) {
 	a := &Answer{Usage: usage(body.Usage)}
 	a.ID, _ = body.ID.(string)
 	a.Model, _ = body.Model.(string)
-	if !slices.ContainsFunc(body.Choices, func(ch choice) bool { return ch.Index == nil }) { // else in the order in which they stand
-		slices.SortStableFunc(body.Choices, func(x, y choice) int { return cmp.Compare(*x.Index, *y.Index) })
+	// else in the order in which they stand
+	if !slices.ContainsFunc(body.Choices, func(ch choice) bool { return ch.Index == nil }) {
+		slices.SortStableFunc(body.Choices,
+			func(x, y choice) int { return cmp.Compare(*x.Index, *y.Index) })
 	}
 	for i, ch := range body.Choices {
-		if i > 0 && ch.Index != nil && body.Choices[i-1].Index != nil && *ch.Index == *body.Choices[i-1].Index {
-			return nil, unread{fmt.Errorf("not a chat completion: choice %v comes twice", *ch.Index)}
+		if i > 0 && ch.Index != nil && body.Choices[i-1].Index != nil &&
+			*ch.Index == *body.Choices[i-1].Index {
+			return nil,
+				unread{fmt.Errorf("not a chat completion: choice %v comes twice", *ch.Index)}
 		}
 		out, err := ch.read()
 		if err != nil {
@@ -451,7 +464,8 @@ func (ch choice) read() (out Choice, err error) {
 	if ch.FinishReason != nil {
 		out.FinishReason = *ch.FinishReason
 	}
-	if ch.Message == nil || ch.Message.Content == nil && ch.Message.Refusal == nil && ch.FinishReason == nil {
+	if ch.Message == nil || ch.Message.Content == nil && ch.Message.Refusal == nil &&
+		ch.FinishReason == nil {
 		return out, errors.New("has no message")
 	}
 	if out.FinishReason == "error" {
@@ -465,7 +479,8 @@ func (ch choice) read() (out Choice, err error) {
 			_ = json.Unmarshal(raw, &out.Thinking) // of another type it is no text
 		}
 	}
-	if calls := ch.Message.ToolCalls; len(calls) > 0 && calls[0] == '[' && len(bytes.TrimSpace(calls[1:len(calls)-1])) > 0 {
+	if calls := ch.Message.ToolCalls; len(calls) > 0 && calls[0] == '[' &&
+		len(bytes.TrimSpace(calls[1:len(calls)-1])) > 0 {
 		out.ToolCalls = calls
 	}
 	if content := ch.Message.Content; content != nil {
@@ -518,7 +533,8 @@ func usage(raw json.RawMessage) (u Usage) {
 	if !(prompt >= 0 && prompt <= maxCount && counted.Answer >= 0 && answer <= maxCount) {
 		return u
 	}
-	return Usage{int(prompt), int(answer), int(min(max(counted.Of.Cached, counted.Hits, 0), prompt))}
+	return Usage{int(prompt), int(answer),
+		int(min(max(counted.Of.Cached, counted.Hits, 0), prompt))}
 }
 
 // sleep waits, or returns the context's error.

@@ -69,11 +69,13 @@ func (c *Client) Earlier(promptBytes, promptTokens, answers, answerTokens int) {
 // is not of this package, when the endpoint has not answered for a long time, and when
 // the context ends; then it waits for the answers to requests that were sent, which are
 // paid for. Otherwise it returns nil, or Failures.
-func (c *Client) Each(ctx context.Context, n int, ask func(ctx context.Context, i int) error) error {
+func (c *Client) Each(ctx context.Context, n int,
+	ask func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	ctx = context.WithValue(ctx, drain{}, true)
-	e := &each{c: c, n: n, tries: make([]int, n), failed: make(map[int]error), moved: make(chan struct{})}
+	e := &each{c: c, n: n, tries: make([]int, n), failed: make(map[int]error),
+		moved: make(chan struct{})}
 	var wg sync.WaitGroup
 	for range min(n, c.o.Concurrency) {
 		wg.Go(func() {
@@ -190,7 +192,9 @@ func (e *each) done(i int, err error) (stop error) {
 			patience = e.c.gate.unreached // a wrong URL, most likely
 		}
 		if silent >= patience && (tries > e.c.o.Retries || nobody) {
-			return fmt.Errorf("%w: no answer for %v: check the base URL, or run the same command later", err, silent.Round(time.Second))
+			return fmt.Errorf(
+				"%w: no answer for %v: check the base URL, or run the same command later", err,
+				silent.Round(time.Second))
 		}
 		if e.tries[i] > e.c.o.Retries || e.tries[i] >= maxUnread && isUnread(err) {
 			e.failed[i] = err

@@ -32,9 +32,10 @@ type Options struct {
 	// The same of prompts alone and of answers alone, for endpoints that limit them apart.
 	InputTokensPerMinute, OutputTokensPerMinute float64
 
-	Timeout  time.Duration                    // of one try; 0 is 10 minutes
-	Retries  int                              // tries after the first; 0 is 10, -1 is none
-	Patience time.Duration                    // without any answer, after which Each gives up; 0 is 15 minutes
+	Timeout time.Duration // of one try; 0 is 10 minutes
+	Retries int           // tries after the first; 0 is 10, -1 is none
+	// without any answer, after which Each gives up; 0 is 15 minutes
+	Patience time.Duration
 	Say      func(format string, args ...any) // for people; nil is silent
 }
 
@@ -80,8 +81,13 @@ func New(o Options) (*Client, error) {
 	if o.Concurrency < 0 || o.Concurrency > 4096 {
 		return nil, refuse("concurrency %d: must be 1 to 4096", o.Concurrency)
 	}
-	if o.RequestsPerMinute < 0 || o.TokensPerMinute < 0 || o.InputTokensPerMinute < 0 || o.OutputTokensPerMinute < 0 {
-		return nil, refuse("%g requests, %g tokens, %g of input and %g of output per minute: must not be negative", o.RequestsPerMinute, o.TokensPerMinute, o.InputTokensPerMinute, o.OutputTokensPerMinute)
+	if o.RequestsPerMinute < 0 || o.TokensPerMinute < 0 || o.InputTokensPerMinute < 0 ||
+		o.OutputTokensPerMinute < 0 {
+		return nil,
+			refuse(
+				"%g requests, %g tokens, %g of input and %g of output per minute: must not be negative",
+				o.RequestsPerMinute, o.TokensPerMinute, o.InputTokensPerMinute,
+				o.OutputTokensPerMinute)
 	}
 	if o.Concurrency == 0 {
 		o.Concurrency = defaultConcurrency
@@ -111,10 +117,14 @@ func New(o Options) (*Client, error) {
 			ExpectContinueTimeout:  time.Second,
 			MaxResponseHeaderBytes: 1 << 20,
 			// A connection that is dead, which all requests share, is found out while they wait.
-			HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 20 * time.Second},
+			HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second,
+				PingTimeout: 20 * time.Second},
 		},
 		// A redirect is an answer, and Try refuses it: the key does not follow.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		CheckRedirect: func(*http.Request,
+			[]*http.Request) error {
+			return http.ErrUseLastResponse
+		},
 	}
 	return c, nil
 }
@@ -145,9 +155,13 @@ func checkURL(base string, insecure bool) (*url.URL, error) {
 	u, err := url.Parse(strings.TrimRight(base, "/"))
 	switch {
 	case err != nil:
-		return nil, refuse("the base URL cannot be read: give one such as https://api.openai.com/v1")
+		return nil,
+			refuse("the base URL cannot be read: give one such as https://api.openai.com/v1")
 	case u.User != nil:
-		return nil, refuse("base URL of host %q has a user or password in it: give the key in the environment", u.Host)
+		return nil,
+			refuse(
+				"base URL of host %q has a user or password in it: give the key in the environment",
+				u.Host)
 	case strings.Contains(base, "@"): // a password where this does not look for one
 		return nil, refuse("the base URL has an @ in it: give one such as https://api.openai.com/v1, and the key in the environment")
 	case u.Scheme != "http" && u.Scheme != "https":
@@ -155,7 +169,10 @@ func checkURL(base string, insecure bool) (*url.URL, error) {
 	case u.Hostname() == "":
 		return nil, refuse("base URL %q: has no host", base)
 	case u.RawQuery != "" || u.Fragment != "" || u.ForceQuery:
-		return nil, refuse("base URL of host %q has a query or a fragment: give the part before /chat/completions", u.Host)
+		return nil,
+			refuse(
+				"base URL of host %q has a query or a fragment: give the part before /chat/completions",
+				u.Host)
 	case strings.HasSuffix(u.Path, "/completions"):
 		return nil, refuse("base URL %q: give the part before /chat/completions", base)
 	case u.Scheme == "http" && !loopback(u) && !insecure:
@@ -166,7 +183,8 @@ func checkURL(base string, insecure bool) (*url.URL, error) {
 
 // checkKey refuses what cannot stand in a header. It does not show the key.
 func checkKey(key, where string) error {
-	if strings.ContainsFunc(key, func(r rune) bool { return r > unicode.MaxASCII || !unicode.IsPrint(r) || r == ' ' }) {
+	if strings.ContainsFunc(key,
+		func(r rune) bool { return r > unicode.MaxASCII || !unicode.IsPrint(r) || r == ' ' }) {
 		return refuse("%s has spaces, line ends or other characters that no key has", where)
 	}
 	if len(key) > 16<<10 {
@@ -180,13 +198,16 @@ func KeyFromEnv(name string) (string, error) {
 	plain := func(r rune) bool {
 		return r == '_' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z'
 	}
-	if name == "" || len(name) > 64 || strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
+	if name == "" || len(name) > 64 ||
+		strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
 		// Not shown: somebody may have given the key itself.
 		return "", refuse("what is given as the key's variable is not the name of an environment variable, such as OPENAI_API_KEY: give the name, never the key")
 	}
 	key := strings.TrimSpace(os.Getenv(name))
 	if key == "" {
-		return "", refuse("the environment variable %s is not set: export it with the key of the endpoint", name)
+		return "",
+			refuse("the environment variable %s is not set: export it with the key of the endpoint",
+				name)
 	}
 	return key, checkKey(key, "the environment variable "+name)
 }
@@ -210,7 +231,8 @@ func KeyFromFile(fsys vfs.FS, path string) (string, error) {
 	case !info.Mode().IsRegular():
 		return "", refuse("key file %s: is not a file", path)
 	case info.Mode().Perm()&0o077 != 0 && secretModes:
-		return "", refuse("key file %s: mode %#o: others can read it: chmod 600 %s", path, info.Mode().Perm(), path)
+		return "", refuse("key file %s: mode %#o: others can read it: chmod 600 %s", path,
+			info.Mode().Perm(), path)
 	case info.Size() > 16<<10:
 		return "", refuse("key file %s: has %d bytes: that is no key", path, info.Size())
 	}
@@ -233,7 +255,8 @@ func (c *Client) clean(text string) string {
 	if c.o.Key != "" {
 		text = strings.ReplaceAll(text, c.o.Key, "[key]")
 	}
-	text = strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+	text = strings.Join(strings.FieldsFunc(text,
+		func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 	if r := []rune(text); len(r) > 200 {
 		text = string(r[:200]) + "..."
 	}

@@ -40,7 +40,8 @@ func start(t *testing.T, s *endpointtest.Server, o endpoint.Options) *endpoint.C
 }
 
 func ask(prompt string) endpoint.Request {
-	return endpoint.Request{Model: "teacher", Messages: []endpoint.Message{{Role: "user", Content: prompt}}}
+	return endpoint.Request{Model: "teacher",
+		Messages: []endpoint.Message{{Role: "user", Content: prompt}}}
 }
 
 func TestChat(t *testing.T) {
@@ -48,13 +49,16 @@ func TestChat(t *testing.T) {
 	c := start(t, s, endpoint.Options{})
 	r := ask("hello")
 	half, seed := 0.5, int64(3)
-	r.Temperature, r.TopP, r.Seed, r.MaxTokens, r.N, r.Stop = &half, &half, &seed, 4, 2, []string{"\n"}
+	r.Temperature, r.TopP, r.Seed, r.MaxTokens, r.N, r.Stop =
+		&half, &half, &seed, 4, 2, []string{"\n"}
 	r.Extra = map[string]any{"reasoning_effort": "low"}
 	a, err := c.Chat(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(a.Choices) != 2 || a.Choices[0].Content != "answer 0 to hell" || a.Choices[1].Content != "answer 1 to hell" || a.Choices[0].FinishReason != "length" || a.Usage.CompletionTokens != 8 || a.Model != "teacher-2026" {
+	if len(a.Choices) != 2 || a.Choices[0].Content != "answer 0 to hell" ||
+		a.Choices[1].Content != "answer 1 to hell" || a.Choices[0].FinishReason != "length" ||
+		a.Usage.CompletionTokens != 8 || a.Model != "teacher-2026" {
 		t.Errorf("got %+v", a)
 	}
 	raw := fmt.Sprint(s.Calls()[0].Raw)
@@ -77,21 +81,42 @@ func TestMisbehavingServer(t *testing.T) {
 		again bool
 		want  string
 	}{
-		{"429", fail(429, "rate_limit_exceeded"), true, "status 429 rate_limit_exceeded: said by the server"},
-		{"quota", fail(429, "insufficient_quota"), false, "status 429 insufficient_quota: said by the server"},
+		{"429", fail(429, "rate_limit_exceeded"), true,
+			"status 429 rate_limit_exceeded: said by the server"},
+		{"quota", fail(429, "insufficient_quota"), false,
+			"status 429 insufficient_quota: said by the server"},
 		{"500", fail(500, ""), true, "status 500: said by the server"},
 		{"529", fail(529, "overloaded"), true, "status 529 overloaded: said by the server"},
 		{"408", fail(408, ""), true, "status 408: said by the server"},
 		{"409", fail(409, ""), true, "status 409: said by the server"},
 		{"425", fail(425, ""), true, "status 425: said by the server"},
-		{"400", fail(400, "context_length_exceeded"), false, "status 400 context_length_exceeded: said by the server"},
+		{"400", fail(400, "context_length_exceeded"), false,
+			"status 400 context_length_exceeded: said by the server"},
 		{"401", fail(401, "invalid_api_key"), false, "status 401 invalid_api_key: the key is not accepted: check the key and what it may use"},
-		{"404", fail(404, "model_not_found"), false, "status 404 model_not_found: said by the server: check the base URL and the model"},
+		{"404", fail(404, "model_not_found"), false,
+			"status 404 model_not_found: said by the server: check the base URL and the model"},
 		{"422", fail(422, ""), false, "status 422: said by the server"},
-		{"204", func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }, true, "status 204: not a chat completion"},
-		{"cut", func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) { endpointtest.Cut(w) }, true, "unexpected EOF"},
-		{"half", func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) { endpointtest.HalfJSON(w) }, true, "status 200: not a chat completion: unexpected end of JSON input"},
-		{"slow", func(_ endpointtest.Call, w http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, true, "no answer within 200ms"},
+		{"204",
+			func(_ endpointtest.Call, w http.ResponseWriter,
+				_ *http.Request) {
+				w.WriteHeader(204)
+			}, true, "status 204: not a chat completion"},
+		{"cut",
+			func(_ endpointtest.Call, w http.ResponseWriter,
+				_ *http.Request) {
+				endpointtest.Cut(w)
+			}, true, "unexpected EOF"},
+		{"half",
+			func(_ endpointtest.Call, w http.ResponseWriter,
+				_ *http.Request) {
+				endpointtest.HalfJSON(w)
+			}, true,
+			"status 200: not a chat completion: unexpected end of JSON input"},
+		{"slow",
+			func(_ endpointtest.Call, w http.ResponseWriter,
+				r *http.Request) {
+				<-r.Context().Done()
+			}, true, "no answer within 200ms"},
 		{"endless", func(_ endpointtest.Call, w http.ResponseWriter, r *http.Request) {
 			if sent := endpointtest.Endless(w, r); sent > 100<<20 {
 				t.Errorf("the client took %d MB of an answer without end", sent>>20)
@@ -118,12 +143,13 @@ func TestMisbehavingServer(t *testing.T) {
 		}, false, "status 400 [key]: your key is [key]"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			s := &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, r *http.Request) bool {
-				if c.Number == 0 {
-					x.deed(c, w, r)
-				}
-				return c.Number == 0
-			}}
+			s := &endpointtest.Server{
+				Misbehave: func(c endpointtest.Call, w http.ResponseWriter, r *http.Request) bool {
+					if c.Number == 0 {
+						x.deed(c, w, r)
+					}
+					return c.Number == 0
+				}}
 			o := endpoint.Options{}
 			switch x.name {
 			case "slow":
@@ -133,7 +159,8 @@ func TestMisbehavingServer(t *testing.T) {
 			}
 			c := start(t, s, o)
 			_, err := c.Try(t.Context(), ask("hello"))
-			if err == nil || !strings.Contains(err.Error(), x.want) || strings.Contains(err.Error(), secret) || len(err.Error()) > 400 {
+			if err == nil || !strings.Contains(err.Error(), x.want) ||
+				strings.Contains(err.Error(), secret) || len(err.Error()) > 400 {
 				t.Fatalf("got %v, want %q", err, x.want)
 			}
 			if endpoint.Transient(err) != x.again {
@@ -142,7 +169,8 @@ func TestMisbehavingServer(t *testing.T) {
 			if !x.again {
 				return
 			}
-			if a, err := c.Chat(t.Context(), ask("hello")); err != nil || a.Choices[0].Content != "answer 0 to hello" {
+			if a, err := c.Chat(t.Context(), ask("hello")); err != nil ||
+				a.Choices[0].Content != "answer 0 to hello" {
 				t.Errorf("another try: %v, %v", a, err)
 			}
 		})
@@ -152,20 +180,24 @@ func TestMisbehavingServer(t *testing.T) {
 // TestForbidden: 403 is about the key until there has been an answer, and then about the
 // prompt.
 func TestForbidden(t *testing.T) {
-	s := &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-		if c.Prompt == "bad" {
-			endpointtest.Fail(w, 403, "moderation", "flagged")
-		}
-		return c.Prompt == "bad"
-	}}
+	s := &endpointtest.Server{
+		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+			if c.Prompt == "bad" {
+				endpointtest.Fail(w, 403, "moderation", "flagged")
+			}
+			return c.Prompt == "bad"
+		}}
 	c := start(t, s, endpoint.Options{})
-	if _, err := c.Try(t.Context(), ask("bad")); !endpoint.Fatal(err) || !strings.HasSuffix(err.Error(), "the key is not accepted: check the key and what it may use") {
+	if _, err := c.Try(t.Context(), ask("bad")); !endpoint.Fatal(err) ||
+		!strings.HasSuffix(err.Error(),
+			"the key is not accepted: check the key and what it may use") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := c.Try(t.Context(), ask("good")); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.Try(t.Context(), ask("bad")); !endpoint.Refused(err) || !strings.HasSuffix(err.Error(), "status 403 moderation: flagged") {
+	if _, err := c.Try(t.Context(), ask("bad")); !endpoint.Refused(err) ||
+		!strings.HasSuffix(err.Error(), "status 403 moderation: flagged") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -186,13 +218,15 @@ func TestRedirect(t *testing.T) {
 	}
 	defer other.Close()
 	for _, status := range []int{301, 302, 303, 307, 308} {
-		s := &endpointtest.Server{Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, r *http.Request) bool {
-			http.Redirect(w, r, other.URL+"/chat/completions", status)
-			return true
-		}}
+		s := &endpointtest.Server{
+			Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, r *http.Request) bool {
+				http.Redirect(w, r, other.URL+"/chat/completions", status)
+				return true
+			}}
 		c := start(t, s, endpoint.Options{})
 		_, err := c.Chat(t.Context(), ask("hello"))
-		if err == nil || !endpoint.Fatal(err) || !strings.Contains(err.Error(), "redirects elsewhere") {
+		if err == nil || !endpoint.Fatal(err) ||
+			!strings.Contains(err.Error(), "redirects elsewhere") {
 			t.Errorf("%d: got %v", status, err)
 		}
 	}
@@ -210,14 +244,16 @@ func TestTLS(t *testing.T) {
 	own.StartTLS()
 	defer own.Close()
 	for base, want := range map[string]string{
-		strings.Replace(plain.URL, "http:", "https:", 1): ": speaks http and not https: check the base URL",
+		strings.Replace(plain.URL, "http:", "https:",
+			1): ": speaks http and not https: check the base URL",
 		own.URL: ": its certificate is not accepted: x509: certificate signed by unknown authority",
 	} {
 		c, err := endpoint.New(endpoint.Options{BaseURL: base + "/v1", Key: secret})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Chat(t.Context(), ask("a")); err == nil || !endpoint.Fatal(err) || !strings.HasSuffix(err.Error(), want) {
+		if _, err := c.Chat(t.Context(), ask("a")); err == nil || !endpoint.Fatal(err) ||
+			!strings.HasSuffix(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
@@ -238,8 +274,10 @@ func TestOptions(t *testing.T) {
 		{endpoint.Options{BaseURL: "https://a/v1?key=" + secret}, `endpoint: base URL of host "a" has a query or a fragment: give the part before /chat/completions`},
 		{endpoint.Options{BaseURL: "https://a/v1/chat/completions"}, `endpoint: base URL "https://a/v1/chat/completions": give the part before /chat/completions`},
 		{endpoint.Options{BaseURL: "http://a/v1"}, `endpoint: base URL "http://a/v1": http:// to another machine sends key and prompts as plain text: use https://, or allow it with --insecure-http`},
-		{endpoint.Options{BaseURL: "https://a/v1", Key: secret + "\n"}, "endpoint: the key has spaces, line ends or other characters that no key has"},
-		{endpoint.Options{BaseURL: "https://a/v1", Concurrency: 5000}, "endpoint: concurrency 5000: must be 1 to 4096"},
+		{endpoint.Options{BaseURL: "https://a/v1", Key: secret + "\n"},
+			"endpoint: the key has spaces, line ends or other characters that no key has"},
+		{endpoint.Options{BaseURL: "https://a/v1", Concurrency: 5000},
+			"endpoint: concurrency 5000: must be 1 to 4096"},
 		{endpoint.Options{BaseURL: "https://a/v1", TokensPerMinute: -1}, "endpoint: 0 requests, -1 tokens, 0 of input and 0 of output per minute: must not be negative"},
 	} {
 		_, err := endpoint.New(x.o)
@@ -247,12 +285,14 @@ func TestOptions(t *testing.T) {
 			t.Errorf("got %v, want %s", err, x.want)
 		}
 	}
-	for _, base := range []string{"http://127.0.0.1:1/v1", "http://[::1]:1/v1", "http://localhost/v1/", "https://a/v1/"} {
+	for _, base := range []string{"http://127.0.0.1:1/v1", "http://[::1]:1/v1",
+		"http://localhost/v1/", "https://a/v1/"} {
 		if _, err := endpoint.New(endpoint.Options{BaseURL: base}); err != nil {
 			t.Errorf("%s: %v", base, err)
 		}
 	}
-	if _, err := endpoint.New(endpoint.Options{BaseURL: "http://a/v1", InsecureHTTP: true}); err != nil {
+	if _, err := endpoint.New(
+		endpoint.Options{BaseURL: "http://a/v1", InsecureHTTP: true}); err != nil {
 		t.Error(err)
 	}
 }
@@ -272,7 +312,8 @@ func TestKeys(t *testing.T) {
 	if err := os.WriteFile(path, []byte(secret+"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := endpoint.KeyFromFile(vfs.OS, path); err == nil || !strings.Contains(err.Error(), "mode 0644: others can read it: chmod 600") {
+	if _, err := endpoint.KeyFromFile(vfs.OS, path); err == nil ||
+		!strings.Contains(err.Error(), "mode 0644: others can read it: chmod 600") {
 		t.Errorf("got %v", err)
 	}
 	if err := os.Chmod(path, 0o600); err != nil {
@@ -286,19 +327,20 @@ func TestKeys(t *testing.T) {
 // TestEach: an item that fails at first is asked again after the others, one that the
 // server refuses is listed, and nothing is asked twice.
 func TestEach(t *testing.T) {
-	s := &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-		switch {
-		case c.Prompt == "3" && c.Before < 2:
-			endpointtest.Fail(w, 500, "", "try again")
-		case c.Prompt == "5":
-			endpointtest.Fail(w, 400, "", "not this one")
-		case c.Prompt == "7":
-			endpointtest.HalfJSON(w)
-		default:
-			return false
-		}
-		return true
-	}}
+	s := &endpointtest.Server{
+		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+			switch {
+			case c.Prompt == "3" && c.Before < 2:
+				endpointtest.Fail(w, 500, "", "try again")
+			case c.Prompt == "5":
+				endpointtest.Fail(w, 400, "", "not this one")
+			case c.Prompt == "7":
+				endpointtest.HalfJSON(w)
+			default:
+				return false
+			}
+			return true
+		}}
 	c := start(t, s, endpoint.Options{Concurrency: 4, Retries: 2})
 	var done [40]atomic.Int32
 	err := c.Each(t.Context(), len(done), func(ctx context.Context, i int) error {
@@ -309,7 +351,8 @@ func TestEach(t *testing.T) {
 		return err
 	})
 	var failures endpoint.Failures
-	if !errors.As(err, &failures) || len(failures) != 2 || failures[0].Index != 5 || failures[0].Tries != 1 || failures[1].Index != 7 || failures[1].Tries != 3 {
+	if !errors.As(err, &failures) || len(failures) != 2 || failures[0].Index != 5 ||
+		failures[0].Tries != 1 || failures[1].Index != 7 || failures[1].Tries != 3 {
 		t.Fatalf("got %v", err)
 	}
 	for i := range done {
@@ -331,19 +374,21 @@ func TestUnreadAnswers(t *testing.T) {
 		`{"choices":[{"message":{"content":"a`:                                                      6,
 		`{"choices":[{"message":{"content":"a"},"finish_reason":"error"}]}`:                         6,
 	} {
-		s := &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-			if c.Prompt == "0" {
-				fmt.Fprint(w, body)
-			}
-			return c.Prompt == "0"
-		}}
+		s := &endpointtest.Server{
+			Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+				if c.Prompt == "0" {
+					fmt.Fprint(w, body)
+				}
+				return c.Prompt == "0"
+			}}
 		bubble(t, s, endpoint.Options{Retries: 5}, func(t *testing.T, c *endpoint.Client) {
 			err := c.Each(t.Context(), 3, func(ctx context.Context, i int) error {
 				_, err := c.Try(ctx, ask(fmt.Sprint(i)))
 				return err
 			})
 			var failures endpoint.Failures
-			if !errors.As(err, &failures) || len(failures) != 1 || failures[0].Tries != want || len(s.Calls()) != want+2 {
+			if !errors.As(err, &failures) || len(failures) != 1 || failures[0].Tries != want ||
+				len(s.Calls()) != want+2 {
 				t.Errorf("%s: %d calls, %v", body, len(s.Calls()), err)
 			}
 		})
@@ -364,10 +409,11 @@ func TestEachStops(t *testing.T) {
 		{"throttled", 429, 200, "no answer for"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			s := &endpointtest.Server{Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-				endpointtest.Fail(w, x.status, "", "no")
-				return true
-			}}
+			s := &endpointtest.Server{
+				Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+					endpointtest.Fail(w, x.status, "", "no")
+					return true
+				}}
 			c := start(t, s, endpoint.Options{Concurrency: 4, Retries: 3, Patience: time.Second})
 			err := c.Each(t.Context(), 10000, func(ctx context.Context, i int) error {
 				_, err := c.Try(ctx, ask(fmt.Sprint(i)))
@@ -406,7 +452,8 @@ func TestNobodyThere(t *testing.T) {
 			_, err := c.Try(ctx, ask(fmt.Sprint(i)))
 			return err
 		})
-		if took := time.Since(begin); err == nil || took < 15*time.Minute || took > 17*time.Minute || calls.Load() > 200 {
+		if took := time.Since(begin); err == nil || took < 15*time.Minute ||
+			took > 17*time.Minute || calls.Load() > 200 {
 			t.Errorf("%d calls in %v: %v", calls.Load(), took, err)
 		}
 	})

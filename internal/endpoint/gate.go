@@ -103,7 +103,8 @@ func (p *pace) earn(units float64, now time.Time) time.Time {
 // takes is how long so many units take to earn, at most maxDebt.
 func (p *pace) takes(units float64) time.Duration {
 	seconds := units / p.perSecond
-	return time.Duration(min(max(seconds, -maxDebt.Seconds()), maxDebt.Seconds()) * float64(time.Second))
+	return time.Duration(min(max(seconds, -maxDebt.Seconds()), maxDebt.Seconds()) *
+		float64(time.Second))
 }
 
 // pass is what a request takes through the gate.
@@ -116,9 +117,12 @@ type pass struct {
 }
 
 func newGate(o Options) *gate {
-	g := &gate{turn: make(chan struct{}, 1), most: o.Concurrency, say: o.Say, changed: make(chan struct{}), limit: float64(min(4, o.Concurrency)), healthy: time.Now(), unreached: min(o.Patience, unreached)}
+	g := &gate{turn: make(chan struct{}, 1), most: o.Concurrency, say: o.Say,
+		changed: make(chan struct{}), limit: float64(min(4, o.Concurrency)), healthy: time.Now(),
+		unreached: min(o.Patience, unreached)}
 	now := time.Now()
-	for i, perMinute := range [quantities]float64{o.RequestsPerMinute, o.TokensPerMinute, o.InputTokensPerMinute, o.OutputTokensPerMinute} {
+	for i, perMinute := range [quantities]float64{o.RequestsPerMinute, o.TokensPerMinute,
+		o.InputTokensPerMinute, o.OutputTokensPerMinute} {
 		g.paces[i] = pace{perMinute / 60, now}
 		g.given[i] = perMinute > 0
 	}
@@ -154,7 +158,8 @@ func (g *gate) enter(ctx context.Context, r Request) (*pass, error) {
 			if wait <= 0 {
 				for i := range g.paces {
 					if g.paces[i].perSecond <= 0 {
-						p.estimate[i] = 0 // not charged: it is when it is counted, if there is a limit by then
+						// not charged: it is when it is counted, if there is a limit by then
+						p.estimate[i] = 0
 						continue
 					}
 					g.paces[i].set(earned[i], now, slackOf(i))
@@ -234,7 +239,8 @@ func (g *gate) leave(p *pass, resp response, a *Answer, e *Error) {
 			g.limit = max(1, g.limit/2)
 		}
 		wait := e.Wait
-		if wait == 0 && (e.kind == throttled && first || g.streak > int(g.limit) && !g.until.After(now)) {
+		if wait == 0 && (e.kind == throttled && first || g.streak > int(g.limit) &&
+			!g.until.After(now)) {
 			wait = backoff(g.pauses)
 			g.pauses++
 			if e.nobody && !g.proven.Load() {
@@ -292,15 +298,24 @@ var limitHeaders = []struct {
 	quantity                int
 	limit, remaining, reset string
 }{
-	{requests, "X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Reset-Requests"},
-	{requests, "X-Ratelimit-Limit-Requests-Minute", "X-Ratelimit-Remaining-Requests-Minute", "X-Ratelimit-Reset-Requests-Minute"},
-	{requests, "X-Ratelimit-Limit-Req-Minute", "X-Ratelimit-Remaining-Req-Minute", "X-Ratelimit-Reset-Req-Minute"},
-	{requests, "Anthropic-Ratelimit-Requests-Limit", "Anthropic-Ratelimit-Requests-Remaining", "Anthropic-Ratelimit-Requests-Reset"},
-	{tokens, "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens", "X-Ratelimit-Reset-Tokens"},
-	{tokens, "X-Ratelimit-Limit-Tokens-Minute", "X-Ratelimit-Remaining-Tokens-Minute", "X-Ratelimit-Reset-Tokens-Minute"},
-	{tokens, "Anthropic-Ratelimit-Tokens-Limit", "Anthropic-Ratelimit-Tokens-Remaining", "Anthropic-Ratelimit-Tokens-Reset"},
-	{inputTokens, "Anthropic-Ratelimit-Input-Tokens-Limit", "Anthropic-Ratelimit-Input-Tokens-Remaining", "Anthropic-Ratelimit-Input-Tokens-Reset"},
-	{outputTokens, "Anthropic-Ratelimit-Output-Tokens-Limit", "Anthropic-Ratelimit-Output-Tokens-Remaining", "Anthropic-Ratelimit-Output-Tokens-Reset"},
+	{requests, "X-Ratelimit-Limit-Requests", "X-Ratelimit-Remaining-Requests",
+		"X-Ratelimit-Reset-Requests"},
+	{requests, "X-Ratelimit-Limit-Requests-Minute", "X-Ratelimit-Remaining-Requests-Minute",
+		"X-Ratelimit-Reset-Requests-Minute"},
+	{requests, "X-Ratelimit-Limit-Req-Minute", "X-Ratelimit-Remaining-Req-Minute",
+		"X-Ratelimit-Reset-Req-Minute"},
+	{requests, "Anthropic-Ratelimit-Requests-Limit", "Anthropic-Ratelimit-Requests-Remaining",
+		"Anthropic-Ratelimit-Requests-Reset"},
+	{tokens, "X-Ratelimit-Limit-Tokens", "X-Ratelimit-Remaining-Tokens",
+		"X-Ratelimit-Reset-Tokens"},
+	{tokens, "X-Ratelimit-Limit-Tokens-Minute", "X-Ratelimit-Remaining-Tokens-Minute",
+		"X-Ratelimit-Reset-Tokens-Minute"},
+	{tokens, "Anthropic-Ratelimit-Tokens-Limit", "Anthropic-Ratelimit-Tokens-Remaining",
+		"Anthropic-Ratelimit-Tokens-Reset"},
+	{inputTokens, "Anthropic-Ratelimit-Input-Tokens-Limit",
+		"Anthropic-Ratelimit-Input-Tokens-Remaining", "Anthropic-Ratelimit-Input-Tokens-Reset"},
+	{outputTokens, "Anthropic-Ratelimit-Output-Tokens-Limit",
+		"Anthropic-Ratelimit-Output-Tokens-Remaining", "Anthropic-Ratelimit-Output-Tokens-Reset"},
 }
 
 // learn reads the limits of a server's headers, for what the user has not given; the
@@ -308,12 +323,15 @@ var limitHeaders = []struct {
 func (g *gate) learn(h http.Header, now time.Time) {
 	var limits [quantities]float64
 	for _, x := range limitHeaders {
-		if limit, err := strconv.ParseFloat(h.Get(x.limit), 64); err == nil && limit >= 1 && limit <= 1e12 && (limits[x.quantity] == 0 || limit < limits[x.quantity]) {
+		if limit, err := strconv.ParseFloat(h.Get(x.limit), 64); err == nil && limit >= 1 &&
+			limit <= 1e12 && (limits[x.quantity] == 0 || limit < limits[x.quantity]) {
 			limits[x.quantity] = limit
 		}
 		// Retry-After says better how long: a reset is when the whole limit is there again.
-		if left, err := strconv.ParseFloat(h.Get(x.remaining), 64); err == nil && left <= 0 && h.Get("Retry-After") == "" {
-			g.cool(now, resetIn(h.Get(x.reset), serverTime(h, now)), "the endpoint's limit of "+quantityNames[x.quantity]+" is used up")
+		if left, err := strconv.ParseFloat(h.Get(x.remaining), 64); err == nil && left <= 0 &&
+			h.Get("Retry-After") == "" {
+			g.cool(now, resetIn(h.Get(x.reset), serverTime(h, now)),
+				"the endpoint's limit of "+quantityNames[x.quantity]+" is used up")
 		}
 	}
 	for i, limit := range limits {

@@ -27,7 +27,8 @@ func askAll(t *testing.T, c *endpoint.Client, n int, r func(i int) endpoint.Requ
 
 // bubble runs a test with a client and a server that share a time of their own: what is
 // measured is exact, and takes no time.
-func bubble(t *testing.T, s *endpointtest.Server, o endpoint.Options, f func(t *testing.T, c *endpoint.Client)) {
+func bubble(t *testing.T, s *endpointtest.Server, o endpoint.Options,
+	f func(t *testing.T, c *endpoint.Client)) {
 	synctest.Test(t, func(t *testing.T) {
 		transport := endpointtest.Transport(s, 100*time.Millisecond)
 		o.BaseURL = s.URL
@@ -55,14 +56,17 @@ func TestLimits(t *testing.T) {
 		{"headers", endpoint.Options{}, true},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			s := &endpointtest.Server{RequestsPerMinute: 3000, TokensPerMinute: 30000, Headers: x.headers}
+			s := &endpointtest.Server{RequestsPerMinute: 3000, TokensPerMinute: 30000,
+				Headers: x.headers}
 			if x.name == "requests" {
 				s.TokensPerMinute = 0
 			}
 			x.o.Concurrency = 32
 			bubble(t, s, x.o, func(t *testing.T, c *endpoint.Client) {
 				begin := time.Now()
-				askAll(t, c, 6000, func(i int) endpoint.Request { return ask(fmt.Sprintf("%020d", i)) }) // 5 tokens, and 8 of the answer
+				// 5 tokens, and 8 of the answer
+				askAll(t, c, 6000,
+					func(i int) endpoint.Request { return ask(fmt.Sprintf("%020d", i)) })
 				took := time.Since(begin)
 				calls := s.Calls()
 				total := 0
@@ -70,7 +74,8 @@ func TestLimits(t *testing.T) {
 					total += c.Tokens
 				}
 				requests, tokens := endpointtest.Peak(calls, time.Minute)
-				t.Logf("%d calls, %d tokens in %v: at most %d and %d in a minute", len(calls), total, took, requests, tokens)
+				t.Logf("%d calls, %d tokens in %v: at most %d and %d in a minute", len(calls),
+					total, took, requests, tokens)
 				early := 0 // before the first answer nothing is known of limits
 				if x.headers {
 					early = 8
@@ -99,40 +104,44 @@ func TestLimits(t *testing.T) {
 // TestEstimate: answers that are shorter than their limit are found out, and the pace is
 // that of their real length.
 func TestEstimate(t *testing.T) {
-	bubble(t, &endpointtest.Server{}, endpoint.Options{Concurrency: 8, TokensPerMinute: 60000}, func(t *testing.T, c *endpoint.Client) {
-		begin := time.Now()
-		askAll(t, c, 300, func(i int) endpoint.Request {
-			r := ask(fmt.Sprintf("%020d", i))
-			r.MaxTokens = 1000
-			return r
+	bubble(t, &endpointtest.Server{}, endpoint.Options{Concurrency: 8, TokensPerMinute: 60000},
+		func(t *testing.T, c *endpoint.Client) {
+			begin := time.Now()
+			askAll(t, c, 300, func(i int) endpoint.Request {
+				r := ask(fmt.Sprintf("%020d", i))
+				r.MaxTokens = 1000
+				return r
+			})
+			// 300 requests of 13 tokens are 3.9 s at that pace; by their limits they would be 300
+			// s.
+			if took := time.Since(begin); took > 6*time.Second {
+				t.Errorf("took %v", took)
+			}
 		})
-		// 300 requests of 13 tokens are 3.9 s at that pace; by their limits they would be 300 s.
-		if took := time.Since(begin); took > 6*time.Second {
-			t.Errorf("took %v", took)
-		}
-	})
 }
 
 // TestEarlier: what earlier answers measured is known from the first request on, also
 // while every request fails.
 func TestEarlier(t *testing.T) {
-	s := &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-		if c.Number < 40 {
-			w.Header().Set("Retry-After-Ms", "1")
-			endpointtest.Fail(w, 429, "", "a storm")
-		}
-		return c.Number < 40
-	}}
-	bubble(t, s, endpoint.Options{Concurrency: 8, TokensPerMinute: 30000, Retries: 50}, func(t *testing.T, c *endpoint.Client) {
-		c.Earlier(2400, 500, 100, 900)
-		begin := time.Now()
-		askAll(t, c, 10, func(i int) endpoint.Request { return ask(fmt.Sprintf("%020d", i)) })
-		// 50 requests of 14 tokens are 1.4 s at that pace, and the pauses of an item that fails
-		// four times 7.5 s; by the first guess they would be 26 s.
-		if took := time.Since(begin); took > 10*time.Second || len(s.Calls()) != 50 {
-			t.Errorf("took %v, %d calls", took, len(s.Calls()))
-		}
-	})
+	s := &endpointtest.Server{
+		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+			if c.Number < 40 {
+				w.Header().Set("Retry-After-Ms", "1")
+				endpointtest.Fail(w, 429, "", "a storm")
+			}
+			return c.Number < 40
+		}}
+	bubble(t, s, endpoint.Options{Concurrency: 8, TokensPerMinute: 30000, Retries: 50},
+		func(t *testing.T, c *endpoint.Client) {
+			c.Earlier(2400, 500, 100, 900)
+			begin := time.Now()
+			askAll(t, c, 10, func(i int) endpoint.Request { return ask(fmt.Sprintf("%020d", i)) })
+			// 50 requests of 14 tokens are 1.4 s at that pace, and the pauses of an item that fails
+			// four times 7.5 s; by the first guess they would be 26 s.
+			if took := time.Since(begin); took > 10*time.Second || len(s.Calls()) != 50 {
+				t.Errorf("took %v, %d calls", took, len(s.Calls()))
+			}
+		})
 }
 
 // TestCoolDown: what one request is told to wait, all wait; in seconds, as a date, and in
@@ -150,9 +159,11 @@ func TestCoolDown(t *testing.T) {
 		}, time.Second, 2 * time.Second},
 		{"date by another clock", func(h http.Header) {
 			h.Set("Date", time.Now().Add(3*time.Hour).UTC().Format(http.TimeFormat))
-			h.Set("Retry-After", time.Now().Add(3*time.Hour+time.Second).UTC().Format(http.TimeFormat))
+			h.Set("Retry-After", time.Now().Add(3*time.Hour+time.Second).UTC().Format(
+				http.TimeFormat))
 		}, time.Second, time.Second},
-		{"milliseconds", func(h http.Header) { h.Set("Retry-After-Ms", "800") }, 800 * time.Millisecond, 800 * time.Millisecond},
+		{"milliseconds", func(h http.Header) { h.Set("Retry-After-Ms", "800") },
+			800 * time.Millisecond, 800 * time.Millisecond},
 		{"remaining", func(h http.Header) {
 			h.Set("x-ratelimit-remaining-tokens", "0")
 			h.Set("x-ratelimit-reset-tokens", "1.2s")
@@ -164,26 +175,33 @@ func TestCoolDown(t *testing.T) {
 		{"remaining, date", func(h http.Header) {
 			h.Set("Date", time.Now().Add(-3*time.Hour).UTC().Format(http.TimeFormat))
 			h.Set("anthropic-ratelimit-output-tokens-remaining", "0")
-			h.Set("anthropic-ratelimit-output-tokens-reset", time.Now().Add(-3*time.Hour+time.Second).UTC().Format(time.RFC3339))
+			h.Set("anthropic-ratelimit-output-tokens-reset",
+				time.Now().Add(-3*time.Hour+time.Second).UTC().Format(time.RFC3339))
 		}, time.Second, time.Second},
 		{"remaining, but Retry-After says better", func(h http.Header) {
 			h.Set("Retry-After", "1")
 			h.Set("anthropic-ratelimit-input-tokens-remaining", "0")
-			h.Set("anthropic-ratelimit-input-tokens-reset", time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
+			h.Set("anthropic-ratelimit-input-tokens-reset",
+				time.Now().Add(time.Hour).UTC().Format(time.RFC3339))
 		}, time.Second, time.Second},
-		{"nonsense", func(h http.Header) { h.Set("Retry-After", "soon") }, 375 * time.Millisecond, 500 * time.Millisecond},
-		{"negative", func(h http.Header) { h.Set("Retry-After", "-5") }, 375 * time.Millisecond, 500 * time.Millisecond},
-		{"past", func(h http.Header) { h.Set("Retry-After", "Fri, 31 Dec 1999 15:04:05 GMT") }, 375 * time.Millisecond, 500 * time.Millisecond},
-		{"never", func(h http.Header) { h.Set("Retry-After", "1e300") }, 375 * time.Millisecond, 500 * time.Millisecond},
+		{"nonsense", func(h http.Header) { h.Set("Retry-After", "soon") }, 375 * time.Millisecond,
+			500 * time.Millisecond},
+		{"negative", func(h http.Header) { h.Set("Retry-After", "-5") }, 375 * time.Millisecond,
+			500 * time.Millisecond},
+		{"past", func(h http.Header) { h.Set("Retry-After", "Fri, 31 Dec 1999 15:04:05 GMT") },
+			375 * time.Millisecond, 500 * time.Millisecond},
+		{"never", func(h http.Header) { h.Set("Retry-After", "1e300") }, 375 * time.Millisecond,
+			500 * time.Millisecond},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			s := &endpointtest.Server{Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-				if c.Number == 20 {
-					x.header(w.Header())
-					endpointtest.Fail(w, 429, "", "slow down")
-				}
-				return c.Number == 20
-			}}
+			s := &endpointtest.Server{
+				Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+					if c.Number == 20 {
+						x.header(w.Header())
+						endpointtest.Fail(w, 429, "", "slow down")
+					}
+					return c.Number == 20
+				}}
 			bubble(t, s, endpoint.Options{Concurrency: 8}, func(t *testing.T, c *endpoint.Client) {
 				askAll(t, c, 100, func(i int) endpoint.Request { return ask(fmt.Sprint(i)) })
 				calls := s.Calls()
@@ -194,8 +212,10 @@ func TestCoolDown(t *testing.T) {
 					}
 				}
 				// The refusal takes 100 ms to come back, in which others may be sent.
-				if longest < x.least || longest > x.most+100*time.Millisecond || at < 21 || len(calls) != 101 {
-					t.Errorf("%d calls, the longest pause is %v before call %d", len(calls), longest, at)
+				if longest < x.least || longest > x.most+100*time.Millisecond || at < 21 ||
+					len(calls) != 101 {
+					t.Errorf("%d calls, the longest pause is %v before call %d", len(calls),
+						longest, at)
 				}
 			})
 		})
@@ -206,18 +226,19 @@ func TestCoolDown(t *testing.T) {
 // found out: few calls are wasted, and all are answered.
 func TestStorm(t *testing.T) {
 	gate := make(chan struct{}, 3)
-	s := &endpointtest.Server{Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-		select {
-		case gate <- struct{}{}:
-			time.Sleep(2 * time.Millisecond)
-			<-gate
-			return false
-		default:
-			w.Header().Set("Retry-After-Ms", "20")
-			endpointtest.Fail(w, 429, "", "too many at a time")
-			return true
-		}
-	}}
+	s := &endpointtest.Server{
+		Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+			select {
+			case gate <- struct{}{}:
+				time.Sleep(2 * time.Millisecond)
+				<-gate
+				return false
+			default:
+				w.Header().Set("Retry-After-Ms", "20")
+				endpointtest.Fail(w, 429, "", "too many at a time")
+				return true
+			}
+		}}
 	c := start(t, s, endpoint.Options{Concurrency: 64})
 	askAll(t, c, 600, func(i int) endpoint.Request { return ask(fmt.Sprint(i)) })
 	if n := len(s.Calls()); n > 900 {
@@ -243,7 +264,8 @@ func TestRestarts(t *testing.T) {
 	begin := time.Now()
 	for n := 0; time.Since(begin) < 2*time.Second; n++ {
 		ctx, stop := context.WithTimeout(t.Context(), 130*time.Millisecond)
-		c, err := endpoint.New(endpoint.Options{BaseURL: s.URL, RequestsPerMinute: 1200, TokensPerMinute: 1e6, Concurrency: 8})
+		c, err := endpoint.New(endpoint.Options{BaseURL: s.URL, RequestsPerMinute: 1200,
+			TokensPerMinute: 1e6, Concurrency: 8})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -260,13 +282,16 @@ func TestRestarts(t *testing.T) {
 
 // TestChatGivesUp after its tries, and its error is no longer one to try again.
 func TestChatGivesUp(t *testing.T) {
-	s := &endpointtest.Server{Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-		endpointtest.HalfJSON(w)
-		return true
-	}}
+	s := &endpointtest.Server{
+		Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+			endpointtest.HalfJSON(w)
+			return true
+		}}
 	c := start(t, s, endpoint.Options{Retries: 1})
 	_, err := c.Chat(t.Context(), ask("a"))
-	if err == nil || !strings.HasSuffix(err.Error(), "not a chat completion: unexpected end of JSON input: given up after 2 tries") || endpoint.Transient(err) || !endpoint.Refused(err) {
+	if err == nil || !strings.HasSuffix(err.Error(),
+		"not a chat completion: unexpected end of JSON input: given up after 2 tries") ||
+		endpoint.Transient(err) || !endpoint.Refused(err) {
 		t.Errorf("got %v", err)
 	}
 	if n := len(s.Calls()); n != 2 {

@@ -62,7 +62,8 @@ func TestDeadConnection(t *testing.T) {
 			}
 		}
 	}()
-	c, err := endpoint.New(endpoint.Options{BaseURL: "https://" + router.Addr().String() + "/v1", Timeout: time.Minute})
+	c, err := endpoint.New(endpoint.Options{BaseURL: "https://" + router.Addr().String() + "/v1",
+		Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +71,8 @@ func TestDeadConnection(t *testing.T) {
 	trusted := x509.NewCertPool()
 	trusted.AddCert(s.Certificate())
 	tr.TLSClientConfig = &tls.Config{RootCAs: trusted}
-	if tr.HTTP2 == nil || tr.HTTP2.SendPingTimeout > time.Minute || tr.HTTP2.PingTimeout > time.Minute {
+	if tr.HTTP2 == nil || tr.HTTP2.SendPingTimeout > time.Minute ||
+		tr.HTTP2.PingTimeout > time.Minute {
 		t.Fatalf("dead connections are not looked for: %+v", tr.HTTP2)
 	}
 	tr.HTTP2.SendPingTimeout, tr.HTTP2.PingTimeout = 200*time.Millisecond, 200*time.Millisecond
@@ -79,10 +81,13 @@ func TestDeadConnection(t *testing.T) {
 	}
 	forgotten.Store(1)
 	begin := time.Now()
-	if _, err := c.Try(t.Context(), ask("a")); !endpoint.Transient(err) || time.Since(begin) > 30*time.Second {
+	if _, err := c.Try(t.Context(), ask("a")); !endpoint.Transient(err) ||
+		time.Since(begin) > 30*time.Second {
 		t.Errorf("after %v: %v", time.Since(begin), err)
 	}
-	if _, err := c.Try(t.Context(), ask("a")); err != nil || connections.Load() != 2 || asked.Load() != 2 || v2.Load() != 2 {
-		t.Errorf("%v; %d connections, %d requests arrived, %d by HTTP/2", err, connections.Load(), asked.Load(), v2.Load())
+	if _, err := c.Try(t.Context(), ask("a")); err != nil || connections.Load() != 2 ||
+		asked.Load() != 2 || v2.Load() != 2 {
+		t.Errorf("%v; %d connections, %d requests arrived, %d by HTTP/2", err, connections.Load(),
+			asked.Load(), v2.Load())
 	}
 }

@@ -27,7 +27,8 @@ func (p Price) Cost(prompt, answer float64) float64 {
 
 // Of is the price of what a server has counted.
 func (p Price) Of(u Usage) float64 {
-	return p.Cost(float64(u.PromptTokens), float64(u.CompletionTokens)) - float64(u.CachedTokens)*(p.Input-p.Cached)/1e6
+	return p.Cost(float64(u.PromptTokens), float64(u.CompletionTokens)) -
+		float64(u.CachedTokens)*(p.Input-p.Cached)/1e6
 }
 
 // ReadPrice reads a model's price from a file {"MODEL": {"input": 2.5, "output": 10}}; where
@@ -44,7 +45,8 @@ func ReadPrice(fsys vfs.FS, path, model string) (Price, error) {
 		return Price{}, fmt.Errorf("endpoint: price file %s: is a folder: give a file", path)
 	}
 	if info.Size() > 1<<20 {
-		return Price{}, fmt.Errorf("endpoint: price file %s: has %d bytes: that is no list of prices", path, info.Size())
+		return Price{}, fmt.Errorf(
+			"endpoint: price file %s: has %d bytes: that is no list of prices", path, info.Size())
 	}
 	raw, err := fsys.ReadFile(path)
 	if err != nil {
@@ -61,14 +63,16 @@ func ReadPrice(fsys vfs.FS, path, model string) (Price, error) {
 	}
 	x, ok := list[model]
 	if !ok {
-		return Price{}, fmt.Errorf("endpoint: price file %s: has no model %q, only %s", path, model, strings.Join(slices.Sorted(maps.Keys(list)), ", "))
+		return Price{}, fmt.Errorf("endpoint: price file %s: has no model %q, only %s", path, model,
+			strings.Join(slices.Sorted(maps.Keys(list)), ", "))
 	}
 	if x.Input == nil || x.Output == nil {
 		return Price{}, fmt.Errorf("endpoint: price file %s: model %q: needs input and output: write 0 for what costs nothing", path, model)
 	}
 	p := Price{Input: *x.Input, Output: *x.Output, Cached: *cmp.Or(x.Cached, x.Input)}
 	if !(p.Input >= 0 && p.Output >= 0 && p.Cached >= 0) {
-		return Price{}, fmt.Errorf("endpoint: price file %s: model %q: prices must not be negative", path, model)
+		return Price{}, fmt.Errorf("endpoint: price file %s: model %q: prices must not be negative",
+			path, model)
 	}
 	return p, nil
 }

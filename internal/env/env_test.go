@@ -76,7 +76,8 @@ func act(fake string) {
 		}
 		h := fnv.New64a()
 		fmt.Fprint(h, said[*q.ID])
-		r := Reply{Append: []Message{{Role: "user", Content: fmt.Sprint(h.Sum64())}}, Valid: true, Anchor: fmt.Sprint(len(said[*q.ID]))}
+		r := Reply{Append: []Message{{Role: "user", Content: fmt.Sprint(h.Sum64())}}, Valid: true,
+			Anchor: fmt.Sprint(len(said[*q.ID]))}
 		if q.Op == "step" && strings.HasPrefix(*q.Turn, "pid") {
 			r.Append[0].Content = fmt.Sprint(os.Getpid())
 		}
@@ -157,7 +158,8 @@ const fake = `FAKE=yes "$GAD"`
 func pool(t *testing.T, command string, workers int, timeout time.Duration) *Pool {
 	t.Helper()
 	before, alone := runtime.NumGoroutine(), len(children(t)) == 0
-	p, err := open(context.Background(), Options{Command: command, Workers: workers, Timeout: timeout}, time.Minute, quick)
+	p, err := open(context.Background(),
+		Options{Command: command, Workers: workers, Timeout: timeout}, time.Minute, quick)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +221,8 @@ func TestEpisode(t *testing.T) {
 	}
 	turns := []string{"a", "b", "c", "d", "e", "f"}
 	one, err := play(p, 7, turns...)
-	if err != nil || len(one) != 7 || !one[6].Done || one[6].Label != "end" || one[2].Anchor != "3" || one[0].Append[0].Role != "user" {
+	if err != nil || len(one) != 7 || !one[6].Done || one[6].Label != "end" ||
+		one[2].Anchor != "3" || one[0].Append[0].Role != "user" {
 		t.Fatalf("%+v, %v", one, err)
 	}
 	two, err := play(p, 7, turns...)
@@ -307,7 +310,9 @@ func TestWrongReplies(t *testing.T) {
 			}
 			want := fmt.Sprintf("env: %q: episode %s, turn 1: ", fake, id)
 			text := err.Error()
-			if !errors.Is(err, ErrFault) || !strings.HasPrefix(text, want) || !strings.Contains(text, strings.ReplaceAll(c.want, "ID", id)) || strings.Contains(text, "\n") {
+			if !errors.Is(err, ErrFault) || !strings.HasPrefix(text, want) ||
+				!strings.Contains(text, strings.ReplaceAll(c.want, "ID", id)) ||
+				strings.Contains(text, "\n") {
 				t.Errorf("%v\nwant %s...%s", err, want, c.want)
 			}
 			if i := strings.Index(text, strings.Repeat("x", 61)); i >= 0 {
@@ -316,7 +321,8 @@ func TestWrongReplies(t *testing.T) {
 			if _, again := e.Step(context.Background(), Turn{Text: "a"}); again != err {
 				t.Errorf("a further turn: %v", again)
 			}
-			if r, err := beside.Step(context.Background(), Turn{Text: "a"}); err != nil || len(r.Append) != 1 {
+			if r, err := beside.Step(context.Background(), Turn{Text: "a"}); err != nil ||
+				len(r.Append) != 1 {
 				t.Errorf("the episode beside it: %+v, %v", r, err)
 			}
 		})
@@ -342,12 +348,16 @@ func TestWrongReplies(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for i, turn := range []string{"twice", "a"} { // behind the second reply, both lines of the first have come
-		if _, err := []Episode{e, beside}[i].Step(context.Background(), Turn{Text: turn}); err != nil {
+	// behind the second reply, both lines of the first have come
+	for i, turn := range []string{"twice", "a"} {
+		if _, err := []Episode{e, beside}[i].Step(context.Background(),
+			Turn{Text: turn}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := e.Step(context.Background(), Turn{Text: "a"}); err == nil || !strings.Contains(err.Error(), "is a reply to nothing: print one line for each reset and step") {
+	if _, err := e.Step(context.Background(), Turn{Text: "a"}); err == nil ||
+		!strings.Contains(err.Error(),
+			"is a reply to nothing: print one line for each reset and step") {
 		t.Errorf("%v", err)
 	}
 }
@@ -398,8 +408,10 @@ func TestNoEnvironment(t *testing.T) {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
 			begun := time.Now()
-			p, err := open(context.Background(), Options{Command: command, Workers: 2, Timeout: time.Minute}, 2*time.Second, quick)
-			if whole := fmt.Sprintf("env: %q: %s", command, says); p != nil || err == nil || err.Error() != whole || errors.Is(err, ErrFault) {
+			p, err := open(context.Background(),
+				Options{Command: command, Workers: 2, Timeout: time.Minute}, 2*time.Second, quick)
+			if whole := fmt.Sprintf("env: %q: %s", command, says); p != nil || err == nil ||
+				err.Error() != whole || errors.Is(err, ErrFault) {
 				t.Errorf("%v\nwant %s", err, whole)
 			}
 			if d := time.Since(begun); d > 9*time.Second {
@@ -436,7 +448,8 @@ func TestCrashes(t *testing.T) {
 				t.Fatal(r, err)
 			}
 			for i, turn := range []string{"a", "b", "c"} {
-				if r, err := beside.Step(context.Background(), Turn{Text: turn}); err != nil || !reflect.DeepEqual(r, want[1+i]) {
+				if r, err := beside.Step(context.Background(), Turn{Text: turn}); err != nil ||
+					!reflect.DeepEqual(r, want[1+i]) {
 					t.Fatal(r, err)
 				}
 			}
@@ -449,7 +462,8 @@ func TestCrashes(t *testing.T) {
 				t.Error("it has not crashed")
 			}
 			for i, turn := range []string{"d", "e", "f"} {
-				if r, err := beside.Step(context.Background(), Turn{Text: turn}); err != nil || !reflect.DeepEqual(r, want[4+i]) {
+				if r, err := beside.Step(context.Background(), Turn{Text: turn}); err != nil ||
+					!reflect.DeepEqual(r, want[4+i]) {
 					t.Errorf("the episode beside it: %+v, %v, want %+v", r, err, want[4+i])
 				}
 			}
@@ -471,7 +485,9 @@ func TestPoison(t *testing.T) {
 			if i != 3 && (err != nil || len(replies) != 7) {
 				t.Errorf("episode %d: %+v, %v", i, replies, err)
 			}
-			if i == 3 && (len(replies) != 3 || !errors.Is(err, ErrFault) || !strings.Contains(err.Error(), "turn 3: the program was started again 3 times ") || !strings.HasSuffix(err.Error(), ": the program ended with exit status 3")) {
+			if i == 3 && (len(replies) != 3 || !errors.Is(err, ErrFault) ||
+				!strings.Contains(err.Error(), "turn 3: the program was started again 3 times ") ||
+				!strings.HasSuffix(err.Error(), ": the program ended with exit status 3")) {
 				t.Errorf("the poison: %+v, %v", replies, err)
 			}
 		})
@@ -498,7 +514,8 @@ func TestNotDeterministic(t *testing.T) {
 	if _, err := e.Step(context.Background(), Turn{Text: "pid"}); err != nil {
 		t.Fatal(err)
 	}
-	if replies, err := play(p, 2, "a", "exit "+filepath.Join(t.TempDir(), "once"), "b"); err != nil || len(replies) != 4 {
+	if replies, err := play(p, 2, "a", "exit "+filepath.Join(t.TempDir(), "once"),
+		"b"); err != nil || len(replies) != 4 {
 		t.Fatalf("%+v, %v", replies, err)
 	}
 	_, err := e.Step(context.Background(), Turn{Text: "b"})
@@ -530,7 +547,8 @@ func TestKillsInterleaved(t *testing.T) {
 			got, err := play(hard, uint64(i), turns(i, dir)...)
 			want, errWant := play(quiet, uint64(i), turns(i, "")...)
 			if err != nil || errWant != nil || len(got) != 7 || len(want) != 7 {
-				t.Errorf("episode %d: %d and %d replies, %v, %v", i, len(got), len(want), err, errWant)
+				t.Errorf("episode %d: %d and %d replies, %v, %v", i, len(got), len(want), err,
+					errWant)
 				return
 			}
 			for k := range i % 8 { // the kill's text is in all replies behind it
@@ -566,7 +584,8 @@ func TestPressure(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 20 {
 		all.Go(func() {
-			if replies, err := play(p, uint64(i), "a", "b", "c", "d", "e", "f"); err != nil || len(replies) != 7 {
+			if replies, err := play(p, uint64(i), "a", "b", "c", "d", "e", "f"); err != nil ||
+				len(replies) != 7 {
 				t.Errorf("%+v, %v", replies, err)
 			}
 		})
@@ -588,7 +607,8 @@ func TestPressure(t *testing.T) {
 	}
 	ctx, cancel = context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := a.Step(ctx, Turn{Text: "hang"}); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrFault) {
+	if _, err := a.Step(ctx, Turn{Text: "hang"}); !errors.Is(err, context.DeadlineExceeded) ||
+		errors.Is(err, ErrFault) {
 		t.Errorf("a context that ends: %v", err)
 	}
 }
@@ -596,14 +616,16 @@ func TestPressure(t *testing.T) {
 // The end of the pool's context ends calls that wait, and the children.
 func TestContextOfPool(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
-	p, err := open(ctx, Options{Command: fake, Workers: 2, Timeout: time.Minute}, time.Minute, quick)
+	p, err := open(ctx, Options{Command: fake, Workers: 2, Timeout: time.Minute}, time.Minute,
+		quick)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var all sync.WaitGroup
 	for i := range 4 {
 		all.Go(func() {
-			if _, err := play(p, uint64(i), "hang"); !errors.Is(err, context.Canceled) || errors.Is(err, ErrFault) {
+			if _, err := play(p, uint64(i), "hang"); !errors.Is(err, context.Canceled) ||
+				errors.Is(err, ErrFault) {
 				t.Errorf("%v", err)
 			}
 		})
@@ -625,7 +647,8 @@ func TestEveryoneCrashesOnce(t *testing.T) {
 	for i := range 32 {
 		all.Go(func() {
 			how := []string{"exit", "kill", "half"}[i%3]
-			if replies, err := play(p, uint64(i), "a", how+" "+filepath.Join(dir, fmt.Sprint(i)), "c", "d", "e", "f"); err != nil || len(replies) != 7 {
+			if replies, err := play(p, uint64(i), "a", how+" "+filepath.Join(dir, fmt.Sprint(i)),
+				"c", "d", "e", "f"); err != nil || len(replies) != 7 {
 				t.Errorf("episode %d: %d replies, %v", i, len(replies), err)
 			}
 		})

@@ -37,7 +37,8 @@ type Pool struct {
 // of an episode ends with the context's error.
 func Open(ctx context.Context, opt Options) (*Pool, error) {
 	const ms = time.Millisecond
-	return open(ctx, opt, max(opt.Timeout, helloTimeout), []time.Duration{100 * ms, 400 * ms, 1600 * ms})
+	return open(ctx, opt, max(opt.Timeout, helloTimeout),
+		[]time.Duration{100 * ms, 400 * ms, 1600 * ms})
 }
 
 // helloTimeout is the least time that a program gets to start.

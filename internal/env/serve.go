@@ -53,7 +53,8 @@ func serve(q request, name string, places int, open map[uint64]Episode,
 	begin func() Episode) (any, error) {
 	if q.Op == "hello" {
 		if q.Version != Version {
-			return nil, fmt.Errorf("version %d of the protocol: this program speaks version %d", q.Version, Version)
+			return nil, fmt.Errorf("version %d of the protocol: this program speaks version %d",
+				q.Version, Version)
 		}
 		return hello{name, Version, places}, nil
 	}
@@ -78,7 +79,9 @@ func serve(q request, name string, places int, open map[uint64]Episode,
 		}
 		return nil, nil
 	default:
-		return nil, fmt.Errorf("op %q with id %d: no op of the protocol, or of an episode that is not open", q.Op, *q.ID)
+		return nil,
+			fmt.Errorf("op %q with id %d: no op of the protocol, or of an episode that is not open",
+				q.Op, *q.ID)
 	}
 	if err != nil {
 		return map[string]any{"id": *q.ID, "error": err.Error()}, nil

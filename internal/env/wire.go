@@ -55,8 +55,12 @@ func readHello(text []byte) (h hello, err error) {
 	if err != nil {
 		return h, fmt.Errorf("%w: %s", err, want)
 	}
-	if raw, ok := o["version"]; ok && json.Unmarshal(raw, &h.Version) == nil && h.Version != Version {
-		return h, fmt.Errorf("speaks version %d of the protocol, and gad speaks version %d: see doc/environments.md", h.Version, Version)
+	if raw, ok := o["version"]; ok && json.Unmarshal(raw, &h.Version) == nil &&
+		h.Version != Version {
+		return h,
+			fmt.Errorf(
+				"speaks version %d of the protocol, and gad speaks version %d: see doc/environments.md",
+				h.Version, Version)
 	}
 	if json.Unmarshal(text, &h) != nil || h.Version != Version || h.Episodes < 1 ||
 		strings.TrimSpace(h.Name) == "" || child.CheckLabel(h.Name) != nil {
@@ -114,7 +118,8 @@ func readReply(text []byte, reset bool) (r Reply, err error) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(o)) {
 		if !slices.Contains(replyKeys, key) {
-			return r, fmt.Errorf("key %s is unknown: known are %s", child.Quoted(key), strings.Join(replyKeys, ", "))
+			return r, fmt.Errorf("key %s is unknown: known are %s", child.Quoted(key),
+				strings.Join(replyKeys, ", "))
 		}
 	}
 	if raw, ok := o["error"]; ok {
@@ -137,7 +142,8 @@ func readReply(text []byte, reset bool) (r Reply, err error) {
 	} {
 		raw, ok := o[f.key]
 		text := f.into == &r.Anchor || f.into == &r.Label
-		if ok && (string(raw) != "null" || !text) && (string(raw) == "null" || json.Unmarshal(raw, f.into) != nil) {
+		if ok && (string(raw) != "null" || !text) &&
+			(string(raw) == "null" || json.Unmarshal(raw, f.into) != nil) {
 			return r, fmt.Errorf("%s is %s: %s", f.key, child.Quoted(string(raw)), f.rule)
 		}
 	}
@@ -162,7 +168,9 @@ func readReply(text []byte, reset bool) (r Reply, err error) {
 	case has[0] && has[1]:
 		return r, errors.New("both append and prompt: give one of them")
 	case !has[0] && !has[1] && !r.Done:
-		return r, errors.New("neither append nor prompt, and not done: give one of them, or \"done\":true")
+		return r,
+			errors.New(
+				"neither append nor prompt, and not done: give one of them, or \"done\":true")
 	case has[0] && len(r.Append) == 0 && !reset && !r.Done, has[1] && len(r.Prompt) == 0:
 		return r, errors.New("an empty list of messages: the student would have nothing to answer")
 	}
@@ -172,7 +180,8 @@ func readReply(text []byte, reset bool) (r Reply, err error) {
 func readMessages(key string, raw json.RawMessage) ([]Message, error) {
 	var list []json.RawMessage
 	if json.Unmarshal(raw, &list) != nil {
-		return nil, fmt.Errorf("%s is %s: must be a list of messages", key, child.Quoted(string(raw)))
+		return nil, fmt.Errorf("%s is %s: must be a list of messages", key,
+			child.Quoted(string(raw)))
 	}
 	messages := make([]Message, len(list))
 	for i, raw := range list {
@@ -189,12 +198,14 @@ func readMessages(key string, raw json.RawMessage) ([]Message, error) {
 			m.ToolCalls = nil
 		}
 		if !slices.Contains(Roles, m.Role) {
-			return fail("role %s is unknown: known are %s", child.Quoted(m.Role), strings.Join(Roles, ", "))
+			return fail("role %s is unknown: known are %s", child.Quoted(m.Role),
+				strings.Join(Roles, ", "))
 		}
 		if m.ToolCalls != nil {
 			var calls []map[string]any
 			if json.Unmarshal(m.ToolCalls, &calls) != nil || len(calls) == 0 {
-				return fail("tool_calls is %s: must be a list of objects", child.Quoted(string(m.ToolCalls)))
+				return fail("tool_calls is %s: must be a list of objects",
+					child.Quoted(string(m.ToolCalls)))
 			}
 			var b bytes.Buffer
 			if err := json.Compact(&b, m.ToolCalls); err != nil {

@@ -124,7 +124,9 @@ func (w *worker) longest() (first *episode) {
 }
 
 func (w *worker) late() error {
-	return fmt.Errorf("no reply within %v, so it was killed: make it faster, or raise the time limit (--timeout)", w.pool.opt.Timeout)
+	return fmt.Errorf(
+		"no reply within %v, so it was killed: make it faster, or raise the time limit (--timeout)",
+		w.pool.opt.Timeout)
 }
 
 // take is a call of an episode.
@@ -201,7 +203,8 @@ func (w *worker) heard(text []byte) {
 		}
 		return
 	case ok && e != nil:
-		w.blame(e, fmt.Errorf("%s is a reply to nothing: print one line for each reset and step", child.Quoted(string(text))))
+		w.blame(e, fmt.Errorf("%s is a reply to nothing: print one line for each reset and step",
+			child.Quoted(string(text))))
 	default:
 		err := cmp.Or(broken, fmt.Errorf("%s has the id of no open episode: a reply has the id of its request, and close gets none", child.Quoted(string(text))))
 		if e = w.longest(); e != nil {
@@ -307,7 +310,8 @@ func (w *worker) revive() {
 		}
 		if w.barren > len(w.pool.pauses) {
 			for _, e := range slices.Collect(maps.Values(w.open)) {
-				w.blame(e, fmt.Errorf("the program was started again %d times without a reply: %w", len(w.pool.pauses), w.why))
+				w.blame(e, fmt.Errorf("the program was started again %d times without a reply: %w",
+					len(w.pool.pauses), w.why))
 			}
 			w.barren = 0
 			return
@@ -345,7 +349,8 @@ func (w *worker) replay() bool {
 	})
 	for _, e := range all {
 		if e.crashes > len(w.pool.pauses) {
-			w.blame(e, fmt.Errorf("the program was started again %d times for it: %w", len(w.pool.pauses), w.why))
+			w.blame(e, fmt.Errorf("the program was started again %d times for it: %w",
+				len(w.pool.pauses), w.why))
 			continue
 		}
 		e.proc = w.proc
@@ -402,7 +407,8 @@ func (w *worker) again(e *episode, text []byte, reset bool) (reply Reply, crashe
 				if w.ended[id] {
 					continue
 				}
-				return reply, false, fmt.Errorf("%s has another id than the request", child.Quoted(string(text)))
+				return reply, false, fmt.Errorf("%s has another id than the request",
+					child.Quoted(string(text)))
 			}
 			if reply, err = readReply(text, reset); err == nil {
 				w.barren, w.noise = 0, 0
@@ -449,7 +455,8 @@ type process struct {
 }
 
 func begin(p *Pool) (*process, error) {
-	proc := &process{lines: make(chan []byte), gone: make(chan struct{}), more: make(chan struct{}, 1)}
+	proc := &process{lines: make(chan []byte), gone: make(chan struct{}),
+		more: make(chan struct{}, 1)}
 	var err error
 	out := &output{lines: proc.lines}
 	if proc.Process, err = child.Start(p.ctx, p.opt.Command, nil, out); err != nil {

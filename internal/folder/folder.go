@@ -24,7 +24,8 @@ import (
 
 var (
 	errNotRegular = errors.New("not a regular file")
-	errLeaves     = errors.New("is a symbolic link out of the folder, or a broken link: copy the folder with cp -rL")
+	errLeaves     = errors.New(
+		"is a symbolic link out of the folder, or a broken link: copy the folder with cp -rL")
 )
 
 // Folder is an open folder.
@@ -69,7 +70,8 @@ func cached(path string) (border, below string, ok bool) {
 			return "", "", false // the top
 		}
 		name := filepath.Base(border)
-		if filepath.Base(snapshots) == "snapshots" && (strings.HasPrefix(name, "models--") || strings.HasPrefix(name, "datasets--")) {
+		if filepath.Base(snapshots) == "snapshots" &&
+			(strings.HasPrefix(name, "models--") || strings.HasPrefix(name, "datasets--")) {
 			below, err := filepath.Rel(border, path)
 			return border, below, err == nil
 		}
@@ -122,7 +124,8 @@ func (f *Folder) shared(inside string) *os.File {
 	}
 	to, err := f.root.Readlink(inside)
 	blob := filepath.ToSlash(filepath.Join(filepath.Dir(inside), to))
-	if err != nil || filepath.IsAbs(to) || !strings.HasPrefix(blob, "blobs/") || strings.Count(blob, "/") != 1 {
+	if err != nil || filepath.IsAbs(to) || !strings.HasPrefix(blob, "blobs/") ||
+		strings.Count(blob, "/") != 1 {
 		return nil
 	}
 	to, err = f.root.Readlink(blob)
@@ -164,7 +167,9 @@ func (f *Folder) ReadFile(name string, limit int64) ([]byte, error) {
 		return nil, reason(path, err)
 	}
 	if int64(len(text)) > limit {
-		return nil, fmt.Errorf("%s: more than %d bytes, the limit for this file: is it the right file?", path, limit)
+		return nil,
+			fmt.Errorf("%s: more than %d bytes, the limit for this file: is it the right file?",
+				path, limit)
 	}
 	return text, nil
 }

@@ -44,10 +44,13 @@ func TestNoPathLeavesItsFolder(t *testing.T) {
 		"outside": "secret",
 		"m/file":  "good", "m/sub/file": "good", "m/dots..": "good",
 		"m/inside": "->file", "m/sub/up": "->../file",
-		"m/out": "->../outside", "m/far": "->/etc/passwd", "m/zero": "->/dev/zero", "m/nowhere": "->gone", "m/loop": "->loop",
+		"m/out": "->../outside", "m/far": "->/etc/passwd", "m/zero": "->/dev/zero",
+		"m/nowhere": "->gone", "m/loop": "->loop",
 		"m/dir": "->..", "m/twice": "->out",
-		"cache/models--a--b/blobs/aa": "good", rev + "config.json": "->../../blobs/aa", rev + "data/part": "->../../../blobs/aa",
-		rev + "other": "->../../../models--c--d/blobs/bb", rev + "out": "->../../../../outside", rev + "far": "->/etc/passwd",
+		"cache/models--a--b/blobs/aa": "good", rev + "config.json": "->../../blobs/aa",
+		rev + "data/part": "->../../../blobs/aa",
+		rev + "other":     "->../../../models--c--d/blobs/bb", rev + "out": "->../../../../outside",
+		rev + "far":                             "->/etc/passwd",
 		"cache/models--c--d/blobs/bb":           "secret",
 		"cache/plain--a--b/blobs/aa":            "secret",
 		"cache/plain--a--b/snapshots/0123/file": "->../../blobs/aa",
@@ -55,30 +58,56 @@ func TestNoPathLeavesItsFolder(t *testing.T) {
 		"cache/datasets--x/snapshots/1/file":    "->../../blobs/aa",
 		"cache/datasets--x/blobs/aa":            "good",
 		// contents that several repositories share
-		"cache/blobs/.huggingface-shared-blobs": "1\n", "cache/blobs/ab/" + hash: "good", "cache/blobs/ab/linked": "->../../../outside", "cache/blobs/ab/" + hash[:62] + "00": "->" + hash,
-		rev + "shared": "->../../blobs/s1", "cache/models--a--b/blobs/s1": "->../../blobs/ab/" + hash,
-		rev + "nohash": "->../../blobs/s2", "cache/models--a--b/blobs/s2": "->../../blobs/ab/linked",
-		rev + "notfile": "->../../blobs/s3", "cache/models--a--b/blobs/s3": "->../../blobs/ab/" + hash[:62] + "00",
-		rev + "other2": "->../../blobs/s4", "cache/models--a--b/blobs/s4": "->../../models--c--d/blobs/bb",
-		rev + "deep": "->../../blobs/s5", "cache/models--a--b/blobs/s5": "->../../blobs/ab/../../../outside",
-		hub2 + "shared": "->../../blobs/s1", "unmarked/models--a--b/blobs/s1": "->../../blobs/ab/" + hash, "unmarked/blobs/ab/" + hash: "secret",
-		"link": "->" + strings.TrimSuffix(rev, "/"),
+		"cache/blobs/.huggingface-shared-blobs": "1\n", "cache/blobs/ab/" + hash: "good",
+		"cache/blobs/ab/linked":              "->../../../outside",
+		"cache/blobs/ab/" + hash[:62] + "00": "->" + hash,
+		rev + "shared":                       "->../../blobs/s1",
+		"cache/models--a--b/blobs/s1":        "->../../blobs/ab/" + hash,
+		rev + "nohash":                       "->../../blobs/s2",
+		"cache/models--a--b/blobs/s2":        "->../../blobs/ab/linked",
+		rev + "notfile":                      "->../../blobs/s3",
+		"cache/models--a--b/blobs/s3":        "->../../blobs/ab/" + hash[:62] + "00",
+		rev + "other2":                       "->../../blobs/s4",
+		"cache/models--a--b/blobs/s4":        "->../../models--c--d/blobs/bb",
+		rev + "deep":                         "->../../blobs/s5",
+		"cache/models--a--b/blobs/s5":        "->../../blobs/ab/../../../outside",
+		hub2 + "shared":                      "->../../blobs/s1",
+		"unmarked/models--a--b/blobs/s1":     "->../../blobs/ab/" + hash,
+		"unmarked/blobs/ab/" + hash:          "secret",
+		"link":                               "->" + strings.TrimSuffix(rev, "/"),
 	})
 	refused, read := 0, 0
 	for _, c := range []struct{ folder, name, want string }{
-		{"m", "file", ""}, {"m", "sub/file", ""}, {"m", "inside", ""}, {"m", "sub/up", ""}, {"m", "dots..", ""},
-		{"m", "../outside", "not a name inside"}, {"m", "sub/../../outside", "not a name inside"}, {"m", "..", "not a name inside"},
-		{"m", filepath.Join(dir, "outside"), "not a name inside"}, {"m", "/etc/passwd", "not a name inside"}, {"m", "/dev/zero", "not a name inside"},
-		{"m", "", "not a name inside"}, {"m", "file\x00", "not a name inside"}, {"m", "\x00", "not a name inside"},
-		{"m", "out", "a symbolic link out of the folder"}, {"m", "far", "a symbolic link out of the folder"}, {"m", "zero", "a symbolic link out of the folder"}, {"m", "nowhere", "or a broken link"}, {"m", "loop", "or a broken link"},
+		{"m", "file", ""}, {"m", "sub/file", ""}, {"m", "inside", ""}, {"m", "sub/up", ""},
+		{"m", "dots..", ""},
+		{"m", "../outside", "not a name inside"}, {"m", "sub/../../outside", "not a name inside"},
+		{"m", "..", "not a name inside"},
+		{"m", filepath.Join(dir, "outside"), "not a name inside"},
+		{"m", "/etc/passwd", "not a name inside"}, {"m", "/dev/zero", "not a name inside"},
+		{"m", "", "not a name inside"}, {"m", "file\x00", "not a name inside"},
+		{"m", "\x00", "not a name inside"},
+		{"m", "out", "a symbolic link out of the folder"},
+		{"m", "far", "a symbolic link out of the folder"},
+		{"m", "zero", "a symbolic link out of the folder"},
+		{"m", "nowhere", "or a broken link"}, {"m", "loop", "or a broken link"},
 		{"m", "twice", "a symbolic link out of the folder"}, {"m", "dir/outside", "escapes"},
-		{"m", "sub", "not a regular file"}, {"m", ".", "not a regular file"}, {"m", "gone", "no such file"},
-		{strings.TrimSuffix(rev, "/"), "config.json", ""}, {rev + "data", "part", ""}, {rev + ".", "data/part", ""}, {"link", "config.json", ""},
-		{rev, "other", "a symbolic link out of the folder"}, {rev, "out", "a symbolic link out of the folder"}, {rev, "far", "a symbolic link out of the folder"}, {rev, "../../blobs/aa", "not a name inside"},
+		{"m", "sub", "not a regular file"}, {"m", ".", "not a regular file"},
+		{"m", "gone", "no such file"},
+		{strings.TrimSuffix(rev, "/"), "config.json", ""}, {rev + "data", "part", ""},
+		{rev + ".", "data/part", ""}, {"link", "config.json", ""},
+		{rev, "other", "a symbolic link out of the folder"},
+		{rev, "out", "a symbolic link out of the folder"},
+		{rev, "far", "a symbolic link out of the folder"},
+		{rev, "../../blobs/aa", "not a name inside"},
 		{"cache/datasets--x/snapshots/1", "file", ""},
-		{rev, "shared", ""}, {"link", "shared", ""}, {rev, "nohash", "a symbolic link out of the folder"}, {rev, "notfile", "a symbolic link out of the folder"},
-		{rev, "other2", "a symbolic link out of the folder"}, {rev, "deep", "a symbolic link out of the folder"}, {hub2, "shared", "a symbolic link out of the folder"},
-		{"cache/plain--a--b/snapshots/0123", "file", "a symbolic link out of the folder"}, {"cache/models--a--b/refs/0123", "file", "a symbolic link out of the folder"},
+		{rev, "shared", ""}, {"link", "shared", ""},
+		{rev, "nohash", "a symbolic link out of the folder"},
+		{rev, "notfile", "a symbolic link out of the folder"},
+		{rev, "other2", "a symbolic link out of the folder"},
+		{rev, "deep", "a symbolic link out of the folder"},
+		{hub2, "shared", "a symbolic link out of the folder"},
+		{"cache/plain--a--b/snapshots/0123", "file", "a symbolic link out of the folder"},
+		{"cache/models--a--b/refs/0123", "file", "a symbolic link out of the folder"},
 	} {
 		f, err := Open(filepath.Join(dir, filepath.FromSlash(c.folder)))
 		if err != nil {
@@ -89,7 +118,8 @@ func TestNoPathLeavesItsFolder(t *testing.T) {
 		switch {
 		case c.want == "" && (err != nil || string(text) != "good"):
 			t.Errorf("%s: %q: %q, %v", c.folder, c.name, text, err)
-		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n")):
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) ||
+			strings.Contains(err.Error(), "\n")):
 			t.Errorf("%s: %q: %q, %v, want %q", c.folder, c.name, text, err, c.want)
 		case c.want == "":
 			read++
@@ -109,7 +139,8 @@ func TestNoPathLeavesItsFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := f.ReadFile("file", 3); err == nil || !strings.Contains(err.Error(), "more than 3 bytes") {
+	if _, err := f.ReadFile("file", 3); err == nil ||
+		!strings.Contains(err.Error(), "more than 3 bytes") {
 		t.Errorf("over the limit: %v", err)
 	}
 	if text, err := f.ReadFile("file", 4); err != nil || string(text) != "good" {

@@ -143,7 +143,8 @@ func q6K(dst []float32, b []byte) {
 }
 
 // iq4Values are the numbers that 4 bits stand for in iq4_nl and iq4_xs (kvalues_iq4nl).
-var iq4Values = [16]float32{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
+var iq4Values = [16]float32{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89,
+	113}
 
 // iq4_nl: d, 32 indices of 4 bits. x = d value(q)
 func iq4NL(dst []float32, b []byte) {

@@ -172,7 +172,8 @@ func (t Tensor) check() error {
 		left /= int64(d)
 	}
 	if last := t.Shape[len(t.Shape)-1]; last%t.Type.Block() != 0 {
-		return fmt.Errorf("rows of %d elements: %s needs a multiple of %d", last, t.Type, t.Type.Block())
+		return fmt.Errorf("rows of %d elements: %s needs a multiple of %d", last, t.Type,
+			t.Type.Block())
 	}
 	return nil
 }
@@ -188,13 +189,15 @@ func (t Tensor) write(w io.Writer) error {
 		}
 		if i := slices.IndexFunc(part, func(x float32) bool { return !t.Type.holds(x) }); i >= 0 {
 			if x := part[i]; x-x != 0 {
-				return fmt.Errorf("element %d is %g: not finite: use an earlier checkpoint", lo+i, x)
+				return fmt.Errorf("element %d is %g: not finite: use an earlier checkpoint", lo+i,
+					x)
 			}
 			wider := BF16
 			if t.Type == BF16 {
 				wider = F32
 			}
-			return fmt.Errorf("element %d is %g, too large for %s: use %s", lo+i, part[i], t.Type, wider)
+			return fmt.Errorf("element %d is %g, too large for %s: use %s", lo+i, part[i], t.Type,
+				wider)
 		}
 		var err error
 		switch t.Type {

@@ -79,11 +79,14 @@ func TestRoundTrip(t *testing.T) {
 		x[i] = float32(rng.NormFloat64())
 	}
 	f := File{
-		Pairs: []Pair{{"s", "text ▁ \x00"}, {"u", uint32(1 << 31)}, {"i", int32(-5)}, {"l", uint64(1 << 40)}, {"f", float32(1e-6)},
-			{"t", true}, {"n", false}, {"ss", []string{"a", "", "ü"}}, {"is", []int32{-1, 0, 7}}, {"none", []string(nil)}},
+		Pairs: []Pair{{"s", "text ▁ \x00"}, {"u", uint32(1 << 31)}, {"i", int32(-5)},
+			{"l", uint64(1 << 40)}, {"f", float32(1e-6)},
+			{"t", true}, {"n", false}, {"ss", []string{"a", "", "ü"}}, {"is", []int32{-1, 0, 7}},
+			{"none", []string(nil)}},
 	}
 	for i, k := range []Type{F32, F16, BF16, Q8_0} {
-		f.Tensors = append(f.Tensors, Tensor{"m" + k.String(), k, []int{len(x) / blockElems, blockElems}, values(x)},
+		f.Tensors = append(f.Tensors,
+			Tensor{"m" + k.String(), k, []int{len(x) / blockElems, blockElems}, values(x)},
 			Tensor{"v" + k.String(), k, []int{blockElems}, values(x[i:])})
 	}
 	f.Tensors = append(f.Tensors, Tensor{"odd", F32, []int{3}, values(x)})
@@ -103,7 +106,8 @@ func TestRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, y := range got.Values() {
-			bound := map[Type]float64{F32: 0, F16: 0x1p-11, BF16: 0x1p-8, Q8_0: 0}[w.Type] * math.Abs(float64(want[i]))
+			bound := map[Type]float64{F32: 0, F16: 0x1p-11, BF16: 0x1p-8, Q8_0: 0}[w.Type] *
+				math.Abs(float64(want[i]))
 			if w.Type == Q8_0 { // half a step, and the scale's rounding
 				var most float64
 				for _, v := range want[i/32*32:][:32] {
@@ -121,7 +125,8 @@ func TestRoundTrip(t *testing.T) {
 // q8_0 against its definition, with ties: max|x| is 127, so that the scale is 1 and
 // halves stay halves.
 func TestQ8Rounding(t *testing.T) {
-	x := []float32{127, -127, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 0.49999997, -0.49999997, 126.5, -126.5, 63, -64.5, 0, float32(math.Copysign(0, -1))}
+	x := []float32{127, -127, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 0.49999997, -0.49999997, 126.5,
+		-126.5, 63, -64.5, 0, float32(math.Copysign(0, -1))}
 	want := []int8{127, -127, 1, -1, 2, -2, 3, -3, 0, 0, 127, -127, 63, -65, 0, 0}
 	x, want = append(x, make([]float32, 16)...), append(want, make([]int8, 16)...)
 	tiny := make([]float32, 32)
@@ -129,7 +134,8 @@ func TestQ8Rounding(t *testing.T) {
 	low := make([]float32, 32)
 	low[0], low[1] = 127*0x1p-20, -63.5*0x1p-20 // a scale that is subnormal in binary16
 	all := slices.Concat(x, make([]float32, 32), tiny, low)
-	p := parse(t, write(t, File{Tensors: []Tensor{{"q", Q8_0, []int{4, 32}, values(all)}}})).Tensors["q"].Data
+	p := parse(t,
+		write(t, File{Tensors: []Tensor{{"q", Q8_0, []int{4, 32}, values(all)}}})).Tensors["q"].Data
 	if d := binary.LittleEndian.Uint16(p); d != 0x3c00 {
 		t.Errorf("scale %04x, expected 1", d)
 	}
@@ -141,7 +147,8 @@ func TestQ8Rounding(t *testing.T) {
 	if rest := p[34 : 34*3]; slices.ContainsFunc(rest, func(b byte) bool { return b != 0 }) {
 		t.Errorf("blocks of zeros, and of what no scale can hold: % x", rest)
 	}
-	if b := p[34*3:]; binary.LittleEndian.Uint16(b) != 0x10 || int8(b[2]) != 127 || int8(b[3]) != -64 {
+	if b := p[34*3:]; binary.LittleEndian.Uint16(b) != 0x10 || int8(b[2]) != 127 ||
+		int8(b[3]) != -64 {
 		t.Errorf("a small scale: % x", b[:4])
 	}
 }

@@ -22,7 +22,8 @@ func TestHostileFilesAreRefused(t *testing.T) {
 			t.Errorf("%s: accepted", h.name)
 			continue
 		}
-		if msg := err.Error(); !strings.HasPrefix(msg, "gguf: "+path+": "+h.want) || strings.Contains(msg, "\n") || len(msg) > 500+len(path) {
+		if msg := err.Error(); !strings.HasPrefix(msg, "gguf: "+path+": "+h.want) ||
+			strings.Contains(msg, "\n") || len(msg) > 500+len(path) {
 			t.Errorf("%s: message %q, want %q", h.name, msg, h.want)
 		}
 		if len(h.data) <= 200 {
@@ -37,7 +38,9 @@ func TestHostileFilesAreRefused(t *testing.T) {
 
 // sample is a small good file with values and tensors of several types.
 func sample(t testing.TB) []byte {
-	b := head(3, 4).text("general.alignment").u32(4, 8).text("s").u32(9, 8).u64(2).text("x").text("yz").text("i").u32(9, 5).u64(2).u32(1, 2).text("f").u32(6, 0x3f800000)
+	b := head(3, 4).text("general.alignment").u32(4, 8).text("s").u32(9,
+		8).u64(2).text("x").text("yz").text("i").u32(9, 5).u64(2).u32(1, 2).text("f").u32(6,
+		0x3f800000)
 	b.text("a").u32(2).u64(4, 2).u32(0).u64(0)
 	b.text("b").u32(1).u64(32).u32(3).u64(32)
 	b.text("c").u32(1).u64(32).u32(8).u64(56)
@@ -93,12 +96,14 @@ func TestHostileFormats(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	good := sample(t)
 	hostile.Format{
-		Name:   "gguf",
-		Small:  good,
-		Flip:   [][2]int{{0, len(good) - 56 - 34}},
-		Whole:  true,
-		Seeds:  [][]byte{types},
-		Words:  []string{"GGUF", "general.alignment", "\x00\x00\x00\x00\x00\x00\x00\x00", "\xff\xff\xff\xff\xff\xff\xff\xff", "\x01\x00\x00\x00\x00\x00\x00\x00", "\x09\x00\x00\x00\x09\x00\x00\x00", "\x00\x00\x00\x00\x00\x00\x00\x80"},
+		Name:  "gguf",
+		Small: good,
+		Flip:  [][2]int{{0, len(good) - 56 - 34}},
+		Whole: true,
+		Seeds: [][]byte{types},
+		Words: []string{"GGUF", "general.alignment", "\x00\x00\x00\x00\x00\x00\x00\x00",
+			"\xff\xff\xff\xff\xff\xff\xff\xff", "\x01\x00\x00\x00\x00\x00\x00\x00",
+			"\x09\x00\x00\x00\x09\x00\x00\x00", "\x00\x00\x00\x00\x00\x00\x00\x80"},
 		Prefix: "gguf: ",
 		Read: func(text []byte) error {
 			if err := os.WriteFile(path, text, 0o666); err != nil {
@@ -115,7 +120,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	const n = 20_000
 	pairs, tensors := head(0, n), head(n, 0)
 	for i := range n {
-		name := string([]byte{byte('a' + i%26), byte('a' + i/26%26), byte('a' + i/26/26%26), byte('a' + i/26/26/26)})
+		name := string([]byte{byte('a' + i%26), byte('a' + i/26%26), byte('a' + i/26/26%26),
+			byte('a' + i/26/26/26)})
 		pairs.text(name).u32(0).WriteByte(1)
 		tensors.text(name).u32(1).u64(1).u32(0).u64(32 * uint64(i))
 	}
@@ -154,7 +160,8 @@ func FuzzGGUF(f *testing.F) {
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, b []byte) {
 		err := readAll(hostile.Put(t, dir, "f", b))
-		if err != nil && (!strings.HasPrefix(err.Error(), "gguf: ") || strings.Contains(err.Error(), "\n")) {
+		if err != nil && (!strings.HasPrefix(err.Error(), "gguf: ") ||
+			strings.Contains(err.Error(), "\n")) {
 			t.Fatal(err)
 		}
 	})

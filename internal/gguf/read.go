@@ -99,7 +99,8 @@ func Open(path string) (*Reader, error) {
 	size := info.Size()
 	switch {
 	case size < 24:
-		return nil, fmt.Errorf("gguf: %s: offset 0: header: %d bytes: too short for a GGUF file", path, size)
+		return nil, fmt.Errorf("gguf: %s: offset 0: header: %d bytes: too short for a GGUF file",
+			path, size)
 	case size > math.MaxInt:
 		return nil, fmt.Errorf("gguf: %s: %d bytes are too many for this machine", path, size)
 	}
@@ -176,7 +177,8 @@ func (c *cursor) count(size, most int) int {
 	case c.err != nil:
 		return 0
 	case n > left/uint64(size):
-		c.fail(at, "%d, for which the %d bytes that remain are too few: is the file cut short?", n, left)
+		c.fail(at, "%d, for which the %d bytes that remain are too few: is the file cut short?", n,
+			left)
 		return 0
 	case n > uint64(most):
 		c.fail(at, "%d: the limit is %d", n, most)
@@ -193,7 +195,8 @@ func (c *cursor) text(most int) string { return string(c.take(c.count(1, most)))
 var valueTypes = [...]struct {
 	size int
 	name string
-}{{1, "uint8"}, {1, "int8"}, {2, "uint16"}, {2, "int16"}, {4, "uint32"}, {4, "int32"}, {4, "float32"}, {1, "bool"}, {8, "string"}, {0, "array"},
+}{{1, "uint8"}, {1, "int8"}, {2, "uint16"}, {2, "int16"}, {4, "uint32"}, {4, "int32"},
+	{4, "float32"}, {1, "bool"}, {8, "string"}, {0, "array"},
 	{8, "uint64"}, {8, "int64"}, {8, "float64"}}
 
 // parse reads and checks the header.
@@ -222,7 +225,8 @@ func (r *Reader) parse() error {
 	if c.err != nil {
 		return c.err
 	}
-	slices.SortFunc(r.pairs, func(a, b pair) int { return cmp.Or(strings.Compare(a.key, b.key), a.at-b.at) })
+	slices.SortFunc(r.pairs,
+		func(a, b pair) int { return cmp.Or(strings.Compare(a.key, b.key), a.at-b.at) })
 	for i := 1; i < len(r.pairs); i++ {
 		if p := r.pairs[i]; p.key == r.pairs[i-1].key {
 			return fmt.Errorf("offset %d: key %q: appears twice", p.at, clip(p.key))
@@ -300,7 +304,9 @@ func (r *Reader) pair(c *cursor, i int) {
 func (r *Reader) align() (int, error) {
 	n, has, err := r.Int("general.alignment")
 	if err == nil && has && (n < 1 || n > maxAlign || n&(n-1) != 0 || n%8 != 0) {
-		err = fmt.Errorf("offset %d: key \"general.alignment\": %d: expected a power of 2 from 8 to %d", r.find("general.alignment").at, n, maxAlign)
+		err = fmt.Errorf(
+			"offset %d: key \"general.alignment\": %d: expected a power of 2 from 8 to %d",
+			r.find("general.alignment").at, n, maxAlign)
 	}
 	if err != nil || !has {
 		return alignment, err
@@ -357,18 +363,22 @@ func (r *Reader) tensor(c *cursor, i, align int) {
 		return
 	}
 	at = c.at
-	offset, size := c.u64(), elems/uint64(l.elems)*uint64(l.bytes) // below 2^63: at most 4 bytes an element
+	// below 2^63: at most 4 bytes an element
+	offset, size := c.u64(), elems/uint64(l.elems)*uint64(l.bytes)
 	switch {
 	case c.err != nil:
 		return
 	case size > uint64(len(c.b)):
-		c.fail(at, "%s %v takes %d bytes, the file has %d: is it cut short?", l.name, t.Shape, size, len(c.b))
+		c.fail(at, "%s %v takes %d bytes, the file has %d: is it cut short?", l.name, t.Shape, size,
+			len(c.b))
 		return
 	case offset%uint64(align) != 0:
-		c.fail(at, "starts at %d of the data: expected a multiple of the alignment %d", offset, align)
+		c.fail(at, "starts at %d of the data: expected a multiple of the alignment %d", offset,
+			align)
 		return
 	case offset > uint64(len(c.b)):
-		c.fail(at, "starts at %d of the data, the file has %d bytes: is it cut short?", offset, len(c.b))
+		c.fail(at, "starts at %d of the data, the file has %d bytes: is it cut short?", offset,
+			len(c.b))
 		return
 	}
 	t.offset = int(offset)
@@ -400,7 +410,8 @@ func (r *Reader) place(end, align int, places []int) error {
 		at := begin + t.offset
 		t.data = r.data[at : at+len(t.data) : at+len(t.data)]
 	}
-	slices.SortFunc(order, func(a, b int) int { return strings.Compare(r.tensors[a].Name, r.tensors[b].Name) })
+	slices.SortFunc(order,
+		func(a, b int) int { return strings.Compare(r.tensors[a].Name, r.tensors[b].Name) })
 	for k := 1; k < len(order); k++ {
 		if t := &r.tensors[order[k]]; t.Name == r.tensors[order[k-1]].Name {
 			return fmt.Errorf("offset %d: tensor %q: appears twice", places[order[k]], clip(t.Name))
@@ -441,7 +452,8 @@ func (r *Reader) Tensor(name string) (*Stored, bool) {
 // so. If the mapped file has been cut short under the reader, that is an error.
 func (t *Stored) Float32(dst []float32, lo int) error {
 	if lo < 0 || lo > t.Len()-len(dst) {
-		return fmt.Errorf("gguf: tensor %q: elements %d to %d of %d", t.Name, lo, lo+len(dst), t.Len())
+		return fmt.Errorf("gguf: tensor %q: elements %d to %d of %d", t.Name, lo, lo+len(dst),
+			t.Len())
 	}
 	if err := folder.Guard(func() error { return t.widen(dst, lo) }); err != nil {
 		return fmt.Errorf("gguf: tensor %q: %w", t.Name, err)
@@ -452,7 +464,9 @@ func (t *Stored) Float32(dst []float32, lo int) error {
 func (t *Stored) widen(dst []float32, lo int) error {
 	l := layouts[t.Type]
 	if l.decode == nil {
-		plain := safetensors.Tensor{Name: t.Name, DType: map[Type]safetensors.DType{F32: safetensors.F32, F16: safetensors.F16, BF16: safetensors.BF16}[t.Type],
+		plain := safetensors.Tensor{Name: t.Name,
+			DType: map[Type]safetensors.DType{F32: safetensors.F32, F16: safetensors.F16,
+				BF16: safetensors.BF16}[t.Type],
 			Data: t.data[lo*l.bytes : (lo+len(dst))*l.bytes]}
 		return plain.Float32(dst)
 	}
@@ -503,7 +517,8 @@ func (r *Reader) value(key, want string, array bool, kinds ...uint32) (p *pair, 
 		if p.n >= 0 {
 			have = fmt.Sprintf("array of %d %s", p.n, have)
 		}
-		return nil, fmt.Errorf("offset %d: key %q: a value of type %s: expected %s", p.at, key, have, want)
+		return nil, fmt.Errorf("offset %d: key %q: a value of type %s: expected %s", p.at, key,
+			have, want)
 	}
 	return p, nil
 }
@@ -637,7 +652,8 @@ func (r *Reader) Texts(key string) (list []string, has bool, err error) {
 
 // stringAt is the string at a place that parse has checked, and the place behind it.
 func (r *Reader) stringAt(at int) (s string, next int, err error) {
-	c := cursor{b: r.data, at: at, what: "a string, whose file has changed while it is read", index: -1}
+	c := cursor{b: r.data, at: at, what: "a string, whose file has changed while it is read",
+		index: -1}
 	s = c.text(math.MaxInt)
 	return s, c.at, c.err
 }

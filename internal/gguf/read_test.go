@@ -69,7 +69,8 @@ func TestTypesAgainstGGUFPy(t *testing.T) {
 				odd++
 			}
 			if !same(got[i], expected[i]) {
-				t.Fatalf("%s: element %d: %g (%08x), want %g (%08x)", name, i, got[i], math.Float32bits(got[i]), expected[i], math.Float32bits(expected[i]))
+				t.Fatalf("%s: element %d: %g (%08x), want %g (%08x)", name, i, got[i],
+					math.Float32bits(got[i]), expected[i], math.Float32bits(expected[i]))
 			}
 		}
 		for range 100 {
@@ -108,12 +109,16 @@ func TestReadsWhatIsWritten(t *testing.T) {
 		x[i] = float32(i) - 90
 	}
 	f := File{
-		Pairs: []Pair{{"z", "text"}, {"b", true}, {"u", uint32(7)}, {"i", int32(-7)}, {"l", uint64(1 << 40)}, {"f", float32(1e-5)}, {"s", []string{"", "a", "ü"}}, {"n", []int32{3, -1}}},
-		Tensors: []Tensor{{"wide", F32, []int{3, 64}, values(x)}, {"half", F16, []int{3, 64}, values(x)}, {"brain", BF16, []int{3, 64}, values(x)},
+		Pairs: []Pair{{"z", "text"}, {"b", true}, {"u", uint32(7)}, {"i", int32(-7)},
+			{"l", uint64(1 << 40)}, {"f", float32(1e-5)}, {"s", []string{"", "a", "ü"}},
+			{"n", []int32{3, -1}}},
+		Tensors: []Tensor{{"wide", F32, []int{3, 64}, values(x)},
+			{"half", F16, []int{3, 64}, values(x)}, {"brain", BF16, []int{3, 64}, values(x)},
 			{"eight", Q8_0, []int{3, 64}, values(x)}, {"vector", F32, []int{192}, values(x)}},
 	}
 	r := open(t, hostile.Put(t, t.TempDir(), "f", write(t, f)))
-	if got, want := r.Names(), []string{"brain", "eight", "half", "vector", "wide"}; !slices.Equal(got, want) {
+	if got, want :=
+		r.Names(), []string{"brain", "eight", "half", "vector", "wide"}; !slices.Equal(got, want) {
 		t.Errorf("tensors %v", got)
 	}
 	for _, w := range f.Tensors {
@@ -227,15 +232,22 @@ var refused = []struct {
 	{"empty", nil, "offset 0: header: 0 bytes: too short for a GGUF file"},
 	{"cut in the header", head(0, 0).Bytes()[:23], "offset 0: header: 23 bytes: too short"},
 	{"another format", bytes.Repeat([]byte("PK\x03\x04"), 8), `offset 0: magic: "PK\x03\x04": not a GGUF file, which begins with "GGUF"`},
-	{"version 1", append([]byte("GGUF\x01\x00\x00\x00"), make([]byte, 40)...), "offset 4: version: 1: not supported: convert the file with a later llama.cpp"},
-	{"version 4", append([]byte("GGUF\x04\x00\x00\x00"), make([]byte, 40)...), "offset 4: version: 4: not supported: versions 2 and 3 are read"},
+	{"version 1", append([]byte("GGUF\x01\x00\x00\x00"), make([]byte, 40)...),
+		"offset 4: version: 1: not supported: convert the file with a later llama.cpp"},
+	{"version 4", append([]byte("GGUF\x04\x00\x00\x00"), make([]byte, 40)...),
+		"offset 4: version: 4: not supported: versions 2 and 3 are read"},
 	{"big-endian", append([]byte("GGUF\x00\x00\x00\x03"), make([]byte, 40)...), "offset 4: version: 50331648, which is 3 in the other byte order: a big-endian file: not supported: get the little-endian one"},
 	{"tensors lie", padded(head(1<<40, 0)), "offset 8: number of tensors: 1099511627776, for which the 72 bytes that remain are too few: is the file cut short?"},
-	{"tensors overflow", padded(head(math.MaxUint64, 0)), "offset 8: number of tensors: 18446744073709551615, for which"},
-	{"keys lie", padded(head(0, 1<<40)), "offset 16: number of keys: 1099511627776, for which the 64 bytes that remain are too few"},
-	{"key cut", key("abcdefgh").Bytes()[:38], "offset 24: key 0: 8, for which the 6 bytes that remain are too few"},
-	{"length of a key lies", padded(head(0, 1).u64(1 << 60)), "offset 24: key 0: 1152921504606846976, for which the 64 bytes that remain are too few"},
-	{"long key", padded(key(strings.Repeat("k", 1<<16))), "offset 24: key 0: 65536: the limit is 65535"},
+	{"tensors overflow", padded(head(math.MaxUint64, 0)),
+		"offset 8: number of tensors: 18446744073709551615, for which"},
+	{"keys lie", padded(head(0, 1<<40)),
+		"offset 16: number of keys: 1099511627776, for which the 64 bytes that remain are too few"},
+	{"key cut", key("abcdefgh").Bytes()[:38],
+		"offset 24: key 0: 8, for which the 6 bytes that remain are too few"},
+	{"length of a key lies", padded(head(0, 1).u64(1 << 60)),
+		"offset 24: key 0: 1152921504606846976, for which the 64 bytes that remain are too few"},
+	{"long key", padded(key(strings.Repeat("k", 1<<16))),
+		"offset 24: key 0: 65536: the limit is 65535"},
 	{"empty key", padded(key("").u32(4, 1)), `offset 24: key 0: "": expected text in UTF-8`},
 	{"key of any bytes", padded(key("\xff\xfe").u32(4, 1)), `offset 24: key 0: "\xff\xfe": expected text in UTF-8`},
 	{"type of a value", padded(key("a").u32(13)), `offset 33: key "a": a value of type 13, which is not known`},
@@ -253,7 +265,8 @@ var refused = []struct {
 	{"alignment of 0", padded(key("general.alignment").u32(4, 0)), `offset 53: key "general.alignment": 0: expected a power of 2`},
 	{"alignment that overflows", padded(key("general.alignment").u32(10).u64(1 << 63)), `offset 53: key "general.alignment": 9223372036854775807: expected a power of 2`},
 	{"alignment a text", padded(key("general.alignment").u32(8).text("32")), `offset 53: key "general.alignment": a value of type string: expected a whole number`},
-	{"long name", padded(head(1, 0).text(strings.Repeat("n", 64))), "offset 24: tensor 0: 64: the limit is 63"},
+	{"long name", padded(head(1, 0).text(strings.Repeat("n", 64))),
+		"offset 24: tensor 0: 64: the limit is 63"},
 	{"no name", padded(head(1, 0).text("").u32(1).u64(8).u32(0).u64(0)), `offset 24: tensor 0: "": expected a name in UTF-8`},
 	{"no dimensions", tensor(0, 0, 32), `offset 33: tensor "t": 0 dimensions: expected 1 to 4`},
 	{"5 dimensions", tensor(0, 0, 32, 1, 1, 1, 1, 8), `offset 33: tensor "t": 5 dimensions: expected 1 to 4`},
@@ -281,7 +294,8 @@ func TestUnusualFilesAreRead(t *testing.T) {
 	dir := t.TempDir()
 	version2 := tensor(0, 0, 32, 8)
 	version2[4] = 2
-	aligned := head(1, 1).text("general.alignment").u32(4, 64).text("t").u32(1).u64(8).u32(0).u64(64)
+	aligned := head(1, 1).text("general.alignment").u32(4,
+		64).text("t").u32(1).u64(8).u32(0).u64(64)
 	aligned.Write(make([]byte, -aligned.Len()&63+64+32))
 	for _, c := range []struct {
 		name    string
@@ -332,7 +346,8 @@ func TestIs(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "folder.gguf"), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if !Is(hostile.Put(t, dir, "d", head(0, 0).Bytes())) || Is(filepath.Join(dir, "nothing.gguf")) || Is(filepath.Join(dir, "folder.gguf")) {
+	if !Is(hostile.Put(t, dir, "d", head(0, 0).Bytes())) ||
+		Is(filepath.Join(dir, "nothing.gguf")) || Is(filepath.Join(dir, "folder.gguf")) {
 		t.Error("by its first bytes")
 	}
 }

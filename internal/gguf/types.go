@@ -54,11 +54,16 @@ var layouts = map[Type]layout{
 	IQ4_NL: {"iq4_nl", 32, 2 + 16, blocks(32, 18, iq4NL)},
 	IQ4_XS: {"iq4_xs", 256, 2 + 2 + 4 + 128, blocks(256, 136, iq4XS)},
 
-	4: {name: "q4_2"}, 5: {name: "q4_3"}, 9: {name: "q8_1"}, 15: {name: "q8_K"}, 16: {name: "iq2_xxs"}, 17: {name: "iq2_xs"},
-	18: {name: "iq3_xxs"}, 19: {name: "iq1_s"}, 21: {name: "iq3_s"}, 22: {name: "iq2_s"}, 24: {name: "i8"}, 25: {name: "i16"},
-	26: {name: "i32"}, 27: {name: "i64"}, 28: {name: "f64"}, 29: {name: "iq1_m"}, 31: {name: "q4_0_4_4"}, 32: {name: "q4_0_4_8"},
-	33: {name: "q4_0_8_8"}, 34: {name: "tq1_0"}, 35: {name: "tq2_0"}, 36: {name: "iq4_nl_4_4"}, 37: {name: "iq4_nl_4_8"},
-	38: {name: "iq4_nl_8_8"}, 39: {name: "mxfp4"}, 40: {name: "nvfp4"}, 41: {name: "q1_0"}, 42: {name: "q2_0"},
+	4: {name: "q4_2"}, 5: {name: "q4_3"}, 9: {name: "q8_1"}, 15: {name: "q8_K"},
+	16: {name: "iq2_xxs"}, 17: {name: "iq2_xs"},
+	18: {name: "iq3_xxs"}, 19: {name: "iq1_s"}, 21: {name: "iq3_s"}, 22: {name: "iq2_s"},
+	24: {name: "i8"}, 25: {name: "i16"},
+	26: {name: "i32"}, 27: {name: "i64"}, 28: {name: "f64"}, 29: {name: "iq1_m"},
+	31: {name: "q4_0_4_4"}, 32: {name: "q4_0_4_8"},
+	33: {name: "q4_0_8_8"}, 34: {name: "tq1_0"}, 35: {name: "tq2_0"}, 36: {name: "iq4_nl_4_4"},
+	37: {name: "iq4_nl_4_8"},
+	38: {name: "iq4_nl_8_8"}, 39: {name: "mxfp4"}, 40: {name: "nvfp4"}, 41: {name: "q1_0"},
+	42: {name: "q2_0"},
 }
 
 // Block is the number of elements that a type stores together: a row must be a multiple of it.

@@ -99,7 +99,8 @@ func (f Format) Try(t *testing.T) {
 	random, most := cases()
 	for n := 0; n < len(f.Small); n += stride(len(f.Small), most) {
 		if c.try(f.Small[:n], "prefix", n) == nil && f.Whole {
-			t.Errorf("%s: the first %d of %d bytes were read as a whole file", f.Name, n, len(f.Small))
+			t.Errorf("%s: the first %d of %d bytes were read as a whole file", f.Name, n,
+				len(f.Small))
 		}
 	}
 	flip := f.Flip
@@ -125,10 +126,13 @@ func (f Format) Try(t *testing.T) {
 		_ = c.try(Mutate(r, seeds[i%len(seeds)], seeds, f.Words), "change", i)
 	}
 	if random >= 300 && (c.refused == refused || c.read == read) {
-		t.Errorf("%s: of %d random changes %d were refused and %d read: they do not test both ways", f.Name, random, c.refused-refused, c.read-read)
+		t.Errorf("%s: of %d random changes %d were refused and %d read: they do not test both ways",
+			f.Name, random, c.refused-refused, c.read-read)
 	}
-	t.Logf("row 12: %s: %s cases, %d panics, slowest %v, heap %.1f MiB (%s refused, %s read)", f.Name, thousands(c.refused+c.read+c.panics),
-		c.panics, c.slowest.Round(100*time.Microsecond), float64(c.most)/(1<<20), thousands(c.refused), thousands(c.read))
+	t.Logf("row 12: %s: %s cases, %d panics, slowest %v, heap %.1f MiB (%s refused, %s read)",
+		f.Name, thousands(c.refused+c.read+c.panics),
+		c.panics, c.slowest.Round(100*time.Microsecond), float64(c.most)/(1<<20),
+		thousands(c.refused), thousands(c.read))
 }
 
 // counts is what has been seen of one format.
@@ -156,7 +160,8 @@ func (c *counts) try(text []byte, kind string, number int) error {
 	c.slowest, c.most = max(c.slowest, took), max(c.most, used)
 	complain := func(format string, args ...any) {
 		c.t.Helper()
-		c.t.Errorf("%s: %s %d: %s: %.300q", c.Name, kind, number, fmt.Sprintf(format, args...), text)
+		c.t.Errorf("%s: %s %d: %s: %.300q", c.Name, kind, number, fmt.Sprintf(format, args...),
+			text)
 	}
 	var p *panicked
 	switch {
@@ -244,11 +249,13 @@ func Mutate(r *rand.Rand, seed []byte, seeds [][]byte, words []string) []byte {
 			text[at] = byte(r.Uint32())
 		case 5:
 			if at &^= 3; at+8 <= len(text) {
-				binary.LittleEndian.PutUint64(text[at:], pick(r, []uint64{1<<63 - 1, 1 << 40, 1<<64 - 1, 1<<31 - 1, 1 << 31, 0}))
+				binary.LittleEndian.PutUint64(text[at:],
+					pick(r, []uint64{1<<63 - 1, 1 << 40, 1<<64 - 1, 1<<31 - 1, 1 << 31, 0}))
 			}
 		case 6:
 			if at &^= 3; at+4 <= len(text) {
-				binary.LittleEndian.PutUint32(text[at:], pick(r, []uint32{1<<31 - 1, 1<<32 - 1, 1 << 31, 0, 1 << 20, uint32(len(text))}))
+				binary.LittleEndian.PutUint32(text[at:],
+					pick(r, []uint32{1<<31 - 1, 1<<32 - 1, 1 << 31, 0, 1 << 20, uint32(len(text))}))
 			}
 		case 7:
 			other := pick(r, seeds)
@@ -261,7 +268,12 @@ func Mutate(r *rand.Rand, seed []byte, seeds [][]byte, words []string) []byte {
 				at += i
 				for n = 0; at+n < len(text) && text[at+n] >= '0' && text[at+n] <= '9'; n++ {
 				}
-				text = splice(text, at, n, []byte(pick(r, []string{"9223372036854775807", "9223372036854775808", "1099511627776", "-1", "0", "1e9", "1.5", "4294967296", "00"})))
+				text = splice(text, at, n,
+					[]byte(
+						pick(r,
+							[]string{"9223372036854775807", "9223372036854775808", "1099511627776",
+								"-1",
+								"0", "1e9", "1.5", "4294967296", "00"})))
 			}
 		case 10:
 			if len(words) > 0 {

@@ -353,7 +353,8 @@ func Digest(parts ...any) string {
 	for _, p := range parts {
 		b, err := json.Marshal(p)
 		if err != nil {
-			panic(fmt.Sprintf("journal: Digest of what is no JSON: %v", err)) // a programmer's mistake
+			// a programmer's mistake
+			panic(fmt.Sprintf("journal: Digest of what is no JSON: %v", err))
 		}
 		fmt.Fprintf(sum, "%d\n%s\n", len(b), b)
 	}

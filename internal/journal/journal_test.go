@@ -54,11 +54,13 @@ func TestJournal(t *testing.T) {
 		if err := errors.Join(j.Append("new", 1), j.Close()); err != nil {
 			t.Fatal(err)
 		}
-		if now, _ := os.ReadFile(path); !strings.HasSuffix("\n"+string(now), "\n{\"key\":\"new\",\"record\":1}\n") {
+		if now, _ := os.ReadFile(path); !strings.HasSuffix("\n"+string(now),
+			"\n{\"key\":\"new\",\"record\":1}\n") {
 			t.Fatalf("cut at %d: ends with %q", cut, now[max(0, len(now)-60):])
 		}
 	}
-	for _, damaged := range []string{"2", "0"} { // also the first line: the others have been paid for
+	// also the first line: the others have been paid for
+	for _, damaged := range []string{"2", "0"} {
 		if err := os.WriteFile(path, []byte(strings.Replace(string(whole), `"key":"`+damaged, `"key:"`+damaged, 1)), 0o666); err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +74,8 @@ func TestJournal(t *testing.T) {
 			}
 		}
 	}
-	if err := os.WriteFile(path, make([]byte, 4096), 0o666); err != nil { // what a loss of power may leave of a first line
+	// what a loss of power may leave of a first line
+	if err := os.WriteFile(path, make([]byte, 4096), 0o666); err != nil {
 		t.Fatal(err)
 	}
 	if j, err := journal.Open(path, journal.Options{}); err != nil || j.Len() != 0 {
@@ -84,7 +87,9 @@ func TestJournal(t *testing.T) {
 		if err := os.WriteFile(path, []byte(diary), 0o666); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := journal.Open(path, journal.Options{}); err == nil || !strings.HasSuffix(err.Error(), ": has no record of a journal: give another output, or remove the file") {
+		if _, err := journal.Open(path, journal.Options{}); err == nil ||
+			!strings.HasSuffix(err.Error(),
+				": has no record of a journal: give another output, or remove the file") {
 			t.Errorf("got %v", err)
 		}
 		if raw, err := os.ReadFile(path); err != nil || string(raw) != diary {
@@ -110,12 +115,14 @@ func TestJournalPowerLoss(t *testing.T) {
 			if err := add(fmt.Sprint(i), i); err != nil {
 				t.Fatal(err)
 			}
-			after, err := journal.Open("/j", journal.Options{FS: fsys.CrashClone(percent, uint64(i))})
+			after, err := journal.Open("/j",
+				journal.Options{FS: fsys.CrashClone(percent, uint64(i))})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if safe := i/5*5 + 1; after.Len() < safe || after.Len() > i+1 {
-				t.Errorf("%d %% kept: %d records after %d, of which %d are safe", percent, after.Len(), i+1, safe)
+				t.Errorf("%d %% kept: %d records after %d, of which %d are safe", percent,
+					after.Len(), i+1, safe)
 			}
 		}
 	}
@@ -154,7 +161,8 @@ func TestJournalFaults(t *testing.T) {
 
 func TestDigest(t *testing.T) {
 	seen := map[string]bool{}
-	for _, parts := range [][]any{{"a", "b"}, {"ab"}, {"a\nb"}, {"a", 1}, {"a", nil}, {[]string{"a", "b"}}, {map[string]int{"b": 1, "a": 2}}} {
+	for _, parts := range [][]any{{"a", "b"}, {"ab"}, {"a\nb"}, {"a", 1}, {"a", nil},
+		{[]string{"a", "b"}}, {map[string]int{"b": 1, "a": 2}}} {
 		seen[journal.Digest(parts...)] = true
 	}
 	if len(seen) != 7 {
@@ -189,7 +197,8 @@ func TestPutIsSynced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fsys := &counting{FS: vfs.OS}
 		const every = 5 * time.Second
-		j, err := journal.Open(filepath.Join(t.TempDir(), "j"), journal.Options{FS: fsys, SyncEvery: every})
+		j, err := journal.Open(filepath.Join(t.TempDir(), "j"),
+			journal.Options{FS: fsys, SyncEvery: every})
 		if err != nil {
 			t.Fatal(err)
 		}

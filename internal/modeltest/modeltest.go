@@ -23,8 +23,10 @@ import (
 )
 
 // Shape is the student's, but for its vocabulary.
-var Shape = model.Config{Architecture: "Qwen2", Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 8, FFN: 64,
-	MaxPosition: 128, RMSEps: 1e-6, RopeTheta: 10000, TieEmbeddings: true, QKVBias: true, DType: "float32"}
+var Shape = model.Config{Architecture: "Qwen2", Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2,
+	HeadDim: 8, FFN: 64,
+	MaxPosition: 128, RMSEps: 1e-6, RopeTheta: 10000, TieEmbeddings: true, QKVBias: true,
+	DType: "float32"}
 
 // Root is the path of a file of the repository.
 func Root(parts ...string) string {
@@ -68,7 +70,8 @@ func Backend(t testing.TB) compute.Backend {
 // Rows are the teacher's answers of a file of testdata/letters, until the test ends.
 func Rows(t testing.TB, name string) *data.Set {
 	t.Helper()
-	set := must(t, func() (*data.Set, error) { return data.Open(Letters(name), data.DefaultColumns()) })
+	set := must(t,
+		func() (*data.Set, error) { return data.Open(Letters(name), data.DefaultColumns()) })
 	t.Cleanup(func() { set.Close() })
 	return set
 }
@@ -134,7 +137,8 @@ func learn(m *model.Model, tok *tokenizer.Tokenizer, steps int) error {
 		return err
 	}
 	defer set.Close()
-	order, ending := data.NewOrder(40, 1, 0, 1), critic.Ending{EOS: tok.EOS(), Turn: tok.EndOfTurn()}
+	order, ending :=
+		data.NewOrder(40, 1, 0, 1), critic.Ending{EOS: tok.EOS(), Turn: tok.EndOfTurn()}
 	for range steps {
 		var seqs []model.Seq
 		for _, at := range order.Next(8) {
@@ -150,7 +154,8 @@ func learn(m *model.Model, tok *tokenizer.Tokenizer, steps int) error {
 			if err != nil {
 				return err
 			}
-			seqs = append(seqs, ending.Seq(prompt, append(tok.EncodeText(r.Teacher), tok.EndOfTurn()), false))
+			seqs = append(seqs, ending.Seq(prompt,
+				append(tok.EncodeText(r.Teacher), tok.EndOfTurn()), false))
 		}
 		if _, err := a.SFT(seqs); err != nil {
 			return err
@@ -209,8 +214,10 @@ func Golden(t testing.TB, path string, got []byte) {
 	g, w := bytes.Split(got, []byte("\n")), bytes.Split(want, []byte("\n"))
 	for i := range min(len(g), len(w)) {
 		if !bytes.Equal(g[i], w[i]) {
-			t.Fatalf("%s: line %d differs (rewrite it with -update if it should):\n%s\nwant\n%s", path, i+1, g[i], w[i])
+			t.Fatalf("%s: line %d differs (rewrite it with -update if it should):\n%s\nwant\n%s",
+				path, i+1, g[i], w[i])
 		}
 	}
-	t.Fatalf("%s: %d lines, want %d (rewrite it with -update if it should have them)", path, len(g), len(w))
+	t.Fatalf("%s: %d lines, want %d (rewrite it with -update if it should have them)", path, len(g),
+		len(w))
 }

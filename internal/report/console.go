@@ -62,7 +62,8 @@ func NewConsole(w io.Writer, tty bool) *Console {
 		w, h, err := term.GetSize(int(f.Fd()))
 		bar = err == nil && w > 0 && h > 1
 	}
-	return &Console{w: w, bar: bar, colour: tty && os.Getenv("NO_COLOR") == "", every: pipeEvery, now: time.Now, underWay: map[*progress]bool{}, spoke: time.Now()}
+	return &Console{w: w, bar: bar, colour: tty && os.Getenv("NO_COLOR") == "", every: pipeEvery,
+		now: time.Now, underWay: map[*progress]bool{}, spoke: time.Now()}
 }
 
 // Print writes one line of text for people, with the time of day.
@@ -178,8 +179,10 @@ func (c *Console) Busy(name string, total int) (advance func(n int), done func()
 }
 
 // show shows its bar after the delay, or its first line after first and then one every so often.
-func (c *Console) show(name string, total int, delay, first, every time.Duration) (advance func(n int), done func()) {
-	s := &progress{con: c, name: name, total: max(total, 0), began: c.now(), stop: make(chan struct{}), idle: make(chan struct{})}
+func (c *Console) show(name string, total int, delay, first,
+	every time.Duration) (advance func(n int), done func()) {
+	s := &progress{con: c, name: name, total: max(total, 0), began: c.now(),
+		stop: make(chan struct{}), idle: make(chan struct{})}
 	c.mu.Lock()
 	silent := c.w == nil
 	c.underWay[s] = true
@@ -199,7 +202,8 @@ func (c *Console) show(name string, total int, delay, first, every time.Duration
 func (s *progress) advance(n int) {
 	at, now := s.n.Add(int64(n)), int64(s.con.now().Sub(s.began))
 	s.at.Store(now)
-	if drawn := s.drawn.Load(); s.timer == nil || at != int64(s.total) && (now-drawn < int64(barPause) || !s.drawn.CompareAndSwap(drawn, now)) {
+	if drawn := s.drawn.Load(); s.timer == nil || at != int64(s.total) &&
+		(now-drawn < int64(barPause) || !s.drawn.CompareAndSwap(drawn, now)) {
 		return
 	}
 	s.con.mu.Lock()
@@ -248,7 +252,8 @@ func (s *progress) showBar() {
 	}
 	text := func(decor.Statistics) string { return " " + s.status() }
 	// Total 0 keeps the bar from ending by itself: done ends it.
-	bar, err := c.bars.Add(0, mpb.BarStyle().Build(), mpb.BarWidth(barWidth), mpb.PrependDecorators(decor.Name("  "+s.name+" ")), mpb.AppendDecorators(decor.Any(text)))
+	bar, err := c.bars.Add(0, mpb.BarStyle().Build(), mpb.BarWidth(barWidth),
+		mpb.PrependDecorators(decor.Name("  "+s.name+" ")), mpb.AppendDecorators(decor.Any(text)))
 	if err != nil {
 		return // the bars have stopped with the terminal; the next line will tell
 	}
@@ -269,7 +274,8 @@ func (s *progress) lines(first, every time.Duration) {
 	for {
 		select {
 		case <-tick.C:
-			s.con.print(zapcore.InfoLevel, s.con.now(), strings.TrimRight(s.name+" "+s.status(), " "))
+			s.con.print(zapcore.InfoLevel, s.con.now(),
+				strings.TrimRight(s.name+" "+s.status(), " "))
 			printed = true
 			tick.Reset(every)
 		case <-s.stop:
@@ -280,7 +286,8 @@ func (s *progress) lines(first, every time.Duration) {
 				} else if n > 0 { // the total was the most that it could have been, as of answers
 					done += fmt.Sprintf(" %d", n)
 				}
-				s.con.print(zapcore.InfoLevel, s.con.now(), fmt.Sprintf("%s  took %s", done, span(took)))
+				s.con.print(zapcore.InfoLevel, s.con.now(),
+					fmt.Sprintf("%s  took %s", done, span(took)))
 			}
 			return
 		}
@@ -306,7 +313,9 @@ func (s *progress) status() string {
 	if took := at.Seconds(); took > 0 && n > 0 {
 		out += "  " + human(n/took) + "/s"
 		if left := float64(s.total) - n; left > 0 {
-			out += "  eta " + span(time.Duration(left/(n/took)*float64(time.Second))-(s.con.now().Sub(s.began)-at))
+			out += "  eta " +
+				span(
+					time.Duration(left/(n/took)*float64(time.Second))-(s.con.now().Sub(s.began)-at))
 		}
 	}
 	return out
@@ -320,7 +329,8 @@ type consoleCore struct {
 }
 
 func (c *consoleCore) With(fields []zapcore.Field) zapcore.Core {
-	return &consoleCore{c.LevelEnabler, c.con, append(append([]zapcore.Field(nil), c.fields...), fields...)}
+	return &consoleCore{c.LevelEnabler, c.con,
+		append(append([]zapcore.Field(nil), c.fields...), fields...)}
 }
 
 func (c *consoleCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
@@ -396,9 +406,10 @@ func printable(s string) string {
 // any number.
 const mostDigits = 1e7
 
-// stepLine sums a step up: "step 12/200  d_acc 0.71  d_loss 0.52  clip 0.18  kl 0.0012  len 143 (cut 3%)  1.9k tok/s
-// eta 4m10s". What was not measured in this step is left out.
-func stepLine(step, total int, values map[string]float64, left time.Duration, paint func(code, s string) string) string {
+// stepLine sums a step up: "step 12/200 d_acc 0.71 d_loss 0.52 clip 0.18 kl 0.0012 len 143 (cut 3%)
+// 1.9k tok/s eta 4m10s". What was not measured in this step is left out.
+func stepLine(step, total int, values map[string]float64, left time.Duration,
+	paint func(code, s string) string) string {
 	head := fmt.Sprintf("step %d", step)
 	if total > 0 {
 		head += fmt.Sprintf("/%d", total)
@@ -462,7 +473,8 @@ var legend = []struct{ label, name, says string }{
 	{"sft_loss", "actor/sft_loss", "the student's loss on the teacher's answers, nats a token"},
 	{"dpo_loss", "dpo/loss", "loss on pairs of answers, 0.693 = no preference"},
 	{"acc", "dpo/acc", "share of pairs in which the teacher's answer is preferred"},
-	{"d_acc_fresh", "critic/d_acc_fresh", "the discriminator's accuracy on new pairs, 0.5 = guessing"},
+	{"d_acc_fresh", "critic/d_acc_fresh",
+		"the discriminator's accuracy on new pairs, 0.5 = guessing"},
 	{"d_acc", "critic/d_acc", "the discriminator's accuracy on the pairs it learns from"},
 	{"of distinct", "critic/tie_frac", "d_acc_fresh without pairs of equal texts"},
 	{"d_loss", "critic/d_loss", "the discriminator's loss, 0.693 = guessing"},
@@ -470,11 +482,13 @@ var legend = []struct{ label, name, says string }{
 	{"kl", "actor/kl_loss", "how far the student is from where it began, nats a token"},
 	{"ppo_kl", "actor/ppo_kl", "how far the step moved the student, nats a token"},
 	{"len", "rollout/len_mean", "tokens of a student's answer"},
-	{"cut", "rollout/truncated_frac", "share of the student's answers that reach the limit without an end"},
+	{"cut", "rollout/truncated_frac",
+		"share of the student's answers that reach the limit without an end"},
 	{"check", "val/check", "the checker's mean score of unseen rows"},
 	{"held_out", "val/held_out_d", "share of unseen rows where another discriminator prefers the student's answer, 0.5 = alike"},
 	{"rouge_l", "val/rouge_l", "likeness to the teacher's answers of unseen rows, 1 = equal"},
-	{"nll", "val/teacher_nll", "how unlikely the student finds the teacher's answers of unseen rows, nats a token"},
+	{"nll", "val/teacher_nll",
+		"how unlikely the student finds the teacher's answers of unseen rows, nats a token"},
 }
 
 // legendLine explains the labels of a step's line that are not in said yet, and adds them; "" if
@@ -484,7 +498,8 @@ func legendLine(values map[string]float64, said map[string]bool) string {
 	for _, l := range legend {
 		x, ok := values[l.name]
 		_, instead := values["actor/kl_loss"]
-		if !ok || said[l.label] || (l.label == "cut" || l.label == "of distinct") && x == 0 || l.label == "ppo_kl" && instead {
+		if !ok || said[l.label] || (l.label == "cut" || l.label == "of distinct") && x == 0 ||
+			l.label == "ppo_kl" && instead {
 			continue
 		}
 		said[l.label] = true

@@ -21,8 +21,10 @@ import (
 
 func TestStepLine(t *testing.T) {
 	full := map[string]float64{
-		"critic/d_acc": 0.712, "critic/d_loss": 0.5213, "actor/pg_clipfrac": 0.18, "actor/kl_loss": 0.00123, "actor/ppo_kl": 3e-5,
-		"rollout/len_mean": 143.2, "rollout/truncated_frac": 0.031, "perf/tokens_per_s": 1912, "adv/std": 1}
+		"critic/d_acc": 0.712, "critic/d_loss": 0.5213, "actor/pg_clipfrac": 0.18,
+		"actor/kl_loss": 0.00123, "actor/ppo_kl": 3e-5,
+		"rollout/len_mean": 143.2, "rollout/truncated_frac": 0.031, "perf/tokens_per_s": 1912,
+		"adv/std": 1}
 	for _, c := range []struct {
 		step, total int
 		values      map[string]float64
@@ -30,12 +32,22 @@ func TestStepLine(t *testing.T) {
 		want        string
 	}{
 		{12, 200, full, 250 * time.Second, "step 12/200  d_acc 0.71  d_loss 0.521  clip 0.18  kl 0.0012  len 143 (cut 3%)  1.9k tok/s  eta 4m10s"},
-		{13, 200, map[string]float64{"critic/d_acc": 0.9, "critic/d_acc_fresh": 0.62, "critic/d_acc_distinct": 0.7, "critic/tie_frac": 0.1, "critic/pairs": 4}, 0, "step 13/200  d_acc_fresh 0.62  d_acc 0.90  of distinct 0.70"},
-		{14, 200, map[string]float64{"critic/pairs": 0, "rollout/len_mean": 9}, 0, "step 14/200  no pairs (answers cut)  len 9"},
-		{1, 200, map[string]float64{"critic/d_acc": 0.5, "critic/d_loss": 0.693147, "rollout/len_mean": 20, "rollout/truncated_frac": 0}, 0, "step 1/200  d_acc 0.50  d_loss 0.693  len 20"},
-		{7, 0, map[string]float64{"actor/sft_loss": 2.3456, "perf/tokens_per_s": 88}, 0, "step 7  sft_loss 2.35  88 tok/s"},
-		{8, 9, map[string]float64{"val/check": 0.75, "val/held_out_d": 0.5, "val/rouge_l": 0.3123, "val/teacher_nll": 1.5, "actor/skipped_updates": 2}, time.Hour, "step 8/9  check 0.750  held_out 0.50  rouge_l 0.312  nll 1.5  skipped 2  eta 1h00m"},
-		{9, 9, map[string]float64{"critic/d_loss": math.NaN(), "rollout/len_mean": 5, "rollout/truncated_frac": 0.001, "actor/skipped_updates": 0}, 0, "step 9/9  d_loss NaN  len 5 (cut <1%)"},
+		{13, 200, map[string]float64{"critic/d_acc": 0.9, "critic/d_acc_fresh": 0.62,
+			"critic/d_acc_distinct": 0.7, "critic/tie_frac": 0.1, "critic/pairs": 4}, 0,
+			"step 13/200  d_acc_fresh 0.62  d_acc 0.90  of distinct 0.70"},
+		{14, 200, map[string]float64{"critic/pairs": 0, "rollout/len_mean": 9}, 0,
+			"step 14/200  no pairs (answers cut)  len 9"},
+		{1, 200, map[string]float64{"critic/d_acc": 0.5, "critic/d_loss": 0.693147,
+			"rollout/len_mean": 20, "rollout/truncated_frac": 0}, 0,
+			"step 1/200  d_acc 0.50  d_loss 0.693  len 20"},
+		{7, 0, map[string]float64{"actor/sft_loss": 2.3456, "perf/tokens_per_s": 88}, 0,
+			"step 7  sft_loss 2.35  88 tok/s"},
+		{8, 9, map[string]float64{"val/check": 0.75, "val/held_out_d": 0.5, "val/rouge_l": 0.3123,
+			"val/teacher_nll": 1.5, "actor/skipped_updates": 2}, time.Hour,
+			"step 8/9  check 0.750  held_out 0.50  rouge_l 0.312  nll 1.5  skipped 2  eta 1h00m"},
+		{9, 9, map[string]float64{"critic/d_loss": math.NaN(), "rollout/len_mean": 5,
+			"rollout/truncated_frac": 0.001, "actor/skipped_updates": 0}, 0,
+			"step 9/9  d_loss NaN  len 5 (cut <1%)"},
 		{9, 9, nil, 0, "step 9/9"},
 		{9, 9, map[string]float64{"val/check": 7e300}, 0, "step 9/9  check 7e+300"},
 	} {
@@ -48,13 +60,17 @@ func TestStepLine(t *testing.T) {
 // Each label of a step's line is explained once, below the first line that has it.
 func TestLegend(t *testing.T) {
 	var b bytes.Buffer
-	r, err := Open(vfs.OS, "", Options{TotalSteps: 3, Console: NewConsole(&b, false), Now: steady(time.Second)})
+	r, err := Open(vfs.OS, "",
+		Options{TotalSteps: 3, Console: NewConsole(&b, false), Now: steady(time.Second)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for step, values := range []map[string]float64{
-		{"critic/d_acc_fresh": 0.6, "critic/tie_frac": 0, "actor/pg_clipfrac": 0.1, "actor/kl_loss": 0.1, "actor/ppo_kl": 0.1, "rollout/len_mean": 9, "rollout/truncated_frac": 0},
-		{"critic/d_acc_fresh": 0.6, "actor/pg_clipfrac": 0.1, "val/teacher_nll": 2, "rollout/truncated_frac": 0.5, "rollout/len_mean": 9},
+		{"critic/d_acc_fresh": 0.6, "critic/tie_frac": 0, "actor/pg_clipfrac": 0.1,
+			"actor/kl_loss": 0.1, "actor/ppo_kl": 0.1, "rollout/len_mean": 9,
+			"rollout/truncated_frac": 0},
+		{"critic/d_acc_fresh": 0.6, "actor/pg_clipfrac": 0.1, "val/teacher_nll": 2,
+			"rollout/truncated_frac": 0.5, "rollout/len_mean": 9},
 		{"critic/d_acc_fresh": 0.6, "val/teacher_nll": 2},
 	} {
 		if err := r.Step(step+1, values); err != nil {
@@ -98,12 +114,16 @@ func TestLegend(t *testing.T) {
 }
 
 func TestHumanAndSpan(t *testing.T) {
-	for x, want := range map[float64]string{0: "0", 0.314: "0.31", 0.996: "1.0", 7.46: "7.5", 9.96: "10", 350: "350", 999.4: "999", 999.6: "1.0k", 1912: "1.9k", 12345: "12k", 1.2e6: "1.2M", 5e9: "5.0G"} {
+	for x, want := range map[float64]string{0: "0", 0.314: "0.31", 0.996: "1.0", 7.46: "7.5",
+		9.96: "10", 350: "350", 999.4: "999", 999.6: "1.0k", 1912: "1.9k", 12345: "12k",
+		1.2e6: "1.2M", 5e9: "5.0G"} {
 		if got := human(x); got != want {
 			t.Errorf("human(%v) = %s, want %s", x, got, want)
 		}
 	}
-	for d, want := range map[time.Duration]string{-1: "0s", 45 * time.Second: "45s", 59600 * time.Millisecond: "1m00s", 250 * time.Second: "4m10s", 125 * time.Minute: "2h05m", 76 * time.Hour: "3d4h"} {
+	for d, want := range map[time.Duration]string{-1: "0s", 45 * time.Second: "45s",
+		59600 * time.Millisecond: "1m00s", 250 * time.Second: "4m10s", 125 * time.Minute: "2h05m",
+		76 * time.Hour: "3d4h"} {
 		if got := span(d); got != want {
 			t.Errorf("span(%v) = %s, want %s", d, got, want)
 		}
@@ -143,11 +163,15 @@ func shown(w io.Writer, tty bool) *Console {
 // TestPipe drives the console as a pipe sees it: whole lines, no colour, no cursor movement.
 func TestPipe(t *testing.T) {
 	var b bytes.Buffer
-	r := open(t, vfs.OS, "", Options{Console: shown(&b, false), TotalSteps: 3, Now: steady(time.Second), Command: "gad train"})
+	r := open(t, vfs.OS, "", Options{Console: shown(&b, false), TotalSteps: 3,
+		Now: steady(time.Second), Command: "gad train"})
 	log := r.Log()
 	log.Debug("not shown")
-	log.Info("model loaded", zap.String("path", "a b"), zap.Int("layers", 24), zap.Duration("took", 1500*time.Millisecond), zap.Float64("gib", 1.0/3), zap.Strings("files", []string{"x"}))
-	log.Named("data").With(zap.String("file", "d.arrow")).Warn("12 rows\nskipped", zap.Error(errors.New("too \x1b[31mlong")))
+	log.Info("model loaded", zap.String("path", "a b"), zap.Int("layers", 24),
+		zap.Duration("took", 1500*time.Millisecond), zap.Float64("gib", 1.0/3),
+		zap.Strings("files", []string{"x"}))
+	log.Named("data").With(zap.String("file", "d.arrow")).Warn("12 rows\nskipped",
+		zap.Error(errors.New("too \x1b[31mlong")))
 	log.Error("bad", zap.String("empty", ""))
 	for step := 1; step <= 3; step++ {
 		must(t, r.Step(step, map[string]float64{"critic/d_acc": float64(step) / 4}))
@@ -198,7 +222,8 @@ func TestColour(t *testing.T) {
 		tty           bool
 		noColor, term string
 		want          bool
-	}{{true, "", "xterm", true}, {true, "1", "xterm", false}, {true, "", "dumb", false}, {false, "", "xterm", false}} {
+	}{{true, "", "xterm", true}, {true, "1", "xterm", false}, {true, "", "dumb", false},
+		{false, "", "xterm", false}} {
 		t.Setenv("NO_COLOR", c.noColor)
 		t.Setenv("TERM", c.term)
 		var b bytes.Buffer
@@ -265,7 +290,8 @@ func TestStageInPipe(t *testing.T) {
 	}
 	r = open(t, vfs.OS, "", Options{Console: c})
 	advance, done = r.Progress("rollout", 8)
-	eventually(t, "a line without progress", func() bool { return strings.Contains(b.String(), "  rollout 0/8\n") })
+	eventually(t, "a line without progress",
+		func() bool { return strings.Contains(b.String(), "  rollout 0/8\n") })
 	advance(1)
 	advance(1)
 	eventually(t, "a line with progress", func() bool {
@@ -275,12 +301,16 @@ func TestStageInPipe(t *testing.T) {
 	if lines := strings.Split(b.String(), "\n"); !regexp.MustCompile(`^\d\d:\d\d:\d\d  rollout 2  took \d+s$`).MatchString(lines[len(lines)-2]) {
 		t.Errorf("last line %q", lines[len(lines)-2])
 	}
-	for n, want := range map[int]string{0: "passed over", 2: "passed over 2", 8: "passed over 8/8"} { // never 0 of 8 at the end
+	// never 0 of 8 at the end
+	for n, want := range map[int]string{0: "passed over", 2: "passed over 2",
+		8: "passed over 8/8"} {
 		advance, done = r.Progress("passed over", 8)
-		eventually(t, "its first line", func() bool { return strings.HasSuffix(b.String(), "  passed over 0/8\n") })
+		eventually(t, "its first line",
+			func() bool { return strings.HasSuffix(b.String(), "  passed over 0/8\n") })
 		advance(n)
 		done()
-		if lines := strings.Split(b.String(), "\n"); !strings.Contains(lines[len(lines)-2], "  "+want+"  took ") {
+		if lines := strings.Split(b.String(), "\n"); !strings.Contains(lines[len(lines)-2],
+			"  "+want+"  took ") {
 			t.Errorf("last line %q, want %q", lines[len(lines)-2], want)
 		}
 	}
@@ -312,7 +342,8 @@ func TestBar(t *testing.T) {
 	advance, done := r.Progress("rollout", 400)
 	inner, innerDone := r.Progress("unbounded", 0)
 	eventually(t, "the bars", func() bool {
-		return strings.Contains(b.String(), "rollout ") && strings.Contains(b.String(), "unbounded ")
+		return strings.Contains(b.String(), "rollout ") &&
+			strings.Contains(b.String(), "unbounded ")
 	})
 	var wg sync.WaitGroup
 	for g := range 4 {
@@ -329,7 +360,8 @@ func TestBar(t *testing.T) {
 	}
 	wg.Wait()
 	innerDone()
-	eventually(t, "the end of the bar", func() bool { return strings.Contains(b.String(), "400/400") })
+	eventually(t, "the end of the bar",
+		func() bool { return strings.Contains(b.String(), "400/400") })
 	r.Log().Info("line before the end.")
 	done()
 	r.Log().Info("line after the end.")

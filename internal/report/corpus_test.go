@@ -118,7 +118,8 @@ func TestCorpus(t *testing.T) {
 			case kind == "sick":
 				t.Logf("%-22s %s: step %d of %d", name, want, first[want], len(rows))
 			}
-			if data, err := os.ReadFile(filepath.Join(root, "README.md")); err != nil || !strings.Contains(string(data), "`"+name+"`") {
+			if data, err := os.ReadFile(filepath.Join(root, "README.md")); err != nil ||
+				!strings.Contains(string(data), "`"+name+"`") {
 				t.Errorf("%s: testdata/runs/README.md does not say how it was made (%v)", name, err)
 			}
 		}

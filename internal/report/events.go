@@ -46,7 +46,8 @@ func openEvents(fsys vfs.FS, dir string, first int, now func() time.Time) (*even
 	stamp := now().Unix()
 	for _, e := range list {
 		if m := eventsName.FindStringSubmatch(e.Name()); m != nil {
-			if n, err := strconv.ParseInt(m[1], 10, 64); err == nil && n >= stamp { // this second, or a clock set back
+			// this second, or a clock set back
+			if n, err := strconv.ParseInt(m[1], 10, 64); err == nil && n >= stamp {
 				stamp = n + 1
 			}
 		}
@@ -76,7 +77,8 @@ func (w *events) scalars(step int, values map[string]float64) error {
 	var sum []byte
 	for _, t := range tags {
 		v := str(nil, 1, []byte(t))
-		v = binary.LittleEndian.AppendUint32(append(v, 2<<3|5), math.Float32bits(float32(values[t])))
+		v = binary.LittleEndian.AppendUint32(append(v, 2<<3|5),
+			math.Float32bits(float32(values[t])))
 		sum = str(sum, 1, v)
 	}
 	ev := str(varint(w.event(), 2, uint64(step)), 5, sum)

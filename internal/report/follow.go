@@ -35,8 +35,10 @@ const tailBytes = 256
 // line is "" for one longer than maxLine. A last line without a newline waits for it.
 // Where the file was replaced or cut, as a resume does, reset is called first and all
 // lines follow. A missing file has no lines.
-func (t *tail) read(fsys vfs.FS, path string, reset func(), f func(n int, line string)) (err error) {
-	if is, err := fsys.Stat(path); err == nil && !is.Mode().IsRegular() { // a pipe would keep who opens it waiting
+func (t *tail) read(fsys vfs.FS, path string, reset func(),
+	f func(n int, line string)) (err error) {
+	// a pipe would keep who opens it waiting
+	if is, err := fsys.Stat(path); err == nil && !is.Mode().IsRegular() {
 		return errors.New("not a regular file")
 	}
 	file, err := fsys.Open(path)
@@ -354,7 +356,8 @@ type Log struct {
 	Sessions []Session
 	Total    int       // steps of the whole run, as the last step's line says; 0 = it does not
 	Warnings []Warning // of all sessions
-	From     int       // step of the other run's checkpoint that the run began with; 0 = it does not say
+	// step of the other run's checkpoint that the run began with; 0 = it does not say
+	From int
 
 	step int // of the last entry that is one
 	word LastWord
@@ -364,7 +367,8 @@ type Log struct {
 // Read reads what was added to the run folder's log.jsonl. A missing file has no entries.
 func (l *Log) Read(fsys vfs.FS, dir string) error {
 	path := filepath.Join(dir, logName)
-	err := l.tail.read(fsys, path, func() { *l = Log{tail: l.tail} }, func(_ int, line string) { l.add(line) })
+	err := l.tail.read(fsys, path, func() { *l = Log{tail: l.tail} },
+		func(_ int, line string) { l.add(line) })
 	if err != nil {
 		return fmt.Errorf("report: %s: %w", path, err)
 	}
@@ -400,7 +404,8 @@ func (l *Log) add(line string) {
 	} else if m := stepOf.FindStringSubmatch(e.Msg); m != nil {
 		l.step, _ = strconv.Atoi(m[1])
 		l.Total, _ = strconv.Atoi(m[2])
-	} else if m := fromOf.FindStringSubmatch(e.Msg); m != nil && len(l.Sessions) == 1 && l.step == 0 {
+	} else if m := fromOf.FindStringSubmatch(e.Msg); m != nil && len(l.Sessions) == 1 &&
+		l.step == 0 {
 		l.From, _ = strconv.Atoi(m[1])
 	} else if e.Level == "warn" && len(l.Warnings) < maxWarnings {
 		l.Warnings = append(l.Warnings, Warning{l.step, e.Msg})
@@ -412,14 +417,16 @@ const maxSamples = 64 << 20
 
 // ReadSamples reads the samples of a kind and step in the run folder dir. Lines that are no
 // samples are left out and counted. A missing file is fs.ErrNotExist.
-func ReadSamples(fsys vfs.FS, dir string, kind SampleKind, step int) (samples []Sample, damaged int, err error) {
+func ReadSamples(fsys vfs.FS, dir string, kind SampleKind,
+	step int) (samples []Sample, damaged int, err error) {
 	path := filepath.Join(dir, samplesDir, kind.file(step))
 	info, err := fsys.Stat(path)
 	switch {
 	case err == nil && !info.Mode().IsRegular():
 		err = errors.New("not a regular file")
 	case err == nil && info.Size() > maxSamples:
-		err = fmt.Errorf("larger than %d MiB: choose a smaller trainer.save_samples", maxSamples>>20)
+		err = fmt.Errorf("larger than %d MiB: choose a smaller trainer.save_samples",
+			maxSamples>>20)
 	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("report: %s: %w", path, err)
@@ -475,7 +482,8 @@ func (s *Sample) UnmarshalJSON(b []byte) error {
 	if raw.Row == nil || raw.Prompt == nil || raw.Student == nil || raw.Teacher == nil {
 		return errors.New("report: not a sample")
 	}
-	*s = Sample{*raw.Row, *raw.Prompt, *raw.Student, *raw.Teacher, float64(raw.StudentScore), float64(raw.TeacherScore), float64(raw.Advantage)}
+	*s = Sample{*raw.Row, *raw.Prompt, *raw.Student, *raw.Teacher, float64(raw.StudentScore),
+		float64(raw.TeacherScore), float64(raw.Advantage)}
 	return nil
 }
 

@@ -107,20 +107,24 @@ func TestCurvesFollow(t *testing.T) {
 			}
 		}
 		see("missing", nil)
-		put(t, vfs.OS, path, "{\"step\":1,\"critic/d_loss\":1}\n{\"step\":2}\n{\"step\":3,\"critic/d_loss\"")
+		put(t, vfs.OS, path,
+			"{\"step\":1,\"critic/d_loss\":1}\n{\"step\":2}\n{\"step\":3,\"critic/d_loss\"")
 		see("torn", []int{1, 2}, 1)
 		f, err := vfs.OS.OpenAppend(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprint(f, ":3}\nbroken\n{\"step\":3}\n{\"step\":4,\"zzz\":1,\"aaa\":2,\"actor/lr\":3}\n")
+		fmt.Fprint(f,
+			":3}\nbroken\n{\"step\":3}\n{\"step\":4,\"zzz\":1,\"aaa\":2,\"actor/lr\":3}\n")
 		f.Close()
 		see("grown", []int{1, 2, 3, 4}, 1, 3)
-		want := []string{"metrics.jsonl: line 4: not a JSON object", "metrics.jsonl: line 5: step 3 after step 3"}
+		want := []string{"metrics.jsonl: line 4: not a JSON object",
+			"metrics.jsonl: line 5: step 3 after step 3"}
 		if !slices.Equal(c.Damaged, want) || c.Bad != 2 {
 			t.Errorf("%s: damage %q", name, c.Damaged)
 		}
-		if want := []string{"critic/d_loss", "actor/lr", "aaa", "zzz"}; !slices.Equal(c.Names, want) {
+		if want := []string{"critic/d_loss", "actor/lr", "aaa", "zzz"}; !slices.Equal(c.Names,
+			want) {
 			t.Errorf("%s: names %q, want %q", name, c.Names, want)
 		}
 		if at := c.Get("critic/d_loss").At; !slices.Equal(at, []int32{0, 2}) {
@@ -160,7 +164,8 @@ func TestCurvesAreTheRows(t *testing.T) {
 	dir := t.TempDir()
 	r := open(t, vfs.OS, dir, Options{})
 	for step := 1; step <= 50; step++ {
-		values := map[string]float64{"critic/d_loss": 1 / float64(step), "timing_s/step": 0.5, "critic/d_acc": float64(step % 2)}
+		values := map[string]float64{"critic/d_loss": 1 / float64(step), "timing_s/step": 0.5,
+			"critic/d_acc": float64(step % 2)}
 		if step%7 == 0 {
 			values["val/rouge_l"] = math.Sqrt(float64(step))
 			values["adv/std"] = math.NaN()
@@ -206,13 +211,15 @@ func TestCurvesAreBounded(t *testing.T) {
 	for i := range maxNames + 1 {
 		fmt.Fprintf(&b, `,"x%d":1`, i)
 	}
-	b.WriteString("}\n{\"step\":32," + strings.Repeat(" ", maxLine) + "\"m1_1\":5}\n{\"step\":33,\"m1_1\":5}\n")
+	b.WriteString("}\n{\"step\":32," + strings.Repeat(" ", maxLine) +
+		"\"m1_1\":5}\n{\"step\":33,\"m1_1\":5}\n")
 	put(t, vfs.OS, filepath.Join(dir, "metrics.jsonl"), b.String())
 	var c Curves
 	if err := c.Read(vfs.OS, dir); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"metrics.jsonl: line 31: more than 1000 metrics", "metrics.jsonl: line 32: not a JSON object"}
+	want := []string{"metrics.jsonl: line 31: more than 1000 metrics",
+		"metrics.jsonl: line 32: not a JSON object"}
 	if len(c.Names) != maxNames || len(c.Steps) != 31 || !slices.Equal(c.Damaged, want) {
 		t.Errorf("%d names, %d steps, %q", len(c.Names), len(c.Steps), c.Damaged)
 	}
@@ -232,7 +239,8 @@ func TestLogFollows(t *testing.T) {
 			t.Fatal(err)
 		}
 		if l.Word() != want || l.Total != total || len(l.Sessions) != sessions {
-			t.Errorf("%s: %+v, total %d, %d sessions; want %+v, %d, %d", when, l.Word(), l.Total, len(l.Sessions), want, total, sessions)
+			t.Errorf("%s: %+v, total %d, %d sessions; want %+v, %d, %d", when, l.Word(), l.Total,
+				len(l.Sessions), want, total, sessions)
 		}
 	}
 	if err := l.Read(vfs.OS, dir); err != nil || l.Word() != (LastWord{}) {
@@ -253,9 +261,11 @@ func TestLogFollows(t *testing.T) {
 		t.Fatal(err)
 	}
 	same("interrupted", 9, 1)
-	put(t, vfs.OS, filepath.Join(dir, "log.jsonl"), read(t, vfs.OS, filepath.Join(dir, "log.jsonl"))+"no entry\n{\"msg\":")
+	put(t, vfs.OS, filepath.Join(dir, "log.jsonl"),
+		read(t, vfs.OS, filepath.Join(dir, "log.jsonl"))+"no entry\n{\"msg\":")
 	same("torn", 9, 1)
-	r = open(t, vfs.OS, dir, Options{TotalSteps: 12, ResumeStep: 2, Command: "gad resume", Now: steady(time.Second)})
+	r = open(t, vfs.OS, dir, Options{TotalSteps: 12, ResumeStep: 2, Command: "gad resume",
+		Now: steady(time.Second)})
 	defer r.Close()
 	if err := r.Step(3, map[string]float64{"critic/d_loss": 1}); err != nil {
 		t.Fatal(err)
@@ -288,7 +298,8 @@ func TestReadSamples(t *testing.T) {
 	}
 	path := filepath.Join(dir, "samples", "step_10.jsonl")
 	put(t, vfs.OS, path, read(t, vfs.OS, path)+"{\"row\":1}\nno\n{\"row\":1,\"prompt\":\"\",\"student\":\"\",\"teacher\":\"\",\"advantage\":\"x\"}\n{\"row\":9")
-	for _, name := range []string{"step_3.jsonl.tmp", ".step_4.jsonl", "step_05.jsonl", "val_1.jsonl.tmp", "other", "step_6"} {
+	for _, name := range []string{"step_3.jsonl.tmp", ".step_4.jsonl", "step_05.jsonl",
+		"val_1.jsonl.tmp", "other", "step_6"} {
 		put(t, vfs.OS, filepath.Join(dir, "samples", name), "")
 	}
 	steps, err := SampleSteps(vfs.OS, dir, InTraining)
@@ -298,10 +309,12 @@ func TestReadSamples(t *testing.T) {
 	if err := r.Samples(InValidation, 5, want[:1]); err != nil {
 		t.Fatal(err)
 	}
-	if steps, err := SampleSteps(vfs.OS, dir, InValidation); err != nil || !reflect.DeepEqual(steps, []int{5}) {
+	if steps, err := SampleSteps(vfs.OS, dir, InValidation); err != nil ||
+		!reflect.DeepEqual(steps, []int{5}) {
 		t.Errorf("steps of validation %v, %v", steps, err)
 	}
-	if got, damaged, err := ReadSamples(vfs.OS, dir, InValidation, 5); err != nil || damaged != 0 || !reflect.DeepEqual(got, want[:1]) {
+	if got, damaged, err := ReadSamples(vfs.OS, dir, InValidation, 5); err != nil || damaged != 0 ||
+		!reflect.DeepEqual(got, want[:1]) {
 		t.Errorf("of validation: %v, %d damaged, %v", got, damaged, err)
 	}
 	got, damaged, err := ReadSamples(vfs.OS, dir, InTraining, 10)
@@ -313,7 +326,8 @@ func TestReadSamples(t *testing.T) {
 			t.Errorf("sample %v, want %v", got[i], want[i])
 		}
 	}
-	if _, _, err := ReadSamples(vfs.OS, dir, InTraining, 3); err == nil || !strings.Contains(err.Error(), "no such file") {
+	if _, _, err := ReadSamples(vfs.OS, dir, InTraining, 3); err == nil ||
+		!strings.Contains(err.Error(), "no such file") {
 		t.Errorf("missing: %v", err)
 	}
 	if steps, err := SampleSteps(vfs.OS, t.TempDir(), InTraining); steps != nil || err != nil {
@@ -328,7 +342,8 @@ func TestCurvesOfAnotherFile(t *testing.T) {
 	path := filepath.Join(dir, metricsName)
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil { // the same file, cut and written
+		// the same file, cut and written
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -344,8 +359,11 @@ func TestCurvesOfAnotherFile(t *testing.T) {
 		if err := c.Read(vfs.OS, dir); err != nil {
 			t.Fatal(err)
 		}
-		if x := c.Get("critic/d_loss"); len(c.Steps) != n || c.Bad != 0 || c.Anew != anew || len(x.X) != n || x.X[0] != loss {
-			t.Errorf("%d steps, %d bad lines, anew %d times, %+v; want %d steps of %g, anew %d times", len(c.Steps), c.Bad, c.Anew, x, n, loss, anew)
+		if x := c.Get("critic/d_loss"); len(c.Steps) != n || c.Bad != 0 || c.Anew != anew ||
+			len(x.X) != n || x.X[0] != loss {
+			t.Errorf(
+				"%d steps, %d bad lines, anew %d times, %+v; want %d steps of %g, anew %d times",
+				len(c.Steps), c.Bad, c.Anew, x, n, loss, anew)
 		}
 	}
 	write(lines(10, 0.25))
@@ -360,10 +378,12 @@ func TestCurvesOfAnotherFile(t *testing.T) {
 	see(30, 2, 0.5)
 	write(strings.Repeat("x", 2*maxLine) + "\n" + lines(3, 0.5))
 	if err := c.Read(vfs.OS, dir); err != nil || c.Anew != 3 || c.Bad != 1 || len(c.Steps) != 3 {
-		t.Errorf("after a long line: %v, anew %d times, %d bad lines, %d steps", err, c.Anew, c.Bad, len(c.Steps))
+		t.Errorf("after a long line: %v, anew %d times, %d bad lines, %d steps", err, c.Anew, c.Bad,
+			len(c.Steps))
 	}
 	write(strings.Repeat("x", 2*maxLine) + "\n" + lines(4, 0.5))
 	if err := c.Read(vfs.OS, dir); err != nil || c.Anew != 3 || c.Bad != 1 || len(c.Steps) != 4 {
-		t.Errorf("after a long line: %v, anew %d times, %d bad lines, %d steps", err, c.Anew, c.Bad, len(c.Steps))
+		t.Errorf("after a long line: %v, anew %d times, %d bad lines, %d steps", err, c.Anew, c.Bad,
+			len(c.Steps))
 	}
 }

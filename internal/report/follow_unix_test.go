@@ -26,7 +26,8 @@ func TestPipesAreNotOpened(t *testing.T) {
 	var c Curves
 	var l Log
 	_, _, err := ReadSamples(vfs.OS, dir, InTraining, 1)
-	for what, err := range map[string]error{"metrics.jsonl": c.Read(vfs.OS, dir), "log.jsonl": l.Read(vfs.OS, dir), "step_1.jsonl": err} {
+	for what, err := range map[string]error{"metrics.jsonl": c.Read(vfs.OS, dir),
+		"log.jsonl": l.Read(vfs.OS, dir), "step_1.jsonl": err} {
 		if err == nil || !strings.HasSuffix(err.Error(), what+": not a regular file") {
 			t.Errorf("%s: %v", what, err)
 		}

@@ -98,8 +98,12 @@ func Open(fsys vfs.FS, dir string, opt Options) (*Recorder, error) {
 	if opt.Now == nil {
 		opt.Now = time.Now
 	}
-	r := &Recorder{fs: fsys, dir: dir, opt: opt, last: opt.ResumeStep, explained: map[string]bool{}, logFile: &logFile{}}
-	r.logFile.fail = func(err error) { r.failure.note(fmt.Errorf("report: %s: %w", filepath.Join(dir, logName), err)) }
+	r := &Recorder{fs: fsys, dir: dir, opt: opt, last: opt.ResumeStep, explained: map[string]bool{},
+		logFile: &logFile{}}
+	r.logFile.fail = func(err error) {
+		r.failure.note(
+			fmt.Errorf("report: %s: %w", filepath.Join(dir, logName), err))
+	}
 	if dir != "" {
 		if err := r.openFiles(); err != nil {
 			r.closeFiles()
@@ -126,7 +130,8 @@ func Open(fsys vfs.FS, dir string, opt Options) (*Recorder, error) {
 	r.log = zap.New(zapcore.NewTee(r.json, &consoleCore{LevelEnabler: level, con: r.con}),
 		zap.WithClock(clock{opt.Now}), zap.ErrorOutput(zapcore.AddSync(io.Discard))) // both cores keep their own errors
 	if opt.ResumeStep > 0 {
-		r.note(zap.InfoLevel, "resume", zap.Int("step", opt.ResumeStep), zap.String("command", opt.Command))
+		r.note(zap.InfoLevel, "resume", zap.Int("step", opt.ResumeStep),
+			zap.String("command", opt.Command))
 	} else {
 		r.note(zap.InfoLevel, "start", zap.String("command", opt.Command))
 	}
@@ -151,7 +156,8 @@ func (r *Recorder) openFiles() (err error) {
 	if err := r.cutSamples(); err != nil {
 		return fmt.Errorf("%s: %w", samplesDir, err)
 	}
-	if r.events, err = openEvents(r.fs, filepath.Join(r.dir, eventsDir), r.opt.ResumeStep+1, r.opt.Now); err != nil {
+	if r.events, err = openEvents(r.fs, filepath.Join(r.dir, eventsDir), r.opt.ResumeStep+1,
+		r.opt.Now); err != nil {
 		return fmt.Errorf("%s: %w", eventsDir, err)
 	}
 	if r.metrics, err = r.fs.OpenAppend(metrics); err != nil {
@@ -165,7 +171,8 @@ func (r *Recorder) openFiles() (err error) {
 
 // note logs an entry to log.jsonl alone.
 func (r *Recorder) note(level zapcore.Level, msg string, fields ...zap.Field) {
-	_ = r.json.Write(zapcore.Entry{Level: level, Time: r.opt.Now(), Message: msg}, fields) // logFile keeps the error
+	// logFile keeps the error
+	_ = r.json.Write(zapcore.Entry{Level: level, Time: r.opt.Now(), Message: msg}, fields)
 }
 
 // Progress is the console's.
@@ -238,10 +245,12 @@ func (r *Recorder) Step(step int, values map[string]float64) error {
 	now := r.opt.Now()
 	if r.metrics != nil {
 		if _, err := r.metrics.Write(appendRow(nil, Row{step, values, now.UTC()})); err != nil {
-			return r.failure.note(fmt.Errorf("report: %s: step %d: %w", filepath.Join(r.dir, metricsName), step, err))
+			return r.failure.note(fmt.Errorf("report: %s: step %d: %w",
+				filepath.Join(r.dir, metricsName), step, err))
 		}
 		if err := r.events.scalars(step, values); err != nil {
-			return r.failure.note(fmt.Errorf("report: %s: step %d: %w", filepath.Join(r.dir, eventsDir), step, err))
+			return r.failure.note(fmt.Errorf("report: %s: step %d: %w",
+				filepath.Join(r.dir, eventsDir), step, err))
 		}
 	}
 	r.last = step
@@ -251,7 +260,8 @@ func (r *Recorder) Step(step int, values map[string]float64) error {
 	if text := legendLine(values, r.explained); text != "" {
 		r.con.print(zap.InfoLevel, now, r.con.paint(dim, text))
 	}
-	r.note(zap.InfoLevel, stepLine(step, r.opt.TotalSteps, values, left, plain), fields(step, values)...)
+	r.note(zap.InfoLevel, stepLine(step, r.opt.TotalSteps, values, left, plain),
+		fields(step, values)...)
 	return r.Err()
 }
 
@@ -302,8 +312,9 @@ func (s Sample) MarshalJSON() ([]byte, error) {
 type SampleKind string
 
 const (
-	InTraining   SampleKind = "step" // samples/step_N.jsonl: answers that step N learned from
-	InValidation SampleKind = "val"  // samples/val_N.jsonl: greedy answers of validation after step N
+	InTraining SampleKind = "step" // samples/step_N.jsonl: answers that step N learned from
+	// samples/val_N.jsonl: greedy answers of validation after step N
+	InValidation SampleKind = "val"
 )
 
 var sampleName = regexp.MustCompile(`^\.?(step|val)_([0-9]{1,18})\.jsonl(\.tmp)?$`)
@@ -379,7 +390,8 @@ func (r *Recorder) Sync() error {
 		sync func() error
 	}{{metricsName, r.metrics.Sync}, {logName, r.logFile.Sync}, {eventsDir, r.events.f.Sync}} {
 		if err := f.sync(); err != nil {
-			return r.failure.note(fmt.Errorf("report: %s: sync: %w", filepath.Join(r.dir, f.name), err))
+			return r.failure.note(fmt.Errorf("report: %s: sync: %w", filepath.Join(r.dir, f.name),
+				err))
 		}
 	}
 	return r.Err()
@@ -425,7 +437,8 @@ func (l *logFile) Write(b []byte) (int, error) {
 	if l.f != nil {
 		if _, err := l.f.Write(b); err != nil {
 			l.fail(err)
-			l.f.Close() // the first error is the one to report; a line after a torn one would be unreadable
+			// the first error is the one to report; a line after a torn one would be unreadable
+			l.f.Close()
 			l.f = nil
 		}
 	}

@@ -110,7 +110,8 @@ func TestDeclared(t *testing.T) {
 	if n := strings.Count(md, "## "); n != len(groups)+1 { // and the signs
 		t.Errorf("Markdown has %d sections for %d groups", n, len(groups))
 	}
-	for n, want := range map[string]bool{"timing_s/step": true, "perf/mfu": true, "rollout/tokens_per_s": true, "rollout/len_mean": false, "train/prompts": false} {
+	for n, want := range map[string]bool{"timing_s/step": true, "perf/mfu": true,
+		"rollout/tokens_per_s": true, "rollout/len_mean": false, "train/prompts": false} {
 		if Timing(n) != want {
 			t.Errorf("Timing(%s) = %v", n, !want)
 		}
@@ -121,9 +122,15 @@ func TestMetricsFile(t *testing.T) {
 	dir := t.TempDir()
 	r := open(t, vfs.OS, dir, Options{})
 	must(t, r.Step(1, map[string]float64{
-		"timing_s/step": 1.5, "rollout/tokens_per_s": 10, "critic/d_acc": 0.30000000000000004, "actor/ppo_kl": 1e-9,
-		"train/prompts": 1, "perf/mem_peak_bytes": 1 << 40, "rollout/len_mean": 143, "actor/lr": 1e-6}))
-	must(t, r.Step(3, map[string]float64{"adv/std": math.NaN(), "adv/max": math.Inf(1), "adv/mean": math.Inf(-1), "reward/mean": math.Copysign(0, -1), "reward/kl_mean": math.MaxFloat64}))
+		"timing_s/step": 1.5, "rollout/tokens_per_s": 10, "critic/d_acc": 0.30000000000000004,
+		"actor/ppo_kl":  1e-9,
+		"train/prompts": 1, "perf/mem_peak_bytes": 1 << 40, "rollout/len_mean": 143,
+		"actor/lr": 1e-6}))
+	must(t,
+		r.Step(3,
+			map[string]float64{"adv/std": math.NaN(), "adv/max": math.Inf(1),
+				"adv/mean":    math.Inf(-1),
+				"reward/mean": math.Copysign(0, -1), "reward/kl_mean": math.MaxFloat64}))
 	must(t, r.Step(4, nil))
 	must(t, r.Sync())
 	must(t, r.Close())
@@ -142,8 +149,10 @@ func TestMetricsFile(t *testing.T) {
 	}
 	rows, err := ReadMetrics(vfs.OS, dir)
 	must(t, err)
-	if len(rows) != 3 || rows[0].Step != 1 || rows[1].Step != 3 || rows[0].Values["critic/d_acc"] != 0.30000000000000004 ||
-		!math.IsNaN(rows[1].Values["adv/std"]) || rows[1].Values["adv/mean"] != math.Inf(-1) || !math.Signbit(rows[1].Values["reward/mean"]) {
+	if len(rows) != 3 || rows[0].Step != 1 || rows[1].Step != 3 ||
+		rows[0].Values["critic/d_acc"] != 0.30000000000000004 ||
+		!math.IsNaN(rows[1].Values["adv/std"]) || rows[1].Values["adv/mean"] != math.Inf(-1) ||
+		!math.Signbit(rows[1].Values["reward/mean"]) {
 		t.Errorf("read back %v", rows)
 	}
 	stripped, err := WithoutTimings([]byte(got))
@@ -158,8 +167,10 @@ func TestMetricsFile(t *testing.T) {
 const atNoon = `"time":"2026-01-02T03:04:05.000Z"`
 
 func TestFloatRoundTrip(t *testing.T) {
-	for _, x := range []float64{0, 1, -1, 1e-7, 9.999999e-7, 1e-6, 1e20, 1e21, 1.0 / 3, 5e-324, math.MaxFloat64, 0.1, 123456789, 1 << 53} {
-		row, err := parseRow(appendRow(nil, Row{Step: 1, Values: map[string]float64{"train/epoch": x}}))
+	for _, x := range []float64{0, 1, -1, 1e-7, 9.999999e-7, 1e-6, 1e20, 1e21, 1.0 / 3, 5e-324,
+		math.MaxFloat64, 0.1, 123456789, 1 << 53} {
+		row, err := parseRow(appendRow(nil,
+			Row{Step: 1, Values: map[string]float64{"train/epoch": x}}))
 		if err != nil || row.Values["train/epoch"] != x {
 			t.Errorf("%v read back as %v: %v", x, row.Values, err)
 		}
@@ -188,10 +199,12 @@ func TestStepRefused(t *testing.T) {
 	if err := r.Step(6, nil); err == nil || err.Error() != "report: step after Close" {
 		t.Errorf("after Close: %v", err)
 	}
-	if err := r.Samples(InTraining, 6, nil); err == nil || err.Error() != "report: samples after Close" {
+	if err := r.Samples(InTraining, 6, nil); err == nil ||
+		err.Error() != "report: samples after Close" {
 		t.Errorf("after Close: %v", err)
 	}
-	if got := read(t, vfs.OS, filepath.Join(dir, "metrics.jsonl")); got != "{\"step\":5,"+atNoon+"}\n" {
+	if got := read(t, vfs.OS,
+		filepath.Join(dir, "metrics.jsonl")); got != "{\"step\":5,"+atNoon+"}\n" {
 		t.Errorf("file %q", got)
 	}
 }
@@ -211,7 +224,8 @@ func TestResumeCuts(t *testing.T) {
 		"torn line":          {2, l(1) + l(2) + l(3)[:9], l(1) + l(2)},
 		"torn needed line":   {2, l(1) + l(2)[:9], l(1)},
 		"only a torn line":   {3, "{", ""},
-		"whole, no newline":  {2, l(1) + strings.TrimSpace(l(2)), l(1)}, // it may be the front of a longer number
+		// it may be the front of a longer number
+		"whole, no newline":  {2, l(1) + strings.TrimSpace(l(2)), l(1)},
 		"zeros at the end":   {2, l(1) + l(2) + "\x00\x00\x00\n" + l(3), l(1) + l(2)},
 		"garbled later line": {2, l(1) + l(2) + "{\"step\":3,}\n" + l(4) + "x", l(1) + l(2)},
 		"steps left out":     {8, l(3) + l(7) + l(9), l(3) + l(7)},
@@ -312,7 +326,8 @@ func appendRowAny(r Row) []byte {
 func TestSamples(t *testing.T) {
 	fsys := vfstest.NewCrash()
 	r := open(t, fsys, "/run", Options{})
-	s := Sample{Row: 7, Prompt: "a <b> & \"c\"\n", Student: "é\x1b\xff", Teacher: "", StudentScore: 0.1, TeacherScore: math.NaN(), Advantage: -1}
+	s := Sample{Row: 7, Prompt: "a <b> & \"c\"\n", Student: "é\x1b\xff", Teacher: "",
+		StudentScore: 0.1, TeacherScore: math.NaN(), Advantage: -1}
 	for _, step := range []int{1, 2, 10} {
 		must(t, r.Samples(InTraining, step, []Sample{s, {}}))
 	}
@@ -332,7 +347,8 @@ func TestSamples(t *testing.T) {
 	put(t, fsys, "/run/samples/val_2.jsonl", "kept")
 	put(t, fsys, "/run/samples/val_3.jsonl", "to be run again")
 	open(t, fsys, "/run", Options{ResumeStep: 2}).Close()
-	if got := list(t, fsys, "/run/samples"); got != "notes.txt step_1.jsonl step_2.jsonl val_2.jsonl" {
+	if got := list(t, fsys,
+		"/run/samples"); got != "notes.txt step_1.jsonl step_2.jsonl val_2.jsonl" {
 		t.Errorf("after the resume: %s", got)
 	}
 }
@@ -395,7 +411,8 @@ func readEvents(t *testing.T, b []byte) []event {
 			t.Fatalf("checksum of the length: %08x, file says %08x", got, want)
 		}
 		data := b[12 : 12+n]
-		if got, want := crcBitwise(data), unmask(binary.LittleEndian.Uint32(b[12+n:])); got != want {
+		if got, want :=
+			crcBitwise(data), unmask(binary.LittleEndian.Uint32(b[12+n:])); got != want {
 			t.Fatalf("checksum of the data: %08x, file says %08x", got, want)
 		}
 		b = b[16+n:]
@@ -424,7 +441,11 @@ func readEvents(t *testing.T, b []byte) []event {
 					e.values[tag] = val
 				})
 			case "7/2":
-				fields(s, func(num, wire int, n uint64, _ []byte) { e.start = num == 1 && wire == 0 && n == 1 })
+				fields(s,
+					func(num, wire int, n uint64, _ []byte) {
+						e.start = num == 1 && wire == 0 &&
+							n == 1
+					})
 			default:
 				t.Fatalf("Event field %d/%d", num, wire)
 			}
@@ -454,22 +475,28 @@ func TestEvents(t *testing.T) {
 	now := time.Unix(1_700_000_000, 500_000_000)
 	clock := func() time.Time { return now }
 	r := open(t, fsys, "/run", Options{Now: clock})
-	must(t, r.Step(1, map[string]float64{"critic/d_loss": 0.6931471805599453, "adv/std": math.NaN()}))
+	must(t,
+		r.Step(1, map[string]float64{"critic/d_loss": 0.6931471805599453, "adv/std": math.NaN()}))
 	must(t, r.Step(2, map[string]float64{"critic/d_loss": 0.5}))
 	must(t, r.Close())
 	r = open(t, fsys, "/run", Options{Now: clock, ResumeStep: 300}) // in the same second
 	must(t, r.Step(301, map[string]float64{"critic/d_loss": 0.25}))
 	must(t, r.Close())
-	if got := list(t, fsys, "/run/tb"); got != "events.out.tfevents.1700000000.gad events.out.tfevents.1700000001.gad" {
+	if got := list(t, fsys,
+		"/run/tb"); got != "events.out.tfevents.1700000000.gad events.out.tfevents.1700000001.gad" {
 		t.Fatalf("files %s", got)
 	}
 	a := readEvents(t, []byte(read(t, fsys, "/run/tb/events.out.tfevents.1700000000.gad")))
-	if len(a) != 4 || a[0].version != "brain.Event:2" || !a[1].start || a[1].step != 1 || a[2].step != 1 || a[3].step != 2 ||
-		a[2].wall != 1_700_000_000.5 || len(a[2].values) != 2 || a[2].values["critic/d_loss"] != float32(0.6931471805599453) || a[2].values["adv/std"] == a[2].values["adv/std"] {
+	if len(a) != 4 || a[0].version != "brain.Event:2" || !a[1].start || a[1].step != 1 ||
+		a[2].step != 1 || a[3].step != 2 ||
+		a[2].wall != 1_700_000_000.5 || len(a[2].values) != 2 ||
+		a[2].values["critic/d_loss"] != float32(0.6931471805599453) ||
+		a[2].values["adv/std"] == a[2].values["adv/std"] {
 		t.Errorf("first file %+v", a)
 	}
 	b := readEvents(t, []byte(read(t, fsys, "/run/tb/events.out.tfevents.1700000001.gad")))
-	if want := map[string]float32{"critic/d_loss": 0.25}; len(b) != 3 || !b[1].start || b[1].step != 301 || b[2].step != 301 || !reflect.DeepEqual(b[2].values, want) {
+	if want := map[string]float32{"critic/d_loss": 0.25}; len(b) != 3 || !b[1].start ||
+		b[1].step != 301 || b[2].step != 301 || !reflect.DeepEqual(b[2].values, want) {
 		t.Errorf("second file %+v", b)
 	}
 }
@@ -503,7 +530,8 @@ func script(fsys vfs.FS, resume int) error {
 	}
 	for step := resume + 1; step <= resume+2; step++ {
 		r.Log().Info("working")
-		if err := errors.Join(r.Step(step, map[string]float64{"critic/d_acc": float64(step)}), r.Samples(InTraining, step, []Sample{{Row: step}})); err != nil {
+		if err := errors.Join(r.Step(step, map[string]float64{"critic/d_acc": float64(step)}),
+			r.Samples(InTraining, step, []Sample{{Row: step}})); err != nil {
 			return errors.Join(err, r.Close())
 		}
 	}
@@ -521,7 +549,9 @@ func prior(t *testing.T) *vfstest.CrashFS {
 	return fsys
 }
 
-const fourSteps = "{\"step\":1,\"critic/d_acc\":1," + atNoon + "}\n{\"step\":2,\"critic/d_acc\":2," + atNoon + "}\n{\"step\":3,\"critic/d_acc\":3," + atNoon + "}\n{\"step\":4,\"critic/d_acc\":4," + atNoon + "}\n"
+const fourSteps = "{\"step\":1,\"critic/d_acc\":1," + atNoon +
+	"}\n{\"step\":2,\"critic/d_acc\":2," + atNoon + "}\n{\"step\":3,\"critic/d_acc\":3," + atNoon +
+	"}\n{\"step\":4,\"critic/d_acc\":4," + atNoon + "}\n"
 
 // TestEveryErrorIsReported: whichever operation fails, once or for ever, the run hears of it; and a
 // run begun again ends with the right records.
@@ -573,18 +603,22 @@ func TestFullDisk(t *testing.T) {
 func TestCrash(t *testing.T) {
 	for i := 0; ; i++ {
 		under := prior(t)
-		fsys := vfstest.NewError(under, i, true) // after operation i nothing reaches the disk any more
+		// after operation i nothing reaches the disk any more
+		fsys := vfstest.NewError(under, i, true)
 		script(fsys, 2)
 		for _, keep := range []int{0, 10, 50, 100} {
 			disk := under.CrashClone(keep, uint64(i))
-			if got := read(t, disk, "/out/run/metrics.jsonl"); !strings.HasPrefix(got, fourSteps[:len(fourSteps)/2]) {
-				t.Errorf("crash at operation %d (%s), %d %%: steps 1 and 2 are gone: %q", i, fsys.Op(i), keep, got)
+			if got := read(t, disk, "/out/run/metrics.jsonl"); !strings.HasPrefix(got,
+				fourSteps[:len(fourSteps)/2]) {
+				t.Errorf("crash at operation %d (%s), %d %%: steps 1 and 2 are gone: %q", i,
+					fsys.Op(i), keep, got)
 			}
 			must(t, script(disk, 2))
 			if got := read(t, disk, "/out/run/metrics.jsonl"); got != fourSteps {
 				t.Errorf("crash at operation %d (%s), %d %%: then %q", i, fsys.Op(i), keep, got)
 			}
-			if got := list(t, disk, "/out/run/samples"); got != "step_1.jsonl step_2.jsonl step_3.jsonl step_4.jsonl" {
+			if got := list(t, disk,
+				"/out/run/samples"); got != "step_1.jsonl step_2.jsonl step_3.jsonl step_4.jsonl" {
 				t.Errorf("crash at operation %d, %d %%: samples %s", i, keep, got)
 			}
 		}
@@ -615,7 +649,8 @@ func TestSyncKeepsAll(t *testing.T) {
 			must(t, r.Sync())
 			after := disk.CrashClone(0, 1)
 			for _, p := range files {
-				if got, _ := after.ReadFile("/out/run/" + p); string(got) != read(t, disk, "/out/run/"+p) {
+				if got, _ := after.ReadFile("/out/run/" + p); string(got) != read(t, disk,
+					"/out/run/"+p) {
 					file = p
 				}
 			}
@@ -642,7 +677,8 @@ func TestSyncKeepsAll(t *testing.T) {
 			want = append(want, want[0])
 		}
 		if !reflect.DeepEqual(idle, want) {
-			t.Errorf("samples %v: syncs whose absence costs nothing: %q, want %q", samples, idle, want)
+			t.Errorf("samples %v: syncs whose absence costs nothing: %q, want %q", samples, idle,
+				want)
 		}
 	}
 }

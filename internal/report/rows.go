@@ -242,7 +242,9 @@ func cutMetrics(fsys vfs.FS, path string, last int) error {
 			}
 			return nil
 		case over != "":
-			return fmt.Errorf("%s: step %d follows: move the file away to continue without its records", over, r.Step)
+			return fmt.Errorf(
+				"%s: step %d follows: move the file away to continue without its records", over,
+				r.Step)
 		case r.Step <= step:
 			return fmt.Errorf("line %d: step %d after step %d: move the file away to continue without its records", n, r.Step, step)
 		}

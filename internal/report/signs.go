@@ -28,7 +28,8 @@ const (
 
 // signs are looked for in this order.
 var signs = []Sign{
-	{"numerical breakdown", "an update was skipped, or a metric is not finite, in the last 20 steps",
+	{"numerical breakdown",
+		"an update was skipped, or a metric is not finite, in the last 20 steps",
 		"lower the learning rate of the side that skips; resume from a checkpoint before the first skip", brokenNumbers},
 	{"worse than where it began", "the newest val/check is more than 0.1 below start/check, or, without a checker, val/rouge_l is below 0.85 times start/rouge_l and by more than 0.05",
 		"lower actor.optim.lr; go on from a checkpoint before it (trainer.keep_best keeps the best one)", worse},
@@ -54,12 +55,14 @@ var signs = []Sign{
 			if xs := series(rows, "teacher/truncated_frac"); len(xs) > 0 {
 				teacher = average(xs[max(0, len(xs)-signWindow):])
 			}
-			return mean(rows, "rollout/truncated_frac", atOnce, func(x float64) bool { return x > 0.5 && x > teacher+0.2 })
+			return mean(rows, "rollout/truncated_frac", atOnce,
+				func(x float64) bool { return x > 0.5 && x > teacher+0.2 })
 		}},
 	{"few pairs", "mean of critic/pairs_frac below 0.5 over the last 20 steps, or over all of them from the fifth one on: more than half of the pairs are left out, since one of their answers was cut at the limit",
 		"data.max_response_length; rollout/truncated_frac and teacher/truncated_frac say which side is cut",
 		func(rows []Row) string {
-			return mean(rows, "critic/pairs_frac", fewSteps, func(x float64) bool { return x < 0.5 && x > 0 })
+			return mean(rows, "critic/pairs_frac", fewSteps,
+				func(x float64) bool { return x < 0.5 && x > 0 })
 		}},
 	{"discriminator has not started", "over the last 20 steps of a warm-up, after 40 in which it learned alone or once the student learns beside it, the means of critic/d_loss_distinct above 0.66 and of critic/d_acc_distinct below 0.65 (guessing gives 0.693 and 0.5), or above 0.693 and below 0.8: then it is sure where it is wrong",
 		"a longer warm-up that ends when the discriminator has learned (trainer.critic_warmup_until=0.5), another critic.optim.lr; see the signs below for more",
@@ -71,7 +74,8 @@ var signs = []Sign{
 			if len(xs) == 0 || xs[len(xs)-1] > 0 {
 				return ""
 			}
-			return mean(rows, "critic/d_loss_distinct", 1, func(x float64) bool { return !(x < 0.5) })
+			return mean(rows, "critic/d_loss_distinct", 1,
+				func(x float64) bool { return !(x < 0.5) })
 		}},
 	{"discriminator takes few updates", "it has not started, and takes one optimizer step in each of the last 20 steps (critic/updates)",
 		"critic.ppo_mini_batch_size of a few prompts: many small updates",
@@ -103,8 +107,10 @@ var signs = []Sign{
 	{"discriminator at chance", "mean of critic/d_acc_distinct below 0.55 over the last 20 steps after the warm-up (of critic/d_acc_fresh in runs without that metric)",
 		"if val/ is as good as the teacher, the game is finished; otherwise check the teacher's answers, then raise critic.optim.lr",
 		func(rows []Row) string {
-			learning := slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { return !hasPrefix(r, "actor/") })
-			return mean(learning, accuracy(rows), signWindow, func(x float64) bool { return x < 0.55 })
+			learning := slices.DeleteFunc(slices.Clone(rows),
+				func(r Row) bool { return !hasPrefix(r, "actor/") })
+			return mean(learning, accuracy(rows), signWindow,
+				func(x float64) bool { return x < 0.55 })
 		}},
 	{"discriminator always right", "critic/d_acc_distinct above 0.99 in each of the last 20 steps (critic/d_acc_fresh above 0.95 in runs without that metric)",
 		"first check that the answers of both sides end in the same way (rollout/truncated_frac, teacher/truncated_frac, samples/); then lower critic.optim.lr, raise actor.optim.lr, shorten the warm-up, or turn on critic.replay",
@@ -120,14 +126,16 @@ var signs = []Sign{
 	{"everything is a tie", "mean of critic/tie_frac above 0.9 over the last 20 steps",
 		"the student writes the teacher's own texts: nothing is left to learn from this data, or the data were written by the student",
 		func(rows []Row) string {
-			return mean(rows, "critic/tie_frac", signWindow, func(x float64) bool { return x > 0.9 })
+			return mean(rows, "critic/tie_frac", signWindow,
+				func(x float64) bool { return x > 0.9 })
 		}},
 	{"the policy does not move", "over the last 20 steps of the game the mean absolute actor/ppo_kl is below 1e-6, and that of actor/kl_loss, where it is there, too (without it, only where a batch is used in several updates): nobody could tell the student from the one that began",
 		"raise actor.optim.lr; gad doctor says by how much the weights differ from those at the start", still},
 	{"clip never acts", "actor/pg_clipfrac 0 in each of the last 20 steps although a batch is used in several updates (actor/ratio_max is not 1), and the mean absolute actor/ppo_kl below 1e-4",
 		"narrow actor.clip_ratio_low and actor.clip_ratio_high, or raise actor.optim.lr: the policy hardly moves",
 		func(rows []Row) string {
-			if each(rows, "actor/ratio_max", func(x float64) bool { return x != 1 }) == "" || meanAbs(rows, "actor/ppo_kl") >= 1e-4 {
+			if each(rows, "actor/ratio_max", func(x float64) bool { return x != 1 }) == "" ||
+				meanAbs(rows, "actor/ppo_kl") >= 1e-4 {
 				return ""
 			}
 			return each(rows, "actor/pg_clipfrac", func(x float64) bool { return x == 0 })
@@ -135,9 +143,11 @@ var signs = []Sign{
 	{"clip acts on most tokens", "mean of actor/pg_clipfrac above 0.6 over the last 20 steps",
 		"lower actor.optim.lr, or widen actor.clip_ratio_low and actor.clip_ratio_high",
 		func(rows []Row) string {
-			return mean(rows, "actor/pg_clipfrac", signWindow, func(x float64) bool { return x > 0.6 })
+			return mean(rows, "actor/pg_clipfrac", signWindow,
+				func(x float64) bool { return x > 0.6 })
 		}},
-	{"KL runs away", "mean of actor/kl_loss or reward/kl_mean over the last 10 steps above 0.4 nats",
+	{"KL runs away",
+		"mean of actor/kl_loss or reward/kl_mean over the last 10 steps above 0.4 nats",
 		"lower actor.optim.lr, or raise actor.kl_loss_coef", runawayKL},
 	{"KL dominates the loss", "over the last 20 steps the means of actor/kl_share above 0.8 and of actor/kl_pull above 0.2 (actor/kl_share alone in runs without the other): the KL term and not the rewards decides where the student goes",
 		"lower actor.kl_loss_coef, or rely on the clip", dominantKL},
@@ -150,7 +160,8 @@ var signs = []Sign{
 	{"answers become alike", "mean of rollout/unique_frac over the last 5 steps below half of teacher/unique_frac: the student writes the same answer to different prompts",
 		"lower actor.optim.lr, go on from an earlier checkpoint; look at samples/", alike},
 	{"answers grow too long", "mean of rollout/len_mean over the last 10 steps above 1.5 times that of the first 10, and above 1.5 times teacher/len_mean",
-		"a length term in the reward (algorithm.length_coef), or a fresh discriminator", gamedLength},
+		"a length term in the reward (algorithm.length_coef), or a fresh discriminator",
+		gamedLength},
 }
 
 // Signs are all signs that Diagnose looks for.
@@ -232,7 +243,8 @@ func each(rows []Row, name string, sick func(float64) bool) string {
 	if xs == nil || slices.ContainsFunc(xs, func(x float64) bool { return !sick(x) }) {
 		return ""
 	}
-	return fmt.Sprintf("%s %.3g to %.3g in the last %d steps", name, slices.Min(xs), slices.Max(xs), signWindow)
+	return fmt.Sprintf("%s %.3g to %.3g in the last %d steps", name, slices.Min(xs), slices.Max(xs),
+		signWindow)
 }
 
 // distinct is the honest accuracy: equal texts, which no discriminator can tell apart,
@@ -252,7 +264,8 @@ func accuracy(rows []Row) string {
 // is no such case: a few pairs of which it is sure and wrong have most of the loss.
 func deaf(rows []Row) string {
 	for _, c := range []struct{ loss, acc float64 }{{0.66, 0.65}, {math.Ln2, 0.8}} {
-		loss := mean(rows, "critic/d_loss_distinct", signWindow, func(x float64) bool { return x > c.loss })
+		loss := mean(rows, "critic/d_loss_distinct", signWindow,
+			func(x float64) bool { return x > c.loss })
 		acc := mean(rows, distinct, signWindow, func(x float64) bool { return x < c.acc })
 		if loss != "" && acc != "" {
 			return loss + ", " + acc
@@ -263,7 +276,8 @@ func deaf(rows []Row) string {
 
 // playing is the steps in which the student learned by its scores.
 func playing(rows []Row) []Row {
-	return slices.DeleteFunc(slices.Clone(rows), func(r Row) bool { _, ok := r.Values["actor/pg_loss"]; return !ok })
+	return slices.DeleteFunc(slices.Clone(rows),
+		func(r Row) bool { _, ok := r.Values["actor/pg_loss"]; return !ok })
 }
 
 // notStarted looks at a discriminator that has not yet played. One that learns alone is
@@ -285,7 +299,9 @@ func shaken(rows []Row) string {
 	if worst <= 0.75 {
 		return ""
 	}
-	return fmt.Sprintf("critic/lr %.2g from the first step, critic/d_loss_distinct up to %.3g in the first %d", rates[0], worst, signWindow)
+	return fmt.Sprintf(
+		"critic/lr %.2g from the first step, critic/d_loss_distinct up to %.3g in the first %d",
+		rates[0], worst, signWindow)
 }
 
 func hasPrefix(r Row, prefix string) bool {
@@ -313,7 +329,8 @@ func brokenNumbers(rows []Row) string {
 	var seen []string
 	for _, name := range []string{"actor/skipped_updates", "critic/skipped_updates"} {
 		if skips[name] > 0 {
-			seen = append(seen, fmt.Sprintf("%s in %d of the last %d steps", name, skips[name], min(signWindow, len(rows))))
+			seen = append(seen, fmt.Sprintf("%s in %d of the last %d steps", name, skips[name],
+				min(signWindow, len(rows))))
 		}
 	}
 	if bad != "" {
@@ -362,8 +379,10 @@ func lost(rows []Row) string {
 		for i := range len(xs) - 2*fewSteps + 1 {
 			best = max(best, average(xs[i:i+fewSteps]))
 		}
-		if now := average(last(xs, fewSteps)); best-now > 0.2*scale(best) && best-now > 1.5*noise(xs) {
-			return fmt.Sprintf("reward/check_mean %.3g over the last %d steps, %.3g before", now, fewSteps, best)
+		if now := average(last(xs, fewSteps)); best-now > 0.2*scale(best) &&
+			best-now > 1.5*noise(xs) {
+			return fmt.Sprintf("reward/check_mean %.3g over the last %d steps, %.3g before", now,
+				fewSteps, best)
 		}
 	}
 	if xs := series(rows, "val/check"); len(xs) > 1 {
@@ -379,7 +398,8 @@ func risingLoss(rows []Row) string {
 	xs := series(rows, name)
 	if len(xs) >= fewSteps {
 		if now := average(last(xs, fewSteps)); now > 2*xs[0] && now-xs[0] > 0.05 {
-			return fmt.Sprintf("%s %.3g over the last %d steps, %.3g in the first", name, now, fewSteps, xs[0])
+			return fmt.Sprintf("%s %.3g over the last %d steps, %.3g in the first", name, now,
+				fewSteps, xs[0])
 		}
 	}
 	if len(xs) < 2*someSteps {
@@ -390,7 +410,8 @@ func risingLoss(rows []Row) string {
 		least = min(least, average(xs[i:i+someSteps]))
 	}
 	if now := average(last(xs, someSteps)); now > 1.5*least && now-least > 0.05 {
-		return fmt.Sprintf("%s %.3g over the last %d steps, %.3g before", name, now, someSteps, least)
+		return fmt.Sprintf("%s %.3g over the last %d steps, %.3g before", name, now, someSteps,
+			least)
 	}
 	return ""
 }
@@ -412,7 +433,8 @@ func overfit(rows []Row) string {
 }
 
 func unranked(rows []Row) string {
-	collapsed, flat := window(rows, "critic/collapsed_groups_frac"), window(rows, "adv/zero_var_groups_frac")
+	collapsed, flat :=
+		window(rows, "critic/collapsed_groups_frac"), window(rows, "adv/zero_var_groups_frac")
 	if collapsed == nil {
 		return ""
 	}
@@ -423,7 +445,9 @@ func unranked(rows []Row) string {
 	if z > 0.9 || (c-z)/(1-z) <= 0.5 {
 		return ""
 	}
-	return fmt.Sprintf("critic/collapsed_groups_frac %.3g, adv/zero_var_groups_frac %.3g over the last %d steps", c, z, signWindow)
+	return fmt.Sprintf(
+		"critic/collapsed_groups_frac %.3g, adv/zero_var_groups_frac %.3g over the last %d steps",
+		c, z, signWindow)
 }
 
 func still(rows []Row) string {
@@ -433,7 +457,8 @@ func still(rows []Row) string {
 		return ""
 	}
 	// Where a batch is used in one update, ppo_kl is taken before it and is always 0.
-	if math.IsNaN(from) && each(rows, "actor/ratio_max", func(x float64) bool { return x != 1 }) == "" {
+	if math.IsNaN(from) && each(rows, "actor/ratio_max",
+		func(x float64) bool { return x != 1 }) == "" {
 		return ""
 	}
 	seen := fmt.Sprintf("|actor/ppo_kl| %.2g over the last %d steps", moved, signWindow)
@@ -476,7 +501,8 @@ func collapsedEntropy(rows []Row) string {
 	}
 	was, now := average(xs[:signWindow]), average(last(xs, signWindow))
 	if now < 0.005 || len(xs) >= 2*signWindow && now < was/10 {
-		return fmt.Sprintf("%s %.3g over the last %d steps, %.3g over the first", name, now, signWindow, was)
+		return fmt.Sprintf("%s %.3g over the last %d steps, %.3g over the first", name, now,
+			signWindow, was)
 	}
 	return ""
 }
@@ -504,8 +530,10 @@ func jump(rows []Row) string {
 		xs := series(rows, m.name)
 		for i := max(3, len(xs)-signWindow); i+3 <= len(xs); i++ {
 			was, now := average(xs[i-3:i]), average(xs[i:i+3])
-			if change := m.bad * (now - was); change > 0.3*scale(was) && change > 2.5*noise(xs[:i]) {
-				return fmt.Sprintf("%s from %.2f to %.2f within the last %d steps", m.name, was, now, signWindow)
+			if change := m.bad * (now - was); change > 0.3*scale(was) &&
+				change > 2.5*noise(xs[:i]) {
+				return fmt.Sprintf("%s from %.2f to %.2f within the last %d steps", m.name, was,
+					now, signWindow)
 			}
 		}
 	}
@@ -518,8 +546,10 @@ func alike(rows []Row) string {
 	if len(xs) < fewSteps || len(teacher) < fewSteps {
 		return ""
 	}
-	if now, theirs := average(last(xs, fewSteps)), average(last(teacher, fewSteps)); now < theirs/2 {
-		return fmt.Sprintf("%s %.3g over the last %d steps, the teacher's %.3g", name, now, fewSteps, theirs)
+	if now, theirs :=
+		average(last(xs, fewSteps)), average(last(teacher, fewSteps)); now < theirs/2 {
+		return fmt.Sprintf("%s %.3g over the last %d steps, the teacher's %.3g", name, now,
+			fewSteps, theirs)
 	}
 	return ""
 }
@@ -530,9 +560,12 @@ func gamedLength(rows []Row) string {
 	if len(xs) < 2*someSteps || len(teacher) == 0 {
 		return ""
 	}
-	was, now, theirs := average(xs[:someSteps]), average(last(xs, someSteps)), average(last(teacher, someSteps))
+	was, now, theirs :=
+		average(xs[:someSteps]), average(last(xs, someSteps)), average(last(teacher, someSteps))
 	if now > 1.5*was && now > 1.5*theirs {
-		return fmt.Sprintf("%s %.3g over the last %d steps, %.3g over the first, the teacher's %.3g", name, now, someSteps, was, theirs)
+		return fmt.Sprintf(
+			"%s %.3g over the last %d steps, %.3g over the first, the teacher's %.3g", name, now,
+			someSteps, was, theirs)
 	}
 	return ""
 }

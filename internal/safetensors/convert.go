@@ -23,10 +23,12 @@ func (t *Tensor) Float32(dst []float32) (err error) {
 	switch t.DType {
 	case F32, BF16, F16, F64, U8:
 	default:
-		return fmt.Errorf("%s cannot be widened to float32: U8, BF16, F16, F32 and F64 can", t.DType)
+		return fmt.Errorf("%s cannot be widened to float32: U8, BF16, F16, F32 and F64 can",
+			t.DType)
 	}
 	if len(t.Data) != width*len(dst) {
-		return fmt.Errorf("%v has %d elements, the destination %d", t.Shape, len(t.Data)/width, len(dst))
+		return fmt.Errorf("%v has %d elements, the destination %d", t.Shape, len(t.Data)/width,
+			len(dst))
 	}
 	return folder.Guard(func() error { t.widen(dst); return nil })
 }
@@ -48,8 +50,11 @@ func (t *Tensor) widen(dst []float32) {
 	case BF16:
 		for len(dst) >= 4 && len(d) >= 8 {
 			a := binary.LittleEndian.Uint64(d)
-			dst[0], dst[1] = math.Float32frombits(uint32(a)<<16), math.Float32frombits(uint32(a)&0xffff0000)
-			dst[2], dst[3] = math.Float32frombits(uint32(a>>32)<<16), math.Float32frombits(uint32(a>>32)&0xffff0000)
+			dst[0], dst[1] =
+				math.Float32frombits(uint32(a)<<16), math.Float32frombits(uint32(a)&0xffff0000)
+			dst[2], dst[3] =
+				math.Float32frombits(uint32(a>>32)<<16),
+				math.Float32frombits(uint32(a>>32)&0xffff0000)
 			dst, d = dst[4:], d[8:]
 		}
 		for i := range dst {
@@ -120,7 +125,8 @@ func EncodeFloat32(w io.Writer, dt DType, src []float32) error {
 	switch dt {
 	case F32, BF16, F16, U8:
 	default:
-		return fmt.Errorf("safetensors: float32 cannot be written as %q: F32, BF16, F16 and U8 can", string(dt))
+		return fmt.Errorf("safetensors: float32 cannot be written as %q: F32, BF16, F16 and U8 can",
+			string(dt))
 	}
 	const chunk = 1 << 14 // elements
 	buf := make([]byte, 0, width*min(chunk, len(src)))

@@ -83,11 +83,15 @@ func readFile(f *os.File) (h *header, data []byte, unmap func() error, err error
 	switch {
 	case n > maxHeader:
 		if n == gitLFS {
-			return nil, nil, nil, errors.New("is a Git LFS pointer, not the weights: fetch them with git lfs pull")
+			return nil, nil, nil, errors.New(
+				"is a Git LFS pointer, not the weights: fetch them with git lfs pull")
 		}
-		return nil, nil, nil, fmt.Errorf("header: length of %d bytes, the limit is %d: not a safetensors file", n, maxHeader)
+		return nil, nil, nil, fmt.Errorf(
+			"header: length of %d bytes, the limit is %d: not a safetensors file", n, maxHeader)
 	case n > uint64(size-8):
-		return nil, nil, nil, fmt.Errorf("header: its length says %d bytes, the file has %d after it: is it cut short?", n, size-8)
+		return nil, nil, nil, fmt.Errorf(
+			"header: its length says %d bytes, the file has %d after it: is it cut short?", n,
+			size-8)
 	}
 	text := make([]byte, n)
 	if _, err := io.ReadFull(f, text); err != nil {

@@ -64,7 +64,8 @@ func (f *Folder) open(root *folder.Folder) error {
 	}
 	text, err := root.ReadFile(IndexName, maxIndex)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("safetensors: %s: contains neither %s nor %s: %w", f.path, SingleName, IndexName, fs.ErrNotExist)
+		return fmt.Errorf("safetensors: %s: contains neither %s nor %s: %w", f.path, SingleName,
+			IndexName, fs.ErrNotExist)
 	}
 	if err != nil {
 		return fmt.Errorf("safetensors: %w", err)
@@ -109,9 +110,11 @@ func (f *Folder) shards(root *folder.Folder, weights []entry) error {
 		}
 		for _, name := range file.Names() {
 			if i := sort.SearchStrings(f.names, name); i == len(f.names) || f.names[i] != name {
-				return fmt.Errorf("safetensors: %s: tensor %q: the index does not list it", file.path, clip(name))
+				return fmt.Errorf("safetensors: %s: tensor %q: the index does not list it",
+					file.path, clip(name))
 			} else if f.from[i] != int32(n) {
-				return fmt.Errorf("safetensors: %s: tensor %q: is also in %s", file.path, clip(name), filepath.Base(f.files[f.from[i]].path))
+				return fmt.Errorf("safetensors: %s: tensor %q: is also in %s", file.path,
+					clip(name), filepath.Base(f.files[f.from[i]].path))
 			}
 		}
 	}

@@ -105,7 +105,8 @@ func parseHeader(text string, dataLen int64) (*header, error) {
 	case !utf8.ValidString(text):
 		return nil, fmt.Errorf("header: not valid UTF-8")
 	case text[0] != '{':
-		return nil, fmt.Errorf("header: starts with %q, not with a JSON object", clip(text[:runeLen(text)]))
+		return nil, fmt.Errorf("header: starts with %q, not with a JSON object",
+			clip(text[:runeLen(text)]))
 	}
 	// Each tensor needs this key, in this spelling: an upper bound on the count
 	// that makes one allocation enough.
@@ -313,9 +314,12 @@ func (h *header) check(dataLen int64) error {
 		case t.begin > t.end:
 			err = fmt.Errorf("offsets [%d %d]: end before start", t.begin, t.end)
 		case t.end-t.begin != want:
-			err = fmt.Errorf("%s %v needs %d bytes, offsets [%d %d] span %d", t.DType, t.Shape, want, t.begin, t.end, t.end-t.begin)
+			err = fmt.Errorf("%s %v needs %d bytes, offsets [%d %d] span %d", t.DType, t.Shape,
+				want, t.begin, t.end, t.end-t.begin)
 		case t.end > dataLen:
-			err = fmt.Errorf("offsets [%d %d]: beyond the file's end, it has %d bytes of data: is it cut short?", t.begin, t.end, dataLen)
+			err = fmt.Errorf(
+				"offsets [%d %d]: beyond the file's end, it has %d bytes of data: is it cut short?",
+				t.begin, t.end, dataLen)
 		}
 		if err != nil {
 			return fmt.Errorf("tensor %q: %w", clip(t.Name), err)
@@ -332,9 +336,12 @@ func (h *header) check(dataLen int64) error {
 	for i := range ts {
 		switch t := &ts[i]; {
 		case t.begin > at:
-			return fmt.Errorf("tensor %q: starts at %d, %d unused bytes before it", clip(t.Name), t.begin, t.begin-at)
+			return fmt.Errorf("tensor %q: starts at %d, %d unused bytes before it", clip(t.Name),
+				t.begin, t.begin-at)
 		case t.begin < at:
-			return fmt.Errorf("tensor %q: starts at %d, inside the previous tensor, which ends at %d", clip(t.Name), t.begin, at)
+			return fmt.Errorf(
+				"tensor %q: starts at %d, inside the previous tensor, which ends at %d",
+				clip(t.Name), t.begin, at)
 		}
 		at = ts[i].end
 	}

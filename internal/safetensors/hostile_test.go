@@ -35,9 +35,12 @@ var refused = []struct {
 	{"empty file", nil, "0 bytes: too short"},
 	{"seven bytes", make([]byte, 7), "7 bytes: too short"},
 	{"header of no bytes", file("", 0), "is empty"},
-	{"length past the end", binary.LittleEndian.AppendUint64(nil, 17), "its length says 17 bytes, the file has 0"},
-	{"length 2^63-1", binary.LittleEndian.AppendUint64(nil, math.MaxInt64), "length of 9223372036854775807 bytes, the limit is"},
-	{"length 2^64-1", binary.LittleEndian.AppendUint64(nil, math.MaxUint64), "length of 18446744073709551615 bytes"},
+	{"length past the end", binary.LittleEndian.AppendUint64(nil, 17),
+		"its length says 17 bytes, the file has 0"},
+	{"length 2^63-1", binary.LittleEndian.AppendUint64(nil, math.MaxInt64),
+		"length of 9223372036854775807 bytes, the limit is"},
+	{"length 2^64-1", binary.LittleEndian.AppendUint64(nil, math.MaxUint64),
+		"length of 18446744073709551615 bytes"},
 	{"length 2^40", binary.LittleEndian.AppendUint64(nil, 1<<40), "length of 1099511627776 bytes"},
 	{"not UTF-8", file("{\"\xff\":0}", 0), "not valid UTF-8"},
 	{"an array", file(`[1]`, 0), `starts with "["`},
@@ -110,7 +113,8 @@ func TestHostileFilesAreRefused(t *testing.T) {
 			continue
 		}
 		msg := err.Error()
-		if !strings.Contains(msg, h.want) || !strings.HasPrefix(msg, "safetensors: "+path+": ") || strings.Contains(msg, "\n") {
+		if !strings.Contains(msg, h.want) || !strings.HasPrefix(msg, "safetensors: "+path+": ") ||
+			strings.Contains(msg, "\n") {
 			t.Errorf("%s: message %q, want %q in it", h.name, msg, h.want)
 		}
 		if len(msg) > 500+len(path) {
@@ -136,7 +140,9 @@ func TestUnusualFilesAreRead(t *testing.T) {
 	for _, c := range []struct{ name, header, tensor string }{
 		{"no tensors", `{}`, ""},
 		{"padding", `{}      `, ""},
-		{"white space", "{ \"a\" :\n{\t\"dtype\":\"U8\" , \"shape\": [ 2 ],\r\"data_offsets\" : [ 0 , 2 ] } }", "a"},
+		{"white space",
+			"{ \"a\" :\n{\t\"dtype\":\"U8\" , \"shape\": [ 2 ],\r\"data_offsets\" : [ 0 , 2 ] } }",
+			"a"},
 		{"keys in another order", one(`"data_offsets":[0,2],"shape":[2,1],"dtype":"U8"`), "a"},
 		{"escapes", `{"\u0061\ud83d\ude00\n\/":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}`, "a😀\n/"},
 		{"empty name", `{"":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}`, ""},
@@ -182,7 +188,8 @@ func consistent(h *header, dataLen int64) error {
 		t := &h.tensors[i]
 		n, err := size(t.DType, t.Shape)
 		if err != nil || t.end-t.begin != n || t.begin < 0 || t.end > dataLen {
-			return fmt.Errorf("tensor %q: [%d %d] of %d for %d bytes: %v", t.Name, t.begin, t.end, dataLen, n, err)
+			return fmt.Errorf("tensor %q: [%d %d] of %d for %d bytes: %v", t.Name, t.begin, t.end,
+				dataLen, n, err)
 		}
 		if i > 0 && h.tensors[i-1].Name >= t.Name {
 			return fmt.Errorf("names out of order: %q", t.Name)
@@ -221,7 +228,8 @@ func TestHostileFormats(t *testing.T) {
 				return err
 			}
 			defer f.Close()
-			if err := consistent(&f.header, int64(len(text))-8-int64(binary.LittleEndian.Uint64(text))); err != nil {
+			if err := consistent(&f.header,
+				int64(len(text))-8-int64(binary.LittleEndian.Uint64(text))); err != nil {
 				t.Errorf("%q: %v", text, err)
 			}
 			for i := range f.tensors {
@@ -253,7 +261,8 @@ func TestHostileFormats(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if got := fmt.Sprint(f.Names()); !slices.Contains([]string{"[a]", "[b]", "[a b]"}, got) {
+			if got := fmt.Sprint(f.Names()); !slices.Contains([]string{"[a]", "[b]", "[a b]"},
+				got) {
 				t.Errorf("%q: tensors %s", text, got)
 			}
 			return f.Close()
@@ -300,7 +309,8 @@ func TestMemoryIsBounded(t *testing.T) {
 		}
 		return float64(used) / float64(n)
 	}
-	ofNames := factor(func() error { _, err := parseHeader(names.String(), 0); return err }, names.Len())
+	ofNames := factor(func() error { _, err := parseHeader(names.String(), 0); return err },
+		names.Len())
 	index := []byte(`{"weight_map":{` + pairs.String()[1:] + `}}`)
 	ofIndex := factor(func() error { _, err := parseIndex(index); return err }, len(index))
 	meta := `{"__metadata__":{` + pairs.String()[1:] + `}}`
@@ -327,14 +337,16 @@ func TestLargestHeader(t *testing.T) {
 	}
 	t.Logf("two headers of 100 MB: %v", time.Since(start))
 	path := filepath.Join(t.TempDir(), "f")
-	if err := os.WriteFile(path, binary.LittleEndian.AppendUint64(nil, maxHeader+1), 0o666); err != nil {
+	if err := os.WriteFile(path, binary.LittleEndian.AppendUint64(nil, maxHeader+1),
+		0o666); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Truncate(path, maxHeader+100); err != nil { // sparse
 		t.Fatal(err)
 	}
 	var err error
-	if used := hostile.AllocatedBy(func() { _, err = Open(path) }); err == nil || used > 1<<20 || !strings.Contains(err.Error(), "the limit is 100000000") {
+	if used := hostile.AllocatedBy(func() { _, err = Open(path) }); err == nil || used > 1<<20 ||
+		!strings.Contains(err.Error(), "the limit is 100000000") {
 		t.Errorf("a header over the cap: %v, %d bytes allocated", err, used)
 	}
 }
@@ -405,7 +417,8 @@ func TestHostileFoldersAreRefused(t *testing.T) {
 		if err == nil {
 			folder.Close()
 			t.Errorf("%s: accepted", c.name)
-		} else if !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "safetensors: "+dir) {
+		} else if !strings.Contains(err.Error(), c.want) ||
+			!strings.HasPrefix(err.Error(), "safetensors: "+dir) {
 			t.Errorf("%s: message %q, want %q in it", c.name, err, c.want)
 		}
 	}
@@ -424,7 +437,8 @@ func TestHostileFoldersAreRefused(t *testing.T) {
 	if err := folder.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := OpenFolder(t.TempDir()); err == nil || !strings.Contains(err.Error(), "neither") || !errors.Is(err, fs.ErrNotExist) {
+	if _, err := OpenFolder(t.TempDir()); err == nil || !strings.Contains(err.Error(), "neither") ||
+		!errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("an empty folder: %v", err)
 	}
 }
@@ -491,7 +505,8 @@ func FuzzIndex(f *testing.F) {
 			return
 		}
 		for i, w := range weights {
-			if filepath.Base(w.value) != w.value || w.value == ".." || w.value == "." || strings.ContainsRune(w.value, 0) {
+			if filepath.Base(w.value) != w.value || w.value == ".." || w.value == "." ||
+				strings.ContainsRune(w.value, 0) {
 				t.Fatalf("tensor %q: file %q", w.key, w.value)
 			}
 			if i > 0 && weights[i-1].key >= w.key {

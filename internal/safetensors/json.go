@@ -235,7 +235,8 @@ func (c *cursor) skip(depth int) error {
 		for c.i < len(c.s) && strings.IndexByte("+-.0123456789eE", c.s[c.i]) >= 0 {
 			c.i++
 		}
-		if _, err := strconv.ParseFloat(c.s[start:c.i], 64); err != nil && !errors.Is(err, strconv.ErrRange) {
+		if _, err := strconv.ParseFloat(c.s[start:c.i], 64); err != nil &&
+			!errors.Is(err, strconv.ErrRange) {
 			return c.errorf("%s is not a number", clip(c.s[start:c.i]))
 		}
 		return nil

@@ -95,11 +95,13 @@ func TestReferenceFile(t *testing.T) {
 		{"name \"quoted\" \\ <&> ü \u2028", F32, []int{1}, "\x00\x00\x80\x3f"},
 	} {
 		x := mustTensor(t, f, want.name)
-		if x.DType != want.dtype || fmt.Sprint(x.Shape) != fmt.Sprint(want.shape) || string(x.Data) != want.data {
+		if x.DType != want.dtype || fmt.Sprint(x.Shape) != fmt.Sprint(want.shape) ||
+			string(x.Data) != want.data {
 			t.Errorf("tensor %q: %s %v %x", want.name, x.DType, x.Shape, x.Data)
 		}
 	}
-	if got := mustFloat32(t, mustTensor(t, f, "matrix")); !reflect.DeepEqual(got, []float32{0, 1, 2, 3, 4, 5}) {
+	if got := mustFloat32(t, mustTensor(t, f, "matrix")); !reflect.DeepEqual(got,
+		[]float32{0, 1, 2, 3, 4, 5}) {
 		t.Errorf("matrix %v", got)
 	}
 	if _, ok := f.Tensor("Matrix"); ok {
@@ -135,7 +137,8 @@ func TestRoundingIsTorchs(t *testing.T) {
 		dt    DType
 		round func(float32) float32
 	}{
-		{"round.bf16", BF16, func(v float32) float32 { return math.Float32frombits(uint32(toBF16(v)) << 16) }},
+		{"round.bf16", BF16,
+			func(v float32) float32 { return math.Float32frombits(uint32(toBF16(v)) << 16) }},
 		{"round.f16", F16, func(v float32) float32 { return FromHalf(toHalf(v)) }},
 	} {
 		ref := mustTensor(t, f, c.name)
@@ -152,7 +155,8 @@ func TestRoundingIsTorchs(t *testing.T) {
 				continue
 			}
 			if got, want := out.Bytes()[2*i:2*i+2], ref.Data[2*i:2*i+2]; !bytes.Equal(got, want) {
-				t.Errorf("%s: %d: %g (%08x) became %x, torch says %x", c.name, i, v, math.Float32bits(v), got, want)
+				t.Errorf("%s: %d: %g (%08x) became %x, torch says %x", c.name, i, v,
+					math.Float32bits(v), got, want)
 			}
 			if math.Float32bits(wide[i]) != math.Float32bits(c.round(v)) {
 				t.Errorf("%s: %d: widened to %g, want %g", c.name, i, wide[i], c.round(v))
@@ -206,8 +210,10 @@ func TestHalfExhaustive(t *testing.T) {
 		mid := float32((value(h) + value(h+1)) / 2)
 		even := h + h&1
 		inf := float32(math.Inf(1 - 2*int(h>>15)))
-		if toHalf(mid) != even || toHalf(math.Nextafter32(mid, inf)) != h+1 || toHalf(math.Nextafter32(mid, 0)) != h {
-			t.Fatalf("%04x: the middle %g goes to %04x, its neighbours to %04x and %04x", h, mid, toHalf(mid), toHalf(math.Nextafter32(mid, 0)), toHalf(math.Nextafter32(mid, inf)))
+		if toHalf(mid) != even || toHalf(math.Nextafter32(mid, inf)) != h+1 ||
+			toHalf(math.Nextafter32(mid, 0)) != h {
+			t.Fatalf("%04x: the middle %g goes to %04x, its neighbours to %04x and %04x", h, mid,
+				toHalf(mid), toHalf(math.Nextafter32(mid, 0)), toHalf(math.Nextafter32(mid, inf)))
 		}
 	}
 }
@@ -315,7 +321,8 @@ func TestWriteFolder(t *testing.T) {
 			}
 			first := fmt.Sprintf("model-00001-of-%05d.safetensors", len(folder.files))
 			if index.Metadata["total_size"] != total || index.WeightMap[ts[0].Name] != first {
-				t.Errorf("index: total %d, want %d; first tensor in %q", index.Metadata["total_size"], total, index.WeightMap[ts[0].Name])
+				t.Errorf("index: total %d, want %d; first tensor in %q",
+					index.Metadata["total_size"], total, index.WeightMap[ts[0].Name])
 			}
 		}
 		if err := folder.Close(); err != nil {
@@ -340,7 +347,8 @@ func TestWriteRefuses(t *testing.T) {
 		{"reserved name", "taken", []Source{raw("__metadata__", U8, []int{0}, nil)}, nil},
 		{"dtype", "not known", []Source{raw("a", "f32", []int{0}, nil)}, nil},
 		{"negative", "negative", []Source{raw("a", U8, []int{-1}, nil)}, nil},
-		{"overflow", "overflow", []Source{raw("a", U8, []int{1 << 30, 1 << 30, 1 << 30}, nil)}, nil},
+		{"overflow", "overflow", []Source{raw("a", U8, []int{1 << 30, 1 << 30, 1 << 30}, nil)},
+			nil},
 		{"rank", "dimensions", []Source{raw("a", U8, make([]int, 17), nil)}, nil},
 		{"name not UTF-8", "UTF-8", []Source{raw("\xff", U8, []int{0}, nil)}, nil},
 		{"metadata not UTF-8", "UTF-8", nil, map[string]string{"a": "\xff"}},
@@ -354,11 +362,13 @@ func TestWriteRefuses(t *testing.T) {
 		t.Error("EncodeFloat32 to I32 passed")
 	}
 	var codes bytes.Buffer
-	if err := EncodeFloat32(&codes, U8, []float32{0, 1, 254, 255}); err != nil || !bytes.Equal(codes.Bytes(), []byte{0, 1, 254, 255}) {
+	if err := EncodeFloat32(&codes, U8, []float32{0, 1, 254, 255}); err != nil ||
+		!bytes.Equal(codes.Bytes(), []byte{0, 1, 254, 255}) {
 		t.Errorf("whole numbers as U8: %v, %v", codes.Bytes(), err)
 	}
 	for _, x := range []float32{-1, 0.5, 256, float32(math.NaN()), float32(math.Inf(1))} {
-		if err := EncodeFloat32(io.Discard, U8, []float32{x}); err == nil || !strings.Contains(err.Error(), "expected a whole number from 0 to 255") {
+		if err := EncodeFloat32(io.Discard, U8, []float32{x}); err == nil ||
+			!strings.Contains(err.Error(), "expected a whole number from 0 to 255") {
 			t.Errorf("%g as U8: %v", x, err)
 		}
 	}
@@ -381,7 +391,8 @@ func (s *shortWriter) Write(p []byte) (int, error) {
 
 // Every byte that cannot be written is an error.
 func TestWriteReportsErrors(t *testing.T) {
-	ts := []Source{floats("a", BF16, []int{50}, make([]float32, 50)), floats("b", F32, []int{9}, make([]float32, 9))}
+	ts := []Source{floats("a", BF16, []int{50}, make([]float32, 50)),
+		floats("b", F32, []int{9}, make([]float32, 9))}
 	var whole bytes.Buffer
 	if err := Write(&whole, ts, nil); err != nil {
 		t.Fatal(err)
@@ -407,11 +418,13 @@ func (badCloser) Close() error { return errFull }
 
 func TestFloat32Refuses(t *testing.T) {
 	f := mustOpen(t, filepath.Join(fixtures, "dtypes.safetensors"))
-	if err := mustTensor(t, f, "i32").Float32(make([]float32, 2)); err == nil || !strings.Contains(err.Error(), "I32") {
+	if err := mustTensor(t, f, "i32").Float32(make([]float32, 2)); err == nil ||
+		!strings.Contains(err.Error(), "I32") {
 		t.Errorf("I32: %v", err)
 	}
 	for _, n := range []int{0, 5, 7} {
-		if err := mustTensor(t, f, "matrix").Float32(make([]float32, n)); err == nil || !strings.Contains(err.Error(), "6 elements") {
+		if err := mustTensor(t, f, "matrix").Float32(make([]float32, n)); err == nil ||
+			!strings.Contains(err.Error(), "6 elements") {
 			t.Errorf("a destination of %d: %v", n, err)
 		}
 	}
@@ -426,7 +439,8 @@ func TestFileCutShortWhileRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f.safetensors")
 	var out bytes.Buffer
 	const n = 1 << 16
-	if err := Write(&out, []Source{floats("a", F32, []int{n}, make([]float32, n))}, nil); err != nil {
+	if err := Write(&out, []Source{floats("a", F32, []int{n}, make([]float32, n))},
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(path, out.Bytes(), 0o666); err != nil {
@@ -436,7 +450,8 @@ func TestFileCutShortWhileRead(t *testing.T) {
 	if err := os.Truncate(path, 8192); err != nil {
 		t.Fatal(err)
 	}
-	if err := mustTensor(t, f, "a").Float32(make([]float32, n)); err == nil || !strings.Contains(err.Error(), "cut short") {
+	if err := mustTensor(t, f, "a").Float32(make([]float32, n)); err == nil ||
+		!strings.Contains(err.Error(), "cut short") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -453,7 +468,8 @@ func BenchmarkWrite(b *testing.B) {
 			for b.Loop() {
 				f, err := os.Create(path)
 				if err == nil {
-					err = errors.Join(Write(f, []Source{floats("a", dt, []int{n}, x)}, nil), f.Close())
+					err = errors.Join(Write(f, []Source{floats("a", dt, []int{n}, x)}, nil),
+						f.Close())
 				}
 				if err != nil {
 					b.Fatal(err)
@@ -497,7 +513,8 @@ func BenchmarkOpenAndWiden(b *testing.B) {
 func BenchmarkOpen(b *testing.B) {
 	var ts []Source
 	for i := range 5000 {
-		ts = append(ts, raw(fmt.Sprintf("model.layers.%d.self_attn.q_proj.weight", i), U8, []int{1, 1}, []byte{0}))
+		ts = append(ts, raw(fmt.Sprintf("model.layers.%d.self_attn.q_proj.weight", i), U8,
+			[]int{1, 1}, []byte{0}))
 	}
 	var out bytes.Buffer
 	if err := Write(&out, ts, nil); err != nil {

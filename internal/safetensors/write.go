@@ -28,10 +28,12 @@ type Source struct {
 // Size returns the bytes of the tensor.
 func (s Source) Size() (int64, error) {
 	if s.DType.Size() == 0 {
-		return 0, fmt.Errorf("safetensors: tensor %q: dtype %q is not known", s.Name, string(s.DType))
+		return 0, fmt.Errorf("safetensors: tensor %q: dtype %q is not known", s.Name,
+			string(s.DType))
 	}
 	if len(s.Shape) > maxRank {
-		return 0, fmt.Errorf("safetensors: tensor %q: %d dimensions: the most is %d", s.Name, len(s.Shape), maxRank)
+		return 0, fmt.Errorf("safetensors: tensor %q: %d dimensions: the most is %d", s.Name,
+			len(s.Shape), maxRank)
 	}
 	n, err := size(s.DType, s.Shape)
 	if err != nil {
@@ -103,7 +105,8 @@ func encodeHeader(order []Source, meta map[string]string) ([]byte, error) {
 	b.WriteByte('{')
 	if len(meta) > 0 {
 		if len(meta) > maxMetadata {
-			return nil, fmt.Errorf("safetensors: __metadata__: %d entries: the most is %d", len(meta), maxMetadata)
+			return nil, fmt.Errorf("safetensors: __metadata__: %d entries: the most is %d",
+				len(meta), maxMetadata)
 		}
 		keys := make([]string, 0, len(meta))
 		for k := range meta {
@@ -156,7 +159,8 @@ func encodeHeader(order []Source, meta map[string]string) ([]byte, error) {
 		b.WriteByte(' ')
 	}
 	if b.Len()-8 > maxHeader {
-		return nil, fmt.Errorf("safetensors: header: %d bytes: the most is %d", b.Len()-8, maxHeader)
+		return nil, fmt.Errorf("safetensors: header: %d bytes: the most is %d", b.Len()-8,
+			maxHeader)
 	}
 	head := b.Bytes()
 	binary.LittleEndian.PutUint64(head, uint64(len(head)-8))
@@ -192,7 +196,8 @@ func quote(b *bytes.Buffer, s, after string) error {
 // of ts, and model.safetensors.index.json last. A tensor larger than
 // maxShardBytes has a shard of its own. The metadata gets "format": "pt", without
 // which transformers refuses the file, unless meta says otherwise.
-func WriteFolder(create func(name string) (io.WriteCloser, error), ts []Source, maxShardBytes int64, meta map[string]string) error {
+func WriteFolder(create func(name string) (io.WriteCloser, error), ts []Source, maxShardBytes int64,
+	meta map[string]string) error {
 	full := map[string]string{"format": "pt"}
 	for k, v := range meta {
 		full[k] = v
@@ -236,7 +241,8 @@ func WriteFolder(create func(name string) (io.WriteCloser, error), ts []Source, 
 		}
 	}
 	for i, shard := range shards {
-		if err := writeOne(create, names[i], func(w io.Writer) error { return Write(w, shard, full) }); err != nil {
+		if err := writeOne(create, names[i],
+			func(w io.Writer) error { return Write(w, shard, full) }); err != nil {
 			return err
 		}
 	}
@@ -249,7 +255,8 @@ func WriteFolder(create func(name string) (io.WriteCloser, error), ts []Source, 
 }
 
 // writeOne creates a file, fills it and closes it.
-func writeOne(create func(name string) (io.WriteCloser, error), name string, fill func(w io.Writer) error) error {
+func writeOne(create func(name string) (io.WriteCloser, error), name string,
+	fill func(w io.Writer) error) error {
 	f, err := create(name)
 	if err != nil {
 		return fmt.Errorf("safetensors: %s: %w", name, err)

@@ -21,7 +21,8 @@ const replicates = 1000
 // Replicates for which the statistic is NaN are left out. Both ends are NaN when all are, when n <
 // 2, and when all replicates are equal: units that do not differ say nothing about others.
 // statistic must not keep weight, and is called from several goroutines.
-func Interval(n int, seed uint64, statistic func(replicate int, weight []float64) float64) [2]float64 {
+func Interval(n int, seed uint64,
+	statistic func(replicate int, weight []float64) float64) [2]float64 {
 	nowhere := [2]float64{math.NaN(), math.NaN()}
 	if n < 2 {
 		return nowhere
@@ -66,7 +67,8 @@ func RatioInterval(xs, ys []float64, seed uint64) [2]float64 {
 		}
 		return Wilson(k, len(xs))
 	}
-	return Interval(len(xs), seed, func(_ int, weight []float64) float64 { return weighted(xs, ys, weight) })
+	return Interval(len(xs), seed,
+		func(_ int, weight []float64) float64 { return weighted(xs, ys, weight) })
 }
 
 // RatioDifference is the Interval of sum(xs)/sum(ys) - sum(xs0)/sum(ys0) of the same units: each
@@ -136,7 +138,8 @@ func Newcombe(xs, ys []float64) [2]float64 {
 	}
 	n := float64(len(xs))
 	phi := 0.0
-	if margins := (both + onlyX) * (onlyY + neither) * (both + onlyY) * (onlyX + neither); margins > 0 {
+	if margins := (both + onlyX) * (onlyY + neither) * (both + onlyY) *
+		(onlyX + neither); margins > 0 {
 		cross := both*neither - onlyX*onlyY
 		if cross > 0 {
 			cross = max(cross-n/2, 0) // the correction for continuity of method 10

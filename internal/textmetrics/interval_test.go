@@ -35,7 +35,8 @@ func TestInterval(t *testing.T) {
 	if covered < 85 {
 		t.Errorf("%d of 100 intervals hold the truth", covered)
 	}
-	if ci := RatioInterval([]float64{1, 2, 4}, []float64{0, 0, 0}, 1); !math.IsNaN(ci[0]) && !math.IsInf(ci[0], 0) {
+	if ci := RatioInterval([]float64{1, 2, 4}, []float64{0, 0, 0}, 1); !math.IsNaN(ci[0]) &&
+		!math.IsInf(ci[0], 0) {
 		t.Errorf("%v, want no number", ci)
 	}
 }
@@ -45,12 +46,16 @@ func TestInterval(t *testing.T) {
 func TestNoInterval(t *testing.T) {
 	tenths := []float64{0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1} // their means differ by rounding
 	for name, ci := range map[string][2]float64{
-		"no unit": RatioInterval(nil, nil, 1), "one unit": RatioInterval([]float64{0.3}, nil, 1), "one ratio": RatioInterval([]float64{3}, []float64{4}, 1),
-		"equal units": RatioInterval(tenths, nil, 1), "equal ratios": RatioInterval([]float64{1, 2, 3}, []float64{2, 4, 6}, 1),
-		"one share": RatioInterval([]float64{1}, nil, 1), "one difference of shares": RatioDifference([]float64{1}, nil, []float64{0}, nil, 1),
-		"equal differences": RatioDifference([]float64{2.5, 3.5, 4.5}, nil, []float64{1.5, 2.5, 3.5}, nil, 1),
-		"one difference":    RatioDifference([]float64{2.5}, nil, []float64{1.5}, nil, 1),
-		"equal texts":       Jackknife(0.1, tenths),
+		"no unit": RatioInterval(nil, nil, 1), "one unit": RatioInterval([]float64{0.3}, nil, 1),
+		"one ratio":                RatioInterval([]float64{3}, []float64{4}, 1),
+		"equal units":              RatioInterval(tenths, nil, 1),
+		"equal ratios":             RatioInterval([]float64{1, 2, 3}, []float64{2, 4, 6}, 1),
+		"one share":                RatioInterval([]float64{1}, nil, 1),
+		"one difference of shares": RatioDifference([]float64{1}, nil, []float64{0}, nil, 1),
+		"equal differences": RatioDifference([]float64{2.5, 3.5, 4.5}, nil,
+			[]float64{1.5, 2.5, 3.5}, nil, 1),
+		"one difference": RatioDifference([]float64{2.5}, nil, []float64{1.5}, nil, 1),
+		"equal texts":    Jackknife(0.1, tenths),
 	} {
 		if !math.IsNaN(ci[0]) || !math.IsNaN(ci[1]) {
 			t.Errorf("%s: %v", name, ci)
@@ -79,7 +84,8 @@ func TestNewcombe(t *testing.T) {
 	// independent.
 	xs, ys := units(0, 40, 0, 0)
 	wide := Wilson(0, 40)[1]
-	if ci := RatioDifference(xs, nil, ys, nil, 1); math.Abs(ci[0]-(1-math.Sqrt2*wide)) > 1e-12 || ci[1] != 1 {
+	if ci := RatioDifference(xs, nil, ys, nil, 1); math.Abs(ci[0]-(1-math.Sqrt2*wide)) > 1e-12 ||
+		ci[1] != 1 {
 		t.Errorf("1 against 0 in 40: %v", ci)
 	}
 	if ci := Newcombe(xs, xs); math.Abs(ci[0]+wide) > 1e-12 || math.Abs(ci[1]-wide) > 1e-12 {
@@ -91,10 +97,12 @@ func TestNewcombe(t *testing.T) {
 	}
 	xs, ys = units(20, 12, 2, 16)
 	ci, turned := Newcombe(xs, ys), Newcombe(ys, xs)
-	if math.Abs(ci[0]+turned[1]) > 1e-12 || math.Abs(ci[1]+turned[0]) > 1e-12 || !(ci[0] > 0 && ci[0] < 0.2 && ci[1] > 0.2) {
+	if math.Abs(ci[0]+turned[1]) > 1e-12 || math.Abs(ci[1]+turned[0]) > 1e-12 ||
+		!(ci[0] > 0 && ci[0] < 0.2 && ci[1] > 0.2) {
 		t.Errorf("%v, turned round %v", ci, turned)
 	}
-	if a, b := units(26, 6, 8, 10); Newcombe(a, b)[1]-Newcombe(a, b)[0] >= Wilson(32, 50)[1]-Wilson(32, 50)[0]+Wilson(34, 50)[1]-Wilson(34, 50)[0] {
+	if a, b := units(26, 6, 8, 10); Newcombe(a, b)[1]-Newcombe(a, b)[0] >= Wilson(32,
+		50)[1]-Wilson(32, 50)[0]+Wilson(34, 50)[1]-Wilson(34, 50)[0] {
 		t.Errorf("%v is wider than both together", Newcombe(a, b))
 	}
 	covered, draw := 0, rand.New(rand.NewPCG(3, 4))
@@ -127,7 +135,8 @@ func TestWilson(t *testing.T) {
 		k, n int
 		want [2]float64
 	}{{0, 10, [2]float64{0, 0.2775}}, {15, 60, [2]float64{0.1577, 0.3723}}, {0, 40, [2]float64{0, 0.0876}}, {40, 40, [2]float64{0.9124, 1}}, {81, 263, [2]float64{0.2553, 0.3662}}} { // the last is Newcombe's 1998 example
-		if ci := Wilson(c.k, c.n); math.Abs(ci[0]-c.want[0]) > 5e-4 || math.Abs(ci[1]-c.want[1]) > 5e-4 {
+		if ci := Wilson(c.k, c.n); math.Abs(ci[0]-c.want[0]) > 5e-4 ||
+			math.Abs(ci[1]-c.want[1]) > 5e-4 {
 			t.Errorf("%d of %d: %v, want %v", c.k, c.n, ci, c.want)
 		}
 	}
@@ -153,7 +162,8 @@ func TestJackknife(t *testing.T) {
 		ss += (x - mean) * (x - mean)
 	}
 	half := 1.959963984540054 * math.Sqrt(ss/49/50)
-	if ci := Jackknife(mean, without); math.Abs(ci[0]-(mean-half)) > 1e-12 || math.Abs(ci[1]-(mean+half)) > 1e-12 {
+	if ci := Jackknife(mean, without); math.Abs(ci[0]-(mean-half)) > 1e-12 ||
+		math.Abs(ci[1]-(mean+half)) > 1e-12 {
 		t.Errorf("%v, want %g +- %g", ci, mean, half)
 	}
 	if ci := Jackknife(1, []float64{1}); !math.IsNaN(ci[0]) {

@@ -235,7 +235,8 @@ func Percentiles(xs []float64, ps ...float64) []float64 {
 		at := p / 100 * float64(len(sorted)-1)
 		lo := int(at)
 		out[i] = sorted[lo]
-		if hi := lo + 1; hi < len(sorted) && sorted[hi] != sorted[lo] { // equal infinities have no difference
+		// equal infinities have no difference
+		if hi := lo + 1; hi < len(sorted) && sorted[hi] != sorted[lo] {
 			out[i] += (at - float64(lo)) * (sorted[hi] - sorted[lo])
 		}
 	}

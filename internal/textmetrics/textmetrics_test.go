@@ -123,7 +123,8 @@ func TestRougeLHostileLength(t *testing.T) {
 		t.Errorf("took %v", d)
 	}
 	// Beyond the limit nothing counts.
-	near(t, "RougeL beyond the limit", RougeL(strings.Repeat("a ", MaxWords)+"x", strings.Repeat("b ", MaxWords)+"x"), 0)
+	near(t, "RougeL beyond the limit",
+		RougeL(strings.Repeat("a ", MaxWords)+"x", strings.Repeat("b ", MaxWords)+"x"), 0)
 }
 
 func TestDistinctN(t *testing.T) {
@@ -153,11 +154,13 @@ func TestRepeatFrac(t *testing.T) {
 	}{
 		{nil, 0},
 		{[]int32{1, 2, 3, 4}, 0},
-		{[]int32{1, 1, 1, 1}, 0},                                      // its only run of 4 has no earlier one
-		{[]int32{1, 1, 1, 1, 1}, 4.0 / 5},                             //
-		{[]int32{1, 2, 3, 4, 1, 2, 3, 4}, 4.0 / 8},                    // the second copy
-		{[]int32{1, 2, 3, 4, 1, 2, 3}, 0},                             // three tokens are no run
-		{[]int32{1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5}, 5.0 / 11},          // two overlapping runs, tokens counted once
+		// its only run of 4 has no earlier one
+		{[]int32{1, 1, 1, 1}, 0},
+		{[]int32{1, 1, 1, 1, 1}, 4.0 / 5},          //
+		{[]int32{1, 2, 3, 4, 1, 2, 3, 4}, 4.0 / 8}, // the second copy
+		{[]int32{1, 2, 3, 4, 1, 2, 3}, 0},          // three tokens are no run
+		// two overlapping runs, tokens counted once
+		{[]int32{1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5}, 5.0 / 11},
 		{[]int32{1, 2, 3, 4, 9, 1, 2, 3, 4, 8, 1, 2, 3, 4}, 8.0 / 14}, // two copies
 		{[]int32{1, 2, 3, 4, 5, 6, 7, 8, 9}, 0},
 	} {
@@ -176,7 +179,8 @@ func TestPercentiles(t *testing.T) {
 	}
 	near(t, "one value", Percentiles([]float64{7}, 90)[0], 7)
 	inf := math.Inf(1)
-	if got := Percentiles([]float64{1, inf, inf}, 100, 50, 75); got[0] != inf || got[1] != inf || got[2] != inf || !math.IsInf(Percentiles([]float64{1, inf}, 50)[0], 1) {
+	if got := Percentiles([]float64{1, inf, inf}, 100, 50, 75); got[0] != inf || got[1] != inf ||
+		got[2] != inf || !math.IsInf(Percentiles([]float64{1, inf}, 50)[0], 1) {
 		t.Errorf("with infinities: %v", got)
 	}
 	for _, none := range [][]float64{nil, {1, math.NaN(), 2}} {
@@ -190,7 +194,10 @@ func TestPanics(t *testing.T) {
 	for want, f := range map[string]func(){
 		"textmetrics: DistinctN: n 0: want at least 1": func() { DistinctN([]string{"a"}, 0) },
 		"textmetrics: Percentiles: 101: want 0 to 100": func() { Percentiles([]float64{1}, 101) },
-		"textmetrics: Percentiles: NaN: want 0 to 100": func() { Percentiles([]float64{1}, math.NaN()) },
+		"textmetrics: Percentiles: NaN: want 0 to 100": func() {
+			Percentiles([]float64{1},
+				math.NaN())
+		},
 	} {
 		func() {
 			defer func() {

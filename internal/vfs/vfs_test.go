@@ -56,7 +56,10 @@ func TestConformance(t *testing.T) {
 	} {
 		t.Run(sys.name, func(t *testing.T) {
 			fsys := sys.fsys
-			at := func(names ...string) string { return filepath.Join(append([]string{sys.root}, names...)...) }
+			at := func(names ...string) string {
+				return filepath.Join(
+					append([]string{sys.root}, names...)...)
+			}
 			want := func(what string, err, target error) {
 				t.Helper()
 				if target == nil && err != nil || target != nil && !errors.Is(err, target) {
@@ -149,7 +152,8 @@ func TestConformance(t *testing.T) {
 			}
 			want("Symlink", fsys.Symlink(filepath.Join("..", "d", "b"), at("c", "link")), nil)
 			want("Symlink over what is there", fsys.Symlink("x", at("f")), fs.ErrExist)
-			if to, err := fsys.Readlink(at("c", "link")); err != nil || to != filepath.Join("..", "d", "b") {
+			if to, err := fsys.Readlink(at("c", "link")); err != nil ||
+				to != filepath.Join("..", "d", "b") {
 				t.Errorf("Readlink: %q %v", to, err)
 			}
 			if _, err := fsys.Readlink(at("f")); err == nil {
@@ -161,7 +165,8 @@ func TestConformance(t *testing.T) {
 			if info, err := fsys.Stat(at("c", "link")); err != nil || !info.IsDir() {
 				t.Errorf("Stat through a link: %v", err)
 			}
-			if list, err := fsys.ReadDir(at("c")); err != nil || len(list) != 1 || list[0].Type() != fs.ModeSymlink {
+			if list, err := fsys.ReadDir(at("c")); err != nil || len(list) != 1 ||
+				list[0].Type() != fs.ModeSymlink {
 				t.Errorf("ReadDir of a link: %v %v", list, err)
 			}
 			want("Symlink to nothing", fsys.Symlink("nothing", at("c", "broken")), nil)
@@ -211,7 +216,8 @@ func TestCrashClone(t *testing.T) {
 	for seed := range uint64(50) {
 		half := c.CrashClone(50, seed)
 		text := read(t, half, "/kept")
-		if !strings.HasPrefix(text, strings.Repeat("k", 1000)) || strings.Trim(text[1000:], "u\x00") != "" {
+		if !strings.HasPrefix(text, strings.Repeat("k", 1000)) ||
+			strings.Trim(text[1000:], "u\x00") != "" {
 			t.Fatalf("seed %d: synced bytes lost or invented", seed)
 		}
 		_, err := half.Stat("/unsynced")
@@ -229,7 +235,8 @@ var percents = []int{0, 10, 50, 100}
 
 // crashes runs f on copies of a file system, stopped before each of its
 // operations in turn, and hands check every crashed state.
-func crashes(start func() *vfstest.CrashFS, wrap func(vfs.FS) vfs.FS, f func(vfs.FS) error, check func(c *vfstest.CrashFS, acked bool) error) (states int, err error) {
+func crashes(start func() *vfstest.CrashFS, wrap func(vfs.FS) vfs.FS, f func(vfs.FS) error,
+	check func(c *vfstest.CrashFS, acked bool) error) (states int, err error) {
 	for at := 0; ; at++ {
 		mem := start()
 		faulty := vfstest.NewError(mem, at, true)
@@ -238,7 +245,9 @@ func crashes(start func() *vfstest.CrashFS, wrap func(vfs.FS) vfs.FS, f func(vfs
 			for seed := range uint64(8) {
 				states++
 				if err := check(mem.CrashClone(pct, seed), acked); err != nil {
-					return states, fmt.Errorf("crash before operation %d (%s), %d %% kept, seed %d: %w", at, faulty.Op(at), pct, seed, err)
+					return states, fmt.Errorf(
+						"crash before operation %d (%s), %d %% kept, seed %d: %w", at,
+						faulty.Op(at), pct, seed, err)
 				}
 			}
 		}
@@ -254,7 +263,8 @@ func TestCompositionsSurviveCrashes(t *testing.T) {
 	old, data := strings.Repeat("o", 300), strings.Repeat("n", 500)
 	start := func() *vfstest.CrashFS {
 		c := vfstest.NewCrash()
-		if err := errors.Join(vfs.MakeDirs(c, "/run"), vfs.WriteFile(c, "/run/f", []byte(old))); err != nil {
+		if err := errors.Join(vfs.MakeDirs(c, "/run"),
+			vfs.WriteFile(c, "/run/f", []byte(old))); err != nil {
 			t.Fatal(err)
 		}
 		return c
@@ -264,7 +274,8 @@ func TestCompositionsSurviveCrashes(t *testing.T) {
 		f     func(vfs.FS) error
 		check func(c *vfstest.CrashFS, acked bool) error
 	}{
-		{"WriteFile", func(fsys vfs.FS) error { return vfs.WriteFile(fsys, "/run/f", []byte(data)) },
+		{"WriteFile",
+			func(fsys vfs.FS) error { return vfs.WriteFile(fsys, "/run/f", []byte(data)) },
 			func(c *vfstest.CrashFS, acked bool) error {
 				b, err := c.ReadFile("/run/f")
 				if err != nil || string(b) != data && (acked || string(b) != old) {
@@ -289,11 +300,13 @@ func TestCompositionsSurviveCrashes(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range count.Syncs() {
-			if _, err := crashes(start, func(f vfs.FS) vfs.FS { return vfstest.NewForgetful(f, i) }, test.f, test.check); err == nil {
+			if _, err := crashes(start, func(f vfs.FS) vfs.FS { return vfstest.NewForgetful(f, i) },
+				test.f, test.check); err == nil {
 				t.Errorf("%s: no crash shows that sync %d is missing", test.name, i)
 			}
 		}
-		t.Logf("%s: %d crashed states right, each of %d syncs shown to be needed", test.name, states, count.Syncs())
+		t.Logf("%s: %d crashed states right, each of %d syncs shown to be needed", test.name,
+			states, count.Syncs())
 	}
 }
 

@@ -28,13 +28,20 @@ var kinds = map[string]struct {
 	object func() any
 	module string
 }{
-	"v1/Service":                                  {func() any { return &core.Service{} }, "k8s.io/api"},
-	"v1/Secret":                                   {func() any { return &core.Secret{} }, "k8s.io/api"},
-	"v1/PersistentVolumeClaim":                    {func() any { return &core.PersistentVolumeClaim{} }, "k8s.io/api"},
-	"batch/v1/Job":                                {func() any { return &batch.Job{} }, "k8s.io/api"},
-	"jobset.x-k8s.io/v1alpha2/JobSet":             {func() any { return &jobset.JobSet{} }, "sigs.k8s.io/jobset"},
-	"kubeflow.org/v2beta1/MPIJob":                 {func() any { return &mpi.MPIJob{} }, "github.com/kubeflow/mpi-operator"},
-	"leaderworkerset.x-k8s.io/v1/LeaderWorkerSet": {func() any { return &lws.LeaderWorkerSet{} }, "sigs.k8s.io/lws"},
+	"v1/Service": {func() any { return &core.Service{} },
+		"k8s.io/api"},
+	"v1/Secret": {func() any { return &core.Secret{} },
+		"k8s.io/api"},
+	"v1/PersistentVolumeClaim": {
+		func() any { return &core.PersistentVolumeClaim{} }, "k8s.io/api"},
+	"batch/v1/Job": {func() any { return &batch.Job{} },
+		"k8s.io/api"},
+	"jobset.x-k8s.io/v1alpha2/JobSet": {func() any { return &jobset.JobSet{} },
+		"sigs.k8s.io/jobset"},
+	"kubeflow.org/v2beta1/MPIJob": {func() any { return &mpi.MPIJob{} },
+		"github.com/kubeflow/mpi-operator"},
+	"leaderworkerset.x-k8s.io/v1/LeaderWorkerSet": {func() any { return &lws.LeaderWorkerSet{} },
+		"sigs.k8s.io/lws"},
 }
 
 func main() {
@@ -51,7 +58,8 @@ func main() {
 	for _, name := range os.Args[1:] {
 		found, err := check(name)
 		for _, kind := range found {
-			fmt.Printf("%s: %s: good by %s %s\n", name, kind, kinds[kind].module, versions[kinds[kind].module])
+			fmt.Printf("%s: %s: good by %s %s\n", name, kind, kinds[kind].module,
+				versions[kinds[kind].module])
 		}
 		if err != nil {
 			failed = true

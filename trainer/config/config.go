@@ -150,7 +150,8 @@ type RunConfig struct {
 func (c DataConfig) Options(stages data.Stages) data.Options {
 	cols := data.DefaultColumns()
 	cols.Content, cols.Teacher = c.ContentKey, c.TeacherKey
-	return data.Options{Columns: cols, Format: c.Format, Split: c.Split, Turns: c.Turns, Stages: stages}
+	return data.Options{Columns: cols, Format: c.Format, Split: c.Split, Turns: c.Turns,
+		Stages: stages}
 }
 
 // ValOptions say how the validation data is read: an answer of the student stands beside one of the
@@ -164,7 +165,8 @@ func (c DataConfig) ValOptions(stages data.Stages) data.Options {
 }
 
 func (c DPOConfig) Objective() algos.DPOConfig {
-	return algos.DPOConfig{Loss: c.LossType, Beta: c.Beta, LabelSmoothing: c.LabelSmoothing, Tau: c.Tau}
+	return algos.DPOConfig{Loss: c.LossType, Beta: c.Beta, LabelSmoothing: c.LabelSmoothing,
+		Tau: c.Tau}
 }
 
 // Load sets what the YAML file at path says ("" is no file) and then the overrides, such

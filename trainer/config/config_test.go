@@ -25,7 +25,8 @@ func TestFactsAreValid(t *testing.T) {
 				t.Errorf("%s: stages %q", f.key, text)
 			}
 			for i, s := range stages {
-				if !slices.Contains([]Stage{SFT, Warmup, Train, DPO}, Stage(s)) || slices.Contains(stages[:i], s) {
+				if !slices.Contains([]Stage{SFT, Warmup, Train, DPO}, Stage(s)) ||
+					slices.Contains(stages[:i], s) {
 					t.Errorf("%s: stages %q", f.key, text)
 				}
 			}
@@ -41,16 +42,20 @@ func TestFactsAreValid(t *testing.T) {
 			}
 		}
 		for _, alias := range strings.Fields(tag.Get("alias")) {
-			if was, ok := claimed[alias]; ok && was != string(tag) || keys[alias] && alias != "epochs" || f.group {
+			if was, ok := claimed[alias]; ok && was != string(tag) || keys[alias] &&
+				alias != "epochs" || f.group {
 				t.Errorf("%s: alias %q is a setting, a group's, or of two fields", f.key, alias)
 			}
 			claimed[alias] = string(tag)
 		}
 	}
-	for key, ignoring := range map[string][]Stage{"trainer.warmup_objective": {SFT, Train, DPO}, "critic.optim.lr": {SFT, DPO}, "dpo.beta": {SFT, Warmup, Train},
-		"rollout.temperature": {SFT}, "actor.policy_loss.tau_pos": {SFT, DPO}, "actor.optim.lr": nil} {
+	for key, ignoring := range map[string][]Stage{"trainer.warmup_objective": {SFT, Train, DPO},
+		"critic.optim.lr": {SFT, DPO}, "dpo.beta": {SFT, Warmup, Train},
+		"rollout.temperature": {SFT}, "actor.policy_loss.tau_pos": {SFT, DPO},
+		"actor.optim.lr": nil} {
 		for _, stage := range []Stage{SFT, Warmup, Train, DPO} {
-			if got, want := c.Ignores(stage, key) != "", slices.Contains(ignoring, stage); got != want {
+			if got, want :=
+				c.Ignores(stage, key) != "", slices.Contains(ignoring, stage); got != want {
 				t.Errorf("gad %s ignores %s: %t, want %t", stage, key, got, want)
 			}
 		}
@@ -62,10 +67,13 @@ func TestFactsAreValid(t *testing.T) {
 	if got, want := strings.Join(fixed, " "), "data.turns data.train_batch_size data.max_prompt_length data.max_response_length data.overlong_prompts data.truncated_teachers algorithm.adv_power actor.optim.moments actor.lora actor.lora.base critic.optim.moments critic.lora critic.lora.base critic.group_ot trainer.critic_warmup_until trainer.seed"; got != want {
 		t.Errorf("fixed within a run: %s\nwant %s", got, want)
 	}
-	if Inherited("trainer.total_steps") || Inherited("critic.optim.lr_scheduler") || !Inherited("actor.optim.lr") || !Inherited("trainer.seed") {
+	if Inherited("trainer.total_steps") || Inherited("critic.optim.lr_scheduler") ||
+		!Inherited("actor.optim.lr") || !Inherited("trainer.seed") {
 		t.Error("what the next stage inherits")
 	}
-	for alias, want := range map[string]string{"learning_rate": "actor.optim.lr", "num_generations": "rollout.n", "actor_rollout_ref.model.lora_rank": "actor.lora.rank", "lr": ""} {
+	for alias, want := range map[string]string{"learning_rate": "actor.optim.lr",
+		"num_generations": "rollout.n", "actor_rollout_ref.model.lora_rank": "actor.lora.rank",
+		"lr": ""} {
 		if got, _ := Alias(alias); got != want {
 			t.Errorf("%s is %q, want %q", alias, got, want)
 		}
@@ -102,7 +110,8 @@ func TestWarnings(t *testing.T) {
 		{SFT, "actor.optim.min_lr_ratio=0.1", "actor.optim.min_lr_ratio 0.1 has no effect: actor.optim.lr_scheduler is constant: set it to cosine or linear"},
 		{SFT, "actor.optim.min_lr_ratio=0.1 actor.optim.lr_scheduler=cosine", ""},
 		{Warmup, "critic.optim.min_lr_ratio=0.1", "critic.optim.min_lr_ratio 0.1 has no effect: critic.optim.lr_scheduler is constant: set it to cosine or linear"},
-		{Warmup, "trainer.critic_warmup_max=50", "trainer.critic_warmup_max 50 has no effect: trainer.critic_warmup_until is 0"},
+		{Warmup, "trainer.critic_warmup_max=50",
+			"trainer.critic_warmup_max 50 has no effect: trainer.critic_warmup_until is 0"},
 		{Warmup, "trainer.critic_warmup_max=50 trainer.critic_warmup_until=0.5", ""},
 		{SFT, "trainer.critic_warmup_max=50", ""},
 		{Train, "actor.optim.lr=1e-3", "actor.optim.lr is 0.001: fit for learning the teacher's answers, and mostly too large for the game (the paper's is 1e-6, gad demo's 5e-5 after 3e-3): if KL runs away, lower it"},
@@ -130,7 +139,10 @@ func TestVerlsNames(t *testing.T) {
 			t.Errorf("%s is a setting here too", key)
 		}
 		if rest, ok := strings.CutPrefix(to, "write "); ok {
-			if name := strings.TrimRight(strings.FieldsFunc(rest, func(r rune) bool { return r == ' ' || r == '=' || r == ',' })[0], ","); !known(name) {
+			if name := strings.TrimRight(
+				strings.FieldsFunc(rest,
+					func(r rune) bool { return r == ' ' || r == '=' || r == ',' })[0],
+				","); !known(name) {
 				t.Errorf("%s: %q names no setting", key, to)
 			}
 		}

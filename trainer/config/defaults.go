@@ -16,17 +16,25 @@ import (
 func Default() Config {
 	cols := data.DefaultColumns()
 	return Config{
-		Data: DataConfig{Format: data.FormatAuto, Turns: data.TurnsLast, ContentKey: cols.Content, TeacherKey: cols.Teacher, TrainBatchSize: 256,
-			MaxPrompt: 2048, MaxResponse: 1536, Overlong: "error", TruncTeacher: "keep", CacheDir: "auto", CacheGB: 20},
+		Data: DataConfig{Format: data.FormatAuto, Turns: data.TurnsLast, ContentKey: cols.Content,
+			TeacherKey: cols.Teacher, TrainBatchSize: 256,
+			MaxPrompt: 2048, MaxResponse: 1536, Overlong: "error", TruncTeacher: "keep",
+			CacheDir: "auto", CacheGB: 20},
 		Rollout: actor.DefaultRollout(),
-		Algorithm: AlgorithmConfig{AdvEstimator: "grpo", NormByStd: true, Gamma: 1, ZScoreFloor: 0.1, AdvPower: 1,
-			KLPenalty: "low_var_kl", KLCtrl: KLCtrl{Type: "fixed", KLCoef: 1e-3, TargetKL: 0.1, Horizon: 10000},
-			FilterGroups: FilterGroups{MaxGenBatches: 3}, Overlong: OverlongBuffer{Factor: 1}, TruncReward: "group_min"},
+		Algorithm: AlgorithmConfig{AdvEstimator: "grpo", NormByStd: true, Gamma: 1,
+			ZScoreFloor: 0.1, AdvPower: 1,
+			KLPenalty: "low_var_kl", KLCtrl: KLCtrl{Type: "fixed", KLCoef: 1e-3, TargetKL: 0.1,
+				Horizon: 10000},
+			FilterGroups: FilterGroups{MaxGenBatches: 3}, Overlong: OverlongBuffer{Factor: 1},
+			TruncReward: "group_min"},
 		Actor:  actor.DefaultConfig(),
 		Critic: critic.DefaultConfig(),
 		DPO:    DefaultDPO(),
-		Trainer: RunConfig{ResumeOptim: "critic", CriticWarmupMax: 200, WarmupActor: "sft", TotalEpochs: 1, SaveFreq: 50, ValBeforeTrain: true, ValRows: 64, MaxToKeep: 2, CheckerTimeout: 60,
-			SaveSamples: 8, MaxSkips: 10, Seed: 1, Device: "cpu", Precision: "auto", Shards: 1, RankTimeout: 1800, MaxShardSizeMB: 5000},
+		Trainer: RunConfig{ResumeOptim: "critic", CriticWarmupMax: 200, WarmupActor: "sft",
+			TotalEpochs: 1, SaveFreq: 50, ValBeforeTrain: true, ValRows: 64, MaxToKeep: 2,
+			CheckerTimeout: 60,
+			SaveSamples:    8, MaxSkips: 10, Seed: 1, Device: "cpu", Precision: "auto", Shards: 1,
+			RankTimeout: 1800, MaxShardSizeMB: 5000},
 	}
 }
 
@@ -73,18 +81,29 @@ var presets = map[string]preset{
 	"paper": {},
 	// LoRA of rank 64 on every linear layer of both networks at ten times the learning
 	// rates, as "LoRA without regret" found for policy gradients (doc/lora.md).
-	"lora": {all: []string{fmt.Sprintf("actor.lora.rank=%d", PresetRank), fmt.Sprintf("critic.lora.rank=%d", PresetRank), "actor.optim.lr=1e-5", "critic.optim.lr=1e-5"}},
+	"lora": {all: []string{fmt.Sprintf("actor.lora.rank=%d", PresetRank),
+		fmt.Sprintf("critic.lora.rank=%d", PresetRank), "actor.optim.lr=1e-5",
+		"critic.optim.lr=1e-5"}},
 	// A released student of 100M to 1B parameters and hundreds to thousands of rows, on a CPU
 	// (doc/getting-started.md). The rates are those of the search in doc/study.md. The game's
 	// are the discriminator's warm-up's too, which the game inherits.
 	"small": {
-		all: []string{"actor.lora.rank=16", "critic.lora.rank=16", "actor.grad_clip=1", "critic.grad_clip=1", "rollout.n=4",
-			"data.max_prompt_length=256", "data.max_response_length=256", "data.overlong_prompts=filter", "data.truncated_teachers=filter"},
+		all: []string{"actor.lora.rank=16", "critic.lora.rank=16", "actor.grad_clip=1",
+			"critic.grad_clip=1", "rollout.n=4",
+			"data.max_prompt_length=256", "data.max_response_length=256",
+			"data.overlong_prompts=filter", "data.truncated_teachers=filter"},
 		of: map[Stage][]string{
-			SFT:    {"data.train_batch_size=16", "actor.optim.lr=1e-3", "actor.optim.lr_warmup_steps=4", "actor.optim.lr_scheduler=linear", "actor.optim.min_lr_ratio=0.1"},
-			DPO:    {"data.train_batch_size=16", "actor.optim.lr=1e-4", "actor.optim.lr_warmup_steps=2"},
-			Warmup: {"data.train_batch_size=8", "actor.optim.lr=3e-4", "actor.ppo_mini_batch_size=2", "critic.optim.lr=2e-4", "critic.optim.lr_warmup_steps=10", "critic.ppo_mini_batch_size=1"},
-			Train:  {"data.train_batch_size=8", "actor.optim.lr=3e-4", "actor.ppo_mini_batch_size=2", "critic.optim.lr=1e-4", "critic.ppo_mini_batch_size=2"},
+			SFT: {"data.train_batch_size=16", "actor.optim.lr=1e-3",
+				"actor.optim.lr_warmup_steps=4", "actor.optim.lr_scheduler=linear",
+				"actor.optim.min_lr_ratio=0.1"},
+			DPO: {"data.train_batch_size=16", "actor.optim.lr=1e-4",
+				"actor.optim.lr_warmup_steps=2"},
+			Warmup: {"data.train_batch_size=8", "actor.optim.lr=3e-4",
+				"actor.ppo_mini_batch_size=2", "critic.optim.lr=2e-4",
+				"critic.optim.lr_warmup_steps=10", "critic.ppo_mini_batch_size=1"},
+			Train: {"data.train_batch_size=8", "actor.optim.lr=3e-4",
+				"actor.ppo_mini_batch_size=2", "critic.optim.lr=1e-4",
+				"critic.ppo_mini_batch_size=2"},
 		},
 	},
 }
@@ -102,10 +121,12 @@ func Preset(names string, stage Stage) (overrides []string, err error) {
 		p, ok := presets[name]
 		if !ok {
 			all := PresetNames()
-			return nil, fmt.Errorf("%q: use %s or %s", name, strings.Join(all[:len(all)-1], ", "), all[len(all)-1])
+			return nil, fmt.Errorf("%q: use %s or %s", name, strings.Join(all[:len(all)-1], ", "),
+				all[len(all)-1])
 		}
 		for _, set := range slices.Concat(p.all, p.of[stage]) {
-			if stage.HasCritic() || strings.HasPrefix(set, "actor.") || strings.HasPrefix(set, "data.") {
+			if stage.HasCritic() || strings.HasPrefix(set, "actor.") ||
+				strings.HasPrefix(set, "data.") {
 				overrides = append(overrides, set)
 			}
 		}

@@ -50,7 +50,8 @@ func (c *Config) facts() iter.Seq[fact] {
 func walk(v reflect.Value, group string, tags []reflect.StructTag, yield func(fact) bool) bool {
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
-		f := fact{key: field.Tag.Get("yaml"), tags: append(slices.Clone(tags), field.Tag), value: v.Field(i)}
+		f := fact{key: field.Tag.Get("yaml"), tags: append(slices.Clone(tags), field.Tag),
+			value: v.Field(i)}
 		if group != "" {
 			f.key = group + "." + f.key
 		}
@@ -74,10 +75,12 @@ func (c *Config) find(key string) (f fact, ok bool) {
 
 // Ignores says why a run of the stage does not read the setting key, "" if it does.
 func (c *Config) Ignores(stage Stage, key string) string {
-	if f, ok := c.find(key); ok && f.said("stages") != "" && !slices.Contains(strings.Fields(f.said("stages")), string(stage)) {
+	if f, ok := c.find(key); ok && f.said("stages") != "" &&
+		!slices.Contains(strings.Fields(f.said("stages")), string(stage)) {
 		return fmt.Sprintf("gad %s does not read it", stage)
 	}
-	if (key == "trainer.test_freq" || key == "trainer.val_rows" || key == "trainer.val_before_train") && len(c.Data.ValFiles) == 0 {
+	if (key == "trainer.test_freq" || key == "trainer.val_rows" ||
+		key == "trainer.val_before_train") && len(c.Data.ValFiles) == 0 {
 		return "there are no validation data: give --val-data FILE"
 	}
 	return ""

@@ -31,9 +31,11 @@ func (c *Config) Fixed() (list []Fixed) {
 func CheckChange(before, after *Config) error {
 	was, now := before.Absolute(), after.Absolute()
 	paths := func(c Config) []Fixed {
-		return []Fixed{{"trainer.resume_from", c.Trainer.Resume}, {"model.path", c.Model.Path}, {"model.adapter_path", c.Model.Adapter}, {"model.reward_path", c.Model.RewardPath}}
+		return []Fixed{{"trainer.resume_from", c.Trainer.Resume}, {"model.path", c.Model.Path},
+			{"model.adapter_path", c.Model.Adapter}, {"model.reward_path", c.Model.RewardPath}}
 	}
-	return Changed(slices.Concat(paths(was), was.Fixed()), slices.Concat(paths(now), now.Fixed()), after.Trainer.Output)
+	return Changed(slices.Concat(paths(was), was.Fixed()), slices.Concat(paths(now), now.Fixed()),
+		after.Trainer.Output)
 }
 
 // Changed refuses what is not as it was when the run began. A setting that was not noted
@@ -52,8 +54,10 @@ func Changed(was, now []Fixed, run string) error {
 // Absolute is c with paths that hold from any folder: a run's own settings are
 // kept so, since it may be gone on with from another one.
 func (c Config) Absolute() Config {
-	c.Data.TrainFiles, c.Data.ValFiles = slices.Clone(c.Data.TrainFiles), slices.Clone(c.Data.ValFiles)
-	paths := []*string{&c.Model.Path, &c.Model.Adapter, &c.Model.RewardPath, &c.Trainer.Output, &c.Trainer.Resume, &c.Trainer.HeldOutCritic}
+	c.Data.TrainFiles, c.Data.ValFiles =
+		slices.Clone(c.Data.TrainFiles), slices.Clone(c.Data.ValFiles)
+	paths := []*string{&c.Model.Path, &c.Model.Adapter, &c.Model.RewardPath, &c.Trainer.Output,
+		&c.Trainer.Resume, &c.Trainer.HeldOutCritic}
 	if dir := c.Data.CacheDir; dir != "auto" && dir != "none" {
 		paths = append(paths, &c.Data.CacheDir)
 	}
@@ -79,7 +83,8 @@ func Changes(before, now Config) (list []string) {
 	before, now = before.Absolute(), now.Absolute()
 	was := conf.Describe(&before)
 	for i, s := range conf.Describe(&now) {
-		if s.Default != was[i].Default && s.Key != "trainer.default_local_dir" { // a run may be moved
+		// a run may be moved
+		if s.Default != was[i].Default && s.Key != "trainer.default_local_dir" {
 			list = append(list, fmt.Sprintf("%s was %s, now %s", s.Key, was[i].Default, s.Default))
 		}
 	}

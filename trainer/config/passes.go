@@ -73,8 +73,10 @@ func (c *Config) Passes(stage Stage, prompts int, independent bool) []Pass {
 	case DPO:
 		list = []Pass{
 			{Part: "rollout", Network: Reference, Kind: Sample, Students: 1, Times: 1},
-			{Part: "ref_logp", Network: Reference, Kind: Forward, Students: 1, Teachers: 1, Times: 1},
-			{Part: "update_actor", Kind: Forward, When: SeveralPacks, Students: 1, Teachers: 1, Times: 1},
+			{Part: "ref_logp", Network: Reference, Kind: Forward, Students: 1, Teachers: 1,
+				Times: 1},
+			{Part: "update_actor", Kind: Forward, When: SeveralPacks, Students: 1, Teachers: 1,
+				Times: 1},
 			c.actorUpdate(stage, prompts),
 		}
 	default:
@@ -107,7 +109,8 @@ func (c *Config) game(stage Stage, prompts int, independent bool) []Pass {
 	both := Pass{Part: "update_critic", Network: Discriminator, Students: n, Teachers: 1}
 	list := []Pass{
 		{Part: "rollout", Kind: Sample, Students: n, Times: 1},
-		{Part: "old_logp", Kind: Forward, When: c.oldLogProbs(stage, independent), Students: n, Times: 1},
+		{Part: "old_logp", Kind: Forward, When: c.oldLogProbs(stage, independent), Students: n,
+			Times: 1},
 	}
 	if share := c.scoredBefore(prompts); share > 0 {
 		score := both
@@ -118,10 +121,12 @@ func (c *Config) game(stage Stage, prompts int, independent bool) []Pass {
 		list = append(list, score)
 	}
 	learn := both
-	learn.Kind, learn.Times, learn.Mini = Learn, float64(c.Critic.PPOEpochs), c.Critic.MiniBatch(prompts)
+	learn.Kind, learn.Times, learn.Mini =
+		Learn, float64(c.Critic.PPOEpochs), c.Critic.MiniBatch(prompts)
 	list = append(list, learn)
 	if c.NeedsReference(stage) {
-		list = append(list, Pass{Part: "ref_logp", Network: Reference, Kind: Forward, Students: n, Times: 1})
+		list = append(list, Pass{Part: "ref_logp", Network: Reference, Kind: Forward, Students: n,
+			Times: 1})
 	}
 	return append(list, c.actorUpdate(stage, prompts))
 }
@@ -179,7 +184,8 @@ type NetworkConfig struct {
 // Of is the settings of a network.
 func (c *Config) Of(network Network) NetworkConfig {
 	if network == Discriminator {
-		return NetworkConfig{c.Critic.MaxTokenLen, c.Critic.LoRA, c.Critic.Recompute, c.Critic.Optim}
+		return NetworkConfig{c.Critic.MaxTokenLen, c.Critic.LoRA, c.Critic.Recompute,
+			c.Critic.Optim}
 	}
 	return NetworkConfig{c.Actor.MaxTokenLen, c.Actor.LoRA, c.Actor.Recompute, c.Actor.Optim}
 }

@@ -41,9 +41,12 @@ func (c *Config) CheckBatch(answers, length int, free int64) error {
 	}
 	settings := fmt.Sprintf("data.train_batch_size %d", c.Data.TrainBatchSize)
 	if answers > 1 {
-		settings += fmt.Sprintf(" x %d answers (rollout.n %d, and the teacher's)", answers, answers-1)
+		settings += fmt.Sprintf(" x %d answers (rollout.n %d, and the teacher's)", answers,
+			answers-1)
 	}
-	return fmt.Errorf("%w: %s of up to %d tokens each take %s in a step, and %s are available: lower them", ErrConfig, settings, length, report.Bytes(int64(min(need, 9e18))), report.Bytes(free))
+	return fmt.Errorf(
+		"%w: %s of up to %d tokens each take %s in a step, and %s are available: lower them",
+		ErrConfig, settings, length, report.Bytes(int64(min(need, 9e18))), report.Bytes(free))
 }
 
 // mostRepeats is how often a step may take each row: a batch that is larger would be one
@@ -53,7 +56,8 @@ const mostRepeats = 100
 // CheckRows refuses a batch that is out of all proportion to the rows.
 func (c *Config) CheckRows(rows int) error {
 	if b := c.Data.TrainBatchSize; rows > 0 && b/mostRepeats > rows {
-		return fmt.Errorf("%w: data.train_batch_size %d is more than %d times the %s: lower it", ErrConfig, b, mostRepeats, report.Count(rows, "row"))
+		return fmt.Errorf("%w: data.train_batch_size %d is more than %d times the %s: lower it",
+			ErrConfig, b, mostRepeats, report.Count(rows, "row"))
 	}
 	return nil
 }

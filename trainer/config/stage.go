@@ -40,25 +40,29 @@ func (c *Config) LearnsTeacher(stage Stage) bool {
 
 // NeedsReference reports whether a stage compares the student with what it was.
 func (c *Config) NeedsReference(stage Stage) bool {
-	return stage == DPO || (c.Algorithm.UseKLInReward || c.Actor.UseKLLoss && c.Actor.KLLossCoef > 0) && !c.LearnsTeacher(stage)
+	return stage == DPO || (c.Algorithm.UseKLInReward || c.Actor.UseKLLoss &&
+		c.Actor.KLLossCoef > 0) && !c.LearnsTeacher(stage)
 }
 
 // Merges reports whether sampling reads a merged copy of the weights.
 func (c *Config) Merges(stage Stage) bool {
-	return c.Actor.LoRA.On() && stage.HasCritic() && (c.Rollout.Merged == "true" || c.Rollout.Merged == "auto" && c.Trainer.Device == "cuda")
+	return c.Actor.LoRA.On() && stage.HasCritic() &&
+		(c.Rollout.Merged == "true" || c.Rollout.Merged == "auto" && c.Trainer.Device == "cuda")
 }
 
 // Student is the network that a run trains, without passes.
 func (c *Config) Student() model.PlanOptions {
-	return model.PlanOptions{Kind: model.LM, Trainable: true, LoRA: c.Actor.LoRA, Recompute: c.Actor.Recompute,
-		Moments8: c.Actor.Optim.Moments == "8bit", Offload: c.Actor.Optim.Offload}
+	return model.PlanOptions{Kind: model.LM, Trainable: true, LoRA: c.Actor.LoRA,
+		Recompute: c.Actor.Recompute,
+		Moments8:  c.Actor.Optim.Moments == "8bit", Offload: c.Actor.Optim.Offload}
 }
 
 // Discriminator is the network that the game and its warm-up train beside the student,
 // without passes.
 func (c *Config) Discriminator() model.PlanOptions {
-	return model.PlanOptions{Kind: model.Scorer, Trainable: true, LoRA: c.Critic.LoRA, Recompute: c.Critic.Recompute,
-		Moments8: c.Critic.Optim.Moments == "8bit", Offload: c.Critic.Optim.Offload}
+	return model.PlanOptions{Kind: model.Scorer, Trainable: true, LoRA: c.Critic.LoRA,
+		Recompute: c.Critic.Recompute,
+		Moments8:  c.Critic.Optim.Moments == "8bit", Offload: c.Critic.Optim.Offload}
 }
 
 // The first CheckFirst steps of a run, and every CheckEvery-th, compare the sampler's

@@ -17,7 +17,10 @@ func (c *Config) Validate(stage Stage) error {
 		return err
 	}
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("settings: "+format, args...)) }
+	bad := func(format string,
+		args ...any) {
+		errs = append(errs, fmt.Errorf("settings: "+format, args...))
+	}
 	if len(c.Data.TrainFiles) == 0 {
 		bad("data.train_files: no training data: give --data FILE")
 	}
@@ -47,17 +50,20 @@ func (c *Config) Validate(stage Stage) error {
 	}
 	if p := c.Algorithm.AdvPower; !(p > 0) {
 		bad("algorithm.adv_power is %g: must be above 0; 1 leaves the rewards unchanged", p)
-	} else if p != 1 && strings.HasPrefix(c.Algorithm.AdvEstimator, "reinforce_plus_plus") && c.Algorithm.UseKLInReward {
+	} else if p != 1 && strings.HasPrefix(c.Algorithm.AdvEstimator, "reinforce_plus_plus") &&
+		c.Algorithm.UseKLInReward {
 		bad("algorithm.adv_power %g needs one reward per answer, but %s with algorithm.use_kl_in_reward has one per token: use grpo, or put the KL into the loss (actor.use_kl_loss)", p, c.Algorithm.AdvEstimator)
 	}
 	if k := c.Trainer.Shards; k&(k-1) != 0 || k > 4096 {
 		bad("trainer.shards is %d: must be a power of two of at most 4096", k)
 	}
 	if t := c.Trainer; t.CriticWarmupUntil > 0 && t.CriticWarmupMax < t.CriticWarmup {
-		bad("trainer.critic_warmup_max %d is below trainer.critic_warmup %d: raise it", t.CriticWarmupMax, t.CriticWarmup)
+		bad("trainer.critic_warmup_max %d is below trainer.critic_warmup %d: raise it",
+			t.CriticWarmupMax, t.CriticWarmup)
 	}
 	if b := c.Algorithm.Overlong.Len; b >= c.Data.MaxResponse {
-		bad("algorithm.overlong_buffer.len %d must be below data.max_response_length %d", b, c.Data.MaxResponse)
+		bad("algorithm.overlong_buffer.len %d must be below data.max_response_length %d", b,
+			c.Data.MaxResponse)
 	}
 	if c.Rollout.Merged == "true" && !c.Actor.LoRA.On() {
 		bad("rollout.merged is true, but actor.lora.rank is 0: there are no adapters to merge: set a rank, or leave it out")
@@ -76,13 +82,15 @@ func (c *Config) Validate(stage Stage) error {
 		errs = append(errs, c.DPO.Validate())
 	}
 	if k := c.Algorithm.KLCtrl; k.Type == "adaptive" && !(k.TargetKL > 0) {
-		bad("algorithm.kl_ctrl.target_kl is %g: an adaptive coefficient needs a target above 0", k.TargetKL)
+		bad("algorithm.kl_ctrl.target_kl is %g: an adaptive coefficient needs a target above 0",
+			k.TargetKL)
 	}
 	if f := c.Algorithm.FilterGroups; f.Enable && f.MaxGenBatches < 2 {
 		bad("algorithm.filter_groups.max_num_gen_batches is %d: must be at least 2, or no group can be replaced", f.MaxGenBatches)
 	}
 	if f := c.Algorithm.FilterGroups; !f.Enable && f.MinSpread > 0 {
-		bad("algorithm.filter_groups.min_spread %g needs algorithm.filter_groups.enable=true", f.MinSpread)
+		bad("algorithm.filter_groups.min_spread %g needs algorithm.filter_groups.enable=true",
+			f.MinSpread)
 	}
 	if c.Trainer.KeepBest != "" && len(c.Data.ValFiles) == 0 {
 		bad("trainer.keep_best %s needs data.val_files", c.Trainer.KeepBest)
@@ -91,7 +99,8 @@ func (c *Config) Validate(stage Stage) error {
 		bad("%s", complaint)
 	}
 	errs = append(errs, c.validateJudges(stage)...)
-	if stage == Train && c.Trainer.Resume == "" && errors.Join(errs...) != nil { // else findStart says it
+	// else findStart says it
+	if stage == Train && c.Trainer.Resume == "" && errors.Join(errs...) != nil {
 		bad("trainer.resume_from: no warm-up to start from: give --resume RUN (made by gad warmup)")
 	}
 	return errors.Join(errs...)
@@ -125,12 +134,17 @@ func (c *Config) Offloads(stage Stage) (complaint string) {
 	default:
 		return ""
 	}
-	return fmt.Sprintf("%s is true, but trainer.device is %s: there is no other memory: leave it out", key, c.Trainer.Device)
+	return fmt.Sprintf(
+		"%s is true, but trainer.device is %s: there is no other memory: leave it out", key,
+		c.Trainer.Device)
 }
 
 // validateJudges checks the settings of the judges.
 func (c *Config) validateJudges(stage Stage) (errs []error) {
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("settings: "+format, args...)) }
+	bad := func(format string,
+		args ...any) {
+		errs = append(errs, fmt.Errorf("settings: "+format, args...))
+	}
 	w, r := c.Algorithm.CheckerWeight, c.Trainer
 	if w > 0 && r.Checker == "" {
 		bad("algorithm.checker_weight %g needs trainer.checker: give --checker CMD", w)

@@ -50,7 +50,8 @@ func (c *Config) Hint(key string) string {
 	if name, ok := Alias(key); ok && strings.Contains(key, ".") { // verl's are whole names
 		return "write " + name
 	}
-	for _, group := range []string{"critic.model", "reward_model", "custom_reward_function", "actor_rollout_ref.ref"} {
+	for _, group := range []string{"critic.model", "reward_model", "custom_reward_function",
+		"actor_rollout_ref.ref"} {
 		if strings.HasPrefix(key, group+".") {
 			return verls[group]
 		}
@@ -66,5 +67,6 @@ func (c *Config) Hint(key string) string {
 			return "write " + name
 		}
 	}
-	return fmt.Sprintf("verl's %q has no counterpart here: leave it out; gad help settings lists all", last)
+	return fmt.Sprintf(
+		"verl's %q has no counterpart here: leave it out; gad help settings lists all", last)
 }

@@ -30,7 +30,9 @@ func (c *Config) Warnings(stage Stage) (warnings []string) {
 	if c.Rollout.N < 4 {
 		warnings = append(warnings, fmt.Sprintf("rollout.n is %d: with fewer than 4 answers a group's statistics say little (with 2, grpo's advantages are the same size whatever the scores): 8 is usual", c.Rollout.N))
 	}
-	if c.Actor.PolicyLoss.LossMode == "gspo" && c.Actor.MiniBatch(c.Data.TrainBatchSize) == c.Data.TrainBatchSize && c.Actor.PPOEpochs == 1 {
+	if c.Actor.PolicyLoss.LossMode == "gspo" &&
+		c.Actor.MiniBatch(c.Data.TrainBatchSize) == c.Data.TrainBatchSize &&
+		c.Actor.PPOEpochs == 1 {
 		warnings = append(warnings, "actor.ppo_mini_batch_size is the whole batch and actor.ppo_epochs is 1: every ratio is exactly 1 and the clip never acts")
 	}
 	return warnings
@@ -47,14 +49,19 @@ func (c *Config) idleWarnings(stage Stage) (warnings []string) {
 	}
 	for _, n := range networks {
 		if n.LR == 0 {
-			warnings = append(warnings, fmt.Sprintf("%s.lr is 0: the %s will not change", n.key, n.who))
+			warnings = append(warnings,
+				fmt.Sprintf("%s.lr is 0: the %s will not change", n.key, n.who))
 		}
 		if n.MinLRRatio > 0 && n.LRScheduler == "constant" {
 			warnings = append(warnings, fmt.Sprintf("%s.min_lr_ratio %g has no effect: %[1]s.lr_scheduler is constant: set it to cosine or linear", n.key, n.MinLRRatio))
 		}
 	}
-	if t := c.Trainer; stage.HasCritic() && t.CriticWarmupUntil == 0 && t.CriticWarmupMax != Default().Trainer.CriticWarmupMax {
-		warnings = append(warnings, fmt.Sprintf("trainer.critic_warmup_max %d has no effect: trainer.critic_warmup_until is 0", t.CriticWarmupMax))
+	if t := c.Trainer; stage.HasCritic() && t.CriticWarmupUntil == 0 &&
+		t.CriticWarmupMax != Default().Trainer.CriticWarmupMax {
+		warnings = append(warnings,
+			fmt.Sprintf(
+				"trainer.critic_warmup_max %d has no effect: trainer.critic_warmup_until is 0",
+				t.CriticWarmupMax))
 	}
 	return warnings
 }
@@ -69,7 +76,8 @@ func (c *Config) judgeWarnings() []string {
 		if own == "" {
 			continue
 		}
-		if rel, err := filepath.Rel(own, held); err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
+		if rel, err := filepath.Rel(own, held); err == nil && rel != ".." &&
+			!strings.HasPrefix(rel, ".."+string(filepath.Separator)) {
 			return []string{fmt.Sprintf("trainer.held_out_critic %s is this run's own discriminator, at an earlier step: an answer that fools one fools the other: give one that was trained on other rows or with another seed", held)}
 		}
 	}

@@ -29,7 +29,8 @@ func (e Encoder) Batch(set *data.Set, rows []int) (*Batch, error) {
 	for _, r := range examples {
 		answer, cut := e.Cut(r.Answer)
 		b.Prompts = append(b.Prompts, r.Prompt)
-		b.Teachers = append(b.Teachers, e.learned(e.Ending().Seq(r.Prompt, answer, cut), len(answer), r.Spans))
+		b.Teachers = append(b.Teachers,
+			e.learned(e.Ending().Seq(r.Prompt, answer, cut), len(answer), r.Spans))
 		b.TeacherCut = append(b.TeacherCut, cut)
 		b.TeacherText = append(b.TeacherText, e.text(r))
 		b.PromptText = append(b.PromptText, r.PromptText())
@@ -37,7 +38,8 @@ func (e Encoder) Batch(set *data.Set, rows []int) (*Batch, error) {
 	return b, nil
 }
 
-// learned gives seq the spans of its answer that are learned, which was cut at n tokens; nil is all.
+// learned gives seq the spans of its answer that are learned, which was cut at n tokens; nil is
+// all.
 func (e Encoder) learned(seq model.Seq, n int, spans []data.Span) model.Seq {
 	if spans == nil {
 		return seq
@@ -46,7 +48,8 @@ func (e Encoder) learned(seq model.Seq, n int, spans []data.Span) model.Seq {
 	seq.Spans = nil
 	for _, s := range spans {
 		if s.From < n {
-			seq.Spans = append(seq.Spans, model.Span{From: prompt + s.From, To: prompt + min(s.To, n)})
+			seq.Spans = append(seq.Spans,
+				model.Span{From: prompt + s.From, To: prompt + min(s.To, n)})
 		}
 	}
 	return seq
@@ -79,7 +82,8 @@ type Given struct {
 
 // GivenRows encodes the answers that rows of a data set carry: response_ids,
 // else response, else teacher_response. limits are in tokens.
-func GivenRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int, maxResponse int) (out []Given, err error) {
+func GivenRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int,
+	maxResponse int) (out []Given, err error) {
 	enc := Encoder{Tok: tok, MaxResponse: maxResponse}
 	for _, i := range rows {
 		r, err := set.Row(i)
@@ -94,7 +98,8 @@ func GivenRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int, maxResponse 
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, Given{Row: i, Truncated: cut, Seq: model.Answer(append(append([]int32(nil), prompt...), ids...), len(prompt))})
+		out = append(out, Given{Row: i, Truncated: cut,
+			Seq: model.Answer(append(append([]int32(nil), prompt...), ids...), len(prompt))})
 	}
 	return out, nil
 }

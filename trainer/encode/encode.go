@@ -44,7 +44,8 @@ func (e Encoder) Shows(r data.Row) error {
 // Reply is what the teacher did behind the row's prompt, where that is more than a text: see
 // tokenizer.Trajectory.
 func (e Encoder) Reply(r data.Row) ([]int32, []data.Span, error) {
-	ids, spans, err := e.Tok.Trajectory(chat(r), messages(r.Turns), func(i int) bool { return r.Turns[i].Context })
+	ids, spans, err := e.Tok.Trajectory(chat(r), messages(r.Turns),
+		func(i int) bool { return r.Turns[i].Context })
 	if errors.Is(err, tokenizer.ErrRewritten) {
 		err = fmt.Errorf("%w: %w", data.ErrAppend, err)
 	}
@@ -104,13 +105,16 @@ func (e Encoder) given(r data.Row) (ids []int32, cut bool, what string, err erro
 		ids, cut = e.Cut(ids)
 		return ids, cut, "teacher_response", nil
 	}
-	return nil, false, "", fmt.Errorf("data: row %d: has none of response_ids, response and teacher_response: nothing to score", r.Index)
+	return nil, false, "", fmt.Errorf(
+		"data: row %d: has none of response_ids, response and teacher_response: nothing to score",
+		r.Index)
 }
 
 func (e Encoder) checked(column string, ids []int32) ([]int32, error) {
 	for i, id := range ids {
 		if id < 0 || int(id) >= e.Tok.Size() {
-			return nil, fmt.Errorf("%s[%d] is %d, not a token of this tokenizer (0 to %d)", column, i, id, e.Tok.Size()-1)
+			return nil, fmt.Errorf("%s[%d] is %d, not a token of this tokenizer (0 to %d)", column,
+				i, id, e.Tok.Size()-1)
 		}
 	}
 	return ids, nil
@@ -128,7 +132,8 @@ func chat(r data.Row) tokenizer.Chat {
 func messages(turns []data.Message) []tokenizer.Message {
 	out := make([]tokenizer.Message, len(turns))
 	for i, m := range turns {
-		out[i] = tokenizer.Message{Role: m.Role, Content: m.Content, Thinking: m.Thinking, ToolCalls: string(m.ToolCalls), ToolCallID: m.ToolCallID, Name: m.Name}
+		out[i] = tokenizer.Message{Role: m.Role, Content: m.Content, Thinking: m.Thinking,
+			ToolCalls: string(m.ToolCalls), ToolCallID: m.ToolCallID, Name: m.Name}
 	}
 	return out
 }

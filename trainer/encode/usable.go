@@ -33,10 +33,12 @@ type Usable struct {
 // Usable lists the first most rows that a run can take: all of the set's, or without
 // those that the overlong_prompts and truncated_teachers settings filter out. known
 // are rows of another set to look for; nil is none.
-func (e Encoder) Usable(set *data.Set, c config.DataConfig, most int, known *Sightings, keep data.Keep) (u Usable, err error) {
+func (e Encoder) Usable(set *data.Set, c config.DataConfig, most int, known *Sightings,
+	keep data.Keep) (u Usable, err error) {
 	lengths := map[int]int{} // answers by length
 	answers := 0
-	o := data.EncodeOptions{Limits: data.Limits{MaxPrompt: e.MaxPrompt}, Keys: known != nil, Most: most, Keep: keep}
+	o := data.EncodeOptions{Limits: data.Limits{MaxPrompt: e.MaxPrompt}, Keys: known != nil,
+		Most: most, Keep: keep}
 	if c.Overlong == "filter" {
 		o.Limits.MaxPrompt = 0
 	}
@@ -118,19 +120,26 @@ func (u Usable) Pairs(name string, c config.Config, stage config.Stage) (note st
 	if u.ForMost < u.ForAll && u.ForMost > limit {
 		would += fmt.Sprintf(", %d 99 %%", u.ForMost)
 	}
-	if (stage == config.DPO || stage.HasCritic()) && !include && u.Cut+u.Unfinished == n && u.Unfinished > 0 {
+	if (stage == config.DPO || stage.HasCritic()) && !include && u.Cut+u.Unfinished == n &&
+		u.Unfinished > 0 {
 		return "", fmt.Errorf("%w: data: %s: none of %d rows can make a pair, since every teacher answer is unfinished (finish_reason) or over data.max_response_length %d: collect answers with a higher limit of tokens; or set %s=include", config.ErrConfig, name, n, limit, setting)
 	}
-	if (stage == config.DPO || stage.HasCritic()) && !include && u.Cut == n { // a pool gives pairs in the place of others only
+	// a pool gives pairs in the place of others only
+	if (stage == config.DPO || stage.HasCritic()) && !include && u.Cut == n {
 		return "", fmt.Errorf("%w: data: %s: none of %d rows can make a pair, since every teacher answer is over data.max_response_length %d: %s; or set %s=include", config.ErrConfig, name, n, limit, would, setting)
 	}
 	// rounded down to a tenth, so that 100 % is all
 	percent := func(k int) float64 { return math.Floor(1000*float64(k)/float64(n)) / 10 }
-	cut := fmt.Sprintf("%d of %d teacher answers (%.1f %%) are cut at data.max_response_length %d", u.Cut, n, percent(u.Cut), limit)
+	cut := fmt.Sprintf("%d of %d teacher answers (%.1f %%) are cut at data.max_response_length %d",
+		u.Cut, n, percent(u.Cut), limit)
 	if u.Cut == 0 {
-		cut, would = fmt.Sprintf("%d of %d teacher answers (%.1f %%) are unfinished (finish_reason)", u.Unfinished, n, percent(u.Unfinished)), "collect them with a higher limit of tokens to have them whole"
+		cut, would =
+			fmt.Sprintf("%d of %d teacher answers (%.1f %%) are unfinished (finish_reason)",
+				u.Unfinished, n, percent(u.Unfinished)),
+			"collect them with a higher limit of tokens to have them whole"
 	} else if u.Unfinished > 0 {
-		cut += fmt.Sprintf(", %d more (%.1f %%) are unfinished (finish_reason)", u.Unfinished, percent(u.Unfinished))
+		cut += fmt.Sprintf(", %d more (%.1f %%) are unfinished (finish_reason)", u.Unfinished,
+			percent(u.Unfinished))
 	}
 	switch {
 	case stage == config.SFT && u.Cut+u.Unfinished == n:

@@ -60,7 +60,8 @@ func TestUsable(t *testing.T) {
 		began := time.Now()
 		u, err := e.Usable(whole, filter, most, nil, data.Keep{})
 		if err != nil || u.Dropped != dropped || !slices.Equal(u.Rows, want) || u.Cut != 0 {
-			t.Errorf("%d wanted: %d rows, %d dropped, %d cut (%v); want %d, %d and 0", most, len(u.Rows), u.Dropped, u.Cut, err, len(want), dropped)
+			t.Errorf("%d wanted: %d rows, %d dropped, %d cut (%v); want %d, %d and 0", most,
+				len(u.Rows), u.Dropped, u.Cut, err, len(want), dropped)
 		}
 		if most == n {
 			t.Logf("%d rows in %v", n, time.Since(began))
@@ -68,10 +69,12 @@ func TestUsable(t *testing.T) {
 	}
 
 	faulty := set(window+40, window+50, 2*window+1)
-	if _, err := e.Usable(faulty, filter, n, nil, data.Keep{}); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("row %d:", window+40)) {
+	if _, err := e.Usable(faulty, filter, n, nil, data.Keep{}); err == nil ||
+		!strings.Contains(err.Error(), fmt.Sprintf("row %d:", window+40)) {
 		t.Errorf("three rows without an answer: %v: want row %d named", err, window+40)
 	}
-	if u, err := e.Usable(faulty, filter, window/2, nil, data.Keep{}); err != nil || len(u.Rows) != window/2 {
+	if u, err := e.Usable(faulty, filter, window/2, nil, data.Keep{}); err != nil ||
+		len(u.Rows) != window/2 {
 		t.Errorf("enough rows before the faulty ones: %d rows, %v", len(u.Rows), err)
 	}
 }

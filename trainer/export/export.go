@@ -36,7 +36,8 @@ func write(fsys checkpoint.FS, dir, part, dst, dtype string, merge bool) (string
 		return "", err
 	}
 	if part == "critic" && !s.Stage.HasCritic() {
-		return "", fmt.Errorf("%w: export: %s: %s has no discriminator: export the actor", config.ErrConfig, dir, s.Stage.ARun())
+		return "", fmt.Errorf("%w: export: %s: %s has no discriminator: export the actor",
+			config.ErrConfig, dir, s.Stage.ARun())
 	}
 	src := filepath.Join(dir, part)
 	cfg, err := model.ReadConfig(src)
@@ -49,7 +50,9 @@ func write(fsys checkpoint.FS, dir, part, dst, dtype string, merge bool) (string
 	adapter := model.IsAdapter(src)
 	switch {
 	case merge && !adapter:
-		return "", fmt.Errorf("%w: export: %s: was trained in full and has no adapters: leave out --merge", config.ErrConfig, src)
+		return "",
+			fmt.Errorf("%w: export: %s: was trained in full and has no adapters: leave out --merge",
+				config.ErrConfig, src)
 	case adapter && !merge:
 		return "float32", checkpoint.Export(fsys, src, dst)
 	case dtype == cfg.DType && !merge:
@@ -69,7 +72,8 @@ func checkDType(dtype string) error {
 	case "float32", "bfloat16", "float16":
 		return nil
 	}
-	return fmt.Errorf("%w: export: dtype %q: must be base, float32, bfloat16 or float16", config.ErrConfig, dtype)
+	return fmt.Errorf("%w: export: dtype %q: must be base, float32, bfloat16 or float16",
+		config.ErrConfig, dtype)
 }
 
 // Model writes the model at src, a folder or a GGUF file, as the Hugging Face folder
@@ -78,7 +82,8 @@ func checkDType(dtype string) error {
 // the dtype written.
 func Model(fsys checkpoint.FS, src, dst, dtype string) (string, error) {
 	fsys = vfs.OrDisk(fsys)
-	if err := checkpoint.Absent(fsys, dst, "folder"); err != nil { // before the model is read; WriteFolder asks again
+	// before the model is read; WriteFolder asks again
+	if err := checkpoint.Absent(fsys, dst, "folder"); err != nil {
 		return "", err
 	}
 	cfg, err := model.ReadConfig(src)
@@ -130,7 +135,8 @@ func reading(src string, kind model.Kind, f func(m *model.Model) error) error {
 
 // WriteFolder writes a model and its tokenizer as a Hugging Face folder, whole
 // or not at all; a folder that is there is refused.
-func WriteFolder(fsys checkpoint.FS, dst string, m *model.Model, tok *tokenizer.Tokenizer, dtype string) error {
+func WriteFolder(fsys checkpoint.FS, dst string, m *model.Model, tok *tokenizer.Tokenizer,
+	dtype string) error {
 	fsys = vfs.OrDisk(fsys)
 	return checkpoint.WriteFolder(fsys, dst, func(d *checkpoint.Dir) error {
 		if err := m.Save(d.Create, dtype, 5_000_000_000); err != nil {

@@ -32,7 +32,8 @@ var ggufKinds = map[string]struct {
 // and a file dst whose name does not end in .gguf.
 func CheckGGUF(dst, kind string) error {
 	if _, ok := ggufKinds[kind]; !ok {
-		return fmt.Errorf("%w: export: --gguf %q: must be f16, bf16 or q8_0", config.ErrConfig, kind)
+		return fmt.Errorf("%w: export: --gguf %q: must be f16, bf16 or q8_0", config.ErrConfig,
+			kind)
 	}
 	if filepath.Ext(dst) != ".gguf" {
 		return fmt.Errorf("%w: export: --output %s: with --gguf one file is written: give a name that ends in .gguf", config.ErrConfig, dst)
@@ -64,7 +65,8 @@ func writeGGUF(fsys checkpoint.FS, src, dst, kind string, verify func() error) e
 	if err := CheckGGUF(dst, kind); err != nil {
 		return err
 	}
-	if err := checkpoint.Absent(fsys, dst, "file"); err != nil { // before the model is read; WriteFile asks again
+	// before the model is read; WriteFile asks again
+	if err := checkpoint.Absent(fsys, dst, "file"); err != nil {
 		return err
 	}
 	if err := verify(); err != nil {
@@ -83,19 +85,22 @@ func writeGGUF(fsys checkpoint.FS, src, dst, kind string, verify func() error) e
 		return err
 	}
 	return reading(src, model.LM, func(m *model.Model) error {
-		file := gguf.File{Pairs: pairs, Tensors: ggufTensors(cfg, m.Weights(), ggufKinds[kind].matrix)}
+		file := gguf.File{Pairs: pairs,
+			Tensors: ggufTensors(cfg, m.Weights(), ggufKinds[kind].matrix)}
 		size, err := file.Size()
 		if err != nil {
 			return err
 		}
-		return checkpoint.WriteFile(fsys, dst, size, func(w io.Writer) error { return file.Write(w) })
+		return checkpoint.WriteFile(fsys, dst, size,
+			func(w io.Writer) error { return file.Write(w) })
 	})
 }
 
 // ggufArchitectures are the names of architectures, as llama.cpp has them. Mistral is Llama's
 // graph there, without a window. Of an architecture that is missing, names and values of tensors
 // have not been compared with llama.cpp's.
-var ggufArchitectures = map[string]string{"Qwen2": "qwen2", "Qwen3": "qwen3", "Llama": "llama", "Mistral": "llama"}
+var ggufArchitectures = map[string]string{"Qwen2": "qwen2", "Qwen3": "qwen3", "Llama": "llama",
+	"Mistral": "llama"}
 
 func ggufArch(c model.Config) string { return ggufArchitectures[c.Architecture] }
 
@@ -106,7 +111,10 @@ func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]g
 	arch := ggufArch(c)
 	switch {
 	case arch == "":
-		return nil, fmt.Errorf("%w: export: %s: files for llama.cpp are written of %s: leave out --gguf", config.ErrConfig, c.Architecture, strings.Join(slices.Sorted(maps.Keys(ggufArchitectures)), ", "))
+		return nil,
+			fmt.Errorf("%w: export: %s: files for llama.cpp are written of %s: leave out --gguf",
+				config.ErrConfig, c.Architecture,
+				strings.Join(slices.Sorted(maps.Keys(ggufArchitectures)), ", "))
 	case c.Window > 0 && c.Window < c.MaxPosition:
 		return nil, fmt.Errorf("%w: export: sliding_window %d: llama.cpp computes %s without: leave out --gguf, or set sliding_window to null if no sequence is longer", config.ErrConfig, c.Window, c.Architecture)
 	case c.RopeScaling != nil && c.RopeScaling.Type != "" && c.RopeScaling.Type != "llama3":
@@ -125,7 +133,8 @@ func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]g
 		{Key: "general.type", Value: "model"},
 		{Key: "general.name", Value: name},
 		{Key: "general.file_type", Value: ggufKinds[kind].file},
-		{Key: "general.quantization_version", Value: uint32(2)}, // of q8_0's layout; others ignore it
+		// of q8_0's layout; others ignore it
+		{Key: "general.quantization_version", Value: uint32(2)},
 	}
 	add := func(key string, value any) { pairs = append(pairs, gguf.Pair{Key: key, Value: value}) }
 	of := func(key string, value int) { add(arch+"."+key, uint32(value)) }
@@ -150,7 +159,8 @@ func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]g
 	for _, t := range []struct {
 		name string
 		id   int32
-	}{{"bos", g.BOS}, {"eos", g.EOS}, {"eot", g.EOT}, {"eom", g.EOM}, {"unknown", g.Unknown}, {"padding", g.Pad}} {
+	}{{"bos", g.BOS}, {"eos", g.EOS}, {"eot", g.EOT}, {"eom", g.EOM}, {"unknown", g.Unknown},
+		{"padding", g.Pad}} {
 		if t.id >= 0 {
 			add("tokenizer.ggml."+t.name+"_token_id", uint32(t.id))
 		}
@@ -190,20 +200,24 @@ var ggufNames = strings.NewReplacer(
 func ggufTensors(c model.Config, weights []model.Weight, matrix gguf.Type) []gguf.Tensor {
 	var list []gguf.Tensor
 	if d := c.RopeDivisors(); d != nil {
-		list = append(list, gguf.Tensor{Name: "rope_freqs.weight", Type: gguf.F32, Shape: []int{len(d)}, Read: func(dst []float32, lo int) error {
-			copy(dst, d[lo:])
-			return nil
-		}})
+		list = append(list, gguf.Tensor{Name: "rope_freqs.weight", Type: gguf.F32,
+			Shape: []int{len(d)}, Read: func(dst []float32, lo int) error {
+				copy(dst, d[lo:])
+				return nil
+			}})
 	}
 	for _, w := range weights {
-		t := gguf.Tensor{Name: ggufNames.Replace(w.Name), Type: matrix, Shape: w.Shape, Read: w.Read}
+		t := gguf.Tensor{Name: ggufNames.Replace(w.Name), Type: matrix, Shape: w.Shape,
+			Read: w.Read}
 		switch {
 		case len(w.Shape) == 1:
 			t.Type = gguf.F32
 		case w.Shape[1]%matrix.Block() != 0:
 			t.Type = gguf.F16
 		}
-		if ggufArch(c) == "llama" && (strings.HasSuffix(w.Name, ".q_proj.weight") || strings.HasSuffix(w.Name, ".k_proj.weight")) {
+		if ggufArch(c) == "llama" &&
+			(strings.HasSuffix(w.Name, ".q_proj.weight") ||
+				strings.HasSuffix(w.Name, ".k_proj.weight")) {
 			t.Read = interleaved(w, c.HeadDim)
 		}
 		list = append(list, t)

@@ -18,11 +18,14 @@ import (
 // the llama.cpp repository).
 func TestGGUFTensors(t *testing.T) {
 	be := modeltest.Backend(t)
-	common := []string{"token_embd.weight=model.embed_tokens.weight", "output_norm.weight=model.norm.weight"}
+	common := []string{"token_embd.weight=model.embed_tokens.weight",
+		"output_norm.weight=model.norm.weight"}
 	for l := range 2 {
 		n := func(s string) string { return strings.ReplaceAll(s, "N", string('0'+byte(l))) }
-		for _, s := range []string{"attn_norm=input_layernorm", "attn_q=self_attn.q_proj", "attn_k=self_attn.k_proj", "attn_v=self_attn.v_proj", "attn_output=self_attn.o_proj",
-			"ffn_norm=post_attention_layernorm", "ffn_gate=mlp.gate_proj", "ffn_up=mlp.up_proj", "ffn_down=mlp.down_proj"} {
+		for _, s := range []string{"attn_norm=input_layernorm", "attn_q=self_attn.q_proj",
+			"attn_k=self_attn.k_proj", "attn_v=self_attn.v_proj", "attn_output=self_attn.o_proj",
+			"ffn_norm=post_attention_layernorm", "ffn_gate=mlp.gate_proj", "ffn_up=mlp.up_proj",
+			"ffn_down=mlp.down_proj"} {
 			ours, theirs, _ := strings.Cut(s, "=")
 			common = append(common, n("blk.N."+ours+".weight=model.layers.N."+theirs+".weight"))
 		}
@@ -38,17 +41,25 @@ func TestGGUFTensors(t *testing.T) {
 		tied       bool
 		more       []string
 	}{
-		{"Qwen2", "qwen2", true, per("blk.N.attn_q.bias=model.layers.N.self_attn.q_proj.bias", "blk.N.attn_k.bias=model.layers.N.self_attn.k_proj.bias", "blk.N.attn_v.bias=model.layers.N.self_attn.v_proj.bias")},
-		{"Qwen3", "qwen3", false, append(per("blk.N.attn_q_norm.weight=model.layers.N.self_attn.q_norm.weight", "blk.N.attn_k_norm.weight=model.layers.N.self_attn.k_norm.weight"), "output.weight=lm_head.weight")},
+		{"Qwen2", "qwen2", true, per("blk.N.attn_q.bias=model.layers.N.self_attn.q_proj.bias",
+			"blk.N.attn_k.bias=model.layers.N.self_attn.k_proj.bias",
+			"blk.N.attn_v.bias=model.layers.N.self_attn.v_proj.bias")},
+		{"Qwen3", "qwen3", false,
+			append(
+				per("blk.N.attn_q_norm.weight=model.layers.N.self_attn.q_norm.weight",
+					"blk.N.attn_k_norm.weight=model.layers.N.self_attn.k_norm.weight"),
+				"output.weight=lm_head.weight")},
 		{"Llama", "llama", false, []string{"output.weight=lm_head.weight", "rope_freqs.weight="}},
 		{"Mistral", "llama", false, []string{"output.weight=lm_head.weight"}},
 	} {
 		cfg := modeltest.Shape
-		cfg.Vocab, cfg.Architecture, cfg.TieEmbeddings = modeltest.Tokenizer(t).Size()+3, c.arch, c.tied
+		cfg.Vocab, cfg.Architecture, cfg.TieEmbeddings =
+			modeltest.Tokenizer(t).Size()+3, c.arch, c.tied
 		cfg.QKVBias, cfg.QKNorm = c.arch == "Qwen2", c.arch == "Qwen3"
 		cfg.FFN = 48 // rows of ffn_down that q8_0 cannot hold
 		if c.arch == "Llama" {
-			cfg.RopeScaling = &model.RopeScaling{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4, OriginalMaxPosition: 64}
+			cfg.RopeScaling = &model.RopeScaling{Factor: 8, LowFreqFactor: 1, HighFreqFactor: 4,
+				OriginalMaxPosition: 64}
 		}
 		m, err := model.New(be, cfg, model.Options{Seed: 7})
 		if err != nil {
@@ -67,7 +78,8 @@ func TestGGUFTensors(t *testing.T) {
 		for _, w := range m.Weights() {
 			weights[w.Name] = w
 		}
-		for kind, matrix := range map[string]gguf.Type{"f16": gguf.F16, "bf16": gguf.BF16, "q8_0": gguf.Q8_0} {
+		for kind, matrix := range map[string]gguf.Type{"f16": gguf.F16, "bf16": gguf.BF16,
+			"q8_0": gguf.Q8_0} {
 			file := gguf.File{Tensors: ggufTensors(cfg, m.Weights(), matrix)}
 			var b strings.Builder
 			if err := file.Write(&b); err != nil {
@@ -79,7 +91,8 @@ func TestGGUFTensors(t *testing.T) {
 			}
 			want := slices.Concat(common, c.more)
 			if len(got.Tensors) != len(want) {
-				t.Errorf("%s: %d tensors, expected %d: %q", c.arch, len(got.Tensors), len(want), got.Order)
+				t.Errorf("%s: %d tensors, expected %d: %q", c.arch, len(got.Tensors), len(want),
+					got.Order)
 			}
 			for _, s := range want {
 				ours, theirs, _ := strings.Cut(s, "=")
@@ -89,7 +102,8 @@ func TestGGUFTensors(t *testing.T) {
 					continue
 				}
 				if theirs == "" { // the divisors of the frequencies
-					if want := cfg.RopeDivisors(); x.Type != 0 || !slices.Equal(x.Values(), want) || want[0] != 1 || want[len(want)-1] != 8 {
+					if want := cfg.RopeDivisors(); x.Type != 0 || !slices.Equal(x.Values(), want) ||
+						want[0] != 1 || want[len(want)-1] != 8 {
 						t.Errorf("%s: %v", ours, x.Values())
 					}
 					continue
@@ -103,20 +117,23 @@ func TestGGUFTensors(t *testing.T) {
 					type_ = 1
 				}
 				if x.Type != type_ || !slices.Equal(x.Shape, w.Shape) {
-					t.Errorf("%s %s: %s: type %d shape %v, expected %d %v", c.arch, kind, ours, x.Type, x.Shape, type_, w.Shape)
+					t.Errorf("%s %s: %s: type %d shape %v, expected %d %v", c.arch, kind, ours,
+						x.Type, x.Shape, type_, w.Shape)
 					continue
 				}
 				rows := make([]float32, len(x.Values()))
 				if err := w.Read(rows, 0); err != nil {
 					t.Fatal(err)
 				}
-				if c.name == "llama" && (strings.Contains(ours, "attn_q.") || strings.Contains(ours, "attn_k.")) {
+				if c.name == "llama" && (strings.Contains(ours, "attn_q.") ||
+					strings.Contains(ours, "attn_k.")) {
 					rows = turned(rows, cfg)
 				}
 				bound := map[uint32]float64{0: 0, 1: 0x1p-11, 30: 0x1p-8, 8: 0.01}[x.Type]
 				for i, v := range x.Values() {
 					if d := math.Abs(float64(v - rows[i])); d > bound*0.2 {
-						t.Errorf("%s %s: %s: element %d is %g, expected %g", c.arch, kind, ours, i, v, rows[i])
+						t.Errorf("%s %s: %s: element %d is %g, expected %g", c.arch, kind, ours, i,
+							v, rows[i])
 						break
 					}
 				}
@@ -182,12 +199,21 @@ func TestGGUFPairs(t *testing.T) {
 		got[p.Key] = p.Value
 	}
 	for key, want := range map[string]any{
-		"general.architecture": "qwen2", "general.name": "student", "general.file_type": uint32(7), "general.quantization_version": uint32(2),
-		"qwen2.block_count": uint32(2), "qwen2.context_length": uint32(128), "qwen2.embedding_length": uint32(32), "qwen2.feed_forward_length": uint32(64),
-		"qwen2.attention.head_count": uint32(4), "qwen2.attention.head_count_kv": uint32(2), "qwen2.attention.key_length": uint32(8), "qwen2.attention.value_length": uint32(8),
-		"qwen2.rope.dimension_count": uint32(8), "qwen2.rope.freq_base": float32(1e6), "qwen2.attention.layer_norm_rms_epsilon": float32(1e-6), "qwen2.vocab_size": uint32(cfg.Vocab),
-		"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2", "tokenizer.ggml.eos_token_id": uint32(modeltest.Tokenizer(t).EndOfTurn()), "tokenizer.ggml.eot_token_id": uint32(modeltest.Tokenizer(t).EndOfTurn()),
-		"tokenizer.ggml.padding_token_id": uint32(modeltest.Tokenizer(t).Pad()), "tokenizer.ggml.eos_token_ids": modeltest.Tokenizer(t).EOS(), "tokenizer.ggml.add_bos_token": false, "tokenizer.ggml.add_eos_token": false,
+		"general.architecture": "qwen2", "general.name": "student", "general.file_type": uint32(7),
+		"general.quantization_version": uint32(2),
+		"qwen2.block_count":            uint32(2), "qwen2.context_length": uint32(128),
+		"qwen2.embedding_length": uint32(32), "qwen2.feed_forward_length": uint32(64),
+		"qwen2.attention.head_count": uint32(4), "qwen2.attention.head_count_kv": uint32(2),
+		"qwen2.attention.key_length": uint32(8), "qwen2.attention.value_length": uint32(8),
+		"qwen2.rope.dimension_count": uint32(8), "qwen2.rope.freq_base": float32(1e6),
+		"qwen2.attention.layer_norm_rms_epsilon": float32(1e-6),
+		"qwen2.vocab_size":                       uint32(cfg.Vocab),
+		"tokenizer.ggml.model":                   "gpt2", "tokenizer.ggml.pre": "qwen2",
+		"tokenizer.ggml.eos_token_id":     uint32(modeltest.Tokenizer(t).EndOfTurn()),
+		"tokenizer.ggml.eot_token_id":     uint32(modeltest.Tokenizer(t).EndOfTurn()),
+		"tokenizer.ggml.padding_token_id": uint32(modeltest.Tokenizer(t).Pad()),
+		"tokenizer.ggml.eos_token_ids":    modeltest.Tokenizer(t).EOS(),
+		"tokenizer.ggml.add_bos_token":    false, "tokenizer.ggml.add_eos_token": false,
 	} {
 		if !reflect.DeepEqual(got[key], want) {
 			t.Errorf("%s: %v, expected %v", key, got[key], want)
@@ -212,7 +238,8 @@ func TestGGUFPairs(t *testing.T) {
 	} {
 		c2 := cfg
 		c.change(&c2)
-		if _, err := ggufPairs(c2, modeltest.Tokenizer(t), "x", "f16"); err == nil || err.Error() != c.want {
+		if _, err := ggufPairs(c2, modeltest.Tokenizer(t), "x", "f16"); err == nil ||
+			err.Error() != c.want {
 			t.Errorf("%v\nwant %s", err, c.want)
 		}
 	}

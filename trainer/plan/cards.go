@@ -16,8 +16,13 @@ var trainings = []struct {
 	set  func(*config.Config)
 }{
 	{"all weights", func(*config.Config) {}},
-	{"all weights, moments in 8 bits", func(c *config.Config) { c.Actor.Optim.Moments, c.Critic.Optim.Moments = "8bit", "8bit" }},
-	{fmt.Sprintf("LoRA, rank %d", config.PresetRank), func(c *config.Config) { c.Actor.LoRA.Rank, c.Critic.LoRA.Rank = config.PresetRank, config.PresetRank }},
+	{"all weights, moments in 8 bits",
+		func(c *config.Config) { c.Actor.Optim.Moments, c.Critic.Optim.Moments = "8bit", "8bit" }},
+	{fmt.Sprintf("LoRA, rank %d", config.PresetRank),
+		func(c *config.Config) {
+			c.Actor.LoRA.Rank, c.Critic.LoRA.Rank = config.PresetRank,
+				config.PresetRank
+		}},
 }
 
 // cardSizes are the memories of common GPUs, in GB of 1e9 bytes.
@@ -32,7 +37,8 @@ func Cards(f model.Footprint) string {
 	var b strings.Builder
 	c := cardConfig()
 	fmt.Fprintf(&b, "Stage train: student, discriminator and reference. %d prompts x %d answers a step, prompts of up to %d tokens, answers of up to %d (the paper's limits); %s in matrix products; all other settings are the defaults, plus what `gad plan --fit` adds, which the cell says. GB are 1e9 bytes.\n\n",
-		cardPrompts, c.Rollout.N, c.Data.MaxPrompt, c.Data.MaxResponse, map[int64]string{2: "bfloat16", 4: "float32"}[f.Element(compute.Narrow)])
+		cardPrompts, c.Rollout.N, c.Data.MaxPrompt, c.Data.MaxResponse,
+		map[int64]string{2: "bfloat16", 4: "float32"}[f.Element(compute.Narrow)])
 	b.WriteString("| student | trained |")
 	for _, gb := range cardSizes {
 		fmt.Fprintf(&b, " %d GB |", gb)
@@ -77,7 +83,8 @@ func card(f model.Footprint, shape model.Config, c config.Config, free int64) st
 
 // cardPlan is a plan for a card, of answers and prompts at their limits.
 func cardPlan(c config.Config, free int64) *Plan {
-	return &Plan{Stage: config.Train, PromptMean: float64(c.Data.MaxPrompt), AnswerMean: float64(c.Data.MaxResponse), MemoryFree: free}
+	return &Plan{Stage: config.Train, PromptMean: float64(c.Data.MaxPrompt),
+		AnswerMean: float64(c.Data.MaxResponse), MemoryFree: free}
 }
 
 func gb(bytes int64) string { return fmt.Sprintf("%.1f GB", float64(bytes)/1e9) }

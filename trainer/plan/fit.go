@@ -80,7 +80,8 @@ type dimension struct {
 const unmergedSampling = 1.25
 
 // dimensions are the settings of a run that make it smaller.
-func (p *Plan) dimensions(f model.Footprint, shape model.Config, c config.Config, exact bool) (all []dimension) {
+func (p *Plan) dimensions(f model.Footprint, shape model.Config, c config.Config,
+	exact bool) (all []dimension) {
 	game := p.Stage.HasCritic()
 	networks := func(set func(critic bool) string) (settings []string) {
 		if s := set(false); s != "" {
@@ -93,7 +94,8 @@ func (p *Plan) dimensions(f model.Footprint, shape model.Config, c config.Config
 	}
 	add := func(why string, levels ...level) {
 		if len(levels) > 0 {
-			all = append(all, dimension{append([]level{{set: func(*config.Config) {}}}, levels...), why})
+			all = append(all, dimension{append([]level{{set: func(*config.Config) {}}}, levels...),
+				why})
 		}
 	}
 	if !c.Actor.Recompute || game && !c.Critic.Recompute {
@@ -142,25 +144,33 @@ func (p *Plan) dimensions(f model.Footprint, shape model.Config, c config.Config
 			continue
 		}
 		for n := min(c.Rollout.MaxNumSeqs, x.Prompts*x.Students) / 2; n > 0; n /= 2 {
-			slots = append(slots, level{settings: []string{fmt.Sprintf("rollout.max_num_seqs=%d", n)},
-				set: func(c *config.Config) { c.Rollout.MaxNumSeqs = n }, short: fmt.Sprintf("%d answers at a time", n)})
+			slots = append(slots, level{
+				settings: []string{fmt.Sprintf("rollout.max_num_seqs=%d", n)},
+				set:      func(c *config.Config) { c.Rollout.MaxNumSeqs = n },
+				short:    fmt.Sprintf("%d answers at a time", n)})
 		}
 	}
 	add("fewer answers are sampled at a time, and the weights are read once for each token of them; the same to rounding", slots...)
 	if c.Merges(p.Stage) {
 		add(fmt.Sprintf("sampling computes the adapters beside the base, by assumption %g times as long; the same to rounding", unmergedSampling), level{
-			settings: []string{"rollout.merged=false"}, set: func(c *config.Config) { c.Rollout.Merged = "false" }, short: "unmerged"})
+			settings: []string{"rollout.merged=false"},
+			set:      func(c *config.Config) { c.Rollout.Merged = "false" }, short: "unmerged"})
 	}
 	if f.Element(compute.Wide|compute.Host) == 0 {
-		add("moments are read and written over the bus in each update; the same bits", networkLevels(game, !c.Actor.Optim.Offload, !c.Critic.Optim.Offload,
-			"optim.offload=true", " on the host", func(c *config.Config) (actor, critic func()) {
-				return func() { c.Actor.Optim.Offload = true }, func() { c.Critic.Optim.Offload = true }
-			})...)
+		add("moments are read and written over the bus in each update; the same bits",
+			networkLevels(game, !c.Actor.Optim.Offload, !c.Critic.Optim.Offload,
+				"optim.offload=true", " on the host",
+				func(c *config.Config) (actor, critic func()) {
+					return func() { c.Actor.Optim.Offload = true },
+						func() { c.Critic.Optim.Offload = true }
+				})...)
 	}
 	if !exact {
-		eight := networkLevels(game, c.Actor.Optim.Moments != "8bit", c.Critic.Optim.Moments != "8bit",
+		eight := networkLevels(game, c.Actor.Optim.Moments != "8bit",
+			c.Critic.Optim.Moments != "8bit",
 			"optim.moments=8bit", " in 8 bits", func(c *config.Config) (actor, critic func()) {
-				return func() { c.Actor.Optim.Moments = "8bit" }, func() { c.Critic.Optim.Moments = "8bit" }
+				return func() { c.Actor.Optim.Moments = "8bit" },
+					func() { c.Critic.Optim.Moments = "8bit" }
 			})
 		for i := range eight {
 			eight[i].rounds = len(eight[i].settings)
@@ -175,28 +185,34 @@ func (p *Plan) dimensions(f model.Footprint, shape model.Config, c config.Config
 // backend that has them, of matrices whose rows are whole blocks. They count as more rounding
 // than the moments of both networks.
 func bases(f model.Footprint, shape model.Config, c config.Config) (levels []level) {
-	if !c.Actor.LoRA.On() || c.Trainer.Resume != "" || model.Quantised(c.Base()) || f.Element(compute.Q8) == 0 ||
-		shape.Hidden%compute.QuantBlock != 0 || shape.FFN%compute.QuantBlock != 0 || shape.Heads*shape.HeadDim%compute.QuantBlock != 0 {
+	if !c.Actor.LoRA.On() || c.Trainer.Resume != "" || model.Quantised(c.Base()) ||
+		f.Element(compute.Q8) == 0 ||
+		shape.Hidden%compute.QuantBlock != 0 || shape.FFN%compute.QuantBlock != 0 ||
+		shape.Heads*shape.HeadDim%compute.QuantBlock != 0 {
 		return nil
 	}
 	for i, class := range []string{"q8_0", "q4_0"} {
-		levels = append(levels, level{settings: []string{"actor.lora.base=" + class}, rounds: 3 + i, short: "base in " + class,
-			set: func(c *config.Config) { c.Actor.LoRA.Base = class }})
+		levels = append(levels, level{settings: []string{"actor.lora.base=" + class}, rounds: 3 + i,
+			short: "base in " + class,
+			set:   func(c *config.Config) { c.Actor.LoRA.Base = class }})
 	}
 	return levels
 }
 
 // networkLevels are a setting of the discriminator, of the student, or of both, those apart
 // that are made already.
-func networkLevels(game, actor, critic bool, setting, short string, set func(*config.Config) (actor, critic func())) (levels []level) {
-	one := level{settings: []string{"actor." + setting}, short: "student's moments" + short, set: func(c *config.Config) {
-		a, _ := set(c)
-		a()
-	}}
-	other := level{settings: []string{"critic." + setting}, short: "discriminator's moments" + short, set: func(c *config.Config) {
-		_, b := set(c)
-		b()
-	}}
+func networkLevels(game, actor, critic bool, setting, short string,
+	set func(*config.Config) (actor, critic func())) (levels []level) {
+	one := level{settings: []string{"actor." + setting}, short: "student's moments" + short,
+		set: func(c *config.Config) {
+			a, _ := set(c)
+			a()
+		}}
+	other := level{settings: []string{"critic." + setting},
+		short: "discriminator's moments" + short, set: func(c *config.Config) {
+			_, b := set(c)
+			b()
+		}}
 	if game && critic {
 		levels = append(levels, other)
 	}
@@ -204,10 +220,11 @@ func networkLevels(game, actor, critic bool, setting, short string, set func(*co
 		levels = append(levels, one)
 	}
 	if game && actor && critic {
-		levels = append(levels, level{settings: []string{one.settings[0], other.settings[0]}, short: "all moments" + short, set: func(c *config.Config) {
-			one.set(c)
-			other.set(c)
-		}})
+		levels = append(levels, level{settings: []string{one.settings[0], other.settings[0]},
+			short: "all moments" + short, set: func(c *config.Config) {
+				one.set(c)
+				other.set(c)
+			}})
 	}
 	return levels
 }
@@ -247,7 +264,8 @@ func (p *Plan) fit(f model.Footprint, shape model.Config, c config.Config, exact
 		all = append(all, p.combine(pace, dims, c, at))
 	}
 	slices.SortStableFunc(all, func(a, b combination) int {
-		return cmp.Or(cmp.Compare(a.rounds, b.rounds), cmp.Compare(a.seconds, b.seconds), cmp.Compare(a.added, b.added))
+		return cmp.Or(cmp.Compare(a.rounds, b.rounds), cmp.Compare(a.seconds, b.seconds),
+			cmp.Compare(a.added, b.added))
 	})
 	fit := &Fit{Tried: len(all), free: p.MemoryFree, rates: pace.rates}
 	needs := func(x combination) (memory, host int64) {
@@ -261,7 +279,8 @@ func (p *Plan) fit(f model.Footprint, shape model.Config, c config.Config, exact
 			at := slices.Clone(chosen.at)
 			at[d] = l
 			x := p.combine(pace, dims, c, at)
-			if memory, host := needs(x); memory <= fit.memory && (p.HostFree == 0 || host <= max(p.HostFree, fit.host)) {
+			if memory, host := needs(x); memory <= fit.memory &&
+				(p.HostFree == 0 || host <= max(p.HostFree, fit.host)) {
 				fit.memory, fit.host, chosen = memory, host, x
 				break
 			}
@@ -270,7 +289,8 @@ func (p *Plan) fit(f model.Footprint, shape model.Config, c config.Config, exact
 	if fit.memory <= p.MemoryFree || p.MemoryFree == 0 {
 		for i, x := range all {
 			memory, host := needs(x)
-			if (p.MemoryFree == 0 || memory <= p.MemoryFree) && (p.HostFree == 0 || host <= p.HostFree) {
+			if (p.MemoryFree == 0 || memory <= p.MemoryFree) &&
+				(p.HostFree == 0 || host <= p.HostFree) {
 				fit.fits, fit.Cheaper, fit.memory, fit.host, chosen = true, i, memory, host, x
 				break
 			}
@@ -286,7 +306,8 @@ func (p *Plan) fit(f model.Footprint, shape model.Config, c config.Config, exact
 		y := p.combine(pace, dims, c, other)
 		memory, _ := needs(y)
 		l := dim.levels[max(chosen.at[d], 1)]
-		choice := Choice{Settings: l.settings, Taken: taken, Saves: fit.memory - memory, Seconds: y.seconds - chosen.seconds, Why: dim.why, short: l.short}
+		choice := Choice{Settings: l.settings, Taken: taken, Saves: fit.memory - memory,
+			Seconds: y.seconds - chosen.seconds, Why: dim.why, short: l.short}
 		if taken {
 			choice.Saves, choice.Seconds = -choice.Saves, -choice.Seconds
 			fit.Settings = append(fit.Settings, l.settings...)
@@ -353,7 +374,8 @@ func (a pace) step(p *Plan, c config.Config) float64 {
 		return tokens*prompts*token*forward + packs*weights*bytes/a.memory
 	}
 	update := func(answers float64, limit int, lora, recompute bool) float64 {
-		forward, bytes := 3.0, 2*narrow+8 // the weights in both directions, gradients read and written
+		// the weights in both directions, gradients read and written
+		forward, bytes := 3.0, 2*narrow+8
 		if lora {
 			forward, bytes = 2, 2*narrow
 		}
@@ -376,7 +398,8 @@ func (a pace) step(p *Plan, c config.Config) float64 {
 		answers := prompts * float64(x.Students)
 		slots := min(float64(c.Rollout.MaxNumSeqs), answers)
 		cached := narrow * 2 * float64(a.shape.Layers*a.shape.KVHeads*a.shape.HeadDim)
-		each := max((weights*narrow+slots*cached*(prompt+answer/2))/a.memory, slots*token) // a token of all slots
+		// a token of all slots
+		each := max((weights*narrow+slots*cached*(prompt+answer/2))/a.memory, slots*token)
 		seconds := prompts*prompt*token + answers*answer/slots*each
 		if c.Actor.LoRA.On() && !c.Merges(p.Stage) {
 			seconds *= unmergedSampling
@@ -406,11 +429,13 @@ func (f *Fit) taken() []Choice {
 // sentence is the way out of a plan that is too large.
 func (p *Plan) sentence(found *Fit, f model.Footprint, shape model.Config, c config.Config) string {
 	if found.fits {
-		return fmt.Sprintf("with %s it needs %s (gad plan --fit says why)", strings.Join(found.Settings, " "), report.Bytes(found.memory))
+		return fmt.Sprintf("with %s it needs %s (gad plan --fit says why)",
+			strings.Join(found.Settings, " "), report.Bytes(found.memory))
 	}
 	smallest := "no settings make it smaller"
 	if len(found.Settings) > 0 {
-		smallest = fmt.Sprintf("even with %s it needs %s", strings.Join(found.Settings, " "), report.Bytes(found.memory))
+		smallest = fmt.Sprintf("even with %s it needs %s", strings.Join(found.Settings, " "),
+			report.Bytes(found.memory))
 		if found.host > 0 {
 			smallest += fmt.Sprintf(" and %s on the host", report.Bytes(found.host))
 		}
@@ -423,7 +448,8 @@ func (p *Plan) sentence(found *Fit, f model.Footprint, shape model.Config, c con
 			lora.Critic.LoRA.Rank = config.PresetRank
 		}
 		if less := p.fit(f, shape, lora, true); less.fits {
-			way = fmt.Sprintf("train LoRA adapters, which fit in %s (--preset lora --fit), or %s", report.Bytes(less.memory), way)
+			way = fmt.Sprintf("train LoRA adapters, which fit in %s (--preset lora --fit), or %s",
+				report.Bytes(less.memory), way)
 		}
 	}
 	return smallest + ": " + way
@@ -445,9 +471,12 @@ func (f *Fit) String() string {
 		if c.Taken {
 			name = "taken"
 		}
-		fmt.Fprintf(&b, "  %-9s  %s\n             %s\n", name, strings.Join(c.Settings, " "), c.price())
+		fmt.Fprintf(&b, "  %-9s  %s\n             %s\n", name, strings.Join(c.Settings, " "),
+			c.price())
 	}
-	fmt.Fprintf(&b, "  the seconds assume %s: for comparing prices, not for predicting a step's time\n", f.rates)
+	fmt.Fprintf(&b,
+		"  the seconds assume %s: for comparing prices, not for predicting a step's time\n",
+		f.rates)
 	return b.String()
 }
 

@@ -29,7 +29,8 @@ func TestQwenShapes(t *testing.T) {
 }
 
 // fitting is a plan's, with its table of memory.
-func fitting(f model.Footprint, shape model.Config, c config.Config, stage config.Stage, free, host int64) (*Plan, *Fit) {
+func fitting(f model.Footprint, shape model.Config, c config.Config, stage config.Stage, free,
+	host int64) (*Plan, *Fit) {
 	p := cardPlan(c, free)
 	p.Stage, p.HostFree = stage, host
 	return p, p.fit(f, shape, c, false)
@@ -65,7 +66,8 @@ func TestFitIsTheCheapest(t *testing.T) {
 						host = 5e9
 					}
 					p, got := fitting(device.f, shape, c, stage, free, host)
-					name := fmt.Sprintf("%s, %s, LoRA %t, %.0f %%", device.name, stage, lora, 100*share)
+					name := fmt.Sprintf("%s, %s, LoRA %t, %.0f %%", device.name, stage, lora,
+						100*share)
 					checkFit(t, name, p, got, device.f, shape, c, known)
 				}
 			}
@@ -79,7 +81,8 @@ type needed struct {
 	seconds      float64
 }
 
-func checkFit(t *testing.T, name string, p *Plan, got *Fit, f model.Footprint, shape model.Config, c config.Config, known map[string]needed) {
+func checkFit(t *testing.T, name string, p *Plan, got *Fit, f model.Footprint, shape model.Config,
+	c config.Config, known map[string]needed) {
 	t.Helper()
 	need := func(set []string) (memory, host int64, seconds float64) {
 		key := strings.Join(set, " ")
@@ -90,27 +93,34 @@ func checkFit(t *testing.T, name string, p *Plan, got *Fit, f model.Footprint, s
 		if err := x.Load("", set...); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		n := needed{Total(p.planMemory(f, shape, x)), Total(p.planHost(f, shape, x)), newPace(f, shape, x).step(p, x)}
+		n := needed{Total(p.planMemory(f, shape, x)), Total(p.planHost(f, shape, x)),
+			newPace(f, shape, x).step(p, x)}
 		known[key] = n
 		return n.memory, n.host, n.seconds
 	}
 	memory, host, seconds := need(got.Settings)
 	if memory != got.memory || host != got.host {
-		t.Errorf("%s: %q take %d and %d on the host, fit says %d and %d", name, got.Settings, memory, host, got.memory, got.host)
+		t.Errorf("%s: %q take %d and %d on the host, fit says %d and %d", name, got.Settings,
+			memory, host, got.memory, got.host)
 	}
 	fits := func(memory, host int64) bool {
 		return memory <= p.MemoryFree && (p.HostFree == 0 || host <= p.HostFree)
 	}
 	if got.fits != fits(memory, host) {
-		t.Errorf("%s: %q take %d of %d and %d of %d, fit says %t", name, got.Settings, memory, p.MemoryFree, host, p.HostFree, got.fits)
+		t.Errorf("%s: %q take %d of %d and %d of %d, fit says %t", name, got.Settings, memory,
+			p.MemoryFree, host, p.HostFree, got.fits)
 	}
 	rounds := func(set []string) int {
 		all := strings.Join(set, " ")
-		return strings.Count(all, "8bit") + 3*strings.Count(all, "q8_0") + 4*strings.Count(all, "q4_0")
+		return strings.Count(all, "8bit") + 3*strings.Count(all, "q8_0") +
+			4*strings.Count(all, "q4_0")
 	}
 	// All settings, as a user would write them.
-	groups := [][]string{{"", "actor.recompute=true critic.recompute=true"}, {"", "actor.max_token_len=1536", "actor.max_token_len=1024 critic.max_token_len=1024", "actor.max_token_len=768 critic.max_token_len=768"},
-		{""}, {""}, {""}, {"", "actor.optim.moments=8bit", "critic.optim.moments=8bit", "actor.optim.moments=8bit critic.optim.moments=8bit"}, {""}}
+	groups := [][]string{{"", "actor.recompute=true critic.recompute=true"},
+		{"", "actor.max_token_len=1536", "actor.max_token_len=1024 critic.max_token_len=1024",
+			"actor.max_token_len=768 critic.max_token_len=768"},
+		{""}, {""}, {""}, {"", "actor.optim.moments=8bit", "critic.optim.moments=8bit",
+			"actor.optim.moments=8bit critic.optim.moments=8bit"}, {""}}
 	for n := 8; n > 0 && p.Stage != config.SFT; n /= 2 {
 		groups[2] = append(groups[2], fmt.Sprintf("rollout.max_num_seqs=%d", n))
 	}
@@ -122,7 +132,8 @@ func checkFit(t *testing.T, name string, p *Plan, got *Fit, f model.Footprint, s
 		}
 	}
 	if c.Trainer.Device == "cuda" {
-		groups[4] = append(groups[4], "actor.optim.offload=true", "critic.optim.offload=true", "actor.optim.offload=true critic.optim.offload=true")
+		groups[4] = append(groups[4], "actor.optim.offload=true", "critic.optim.offload=true",
+			"actor.optim.offload=true critic.optim.offload=true")
 	}
 	var walk func(at int, set []string)
 	walk = func(at int, set []string) {
@@ -132,10 +143,13 @@ func checkFit(t *testing.T, name string, p *Plan, got *Fit, f model.Footprint, s
 				return
 			}
 			if !got.fits {
-				t.Fatalf("%s: nothing fits, it says, but %q take %d of %d", name, set, m, p.MemoryFree)
+				t.Fatalf("%s: nothing fits, it says, but %q take %d of %d", name, set, m,
+					p.MemoryFree)
 			}
-			if rounds(set) < rounds(got.Settings) || rounds(set) == rounds(got.Settings) && s < seconds*(1-1e-12) {
-				t.Fatalf("%s: %q take %.3g s a step, %q %.3g s", name, got.Settings, seconds, set, s)
+			if rounds(set) < rounds(got.Settings) || rounds(set) == rounds(got.Settings) &&
+				s < seconds*(1-1e-12) {
+				t.Fatalf("%s: %q take %.3g s a step, %q %.3g s", name, got.Settings, seconds, set,
+					s)
 			}
 			return
 		}
@@ -148,11 +162,14 @@ func checkFit(t *testing.T, name string, p *Plan, got *Fit, f model.Footprint, s
 	}
 	// What each choice saves, alone.
 	for _, choice := range got.Choices {
-		without := slices.DeleteFunc(slices.Clone(got.Settings), func(s string) bool { return slices.Contains(choice.Settings, s) })
+		without := slices.DeleteFunc(slices.Clone(got.Settings),
+			func(s string) bool { return slices.Contains(choice.Settings, s) })
 		a, _, s := need(without)
 		b, _, u := need(append(without, choice.Settings...))
-		if choice.Saves != a-b || choice.Taken != (len(without) < len(got.Settings)) || choice.Seconds-(u-s) > 1e-9*u || (u-s)-choice.Seconds > 1e-9*u {
-			t.Errorf("%s: %+v: %q take %d bytes without it and %d with it, %g s and %g s", name, choice, got.Settings, a, b, s, u)
+		if choice.Saves != a-b || choice.Taken != (len(without) < len(got.Settings)) ||
+			choice.Seconds-(u-s) > 1e-9*u || (u-s)-choice.Seconds > 1e-9*u {
+			t.Errorf("%s: %+v: %q take %d bytes without it and %d with it, %g s and %g s", name,
+				choice, got.Settings, a, b, s, u)
 		}
 	}
 }
@@ -167,10 +184,12 @@ func TestFitRoundsLast(t *testing.T) {
 	}{
 		{0, "actor.optim.offload=true critic.optim.offload=true"},
 		{200e9, "actor.optim.offload=true critic.optim.offload=true"},
-		{80e9, "actor.optim.offload=true critic.optim.offload=true actor.optim.moments=8bit"}, // whose moments cross the bus four times as often
+		// whose moments cross the bus four times as often
+		{80e9, "actor.optim.offload=true critic.optim.offload=true actor.optim.moments=8bit"},
 		{50e9, "actor.optim.offload=true critic.optim.offload=true actor.optim.moments=8bit critic.optim.moments=8bit"},
 	}[:hostile.Share(4)] {
-		if _, got := fitting(f, shape, c, config.Train, 141e9, x.host); !got.fits || strings.Join(got.Settings, " ") != x.want {
+		if _, got := fitting(f, shape, c, config.Train, 141e9, x.host); !got.fits ||
+			strings.Join(got.Settings, " ") != x.want {
 			t.Errorf("host of %d bytes: %t, %q, want %q", x.host, got.fits, got.Settings, x.want)
 		}
 	}
@@ -193,7 +212,8 @@ func TestHostMemory(t *testing.T) {
 	if err := p.Check(c); err == nil || err.Error() != want {
 		t.Errorf("%v, want\n%s", err, want)
 	}
-	if text := p.String(); !strings.Contains(text, "memory of the host\n  actor: optimizer") || !strings.Contains(text, "7.9 GB of 5 GB available") {
+	if text := p.String(); !strings.Contains(text, "memory of the host\n  actor: optimizer") ||
+		!strings.Contains(text, "7.9 GB of 5 GB available") {
 		t.Errorf("the plan does not show the host's memory:\n%s", text)
 	}
 }
@@ -208,7 +228,8 @@ func TestSevenBillionFits(t *testing.T) {
 		if !fit.fits {
 			t.Errorf("%s: needs %s of %s", trainings[i].name, gb(fit.memory), gb(limit))
 		}
-		t.Logf("7B, %s: %s of %s (%s on the host) with %q", trainings[i].name, gb(fit.memory), gb(limit), gb(fit.host), fit.Settings)
+		t.Logf("7B, %s: %s of %s (%s on the host) with %q", trainings[i].name, gb(fit.memory),
+			gb(limit), gb(fit.host), fit.Settings)
 	}
 }
 
@@ -230,12 +251,15 @@ func TestPlanOfGradients(t *testing.T) {
 		return m
 	}
 	const shared = "gradients: one buffer for student and discriminator"
-	own, other := shape.Plan(f, model.PlanOptions{Trainable: true}).Gradients, shape.Plan(f, model.PlanOptions{Kind: model.Scorer, Trainable: true}).Gradients
+	own, other :=
+		shape.Plan(f, model.PlanOptions{Trainable: true}).Gradients,
+		shape.Plan(f, model.PlanOptions{Kind: model.Scorer, Trainable: true}).Gradients
 	if own > other { // a head more, which may still lie in the same page
 		t.Fatalf("gradients of %d and %d bytes: the discriminator has a head more", own, other)
 	}
 	for _, stage := range []config.Stage{config.Warmup, config.Train} {
-		if m := rows(stage); m[shared] != other || m["actor: gradients"] != 0 || m["critic: gradients"] != 0 {
+		if m := rows(stage); m[shared] != other || m["actor: gradients"] != 0 ||
+			m["critic: gradients"] != 0 {
 			t.Errorf("%s: %v", stage, m)
 		}
 	}
@@ -248,8 +272,12 @@ func TestPlanOfGradients(t *testing.T) {
 		}
 	}
 	// Merged weights sample for the student, and have no gradients whose memory they could use.
-	merged, beside := rows(config.Train, "actor.lora.rank=64", "critic.lora.rank=64"), rows(config.Train, "actor.lora.rank=64", "critic.lora.rank=64", "rollout.merged=false")
-	if merged["sampling, adapters merged: weights"] == 0 || merged["actor: key/value cache"] != 0 || merged["sampling, adapters merged: key/value cache"] <= beside["actor: key/value cache"] || beside["sampling, adapters merged: weights"] != 0 {
+	merged, beside :=
+		rows(config.Train, "actor.lora.rank=64", "critic.lora.rank=64"),
+		rows(config.Train, "actor.lora.rank=64", "critic.lora.rank=64", "rollout.merged=false")
+	if merged["sampling, adapters merged: weights"] == 0 || merged["actor: key/value cache"] != 0 ||
+		merged["sampling, adapters merged: key/value cache"] <= beside["actor: key/value cache"] ||
+		beside["sampling, adapters merged: weights"] != 0 {
 		t.Errorf("merged %v\nbeside %v", merged, beside)
 	}
 }
@@ -271,8 +299,11 @@ func TestPlanOfDisk(t *testing.T) {
 	if whole != 12*n || disk("actor.optim.offload=true", "critic.optim.offload=true") != whole {
 		t.Errorf("a checkpoint of %d bytes, want %d", whole, 12*n)
 	}
-	linear := int64(24 * (2*896*896 + 2*128*896 + 3*4864*896)) // of each network: 6 bytes less, and two scales of 256
-	if got, want := disk("actor.optim.moments=8bit", "critic.optim.moments=8bit"), whole-2*(6*linear-linear/32); got != want {
+	// of each network: 6 bytes less, and two scales of 256
+	linear := int64(24 * (2*896*896 + 2*128*896 + 3*4864*896))
+	if got, want :=
+		disk("actor.optim.moments=8bit", "critic.optim.moments=8bit"),
+		whole-2*(6*linear-linear/32); got != want {
 		t.Errorf("moments in 8 bits: a checkpoint of %d bytes, want %d", got, want)
 	}
 }
@@ -291,7 +322,8 @@ func TestDocumentsAreTheCards(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for command, text := range map[string]string{"gad plan --fit": text, "gad plan --cards": Cards(f)} {
+	for command, text := range map[string]string{"gad plan --fit": text,
+		"gad plan --cards": Cards(f)} {
 		begin, end := "<!-- "+command+" -->\n", "<!-- /"+command+" -->\n"
 		before, rest, ok := bytes.Cut(doc, []byte(begin))
 		_, after, closed := bytes.Cut(rest, []byte(end))

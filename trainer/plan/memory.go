@@ -13,8 +13,10 @@ import (
 
 // Need is how much memory a run takes in all, bytes, with prompts and answers of every
 // length up to their limits; on several ranks each of them.
-func Need(f model.Footprint, shape model.Config, c config.Config, stage config.Stage, ranks int) int64 {
-	p := Plan{Stage: stage, ranks: ranks, PromptMean: float64(c.Data.MaxPrompt), AnswerMean: float64(c.Data.MaxResponse)}
+func Need(f model.Footprint, shape model.Config, c config.Config, stage config.Stage,
+	ranks int) int64 {
+	p := Plan{Stage: stage, ranks: ranks, PromptMean: float64(c.Data.MaxPrompt),
+		AnswerMean: float64(c.Data.MaxResponse)}
 	return Total(p.planMemory(f, shape, c))
 }
 
@@ -57,23 +59,28 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 		add(name+": optimizer", m.Moments)
 		if o.Ranks > 1 && m.Moments > 0 {
 			o.Ranks = 1
-			items[len(items)-1].Note = fmt.Sprintf("its part of %s, on %d ranks (trainer.shard_optimizer)", report.Bytes(shape.Plan(f, o).Moments), p.ranks)
+			items[len(items)-1].Note = fmt.Sprintf(
+				"its part of %s, on %d ranks (trainer.shard_optimizer)",
+				report.Bytes(shape.Plan(f, o).Moments), p.ranks)
 		}
 		add(name+": key/value cache", m.Cache)
 	}
 	sampled := func(o model.PlanOptions, n int) model.PlanOptions {
-		o.Slots, o.N, o.Prompts, o.PromptTokens, o.MaxNew = c.Rollout.MaxNumSeqs, n, c.Data.TrainBatchSize, c.Data.MaxPrompt, c.Data.MaxResponse
+		o.Slots, o.N, o.Prompts, o.PromptTokens, o.MaxNew =
+			c.Rollout.MaxNumSeqs, n, c.Data.TrainBatchSize, c.Data.MaxPrompt, c.Data.MaxResponse
 		return o
 	}
 	student, discriminator := p.divided(c, c.Student()), p.divided(c, c.Discriminator())
 	own := shape.Plan(f, student)
-	p.actorGradient, p.actorWeights, p.criticGradient, p.criticWeights = own.Gradients, own.Computed, 0, 0
+	p.actorGradient, p.actorWeights, p.criticGradient, p.criticWeights =
+		own.Gradients, own.Computed, 0, 0
 	if game {
 		own = shape.Plan(f, discriminator)
 		p.criticGradient, p.criticWeights = own.Gradients, own.Computed
 	}
 	if n := int64(log2(c.Trainer.Shards)); n > 0 {
-		add(fmt.Sprintf("sums of gradients of shards (trainer.shards=%d)", c.Trainer.Shards), n*max(p.actorGradient, p.criticGradient))
+		add(fmt.Sprintf("sums of gradients of shards (trainer.shards=%d)", c.Trainer.Shards),
+			n*max(p.actorGradient, p.criticGradient))
 		items[len(items)-1].Note = "on the host; with several ranks less: gad plan --ranks"
 	}
 	student.Tokens, discriminator.Tokens = actorTokens, criticTokens
@@ -84,13 +91,16 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 		if !c.Merges(p.Stage) {
 			student = sampled(student, c.Rollout.N)
 			if lent := shape.Plan(f, student).Lent; lent > 0 {
-				items[len(items)-1].Note = fmt.Sprintf("while answers are sampled, %s of key/value cache are kept there", report.Bytes(lent))
+				items[len(items)-1].Note = fmt.Sprintf(
+					"while answers are sampled, %s of key/value cache are kept there",
+					report.Bytes(lent))
 			}
 		}
 	}
 	part("actor", student)
 	if c.Merges(p.Stage) {
-		part("sampling, adapters merged", sampled(model.PlanOptions{Kind: model.LM, Merged: true}, c.Rollout.N))
+		part("sampling, adapters merged",
+			sampled(model.PlanOptions{Kind: model.LM, Merged: true}, c.Rollout.N))
 	}
 	if game {
 		part("critic", discriminator)
@@ -111,7 +121,8 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	if game {
 		note += fmt.Sprintf(" critic.recompute=%t", recompute)
 	}
-	items[len(items)-1].Note = fmt.Sprintf("%s with %s", report.Bytes(model.SharedActivations(others...)), note)
+	items[len(items)-1].Note = fmt.Sprintf("%s with %s",
+		report.Bytes(model.SharedActivations(others...)), note)
 	add("scratch memory", scratch)
 	add("CUDA context and libraries", f.Overhead())
 	if x, ok := f.(compute.RanksFootprint); ok && p.ranks > 1 {
@@ -126,7 +137,8 @@ func (p *Plan) planHost(f model.Footprint, shape model.Config, c config.Config) 
 	if n := shape.Plan(f, p.divided(c, c.Student())).HostMoments; n > 0 {
 		items = append(items, Item{"actor: optimizer", n, ""})
 	}
-	if n := shape.Plan(f, p.divided(c, c.Discriminator())).HostMoments; n > 0 && p.Stage.HasCritic() {
+	if n := shape.Plan(f, p.divided(c, c.Discriminator())).HostMoments; n > 0 &&
+		p.Stage.HasCritic() {
 		items = append(items, Item{"critic: optimizer", n, ""})
 	}
 	return items
@@ -156,7 +168,8 @@ func (p *Plan) packTokens(c config.Config) (actor, critic, forward int) {
 	}
 	forward = tokens(max(c.Actor.MaxTokenLen, c.Critic.MaxTokenLen), batch)
 	if len(c.Data.ValFiles) > 0 {
-		forward = max(forward, min(c.Actor.MaxTokenLen, c.Trainer.ValRows*(c.Data.MaxPrompt+c.Data.MaxResponse)))
+		forward = max(forward, min(c.Actor.MaxTokenLen,
+			c.Trainer.ValRows*(c.Data.MaxPrompt+c.Data.MaxResponse)))
 	}
 	return actor, critic, forward
 }
@@ -180,17 +193,21 @@ func heldOutShape(c config.Config, shape model.Config) model.Config {
 
 func (p *Plan) planDisk(shape model.Config, c config.Config) {
 	// Weights in float32, and the moments as they are in memory.
-	one := 4*shape.TrainedCount(model.LM, c.Actor.LoRA) + shape.Plan(cpu.Footprint{}, c.Student()).Moments
+	one := 4*shape.TrainedCount(model.LM, c.Actor.LoRA) +
+		shape.Plan(cpu.Footprint{}, c.Student()).Moments
 	if p.Stage.HasCritic() {
-		one += 4*shape.TrainedCount(model.Scorer, c.Critic.LoRA) + shape.Plan(cpu.Footprint{}, c.Discriminator()).Moments
+		one += 4*shape.TrainedCount(model.Scorer, c.Critic.LoRA) +
+			shape.Plan(cpu.Footprint{}, c.Discriminator()).Moments
 	}
 	p.checkpoint = one
 	keep := int64(c.Trainer.MaxToKeep) + 1
 	if c.Trainer.KeepBest != "" {
 		keep++
 	}
-	p.Disk = []Item{{fmt.Sprintf("%d checkpoints of %s (one being written)", keep, report.Bytes(one)), keep * one, ""}}
+	p.Disk = []Item{{fmt.Sprintf("%d checkpoints of %s (one being written)", keep,
+		report.Bytes(one)), keep * one, ""}}
 	if c.NeedsReference(p.Stage) {
-		p.Disk = append(p.Disk, Item{"reference", 4 * shape.TrainedCount(model.LM, c.Actor.LoRA), ""})
+		p.Disk = append(p.Disk, Item{"reference", 4 * shape.TrainedCount(model.LM, c.Actor.LoRA),
+			""})
 	}
 }

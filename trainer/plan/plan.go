@@ -36,13 +36,14 @@ var ErrTooLarge = errors.New("does not fit")
 
 // Plan is what a run will take, known before it starts.
 type Plan struct {
-	Stage       config.Stage
-	Memory      []Item // bytes, all held at once
-	MemoryFree  int64  // bytes available now; 0 is unknown
-	Host        []Item // bytes in the host's memory, beside a GPU's
-	HostFree    int64
-	Fits        string // if Memory or Host is more than that: settings that would fit, or that none would
-	Fit         *Fit   // what Fitting found
+	Stage      config.Stage
+	Memory     []Item // bytes, all held at once
+	MemoryFree int64  // bytes available now; 0 is unknown
+	Host       []Item // bytes in the host's memory, beside a GPU's
+	HostFree   int64
+	// if Memory or Host is more than that: settings that would fit, or that none would
+	Fits        string
+	Fit         *Fit // what Fitting found
 	Disk        []Item
 	DiskFree    int64
 	Rows, Steps int
@@ -51,14 +52,16 @@ type Plan struct {
 	AnswerMean  float64 // tokens, of the teacher, cut at the limit
 	ValRows     int     // that a validation reads
 	StepTime    []Timed // an estimate from a short measurement
-	AtLimit     float64 // seconds of a step in which the student writes as much as it may; 0 is not known
-	Beside      []Often // what a run does beside its steps
-	Measured    string  // on what
-	Predicted   bool    // StepTime is a model's of a GPU that this machine may not have
+	// seconds of a step in which the student writes as much as it may; 0 is not known
+	AtLimit   float64
+	Beside    []Often // what a run does beside its steps
+	Measured  string  // on what
+	Predicted bool    // StepTime is a model's of a GPU that this machine may not have
 
 	limit      int   // of an answer, tokens
 	checkpoint int64 // bytes of one
-	validated  bool  // the run that this one starts from has measured the student that it ended with
+	// the run that this one starts from has measured the student that it ended with
+	validated bool
 
 	actorGradient, criticGradient int64 // bytes
 	actorWeights, criticWeights   int64 // bytes that are computed with
@@ -86,17 +89,20 @@ type Timed struct {
 // device, be is nil: then the memory is f's, and nothing is timed; or it is a model of its
 // cost (package cost), on which a step is predicted. free, unless 0,
 // is the memory to plan for in the place of what the device has, in bytes.
-func Of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c config.Config, stage config.Stage) (*Plan, error) {
+func Of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c config.Config,
+	stage config.Stage) (*Plan, error) {
 	return of(be, f, free, fsys, c, stage, false)
 }
 
 // Fitting is Of, of c with the settings that Plan.Fit adds to it. Where none fit, the
 // plan is c's, and has no Fit.
-func Fitting(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c config.Config, stage config.Stage) (*Plan, error) {
+func Fitting(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c config.Config,
+	stage config.Stage) (*Plan, error) {
 	return of(be, f, free, fsys, c, stage, true)
 }
 
-func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c config.Config, stage config.Stage, fit bool) (*Plan, error) {
+func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c config.Config,
+	stage config.Stage, fit bool) (*Plan, error) {
 	fsys = vfs.OrDisk(fsys)
 	if be == nil && f == nil {
 		return nil, fmt.Errorf("%w: trainer: a plan has neither a backend nor a footprint: give device.Options.Footprint", config.ErrConfig)
@@ -111,12 +117,14 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 			return nil, err
 		}
 		dir = filepath.Join(ckpt, "actor")
-		if s, err := saved.Read(fsys, ckpt); err == nil { // what else it says, the run itself checks
+		// what else it says, the run itself checks
+		if s, err := saved.Read(fsys, ckpt); err == nil {
 			measured = s.Validated != nil
 		}
 	}
 	if dir == "" {
-		return nil, fmt.Errorf("%w: plan: no student: give model.path (flag --model)", config.ErrConfig)
+		return nil, fmt.Errorf("%w: plan: no student: give model.path (flag --model)",
+			config.ErrConfig)
 	}
 	if err := saved.CheckModel(fsys, dir); err != nil {
 		return nil, err
@@ -131,10 +139,12 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 	if err := c.CheckSizes(stage, dir, shape); err != nil {
 		return nil, err
 	}
-	if err := c.CheckBatch(c.StepAnswers(stage), c.Data.MaxPrompt+c.Data.MaxResponse, cpu.MemoryAvailable()); err != nil {
+	if err := c.CheckBatch(c.StepAnswers(stage), c.Data.MaxPrompt+c.Data.MaxResponse,
+		cpu.MemoryAvailable()); err != nil {
 		return nil, err
 	}
-	p := &Plan{Stage: stage, PromptMean: float64(c.Data.MaxPrompt), AnswerMean: float64(c.Data.MaxResponse), Steps: c.Trainer.TotalSteps, validated: measured}
+	p := &Plan{Stage: stage, PromptMean: float64(c.Data.MaxPrompt),
+		AnswerMean: float64(c.Data.MaxResponse), Steps: c.Trainer.TotalSteps, validated: measured}
 	if len(c.Data.TrainFiles) > 0 {
 		if err := p.measureData(dir, c); err != nil {
 			return nil, err
@@ -154,7 +164,9 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 		p.HostFree = cpu.MemoryAvailable()
 	}
 	if fit && p.MemoryFree == 0 {
-		return nil, fmt.Errorf("%w: plan: --fit: the memory of the device is not known: give --memory GB", config.ErrConfig)
+		return nil,
+			fmt.Errorf("%w: plan: --fit: the memory of the device is not known: give --memory GB",
+				config.ErrConfig)
 	}
 	p.footprint, p.shape = f, shape
 	p.take(f, shape, c)
@@ -170,7 +182,8 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 	p.planDisk(shape, c)
 	p.limit = c.Data.MaxResponse
 	if c.Trainer.Output != "" {
-		if p.DiskFree, err = fsys.Free(c.Trainer.Output); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errors.ErrUnsupported) {
+		if p.DiskFree, err = fsys.Free(c.Trainer.Output); err != nil &&
+			!errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errors.ErrUnsupported) {
 			return nil, fmt.Errorf("plan: %w", err)
 		}
 	}
@@ -219,7 +232,8 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 			}
 		}
 		answer, cut := enc.Cut(whole)
-		if c.Data.Overlong == "filter" && len(ids) > c.Data.MaxPrompt || c.Data.TruncTeacher == "filter" && (cut || r.Unfinished()) {
+		if c.Data.Overlong == "filter" && len(ids) > c.Data.MaxPrompt ||
+			c.Data.TruncTeacher == "filter" && (cut || r.Unfinished()) {
 			continue // as the run leaves it out
 		}
 		prompts, answers, n = prompts+float64(len(ids)), answers+float64(len(answer)), n+1
@@ -231,7 +245,8 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 	if err := c.CheckRows(rows); err != nil {
 		return err
 	}
-	p.Rows, p.LeftOut, p.PromptMean, p.AnswerMean = rows, set.Len()-rows, prompts/max(n, 1), answers/max(n, 1)
+	p.Rows, p.LeftOut, p.PromptMean, p.AnswerMean =
+		rows, set.Len()-rows, prompts/max(n, 1), answers/max(n, 1)
 	if len(c.Data.ValFiles) > 0 {
 		val, err := data.OpenFiles(c.Data.ValFiles, c.Data.ValOptions(nil))
 		if err != nil {
@@ -284,11 +299,13 @@ func (p *Plan) Check(c config.Config) error {
 			where, needs, free = "the host's memory", p.Host, p.HostFree
 		}
 		return fmt.Errorf("%w: plan: %w in %s: needs %s, %s are available: %s",
-			config.ErrConfig, ErrTooLarge, where, report.Bytes(Total(needs)), report.Bytes(free), p.Fits)
+			config.ErrConfig, ErrTooLarge, where, report.Bytes(Total(needs)), report.Bytes(free),
+			p.Fits)
 	}
 	if need := Total(p.Disk); p.DiskFree > 0 && need > p.DiskFree {
 		return fmt.Errorf("%w: plan: %w on the disk of %s: needs %s, %s are free: lower trainer.max_ckpt_to_keep, or give another --output: %w",
-			config.ErrConfig, ErrTooLarge, c.Trainer.Output, report.Bytes(need), report.Bytes(p.DiskFree), checkpoint.ErrSpace)
+			config.ErrConfig, ErrTooLarge, c.Trainer.Output, report.Bytes(need),
+			report.Bytes(p.DiskFree), checkpoint.ErrSpace)
 	}
 	return nil
 }

@@ -198,7 +198,8 @@ func (r *predicted) forward(x config.Pass) (seconds float64, err error) {
 }
 
 // update takes the optimizer steps of a pass, on equal parts of the prompts' sequences.
-func update(m *model.Model, opt *model.Optimizer, seqs []model.Seq, x config.Pass, limit int) error {
+func update(m *model.Model, opt *model.Optimizer, seqs []model.Seq, x config.Pass,
+	limit int) error {
 	n, each := x.Updates(), x.Answers()
 	for u := range n {
 		part := seqs[u*x.Prompts/n*each : (u+1)*x.Prompts/n*each]
@@ -207,9 +208,10 @@ func update(m *model.Model, opt *model.Optimizer, seqs []model.Seq, x config.Pas
 			if seqs := model.Pick(part, pack); m.Kind() == model.Scorer {
 				err = m.ScoreGrad(seqs, func(s []float32) ([]float32, error) { return s, nil })
 			} else {
-				err = m.LogProbGrad(seqs, 1, func(logpST, _ [][]float32) (d, e [][]float32, err error) {
-					return logpST, nil, nil
-				})
+				err = m.LogProbGrad(seqs, 1,
+					func(logpST, _ [][]float32) (d, e [][]float32, err error) {
+						return logpST, nil, nil
+					})
 			}
 			if err != nil {
 				return err

@@ -26,11 +26,15 @@ func (p *Plan) RanksText(c config.Config, ranks int, gbits float64) string {
 	sent := 2 * all * int64(ranks-1) / int64(ranks)
 	gathered := int64(0) // weights, beside a whole sum of the gradients
 	if c.Trainer.ShardOptimizer && c.Trainer.Device == "cuda" {
-		gathered = (int64(actorSteps)*p.actorWeights + int64(criticSteps)*p.criticWeights) * int64(ranks-1) / int64(ranks)
+		gathered = (int64(actorSteps)*p.actorWeights + int64(criticSteps)*p.criticWeights) *
+			int64(ranks-1) / int64(ranks)
 		sent += gathered
 	}
-	fmt.Fprintf(&b, "%d ranks, each with all weights and %d of %s\n", ranks, c.Trainer.Shards/ranks, report.Count(c.Trainer.Shards, "shard"))
-	line("memory of each: as above, sums of shards", report.Bytes(int64(log2(c.Trainer.Shards/ranks))*max(p.actorGradient, p.criticGradient)), "")
+	fmt.Fprintf(&b, "%d ranks, each with all weights and %d of %s\n", ranks, c.Trainer.Shards/ranks,
+		report.Count(c.Trainer.Shards, "shard"))
+	line("memory of each: as above, sums of shards",
+		report.Bytes(int64(log2(c.Trainer.Shards/ranks))*max(p.actorGradient, p.criticGradient)),
+		"")
 	what := "gradients"
 	switch {
 	case gathered > 0:
@@ -38,8 +42,11 @@ func (p *Plan) RanksText(c config.Config, ranks int, gbits float64) string {
 	case c.Trainer.ShardOptimizer:
 		what = "gradients, and as many weights back," // each half as much as a sum of gradients
 	}
-	line("sent by each for a step", report.Bytes(sent), fmt.Sprintf("%s of %s of the student and %d of the discriminator", what, report.Count(actorSteps, "optimizer step"), criticSteps))
-	line(fmt.Sprintf("time of it at %g Gbit/s", gbits), report.Seconds(8*float64(sent)/gbits/1e9), "--bandwidth")
+	line("sent by each for a step", report.Bytes(sent),
+		fmt.Sprintf("%s of %s of the student and %d of the discriminator", what,
+			report.Count(actorSteps, "optimizer step"), criticSteps))
+	line(fmt.Sprintf("time of it at %g Gbit/s", gbits), report.Seconds(8*float64(sent)/gbits/1e9),
+		"--bandwidth")
 	same := "the same for any number of ranks"
 	if c.Trainer.Device == "cuda" {
 		same = "the same from run to run on so many ranks, others on more or fewer"

@@ -109,15 +109,19 @@ func (p *Plan) measureTime(be compute.Backend, shape model.Config, c config.Conf
 	}
 	slots, fresh := min(c.Rollout.MaxNumSeqs, c.Data.TrainBatchSize*c.Rollout.N), 8
 	decode, err := best(func() error {
-		_, err := m.Generate([][]int32{{1, 2, 3}}, []uint64{0}, model.SampleOptions{N: slots, MaxNew: fresh, Slots: slots,
-			Sampling: model.Sampling{Temperature: 1, TopP: 1}}, nil)
+		_, err := m.Generate([][]int32{{1, 2, 3}}, []uint64{0},
+			model.SampleOptions{N: slots, MaxNew: fresh, Slots: slots,
+				Sampling: model.Sampling{Temperature: 1, TopP: 1}}, nil)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	scale := shape.FLOPsPerToken(float64(length)/2, true) / small.FLOPsPerToken(float64(length)/2, true)
-	p.Measured = fmt.Sprintf("%s, %d of %d layers, %d tokens", be.Name(), small.Layers, shape.Layers, int(trained))
-	p.time(c, be.Alone(), tokenTimes{scale * train / trained, scale * forward / trained, scale * decode / float64(slots*fresh)})
+	scale := shape.FLOPsPerToken(float64(length)/2, true) / small.FLOPsPerToken(float64(length)/2,
+		true)
+	p.Measured = fmt.Sprintf("%s, %d of %d layers, %d tokens", be.Name(), small.Layers,
+		shape.Layers, int(trained))
+	p.time(c, be.Alone(), tokenTimes{scale * train / trained, scale * forward / trained,
+		scale * decode / float64(slots*fresh)})
 	return nil
 }

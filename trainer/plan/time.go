@@ -33,9 +33,13 @@ func (p *Plan) time(c config.Config, independent bool, t tokenTimes) {
 	}
 	for _, x := range c.Passes(p.Stage, c.Data.TrainBatchSize, independent) {
 		if x.When == config.Checks {
-			name := fmt.Sprintf("%s, in the first %d steps and every %dth", x.Part, config.CheckFirst, config.CheckEvery)
+			name := fmt.Sprintf("%s, in the first %d steps and every %dth", x.Part,
+				config.CheckFirst, config.CheckEvery)
 			p.often(name, p.passTime(x, t, p.AnswerMean), p.passTime(x, t, longest),
-				func(steps int) int { return min(steps, config.CheckFirst) + steps/config.CheckEvery })
+				func(steps int) int {
+					return min(steps, config.CheckFirst) +
+						steps/config.CheckEvery
+				})
 			p.Beside[len(p.Beside)-1].batch = true
 		}
 	}
@@ -45,7 +49,9 @@ func (p *Plan) time(c config.Config, independent bool, t tokenTimes) {
 			passes += 2
 		}
 		each := func(length float64) float64 {
-			return float64(p.ValRows) * (p.PromptMean*t.forward + length*t.decoded + passes*(p.PromptMean+p.AnswerMean)*t.forward)
+			return float64(p.ValRows) *
+				(p.PromptMean*t.forward + length*t.decoded +
+					passes*(p.PromptMean+p.AnswerMean)*t.forward)
 		}
 		name := fmt.Sprintf("validation of %s", report.Count(p.ValRows, "row"))
 		if c.Trainer.Checker != "" {
@@ -64,7 +70,8 @@ func (p *Plan) time(c config.Config, independent bool, t tokenTimes) {
 // beside notes what every run does beside its steps.
 func (p *Plan) beside(c config.Config) {
 	seconds := float64(p.checkpoint) / saveRate
-	p.often(fmt.Sprintf("checkpoint of %s, at an assumed %s a second", report.Bytes(p.checkpoint), report.Bytes(saveRate)), seconds, seconds, everyAndLast(c.Trainer.SaveFreq))
+	p.often(fmt.Sprintf("checkpoint of %s, at an assumed %s a second", report.Bytes(p.checkpoint),
+		report.Bytes(saveRate)), seconds, seconds, everyAndLast(c.Trainer.SaveFreq))
 }
 
 func (p *Plan) often(name string, seconds, atLimit float64, count func(steps int) int) {
@@ -122,7 +129,10 @@ func (p *Plan) seconds(step, batch float64, steps int, atLimit bool) float64 {
 // runText is the time of a run, as a table.
 func (p *Plan) runText() string {
 	var b strings.Builder
-	row := func(name string, seconds float64) { fmt.Fprintf(&b, "  %-52s %10s\n", name, report.Seconds(seconds)) }
+	row := func(name string, seconds float64) {
+		fmt.Fprintf(&b, "  %-52s %10s\n", name,
+			report.Seconds(seconds))
+	}
 	longer := p.AtLimit > 1.05*p.step()
 	limit := fmt.Sprintf(", if the student's answers reach %d tokens", p.limit)
 	if longer {
@@ -161,12 +171,17 @@ func (p *Plan) Within(c config.Config, hours float64) (string, error) {
 		return "", fmt.Errorf("%w: plan: --hours: there is no time estimate: give --data, and a device or a --card that has one", config.ErrConfig)
 	}
 	if p.Steps > 0 && p.Seconds(true) <= hours*3600 {
-		return fmt.Sprintf("ends within %g h as it is: %s, %s\n", hours, report.Count(p.Steps, "step"), report.Seconds(p.Seconds(true))), nil
+		return fmt.Sprintf("ends within %g h as it is: %s, %s\n", hours,
+			report.Count(p.Steps, "step"), report.Seconds(p.Seconds(true))), nil
 	}
 	step := max(p.AtLimit, p.step())
 	batch := c.Data.TrainBatchSize
 	steps := func(b int) int {
-		return max(0, sort.Search(1e6, func(n int) bool { return p.seconds(step, float64(b)/float64(batch), n, true) > hours*3600 })-1)
+		return max(0, sort.Search(1e6,
+			func(n int) bool {
+				return p.seconds(step, float64(b)/float64(batch), n,
+					true) > hours*3600
+			})-1)
 	}
 	least := max(1, c.Actor.PPOMiniBatch, c.Critic.PPOMiniBatch, min(4, batch))
 	best := batch
@@ -187,7 +202,8 @@ func (p *Plan) Within(c config.Config, hours float64) (string, error) {
 	}
 	out += "\n  " + settings + "\n"
 	if p.Rows > 0 {
-		out += fmt.Sprintf("  %.1f passes over the %s\n", float64(n)*float64(best)/float64(p.Rows), report.Count(p.Rows, "row"))
+		out += fmt.Sprintf("  %.1f passes over the %s\n", float64(n)*float64(best)/float64(p.Rows),
+			report.Count(p.Rows, "row"))
 	}
 	return out, nil
 }

@@ -20,34 +20,49 @@ func TestPlanOfTime(t *testing.T) {
 		besides, times map[string]float64
 	}{
 		// 4 prompts of 10 tokens, the teacher's answers have 5, at most 20.
-		{config.SFT, "", 4 * 15 * 3, 0, map[string]float64{"validation": 6 * (10 + 5*2 + 15)}, map[string]float64{"validation": 2}},
-		{config.SFT, "trainer.val_before_train=false", 4 * 15 * 3, 0, nil, map[string]float64{"validation": 1}},
+		{config.SFT, "", 4 * 15 * 3, 0, map[string]float64{"validation": 6 * (10 + 5*2 + 15)},
+			map[string]float64{"validation": 2}},
+		{config.SFT, "trainer.val_before_train=false", 4 * 15 * 3, 0, nil,
+			map[string]float64{"validation": 1}},
 		// rollout, reference; 2 answers to each.
-		{config.Train, "critic.max_token_len=100000", 40 + 40*2 + 80*1 + (80+20)*3 + 80*3, 40 + 160*2 + 200*1 + (200+20)*3 + 200*3,
-			map[string]float64{"old_logp": 80, "validation": 6 * (10 + 5*2 + 15)}, map[string]float64{"old_logp": 3 + 2, "validation": 2}},
-		{config.Train, "actor.old_log_prob=recompute trainer.test_freq=30", 40 + 40*2 + 80 + 80*1 + (80+20)*3 + 80*3, 0,
-			map[string]float64{"validation": 6 * (10 + 5*2 + 15)}, map[string]float64{"validation": 5}},
+		{config.Train, "critic.max_token_len=100000", 40 + 40*2 + 80*1 + (80+20)*3 + 80*3,
+			40 + 160*2 + 200*1 + (200+20)*3 + 200*3,
+			map[string]float64{"old_logp": 80, "validation": 6 * (10 + 5*2 + 15)},
+			map[string]float64{"old_logp": 3 + 2, "validation": 2}},
+		{config.Train, "actor.old_log_prob=recompute trainer.test_freq=30",
+			40 + 40*2 + 80 + 80*1 + (80+20)*3 + 80*3, 0,
+			map[string]float64{"validation": 6 * (10 + 5*2 + 15)},
+			map[string]float64{"validation": 5}},
 		// What samples is a merged copy of the weights: old_logp is in every step, as in training.
-		{config.Train, "actor.lora.rank=4 critic.lora.rank=4 rollout.merged=true", 40 + 40*2 + 80 + 80*1 + (80+20)*3 + 80*3, 0,
-			map[string]float64{"validation": 6 * (10 + 5*2 + 15)}, map[string]float64{"validation": 2}},
+		{config.Train, "actor.lora.rank=4 critic.lora.rank=4 rollout.merged=true",
+			40 + 40*2 + 80 + 80*1 + (80+20)*3 + 80*3, 0,
+			map[string]float64{"validation": 6 * (10 + 5*2 + 15)},
+			map[string]float64{"validation": 2}},
 		{config.Warmup, "trainer.save_freq=0 trainer.test_freq=50", 40 + 40*2 + (80+20)*3 + 60*3, 0,
-			map[string]float64{"old_logp": 80}, map[string]float64{"old_logp": 5, "checkpoint": 1, "validation": 3}},
+			map[string]float64{"old_logp": 80},
+			map[string]float64{"old_logp": 5, "checkpoint": 1, "validation": 3}},
 		{config.DPO, "", 4*(10+5*2) + 4*20 + 4*20*3, 0, nil, map[string]float64{"checkpoint": 2}},
 	} {
 		cfg := config.StageDefaults(c.stage)
 		if err := cfg.Load("", strings.Fields("data.train_batch_size=4 rollout.n=2 data.max_response_length=20 "+c.set)...); err != nil {
 			t.Fatal(err)
 		}
-		p := &Plan{Stage: c.stage, PromptMean: 10, AnswerMean: 5, Rows: 400, ValRows: 6, Steps: 100, checkpoint: 1e9, limit: 20}
+		p := &Plan{Stage: c.stage, PromptMean: 10, AnswerMean: 5, Rows: 400, ValRows: 6, Steps: 100,
+			checkpoint: 1e9, limit: 20}
 		p.time(cfg, true, times)
 		p.beside(cfg)
 		if got := p.step(); got != c.step || c.limit > 0 && p.AtLimit != c.limit {
-			t.Errorf("%s %s: a step of %g s, %g at the limit, want %g and %g: %v", c.stage, c.set, got, p.AtLimit, c.step, c.limit, p.StepTime)
+			t.Errorf("%s %s: a step of %g s, %g at the limit, want %g and %g: %v", c.stage, c.set,
+				got, p.AtLimit, c.step, c.limit, p.StepTime)
 		}
-		again := &Plan{Stage: c.stage, PromptMean: 10, AnswerMean: 5, ValRows: 6, Steps: 100, validated: true}
+		again := &Plan{Stage: c.stage, PromptMean: 10, AnswerMean: 5, ValRows: 6, Steps: 100,
+			validated: true}
 		again.time(cfg, true, times) // what the run before has measured is not measured again
-		if n, first := again.Beside[len(again.Beside)-1].Times, p.Beside[len(p.Beside)-2].Times; (n == first) == cfg.Trainer.ValBeforeTrain {
-			t.Errorf("%s %s: %d validations where the first was made before, %d where not", c.stage, c.set, n, first)
+		if n, first :=
+			again.Beside[len(again.Beside)-1].Times,
+			p.Beside[len(p.Beside)-2].Times; (n == first) == cfg.Trainer.ValBeforeTrain {
+			t.Errorf("%s %s: %d validations where the first was made before, %d where not", c.stage,
+				c.set, n, first)
 		}
 		all := 100 * c.step
 		for _, o := range p.Beside {
@@ -67,12 +82,14 @@ func TestPlanOfTime(t *testing.T) {
 			t.Errorf("%s %s: %g s in all, want %g", c.stage, c.set, got, all)
 		}
 		text := p.String() + p.runText()
-		for _, want := range []string{"time of the run\n  100 steps ", "validation of 6 rows ", "checkpoint of 1 GB, at an assumed 500 MB a second ", "  in all  "} {
+		for _, want := range []string{"time of the run\n  100 steps ", "validation of 6 rows ",
+			"checkpoint of 1 GB, at an assumed 500 MB a second ", "  in all  "} {
 			if !strings.Contains(text, want) {
 				t.Errorf("%s %s: does not say %q:\n%s", c.stage, c.set, want, text)
 			}
 		}
-		if longer := strings.Contains(text, "in all, if the student's answers reach 20 tokens"); longer != (c.stage != config.SFT) {
+		if longer := strings.Contains(text,
+			"in all, if the student's answers reach 20 tokens"); longer != (c.stage != config.SFT) {
 			t.Errorf("%s: says how long it takes at the limit: %v\n%s", c.stage, longer, text)
 		}
 	}
@@ -84,7 +101,8 @@ func TestPlanWithinHours(t *testing.T) {
 	cfg := config.StageDefaults(config.Train)
 	cfg.Data.TrainBatchSize, cfg.Rollout.N, cfg.Data.MaxResponse = 256, 8, 100
 	plan := func(c config.Config) *Plan {
-		p := &Plan{Stage: config.Train, PromptMean: 50, AnswerMean: 60, Rows: 2000, ValRows: 64, Steps: 16, checkpoint: 5e8, limit: 100}
+		p := &Plan{Stage: config.Train, PromptMean: 50, AnswerMean: 60, Rows: 2000, ValRows: 64,
+			Steps: 16, checkpoint: 5e8, limit: 100}
 		if c.Trainer.TotalSteps > 0 {
 			p.Steps = c.Trainer.TotalSteps
 		}
@@ -116,13 +134,17 @@ func TestPlanWithinHours(t *testing.T) {
 			t.Errorf("%g h: %v", hours, settings)
 		}
 		if twice := with; with.Data.TrainBatchSize < 256 {
-			twice.Data.TrainBatchSize, twice.Trainer.TotalSteps = 2*with.Data.TrainBatchSize, enoughSteps
+			twice.Data.TrainBatchSize, twice.Trainer.TotalSteps =
+				2*with.Data.TrainBatchSize, enoughSteps
 			if s := plan(twice).Seconds(true); s <= hours*3600 {
-				t.Errorf("%g h: %v, and twice the batch leaves %d steps as well, in %g h", hours, settings, enoughSteps, s/3600)
+				t.Errorf("%g h: %v, and twice the batch leaves %d steps as well, in %g h", hours,
+					settings, enoughSteps, s/3600)
 			}
 		}
 	}
-	if text, err := plan(cfg).Within(cfg, 0.01); !errors.Is(err, config.ErrConfig) || text != "" || !strings.Contains(err.Error(), "plan: --hours 0.01: even with data.train_batch_size=4 only ") {
+	if text, err := plan(cfg).Within(cfg, 0.01); !errors.Is(err, config.ErrConfig) || text != "" ||
+		!strings.Contains(err.Error(),
+			"plan: --hours 0.01: even with data.train_batch_size=4 only ") {
 		t.Errorf("%q, %v", text, err)
 	}
 	if _, err := (&Plan{Stage: config.Train}).Within(cfg, 1); !errors.Is(err, config.ErrConfig) {

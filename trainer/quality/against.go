@@ -10,8 +10,9 @@ import (
 // gaps are what two models, the student and another, say of the tokens of one answer a row:
 // sums over the answer's tokens, in nats.
 type gaps struct {
-	tokens  []float64 // [P] how many there are
-	exact   []float64 // [P] KL(one||other) over the vocabulary; one is who wrote the answer, or stands for that
+	tokens []float64 // [P] how many there are
+	// [P] KL(one||other) over the vocabulary; one is who wrote the answer, or stands for that
+	exact   []float64
 	sampled []float64 // [P] log one - log other, of the answer's tokens
 	other   []float64 // [P] log p under the other model
 }
@@ -43,7 +44,8 @@ func (j *Results) Against(m, other *model.Model, name string, o Options) error {
 	}
 	advance, done := o.Stages.Begin("against "+name+", tokens", all)
 	defer done()
-	both := gaps{make([]float64, 2*n), make([]float64, 2*n), make([]float64, 2*n), make([]float64, 2*n)}
+	both := gaps{make([]float64, 2*n), make([]float64, 2*n), make([]float64, 2*n),
+		make([]float64, 2*n)}
 	for _, pack := range model.Packs(seqs, min(o.MaxTokens, shownTokens)) {
 		if o.stopped() {
 			return fault.ErrInterrupted
@@ -80,8 +82,10 @@ func (j *Results) Against(m, other *model.Model, name string, o Options) error {
 		}
 		return finiteOr(sum / of)
 	}
-	e.ReverseKL, e.ReverseKLSampled = mean(j.student.exact, j.student.tokens), mean(j.student.sampled, j.student.tokens)
-	e.ForwardKL, e.ForwardKLSampled = mean(j.teacher.exact, j.teacher.tokens), mean(j.teacher.sampled, j.teacher.tokens)
+	e.ReverseKL, e.ReverseKLSampled =
+		mean(j.student.exact, j.student.tokens), mean(j.student.sampled, j.student.tokens)
+	e.ForwardKL, e.ForwardKLSampled =
+		mean(j.teacher.exact, j.teacher.tokens), mean(j.teacher.sampled, j.teacher.tokens)
 	e.Fluency = mean(j.student.other, j.student.tokens)
 	return nil
 }

@@ -114,16 +114,19 @@ type Options struct {
 	Temperature            float64 // 0 is greedy
 	Seed                   uint64
 	Slots, MaxTokens       int
-	Against                *model.Config // of the model that Results.Against is to compare with, for PlanOf; nil is none
-	Quant                  string        // model.Options.Quant, for PlanOf
-	Stages                 data.Stages   // nil shows nothing
-	Stop                   func() bool   // true ends the evaluation with fault.ErrInterrupted; nil is never
+	// of the model that Results.Against is to compare with, for PlanOf; nil is none
+	Against *model.Config
+	Quant   string      // model.Options.Quant, for PlanOf
+	Stages  data.Stages // nil shows nothing
+	// true ends the evaluation with fault.ErrInterrupted; nil is never
+	Stop func() bool
 }
 
 func (o Options) stopped() bool { return o.Stop != nil && o.Stop() }
 
 // Evaluate answers the given rows and compares the answers with the teacher's.
-func Evaluate(m *model.Model, tok *tokenizer.Tokenizer, set *data.Set, rows []int, o Options) (*Results, error) {
+func Evaluate(m *model.Model, tok *tokenizer.Tokenizer, set *data.Set, rows []int,
+	o Options) (*Results, error) {
 	b, err := EncodeRows(tok, set, rows, o)
 	if err != nil {
 		return nil, err
@@ -136,7 +139,8 @@ func Evaluate(m *model.Model, tok *tokenizer.Tokenizer, set *data.Set, rows []in
 }
 
 // EncodeRows are the given rows as token ids.
-func EncodeRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int, o Options) (*encode.Batch, error) {
+func EncodeRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int,
+	o Options) (*encode.Batch, error) {
 	enc := encode.Encoder{Tok: tok, MaxPrompt: o.MaxPrompt, MaxResponse: o.MaxResponse}
 	advance, done := o.Stages.Begin("encoding", len(rows))
 	defer done()
@@ -158,9 +162,11 @@ func EncodeRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int, o Options) 
 
 // Answer has the student answer the rows of b, and measures the answers. When it is
 // stopped, the error wraps fault.ErrInterrupted and the answers that were complete are there.
-func Answer(m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch, o Options) (*Results, error) {
+func Answer(m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch,
+	o Options) (*Results, error) {
 	n := len(b.Rows)
-	j := &Results{Batch: b, Done: make([]bool, n), Answers: make([]string, n), Seqs: make([]model.Seq, n), Drawn: make([]model.Seq, n), Tokens: make([]int, n),
+	j := &Results{Batch: b, Done: make([]bool, n), Answers: make([]string, n),
+		Seqs: make([]model.Seq, n), Drawn: make([]model.Seq, n), Tokens: make([]int, n),
 		Truncated: make([]bool, n), RougeL: make([]float64, n), Repeat: make([]float64, n)}
 	j.Eval = Evaluation{Rows: n, Temperature: o.Temperature}
 	keys := make([]uint64, n)
@@ -172,17 +178,19 @@ func Answer(m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch, o Options
 	advance, done := o.Stages.Begin("answers, tokens", n*o.MaxResponse)
 	defer done()
 	ending := encode.Encoder{Tok: tok}.Ending()
-	_, err := m.GenerateAll(b.Prompts, keys, model.SampleOptions{N: 1, MaxNew: o.MaxResponse, EOS: tok.EOS(), Seed: o.Seed, Slots: o.Slots,
-		Sampling: model.Sampling{Temperature: o.Temperature, TopP: 1}, Stop: o.Stop,
-		Done: func(p, _ int, c model.Completion) {
-			j.Done[p], j.Tokens[p], j.Truncated[p] = true, len(c.IDs), c.Truncated
-			j.Answers[p] = tok.Decode(c.IDs, true)
-			j.Seqs[p] = ending.Seq(b.Prompts[p], c.IDs, c.Truncated)
-			j.Drawn[p] = model.Answer(slices.Concat(b.Prompts[p], c.IDs), len(b.Prompts[p]))
-			j.RougeL[p] = textmetrics.RougeL(j.Answers[p], b.TeacherText[p])
-			j.Repeat[p] = textmetrics.RepeatFrac(c.IDs)
-			advance(o.MaxResponse - len(c.IDs))
-		}}, advance)
+	_, err := m.GenerateAll(b.Prompts, keys,
+		model.SampleOptions{N: 1, MaxNew: o.MaxResponse, EOS: tok.EOS(), Seed: o.Seed,
+			Slots:    o.Slots,
+			Sampling: model.Sampling{Temperature: o.Temperature, TopP: 1}, Stop: o.Stop,
+			Done: func(p, _ int, c model.Completion) {
+				j.Done[p], j.Tokens[p], j.Truncated[p] = true, len(c.IDs), c.Truncated
+				j.Answers[p] = tok.Decode(c.IDs, true)
+				j.Seqs[p] = ending.Seq(b.Prompts[p], c.IDs, c.Truncated)
+				j.Drawn[p] = model.Answer(slices.Concat(b.Prompts[p], c.IDs), len(b.Prompts[p]))
+				j.RougeL[p] = textmetrics.RougeL(j.Answers[p], b.TeacherText[p])
+				j.Repeat[p] = textmetrics.RepeatFrac(c.IDs)
+				advance(o.MaxResponse - len(c.IDs))
+			}}, advance)
 	if errors.Is(err, model.ErrStopped) {
 		return j, fault.ErrInterrupted
 	}
@@ -201,7 +209,8 @@ func Answer(m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch, o Options
 		teacherTokens += j.teacherTokens(p)
 	}
 	e.LenRatio = studentTokens / teacherTokens
-	e.Distinct1, e.Distinct2 = textmetrics.DistinctN(j.Answers, 1), textmetrics.DistinctN(j.Answers, 2)
+	e.Distinct1, e.Distinct2 =
+		textmetrics.DistinctN(j.Answers, 1), textmetrics.DistinctN(j.Answers, 2)
 	return j, nil
 }
 
@@ -265,7 +274,8 @@ func (j *Results) TeacherNLL(m *model.Model, o Options) error {
 
 // Check has command score j's answers to rows of set, within the deadline, and notes
 // the mean score and the shares of labels in j.Eval.
-func (j *Results) Check(ctx context.Context, set *data.Set, command string, deadline time.Duration) error {
+func (j *Results) Check(ctx context.Context, set *data.Set, command string,
+	deadline time.Duration) error {
 	rows, err := checker.Rows(set, j.Batch.Rows, j.Answers, j.Truncated)
 	if err != nil {
 		return err

@@ -83,7 +83,9 @@ func TestEvaluateInParts(t *testing.T) {
 	}
 	for key, d := range j.Minus(whole, true, 1) {
 		// Rows that do not differ say nothing of others, but for shares.
-		if share := key == "truncated_frac" || key == "repeat_frac" && d.CI95 != nil; d.Value != 0 || share != (d.CI95 != nil) || share && !(d.CI95[0] < 0 && d.CI95[1] > 0) {
+		if share := key == "truncated_frac" || key == "repeat_frac" &&
+			d.CI95 != nil; d.Value != 0 || share != (d.CI95 != nil) || share &&
+			!(d.CI95[0] < 0 && d.CI95[1] > 0) {
 			t.Errorf("%s: the same student differs from itself by %+v", key, d)
 		}
 	}
@@ -103,7 +105,8 @@ func TestEvaluateInParts(t *testing.T) {
 		t.Fatalf("%d rows of a stopped evaluation, %v", len(rows), err)
 	}
 	for _, r := range rows {
-		if at := r.Row; r.Response != j.Answers[at] || r.RougeL != j.RougeL[at] || r.TeacherNLL != nil {
+		if at := r.Row; r.Response != j.Answers[at] || r.RougeL != j.RougeL[at] ||
+			r.TeacherNLL != nil {
 			t.Errorf("row %d: %+v, whole %q", at, r, j.Answers[at])
 		}
 	}
@@ -114,7 +117,8 @@ func TestEvaluateInParts(t *testing.T) {
 	if err := j.TeacherNLL(m, o); !errors.Is(err, fault.ErrInterrupted) {
 		t.Errorf("teacher NLL: %v", err)
 	}
-	if _, err := TrainFresh(be, DiscOptions{From: modeltest.Student(t), Steps: 5, Stop: o.Stop}, j); !errors.Is(err, fault.ErrInterrupted) {
+	if _, err := TrainFresh(be, DiscOptions{From: modeltest.Student(t), Steps: 5, Stop: o.Stop},
+		j); !errors.Is(err, fault.ErrInterrupted) {
 		t.Errorf("fresh discriminator: %v", err)
 	}
 }
@@ -126,7 +130,9 @@ func TestPairedDifference(t *testing.T) {
 		j := planted(200, []int32{5, 6, 6, 8})
 		for p := range j.Seqs {
 			j.RougeL = append(j.RougeL, float64(p%10)/10+shift*(0.9+0.2*float64(p/10%2)))
-			j.Repeat, j.NLL, j.Tokens, j.Truncated = append(j.Repeat, 0), append(j.NLL, 1), append(j.Tokens, 5), append(j.Truncated, false)
+			j.Repeat, j.NLL, j.Tokens, j.Truncated =
+				append(j.Repeat, 0), append(j.NLL, 1), append(j.Tokens, 5),
+				append(j.Truncated, false)
 			j.Answers = append(j.Answers, "a b")
 			j.Eval.RougeL += j.RougeL[p] / 200
 		}
@@ -134,7 +140,8 @@ func TestPairedDifference(t *testing.T) {
 	}
 	a, b := judged(0), judged(0.02)
 	d := b.Minus(a, true, 1)["rouge_l"]
-	if math.Abs(d.Value-0.02) > 1e-9 || d.CI95 == nil || !(d.CI95[0] > 0.019 && d.CI95[0] < 0.02 && d.CI95[1] > 0.02 && d.CI95[1] < 0.021) {
+	if math.Abs(d.Value-0.02) > 1e-9 || d.CI95 == nil ||
+		!(d.CI95[0] > 0.019 && d.CI95[0] < 0.02 && d.CI95[1] > 0.02 && d.CI95[1] < 0.021) {
 		t.Errorf("difference %+v, want 0.02 and little more or less", d)
 	}
 	if d := judged(0).Minus(a, true, 1)["rouge_l"]; d.Value != 0 || d.CI95 != nil {
@@ -162,7 +169,8 @@ func TestPlanEval(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Signs only: which is larger, and by how much, is a matter of what else the machine does.
-	if !(pace.Forward > 0 && pace.Train > 0 && pace.Update > 0 && pace.Decode+pace.Slot > 0 && pace.Ends >= 0 && pace.Ends <= 1) || pace.Device != be.Name() {
+	if !(pace.Forward > 0 && pace.Train > 0 && pace.Update > 0 && pace.Decode+pace.Slot > 0 &&
+		pace.Ends >= 0 && pace.Ends <= 1) || pace.Device != be.Name() {
 		t.Errorf("%+v", pace)
 	}
 	// A signal ends it wherever it is.
@@ -173,21 +181,27 @@ func TestPlanEval(t *testing.T) {
 	}
 	for at := 1; at <= whole; at += max(1, whole/7) {
 		asked := 0
-		if _, err := MeasurePace(be, m, tr.tok, b, o.Slots, true, func() bool { asked++; return asked >= at }); !errors.Is(err, fault.ErrInterrupted) || asked > at {
+		if _, err := MeasurePace(be, m, tr.tok, b, o.Slots, true,
+			func() bool { asked++; return asked >= at }); !errors.Is(err, fault.ErrInterrupted) ||
+			asked > at {
 			t.Errorf("stopped when asked for the time %d of %d: %v after %d", at, whole, err, asked)
 		}
 	}
 	disc := DiscOptions{Shape: m.Config(), Steps: 100, Batch: 4, Seeds: 3}
 	estimate := func(ends float64, rows int, o Options, free int64) Plan {
 		p := Pace{Forward: 1e-10, Train: 4e-10, Update: 1e-9, Decode: 1e-3, Slot: 1e-4, Ends: ends}
-		part := &encode.Batch{Rows: b.Rows[:rows], Prompts: b.Prompts[:rows], Teachers: b.Teachers[:rows], TeacherCut: b.TeacherCut[:rows]}
+		part := &encode.Batch{Rows: b.Rows[:rows], Prompts: b.Prompts[:rows],
+			Teachers: b.Teachers[:rows], TeacherCut: b.TeacherCut[:rows]}
 		return PlanOf(be, free, m.Config(), part, p, o, disc, DiscBudget{Seconds: 600, Fixed: true})
 	}
 	ended, endless := estimate(0.9, 20, o, 0), estimate(0.01, 20, o, 0)
-	if !(ended.AnswerMean < 20 && endless.AnswerMean == 60 && ended.Parts[0].Seconds < endless.Parts[0].Seconds && ended.Most > ended.Total() && endless.Most == 0) {
+	if !(ended.AnswerMean < 20 && endless.AnswerMean == 60 &&
+		ended.Parts[0].Seconds < endless.Parts[0].Seconds && ended.Most > ended.Total() &&
+		endless.Most == 0) {
 		t.Errorf("a student that ends %+v\none that does not %+v", ended, endless)
 	}
-	if less := estimate(0.9, 10, o, 0); less.Parts[0].Seconds >= ended.Parts[0].Seconds || less.Parts[1].Seconds >= ended.Parts[1].Seconds {
+	if less := estimate(0.9, 10, o, 0); less.Parts[0].Seconds >= ended.Parts[0].Seconds ||
+		less.Parts[1].Seconds >= ended.Parts[1].Seconds {
 		t.Errorf("10 rows take %+v, 20 rows %+v", less.Parts, ended.Parts)
 	}
 	if p := estimate(0.9, 1, o, 0); p.DiscWhy == "" || len(p.Parts) != 2 {
@@ -196,11 +210,13 @@ func TestPlanEval(t *testing.T) {
 	if p := estimate(0.9, 20, o, 1000); p.DiscWhy == "" || !errors.Is(p.Check(), plan.ErrTooLarge) {
 		t.Errorf("in a kilobyte: %q, %v", p.DiscWhy, p.Check())
 	}
-	if got, want := len(ended.Parts), 3; got != want || ended.Disc.Steps != 100 || ended.Disc.Seeds != 3 {
+	if got, want := len(ended.Parts), 3; got != want || ended.Disc.Steps != 100 ||
+		ended.Disc.Seeds != 3 {
 		t.Errorf("%+v", ended)
 	}
 	// What the second part took corrects the pace, by a factor of 4 at most.
-	if fast := ended.Calibrate(1e6); fast.Train != 4*ended.Train || fast.Forward != 4*ended.Forward {
+	if fast := ended.Calibrate(1e6); fast.Train != 4*ended.Train ||
+		fast.Forward != 4*ended.Forward {
 		t.Errorf("calibrated %+v, was %+v", fast.Pace, ended.Pace)
 	}
 	if same := ended.Calibrate(0.5); same.Pace != ended.Pace {
@@ -210,6 +226,7 @@ func TestPlanEval(t *testing.T) {
 	c := model.Config{Layers: 1, Hidden: 4, Heads: 1, KVHeads: 1, HeadDim: 4, FFN: 4, Vocab: 10}
 	seconds := Pace{Decode: 2, Slot: 0.5}.answers(c, []int{0, 0}, []int{10, 4}, 2)
 	if least := 10*2 + 14*0.5; seconds < least || seconds > 3*least {
-		t.Errorf("two answers of 10 and 4 tokens take %g s, want a little more than %g", seconds, least)
+		t.Errorf("two answers of 10 and 4 tokens take %g s, want a little more than %g", seconds,
+			least)
 	}
 }

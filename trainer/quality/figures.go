@@ -21,33 +21,53 @@ type measure struct {
 }
 
 var measures = []measure{
-	{"check", func(e *Evaluation) (*float64, **[2]float64) { return e.Check, &e.CheckCI95 }, func(j *Results) (xs, ys []float64) {
-		for _, v := range j.checks {
-			xs = append(xs, v.Score)
-		}
-		return xs, nil
-	}, nil},
+	{"check", func(e *Evaluation) (*float64, **[2]float64) { return e.Check, &e.CheckCI95 },
+		func(j *Results) (xs, ys []float64) {
+			for _, v := range j.checks {
+				xs = append(xs, v.Score)
+			}
+			return xs, nil
+		}, nil},
 	{"rouge_l", func(e *Evaluation) (*float64, **[2]float64) { return &e.RougeL, &e.RougeLCI95 },
 		func(j *Results) (xs, ys []float64) { return j.RougeL, nil }, nil},
-	{"teacher_nll", func(e *Evaluation) (*float64, **[2]float64) { return &e.TeacherNLL, &e.TeacherNLLCI95 },
+	{"teacher_nll",
+		func(e *Evaluation) (*float64, **[2]float64) { return &e.TeacherNLL, &e.TeacherNLLCI95 },
 		func(j *Results) (xs, ys []float64) { return j.NLL, j.eachTeacherTokens() }, nil},
-	{"reverse_kl", func(e *Evaluation) (*float64, **[2]float64) { return e.ReverseKL, &e.ReverseKLCI95 },
+	{"reverse_kl",
+		func(e *Evaluation) (*float64, **[2]float64) { return e.ReverseKL, &e.ReverseKLCI95 },
 		func(j *Results) (xs, ys []float64) { return j.student.exact, j.student.tokens }, nil},
-	{"reverse_kl_sampled", func(e *Evaluation) (*float64, **[2]float64) { return e.ReverseKLSampled, &e.ReverseKLSampledCI95 },
+	{"reverse_kl_sampled",
+		func(e *Evaluation) (*float64, **[2]float64) {
+			return e.ReverseKLSampled,
+				&e.ReverseKLSampledCI95
+		},
 		func(j *Results) (xs, ys []float64) { return j.student.sampled, j.student.tokens }, nil},
-	{"forward_kl", func(e *Evaluation) (*float64, **[2]float64) { return e.ForwardKL, &e.ForwardKLCI95 },
+	{"forward_kl",
+		func(e *Evaluation) (*float64, **[2]float64) { return e.ForwardKL, &e.ForwardKLCI95 },
 		func(j *Results) (xs, ys []float64) { return j.teacher.exact, j.teacher.tokens }, nil},
-	{"forward_kl_sampled", func(e *Evaluation) (*float64, **[2]float64) { return e.ForwardKLSampled, &e.ForwardKLSampledCI95 },
+	{"forward_kl_sampled",
+		func(e *Evaluation) (*float64, **[2]float64) {
+			return e.ForwardKLSampled,
+				&e.ForwardKLSampledCI95
+		},
 		func(j *Results) (xs, ys []float64) { return j.teacher.sampled, j.teacher.tokens }, nil},
 	{"fluency", func(e *Evaluation) (*float64, **[2]float64) { return e.Fluency, &e.FluencyCI95 },
 		func(j *Results) (xs, ys []float64) { return j.student.other, j.student.tokens }, nil},
-	{"len_ratio", func(e *Evaluation) (*float64, **[2]float64) { return &e.LenRatio, &e.LenRatioCI95 },
-		func(j *Results) (xs, ys []float64) { return floatsOf(j.Tokens), j.eachTeacherTokens() }, nil},
-	{"distinct_1", func(e *Evaluation) (*float64, **[2]float64) { return &e.Distinct1, &e.Distinct1CI95 }, nil,
+	{"len_ratio",
+		func(e *Evaluation) (*float64, **[2]float64) { return &e.LenRatio, &e.LenRatioCI95 },
+		func(j *Results) (xs, ys []float64) { return floatsOf(j.Tokens), j.eachTeacherTokens() },
+		nil},
+	{"distinct_1",
+		func(e *Evaluation) (*float64, **[2]float64) { return &e.Distinct1, &e.Distinct1CI95 }, nil,
 		func(j *Results) []float64 { return textmetrics.DistinctWithout(j.Answers, 1) }},
-	{"distinct_2", func(e *Evaluation) (*float64, **[2]float64) { return &e.Distinct2, &e.Distinct2CI95 }, nil,
+	{"distinct_2",
+		func(e *Evaluation) (*float64, **[2]float64) { return &e.Distinct2, &e.Distinct2CI95 }, nil,
 		func(j *Results) []float64 { return textmetrics.DistinctWithout(j.Answers, 2) }},
-	{"truncated_frac", func(e *Evaluation) (*float64, **[2]float64) { return &e.TruncatedFrac, &e.TruncatedFracCI95 },
+	{"truncated_frac",
+		func(e *Evaluation) (*float64, **[2]float64) {
+			return &e.TruncatedFrac,
+				&e.TruncatedFracCI95
+		},
 		func(j *Results) (xs, ys []float64) {
 			for _, cut := range j.Truncated {
 				x := 0.0
@@ -58,7 +78,8 @@ var measures = []measure{
 			}
 			return xs, nil
 		}, nil},
-	{"repeat_frac", func(e *Evaluation) (*float64, **[2]float64) { return &e.RepeatFrac, &e.RepeatFracCI95 },
+	{"repeat_frac",
+		func(e *Evaluation) (*float64, **[2]float64) { return &e.RepeatFrac, &e.RepeatFracCI95 },
 		func(j *Results) (xs, ys []float64) { return j.Repeat, nil }, nil},
 }
 
@@ -125,7 +146,8 @@ func (j *Results) Minus(first *Results, sameTokens bool, seed uint64) map[string
 		}
 		out[m.key] = d
 	}
-	same := first.Eval.FreshDSteps == j.Eval.FreshDSteps && first.Eval.FreshDSeeds == j.Eval.FreshDSeeds && first.Eval.FreshDRead == j.Eval.FreshDRead
+	same := first.Eval.FreshDSteps == j.Eval.FreshDSteps &&
+		first.Eval.FreshDSeeds == j.Eval.FreshDSeeds && first.Eval.FreshDRead == j.Eval.FreshDRead
 	if a, b := first.Eval.FreshDAcc, j.Eval.FreshDAcc; a != nil && b != nil && same {
 		out["fresh_d_acc"] = Difference{*b - *a, finite(j.told.minus(first.told, seed))}
 	}
@@ -153,7 +175,8 @@ func (e *Evaluation) Figures() (list []Figure) {
 		if m.key == "check" {
 			for _, label := range slices.Sorted(maps.Keys(e.Labels)) {
 				share := e.Labels[label]
-				list = append(list, Figure{"label: " + label, "  " + label, 0, share, finite(textmetrics.Wilson(int(math.Round(share*float64(e.Rows))), e.Rows))})
+				list = append(list, Figure{"label: " + label, "  " + label, 0, share,
+					finite(textmetrics.Wilson(int(math.Round(share*float64(e.Rows))), e.Rows))})
 			}
 		}
 	}
@@ -193,14 +216,17 @@ func (j *Results) Rows(name string, set *data.Set) (list []Row, err error) {
 		if err != nil {
 			return nil, err
 		}
-		out := Row{Model: name, Row: row, Content: r.Messages, Tools: r.Tools, Teacher: j.Batch.TeacherText[p], Response: j.Answers[p],
+		out := Row{Model: name, Row: row, Content: r.Messages, Tools: r.Tools,
+			Teacher: j.Batch.TeacherText[p], Response: j.Answers[p],
 			RougeL: j.RougeL[p], Tokens: j.Tokens[p], Truncated: j.Truncated[p]}
 		if j.NLL != nil {
 			nll := j.NLL[p] / max(j.teacherTokens(p), 1)
 			out.TeacherNLL = finiteOr(nll)
 		}
 		if j.student.tokens != nil {
-			out.ReverseKL, out.ForwardKL = finiteOr(j.student.exact[p]/j.student.tokens[p]), finiteOr(j.teacher.exact[p]/j.teacher.tokens[p])
+			out.ReverseKL, out.ForwardKL =
+				finiteOr(j.student.exact[p]/j.student.tokens[p]),
+				finiteOr(j.teacher.exact[p]/j.teacher.tokens[p])
 			out.Fluency = finiteOr(j.student.other[p] / j.student.tokens[p])
 		}
 		if j.checks != nil {

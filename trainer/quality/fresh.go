@@ -26,7 +26,8 @@ type DiscOptions struct {
 	LR    float64      // peak learning rate; default 0.0512/hidden width: 4e-4 at 128
 	Seed  uint64       // of the first of Seeds trainings; the others count up
 	Seeds int          // trainings, each with its own split, head and order; default 1
-	Read  int          // tokens of an answer that the discriminator reads, the first ones; default all
+	// tokens of an answer that the discriminator reads, the first ones; default all
+	Read int
 
 	Stages data.Stages // nil shows nothing
 	Stop   func() bool // asked before each step: true ends with fault.ErrInterrupted; nil is never
@@ -51,9 +52,11 @@ type Fresh struct {
 	ControlCI95 [2]float64 // of Control, likewise
 	// Trained is the accuracy on pairs that the discriminators learned from, up to
 	// trainedPairs of each, mean over the seeds.
-	Trained  float64
-	Pairs    int        // pairs that differ, of all rows
-	Ties     float64    // share of the rows in which student and teacher gave the same tokens: not in Acc, not in the training
+	Trained float64
+	Pairs   int // pairs that differ, of all rows
+	// share of the rows in which student and teacher gave the same tokens: not in Acc, not in the
+	// training
+	Ties     float64
 	TiesCI95 [2]float64 // of Ties: Wilson
 	Seeds    int
 	// Learned says that Acc means something: Acc or the control is above chance by enough
@@ -75,7 +78,8 @@ const (
 // of the control's, and by the accuracy on their own pairs (NaN where there were none).
 // One that tells pairs it has not seen needs no control; the control is for a 0.5.
 func learned(asked, control [2]float64, trained float64) bool {
-	return (control[0] >= learnedControl || asked[0] >= learnedControl) && !(trained < learnedTrained)
+	return (control[0] >= learnedControl || asked[0] >= learnedControl) &&
+		!(trained < learnedTrained)
 }
 
 // sure is the difference of scores beyond which a pair teaches nothing more: its loss is
@@ -175,7 +179,8 @@ func (j *Results) read(tokens int) *Results {
 		}
 		return out
 	}
-	return &Results{Seqs: cut(j.Seqs), Truncated: j.Truncated, Batch: &encode.Batch{Teachers: cut(j.Batch.Teachers), TeacherCut: j.Batch.TeacherCut}}
+	return &Results{Seqs: cut(j.Seqs), Truncated: j.Truncated,
+		Batch: &encode.Batch{Teachers: cut(j.Batch.Teachers), TeacherCut: j.Batch.TeacherCut}}
 }
 
 // pairSet is one pair of sequences a row; skip leaves a row out of training and
@@ -234,9 +239,11 @@ func (j *Results) control(seed uint64) pairSet {
 		at := seq.Prompt() + philox.IntN(n, seed, philox.Data, uint64(p), 0, 0)
 		ids := slices.Clone(seq.IDs)
 		for near, c := range fits(ids, at, seq.Prompt()) {
-			others := slices.DeleteFunc(slices.Clone(seen[c]), func(id int32) bool { return id == seq.IDs[at] })
+			others := slices.DeleteFunc(slices.Clone(seen[c]),
+				func(id int32) bool { return id == seq.IDs[at] })
 			if len(others) > 0 {
-				ids[at] = others[philox.IntN(len(others), seed, philox.Data, uint64(p), 1+uint64(near), 0)]
+				ids[at] = others[philox.IntN(len(others), seed, philox.Data, uint64(p),
+					1+uint64(near), 0)]
 				break
 			}
 		}
@@ -248,9 +255,11 @@ func (j *Results) control(seed uint64) pairSet {
 
 // trials trains one discriminator for each seed. trained is the accuracy on pairs
 // that they learned from, mean over the seeds; NaN where there were none.
-func (o DiscOptions) trials(be model.Backend, s pairSet, kind string) (v verdicts, trained float64, err error) {
+func (o DiscOptions) trials(be model.Backend, s pairSet,
+	kind string) (v verdicts, trained float64, err error) {
 	for k := range o.Seeds {
-		told, right, err := o.trial(be, s, o.Seed+uint64(k), fmt.Sprintf("fresh discriminator %d of %d%s", k+1, o.Seeds, kind))
+		told, right, err := o.trial(be, s, o.Seed+uint64(k),
+			fmt.Sprintf("fresh discriminator %d of %d%s", k+1, o.Seeds, kind))
 		if err != nil {
 			return nil, 0, err
 		}
@@ -261,7 +270,8 @@ func (o DiscOptions) trials(be model.Backend, s pairSet, kind string) (v verdict
 
 // trial trains one discriminator on half of the rows, drawn by seed, and asks it
 // for the others, and for those that it has learned from.
-func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, name string) (told []float64, trained float64, err error) {
+func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64,
+	name string) (told []float64, trained float64, err error) {
 	rows := len(s.skip)
 	told = make([]float64, rows)
 	for p := range told {
@@ -280,7 +290,8 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, name string
 	}
 	defer cr.Close()
 	batch := func(at []int) (b critic.Batch, err error) {
-		b = critic.Batch{Students: model.Pick(s.worse, at), Teachers: model.Pick(s.better, at), Group: indices(len(at)), Skip: make([]bool, len(at))}
+		b = critic.Batch{Students: model.Pick(s.worse, at), Teachers: model.Pick(s.better, at),
+			Group: indices(len(at)), Skip: make([]bool, len(at))}
 		return b, cr.ScoreBoth(&b)
 	}
 	seen, err := o.learn(cr, learn, seed, name, batch)
@@ -316,7 +327,8 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64, name string
 
 // learn takes the steps of a training on the given pairs, and returns those that it
 // has come to.
-func (o DiscOptions) learn(cr *critic.Critic, learn []int, seed uint64, name string, batch func(at []int) (critic.Batch, error)) (seen map[int]bool, err error) {
+func (o DiscOptions) learn(cr *critic.Critic, learn []int, seed uint64, name string,
+	batch func(at []int) (critic.Batch, error)) (seen map[int]bool, err error) {
 	advance, done := o.Stages.Begin(name, o.Steps)
 	defer done()
 	seen = map[int]bool{}
@@ -369,12 +381,14 @@ func (o DiscOptions) open(be model.Backend, seed uint64) (*critic.Critic, error)
 	if o.LR == 0 {
 		c.Optim.LR = 0.0512 / width
 	}
-	c.Optim.LRScheduler, c.Optim.WarmupSteps, c.Optim.Beta2, c.GradClip = "linear", min(100, o.Steps/4), 0.98, 1
+	c.Optim.LRScheduler, c.Optim.WarmupSteps, c.Optim.Beta2, c.GradClip =
+		"linear", min(100, o.Steps/4), 0.98, 1
 	c.ScoreInit = 5.66 / math.Sqrt(width)
 	if o.From != "" {
 		return critic.Open(be, o.From, c, o.Steps*c.Updates(o.Batch), seed)
 	}
-	m, err := model.New(be, o.Shape, model.Options{Kind: model.Scorer, Trainable: true, Seed: seed, ScoreInit: c.ScoreInit})
+	m, err := model.New(be, o.Shape,
+		model.Options{Kind: model.Scorer, Trainable: true, Seed: seed, ScoreInit: c.ScoreInit})
 	if err != nil {
 		return nil, err
 	}
@@ -385,7 +399,8 @@ func (o DiscOptions) open(be model.Backend, seed uint64) (*critic.Critic, error)
 func shuffled(n int, seed, pass uint64) []int {
 	order := indices(n)
 	slices.SortFunc(order, func(a, b int) int {
-		return cmp.Or(cmp.Compare(philox.Uint64(seed, philox.Replay, pass, uint64(a), 1), philox.Uint64(seed, philox.Replay, pass, uint64(b), 1)), a-b)
+		return cmp.Or(cmp.Compare(philox.Uint64(seed, philox.Replay, pass, uint64(a), 1),
+			philox.Uint64(seed, philox.Replay, pass, uint64(b), 1)), a-b)
 	})
 	return order
 }
@@ -401,9 +416,12 @@ func indices(n int) []int {
 
 // What DiscOptions.Fit keeps to.
 const (
-	discPasses = 40  // over the pairs that are learned from: more of them teach their texts by heart
-	discWell   = 100 // steps, the fewest that were seen to learn (doc/LOG.md): seeds and tokens are lowered before fewer are taken
-	discLeast  = 50  // steps, the fewest that are tried
+	// over the pairs that are learned from: more of them teach their texts by heart
+	discPasses = 40
+	// steps, the fewest that were seen to learn (doc/LOG.md): seeds and tokens are lowered before
+	// fewer are taken
+	discWell  = 100
+	discLeast = 50 // steps, the fewest that are tried
 )
 
 // discGrid and readGrid are the numbers of steps and of tokens that a time may shorten
@@ -425,7 +443,8 @@ func (c DiscCost) of(steps, seeds int) float64 {
 // reads so many tokens of an answer, 0 for all. fixed keeps the steps from being
 // lowered for the pairs. told says what was lowered, for people. Where less than a
 // useful training is left, why says so, and there is none.
-func (o DiscOptions) Fit(pairs int, cost func(read int) DiscCost, seconds float64, fixed bool) (out DiscOptions, told, why string) {
+func (o DiscOptions) Fit(pairs int, cost func(read int) DiscCost, seconds float64,
+	fixed bool) (out DiscOptions, told, why string) {
 	o.Batch, o.Seeds = cmp.Or(o.Batch, 4), cmp.Or(o.Seeds, 1)
 	if pairs < 2 {
 		return o, "", fmt.Sprintf("%d pairs that differ: a discriminator learns from half of them and is tested on the others", pairs)
@@ -434,7 +453,8 @@ func (o DiscOptions) Fit(pairs int, cost func(read int) DiscCost, seconds float6
 	var notes []string
 	if most := max(discLeast, (discPasses*(pairs/2)+o.Batch-1)/o.Batch); !fixed && o.Steps > most {
 		o.Steps = most
-		notes = append(notes, fmt.Sprintf("%d of %d steps, which are %d passes over %d pairs", o.Steps, asked, o.Steps*o.Batch/(pairs/2), pairs/2))
+		notes = append(notes, fmt.Sprintf("%d of %d steps, which are %d passes over %d pairs",
+			o.Steps, asked, o.Steps*o.Batch/(pairs/2), pairs/2))
 	}
 	if seconds <= 0 || cost(0).of(o.Steps, o.Seeds) <= seconds {
 		return o, strings.Join(notes, "; "), ""
@@ -465,7 +485,8 @@ func (o DiscOptions) Fit(pairs int, cost func(read int) DiscCost, seconds float6
 					kept = append(kept, fmt.Sprintf("the first %d tokens of each answer", read))
 				}
 				o.Steps, o.Seeds, o.Read = steps, n, read
-				notes = append(notes, strings.Join(kept, ", ")+", to stay within "+minutes(seconds)+" (--disc-minutes)")
+				notes = append(notes, strings.Join(kept,
+					", ")+", to stay within "+minutes(seconds)+" (--disc-minutes)")
 				return o, strings.Join(notes, "; then "), ""
 			}
 		}

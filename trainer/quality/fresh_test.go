@@ -20,7 +20,8 @@ func planted(n int, wrong []int32) *Results {
 	for p := range n {
 		prompt := []int32{10 + int32(p%7), 20 + int32(p%3)}
 		seq := func(answer ...int32) model.Seq {
-			return model.Answer(append(append(append([]int32{}, prompt...), answer...), end), len(prompt))
+			return model.Answer(append(append(append([]int32{}, prompt...), answer...), end),
+				len(prompt))
 		}
 		j.Batch.Teachers = append(j.Batch.Teachers, seq(5, 6, 7, 8))
 		j.Batch.TeacherCut = append(j.Batch.TeacherCut, false)
@@ -45,7 +46,8 @@ func TestFreshDiscriminatorLearnsWhatIsPlanted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !f.Learned || f.Acc < 0.9 || f.Control < 0.8 || f.Pairs != 80 || f.Ties != 0.2 || f.Seeds != 2 || !(f.CI95[0] <= f.Acc && f.Acc <= f.CI95[1]) {
+	if !f.Learned || f.Acc < 0.9 || f.Control < 0.8 || f.Pairs != 80 || f.Ties != 0.2 ||
+		f.Seeds != 2 || !(f.CI95[0] <= f.Acc && f.Acc <= f.CI95[1]) {
 		t.Errorf("planted: %+v", f)
 	}
 	again, err := TrainFresh(be, o, j)
@@ -53,7 +55,8 @@ func TestFreshDiscriminatorLearnsWhatIsPlanted(t *testing.T) {
 		t.Errorf("the same again: %+v, %v, was %+v", again, err, f)
 	}
 	var e Evaluation
-	if e.SetFresh(f); e.FreshDAcc == nil || *e.FreshDAcc != f.Acc || *e.FreshDTies != 0.2 || !*e.FreshDLearned {
+	if e.SetFresh(f); e.FreshDAcc == nil || *e.FreshDAcc != f.Acc || *e.FreshDTies != 0.2 ||
+		!*e.FreshDLearned {
 		t.Errorf("evaluation %+v", e)
 	}
 
@@ -64,7 +67,8 @@ func TestFreshDiscriminatorLearnsWhatIsPlanted(t *testing.T) {
 		t.Errorf("one step: %+v, %v: want not learned", f, err)
 	}
 	e = Evaluation{}
-	if e.SetFresh(f); e.FreshDAcc != nil || e.FreshDCI95 != nil || e.FreshDControl == nil || *e.FreshDLearned {
+	if e.SetFresh(f); e.FreshDAcc != nil || e.FreshDCI95 != nil || e.FreshDControl == nil ||
+		*e.FreshDLearned {
 		t.Errorf("one step: evaluation %+v: reports what was not learned", e)
 	}
 
@@ -86,7 +90,9 @@ func TestFreshDiscriminatorLearnsWhatIsPlanted(t *testing.T) {
 	if err != nil || !f.Learned || f.Acc != 1 || !math.IsNaN(f.Control) {
 		t.Errorf("no control: %+v, %v", f, err)
 	}
-	for _, bad := range []DiscOptions{{From: modeltest.Student(t)}, {From: modeltest.Student(t), Steps: 1, Batch: -1}, {From: modeltest.Student(t), Steps: 1, Seeds: -1}} {
+	for _, bad := range []DiscOptions{{From: modeltest.Student(t)},
+		{From: modeltest.Student(t), Steps: 1, Batch: -1},
+		{From: modeltest.Student(t), Steps: 1, Seeds: -1}} {
 		if _, err := TrainFresh(be, bad, j); err == nil {
 			t.Errorf("%+v is taken", bad)
 		}
@@ -106,7 +112,8 @@ func TestFreshLeavesUnlikePairsOut(t *testing.T) {
 	if pairs, share, _ := j.ties(); pairs != 5 || share != 2./7 {
 		t.Errorf("%d pairs, ties %g, want 5 and 2/7", pairs, share)
 	}
-	if got := j.control(1).skip; !slices.Equal(got, []bool{false, true, false, false, false, false, false, false}) {
+	if got := j.control(1).skip; !slices.Equal(got,
+		[]bool{false, true, false, false, false, false, false, false}) {
 		t.Errorf("control leaves out %v", got)
 	}
 	if got := j.read(2).pairs().skip; got[1] != true || got[2] {
@@ -132,7 +139,8 @@ func TestControlDamagesOneToken(t *testing.T) {
 				}
 			}
 		}
-		if want := map[bool]int{true: 0, false: 1}[p == 3]; differ != want || s.skip[p] != (p == 3) {
+		if want := map[bool]int{true: 0, false: 1}[p == 3]; differ != want ||
+			s.skip[p] != (p == 3) {
 			t.Errorf("row %d: %d places differ, left out %v", p, differ, s.skip[p])
 		}
 	}
@@ -153,7 +161,8 @@ func TestFreshInterval(t *testing.T) {
 		t.Errorf("interval %v of a handful of verdicts: too narrow", ci)
 	}
 	// Where all is right, or all wrong, the bootstrap says nothing: Wilson's over the pairs.
-	for x, want := range map[float64][2]float64{1: textmetrics.Wilson(3, 3), 0: textmetrics.Wilson(0, 3)} {
+	for x, want := range map[float64][2]float64{1: textmetrics.Wilson(3, 3),
+		0: textmetrics.Wilson(0, 3)} {
 		if ci := (verdicts{{x, x, x}, {x, x, nan}, {nan, nan, nan}}).interval(1); ci != want {
 			t.Errorf("interval %v where all is %g, want %v", ci, x, want)
 		}
@@ -179,7 +188,8 @@ func TestControlFits(t *testing.T) {
 		if got, was := s.worse[p].IDs[3], s.better[p].IDs[3]; got != was {
 			swapped++
 			if got != 6+9-was {
-				t.Errorf("row %d: %d stands where %d was, want %d: it stands between the same two", p, got, was, 6+9-was)
+				t.Errorf("row %d: %d stands where %d was, want %d: it stands between the same two",
+					p, got, was, 6+9-was)
 			}
 		}
 	}
@@ -210,21 +220,28 @@ func TestFreshFit(t *testing.T) {
 	}{
 		{"enough of both", 460, 0.01, 600, false, 800, 3, 0, "", ""},
 		{"any time", 460, 1000, 0, false, 800, 3, 0, "", ""},
-		{"few pairs", 40, 0.01, 600, false, 200, 3, 0, "200 of 800 steps, which are 40 passes over 20 pairs", ""},
-		{"very few pairs", 8, 0.01, 600, false, 50, 3, 0, "50 of 800 steps, which are 50 passes over 4 pairs", ""},
+		{"few pairs", 40, 0.01, 600, false, 200, 3, 0,
+			"200 of 800 steps, which are 40 passes over 20 pairs", ""},
+		{"very few pairs", 8, 0.01, 600, false, 50, 3, 0,
+			"50 of 800 steps, which are 50 passes over 4 pairs", ""},
 		{"few pairs, steps as told", 40, 0.01, 600, true, 800, 3, 0, "", ""},
-		{"fewer steps", 460, 0.5, 600, false, 200, 3, 0, "200 of 800 steps, to stay within 10 minutes (--disc-minutes)", ""},
-		{"fewer steps and seeds", 460, 1.2, 600, false, 100, 2, 0, "100 of 800 steps, 2 of 3 seeds, to stay within 10 minutes (--disc-minutes)", ""},
+		{"fewer steps", 460, 0.5, 600, false, 200, 3, 0,
+			"200 of 800 steps, to stay within 10 minutes (--disc-minutes)", ""},
+		{"fewer steps and seeds", 460, 1.2, 600, false, 100, 2, 0,
+			"100 of 800 steps, 2 of 3 seeds, to stay within 10 minutes (--disc-minutes)", ""},
 		{"shorter answers", 460, 6, 600, false, 100, 1, 512, "100 of 800 steps, 1 of 3 seeds, the first 512 tokens of each answer, to stay within 10 minutes (--disc-minutes)", ""},
 		{"the least", 40, 95, 600, false, 50, 1, 64, "200 of 800 steps, which are 40 passes over 20 pairs; then 50 of 200 steps, 1 of 3 seeds, the first 64 tokens of each answer, to stay within 10 minutes (--disc-minutes)", ""},
 		{"too slow", 460, 320, 600, false, 800, 3, 0, "", "it needs at least 50 steps, which take longer than 10 minutes here: give --disc-minutes 34, or use a GPU"},
 		{"one pair", 1, 0.01, 600, false, 800, 3, 0, "", "1 pairs that differ: a discriminator learns from half of them and is tested on the others"},
 	} {
 		got, told, why := o.Fit(c.pairs, cost(0, c.step), c.seconds, c.fixed)
-		if told != c.told || why != c.why || why == "" && (got.Steps != c.steps || got.Seeds != c.seeds || got.Read != c.read) {
-			t.Errorf("%s: %d steps, %d seeds, %d tokens, %q, %q", c.name, got.Steps, got.Seeds, got.Read, told, why)
+		if told != c.told || why != c.why || why == "" &&
+			(got.Steps != c.steps || got.Seeds != c.seeds || got.Read != c.read) {
+			t.Errorf("%s: %d steps, %d seeds, %d tokens, %q, %q", c.name, got.Steps, got.Seeds,
+				got.Read, told, why)
 		}
-		if why == "" && c.seconds > 0 && cost(0, c.step)(got.Read).of(got.Steps, got.Seeds) > c.seconds {
+		if why == "" && c.seconds > 0 &&
+			cost(0, c.step)(got.Read).of(got.Steps, got.Seeds) > c.seconds {
 			t.Errorf("%s: takes longer than it may", c.name)
 		}
 	}
@@ -267,7 +284,8 @@ func alike(n int) *Results {
 func TestFreshMustKnowItsOwnPairs(t *testing.T) {
 	be := modeltest.Backend(t)
 	// Nothing to learn but by heart, for which there are too few steps.
-	f, err := TrainFresh(be, DiscOptions{From: modeltest.Student(t), Steps: 100, LR: 2e-4, Seed: 3, Seeds: 2}, alike(200))
+	f, err := TrainFresh(be, DiscOptions{From: modeltest.Student(t), Steps: 100, LR: 2e-4, Seed: 3,
+		Seeds: 2}, alike(200))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,8 +296,11 @@ func TestFreshMustKnowItsOwnPairs(t *testing.T) {
 	for _, c := range []struct {
 		asked, control, trained float64
 		want                    bool
-	}{{0.4, 0.61, 0.9, true}, {0.4, 0.59, 0.9, false}, {0.9, 0.3, 0.9, true}, {0.9, 0.9, 0.55, false}, {0.4, nan, 0.9, false}, {nan, 0.9, nan, true}, {0.9, nan, 0.9, true}} {
-		if got := learned([2]float64{c.asked, 1}, [2]float64{c.control, 1}, c.trained); got != c.want {
+	}{{0.4, 0.61, 0.9, true}, {0.4, 0.59, 0.9, false}, {0.9, 0.3, 0.9, true},
+		{0.9, 0.9, 0.55, false}, {0.4, nan, 0.9, false}, {nan, 0.9, nan, true},
+		{0.9, nan, 0.9, true}} {
+		if got := learned([2]float64{c.asked, 1}, [2]float64{c.control, 1},
+			c.trained); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}
@@ -319,12 +340,14 @@ func TestFreshDifference(t *testing.T) {
 	of := func(told verdicts, steps, seeds, read int) *Results {
 		acc := told.mean()
 		j := &Results{Batch: &encode.Batch{}, told: told}
-		j.Eval = Evaluation{FreshDAcc: &acc, FreshDSteps: steps, FreshDSeeds: seeds, FreshDRead: read}
+		j.Eval = Evaluation{FreshDAcc: &acc, FreshDSteps: steps, FreshDSeeds: seeds,
+			FreshDRead: read}
 		return j
 	}
 	a := of(verdicts{{1, 1, 0, 1}, {1, 0, 0, 1}}, 100, 2, 0)
 	d, ok := of(verdicts{{1, 1, 1, 1}, {1, 0, 1, 1}}, 100, 2, 0).Minus(a, true, 1)["fresh_d_acc"]
-	if !ok || d.Value != 0.25 || d.CI95 == nil || !(d.CI95[0] >= 0 && d.CI95[0] < d.Value && d.CI95[1] > d.Value) {
+	if !ok || d.Value != 0.25 || d.CI95 == nil ||
+		!(d.CI95[0] >= 0 && d.CI95[0] < d.Value && d.CI95[1] > d.Value) {
 		t.Errorf("alike: %+v", d)
 	}
 	if d := a.Minus(a, true, 1)["fresh_d_acc"]; d.Value != 0 || d.CI95 != nil {

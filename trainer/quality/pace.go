@@ -21,12 +21,14 @@ type Pace struct {
 	Device  string
 	Seconds float64 // that the measurement took
 	Forward float64 // seconds per operation of a forward pass
-	Train   float64 // seconds per operation of a forward pass that is learned from: its scores, it again, and its gradients
-	Update  float64 // seconds of an optimizer step per parameter
-	Decode  float64 // seconds of a decoding step whatever the number of answers
-	Slot    float64 // and for each answer under way
-	Load    float64 // seconds to load the student
-	Ends    float64 // probability with which the student ends an answer where the teacher ended it
+	// seconds per operation of a forward pass that is learned from: its scores, it again, and its
+	// gradients
+	Train  float64
+	Update float64 // seconds of an optimizer step per parameter
+	Decode float64 // seconds of a decoding step whatever the number of answers
+	Slot   float64 // and for each answer under way
+	Load   float64 // seconds to load the student
+	Ends   float64 // probability with which the student ends an answer where the teacher ended it
 }
 
 // probe is the measurement of a Pace.
@@ -40,7 +42,8 @@ type probe struct {
 // MeasurePace times m on the first rows of b: forward passes, decoding of so many
 // answers at a time, and, for fresh discriminators, the training of one of the same width.
 // Where stop, which may be nil, is true between two of these, it ends with fault.ErrInterrupted.
-func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch, slots int, fresh bool, stop func() bool) (p Pace, err error) {
+func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch,
+	slots int, fresh bool, stop func() bool) (p Pace, err error) {
 	begun := time.Now()
 	defer func() {
 		p.Seconds = time.Since(begun).Seconds()
@@ -121,7 +124,8 @@ func (x *probe) operations(c model.Config, head bool) (n float64) {
 // forward sets Forward and Ends.
 func (x *probe) forward(p *Pace, end int32) error {
 	var logpST [][]float32
-	seconds, err := x.timed(func() (err error) { logpST, _, err = x.m.LogProbs(x.seqs, 1); return err })
+	seconds, err := x.timed(
+		func() (err error) { logpST, _, err = x.m.LogProbs(x.seqs, 1); return err })
 	if err != nil {
 		return err
 	}
@@ -141,8 +145,9 @@ func (x *probe) forward(p *Pace, end int32) error {
 func (x *probe) decode(answers int) (float64, error) {
 	run := func(tokens int) func() error {
 		return func() error {
-			_, err := x.m.Generate([][]int32{x.seqs[0].IDs[:1]}, []uint64{0}, model.SampleOptions{N: answers, MaxNew: tokens, Slots: answers,
-				Sampling: model.Sampling{Temperature: 1, TopP: 1}, Stop: x.stop}, nil)
+			_, err := x.m.Generate([][]int32{x.seqs[0].IDs[:1]}, []uint64{0},
+				model.SampleOptions{N: answers, MaxNew: tokens, Slots: answers,
+					Sampling: model.Sampling{Temperature: 1, TopP: 1}, Stop: x.stop}, nil)
 			return err
 		}
 	}
@@ -174,7 +179,8 @@ func (x *probe) train(p *Pace) error {
 		if _, err := sc.Scores(given); err != nil {
 			return err
 		}
-		return sc.ScoreGrad(given, func(scoreS []float32) ([]float32, error) { return make([]float32, len(scoreS)), nil })
+		return sc.ScoreGrad(given,
+			func(scoreS []float32) ([]float32, error) { return make([]float32, len(scoreS)), nil })
 	})
 	if err != nil {
 		return err
@@ -208,7 +214,8 @@ func (p Pace) answers(c model.Config, prompts, lengths []int, slots int) float64
 	mean := context / max(float64(tokens), 1)
 	scale := c.FLOPsPerToken(mean, true) / c.FLOPsPerToken(probeDecode/2, true)
 	// A step for one answer reads the weights; keys and values are read at the same rate.
-	cache := mean * float64(2*c.Layers*c.KVHeads*c.HeadDim) / float64(c.ParamCount(model.LM)) * p.Decode
+	cache := mean * float64(2*c.Layers*c.KVHeads*c.HeadDim) / float64(c.ParamCount(model.LM)) *
+		p.Decode
 	return p.passOf(c, prompts, false) + steps*p.Decode + float64(tokens)*(p.Slot*scale+cache)
 }
 
@@ -233,7 +240,8 @@ func (p Pace) training(c model.Config, o DiscOptions, pairs []pairLength) func(r
 		known := min(len(pairs)/2, trainedPairs)
 		return DiscCost{
 			Once: p.Load + float64(known+(len(pairs)+1)/2)*pair*p.Forward,
-			Step: float64(cmp.Or(o.Batch, 4))*pair*p.Train + float64(c.ParamCount(model.Scorer))*p.Update,
+			Step: float64(cmp.Or(o.Batch, 4))*pair*p.Train +
+				float64(c.ParamCount(model.Scorer))*p.Update,
 		}
 	}
 }

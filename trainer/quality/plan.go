@@ -59,7 +59,8 @@ type DiscBudget struct {
 
 // PlanOf says what the evaluation of the student c on the rows of b will take.
 // disc.Steps of 0 is no discriminator.
-func PlanOf(f model.Footprint, free int64, c model.Config, b *encode.Batch, pace Pace, o Options, disc DiscOptions, budget DiscBudget) Plan {
+func PlanOf(f model.Footprint, free int64, c model.Config, b *encode.Batch, pace Pace, o Options,
+	disc DiscOptions, budget DiscBudget) Plan {
 	out := Plan{Pace: pace, Rows: len(b.Rows), Limit: o.MaxResponse, Free: free}
 	n := len(b.Rows)
 	prompts, whole, expected, most := make([]int, n), make([]int, n), make([]int, n), make([]int, n)
@@ -73,13 +74,17 @@ func PlanOf(f model.Footprint, free int64, c model.Config, b *encode.Batch, pace
 		if pace.Ends >= endsAt {
 			expected[i] = min(whole[i]-prompts[i], o.MaxResponse)
 		}
-		prompt, answer = prompt+float64(prompts[i])/float64(n), answer+float64(expected[i])/float64(n)
+		prompt, answer =
+			prompt+float64(prompts[i])/float64(n), answer+float64(expected[i])/float64(n)
 	}
 	out.PromptMean, out.AnswerMean = prompt, answer
 	sampling := pace.answers(c, prompts, expected, o.Slots)
-	out.Parts = []plan.Timed{{Name: "answers", Seconds: sampling}, {Name: "teacher NLL", Seconds: pace.passOf(c, whole, true)}}
+	out.Parts = []plan.Timed{{Name: "answers", Seconds: sampling},
+		{Name: "teacher NLL", Seconds: pace.passOf(c, whole, true)}}
 	longest := pace.answers(c, prompts, most, o.Slots)
-	used := c.Plan(f, model.PlanOptions{Kind: model.LM, Quant: o.Quant, Tokens: min(o.MaxTokens, max(shownTokens, maxOf(whole))), Slots: o.Slots, N: 1, Prompts: n, PromptTokens: maxOf(prompts), MaxNew: o.MaxResponse})
+	used := c.Plan(f, model.PlanOptions{Kind: model.LM, Quant: o.Quant,
+		Tokens: min(o.MaxTokens, max(shownTokens, maxOf(whole))), Slots: o.Slots, N: 1, Prompts: n,
+		PromptTokens: maxOf(prompts), MaxNew: o.MaxResponse})
 	out.Memory = evalMemory("student", used)
 	beside := int64(0)
 	if other := o.Against; other != nil {
@@ -89,16 +94,23 @@ func PlanOf(f model.Footprint, free int64, c model.Config, b *encode.Batch, pace
 			lengths = append(lengths, prompts[i]+expected[i], whole[i])
 			positions += expected[i] + whole[i] - prompts[i]
 		}
-		sums := float64(positions) * float64(min(c.Vocab, other.Vocab)) * sumSeconds / float64(runtime.GOMAXPROCS(0))
-		out.Parts = append(out.Parts, plan.Timed{Name: "against the other model", Seconds: pace.passOf(c, lengths, true) + pace.passOf(*other, lengths, true) + sums})
-		m := other.Plan(f, model.PlanOptions{Kind: model.LM, Tokens: min(o.MaxTokens, max(shownTokens, maxOf(lengths)))})
+		sums := float64(positions) * float64(min(c.Vocab, other.Vocab)) * sumSeconds /
+			float64(runtime.GOMAXPROCS(0))
+		out.Parts = append(out.Parts,
+			plan.Timed{Name: "against the other model",
+				Seconds: pace.passOf(c, lengths, true) + pace.passOf(*other, lengths, true) + sums})
+		m := other.Plan(f, model.PlanOptions{Kind: model.LM,
+			Tokens: min(o.MaxTokens, max(shownTokens, maxOf(lengths)))})
 		beside = m.Total() + model.LogitsBytes
-		out.Memory = append(out.Memory, plan.Item{Name: "other model: weights and activations", Bytes: m.Total()}, plan.Item{Name: "logits of both", Bytes: model.LogitsBytes})
+		out.Memory = append(out.Memory,
+			plan.Item{Name: "other model: weights and activations", Bytes: m.Total()},
+			plan.Item{Name: "logits of both", Bytes: model.LogitsBytes})
 	}
 	if disc.Steps > 0 {
 		shape := disc.Shape
 		both := int(float64(2*cmp.Or(disc.Batch, 4)) * (prompt + float64(o.MaxResponse)))
-		m := shape.Plan(f, model.PlanOptions{Kind: model.Scorer, Trainable: true, Tokens: min(critic.DefaultConfig().MaxTokenLen, both)})
+		m := shape.Plan(f, model.PlanOptions{Kind: model.Scorer, Trainable: true,
+			Tokens: min(critic.DefaultConfig().MaxTokenLen, both)})
 		var pairs []pairLength
 		for i := range n {
 			if !b.TeacherCut[i] || out.Ends < endsAt {
@@ -106,7 +118,8 @@ func PlanOf(f model.Footprint, free int64, c model.Config, b *encode.Batch, pace
 			}
 		}
 		cost := pace.training(shape, disc, pairs)
-		out.Disc, out.DiscNote, out.DiscWhy = disc.Fit(len(pairs), cost, budget.Seconds, budget.Fixed)
+		out.Disc, out.DiscNote, out.DiscWhy = disc.Fit(len(pairs), cost, budget.Seconds,
+			budget.Fixed)
 		switch {
 		case n == 1:
 			out.DiscWhy = "1 row: a discriminator learns from half of the rows and is tested on the others"
@@ -114,8 +127,13 @@ func PlanOf(f model.Footprint, free int64, c model.Config, b *encode.Batch, pace
 			out.DiscWhy = fmt.Sprintf("it needs %s of memory, %s are available: give --disc-steps 0, or --disc-from a smaller model", report.Bytes(m.Total()), report.Bytes(free))
 		}
 		if out.DiscWhy == "" {
-			out.Parts = append(out.Parts, plan.Timed{Name: fmt.Sprintf("fresh discriminators (2 x %d of %d steps)", out.Disc.Seeds, out.Disc.Steps), Seconds: cost(out.Disc.Read).of(out.Disc.Steps, out.Disc.Seeds)})
-			if m.Total() > used.Total()+beside { // the student, and the model beside it, are closed before
+			out.Parts = append(out.Parts,
+				plan.Timed{
+					Name: fmt.Sprintf("fresh discriminators (2 x %d of %d steps)", out.Disc.Seeds,
+						out.Disc.Steps), Seconds: cost(out.Disc.Read).of(out.Disc.Steps,
+						out.Disc.Seeds)})
+			// the student, and the model beside it, are closed before
+			if m.Total() > used.Total()+beside {
 				out.Memory = evalMemory("fresh discriminator", m)
 			}
 		}
@@ -136,8 +154,10 @@ func maxOf(xs []int) (most int) {
 // evalMemory is what one model of an evaluation takes.
 func evalMemory(name string, p model.Plan) (items []plan.Item) {
 	for _, i := range []plan.Item{{Name: name + ": weights", Bytes: p.Weights},
-		{Name: name + ": copy of the weights for fast products", Bytes: p.Copies}, {Name: name + ": gradients", Bytes: p.Gradients},
-		{Name: name + ": optimizer", Bytes: p.Moments}, {Name: name + ": key/value cache", Bytes: p.Cache},
+		{Name: name + ": copy of the weights for fast products", Bytes: p.Copies},
+		{Name: name + ": gradients", Bytes: p.Gradients},
+		{Name: name + ": optimizer", Bytes: p.Moments},
+		{Name: name + ": key/value cache", Bytes: p.Cache},
 		{Name: "activations", Bytes: p.Activations}, {Name: "scratch memory", Bytes: p.Scratch}} {
 		if i.Bytes > 0 {
 			items = append(items, i)
@@ -157,7 +177,8 @@ func (p Plan) Total() (s float64) {
 // Time is the estimate for people.
 func (p Plan) Time() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s; prompts of %.0f tokens on average; answers ", report.Count(p.Rows, "row"), p.PromptMean)
+	fmt.Fprintf(&b, "%s; prompts of %.0f tokens on average; answers ", report.Count(p.Rows, "row"),
+		p.PromptMean)
 	if p.Ends >= endsAt {
 		fmt.Fprintf(&b, "of about %.0f tokens are expected, at most %d", p.AnswerMean, p.Limit)
 	} else {
@@ -166,7 +187,8 @@ func (p Plan) Time() string {
 	if p.TeacherCut > 0 {
 		fmt.Fprintf(&b, "; the limit cuts %d of the teacher's answers", p.TeacherCut)
 	}
-	fmt.Fprintf(&b, "\nestimate, from a measurement of %s on %s\n", report.Seconds(p.Seconds), p.Device)
+	fmt.Fprintf(&b, "\nestimate, from a measurement of %s on %s\n", report.Seconds(p.Seconds),
+		p.Device)
 	for _, t := range p.Parts {
 		fmt.Fprintf(&b, "  %-44s %10s\n", t.Name, report.Seconds(t.Seconds))
 	}
@@ -232,7 +254,8 @@ func (p Plan) Refit(j *Results, disc DiscOptions, budget DiscBudget) Plan {
 			pairs = append(pairs, pairLength{a.Prompt(), a.Trained(), b.Trained()})
 		}
 	}
-	p.Disc, p.DiscNote, p.DiscWhy = disc.Fit(len(pairs), p.training(disc.Shape, disc, pairs), budget.Seconds, budget.Fixed)
+	p.Disc, p.DiscNote, p.DiscWhy = disc.Fit(len(pairs), p.training(disc.Shape, disc, pairs),
+		budget.Seconds, budget.Fixed)
 	return p
 }
 

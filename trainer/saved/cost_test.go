@@ -20,7 +20,8 @@ func TestCostOf(t *testing.T) {
 	if err != nil || c.Steps != 2 || math.Abs(c.FLOP-3e12) > 1 || c.Seconds != 10 {
 		t.Errorf("%+v, %v", c, err)
 	}
-	if _, err := CostOf(vfs.OS, filepath.Join(dir, "nowhere")); err == nil || !strings.Contains(err.Error(), "nowhere") {
+	if _, err := CostOf(vfs.OS, filepath.Join(dir, "nowhere")); err == nil ||
+		!strings.Contains(err.Error(), "nowhere") {
 		t.Errorf("no run: %v", err)
 	}
 }

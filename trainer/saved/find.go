@@ -21,7 +21,9 @@ func Find(fsys checkpoint.FS, path string) (dir string, notes []string, err erro
 		return path, nil, checkpoint.Verify(fsys, path)
 	}
 	if info, err := fsys.Stat(path); err == nil && !info.IsDir() {
-		return "", nil, fmt.Errorf("checkpoint: %s: is a file: give a run folder or one of its global_step_N folders", path)
+		return "", nil, fmt.Errorf(
+			"checkpoint: %s: is a file: give a run folder or one of its global_step_N folders",
+			path)
 	}
 	_, dir, notes, err = checkpoint.Latest(fsys, path)
 	if errors.Is(err, checkpoint.ErrNone) {
@@ -46,7 +48,8 @@ func StageOf(fsys checkpoint.FS, path string) (config.Stage, error) {
 		// run says which are damaged.
 		for _, step := range slices.Backward(steps) {
 			var s State
-			if s, err = Read(fsys, filepath.Join(dir, fmt.Sprintf("global_step_%d", step))); err == nil {
+			if s, err = Read(fsys, filepath.Join(dir,
+				fmt.Sprintf("global_step_%d", step))); err == nil {
 				return s.Stage, nil
 			}
 		}

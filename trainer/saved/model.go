@@ -27,7 +27,8 @@ func CheckPart(fsys checkpoint.FS, path, part string) error {
 	fsys = vfs.OrDisk(fsys)
 	info, err := fsys.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("model: %s: does not exist: give a Hugging Face model folder or a GGUF file", path)
+		return fmt.Errorf(
+			"model: %s: does not exist: give a Hugging Face model folder or a GGUF file", path)
 	}
 	if err != nil {
 		return fmt.Errorf("model: %w", err)
@@ -54,13 +55,17 @@ func CheckPart(fsys checkpoint.FS, path, part string) error {
 		_, err := model.BaseDir(path)
 		return err
 	}
-	if entries, err := fsys.ReadDir(filepath.Join(path, "snapshots")); err == nil && len(entries) > 0 {
-		return fmt.Errorf("model: %s: is a folder of the Hugging Face cache: give %s", path, filepath.Join(path, "snapshots", entries[len(entries)-1].Name()))
+	if entries, err := fsys.ReadDir(filepath.Join(path, "snapshots")); err == nil &&
+		len(entries) > 0 {
+		return fmt.Errorf("model: %s: is a folder of the Hugging Face cache: give %s", path,
+			filepath.Join(path, "snapshots", entries[len(entries)-1].Name()))
 	}
 	if entries, err := fsys.ReadDir(path); err == nil {
 		for _, e := range entries { // what hf download makes of a repository of GGUF files
 			if file := filepath.Join(path, e.Name()); gguf.Is(file) {
-				return fmt.Errorf("model: %s: has no config.json, but GGUF files: give one of them: %s", path, file)
+				return fmt.Errorf(
+					"model: %s: has no config.json, but GGUF files: give one of them: %s", path,
+					file)
 			}
 		}
 	}
@@ -72,7 +77,8 @@ func CheckPart(fsys checkpoint.FS, path, part string) error {
 		what = "run"
 	}
 	if !isModel(fsys, filepath.Join(dir, part)) {
-		return fmt.Errorf("model: %s: is a %s without a %s: give one of a warm-up or a game", path, what, map[string]string{"critic": "discriminator"}[part])
+		return fmt.Errorf("model: %s: is a %s without a %s: give one of a warm-up or a game", path,
+			what, map[string]string{"critic": "discriminator"}[part])
 	}
 	return fmt.Errorf("model: %s: is a %s: give %s", path, what, filepath.Join(dir, part))
 }
@@ -163,5 +169,7 @@ func tokensOf(dir, setting string) (*tokenizer.Tokenizer, error) {
 }
 
 func notTheStudents(dir, what, why, setting string) error {
-	return fmt.Errorf("tokenizer: %s: is not the student's tokenizer: %s: %s: give a %s with the same tokenizer", dir, what, why, setting)
+	return fmt.Errorf(
+		"tokenizer: %s: is not the student's tokenizer: %s: %s: give a %s with the same tokenizer",
+		dir, what, why, setting)
 }

@@ -110,7 +110,12 @@ func Read(fsys checkpoint.FS, dir string) (s State, err error) {
 		return s, fmt.Errorf("trainer: %w", err)
 	}
 	if info.Size() > maxState {
-		return s, Foreign{fmt.Errorf("trainer: %s: %d bytes: too large for a state file: the checkpoint is damaged", path, info.Size())}
+		return s,
+			Foreign{
+				fmt.Errorf(
+					"trainer: %s: %d bytes: too large for a state file: the checkpoint is damaged",
+					path,
+					info.Size())}
 	}
 	raw, err := fsys.ReadFile(path)
 	if err != nil {

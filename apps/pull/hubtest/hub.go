@@ -199,7 +199,8 @@ func (s *Server) hub(w http.ResponseWriter, r *http.Request) {
 		verb, revision = "revision", "main"
 	}
 	file, _ := url.PathUnescape(parts[4])
-	c := Call{Kind: map[string]string{"revision": "info", "tree": "tree", "refs": "refs", "resolve": "file"}[verb], File: file}
+	c := Call{Kind: map[string]string{"revision": "info", "tree": "tree", "refs": "refs",
+		"resolve": "file"}[verb], File: file}
 	if repo != nil {
 		c.Body = repo.Files[file]
 	}
@@ -222,7 +223,8 @@ func (s *Server) hub(w http.ResponseWriter, r *http.Request) {
 		branches := []named{{"name": "main", "ref": "refs/heads/main", "targetCommit": repo.ID()}}
 		for name, commit := range repo.Refs {
 			if name != "main" {
-				branches = append(branches, named{"name": name, "ref": "refs/heads/" + name, "targetCommit": commit})
+				branches = append(branches,
+					named{"name": name, "ref": "refs/heads/" + name, "targetCommit": commit})
 			}
 		}
 		answer(w, map[string]any{"branches": branches, "tags": []named{}, "converts": []named{}})
@@ -240,7 +242,9 @@ func (s *Server) hub(w http.ResponseWriter, r *http.Request) {
 			siblings = append(siblings, map[string]string{"rfilename": name})
 		}
 		id := parts[0] + "/" + parts[1]
-		answer(w, map[string]any{"id": id, "modelId": id, "sha": commit, "private": false, "gated": repo.Gated, "tags": []string{}, "downloads": 0, "likes": 0, "siblings": siblings})
+		answer(w, map[string]any{"id": id, "modelId": id, "sha": commit, "private": false,
+			"gated": repo.Gated, "tags": []string{}, "downloads": 0, "likes": 0,
+			"siblings": siblings})
 	case api && verb == "tree":
 		s.tree(w, r, repo)
 	case !api && verb == "resolve":
@@ -259,7 +263,8 @@ func (s *Server) tree(w http.ResponseWriter, r *http.Request, repo *Repo) {
 		size = 1000
 	}
 	to := min(from+size, len(names))
-	entries := []any{map[string]any{"type": "directory", "oid": strings.Repeat("0", 40), "size": 0, "path": "folder"}}
+	entries := []any{map[string]any{"type": "directory", "oid": strings.Repeat("0", 40), "size": 0,
+		"path": "folder"}}
 	for _, name := range names[min(from, to):to] {
 		entries = append(entries, repo.Entry(name))
 	}
@@ -284,7 +289,8 @@ func (r *Repo) Entry(name string) map[string]any {
 	return e
 }
 
-func (s *Server) resolve(w http.ResponseWriter, r *http.Request, repo *Repo, commit, name, token string) {
+func (s *Server) resolve(w http.ResponseWriter, r *http.Request, repo *Repo, commit, name,
+	token string) {
 	body, ok := repo.Files[name]
 	w.Header().Set("X-Repo-Commit", commit)
 	switch {
@@ -296,7 +302,8 @@ func (s *Server) resolve(w http.ResponseWriter, r *http.Request, repo *Repo, com
 		w.Header().Set("X-Linked-Etag", `"`+SHA256(body)+`"`)
 		w.Header().Set("X-Linked-Size", strconv.Itoa(len(body)))
 		w.Header().Set("ETag", `"`+BlobSHA1([]byte("a pointer to "+SHA256(body)))+`"`)
-		w.Header().Set("Location", s.CDN+"/"+SHA256(body)+"?X-Signature=secret-signature&path="+url.QueryEscape(name))
+		w.Header().Set("Location",
+			s.CDN+"/"+SHA256(body)+"?X-Signature=secret-signature&path="+url.QueryEscape(name))
 		w.WriteHeader(http.StatusFound)
 	default:
 		w.Header().Set("ETag", `"`+BlobSHA1(body)+`"`)

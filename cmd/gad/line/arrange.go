@@ -41,7 +41,8 @@ func Arrange(app *cli.App, args []string) ([]string, error) {
 		if near := conf.Nearest(key, names); !slices.Contains(names, key) && near != "" {
 			return nil, fault.Usagef("unknown flag --%s: did you mean --%s?", key, near)
 		} else if !slices.Contains(names, key) {
-			return nil, fault.Usagef("unknown flag --%s: flags come after a command: see gad --help", key)
+			return nil, fault.Usagef(
+				"unknown flag --%s: flags come after a command: see gad --help", key)
 		}
 		return args, nil
 	case c == nil:
@@ -68,7 +69,8 @@ func Arrange(app *cli.App, args []string) ([]string, error) {
 		key, value, inline := strings.Cut(strings.TrimLeft(a, "-"), "=")
 		f := flagOf(c, key)
 		if f == nil {
-			if !inline && i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") && !strings.Contains(args[i+1], "=") {
+			if !inline && i+1 < len(args) && !strings.HasPrefix(args[i+1], "-") &&
+				!strings.Contains(args[i+1], "=") {
 				value = args[i+1]
 			}
 			return nil, unknownFlag(c, name, key, value)
@@ -80,7 +82,8 @@ func Arrange(app *cli.App, args []string) ([]string, error) {
 		flags = append(flags, a)
 		if _, is := f.(*cli.BoolFlag); !is && !inline {
 			if i+1 == len(args) {
-				return nil, fault.Usagef("%s: --%s: a value is missing: see gad %s --help", name, key, name)
+				return nil, fault.Usagef("%s: --%s: a value is missing: see gad %s --help", name,
+					key, name)
 			}
 			i++
 			value = args[i]
@@ -90,7 +93,8 @@ func Arrange(app *cli.App, args []string) ([]string, error) {
 		if before, twice := given[first]; twice && value == "" && before == "" {
 			return nil, fault.Usagef("%s: --%s is given twice: give it once", name, first)
 		} else if twice && !adds(f) {
-			return nil, fault.Usagef("%s: --%s is given twice, %q and %q: give it once", name, first, before, value)
+			return nil, fault.Usagef("%s: --%s is given twice, %q and %q: give it once", name,
+				first, before, value)
 		}
 		given[first] = value
 	}
@@ -98,7 +102,8 @@ func Arrange(app *cli.App, args []string) ([]string, error) {
 	case help:
 		return helpOn(c, args[:at], rest), nil
 	case slices.Contains(rest, "--"): // an argument after it may look like a flag
-		rest = append([]string{"--"}, slices.DeleteFunc(rest, func(a string) bool { return a == "--" })...)
+		rest = append([]string{"--"},
+			slices.DeleteFunc(rest, func(a string) bool { return a == "--" })...)
 	}
 	return slices.Concat(args[:at], flags, rest), nil
 }
@@ -109,9 +114,15 @@ func helpOn(c *cli.Command, command, rest []string) []string {
 	cfg := config.Default()
 	for _, a := range rest {
 		group := strings.TrimSuffix(a, ".")
-		if TakesSettings(c) && slices.ContainsFunc(conf.Describe(&cfg), func(s conf.Setting) bool { return s.Key == group || strings.HasPrefix(s.Key, group+".") }) {
+		if TakesSettings(c) && slices.ContainsFunc(conf.Describe(&cfg),
+			func(s conf.Setting) bool {
+				return s.Key == group ||
+					strings.HasPrefix(s.Key, group+".")
+			}) {
 			line := []string{command[0], "help"}
-			if stages := []string{"sft", "warmup", "train", "dpo"}; slices.Contains(stages, c.Name) { // its defaults
+			// its defaults
+			if stages := []string{"sft", "warmup", "train", "dpo"}; slices.Contains(stages,
+				c.Name) {
 				line = append(line, "--stage", c.Name)
 			}
 			return append(line, "settings", a)
@@ -147,11 +158,14 @@ func nearestCommand(name string, commands []*cli.Command) string {
 
 func unknownCommand(before, name string, commands []*cli.Command) error {
 	for _, c := range commands { // gad validate
-		if before == "" && slices.ContainsFunc(c.Subcommands, func(s *cli.Command) bool { return s.Name == name }) {
+		if before == "" && slices.ContainsFunc(c.Subcommands,
+			func(s *cli.Command) bool { return s.Name == name }) {
 			return fault.Usagef("unknown command %q: did you mean gad %s %s?", name, c.Name, name)
 		}
 	}
-	if other := map[string]string{"evaluate": "eval", "test": "eval", "finetune": "sft", "run": "generate", "infer": "generate", "continue": "resume", "settings": "help settings", "version": "--version"}[name]; before == "" && other != "" {
+	if other := map[string]string{"evaluate": "eval", "test": "eval", "finetune": "sft",
+		"run": "generate", "infer": "generate", "continue": "resume", "settings": "help settings",
+		"version": "--version"}[name]; before == "" && other != "" {
 		return fault.Usagef("unknown command %q: did you mean gad %s?", name, other)
 	}
 	if near := nearestCommand(name, commands); near != "" {
@@ -163,16 +177,20 @@ func unknownCommand(before, name string, commands []*cli.Command) error {
 // flagsHere are flags that a command does not have and a neighbour does, by command, and
 // what to give here.
 var flagsHere = map[string]map[string]string{
-	"score":        {"model": "--critic", "run": "--critic RUN/global_step_N/critic"},
-	"logprobs":     {"critic": "--model; gad score takes a discriminator"},
-	"demo":         {"output": "--dir", "model": "no model: the demo makes its own; gad sft trains yours"},
-	"data collect": {"max-new-tokens": "--max-tokens", "max-response-length": "--max-tokens", "system-prompt": "--system", "samples": "-n"},
-	"chat":         {"max-tokens": "--max-new-tokens", "max-response-length": "--max-new-tokens"},
-	"generate":     {"max-tokens": "--max-new-tokens", "max-response-length": "--max-new-tokens"},
-	"serve":        {"max-new-tokens": "--max-tokens", "max-response-length": "--max-tokens", "port": "--listen 127.0.0.1:PORT", "host": "--listen ADDRESS:PORT"},
-	"eval":         {"max-tokens": "--max-response-length", "max-new-tokens": "--max-response-length"},
-	"export":       {"resume": "--run"},
-	"data split":   {"output": "--first and --second, one file each"},
+	"score":    {"model": "--critic", "run": "--critic RUN/global_step_N/critic"},
+	"logprobs": {"critic": "--model; gad score takes a discriminator"},
+	"demo": {"output": "--dir",
+		"model": "no model: the demo makes its own; gad sft trains yours"},
+	"data collect": {"max-new-tokens": "--max-tokens", "max-response-length": "--max-tokens",
+		"system-prompt": "--system", "samples": "-n"},
+	"chat":     {"max-tokens": "--max-new-tokens", "max-response-length": "--max-new-tokens"},
+	"generate": {"max-tokens": "--max-new-tokens", "max-response-length": "--max-new-tokens"},
+	"serve": {"max-new-tokens": "--max-tokens", "max-response-length": "--max-tokens",
+		"port": "--listen 127.0.0.1:PORT", "host": "--listen ADDRESS:PORT"},
+	"eval": {"max-tokens": "--max-response-length",
+		"max-new-tokens": "--max-response-length"},
+	"export":     {"resume": "--run"},
+	"data split": {"output": "--first and --second, one file each"},
 }
 
 // unknownFlag says which flag, or which setting, the user may have meant.
@@ -190,14 +208,18 @@ func unknownFlag(c *cli.Command, command, key, value string) error {
 		}
 		snake := strings.ReplaceAll(key, "-", "_")
 		if strings.Contains(key, ".") {
-			return fault.Usagef("%s: unknown flag --%s: a setting has no dashes: give %s=%s", command, key, snake, value)
+			return fault.Usagef("%s: unknown flag --%s: a setting has no dashes: give %s=%s",
+				command, key, snake, value)
 		}
 		cfg := config.Default()
-		if keys := slices.DeleteFunc(settingsNamed(snake), func(k string) bool { return cfg.Ignores(config.Stage(command), k) != "" }); len(keys) > 0 {
+		if keys := slices.DeleteFunc(settingsNamed(snake),
+			func(k string) bool { return cfg.Ignores(config.Stage(command), k) != "" }); len(
+			keys) > 0 {
 			for i, k := range keys {
 				keys[i] = k + "=" + value
 			}
-			return fault.Usagef("%s: unknown flag --%s: give the setting %s", command, key, strings.Join(keys, " or "))
+			return fault.Usagef("%s: unknown flag --%s: give the setting %s", command, key,
+				strings.Join(keys, " or "))
 		}
 	}
 	if here := flagsHere[command][key]; here != "" {
@@ -210,7 +232,9 @@ func unknownFlag(c *cli.Command, command, key, value string) error {
 		return fault.Usagef("%s: unknown flag --%s: did you mean --%s?", command, key, near)
 	}
 	if kinds := c.Subcommands; len(kinds) > 0 {
-		return fault.Usagef("%s: --%s before its subcommand: give one first: gad %s --help lists them", command, key, command)
+		return fault.Usagef(
+			"%s: --%s before its subcommand: give one first: gad %s --help lists them", command,
+			key, command)
 	}
 	more := ""
 	if TakesSettings(c) {

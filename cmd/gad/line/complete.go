@@ -75,7 +75,8 @@ type Candidate struct{ Text, About string }
 // Candidates are what may stand in the place of the last of words, of which the first is
 // the program. None means that it is a file, or nothing that can be told. values are those that a
 // flag may have, where it is one of a few.
-func Candidates(app *cli.App, words []string, values func(flag string) []string) (list []Candidate) {
+func Candidates(app *cli.App, words []string,
+	values func(flag string) []string) (list []Candidate) {
 	if len(words) < 2 {
 		return nil
 	}

@@ -60,7 +60,8 @@ func (l *Link) from(peer int) *box { return &l.net.boxes[peer*l.net.n+l.rank] }
 // errLength is the error of two sides that expect different lengths.
 var errLength = errors.New("commtest: the sides of an exchange expect different lengths")
 
-func trade[T byte | float32](l *Link, peer int, out, in []T, box func(*box) *[][]T, keepOn func() error) error {
+func trade[T byte | float32](l *Link, peer int, out, in []T, box func(*box) *[][]T,
+	keepOn func() error) error {
 	if l.Break != nil {
 		if err := l.Break(peer); err != nil {
 			return err

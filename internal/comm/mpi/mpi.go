@@ -32,8 +32,9 @@ type kind struct {
 	symbols                       []string // whose addresses are the handles
 	world, byteType, errorsReturn uintptr  // the handles, where they are constants
 	serialized                    int32    // MPI_THREAD_SERIALIZED
-	version                       int32    // what MPI_Abi_get_version must say; 0 if there is no such function
-	install                       string
+	// what MPI_Abi_get_version must say; 0 if there is no such function
+	version int32
+	install string
 }
 
 // openMPI is that of Open MPI's mpi.h, versions 4 and 5.
@@ -75,9 +76,12 @@ type library struct {
 	commRank    func(comm uintptr, rank *int32) int32
 	commSize    func(comm uintptr, size *int32) int32
 	setErrors   func(comm, handler uintptr) int32
-	isend       func(buf unsafe.Pointer, count int32, datatype uintptr, dest, tag int32, comm uintptr, request *uintptr) int32
-	irecv       func(buf unsafe.Pointer, count int32, datatype uintptr, source, tag int32, comm uintptr, request *uintptr) int32
-	recv        func(buf unsafe.Pointer, count int32, datatype uintptr, source, tag int32, comm uintptr, status *status) int32
+	isend       func(buf unsafe.Pointer, count int32, datatype uintptr, dest, tag int32,
+		comm uintptr, request *uintptr) int32
+	irecv func(buf unsafe.Pointer, count int32, datatype uintptr, source, tag int32,
+		comm uintptr, request *uintptr) int32
+	recv func(buf unsafe.Pointer, count int32, datatype uintptr, source, tag int32,
+		comm uintptr, status *status) int32
 	test        func(request *uintptr, flag *int32, status unsafe.Pointer) int32
 	iprobe      func(source, tag int32, comm uintptr, flag *int32, status *status) int32
 	getCount    func(status *status, datatype uintptr, count *int32) int32
@@ -102,17 +106,22 @@ func load(k kind) (lib *library, err error) {
 		}
 	}
 	if handle == 0 {
-		return nil, fmt.Errorf("mpi: %s cannot be loaded: %v: %s, or set LD_LIBRARY_PATH", k.names[0], first, k.install)
+		return nil, fmt.Errorf("mpi: %s cannot be loaded: %v: %s, or set LD_LIBRARY_PATH",
+			k.names[0], first, k.install)
 	}
 	lib = &library{kind: k}
 	for _, f := range []struct {
 		fn   any
 		name string
 	}{
-		{&lib.initThread, "MPI_Init_thread"}, {&lib.initialized, "MPI_Initialized"}, {&lib.finalize, "MPI_Finalize"},
-		{&lib.commRank, "MPI_Comm_rank"}, {&lib.commSize, "MPI_Comm_size"}, {&lib.setErrors, "MPI_Comm_set_errhandler"},
-		{&lib.isend, "MPI_Isend"}, {&lib.irecv, "MPI_Irecv"}, {&lib.recv, "MPI_Recv"}, {&lib.test, "MPI_Test"},
-		{&lib.iprobe, "MPI_Iprobe"}, {&lib.getCount, "MPI_Get_count"}, {&lib.errorString, "MPI_Error_string"},
+		{&lib.initThread, "MPI_Init_thread"}, {&lib.initialized, "MPI_Initialized"},
+		{&lib.finalize, "MPI_Finalize"},
+		{&lib.commRank, "MPI_Comm_rank"}, {&lib.commSize, "MPI_Comm_size"},
+		{&lib.setErrors, "MPI_Comm_set_errhandler"},
+		{&lib.isend, "MPI_Isend"}, {&lib.irecv, "MPI_Irecv"}, {&lib.recv, "MPI_Recv"},
+		{&lib.test, "MPI_Test"},
+		{&lib.iprobe, "MPI_Iprobe"}, {&lib.getCount, "MPI_Get_count"},
+		{&lib.errorString, "MPI_Error_string"},
 		{&lib.exit, "exit"}, {&lib.sigaction, "sigaction"}, // C's, which the library depends on
 	} {
 		at, err := purego.Dlsym(handle, f.name)
@@ -136,14 +145,17 @@ func load(k kind) (lib *library, err error) {
 		purego.RegisterFunc(&getVersion, at)
 		var major, minor int32
 		if code := getVersion(&major, &minor); code != success || major != k.version {
-			return nil, k.foreign(fmt.Errorf("its binary interface is %d.%d, not %d", major, minor, k.version))
+			return nil,
+				k.foreign(
+					fmt.Errorf("its binary interface is %d.%d, not %d", major, minor, k.version))
 		}
 	}
 	return lib, nil
 }
 
 func (k kind) foreign(err error) error {
-	return fmt.Errorf("mpi: %s is not the library that gad knows: %v: %s", k.names[0], err, k.install)
+	return fmt.Errorf("mpi: %s is not the library that gad knows: %v: %s", k.names[0], err,
+		k.install)
 }
 
 // link is this process among those that mpirun has started.
@@ -188,7 +200,8 @@ func Open(abi bool, limit time.Duration) (comm.Link, error) {
 		lib.sigaction(int32(s), nil, unsafe.Pointer(&handlers[s]))
 	}
 	var level int32
-	if code, ok := within(limit, func() int32 { return lib.initThread(nil, nil, lib.serialized, &level) }); !ok {
+	if code, ok := within(limit,
+		func() int32 { return lib.initThread(nil, nil, lib.serialized, &level) }); !ok {
 		return nil, fmt.Errorf("mpi: the ranks have not met within %v (trainer.rank_timeout): one of them hangs or was not started", limit)
 	} else if code != success {
 		return nil, fmt.Errorf("mpi: MPI_Init_thread: %w", lib.failure(code))
@@ -197,10 +210,14 @@ func Open(abi bool, limit time.Duration) (comm.Link, error) {
 		lib.sigaction(int32(s), unsafe.Pointer(&handlers[s]), nil) // it refuses SIGKILL and SIGSTOP
 	}
 	if level < lib.serialized {
-		return nil, fmt.Errorf("mpi: the library offers thread level %d: expected at least %d (MPI_THREAD_SERIALIZED)", level, lib.serialized)
+		return nil,
+			fmt.Errorf(
+				"mpi: the library offers thread level %d: expected at least %d (MPI_THREAD_SERIALIZED)",
+				level, lib.serialized)
 	}
 	var rank, size int32
-	for _, code := range []int32{lib.setErrors(lib.world, lib.errorsReturn), lib.commRank(lib.world, &rank), lib.commSize(lib.world, &size)} {
+	for _, code := range []int32{lib.setErrors(lib.world, lib.errorsReturn),
+		lib.commRank(lib.world, &rank), lib.commSize(lib.world, &size)} {
 		if code != success {
 			return nil, fmt.Errorf("mpi: MPI_COMM_WORLD: %w", lib.failure(code))
 		}
@@ -244,7 +261,8 @@ const most = 1 << 30
 func (l *link) Exchange(peer int, out, in []byte, keepOn func() error) error {
 	for len(out)+len(in) > 0 {
 		o, i := out[:min(len(out), most)], in[:min(len(in), most)]
-		if err := l.exchange(peer, unsafe.SliceData(o), len(o), unsafe.SliceData(i), len(i), keepOn); err != nil {
+		if err := l.exchange(peer, unsafe.SliceData(o), len(o), unsafe.SliceData(i), len(i),
+			keepOn); err != nil {
 			return err
 		}
 		out, in = out[len(o):], in[len(i):]
@@ -256,7 +274,8 @@ func (l *link) Exchange(peer int, out, in []byte, keepOn func() error) error {
 func (l *link) ExchangeFloats(peer int, out, in []float32, keepOn func() error) error {
 	for len(out)+len(in) > 0 {
 		o, i := out[:min(len(out), most/4)], in[:min(len(in), most/4)]
-		err := l.exchange(peer, (*byte)(unsafe.Pointer(unsafe.SliceData(o))), 4*len(o), (*byte)(unsafe.Pointer(unsafe.SliceData(i))), 4*len(i), keepOn)
+		err := l.exchange(peer, (*byte)(unsafe.Pointer(unsafe.SliceData(o))), 4*len(o),
+			(*byte)(unsafe.Pointer(unsafe.SliceData(i))), 4*len(i), keepOn)
 		if err != nil {
 			return err
 		}
@@ -273,15 +292,19 @@ const (
 	longPause = time.Millisecond
 )
 
-func (l *link) exchange(peer int, out *byte, nOut int, in *byte, nIn int, keepOn func() error) error {
+func (l *link) exchange(peer int, out *byte, nOut int, in *byte, nIn int,
+	keepOn func() error) error {
 	m := []*message{{}, {}}
-	begin := func(m *message, start func(buf unsafe.Pointer, count int32, datatype uintptr, peer, tag int32, comm uintptr, request *uintptr) int32, buf *byte, n int) error {
+	begin := func(m *message,
+		start func(buf unsafe.Pointer, count int32, datatype uintptr, peer, tag int32, comm uintptr,
+			request *uintptr) int32, buf *byte, n int) error {
 		if n == 0 {
 			return nil
 		}
 		m.pins.Pin(buf)
 		m.pins.Pin(&m.request)
-		if code := start(unsafe.Pointer(buf), int32(n), l.lib.byteType, int32(peer), tagData, l.lib.world, &m.request); code != success {
+		if code := start(unsafe.Pointer(buf), int32(n), l.lib.byteType, int32(peer), tagData,
+			l.lib.world, &m.request); code != success {
 			m.pins.Unpin()
 			return l.lib.failure(code)
 		}
@@ -360,7 +383,8 @@ func (l *link) Post(peer int, note []byte) error {
 	m, buf := &message{}, bytes.Clone(note)
 	m.pins.Pin(&buf[0])
 	m.pins.Pin(&m.request)
-	if code := l.lib.isend(unsafe.Pointer(&buf[0]), int32(len(buf)), l.lib.byteType, int32(peer), tagNote, l.lib.world, &m.request); code != success {
+	if code := l.lib.isend(unsafe.Pointer(&buf[0]), int32(len(buf)), l.lib.byteType, int32(peer),
+		tagNote, l.lib.world, &m.request); code != success {
 		return l.lib.failure(code)
 	}
 	l.posted = append(l.posted, m)
@@ -390,10 +414,12 @@ func (l *link) Note() (from int, note []byte, err error) {
 	}
 	from = int(st.source)
 	// It is there in full: it is small.
-	if code := l.lib.recv(unsafe.Pointer(&l.note[0]), comm.MaxNote, l.lib.byteType, st.source, tagNote, l.lib.world, st); code != success {
+	if code := l.lib.recv(unsafe.Pointer(&l.note[0]), comm.MaxNote, l.lib.byteType, st.source,
+		tagNote, l.lib.world, st); code != success {
 		return from, nil, l.lib.failure(code)
 	}
-	if code := l.lib.getCount(st, l.lib.byteType, &n); code != success || n < 1 || n > comm.MaxNote {
+	if code := l.lib.getCount(st, l.lib.byteType, &n); code != success || n < 1 ||
+		n > comm.MaxNote {
 		return from, nil, fmt.Errorf("mpi: a note of %d bytes", n)
 	}
 	return from, bytes.Clone(l.note[:n]), nil

@@ -121,7 +121,8 @@ func Open(c Config) (*Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tcp: address of rank 0: %w: must be host:port", err)
 	}
-	l := &Link{rank: c.Rank, size: c.Size, peers: make([]*peer, c.Size), wake: make(chan struct{}, 1)}
+	l := &Link{rank: c.Rank, size: c.Size, peers: make([]*peer, c.Size),
+		wake: make(chan struct{}, 1)}
 	ctx, cancel := context.WithTimeout(context.Background(), c.Limit)
 	defer cancel()
 	if err := l.meet(ctx, c, host); err != nil {
@@ -151,7 +152,8 @@ func (l *Link) meet(ctx context.Context, c Config, host string) error {
 	} else if _, port, err := net.SplitHostPort(c.Addr); err == nil {
 		at = ":" + port
 	}
-	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() { // nobody else can be meant
+	// nobody else can be meant
+	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
 		at = net.JoinHostPort(host, at[1:])
 	}
 	var lc net.ListenConfig
@@ -176,9 +178,12 @@ func (l *Link) meet(ctx context.Context, c Config, host string) error {
 		for r := 1; r < l.size; r++ {
 			var table []byte
 			for to := 1; to < l.size; to++ {
-				table = append(table, net.JoinHostPort(l.seenBy(r, to).String(), fmt.Sprint(ports[to]))+"\n"...)
+				table = append(table, net.JoinHostPort(l.seenBy(r, to).String(),
+					fmt.Sprint(ports[to]))+"\n"...)
 			}
-			if _, err := l.peers[r].conn.Write(append(binary.LittleEndian.AppendUint32(nil, uint32(len(table))), table...)); err != nil {
+			if _, err := l.peers[r].conn.Write(
+				append(binary.LittleEndian.AppendUint32(nil, uint32(len(table))),
+					table...)); err != nil {
 				return fmt.Errorf("tcp: rank %d: addresses of the ranks: %w", r, err)
 			}
 		}
@@ -238,7 +243,8 @@ func (l *Link) table(ctx context.Context) ([]string, error) {
 }
 
 // dial connects with a rank that may not have begun yet.
-func (l *Link) dial(ctx context.Context, c Config, to int, addr string, own uint32) (net.Conn, error) {
+func (l *Link) dial(ctx context.Context, c Config, to int, addr string,
+	own uint32) (net.Conn, error) {
 	var d net.Dialer
 	var last error
 	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
@@ -248,7 +254,8 @@ func (l *Link) dial(ctx context.Context, c Config, to int, addr string, own uint
 				return conn, nil
 			}
 			conn.Close()
-			if errors.Is(err, errSecret) || errors.Is(err, errStranger) || errors.Is(err, errRefused) {
+			if errors.Is(err, errSecret) || errors.Is(err, errStranger) ||
+				errors.Is(err, errRefused) {
 				return nil, fmt.Errorf("tcp: rank %d at %s: %w", to, addr, err)
 			}
 		}
@@ -269,7 +276,8 @@ func (l *Link) dial(ctx context.Context, c Config, to int, addr string, own uint
 var (
 	errSecret   = errors.New("it has another secret: set GAD_RANKS_SECRET alike on all ranks")
 	errRefused  = errors.New("refused")
-	errStranger = errors.New("it is no rank of gad, or of another version: give the ranks another port")
+	errStranger = errors.New(
+		"it is no rank of gad, or of another version: give the ranks another port")
 )
 
 const (
@@ -355,7 +363,8 @@ func (l *Link) welcome(conn net.Conn, c Config) (rank int, port uint32, err erro
 	var me [4]byte
 	binary.LittleEndian.PutUint32(me[:], uint32(l.rank))
 	answer := append([]byte(hello), own...)
-	if _, err := conn.Write(append(answer, proof(c.Secret, "accepts", nonces, me[:])...)); err != nil {
+	if _, err := conn.Write(append(answer,
+		proof(c.Secret, "accepts", nonces, me[:])...)); err != nil {
 		return 0, 0, err
 	}
 	says := make([]byte, 12+sha256.Size)
@@ -372,7 +381,8 @@ func (l *Link) welcome(conn net.Conn, c Config) (rank int, port uint32, err erro
 }
 
 // accept waits for the ranks behind this one. Whoever else connects is sent away.
-func (l *Link) accept(ctx context.Context, c Config, listener net.Listener) (ports []uint32, err error) {
+func (l *Link) accept(ctx context.Context, c Config,
+	listener net.Listener) (ports []uint32, err error) {
 	type guest struct {
 		conn net.Conn
 		rank int
@@ -414,7 +424,9 @@ func (l *Link) accept(ctx context.Context, c Config, listener net.Listener) (por
 		select {
 		case g := <-guests:
 			if g.err == nil && (g.rank <= l.rank || g.rank >= l.size || l.peers[g.rank] != nil) {
-				g.err = fmt.Errorf("rank %d is here already, or too many: each process needs a rank of its own", g.rank)
+				g.err = fmt.Errorf(
+					"rank %d is here already, or too many: each process needs a rank of its own",
+					g.rank)
 			}
 			reason := ""
 			if g.err != nil && !errors.Is(g.err, errSecret) { // which strangers are not told
@@ -422,7 +434,8 @@ func (l *Link) accept(ctx context.Context, c Config, listener net.Listener) (por
 			}
 			reason = reason[:min(len(reason), 255)]
 			if g.err == nil || reason != "" {
-				if _, err := g.conn.Write(append([]byte{byte(len(reason))}, reason...)); g.err == nil {
+				if _, err := g.conn.Write(
+					append([]byte{byte(len(reason))}, reason...)); g.err == nil {
 					g.err = err
 				}
 			}

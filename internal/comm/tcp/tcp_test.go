@@ -33,7 +33,8 @@ func free(t *testing.T) string {
 }
 
 // open connects n ranks; change may change what one of them is told.
-func open(t *testing.T, n int, limit time.Duration, change func(rank int, c *Config)) ([]*Link, []error) {
+func open(t *testing.T, n int, limit time.Duration,
+	change func(rank int, c *Config)) ([]*Link, []error) {
 	t.Helper()
 	addr := free(t)
 	links, errs := make([]*Link, n), make([]error, n)
@@ -94,7 +95,8 @@ func TestGroup(t *testing.T) {
 	}
 	for _, n := range []int{1, 2, 4} {
 		want := make([][]byte, n)
-		for _, err := range commtest.Run(n, time.Minute, func(g *comm.Group) (err error) { want[g.Rank()], err = work(g); return err }) {
+		for _, err := range commtest.Run(n, time.Minute,
+			func(g *comm.Group) (err error) { want[g.Rank()], err = work(g); return err }) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -137,8 +139,10 @@ func TestLost(t *testing.T) {
 				}
 			}
 		}, "rank 1 on "},
-		{"closed", func(_ *comm.Group, l *Link) { l.Close(false) }, "cannot be reached: tcp: it has closed the connection"},
-		{"failed", func(g *comm.Group, _ *Link) { g.Abort(errors.New("no memory")); g.Close() }, ": no memory"},
+		{"closed", func(_ *comm.Group, l *Link) { l.Close(false) },
+			"cannot be reached: tcp: it has closed the connection"},
+		{"failed", func(g *comm.Group, _ *Link) { g.Abort(errors.New("no memory")); g.Close() },
+			": no memory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			links, errs := open(t, 4, time.Minute, nil)
@@ -157,7 +161,8 @@ func TestLost(t *testing.T) {
 					if err == nil { // or else rank 1 was gone before this one had heard all
 						_, err = g.Gather("anything", nil)
 					}
-					if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "rank 1 on ") {
+					if err == nil || !strings.Contains(err.Error(), c.want) ||
+						!strings.Contains(err.Error(), "rank 1 on ") {
 						t.Errorf("rank %d: %v, want %q", r, err, c.want)
 					}
 					if took := time.Since(begun); took > 10*time.Second {
@@ -181,17 +186,20 @@ func TestMistakes(t *testing.T) {
 		{"short secret", 1, func(_ int, c *Config) { c.Secret = secret[:15] },
 			map[int]string{0: "tcp: the secret has 15 bytes: must have at least 16: set GAD_RANKS_SECRET to the same random text on all ranks, such as that of: openssl rand -hex 16"}},
 		{"no port", 1, func(_ int, c *Config) { c.Addr = "node0" }, map[int]string{0: "tcp: address of rank 0: address node0: missing port in address: must be host:port"}},
-		{"no such rank", 1, func(_ int, c *Config) { c.Rank = 1 }, map[int]string{0: "tcp: rank 1 of 1: ranks count from 0"}},
+		{"no such rank", 1, func(_ int, c *Config) { c.Rank = 1 },
+			map[int]string{0: "tcp: rank 1 of 1: ranks count from 0"}},
 		{"another secret", 2, func(r int, c *Config) {
 			if r == 1 {
 				c.Secret = []byte("another secret of it")
 			}
-		}, map[int]string{0: "it has another secret", 1: ": it has another secret: set GAD_RANKS_SECRET alike on all ranks"}},
+		}, map[int]string{0: "it has another secret",
+			1: ": it has another secret: set GAD_RANKS_SECRET alike on all ranks"}},
 		{"another number", 2, func(r int, c *Config) {
 			if r == 1 {
 				c.Size = 4
 			}
-		}, map[int]string{0: "rank 1 did not come within 1s (trainer.rank_timeout); sent away: ", 1: ": refused: there are 2 ranks, not 4: start all with the same number"}},
+		}, map[int]string{0: "rank 1 did not come within 1s (trainer.rank_timeout); sent away: ",
+			1: ": refused: there are 2 ranks, not 4: start all with the same number"}},
 		{"absent", 4, func(r int, c *Config) {
 			if r == 2 || r == 3 {
 				c.Size = 0
@@ -201,7 +209,9 @@ func TestMistakes(t *testing.T) {
 			if r == 0 {
 				c.Size = 0
 			}
-		}, map[int]string{1: " did not answer within 1s (trainer.rank_timeout): dial tcp 127.0.0.1:"}},
+		},
+			map[int]string{
+				1: " did not answer within 1s (trainer.rank_timeout): dial tcp 127.0.0.1:"}},
 		{"twice", 4, func(r int, c *Config) {
 			if r == 2 {
 				c.Rank = 1
@@ -215,7 +225,8 @@ func TestMistakes(t *testing.T) {
 				t.Errorf("took %v", took)
 			}
 			for r, want := range c.want {
-				if errs[r] == nil || !strings.Contains(errs[r].Error(), want) || strings.Contains(errs[r].Error(), "\n") {
+				if errs[r] == nil || !strings.Contains(errs[r].Error(), want) ||
+					strings.Contains(errs[r].Error(), "\n") {
 					t.Errorf("rank %d: %v\nwant %q", r, errs[r], want)
 				}
 			}
@@ -232,7 +243,8 @@ func TestStrangers(t *testing.T) {
 	var wg sync.WaitGroup
 	start := func(r int) {
 		wg.Go(func() {
-			links[r], errs[r] = Open(Config{Rank: r, Size: 2, Addr: addr, Secret: secret, Limit: 20 * time.Second})
+			links[r], errs[r] = Open(
+				Config{Rank: r, Size: 2, Addr: addr, Secret: secret, Limit: 20 * time.Second})
 		})
 	}
 	start(0)
@@ -280,7 +292,8 @@ func TestStrangers(t *testing.T) {
 	}
 	go links[1].Exchange(0, []byte("hello"), nil, nil)
 	in := make([]byte, 5)
-	if err := links[0].Exchange(1, nil, in, func() error { return nil }); err != nil || string(in) != "hello" {
+	if err := links[0].Exchange(1, nil, in, func() error { return nil }); err != nil ||
+		string(in) != "hello" {
 		t.Errorf("%q, %v", in, err)
 	}
 }
@@ -296,7 +309,8 @@ func TestSentAway(t *testing.T) {
 	if len(said) != 1 {
 		t.Fatalf("told %d times", len(said))
 	}
-	if who := <-said; !strings.HasPrefix(who, "127.0.0.1:") || !strings.Contains(who, ": it has another secret: set GAD_RANKS_SECRET alike on all ranks") {
+	if who := <-said; !strings.HasPrefix(who, "127.0.0.1:") ||
+		!strings.Contains(who, ": it has another secret: set GAD_RANKS_SECRET alike on all ranks") {
 		t.Error(who)
 	}
 }
@@ -304,7 +318,8 @@ func TestSentAway(t *testing.T) {
 // Rank 0 listens beside its launcher's port.
 func TestBeside(t *testing.T) {
 	for addr, want := range map[string]string{
-		"node0:29500": "node0:29501", "node0": "node0:29600", "10.0.0.1": "10.0.0.1:29600", "[fd00::1]:400": "[fd00::1]:401", "fd00::1": "[fd00::1]:29600",
+		"node0:29500": "node0:29501", "node0": "node0:29600", "10.0.0.1": "10.0.0.1:29600",
+		"[fd00::1]:400": "[fd00::1]:401", "fd00::1": "[fd00::1]:29600",
 		"node0:65535": `port "65535": must be 1 to 65534`, "node0:http": `port "http": must be 1 to 65534`, "tcp://node0": `port "//node0": must be 1 to 65534`,
 	} {
 		got, err := Beside(addr)
@@ -338,7 +353,8 @@ func TestSeenBy(t *testing.T) {
 	for _, c := range []struct {
 		by, to int
 		want   string
-	}{{4, 1, "127.0.0.1"}, {2, 1, "10.0.0.1"}, {3, 1, "fd00::1"}, {3, 2, "10.0.0.2"}, {1, 2, "10.0.0.2"}, {4, 3, "fd00::3"}} {
+	}{{4, 1, "127.0.0.1"}, {2, 1, "10.0.0.1"}, {3, 1, "fd00::1"}, {3, 2, "10.0.0.2"},
+		{1, 2, "10.0.0.2"}, {4, 3, "fd00::3"}} {
 		if got := l.seenBy(c.by, c.to).String(); got != c.want {
 			t.Errorf("rank %d finds rank %d at %s, want %s", c.by, c.to, got, c.want)
 		}
@@ -362,7 +378,8 @@ func TestAddresses(t *testing.T) {
 		}
 		go links[3].Exchange(2, []byte("hello"), nil, nil)
 		in := make([]byte, 5)
-		if err := links[2].Exchange(3, nil, in, func() error { return nil }); err != nil || string(in) != "hello" {
+		if err := links[2].Exchange(3, nil, in, func() error { return nil }); err != nil ||
+			string(in) != "hello" {
 			t.Errorf("%s: %q, %v", host, in, err)
 		}
 	}
@@ -375,8 +392,10 @@ func TestPortInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	_, err = Open(Config{Rank: 0, Size: 2, Addr: taken.Addr().String(), Secret: secret, Limit: time.Minute})
-	if err == nil || !strings.Contains(err.Error(), "address already in use: give the ranks another port") {
+	_, err = Open(Config{Rank: 0, Size: 2, Addr: taken.Addr().String(), Secret: secret,
+		Limit: time.Minute})
+	if err == nil || !strings.Contains(err.Error(),
+		"address already in use: give the ranks another port") {
 		t.Error(err)
 	}
 }
@@ -390,7 +409,9 @@ func TestSilentConnections(t *testing.T) {
 	var errs [2]error
 	start := func(r int) {
 		wg.Go(func() {
-			links[r], errs[r] = Open(Config{Rank: r, Size: 2, Addr: addr, Secret: secret, Limit: 2 * time.Minute, greet: time.Second})
+			links[r], errs[r] = Open(
+				Config{Rank: r, Size: 2, Addr: addr, Secret: secret, Limit: 2 * time.Minute,
+					greet: time.Second})
 		})
 	}
 	start(0)

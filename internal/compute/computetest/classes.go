@@ -11,7 +11,8 @@ import (
 // classes are the tests of what a class of memory promises, over all operations that take it.
 var classes = map[string]func(s *suite){
 	"Code": (*suite).code, "Moments": (*suite).moments, "NotFinite": (*suite).notFinite,
-	"Master": (*suite).master, "Frozen": (*suite).frozen, "Quantised": (*suite).quant, "Host": (*suite).host,
+	"Master": (*suite).master, "Frozen": (*suite).frozen, "Quantised": (*suite).quant,
+	"Host": (*suite).host,
 }
 
 // code: memory of whole numbers from 0 to 255.
@@ -29,9 +30,11 @@ func (s *suite) code() {
 		if n > 20 {
 			s.equal("a view", download(s.t, s.dev, t.Slice(3, 18)), host[3:18])
 			s.dev.Upload(t.Slice(5, 8), []float32{255, 0, 128})
-			s.equal("Upload to a view", download(s.t, s.dev, t.Slice(4, 9)), []float32{host[4], 255, 0, 128, host[8]})
+			s.equal("Upload to a view", download(s.t, s.dev, t.Slice(4, 9)),
+				[]float32{host[4], 255, 0, 128, host[8]})
 			s.dev.Zero(t.Slice(6, 9))
-			s.equal("Zero of a view", download(s.t, s.dev, t.Slice(4, 10)), []float32{host[4], 255, 0, 0, 0, host[9]})
+			s.equal("Zero of a view", download(s.t, s.dev, t.Slice(4, 10)),
+				[]float32{host[4], 255, 0, 0, 0, host[9]})
 		}
 		s.dev.Zero(t)
 		s.equal("Zero", download(s.t, s.dev, t), make([]float32, n))
@@ -49,7 +52,8 @@ func (s *suite) moments() {
 			p.Decay = (n+trial)%2 == 0 // norms and biases have none
 			for step := 1; step <= 4; step++ {
 				g := s.gradient(n, trial+step)
-				a := compute.AdamW{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, GradScale: 0.5, Step: step}
+				a := compute.AdamW{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1,
+					GradScale: 0.5, Step: step}
 				s.stepCoded(fmt.Sprintf("n=%d trial %d step %d", n, trial, step), p, g, a)
 			}
 			p.free(s)
@@ -98,7 +102,8 @@ const guardCode = 165
 
 func (s *suite) coded(w []float32, off int) *coded {
 	n := len(w)
-	p := &coded{Param: &compute.Param{Name: "coded", Shape: []int{1, n}, Rows: 1, Cols: n}, off: off}
+	p := &coded{Param: &compute.Param{Name: "coded", Shape: []int{1, n}, Rows: 1, Cols: n},
+		off: off}
 	place := func(class compute.Class, host []float32) compute.Tensor {
 		mark := guard
 		if class == compute.Code {
@@ -134,7 +139,8 @@ func (s *suite) stepCoded(what string, p *coded, g []float32, a compute.AdamW) {
 		after[i] = whole[p.off : p.off+x.Len()]
 		for k, v := range whole {
 			if (k < p.off || k >= p.off+x.Len()) && v == v && v != guardCode {
-				t.Errorf("%s: tensor %d: wrote outside at [%d] of %d elements: %v", what, i, k-p.off, x.Len(), v)
+				t.Errorf("%s: tensor %d: wrote outside at [%d] of %d elements: %v", what, i,
+					k-p.off, x.Len(), v)
 				break
 			}
 		}
@@ -157,13 +163,15 @@ func (s *suite) stepCoded(what string, p *coded, g []float32, a compute.AdamW) {
 		by            *compute.Moments
 		codes, scales compute.Tensor
 		beta, power   float64
-	}{{"M", compute.Signed, q.M, q.MScale, a.Beta1, 1}, {"V", compute.Squares, q.V, q.VScale, a.Beta2, 2}} {
+	}{{"M", compute.Signed, q.M, q.MScale, a.Beta1, 1},
+		{"V", compute.Squares, q.V, q.VScale, a.Beta2, 2}} {
 		codes, scales := download(t, s.ref, moment.codes), download(t, s.ref, moment.scales)
 		// Of a moment's two terms, where they cancel, their rounding is left.
 		terms, most := make([][2]float64, n), make([]float64, len(scales))
 		for i := range terms {
 			block := i / compute.MomentBlock
-			old := moment.beta * float64(moment.by.Value[uint8(before[2+k][i])]) * float64(before[4+k][block])
+			old := moment.beta * float64(moment.by.Value[uint8(before[2+k][i])]) *
+				float64(before[4+k][block])
 			add := (1 - moment.beta) * math.Pow(float64(g[i])*a.GradScale, moment.power)
 			terms[i] = [2]float64{old + add, 4e-7 * (math.Abs(old) + math.Abs(add))}
 			most[block] = max(most[block], terms[i][1])
@@ -172,7 +180,8 @@ func (s *suite) stepCoded(what string, p *coded, g []float32, a compute.AdamW) {
 			block := i / compute.MomentBlock
 			scale, got := float64(scales[block]), after[2+k][i]
 			if x := float64(after[4+k][block]); math.Abs(x-scale) > most[block] {
-				t.Fatalf("%s: %s: scale of block %d is %v, want %v", what, moment.name, block, x, scale)
+				t.Fatalf("%s: %s: scale of block %d is %v, want %v", what, moment.name, block, x,
+					scale)
 			}
 			if scale == 0 {
 				continue
@@ -180,14 +189,17 @@ func (s *suite) stepCoded(what string, p *coded, g []float32, a compute.AdamW) {
 			y := terms[i][0] / scale
 			slack := (terms[i][1] + math.Abs(y)*most[block]) / scale
 			if k == 1 && y > 1e-30 && moment.by.Value[uint8(got)] == 0 {
-				t.Fatalf("%s: V[%d] of %d is %g of its scale, and has the code of zero", what, i, n, y)
+				t.Fatalf("%s: V[%d] of %d is %g of its scale, and has the code of zero", what, i, n,
+					y)
 			}
 			if got == want {
 				continue
 			}
 			mid := float64(moment.by.Mid[uint8(min(got, want))])
 			if got-want != 1 && want-got != 1 || math.Abs(y-mid) > 1e-5*math.Abs(mid)+slack {
-				t.Fatalf("%s: code of %s[%d] of %d is %v, want %v: %g of its scale, between them is %g", what, moment.name, i, n, got, want, y, mid)
+				t.Fatalf(
+					"%s: code of %s[%d] of %d is %v, want %v: %g of its scale, between them is %g",
+					what, moment.name, i, n, got, want, y, mid)
 			}
 		}
 	}
@@ -207,7 +219,9 @@ func (s *suite) notFinite() {
 		}
 		s.dev.Upload(p.G, g)
 		for step := 1; step <= 3; step++ {
-			s.dev.AdamW([]*compute.Param{p.Param}, compute.AdamW{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: step})
+			s.dev.AdamW([]*compute.Param{p.Param},
+				compute.AdamW{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1,
+					Step: step})
 		}
 		for _, x := range p.tensors() {
 			results[i] = append(results[i], download(s.t, s.dev, x))
@@ -279,7 +293,8 @@ func (s *suite) as() {
 
 // ofClass is a matrix of the values host in memory of class c.
 func (s *suite) ofClass(c compute.Class, host []float32, rows, cols int) *compute.Param {
-	p := &compute.Param{Name: c.String(), Shape: []int{rows, cols}, Rows: rows, Cols: cols, W: s.put(c, host)}
+	p := &compute.Param{Name: c.String(), Shape: []int{rows, cols}, Rows: rows, Cols: cols,
+		W: s.put(c, host)}
 	s.dev.Refresh(p)
 	return p
 }
@@ -290,7 +305,9 @@ func (s *suite) uses(w *compute.Param, grad bool) (names []string, results [][]f
 	O, I := w.Rows, w.Cols
 	keep := func(name string, ts ...compute.Tensor) {
 		for i, t := range ts {
-			names, results = append(names, fmt.Sprintf("%s, result %d", name, i)), append(results, download(s.t, s.dev, t))
+			names, results =
+				append(names, fmt.Sprintf("%s, result %d", name, i)),
+				append(results, download(s.t, s.dev, t))
 			s.dev.Free(t)
 		}
 	}
@@ -306,7 +323,9 @@ func (s *suite) uses(w *compute.Param, grad bool) (names []string, results [][]f
 		rows := s.empty(compute.Wide, N*I)
 		s.dev.Embed(rows, w, s.draws(N, O))
 		keep(fmt.Sprintf("Embed N=%d", N), rows)
-		x, y, y1, y2 := narrow(N*I), s.empty(compute.Narrow, N*O), s.empty(compute.Narrow, N*O), s.empty(compute.Narrow, N*O)
+		x, y, y1, y2 :=
+			narrow(N*I), s.empty(compute.Narrow, N*O), s.empty(compute.Narrow, N*O),
+			s.empty(compute.Narrow, N*O)
 		s.dev.Linear(y, x, w, nil, false)
 		s.dev.Linears([]compute.Projection{{Y: y1, W: w}, {Y: y2, W: w}}, x)
 		keep(fmt.Sprintf("Linear N=%d", N), y, y1, y2)
@@ -323,7 +342,8 @@ func (s *suite) uses(w *compute.Param, grad bool) (names []string, results [][]f
 		s.dev.Free(x)
 
 		h, dh, dlogp := narrow(N*I), narrow(N*I), s.wide(s.normal(N+1))
-		out := compute.HeadOut{LogpR: s.empty(compute.Wide, N+1), EntR: s.empty(compute.Wide, N+1), LseR: s.empty(compute.Wide, N+1)}
+		out := compute.HeadOut{LogpR: s.empty(compute.Wide, N+1), EntR: s.empty(compute.Wide, N+1),
+			LseR: s.empty(compute.Wide, N+1)}
 		which, targets := s.perm(N, N), s.draws(N+1, O)
 		which = append(which, which[N-1])
 		s.dev.LogProb(out, h, w, which, targets, 0.8)
@@ -357,14 +377,17 @@ func (s *suite) sameUses(what string, w, like *compute.Param, grad bool) {
 	s.seed(seed)
 	_, want := s.uses(like, grad)
 	for i, name := range names {
-		s.equal(fmt.Sprintf("%s: [%d,%d] as %s and as %s: %s", what, w.Rows, w.Cols, w.Name, like.Name, name), got[i], want[i])
+		s.equal(fmt.Sprintf("%s: [%d,%d] as %s and as %s: %s", what, w.Rows, w.Cols, w.Name,
+			like.Name, name), got[i], want[i])
 	}
 }
 
 // master: trained weights lose no bit, and compute what Wide ones do.
 func (s *suite) master() {
-	odd := []float32{0, float32(math.Copysign(0, -1)), math.SmallestNonzeroFloat32, -3 * math.SmallestNonzeroFloat32, 1e-39, -1.17e-38,
-		math.MaxFloat32, -math.MaxFloat32, float32(math.Inf(1)), float32(math.Inf(-1)), 1 + 1.0/256, 1 + 3.0/256, -1 - 1.0/256, 1 + 1.0/(1<<23), 3.3895314e38, -1e-30}
+	odd := []float32{0, float32(math.Copysign(0, -1)), math.SmallestNonzeroFloat32,
+		-3 * math.SmallestNonzeroFloat32, 1e-39, -1.17e-38,
+		math.MaxFloat32, -math.MaxFloat32, float32(math.Inf(1)), float32(math.Inf(-1)), 1 + 1.0/256,
+		1 + 3.0/256, -1 - 1.0/256, 1 + 1.0/(1<<23), 3.3895314e38, -1e-30}
 	for _, n := range []int{1, 16, 77, 10000} {
 		x := make([]float32, n)
 		for i := range x {
@@ -378,7 +401,8 @@ func (s *suite) master() {
 		if n > 40 {
 			s.equal("a view", download(s.t, s.dev, t.Slice(3, 38)), x[3:38])
 			s.dev.Upload(t.Slice(5, 8), odd[2:5])
-			s.equal("Upload to a view", download(s.t, s.dev, t.Slice(4, 9)), []float32{x[4], odd[2], odd[3], odd[4], x[8]})
+			s.equal("Upload to a view", download(s.t, s.dev, t.Slice(4, 9)),
+				[]float32{x[4], odd[2], odd[3], odd[4], x[8]})
 		}
 		s.dev.Free(t)
 	}
@@ -386,7 +410,8 @@ func (s *suite) master() {
 		O, I := shape[0], shape[1]
 		host := s.normal(O * I)
 		for _, moments := range []compute.Class{compute.Wide, compute.Code} {
-			master, wide := s.ofClass(compute.Master, host, O, I), s.ofClass(compute.Wide, host, O, I)
+			master, wide :=
+				s.ofClass(compute.Master, host, O, I), s.ofClass(compute.Wide, host, O, I)
 			if O > 1 {
 				s.sameUses("before a step", master, wide, true)
 			}
@@ -395,12 +420,17 @@ func (s *suite) master() {
 				p.Decay, p.G = true, s.wide(g)
 				s.giveMoments(p, moments)
 				for step := 1; step <= 3; step++ {
-					s.dev.AdamW([]*compute.Param{p}, compute.AdamW{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, GradScale: 1, Step: step})
+					s.dev.AdamW([]*compute.Param{p},
+						compute.AdamW{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1,
+							GradScale: 1, Step: step})
 				}
 			}
 			for i, name := range []string{"W", "M", "V"} {
-				a, b := []compute.Tensor{master.W, master.M, master.V}[i], []compute.Tensor{wide.W, wide.M, wide.V}[i]
-				s.equal(fmt.Sprintf("%v after AdamW with %v moments: %s", shape, moments, name), download(s.t, s.dev, a), download(s.t, s.dev, b))
+				a, b :=
+					[]compute.Tensor{master.W, master.M, master.V}[i],
+					[]compute.Tensor{wide.W, wide.M, wide.V}[i]
+				s.equal(fmt.Sprintf("%v after AdamW with %v moments: %s", shape, moments, name),
+					download(s.t, s.dev, a), download(s.t, s.dev, b))
 			}
 			if O > 1 {
 				s.sameUses("after steps", master, wide, true)
@@ -414,7 +444,9 @@ func (s *suite) giveMoments(p *compute.Param, c compute.Class) {
 	n, host := p.Len(), c&compute.Host
 	p.M, p.V = s.empty(c, n), s.empty(c, n)
 	if c&^compute.Host == compute.Code {
-		p.MScale, p.VScale = s.empty(compute.Wide|host, compute.Blocks(n)), s.empty(compute.Wide|host, compute.Blocks(n))
+		p.MScale, p.VScale =
+			s.empty(compute.Wide|host, compute.Blocks(n)),
+			s.empty(compute.Wide|host, compute.Blocks(n))
 	}
 }
 
@@ -425,21 +457,25 @@ func (s *suite) frozen() {
 		O, I := shape[0], shape[1]
 		host := s.normal(O * I)
 		what := "first"
-		frozen, narrow := s.ofClass(compute.Frozen, host, O, I), s.ofClass(compute.Narrow, host, O, I)
+		frozen, narrow :=
+			s.ofClass(compute.Frozen, host, O, I), s.ofClass(compute.Narrow, host, O, I)
 		read := func() {
 			s.t.Helper()
 			want := download(s.t, s.dev, narrow.W)
 			s.equal(what+": Download", download(s.t, s.dev, frozen.W), want)
-			for _, part := range [][2]int{{0, 1}, {I / 2, I/2 + 1}, {1, O*I - 1}, {I, 2 * I}, {O * I / 2, O * I / 2}, {O*I/3 + 1, O*I - I/2}} {
+			for _, part := range [][2]int{{0, 1}, {I / 2, I/2 + 1}, {1, O*I - 1}, {I, 2 * I},
+				{O * I / 2, O * I / 2}, {O*I/3 + 1, O*I - I/2}} {
 				lo, hi := part[0], max(part[0], part[1])
-				s.equal(fmt.Sprintf("%s: Download of [%d:%d] of %v", what, lo, hi, shape), download(s.t, s.dev, frozen.W.Slice(lo, hi)), want[lo:hi])
+				s.equal(fmt.Sprintf("%s: Download of [%d:%d] of %v", what, lo, hi, shape),
+					download(s.t, s.dev, frozen.W.Slice(lo, hi)), want[lo:hi])
 				for _, class := range []compute.Class{compute.Wide, compute.Narrow} {
 					if class == compute.Wide && s.NarrowTol > 0 {
 						continue // another class than Frozen's values have
 					}
 					dst := s.empty(class, hi-lo)
 					s.dev.Copy(dst, frozen.W.Slice(lo, hi))
-					s.equal(fmt.Sprintf("%s: Copy of [%d:%d] of %v to %v", what, lo, hi, shape, class), download(s.t, s.dev, dst), want[lo:hi])
+					s.equal(fmt.Sprintf("%s: Copy of [%d:%d] of %v to %v", what, lo, hi, shape,
+						class), download(s.t, s.dev, dst), want[lo:hi])
 					s.dev.Free(dst)
 				}
 			}
@@ -498,7 +534,9 @@ func (s *suite) host() {
 				p.G = s.wide(g)
 				s.giveMoments(p, where)
 				for step := 1; step <= 3; step++ {
-					s.dev.AdamW([]*compute.Param{p}, compute.AdamW{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: step})
+					s.dev.AdamW([]*compute.Param{p},
+						compute.AdamW{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1,
+							Step: step})
 				}
 				ts := []compute.Tensor{p.W, p.M, p.V}
 				if class == compute.Code {
@@ -510,7 +548,8 @@ func (s *suite) host() {
 				}
 				s.dev.Free(p.G)
 			}
-			s.equal(fmt.Sprintf("%d steps of %v moments, on the host and not", n, class), results[1], results[0])
+			s.equal(fmt.Sprintf("%d steps of %v moments, on the host and not", n, class),
+				results[1], results[0])
 		}
 	}
 }

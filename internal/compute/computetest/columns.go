@@ -11,9 +11,12 @@ import (
 // columns are the tests of tensors that are columns of a wider matrix. A backend that is not
 // Joined never gets any.
 var columns = map[string]func(s *suite){
-	"columns/RMSNorm": (*suite).normOfColumns, "columns/Linear": (*suite).linearOfColumns, "columns/Linears": (*suite).stack,
-	"columns/Rope": (*suite).ropeOfColumns, "columns/RopeCache": (*suite).cacheOfColumns,
-	"columns/Attention": (*suite).attentionOfColumns, "columns/AttentionDecode": (*suite).decodeOfColumns, "columns/SwiGLU": (*suite).swigluOfColumns, "columns/GeGLU": (*suite).gegluOfColumns,
+	"columns/RMSNorm": (*suite).normOfColumns, "columns/Linear": (*suite).linearOfColumns,
+	"columns/Linears": (*suite).stack,
+	"columns/Rope":    (*suite).ropeOfColumns, "columns/RopeCache": (*suite).cacheOfColumns,
+	"columns/Attention":       (*suite).attentionOfColumns,
+	"columns/AttentionDecode": (*suite).decodeOfColumns,
+	"columns/SwiGLU":          (*suite).swigluOfColumns, "columns/GeGLU": (*suite).gegluOfColumns,
 }
 
 // gaps are how many columns a matrix has before and behind those of a case: none, such that
@@ -65,8 +68,10 @@ func (c *sample) kept(ms ...*matrix) {
 	c.s.t.Helper()
 	for _, m := range ms {
 		for i, x := range m.out {
-			if at := i % m.width; (at < m.lead || at >= m.width-(m.width-m.lead-sum(m.widths))) && math.Float32bits(x) != math.Float32bits(m.data[i]) {
-				c.s.t.Errorf("%s: %s: wrote at column %d of %d, beside its own from %d on", c.name, m.name, at, m.width, m.lead)
+			if at := i % m.width; (at < m.lead || at >= m.width-(m.width-m.lead-sum(m.widths))) &&
+				math.Float32bits(x) != math.Float32bits(m.data[i]) {
+				c.s.t.Errorf("%s: %s: wrote at column %d of %d, beside its own from %d on", c.name,
+					m.name, at, m.width, m.lead)
 				return
 			}
 		}
@@ -109,9 +114,14 @@ func (s *suite) normOfColumns() {
 				c := s.sample("N=%d H=%d D=%d gap=%v", N, H, D, gap)
 				c.floor = max(1, math.Sqrt(float64(N*H))/2)
 				x, dx := c.matrix("x", N, gap, H*D), c.matrix("dx", N, gap, H*D)
-				w, rstd, rstd2 := c.param("w", 1, D, true), c.unset("rstd", N*H).exact(), c.unset("rstd without gaps", N*H).exact()
+				w, rstd, rstd2 :=
+					c.param("w", 1, D, true), c.unset("rstd", N*H).exact(),
+					c.unset("rstd without gaps", N*H).exact()
 				w.g.exact()
-				y, dy, y2, dx2 := c.unset("y", N*H*D).narrow(), c.random("dy", N*H*D).narrow(), c.unset("y without gaps", N*H*D).narrow(), c.unset("dx without gaps", N*H*D).narrow()
+				y, dy, y2, dx2 :=
+					c.unset("y", N*H*D).narrow(), c.random("dy", N*H*D).narrow(),
+					c.unset("y without gaps", N*H*D).narrow(),
+					c.unset("dx without gaps", N*H*D).narrow()
 				plain := c.value("x without gaps", x.pick(x.data, 0)).narrow()
 				c.run(func(s *side) {
 					s.b.RMSNorm(s.t(y), s.t(rstd), x.in(s, 0), s.p(w), 1e-6)
@@ -130,7 +140,8 @@ func (s *suite) normOfColumns() {
 
 func (s *suite) linearOfColumns() {
 	s.eachGap(func(gap [2]int) {
-		for _, shape := range [][3]int{{0, 16, 8}, {1, 33, 65}, {7, 64, 48}, {65, 40, 8}, {200, 96, 64}} {
+		for _, shape := range [][3]int{{0, 16, 8}, {1, 33, 65}, {7, 64, 48}, {65, 40, 8},
+			{200, 96, 64}} {
 			N, I, O := shape[0], shape[1], shape[2]
 			for mode := range 4 {
 				acc, bias := mode&1 > 0, mode&2 > 0
@@ -174,7 +185,8 @@ func (s *suite) stack() {
 			for _, shape := range []struct {
 				N, I int
 				outs []int
-			}{{0, 64, []int{64, 64}}, {9, 64, []int{128, 64, 64}}, {7, 33, []int{65, 2}}, {33, 64, []int{64, 64}}} {
+			}{{0, 64, []int{64, 64}}, {9, 64, []int{128, 64, 64}}, {7, 33, []int{65, 2}},
+				{33, 64, []int{64, 64}}} {
 				N, I, outs := shape.N, shape.I, shape.outs
 				c := s.sample("N=%d I=%d O=%v gap=%v mode %d", N, I, outs, gap, mode)
 				between := 0
@@ -187,11 +199,17 @@ func (s *suite) stack() {
 				}
 				x, dx := c.random("x", N*I).narrow(), c.unset("dx", N*I).narrow()
 				y, dy := c.matrix("y", N, gap, widths...), c.matrix("dy", N, gap, widths...)
-				stepped, written := c.matrix("y after a step", N, gap, widths...), c.matrix("y of other biases", N, gap, widths...)
+				stepped, written :=
+					c.matrix("y after a step", N, gap, widths...),
+					c.matrix("y of other biases", N, gap, widths...)
 				total := sum(outs) + between*len(outs)
-				alone, other, moments := c.unset("one by itself", N*outs[0]).narrow(), c.random("other biases", total), c.value("moments", make([]float32, 2*total)).exact()
+				alone, other, moments :=
+					c.unset("one by itself", N*outs[0]).narrow(), c.random("other biases", total),
+					c.value("moments", make([]float32, 2*total)).exact()
 				s.round(other.data)
-				block := map[string]*value{"W": c.random("W", total*I), "G": c.random("G", total*I).exact(), "b": c.random("b", total), "bG": c.random("b.G", total).exact()}
+				block := map[string]*value{"W": c.random("W", total*I),
+					"G": c.random("G", total*I).exact(), "b": c.random("b", total),
+					"bG": c.random("b.G", total).exact()}
 				for i := range block["W"].data {
 					block["W"].data[i] /= float32(math.Sqrt(float64(I)))
 				}
@@ -218,12 +236,16 @@ func (s *suite) stack() {
 						if mode == swapped {
 							column = len(outs) - 1 - i
 						}
-						w := &compute.Param{Name: fmt.Sprintf("w%d", i), Shape: []int{O, I}, Rows: O, Cols: I, W: place("W", I), G: place("G", I)}
+						w := &compute.Param{Name: fmt.Sprintf("w%d", i), Shape: []int{O, I},
+							Rows: O, Cols: I, W: place("W", I), G: place("G", I)}
 						sd.b.Refresh(w)
 						p := compute.Projection{Y: y.in(sd, column), W: w}
 						if mode != joined && (mode != partly || i > 0) {
-							p.B = &compute.Param{Name: fmt.Sprintf("b%d", i), Shape: []int{O}, Rows: 1, Cols: O, W: place("b", 1), G: place("bG", 1)}
-							p.B.M, p.B.V = sd.t(moments).Slice(at, at+O), sd.t(moments).Slice(total+at, total+at+O)
+							p.B = &compute.Param{Name: fmt.Sprintf("b%d", i), Shape: []int{O},
+								Rows: 1, Cols: O, W: place("b", 1), G: place("bG", 1)}
+							p.B.M, p.B.V =
+								sd.t(moments).Slice(at, at+O),
+								sd.t(moments).Slice(total+at, total+at+O)
 							sd.b.Refresh(p.B)
 							bs = append(bs, p.B)
 						}
@@ -250,7 +272,8 @@ func (s *suite) stack() {
 						products = max(products, now.Since(before).Products)
 					}
 					if mode == biased || mode == late {
-						sd.b.AdamW(bs, compute.AdamW{LR: 0.5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: 1})
+						sd.b.AdamW(bs, compute.AdamW{LR: 0.5, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8,
+							GradScale: 1, Step: 1})
 						sd.b.Linears(then, sd.t(x))
 						sd.b.Copy(sd.t(block["b"]), sd.t(other))
 						for _, b := range bs {
@@ -297,7 +320,8 @@ func (s *suite) ropeOfColumns() {
 func (s *suite) cacheOfColumns() {
 	s.eachGap(func(gap [2]int) {
 		for _, N := range []int{0, 1, 7, 20, 65} {
-			for _, a := range []compute.AttnShape{{H: 1, K: 1, E: 2}, {H: 3, K: 1, E: 10}, {H: 4, K: 2, E: 64}, {H: 7, K: 1, E: 128}} {
+			for _, a := range []compute.AttnShape{{H: 1, K: 1, E: 2}, {H: 3, K: 1, E: 10},
+				{H: 4, K: 2, E: 64}, {H: 7, K: 1, E: 128}} {
 				const slots, P = 70, 30
 				Q, W := a.H*a.E, a.K*a.E
 				c := s.sample("N=%d H=%d K=%d E=%d gap=%v", N, a.H, a.K, a.E, gap)
@@ -306,19 +330,23 @@ func (s *suite) cacheOfColumns() {
 				for i, name := range []string{"q", "k", "v"} {
 					plain = append(plain, c.value(name+" without gaps", x.pick(x.data, i)).narrow())
 				}
-				for _, name := range []string{"key cache", "value cache", "key cache without gaps", "value cache without gaps", "k as it is", "v as it is"} {
+				for _, name := range []string{"key cache", "value cache", "key cache without gaps",
+					"value cache without gaps", "k as it is", "v as it is"} {
 					caches = append(caches, c.value(name, make([]float32, slots*W)).narrow())
 				}
 				pos, at := s.draws(N, P), s.perm(N, slots)
 				c.run(func(s *side) {
 					s.b.CacheWrite(s.t(caches[4]), x.in(s, 1), W, at)
 					s.b.CacheWrite(s.t(caches[5]), x.in(s, 2), W, at)
-					s.b.RopeCache(x.in(s, 0), x.in(s, 1), x.in(s, 2), s.t(caches[0]), s.t(caches[1]), a, pos, s.t(table), at)
-					s.b.RopeCache(s.t(plain[0]), s.t(plain[1]), s.t(plain[2]), s.t(caches[2]), s.t(caches[3]), a, pos, s.t(table), at)
+					s.b.RopeCache(x.in(s, 0), x.in(s, 1), x.in(s, 2), s.t(caches[0]),
+						s.t(caches[1]), a, pos, s.t(table), at)
+					s.b.RopeCache(s.t(plain[0]), s.t(plain[1]), s.t(plain[2]), s.t(caches[2]),
+						s.t(caches[3]), a, pos, s.t(table), at)
 				})
 				c.kept(x)
 				c.same(gap, "q", x.pick(x.out, 0), plain[0].out)
-				s.equal(c.name+": k and v stay", append(x.pick(x.out, 1), x.pick(x.out, 2)...), append(x.pick(x.data, 1), x.pick(x.data, 2)...))
+				s.equal(c.name+": k and v stay", append(x.pick(x.out, 1), x.pick(x.out, 2)...),
+					append(x.pick(x.data, 1), x.pick(x.data, 2)...))
 				c.same(gap, "key cache", caches[0].out, caches[2].out)
 				c.same(gap, "value cache", caches[1].out, caches[3].out)
 			}
@@ -330,34 +358,50 @@ func (s *suite) cacheOfColumns() {
 // as it is where q and k have a norm.
 func (s *suite) attentionOfColumns() {
 	s.eachGap(func(gap [2]int) {
-		for _, a := range []compute.AttnShape{{H: 4, K: 2, E: 33}, {H: 4, K: 2, E: 64}, {H: 2, K: 1, E: 128}} {
+		for _, a := range []compute.AttnShape{{H: 4, K: 2, E: 33}, {H: 4, K: 2, E: 64},
+			{H: 2, K: 1, E: 128}} {
 			a.Scale = 1 / math.Sqrt(float64(a.E))
 			Q, W := a.H*a.E, a.K*a.E
-			for _, p := range []compute.Pack{{Start: []int32{0}}, {Start: []int32{0, 1, 2, 9, 9, 12}}, {Start: []int32{0, 2, 68, 70, 72}, Parent: []int32{-1, -1, 1, 1}}} {
+			for _, p := range []compute.Pack{{Start: []int32{0}},
+				{Start: []int32{0, 1, 2, 9, 9, 12}},
+				{Start: []int32{0, 2, 68, 70, 72}, Parent: []int32{-1, -1, 1, 1}}} {
 				for _, valuesOnly := range []bool{false, true} {
-					if gap[0] != 8 && (valuesOnly || p.Parent != nil) { // the longest pack takes long
+					// the longest pack takes long
+					if gap[0] != 8 && (valuesOnly || p.Parent != nil) {
 						continue
 					}
 					N := int(p.Start[p.Segments()])
-					c := s.sample("H=%d K=%d E=%d pack=%v gap=%v v only=%v", a.H, a.K, a.E, p, gap, valuesOnly)
+					c := s.sample("H=%d K=%d E=%d pack=%v gap=%v v only=%v", a.H, a.K, a.E, p, gap,
+						valuesOnly)
 					c.floor = max(1, math.Sqrt(float64(a.E))/4)
 					x, dx := c.matrix("qkv", N, gap, Q, W, W), c.matrix("dqkv", N, gap, Q, W, W)
 					var plain, grads []*value
 					for i, name := range []string{"q", "k", "v"} {
-						plain = append(plain, c.value(name+" without gaps", x.pick(x.data, i)).narrow())
-						grads = append(grads, c.unset("d"+name+" without gaps", len(plain[i].data)).narrow())
+						plain = append(plain, c.value(name+" without gaps",
+							x.pick(x.data, i)).narrow())
+						grads = append(grads, c.unset("d"+name+" without gaps",
+							len(plain[i].data)).narrow())
 					}
-					o, lse, do := c.unset("o", N*Q).narrow(), c.unset("lse", N*a.H).exact(), c.random("do", N*Q).narrow()
-					o2, lse2, dq, dk := c.unset("o without gaps", N*Q).narrow(), c.unset("lse without gaps", N*a.H).exact(), c.random("dq", N*Q).narrow(), c.random("dk", N*W).narrow()
+					o, lse, do :=
+						c.unset("o", N*Q).narrow(), c.unset("lse", N*a.H).exact(),
+						c.random("do", N*Q).narrow()
+					o2, lse2, dq, dk :=
+						c.unset("o without gaps", N*Q).narrow(),
+						c.unset("lse without gaps", N*a.H).exact(), c.random("dq", N*Q).narrow(),
+						c.random("dk", N*W).narrow()
 					c.run(func(s *side) {
-						q, k, v, gq, gk, gv := x.in(s, 0), x.in(s, 1), x.in(s, 2), dx.in(s, 0), dx.in(s, 1), dx.in(s, 2)
+						q, k, v, gq, gk, gv :=
+							x.in(s, 0), x.in(s, 1), x.in(s, 2), dx.in(s, 0), dx.in(s, 1),
+							dx.in(s, 2)
 						if valuesOnly {
 							q, k, gq, gk = s.t(plain[0]), s.t(plain[1]), s.t(dq), s.t(dk)
 						}
 						s.b.Attention(s.t(o), s.t(lse), q, k, v, a, p)
 						s.b.AttentionGrad(gq, gk, gv, s.t(do), s.t(o), s.t(lse), q, k, v, a, p)
-						s.b.Attention(s.t(o2), s.t(lse2), s.t(plain[0]), s.t(plain[1]), s.t(plain[2]), a, p)
-						s.b.AttentionGrad(s.t(grads[0]), s.t(grads[1]), s.t(grads[2]), s.t(do), s.t(o2), s.t(lse2), s.t(plain[0]), s.t(plain[1]), s.t(plain[2]), a, p)
+						s.b.Attention(s.t(o2), s.t(lse2), s.t(plain[0]), s.t(plain[1]),
+							s.t(plain[2]), a, p)
+						s.b.AttentionGrad(s.t(grads[0]), s.t(grads[1]), s.t(grads[2]), s.t(do),
+							s.t(o2), s.t(lse2), s.t(plain[0]), s.t(plain[1]), s.t(plain[2]), a, p)
 					})
 					c.kept(x, dx)
 					if N == 0 {
@@ -384,9 +428,14 @@ func (s *suite) decodeOfColumns() {
 			a.Scale = 1 / math.Sqrt(float64(a.E))
 			Q, W := a.H*a.E, a.K*a.E
 			c := s.sample("H=%d K=%d E=%d gap=%v", a.H, a.K, a.E, gap)
-			q, k, v := c.matrix("q", 3, gap, Q), c.random("k", 12*4*W).narrow(), c.random("v", 12*4*W).narrow()
-			plain, o, o2 := c.value("q without gaps", q.pick(q.data, 0)).narrow(), c.unset("o", 3*Q).narrow(), c.unset("o without gaps", 3*Q).narrow()
-			pages := compute.Pages{PageTokens: 4, Table: [][]int32{{3, 0}, {3, 5, 11, 7}, {1}}, Len: []int32{7, 13, 1}}
+			q, k, v :=
+				c.matrix("q", 3, gap, Q), c.random("k", 12*4*W).narrow(),
+				c.random("v", 12*4*W).narrow()
+			plain, o, o2 :=
+				c.value("q without gaps", q.pick(q.data, 0)).narrow(), c.unset("o", 3*Q).narrow(),
+				c.unset("o without gaps", 3*Q).narrow()
+			pages := compute.Pages{PageTokens: 4, Table: [][]int32{{3, 0}, {3, 5, 11, 7}, {1}},
+				Len: []int32{7, 13, 1}}
 			c.run(func(s *side) {
 				s.b.AttentionDecode(s.t(o), q.in(s, 0), s.t(k), s.t(v), a, pages)
 				s.b.AttentionDecode(s.t(o2), s.t(plain), s.t(k), s.t(v), a, pages)
@@ -400,7 +449,9 @@ func (s *suite) decodeOfColumns() {
 func (s *suite) swigluOfColumns() {
 	s.gatedOfColumns(compute.Backend.SwiGLU, compute.Backend.SwiGLUGrad)
 }
-func (s *suite) gegluOfColumns() { s.gatedOfColumns(compute.Backend.GeGLU, compute.Backend.GeGLUGrad) }
+func (s *suite) gegluOfColumns() {
+	s.gatedOfColumns(compute.Backend.GeGLU, compute.Backend.GeGLUGrad)
+}
 
 // gatedOfColumns: gate and up in one matrix, and their gradients in another, where dy may be
 // what dgate will be.
@@ -410,11 +461,18 @@ func (s *suite) gatedOfColumns(op glu, grad gluGrad) {
 			for _, N := range counts {
 				for _, inPlace := range []bool{false, true} {
 					c := s.sample("N=%d F=%d gap=%v in place=%v", N, F, gap, inPlace)
-					x, dx := c.matrix("gate and up", N, gap, F, F), c.matrix("gradient", N, gap, F, F)
-					gate, up := c.value("gate without gaps", x.pick(x.data, 0)).narrow(), c.value("up without gaps", x.pick(x.data, 1)).narrow()
+					x, dx :=
+						c.matrix("gate and up", N, gap, F, F), c.matrix("gradient", N, gap, F, F)
+					gate, up :=
+						c.value("gate without gaps", x.pick(x.data, 0)).narrow(),
+						c.value("up without gaps", x.pick(x.data, 1)).narrow()
 					dy := c.value("dy without gaps", dx.pick(dx.data, 0)).narrow()
-					y, again, y2 := c.unset("y", N*F).narrow(), c.unset("y again", N*F).narrow(), c.unset("y without gaps", N*F).narrow()
-					dgate, dup := c.unset("dgate without gaps", N*F).narrow(), c.unset("dup without gaps", N*F).narrow()
+					y, again, y2 :=
+						c.unset("y", N*F).narrow(), c.unset("y again", N*F).narrow(),
+						c.unset("y without gaps", N*F).narrow()
+					dgate, dup :=
+						c.unset("dgate without gaps", N*F).narrow(),
+						c.unset("dup without gaps", N*F).narrow()
 					c.run(func(s *side) {
 						op(s.b, s.t(y), x.in(s, 0), x.in(s, 1))
 						of := s.t(dy)

@@ -15,18 +15,28 @@ import (
 
 // ops has a test for each method of compute.Backend.
 var ops = map[string]func(s *suite){
-	"Name": (*suite).name, "Alloc": (*suite).alloc, "Free": (*suite).alloc, "Memory": (*suite).alloc, "As": (*suite).as, "Available": (*suite).available,
+	"Name": (*suite).name, "Alloc": (*suite).alloc, "Free": (*suite).alloc,
+	"Memory": (*suite).alloc, "As": (*suite).as, "Available": (*suite).available,
 	"Alone": (*suite).promise, "Joined": (*suite).promise,
-	"Element": (*suite).footprint, "Beside": (*suite).footprint, "Scratch": (*suite).footprint, "Overhead": (*suite).footprint, "Block": (*suite).footprint, "DecodeMultiple": (*suite).footprint,
-	"Upload": (*suite).transfer, "Download": (*suite).transfer, "Sync": (*suite).transfer, "Close": nil, // by Run itself
-	"Repeat": (*suite).repeat, "Zero": (*suite).zero, "Copy": (*suite).copy, "Add": (*suite).add, "Scale": (*suite).scale, "Refresh": (*suite).refresh,
+	"Element": (*suite).footprint, "Beside": (*suite).footprint, "Scratch": (*suite).footprint,
+	"Overhead": (*suite).footprint, "Block": (*suite).footprint,
+	"DecodeMultiple": (*suite).footprint,
+	// by Run itself
+	"Upload": (*suite).transfer, "Download": (*suite).transfer, "Sync": (*suite).transfer,
+	"Close":  nil,
+	"Repeat": (*suite).repeat, "Zero": (*suite).zero, "Copy": (*suite).copy, "Add": (*suite).add,
+	"Scale": (*suite).scale, "Refresh": (*suite).refresh,
 	"Embed": (*suite).embed, "EmbedGrad": (*suite).embedGrad,
 	"RMSNorm": (*suite).rmsNorm, "RMSNormGrad": (*suite).rmsNormGrad,
-	"Linear": (*suite).linear, "LinearAdd": (*suite).linearAdd, "Linears": (*suite).linears, "LinearsGrad": (*suite).linearsGrad, "LinearGrad": (*suite).linearGrad, "Rope": (*suite).rope,
+	"Linear": (*suite).linear, "LinearAdd": (*suite).linearAdd, "Linears": (*suite).linears,
+	"LinearsGrad": (*suite).linearsGrad, "LinearGrad": (*suite).linearGrad,
+	"Rope":      (*suite).rope,
 	"Attention": (*suite).attention, "AttentionGrad": (*suite).attentionGrad,
-	"CacheWrite": (*suite).cacheWrite, "RopeCache": (*suite).ropeCache, "AttentionDecode": (*suite).attentionDecode,
-	"SwiGLU": (*suite).swiglu, "SwiGLUGrad": (*suite).swigluGrad, "GeGLU": (*suite).geglu, "GeGLUGrad": (*suite).gegluGrad,
-	"LogProb": (*suite).logProb, "LogProbGrad": (*suite).logProbGrad, "Sample": (*suite).sampling,
+	"CacheWrite": (*suite).cacheWrite, "RopeCache": (*suite).ropeCache,
+	"AttentionDecode": (*suite).attentionDecode,
+	"SwiGLU":          (*suite).swiglu, "SwiGLUGrad": (*suite).swigluGrad, "GeGLU": (*suite).geglu,
+	"GeGLUGrad": (*suite).gegluGrad,
+	"LogProb":   (*suite).logProb, "LogProbGrad": (*suite).logProbGrad, "Sample": (*suite).sampling,
 	"Score": (*suite).score, "ScoreGrad": (*suite).scoreGrad,
 	"SumSquares": (*suite).sumSquares, "AdamW": (*suite).adamW,
 }
@@ -69,7 +79,8 @@ func Run(t *testing.T, open Open, contract Contract) {
 				}
 			}
 			for i, more := range []map[string]func(s *suite){classes, columns, sizes} {
-				if i == 2 && (workers > 2 || dev.Name() == "ref") { // large: two counts will do, and the reference itself has no borders
+				// large: two counts will do, and the reference itself has no borders
+				if i == 2 && (workers > 2 || dev.Name() == "ref") {
 					continue
 				}
 				for _, name := range slices.Sorted(maps.Keys(more)) {
@@ -84,11 +95,14 @@ func Run(t *testing.T, open Open, contract Contract) {
 				first = s
 				return
 			}
-			if (len(s.trace) != len(first.trace) && workers == 1 || len(s.trace) > len(first.trace)) && !t.Failed() {
-				t.Fatalf("%d results with %d workers, %d with 2", len(s.trace), workers, len(first.trace))
+			if (len(s.trace) != len(first.trace) && workers == 1 ||
+				len(s.trace) > len(first.trace)) && !t.Failed() {
+				t.Fatalf("%d results with %d workers, %d with 2", len(s.trace), workers,
+					len(first.trace))
 			}
 			for i := range min(len(s.trace), len(first.trace)) {
-				s.equal(fmt.Sprintf("%s: %d workers and 2", s.names[i], workers), s.trace[i], first.trace[i])
+				s.equal(fmt.Sprintf("%s: %d workers and 2", s.names[i], workers), s.trace[i],
+					first.trace[i])
 			}
 		})
 	}
@@ -107,7 +121,8 @@ func manifest(t *testing.T) []string {
 	}
 	for name := range ops {
 		if !slices.Contains(names, name) {
-			t.Errorf("computetest: ops has a test for %s, which is no method of compute.Backend", name)
+			t.Errorf("computetest: ops has a test for %s, which is no method of compute.Backend",
+				name)
 		}
 	}
 	return names
@@ -143,7 +158,8 @@ func (s *suite) alloc() {
 	s.dev.Free(x)
 	after, peak2 := s.dev.Memory()
 	if after != before || peak2 != peak {
-		s.t.Errorf("after Free: %d bytes in use and peak %d, were %d and %d", after, peak2, before, peak)
+		s.t.Errorf("after Free: %d bytes in use and peak %d, were %d and %d", after, peak2, before,
+			peak)
 	}
 	for _, class := range []compute.Class{compute.Wide, compute.Narrow} {
 		for _, n := range []int{0, 77} {
@@ -199,14 +215,18 @@ func (s *suite) footprint() {
 			s.dev.Free(t)
 		}
 	}
-	for _, class := range append([]compute.Class{compute.Wide, compute.Narrow, compute.Master, compute.Frozen}, s.quantised()...) {
+	for _, class := range append(
+		[]compute.Class{compute.Wide, compute.Narrow, compute.Master, compute.Frozen},
+		s.quantised()...) {
 		for mode := 1; mode <= 4; mode++ {
 			lookup, product, through := mode&1 > 0, mode != 1, mode == 4
 			if through && class == compute.Narrow {
 				continue // no gradient passes through what is written now and then
 			}
-			what := fmt.Sprintf("a %v matrix, looked up %v, multiplied %v, gradients through it %v", class, lookup, product, through)
-			want := s.dev.Block(compute.Bytes(s.dev, class, rows*cols)) + s.dev.Block(rows*cols*s.dev.Beside(class, !product))
+			what := fmt.Sprintf("a %v matrix, looked up %v, multiplied %v, gradients through it %v",
+				class, lookup, product, through)
+			want := s.dev.Block(compute.Bytes(s.dev, class, rows*cols)) +
+				s.dev.Block(rows*cols*s.dev.Beside(class, !product))
 			use := func() []compute.Tensor {
 				p := s.ofClass(class, s.normal(rows*cols), rows, cols)
 				for range 2 {
@@ -231,13 +251,17 @@ func (s *suite) footprint() {
 			count(what, want, use)
 		}
 	}
-	for _, class := range []compute.Class{compute.Code, compute.Wide | compute.Host, compute.Code | compute.Host} {
-		count(fmt.Sprintf("%d elements %v", rows*cols, class), s.dev.Block(rows*cols*s.dev.Element(class)), func() []compute.Tensor {
-			return []compute.Tensor{s.empty(class, rows*cols)}
-		})
+	for _, class := range []compute.Class{compute.Code, compute.Wide | compute.Host,
+		compute.Code | compute.Host} {
+		count(fmt.Sprintf("%d elements %v", rows*cols, class),
+			s.dev.Block(rows*cols*s.dev.Element(class)), func() []compute.Tensor {
+				return []compute.Tensor{s.empty(class, rows*cols)}
+			})
 	}
-	small := compute.Work{Tokens: 64, Rows: 64, Slots: 4, Positions: 64, Hidden: 32, Vocab: 100, Heads: 2, HeadDim: 16}
-	large := compute.Work{Tokens: 4096, Rows: 4096, Slots: 256, Positions: 4096, Hidden: 896, Vocab: 151936, Heads: 14, HeadDim: 64, Trainable: true}
+	small := compute.Work{Tokens: 64, Rows: 64, Slots: 4, Positions: 64, Hidden: 32, Vocab: 100,
+		Heads: 2, HeadDim: 16}
+	large := compute.Work{Tokens: 4096, Rows: 4096, Slots: 256, Positions: 4096, Hidden: 896,
+		Vocab: 151936, Heads: 14, HeadDim: 64, Trainable: true}
 	if a, b := s.dev.Scratch(small), s.dev.Scratch(large); a < 0 || b < a {
 		s.t.Errorf("scratch of %+v is %d bytes, of %+v %d", small, a, large, b)
 	}
@@ -259,13 +283,16 @@ func (s *suite) transfer() {
 		x := s.normal(n)
 		d, narrow := s.wide(x), s.narrow(x)
 		s.equal("Upload and Download", download(s.t, s.dev, d), x)
-		s.equal("Narrow: Upload and Download", download(s.t, s.dev, narrow), s.round(slices.Clone(x)))
+		s.equal("Narrow: Upload and Download", download(s.t, s.dev, narrow),
+			s.round(slices.Clone(x)))
 		if n > 8 {
 			s.equal("a view", download(s.t, s.dev, d.Slice(3, 8)), x[3:8])
 			s.dev.Upload(d.Slice(5, 7), []float32{1, 2})
-			s.equal("Upload to a view", download(s.t, s.dev, d.Slice(4, 8)), []float32{x[4], 1, 2, x[7]})
+			s.equal("Upload to a view", download(s.t, s.dev, d.Slice(4, 8)),
+				[]float32{x[4], 1, 2, x[7]})
 			s.dev.Upload(narrow.Slice(5, 7), []float32{1, 2})
-			s.equal("Narrow: Upload to a view", download(s.t, s.dev, narrow.Slice(4, 8)), s.round([]float32{x[4], 1, 2, x[7]}))
+			s.equal("Narrow: Upload to a view", download(s.t, s.dev, narrow.Slice(4, 8)),
+				s.round([]float32{x[4], 1, 2, x[7]}))
 		}
 		s.dev.Free(d)
 	}
@@ -292,19 +319,23 @@ func (s *suite) repeat() {
 	memories := [2]memory{}
 	for i := range memories {
 		n, w := compute.Narrow, compute.Wide
-		memories[i] = memory{s.empty(w, 4*D), s.empty(n, 4*D), s.empty(n, 4*D), s.empty(w, 4), s.empty(n, slots*D), s.empty(n, slots*D)}
+		memories[i] = memory{s.empty(w, 4*D), s.empty(n, 4*D), s.empty(n, 4*D), s.empty(w, 4),
+			s.empty(n, slots*D), s.empty(n, slots*D)}
 	}
 	for step := range 12 {
 		N := 4 - step/6
 		ids, at := s.draws(N, V), s.perm(N, slots)
 		pages := compute.Pages{PageTokens: 1}
 		for range N {
-			pages.Table, pages.Len = append(pages.Table, s.perm(1+step%slots, slots)), append(pages.Len, int32(1+step%slots))
+			pages.Table, pages.Len =
+				append(pages.Table, s.perm(1+step%slots, slots)),
+				append(pages.Len, int32(1+step%slots))
 		}
 		var results [2][]float32
 		for i, m := range memories {
 			op := func() {
-				x, h, o, rstd := m.x.Slice(0, N*D), m.h.Slice(0, N*D), m.o.Slice(0, N*D), m.rstd.Slice(0, N)
+				x, h, o, rstd :=
+					m.x.Slice(0, N*D), m.h.Slice(0, N*D), m.o.Slice(0, N*D), m.rstd.Slice(0, N)
 				s.dev.Embed(x, table, ids)
 				s.dev.RMSNorm(h, rstd, x, norm, 1e-6)
 				s.dev.CacheWrite(m.k, h, D, at)
@@ -389,15 +420,19 @@ func (s *suite) refresh() {
 	frozen := &compute.Param{Name: "frozen", Shape: []int{O, I}, Rows: O, Cols: I, W: s.narrow(two)}
 	s.dev.Refresh(frozen)
 	s.dev.Linear(y, xt, frozen, nil, false)
-	s.equal("product with frozen, Narrow weights", download(s.t, s.dev, y), download(s.t, s.dev, want))
-	dy, dx, dxWant := s.wide(s.normal(N*O)), s.empty(compute.Narrow, N*I), s.empty(compute.Narrow, N*I)
+	s.equal("product with frozen, Narrow weights", download(s.t, s.dev, y),
+		download(s.t, s.dev, want))
+	dy, dx, dxWant :=
+		s.wide(s.normal(N*O)), s.empty(compute.Narrow, N*I), s.empty(compute.Narrow, N*I)
 	s.dev.LinearGrad(dx, frozen, nil, dy, compute.Tensor{}, false)
 	s.dev.LinearGrad(dxWant, s.weights(two, O, I), nil, dy, xt, false)
-	s.equal("gradient through frozen, Narrow weights", download(s.t, s.dev, dx), download(s.t, s.dev, dxWant))
+	s.equal("gradient through frozen, Narrow weights", download(s.t, s.dev, dx),
+		download(s.t, s.dev, dxWant))
 	rows, frozenRows := s.empty(compute.Wide, 2*I), s.empty(compute.Wide, 2*I)
 	s.dev.Embed(rows, w, []int32{3, O - 1})
 	s.dev.Embed(frozenRows, frozen, []int32{3, O - 1})
-	s.equal("rows of frozen, Narrow weights", download(s.t, s.dev, frozenRows), download(s.t, s.dev, rows))
+	s.equal("rows of frozen, Narrow weights", download(s.t, s.dev, frozenRows),
+		download(s.t, s.dev, rows))
 }
 
 func (s *suite) embed() {
@@ -428,7 +463,9 @@ func (s *suite) rmsNorm() {
 			for mode := range 4 {
 				class, inPlace := compute.Class(mode&1), mode&2 > 0
 				c := s.sample("%v N=%d D=%d in place=%v", class, N, D, inPlace)
-				x, w, rstd := c.random("x", N*D).in(class), c.param("w", 1, D, false), c.unset("rstd", N).exact()
+				x, w, rstd :=
+					c.random("x", N*D).in(class), c.param("w", 1, D, false),
+					c.unset("rstd", N).exact()
 				w.offset = float32(N % 2)
 				y := x
 				if !inPlace {
@@ -438,16 +475,18 @@ func (s *suite) rmsNorm() {
 			}
 		}
 		x, w := s.normal(65*D), s.weights(s.normal(D), 1, D)
-		s.rowsAlone("RMSNorm", 65, []int{D}, []int{D, -1}, [][]float32{x}, true, func(in, out []compute.Tensor) {
-			s.dev.RMSNorm(out[0], out[1], in[0], w, 1e-5)
-		})
+		s.rowsAlone("RMSNorm", 65, []int{D}, []int{D, -1}, [][]float32{x}, true,
+			func(in, out []compute.Tensor) {
+				s.dev.RMSNorm(out[0], out[1], in[0], w, 1e-5)
+			})
 	}
 }
 
 // rowsAlone runs op for all N rows and for some rows by themselves: the same bits,
 // always or where the contract promises it. in and out give the row widths of
 // inputs and outputs, which are Narrow; a width of -1 is one Wide element.
-func (s *suite) rowsAlone(name string, N int, in, out []int, data [][]float32, always bool, op func(in, out []compute.Tensor)) {
+func (s *suite) rowsAlone(name string, N int, in, out []int, data [][]float32, always bool,
+	op func(in, out []compute.Tensor)) {
 	s.t.Helper()
 	width := func(w int) (int, compute.Class) {
 		if w < 0 {
@@ -478,11 +517,14 @@ func (s *suite) rowsAlone(name string, N int, in, out []int, data [][]float32, a
 	for i := range out {
 		s.record(name, all[i])
 	}
-	for _, part := range [][2]int{{0, 1}, {1, 2}, {N - 1, N}, {N / 2, N/2 + 1}, {1, min(N, 4)}, {2, min(N, 9)}, {0, N - 1}} {
+	for _, part := range [][2]int{{0, 1}, {1, 2}, {N - 1, N}, {N / 2, N/2 + 1}, {1, min(N, 4)},
+		{2, min(N, 9)}, {0, N - 1}} {
 		lo, hi := part[0], part[1]
 		for i, part := range do(lo, hi) {
 			w, _ := width(out[i])
-			what, whole := fmt.Sprintf("%s: output %d: rows %d to %d of %d by themselves", name, i, lo, hi-1, N), all[i][lo*w:hi*w]
+			what, whole :=
+				fmt.Sprintf("%s: output %d: rows %d to %d of %d by themselves", name, i, lo, hi-1,
+					N), all[i][lo*w:hi*w]
 			if always {
 				s.equal(what, part, whole)
 			} else {
@@ -501,14 +543,18 @@ func (s *suite) rmsNormGrad() {
 				if inPlace {
 					class = compute.Narrow
 				}
-				c := s.sample("%v N=%d D=%d acc=%v grad=%v in place=%v", class, N, D, acc, grad, inPlace)
-				c.floor = max(1, math.Sqrt(float64(N))/2) // the gradient's two terms cancel, and w.G's N
+				c := s.sample("%v N=%d D=%d acc=%v grad=%v in place=%v", class, N, D, acc, grad,
+					inPlace)
+				// the gradient's two terms cancel, and w.G's N
+				c.floor = max(1, math.Sqrt(float64(N))/2)
 				if D == 1 {
 					c.floor = 100 // and leave nothing, of terms as large as rstd
 				}
 				x, w := c.random("x", N*D).in(class), c.param("w", 1, D, grad)
 				w.offset = float32(N % 2)
-				dy, y, rstd := c.random("dy", N*D).narrow(), c.unset("y", N*D).narrow(), c.unset("rstd", N).exact()
+				dy, y, rstd :=
+					c.random("dy", N*D).narrow(), c.unset("y", N*D).narrow(),
+					c.unset("rstd", N).exact()
 				dx := dy
 				if !inPlace {
 					dx = c.output("dx", N*D, acc).in(class)
@@ -549,7 +595,8 @@ func (s *suite) linear() {
 				continue
 			}
 			c := s.sample("N=%d I=%d O=%d acc=%v bias=%v", N, I, O, acc, bias)
-			x, w, y := c.random("x", N*I).narrow(), c.param("w", O, I, false), c.output("y", N*O, acc)
+			x, w, y :=
+				c.random("x", N*I).narrow(), c.param("w", O, I, false), c.output("y", N*O, acc)
 			if acc {
 				y.exact() // the residual stream
 			} else {
@@ -565,9 +612,10 @@ func (s *suite) linear() {
 	for _, shape := range [][2]int{{33, 65}, {700, 40}, {96, 128}} {
 		I, O := shape[0], shape[1]
 		x, w, b := s.normal(129*I), s.weights(s.normal(O*I), O, I), s.weights(s.normal(O), 1, O)
-		s.rowsAlone("Linear", 129, []int{I}, []int{O}, [][]float32{x}, false, func(in, out []compute.Tensor) {
-			s.dev.Linear(out[0], in[0], w, b, false)
-		})
+		s.rowsAlone("Linear", 129, []int{I}, []int{O}, [][]float32{x}, false,
+			func(in, out []compute.Tensor) {
+				s.dev.Linear(out[0], in[0], w, b, false)
+			})
 	}
 }
 
@@ -577,7 +625,8 @@ func (s *suite) linearAdd() {
 	for _, shape := range products() {
 		N, I, O := shape[0], shape[1], shape[2]
 		c := s.sample("N=%d I=%d O=%d", N, I, O)
-		x, w, r := c.random("x", N*I).narrow(), c.param("w", O, I, false), c.random("r", N*O).exact()
+		x, w, r :=
+			c.random("x", N*I).narrow(), c.param("w", O, I, false), c.random("r", N*O).exact()
 		for i := range x.data {
 			x.data[i] = float32(math.Round(float64(16*max(-4, min(x.data[i], 4))))) / 16
 		}
@@ -645,7 +694,9 @@ func (s *suite) linearsGrad() {
 		for _, outs := range [][]int{{40}, {128, 32, 32}, {97, 1}} {
 			I := 70
 			c := s.sample("N=%d I=%d O=%v", N, I, outs)
-			x, dx, alone := c.random("x", N*I).narrow(), c.unset("dx", N*I).narrow(), c.unset("dx by LinearGrad", N*I).narrow()
+			x, dx, alone :=
+				c.random("x", N*I).narrow(), c.unset("dx", N*I).narrow(),
+				c.unset("dx by LinearGrad", N*I).narrow()
 			var ws, bs, again, bAgain []*param
 			var dys []*value
 			for i, O := range outs {
@@ -663,17 +714,20 @@ func (s *suite) linearsGrad() {
 				if i%2 == 0 {
 					b, b2 = two(fmt.Sprintf("b%d", i), 1, O)
 				}
-				ws, again, bs, bAgain = append(ws, w), append(again, w2), append(bs, b), append(bAgain, b2)
+				ws, again, bs, bAgain =
+					append(ws, w), append(again, w2), append(bs, b), append(bAgain, b2)
 				dys = append(dys, c.random(fmt.Sprintf("dy%d", i), N*O).narrow())
 			}
 			c.run(func(s *side) {
 				var ps []compute.Projection
 				for i := range outs {
-					ps = append(ps, compute.Projection{Y: s.t(dys[i]), W: s.p(ws[i]), B: s.p(bs[i])})
+					ps = append(ps, compute.Projection{Y: s.t(dys[i]), W: s.p(ws[i]),
+						B: s.p(bs[i])})
 				}
 				s.b.LinearsGrad(s.t(dx), ps, s.t(x))
 				for i := range outs {
-					s.b.LinearGrad(s.t(alone), s.p(again[i]), s.p(bAgain[i]), s.t(dys[i]), s.t(x), i > 0)
+					s.b.LinearGrad(s.t(alone), s.p(again[i]), s.p(bAgain[i]), s.t(dys[i]), s.t(x),
+						i > 0)
 				}
 			})
 			s.equal(c.name+": dx", dx.out, alone.out)
@@ -691,14 +745,18 @@ func (s *suite) linearGrad() {
 	for _, shape := range products() {
 		N, I, O := shape[0], shape[1], shape[2]
 		for mode := range 7 {
-			acc, dxAbsent, wFrozen, bias, bFrozen := mode == 1, mode == 2, mode == 3, mode != 4, mode == 5
+			acc, dxAbsent, wFrozen, bias, bFrozen :=
+				mode == 1, mode == 2, mode == 3, mode != 4, mode == 5
 			if N*I*O > 1e6 && mode > 1 {
 				continue
 			}
 			c := s.sample("N=%d I=%d O=%d mode %d", N, I, O, mode)
-			x, w, dy := c.random("x", N*I).narrow(), c.param("w", O, I, !wFrozen), c.random("dy", N*O).narrow()
+			x, w, dy :=
+				c.random("x", N*I).narrow(), c.param("w", O, I, !wFrozen),
+				c.random("dy", N*O).narrow()
 			if mode&1 > 0 {
-				dy.class = compute.Wide // of the residual stream, with values that Narrow memory can hold
+				// of the residual stream, with values that Narrow memory can hold
+				dy.class = compute.Wide
 			}
 			var b *param
 			if bias {
@@ -721,9 +779,10 @@ func (s *suite) linearGrad() {
 	}
 	const I, O = 33, 130
 	dy, w := s.normal(129*O), s.weights(s.normal(O*I), O, I)
-	s.rowsAlone("LinearGrad", 129, []int{O, I}, []int{I}, [][]float32{dy, s.normal(129 * I)}, false, func(in, out []compute.Tensor) {
-		s.dev.LinearGrad(out[0], w, nil, in[0], in[1], false)
-	})
+	s.rowsAlone("LinearGrad", 129, []int{O, I}, []int{I}, [][]float32{dy, s.normal(129 * I)}, false,
+		func(in, out []compute.Tensor) {
+			s.dev.LinearGrad(out[0], w, nil, in[0], in[1], false)
+		})
 }
 
 func (s *suite) rope() {
@@ -762,7 +821,8 @@ var packs = []compute.Pack{
 	{Start: []int32{0, 1, 2, 9, 9, 12}}, {Start: []int32{0, 65}}, {Start: []int32{0, 40, 41, 105}},
 	// Beginnings that several share: short, empty, and longer than tiles of any backend.
 	{Start: []int32{0, 2, 3}, Parent: []int32{-1, 0}},
-	{Start: []int32{0, 3, 8, 8, 9, 16, 20, 25, 25, 27}, Parent: []int32{-1, 0, 0, 0, -1, 4, 4, -1, 7}},
+	{Start: []int32{0, 3, 8, 8, 9, 16, 20, 25, 25, 27},
+		Parent: []int32{-1, 0, 0, 0, -1, 4, 4, -1, 7}},
 	{Start: []int32{0, 70, 205, 206, 239}, Parent: []int32{-1, 0, 0, 0}},
 }
 
@@ -787,7 +847,8 @@ func pick(x []float32, rows []int, width int) (out []float32) {
 }
 
 var heads = []compute.AttnShape{
-	{H: 1, K: 1, E: 2}, {H: 2, K: 1, E: 16}, {H: 4, K: 2, E: 33}, {H: 3, K: 3, E: 32}, {H: 7, K: 1, E: 8}, {H: 8, K: 2, E: 64}, {H: 2, K: 1, E: 128},
+	{H: 1, K: 1, E: 2}, {H: 2, K: 1, E: 16}, {H: 4, K: 2, E: 33}, {H: 3, K: 3, E: 32},
+	{H: 7, K: 1, E: 8}, {H: 8, K: 2, E: 64}, {H: 2, K: 1, E: 128},
 }
 
 // windows are lengths of a window to try: none, one token, less than a tile, more than one,
@@ -822,14 +883,17 @@ func (s *suite) attention() {
 	}
 	o, lse := c.unset("o", 40).narrow(), c.unset("lse", 10).exact()
 	c.run(func(s *side) {
-		s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, compute.Pack{Start: []int32{0, 10}})
+		s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a,
+			compute.Pack{Start: []int32{0, 10}})
 	})
 }
 
 func (s *suite) attentionOf(a compute.AttnShape, p compute.Pack) {
 	N := int(p.Start[p.Segments()])
 	c := s.sample("H=%d K=%d E=%d window=%d pack=%v", a.H, a.K, a.E, a.Window, p)
-	q, k, v := c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(), c.random("v", N*a.K*a.E).narrow()
+	q, k, v :=
+		c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(),
+		c.random("v", N*a.K*a.E).narrow()
 	o, lse := c.unset("o", N*a.H*a.E).narrow(), c.unset("lse", N*a.H).exact()
 	c.run(func(s *side) { s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, p) })
 	if p.Segments() < 2 {
@@ -838,9 +902,13 @@ func (s *suite) attentionOf(a compute.AttnShape, p compute.Pack) {
 	// Each sequence by itself, its beginning included: the same bits.
 	for n := range p.Segments() {
 		rows := apart(p, n)
-		part := func(v *value, width int) compute.Tensor { return s.narrow(pick(v.data, rows, width)) }
+		part := func(v *value, width int) compute.Tensor {
+			return s.narrow(
+				pick(v.data, rows, width))
+		}
 		os, ls := s.empty(compute.Narrow, len(rows)*a.H*a.E), s.empty(compute.Wide, len(rows)*a.H)
-		s.dev.Attention(os, ls, part(q, a.H*a.E), part(k, a.K*a.E), part(v, a.K*a.E), a, compute.Pack{Start: []int32{0, int32(len(rows))}})
+		s.dev.Attention(os, ls, part(q, a.H*a.E), part(k, a.K*a.E), part(v, a.K*a.E), a,
+			compute.Pack{Start: []int32{0, int32(len(rows))}})
 		what := fmt.Sprintf("%s: segment %d by itself", c.name, n)
 		s.equal(what+": o", download(s.t, s.dev, os), pick(o.out, rows, a.H*a.E))
 		s.equal(what+": lse", download(s.t, s.dev, ls), pick(lse.out, rows, a.H))
@@ -854,13 +922,21 @@ func (s *suite) attentionGrad() {
 			for _, p := range packs {
 				N := int(p.Start[p.Segments()])
 				c := s.sample("H=%d K=%d E=%d window=%d pack=%v", a.H, a.K, a.E, a.Window, p)
-				c.floor = max(1, math.Sqrt(float64(a.E))/4) // of one key, the gradients of q and k are 0: the difference of two sums over E
-				q, k, v := c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(), c.random("v", N*a.K*a.E).narrow()
-				o, lse, do := c.unset("o", N*a.H*a.E).narrow(), c.unset("lse", N*a.H).exact(), c.random("do", N*a.H*a.E).narrow()
-				dq, dk, dv := c.unset("dq", N*a.H*a.E).narrow(), c.unset("dk", N*a.K*a.E).narrow(), c.unset("dv", N*a.K*a.E).narrow()
+				// of one key, the gradients of q and k are 0: the difference of two sums over E
+				c.floor = max(1, math.Sqrt(float64(a.E))/4)
+				q, k, v :=
+					c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(),
+					c.random("v", N*a.K*a.E).narrow()
+				o, lse, do :=
+					c.unset("o", N*a.H*a.E).narrow(), c.unset("lse", N*a.H).exact(),
+					c.random("do", N*a.H*a.E).narrow()
+				dq, dk, dv :=
+					c.unset("dq", N*a.H*a.E).narrow(), c.unset("dk", N*a.K*a.E).narrow(),
+					c.unset("dv", N*a.K*a.E).narrow()
 				c.run(func(s *side) {
 					s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, p)
-					s.b.AttentionGrad(s.t(dq), s.t(dk), s.t(dv), s.t(do), s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, p)
+					s.b.AttentionGrad(s.t(dq), s.t(dk), s.t(dv), s.t(do), s.t(o), s.t(lse), s.t(q),
+						s.t(k), s.t(v), a, p)
 				})
 			}
 		}
@@ -871,7 +947,8 @@ func (s *suite) cacheWrite() {
 	for _, N := range []int{0, 1, 7, 20} {
 		for _, W := range []int{1, 33, 64} {
 			c := s.sample("N=%d W=%d", N, W)
-			cache, x, slots := c.random("cache", 20*W).narrow(), c.random("x", N*W).narrow(), s.perm(N, 20)
+			cache, x, slots :=
+				c.random("cache", 20*W).narrow(), c.random("x", N*W).narrow(), s.perm(N, 20)
 			c.run(func(s *side) { s.b.CacheWrite(s.t(cache), s.t(x), W, slots) })
 		}
 	}
@@ -880,15 +957,23 @@ func (s *suite) cacheWrite() {
 // ropeCache: what Rope and CacheWrite leave, bit for bit.
 func (s *suite) ropeCache() {
 	for _, N := range []int{0, 1, 7, 20, 65} {
-		for _, a := range []compute.AttnShape{{H: 1, K: 1, E: 2}, {H: 3, K: 1, E: 10}, {H: 4, K: 2, E: 64}, {H: 5, K: 5, E: 34}, {H: 7, K: 1, E: 128}} {
+		for _, a := range []compute.AttnShape{{H: 1, K: 1, E: 2}, {H: 3, K: 1, E: 10},
+			{H: 4, K: 2, E: 64}, {H: 5, K: 5, E: 34}, {H: 7, K: 1, E: 128}} {
 			const slots, P = 70, 30
 			W := a.K * a.E
 			c := s.sample("N=%d H=%d K=%d E=%d", N, a.H, a.K, a.E)
-			q, k, v, table := c.random("q", N*a.H*a.E).narrow(), c.random("k", N*W).narrow(), c.random("v", N*W).narrow(), c.random("table", P*a.E)
-			kc, vc := c.random("key cache", slots*W).narrow(), c.random("value cache", slots*W).narrow()
+			q, k, v, table :=
+				c.random("q", N*a.H*a.E).narrow(), c.random("k", N*W).narrow(),
+				c.random("v", N*W).narrow(), c.random("table", P*a.E)
+			kc, vc :=
+				c.random("key cache", slots*W).narrow(), c.random("value cache", slots*W).narrow()
 			pos, at := s.draws(N, P), s.perm(N, slots)
 			again := *c // the same, by Rope and CacheWrite
-			c.run(func(s *side) { s.b.RopeCache(s.t(q), s.t(k), s.t(v), s.t(kc), s.t(vc), a, pos, s.t(table), at) })
+			c.run(
+				func(s *side) {
+					s.b.RopeCache(s.t(q), s.t(k), s.t(v), s.t(kc), s.t(vc), a, pos,
+						s.t(table), at)
+				})
 			got := map[*value][]float32{q: q.out, kc: kc.out, vc: vc.out}
 			again.run(func(s *side) {
 				s.b.Rope(s.t(q), a.H, a.E, pos, s.t(table), false)
@@ -917,8 +1002,11 @@ func (s *suite) attentionDecode() {
 	a := compute.AttnShape{H: 6, K: 2, E: 10, Scale: 0.3}
 	for _, a.Window = range []int{0, 1, 5, 9} {
 		c := s.sample("against the reference, window=%d", a.Window)
-		q, o, k, v := c.random("q", 3*60).narrow(), c.unset("o", 3*60).narrow(), c.random("k", 12*4*20).narrow(), c.random("v", 12*4*20).narrow()
-		pages := compute.Pages{PageTokens: 4, Table: [][]int32{{3, 0}, {3, 5, 11, 7}, {1}}, Len: []int32{7, 13, 1}}
+		q, o, k, v :=
+			c.random("q", 3*60).narrow(), c.unset("o", 3*60).narrow(),
+			c.random("k", 12*4*20).narrow(), c.random("v", 12*4*20).narrow()
+		pages := compute.Pages{PageTokens: 4, Table: [][]int32{{3, 0}, {3, 5, 11, 7}, {1}},
+			Len: []int32{7, 13, 1}}
 		c.run(func(s *side) { s.b.AttentionDecode(s.t(o), s.t(q), s.t(k), s.t(v), a, pages) })
 	}
 }
@@ -984,10 +1072,12 @@ func (s *suite) decodeOf(a compute.AttnShape, P int) {
 		qr, or := s.narrow(last), s.empty(compute.Narrow, len(last))
 		s.dev.AttentionDecode(or, qr, kc, vc, a, pages)
 		got := download(s.t, s.dev, or)
-		s.alone(fmt.Sprintf("H=%d K=%d E=%d window=%d page=%d back=%d: decode and attention", a.H, a.K, a.E, a.Window, P, back), got, want)
+		s.alone(fmt.Sprintf("H=%d K=%d E=%d window=%d page=%d back=%d: decode and attention", a.H,
+			a.K, a.E, a.Window, P, back), got, want)
 		s.record("decode", got)
 		one := s.empty(compute.Narrow, QW)
-		s.dev.AttentionDecode(one, qr.Slice(2*QW, 3*QW), kc, vc, a, compute.Pages{PageTokens: P, Table: pages.Table[2:3], Len: pages.Len[2:3]})
+		s.dev.AttentionDecode(one, qr.Slice(2*QW, 3*QW), kc, vc, a,
+			compute.Pages{PageTokens: P, Table: pages.Table[2:3], Len: pages.Len[2:3]})
 		s.equal("a row by itself", download(s.t, s.dev, one), got[2*QW:3*QW])
 	}
 }
@@ -1015,12 +1105,15 @@ func (s *suite) gegluGrad()  { s.gatedGrad(compute.Backend.GeGLU, compute.Backen
 func (s *suite) gated(op glu, f func(x float64) float64) {
 	for _, n := range lengths {
 		c := s.sample("n=%d", n)
-		gate, up, y := c.random("gate", n).narrow(), c.random("up", n).narrow(), c.unset("y", n).narrow()
+		gate, up, y :=
+			c.random("gate", n).narrow(), c.random("up", n).narrow(), c.unset("y", n).narrow()
 		c.run(func(s *side) { op(s.b, s.t(y), s.t(gate), s.t(up)) })
 	}
-	extreme := []float32{0, -0.5, 10, -10, 40, -40, 87, -87, 88.5, -88.5, 100, -100, 1e4, -1e4, 1e-20, 3}
+	extreme := []float32{0, -0.5, 10, -10, 40, -40, 87, -87, 88.5, -88.5, 100, -100, 1e4, -1e4,
+		1e-20, 3}
 	c := s.sample("extreme gates")
-	gate, up, y := c.value("gate", extreme).narrow(), c.random("up", 16).narrow(), c.unset("y", 16).narrow()
+	gate, up, y :=
+		c.value("gate", extreme).narrow(), c.random("up", 16).narrow(), c.unset("y", 16).narrow()
 	c.run(func(s *side) { op(s.b, s.t(y), s.t(gate), s.t(up)) })
 	for i, x := range y.out {
 		want := f(float64(extreme[i])) * float64(up.data[i])
@@ -1028,21 +1121,28 @@ func (s *suite) gated(op glu, f func(x float64) float64) {
 			s.t.Errorf("gate %v: %v, want %v", extreme[i], x, want)
 		}
 	}
-	s.rowsAlone("gated activation", 33, []int{33, 33}, []int{33}, [][]float32{s.normal(33 * 33), s.normal(33 * 33)}, true, func(in, out []compute.Tensor) {
-		op(s.dev, out[0], in[0], in[1])
-	})
+	s.rowsAlone("gated activation", 33, []int{33, 33}, []int{33},
+		[][]float32{s.normal(33 * 33), s.normal(33 * 33)}, true, func(in, out []compute.Tensor) {
+			op(s.dev, out[0], in[0], in[1])
+		})
 }
 
 func (s *suite) gatedGrad(op glu, grad gluGrad) {
 	for _, n := range lengths {
 		for _, inPlace := range []bool{false, true} {
 			c := s.sample("n=%d in place=%v", n, inPlace)
-			gate, up, dy, dup := c.random("gate", n).narrow(), c.random("up", n).narrow(), c.random("dy", n).narrow(), c.unset("dup", n).narrow()
+			gate, up, dy, dup :=
+				c.random("gate", n).narrow(), c.random("up", n).narrow(),
+				c.random("dy", n).narrow(), c.unset("dup", n).narrow()
 			dgate := dy
 			if !inPlace {
 				dgate = c.unset("dgate", n).narrow()
 			}
-			c.run(func(s *side) { grad(s.b, compute.Tensor{}, s.t(dgate), s.t(dup), s.t(dy), s.t(gate), s.t(up)) })
+			c.run(
+				func(s *side) {
+					grad(s.b, compute.Tensor{}, s.t(dgate), s.t(dup), s.t(dy),
+						s.t(gate), s.t(up))
+				})
 			// With the output again, which has its bits, the gradient keeps its own.
 			y, alone := c.unset("y", n).narrow(), c.unset("y by itself", n).narrow()
 			dgateOut, dupOut := dgate.out, dup.out
@@ -1058,7 +1158,8 @@ func (s *suite) gatedGrad(op glu, grad gluGrad) {
 }
 
 // headShapes are (N, R, D, V) of the language-model head.
-var headShapes = [][4]int{{1, 0, 3, 5}, {1, 1, 1, 1}, {7, 7, 33, 64}, {65, 64, 16, 777}, {20, 9, 10, 2500}, {540, 530, 8, 1030}}
+var headShapes = [][4]int{{1, 0, 3, 5}, {1, 1, 1, 1}, {7, 7, 33, 64}, {65, 64, 16, 777},
+	{20, 9, 10, 2500}, {540, 530, 8, 1030}}
 
 func (s *suite) logProb() {
 	for _, shape := range headShapes {
@@ -1066,9 +1167,11 @@ func (s *suite) logProb() {
 		c := s.sample("N=%d R=%d D=%d V=%d", N, R, D, V)
 		h, w := c.random("h", N*D).narrow(), c.param("w", V, D, false)
 		rows, targets, inv := s.perm(R, N), s.draws(R, V), 1/0.7
-		logp, ent, lse := c.unset("logp", R).exact(), c.unset("ent", R).exact(), c.unset("lse", R).exact()
+		logp, ent, lse :=
+			c.unset("logp", R).exact(), c.unset("ent", R).exact(), c.unset("lse", R).exact()
 		c.run(func(s *side) {
-			s.b.LogProb(compute.HeadOut{LogpR: s.t(logp), EntR: s.t(ent), LseR: s.t(lse)}, s.t(h), s.p(w), rows, targets, inv)
+			s.b.LogProb(compute.HeadOut{LogpR: s.t(logp), EntR: s.t(ent), LseR: s.t(lse)}, s.t(h),
+				s.p(w), rows, targets, inv)
 		})
 		// Rows by themselves: the same bits.
 		wd, hd := s.weights(w.w.data, V, D), s.narrow(h.data)
@@ -1076,10 +1179,12 @@ func (s *suite) logProb() {
 			if R == 0 {
 				break
 			}
-			one := compute.HeadOut{LogpR: s.empty(compute.Wide, 1), EntR: s.empty(compute.Wide, 1), LseR: s.empty(compute.Wide, 1)}
+			one := compute.HeadOut{LogpR: s.empty(compute.Wide, 1), EntR: s.empty(compute.Wide, 1),
+				LseR: s.empty(compute.Wide, 1)}
 			s.dev.LogProb(one, hd, wd, rows[r:r+1], targets[r:r+1], inv)
 			for i, x := range []compute.Tensor{one.LogpR, one.EntR, one.LseR} {
-				s.alone(fmt.Sprintf("%s: row %d by itself, output %d", c.name, r, i), download(s.t, s.dev, x), [][]float32{logp.out, ent.out, lse.out}[i][r:r+1])
+				s.alone(fmt.Sprintf("%s: row %d by itself, output %d", c.name, r, i),
+					download(s.t, s.dev, x), [][]float32{logp.out, ent.out, lse.out}[i][r:r+1])
 			}
 		}
 		// Probabilities of all targets sum to 1.
@@ -1088,7 +1193,8 @@ func (s *suite) logProb() {
 		}
 		sum := 0.0
 		for v := range V {
-			one := compute.HeadOut{LogpR: s.empty(compute.Wide, 1), EntR: s.empty(compute.Wide, 1), LseR: s.empty(compute.Wide, 1)}
+			one := compute.HeadOut{LogpR: s.empty(compute.Wide, 1), EntR: s.empty(compute.Wide, 1),
+				LseR: s.empty(compute.Wide, 1)}
 			s.dev.LogProb(one, hd, wd, rows[:1], []int32{int32(v)}, inv)
 			sum += math.Exp(float64(download(s.t, s.dev, one.LogpR)[0]))
 		}
@@ -1106,9 +1212,11 @@ func (s *suite) logProbGrad() {
 			if V > 1000 && mode > 1 {
 				continue
 			}
-			c := s.sample("N=%d R=%d D=%d V=%d dent=%v dh=%v G=%v", N, R, D, V, withEnt, withDh, grad)
+			c := s.sample("N=%d R=%d D=%d V=%d dent=%v dh=%v G=%v", N, R, D, V, withEnt, withDh,
+				grad)
 			c.factor = 4 // from LogProb's rounded lse, through exp
-			h, w, dlogp := c.random("h", N*D).narrow(), c.param("w", V, D, grad), c.random("dlogp", R)
+			h, w, dlogp :=
+				c.random("h", N*D).narrow(), c.param("w", V, D, grad), c.random("dlogp", R)
 			rows, targets, inv := s.perm(R, N), s.draws(R, V), 1/0.7
 			logp, ent, lse := c.unset("logp", R), c.unset("ent", R), c.unset("lse", R)
 			var dent, dh *value
@@ -1121,7 +1229,8 @@ func (s *suite) logProbGrad() {
 			c.run(func(s *side) {
 				out := compute.HeadOut{LogpR: s.t(logp), EntR: s.t(ent), LseR: s.t(lse)}
 				s.b.LogProb(out, s.t(h), s.p(w), rows, targets, inv)
-				s.b.LogProbGrad(s.t(dh), s.p(w), out, s.t(dlogp), s.t(dent), s.t(h), rows, targets, inv)
+				s.b.LogProbGrad(s.t(dh), s.p(w), out, s.t(dlogp), s.t(dent), s.t(h), rows, targets,
+					inv)
 			})
 		}
 	}
@@ -1130,7 +1239,9 @@ func (s *suite) logProbGrad() {
 		N, R, D, V := shape[0], shape[1], shape[2], shape[3]
 		c := s.sample("equal rows: N=%d R=%d D=%d V=%d", N, R, D, V)
 		c.factor = 4
-		h, w, dlogp, dent := c.random("h", N*D).narrow(), c.param("w", V, D, true), c.random("dlogp", R), c.random("dent", R)
+		h, w, dlogp, dent :=
+			c.random("h", N*D).narrow(), c.param("w", V, D, true), c.random("dlogp", R),
+			c.random("dent", R)
 		dh := c.random("dh", N*D).narrow()
 		logp, ent, lse := c.unset("logp", R), c.unset("ent", R), c.unset("lse", R)
 		rows := s.perm(N, N)
@@ -1145,9 +1256,11 @@ func (s *suite) logProbGrad() {
 		targets := s.draws(len(rows), V)
 		part := func(t compute.Tensor) compute.Tensor { return t.Slice(0, len(rows)) }
 		c.run(func(s *side) {
-			out := compute.HeadOut{LogpR: part(s.t(logp)), EntR: part(s.t(ent)), LseR: part(s.t(lse))}
+			out := compute.HeadOut{LogpR: part(s.t(logp)), EntR: part(s.t(ent)),
+				LseR: part(s.t(lse))}
 			s.b.LogProb(out, s.t(h), s.p(w), rows, targets, 1.25)
-			s.b.LogProbGrad(s.t(dh), s.p(w), out, part(s.t(dlogp)), part(s.t(dent)), s.t(h), rows, targets, 1.25)
+			s.b.LogProbGrad(s.t(dh), s.p(w), out, part(s.t(dlogp)), part(s.t(dent)), s.t(h), rows,
+				targets, 1.25)
 		})
 	}
 }
@@ -1173,7 +1286,8 @@ func (s *suite) scoreGrad() {
 			for mode := range 3 {
 				c := s.sample("N=%d D=%d mode %d", N, D, mode)
 				c.floor = math.Sqrt(float64(N)) / 2 // w.G's terms cancel
-				h, w, rows := c.random("h", N*D).narrow(), c.param("w", 1, D, mode != 1), s.perm((N+1)/2, N)
+				h, w, rows :=
+					c.random("h", N*D).narrow(), c.param("w", 1, D, mode != 1), s.perm((N+1)/2, N)
 				ds := c.random("ds", len(rows))
 				var dh *value
 				if mode != 2 {
@@ -1210,7 +1324,8 @@ func (s *suite) sumSquares() {
 	if none := s.dev.SumSquares(nil); none != 0 {
 		s.t.Errorf("of nothing: %v", none)
 	}
-	s.record("SumSquares", []float32{math.Float32frombits(uint32(math.Float64bits(got) >> 32)), math.Float32frombits(uint32(math.Float64bits(got)))})
+	s.record("SumSquares", []float32{math.Float32frombits(uint32(math.Float64bits(got) >> 32)),
+		math.Float32frombits(uint32(math.Float64bits(got)))})
 }
 
 func (s *suite) adamW() {
@@ -1219,15 +1334,20 @@ func (s *suite) adamW() {
 			c := s.sample("%v decay=%v", shape, decay)
 			w := c.param("w", shape[0], shape[1], true)
 			n := shape[0] * shape[1]
-			w.decay, w.m, w.v = decay, c.value("w.M", make([]float32, n)).exact(), c.value("w.V", make([]float32, n)).exact()
+			w.decay, w.m, w.v =
+				decay, c.value("w.M", make([]float32, n)).exact(),
+				c.value("w.V", make([]float32, n)).exact()
 			w.w.exact()
 			I := shape[1]
 			x, y := c.random("x", 3*I).narrow(), c.unset("y", 3*shape[0]).narrow()
 			c.run(func(s *side) {
-				s.b.Linear(s.t(y), s.t(x), s.p(w), nil, false)              // so that there is something to refresh
+				// so that there is something to refresh
+				s.b.Linear(s.t(y), s.t(x), s.p(w), nil, false)
 				s.b.AdamW(nil, compute.AdamW{LR: 1, GradScale: 1, Step: 1}) // of nothing
 				for step := 1; step <= 3; step++ {
-					s.b.AdamW([]*compute.Param{s.p(w)}, compute.AdamW{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, GradScale: 0.3, Step: step})
+					s.b.AdamW([]*compute.Param{s.p(w)},
+						compute.AdamW{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1,
+							GradScale: 0.3, Step: step})
 				}
 				s.b.Linear(s.t(y), s.t(x), s.p(w), nil, false)
 			})
@@ -1238,7 +1358,9 @@ func (s *suite) adamW() {
 				w.g, w.decay = c.value("w.G", make([]float32, n)), true
 				w.m, w.v = c.value("w.M", make([]float32, n)), c.value("w.V", make([]float32, n))
 				c.run(func(s *side) {
-					s.b.AdamW([]*compute.Param{s.p(w)}, compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.01, GradScale: 1, Step: 1})
+					s.b.AdamW([]*compute.Param{s.p(w)},
+						compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.01,
+							GradScale: 1, Step: 1})
 				})
 				before, after := 0.0, 0.0
 				for i, x := range w.w.data {

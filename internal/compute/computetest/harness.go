@@ -209,7 +209,8 @@ const behind = 21 // guard values behind a tensor
 
 // place puts the case's values on b, each in its own block at the offset, and
 // reads them back: that is what guards look like there.
-func (c *sample) place(b compute.Backend, off int) (s *side, blocks map[*value]compute.Tensor, before map[*value][]float32) {
+func (c *sample) place(b compute.Backend,
+	off int) (s *side, blocks map[*value]compute.Tensor, before map[*value][]float32) {
 	s = &side{b, map[*value]compute.Tensor{}, map[*param]*compute.Param{}}
 	blocks, before = map[*value]compute.Tensor{}, map[*value][]float32{}
 	for _, v := range c.values {
@@ -224,10 +225,12 @@ func (c *sample) place(b compute.Backend, off int) (s *side, blocks map[*value]c
 			c.s.t.Fatalf("%s: %v", c.name, err)
 		}
 		b.Upload(block, host)
-		blocks[v], s.tensors[v], before[v] = block, block.Slice(off, off+n), download(c.s.t, b, block)
+		blocks[v], s.tensors[v], before[v] =
+			block, block.Slice(off, off+n), download(c.s.t, b, block)
 	}
 	for _, p := range c.params {
-		q := &compute.Param{Name: p.w.name, Shape: []int{p.rows, p.cols}, Rows: p.rows, Cols: p.cols, Decay: p.decay, Offset: p.offset}
+		q := &compute.Param{Name: p.w.name, Shape: []int{p.rows, p.cols}, Rows: p.rows,
+			Cols: p.cols, Decay: p.decay, Offset: p.offset}
 		q.W, q.G, q.M, q.V = s.t(p.w), s.t(p.g), s.t(p.m), s.t(p.v)
 		b.Refresh(q)
 		s.params[p] = q
@@ -266,8 +269,10 @@ func (c *sample) run(op func(s *side)) {
 		for _, v := range c.values {
 			host := download(t, c.s.dev, blocks[v])
 			for i, x := range host {
-				if (i < off || i >= off+len(v.data)) && math.Float32bits(x) != math.Float32bits(before[v][i]) {
-					t.Errorf("%s: %s: wrote outside at [%d] of %d elements: %v", c.name, v.name, i-off, len(v.data), x)
+				if (i < off || i >= off+len(v.data)) &&
+					math.Float32bits(x) != math.Float32bits(before[v][i]) {
+					t.Errorf("%s: %s: wrote outside at [%d] of %d elements: %v", c.name, v.name,
+						i-off, len(v.data), x)
 					break
 				}
 			}
@@ -275,7 +280,9 @@ func (c *sample) run(op func(s *side)) {
 			if trial == 0 {
 				v.out = got
 				c.s.trace, c.s.names = append(c.s.trace, got), append(c.s.names, c.name+": "+v.name)
-			} else if what := fmt.Sprintf("%s: %s at offset %d and at %d", c.name, v.name, off, offsets[0]); off%c.s.Align == 0 {
+			} else if what := fmt.Sprintf(
+				"%s: %s at offset %d and at %d", c.name, v.name, off,
+				offsets[0]); off%c.s.Align == 0 {
 				c.s.equal(what, got, v.out)
 			} else {
 				c.s.near(what, got, v.out, c.tol(v), c.floor)
@@ -297,7 +304,8 @@ func (c *sample) run(op func(s *side)) {
 		for i, x := range want {
 			got := float64(v.out[i])
 			if math.IsNaN(x) != math.IsNaN(got) || math.Abs(got-x) > c.tol(v)*(most+math.Abs(x)) {
-				t.Errorf("%s: %s[%d] of %d: got %v, want %v (largest %.3g)", c.name, v.name, i, len(want), got, x, most)
+				t.Errorf("%s: %s[%d] of %d: got %v, want %v (largest %.3g)", c.name, v.name, i,
+					len(want), got, x, most)
 				break
 			}
 		}
@@ -327,7 +335,8 @@ func (s *suite) near(what string, got, want []float32, tol, floor float64) {
 	}
 	for i, x := range want {
 		if (x != x) != (got[i] != got[i]) || math.Abs(float64(got[i]-x)) > 2*tol*most {
-			s.t.Errorf("%s: [%d] of %d: %v is not near %v (largest %.3g)", what, i, len(want), got[i], x, most)
+			s.t.Errorf("%s: [%d] of %d: %v is not near %v (largest %.3g)", what, i, len(want),
+				got[i], x, most)
 			return
 		}
 	}
@@ -352,7 +361,8 @@ func (s *suite) equal(what string, got, want []float32) {
 	}
 	for i := range got {
 		if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
-			s.t.Errorf("%s: [%d] of %d: %v (%#x) is not %v (%#x)", what, i, len(got), got[i], math.Float32bits(got[i]), want[i], math.Float32bits(want[i]))
+			s.t.Errorf("%s: [%d] of %d: %v (%#x) is not %v (%#x)", what, i, len(got), got[i],
+				math.Float32bits(got[i]), want[i], math.Float32bits(want[i]))
 			return
 		}
 	}
@@ -374,7 +384,8 @@ func (s *suite) narrow(host []float32) compute.Tensor { return s.put(compute.Nar
 func (s *suite) empty(c compute.Class, n int) compute.Tensor { return s.put(c, make([]float32, n)) }
 
 func (s *suite) weights(host []float32, rows, cols int) *compute.Param {
-	p := &compute.Param{Name: "w", Shape: []int{rows, cols}, Rows: rows, Cols: cols, W: s.wide(s.round(host))}
+	p := &compute.Param{Name: "w", Shape: []int{rows, cols}, Rows: rows, Cols: cols,
+		W: s.wide(s.round(host))}
 	s.dev.Refresh(p)
 	return p
 }

@@ -32,7 +32,8 @@ func decoded(class compute.Class, x []float32) []float32 {
 func (s *suite) quant() {
 	for _, class := range s.quantised() {
 		s.zeroBlocks(class)
-		for _, shape := range [][2]int{{2, 32}, {37, 64}, {33, 96}, {64, 544}, {130, 1088}, {1060, 32}} {
+		for _, shape := range [][2]int{{2, 32}, {37, 64}, {33, 96}, {64, 544}, {130, 1088},
+			{1060, 32}} {
 			O, I := shape[0], shape[1]
 			if O*I > 5000 && s.dev.Name() == "ref" {
 				continue // the reference has no tiles
@@ -43,17 +44,22 @@ func (s *suite) quant() {
 			}
 			clear(host[:compute.QuantBlock])
 			what := "first"
-			quant, frozen := s.ofClass(class, host, O, I), s.ofClass(compute.Frozen, decoded(class, host), O, I)
+			quant, frozen :=
+				s.ofClass(class, host, O, I), s.ofClass(compute.Frozen, decoded(class, host), O, I)
 			read := func() {
 				s.t.Helper()
 				want := decoded(class, host)
-				s.equal(fmt.Sprintf("%v %v %s: Download", class, shape, what), download(s.t, s.dev, quant.W), want)
-				for _, part := range [][2]int{{0, 1}, {I / 2, I/2 + 1}, {1, O*I - 1}, {I, 2 * I}, {O*I/3 + 1, O*I - I/2}} {
+				s.equal(fmt.Sprintf("%v %v %s: Download", class, shape, what),
+					download(s.t, s.dev, quant.W), want)
+				for _, part := range [][2]int{{0, 1}, {I / 2, I/2 + 1}, {1, O*I - 1}, {I, 2 * I},
+					{O*I/3 + 1, O*I - I/2}} {
 					lo, hi := part[0], part[1]
-					s.equal(fmt.Sprintf("%v %v %s: Download of [%d:%d]", class, shape, what, lo, hi), download(s.t, s.dev, quant.W.Slice(lo, hi)), want[lo:hi])
+					s.equal(fmt.Sprintf("%v %v %s: Download of [%d:%d]", class, shape, what, lo,
+						hi), download(s.t, s.dev, quant.W.Slice(lo, hi)), want[lo:hi])
 					dst := s.empty(compute.Wide, hi-lo)
 					s.dev.Copy(dst, quant.W.Slice(lo, hi))
-					s.equal(fmt.Sprintf("%v %v %s: Copy of [%d:%d]", class, shape, what, lo, hi), download(s.t, s.dev, dst), want[lo:hi])
+					s.equal(fmt.Sprintf("%v %v %s: Copy of [%d:%d]", class, shape, what, lo, hi),
+						download(s.t, s.dev, dst), want[lo:hi])
 					s.dev.Free(dst)
 				}
 			}
@@ -110,7 +116,8 @@ func (s *suite) zeroBlocks(class compute.Class) {
 			s.t.Fatal(err)
 		}
 		s.ref.Upload(t, host)
-		s.equal(fmt.Sprintf("the reference's %v", class), download(s.t, s.ref, t), decoded(class, host))
+		s.equal(fmt.Sprintf("the reference's %v", class), download(s.t, s.ref, t),
+			decoded(class, host))
 		s.ref.Free(t)
 	}
 }
@@ -125,7 +132,8 @@ func (s *suite) quantTokens(class compute.Class) {
 	host := s.normal(O * I)
 	x, start, bias := s.narrow(s.normal(N*I)), s.normal(N*O), s.weights(s.normal(O), 1, O)
 	var results [2][][]float32
-	for i, w := range []*compute.Param{s.ofClass(class, host, O, I), s.ofClass(compute.Frozen, decoded(class, host), O, I)} {
+	for i, w := range []*compute.Param{s.ofClass(class, host, O, I),
+		s.ofClass(compute.Frozen, decoded(class, host), O, I)} {
 		for _, n := range []int{5, N} {
 			y, y1, sum := s.wide(start[:n*O]), s.empty(compute.Narrow, n*O), s.wide(start[:n*O])
 			s.dev.Linear(y, x.Slice(0, n*I), w, bias, true)

@@ -37,10 +37,13 @@ func (s *suite) sampling() {
 	h := s.narrow(one)
 	for _, c := range []compute.Sampling{
 		{Temperature: 1}, {Temperature: 0.6}, {Temperature: 1.7},
-		{Temperature: 1, TopK: 1}, {Temperature: 1, TopK: 5}, {Temperature: 3, TopK: rank}, {Temperature: 1, TopK: V}, {Temperature: 1, TopK: V + 9},
+		{Temperature: 1, TopK: 1}, {Temperature: 1, TopK: 5}, {Temperature: 3, TopK: rank},
+		{Temperature: 1, TopK: V}, {Temperature: 1, TopK: V + 9},
 		{Temperature: 0.8, TopP: 0.9}, {Temperature: 1, TopP: 1e-9}, {Temperature: 1, TopP: 1},
 		{Temperature: 1.2, MinP: 0.1}, {Temperature: 1, MinP: 1},
-		{Temperature: 1.3, TopK: 20, TopP: 0.8}, {Temperature: 1.3, TopK: 20, TopP: 0.95, MinP: 0.05}, {Temperature: 2, TopP: 0.95, MinP: 0.03},
+		{Temperature: 1.3, TopK: 20, TopP: 0.8},
+		{Temperature: 1.3, TopK: 20, TopP: 0.95, MinP: 0.05},
+		{Temperature: 2, TopP: 0.95, MinP: 0.03},
 	} {
 		ids, logp := make([]int32, grid), make([]float32, grid)
 		s.dev.Sample(ids, logp, h, w, c, u)
@@ -51,7 +54,8 @@ func (s *suite) sampling() {
 				s.t.Fatalf("%+v: token %d of %d", c, id, V)
 			}
 			if r > 0 && id < ids[r-1] {
-				s.t.Errorf("%+v: u=%v gives token %d, and the smaller u=%v token %d", c, u[r], id, u[r-1], ids[r-1])
+				s.t.Errorf("%+v: u=%v gives token %d, and the smaller u=%v token %d", c, u[r], id,
+					u[r-1], ids[r-1])
 			}
 			hits[id]++
 		}
@@ -60,7 +64,8 @@ func (s *suite) sampling() {
 				s.t.Errorf("%+v: token %d is filtered, and was drawn %v times", c, v, hits[v])
 			}
 			if math.Abs(hits[v]-p[v]*float64(grid)) > 1+float64(grid)*8*s.Tol {
-				s.t.Errorf("%+v: token %d was drawn %v times of %d, and has probability %v", c, v, hits[v], grid, p[v])
+				s.t.Errorf("%+v: token %d was drawn %v times of %d, and has probability %v", c, v,
+					hits[v], grid, p[v])
 			}
 		}
 		s.likeLogProb(fmt.Sprintf("%+v", c), ids, logp, h, w, c)
@@ -68,7 +73,8 @@ func (s *suite) sampling() {
 	s.filterOrder(grid)
 	// All rows at the ends of [0,1): the first and the last token.
 	ids, logp := make([]int32, 2), make([]float32, 2)
-	s.dev.Sample(ids, logp, s.narrow([]float32{1, 1}), w, compute.Sampling{Temperature: 1}, []float64{0, math.Nextafter(1, 0)})
+	s.dev.Sample(ids, logp, s.narrow([]float32{1, 1}), w, compute.Sampling{Temperature: 1},
+		[]float64{0, math.Nextafter(1, 0)})
 	if ids[0] != 0 || ids[1] < V-8 {
 		s.t.Errorf("u of 0 and almost 1 give tokens %v", ids)
 	}
@@ -88,7 +94,8 @@ func (s *suite) sampling() {
 		ids, logp := make([]int32, R), make([]float32, R)
 		s.dev.Sample(ids, logp, h, w, compute.Sampling{}, make([]float64, R))
 		if V > 4 && ids[0] != int32(V/2) {
-			s.t.Errorf("greedy of %d: token %d, want %d, the first of three equal ones", V, ids[0], V/2)
+			s.t.Errorf("greedy of %d: token %d, want %d, the first of three equal ones", V, ids[0],
+				V/2)
 		}
 		s.likeLogProb("greedy", ids, logp, h, w, compute.Sampling{})
 		u := []float64{0.1, 0.5, 0.9, 0.3, 0.7, 0.99, 0.01}
@@ -109,7 +116,8 @@ func (s *suite) sampling() {
 // filterOrder: min-p after top-p. Of this row top-p keeps 9 tokens, and would keep 3 if its
 // share were taken of what min-p leaves; u's even grid hits every token that is kept.
 func (s *suite) filterOrder(grid int) {
-	p := append([]float64{0.4, 0.2, 0.1}, append(slices.Repeat([]float64{0.01}, 15), slices.Repeat([]float64{0.005}, 30)...)...)
+	p := append([]float64{0.4, 0.2, 0.1},
+		append(slices.Repeat([]float64{0.01}, 15), slices.Repeat([]float64{0.005}, 30)...)...)
 	s.rng.Shuffle(len(p), func(i, j int) { p[i], p[j] = p[j], p[i] })
 	logits, one, u := make([]float32, len(p)), make([]float32, grid), make([]float64, grid)
 	for v, x := range p {
@@ -135,12 +143,14 @@ func (s *suite) filterOrder(grid int) {
 		s.t.Fatalf("%+v keeps %d tokens, want 9: the row is made for that", c, len(want))
 	}
 	if !maps.Equal(drawn, want) {
-		s.t.Errorf("%+v draws the tokens %v, want %v", c, slices.Sorted(maps.Keys(drawn)), slices.Sorted(maps.Keys(want)))
+		s.t.Errorf("%+v draws the tokens %v, want %v", c, slices.Sorted(maps.Keys(drawn)),
+			slices.Sorted(maps.Keys(want)))
 	}
 }
 
 // likeLogProb wants a sample's log-probabilities to have LogProb's bits.
-func (s *suite) likeLogProb(what string, ids []int32, logp []float32, h compute.Tensor, w *compute.Param, c compute.Sampling) {
+func (s *suite) likeLogProb(what string, ids []int32, logp []float32, h compute.Tensor,
+	w *compute.Param, c compute.Sampling) {
 	s.t.Helper()
 	invTemp := 1.0
 	if c.Temperature > 0 {
@@ -151,7 +161,8 @@ func (s *suite) likeLogProb(what string, ids []int32, logp []float32, h compute.
 	for r := range rows {
 		rows[r] = int32(r)
 	}
-	out := compute.HeadOut{LogpR: s.empty(compute.Wide, R), EntR: s.empty(compute.Wide, R), LseR: s.empty(compute.Wide, R)}
+	out := compute.HeadOut{LogpR: s.empty(compute.Wide, R), EntR: s.empty(compute.Wide, R),
+		LseR: s.empty(compute.Wide, R)}
 	s.dev.LogProb(out, h, w, rows, ids, invTemp)
 	s.equal(what+": Sample's logp and LogProb's", logp, download(s.t, s.dev, out.LogpR))
 }

@@ -15,9 +15,11 @@ import (
 // The table in doc/tests.md says which border each case is for.
 var sizes = map[string]func(s *suite){
 	"sizes/Transfer": (*suite).transferSizes, "sizes/Frozen": (*suite).frozenSizes,
-	"sizes/Embed": (*suite).embedSizes, "sizes/RMSNorm": (*suite).normSizes, "sizes/Linear": (*suite).linearSizes, "sizes/Rope": (*suite).ropeSizes,
+	"sizes/Embed": (*suite).embedSizes, "sizes/RMSNorm": (*suite).normSizes,
+	"sizes/Linear": (*suite).linearSizes, "sizes/Rope": (*suite).ropeSizes,
 	"sizes/Attention": (*suite).attentionSizes, "sizes/AttentionDecode": (*suite).decodeSizes,
-	"sizes/Head": (*suite).headSizes, "sizes/Sample": (*suite).sampleSizes, "sizes/Score": (*suite).scoreSizes,
+	"sizes/Head": (*suite).headSizes, "sizes/Sample": (*suite).sampleSizes,
+	"sizes/Score":      (*suite).scoreSizes,
 	"sizes/SumSquares": (*suite).sumSizes, "sizes/AdamW": (*suite).stepSizes,
 }
 
@@ -32,7 +34,8 @@ func (s *suite) large(format string, args ...any) *sample {
 func (s *suite) transferSizes() {
 	const n = 1<<20 + 5
 	x := s.normal(n)
-	for _, class := range []compute.Class{compute.Wide, compute.Narrow, compute.Master, compute.Frozen, compute.Code} {
+	for _, class := range []compute.Class{compute.Wide, compute.Narrow, compute.Master,
+		compute.Frozen, compute.Code} {
 		want := slices.Clone(x)
 		switch class {
 		case compute.Code:
@@ -59,10 +62,12 @@ func (s *suite) frozenSizes() {
 	var results [2][][]float32
 	for i, class := range []compute.Class{compute.Narrow, compute.Frozen} {
 		w := s.ofClass(class, host, V, D)
-		h, dh, y, dx := s.narrow(x), s.narrow(x), s.empty(compute.Narrow, R*V), s.empty(compute.Narrow, R*D)
+		h, dh, y, dx :=
+			s.narrow(x), s.narrow(x), s.empty(compute.Narrow, R*V), s.empty(compute.Narrow, R*D)
 		s.dev.Linear(y, h, w, nil, false)
 		s.dev.LinearGrad(dx, w, nil, s.narrow(dy), compute.Tensor{}, false)
-		out := compute.HeadOut{LogpR: s.empty(compute.Wide, R), EntR: s.empty(compute.Wide, R), LseR: s.empty(compute.Wide, R)}
+		out := compute.HeadOut{LogpR: s.empty(compute.Wide, R), EntR: s.empty(compute.Wide, R),
+			LseR: s.empty(compute.Wide, R)}
 		which, targets := []int32{0, 1, 2}, []int32{V - 1, 7, 1 << 16}
 		s.dev.LogProb(out, h, w, which, targets, 0.8)
 		s.dev.LogProbGrad(dh, w, out, s.wide(dlogp), compute.Tensor{}, h, which, targets, 0.8)
@@ -72,7 +77,8 @@ func (s *suite) frozenSizes() {
 			results[i] = append(results[i], download(s.t, s.dev, t))
 		}
 	}
-	for i, name := range []string{"Linear", "LinearGrad", "log-probabilities", "entropies", "logit sums", "LogProbGrad", "Embed"} {
+	for i, name := range []string{"Linear", "LinearGrad", "log-probabilities", "entropies",
+		"logit sums", "LogProbGrad", "Embed"} {
 		s.equal("frozen and narrow: "+name, results[1][i], results[0][i])
 	}
 }
@@ -81,7 +87,8 @@ func (s *suite) embedSizes() {
 	for _, shape := range [][3]int{{3, 8200, 5}, {40, 4, 262144}} {
 		N, D, V := shape[0], shape[1], shape[2]
 		c := s.large("N=%d D=%d V=%d", N, D, V)
-		table, y, dy, ids := c.param("w", V, D, true), c.unset("y", N*D), c.random("dy", N*D), s.draws(N, V)
+		table, y, dy, ids :=
+			c.param("w", V, D, true), c.unset("y", N*D), c.random("dy", N*D), s.draws(N, V)
 		ids[0], ids[N-1] = int32(V-1), int32(V-1)
 		c.run(func(s *side) {
 			s.b.Embed(s.t(y), s.p(table), ids)
@@ -95,7 +102,8 @@ func (s *suite) embedSizes() {
 // do not hold a row; above 2,048 columns and 64 rows the weights' gradient is of several
 // blocks both ways.
 func (s *suite) normSizes() {
-	for _, shape := range [][2]int{{3, 256}, {3, 257}, {3, 576}, {3, 896}, {3, 5120}, {3, 8200}, {130, 2056}} {
+	for _, shape := range [][2]int{{3, 256}, {3, 257}, {3, 576}, {3, 896}, {3, 5120}, {3, 8200},
+		{130, 2056}} {
 		N, D := shape[0], shape[1]
 		for _, class := range []compute.Class{compute.Wide, compute.Narrow} {
 			acc := class == compute.Wide
@@ -107,7 +115,8 @@ func (s *suite) normSizes() {
 			x, w := c.random("x", N*D).in(class), c.param("w", 1, D, true)
 			w.offset = float32(D % 2)
 			w.g.exact()
-			dy, y, rstd := c.random("dy", N*D).narrow(), c.unset("y", N*D).narrow(), c.unset("rstd", N).exact()
+			dy, y, rstd :=
+				c.random("dy", N*D).narrow(), c.unset("y", N*D).narrow(), c.unset("rstd", N).exact()
 			dx := c.output("dx", N*D, acc).in(class)
 			if class == compute.Wide {
 				dx.exact()
@@ -129,7 +138,8 @@ func (s *suite) linearSizes() {
 		c := s.large("N=%d I=%d O=%d", N, I, O)
 		c.floor = math.Sqrt(float64(max(N, I))) / 4
 		x, w, b := c.random("x", N*I).narrow(), c.param("w", O, I, true), c.param("b", 1, O, true)
-		y, dy, dx := c.unset("y", N*O).narrow(), c.random("dy", N*O).narrow(), c.unset("dx", N*I).narrow()
+		y, dy, dx :=
+			c.unset("y", N*O).narrow(), c.random("dy", N*O).narrow(), c.unset("dx", N*I).narrow()
 		w.g.exact()
 		b.g.exact()
 		c.run(func(s *side) {
@@ -147,7 +157,8 @@ func (s *suite) ropeSizes() {
 		c := s.large("H=%d E=%d", H, E)
 		x, table, pos := c.random("x", N*H*E).narrow(), c.random("table", P*E), s.draws(N, P)
 		k, v := c.random("k", N*E).narrow(), c.random("v", N*E).narrow()
-		kc, vc, slots := c.random("key cache", 5*E).narrow(), c.random("value cache", 5*E).narrow(), s.perm(N, 5)
+		kc, vc, slots :=
+			c.random("key cache", 5*E).narrow(), c.random("value cache", 5*E).narrow(), s.perm(N, 5)
 		c.run(func(s *side) {
 			s.b.Rope(s.t(x), H, E, pos, s.t(table), true)
 			s.b.RopeCache(s.t(x), s.t(k), s.t(v), s.t(kc), s.t(vc), a, pos, s.t(table), slots)
@@ -165,21 +176,33 @@ func (s *suite) attentionSizes() {
 		compute.AttnShape
 		compute.Pack
 	}{
-		{compute.AttnShape{H: 4, K: 1, E: 256}, short}, {compute.AttnShape{H: 2, K: 2, E: 80}, short}, {compute.AttnShape{H: 3, K: 1, E: 96}, short},
-		{compute.AttnShape{H: 5, K: 1, E: 128}, short}, {compute.AttnShape{H: 6, K: 1, E: 64}, short}, {compute.AttnShape{H: 8, K: 1, E: 128}, short},
-		{compute.AttnShape{H: 1, K: 1, E: 4}, long}, {compute.AttnShape{H: 1, K: 1, E: 4, Window: 530}, long},
+		{compute.AttnShape{H: 4, K: 1, E: 256}, short},
+		{compute.AttnShape{H: 2, K: 2, E: 80}, short},
+		{compute.AttnShape{H: 3, K: 1, E: 96}, short},
+		{compute.AttnShape{H: 5, K: 1, E: 128}, short},
+		{compute.AttnShape{H: 6, K: 1, E: 64}, short},
+		{compute.AttnShape{H: 8, K: 1, E: 128}, short},
+		{compute.AttnShape{H: 1, K: 1, E: 4}, long},
+		{compute.AttnShape{H: 1, K: 1, E: 4, Window: 530}, long},
 	} {
 		a, p := of.AttnShape, of.Pack
 		a.Scale = 1 / math.Sqrt(float64(a.E))
 		N := int(p.Start[p.Segments()])
 		c := s.large("H=%d K=%d E=%d window=%d N=%d", a.H, a.K, a.E, a.Window, N)
 		c.floor = max(1, math.Sqrt(float64(a.E))/4)
-		q, k, v := c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(), c.random("v", N*a.K*a.E).narrow()
-		o, lse, do := c.unset("o", N*a.H*a.E).narrow(), c.unset("lse", N*a.H).exact(), c.random("do", N*a.H*a.E).narrow()
-		dq, dk, dv := c.unset("dq", N*a.H*a.E).narrow(), c.unset("dk", N*a.K*a.E).narrow(), c.unset("dv", N*a.K*a.E).narrow()
+		q, k, v :=
+			c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(),
+			c.random("v", N*a.K*a.E).narrow()
+		o, lse, do :=
+			c.unset("o", N*a.H*a.E).narrow(), c.unset("lse", N*a.H).exact(),
+			c.random("do", N*a.H*a.E).narrow()
+		dq, dk, dv :=
+			c.unset("dq", N*a.H*a.E).narrow(), c.unset("dk", N*a.K*a.E).narrow(),
+			c.unset("dv", N*a.K*a.E).narrow()
 		c.run(func(s *side) {
 			s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, p)
-			s.b.AttentionGrad(s.t(dq), s.t(dk), s.t(dv), s.t(do), s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, p)
+			s.b.AttentionGrad(s.t(dq), s.t(dk), s.t(dv), s.t(do), s.t(o), s.t(lse), s.t(q), s.t(k),
+				s.t(v), a, p)
 		})
 	}
 }
@@ -193,10 +216,15 @@ func (s *suite) decodeSizes() {
 		compute.AttnShape
 		len []int32
 	}{
-		{compute.AttnShape{H: 2, K: 1, E: 64}, []int32{32768, 20001}}, {compute.AttnShape{H: 1, K: 1, E: 8}, []int32{32768, 20001}},
+		{compute.AttnShape{H: 2, K: 1, E: 64}, []int32{32768, 20001}},
+		{compute.AttnShape{H: 1, K: 1, E: 8}, []int32{32768, 20001}},
 		{compute.AttnShape{H: 2, K: 1, E: 8, Window: 600}, []int32{1150, 700, 1537, 20001}},
-		{compute.AttnShape{H: 5, K: 1, E: 128}, []int32{70, 50}}, {compute.AttnShape{H: 8, K: 1, E: 128}, []int32{70, 50}}, {compute.AttnShape{H: 12, K: 2, E: 64}, []int32{70, 50}},
-		{compute.AttnShape{H: 4, K: 1, E: 256}, []int32{70, 50}}, {compute.AttnShape{H: 2, K: 2, E: 80}, []int32{70, 50}}, {compute.AttnShape{H: 3, K: 1, E: 96}, []int32{70, 50}},
+		{compute.AttnShape{H: 5, K: 1, E: 128}, []int32{70, 50}},
+		{compute.AttnShape{H: 8, K: 1, E: 128}, []int32{70, 50}},
+		{compute.AttnShape{H: 12, K: 2, E: 64}, []int32{70, 50}},
+		{compute.AttnShape{H: 4, K: 1, E: 256}, []int32{70, 50}},
+		{compute.AttnShape{H: 2, K: 2, E: 80}, []int32{70, 50}},
+		{compute.AttnShape{H: 3, K: 1, E: 96}, []int32{70, 50}},
 	} {
 		a, R := of.AttnShape, len(of.len)
 		a.Scale = 1 / math.Sqrt(float64(a.E))
@@ -227,16 +255,22 @@ func (s *suite) headSizes() {
 		R, D, V := shape[0], shape[1], shape[2]
 		c := s.large("R=%d D=%d V=%d", R, D, V)
 		if c.factor = 4; s.NarrowTol == 0 {
-			c.factor *= max(1, float64(V)/(1<<16)) // a CPU's dh is one chain of float32 sums over the vocabulary
+			// a CPU's dh is one chain of float32 sums over the vocabulary
+			c.factor *= max(1, float64(V)/(1<<16))
 		}
-		h, w, dlogp, dent := c.random("h", R*D).narrow(), c.param("w", V, D, true), c.random("dlogp", R), c.random("dent", R)
-		dh, logp, ent, lse := c.random("dh", R*D).narrow(), c.unset("logp", R).exact(), c.unset("ent", R).exact(), c.unset("lse", R).exact()
+		h, w, dlogp, dent :=
+			c.random("h", R*D).narrow(), c.param("w", V, D, true), c.random("dlogp", R),
+			c.random("dent", R)
+		dh, logp, ent, lse :=
+			c.random("dh", R*D).narrow(), c.unset("logp", R).exact(), c.unset("ent", R).exact(),
+			c.unset("lse", R).exact()
 		which, targets := s.perm(R, R), s.draws(R, V)
 		targets[0] = int32(V - 1)
 		c.run(func(s *side) {
 			out := compute.HeadOut{LogpR: s.t(logp), EntR: s.t(ent), LseR: s.t(lse)}
 			s.b.LogProb(out, s.t(h), s.p(w), which, targets, 1/0.7)
-			s.b.LogProbGrad(s.t(dh), s.p(w), out, s.t(dlogp), s.t(dent), s.t(h), which, targets, 1/0.7)
+			s.b.LogProbGrad(s.t(dh), s.p(w), out, s.t(dlogp), s.t(dent), s.t(h), which, targets,
+				1/0.7)
 		})
 	}
 }
@@ -253,12 +287,16 @@ func (s *suite) sampleSizes() {
 		V, R int
 		compute.Sampling
 	}{
-		{151936, most, compute.Sampling{Temperature: 1}}, {151936, 2, compute.Sampling{}}, {151936, 2, compute.Sampling{Temperature: 0.8, TopP: 0.9}},
-		{151936, 2, compute.Sampling{Temperature: 1, TopK: 50, TopP: 0.95}}, {151936, 2, compute.Sampling{Temperature: 1, MinP: 0.01}}, {262144, 2, compute.Sampling{Temperature: 1}},
+		{151936, most, compute.Sampling{Temperature: 1}}, {151936, 2, compute.Sampling{}},
+		{151936, 2, compute.Sampling{Temperature: 0.8, TopP: 0.9}},
+		{151936, 2, compute.Sampling{Temperature: 1, TopK: 50, TopP: 0.95}},
+		{151936, 2, compute.Sampling{Temperature: 1, MinP: 0.01}},
+		{262144, 2, compute.Sampling{Temperature: 1}},
 	} {
 		V, R, c := of.V, of.R, of.Sampling
 		wd, hd := s.round(s.normal(V*D)), s.round(s.normal(R*D))
-		ids, logp, want, u := make([]int32, R), make([]float32, R), make([]int32, R), make([]float64, R)
+		ids, logp, want, u :=
+			make([]int32, R), make([]float32, R), make([]int32, R), make([]float64, R)
 		z, p := make([]float32, V), make([]float64, V)
 		for r := range R {
 			for v := range V {
@@ -269,7 +307,10 @@ func (s *suite) sampleSizes() {
 				z[v] = float32(x)
 			}
 			// The most probable token of the r-th part of the vocabulary, if no filter drops it.
-			most := func(lo, hi int) int { return lo + slices.Index(z[lo:hi], slices.Max(z[lo:hi])) }
+			most := func(lo, hi int) int {
+				return lo +
+					slices.Index(z[lo:hi], slices.Max(z[lo:hi]))
+			}
 			best := most(r*V/R, (r+1)*V/R)
 			switch {
 			case c.Temperature == 0:
@@ -343,17 +384,21 @@ func (s *suite) sumSizes() {
 func (s *suite) stepSizes() {
 	const params, each = 770, 9
 	c := s.large("%d parameters", params)
-	w, g := c.param("w", params, each, true), c.value("moments", make([]float32, 2*params*each)).exact()
+	w, g :=
+		c.param("w", params, each, true), c.value("moments", make([]float32, 2*params*each)).exact()
 	w.w.exact()
 	c.run(func(s *side) {
 		var ps []*compute.Param
 		for i := range params {
 			lo, hi := i*each, (i+1)*each
-			ps = append(ps, &compute.Param{Name: fmt.Sprint("w", i), Shape: []int{each}, Rows: 1, Cols: each, Decay: i%3 == 0,
-				W: s.t(w.w).Slice(lo, hi), G: s.t(w.g).Slice(lo, hi), M: s.t(g).Slice(lo, hi), V: s.t(g).Slice(params*each+lo, params*each+hi)})
+			ps = append(ps, &compute.Param{Name: fmt.Sprint("w", i), Shape: []int{each}, Rows: 1,
+				Cols: each, Decay: i%3 == 0,
+				W: s.t(w.w).Slice(lo, hi), G: s.t(w.g).Slice(lo, hi), M: s.t(g).Slice(lo, hi),
+				V: s.t(g).Slice(params*each+lo, params*each+hi)})
 		}
 		for step := 1; step <= 2; step++ {
-			s.b.AdamW(ps, compute.AdamW{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, GradScale: 0.5, Step: step})
+			s.b.AdamW(ps, compute.AdamW{LR: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1,
+				GradScale: 0.5, Step: step})
 		}
 	})
 }

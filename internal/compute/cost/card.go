@@ -40,7 +40,8 @@ type Card struct {
 
 // The host's part is the same for all: it is the program's and the driver's.
 func host(c Card) Card {
-	c.Gap, c.Launch, c.Compare, c.Capture, c.Graph, c.Back = 2e-6, 5e-6, 0.25e-6, 10e-6, 10e-6, 20e-6
+	c.Gap, c.Launch, c.Compare, c.Capture, c.Graph, c.Back =
+		2e-6, 5e-6, 0.25e-6, 10e-6, 10e-6, 20e-6
 	return c
 }
 
@@ -55,34 +56,46 @@ func ampere(c Card) Card {
 // bfloat16 with float32 sums at half the rate with which it multiplies float16 with float16
 // sums, which is what its maker advertises, with sparsity: a quarter of that figure.
 var Cards = []Card{
-	host(Card{Name: "a100", Device: "A100 SXM 80 GB", Memory: 80e9, FLOPS: 312e12, Bytes: 2.039e12, Cache: 40e6, SMs: 108,
+	host(Card{Name: "a100", Device: "A100 SXM 80 GB", Memory: 80e9, FLOPS: 312e12, Bytes: 2.039e12,
+		Cache: 40e6, SMs: 108,
 		Products: 0.80, Forward: 0.50, Backward: 0.38, Memories: 0.88, Bus: 25e9,
 		Source: "NVIDIA A100 Tensor Core GPU data sheet: 312 TFLOPS of BF16, 2,039 GB/s; architecture paper: 108 SMs, 40 MB of L2"}),
-	host(Card{Name: "h100", Device: "H100 SXM 80 GB", Memory: 80e9, FLOPS: 989.4e12, Bytes: 3.35e12, Cache: 50e6, SMs: 132,
+	host(Card{Name: "h100", Device: "H100 SXM 80 GB", Memory: 80e9, FLOPS: 989.4e12, Bytes: 3.35e12,
+		Cache: 50e6, SMs: 132,
 		Products: 0.67, Forward: 0.30, Backward: 0.21, Memories: 0.90, Bus: 50e9,
 		Source: "NVIDIA H100 Tensor Core GPU data sheet: 1,979 TFLOPS of BF16 with sparsity, half of it without, 3.35 TB/s; architecture paper: 132 SMs, 50 MB of L2"}),
-	host(Card{Name: "h200", Device: "H200 SXM 141 GB", Memory: 141e9, FLOPS: 989.4e12, Bytes: 4.8e12, Cache: 50e6, SMs: 132,
+	host(Card{Name: "h200", Device: "H200 SXM 141 GB", Memory: 141e9, FLOPS: 989.4e12,
+		Bytes: 4.8e12, Cache: 50e6, SMs: 132,
 		Products: 0.67, Forward: 0.30, Backward: 0.21, Memories: 0.90, Bus: 50e9,
 		Source: "NVIDIA H200 Tensor Core GPU data sheet: 1,979 TFLOPS of BF16 with sparsity, half of it without, 141 GB, 4.8 TB/s; the rest as H100"}),
-	ampere(Card{Name: "a6000", Device: "RTX A6000 48 GB", Memory: 48e9, FLOPS: 154.8e12, Bytes: 768e9, Cache: 6e6, SMs: 84, Bus: 25e9,
+	ampere(Card{Name: "a6000", Device: "RTX A6000 48 GB", Memory: 48e9, FLOPS: 154.8e12,
+		Bytes: 768e9, Cache: 6e6, SMs: 84, Bus: 25e9,
 		Source: "NVIDIA RTX A6000 data sheet: 309.7 TFLOPS of BF16 with sparsity, half of it without, 768 GB/s; GA102 architecture paper: 84 SMs, 6 MB of L2"}),
-	ampere(Card{Name: "l4", Device: "L4 24 GB", Memory: 24e9, FLOPS: 121e12, Bytes: 300e9, Cache: 48e6, SMs: 58, Bus: 25e9,
+	ampere(Card{Name: "l4", Device: "L4 24 GB", Memory: 24e9, FLOPS: 121e12, Bytes: 300e9,
+		Cache: 48e6, SMs: 58, Bus: 25e9,
 		Source: "NVIDIA L4 data sheet: 242 TFLOPS of BF16 with sparsity, half of it without, 24 GB, 300 GB/s; 7,424 cores, 128 to an SM, 48 MB of L2"}),
-	ampere(Card{Name: "5090", Device: "GeForce RTX 5090 32 GB", Memory: 32e9, FLOPS: 209.5e12, Bytes: 1.792e12, Cache: 96e6, SMs: 170, Bus: 50e9,
+	ampere(Card{Name: "5090", Device: "GeForce RTX 5090 32 GB", Memory: 32e9, FLOPS: 209.5e12,
+		Bytes: 1.792e12, Cache: 96e6, SMs: 170, Bus: 50e9,
 		Source: "NVIDIA RTX Blackwell architecture paper: 209.5 TFLOPS of BF16 with FP32 sums, 1,792 GB/s, 170 SMs, 96 MB of L2"}),
-	ampere(Card{Name: "4090", Device: "GeForce RTX 4090 24 GB", Memory: 24e9, FLOPS: 165.2e12, Bytes: 1.008e12, Cache: 72e6, SMs: 128, Bus: 25e9,
+	ampere(Card{Name: "4090", Device: "GeForce RTX 4090 24 GB", Memory: 24e9, FLOPS: 165.2e12,
+		Bytes: 1.008e12, Cache: 72e6, SMs: 128, Bus: 25e9,
 		Source: "NVIDIA Ada architecture paper: 165.2 TFLOPS of BF16 with FP32 sums, 1,008 GB/s, 128 SMs, 72 MB of L2"}),
-	ampere(Card{Name: "3090", Device: "GeForce RTX 3090 24 GB", Memory: 24e9, FLOPS: 71e12, Bytes: 936e9, Cache: 6e6, SMs: 82, Bus: 25e9,
+	ampere(Card{Name: "3090", Device: "GeForce RTX 3090 24 GB", Memory: 24e9, FLOPS: 71e12,
+		Bytes: 936e9, Cache: 6e6, SMs: 82, Bus: 25e9,
 		Source: "NVIDIA GA102 architecture paper: 71 TFLOPS of BF16 with FP32 sums, 936 GB/s, 82 SMs, 6 MB of L2"}),
-	ampere(Card{Name: "4060ti-16gb", Device: "GeForce RTX 4060 Ti 16 GB", Memory: 16e9, FLOPS: 44.1e12, Bytes: 288e9, Cache: 32e6, SMs: 34, Bus: 12e9,
+	ampere(Card{Name: "4060ti-16gb", Device: "GeForce RTX 4060 Ti 16 GB", Memory: 16e9,
+		FLOPS: 44.1e12, Bytes: 288e9, Cache: 32e6, SMs: 34, Bus: 12e9,
 		Source: "NVIDIA's page of the card: 4,352 cores, 128 to an SM, boost 2.535 GHz, 288 GB/s, 8 lanes; 34 SMs x 4 tensor cores x 64 multiply-adds of BF16 with FP32 sums; 32 MB of L2"}),
-	ampere(Card{Name: "3060-12gb", Device: "GeForce RTX 3060 12 GB", Memory: 12e9, FLOPS: 25.5e12, Bytes: 360e9, Cache: 3e6, SMs: 28, Bus: 25e9,
+	ampere(Card{Name: "3060-12gb", Device: "GeForce RTX 3060 12 GB", Memory: 12e9, FLOPS: 25.5e12,
+		Bytes: 360e9, Cache: 3e6, SMs: 28, Bus: 25e9,
 		Source: "NVIDIA's page of the card: 3,584 cores, 128 to an SM, boost 1.777 GHz, 360 GB/s; 28 SMs x 4 tensor cores x 64 multiply-adds of BF16 with FP32 sums; 3 MB of L2"}),
 }
 
 // tooOld are GPUs before compute capability 8.0, which have no bfloat16, with theirs.
-var tooOld = map[string]string{"t4": "7.5", "2080ti": "7.5", "2080": "7.5", "2070": "7.5", "2060": "7.5", "1660ti": "7.5", "rtx6000": "7.5", "rtx8000": "7.5",
-	"v100": "7.0", "titanv": "7.0", "p100": "6.0", "p40": "6.1", "p4": "6.1", "1080ti": "6.1", "1080": "6.1", "1070": "6.1", "1060": "6.1", "k80": "3.7"}
+var tooOld = map[string]string{"t4": "7.5", "2080ti": "7.5", "2080": "7.5", "2070": "7.5",
+	"2060": "7.5", "1660ti": "7.5", "rtx6000": "7.5", "rtx8000": "7.5",
+	"v100": "7.0", "titanv": "7.0", "p100": "6.0", "p40": "6.1", "p4": "6.1", "1080ti": "6.1",
+	"1080": "6.1", "1070": "6.1", "1060": "6.1", "k80": "3.7"}
 
 // Names are the cards' names.
 func Names() (names []string) {
@@ -104,14 +117,17 @@ func Named(name string) (Card, bool) {
 // Unnamed is the reason why there is no card of that name, with the names of cards.
 func Unnamed(name string) string {
 	if capability, ok := tooOld[bare(name)]; ok {
-		return fmt.Sprintf("has compute capability %s, and gad needs 8.0 or later (doc/cuda.md): use %s", capability, strings.Join(Names(), ", "))
+		return fmt.Sprintf(
+			"has compute capability %s, and gad needs 8.0 or later (doc/cuda.md): use %s",
+			capability, strings.Join(Names(), ", "))
 	}
 	return fmt.Sprintf("gad has no figures of this GPU: use %s", strings.Join(Names(), ", "))
 }
 
 // bare is a name as people also write it: RTX 4090, rtx-3060 12GB.
 func bare(name string) string {
-	name = strings.NewReplacer("nvidia", "", "geforce", "", "tesla", "", " ", "", "-", "", "_", "").Replace(strings.ToLower(name))
+	name = strings.NewReplacer("nvidia", "", "geforce", "", "tesla", "", " ", "", "-", "", "_",
+		"").Replace(strings.ToLower(name))
 	if short := strings.TrimPrefix(name, "rtx"); short != "6000" && short != "8000" { // Quadros
 		name = short
 	}
@@ -123,5 +139,6 @@ func (c Card) Assumptions() string {
 	us := func(s float64) string { return fmt.Sprintf("%.3g µs", 1e6*s) }
 	return fmt.Sprintf("large products reach %.0f %% of the peak, attention %.0f %% and its gradient %.0f %%, kernels that move memory %.0f %% of the bandwidth; "+
 		"%s between two kernels; the host takes %s to queue a command, %s to compare it with a graph's and %s to launch the graph, and %s to read back",
-		100*c.Products, 100*c.Forward, 100*c.Backward, 100*c.Memories, us(c.Gap), us(c.Launch), us(c.Compare), us(c.Graph), us(c.Back))
+		100*c.Products, 100*c.Forward, 100*c.Backward, 100*c.Memories, us(c.Gap), us(c.Launch),
+		us(c.Compare), us(c.Graph), us(c.Back))
 }

@@ -34,15 +34,16 @@ type Backend struct {
 	card Card
 
 	inUse, peak int64
-	host, dev   float64 // clock in seconds: the host has queued all commands, the device has done them
-	now         string  // the operation that runs
-	uses        map[string]*Use
-	waited      float64 // seconds in which the device was idle
-	staged      []staged
-	graphs      map[string]*graph
-	pending     *[]command // of the Repeat that runs; nil outside
-	drawn       int        // calls of Sample
-	stats       Graphs
+	// clock in seconds: the host has queued all commands, the device has done them
+	host, dev float64
+	now       string // the operation that runs
+	uses      map[string]*Use
+	waited    float64 // seconds in which the device was idle
+	staged    []staged
+	graphs    map[string]*graph
+	pending   *[]command // of the Repeat that runs; nil outside
+	drawn     int        // calls of Sample
+	stats     Graphs
 }
 
 var (
@@ -97,7 +98,11 @@ func (b *Backend) Take() (uses []Use, waited float64) {
 	for _, u := range b.uses {
 		uses = append(uses, *u)
 	}
-	slices.SortFunc(uses, func(a, b Use) int { return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), cmp.Compare(a.Op, b.Op)) })
+	slices.SortFunc(uses,
+		func(a,
+			b Use) int {
+			return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), cmp.Compare(a.Op, b.Op))
+		})
 	waited = b.waited
 	b.uses, b.waited = map[string]*Use{}, 0
 	return uses, waited
@@ -199,7 +204,8 @@ func (b *Backend) copies(bytes float64) {
 
 // tiles are the block sizes among which a product library is assumed to choose, and the share
 // of a large product's rate that a multiprocessor reaches with each.
-var tiles = []struct{ rows, cols, share float64 }{{128, 256, 1}, {256, 128, 1}, {128, 128, 0.9}, {64, 128, 0.75}, {128, 64, 0.75}, {64, 64, 0.6}}
+var tiles = []struct{ rows, cols, share float64 }{{128, 256, 1}, {256, 128, 1}, {128, 128, 0.9},
+	{64, 128, 0.75}, {128, 64, 0.75}, {64, 64, 0.6}}
 
 // product queues [M,N] (=, or += if acc) [M,K] [K,N], with size bytes a result element. Tile and
 // number of parts of the sums, at most eight, are the fastest; a multiprocessor that has no tile
@@ -219,7 +225,8 @@ func (b *Backend) product(M, N, K int, size float64, acc bool) {
 			if parts > 1 && k/parts < 256 {
 				break
 			}
-			rounds := ceil(ceil(m/t.rows)*ceil(n/t.cols)*parts/float64(b.card.SMs)) * (k / parts) * 2 * t.rows * t.cols / (one * t.share)
+			rounds := ceil(ceil(m/t.rows)*ceil(n/t.cols)*parts/float64(b.card.SMs)) * (k / parts) *
+				2 * t.rows * t.cols / (one * t.share)
 			sums := 0.0
 			if parts > 1 { // written and read, by a second kernel
 				sums = 8*parts*m*n/memory + b.card.Gap
@@ -433,5 +440,6 @@ func (b *Backend) Download(dst []float32, src compute.Tensor) {
 
 // String is the graphs' numbers.
 func (g Graphs) String() string {
-	return fmt.Sprintf("%d steps queued one by one, %d captured, %d replayed", g.Eager, g.Captured, g.Replayed)
+	return fmt.Sprintf("%d steps queued one by one, %d captured, %d replayed", g.Eager, g.Captured,
+		g.Replayed)
 }

@@ -9,8 +9,10 @@ import (
 )
 
 // round is a card whose figures are easy to reckon with.
-var round = Card{Name: "round", Device: "round", Memory: 1e9, FLOPS: 1e15, Bytes: 1e12, Cache: 1e6, SMs: 100,
-	Products: 0.5, Forward: 0.25, Backward: 0.25, Memories: 0.5, Gap: 1e-6, Launch: 5e-6, Compare: 1e-7, Capture: 2e-5, Graph: 1e-5, Back: 1e-4, Bus: 1e10}
+var round = Card{Name: "round", Device: "round", Memory: 1e9, FLOPS: 1e15, Bytes: 1e12, Cache: 1e6,
+	SMs:      100,
+	Products: 0.5, Forward: 0.25, Backward: 0.25, Memories: 0.5, Gap: 1e-6, Launch: 5e-6,
+	Compare: 1e-7, Capture: 2e-5, Graph: 1e-5, Back: 1e-4, Bus: 1e10}
 
 func tensor(t *testing.T, b *Backend, c compute.Class, n int) compute.Tensor {
 	t.Helper()
@@ -23,7 +25,8 @@ func tensor(t *testing.T, b *Backend, c compute.Class, n int) compute.Tensor {
 
 func param(t *testing.T, b *Backend, rows, cols int) *compute.Param {
 	t.Helper()
-	return &compute.Param{Rows: rows, Cols: cols, W: tensor(t, b, compute.Master, rows*cols), G: tensor(t, b, compute.Wide, rows*cols)}
+	return &compute.Param{Rows: rows, Cols: cols, W: tensor(t, b, compute.Master, rows*cols),
+		G: tensor(t, b, compute.Wide, rows*cols)}
 }
 
 func near(t *testing.T, what string, got, want float64) {
@@ -91,7 +94,9 @@ func TestLongestBlock(t *testing.T) {
 	for _, h := range []float64{1, 8} {
 		b := New(round)
 		a := compute.AttnShape{H: int(h), K: 1, E: e, Scale: 0.125}
-		q, k, lse := tensor(t, b, compute.Narrow, n*a.H*e), tensor(t, b, compute.Narrow, n*e), tensor(t, b, compute.Wide, n*a.H)
+		q, k, lse :=
+			tensor(t, b, compute.Narrow, n*a.H*e), tensor(t, b, compute.Narrow, n*e),
+			tensor(t, b, compute.Wide, n*a.H)
 		b.AttentionGrad(q, k, k, q, q, lse, q, k, k, a, compute.Pack{Start: []int32{0, n}})
 		u := taken(t, b)
 		near(t, "operations", u.FLOPs, 14*pairs*h*e)
@@ -103,7 +108,9 @@ func TestLongestBlock(t *testing.T) {
 			continue
 		}
 		if u.Launches != 4 || u.Seconds < longest+rest || u.Seconds > 2*longest+rest {
-			t.Errorf("eight heads: %d launches, %g s: want 4, and that of one or two heads' block, %g s", u.Launches, u.Seconds, longest)
+			t.Errorf(
+				"eight heads: %d launches, %g s: want 4, and that of one or two heads' block, %g s",
+				u.Launches, u.Seconds, longest)
 		}
 	}
 }
@@ -179,24 +186,30 @@ func TestMemory(t *testing.T) {
 // Every card's shares are shares, and its names are found.
 func TestCards(t *testing.T) {
 	for _, c := range Cards {
-		for what, share := range map[string]float64{"products": c.Products, "attention": c.Forward, "its gradient": c.Backward, "memory": c.Memories} {
+		for what, share := range map[string]float64{"products": c.Products, "attention": c.Forward,
+			"its gradient": c.Backward, "memory": c.Memories} {
 			if !(share > 0.1 && share < 1) {
 				t.Errorf("%s: %s: %g of the peak", c.Name, what, share)
 			}
 		}
-		if found, ok := Named(c.Name); !ok || found != c || c.Source == "" || c.Gap <= 0 || c.Launch <= c.Compare {
+		if found, ok := Named(c.Name); !ok || found != c || c.Source == "" || c.Gap <= 0 ||
+			c.Launch <= c.Compare {
 			t.Errorf("%s: %+v", c.Name, c)
 		}
 	}
 	if _, ok := Named("b200"); ok || len(Names()) != len(Cards) {
 		t.Error("a card without figures was found")
 	}
-	for name, want := range map[string]string{"RTX 4090": "4090", "NVIDIA GeForce RTX 3060 12GB": "3060-12gb", "rtx-a6000": "a6000", "4060 Ti 16GB": "4060ti-16gb", "H100": "h100"} {
+	for name, want := range map[string]string{"RTX 4090": "4090",
+		"NVIDIA GeForce RTX 3060 12GB": "3060-12gb", "rtx-a6000": "a6000",
+		"4060 Ti 16GB": "4060ti-16gb", "H100": "h100"} {
 		if c, ok := Named(name); !ok || c.Name != want {
 			t.Errorf("%s is found as %q", name, c.Name)
 		}
 	}
-	for name, want := range map[string]string{"Tesla T4": "has compute capability 7.5,", "gtx 1080 Ti": "has compute capability 6.1,", "RTX 6000": "has compute capability 7.5,", "b200": "gad has no figures"} {
+	for name, want := range map[string]string{"Tesla T4": "has compute capability 7.5,",
+		"gtx 1080 Ti": "has compute capability 6.1,", "RTX 6000": "has compute capability 7.5,",
+		"b200": "gad has no figures"} {
 		if _, ok := Named(name); ok || !strings.HasPrefix(Unnamed(name), want) {
 			t.Errorf("%s: %s", name, Unnamed(name))
 		}

@@ -105,7 +105,8 @@ func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, _ *compute.Param, _ fl
 }
 
 // RMSNormGrad: the scale's gradient first, in parts and their sum.
-func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, rstdN compute.Tensor, acc bool) {
+func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND,
+	rstdN compute.Tensor, acc bool) {
 	b.begin("RMSNormGrad")
 	if !w.G.Absent() {
 		b.sums(b.bytes(dyND)+b.bytes(xND), xND.Len()/w.Cols, w.Cols)
@@ -206,7 +207,8 @@ func (b *Backend) LinearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI 
 
 // LinearGrad: the bias's sums, dy rounded if it is Wide, and a product each for the input
 // and, unless x is absent, the weight.
-func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor, acc bool) {
+func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor,
+	acc bool) {
 	b.begin("LinearGrad")
 	I, O := w.Cols, w.Rows
 	N := dyNO.Len() / O
@@ -245,7 +247,8 @@ func (b *Backend) layout(p compute.Pack, keys int) {
 }
 
 // Attention is one kernel: two products for each pair.
-func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
+func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape,
+	p compute.Pack) {
 	b.begin("Attention")
 	b.layout(p, 0)
 	b.queue(command{flops: elements.Attention(a, p).FLOPs, rate: b.card.FLOPS * b.card.Forward,
@@ -255,7 +258,8 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 // AttentionGrad is three kernels: row sums, dq (three products a pair), and dk and dv
 // (four); and a fourth that adds the parts of dk and dv, where these are divided by query
 // heads. That of dk and dv takes no less than its longest block on half a multiprocessor.
-func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
+func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE,
+	vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	b.begin("AttentionGrad")
 	tile, parts := cuda.DKVTile(a.E), cuda.DKVParts(p, a)
 	b.layout(p, tile)
@@ -278,11 +282,14 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 		gradients += partial
 	}
 	if parts > 1 {
-		b.queue(command{flops: whole, rate: whole / max(whole/rate, block/(rate/float64(2*b.card.SMs))), bytes: inputs + partial})
+		b.queue(command{flops: whole,
+			rate:  whole / max(whole/rate, block/(rate/float64(2*b.card.SMs))),
+			bytes: inputs + partial})
 		b.moves(gradients)
 		return
 	}
-	b.queue(command{flops: whole, rate: whole / max(whole/rate, block/(rate/float64(2*b.card.SMs))), bytes: inputs + gradients})
+	b.queue(command{flops: whole, rate: whole / max(whole/rate, block/(rate/float64(2*b.card.SMs))),
+		bytes: inputs + gradients})
 }
 
 // CacheWrite reads and writes rows.
@@ -293,7 +300,8 @@ func (b *Backend) CacheWrite(_, xNW compute.Tensor, _ int, slots []int32) {
 }
 
 // RopeCache reads and writes q, and reads k and v and writes their slots.
-func (b *Backend) RopeCache(qNHE, kNKE, vNKE, _, _ compute.Tensor, _ compute.AttnShape, pos []int32, _ compute.Tensor, slots []int32) {
+func (b *Backend) RopeCache(qNHE, kNKE, vNKE, _, _ compute.Tensor, _ compute.AttnShape, pos []int32,
+	_ compute.Tensor, slots []int32) {
 	b.begin("RopeCache")
 	b.index("pos", pos)
 	b.index("slots", slots)
@@ -301,7 +309,8 @@ func (b *Backend) RopeCache(qNHE, kNKE, vNKE, _, _ compute.Tensor, _ compute.Att
 }
 
 // AttentionDecode reads each row's keys and values, and joins the parts of each row.
-func (b *Backend) AttentionDecode(oRHE, qRHE, _, _ compute.Tensor, a compute.AttnShape, pages compute.Pages) {
+func (b *Backend) AttentionDecode(oRHE, qRHE, _, _ compute.Tensor, a compute.AttnShape,
+	pages compute.Pages) {
 	b.begin("AttentionDecode")
 	most, parts := 0, 0.0
 	for r, n := range pages.Len {
@@ -312,7 +321,8 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, _, _ compute.Tensor, a compute.Att
 	b.index("lengths", pages.Len)
 	partial := wide * parts * float64(a.H*(a.E+2))
 	grid := cuda.DecodeSplits(most, pages.PageTokens)
-	c := command{bytes: elements.AttentionDecode(a, pages).Bytes + b.bytes(qRHE) + partial, grid: grid}
+	c := command{bytes: elements.AttentionDecode(a, pages).Bytes + b.bytes(qRHE) + partial,
+		grid: grid}
 	join := command{bytes: partial + b.bytes(oRHE), grid: grid}
 	if cuda.DecodesInOne(a) {
 		c.bytes += join.bytes
@@ -359,7 +369,8 @@ func (b *Backend) logits(n, cols, D int) (read float64) {
 
 // LogProb: for some rows their gathering, for each chunk of the vocabulary a product and
 // its statistics, and their join.
-func (b *Backend) LogProb(_ compute.HeadOut, hND compute.Tensor, w *compute.Param, rows, targets []int32, _ float64) {
+func (b *Backend) LogProb(_ compute.HeadOut, hND compute.Tensor, w *compute.Param, rows,
+	targets []int32, _ float64) {
 	b.begin("LogProb")
 	D, V, R := w.Cols, w.Rows, len(rows)
 	if R == 0 {
@@ -381,7 +392,8 @@ func (b *Backend) LogProb(_ compute.HeadOut, hND compute.Tensor, w *compute.Para
 
 // LogProbGrad: for some rows their gathering, for each chunk the logits, their gradient,
 // and two products with it; then the rows' gradients to their places.
-func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, _ compute.HeadOut, _, _, hND compute.Tensor, rows, targets []int32, _ float64) {
+func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, _ compute.HeadOut, _, _,
+	hND compute.Tensor, rows, targets []int32, _ float64) {
 	b.begin("LogProbGrad")
 	D, V, R := w.Cols, w.Rows, len(rows)
 	if R == 0 || dhND.Absent() && w.G.Absent() {
@@ -412,7 +424,8 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, _ compute.H
 
 // Sample: for some rows all logits, their statistics, the draw, which reads them twice, and
 // the join. The ids are no end of a sequence, and not all the same.
-func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param, s compute.Sampling, _ []float64) {
+func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param,
+	s compute.Sampling, _ []float64) {
 	b.begin("Sample")
 	D, V, R := w.Cols, w.Rows, len(ids)
 	if R == 0 {
@@ -447,7 +460,8 @@ func (b *Backend) Score(_, _ compute.Tensor, w *compute.Param, rows []int32) {
 }
 
 // ScoreGrad writes the rows' gradients, and sums the weight's.
-func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, _, _ compute.Tensor, rows []int32) {
+func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, _, _ compute.Tensor,
+	rows []int32) {
 	b.begin("ScoreGrad")
 	if len(rows) == 0 {
 		return

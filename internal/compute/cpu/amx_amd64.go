@@ -11,7 +11,8 @@ import (
 // panel has 32 rows or columns. A line of A's panels is 16 pairs of one row, the
 // next line the next row's; B's are as avx512bf16 has them.
 var amx = &kernels16{
-	name: "amx", mr: tileLanes, nr: tileLanes, lanesA: tileLanes, lanesB: tileLanes, unit: tilePairs, lines: true, add: addAvx512,
+	name: "amx", mr: tileLanes, nr: tileLanes, lanesA: tileLanes, lanesB: tileLanes,
+	unit: tilePairs, lines: true, add: addAvx512,
 	packA: packTiles,
 	packB: func(dst []uint32, src []float32, ld, n, k int, down bool) {
 		avx512bf16.packB(dst, src, ld, n, k, down)
@@ -30,7 +31,8 @@ const (
 func init() {
 	amx.round = roundRow16
 	amx.dequant8, amx.dequant4 = dequant8Pairs, dequant4Pairs
-	amx.stream = func(rows int, a []uint32, lda int, b []uint32, panels int, c []float32, ldc, pairs, acc, next, step int) {
+	amx.stream = func(rows int, a []uint32, lda int, b []uint32, panels int, c []float32, ldc,
+		pairs, acc, next, step int) {
 		streamAMX(a, lda, b, panels, c, ldc, pairs/tilePairs, rows, acc, next, step)
 	}
 	amx.tiles = func(p *product16, w *worker, a0, a1, b0, b1 int) { p.tilesAMX(w, a0, a1, b0, b1) }
@@ -39,11 +41,13 @@ func init() {
 // tilesAMX computes a task's tiles.
 func (p *product16) tilesAMX(w *worker, a0, a1, b0, b1 int) {
 	pairs, rows := amx.pairs(p.k), min(p.m, a1*amx.mr)-a0*amx.mr
-	parts := max(1, (pairs+tilesBlock-1)/tilesBlock) // equal ones: a short one would be all loads and stores of C
+	// equal ones: a short one would be all loads and stores of C
+	parts := max(1, (pairs+tilesBlock-1)/tilesBlock)
 	block := max(1, (pairs/tilePairs+parts-1)/parts) * tilePairs
 	for p0 := 0; p0 == 0 || p0 < pairs; p0 += block {
 		pn, acc := min(block, pairs-p0), asInt(p.acc || p0 > 0)
-		past := asInt(p.past && acc == 0 && pn == pairs && p.n%amx.nr == 0 && p.ldc%16 == 0 && onLine(p.c))
+		past := asInt(p.past && acc == 0 && pn == pairs && p.n%amx.nr == 0 && p.ldc%16 == 0 &&
+			onLine(p.c))
 		for q := b0; q < b1; q++ {
 			next := p.strideB // from this part of B's panel to what is multiplied after it
 			switch {
@@ -53,7 +57,8 @@ func (p *product16) tilesAMX(w *worker, a0, a1, b0, b1 int) {
 			default:
 				next -= p0 * amx.lanesB
 			}
-			gemmAMX(p.a[a0*p.strideA+p0*amx.lanesA:], p.b[q*p.strideB+p0*amx.lanesB:], p.c[a0*amx.mr*p.ldc+q*amx.nr:], w.tile,
+			gemmAMX(p.a[a0*p.strideA+p0*amx.lanesA:], p.b[q*p.strideB+p0*amx.lanesB:],
+				p.c[a0*amx.mr*p.ldc+q*amx.nr:], w.tile,
 				p.ldc, pn/tilePairs, p.strideA, rows, min(amx.nr, p.n-q*amx.nr), acc, past, next)
 		}
 	}
@@ -68,7 +73,8 @@ func packTiles(dst []uint32, src []float32, ld, n, k int, down bool) {
 	case down:
 		for u := range whole {
 			for i := 0; i < n; i += 16 {
-				packColumnsAMX(dst[(u*tileLanes+i)*tilePairs:], src[u*2*tilePairs*ld+i:], ld, min(16, n-i))
+				packColumnsAMX(dst[(u*tileLanes+i)*tilePairs:], src[u*2*tilePairs*ld+i:], ld,
+					min(16, n-i))
 			}
 		}
 	default:

@@ -30,8 +30,10 @@ func TestTilesInterrupted(t *testing.T) {
 			x[i] = float32(rand.NormFloat64())
 		}
 	}
-	pa := packing{dst: make([]uint32, amx.sizeA(m, k)), stride: amx.pairs(k) * amx.lanesA, src: a, ld: k, n: m, k: k}
-	pb := packing{dst: make([]uint32, amx.sizeB(n, k)), stride: amx.pairs(k) * amx.lanesB, src: b, ld: k, n: n, k: k, b: true}
+	pa := packing{dst: make([]uint32, amx.sizeA(m, k)), stride: amx.pairs(k) * amx.lanesA, src: a,
+		ld: k, n: m, k: k}
+	pb := packing{dst: make([]uint32, amx.sizeB(n, k)), stride: amx.pairs(k) * amx.lanesB, src: b,
+		ld: k, n: n, k: k, b: true}
 	for _, p := range []packing{pa, pb} {
 		for i := range p.tasks(amx) {
 			p.task(amx, i)
@@ -39,7 +41,8 @@ func TestTilesInterrupted(t *testing.T) {
 	}
 	product := func() []float32 {
 		c := make([]float32, m*n)
-		amx.tiles(new(product16).of(pa, pb, c, n, false), &worker{tile: aligned(amx.mr * amx.nr)}, 0, m/amx.mr, 0, n/amx.nr)
+		amx.tiles(new(product16).of(pa, pb, c, n, false), &worker{tile: aligned(amx.mr * amx.nr)},
+			0, m/amx.mr, 0, n/amx.nr)
 		return c
 	}
 	want := product()
@@ -105,12 +108,18 @@ func TestPastCaches(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	for _, s := range []struct{ m, n, k, ldc, skip int }{{70, 64, 100, 64, 0}, {33, 96, 40, 112, 0}, {40, 64, 40, 64, 1}, {40, 64, 40, 72, 0}, {40, 70, 40, 80, 0}, {5, 32, 700, 32, 0}, {40, 64, 1100, 64, 0}} {
-		x, w := f32("test", "x", random(b, s.m*s.k), s.m*s.k), f32("test", "w", random(b, s.n*s.k), s.n*s.k)
+	for _, s := range []struct{ m, n, k, ldc, skip int }{{70, 64, 100, 64, 0}, {33, 96, 40, 112, 0},
+		{40, 64, 40, 64, 1}, {40, 64, 40, 72, 0}, {40, 70, 40, 80, 0}, {5, 32, 700, 32, 0},
+		{40, 64, 1100, 64, 0}} {
+		x, w :=
+			f32("test", "x", random(b, s.m*s.k), s.m*s.k),
+			f32("test", "w", random(b, s.n*s.k), s.n*s.k)
 		var got [2][]float32
 		for i, past := range []bool{false, true} {
 			c := f32("test", "c", fill(b, s.m*s.ldc+s.skip, 7), s.m*s.ldc+s.skip)
-			left, right := b.operandA(&b.a16, x, s.k, s.m, s.k, false), b.operandB(&b.b16, w, s.k, s.n, s.k, false)
+			left, right :=
+				b.operandA(&b.a16, x, s.k, s.m, s.k, false),
+				b.operandB(&b.b16, w, s.k, s.n, s.k, false)
 			b.pack(left, right)
 			p := (&product16{}).of(left, right, c[s.skip:], s.ldc, false)
 			p.past = past

@@ -118,7 +118,8 @@ func (b *Backend) heads(p compute.Pack, K, width int) (size int) {
 		a.base = append(a.base, size)
 		for head := range K {
 			for lo := 0; lo < g.Len; lo += packedKeys {
-				b.jobs = append(b.jobs, attnJob{Segment: g, head: head, lo: lo, hi: min(g.Len, lo+packedKeys), at: size})
+				b.jobs = append(b.jobs, attnJob{Segment: g, head: head, lo: lo,
+					hi: min(g.Len, lo+packedKeys), at: size})
 			}
 			size += b.up(g.Len) * width
 		}
@@ -155,12 +156,15 @@ func (b *Backend) softmax(s []float32, scale float32) (most, sum float32) {
 // query's own position become zeros at the chain's end and change nothing. What a
 // segment follows is one part of each chain, and the segment's own tokens go on from
 // it: the same bits as in one piece.
-func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
+func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape,
+	p compute.Pack) {
 	H, K, E := a.H, a.K, a.E
 	N := compute.RowsOf("Attention", "q", qNHE, H*E)
 	at := &b.attn
 	at.AttnShape = a
-	at.o, at.lse, at.q = f32("Attention", "o", oNHE, N*H*E), f32("Attention", "lse", lseNH, N*H), f32("Attention", "q", qNHE, N*H*E)
+	at.o, at.lse, at.q =
+		f32("Attention", "o", oNHE, N*H*E), f32("Attention", "lse", lseNH, N*H),
+		f32("Attention", "q", qNHE, N*H*E)
 	at.k, at.v = f32("Attention", "k", kNKE, N*K*E), f32("Attention", "v", vNKE, N*K*E)
 	p.Check("Attention", N)
 
@@ -186,7 +190,8 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 		}
 	}
 	// Long ones first: the workers finish together.
-	slices.SortStableFunc(b.jobs, func(x, y attnJob) int { return cmp.Compare(y.Before+y.hi, x.Before+x.hi) })
+	slices.SortStableFunc(b.jobs,
+		func(x, y attnJob) int { return cmp.Compare(y.Before+y.hi, x.Before+x.hi) })
 	if len(b.jobs) > 0 {
 		j := b.jobs[0]
 		b.room(mr * (b.up(j.Before+j.hi) + 2*b.k.nr + skew))
@@ -208,24 +213,29 @@ func (b *Backend) attend(wk *worker, t int) {
 		at := (j.First+lo)*H*E + j.head*E
 		before, from := b.visible(j, lo)
 		if before < j.Before {
-			p := product{m: hi - lo, n: b.up(j.Before) - before, k: E, a: a.q[at:], rs: H * E, cs: 1, c: s[before:], ldc: ld}
+			p := product{m: hi - lo, n: b.up(j.Before) - before, k: E, a: a.q[at:], rs: H * E,
+				cs: 1, c: s[before:], ldc: ld}
 			p.columns(b.k, a.keys[j.before+before*E:]).all(b.k, wk)
 		}
-		p := product{m: hi - lo, n: b.up(hi) - from, k: E, a: a.q[at:], rs: H * E, cs: 1, c: s[j.Before+from:], ldc: ld}
+		p := product{m: hi - lo, n: b.up(hi) - from, k: E, a: a.q[at:], rs: H * E, cs: 1,
+			c: s[j.Before+from:], ldc: ld}
 		p.columns(b.k, a.keys[j.at+from*E:]).all(b.k, wk)
 		for i := range hi - lo {
 			row, own := s[i*ld:i*ld+j.Before+hi], j.Before+lo+i+1
 			first := a.First(own)
 			most, sum := b.softmax(row[first:own], scale)
-			a.lse[(j.First+lo+i)*H+j.head], norm[i] = float32(float64(most)+math.Log(float64(sum))), 1/sum
+			a.lse[(j.First+lo+i)*H+j.head], norm[i] =
+				float32(float64(most)+math.Log(float64(sum))), 1/sum
 			clear(row[own:])
 			clear(row[:first])
 		}
 		if before < j.Before {
-			p = product{m: hi - lo, n: E, k: j.Before - before, a: s[before:], rs: ld, cs: 1, c: a.o[at:], ldc: H * E}
+			p = product{m: hi - lo, n: E, k: j.Before - before, a: s[before:], rs: ld, cs: 1,
+				c: a.o[at:], ldc: H * E}
 			p.panels(b.k, a.values[j.before+before*b.k.nr:], j.Before).all(b.k, wk)
 		}
-		p = product{m: hi - lo, n: E, k: hi - from, a: s[j.Before+from:], rs: ld, cs: 1, c: a.o[at:], ldc: H * E, acc: before < j.Before}
+		p = product{m: hi - lo, n: E, k: hi - from, a: s[j.Before+from:], rs: ld, cs: 1,
+			c: a.o[at:], ldc: H * E, acc: before < j.Before}
 		p.panels(b.k, a.values[j.at+from*b.k.nr:], j.Len).all(b.k, wk)
 		for i := range hi - lo {
 			b.k.scale(a.o[at+i*H*E:at+i*H*E+E], norm[i])
@@ -251,21 +261,26 @@ const maxTile = 16
 // key/value head of one family; where these are too few or too unequal, all workers
 // share a block, each with some of the keys, and then with some of the queries, which
 // moves no chain.
-func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
+func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE,
+	vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	H, K, E := a.H, a.K, a.E
 	const op = "AttentionGrad"
 	N := compute.RowsOf(op, "q", qNHE, H*E)
 	at := &b.attn
 	at.AttnShape = a
-	at.dq, at.dk, at.dv = f32(op, "dq", dqNHE, N*H*E), f32(op, "dk", dkNKE, N*K*E), f32(op, "dv", dvNKE, N*K*E)
-	at.do, at.o, at.lse = f32(op, "do", doNHE, N*H*E), f32(op, "o", oNHE, N*H*E), f32(op, "lse", lseNH, N*H)
-	at.q, at.k, at.v = f32(op, "q", qNHE, N*H*E), f32(op, "k", kNKE, N*K*E), f32(op, "v", vNKE, N*K*E)
+	at.dq, at.dk, at.dv =
+		f32(op, "dq", dqNHE, N*H*E), f32(op, "dk", dkNKE, N*K*E), f32(op, "dv", dvNKE, N*K*E)
+	at.do, at.o, at.lse =
+		f32(op, "do", doNHE, N*H*E), f32(op, "o", oNHE, N*H*E), f32(op, "lse", lseNH, N*H)
+	at.q, at.k, at.v =
+		f32(op, "q", qNHE, N*H*E), f32(op, "k", kNKE, N*K*E), f32(op, "v", vNKE, N*K*E)
 	p.Check(op, N)
 
 	width, nr, mr := b.up(E), b.k.nr, b.k.mr
 	size := b.heads(p, K, width)
 	packed := b.grow(&b.packed, 3*size+N*H)
-	at.keys, at.values, at.rows, at.delta = packed[:size], packed[size:2*size], packed[2*size:3*size], packed[3*size:]
+	at.keys, at.values, at.rows, at.delta =
+		packed[:size], packed[size:2*size], packed[2*size:3*size], packed[3*size:]
 	b.run(len(b.jobs), func(b *Backend, _ *worker, t int) {
 		j, a := b.jobs[t], &b.attn
 		H, K, E, G := a.H, a.K, a.E, a.H/a.K
@@ -304,7 +319,8 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 				b.byKeysBefore(w, j, min(lo, before)*b.k.nr, min(hi, before)*b.k.nr)
 				b.byKeys(w, j, max(lo-before, 0)*b.k.nr, max(hi-before, 0)*b.k.nr)
 			})
-			b.run((j.hi-j.lo+mr-1)/mr, func(b *Backend, w *worker, t int) { b.byQueries(w, b.attn.block, t) })
+			b.run((j.hi-j.lo+mr-1)/mr,
+				func(b *Backend, w *worker, t int) { b.byQueries(w, b.attn.block, t) })
 		})
 	}
 	at.own = at.families[shared:]
@@ -338,7 +354,8 @@ func (b *Backend) divide(p compute.Pack) (left, longest int) {
 			left += f.pairs
 		}
 	}
-	slices.SortStableFunc(a.families, func(x, y family) int { return cmp.Compare(y.pairs, x.pairs) })
+	slices.SortStableFunc(a.families,
+		func(x, y family) int { return cmp.Compare(y.pairs, x.pairs) })
 	return left, longest
 }
 
@@ -371,7 +388,8 @@ func (b *Backend) byKeysBefore(wk *worker, j gradBlock, k0, k1 int) {
 				clear(j.ds[i*ld+k0 : i*ld+first])
 			}
 			if first = max(first, k0); first < k1 {
-				b.k.softGrad(j.s[i*ld+first:i*ld+k1], j.ds[i*ld+first:i*ld+k1], scale, a.lse[n], a.delta[n])
+				b.k.softGrad(j.s[i*ld+first:i*ld+k1], j.ds[i*ld+first:i*ld+k1], scale, a.lse[n],
+					a.delta[n])
 			}
 		}
 	}
@@ -405,7 +423,8 @@ func (b *Backend) byKeys(wk *worker, j gradBlock, k0, k1 int) {
 				clear(ds[i*ld+k0 : i*ld+first])
 			}
 			if first, end := max(first, k0), min(own, k1); end > first {
-				b.k.softGrad(s[i*ld+first:i*ld+end], ds[i*ld+first:i*ld+end], scale, a.lse[n], a.delta[n])
+				b.k.softGrad(s[i*ld+first:i*ld+end], ds[i*ld+first:i*ld+end], scale, a.lse[n],
+					a.delta[n])
 			}
 			// Zeros as far as a tile that has the query's own key may reach.
 			if z0, z1 := max(own, k0), min(own+mr, k1); z1 > z0 {
@@ -415,7 +434,8 @@ func (b *Backend) byKeys(wk *worker, j gradBlock, k0, k1 int) {
 		}
 	}
 	for j0 := k0; j0 < min(k1, j.hi); j0 += mr {
-		b.gradKeys(wk, j, j.First+j0, min(mr, k1-j0, j.hi-j0), j.Before+j0, max(0, j0-j.lo)) // queries before do not see these keys
+		// queries before do not see these keys
+		b.gradKeys(wk, j, j.First+j0, min(mr, k1-j0, j.hi-j0), j.Before+j0, max(0, j0-j.lo))
 	}
 }
 
@@ -428,7 +448,8 @@ func (b *Backend) gradScores(wk *worker, j gradBlock, lo, hi, keys, k0, n, col i
 	at := (j.First+j.lo+lo)*H*E + j.head*E
 	p := product{m: hi - lo, n: n, k: E, a: a.q[at:], rs: H * E, cs: 1, c: j.s[lo*ld+col:], ldc: ld}
 	p.columns(b.k, a.keys[keys+k0*E:]).all(b.k, wk)
-	p = product{m: hi - lo, n: n, k: E, a: a.do[at:], rs: H * E, cs: 1, c: j.ds[lo*ld+col:], ldc: ld}
+	p = product{m: hi - lo, n: n, k: E, a: a.do[at:], rs: H * E, cs: 1, c: j.ds[lo*ld+col:],
+		ldc: ld}
 	p.columns(b.k, a.values[keys+k0*E:]).all(b.k, wk)
 }
 
@@ -438,9 +459,11 @@ func (b *Backend) gradKeys(wk *worker, j gradBlock, n, m, col, x int) {
 	a, M, ld, nr := &b.attn, j.hi-j.lo, b.ld(j.attnJob), b.k.nr
 	H, K, E := a.H, a.K, a.E
 	at := n*K*E + j.head/(H/K)*E
-	p := product{m: m, n: E, k: M - x, a: j.s[x*ld+col:], rs: 1, cs: ld, c: a.dv[at:], ldc: K * E, acc: true}
+	p := product{m: m, n: E, k: M - x, a: j.s[x*ld+col:], rs: 1, cs: ld, c: a.dv[at:], ldc: K * E,
+		acc: true}
 	p.panels(b.k, j.doP[x*nr:], M).all(b.k, wk)
-	p = product{m: m, n: E, k: M - x, a: j.ds[x*ld+col:], rs: 1, cs: ld, c: a.dk[at:], ldc: K * E, acc: true}
+	p = product{m: m, n: E, k: M - x, a: j.ds[x*ld+col:], rs: 1, cs: ld, c: a.dk[at:], ldc: K * E,
+		acc: true}
 	p.panels(b.k, j.qP[x*nr:], M).all(b.k, wk)
 }
 
@@ -452,10 +475,12 @@ func (b *Backend) byQueries(wk *worker, j gradBlock, t int) {
 	at := (j.First+j.lo+lo)*H*E + j.head*E
 	before, from := b.visible(j.attnJob, j.lo+lo)
 	if before < j.Before {
-		p := product{m: hi - lo, n: E, k: j.Before - before, a: j.ds[lo*ld+before:], rs: ld, cs: 1, c: a.dq[at:], ldc: H * E}
+		p := product{m: hi - lo, n: E, k: j.Before - before, a: j.ds[lo*ld+before:], rs: ld, cs: 1,
+			c: a.dq[at:], ldc: H * E}
 		p.panels(b.k, a.rows[j.before+before*b.k.nr:], j.Before).all(b.k, wk)
 	}
-	p := product{m: hi - lo, n: E, k: j.lo + hi - from, a: j.ds[lo*ld+j.Before+from:], rs: ld, cs: 1, c: a.dq[at:], ldc: H * E, acc: before < j.Before}
+	p := product{m: hi - lo, n: E, k: j.lo + hi - from, a: j.ds[lo*ld+j.Before+from:], rs: ld,
+		cs: 1, c: a.dq[at:], ldc: H * E, acc: before < j.Before}
 	p.panels(b.k, a.rows[j.at+from*b.k.nr:], j.Len).all(b.k, wk)
 }
 
@@ -519,16 +544,20 @@ func (b *Backend) alike(pages compute.Pages, K int) {
 // these rows share is packed and multiplied with once for all of them. Keys are
 // packed into a panel that stays in the first-level cache; values are read where
 // they lie, pages that follow one another as one.
-func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a compute.AttnShape, pages compute.Pages) {
+func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a compute.AttnShape,
+	pages compute.Pages) {
 	H, K, E, P := a.H, a.K, a.E, pages.PageTokens
 	R, at := len(pages.Len), &b.attn
 	at.AttnShape, at.pages = a, pages
 	at.o, at.q = f32("AttentionDecode", "o", oRHE, R*H*E), f32("AttentionDecode", "q", qRHE, R*H*E)
 	slots := compute.RowsOf("AttentionDecode", "kCache", kCache, K*E)
-	at.k, at.v = f32("AttentionDecode", "kCache", kCache, slots*K*E), f32("AttentionDecode", "vCache", vCache, slots*K*E)
+	at.k, at.v =
+		f32("AttentionDecode", "kCache", kCache, slots*K*E),
+		f32("AttentionDecode", "vCache", vCache, slots*K*E)
 	for r, n := range pages.Len {
 		if n < 1 || int(n) > len(pages.Table[r])*P {
-			panic(fmt.Sprintf("cpu: AttentionDecode: row %d sees %d positions of %d pages", r, n, len(pages.Table[r])))
+			panic(fmt.Sprintf("cpu: AttentionDecode: row %d sees %d positions of %d pages", r, n,
+				len(pages.Table[r])))
 		}
 		compute.CheckIndices("AttentionDecode", "Table", pages.Table[r][:(int(n)+P-1)/P], slots/P)
 	}
@@ -584,7 +613,8 @@ func (b *Backend) attendDecode(wk *worker, t int) {
 				b.transposed(panel[x-j:], wide, k[off:], K*E, n, E)
 				x += n
 			}
-			p := product{m: m, n: nr, k: E, a: qM[i*E:], rs: E, cs: 1, c: s[i*ld+j:], ldc: ld, b: panel, ldb: wide}
+			p := product{m: m, n: nr, k: E, a: qM[i*E:], rs: E, cs: 1, c: s[i*ld+j:], ldc: ld,
+				b: panel, ldb: wide}
 			p.all(b.k, wk)
 		}
 	}
@@ -592,7 +622,8 @@ func (b *Backend) attendDecode(wk *worker, t int) {
 	sums := func(i, m int, table []int32, lo, hi int, o []float32) {
 		for j := lo; j < hi; {
 			off, n := run(table, j, hi)
-			p := product{m: m, n: E, k: n, a: s[i*ld+j:], rs: ld, cs: 1, c: o, ldc: E, acc: j > begin}
+			p := product{m: m, n: E, k: n, a: s[i*ld+j:], rs: ld, cs: 1, c: o, ldc: E,
+				acc: j > begin}
 			p.rowMajor(b.k, v[off:], K*E)
 			p.near(b.k, wk)
 			j += n
@@ -624,7 +655,8 @@ func (b *Backend) attendDecode(wk *worker, t int) {
 // CacheWrite scatters rows into a cache.
 func (b *Backend) CacheWrite(cache, xNW compute.Tensor, width int, slots []int32) {
 	n := compute.RowsOf("CacheWrite", "cache", cache, width)
-	c, x := f32("CacheWrite", "cache", cache, n*width), f32("CacheWrite", "x", xNW, len(slots)*width)
+	c, x :=
+		f32("CacheWrite", "cache", cache, n*width), f32("CacheWrite", "x", xNW, len(slots)*width)
 	compute.CheckIndices("CacheWrite", "slots", slots, n)
 	for i, slot := range slots {
 		copy(c[int(slot)*width:(int(slot)+1)*width], x[i*width:])
@@ -632,7 +664,8 @@ func (b *Backend) CacheWrite(cache, xNW compute.Tensor, width int, slots []int32
 }
 
 // RopeCache is Rope of q and of the keys in the cache.
-func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a compute.AttnShape, pos []int32, table compute.Tensor, slots []int32) {
+func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a compute.AttnShape,
+	pos []int32, table compute.Tensor, slots []int32) {
 	const op = "RopeCache"
 	if len(slots) != len(pos) {
 		panic(fmt.Sprintf("cpu: %s: %d slots for %d positions", op, len(slots), len(pos)))

@@ -26,7 +26,8 @@ func peakGFLOPS(b *Backend) float64 {
 // rate of work a call, in units of 1e9 a second: on average, in the fastest call (what a machine
 // shared with others can be judged by), and the peak; and tokens a second, where a call has so
 // many.
-func bench(bm *testing.B, unit string, peak func(*Backend) float64, fn func(b *Backend) (work float64, op func()), tokens ...int) {
+func bench(bm *testing.B, unit string, peak func(*Backend) float64,
+	fn func(b *Backend) (work float64, op func()), tokens ...int) {
 	for i, variant := range Variants16() {
 		bm.Run(variant, func(bm *testing.B) {
 			o := Options{Variant: variant}
@@ -66,7 +67,8 @@ func random(b *Backend, n int) compute.Tensor {
 
 func randomParam(b *Backend, rows, cols int) *compute.Param {
 	n := rows * cols
-	return &compute.Param{Rows: rows, Cols: cols, W: random(b, n), G: random(b, n), M: random(b, n), V: fill(b, n, 1)}
+	return &compute.Param{Rows: rows, Cols: cols, W: random(b, n), G: random(b, n), M: random(b, n),
+		V: fill(b, n, 1)}
 }
 
 func fill(b *Backend, n int, v float32) compute.Tensor {
@@ -79,15 +81,21 @@ func fill(b *Backend, n int, v float32) compute.Tensor {
 
 func BenchmarkLinear(bm *testing.B) {
 	for _, s := range [][3]int{
-		{2048, 128, 128}, {2048, 128, 384}, {2048, 384, 128}, {32, 128, 384}, {1, 128, 384}, {8, 192, 512}, // small models: training, decoding
-		{2048, 384, 384}, {2048, 384, 2816}, {2048, 2816, 384}, {2048, 384, 8192}, {256, 384, 2816}, {1, 384, 8192}, // 25M
-		{1024, 896, 896}, {1024, 896, 4864}, {1024, 4864, 896}, {32, 896, 4864}, {1, 896, 4864}, // 0.5B
+		// small models: training, decoding
+		{2048, 128, 128}, {2048, 128, 384}, {2048, 384, 128}, {32, 128, 384}, {1, 128, 384},
+		{8, 192, 512},
+		// 25M
+		{2048, 384, 384}, {2048, 384, 2816}, {2048, 2816, 384}, {2048, 384, 8192}, {256, 384, 2816},
+		{1, 384, 8192},
+		// 0.5B
+		{1024, 896, 896}, {1024, 896, 4864}, {1024, 4864, 896}, {32, 896, 4864}, {1, 896, 4864},
 	} {
 		N, I, O := s[0], s[1], s[2]
 		bm.Run(fmt.Sprintf("N=%d/I=%d/O=%d", N, I, O), func(bm *testing.B) {
 			bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
 				x, y, w := random(b, N*I), random(b, N*O), randomParam(b, O, I)
-				return 2 * float64(N) * float64(I) * float64(O), func() { b.Linear(y, x, w, nil, false) }
+				return 2 * float64(N) * float64(I) * float64(O),
+					func() { b.Linear(y, x, w, nil, false) }
 			})
 		})
 	}
@@ -126,12 +134,14 @@ func BenchmarkFewRows(bm *testing.B) {
 }
 
 func BenchmarkLinearGrad(bm *testing.B) {
-	for _, s := range [][3]int{{2048, 128, 128}, {2048, 128, 384}, {2048, 384, 128}, {1024, 896, 896}, {1024, 896, 4864}, {1024, 4864, 896}} {
+	for _, s := range [][3]int{{2048, 128, 128}, {2048, 128, 384}, {2048, 384, 128},
+		{1024, 896, 896}, {1024, 896, 4864}, {1024, 4864, 896}} {
 		N, I, O := s[0], s[1], s[2]
 		bm.Run(fmt.Sprintf("N=%d/I=%d/O=%d", N, I, O), func(bm *testing.B) {
 			bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
 				x, dx, dy, w := random(b, N*I), random(b, N*I), random(b, N*O), randomParam(b, O, I)
-				return 4 * float64(N) * float64(I) * float64(O), func() { b.LinearGrad(dx, w, nil, dy, x, false) }
+				return 4 * float64(N) * float64(I) * float64(O),
+					func() { b.LinearGrad(dx, w, nil, dy, x, false) }
 			})
 		})
 	}
@@ -140,7 +150,8 @@ func BenchmarkLinearGrad(bm *testing.B) {
 // BenchmarkInputGrad is the gradient of a product's input alone, through weights that are
 // kept as it reads them, and frozen ones, which are unpacked for it at each call.
 func BenchmarkInputGrad(bm *testing.B) {
-	for _, s := range [][3]int{{256, 384, 2816}, {1024, 384, 2816}, {2048, 384, 384}, {256, 896, 4864}, {1024, 896, 4864}, {1024, 4864, 896}, {4096, 896, 4864}} {
+	for _, s := range [][3]int{{256, 384, 2816}, {1024, 384, 2816}, {2048, 384, 384},
+		{256, 896, 4864}, {1024, 896, 4864}, {1024, 4864, 896}, {4096, 896, 4864}} {
 		N, I, O := s[0], s[1], s[2]
 		for _, class := range []compute.Class{compute.Narrow, compute.Frozen} {
 			bm.Run(fmt.Sprintf("N=%d/I=%d/O=%d/%v", N, I, O, class), func(bm *testing.B) {
@@ -151,7 +162,8 @@ func BenchmarkInputGrad(bm *testing.B) {
 					b.Download(values, w.W)
 					w.W, _ = b.Alloc("bench", class, O*I)
 					b.Upload(w.W, values)
-					return 2 * float64(N) * float64(I) * float64(O), func() { b.LinearGrad(dx, w, nil, dy, compute.Tensor{}, false) }
+					return 2 * float64(N) * float64(I) * float64(O),
+						func() { b.LinearGrad(dx, w, nil, dy, compute.Tensor{}, false) }
 				})
 			})
 		}
@@ -164,7 +176,8 @@ func BenchmarkAttention(bm *testing.B) {
 	for _, s := range []struct {
 		S, L    int
 		H, K, E int
-	}{{32, 64, 4, 2, 32}, {8, 256, 4, 2, 32}, {4, 500, 6, 2, 32}, {2, 512, 14, 2, 64}, {8, 256, 6, 2, 64}, {1, 1024, 1, 1, 64}} {
+	}{{32, 64, 4, 2, 32}, {8, 256, 4, 2, 32}, {4, 500, 6, 2, 32}, {2, 512, 14, 2, 64},
+		{8, 256, 6, 2, 64}, {1, 1024, 1, 1, 64}} {
 		a := compute.AttnShape{H: s.H, K: s.K, E: s.E, Scale: 1 / math.Sqrt(float64(s.E))}
 		N := s.S * s.L
 		flops := 4 * float64(s.S) * float64(s.L) * float64(s.L+1) / 2 * float64(s.H*s.E)
@@ -175,7 +188,8 @@ func BenchmarkAttention(bm *testing.B) {
 		name := fmt.Sprintf("S=%d/L=%d/H=%d/K=%d/E=%d", s.S, s.L, s.H, s.K, s.E)
 		make8 := func(b *Backend) (q, k, v, o, lse, dq, dk, dv compute.Tensor) {
 			QW, KW := N*s.H*s.E, N*s.K*s.E
-			return random(b, QW), random(b, KW), random(b, KW), random(b, QW), random(b, N*s.H), random(b, QW), random(b, KW), random(b, KW)
+			return random(b, QW), random(b, KW), random(b, KW), random(b, QW), random(b, N*s.H),
+				random(b, QW), random(b, KW), random(b, KW)
 		}
 		bm.Run("forward/"+name, func(bm *testing.B) {
 			bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
@@ -187,7 +201,11 @@ func BenchmarkAttention(bm *testing.B) {
 			bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
 				q, k, v, o, lse, dq, dk, dv := make8(b)
 				b.Attention(o, lse, q, k, v, a, compute.Pack{Start: start})
-				return flops * 2.5, func() { b.AttentionGrad(dq, dk, dv, q, o, lse, q, k, v, a, compute.Pack{Start: start}) }
+				return flops * 2.5,
+					func() {
+						b.AttentionGrad(dq, dk, dv, q, o, lse, q, k, v, a,
+							compute.Pack{Start: start})
+					}
 			}, N)
 		})
 		bm.Run("decode/"+name, func(bm *testing.B) {
@@ -200,10 +218,12 @@ func BenchmarkAttention(bm *testing.B) {
 					for p := range s.L / P {
 						table = append(table, int32(i*(s.L/P)+p))
 					}
-					pages.Table, pages.Len = append(pages.Table, table), append(pages.Len, int32(s.L/P*P))
+					pages.Table, pages.Len =
+						append(pages.Table, table), append(pages.Len, int32(s.L/P*P))
 				}
 				W := s.S * s.H * s.E
-				return 4 * float64(s.S*(s.L/P*P)*s.H*s.E), func() { b.AttentionDecode(o.Slice(0, W), q.Slice(0, W), k, v, a, pages) }
+				return 4 * float64(s.S*(s.L/P*P)*s.H*s.E),
+					func() { b.AttentionDecode(o.Slice(0, W), q.Slice(0, W), k, v, a, pages) }
 			}, s.S)
 		})
 	}
@@ -220,13 +240,17 @@ func BenchmarkHead(bm *testing.B) {
 		name := fmt.Sprintf("R=%d/D=%d/V=%d", R, D, V)
 		bm.Run("LogProb/"+name, func(bm *testing.B) {
 			bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
-				h, w, out := random(b, R*D), randomParam(b, V, D), compute.HeadOut{LogpR: random(b, R), EntR: random(b, R), LseR: random(b, R)}
+				h, w, out :=
+					random(b, R*D), randomParam(b, V, D),
+					compute.HeadOut{LogpR: random(b, R), EntR: random(b, R), LseR: random(b, R)}
 				return flops, func() { b.LogProb(out, h, w, rows, targets, 1) }
 			})
 		})
 		bm.Run("LogProbGrad/"+name, func(bm *testing.B) {
 			bench(bm, "GFLOP/s", peakGFLOPS, func(b *Backend) (float64, func()) {
-				h, w, out := random(b, R*D), randomParam(b, V, D), compute.HeadOut{LogpR: random(b, R), EntR: random(b, R), LseR: random(b, R)}
+				h, w, out :=
+					random(b, R*D), randomParam(b, V, D),
+					compute.HeadOut{LogpR: random(b, R), EntR: random(b, R), LseR: random(b, R)}
 				dh, d := random(b, R*D), random(b, R)
 				b.LogProb(out, h, w, rows, targets, 1)
 				return 3 * flops, func() { b.LogProbGrad(dh, w, out, d, d, h, rows, targets, 1) }
@@ -237,7 +261,8 @@ func BenchmarkHead(bm *testing.B) {
 				const R = 32
 				h, w := random(b, R*D), randomParam(b, V, D)
 				ids, logp, u := make([]int32, R), make([]float32, R), make([]float64, R)
-				return 2 * R * float64(D) * float64(V), func() { b.Sample(ids, logp, h, w, compute.Sampling{Temperature: 1}, u) }
+				return 2 * R * float64(D) * float64(V),
+					func() { b.Sample(ids, logp, h, w, compute.Sampling{Temperature: 1}, u) }
 			})
 		})
 	}
@@ -260,7 +285,8 @@ func BenchmarkAdamW(bm *testing.B) {
 	bench(bm, "GB/s", copyRate, func(b *Backend) (float64, func()) {
 		p := randomParam(b, 2048, 2048)
 		return 7 * 4 * float64(p.Len()), func() {
-			b.AdamW([]*compute.Param{p}, compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: 3})
+			b.AdamW([]*compute.Param{p},
+				compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: 3})
 		}
 	})
 }
@@ -270,44 +296,55 @@ func BenchmarkAdamW(bm *testing.B) {
 func BenchmarkMoments(bm *testing.B) {
 	for _, class := range []compute.Class{compute.Wide, compute.Code} {
 		bm.Run(class.String(), func(bm *testing.B) {
-			bench(bm, "parameters/ns", func(*Backend) float64 { return 0 }, func(b *Backend) (float64, func()) {
-				p := &compute.Param{Rows: 5000, Cols: 5000, W: random(b, 25e6), G: random(b, 25e6)}
-				p.M, _ = b.Alloc("bench", class, p.Len())
-				p.V, _ = b.Alloc("bench", class, p.Len())
-				if class == compute.Code {
-					p.MScale, p.VScale = fill(b, compute.Blocks(p.Len()), 0), fill(b, compute.Blocks(p.Len()), 0)
-				}
-				return float64(p.Len()), func() {
-					b.AdamW([]*compute.Param{p}, compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: 3})
-				}
-			})
+			bench(bm, "parameters/ns", func(*Backend) float64 { return 0 },
+				func(b *Backend) (float64, func()) {
+					p := &compute.Param{Rows: 5000, Cols: 5000, W: random(b, 25e6),
+						G: random(b, 25e6)}
+					p.M, _ = b.Alloc("bench", class, p.Len())
+					p.V, _ = b.Alloc("bench", class, p.Len())
+					if class == compute.Code {
+						p.MScale, p.VScale =
+							fill(b, compute.Blocks(p.Len()), 0), fill(b, compute.Blocks(p.Len()), 0)
+					}
+					return float64(p.Len()), func() {
+						b.AdamW([]*compute.Param{p},
+							compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8,
+								GradScale: 1,
+								Step:      3})
+					}
+				})
 		})
 	}
 }
 
 func BenchmarkElementwise(bm *testing.B) {
 	const N, D = 2048, 384
-	for name, op := range map[string]func(b *Backend, x, y, z, r compute.Tensor, w *compute.Param) (float64, func()){
+	for name, op := range map[string]func(b *Backend, x, y, z, r compute.Tensor,
+		w *compute.Param) (float64, func()){
 		"SwiGLU": func(b *Backend, x, y, z, r compute.Tensor, w *compute.Param) (float64, func()) {
 			return 12 * N * D, func() { b.SwiGLU(z, x, y) }
 		},
-		"SwiGLUGrad": func(b *Backend, x, y, z, r compute.Tensor, w *compute.Param) (float64, func()) {
+		"SwiGLUGrad": func(b *Backend, x, y, z, r compute.Tensor, w *compute.Param) (float64,
+			func()) {
 			return 20 * N * D, func() { b.SwiGLUGrad(compute.Tensor{}, z, z, x, y, x) }
 		},
 		"RMSNorm": func(b *Backend, x, y, z, r compute.Tensor, w *compute.Param) (float64, func()) {
 			return 8 * N * D, func() { b.RMSNorm(y, r, x, w, 1e-6) }
 		},
-		"RMSNormGrad": func(b *Backend, x, y, z, r compute.Tensor, w *compute.Param) (float64, func()) {
+		"RMSNormGrad": func(b *Backend, x, y, z, r compute.Tensor, w *compute.Param) (float64,
+			func()) {
 			return 12 * N * D, func() { b.RMSNormGrad(z, w, y, x, r, false) }
 		},
-		"SumSquares": func(b *Backend, x, y, z, r compute.Tensor, w *compute.Param) (float64, func()) {
+		"SumSquares": func(b *Backend, x, y, z, r compute.Tensor, w *compute.Param) (float64,
+			func()) {
 			ts := []compute.Tensor{x}
 			return 4 * N * D, func() { b.SumSquares(ts) }
 		},
 	} {
 		bm.Run(name, func(bm *testing.B) {
 			bench(bm, "GB/s", copyRate, func(b *Backend) (float64, func()) {
-				return op(b, random(b, N*D), random(b, N*D), random(b, N*D), fill(b, N, 1), randomParam(b, 1, D))
+				return op(b, random(b, N*D), random(b, N*D), random(b, N*D), fill(b, N, 1),
+					randomParam(b, 1, D))
 			})
 		})
 	}
@@ -348,7 +385,8 @@ func BenchmarkQuant(bm *testing.B) {
 						b.froze.f = f
 						b.run(O/f.quant.lanes, func(b *Backend, w *worker, t int) {
 							for i := 0; i < I; i += kBlock {
-								b.froze.f.part(w.deq, t, i/compute.QuantBlock, kBlock/compute.QuantBlock)
+								b.froze.f.part(w.deq, t, i/compute.QuantBlock,
+									kBlock/compute.QuantBlock)
 							}
 						})
 					}

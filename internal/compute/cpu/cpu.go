@@ -51,8 +51,10 @@ type Backend struct {
 	workers     []worker
 	limit       int64
 	inUse, peak int64
-	mu          sync.Mutex                                          // of frozen weights that are uploaded
-	expand      func(dst []float32, src []uint32, lanes, pairs int) // of kernels16, of any way to multiply
+	// of frozen weights that are uploaded
+	mu sync.Mutex
+	// of kernels16, of any way to multiply
+	expand func(dst []float32, src []uint32, lanes, pairs int)
 
 	args                        // of the running operation
 	task taskFunc               // what run is running
@@ -138,7 +140,8 @@ func New(o Options) (*Backend, error) {
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
-	b := &Backend{Footprint: Footprint{o.Precision}, k: k, k16: k16, pool: newPool(o.Workers, idleSpins), workers: make([]worker, o.Workers), limit: o.Limit}
+	b := &Backend{Footprint: Footprint{o.Precision}, k: k, k16: k16,
+		pool: newPool(o.Workers, idleSpins), workers: make([]worker, o.Workers), limit: o.Limit}
 	if b.expand = expanders[k.name]; b.expand == nil {
 		b.expand = expandGo
 	}
@@ -195,7 +198,8 @@ func f32(op, name string, t compute.Tensor, n int) []float32 {
 	}
 	m := t.Mem().(*memory)
 	if m.data == nil {
-		panic(fmt.Sprintf("cpu: %s: %s is in memory of another class than the operation takes", op, name))
+		panic(fmt.Sprintf("cpu: %s: %s is in memory of another class than the operation takes", op,
+			name))
 	}
 	return m.data[t.Off() : t.Off()+n]
 }
@@ -310,7 +314,8 @@ func (b *Backend) As(t compute.Tensor, c compute.Class, n int) compute.Tensor {
 	if n > t.Len() {
 		panic(fmt.Sprintf("cpu: As: %d elements do not fit into %d", n, t.Len()))
 	}
-	return compute.View(&memory{n: n, data: f32("As", "t", t, t.Len())[:n], narrow: b.rounds(c), lent: true})
+	return compute.View(&memory{n: n, data: f32("As", "t", t, t.Len())[:n], narrow: b.rounds(c),
+		lent: true})
 }
 
 // Memory is the number of bytes allocated now, scratch and packed weights
@@ -414,7 +419,10 @@ const block = 8192
 func (b *Backend) each(n int, fn rangeFunc) { b.parts(n, block, fn) }
 
 // eachRow calls fn on groups of the N rows of width elements.
-func (b *Backend) eachRow(N, width int, fn rangeFunc) { b.parts(N, max(1, block/max(1, width)), fn) }
+func (b *Backend) eachRow(N, width int,
+	fn rangeFunc) {
+	b.parts(N, max(1, block/max(1, width)), fn)
+}
 
 // slab is how many columns a task has where sums run down the columns.
 const slab = 64
@@ -424,7 +432,8 @@ func (b *Backend) eachSlab(D int, fn rangeFunc) { b.parts(D, slab, fn) }
 
 func (b *Backend) parts(n, size int, fn rangeFunc) {
 	b.n, b.size, b.part = n, size, fn
-	b.run((n+size-1)/size, func(b *Backend, _ *worker, t int) { b.part(b, t*b.size, min(b.n, (t+1)*b.size)) })
+	b.run((n+size-1)/size,
+		func(b *Backend, _ *worker, t int) { b.part(b, t*b.size, min(b.n, (t+1)*b.size)) })
 }
 
 // Repeat runs op.
@@ -500,7 +509,8 @@ func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
 // EmbedGrad adds to rows of the table's gradient, n ascending: tasks own columns.
 func (b *Backend) EmbedGrad(table *compute.Param, dyND compute.Tensor, ids []int32) {
 	D := table.Cols
-	b.dy, b.g = f32("EmbedGrad", "dy", dyND, len(ids)*D), opt("EmbedGrad", "G", table.G, table.Len())
+	b.dy, b.g =
+		f32("EmbedGrad", "dy", dyND, len(ids)*D), opt("EmbedGrad", "G", table.G, table.Len())
 	if b.g == nil {
 		return
 	}
@@ -552,7 +562,8 @@ const normBlock = 1 << 16
 
 // RMSNormGrad is the gradient of RMSNorm. Of some rows the gradient of w is summed first,
 // because dx, here y, may lie over dy.
-func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, rstdN compute.Tensor, acc bool) {
+func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND,
+	rstdN compute.Tensor, acc bool) {
 	D := w.Cols
 	N := compute.RowsOf("RMSNormGrad", "x", xND, D)
 	dx, dy := f32("RMSNormGrad", "dx", dxND, N*D), f32("RMSNormGrad", "dy", dyND, N*D)
@@ -594,7 +605,8 @@ func asInt(b bool) int {
 }
 
 // Rope rotates pairs of a head by their position's angles, here w.
-func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, table compute.Tensor, inverse bool) {
+func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, table compute.Tensor,
+	inverse bool) {
 	x := f32("Rope", "x", xNHE, len(pos)*heads*headDim)
 	b.sign = 1
 	if inverse {
@@ -604,7 +616,8 @@ func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, tab
 }
 
 // rotate turns the rows of x that slots gives, or all, by sign.
-func (b *Backend) rotate(op string, x []float32, slots []int32, H, E int, pos []int32, table compute.Tensor) {
+func (b *Backend) rotate(op string, x []float32, slots []int32, H, E int, pos []int32,
+	table compute.Tensor) {
 	P := compute.RowsOf(op, "table", table, E)
 	b.x, b.w = x, f32(op, "table", table, P*E)
 	compute.CheckIndices(op, "pos", pos, P)
@@ -627,7 +640,8 @@ func (b *Backend) rotate(op string, x []float32, slots []int32, H, E int, pos []
 // SwiGLU gates up, here u, by silu(gate), here g.
 func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
 	n := gateNF.Len()
-	b.y, b.g, b.u = f32("SwiGLU", "y", yNF, n), f32("SwiGLU", "gate", gateNF, n), f32("SwiGLU", "up", upNF, n)
+	b.y, b.g, b.u =
+		f32("SwiGLU", "y", yNF, n), f32("SwiGLU", "gate", gateNF, n), f32("SwiGLU", "up", upNF, n)
 	b.each(n, func(b *Backend, lo, hi int) { b.k.swiglu(b.y[lo:hi], b.g[lo:hi], b.u[lo:hi]) })
 }
 
@@ -636,7 +650,9 @@ func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
 func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
 	n := gateNF.Len()
 	b.y, b.x = f32("SwiGLUGrad", "dgate", dgateNF, n), f32("SwiGLUGrad", "dup", dupNF, n)
-	b.dy, b.g, b.u = f32("SwiGLUGrad", "dy", dyNF, n), f32("SwiGLUGrad", "gate", gateNF, n), f32("SwiGLUGrad", "up", upNF, n)
+	b.dy, b.g, b.u =
+		f32("SwiGLUGrad", "dy", dyNF, n), f32("SwiGLUGrad", "gate", gateNF, n),
+		f32("SwiGLUGrad", "up", upNF, n)
 	b.w = opt("SwiGLUGrad", "y", yNF, n)
 	b.each(n, func(b *Backend, lo, hi int) {
 		if b.w != nil {
@@ -649,7 +665,8 @@ func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Ten
 // GeGLU gates up, here u, by gelu(gate), here g.
 func (b *Backend) GeGLU(yNF, gateNF, upNF compute.Tensor) {
 	n := gateNF.Len()
-	b.y, b.g, b.u = f32("GeGLU", "y", yNF, n), f32("GeGLU", "gate", gateNF, n), f32("GeGLU", "up", upNF, n)
+	b.y, b.g, b.u =
+		f32("GeGLU", "y", yNF, n), f32("GeGLU", "gate", gateNF, n), f32("GeGLU", "up", upNF, n)
 	b.room(block)
 	b.run((n+block-1)/block, func(b *Backend, wk *worker, t int) {
 		lo, hi := t*block, min(len(b.y), (t+1)*block)
@@ -712,7 +729,8 @@ func (b *Backend) gates(wk *worker, gate []float32) []float32 {
 func (b *Backend) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) {
 	D := w.Cols
 	N := compute.RowsOf("Score", "h", hND, D)
-	s, h, wD := f32("Score", "s", sR, len(rows)), f32("Score", "h", hND, N*D), f32("Score", "W", w.W, D)
+	s, h, wD :=
+		f32("Score", "s", sR, len(rows)), f32("Score", "h", hND, N*D), f32("Score", "W", w.W, D)
 	compute.CheckIndices("Score", "rows", rows, N)
 	for r, n := range rows {
 		s[r] = b.k.dot(h[int(n)*D:int(n)*D+D], wD)
@@ -720,10 +738,13 @@ func (b *Backend) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) 
 }
 
 // ScoreGrad is the gradient of Score.
-func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND compute.Tensor, rows []int32) {
+func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND compute.Tensor,
+	rows []int32) {
 	D := w.Cols
 	N := compute.RowsOf("ScoreGrad", "h", hND, D)
-	dh, ds, h := opt("ScoreGrad", "dh", dhND, N*D), f32("ScoreGrad", "ds", dsR, len(rows)), f32("ScoreGrad", "h", hND, N*D)
+	dh, ds, h :=
+		opt("ScoreGrad", "dh", dhND, N*D), f32("ScoreGrad", "ds", dsR, len(rows)),
+		f32("ScoreGrad", "h", hND, N*D)
 	wD, gD := f32("ScoreGrad", "W", w.W, D), opt("ScoreGrad", "G", w.G, D)
 	compute.CheckIndices("ScoreGrad", "rows", rows, N)
 	for r, n := range rows {
@@ -789,7 +810,11 @@ func (b *Backend) adamW(p *compute.Param) {
 		b.adamW8(p)
 	} else {
 		b.m, b.v = f32("AdamW", "M", p.M, n), f32("AdamW", "V", p.V, n)
-		b.each(n, func(b *Backend, lo, hi int) { b.k.adamW(b.w[lo:hi], b.g[lo:hi], b.m[lo:hi], b.v[lo:hi], &b.adam) })
+		b.each(n,
+			func(b *Backend, lo,
+				hi int) {
+				b.k.adamW(b.w[lo:hi], b.g[lo:hi], b.m[lo:hi], b.v[lo:hi], &b.adam)
+			})
 	}
 	b.Refresh(p)
 }

@@ -25,10 +25,12 @@ func TestConformance(t *testing.T) {
 	for _, variant := range []string{"portable", "avx2", "avx512", "neon"} {
 		t.Run(variant, func(t *testing.T) {
 			if !slices.Contains(Variants(), variant) {
-				t.Skipf("NOT TESTED: this machine cannot run the variant %q (it has %v)", variant, Variants())
+				t.Skipf("NOT TESTED: this machine cannot run the variant %q (it has %v)", variant,
+					Variants())
 			}
 			contract := computetest.Contract{Tol: 2e-6, Align: 1, Alone: true}
-			if variant != fastest || !hostile.Long() { // which tasks there are depends on the tiles; who takes them does not
+			// which tasks there are depends on the tiles; who takes them does not
+			if variant != fastest || !hostile.Long() {
 				contract.Workers = []int{2, 3}
 			}
 			computetest.Run(t, func(workers int) (compute.Backend, error) {
@@ -44,7 +46,8 @@ func TestConformance16(t *testing.T) {
 	for _, variant := range []string{"portable", "avx2", "avx512", "avx512bf16", "amx", "neon"} {
 		t.Run(variant, func(t *testing.T) {
 			if !slices.Contains(Variants16(), variant) {
-				t.Skipf("NOT TESTED: this machine cannot run the variant %q (it has %v)", variant, Variants16())
+				t.Skipf("NOT TESTED: this machine cannot run the variant %q (it has %v)", variant,
+					Variants16())
 			}
 			if !hostile.Long() && variant != fastest {
 				t.Skip("slow: in a long run, but for the variant that this machine computes with")

@@ -65,7 +65,8 @@ func (p *product) stream(bk *Backend, w *worker, p0, p1 int) {
 	blocks := (p.m + k.mr - 1) / k.mr
 	deep, next, step := p.k, streamAhead, k.nr
 	if blocks > 1 {
-		parts := max(1, (p.k+streamBlock-1)/streamBlock) // equal ones: short ones would be all stores
+		// equal ones: short ones would be all stores
+		parts := max(1, (p.k+streamBlock-1)/streamBlock)
 		deep = max(1, (p.k+parts-1)/parts)
 	}
 	for q := p0; q < p1; q++ {
@@ -113,13 +114,15 @@ func (p *product) near(k *kernels, w *worker) {
 			i, end := p.m*t/blocks, p.m*(t+1)/blocks
 			a, c := p.a[i*p.rs:], p.c[i*p.ldc+j:]
 			if cols == k.nr {
-				k.stream[end-i-1](a, p.rs, p.cs, b[j:], p.ldb, c, p.ldc, p.k, asInt(p.acc), nearRows*p.ldb, p.ldb)
+				k.stream[end-i-1](a, p.rs, p.cs, b[j:], p.ldb, c, p.ldc, p.k, asInt(p.acc),
+					nearRows*p.ldb, p.ldb)
 				continue
 			}
 			for r := range end - i {
 				copy(w.tile[r*k.nr:], c[r*p.ldc:r*p.ldc+cols])
 			}
-			k.stream[end-i-1](a, p.rs, p.cs, b[j:], p.ldb, w.tile, k.nr, p.k, asInt(p.acc), nearRows*p.ldb, p.ldb)
+			k.stream[end-i-1](a, p.rs, p.cs, b[j:], p.ldb, w.tile, k.nr, p.k, asInt(p.acc),
+				nearRows*p.ldb, p.ldb)
 			for r := range end - i {
 				copy(c[r*p.ldc:r*p.ldc+cols], w.tile[r*k.nr:])
 			}

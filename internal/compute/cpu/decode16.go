@@ -55,13 +55,15 @@ func (p *product16) stream(b *Backend, w *worker, q0, q1 int) {
 	pairs, blocks := k.pairs(p.k), (p.m+k.mr-1)/k.mr
 	deep, next, step := max(1, pairs), streamAhead16, k.nr
 	if blocks > 1 {
-		parts := max(1, (pairs+streamBlock16-1)/streamBlock16) // equal ones: short ones would be all stores
+		// equal ones: short ones would be all stores
+		parts := max(1, (pairs+streamBlock16-1)/streamBlock16)
 		deep = max(k.unit, ((pairs+parts-1)/parts+k.unit-1)/k.unit*k.unit)
 	}
 	for q := q0; q < q1; q++ {
 		cols := min(k.nr, p.n-q*k.nr)
 		if whole := min(q1, p.n/k.nr) - q; blocks == 1 && whole > 1 {
-			k.stream(p.m, p.a, p.strideA, p.b[q*p.strideB:], whole, p.c[q*k.nr:], p.ldc, pairs, asInt(p.acc), next, step)
+			k.stream(p.m, p.a, p.strideA, p.b[q*p.strideB:], whole, p.c[q*k.nr:], p.ldc, pairs,
+				asInt(p.acc), next, step)
 			q += whole - 1
 			continue
 		}

@@ -58,7 +58,8 @@ func (f Footprint) Scratch(w compute.Work) int64 {
 			size, limit = 2, unpackLimit16
 		}
 		more := 4 * int64(min(w.Rows, headRows)) * chunk
-		more += max(min(int64(limit), size*int64(w.Hidden)*int64(w.Widest)), size*int64(w.Hidden)*chunk,
+		more += max(min(int64(limit), size*int64(w.Hidden)*int64(w.Widest)),
+			size*int64(w.Hidden)*chunk,
 			min(packLimit, size*int64(w.Tokens)*int64(w.Widest)))
 		bytes += more + more/4 // as grow does
 	}

@@ -40,7 +40,8 @@ func newFrozen(n int, half bool) *frozen {
 
 // floats is words as float32 numbers, with what lies behind them; bits is the inverse.
 func floats(words []uint32) []float32 {
-	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(words))), cap(words))[:len(words)]
+	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(words))),
+		cap(words))[:len(words)]
 }
 
 func bits(x []float32) []uint32 {
@@ -54,7 +55,10 @@ func frozenOf(op string, p *compute.Param) *frozen {
 		return nil
 	}
 	if f := m.frozen; p.W.Len() != f.n || p.Len() != f.n {
-		panic(fmt.Sprintf("cpu: %s: W is %d elements of a frozen block of %d, and [%d,%d]: want the whole block", op, p.W.Len(), f.n, p.Rows, p.Cols))
+		panic(
+			fmt.Sprintf(
+				"cpu: %s: W is %d elements of a frozen block of %d, and [%d,%d]: want the whole block",
+				op, p.W.Len(), f.n, p.Rows, p.Cols))
 	}
 	return m.frozen
 }
@@ -378,7 +382,8 @@ func (b *Backend) unpackColumns(rows, cols int, half bool) int {
 // are f, or else f is nil. o0 begins a panel.
 func (b *Backend) weightPart(f *frozen, w *compute.Param, o0, o1, i0, i1 int) []float32 {
 	if f == nil {
-		return b.packedPart(&b.unpacked, f32("LinearGrad", "W", w.W, w.Len())[o0*w.Cols+i0:], w.Cols, o1-o0, i1-i0)
+		return b.packedPart(&b.unpacked, f32("LinearGrad", "W", w.W, w.Len())[o0*w.Cols+i0:],
+			w.Cols, o1-o0, i1-i0)
 	}
 	b.panelsOf(f, w)
 	a := &b.froze
@@ -389,7 +394,8 @@ func (b *Backend) weightPart(f *frozen, w *compute.Param, o0, o1, i0, i1 int) []
 		a, nr := &b.froze, b.k.nr
 		o := a.o0 + t*a.tiling.nr
 		for i := a.i0; i < a.i1; i += nr {
-			b.frozenBlock(w, a.dst[(i-a.i0)*(a.o1-a.o0)+(o-a.o0)*nr:], nr, a.f, o, min(a.o1, o+a.tiling.nr), i, min(a.i1, i+nr))
+			b.frozenBlock(w, a.dst[(i-a.i0)*(a.o1-a.o0)+(o-a.o0)*nr:], nr, a.f, o,
+				min(a.o1, o+a.tiling.nr), i, min(a.i1, i+nr))
 		}
 	})
 	return a.dst
@@ -400,7 +406,8 @@ func (b *Backend) weightPart16(f *frozen, w *compute.Param, o0, o1, i0, i1 int) 
 	b.panelsOf(f, w)
 	a, k := &b.froze, b.k16
 	a.f, a.o0, a.o1, a.i0, a.i1, a.tiling = f, o0, o1, i0, i1, b.tiling(f, w.Rows, w.Cols)
-	a.into = packing{dst: grow(b, &b.unpacked16, k.sizeB(i1-i0, o1-o0)), stride: k.pairs(o1-o0) * k.lanesB, n: i1 - i0, k: o1 - o0, b: true}
+	a.into = packing{dst: grow(b, &b.unpacked16, k.sizeB(i1-i0, o1-o0)),
+		stride: k.pairs(o1-o0) * k.lanesB, n: i1 - i0, k: o1 - o0, b: true}
 	b.room(0, (k.nr+2)*k.nr)
 	b.run((o1-o0+k.nr-1)/k.nr, func(b *Backend, w *worker, t int) {
 		a, k := &b.froze, b.k16

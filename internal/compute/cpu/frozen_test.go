@@ -23,7 +23,8 @@ func equalBits(t *testing.T, what string, got, want []float32) {
 // the bits of one that is kept whole, for few tokens, several chunks of them, and so many
 // that tasks pack their own.
 func TestFrozenParts(t *testing.T) {
-	defer func(limit, limit16 int) { unpackLimit, unpackLimit16 = limit, limit16 }(unpackLimit, unpackLimit16)
+	defer func(limit, limit16 int) { unpackLimit, unpackLimit16 = limit, limit16 }(unpackLimit,
+		unpackLimit16)
 	unpackLimit, unpackLimit16 = 16<<10, 16<<10
 	for _, o := range []Options{{Precision: F32}, {Precision: BF16}} {
 		for _, variant := range append(Variants16(), "") {
@@ -96,7 +97,8 @@ func TestFrozenInPlace(t *testing.T) {
 		b.Linear(y, x, w, nil, false)
 		in, most := b.Memory()
 		if in != before+bytes || most > max(peak, in) {
-			t.Errorf("%s: %d bytes more in use, peak %d more, want %d", b.Name(), in-before, most-before, bytes)
+			t.Errorf("%s: %d bytes more in use, peak %d more, want %d", b.Name(), in-before,
+				most-before, bytes)
 		}
 		b.Free(w.W)
 		if in, _ := b.Memory(); in != before {

@@ -92,7 +92,8 @@ func (p *product) tiles(k *kernels, w *worker, m0, m1, p0, p1 int) {
 				c := p.c[i*p.ldc+j:]
 				if cols == k.nr {
 					if ahead && q+1 < p1 { // each tile fetches its share of the next panel
-						k.stream[end-i-1](a, rs, cs, bq, p.ldb, c, p.ldc, kn, acc, p.panel+kn*k.nr*t/blocks, (k.nr+blocks-1)/blocks)
+						k.stream[end-i-1](a, rs, cs, bq, p.ldb, c, p.ldc, kn, acc,
+							p.panel+kn*k.nr*t/blocks, (k.nr+blocks-1)/blocks)
 						continue
 					}
 					k.gemm[end-i-1](a, rs, cs, bq, p.ldb, c, p.ldc, kn, acc)
@@ -311,7 +312,9 @@ func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 func (b *Backend) LinearAdd(yNO, rNO, xNI compute.Tensor, w *compute.Param) {
 	N := compute.RowsOf("LinearAdd", "x", xNI, w.Cols)
 	size := N * w.Rows
-	x, y, r := f32("LinearAdd", "x", xNI, N*w.Cols), f32("LinearAdd", "y", yNO, size), f32("LinearAdd", "r", rNO, size)
+	x, y, r :=
+		f32("LinearAdd", "x", xNI, N*w.Cols), f32("LinearAdd", "y", yNO, size),
+		f32("LinearAdd", "r", rNO, size)
 	sum := y
 	if yNO == rNO {
 		sum = b.grow(&b.sum, size)
@@ -353,14 +356,17 @@ func (b *Backend) linears(op string, xNI compute.Tensor, acc bool, ps ...compute
 
 // linear makes y the product of N rows x and w's transpose, in products[i], or in
 // products16[i] without A.
-func (b *Backend) linear(i int, y, x []float32, N int, w *compute.Param, bias []float32, acc bool) multiplication {
+func (b *Backend) linear(i int, y, x []float32, N int, w *compute.Param, bias []float32,
+	acc bool) multiplication {
 	if b.k16 != nil {
 		p, weights := &b.products16[i], b.weightRows(w)
-		*p = product16{m: N, n: w.Rows, k: w.Cols, b: weights.dst, strideB: weights.stride, quant: weights.quant, c: y, ldc: w.Rows, acc: acc, bias: bias}
+		*p = product16{m: N, n: w.Rows, k: w.Cols, b: weights.dst, strideB: weights.stride,
+			quant: weights.quant, c: y, ldc: w.Rows, acc: acc, bias: bias}
 		return p.large(N)
 	}
 	p := &b.products[i]
-	*p = product{m: N, n: w.Rows, k: w.Cols, a: x, rs: w.Cols, cs: 1, c: y, ldc: w.Rows, acc: acc, bias: bias}
+	*p = product{m: N, n: w.Rows, k: w.Cols, a: x, rs: w.Cols, cs: 1, c: y, ldc: w.Rows, acc: acc,
+		bias: bias}
 	if p.quant = b.quantised(w); p.quant != nil {
 		return p
 	}
@@ -390,7 +396,8 @@ func (b *Backend) LinearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI 
 // what is there, so that a batch's gradient has the same bits in one call or
 // in several; in bfloat16, where a step of w.G's chains is a pair of tokens or with
 // AMX 32 of them, if all calls but the last have whole steps.
-func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor, acc bool) {
+func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor,
+	acc bool) {
 	O, I := w.Rows, w.Cols
 	N := compute.RowsOf("LinearGrad", "dy", dyNO, O)
 	dy := f32("LinearGrad", "dy", dyNO, N*O)
@@ -468,7 +475,8 @@ func (b *Backend) weightGrad(g, dy, x []float32, N, O, I int) {
 		for i := 0; i < I; i += cols {
 			part := b.packedPart(&b.unpacked, x[n*I+i:], I, rows, min(cols, I-i))
 			p := &b.products[0]
-			*p = product{m: O, n: min(cols, I-i), k: rows, a: dy[n*O:], rs: 1, cs: O, c: g[i:], ldc: I, acc: true}
+			*p = product{m: O, n: min(cols, I-i), k: rows, a: dy[n*O:], rs: 1, cs: O, c: g[i:],
+				ldc: I, acc: true}
 			b.multiply(p.panels(b.k, part, rows))
 		}
 	}

@@ -16,10 +16,12 @@ type product16 struct {
 	ldc              int
 	acc              bool
 	bias             []float32 // [n] added last; may be nil
-	past             bool      // C is so large that it is stored past the caches, if the kernels can
-	unpacked         packing   // in a's place, if that is nil: each task packs its own rows
-	quant            *frozen   // quantised weights in b's place, from their panel first and their element column on
-	first, column    int
+	// C is so large that it is stored past the caches, if the kernels can
+	past     bool
+	unpacked packing // in a's place, if that is nil: each task packs its own rows
+	// quantised weights in b's place, from their panel first and their element column on
+	quant         *frozen
+	first, column int
 }
 
 const (
@@ -47,8 +49,14 @@ const (
 func (k *kernels16) pairs(n int) int { return ((n+1)/2 + k.unit - 1) / k.unit * k.unit }
 
 // size is how many numbers the panels of n lanes of k elements take.
-func (k *kernels16) sizeA(n, depth int) int { return (n + k.mr - 1) / k.mr * k.pairs(depth) * k.lanesA }
-func (k *kernels16) sizeB(n, depth int) int { return (n + k.nr - 1) / k.nr * k.pairs(depth) * k.lanesB }
+func (k *kernels16) sizeA(n,
+	depth int) int {
+	return (n + k.mr - 1) / k.mr * k.pairs(depth) * k.lanesA
+}
+func (k *kernels16) sizeB(n,
+	depth int) int {
+	return (n + k.nr - 1) / k.nr * k.pairs(depth) * k.lanesB
+}
 
 // compute is the panels [a0, a1) of A times [b0, b1) of B, on the calling goroutine.
 // Rows that are not packed yet are, part by part along k.
@@ -113,7 +121,8 @@ func (p *product16) tilesOf(k *kernels16, gemm []gemm16Func, w *worker, a0, a1, 
 					gemm[rows-1](a, b, c, p.ldc, pn, acc, ahead)
 					continue
 				}
-				w.partial(rows, cols, k.nr, c, p.ldc, func(tile []float32) { gemm[rows-1](a, b, tile, k.nr, pn, acc, ahead) })
+				w.partial(rows, cols, k.nr, c, p.ldc,
+					func(tile []float32) { gemm[rows-1](a, b, tile, k.nr, pn, acc, ahead) })
 			}
 		}
 	}
@@ -153,7 +162,8 @@ func (p *product16) tilesRounding(k16 *kernels16, k *kernels, w *worker, a0, a1,
 					k.gemm[rows-1](a, 1, la, b, lb, c, p.ldc, 2*pn, acc)
 					continue
 				}
-				w.partial(rows, cols, k.nr, c, p.ldc, func(tile []float32) { k.gemm[rows-1](a, 1, la, b, lb, tile, k.nr, 2*pn, acc) })
+				w.partial(rows, cols, k.nr, c, p.ldc,
+					func(tile []float32) { k.gemm[rows-1](a, 1, la, b, lb, tile, k.nr, 2*pn, acc) })
 			}
 		}
 	}
@@ -264,13 +274,15 @@ func (p *packing) task(k *kernels16, t int) {
 	if p.down {
 		x := t * packRows
 		for j := 0; j < p.n; j += width {
-			pack(p.dst[j/width*p.stride+x/2*lanes:], p.src[x*p.ld+j:], p.ld, min(width, p.n-j), min(packRows, p.k-x), true)
+			pack(p.dst[j/width*p.stride+x/2*lanes:], p.src[x*p.ld+j:], p.ld, min(width, p.n-j),
+				min(packRows, p.k-x), true)
 		}
 		return
 	}
 	parts := (p.k + packDepth - 1) / packDepth
 	j, x := t/parts*width, t%parts*packDepth
-	pack(p.dst[j/width*p.stride+x/2*lanes:], p.src[j*p.ld+x:], p.ld, min(width, p.n-j), min(packDepth, p.k-x), false)
+	pack(p.dst[j/width*p.stride+x/2*lanes:], p.src[j*p.ld+x:], p.ld, min(width, p.n-j),
+		min(packDepth, p.k-x), false)
 }
 
 // pack packs operands, together.
@@ -339,13 +351,15 @@ func (b *Backend) packingOf(p *compute.Param, dst []uint32, columns bool) packin
 	if columns {
 		n, k = k, n
 	}
-	return packing{dst: dst, stride: b.k16.pairs(k) * b.k16.lanesB, src: f32("Refresh", "W", p.W, p.Len()), ld: p.Cols, n: n, k: k, down: columns, b: true}
+	return packing{dst: dst, stride: b.k16.pairs(k) * b.k16.lanesB,
+		src: f32("Refresh", "W", p.W, p.Len()), ld: p.Cols, n: n, k: k, down: columns, b: true}
 }
 
 // weightRows is w's packed transpose, weightColumns w itself packed: see derived16.
 func (b *Backend) weightRows(w *compute.Param) packing {
 	if f := frozenOf("product", w); f != nil {
-		return packing{dst: b.panelsOf(f, w), stride: b.k16.pairs(w.Cols) * b.k16.lanesB, n: w.Rows, k: w.Cols, b: true, quant: b.quantised(w)}
+		return packing{dst: b.panelsOf(f, w), stride: b.k16.pairs(w.Cols) * b.k16.lanesB, n: w.Rows,
+			k: w.Cols, b: true, quant: b.quantised(w)}
 	}
 	return b.packingOf(w, b.derive(w, false).rows, false)
 }
@@ -367,17 +381,20 @@ func (b *Backend) refresh16(p *compute.Param) {
 // operandA packs n rows of k elements, ld apart, as A; operandDown packs columns,
 // of k rows, as A or as B. The packing itself is the caller's to start.
 func (b *Backend) operandA(buf *[]uint32, src []float32, ld, n, k int, down bool) packing {
-	return packing{dst: grow(b, buf, b.k16.sizeA(n, k)), stride: b.k16.pairs(k) * b.k16.lanesA, src: src, ld: ld, n: n, k: k, down: down}
+	return packing{dst: grow(b, buf, b.k16.sizeA(n, k)), stride: b.k16.pairs(k) * b.k16.lanesA,
+		src: src, ld: ld, n: n, k: k, down: down}
 }
 
 func (b *Backend) operandB(buf *[]uint32, src []float32, ld, n, k int, down bool) packing {
-	return packing{dst: grow(b, buf, b.k16.sizeB(n, k)), stride: b.k16.pairs(k) * b.k16.lanesB, src: src, ld: ld, n: n, k: k, down: down, b: true}
+	return packing{dst: grow(b, buf, b.k16.sizeB(n, k)), stride: b.k16.pairs(k) * b.k16.lanesB,
+		src: src, ld: ld, n: n, k: k, down: down, b: true}
 }
 
 // of makes p the product of what a and b pack, as C. If a has nowhere to pack to,
 // tasks do that.
 func (p *product16) of(a, b packing, c []float32, ldc int, acc bool) *product16 {
-	*p = product16{m: a.n, n: b.n, k: a.k, a: a.dst, strideA: a.stride, b: b.dst, strideB: b.stride, c: c, ldc: ldc, acc: acc, unpacked: a, quant: b.quant, first: b.first}
+	*p = product16{m: a.n, n: b.n, k: a.k, a: a.dst, strideA: a.stride, b: b.dst, strideB: b.stride,
+		c: c, ldc: ldc, acc: acc, unpacked: a, quant: b.quant, first: b.first}
 	return p
 }
 
@@ -444,7 +461,8 @@ func (b *Backend) linearGrad16(dx, g, dy, x []float32, N int, w *compute.Param, 
 func (b *Backend) rowsGrad16(weights packing, dx, g, dy, x []float32, N, O, I int, acc bool) {
 	if b.tasksPack(N) {
 		if dx != nil {
-			b.multiply(b.products16[0].of(packing{src: dy, ld: O, n: N, k: O}, weights, dx, I, acc).large(N))
+			b.multiply(b.products16[0].of(packing{src: dy, ld: O, n: N, k: O}, weights, dx, I,
+				acc).large(N))
 		}
 		if g != nil {
 			b.weightGrad16(g, dy, x, N, O, I)
@@ -461,7 +479,9 @@ func (b *Backend) rowsGrad16(weights packing, dx, g, dy, x []float32, N, O, I in
 			ps = append(ps, b.products16[0].of(a, weights, dx[n*I:], I, acc).large(N))
 		}
 		if g != nil {
-			a, c := b.operandA(&b.at16, dy[n*O:], O, O, rows, true), b.operandB(&b.b16, x[n*I:], I, I, rows, true)
+			a, c :=
+				b.operandA(&b.at16, dy[n*O:], O, O, rows, true),
+				b.operandB(&b.b16, x[n*I:], I, I, rows, true)
 			packs = append(packs, a, c)
 			ps = append(ps, b.products16[1].of(a, c, g, I, true))
 		}
@@ -494,7 +514,8 @@ func (b *Backend) weightGrad16(g, dy, x []float32, N, O, I int) {
 
 // headGrad16 appends to ps the products of LogProbGrad with the gradients z of n rows'
 // logits v0 to v0+cols-1; hDown is h packed as B.
-func (b *Backend) headGrad16(ps []multiplication, z, dhRD, g []float32, n, cols, v0 int, w *compute.Param, hDown packing, dh bool) []multiplication {
+func (b *Backend) headGrad16(ps []multiplication, z, dhRD, g []float32, n, cols, v0 int,
+	w *compute.Param, hDown packing, dh bool) []multiplication {
 	D, packs := w.Cols, make([]packing, 0, 2)
 	if dh {
 		a := b.operandA(&b.z16, z, cols, n, cols, false)

@@ -74,11 +74,13 @@ func TestEncodings16(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	in, object, out := filepath.Join(dir, "in.s"), filepath.Join(dir, "out.o"), filepath.Join(dir, "out.bin")
+	in, object, out :=
+		filepath.Join(dir, "in.s"), filepath.Join(dir, "out.o"), filepath.Join(dir, "out.bin")
 	if err := os.WriteFile(in, []byte(source.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"as", "--64", "-o", object, in}, {"objcopy", "-O", "binary", "-j", ".text", object, out}} {
+	for _, args := range [][]string{{"as", "--64", "-o", object, in},
+		{"objcopy", "-O", "binary", "-j", ".text", object, out}} {
 		if text, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
 			t.Skipf("NOT TESTED: %s does not know these instructions: %v\n%s", args[0], err, text)
 		}
@@ -88,7 +90,8 @@ func TestEncodings16(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(seen) < 50 || !bytes.Equal(got, want) {
-		t.Errorf("%d instructions:\n%s as says\n% x, the file has\n% x", len(seen), source.String(), got, want)
+		t.Errorf("%d instructions:\n%s as says\n% x, the file has\n% x", len(seen), source.String(),
+			got, want)
 	}
 }
 
@@ -102,7 +105,8 @@ func (g *writer) evex(mnemonic string, prefix, opcode byte, dst, src1, src2 int)
 		}
 		return 0
 	}
-	p0 := 2 | inverted(dst, 3, 0x80) | inverted(src2, 4, 0x40) | inverted(src2, 3, 0x20) | inverted(dst, 4, 0x10)
+	p0 := 2 | inverted(dst, 3, 0x80) | inverted(src2, 4, 0x40) | inverted(src2, 3,
+		0x20) | inverted(dst, 4, 0x10)
 	p1 := byte(^src1&15)<<3 | 4 | prefix
 	p2 := 0x40 | inverted(src1, 4, 8)
 	var s []string
@@ -134,7 +138,8 @@ func (g *writer) vex(text string, prefix, opcode byte, vvvv int, index int, rest
 }
 
 // general are the general registers' numbers.
-var general = map[string]int{"AX": 0, "CX": 1, "DX": 2, "BX": 3, "SI": 6, "DI": 7, "R8": 8, "R9": 9, "R11": 11}
+var general = map[string]int{"AX": 0, "CX": 1, "DX": 2, "BX": 3, "SI": 6, "DI": 7, "R8": 8, "R9": 9,
+	"R11": 11}
 
 // tileMemory writes a load or a store of a tile whose rows are stride bytes apart.
 func (g *writer) tileMemory(mnemonic string, prefix byte, tile int, base, stride string, at int) {
@@ -144,7 +149,8 @@ func (g *writer) tileMemory(mnemonic string, prefix byte, tile int, base, stride
 	case at == 0:
 		rest = []byte{0x04 | byte(tile)<<3, sib}
 	case at > 127:
-		rest = []byte{0x84 | byte(tile)<<3, sib, byte(at), byte(at >> 8), byte(at >> 16), byte(at >> 24)}
+		rest = []byte{0x84 | byte(tile)<<3, sib, byte(at), byte(at >> 8), byte(at >> 16),
+			byte(at >> 24)}
 	}
 	text := fmt.Sprintf("%s %d(%s)(%s*1), TMM%d", mnemonic, at, base, stride, tile)
 	if prefix == 2 {
@@ -173,7 +179,8 @@ func (g *writer) tileRelease() { g.vex("TILERELEASE", 0, 0x49, 0, 0, 0xc0) }
 
 // tileDot adds to the tile c the product of a's rows of pairs and b's columns of pairs.
 func (g *writer) tileDot(c, a, b int) {
-	g.vex(fmt.Sprintf("TDPBF16PS TMM%d, TMM%d, TMM%d", b, a, c), 2, 0x5c, b, 0, 0xc0|byte(c)<<3|byte(a))
+	g.vex(fmt.Sprintf("TDPBF16PS TMM%d, TMM%d, TMM%d", b, a, c), 2, 0x5c, b, 0,
+		0xc0|byte(c)<<3|byte(a))
 }
 
 // begin16 writes a function's head: arguments that are slices take three words.
@@ -186,7 +193,8 @@ func (g *writer) begin16(name, args string, moves ...string) {
 		}
 	}
 	fmt.Fprintf(&g.stubs, "\n//go:noescape\nfunc %s(%s)\n", name, args)
-	fmt.Fprintf(&g.asm, "\n// func %s(%s)\nTEXT ·%s(SB), NOSPLIT, $%d-%d\n", name, args, name, g.frame, size)
+	fmt.Fprintf(&g.asm, "\n// func %s(%s)\nTEXT ·%s(SB), NOSPLIT, $%d-%d\n", name, args, name,
+		g.frame, size)
 	for _, s := range moves {
 		g.in("MOVQ %s", s)
 	}
@@ -197,7 +205,8 @@ func (g *writer) begin16(name, args string, moves ...string) {
 func (g *writer) gemm16(m int) {
 	const b0, b1, cast = 28, 29, 30
 	g.begin16(fmt.Sprintf("gemm16x%d", m), "a, b []uint32, c []float32, ldc, pairs, acc, ahead int",
-		"a_base+0(FP), SI", "b_base+24(FP), DI", "c_base+48(FP), DX", "ldc+72(FP), R11", "pairs+80(FP), CX", "acc+88(FP), AX")
+		"a_base+0(FP), SI", "b_base+24(FP), DI", "c_base+48(FP), DX", "ldc+72(FP), R11",
+		"pairs+80(FP), CX", "acc+88(FP), AX")
 	g.in("SHLQ $2, R11")
 	if m == g.mr {
 		g.in("MOVQ ahead+96(FP), R12")
@@ -257,8 +266,10 @@ func (g *writer) gemm16(m int) {
 // and the part of B that comes later is fetched while this one is multiplied.
 func (g *writer) stream16(m int) {
 	const b0, b1, cast = 28, 29, 30
-	g.begin16(fmt.Sprintf("stream16x%d", m), "a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int",
-		"a_base+0(FP), SI", "lda+24(FP), R8", "b_base+32(FP), DI", "c_base+56(FP), DX", "ldc+80(FP), R11", "pairs+88(FP), CX", "acc+96(FP), AX")
+	g.begin16(fmt.Sprintf("stream16x%d", m),
+		"a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int",
+		"a_base+0(FP), SI", "lda+24(FP), R8", "b_base+32(FP), DI", "c_base+56(FP), DX",
+		"ldc+80(FP), R11", "pairs+88(FP), CX", "acc+96(FP), AX")
 	g.in("SHLQ $2, R8")
 	g.in("SHLQ $2, R11")
 	address := g.rowAddresses(m)
@@ -319,7 +330,8 @@ func (g *writer) stream16(m int) {
 
 // round16 writes the kernel that makes pairs of one row's elements.
 func (g *writer) round16() {
-	g.begin16("roundRow16", "dst []uint32, src []float32, blocks int", "dst_base+0(FP), DI", "src_base+24(FP), SI", "blocks+48(FP), CX")
+	g.begin16("roundRow16", "dst []uint32, src []float32, blocks int", "dst_base+0(FP), DI",
+		"src_base+24(FP), SI", "blocks+48(FP), CX")
 	g.label("loop")
 	g.in("VMOVUPS (SI), Z0")
 	g.in("VMOVUPS 64(SI), Z1")
@@ -339,7 +351,8 @@ func (g *writer) round16() {
 func (g *writer) streamAMX() {
 	g.frame = 64
 	g.begin16("streamAMX", "a []uint32, lda int, b []uint32, panels int, c []float32, ldc, steps, rows, acc, next, step int",
-		"a_base+0(FP), SI", "lda+24(FP), R8", "b_base+32(FP), DI", "c_base+64(FP), DX", "ldc+88(FP), R11", "rows+104(FP), R13")
+		"a_base+0(FP), SI", "lda+24(FP), R8", "b_base+32(FP), DI", "c_base+64(FP), DX",
+		"ldc+88(FP), R11", "rows+104(FP), R13")
 	g.frame = 0
 	g.in("SHLQ $2, R8")
 	g.in("SHLQ $2, R11")
@@ -454,7 +467,8 @@ func (g *writer) streamAMX() {
 // pack16 writes the two kernels that make panels of pairs out of float32.
 func (g *writer) pack16() {
 	g.begin16("packRows16", "dst []uint32, ldd int, src []float32, lds, rows, blocks int",
-		"dst_base+0(FP), DI", "ldd+24(FP), R9", "src_base+32(FP), SI", "lds+56(FP), R8", "rows+64(FP), R11", "blocks+72(FP), CX")
+		"dst_base+0(FP), DI", "ldd+24(FP), R9", "src_base+32(FP), SI", "lds+56(FP), R8",
+		"rows+64(FP), R11", "blocks+72(FP), CX")
 	g.in("SHLQ $2, R8")
 	g.in("SHLQ $2, R9")
 	g.in("XORQ BX, BX")
@@ -484,7 +498,8 @@ func (g *writer) pack16() {
 	g.in("RET")
 
 	g.begin16("packColumns16", "dst []uint32, ldd int, src []float32, lds, columns, pairs int",
-		"dst_base+0(FP), DI", "ldd+24(FP), R9", "src_base+32(FP), SI", "lds+56(FP), R8", "columns+64(FP), CX")
+		"dst_base+0(FP), DI", "ldd+24(FP), R9", "src_base+32(FP), SI", "lds+56(FP), R8",
+		"columns+64(FP), CX")
 	g.in("SHLQ $2, R8")
 	g.in("SHLQ $2, R9")
 	g.comment("K1: the columns that are there.")
@@ -520,7 +535,8 @@ func (g *writer) pack16() {
 // rows leaves 2, 3 and 5 out.
 func (g *writer) gemmAMX() {
 	g.begin16("gemmAMX", "a, b []uint32, c []float32, scratch []float32, ldc, steps, strideA, rows, cols, acc, past, ahead int",
-		"a_base+0(FP), SI", "c_base+48(FP), DX", "scratch_base+72(FP), BX", "ldc+96(FP), R11", "rows+120(FP), R13")
+		"a_base+0(FP), SI", "c_base+48(FP), DX", "scratch_base+72(FP), BX", "ldc+96(FP), R11",
+		"rows+120(FP), R13")
 	g.in("SHLQ $2, R11")
 	g.comment("K1 and K2: the columns that are there.")
 	g.in("MOVQ cols+128(FP), CX")
@@ -563,7 +579,8 @@ func (g *writer) gemmAMX() {
 	g.in("TESTQ AX, AX")
 	g.in("JZ clear")
 	g.comment("The chains start from c, or from zero.")
-	copyRows("fetch", "VMOVUPS.Z (R10), K1, Z0", "VMOVUPS.Z 64(R10), K2, Z1", "VMOVUPS Z0, (AX)", "VMOVUPS Z1, 64(AX)")
+	copyRows("fetch", "VMOVUPS.Z (R10), K1, Z0", "VMOVUPS.Z 64(R10), K2, Z1", "VMOVUPS Z0, (AX)",
+		"VMOVUPS Z1, 64(AX)")
 	for t := range 4 {
 		g.tileLoad(t, "BX", "R9", t/2*16*128+t%2*64)
 	}
@@ -632,10 +649,12 @@ func (g *writer) gemmAMX() {
 	}
 	g.in("TESTQ R15, R15")
 	g.in("JNZ cached")
-	copyRows("pass", "VMOVUPS (AX), Z0", "VMOVUPS 64(AX), Z1", "VMOVNTPS Z0, (R10)", "VMOVNTPS Z1, 64(R10)")
+	copyRows("pass", "VMOVUPS (AX), Z0", "VMOVUPS 64(AX), Z1", "VMOVNTPS Z0, (R10)",
+		"VMOVNTPS Z1, 64(R10)")
 	g.in("JMP next")
 	g.label("cached")
-	copyRows("put", "VMOVUPS (AX), Z0", "VMOVUPS 64(AX), Z1", "VMOVUPS Z0, K1, (R10)", "VMOVUPS Z1, K2, 64(R10)")
+	copyRows("put", "VMOVUPS (AX), Z0", "VMOVUPS 64(AX), Z1", "VMOVUPS Z0, K1, (R10)",
+		"VMOVUPS Z1, K2, 64(R10)")
 	g.label("next")
 	g.in("MOVQ R10, DX")
 	g.in("MOVQ strideA+112(FP), AX")
@@ -714,7 +733,8 @@ func (g *writer) packAMX() {
 // chains; and xcr0, the lower half of that register.
 func (g *writer) peakAMX() {
 	fmt.Fprintf(&g.stubs, "\nfunc peakAMX(n int)\n")
-	fmt.Fprintf(&g.asm, "\n// func peakAMX(n int)\nTEXT ·peakAMX(SB), NOSPLIT, $0-8\n\tMOVQ n+0(FP), CX\n")
+	fmt.Fprintf(&g.asm,
+		"\n// func peakAMX(n int)\nTEXT ·peakAMX(SB), NOSPLIT, $0-8\n\tMOVQ n+0(FP), CX\n")
 	g.in("LEAQ tiles<>(SB), AX")
 	g.tileConfig("AX")
 	for t := range 8 {
@@ -740,7 +760,8 @@ func (g *writer) peakAMX() {
 // peak16 writes a loop of nothing but pairs' products, as many as a tile has chains.
 func (g *writer) peak16() {
 	fmt.Fprintf(&g.stubs, "\nfunc peak16(n int)\n")
-	fmt.Fprintf(&g.asm, "\n// func peak16(n int)\nTEXT ·peak16(SB), NOSPLIT, $0-8\n\tMOVQ n+0(FP), CX\n")
+	fmt.Fprintf(&g.asm,
+		"\n// func peak16(n int)\nTEXT ·peak16(SB), NOSPLIT, $0-8\n\tMOVQ n+0(FP), CX\n")
 	for i := range 29 {
 		g.zero(i)
 	}
@@ -794,7 +815,8 @@ func (g *writer) expand16() {
 // assemble16 is the assembly file and the file of its declarations.
 func assemble16() (asm, stubs []byte) {
 	g := &writer{}
-	g.asm.WriteString("// Code generated by gen16_test.go. DO NOT EDIT.\n\n#include \"textflag.h\"\n\n")
+	g.asm.WriteString(
+		"// Code generated by gen16_test.go. DO NOT EDIT.\n\n#include \"textflag.h\"\n\n")
 	for i := range 16 { // the words i and 16+i side by side
 		fmt.Fprintf(&g.asm, "DATA interleave<>+%d(SB)/4, $%#x\n", 4*i, (16+i)<<16|i)
 	}
@@ -802,7 +824,8 @@ func assemble16() (asm, stubs []byte) {
 	g.quantTable()
 	// What LDTILECFG reads: palette 1; from byte 16 the bytes of a row, from 48 the rows, of eight
 	// tiles.
-	for i, word := range []uint64{0: 1, 2: 0x0040004000400040, 3: 0x0040004000400040, 6: 0x1010101010101010, 7: 0} {
+	for i, word := range []uint64{0: 1, 2: 0x0040004000400040, 3: 0x0040004000400040,
+		6: 0x1010101010101010, 7: 0} {
 		fmt.Fprintf(&g.asm, "DATA tiles<>+%d(SB)/8, $%#x\n", 8*i, word)
 	}
 	g.asm.WriteString("GLOBL tiles<>(SB), RODATA|NOPTR, $64\n")

@@ -23,7 +23,8 @@ var update = flag.Bool("update", false, "rewrite the generated assembly")
 
 func TestAssembly(t *testing.T) {
 	asm, stubs := assemble()
-	compareGenerated(t, "gen_test.go", map[string][]byte{"kernels_amd64.s": asm, "stubs_amd64.go": stubs})
+	compareGenerated(t, "gen_test.go",
+		map[string][]byte{"kernels_amd64.s": asm, "stubs_amd64.go": stubs})
 }
 
 // compareGenerated compares files with what generator writes, and rewrites them
@@ -311,7 +312,8 @@ func (g *writer) vector(v vector) {
 		off += 4
 	}
 	fmt.Fprintf(&g.stubs, "\n//go:noescape\nfunc %s(%s) %s\n", name, args, v.result)
-	fmt.Fprintf(&g.asm, "\n// func %s(%s) %s\nTEXT ·%s(SB), NOSPLIT, $0-%d\n", name, args, v.result, name, off)
+	fmt.Fprintf(&g.asm, "\n// func %s(%s) %s\nTEXT ·%s(SB), NOSPLIT, $0-%d\n", name, args, v.result,
+		name, off)
 	g.asm.Write(body.Bytes())
 	if v.exps {
 		g.in("VMOVUPS consts<>+%d(SB), %s", 64*constIndex("high"), g.r(g.high))
@@ -367,34 +369,39 @@ func (g *writer) vectors() {
 		g.op("VADDPS", 1, 0, 0)
 		g.store(0, "y", tail)
 	}})
-	g.vector(vector{name: "scale", slices: []string{"y"}, scalars: []scalar{{"s", 2}}, body: func(tail bool) {
-		g.load(0, "y", tail)
-		g.op("VMULPS", 2, 0, 0)
-		g.store(0, "y", tail)
-	}})
-	g.vector(vector{name: "axpy", slices: []string{"y", "x"}, scalars: []scalar{{"s", 2}}, body: func(tail bool) {
-		g.load(0, "y", tail)
-		g.load(1, "x", tail)
-		g.op("VFMADD231PS", 2, 1, 0)
-		g.store(0, "y", tail)
-	}})
+	g.vector(vector{name: "scale", slices: []string{"y"}, scalars: []scalar{{"s", 2}},
+		body: func(tail bool) {
+			g.load(0, "y", tail)
+			g.op("VMULPS", 2, 0, 0)
+			g.store(0, "y", tail)
+		}})
+	g.vector(vector{name: "axpy", slices: []string{"y", "x"}, scalars: []scalar{{"s", 2}},
+		body: func(tail bool) {
+			g.load(0, "y", tail)
+			g.load(1, "x", tail)
+			g.op("VFMADD231PS", 2, 1, 0)
+			g.store(0, "y", tail)
+		}})
 	result := func(ret func(int) string) {
 		g.sum(0, 1, false)
 		g.in("VMOVSS X0, %s", ret(0))
 	}
-	g.vector(vector{name: "dot", slices: []string{"x", "y"}, result: "float32", begin: func() { g.zero(0) }, end: result, body: func(tail bool) {
-		g.load(1, "x", tail)
-		g.load(2, "y", tail)
-		g.op("VFMADD231PS", 2, 1, 0)
-	}})
-	g.vector(vector{name: "dot3", slices: []string{"a", "b", "c"}, result: "float32", begin: func() { g.zero(0) }, end: result, body: func(tail bool) {
-		g.load(1, "a", tail)
-		g.load(2, "b", tail)
-		g.load(3, "c", tail)
-		g.op("VMULPS", 2, 1, 1)
-		g.op("VFMADD231PS", 3, 1, 0)
-	}})
-	g.vector(vector{name: "sumSquares", slices: []string{"x"}, result: "float64", width: g.w / 2, begin: func() { g.zero(0) },
+	g.vector(vector{name: "dot", slices: []string{"x", "y"}, result: "float32",
+		begin: func() { g.zero(0) }, end: result, body: func(tail bool) {
+			g.load(1, "x", tail)
+			g.load(2, "y", tail)
+			g.op("VFMADD231PS", 2, 1, 0)
+		}})
+	g.vector(vector{name: "dot3", slices: []string{"a", "b", "c"}, result: "float32",
+		begin: func() { g.zero(0) }, end: result, body: func(tail bool) {
+			g.load(1, "a", tail)
+			g.load(2, "b", tail)
+			g.load(3, "c", tail)
+			g.op("VMULPS", 2, 1, 1)
+			g.op("VFMADD231PS", 3, 1, 0)
+		}})
+	g.vector(vector{name: "sumSquares", slices: []string{"x"}, result: "float64", width: g.w / 2,
+		begin: func() { g.zero(0) },
 		body: func(tail bool) {
 			half := map[string]string{"Z": "Y", "Y": "X"}[g.reg]
 			switch {
@@ -412,50 +419,55 @@ func (g *writer) vectors() {
 			g.sum(0, 1, true)
 			g.in("VMOVSD X0, %s", ret(0))
 		}})
-	g.vector(vector{name: "mulScale", slices: []string{"y", "x", "w"}, scalars: []scalar{{"s", 2}}, body: func(tail bool) {
-		g.load(0, "x", tail)
-		g.load(1, "w", tail)
-		g.op("VMULPS", 2, 0, 0)
-		g.op("VMULPS", 1, 0, 0)
-		g.store(0, "y", tail)
-	}})
-	g.vector(vector{name: "normGrad", slices: []string{"dx", "dy", "w", "x"}, scalars: []scalar{{"r", 4}, {"c", 5}}, more: "acc int", body: func(tail bool) {
-		g.load(0, "dy", tail)
-		g.load(1, "w", tail)
-		g.load(2, "x", tail)
-		g.op("VMULPS", 1, 0, 0)
-		g.op("VFNMADD231PS", 5, 2, 0)
-		g.op("VMULPS", 4, 0, 0)
-		skip := g.unique("set")
-		g.in("TESTQ BX, BX")
-		g.in("JZ %s", skip)
-		g.load(1, "dx", tail)
-		g.op("VADDPS", 1, 0, 0)
-		g.label(skip)
-		g.store(0, "dx", tail)
-	}})
-	g.vector(vector{name: "mulAcc", slices: []string{"g", "a", "b"}, scalars: []scalar{{"s", 3}}, body: func(tail bool) {
-		g.load(0, "g", tail)
-		g.load(1, "a", tail)
-		g.load(2, "b", tail)
-		g.op("VMULPS", 2, 1, 1)
-		g.op("VFMADD231PS", 3, 1, 0)
-		g.store(0, "g", tail)
-	}})
-	g.vector(vector{name: "rotate", slices: []string{"u", "v", "c", "s"}, scalars: []scalar{{"sign", 6}}, body: func(tail bool) {
-		g.load(0, "u", tail)
-		g.load(1, "v", tail)
-		g.load(2, "c", tail)
-		g.load(3, "s", tail)
-		g.op("VMULPS", 6, 3, 3)
-		g.op("VMULPS", 2, 0, 4)
-		g.op("VFNMADD231PS", 3, 1, 4)
-		g.op("VMULPS", 2, 1, 5)
-		g.op("VFMADD231PS", 3, 0, 5)
-		g.store(4, "u", tail)
-		g.store(5, "v", tail)
-	}})
-	g.vector(vector{name: "scaleMax", slices: []string{"x"}, scalars: []scalar{{"s", 2}}, result: "float32",
+	g.vector(vector{name: "mulScale", slices: []string{"y", "x", "w"}, scalars: []scalar{{"s", 2}},
+		body: func(tail bool) {
+			g.load(0, "x", tail)
+			g.load(1, "w", tail)
+			g.op("VMULPS", 2, 0, 0)
+			g.op("VMULPS", 1, 0, 0)
+			g.store(0, "y", tail)
+		}})
+	g.vector(vector{name: "normGrad", slices: []string{"dx", "dy", "w", "x"},
+		scalars: []scalar{{"r", 4}, {"c", 5}}, more: "acc int", body: func(tail bool) {
+			g.load(0, "dy", tail)
+			g.load(1, "w", tail)
+			g.load(2, "x", tail)
+			g.op("VMULPS", 1, 0, 0)
+			g.op("VFNMADD231PS", 5, 2, 0)
+			g.op("VMULPS", 4, 0, 0)
+			skip := g.unique("set")
+			g.in("TESTQ BX, BX")
+			g.in("JZ %s", skip)
+			g.load(1, "dx", tail)
+			g.op("VADDPS", 1, 0, 0)
+			g.label(skip)
+			g.store(0, "dx", tail)
+		}})
+	g.vector(vector{name: "mulAcc", slices: []string{"g", "a", "b"}, scalars: []scalar{{"s", 3}},
+		body: func(tail bool) {
+			g.load(0, "g", tail)
+			g.load(1, "a", tail)
+			g.load(2, "b", tail)
+			g.op("VMULPS", 2, 1, 1)
+			g.op("VFMADD231PS", 3, 1, 0)
+			g.store(0, "g", tail)
+		}})
+	g.vector(vector{name: "rotate", slices: []string{"u", "v", "c", "s"},
+		scalars: []scalar{{"sign", 6}}, body: func(tail bool) {
+			g.load(0, "u", tail)
+			g.load(1, "v", tail)
+			g.load(2, "c", tail)
+			g.load(3, "s", tail)
+			g.op("VMULPS", 6, 3, 3)
+			g.op("VMULPS", 2, 0, 4)
+			g.op("VFNMADD231PS", 3, 1, 4)
+			g.op("VMULPS", 2, 1, 5)
+			g.op("VFMADD231PS", 3, 0, 5)
+			g.store(4, "u", tail)
+			g.store(5, "v", tail)
+		}})
+	g.vector(vector{name: "scaleMax", slices: []string{"x"}, scalars: []scalar{{"s", 2}},
+		result: "float32",
 		begin: func() {
 			g.in("VMOVUPS consts<>+%d(SB), %s", 64*constIndex("-Inf"), g.r(0))
 			g.in("VMOVAPS %s, %s", g.r(0), g.r(3))
@@ -478,7 +490,8 @@ func (g *writer) vectors() {
 			g.reduce(0, 1, "VMAX", false)
 			g.in("VMOVSS X0, %s", ret(0))
 		}})
-	g.vector(vector{name: "expSum", slices: []string{"x"}, scalars: []scalar{{"m", 2}}, result: "float32", exps: true, begin: func() { g.zero(0) }, end: result,
+	g.vector(vector{name: "expSum", slices: []string{"x"}, scalars: []scalar{{"m", 2}},
+		result: "float32", exps: true, begin: func() { g.zero(0) }, end: result,
 		body: func(tail bool) {
 			g.load(1, "x", tail)
 			g.op("VSUBPS", 2, 1, 1)
@@ -487,7 +500,8 @@ func (g *writer) vectors() {
 			g.drop(3, tail)
 			g.op("VADDPS", 3, 0, 0)
 		}})
-	g.vector(vector{name: "expStats", slices: []string{"x"}, scalars: []scalar{{"m", 2}}, result: "(sum, mean float32)", exps: true,
+	g.vector(vector{name: "expStats", slices: []string{"x"}, scalars: []scalar{{"m", 2}},
+		result: "(sum, mean float32)", exps: true,
 		begin: func() { g.zero(0); g.zero(6) },
 		body: func(tail bool) {
 			g.load(1, "x", tail)
@@ -504,27 +518,31 @@ func (g *writer) vectors() {
 			g.sum(6, 1, false)
 			g.in("VMOVSS X6, %s", ret(1))
 		}})
-	g.vector(vector{name: "headGrad", slices: []string{"z"}, scalars: []scalar{{"lse", 2}, {"alpha", 6}, {"beta", 7}}, exps: true, body: func(tail bool) {
-		g.load(1, "z", tail)
-		g.op("VSUBPS", 2, 1, 1)
-		g.op("VMOVAPS", 6, 8)
-		g.op("VFMADD231PS", 7, 1, 8)
-		g.exp(1, 3, 4, 5)
-		g.op("VMULPS", 8, 3, 3)
-		g.store(3, "z", tail)
-	}})
-	g.vector(vector{name: "softGrad", slices: []string{"s", "dp"}, scalars: []scalar{{"scale", 2}, {"lse", 6}, {"delta", 7}}, exps: true, body: func(tail bool) {
-		g.load(1, "s", tail)
-		g.op("VMULPS", 2, 1, 1)
-		g.op("VSUBPS", 6, 1, 1)
-		g.exp(1, 3, 4, 5)
-		g.store(3, "s", tail)
-		g.load(0, "dp", tail)
-		g.op("VSUBPS", 7, 0, 0)
-		g.op("VMULPS", 3, 0, 0)
-		g.op("VMULPS", 2, 0, 0)
-		g.store(0, "dp", tail)
-	}})
+	g.vector(vector{name: "headGrad", slices: []string{"z"},
+		scalars: []scalar{{"lse", 2}, {"alpha", 6}, {"beta", 7}}, exps: true,
+		body: func(tail bool) {
+			g.load(1, "z", tail)
+			g.op("VSUBPS", 2, 1, 1)
+			g.op("VMOVAPS", 6, 8)
+			g.op("VFMADD231PS", 7, 1, 8)
+			g.exp(1, 3, 4, 5)
+			g.op("VMULPS", 8, 3, 3)
+			g.store(3, "z", tail)
+		}})
+	g.vector(vector{name: "softGrad", slices: []string{"s", "dp"},
+		scalars: []scalar{{"scale", 2}, {"lse", 6}, {"delta", 7}}, exps: true,
+		body: func(tail bool) {
+			g.load(1, "s", tail)
+			g.op("VMULPS", 2, 1, 1)
+			g.op("VSUBPS", 6, 1, 1)
+			g.exp(1, 3, 4, 5)
+			g.store(3, "s", tail)
+			g.load(0, "dp", tail)
+			g.op("VSUBPS", 7, 0, 0)
+			g.op("VMULPS", 3, 0, 0)
+			g.op("VMULPS", 2, 0, 0)
+			g.store(0, "dp", tail)
+		}})
 	// sigmoid: register 3 = 1 + exp(-gate), gate in 0; registers 1, 4 and 5 are lost.
 	sigmoid := func(tail bool) {
 		g.load(0, "gate", tail)
@@ -533,29 +551,31 @@ func (g *writer) vectors() {
 		g.exp(1, 3, 4, 5)
 		g.opc("VADDPS", "1", 3, 3)
 	}
-	g.vector(vector{name: "swiglu", slices: []string{"y", "gate", "up"}, exps: true, body: func(tail bool) {
-		sigmoid(tail)
-		g.op("VDIVPS", 3, 0, 0)
-		g.load(1, "up", tail)
-		g.op("VMULPS", 1, 0, 0)
-		g.store(0, "y", tail)
-	}})
-	g.vector(vector{name: "swigluGrad", slices: []string{"dgate", "dup", "dy", "gate", "up"}, exps: true, body: func(tail bool) {
-		sigmoid(tail)
-		g.opc("VMOVUPS", "1", 6)
-		g.op("VDIVPS", 3, 6, 3) // σ
-		g.op("VSUBPS", 3, 6, 4)
-		g.op("VFMADD213PS", 6, 0, 4) // 1 + gate*(1-σ)
-		g.op("VMULPS", 3, 4, 4)
-		g.op("VMULPS", 3, 0, 0) // gate*σ
-		g.load(1, "dy", tail)
-		g.load(5, "up", tail)
-		g.op("VMULPS", 1, 0, 0)
-		g.op("VMULPS", 1, 5, 5)
-		g.op("VMULPS", 4, 5, 5)
-		g.store(5, "dgate", tail)
-		g.store(0, "dup", tail)
-	}})
+	g.vector(vector{name: "swiglu", slices: []string{"y", "gate", "up"}, exps: true,
+		body: func(tail bool) {
+			sigmoid(tail)
+			g.op("VDIVPS", 3, 0, 0)
+			g.load(1, "up", tail)
+			g.op("VMULPS", 1, 0, 0)
+			g.store(0, "y", tail)
+		}})
+	g.vector(vector{name: "swigluGrad", slices: []string{"dgate", "dup", "dy", "gate", "up"},
+		exps: true, body: func(tail bool) {
+			sigmoid(tail)
+			g.opc("VMOVUPS", "1", 6)
+			g.op("VDIVPS", 3, 6, 3) // σ
+			g.op("VSUBPS", 3, 6, 4)
+			g.op("VFMADD213PS", 6, 0, 4) // 1 + gate*(1-σ)
+			g.op("VMULPS", 3, 4, 4)
+			g.op("VMULPS", 3, 0, 0) // gate*σ
+			g.load(1, "dy", tail)
+			g.load(5, "up", tail)
+			g.op("VMULPS", 1, 0, 0)
+			g.op("VMULPS", 1, 5, 5)
+			g.op("VMULPS", 4, 5, 5)
+			g.store(5, "dgate", tail)
+			g.store(0, "dup", tail)
+		}})
 	g.vector(vector{name: "adamW", slices: []string{"w", "grad", "m", "v"}, more: "c *adamConsts",
 		begin: func() {
 			for i := range 9 { // the fields of adamConsts in registers 5 to 13
@@ -621,7 +641,8 @@ func (g *writer) rowAddresses(m int) func(i int) string {
 // gemm writes the tile of m rows and two vectors of columns; with ahead, the one
 // that fetches as it goes.
 func (g *writer) gemm(m int, ahead bool) {
-	kind, args, size := "gemm", "a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int", 120
+	kind, args, size :=
+		"gemm", "a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int", 120
 	if ahead {
 		kind, args, size = "stream", args+", next, step int", 136
 	}
@@ -632,7 +653,8 @@ func (g *writer) gemm(m int, ahead bool) {
 	if g.reg == "Z" {
 		b0, b1, cast = 28, 29, 30
 	}
-	for _, s := range []string{"a_base+0(FP), SI", "rs+24(FP), R8", "cs+32(FP), R9", "b_base+40(FP), DI", "ldb+64(FP), R10",
+	for _, s := range []string{"a_base+0(FP), SI", "rs+24(FP), R8", "cs+32(FP), R9",
+		"b_base+40(FP), DI", "ldb+64(FP), R10",
 		"c_base+72(FP), DX", "ldc+96(FP), R11", "k+104(FP), CX", "acc+112(FP), AX"} {
 		g.in("MOVQ %s", s)
 	}
@@ -723,7 +745,8 @@ func (g *writer) transpose() {
 	const args = "dst []float32, ldd int, src []float32, lds, blocks int"
 	fmt.Fprintf(&g.stubs, "\n//go:noescape\nfunc %s(%s)\n", name, args)
 	fmt.Fprintf(&g.asm, "\n// func %s(%s)\nTEXT ·%s(SB), NOSPLIT, $0-72\n", name, args, name)
-	for _, s := range []string{"dst_base+0(FP), DI", "ldd+24(FP), R9", "src_base+32(FP), SI", "lds+56(FP), R8", "blocks+64(FP), CX"} {
+	for _, s := range []string{"dst_base+0(FP), DI", "ldd+24(FP), R9", "src_base+32(FP), SI",
+		"lds+56(FP), R8", "blocks+64(FP), CX"} {
 		g.in("MOVQ %s", s)
 	}
 	g.in("SHLQ $2, R8")
@@ -757,7 +780,8 @@ func (g *writer) rows() {
 	const args = "dst, src []float32, ld, n int"
 	fmt.Fprintf(&g.stubs, "\n//go:noescape\nfunc %s(%s)\n", name, args)
 	fmt.Fprintf(&g.asm, "\n// func %s(%s)\nTEXT ·%s(SB), NOSPLIT, $0-64\n", name, args, name)
-	for _, s := range []string{"dst_base+0(FP), DI", "src_base+24(FP), SI", "ld+48(FP), R8", "n+56(FP), CX"} {
+	for _, s := range []string{"dst_base+0(FP), DI", "src_base+24(FP), SI", "ld+48(FP), R8",
+		"n+56(FP), CX"} {
 		g.in("MOVQ %s", s)
 	}
 	g.in("SHLQ $2, R8")
@@ -829,7 +853,8 @@ func (g *writer) turn() int {
 func (g *writer) peak() {
 	name := "peak" + strings.ToUpper(g.name[:1]) + g.name[1:]
 	fmt.Fprintf(&g.stubs, "\nfunc %s(n int)\n", name)
-	fmt.Fprintf(&g.asm, "\n// func %s(n int)\nTEXT ·%s(SB), NOSPLIT, $0-8\n\tMOVQ n+0(FP), CX\n", name, name)
+	fmt.Fprintf(&g.asm, "\n// func %s(n int)\nTEXT ·%s(SB), NOSPLIT, $0-8\n\tMOVQ n+0(FP), CX\n",
+		name, name)
 	for i := range 2*g.mr + 1 {
 		g.zero(i)
 	}
@@ -847,7 +872,8 @@ func (g *writer) peak() {
 func (g *writer) codes() {
 	begin := func(name, args string, bytes int, moves ...string) {
 		fmt.Fprintf(&g.stubs, "\n//go:noescape\nfunc %s(%s)\n", name, args)
-		fmt.Fprintf(&g.asm, "\n// func %s(%s)\nTEXT ·%s(SB), NOSPLIT, $0-%d\n", name, args, name, bytes)
+		fmt.Fprintf(&g.asm, "\n// func %s(%s)\nTEXT ·%s(SB), NOSPLIT, $0-%d\n", name, args, name,
+			bytes)
 		for _, s := range moves {
 			g.in("MOVQ %s", s)
 		}
@@ -865,7 +891,8 @@ func (g *writer) codes() {
 		g.in("RET")
 	}
 
-	begin("decode8Avx512", "x []float32, codes []uint8, blocks int, value *[256]float32, scale float32", 68,
+	begin("decode8Avx512",
+		"x []float32, codes []uint8, blocks int, value *[256]float32, scale float32", 68,
 		"x_base+0(FP), DI", "codes_base+24(FP), SI", "blocks+48(FP), CX", "value+56(FP), R8")
 	g.label("loop")
 	g.in("VPMOVZXBD (SI), Z0")
@@ -905,7 +932,8 @@ func (g *writer) codes() {
 }
 
 // vectorKernels are the fields of kernels that are kernels over slices.
-var vectorKernels = []string{"add", "scale", "axpy", "dot", "sumSquares", "mulScale", "dot3", "normGrad", "mulAcc", "rotate",
+var vectorKernels = []string{"add", "scale", "axpy", "dot", "sumSquares", "mulScale", "dot3",
+	"normGrad", "mulAcc", "rotate",
 	"scaleMax", "expSum", "expStats", "headGrad", "softGrad", "swiglu", "swigluGrad", "adamW"}
 
 // assemble is the assembly file and the file of its declarations.

@@ -21,7 +21,8 @@ import (
 
 func TestAssemblyArm(t *testing.T) {
 	asm, stubs := assembleArm()
-	compareGenerated(t, "genarm_test.go", map[string][]byte{"kernels_arm64.s": asm, "stubs_arm64.go": stubs})
+	compareGenerated(t, "genarm_test.go",
+		map[string][]byte{"kernels_arm64.s": asm, "stubs_arm64.go": stubs})
 }
 
 // words are the instructions on vectors that Go's assembler lacks, with zeros
@@ -76,7 +77,10 @@ type armWriter struct {
 	bases      map[string]int // slice argument -> general register of its next element
 }
 
-func (g *armWriter) in(format string, args ...any) { fmt.Fprintf(&g.asm, "\t"+format+"\n", args...) }
+func (g *armWriter) in(format string,
+	args ...any) {
+	fmt.Fprintf(&g.asm, "\t"+format+"\n", args...)
+}
 
 func (g *armWriter) label(name string) { fmt.Fprintf(&g.asm, "%s:\n", name) }
 
@@ -193,7 +197,8 @@ func (g *armWriter) vector(v armVector) {
 		off += 24
 	}
 	for i, s := range v.scalars {
-		fmt.Fprintf(&head, "\tFMOVS %s+%d(FP), F%d\n\tVDUP V%d.S[0], V%d.S4\n", s.name, off, s.reg, s.reg, s.reg)
+		fmt.Fprintf(&head, "\tFMOVS %s+%d(FP), F%d\n\tVDUP V%d.S[0], V%d.S4\n", s.name, off, s.reg,
+			s.reg, s.reg)
 		off += 4
 		if args += ", " + s.name; i == len(v.scalars)-1 {
 			args += " float32"
@@ -216,11 +221,13 @@ func (g *armWriter) vector(v armVector) {
 		off += 4
 	}
 	fmt.Fprintf(&g.stubs, "\n//go:noescape\nfunc %s(%s) %s\n", name, args, v.result)
-	fmt.Fprintf(&g.asm, "\n// func %s(%s) %s\nTEXT ·%s(SB), NOSPLIT, $0-%d\n", name, args, v.result, name, off)
+	fmt.Fprintf(&g.asm, "\n// func %s(%s) %s\nTEXT ·%s(SB), NOSPLIT, $0-%d\n", name, args, v.result,
+		name, off)
 	g.asm.Write(head.Bytes())
 	g.in("MOVD $consts<>(SB), R%d", armConsts)
 	if v.exps {
-		for _, c := range []scalar{{"bias", armBias}, {"ln2Low", armLn2Low}, {"ln2High", armLn2High}, {"log2e", armLog2e}, {"low", armLow}, {"high", armHigh}} {
+		for _, c := range []scalar{{"bias", armBias}, {"ln2Low", armLn2Low},
+			{"ln2High", armLn2High}, {"log2e", armLog2e}, {"low", armLow}, {"high", armHigh}} {
 			g.constant(c.name, c.reg)
 		}
 	}
@@ -278,17 +285,19 @@ func (g *armWriter) vectors() {
 		g.op("fadd", 0, 0, 1)
 		g.store(0, "y", n, u)
 	}})
-	g.vector(armVector{name: "scale", slices: []string{"y"}, scalars: []scalar{{"s", 2}}, body: func(n, u int) {
-		g.load(0, "y", n, u)
-		g.op("fmul", 0, 0, 2)
-		g.store(0, "y", n, u)
-	}})
-	g.vector(armVector{name: "axpy", slices: []string{"y", "x"}, scalars: []scalar{{"s", 2}}, body: func(n, u int) {
-		g.load(0, "y", n, u)
-		g.load(1, "x", n, u)
-		g.op("fmla", 0, 1, 2)
-		g.store(0, "y", n, u)
-	}})
+	g.vector(armVector{name: "scale", slices: []string{"y"}, scalars: []scalar{{"s", 2}},
+		body: func(n, u int) {
+			g.load(0, "y", n, u)
+			g.op("fmul", 0, 0, 2)
+			g.store(0, "y", n, u)
+		}})
+	g.vector(armVector{name: "axpy", slices: []string{"y", "x"}, scalars: []scalar{{"s", 2}},
+		body: func(n, u int) {
+			g.load(0, "y", n, u)
+			g.load(1, "x", n, u)
+			g.op("fmla", 0, 1, 2)
+			g.store(0, "y", n, u)
+		}})
 	// Sums that would wait for each other have four registers, 0 to 3.
 	clear := func() {
 		for i := range 4 {
@@ -305,19 +314,22 @@ func (g *armWriter) vectors() {
 		g.sum(0)
 		g.in("FMOVS F0, %s", ret(0))
 	}
-	g.vector(armVector{name: "dot", slices: []string{"x", "y"}, result: "float32", unroll: 4, begin: clear, end: result, body: func(n, u int) {
-		g.load(4+u, "x", n, u)
-		g.load(8+u, "y", n, u)
-		g.op("fmla", u, 4+u, 8+u)
-	}})
-	g.vector(armVector{name: "dot3", slices: []string{"a", "b", "c"}, result: "float32", unroll: 4, begin: clear, end: result, body: func(n, u int) {
-		g.load(4+u, "a", n, u)
-		g.load(8+u, "b", n, u)
-		g.load(12+u, "c", n, u)
-		g.op("fmul", 4+u, 4+u, 8+u)
-		g.op("fmla", u, 4+u, 12+u)
-	}})
-	g.vector(armVector{name: "sumSquares", slices: []string{"x"}, result: "float64", unroll: 2, begin: clear,
+	g.vector(armVector{name: "dot", slices: []string{"x", "y"}, result: "float32", unroll: 4,
+		begin: clear, end: result, body: func(n, u int) {
+			g.load(4+u, "x", n, u)
+			g.load(8+u, "y", n, u)
+			g.op("fmla", u, 4+u, 8+u)
+		}})
+	g.vector(armVector{name: "dot3", slices: []string{"a", "b", "c"}, result: "float32", unroll: 4,
+		begin: clear, end: result, body: func(n, u int) {
+			g.load(4+u, "a", n, u)
+			g.load(8+u, "b", n, u)
+			g.load(12+u, "c", n, u)
+			g.op("fmul", 4+u, 4+u, 8+u)
+			g.op("fmla", u, 4+u, 12+u)
+		}})
+	g.vector(armVector{name: "sumSquares", slices: []string{"x"}, result: "float64", unroll: 2,
+		begin: clear,
 		body: func(n, u int) {
 			g.load(4+u, "x", n, u)
 			g.op("fcvtl", 8+u, 4+u)
@@ -331,49 +343,54 @@ func (g *armWriter) vectors() {
 			g.in("FADDD F1, F0")
 			g.in("FMOVD F0, %s", ret(0))
 		}})
-	g.vector(armVector{name: "mulScale", slices: []string{"y", "x", "w"}, scalars: []scalar{{"s", 2}}, body: func(n, u int) {
-		g.load(0, "x", n, u)
-		g.load(1, "w", n, u)
-		g.op("fmul", 0, 0, 2)
-		g.op("fmul", 0, 0, 1)
-		g.store(0, "y", n, u)
-	}})
-	g.vector(armVector{name: "normGrad", slices: []string{"dx", "dy", "w", "x"}, scalars: []scalar{{"r", 4}, {"c", 5}}, more: "acc int", body: func(n, u int) {
-		g.load(0, "dy", n, u)
-		g.load(1, "w", n, u)
-		g.load(2, "x", n, u)
-		g.op("fmul", 0, 0, 1)
-		g.op("fmls", 0, 2, 5)
-		g.op("fmul", 0, 0, 4)
-		g.labels++
-		g.in("CBZ R6, set%d", g.labels)
-		g.load(1, "dx", n, u)
-		g.op("fadd", 0, 0, 1)
-		g.label(fmt.Sprintf("set%d", g.labels))
-		g.store(0, "dx", n, u)
-	}})
-	g.vector(armVector{name: "mulAcc", slices: []string{"g", "a", "b"}, scalars: []scalar{{"s", 3}}, body: func(n, u int) {
-		g.load(0, "g", n, u)
-		g.load(1, "a", n, u)
-		g.load(2, "b", n, u)
-		g.op("fmul", 1, 1, 2)
-		g.op("fmla", 0, 1, 3)
-		g.store(0, "g", n, u)
-	}})
-	g.vector(armVector{name: "rotate", slices: []string{"u", "v", "c", "s"}, scalars: []scalar{{"sign", 6}}, body: func(n, u int) {
-		g.load(0, "u", n, u)
-		g.load(1, "v", n, u)
-		g.load(2, "c", n, u)
-		g.load(3, "s", n, u)
-		g.op("fmul", 3, 3, 6)
-		g.op("fmul", 4, 0, 2)
-		g.op("fmls", 4, 1, 3)
-		g.op("fmul", 5, 1, 2)
-		g.op("fmla", 5, 0, 3)
-		g.store(4, "u", n, u)
-		g.store(5, "v", n, u)
-	}})
-	g.vector(armVector{name: "scaleMax", slices: []string{"x"}, scalars: []scalar{{"s", 16}}, result: "float32", unroll: 4,
+	g.vector(armVector{name: "mulScale", slices: []string{"y", "x", "w"},
+		scalars: []scalar{{"s", 2}}, body: func(n, u int) {
+			g.load(0, "x", n, u)
+			g.load(1, "w", n, u)
+			g.op("fmul", 0, 0, 2)
+			g.op("fmul", 0, 0, 1)
+			g.store(0, "y", n, u)
+		}})
+	g.vector(armVector{name: "normGrad", slices: []string{"dx", "dy", "w", "x"},
+		scalars: []scalar{{"r", 4}, {"c", 5}}, more: "acc int", body: func(n, u int) {
+			g.load(0, "dy", n, u)
+			g.load(1, "w", n, u)
+			g.load(2, "x", n, u)
+			g.op("fmul", 0, 0, 1)
+			g.op("fmls", 0, 2, 5)
+			g.op("fmul", 0, 0, 4)
+			g.labels++
+			g.in("CBZ R6, set%d", g.labels)
+			g.load(1, "dx", n, u)
+			g.op("fadd", 0, 0, 1)
+			g.label(fmt.Sprintf("set%d", g.labels))
+			g.store(0, "dx", n, u)
+		}})
+	g.vector(armVector{name: "mulAcc", slices: []string{"g", "a", "b"}, scalars: []scalar{{"s", 3}},
+		body: func(n, u int) {
+			g.load(0, "g", n, u)
+			g.load(1, "a", n, u)
+			g.load(2, "b", n, u)
+			g.op("fmul", 1, 1, 2)
+			g.op("fmla", 0, 1, 3)
+			g.store(0, "g", n, u)
+		}})
+	g.vector(armVector{name: "rotate", slices: []string{"u", "v", "c", "s"},
+		scalars: []scalar{{"sign", 6}}, body: func(n, u int) {
+			g.load(0, "u", n, u)
+			g.load(1, "v", n, u)
+			g.load(2, "c", n, u)
+			g.load(3, "s", n, u)
+			g.op("fmul", 3, 3, 6)
+			g.op("fmul", 4, 0, 2)
+			g.op("fmls", 4, 1, 3)
+			g.op("fmul", 5, 1, 2)
+			g.op("fmla", 5, 0, 3)
+			g.store(4, "u", n, u)
+			g.store(5, "v", n, u)
+		}})
+	g.vector(armVector{name: "scaleMax", slices: []string{"x"}, scalars: []scalar{{"s", 16}},
+		result: "float32", unroll: 4,
 		begin: func() {
 			for i := range 4 {
 				g.constant("-Inf", i)
@@ -407,7 +424,8 @@ func (g *armWriter) vectors() {
 		g.sum(0)
 		g.in("FMOVS F0, %s", ret(0))
 	}
-	g.vector(armVector{name: "expSum", slices: []string{"x"}, scalars: []scalar{{"m", 2}}, result: "float32", exps: true, begin: func() { g.zero(0) }, end: one,
+	g.vector(armVector{name: "expSum", slices: []string{"x"}, scalars: []scalar{{"m", 2}},
+		result: "float32", exps: true, begin: func() { g.zero(0) }, end: one,
 		body: func(n, u int) {
 			g.load(1, "x", n, u)
 			g.op("fsub", 1, 1, 2)
@@ -416,7 +434,8 @@ func (g *armWriter) vectors() {
 			g.drop(3, n)
 			g.op("fadd", 0, 0, 3)
 		}})
-	g.vector(armVector{name: "expStats", slices: []string{"x"}, scalars: []scalar{{"m", 2}}, result: "(sum, mean float32)", exps: true,
+	g.vector(armVector{name: "expStats", slices: []string{"x"}, scalars: []scalar{{"m", 2}},
+		result: "(sum, mean float32)", exps: true,
 		begin: func() { g.zero(0); g.zero(16) },
 		body: func(n, u int) {
 			g.load(1, "x", n, u)
@@ -432,27 +451,31 @@ func (g *armWriter) vectors() {
 			g.sum(16)
 			g.in("FMOVS F16, %s", ret(1))
 		}})
-	g.vector(armVector{name: "headGrad", slices: []string{"z"}, scalars: []scalar{{"lse", 2}, {"alpha", 16}, {"beta", 17}}, exps: true, body: func(n, u int) {
-		g.load(1, "z", n, u)
-		g.op("fsub", 1, 1, 2)
-		g.copy(16, 18)
-		g.op("fmla", 18, 1, 17)
-		g.exp(1, 3, 4, 5, 6)
-		g.op("fmul", 3, 3, 18)
-		g.store(3, "z", n, u)
-	}})
-	g.vector(armVector{name: "softGrad", slices: []string{"s", "dp"}, scalars: []scalar{{"scale", 2}, {"lse", 16}, {"delta", 17}}, exps: true, body: func(n, u int) {
-		g.load(1, "s", n, u)
-		g.op("fmul", 1, 1, 2)
-		g.op("fsub", 1, 1, 16)
-		g.exp(1, 3, 4, 5, 6)
-		g.store(3, "s", n, u)
-		g.load(0, "dp", n, u)
-		g.op("fsub", 0, 0, 17)
-		g.op("fmul", 0, 0, 3)
-		g.op("fmul", 0, 0, 2)
-		g.store(0, "dp", n, u)
-	}})
+	g.vector(armVector{name: "headGrad", slices: []string{"z"},
+		scalars: []scalar{{"lse", 2}, {"alpha", 16}, {"beta", 17}}, exps: true,
+		body: func(n, u int) {
+			g.load(1, "z", n, u)
+			g.op("fsub", 1, 1, 2)
+			g.copy(16, 18)
+			g.op("fmla", 18, 1, 17)
+			g.exp(1, 3, 4, 5, 6)
+			g.op("fmul", 3, 3, 18)
+			g.store(3, "z", n, u)
+		}})
+	g.vector(armVector{name: "softGrad", slices: []string{"s", "dp"},
+		scalars: []scalar{{"scale", 2}, {"lse", 16}, {"delta", 17}}, exps: true,
+		body: func(n, u int) {
+			g.load(1, "s", n, u)
+			g.op("fmul", 1, 1, 2)
+			g.op("fsub", 1, 1, 16)
+			g.exp(1, 3, 4, 5, 6)
+			g.store(3, "s", n, u)
+			g.load(0, "dp", n, u)
+			g.op("fsub", 0, 0, 17)
+			g.op("fmul", 0, 0, 3)
+			g.op("fmul", 0, 0, 2)
+			g.store(0, "dp", n, u)
+		}})
 	// sigmoid: register 3 = 1 + exp(-gate), gate in 0; register 16 holds 1.
 	sigmoid := func(n, u int) {
 		g.load(0, "gate", n, u)
@@ -461,30 +484,33 @@ func (g *armWriter) vectors() {
 		g.op("fadd", 3, 3, 16)
 	}
 	unit := func() { g.constant("1", 16) }
-	g.vector(armVector{name: "swiglu", slices: []string{"y", "gate", "up"}, exps: true, begin: unit, body: func(n, u int) {
-		sigmoid(n, u)
-		g.op("fdiv", 0, 0, 3)
-		g.load(1, "up", n, u)
-		g.op("fmul", 0, 0, 1)
-		g.store(0, "y", n, u)
-	}})
-	g.vector(armVector{name: "swigluGrad", slices: []string{"dgate", "dup", "dy", "gate", "up"}, exps: true, begin: unit, body: func(n, u int) {
-		sigmoid(n, u)
-		g.op("fdiv", 3, 16, 3) // σ
-		g.op("fsub", 4, 16, 3)
-		g.copy(16, 5)
-		g.op("fmla", 5, 0, 4) // 1 + gate*(1-σ)
-		g.op("fmul", 4, 5, 3)
-		g.op("fmul", 0, 0, 3) // gate*σ
-		g.load(1, "dy", n, u)
-		g.load(5, "up", n, u)
-		g.op("fmul", 0, 0, 1)
-		g.op("fmul", 5, 5, 1)
-		g.op("fmul", 5, 5, 4)
-		g.store(5, "dgate", n, u)
-		g.store(0, "dup", n, u)
-	}})
-	g.vector(armVector{name: "adamW", slices: []string{"w", "grad", "m", "v"}, more: "c *adamConsts",
+	g.vector(armVector{name: "swiglu", slices: []string{"y", "gate", "up"}, exps: true, begin: unit,
+		body: func(n, u int) {
+			sigmoid(n, u)
+			g.op("fdiv", 0, 0, 3)
+			g.load(1, "up", n, u)
+			g.op("fmul", 0, 0, 1)
+			g.store(0, "y", n, u)
+		}})
+	g.vector(armVector{name: "swigluGrad", slices: []string{"dgate", "dup", "dy", "gate", "up"},
+		exps: true, begin: unit, body: func(n, u int) {
+			sigmoid(n, u)
+			g.op("fdiv", 3, 16, 3) // σ
+			g.op("fsub", 4, 16, 3)
+			g.copy(16, 5)
+			g.op("fmla", 5, 0, 4) // 1 + gate*(1-σ)
+			g.op("fmul", 4, 5, 3)
+			g.op("fmul", 0, 0, 3) // gate*σ
+			g.load(1, "dy", n, u)
+			g.load(5, "up", n, u)
+			g.op("fmul", 0, 0, 1)
+			g.op("fmul", 5, 5, 1)
+			g.op("fmul", 5, 5, 4)
+			g.store(5, "dgate", n, u)
+			g.store(0, "dup", n, u)
+		}})
+	g.vector(armVector{name: "adamW", slices: []string{"w", "grad", "m", "v"},
+		more: "c *adamConsts",
 		begin: func() {
 			for i := range 9 { // the fields of adamConsts in registers 16 to 24
 				g.in("FMOVS %d(R6), F%d", 4*i, 16+i)
@@ -528,7 +554,8 @@ func (g *armWriter) gemm(m int) {
 	const args = "a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int"
 	fmt.Fprintf(&g.stubs, "\n//go:noescape\nfunc %s(%s)\n", name, args)
 	fmt.Fprintf(&g.asm, "\n// func %s(%s)\nTEXT ·%s(SB), NOSPLIT, $0-120\n", name, args, name)
-	for _, s := range []string{"a_base+0(FP), R0", "rs+24(FP), R1", "cs+32(FP), R2", "b_base+40(FP), R3", "ldb+64(FP), R4",
+	for _, s := range []string{"a_base+0(FP), R0", "rs+24(FP), R1", "cs+32(FP), R2",
+		"b_base+40(FP), R3", "ldb+64(FP), R4",
 		"c_base+72(FP), R5", "ldc+96(FP), R6", "k+104(FP), R7", "acc+112(FP), R8"} {
 		g.in("MOVD %s", s)
 	}
@@ -597,8 +624,10 @@ func (g *armWriter) gemm(m int) {
 func (g *armWriter) transpose() {
 	const args = "dst []float32, ldd int, src []float32, lds, blocks int"
 	fmt.Fprintf(&g.stubs, "\n//go:noescape\nfunc transposeNeon(%s)\n", args)
-	fmt.Fprintf(&g.asm, "\n// func transposeNeon(%s)\nTEXT ·transposeNeon(SB), NOSPLIT, $0-72\n", args)
-	for _, s := range []string{"dst_base+0(FP), R0", "ldd+24(FP), R1", "src_base+32(FP), R2", "lds+56(FP), R3", "blocks+64(FP), R4"} {
+	fmt.Fprintf(&g.asm, "\n// func transposeNeon(%s)\nTEXT ·transposeNeon(SB), NOSPLIT, $0-72\n",
+		args)
+	for _, s := range []string{"dst_base+0(FP), R0", "ldd+24(FP), R1", "src_base+32(FP), R2",
+		"lds+56(FP), R3", "blocks+64(FP), R4"} {
 		g.in("MOVD %s", s)
 	}
 	g.in("LSL $2, R1, R1")
@@ -632,7 +661,8 @@ func (g *armWriter) transpose() {
 // chains.
 func (g *armWriter) peak() {
 	fmt.Fprintf(&g.stubs, "\nfunc peakNeon(n int)\n")
-	fmt.Fprintf(&g.asm, "\n// func peakNeon(n int)\nTEXT ·peakNeon(SB), NOSPLIT, $0-8\n\tMOVD n+0(FP), R0\n")
+	fmt.Fprintf(&g.asm,
+		"\n// func peakNeon(n int)\nTEXT ·peakNeon(SB), NOSPLIT, $0-8\n\tMOVD n+0(FP), R0\n")
 	const chains = armRows * armVectors
 	for i := range chains + 1 {
 		g.zero(i)
@@ -649,13 +679,15 @@ func (g *armWriter) peak() {
 // assembleArm is the assembly file and the file of its declarations.
 func assembleArm() (asm, stubs []byte) {
 	g := &armWriter{}
-	g.asm.WriteString("// Code generated by genarm_test.go. DO NOT EDIT.\n\n#include \"textflag.h\"\n\n")
+	g.asm.WriteString(
+		"// Code generated by genarm_test.go. DO NOT EDIT.\n\n#include \"textflag.h\"\n\n")
 	for i, c := range constants[:len(constants)-len(quantConstants)] {
 		for lane := range 4 {
 			fmt.Fprintf(&g.asm, "DATA consts<>+%d(SB)/4, $%#x\n", 16*i+4*lane, c.bits)
 		}
 	}
-	fmt.Fprintf(&g.asm, "GLOBL consts<>(SB), RODATA|NOPTR, $%d\n", 16*(len(constants)-len(quantConstants)))
+	fmt.Fprintf(&g.asm, "GLOBL consts<>(SB), RODATA|NOPTR, $%d\n",
+		16*(len(constants)-len(quantConstants)))
 	g.stubs.WriteString("// Code generated by genarm_test.go. DO NOT EDIT.\n\npackage cpu\n")
 	g.vectors()
 	g.transpose()
@@ -665,7 +697,9 @@ func assembleArm() (asm, stubs []byte) {
 		g.gemm(m)
 		names = append(names, fmt.Sprintf("gemm%dNeon", m))
 	}
-	fmt.Fprintf(&g.stubs, "\nvar neon = &kernels{\nname: \"neon\", mr: %d, nr: %d,\ngemm: []gemmFunc{%s},\n", armRows, 4*armVectors, strings.Join(names, ", "))
+	fmt.Fprintf(&g.stubs,
+		"\nvar neon = &kernels{\nname: \"neon\", mr: %d, nr: %d,\ngemm: []gemmFunc{%s},\n", armRows,
+		4*armVectors, strings.Join(names, ", "))
 	fmt.Fprintf(&g.stubs, "transpose: blocked(4, transposeNeon), rows: rowsGo(%d),\n", 4*armVectors)
 	for _, f := range vectorKernels {
 		fmt.Fprintf(&g.stubs, "%s: %sNeon,\n", f, f)

@@ -38,7 +38,8 @@ func (g *writer) dequant(four bool) {
 	const args = "dst []float32, codes []uint8, scales []uint16, blocks int"
 	fmt.Fprintf(&g.stubs, "\n//go:noescape\nfunc %s(%s)\n", name, args)
 	fmt.Fprintf(&g.asm, "\n// func %s(%s)\nTEXT ·%s(SB), NOSPLIT, $0-80\n", name, args, name)
-	for _, s := range []string{"dst_base+0(FP), DI", "codes_base+24(FP), SI", "scales_base+48(FP), DX", "blocks+72(FP), CX"} {
+	for _, s := range []string{"dst_base+0(FP), DI", "codes_base+24(FP), SI",
+		"scales_base+48(FP), DX", "blocks+72(FP), CX"} {
 		g.in("MOVQ %s", s)
 	}
 	row, vector := 8*g.w, 4*g.w // bytes of dst
@@ -133,7 +134,8 @@ func (g *writer) dequant16(four bool) {
 		name = "dequant4Pairs"
 	}
 	g.begin16(name, "dst []uint32, codes []uint8, scales []uint16, blocks int",
-		"dst_base+0(FP), DI", "codes_base+24(FP), SI", "scales_base+48(FP), DX", "blocks+72(FP), CX")
+		"dst_base+0(FP), DI", "codes_base+24(FP), SI", "scales_base+48(FP), DX",
+		"blocks+72(FP), CX")
 	g.in("VMOVDQU32 interleave<>(SB), Z29")
 	pairs := 16
 	if four {

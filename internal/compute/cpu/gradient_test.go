@@ -19,7 +19,8 @@ func TestPackedGradients(t *testing.T) {
 		}
 		for _, limit := range []int{unpackLimit, 16 << 10} {
 			unpackLimit = limit
-			for _, s := range [][3]int{{packedRows, 130, 200}, {packedRows - 1, 40, 50}, {kBlock + 70, 97, 130}, {kBlock + 131, 14, 33}, {97, 200, 5}, {200, 1, 140}} {
+			for _, s := range [][3]int{{packedRows, 130, 200}, {packedRows - 1, 40, 50},
+				{kBlock + 70, 97, 130}, {kBlock + 131, 14, 33}, {97, 200, 5}, {200, 1, 140}} {
 				N, O, I := s[0], s[1], s[2]
 				rng := rand.New(rand.NewPCG(5, 6))
 				some := func(n int) compute.Tensor {
@@ -29,7 +30,9 @@ func TestPackedGradients(t *testing.T) {
 					}
 					return x
 				}
-				x, dy, dx, w := some(N*I), some(N*O), some(N*I), &compute.Param{Rows: O, Cols: I, W: some(O * I), G: some(O * I)}
+				x, dy, dx, w :=
+					some(N*I), some(N*O), some(N*I),
+					&compute.Param{Rows: O, Cols: I, W: some(O * I), G: some(O * I)}
 				wantX, wantG := fill(b, N*I, 0), fill(b, O*I, 0)
 				b.Copy(wantX, dx)
 				b.Copy(wantG, w.G)
@@ -40,10 +43,13 @@ func TestPackedGradients(t *testing.T) {
 						p.tiles(b.k, &b.workers[0], i, min(p.m, i+b.k.mr), 0, p.width(b))
 					}
 				}
-				plain(product{m: N, n: I, k: O, a: of(dy), rs: O, cs: 1, c: of(wantX), ldc: I, acc: true}, of(w.W))
-				plain(product{m: O, n: I, k: N, a: of(dy), rs: 1, cs: O, c: of(wantG), ldc: I, acc: true}, of(x))
+				plain(product{m: N, n: I, k: O, a: of(dy), rs: O, cs: 1, c: of(wantX), ldc: I,
+					acc: true}, of(w.W))
+				plain(product{m: O, n: I, k: N, a: of(dy), rs: 1, cs: O, c: of(wantG), ldc: I,
+					acc: true}, of(x))
 				b.LinearGrad(dx, w, nil, dy, x, true)
-				what := fmt.Sprintf("%s, parts of %d bytes: N=%d O=%d I=%d", variant, limit, N, O, I)
+				what := fmt.Sprintf("%s, parts of %d bytes: N=%d O=%d I=%d", variant, limit, N, O,
+					I)
 				equalBits(t, what+": dx", of(dx), of(wantX))
 				equalBits(t, what+": G", of(w.G), of(wantG))
 			}

@@ -93,12 +93,14 @@ func (b *Backend) logits(hRD []float32, n int, w *compute.Param) {
 
 // logitsOf is the product of h's rows lo to hi-1 with W's v0 to v1-1, as [hi-lo,
 // v1-v0], in p or in p16. lo is a whole number of tiles, v0 one of panels.
-func (b *Backend) logitsOf(p *product, p16 *product16, lo, hi, v0, v1 int, z []float32) multiplication {
+func (b *Backend) logitsOf(p *product, p16 *product16, lo, hi, v0, v1 int,
+	z []float32) multiplication {
 	a, D := &b.head, b.head.D
 	if b.k16 != nil {
 		return p16.of(a.h16.lanes(b.k16, lo, hi), a.w16.lanes(b.k16, v0, v1), z, v1-v0, false)
 	}
-	*p = product{m: hi - lo, n: v1 - v0, k: D, a: a.hRD[lo*D:], rs: D, cs: 1, c: z, ldc: v1 - v0, quant: a.quant, first: v0 / b.k.nr}
+	*p = product{m: hi - lo, n: v1 - v0, k: D, a: a.hRD[lo*D:], rs: D, cs: 1, c: z, ldc: v1 - v0,
+		quant: a.quant, first: v0 / b.k.nr}
 	if a.quant != nil {
 		return p
 	}
@@ -113,11 +115,14 @@ func headOf(op string, w *compute.Param, hND compute.Tensor, rows, targets []int
 
 // LogProb is the language-model head's log-probabilities and entropies. A task
 // has some rows and one chunk.
-func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Param, rows, targets []int32, invTemp float64) {
+func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Param, rows,
+	targets []int32, invTemp float64) {
 	D, V, R := w.Cols, w.Rows, len(rows)
 	h := headOf("LogProb", w, hND, rows, targets)
 	a := &b.head
-	a.out.logp, a.out.ent, a.out.lse = f32("LogProb", "logp", out.LogpR, R), f32("LogProb", "ent", out.EntR, R), f32("LogProb", "lse", out.LseR, R)
+	a.out.logp, a.out.ent, a.out.lse =
+		f32("LogProb", "logp", out.LogpR, R), f32("LogProb", "ent", out.EntR, R),
+		f32("LogProb", "lse", out.LseR, R)
 	a.targets, a.inv, a.V = targets, float32(invTemp), V
 	a.chunks, a.height = (V+vocabChunk-1)/vocabChunk, 4*b.k.mr
 	if b.k16 != nil {
@@ -157,7 +162,8 @@ func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Pa
 // LogProbGrad is the gradient of LogProb. For some rows and one chunk it makes
 // the logits and their gradients anew, then multiplies these with W and with h;
 // dh's chains go over the chunks and w.G's over the rows, both ascending.
-func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute.HeadOut, dlogpR, dentR, hND compute.Tensor, rows, targets []int32, invTemp float64) {
+func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute.HeadOut, dlogpR,
+	dentR, hND compute.Tensor, rows, targets []int32, invTemp float64) {
 	const op = "LogProbGrad"
 	D, V, R := w.Cols, w.Rows, len(rows)
 	h := headOf(op, w, hND, rows, targets)
@@ -168,10 +174,12 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 	a.targets, a.inv = targets, float32(invTemp)
 	for r0 := 0; r0 < R; r0 += headRows {
 		n := min(headRows, R-r0)
-		hRD, dhRD, z := b.grow(&b.hRD, n*D), b.grow(&b.dhRD, n*D), b.grow(&b.zRV, n*min(V, vocabChunk))
+		hRD, dhRD, z :=
+			b.grow(&b.hRD, n*D), b.grow(&b.dhRD, n*D), b.grow(&b.zRV, n*min(V, vocabChunk))
 		gather(hRD, h, rows[r0:r0+n], D)
 		if dh != nil {
-			for i := range n { // of equal rows the first goes on from dh, and the others are added to it
+			// of equal rows the first goes on from dh, and the others are added to it
+			for i := range n {
 				if row := dhRD[i*D : (i+1)*D]; again(rows, r0+i) {
 					clear(row)
 				} else {
@@ -216,12 +224,15 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 			} else {
 				if dh != nil {
 					p := &b.products[0]
-					*p = product{m: n, n: D, k: cols, a: z, rs: cols, cs: 1, c: dhRD, ldc: D, acc: true}
-					ps = append(ps, p.panels(b.k, b.weightPart(frozenOf(op, w), w, v0, v0+cols, 0, D), cols))
+					*p = product{m: n, n: D, k: cols, a: z, rs: cols, cs: 1, c: dhRD, ldc: D,
+						acc: true}
+					ps = append(ps, p.panels(b.k,
+						b.weightPart(frozenOf(op, w), w, v0, v0+cols, 0, D), cols))
 				}
 				if g != nil {
 					p := &b.products[1]
-					*p = product{m: cols, n: D, k: n, a: z, rs: 1, cs: cols, c: g[v0*D:], ldc: D, acc: true}
+					*p = product{m: cols, n: D, k: n, a: z, rs: 1, cs: cols, c: g[v0*D:], ldc: D,
+						acc: true}
 					ps = append(ps, p.panels(b.k, hPanels, n))
 				}
 			}
@@ -242,7 +253,8 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 
 // Sample draws one token a row. TopP's share is that of the tokens which TopK
 // left; on equal probabilities the lower id counts as the more probable.
-func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param, s compute.Sampling, u []float64) {
+func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param,
+	s compute.Sampling, u []float64) {
 	D, V, R := w.Cols, w.Rows, len(ids)
 	h := f32("Sample", "h", hRD, R*D)
 	compute.CheckSample(ids, logp, s, u)
@@ -259,7 +271,8 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 	}
 	if s.TopK > 0 || s.TopP > 0 || s.MinP > 0 {
 		for w := range b.workers {
-			b.workers[w].kept, b.workers[w].heap = slices.Grow(b.workers[w].kept, V), slices.Grow(b.workers[w].heap, V)
+			b.workers[w].kept, b.workers[w].heap =
+				slices.Grow(b.workers[w].kept, V), slices.Grow(b.workers[w].heap, V)
 		}
 	}
 	for r0 := 0; r0 < R; r0 += group {

@@ -35,8 +35,10 @@ func TestPick(t *testing.T) {
 				got := make([]int32, rows)
 				w.pick(got, prob, V, u)
 				for i, id := range got {
-					if want := w.draw(prob[i*V:(i+1)*V], compute.Sampling{Temperature: 1}, u[i]); id != want {
-						t.Fatalf("%d tokens, row %d of %d, u %v: token %d, want %d", V, i, rows, u[i], id, want)
+					if want := w.draw(prob[i*V:(i+1)*V], compute.Sampling{Temperature: 1},
+						u[i]); id != want {
+						t.Fatalf("%d tokens, row %d of %d, u %v: token %d, want %d", V, i, rows,
+							u[i], id, want)
 					}
 				}
 			}

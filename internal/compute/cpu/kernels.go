@@ -24,8 +24,8 @@ type kernels struct {
 	// nr elements at x*step for each x. nil where a variant has no such kernels.
 	stream []streamFunc
 	// ahead says that products of many rows use stream too, to fetch B's next panel. It is worth it
-	// on a Xeon with AVX-512, where a panel's bytes are needed in half the time of AVX2, which loses
-	// 4 %.
+	// on a Xeon with AVX-512, where a panel's bytes are needed in half the time of AVX2, which
+	// loses 4 %.
 	ahead bool
 	// transpose, for r < rows and x < k: dst[x*ldd+r] = src[r*lds+x].
 	transpose func(dst []float32, ldd int, src []float32, lds, rows, k int)
@@ -63,7 +63,8 @@ type kernels struct {
 	// swigluGrad, with σ = 1/(1+exp(-gate[i])):
 	//   dgate[i] = dy[i]*up[i]*σ*(1+gate[i]*(1-σ)); dup[i] = dy[i]*gate[i]*σ
 	swigluGrad func(dgate, dup, dy, gate, up []float32)
-	// adamW: g = grad[i]*c.gradScale; m[i] = c.beta1*m[i]+c.rest1*g; v[i] = c.beta2*v[i]+c.rest2*g*g;
+	// adamW: g = grad[i]*c.gradScale; m[i] = c.beta1*m[i]+c.rest1*g; v[i] =
+	// c.beta2*v[i]+c.rest2*g*g;
 	//   w[i] -= c.step*m[i]/(sqrt(v[i]*c.inv2)+c.eps) + c.decay*w[i]
 	adamW func(w, grad, m, v []float32, c *adamConsts)
 	// decode8 and encode8 are codes.decode and codes.encode of 16 codes for each of blocks. nil
@@ -80,7 +81,8 @@ type kernels struct {
 
 type gemmFunc func(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int)
 
-type streamFunc func(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc, next, step int)
+type streamFunc func(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc, next,
+	step int)
 
 // adamConsts are a step's constants; the assembly reads them by offset.
 type adamConsts struct {

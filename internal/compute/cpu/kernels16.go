@@ -39,8 +39,9 @@ type kernels16 struct {
 	// stream is stream16Func for so many rows, at most mr, and panels that follow one
 	// another, and round makes rows of pairs: dst[i] = src[2*i] and src[2*i+1] for
 	// i < 16*blocks. nil where a variant has none.
-	stream func(rows int, a []uint32, lda int, b []uint32, panels int, c []float32, ldc, pairs, acc, next, step int)
-	round  func(dst []uint32, src []float32, blocks int)
+	stream func(rows int, a []uint32, lda int, b []uint32, panels int, c []float32, ldc, pairs, acc,
+		next, step int)
+	round func(dst []uint32, src []float32, blocks int)
 	// dequant8 and dequant4 are kernels.dequant8 and dequant4 as packB packs their values: nr
 	// pairs for each two elements. nil where a variant has none.
 	dequant8, dequant4 func(dst []uint32, codes []uint8, scales []uint16, blocks int)
@@ -172,7 +173,8 @@ func expandGo(dst []float32, src []uint32, lanes, pairs int) {
 func rounding(k *kernels) *kernels16 {
 	half := k.nr / 2 // a vector: what expand takes lanes by
 	r := &kernels16{
-		name: k.name + "-rounded", mr: k.mr, nr: k.nr, lanesA: (k.mr + half - 1) / half * half, lanesB: k.nr, unit: 1,
+		name: k.name + "-rounded", mr: k.mr, nr: k.nr, lanesA: (k.mr + half - 1) / half * half,
+		lanesB: k.nr, unit: 1,
 		expand: expanders[k.name], add: k.add,
 	}
 	if r.expand == nil {
@@ -184,7 +186,10 @@ func rounding(k *kernels) *kernels16 {
 	r.packB = func(dst []uint32, src []float32, ld, n, depth int, down bool) {
 		packGo(dst, r.lanesB, src, ld, 0, n, 0, depth, down)
 	}
-	r.tiles = func(p *product16, w *worker, a0, a1, b0, b1 int) { p.tilesRounding(r, k, w, a0, a1, b0, b1) }
+	r.tiles = func(p *product16, w *worker, a0, a1, b0,
+		b1 int) {
+		p.tilesRounding(r, k, w, a0, a1, b0, b1)
+	}
 	return r
 }
 
@@ -211,4 +216,5 @@ type native struct {
 //
 // with gemm16Func's arithmetic. Meanwhile it asks memory for what lies from b[next] on,
 // 32 numbers at p*step for each p.
-type stream16Func func(a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next, step int)
+type stream16Func func(a []uint32, lda int, b []uint32, c []float32, ldc, pairs, acc, next,
+	step int)

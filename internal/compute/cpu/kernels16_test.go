@@ -12,13 +12,19 @@ import (
 
 // odd are numbers whose rounding or arithmetic is a case of its own.
 var odd = []float32{
-	0, float32(math.Copysign(0, -1)), 1, 1 + 1.0/256, 1 + 3.0/256, -1 - 1.0/256, 1 + 1.0/256 + 1.0/65536, // ties, and above one
-	math.Float32frombits(0x7fffff), -math.Float32frombits(0x7fffff), math.Float32frombits(0x800000), 1e-38, // denormal, smallest normal, denormal
-	math.MaxFloat32, -math.MaxFloat32, float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN()), math.Float32frombits(0x7f800001),
+	// ties, and above one
+	0, float32(math.Copysign(0, -1)), 1, 1 + 1.0/256, 1 + 3.0/256, -1 - 1.0/256,
+	1 + 1.0/256 + 1.0/65536,
+	// denormal, smallest normal, denormal
+	math.Float32frombits(0x7fffff), -math.Float32frombits(0x7fffff), math.Float32frombits(0x800000),
+	1e-38,
+	math.MaxFloat32, -math.MaxFloat32, float32(math.Inf(1)), float32(math.Inf(-1)),
+	float32(math.NaN()), math.Float32frombits(0x7f800001),
 }
 
 func TestRound16(t *testing.T) {
-	want := []uint32{0, 0x8000, 0x3f80, 0x3f80, 0x3f82, 0xbf80, 0x3f81, 0, 0x8000, 0x80, 0, 0x7f80, 0xff80, 0x7f80, 0xff80, 0x7fc0, 0x7fc0}
+	want := []uint32{0, 0x8000, 0x3f80, 0x3f80, 0x3f82, 0xbf80, 0x3f81, 0, 0x8000, 0x80, 0, 0x7f80,
+		0xff80, 0x7f80, 0xff80, 0x7fc0, 0x7fc0}
 	for i, x := range odd {
 		if got := round16(x); got != want[i] {
 			t.Errorf("%x: rounded to %x, want %x", math.Float32bits(x), got, want[i])
@@ -103,7 +109,8 @@ func testPack16(t *testing.T, k *kernels16) {
 					}
 					for _, x := range all[pairs*lanes:] {
 						if x != guard {
-							t.Fatalf("%s: B %v, %d lanes of %d, down %v: wrote outside", k.name, b, n, depth, down)
+							t.Fatalf("%s: B %v, %d lanes of %d, down %v: wrote outside", k.name, b,
+								n, depth, down)
 						}
 					}
 				}
@@ -193,11 +200,17 @@ func TestDotPair(t *testing.T) {
 		want             float32
 	}{
 		{1, []float32{2, 1}, []float32{3, 4}, []float32{5, 1}, []float32{7, 1}, 37},
-		{1, []float32{1 << 24, 1, -1 << 24}, []float32{3, 1, 1}, []float32{1, 1, 1}, []float32{1, 1, 1}, 6}, // the 1 is rounded away among the lower
-		{1 << 24, []float32{1, 1}, []float32{0, 0}, []float32{1, 1}, []float32{1, 1}, 1<<24 + 2},            // c comes last
-		{1 << 24, []float32{1, 0}, []float32{1, 0}, []float32{1, 1}, []float32{1, 1}, 1<<24 + 2},            // the two sums are one first
-		{0, []float32{tiny, -tiny}, []float32{0, 0}, []float32{1.5, 1}, []float32{1, 1}, 0},                 // a denormal sum
-		{tiny / 2, []float32{1, 0}, []float32{0, 0}, []float32{tiny, 0}, []float32{1, 1}, tiny},             // a denormal c
+		// the 1 is rounded away among the lower
+		{1, []float32{1 << 24, 1, -1 << 24}, []float32{3, 1, 1}, []float32{1, 1, 1},
+			[]float32{1, 1, 1}, 6},
+		// c comes last
+		{1 << 24, []float32{1, 1}, []float32{0, 0}, []float32{1, 1}, []float32{1, 1}, 1<<24 + 2},
+		// the two sums are one first
+		{1 << 24, []float32{1, 0}, []float32{1, 0}, []float32{1, 1}, []float32{1, 1}, 1<<24 + 2},
+		// a denormal sum
+		{0, []float32{tiny, -tiny}, []float32{0, 0}, []float32{1.5, 1}, []float32{1, 1}, 0},
+		// a denormal c
+		{tiny / 2, []float32{1, 0}, []float32{0, 0}, []float32{tiny, 0}, []float32{1, 1}, tiny},
 	} {
 		var a, b []uint32
 		for p := range c.lo {
@@ -279,8 +292,12 @@ func testChain16(t *testing.T, native *kernels16) {
 							x[i] = number()
 						}
 					}
-					pa := packing{dst: make([]uint32, native.sizeA(m, depth)), stride: native.pairs(depth) * native.lanesA, src: a, ld: depth, n: m, k: depth}
-					pb := packing{dst: make([]uint32, native.sizeB(n, depth)), stride: native.pairs(depth) * native.lanesB, src: b, ld: depth, n: n, k: depth, b: true}
+					pa := packing{dst: make([]uint32, native.sizeA(m, depth)),
+						stride: native.pairs(depth) * native.lanesA, src: a, ld: depth, n: m,
+						k: depth}
+					pb := packing{dst: make([]uint32, native.sizeB(n, depth)),
+						stride: native.pairs(depth) * native.lanesB, src: b, ld: depth, n: n,
+						k: depth, b: true}
 					for _, p := range []packing{pa, pb} {
 						for i := range p.tasks(native) {
 							p.task(native, i)
@@ -296,10 +313,12 @@ func testChain16(t *testing.T, native *kernels16) {
 					before := slices.Clone(c)
 					var lanesA, lanesB [][]uint32
 					for i := range m {
-						lanesA = append(lanesA, native.lane(pa.dst[i/native.mr*pa.stride:], false, i%native.mr, pairs))
+						lanesA = append(lanesA, native.lane(pa.dst[i/native.mr*pa.stride:], false,
+							i%native.mr, pairs))
 					}
 					for j := range n {
-						lanesB = append(lanesB, native.lane(pb.dst[j/native.nr*pb.stride:], true, j%native.nr, pairs))
+						lanesB = append(lanesB, native.lane(pb.dst[j/native.nr*pb.stride:], true,
+							j%native.nr, pairs))
 					}
 					check := func(how string) {
 						t.Helper()
@@ -307,7 +326,8 @@ func testChain16(t *testing.T, native *kernels16) {
 							for j := range ldc {
 								if j >= n {
 									if x := c[i*ldc+j]; x == x {
-										t.Fatalf("%s: %d x %d: wrote beyond the last column", how, m, n)
+										t.Fatalf("%s: %d x %d: wrote beyond the last column", how,
+											m, n)
 									}
 									continue
 								}
@@ -316,12 +336,16 @@ func testChain16(t *testing.T, native *kernels16) {
 									want = before[i*ldc+j]
 								}
 								want = chains[native.name](want, lanesA[i], lanesB[j])
-								if got := c[i*ldc+j]; math.Float32bits(got) != math.Float32bits(want) && (got == got || want == want) {
-									t.Fatalf("%s: %d x %d, depth %d, acc %v: c[%d,%d] is %v, want %v", how, m, n, depth, acc, i, j, c[i*ldc+j], want)
+								if got := c[i*ldc+j]; math.Float32bits(got) != math.Float32bits(
+									want) && (got == got || want == want) {
+									t.Fatalf(
+										"%s: %d x %d, depth %d, acc %v: c[%d,%d] is %v, want %v",
+										how, m, n, depth, acc, i, j, c[i*ldc+j], want)
 								}
 							}
 						}
-						for _, x := range slices.Concat(all[:len(all)-len(c)-20], all[len(all)-20:]) {
+						for _, x := range slices.Concat(all[:len(all)-len(c)-20],
+							all[len(all)-20:]) {
 							if x == x {
 								t.Fatalf("%s: %d x %d: wrote outside", how, m, n)
 							}
@@ -360,7 +384,8 @@ func TestWeightGradientGoesOn(t *testing.T) {
 		cut := 64 + 2*b.k16.unit
 		for _, p := range [][2]int{{0, 64}, {64, cut}, {cut, N}} {
 			lo, hi := p[0], p[1]
-			b.LinearGrad(fill(b, (hi-lo)*I, 0), &parts, nil, dy.Slice(lo*O, hi*O), x.Slice(lo*I, hi*I), false)
+			b.LinearGrad(fill(b, (hi-lo)*I, 0), &parts, nil, dy.Slice(lo*O, hi*O),
+				x.Slice(lo*I, hi*I), false)
 		}
 		got, want := f32("test", "G", parts.G, O*I), f32("test", "G", whole.G, O*I)
 		for i := range want {
@@ -375,7 +400,8 @@ func TestWeightGradientGoesOn(t *testing.T) {
 
 func TestVariants16(t *testing.T) {
 	for _, c := range []struct{ env, precision, name string }{
-		{"portable", BF16, "cpu/portable-rounded"}, {"portable", "", "cpu/portable"}, {"portable", F32, "cpu/portable"},
+		{"portable", BF16, "cpu/portable-rounded"}, {"portable", "", "cpu/portable"},
+		{"portable", F32, "cpu/portable"},
 	} {
 		t.Setenv(variantEnv, c.env)
 		b, err := New(Options{Workers: 1, Precision: c.precision})
@@ -392,7 +418,8 @@ func TestVariants16(t *testing.T) {
 		t.Errorf("precision f16: error %v", err)
 	}
 	for _, n := range natives() {
-		for name, want := range map[string]string{n.name: "cpu/" + n.name, n.of.name: "cpu/" + n.of.name + "-rounded"} {
+		for name, want := range map[string]string{n.name: "cpu/" + n.name,
+			n.of.name: "cpu/" + n.of.name + "-rounded"} {
 			b, err := New(Options{Workers: 1, Precision: BF16, Variant: name})
 			if err != nil {
 				t.Fatal(err)
@@ -446,7 +473,8 @@ func TestPackedByTasks(t *testing.T) {
 					t.Fatal(err)
 				}
 				if b.tasksPack(N) != (workers == 1) {
-					t.Fatalf("%s: %d workers: tasks pack %d rows: %v", variant, workers, N, workers != 1)
+					t.Fatalf("%s: %d workers: tasks pack %d rows: %v", variant, workers, N,
+						workers != 1)
 				}
 				rng := rand.New(rand.NewPCG(13, 14))
 				some := func(n int) compute.Tensor {
@@ -461,7 +489,8 @@ func TestPackedByTasks(t *testing.T) {
 				bias := &compute.Param{Rows: 1, Cols: O, W: some(O)}
 				b.Linear(y, x, w, bias, false)
 				b.LinearGrad(dx, w, nil, dy, x, true)
-				got := [][]float32{f32("test", "y", y, N*O), f32("test", "dx", dx, N*I), f32("test", "G", w.G, O*I)}
+				got := [][]float32{f32("test", "y", y, N*O), f32("test", "dx", dx, N*I),
+					f32("test", "G", w.G, O*I)}
 				b.Close()
 				if want == nil {
 					want = got
@@ -470,7 +499,8 @@ func TestPackedByTasks(t *testing.T) {
 				for i, name := range []string{"y", "dx", "G"} {
 					for j := range got[i] {
 						if math.Float32bits(got[i][j]) != math.Float32bits(want[i][j]) {
-							t.Fatalf("%s: %v: %s[%d] is %v packed by tasks, %v before", variant, s, name, j, got[i][j], want[i][j])
+							t.Fatalf("%s: %v: %s[%d] is %v packed by tasks, %v before", variant, s,
+								name, j, got[i][j], want[i][j])
 						}
 					}
 				}

@@ -15,5 +15,6 @@ func available() []*kernels {
 }
 
 func hasAVX512() bool {
-	return xcpu.X86.HasAVX512F && xcpu.X86.HasAVX512BW && xcpu.X86.HasAVX512DQ && xcpu.X86.HasAVX512VL
+	return xcpu.X86.HasAVX512F && xcpu.X86.HasAVX512BW && xcpu.X86.HasAVX512DQ &&
+		xcpu.X86.HasAVX512VL
 }

@@ -20,30 +20,68 @@ var lanes = map[string]struct {
 	slices int
 	call   func(k *kernels, s [][]float32) []float64
 }{
-	"add":        {2, func(k *kernels, s [][]float32) []float64 { k.add(s[0], s[1]); return nil }},
-	"scale":      {1, func(k *kernels, s [][]float32) []float64 { k.scale(s[0], 0.7); return nil }},
-	"axpy":       {2, func(k *kernels, s [][]float32) []float64 { k.axpy(s[0], s[1], -1.3); return nil }},
-	"dot":        {2, func(k *kernels, s [][]float32) []float64 { return []float64{float64(k.dot(s[0], s[1]))} }},
-	"dot3":       {3, func(k *kernels, s [][]float32) []float64 { return []float64{float64(k.dot3(s[0], s[1], s[2]))} }},
-	"sumSquares": {1, func(k *kernels, s [][]float32) []float64 { return []float64{k.sumSquares(s[0])} }},
-	"mulScale":   {3, func(k *kernels, s [][]float32) []float64 { k.mulScale(s[0], s[1], s[2], 0.3); return nil }},
+	"add":   {2, func(k *kernels, s [][]float32) []float64 { k.add(s[0], s[1]); return nil }},
+	"scale": {1, func(k *kernels, s [][]float32) []float64 { k.scale(s[0], 0.7); return nil }},
+	"axpy": {2,
+		func(k *kernels, s [][]float32) []float64 { k.axpy(s[0], s[1], -1.3); return nil }},
+	"dot": {2,
+		func(k *kernels, s [][]float32) []float64 { return []float64{float64(k.dot(s[0], s[1]))} }},
+	"dot3": {3,
+		func(k *kernels,
+			s [][]float32) []float64 {
+			return []float64{float64(k.dot3(s[0], s[1], s[2]))}
+		}},
+	"sumSquares": {1,
+		func(k *kernels, s [][]float32) []float64 { return []float64{k.sumSquares(s[0])} }},
+	"mulScale": {3,
+		func(k *kernels,
+			s [][]float32) []float64 {
+			k.mulScale(s[0], s[1], s[2], 0.3)
+			return nil
+		}},
 	"normGrad": {4, func(k *kernels, s [][]float32) []float64 {
 		k.normGrad(s[0], s[1], s[2], s[3], 0.9, 0.4, 0)
 		k.normGrad(s[0], s[1], s[2], s[3], 1.1, 0.2, 1)
 		return nil
 	}},
-	"mulAcc":   {3, func(k *kernels, s [][]float32) []float64 { k.mulAcc(s[0], s[1], s[2], 0.6); return nil }},
-	"rotate":   {4, func(k *kernels, s [][]float32) []float64 { k.rotate(s[0], s[1], s[2], s[3], -1); return nil }},
-	"scaleMax": {1, func(k *kernels, s [][]float32) []float64 { return []float64{float64(k.scaleMax(s[0], 2.5))} }},
-	"expSum":   {1, func(k *kernels, s [][]float32) []float64 { return []float64{float64(k.expSum(s[0], 0.5))} }},
+	"mulAcc": {3,
+		func(k *kernels, s [][]float32) []float64 { k.mulAcc(s[0], s[1], s[2], 0.6); return nil }},
+	"rotate": {4,
+		func(k *kernels,
+			s [][]float32) []float64 {
+			k.rotate(s[0], s[1], s[2], s[3], -1)
+			return nil
+		}},
+	"scaleMax": {1,
+		func(k *kernels,
+			s [][]float32) []float64 {
+			return []float64{float64(k.scaleMax(s[0], 2.5))}
+		}},
+	"expSum": {1,
+		func(k *kernels,
+			s [][]float32) []float64 {
+			return []float64{float64(k.expSum(s[0], 0.5))}
+		}},
 	"expStats": {1, func(k *kernels, s [][]float32) []float64 {
 		sum, mean := k.expStats(s[0], 1.5)
 		return []float64{float64(sum), float64(mean)}
 	}},
-	"headGrad":   {1, func(k *kernels, s [][]float32) []float64 { k.headGrad(s[0], 2, -0.7, 0.3); return nil }},
-	"softGrad":   {2, func(k *kernels, s [][]float32) []float64 { k.softGrad(s[0], s[1], 0.5, 1, 0.2); return nil }},
-	"swiglu":     {3, func(k *kernels, s [][]float32) []float64 { k.swiglu(s[0], s[1], s[2]); return nil }},
-	"swigluGrad": {5, func(k *kernels, s [][]float32) []float64 { k.swigluGrad(s[0], s[1], s[2], s[3], s[4]); return nil }},
+	"headGrad": {1,
+		func(k *kernels, s [][]float32) []float64 { k.headGrad(s[0], 2, -0.7, 0.3); return nil }},
+	"softGrad": {2,
+		func(k *kernels,
+			s [][]float32) []float64 {
+			k.softGrad(s[0], s[1], 0.5, 1, 0.2)
+			return nil
+		}},
+	"swiglu": {3,
+		func(k *kernels, s [][]float32) []float64 { k.swiglu(s[0], s[1], s[2]); return nil }},
+	"swigluGrad": {5,
+		func(k *kernels,
+			s [][]float32) []float64 {
+			k.swigluGrad(s[0], s[1], s[2], s[3], s[4])
+			return nil
+		}},
 	"adamW": {4, func(k *kernels, s [][]float32) []float64 {
 		for i, v := range s[3] {
 			s[3][i] = v * v // a second moment is not negative
@@ -66,11 +104,14 @@ func guarded(n, off int) (all, part []float32) {
 // all short lengths and all offsets of a cache line. Nothing outside may be
 // written or read into a sum; an element's bits may not depend on its index.
 func TestKernels(t *testing.T) {
-	fields := reflect.TypeFor[kernels]()                                                  // those in slices of functions: TestChain, TestStream
-	others := []string{"transpose", "rows", "decode8", "encode8", "dequant8", "dequant4"} // TestRows, TestCodes, TestDequant
+	// those in slices of functions: TestChain, TestStream
+	fields := reflect.TypeFor[kernels]()
+	// TestRows, TestCodes, TestDequant
+	others := []string{"transpose", "rows", "decode8", "encode8", "dequant8", "dequant4"}
 	for i := range fields.NumField() {
 		f := fields.Field(i)
-		if _, ok := lanes[f.Name]; !ok && f.Type.Kind() == reflect.Func && !slices.Contains(others, f.Name) {
+		if _, ok := lanes[f.Name]; !ok && f.Type.Kind() == reflect.Func &&
+			!slices.Contains(others, f.Name) {
 			t.Errorf("kernel %s has no test", f.Name)
 		}
 	}
@@ -89,7 +130,8 @@ func TestKernels(t *testing.T) {
 					for i := range part {
 						part[i] = float32(rng.NormFloat64())
 					}
-					all, got, want = append(all, a), append(got, part), append(want, slices.Clone(part))
+					all, got, want =
+						append(all, a), append(got, part), append(want, slices.Clone(part))
 				}
 				before := make([][]float32, len(got))
 				for i := range got {
@@ -98,18 +140,21 @@ func TestKernels(t *testing.T) {
 				sums := kernel.call(k, got)
 				for i, x := range kernel.call(portable, want) {
 					if !near(sums[i], x, float64(n+1)) {
-						t.Errorf("%s %s: n=%d: result %d is %v, want %v", k.name, name, n, i, sums[i], x)
+						t.Errorf("%s %s: n=%d: result %d is %v, want %v", k.name, name, n, i,
+							sums[i], x)
 					}
 				}
 				for s := range got {
 					for i := range got[s] {
 						if !near(float64(got[s][i]), float64(want[s][i]), 4) {
-							t.Fatalf("%s %s: n=%d: slice %d: [%d] is %v, want %v", k.name, name, n, s, i, got[s][i], want[s][i])
+							t.Fatalf("%s %s: n=%d: slice %d: [%d] is %v, want %v", k.name, name, n,
+								s, i, got[s][i], want[s][i])
 						}
 					}
 					for i, x := range all[s] {
 						if (i < off || i >= off+n) && x == x {
-							t.Fatalf("%s %s: n=%d: slice %d: wrote outside at [%d]", k.name, name, n, s, i-off)
+							t.Fatalf("%s %s: n=%d: slice %d: wrote outside at [%d]", k.name, name,
+								n, s, i-off)
 						}
 					}
 				}
@@ -123,7 +168,8 @@ func TestKernels(t *testing.T) {
 				kernel.call(k, alone)
 				for s := range alone {
 					if math.Float32bits(alone[s][0]) != math.Float32bits(got[s][i]) {
-						t.Errorf("%s %s: n=%d: slice %d: [%d] is %v, alone %v", k.name, name, n, s, i, got[s][i], alone[s][0])
+						t.Errorf("%s %s: n=%d: slice %d: [%d] is %v, alone %v", k.name, name, n, s,
+							i, got[s][i], alone[s][0])
 					}
 				}
 			}
@@ -158,7 +204,8 @@ func TestExp(t *testing.T) {
 			t.Errorf("%s: relative error of exp %.3g at %v", k.name, worst, at)
 		}
 		inf := float32(math.Inf(1))
-		ends := []float32{-87.34, -88, -104, -1e4, -3e38, -inf, 89.1, 1e4, 3e38, inf, 0, float32(math.NaN())}
+		ends := []float32{-87.34, -88, -104, -1e4, -3e38, -inf, 89.1, 1e4, 3e38, inf, 0,
+			float32(math.NaN())}
 		want := []float32{0, 0, 0, 0, 0, 0, inf, inf, inf, inf, 1, 0}
 		k.expSum(ends, 0)
 		for i, w := range want {
@@ -218,7 +265,8 @@ func TestChain(t *testing.T) {
 								}
 							}
 							if c[i*ldc+j] != want {
-								t.Fatalf("%s: %d rows, depth %d, acc %d: c[%d,%d] is %v, want %v", k.name, m, depth, acc, i, j, c[i*ldc+j], want)
+								t.Fatalf("%s: %d rows, depth %d, acc %d: c[%d,%d] is %v, want %v",
+									k.name, m, depth, acc, i, j, c[i*ldc+j], want)
 							}
 						}
 					}
@@ -247,13 +295,15 @@ func TestStream(t *testing.T) {
 		if b.k.stream == nil {
 			continue
 		}
-		for _, s := range [][3]int{{1, 1, 1}, {1, 70, 33}, {3, 32, 300}, {13, 100, 500}, {14, 97, 145}, {15, 64, 144}, {29, 161, 289}, {32, 200, 1000}, {128, 40, 7}} {
+		for _, s := range [][3]int{{1, 1, 1}, {1, 70, 33}, {3, 32, 300}, {13, 100, 500},
+			{14, 97, 145}, {15, 64, 144}, {29, 161, 289}, {32, 200, 1000}, {128, 40, 7}} {
 			M, N, K := s[0], s[1], s[2]
 			x, bias := random(b, M*K), random(b, N)
 			w := &compute.Param{Rows: N, Cols: K, W: random(b, N*K)}
 			for _, acc := range []bool{false, true} {
 				made := func(c []float32) *product {
-					p := &product{m: M, n: N, k: K, a: f32("t", "x", x, M*K), rs: K, cs: 1, c: c, ldc: N + 3, acc: acc, bias: f32("t", "b", bias, N)}
+					p := &product{m: M, n: N, k: K, a: f32("t", "x", x, M*K), rs: K, cs: 1, c: c,
+						ldc: N + 3, acc: acc, bias: f32("t", "b", bias, N)}
 					return p.weights(b.k, b.columns(w), w.Rows)
 				}
 				_, want := guarded(M*(N+3), 0)
@@ -270,7 +320,8 @@ func TestStream(t *testing.T) {
 				b.stream(made(got))
 				for i := range want {
 					if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
-						t.Fatalf("%s: %v: acc %t: element %d,%d is %v, want %v", variant, s, acc, i/(N+3), i%(N+3), got[i], want[i])
+						t.Fatalf("%s: %v: acc %t: element %d,%d is %v, want %v", variant, s, acc,
+							i/(N+3), i%(N+3), got[i], want[i])
 					}
 				}
 			}
@@ -283,7 +334,8 @@ func TestStream(t *testing.T) {
 
 func TestTranspose(t *testing.T) {
 	for _, k := range available() {
-		for _, shape := range [][2]int{{1, 1}, {1, 40}, {8, 8}, {16, 16}, {17, 33}, {32, 48}, {31, 15}, {9, 64}, {32, 7}} {
+		for _, shape := range [][2]int{{1, 1}, {1, 40}, {8, 8}, {16, 16}, {17, 33}, {32, 48},
+			{31, 15}, {9, 64}, {32, 7}} {
 			rows, cols := shape[0], shape[1]
 			lds, ldd := cols+3, rows+2
 			_, src := guarded(rows*lds, 5)
@@ -336,7 +388,8 @@ func TestRows(t *testing.T) {
 				}
 				for i, v := range dst {
 					if want := float32(i/k.nr*ld + i%k.nr); v != want {
-						t.Fatalf("%s: %d rows, %d apart: [%d] is %v, want %v", k.name, n, ld, i, v, want)
+						t.Fatalf("%s: %d rows, %d apart: [%d] is %v, want %v", k.name, n, ld, i, v,
+							want)
 					}
 				}
 			}
@@ -383,7 +436,8 @@ func TestPool(t *testing.T) {
 	}
 	// A worker has said that it is done a moment before its goroutine is gone.
 	after := runtime.NumGoroutine()
-	for end := time.Now().Add(2 * time.Second); after > before && time.Now().Before(end); after = runtime.NumGoroutine() {
+	for end := time.Now().Add(2 * time.Second); after > before &&
+		time.Now().Before(end); after = runtime.NumGoroutine() {
 		time.Sleep(time.Millisecond)
 	}
 	if after > before {
@@ -402,7 +456,8 @@ func TestVariants(t *testing.T) {
 	}
 	b.Close()
 	t.Setenv(variantEnv, "sse9")
-	if _, err := New(Options{}); err == nil || !strings.Contains(err.Error(), "sse9") || !strings.Contains(err.Error(), "portable") {
+	if _, err := New(Options{}); err == nil || !strings.Contains(err.Error(), "sse9") ||
+		!strings.Contains(err.Error(), "portable") {
 		t.Errorf("unknown variant: error %v", err)
 	}
 	t.Setenv(variantEnv, "")
@@ -454,10 +509,12 @@ func TestSteadyState(t *testing.T) {
 	step := func() {
 		b.Linear(y, x, w, nil, false)
 		b.LinearGrad(x, w, nil, y, y, false)
-		b.Attention(y, lse, x, kv, kv, compute.AttnShape{H: H, K: K, E: E, Scale: 0.25}, compute.Pack{Start: []int32{0, 50, N}})
+		b.Attention(y, lse, x, kv, kv, compute.AttnShape{H: H, K: K, E: E, Scale: 0.25},
+			compute.Pack{Start: []int32{0, 50, N}})
 		b.LogProb(out, x, w, rows, targets, 1)
 		b.LogProbGrad(y, w, out, out.LogpR, out.EntR, x, rows, targets, 1)
-		b.AdamW([]*compute.Param{w}, compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: 1})
+		b.AdamW([]*compute.Param{w},
+			compute.AdamW{LR: 1e-3, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, GradScale: 1, Step: 1})
 	}
 	for range 3 {
 		step()
@@ -516,10 +573,12 @@ func TestWrongShapesPanic(t *testing.T) {
 		"Embed: ids[1] is 8, of 8":           func() { b.Embed(x.Slice(0, 16), w, []int32{0, 8}) },
 		"EmbedGrad: ids[0] is -1, of 8":      func() { b.EmbedGrad(w, x.Slice(0, 8), []int32{-1}) },
 		"does not cut 8 tokens": func() {
-			b.Attention(x, x.Slice(0, 8), x, x, x, compute.AttnShape{H: 1, K: 1, E: 8}, compute.Pack{Start: []int32{0, 7}})
+			b.Attention(x, x.Slice(0, 8), x, x, x, compute.AttnShape{H: 1, K: 1, E: 8},
+				compute.Pack{Start: []int32{0, 7}})
 		},
 		"LogProb: targets[0] is 8, of 8": func() {
-			b.LogProb(compute.HeadOut{LogpR: x.Slice(0, 1), EntR: x.Slice(0, 1), LseR: x.Slice(0, 1)}, x, w, []int32{0}, []int32{8}, 1)
+			b.LogProb(compute.HeadOut{LogpR: x.Slice(0, 1), EntR: x.Slice(0, 1),
+				LseR: x.Slice(0, 1)}, x, w, []int32{0}, []int32{8}, 1)
 		},
 	} {
 		func() {

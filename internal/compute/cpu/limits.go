@@ -11,8 +11,11 @@ import (
 // machine's change from minute to minute: measure them beside what is compared
 // with them.
 type Limits struct {
-	F32  float64 // float32 multiply-adds on registers in the backend's variant, operations a second, two each
-	BF16 float64 // the same of bfloat16 dot products: the variant's, or the processor's fastest; 0 where it has none
+	// float32 multiply-adds on registers in the backend's variant, operations a second, two each
+	F32 float64
+	// the same of bfloat16 dot products: the variant's, or the processor's fastest; 0 where it has
+	// none
+	BF16 float64
 	Read float64 // bytes a second that come from memory
 	Copy float64 // bytes a second, read and written, of a copy in memory
 }

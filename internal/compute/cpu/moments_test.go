@@ -21,7 +21,8 @@ func testCodes(t *testing.T, k *kernels) {
 	for name, by := range map[string]struct {
 		fast *codes
 		slow *compute.Moments
-	}{"first moments": {signedCodes, compute.Signed}, "second moments": {squaresCodes, compute.Squares}} {
+	}{"first moments": {signedCodes, compute.Signed},
+		"second moments": {squaresCodes, compute.Squares}} {
 		var waiting []float32
 		one := func(y float32) {
 			if y != y || math.Abs(float64(y)) > 1 || y < 0 && by.slow == compute.Squares {
@@ -31,7 +32,8 @@ func testCodes(t *testing.T, k *kernels) {
 		}
 		for c, mid := range by.slow.Mid {
 			inf := float32(math.Inf(1))
-			for _, y := range []float32{mid, math.Nextafter32(mid, inf), math.Nextafter32(mid, -inf), by.slow.Value[c]} {
+			for _, y := range []float32{mid, math.Nextafter32(mid, inf),
+				math.Nextafter32(mid, -inf), by.slow.Value[c]} {
 				one(y)
 			}
 		}
@@ -60,7 +62,8 @@ func testCodes(t *testing.T, k *kernels) {
 				by.fast.encode(k, got[:n], x, most)
 				for i := range n {
 					if want := by.slow.Encode(x[i] / most); got[i] != want {
-						t.Fatalf("%s: code of %v/%v (%#x) is %d, want %d", name, x[i], most, math.Float32bits(x[i]/most), got[i], want)
+						t.Fatalf("%s: code of %v/%v (%#x) is %d, want %d", name, x[i], most,
+							math.Float32bits(x[i]/most), got[i], want)
 					}
 				}
 				if got[n] != 77 {
@@ -94,7 +97,8 @@ func testCodes(t *testing.T, k *kernels) {
 			}
 		}
 		// Numbers that are not finite are given some code.
-		odd := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), 3, math.Float32frombits(math.MaxUint32)}
+		odd := []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1)), 3,
+			math.Float32frombits(math.MaxUint32)}
 		for _, most := range odd {
 			by.fast.encode(k, make([]uint8, 25), slices.Repeat(odd, 5), most)
 		}

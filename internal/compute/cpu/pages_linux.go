@@ -17,7 +17,8 @@ func largePages[T float32 | uint32](x []T) {
 	lo := (hugePage - begin%hugePage) % hugePage / size
 	if n := uintptr(len(x)); lo < n {
 		if whole := (n - lo) * size / hugePage * hugePage; whole > 0 {
-			_ = syscall.Madvise(unsafe.Slice((*byte)(unsafe.Pointer(&x[lo])), whole), syscall.MADV_HUGEPAGE)
+			_ = syscall.Madvise(unsafe.Slice((*byte)(unsafe.Pointer(&x[lo])), whole),
+				syscall.MADV_HUGEPAGE)
 		}
 	}
 }

@@ -38,7 +38,8 @@ type job struct {
 const idleSpins = 200
 
 func newPool(workers, spins int) *pool {
-	p := &pool{workers: workers, spins: spins, parked: make([]atomic.Bool, workers), wake: make([]chan struct{}, workers)}
+	p := &pool{workers: workers, spins: spins, parked: make([]atomic.Bool, workers),
+		wake: make([]chan struct{}, workers)}
 	for w := 1; w < workers; w++ {
 		p.wake[w] = make(chan struct{}, 1)
 		p.done.Add(1)

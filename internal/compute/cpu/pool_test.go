@@ -50,11 +50,13 @@ func TestPoolSleep(t *testing.T) {
 				continue
 			}
 			if runtime.Gosched(); time.Since(at) > 20*time.Second {
-				t.Fatalf("round %d of %d: asleep although there is a job; announced %v", r, rounds, p.parked[1].Load())
+				t.Fatalf("round %d of %d: asleep although there is a job; announced %v", r, rounds,
+					p.parked[1].Load())
 			}
 		}
 		if p.parked[1].Load() || len(p.wake[1]) != 0 {
-			t.Fatalf("round %d: awake, announced %v, %d tokens", r, p.parked[1].Load(), len(p.wake[1]))
+			t.Fatalf("round %d: awake, announced %v, %d tokens", r, p.parked[1].Load(),
+				len(p.wake[1]))
 		}
 	}
 	t.Logf("%d rounds, the sleep came first in %d", rounds, late)
@@ -80,7 +82,8 @@ func TestPoolEnds(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					t.Logf("%d runs of %d pools; a worker was asleep before %d of them", u.runs, u.pools, u.asleep)
+					t.Logf("%d runs of %d pools; a worker was asleep before %d of them", u.runs,
+						u.pools, u.asleep)
 					if u.asleep < u.runs/20 || u.asleep > u.runs/20*19 {
 						t.Error("the test shows too little")
 					}
@@ -93,7 +96,8 @@ func TestPoolEnds(t *testing.T) {
 				}
 				var where strings.Builder
 				pprof.Lookup("goroutine").WriteTo(&where, 2)
-				t.Fatalf("run %d, or the close after it, has not ended after 20 s\n%s", u.at.Load(), &where)
+				t.Fatalf("run %d, or the close after it, has not ended after 20 s\n%s", u.at.Load(),
+					&where)
 			}
 		})
 	}

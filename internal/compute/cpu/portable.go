@@ -13,8 +13,9 @@ var portable = &kernels{
 	transpose: transposeGo, rows: rowsGo(4),
 	add: addGo, scale: scaleGo, axpy: axpyGo, dot: dotGo, sumSquares: sumSquaresGo,
 	mulScale: mulScaleGo, dot3: dot3Go, normGrad: normGradGo, mulAcc: mulAccGo, rotate: rotateGo,
-	scaleMax: scaleMaxGo, expSum: expSumGo, expStats: expStatsGo, headGrad: headGradGo, softGrad: softGradGo,
-	swiglu: swigluGo, swigluGrad: swigluGradGo, adamW: adamWGo,
+	scaleMax: scaleMaxGo, expSum: expSumGo, expStats: expStatsGo, headGrad: headGradGo,
+	softGrad: softGradGo,
+	swiglu:   swigluGo, swigluGrad: swigluGradGo, adamW: adamWGo,
 }
 
 func gemm1x4(a []float32, rs, cs int, b []float32, ldb int, c []float32, ldc, k, acc int) {
@@ -75,7 +76,8 @@ func rowsGo(nr int) func(dst, src []float32, ld, n int) {
 
 // blocked is a transpose kernel made of one for whole blocks of w rows and w
 // columns; what is left over goes element by element.
-func blocked(w int, block func(dst []float32, ldd int, src []float32, lds, blocks int)) func([]float32, int, []float32, int, int, int) {
+func blocked(w int, block func(dst []float32, ldd int, src []float32, lds,
+	blocks int)) func([]float32, int, []float32, int, int, int) {
 	return func(dst []float32, ldd int, src []float32, lds, rows, k int) {
 		r, whole := 0, k/w*w
 		for ; whole > 0 && r+w <= rows; r += w {
@@ -274,6 +276,7 @@ func adamWGo(w, grad, m, v []float32, c *adamConsts) {
 		mi := float32(c.beta1*m[i]) + float32(c.rest1*g)
 		vi := float32(c.beta2*v[i]) + float32(float32(c.rest2*g)*g)
 		m[i], v[i] = mi, vi
-		w[i] -= c.step*mi/(float32(math.Sqrt(float64(float32(vi*c.inv2))))+c.eps) + float32(c.decay*w[i])
+		w[i] -= c.step*mi/(float32(math.Sqrt(float64(float32(vi*c.inv2))))+c.eps) +
+			float32(c.decay*w[i])
 	}
 }

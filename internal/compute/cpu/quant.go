@@ -25,8 +25,10 @@ type quant struct {
 	lanes  int // of a panel
 	codes  []uint8
 	scales []uint16
-	kernel func(dst []float32, codes []uint8, scales []uint16, blocks int) // of panels; nil: dequantGo
-	pairs  func(dst []uint32, codes []uint8, scales []uint16, blocks int)  // as bfloat16; nil: by way of kernel
+	// of panels; nil: dequantGo
+	kernel func(dst []float32, codes []uint8, scales []uint16, blocks int)
+	// as bfloat16; nil: by way of kernel
+	pairs func(dst []uint32, codes []uint8, scales []uint16, blocks int)
 }
 
 const (
@@ -64,7 +66,8 @@ func (b *Backend) newQuant(c compute.Class, n int) *quant {
 func (q *quant) fresh(blocks int) *quant {
 	to := *q
 	words := newAligned[uint32](blocks * q.bytes / 4)
-	to.codes = unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(words))), 4*cap(words))[: 4*len(words) : 4*cap(words)]
+	to.codes = unsafe.Slice((*uint8)(unsafe.Pointer(unsafe.SliceData(words))),
+		4*cap(words))[: 4*len(words) : 4*cap(words)]
 	to.scales = make([]uint16, blocks, blocks+pad)
 	return &to
 }
@@ -321,7 +324,8 @@ func (p *product16) quantTiles(k *kernels16, w *worker, a0, a1, b0, b1 int) {
 		for q := b0; q < b1; q += group {
 			n := min(group, b1-q)
 			for i := range n {
-				p.quant.pairs(w.deq16[i*part.strideB:], k, w, p.first+q+i, (p.column+k0)/B, part.k/B)
+				p.quant.pairs(w.deq16[i*part.strideB:], k, w, p.first+q+i, (p.column+k0)/B,
+					part.k/B)
 			}
 			part.n, part.c = min(n*k.nr, p.n-q*k.nr), p.c[q*k.nr:]
 			k.tiles(part, w, a0, a1, 0, n)

@@ -15,7 +15,8 @@ import (
 func TestDequant(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, k := range available() {
-		for four, kernel := range map[bool]func([]float32, []uint8, []uint16, int){false: k.dequant8, true: k.dequant4} {
+		for four, kernel := range map[bool]func([]float32, []uint8, []uint16, int){
+			false: k.dequant8, true: k.dequant4} {
 			if kernel == nil {
 				continue
 			}
@@ -40,8 +41,10 @@ func TestDequant(t *testing.T) {
 				kernel(got, codes, scales, blocks)
 				dequantGo(want, codes, scales, blocks, k.nr, four)
 				for i := range want {
-					if math.Float32bits(got[i]) != math.Float32bits(want[i]) && (got[i] == got[i] || want[i] == want[i]) {
-						t.Fatalf("%s, four bits %v: [%d] is %v, want %v", k.name, four, i, got[i], want[i])
+					if math.Float32bits(got[i]) != math.Float32bits(want[i]) &&
+						(got[i] == got[i] || want[i] == want[i]) {
+						t.Fatalf("%s, four bits %v: [%d] is %v, want %v", k.name, four, i, got[i],
+							want[i])
 					}
 				}
 				for i, x := range all {
@@ -58,7 +61,8 @@ func TestDequant(t *testing.T) {
 func TestDequantPairs(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, n := range natives() {
-		for four, kernel := range map[bool]func([]uint32, []uint8, []uint16, int){false: n.dequant8, true: n.dequant4} {
+		for four, kernel := range map[bool]func([]uint32, []uint8, []uint16, int){false: n.dequant8,
+			true: n.dequant4} {
 			if kernel == nil {
 				t.Fatalf("%s has no kernel, four bits %v", n.name, four)
 			}
@@ -84,7 +88,8 @@ func TestDequantPairs(t *testing.T) {
 					case i >= len(want) && x != 0x12345678:
 						t.Fatalf("%s, four bits %v: wrote [%d] of %d", n.name, four, i, len(want))
 					case i < len(want) && x != want[i]:
-						t.Fatalf("%s, four bits %v: pair %d is %#x, want %#x", n.name, four, i, x, want[i])
+						t.Fatalf("%s, four bits %v: pair %d is %#x, want %#x", n.name, four, i, x,
+							want[i])
 					}
 				}
 			}
@@ -95,7 +100,8 @@ func TestDequantPairs(t *testing.T) {
 // TestQuantParts: gradients through a quantised matrix that is unpacked in several parts have
 // the bits of a Frozen one with its values.
 func TestQuantParts(t *testing.T) {
-	defer func(limit, limit16 int) { unpackLimit, unpackLimit16 = limit, limit16 }(unpackLimit, unpackLimit16)
+	defer func(limit, limit16 int) { unpackLimit, unpackLimit16 = limit, limit16 }(unpackLimit,
+		unpackLimit16)
 	unpackLimit, unpackLimit16 = 16<<10, 16<<10
 	for _, o := range []Options{{Precision: F32}, {Precision: BF16}} {
 		for _, o.Variant = range Variants16() {
@@ -131,7 +137,8 @@ func TestQuantParts(t *testing.T) {
 						got[i] = make([]float32, N*I)
 						b.Download(got[i], dx)
 					}
-					equalBits(t, fmt.Sprintf("%s: %v N=%d O=%d I=%d", b.Name(), class, N, O, I), got[0], got[1])
+					equalBits(t, fmt.Sprintf("%s: %v N=%d O=%d I=%d", b.Name(), class, N, O, I),
+						got[0], got[1])
 				}
 			}
 			b.Close()
@@ -151,15 +158,18 @@ func TestQuantMemory(t *testing.T) {
 		const O, I = 512, 384
 		x, y := random(b, I), random(b, O)
 		b.Linear(y, x, &compute.Param{Rows: O, Cols: I, W: random(b, O*I)}, nil, false) // scratch
-		for class, bytes := range map[compute.Class]int64{compute.Q8: O * I / 32 * 34, compute.Q4: O * I / 32 * 18} {
+		for class, bytes := range map[compute.Class]int64{compute.Q8: O * I / 32 * 34,
+			compute.Q4: O * I / 32 * 18} {
 			before, _ := b.Memory()
 			w := &compute.Param{Rows: O, Cols: I}
 			w.W, _ = b.Alloc("test", class, O*I)
 			for range 2 {
 				b.Upload(w.W, make([]float32, O*I))
 				b.Linear(y, x, w, nil, false)
-				if in, _ := b.Memory(); in != before+bytes || bytes != compute.Bytes(b, class, O*I) {
-					t.Errorf("%s: %v: %d bytes more in use, planned %d, want %d", b.Name(), class, in-before, compute.Bytes(b, class, O*I), bytes)
+				if in, _ := b.Memory(); in != before+bytes ||
+					bytes != compute.Bytes(b, class, O*I) {
+					t.Errorf("%s: %v: %d bytes more in use, planned %d, want %d", b.Name(), class,
+						in-before, compute.Bytes(b, class, O*I), bytes)
 				}
 			}
 			b.Free(w.W)

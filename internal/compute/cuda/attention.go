@@ -50,7 +50,8 @@ func (b *Backend) layout(p compute.Pack) *layout {
 	for s := range p.Segments() {
 		g := p.Segment(s)
 		l.segments = append(l.segments, g)
-		l.table = append(l.table, int32(g.First), int32(g.Len), int32(g.Prefix), int32(g.Before), int32(g.Branches))
+		l.table = append(l.table, int32(g.First), int32(g.Len), int32(g.Prefix), int32(g.Before),
+			int32(g.Branches))
 		l.branched = l.branched || p.Branched(s)
 	}
 	return l
@@ -138,7 +139,8 @@ func heads(op string, a compute.AttnShape) {
 
 // spreads is queries, keys and values, or their gradients, each of which may be columns, and
 // how far apart their rows begin.
-func (b *Backend) spreads(op, prefix string, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, N int) (q, k, v view, row [3]int) {
+func (b *Backend) spreads(op, prefix string, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape,
+	N int) (q, k, v view, row [3]int) {
 	q, row[0] = b.spread(op, prefix+"q", qNHE, N, a.H*a.E)
 	k, row[1] = b.spread(op, prefix+"k", kNKE, N, a.K*a.E)
 	v, row[2] = b.spread(op, prefix+"v", vNKE, N, a.K*a.E)
@@ -146,7 +148,8 @@ func (b *Backend) spreads(op, prefix string, qNHE, kNKE, vNKE compute.Tensor, a 
 }
 
 // Attention is causal attention within each sequence.
-func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
+func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape,
+	p compute.Pack) {
 	const op = "Attention"
 	heads(op, a)
 	N := compute.RowsOf(op, "q", qNHE, a.H*a.E)
@@ -163,23 +166,29 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 	if w := b.fast(a, N, row[:], o.p, q.p, k.p, v.p); w >= 0 {
 		pairs := l.queryTiles()
 		b.launch(b.k.attnFwd[w], grid{len(pairs) / 2, a.H, 1, attnThreads, [2]int{40960, 81920}[w]},
-			at(o.p), at(lse.p), at(q.p), at(k.p), at(v.p), segments, at(index(b, "tiles", pairs)), whole(a.H), whole(a.K), whole(row[0]), whole(row[1]), whole(row[2]), real(float32(a.Scale)))
+			at(o.p), at(lse.p), at(q.p), at(k.p), at(v.p), segments, at(index(b, "tiles", pairs)),
+			whole(a.H), whole(a.K), whole(row[0]), whole(row[1]), whole(row[2]),
+			real(float32(a.Scale)))
 		return
 	}
 	b.launch(b.k.attnFwdAny[b.narrow], grid{blocks(N*a.H, genericHeads), 1, 1, attnThreads, 0},
-		at(o.p), at(lse.p), at(q.p), at(k.p), at(v.p), segments, whole(p.Segments()), whole(N), whole(a.H), whole(a.K), whole(a.E),
+		at(o.p), at(lse.p), at(q.p), at(k.p), at(v.p), segments, whole(p.Segments()), whole(N),
+		whole(a.H), whole(a.K), whole(a.E),
 		whole(row[0]), whole(row[1]), whole(row[2]), real(float32(a.Scale)), whole(a.Window))
 }
 
 // AttentionGrad is the gradient of Attention, in three launches: the row sums of
 // do*o, then dk and dv over tiles of keys, and dq over tiles of queries; and a fourth
 // where a tile of keys is divided by query heads.
-func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
+func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE,
+	vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	const op = "AttentionGrad"
 	heads(op, a)
 	N := compute.RowsOf(op, "q", qNHE, a.H*a.E)
 	nq, nk := N*a.H*a.E, N*a.K*a.E
-	do, o, lse := b.narrowed(op, "do", doNHE, nq), b.narrowed(op, "o", oNHE, nq), wide(op, "lse", lseNH, N*a.H)
+	do, o, lse :=
+		b.narrowed(op, "do", doNHE, nq), b.narrowed(op, "o", oNHE, nq),
+		wide(op, "lse", lseNH, N*a.H)
 	q, k, v, row := b.spreads(op, "", qNHE, kNKE, vNKE, a, N)
 	dq, dk, dv, gradRow := b.spreads(op, "d", dqNHE, dkNKE, dvNKE, a, N)
 	if gradRow != row {
@@ -202,36 +211,47 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 	}
 	place := b.scratch(4*int64(N*a.H), partBytes)
 	delta, part := place[0], place[1]
-	segments, H, K, scale := at(index(b, "segments", l.table)), whole(a.H), whole(a.K), real(float32(a.Scale))
+	segments, H, K, scale :=
+		at(index(b, "segments", l.table)), whole(a.H), whole(a.K), real(float32(a.Scale))
 	qr, kr, vr := whole(row[0]), whole(row[1]), whole(row[2])
 	if w >= 0 {
 		pairs := l.queryTiles()
 		tiles := index(b, "tiles", pairs)
-		b.launch(b.k.attnDelta[w], grid{blocks(N*a.H, [2]int{16, 8}[w]), 1, 1, attnThreads, 0}, at(delta), at(do.p), at(o.p), whole(N), H)
+		b.launch(b.k.attnDelta[w], grid{blocks(N*a.H, [2]int{16, 8}[w]), 1, 1, attnThreads, 0},
+			at(delta), at(do.p), at(o.p), whole(N), H)
 		b.launch(b.k.attnDQ[w], grid{len(pairs) / 2, a.H, 1, attnThreads, [2]int{65536, 98304}[w]},
-			at(dq.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, at(tiles), H, K, qr, kr, vr, scale)
+			at(dq.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments,
+			at(tiles), H, K, qr, kr, vr, scale)
 		pairs = l.keyTiles(rows[w])
 		tiles = index(b, "tiles", pairs)
-		b.launch(b.k.attnDKV[w], grid{len(pairs) / 2 * a.K * parts, 1, 1, attnThreads, [2]int{66560, 99328}[w]},
-			at(dk.p), at(dv.p), at(part), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, at(tiles), whole(N), H, K, whole(parts), qr, kr, vr, scale)
+		b.launch(b.k.attnDKV[w], grid{len(pairs) / 2 * a.K * parts, 1, 1, attnThreads,
+			[2]int{66560, 99328}[w]},
+			at(dk.p), at(dv.p), at(part), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta),
+			segments, at(tiles), whole(N), H, K, whole(parts), qr, kr, vr, scale)
 		if parts > 1 {
-			b.launch(b.k.attnDKVSum, b.eachRow(N, a.K*a.E), at(dk.p), at(dv.p), at(part), whole(parts), whole(N), whole(a.K*a.E), kr, vr, scale)
+			b.launch(b.k.attnDKVSum, b.eachRow(N, a.K*a.E), at(dk.p), at(dv.p), at(part),
+				whole(parts), whole(N), whole(a.K*a.E), kr, vr, scale)
 		}
 		return
 	}
 	S, n, E := whole(p.Segments()), whole(N), whole(a.E)
-	perQuery, perKey := grid{blocks(N*a.H, genericHeads), 1, 1, attnThreads, 0}, grid{blocks(N*a.K, genericHeads), 1, 1, attnThreads, 0}
+	perQuery, perKey :=
+		grid{blocks(N*a.H, genericHeads), 1, 1, attnThreads, 0},
+		grid{blocks(N*a.K, genericHeads), 1, 1, attnThreads, 0}
 	b.launch(b.k.attnDeltaAny[b.narrow], perQuery, at(delta), at(do.p), at(o.p), n, H, E)
 	b.launch(b.k.attnDQAny[b.narrow], perQuery,
-		at(dq.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, S, n, H, K, E, qr, kr, vr, scale, whole(a.Window))
+		at(dq.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, S, n, H, K,
+		E, qr, kr, vr, scale, whole(a.Window))
 	b.launch(b.k.attnDKVAny[b.narrow], perKey,
-		at(dk.p), at(dv.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, S, n, H, K, E, qr, kr, vr, scale, whole(a.Window))
+		at(dk.p), at(dv.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments, S,
+		n, H, K, E, qr, kr, vr, scale, whole(a.Window))
 }
 
 // AttentionDecode is attention of one query a row over paged caches. The page
 // tables are flattened to rows of a multiple of 64 pages, and the grid follows
 // from that, so that a graph serves all lengths up to it.
-func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a compute.AttnShape, pages compute.Pages) {
+func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a compute.AttnShape,
+	pages compute.Pages) {
 	const op = "AttentionDecode"
 	heads(op, a)
 	R, P, W := len(pages.Len), pages.PageTokens, a.K*a.E
@@ -244,7 +264,8 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 	most := 0
 	for r, table := range pages.Table {
 		if n := int(pages.Len[r]); n < 0 || n > len(table)*P {
-			panic(fmt.Sprintf("cuda: AttentionDecode: row %d has %d positions in %d pages of %d", r, n, len(table), P))
+			panic(fmt.Sprintf("cuda: AttentionDecode: row %d has %d positions in %d pages of %d", r,
+				n, len(table), P))
 		}
 		most = max(most, len(table))
 	}
@@ -263,7 +284,8 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 			done = b.counters(min(R, b.rows) * a.K)
 		}
 	}
-	length, H, K, E, scale := index(b, "lengths", pages.Len), whole(a.H), whole(a.K), whole(a.E), real(float32(a.Scale))
+	length, H, K, E, scale :=
+		index(b, "lengths", pages.Len), whole(a.H), whole(a.K), whole(a.E), real(float32(a.Scale))
 	for r := 0; r < R; r += b.rows {
 		rows := min(b.rows, R-r)
 		from, query, n := r*a.H*a.E, at(q.from(r*row)), whole(rows)
@@ -271,11 +293,14 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 		g := grid{splits, a.K, rows, attnThreads, 0}
 		if fast >= 0 {
 			g.shared = 65536
-			b.launch(b.k.decode[fast], g, at(o.from(from)), at(part), at(done), query, at(k.p), at(v.p), tableAt, lengthAt, whole(cols), whole(P), n, H, K, whole(row), scale)
+			b.launch(b.k.decode[fast], g, at(o.from(from)), at(part), at(done), query, at(k.p),
+				at(v.p), tableAt, lengthAt, whole(cols), whole(P), n, H, K, whole(row), scale)
 			continue
 		}
-		b.launch(b.k.decodeAny[b.narrow], g, at(part), query, at(k.p), at(v.p), tableAt, lengthAt, whole(cols), whole(P), n, H, K, E, whole(row), scale, whole(a.Window))
-		b.launch(b.k.decodeCombine[b.narrow], grid{a.H, rows, 1, attnThreads, 0}, at(o.from(from)), at(part), lengthAt, n, whole(splits), H, E, whole(a.Window))
+		b.launch(b.k.decodeAny[b.narrow], g, at(part), query, at(k.p), at(v.p), tableAt, lengthAt,
+			whole(cols), whole(P), n, H, K, E, whole(row), scale, whole(a.Window))
+		b.launch(b.k.decodeCombine[b.narrow], grid{a.H, rows, 1, attnThreads, 0}, at(o.from(from)),
+			at(part), lengthAt, n, whole(splits), H, E, whole(a.Window))
 	}
 }
 
@@ -308,7 +333,8 @@ func decodeStride(pages int) int { return (pages + 63) &^ 63 }
 // table brings page tables to the device as rows of cols pages, each one of so
 // many; what lies behind a row's pages is not read.
 func (b *Backend) table(rows [][]int32, cols, pages int) driver.Ptr {
-	return b.stage(fmt.Sprint("pages of ", pages), unsafe.Pointer(unsafe.SliceData(rows)), 4*len(rows)*cols,
+	return b.stage(fmt.Sprint("pages of ", pages), unsafe.Pointer(unsafe.SliceData(rows)),
+		4*len(rows)*cols,
 		func(old []byte) bool {
 			for r, row := range rows {
 				if !slices.Equal(ints(old[4*r*cols:], len(row)), row) {

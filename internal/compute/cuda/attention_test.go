@@ -17,7 +17,8 @@ import (
 type attended struct{ o, lse, dq, dk, dv []float32 }
 
 // attend runs Attention and AttentionGrad, and frees what they took.
-func attend(t testing.TB, b compute.Backend, a compute.AttnShape, p compute.Pack, q, k, v, do []float32) attended {
+func attend(t testing.TB, b compute.Backend, a compute.AttnShape, p compute.Pack, q, k, v,
+	do []float32) attended {
 	t.Helper()
 	var all []compute.Tensor
 	put := func(c compute.Class, host []float32) compute.Tensor {
@@ -98,8 +99,10 @@ func pick(x []float32, rows []int, width int) (out []float32) {
 // that they have where it has its prompt to itself.
 func TestSharedPrompts(t *testing.T) {
 	answers := []int{129, 1, 300, 64}
-	families := []family{{63, answers}, {64, answers}, {65, answers}, {128, answers}, {200, answers}, {7, []int{0, 300, 0}}, {0, []int{5, 70}}}
-	for _, a := range []compute.AttnShape{{H: 2, K: 1, E: 64}, {H: 3, K: 1, E: 128}, {H: 4, K: 2, E: 64}} {
+	families := []family{{63, answers}, {64, answers}, {65, answers}, {128, answers},
+		{200, answers}, {7, []int{0, 300, 0}}, {0, []int{5, 70}}}
+	for _, a := range []compute.AttnShape{{H: 2, K: 1, E: 64}, {H: 3, K: 1, E: 128},
+		{H: 4, K: 2, E: 64}} {
 		if a.K > 1 {
 			families = families[2:3]
 		}
@@ -108,7 +111,8 @@ func TestSharedPrompts(t *testing.T) {
 			s := set(t, start(t, Options{}))
 			shared, apart, rows := sharing(families)
 			N := int(shared.Start[shared.Segments()])
-			q, k, v, do := s.normal(N*a.H*a.E), s.normal(N*a.K*a.E), s.normal(N*a.K*a.E), s.normal(N*a.H*a.E)
+			q, k, v, do :=
+				s.normal(N*a.H*a.E), s.normal(N*a.K*a.E), s.normal(N*a.K*a.E), s.normal(N*a.H*a.E)
 			for _, x := range [][]float32{q, k, v, do} {
 				copy(x, s.down(s.put(compute.Narrow, x))) // rounded
 			}
@@ -119,7 +123,9 @@ func TestSharedPrompts(t *testing.T) {
 				name      string
 				width     int
 				got, want []float32
-			}{{"o", wq, got.o, want.o}, {"lse", a.H, got.lse, want.lse}, {"dq", wq, got.dq, want.dq}, {"dk", wk, got.dk, want.dk}, {"dv", wk, got.dv, want.dv}} {
+			}{{"o", wq, got.o, want.o}, {"lse", a.H, got.lse, want.lse},
+				{"dq", wq, got.dq, want.dq}, {"dk", wk, got.dk, want.dk},
+				{"dv", wk, got.dv, want.dv}} {
 				// Each segment's error as a share of its values: a query that is missing in dv
 				// shows.
 				worst := 0.0
@@ -127,16 +133,20 @@ func TestSharedPrompts(t *testing.T) {
 					lo, hi := int(shared.Start[n])*c.width, int(shared.Start[n+1])*c.width
 					var off, all float64
 					for i := lo; i < hi; i++ {
-						off, all = off+math.Pow(float64(c.got[i]-c.want[i]), 2), all+math.Pow(float64(c.want[i]), 2)
+						off, all =
+							off+math.Pow(float64(c.got[i]-c.want[i]), 2),
+							all+math.Pow(float64(c.want[i]), 2)
 					}
 					share := math.Sqrt(off / max(all, 1e-300))
 					if worst = max(worst, share); !(share <= 0.008) {
-						t.Errorf("%s of segment %d, %+v: off by %.2g of its values", c.name, n, shared.Segment(n), share)
+						t.Errorf("%s of segment %d, %+v: off by %.2g of its values", c.name, n,
+							shared.Segment(n), share)
 					}
 				}
 				t.Logf("%s: off by %.2g at the most", c.name, worst)
 			}
-			alone := attend(t, s.b, a, apart, pick(q, rows, wq), pick(k, rows, wk), pick(v, rows, wk), pick(do, rows, wq))
+			alone := attend(t, s.b, a, apart, pick(q, rows, wq), pick(k, rows, wk),
+				pick(v, rows, wk), pick(do, rows, wq))
 			s.same("o with the prompt shared and apart", pick(got.o, rows, wq), alone.o)
 			s.same("lse with the prompt shared and apart", pick(got.lse, rows, a.H), alone.lse)
 			s.same("dq with the prompt shared and apart", pick(got.dq, rows, wq), alone.dq)
@@ -147,14 +157,16 @@ func TestSharedPrompts(t *testing.T) {
 // The gradients of keys and values, in each number of parts that a group of query heads
 // can be divided into: the values of the reference, and what is not divided keeps its bits.
 func TestKeyParts(t *testing.T) {
-	for _, a := range []compute.AttnShape{{H: 14, K: 2, E: 64}, {H: 3, K: 1, E: 128}, {H: 5, K: 1, E: 128}} {
+	for _, a := range []compute.AttnShape{{H: 14, K: 2, E: 64}, {H: 3, K: 1, E: 128},
+		{H: 5, K: 1, E: 128}} {
 		t.Run(fmt.Sprintf("H=%d,K=%d,E=%d", a.H, a.K, a.E), func(t *testing.T) {
 			a.Scale = 1.5 / math.Sqrt(float64(a.E))
 			b := start(t, Options{})
 			s := set(t, b)
 			p := compute.Pack{Start: []int32{0, 5, 140, 190, 193}, Parent: []int32{-1, -1, 1, 1}}
 			N := int(p.Start[p.Segments()])
-			q, k, v, do := s.normal(N*a.H*a.E), s.normal(N*a.K*a.E), s.normal(N*a.K*a.E), s.normal(N*a.H*a.E)
+			q, k, v, do :=
+				s.normal(N*a.H*a.E), s.normal(N*a.K*a.E), s.normal(N*a.K*a.E), s.normal(N*a.H*a.E)
 			for _, x := range [][]float32{q, k, v, do} {
 				copy(x, s.down(s.put(compute.Narrow, x))) // rounded
 			}
@@ -178,13 +190,16 @@ func TestKeyParts(t *testing.T) {
 					s.same("dk of one part", got.dk, whole.dk)
 					s.same("dv of one part", got.dv, whole.dv)
 				}
-				for name, pair := range map[string][2][]float32{"dk": {got.dk, want.dk}, "dv": {got.dv, want.dv}} {
+				for name, pair := range map[string][2][]float32{"dk": {got.dk, want.dk},
+					"dv": {got.dv, want.dv}} {
 					for seg := range p.Segments() {
 						for kv := range a.K {
 							var off, all float64
 							for n := int(p.Start[seg]); n < int(p.Start[seg+1]); n++ {
 								for i := (n*a.K + kv) * a.E; i < (n*a.K+kv+1)*a.E; i++ {
-									off, all = off+math.Pow(float64(pair[0][i]-pair[1][i]), 2), all+math.Pow(float64(pair[1][i]), 2)
+									off, all =
+										off+math.Pow(float64(pair[0][i]-pair[1][i]), 2),
+										all+math.Pow(float64(pair[1][i]), 2)
 								}
 							}
 							if share := math.Sqrt(off / max(all, 1e-300)); !(share <= 0.008) {
@@ -206,7 +221,8 @@ func TestKeyParts(t *testing.T) {
 // several launches, and the counters of blocks as they were.
 func TestDecodeSplits(t *testing.T) {
 	fast, plain := set(t, start(t, Options{})), set(t, start(t, Options{Precision: F32}))
-	for _, a := range []compute.AttnShape{{H: 4, K: 2, E: 64}, {H: 3, K: 1, E: 128}, {H: 16, K: 1, E: 64}} {
+	for _, a := range []compute.AttnShape{{H: 4, K: 2, E: 64}, {H: 3, K: 1, E: 128},
+		{H: 16, K: 1, E: 64}} {
 		a.Scale = 1 / math.Sqrt(float64(a.E))
 		const P = 16
 		lengths := []int32{0, 1, 511, 512, 513, 0, 1024, 1025, 1600}
@@ -214,7 +230,8 @@ func TestDecodeSplits(t *testing.T) {
 		all := fast.perm(pages)
 		paged := compute.Pages{PageTokens: P}
 		for _, n := range lengths {
-			paged.Table, paged.Len = append(paged.Table, all[:blocks(int(n), P)]), append(paged.Len, n)
+			paged.Table, paged.Len =
+				append(paged.Table, all[:blocks(int(n), P)]), append(paged.Len, n)
 		}
 		R := len(lengths)
 		q, cache := fast.normal(R*a.H*a.E), fast.normal(2*pages*P*a.K*a.E)
@@ -225,8 +242,11 @@ func TestDecodeSplits(t *testing.T) {
 			defer func(all int) { s.b.rows = all }(s.b.rows)
 			s.b.rows = rows
 			W, half := a.H*a.E, len(cache)/2
-			kv, o := s.put(compute.Narrow, cache), s.put(compute.Narrow, slices.Repeat([]float32{float32(math.NaN())}, (hi-lo)*W))
-			s.b.AttentionDecode(o, s.put(compute.Narrow, q[lo*W:hi*W]), kv.Slice(0, half), kv.Slice(half, 2*half), a,
+			kv, o :=
+				s.put(compute.Narrow, cache),
+				s.put(compute.Narrow, slices.Repeat([]float32{float32(math.NaN())}, (hi-lo)*W))
+			s.b.AttentionDecode(o, s.put(compute.Narrow, q[lo*W:hi*W]), kv.Slice(0, half),
+				kv.Slice(half, 2*half), a,
 				compute.Pages{PageTokens: P, Table: paged.Table[lo:hi], Len: paged.Len[lo:hi]})
 			return s.down(o)
 		}
@@ -235,17 +255,21 @@ func TestDecodeSplits(t *testing.T) {
 			for h := range a.H {
 				var off, size float64
 				for i := (r*a.H + h) * a.E; i < (r*a.H+h+1)*a.E; i++ {
-					off, size = off+math.Pow(float64(got[i]-want[i]), 2), size+math.Pow(float64(want[i]), 2)
+					off, size =
+						off+math.Pow(float64(got[i]-want[i]), 2), size+math.Pow(float64(want[i]), 2)
 				}
 				if share := math.Sqrt(off / max(size, 1e-300)); !(share <= 0.01) {
-					t.Errorf("width %d: head %d of the row of %d positions: off by %.2g of its values", a.E, h, lengths[r], share)
+					t.Errorf(
+						"width %d: head %d of the row of %d positions: off by %.2g of its values",
+						a.E, h, lengths[r], share)
 				}
 			}
 		}
 		what := fmt.Sprintf("width %d: ", a.E)
 		fast.same(what+"again", decode(fast, decodeRows, 0, R), got)
 		fast.same(what+"in launches of four rows", decode(fast, 4, 0, R), got)
-		fast.same(what+"a row by itself", decode(fast, decodeRows, R-2, R-1), got[(R-2)*a.H*a.E:(R-1)*a.H*a.E])
+		fast.same(what+"a row by itself", decode(fast, decodeRows, R-2, R-1),
+			got[(R-2)*a.H*a.E:(R-1)*a.H*a.E])
 		counts := make([]int32, R*a.K)
 		leave := fast.b.dev.Enter()
 		if !fast.b.readBack(bytesOf(counts), fast.b.arrived.p) || slices.Max(counts) != 0 {
@@ -260,16 +284,20 @@ func TestDecodeSplits(t *testing.T) {
 func TestLayout(t *testing.T) {
 	start := []int32{0, 130, 130, 500, 501, 757, 1000, 1129}
 	var b Backend
-	for _, parent := range [][]int32{nil, {-1, 0, 0, -1, -1, 4, 4}, {-1, -1, -1, -1, -1, -1, -1}, {-1, 0, -1, -1, -1, 4, 4}, nil} {
+	for _, parent := range [][]int32{nil, {-1, 0, 0, -1, -1, 4, 4}, {-1, -1, -1, -1, -1, -1, -1},
+		{-1, 0, -1, -1, -1, 4, 4}, nil} {
 		p := compute.Pack{Start: start, Parent: parent}
 		l := b.layout(p)
 		for s := range p.Segments() {
 			g := p.Segment(s)
-			if want := []int32{int32(g.First), int32(g.Len), int32(g.Prefix), int32(g.Before), int32(g.Branches)}; !slices.Equal(l.table[5*s:5*s+5], want) {
-				t.Errorf("parents %v: segment %d is %v, want %v", parent, s, l.table[5*s:5*s+5], want)
+			if want := []int32{int32(g.First), int32(g.Len), int32(g.Prefix), int32(g.Before),
+				int32(g.Branches)}; !slices.Equal(l.table[5*s:5*s+5], want) {
+				t.Errorf("parents %v: segment %d is %v, want %v", parent, s, l.table[5*s:5*s+5],
+					want)
 			}
 		}
-		check := func(what string, pairs []int32, rows int, work func(g compute.Segment, tile int) int) {
+		check := func(what string, pairs []int32, rows int,
+			work func(g compute.Segment, tile int) int) {
 			t.Helper()
 			seen, last := map[[2]int32]bool{}, math.MaxInt
 			for i := 0; i < len(pairs); i += 2 {
@@ -288,12 +316,18 @@ func TestLayout(t *testing.T) {
 				all += blocks(p.Segment(s).Len, rows)
 			}
 			if len(seen) != all {
-				t.Errorf("parents %v: %s of %d: %d tiles, want %d", parent, what, rows, len(seen), all)
+				t.Errorf("parents %v: %s of %d: %d tiles, want %d", parent, what, rows, len(seen),
+					all)
 			}
 		}
-		check("queries", l.queryTiles(), tileRows, func(g compute.Segment, tile int) int { return g.Before/tileRows*tileRows + tile*tileRows })
+		check("queries", l.queryTiles(), tileRows,
+			func(g compute.Segment,
+				tile int) int {
+				return g.Before/tileRows*tileRows + tile*tileRows
+			})
 		for _, rows := range []int{tileRows, tileRowsdKV, tileRows} {
-			check("keys", l.keyTiles(rows), rows, func(g compute.Segment, tile int) int { return g.Branches/rows*rows + tile*rows })
+			check("keys", l.keyTiles(rows), rows,
+				func(g compute.Segment, tile int) int { return g.Branches/rows*rows + tile*rows })
 		}
 	}
 }
@@ -356,8 +390,10 @@ func TestEqualRows(t *testing.T) {
 				want = s.down(s.put(compute.Narrow, want))
 			}
 			to, from := b.narrowed("test", "dh", dh, N*D), wide("test", "x", xt, len(x))
-			b.launch(b.k.scatterAdd[to.t], b.eachRow(len(rows), D), at(to.p), at(from.p), at(index(b, "rows", rows)), whole(len(rows)), whole(D))
-			s.same(fmt.Sprintf("%s: %d rows of %d added to %d", precision, len(rows), D, N), s.down(dh), want)
+			b.launch(b.k.scatterAdd[to.t], b.eachRow(len(rows), D), at(to.p), at(from.p),
+				at(index(b, "rows", rows)), whole(len(rows)), whole(D))
+			s.same(fmt.Sprintf("%s: %d rows of %d added to %d", precision, len(rows), D, N),
+				s.down(dh), want)
 		}
 	}
 }

@@ -100,7 +100,8 @@ func (x *bench) wide(n int) compute.Tensor   { return x.random(compute.Wide, n) 
 
 // param is a matrix, or a vector if rows is 1, with a gradient and moments if trained.
 func (x *bench) param(rows, cols int, trained bool) *compute.Param {
-	p := &compute.Param{Name: "bench", Shape: []int{rows, cols}, Rows: rows, Cols: cols, Decay: true}
+	p := &compute.Param{Name: "bench", Shape: []int{rows, cols}, Rows: rows, Cols: cols,
+		Decay: true}
 	class := compute.Frozen
 	switch {
 	case rows == 1:
@@ -161,28 +162,33 @@ func BenchmarkGEMM(b *testing.B) {
 			name string
 			I, O int
 			wide bool // the result is added to the residual stream
-		}{{"qkv", x.D, (x.H + 2*x.K) * x.E, false}, {"o", x.H * x.E, x.D, true}, {"gateup", x.D, 2 * x.F, false}, {"down", x.F, x.D, true}} {
+		}{{"qkv", x.D, (x.H + 2*x.K) * x.E, false}, {"o", x.H * x.E, x.D, true},
+			{"gateup", x.D, 2 * x.F, false}, {"down", x.F, x.D, true}} {
 			I, O := float64(m.I), float64(m.O)
 			for _, n := range []int{x.N, x.R} {
 				N := float64(n)
-				x.measure(fmt.Sprintf("forward/%s/N=%d", m.name, n), func(x *bench) (float64, float64, func()) {
-					out, bytes := x.narrow, 2*(N*I+I*O+N*O)
-					if m.wide {
-						out, bytes = x.wide, 2*(N*I+I*O)+8*N*O
-					}
-					y, in, w := out(n*m.O), x.narrow(n*m.I), x.param(m.O, m.I, false)
-					return 2 * N * I * O, bytes, func() { x.be.Linear(y, in, w, nil, m.wide) }
-				})
+				x.measure(fmt.Sprintf("forward/%s/N=%d", m.name, n),
+					func(x *bench) (float64, float64, func()) {
+						out, bytes := x.narrow, 2*(N*I+I*O+N*O)
+						if m.wide {
+							out, bytes = x.wide, 2*(N*I+I*O)+8*N*O
+						}
+						y, in, w := out(n*m.O), x.narrow(n*m.I), x.param(m.O, m.I, false)
+						return 2 * N * I * O, bytes, func() { x.be.Linear(y, in, w, nil, m.wide) }
+					})
 			}
 			N := float64(x.N)
-			x.measure(fmt.Sprintf("backward/%s/N=%d", m.name, x.N), func(x *bench) (float64, float64, func()) {
-				out, each := x.narrow, 2.0
-				if m.wide {
-					out, each = x.wide, 4
-				}
-				dy, in, dx, w := out(x.N*m.O), x.narrow(x.N*m.I), x.narrow(x.N*m.I), x.param(m.O, m.I, true)
-				return 4 * N * I * O, each*N*O + 4*N*I + 10*I*O, func() { x.be.LinearGrad(dx, w, nil, dy, in, false) }
-			})
+			x.measure(fmt.Sprintf("backward/%s/N=%d", m.name, x.N),
+				func(x *bench) (float64, float64, func()) {
+					out, each := x.narrow, 2.0
+					if m.wide {
+						out, each = x.wide, 4
+					}
+					dy, in, dx, w :=
+						out(x.N*m.O), x.narrow(x.N*m.I), x.narrow(x.N*m.I), x.param(m.O, m.I, true)
+					return 4 * N * I * O, each*N*O + 4*N*I + 10*I*O,
+						func() { x.be.LinearGrad(dx, w, nil, dy, in, false) }
+				})
 		}
 	})
 }
@@ -196,7 +202,8 @@ func (x *bench) packs() map[string]compute.Pack {
 		if p.Start == nil {
 			p.Start = []int32{0}
 		}
-		p.Start, p.Parent = append(p.Start, p.Start[len(p.Start)-1]+int32(tokens)), append(p.Parent, parent)
+		p.Start, p.Parent =
+			append(p.Start, p.Start[len(p.Start)-1]+int32(tokens)), append(p.Parent, parent)
 	}
 	for range x.N / x.L {
 		add(&equal, x.L, -1)
@@ -218,7 +225,8 @@ func (x *bench) packs() map[string]compute.Pack {
 		}
 	}
 	of := fmt.Sprintf("%d x %dx%d on %d", x.N/(prompt+answers*answer), answers, answer, prompt)
-	return map[string]compute.Pack{fmt.Sprintf("%dx%d", x.N/x.L, x.L): equal, fmt.Sprintf("%d mixed", mixed.Segments()): mixed,
+	return map[string]compute.Pack{fmt.Sprintf("%dx%d", x.N/x.L, x.L): equal,
+		fmt.Sprintf("%d mixed", mixed.Segments()): mixed,
 		of + " shared": shared, of + " apart": apart}
 }
 
@@ -238,14 +246,18 @@ func BenchmarkAttention(b *testing.B) {
 			N := int(pack.Start[pack.Segments()])
 			nq, nk := N*x.H*x.E, N*x.K*x.E
 			x.measure("forward/"+name, func(x *bench) (float64, float64, func()) {
-				q, o, k, v, lse := x.narrow(nq), x.narrow(nq), x.narrow(nk), x.narrow(nk), x.wide(N*x.H)
-				return flops, 4 * float64(nq+nk), func() { x.be.Attention(o, lse, q, k, v, a, pack) }
+				q, o, k, v, lse :=
+					x.narrow(nq), x.narrow(nq), x.narrow(nk), x.narrow(nk), x.wide(N*x.H)
+				return flops, 4 * float64(nq+nk),
+					func() { x.be.Attention(o, lse, q, k, v, a, pack) }
 			})
 			x.measure("backward/"+name, func(x *bench) (float64, float64, func()) {
-				q, o, k, v, lse := x.narrow(nq), x.narrow(nq), x.narrow(nk), x.narrow(nk), x.wide(N*x.H)
+				q, o, k, v, lse :=
+					x.narrow(nq), x.narrow(nq), x.narrow(nk), x.narrow(nk), x.wide(N*x.H)
 				dq, do, dk, dv := x.narrow(nq), x.narrow(nq), x.narrow(nk), x.narrow(nk)
 				x.be.Attention(o, lse, q, k, v, a, pack)
-				return 2.5 * flops, 8 * float64(nq+nk), func() { x.be.AttentionGrad(dq, dk, dv, do, o, lse, q, k, v, a, pack) }
+				return 2.5 * flops, 8 * float64(nq+nk),
+					func() { x.be.AttentionGrad(dq, dk, dv, do, o, lse, q, k, v, a, pack) }
 			})
 		}
 	})
@@ -257,21 +269,26 @@ func BenchmarkDecode(b *testing.B) {
 		a := compute.AttnShape{H: x.H, K: x.K, E: x.E, Scale: 1 / math.Sqrt(float64(x.E))}
 		const P = 16
 		for _, length := range []int{x.L / 8, x.L / 2, x.L} {
-			x.measure(fmt.Sprintf("R=%d/L=%d", x.R, length), func(x *bench) (float64, float64, func()) {
-				n := blocks(length, P)
-				order := rand.New(rand.NewPCG(3, 4)).Perm(x.R * n) // pages lie anywhere
-				pages := compute.Pages{PageTokens: P, Table: make([][]int32, x.R), Len: make([]int32, x.R)}
-				for r := range x.R {
-					for _, p := range order[r*n : (r+1)*n] {
-						pages.Table[r] = append(pages.Table[r], int32(p))
+			x.measure(fmt.Sprintf("R=%d/L=%d", x.R, length),
+				func(x *bench) (float64, float64, func()) {
+					n := blocks(length, P)
+					order := rand.New(rand.NewPCG(3, 4)).Perm(x.R * n) // pages lie anywhere
+					pages := compute.Pages{PageTokens: P, Table: make([][]int32, x.R),
+						Len: make([]int32, x.R)}
+					for r := range x.R {
+						for _, p := range order[r*n : (r+1)*n] {
+							pages.Table[r] = append(pages.Table[r], int32(p))
+						}
+						pages.Len[r] = int32(length)
 					}
-					pages.Len[r] = int32(length)
-				}
-				cache := x.R * n * P * x.K * x.E
-				q, o, k, v := x.narrow(x.R*x.H*x.E), x.narrow(x.R*x.H*x.E), x.narrow(cache), x.narrow(cache)
-				seen := float64(x.R * length)
-				return 4 * seen * float64(x.H*x.E), 4 * seen * float64(x.K*x.E), func() { x.be.AttentionDecode(o, q, k, v, a, pages) }
-			})
+					cache := x.R * n * P * x.K * x.E
+					q, o, k, v :=
+						x.narrow(x.R*x.H*x.E), x.narrow(x.R*x.H*x.E), x.narrow(cache),
+						x.narrow(cache)
+					seen := float64(x.R * length)
+					return 4 * seen * float64(x.H*x.E), 4 * seen * float64(x.K*x.E),
+						func() { x.be.AttentionDecode(o, q, k, v, a, pages) }
+				})
 		}
 	})
 }
@@ -284,36 +301,44 @@ func BenchmarkHead(b *testing.B) {
 			name  string
 			R     int
 			times float64
-		}{{"LogProb", x.N / 2, 1}, {"LogProbGrad", x.N / 2, 3}, {"Sample", x.R, 1}, {"Sample top-p 0.95", x.R, 1}} {
+		}{{"LogProb", x.N / 2, 1}, {"LogProbGrad", x.N / 2, 3}, {"Sample", x.R, 1},
+			{"Sample top-p 0.95", x.R, 1}} {
 			R, D, V := float64(c.R), float64(x.D), float64(x.V)
-			x.measure(fmt.Sprintf("%s/R=%d", c.name, c.R), func(x *bench) (float64, float64, func()) {
-				h, w := x.narrow(c.R*x.D), x.param(x.V, x.D, c.times > 1)
-				bytes := 2 * (R*D + V*D)
-				if c.times > 1 {
-					bytes += 2*R*D + 8*V*D
-				}
-				rows, targets := make([]int32, c.R), make([]int32, c.R)
-				for r := range rows {
-					rows[r], targets[r] = int32(r), int32(r%x.V)
-				}
-				out := compute.HeadOut{LogpR: x.wide(c.R), EntR: x.wide(c.R), LseR: x.wide(c.R)}
-				ids, logp, u := make([]int32, c.R), make([]float32, c.R), make([]float64, c.R)
-				for r := range u {
-					u[r] = (float64(r) + 0.5) / R
-				}
-				op := func() { x.be.LogProb(out, h, w, rows, targets, 1) }
-				switch c.name {
-				case "LogProbGrad":
-					op()
-					dh, d := x.narrow(c.R*x.D), x.wide(c.R)
-					op = func() { x.be.LogProbGrad(dh, w, out, d, d, h, rows, targets, 1) }
-				case "Sample":
-					op = func() { x.be.Sample(ids, logp, h, w, compute.Sampling{Temperature: 1}, u) }
-				case "Sample top-p 0.95":
-					op = func() { x.be.Sample(ids, logp, h, w, compute.Sampling{Temperature: 1, TopP: 0.95}, u) }
-				}
-				return c.times * 2 * R * D * V, bytes, op
-			})
+			x.measure(fmt.Sprintf("%s/R=%d", c.name, c.R),
+				func(x *bench) (float64, float64, func()) {
+					h, w := x.narrow(c.R*x.D), x.param(x.V, x.D, c.times > 1)
+					bytes := 2 * (R*D + V*D)
+					if c.times > 1 {
+						bytes += 2*R*D + 8*V*D
+					}
+					rows, targets := make([]int32, c.R), make([]int32, c.R)
+					for r := range rows {
+						rows[r], targets[r] = int32(r), int32(r%x.V)
+					}
+					out := compute.HeadOut{LogpR: x.wide(c.R), EntR: x.wide(c.R), LseR: x.wide(c.R)}
+					ids, logp, u := make([]int32, c.R), make([]float32, c.R), make([]float64, c.R)
+					for r := range u {
+						u[r] = (float64(r) + 0.5) / R
+					}
+					op := func() { x.be.LogProb(out, h, w, rows, targets, 1) }
+					switch c.name {
+					case "LogProbGrad":
+						op()
+						dh, d := x.narrow(c.R*x.D), x.wide(c.R)
+						op = func() { x.be.LogProbGrad(dh, w, out, d, d, h, rows, targets, 1) }
+					case "Sample":
+						op = func() {
+							x.be.Sample(ids, logp, h, w, compute.Sampling{Temperature: 1},
+								u)
+						}
+					case "Sample top-p 0.95":
+						op = func() {
+							x.be.Sample(ids, logp, h, w,
+								compute.Sampling{Temperature: 1, TopP: 0.95}, u)
+						}
+					}
+					return c.times * 2 * R * D * V, bytes, op
+				})
 		}
 	})
 }
@@ -324,7 +349,8 @@ func BenchmarkHead(b *testing.B) {
 func BenchmarkAdamW(b *testing.B) {
 	benchmarks(b, func(x *bench) {
 		n := float64(x.V) * float64(x.D)
-		for _, c := range []compute.Class{compute.Wide, compute.Code, compute.Wide | compute.Host, compute.Code | compute.Host} {
+		for _, c := range []compute.Class{compute.Wide, compute.Code, compute.Wide | compute.Host,
+			compute.Code | compute.Host} {
 			x.measure(fmt.Sprint("step, moments ", c), func(x *bench) (float64, float64, func()) {
 				p := x.param(x.V, x.D, true)
 				bytes := 28 * n
@@ -334,13 +360,17 @@ func BenchmarkAdamW(b *testing.B) {
 					x.be.Zero(p.V)
 					if c&^compute.Host == compute.Code {
 						bytes = 16 * n
-						p.MScale, p.VScale = x.random(compute.Wide|host, compute.Blocks(p.Len())), x.random(compute.Wide|host, compute.Blocks(p.Len()))
+						p.MScale, p.VScale =
+							x.random(compute.Wide|host, compute.Blocks(p.Len())),
+							x.random(compute.Wide|host, compute.Blocks(p.Len()))
 						x.be.Zero(p.MScale)
 						x.be.Zero(p.VScale)
 					}
 				}
 				return 0, bytes, func() {
-					x.be.AdamW([]*compute.Param{p}, compute.AdamW{LR: 1e-6, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.01, GradScale: 1, Step: 3})
+					x.be.AdamW([]*compute.Param{p},
+						compute.AdamW{LR: 1e-6, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.01,
+							GradScale: 1, Step: 3})
 				}
 			})
 		}
@@ -358,18 +388,22 @@ func BenchmarkElementwise(b *testing.B) {
 		ids, pos := make([]int32, x.N), make([]int32, x.N)
 		rng := rand.New(rand.NewPCG(5, 6))
 		for n := range ids {
-			ids[n], pos[n] = int32(float64(x.V)*math.Pow(rng.Float64(), 4)), int32(n%x.L) // few ids are most of a text
+			// few ids are most of a text
+			ids[n], pos[n] = int32(float64(x.V)*math.Pow(rng.Float64(), 4)), int32(n%x.L)
 		}
 		for _, c := range []struct {
 			name string
 			make func(x *bench) (bytes float64, op func())
 		}{
 			{"RMSNorm", func(x *bench) (float64, func()) {
-				y, in, r, w := x.narrow(x.N*x.D), x.wide(x.N*x.D), x.wide(x.N), x.param(1, x.D, false)
+				y, in, r, w :=
+					x.narrow(x.N*x.D), x.wide(x.N*x.D), x.wide(x.N), x.param(1, x.D, false)
 				return 6 * N * D, func() { x.be.RMSNorm(y, r, in, w, 1e-6) }
 			}},
 			{"RMSNormGrad", func(x *bench) (float64, func()) {
-				dx, dy, in, r, w := x.wide(x.N*x.D), x.narrow(x.N*x.D), x.wide(x.N*x.D), x.wide(x.N), x.param(1, x.D, true)
+				dx, dy, in, r, w :=
+					x.wide(x.N*x.D), x.narrow(x.N*x.D), x.wide(x.N*x.D), x.wide(x.N),
+					x.param(1, x.D, true)
 				return 14 * N * D, func() { x.be.RMSNormGrad(dx, w, dy, in, r, true) }
 			}},
 			{"Rope", func(x *bench) (float64, func()) {
@@ -381,7 +415,9 @@ func BenchmarkElementwise(b *testing.B) {
 				return 6 * N * F, func() { x.be.SwiGLU(y, g, u) }
 			}},
 			{"SwiGLUGrad", func(x *bench) (float64, func()) {
-				y, dg, du, g, u := x.narrow(x.N*x.F), x.narrow(x.N*x.F), x.narrow(x.N*x.F), x.narrow(x.N*x.F), x.narrow(x.N*x.F)
+				y, dg, du, g, u :=
+					x.narrow(x.N*x.F), x.narrow(x.N*x.F), x.narrow(x.N*x.F), x.narrow(x.N*x.F),
+					x.narrow(x.N*x.F)
 				return 12 * N * F, func() { x.be.SwiGLUGrad(y, dg, du, dg, g, u) }
 			}},
 			{"Embed", func(x *bench) (float64, func()) {

@@ -159,17 +159,22 @@ func (o Options) Scratch(w compute.Work) int64 {
 		}
 	}
 	if w.Vocab > 1 && w.Slots > 0 {
-		use(append(headLimits.sample.whole(w.Slots, w.Vocab).bytes(0, w.Vocab, narrow, false), 8*int64(w.Slots))...)
+		use(append(headLimits.sample.whole(w.Slots, w.Vocab).bytes(0, w.Vocab, narrow, false),
+			8*int64(w.Slots))...)
 	}
 	if w.Slots > 0 {
 		splits := blocks(w.Positions+64*defaultPage, decodeSplit)
-		use(decodeBytes(min(blocks(w.Slots, decodeMultiple)*decodeMultiple, decodeRows), splits, w.Heads, w.HeadDim))
+		use(decodeBytes(min(blocks(w.Slots, decodeMultiple)*decodeMultiple, decodeRows), splits,
+			w.Heads, w.HeadDim))
 	}
 	if w.Trainable {
-		use(int64(w.Tokens)*int64(w.Hidden)*narrow, partialBytes(w.Tokens, max(w.Hidden, (w.Heads+2*w.KVHeads)*w.HeadDim))) // a product's Wide gradient, narrowed
+		// a product's Wide gradient, narrowed
+		use(int64(w.Tokens)*int64(w.Hidden)*narrow,
+			partialBytes(w.Tokens, max(w.Hidden, (w.Heads+2*w.KVHeads)*w.HeadDim)))
 		use(partialBytes(w.Tokens*w.Heads, w.HeadDim))
 		// Row sums of the attention's gradient, and parts of dk and dv.
-		use(4*int64(w.Tokens)*int64(w.Heads), min(dkvPartBytes, 8*int64(w.Tokens)*int64(w.Heads)*int64(w.HeadDim)))
+		use(4*int64(w.Tokens)*int64(w.Heads),
+			min(dkvPartBytes, 8*int64(w.Tokens)*int64(w.Heads)*int64(w.HeadDim)))
 	}
 	most = o.Block(most)
 	if w.Slots > 0 {
@@ -317,7 +322,8 @@ func stride(cols int) int { return (cols + 7) &^ 7 }
 // rows of h, logits, statistics, and for the gradient the logits' and the rows'.
 func (c chunks) bytes(D, V int, narrow int64, grad bool) []int64 {
 	rows := int64(c.rows)
-	sizes := []int64{rows * int64(D) * narrow, rows * int64(c.ld) * 4, rows * int64(blocks(V, headTile)) * 16, 0, 0}
+	sizes := []int64{rows * int64(D) * narrow, rows * int64(c.ld) * 4,
+		rows * int64(blocks(V, headTile)) * 16, 0, 0}
 	if grad {
 		if sizes[4] = rows * int64(D) * 4; narrow < 4 {
 			sizes[3] = rows * int64(c.ld) * narrow

@@ -14,15 +14,19 @@ func TestPrecision(t *testing.T) {
 	}{{"", 2}, {BF16, 2}, {F32, 4}} {
 		o := Options{Precision: c.precision}
 		if got := o.Element(compute.Narrow); got != c.narrow || o.Element(compute.Wide) != 4 {
-			t.Errorf("%q: elements of %d and %d bytes, want %d and 4", c.precision, got, o.Element(compute.Wide), c.narrow)
+			t.Errorf("%q: elements of %d and %d bytes, want %d and 4", c.precision, got,
+				o.Element(compute.Wide), c.narrow)
 		}
 		for class, want := range map[compute.Class][2]int64{
-			compute.Wide: {4, c.narrow % 4}, compute.Narrow: {c.narrow, 0}, compute.Frozen: {c.narrow, 0}, compute.Master: {4, 0}, compute.Code: {1, 0},
-			compute.Wide | compute.Host: {0, 0}, compute.Code | compute.Host: {0, 0}, compute.Q8: {0, 0}, compute.Q4: {0, 0},
+			compute.Wide: {4, c.narrow % 4}, compute.Narrow: {c.narrow, 0},
+			compute.Frozen: {c.narrow, 0}, compute.Master: {4, 0}, compute.Code: {1, 0},
+			compute.Wide | compute.Host: {0, 0}, compute.Code | compute.Host: {0, 0},
+			compute.Q8: {0, 0}, compute.Q4: {0, 0},
 		} {
 			for _, lookup := range []bool{false, true} {
 				if got := [2]int64{o.Element(class), o.Beside(class, lookup)}; got != want {
-					t.Errorf("%q: %v: %d bytes an element and %d beside it, want %d", c.precision, class, got[0], got[1], want)
+					t.Errorf("%q: %v: %d bytes an element and %d beside it, want %d", c.precision,
+						class, got[0], got[1], want)
 				}
 			}
 		}
@@ -35,21 +39,25 @@ func TestPrecision(t *testing.T) {
 // The head's chunks cover rows and vocabulary, begin where the statistics' tiles
 // do, and keep to the limit unless one row's chunk is beyond it.
 func TestHeadLimits(t *testing.T) {
-	for _, l := range []limits{headLimits.stats, headLimits.grad, headLimits.sample, {rows: 3, vocab: headTile, logits: 1 << 16}} {
+	for _, l := range []limits{headLimits.stats, headLimits.grad, headLimits.sample,
+		{rows: 3, vocab: headTile, logits: 1 << 16}} {
 		if l.vocab%headTile != 0 {
 			t.Fatalf("%+v: chunks are not of whole tiles", l)
 		}
 		for _, R := range []int{0, 1, 2, 3, 64, 8191, 8192, 8193, 100000} {
 			for _, V := range []int{1, 2, 7, 4096, 8192, 8193, 32000, 151936, 262144} {
 				c := l.chunks(R, V)
-				if c.rows < 1 || c.rows > l.rows || c.cols < 1 || c.cols > V || c.cols < V && c.cols%l.vocab != 0 {
+				if c.rows < 1 || c.rows > l.rows || c.cols < 1 || c.cols > V || c.cols < V &&
+					c.cols%l.vocab != 0 {
 					t.Errorf("%+v: chunks of %d rows and %d tokens: %+v", l, R, V, c)
 				}
 				if int64(4*c.rows*c.ld) > l.logits && c.cols > l.vocab {
-					t.Errorf("%+v: chunks of %d rows and %d tokens: %+v is beyond the limit", l, R, V, c)
+					t.Errorf("%+v: chunks of %d rows and %d tokens: %+v is beyond the limit", l, R,
+						V, c)
 				}
 				w := l.whole(R, V)
-				if w.rows < 1 || w.rows > l.rows || w.cols != V || int64(4*w.rows*w.ld) > l.logits && w.rows > 1 {
+				if w.rows < 1 || w.rows > l.rows || w.cols != V ||
+					int64(4*w.rows*w.ld) > l.logits && w.rows > 1 {
 					t.Errorf("%+v: whole rows of %d and %d tokens: %+v", l, R, V, w)
 				}
 				for _, c := range []chunks{c, w} {
@@ -91,7 +99,8 @@ func TestHeadScratch(t *testing.T) {
 func TestSumRows(t *testing.T) {
 	for _, N := range []int{0, 1, 63, 64, 65, 16384, 1 << 22, 1 << 27} {
 		for _, D := range []int{1, 7, 64, 128, 896, 3584, 18944} {
-			if rows := sumRows(N, D); rows < 64 || blocks(N, rows) > 1024 || blocks(N, rows)*rows < N {
+			if rows := sumRows(N, D); rows < 64 || blocks(N, rows) > 1024 ||
+				blocks(N, rows)*rows < N {
 				t.Errorf("%d rows of %d: blocks of %d", N, D, rows)
 			}
 		}

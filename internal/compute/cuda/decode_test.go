@@ -85,7 +85,9 @@ func TestLongDecode(t *testing.T) {
 				size := rms(w)
 				for i := range o {
 					if off := math.Abs(float64(o[i] - w[i])); !(off <= 0.01*size+math.Abs(float64(w[i]))/128) {
-						t.Errorf("%d positions: o[%d] is %v, want %v: off by %.2g of the output's size", n, i, o[i], w[i], off/size)
+						t.Errorf(
+							"%d positions: o[%d] is %v, want %v: off by %.2g of the output's size",
+							n, i, o[i], w[i], off/size)
 						break
 					}
 				}

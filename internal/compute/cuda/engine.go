@@ -81,15 +81,19 @@ func open(o Options) (*Backend, error) {
 	}
 	dev, err := driver.Open(o.Device, kernels.PTX)
 	if err != nil {
-		for _, missing := range []error{driver.ErrNoDriver, driver.ErrNoDevice, driver.ErrTooOld, driver.ErrNoCuBLAS} {
+		for _, missing := range []error{driver.ErrNoDriver, driver.ErrNoDevice, driver.ErrTooOld,
+			driver.ErrNoCuBLAS} {
 			if errors.Is(err, missing) {
 				return nil, fmt.Errorf("cuda: %w: %w", ErrUnavailable, err)
 			}
 		}
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
-	b := &Backend{Options: o, dev: dev, narrow: narrow, sms: dev.Info().SMs, head: headLimits, rows: decodeRows, parts: dkvPartBytes, blocks: map[driver.Ptr]int64{}, pins: map[driver.Ptr][]byte{}}
-	b.name = fmt.Sprintf("cuda/%s %s", map[dtype]string{f32: F32, bf16: BF16}[narrow], dev.Info().Name)
+	b := &Backend{Options: o, dev: dev, narrow: narrow, sms: dev.Info().SMs, head: headLimits,
+		rows: decodeRows, parts: dkvPartBytes, blocks: map[driver.Ptr]int64{},
+		pins: map[driver.Ptr][]byte{}}
+	b.name = fmt.Sprintf("cuda/%s %s", map[dtype]string{f32: F32, bf16: BF16}[narrow],
+		dev.Info().Name)
 	for i := range b.args {
 		b.args[i] = unsafe.Pointer(&b.words[i])
 	}
@@ -204,12 +208,14 @@ func (b *Backend) launch(k *driver.Kernel, g grid, args ...uint64) {
 		return
 	}
 	b.launched++
-	queue := b.follow(tagLaunch, uint64(uintptr(unsafe.Pointer(k))), uint64(g.x), uint64(g.y), uint64(g.z), uint64(g.threads), uint64(g.shared))
+	queue := b.follow(tagLaunch, uint64(uintptr(unsafe.Pointer(k))), uint64(g.x), uint64(g.y),
+		uint64(g.z), uint64(g.threads), uint64(g.shared))
 	if !b.follow(args...) || !queue {
 		return
 	}
 	copy(b.words[:], args)
-	if err := b.dev.Launch(k, g.x, g.y, g.z, g.threads, g.shared, b.args[:len(args)]...); err != nil {
+	if err := b.dev.Launch(k, g.x, g.y, g.z, g.threads, g.shared,
+		b.args[:len(args)]...); err != nil {
 		b.fail("launch", err)
 	}
 }
@@ -258,7 +264,8 @@ func (b *Backend) set(p driver.Ptr, n int64) {
 
 // matmul queues a product by cuBLASLt, c (=, or += if acc) alpha*op(a)*op(b) + bias,
 // and reports whether cuBLASLt has an algorithm for it; if not, nothing is queued.
-func (b *Backend) matmul(c, a, w driver.Mat, transA, transB bool, alpha float32, acc bool, bias driver.Ptr) bool {
+func (b *Backend) matmul(c, a, w driver.Mat, transA, transB bool, alpha float32, acc bool,
+	bias driver.Ptr) bool {
 	if b.dev.NoPlan(c, a, w, transA, transB, bias) {
 		return false
 	}
@@ -266,7 +273,8 @@ func (b *Backend) matmul(c, a, w driver.Mat, transA, transB bool, alpha float32,
 	if acc {
 		beta = 1
 	}
-	words := [...]uint64{tagMatmul, word(c), uint64(c.P), uint64(c.Rows), uint64(c.Cols), uint64(c.Ld), uint64(c.From),
+	words := [...]uint64{tagMatmul, word(c), uint64(c.P), uint64(c.Rows), uint64(c.Cols),
+		uint64(c.Ld), uint64(c.From),
 		word(a), uint64(a.P), uint64(a.Rows), uint64(a.Cols), uint64(a.Ld),
 		word(w), uint64(w.P), uint64(w.Rows), uint64(w.Cols), uint64(w.Ld),
 		flag(transA), flag(transB), real(alpha), real(beta), at(bias)}

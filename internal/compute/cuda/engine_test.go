@@ -41,13 +41,17 @@ func start(t testing.TB, o Options) *Backend {
 
 func TestConformance(t *testing.T) {
 	for precision, contract := range map[string]computetest.Contract{
-		F32:  {Tol: 1e-5, Align: 8, Joined: true},                  // tensor cores cut the lowest bits of what they add off
-		BF16: {Tol: 1e-5, NarrowTol: 8e-3, Align: 8, Joined: true}, // twice the distance of bfloat16's numbers: gradients pass through it twice
+		// tensor cores cut the lowest bits of what they add off
+		F32: {Tol: 1e-5, Align: 8, Joined: true},
+		// twice the distance of bfloat16's numbers: gradients pass through it twice
+		BF16: {Tol: 1e-5, NarrowTol: 8e-3, Align: 8, Joined: true},
 	} {
 		t.Run(precision, func(t *testing.T) {
 			start(t, Options{Precision: precision}) // or skip
 			contract.Slow = driver.Emulated() != nil
-			computetest.Run(t, func(int) (compute.Backend, error) { return Open(Options{Precision: precision}) }, contract)
+			computetest.Run(t,
+				func(int) (compute.Backend, error) { return Open(Options{Precision: precision}) },
+				contract)
 		})
 	}
 }
@@ -82,21 +86,26 @@ func TestFastAttention(t *testing.T) {
 		for i, page := range fast.rng.Perm(pages) {
 			table[i] = int32(page)
 		}
-		paged := compute.Pages{PageTokens: P, Table: [][]int32{table, table[3:9], table[40:]}, Len: []int32{pages*P - 5, 81, 512}}
+		paged := compute.Pages{PageTokens: P, Table: [][]int32{table, table[3:9], table[40:]},
+			Len: []int32{pages*P - 5, 81, 512}}
 		decode := func(s *setting, rows int) []float32 {
 			s.b.rows = rows
 			kv, o := s.put(compute.Narrow, cache), s.empty(compute.Narrow, R*a.H*a.E)
 			half := len(cache) / 2
-			s.b.AttentionDecode(o, s.put(compute.Narrow, q[:R*a.H*a.E]), kv.Slice(0, half), kv.Slice(half, 2*half), a, paged)
+			s.b.AttentionDecode(o, s.put(compute.Narrow, q[:R*a.H*a.E]), kv.Slice(0, half),
+				kv.Slice(half, 2*half), a, paged)
 			return s.down(o)
 		}
-		got, want := append(forward(fast), decode(fast, decodeRows)), append(forward(plain), decode(plain, decodeRows))
+		got, want :=
+			append(forward(fast), decode(fast, decodeRows)),
+			append(forward(plain), decode(plain, decodeRows))
 		fast.same(fmt.Sprintf("width %d: decoded in two launches", a.E), decode(fast, 2), got[5])
 		plain.same(fmt.Sprintf("width %d: decoded in two launches", a.E), decode(plain, 2), want[5])
 		for i, name := range []string{"o", "lse", "dq", "dk", "dv", "decoded o"} {
 			for j, x := range want[i] {
 				if y := got[i][j]; !(math.Abs(float64(y-x)) <= 8e-3*(1+math.Abs(float64(x)))) {
-					t.Errorf("width %d: %s[%d] of %d: %v, want %v", a.E, name, j, len(want[i]), y, x)
+					t.Errorf("width %d: %s[%d] of %d: %v, want %v", a.E, name, j, len(want[i]), y,
+						x)
 					break
 				}
 			}
@@ -123,7 +132,10 @@ func (s *setting) put(c compute.Class, host []float32) compute.Tensor {
 	return x
 }
 
-func (s *setting) empty(c compute.Class, n int) compute.Tensor { return s.put(c, make([]float32, n)) }
+func (s *setting) empty(c compute.Class,
+	n int) compute.Tensor {
+	return s.put(c, make([]float32, n))
+}
 
 func (s *setting) normal(n int) []float32 {
 	x := make([]float32, n)
@@ -139,7 +151,8 @@ func (s *setting) param(rows, cols int) *compute.Param {
 	for i := range host {
 		host[i] /= float32(math.Sqrt(float64(cols)))
 	}
-	p := &compute.Param{Name: "w", Rows: rows, Cols: cols, W: s.put(compute.Wide, host), G: s.empty(compute.Wide, rows*cols)}
+	p := &compute.Param{Name: "w", Rows: rows, Cols: cols, W: s.put(compute.Wide, host),
+		G: s.empty(compute.Wide, rows*cols)}
 	s.b.Refresh(p)
 	return p
 }
@@ -201,8 +214,10 @@ func newStep(t testing.TB, b *Backend) *step {
 	s := &step{setting: set(t, b)}
 	s.embed, s.norm, s.w = s.param(stepV, stepD), s.param(1, stepD), s.param(stepD, stepD)
 	n, w := compute.Narrow, compute.Wide
-	s.x, s.rstd, s.h, s.q = s.empty(w, stepN*stepD), s.empty(w, stepN), s.empty(n, stepN*stepD), s.empty(n, stepN*stepD)
-	s.k, s.v, s.up = s.empty(n, stepSlots*stepD), s.empty(n, stepSlots*stepD), s.empty(n, stepN*stepD)
+	s.x, s.rstd, s.h, s.q =
+		s.empty(w, stepN*stepD), s.empty(w, stepN), s.empty(n, stepN*stepD), s.empty(n, stepN*stepD)
+	s.k, s.v, s.up =
+		s.empty(n, stepSlots*stepD), s.empty(n, stepSlots*stepD), s.empty(n, stepN*stepD)
 	s.rope = s.put(w, s.normal(20*stepD/2))
 	return s
 }
@@ -236,7 +251,8 @@ func (s *step) run(in input) {
 		s.b.Rope(q, 2, E, in.pos, s.rope, false)
 		s.b.CacheWrite(s.k, h, stepD, in.slots)
 		s.b.CacheWrite(s.v, h, stepD, in.slots)
-		s.b.AttentionDecode(h, q, s.k, s.v, compute.AttnShape{H: 2, K: 2, E: E, Scale: 0.25}, in.pages)
+		s.b.AttentionDecode(h, q, s.k, s.v, compute.AttnShape{H: 2, K: 2, E: E, Scale: 0.25},
+			in.pages)
 		s.b.Linear(x, h, s.w, nil, true)
 	}
 	s.b.Copy(s.up.Slice(0, n), h)
@@ -275,7 +291,9 @@ func TestRepeat(t *testing.T) {
 		}
 		if i == 15 { // all addresses change
 			b.wait()
-			repeated.k, repeated.v = repeated.put(compute.Narrow, repeated.down(repeated.k)), repeated.put(compute.Narrow, repeated.down(repeated.v))
+			repeated.k, repeated.v =
+				repeated.put(compute.Narrow, repeated.down(repeated.k)),
+				repeated.put(compute.Narrow, repeated.down(repeated.v))
 		}
 	}
 	for i := range want {
@@ -284,7 +302,8 @@ func TestRepeat(t *testing.T) {
 	if ran < calls/4 {
 		t.Errorf("%d of %d calls ran a graph", ran, calls)
 	}
-	if s := b.Graphs(); s.Replayed != ran || s.Recorded+s.Captured+s.Replayed != calls || s.Diverged == 0 || s.GivenUp != 0 || s.Failed != 0 || s.Err != nil {
+	if s := b.Graphs(); s.Replayed != ran || s.Recorded+s.Captured+s.Replayed != calls ||
+		s.Diverged == 0 || s.GivenUp != 0 || s.Failed != 0 || s.Err != nil {
 		t.Errorf("%d calls, of which %d ran an earlier call's graph: %+v", calls, ran, s)
 	}
 	byItself.same("keys", byItself.down(repeated.k), byItself.down(byItself.k))
@@ -297,9 +316,13 @@ func TestRepeatSeesDifferences(t *testing.T) {
 	s := set(t, b)
 	x, y, w := s.put(compute.Wide, s.normal(64)), s.empty(compute.Wide, 64), s.param(8, 8)
 	h, o := s.put(compute.Narrow, s.normal(64)), s.empty(compute.Narrow, 64)
-	z, u, p, r := s.empty(compute.Wide, 64), s.empty(compute.Wide, 8), s.empty(compute.Narrow, 64), s.empty(compute.Narrow, 64)
+	z, u, p, r :=
+		s.empty(compute.Wide, 64), s.empty(compute.Wide, 8), s.empty(compute.Narrow, 64),
+		s.empty(compute.Narrow, 64)
 	everything := []compute.Tensor{x, y, z, u, h, o, p, r}
-	w2, n, other := s.param(8, 8), w0(w), &compute.Param{Name: "w1", Rows: 1, Cols: w.Cols, W: w.W.Slice(w.Cols, 2*w.Cols)}
+	w2, n, other :=
+		s.param(8, 8), w0(w),
+		&compute.Param{Name: "w1", Rows: 1, Cols: w.Cols, W: w.W.Slice(w.Cols, 2*w.Cols)}
 	moved := *n
 	moved.Offset = 1
 	b.Linear(o, h, w, n, false) // now, and not within Repeat, the copy of the biases is made
@@ -312,8 +335,10 @@ func TestRepeatSeesDifferences(t *testing.T) {
 	}{
 		{"kernel", func() { b.Add(y, x) }, func() { b.Copy(y, x) }},
 		{"arguments", func() { b.SwiGLU(o, h, h) }, func() { b.SwiGLU(h, o, o) }},
-		{"number", func() { b.RMSNorm(o, y.Slice(0, 8), h, w0(w), 1e-6) }, func() { b.RMSNorm(o, y.Slice(0, 8), h, w0(w), 1) }},
-		{"product", func() { b.Linear(o, h, w, nil, false) }, func() { b.Linear(o.Slice(0, 56), h.Slice(0, 56), w, nil, false) }},
+		{"number", func() { b.RMSNorm(o, y.Slice(0, 8), h, w0(w), 1e-6) },
+			func() { b.RMSNorm(o, y.Slice(0, 8), h, w0(w), 1) }},
+		{"product", func() { b.Linear(o, h, w, nil, false) },
+			func() { b.Linear(o.Slice(0, 56), h.Slice(0, 56), w, nil, false) }},
 		{"size", func() { b.Zero(y) }, func() { b.Zero(y.Slice(0, 8)) }},
 		{"less", func() { b.Zero(y); b.Copy(y, x) }, func() { b.Zero(y) }},
 		{"more", func() { b.Zero(y) }, func() { b.Zero(y); b.Copy(y, x) }},
@@ -329,14 +354,20 @@ func TestRepeatSeesDifferences(t *testing.T) {
 		{"gradient's acc", grad(z, p, x, u, n, false), grad(z, p, x, u, n, true)},
 		{"gradient's offset", grad(z, p, x, u, n, false), grad(z, p, x, u, &moved, false)},
 		{"factor", func() { b.Scale(y, 2) }, func() { b.Scale(y, 3) }},
-		{"product's output", func() { b.Linear(o, h, w, nil, false) }, func() { b.Linear(r, h, w, nil, false) }},
-		{"product's input", func() { b.Linear(o, h, w, nil, false) }, func() { b.Linear(o, p, w, nil, false) }},
-		{"product's weights", func() { b.Linear(o, h, w, nil, false) }, func() { b.Linear(o, h, w2, nil, false) }},
-		{"product's acc", func() { b.Linear(o, h, w, nil, false) }, func() { b.Linear(o, h, w, nil, true) }},
-		{"product's bias", func() { b.Linear(o, h, w, nil, false) }, func() { b.Linear(o, h, w, n, false) }},
+		{"product's output", func() { b.Linear(o, h, w, nil, false) },
+			func() { b.Linear(r, h, w, nil, false) }},
+		{"product's input", func() { b.Linear(o, h, w, nil, false) },
+			func() { b.Linear(o, p, w, nil, false) }},
+		{"product's weights", func() { b.Linear(o, h, w, nil, false) },
+			func() { b.Linear(o, h, w2, nil, false) }},
+		{"product's acc", func() { b.Linear(o, h, w, nil, false) },
+			func() { b.Linear(o, h, w, nil, true) }},
+		{"product's bias", func() { b.Linear(o, h, w, nil, false) },
+			func() { b.Linear(o, h, w, n, false) }},
 		{"copy's destination", func() { b.Copy(z, x) }, func() { b.Copy(y, x) }},
 		{"copy's source", func() { b.Copy(z, x) }, func() { b.Copy(z, y) }},
-		{"copy's length", func() { b.Copy(z, x) }, func() { b.Copy(z.Slice(0, 32), x.Slice(0, 32)) }},
+		{"copy's length", func() { b.Copy(z, x) },
+			func() { b.Copy(z.Slice(0, 32), x.Slice(0, 32)) }},
 		{"memory that is zeroed", func() { b.Zero(y) }, func() { b.Zero(z) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -388,7 +419,9 @@ func TestSmallGrid(t *testing.T) {
 			x, y, p := s.put(compute.Narrow, wide[0]), s.put(compute.Narrow, wide[1]), s.param(N, D)
 			b.Upload(p.W, w)
 			b.Refresh(p)
-			a, o, dg, du := s.put(compute.Wide, wide[1]), s.empty(compute.Narrow, n), s.empty(compute.Narrow, n), s.empty(compute.Narrow, n)
+			a, o, dg, du :=
+				s.put(compute.Wide, wide[1]), s.empty(compute.Narrow, n),
+				s.empty(compute.Narrow, n), s.empty(compute.Narrow, n)
 			b.Add(a, x)
 			keep(a)
 			b.SwiGLU(o, x, y)
@@ -408,7 +441,9 @@ func TestSmallGrid(t *testing.T) {
 			b.CacheWrite(o, y, D, ids)
 			keep(o)
 			shape := compute.AttnShape{H: D/E - 2, K: 1, E: E}
-			q, k, v := s.put(compute.Narrow, wide[0][:N*shape.H*E]), s.put(compute.Narrow, wide[0][:N*E]), s.put(compute.Narrow, wide[1][:N*E])
+			q, k, v :=
+				s.put(compute.Narrow, wide[0][:N*shape.H*E]), s.put(compute.Narrow, wide[0][:N*E]),
+				s.put(compute.Narrow, wide[1][:N*E])
 			kc, vc := s.empty(compute.Narrow, N*E), s.empty(compute.Narrow, N*E)
 			b.RopeCache(q, k, v, kc, vc, shape, ids, s.put(compute.Wide, table), ids)
 			keep(q, kc, vc)
@@ -459,7 +494,8 @@ func TestBeyond32Bits(t *testing.T) {
 	s.same("written behind the border", s.down(cache.Slice(last*D, rows*D)), s.down(x.Slice(0, D)))
 	s.same("before it", s.down(cache.Slice(0, D)), make([]float32, D))
 	y := s.empty(compute.Wide, 2*D)
-	b.Embed(y, &compute.Param{Name: "table", Shape: []int{rows, D}, Rows: rows, Cols: D, W: cache}, []int32{last, 0})
+	b.Embed(y, &compute.Param{Name: "table", Shape: []int{rows, D}, Rows: rows, Cols: D, W: cache},
+		[]int32{last, 0})
 	s.same("looked up behind the border", s.down(y.Slice(0, D)), s.down(x.Slice(0, D)))
 	for _, fast := range []bool{true, false} {
 		a := compute.AttnShape{H: D / E, K: D / E, E: E, Scale: 0.125}
@@ -470,9 +506,11 @@ func TestBeyond32Bits(t *testing.T) {
 		o, q := s.empty(compute.Narrow, D), s.put(compute.Narrow, s.normal(D))
 		near := s.empty(compute.Narrow, P*D)
 		b.Copy(near, cache.Slice((rows-P)*D, rows*D))
-		b.AttentionDecode(o, q, cache, cache, a, compute.Pages{PageTokens: P, Table: [][]int32{{rows/P - 1}}, Len: []int32{P}})
+		b.AttentionDecode(o, q, cache, cache, a,
+			compute.Pages{PageTokens: P, Table: [][]int32{{rows/P - 1}}, Len: []int32{P}})
 		want := s.empty(compute.Narrow, D)
-		b.AttentionDecode(want, q, near, near, a, compute.Pages{PageTokens: P, Table: [][]int32{{0}}, Len: []int32{P}})
+		b.AttentionDecode(want, q, near, near, a,
+			compute.Pages{PageTokens: P, Table: [][]int32{{0}}, Len: []int32{P}})
 		s.same(fmt.Sprintf("decoded behind the border, fast %v", fast), s.down(o), s.down(want))
 	}
 	if !emulated { // where it takes minutes
@@ -549,13 +587,16 @@ func TestRepeatRefuses(t *testing.T) {
 	x, w := s.empty(compute.Narrow, 8), s.param(8, 8)
 	host := make([]float32, 8)
 	for name, op := range map[string]func(){
-		"Alloc":      func() { b.Alloc("x", compute.Wide, 1) },
-		"Free":       func() { b.Free(x) },
-		"Upload":     func() { b.Upload(x, host) },
-		"Download":   func() { b.Download(host, x) },
-		"Sync":       func() { b.Sync() },
-		"Close":      func() { b.Close() },
-		"Sample":     func() { b.Sample(make([]int32, 1), host[:1], x, w, compute.Sampling{}, nil) },
+		"Alloc":    func() { b.Alloc("x", compute.Wide, 1) },
+		"Free":     func() { b.Free(x) },
+		"Upload":   func() { b.Upload(x, host) },
+		"Download": func() { b.Download(host, x) },
+		"Sync":     func() { b.Sync() },
+		"Close":    func() { b.Close() },
+		"Sample": func() {
+			b.Sample(make([]int32, 1), host[:1], x, w, compute.Sampling{},
+				nil)
+		},
 		"SumSquares": func() { b.SumSquares([]compute.Tensor{x}) },
 		"Repeat":     func() { b.Repeat("inner", func() {}) },
 	} {
@@ -615,8 +656,10 @@ func TestStaging(t *testing.T) {
 		got := s.down(y)
 		for n, id := range lists[i] {
 			for d := range D {
-				if x := all[int(id)*D+d]; math.Abs(float64(got[n*D+d]-x)) > math.Abs(float64(x))/128 {
-					t.Fatalf("call %d: row %d, of token %d: [%d] is %v, want %v", i, n, id, d, got[n*D+d], x)
+				if x := all[int(id)*D+d]; math.Abs(float64(got[n*D+d]-x)) > math.Abs(
+					float64(x))/128 {
+					t.Fatalf("call %d: row %d, of token %d: [%d] is %v, want %v", i, n, id, d,
+						got[n*D+d], x)
 				}
 			}
 		}
@@ -626,7 +669,8 @@ func TestStaging(t *testing.T) {
 	narrow := s.down(s.put(compute.Narrow, long))
 	for i, x := range long {
 		if math.Abs(float64(narrow[i]-x)) > math.Abs(float64(x))/128 {
-			t.Fatalf("an upload to Narrow memory in many parts: [%d] is %v, was %v", i, narrow[i], x)
+			t.Fatalf("an upload to Narrow memory in many parts: [%d] is %v, was %v", i, narrow[i],
+				x)
 		}
 	}
 }
@@ -651,7 +695,8 @@ func TestStagingWithinOperation(t *testing.T) {
 			for before := range 5 {
 				b.Zero(table.G)
 				if before > 0 {
-					b.Embed(dy.Slice(0, before*D), table, seqOf(before)) // the lists begin elsewhere
+					// the lists begin elsewhere
+					b.Embed(dy.Slice(0, before*D), table, seqOf(before))
 					b.Upload(dy, seq(N*D, 0.5))
 				} else {
 					b.Upload(dy, seq(N*D, 0.5))
@@ -732,8 +777,11 @@ func TestNoPlan(t *testing.T) {
 	if s := b.Graphs(); s != (GraphStats{Recorded: 1, Captured: 1, Replayed: 3}) {
 		t.Errorf("%+v", s)
 	}
-	want := compute.Counts{Products: 10 * 4, Declined: 10 * 4, First: "Linear: [6,32] bfloat16 over 32 bfloat16", Repeats: 5, Replayed: 3}
-	if got := b.Counts(); got != want || !strings.Contains(got.Warning(), "cuBLASLt declined 40 of 40 matrix products, the first Linear: [6,32]") {
+	want := compute.Counts{Products: 10 * 4, Declined: 10 * 4,
+		First: "Linear: [6,32] bfloat16 over 32 bfloat16", Repeats: 5, Replayed: 3}
+	if got := b.Counts(); got != want ||
+		!strings.Contains(got.Warning(),
+			"cuBLASLt declined 40 of 40 matrix products, the first Linear: [6,32]") {
 		t.Errorf("counts %+v, want %+v; %q", got, want, got.Warning())
 	}
 	if got := known.b.Counts(); got != (compute.Counts{Products: 5 * 4}) || got.Warning() != "" {
@@ -751,7 +799,8 @@ func TestHeadChunks(t *testing.T) {
 			s := set(t, b)
 			const N, R, D = 9, 7, 16
 			h, w := s.put(compute.Narrow, s.normal(N*D)), s.param(V, D)
-			rows, targets := []int32{8, 1, 1, 1, 1, 7, 2}, s.draws(R, V) // equal rows lie across chunks
+			// equal rows lie across chunks
+			rows, targets := []int32{8, 1, 1, 1, 1, 7, 2}, s.draws(R, V)
 			dlogp, dent := s.put(compute.Wide, s.normal(R)), s.put(compute.Wide, s.normal(R))
 			u := []float64{0.1, 0.9, 0.4, 0.99, 0.5, 0, 0.7}
 			draw := func(l bounds, shift float64) (lp []float32, ids []int32) {
@@ -761,17 +810,20 @@ func TestHeadChunks(t *testing.T) {
 					moved[r] = max(0, u[r]+shift)
 				}
 				ids, lp = make([]int32, R), make([]float32, R)
-				b.Sample(ids, lp, h.Slice(0, R*D), w, compute.Sampling{Temperature: 0.8, TopK: 1000, TopP: 0.95}, moved)
+				b.Sample(ids, lp, h.Slice(0, R*D), w,
+					compute.Sampling{Temperature: 0.8, TopK: 1000, TopP: 0.95}, moved)
 				return lp, ids
 			}
 			run := func(l bounds) (logp, grad []float32) {
 				b.head = l
-				out := compute.HeadOut{LogpR: s.empty(compute.Wide, R), EntR: s.empty(compute.Wide, R), LseR: s.empty(compute.Wide, R)}
+				out := compute.HeadOut{LogpR: s.empty(compute.Wide, R),
+					EntR: s.empty(compute.Wide, R), LseR: s.empty(compute.Wide, R)}
 				dh := s.empty(compute.Narrow, N*D)
 				b.Zero(w.G)
 				b.LogProb(out, h, w, rows, targets, 1.25)
 				b.LogProbGrad(dh, w, out, dlogp, dent, h, rows, targets, 1.25)
-				return slices.Concat(s.down(out.LogpR), s.down(out.EntR), s.down(out.LseR)), slices.Concat(s.down(dh), s.down(w.G))
+				return slices.Concat(s.down(out.LogpR), s.down(out.EntR), s.down(out.LseR)),
+					slices.Concat(s.down(dh), s.down(w.G))
 			}
 			near := func(what string, got, want []float32, tol float64) {
 				t.Helper()
@@ -804,7 +856,8 @@ func TestHeadChunks(t *testing.T) {
 					case ids[r]:
 						near("sampled tokens' in chunks", lp2[r:r+1], lp[r:r+1], tol)
 					case below[r], above[r]:
-						t.Logf("row %d: token %d in chunks, not %d: u is at their boundary", r, id, ids[r])
+						t.Logf("row %d: token %d in chunks, not %d: u is at their boundary", r, id,
+							ids[r])
 					default:
 						t.Errorf("row %d: token %d in chunks, want %d", r, id, ids[r])
 					}
@@ -882,22 +935,28 @@ func TestMisuse(t *testing.T) {
 		"a length":       func() { b.Add(x, x.Slice(0, 4)) },
 		"an index":       func() { b.Embed(x, w, []int32{0, 2}) },
 		"start beyond": func() {
-			b.Attention(y, x, y, y, y, compute.AttnShape{H: 1, K: 1, E: 1, Scale: 1}, compute.Pack{Start: []int32{0, 9}})
+			b.Attention(y, x, y, y, y, compute.AttnShape{H: 1, K: 1, E: 1, Scale: 1},
+				compute.Pack{Start: []int32{0, 9}})
 		},
 		"a branch of a branch": func() {
-			b.Attention(y, x, y, y, y, compute.AttnShape{H: 1, K: 1, E: 1, Scale: 1}, compute.Pack{Start: []int32{0, 4, 6, 8}, Parent: []int32{-1, 0, 1}})
+			b.Attention(y, x, y, y, y, compute.AttnShape{H: 1, K: 1, E: 1, Scale: 1},
+				compute.Pack{Start: []int32{0, 4, 6, 8}, Parent: []int32{-1, 0, 1}})
 		},
 		"a page beyond": func() {
-			b.AttentionDecode(y, y, y, y, compute.AttnShape{H: 1, K: 1, E: 8, Scale: 1}, compute.Pages{PageTokens: 1, Table: [][]int32{{1}}, Len: []int32{1}})
+			b.AttentionDecode(y, y, y, y, compute.AttnShape{H: 1, K: 1, E: 8, Scale: 1},
+				compute.Pages{PageTokens: 1, Table: [][]int32{{1}}, Len: []int32{1}})
 		},
 		"a vocabulary": func() {
-			b.Sample(nil, nil, compute.Tensor{}, &compute.Param{Rows: maxSampled, Cols: 1}, compute.Sampling{}, nil)
+			b.Sample(nil, nil, compute.Tensor{}, &compute.Param{Rows: maxSampled, Cols: 1},
+				compute.Sampling{}, nil)
 		},
 		"a negative length": func() { b.Alloc("x", compute.Wide, -1) },
 	} {
 		func() {
 			defer func() {
-				if what := recover(); what == nil || !strings.HasPrefix(fmt.Sprint(what), "cuda: ") && !strings.HasPrefix(fmt.Sprint(what), "compute: ") {
+				if what := recover(); what == nil ||
+					!strings.HasPrefix(fmt.Sprint(what), "cuda: ") &&
+						!strings.HasPrefix(fmt.Sprint(what), "compute: ") {
 					t.Errorf("%s: %v", name, what)
 				}
 			}()
@@ -930,14 +989,20 @@ func everything(b *Backend) (result []float32, err error) {
 	}
 	const N, D, V, R = 5, 16, 40, 3
 	h, g, y := alloc(compute.Narrow, N*D), alloc(compute.Narrow, N*D), alloc(compute.Wide, N*D)
-	w := &compute.Param{Name: "w", Rows: V, Cols: D, W: alloc(compute.Wide, V*D), G: alloc(compute.Wide, V*D)}
-	square := &compute.Param{Name: "square", Rows: D, Cols: D, W: alloc(compute.Wide, D*D), G: alloc(compute.Wide, D*D)}
-	bias := &compute.Param{Name: "bias", Rows: 1, Cols: D, W: alloc(compute.Wide, D), G: alloc(compute.Wide, D)}
+	w := &compute.Param{Name: "w", Rows: V, Cols: D, W: alloc(compute.Wide, V*D),
+		G: alloc(compute.Wide, V*D)}
+	square := &compute.Param{Name: "square", Rows: D, Cols: D, W: alloc(compute.Wide, D*D),
+		G: alloc(compute.Wide, D*D)}
+	bias := &compute.Param{Name: "bias", Rows: 1, Cols: D, W: alloc(compute.Wide, D),
+		G: alloc(compute.Wide, D)}
 	stats := alloc(compute.Wide, 4*R)
-	trained := &compute.Param{Name: "trained", Rows: D, Cols: D, W: alloc(compute.Master, D*D), G: alloc(compute.Wide, D*D), M: alloc(compute.Code, D*D), V: alloc(compute.Code|compute.Host, D*D),
+	trained := &compute.Param{Name: "trained", Rows: D, Cols: D, W: alloc(compute.Master, D*D),
+		G: alloc(compute.Wide, D*D), M: alloc(compute.Code, D*D),
+		V:      alloc(compute.Code|compute.Host, D*D),
 		MScale: alloc(compute.Wide, 1), VScale: alloc(compute.Wide|compute.Host, 1)}
 	defer func() {
-		for _, x := range []compute.Tensor{h, g, y, w.W, w.G, square.W, square.G, bias.W, bias.G, stats, trained.W, trained.G, trained.M, trained.V, trained.MScale, trained.VScale} {
+		for _, x := range []compute.Tensor{h, g, y, w.W, w.G, square.W, square.G, bias.W, bias.G,
+			stats, trained.W, trained.G, trained.M, trained.V, trained.MScale, trained.VScale} {
 			b.Free(x)
 		}
 	}()
@@ -957,16 +1022,19 @@ func everything(b *Backend) (result []float32, err error) {
 			b.Linear(y, g, square, nil, true)
 		})
 	}
-	out := compute.HeadOut{LogpR: stats.Slice(0, R), EntR: stats.Slice(R, 2*R), LseR: stats.Slice(2*R, 3*R)}
+	out := compute.HeadOut{LogpR: stats.Slice(0, R), EntR: stats.Slice(R, 2*R),
+		LseR: stats.Slice(2*R, 3*R)}
 	rows, targets := []int32{4, 0, 2}, []int32{7, 39, 0}
 	b.LogProb(out, h, w, rows, targets, 1)
-	b.LogProbGrad(compute.Tensor{}, w, out, stats.Slice(3*R, 4*R), compute.Tensor{}, h, rows, targets, 1)
+	b.LogProbGrad(compute.Tensor{}, w, out, stats.Slice(3*R, 4*R), compute.Tensor{}, h, rows,
+		targets, 1)
 	b.LinearGrad(g, square, bias, y, h, false)
 	ids, logp := make([]int32, N), make([]float32, N)
 	b.Sample(ids, logp, h, w, compute.Sampling{Temperature: 1}, make([]float64, N))
 	sum := b.SumSquares([]compute.Tensor{w.G, square.G, bias.G})
 	b.LinearGrad(g, trained, nil, y, h, true)
-	b.AdamW([]*compute.Param{trained}, compute.AdamW{LR: 1, Beta1: 0.5, Beta2: 0.5, Eps: 1, GradScale: 1, Step: 1})
+	b.AdamW([]*compute.Param{trained},
+		compute.AdamW{LR: 1, Beta1: 0.5, Beta2: 0.5, Eps: 1, GradScale: 1, Step: 1})
 	b.Linear(g, h, trained, nil, true)
 	host := make([]float32, N*D)
 	b.Download(host, g)

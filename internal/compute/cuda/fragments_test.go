@@ -80,9 +80,12 @@ const (
 )
 
 // numbersToTry are the special cases of the conversions and approximations.
-var numbersToTry = []float32{0, float32(math.Copysign(0, -1)), 1, -1, 2, 0.5, 3, -7.25, 1.00390625, 1.01171875, -1.00390625, 1.0039063692,
-	math.MaxFloat32, -math.MaxFloat32, math.SmallestNonzeroFloat32, 1e-39, -1e-39, 1.1754943508e-38, -1.1754943508e-38,
-	float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN()), -125.5, -126, -126.5, -127, -150, 127.99, 128, 8.5070592e37, 1.7014118e38, 2e38, 3.1e38}
+var numbersToTry = []float32{0, float32(math.Copysign(0, -1)), 1, -1, 2, 0.5, 3, -7.25, 1.00390625,
+	1.01171875, -1.00390625, 1.0039063692,
+	math.MaxFloat32, -math.MaxFloat32, math.SmallestNonzeroFloat32, 1e-39, -1e-39, 1.1754943508e-38,
+	-1.1754943508e-38,
+	float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN()), -125.5, -126, -126.5, -127,
+	-150, 127.99, 128, 8.5070592e37, 1.7014118e38, 2e38, 3.1e38}
 
 func newProbe(rng *rand.Rand) (p probeIn) {
 	for i := range p.numbers {
@@ -153,7 +156,8 @@ func (p *probeIn) check(out []uint32) (wrong []string) {
 	say := func(what string, lane, i int, got, want any) {
 		if !said[what] {
 			said[what] = true
-			wrong = append(wrong, fmt.Sprintf("%s: lane %d, register %d: %v, want %v", what, lane, i, got, want))
+			wrong = append(wrong, fmt.Sprintf("%s: lane %d, register %d: %v, want %v", what, lane,
+				i, got, want))
 		}
 	}
 	words := func(what string, lane, i int, got, want uint32) {
@@ -165,7 +169,8 @@ func (p *probeIn) check(out []uint32) (wrong []string) {
 		x, y := p.numbers[l][0], p.numbers[l][1]
 		words("pack2", l, 0, out[l], roundedBits(x)|roundedBits(y)<<16)
 		words("from_float", l, 0, out[32+l], roundedBits(x))
-		if got := math.Float32frombits(out[64+l]); !near(got, tidy(math.Exp2(tidy(float64(x)))), 2) {
+		if got := math.Float32frombits(out[64+l]); !near(got, tidy(math.Exp2(tidy(float64(x)))),
+			2) {
 			say(fmt.Sprint("fast_exp2 of ", x), l, 0, got, tidy(math.Exp2(tidy(float64(x)))))
 		}
 		if got := math.Float32frombits(out[96+l]); !near(got, tidy(1/tidy(float64(x))), 1) {
@@ -176,7 +181,8 @@ func (p *probeIn) check(out []uint32) (wrong []string) {
 			for k := range 16 {
 				sum += p.a[at.row][k] * p.b[k][at.col]
 			}
-			words(fmt.Sprintf("mma, as floats %v", math.Float32frombits(out[128+4*l+i])), l, i, out[128+4*l+i], math.Float32bits(sum))
+			words(fmt.Sprintf("mma, as floats %v", math.Float32frombits(out[128+4*l+i])), l, i,
+				out[128+4*l+i], math.Float32bits(sum))
 		}
 		// Lanes 8m to 8m+7 give the rows of matrix m. A lane gets, of each matrix, two neighbours
 		// of row lane/4, or of column lane/4 where it is transposed.
@@ -236,10 +242,12 @@ func near(got float32, want float64, ulp float64) bool {
 	case math.IsNaN(want):
 		return got != got
 	case want == 0 || math.Abs(want) >= math.Exp2(128):
-		return float64(got) == float64(float32(want)) && math.Signbit(float64(got)) == math.Signbit(want)
+		return float64(got) == float64(float32(want)) &&
+			math.Signbit(float64(got)) == math.Signbit(want)
 	}
 	_, exp := math.Frexp(want)
-	return math.Abs(float64(got)-want) <= ulp*math.Exp2(float64(exp-24))+math.Exp2(-126)*b2f(math.Abs(want) < math.Exp2(-125))
+	return math.Abs(float64(got)-want) <= ulp*math.Exp2(float64(exp-24))+math.Exp2(-126)*b2f(
+		math.Abs(want) < math.Exp2(-125))
 }
 
 func b2f(b bool) float64 {
@@ -316,7 +324,9 @@ func TestInlinePTX(t *testing.T) {
 		known := slices.Sorted(slices.Values(forms(probe)))
 		known = slices.Compact(known)
 		if len(known) != 10 {
-			t.Errorf("compute_%d: the probe has %d inline instructions, want the 10 of device.cuh:\n%s", cc, len(known), strings.Join(known, "\n"))
+			t.Errorf(
+				"compute_%d: the probe has %d inline instructions, want the 10 of device.cuh:\n%s",
+				cc, len(known), strings.Join(known, "\n"))
 		}
 		for _, form := range forms(text) {
 			if !slices.Contains(known, form) && !slices.Contains(theCompilers, form) {
@@ -329,7 +339,8 @@ func TestInlinePTX(t *testing.T) {
 // A whole kernel of the text: decoding over one split, and over several that the last
 // block merges, against float64.
 func TestDecodePTX(t *testing.T) {
-	for _, c := range []struct{ E, len, shared int }{{64, 77, 65536}, {128, 50, 65536}, {64, 513, 65536}, {128, 1030, 65536}} {
+	for _, c := range []struct{ E, len, shared int }{{64, 77, 65536}, {128, 50, 65536},
+		{64, 513, 65536}, {128, 1030, 65536}} {
 		k, err := parsePTX(string(kernels.PTX(90)), fmt.Sprintf("decode_E%d", c.E))
 		if err != nil {
 			t.Fatal(err)
@@ -341,7 +352,8 @@ func TestDecodePTX(t *testing.T) {
 			var b []byte
 			for range n {
 				h := bf16Bits(float32(rng.NormFloat64()))
-				x, b = append(x, float64(bf16Value(h))), binary.LittleEndian.AppendUint16(b, uint16(h))
+				x, b =
+					append(x, float64(bf16Value(h))), binary.LittleEndian.AppendUint16(b, uint16(h))
 			}
 			return x, m.put(b)
 		}
@@ -355,9 +367,12 @@ func TestDecodePTX(t *testing.T) {
 			table = append(table, uint32(n))
 		}
 		splits := blocks(c.len, decodeSplit)
-		part, done, out := make([]byte, 4*splits*H*(c.E+2)), make([]byte, 4*K), make([]byte, 2*H*c.E)
+		part, done, out :=
+			make([]byte, 4*splits*H*(c.E+2)), make([]byte, 4*K), make([]byte, 2*H*c.E)
 		scale := float32(1 / math.Sqrt(float64(c.E)))
-		err = m.launch(k, [3]int{splits, 1, 1}, 128, c.shared, m.put(out), m.put(part), m.put(done), qAt, keysAt, valsAt, m.put(littleEndian(table)), m.put(littleEndian([]uint32{uint32(c.len)})),
+		err = m.launch(k, [3]int{splits, 1, 1}, 128, c.shared, m.put(out), m.put(part), m.put(done),
+			qAt, keysAt, valsAt, m.put(littleEndian(table)),
+			m.put(littleEndian([]uint32{uint32(c.len)})),
 			uint64(pages), page, 1, H, K, uint64(H*c.E), fromF(scale))
 		if err != nil {
 			t.Fatal(err)
@@ -388,7 +403,8 @@ func TestDecodePTX(t *testing.T) {
 			for e := range o {
 				i := 2 * (h*c.E + e)
 				if g := float64(bf16Value(little(out[i : i+2]))); !(math.Abs(g-o[e]) <= 0.01*math.Sqrt(size)) {
-					t.Errorf("width %d, %d positions, head %d: o[%d] is %v, want %v", c.E, c.len, h, e, g, o[e])
+					t.Errorf("width %d, %d positions, head %d: o[%d] is %v, want %v", c.E, c.len, h,
+						e, g, o[e])
 					break
 				}
 			}
@@ -411,14 +427,19 @@ func TestDecodeOrder(t *testing.T) {
 			if count < 0 {
 				t.Fatalf("%s for compute_%d counts no blocks", name, cc)
 			}
-			before, after := step.FindAllString(text[:count], -1), step.FindAllString(text[count:], -1)
-			if n := len(before); n < 3 || before[n-1] != "bar.sync" || before[n-2] != "membar.gl;" || !slices.Contains(before[:n-2], "st.global.f32") {
-				t.Errorf("%s for compute_%d: before the count: %v, want writes, a fence and a barrier", name, cc, before)
+			before, after :=
+				step.FindAllString(text[:count], -1), step.FindAllString(text[count:], -1)
+			if n := len(before); n < 3 || before[n-1] != "bar.sync" ||
+				before[n-2] != "membar.gl;" || !slices.Contains(before[:n-2], "st.global.f32") {
+				t.Errorf(
+					"%s for compute_%d: before the count: %v, want writes, a fence and a barrier",
+					name, cc, before)
 			}
 			if slices.Contains(after, "st.global.f32") {
 				t.Errorf("%s for compute_%d: parts are written behind the count", name, cc)
 			}
-			fence, read := slices.Index(after, "membar.gl;"), slices.Index(after, "ld.volatile.global")
+			fence, read :=
+				slices.Index(after, "membar.gl;"), slices.Index(after, "ld.volatile.global")
 			if after[1] != "bar.sync" || fence < 0 || read < fence {
 				t.Errorf("%s for compute_%d: behind the count: %v, want a barrier, a fence and volatile reads", name, cc, after)
 			}
@@ -430,7 +451,8 @@ func TestDecodeOrder(t *testing.T) {
 // than a tile, against float64. q, k and v are columns of one matrix, and so are their
 // gradients.
 func TestAttentionPTX(t *testing.T) {
-	for _, c := range []struct{ E, dkvRows, fwd, dkv, dq int }{{64, 128, 40960, 66560, 65536}, {128, 64, 81920, 99328, 98304}} {
+	for _, c := range []struct{ E, dkvRows, fwd, dkv, dq int }{{64, 128, 40960, 66560, 65536},
+		{128, 64, 81920, 99328, 98304}} {
 		const H, K, N = 2, 1, 133
 		text := string(kernels.PTX(80))
 		kernel := func(name string) *ptxKernel {
@@ -446,7 +468,8 @@ func TestAttentionPTX(t *testing.T) {
 			var b []byte
 			for range n {
 				h := bf16Bits(float32(rng.NormFloat64()))
-				x, b = append(x, float64(bf16Value(h))), binary.LittleEndian.AppendUint16(b, uint16(h))
+				x, b =
+					append(x, float64(bf16Value(h))), binary.LittleEndian.AppendUint16(b, uint16(h))
 			}
 			return x, m.put(b)
 		}
@@ -494,7 +517,8 @@ func TestAttentionPTX(t *testing.T) {
 		scale := float64(s32)
 
 		// The reference, and what backward reads of it.
-		want := map[string][]float64{"o": make([]float64, N*H*c.E), "dq": make([]float64, N*H*c.E), "dk": make([]float64, N*c.E), "dv": make([]float64, N*c.E)}
+		want := map[string][]float64{"o": make([]float64, N*H*c.E), "dq": make([]float64, N*H*c.E),
+			"dk": make([]float64, N*c.E), "dv": make([]float64, N*c.E)}
 		dot := func(x, y []float64) (sum float64) {
 			for i := range x {
 				sum += x[i] * y[i]
@@ -517,10 +541,12 @@ func TestAttentionPTX(t *testing.T) {
 					total += math.Exp(scale * dot(row(q, n), row(k, j)))
 				}
 				for j := range i + 1 {
-					add(row(want["o"], n), row(v, j), math.Exp(scale*dot(row(q, n), row(k, j)))/total)
+					add(row(want["o"], n), row(v, j),
+						math.Exp(scale*dot(row(q, n), row(k, j)))/total)
 				}
 				delta := dot(row(do, n), row(want["o"], n))
-				lses, deltas = append(lses, math.Log(total)), append(deltas, math.Float32bits(float32(delta)))
+				lses, deltas =
+					append(lses, math.Log(total)), append(deltas, math.Float32bits(float32(delta)))
 				for j := range i + 1 {
 					p := math.Exp(scale*dot(row(q, n), row(k, j))) / total
 					ds := p * (dot(row(do, n), row(v, j)) - delta)
@@ -531,7 +557,9 @@ func TestAttentionPTX(t *testing.T) {
 			}
 		}
 		deltaAt := m.put(littleEndian(deltas))
-		if err := m.launch(kernel("attn_fwd"), [3]int{queries, H, 1}, 128, c.fwd, oAt, lseAt, qAt, kAt, vAt, segments, queryTiles, H, K, uint64(W), uint64(W), uint64(W), fromF(s32)); err != nil {
+		if err := m.launch(kernel("attn_fwd"), [3]int{queries, H, 1}, 128, c.fwd, oAt, lseAt, qAt,
+			kAt, vAt, segments, queryTiles, H, K, uint64(W), uint64(W), uint64(W),
+			fromF(s32)); err != nil {
 			t.Fatal(err)
 		}
 		for n, x := range wordsOf(lse) {
@@ -539,13 +567,17 @@ func TestAttentionPTX(t *testing.T) {
 				t.Fatalf("width %d: lse[%d] is %v, want %v", c.E, n, got, lses[n])
 			}
 		}
-		if err := m.launch(kernel("attn_bwd_dq"), [3]int{queries, H, 1}, 128, c.dq, dqAt, doAt, qAt, kAt, vAt, lseAt, deltaAt, segments, queryTiles, H, K, uint64(W), uint64(W), uint64(W), fromF(s32)); err != nil {
+		if err := m.launch(kernel("attn_bwd_dq"), [3]int{queries, H, 1}, 128, c.dq, dqAt, doAt, qAt,
+			kAt, vAt, lseAt, deltaAt, segments, queryTiles, H, K, uint64(W), uint64(W), uint64(W),
+			fromF(s32)); err != nil {
 			t.Fatal(err)
 		}
 		// dk and dv in one part, and in a part for each query head, which are added here.
 		part, partAt := empty(4 * 2 * H * N * K * c.E)
 		for _, parts := range []int{1, H} {
-			if err := m.launch(kernel("attn_bwd_dkv"), [3]int{keys * K * parts, 1, 1}, 128, c.dkv, dkAt, dvAt, partAt, doAt, qAt, kAt, vAt, lseAt, deltaAt, segments, keyTiles, N, H, K, uint64(parts), uint64(W), uint64(W), uint64(W), fromF(s32)); err != nil {
+			if err := m.launch(kernel("attn_bwd_dkv"), [3]int{keys * K * parts, 1, 1}, 128, c.dkv,
+				dkAt, dvAt, partAt, doAt, qAt, kAt, vAt, lseAt, deltaAt, segments, keyTiles, N, H,
+				K, uint64(parts), uint64(W), uint64(W), uint64(W), fromF(s32)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -561,16 +593,20 @@ func TestAttentionPTX(t *testing.T) {
 			return b
 		}
 		want["parts of dk"], want["parts of dv"] = want["dk"], want["dv"]
-		for name, b := range map[string][]byte{"o": o, "dq": gradient(0), "dk": gradient(1), "dv": gradient(2), "parts of dk": added(0, scale), "parts of dv": added(1, 1)} {
+		for name, b := range map[string][]byte{"o": o, "dq": gradient(0), "dk": gradient(1),
+			"dv": gradient(2), "parts of dk": added(0, scale), "parts of dv": added(1, 1)} {
 			var size, off, worst float64
 			for i, x := range want[name] {
 				d := math.Abs(float64(bf16Value(little(b[2*i:2*i+2]))) - x)
 				size, off, worst = size+x*x, off+d*d, max(worst, d)
 			}
-			size, off, worst = math.Sqrt(size), math.Sqrt(off), worst*math.Sqrt(float64(len(want[name])))
-			t.Logf("width %d: %s: off by %.2g of its size, at worst by %.2g", c.E, name, off/size, worst/size)
+			size, off, worst =
+				math.Sqrt(size), math.Sqrt(off), worst*math.Sqrt(float64(len(want[name])))
+			t.Logf("width %d: %s: off by %.2g of its size, at worst by %.2g", c.E, name, off/size,
+				worst/size)
 			if !(off <= 0.008*size) || !(worst <= 0.1*size) {
-				t.Errorf("width %d: %s is off by %.2g of its size, one element by %.2g", c.E, name, off/size, worst/size)
+				t.Errorf("width %d: %s is off by %.2g of its size, one element by %.2g", c.E, name,
+					off/size, worst/size)
 			}
 		}
 	}

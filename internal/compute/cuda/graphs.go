@@ -53,10 +53,12 @@ type graphs struct {
 
 // GraphStats counts what Repeat has done.
 type GraphStats struct {
-	Recorded int   // calls that ran command by command and wrote them down
-	Captured int   // graphs that were made, and launched
-	Replayed int   // calls that launched a graph of an earlier call
-	Diverged int   // calls whose commands were others than those written down, or could not be captured; each is recorded again
+	Recorded int // calls that ran command by command and wrote them down
+	Captured int // graphs that were made, and launched
+	Replayed int // calls that launched a graph of an earlier call
+	// calls whose commands were others than those written down, or could not be captured; each is
+	// recorded again
+	Diverged int
 	GivenUp  int   // keys that have diverged too often in a row and are no longer tried
 	Failed   int   // captures and launches that the driver refused
 	Err      error // the last of these, or nil

@@ -24,7 +24,8 @@ type headWork struct {
 
 func (b *Backend) headWork(c chunks, D, V int, grad bool) headWork {
 	place := b.scratch(c.bytes(D, V, b.narrow.size(), grad)...)
-	w := headWork{chunks: c, h: place[0], z: place[1], part: place[2], dz: place[3], dh: place[4], tiles: blocks(V, headTile)}
+	w := headWork{chunks: c, h: place[0], z: place[1], part: place[2], dz: place[3], dh: place[4],
+		tiles: blocks(V, headTile)}
 	if b.narrow == f32 {
 		w.dz = w.z // in place
 	}
@@ -32,22 +33,26 @@ func (b *Backend) headWork(c chunks, D, V int, grad bool) headWork {
 }
 
 // logits queues z = invTemp*h·W for n rows and the columns lo to hi-1.
-func (b *Backend) logits(op string, k headWork, h driver.Ptr, W view, n, D, lo, hi int, invTemp float32) {
+func (b *Backend) logits(op string, k headWork, h driver.Ptr, W view, n, D, lo, hi int,
+	invTemp float32) {
 	cols := hi - lo
 	z := matrix{view{p: k.z, t: f32, n: n * k.ld}, n, cols, k.ld, false, 0}
 	part := dense(W.slice(lo*D, cols*D), cols, D)
-	b.multiply(op, z, dense(view{p: h, t: b.narrow, n: n * D}, n, D), part.transposed(), invTemp, false, nil)
+	b.multiply(op, z, dense(view{p: h, t: b.narrow, n: n * D}, n, D), part.transposed(), invTemp,
+		false, nil)
 }
 
 // stats queues the statistics of the n rows' logits of the columns lo to hi-1.
 func (b *Backend) stats(k headWork, logp, target driver.Ptr, n, lo, hi int) {
 	b.launch(b.k.headStats, grid{n, blocks(hi-lo, headTile), 1, 128, 128},
-		at(k.part), at(logp), at(k.z), at(target), whole(hi-lo), whole(k.ld), whole(lo), whole(k.tiles))
+		at(k.part), at(logp), at(k.z), at(target), whole(hi-lo), whole(k.ld), whole(lo),
+		whole(k.tiles))
 }
 
 // finish queues the join of n rows' statistics.
 func (b *Backend) finish(k headWork, logp, ent, lse driver.Ptr, n int) {
-	b.launch(b.k.headFinish, grid{blocks(n, 8), 1, 1, 256, 0}, at(logp), at(ent), at(lse), at(k.part), whole(k.tiles), whole(n))
+	b.launch(b.k.headFinish, grid{blocks(n, 8), 1, 1, 256, 0}, at(logp), at(ent), at(lse),
+		at(k.part), whole(k.tiles), whole(n))
 }
 
 // gather queues the copy of the rows that rows, on the device, selects.
@@ -56,17 +61,20 @@ func (b *Backend) gather(dst driver.Ptr, src view, rows driver.Ptr, R, D int) {
 }
 
 // headRows checks the arguments of the head's operations.
-func (b *Backend) headRows(op string, w *compute.Param, hND compute.Tensor, rows, targets []int32) (h view) {
+func (b *Backend) headRows(op string, w *compute.Param, hND compute.Tensor, rows,
+	targets []int32) (h view) {
 	N := compute.CheckHead(op, hND, w, rows, targets)
 	return b.narrowed(op, "h", hND, N*w.Cols)
 }
 
 // LogProb is the language-model head's log-probabilities and entropies.
-func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Param, rows, targets []int32, invTemp float64) {
+func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Param, rows,
+	targets []int32, invTemp float64) {
 	const op = "LogProb"
 	D, V, R := w.Cols, w.Rows, len(rows)
 	h := b.headRows(op, w, hND, rows, targets)
-	logp, ent, lse := wide(op, "logp", out.LogpR, R), wide(op, "ent", out.EntR, R), wide(op, "lse", out.LseR, R)
+	logp, ent, lse :=
+		wide(op, "logp", out.LogpR, R), wide(op, "ent", out.EntR, R), wide(op, "lse", out.LseR, R)
 	if R == 0 {
 		return
 	}
@@ -89,11 +97,13 @@ func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Pa
 // LogProbGrad is the gradient of LogProb. For some rows and one chunk it makes
 // the logits and their gradients anew, then multiplies these with W and with h;
 // dh's sums go over the chunks and w.G's over the rows, both ascending.
-func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute.HeadOut, dlogpR, dentR, hND compute.Tensor, rows, targets []int32, invTemp float64) {
+func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute.HeadOut, dlogpR,
+	dentR, hND compute.Tensor, rows, targets []int32, invTemp float64) {
 	const op = "LogProbGrad"
 	D, V, R := w.Cols, w.Rows, len(rows)
 	h := b.headRows(op, w, hND, rows, targets)
-	ent, lse, dlogp := wide(op, "ent", out.EntR, R), wide(op, "lse", out.LseR, R), wide(op, "dlogp", dlogpR, R)
+	ent, lse, dlogp :=
+		wide(op, "ent", out.EntR, R), wide(op, "lse", out.LseR, R), wide(op, "dlogp", dlogpR, R)
 	var dent, dh, g view
 	if !dentR.Absent() {
 		dent = wide(op, "dent", dentR, R)
@@ -114,7 +124,9 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 	for r := 0; r < R; r += k.rows {
 		n, skip := min(k.rows, R-r), driver.Ptr(4*r)
 		b.gather(k.h, h, row+skip, n, D)
-		hRD, dhRD := dense(view{p: k.h, t: b.narrow, n: n * D}, n, D), dense(view{p: k.dh, t: f32, n: n * D}, n, D)
+		hRD, dhRD :=
+			dense(view{p: k.h, t: b.narrow, n: n * D}, n, D),
+			dense(view{p: k.dh, t: f32, n: n * D}, n, D)
 		for lo := 0; lo < V; lo += k.cols {
 			hi := min(V, lo+k.cols)
 			cols := hi - lo
@@ -123,18 +135,22 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 			if dent.n > 0 {
 				dentAt = dent.from(r)
 			}
-			b.launch(b.k.headGrad[b.narrow], grid{n, blocks(cols, 4096), 1, 256, 0}, at(k.dz), at(k.z), at(lse.from(r)), at(ent.from(r)),
-				at(dlogp.from(r)), at(dentAt), at(target+skip), whole(cols), whole(k.ld), whole(k.ld), whole(lo))
+			b.launch(b.k.headGrad[b.narrow], grid{n, blocks(cols, 4096), 1, 256, 0}, at(k.dz),
+				at(k.z), at(lse.from(r)), at(ent.from(r)),
+				at(dlogp.from(r)), at(dentAt), at(target+skip), whole(cols), whole(k.ld),
+				whole(k.ld), whole(lo))
 			dz := matrix{view{p: k.dz, t: b.narrow, n: n * k.ld}, n, cols, k.ld, false, 0}
 			if dh.n > 0 {
 				b.multiply(op, dhRD, dz, dense(W.slice(lo*D, cols*D), cols, D), inv, lo > 0, nil)
 			}
 			if g.n > 0 {
-				b.multiply(op, dense(g.slice(lo*D, cols*D), cols, D), dz.transposed(), hRD, inv, true, nil)
+				b.multiply(op, dense(g.slice(lo*D, cols*D), cols, D), dz.transposed(), hRD, inv,
+					true, nil)
 			}
 		}
 		if dh.n > 0 {
-			b.launch(b.k.scatterAdd[dh.t], b.eachRow(n, D), at(dh.p), at(k.dh), at(row+skip), whole(n), whole(D))
+			b.launch(b.k.scatterAdd[dh.t], b.eachRow(n, D), at(dh.p), at(k.dh), at(row+skip),
+				whole(n), whole(D))
 		}
 	}
 }
@@ -144,14 +160,18 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 const maxSampled = 1 << 20
 
 // Sample draws one token a row, from whole rows of logits.
-func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param, s compute.Sampling, u []float64) {
+func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param,
+	s compute.Sampling, u []float64) {
 	const op = "Sample"
 	b.outside(op)
 	D, V, R := w.Cols, w.Rows, len(ids)
 	h := b.narrowed(op, "h", hRD, R*D)
 	compute.CheckSample(ids, logp, s, u)
 	if V >= maxSampled {
-		panic(fmt.Sprintf("cuda: Sample: a vocabulary of %d tokens: the kernel's sums hold less than %d", V, maxSampled))
+		panic(
+			fmt.Sprintf(
+				"cuda: Sample: a vocabulary of %d tokens: the kernel's sums hold less than %d", V,
+				maxSampled))
 	}
 	if R == 0 {
 		return
@@ -172,8 +192,10 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 		b.logits(op, k, h.from(r*D), W, n, D, 0, V, float32(invTemp))
 		b.stats(k, 0, 0, n, 0, V)
 		skip := driver.Ptr(4 * r)
-		b.launch(b.k.sample, grid{n, 1, 1, 1024, 24848}, at(id+skip), at(lp+skip), at(k.z), at(k.part), at(draws+2*skip),
-			whole(V), whole(k.ld), whole(k.tiles), flag(greedy), whole(s.TopK), double(s.TopP), double(s.MinP))
+		b.launch(b.k.sample, grid{n, 1, 1, 1024, 24848}, at(id+skip), at(lp+skip), at(k.z),
+			at(k.part), at(draws+2*skip),
+			whole(V), whole(k.ld), whole(k.tiles), flag(greedy), whole(s.TopK), double(s.TopP),
+			double(s.MinP))
 		b.finish(k, lp+skip, 0, 0, n)
 	}
 	both := make([]int32, 2*R)
@@ -195,11 +217,13 @@ func (b *Backend) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) 
 	}
 	defer b.enter()()
 	W := b.weights(op, w, f32)
-	b.launch(b.k.score[h.t], grid{blocks(R, 8), 1, 1, 256, 0}, at(s.p), at(h.p), at(W.p), at(index(b, "rows", rows)), whole(R), whole(D))
+	b.launch(b.k.score[h.t], grid{blocks(R, 8), 1, 1, 256, 0}, at(s.p), at(h.p), at(W.p),
+		at(index(b, "rows", rows)), whole(R), whole(D))
 }
 
 // ScoreGrad is the gradient of Score.
-func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND compute.Tensor, rows []int32) {
+func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND compute.Tensor,
+	rows []int32) {
 	const op = "ScoreGrad"
 	D, R := w.Cols, len(rows)
 	N := compute.RowsOf(op, "h", hND, D)
@@ -212,7 +236,8 @@ func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND comp
 	row := index(b, "rows", rows)
 	if !dhND.Absent() {
 		dh, W := b.narrowed(op, "dh", dhND, N*D), b.weights(op, w, f32)
-		b.launch(b.k.scoreGrad[dh.t], grid{R, 1, 1, 256, 0}, at(dh.p), at(ds.p), at(W.p), at(row), whole(D))
+		b.launch(b.k.scoreGrad[dh.t], grid{R, 1, 1, 256, 0}, at(dh.p), at(ds.p), at(W.p), at(row),
+			whole(D))
 	}
 	if !w.G.Absent() {
 		g, each := wide(op, "G", w.G, D), sumRows(R, D)

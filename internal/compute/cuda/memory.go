@@ -140,7 +140,8 @@ func opt(op, name string, t compute.Tensor, n int) view {
 func typed(op, name string, x compute.Tensor, n int, t dtype) view {
 	v := local(op, name, x, n)
 	if !x.Absent() && v.t != t {
-		panic(fmt.Sprintf("cuda: %s: %s is %v, want %v: allocate it in the other class", op, name, v.t, t))
+		panic(fmt.Sprintf("cuda: %s: %s is %v, want %v: allocate it in the other class", op, name,
+			v.t, t))
 	}
 	return v
 }
@@ -158,10 +159,12 @@ func (b *Backend) spread(op, name string, x compute.Tensor, N, width int) (v vie
 		return b.narrowed(op, name, x, N*width), width
 	}
 	if cols != width {
-		panic(fmt.Sprintf("cuda: %s: %s is columns, rows of %d elements: want %d", op, name, cols, width))
+		panic(fmt.Sprintf("cuda: %s: %s is columns, rows of %d elements: want %d", op, name, cols,
+			width))
 	}
 	if v = begin(op, name, x, N*width); v.t != b.narrow || x.Mem().(*memory).host != nil {
-		panic(fmt.Sprintf("cuda: %s: %s is columns of %v, want %v: allocate it in the other class", op, name, v.t, b.narrow))
+		panic(fmt.Sprintf("cuda: %s: %s is columns of %v, want %v: allocate it in the other class",
+			op, name, v.t, b.narrow))
 	}
 	return v, row
 }
@@ -218,7 +221,9 @@ func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, er
 		panic(fmt.Sprintf("cuda: Alloc: %q: class %v: only Wide and Code are on the host", what, c))
 	}
 	if c.Quantised() {
-		return compute.Tensor{}, fmt.Errorf("cuda: %q: no memory in %v here: keep these weights Frozen, or compute on the CPU", what, c)
+		return compute.Tensor{}, fmt.Errorf(
+			"cuda: %q: no memory in %v here: keep these weights Frozen, or compute on the CPU",
+			what, c)
 	}
 	defer b.enter()()
 	m := &memory{t: kept(c, b.narrow), n: n}
@@ -374,7 +379,8 @@ func (b *Backend) weights(op string, p *compute.Param, t dtype) view {
 		return view{p: w.p, t: t, n: w.n}
 	}
 	if w.t > bf16 {
-		panic(fmt.Sprintf("cuda: %s: %s is %v, want %v: allocate it in another class", op, p.Name, w.t, t))
+		panic(fmt.Sprintf("cuda: %s: %s is %v, want %v: allocate it in another class", op, p.Name,
+			w.t, t))
 	}
 	d, _ := p.Derived.(*derived)
 	if d.gone() {
@@ -441,7 +447,8 @@ func (b *Backend) stack(op string, ps []*compute.Param, all, first view) (view, 
 		b.graph.diverged = true
 		return all, true
 	}
-	k, err := b.allocate(fmt.Sprintf("%s and %d more in %v", ps[0].Name, len(ps)-1, all.t), int64(all.n)*all.t.size())
+	k, err := b.allocate(fmt.Sprintf("%s and %d more in %v", ps[0].Name, len(ps)-1, all.t),
+		int64(all.n)*all.t.size())
 	if err != nil {
 		b.err = err
 		return all, true
@@ -597,13 +604,15 @@ const recall = 16
 // list under the same name with the same content is not brought again: same
 // compares, and fill writes. Within one call of Repeat the same memory, which list
 // is the beginning of, counts as the same content: each layer brings its own again.
-func (b *Backend) stage(what string, list unsafe.Pointer, n int, same func(old []byte) bool, fill func(list []byte)) driver.Ptr {
+func (b *Backend) stage(what string, list unsafe.Pointer, n int, same func(old []byte) bool,
+	fill func(list []byte)) driver.Ptr {
 	if n == 0 {
 		return 0
 	}
 	s := b.staging()
 	for i := len(s.recent) - 1; i >= 0; i-- {
-		if e := s.recent[i]; e.what == what && e.n == n && (e.list == list && b.graph.mode != plain || same(s.host[e.off:e.off+n])) {
+		if e := s.recent[i]; e.what == what && e.n == n &&
+			(e.list == list && b.graph.mode != plain || same(s.host[e.off:e.off+n])) {
 			s.live = min(s.live, e.off)
 			return s.twin.p + driver.Ptr(e.off)
 		}
@@ -625,7 +634,8 @@ func (b *Backend) stage(what string, list unsafe.Pointer, n int, same func(old [
 // index is stage of one list of indices or numbers.
 func index[T int32 | float32 | float64 | uint64](b *Backend, what string, list []T) driver.Ptr {
 	raw := bytesOf(list)
-	return b.stage(what, unsafe.Pointer(unsafe.SliceData(list)), len(raw), func(old []byte) bool { return bytes.Equal(old, raw) }, func(to []byte) { copy(to, raw) })
+	return b.stage(what, unsafe.Pointer(unsafe.SliceData(list)), len(raw),
+		func(old []byte) bool { return bytes.Equal(old, raw) }, func(to []byte) { copy(to, raw) })
 }
 
 // ints is n indices that begin at raw.
@@ -635,7 +645,8 @@ func ints(raw []byte, n int) []int32 {
 
 // bytesOf is the memory of a list.
 func bytesOf[T int32 | float32 | float64 | uint64](list []T) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(list))), len(list)*int(unsafe.Sizeof(*new(T))))
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(list))),
+		len(list)*int(unsafe.Sizeof(*new(T))))
 }
 
 // part is how many elements Upload and Download take at a time.

@@ -19,8 +19,10 @@ import (
 func edges() []float32 {
 	var x []float32
 	for _, bits := range []uint32{
-		0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x10000, 0x17fff, 0x18000, 0x18001, 0x7fffff, 0x800000,
-		0x3f800000, 0x3f807fff, 0x3f808000, 0x3f808001, 0x3f80ffff, 0x3f817fff, 0x3f818000, 0x3f818001,
+		0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x10000, 0x17fff, 0x18000, 0x18001, 0x7fffff,
+		0x800000,
+		0x3f800000, 0x3f807fff, 0x3f808000, 0x3f808001, 0x3f80ffff, 0x3f817fff, 0x3f818000,
+		0x3f818001,
 		0x7f7f0000, 0x7f7f7fff, 0x7f7f8000, 0x7f7fffff, 0x7f800000,
 	} {
 		x = append(x, math.Float32frombits(bits), math.Float32frombits(bits|1<<31))
@@ -29,12 +31,16 @@ func edges() []float32 {
 }
 
 // twin is the bfloat16 that stands for x in a master, as float32.
-func twin(x float32) float32 { return math.Float32frombits((math.Float32bits(x) + 0x8000) &^ 0xffff) }
+func twin(
+	x float32) float32 {
+	return math.Float32frombits((math.Float32bits(x) + 0x8000) &^ 0xffff)
+}
 
 // A Master matrix keeps every bit of its weights in four bytes, and products and lookups
 // read them rounded to nearest, ties away from zero, without a copy.
 func TestMaster(t *testing.T) {
-	for precision, kept := range map[string]func(float32) float32{BF16: twin, F32: func(x float32) float32 { return x }} {
+	for precision, kept := range map[string]func(float32) float32{BF16: twin,
+		F32: func(x float32) float32 { return x }} {
 		t.Run(precision, func(t *testing.T) {
 			b := start(t, Options{Precision: precision})
 			s := set(t, b)
@@ -44,7 +50,8 @@ func TestMaster(t *testing.T) {
 			}
 			const cols = 8
 			before, _ := b.Memory()
-			w := &compute.Param{Name: "w", Rows: len(x) / cols, Cols: cols, W: s.put(compute.Master, x)}
+			w := &compute.Param{Name: "w", Rows: len(x) / cols, Cols: cols,
+				W: s.put(compute.Master, x)}
 			b.Refresh(w)
 			y := s.empty(compute.Wide, len(x))
 			if now, _ := b.Memory(); now-before != 2*b.Block(int64(4*len(x))) {
@@ -64,11 +71,13 @@ func TestMaster(t *testing.T) {
 			for i := range cols {
 				unit[i*cols+i] = 1
 			}
-			tail := &compute.Param{Name: "tail", Rows: 500, Cols: cols, W: w.W.Slice(len(x)-500*cols, len(x))}
+			tail := &compute.Param{Name: "tail", Rows: 500, Cols: cols,
+				W: w.W.Slice(len(x)-500*cols, len(x))}
 			z := s.empty(compute.Narrow, cols*tail.Rows)
 			b.Linear(z, s.put(compute.Narrow, unit), tail, nil, false)
 			for i, v := range s.down(z) {
-				if want := want[len(x)-500*cols+i%tail.Rows*cols+i/tail.Rows]; v != want && math.Abs(float64(want)) > 1e-37 {
+				if want := want[len(x)-500*cols+i%tail.Rows*cols+i/tail.Rows]; v != want &&
+					math.Abs(float64(want)) > 1e-37 {
 					t.Fatalf("product: [%d] is %v, want %v", i, v, want)
 				}
 			}
@@ -83,13 +92,15 @@ func TestMaster(t *testing.T) {
 			}
 			other := s.empty(compute.Master, len(x))
 			b.Copy(other.Slice(3, 9000), w.W.Slice(33, 9030))
-			s.same("copied", s.down(other), slices.Concat(make([]float32, 3), x[33:9030], make([]float32, len(x)-9000)))
+			s.same("copied", s.down(other),
+				slices.Concat(make([]float32, 3), x[33:9030], make([]float32, len(x)-9000)))
 			b.Zero(w.W.Slice(5, 778))
 			clear(x[5:778])
 			s.same("zeroed", s.down(w.W), x)
 
 			// NaN stays one, in both its halves.
-			nans := []uint32{0x7fffffff, 0xffffffff, 0x7f800001, 0xff800001, 0x7fc00000, 0xffc08000, 0x7f808000, 0x7fe5a5a5}
+			nans := []uint32{0x7fffffff, 0xffffffff, 0x7f800001, 0xff800001, 0x7fc00000, 0xffc08000,
+				0x7f808000, 0x7fe5a5a5}
 			for i, bits := range nans {
 				x[i] = math.Float32frombits(bits)
 			}
@@ -113,7 +124,8 @@ func TestMasterArithmetic(t *testing.T) {
 	for _, n := range []int{1, 7, 8, 9, 4000, 4001} {
 		x, y := s.normal(n), s.normal(n)
 		var got, want []float32
-		for out, c := range map[*[]float32]compute.Class{&got: compute.Master, &want: compute.Wide} {
+		for out, c := range map[*[]float32]compute.Class{&got: compute.Master,
+			&want: compute.Wide} {
 			xt, yt := s.put(c, x), s.put(c, y)
 			b.Add(yt, xt)
 			b.Scale(xt.Slice(n/3, n), 0.3)
@@ -135,10 +147,13 @@ func (s *setting) optimized(w, moments compute.Class, off int, data [4][]float32
 	if n%2 != 0 {
 		p.Rows, p.Cols = 1, n
 	}
-	p.W, p.G, p.M, p.V = put(w, data[0]), put(compute.Wide, data[1]), put(moments, data[2]), put(moments, data[3])
+	p.W, p.G, p.M, p.V =
+		put(w, data[0]), put(compute.Wide, data[1]), put(moments, data[2]), put(moments, data[3])
 	if moments&^compute.Host == compute.Code {
 		scales := compute.Wide | moments&compute.Host
-		p.MScale, p.VScale = put(scales, make([]float32, compute.Blocks(n))), put(scales, make([]float32, compute.Blocks(n)))
+		p.MScale, p.VScale =
+			put(scales, make([]float32, compute.Blocks(n))),
+			put(scales, make([]float32, compute.Blocks(n)))
 	}
 	s.b.Refresh(p)
 	return p
@@ -155,7 +170,8 @@ func (s *setting) state(p *compute.Param) []float32 {
 
 // rates are those of a step that decays, and clips by half.
 func rates(step int) compute.AdamW {
-	return compute.AdamW{LR: 1e-2, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, GradScale: 0.5, Step: step}
+	return compute.AdamW{LR: 1e-2, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, Decay: 0.1, GradScale: 0.5,
+		Step: step}
 }
 
 // grads are gradients of very different sizes, with zeros.
@@ -203,7 +219,8 @@ func TestAdamWClasses(t *testing.T) {
 						t.Fatalf("%d weights did not move", n)
 					}
 					for i, p := range ps[1:] {
-						s.same(fmt.Sprintf("%s, %d elements from %d, moments %v, variant %d", precision, n, off, moments, i+1), s.state(p), want)
+						s.same(fmt.Sprintf("%s, %d elements from %d, moments %v, variant %d",
+							precision, n, off, moments, i+1), s.state(p), want)
 					}
 					for _, p := range ps {
 						for _, x := range []compute.Tensor{p.W, p.G, p.M, p.V, p.MScale, p.VScale} {
@@ -226,15 +243,20 @@ func TestAdamWTogether(t *testing.T) {
 		b := start(t, Options{Precision: precision})
 		s := set(t, b)
 		// One block, its end, several, their end; and nothing.
-		sizes := []int{1, 256, optimBlock - 1, 1000, optimBlock, optimBlock + 1, 0, 3*optimBlock + 777, 2 * optimBlock}
+		sizes := []int{1, 256, optimBlock - 1, 1000, optimBlock, optimBlock + 1, 0,
+			3*optimBlock + 777, 2 * optimBlock}
 		var apart, together []*compute.Param
 		var gs []compute.Tensor
 		for i, n := range sizes {
-			for j, kind := range [][2]compute.Class{{compute.Wide, compute.Wide}, {compute.Master, compute.Wide}, {compute.Wide, compute.Code}, {compute.Master, compute.Code}} {
+			for j, kind := range [][2]compute.Class{{compute.Wide, compute.Wide},
+				{compute.Master, compute.Wide}, {compute.Wide, compute.Code},
+				{compute.Master, compute.Code}} {
 				none := make([]float32, n)
 				data := [4][]float32{s.normal(n), s.grads(n), none, none}
 				off := []int{0, 3, 8}[(i+j)%3]
-				x, y := s.optimized(kind[0], kind[1], off, data), s.optimized(kind[0], kind[1], off, data)
+				x, y :=
+					s.optimized(kind[0], kind[1], off, data),
+					s.optimized(kind[0], kind[1], off, data)
 				x.Decay, y.Decay = (i+j)%2 == 0, (i+j)%2 == 0
 				apart, together, gs = append(apart, x), append(together, y), append(gs, y.G)
 				if j == 1 { // of the other type, in between
@@ -247,18 +269,22 @@ func TestAdamWTogether(t *testing.T) {
 				b.AdamW([]*compute.Param{p}, rates(step+1))
 			}
 			launched := launches(b, func() { b.AdamW(together, rates(step+1)) })
-			if want := map[string]int{BF16: 4, F32: 2}[precision]; launched != want && driver.Emulated() != nil {
-				t.Errorf("%s: %d launches step %d parameters, want %d", precision, launched, len(together), want)
+			if want := map[string]int{BF16: 4, F32: 2}[precision]; launched != want &&
+				driver.Emulated() != nil {
+				t.Errorf("%s: %d launches step %d parameters, want %d", precision, launched,
+					len(together), want)
 			}
 		}
 		for i, p := range together {
-			s.same(fmt.Sprintf("%s, parameter %d of %d elements", precision, i, p.Len()), s.state(p), s.state(apart[i]))
+			s.same(fmt.Sprintf("%s, parameter %d of %d elements", precision, i, p.Len()),
+				s.state(p), s.state(apart[i]))
 		}
 		// Blocks one by one, as sums of their own; then in the order of sum_partials.
 		var parts []float64
 		for _, g := range gs {
 			for lo := 0; lo < g.Len(); lo += optimBlock {
-				parts = append(parts, b.SumSquares([]compute.Tensor{g.Slice(lo, min(lo+optimBlock, g.Len()))}))
+				parts = append(parts, b.SumSquares(
+					[]compute.Tensor{g.Slice(lo, min(lo+optimBlock, g.Len()))}))
 			}
 		}
 		var sum float64
@@ -266,8 +292,10 @@ func TestAdamWTogether(t *testing.T) {
 		if want := addedUp(parts); math.Float64bits(sum) != math.Float64bits(want) {
 			t.Errorf("%s: sum of squares %v, want %v", precision, sum, want)
 		}
-		if want := map[string]int{BF16: 3, F32: 2}[precision]; launched != want && driver.Emulated() != nil {
-			t.Errorf("%s: %d launches add the squares of %d tensors up, want %d", precision, launched, len(gs), want)
+		if want := map[string]int{BF16: 3, F32: 2}[precision]; launched != want &&
+			driver.Emulated() != nil {
+			t.Errorf("%s: %d launches add the squares of %d tensors up, want %d", precision,
+				launched, len(gs), want)
 		}
 	}
 }
@@ -387,8 +415,10 @@ func TestAdamWCodes(t *testing.T) {
 				}
 			}
 			none := make([]float32, n)
-			p := s.optimized(compute.Wide, compute.Code, off, [4][]float32{s.normal(n), none, codes[0], codes[1]})
-			wide := s.optimized(compute.Wide, compute.Wide, off, [4][]float32{s.down(p.W), none, none, none})
+			p := s.optimized(compute.Wide, compute.Code, off,
+				[4][]float32{s.normal(n), none, codes[0], codes[1]})
+			wide := s.optimized(compute.Wide, compute.Wide, off,
+				[4][]float32{s.down(p.W), none, none, none})
 			scale := func() []float32 {
 				x := s.normal(compute.Blocks(n))
 				for i := range x {
@@ -408,7 +438,8 @@ func TestAdamWCodes(t *testing.T) {
 				}
 				m := decoded(compute.Signed, s.down(p.M), s.down(p.MScale))
 				v := decoded(compute.Squares, s.down(p.V), s.down(p.VScale))
-				for x, data := range map[compute.Tensor][]float32{p.G: g, wide.G: g, wide.M: m, wide.V: v} {
+				for x, data := range map[compute.Tensor][]float32{p.G: g, wide.G: g, wide.M: m,
+					wide.V: v} {
 					b.Upload(x, data)
 				}
 				b.AdamW([]*compute.Param{p}, rates(step+1))
@@ -428,7 +459,8 @@ func TestAdamWCodes(t *testing.T) {
 				}
 				copied := s.empty(compute.Narrow, n)
 				if p.Rows == 2 { // the copy that products read follows
-					b.Copy(copied, compute.View(&memory{block: block{p: p.Derived.(*derived).p}, t: bf16, n: n}))
+					b.Copy(copied, compute.View(
+						&memory{block: block{p: p.Derived.(*derived).p}, t: bf16, n: n}))
 					s.same(what+"copy", s.down(copied), s.down(s.put(compute.Narrow, s.down(p.W))))
 				}
 			}
@@ -441,7 +473,8 @@ func TestAdamWCodes(t *testing.T) {
 		g[i] = 1e-7
 	}
 	g[3] = 1
-	p := s.optimized(compute.Master, compute.Code, 0, [4][]float32{make([]float32, n), g, make([]float32, n), make([]float32, n)})
+	p := s.optimized(compute.Master, compute.Code, 0,
+		[4][]float32{make([]float32, n), g, make([]float32, n), make([]float32, n)})
 	b.AdamW([]*compute.Param{p}, rates(1))
 	for i, c := range s.down(p.V) {
 		if c < 1 {
@@ -469,7 +502,8 @@ func TestCode(t *testing.T) {
 			t.Errorf("%v: %d codes take %d bytes of the device", host, len(x), now-before)
 		}
 		s.same("codes", s.down(y), x)
-		for _, part := range [][2]int{{1, 2}, {2, 5}, {3, 9}, {8, 8}, {13, 100}, {3_000_000, 3_000_001}} {
+		for _, part := range [][2]int{{1, 2}, {2, 5}, {3, 9}, {8, 8}, {13, 100},
+			{3_000_000, 3_000_001}} {
 			b.Zero(y.Slice(part[0], part[1]))
 			clear(x[part[0]:part[1]])
 			s.same(fmt.Sprint("zeroed ", part), s.down(y), x)
@@ -505,7 +539,8 @@ func TestHost(t *testing.T) {
 	if none := s.empty(compute.Code|compute.Host, 0); none.Len() != 0 {
 		t.Error("no elements are some")
 	}
-	panics(t, "class master on the host: only Wide and Code are", func() { b.Alloc("w", compute.Master|compute.Host, 8) })
+	panics(t, "class master on the host: only Wide and Code are",
+		func() { b.Alloc("w", compute.Master|compute.Host, 8) })
 	if b.onHost != 4*n {
 		t.Errorf("%d bytes of the host's are counted", b.onHost)
 	}
@@ -523,7 +558,8 @@ func TestHost(t *testing.T) {
 	pins := emulated.Pinned()
 	b.Free(x)
 	if got := emulated.Pinned(); got != pins-1 || b.onHost != 0 {
-		t.Errorf("%d blocks of pinned memory after Free, %d before, and %d bytes", got, pins, b.onHost)
+		t.Errorf("%d blocks of pinned memory after Free, %d before, and %d bytes", got, pins,
+			b.onHost)
 	}
 	s.empty(compute.Code|compute.Host, 10) // forgotten
 	if err := b.Close(); err != nil {
@@ -553,22 +589,39 @@ func TestAs(t *testing.T) {
 		got := s.down(b.As(lent.Slice(narrow/2, narrow), compute.Wide, 500)) // lent on
 		s.same("lent on", got, raw[500:])
 		b.Zero(lent.Slice(0, narrow/2))
-		if got := s.down(parent); got[0] != 0 || got[499] != 0 || math.Float32bits(got[500]) != math.Float32bits(raw[500]) {
+		if got := s.down(parent); got[0] != 0 || got[499] != 0 ||
+			math.Float32bits(got[500]) != math.Float32bits(raw[500]) {
 			t.Error("the lent half is not the parent's first")
 		}
 		again := b.As(lent, compute.Wide, 10)
 		b.As(compute.Tensor{}, compute.Narrow, 0)
 		for name, op := range map[string]func(){
-			"do not fit":                   func() { b.As(parent, compute.Wide, 1001) },
-			"do not fit into":              func() { b.As(parent.Slice(1, 1000), compute.Narrow, narrow) },
-			"of class code":                func() { b.As(parent, compute.Code, 8) },
-			"of class wide on the host":    func() { b.As(parent, compute.Wide|compute.Host, 8) },
-			"-1 elements":                  func() { b.As(parent, compute.Wide, -1) },
-			"not a whole block, lent":      func() { b.Free(lent) },
-			"in the host's memory":         func() { b.As(s.empty(compute.Wide|compute.Host, 4), compute.Wide, 4) },
-			"As: t is codes of 8 bits":     func() { b.As(s.empty(compute.Code, 4), compute.Wide, 1) },
-			"the middle of a float32":      func() { b.As(s.empty(compute.Narrow, 4).Slice(1, 4), compute.Wide, 1) },
-			"Copy: src is in the host's":   func() { x := s.empty(compute.Wide|compute.Host, 4); b.Copy(x, x) },
+			"do not fit": func() { b.As(parent, compute.Wide, 1001) },
+			"do not fit into": func() {
+				b.As(parent.Slice(1, 1000), compute.Narrow,
+					narrow)
+			},
+			"of class code":             func() { b.As(parent, compute.Code, 8) },
+			"of class wide on the host": func() { b.As(parent, compute.Wide|compute.Host, 8) },
+			"-1 elements":               func() { b.As(parent, compute.Wide, -1) },
+			"not a whole block, lent":   func() { b.Free(lent) },
+			"in the host's memory": func() {
+				b.As(s.empty(compute.Wide|compute.Host, 4),
+					compute.Wide, 4)
+			},
+			"As: t is codes of 8 bits": func() {
+				b.As(s.empty(compute.Code, 4), compute.Wide,
+					1)
+			},
+			"the middle of a float32": func() {
+				b.As(s.empty(compute.Narrow, 4).Slice(1, 4),
+					compute.Wide, 1)
+			},
+			"Copy: src is in the host's": func() {
+				x := s.empty(compute.Wide|compute.Host,
+					4)
+				b.Copy(x, x)
+			},
 			"Add: codes stand for numbers": func() { x := s.empty(compute.Code, 4); b.Add(x, x) },
 		} {
 			if precision == F32 && name == "the middle of a float32" {
@@ -589,7 +642,8 @@ func panics(t *testing.T, words string, op func()) {
 	t.Helper()
 	defer func() {
 		t.Helper()
-		if what := fmt.Sprint(recover()); !strings.HasPrefix(what, "cuda: ") && !strings.HasPrefix(what, "compute: ") || !strings.Contains(what, words) {
+		if what := fmt.Sprint(recover()); !strings.HasPrefix(what, "cuda: ") &&
+			!strings.HasPrefix(what, "compute: ") || !strings.Contains(what, words) {
 			t.Errorf("%s: %s", words, what)
 		}
 	}()
@@ -601,20 +655,27 @@ func TestFootprint(t *testing.T) {
 	for _, precision := range []string{BF16, F32} {
 		b := start(t, Options{Precision: precision})
 		s := set(t, b)
-		for _, c := range []compute.Class{compute.Wide, compute.Narrow, compute.Master, compute.Frozen, compute.Code, compute.Wide | compute.Host, compute.Code | compute.Host} {
-			for _, n := range []int{4, 1000, 4096, 1 << 18, 1<<18 - 4, 1<<19 + 4} { // also where pages of 2 MiB begin
+		for _, c := range []compute.Class{compute.Wide, compute.Narrow, compute.Master,
+			compute.Frozen, compute.Code, compute.Wide | compute.Host,
+			compute.Code | compute.Host} {
+			// also where pages of 2 MiB begin
+			for _, n := range []int{4, 1000, 4096, 1 << 18, 1<<18 - 4, 1<<19 + 4} {
 				before, _ := b.Memory()
 				w := s.empty(c, n)
 				now, _ := b.Memory()
 				if now-before != b.Block(int64(n)*b.Element(c)) {
-					t.Errorf("%s: %d elements of %v take %d bytes, said are %d each", precision, n, c, now-before, b.Element(c))
+					t.Errorf("%s: %d elements of %v take %d bytes, said are %d each", precision, n,
+						c, now-before, b.Element(c))
 				}
 				if c != compute.Code && c&compute.Host == 0 {
 					p := &compute.Param{Name: "w", Rows: 2, Cols: n / 2, W: w}
 					b.Refresh(p)
 					b.Embed(s.empty(compute.Wide, n), p, seqOf(2))
-					if with, _ := b.Memory(); with-now != b.Block(int64(n)*b.Beside(c, false))+b.Block(4*int64(n)) || b.Beside(c, true) != b.Beside(c, false) {
-						t.Errorf("%s: beside %d elements of %v lie %d bytes, said are %d each", precision, n, c, with-now-int64(4*n), b.Beside(c, false))
+					if with, _ := b.Memory(); with-now != b.Block(
+						int64(n)*b.Beside(c, false))+b.Block(4*int64(n)) ||
+						b.Beside(c, true) != b.Beside(c, false) {
+						t.Errorf("%s: beside %d elements of %v lie %d bytes, said are %d each",
+							precision, n, c, with-now-int64(4*n), b.Beside(c, false))
 					}
 				}
 			}

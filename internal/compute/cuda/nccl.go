@@ -17,7 +17,8 @@ var _ compute.Connectable = (*Backend)(nil)
 // ncclSettings are the choices of NCCL that the order of a sum depends on. They are set unless
 // the user has set them: by itself NCCL chooses by size, topology and version. NVLS sums
 // inside of the switch, in no fixed order.
-var ncclSettings = []struct{ name, value string }{{"NCCL_ALGO", "Ring"}, {"NCCL_PROTO", "Simple"}, {"NCCL_NVLS_ENABLE", "0"}}
+var ncclSettings = []struct{ name, value string }{{"NCCL_ALGO", "Ring"}, {"NCCL_PROTO", "Simple"},
+	{"NCCL_NVLS_ENABLE", "0"}}
 
 // pin sets them, and says what holds.
 func pin() (said string) {
@@ -81,7 +82,8 @@ func (b *Backend) Connect(ranks compute.Ranks) (how string, err error) {
 	}
 	err = ranks.Device("connecting GPUs", 0, 0, func(keepOn func() error) error {
 		defer b.dev.Enter()()
-		if b.comm, err = b.dev.Connect(lib, all[0], ranks.Rank(), ranks.Size(), keepOn); err != nil {
+		if b.comm, err = b.dev.Connect(lib, all[0], ranks.Rank(), ranks.Size(),
+			keepOn); err != nil {
 			return err
 		}
 		return b.firstSum(ranks, keepOn)
@@ -111,7 +113,9 @@ func (b *Backend) firstSum(ranks compute.Ranks, keepOn func() error) error {
 		return err
 	}
 	if want := float32(n * (n + 1) / 2); x[0] != want {
-		return fmt.Errorf("cuda: NCCL: the first sum is %g, not %g: the GPUs, or what connects them, do not work", x[0], want)
+		return fmt.Errorf(
+			"cuda: NCCL: the first sum is %g, not %g: the GPUs, or what connects them, do not work",
+			x[0], want)
 	}
 	return nil
 }

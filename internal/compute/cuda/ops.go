@@ -14,25 +14,33 @@ import (
 
 // kernelSet is the kernels, by the types of their tensors where they have several.
 type kernelSet struct {
-	cast, add, scale, embed, gather, scatterAdd, cacheWrite, rope, swiglu, swigluGrad [2]*driver.Kernel
-	ropeCache, geglu, gegluGrad                                                       [2]*driver.Kernel
-	addNarrow                                                                         *driver.Kernel // to Wide
-	embedGrad                                                                         *driver.Kernel
-	rmsNorm                                                                           [2][2]*driver.Kernel // x, y
-	rmsNormGrad                                                                       [2][2]*driver.Kernel // dy, x and dx
-	rmsNormWGrad                                                                      [2][2]*driver.Kernel // dy, x
-	colSum                                                                            [2]*driver.Kernel
-	addPartials                                                                       *driver.Kernel
-	gemm                                                                              [2][2]*driver.Kernel // a and b, c
-	headStats, headFinish, sample                                                     *driver.Kernel
-	headGrad, score, scoreGrad, scoreWGrad                                            [2]*driver.Kernel
-	attnFwd, attnDelta, attnDKV, attnDQ, decode                                       [2]*driver.Kernel // head width 64, 128
-	attnFwdAny, attnDeltaAny, attnDKVAny, attnDQAny, decodeAny, decodeCombine         [2]*driver.Kernel
-	attnDKVSum                                                                        *driver.Kernel
-	sumSquares                                                                        [2]*driver.Kernel
-	sumPartials                                                                       *driver.Kernel
-	castMaster, castOfMaster, addMaster, scaleMaster                                  *driver.Kernel
-	adamW                                                                             [2][2]*driver.Kernel // moments float32 or coded; weights float32 or master
+	cast, add, scale, embed, gather, scatterAdd, cacheWrite, rope, swiglu,
+	swigluGrad [2]*driver.Kernel
+	ropeCache, geglu,
+	gegluGrad [2]*driver.Kernel
+	// to Wide
+	addNarrow                     *driver.Kernel
+	embedGrad                     *driver.Kernel
+	rmsNorm                       [2][2]*driver.Kernel // x, y
+	rmsNormGrad                   [2][2]*driver.Kernel // dy, x and dx
+	rmsNormWGrad                  [2][2]*driver.Kernel // dy, x
+	colSum                        [2]*driver.Kernel
+	addPartials                   *driver.Kernel
+	gemm                          [2][2]*driver.Kernel // a and b, c
+	headStats, headFinish, sample *driver.Kernel
+	headGrad, score, scoreGrad,
+	scoreWGrad [2]*driver.Kernel
+	// head width 64, 128
+	attnFwd, attnDelta, attnDKV, attnDQ,
+	decode [2]*driver.Kernel
+	attnFwdAny, attnDeltaAny, attnDKVAny, attnDQAny, decodeAny,
+	decodeCombine [2]*driver.Kernel
+	attnDKVSum                                       *driver.Kernel
+	sumSquares                                       [2]*driver.Kernel
+	sumPartials                                      *driver.Kernel
+	castMaster, castOfMaster, addMaster, scaleMaster *driver.Kernel
+	// moments float32 or coded; weights float32 or master
+	adamW [2][2]*driver.Kernel
 }
 
 // loadKernels finds every kernel that the backend uses, so that a module without
@@ -54,21 +62,34 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 	}
 	k := &kernelSet{
 		cast: [2]*driver.Kernel{find("cast_bf16_f32"), find("cast_f32_bf16")}, // by the result
-		add:  pair("add"), scale: pair("scale"), embed: pair("embed"), gather: pair("gather"), scatterAdd: pair("scatter_add"), cacheWrite: pair("cache_write"),
-		rope: pair("rope"), ropeCache: pair("rope_cache"), swiglu: pair("swiglu"), swigluGrad: pair("swiglu_grad"), geglu: pair("geglu"), gegluGrad: pair("geglu_grad"), addNarrow: find("add_bf16_to_f32"), embedGrad: find("embed_grad"),
-		rmsNorm:      [2][2]*driver.Kernel{{find("rmsnorm_f32_f32"), find("rmsnorm_f32_bf16")}, {nil, find("rmsnorm_bf16_bf16")}},
-		rmsNormGrad:  [2][2]*driver.Kernel{{find("rmsnorm_grad_f32_f32_f32"), nil}, {find("rmsnorm_grad_f32_bf16_f32"), find("rmsnorm_grad_bf16_bf16_bf16")}},
-		rmsNormWGrad: [2][2]*driver.Kernel{{find("rmsnorm_wgrad_f32_f32"), nil}, {find("rmsnorm_wgrad_bf16_f32"), find("rmsnorm_wgrad_bf16_bf16")}},
-		colSum:       pair("colsum"), addPartials: find("add_partials"),
-		gemm:      [2][2]*driver.Kernel{{find("gemm_f32_f32_f32"), nil}, {find("gemm_bf16_bf16_f32"), find("gemm_bf16_bf16_bf16")}},
+		add:  pair("add"), scale: pair("scale"), embed: pair("embed"), gather: pair("gather"),
+		scatterAdd: pair("scatter_add"), cacheWrite: pair("cache_write"),
+		rope: pair("rope"), ropeCache: pair("rope_cache"), swiglu: pair("swiglu"),
+		swigluGrad: pair("swiglu_grad"), geglu: pair("geglu"), gegluGrad: pair("geglu_grad"),
+		addNarrow: find("add_bf16_to_f32"), embedGrad: find("embed_grad"),
+		rmsNorm: [2][2]*driver.Kernel{{find("rmsnorm_f32_f32"), find("rmsnorm_f32_bf16")},
+			{nil, find("rmsnorm_bf16_bf16")}},
+		rmsNormGrad: [2][2]*driver.Kernel{{find("rmsnorm_grad_f32_f32_f32"), nil},
+			{find("rmsnorm_grad_f32_bf16_f32"), find("rmsnorm_grad_bf16_bf16_bf16")}},
+		rmsNormWGrad: [2][2]*driver.Kernel{{find("rmsnorm_wgrad_f32_f32"), nil},
+			{find("rmsnorm_wgrad_bf16_f32"), find("rmsnorm_wgrad_bf16_bf16")}},
+		colSum: pair("colsum"), addPartials: find("add_partials"),
+		gemm: [2][2]*driver.Kernel{{find("gemm_f32_f32_f32"), nil},
+			{find("gemm_bf16_bf16_f32"), find("gemm_bf16_bf16_bf16")}},
 		headStats: find("head_stats"), headFinish: find("head_finish"), sample: find("sample"),
-		headGrad: pair("head_grad"), score: pair("score"), scoreGrad: pair("score_grad"), scoreWGrad: pair("score_wgrad"),
-		attnFwd: wideHeads("attn_fwd"), attnDelta: wideHeads("attn_bwd_delta"), attnDKV: wideHeads("attn_bwd_dkv"), attnDQ: wideHeads("attn_bwd_dq"), attnDKVSum: find("attn_bwd_dkv_sum"), decode: wideHeads("decode"),
-		attnFwdAny: pair("attn_fwd_any"), attnDeltaAny: pair("attn_bwd_delta_any"), attnDKVAny: pair("attn_bwd_dkv_any"), attnDQAny: pair("attn_bwd_dq_any"),
+		headGrad: pair("head_grad"), score: pair("score"), scoreGrad: pair("score_grad"),
+		scoreWGrad: pair("score_wgrad"),
+		attnFwd:    wideHeads("attn_fwd"), attnDelta: wideHeads("attn_bwd_delta"),
+		attnDKV: wideHeads("attn_bwd_dkv"), attnDQ: wideHeads("attn_bwd_dq"),
+		attnDKVSum: find("attn_bwd_dkv_sum"), decode: wideHeads("decode"),
+		attnFwdAny: pair("attn_fwd_any"), attnDeltaAny: pair("attn_bwd_delta_any"),
+		attnDKVAny: pair("attn_bwd_dkv_any"), attnDQAny: pair("attn_bwd_dq_any"),
 		decodeAny: pair("decode_any"), decodeCombine: pair("decode_combine"),
 		sumSquares: pair("sum_squares"), sumPartials: find("sum_partials"),
-		castMaster: find("cast_f32_master"), castOfMaster: find("cast_master_f32"), addMaster: find("add_master"), scaleMaster: find("scale_master"),
-		adamW: [2][2]*driver.Kernel{{find("adamw_f32"), find("adamw_master")}, {find("adamw8_f32"), find("adamw8_master")}},
+		castMaster: find("cast_f32_master"), castOfMaster: find("cast_master_f32"),
+		addMaster: find("add_master"), scaleMaster: find("scale_master"),
+		adamW: [2][2]*driver.Kernel{{find("adamw_f32"), find("adamw_master")},
+			{find("adamw8_f32"), find("adamw8_master")}},
 	}
 	return k, first
 }
@@ -103,7 +124,8 @@ func (b *Backend) zero(p driver.Ptr, bytes int64) {
 func (b *Backend) Copy(dst, src compute.Tensor) {
 	s, d := local("Copy", "src", src, src.Len()), local("Copy", "dst", dst, src.Len())
 	if d.t != s.t && (s.t != f32 || d.t != bf16) {
-		panic(fmt.Sprintf("cuda: Copy: dst is %v, want %v: allocate it in the other class", d.t, s.t))
+		panic(fmt.Sprintf("cuda: Copy: dst is %v, want %v: allocate it in the other class", d.t,
+			s.t))
 	}
 	defer b.enter()()
 	b.cast(d, s)
@@ -154,7 +176,8 @@ func (b *Backend) Embed(yND compute.Tensor, table *compute.Param, ids []int32) {
 	}
 	defer b.enter()()
 	w := b.weights(op, table, b.narrow)
-	b.launch(b.k.embed[w.t], b.eachRow(N, D), at(y.p), at(w.p), at(index(b, "ids", ids)), whole(N), whole(D))
+	b.launch(b.k.embed[w.t], b.eachRow(N, D), at(y.p), at(w.p), at(index(b, "ids", ids)), whole(N),
+		whole(D))
 }
 
 // EmbedGrad adds to rows of the table's gradient: the host groups equal ids, each
@@ -186,7 +209,8 @@ func (b *Backend) EmbedGrad(table *compute.Param, dyND compute.Tensor, ids []int
 		}
 	}
 	begin = append(begin, int32(N))
-	b.launch(b.k.embedGrad, b.eachRow(len(id), D), at(g.p), at(dy.p), at(index(b, "embedded", id)), at(index(b, "groups", begin)), at(index(b, "members", member)), whole(len(id)), whole(D))
+	b.launch(b.k.embedGrad, b.eachRow(len(id), D), at(g.p), at(dy.p), at(index(b, "embedded", id)),
+		at(index(b, "groups", begin)), at(index(b, "members", member)), whole(len(id)), whole(D))
 }
 
 // RMSNorm normalises rows by their root mean square.
@@ -205,7 +229,8 @@ func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps 
 	}
 	defer b.enter()()
 	W := b.weights(op, w, f32)
-	b.launch(k, normGrid(N, D), at(y.p), at(rstd.p), at(x.p), at(W.p), whole(N), whole(D), whole(heads), whole(row), real(float32(eps)), real(w.Offset))
+	b.launch(k, normGrid(N, D), at(y.p), at(rstd.p), at(x.p), at(W.p), whole(N), whole(D),
+		whole(heads), whole(row), real(float32(eps)), real(w.Offset))
 }
 
 // heads is t, of either class, as N rows of D elements; of columns heads rows of D make a
@@ -216,7 +241,8 @@ func (b *Backend) heads(op, name string, t compute.Tensor, N, D int) (v view, he
 		return take(op, name, t, N*D), 1, D
 	}
 	if cols%D != 0 {
-		panic(fmt.Sprintf("cuda: %s: %s is columns, rows of %d elements: want a multiple of %d", op, name, cols, D))
+		panic(fmt.Sprintf("cuda: %s: %s is columns, rows of %d elements: want a multiple of %d", op,
+			name, cols, D))
 	}
 	v, row = b.spread(op, name, t, N*D/cols, cols)
 	return v, cols / D, row
@@ -224,7 +250,8 @@ func (b *Backend) heads(op, name string, t compute.Tensor, N, D int) (v view, he
 
 // RMSNormGrad is the gradient of RMSNorm. The gradient of w is summed first,
 // because dx may lie over dy.
-func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, rstdN compute.Tensor, acc bool) {
+func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND,
+	rstdN compute.Tensor, acc bool) {
 	const op = "RMSNormGrad"
 	D := w.Cols
 	N := compute.RowsOf(op, "x", xND, D)
@@ -232,7 +259,10 @@ func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, 
 	dy, rstd := take(op, "dy", dyND, N*D), wide(op, "rstd", rstdN, N)
 	dx, _, dxRow := b.heads(op, "dx", dxND, N, D)
 	if dx.t != x.t || dxRow != row {
-		panic(fmt.Sprintf("cuda: %s: dx is %v with rows %d apart, x %v with rows %d apart: want the same", op, dx.t, dxRow, x.t, row))
+		panic(
+			fmt.Sprintf(
+				"cuda: %s: dx is %v with rows %d apart, x %v with rows %d apart: want the same", op,
+				dx.t, dxRow, x.t, row))
 	}
 	k, kw := b.k.rmsNormGrad[dy.t][x.t], b.k.rmsNormWGrad[dy.t][x.t]
 	var g view
@@ -249,11 +279,13 @@ func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, 
 	if g.n > 0 {
 		rows := sumRows(N, D)
 		parts, part := blocks(N, rows), b.scratch(partialBytes(N, D))[0]
-		b.launch(kw, grid{blocks(D, 2048), parts, 1, 256, 8192}, at(part), at(dy.p), at(x.p), at(rstd.p), whole(N), whole(D), whole(heads), whole(row), whole(rows))
+		b.launch(kw, grid{blocks(D, 2048), parts, 1, 256, 8192}, at(part), at(dy.p), at(x.p),
+			at(rstd.p), whole(N), whole(D), whole(heads), whole(row), whole(rows))
 		b.addPartials(g, part, parts, D)
 	}
 	W := b.weights(op, w, f32)
-	b.launch(k, normGrid(N, D), at(dx.p), at(dy.p), at(x.p), at(rstd.p), at(W.p), whole(N), whole(D), whole(heads), whole(row), flag(acc), real(w.Offset))
+	b.launch(k, normGrid(N, D), at(dx.p), at(dy.p), at(x.p), at(rstd.p), at(W.p), whole(N),
+		whole(D), whole(heads), whole(row), flag(acc), real(w.Offset))
 }
 
 // columnSums adds the column sums of dy to g; part is scratch for them.
@@ -261,17 +293,20 @@ func (b *Backend) columnSums(g view, dy matrix, part driver.Ptr) {
 	N, O := dy.rows, dy.cols
 	rows := sumRows(N, O)
 	parts := blocks(N, rows)
-	b.launch(b.k.colSum[dy.t], grid{blocks(O, 2048), parts, 1, 256, 8192}, at(part), at(dy.p), whole(N), whole(O), whole(dy.ld), whole(rows))
+	b.launch(b.k.colSum[dy.t], grid{blocks(O, 2048), parts, 1, 256, 8192}, at(part), at(dy.p),
+		whole(N), whole(O), whole(dy.ld), whole(rows))
 	b.addPartials(g, part, parts, O)
 }
 
 // addPartials adds parts rows of D sums to g, in ascending order.
 func (b *Backend) addPartials(g view, part driver.Ptr, parts, D int) {
-	b.launch(b.k.addPartials, grid{blocks(D, 64), 1, 1, 64, 0}, at(g.p), at(part), whole(parts), whole(D))
+	b.launch(b.k.addPartials, grid{blocks(D, 64), 1, 1, 64, 0}, at(g.p), at(part), whole(parts),
+		whole(D))
 }
 
 // Rope rotates pairs of a head by their position's angles.
-func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, table compute.Tensor, inverse bool) {
+func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, table compute.Tensor,
+	inverse bool) {
 	const op = "Rope"
 	N, H, E := len(pos), heads, headDim
 	x, row := b.spread(op, "x", xNHE, N, H*E)
@@ -286,7 +321,8 @@ func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, tab
 		sign = -1
 	}
 	defer b.enter()()
-	b.launch(b.k.rope[x.t], b.eachRow(N, H*E/2), at(x.p), at(index(b, "pos", pos)), at(tab.p), whole(N), whole(H), whole(E), whole(row), real(sign))
+	b.launch(b.k.rope[x.t], b.eachRow(N, H*E/2), at(x.p), at(index(b, "pos", pos)), at(tab.p),
+		whole(N), whole(H), whole(E), whole(row), real(sign))
 }
 
 // CacheWrite copies rows to slots of a cache.
@@ -300,18 +336,22 @@ func (b *Backend) CacheWrite(cache, xNW compute.Tensor, width int, slots []int32
 		return
 	}
 	defer b.enter()()
-	b.launch(b.k.cacheWrite[c.t], b.eachRow(N, width), at(c.p), at(x.p), at(index(b, "slots", slots)), whole(N), whole(width), whole(row))
+	b.launch(b.k.cacheWrite[c.t], b.eachRow(N, width), at(c.p), at(x.p),
+		at(index(b, "slots", slots)), whole(N), whole(width), whole(row))
 }
 
 // RopeCache rotates q and k, writes k and v to slots of the caches, in one launch.
-func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a compute.AttnShape, pos []int32, table compute.Tensor, slots []int32) {
+func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a compute.AttnShape,
+	pos []int32, table compute.Tensor, slots []int32) {
 	const op = "RopeCache"
 	heads(op, a)
 	N, W, E := len(pos), a.K*a.E, a.E
 	q, qRow := b.spread(op, "q", qNHE, N, a.H*E)
 	k, kRow := b.spread(op, "k", kNKE, N, W)
 	v, vRow := b.spread(op, "v", vNKE, N, W)
-	kc, vc := b.narrowed(op, "kCache", kCache, kCache.Len()), b.narrowed(op, "vCache", vCache, kCache.Len())
+	kc, vc :=
+		b.narrowed(op, "kCache", kCache, kCache.Len()),
+		b.narrowed(op, "vCache", vCache, kCache.Len())
 	P := compute.RowsOf(op, "table", table, E)
 	tab := wide(op, "table", table, P*E)
 	if len(slots) != N || E%2 != 0 {
@@ -323,14 +363,17 @@ func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a c
 		return
 	}
 	defer b.enter()()
-	b.launch(b.k.ropeCache[q.t], b.eachRow(N*(a.H+2*a.K), E/2), at(q.p), at(k.p), at(v.p), at(kc.p), at(vc.p),
-		at(index(b, "pos", pos)), at(index(b, "slots", slots)), at(tab.p), whole(N), whole(a.H), whole(a.K), whole(E),
+	b.launch(b.k.ropeCache[q.t], b.eachRow(N*(a.H+2*a.K), E/2), at(q.p), at(k.p), at(v.p), at(kc.p),
+		at(vc.p),
+		at(index(b, "pos", pos)), at(index(b, "slots", slots)), at(tab.p), whole(N), whole(a.H),
+		whole(a.K), whole(E),
 		whole(qRow), whole(kRow), whole(vRow))
 }
 
 // matching is tensors of n elements each, without gaps or columns with rows as far apart: N
 // rows of F elements, row apart.
-func (b *Backend) matching(op string, n int, names string, ts ...compute.Tensor) (vs []view, N, F, row int) {
+func (b *Backend) matching(op string, n int, names string,
+	ts ...compute.Tensor) (vs []view, N, F, row int) {
 	cols, row := ts[0].Rows()
 	for i, t := range ts {
 		name := strings.Fields(names)[i]
@@ -373,7 +416,8 @@ func (b *Backend) gated(op string, k *[2]*driver.Kernel, yNF, gateNF, upNF compu
 	y := b.narrowed(op, "y", yNF, n)
 	in, N, F, row := b.matching(op, n, "gate up", gateNF, upNF)
 	defer b.enter()()
-	b.launch(k[y.t], b.eachRow(N, F), at(y.p), at(in[0].p), at(in[1].p), whole(N), whole(F), whole(row))
+	b.launch(k[y.t], b.eachRow(N, F), at(y.p), at(in[0].p), at(in[1].p), whole(N), whole(F),
+		whole(row))
 }
 
 // SwiGLUGrad is the gradient of SwiGLU, and its output again.
@@ -386,7 +430,8 @@ func (b *Backend) GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tens
 	b.gatedGrad("GeGLUGrad", &b.k.gegluGrad, yNF, dgateNF, dupNF, dyNF, gateNF, upNF)
 }
 
-func (b *Backend) gatedGrad(op string, k *[2]*driver.Kernel, yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
+func (b *Backend) gatedGrad(op string, k *[2]*driver.Kernel, yNF, dgateNF, dupNF, dyNF, gateNF,
+	upNF compute.Tensor) {
 	n := gateNF.Len()
 	all, N, F, row := b.matching(op, n, "gate up dgate dup", gateNF, upNF, dgateNF, dupNF)
 	gate, up, dgate, dup := all[0], all[1], all[2], all[3]
@@ -399,7 +444,8 @@ func (b *Backend) gatedGrad(op string, k *[2]*driver.Kernel, yNF, dgateNF, dupNF
 		y = b.narrowed(op, "y", yNF, n)
 	}
 	defer b.enter()()
-	b.launch(k[dy.t], b.eachRow(N, F), at(y.p), at(dgate.p), at(dup.p), at(dy.p), at(gate.p), at(up.p), whole(N), whole(F), whole(row), whole(dyRow))
+	b.launch(k[dy.t], b.eachRow(N, F), at(y.p), at(dgate.p), at(dup.p), at(dy.p), at(gate.p),
+		at(up.p), whole(N), whole(F), whole(row), whole(dyRow))
 }
 
 // segments is a table of the tensors that one launch of the optimizer's kernels takes
@@ -439,7 +485,8 @@ func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 	place := b.scratch(8*int64(parts), 8)
 	for t, s := range of {
 		if s.count > 0 {
-			b.launch(b.k.sumSquares[t], grid{s.blocks, 1, 1, 256, 2048}, at(place[0]), at(index(b, "summed", s.table)), whole(s.count))
+			b.launch(b.k.sumSquares[t], grid{s.blocks, 1, 1, 256, 2048}, at(place[0]),
+				at(index(b, "summed", s.table)), whole(s.count))
 		}
 	}
 	b.launch(b.k.sumPartials, grid{1, 1, 1, 1024, 8192}, at(place[1]), at(place[0]), whole(parts))
@@ -459,9 +506,12 @@ func (b *Backend) AdamW(ps []*compute.Param, a compute.AdamW) {
 		}
 	}
 	defer b.enter()()
-	step, root := a.LR/(1-math.Pow(a.Beta1, float64(a.Step))), 1/(1-math.Pow(a.Beta2, float64(a.Step)))
-	rates := [...]uint64{real(float32(a.GradScale)), real(float32(a.Beta1)), real(float32(1 - a.Beta1)), real(float32(a.Beta2)), real(float32(1 - a.Beta2)),
-		real(float32(step)), real(float32(root)), real(float32(a.Eps)), real(float32(a.LR * a.Decay))}
+	step, root :=
+		a.LR/(1-math.Pow(a.Beta1, float64(a.Step))), 1/(1-math.Pow(a.Beta2, float64(a.Step)))
+	rates := [...]uint64{real(float32(a.GradScale)), real(float32(a.Beta1)),
+		real(float32(1 - a.Beta1)), real(float32(a.Beta2)), real(float32(1 - a.Beta2)),
+		real(float32(step)), real(float32(root)), real(float32(a.Eps)),
+		real(float32(a.LR * a.Decay))}
 	for coded := range of {
 		for inMaster, s := range of[coded] {
 			if s.count == 0 {
@@ -502,16 +552,22 @@ func (b *Backend) stepped(of *[2][2]segments, p *compute.Param) {
 	var mScale, vScale view
 	if m.t == code {
 		coded = 1
-		mScale, vScale = reach(op, "MScale", p.MScale, compute.Blocks(n)), reach(op, "VScale", p.VScale, compute.Blocks(n))
+		mScale, vScale =
+			reach(op, "MScale", p.MScale, compute.Blocks(n)),
+			reach(op, "VScale", p.VScale, compute.Blocks(n))
 		if mScale.t != f32 || vScale.t != f32 {
-			panic(fmt.Sprintf("cuda: AdamW: MScale is %v and VScale %v, want Wide for both", mScale.t, vScale.t))
+			panic(fmt.Sprintf("cuda: AdamW: MScale is %v and VScale %v, want Wide for both",
+				mScale.t, vScale.t))
 		}
 	}
-	of[coded][inMaster].add(n, []uint64{at(w.p), at(beside), at(g.p), at(m.p), at(v.p), at(mScale.p), at(vScale.p)}, flag(p.Decay))
+	of[coded][inMaster].add(n,
+		[]uint64{at(w.p), at(beside), at(g.p), at(m.p), at(v.p), at(mScale.p), at(vScale.p)},
+		flag(p.Decay))
 }
 
 // moments are the maps of 8-bit moments as adamw8 reads them (kernels/optim.cu).
-var moments = slices.Concat(compute.Signed.Value[:], compute.Signed.Mid[:], []float32{0}, compute.Squares.Value[:], compute.Squares.Mid[:], []float32{0})
+var moments = slices.Concat(compute.Signed.Value[:], compute.Signed.Mid[:], []float32{0},
+	compute.Squares.Value[:], compute.Squares.Mid[:], []float32{0})
 
 // Grids of the kernels' families. A result never depends on the grid but where
 // the kernel's comment says so, and there the grid is a function of the shapes.

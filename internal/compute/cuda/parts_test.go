@@ -80,7 +80,8 @@ func TestDKVParts(t *testing.T) {
 		}
 		t.Logf("%s, %d sequences of %d: %d parts, %.2f times an even division, %.2f before; parts take %.0f MB", c.name, c.count, c.length, parts, after, before, bytes)
 		if parts != c.parts || bytes > float64(dkvPartBytes)/1e6 {
-			t.Errorf("%s, %d sequences of %d: %d parts of %.0f MB in all, want %d", c.name, c.count, c.length, parts, bytes, c.parts)
+			t.Errorf("%s, %d sequences of %d: %d parts of %.0f MB in all, want %d", c.name, c.count,
+				c.length, parts, bytes, c.parts)
 		}
 		if math.Abs(before-c.before) > 0.005 || math.Abs(after-c.after) > 0.005 {
 			t.Errorf("%s, %d sequences of %d: blocks take %.2f times an even division, %.2f before, want %.2f and %.2f", c.name, c.count, c.length, after, before, c.after, c.before)

@@ -20,7 +20,10 @@ type matrix struct {
 }
 
 // dense is v as rows of cols elements without gaps.
-func dense(v view, rows, cols int) matrix { return matrix{view: v, rows: rows, cols: cols, ld: cols} }
+func dense(v view, rows,
+	cols int) matrix {
+	return matrix{view: v, rows: rows, cols: cols, ld: cols}
+}
 
 // transposed is m's transpose.
 func (m matrix) transposed() matrix {
@@ -46,7 +49,10 @@ func (m matrix) strides() (row, col uint64) {
 }
 
 // fits reports whether cuBLASLt's fast kernels take m: all rows begin at 16 bytes.
-func (m matrix) fits() bool { return aligned(m.p) && aligned(m.from) && int64(m.ld)*m.t.size()%16 == 0 }
+func (m matrix) fits() bool {
+	return aligned(m.p) && aligned(m.from) &&
+		int64(m.ld)*m.t.size()%16 == 0
+}
 
 // mat is m for cuBLASLt.
 func (m matrix) mat() driver.Mat {
@@ -54,14 +60,16 @@ func (m matrix) mat() driver.Mat {
 	if m.t == bf16 {
 		t = driver.BF16
 	}
-	return driver.Mat{P: m.p, Type: t, Rows: int64(m.rows), Cols: int64(m.cols), Ld: int64(m.ld), From: m.from}
+	return driver.Mat{P: m.p, Type: t, Rows: int64(m.rows), Cols: int64(m.cols), Ld: int64(m.ld),
+		From: m.from}
 }
 
 // multiply queues c (=, or if acc += or what c is from +) alpha*a*w, and adds the biases, which lie
 // one behind the other, to each row if there are any. cuBLASLt does it where all rows begin at 16
 // bytes, which its tensor core kernels want, unless it has no algorithm; our own kernel does the
 // rest. Counts says how often it had none.
-func (b *Backend) multiply(op string, c, a, w matrix, alpha float32, acc bool, bias []*compute.Param) {
+func (b *Backend) multiply(op string, c, a, w matrix, alpha float32, acc bool,
+	bias []*compute.Param) {
 	M, K := a.shape()
 	_, N := w.shape()
 	if M == 0 || N == 0 || (K == 0 && acc && len(bias) == 0 && c.from == 0) {
@@ -84,7 +92,8 @@ func (b *Backend) multiply(op string, c, a, w matrix, alpha float32, acc bool, b
 	}
 	am, ak := a.strides()
 	bk, bn := w.strides()
-	b.launch(b.k.gemm[a.t][c.t], grid{blocks(M, 64), blocks(N, 64), 1, 256, 8704}, at(c.p), whole(c.ld), at(a.p), am, ak, at(w.p), bk, bn, at(bv.p),
+	b.launch(b.k.gemm[a.t][c.t], grid{blocks(M, 64), blocks(N, 64), 1, 256, 8704}, at(c.p),
+		whole(c.ld), at(a.p), am, ak, at(w.p), bk, bn, at(bv.p),
 		whole(M), whole(N), whole(K), real(alpha), flag(acc))
 }
 
@@ -114,7 +123,8 @@ func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 	}
 	defer b.enter()()
 	W := b.weights(op, w, b.narrow)
-	b.multiply(op, y, dense(x, N, I), dense(W, O, I).transposed(), 1, acc, []*compute.Param{bias}[:present(bias)])
+	b.multiply(op, y, dense(x, N, I), dense(W, O, I).transposed(), 1, acc,
+		[]*compute.Param{bias}[:present(bias)])
 }
 
 // present is 1 for a parameter, 0 for none.
@@ -170,7 +180,8 @@ func (b *Backend) join(op string, ps []compute.Projection, N int, learn bool) (j
 	var ws []*compute.Param
 	O, n, m := 0, 0, 0 // outputs, elements of gradients of weights and biases
 	for i, p := range ps {
-		if cols, _ := p.Y.Rows(); cols != p.W.Rows || p.Y.Len() != N*cols || p.W.Cols != ps[0].W.Cols {
+		if cols, _ := p.Y.Rows(); cols != p.W.Rows || p.Y.Len() != N*cols ||
+			p.W.Cols != ps[0].W.Cols {
 			return j, false
 		}
 		if p.B != nil {
@@ -181,7 +192,8 @@ func (b *Backend) join(op string, ps []compute.Projection, N int, learn bool) (j
 			continue
 		}
 		q := ps[i-1]
-		if !q.Y.Beside(p.Y) || learn && !follows(q.W.G, p.W.G) || learn && !follows(biasGrad(q), biasGrad(p)) {
+		if !q.Y.Beside(p.Y) || learn && !follows(q.W.G, p.W.G) || learn &&
+			!follows(biasGrad(q), biasGrad(p)) {
 			return j, false
 		}
 	}
@@ -257,7 +269,8 @@ func (b *Backend) LinearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI 
 }
 
 // linearsGrad is LinearsGrad of ps as one projection; it reports whether they can be joined.
-func (b *Backend) linearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI compute.Tensor) bool {
+func (b *Backend) linearsGrad(dxNI compute.Tensor, ps []compute.Projection,
+	xNI compute.Tensor) bool {
 	const op = "LinearsGrad"
 	if len(ps) < 2 {
 		return false
@@ -284,7 +297,8 @@ func (b *Backend) linearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI 
 
 // LinearGrad is the gradient of Linear. A Wide dy is rounded once, for both
 // products; the bias's gradient sums it unrounded.
-func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor, acc bool) {
+func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor,
+	acc bool) {
 	const op = "LinearGrad"
 	I, O := w.Cols, w.Rows
 	N := compute.RowsOf(op, "dy", dyNO, O)
@@ -293,7 +307,8 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 	var x, g, gb view
 	if !dxNI.Absent() {
 		if dx = b.result(op, "dx", dxNI, N, I); dx.t != b.narrow {
-			panic(fmt.Sprintf("cuda: %s: dx is %v, want %v: allocate it in the other class", op, dx.t, b.narrow))
+			panic(fmt.Sprintf("cuda: %s: dx is %v, want %v: allocate it in the other class", op,
+				dx.t, b.narrow))
 		}
 	}
 	if !w.G.Absent() && !xNI.Absent() {

@@ -127,7 +127,8 @@ func parsePTX(text, name string) (k *ptxKernel, err error) {
 			bits, _ := strconv.Atoi(p[1])
 			k.params = append(k.params, bits/8)
 		}
-		if line == "" || line == "{" || line == ")" || strings.HasPrefix(line, ".") || strings.HasPrefix(line, "//") {
+		if line == "" || line == "{" || line == ")" || strings.HasPrefix(line, ".") ||
+			strings.HasPrefix(line, "//") {
 			continue
 		}
 		if label, ok := strings.CutSuffix(line, ":"); ok {
@@ -378,7 +379,8 @@ func ptxCompile(in *ptxInstr, op string, args []string, register func(string) in
 	case "shr.u32", "shr.u64":
 		binary(func(a, b uint64) uint64 { return cut(a, ptxBits(typ)) >> cut(b, 32) })
 	case "shr.s32":
-		binary(func(a, b uint64) uint64 { return cut(uint64(signed(a, 32)>>min(cut(b, 32), 31)), 32) })
+		binary(
+			func(a, b uint64) uint64 { return cut(uint64(signed(a, 32)>>min(cut(b, 32), 31)), 32) })
 	case "add.f32":
 		floats(func(a, b float32) float32 { return a + b })
 	case "sub.f32":
@@ -406,7 +408,10 @@ func ptxCompile(in *ptxInstr, op string, args []string, register func(string) in
 	case "fma.rn.f32", "fma.rm.f32":
 		a, b, c := val(1), val(2), val(3)
 		down := parts[1] == "rm"
-		set(func(t *ptxThread) uint64 { return fromF(fma32(asF(a(t)), asF(b(t)), asF(c(t)), down)) })
+		set(
+			func(t *ptxThread) uint64 {
+				return fromF(fma32(asF(a(t)), asF(b(t)), asF(c(t)), down))
+			})
 	case "cvt.sat.f32.f32": // to [0,1], NaN to 0
 		a := val(1)
 		set(func(t *ptxThread) uint64 {
@@ -418,7 +423,11 @@ func ptxCompile(in *ptxInstr, op string, args []string, register func(string) in
 		})
 	case "ex2.approx.ftz.f32":
 		a := val(1)
-		set(func(t *ptxThread) uint64 { return fromF(flush(float32(math.Exp2(float64(flush(asF(a(t)))))))) })
+		set(
+			func(t *ptxThread) uint64 {
+				return fromF(
+					flush(float32(math.Exp2(float64(flush(asF(a(t))))))))
+			})
 	case "rcp.approx.ftz.f32":
 		a := val(1)
 		set(func(t *ptxThread) uint64 { return fromF(flush(1 / flush(asF(a(t))))) })
@@ -535,7 +544,9 @@ func ptxCompare(in *ptxInstr, how, typ string, args []string, register func(stri
 // last lane of a segment. Only shuffles over whole warps occur.
 func ptxShuffle(in *ptxInstr, how string, args []string, register func(string) int) {
 	to, _, _ := strings.Cut(args[0], "|")
-	d, a, b, c, mask := register(to), ptxValue(args[1], register), ptxValue(args[2], register), ptxValue(args[3], register), ptxValue(args[4], register)
+	d, a, b, c, mask :=
+		register(to), ptxValue(args[1], register), ptxValue(args[2], register),
+		ptxValue(args[3], register), ptxValue(args[4], register)
 	in.meet = func(w []*ptxThread) {
 		results := make([]uint64, len(w))
 		for i, t := range w {
@@ -623,7 +634,8 @@ func ptxTensor(in *ptxInstr, op string, args []string, register func(string) int
 				t.sent = t.sent[1:]
 			}
 		}
-	case "ldmatrix.sync.aligned.m8n8.x4.shared.b16", "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16":
+	case "ldmatrix.sync.aligned.m8n8.x4.shared.b16",
+		"ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16":
 		// Threads 0-7 have the addresses of the first matrix's rows, 8-15 of the second's, and so
 		// on. Each thread receives a fragment of a row; with .trans the matrix is transposed first.
 		trans := strings.Contains(op, ".trans")
@@ -642,7 +654,8 @@ func ptxTensor(in *ptxInstr, op string, args []string, register func(string) int
 			}
 			for m := range matrix {
 				for r := range 8 {
-					for c := range 8 { // of row r, thread 4r+c/2 has element c, the lower half first
+					// of row r, thread 4r+c/2 has element c, the lower half first
+					for c := range 8 {
 						d := &w[4*r+c/2].regs[to[m]]
 						if c%2 == 0 {
 							*d = matrix[m][r][c]
@@ -657,7 +670,9 @@ func ptxTensor(in *ptxInstr, op string, args []string, register func(string) int
 		// Element (r,k) of A is in thread 4*(r%8)+(k%8)/2, register r/8+2*(k/8), half k%2; (k,n) of
 		// B in thread 4*n+(k%8)/2, register k/8, half k%2; (r,n) of C and D in thread 4*(r%8)+n/2,
 		// register 2*(r/8)+n%2.
-		d, a, b, c := ptxList(args[0], register), ptxList(args[1], register), ptxList(args[2], register), ptxList(args[3], register)
+		d, a, b, c :=
+			ptxList(args[0], register), ptxList(args[1], register), ptxList(args[2], register),
+			ptxList(args[3], register)
 		in.meet = func(w []*ptxThread) {
 			var sums [16][8]float32
 			half := func(word uint64, i int) float32 { return bf16Value(word >> (16 * (i % 2))) }
@@ -665,7 +680,8 @@ func ptxTensor(in *ptxInstr, op string, args []string, register func(string) int
 				for n := range 8 {
 					sum := asF(w[4*(r%8)+n/2].regs[c[2*(r/8)+n%2]])
 					for k := range 16 {
-						sum += half(w[4*(r%8)+k%8/2].regs[a[r/8+2*(k/8)]], k) * half(w[4*n+k%8/2].regs[b[k/8]], k)
+						sum += half(w[4*(r%8)+k%8/2].regs[a[r/8+2*(k/8)]], k) *
+							half(w[4*n+k%8/2].regs[b[k/8]], k)
 					}
 					sums[r][n] = sum
 				}
@@ -682,9 +698,11 @@ func ptxTensor(in *ptxInstr, op string, args []string, register func(string) int
 }
 
 // launch runs a kernel.
-func (m *ptxMachine) launch(k *ptxKernel, grid [3]int, threads, shared int, args ...uint64) (err error) {
+func (m *ptxMachine) launch(k *ptxKernel, grid [3]int, threads, shared int,
+	args ...uint64) (err error) {
 	if len(args) != len(k.params) {
-		return fmt.Errorf("ptx: kernel %s: %d arguments for %d parameters", k.name, len(args), len(k.params))
+		return fmt.Errorf("ptx: kernel %s: %d arguments for %d parameters", k.name, len(args),
+			len(k.params))
 	}
 	m.args = nil
 	for _, a := range args {

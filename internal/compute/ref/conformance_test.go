@@ -11,5 +11,6 @@ import (
 // The reference against itself: offsets, guards, aliasing and the promised
 // equalities; what it computes is checked by finite differences.
 func TestConformance(t *testing.T) {
-	computetest.Run(t, func(int) (compute.Backend, error) { return ref.New(), nil }, computetest.Contract{Workers: []int{2}, Tol: 1e-6, Align: 1, Alone: true, Joined: true})
+	computetest.Run(t, func(int) (compute.Backend, error) { return ref.New(), nil },
+		computetest.Contract{Workers: []int{2}, Tol: 1e-6, Align: 1, Alone: true, Joined: true})
 }

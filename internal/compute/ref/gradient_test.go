@@ -65,12 +65,14 @@ func differ(t *testing.T, name string, x, grad compute.Tensor, loss func() float
 func TestEmbedGrad(t *testing.T) {
 	b, table, y, c, ids := New(), newParam(5, 3), zeros(12), normal(12), []int32{4, 0, 4, 2}
 	b.EmbedGrad(table, c, ids)
-	differ(t, "table", table.W, table.G, func() float64 { b.Embed(y, table, ids); return weigh(c, y) })
+	differ(t, "table", table.W, table.G,
+		func() float64 { b.Embed(y, table, ids); return weigh(c, y) })
 }
 
 func TestRMSNormGrad(t *testing.T) {
 	const N, D, eps = 4, 7, 0.01
-	b, x, w, y, rstd, c, dx := New(), normal(N*D), newParam(1, D), zeros(N*D), zeros(N), normal(N*D), zeros(N*D)
+	b, x, w, y, rstd, c, dx :=
+		New(), normal(N*D), newParam(1, D), zeros(N*D), zeros(N), normal(N*D), zeros(N*D)
 	loss := func() float64 { b.RMSNorm(y, rstd, x, w, eps); return weigh(c, y) }
 	loss()
 	b.RMSNormGrad(dx, w, c, x, rstd, false)
@@ -80,7 +82,8 @@ func TestRMSNormGrad(t *testing.T) {
 
 func TestLinearGrad(t *testing.T) {
 	const N, I, O = 4, 5, 3
-	b, x, w, bias, y, c, dx := New(), normal(N*I), newParam(O, I), newParam(1, O), zeros(N*O), normal(N*O), zeros(N*I)
+	b, x, w, bias, y, c, dx :=
+		New(), normal(N*I), newParam(O, I), newParam(1, O), zeros(N*O), normal(N*O), zeros(N*I)
 	loss := func() float64 { b.Linear(y, x, w, bias, false); return weigh(c, y) }
 	b.LinearGrad(dx, w, bias, c, x, false)
 	differ(t, "x", x, dx, loss)
@@ -110,7 +113,8 @@ func TestRopeInverse(t *testing.T) {
 }
 
 func TestAttentionGrad(t *testing.T) {
-	t.Run("apart", func(t *testing.T) { attentionGrad(t, compute.Pack{Start: []int32{0, 4, 4, 5, 8}}) })
+	t.Run("apart",
+		func(t *testing.T) { attentionGrad(t, compute.Pack{Start: []int32{0, 4, 4, 5, 8}}) })
 	t.Run("branches", func(t *testing.T) {
 		attentionGrad(t, compute.Pack{Start: []int32{0, 3, 5, 6, 8}, Parent: []int32{-1, 0, 0, -1}})
 	})
@@ -132,7 +136,8 @@ func attentionGrad(t *testing.T, p compute.Pack) {
 
 func TestSwiGLUGrad(t *testing.T) {
 	const n = 20
-	b, gate, up, y, c, dgate, dup := New(), normal(n), normal(n), zeros(n), normal(n), zeros(n), zeros(n)
+	b, gate, up, y, c, dgate, dup :=
+		New(), normal(n), normal(n), zeros(n), normal(n), zeros(n), zeros(n)
 	loss := func() float64 { b.SwiGLU(y, gate, up); return weigh(c, y) }
 	b.SwiGLUGrad(compute.Tensor{}, dgate, dup, c, gate, up)
 	differ(t, "gate", gate, dgate, loss)
@@ -188,12 +193,15 @@ func TestAdamWStep(t *testing.T) {
 	b, p := New(), newParam(1, 1)
 	p.M, p.V, p.Decay = zeros(1), zeros(1), true
 	F64(p.W)[0], F64(p.G)[0] = 2, -8
-	b.AdamW([]*compute.Param{p}, compute.AdamW{LR: 0.1, Beta1: 0.9, Beta2: 0.99, Eps: 1, Decay: 0.5, GradScale: 0.25, Step: 1})
+	b.AdamW([]*compute.Param{p},
+		compute.AdamW{LR: 0.1, Beta1: 0.9, Beta2: 0.99, Eps: 1, Decay: 0.5, GradScale: 0.25,
+			Step: 1})
 	want := 2 - 0.1*(-2.0/(2+1)+0.5*2)
 	if got := F64(p.W)[0]; math.Abs(got-want) > 1e-12 {
 		t.Errorf("weight after one step %v, want %v", got, want)
 	}
-	if m, v := F64(p.M)[0], F64(p.V)[0]; math.Abs(m+0.2) > 1e-12 || math.Abs(v-0.04) > 1e-12 || F64(p.G)[0] != -8 {
+	if m, v := F64(p.M)[0], F64(p.V)[0]; math.Abs(m+0.2) > 1e-12 || math.Abs(v-0.04) > 1e-12 ||
+		F64(p.G)[0] != -8 {
 		t.Errorf("moments %v and %v, gradient %v; want -0.2, 0.04, -8", m, v, F64(p.G)[0])
 	}
 }

@@ -41,7 +41,8 @@ func F64(t compute.Tensor) []float64 {
 	}
 	m := t.Mem().(*memory)
 	if cols, row := t.Rows(); cols > 0 {
-		panic(fmt.Sprintf("ref: rows of %d elements that begin %d apart: want contiguous elements", cols, row))
+		panic(fmt.Sprintf("ref: rows of %d elements that begin %d apart: want contiguous elements",
+			cols, row))
 	}
 	return m.data[t.Off() : t.Off()+t.Len() : t.Off()+t.Len()]
 }
@@ -113,7 +114,10 @@ func (b *Backend) Free(t compute.Tensor) {
 }
 
 // As is t's first n elements: they have one type.
-func (b *Backend) As(t compute.Tensor, _ compute.Class, n int) compute.Tensor { return t.Slice(0, n) }
+func (b *Backend) As(t compute.Tensor, _ compute.Class,
+	n int) compute.Tensor {
+	return t.Slice(0, n)
+}
 
 // Memory is the number of bytes allocated now, and the most there ever was.
 func (b *Backend) Memory() (inUse, peak int64) { return b.inUse, b.peak }
@@ -243,7 +247,8 @@ func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps 
 	defer columns(&xND)()
 	D := w.Cols
 	N := compute.RowsOf("RMSNorm", "x", xND, D)
-	y, rstd, x, wD := size("RMSNorm", "y", yND, N*D), size("RMSNorm", "rstd", rstdN, N), F64(xND), F64(w.W)
+	y, rstd, x, wD :=
+		size("RMSNorm", "y", yND, N*D), size("RMSNorm", "rstd", rstdN, N), F64(xND), F64(w.W)
 	offset := float64(w.Offset)
 	for n := range N {
 		sum := 0.0
@@ -258,7 +263,8 @@ func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps 
 }
 
 // RMSNormGrad is the gradient of RMSNorm.
-func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND, rstdN compute.Tensor, acc bool) {
+func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND,
+	rstdN compute.Tensor, acc bool) {
 	defer columns(&dxND, &xND)()
 	D := w.Cols
 	N := compute.RowsOf("RMSNormGrad", "x", xND, D)
@@ -328,7 +334,8 @@ func (b *Backend) LinearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI 
 }
 
 // LinearGrad is the gradient of Linear.
-func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor, acc bool) {
+func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor,
+	acc bool) {
 	defer columns(&dxNI, &dyNO)()
 	O, I := w.Rows, w.Cols
 	N := compute.RowsOf("LinearGrad", "dy", dyNO, O)
@@ -373,7 +380,8 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 }
 
 // Rope rotates pairs of a head by their position's angles.
-func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, table compute.Tensor, inverse bool) {
+func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, table compute.Tensor,
+	inverse bool) {
 	defer columns(&xNHE)()
 	H, E := heads, headDim
 	x, tab := size("Rope", "x", xNHE, len(pos)*H*E), F64(table)
@@ -422,11 +430,13 @@ func attend(oE, qE []float64, n int, scale float64, at func(j int) (kE, vE []flo
 }
 
 // Attention is causal attention within each sequence.
-func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
+func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape,
+	p compute.Pack) {
 	defer columns(&qNHE, &kNKE, &vNKE)()
 	H, K, E := a.H, a.K, a.E
 	N := compute.RowsOf("Attention", "q", qNHE, H*E)
-	o, lse, q := size("Attention", "o", oNHE, N*H*E), size("Attention", "lse", lseNH, N*H), F64(qNHE)
+	o, lse, q :=
+		size("Attention", "o", oNHE, N*H*E), size("Attention", "lse", lseNH, N*H), F64(qNHE)
 	k, v := size("Attention", "k", kNKE, N*K*E), size("Attention", "v", vNKE, N*K*E)
 	p.Check("Attention", N)
 	for n := range p.Segments() {
@@ -435,10 +445,11 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 			for h := range H {
 				at := (g.First+i)*H*E + h*E
 				from := a.First(g.Before + i + 1)
-				lse[(g.First+i)*H+h] = attend(o[at:at+E], q[at:at+E], g.Before+i+1-from, a.Scale, func(j int) (kE, vE []float64) {
-					at := seen(g, from+j)*K*E + h/(H/K)*E
-					return k[at : at+E], v[at : at+E]
-				})
+				lse[(g.First+i)*H+h] = attend(o[at:at+E], q[at:at+E], g.Before+i+1-from, a.Scale,
+					func(j int) (kE, vE []float64) {
+						at := seen(g, from+j)*K*E + h/(H/K)*E
+						return k[at : at+E], v[at : at+E]
+					})
 			}
 		}
 	}
@@ -453,7 +464,8 @@ func seen(g compute.Segment, j int) int {
 }
 
 // AttentionGrad is the gradient of Attention.
-func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
+func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE,
+	vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	defer columns(&dqNHE, &dkNKE, &dvNKE, &qNHE, &kNKE, &vNKE)()
 	H, K, E := a.H, a.K, a.E
 	N := compute.RowsOf("AttentionGrad", "q", qNHE, H*E)
@@ -506,7 +518,8 @@ func (b *Backend) CacheWrite(cache, xNW compute.Tensor, width int, slots []int32
 }
 
 // RopeCache is Rope of q and of the keys in the cache.
-func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a compute.AttnShape, pos []int32, table compute.Tensor, slots []int32) {
+func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a compute.AttnShape,
+	pos []int32, table compute.Tensor, slots []int32) {
 	W := a.K * a.E
 	b.Rope(qNHE, a.H, a.E, pos, table, false)
 	b.CacheWrite(kCache, kNKE, W, slots)
@@ -517,7 +530,8 @@ func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a c
 }
 
 // AttentionDecode is Attention for one query a row over paged keys and values.
-func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a compute.AttnShape, pages compute.Pages) {
+func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a compute.AttnShape,
+	pages compute.Pages) {
 	defer columns(&qRHE)()
 	H, K, E := a.H, a.K, a.E
 	R := len(pages.Len)
@@ -527,12 +541,14 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 		for h := range H {
 			at := (r*H + h) * E
 			from := a.First(int(pages.Len[r]))
-			attend(o[at:at+E], q[at:at+E], int(pages.Len[r])-from, a.Scale, func(j int) (kE, vE []float64) {
-				j += from
-				slot := int(pages.Table[r][j/pages.PageTokens])*pages.PageTokens + j%pages.PageTokens
-				at := slot*K*E + h/(H/K)*E
-				return k[at : at+E], v[at : at+E]
-			})
+			attend(o[at:at+E], q[at:at+E], int(pages.Len[r])-from, a.Scale,
+				func(j int) (kE, vE []float64) {
+					j += from
+					slot := int(pages.Table[r][j/pages.PageTokens])*pages.PageTokens +
+						j%pages.PageTokens
+					at := slot*K*E + h/(H/K)*E
+					return k[at : at+E], v[at : at+E]
+				})
 		}
 	}
 }
@@ -613,7 +629,8 @@ func logits(hD []float64, w *compute.Param, invTemp float64) (zV []float64, lse 
 }
 
 // LogProb is the language-model head's log-probabilities and entropies.
-func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Param, rows, targets []int32, invTemp float64) {
+func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Param, rows,
+	targets []int32, invTemp float64) {
 	D, R := w.Cols, len(rows)
 	compute.CheckHead("LogProb", hND, w, rows, targets)
 	h, logp := F64(hND), size("LogProb", "logp", out.LogpR, R)
@@ -631,7 +648,8 @@ func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Pa
 }
 
 // LogProbGrad is the gradient of LogProb.
-func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute.HeadOut, dlogpR, dentR, hND compute.Tensor, rows, targets []int32, invTemp float64) {
+func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute.HeadOut, dlogpR,
+	dentR, hND compute.Tensor, rows, targets []int32, invTemp float64) {
 	D, R := w.Cols, len(rows)
 	h, wVD, gVD, dh := F64(hND), F64(w.W), F64(w.G), F64(dhND)
 	ent, lse := size("LogProbGrad", "ent", out.EntR, R), size("LogProbGrad", "lse", out.LseR, R)
@@ -662,7 +680,8 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 
 // Sample draws one token a row. TopP's share is that of the tokens which TopK
 // left; on equal probabilities the lower id counts as the more probable.
-func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param, s compute.Sampling, u []float64) {
+func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param,
+	s compute.Sampling, u []float64) {
 	D, R := w.Cols, len(ids)
 	h := size("Sample", "h", hRD, R*D)
 	invTemp := 1.0
@@ -737,9 +756,11 @@ func (b *Backend) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) 
 }
 
 // ScoreGrad is the gradient of Score.
-func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND compute.Tensor, rows []int32) {
+func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND compute.Tensor,
+	rows []int32) {
 	D := w.Cols
-	dh, ds, h, wD, gD := F64(dhND), size("ScoreGrad", "ds", dsR, len(rows)), F64(hND), F64(w.W), F64(w.G)
+	dh, ds, h, wD, gD :=
+		F64(dhND), size("ScoreGrad", "ds", dsR, len(rows)), F64(hND), F64(w.W), F64(w.G)
 	for r, n := range rows {
 		for d := range D {
 			if dh != nil {

@@ -12,13 +12,14 @@ import (
 
 // BatchRules say how the batch API behaves.
 type BatchRules struct {
-	Looks     int                      // at a batch until it is over
-	Refuse    func(prompt string) bool // requests that fail
-	End       string                   // status of a batch that is over; "" is completed. Any other leaves every second request undone
-	LoseReply int                      // so many times a batch is created and the connection cut
-	CutFile   int                      // so many times a download is cut
-	Twice     bool                     // every line of the output comes twice
-	Foreign   string                   // more lines in the output
+	Looks  int                      // at a batch until it is over
+	Refuse func(prompt string) bool // requests that fail
+	// status of a batch that is over; "" is completed. Any other leaves every second request undone
+	End       string
+	LoseReply int    // so many times a batch is created and the connection cut
+	CutFile   int    // so many times a download is cut
+	Twice     bool   // every line of the output comes twice
+	Foreign   string // more lines in the output
 }
 
 type file struct {
@@ -105,7 +106,8 @@ func (s *Server) createBatch(w http.ResponseWriter, r *http.Request) {
 		Endpoint string
 		Window   string `json:"completion_window"`
 	}
-	if json.NewDecoder(r.Body).Decode(&q) != nil || q.Endpoint != "/v1/chat/completions" || q.Window != "24h" {
+	if json.NewDecoder(r.Body).Decode(&q) != nil || q.Endpoint != "/v1/chat/completions" ||
+		q.Window != "24h" {
 		Fail(w, 400, "invalid_request", "no batch")
 		return
 	}
@@ -116,7 +118,8 @@ func (s *Server) createBatch(w http.ResponseWriter, r *http.Request) {
 		Fail(w, 404, "not_found", "no such file")
 		return
 	}
-	b := &batch{id: fmt.Sprintf("batch_%d", len(s.batches)), input: q.Input, status: "validating", total: bytes.Count(f.content, []byte("\n"))}
+	b := &batch{id: fmt.Sprintf("batch_%d", len(s.batches)), input: q.Input, status: "validating",
+		total: bytes.Count(f.content, []byte("\n"))}
 	s.batches[b.id] = b
 	lose := s.Batch.LoseReply > 0
 	if lose {
@@ -176,7 +179,8 @@ func (s *Server) lookAtBatch(w http.ResponseWriter, r *http.Request) {
 // finish makes a batch's answers. It needs the lock.
 func (s *Server) finish(b *batch) {
 	var out, bad []string
-	for n, line := range strings.Split(strings.TrimSuffix(string(s.files[b.input].content), "\n"), "\n") {
+	for n, line := range strings.Split(strings.TrimSuffix(string(s.files[b.input].content), "\n"),
+		"\n") {
 		var q struct {
 			ID   string `json:"custom_id"`
 			Body struct {
@@ -190,7 +194,8 @@ func (s *Server) finish(b *batch) {
 			bad = append(bad, `{"custom_id":"?","error":{"code":"invalid","message":"no request"}}`)
 			continue
 		}
-		c := Call{Prompt: q.Body.Messages[len(q.Body.Messages)-1].Content, Messages: q.Body.Messages, Model: q.Body.Model, N: max(1, q.Body.N), Max: q.Body.Max}
+		c := Call{Prompt: q.Body.Messages[len(q.Body.Messages)-1].Content,
+			Messages: q.Body.Messages, Model: q.Body.Model, N: max(1, q.Body.N), Max: q.Body.Max}
 		switch {
 		case s.Batch.End != "" && n%2 == 1:
 			bad = append(bad, fmt.Sprintf(`{"custom_id":%q,"response":null,"error":{"code":"batch_%s","message":"not done in time"}}`, q.ID, s.Batch.End))
@@ -216,7 +221,8 @@ func (s *Server) finish(b *batch) {
 }
 
 func (b *batch) json() map[string]any {
-	return map[string]any{"id": b.id, "object": "batch", "status": b.status, "input_file_id": b.input, "output_file_id": b.output, "error_file_id": b.errors,
+	return map[string]any{"id": b.id, "object": "batch", "status": b.status,
+		"input_file_id": b.input, "output_file_id": b.output, "error_file_id": b.errors,
 		"request_counts": map[string]int{"total": b.total, "completed": b.done, "failed": b.bad}}
 }
 

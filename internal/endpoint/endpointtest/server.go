@@ -176,7 +176,8 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 		Fail(w, 400, "invalid_request", "the request is no chat completion")
 		return
 	}
-	c := Call{Prompt: q.Messages[len(q.Messages)-1].Content, Messages: q.Messages, Model: q.Model, N: max(1, q.N), Max: q.MaxTokens, Header: r.Header.Clone(), Time: time.Now()}
+	c := Call{Prompt: q.Messages[len(q.Messages)-1].Content, Messages: q.Messages, Model: q.Model,
+		N: max(1, q.N), Max: q.MaxTokens, Header: r.Header.Clone(), Time: time.Now()}
 	_ = json.Unmarshal(raw, &c.Raw) // it has been read above
 	for _, m := range q.Messages {
 		c.Tokens += Tokens(m.Content)
@@ -220,7 +221,9 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 // allowed checks the key.
 func (s *Server) allowed(w http.ResponseWriter, r *http.Request) bool {
 	if s.Key != "" && r.Header.Get("Authorization") != "Bearer "+s.Key {
-		Fail(w, 401, "invalid_api_key", "Incorrect API key provided: "+strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "))
+		Fail(w, 401, "invalid_api_key",
+			"Incorrect API key provided: "+strings.TrimPrefix(r.Header.Get("Authorization"),
+				"Bearer "))
 		return false
 	}
 	return true
@@ -237,7 +240,8 @@ func (s *Server) over(c Call) bool {
 		n++
 		tokens += s.calls[i].Tokens
 	}
-	return s.RequestsPerMinute > 0 && float64(n) > s.RequestsPerMinute*1.02+1 || s.TokensPerMinute > 0 && float64(tokens) > s.TokensPerMinute*1.02+float64(c.Tokens)
+	return s.RequestsPerMinute > 0 && float64(n) > s.RequestsPerMinute*1.02+1 ||
+		s.TokensPerMinute > 0 && float64(tokens) > s.TokensPerMinute*1.02+float64(c.Tokens)
 }
 
 // completion is a good answer.
@@ -254,14 +258,18 @@ func (s *Server) completion(c *Call) (body []byte, tokens int) {
 			text, finish, n = text[:4*c.Max], "length", c.Max
 		}
 		tokens += n
-		choices = append(choices, map[string]any{"index": i, "finish_reason": finish, "message": map[string]any{"role": "assistant", "content": text}})
+		choices = append(choices,
+			map[string]any{"index": i, "finish_reason": finish,
+				"message": map[string]any{"role": "assistant", "content": text}})
 	}
 	prompt := 0
 	for _, m := range c.Messages {
 		prompt += Tokens(m.Content)
 	}
-	body, _ = json.Marshal(map[string]any{"id": "chatcmpl-1", "object": "chat.completion", "model": c.Model + "-2026", "choices": choices,
-		"usage": map[string]any{"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}})
+	body, _ = json.Marshal(map[string]any{"id": "chatcmpl-1", "object": "chat.completion",
+		"model": c.Model + "-2026", "choices": choices,
+		"usage": map[string]any{"prompt_tokens": prompt, "completion_tokens": tokens,
+			"total_tokens": prompt + tokens}})
 	return body, tokens
 }
 
@@ -269,7 +277,8 @@ func (s *Server) completion(c *Call) (body []byte, tokens int) {
 func Fail(w http.ResponseWriter, status int, code, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	b, _ := json.Marshal(map[string]any{"error": map[string]any{"message": message, "type": "error", "code": code}})
+	b, _ := json.Marshal(map[string]any{
+		"error": map[string]any{"message": message, "type": "error", "code": code}})
 	w.Write(b)
 }
 

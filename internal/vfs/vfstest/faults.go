@@ -199,9 +199,12 @@ func (h hook) do(op, path string, f func() error) error {
 	return f()
 }
 
-func (h hook) Create(p string) (vfs.File, error)     { return h.file("create", p, h.under.Create) }
-func (h hook) OpenAppend(p string) (vfs.File, error) { return h.file("create", p, h.under.OpenAppend) }
-func (h hook) Open(p string) (vfs.File, error)       { return h.file("open", p, h.under.Open) }
+func (h hook) Create(p string) (vfs.File, error) { return h.file("create", p, h.under.Create) }
+func (h hook) OpenAppend(
+	p string) (vfs.File, error) {
+	return h.file("create", p, h.under.OpenAppend)
+}
+func (h hook) Open(p string) (vfs.File, error) { return h.file("open", p, h.under.Open) }
 
 func (h hook) Mkdir(p string) error {
 	return h.do("mkdir", p, func() error { return h.under.Mkdir(p) })

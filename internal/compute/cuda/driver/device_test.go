@@ -59,7 +59,8 @@ func TestMemory(t *testing.T) {
 	d.Unpin(nil)
 
 	_, total := d.Free()
-	if p, err := d.Alloc(2 * total); p != 0 || !errors.Is(err, ErrMemory) || !strings.Contains(err.Error(), "free") {
+	if p, err := d.Alloc(2 * total); p != 0 || !errors.Is(err, ErrMemory) ||
+		!strings.Contains(err.Error(), "free") {
 		t.Errorf("twice the device's memory: %#x, %v", p, err)
 	}
 	const n = 1000
@@ -123,9 +124,10 @@ func TestLaunch(t *testing.T) {
 
 	// Refused, and the device goes on.
 	for name, err := range map[string]error{
-		"threads":   d.Launch(k, 1, 1, 1, 4096, 0, addArgs(&py, &px, &n64)...),
-		"blocks":    d.Launch(k, 0, 1, 1, 256, 0, addArgs(&py, &px, &n64)...),
-		"shared":    d.Launch(k, 1, 1, 1, 256, d.Info().SharedPerBlock+1, addArgs(&py, &px, &n64)...),
+		"threads": d.Launch(k, 1, 1, 1, 4096, 0, addArgs(&py, &px, &n64)...),
+		"blocks":  d.Launch(k, 0, 1, 1, 256, 0, addArgs(&py, &px, &n64)...),
+		"shared": d.Launch(k, 1, 1, 1, 256, d.Info().SharedPerBlock+1,
+			addArgs(&py, &px, &n64)...),
 		"arguments": d.Launch(k, 1, 1, 1, 256, 0, addArgs(&py, &px, &n64)[:2]...),
 	} {
 		if name == "arguments" && k.params < 0 {

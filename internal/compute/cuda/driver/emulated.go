@@ -24,7 +24,8 @@ func Emulated() *Emulation {
 	for _, s := range []struct {
 		to   *uintptr
 		name string
-	}{{&e.failAlloc, "gadEmuFailAlloc"}, {&e.allocs, "gadEmuAllocs"}, {&e.pinned, "gadEmuPinned"}, {&e.work, "gadEmuWork"}} {
+	}{{&e.failAlloc, "gadEmuFailAlloc"}, {&e.allocs, "gadEmuAllocs"}, {&e.pinned, "gadEmuPinned"},
+		{&e.work, "gadEmuWork"}} {
 		p, err := purego.Dlsym(lib.handle, s.name)
 		if err != nil {
 			return nil
@@ -71,10 +72,12 @@ func (e *Emulation) Work() Work {
 		n, _, _ := purego.SyscallN(e.work, what)
 		return int(n)
 	}
-	return Work{Kernels: of(0), Products: of(1), Copies: of(2), Fills: of(3), Copied: of(4), Filled: of(5)}
+	return Work{Kernels: of(0), Products: of(1), Copies: of(2), Fills: of(3), Copied: of(4),
+		Filled: of(5)}
 }
 
 // Since is the work after that of before.
 func (w Work) Since(before Work) Work {
-	return Work{w.Kernels - before.Kernels, w.Products - before.Products, w.Copies - before.Copies, w.Fills - before.Fills, w.Copied - before.Copied, w.Filled - before.Filled}
+	return Work{w.Kernels - before.Kernels, w.Products - before.Products, w.Copies - before.Copies,
+		w.Fills - before.Fills, w.Copied - before.Copied, w.Filled - before.Filled}
 }

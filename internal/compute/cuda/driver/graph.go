@@ -16,8 +16,8 @@ type Graph struct {
 	exec cu.ExecGraph
 }
 
-// captureRelaxed is CU_STREAM_CAPTURE_MODE_RELAXED: calls that are not queued, such as cuBLASLt's loading
-// of a kernel at its first use, are allowed meanwhile.
+// captureRelaxed is CU_STREAM_CAPTURE_MODE_RELAXED: calls that are not queued, such as cuBLASLt's
+// loading of a kernel at its first use, are allowed meanwhile.
 const captureRelaxed = 2
 
 // stream's handle as purego takes it.
@@ -34,7 +34,8 @@ func (d *Device) Capture(f func() error) (*Graph, error) {
 	var graph uintptr
 	end := func() error {
 		d.capturing = false
-		r, _, _ := purego.SyscallN(lib.endCapture, d.streamHandle(), uintptr(unsafe.Pointer(&graph)))
+		r, _, _ := purego.SyscallN(lib.endCapture, d.streamHandle(),
+			uintptr(unsafe.Pointer(&graph)))
 		if r != 0 {
 			return d.failf(Result(int32(r)), "ending a capture")
 		}
@@ -55,7 +56,8 @@ func (d *Device) Capture(f func() error) (*Graph, error) {
 		return nil, err
 	}
 	var exec uintptr
-	if r, _, _ := purego.SyscallN(lib.graphInstantiate, uintptr(unsafe.Pointer(&exec)), graph, 0); r != 0 {
+	if r, _, _ := purego.SyscallN(lib.graphInstantiate, uintptr(unsafe.Pointer(&exec)), graph,
+		0); r != 0 {
 		return nil, d.failf(Result(int32(r)), "making a graph")
 	}
 	return &Graph{d, *(*cu.ExecGraph)(unsafe.Pointer(&exec))}, nil
@@ -70,7 +72,8 @@ func destroyGraph(graph uintptr) {
 
 // Launch queues the graph's work.
 func (g *Graph) Launch() error {
-	r, _, _ := purego.SyscallN(lib.launchG, *(*uintptr)(unsafe.Pointer(&g.exec)), g.d.streamHandle())
+	r, _, _ := purego.SyscallN(lib.launchG, *(*uintptr)(unsafe.Pointer(&g.exec)),
+		g.d.streamHandle())
 	if r != 0 {
 		return g.d.failf(Result(int32(r)), "launching a graph")
 	}

@@ -39,7 +39,8 @@ func (m Mat) before() Ptr {
 	return m.P
 }
 
-// cublasLt is an open cuBLASLt: its calls, a handle on the device, a workspace, and the plans made so far.
+// cublasLt is an open cuBLASLt: its calls, a handle on the device, a workspace, and the plans made
+// so far.
 type cublasLt struct {
 	ltCalls
 	name      string
@@ -76,9 +77,9 @@ const (
 	prefReductions = 3 // uint32
 	prefAlignA     = 5 // uint32; B, C, D follow
 
-	// CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: a sum that is split over blocks is put together from float32 parts
-	// in the workspace, in order. Left out are INPLACE, whose order is that of the blocks' arrival,
-	// and OUTPUT_TYPE, whose parts may be bfloat16.
+	// CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE: a sum that is split over blocks is put together from
+	// float32 parts in the workspace, in order. Left out are INPLACE, whose order is that of the
+	// blocks' arrival, and OUTPUT_TYPE, whose parts may be bfloat16.
 	reductionComputeType = 2
 )
 
@@ -96,7 +97,8 @@ type status int
 
 func (s status) Error() string {
 	name := map[status]string{
-		1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 8: "ARCH_MISMATCH", 11: "MAPPING_ERROR",
+		1: "NOT_INITIALIZED", 3: "ALLOC_FAILED", 7: "INVALID_VALUE", 8: "ARCH_MISMATCH",
+		11: "MAPPING_ERROR",
 		13: "EXECUTION_FAILED", 14: "INTERNAL_ERROR", 15: "NOT_SUPPORTED", 16: "LICENSE_ERROR",
 	}[s]
 	if name == "" {
@@ -108,11 +110,13 @@ func (s status) Error() string {
 // notSupported is what cuBLASLt says of a product that it has no algorithm for.
 const notSupported status = 15
 
-// ErrNoPlan is wrapped by Matmul's error where cuBLASLt has no algorithm for a product. Nothing is queued then.
+// ErrNoPlan is wrapped by Matmul's error where cuBLASLt has no algorithm for a product. Nothing is
+// queued then.
 var ErrNoPlan = errors.New("cuBLASLt has no algorithm for this product")
 
-// ErrCapturing is wrapped by Matmul's error where cuBLASLt would have to be asked for an algorithm while work is
-// being captured: from CUDA 13.3 on it answers with an error then. Outside the capture the product is possible.
+// ErrCapturing is wrapped by Matmul's error where cuBLASLt would have to be asked for an algorithm
+// while work is being captured: from CUDA 13.3 on it answers with an error then. Outside the
+// capture the product is possible.
 var ErrCapturing = errors.New("cuBLASLt is not asked for an algorithm while a graph is captured")
 
 // ltError is the status that a call returned, as an error.
@@ -123,8 +127,9 @@ func ltError(r, _, _ uintptr) error {
 	return nil
 }
 
-// ltNames are the names to open cuBLASLt by, newest first, none newer than the driver: first through the
-// loader's own search, then in the toolkit's usual folders. GAD_CUBLASLT, a file's name, goes instead.
+// ltNames are the names to open cuBLASLt by, newest first, none newer than the driver: first
+// through the loader's own search, then in the toolkit's usual folders. GAD_CUBLASLT, a file's
+// name, goes instead.
 func ltNames(driver int) []string {
 	if name := os.Getenv("GAD_CUBLASLT"); name != "" {
 		return []string{name}
@@ -170,7 +175,8 @@ func openLt(d *Device) (*cublasLt, error) {
 			tried = append(tried, fmt.Sprintf("%s: %v", name, err))
 			continue
 		}
-		if err := ltError(purego.SyscallN(lt.create, uintptr(unsafe.Pointer(&lt.handle)))); err != nil {
+		if err := ltError(purego.SyscallN(lt.create,
+			uintptr(unsafe.Pointer(&lt.handle)))); err != nil {
 			tried = append(tried, fmt.Sprintf("%s: cublasLtCreate: %v", name, err))
 			continue
 		}
@@ -179,7 +185,8 @@ func openLt(d *Device) (*cublasLt, error) {
 		return lt, lt.prepare(d)
 	}
 	return nil, fmt.Errorf("driver: device %d: %w: %s (LD_LIBRARY_PATH is %q; also looked in the lib64 of CUDA_HOME, CUDA_PATH and /usr/local/cuda*): install cuBLAS of the driver's CUDA %s or earlier, or name the file in GAD_CUBLASLT",
-		d.ordinal, ErrNoCuBLAS, strings.Join(tried, "; "), os.Getenv("LD_LIBRARY_PATH"), version(d.info.Driver))
+		d.ordinal, ErrNoCuBLAS, strings.Join(tried, "; "), os.Getenv("LD_LIBRARY_PATH"),
+		version(d.info.Driver))
 }
 
 // bind finds the calls in the library.
@@ -211,8 +218,8 @@ func (c *ltCalls) bind(lib uintptr) error {
 	return nil
 }
 
-// prepare allocates the workspace, 32 MiB, or 64 MiB from Hopper on, as NVIDIA advises, and says so to the
-// heuristics.
+// prepare allocates the workspace, 32 MiB, or 64 MiB from Hopper on, as NVIDIA advises, and says so
+// to the heuristics.
 func (lt *cublasLt) prepare(d *Device) (err error) {
 	lt.space = 32 << 20
 	if d.info.Major >= 9 {
@@ -231,13 +238,16 @@ func (lt *cublasLt) prepare(d *Device) (err error) {
 
 // newPreference makes lt.pref.
 func (lt *cublasLt) newPreference() error {
-	if err := ltError(purego.SyscallN(lt.prefCreate, uintptr(unsafe.Pointer(&lt.pref)))); err != nil {
+	if err := ltError(purego.SyscallN(lt.prefCreate,
+		uintptr(unsafe.Pointer(&lt.pref)))); err != nil {
 		return err
 	}
 	space, reductions := uint64(lt.space), uint32(reductionComputeType)
 	return errors.Join(
-		ltError(purego.SyscallN(lt.prefSet, lt.pref, prefWorkspace, uintptr(unsafe.Pointer(&space)), 8)),
-		ltError(purego.SyscallN(lt.prefSet, lt.pref, prefReductions, uintptr(unsafe.Pointer(&reductions)), 4)))
+		ltError(purego.SyscallN(lt.prefSet, lt.pref, prefWorkspace, uintptr(unsafe.Pointer(&space)),
+			8)),
+		ltError(purego.SyscallN(lt.prefSet, lt.pref, prefReductions,
+			uintptr(unsafe.Pointer(&reductions)), 4)))
 }
 
 func (lt *cublasLt) close(d *Device) {
@@ -258,25 +268,29 @@ type shape struct {
 	alignBias              uint16
 }
 
-// plan is how cuBLASLt computes a shape: its descriptors, and the algorithm that its heuristics chose.
+// plan is how cuBLASLt computes a shape: its descriptors, and the algorithm that its heuristics
+// chose.
 type plan struct {
 	op, a, b, c uintptr
 	bias        Ptr // that op names now
 	algo        [8]uint64
 }
 
-// maxPlans bounds the plans that are kept. Descriptors are small; a run whose packs have ever new lengths
-// starts over now and then.
+// maxPlans bounds the plans that are kept. Descriptors are small; a run whose packs have ever new
+// lengths starts over now and then.
 const maxPlans = 4096
 
-// alignment is the largest power of two, up to 16, that divides p. More is not claimed: a view of a larger
-// tensor has hardly more, and cuBLASLt might choose another algorithm, with other bits, where by chance it has.
+// alignment is the largest power of two, up to 16, that divides p. More is not claimed: a view of a
+// larger tensor has hardly more, and cuBLASLt might choose another algorithm, with other bits,
+// where by chance it has.
 func alignment(p Ptr) uint16 { return 1 << bits.TrailingZeros64(uint64(p)|16) }
 
 // shapeOf is what a plan for a product must fit.
 func shapeOf(c, a, b Mat, transA, transB bool, bias Ptr) shape {
-	s := shape{m: c.Rows, n: c.Cols, k: a.Cols, lda: a.Ld, ldb: b.Ld, ldc: c.Ld, transA: transA, transB: transB, bias: bias != 0,
-		in: a.Type, out: c.Type, alignA: alignment(a.P), alignB: alignment(b.P), alignC: min(alignment(c.P), alignment(c.before()))}
+	s := shape{m: c.Rows, n: c.Cols, k: a.Cols, lda: a.Ld, ldb: b.Ld, ldc: c.Ld, transA: transA,
+		transB: transB, bias: bias != 0,
+		in: a.Type, out: c.Type, alignA: alignment(a.P), alignB: alignment(b.P),
+		alignC: min(alignment(c.P), alignment(c.before()))}
 	if transA {
 		s.k = a.Rows
 	}
@@ -297,8 +311,8 @@ func (d *Device) NoPlan(c, a, b Mat, transA, transB bool, bias Ptr) bool {
 // are float32. With beta 0, c is only written; with c.From, what beta multiplies lies there,
 // in rows of the same length, and the product is not written over it.
 //
-// The same shapes and alignments give the same algorithm, and with it the same order of each sum. Where
-// there is none, the error wraps ErrNoPlan.
+// The same shapes and alignments give the same algorithm, and with it the same order of each sum.
+// Where there is none, the error wraps ErrNoPlan.
 func (d *Device) Matmul(c, a, b Mat, transA, transB bool, alpha, beta float32, bias Ptr) error {
 	m, k := a.Rows, a.Cols
 	if transA {
@@ -308,9 +322,11 @@ func (d *Device) Matmul(c, a, b Mat, transA, transB bool, alpha, beta float32, b
 	if transB {
 		kb, n = n, kb
 	}
-	if c.Rows != m || c.Cols != n || kb != k || a.Ld < a.Cols || b.Ld < b.Cols || c.Ld < c.Cols || a.Type != b.Type || c.Type != a.Type && c.Type != F32 {
+	if c.Rows != m || c.Cols != n || kb != k || a.Ld < a.Cols || b.Ld < b.Cols || c.Ld < c.Cols ||
+		a.Type != b.Type || c.Type != a.Type && c.Type != F32 {
 		return fmt.Errorf("driver: product [%d,%d]%s = [%d,%d]%s%s x [%d,%d]%s%s with rows %d, %d, %d apart: shapes or types do not fit",
-			c.Rows, c.Cols, c.Type, a.Rows, a.Cols, a.Type, mark(transA), b.Rows, b.Cols, b.Type, mark(transB), c.Ld, a.Ld, b.Ld)
+			c.Rows, c.Cols, c.Type, a.Rows, a.Cols, a.Type, mark(transA), b.Rows, b.Cols, b.Type,
+			mark(transB), c.Ld, a.Ld, b.Ld)
 	}
 	if m == 0 || n == 0 {
 		return nil
@@ -331,7 +347,8 @@ func (d *Device) Matmul(c, a, b Mat, transA, transB bool, alpha, beta float32, b
 				lt.refuse(s)
 			}
 			return fmt.Errorf("driver: %s: product [%d,%d]%s = %s%s x %s, inner %d, rows %d, %d, %d apart, aligned to %d, %d, %d bytes: %w",
-				lt.name, m, n, c.Type, a.Type, mark(transA), mark(transB), k, c.Ld, a.Ld, b.Ld, s.alignC, s.alignA, s.alignB, err)
+				lt.name, m, n, c.Type, a.Type, mark(transA), mark(transB), k, c.Ld, a.Ld, b.Ld,
+				s.alignC, s.alignA, s.alignB, err)
 		}
 		if len(lt.plans) >= maxPlans {
 			lt.forget()
@@ -348,7 +365,8 @@ func (d *Device) Matmul(c, a, b Mat, transA, transB bool, alpha, beta float32, b
 	err := ltError(purego.SyscallN(lt.matmul, lt.handle, p.op,
 		uintptr(unsafe.Pointer(&lt.scalars[0])), uintptr(b.P), p.a, uintptr(a.P), p.b,
 		uintptr(unsafe.Pointer(&lt.scalars[1])), uintptr(c.before()), p.c, uintptr(c.P), p.c,
-		uintptr(unsafe.Pointer(&p.algo)), uintptr(lt.workspace), uintptr(lt.space), d.streamHandle()))
+		uintptr(unsafe.Pointer(&p.algo)), uintptr(lt.workspace), uintptr(lt.space),
+		d.streamHandle()))
 	if errors.Is(err, notSupported) {
 		lt.refuse(s)
 		return d.failf(err, "product [%d,%d] over %d: %w", m, n, k, ErrNoPlan)
@@ -375,7 +393,8 @@ func (lt *cublasLt) plan(s shape, a, b, c Mat, bias Ptr) (*plan, error) {
 	}
 	var found heuristicResult
 	var count int32
-	err = ltError(purego.SyscallN(lt.heuristic, lt.handle, p.op, p.a, p.b, p.c, p.c, lt.pref, 1, uintptr(unsafe.Pointer(&found)), uintptr(unsafe.Pointer(&count))))
+	err = ltError(purego.SyscallN(lt.heuristic, lt.handle, p.op, p.a, p.b, p.c, p.c, lt.pref, 1,
+		uintptr(unsafe.Pointer(&found)), uintptr(unsafe.Pointer(&count))))
 	if err == nil && (count == 0 || found.state != 0) {
 		err = notSupported
 	}
@@ -405,7 +424,8 @@ func (lt *cublasLt) describe(s shape, a, b, c Mat, bias Ptr) (p *plan, err error
 			p = nil
 		}
 	}()
-	if err = ltError(purego.SyscallN(lt.descCreate, uintptr(unsafe.Pointer(&p.op)), compute32F, uintptr(F32))); err != nil {
+	if err = ltError(purego.SyscallN(lt.descCreate, uintptr(unsafe.Pointer(&p.op)), compute32F,
+		uintptr(F32))); err != nil {
 		return p, err
 	}
 	for _, t := range []struct {
@@ -414,14 +434,16 @@ func (lt *cublasLt) describe(s shape, a, b, c Mat, bias Ptr) (p *plan, err error
 	}{{descTransA, s.transB}, {descTransB, s.transA}} {
 		if t.on {
 			op := int32(1) // CUBLAS_OP_T
-			if err = ltError(purego.SyscallN(lt.descSet, p.op, t.attr, uintptr(unsafe.Pointer(&op)), 4)); err != nil {
+			if err = ltError(purego.SyscallN(lt.descSet, p.op, t.attr, uintptr(unsafe.Pointer(&op)),
+				4)); err != nil {
 				return p, err
 			}
 		}
 	}
 	if s.bias {
 		epilogue := uint32(epilogueBias)
-		if err = ltError(purego.SyscallN(lt.descSet, p.op, descEpilogue, uintptr(unsafe.Pointer(&epilogue)), 4)); err != nil {
+		if err = ltError(purego.SyscallN(lt.descSet, p.op, descEpilogue,
+			uintptr(unsafe.Pointer(&epilogue)), 4)); err != nil {
 			return p, err
 		}
 		if err = lt.setBias(p, bias); err != nil {
@@ -432,13 +454,15 @@ func (lt *cublasLt) describe(s shape, a, b, c Mat, bias Ptr) (p *plan, err error
 		to *uintptr
 		m  Mat
 	}{{&p.a, b}, {&p.b, a}, {&p.c, c}} {
-		if err = ltError(purego.SyscallN(lt.layoutCreate, uintptr(unsafe.Pointer(l.to)), uintptr(l.m.Type), uintptr(l.m.Cols), uintptr(l.m.Rows), uintptr(l.m.Ld))); err != nil {
+		if err = ltError(purego.SyscallN(lt.layoutCreate, uintptr(unsafe.Pointer(l.to)),
+			uintptr(l.m.Type), uintptr(l.m.Cols), uintptr(l.m.Rows), uintptr(l.m.Ld))); err != nil {
 			return p, err
 		}
 	}
 	for i, bytes := range []uint16{s.alignB, s.alignA, s.alignC, s.alignC} {
 		v := uint32(bytes)
-		if err = ltError(purego.SyscallN(lt.prefSet, lt.pref, uintptr(prefAlignA+i), uintptr(unsafe.Pointer(&v)), 4)); err != nil {
+		if err = ltError(purego.SyscallN(lt.prefSet, lt.pref, uintptr(prefAlignA+i),
+			uintptr(unsafe.Pointer(&v)), 4)); err != nil {
 			return p, err
 		}
 	}
@@ -447,7 +471,8 @@ func (lt *cublasLt) describe(s shape, a, b, c Mat, bias Ptr) (p *plan, err error
 
 // setBias names the bias vector in p's descriptor.
 func (lt *cublasLt) setBias(p *plan, bias Ptr) error {
-	if err := ltError(purego.SyscallN(lt.descSet, p.op, descBias, uintptr(unsafe.Pointer(&bias)), 8)); err != nil {
+	if err := ltError(purego.SyscallN(lt.descSet, p.op, descBias, uintptr(unsafe.Pointer(&bias)),
+		8)); err != nil {
 		return err
 	}
 	p.bias = bias

@@ -63,7 +63,8 @@ func (d *Device) download(t testing.TB, h *host) []float32 {
 // into its allocation.
 func (d *Device) random(t testing.TB, r *rand.Rand, typ DType, rows, cols, pad, offset int64) *host {
 	t.Helper()
-	h := &host{Mat: Mat{Type: typ, Rows: rows, Cols: cols, Ld: cols + pad}, v: make([]float32, rows*(cols+pad))}
+	h := &host{Mat: Mat{Type: typ, Rows: rows, Cols: cols, Ld: cols + pad},
+		v: make([]float32, rows*(cols+pad))}
 	for i := range h.v {
 		h.v[i] = float(bf16(2*r.Float32() - 1))
 		if int64(i)%h.Ld >= cols {
@@ -95,68 +96,73 @@ func TestMatmul(t *testing.T) {
 		for _, s := range shapes {
 			for variant := range 16 {
 				m, n, k := s[0], s[1], s[2]
-				transA, transB, acc, biased := variant&1 != 0, variant&2 != 0, variant&4 != 0, variant&8 != 0
+				transA, transB, acc, biased :=
+					variant&1 != 0, variant&2 != 0, variant&4 != 0, variant&8 != 0
 				if transA && m%8 != 0 {
-					continue // its rows would not be 16-byte multiples, which callers keep away from
+					// its rows would not be 16-byte multiples, which callers keep away from
+					continue
 				}
 				pad, offset := int64(variant%3*8), int64(variant%2*8)
-				t.Run(fmt.Sprintf("%v to %v %v %04b", types[0], types[1], s, variant), func(t *testing.T) {
-					t.Cleanup(d.Enter()) // a subtest is another goroutine
-					ar, ac, br, bc := m, k, k, n
-					if transA {
-						ar, ac = ac, ar
-					}
-					if transB {
-						br, bc = bc, br
-					}
-					a := d.random(t, r, types[0], ar, ac, pad, offset)
-					b := d.random(t, r, types[0], br, bc, 8-pad%16, 0)
-					c := d.random(t, r, types[1], m, n, pad, offset)
-					bias := &host{}
-					if biased {
-						bias = d.random(t, r, types[1], 1, n, 0, 0)
-					}
-					alpha, beta := float32(1), float32(0)
-					if acc {
-						alpha, beta = -0.75, 0.5
-					} else { // what is in c is not read
-						for i := range c.v {
-							c.v[i] = float32(math.NaN())
+				t.Run(fmt.Sprintf("%v to %v %v %04b", types[0], types[1], s, variant),
+					func(t *testing.T) {
+						t.Cleanup(d.Enter()) // a subtest is another goroutine
+						ar, ac, br, bc := m, k, k, n
+						if transA {
+							ar, ac = ac, ar
 						}
-						d.upload(t, c)
-					}
-					must(t, d.Matmul(c.Mat, a.Mat, b.Mat, transA, transB, alpha, beta, bias.P))
-					got := d.download(t, c)
-					for i := range m {
-						for j := range n {
-							want, size := 0., 1.
-							for l := range k {
-								p := a.at(transA, i, l) * b.at(transB, l, j)
-								want += p
-								size += math.Abs(p)
+						if transB {
+							br, bc = bc, br
+						}
+						a := d.random(t, r, types[0], ar, ac, pad, offset)
+						b := d.random(t, r, types[0], br, bc, 8-pad%16, 0)
+						c := d.random(t, r, types[1], m, n, pad, offset)
+						bias := &host{}
+						if biased {
+							bias = d.random(t, r, types[1], 1, n, 0, 0)
+						}
+						alpha, beta := float32(1), float32(0)
+						if acc {
+							alpha, beta = -0.75, 0.5
+						} else { // what is in c is not read
+							for i := range c.v {
+								c.v[i] = float32(math.NaN())
 							}
-							want *= float64(alpha)
-							if acc {
-								want += float64(beta) * c.at(false, i, j)
+							d.upload(t, c)
+						}
+						must(t, d.Matmul(c.Mat, a.Mat, b.Mat, transA, transB, alpha, beta, bias.P))
+						got := d.download(t, c)
+						for i := range m {
+							for j := range n {
+								want, size := 0., 1.
+								for l := range k {
+									p := a.at(transA, i, l) * b.at(transB, l, j)
+									want += p
+									size += math.Abs(p)
+								}
+								want *= float64(alpha)
+								if acc {
+									want += float64(beta) * c.at(false, i, j)
+								}
+								if biased {
+									want += bias.at(false, 0, j)
+								}
+								eps := size * 1e-6
+								if types[1] == BF16 {
+									// two roundings: one more in an implementation that adds in
+									// parts
+									eps += math.Abs(want) / 128
+								}
+								if g := float64(got[i*c.Ld+j]); !(math.Abs(g-want) <= eps) {
+									t.Fatalf("[%d,%d] = %v, not %v ± %v", i, j, g, want, eps)
+								}
 							}
-							if biased {
-								want += bias.at(false, 0, j)
-							}
-							eps := size * 1e-6
-							if types[1] == BF16 {
-								eps += math.Abs(want) / 128 // two roundings: one more in an implementation that adds in parts
-							}
-							if g := float64(got[i*c.Ld+j]); !(math.Abs(g-want) <= eps) {
-								t.Fatalf("[%d,%d] = %v, not %v ± %v", i, j, g, want, eps)
+							for j := n; j < c.Ld; j++ {
+								if g := got[i*c.Ld+j]; g == g {
+									t.Fatalf("[%d,%d] = %v: outside the matrix", i, j, g)
+								}
 							}
 						}
-						for j := n; j < c.Ld; j++ {
-							if g := got[i*c.Ld+j]; g == g {
-								t.Fatalf("[%d,%d] = %v: outside the matrix", i, j, g)
-							}
-						}
-					}
-				})
+					})
 			}
 		}
 	}
@@ -166,7 +172,9 @@ func TestMatmul(t *testing.T) {
 func TestMatmulPlans(t *testing.T) {
 	d := device(t)
 	r := rand.New(rand.NewPCG(3, 4))
-	a, b, c := d.random(t, r, BF16, 16, 32, 0, 0), d.random(t, r, BF16, 32, 8, 0, 0), d.random(t, r, F32, 16, 8, 0, 0)
+	a, b, c :=
+		d.random(t, r, BF16, 16, 32, 0, 0), d.random(t, r, BF16, 32, 8, 0, 0),
+		d.random(t, r, F32, 16, 8, 0, 0)
 	run := func(a *host, bias *host) []float32 {
 		t.Helper()
 		must(t, d.Matmul(c.Mat, a.Mat, b.Mat, false, false, 1, 0, bias.P))
@@ -197,7 +205,8 @@ func TestMatmulPlans(t *testing.T) {
 	}
 
 	// In a graph, and after its plan is gone.
-	graph, err := d.Capture(func() error { return d.Matmul(c.Mat, a.Mat, b.Mat, false, false, 1, 0, 0) })
+	graph, err := d.Capture(
+		func() error { return d.Matmul(c.Mat, a.Mat, b.Mat, false, false, 1, 0, 0) })
 	must(t, err)
 	d.lt.forget()
 	must(t, d.Set32(c.P, 0, 16*8), graph.Launch())
@@ -209,8 +218,9 @@ func TestMatmulPlans(t *testing.T) {
 	must(t, graph.Close())
 }
 
-// The order of a product's sums is not that of blocks' arrival, nor are parts of a sum rounded to the
-// result's type: the same product gives the same bits, and a bfloat16 result is the float32 one, rounded.
+// The order of a product's sums is not that of blocks' arrival, nor are parts of a sum rounded to
+// the result's type: the same product gives the same bits, and a bfloat16 result is the float32
+// one, rounded.
 func TestMatmulOrder(t *testing.T) {
 	d := device(t)
 	r := rand.New(rand.NewPCG(9, 10))
@@ -227,7 +237,8 @@ func TestMatmulOrder(t *testing.T) {
 			}
 			for i := range got {
 				if got[i] != first[i] {
-					t.Fatalf("%v: call %d: [%d] = %v, and %v in the first", typ, call, i, got[i], first[i])
+					t.Fatalf("%v: call %d: [%d] = %v, and %v in the first", typ, call, i, got[i],
+						first[i])
 				}
 			}
 		}
@@ -237,18 +248,21 @@ func TestMatmulOrder(t *testing.T) {
 		}
 		for i := range first {
 			if off := math.Abs(float64(first[i] - wide[i])); !(off <= math.Abs(float64(wide[i]))/256+1e-4) {
-				t.Fatalf("[%d] = %v in bfloat16, %v in float32: more than one rounding apart", i, first[i], wide[i])
+				t.Fatalf("[%d] = %v in bfloat16, %v in float32: more than one rounding apart", i,
+					first[i], wide[i])
 			}
 		}
 	}
 }
 
-// While a capture is under way the heuristics are not asked, which cuBLASLt of CUDA 13.3 and later answers
-// with an error: the product fails, nothing is remembered of it, and outside it is done.
+// While a capture is under way the heuristics are not asked, which cuBLASLt of CUDA 13.3 and later
+// answers with an error: the product fails, nothing is remembered of it, and outside it is done.
 func TestMatmulInCapture(t *testing.T) {
 	d := device(t)
 	r := rand.New(rand.NewPCG(11, 12))
-	a, b, c := d.random(t, r, BF16, 16, 32, 0, 0), d.random(t, r, BF16, 32, 8, 0, 0), d.random(t, r, F32, 16, 8, 0, 0)
+	a, b, c :=
+		d.random(t, r, BF16, 16, 32, 0, 0), d.random(t, r, BF16, 32, 8, 0, 0),
+		d.random(t, r, F32, 16, 8, 0, 0)
 	product := func() error { return d.Matmul(c.Mat, a.Mat, b.Mat, false, false, 1, 0, 0) }
 	if _, err := d.Capture(product); !errors.Is(err, ErrCapturing) {
 		t.Errorf("asked inside a capture: %v", err)
@@ -261,12 +275,14 @@ func TestMatmulInCapture(t *testing.T) {
 	must(t, err, graph.Launch(), d.Sync(), graph.Close())
 }
 
-// A product that the heuristics know nothing for, in either way of saying so, is an ErrNoPlan, which is
-// remembered; others go on.
+// A product that the heuristics know nothing for, in either way of saying so, is an ErrNoPlan,
+// which is remembered; others go on.
 func TestNoPlan(t *testing.T) {
 	d := device(t)
 	r := rand.New(rand.NewPCG(7, 8))
-	a, b, c := d.random(t, r, BF16, 16, 32, 0, 0), d.random(t, r, BF16, 32, 8, 0, 0), d.random(t, r, F32, 16, 8, 0, 0)
+	a, b, c :=
+		d.random(t, r, BF16, 16, 32, 0, 0), d.random(t, r, BF16, 32, 8, 0, 0),
+		d.random(t, r, F32, 16, 8, 0, 0)
 	known := func() { t.Helper(); must(t, d.Matmul(c.Mat, a.Mat, b.Mat, false, false, 1, 0, 0)) }
 	known()
 	heuristic := d.lt.heuristic
@@ -283,11 +299,13 @@ func TestNoPlan(t *testing.T) {
 			t.Error("known before it was asked for")
 		}
 		for range 2 {
-			if err := d.Matmul(some, rows, b.Mat, false, false, 1, 0, 0); !errors.Is(err, ErrNoPlan) {
+			if err := d.Matmul(some, rows, b.Mat, false, false, 1, 0, 0); !errors.Is(err,
+				ErrNoPlan) {
 				t.Errorf("status %d: %v", answer, err)
 			}
 		}
-		if asked != 1 || !d.NoPlan(some, rows, b.Mat, false, false, 0) || d.NoPlan(c.Mat, a.Mat, b.Mat, false, false, 0) {
+		if asked != 1 || !d.NoPlan(some, rows, b.Mat, false, false, 0) ||
+			d.NoPlan(c.Mat, a.Mat, b.Mat, false, false, 0) {
 			t.Errorf("status %d: asked %d times; %v", answer, asked, d.lt.refused)
 		}
 		known()
@@ -317,7 +335,8 @@ func TestMatmulFrom(t *testing.T) {
 				continue // between rows
 			}
 			if got[i] != want[i] || left[i] != from.v[i] || want[i] == left[i] {
-				t.Fatalf("from %d: element %d is %v, in place %v; what was added is %v, was %v", offset, i, got[i], want[i], left[i], from.v[i])
+				t.Fatalf("from %d: element %d is %v, in place %v; what was added is %v, was %v",
+					offset, i, got[i], want[i], left[i], from.v[i])
 			}
 		}
 	}
@@ -327,11 +346,16 @@ func TestMatmulRefuses(t *testing.T) {
 	d := device(t)
 	m := func(typ DType, rows, cols, ld int64) Mat { return Mat{256, typ, rows, cols, ld, 0} }
 	for name, err := range map[string]error{
-		"inner":  d.Matmul(m(F32, 8, 8, 8), m(F32, 8, 16, 16), m(F32, 8, 8, 8), false, false, 1, 0, 0),
-		"outer":  d.Matmul(m(F32, 8, 16, 16), m(F32, 8, 8, 8), m(F32, 8, 8, 8), false, false, 1, 0, 0),
-		"types":  d.Matmul(m(F32, 8, 8, 8), m(F32, 8, 8, 8), m(BF16, 8, 8, 8), false, false, 1, 0, 0),
-		"narrow": d.Matmul(m(BF16, 8, 8, 8), m(F32, 8, 8, 8), m(F32, 8, 8, 8), false, false, 1, 0, 0),
-		"apart":  d.Matmul(m(F32, 8, 8, 8), m(F32, 8, 8, 7), m(F32, 8, 8, 8), false, false, 1, 0, 0),
+		"inner": d.Matmul(m(F32, 8, 8, 8), m(F32, 8, 16, 16), m(F32, 8, 8, 8), false, false, 1, 0,
+			0),
+		"outer": d.Matmul(m(F32, 8, 16, 16), m(F32, 8, 8, 8), m(F32, 8, 8, 8), false, false, 1, 0,
+			0),
+		"types": d.Matmul(m(F32, 8, 8, 8), m(F32, 8, 8, 8), m(BF16, 8, 8, 8), false, false, 1, 0,
+			0),
+		"narrow": d.Matmul(m(BF16, 8, 8, 8), m(F32, 8, 8, 8), m(F32, 8, 8, 8), false, false, 1, 0,
+			0),
+		"apart": d.Matmul(m(F32, 8, 8, 8), m(F32, 8, 8, 7), m(F32, 8, 8, 8), false, false, 1, 0,
+			0),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "do not fit") {
 			t.Errorf("%s: %v", name, err)
@@ -362,8 +386,10 @@ func TestDescriptors(t *testing.T) {
 	v, _, _ := purego.SyscallN(lt.version)
 	t.Log(opened, v)
 	must(t, lt.newPreference())
-	a, b, c := Mat{256, BF16, 32, 16, 24, 0}, Mat{512, BF16, 8, 32, 40, 0}, Mat{1024, F32, 16, 8, 8, 0}
-	s := shape{m: 16, n: 8, k: 32, lda: a.Ld, ldb: b.Ld, ldc: c.Ld, transA: true, transB: true, bias: true, in: BF16, out: F32,
+	a, b, c :=
+		Mat{256, BF16, 32, 16, 24, 0}, Mat{512, BF16, 8, 32, 40, 0}, Mat{1024, F32, 16, 8, 8, 0}
+	s := shape{m: 16, n: 8, k: 32, lda: a.Ld, ldb: b.Ld, ldc: c.Ld, transA: true, transB: true,
+		bias: true, in: BF16, out: F32,
 		alignA: 16, alignB: 16, alignC: 16, alignBias: 16}
 	p, err := lt.describe(s, a, b, c, 4096+16)
 	must(t, err)
@@ -377,7 +403,8 @@ func TestDescriptors(t *testing.T) {
 }
 
 func TestAlignment(t *testing.T) {
-	for p, want := range map[Ptr]uint16{0: 16, 256: 16, 4096 + 16: 16, 4096 + 8: 8, 130: 2, 1: 1, 1 << 40: 16} {
+	for p, want := range map[Ptr]uint16{0: 16, 256: 16, 4096 + 16: 16, 4096 + 8: 8, 130: 2, 1: 1,
+		1 << 40: 16} {
 		if got := alignment(p); got != want {
 			t.Errorf("%d: %d, not %d", p, got, want)
 		}
@@ -388,7 +415,9 @@ func TestAlignment(t *testing.T) {
 func BenchmarkMatmul(b *testing.B) {
 	d := device(b)
 	r := rand.New(rand.NewPCG(5, 6))
-	x, y, z := d.random(b, r, BF16, 8, 8, 0, 0), d.random(b, r, BF16, 8, 8, 0, 0), d.random(b, r, F32, 8, 8, 0, 0)
+	x, y, z :=
+		d.random(b, r, BF16, 8, 8, 0, 0), d.random(b, r, BF16, 8, 8, 0, 0),
+		d.random(b, r, F32, 8, 8, 0, 0)
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := d.Matmul(z.Mat, x.Mat, y.Mat, false, true, 1, 0, 0); err != nil {

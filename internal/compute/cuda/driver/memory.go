@@ -32,7 +32,8 @@ func (d *Device) failf(err error, format string, args ...any) error {
 	return fmt.Errorf("driver: device %d: %w: %w", d.ordinal, doing, fail(err))
 }
 
-// Free is the number of free bytes on the device and of all bytes; zeros when the driver does not say.
+// Free is the number of free bytes on the device and of all bytes; zeros when the driver does not
+// say.
 func (d *Device) Free() (free, total int64) {
 	free, total, err := cu.MemInfo()
 	if err != nil {
@@ -53,7 +54,8 @@ func (d *Device) Alloc(bytes int64) (Ptr, error) {
 	}
 	if fail(err) == Result(cu.OutOfMemory) {
 		free, total := d.Free()
-		return 0, d.failf(err, "%w: asked for %d bytes, %d of %d are free", ErrMemory, bytes, free, total)
+		return 0, d.failf(err, "%w: asked for %d bytes, %d of %d are free", ErrMemory, bytes, free,
+			total)
 	}
 	return 0, d.failf(err, "allocating %d bytes", bytes)
 }

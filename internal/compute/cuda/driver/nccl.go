@@ -63,7 +63,8 @@ type ncclResult int32
 
 func (r ncclResult) Error() string {
 	name := map[ncclResult]string{
-		1: "ncclUnhandledCudaError", 2: "ncclSystemError", 3: "ncclInternalError", 4: "ncclInvalidArgument",
+		1: "ncclUnhandledCudaError", 2: "ncclSystemError", 3: "ncclInternalError",
+		4: "ncclInvalidArgument",
 		5: "ncclInvalidUsage", 6: "ncclRemoteError", 7: "ncclInProgress", 8: "ncclTimeout",
 	}[r]
 	if name == "" {
@@ -79,7 +80,9 @@ func ncclNames() []string {
 		return []string{name}
 	}
 	names := []string{"libnccl.so.2"}
-	for _, pattern := range []string{"/usr/local/cuda*/lib64/libnccl.so.2", "/usr/local/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2", "/usr/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2"} {
+	for _, pattern := range []string{"/usr/local/cuda*/lib64/libnccl.so.2",
+		"/usr/local/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2",
+		"/usr/lib/python3*/*-packages/nvidia/nccl/lib/libnccl.so.2"} {
 		found, _ := filepath.Glob(pattern)
 		names = append(names, found...)
 	}
@@ -103,7 +106,9 @@ func OpenNCCL() (*NCCL, error) {
 		}
 		return n, nil
 	}
-	return nil, fmt.Errorf("driver: %w: %s: install NCCL 2.14 or later, or name the file in GAD_NCCL", ErrNoNCCL, strings.Join(tried, "; "))
+	return nil,
+		fmt.Errorf("driver: %w: %s: install NCCL 2.14 or later, or name the file in GAD_NCCL",
+			ErrNoNCCL, strings.Join(tried, "; "))
 }
 
 // bind finds the calls in the library, and asks its version.
@@ -207,9 +212,11 @@ type Communicator struct {
 }
 
 // Connect makes the communicator that id names.
-func (d *Device) Connect(n *NCCL, id []byte, rank, ranks int, keepOn func() error) (*Communicator, error) {
+func (d *Device) Connect(n *NCCL, id []byte, rank, ranks int,
+	keepOn func() error) (*Communicator, error) {
 	if len(id) != ncclIDBytes || rank < 0 || rank >= ranks {
-		return nil, fmt.Errorf("driver: NCCL: rank %d of %d with an id of %d bytes: expected %d", rank, ranks, len(id), ncclIDBytes)
+		return nil, fmt.Errorf("driver: NCCL: rank %d of %d with an id of %d bytes: expected %d",
+			rank, ranks, len(id), ncclIDBytes)
 	}
 	c := &Communicator{d: d, n: n}
 	config := &ncclConfig{size: ncclConfigSize, magic: ncclMagic, version: ncclLeast}
@@ -217,7 +224,9 @@ func (d *Device) Connect(n *NCCL, id []byte, rank, ranks int, keepOn func() erro
 	pins.Pin(&c.handle)
 	pins.Pin(config)
 	defer pins.Unpin()
-	r := C.gad_nccl_init(*(*unsafe.Pointer)(unsafe.Pointer(&n.init)), (*unsafe.Pointer)(unsafe.Pointer(&c.handle)), C.int(ranks), unsafe.Pointer(&id[0]), C.int(rank), unsafe.Pointer(config))
+	r := C.gad_nccl_init(*(*unsafe.Pointer)(unsafe.Pointer(&n.init)),
+		(*unsafe.Pointer)(unsafe.Pointer(&c.handle)), C.int(ranks), unsafe.Pointer(&id[0]),
+		C.int(rank), unsafe.Pointer(config))
 	if r := ncclResult(r); r != 0 && r != ncclInProgress {
 		return nil, c.give(n.failed("ncclCommInitRankConfig", r))
 	}
@@ -256,10 +265,12 @@ func poll(keepOn func() error, done func() (bool, error)) error {
 	}
 }
 
-// ready asks whether what the host does for a call is done, and whether a rank or the network failed.
+// ready asks whether what the host does for a call is done, and whether a rank or the network
+// failed.
 func (c *Communicator) ready(call string) (bool, error) {
 	var state int32
-	if err := c.n.call("ncclCommGetAsyncError", c.n.asyncError, c.handle, uintptr(unsafe.Pointer(&state))); err != nil {
+	if err := c.n.call("ncclCommGetAsyncError", c.n.asyncError, c.handle,
+		uintptr(unsafe.Pointer(&state))); err != nil {
 		return false, err
 	}
 	switch r := ncclResult(state); r {
@@ -283,7 +294,8 @@ func (c *Communicator) AllReduce(p Ptr, n int64, keepOn func() error) error {
 		return c.err
 	}
 	const call = "ncclAllReduce"
-	if err := c.n.call(call, c.n.allReduce, uintptr(p), uintptr(p), uintptr(n), ncclFloat32, ncclSum, c.handle, c.d.streamHandle()); err != nil {
+	if err := c.n.call(call, c.n.allReduce, uintptr(p), uintptr(p), uintptr(n), ncclFloat32,
+		ncclSum, c.handle, c.d.streamHandle()); err != nil {
 		return c.give(err)
 	}
 	return c.done(call, keepOn)
@@ -330,7 +342,8 @@ func (c *Communicator) Broadcast(pieces []Piece, keepOn func() error) error {
 		return c.give(err)
 	}
 	for _, p := range pieces {
-		if err := c.n.call(call, c.n.broadcast, uintptr(p.P), uintptr(p.P), uintptr(p.Bytes), ncclUint8, uintptr(p.Owner), c.handle, c.d.streamHandle()); err != nil {
+		if err := c.n.call(call, c.n.broadcast, uintptr(p.P), uintptr(p.P), uintptr(p.Bytes),
+			ncclUint8, uintptr(p.Owner), c.handle, c.d.streamHandle()); err != nil {
 			_ = c.n.call("ncclGroupEnd", c.n.groupEnd) // which fails too
 			return c.give(err)
 		}

@@ -65,7 +65,8 @@ func TestNCCLOneRank(t *testing.T) {
 			}
 		}
 	}
-	if _, err := gathered(d, c, 0, 1, []int64{5, 300_001, 64}, func() error { return nil }); err != nil {
+	if _, err := gathered(d, c, 0, 1, []int64{5, 300_001, 64},
+		func() error { return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Close(); err != nil {
@@ -103,7 +104,8 @@ func reduced(d *Device, c *Communicator, x []float32, keepOn func() error) error
 	defer d.Unpin(pinned)
 	host := unsafe.Slice((*float32)(unsafe.Pointer(&pinned[0])), len(x))
 	copy(host, x)
-	if err := errors.Join(d.Set32(to, 0x7fc00000, int64(len(x))), d.CopyIn(from, unsafe.Pointer(&pinned[0]), bytes), d.CopyDev(to, from, bytes)); err != nil {
+	if err := errors.Join(d.Set32(to, 0x7fc00000, int64(len(x))),
+		d.CopyIn(from, unsafe.Pointer(&pinned[0]), bytes), d.CopyDev(to, from, bytes)); err != nil {
 		return err
 	}
 	if err := c.AllReduce(to, int64(len(x)), keepOn); err != nil {
@@ -133,8 +135,11 @@ func ranksOf(t *testing.T, ranks, limit int, env map[int][]string) []string {
 	var wg sync.WaitGroup
 	for r := range ranks {
 		wg.Go(func() {
-			c := exec.Command("/proc/self/exe", "-test.run=^TestNCCLChild$", "-test.v", "-test.timeout=100s")
-			c.Env = append(append(os.Environ(), "GAD_TEST_RANK="+strconv.Itoa(r), "GAD_TEST_LIMIT="+strconv.Itoa(limit), "GAD_TEST_RANKS="+strconv.Itoa(ranks), "GAD_TEST_ID="+hex.EncodeToString(id)), env[r]...)
+			c := exec.Command("/proc/self/exe", "-test.run=^TestNCCLChild$", "-test.v",
+				"-test.timeout=100s")
+			c.Env = append(append(os.Environ(), "GAD_TEST_RANK="+strconv.Itoa(r),
+				"GAD_TEST_LIMIT="+strconv.Itoa(limit), "GAD_TEST_RANKS="+strconv.Itoa(ranks),
+				"GAD_TEST_ID="+hex.EncodeToString(id)), env[r]...)
 			out, err := c.CombinedOutput()
 			for line := range strings.Lines(string(out)) {
 				if rest, ok := strings.CutPrefix(line, "ended: "); ok {
@@ -240,7 +245,8 @@ func child() (sum string, err error) {
 
 // gathered is pieces of so many bytes on d, with gaps between, of which each rank has filled its
 // own by a copy that is queued; the others' come from them, and nothing comes into the gaps.
-func gathered(d *Device, c *Communicator, rank, ranks int, sizes []int64, keepOn func() error) ([]byte, error) {
+func gathered(d *Device, c *Communicator, rank, ranks int, sizes []int64,
+	keepOn func() error) ([]byte, error) {
 	const gap = 48
 	var n int64
 	var pieces []Piece
@@ -295,7 +301,8 @@ func gathered(d *Device, c *Communicator, rank, ranks int, sizes []int64, keepOn
 	}
 	for i := range want {
 		if pinned[i] != want[i] {
-			return nil, fmt.Errorf("byte %d of pieces of %v is %d, want %d", i, sizes, pinned[i], want[i])
+			return nil, fmt.Errorf("byte %d of pieces of %v is %d, want %d", i, sizes, pinned[i],
+				want[i])
 		}
 	}
 	return want, nil
@@ -319,10 +326,14 @@ func TestNCCLRanks(t *testing.T) {
 // not come, or sums something else.
 func TestNCCLFaults(t *testing.T) {
 	const late = "driver: device 0: late"
-	fail := func(call string) []string { return []string{"GAD_EMU_NCCL_FAIL=" + call, "GAD_TEST_NEW_ID=1"} }
+	fail := func(call string) []string {
+		return []string{"GAD_EMU_NCCL_FAIL=" + call,
+			"GAD_TEST_NEW_ID=1"}
+	}
 	hang := func(call string) []string { return []string{"GAD_EMU_NCCL_HANG=" + call} }
 	said := func(call string) string {
-		return "driver: device 0: " + call + ": ncclSystemError (2), unhandled system error (NCCL_DEBUG=WARN says more)"
+		return "driver: device 0: " + call +
+			": ncclSystemError (2), unhandled system error (NCCL_DEBUG=WARN says more)"
 	}
 	for _, c := range []struct {
 		name     string
@@ -335,20 +346,27 @@ func TestNCCLFaults(t *testing.T) {
 		{name: "old", env: []string{"GAD_EMU_NCCL_VERSION=21304"}, one: "driver: no NCCL: libnccl.so.2: version 2.13.4: gad knows 2.14 to 2.99: install NCCL 2.14 or later, or name the file in GAD_NCCL", zero: late},
 		{name: "no file", env: []string{"GAD_NCCL=/nonexistent/libnccl.so"}, one: "driver: no NCCL: /nonexistent/libnccl.so: cannot open shared object file: No such file or directory: install NCCL 2.14 or later, or name the file in GAD_NCCL", zero: late},
 		{name: "id", env: fail("ncclGetUniqueId"), one: "ncclGetUniqueId: ncclSystemError (2), unhandled system error (NCCL_DEBUG=WARN says more)", zero: late},
-		{name: "init", env: fail("ncclCommInitRankConfig"), one: said("ncclCommInitRankConfig"), zero: late},
-		{name: "state", env: fail("ncclCommGetAsyncError"), one: said("ncclCommGetAsyncError"), zero: late},
-		{name: "state later", env: fail("ncclCommGetAsyncError:9"), one: said("ncclCommGetAsyncError"), zero: late},
+		{name: "init", env: fail("ncclCommInitRankConfig"), one: said("ncclCommInitRankConfig"),
+			zero: late},
+		{name: "state", env: fail("ncclCommGetAsyncError"), one: said("ncclCommGetAsyncError"),
+			zero: late},
+		{name: "state later", env: fail("ncclCommGetAsyncError:9"),
+			one: said("ncclCommGetAsyncError"), zero: late},
 		{name: "sum", env: fail("ncclAllReduce"), one: said("ncclAllReduce"), zero: late},
 		{name: "sum later", env: fail("ncclAllReduce:2"), one: said("ncclAllReduce"), zero: late},
 		{name: "network", env: fail("async:1"), one: "driver: device 0: ncclAllReduce: ncclRemoteError (6), remote process exited or there was a network error (NCCL_DEBUG=WARN says more)", zero: late},
 		{name: "broadcast", env: fail("ncclBroadcast:1"), one: said("ncclBroadcast"), zero: late},
 		{name: "hangs in a broadcast", env: hang("ncclBroadcast:4"), one: late, zero: late},
-		{name: "finalize", env: fail("ncclCommFinalize"), one: said("ncclCommFinalize"), zeroSums: true},
-		{name: "destroy", env: fail("ncclCommDestroy"), one: said("ncclCommDestroy"), zeroSums: true},
+		{name: "finalize", env: fail("ncclCommFinalize"), one: said("ncclCommFinalize"),
+			zeroSums: true},
+		{name: "destroy", env: fail("ncclCommDestroy"), one: said("ncclCommDestroy"),
+			zeroSums: true},
 		{name: "hangs when connecting", env: hang("ncclCommInitRankConfig"), one: late, zero: late},
 		{name: "hangs in a sum", env: hang("ncclAllReduce:1"), one: late, zero: late},
 		{name: "hangs at the end", env: hang("ncclCommFinalize"), zeroSums: true},
-		{name: "hangs in an abort", env: []string{"GAD_EMU_NCCL_HANG=ncclCommAbort", "GAD_EMU_NCCL_FAIL=ncclAllReduce"}, one: said("ncclAllReduce"), zero: late},
+		{name: "hangs in an abort",
+			env: []string{"GAD_EMU_NCCL_HANG=ncclCommAbort", "GAD_EMU_NCCL_FAIL=ncclAllReduce"},
+			one: said("ncclAllReduce"), zero: late},
 		{name: "other sizes", env: []string{"GAD_TEST_LONG=1"}},
 		{name: "other roots", env: []string{"GAD_TEST_ROOT=1"}},
 	} {
@@ -362,8 +380,10 @@ func TestNCCLFaults(t *testing.T) {
 			if took := time.Since(begun); took > 40*time.Second {
 				t.Errorf("took %v", took)
 			}
-			if strings.HasPrefix(c.name, "other ") { // refused: by whom depends on which comes first
-				if !strings.Contains(got[0]+got[1], "ncclInvalidUsage (5)") && !strings.Contains(got[0]+got[1], "CUDA_ERROR_LAUNCH_FAILED") {
+			// refused: by whom depends on which comes first
+			if strings.HasPrefix(c.name, "other ") {
+				if !strings.Contains(got[0]+got[1], "ncclInvalidUsage (5)") &&
+					!strings.Contains(got[0]+got[1], "CUDA_ERROR_LAUNCH_FAILED") {
 					t.Errorf("%q", got)
 				}
 				return

@@ -83,7 +83,10 @@ func Open(ordinal int, ptx func(cc int) []byte) (d *Device, err error) {
 		visible = fmt.Sprintf("; CUDA_VISIBLE_DEVICES is %q", v)
 	}
 	if ordinal < 0 || ordinal >= n {
-		return nil, fmt.Errorf("driver: device %d: %w: the driver (CUDA %s) shows %d devices%s: see nvidia-smi", ordinal, ErrNoDevice, version(cu.Version()), n, visible)
+		return nil,
+			fmt.Errorf(
+				"driver: device %d: %w: the driver (CUDA %s) shows %d devices%s: see nvidia-smi",
+				ordinal, ErrNoDevice, version(cu.Version()), n, visible)
 	}
 
 	runtime.LockOSThread()
@@ -103,11 +106,15 @@ func Open(ordinal int, ptx func(cc int) []byte) (d *Device, err error) {
 	}
 	cc := 10*d.info.Major + d.info.Minor
 	if cc < leastCC {
-		return d, fmt.Errorf("driver: device %d (%s): %w: compute capability %d.%d: the kernels need %d.%d or later", ordinal, d.info.Name, ErrTooOld, d.info.Major, d.info.Minor, leastCC/10, leastCC%10)
+		return d,
+			fmt.Errorf(
+				"driver: device %d (%s): %w: compute capability %d.%d: the kernels need %d.%d or later",
+				ordinal, d.info.Name, ErrTooOld, d.info.Major, d.info.Minor, leastCC/10, leastCC%10)
 	}
 	image := ptx(cc)
 	if image == nil {
-		return d, fmt.Errorf("driver: device %d (%s): %w: no PTX runs on compute capability %d.%d", ordinal, d.info.Name, ErrTooOld, d.info.Major, d.info.Minor)
+		return d, fmt.Errorf("driver: device %d (%s): %w: no PTX runs on compute capability %d.%d",
+			ordinal, d.info.Name, ErrTooOld, d.info.Major, d.info.Minor)
 	}
 	if d.ctx, err = primary(ordinal, d.cu); err != nil {
 		return d, d.failf(err, "making its context")
@@ -129,7 +136,8 @@ func Open(ordinal int, ptx func(cc int) []byte) (d *Device, err error) {
 }
 
 // contexts are the primary contexts that the process has, by ordinal. One is kept to the end of the
-// process: to make it takes as long as all else that Open does, and programs open devices more than once.
+// process: to make it takes as long as all else that Open does, and programs open devices more than
+// once.
 var contexts struct {
 	sync.Mutex
 	of map[int]cu.CUContext
@@ -195,11 +203,13 @@ func (d *Device) load(image []byte) error {
 	if text == "" {
 		text = "it left no log"
 	}
-	return d.failf(err, "compiling the kernels with the driver (CUDA %s): %s: a newer driver may know this PTX", version(d.info.Driver), text)
+	return d.failf(err,
+		"compiling the kernels with the driver (CUDA %s): %s: a newer driver may know this PTX",
+		version(d.info.Driver), text)
 }
 
-// Close waits for queued work and gives back what d holds, all but the context, which the process keeps.
-// Memory that was not released is the process's until its end.
+// Close waits for queued work and gives back what d holds, all but the context, which the process
+// keeps. Memory that was not released is the process's until its end.
 func (d *Device) Close() error {
 	if d.ctx == (cu.CUContext{}) {
 		return nil
@@ -290,7 +300,8 @@ func loadDriver() error {
 			return bindDriver()
 		}
 		if code == 100 { // CUDA_ERROR_NO_DEVICE
-			return fmt.Errorf("driver: %w: %s: %s: see nvidia-smi, and CUDA_VISIBLE_DEVICES", ErrNoDevice, name, C.GoString(why))
+			return fmt.Errorf("driver: %w: %s: %s: see nvidia-smi, and CUDA_VISIBLE_DEVICES",
+				ErrNoDevice, name, C.GoString(why))
 		}
 		if code > 0 {
 			return fmt.Errorf("driver: %w: %s is there, but %s: see nvidia-smi; the kernel's module and the library must be of one version", ErrNoDriver, name, C.GoString(why))
@@ -298,7 +309,8 @@ func loadDriver() error {
 		tried = append(tried, C.GoString(why))
 	}
 	return fmt.Errorf("driver: %w: %s (looked for %s; LD_LIBRARY_PATH is %q): install NVIDIA's driver, or give the container the GPU",
-		ErrNoDriver, strings.Join(tried, "; "), strings.Join(driverNames, ", "), os.Getenv("LD_LIBRARY_PATH"))
+		ErrNoDriver, strings.Join(tried, "; "), strings.Join(driverNames, ", "),
+		os.Getenv("LD_LIBRARY_PATH"))
 }
 
 // bindDriver finds the calls that cu lacks.
@@ -323,7 +335,9 @@ func bindDriver() error {
 		if err != nil && s.need {
 			name := lib.name
 			lib.handle = 0
-			return fmt.Errorf("driver: %w: %s has no %s: the driver is older than CUDA 11.4: install a newer one", ErrNoDriver, name, s.name)
+			return fmt.Errorf(
+				"driver: %w: %s has no %s: the driver is older than CUDA 11.4: install a newer one",
+				ErrNoDriver, name, s.name)
 		}
 		*s.to = p
 	}

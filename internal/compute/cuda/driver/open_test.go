@@ -82,7 +82,8 @@ func hostile(t *testing.T, source string) (folder string) {
 	if _, err := exec.LookPath("cc"); err != nil {
 		t.Skipf("makes a library: %v", err)
 	}
-	out, err := exec.Command("cc", "-shared", "-fPIC", "-o", filepath.Join(folder, "libcuda.so.1"), c).CombinedOutput()
+	out, err := exec.Command("cc", "-shared", "-fPIC", "-o", filepath.Join(folder, "libcuda.so.1"),
+		c).CombinedOutput()
 	if err != nil {
 		t.Fatalf("cc: %v\n%s", err, out)
 	}
@@ -113,10 +114,14 @@ func TestOpenSays(t *testing.T) {
 	}{
 		{name: "no driver", is: ErrNoDriver, says: []string{"libcuda.so.1", "/usr/local/nvidia/lib64", `LD_LIBRARY_PATH is ""`, "install"}},
 		{name: "not a driver", source: "int x;", is: ErrNoDriver, says: []string{"no cuInit"}},
-		{name: "old driver", source: "int cuInit(int f) { return 0; }", is: ErrNoDriver, says: []string{"cuMemHostAlloc", "newer"}},
-		{name: "cuInit fails", source: symbols + "int cuInit(int f) { return 803; }", is: ErrNoDriver, says: []string{"cuInit said 803 CUDA_ERROR_X: some text"}},
-		{name: "cuInit finds no device", source: symbols + "int cuInit(int f) { return 100; }", is: ErrNoDevice, says: []string{"cuInit said 100", "nvidia-smi"}},
-		{name: "no device", source: symbols + "int cuInit(int f) { return 0; } int cuDeviceGetCount(int *n) { *n = 0; return 0; }",
+		{name: "old driver", source: "int cuInit(int f) { return 0; }", is: ErrNoDriver,
+			says: []string{"cuMemHostAlloc", "newer"}},
+		{name: "cuInit fails", source: symbols + "int cuInit(int f) { return 803; }",
+			is: ErrNoDriver, says: []string{"cuInit said 803 CUDA_ERROR_X: some text"}},
+		{name: "cuInit finds no device", source: symbols + "int cuInit(int f) { return 100; }",
+			is: ErrNoDevice, says: []string{"cuInit said 100", "nvidia-smi"}},
+		{name: "no device", source: symbols +
+			"int cuInit(int f) { return 0; } int cuDeviceGetCount(int *n) { *n = 0; return 0; }",
 			env: []string{"CUDA_VISIBLE_DEVICES=7"}, is: ErrNoDevice, says: []string{"shows 0 devices", "CUDA 12.8", `"7"`}},
 		{name: "old device", source: symbols + `int cuInit(int f) { return 0; } int cuDeviceGetCount(int *n) { *n = 1; return 0; }
 			int cuDeviceGetAttribute(int *v, int a, int d) { *v = a == 75 ? 7 : 5; return 0; }`,
@@ -139,10 +144,12 @@ func TestOpenSays(t *testing.T) {
 			int cuDevicePrimaryCtxRelease_v2(int d) { return 0; } int cuStreamSynchronize() { return 0; } int cuStreamDestroy_v2() { return 0; }
 			int cuModuleLoadDataEx(void **m) { *m = (void *)16; return 0; } int cuModuleUnload() { return 0; }
 			int cuStreamCreate(void **s, unsigned f) { *s = (void *)24; return 0; }`,
-			env: []string{"GAD_CUBLASLT=/nonexistent/libcublasLt.so"}, is: ErrNoCuBLAS, says: []string{"/nonexistent/libcublasLt.so", "GAD_CUBLASLT", "12.8"}},
+			env: []string{"GAD_CUBLASLT=/nonexistent/libcublasLt.so"}, is: ErrNoCuBLAS,
+			says: []string{"/nonexistent/libcublasLt.so", "GAD_CUBLASLT", "12.8"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			env := append([]string{"GAD_TEST_IS=" + strconv.Itoa(slices.Index(openErrors, c.is))}, c.env...)
+			env := append([]string{"GAD_TEST_IS=" + strconv.Itoa(slices.Index(openErrors, c.is))},
+				c.env...)
 			if c.source != "" {
 				env = append(env, "LD_LIBRARY_PATH="+hostile(t, c.source))
 			}
@@ -220,7 +227,8 @@ func TestInfo(t *testing.T) {
 	d := device(t)
 	i := d.Info()
 	t.Logf("%+v", i)
-	if i.Name == "" || i.Major < 8 || i.SMs < 1 || i.Memory < 64<<20 || i.Driver < 11040 || i.SharedPerBlock < 96<<10 || i.CuBLAS == "" {
+	if i.Name == "" || i.Major < 8 || i.SMs < 1 || i.Memory < 64<<20 || i.Driver < 11040 ||
+		i.SharedPerBlock < 96<<10 || i.CuBLAS == "" {
 		t.Errorf("%+v", i)
 	}
 	free, total := d.Free()
@@ -238,7 +246,8 @@ func TestEnter(t *testing.T) {
 	errs := make(chan error)
 	for range 4 {
 		go func() {
-			runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine, so each has its own
+			// and never unlocked: the thread ends with the goroutine, so each has its own
+			runtime.LockOSThread()
 			leave := d.Enter()
 			inner := d.Enter()
 			inner()

@@ -16,7 +16,8 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "compile the kernels: write ptx/*.ptx and doc/gpu/kernels.md")
+var update = flag.Bool("update", false,
+	"compile the kernels: write ptx/*.ptx and doc/gpu/kernels.md")
 
 const (
 	// mainFile includes all the others.
@@ -73,14 +74,16 @@ func readSources(t *testing.T) (sources map[string][]byte, digest string) {
 
 // banner is a PTX file's first line.
 func banner(digest, compiler string) string {
-	return fmt.Sprintf("// From the sources with SHA-256 %s by NVRTC %s; see ../kernels.go\n", digest, compiler)
+	return fmt.Sprintf("// From the sources with SHA-256 %s by NVRTC %s; see ../kernels.go\n",
+		digest, compiler)
 }
 
 var bannerForm = regexp.MustCompile(`^// From the sources with SHA-256 ([0-9a-f]{64}) by NVRTC (\d+\.\d+);`)
 
 // build compiles the kernels for one architecture and looks at the result.
 func build(compiler *nvrtc, sources map[string][]byte, cc int) ([]byte, error) {
-	ptx, err := compiler.compile(mainFile, sources, append([]string{fmt.Sprintf("--gpu-architecture=compute_%d", cc)}, options...)...)
+	ptx, err := compiler.compile(mainFile, sources,
+		append([]string{fmt.Sprintf("--gpu-architecture=compute_%d", cc)}, options...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +114,8 @@ func TestPTX(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(file(cc), append([]byte(banner(digest, compiler.version())), ptx...), 0o644); err != nil {
+			if err := os.WriteFile(file(cc),
+				append([]byte(banner(digest, compiler.version())), ptx...), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -135,7 +139,8 @@ func TestPTX(t *testing.T) {
 		said = string(m[2])
 	}
 	if text, err := os.ReadFile(table); err != nil || !bytes.Contains(text, []byte(digest)) {
-		t.Errorf("%s: made of other sources than these (%v): run this test with -update", table, err)
+		t.Errorf("%s: made of other sources than these (%v): run this test with -update", table,
+			err)
 	}
 	switch {
 	case err != nil && os.Getenv("GAD_NVRTC") != "":
@@ -152,15 +157,19 @@ func TestPTX(t *testing.T) {
 			continue
 		}
 		if compiler.version() != said {
-			t.Logf("%s: NVRTC %s compiles the kernels; their text is NVRTC %s's and was not compared", file(cc), compiler.version(), said)
+			t.Logf(
+				"%s: NVRTC %s compiles the kernels; their text is NVRTC %s's and was not compared",
+				file(cc), compiler.version(), said)
 			continue
 		}
 		have, err := os.ReadFile(file(cc))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := append([]byte(banner(digest, compiler.version())), ptx...); !bytes.Equal(have, want) {
-			t.Errorf("%s: NVRTC %s makes something else of the sources: run this test with -update", file(cc), compiler.version())
+		if want := append([]byte(banner(digest, compiler.version())), ptx...); !bytes.Equal(have,
+			want) {
+			t.Errorf("%s: NVRTC %s makes something else of the sources: run this test with -update",
+				file(cc), compiler.version())
 		}
 	}
 }
@@ -202,8 +211,11 @@ func TestWarningsAreErrors(t *testing.T) {
 		{"extern \"C\" __global__ void k(int *p) { *p = q; }", "undefined"},
 		{"#include <math.h>\n", "math.h"},
 	} {
-		_, err := compiler.compile("m.cu", map[string][]byte{"m.cu": []byte(c.source), "a.cuh": []byte("#define A 1\n")}, "--gpu-architecture=compute_80")
-		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+		_, err := compiler.compile("m.cu",
+			map[string][]byte{"m.cu": []byte(c.source), "a.cuh": []byte("#define A 1\n")},
+			"--gpu-architecture=compute_80")
+		if c.want == "" && err != nil || c.want != "" &&
+			(err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: want %q, got %v", c.source, c.want, err)
 		}
 	}
@@ -214,13 +226,15 @@ func TestSelection(t *testing.T) {
 	for _, c := range []struct {
 		cc   int
 		want []byte
-	}{{75, nil}, {79, nil}, {80, compute80}, {86, compute80}, {89, compute80}, {90, compute90}, {120, compute90}} {
+	}{{75, nil}, {79, nil}, {80, compute80}, {86, compute80}, {89, compute80}, {90, compute90},
+		{120, compute90}} {
 		if !bytes.Equal(PTX(c.cc), c.want) {
 			t.Errorf("compute capability %d: the wrong PTX", c.cc)
 		}
 	}
 	for _, cc := range architectures {
-		if target := fmt.Sprintf("\n.target sm_%d\n", cc); !bytes.Contains(PTX(cc), []byte(target)) {
+		if target := fmt.Sprintf("\n.target sm_%d\n", cc); !bytes.Contains(PTX(cc),
+			[]byte(target)) {
 			t.Errorf("%s: no line %q", file(cc), strings.TrimSpace(target))
 		}
 	}
@@ -245,7 +259,8 @@ type cost struct {
 
 // findPTXAS is $GAD_PTXAS, or else ptxas on the path or in $CUDA_HOME.
 func findPTXAS() (string, error) {
-	at := []string{"ptxas", filepath.Join(os.Getenv("CUDA_HOME"), "bin", "ptxas"), "/usr/local/cuda/bin/ptxas"}
+	at := []string{"ptxas", filepath.Join(os.Getenv("CUDA_HOME"), "bin", "ptxas"),
+		"/usr/local/cuda/bin/ptxas"}
 	if named := os.Getenv("GAD_PTXAS"); named != "" {
 		at = []string{named}
 	}
@@ -268,7 +283,9 @@ func needPTXAS(t *testing.T) func(cc int) map[string]cost {
 		t.Skip(err)
 	}
 	return func(cc int) map[string]cost {
-		out, err := exec.Command(ptxas, "-v", "--warning-as-error", fmt.Sprintf("--gpu-name=sm_%d", cc), file(cc), "--output-file", filepath.Join(t.TempDir(), "cubin")).CombinedOutput()
+		out, err := exec.Command(ptxas, "-v", "--warning-as-error",
+			fmt.Sprintf("--gpu-name=sm_%d", cc), file(cc), "--output-file",
+			filepath.Join(t.TempDir(), "cubin")).CombinedOutput()
 		if err != nil {
 			t.Fatalf("ptxas: %s: %v\n%s", file(cc), err, out)
 		}
@@ -330,7 +347,8 @@ ptxas info    : Function properties for b
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 10 registers, 360 bytes cmem[0]
 `)
-	if err != nil || len(costs) != 2 || costs["a"] != (cost{40, 16, 12, 1024}) || costs["b"] != (cost{registers: 10}) {
+	if err != nil || len(costs) != 2 || costs["a"] != (cost{40, 16, 12, 1024}) ||
+		costs["b"] != (cost{registers: 10}) {
 		t.Errorf("got %+v, %v", costs, err)
 	}
 	if _, err := readCosts("Compiling entry function 'a' for 'sm_80'\n"); err == nil {
@@ -397,7 +415,8 @@ func writeTable(t *testing.T, measure func(cc int) map[string]cost, digest, comp
 	for _, cc := range architectures {
 		fmt.Fprintf(&b, " sm_%d registers | spilt | stack | shared | warps |", cc)
 	}
-	b.WriteString("\n| --- | ---: |" + strings.Repeat(" ---: | ---: | ---: | ---: | ---: |", len(architectures)) + "\n")
+	b.WriteString("\n| --- | ---: |" +
+		strings.Repeat(" ---: | ---: | ---: | ---: | ---: |", len(architectures)) + "\n")
 	var names []string
 	for name := range measured[architectures[0]] {
 		names = append(names, name)
@@ -410,7 +429,8 @@ func writeTable(t *testing.T, measure func(cc int) map[string]cost, digest, comp
 		fmt.Fprintf(&b, "| `%s` | %d |", name, threads[name])
 		for _, cc := range architectures {
 			c := measured[cc][name]
-			fmt.Fprintf(&b, " %d | %d | %d | %d | %d |", c.registers, c.spilt, c.stack, c.shared, warps(c.registers, threads[name]))
+			fmt.Fprintf(&b, " %d | %d | %d | %d | %d |", c.registers, c.spilt, c.stack, c.shared,
+				warps(c.registers, threads[name]))
 		}
 		b.WriteString("\n")
 	}

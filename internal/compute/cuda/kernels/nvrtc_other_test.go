@@ -10,7 +10,8 @@ import (
 type nvrtc struct{ path string }
 
 func openNVRTC() (*nvrtc, error) {
-	return nil, errors.New("nvrtc: none for " + runtime.GOOS + "/" + runtime.GOARCH + ": compile on linux")
+	return nil, errors.New("nvrtc: none for " + runtime.GOOS + "/" + runtime.GOARCH +
+		": compile on linux")
 }
 
 func (n *nvrtc) version() string { return "" }

@@ -44,8 +44,10 @@ func openNVRTC() (*nvrtc, error) {
 		}
 		n := nvrtc{path: path}
 		var version func(major, minor *int32) int32
-		for name, f := range map[string]any{"nvrtcVersion": &version, "nvrtcCreateProgram": &n.create, "nvrtcCompileProgram": &n.compileProg,
-			"nvrtcGetPTXSize": &n.ptxSize, "nvrtcGetPTX": &n.ptx, "nvrtcGetProgramLogSize": &n.logSize, "nvrtcGetProgramLog": &n.log,
+		for name, f := range map[string]any{"nvrtcVersion": &version,
+			"nvrtcCreateProgram": &n.create, "nvrtcCompileProgram": &n.compileProg,
+			"nvrtcGetPTXSize": &n.ptxSize, "nvrtcGetPTX": &n.ptx,
+			"nvrtcGetProgramLogSize": &n.logSize, "nvrtcGetProgramLog": &n.log,
 			"nvrtcDestroyProgram": &n.destroy, "nvrtcGetErrorString": &n.errorString} {
 			purego.RegisterLibFunc(f, lib, name)
 		}
@@ -68,7 +70,8 @@ func (n *nvrtc) compile(main string, sources map[string][]byte, options ...strin
 	for name, text := range sources {
 		texts, names = append(texts, cString(string(text))), append(names, cString(name))
 	}
-	if r := n.create(&prog, cString(string(sources[main])), cString(main), int32(len(names)), &texts[0], &names[0]); r != 0 {
+	if r := n.create(&prog, cString(string(sources[main])), cString(main), int32(len(names)),
+		&texts[0], &names[0]); r != 0 {
 		return nil, fmt.Errorf("nvrtc: %s: %s", main, n.errorString(r))
 	}
 	defer n.destroy(&prog)
@@ -85,13 +88,15 @@ func (n *nvrtc) compile(main string, sources map[string][]byte, options ...strin
 		return nil, err
 	}
 	if result != 0 || len(said) > 0 {
-		return nil, fmt.Errorf("nvrtc %s: %s: %s: warnings count as errors\n%s", n.version(), main, n.errorString(result), said[:min(len(said), 8<<10)])
+		return nil, fmt.Errorf("nvrtc %s: %s: %s: warnings count as errors\n%s", n.version(), main,
+			n.errorString(result), said[:min(len(said), 8<<10)])
 	}
 	return n.text(prog, n.ptxSize, n.ptx)
 }
 
 // text fetches one of the results that come as a size and a zero-terminated text.
-func (n *nvrtc) text(prog uintptr, size func(uintptr, *uintptr) int32, get func(uintptr, *byte) int32) ([]byte, error) {
+func (n *nvrtc) text(prog uintptr, size func(uintptr, *uintptr) int32,
+	get func(uintptr, *byte) int32) ([]byte, error) {
 	var bytes uintptr
 	if r := size(prog, &bytes); r != 0 {
 		return nil, fmt.Errorf("nvrtc: size of a result: %s", n.errorString(r))
