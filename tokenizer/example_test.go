@@ -20,6 +20,5 @@ func Example() {
 	}
 	fmt.Printf("%q\n", tok.Decode(ids, false))
 	// Output:
-	// "<|im_start|>system\nAnswer
-	// briefly.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+	// "<|im_start|>system\nAnswer briefly.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
 }

@@ -115,7 +115,7 @@ func TestLayoutsTrain(t *testing.T) {
 		{"codealpaca.jsonl", `read as alpaca: prompt from column "instruction" and "input", teacher's answer from column "output" (data.format=alpaca)`},
 		{"dolly_saved", `not read: "category"`},
 		{"preference_turns.parquet", `not read: "rejected"`},
-		{"reasoning.arrow", `not read, although answers may speak of it: "messages[].reasoning_content": put what matters into the prompt`},
+		{"reasoning.arrow", `read as messages: prompt from column "messages", teacher's answer is its last assistant turn (data.format=messages)`},
 	} {
 		run := "run" + strconv.Itoa(k)
 		code, _, said := gad("sft", "--model", f.path("student"), "--data",
