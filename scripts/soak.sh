@@ -16,7 +16,7 @@
 #   GAD_FUZZ_ONLY=Arrow fuzz: only targets whose name matches this expression
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export CGO_ENABLED=0
+export CGO_ENABLED=0 GAD_LONG=1
 
 # The names of the parts, in the order in which they run: a part is a function.
 parts=(kill signal crash disk memory collect pull hostile fuzz)

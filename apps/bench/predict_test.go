@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	estimate "gad/internal/compute/cost"
+	"gad/internal/hostile"
 	"gad/model"
 )
 
@@ -258,8 +259,8 @@ func againstReview(t *testing.T) string {
 // doc/gpu/predicted.md is what the model says. All of it is computed with -update; without,
 // the smallest student's rows and the comparison with the review.
 func TestDocumentsAreThePredictions(t *testing.T) {
-	if testing.Short() {
-		t.Skip("slow: left out with -short")
+	if !hostile.Long() && !*update {
+		t.Skip("some seconds for each GPU: in a long run")
 	}
 	path := filepath.Join("..", "..", "doc", "gpu", "predicted.md")
 	doc, err := os.ReadFile(path)

@@ -450,7 +450,7 @@ func TestBenchOfRanks(t *testing.T) {
 		0o644); err != nil {
 		t.Fatal(err)
 	}
-	p := ranked(t, 2, "bench", "--ranks", "2", "--shape", shape, "--seconds", "1", "--json")
+	p := ranked(t, 2, "bench", "--ranks", "2", "--shape", shape, "--seconds", "0.2", "--json")
 	code := p.end(t, patience)
 	_, text, _ := strings.Cut(p.said.String(), "{")
 	var r bench.RanksReport

@@ -15,6 +15,7 @@ import (
 	"gad/internal/comm"
 	"gad/internal/comm/commtest"
 	"gad/internal/fault"
+	"gad/internal/hostile"
 	"gad/trainer"
 )
 
@@ -42,7 +43,7 @@ func TestMistakesOverMPI(t *testing.T) {
 		{"sft --model student trainer.shards=2" + rest, "sft --config missing.yaml", exitUsage,
 			"gad: ranks: rank 1 on " + hostName(t) +
 				": settings: missing.yaml: no such file or directory"},
-	} {
+	}[:hostile.Share(7)] {
 		args := strings.Fields(c.args)
 		ranks := 2
 		if c.other == "3" {

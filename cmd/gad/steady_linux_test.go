@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gad/internal/hostile"
 )
 
 // resident is the memory in kB that a process has made for itself, 0 once it has
@@ -29,8 +31,8 @@ func resident(pid int) float64 {
 // The program holds as much after many steps as after a few (doc/reliability.md, row 19): bytes
 // that a collection leaves, at the same place of a step.
 func TestSteadyHeap(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes hundreds of steps: not with -short")
+	if !hostile.Long() {
+		t.Skip("takes hundreds of steps: in a long run")
 	}
 	// After the first steps: by then the objectives of all shapes that come up are compiled.
 	p := &heap{from: max(300, *steady/10), to: *steady}
@@ -89,6 +91,9 @@ func many(f *fixture, run string) []string {
 // but for the collector: how far it lets the heap grow depends on the moments at
 // which it gets to run.
 func TestSteadyMemory(t *testing.T) {
+	if !hostile.Long() {
+		t.Skip("takes hundreds of steps: in a long run")
+	}
 	path, f := built(t), ready(t)
 	run := filepath.Join(t.TempDir(), "run")
 	const warm = 100

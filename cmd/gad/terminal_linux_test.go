@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"gad/apps/chat/chattest"
+	"gad/internal/hostile"
 )
 
 // onTerminal starts gad with a terminal of 100 columns as its standard error.
@@ -190,6 +191,9 @@ func slowed(t *testing.T, path string, args ...string) (first, longest time.Dura
 // no later wait is two seconds long. The rows are 10,000, to spare time; doc/LOG.md has the
 // figures at 100,000.
 func TestNothingIsSilent(t *testing.T) {
+	if !hostile.Long() {
+		t.Skip("16 commands at a fifth of their speed: in a long run")
+	}
 	path, f := built(t), ready(t)
 	t.Chdir(t.TempDir())
 	rows := fileText(f.path("rows.jsonl"))
