@@ -1,8 +1,11 @@
 package board
 
 import (
-	"fmt"
+	"bufio"
+	"context"
+	"encoding/json"
 	"net/http/httptest"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -32,25 +35,84 @@ func chromium(t *testing.T) string {
 // dom is the document that a page has become once its scripts have run.
 func dom(t *testing.T, url string) string { return domIn(t, "1280,3000", url) }
 
-// domIn is dom in a window of a size.
+// domIn is dom in a window of a size. The browser's own --dump-dom reads the document after a
+// span of virtual time, which a busy machine's frames do not keep up with; so the document is
+// asked for, in the DevTools protocol over two pipes, until it no longer changes.
 func domIn(t *testing.T, size, url string) string {
 	t.Helper()
-	// a busy machine's frames come late in virtual time
-	for budget := 8000; budget < 1<<22; budget *= 4 {
-		c := exec.Command(chromium(t), "--headless", "--no-sandbox", "--disable-gpu",
-			"--user-data-dir="+t.TempDir(), "--window-size="+size,
-			"--run-all-compositor-stages-before-draw", fmt.Sprint("--virtual-time-budget=", budget),
-			"--dump-dom", url)
-		out, err := c.Output()
-		if err != nil {
-			t.Fatalf("%v: %s", err, out)
+	in, send, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	receive, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	c := exec.CommandContext(ctx, chromium(t), "--headless", "--no-sandbox", "--disable-gpu",
+		"--user-data-dir="+t.TempDir(), "--window-size="+size, "--remote-debugging-pipe")
+	c.ExtraFiles = []*os.File{in, out} // the browser's descriptors 3 and 4
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Wait()
+	in.Close()
+	out.Close()
+	defer receive.Close()
+	defer send.Close() // which ends the browser
+	answers := bufio.NewReader(receive)
+	session, id := "", 0
+	call := func(method string, params map[string]any) (result map[string]any) {
+		t.Helper()
+		id++
+		message := map[string]any{"id": id, "method": method, "params": params}
+		if session != "" {
+			message["sessionId"] = session
 		}
-		if strings.Contains(string(out), "data-drawn=") {
-			return string(out)
+		text, err := json.Marshal(message)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := send.Write(append(text, 0)); err != nil {
+			t.Fatalf("%s: %s: %v", url, method, err)
+		}
+		for {
+			text, err := answers.ReadBytes(0)
+			if err != nil {
+				t.Fatalf("%s: %s: %v", url, method, err)
+			}
+			var answer struct {
+				ID            int
+				Result, Error map[string]any
+			}
+			if err := json.Unmarshal(text[:len(text)-1], &answer); err != nil {
+				t.Fatal(err)
+			}
+			if answer.ID != id {
+				continue // an event
+			}
+			if answer.Error != nil {
+				t.Fatalf("%s: %s: %v", url, method, answer.Error)
+			}
+			return answer.Result
 		}
 	}
-	t.Fatalf("%s: no charts were drawn", url)
-	return ""
+	target := call("Target.createTarget", map[string]any{"url": url})["targetId"]
+	attached := call("Target.attachToTarget", map[string]any{"targetId": target, "flatten": true})
+	session = attached["sessionId"].(string)
+	const document = `document.documentElement.dataset.drawn && live.textContent ?
+		document.documentElement.outerHTML : ""`
+	was, same := "", 0
+	for same < 10 { // a second
+		time.Sleep(100 * time.Millisecond)
+		answer := call("Runtime.evaluate", map[string]any{"expression": document})
+		seen, _ := answer["result"].(map[string]any)["value"].(string)
+		if same++; seen == "" || seen != was {
+			was, same = seen, 0
+		}
+	}
+	return was
 }
 
 // In a browser the planted texts are seen, and none of them has run: live and as a file.

@@ -295,9 +295,9 @@ func TestRankSignalByScript(t *testing.T) {
 	}[:hostile.Share(3)] {
 		run := filepath.Join(t.TempDir(), "run")
 		args := append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
-			"--output", run, "--steps", "2"),
+			"--output", run, "--steps", "20"),
 			// a step takes longer than mpirun's patience
-			"data.train_batch_size=3072", "trainer.shards=2", "--threads", "1")
+			"data.train_batch_size=8192", "trainer.shards=2", "--threads", "1")
 		p := rankedBy(t, by.command, 2, args...)
 		wait(t, "the first step",
 			func() bool {
