@@ -294,10 +294,9 @@ func TestRankSignalByScript(t *testing.T) {
 		{syscall.SIGTERM, []string{"sh", "-c", inline, "sh"}},
 	}[:hostile.Share(3)] {
 		run := filepath.Join(t.TempDir(), "run")
-		args := append(stage("sft", "--model", f.path("student"), "--data", f.path("train.arrow"),
-			"--output", run, "--steps", "20"),
-			// a step takes longer than mpirun's patience
-			"data.train_batch_size=8192", "trainer.shards=2", "--threads", "1")
+		// a step takes longer than mpirun's patience
+		args := append(longStep(t, f, run, "--steps", "20", "trainer.shards=2", "--threads", "1"),
+			"data.train_batch_size=12000")
 		p := rankedBy(t, by.command, 2, args...)
 		wait(t, "the first step",
 			func() bool {
