@@ -402,13 +402,18 @@ func TestHostileFiles(t *testing.T) {
 		"question marks":  strings.Repeat("? ", n),
 		"many duplicates": "name: a\n" + strings.Repeat("name: a\n", n),
 	} {
-		begin := time.Now()
-		got := load(t, defaults(), text, nil, nil)
+		var got string
+		took := time.Hour
+		for again := 0; again < 4 && took > time.Second; again++ { // a busy machine is no fault
+			begin := time.Now()
+			got = load(t, defaults(), text, nil, nil)
+			took = min(took, time.Since(begin))
+		}
 		if got == "" {
 			t.Errorf("%s: accepted", name)
 		}
-		if d := time.Since(begin); d > time.Second {
-			t.Errorf("%s: took %v", name, d)
+		if took > time.Second {
+			t.Errorf("%s: took %v", name, took)
 		}
 		if len(got) > 20_000 {
 			t.Errorf("%s: a message of %d bytes", name, len(got))
