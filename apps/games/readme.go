@@ -14,7 +14,8 @@ func (g Game) Folder() task.Folder {
 	return task.Folder{
 		Name: g.Name, About: g.About + "; episodes for gad env " + g.Name,
 		Files:  "train.jsonl, test.jsonl, tune.jsonl, student and README.md",
-		Splits: Splits, Counts: maps.Clone(g.Rows), Most: func() int { return MaxRows }, MaxPosition: 1024, // an episode is longer than an answer
+		Splits: Splits, Counts: maps.Clone(g.Rows), Most: func() int { return MaxRows },
+		MaxPosition: 1024, // an episode is longer than an answer
 		Rows: func(seed uint64, split string, n int) (rows task.Rows, err error) {
 			made, err := g.Make(seed, split, n)
 			for _, r := range made {
