@@ -6,6 +6,8 @@ import (
 	"go/format"
 	"strings"
 	"testing"
+
+	"gad/internal/compute"
 )
 
 // The assembly of the NEON variant is written by this program, one function a
@@ -31,30 +33,40 @@ var words = map[string]struct {
 	word     uint32
 	operands string
 }{
-	"fadd":       {0x4e20d400, "4s 4s 4s"},
-	"fsub":       {0x4ea0d400, "4s 4s 4s"},
-	"fmul":       {0x6e20dc00, "4s 4s 4s"},
-	"fdiv":       {0x6e20fc00, "4s 4s 4s"},
-	"fmin":       {0x4ea0f400, "4s 4s 4s"}, // a NaN stays
-	"fmaxnm":     {0x4e20c400, "4s 4s 4s"}, // the number, where the other is a NaN
-	"fmla":       {0x4e20cc00, "4s 4s 4s"},
-	"fmls":       {0x4ea0cc00, "4s 4s 4s"},
-	"fmla lane":  {0x4f801000, "4s 4s s[0]"},
-	"fmla twice": {0x4e60cc00, "2d 2d 2d"},
-	"fadd twice": {0x4e60d400, "2d 2d 2d"},
-	"faddp":      {0x6e20d400, "4s 4s 4s"},
-	"fcmgt":      {0x6ea0e400, "4s 4s 4s"},
-	"add":        {0x4ea08400, "4s 4s 4s"},
-	"sub":        {0x6ea08400, "4s 4s 4s"},
-	"bic":        {0x4e601c00, "16b 16b 16b"},
-	"fneg":       {0x6ea0f800, "4s 4s"},
-	"fsqrt":      {0x6ea1f800, "4s 4s"},
-	"frintn":     {0x4e218800, "4s 4s"},
-	"fcvtzs":     {0x4ea1b800, "4s 4s"},
-	"fcvtl":      {0x0e617800, "2d 2s"}, // the lower half as doubles
-	"fcvtl2":     {0x4e617800, "2d 4s"}, // the upper half
-	"sshr #1":    {0x4f3f0400, "4s 4s"},
-	"shl #23":    {0x4f375400, "4s 4s"},
+	"fadd":        {0x4e20d400, "4s 4s 4s"},
+	"fsub":        {0x4ea0d400, "4s 4s 4s"},
+	"fmul":        {0x6e20dc00, "4s 4s 4s"},
+	"fdiv":        {0x6e20fc00, "4s 4s 4s"},
+	"fmin":        {0x4ea0f400, "4s 4s 4s"}, // a NaN stays
+	"fmaxnm":      {0x4e20c400, "4s 4s 4s"}, // the number, where the other is a NaN
+	"fmla":        {0x4e20cc00, "4s 4s 4s"},
+	"fmls":        {0x4ea0cc00, "4s 4s 4s"},
+	"fmla lane":   {0x4f801000, "4s 4s s[0]"},
+	"fmla twice":  {0x4e60cc00, "2d 2d 2d"},
+	"fadd twice":  {0x4e60d400, "2d 2d 2d"},
+	"faddp":       {0x6e20d400, "4s 4s 4s"},
+	"fcmgt":       {0x6ea0e400, "4s 4s 4s"},
+	"add":         {0x4ea08400, "4s 4s 4s"},
+	"sub":         {0x6ea08400, "4s 4s 4s"},
+	"bic":         {0x4e601c00, "16b 16b 16b"},
+	"fneg":        {0x6ea0f800, "4s 4s"},
+	"fsqrt":       {0x6ea1f800, "4s 4s"},
+	"frintn":      {0x4e218800, "4s 4s"},
+	"fcvtzs":      {0x4ea1b800, "4s 4s"},
+	"fcvtl":       {0x0e617800, "2d 2s"}, // the lower half as doubles
+	"fcvtl2":      {0x4e617800, "2d 4s"}, // the upper half
+	"sshr #1":     {0x4f3f0400, "4s 4s"},
+	"shl #23":     {0x4f375400, "4s 4s"},
+	"ushr #4":     {0x6f0c0400, "16b 16b"},
+	"and":         {0x4e201c00, "16b 16b 16b"},
+	"sub bytes":   {0x6e208400, "16b 16b 16b"},
+	"sxtl":        {0x0f08a400, "8h 8b"},
+	"sxtl2":       {0x4f08a400, "8h 16b"},
+	"sxtl half":   {0x0f10a400, "4s 4h"},
+	"sxtl2 half":  {0x4f10a400, "4s 8h"},
+	"scvtf":       {0x4e21d800, "4s 4s"},
+	"fcvtl half":  {0x0e217800, "4s 4h"},
+	"fcvtl2 half": {0x4e217800, "4s 8h"},
 }
 
 // armConsts is the general register of the table of constants.
@@ -657,6 +669,82 @@ func (g *armWriter) transpose() {
 	g.in("RET")
 }
 
+// dequant writes the kernel dequant8 or, with four, dequant4: for each block 16 scales, which
+// stay in registers 16 to 19, and then its rows of 16 codes, each a vector of bytes.
+func (g *armWriter) dequant(four bool) {
+	name, rows, unroll := "dequant8Neon", compute.QuantBlock, 4
+	if four {
+		name, rows = "dequant4Neon", compute.QuantBlock/2
+	}
+	const args = "dst []float32, codes []uint8, scales []uint16, blocks int"
+	fmt.Fprintf(&g.stubs, "\n//go:noescape\nfunc %s(%s)\n", name, args)
+	fmt.Fprintf(&g.asm, "\n// func %s(%s)\nTEXT ·%s(SB), NOSPLIT, $0-80\n", name, args, name)
+	for _, s := range []string{"dst_base+0(FP), R0", "codes_base+24(FP), R1",
+		"scales_base+48(FP), R2", "blocks+72(FP), R3"} {
+		g.in("MOVD %s", s)
+	}
+	const scale, nibbles, eights = 16, 30, 31
+	if four {
+		g.in("VMOVI $15, V%d.B16", nibbles)
+		g.in("VMOVI $8, V%d.B16", eights)
+	}
+	// put makes 16 codes, signed bytes of register r, a row at so many bytes from a register.
+	put := func(r, at, base int) {
+		g.op("sxtl2", r+2, r)
+		g.op("sxtl", r, r)
+		for _, half := range []int{r, r + 2} {
+			g.op("sxtl2 half", half+1, half)
+			g.op("sxtl half", half, half)
+		}
+		for j := range 4 {
+			g.op("scvtf", r+j, r+j)
+			g.op("fmul", r+j, r+j, scale+j)
+		}
+		for j := 0; j < 4; j += 2 {
+			g.in("FSTPQ (F%d, F%d), %d(R%d)", r+j, r+j+1, at+16*j, base)
+		}
+	}
+	g.label("block")
+	g.in("FLDPQ (R2), (F%d, F%d)", scale, scale+2)
+	for _, half := range []int{scale, scale + 2} {
+		g.op("fcvtl2 half", half+1, half)
+		g.op("fcvtl half", half, half)
+	}
+	const row = 64 // bytes of dst
+	if four {
+		g.in("ADD $%d, R0, R5", rows*row)
+	}
+	g.in("MOVD $%d, R4", rows/unroll)
+	g.in("PCALIGN $16")
+	g.label("rows")
+	for j := range unroll {
+		r := 4 * (j % 2)
+		g.in("FMOVQ %d(R1), F%d", 16*j, r)
+		if four {
+			g.op("ushr #4", r+8, r)
+			g.op("and", r, r, nibbles)
+			g.op("sub bytes", r, r, eights)
+			g.op("sub bytes", r+8, r+8, eights)
+			put(r+8, row*j, 5)
+		}
+		put(r, row*j, 0)
+	}
+	g.in("ADD $%d, R1", 16*unroll)
+	g.in("ADD $%d, R0", row*unroll)
+	if four {
+		g.in("ADD $%d, R5", row*unroll)
+	}
+	g.in("SUBS $1, R4")
+	g.in("BNE rows")
+	if four {
+		g.in("MOVD R5, R0")
+	}
+	g.in("ADD $32, R2")
+	g.in("SUBS $1, R3")
+	g.in("BNE block")
+	g.in("RET")
+}
+
 // peak writes a loop of nothing but multiply-adds, n times as many as a tile has
 // chains.
 func (g *armWriter) peak() {
@@ -691,6 +779,8 @@ func assembleArm() (asm, stubs []byte) {
 	g.stubs.WriteString("// Code generated by genarm_test.go. DO NOT EDIT.\n\npackage cpu\n")
 	g.vectors()
 	g.transpose()
+	g.dequant(false)
+	g.dequant(true)
 	g.peak()
 	var names []string
 	for m := 1; m <= armRows; m++ {
@@ -704,6 +794,7 @@ func assembleArm() (asm, stubs []byte) {
 	for _, f := range vectorKernels {
 		fmt.Fprintf(&g.stubs, "%s: %sNeon,\n", f, f)
 	}
+	g.stubs.WriteString("dequant8: dequant8Neon, dequant4: dequant4Neon,\n")
 	g.stubs.WriteString("}\n")
 	stubs, err := format.Source(g.stubs.Bytes())
 	if err != nil {

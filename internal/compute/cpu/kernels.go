@@ -75,7 +75,7 @@ type kernels struct {
 	// quant): dst[(32*x+j)*nr+i] is code j of block x and lane i times scales[x*nr+i], a
 	// binary16; dequant8's codes are signed bytes at (32*x+j)*nr+i, dequant4's are nibbles less
 	// 8, the lower ones of the bytes at (16*x+j)*nr+i, j < 16, and then the upper ones. nil
-	// where a variant has no such kernels.
+	// in the portable variant: dequantGo.
 	dequant8, dequant4 func(dst []float32, codes []uint8, scales []uint16, blocks int)
 }
 

@@ -1725,6 +1725,275 @@ loop:
 	BNE loop
 	RET
 
+// func dequant8Neon(dst []float32, codes []uint8, scales []uint16, blocks int)
+TEXT ·dequant8Neon(SB), NOSPLIT, $0-80
+	MOVD dst_base+0(FP), R0
+	MOVD codes_base+24(FP), R1
+	MOVD scales_base+48(FP), R2
+	MOVD blocks+72(FP), R3
+block:
+	FLDPQ (R2), (F16, F18)
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	MOVD $8, R4
+	PCALIGN $16
+rows:
+	FMOVQ 0(R1), F0
+	WORD $0x4f08a402 // sxtl2 v2.8h, v0.16b
+	WORD $0x0f08a400 // sxtl v0.8h, v0.8b
+	WORD $0x4f10a401 // sxtl2 v1.4s, v0.8h
+	WORD $0x0f10a400 // sxtl v0.4s, v0.4h
+	WORD $0x4f10a443 // sxtl2 v3.4s, v2.8h
+	WORD $0x0f10a442 // sxtl v2.4s, v2.4h
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	WORD $0x6e30dc00 // fmul v0.4s, v0.4s, v16.4s
+	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
+	WORD $0x6e31dc21 // fmul v1.4s, v1.4s, v17.4s
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x6e32dc42 // fmul v2.4s, v2.4s, v18.4s
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x6e33dc63 // fmul v3.4s, v3.4s, v19.4s
+	FSTPQ (F0, F1), 0(R0)
+	FSTPQ (F2, F3), 32(R0)
+	FMOVQ 16(R1), F4
+	WORD $0x4f08a486 // sxtl2 v6.8h, v4.16b
+	WORD $0x0f08a484 // sxtl v4.8h, v4.8b
+	WORD $0x4f10a485 // sxtl2 v5.4s, v4.8h
+	WORD $0x0f10a484 // sxtl v4.4s, v4.4h
+	WORD $0x4f10a4c7 // sxtl2 v7.4s, v6.8h
+	WORD $0x0f10a4c6 // sxtl v6.4s, v6.4h
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x6e30dc84 // fmul v4.4s, v4.4s, v16.4s
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x6e31dca5 // fmul v5.4s, v5.4s, v17.4s
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x6e32dcc6 // fmul v6.4s, v6.4s, v18.4s
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x6e33dce7 // fmul v7.4s, v7.4s, v19.4s
+	FSTPQ (F4, F5), 64(R0)
+	FSTPQ (F6, F7), 96(R0)
+	FMOVQ 32(R1), F0
+	WORD $0x4f08a402 // sxtl2 v2.8h, v0.16b
+	WORD $0x0f08a400 // sxtl v0.8h, v0.8b
+	WORD $0x4f10a401 // sxtl2 v1.4s, v0.8h
+	WORD $0x0f10a400 // sxtl v0.4s, v0.4h
+	WORD $0x4f10a443 // sxtl2 v3.4s, v2.8h
+	WORD $0x0f10a442 // sxtl v2.4s, v2.4h
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	WORD $0x6e30dc00 // fmul v0.4s, v0.4s, v16.4s
+	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
+	WORD $0x6e31dc21 // fmul v1.4s, v1.4s, v17.4s
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x6e32dc42 // fmul v2.4s, v2.4s, v18.4s
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x6e33dc63 // fmul v3.4s, v3.4s, v19.4s
+	FSTPQ (F0, F1), 128(R0)
+	FSTPQ (F2, F3), 160(R0)
+	FMOVQ 48(R1), F4
+	WORD $0x4f08a486 // sxtl2 v6.8h, v4.16b
+	WORD $0x0f08a484 // sxtl v4.8h, v4.8b
+	WORD $0x4f10a485 // sxtl2 v5.4s, v4.8h
+	WORD $0x0f10a484 // sxtl v4.4s, v4.4h
+	WORD $0x4f10a4c7 // sxtl2 v7.4s, v6.8h
+	WORD $0x0f10a4c6 // sxtl v6.4s, v6.4h
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x6e30dc84 // fmul v4.4s, v4.4s, v16.4s
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x6e31dca5 // fmul v5.4s, v5.4s, v17.4s
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x6e32dcc6 // fmul v6.4s, v6.4s, v18.4s
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x6e33dce7 // fmul v7.4s, v7.4s, v19.4s
+	FSTPQ (F4, F5), 192(R0)
+	FSTPQ (F6, F7), 224(R0)
+	ADD $64, R1
+	ADD $256, R0
+	SUBS $1, R4
+	BNE rows
+	ADD $32, R2
+	SUBS $1, R3
+	BNE block
+	RET
+
+// func dequant4Neon(dst []float32, codes []uint8, scales []uint16, blocks int)
+TEXT ·dequant4Neon(SB), NOSPLIT, $0-80
+	MOVD dst_base+0(FP), R0
+	MOVD codes_base+24(FP), R1
+	MOVD scales_base+48(FP), R2
+	MOVD blocks+72(FP), R3
+	VMOVI $15, V30.B16
+	VMOVI $8, V31.B16
+block:
+	FLDPQ (R2), (F16, F18)
+	WORD $0x4e217a11 // fcvtl2 v17.4s, v16.8h
+	WORD $0x0e217a10 // fcvtl v16.4s, v16.4h
+	WORD $0x4e217a53 // fcvtl2 v19.4s, v18.8h
+	WORD $0x0e217a52 // fcvtl v18.4s, v18.4h
+	ADD $1024, R0, R5
+	MOVD $4, R4
+	PCALIGN $16
+rows:
+	FMOVQ 0(R1), F0
+	WORD $0x6f0c0408 // ushr v8.16b, v0.16b, #4
+	WORD $0x4e3e1c00 // and v0.16b, v0.16b, v30.16b
+	WORD $0x6e3f8400 // sub v0.16b, v0.16b, v31.16b
+	WORD $0x6e3f8508 // sub v8.16b, v8.16b, v31.16b
+	WORD $0x4f08a50a // sxtl2 v10.8h, v8.16b
+	WORD $0x0f08a508 // sxtl v8.8h, v8.8b
+	WORD $0x4f10a509 // sxtl2 v9.4s, v8.8h
+	WORD $0x0f10a508 // sxtl v8.4s, v8.4h
+	WORD $0x4f10a54b // sxtl2 v11.4s, v10.8h
+	WORD $0x0f10a54a // sxtl v10.4s, v10.4h
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x6e30dd08 // fmul v8.4s, v8.4s, v16.4s
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x6e31dd29 // fmul v9.4s, v9.4s, v17.4s
+	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
+	WORD $0x6e32dd4a // fmul v10.4s, v10.4s, v18.4s
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x6e33dd6b // fmul v11.4s, v11.4s, v19.4s
+	FSTPQ (F8, F9), 0(R5)
+	FSTPQ (F10, F11), 32(R5)
+	WORD $0x4f08a402 // sxtl2 v2.8h, v0.16b
+	WORD $0x0f08a400 // sxtl v0.8h, v0.8b
+	WORD $0x4f10a401 // sxtl2 v1.4s, v0.8h
+	WORD $0x0f10a400 // sxtl v0.4s, v0.4h
+	WORD $0x4f10a443 // sxtl2 v3.4s, v2.8h
+	WORD $0x0f10a442 // sxtl v2.4s, v2.4h
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	WORD $0x6e30dc00 // fmul v0.4s, v0.4s, v16.4s
+	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
+	WORD $0x6e31dc21 // fmul v1.4s, v1.4s, v17.4s
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x6e32dc42 // fmul v2.4s, v2.4s, v18.4s
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x6e33dc63 // fmul v3.4s, v3.4s, v19.4s
+	FSTPQ (F0, F1), 0(R0)
+	FSTPQ (F2, F3), 32(R0)
+	FMOVQ 16(R1), F4
+	WORD $0x6f0c048c // ushr v12.16b, v4.16b, #4
+	WORD $0x4e3e1c84 // and v4.16b, v4.16b, v30.16b
+	WORD $0x6e3f8484 // sub v4.16b, v4.16b, v31.16b
+	WORD $0x6e3f858c // sub v12.16b, v12.16b, v31.16b
+	WORD $0x4f08a58e // sxtl2 v14.8h, v12.16b
+	WORD $0x0f08a58c // sxtl v12.8h, v12.8b
+	WORD $0x4f10a58d // sxtl2 v13.4s, v12.8h
+	WORD $0x0f10a58c // sxtl v12.4s, v12.4h
+	WORD $0x4f10a5cf // sxtl2 v15.4s, v14.8h
+	WORD $0x0f10a5ce // sxtl v14.4s, v14.4h
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0x6e30dd8c // fmul v12.4s, v12.4s, v16.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e31ddad // fmul v13.4s, v13.4s, v17.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0x6e32ddce // fmul v14.4s, v14.4s, v18.4s
+	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
+	WORD $0x6e33ddef // fmul v15.4s, v15.4s, v19.4s
+	FSTPQ (F12, F13), 64(R5)
+	FSTPQ (F14, F15), 96(R5)
+	WORD $0x4f08a486 // sxtl2 v6.8h, v4.16b
+	WORD $0x0f08a484 // sxtl v4.8h, v4.8b
+	WORD $0x4f10a485 // sxtl2 v5.4s, v4.8h
+	WORD $0x0f10a484 // sxtl v4.4s, v4.4h
+	WORD $0x4f10a4c7 // sxtl2 v7.4s, v6.8h
+	WORD $0x0f10a4c6 // sxtl v6.4s, v6.4h
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x6e30dc84 // fmul v4.4s, v4.4s, v16.4s
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x6e31dca5 // fmul v5.4s, v5.4s, v17.4s
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x6e32dcc6 // fmul v6.4s, v6.4s, v18.4s
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x6e33dce7 // fmul v7.4s, v7.4s, v19.4s
+	FSTPQ (F4, F5), 64(R0)
+	FSTPQ (F6, F7), 96(R0)
+	FMOVQ 32(R1), F0
+	WORD $0x6f0c0408 // ushr v8.16b, v0.16b, #4
+	WORD $0x4e3e1c00 // and v0.16b, v0.16b, v30.16b
+	WORD $0x6e3f8400 // sub v0.16b, v0.16b, v31.16b
+	WORD $0x6e3f8508 // sub v8.16b, v8.16b, v31.16b
+	WORD $0x4f08a50a // sxtl2 v10.8h, v8.16b
+	WORD $0x0f08a508 // sxtl v8.8h, v8.8b
+	WORD $0x4f10a509 // sxtl2 v9.4s, v8.8h
+	WORD $0x0f10a508 // sxtl v8.4s, v8.4h
+	WORD $0x4f10a54b // sxtl2 v11.4s, v10.8h
+	WORD $0x0f10a54a // sxtl v10.4s, v10.4h
+	WORD $0x4e21d908 // scvtf v8.4s, v8.4s
+	WORD $0x6e30dd08 // fmul v8.4s, v8.4s, v16.4s
+	WORD $0x4e21d929 // scvtf v9.4s, v9.4s
+	WORD $0x6e31dd29 // fmul v9.4s, v9.4s, v17.4s
+	WORD $0x4e21d94a // scvtf v10.4s, v10.4s
+	WORD $0x6e32dd4a // fmul v10.4s, v10.4s, v18.4s
+	WORD $0x4e21d96b // scvtf v11.4s, v11.4s
+	WORD $0x6e33dd6b // fmul v11.4s, v11.4s, v19.4s
+	FSTPQ (F8, F9), 128(R5)
+	FSTPQ (F10, F11), 160(R5)
+	WORD $0x4f08a402 // sxtl2 v2.8h, v0.16b
+	WORD $0x0f08a400 // sxtl v0.8h, v0.8b
+	WORD $0x4f10a401 // sxtl2 v1.4s, v0.8h
+	WORD $0x0f10a400 // sxtl v0.4s, v0.4h
+	WORD $0x4f10a443 // sxtl2 v3.4s, v2.8h
+	WORD $0x0f10a442 // sxtl v2.4s, v2.4h
+	WORD $0x4e21d800 // scvtf v0.4s, v0.4s
+	WORD $0x6e30dc00 // fmul v0.4s, v0.4s, v16.4s
+	WORD $0x4e21d821 // scvtf v1.4s, v1.4s
+	WORD $0x6e31dc21 // fmul v1.4s, v1.4s, v17.4s
+	WORD $0x4e21d842 // scvtf v2.4s, v2.4s
+	WORD $0x6e32dc42 // fmul v2.4s, v2.4s, v18.4s
+	WORD $0x4e21d863 // scvtf v3.4s, v3.4s
+	WORD $0x6e33dc63 // fmul v3.4s, v3.4s, v19.4s
+	FSTPQ (F0, F1), 128(R0)
+	FSTPQ (F2, F3), 160(R0)
+	FMOVQ 48(R1), F4
+	WORD $0x6f0c048c // ushr v12.16b, v4.16b, #4
+	WORD $0x4e3e1c84 // and v4.16b, v4.16b, v30.16b
+	WORD $0x6e3f8484 // sub v4.16b, v4.16b, v31.16b
+	WORD $0x6e3f858c // sub v12.16b, v12.16b, v31.16b
+	WORD $0x4f08a58e // sxtl2 v14.8h, v12.16b
+	WORD $0x0f08a58c // sxtl v12.8h, v12.8b
+	WORD $0x4f10a58d // sxtl2 v13.4s, v12.8h
+	WORD $0x0f10a58c // sxtl v12.4s, v12.4h
+	WORD $0x4f10a5cf // sxtl2 v15.4s, v14.8h
+	WORD $0x0f10a5ce // sxtl v14.4s, v14.4h
+	WORD $0x4e21d98c // scvtf v12.4s, v12.4s
+	WORD $0x6e30dd8c // fmul v12.4s, v12.4s, v16.4s
+	WORD $0x4e21d9ad // scvtf v13.4s, v13.4s
+	WORD $0x6e31ddad // fmul v13.4s, v13.4s, v17.4s
+	WORD $0x4e21d9ce // scvtf v14.4s, v14.4s
+	WORD $0x6e32ddce // fmul v14.4s, v14.4s, v18.4s
+	WORD $0x4e21d9ef // scvtf v15.4s, v15.4s
+	WORD $0x6e33ddef // fmul v15.4s, v15.4s, v19.4s
+	FSTPQ (F12, F13), 192(R5)
+	FSTPQ (F14, F15), 224(R5)
+	WORD $0x4f08a486 // sxtl2 v6.8h, v4.16b
+	WORD $0x0f08a484 // sxtl v4.8h, v4.8b
+	WORD $0x4f10a485 // sxtl2 v5.4s, v4.8h
+	WORD $0x0f10a484 // sxtl v4.4s, v4.4h
+	WORD $0x4f10a4c7 // sxtl2 v7.4s, v6.8h
+	WORD $0x0f10a4c6 // sxtl v6.4s, v6.4h
+	WORD $0x4e21d884 // scvtf v4.4s, v4.4s
+	WORD $0x6e30dc84 // fmul v4.4s, v4.4s, v16.4s
+	WORD $0x4e21d8a5 // scvtf v5.4s, v5.4s
+	WORD $0x6e31dca5 // fmul v5.4s, v5.4s, v17.4s
+	WORD $0x4e21d8c6 // scvtf v6.4s, v6.4s
+	WORD $0x6e32dcc6 // fmul v6.4s, v6.4s, v18.4s
+	WORD $0x4e21d8e7 // scvtf v7.4s, v7.4s
+	WORD $0x6e33dce7 // fmul v7.4s, v7.4s, v19.4s
+	FSTPQ (F4, F5), 192(R0)
+	FSTPQ (F6, F7), 224(R0)
+	ADD $64, R1
+	ADD $256, R0
+	ADD $256, R5
+	SUBS $1, R4
+	BNE rows
+	MOVD R5, R0
+	ADD $32, R2
+	SUBS $1, R3
+	BNE block
+	RET
+
 // func peakNeon(n int)
 TEXT ·peakNeon(SB), NOSPLIT, $0-8
 	MOVD n+0(FP), R0

@@ -18,6 +18,9 @@ func TestDequant(t *testing.T) {
 		for four, kernel := range map[bool]func([]float32, []uint8, []uint16, int){
 			false: k.dequant8, true: k.dequant4} {
 			if kernel == nil {
+				if k != portable {
+					t.Errorf("%s has no kernel, four bits %v", k.name, four)
+				}
 				continue
 			}
 			const blocks = 3

@@ -59,6 +59,12 @@ func adamWNeon(w, grad, m, v []float32, c *adamConsts)
 //go:noescape
 func transposeNeon(dst []float32, ldd int, src []float32, lds, blocks int)
 
+//go:noescape
+func dequant8Neon(dst []float32, codes []uint8, scales []uint16, blocks int)
+
+//go:noescape
+func dequant4Neon(dst []float32, codes []uint8, scales []uint16, blocks int)
+
 func peakNeon(n int)
 
 //go:noescape
@@ -101,4 +107,5 @@ var neon = &kernels{
 	swiglu:     swigluNeon,
 	swigluGrad: swigluGradNeon,
 	adamW:      adamWNeon,
+	dequant8:   dequant8Neon, dequant4: dequant4Neon,
 }
