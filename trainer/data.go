@@ -34,7 +34,13 @@ func (t *Trainer) openData(s *start) (err error) {
 	if err := t.openSets(s); err != nil {
 		return err
 	}
-	t.order = data.NewOrder(len(t.rows), t.seed(), 0, 1)
+	if t.set.Paced() {
+		t.set.InOrder(t.rows)
+		t.paced = data.NewPaced(len(t.rows), t.seed())
+		t.order = t.paced
+	} else {
+		t.order = data.NewOrder(len(t.rows), t.seed(), 0, 1)
+	}
 	t.planned = c.Trainer.TotalSteps
 	if t.planned == 0 {
 		t.planned = (c.Trainer.TotalEpochs*len(t.rows) + c.Data.TrainBatchSize - 1) /
@@ -51,6 +57,9 @@ func (t *Trainer) openData(s *start) (err error) {
 		t.step = s.state.Step
 		t.best, t.good, t.oldDiffers = s.state.Best, s.state.Good, s.state.OldDiffers
 		maps.Copy(t.skipped, s.state.Skipped)
+		if was := s.state.Rows; was != t.chosen() {
+			return fmt.Errorf("data: ratings %s: have changed since the run began, and with them its rows or their order: give the same ratings, or another --output", c.Data.Ratings)
+		}
 		return t.order.Restore(s.state.Order)
 	}
 	return nil
@@ -62,6 +71,9 @@ func (t *Trainer) openSets(s *start) (err error) {
 	c := t.cfg
 	options := c.Data.Options(t.con.Busy)
 	if t.set, err = data.OpenFiles(c.Data.TrainFiles, options); err != nil {
+		return err
+	}
+	if err := t.set.ForTokenizer(t.tok.Digest()); err != nil {
 		return err
 	}
 	if err := t.set.NeedTeacher(); err != nil {
@@ -122,6 +134,9 @@ func (t *Trainer) openSets(s *start) (err error) {
 	} else if path != "" {
 		s.said = append(s.said, fmt.Sprintf("encoded rows are read from %s (data.cache_dir)", path))
 	}
+	if chosen := t.set.Chosen(); chosen != "" {
+		s.said = append(s.said, "data."+chosen)
+	}
 	if n := len(t.valRows); n > 0 && n < t.val.Len() {
 		s.said = append(s.said, fmt.Sprintf(
 			"validation: the first %d of %d rows (trainer.val_rows)", n, t.val.Len()))
@@ -153,6 +168,19 @@ func (t *Trainer) openSets(s *start) (err error) {
 		s.notes = append(s.notes, fmt.Sprintf("%d of %d validation rows have a prompt that is also in the training data (%d of them also the same answer): the val/ metrics are not for unseen prompts only: see gad data split", train.SeenPrompts, len(t.valRows), train.SeenRows))
 	}
 	return nil
+}
+
+// chosen is the digest of the rows of the run in the order in which they enter; "" is all of the
+// data's in theirs. The data have a digest of their own, ratings do not.
+func (t *Trainer) chosen() string {
+	if t.cfg.Data.Choice() == (data.Choice{}) {
+		return ""
+	}
+	sum := sha256.New()
+	for _, i := range t.rows {
+		fmt.Fprintln(sum, t.set.Before(int(i)))
+	}
+	return hex.EncodeToString(sum.Sum(nil))
 }
 
 // keptLeast are the bytes of data from which on encoded rows are worth a file: fewer

@@ -45,13 +45,17 @@ func namedData(c *cli.Context) string { return strings.Join(c.StringSlice("data"
 
 // dataCommand is gad data inspect|validate|convert|split|collect.
 func (p *program) dataCommand() *cli.Command {
-	columns := setFlags("data")
+	columns := append(setFlags("data"),
+		&cli.StringFlag{Name: "where", Usage: "only rows that meet a condition, as data.where: 'subset = math and right > 0'"},
+		&cli.StringFlag{Name: "ratings",
+			Usage: "file of gad data rate on these rows, whose columns --where may name"})
 	open := func(c *cli.Context) (*data.Set, error) {
 		if err := errors.Join(noArguments(c), need(c, "data")); err != nil {
 			return nil, err
 		}
 		rows := rowsOf(c)
 		rows.All = true
+		rows.Choice = data.Choice{Where: c.String("where"), Ratings: c.String("ratings")}
 		return rows.Open(p.session())
 	}
 	limits := config.Default().Data

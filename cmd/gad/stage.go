@@ -39,6 +39,7 @@ var stageFlags = []stageFlag{
 	{"teacher-key", "data.teacher_key", "column with the teacher's answer"},
 	{"format", "data.format", "format of the rows: " + strings.Join(data.RowFormats, ", ")},
 	{"turns", "data.turns", "which of the teacher's turns are learned: last, each, or all (sft)"},
+	{"ratings", "data.ratings", "file of gad data rate, for data.where and data.curriculum"},
 	{"output", "trainer.default_local_dir", "run folder"},
 	{"resume", "trainer.resume_from", "run or checkpoint folder to start from"},
 	{"checker", "trainer.checker",

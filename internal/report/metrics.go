@@ -22,7 +22,10 @@ var ErrUndeclared = errors.New("not declared: add it to the table in internal/re
 // table is the only declaration of the metrics, in the order in which people read them. "Response
 // token" means a token under the response mask: up to and including the first end token.
 var table = []Metric{
-	{"train/epoch", "epochs", "passes over the data so far: 1.5 is the middle of the second pass",
+	{"train/epoch", "epochs", "passes over the data so far: 1.5 is the middle of the second pass; with data.curriculum rows drawn, over all rows",
+		"%.2f"},
+	{"train/entered_frac", "share",
+		"share of the rows that have entered, with data.curriculum: the others are not drawn yet",
 		"%.2f"},
 	{"train/prompts", "prompts", "number of prompts in the step, after dynamic sampling", "%.0f"},
 

@@ -57,6 +57,9 @@ type DataConfig struct {
 	ContentKey     string   `yaml:"content_key" doc:"column with the conversation or the prompt; where it is missing, the format's own" alias:"data.prompt_key"`
 	TeacherKey     string   `yaml:"teacher_key" doc:"column with the teacher's answer; where it is missing, the format's own"`
 	Turns          string   `yaml:"turns" choices:"last,all,each" doc:"which of the teacher's turns are learned: last: the last of a row, and those before it are prompt; each: every turn of the assistant is a row of its own, with those before it as its prompt, for every stage; all: a row is one sequence in which every turn of the assistant is learned, for sft. Validation rows are read with each in the place of all (flag --turns)" fixed:"true"`
+	Where          string   `yaml:"where" doc:"condition on the training rows: comparisons of a column with a number or a text, several joined by and, such as right > 0 and subset = math; columns are those of the files and of data.ratings. Empty: all rows" fixed:"true"`
+	Curriculum     string   `yaml:"curriculum" doc:"in which order training rows enter, and until which share of the steps: right:desc until 0.5 has the rows enter from the largest to the smallest value of the column, as many at each step, all by half of the steps; right > 0 until 0.5 draws only rows that meet the condition until then. No row is drawn twice in a pass over those that have entered. Empty: all rows from the first step on" fixed:"true" inherit:"no"`
+	Ratings        string   `yaml:"ratings" doc:"file of gad data rate on these training rows, whose columns data.where and data.curriculum may name (flag --ratings)"`
 	TrainBatchSize int      `yaml:"train_batch_size" min:"1" max:"1048576" doc:"prompts per step" fixed:"true" alias:"per_device_train_batch_size batch_size"`
 	MaxPrompt      int      `yaml:"max_prompt_length" min:"1" max:"1048576" doc:"longest prompt in tokens" fixed:"true" alias:"actor_rollout_ref.rollout.prompt_length"`
 	MaxResponse    int      `yaml:"max_response_length" min:"1" max:"1048576" doc:"longest answer in tokens, end token included; longer teacher answers are cut there" fixed:"true" alias:"max_completion_length max_length max_new_tokens actor_rollout_ref.rollout.response_length"`
@@ -172,13 +175,19 @@ func (c DataConfig) Options(stages data.Stages) data.Options {
 	cols := data.DefaultColumns()
 	cols.Content, cols.Teacher = c.ContentKey, c.TeacherKey
 	return data.Options{Columns: cols, Format: c.Format, Split: c.Split, Turns: c.Turns,
-		Stages: stages}
+		Choice: c.Choice(), Stages: stages}
+}
+
+// Choice says which training rows are drawn, and in which order.
+func (c DataConfig) Choice() data.Choice {
+	return data.Choice{Where: c.Where, Curriculum: c.Curriculum, Ratings: c.Ratings}
 }
 
 // ValOptions say how the validation data is read: an answer of the student stands beside one of the
 // teacher, so that a row is never a whole conversation.
 func (c DataConfig) ValOptions(stages data.Stages) data.Options {
 	o := c.Options(stages)
+	o.Choice = data.Choice{}
 	if o.Split = c.ValSplit; o.Turns == data.TurnsAll {
 		o.Turns = data.TurnsEach
 	}

@@ -27,6 +27,9 @@ func (c *Config) Validate(stage Stage) error {
 	if c.Data.CacheDir == "" {
 		bad("data.cache_dir is empty: name a folder, auto or none")
 	}
+	if err := c.Data.Choice().Check(); err != nil {
+		bad("%w", err)
+	}
 	if c.Trainer.Output == "" {
 		bad("trainer.default_local_dir: no run folder: give --output DIR")
 	}

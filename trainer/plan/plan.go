@@ -48,6 +48,7 @@ type Plan struct {
 	DiskFree    int64
 	Rows, Steps int
 	LeftOut     int     // rows that the length limits leave out, estimated
+	Chosen      string  // what data.where leaves; "" without it
 	PromptMean  float64 // tokens
 	AnswerMean  float64 // tokens, of the teacher, cut at the limit
 	ValRows     int     // that a validation reads
@@ -212,6 +213,10 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 		return err
 	}
 	defer set.Close()
+	if err := set.ForTokenizer(tok.Digest()); err != nil {
+		return err
+	}
+	p.Chosen = set.Chosen()
 	enc := encode.Encoder{Tok: tok, MaxPrompt: c.Data.MaxPrompt, MaxResponse: c.Answer(p.Stage)}
 	const most = 512
 	var prompts, answers, n, read float64
@@ -341,6 +346,9 @@ func (p *Plan) String() string {
 			fmt.Fprintf(&b, "; about %d more are over the length limits and left out", p.LeftOut)
 		}
 		b.WriteByte(')')
+		if p.Chosen != "" {
+			b.WriteString("\n  " + p.Chosen)
+		}
 	} else {
 		b.WriteString(" (the length limits, because no --data is given)")
 	}
