@@ -428,10 +428,13 @@ func (s *Set) table(p parsed) (table, error) {
 		}
 		return true
 	})
+	turns := s.rowAt // before rows are chosen
 	for k, name := range named {
 		of[name] = func(i int) cell {
-			row, _ := s.inFile(i)
-			return cells[row][k]
+			if turns != nil {
+				i = int(turns[i].row)
+			}
+			return cells[i][k]
 		}
 	}
 	return of, nil

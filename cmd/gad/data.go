@@ -43,7 +43,7 @@ func rowsOf(c *cli.Context) session.Rows {
 // namedData are the files of --data as messages name them.
 func namedData(c *cli.Context) string { return strings.Join(c.StringSlice("data"), " ") }
 
-// dataCommand is gad data inspect|validate|convert|split|collect.
+// dataCommand is gad data inspect|validate|convert|split|collect|rate.
 func (p *program) dataCommand() *cli.Command {
 	columns := append(setFlags("data"),
 		&cli.StringFlag{Name: "where", Usage: "only rows that meet a condition, as data.where: 'subset = math and right > 0'"},
@@ -61,10 +61,10 @@ func (p *program) dataCommand() *cli.Command {
 	limits := config.Default().Data
 	return &cli.Command{
 		Name:  "data",
-		Usage: "inspect, validate, convert or split a data set, or collect a teacher's answers for one",
+		Usage: "inspect, validate, convert, split or rate a data set, or collect a teacher's answers for one",
 		Action: func(c *cli.Context) error {
 			return noSubcommand(c,
-				"inspect, validate, convert, split or collect")
+				"inspect, validate, convert, split, collect or rate")
 		},
 		Subcommands: []*cli.Command{
 			{
@@ -206,6 +206,7 @@ func (p *program) dataCommand() *cli.Command {
 				},
 			},
 			p.collectCommand(),
+			p.rateCommand(),
 		},
 	}
 }
