@@ -39,8 +39,8 @@ func TestCurriculumChangesNoBit(t *testing.T) {
 	be := ready(t)
 	for _, stage := range []config.Stage{config.SFT, config.Train, config.DPO} {
 		t.Run(string(stage), func(t *testing.T) {
-			overrides := leveled(t, append(sharded("trainer.total_steps=6",
-				"data.where=level != 3", "data.curriculum=level:desc until 0.7"))...)
+			overrides := leveled(t, sharded("trainer.total_steps=6",
+				"data.where=level != 3", "data.curriculum=level:desc until 0.7")...)
 			whole := filepath.Join(t.TempDir(), "whole")
 			rows := finished(t, be, settings(stage, whole, overrides...), stage)
 			var in []string

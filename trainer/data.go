@@ -120,6 +120,14 @@ func (t *Trainer) openSets(s *start) (err error) {
 		return err
 	}
 	t.rows = train.Rows
+	if c.Ranks(t.Stage) {
+		if t.rows, err = t.enc.Rankable(t.set, train.Rows, c.Rollout.N); err != nil {
+			return err
+		}
+		if left := len(train.Rows) - len(t.rows); left > 0 {
+			s.notes = append(s.notes, fmt.Sprintf("%d of %d rows cannot be ranked and are left out: all their scores are equal, or one is not finite", left, len(train.Rows)))
+		}
+	}
 	if err := c.CheckRows(len(t.rows)); err != nil {
 		return err
 	}

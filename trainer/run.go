@@ -183,7 +183,11 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 func (t *Trainer) next() (m Metrics, err error) {
 	switch t.Stage {
 	case config.SFT:
-		m, err = t.sftStep()
+		if t.cfg.Ranks(t.Stage) {
+			m, err = t.rankStep()
+		} else {
+			m, err = t.sftStep()
+		}
 	case config.DPO:
 		m, err = t.dpoStep()
 	default:

@@ -4,6 +4,7 @@
 //
 //	step.go          a step of the game: start here
 //	dpo.go           a step of DPO
+//	ranking.go       a step of SFT by the order of scored answers
 //	reward.go        from scores to rewards, and groups that are replaced
 //	passes.go        the forward passes that a step takes, and those that it need not
 //	criticwarmup.go  the steps in which the discriminator learns alone
