@@ -91,7 +91,7 @@ var (
 	orderedBy = regexp.MustCompile(`^([\pL_][\pL\pN_./-]*):(asc|desc)$`)
 	// a column, an operator, and a value: a number, a quoted text or a word
 	compares = regexp.MustCompile(
-		`^\s*(?:"([^"]+)"|([\pL_][\pL\pN_./-]*))\s*(<=|>=|!=|==|=|<|>)\s*(?:'([^']*)'|"([^"]*)"|([^\s'"<>=!]+))`)
+		`^\s*(?:"([^"]+)"|([\pL_][\pL\pN_./-]*))\s*(<=|>=|!=|==|=|<|>)\s*(?:'([^']*)'|"([^"]*)"|([^\s'"<>=!|&,;]+))`)
 	joined = regexp.MustCompile(`^\s+and\s`)
 )
 
