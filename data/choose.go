@@ -484,7 +484,8 @@ func b2i(b bool) int {
 }
 
 // Entered is how many of rows, sorted by InOrder, a run may draw in the step after so many of
-// steps, at least least.
+// steps. By a column's order at least least have entered; by a condition those that meet it, which
+// may be none of rows.
 func (s *Set) Entered(rows []int32, step, steps, least int) int {
 	u, n := s.chosen, len(rows)
 	last := float64(u.until * float64(steps)) // steps before all are in
@@ -496,8 +497,8 @@ func (s *Set) Entered(rows []int32, step, steps, least int) int {
 		for in < n && u.key[rows[in]] == 0 {
 			in++
 		}
-	} else {
-		in = int(math.Ceil(float64(n) * float64(step+1) / last))
+		return in
 	}
+	in = int(math.Ceil(float64(n) * float64(step+1) / last))
 	return min(n, max(in, least))
 }

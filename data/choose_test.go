@@ -260,7 +260,7 @@ func TestCurriculum(t *testing.T) {
 	}{
 		{"level:desc until 0.5", 8, 1, []int32{5, 4, 2, 1, 0, 3}, []int{2, 3, 5, 6, 6, 6, 6, 6}},
 		{"level:asc until 1", 3, 3, []int32{0, 1, 2, 4, 5, 3}, []int{3, 4, 6}},
-		{"subset = law and level > 0 until 0.5", 4, 1, []int32{1, 5, 0, 2, 3, 4}, []int{2, 2, 6, 6}},
+		{"subset = law and level > 0 until 0.5", 4, 4, []int32{1, 5, 0, 2, 3, 4}, []int{2, 2, 6, 6}},
 	} {
 		if order, in := entered(c.curriculum, c.steps, c.least); !slices.Equal(order, c.order) ||
 			!slices.Equal(in, c.in) {

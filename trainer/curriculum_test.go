@@ -116,6 +116,34 @@ func TestCurriculumOfACondition(t *testing.T) {
 	}
 }
 
+// A condition that only rows meet which cannot be used is refused, and one that few rows meet is
+// said.
+func TestCurriculumOfFewRows(t *testing.T) {
+	be := ready(t)
+	var console lines
+	told := leveled(t, "data.curriculum=level = 3 until 0.5", "trainer.total_steps=2",
+		"data.train_batch_size=8", "trainer.save_freq=0")
+	if err := playOn(be, settings(config.SFT, filepath.Join(t.TempDir(), "run"), told...),
+		config.SFT, &console); err != nil || !console.have(
+		"data.curriculum has 4 rows enter first, and data.train_batch_size is 8") {
+		t.Errorf("%v: %s", err, console.String())
+	}
+	long := strings.Repeat("Add 1+1+1 ", 40)
+	path := filepath.Join(t.TempDir(), "long.jsonl")
+	text := fmt.Sprintf(`{"level":1,"content":%q,"teacher_response":"It is 3."}`+"\n"+
+		`{"level":2,"content":"Add 1+1+1","teacher_response":"It is 3."}`+"\n", long)
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	err := play(be, settings(config.SFT, filepath.Join(t.TempDir(), "run"),
+		"data.train_files="+path, "data.overlong_prompts=filter", "data.train_batch_size=1",
+		"data.curriculum=level = 1 until 0.5"), config.SFT)
+	if err == nil || !strings.Contains(err.Error(),
+		"no row that meets the condition can be used: 1 others can: loosen it") {
+		t.Errorf("%v", err)
+	}
+}
+
 // A resumed run wants the ratings that it began with, and its own condition and curriculum.
 func TestCurriculumIsTheRuns(t *testing.T) {
 	be := ready(t)

@@ -49,6 +49,15 @@ func (t *Trainer) openData(s *start) (err error) {
 	if s.inPlace {
 		t.disc = s.state.Disc
 	}
+	if t.paced != nil {
+		first := t.set.Entered(t.rows, 0, t.planned, c.Data.TrainBatchSize)
+		if first == 0 {
+			return fmt.Errorf("data: %s: data.curriculum %s: no row that meets the condition can be used: %d others can: loosen it", strings.Join(c.Data.TrainFiles, " "), c.Data.Curriculum, len(t.rows))
+		}
+		if b := c.Data.TrainBatchSize; first < b && b <= len(t.rows) {
+			s.notes = append(s.notes, fmt.Sprintf("data.curriculum has %s enter first, and data.train_batch_size is %d: a step takes each several times: lower it, or loosen the condition", report.Count(first, "row"), b))
+		}
+	}
 	t.setTotal()
 	if s.dir != "" {
 		t.validated = s.state.Validated
