@@ -75,6 +75,7 @@ func TestShardsAndRanks(t *testing.T) {
 			return a.DPO(objective(t, algos.DPOConfig{Loss: "sigmoid", Beta: 0.1}),
 				pairsOf(t, a, 0.1))
 		}},
+		"ranking": {nil, func(a *Actor) (any, error) { return a.Rank(rankedOf(r), 0.4) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			one, _, grad := shardedUpdate(t, 1, 1, c.edit, c.take)

@@ -566,9 +566,13 @@ func (s *arrowSource) load(b int) (rows, error) {
 		return nil, fmt.Errorf("batch %d: %d rows, not %d: %w", b, rec.NumRows(), s.batches[b].rows,
 			ErrCorrupt)
 	}
-	r := &arrowRows{lay: s.lay, bytes: s.batches[b].bodyLen}
+	r := &arrowRows{lay: s.lay, bytes: s.batches[b].bodyLen,
+		chosen: make([]arrow.Array, len(s.lay.chosen))}
 	for i, f := range s.sch.Fields() {
 		col := rec.Column(i)
+		if at := slices.Index(s.lay.chosen, f.Name); at >= 0 {
+			r.chosen[at] = col
+		}
 		switch f.Name {
 		case "":
 		case s.lay.Content:
@@ -747,6 +751,7 @@ type arrowRows struct {
 	lay     layout
 	bytes   int64
 	watched []watchedColumn
+	chosen  []arrow.Array // of layout.chosen
 
 	content, teacher, response, id, finish, promptIDs, responseIDs, input, system, tools, env,
 	thought arrow.Array
@@ -764,6 +769,9 @@ func (r *arrowRows) at(i int) (raw rawRow, err error) {
 		return raw, err
 	}
 	raw.take(c, ok)
+	for _, col := range r.chosen {
+		raw.chosen = append(raw.chosen, arrowCell(col, i))
+	}
 	for _, w := range r.watched {
 		if says(w.col, i) {
 			raw.unread = append(raw.unread, w.name)

@@ -160,8 +160,14 @@ func (r *csvRows) size() int64 { return r.bytes }
 
 func (r *csvRows) at(i int) (raw rawRow, err error) {
 	l := r.src.lay
+	if l.chosen != nil {
+		raw.chosen = make([]cell, len(l.chosen))
+	}
 	for k, name := range r.src.names {
 		s := strings.Clone(r.records[i][k])
+		if at := slices.Index(l.chosen, name); at >= 0 {
+			raw.chosen[at] = csvCell(s)
+		}
 		switch name {
 		case "":
 		case l.Content:

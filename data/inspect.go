@@ -40,6 +40,9 @@ func Inspect(s *Set, at int) Info {
 		Columns: s.columns, Read: s.has, Teacher: s.HasTeacher(), At: at, Notes: s.Notes(),
 		Warnings: s.Warnings(),
 	}
+	if chosen := s.Chosen(); chosen != "" {
+		info.Notes = append(info.Notes, chosen)
+	}
 	if suspect, _ := s.Overlooked(); suspect != "" {
 		info.Warnings = append(info.Warnings, suspect)
 	}

@@ -279,9 +279,15 @@ func (r *jsonRows) at(i int) (rawRow, error) {
 	if !utf8.Valid(line) {
 		return raw, &rowFault{cols.Content, "", "not valid UTF-8", "re-encode the text"}
 	}
+	if cols.chosen != nil {
+		raw.chosen = make([]cell, len(cols.chosen))
+	}
 	err := eachKey(line, func(key string, value json.RawMessage) (err error) {
 		if string(value) == "null" {
 			return nil
+		}
+		if at := slices.Index(cols.chosen, key); at >= 0 {
+			raw.chosen[at] = jsonCell(value)
 		}
 		switch key {
 		case "":

@@ -453,6 +453,9 @@ func (s *Set) keptKey(encoder string) (key [sha256.Size]byte, err error) {
 			fmt.Sprintf("%+v %s %s", s.opt.Columns, s.opt.Format, s.opt.Turns)}, program()...) {
 		hashString(h, text)
 	}
+	for _, i := range s.chosen.was {
+		hashInt(h, int(i))
+	}
 	type chunk struct {
 		file *os.File
 		at   int64

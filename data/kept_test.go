@@ -286,6 +286,24 @@ func TestKeptRowsAreOfTheirReading(t *testing.T) {
 	}
 }
 
+// Rows that are chosen are kept apart from others of the same files, and read as they are chosen.
+func TestKeptRowsAreOfTheirChoice(t *testing.T) {
+	path := keptData(t, t.TempDir(), func(i int, _ string) string {
+		return fmt.Sprintf(`{"prompt":"add %d","completion":"it is %d","level":%d}`, i, i+1, i%2)
+	})
+	keep := EncodeOptions{Keep: Keep{Dir: t.TempDir(), Encoder: "bytes"}}
+	for _, where := range []string{"level = 0", "level = 1", "", "level = 1"} {
+		read := Options{Format: FormatPromptCompletion, Choice: Choice{Where: where}}
+		want := passAs(t, path, read, EncodeOptions{}, nil)
+		passAs(t, path, read, keep, nil)
+		got := passAs(t, path, read, keep, nil)
+		got.equal(t, where, want)
+		if got.calls != 0 {
+			t.Errorf("%q: %d rows were encoded again", where, got.calls)
+		}
+	}
+}
+
 // A file that is damaged anywhere is found out, when it is opened or when the damage
 // is read; rows are then encoded again and are the same.
 func TestKeptRowsAreNotTrusted(t *testing.T) {

@@ -32,7 +32,10 @@ type Options struct {
 	Format  string  // of the rows, one of RowFormats; empty is FormatAuto
 	Split   string  // of folders that hold several; empty is none
 	Turns   string  // which turns are learned, one of TurnsValues; empty is TurnsLast
+	Choice          // which rows, and in which order
 	Stages  Stages  // hears of long work; nil is silent
+
+	chosen []string // columns that Choice reads
 }
 
 // Stages begins a piece of work of total parts that has a name. advance is called
@@ -62,6 +65,8 @@ type layout struct {
 	// watched are columns that are not read although they may change what the answer
 	// means. Their rows are counted: see rawRow.unread.
 	watched []string
+
+	chosen []string // columns of the file that a choice of rows reads, whatever else reads them
 }
 
 // reads reports whether a column is read.
@@ -249,6 +254,11 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 	for _, name := range maybePrompt {
 		if !l.reads(name) && (has(name) || anyKey(src)) {
 			l.watched = append(l.watched, name)
+		}
+	}
+	for _, name := range o.chosen {
+		if has(name) {
+			l.chosen = append(l.chosen, name)
 		}
 	}
 	if found {

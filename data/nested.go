@@ -144,6 +144,15 @@ func writeText(b *strings.Builder, s string) error {
 	return nil
 }
 
+// arrowCell is value i of a column that a choice of rows reads.
+func arrowCell(a arrow.Array, i int) cell {
+	value, err := jsonOf("", a, i)
+	if err != nil {
+		return cell{kind: otherCell, text: "of type " + a.DataType().String()}
+	}
+	return jsonCell(value)
+}
+
 // actsAs reports whether turns have keys that only the JSON reader knows.
 func actsAs(keys []string) bool {
 	return slices.ContainsFunc(keys, func(k string) bool { return slices.Contains(turnKeys, k) })

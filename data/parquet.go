@@ -34,6 +34,7 @@ type parquetSource struct {
 	root   *parquet.Column
 	leaves int
 	fields map[string]parquetField // by column name
+	chosen []chosenColumn
 }
 
 // parquetField says how the leaves of a column make its values.
@@ -255,6 +256,13 @@ func (s *parquetSource) bind(l layout) (note string, err error) {
 	for _, c := range s.root.Columns() {
 		var f parquetField
 		want, optional := "", false
+		if at := slices.Index(l.chosen, c.Name()); at >= 0 {
+			field := parquetField{kind: nestedField, nested: c}
+			if slices.ContainsFunc(leavesOf(c), notJSON) || s.readable(field) != nil {
+				return "", &sentinelError{fmt.Sprintf("column %q: type %s: a choice of rows reads numbers and texts: convert the column", c.Name(), typeName(c)), ErrChoice}
+			}
+			s.chosen = append(s.chosen, chosenColumn{at, field})
+		}
 		switch c.Name() {
 		case "":
 			continue
@@ -770,7 +778,14 @@ type parquetRows struct {
 	lists   map[string]*parquetList
 	nested  map[string]bool // columns whose text is the JSON of their values
 	watched []watchedRows
+	chosen  [][]cell // [columns][rows]
 	bytes   int64
+}
+
+// chosenColumn is the at-th column that a choice of rows reads.
+type chosenColumn struct {
+	at int
+	parquetField
 }
 
 // watchedRows says of a watched column which rows have something in it.
@@ -792,6 +807,19 @@ func (s *parquetSource) load(b int) (rows, error) {
 	n := int(s.meta.RowGroups[b].NumRows)
 	r := &parquetRows{lay: s.lay, text: map[string][]text{}, lists: map[string]*parquetList{},
 		nested: map[string]bool{}}
+	for _, c := range s.chosen {
+		values, err := s.loadNested(b, n, c.nested)
+		if err != nil {
+			return nil, fmt.Errorf("row group %d: column %q: %w", b, s.lay.chosen[c.at], err)
+		}
+		if r.chosen == nil {
+			r.chosen = make([][]cell, len(s.lay.chosen))
+		}
+		for _, v := range values {
+			r.chosen[c.at] = append(r.chosen[c.at], jsonCell([]byte(v.s)))
+		}
+		r.bytes += 48 * int64(n)
+	}
 	for name, f := range s.fields {
 		var err error
 		switch f.kind {
@@ -1054,6 +1082,9 @@ func (r *parquetRows) at(i int) (raw rawRow, err error) {
 			return col[i]
 		}
 		return text{}
+	}
+	for _, column := range r.chosen {
+		raw.chosen = append(raw.chosen, column[i])
 	}
 	if !r.nested[r.lay.Teacher] {
 		raw.teacher = str(r.lay.Teacher)

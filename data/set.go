@@ -85,6 +85,7 @@ type rawRow struct {
 	finish      text
 	promptIDs   []int32
 	responseIDs []int32
+	chosen      []cell // of layout.chosen
 }
 
 // Set is an open data set. Its methods may be called from several goroutines.
@@ -99,7 +100,8 @@ type Set struct {
 	starts  []span   // of every batch, ascending, in rows of the files
 	n       int      // rows
 	inFiles int      // rows of the files; n unless each turn is a row
-	rowAt   []turnAt // [n] what each row is, where each turn is one; nil otherwise
+	rowAt   []turnAt // [n] what each row is, where each turn is one or rows are chosen; nil otherwise
+	chosen  chosen
 	notes   []string // how the files are read
 	warn    []string
 	bytes   int64 // on disk
@@ -156,8 +158,16 @@ func OpenFiles(paths []string, o Options) (*Set, error) {
 		return nil, fmt.Errorf("data: turns %q: use %s (setting data.turns)", o.Turns,
 			strings.Join(TurnsValues, ", "))
 	}
+	choice, err := o.Choice.parse()
+	if err != nil {
+		return nil, err
+	}
+	o.chosen = choice.columns()
 	s := &Set{opt: o, cache: map[int]*cached{}, room: cacheBytes}
-	if err := s.open(paths); err != nil {
+	if err = s.open(paths); err == nil {
+		err = s.choose(choice)
+	}
+	if err != nil {
 		s.Close()
 		return nil, err
 	}
@@ -693,6 +703,11 @@ func (s *Set) computeDigest() {
 		s.digest = k.digest
 		return
 	}
+	s.digest, s.digestErr = s.hashRows()
+}
+
+// hashRows is the digest of the rows as they are read.
+func (s *Set) hashRows() (digest string, err error) {
 	h := newDigest()
 	advance, done := s.Stage("digest", s.n)
 	defer done()
@@ -701,7 +716,7 @@ func (s *Set) computeDigest() {
 	inOrder(s.n, s.toDigest, func(_ int, d digested) bool {
 		advance(1)
 		if d.err != nil {
-			s.digestErr = d.err
+			err = d.err
 			return false
 		}
 		if d.fault != "" {
@@ -710,7 +725,7 @@ func (s *Set) computeDigest() {
 		hashRow(h, d.row)
 		return true
 	})
-	s.digest = hex.EncodeToString(h.Sum(nil))
+	return hex.EncodeToString(h.Sum(nil)), err
 }
 
 // newDigest begins the digest of a set.

@@ -140,6 +140,9 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 	}
 	r := &Report{Path: s.path, Rows: s.Len(), Unit: "tokens", Limits: lim, Counts: map[string]int{},
 		Notes: slices.Concat(s.notes, s.warn)}
+	if chosen := s.Chosen(); chosen != "" {
+		r.Notes = append(r.Notes, chosen)
+	}
 	if _, others := s.Overlooked(); others != "" {
 		r.Notes = append(r.Notes, others)
 	}

@@ -34,7 +34,13 @@ func (t *Trainer) openData(s *start) (err error) {
 	if err := t.openSets(s); err != nil {
 		return err
 	}
-	t.order = data.NewOrder(len(t.rows), t.seed(), 0, 1)
+	if t.set.Paced() {
+		t.set.InOrder(t.rows)
+		t.paced = data.NewPaced(len(t.rows), t.seed())
+		t.order = t.paced
+	} else {
+		t.order = data.NewOrder(len(t.rows), t.seed(), 0, 1)
+	}
 	t.planned = c.Trainer.TotalSteps
 	if t.planned == 0 {
 		t.planned = (c.Trainer.TotalEpochs*len(t.rows) + c.Data.TrainBatchSize - 1) /
@@ -42,6 +48,15 @@ func (t *Trainer) openData(s *start) (err error) {
 	}
 	if s.inPlace {
 		t.disc = s.state.Disc
+	}
+	if t.paced != nil {
+		first := t.set.Entered(t.rows, 0, t.planned, c.Data.TrainBatchSize)
+		if first == 0 {
+			return fmt.Errorf("data: %s: data.curriculum %s: no row that meets the condition can be used: %d others can: loosen it", strings.Join(c.Data.TrainFiles, " "), c.Data.Curriculum, len(t.rows))
+		}
+		if b := c.Data.TrainBatchSize; first < b && b <= len(t.rows) {
+			s.notes = append(s.notes, fmt.Sprintf("data.curriculum has %s enter first, and data.train_batch_size is %d: a step takes each several times: lower it, or loosen the condition", report.Count(first, "row"), b))
+		}
 	}
 	t.setTotal()
 	if s.dir != "" {
@@ -51,6 +66,9 @@ func (t *Trainer) openData(s *start) (err error) {
 		t.step = s.state.Step
 		t.best, t.good, t.oldDiffers = s.state.Best, s.state.Good, s.state.OldDiffers
 		maps.Copy(t.skipped, s.state.Skipped)
+		if was := s.state.Rows; was != t.chosen() {
+			return fmt.Errorf("data: ratings %s: have changed since the run began, and with them its rows or their order: give the same ratings, or another --output", c.Data.Ratings)
+		}
 		return t.order.Restore(s.state.Order)
 	}
 	return nil
@@ -62,6 +80,9 @@ func (t *Trainer) openSets(s *start) (err error) {
 	c := t.cfg
 	options := c.Data.Options(t.con.Busy)
 	if t.set, err = data.OpenFiles(c.Data.TrainFiles, options); err != nil {
+		return err
+	}
+	if err := t.set.ForTokenizer(t.tok.Digest()); err != nil {
 		return err
 	}
 	if err := t.set.NeedTeacher(); err != nil {
@@ -108,6 +129,14 @@ func (t *Trainer) openSets(s *start) (err error) {
 		return err
 	}
 	t.rows = train.Rows
+	if c.Ranks(t.Stage) {
+		if t.rows, err = t.enc.Rankable(t.set, train.Rows, c.Rollout.N); err != nil {
+			return err
+		}
+		if left := len(train.Rows) - len(t.rows); left > 0 {
+			s.notes = append(s.notes, fmt.Sprintf("%d of %d rows cannot be ranked and are left out: all their scores are equal, or one is not finite", left, len(train.Rows)))
+		}
+	}
 	if err := c.CheckRows(len(t.rows)); err != nil {
 		return err
 	}
@@ -121,6 +150,9 @@ func (t *Trainer) openSets(s *start) (err error) {
 			report.Bytes(bytes)))
 	} else if path != "" {
 		s.said = append(s.said, fmt.Sprintf("encoded rows are read from %s (data.cache_dir)", path))
+	}
+	if chosen := t.set.Chosen(); chosen != "" {
+		s.said = append(s.said, "data."+chosen)
 	}
 	if n := len(t.valRows); n > 0 && n < t.val.Len() {
 		s.said = append(s.said, fmt.Sprintf(
@@ -153,6 +185,19 @@ func (t *Trainer) openSets(s *start) (err error) {
 		s.notes = append(s.notes, fmt.Sprintf("%d of %d validation rows have a prompt that is also in the training data (%d of them also the same answer): the val/ metrics are not for unseen prompts only: see gad data split", train.SeenPrompts, len(t.valRows), train.SeenRows))
 	}
 	return nil
+}
+
+// chosen is the digest of the rows of the run in the order in which they enter; "" is all of the
+// data's in theirs. The data have a digest of their own, ratings do not.
+func (t *Trainer) chosen() string {
+	if t.cfg.Data.Choice() == (data.Choice{}) {
+		return ""
+	}
+	sum := sha256.New()
+	for _, i := range t.rows {
+		fmt.Fprintln(sum, t.set.Before(int(i)))
+	}
+	return hex.EncodeToString(sum.Sum(nil))
 }
 
 // keptLeast are the bytes of data from which on encoded rows are worth a file: fewer

@@ -50,7 +50,8 @@ const frozenBytes = 64 << 20
 // newFrozenPairs is nil, which keeps nothing, where no row comes up twice, or where a row's
 // bits depend on its neighbours: there a resumed run would differ from one that kept them.
 func (t *Trainer) newFrozenPairs() *frozenPairs {
-	if t.Stage != config.DPO || !t.be.Alone() || t.total*t.cfg.Data.TrainBatchSize <= len(t.rows) {
+	if t.Stage != config.DPO || !t.be.Alone() ||
+		t.paced == nil && t.total*t.cfg.Data.TrainBatchSize <= len(t.rows) {
 		return nil
 	}
 	return &frozenPairs{rows: map[int]*frozenPair{}, room: frozenBytes}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -137,7 +138,12 @@ func settings(stage config.Stage, output string, overrides ...string) config.Con
 
 // play runs a configuration to its end.
 func play(be compute.Backend, c config.Config, stage config.Stage) error {
-	t, err := Open(c, stage, Options{FS: vfs.OS, Backend: be})
+	return playOn(be, c, stage, nil)
+}
+
+// playOn is play with a console.
+func playOn(be compute.Backend, c config.Config, stage config.Stage, console io.Writer) error {
+	t, err := Open(c, stage, Options{FS: vfs.OS, Backend: be, Console: console})
 	if err != nil {
 		return err
 	}
@@ -191,6 +197,12 @@ func finished(t testing.TB, be compute.Backend, c config.Config, stage config.St
 	if err := play(be, c, stage); err != nil {
 		t.Fatal(err)
 	}
+	return metricsOf(t, c)
+}
+
+// metricsOf are the metrics of a run.
+func metricsOf(t testing.TB, c config.Config) []report.Row {
+	t.Helper()
 	rows, err := report.ReadMetrics(vfs.OS, c.Trainer.Output)
 	if err != nil {
 		t.Fatal(err)

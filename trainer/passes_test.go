@@ -207,6 +207,13 @@ func TestPassesOfAStep(t *testing.T) {
 		{"sft", config.SFT, "", unchecked, false,
 			map[string]often{"actor 0 gradient": {teachers: 1}}},
 
+		{"sft, ranking", config.SFT, "trainer.objective=ranking data.ratings=RANKED", unchecked,
+			false, map[string]often{"actor 0 gradient": {students: 1, teachers: 1}}},
+		{"sft, ranking, several packs: the sums come first", config.SFT,
+			"trainer.objective=ranking data.ratings=RANKED actor.max_token_len=128", unchecked, false,
+			map[string]often{"actor 0": {students: 1, teachers: 1},
+				"actor 0 gradient": {students: 1, teachers: 1}}},
+
 		{"warmup", config.Warmup, "", unchecked, false,
 			game(map[string]often{"actor 0 gradient": {teachers: 1}})},
 		{"warmup, on a GPU too", config.Warmup, "", unchecked, true,
@@ -267,7 +274,8 @@ func TestPassesOfAStep(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			be := &passSpy{Backend: ready(t), steps: map[*compute.Param]int{}, neighbours: c.gpu}
-			more := strings.Fields("trainer.total_steps=60 actor.ppo_mini_batch_size=4 critic.truncated=include dpo.truncated=include critic.loss=bce critic.max_token_len=4096 actor.max_token_len=4096 " + c.settings)
+			more := strings.Fields("trainer.total_steps=60 actor.ppo_mini_batch_size=4 critic.truncated=include dpo.truncated=include critic.loss=bce critic.max_token_len=4096 actor.max_token_len=4096 " +
+				strings.ReplaceAll(c.settings, "RANKED", ranked(t, nil)))
 			var tr *Trainer
 			var m Metrics
 			// without a tie, which gives no pair
@@ -287,7 +295,7 @@ func TestPassesOfAStep(t *testing.T) {
 				t.Fatal(err)
 			}
 			answers := 1 // to a prompt
-			if c.stage.HasCritic() {
+			if c.stage.HasCritic() || tr.cfg.Ranks(c.stage) {
 				answers = tr.cfg.Rollout.N
 			}
 			var prompts, taught int

@@ -6,9 +6,37 @@ import (
 	"testing"
 
 	"gad/internal/compute/cuda"
+	"gad/internal/vfs"
 	"gad/trainer/config"
 	"gad/trainer/plan"
 )
+
+// A plan counts the rows that are chosen and can be ranked, and a ranking's passes.
+func TestPlanOfChosenRows(t *testing.T) {
+	be := ready(t)
+	planned := func(set ...string) *plan.Plan {
+		t.Helper()
+		p, err := plan.Of(be, be, 0, vfs.OS, settings(config.SFT, filepath.Join(t.TempDir(), "run"),
+			set...), config.SFT)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	all := planned()
+	where := planned(leveled(t, "data.where=level > 7")...)
+	if all.Rows != 40 || where.Rows != 8 || where.Steps != 2 ||
+		!strings.Contains(where.String(), "\n  where level > 7: 8 of 40 rows\n") {
+		t.Errorf("%d rows, of them %d in %d steps:\n%s", all.Rows, where.Rows, where.Steps, where)
+	}
+	ranks := planned(ranking(ranked(t, nil), "actor.max_token_len=128")...)
+	if ranks.Rows != 32 || ranks.LeftOut != 8 || len(ranks.StepTime) != 1 ||
+		ranks.StepTime[0].Name != "update_actor" ||
+		!strings.Contains(ranks.String(),
+			"about 8 more are over the length limits or have equal scores and left out") {
+		t.Errorf("%d rows, %d left out:\n%s", ranks.Rows, ranks.LeftOut, ranks)
+	}
+}
 
 // A game that starts from a warm-up keeps its moments as they were there: neither rounding
 // nor LoRA is offered.

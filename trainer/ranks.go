@@ -79,6 +79,9 @@ func (t *Trainer) sameInputs() error {
 	if err := t.alike("data", t.set.Digest()); err != nil {
 		return err
 	}
+	if err := t.alike("order of rows", t.chosen()); err != nil {
+		return err
+	}
 	if t.val != nil {
 		if err := t.alike("validation data", t.val.Digest()); err != nil {
 			return err

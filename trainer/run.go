@@ -183,7 +183,11 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 func (t *Trainer) next() (m Metrics, err error) {
 	switch t.Stage {
 	case config.SFT:
-		m, err = t.sftStep()
+		if t.cfg.Ranks(t.Stage) {
+			m, err = t.rankStep()
+		} else {
+			m, err = t.sftStep()
+		}
 	case config.DPO:
 		m, err = t.dpoStep()
 	default:
@@ -193,6 +197,9 @@ func (t *Trainer) next() (m Metrics, err error) {
 		return m, err
 	}
 	m["train/epoch"] = t.order.Epoch()
+	if t.paced != nil {
+		m["train/entered_frac"] = float64(t.paced.Entered()) / float64(len(t.rows))
+	}
 	return m, nil
 }
 
@@ -211,6 +218,9 @@ func (t *Trainer) due(freq int, last bool) bool { return last || freq > 0 && t.s
 
 // nextRows is the next n rows in the data's keyed order.
 func (t *Trainer) nextRows(n int) []int {
+	if t.paced != nil {
+		t.paced.Enter(t.set.Entered(t.rows, t.step, t.planned, t.cfg.Data.TrainBatchSize))
+	}
 	rows := t.order.Next(n)
 	for i, at := range rows {
 		rows[i] = int(t.rows[at])

@@ -4,6 +4,7 @@
 //
 //	step.go          a step of the game: start here
 //	dpo.go           a step of DPO
+//	ranking.go       a step of SFT by the order of scored answers
 //	reward.go        from scores to rewards, and groups that are replaced
 //	passes.go        the forward passes that a step takes, and those that it need not
 //	criticwarmup.go  the steps in which the discriminator learns alone
@@ -89,7 +90,8 @@ type Trainer struct {
 	set, val  *data.Set
 	rows      []int32 // usable rows of set
 	valRows   []int   // rows of val that an evaluation takes
-	order     *data.Order
+	order     order
+	paced     *data.Paced // the order, where rows enter by a curriculum; otherwise nil
 	actor     *actor.Actor
 	critic    *critic.Critic    // nil in SFT and DPO
 	reference *reference.Policy // nil where no KL is on
@@ -130,6 +132,14 @@ type Trainer struct {
 	oldDiffers bool
 	skipped    map[string]int
 	baseDType  string // the student's, before training
+}
+
+// order hands out rows by their place in Trainer.rows.
+type order interface {
+	Next(k int) []int
+	State() data.Cursor
+	Restore(c data.Cursor) error
+	Epoch() float64
 }
 
 // seed is the run's, made different for each stage: train does not draw the

@@ -76,7 +76,7 @@ func (n num) MarshalJSON() ([]byte, error) {
 
 // headlines are the metrics that answer whether a stage goes well; a run shows those it has.
 var headlines = map[config.Stage][][]string{
-	config.SFT: {{"actor/sft_loss"}, {"val/teacher_nll"}, {"val/rouge_l"}, {"actor/grad_norm"},
+	config.SFT: {{"actor/sft_loss", "ranking/loss"}, {"ranking/agree"}, {"val/teacher_nll"}, {"val/rouge_l"}, {"actor/grad_norm"},
 		{"timing_s/step"}},
 	config.Warmup: {{"critic/d_acc_distinct", "critic/d_acc_fresh"}, {"critic/d_loss"},
 		{"actor/sft_loss"}, {"val/rouge_l"}, {"timing_s/step"}},
@@ -199,7 +199,7 @@ func (r *run) readStage(fsys vfs.FS) {
 		if stage, err := saved.StageOf(fsys, r.path); err == nil {
 			r.stage = stage
 		}
-	case has("actor/sft_loss"):
+	case has("actor/sft_loss"), has("ranking/loss"):
 		r.stage = config.SFT
 	}
 }

@@ -4,14 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"path/filepath"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -243,17 +238,7 @@ func (b *batch) describe(from session.Rows, set *data.Set) (s settings, err erro
 	s = settings{ContentKey: from.Content, TeacherKey: from.Answer, N: o.N, MaxNew: b.limit,
 		Temperature: o.Temperature, TopP: o.TopP, MinP: o.MinP, TopK: o.TopK, Seed: o.Seed,
 		Device: o.Device.Name, Precision: o.Device.Precision}
-	_, done := b.s.Console.Busy("reading "+o.Path, 0)
-	s.Model, err = modelDigest(b.s.FS, o.Path)
-	base, err1 := model.BaseDir(o.Path)
-	// adapters, and what they stand on
-	if other := cmp.Or(o.Adapter, base); other != o.Path && errors.Join(err, err1) == nil {
-		var and string
-		and, err = modelDigest(b.s.FS, other)
-		s.Model += "+" + and
-	}
-	done()
-	if err := errors.Join(err, err1); err != nil {
+	if s.Model, err = b.s.Digest(o.Source); err != nil {
 		return s, err
 	}
 	if err := set.Verify(); err != nil { // shows itself
@@ -261,44 +246,6 @@ func (b *batch) describe(from session.Rows, set *data.Set) (s settings, err erro
 	}
 	s.Data = set.Digest()
 	return s, nil
-}
-
-// modelDigest is the SHA-256 of the files that make a model's answers.
-func modelDigest(fsys vfs.FS, dir string) (string, error) {
-	var names []string
-	info, err := fsys.Stat(dir)
-	if err == nil && !info.IsDir() { // a GGUF file
-		names, dir = []string{filepath.Base(dir)}, filepath.Dir(dir)
-	} else {
-		entries, err := fsys.ReadDir(dir)
-		if err != nil {
-			return "", fmt.Errorf("model: %w", err)
-		}
-		for _, e := range entries {
-			if !e.IsDir() && slices.Contains(
-				[]string{".json", ".safetensors", ".jinja", ".txt", ".model"},
-				filepath.Ext(e.Name())) {
-				names = append(names, e.Name())
-			}
-		}
-	}
-	sum := sha256.New()
-	for _, name := range names {
-		f, err := fsys.Open(filepath.Join(dir, name))
-		if err != nil {
-			return "", fmt.Errorf("model: %w", err)
-		}
-		info, err := f.Stat()
-		if err == nil {
-			fmt.Fprintf(sum, "%s %d\n", name, info.Size())
-			_, err = io.Copy(sum, f)
-		}
-		f.Close()
-		if err != nil {
-			return "", fmt.Errorf("model: %s: %w", filepath.Join(dir, name), err)
-		}
-	}
-	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
 // resume reads what an interrupted command has left. It may have been asked for fewer

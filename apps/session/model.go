@@ -1,14 +1,22 @@
 package session
 
 import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
+	"io"
 	"math"
+	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"sync"
 
 	"gad/device"
 	"gad/internal/compute"
 	"gad/internal/fault"
+	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer/saved"
@@ -134,4 +142,57 @@ func Fitting(command, flag string, prompts [][]int32, rows []int, limit, most in
 			rows[longest], n, most)
 	}
 	return fault.Usagef("%s: row %d: prompt has %d tokens: with an answer of %d that is more than the %d of the model: give --%s %d", command, rows[longest], n, limit, most, flag, most-n)
+}
+
+// Digest names what a model's answers depend on: its files, and those of its adapters or of their
+// base.
+func (s *Session) Digest(from Source) (digest string, err error) {
+	_, done := s.Console.Busy("reading "+from.Path, 0)
+	defer done()
+	digest, err = modelDigest(s.FS, from.Path)
+	base, err1 := model.BaseDir(from.Path)
+	if other := cmp.Or(from.Adapter, base); other != from.Path && errors.Join(err, err1) == nil {
+		var and string
+		and, err = modelDigest(s.FS, other)
+		digest += "+" + and
+	}
+	return digest, errors.Join(err, err1)
+}
+
+// modelDigest is the SHA-256 of the files that make a model's answers.
+func modelDigest(fsys vfs.FS, dir string) (string, error) {
+	var names []string
+	info, err := fsys.Stat(dir)
+	if err == nil && !info.IsDir() { // a GGUF file
+		names, dir = []string{filepath.Base(dir)}, filepath.Dir(dir)
+	} else {
+		entries, err := fsys.ReadDir(dir)
+		if err != nil {
+			return "", fmt.Errorf("model: %w", err)
+		}
+		for _, e := range entries {
+			if !e.IsDir() && slices.Contains(
+				[]string{".json", ".safetensors", ".jinja", ".txt", ".model"},
+				filepath.Ext(e.Name())) {
+				names = append(names, e.Name())
+			}
+		}
+	}
+	sum := sha256.New()
+	for _, name := range names {
+		f, err := fsys.Open(filepath.Join(dir, name))
+		if err != nil {
+			return "", fmt.Errorf("model: %w", err)
+		}
+		info, err := f.Stat()
+		if err == nil {
+			fmt.Fprintf(sum, "%s %d\n", name, info.Size())
+			_, err = io.Copy(sum, f)
+		}
+		f.Close()
+		if err != nil {
+			return "", fmt.Errorf("model: %s: %w", filepath.Join(dir, name), err)
+		}
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
 }

@@ -18,6 +18,7 @@ type Rows struct {
 	Turns           string // which of a row's turns are answers: data.TurnsValues; "" is the last
 	All             bool   // data.TurnsAll may be asked for
 	Limit           int    // rows to read; 0 is all
+	data.Choice            // which of them
 }
 
 // Open opens the set.
@@ -37,7 +38,7 @@ func (r Rows) Open(s *Session) (*data.Set, error) {
 	}
 	return data.OpenFiles(r.Paths,
 		data.Options{Columns: cols, Format: r.Format, Split: r.Split, Turns: r.Turns,
-			Stages: s.Console.Busy})
+			Choice: r.Choice, Stages: s.Console.Busy})
 }
 
 // List opens the set and lists the numbers of the rows to read. It warns of a column that

@@ -82,10 +82,12 @@ type Stage struct {
 	Preset       string
 	Data         string // in the place of the plan's
 	NoEnv        bool   // a stage of the game that is off the plan's environment
+	Ratings      string // of gad data rate; {seed} stands for the seed
 	Set          []string
 }
 
-var stageKeys = []string{"run", "steps", "set", "preset", "critic_warmup", "data", "env"}
+var stageKeys = []string{"run", "steps", "set", "preset", "critic_warmup", "data", "env",
+	"ratings"}
 
 // Commands that a stage can be.
 var commands = []string{"sft", "dpo", "warmup", "train"}
@@ -330,7 +332,7 @@ func (r *reader) budget(n *conf.Node) (b Budget) {
 func (r *reader) stage(n *conf.Node) *Stage {
 	n.Group(stageKeys...)
 	s := &Stage{Run: conf.Value[string](n.Get("run")), Preset: conf.Value[string](n.Get("preset")),
-		Data: r.file(n.Get("data")), Set: r.settings(n.Get("set")), CriticWarmup: -1}
+		Data: r.file(n.Get("data")), Ratings: r.file(n.Get("ratings")), Set: r.settings(n.Get("set")), CriticWarmup: -1}
 	if n.Get("run") == nil {
 		n.Bad("%q is missing: one of: %s", "run", strings.Join(commands, ", "))
 	}

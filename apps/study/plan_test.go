@@ -118,7 +118,7 @@ func TestProblems(t *testing.T) {
 		{swap("disc_steps: 200, ", ""), `settings: two.yaml:7:175: setting "eval.disc_seeds": there are no fresh discriminators without disc_steps`},
 		{swap("disc_seeds: 1", "disc_seeds: -1"), `settings: two.yaml:7:192: setting "eval.disc_seeds": -1: below the minimum 0`},
 		{swap("steps: 400", "stepz: 400"), `settings: two.yaml:10:19: setting "stages.sft.stepz": unknown: did you mean "steps"?`},
-		{swap("steps: 80", "zzz: 80"), `settings: two.yaml:14:73: setting "arms.GAD[2].zzz": unknown: known here: run, steps, set, preset, critic_warmup, data, env`},
+		{swap("steps: 80", "zzz: 80"), `settings: two.yaml:14:73: setting "arms.GAD[2].zzz": unknown: known here: run, steps, set, preset, critic_warmup, data, env, ratings`},
 		{swap("run: train", "run: trian"), `settings: two.yaml:14:66: setting "arms.GAD[2].run": "trian": did you mean "train"?`},
 		{swap("steps: 400", "steps: 0"), `settings: two.yaml:10:26: setting "stages.sft.steps": "0": expected a number of steps, or fill`},
 		{swap("steps: 400", "steps: many"), `settings: two.yaml:10:26: setting "stages.sft.steps": "many": expected a number of steps, or fill`},

@@ -180,6 +180,7 @@ func (g *graph) add(fsys vfs.FS, n *node) (*node, error) {
 		Seed                      uint64
 		Env                       string `json:",omitempty"` // studies without one keep their ids
 		NoEnv                     bool   `json:",omitempty"`
+		Ratings                   string `json:",omitempty"`
 	}{Version: version, Run: n.stage.Run, Preset: n.stage.Preset, Device: n.plan.Device,
 		Precision: n.plan.Precision,
 		Steps:     n.stage.Steps, CriticWarmup: n.stage.CriticWarmup, Fill: n.stage.Fill,
@@ -200,7 +201,7 @@ func (g *graph) add(fsys vfs.FS, n *node) (*node, error) {
 		into       *string
 		what, path string
 	}{{&key.Model, "model", n.model()}, {&key.Data, "data", n.data()},
-		{&key.Val, "val_data", n.val()}} {
+		{&key.Val, "val_data", n.val()}, {&key.Ratings, "ratings", n.ratings()}} {
 		if *f.into, err = g.sum(fsys, f.what, f.path); err != nil {
 			return nil, err
 		}
@@ -238,6 +239,8 @@ func (n *node) data() string {
 }
 
 func (n *node) val() string { return withSeed(n.plan.ValData, n.seed) }
+
+func (n *node) ratings() string { return withSeed(n.stage.Ratings, n.seed) }
 
 // settings are the common ones and the stage's own, which win.
 func (n *node) settings() []string {
@@ -319,6 +322,9 @@ func (n *node) args(out, from string, steps, threads int, extra ...string) []str
 
 func (n *node) common(out string, steps, threads int, extra ...string) (a []string) {
 	a = append(a, "--data", n.data())
+	if n.stage.Ratings != "" {
+		a = append(a, "--ratings", n.ratings())
+	}
 	if n.plan.ValData != "" {
 		a = append(a, "--val-data", n.val())
 	}

@@ -19,7 +19,7 @@ func TestCandidates(t *testing.T) {
 		has  string // some of the words, where all are too many
 	}{
 		{line: "gad ev", want: "eval"},
-		{line: "gad data ", want: "inspect validate convert split collect"},
+		{line: "gad data ", want: "inspect validate convert split collect rate"},
 		{line: "gad completion ", want: "bash zsh fish"},
 		{line: "gad --v", want: "--version"},
 		{line: "gad nothing ", want: ""},

@@ -43,24 +43,28 @@ func rowsOf(c *cli.Context) session.Rows {
 // namedData are the files of --data as messages name them.
 func namedData(c *cli.Context) string { return strings.Join(c.StringSlice("data"), " ") }
 
-// dataCommand is gad data inspect|validate|convert|split|collect.
+// dataCommand is gad data inspect|validate|convert|split|collect|rate.
 func (p *program) dataCommand() *cli.Command {
-	columns := setFlags("data")
+	columns := append(setFlags("data"),
+		&cli.StringFlag{Name: "where", Usage: "only rows that meet a condition, as data.where: 'subset = math and right > 0'"},
+		&cli.StringFlag{Name: "ratings",
+			Usage: "file of gad data rate on these rows, whose columns --where may name"})
 	open := func(c *cli.Context) (*data.Set, error) {
 		if err := errors.Join(noArguments(c), need(c, "data")); err != nil {
 			return nil, err
 		}
 		rows := rowsOf(c)
 		rows.All = true
+		rows.Choice = data.Choice{Where: c.String("where"), Ratings: c.String("ratings")}
 		return rows.Open(p.session())
 	}
 	limits := config.Default().Data
 	return &cli.Command{
 		Name:  "data",
-		Usage: "inspect, validate, convert or split a data set, or collect a teacher's answers for one",
+		Usage: "inspect, validate, convert, split or rate a data set, or collect a teacher's answers for one",
 		Action: func(c *cli.Context) error {
 			return noSubcommand(c,
-				"inspect, validate, convert, split or collect")
+				"inspect, validate, convert, split, collect or rate")
 		},
 		Subcommands: []*cli.Command{
 			{
@@ -202,6 +206,7 @@ func (p *program) dataCommand() *cli.Command {
 				},
 			},
 			p.collectCommand(),
+			p.rateCommand(),
 		},
 	}
 }

@@ -261,7 +261,7 @@ func status(err error) int {
 		return exitFailed
 	case errors.Is(err, fault.ErrUsage), errors.Is(err, config.ErrConfig),
 		errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked),
-		errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists),
+		errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists), errors.Is(err, data.ErrChoice),
 		errors.Is(err, vfs.ErrTarget), errors.Is(err, study.ErrMemory):
 		return exitUsage
 	case errors.Is(err, checkpoint.ErrSpace), errors.Is(err, model.ErrMemory):

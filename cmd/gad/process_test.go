@@ -135,6 +135,8 @@ var killables = []killable{
 		"actor.use_kl_loss=true")},
 	{"moments in 8 bits", 5, ofBoth("wide", "actor.optim.moments=8bit",
 		"critic.optim.moments=8bit")},
+	{"curriculum", 5, ofBoth("student",
+		"data.curriculum=teacher_response != 'It is 9.' until 0.6")},
 }
 
 // saving reports whether a save or a prune is under way in a run folder, or was

@@ -39,6 +39,9 @@ var stageFlags = []stageFlag{
 	{"teacher-key", "data.teacher_key", "column with the teacher's answer"},
 	{"format", "data.format", "format of the rows: " + strings.Join(data.RowFormats, ", ")},
 	{"turns", "data.turns", "which of the teacher's turns are learned: last, each, or all (sft)"},
+	{"objective", "trainer.objective",
+		"what sft learns: cross_entropy of the teacher's answers, or the ranking of scored ones"},
+	{"ratings", "data.ratings", "file of gad data rate, for data.where and data.curriculum"},
 	{"output", "trainer.default_local_dir", "run folder"},
 	{"resume", "trainer.resume_from", "run or checkpoint folder to start from"},
 	{"checker", "trainer.checker",
@@ -99,6 +102,9 @@ func (p *program) stageCommand(stage config.Stage) *cli.Command {
 	for _, f := range stageFlags {
 		if (stage == config.SFT || stage == config.DPO) &&
 			slices.Contains([]string{"critic-warmup", "reward-model", "resume", "env"}, f.name) {
+			continue
+		}
+		if stage != config.SFT && f.name == "objective" {
 			continue
 		}
 		flags = append(flags, f.flag())

@@ -434,6 +434,8 @@ func stepLine(step, total int, values map[string]float64, left time.Duration,
 		parts = append(parts, text)
 	}
 	show("sft_loss", "actor/sft_loss")
+	show("ranking_loss", "ranking/loss")
+	show("agree", "ranking/agree")
 	show("dpo_loss", "dpo/loss")
 	show("acc", "dpo/acc")
 	if n, ok := values["critic/pairs"]; ok && n == 0 {
@@ -472,6 +474,8 @@ func stepLine(step, total int, values map[string]float64, left time.Duration,
 // legend explains what stepLine writes: the label, the metric that shows it, and the words.
 var legend = []struct{ label, name, says string }{
 	{"sft_loss", "actor/sft_loss", "the student's loss on the teacher's answers, nats a token"},
+	{"ranking_loss", "ranking/loss", "loss on the order of a row's scored answers"},
+	{"agree", "ranking/agree", "share of rows whose likeliest answer has the best score"},
 	{"dpo_loss", "dpo/loss", "loss on pairs of answers, 0.693 = no preference"},
 	{"acc", "dpo/acc", "share of pairs in which the teacher's answer is preferred"},
 	{"d_acc_fresh", "critic/d_acc_fresh",

@@ -22,7 +22,10 @@ var ErrUndeclared = errors.New("not declared: add it to the table in internal/re
 // table is the only declaration of the metrics, in the order in which people read them. "Response
 // token" means a token under the response mask: up to and including the first end token.
 var table = []Metric{
-	{"train/epoch", "epochs", "passes over the data so far: 1.5 is the middle of the second pass",
+	{"train/epoch", "epochs", "passes over the data so far: 1.5 is the middle of the second pass; with data.curriculum rows drawn, over all rows",
+		"%.2f"},
+	{"train/entered_frac", "share",
+		"share of the rows that have entered, with data.curriculum: the others are not drawn yet",
 		"%.2f"},
 	{"train/prompts", "prompts", "number of prompts in the step, after dynamic sampling", "%.0f"},
 
@@ -92,6 +95,10 @@ var table = []Metric{
 	{"actor/grad_norm", "", "global L2 norm of the actor's gradient before clipping", "%.3g"},
 	{"actor/lr", "", "learning rate of the actor", "%.2e"},
 	{"actor/sft_loss", "nats", "cross entropy on the teacher's tokens, mean per token", "%.3g"},
+
+	{"ranking/loss", "nats", "loss of gad sft --objective ranking before the update: cross entropy of the student's distribution over a row's answers against that of their scores, mean over the rows; at least the entropy of the latter", "%.3g"},
+	{"ranking/agree", "share", "share of the rows whose likeliest answer, by the whole sequence, has the highest score of the row, before the update", "%.2f"},
+	{"ranking/tau", "", "temperature of the scores: from 1 to 0.1 over the run", "%.2f"},
 
 	{"dpo/loss", "nats", "preference loss of gad dpo (dpo.loss_type), mean over the pairs before the update; the sigmoid loss begins at ln 2 = 0.693", "%.3g"},
 	{"dpo/acc", "share", "share of pairs in which the teacher's answer has the larger reward, beta*(log-probability - reference's), strictly; 0 in the first step, where all rewards are 0", "%.2f"},

@@ -57,6 +57,9 @@ type DataConfig struct {
 	ContentKey     string   `yaml:"content_key" doc:"column with the conversation or the prompt; where it is missing, the format's own" alias:"data.prompt_key"`
 	TeacherKey     string   `yaml:"teacher_key" doc:"column with the teacher's answer; where it is missing, the format's own"`
 	Turns          string   `yaml:"turns" choices:"last,all,each" doc:"which of the teacher's turns are learned: last: the last of a row, and those before it are prompt; each: every turn of the assistant is a row of its own, with those before it as its prompt, for every stage; all: a row is one sequence in which every turn of the assistant is learned, for sft. Validation rows are read with each in the place of all (flag --turns)" fixed:"true"`
+	Where          string   `yaml:"where" doc:"condition on the training rows: comparisons of a column with a number or a text, several joined by and, such as right > 0 and subset = math; columns are those of the files and of data.ratings. Empty: all rows" fixed:"true"`
+	Curriculum     string   `yaml:"curriculum" doc:"in which order training rows enter, and until which share of the steps: right:desc until 0.5 has the rows enter from the largest to the smallest value of the column, as many at each step, all by half of the steps; right > 0 until 0.5 draws only rows that meet the condition until then. No row is drawn twice in a pass over those that have entered. Empty: all rows from the first step on" fixed:"true" inherit:"no"`
+	Ratings        string   `yaml:"ratings" doc:"file of gad data rate on these training rows, whose columns data.where and data.curriculum may name (flag --ratings)"`
 	TrainBatchSize int      `yaml:"train_batch_size" min:"1" max:"1048576" doc:"prompts per step" fixed:"true" alias:"per_device_train_batch_size batch_size"`
 	MaxPrompt      int      `yaml:"max_prompt_length" min:"1" max:"1048576" doc:"longest prompt in tokens" fixed:"true" alias:"actor_rollout_ref.rollout.prompt_length"`
 	MaxResponse    int      `yaml:"max_response_length" min:"1" max:"1048576" doc:"longest answer in tokens, end token included; longer teacher answers are cut there" fixed:"true" alias:"max_completion_length max_length max_new_tokens actor_rollout_ref.rollout.response_length"`
@@ -144,6 +147,7 @@ type RunConfig struct {
 	CriticWarmupUntil float64 `yaml:"critic_warmup_until" min:"0" doc:"the discriminator learns alone until its smoothed loss is below this (critic/d_loss_distinct, where guessing gives 0.693); trainer.critic_warmup is then the least number of such steps, and the run becomes longer by the additional ones; 0: exactly trainer.critic_warmup steps" stages:"warmup train" fixed:"true" inherit:"no"`
 	CriticWarmupMax   int     `yaml:"critic_warmup_max" min:"1" max:"1000000000" doc:"largest number of such steps with trainer.critic_warmup_until" stages:"warmup train" inherit:"no"`
 	WarmupActor       string  `yaml:"warmup_objective" choices:"sft,policy" doc:"the student's objective in the warm-up: sft (cross entropy on the teacher's answers) or policy" stages:"warmup"`
+	Objective         string  `yaml:"objective" choices:"cross_entropy,ranking" doc:"what gad sft learns: cross_entropy: the teacher's answers; ranking: the order of scored answers, rollout.n sampled ones and the teacher's of each row, kept by gad data rate --keep-answers (data.ratings). Its loss is the cross entropy of softmax(sequence log-probability) against softmax(score/tau) over a row's answers, tau falling from 1 to 0.1 over the run (flag --objective)" stages:"sft" fixed:"true" inherit:"no"`
 	TotalEpochs       int     `yaml:"total_epochs" min:"1" max:"1000000" doc:"passes over the data, if total_steps is 0" inherit:"no" alias:"num_train_epochs epochs"`
 	TotalSteps        int     `yaml:"total_steps" min:"0" max:"1000000000" doc:"number of steps; 0: as many as total_epochs takes" inherit:"no" alias:"max_steps trainer.total_training_steps"`
 	SaveFreq          int     `yaml:"save_freq" min:"0" max:"1000000000" doc:"steps between checkpoints; 0: only at the end" alias:"save_steps"`
@@ -172,13 +176,19 @@ func (c DataConfig) Options(stages data.Stages) data.Options {
 	cols := data.DefaultColumns()
 	cols.Content, cols.Teacher = c.ContentKey, c.TeacherKey
 	return data.Options{Columns: cols, Format: c.Format, Split: c.Split, Turns: c.Turns,
-		Stages: stages}
+		Choice: c.Choice(), Stages: stages}
+}
+
+// Choice says which training rows are drawn, and in which order.
+func (c DataConfig) Choice() data.Choice {
+	return data.Choice{Where: c.Where, Curriculum: c.Curriculum, Ratings: c.Ratings}
 }
 
 // ValOptions say how the validation data is read: an answer of the student stands beside one of the
 // teacher, so that a row is never a whole conversation.
 func (c DataConfig) ValOptions(stages data.Stages) data.Options {
 	o := c.Options(stages)
+	o.Choice = data.Choice{}
 	if o.Split = c.ValSplit; o.Turns == data.TurnsAll {
 		o.Turns = data.TurnsEach
 	}

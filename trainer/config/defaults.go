@@ -34,6 +34,7 @@ func Default() Config {
 		Env: EnvConfig{Workers: 1, MaxTurns: 16, MaxTokens: 2048, Timeout: 60,
 			MaxFaults: 0.2},
 		Trainer: RunConfig{ResumeOptim: "critic", CriticWarmupMax: 200, WarmupActor: "sft",
+			Objective:   "cross_entropy",
 			TotalEpochs: 1, SaveFreq: 50, ValBeforeTrain: true, ValRows: 64, MaxToKeep: 2,
 			CheckerTimeout: 60,
 			SaveSamples:    8, MaxSkips: 10, Seed: 1, Device: "cpu", Precision: "auto", Shards: 1,

@@ -75,6 +75,9 @@ func (c *Config) find(key string) (f fact, ok bool) {
 
 // Ignores says why a run of the stage does not read the setting key, "" if it does.
 func (c *Config) Ignores(stage Stage, key string) string {
+	if key == "rollout.n" && c.Ranks(stage) {
+		return ""
+	}
 	if f, ok := c.find(key); ok && f.said("stages") != "" &&
 		!slices.Contains(strings.Fields(f.said("stages")), string(stage)) {
 		return fmt.Sprintf("gad %s does not read it", stage)

@@ -57,7 +57,7 @@ func (c Config) Absolute() Config {
 	c.Data.TrainFiles, c.Data.ValFiles =
 		slices.Clone(c.Data.TrainFiles), slices.Clone(c.Data.ValFiles)
 	paths := []*string{&c.Model.Path, &c.Model.Adapter, &c.Model.RewardPath, &c.Trainer.Output,
-		&c.Trainer.Resume, &c.Trainer.HeldOutCritic}
+		&c.Trainer.Resume, &c.Trainer.HeldOutCritic, &c.Data.Ratings}
 	if dir := c.Data.CacheDir; dir != "auto" && dir != "none" {
 		paths = append(paths, &c.Data.CacheDir)
 	}

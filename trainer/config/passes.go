@@ -69,7 +69,11 @@ func (c *Config) Passes(stage Stage, prompts int, independent bool) []Pass {
 	var list []Pass
 	switch stage {
 	case SFT:
-		list = []Pass{c.actorUpdate(stage, prompts)}
+		if c.Ranks(stage) {
+			list = append(list, Pass{Part: "update_actor", Kind: Forward, When: SeveralPacks,
+				Students: c.Rollout.N, Teachers: 1, Times: 1})
+		}
+		list = append(list, c.actorUpdate(stage, prompts))
 	case DPO:
 		list = []Pass{
 			{Part: "rollout", Network: Reference, Kind: Sample, Students: 1, Times: 1},
@@ -92,6 +96,8 @@ func (c *Config) Passes(stage Stage, prompts int, independent bool) []Pass {
 func (c *Config) actorUpdate(stage Stage, prompts int) Pass {
 	update := Pass{Part: "update_actor", Kind: Learn, Times: 1, Mini: prompts}
 	switch {
+	case c.Ranks(stage):
+		update.Students, update.Teachers = c.Rollout.N, 1
 	case c.LearnsTeacher(stage):
 		update.Teachers = 1
 	case stage == DPO:

@@ -67,6 +67,11 @@ func (c *Config) LearnsTeacher(stage Stage) bool {
 	return stage == SFT || stage == Warmup && c.Trainer.WarmupActor == "sft"
 }
 
+// Ranks reports whether a stage learns the order of scored answers.
+func (c *Config) Ranks(stage Stage) bool {
+	return stage == SFT && c.Trainer.Objective == "ranking"
+}
+
 // NeedsReference reports whether a stage compares the student with what it was.
 func (c *Config) NeedsReference(stage Stage) bool {
 	return stage == DPO || (c.Algorithm.UseKLInReward || c.Actor.UseKLLoss &&

@@ -27,6 +27,9 @@ func (c *Config) Validate(stage Stage) error {
 	if c.Data.CacheDir == "" {
 		bad("data.cache_dir is empty: name a folder, auto or none")
 	}
+	if err := c.Data.Choice().Check(); err != nil {
+		bad("%w", err)
+	}
 	if c.Trainer.Output == "" {
 		bad("trainer.default_local_dir: no run folder: give --output DIR")
 	}
@@ -41,7 +44,13 @@ func (c *Config) Validate(stage Stage) error {
 		}
 		bad("data.turns is all: only gad sft learns a conversation as one sequence; gad %s sets one answer of the student beside one of the teacher: %s", stage, way)
 	}
-	if err := c.Rollout.Validate(); err != nil && stage != SFT {
+	if c.Ranks(stage) && c.Data.Ratings == "" {
+		bad("trainer.objective ranking learns from scored answers: give --ratings FILE, made by gad data rate --keep-answers")
+	}
+	if c.Ranks(stage) && c.Data.Turns == data.TurnsAll {
+		bad("trainer.objective ranking: data.turns is all, and a row's answers are single ones: use last or each")
+	}
+	if err := c.Rollout.Validate(); err != nil && (stage != SFT || c.Ranks(stage)) {
 		errs = append(errs, err)
 	}
 	if m, b := c.Actor.PPOMiniBatch, c.Data.TrainBatchSize; m > b {

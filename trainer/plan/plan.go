@@ -48,6 +48,8 @@ type Plan struct {
 	DiskFree    int64
 	Rows, Steps int
 	LeftOut     int     // rows that the length limits leave out, estimated
+	leftOutFor  string  // why
+	Chosen      string  // what data.where leaves; "" without it
 	PromptMean  float64 // tokens
 	AnswerMean  float64 // tokens, of the teacher, cut at the limit
 	ValRows     int     // that a validation reads
@@ -212,6 +214,10 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 		return err
 	}
 	defer set.Close()
+	if err := set.ForTokenizer(tok.Digest()); err != nil {
+		return err
+	}
+	p.Chosen = set.Chosen()
 	enc := encode.Encoder{Tok: tok, MaxPrompt: c.Data.MaxPrompt, MaxResponse: c.Answer(p.Stage)}
 	const most = 512
 	var prompts, answers, n, read float64
@@ -242,8 +248,23 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 		return fmt.Errorf("data: %s: none of %s is within data.max_prompt_length %d and data.max_response_length %d: raise them", strings.Join(set.Files(), " "), report.Count(int(read), "row"), c.Data.MaxPrompt, c.Data.MaxResponse)
 	}
 	rows := int(math.Round(float64(set.Len()) * n / max(read, 1)))
+	if c.Ranks(p.Stage) {
+		all := make([]int32, set.Len())
+		for i := range all {
+			all[i] = int32(i)
+		}
+		ranked, err := enc.Rankable(set, all, c.Rollout.N)
+		if err != nil {
+			return err
+		}
+		rows = int(math.Round(float64(rows) * float64(len(ranked)) / float64(len(all))))
+	}
 	if err := c.CheckRows(rows); err != nil {
 		return err
+	}
+	p.leftOutFor = "over the length limits"
+	if c.Ranks(p.Stage) {
+		p.leftOutFor += " or have equal scores"
 	}
 	p.Rows, p.LeftOut, p.PromptMean, p.AnswerMean =
 		rows, set.Len()-rows, prompts/max(n, 1), answers/max(n, 1)
@@ -338,9 +359,12 @@ func (p *Plan) String() string {
 	if p.Rows > 0 {
 		fmt.Fprintf(&b, " (teacher's, over %s", report.Count(p.Rows, "row"))
 		if p.LeftOut > 0 {
-			fmt.Fprintf(&b, "; about %d more are over the length limits and left out", p.LeftOut)
+			fmt.Fprintf(&b, "; about %d more are %s and left out", p.LeftOut, p.leftOutFor)
 		}
 		b.WriteByte(')')
+		if p.Chosen != "" {
+			b.WriteString("\n  " + p.Chosen)
+		}
 	} else {
 		b.WriteString(" (the length limits, because no --data is given)")
 	}

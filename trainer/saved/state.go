@@ -44,6 +44,7 @@ type State struct {
 	Seed       uint64       `json:"seed"`
 	Order      data.Cursor  `json:"order"`
 	DataDigest string       `json:"data_sha256"`
+	Rows       string       `json:"rows_sha256,omitempty"` // where they are chosen or ordered
 	KLCoef     float64      `json:"kl_coef"`
 	Before     Updates      `json:"updates_before"`
 	BaseDType  string       `json:"base_dtype"`

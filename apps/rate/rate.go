@@ -1,0 +1,673 @@
+// Package rate is gad data rate: what a student and its judges make of each row of a data set, as
+// columns that data.where and data.curriculum read, and as answers that gad sft --objective ranking
+// learns from.
+package rate
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"gad/apps/session"
+	"gad/checkpoint"
+	"gad/data"
+	"gad/internal/checker"
+	"gad/internal/compute"
+	"gad/internal/fault"
+	"gad/internal/journal"
+	"gad/internal/report"
+	"gad/internal/vfs"
+	"gad/model"
+	"gad/tokenizer"
+	"gad/trainer/encode"
+	"gad/trainer/saved"
+)
+
+// Options say which student answers, and who scores.
+type Options struct {
+	session.Source
+	compute.Sampling
+	Critic         string // folder of a discriminator; "" is none
+	Checker        string // program; "" is none
+	CheckerTimeout time.Duration
+	RightAt        float64 // a checker's score from which on an answer is right
+	N              int     // answers to a row
+	MaxNew         int     // tokens of an answer; 0 is DefaultMaxNew, or half of the model's context
+	MaxTokens      int     // of one forward pass
+	Seed           uint64
+	KeepAnswers    bool // the output has them with their scores
+}
+
+// DefaultMaxNew is the longest answer where none is given, tokens.
+const DefaultMaxNew = 1536
+
+// The columns of ratings.
+const (
+	right     = "right"       // share of the answers that the checker scores RightAt or more
+	checkMean = "check"       // mean score of the checker
+	dMean     = "d_mean"      // mean score of the discriminator
+	dSpread   = "d_spread"    // their standard deviation over the n answers
+	dGap      = "d_gap"       // the teacher's score above their mean
+	nll       = "teacher_nll" // of the teacher's answer under the student, nats per token
+	length    = "length"      // of the teacher's answer, tokens with its end
+)
+
+// settings are the first record of an unfinished output: what its records depend on.
+type settings struct {
+	Model       string  `json:"model_sha256"`
+	Critic      string  `json:"critic_sha256"`
+	Checker     string  `json:"checker"`
+	Data        string  `json:"data_digest"`
+	N           int     `json:"n"`
+	MaxNew      int     `json:"max_new_tokens"`
+	Temperature float64 `json:"temperature"`
+	TopP        float64 `json:"top_p"`
+	MinP        float64 `json:"min_p"`
+	TopK        int     `json:"top_k"`
+	Seed        uint64  `json:"seed"`
+	Device      string  `json:"device"`
+	Precision   string  `json:"precision"`
+}
+
+const settingsKey = "settings"
+
+// differs names the first setting in which two outputs differ.
+func (s settings) differs(was settings) string {
+	for _, x := range []struct {
+		name     string
+		was, now any
+	}{
+		{"--n", was.N, s.N}, {"--max-new-tokens", was.MaxNew, s.MaxNew},
+		{"--temperature", was.Temperature, s.Temperature}, {"--top-p", was.TopP, s.TopP},
+		{"--min-p", was.MinP, s.MinP}, {"--top-k", was.TopK, s.TopK}, {"--seed", was.Seed, s.Seed},
+		{"--checker", was.Checker, s.Checker}, {"--device", was.Device, s.Device},
+		{"--precision", was.Precision, s.Precision},
+	} {
+		if x.was != x.now {
+			return fmt.Sprintf("%s was %v, now it is %v", x.name, x.was, x.now)
+		}
+	}
+	switch {
+	case was.Model != s.Model:
+		return "the model is not the same"
+	case was.Critic != s.Critic:
+		return "the discriminator is not the same"
+	case was.Data != s.Data:
+		return "the data are not the same"
+	}
+	return ""
+}
+
+// answer is a record of the journal: one sampled answer.
+type answer struct {
+	IDs []int32 `json:"ids"`
+	Cut bool    `json:"cut,omitempty"`
+}
+
+// teacher is a record of the journal: what the student makes of the teacher's answer.
+type teacher struct {
+	NLL    *float64 `json:"nll"` // nil is not finite
+	Length int      `json:"length"`
+}
+
+// verdicts are a record of the journal: the scores of a row's answers, and then of the teacher's;
+// nil is not finite.
+type verdicts []*float64
+
+// rating is one gad data rate.
+//
+// What is computed goes into a journal, OUTPUT.partial, as it is known: each answer, and by row the
+// teacher's likelihood, the discriminator's scores and the checker's. So a killed command computes
+// nothing twice but the answers and the chunk of rows that it was at. One model is loaded at a
+// time. When all is there the output is written by row.
+type rating struct {
+	s        *session.Session
+	o        Options
+	out      session.Output
+	set      *data.Set
+	rows     []int
+	settings settings
+	tok      *tokenizer.Tokenizer
+	enc      encode.Encoder
+	journal  *journal.Journal
+}
+
+const (
+	sampledAnswer = "a/%d/%d" // row, sample
+	teacherKey    = "t/%d"
+	criticKey     = "d/%d"
+	checkerKey    = "c/%d"
+)
+
+// chunk is how many rows are scored at a time.
+const chunk = 64
+
+// Rate rates the rows that from names into the file output.
+func Rate(s *session.Session, o Options, from session.Rows, output string) (err error) {
+	r := &rating{s: s, o: o, out: session.Output{Command: "data rate", Path: output}}
+	defer s.Console.Close()
+	lock, err := r.out.Claim(s.FS)
+	if err != nil {
+		return err
+	}
+	defer func() { err = cmp.Or(err, lock.Unlock()) }()
+	if r.set, r.rows, err = from.List(s); err != nil {
+		return err
+	}
+	defer r.set.Close()
+	if err := r.set.NeedTeacher(); err != nil {
+		return err
+	}
+	if err := r.prepare(); err != nil {
+		return err
+	}
+	if err := r.resume(); err != nil {
+		return err
+	}
+	if err := r.journal.Begin(); err != nil {
+		return checkpoint.ExplainFull(s.FS, output, 0, vfs.Target(err))
+	}
+	if err := r.journal.Append(settingsKey, r.settings); err != nil {
+		return r.broken(err)
+	}
+	ctx, stop := s.Stoppable(func() string {
+		return "stopping; what is rated is kept, and the same command resumes; a second Ctrl-C stops at once"
+	}, r.state)
+	defer stop()
+	err = cmp.Or(r.student(ctx), r.critic(ctx), r.check(ctx))
+	if failed := cmp.Or(r.journal.Sync(), r.journal.Close()); failed != nil {
+		return r.broken(failed)
+	}
+	if errors.Is(err, model.ErrStopped) || ctx.Err() != nil {
+		s.Console.Close()
+		fmt.Fprintf(s.Err, "gad: data rate: interrupted: %s\n", r.state())
+		return fault.ErrInterrupted
+	}
+	if err != nil {
+		return err
+	}
+	return r.finish()
+}
+
+// prepare finds out what the ratings depend on.
+func (r *rating) prepare() (err error) {
+	o := &r.o
+	if err := saved.CheckPart(r.s.FS, o.Path, "actor"); err != nil {
+		return err
+	}
+	cfg, err := model.ReadConfig(o.Path)
+	if err != nil {
+		return err
+	}
+	if o.MaxNew == 0 {
+		o.MaxNew = DefaultMaxNew
+		if cfg.MaxPosition > 1 {
+			o.MaxNew = min(o.MaxNew, cfg.MaxPosition/2)
+		}
+	}
+	if r.tok, err = saved.Tokenizer(o.Path); err != nil {
+		return err
+	}
+	r.enc = encode.Encoder{Tok: r.tok, MaxResponse: o.MaxNew}
+	r.settings = settings{Checker: o.Checker, N: o.N, MaxNew: o.MaxNew,
+		Temperature: o.Temperature, TopP: o.TopP, MinP: o.MinP, TopK: o.TopK, Seed: o.Seed,
+		Device: o.Device.Name, Precision: o.Device.Precision}
+	if r.settings.Model, err = r.s.Digest(o.Source); err != nil {
+		return err
+	}
+	if o.Critic != "" {
+		if err := saved.CheckPart(r.s.FS, o.Critic, "critic"); err != nil {
+			return err
+		}
+		if err := saved.SameTokens(r.tok, o.Critic, "--critic"); err != nil {
+			return err
+		}
+		shape, err := model.ReadConfig(o.Critic)
+		if err != nil {
+			return err
+		}
+		if shape.Kind() != model.Scorer {
+			return fmt.Errorf("model: %s: is a language model, not a discriminator: give the critic folder of a checkpoint", o.Critic)
+		}
+		if r.settings.Critic, err = r.s.Digest(session.Source{Path: o.Critic}); err != nil {
+			return err
+		}
+	}
+	if err := r.set.Verify(); err != nil {
+		return err
+	}
+	r.settings.Data = r.set.Digest()
+	prompts := make([][]int32, len(r.rows))
+	for i, row := range r.rows {
+		if prompts[i], err = encode.Prompt(r.tok, r.set, row); err != nil {
+			return err
+		}
+	}
+	return session.Fitting("data rate", "max-new-tokens", prompts, r.rows, o.MaxNew,
+		cfg.MaxPosition)
+}
+
+func (r *rating) partial() string { return r.out.Path + ".partial" }
+
+// state is how far the command is, for whoever ends it.
+func (r *rating) state() string {
+	return fmt.Sprintf("%s are in %s: run the same command to resume",
+		report.Count(max(0, r.journal.Len()-1), "record"), r.partial())
+}
+
+func (r *rating) broken(err error) error {
+	return r.out.Broken(r.s.FS, 0, fmt.Errorf("data rate: %w", err))
+}
+
+// resume reads what an interrupted command has left.
+func (r *rating) resume() (err error) {
+	foreign := fault.Usagef("data rate: %s: is not an interrupted output of gad data rate: remove it or give another --output", r.partial())
+	r.journal, err = journal.Read(r.partial(),
+		journal.Options{FS: r.s.FS, SyncEvery: 5 * time.Second})
+	if errors.Is(err, journal.ErrForeign) {
+		return foreign
+	}
+	if err != nil {
+		return fmt.Errorf("data rate: %w", err)
+	}
+	if r.journal.Len() == 0 {
+		return nil
+	}
+	raw, _ := r.journal.Lookup(settingsKey)
+	var was settings
+	if json.Unmarshal(raw, &was) != nil || was.Model == "" {
+		return foreign
+	}
+	if what := r.settings.differs(was); what != "" {
+		return fault.Usagef(
+			"data rate: %s: cannot be resumed: %s: give the same settings, or another --output",
+			r.partial(), what)
+	}
+	r.s.Console.Print(fmt.Sprintf("%s: resuming, %s done so far", r.partial(),
+		report.Count(r.journal.Len()-1, "record")))
+	return nil
+}
+
+// has reports whether the journal has a record; where it does, into gets it.
+func (r *rating) has(into any, format string, args ...any) bool {
+	raw, ok := r.journal.Lookup(fmt.Sprintf(format, args...))
+	return ok && (into == nil || json.Unmarshal(raw, into) == nil)
+}
+
+// judged reports whether anybody scores answers.
+func (r *rating) judged() bool { return r.o.Critic != "" || r.o.Checker != "" }
+
+// without are the rows that have no record of a key.
+func (r *rating) without(key string) (rows []int) {
+	for _, row := range r.rows {
+		if !r.has(nil, key, row) {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// student has the student answer, where somebody scores the answers, and read the teacher's.
+func (r *rating) student(ctx context.Context) error {
+	var unanswered []int
+	if r.judged() {
+		for _, row := range r.rows {
+			if slices.ContainsFunc(sampleNumbers(r.o.N),
+				func(k int) bool { return !r.has(nil, sampledAnswer, row, k) }) {
+				unanswered = append(unanswered, row)
+			}
+		}
+	}
+	unread := r.without(teacherKey)
+	if len(unanswered)+len(unread) == 0 {
+		return nil
+	}
+	m, err := r.s.Load(r.o.Source, model.LM)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if err := r.read(ctx, m, unread); err != nil {
+		return err
+	}
+	return r.sample(ctx, m, unanswered)
+}
+
+func sampleNumbers(n int) []int {
+	k := make([]int, n)
+	for i := range k {
+		k[i] = i
+	}
+	return k
+}
+
+// inChunks calls do with some rows at a time.
+func (r *rating) inChunks(ctx context.Context, name string, rows []int,
+	do func(rows []int, b *encode.Batch) error) error {
+	advance, done := r.s.Console.Busy(name, len(rows))
+	defer done()
+	for lo := 0; lo < len(rows); lo += chunk {
+		if ctx.Err() != nil {
+			return model.ErrStopped
+		}
+		some := rows[lo:min(lo+chunk, len(rows))]
+		b, err := r.enc.Batch(r.set, some)
+		if err != nil {
+			return err
+		}
+		if err := do(some, b); err != nil {
+			return err
+		}
+		advance(len(some))
+	}
+	return nil
+}
+
+// read notes the likelihood of the teacher's answers.
+func (r *rating) read(ctx context.Context, m *session.Model, rows []int) error {
+	return r.inChunks(ctx, "teacher's answers", rows, func(rows []int, b *encode.Batch) error {
+		logpST, _, err := m.AllLogProbs(b.Teachers, 1, r.o.MaxTokens)
+		if err != nil {
+			return err
+		}
+		for i, row := range rows {
+			ex, err := r.set.Row(row)
+			if err != nil {
+				return err
+			}
+			whole := r.enc.Answer(ex.Teacher)
+			if ex.Turns != nil {
+				if whole, _, err = r.enc.Reply(ex); err != nil {
+					return err
+				}
+			}
+			sum := 0.0
+			for _, x := range logpST[i] {
+				sum -= float64(x)
+			}
+			if err := r.put(teacher{finite(sum / float64(len(logpST[i]))), len(whole)}, teacherKey,
+				row); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// finite is x, nil where JSON has no number for it.
+func finite(x float64) *float64 {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		return nil
+	}
+	return &x
+}
+
+func (r *rating) put(record any, format string, args ...any) error {
+	if err := r.journal.Put(fmt.Sprintf(format, args...), record); err != nil {
+		return r.broken(err)
+	}
+	return nil
+}
+
+// sample samples what answers are missing. An answer is a function of the seed, its row and its
+// number, so that those of an interrupted command are the same.
+func (r *rating) sample(ctx context.Context, m *session.Model, rows []int) error {
+	n, limit := r.o.N, r.o.MaxNew
+	advance, done := r.s.Console.Busy("answers, tokens at most", len(rows)*n*limit)
+	defer done()
+	for lo := 0; lo < len(rows); lo += chunk {
+		some := rows[lo:min(lo+chunk, len(rows))]
+		b, err := r.enc.Batch(r.set, some)
+		if err != nil {
+			return err
+		}
+		keys := make([]uint64, len(some))
+		for i, row := range some {
+			keys[i] = uint64(row)
+		}
+		var failed error
+		_, err = m.Generate(b.Prompts, keys, model.SampleOptions{N: n, MaxNew: limit,
+			EOS: r.tok.EOS(), Seed: r.o.Seed, Slots: session.Slots, Sampling: r.o.Sampling,
+			Stop: func() bool { return failed != nil || ctx.Err() != nil },
+			Done: func(p, k int, c model.Completion) {
+				if failed == nil {
+					failed = r.put(answer{c.IDs, c.Truncated}, sampledAnswer, some[p], k)
+				}
+				advance(limit - len(c.IDs))
+			}}, advance)
+		if err := cmp.Or(failed, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// answers are those of a row.
+func (r *rating) answers(row int) ([]answer, error) {
+	list := make([]answer, r.o.N)
+	for k := range list {
+		if !r.has(&list[k], sampledAnswer, row, k) {
+			return nil, fmt.Errorf("data rate: %s: answer %d to row %d: is no answer: remove the file", r.partial(), k, row)
+		}
+	}
+	return list, nil
+}
+
+// critic has the discriminator score.
+func (r *rating) critic(ctx context.Context) error {
+	rows := r.without(criticKey)
+	if r.o.Critic == "" || len(rows) == 0 {
+		return nil
+	}
+	m, err := r.s.Load(session.Source{Path: r.o.Critic, Device: r.o.Device}, model.Scorer)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	return r.inChunks(ctx, "scores", rows, func(rows []int, b *encode.Batch) error {
+		var seqs []model.Seq
+		for i, row := range rows {
+			answers, err := r.answers(row)
+			if err != nil {
+				return err
+			}
+			for _, a := range answers {
+				seqs = append(seqs, r.enc.Ending().Seq(b.Prompts[i], a.IDs, a.Cut))
+			}
+			seqs = append(seqs, b.Teachers[i])
+		}
+		scoreS, err := m.AllScores(seqs, r.o.MaxTokens)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			var v verdicts
+			for _, x := range scoreS[:r.o.N+1] {
+				v = append(v, finite(float64(x)))
+			}
+			scoreS = scoreS[r.o.N+1:]
+			if err := r.put(v, criticKey, row); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// check has the checker score.
+func (r *rating) check(ctx context.Context) error {
+	rows := r.without(checkerKey)
+	if r.o.Checker == "" || len(rows) == 0 {
+		return nil
+	}
+	c := checker.New(r.o.Checker, r.o.CheckerTimeout)
+	return r.inChunks(ctx, "checks", rows, func(rows []int, b *encode.Batch) error {
+		var at []int
+		var texts []string
+		var cut []bool
+		for i, row := range rows {
+			answers, err := r.answers(row)
+			if err != nil {
+				return err
+			}
+			for _, a := range answers {
+				at, cut = append(at, row), append(cut, a.Cut)
+				texts = append(texts, r.tok.Decode(a.IDs, true))
+			}
+			at, cut = append(at, row), append(cut, b.TeacherCut[i])
+			texts = append(texts, b.TeacherText[i])
+		}
+		asked, err := checker.Rows(r.set, at, texts, cut)
+		if err != nil {
+			return err
+		}
+		said, err := c.Check(ctx, asked)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			var v verdicts
+			for _, x := range said[:r.o.N+1] {
+				v = append(v, finite(x.Score))
+			}
+			said = said[r.o.N+1:]
+			if err := r.put(v, checkerKey, row); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// columns are those that the output has.
+func (r *rating) columns() (names []string) {
+	if r.o.Checker != "" {
+		names = append(names, right, checkMean)
+	}
+	if r.o.Critic != "" {
+		names = append(names, dMean, dSpread, dGap)
+	}
+	return append(names, nll, length)
+}
+
+// finish makes the output out of the journal.
+func (r *rating) finish() error {
+	head := data.RatingsHead{Format: data.RatingsFormat, Rows: len(r.rows), Data: r.settings.Data,
+		Tokenizer: r.tok.Digest(), Columns: r.columns(), N: r.o.N, Answers: r.o.KeepAnswers}
+	switch {
+	case r.o.Checker != "":
+		head.ScoredBy = "checker"
+	case r.o.Critic != "":
+		head.ScoredBy = "critic"
+	default:
+		head.N = 0
+	}
+	var all bytes.Buffer
+	if err := session.PrintJSON(&all, head); err != nil {
+		return err
+	}
+	sums, counts := map[string]float64{}, map[string]int{}
+	for _, row := range r.rows {
+		line, err := r.line(row)
+		if err != nil {
+			return err
+		}
+		for name, v := range line {
+			if x, ok := v.(*float64); ok && x != nil {
+				sums[name] += *x
+				counts[name]++
+			}
+		}
+		if err := session.PrintJSON(&all, line); err != nil {
+			return err
+		}
+	}
+	if err := r.out.Absent(r.s.FS); err != nil { // it was not there at the start
+		return err
+	}
+	if err := r.out.Write(r.s.FS, all.Bytes(), "data rate"); err != nil {
+		return err
+	}
+	if err := r.s.FS.Remove(r.partial()); err != nil {
+		return r.broken(err)
+	}
+	fmt.Fprintf(r.s.Out, "%s: %s rated", r.out.Path, report.Count(len(r.rows), "row"))
+	for i, name := range head.Columns {
+		fmt.Fprintf(r.s.Out, "%s %s %.3g", map[bool]string{true: "; means:", false: ","}[i == 0],
+			name, sums[name]/float64(max(1, counts[name])))
+	}
+	fmt.Fprintln(r.s.Out)
+	return nil
+}
+
+// line is a row of the output.
+func (r *rating) line(row int) (map[string]any, error) {
+	var t teacher
+	if !r.has(&t, teacherKey, row) {
+		return nil, fmt.Errorf("data rate: %s: row %d has no record: remove the file", r.partial(),
+			row)
+	}
+	n := float64(t.Length)
+	line := map[string]any{"row": row, nll: t.NLL, length: &n}
+	var by verdicts // who scores the answers
+	for _, judge := range []struct {
+		on  bool
+		key string
+	}{{r.o.Critic != "", criticKey}, {r.o.Checker != "", checkerKey}} {
+		if !judge.on {
+			continue
+		}
+		by = nil
+		if !r.has(&by, judge.key, row) || len(by) != r.o.N+1 {
+			return nil, fmt.Errorf("data rate: %s: row %d has no scores: remove the file",
+				r.partial(), row)
+		}
+		mean, std, share := describe(by[:r.o.N], r.o.RightAt)
+		if judge.key == checkerKey {
+			line[right], line[checkMean] = finite(share), finite(mean)
+			continue
+		}
+		line[dMean], line[dSpread], line[dGap] = finite(mean), finite(std), nil
+		if of := by[r.o.N]; of != nil {
+			line[dGap] = finite(*of - mean)
+		}
+	}
+	if !r.o.KeepAnswers {
+		return line, nil
+	}
+	answers, err := r.answers(row)
+	if err != nil {
+		return nil, err
+	}
+	kept := make([]data.RatedAnswer, len(answers))
+	for k, a := range answers {
+		kept[k] = data.RatedAnswer{IDs: a.IDs, Truncated: a.Cut, Score: by[k]}
+	}
+	line["answers"], line["teacher"] = kept, data.RatedAnswer{Score: by[r.o.N]}
+	return line, nil
+}
+
+// describe is the mean and the standard deviation of scores, NaN where one is not finite, and the
+// share of at least rightAt.
+func describe(scores verdicts, rightAt float64) (mean, std, share float64) {
+	n := float64(len(scores))
+	for _, x := range scores {
+		if x == nil {
+			return math.NaN(), math.NaN(), math.NaN()
+		}
+		mean += *x / n
+		if *x >= rightAt {
+			share += 1 / n
+		}
+	}
+	for _, x := range scores {
+		std += (*x - mean) * (*x - mean) / n
+	}
+	return mean, math.Sqrt(std), share
+}

@@ -1,0 +1,504 @@
+package data
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ErrChoice marks a Choice that cannot be meant: its text, its columns, or its ratings.
+var ErrChoice = errors.New("choice of rows")
+
+// Choice says which rows of the files a set has, and in which order a run may draw them. The zero
+// value has all of them, in any order.
+type Choice struct {
+	// Where is a condition, such as "right > 0 and subset = math": comparisons of a column with a
+	// number or a text, joined by and. A row without the column's value does not meet it. "": all.
+	Where string
+	// Curriculum is a column and a pace, such as "right:desc until 0.5": in the first half of the
+	// steps rows enter in that order, as many at each step, and then all are in. In the place of
+	// the column a condition, "right > 0 until 0.5": rows that meet it, and then all. "": none.
+	Curriculum string
+	// Ratings is a file of gad data rate, whose columns Where and Curriculum may name beside those
+	// of the files. "": none.
+	Ratings string
+}
+
+// Check refuses a choice whose text cannot be meant; errors wrap ErrChoice.
+func (c Choice) Check() error {
+	_, err := c.parse()
+	return err
+}
+
+// parsed is a choice as the code reads it.
+type parsed struct {
+	where condition
+	curriculum
+}
+
+// curriculum is in which order rows enter, and until when.
+type curriculum struct {
+	column string // "" where first is set, or where there is none
+	desc   bool
+	first  condition // rows that are in from the first step on
+	until  float64   // share of the steps, in (0, 1]; 0: no curriculum
+}
+
+// comparison is COLUMN OP VALUE.
+type comparison struct {
+	column, op string
+	value      cell // a number or a text
+}
+
+// condition is comparisons that must all hold.
+type condition []comparison
+
+func (c Choice) parse() (p parsed, err error) {
+	if p.where, err = parseCondition("where", c.Where); err != nil {
+		return p, err
+	}
+	if strings.TrimSpace(c.Curriculum) == "" {
+		return p, nil
+	}
+	bad := func(rule string) error {
+		return choiceErr("curriculum %q: %s: write COLUMN:asc, COLUMN:desc or a condition, and until when, such as right:desc until 0.5", c.Curriculum, rule)
+	}
+	at := strings.LastIndex(c.Curriculum, " until ")
+	if at < 0 {
+		return p, bad("has no until")
+	}
+	subject, share := strings.TrimSpace(c.Curriculum[:at]), strings.TrimSpace(c.Curriculum[at+7:])
+	if p.until, err = strconv.ParseFloat(share, 64); err != nil || !(p.until > 0 && p.until <= 1) {
+		return p, bad(fmt.Sprintf("until %q is no share of the steps above 0 and up to 1", share))
+	}
+	if m := orderedBy.FindStringSubmatch(subject); m != nil {
+		p.column, p.desc = m[1], m[2] == "desc"
+		return p, nil
+	}
+	if !strings.ContainsAny(subject, "<>=") {
+		return p, bad(fmt.Sprintf("%q is neither", subject))
+	}
+	p.first, err = parseCondition("curriculum", subject)
+	return p, err
+}
+
+var (
+	orderedBy = regexp.MustCompile(`^([\pL_][\pL\pN_./-]*):(asc|desc)$`)
+	// a column, an operator, and a value: a number, a quoted text or a word
+	compares = regexp.MustCompile(
+		`^\s*(?:"([^"]+)"|([\pL_][\pL\pN_./-]*))\s*(<=|>=|!=|==|=|<|>)\s*(?:'([^']*)'|"([^"]*)"|([^\s'"<>=!|&,;]+))`)
+	joined = regexp.MustCompile(`^\s+and\s`)
+)
+
+func choiceErr(format string, args ...any) error {
+	return &sentinelError{fmt.Sprintf("data: "+format, args...), ErrChoice}
+}
+
+// parseCondition reads comparisons; a blank text is none.
+func parseCondition(what, text string) (list condition, err error) {
+	for rest := text; strings.TrimSpace(rest) != ""; {
+		m := compares.FindStringSubmatch(rest)
+		if m == nil {
+			return nil, choiceErr("%s %q: %q is no comparison: write COLUMN OP VALUE, OP one of = != < <= > >=, VALUE a number or a text, several joined by and", what, text, strings.TrimSpace(rest))
+		}
+		x := comparison{column: m[1] + m[2], op: m[3]}
+		if x.op == "==" {
+			x.op = "="
+		}
+		quoted := strings.ContainsAny(m[0][len(m[0])-1:], `'"`)
+		switch n, err := strconv.ParseFloat(m[6], 64); {
+		case quoted:
+			x.value = cell{kind: textCell, text: m[4] + m[5]}
+		case err == nil && !math.IsNaN(n):
+			x.value = cell{kind: numberCell, number: n}
+		case m[6] == "true", m[6] == "false":
+			x.value = boolCell(m[6] == "true")
+		default:
+			x.value = cell{kind: textCell, text: m[6]}
+		}
+		if x.value.kind == textCell && x.op != "=" && x.op != "!=" {
+			return nil, choiceErr("%s %q: %s compares numbers, and %s is a text: use = or !=", what, text, x.op, preview(x.value.text, 40))
+		}
+		list, rest = append(list, x), rest[len(m[0]):]
+		if strings.TrimSpace(rest) == "" {
+			break
+		}
+		and := joined.FindString(rest)
+		if rest = strings.TrimPrefix(rest, and); and == "" || strings.TrimSpace(rest) == "" {
+			return nil, choiceErr("%s %q: %q: comparisons are joined by and, and nothing else", what,
+				text, strings.TrimSpace(and+rest))
+		}
+	}
+	return list, nil
+}
+
+// columns are those that a choice reads.
+func (p parsed) columns() (names []string) {
+	add := func(name string) {
+		if name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	for _, x := range slices.Concat(p.where, p.first) {
+		add(x.column)
+	}
+	add(p.column)
+	return names
+}
+
+// cellKind is what a cell is.
+type cellKind byte
+
+const (
+	noCell     cellKind = iota // null, blank, or no such column
+	numberCell                 // also true and false: 1 and 0
+	textCell
+	eitherCell // of CSV, which has no types: a text that reads as a number
+	otherCell  // a list, an object, a date: nothing that a choice compares
+)
+
+// cell is one value of a column that a choice reads.
+type cell struct {
+	kind   cellKind
+	number float64
+	text   string // of otherCell what it is
+}
+
+func boolCell(b bool) cell {
+	if b {
+		return cell{kind: numberCell, number: 1}
+	}
+	return cell{kind: numberCell}
+}
+
+// jsonCell is a value as JSON has it.
+func jsonCell(value []byte) cell {
+	switch text := strings.TrimSpace(string(value)); {
+	case text == "", text == "null":
+		return cell{}
+	case text == "true", text == "false":
+		return boolCell(text == "true")
+	case text[0] == '"':
+		return cell{kind: textCell, text: unquote([]byte(text))}
+	case text[0] == '[':
+		return cell{kind: otherCell, text: "a list"}
+	case text[0] == '{':
+		return cell{kind: otherCell, text: "an object"}
+	default:
+		n, err := strconv.ParseFloat(text, 64)
+		if err != nil || math.IsNaN(n) {
+			return cell{}
+		}
+		return cell{kind: numberCell, number: n}
+	}
+}
+
+// csvCell is a value of a file without types.
+func csvCell(s string) cell {
+	s = strings.TrimSpace(s)
+	if s == "" {
+		return cell{}
+	}
+	if n, err := strconv.ParseFloat(s, 64); err == nil && !math.IsNaN(n) {
+		return cell{kind: eitherCell, number: n, text: s}
+	}
+	return cell{kind: textCell, text: s}
+}
+
+// table are the values of a choice's columns: cells by row of the set before the choice.
+type table map[string]func(i int) cell
+
+// holds reports whether row i meets the condition. The error says which comparison is of
+// different kinds.
+func (list condition) holds(of table, i int) (bool, error) {
+	for _, x := range list {
+		v := of[x.column](i)
+		if v.kind == noCell {
+			return false, nil
+		}
+		if v.kind == otherCell {
+			return false, fmt.Errorf("column %q is %s: compare a number or a text", x.column, v.text)
+		}
+		if v.kind != eitherCell && v.kind != x.value.kind {
+			if x.value.kind == numberCell {
+				return false, fmt.Errorf("column %q is a text (%s), compared with a number: use %s = 'TEXT'", x.column, preview(v.text, 40), x.column)
+			}
+			return false, fmt.Errorf("column %q is a number (%g), compared with the text %s: use a number", x.column, v.number, preview(x.value.text, 40))
+		}
+		if !x.compare(v) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func (x comparison) compare(v cell) bool {
+	d := cmp.Compare(v.number, x.value.number)
+	if x.value.kind == textCell {
+		d = strings.Compare(v.text, x.value.text)
+	}
+	switch x.op {
+	case "=":
+		return d == 0
+	case "!=":
+		return d != 0
+	case "<":
+		return d < 0
+	case "<=":
+		return d <= 0
+	case ">":
+		return d > 0
+	}
+	return d >= 0
+}
+
+// chosen is what a choice has made of a set.
+type chosen struct {
+	from    int     // rows before it
+	was     []int32 // [n] the row before the choice; nil is the same
+	ratings *Ratings
+	curriculum
+	key []float64 // [n] the order's column, NaN where a row has none; of a condition 0 where it holds
+}
+
+// choose takes the rows of the set's choice. A row that cannot be read has no values.
+func (s *Set) choose(p parsed) (err error) {
+	c := s.opt.Choice
+	if s.chosen.from = s.n; c == (Choice{}) {
+		return nil
+	}
+	s.chosen.curriculum = p.curriculum
+	if c.Ratings != "" {
+		if s.chosen.ratings, err = ReadRatings(c.Ratings); err != nil {
+			return err
+		}
+		if err := s.rated(s.chosen.ratings); err != nil {
+			return err
+		}
+	}
+	of, err := s.table(p)
+	if err != nil {
+		return err
+	}
+	if len(p.where) > 0 {
+		if err := s.filter(p.where, of); err != nil {
+			return err
+		}
+	}
+	return s.rank(of)
+}
+
+// filter takes the rows that meet a condition.
+func (s *Set) filter(where condition, of table) error {
+	var taken []turnAt
+	var was []int32
+	for i := range s.n {
+		ok, err := where.holds(of, i)
+		if err != nil {
+			return choiceErr("%s: where %q: row %d: %v", s.path, s.opt.Where, i, err)
+		}
+		if ok {
+			row, turn := s.inFile(i)
+			taken, was = append(taken, turnAt{int32(row), int32(turn)}), append(was, int32(i))
+		}
+	}
+	if len(taken) == 0 {
+		return fmt.Errorf("data: %s: where %q: none of %d rows: loosen it", s.path, s.opt.Where, s.n)
+	}
+	s.rowAt, s.chosen.was, s.n = taken, was, len(taken)
+	return nil
+}
+
+// Chosen says how many rows the condition leaves, "" without one.
+func (s *Set) Chosen() string {
+	if s.chosen.was == nil {
+		return ""
+	}
+	return fmt.Sprintf("where %s: %d of %d rows", s.opt.Where, s.n, s.chosen.from)
+}
+
+// rank notes by what the rows enter.
+func (s *Set) rank(of table) error {
+	u := &s.chosen
+	if u.until == 0 {
+		return nil
+	}
+	if s.n > maxPaced {
+		return choiceErr("%s: curriculum %q: %d rows: a curriculum has at most %d: split the data",
+			s.path, s.opt.Curriculum, s.n, maxPaced)
+	}
+	u.key = make([]float64, s.n)
+	there := 0
+	for i := range u.key {
+		at := s.Before(i)
+		if u.column == "" {
+			ok, err := u.first.holds(of, at)
+			if err != nil {
+				return choiceErr("%s: curriculum %q: row %d: %v", s.path, s.opt.Curriculum, at, err)
+			}
+			if u.key[i] = 1; ok {
+				u.key[i] = 0
+				there++
+			}
+			continue
+		}
+		v := of[u.column](at)
+		switch {
+		case v.kind == noCell:
+			u.key[i] = math.NaN()
+			continue
+		case v.kind != numberCell && v.kind != eitherCell:
+			return choiceErr("%s: curriculum %q: row %d: column %q is %s: order by numbers", s.path,
+				s.opt.Curriculum, at, u.column, cmp.Or(map[bool]string{true: "a text"}[v.kind == textCell], v.text))
+		}
+		there++
+		if u.key[i] = v.number; u.desc {
+			u.key[i] = -v.number
+		}
+	}
+	if there == 0 {
+		return fmt.Errorf("data: %s: curriculum %q: none of %d rows: no row could enter first", s.path,
+			s.opt.Curriculum, s.n)
+	}
+	return nil
+}
+
+// Before is the row that row i was before the choice: of the files, or of their turns.
+func (s *Set) Before(i int) int {
+	if s.chosen.was == nil {
+		return i
+	}
+	return int(s.chosen.was[i])
+}
+
+// table finds the columns of a choice in the ratings and in the files.
+func (s *Set) table(p parsed) (table, error) {
+	of, ratings := table{}, s.chosen.ratings
+	var named []string // of the files
+	for _, name := range p.columns() {
+		inFiles := slices.ContainsFunc(s.layouts, func(l layout) bool {
+			return slices.Contains(l.chosen, name)
+		})
+		values, rated := ratings.column(name)
+		switch {
+		case inFiles && rated:
+			return nil, choiceErr("%s: column %q is in the data and in the ratings: rename the data's", s.path, name)
+		case rated:
+			of[name] = func(i int) cell {
+				if math.IsNaN(values[i]) {
+					return cell{}
+				}
+				return cell{kind: numberCell, number: values[i]}
+			}
+		case inFiles:
+			named = append(named, name)
+		default:
+			return nil, s.noColumn(name)
+		}
+	}
+	if len(named) == 0 {
+		return of, nil
+	}
+	cells := make([][]cell, s.inFiles) // by row of the files
+	advance, done := s.Stage("choosing rows", s.inFiles)
+	defer done()
+	s.sequential(true)
+	defer s.sequential(false)
+	inOrder(s.inFiles, func(i int) []cell {
+		raw, err := s.rawOf(i)
+		if err != nil {
+			return nil
+		}
+		l, row := s.layoutIn(i), make([]cell, len(named))
+		for k, name := range named {
+			if at := slices.Index(l.chosen, name); at >= 0 {
+				row[k] = raw.chosen[at]
+			}
+		}
+		return row
+	}, func(i int, row []cell) bool {
+		advance(1)
+		if cells[i] = row; row == nil {
+			cells[i] = make([]cell, len(named))
+		}
+		return true
+	})
+	turns := s.rowAt // before rows are chosen
+	for k, name := range named {
+		of[name] = func(i int) cell {
+			if turns != nil {
+				i = int(turns[i].row)
+			}
+			return cells[i][k]
+		}
+	}
+	return of, nil
+}
+
+// noColumn is the refusal of a column that is nowhere.
+func (s *Set) noColumn(name string) error {
+	var names []string
+	for _, f := range s.files {
+		for _, c := range f.schema() {
+			if !slices.Contains(names, c.Name) {
+				names = append(names, c.Name)
+			}
+		}
+	}
+	has := "the data have " + quoted(names)
+	if r := s.chosen.ratings; r != nil {
+		has += ", the ratings " + quoted(r.Columns)
+	} else {
+		has += "; gad data rate makes ratings, which data.ratings names"
+	}
+	return choiceErr("%s: no column %q: %s", s.path, name, has)
+}
+
+// Paced reports whether rows enter by a curriculum.
+func (s *Set) Paced() bool { return s.chosen.until > 0 }
+
+// InOrder sorts rows of the set as its curriculum has them enter: those without a value last, equal
+// ones as they were. Without a curriculum they stay as they are.
+func (s *Set) InOrder(rows []int32) {
+	if key := s.chosen.key; key != nil {
+		slices.SortStableFunc(rows, func(a, b int32) int {
+			x, y := key[a], key[b]
+			if xn, yn := math.IsNaN(x), math.IsNaN(y); xn || yn {
+				return cmp.Compare(b2i(xn), b2i(yn))
+			}
+			return cmp.Compare(x, y)
+		})
+	}
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Entered is how many of rows, sorted by InOrder, a run may draw in the step after so many of
+// steps. By a column's order at least least have entered; by a condition those that meet it, which
+// may be none of rows.
+func (s *Set) Entered(rows []int32, step, steps, least int) int {
+	u, n := s.chosen, len(rows)
+	last := float64(u.until * float64(steps)) // steps before all are in
+	if u.until == 0 || float64(step) >= last {
+		return n
+	}
+	in := 0
+	if u.column == "" {
+		for in < n && u.key[rows[in]] == 0 {
+			in++
+		}
+		return in
+	}
+	in = int(math.Ceil(float64(n) * float64(step+1) / last))
+	return min(n, max(in, least))
+}
