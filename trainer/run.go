@@ -186,6 +186,8 @@ func (t *Trainer) next() (m Metrics, err error) {
 		m, err = t.sftStep()
 	case config.DPO:
 		m, err = t.dpoStep()
+	case config.OPD:
+		m, err = t.opdStep()
 	default:
 		m, err = t.gameStep()
 	}

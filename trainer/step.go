@@ -53,7 +53,7 @@ func (t *Trainer) gameStep() (m Metrics, err error) {
 	students, teachers := r.roll.Seqs, r.batch.Teachers
 	t.done = t.count(m, len(teachers), slices.Concat(teachers, students),
 		func(x config.Pass) []model.Seq { return sides(x, students, teachers) })
-	return m, t.describe(m, r, advST)
+	return m, t.describe(m, r, r.firstOf(advST))
 }
 
 // round is what is played in one step: prompts, answers and the discriminator's
@@ -315,7 +315,7 @@ func (t *Trainer) updateActor(m Metrics, b *encode.Batch, r *actor.Rollout, advS
 		m["actor/first_ratio_min"], m["actor/first_ratio_max"] = st.FirstRatioMin, st.FirstRatioMax
 		if t.actor.NeedsReference() {
 			m["actor/kl_loss"], m["actor/kl_share"] = st.KLLoss, st.KLShare
-			if push := meanAbs(advST); push > 0 {
+			if push := meanAbs(advST); push > 0 && t.Stage != config.OPD {
 				m["actor/kl_pull"] = t.cfg.Actor.KLLossCoef * math.Sqrt(2*math.Abs(st.KLLoss)) /
 					push
 			}
@@ -361,9 +361,9 @@ func (t *Trainer) sftStep() (Metrics, error) {
 
 // Below: what a step says about itself.
 
-// describe adds the metrics of the rollout, the teacher and the advantages, and
-// writes samples.
-func (t *Trainer) describe(m Metrics, r *round, advST [][]float64) error {
+// describe adds the metrics of the rollout and the teacher, and writes samples with the answers'
+// advantages [A].
+func (t *Trainer) describe(m Metrics, r *round, advA []float64) error {
 	var lens, cut, repeat float64
 	longest := 0
 	for a, seqs := range r.sequences() {
@@ -384,13 +384,18 @@ func (t *Trainer) describe(m Metrics, r *round, advST [][]float64) error {
 	m["rollout/truncated_frac"], m["rollout/repeat_frac"] = cut/n, repeat/n
 	m["rollout/unique_frac"] = uniqueFrac(r.forCritic, r.group)
 	t.describeTeacher(m, r.batch)
+	return t.samples(r, advA)
+}
+
+// firstOf are the advantages [A] of the answers' first tokens; NaN where there are none.
+func (r *round) firstOf(advST [][]float64) []float64 {
 	advA := make([]float64, len(r.group))
 	for a, s := range r.firsts() {
 		if advA[a] = math.NaN(); advST != nil {
 			advA[a] = advST[s][0]
 		}
 	}
-	return t.samples(r, advA)
+	return advA
 }
 
 func (t *Trainer) describeTeacher(m Metrics, b *encode.Batch) {

@@ -4,6 +4,7 @@
 //
 //	step.go          a step of the game: start here
 //	dpo.go           a step of DPO
+//	opd.go           a step of OPD, and its teacher
 //	reward.go        from scores to rewards, and groups that are replaced
 //	passes.go        the forward passes that a step takes, and those that it need not
 //	criticwarmup.go  the steps in which the discriminator learns alone
@@ -91,8 +92,9 @@ type Trainer struct {
 	valRows   []int   // rows of val that an evaluation takes
 	order     *data.Order
 	actor     *actor.Actor
-	critic    *critic.Critic    // nil in SFT and DPO
+	critic    *critic.Critic    // nil in SFT, DPO and OPD
 	reference *reference.Policy // nil where no KL is on
+	teacher   *teacher          // nil but in OPD
 	heldOut   *model.Model      // a discriminator that does not play; nil without one
 	checker   *checker.Checker  // nil without one
 	env       *env.Pool         // nil without one
@@ -136,7 +138,7 @@ type Trainer struct {
 // rows and the answers of the warm-up again.
 func (t *Trainer) seed() uint64 {
 	stage := map[config.Stage]uint64{config.SFT: 0, config.Warmup: 1, config.Train: 2,
-		config.DPO: 3}[t.Stage]
+		config.DPO: 3, config.OPD: 4}[t.Stage]
 	return t.cfg.Trainer.Seed + stage<<56
 }
 
@@ -164,6 +166,9 @@ func (t *Trainer) Close() error {
 	}
 	if t.dpo != nil {
 		errs = append(errs, t.dpo.Close())
+	}
+	if t.teacher != nil {
+		errs = append(errs, t.teacher.Close())
 	}
 	t.closeEnvironment()
 	errs = append(errs, t.closeJudges())

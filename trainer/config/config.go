@@ -36,6 +36,7 @@ type Config struct {
 	Actor     actor.Config        `yaml:"actor" doc:"the student"`
 	Critic    critic.Config       `yaml:"critic" doc:"the discriminator" stages:"warmup train"`
 	DPO       DPOConfig           `yaml:"dpo" stages:"dpo"`
+	Teacher   TeacherConfig       `yaml:"teacher" stages:"opd"`
 	Env       EnvConfig           `yaml:"env" stages:"warmup train"`
 	Trainer   RunConfig           `yaml:"trainer"`
 }
@@ -45,6 +46,14 @@ type ModelConfig struct {
 	Path       string `yaml:"path" doc:"student: a Hugging Face model folder, a GGUF file, or a folder of LoRA adapters that names its base (flag --model)" inherit:"no"`
 	Adapter    string `yaml:"adapter_path" doc:"LoRA adapters to go on with, on the weights of path: a folder as peft writes it (flag --adapter)" inherit:"no"`
 	RewardPath string `yaml:"reward_path" doc:"model folder or GGUF file that the discriminator starts from; empty: the student's, or with --resume the run's discriminator (flag --reward-model)" stages:"warmup train" inherit:"no"`
+}
+
+// TeacherConfig is the `teacher` section: the model whose probabilities gad opd learns from. (The
+// teacher of the other stages is known by its answers alone.)
+type TeacherConfig struct {
+	Path    string `yaml:"path" doc:"teacher: a Hugging Face model folder, LoRA adapters that name their base, or a GGUF file, with the student's tokenizer (flag --teacher)" inherit:"no"`
+	System  string `yaml:"system" doc:"system message that the teacher alone reads, in the place of the row's; empty: the row's" fixed:"true"`
+	Weights string `yaml:"weights" choices:"native,q8_0,q4_0" doc:"how the teacher's weights are kept: native (as matrix products read them), or on the CPU in ggml's q8_0 or q4_0" fixed:"true"`
 }
 
 // DataConfig is the `data` section.

@@ -15,6 +15,7 @@ const (
 	Student Network = iota
 	Discriminator
 	Reference // the student as it was when the run began: same shape and settings
+	Teacher   // of OPD: a shape of its own
 )
 
 // Kind is what a pass does with its sequences.
@@ -79,6 +80,15 @@ func (c *Config) Passes(stage Stage, prompts int, independent bool) []Pass {
 				Times: 1},
 			c.actorUpdate(stage, prompts),
 		}
+	case OPD:
+		n := c.Rollout.N
+		list = []Pass{
+			{Part: "rollout", Kind: Sample, Students: n, Times: 1},
+			{Part: "old_logp", Kind: Forward, When: c.oldLogProbs(stage, independent),
+				Students: n, Times: 1},
+			{Part: "teacher_logp", Network: Teacher, Kind: Forward, Students: n, Times: 1},
+		}
+		list = append(list, c.policyUpdate(stage, prompts)...)
 	default:
 		list = c.game(stage, prompts, independent)
 	}
@@ -124,9 +134,14 @@ func (c *Config) game(stage Stage, prompts int, independent bool) []Pass {
 	learn.Kind, learn.Times, learn.Mini =
 		Learn, float64(c.Critic.PPOEpochs), c.Critic.MiniBatch(prompts)
 	list = append(list, learn)
+	return append(list, c.policyUpdate(stage, prompts)...)
+}
+
+// policyUpdate is the student's update by its own answers, and the reference's pass before it.
+func (c *Config) policyUpdate(stage Stage, prompts int) (list []Pass) {
 	if c.NeedsReference(stage) {
-		list = append(list, Pass{Part: "ref_logp", Network: Reference, Kind: Forward, Students: n,
-			Times: 1})
+		list = []Pass{{Part: "ref_logp", Network: Reference, Kind: Forward,
+			Students: c.Rollout.N, Times: 1}}
 	}
 	return append(list, c.actorUpdate(stage, prompts))
 }

@@ -9,8 +9,8 @@ import (
 // Stage is what a run does.
 type Stage string
 
-// The stages: SFT, Warmup and Train in the order in which they are run, and DPO in the place of the
-// last two.
+// The stages: SFT, Warmup and Train in the order in which they are run, and DPO and OPD in the place
+// of the last two.
 const (
 	SFT    Stage = "sft"    // cross entropy on the teacher's answers alone (SeqKD)
 	Warmup Stage = "warmup" // the discriminator first, then the student beside it
@@ -20,10 +20,20 @@ const (
 	// prompt the teacher's answer is preferred to one sample of the student as it was when the
 	// stage began.
 	DPO Stage = "dpo"
+
+	// OPD is on-policy distillation, without a discriminator: the student answers, and a teacher
+	// whose weights are at hand says of each of its tokens how probable it finds it.
+	OPD Stage = "opd"
 )
+
+// Stages are all of them, in the order of gad's help.
+var Stages = []Stage{SFT, DPO, OPD, Warmup, Train}
 
 // HasCritic reports whether the stage trains a discriminator.
 func (s Stage) HasCritic() bool { return s == Warmup || s == Train }
+
+// HasPolicy reports whether the student of a stage learns by its own answers.
+func (s Stage) HasPolicy() bool { return s.HasCritic() || s == OPD }
 
 // Acts reports whether the student of a stage plays episodes in an environment.
 func (c *Config) Acts(stage Stage) bool { return stage.HasCritic() && c.Env.Command != "" }
@@ -69,7 +79,7 @@ func (c *Config) LearnsTeacher(stage Stage) bool {
 
 // NeedsReference reports whether a stage compares the student with what it was.
 func (c *Config) NeedsReference(stage Stage) bool {
-	return stage == DPO || (c.Algorithm.UseKLInReward || c.Actor.UseKLLoss &&
+	return stage == DPO || (c.Algorithm.UseKLInReward && stage != OPD || c.Actor.UseKLLoss &&
 		c.Actor.KLLossCoef > 0) && !c.LearnsTeacher(stage)
 }
 
@@ -86,7 +96,7 @@ func (c *Config) RatioLevel() string {
 
 // Merges reports whether sampling reads a merged copy of the weights.
 func (c *Config) Merges(stage Stage) bool {
-	return c.Actor.LoRA.On() && stage.HasCritic() &&
+	return c.Actor.LoRA.On() && stage.HasPolicy() &&
 		(c.Rollout.Merged == "true" || c.Rollout.Merged == "auto" && c.Trainer.Device == "cuda")
 }
 

@@ -69,6 +69,8 @@ type Plan struct {
 	ranks     int // of the run; 0 is 1
 	footprint model.Footprint
 	shape     model.Config
+	// floating-point operations of a token under the teacher of OPD, as multiples of the student's
+	teacher float64
 }
 
 // Item is a named number of bytes.
@@ -169,6 +171,11 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 				config.ErrConfig)
 	}
 	p.footprint, p.shape = f, shape
+	if stage == config.OPD {
+		length := (p.PromptMean + p.AnswerMean) / 2
+		p.teacher = teacherShape(c, shape).FLOPsPerToken(length, true) /
+			shape.FLOPsPerToken(length, true)
+	}
 	p.take(f, shape, c)
 	if p.tooLarge() || fit {
 		// What an earlier stage kept in float32 is read in float32.
