@@ -103,6 +103,9 @@ func (s *passSpy) taken(t *testing.T, tr *Trainer, b *encode.Batch) map[string]t
 	if tr.reference != nil {
 		networks["reference"] = tr.reference.Model()
 	}
+	if tr.teacher != nil {
+		networks["teacher"] = tr.teacher.Model()
+	}
 	out := map[string]tokens{}
 	for _, p := range s.passes {
 		name := ""
@@ -162,7 +165,7 @@ func listed(tr *Trainer, m Metrics, sampled, prompts, students, teachers tokens)
 		for state := range int(x.Times) {
 			key := fmt.Sprintf("%s %d",
 				[...]string{config.Student: "actor", config.Discriminator: "critic",
-					config.Reference: "reference"}[x.Network], state)
+					config.Reference: "reference", config.Teacher: "teacher"}[x.Network], state)
 			if x.Kind == config.Learn {
 				key += " gradient"
 			}
@@ -257,6 +260,16 @@ func TestPassesOfAStep(t *testing.T) {
 			"algorithm.filter_groups.enable=true " + noKL, unchecked, false,
 			game(map[string]often{"actor 0 gradient": {students: 1}, "critic 0": discriminator})},
 
+		{"opd", config.OPD, "", unchecked, false,
+			map[string]often{"actor 0": sampled, "teacher 0": {students: 1},
+				"actor 0 gradient": {students: 1}}},
+		{"opd, checked", config.OPD, "", checked, false,
+			map[string]often{"actor 0": again, "teacher 0": {students: 1},
+				"actor 0 gradient": {students: 1}}},
+		{"opd, KL to the reference", config.OPD, "actor.use_kl_loss=true", unchecked, false,
+			map[string]often{"actor 0": sampled, "teacher 0": {students: 1},
+				"reference 0": {students: 1}, "actor 0 gradient": {students: 1}}},
+
 		{"dpo", config.DPO, "", unchecked, false,
 			map[string]often{"reference 0": {1, 1, 1},
 				"actor 0 gradient": {students: 1, teachers: 1}}},
@@ -287,7 +300,7 @@ func TestPassesOfAStep(t *testing.T) {
 				t.Fatal(err)
 			}
 			answers := 1 // to a prompt
-			if c.stage.HasCritic() {
+			if c.stage.HasPolicy() {
 				answers = tr.cfg.Rollout.N
 			}
 			var prompts, taught int

@@ -78,6 +78,7 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 			"trainer.critic_warmup_max=6", "trainer.total_steps=4"}},
 		{config.Train, nil},
 		{config.DPO, nil},
+		{config.OPD, nil},
 	} {
 		name := string(c.stage)
 		if len(c.extra) > 1 {
