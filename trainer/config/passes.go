@@ -124,11 +124,23 @@ func (c *Config) game(stage Stage, prompts int, independent bool) []Pass {
 	learn.Kind, learn.Times, learn.Mini =
 		Learn, float64(c.Critic.PPOEpochs), c.Critic.MiniBatch(prompts)
 	list = append(list, learn)
-	if c.NeedsReference(stage) {
+	inReward, inLoss := c.ExactKL(stage)
+	if inReward {
+		for _, network := range []Network{Reference, Student} {
+			list = append(list, Pass{Part: "exact_kl", Network: network, Kind: Forward, Students: n,
+				Times: 1})
+		}
+	}
+	if c.EstimatesKL(stage) {
 		list = append(list, Pass{Part: "ref_logp", Network: Reference, Kind: Forward, Students: n,
 			Times: 1})
 	}
-	return append(list, c.actorUpdate(stage, prompts))
+	update := c.actorUpdate(stage, prompts)
+	if inLoss { // the reference's states beside the student's, pack by pack
+		list = append(list, Pass{Part: "update_actor", Network: Reference, Kind: Forward,
+			Students: n, Times: update.Times})
+	}
+	return append(list, update)
 }
 
 // oldLogProbs says when the trainer's own pass gives the old log-probabilities

@@ -112,6 +112,13 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	case game && c.NeedsReference(p.Stage):
 		part("reference", model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA})
 	}
+	if inReward, inLoss := c.ExactKL(p.Stage); inReward || inLoss {
+		tokens := actorTokens
+		if inReward { // in packs of forward passes
+			tokens = forward
+		}
+		add("exact KL: the reference's states, logits by the chunk", shape.KLMemory(f, tokens))
+	}
 	if c.Trainer.HeldOutCritic != "" {
 		shape = heldOutShape(c, shape)
 		part("held-out critic", model.PlanOptions{Kind: model.Scorer})
