@@ -17,6 +17,8 @@ import (
 type Actor struct {
 	// Stop is called while Rollout samples: true ends it with model.ErrStopped. It may be nil.
 	Stop func() bool
+	// Reference is the frozen policy, which Update reads where Config.ExactKL.
+	Reference *model.Model
 
 	cfg    Config
 	roll   RolloutConfig
@@ -207,7 +209,7 @@ func (a *Actor) Old(r *Rollout) (err error) {
 }
 
 // NeedsReference reports whether Update reads reference log-probabilities.
-func (a *Actor) NeedsReference() bool { return a.cfg.UseKLLoss && a.cfg.KLLossCoef > 0 }
+func (a *Actor) NeedsReference() bool { return a.cfg.HasKL() && !a.cfg.ExactKL() }
 
 // Stats describe an update: sums over all its mini-batches, divided by Passes
 // where they are means.
@@ -388,24 +390,35 @@ func (a *Actor) learnShard(policy *algos.Policy[float32], in policyRows, rows []
 	seqs := model.Pick(in.seqs, rows)
 	var sums shardSums
 	for _, pack := range model.Packs(seqs, a.cfg.MaxTokenLen) {
-		err := a.m.LogProbGrad(model.Pick(seqs, pack), temperature,
-			func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
-				b, at, err := a.pad(logpST, entST, in, model.Pick(rows, pack))
-				if err != nil {
-					return nil, nil, err
+		seed := func(logpST, entST, klST [][]float32) (dlogpST, dentST, dklST [][]float32,
+			err error) {
+			b, at, err := a.pad(logpST, entST, klST, in, model.Pick(rows, pack))
+			if err != nil {
+				return nil, nil, nil, err
+			}
+			res, err := policy.Step(b, norm)
+			if err != nil {
+				return nil, nil, nil, err
+			}
+			sums.PolicyStats = sums.PolicyStats.Add(res.PolicyStats)
+			for _, row := range entST {
+				for _, e := range row {
+					sums.Entropy += float64(e)
 				}
-				res, err := policy.Step(b, norm)
-				if err != nil {
-					return nil, nil, err
-				}
-				sums.PolicyStats = sums.PolicyStats.Add(res.PolicyStats)
-				for _, row := range entST {
-					for _, e := range row {
-						sums.Entropy += float64(e)
-					}
-				}
-				return unpad(res.DLogp, logpST, at, b.T), unpad(res.DEntropy, logpST, at, b.T), nil
-			})
+			}
+			return unpad(res.DLogp, logpST, at, b.T), unpad(res.DEntropy, logpST, at, b.T),
+				unpad(res.DKL, logpST, at, b.T), nil
+		}
+		var err error
+		if policy == a.policy && a.cfg.ExactKL() {
+			err = a.m.LogProbKLGrad(model.Pick(seqs, pack), a.Reference, temperature, seed)
+		} else {
+			err = a.m.LogProbGrad(model.Pick(seqs, pack), temperature,
+				func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
+					dlogpST, dentST, _, err = seed(logpST, entST, nil)
+					return dlogpST, dentST, err
+				})
+		}
 		if errors.Is(err, algos.ErrNotFinite) {
 			return nil, nil
 		}
@@ -433,9 +446,9 @@ type rowAt struct {
 }
 
 // pad lays the rows of a micro-batch one below the other. pack is the sequences of the pack, at
-// where each row comes from. Rows and columns are rounded up, with mask 0, so that few shapes of
+// where each row comes from; klST is nil where no exact KL is in the loss. Rows and columns are rounded up, with mask 0, so that few shapes of
 // the objective are ever compiled.
-func (a *Actor) pad(logpST, entST [][]float32, in policyRows,
+func (a *Actor) pad(logpST, entST, klST [][]float32, in policyRows,
 	pack []int) (b algos.PolicyBatch[float32], at []rowAt, err error) {
 	t := 1
 	for i, s := range pack {
@@ -463,6 +476,9 @@ func (a *Actor) pad(logpST, entST [][]float32, in policyRows,
 	})
 	if entST != nil {
 		b.Entropy = of(entST)
+	}
+	if klST != nil {
+		b.KL = of(klST)
 	}
 	if in.old != nil {
 		b.Old = of(model.Pick(in.old, pack))

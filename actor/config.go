@@ -12,7 +12,7 @@ type Config struct {
 	PolicyLoss      PolicyLoss          `yaml:"policy_loss" stages:"warmup train opd"`
 	UseKLLoss       bool                `yaml:"use_kl_loss" doc:"add kl_loss_coef times the KL to the reference to the loss" stages:"warmup train opd"`
 	KLLossCoef      float64             `yaml:"kl_loss_coef" min:"0" doc:"weight of the KL in the loss" stages:"warmup train opd" alias:"beta kl_coef"`
-	KLLossType      string              `yaml:"kl_loss_type" choices:"k1,kl,abs,k2,mse,k3,low_var_kl,k1+,k3+,abs+,low_var_kl+" doc:"KL estimator in the loss; with a trailing + the value is the same and the gradient is k2's" stages:"warmup train opd"`
+	KLLossType      string              `yaml:"kl_loss_type" choices:"k1,kl,abs,k2,mse,k3,low_var_kl,k1+,k3+,abs+,low_var_kl+,full" doc:"KL estimator in the loss; with a trailing + the value is the same and the gradient is k2's. full: no estimate but the sum over the vocabulary at every token of the answers, with its own gradient; the reference then passes forward in every pass of the update" stages:"warmup train opd"`
 	ClipRatioLow    float64             `yaml:"clip_ratio_low" min:"0" max:"1" doc:"the ratio is clipped below at 1 minus this; 0: the default of the loss (gspo 3e-4, others 0.2)" stages:"warmup train opd" alias:"epsilon"`
 	ClipRatioHigh   float64             `yaml:"clip_ratio_high" min:"0" doc:"the ratio is clipped above at 1 plus this; 0: the default of the loss (gspo 4e-4, dapo 0.28, others 0.2)" stages:"warmup train opd"`
 	ClipRatioC      float64             `yaml:"clip_ratio_c" min:"1" doc:"bound of the dual clip, for negative advantages (vanilla, dapo, gtpo)" stages:"warmup train opd"`
@@ -115,6 +115,11 @@ func (c Config) Validate() error {
 	}
 	return c.Optim.Validate("actor.optim")
 }
+
+// HasKL reports whether the loss has a KL term, and ExactKL whether that is the sum over the
+// vocabulary.
+func (c Config) HasKL() bool   { return c.UseKLLoss && c.KLLossCoef > 0 }
+func (c Config) ExactKL() bool { return c.HasKL() && c.KLLossType == algos.KLFull }
 
 // ReadsEntropy reports whether the objective reads the entropies that Actor.Old gives.
 func (c Config) ReadsEntropy() bool { return c.PolicyLoss.LossMode == "gtpo" }

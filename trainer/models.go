@@ -235,6 +235,7 @@ func (t *Trainer) openReference(s start) (err error) {
 		return err
 	}
 	t.reference.Model().Share(t.actor.Model())
+	t.actor.Reference = t.reference.Model()
 	return nil
 }
 

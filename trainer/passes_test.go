@@ -163,6 +163,9 @@ func listed(tr *Trainer, m Metrics, sampled, prompts, students, teachers tokens)
 			one = sampled
 		}
 		for state := range int(x.Times) {
+			if x.Network == config.Reference { // takes no steps
+				state = 0
+			}
 			key := fmt.Sprintf("%s %d",
 				[...]string{config.Student: "actor", config.Discriminator: "critic",
 					config.Reference: "reference", config.Teacher: "teacher"}[x.Network], state)
@@ -240,6 +243,16 @@ func TestPassesOfAStep(t *testing.T) {
 			unchecked, false, game(withReference)},
 		{"train, KL in both", config.Train, "algorithm.use_kl_in_reward=true", unchecked, false,
 			game(withReference)},
+		{"train, the exact KL in the loss", config.Train, "actor.kl_loss_type=full", unchecked,
+			false, game(withReference)},
+		{"train, the exact KL in the loss, two epochs", config.Train,
+			"actor.kl_loss_type=full actor.ppo_epochs=2", unchecked, false,
+			game(map[string]often{"actor 0 gradient": {students: 1},
+				"actor 1 gradient": {students: 1}, "reference 0": {students: 2}})},
+		{"train, the exact KL in the reward", config.Train,
+			"algorithm.use_kl_in_reward=true algorithm.kl_penalty=full " + noKL, unchecked, false,
+			game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1},
+				"reference 0": {students: 1}})},
 		{"train, KL in the reward, the discriminator alone", config.Train,
 			"algorithm.use_kl_in_reward=true trainer.critic_warmup=90", unchecked, false,
 			game(map[string]often{"reference 0": {students: 1}})},

@@ -71,6 +71,7 @@ var smaller = [][]string{
 	{"actor.lora.rank=32", "critic.lora.rank=32", "rollout.merged=false",
 		"actor.optim.moments=8bit"},
 	{"critic.lora.rank=32"},
+	{"actor.kl_loss_type=full"},
 }
 
 // What a whole game takes at its peak is what its plan says, for each way to take less.

@@ -77,6 +77,9 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 		{config.Warmup, []string{"trainer.critic_warmup=1", "trainer.critic_warmup_until=0.6",
 			"trainer.critic_warmup_max=6", "trainer.total_steps=4"}},
 		{config.Train, nil},
+		{config.Train, []string{"algorithm.kl_penalty=full", "actor.kl_loss_type=full"}},
+		{config.Warmup, []string{"actor.lora.rank=4", "actor.kl_loss_type=full",
+			"trainer.critic_warmup=1", "trainer.warmup_objective=policy", "critic.lora.rank=4"}},
 		{config.DPO, nil},
 		{config.OPD, nil},
 	} {

@@ -32,7 +32,7 @@ func (t *Trainer) gameStep() (m Metrics, err error) {
 		return m, err
 	}
 	if t.cfg.Algorithm.UseKLInReward {
-		if err := t.refLogProbs(m, r); err != nil {
+		if err := t.rewardKL(m, r); err != nil {
 			return m, err
 		}
 	}
@@ -73,6 +73,7 @@ type round struct {
 	turnP     [][]float32       // [P]
 	checkA    []float64         // [A] the checker's scores; nil where the reward has none of them
 	refST     [][]float32       // the reference's log-probabilities; nil where nothing reads them
+	klST      [][]float32       // the exact KL to it; nil where the reward has none
 }
 
 // play plays a round. With dynamic sampling, prompts whose answers all have the
@@ -197,10 +198,16 @@ func (t *Trainer) advantages(m Metrics, r *round) (advST [][]float64, err error)
 	}
 	in := algos.AdvantageInput{Scores: rewardA, Group: r.group, Len: lenA, Mask: maskAT,
 		Steps: t.steps(r)}
-	if c.UseKLInReward && r.refST != nil {
+	if c.UseKLInReward && (r.refST != nil || r.klST != nil) {
 		var kl float64
-		in.TokenRewards, in.Scores, kl, err = algos.KLInReward(c.KLPenalty, t.kl.Coef, rewardA,
-			padded(r.byAnswer(r.roll.OldST), maskAT), padded(r.byAnswer(r.refST), maskAT), maskAT)
+		if r.klST != nil {
+			in.TokenRewards, in.Scores, kl, err = algos.SubtractKL(t.kl.Coef, rewardA,
+				padded(r.byAnswer(r.klST), maskAT), maskAT)
+		} else {
+			in.TokenRewards, in.Scores, kl, err = algos.KLInReward(c.KLPenalty, t.kl.Coef, rewardA,
+				padded(r.byAnswer(r.roll.OldST), maskAT), padded(r.byAnswer(r.refST), maskAT),
+				maskAT)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -313,7 +320,7 @@ func (t *Trainer) updateActor(m Metrics, b *encode.Batch, r *actor.Rollout, advS
 		m["actor/ppo_kl"], m["actor/ratio_min"], m["actor/ratio_max"] =
 			st.PPOKL(), st.RatioMin, st.RatioMax
 		m["actor/first_ratio_min"], m["actor/first_ratio_max"] = st.FirstRatioMin, st.FirstRatioMax
-		if t.actor.NeedsReference() {
+		if t.cfg.Actor.HasKL() {
 			m["actor/kl_loss"], m["actor/kl_share"] = st.KLLoss, st.KLShare
 			if push := meanAbs(advST); push > 0 && t.Stage != config.OPD {
 				m["actor/kl_pull"] = t.cfg.Actor.KLLossCoef * math.Sqrt(2*math.Abs(st.KLLoss)) /

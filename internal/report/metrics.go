@@ -159,6 +159,7 @@ var table = []Metric{
 	{"timing_s/ref_logp", "s",
 		"log-probabilities under the frozen reference, in the steps that read them", "%.2f"},
 	{"timing_s/teacher_logp", "s", "log-probabilities under the teacher (gad opd)", "%.2f"},
+	{"timing_s/exact_kl", "s", "the exact KL to the frozen reference, for the reward (algorithm.kl_penalty=full); that in the loss is part of timing_s/update_actor", "%.2f"},
 	{"timing_s/score", "s", "discriminator scores of student and teacher, if they have a pass of their own (dynamic sampling); otherwise timing_s/update_critic includes them", "%.2f"},
 	{"timing_s/check", "s", "the checker's scores of the responses", "%.2f"},
 	{"timing_s/update_critic", "s",

@@ -86,7 +86,7 @@ type AlgorithmConfig struct {
 	AdvPower      float64        `yaml:"adv_power" min:"0" doc:"power of GRGC (arXiv 2609.39757, which uses 1.5): rewards are standardised within their group and raised to this power before the estimator, so that the best and the worst answers count more; 1: unchanged" fixed:"true"`
 	AdvClip       float64        `yaml:"adv_clip" min:"0" doc:"clip advantages to plus or minus this; 0: no clip"`
 	UseKLInReward bool           `yaml:"use_kl_in_reward" doc:"subtract the KL to the reference from the reward (no gradient)"`
-	KLPenalty     string         `yaml:"kl_penalty" choices:"k1,kl,abs,k2,mse,k3,low_var_kl" doc:"KL estimator in the reward"`
+	KLPenalty     string         `yaml:"kl_penalty" choices:"k1,kl,abs,k2,mse,k3,low_var_kl,full" doc:"KL estimator in the reward; full: no estimate but the sum over the vocabulary at every token of the answers, from a forward pass of the student and one of the reference"`
 	KLCtrl        KLCtrl         `yaml:"kl_ctrl"`
 	FilterGroups  FilterGroups   `yaml:"filter_groups"`
 	ScoreClip     float64        `yaml:"score_clip" min:"0" doc:"clip scores to plus or minus this in the reward; 0: no clip"`

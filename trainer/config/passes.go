@@ -137,13 +137,26 @@ func (c *Config) game(stage Stage, prompts int, independent bool) []Pass {
 	return append(list, c.policyUpdate(stage, prompts)...)
 }
 
-// policyUpdate is the student's update by its own answers, and the reference's pass before it.
+// policyUpdate is the student's update by its own answers, and what is compared with the reference.
 func (c *Config) policyUpdate(stage Stage, prompts int) (list []Pass) {
-	if c.NeedsReference(stage) {
-		list = []Pass{{Part: "ref_logp", Network: Reference, Kind: Forward,
-			Students: c.Rollout.N, Times: 1}}
+	n := c.Rollout.N
+	inReward, inLoss := c.ExactKL(stage)
+	if inReward {
+		for _, network := range []Network{Reference, Student} {
+			list = append(list, Pass{Part: "exact_kl", Network: network, Kind: Forward, Students: n,
+				Times: 1})
+		}
 	}
-	return append(list, c.actorUpdate(stage, prompts))
+	if c.EstimatesKL(stage) {
+		list = append(list, Pass{Part: "ref_logp", Network: Reference, Kind: Forward, Students: n,
+			Times: 1})
+	}
+	update := c.actorUpdate(stage, prompts)
+	if inLoss { // the reference's states beside the student's, pack by pack
+		list = append(list, Pass{Part: "update_actor", Network: Reference, Kind: Forward,
+			Students: n, Times: update.Times})
+	}
+	return append(list, update)
 }
 
 // oldLogProbs says when the trainer's own pass gives the old log-probabilities

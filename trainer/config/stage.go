@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 
+	"gad/algos"
 	"gad/model"
 )
 
@@ -79,8 +80,28 @@ func (c *Config) LearnsTeacher(stage Stage) bool {
 
 // NeedsReference reports whether a stage compares the student with what it was.
 func (c *Config) NeedsReference(stage Stage) bool {
-	return stage == DPO || (c.Algorithm.UseKLInReward && stage != OPD || c.Actor.UseKLLoss &&
-		c.Actor.KLLossCoef > 0) && !c.LearnsTeacher(stage)
+	return stage == DPO || (c.inReward(stage) || c.Actor.HasKL()) && !c.LearnsTeacher(stage)
+}
+
+// EstimatesKL reports whether a stage reads the reference's log-probabilities of the student's
+// answers.
+func (c *Config) EstimatesKL(stage Stage) bool {
+	inReward, inLoss := c.ExactKL(stage)
+	return c.NeedsReference(stage) && (c.inReward(stage) && !inReward ||
+		c.Actor.HasKL() && !inLoss)
+}
+
+// inReward reports whether a stage has rewards, and the KL in them.
+func (c *Config) inReward(stage Stage) bool {
+	return stage.HasCritic() && c.Algorithm.UseKLInReward
+}
+
+// ExactKL reports whether a stage takes the exact KL to the reference, in the reward and in the
+// loss.
+func (c *Config) ExactKL(stage Stage) (reward, loss bool) {
+	plays := stage.HasPolicy() && !c.LearnsTeacher(stage)
+	return plays && c.inReward(stage) && c.Algorithm.KLPenalty == algos.KLFull,
+		plays && c.Actor.ExactKL()
 }
 
 // RatioLevel resolves actor.ratio_level: that of the reward.

@@ -118,6 +118,13 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 		part("teacher", model.PlanOptions{Kind: model.LM, Quant: c.Teacher.Weights})
 		shape = own
 	}
+	if inReward, inLoss := c.ExactKL(p.Stage); inReward || inLoss {
+		tokens := actorTokens
+		if inReward { // in packs of forward passes
+			tokens = forward
+		}
+		add("exact KL: the reference's states, logits by the chunk", shape.KLMemory(f, tokens))
+	}
 	if c.Trainer.HeldOutCritic != "" {
 		shape = heldOutShape(c, shape)
 		part("held-out critic", model.PlanOptions{Kind: model.Scorer})
