@@ -17,8 +17,10 @@ import (
 type Actor struct {
 	// Stop is called while Rollout samples: true ends it with model.ErrStopped. It may be nil.
 	Stop func() bool
-	// Reference is the frozen policy, which Update reads where Config.ExactKL.
+	// Reference is the frozen policy, which Update reads where Config.ExactKL, and Beta says which
+	// divergence from it is meant (model.LogProbDivergenceGrad); New makes it 1, KL to Reference.
 	Reference *model.Model
+	Beta      float64
 
 	cfg    Config
 	roll   RolloutConfig
@@ -64,7 +66,7 @@ func New(m *model.Model, cfg Config, roll RolloutConfig, updates, maxNew int) (*
 		return nil, fmt.Errorf("actor: %w", err)
 	}
 	merges := m.Base() != nil && (roll.Merged == "true" || roll.Merged == "auto" && !m.Alone())
-	return &Actor{cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft, maxNew: maxNew,
+	return &Actor{Beta: 1, cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft, maxNew: maxNew,
 		merges: merges}, nil
 }
 
@@ -119,6 +121,8 @@ type Rollout struct {
 	SampledST [][]float32 // log-probabilities as the sampler saw them
 	OldST     [][]float32 // denominator of the ratio: SampledST, or after Old the trainer's
 	EntST     [][]float32 // entropies, nats; nil until Old is called
+	// what Actor.Reference reads with an exact KL: the same answers behind its own prompts; nil: Seqs
+	Read []model.Seq
 }
 
 // Mask gives the responses' lengths [S] and their mask [S][T], 1 on response
@@ -247,7 +251,7 @@ func (a *Actor) Update(r *Rollout, advST [][]float64, refST [][]float32) (Stats,
 					shards[k] = append(shards[k], s)
 				}
 			}
-			b := policyRows{seqs: r.Seqs, episode: r.Episode, byTurn: a.cfg.ByTurn(), old: r.OldST,
+			b := policyRows{seqs: r.Seqs, read: r.Read, episode: r.Episode, byTurn: a.cfg.ByTurn(), old: r.OldST,
 				ref: refST, sampled: r.SampledST, adv: advST}
 			if err := a.learn(&st, a.policy, b, shards, a.roll.Temperature); err != nil {
 				return st, err
@@ -277,8 +281,9 @@ func (a *Actor) SFT(seqs []model.Seq) (Stats, error) {
 // policyRows are the inputs of an objective, by sequence; nil: the objective does not read them.
 type policyRows struct {
 	seqs              []model.Seq
-	episode           []int // of each sequence; nil: it is an episode of its own
-	byTurn            bool  // each span is a row of the objective; otherwise each sequence
+	read              []model.Seq // by Actor.Reference, with an exact KL; nil: seqs
+	episode           []int       // of each sequence; nil: it is an episode of its own
+	byTurn            bool        // each span is a row of the objective; otherwise each sequence
 	old, ref, sampled [][]float32
 	adv               [][]float64
 	turns             map[int]int // rows with tokens of each episode; learn counts them
@@ -411,7 +416,12 @@ func (a *Actor) learnShard(policy *algos.Policy[float32], in policyRows, rows []
 		}
 		var err error
 		if policy == a.policy && a.cfg.ExactKL() {
-			err = a.m.LogProbKLGrad(model.Pick(seqs, pack), a.Reference, temperature, seed)
+			own := model.Pick(seqs, pack)
+			read := own
+			if in.read != nil {
+				read = model.Pick(in.read, model.Pick(rows, pack))
+			}
+			err = a.m.LogProbDivergenceGrad(own, a.Reference, read, a.Beta, temperature, seed)
 		} else {
 			err = a.m.LogProbGrad(model.Pick(seqs, pack), temperature,
 				func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {

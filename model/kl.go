@@ -14,13 +14,16 @@ import (
 // logits of a chunk of rows, at most rankElements of each model; the host sums them in float64
 // and writes the gradient in their place; products take it back to the states and the head.
 
-// klPass is the comparison of a pack with q: KL(m||q) at each response row.
+// klPass is the comparison of a pack with q: KL(m||q) at each response row, or D_beta.
 type klPass struct {
-	q   *Model
-	inv float64 // 1/temperature, of both
+	q    *Model
+	beta float64
+	v    int     // entries of the vocabulary that both have
+	inv  float64 // 1/temperature, of both
 	// final hidden states of q at the rows, [R, D], kept while m passes
 	statesRD compute.Tensor
 	klR      []float64 // [R] nats
+	meanR    []float64 // [R] with 0 < beta < 1: the mean of log p - log mixture under p
 	lseR     []float64 // [R] log of the sum of exponentials of m's scaled logits
 	lseQR    []float64 // [R] and of q's
 
@@ -30,23 +33,25 @@ type klPass struct {
 }
 
 // KLMemory is the bytes that AllKL and LogProbKLGrad take for a pack of so many tokens beside
-// the passes themselves, on device and host together: q's states, and of a chunk of rows the
-// states and the logits.
-func (c Config) KLMemory(f Footprint, tokens int) int64 {
+// the passes themselves, on device and host together: the states of the other model, of shape q,
+// and of a chunk of rows the states and the logits.
+func (c Config) KLMemory(f Footprint, q Config, tokens int) int64 {
 	rows := min(tokens, rankRows(c.Vocab))
-	narrow := func(rows int) int64 {
-		return f.Block(f.Element(compute.Narrow) * int64(rows) * int64(c.Hidden))
+	narrow := func(rows, hidden int) int64 {
+		return f.Block(f.Element(compute.Narrow) * int64(rows) * int64(hidden))
 	}
-	logits := int64(rows) * int64(c.Vocab)
-	return narrow(tokens) + 2*narrow(rows) + f.Block(f.Element(compute.Wide)*logits) + 2*4*logits
+	own, other := int64(rows)*int64(c.Vocab), int64(rows)*int64(q.Vocab)
+	return narrow(tokens, q.Hidden) + 2*narrow(rows, c.Hidden) +
+		f.Block(f.Element(compute.Wide)*max(own, other)) + 4*(own+other)
 }
 
 // AllKL is KL(m||q) at each trained token of seqs, the exact sum over the vocabulary in nats:
 //
 //	KL_t = Σ_v p_v (log p_v - log q_v),  p = softmax(z_m/temperature), q = softmax(z_q/temperature)
 //
-// in packs of maxTokens tokens, divided among the ranks. Both models have one vocabulary and one
-// backend, and may share memory for activations. It is never below 0. The logits of a chunk of
+// in packs of maxTokens tokens, divided among the ranks. Both models are on one backend, and may
+// share memory for activations; where one vocabulary is longer, which released models pad to
+// different lengths, the sums go over the entries that both have. It is never below 0. The logits of a chunk of
 // rows are in memory at a time. No bit of the result depends on the packs where m is Alone.
 func (m *Model) AllKL(q *Model, seqs []Seq, temperature float64,
 	maxTokens int) (klST [][]float32, err error) {
@@ -71,7 +76,7 @@ func (m *Model) AllKL(q *Model, seqs []Seq, temperature float64,
 
 // kl is AllKL of one pack, on this rank alone.
 func (m *Model) kl(q *Model, seqs []Seq, temperature float64) ([][]float32, error) {
-	x, err := m.against(q, seqs, temperature)
+	x, err := m.against(q, seqs, 1, temperature)
 	if err != nil {
 		return nil, err
 	}
@@ -94,10 +99,41 @@ func (m *Model) kl(q *Model, seqs []Seq, temperature float64) ([][]float32, erro
 func (m *Model) LogProbKLGrad(seqs []Seq, q *Model, temperature float64,
 	seed func(logpST, entST, klST [][]float32) (dlogpST, dentST, dklST [][]float32,
 		err error)) error {
+	return m.LogProbDivergenceGrad(seqs, q, seqs, 1, temperature, seed)
+}
+
+// LogProbDivergenceGrad is LogProbKLGrad of a divergence between m, whose distribution at a token
+// is p, and a teacher q (Agarwal et al., arXiv 2306.13649, eq. 1, between its ends):
+//
+//	D_beta = beta KL(q||M) + (1-beta) KL(p||M),  M = (1-beta) p + beta q,  0 < beta < 1
+//	D_0 = KL(q||p);  D_1 = KL(p||q)
+//
+// with the gradients
+//
+//	dD_beta/dz_v = (1-beta) p_v (log(p_v/M_v) - Σ_u p_u log(p_u/M_u)) / temperature
+//	dD_0/dz_v = (p_v - q_v) / temperature
+//
+// q reads reads, whose trained tokens are those of seqs: another prompt may stand before them.
+func (m *Model) LogProbDivergenceGrad(seqs []Seq, q *Model, reads []Seq, beta, temperature float64,
+	seed func(logpST, entST, klST [][]float32) (dlogpST, dentST, dklST [][]float32,
+		err error)) error {
 	if err := m.need(LM, true); err != nil {
 		return err
 	}
-	x, err := m.against(q, seqs, temperature)
+	if !(beta >= 0 && beta <= 1) {
+		return fmt.Errorf("model: divergence: beta is %g: must be 0 to 1", beta)
+	}
+	if len(reads) != len(seqs) {
+		return fmt.Errorf("model: divergence: %d sequences, and %d for the other model", len(seqs),
+			len(reads))
+	}
+	for s := range seqs {
+		if !slices.Equal(seqs[s].TrainedIDs(), reads[s].TrainedIDs()) {
+			return fmt.Errorf(
+				"model: divergence: sequence %d has other trained tokens for the other model", s)
+		}
+	}
+	x, err := m.against(q, reads, beta, temperature)
 	if err != nil {
 		return err
 	}
@@ -109,9 +145,9 @@ func (m *Model) LogProbKLGrad(seqs []Seq, q *Model, temperature float64,
 }
 
 // against passes q forward over a pack of seqs, and keeps its states.
-func (m *Model) against(q *Model, seqs []Seq, temperature float64) (*klPass, error) {
-	if q.be != m.be || q.cfg.Vocab != m.cfg.Vocab {
-		return nil, fmt.Errorf("model: KL: the other model has a vocabulary of %d and this one %d, or is on another backend: both must be the same", q.cfg.Vocab, m.cfg.Vocab)
+func (m *Model) against(q *Model, seqs []Seq, beta, temperature float64) (*klPass, error) {
+	if q.be != m.be {
+		return nil, fmt.Errorf("model: KL: the other model is on another backend")
 	}
 	inv, err := invTemp(temperature)
 	if err != nil {
@@ -120,7 +156,7 @@ func (m *Model) against(q *Model, seqs []Seq, temperature float64) (*klPass, err
 	if err := q.hidden(seqs); err != nil {
 		return nil, err
 	}
-	x := &klPass{q: q, inv: inv}
+	x := &klPass{q: q, beta: beta, inv: inv, v: min(m.cfg.Vocab, q.cfg.Vocab)}
 	if n := len(q.pk.rows); n > 0 {
 		// a purpose of its own: passes of m overwrite what both share
 		x.statesRD = m.ws.get("states of the other model [R,D]", compute.Narrow, n*q.cfg.Hidden)
@@ -155,25 +191,26 @@ func eachRun(rows []int32, f func(at, n int)) {
 // chunks calls f for some rows of m's pack at a time, with their states in hRD, memory for their
 // logits in zRV, and the logits of both models in x.zp and x.zq.
 func (x *klPass) chunks(m *Model, f func(lo, hi int, hRD, zRV compute.Tensor) error) error {
-	rows, d, v := m.pk.rows, m.cfg.Hidden, m.cfg.Vocab
+	rows, d, v, vQ := m.pk.rows, m.cfg.Hidden, m.cfg.Vocab, x.q.cfg.Vocab
 	for lo, most := 0, rankRows(v); lo < len(rows); lo += most {
 		hi := min(lo+most, len(rows))
 		n := hi - lo
 		hRD := m.ws.get("states of a chunk [R,D]", compute.Narrow, n*d)
-		zRV := m.ws.get(logitsRV, compute.Wide, n*v)
+		zRV := m.ws.get(logitsRV, compute.Wide, n*max(v, vQ))
 		if err := m.ws.take(); err != nil {
 			return err
 		}
-		x.zp, x.zq = slices.Grow(x.zp[:0], n*v)[:n*v], slices.Grow(x.zq[:0], n*v)[:n*v]
+		x.zp, x.zq = slices.Grow(x.zp[:0], n*v)[:n*v], slices.Grow(x.zq[:0], n*vQ)[:n*vQ]
 		m.gather(hRD, rows[lo:hi])
-		m.headLogits(zRV, hRD)
-		m.be.Download(x.zp, zRV)
-		x.q.headLogits(zRV, x.statesRD.Slice(lo*d, hi*d))
-		m.be.Download(x.zq, zRV)
+		m.headLogits(zRV.Slice(0, n*v), hRD)
+		m.be.Download(x.zp, zRV.Slice(0, n*v))
+		dQ := x.q.cfg.Hidden
+		x.q.headLogits(zRV.Slice(0, n*vQ), x.statesRD.Slice(lo*dQ, hi*dQ))
+		m.be.Download(x.zq, zRV.Slice(0, n*vQ))
 		if err := m.be.Sync(); err != nil {
 			return fmt.Errorf("model: KL: %w", err)
 		}
-		if err := f(lo, hi, hRD, zRV); err != nil {
+		if err := f(lo, hi, hRD, zRV.Slice(0, n*v)); err != nil {
 			return err
 		}
 	}
@@ -197,12 +234,16 @@ func eachRow(lo, hi int, f func(r int)) {
 
 // measure takes the divergences of m's pack, whose forward pass is done.
 func (x *klPass) measure(m *Model) error {
-	n, v := len(m.pk.rows), m.cfg.Vocab
+	n := len(m.pk.rows)
 	x.klR, x.lseR, x.lseQR = make([]float64, n), make([]float64, n), make([]float64, n)
+	x.meanR = make([]float64, n)
 	err := x.chunks(m, func(lo, hi int, _, _ compute.Tensor) error {
 		eachRow(lo, hi, func(r int) {
-			at := (r - lo) * v
-			x.klR[r], x.lseR[r], x.lseQR[r] = exactKL(x.zp[at:at+v], x.zq[at:at+v], x.inv)
+			zp, zq := x.logits(m, r-lo)
+			x.klR[r], x.lseR[r], x.lseQR[r] = exactKL(zp[:x.v], zq[:x.v], x.inv)
+			if x.beta < 1 {
+				x.klR[r], x.meanR[r] = x.divergence(zp, zq, x.lseR[r], x.lseQR[r])
+			}
 		})
 		return nil
 	})
@@ -218,6 +259,35 @@ func (x *klPass) measure(m *Model) error {
 	}
 	x.klST = m.pk.split(nil, make([]float32, n), flat)
 	return nil
+}
+
+// logits are those of both models at a row of the chunk, as long as the vocabulary of each.
+func (x *klPass) logits(m *Model, row int) (zp, zq []float32) {
+	v, vQ := m.cfg.Vocab, x.q.cfg.Vocab
+	return x.zp[row*v : (row+1)*v], x.zq[row*vQ : (row+1)*vQ]
+}
+
+// divergence is D_beta, beta below 1, and the mean of log p - log M under p.
+func (x *klPass) divergence(zp, zq []float32, lseP, lseQ float64) (d, mean float64) {
+	var ofQ float64 // Σ q (log q - log M)
+	for v, z := range zp[:x.v] {
+		logp, logq := float64(x.inv*float64(z))-lseP, float64(x.inv*float64(zq[v]))-lseQ
+		apart := x.fromMixture(logp, logq)
+		mean += float64(math.Exp(logp) * apart)
+		ofQ += float64(math.Exp(logq) * (min(logq-logp, farApart) + apart))
+	}
+	if d = ofQ; x.beta > 0 {
+		d = float64(x.beta*ofQ) + float64((1-x.beta)*mean)
+	}
+	return max(d, 0), mean
+}
+
+// farApart is a difference of log-probabilities beyond which the smaller one is nothing.
+const farApart = 700
+
+// fromMixture is log p - log M = -log(1 + beta (q/p - 1)): exactly 0 where p is q.
+func (x *klPass) fromMixture(logp, logq float64) float64 {
+	return -math.Log1p(float64(x.beta * math.Expm1(min(logq-logp, farApart))))
 }
 
 // exactKL is KL(p||q) of the distributions of the logits zp and zq times inv, and the logs of
@@ -252,16 +322,27 @@ func (x *klPass) learn(m *Model, a *acts) error {
 	if err != nil {
 		return err
 	}
-	d, v := m.cfg.Hidden, m.cfg.Vocab
+	d := m.cfg.Hidden
 	return x.chunks(m, func(lo, hi int, hRD, zRV compute.Tensor) error {
 		eachRow(lo, hi, func(r int) {
-			at := (r - lo) * v
-			zp, zq, weight := x.zp[at:at+v], x.zq[at:at+v], float64(dklR[r])*x.inv
-			for v, z := range zp {
+			zp, zq := x.logits(m, r-lo)
+			weight := float64(dklR[r]) * x.inv
+			for v, z := range zp[:x.v] {
 				logp := float64(x.inv*float64(z)) - x.lseR[r]
-				apart := logp - (float64(x.inv*float64(zq[v])) - x.lseQR[r])
-				zp[v] = float32(weight * math.Exp(logp) * (apart - x.klR[r]))
+				logq := float64(x.inv*float64(zq[v])) - x.lseQR[r]
+				p := math.Exp(logp)
+				switch x.beta {
+				case 1:
+					apart := logp - logq
+					zp[v] = float32(weight * p * (apart - x.klR[r]))
+				case 0:
+					zp[v] = float32(weight * (p - math.Exp(logq)))
+				default:
+					apart := x.fromMixture(logp, logq)
+					zp[v] = float32(weight * (1 - x.beta) * p * (apart - x.meanR[r]))
+				}
 			}
+			clear(zp[x.v:]) // what the other model lacks
 		})
 		m.be.Upload(zRV, x.zp)
 		dhRD := m.ws.get("gradient of states of a chunk [R,D]", compute.Narrow, hRD.Len())

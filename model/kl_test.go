@@ -271,7 +271,7 @@ func TestKLInChunks(t *testing.T) {
 		"not finite: go back to an earlier checkpoint": func() {
 			p.fill(p.norm, func(int) float32 { return float32(math.NaN()) })
 		},
-		"vocabulary of 28 and this one 600000": func() { q.cfg.Vocab = 28 },
+		"outside the vocabulary of 28": func() { q.cfg.Vocab = 28 },
 	} {
 		vocab := q.cfg.Vocab
 		edit()
@@ -280,5 +280,140 @@ func TestKLInChunks(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 		q.cfg.Vocab = vocab
+	}
+}
+
+// logitsOf are the scaled logits of a model's trained rows, [R][V], of its last pass.
+func logitsOf(m *Model, temperature float64) (z [][]float64) {
+	h, w := ref.F64(m.acts.hND), ref.F64(m.head.W)
+	for _, r := range m.pk.rows {
+		row := make([]float64, m.cfg.Vocab)
+		for v := range row {
+			for d := range m.cfg.Hidden {
+				row[v] += h[int(r)*m.cfg.Hidden+d] * w[v*m.cfg.Hidden+d]
+			}
+			row[v] /= temperature
+		}
+		z = append(z, row)
+	}
+	return z
+}
+
+// divergenceOf is D_beta of the distributions of the logits zp and zq, by its definition.
+func divergenceOf(zp, zq []float64, beta float64) (d float64) {
+	distribution := func(z []float64) (p []float64) {
+		sum := 0.0
+		for _, x := range z {
+			p = append(p, math.Exp(x))
+			sum += math.Exp(x)
+		}
+		for i := range p {
+			p[i] /= sum
+		}
+		return p
+	}
+	v := min(len(zp), len(zq))
+	p, q := distribution(zp[:v]), distribution(zq[:v])
+	for i := range p {
+		switch m := (1-beta)*p[i] + beta*q[i]; beta {
+		case 0:
+			d += q[i] * math.Log(q[i]/p[i])
+		case 1:
+			d += p[i] * math.Log(p[i]/q[i])
+		default:
+			d += beta*q[i]*math.Log(q[i]/m) + (1-beta)*p[i]*math.Log(p[i]/m)
+		}
+	}
+	return d
+}
+
+// The divergences of Agarwal et al. of three probabilities, worked by hand.
+func TestDivergenceGolden(t *testing.T) {
+	logs := func(p ...float64) (z []float32) {
+		for _, x := range p {
+			z = append(z, float32(math.Log(x)))
+		}
+		return z
+	}
+	q, p := logs(.6, .3, .1), logs(.2, .5, .3)
+	for beta, want := range map[float64]float64{0: .396058, .5: .091121, 1: .365274} {
+		x := klPass{beta: beta, v: 3, inv: 1}
+		got, lseP, lseQ := exactKL(p, q, 1)
+		if beta < 1 {
+			got, _ = x.divergence(p, q, lseP, lseQ)
+		}
+		if math.Abs(got-want) > 1e-6 {
+			t.Errorf("beta %g: %g, want %g", beta, got, want)
+		}
+	}
+}
+
+// The gradient of D_beta by every parameter against central differences, where the other model
+// reads another prompt before the same tokens and knows two entries more.
+func TestDivergenceDifferences(t *testing.T) {
+	be := ref.New()
+	for _, beta := range []float64{0, 0.2, 0.5, 1} {
+		m, err := New(be, tiny("Llama"), Options{Trainable: true, Seed: 11})
+		must(t, err)
+		larger := tiny("Llama")
+		larger.Vocab += 2
+		q, err := New(be, larger, Options{Seed: 12})
+		must(t, err)
+		q.Share(m)
+		shake(m)
+		seqs := seqsOf(29, 8, 3, 5)
+		var reads []Seq
+		for _, s := range seqs {
+			reads = append(reads,
+				Answer(slices.Concat([]int32{7, 30}, s.IDs), 2+s.Prompt()))
+		}
+		const temperature = 0.5
+		var seen [][]float32
+		must(t, m.LogProbDivergenceGrad(seqs, q, reads, beta, temperature,
+			func(logp, _, kl [][]float32) (_, _, _ [][]float32, err error) {
+				seen = kl
+				return zeros(logp), nil, klWeights, nil
+			}))
+		must(t, q.hidden(reads))
+		zq := logitsOf(q, temperature)
+		flat := slices.Concat(klWeights...)
+		differences(t, m, 1e-5, func() (total float64) {
+			must(t, m.hidden(seqs))
+			weights, err := m.pk.join(nil, "", klWeights)
+			must(t, err)
+			if len(weights) != len(flat) {
+				t.Fatal("rows are shared")
+			}
+			for r, zp := range logitsOf(m, temperature) {
+				total += float64(weights[r]) * divergenceOf(zp, zq[r], beta)
+			}
+			return total
+		})
+		must(t, m.hidden(seqs))
+		var got []float64
+		for _, row := range seen {
+			for _, x := range row {
+				got = append(got, float64(x))
+			}
+		}
+		for r, zp := range logitsOf(m, temperature) {
+			if want := divergenceOf(zp, zq[r], beta); math.Abs(got[r]-want) > 1e-5*(1+want) {
+				t.Errorf("beta %g, token %d: %g, want %g", beta, r, got[r], want)
+			}
+		}
+		other := slices.Clone(reads)
+		other[1] = Answer(slices.Concat(seqs[1].IDs[:seqs[1].Prompt()], []int32{1, 1}),
+			seqs[1].Prompt())
+		for what, err := range map[string]error{
+			"has other trained tokens": m.LogProbDivergenceGrad(seqs, q, other, beta, 1, nil),
+			"2 for the other model":    m.LogProbDivergenceGrad(seqs, q, reads[:2], beta, 1, nil),
+			"beta is 1.5":              m.LogProbDivergenceGrad(seqs, q, reads, 1.5, 1, nil),
+		} {
+			if err == nil || !strings.Contains(err.Error(), what) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		must(t, q.Close())
+		must(t, m.Close())
 	}
 }

@@ -42,6 +42,9 @@ func (t *Trainer) openTeacher() error {
 	if _, err := t.teacher.prompt(t, int(t.rows[0])); err != nil {
 		return err
 	}
+	if end := t.tok.EndOfTurn(); t.cfg.Divergence(t.Stage) && !slices.Contains(tok.EOS(), end) {
+		return fmt.Errorf("%w: teacher.path: %s: does not end its answers with the student's %s, and with teacher.loss=exact the student would learn its other end: use teacher.loss=policy", config.ErrConfig, dir, t.tok.Decode([]int32{end}, false))
+	}
 	return t.busy("loading the teacher", func() error {
 		m, err := model.Load(t.be, dir, model.Options{Kind: model.LM, Quant: t.cfg.Teacher.Weights})
 		if err != nil {
@@ -50,6 +53,9 @@ func (t *Trainer) openTeacher() error {
 		t.teacher.Policy, t.teacher.most =
 			reference.New(m, t.cfg.Actor.MaxTokenLen), m.Config().MaxPosition
 		m.Share(t.actor.Model())
+		if t.cfg.Divergence(t.Stage) {
+			t.actor.Reference, t.actor.Beta = m, t.cfg.Teacher.Beta
+		}
 		return nil
 	})
 }
@@ -127,8 +133,28 @@ func (t *Trainer) opdStep() (m Metrics, err error) {
 	if err != nil {
 		return nil, err
 	}
+	learn := t.byPolicy
+	if t.cfg.Divergence(t.Stage) {
+		learn = t.byDivergence
+	}
+	advA, err := learn(m, r, read)
+	if err != nil {
+		return m, err
+	}
+	seqs := r.roll.Seqs
+	t.done = t.count(m, len(r.batch.Rows), seqs, func(x config.Pass) []model.Seq {
+		if x.Network == config.Teacher {
+			return read
+		}
+		return seqs
+	})
+	return m, t.describe(m, r, advA)
+}
+
+// byPolicy learns by policy gradients, and returns the answers' mean advantages [A].
+func (t *Trainer) byPolicy(m Metrics, r *round, read []model.Seq) ([]float64, error) {
 	var teacherST [][]float32
-	err = t.phase(m, "teacher_logp", t.teacher.Model(), read, 1, func() (err error) {
+	err := t.phase(m, "teacher_logp", t.teacher.Model(), read, 1, func() (err error) {
 		teacherST, err = t.teacher.LogProbs(read, 1)
 		return err
 	})
@@ -144,19 +170,35 @@ func (t *Trainer) opdStep() (m Metrics, err error) {
 		m["opd/ends_compared"] = t.endings(r, advST)
 	}
 	if err := t.refLogProbs(m, r); err != nil {
-		return m, err
+		return nil, err
 	}
-	if err := t.updateActor(m, r.batch, r.roll, advST, r.refST); err != nil {
-		return m, err
+	advA := t.scoredByTeacher(m, r, teacherST, advST)
+	return advA, t.updateActor(m, r.batch, r.roll, advST, r.refST)
+}
+
+// byDivergence learns by the divergence of the two distributions at each token: an update by
+// policy gradients without advantages, whose KL is the divergence from the teacher. Nothing is
+// scored: the advantages [A] are NaN.
+func (t *Trainer) byDivergence(m Metrics, r *round, read []model.Seq) ([]float64, error) {
+	r.roll.Read = read
+	nothing := make([][]float64, len(read))
+	for s, seq := range read {
+		nothing[s] = make([]float64, seq.Trained())
 	}
-	seqs := r.roll.Seqs
-	t.done = t.count(m, len(r.batch.Rows), seqs, func(x config.Pass) []model.Seq {
-		if x.Network == config.Teacher {
-			return read
-		}
-		return seqs
-	})
-	return m, t.describe(m, r, t.scoredByTeacher(m, r, teacherST, advST))
+	r.scoreA, r.scoreP = nan32(len(read)), nan32(len(r.batch.Rows))
+	advA := make([]float64, len(read))
+	for a := range advA {
+		advA[a] = math.NaN()
+	}
+	return advA, t.updateActor(m, r.batch, r.roll, nothing, nil)
+}
+
+func nan32(n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(math.NaN())
+	}
+	return x
 }
 
 // endings takes the advantage from ends of answers that the teacher has another token for: its
@@ -202,9 +244,6 @@ func (t *Trainer) scoredByTeacher(m Metrics, r *round, teacherST [][]float32,
 		}
 	}
 	m["opd/teacher_nll"] = nll / float64(max(tokens, 1))
-	r.scoreP = make([]float32, len(r.batch.Rows))
-	for p := range r.scoreP {
-		r.scoreP[p] = float32(math.NaN()) // the teacher's answer in the row is not read
-	}
+	r.scoreP = nan32(len(r.batch.Rows)) // the teacher's answer in the row is not read
 	return advA
 }

@@ -21,13 +21,15 @@ import (
 // A teacher that is the student says nothing new: each advantage is exactly 0, and no weight moves.
 func TestOPDOfTheStudentItself(t *testing.T) {
 	be := ready(t)
-	for _, more := range []string{"", "actor.lora.rank=4", "rollout.n=3 data.train_batch_size=2"} {
+	for _, more := range []string{"", "actor.lora.rank=4", "rollout.n=3 data.train_batch_size=2",
+		"teacher.loss=exact", "teacher.loss=exact teacher.beta=0",
+		"teacher.loss=exact teacher.beta=0.3 actor.lora.rank=4"} {
 		run := filepath.Join(t.TempDir(), "run")
 		rows := finished(t, be, settings(config.OPD, run, append(strings.Fields(more),
 			"model.path="+fixed.student, "trainer.total_steps=2",
 			"actor.optim.weight_decay=0")...), config.OPD)
 		for _, r := range rows {
-			if r.Values["opd/reverse_kl"] != 0 || r.Values["actor/grad_norm"] != 0 ||
+			if r.Values["opd/reverse_kl"] != 0 || r.Values["opd/divergence"] != 0 || r.Values["actor/grad_norm"] != 0 ||
 				r.Values["actor/pg_loss"] != 0 {
 				t.Errorf("%s: step %d: divergence %g, gradient %g, loss %g: want 0", more, r.Step,
 					r.Values["opd/reverse_kl"], r.Values["actor/grad_norm"],
@@ -58,14 +60,25 @@ func TestOPDLearns(t *testing.T) {
 		"data.train_batch_size=8", "actor.optim.lr=5e-3"), config.SFT)
 	const steps = 40
 	run := filepath.Join(t.TempDir(), "run")
-	rows := finished(t, be, settings(config.OPD, run, "trainer.total_steps=40",
-		"model.path="+filepath.Join(sft, "global_step_20/actor"), "data.train_batch_size=16",
-		"actor.optim.lr=2e-3", "data.val_files="+fixed.val, "trainer.test_freq=15"), config.OPD)
+	common := []string{"trainer.total_steps=40",
+		"model.path=" + filepath.Join(sft, "global_step_20/actor"), "data.train_batch_size=16",
+		"actor.optim.lr=2e-3", "data.val_files=" + fixed.val, "trainer.test_freq=15"}
+	rows := finished(t, be, settings(config.OPD, run, common...), config.OPD)
 	mean := func(name string, from int) (sum float64) {
 		for _, r := range rows[from : from+5] {
 			sum += r.Values[name] / 5
 		}
 		return sum
+	}
+	for _, beta := range []string{"0", "0.5", "1"} {
+		all := finished(t, be, settings(config.OPD, filepath.Join(t.TempDir(), "exact"),
+			append(common, "teacher.loss=exact", "teacher.beta="+beta)...), config.OPD)
+		first, last := all[0].Values, all[steps-1].Values
+		wantNames(t, all[0], strings.Fields("opd/divergence actor/entropy actor/grad_norm"))
+		wantNone(t, all[0], "opd/reverse_kl", "opd/teacher_nll", "actor/kl_", "timing_s/teacher_")
+		if a, b := first["opd/divergence"], last["opd/divergence"]; !(b < 0.2*a) {
+			t.Errorf("beta %s: a divergence of %g in the first step, %g in the last", beta, a, b)
+		}
 	}
 	for name, share := range map[string]float64{"opd/reverse_kl": 0.2, "opd/teacher_nll": 0.6} {
 		if first, last := mean(name, 0), mean(name, steps-5); !(last < share*first) {
@@ -242,13 +255,15 @@ func TestOPDSettings(t *testing.T) {
 	strange := copied(t, fixed.student, "tokenizer.json", `"Ġi": 256`, `"Ġi": 257`,
 		`"Ġt": 257`, `"Ġt": 256`)
 	for override, want := range map[string]string{
+		"teacher.loss=exact actor.use_kl_loss=true": "settings: actor.use_kl_loss is true: with",
 		"teacher.path=":                        "settings: teacher.path: no teacher: give --teacher DIR",
 		"rollout.temperature=0.8":              "settings: rollout.temperature is 0.8: gad opd compares",
 		"actor.policy_loss.loss_mode=gtpo":     "settings: actor.policy_loss.loss_mode gtpo weighs",
 		"teacher.path=" + fixed.root + "/none": "teacher.path: ",
 		"teacher.path=" + strange:              "the two models are compared token by token",
 	} {
-		wantError(t, openError(t, settings(config.OPD, run, override), config.OPD), nil, want)
+		wantError(t, openError(t, settings(config.OPD, run, strings.Fields(override)...),
+			config.OPD), nil, want)
 		if _, err := os.Stat(run); err == nil {
 			t.Errorf("%s: the run's folder was made", override)
 		}

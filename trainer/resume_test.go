@@ -82,6 +82,7 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 			"trainer.critic_warmup=1", "trainer.warmup_objective=policy", "critic.lora.rank=4"}},
 		{config.DPO, nil},
 		{config.OPD, nil},
+		{config.OPD, []string{"teacher.loss=exact", "teacher.beta=0.5"}},
 	} {
 		name := string(c.stage)
 		if len(c.extra) > 1 {

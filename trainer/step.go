@@ -320,6 +320,9 @@ func (t *Trainer) updateActor(m Metrics, b *encode.Batch, r *actor.Rollout, advS
 		m["actor/ppo_kl"], m["actor/ratio_min"], m["actor/ratio_max"] =
 			st.PPOKL(), st.RatioMin, st.RatioMax
 		m["actor/first_ratio_min"], m["actor/first_ratio_max"] = st.FirstRatioMin, st.FirstRatioMax
+		if t.cfg.Divergence(t.Stage) {
+			m["opd/divergence"] = st.KLLoss
+		}
 		if t.cfg.Actor.HasKL() {
 			m["actor/kl_loss"], m["actor/kl_share"] = st.KLLoss, st.KLShare
 			if push := meanAbs(advST); push > 0 && t.Stage != config.OPD {

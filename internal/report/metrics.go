@@ -94,6 +94,7 @@ var table = []Metric{
 	{"actor/sft_loss", "nats", "cross entropy on the teacher's tokens, mean per token", "%.3g"},
 
 	{"opd/reverse_kl", "nats", "mean of the student's log-probability minus the teacher's over the student's tokens (gad opd): an estimate of KL(student, teacher) a token, which is what is learned away", "%.3g"},
+	{"opd/divergence", "nats", "divergence from the teacher at a token of the student's answers, exact over the vocabulary (teacher.loss=exact, teacher.beta), before the update", "%.3g"},
 	{"opd/teacher_nll", "nats", "mean of minus the teacher's log-probability over the student's tokens; the rest of opd/reverse_kl is the student's entropy", "%.3g"},
 	{"opd/ends_compared", "share", "share of the answers' ends that the teacher also ends with; the others have no advantage", "%.2f"},
 

@@ -86,9 +86,12 @@ func (c *Config) Passes(stage Stage, prompts int, independent bool) []Pass {
 			{Part: "rollout", Kind: Sample, Students: n, Times: 1},
 			{Part: "old_logp", Kind: Forward, When: c.oldLogProbs(stage, independent),
 				Students: n, Times: 1},
-			{Part: "teacher_logp", Network: Teacher, Kind: Forward, Students: n, Times: 1},
 		}
-		list = append(list, c.policyUpdate(stage, prompts)...)
+		seen := Pass{Part: "teacher_logp", Network: Teacher, Kind: Forward, Students: n, Times: 1}
+		if c.Divergence(stage) { // its states beside the student's, pack by pack
+			seen.Part, seen.Times = "update_actor", float64(c.Actor.PPOEpochs)
+		}
+		list = append(append(list, seen), c.policyUpdate(stage, prompts)...)
 	default:
 		list = c.game(stage, prompts, independent)
 	}

@@ -115,6 +115,9 @@ func (c *Config) RatioLevel() string {
 	return "episode"
 }
 
+// Divergence reports whether a stage learns by the exact divergence from the teacher.
+func (c *Config) Divergence(stage Stage) bool { return stage == OPD && c.Teacher.Loss == "exact" }
+
 // Merges reports whether sampling reads a merged copy of the weights.
 func (c *Config) Merges(stage Stage) bool {
 	return c.Actor.LoRA.On() && stage.HasPolicy() &&

@@ -118,12 +118,16 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 		part("teacher", model.PlanOptions{Kind: model.LM, Quant: c.Teacher.Weights})
 		shape = own
 	}
+	if c.Divergence(p.Stage) {
+		add("divergence: the teacher's states, logits by the chunk",
+			shape.KLMemory(f, teacherShape(c, shape), actorTokens))
+	}
 	if inReward, inLoss := c.ExactKL(p.Stage); inReward || inLoss {
 		tokens := actorTokens
 		if inReward { // in packs of forward passes
 			tokens = forward
 		}
-		add("exact KL: the reference's states, logits by the chunk", shape.KLMemory(f, tokens))
+		add("exact KL: the reference's states, logits by the chunk", shape.KLMemory(f, shape, tokens))
 	}
 	if c.Trainer.HeldOutCritic != "" {
 		shape = heldOutShape(c, shape)
