@@ -232,18 +232,28 @@ func eachRow(lo, hi int, f func(r int)) {
 	wg.Wait()
 }
 
+// room is memory for the figures of n rows.
+func (x *klPass) room(n int) {
+	x.klR, x.lseR, x.lseQR = make([]float64, n), make([]float64, n), make([]float64, n)
+	x.meanR = make([]float64, n)
+}
+
+// measureRow takes the divergence at row r, whose logits are zp and zq.
+func (x *klPass) measureRow(zp, zq []float32, r int) {
+	x.klR[r], x.lseR[r], x.lseQR[r] = exactKL(zp[:x.v], zq[:x.v], x.inv)
+	if x.beta < 1 {
+		x.klR[r], x.meanR[r] = x.divergence(zp, zq, x.lseR[r], x.lseQR[r])
+	}
+}
+
 // measure takes the divergences of m's pack, whose forward pass is done.
 func (x *klPass) measure(m *Model) error {
 	n := len(m.pk.rows)
-	x.klR, x.lseR, x.lseQR = make([]float64, n), make([]float64, n), make([]float64, n)
-	x.meanR = make([]float64, n)
+	x.room(n)
 	err := x.chunks(m, func(lo, hi int, _, _ compute.Tensor) error {
 		eachRow(lo, hi, func(r int) {
 			zp, zq := x.logits(m, r-lo)
-			x.klR[r], x.lseR[r], x.lseQR[r] = exactKL(zp[:x.v], zq[:x.v], x.inv)
-			if x.beta < 1 {
-				x.klR[r], x.meanR[r] = x.divergence(zp, zq, x.lseR[r], x.lseQR[r])
-			}
+			x.measureRow(zp, zq, r)
 		})
 		return nil
 	})
@@ -313,6 +323,26 @@ func exactKL(zp, zq []float32, inv float64) (kl, lseP, lseQ float64) {
 	return kl, lseP, lseQ
 }
 
+// gradient makes zp, the logits at row r, the weighted gradient by them.
+func (x *klPass) gradient(zp, zq []float32, r int, weight float64) {
+	for v, z := range zp[:x.v] {
+		logp := float64(x.inv*float64(z)) - x.lseR[r]
+		logq := float64(x.inv*float64(zq[v])) - x.lseQR[r]
+		p := math.Exp(logp)
+		switch x.beta {
+		case 1:
+			apart := logp - logq
+			zp[v] = float32(weight * p * (apart - x.klR[r]))
+		case 0:
+			zp[v] = float32(weight * (p - math.Exp(logq)))
+		default:
+			apart := x.fromMixture(logp, logq)
+			zp[v] = float32(weight * (1 - x.beta) * p * (apart - x.meanR[r]))
+		}
+	}
+	clear(zp[x.v:]) // what the other model lacks
+}
+
 // learn adds the gradient of the divergences, weighted by x.dklST, to a.dhND and the head's.
 func (x *klPass) learn(m *Model, a *acts) error {
 	if x.dklST == nil {
@@ -326,23 +356,7 @@ func (x *klPass) learn(m *Model, a *acts) error {
 	return x.chunks(m, func(lo, hi int, hRD, zRV compute.Tensor) error {
 		eachRow(lo, hi, func(r int) {
 			zp, zq := x.logits(m, r-lo)
-			weight := float64(dklR[r]) * x.inv
-			for v, z := range zp[:x.v] {
-				logp := float64(x.inv*float64(z)) - x.lseR[r]
-				logq := float64(x.inv*float64(zq[v])) - x.lseQR[r]
-				p := math.Exp(logp)
-				switch x.beta {
-				case 1:
-					apart := logp - logq
-					zp[v] = float32(weight * p * (apart - x.klR[r]))
-				case 0:
-					zp[v] = float32(weight * (p - math.Exp(logq)))
-				default:
-					apart := x.fromMixture(logp, logq)
-					zp[v] = float32(weight * (1 - x.beta) * p * (apart - x.meanR[r]))
-				}
-			}
-			clear(zp[x.v:]) // what the other model lacks
+			x.gradient(zp, zq, r, float64(dklR[r])*x.inv)
 		})
 		m.be.Upload(zRV, x.zp)
 		dhRD := m.ws.get("gradient of states of a chunk [R,D]", compute.Narrow, hRD.Len())

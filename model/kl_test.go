@@ -1,7 +1,9 @@
 package model
 
 import (
+	"encoding/json"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -327,23 +329,46 @@ func divergenceOf(zp, zq []float64, beta float64) (d float64) {
 	return d
 }
 
-// The divergences of Agarwal et al. of three probabilities, worked by hand.
+// The divergences of three probabilities, worked by hand, and those of 200 random pairs of logits
+// with their gradients, by TRL's GKDTrainer (scripts/fixtures_gkd.py).
 func TestDivergenceGolden(t *testing.T) {
+	type golden struct {
+		Beta, Temperature float64
+		Student, Teacher  []float32
+		Loss              float64
+		Gradient          []float64
+	}
+	var file struct{ Cases []golden }
+	raw, err := os.ReadFile("../testdata/golden/gkd.json")
+	must(t, err)
+	must(t, json.Unmarshal(raw, &file))
+	if len(file.Cases) != 200 {
+		t.Fatalf("%d cases", len(file.Cases))
+	}
 	logs := func(p ...float64) (z []float32) {
 		for _, x := range p {
 			z = append(z, float32(math.Log(x)))
 		}
 		return z
 	}
-	q, p := logs(.6, .3, .1), logs(.2, .5, .3)
 	for beta, want := range map[float64]float64{0: .396058, .5: .091121, 1: .365274} {
-		x := klPass{beta: beta, v: 3, inv: 1}
-		got, lseP, lseQ := exactKL(p, q, 1)
-		if beta < 1 {
-			got, _ = x.divergence(p, q, lseP, lseQ)
+		file.Cases = append(file.Cases, golden{beta, 1, logs(.2, .5, .3), logs(.6, .3, .1), want,
+			nil})
+	}
+	for i, c := range file.Cases {
+		x := klPass{beta: c.Beta, v: len(c.Student), inv: 1 / c.Temperature}
+		x.room(1)
+		z := slices.Clone(c.Student)
+		x.measureRow(z, c.Teacher, 0)
+		if math.Abs(x.klR[0]-c.Loss) > 1e-6*(1+c.Loss) {
+			t.Errorf("case %d, beta %g: %g, want %g", i, c.Beta, x.klR[0], c.Loss)
 		}
-		if math.Abs(got-want) > 1e-6 {
-			t.Errorf("beta %g: %g, want %g", beta, got, want)
+		x.gradient(z, c.Teacher, 0, x.inv)
+		for v, want := range c.Gradient {
+			if math.Abs(float64(z[v])-want) > 1e-6*(1+math.Abs(want)) {
+				t.Errorf("case %d, beta %g, logit %d: gradient %g, want %g", i, c.Beta, v, z[v],
+					want)
+			}
 		}
 	}
 }

@@ -135,6 +135,15 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 	if err != nil {
 		return nil, err
 	}
+	if stage == config.OPD {
+		if c.Teacher.Path == "" {
+			return nil, fmt.Errorf("%w: plan: no teacher: give teacher.path (flag --teacher)",
+				config.ErrConfig)
+		}
+		if err := saved.CheckModel(fsys, c.Teacher.Path); err != nil {
+			return nil, fmt.Errorf("teacher.path: %w", err)
+		}
+	}
 	if err := c.Rollout.Validate(); err != nil && stage != config.SFT {
 		return nil, fmt.Errorf("%w: %w", config.ErrConfig, err)
 	}
