@@ -17,6 +17,10 @@ import (
 type Actor struct {
 	// Stop is called while Rollout samples: true ends it with model.ErrStopped. It may be nil.
 	Stop func() bool
+	// Reference is the frozen policy, which Update reads where Config.ExactKL, and Beta says which
+	// divergence from it is meant (model.LogProbDivergenceGrad); New makes it 1, KL to Reference.
+	Reference *model.Model
+	Beta      float64
 
 	cfg    Config
 	roll   RolloutConfig
@@ -62,7 +66,7 @@ func New(m *model.Model, cfg Config, roll RolloutConfig, updates, maxNew int) (*
 		return nil, fmt.Errorf("actor: %w", err)
 	}
 	merges := m.Base() != nil && (roll.Merged == "true" || roll.Merged == "auto" && !m.Alone())
-	return &Actor{cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft, maxNew: maxNew,
+	return &Actor{Beta: 1, cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft, maxNew: maxNew,
 		merges: merges}, nil
 }
 
@@ -117,6 +121,8 @@ type Rollout struct {
 	SampledST [][]float32 // log-probabilities as the sampler saw them
 	OldST     [][]float32 // denominator of the ratio: SampledST, or after Old the trainer's
 	EntST     [][]float32 // entropies, nats; nil until Old is called
+	// what Actor.Reference reads with an exact KL: the same answers behind its own prompts; nil: Seqs
+	Read []model.Seq
 }
 
 // Mask gives the responses' lengths [S] and their mask [S][T], 1 on response
@@ -207,7 +213,7 @@ func (a *Actor) Old(r *Rollout) (err error) {
 }
 
 // NeedsReference reports whether Update reads reference log-probabilities.
-func (a *Actor) NeedsReference() bool { return a.cfg.UseKLLoss && a.cfg.KLLossCoef > 0 }
+func (a *Actor) NeedsReference() bool { return a.cfg.HasKL() && !a.cfg.ExactKL() }
 
 // Stats describe an update: sums over all its mini-batches, divided by Passes
 // where they are means.
@@ -245,7 +251,7 @@ func (a *Actor) Update(r *Rollout, advST [][]float64, refST [][]float32) (Stats,
 					shards[k] = append(shards[k], s)
 				}
 			}
-			b := policyRows{seqs: r.Seqs, episode: r.Episode, byTurn: a.cfg.ByTurn(), old: r.OldST,
+			b := policyRows{seqs: r.Seqs, read: r.Read, episode: r.Episode, byTurn: a.cfg.ByTurn(), old: r.OldST,
 				ref: refST, sampled: r.SampledST, adv: advST}
 			if err := a.learn(&st, a.policy, b, shards, a.roll.Temperature); err != nil {
 				return st, err
@@ -275,8 +281,9 @@ func (a *Actor) SFT(seqs []model.Seq) (Stats, error) {
 // policyRows are the inputs of an objective, by sequence; nil: the objective does not read them.
 type policyRows struct {
 	seqs              []model.Seq
-	episode           []int // of each sequence; nil: it is an episode of its own
-	byTurn            bool  // each span is a row of the objective; otherwise each sequence
+	read              []model.Seq // by Actor.Reference, with an exact KL; nil: seqs
+	episode           []int       // of each sequence; nil: it is an episode of its own
+	byTurn            bool        // each span is a row of the objective; otherwise each sequence
 	old, ref, sampled [][]float32
 	adv               [][]float64
 	turns             map[int]int // rows with tokens of each episode; learn counts them
@@ -388,24 +395,40 @@ func (a *Actor) learnShard(policy *algos.Policy[float32], in policyRows, rows []
 	seqs := model.Pick(in.seqs, rows)
 	var sums shardSums
 	for _, pack := range model.Packs(seqs, a.cfg.MaxTokenLen) {
-		err := a.m.LogProbGrad(model.Pick(seqs, pack), temperature,
-			func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
-				b, at, err := a.pad(logpST, entST, in, model.Pick(rows, pack))
-				if err != nil {
-					return nil, nil, err
+		seed := func(logpST, entST, klST [][]float32) (dlogpST, dentST, dklST [][]float32,
+			err error) {
+			b, at, err := a.pad(logpST, entST, klST, in, model.Pick(rows, pack))
+			if err != nil {
+				return nil, nil, nil, err
+			}
+			res, err := policy.Step(b, norm)
+			if err != nil {
+				return nil, nil, nil, err
+			}
+			sums.PolicyStats = sums.PolicyStats.Add(res.PolicyStats)
+			for _, row := range entST {
+				for _, e := range row {
+					sums.Entropy += float64(e)
 				}
-				res, err := policy.Step(b, norm)
-				if err != nil {
-					return nil, nil, err
-				}
-				sums.PolicyStats = sums.PolicyStats.Add(res.PolicyStats)
-				for _, row := range entST {
-					for _, e := range row {
-						sums.Entropy += float64(e)
-					}
-				}
-				return unpad(res.DLogp, logpST, at, b.T), unpad(res.DEntropy, logpST, at, b.T), nil
-			})
+			}
+			return unpad(res.DLogp, logpST, at, b.T), unpad(res.DEntropy, logpST, at, b.T),
+				unpad(res.DKL, logpST, at, b.T), nil
+		}
+		var err error
+		if policy == a.policy && a.cfg.ExactKL() {
+			own := model.Pick(seqs, pack)
+			read := own
+			if in.read != nil {
+				read = model.Pick(in.read, model.Pick(rows, pack))
+			}
+			err = a.m.LogProbDivergenceGrad(own, a.Reference, read, a.Beta, temperature, seed)
+		} else {
+			err = a.m.LogProbGrad(model.Pick(seqs, pack), temperature,
+				func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
+					dlogpST, dentST, _, err = seed(logpST, entST, nil)
+					return dlogpST, dentST, err
+				})
+		}
 		if errors.Is(err, algos.ErrNotFinite) {
 			return nil, nil
 		}
@@ -433,9 +456,9 @@ type rowAt struct {
 }
 
 // pad lays the rows of a micro-batch one below the other. pack is the sequences of the pack, at
-// where each row comes from. Rows and columns are rounded up, with mask 0, so that few shapes of
+// where each row comes from; klST is nil where no exact KL is in the loss. Rows and columns are rounded up, with mask 0, so that few shapes of
 // the objective are ever compiled.
-func (a *Actor) pad(logpST, entST [][]float32, in policyRows,
+func (a *Actor) pad(logpST, entST, klST [][]float32, in policyRows,
 	pack []int) (b algos.PolicyBatch[float32], at []rowAt, err error) {
 	t := 1
 	for i, s := range pack {
@@ -463,6 +486,9 @@ func (a *Actor) pad(logpST, entST [][]float32, in policyRows,
 	})
 	if entST != nil {
 		b.Entropy = of(entST)
+	}
+	if klST != nil {
+		b.KL = of(klST)
 	}
 	if in.old != nil {
 		b.Old = of(model.Pick(in.old, pack))

@@ -9,26 +9,26 @@ import (
 
 // Config is the `actor` section: the policy objective and its optimizer.
 type Config struct {
-	PolicyLoss      PolicyLoss          `yaml:"policy_loss" stages:"warmup train"`
-	UseKLLoss       bool                `yaml:"use_kl_loss" doc:"add kl_loss_coef times the KL to the reference to the loss" stages:"warmup train"`
-	KLLossCoef      float64             `yaml:"kl_loss_coef" min:"0" doc:"weight of the KL in the loss" stages:"warmup train" alias:"beta kl_coef"`
-	KLLossType      string              `yaml:"kl_loss_type" choices:"k1,kl,abs,k2,mse,k3,low_var_kl,k1+,k3+,abs+,low_var_kl+" doc:"KL estimator in the loss; with a trailing + the value is the same and the gradient is k2's" stages:"warmup train"`
-	ClipRatioLow    float64             `yaml:"clip_ratio_low" min:"0" max:"1" doc:"the ratio is clipped below at 1 minus this; 0: the default of the loss (gspo 3e-4, others 0.2)" stages:"warmup train" alias:"epsilon"`
-	ClipRatioHigh   float64             `yaml:"clip_ratio_high" min:"0" doc:"the ratio is clipped above at 1 plus this; 0: the default of the loss (gspo 4e-4, dapo 0.28, others 0.2)" stages:"warmup train"`
-	ClipRatioC      float64             `yaml:"clip_ratio_c" min:"1" doc:"bound of the dual clip, for negative advantages (vanilla, dapo, gtpo)" stages:"warmup train"`
+	PolicyLoss      PolicyLoss          `yaml:"policy_loss" stages:"warmup train opd"`
+	UseKLLoss       bool                `yaml:"use_kl_loss" doc:"add kl_loss_coef times the KL to the reference to the loss" stages:"warmup train opd"`
+	KLLossCoef      float64             `yaml:"kl_loss_coef" min:"0" doc:"weight of the KL in the loss" stages:"warmup train opd" alias:"beta kl_coef"`
+	KLLossType      string              `yaml:"kl_loss_type" choices:"k1,kl,abs,k2,mse,k3,low_var_kl,k1+,k3+,abs+,low_var_kl+,full" doc:"KL estimator in the loss; with a trailing + the value is the same and the gradient is k2's. full: no estimate but the sum over the vocabulary at every token of the answers, with its own gradient; the reference then passes forward in every pass of the update" stages:"warmup train opd"`
+	ClipRatioLow    float64             `yaml:"clip_ratio_low" min:"0" max:"1" doc:"the ratio is clipped below at 1 minus this; 0: the default of the loss (gspo 3e-4, others 0.2)" stages:"warmup train opd" alias:"epsilon"`
+	ClipRatioHigh   float64             `yaml:"clip_ratio_high" min:"0" doc:"the ratio is clipped above at 1 plus this; 0: the default of the loss (gspo 4e-4, dapo 0.28, others 0.2)" stages:"warmup train opd"`
+	ClipRatioC      float64             `yaml:"clip_ratio_c" min:"1" doc:"bound of the dual clip, for negative advantages (vanilla, dapo, gtpo)" stages:"warmup train opd"`
 	LossAggMode     string              `yaml:"loss_agg_mode" choices:"token-mean,seq-mean-token-sum,seq-mean-token-mean,seq-mean-token-sum-norm,episode-mean-turn-mean-token-mean" doc:"how token losses are aggregated; a seq is a row of actor.ratio_level; gspo always uses seq-mean-token-mean. episode-mean-turn-mean-token-mean is Flow-GRPO's (arXiv 2510.05592)"`
-	RatioLevel      string              `yaml:"ratio_level" choices:"auto,turn,episode" doc:"what a row of the policy loss is: over its tokens gspo takes its ratio, and seq-mean averages. turn: one turn of the student; episode: all its turns in one sequence (with contexts that are rebuilt each turn is a sequence, and has a ratio of its own); auto: episode, but turn with algorithm.adv_estimator=gigpo, with critic.level=turn, and with actor.loss_agg_mode=episode-mean-turn-mean-token-mean. Single answers are one turn, and the same in both" stages:"warmup train"`
+	RatioLevel      string              `yaml:"ratio_level" choices:"auto,turn,episode" doc:"what a row of the policy loss is: over its tokens gspo takes its ratio, and seq-mean averages. turn: one turn of the student; episode: all its turns in one sequence (with contexts that are rebuilt each turn is a sequence, and has a ratio of its own); auto: episode, but turn with algorithm.adv_estimator=gigpo, with critic.level=turn, and with actor.loss_agg_mode=episode-mean-turn-mean-token-mean. Single answers are one turn, and the same in both" stages:"warmup train opd"`
 	EntropyCoeff    float64             `yaml:"entropy_coeff" doc:"weight of an entropy bonus in the loss"`
 	Optim           model.OptimSettings `yaml:"optim"`
 	LoRA            model.LoRA          `yaml:"lora" fixed:"true"`
 	GradClip        float64             `yaml:"grad_clip" min:"0" doc:"clip the global gradient norm to this; 0: no clipping" alias:"max_grad_norm"`
-	PPOMiniBatch    int                 `yaml:"ppo_mini_batch_size" min:"0" max:"1000000000" doc:"prompts per optimizer step; 0: a quarter of data.train_batch_size, because the clip acts only if a batch is used in several steps" stages:"warmup train"`
-	PPOEpochs       int                 `yaml:"ppo_epochs" min:"1" max:"1000000" doc:"passes over each rollout batch" stages:"warmup train"`
+	PPOMiniBatch    int                 `yaml:"ppo_mini_batch_size" min:"0" max:"1000000000" doc:"prompts per optimizer step; 0: a quarter of data.train_batch_size, because the clip acts only if a batch is used in several steps" stages:"warmup train opd"`
+	PPOEpochs       int                 `yaml:"ppo_epochs" min:"1" max:"1000000" doc:"passes over each rollout batch" stages:"warmup train opd"`
 	MaxTokenLen     int                 `yaml:"max_token_len" min:"1" max:"1000000000" doc:"largest number of tokens in a micro-batch, a prompt counted once for all its answers; a larger one needs more memory, results agree to rounding" alias:"actor_rollout_ref.actor.ppo_max_token_len_per_gpu"`
 	Recompute       bool                `yaml:"recompute" doc:"recompute activations in the backward pass (gradient checkpointing): less memory, a third more work" alias:"gradient_checkpointing actor_rollout_ref.model.enable_gradient_checkpointing"`
-	OldLogProb      string              `yaml:"old_log_prob" choices:"auto,recompute,rollout" doc:"where old log-probabilities come from: recompute (a forward pass of the trainer), rollout (the sampler's, verl's bypass mode) or auto (the sampler's where the device gives them the trainer's bits, as the CPU does, otherwise recompute; the first three steps and every 50th check it)" stages:"warmup train"`
-	RolloutIS       string              `yaml:"rollout_is" choices:"none,token,sequence" doc:"truncated importance weights for differences between sampler and trainer, by token or by sequence, which is a row of actor.ratio_level" stages:"warmup train"`
-	RolloutISThresh float64             `yaml:"rollout_is_threshold" min:"0" doc:"largest such weight" stages:"warmup train"`
+	OldLogProb      string              `yaml:"old_log_prob" choices:"auto,recompute,rollout" doc:"where old log-probabilities come from: recompute (a forward pass of the trainer), rollout (the sampler's, verl's bypass mode) or auto (the sampler's where the device gives them the trainer's bits, as the CPU does, otherwise recompute; the first three steps and every 50th check it)" stages:"warmup train opd"`
+	RolloutIS       string              `yaml:"rollout_is" choices:"none,token,sequence" doc:"truncated importance weights for differences between sampler and trainer, by token or by sequence, which is a row of actor.ratio_level" stages:"warmup train opd"`
+	RolloutISThresh float64             `yaml:"rollout_is_threshold" min:"0" doc:"largest such weight" stages:"warmup train opd"`
 }
 
 // PolicyLoss is the `actor.policy_loss` section.
@@ -51,11 +51,11 @@ func DefaultConfig() Config {
 
 // RolloutConfig is the `rollout` section: how answers are sampled.
 type RolloutConfig struct {
-	N           int     `yaml:"n" min:"1" max:"65535" doc:"answers per prompt; with fewer than 4 the statistics of a group are poor" stages:"warmup train" alias:"num_generations"`
-	Temperature float64 `yaml:"temperature" min:"0" doc:"sampling temperature; also used for old, reference and current log-probabilities" stages:"warmup train dpo"`
-	TopK        int     `yaml:"top_k" min:"0" max:"1000000000" doc:"sample from the k most probable tokens; 0: all" stages:"warmup train dpo"`
-	TopP        float64 `yaml:"top_p" min:"0" max:"1" doc:"sample from the smallest set of tokens with at least this probability; 1: all" stages:"warmup train dpo"`
-	MinP        float64 `yaml:"min_p" min:"0" max:"1" doc:"drop tokens with less than this share of the largest probability; 0: none" stages:"warmup train dpo"`
+	N           int     `yaml:"n" min:"1" max:"65535" doc:"answers per prompt; with fewer than 4 the statistics of a group are poor" stages:"warmup train opd" alias:"num_generations"`
+	Temperature float64 `yaml:"temperature" min:"0" doc:"sampling temperature; also used for old, reference and current log-probabilities" stages:"warmup train dpo opd"`
+	TopK        int     `yaml:"top_k" min:"0" max:"1000000000" doc:"sample from the k most probable tokens; 0: all" stages:"warmup train dpo opd"`
+	TopP        float64 `yaml:"top_p" min:"0" max:"1" doc:"sample from the smallest set of tokens with at least this probability; 1: all" stages:"warmup train dpo opd"`
+	MinP        float64 `yaml:"min_p" min:"0" max:"1" doc:"drop tokens with less than this share of the largest probability; 0: none" stages:"warmup train dpo opd"`
 	Merged      string  `yaml:"merged" choices:"auto,true,false" doc:"with LoRA: whether sampling reads a copy of the weights with the adapters added, which is faster and takes the base's memory once more; auto: not where the adapters beside the base give the trainer's own bits (the CPU), otherwise if there is memory"`
 	MaxNumSeqs  int     `yaml:"max_num_seqs" min:"1" max:"65536" doc:"number of sequences generated at the same time; results do not depend on it"`
 }
@@ -115,6 +115,11 @@ func (c Config) Validate() error {
 	}
 	return c.Optim.Validate("actor.optim")
 }
+
+// HasKL reports whether the loss has a KL term, and ExactKL whether that is the sum over the
+// vocabulary.
+func (c Config) HasKL() bool   { return c.UseKLLoss && c.KLLossCoef > 0 }
+func (c Config) ExactKL() bool { return c.HasKL() && c.KLLossType == algos.KLFull }
 
 // ReadsEntropy reports whether the objective reads the entropies that Actor.Old gives.
 func (c Config) ReadsEntropy() bool { return c.PolicyLoss.LossMode == "gtpo" }

@@ -59,8 +59,12 @@ func straight(k klEstimator) klEstimator {
 }
 
 // KLNames lists the estimators of the KL divergence. A trailing + keeps the
-// value and takes k2's gradient.
+// value and takes k2's gradient. KLFull is none of them.
 func KLNames() []string { return names(klEstimators) }
+
+// KLFull is the exact divergence at each token, summed over the vocabulary, in the place of an
+// estimate from the sampled token: PolicyBatch.KL.
+const KLFull = "full"
 
 // KLPenalty is the estimator's value for each token, without gradient: kl[i]
 // from logp[i] and ref[i] (natural logarithms). It is what goes into a reward.

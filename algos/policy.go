@@ -23,7 +23,7 @@ type PolicyConfig struct {
 	Agg string
 
 	KLCoef float64 // beta of the KL term, >= 0; default 0: no such term
-	KLType string  // one of KLNames; default "low_var_kl"
+	KLType string  // one of KLNames, or KLFull; default "low_var_kl"
 	// weight of the entropy bonus, subtracted from the loss; default 0: no such term
 	EntropyCoef float64
 }
@@ -209,8 +209,10 @@ func NewPolicy[F Float](c PolicyConfig) (*Policy[F], error) {
 	if _, err = lookup("aggregation", c.Agg, aggregations); err != nil {
 		return nil, err
 	}
-	if p.kl, err = lookup("KL estimator", c.KLType, klEstimators); err != nil {
-		return nil, err
+	if c.KLType != KLFull {
+		if p.kl, err = lookup("KL estimator", c.KLType, klEstimators); err != nil {
+			return nil, err
+		}
 	}
 	or(&c.ClipLow, p.loss.clipLow)
 	or(&c.ClipHigh, p.loss.clipHigh)
@@ -262,7 +264,8 @@ type PolicyBatch[F Float] struct {
 	B, T    int
 	Logp    []F // of the sampled tokens under the current policy
 	Old     []F // under the policy that sampled; unused by gpg and sft
-	Ref     []F // under the frozen policy; unused when KLCoef is 0
+	Ref     []F // under the frozen policy; unused when KLCoef is 0 or KLType KLFull
+	KL      []F // KL to the frozen policy, nats; used when KLType is KLFull
 	Mask    []F // 1 on response tokens up to and including the first EOS, else 0
 	Adv     []F // unused by sft
 	Entropy []F // of the next-token distribution, nats; unused when EntropyCoef is 0
@@ -338,6 +341,7 @@ type PolicyResult[F Float] struct {
 	PolicyStats
 	DLogp    []F // [B*T], d Loss/d Logp; exactly 0 where Mask is 0
 	DEntropy []F // [B*T], d Loss/d Entropy; nil when EntropyCoef is 0
+	DKL      []F // [B*T], d Loss/d KL; nil unless KLCoef is above 0 and KLType KLFull
 }
 
 // Step computes the loss and gradient contributions of one micro-batch under
@@ -362,8 +366,8 @@ func (p *Policy[F]) Step(b PolicyBatch[F], n Norm) (PolicyResult[F], error) {
 		name   string
 		v      []F
 		masked F // value where the mask is 0
-	}{{"logp", b.Logp, 0}, {"old", b.Old, 0}, {"ref", b.Ref, 0}, {"adv", b.Adv, 0},
-		{"entropy", b.Entropy, 0}, {"weight", b.RolloutWeight, 1}} {
+	}{{"logp", b.Logp, 0}, {"old", b.Old, 0}, {"ref", b.Ref, 0}, {"kl", b.KL, 0},
+		{"adv", b.Adv, 0}, {"entropy", b.Entropy, 0}, {"weight", b.RolloutWeight, 1}} {
 		if err := fillMasked(prog.in[in.name], in.v, b.Mask, in.masked, in.name, b.T); err != nil {
 			return res, err
 		}
@@ -378,6 +382,7 @@ func (p *Policy[F]) Step(b PolicyBatch[F], n Norm) (PolicyResult[F], error) {
 	res.PolicyStats = p.stats(prog, b, own)
 	res.DLogp = append([]F(nil), prog.get("dlogp")...)
 	res.DEntropy = append([]F(nil), prog.get("dentropy")...)
+	res.DKL = append([]F(nil), prog.get("dkl")...)
 	if i := notFinite(res.DLogp); i >= 0 || math.IsNaN(res.Loss) || math.IsInf(res.Loss, 0) {
 		return PolicyResult[F]{},
 			fmt.Errorf(
@@ -416,8 +421,14 @@ func (p *Policy[F]) compile(s policyShape) (*program[F], error) {
 	pg := g.sum(g.mul(perRow, row("inv")))
 	cost, read, wrt := pg, map[string]*G.Node{"pg": pg}, []string{"logp"}
 	if s.kl {
-		kl := aggregations[p.c.Agg].row(g.expr, p.kl.graph(g.expr, g.sub(g.logp(), g.bt("ref"))),
-			g.mask())
+		var tokens *G.Node
+		if p.c.KLType == KLFull {
+			tokens = g.bt("kl")
+			wrt = append(wrt, "kl")
+		} else {
+			tokens = p.kl.graph(g.expr, g.sub(g.logp(), g.bt("ref")))
+		}
+		kl := aggregations[p.c.Agg].row(g.expr, tokens, g.mask())
 		read["kl"] = g.sum(g.mul(kl, row("invPlain")))
 		cost = g.add(cost, g.sum(g.mul(kl, row("invKL"))))
 	}
@@ -483,7 +494,8 @@ func (p *Policy[F]) check(b PolicyBatch[F], n Norm) (Norm, error) {
 	}{
 		{"logp", b.Logp, true}, {"mask", b.Mask, true}, {"old", b.Old, p.loss.needsOld},
 		{"adv", b.Adv, p.loss.needsAdv},
-		{"ref", b.Ref, p.c.KLCoef > 0}, {"entropy", b.Entropy, p.c.EntropyCoef != 0},
+		{"ref", b.Ref, p.c.KLCoef > 0 && p.c.KLType != KLFull},
+		{"kl", b.KL, p.c.KLCoef > 0 && p.c.KLType == KLFull}, {"entropy", b.Entropy, p.c.EntropyCoef != 0},
 		{"rollout weight", b.RolloutWeight, b.RolloutWeight != nil},
 	} {
 		if in.needed && len(in.v) != b.B*b.T {

@@ -215,7 +215,7 @@ func TestNotFiniteIsRefused(t *testing.T) {
 	clean := func() PolicyBatch[float32] {
 		b := hardBatch(3, 6, 4, false)
 		return PolicyBatch[float32]{b.B, b.T, as[float32](b.Logp), as[float32](b.Old),
-			as[float32](b.Ref), as[float32](b.Mask), as[float32](b.Adv), as[float32](b.Entropy),
+			as[float32](b.Ref), nil, as[float32](b.Mask), as[float32](b.Adv), as[float32](b.Entropy),
 			as[float32](b.RolloutWeight), nil}
 	}
 	at := slices.Index(clean().Mask, 1)
@@ -451,5 +451,60 @@ func TestDriftIsClampedWhereTheLossClamps(t *testing.T) {
 		if got := step(t, PolicyConfig{Loss: loss}, b, normOf(b)).PPOKLSum; got != want {
 			t.Errorf("%s: %g, want %g", loss, got, want)
 		}
+	}
+}
+
+// The exact KL enters the loss as it is given: KLLoss is its aggregate, and DKL the gradient of
+// that times the coefficient, by differences of the loss, which is linear in it. No gradient of it
+// reaches the log-probabilities.
+func TestExactKL(t *testing.T) {
+	for k, agg := range AggNames() {
+		c := PolicyConfig{Loss: "gpg", Agg: agg, KLCoef: .3, KLType: KLFull}
+		b := hardBatch(uint64(k), 7, 5, true)
+		b.KL = make([]float64, len(b.Logp))
+		for i := range b.KL {
+			if b.KL[i] = float64(i%11) / 4; b.Mask[i] == 0 {
+				b.KL[i] = math.NaN()
+			}
+		}
+		n := normOf(b)
+		got := step(t, c, b, n)
+		without := step(t, PolicyConfig{Loss: "gpg", Agg: agg}, b, n)
+		if without.DKL != nil || !slices.Equal(got.DLogp, without.DLogp) ||
+			math.Abs(got.Loss-without.Loss-.3*got.KLLoss) > 1e-12 {
+			t.Errorf("%s: loss %g, %g without KL, KL %g", agg, got.Loss, without.Loss, got.KLLoss)
+		}
+		sum := 0.0
+		for i, m := range b.Mask {
+			if m == 0 {
+				if got.DKL[i] != 0 {
+					t.Errorf("%s: gradient %g outside of the answers", agg, got.DKL[i])
+				}
+				continue
+			}
+			sum += got.DKL[i] * b.KL[i]
+			up := b
+			up.KL = slices.Clone(b.KL)
+			up.KL[i]++
+			if want := step(t, c, up, n).Loss - got.Loss; math.Abs(got.DKL[i]-want) > 1e-12 {
+				t.Errorf("%s: token %d: gradient %g, difference %g", agg, i, got.DKL[i], want)
+			}
+		}
+		if math.Abs(sum-.3*got.KLLoss) > 1e-12 || !(got.KLLoss > 0) {
+			t.Errorf("%s: KL %g, by its gradient %g", agg, got.KLLoss, sum/.3)
+		}
+	}
+	p, err := NewPolicy[float64](PolicyConfig{KLCoef: .1, KLType: KLFull})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	b := hardBatch(1, 3, 4, false)
+	b.RolloutWeight = nil
+	if _, err := p.Step(b, normOf(b)); !errors.Is(err, ErrShape) {
+		t.Errorf("no divergences: %v", err)
+	}
+	if _, _, _, err := SubtractKL(1, []float64{1}, [][]float64{{1}}, [][]float64{{1, 1}}); !errors.Is(err, ErrShape) {
+		t.Errorf("a mask of another length: %v", err)
 	}
 }

@@ -66,12 +66,26 @@ func KLInReward(name string, beta float64, scoreS []float64, oldST, refST,
 			"algos: KL in reward: %d scores, %d, %d and %d rows of old, ref and mask: %w",
 			len(scoreS), len(oldST), len(refST), len(maskST), ErrShape)
 	}
-	rewardST, sumS = make([][]float64, len(scoreS)), make([]float64, len(scoreS))
-	for s, mask := range maskST {
-		klT, err := KLPenalty(name, oldST[s], refST[s])
-		if err != nil {
+	klST := make([][]float64, len(scoreS))
+	for s := range klST {
+		if klST[s], err = KLPenalty(name, oldST[s], refST[s]); err != nil {
 			return nil, nil, 0, err
 		}
+	}
+	return SubtractKL(beta, scoreS, klST, maskST)
+}
+
+// SubtractKL is KLInReward of divergences klST [S][T] that are known, as the exact ones are.
+func SubtractKL(beta float64, scoreS []float64, klST, maskST [][]float64) (rewardST [][]float64,
+	sumS []float64, kl float64, err error) {
+	if len(klST) != len(scoreS) || len(maskST) != len(scoreS) || len(scoreS) == 0 {
+		return nil, nil, 0, fmt.Errorf(
+			"algos: KL in reward: %d scores, %d and %d rows of KL and mask: %w", len(scoreS),
+			len(klST), len(maskST), ErrShape)
+	}
+	rewardST, sumS = make([][]float64, len(scoreS)), make([]float64, len(scoreS))
+	for s, mask := range maskST {
+		klT := klST[s]
 		if len(mask) != len(klT) {
 			return nil, nil, 0, fmt.Errorf(
 				"algos: KL in reward: response %d: %d log-probabilities, mask of %d: %w", s,

@@ -3,9 +3,7 @@ package model
 import (
 	"fmt"
 	"math"
-	"runtime"
 	"slices"
-	"sync"
 
 	"gad/internal/compute"
 )
@@ -56,21 +54,13 @@ func (m *Model) Divergences(q *Model, seqs []Seq) ([]Divergence, error) {
 		if zq, err = q.logits(zq, q.pk.rows[lo:hi]); err != nil {
 			return nil, err
 		}
-		var wg sync.WaitGroup
-		share := (hi - lo + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0)
-		for at := lo; at < hi; at += share {
-			wg.Go(func() {
-				for r := at; r < min(at+share, hi); r++ {
-					p := zp[(r-lo)*m.cfg.Vocab:][:vocab]
-					q := zq[(r-lo)*q.cfg.Vocab:][:vocab]
-					flat.LogP[r], flat.LogQ[r], flat.PQ[r], flat.QP[r] = diverge(p, q,
-						m.pk.targets[r])
-					sum := flat.LogP[r] + flat.LogQ[r] + flat.PQ[r] + flat.QP[r]
-					bad[r] = math.IsNaN(sum) || math.IsInf(sum, 0)
-				}
-			})
-		}
-		wg.Wait()
+		eachRow(lo, hi, func(r int) {
+			p := zp[(r-lo)*m.cfg.Vocab:][:vocab]
+			q := zq[(r-lo)*q.cfg.Vocab:][:vocab]
+			flat.LogP[r], flat.LogQ[r], flat.PQ[r], flat.QP[r] = diverge(p, q, m.pk.targets[r])
+			sum := flat.LogP[r] + flat.LogQ[r] + flat.PQ[r] + flat.QP[r]
+			bad[r] = math.IsNaN(sum) || math.IsInf(sum, 0)
+		})
 	}
 	if r := slices.Index(bad, true); r >= 0 {
 		return nil, fmt.Errorf("model: divergence: %g and %g at token %d: the weights or activations are %w: go back to an earlier checkpoint", flat.PQ[r], flat.QP[r], m.pk.targets[r], ErrNotFinite)

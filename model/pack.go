@@ -260,6 +260,12 @@ func (m *Model) logProbs(logp, ent []float32, out compute.HeadOut, inv float64) 
 // Param.G. After an error Param.G may hold a part of them, which the caller clears.
 func (m *Model) LogProbGrad(seqs []Seq, temperature float64,
 	seed func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error)) error {
+	return m.logProbGrad(seqs, temperature, nil, seed)
+}
+
+// logProbGrad is the pass of LogProbGrad and, unless x is nil, of LogProbKLGrad.
+func (m *Model) logProbGrad(seqs []Seq, temperature float64, x *klPass,
+	seed func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error)) error {
 	if err := m.need(LM, true); err != nil {
 		return err
 	}
@@ -273,6 +279,9 @@ func (m *Model) LogProbGrad(seqs []Seq, temperature float64,
 	}
 	r := len(p.rows)
 	if r == 0 {
+		if x != nil {
+			x.klST = p.split(nil, nil, nil)
+		}
 		_, _, err := seed(p.split(nil, nil, nil), p.split(nil, nil, nil))
 		return err
 	}
@@ -290,6 +299,11 @@ func (m *Model) LogProbGrad(seqs []Seq, temperature float64,
 	h.logp, h.ent = slices.Grow(h.logp[:0], r)[:r], slices.Grow(h.ent[:0], r)[:r]
 	if err := m.logProbs(h.logp, h.ent, out, inv); err != nil {
 		return err
+	}
+	if x != nil {
+		if err := x.measure(m); err != nil {
+			return err
+		}
 	}
 	h.logpFlat, h.entFlat = slices.Grow(h.logpFlat[:0], r)[:r], slices.Grow(h.entFlat[:0], r)[:r]
 	h.logpST, h.entST = p.split(h.logpST, h.logpFlat, h.logp), p.split(h.entST, h.entFlat, h.ent)
@@ -314,6 +328,11 @@ func (m *Model) LogProbGrad(seqs []Seq, temperature float64,
 	}
 	m.be.Zero(a.dhND)
 	m.be.LogProbGrad(a.dhND, m.head, out, dlogp, dent, a.hND, p.rows, p.targets, inv)
+	if x != nil {
+		if err := x.learn(m, a); err != nil {
+			return err
+		}
+	}
 	m.backward(a, p.ids, p.pos, p.Pack, m.packed)
 	if err := m.be.Sync(); err != nil {
 		return fmt.Errorf("model: gradient of log-probabilities: %w", err)

@@ -3,9 +3,7 @@ package model
 import (
 	"fmt"
 	"math"
-	"runtime"
 	"slices"
-	"sync"
 
 	"gad/internal/compute"
 )
@@ -33,16 +31,7 @@ func (e *Engine) rank(tokens []Token, top func(i int) int, hRD compute.Tensor) e
 		if err := e.sync(); err != nil {
 			return err
 		}
-		var wg sync.WaitGroup
-		share := (len(part) + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0)
-		for at := 0; at < len(part); at += share {
-			wg.Go(func() {
-				for i := at; i < min(at+share, len(part)); i++ {
-					part[i].rank(e.logits[i*v:(i+1)*v], top(lo+i))
-				}
-			})
-		}
-		wg.Wait()
+		eachRow(0, len(part), func(i int) { part[i].rank(e.logits[i*v:(i+1)*v], top(lo+i)) })
 		for _, t := range part {
 			if x := float64(t.Logp); math.IsNaN(x) || math.IsInf(x, 0) {
 				return fmt.Errorf("model: generate: log-probability %g of token %d: the weights or activations are %w: go back to an earlier checkpoint", x, t.ID, ErrNotFinite)

@@ -38,5 +38,12 @@ func (p *Policy) LogProbs(seqs []model.Seq,
 	return refLogpST, err
 }
 
+// KL is KL(policy || reference) at each response token, exact over the vocabulary, in nats
+// (model.Model.AllKL).
+func (p *Policy) KL(policy *model.Model, seqs []model.Seq,
+	temperature float64) (klST [][]float32, err error) {
+	return policy.AllKL(p.m, seqs, temperature, p.maxTokens)
+}
+
 // Close frees the weights.
 func (p *Policy) Close() error { return p.m.Close() }

@@ -65,8 +65,11 @@ func (t *Trainer) count(m Metrics, prompts int, all []model.Seq,
 	for _, s := range all {
 		w.tokens += len(s.IDs)
 	}
-	c := t.actor.Model().Config() // the discriminator has the same shape
 	for _, x := range t.cfg.Passes(t.Stage, prompts, t.be.Alone()) {
+		c := t.actor.Model().Config() // the discriminator has the same shape
+		if x.Network == config.Teacher {
+			c = t.teacher.Model().Config()
+		}
 		if _, ran := m["timing_s/"+x.Part]; !ran {
 			continue
 		}

@@ -111,7 +111,7 @@ func TestDocumentsAreTheTables(t *testing.T) {
 	if err := conf.Check(&defaults); err != nil {
 		t.Error(err)
 	}
-	settings := "# Settings\n\nAll settings of `gad sft`, `gad warmup`, `gad train` and `gad dpo`. On the command line a setting is written `actor.optim.lr=1e-6`; in a YAML file each dot is a level. " +
+	settings := "# Settings\n\nAll settings of `gad sft`, `gad warmup`, `gad train`, `gad dpo` and `gad opd`. On the command line a setting is written `actor.optim.lr=1e-6`; in a YAML file each dot is a level. " +
 		"The defaults are the paper's where it states them. They differ by command in four places: `actor.optim.lr` (`sft`: 5e-06), `actor.grad_clip` (`sft` and `dpo`: 1), `trainer.total_epochs` (`train`: 2).\n\n" +
 		conf.Markdown(&defaults)
 	modeltest.Golden(t, filepath.Join("..", "doc", "settings.md"), []byte(settings))

@@ -230,7 +230,9 @@ func TestCUDAPeakIsThePlan(t *testing.T) {
 		sets = append(sets, append(slices.Clone(set), "trainer.device=cuda"))
 	}
 	for _, precision := range []string{cuda.F32, cuda.BF16} {
-		peaks(t, func(precision string) compute.Backend { return gpu(t, precision) }, precision,
+		open := func(precision string) compute.Backend { return gpu(t, precision) }
+		peaks(t, open, config.OPD, precision, [][]string{{}})
+		peaks(t, open, config.Warmup, precision,
 			sets)
 	}
 }

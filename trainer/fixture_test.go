@@ -30,10 +30,11 @@ import (
 
 // The fixture: a student of 32 dimensions with a tokenizer of some 300 tokens
 // that has learned a little of short answers, so that some of its own end and
-// some are cut; 40 rows; a warm-up run of three steps.
+// some are cut, and what it was before (blank), whose teacher it is in OPD; 40 rows; a warm-up run
+// of three steps.
 type fixture struct {
-	root, student, data, val, warmup string
-	tok                              *tokenizer.Tokenizer
+	root, blank, student, data, val, warmup string
+	tok                                     *tokenizer.Tokenizer
 }
 
 var fixed *fixture
@@ -80,13 +81,13 @@ var build = sync.OnceValue(func() error {
 	if err != nil {
 		return err
 	}
-	blank := filepath.Join(f.root, "blank")
-	if err := errors.Join(export.WriteFolder(vfs.OS, blank, m, f.tok, "float32"),
+	f.blank = filepath.Join(f.root, "blank")
+	if err := errors.Join(export.WriteFolder(vfs.OS, f.blank, m, f.tok, "float32"),
 		m.Close()); err != nil {
 		return err
 	}
 	sft := filepath.Join(f.root, "sft")
-	err = play(be, settings(config.SFT, sft, "model.path="+blank, "trainer.total_steps=60",
+	err = play(be, settings(config.SFT, sft, "model.path="+f.blank, "trainer.total_steps=60",
 		"data.train_batch_size=8",
 		"actor.optim.lr=5e-3", "trainer.save_freq=0"), config.SFT)
 	if err != nil {
@@ -125,9 +126,12 @@ func settings(stage config.Stage, output string, overrides ...string) config.Con
 		"actor.optim.lr=1e-3", "critic.optim.lr=2e-3", "trainer.save_samples=2",
 		"actor.max_token_len=512", "critic.max_token_len=512",
 		"trainer.val_rows=4"}
-	if stage == config.Train {
+	switch stage {
+	case config.Train:
 		base = append(base, "trainer.resume_from="+fixed.warmup)
-	} else {
+	case config.OPD:
+		base = append(base, "model.path="+fixed.blank, "teacher.path="+fixed.student)
+	default:
 		base = append(base, "model.path="+fixed.student)
 	}
 	if err := conf.Load(&c, "", append(base, overrides...), nil); err != nil {

@@ -69,7 +69,7 @@ func (t *Trainer) length() string {
 }
 
 func (t *Trainer) answers() string {
-	if !t.Stage.HasCritic() {
+	if !t.Stage.HasPolicy() {
 		return ""
 	}
 	return " x " + report.Count(t.cfg.Rollout.N, "answer")

@@ -110,6 +110,9 @@ func (t *Trainer) openStudent(s start, from string) (student string, err error) 
 			return fmt.Errorf("actor: %w", err)
 		}
 		c.Actor.RatioLevel = c.RatioLevel()
+		if c.Divergence(t.Stage) { // from the teacher, which openTeacher puts in its place
+			c.Actor.UseKLLoss, c.Actor.KLLossCoef, c.Actor.KLLossType = true, 1, algos.KLFull
+		}
 		if t.actor, err = actor.New(m, c.Actor, c.Rollout, updates,
 			c.Answer(t.Stage)); err != nil {
 			return errors.Join(err, m.Close())
@@ -235,6 +238,7 @@ func (t *Trainer) openReference(s start) (err error) {
 		return err
 	}
 	t.reference.Model().Share(t.actor.Model())
+	t.actor.Reference = t.reference.Model()
 	return nil
 }
 

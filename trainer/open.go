@@ -73,6 +73,9 @@ func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err err
 	if err := t.openModels(start); err != nil {
 		return t, err
 	}
+	if err := t.openTeacher(); err != nil {
+		return t, err
+	}
 	if err := t.openJudges(); err != nil {
 		return t, err
 	}

@@ -77,6 +77,21 @@ func (t *Trainer) score(m Metrics, r *round) error {
 	return err
 }
 
+// rewardKL takes what the KL in the reward is made of: the reference's log-probabilities, or
+// the exact divergences, by passes of the student and of the reference.
+func (t *Trainer) rewardKL(m Metrics, r *round) error {
+	if t.reference == nil {
+		return nil
+	}
+	if exact, _ := t.cfg.ExactKL(t.Stage); !exact {
+		return t.refLogProbs(m, r)
+	}
+	return t.phase(m, "exact_kl", t.actor.Model(), r.roll.Seqs, 1, func() (err error) {
+		r.klST, err = t.reference.KL(t.actor.Model(), r.roll.Seqs, t.cfg.Rollout.Temperature)
+		return err
+	})
+}
+
 // refLogProbs takes the reference's log-probabilities, if the run has a reference and they
 // are not known.
 func (t *Trainer) refLogProbs(m Metrics, r *round) error {

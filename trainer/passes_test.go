@@ -103,6 +103,9 @@ func (s *passSpy) taken(t *testing.T, tr *Trainer, b *encode.Batch) map[string]t
 	if tr.reference != nil {
 		networks["reference"] = tr.reference.Model()
 	}
+	if tr.teacher != nil {
+		networks["teacher"] = tr.teacher.Model()
+	}
 	out := map[string]tokens{}
 	for _, p := range s.passes {
 		name := ""
@@ -160,9 +163,12 @@ func listed(tr *Trainer, m Metrics, sampled, prompts, students, teachers tokens)
 			one = sampled
 		}
 		for state := range int(x.Times) {
+			if x.Network == config.Reference { // takes no steps
+				state = 0
+			}
 			key := fmt.Sprintf("%s %d",
 				[...]string{config.Student: "actor", config.Discriminator: "critic",
-					config.Reference: "reference"}[x.Network], state)
+					config.Reference: "reference", config.Teacher: "teacher"}[x.Network], state)
 			if x.Kind == config.Learn {
 				key += " gradient"
 			}
@@ -244,6 +250,16 @@ func TestPassesOfAStep(t *testing.T) {
 			unchecked, false, game(withReference)},
 		{"train, KL in both", config.Train, "algorithm.use_kl_in_reward=true", unchecked, false,
 			game(withReference)},
+		{"train, the exact KL in the loss", config.Train, "actor.kl_loss_type=full", unchecked,
+			false, game(withReference)},
+		{"train, the exact KL in the loss, two epochs", config.Train,
+			"actor.kl_loss_type=full actor.ppo_epochs=2", unchecked, false,
+			game(map[string]often{"actor 0 gradient": {students: 1},
+				"actor 1 gradient": {students: 1}, "reference 0": {students: 2}})},
+		{"train, the exact KL in the reward", config.Train,
+			"algorithm.use_kl_in_reward=true algorithm.kl_penalty=full " + noKL, unchecked, false,
+			game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1},
+				"reference 0": {students: 1}})},
 		{"train, KL in the reward, the discriminator alone", config.Train,
 			"algorithm.use_kl_in_reward=true trainer.critic_warmup=90", unchecked, false,
 			game(map[string]often{"reference 0": {students: 1}})},
@@ -263,6 +279,19 @@ func TestPassesOfAStep(t *testing.T) {
 		{"train, dynamic sampling scores first", config.Train,
 			"algorithm.filter_groups.enable=true " + noKL, unchecked, false,
 			game(map[string]often{"actor 0 gradient": {students: 1}, "critic 0": discriminator})},
+
+		{"opd", config.OPD, "", unchecked, false,
+			map[string]often{"actor 0": sampled, "teacher 0": {students: 1},
+				"actor 0 gradient": {students: 1}}},
+		{"opd, checked", config.OPD, "", checked, false,
+			map[string]often{"actor 0": again, "teacher 0": {students: 1},
+				"actor 0 gradient": {students: 1}}},
+		{"opd, exact", config.OPD, "teacher.loss=exact", unchecked, false,
+			map[string]often{"actor 0": sampled, "teacher 0": {students: 1},
+				"actor 0 gradient": {students: 1}}},
+		{"opd, KL to the reference", config.OPD, "actor.use_kl_loss=true", unchecked, false,
+			map[string]often{"actor 0": sampled, "teacher 0": {students: 1},
+				"reference 0": {students: 1}, "actor 0 gradient": {students: 1}}},
 
 		{"dpo", config.DPO, "", unchecked, false,
 			map[string]often{"reference 0": {1, 1, 1},
@@ -295,7 +324,7 @@ func TestPassesOfAStep(t *testing.T) {
 				t.Fatal(err)
 			}
 			answers := 1 // to a prompt
-			if c.stage.HasCritic() || tr.cfg.Ranks(c.stage) {
+			if c.stage.HasPolicy() || tr.cfg.Ranks(c.stage) {
 				answers = tr.cfg.Rollout.N
 			}
 			var prompts, taught int

@@ -18,10 +18,10 @@ import (
 	"gad/trainer/plan"
 )
 
-// peaks plays a step of a game with each of the settings on a fresh device, and compares
+// peaks plays a step of a stage with each of the settings on a fresh device, and compares
 // its memory at the peak with the plan's: within 5 %.
-func peaks(t *testing.T, open func(precision string) compute.Backend, precision string,
-	sets [][]string) {
+func peaks(t *testing.T, open func(precision string) compute.Backend, stage config.Stage,
+	precision string, sets [][]string) {
 	t.Helper()
 	slow(t)
 	be := ready(t)
@@ -41,14 +41,14 @@ func peaks(t *testing.T, open func(precision string) compute.Backend, precision 
 	for i, set := range sets {
 		be := open(precision)
 		_, before := be.Memory()
-		cfg := settings(config.Warmup, filepath.Join(root, fmt.Sprint(i)),
-			append(slices.Clone(set), "model.path="+student, "trainer.warmup_objective=policy",
-				"trainer.total_steps=1", "trainer.precision="+precision, "actor.max_token_len=90",
+		cfg := settings(stage, filepath.Join(root, fmt.Sprint(i)),
+			append(slices.Clone(set), "model.path="+student, "teacher.path="+student,
+				"trainer.warmup_objective=policy", "trainer.total_steps=1", "trainer.precision="+precision, "actor.max_token_len=90",
 				"critic.max_token_len=90", "data.max_prompt_length=40",
 				"data.overlong_prompts=filter")...)
-		finished(t, be, cfg, config.Warmup)
+		finished(t, be, cfg, stage)
 		_, peak := be.Memory()
-		planned, took := plan.Need(be, shape, cfg, config.Warmup, 1)-be.Overhead(), peak-before
+		planned, took := plan.Need(be, shape, cfg, stage, 1)-be.Overhead(), peak-before
 		t.Logf("%s %q: planned %.1f MB, took %.1f MB: %+.1f %%", precision, set,
 			float64(planned)/1e6, float64(took)/1e6, 100*(float64(planned)/float64(took)-1))
 		if planned < took-took/20 || planned > took+took/20 {
@@ -71,17 +71,21 @@ var smaller = [][]string{
 	{"actor.lora.rank=32", "critic.lora.rank=32", "rollout.merged=false",
 		"actor.optim.moments=8bit"},
 	{"critic.lora.rank=32"},
+	{"actor.kl_loss_type=full"},
 }
 
 // What a whole game takes at its peak is what its plan says, for each way to take less.
 func TestPeakIsThePlan(t *testing.T) {
 	for _, precision := range []string{cpu.F32, cpu.BF16} {
-		peaks(t, func(precision string) compute.Backend {
+		open := func(precision string) compute.Backend {
 			be, err := cpu.New(cpu.Options{Workers: 2, Precision: precision})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return be
-		}, precision, smaller[:hostile.Share(len(smaller))])
+		}
+		peaks(t, open, config.Warmup, precision, smaller[:hostile.Share(len(smaller))])
+		peaks(t, open, config.OPD, precision, [][]string{{}, {"actor.lora.rank=32",
+			"teacher.weights=q8_0"}, {"teacher.loss=exact"}})
 	}
 }

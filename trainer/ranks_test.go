@@ -98,6 +98,7 @@ func TestRanksChangeNoBit(t *testing.T) {
 		{config.Train, []string{"algorithm.checker_weight=0.5",
 			"trainer.checker=" + checkerProgram}},
 		{config.DPO, nil},
+		{config.OPD, []string{"rollout.temperature=1"}},
 	} {
 		t.Run(fmt.Sprint(c.stage, " ", strings.Join(c.extra, " ")), func(t *testing.T) {
 			overrides := sharded(c.extra...)

@@ -123,6 +123,8 @@ func TestNotFiniteNeverReachesTheWeights(t *testing.T) {
 			[]string{"algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"}},
 		{"log-probability Inf", config.Train, func(s *saboteur) { s.logp = inf }, "actor", nil},
 		{"log-probability of SFT", config.SFT, func(s *saboteur) { s.logp = nan }, "actor", nil},
+		{"gradient of OPD", config.OPD, func(s *saboteur) { s.gradient = nan }, "actor", nil},
+		{"log-probability of OPD", config.OPD, func(s *saboteur) { s.logp = nan }, "actor", nil},
 		{"gradient of DPO", config.DPO, func(s *saboteur) { s.gradient = nan }, "actor", nil},
 		{"log-probability of DPO", config.DPO, func(s *saboteur) { s.logp = nan }, "actor", nil},
 		{"log-probability of DPO, in several packs", config.DPO,

@@ -77,7 +77,12 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 		{config.Warmup, []string{"trainer.critic_warmup=1", "trainer.critic_warmup_until=0.6",
 			"trainer.critic_warmup_max=6", "trainer.total_steps=4"}},
 		{config.Train, nil},
+		{config.Train, []string{"algorithm.kl_penalty=full", "actor.kl_loss_type=full"}},
+		{config.Warmup, []string{"actor.lora.rank=4", "actor.kl_loss_type=full",
+			"trainer.critic_warmup=1", "trainer.warmup_objective=policy", "critic.lora.rank=4"}},
 		{config.DPO, nil},
+		{config.OPD, nil},
+		{config.OPD, []string{"teacher.loss=exact", "teacher.beta=0.5"}},
 	} {
 		name := string(c.stage)
 		if len(c.extra) > 1 {

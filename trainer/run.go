@@ -190,6 +190,8 @@ func (t *Trainer) next() (m Metrics, err error) {
 		}
 	case config.DPO:
 		m, err = t.dpoStep()
+	case config.OPD:
+		m, err = t.opdStep()
 	default:
 		m, err = t.gameStep()
 	}

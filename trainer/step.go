@@ -32,7 +32,7 @@ func (t *Trainer) gameStep() (m Metrics, err error) {
 		return m, err
 	}
 	if t.cfg.Algorithm.UseKLInReward {
-		if err := t.refLogProbs(m, r); err != nil {
+		if err := t.rewardKL(m, r); err != nil {
 			return m, err
 		}
 	}
@@ -53,7 +53,7 @@ func (t *Trainer) gameStep() (m Metrics, err error) {
 	students, teachers := r.roll.Seqs, r.batch.Teachers
 	t.done = t.count(m, len(teachers), slices.Concat(teachers, students),
 		func(x config.Pass) []model.Seq { return sides(x, students, teachers) })
-	return m, t.describe(m, r, advST)
+	return m, t.describe(m, r, r.firstOf(advST))
 }
 
 // round is what is played in one step: prompts, answers and the discriminator's
@@ -73,6 +73,7 @@ type round struct {
 	turnP     [][]float32       // [P]
 	checkA    []float64         // [A] the checker's scores; nil where the reward has none of them
 	refST     [][]float32       // the reference's log-probabilities; nil where nothing reads them
+	klST      [][]float32       // the exact KL to it; nil where the reward has none
 }
 
 // play plays a round. With dynamic sampling, prompts whose answers all have the
@@ -197,10 +198,16 @@ func (t *Trainer) advantages(m Metrics, r *round) (advST [][]float64, err error)
 	}
 	in := algos.AdvantageInput{Scores: rewardA, Group: r.group, Len: lenA, Mask: maskAT,
 		Steps: t.steps(r)}
-	if c.UseKLInReward && r.refST != nil {
+	if c.UseKLInReward && (r.refST != nil || r.klST != nil) {
 		var kl float64
-		in.TokenRewards, in.Scores, kl, err = algos.KLInReward(c.KLPenalty, t.kl.Coef, rewardA,
-			padded(r.byAnswer(r.roll.OldST), maskAT), padded(r.byAnswer(r.refST), maskAT), maskAT)
+		if r.klST != nil {
+			in.TokenRewards, in.Scores, kl, err = algos.SubtractKL(t.kl.Coef, rewardA,
+				padded(r.byAnswer(r.klST), maskAT), maskAT)
+		} else {
+			in.TokenRewards, in.Scores, kl, err = algos.KLInReward(c.KLPenalty, t.kl.Coef, rewardA,
+				padded(r.byAnswer(r.roll.OldST), maskAT), padded(r.byAnswer(r.refST), maskAT),
+				maskAT)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -313,9 +320,12 @@ func (t *Trainer) updateActor(m Metrics, b *encode.Batch, r *actor.Rollout, advS
 		m["actor/ppo_kl"], m["actor/ratio_min"], m["actor/ratio_max"] =
 			st.PPOKL(), st.RatioMin, st.RatioMax
 		m["actor/first_ratio_min"], m["actor/first_ratio_max"] = st.FirstRatioMin, st.FirstRatioMax
-		if t.actor.NeedsReference() {
+		if t.cfg.Divergence(t.Stage) {
+			m["opd/divergence"] = st.KLLoss
+		}
+		if t.cfg.Actor.HasKL() {
 			m["actor/kl_loss"], m["actor/kl_share"] = st.KLLoss, st.KLShare
-			if push := meanAbs(advST); push > 0 {
+			if push := meanAbs(advST); push > 0 && t.Stage != config.OPD {
 				m["actor/kl_pull"] = t.cfg.Actor.KLLossCoef * math.Sqrt(2*math.Abs(st.KLLoss)) /
 					push
 			}
@@ -361,9 +371,9 @@ func (t *Trainer) sftStep() (Metrics, error) {
 
 // Below: what a step says about itself.
 
-// describe adds the metrics of the rollout, the teacher and the advantages, and
-// writes samples.
-func (t *Trainer) describe(m Metrics, r *round, advST [][]float64) error {
+// describe adds the metrics of the rollout and the teacher, and writes samples with the answers'
+// advantages [A].
+func (t *Trainer) describe(m Metrics, r *round, advA []float64) error {
 	var lens, cut, repeat float64
 	longest := 0
 	for a, seqs := range r.sequences() {
@@ -384,13 +394,18 @@ func (t *Trainer) describe(m Metrics, r *round, advST [][]float64) error {
 	m["rollout/truncated_frac"], m["rollout/repeat_frac"] = cut/n, repeat/n
 	m["rollout/unique_frac"] = uniqueFrac(r.forCritic, r.group)
 	t.describeTeacher(m, r.batch)
+	return t.samples(r, advA)
+}
+
+// firstOf are the advantages [A] of the answers' first tokens; NaN where there are none.
+func (r *round) firstOf(advST [][]float64) []float64 {
 	advA := make([]float64, len(r.group))
 	for a, s := range r.firsts() {
 		if advA[a] = math.NaN(); advST != nil {
 			advA[a] = advST[s][0]
 		}
 	}
-	return t.samples(r, advA)
+	return advA
 }
 
 func (t *Trainer) describeTeacher(m Metrics, b *encode.Batch) {

@@ -5,6 +5,7 @@
 //	step.go          a step of the game: start here
 //	dpo.go           a step of DPO
 //	ranking.go       a step of SFT by the order of scored answers
+//	opd.go           a step of OPD, and its teacher
 //	reward.go        from scores to rewards, and groups that are replaced
 //	passes.go        the forward passes that a step takes, and those that it need not
 //	criticwarmup.go  the steps in which the discriminator learns alone
@@ -93,8 +94,9 @@ type Trainer struct {
 	order     order
 	paced     *data.Paced // the order, where rows enter by a curriculum; otherwise nil
 	actor     *actor.Actor
-	critic    *critic.Critic    // nil in SFT and DPO
+	critic    *critic.Critic    // nil in SFT, DPO and OPD
 	reference *reference.Policy // nil where no KL is on
+	teacher   *teacher          // nil but in OPD
 	heldOut   *model.Model      // a discriminator that does not play; nil without one
 	checker   *checker.Checker  // nil without one
 	env       *env.Pool         // nil without one
@@ -146,7 +148,7 @@ type order interface {
 // rows and the answers of the warm-up again.
 func (t *Trainer) seed() uint64 {
 	stage := map[config.Stage]uint64{config.SFT: 0, config.Warmup: 1, config.Train: 2,
-		config.DPO: 3}[t.Stage]
+		config.DPO: 3, config.OPD: 4}[t.Stage]
 	return t.cfg.Trainer.Seed + stage<<56
 }
 
@@ -174,6 +176,9 @@ func (t *Trainer) Close() error {
 	}
 	if t.dpo != nil {
 		errs = append(errs, t.dpo.Close())
+	}
+	if t.teacher != nil {
+		errs = append(errs, t.teacher.Close())
 	}
 	t.closeEnvironment()
 	errs = append(errs, t.closeJudges())

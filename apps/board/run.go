@@ -82,6 +82,8 @@ var headlines = map[config.Stage][][]string{
 		{"actor/sft_loss"}, {"val/rouge_l"}, {"timing_s/step"}},
 	config.Train: {{"critic/d_acc_distinct", "critic/d_acc_fresh"}, {"actor/pg_clipfrac"},
 		{"actor/kl_loss", "reward/kl_mean"}, {"val/rouge_l"}, {"timing_s/step"}},
+	config.OPD: {{"opd/divergence", "opd/reverse_kl"}, {"actor/entropy"}, {"actor/pg_clipfrac"}, {"val/rouge_l"},
+		{"timing_s/step"}},
 	config.DPO: {{"dpo/loss"}, {"dpo/acc"}, {"dpo/margin"}, {"val/rouge_l"}, {"timing_s/step"}},
 }
 
@@ -190,6 +192,8 @@ func (r *run) readStage(fsys vfs.FS) {
 	switch {
 	case has("dpo/loss"):
 		r.stage = config.DPO
+	case has("opd/reverse_kl"), has("opd/divergence"):
+		r.stage = config.OPD
 	case has("actor/pg_loss"):
 		r.stage = config.Train
 	case r.stage != "": // as it was told before

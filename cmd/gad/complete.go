@@ -61,8 +61,11 @@ func valuesOf(flag string) []string {
 	case "preset":
 		return config.PresetNames()
 	case "stage":
-		return []string{string(config.SFT), string(config.DPO), string(config.Warmup),
-			string(config.Train)}
+		var names []string
+		for _, s := range config.Stages {
+			names = append(names, string(s))
+		}
+		return names
 	case "judge-mode":
 		return judge.Modes
 	case "judge-against":

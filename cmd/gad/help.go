@@ -25,7 +25,7 @@ func (p *program) helpCommand() *cli.Command {
 		Usage:     "show help on a command; gad help settings [PREFIX] describes the settings",
 		ArgsUsage: "[COMMAND ... | settings [PREFIX]]",
 		Flags: []cli.Flag{&cli.StringFlag{Name: "stage", DefaultText: "the paper's game",
-			Usage: "with settings: the stage whose defaults are shown: sft, warmup, train or dpo"}},
+			Usage: "with settings: the stage whose defaults are shown: sft, dpo, opd, warmup or train"}},
 		Action: func(c *cli.Context) error {
 			args := c.Args().Slice()
 			if len(args) == 0 || args[0] != "settings" {
@@ -113,10 +113,12 @@ func stageNamed(c *cli.Context, more ...string) (config.Stage, error) {
 	if stage == "game" { // the documents' word
 		stage = config.Train
 	}
-	if !slices.Contains([]config.Stage{config.SFT, config.Warmup, config.Train, config.DPO},
-		stage) {
-		return "", usage("%s: --stage %q: must be %s", typed(c), stage,
-			strings.Join(append([]string{"sft", "warmup", "train", "dpo"}, more...), ", "))
+	if !slices.Contains(config.Stages, stage) {
+		names := more
+		for _, s := range slices.Backward(config.Stages) {
+			names = append([]string{string(s)}, names...)
+		}
+		return "", usage("%s: --stage %q: must be %s", typed(c), stage, strings.Join(names, ", "))
 	}
 	return stage, nil
 }
@@ -129,6 +131,10 @@ var foremost = map[config.Stage][]string{
 	config.DPO: {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length",
 		"dpo.beta", "dpo.loss_type", "actor.optim.lr",
 		"rollout.temperature", "trainer.total_epochs", "trainer.save_freq", "actor.max_token_len"},
+	config.OPD: {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length",
+		"rollout.n", "actor.optim.lr", "actor.ppo_mini_batch_size", "teacher.loss", "teacher.beta",
+		"teacher.system", "teacher.weights", "trainer.total_epochs", "trainer.save_freq", "trainer.test_freq",
+		"actor.max_token_len"},
 	config.Warmup: {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length",
 		"rollout.n", "rollout.temperature",
 		"critic.optim.lr", "critic.ppo_mini_batch_size", "trainer.critic_warmup_until",

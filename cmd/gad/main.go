@@ -171,7 +171,7 @@ func (p *program) app() *cli.App {
 		},
 		Commands: []*cli.Command{
 			p.demoCommand(), p.taskCommand(), p.envCommand(), p.dataCommand(), p.initCommand(),
-			p.stageCommand(config.SFT), p.stageCommand(config.DPO), p.stageCommand(config.Warmup),
+			p.stageCommand(config.SFT), p.stageCommand(config.DPO), p.stageCommand(config.OPD), p.stageCommand(config.Warmup),
 			p.stageCommand(config.Train),
 			p.evalCommand(), p.generateCommand(), p.chatCommand(), p.serveCommand(),
 			p.logprobsCommand(), p.scoreCommand(),

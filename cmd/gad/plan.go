@@ -37,7 +37,7 @@ func (p *program) planCommand() *cli.Command {
 			Usage: "with --ranks: what the network between them carries, Gbit/s"},
 			below(1e6, "must be a number of Gbit/s above 0")),
 		&cli.StringFlag{Name: "stage", Value: string(config.Train),
-			Usage: "sft, warmup, train (or game), dpo or eval"},
+			Usage: "sft, dpo, opd, warmup, train (or game) or eval"},
 	}
 	for _, f := range stageFlags {
 		flags = append(flags, f.flag())

@@ -17,7 +17,7 @@ import (
 )
 
 // withRanks are the commands that several processes run together.
-var withRanks = []string{"sft", "dpo", "warmup", "train", "resume", "bench"}
+var withRanks = []string{"sft", "dpo", "opd", "warmup", "train", "resume", "bench"}
 
 // ranksFlag says by hand how many processes train together.
 func ranksFlag() cli.Flag {

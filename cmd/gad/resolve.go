@@ -71,7 +71,8 @@ func localFlag(c *cli.Context, f cli.Flag) error {
 
 // localSettings replaces the settings that are paths of models and data by localPath of them.
 func localSettings(cfg *config.Config) (err error) {
-	for _, path := range []*string{&cfg.Model.Path, &cfg.Model.Adapter, &cfg.Model.RewardPath} {
+	for _, path := range []*string{&cfg.Model.Path, &cfg.Model.Adapter, &cfg.Model.RewardPath,
+		&cfg.Teacher.Path} {
 		if *path, err = localPath(*path, false); err != nil {
 			return err
 		}

@@ -31,6 +31,7 @@ var stageFlags = []stageFlag{
 	{"adapter", "model.adapter_path", "LoRA adapters to go on with, for the weights of --model: a folder as peft writes it (with actor.lora.rank as there)"},
 	{"reward-model", "model.reward_path",
 		"model folder or GGUF file that the discriminator starts from (default: the student's)"},
+	{"teacher", "teacher.path", "model whose probabilities the student learns from: a model folder or GGUF file with the student's tokenizer"},
 	{"data", "data.train_files", "training data: file, folder or quoted pattern such as 'shards/*.arrow'; may be given several times"},
 	{"val-data", "data.val_files", "held-out data for the val/ metrics; files as for --data"},
 	{"split", "data.split", "which split of --data, if a folder has several"},
@@ -86,11 +87,12 @@ func (f stageFlag) settings(c *cli.Context) (set []conf.Flag) {
 	return set
 }
 
-// stageCommand is gad sft, gad warmup, gad train or gad dpo.
+// stageCommand is gad sft, gad dpo, gad opd, gad warmup or gad train.
 func (p *program) stageCommand(stage config.Stage) *cli.Command {
 	var about = map[config.Stage]string{
 		config.SFT:    "learn the teacher's answers by cross entropy (SeqKD): baseline and warm start",
 		config.Warmup: "train the discriminator alone, then together with the student, which learns by SFT",
+		config.OPD:    "train the student on its own answers by a teacher's probabilities of their tokens (on-policy distillation): no discriminator; for a teacher whose weights are at hand",
 		config.DPO:    "train the student to prefer the teacher's answers to its own first samples (SODA): no discriminator",
 		config.Train:  "train student and discriminator against each other (the game), from a warm-up checkpoint; or resume an interrupted run",
 	}
@@ -100,8 +102,9 @@ func (p *program) stageCommand(stage config.Stage) *cli.Command {
 	}
 	flags = append(flags, presetFlag(), ranksFlag())
 	for _, f := range stageFlags {
-		if (stage == config.SFT || stage == config.DPO) &&
-			slices.Contains([]string{"critic-warmup", "reward-model", "resume", "env"}, f.name) {
+		if !stage.HasCritic() &&
+			slices.Contains([]string{"critic-warmup", "reward-model", "resume", "env"}, f.name) ||
+			f.name == "teacher" && stage != config.OPD {
 			continue
 		}
 		if stage != config.SFT && f.name == "objective" {

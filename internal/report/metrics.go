@@ -100,6 +100,11 @@ var table = []Metric{
 	{"ranking/agree", "share", "share of the rows whose likeliest answer, by the whole sequence, has the highest score of the row, before the update", "%.2f"},
 	{"ranking/tau", "", "temperature of the scores: from 1 to 0.1 over the run", "%.2f"},
 
+	{"opd/reverse_kl", "nats", "mean of the student's log-probability minus the teacher's over the student's tokens (gad opd): an estimate of KL(student, teacher) a token, which is what is learned away", "%.3g"},
+	{"opd/divergence", "nats", "divergence from the teacher at a token of the student's answers, exact over the vocabulary (teacher.loss=exact, teacher.beta), before the update", "%.3g"},
+	{"opd/teacher_nll", "nats", "mean of minus the teacher's log-probability over the student's tokens; the rest of opd/reverse_kl is the student's entropy", "%.3g"},
+	{"opd/ends_compared", "share", "share of the answers' ends that the teacher also ends with; the others have no advantage", "%.2f"},
+
 	{"dpo/loss", "nats", "preference loss of gad dpo (dpo.loss_type), mean over the pairs before the update; the sigmoid loss begins at ln 2 = 0.693", "%.3g"},
 	{"dpo/acc", "share", "share of pairs in which the teacher's answer has the larger reward, beta*(log-probability - reference's), strictly; 0 in the first step, where all rewards are 0", "%.2f"},
 	{"dpo/margin", "", "mean of the teacher's reward minus the sample's", "%.3g"},
@@ -161,6 +166,8 @@ var table = []Metric{
 	{"timing_s/old_logp", "s", "the trainer's log-probabilities under the sampling weights, in the steps that take this pass (actor.old_log_prob)", "%.2f"},
 	{"timing_s/ref_logp", "s",
 		"log-probabilities under the frozen reference, in the steps that read them", "%.2f"},
+	{"timing_s/teacher_logp", "s", "log-probabilities under the teacher (gad opd)", "%.2f"},
+	{"timing_s/exact_kl", "s", "the exact KL to the frozen reference, for the reward (algorithm.kl_penalty=full); that in the loss is part of timing_s/update_actor", "%.2f"},
 	{"timing_s/score", "s", "discriminator scores of student and teacher, if they have a pass of their own (dynamic sampling); otherwise timing_s/update_critic includes them", "%.2f"},
 	{"timing_s/check", "s", "the checker's scores of the responses", "%.2f"},
 	{"timing_s/update_critic", "s",

@@ -36,6 +36,7 @@ type Config struct {
 	Actor     actor.Config        `yaml:"actor" doc:"the student"`
 	Critic    critic.Config       `yaml:"critic" doc:"the discriminator" stages:"warmup train"`
 	DPO       DPOConfig           `yaml:"dpo" stages:"dpo"`
+	Teacher   TeacherConfig       `yaml:"teacher" stages:"opd"`
 	Env       EnvConfig           `yaml:"env" stages:"warmup train"`
 	Trainer   RunConfig           `yaml:"trainer"`
 }
@@ -45,6 +46,16 @@ type ModelConfig struct {
 	Path       string `yaml:"path" doc:"student: a Hugging Face model folder, a GGUF file, or a folder of LoRA adapters that names its base (flag --model)" inherit:"no"`
 	Adapter    string `yaml:"adapter_path" doc:"LoRA adapters to go on with, on the weights of path: a folder as peft writes it (flag --adapter)" inherit:"no"`
 	RewardPath string `yaml:"reward_path" doc:"model folder or GGUF file that the discriminator starts from; empty: the student's, or with --resume the run's discriminator (flag --reward-model)" stages:"warmup train" inherit:"no"`
+}
+
+// TeacherConfig is the `teacher` section: the model whose probabilities gad opd learns from. (The
+// teacher of the other stages is known by its answers alone.)
+type TeacherConfig struct {
+	Path    string  `yaml:"path" doc:"teacher: a Hugging Face model folder, LoRA adapters that name their base, or a GGUF file, with the student's tokenizer (flag --teacher)" inherit:"no"`
+	System  string  `yaml:"system" doc:"system message that the teacher alone reads, in the place of the row's; empty: the row's" fixed:"true"`
+	Loss    string  `yaml:"loss" choices:"policy,exact" doc:"what the student learns by: policy: policy gradients whose advantage at a token is the teacher's log-probability of it minus the student's; exact: the divergence of the two distributions, over the whole vocabulary at every token of the answers" fixed:"true"`
+	Beta    float64 `yaml:"beta" min:"0" max:"1" doc:"with loss=exact: which divergence (GKD, arXiv 2306.13649): 1: KL(student||teacher), which prefers what the teacher does most; 0: KL(teacher||student), which covers all it does; between them beta*KL(teacher||M) + (1-beta)*KL(student||M) with the mixture M = beta*teacher + (1-beta)*student"`
+	Weights string  `yaml:"weights" choices:"native,q8_0,q4_0" doc:"how the teacher's weights are kept: native (as matrix products read them), or on the CPU in ggml's q8_0 or q4_0" fixed:"true"`
 }
 
 // DataConfig is the `data` section.
@@ -80,7 +91,7 @@ type AlgorithmConfig struct {
 	AdvPower      float64        `yaml:"adv_power" min:"0" doc:"power of GRGC (arXiv 2609.39757, which uses 1.5): rewards are standardised within their group and raised to this power before the estimator, so that the best and the worst answers count more; 1: unchanged" fixed:"true"`
 	AdvClip       float64        `yaml:"adv_clip" min:"0" doc:"clip advantages to plus or minus this; 0: no clip"`
 	UseKLInReward bool           `yaml:"use_kl_in_reward" doc:"subtract the KL to the reference from the reward (no gradient)"`
-	KLPenalty     string         `yaml:"kl_penalty" choices:"k1,kl,abs,k2,mse,k3,low_var_kl" doc:"KL estimator in the reward"`
+	KLPenalty     string         `yaml:"kl_penalty" choices:"k1,kl,abs,k2,mse,k3,low_var_kl,full" doc:"KL estimator in the reward; full: no estimate but the sum over the vocabulary at every token of the answers, from a forward pass of the student and one of the reference"`
 	KLCtrl        KLCtrl         `yaml:"kl_ctrl"`
 	FilterGroups  FilterGroups   `yaml:"filter_groups"`
 	ScoreClip     float64        `yaml:"score_clip" min:"0" doc:"clip scores to plus or minus this in the reward; 0: no clip"`

@@ -10,6 +10,7 @@ import (
 	"gad/algos"
 	"gad/critic"
 	"gad/data"
+	"gad/model"
 )
 
 // Default is the paper's recipe (arXiv 2511.10643, section 3.1 and appendix)
@@ -30,7 +31,7 @@ func Default() Config {
 			TruncReward: "group_min"},
 		Actor:  actor.DefaultConfig(),
 		Critic: critic.DefaultConfig(),
-		DPO:    DefaultDPO(),
+		DPO:    DefaultDPO(), Teacher: TeacherConfig{Loss: "policy", Beta: 1, Weights: model.Native},
 		Env: EnvConfig{Workers: 1, MaxTurns: 16, MaxTokens: 2048, Timeout: 60,
 			MaxFaults: 0.2},
 		Trainer: RunConfig{ResumeOptim: "critic", CriticWarmupMax: 200, WarmupActor: "sft",
@@ -48,7 +49,9 @@ func DefaultDPO() DPOConfig {
 }
 
 // StageDefaults is Default with what the paper sets differently by stage:
-// SeqKD learns at 5e-6, warm-up takes one epoch, the game two. DPO clips at TRL's 1.
+// SeqKD learns at 5e-6, warm-up takes one epoch, the game two. DPO clips at TRL's 1. OPD takes one
+// answer a prompt, since it compares none, at the temperature of the teacher's probabilities, and a
+// loss by token: its advantages are.
 func StageDefaults(stage Stage) Config {
 	c := Default()
 	switch stage {
@@ -57,6 +60,10 @@ func StageDefaults(stage Stage) Config {
 		c.Actor.GradClip = 1
 	case DPO:
 		c.Actor.GradClip = 1
+	case OPD:
+		c.Rollout.N, c.Rollout.Temperature = 1, 1
+		c.Actor.UseKLLoss, c.Actor.GradClip = false, 1
+		c.Actor.PolicyLoss.LossMode = "vanilla"
 	case Train:
 		c.Trainer.TotalEpochs = 2
 	}
@@ -116,6 +123,8 @@ var presets = map[string]preset{
 				"actor.optim.min_lr_ratio=0.1"},
 			DPO: {"data.train_batch_size=16", "actor.optim.lr=1e-4",
 				"actor.optim.lr_warmup_steps=2"},
+			OPD: {"data.train_batch_size=16", "actor.optim.lr=3e-4", "rollout.n=1",
+				"actor.optim.lr_warmup_steps=2"},
 			Warmup: {"data.train_batch_size=8", "actor.optim.lr=3e-4",
 				"actor.ppo_mini_batch_size=2", "critic.optim.lr=2e-4",
 				"critic.optim.lr_warmup_steps=10", "critic.ppo_mini_batch_size=1"},
@@ -144,7 +153,8 @@ func Preset(names string, stage Stage) (overrides []string, err error) {
 		}
 		for _, set := range slices.Concat(p.all, p.of[stage]) {
 			if stage.HasCritic() || strings.HasPrefix(set, "actor.") ||
-				strings.HasPrefix(set, "data.") {
+				strings.HasPrefix(set, "data.") ||
+				stage == OPD && strings.HasPrefix(set, "rollout.") {
 				overrides = append(overrides, set)
 			}
 		}

@@ -32,7 +32,8 @@ func CheckChange(before, after *Config) error {
 	was, now := before.Absolute(), after.Absolute()
 	paths := func(c Config) []Fixed {
 		return []Fixed{{"trainer.resume_from", c.Trainer.Resume}, {"model.path", c.Model.Path},
-			{"model.adapter_path", c.Model.Adapter}, {"model.reward_path", c.Model.RewardPath}}
+			{"model.adapter_path", c.Model.Adapter}, {"model.reward_path", c.Model.RewardPath},
+			{"teacher.path", c.Teacher.Path}}
 	}
 	return Changed(slices.Concat(paths(was), was.Fixed()), slices.Concat(paths(now), now.Fixed()),
 		after.Trainer.Output)
@@ -56,8 +57,8 @@ func Changed(was, now []Fixed, run string) error {
 func (c Config) Absolute() Config {
 	c.Data.TrainFiles, c.Data.ValFiles =
 		slices.Clone(c.Data.TrainFiles), slices.Clone(c.Data.ValFiles)
-	paths := []*string{&c.Model.Path, &c.Model.Adapter, &c.Model.RewardPath, &c.Trainer.Output,
-		&c.Trainer.Resume, &c.Trainer.HeldOutCritic, &c.Data.Ratings}
+	paths := []*string{&c.Model.Path, &c.Model.Adapter, &c.Model.RewardPath, &c.Teacher.Path,
+		&c.Trainer.Output, &c.Trainer.Resume, &c.Trainer.HeldOutCritic, &c.Data.Ratings}
 	if dir := c.Data.CacheDir; dir != "auto" && dir != "none" {
 		paths = append(paths, &c.Data.CacheDir)
 	}

@@ -15,6 +15,7 @@ const (
 	Student Network = iota
 	Discriminator
 	Reference // the student as it was when the run began: same shape and settings
+	Teacher   // of OPD: a shape of its own
 )
 
 // Kind is what a pass does with its sequences.
@@ -83,6 +84,18 @@ func (c *Config) Passes(stage Stage, prompts int, independent bool) []Pass {
 				Times: 1},
 			c.actorUpdate(stage, prompts),
 		}
+	case OPD:
+		n := c.Rollout.N
+		list = []Pass{
+			{Part: "rollout", Kind: Sample, Students: n, Times: 1},
+			{Part: "old_logp", Kind: Forward, When: c.oldLogProbs(stage, independent),
+				Students: n, Times: 1},
+		}
+		seen := Pass{Part: "teacher_logp", Network: Teacher, Kind: Forward, Students: n, Times: 1}
+		if c.Divergence(stage) { // its states beside the student's, pack by pack
+			seen.Part, seen.Times = "update_actor", float64(c.Actor.PPOEpochs)
+		}
+		list = append(append(list, seen), c.policyUpdate(stage, prompts)...)
 	default:
 		list = c.game(stage, prompts, independent)
 	}
@@ -130,11 +143,29 @@ func (c *Config) game(stage Stage, prompts int, independent bool) []Pass {
 	learn.Kind, learn.Times, learn.Mini =
 		Learn, float64(c.Critic.PPOEpochs), c.Critic.MiniBatch(prompts)
 	list = append(list, learn)
-	if c.NeedsReference(stage) {
+	return append(list, c.policyUpdate(stage, prompts)...)
+}
+
+// policyUpdate is the student's update by its own answers, and what is compared with the reference.
+func (c *Config) policyUpdate(stage Stage, prompts int) (list []Pass) {
+	n := c.Rollout.N
+	inReward, inLoss := c.ExactKL(stage)
+	if inReward {
+		for _, network := range []Network{Reference, Student} {
+			list = append(list, Pass{Part: "exact_kl", Network: network, Kind: Forward, Students: n,
+				Times: 1})
+		}
+	}
+	if c.EstimatesKL(stage) {
 		list = append(list, Pass{Part: "ref_logp", Network: Reference, Kind: Forward, Students: n,
 			Times: 1})
 	}
-	return append(list, c.actorUpdate(stage, prompts))
+	update := c.actorUpdate(stage, prompts)
+	if inLoss { // the reference's states beside the student's, pack by pack
+		list = append(list, Pass{Part: "update_actor", Network: Reference, Kind: Forward,
+			Students: n, Times: update.Times})
+	}
+	return append(list, update)
 }
 
 // oldLogProbs says when the trainer's own pass gives the old log-probabilities

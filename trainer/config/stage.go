@@ -3,14 +3,15 @@ package config
 import (
 	"fmt"
 
+	"gad/algos"
 	"gad/model"
 )
 
 // Stage is what a run does.
 type Stage string
 
-// The stages: SFT, Warmup and Train in the order in which they are run, and DPO in the place of the
-// last two.
+// The stages: SFT, Warmup and Train in the order in which they are run, and DPO and OPD in the place
+// of the last two.
 const (
 	SFT    Stage = "sft"    // cross entropy on the teacher's answers alone (SeqKD)
 	Warmup Stage = "warmup" // the discriminator first, then the student beside it
@@ -20,10 +21,20 @@ const (
 	// prompt the teacher's answer is preferred to one sample of the student as it was when the
 	// stage began.
 	DPO Stage = "dpo"
+
+	// OPD is on-policy distillation, without a discriminator: the student answers, and a teacher
+	// whose weights are at hand says of each of its tokens how probable it finds it.
+	OPD Stage = "opd"
 )
+
+// Stages are all of them, in the order of gad's help.
+var Stages = []Stage{SFT, DPO, OPD, Warmup, Train}
 
 // HasCritic reports whether the stage trains a discriminator.
 func (s Stage) HasCritic() bool { return s == Warmup || s == Train }
+
+// HasPolicy reports whether the student of a stage learns by its own answers.
+func (s Stage) HasPolicy() bool { return s.HasCritic() || s == OPD }
 
 // Acts reports whether the student of a stage plays episodes in an environment.
 func (c *Config) Acts(stage Stage) bool { return stage.HasCritic() && c.Env.Command != "" }
@@ -74,8 +85,28 @@ func (c *Config) Ranks(stage Stage) bool {
 
 // NeedsReference reports whether a stage compares the student with what it was.
 func (c *Config) NeedsReference(stage Stage) bool {
-	return stage == DPO || (c.Algorithm.UseKLInReward || c.Actor.UseKLLoss &&
-		c.Actor.KLLossCoef > 0) && !c.LearnsTeacher(stage)
+	return stage == DPO || (c.inReward(stage) || c.Actor.HasKL()) && !c.LearnsTeacher(stage)
+}
+
+// EstimatesKL reports whether a stage reads the reference's log-probabilities of the student's
+// answers.
+func (c *Config) EstimatesKL(stage Stage) bool {
+	inReward, inLoss := c.ExactKL(stage)
+	return c.NeedsReference(stage) && (c.inReward(stage) && !inReward ||
+		c.Actor.HasKL() && !inLoss)
+}
+
+// inReward reports whether a stage has rewards, and the KL in them.
+func (c *Config) inReward(stage Stage) bool {
+	return stage.HasCritic() && c.Algorithm.UseKLInReward
+}
+
+// ExactKL reports whether a stage takes the exact KL to the reference, in the reward and in the
+// loss.
+func (c *Config) ExactKL(stage Stage) (reward, loss bool) {
+	plays := stage.HasPolicy() && !c.LearnsTeacher(stage)
+	return plays && c.inReward(stage) && c.Algorithm.KLPenalty == algos.KLFull,
+		plays && c.Actor.ExactKL()
 }
 
 // RatioLevel resolves actor.ratio_level: that of the reward.
@@ -89,9 +120,12 @@ func (c *Config) RatioLevel() string {
 	return "episode"
 }
 
+// Divergence reports whether a stage learns by the exact divergence from the teacher.
+func (c *Config) Divergence(stage Stage) bool { return stage == OPD && c.Teacher.Loss == "exact" }
+
 // Merges reports whether sampling reads a merged copy of the weights.
 func (c *Config) Merges(stage Stage) bool {
-	return c.Actor.LoRA.On() && stage.HasCritic() &&
+	return c.Actor.LoRA.On() && stage.HasPolicy() &&
 		(c.Rollout.Merged == "true" || c.Rollout.Merged == "auto" && c.Trainer.Device == "cuda")
 }
 

@@ -100,8 +100,11 @@ func (c *Config) Validate(stage Stage) error {
 	if stage.HasCritic() {
 		errs = append(errs, c.Critic.Validate())
 	}
-	if stage == DPO {
+	switch stage {
+	case DPO:
 		errs = append(errs, c.DPO.Validate())
+	case OPD:
+		errs = append(errs, c.validateTeacher()...)
 	}
 	if k := c.Algorithm.KLCtrl; k.Type == "adaptive" && !(k.TargetKL > 0) {
 		bad("algorithm.kl_ctrl.target_kl is %g: an adaptive coefficient needs a target above 0",
@@ -126,6 +129,29 @@ func (c *Config) Validate(stage Stage) error {
 		bad("trainer.resume_from: no warm-up to start from: give --resume RUN (made by gad warmup)")
 	}
 	return errors.Join(errs...)
+}
+
+// validateTeacher checks the settings of gad opd.
+func (c *Config) validateTeacher() (errs []error) {
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("settings: "+format, args...))
+	}
+	if c.Teacher.Path == "" {
+		bad("teacher.path: no teacher: give --teacher DIR, a model whose weights are at hand. Of a teacher that is known by its answers alone gad sft, dpo and the game learn")
+	}
+	if c.Teacher.Loss == "exact" && c.Actor.HasKL() {
+		bad("actor.use_kl_loss is true: with teacher.loss=exact the loss is the divergence from the teacher, and has no second KL: leave it out, or use teacher.loss=policy")
+	}
+	if t := c.Rollout.Temperature; t != 1 {
+		bad("rollout.temperature is %g: gad opd compares the student's log-probabilities with the teacher's, which are those of temperature 1: set it to 1", t)
+	}
+	if w := c.Teacher.Weights; model.Quantised(w) && c.Trainer.Device == "cuda" {
+		bad("teacher.weights is %s, which only the CPU has: leave it out, or use trainer.device=cpu", w)
+	}
+	if c.Actor.PolicyLoss.LossMode == "gtpo" {
+		bad("actor.policy_loss.loss_mode gtpo weighs one advantage of an answer by token, and gad opd has one for each token: use vanilla")
+	}
+	return errs
 }
 
 // Validate checks what the tags cannot say.

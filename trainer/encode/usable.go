@@ -108,7 +108,7 @@ func (u Usable) Why() string {
 // left out, unless the settings include it. A run without a single pair is refused:
 // its discriminator would never learn.
 func (u Usable) Pairs(name string, c config.Config, stage config.Stage) (note string, err error) {
-	if u.Cut+u.Unfinished == 0 {
+	if u.Cut+u.Unfinished == 0 || stage == config.OPD { // which does not read them
 		return "", nil
 	}
 	setting, include := "critic.truncated", c.Critic.Truncated == "include"

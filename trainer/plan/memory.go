@@ -34,7 +34,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 			items = append(items, Item{name, n, ""})
 		}
 	}
-	game := p.Stage.HasCritic()
+	game, policy := p.Stage.HasCritic(), p.Stage.HasPolicy()
 	if c.Actor.LoRA.On() || game && c.Critic.LoRA.On() {
 		base := shape.Plan(f, model.PlanOptions{Kind: model.LM, Quant: c.Base()})
 		add("base: frozen weights, for all roles", base.Weights)
@@ -89,13 +89,13 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 		own, other := shape.Plan(f, c.Student()).Gradients, shape.Plan(f, discriminator).Gradients
 		add("gradients: one buffer for student and discriminator", max(own, other))
 		student.Turns = other
-		if !c.Merges(p.Stage) {
-			student = sampled(student, c.Rollout.N)
-			if lent := shape.Plan(f, student).Lent; lent > 0 {
-				items[len(items)-1].Note = fmt.Sprintf(
-					"while answers are sampled, %s of key/value cache are kept there",
-					report.Bytes(lent))
-			}
+	}
+	if policy && !c.Merges(p.Stage) {
+		student = sampled(student, c.Rollout.N)
+		if lent := shape.Plan(f, student).Lent; lent > 0 && game {
+			items[len(items)-1].Note = fmt.Sprintf(
+				"while answers are sampled, %s of key/value cache are kept there",
+				report.Bytes(lent))
 		}
 	}
 	part("actor", student)
@@ -109,8 +109,25 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	switch {
 	case p.Stage == config.DPO: // the reference answers, once a prompt
 		part("reference", sampled(model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA}, 1))
-	case game && c.NeedsReference(p.Stage):
+	case policy && c.NeedsReference(p.Stage):
 		part("reference", model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA})
+	}
+	if p.Stage == config.OPD {
+		own := shape
+		shape = teacherShape(c, own)
+		part("teacher", model.PlanOptions{Kind: model.LM, Quant: c.Teacher.Weights})
+		shape = own
+	}
+	if c.Divergence(p.Stage) {
+		add("divergence: the teacher's states, logits by the chunk",
+			shape.KLMemory(f, teacherShape(c, shape), actorTokens))
+	}
+	if inReward, inLoss := c.ExactKL(p.Stage); inReward || inLoss {
+		tokens := actorTokens
+		if inReward { // in packs of forward passes
+			tokens = forward
+		}
+		add("exact KL: the reference's states, logits by the chunk", shape.KLMemory(f, shape, tokens))
 	}
 	if c.Trainer.HeldOutCritic != "" {
 		shape = heldOutShape(c, shape)
@@ -173,6 +190,15 @@ func (p *Plan) packTokens(c config.Config) (actor, critic, forward int) {
 			c.Trainer.ValRows*(c.Data.MaxPrompt+c.Data.MaxResponse)))
 	}
 	return actor, critic, forward
+}
+
+// teacherShape is the shape that a plan counts for the teacher of gad opd; shape where its folder
+// cannot be read, which opening the run will tell.
+func teacherShape(c config.Config, shape model.Config) model.Config {
+	if cfg, err := model.ReadConfig(c.Teacher.Path); err == nil {
+		return cfg
+	}
+	return shape
 }
 
 // divided is o with AdamW's states divided among the ranks, if c says so.

@@ -71,6 +71,8 @@ type Plan struct {
 	ranks     int // of the run; 0 is 1
 	footprint model.Footprint
 	shape     model.Config
+	// floating-point operations of a token under the teacher of OPD, as multiples of the student's
+	teacher float64
 }
 
 // Item is a named number of bytes.
@@ -135,6 +137,15 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 	if err != nil {
 		return nil, err
 	}
+	if stage == config.OPD {
+		if c.Teacher.Path == "" {
+			return nil, fmt.Errorf("%w: plan: no teacher: give teacher.path (flag --teacher)",
+				config.ErrConfig)
+		}
+		if err := saved.CheckModel(fsys, c.Teacher.Path); err != nil {
+			return nil, fmt.Errorf("teacher.path: %w", err)
+		}
+	}
 	if err := c.Rollout.Validate(); err != nil && stage != config.SFT {
 		return nil, fmt.Errorf("%w: %w", config.ErrConfig, err)
 	}
@@ -171,6 +182,11 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 				config.ErrConfig)
 	}
 	p.footprint, p.shape = f, shape
+	if stage == config.OPD {
+		length := (p.PromptMean + p.AnswerMean) / 2
+		p.teacher = teacherShape(c, shape).FLOPsPerToken(length, true) /
+			shape.FLOPsPerToken(length, true)
+	}
 	p.take(f, shape, c)
 	if p.tooLarge() || fit {
 		// What an earlier stage kept in float32 is read in float32.

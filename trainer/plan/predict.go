@@ -46,9 +46,10 @@ type predicted struct {
 	students, teachers []model.Seq // students: n to each prompt
 	n, answer          int
 
-	base, sampler, student, discriminator *model.Model // the reference costs what the student does
-	studentOpt, discriminatorOpt          *model.Optimizer
-	known                                 map[config.Pass]float64 // seconds of forward passes
+	// the reference costs what the student does
+	base, sampler, student, discriminator, teacher *model.Model
+	studentOpt, discriminatorOpt                   *model.Optimizer
+	known                                          map[config.Pass]float64 // seconds of forward passes
 }
 
 // write makes up prompts and answers.
@@ -96,6 +97,13 @@ func (r *predicted) open(stage config.Stage) (err error) {
 		}
 		r.sampler.Share(r.student)
 	}
+	if stage == config.OPD {
+		r.teacher, err = model.New(r.be, teacherShape(c, r.shape), model.Options{Kind: model.LM})
+		if err != nil {
+			return err
+		}
+		r.teacher.Share(r.student)
+	}
 	if !game {
 		return nil
 	}
@@ -126,7 +134,8 @@ func (r *predicted) trained(o model.PlanOptions, optim model.OptimSettings) (
 
 func (r *predicted) close() error {
 	var errs []error
-	for i, m := range []*model.Model{r.sampler, r.discriminator, r.student, r.base} {
+	for i, m := range []*model.Model{r.sampler, r.discriminator, r.teacher, r.student,
+		r.base} {
 		if m != nil && (i > 0 || m != r.student) {
 			errs = append(errs, m.Close())
 		}
@@ -181,8 +190,11 @@ func (r *predicted) sample(x config.Pass) (float64, error) {
 // forward is the time of one forward pass; the student's and the reference's are the same.
 func (r *predicted) forward(x config.Pass) (seconds float64, err error) {
 	key, m := config.Pass{When: x.When, Students: x.Students, Teachers: x.Teachers}, r.student
-	if x.Network == config.Discriminator {
+	switch x.Network {
+	case config.Discriminator:
 		key.Network, m = x.Network, r.discriminator
+	case config.Teacher:
+		key.Network, m = x.Network, r.teacher
 	}
 	if seconds, known := r.known[key]; known {
 		return seconds, nil

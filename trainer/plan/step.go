@@ -29,7 +29,11 @@ func (p *Plan) passTime(x config.Pass, t tokenTimes, student float64) float64 {
 	case config.Learn:
 		return (prompts + answers) * t.trained * x.Times
 	}
-	return (prompts + answers) * t.forward * x.Times
+	seconds := (prompts + answers) * t.forward * x.Times
+	if x.Network == config.Teacher {
+		seconds *= p.teacher
+	}
+	return seconds
 }
 
 // due reports whether every step of c has the pass.

@@ -1,0 +1,44 @@
+package algos
+
+import (
+	"fmt"
+	"math"
+)
+
+// DistillAdvantages are the advantages of on-policy distillation by policy gradient: of token t of
+// response s, sampled from the student S and scored by the teacher T,
+//
+//	A[s][t] = log T(y_t) - log S(y_t)
+//
+// as a constant (the k1 estimator of KL(S || T) in the place of a reward, without discount: Agarwal
+// et al., arXiv 2306.13649, section 3, by its policy gradient). The expectation of
+// -A grad log S over the student's tokens is the gradient of KL(S || T) at each token. Advantages
+// are never normalised: their mean is the divergence that is to vanish.
+//
+// teacherST and studentST are natural logarithms [S][T_s] at temperature 1. reverseKL is the mean
+// of -A over all tokens, nats: an unbiased estimate of KL(S || T) a token. ErrNotFinite, where a
+// value is.
+func DistillAdvantages(teacherST, studentST [][]float32) (advST [][]float64, reverseKL float64,
+	err error) {
+	if len(teacherST) != len(studentST) {
+		return nil, 0, fmt.Errorf("algos: distillation: %d responses under the teacher, %d under the student", len(teacherST), len(studentST))
+	}
+	tokens := 0
+	for s, teacher := range teacherST {
+		if len(teacher) != len(studentST[s]) {
+			return nil, 0, fmt.Errorf("algos: distillation: response %d has %d tokens under the teacher, %d under the student", s, len(teacher), len(studentST[s]))
+		}
+		row := make([]float64, len(teacher))
+		for t, x := range teacher {
+			row[t] = float64(x) - float64(studentST[s][t])
+			if math.IsNaN(row[t]) || math.IsInf(row[t], 0) {
+				return nil, 0, fmt.Errorf("algos: distillation: response %d: token %d: %w", s, t,
+					ErrNotFinite)
+			}
+			reverseKL -= row[t]
+		}
+		tokens += len(row)
+		advST = append(advST, row)
+	}
+	return advST, reverseKL / float64(max(tokens, 1)), nil
+}

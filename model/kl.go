@@ -1,0 +1,374 @@
+package model
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+	"sync"
+
+	"gad/internal/compute"
+)
+
+// The exact KL to another model needs no operation of its own. Products with the head give the
+// logits of a chunk of rows, at most rankElements of each model; the host sums them in float64
+// and writes the gradient in their place; products take it back to the states and the head.
+
+// klPass is the comparison of a pack with q: KL(m||q) at each response row, or D_beta.
+type klPass struct {
+	q    *Model
+	beta float64
+	v    int     // entries of the vocabulary that both have
+	inv  float64 // 1/temperature, of both
+	// final hidden states of q at the rows, [R, D], kept while m passes
+	statesRD compute.Tensor
+	klR      []float64 // [R] nats
+	meanR    []float64 // [R] with 0 < beta < 1: the mean of log p - log mixture under p
+	lseR     []float64 // [R] log of the sum of exponentials of m's scaled logits
+	lseQR    []float64 // [R] and of q's
+
+	zp, zq []float32 // logits of a chunk of rows
+
+	klST, dklST [][]float32 // of LogProbKLGrad's seed, by sequence
+}
+
+// KLMemory is the bytes that AllKL and LogProbKLGrad take for a pack of so many tokens beside
+// the passes themselves, on device and host together: the states of the other model, of shape q,
+// and of a chunk of rows the states and the logits.
+func (c Config) KLMemory(f Footprint, q Config, tokens int) int64 {
+	rows := min(tokens, rankRows(c.Vocab))
+	narrow := func(rows, hidden int) int64 {
+		return f.Block(f.Element(compute.Narrow) * int64(rows) * int64(hidden))
+	}
+	own, other := int64(rows)*int64(c.Vocab), int64(rows)*int64(q.Vocab)
+	return narrow(tokens, q.Hidden) + 2*narrow(rows, c.Hidden) +
+		f.Block(f.Element(compute.Wide)*max(own, other)) + 4*(own+other)
+}
+
+// AllKL is KL(m||q) at each trained token of seqs, the exact sum over the vocabulary in nats:
+//
+//	KL_t = Σ_v p_v (log p_v - log q_v),  p = softmax(z_m/temperature), q = softmax(z_q/temperature)
+//
+// in packs of maxTokens tokens, divided among the ranks. Both models are on one backend, and may
+// share memory for activations; where one vocabulary is longer, which released models pad to
+// different lengths, the sums go over the entries that both have. It is never below 0. The logits of a chunk of
+// rows are in memory at a time. No bit of the result depends on the packs where m is Alone.
+func (m *Model) AllKL(q *Model, seqs []Seq, temperature float64,
+	maxTokens int) (klST [][]float32, err error) {
+	own := func(mine []Seq) ([][]float32, error) {
+		klST := make([][]float32, len(mine))
+		for _, pack := range Packs(mine, maxTokens) {
+			rows, err := m.kl(q, Pick(mine, pack), temperature)
+			if err != nil {
+				return nil, err
+			}
+			for i, s := range pack {
+				klST[s] = rows[i]
+			}
+		}
+		return klST, nil
+	}
+	if m.ranks.Size() == 1 || len(seqs) == 0 {
+		return own(seqs)
+	}
+	return m.everyRank("exact KL", seqs, own)
+}
+
+// kl is AllKL of one pack, on this rank alone.
+func (m *Model) kl(q *Model, seqs []Seq, temperature float64) ([][]float32, error) {
+	x, err := m.against(q, seqs, 1, temperature)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.hidden(seqs); err != nil {
+		return nil, err
+	}
+	if err := x.measure(m); err != nil {
+		return nil, err
+	}
+	return x.klST, nil
+}
+
+// LogProbKLGrad is LogProbGrad whose seed also gets klST, AllKL of m and q, and returns the loss's
+// gradient with respect to it, dklST; it may be nil. With KL_t the divergence at a row,
+//
+//	dz_v = dkl_t p_v (log p_v - log q_v - KL_t) / temperature
+//	dh += Σ_v dz_v W[v];  W.G[v] += Σ_t dz_v h_t
+//
+// No gradient reaches q. Each call passes q forward over seqs once.
+func (m *Model) LogProbKLGrad(seqs []Seq, q *Model, temperature float64,
+	seed func(logpST, entST, klST [][]float32) (dlogpST, dentST, dklST [][]float32,
+		err error)) error {
+	return m.LogProbDivergenceGrad(seqs, q, seqs, 1, temperature, seed)
+}
+
+// LogProbDivergenceGrad is LogProbKLGrad of a divergence between m, whose distribution at a token
+// is p, and a teacher q (Agarwal et al., arXiv 2306.13649, eq. 1, between its ends):
+//
+//	D_beta = beta KL(q||M) + (1-beta) KL(p||M),  M = (1-beta) p + beta q,  0 < beta < 1
+//	D_0 = KL(q||p);  D_1 = KL(p||q)
+//
+// with the gradients
+//
+//	dD_beta/dz_v = (1-beta) p_v (log(p_v/M_v) - Σ_u p_u log(p_u/M_u)) / temperature
+//	dD_0/dz_v = (p_v - q_v) / temperature
+//
+// q reads reads, whose trained tokens are those of seqs: another prompt may stand before them.
+func (m *Model) LogProbDivergenceGrad(seqs []Seq, q *Model, reads []Seq, beta, temperature float64,
+	seed func(logpST, entST, klST [][]float32) (dlogpST, dentST, dklST [][]float32,
+		err error)) error {
+	if err := m.need(LM, true); err != nil {
+		return err
+	}
+	if !(beta >= 0 && beta <= 1) {
+		return fmt.Errorf("model: divergence: beta is %g: must be 0 to 1", beta)
+	}
+	if len(reads) != len(seqs) {
+		return fmt.Errorf("model: divergence: %d sequences, and %d for the other model", len(seqs),
+			len(reads))
+	}
+	for s := range seqs {
+		if !slices.Equal(seqs[s].TrainedIDs(), reads[s].TrainedIDs()) {
+			return fmt.Errorf(
+				"model: divergence: sequence %d has other trained tokens for the other model", s)
+		}
+	}
+	x, err := m.against(q, reads, beta, temperature)
+	if err != nil {
+		return err
+	}
+	return m.logProbGrad(seqs, temperature, x,
+		func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
+			dlogpST, dentST, x.dklST, err = seed(logpST, entST, x.klST)
+			return dlogpST, dentST, err
+		})
+}
+
+// against passes q forward over a pack of seqs, and keeps its states.
+func (m *Model) against(q *Model, seqs []Seq, beta, temperature float64) (*klPass, error) {
+	if q.be != m.be {
+		return nil, fmt.Errorf("model: KL: the other model is on another backend")
+	}
+	inv, err := invTemp(temperature)
+	if err != nil {
+		return nil, err
+	}
+	if err := q.hidden(seqs); err != nil {
+		return nil, err
+	}
+	x := &klPass{q: q, beta: beta, inv: inv, v: min(m.cfg.Vocab, q.cfg.Vocab)}
+	if n := len(q.pk.rows); n > 0 {
+		// a purpose of its own: passes of m overwrite what both share
+		x.statesRD = m.ws.get("states of the other model [R,D]", compute.Narrow, n*q.cfg.Hidden)
+		if err := m.ws.take(); err != nil {
+			return nil, err
+		}
+		q.gather(x.statesRD, q.pk.rows)
+	}
+	return x, nil
+}
+
+// gather copies rows of m.acts.hND to dst.
+func (m *Model) gather(dst compute.Tensor, rows []int32) {
+	eachRun(rows, func(at, n int) {
+		d, first := m.cfg.Hidden, int(rows[at])
+		m.be.Copy(dst.Slice(at*d, (at+n)*d), m.acts.hND.Slice(first*d, (first+n)*d))
+	})
+}
+
+// eachRun calls f for each run of consecutive rows: rows[at], rows[at]+1, ..., n of them.
+func eachRun(rows []int32, f func(at, n int)) {
+	for lo := 0; lo < len(rows); {
+		hi := lo + 1
+		for hi < len(rows) && rows[hi] == rows[hi-1]+1 {
+			hi++
+		}
+		f(lo, hi-lo)
+		lo = hi
+	}
+}
+
+// chunks calls f for some rows of m's pack at a time, with their states in hRD, memory for their
+// logits in zRV, and the logits of both models in x.zp and x.zq.
+func (x *klPass) chunks(m *Model, f func(lo, hi int, hRD, zRV compute.Tensor) error) error {
+	rows, d, v, vQ := m.pk.rows, m.cfg.Hidden, m.cfg.Vocab, x.q.cfg.Vocab
+	for lo, most := 0, rankRows(v); lo < len(rows); lo += most {
+		hi := min(lo+most, len(rows))
+		n := hi - lo
+		hRD := m.ws.get("states of a chunk [R,D]", compute.Narrow, n*d)
+		zRV := m.ws.get(logitsRV, compute.Wide, n*max(v, vQ))
+		if err := m.ws.take(); err != nil {
+			return err
+		}
+		x.zp, x.zq = slices.Grow(x.zp[:0], n*v)[:n*v], slices.Grow(x.zq[:0], n*vQ)[:n*vQ]
+		m.gather(hRD, rows[lo:hi])
+		m.headLogits(zRV.Slice(0, n*v), hRD)
+		m.be.Download(x.zp, zRV.Slice(0, n*v))
+		dQ := x.q.cfg.Hidden
+		x.q.headLogits(zRV.Slice(0, n*vQ), x.statesRD.Slice(lo*dQ, hi*dQ))
+		m.be.Download(x.zq, zRV.Slice(0, n*vQ))
+		if err := m.be.Sync(); err != nil {
+			return fmt.Errorf("model: KL: %w", err)
+		}
+		if err := f(lo, hi, hRD, zRV.Slice(0, n*v)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eachRow calls f for the rows of a chunk, divided among goroutines. A row's results depend on
+// the row alone.
+func eachRow(lo, hi int, f func(r int)) {
+	var wg sync.WaitGroup
+	share := (hi - lo + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0)
+	for at := lo; at < hi; at += share {
+		wg.Go(func() {
+			for r := at; r < min(at+share, hi); r++ {
+				f(r)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// room is memory for the figures of n rows.
+func (x *klPass) room(n int) {
+	x.klR, x.lseR, x.lseQR = make([]float64, n), make([]float64, n), make([]float64, n)
+	x.meanR = make([]float64, n)
+}
+
+// measureRow takes the divergence at row r, whose logits are zp and zq.
+func (x *klPass) measureRow(zp, zq []float32, r int) {
+	x.klR[r], x.lseR[r], x.lseQR[r] = exactKL(zp[:x.v], zq[:x.v], x.inv)
+	if x.beta < 1 {
+		x.klR[r], x.meanR[r] = x.divergence(zp, zq, x.lseR[r], x.lseQR[r])
+	}
+}
+
+// measure takes the divergences of m's pack, whose forward pass is done.
+func (x *klPass) measure(m *Model) error {
+	n := len(m.pk.rows)
+	x.room(n)
+	err := x.chunks(m, func(lo, hi int, _, _ compute.Tensor) error {
+		eachRow(lo, hi, func(r int) {
+			zp, zq := x.logits(m, r-lo)
+			x.measureRow(zp, zq, r)
+		})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	flat := make([]float32, n)
+	for r, kl := range x.klR {
+		if math.IsNaN(kl) || math.IsInf(kl, 0) {
+			return fmt.Errorf("model: KL: %g at token %d: the weights or activations are %w: go back to an earlier checkpoint", kl, m.pk.targets[r], ErrNotFinite)
+		}
+		flat[r] = float32(kl)
+	}
+	x.klST = m.pk.split(nil, make([]float32, n), flat)
+	return nil
+}
+
+// logits are those of both models at a row of the chunk, as long as the vocabulary of each.
+func (x *klPass) logits(m *Model, row int) (zp, zq []float32) {
+	v, vQ := m.cfg.Vocab, x.q.cfg.Vocab
+	return x.zp[row*v : (row+1)*v], x.zq[row*vQ : (row+1)*vQ]
+}
+
+// divergence is D_beta, beta below 1, and the mean of log p - log M under p.
+func (x *klPass) divergence(zp, zq []float32, lseP, lseQ float64) (d, mean float64) {
+	var ofQ float64 // Σ q (log q - log M)
+	for v, z := range zp[:x.v] {
+		logp, logq := float64(x.inv*float64(z))-lseP, float64(x.inv*float64(zq[v]))-lseQ
+		apart := x.fromMixture(logp, logq)
+		mean += float64(math.Exp(logp) * apart)
+		ofQ += float64(math.Exp(logq) * (min(logq-logp, farApart) + apart))
+	}
+	if d = ofQ; x.beta > 0 {
+		d = float64(x.beta*ofQ) + float64((1-x.beta)*mean)
+	}
+	return max(d, 0), mean
+}
+
+// farApart is a difference of log-probabilities beyond which the smaller one is nothing.
+const farApart = 700
+
+// fromMixture is log p - log M = -log(1 + beta (q/p - 1)): exactly 0 where p is q.
+func (x *klPass) fromMixture(logp, logq float64) float64 {
+	return -math.Log1p(float64(x.beta * math.Expm1(min(logq-logp, farApart))))
+}
+
+// exactKL is KL(p||q) of the distributions of the logits zp and zq times inv, and the logs of
+// their sums of exponentials. With e_v = exp(inv zp_v - most) and s = Σ e_v,
+//
+//	KL(p||q) = Σ_v e_v inv (zp_v - zq_v)/s - lse_p + lse_q
+//
+// A sum that rounding has put below 0 is 0.
+func exactKL(zp, zq []float32, inv float64) (kl, lseP, lseQ float64) {
+	mostP, mostQ := inv*float64(slices.Max(zp)), inv*float64(slices.Max(zq))
+	var sumP, sumQ, apart float64
+	for v, a := range zp {
+		p, q := inv*float64(a), inv*float64(zq[v])
+		e := math.Exp(p - mostP)
+		sumP += e
+		sumQ += math.Exp(q - mostQ)
+		apart += float64(e * (p - q))
+	}
+	lseP, lseQ = mostP+math.Log(sumP), mostQ+math.Log(sumQ)
+	if kl = apart/sumP - lseP + lseQ; kl < 0 {
+		kl = 0
+	}
+	return kl, lseP, lseQ
+}
+
+// gradient makes zp, the logits at row r, the weighted gradient by them.
+func (x *klPass) gradient(zp, zq []float32, r int, weight float64) {
+	for v, z := range zp[:x.v] {
+		logp := float64(x.inv*float64(z)) - x.lseR[r]
+		logq := float64(x.inv*float64(zq[v])) - x.lseQR[r]
+		p := math.Exp(logp)
+		switch x.beta {
+		case 1:
+			apart := logp - logq
+			zp[v] = float32(weight * p * (apart - x.klR[r]))
+		case 0:
+			zp[v] = float32(weight * (p - math.Exp(logq)))
+		default:
+			apart := x.fromMixture(logp, logq)
+			zp[v] = float32(weight * (1 - x.beta) * p * (apart - x.meanR[r]))
+		}
+	}
+	clear(zp[x.v:]) // what the other model lacks
+}
+
+// learn adds the gradient of the divergences, weighted by x.dklST, to a.dhND and the head's.
+func (x *klPass) learn(m *Model, a *acts) error {
+	if x.dklST == nil {
+		return nil
+	}
+	dklR, err := m.pk.join(nil, "gradient of KL", x.dklST)
+	if err != nil {
+		return err
+	}
+	d := m.cfg.Hidden
+	return x.chunks(m, func(lo, hi int, hRD, zRV compute.Tensor) error {
+		eachRow(lo, hi, func(r int) {
+			zp, zq := x.logits(m, r-lo)
+			x.gradient(zp, zq, r, float64(dklR[r])*x.inv)
+		})
+		m.be.Upload(zRV, x.zp)
+		dhRD := m.ws.get("gradient of states of a chunk [R,D]", compute.Narrow, hRD.Len())
+		if err := m.ws.take(); err != nil {
+			return err
+		}
+		m.be.LinearGrad(dhRD, m.head, nil, zRV, hRD, false)
+		rows := m.pk.rows[lo:hi]
+		eachRun(rows, func(at, n int) { // a row may come again, in a run of its own
+			first := int(rows[at])
+			m.be.Add(a.dhND.Slice(first*d, (first+n)*d), dhRD.Slice(at*d, (at+n)*d))
+		})
+		return nil
+	})
+}

@@ -1,0 +1,249 @@
+package trainer
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"gad/algos"
+	"gad/data"
+	"gad/model"
+	"gad/reference"
+	"gad/trainer/config"
+	"gad/trainer/encode"
+	"gad/trainer/saved"
+)
+
+// teacher is the model whose probabilities gad opd learns from. It reads what the student wrote, by
+// the same ids, behind the row as its own chat template has it.
+type teacher struct {
+	*reference.Policy
+	enc    encode.Encoder
+	system string // message that it alone reads; "": the row's
+	most   int    // positions that it has; 0 is no bound
+}
+
+// openTeacher loads the teacher, frozen, on the memory that the networks share.
+func (t *Trainer) openTeacher() error {
+	if t.Stage != config.OPD {
+		return nil
+	}
+	dir := t.cfg.Teacher.Path
+	if err := saved.CheckAgainst(t.tok, dir, "teacher.path"); err != nil {
+		return err
+	}
+	tok, err := saved.Tokenizer(dir)
+	if err != nil {
+		return fmt.Errorf("teacher.path: %w", err)
+	}
+	t.teacher = &teacher{system: t.cfg.Teacher.System, enc: encode.Encoder{Tok: tok,
+		MaxPrompt: t.cfg.Data.MaxPrompt, MaxResponse: t.cfg.Data.MaxResponse}}
+	if _, err := t.teacher.prompt(t, int(t.rows[0])); err != nil {
+		return err
+	}
+	if end := t.tok.EndOfTurn(); t.cfg.Divergence(t.Stage) && !slices.Contains(tok.EOS(), end) {
+		return fmt.Errorf("%w: teacher.path: %s: does not end its answers with the student's %s, and with teacher.loss=exact the student would learn its other end: use teacher.loss=policy", config.ErrConfig, dir, t.tok.Decode([]int32{end}, false))
+	}
+	return t.busy("loading the teacher", func() error {
+		m, err := model.Load(t.be, dir, model.Options{Kind: model.LM, Quant: t.cfg.Teacher.Weights})
+		if err != nil {
+			return fmt.Errorf("teacher: %w", err)
+		}
+		t.teacher.Policy, t.teacher.most =
+			reference.New(m, t.cfg.Actor.MaxTokenLen), m.Config().MaxPosition
+		m.Share(t.actor.Model())
+		if t.cfg.Divergence(t.Stage) {
+			t.actor.Reference, t.actor.Beta = m, t.cfg.Teacher.Beta
+		}
+		return nil
+	})
+}
+
+// Close frees the teacher's weights.
+func (c *teacher) Close() error {
+	if c.Policy == nil {
+		return nil
+	}
+	return c.Policy.Close()
+}
+
+// prompt is a row up to where the answer begins, as the teacher reads it.
+func (c *teacher) prompt(t *Trainer, row int) ([]int32, error) {
+	r, err := t.set.Row(row)
+	if err != nil {
+		return nil, err
+	}
+	if c.system != "" {
+		if len(r.PromptIDs) > 0 {
+			return nil, fmt.Errorf("%w: data: row %d: has prompt_ids, which teacher.system cannot be put before: leave it out, or give rows with messages", config.ErrConfig, r.Index)
+		}
+		if len(r.Messages) > 0 && r.Messages[0].Role == "system" {
+			r.Messages = r.Messages[1:]
+		}
+		r.Messages = append([]data.Message{{Role: "system", Content: c.system}}, r.Messages...)
+	}
+	ids, err := c.enc.Prompt(r)
+	if err != nil {
+		return nil, fmt.Errorf("data: row %d: the teacher's chat template: %w", r.Index, err)
+	}
+	return ids, nil
+}
+
+// reads are the student's answers behind what the teacher reads of their rows.
+func (c *teacher) reads(t *Trainer, r *round) ([]model.Seq, error) {
+	prompts := make([][]int32, len(r.batch.Rows))
+	for p, row := range r.batch.Rows {
+		var err error
+		if prompts[p], err = c.prompt(t, row); err != nil {
+			return nil, err
+		}
+	}
+	seqs := make([]model.Seq, len(r.roll.Seqs))
+	for s, seq := range r.roll.Seqs {
+		p := r.group[s]
+		if slices.Equal(prompts[p], r.batch.Prompts[p]) {
+			seqs[s] = seq // with its prompt's other answers it passes as one
+			continue
+		}
+		ids := slices.Concat(prompts[p], seq.Response())
+		if c.most > 0 && len(ids) > c.most {
+			return nil, fmt.Errorf("%w: data: row %d: the teacher would read %d tokens, and %s takes %d: lower data.max_prompt_length or data.max_response_length", config.ErrConfig, r.batch.Rows[p], len(ids), t.cfg.Teacher.Path, c.most)
+		}
+		seqs[s] = model.Answer(ids, len(prompts[p]))
+	}
+	return seqs, nil
+}
+
+// opdStep is one step of on-policy distillation (Agarwal et al., arXiv 2306.13649): the student
+// answers, the teacher gives each of its tokens a log-probability, and the difference is the
+// token's advantage.
+func (t *Trainer) opdStep() (m Metrics, err error) {
+	m = Metrics{}
+	r := &round{}
+	if r.batch, err = t.draw(t.cfg.Data.TrainBatchSize); err != nil {
+		return nil, err
+	}
+	t.stepRows = r.batch.Rows
+	if err := t.rollout(m, r, map[int]int{}); err != nil {
+		return nil, err
+	}
+	r.forCritic = t.forCritic(r)
+	read, err := t.teacher.reads(t, r)
+	if err != nil {
+		return nil, err
+	}
+	learn := t.byPolicy
+	if t.cfg.Divergence(t.Stage) {
+		learn = t.byDivergence
+	}
+	advA, err := learn(m, r, read)
+	if err != nil {
+		return m, err
+	}
+	seqs := r.roll.Seqs
+	t.done = t.count(m, len(r.batch.Rows), seqs, func(x config.Pass) []model.Seq {
+		if x.Network == config.Teacher {
+			return read
+		}
+		return seqs
+	})
+	return m, t.describe(m, r, advA)
+}
+
+// byPolicy learns by policy gradients, and returns the answers' mean advantages [A].
+func (t *Trainer) byPolicy(m Metrics, r *round, read []model.Seq) ([]float64, error) {
+	var teacherST [][]float32
+	err := t.phase(m, "teacher_logp", t.teacher.Model(), read, 1, func() (err error) {
+		teacherST, err = t.teacher.LogProbs(read, 1)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	advST, kl, err := algos.DistillAdvantages(teacherST, r.roll.OldST)
+	if err != nil && !errors.Is(err, algos.ErrNotFinite) {
+		return nil, err
+	}
+	if advST != nil {
+		m["opd/reverse_kl"] = kl
+		m["opd/ends_compared"] = t.endings(r, advST)
+	}
+	if err := t.refLogProbs(m, r); err != nil {
+		return nil, err
+	}
+	advA := t.scoredByTeacher(m, r, teacherST, advST)
+	return advA, t.updateActor(m, r.batch, r.roll, advST, r.refST)
+}
+
+// byDivergence learns by the divergence of the two distributions at each token: an update by
+// policy gradients without advantages, whose KL is the divergence from the teacher. Nothing is
+// scored: the advantages [A] are NaN.
+func (t *Trainer) byDivergence(m Metrics, r *round, read []model.Seq) ([]float64, error) {
+	r.roll.Read = read
+	nothing := make([][]float64, len(read))
+	for s, seq := range read {
+		nothing[s] = make([]float64, seq.Trained())
+	}
+	r.scoreA, r.scoreP = nan32(len(read)), nan32(len(r.batch.Rows))
+	advA := make([]float64, len(read))
+	for a := range advA {
+		advA[a] = math.NaN()
+	}
+	return advA, t.updateActor(m, r.batch, r.roll, nothing, nil)
+}
+
+func nan32(n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(math.NaN())
+	}
+	return x
+}
+
+// endings takes the advantage from ends of answers that the teacher has another token for: its
+// template's habit is nothing to learn. It returns the share of ends that are compared, 1 where no
+// answer has one.
+func (t *Trainer) endings(r *round, advST [][]float64) float64 {
+	ends, compared := 0, 0
+	theirs := t.teacher.enc.Tok.EOS()
+	for s, seq := range r.roll.Seqs {
+		if r.cut[s] || len(advST[s]) == 0 {
+			continue
+		}
+		ends++
+		if last := len(advST[s]) - 1; slices.Contains(theirs, seq.Response()[last]) {
+			compared++
+		} else {
+			advST[s][last] = 0
+		}
+	}
+	if ends == 0 {
+		return 1
+	}
+	return float64(compared) / float64(ends)
+}
+
+// scoredByTeacher gives the answers [A] their scores, the teacher's mean log-probability of a
+// token, and returns their mean advantages.
+func (t *Trainer) scoredByTeacher(m Metrics, r *round, teacherST [][]float32,
+	advST [][]float64) []float64 {
+	nll, tokens := 0.0, 0
+	advA := make([]float64, len(teacherST))
+	r.scoreA = make([]float32, len(teacherST))
+	for s, row := range teacherST {
+		mean := 0.0
+		for _, x := range row {
+			mean += float64(x)
+		}
+		nll -= mean
+		tokens += len(row)
+		r.scoreA[s] = float32(mean / float64(max(len(row), 1)))
+		if advA[s] = math.NaN(); advST != nil {
+			advA[s], _, _ = moments(advST[s])
+		}
+	}
+	m["opd/teacher_nll"] = nll / float64(max(tokens, 1))
+	r.scoreP = nan32(len(r.batch.Rows)) // the teacher's answer in the row is not read
+	return advA
+}

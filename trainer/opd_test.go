@@ -1,0 +1,271 @@
+package trainer
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"gad/actor"
+	"gad/internal/modeltest"
+	"gad/internal/vfs"
+	"gad/model"
+	"gad/trainer/config"
+	"gad/trainer/export"
+	"gad/trainer/plan"
+)
+
+// A teacher that is the student says nothing new: each advantage is exactly 0, and no weight moves.
+func TestOPDOfTheStudentItself(t *testing.T) {
+	be := ready(t)
+	for _, more := range []string{"", "actor.lora.rank=4", "rollout.n=3 data.train_batch_size=2",
+		"teacher.loss=exact", "teacher.loss=exact teacher.beta=0",
+		"teacher.loss=exact teacher.beta=0.3 actor.lora.rank=4"} {
+		run := filepath.Join(t.TempDir(), "run")
+		rows := finished(t, be, settings(config.OPD, run, append(strings.Fields(more),
+			"model.path="+fixed.student, "trainer.total_steps=2",
+			"actor.optim.weight_decay=0")...), config.OPD)
+		for _, r := range rows {
+			if r.Values["opd/reverse_kl"] != 0 || r.Values["opd/divergence"] != 0 || r.Values["actor/grad_norm"] != 0 ||
+				r.Values["actor/pg_loss"] != 0 {
+				t.Errorf("%s: step %d: divergence %g, gradient %g, loss %g: want 0", more, r.Step,
+					r.Values["opd/reverse_kl"], r.Values["actor/grad_norm"],
+					r.Values["actor/pg_loss"])
+			}
+		}
+		if more == "" {
+			moved, err := os.ReadFile(filepath.Join(run, "global_step_2/actor/model.safetensors"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			was, err := os.ReadFile(filepath.Join(fixed.student, "model.safetensors"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(moved) != string(was) {
+				t.Error("the weights have moved")
+			}
+		}
+	}
+}
+
+// A student that has begun to learn comes closer to its teacher, and the figures say so.
+func TestOPDLearns(t *testing.T) {
+	be := ready(t)
+	sft := filepath.Join(t.TempDir(), "sft")
+	finished(t, be, settings(config.SFT, sft, "model.path="+fixed.blank, "trainer.total_steps=20",
+		"data.train_batch_size=8", "actor.optim.lr=5e-3"), config.SFT)
+	const steps = 40
+	run := filepath.Join(t.TempDir(), "run")
+	common := []string{"trainer.total_steps=40",
+		"model.path=" + filepath.Join(sft, "global_step_20/actor"), "data.train_batch_size=16",
+		"actor.optim.lr=2e-3", "data.val_files=" + fixed.val, "trainer.test_freq=15"}
+	rows := finished(t, be, settings(config.OPD, run, common...), config.OPD)
+	mean := func(name string, from int) (sum float64) {
+		for _, r := range rows[from : from+5] {
+			sum += r.Values[name] / 5
+		}
+		return sum
+	}
+	for _, beta := range []string{"0", "0.5", "1"} {
+		all := finished(t, be, settings(config.OPD, filepath.Join(t.TempDir(), "exact"),
+			append(common, "teacher.loss=exact", "teacher.beta="+beta)...), config.OPD)
+		first, last := all[0].Values, all[steps-1].Values
+		wantNames(t, all[0], strings.Fields("opd/divergence actor/entropy actor/grad_norm"))
+		wantNone(t, all[0], "opd/reverse_kl", "opd/teacher_nll", "actor/kl_", "timing_s/teacher_")
+		if a, b := first["opd/divergence"], last["opd/divergence"]; !(b < 0.2*a) {
+			t.Errorf("beta %s: a divergence of %g in the first step, %g in the last", beta, a, b)
+		}
+	}
+	for name, share := range map[string]float64{"opd/reverse_kl": 0.2, "opd/teacher_nll": 0.6} {
+		if first, last := mean(name, 0), mean(name, steps-5); !(last < share*first) {
+			t.Errorf("%s: %g in the first five steps, %g in the last: want less than %g of it",
+				name, first, last, share)
+		}
+	}
+	for _, r := range rows {
+		wantNames(t, r, strings.Fields("opd/reverse_kl opd/teacher_nll opd/ends_compared actor/pg_loss actor/entropy actor/lr actor/grad_norm rollout/len_mean rollout/truncated_frac timing_s/rollout timing_s/teacher_logp timing_s/update_actor train/epoch train/prompts perf/tflops"))
+		wantNone(t, r, "critic/", "adv/", "reward/", "dpo/", "actor/sft_loss", "actor/kl_loss")
+	}
+	wantNames(t, rows[steps-1], []string{"val/teacher_nll"})
+	var s struct {
+		StudentScore float64 `json:"student_score"`
+		TeacherScore any     `json:"teacher_score"`
+		Advantage    float64
+	}
+	raw, err := os.ReadFile(filepath.Join(run, "samples/step_1.jsonl"))
+	if err == nil {
+		err = json.Unmarshal(raw[:strings.IndexByte(string(raw), '\n')], &s)
+	}
+	if err != nil || !(s.StudentScore < 0) || s.Advantage == 0 {
+		t.Errorf("a sample: %+v, %v", s, err)
+	}
+}
+
+// copied is a copy of a model folder in which texts of a file are others: pairs of old and new.
+func copied(t *testing.T, dir, file string, pairs ...string) string {
+	t.Helper()
+	to := filepath.Join(t.TempDir(), "copy")
+	copyTree(t, dir, to)
+	path := filepath.Join(to, file)
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(pairs); i += 2 {
+		if !strings.Contains(string(raw), pairs[i]) {
+			t.Fatalf("%s has no %q", path, pairs[i])
+		}
+	}
+	raw = []byte(strings.NewReplacer(pairs...).Replace(string(raw)))
+	if err := os.WriteFile(path, raw, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return to
+}
+
+// The teacher reads the student's own tokens behind its own prompt: its chat template's, with its
+// system message; where both are the student's, the very sequences of the student.
+func TestOPDTeacherReads(t *testing.T) {
+	be := ready(t)
+	reads := func(more ...string) (tr *Trainer, r *round, seqs []model.Seq) {
+		tr = opened(t, be, settings(config.OPD, filepath.Join(t.TempDir(), "run"), more...),
+			config.OPD)
+		r = &round{}
+		var err error
+		if r.batch, err = tr.draw(4); err != nil {
+			t.Fatal(err)
+		}
+		if err := tr.rollout(Metrics{}, r, map[int]int{}); err != nil {
+			t.Fatal(err)
+		}
+		if seqs, err = tr.teacher.reads(tr, r); err != nil {
+			t.Fatal(err)
+		}
+		return tr, r, seqs
+	}
+	_, r, seqs := reads()
+	for s, seq := range seqs {
+		if &seq.IDs[0] != &r.roll.Seqs[s].IDs[0] {
+			t.Errorf("answer %d: the same prompt, another sequence", s)
+		}
+	}
+	other := copied(t, fixed.student, "tokenizer_config.json", "assistant", "helper")
+	for _, more := range [][]string{{"teacher.system=be brief"}, {"teacher.path=" + other}} {
+		tr, r, seqs := reads(more...)
+		for s, seq := range seqs {
+			row, err := tr.set.Row(r.batch.Rows[r.group[s]])
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := tr.tok.Decode(seq.IDs[:seq.Prompt()], false)
+			if want := "be brief"; strings.HasPrefix(more[0], "teacher.system") &&
+				!strings.Contains(text, want) {
+				t.Errorf("%v: the teacher reads %q", more, text)
+			}
+			if !strings.Contains(text, row.Messages[len(row.Messages)-1].Content) {
+				t.Errorf("%v: the teacher reads %q, which lacks the row's prompt", more, text)
+			}
+			if !slices.Equal(seq.Response(), r.roll.Seqs[s].Response()) {
+				t.Errorf("%v: answer %d: the teacher reads other tokens", more, s)
+			}
+			if slices.Equal(seq.IDs, r.roll.Seqs[s].IDs) {
+				t.Errorf("%v: answer %d: the teacher reads the student's prompt", more, s)
+			}
+		}
+	}
+}
+
+// An end that the teacher does not write has no advantage.
+func TestOPDEndings(t *testing.T) {
+	be := ready(t)
+	own := finished(t, be, settings(config.OPD, filepath.Join(t.TempDir(), "own"),
+		"model.path="+fixed.student, "teacher.path="+fixed.blank, "trainer.total_steps=1",
+		"data.train_batch_size=16"), config.OPD)[0].Values
+	if own["opd/ends_compared"] != 1 || own["rollout/truncated_frac"] == 1 {
+		t.Errorf("%g of the ends are compared, %g of the answers have none",
+			own["opd/ends_compared"], own["rollout/truncated_frac"])
+	}
+	tr := opened(t, be, settings(config.OPD, filepath.Join(t.TempDir(), "run"),
+		"model.path="+fixed.student), config.OPD)
+	end := tr.tok.EndOfTurn()
+	r := &round{cut: []bool{false, true, false}}
+	r.roll = &actor.Rollout{}
+	for _, answer := range [][]int32{{5, 6, end}, {5, 6, 7}, {5, 6, 7, 8}} {
+		r.roll.Seqs = append(r.roll.Seqs, model.Answer(append([]int32{1, 2}, answer...), 2))
+	}
+	adv := [][]float64{{1, 1, 1}, {1, 1, 1}, {1, 1, 1, 1}}
+	if got := tr.endings(r, adv); got != 0.5 {
+		t.Errorf("%g of the ends are compared, want one of two", got)
+	}
+	if want := [][]float64{{1, 1, 1}, {1, 1, 1}, {1, 1, 1, 0}}; !slices.EqualFunc(adv, want,
+		slices.Equal) {
+		t.Errorf("advantages %v, want %v", adv, want)
+	}
+}
+
+// A plan of OPD counts the teacher with its own shape, in memory and in time.
+func TestOPDPlan(t *testing.T) {
+	be := ready(t)
+	cfg := settings(config.OPD, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1")
+	of := func(teacher string) (text string, bytes int64, pass float64) {
+		cfg.Teacher.Path = teacher
+		p, err := plan.Of(be, nil, 0, vfs.OS, cfg, config.OPD)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range p.StepTime {
+			if part.Name == "teacher_logp" {
+				pass = part.Seconds
+			}
+		}
+		return p.String(), plan.Total(p.Memory), pass
+	}
+	text, bytes, pass := of(fixed.student)
+	for _, want := range []string{"teacher: weights", "teacher_logp", "rollout", "update_actor",
+		"actor: key/value cache"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the plan has no %q:\n%s", want, text)
+		}
+	}
+	shape := modeltest.Shape
+	shape.Vocab, shape.Layers = fixed.tok.Size(), 12
+	m, err := model.New(be, shape, model.Options{Kind: model.LM, Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	larger := filepath.Join(t.TempDir(), "larger")
+	if err := errors.Join(export.WriteFolder(vfs.OS, larger, m, fixed.tok, "float32"),
+		m.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, more, longer := of(larger); more <= bytes || longer <= pass {
+		t.Errorf("a teacher of six times the layers: %d bytes and %g s, was %d and %g", more,
+			longer, bytes, pass)
+	}
+}
+
+// What cannot be meant is refused before anything is written.
+func TestOPDSettings(t *testing.T) {
+	ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	strange := copied(t, fixed.student, "tokenizer.json", `"Ġi": 256`, `"Ġi": 257`,
+		`"Ġt": 257`, `"Ġt": 256`)
+	for override, want := range map[string]string{
+		"teacher.loss=exact actor.use_kl_loss=true": "settings: actor.use_kl_loss is true: with",
+		"teacher.path=":                        "settings: teacher.path: no teacher: give --teacher DIR",
+		"rollout.temperature=0.8":              "settings: rollout.temperature is 0.8: gad opd compares",
+		"actor.policy_loss.loss_mode=gtpo":     "settings: actor.policy_loss.loss_mode gtpo weighs",
+		"teacher.path=" + fixed.root + "/none": "teacher.path: ",
+		"teacher.path=" + strange:              "the two models are compared token by token",
+	} {
+		wantError(t, openError(t, settings(config.OPD, run, strings.Fields(override)...),
+			config.OPD), nil, want)
+		if _, err := os.Stat(run); err == nil {
+			t.Errorf("%s: the run's folder was made", override)
+		}
+	}
+}
