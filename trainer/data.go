@@ -41,6 +41,7 @@ func (t *Trainer) openData(s *start) (err error) {
 	} else {
 		t.order = data.NewOrder(len(t.rows), t.seed(), 0, 1)
 	}
+	t.chosen = t.digestRows()
 	t.planned = c.Trainer.TotalSteps
 	if t.planned == 0 {
 		t.planned = (c.Trainer.TotalEpochs*len(t.rows) + c.Data.TrainBatchSize - 1) /
@@ -66,7 +67,7 @@ func (t *Trainer) openData(s *start) (err error) {
 		t.step = s.state.Step
 		t.best, t.good, t.oldDiffers = s.state.Best, s.state.Good, s.state.OldDiffers
 		maps.Copy(t.skipped, s.state.Skipped)
-		if was := s.state.Rows; was != t.chosen() {
+		if was := s.state.Rows; was != t.chosen {
 			return fmt.Errorf("data: ratings %s: have changed since the run began, and with them its rows or their order: give the same ratings, or another --output", c.Data.Ratings)
 		}
 		return t.order.Restore(s.state.Order)
@@ -187,9 +188,9 @@ func (t *Trainer) openSets(s *start) (err error) {
 	return nil
 }
 
-// chosen is the digest of the rows of the run in the order in which they enter; "" is all of the
+// digestRows is the digest of the rows of the run in the order in which they enter; "" is all of the
 // data's in theirs. The data have a digest of their own, ratings do not.
-func (t *Trainer) chosen() string {
+func (t *Trainer) digestRows() string {
 	if t.cfg.Data.Choice() == (data.Choice{}) {
 		return ""
 	}

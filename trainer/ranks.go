@@ -79,7 +79,7 @@ func (t *Trainer) sameInputs() error {
 	if err := t.alike("data", t.set.Digest()); err != nil {
 		return err
 	}
-	if err := t.alike("order of rows", t.chosen()); err != nil {
+	if err := t.alike("order of rows", t.chosen); err != nil {
 		return err
 	}
 	if t.val != nil {

@@ -89,7 +89,8 @@ type Trainer struct {
 	tok       *tokenizer.Tokenizer
 	enc       encode.Encoder
 	set, val  *data.Set
-	rows      []int32 // usable rows of set
+	rows      []int32 // usable rows of set, as they enter
+	chosen    string  // digest of rows: see digestRows
 	valRows   []int   // rows of val that an evaluation takes
 	order     order
 	paced     *data.Paced // the order, where rows enter by a curriculum; otherwise nil
