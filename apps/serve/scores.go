@@ -46,7 +46,7 @@ func (s *Server) scores(tokens []model.Token, top int) json.RawMessage {
 		b = append(b, `,"rank":`...)
 		b = strconv.AppendInt(b, int64(rank), 10)
 		b = append(b, `,"decoded_token":`...)
-		text, _ := json.Marshal(string(s.tok.Piece(id))) // what is not UTF-8 becomes U+FFFD
+		text, _ := json.Marshal(s.tok.Decode([]int32{id}, false))
 		b = append(append(b, text...), '}')
 	}
 	for _, t := range tokens {
