@@ -18,6 +18,7 @@ Needs Python with openai, requests, torch, transformers and trl; no vLLM. Nothin
 import argparse
 import json
 import os
+import shutil
 import sys
 import tempfile
 
@@ -34,7 +35,7 @@ def templated(model, folder):
         template = next(s["template"] for s in json.load(f)["shapes"] if s["name"] == "hermes")
     for name in os.listdir(model):
         if name != "chat_template.jinja":
-            os.symlink(os.path.abspath(os.path.join(model, name)), os.path.join(folder, name))
+            shutil.copy(os.path.join(model, name), os.path.join(folder, name))
     with open(os.path.join(folder, "chat_template.jinja"), "w") as f:
         f.write(template)
 
