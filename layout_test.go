@@ -99,7 +99,7 @@ var house = map[string]string{
 	"apps/generate":                  "apps/play apps/session checkpoint data internal/compute internal/fault internal/journal internal/report internal/vfs model tokenizer trainer/encode trainer/episode trainer/saved",
 	"apps/play":                      "apps/session data internal/env internal/fault internal/report model tokenizer trainer/config trainer/encode trainer/episode",
 	"apps/judge":                     "internal/endpoint internal/journal internal/textmetrics",
-	"apps/serve":                     "model tokenizer",
+	"apps/serve":                     "data model tokenizer trainer/encode",
 	"apps/board":                     "checkpoint internal/conf internal/report internal/vfs trainer/config trainer/saved",
 	"internal/comm":                  "",
 	"internal/comm/mpi":              "internal/comm",

@@ -659,8 +659,12 @@ type rowFault struct {
 }
 
 func (f *rowFault) Error() string {
+	return fmt.Sprintf("column %q: %s", f.column, f.reason())
+}
+
+// reason is the error without the column.
+func (f *rowFault) reason() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "column %q: ", f.column)
 	if f.value != "" {
 		b.WriteString(f.value + ": ")
 	}

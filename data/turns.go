@@ -284,6 +284,28 @@ func readEnv(key string, value []byte) (JSON, error) {
 	return JSON(b.String()), nil
 }
 
+// ReadTools reads the tools of a conversation as rows have them: a list of objects, or a text that
+// is one. "" is none.
+func ReadTools(value []byte) (JSON, error) {
+	tools, _, err := readList("tools", value)
+	return tools, unnamed(err)
+}
+
+// ReadCalls reads the tool_calls of a turn as rows have them: a list of calls, each of which names
+// a function; its arguments are an object, or its text. "" is none.
+func ReadCalls(value []byte) (JSON, error) {
+	calls, err := readCalls(value)
+	return calls, unnamed(err)
+}
+
+// unnamed is an error of a value without the column that it is in.
+func unnamed(err error) error {
+	if fault, ok := err.(*rowFault); ok {
+		return errors.New(fault.reason())
+	}
+	return err
+}
+
 // readCalls reads the tool_calls of a turn.
 func readCalls(value []byte) (JSON, error) {
 	j, list, err := readList("tool_calls", value)

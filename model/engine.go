@@ -93,7 +93,10 @@ type Request struct {
 // Token is a token of a sequence.
 type Token struct {
 	ID   int32
-	Logp float32  // as in Completion; if Request.Ranked, under the model's own distribution
+	Logp float32 // as in Completion; if Request.Ranked, under the model's own distribution
+	// Rank is the place of the token among all by probability, of a ranked token: 1 is the most
+	// probable. Of equally probable tokens the lower id comes first.
+	Rank int32
 	Top  []Choice // most probable first; of a ranked token
 }
 

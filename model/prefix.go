@@ -42,7 +42,7 @@ type node struct {
 }
 
 // maxCachedTop is the largest number of alternatives for which ranked tokens are cached.
-const maxCachedTop = 20
+const maxCachedTop = 64
 
 func (t *prefixes) clear() {
 	*t = prefixes{}

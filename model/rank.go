@@ -48,7 +48,7 @@ func (m *Model) headLogits(zRV, hRD compute.Tensor) {
 	m.be.Linear(zRV, hRD, m.head, nil, true)
 }
 
-// rank sets Logp and Top of t from the logits of its position. Of equal logits the lower id
+// rank sets Logp, Rank and Top of t from the logits of its position. Of equal logits the lower id
 // comes first, as in greedy sampling.
 func (t *Token) rank(logits []float32, top int) {
 	most := slices.Max(logits)
@@ -58,7 +58,12 @@ func (t *Token) rank(logits []float32, top int) {
 	}
 	lse := float64(most) + math.Log(sum)
 	logp := func(id int32) float32 { return float32(float64(logits[id]) - lse) }
-	t.Logp = logp(t.ID)
+	t.Logp, t.Rank = logp(t.ID), 1
+	for id, z := range logits {
+		if own := logits[t.ID]; z > own || z == own && int32(id) < t.ID {
+			t.Rank++
+		}
+	}
 	if top = min(top, len(logits)); top == 0 {
 		return
 	}

@@ -30,9 +30,9 @@ func (b Bounded) EncodeSpecial(text string) ([]int32, error) {
 	return b.run(func(t *Tokenizer) ([]int32, error) { return t.EncodeSpecial(text), nil })
 }
 
-// ChatPrompt is Tokenizer.ChatPrompt.
-func (b Bounded) ChatPrompt(msgs []Message) ([]int32, error) {
-	return b.run(func(t *Tokenizer) ([]int32, error) { return t.ChatPrompt(msgs) })
+// Prompt is Tokenizer.Prompt.
+func (b Bounded) Prompt(c Chat) ([]int32, error) {
+	return b.run(func(t *Tokenizer) ([]int32, error) { return t.Prompt(c) })
 }
 
 // aborted is the panic that leaves an encoding from within its nested callbacks.

@@ -32,6 +32,11 @@ type query struct {
 	echo     bool
 	ranked   bool // log-probabilities
 	top      int
+	scores   int  // alternatives of prompt_logprobs; -1 is without it
+	ids      bool // token ids in the answer
+	named    bool // tokens are written as their ids in log-probabilities
+	calls    bool // calls of tools are looked for
+	single   bool // no more than one of them
 	stream   bool
 	usage    bool // a last event of it
 }
@@ -70,6 +75,10 @@ func (s *Server) common(f *fields, q *query) {
 		q.eos = s.tok.EOS()
 	}
 	q.stream = f.boolean("stream")
+	q.ids, q.named = f.boolean("return_token_ids"), f.boolean("return_tokens_as_token_ids")
+	if q.scores = f.integer("prompt_logprobs", 0, topMost, -1); q.scores >= 0 && q.stream {
+		f.fail("prompt_logprobs", "are not streamed: leave stream out, or give false")
+	}
 	if raw := f.take("stream_options"); raw != nil {
 		o, bad := parse(raw)
 		if bad != nil {
@@ -93,15 +102,11 @@ func (s *Server) completions(x *exchange) *apiError {
 	q.echo = f.boolean("echo")
 	if raw := f.take("logprobs"); raw != nil && string(raw) != "false" { // as a chat has it
 		q.ranked = true
-		if err := json.Unmarshal(raw, &q.top); err != nil || q.top < 0 || q.top > 5 {
-			f.fail("logprobs", "must be an integer from 0 to 5")
+		if err := json.Unmarshal(raw, &q.top); err != nil || q.top < 0 || q.top > topMost {
+			f.fail("logprobs", "must be an integer from 0 to %d", topMost)
 		}
 	}
-	least := 1
-	if q.echo {
-		least = 0
-	}
-	q.limit = f.integer("max_tokens", least, 1<<30, 16)
+	q.limit = f.integer("max_tokens", q.least(), 1<<30, 16)
 	if err := s.prompts(x, q); err != nil {
 		return err
 	}
@@ -116,7 +121,33 @@ func (s *Server) completions(x *exchange) *apiError {
 			return err
 		}
 	}
+	if err := s.holds(q); err != nil {
+		return err
+	}
 	return s.answer(x, q)
+}
+
+// least is the fewest tokens of an answer that may be asked for.
+func (q *query) least() int {
+	if q.echo || q.scores >= 0 {
+		return 0
+	}
+	return 1
+}
+
+// holds refuses a query for more log-probabilities than are given.
+func (s *Server) holds(q *query) *apiError {
+	param := "logprobs"
+	if q.chat {
+		param = "top_logprobs"
+	}
+	if q.scores >= 0 {
+		param = "prompt_logprobs"
+	}
+	if n, most := q.values(), max(valuesMost, 2*s.o.Context*(1+topMost)); n > most {
+		return refuse(http.StatusBadRequest, "%s: %d log-probabilities: at most %d are given to a request: send fewer prompts, or ask for fewer alternatives", param, n, most).about(param)
+	}
+	return nil
 }
 
 // prompts reads a prompt: a text, texts, ids, or lists of ids.
@@ -244,12 +275,12 @@ func (s *Server) chat(x *exchange) *apiError {
 	f, q := x.f, &query{chat: true}
 	s.common(f, q)
 	q.ranked = f.boolean("logprobs")
-	if q.top = f.integer("top_logprobs", 0, 20, 0); q.top > 0 && !q.ranked {
+	if q.top = f.integer("top_logprobs", 0, topMost, 0); q.top > 0 && !q.ranked {
 		f.fail("top_logprobs", "is given without logprobs: give logprobs true")
 	}
-	limit := f.integer("max_tokens", 1, 1<<30, 0)
-	if newer := f.integer("max_completion_tokens", 1, 1<<30, 0); newer > 0 {
-		if limit > 0 && limit != newer {
+	limit := f.integer("max_tokens", q.least(), 1<<30, -1)
+	if newer := f.integer("max_completion_tokens", q.least(), 1<<30, -1); newer >= 0 {
+		if limit >= 0 && limit != newer {
 			f.fail("max_completion_tokens", "and max_tokens differ: give one of them")
 		}
 		limit = newer
@@ -258,91 +289,28 @@ func (s *Server) chat(x *exchange) *apiError {
 	if messages == nil {
 		f.fail("messages", "is missing")
 	}
+	tools, calls := s.tools(f)
+	together := true
+	f.into("parallel_tool_calls", "true or false", &together)
+	q.calls, q.single = calls, !together
 	if err := f.rest(); err != nil {
 		return err
 	}
-	ids, err := s.chatPrompt(messages, s.bounded(x))
+	ids, err := s.conversation(messages, tools, s.bounded(x))
 	if err != nil {
 		return err
 	}
-	if limit == 0 {
+	if limit < 0 {
 		limit = max(1, min(s.o.Answer, s.o.Context-len(ids)))
 	}
 	if err := s.fits("messages", ids, limit); err != nil {
 		return err
 	}
 	q.prompts, q.limit = [][]int32{ids}, limit
+	if err := s.holds(q); err != nil {
+		return err
+	}
 	return s.answer(x, q)
-}
-
-// chatPrompt is the prompt that a list of messages makes.
-func (s *Server) chatPrompt(raw json.RawMessage, encode tokenizer.Bounded) ([]int32, *apiError) {
-	bad := func(format string, args ...any) *apiError {
-		return refuse(http.StatusBadRequest, "messages: "+format, args...).about("messages")
-	}
-	var list []map[string]json.RawMessage
-	if json.Unmarshal(raw, &list) != nil {
-		return nil, bad("must be a list of objects with role and content")
-	}
-	if len(list) == 0 {
-		return nil, bad("is empty: give at least one message")
-	}
-	var messages []tokenizer.Message
-	for i, m := range list {
-		var role string
-		if json.Unmarshal(m["role"], &role) != nil || role == "" {
-			return nil, bad("message %d: role: must be system, user or assistant", i)
-		}
-		switch role {
-		case "system", "user", "assistant":
-		case "developer":
-			role = "system"
-		default:
-			return nil, bad("message %d: role: must be system, user or assistant", i)
-		}
-		text, ok := contentOf(m["content"])
-		if !ok {
-			return nil,
-				bad("message %d: content: must be a string, or a list of parts of type text", i)
-		}
-		for key, v := range m {
-			if v := string(v); key != "role" && key != "content" && v != "null" && v != "[]" &&
-				v != "{}" {
-				return nil, bad("message %d: %s: is not known here: leave it out", i, short(key))
-			}
-		}
-		messages = append(messages, tokenizer.Message{Role: role, Content: text})
-	}
-	ids, err := encode.ChatPrompt(messages)
-	if err != nil {
-		return nil, s.unencoded("messages", err)
-	}
-	return ids, nil
-}
-
-// contentOf is the text of a message: a string, or parts that are text.
-func contentOf(raw json.RawMessage) (text string, ok bool) {
-	if raw == nil || string(raw) == "null" {
-		return "", false
-	}
-	if json.Unmarshal(raw, &text) == nil {
-		return text, true
-	}
-	var parts []struct {
-		Type string  `json:"type"`
-		Text *string `json:"text"`
-	}
-	if json.Unmarshal(raw, &parts) != nil || len(parts) == 0 {
-		return "", false
-	}
-	var b strings.Builder
-	for _, p := range parts {
-		if p.Type != "text" || p.Text == nil {
-			return "", false
-		}
-		b.WriteString(*p.Text)
-	}
-	return b.String(), true
 }
 
 // answer has the engine do what q asks, and sends it.
@@ -352,13 +320,17 @@ func (s *Server) answer(x *exchange, q *query) *apiError {
 	echoes := make([][]model.Token, len(q.prompts)) // written before the choices of the prompt
 	for p, ids := range q.prompts {
 		r := &model.Request{Prompt: ids, N: q.n, MaxNew: q.limit, Sampling: q.sampling, EOS: q.eos,
-			Seed: q.seed, Row: uint64(p), Ranked: q.ranked, Top: q.top, Gone: c.gone.Load}
+			Seed: q.seed, Row: uint64(p), Ranked: q.ranked, Top: max(q.top, q.scores),
+			Gone: c.gone.Load}
 		own := make([]*choice, q.n)
 		for i := range own {
 			own[i] = &choice{of: c, eos: q.eos, stops: q.stops, text: s.tok.Stream(true),
-				rank: q.ranked}
+				keep: q.ranked || q.ids}
+			if q.calls {
+				own[i].tags = s.format.tags
+			}
 		}
-		if q.echo && q.ranked {
+		if q.scores >= 0 || q.echo && q.ranked {
 			r.Echo = func(tokens []model.Token) {
 				c.mu.Lock()
 				echoes[p] = tokens
@@ -391,7 +363,12 @@ func (s *Server) answer(x *exchange, q *query) *apiError {
 		b.id = id("chatcmpl")
 	}
 	for range c.choices {
-		b.written = append(b.written, written{})
+		w := written{list: &logprobs{Tokens: []string{}, Logprobs: []*float32{},
+			Top: []map[string]float32{}, Offsets: []int{}}, chat: []chatLogprob{}, ids: []int32{}}
+		if q.calls {
+			w.parser = newParser(s.format)
+		}
+		b.written = append(b.written, w)
 	}
 	err := b.run(x)
 	for i := range c.choices {
@@ -430,6 +407,10 @@ type written struct {
 	shown  *tokenizer.Stream // the text so far, for the offsets of tokens
 	offset int               // characters of it
 	tokens int
+	ids    []int32
+	told   bool    // the ids of the prompt have been sent
+	parser *parser // of calls; nil if none are looked for
+	calls  []toolCall
 }
 
 // run reads the call to its end.
@@ -439,10 +420,13 @@ func (b *builder) run(x *exchange) error {
 	finish := make([]string, len(ended))
 	if b.q.stream && b.q.chat {
 		for i := range ended {
-			if err := x.event(b.chunk(
-				map[string]any{"index": i,
-					"delta": map[string]any{"role": "assistant", "content": ""}, "logprobs": nil,
-					"finish_reason": nil})); err != nil {
+			first := b.chunk(map[string]any{"index": i,
+				"delta": map[string]any{"role": "assistant", "content": ""}, "logprobs": nil,
+				"finish_reason": nil})
+			if b.q.ids {
+				first["prompt_token_ids"] = b.q.prompts[0]
+			}
+			if err := x.event(first); err != nil {
 				return errGone
 			}
 		}
@@ -471,6 +455,9 @@ func (b *builder) run(x *exchange) error {
 				}
 			}
 			if n.finish != "" {
+				if err := b.last(x, n.index, &n.finish); err != nil {
+					return errGone
+				}
 				ended[n.index], finish[n.index] = true, n.finish
 				left--
 				if b.q.stream {
@@ -532,43 +519,112 @@ func (b *builder) usage() map[string]any {
 		"prompt_tokens_details": map[string]int64{"cached_tokens": b.c.found.Load()}}
 }
 
-// part adds to a choice: to what is sent at the end, or as an event.
+// part adds to a choice: to what is sent at the end, or as events.
 func (b *builder) part(x *exchange, index int, p part) error {
 	w := &b.written[index]
-	var list *logprobs
-	var chat []chatLogprob
+	pieces := []piece{{text: p.text}}
+	if w.parser != nil {
+		pieces = w.parser.next(p.text)
+	}
+	e := extra{}
+	if b.q.ids && !p.echo {
+		e.ids = make([]int32, len(p.tokens))
+		for i, t := range p.tokens {
+			e.ids[i] = t.ID
+		}
+	}
 	if b.q.ranked && b.q.chat {
+		e.chat = []chatLogprob{}
 		for _, t := range p.tokens {
-			chat = append(chat, b.s.chatLogprob(t))
+			e.chat = append(e.chat, b.chatLogprob(t))
 		}
 	} else if b.q.ranked {
-		list = b.logprobs(w, index/b.q.n, p)
+		e.list = b.logprobs(w, index/b.q.n, p)
+	}
+	return b.pieces(x, index, pieces, e)
+}
+
+// last adds what the end of an answer makes certain about calls.
+func (b *builder) last(x *exchange, index int, finish *string) error {
+	w := &b.written[index]
+	if w.parser == nil {
+		return nil
+	}
+	err := b.pieces(x, index, w.parser.end(), extra{})
+	if w.parser.calls > 0 && *finish == "stop" {
+		*finish = "tool_calls"
+	}
+	return err
+}
+
+// extra is what is sent about the tokens of a part.
+type extra struct {
+	ids  []int32
+	list *logprobs     // of a completion
+	chat []chatLogprob // of a chat
+}
+
+// some reports whether there is a token to tell of.
+func (e extra) some() bool { return len(e.ids)+len(e.chat) > 0 || e.list != nil }
+
+// pieces adds text and calls to a choice. Of events the first has e.
+func (b *builder) pieces(x *exchange, index int, list []piece, e extra) error {
+	w := &b.written[index]
+	if len(list) == 0 && e.some() {
+		list = []piece{{}} // the text comes later, or there is none
+	}
+	for _, p := range list {
+		if p.call != nil && b.q.single && len(w.calls) > 0 {
+			p = piece{}
+		}
+		if p.call != nil {
+			w.calls = append(w.calls, *p.call)
+		}
+		if b.q.stream {
+			if err := b.event(x, index, p, e); err != nil {
+				return err
+			}
+			e = extra{}
+			continue
+		}
+		w.text.WriteString(p.text)
 	}
 	if b.q.stream {
-		c := map[string]any{"index": index, "logprobs": nil, "finish_reason": nil}
-		if b.q.chat {
-			c["delta"] = map[string]any{"content": p.text}
-			if b.q.ranked {
-				c["logprobs"] = map[string]any{"content": chat, "refusal": nil}
-			}
-		} else {
-			c["text"] = p.text
-			if b.q.ranked {
-				c["logprobs"] = list
-			}
-		}
-		return x.event(b.chunk(c))
+		return nil
 	}
-	w.text.WriteString(p.text)
-	w.chat = append(w.chat, chat...)
-	if list != nil {
-		if w.list == nil {
-			w.list = list
-		} else {
-			w.list.append(list)
-		}
+	w.ids, w.chat = append(w.ids, e.ids...), append(w.chat, e.chat...)
+	if e.list != nil {
+		w.list.append(e.list)
 	}
 	return nil
+}
+
+// event sends a piece of a choice.
+func (b *builder) event(x *exchange, index int, p piece, e extra) error {
+	w := &b.written[index]
+	c := map[string]any{"index": index, "logprobs": nil, "finish_reason": nil}
+	delta := map[string]any{"content": p.text}
+	if p.call != nil {
+		call := p.call.body()
+		call["index"] = len(w.calls) - 1
+		delta = map[string]any{"tool_calls": []any{call}}
+	}
+	if b.q.chat {
+		if c["delta"] = delta; e.chat != nil {
+			c["logprobs"] = map[string]any{"content": e.chat, "refusal": nil}
+		}
+	} else {
+		if c["text"] = p.text; e.list != nil {
+			c["logprobs"] = e.list
+		}
+		if b.q.ids && !w.told {
+			w.told, c["prompt_token_ids"] = true, b.q.prompts[index/b.q.n]
+		}
+	}
+	if b.q.ids && e.ids != nil {
+		c["token_ids"] = e.ids
+	}
+	return x.event(b.chunk(c))
 }
 
 // logprobs are those of the tokens of a part of a completion.
@@ -580,7 +636,7 @@ func (b *builder) logprobs(w *written, prompt int, p part) *logprobs {
 			w.shown = b.s.tok.Stream(true)
 		}
 		for _, t := range p.tokens {
-			w.add(l, b.s, t, false, true)
+			w.add(l, b, t, false, true)
 		}
 		return l
 	}
@@ -589,9 +645,9 @@ func (b *builder) logprobs(w *written, prompt int, p part) *logprobs {
 	if b.q.lead != nil {
 		lead = b.q.lead[prompt]
 	}
-	w.add(l, b.s, model.Token{ID: b.q.prompts[prompt][0]}, true, lead == 0)
+	w.add(l, b, model.Token{ID: b.q.prompts[prompt][0]}, true, lead == 0)
 	for i, t := range p.tokens {
-		w.add(l, b.s, t, false, i+1 >= lead)
+		w.add(l, b, t, false, i+1 >= lead)
 	}
 	w.shown, w.offset = nil, utf8.RuneCountInString(p.text)
 	return l
@@ -612,13 +668,27 @@ func (b *builder) end(x *exchange, index int, finish string) error {
 func (b *builder) whole(finish []string) map[string]any {
 	v := b.envelope(false)
 	var list []any
+	var scores json.RawMessage
 	for i := range b.written {
-		w := &b.written[i]
+		w, prompt := &b.written[i], i/b.q.n
+		if b.q.scores >= 0 && i%b.q.n == 0 {
+			scores = b.s.scores(b.echoes[prompt], b.q.scores)
+		}
 		c := map[string]any{"index": i, "logprobs": nil, "finish_reason": finish[i]}
 		if b.q.chat {
-			c["message"] = map[string]any{"role": "assistant", "content": w.text.String(),
+			message := map[string]any{"role": "assistant", "content": w.text.String(),
 				"refusal": nil}
-			if b.q.ranked {
+			if len(w.calls) > 0 {
+				if w.text.Len() == 0 {
+					message["content"] = nil
+				}
+				var calls []any
+				for _, call := range w.calls {
+					calls = append(calls, call.body())
+				}
+				message["tool_calls"] = calls
+			}
+			if c["message"] = message; b.q.ranked {
 				c["logprobs"] = map[string]any{"content": w.chat, "refusal": nil}
 			}
 		} else {
@@ -626,6 +696,16 @@ func (b *builder) whole(finish []string) map[string]any {
 			if b.q.ranked {
 				c["logprobs"] = w.list
 			}
+		}
+		of := c
+		if b.q.chat { // of a chat these are beside the choices
+			of = v
+		}
+		if b.q.scores >= 0 {
+			of["prompt_logprobs"] = scores
+		}
+		if b.q.ids {
+			c["token_ids"], of["prompt_token_ids"] = w.ids, b.q.prompts[prompt]
 		}
 		list = append(list, c)
 	}
@@ -645,12 +725,12 @@ type logprobs struct {
 // always among the most probable that are named, so that whoever looks whether it is the
 // best finds it. Where two tokens are written alike the more probable is named. Tokens that
 // share a character have its offset.
-func (w *written) add(l *logprobs, s *Server, t model.Token, first, shown bool) {
-	text, at := s.written(t.ID), w.offset
+func (w *written) add(l *logprobs, b *builder, t model.Token, first, shown bool) {
+	text, at := b.name(t.ID), w.offset
 	if shown {
 		out := w.shown.Next(t.ID)
 		w.offset += utf8.RuneCountInString(out)
-		if piece := s.tok.Piece(t.ID); out != "" && utf8.Valid(piece) { // after what it cuts off
+		if piece := b.s.tok.Piece(t.ID); out != "" && utf8.Valid(piece) { // after what it cuts off
 			at = max(at, w.offset-utf8.RuneCount(piece)) // a text's first blank may be left out
 		}
 	}
@@ -662,12 +742,12 @@ func (w *written) add(l *logprobs, s *Server, t model.Token, first, shown bool) 
 	logp := t.Logp
 	l.Logprobs = append(l.Logprobs, &logp)
 	top := map[string]float32{}
-	for _, c := range t.Top {
-		if name := s.written(c.ID); len(top) == 0 || !has(top, name) {
+	for _, c := range b.top(t) {
+		if name := b.name(c.ID); len(top) == 0 || !has(top, name) {
 			top[name] = c.Logp
 		}
 	}
-	if len(t.Top) > 0 && !has(top, text) {
+	if b.q.top > 0 && !has(top, text) {
 		top[text] = logp
 	}
 	l.Top = append(l.Top, top)
@@ -695,19 +775,30 @@ type alternative struct {
 	Bytes   []int   `json:"bytes"`
 }
 
-func (s *Server) chatLogprob(t model.Token) chatLogprob {
+func (b *builder) chatLogprob(t model.Token) chatLogprob {
 	one := func(id int32, logp float32) alternative {
 		bytes := []int{}
-		for _, b := range s.tok.Piece(id) {
-			bytes = append(bytes, int(b))
+		for _, x := range b.s.tok.Piece(id) {
+			bytes = append(bytes, int(x))
 		}
-		return alternative{s.written(id), logp, bytes}
+		return alternative{b.name(id), logp, bytes}
 	}
 	c := chatLogprob{alternative: one(t.ID, t.Logp), Top: []alternative{}}
-	for _, x := range t.Top {
+	for _, x := range b.top(t) {
 		c.Top = append(c.Top, one(x.ID, x.Logp))
 	}
 	return c
+}
+
+// top are the alternatives of a token that were asked for; those of prompt_logprobs may be more.
+func (b *builder) top(t model.Token) []model.Choice { return t.Top[:min(b.q.top, len(t.Top))] }
+
+// name is how log-probabilities write a token: as its text, or as its id where that is asked for.
+func (b *builder) name(id int32) string {
+	if b.q.named {
+		return fmt.Sprintf("token_id:%d", id)
+	}
+	return b.s.written(id)
 }
 
 // written is a token as a text, or as bytes where it is none.

@@ -18,9 +18,10 @@ type choice struct {
 	text  *tokenizer.Stream
 	held  string // may be the beginning of a stop
 	kept  []model.Token
-	rank  bool // tokens are kept
-	begun bool // has its first token
-	ended bool // at a stop
+	keep  bool             // tokens are kept, for their log-probabilities or ids
+	tags  map[int32]string // special tokens that are text here: marks of calls
+	begun bool             // has its first token
+	ended bool             // at a stop
 
 	// For the reader, under of.mu.
 	parts  []part
@@ -37,11 +38,13 @@ type part struct {
 
 // token takes the next token; false is the end of the answer.
 func (c *choice) token(t model.Token) (more bool) {
-	if c.rank {
+	if c.keep {
 		c.kept = append(c.kept, t)
 	}
 	text := ""
-	if !slices.Contains(c.eos, t.ID) {
+	if tag, ok := c.tags[t.ID]; ok {
+		text = c.text.End() + tag
+	} else if !slices.Contains(c.eos, t.ID) {
 		text = c.text.Next(t.ID)
 	}
 	out, stop := c.take(text)

@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -154,12 +154,7 @@ func (f *fields) rest() *apiError {
 	for _, name := range indifferent {
 		delete(f.m, name)
 	}
-	names := make([]string, 0, len(f.m))
-	for name := range f.m {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	for _, name := range names {
+	for _, name := range sorted(f.m) {
 		raw := f.take(name)
 		if raw == nil { // null asks for nothing
 			continue
@@ -176,6 +171,9 @@ func (f *fields) rest() *apiError {
 	}
 	return f.err
 }
+
+// sorted are the names of parameters.
+func sorted(m map[string]json.RawMessage) []string { return slices.Sorted(maps.Keys(m)) }
 
 // alike reports whether raw is the value: 0.0 is 0.
 func alike(raw json.RawMessage, value string) bool {

@@ -350,6 +350,7 @@ func (s *Server) tokenize(x *exchange) *apiError {
 	var prompt string
 	given := f.into("prompt", "a string", &prompt)
 	messages := f.take("messages")
+	tools := readTools(f, f.take("tools"))
 	if messages != nil && asked && special {
 		f.fail("add_special_tokens",
 			"the chat template says which tokens are around messages: leave it out, or give false")
@@ -365,7 +366,7 @@ func (s *Server) tokenize(x *exchange) *apiError {
 		return refuse(http.StatusBadRequest, "prompt: give prompt or messages").about("prompt")
 	case messages != nil:
 		var err *apiError
-		if ids, err = s.chatPrompt(messages, encode); err != nil {
+		if ids, err = s.conversation(messages, tools, encode); err != nil {
 			return err
 		}
 	default:

@@ -1,5 +1,15 @@
 // Package serve answers requests of the OpenAI HTTP interface with a language model:
 // completions, chat, log-likelihoods and tokens, for programs that speak it.
+//
+//	serve.go     Options, the server, the goroutine of the engine
+//	http.go      paths, keys, errors; models, tokenize, detokenize
+//	fields.go    the parameters of a request
+//	messages.go  messages and tools of a chat
+//	answer.go    completions and chats: what is asked, and the answer as JSON or events
+//	choice.go    one answer as it is drawn: its text, up to a stop
+//	scores.go    prompt_logprobs
+//	calls.go     calls of tools in an answer
+//	meter.go     /metrics
 package serve
 
 import (
@@ -40,6 +50,8 @@ type Options struct {
 	// sent to another name than this machine's, by a page in a browser.
 	Loopback bool
 	Log      func(line string) // a line for each request; nil is nobody
+	// form of the calls of tools in answers: one of ToolParsers; "" is that of the chat template
+	ToolParser string
 	// called once all memory is taken, before the first request; nil is nobody
 	Ready func()
 }
@@ -70,6 +82,7 @@ type Server struct {
 	m       *model.Model
 	tok     *tokenizer.Tokenizer
 	created int64
+	format  *format // of calls; nil is none
 	key     [sha256.Size]byte
 	meter   *meter
 	busy    atomic.Int64 // requests being read, waiting or answered
@@ -108,7 +121,7 @@ func New(m *model.Model, tok *tokenizer.Tokenizer, o Options) (*Server, error) {
 	}
 	s := &Server{o: o, m: m, tok: tok, created: time.Now().Unix(),
 		key: sha256.Sum256([]byte(o.Key)), meter: newMeter(), wake: make(chan struct{}, 1),
-		calls: map[*call]bool{}}
+		calls: map[*call]bool{}, format: formatOf(o.ToolParser, tok)}
 	return s, nil
 }
 

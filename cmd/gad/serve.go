@@ -52,6 +52,9 @@ func (p *program) serveCommand() *cli.Command {
 			within(&cli.IntFlag{Name: "max-queue", Value: 128,
 				Usage: "requests that may wait; more are refused with status 429"},
 				count(1, 1<<16)),
+			oneOf(&cli.StringFlag{Name: "tool-parser", DefaultText: "that of the chat template",
+				Usage: "form of the calls of tools in answers: hermes, llama, or none to leave calls in the text"},
+				serve.ToolParsers, "hermes, llama or none"),
 			&cli.BoolFlag{Name: "no-prefix-cache",
 				Usage: "compute every prompt anew, whatever earlier ones have left in the cache"},
 			within(&cli.Float64Flag{Name: "grace", Value: 30,
@@ -76,7 +79,7 @@ func serveOptions(c *cli.Context) (o serve.Options, err error) {
 	o.Slots, o.Context, o.Cache, o.Answer, o.Queue =
 		c.Int("slots"), c.Int("context"), c.Int("cache-tokens"), c.Int("max-tokens"),
 		c.Int("max-queue")
-	o.Forget = c.Bool("no-prefix-cache")
+	o.Forget, o.ToolParser = c.Bool("no-prefix-cache"), c.String("tool-parser")
 	o.Grace = time.Duration(c.Float64("grace") * float64(time.Second))
 	if o.Name = c.String("name"); o.Name == "" {
 		dir, err := filepath.Abs(c.String("model"))

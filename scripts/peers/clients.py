@@ -92,9 +92,12 @@ class Server:
 
     def __init__(self, gad, folder, *args):
         self.process = subprocess.Popen([gad, "serve", "--model", folder, "--listen", "127.0.0.1:0", "--name", "student", *args], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        found = re.search(r"http://\S+", self.process.stdout.readline())
-        if not found:
-            sys.exit("clients.py: gad serve does not start")
+        found = None
+        while not found:
+            line = self.process.stdout.readline()
+            if not line:
+                sys.exit("gad serve does not start")
+            found = re.search(r"http://\S+", line)  # a line about memory comes before
         self.url = found.group()
 
     def __enter__(self):

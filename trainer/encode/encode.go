@@ -28,7 +28,7 @@ func (e Encoder) Prompt(r data.Row) ([]int32, error) {
 	if len(r.PromptIDs) > 0 {
 		return e.checked("prompt_ids", r.PromptIDs)
 	}
-	return e.Tok.Prompt(chat(r))
+	return e.Tok.Prompt(Chat(r))
 }
 
 // Shows refuses a row whose tool calls or tools the chat template does not show.
@@ -36,7 +36,7 @@ func (e Encoder) Shows(r data.Row) error {
 	if len(r.PromptIDs) > 0 {
 		return nil
 	}
-	c := chat(r)
+	c := Chat(r)
 	c.Messages = append(c.Messages, messages(r.Turns)...)
 	return e.Tok.Shows(c)
 }
@@ -44,7 +44,7 @@ func (e Encoder) Shows(r data.Row) error {
 // Reply is what the teacher did behind the row's prompt, where that is more than a text: see
 // tokenizer.Trajectory.
 func (e Encoder) Reply(r data.Row) ([]int32, []data.Span, error) {
-	ids, spans, err := e.Tok.Trajectory(chat(r), messages(r.Turns),
+	ids, spans, err := e.Tok.Trajectory(Chat(r), messages(r.Turns),
 		func(i int) bool { return r.Turns[i].Context })
 	if errors.Is(err, tokenizer.ErrRewritten) {
 		err = fmt.Errorf("%w: %w", data.ErrAppend, err)
@@ -124,8 +124,8 @@ func (e Encoder) Ending() critic.Ending {
 	return critic.Ending{EOS: e.Tok.EOS(), Turn: e.Tok.EndOfTurn()}
 }
 
-// chat is the row's prompt.
-func chat(r data.Row) tokenizer.Chat {
+// Chat is the row's prompt as the chat template gets it.
+func Chat(r data.Row) tokenizer.Chat {
 	return tokenizer.Chat{Messages: messages(r.Messages), Tools: string(r.Tools)}
 }
 

@@ -1,0 +1,186 @@
+package serve
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+
+	"gad/data"
+	"gad/tokenizer"
+	"gad/trainer/encode"
+)
+
+// toolsMost is the most tools of a request, as with OpenAI.
+const toolsMost = 128
+
+// tools reads the tools of a conversation and whether the answer may call them (tool_choice).
+func (s *Server) tools(f *fields) (tools data.JSON, calls bool) {
+	raw := f.take("tools")
+	choice := f.take("tool_choice")
+	var mode string
+	switch {
+	case choice == nil || json.Unmarshal(choice, &mode) == nil && (mode == "auto" || mode == "none"):
+	case mode != "":
+		f.fail("tool_choice", `"%s" is not supported: give "auto" or "none"`, short(mode))
+	default:
+		f.fail("tool_choice",
+			`a function by its name is not supported: give "auto" or "none"`)
+	}
+	if raw == nil || f.err != nil {
+		return "", false
+	}
+	if tools = readTools(f, raw); tools == "" || f.err != nil || mode == "none" {
+		return tools, false
+	}
+	if s.format == nil && s.o.ToolParser == "" {
+		f.fail("tool_choice", `the chat template of this model shows no form of calls that is known here: give "none", or start gad serve with --tool-parser`)
+	}
+	return tools, s.format != nil
+}
+
+// readTools checks that each tool is a function with a name.
+func readTools(f *fields, raw json.RawMessage) data.JSON {
+	if raw == nil {
+		return ""
+	}
+	if raw[0] != '[' {
+		f.fail("tools", "must be a list of tools")
+		return ""
+	}
+	var list []struct {
+		Type     string
+		Function *struct{ Name string }
+	}
+	err := json.Unmarshal(raw, &list)
+	if len(list) > toolsMost {
+		f.fail("tools", "%d tools: at most %d are taken", len(list), toolsMost)
+		return ""
+	}
+	for i, t := range list {
+		if err != nil || t.Type != "function" || t.Function == nil ||
+			strings.TrimSpace(t.Function.Name) == "" {
+			f.fail("tools", `tool %d: must be {"type": "function", "function": {"name": ..., "parameters": {...}}}`, i)
+			return ""
+		}
+	}
+	tools, err := data.ReadTools(raw)
+	if err != nil {
+		f.fail("tools", "%v", err)
+	}
+	return tools
+}
+
+// conversation is the prompt that a list of messages makes with tools.
+func (s *Server) conversation(raw json.RawMessage, tools data.JSON,
+	bounded tokenizer.Bounded) ([]int32, *apiError) {
+	row := data.Row{Tools: tools}
+	bad := func(format string, args ...any) *apiError {
+		return refuse(http.StatusBadRequest, "messages: "+format, args...).about("messages")
+	}
+	var list []map[string]json.RawMessage
+	if json.Unmarshal(raw, &list) != nil {
+		return nil, bad("must be a list of objects with role and content")
+	}
+	if len(list) == 0 {
+		return nil, bad("is empty: give at least one message")
+	}
+	for i, m := range list {
+		message, err := readMessage(m)
+		if err != nil {
+			return nil, bad("message %d: %v", i, err)
+		}
+		row.Messages = append(row.Messages, message)
+	}
+	chat := encode.Chat(row)
+	if err := s.tok.Shows(chat); errors.Is(err, tokenizer.ErrNotShown) {
+		what, _, _ := strings.Cut(err.Error(), ":") // tools or tool_calls
+		e := bad("%s: the chat template of this model does not write them: leave them out", what)
+		if what == "tools" {
+			e.Message = strings.TrimPrefix(e.Message, "messages: ")
+			e.about("tools")
+		}
+		return nil, e
+	}
+	ids, err := bounded.Prompt(chat)
+	if err != nil {
+		return nil, s.unencoded("messages", err)
+	}
+	return ids, nil
+}
+
+// readMessage reads a message as rows of data have it, and refuses what they do not read.
+func readMessage(m map[string]json.RawMessage) (message data.Message, err error) {
+	var role string
+	json.Unmarshal(m["role"], &role)
+	switch role {
+	case "system", "user", "assistant", "tool":
+	case "developer":
+		role = "system"
+	default:
+		return message, errors.New("role: must be system, user, assistant or tool")
+	}
+	message.Role = role
+	given := map[string]json.RawMessage{}
+	for key, v := range m {
+		if text := string(v); text != "null" && text != "[]" && text != "{}" {
+			given[key] = v
+		}
+	}
+	delete(given, "role")
+	if calls := given["tool_calls"]; calls != nil && role == "assistant" {
+		if message.ToolCalls, err = data.ReadCalls(calls); err != nil {
+			return message, errors.New("tool_calls: " + err.Error())
+		}
+		delete(given, "tool_calls")
+	}
+	text, ok := contentOf(m["content"])
+	if !ok && !(message.ToolCalls != "" && given["content"] == nil) {
+		return message,
+			errors.New("content: must be a string, or a list of parts of type text")
+	}
+	message.Content = text
+	delete(given, "content")
+	texts := map[string]*string{}
+	switch role {
+	case "tool":
+		texts["tool_call_id"], texts["name"] = &message.ToolCallID, &message.Name
+	case "assistant":
+		texts["reasoning_content"] = &message.Thinking
+	}
+	for key, into := range texts {
+		if v := given[key]; v != nil && json.Unmarshal(v, into) != nil {
+			return message, errors.New(key + ": must be a string")
+		}
+		delete(given, key)
+	}
+	for _, key := range sorted(given) {
+		return message, errors.New(short(key) + ": is not known here: leave it out")
+	}
+	return message, nil
+}
+
+// contentOf is the text of a message: a string, or parts that are text.
+func contentOf(raw json.RawMessage) (text string, ok bool) {
+	if raw == nil || string(raw) == "null" {
+		return "", false
+	}
+	if json.Unmarshal(raw, &text) == nil {
+		return text, true
+	}
+	var parts []struct {
+		Type string  `json:"type"`
+		Text *string `json:"text"`
+	}
+	if json.Unmarshal(raw, &parts) != nil || len(parts) == 0 {
+		return "", false
+	}
+	var b strings.Builder
+	for _, p := range parts {
+		if p.Type != "text" || p.Text == nil {
+			return "", false
+		}
+		b.WriteString(*p.Text)
+	}
+	return b.String(), true
+}
