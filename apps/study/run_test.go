@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"gad/internal/hostile"
 	"gad/internal/vfs"
 	"gad/internal/vfs/vfstest"
 )
@@ -345,7 +346,9 @@ func TestCrash(t *testing.T) {
 	}
 	stride := 1
 	if testing.Short() {
-		stride = 7
+		stride = 13
+	} else if !hostile.Long() {
+		stride = 5
 	}
 	for at := 0; at < ops; at += stride {
 		disk := world(t)
