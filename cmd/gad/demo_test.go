@@ -26,7 +26,7 @@ func tinyDemo(t *testing.T, dir string) (out, said string, err error) {
 	var stdout, stderr bytes.Buffer
 	size := demo.SizeOf(false, false)
 	size.Rows, size.TestRows = 100, 20
-	size.SFT = told(size.SFT, "--steps", "40")
+	size.SFT = append(told(size.SFT, "--steps", "40"), "data.train_batch_size=8")
 	size.Warmup = append(told(size.Warmup), "data.train_batch_size=4",
 		"trainer.critic_warmup_max=20")
 	size.Train = append(told(size.Train, "--steps", "1"), "data.train_batch_size=4")
