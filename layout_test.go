@@ -1,6 +1,7 @@
 package gad_test
 
 import (
+	"bytes"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -240,7 +241,8 @@ func TestLayoutSeesViolations(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slow: left out with -short")
 	}
-	whole := inspect(t, os.DirFS("."))
+	known := map[string]*parsed{}
+	whole := inspectWith(t, os.DirFS("."), known)
 	for _, c := range []struct{ file, source, want string }{
 		{"internal/stray/a.go", "// Package stray is.\npackage stray",
 			"internal/stray: not in the map"},
@@ -301,7 +303,8 @@ func TestLayoutSeesViolations(t *testing.T) {
 		{"go.mod", "module gad\n\nrequire (\n\texample.com/new v1.0.0\n)\n",
 			"go.mod: requires example.com/new"},
 	} {
-		broken := inspect(t, over{os.DirFS("."), fstest.MapFS{c.file: {Data: []byte(c.source)}}})
+		broken := inspectWith(t, over{os.DirFS("."), fstest.MapFS{c.file: {Data: []byte(c.source)}}},
+			known)
 		found := slices.ContainsFunc(broken,
 			func(s string) bool {
 				return strings.HasPrefix(s, c.want) &&
@@ -354,7 +357,13 @@ func (o over) Stat(name string) (fs.FileInfo, error) {
 // inspect lists what breaks the rules in the module at root.
 func inspect(t *testing.T, root fs.FS) []string {
 	t.Helper()
-	in := inspection{root: root, seen: map[string]bool{}, used: map[string]bool{},
+	return inspectWith(t, root, map[string]*parsed{})
+}
+
+// inspectWith is inspect, and parses only files whose text is not in known, where it puts them.
+func inspectWith(t *testing.T, root fs.FS, known map[string]*parsed) []string {
+	t.Helper()
+	in := inspection{root: root, known: known, seen: map[string]bool{}, used: map[string]bool{},
 		docs: map[string]int{}}
 	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -383,8 +392,39 @@ func inspect(t *testing.T, root fs.FS) []string {
 	return in.complaints
 }
 
+// parsed is a file of Go and the text that it was parsed from.
+type parsed struct {
+	text []byte
+	pos  *token.FileSet
+	file *ast.File
+	err  error
+
+	root    bool // it opens an os.Root
+	changes []*ast.SelectorExpr
+}
+
+func parse(name string, text []byte) *parsed {
+	p := &parsed{text: text, pos: token.NewFileSet()}
+	p.file, p.err = parser.ParseFile(p.pos, name, text,
+		parser.ParseComments|parser.SkipObjectResolution)
+	if p.err != nil {
+		return p
+	}
+	ast.Inspect(p.file, func(n ast.Node) bool {
+		if s, ok := n.(*ast.SelectorExpr); ok {
+			p.root = p.root || s.Sel.Name == "OpenRoot"
+			if slices.Contains(changing, s.Sel.Name) {
+				p.changes = append(p.changes, s)
+			}
+		}
+		return true
+	})
+	return p
+}
+
 type inspection struct {
 	root       fs.FS
+	known      map[string]*parsed // by name
 	complaints []string
 	seen       map[string]bool // packages
 	used       map[string]bool // "package imported", tests apart
@@ -413,12 +453,16 @@ func (in *inspection) source(name string) error {
 	if err != nil {
 		return err
 	}
-	pos := token.NewFileSet()
-	file, err := parser.ParseFile(pos, name, text, parser.ParseComments|parser.SkipObjectResolution)
-	if err != nil {
-		in.complain("%v", err)
+	p := in.known[name]
+	if p == nil || !bytes.Equal(p.text, text) {
+		p = parse(name, text)
+		in.known[name] = p
+	}
+	if p.err != nil {
+		in.complain("%v", p.err)
 		return nil
 	}
+	file := p.file
 	pkg, test := path.Dir(name), strings.HasSuffix(name, "_test.go")
 	if !in.seen[pkg] {
 		in.seen[pkg] = true
@@ -442,7 +486,7 @@ func (in *inspection) source(name string) error {
 	}
 	in.imports(name, pkg, test, file, strings.HasPrefix(string(text), nvidia))
 	if _, ok := writers[pkg]; !ok && !test {
-		in.writes(pos, file)
+		in.writes(p)
 	}
 	return nil
 }
@@ -528,9 +572,9 @@ func roleOf(what string) (role string, ok bool) {
 }
 
 // writes complains about calls, and other uses, of what changes the file system.
-func (in *inspection) writes(pos *token.FileSet, file *ast.File) {
+func (in *inspection) writes(p *parsed) {
 	packages := map[string]string{} // name in this file -> import path
-	for _, spec := range file.Imports {
+	for _, spec := range p.file.Imports {
 		what, _ := strconv.Unquote(spec.Path.Value)
 		name := path.Base(what)
 		if spec.Name != nil {
@@ -542,30 +586,18 @@ func (in *inspection) writes(pos *token.FileSet, file *ast.File) {
 		return p == "os" || p == "io/ioutil" || p == "syscall" ||
 			strings.HasPrefix(p, "golang.org/x/sys/")
 	}
-	// The methods of an *os.Root have the same names. Which variable is one is not
-	// looked into: a file that opens a root may not use these names on anything.
-	root := false
-	ast.Inspect(file, func(n ast.Node) bool {
-		if s, ok := n.(*ast.SelectorExpr); ok && s.Sel.Name == "OpenRoot" {
-			root = true
-		}
-		return true
-	})
-	ast.Inspect(file, func(n ast.Node) bool {
-		s, ok := n.(*ast.SelectorExpr)
-		if !ok || !slices.Contains(changing, s.Sel.Name) {
-			return true
-		}
+	for _, s := range p.changes {
 		x, ok := s.X.(*ast.Ident)
-		at := pos.Position(s.Pos())
+		at := p.pos.Position(s.Pos())
 		switch {
 		case ok && watched(packages[x.Name]):
 			in.complain("%s:%d: %s.%s: only internal/vfs changes files: use it, so that faults can be injected", at.Filename, at.Line, packages[x.Name], s.Sel.Name)
-		case root && (!ok || packages[x.Name] == ""):
+		case p.root && (!ok || packages[x.Name] == ""):
+			// The methods of an *os.Root have the same names. Which variable is one is not looked
+			// into: a file that opens a root may not use these names on anything.
 			in.complain("%s:%d: %s in a file that opens an os.Root: a root is for reading, writing goes through internal/vfs", at.Filename, at.Line, s.Sel.Name)
 		}
-		return true
-	})
+	}
 }
 
 // leftovers complains about entries that nothing uses and packages that do not

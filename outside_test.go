@@ -47,7 +47,7 @@ func TestOutside(t *testing.T) {
 	build := exec.Command("go", "build", "-o", "outside", ".")
 	build.Dir = dir
 	build.Env = append(os.Environ(), "GOFLAGS=-mod=mod -buildvcs=false", "GOPROXY=off",
-		"GOWORK=off", "CGO_ENABLED=0")
+		"GOWORK=off")
 	if said, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, said)
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"gad/internal/hostile"
 )
 
 // openTurns opens a file with the given turns.
@@ -263,9 +265,9 @@ func TestDamagedTurns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		step := len(whole) / 300
+		step := len(whole) / hostile.Share(300)
 		if testing.Short() {
-			step = len(whole) / 60
+			step = len(whole) / 40
 		}
 		opened := 0
 		for at := 0; at < len(whole); at += step {

@@ -8,6 +8,7 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
+	"gad/internal/hostile"
 )
 
 // Once its buffers are there, a training step and a decoded token allocate nothing
@@ -16,7 +17,7 @@ func TestNoAllocation(t *testing.T) {
 	defer func(rate int) { runtime.MemProfileRate = rate }(runtime.MemProfileRate)
 	runtime.MemProfileRate = 1
 	variants := cpu.Variants()
-	if testing.Short() {
+	if !hostile.Long() {
 		variants = variants[len(variants)-1:]
 	}
 	for _, variant := range variants {
@@ -27,7 +28,7 @@ func TestNoAllocation(t *testing.T) {
 	// Of several workers each makes the panels that it rounds or packs itself when it
 	// first has such a task, at whatever step.
 	variants = cpu.Variants16()
-	if testing.Short() {
+	if !hostile.Long() {
 		variants = variants[len(variants)-1:]
 	}
 	for _, variant := range variants {

@@ -118,6 +118,9 @@ func TestShardedOptimizer(t *testing.T) {
 			}},
 	} {
 		for _, eight := range []bool{false, true} {
+			if testing.Short() && eight != (b.name == "cpu") {
+				continue // each once
+			}
 			t.Run(fmt.Sprint(b.name, ", 8 bits ", eight), func(t *testing.T) {
 				c := adamw()
 				c.Moments8 = eight

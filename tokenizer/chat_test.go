@@ -28,7 +28,7 @@ func withTemplate(t testing.TB, source string) (*Tokenizer, error) {
 func TestTemplateIsData(t *testing.T) {
 	goroutines := runtime.NumGoroutine()
 	defer func(d time.Duration) { renderTime = d }(renderTime)
-	renderTime = 150 * time.Millisecond
+	renderTime = 60 * time.Millisecond
 	for name, source := range map[string]string{
 		"include":            `{% include "/etc/hostname" %}`,
 		"import":             `{% import "/etc/hostname" as x %}`,

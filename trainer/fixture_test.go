@@ -45,6 +45,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	flag.Parse()
+	peakSize = 64
 	root, err := os.MkdirTemp("", "gad-trainer-")
 	if err != nil {
 		panic(err)

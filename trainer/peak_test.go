@@ -27,7 +27,7 @@ func peaks(t *testing.T, open func(precision string) compute.Backend, stage conf
 	be := ready(t)
 	shape := modeltest.Shape // large enough that weights count, and packs that are full
 	shape.Vocab, shape.Hidden, shape.FFN, shape.Heads, shape.KVHeads, shape.HeadDim, shape.Layers =
-		fixed.tok.Size(), 256, 1024, 4, 2, 64, 4
+		fixed.tok.Size(), 256, 1024, 4, 2, 64, 2
 	root := t.TempDir()
 	student := filepath.Join(root, "student")
 	m, err := model.New(be, shape, model.Options{Kind: model.LM, Seed: 1})

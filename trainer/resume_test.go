@@ -67,7 +67,7 @@ var stateful = []string{"critic.replay.size=24", "critic.replay.share=0.5", "cri
 // (doc/reliability.md, row 1).
 func TestResumeEqualsUninterrupted(t *testing.T) {
 	be := ready(t)
-	for _, c := range []struct {
+	for i, c := range []struct {
 		stage config.Stage
 		extra []string
 	}{
@@ -84,6 +84,9 @@ func TestResumeEqualsUninterrupted(t *testing.T) {
 		{config.OPD, nil},
 		{config.OPD, []string{"teacher.loss=exact", "teacher.beta=0.5"}},
 	} {
+		if testing.Short() && i%2 == 1 {
+			continue
+		}
 		name := string(c.stage)
 		if len(c.extra) > 1 {
 			name += " " + c.extra[1]

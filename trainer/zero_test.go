@@ -46,7 +46,7 @@ func TestShardedOptimizerChangesNoBit(t *testing.T) {
 				}
 				same(t, record(t, run, 4), want)
 			}
-			if !hostile.Long() && c.stage != config.Warmup {
+			if !hostile.Long() && c.stage != config.Warmup || testing.Short() {
 				return
 			}
 			type leg struct {

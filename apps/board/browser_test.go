@@ -118,6 +118,7 @@ func domIn(t *testing.T, size, url string) string {
 // In a browser the planted texts are seen, and none of them has run: live and as a file.
 func TestHostileTextInABrowser(t *testing.T) {
 	chromium(t)
+	t.Parallel()
 	other := begin(t, filepath.Join(t.TempDir(), "other"), report.Options{})
 	other.step(1, game(1))
 	b := show(t, infested(t), other.dir)
@@ -162,6 +163,7 @@ func TestHostileTextInABrowser(t *testing.T) {
 // samples with their differences, settings that differ.
 func TestPageInABrowser(t *testing.T) {
 	chromium(t)
+	t.Parallel()
 	root := t.TempDir()
 	f := begin(t, filepath.Join(root, "first"),
 		report.Options{TotalSteps: 30, Command: "gad train"}, "actor.optim.lr=3e-5")
@@ -226,6 +228,7 @@ func TestPageInABrowser(t *testing.T) {
 // are texts, whatever stands in them.
 func TestEpisodeInABrowser(t *testing.T) {
 	chromium(t)
+	t.Parallel()
 	root := t.TempDir()
 	f := begin(t, filepath.Join(root, "run"),
 		report.Options{TotalSteps: 1, Command: "gad train"})
@@ -296,6 +299,7 @@ func charts(seen string) map[string]string {
 // open, and all of what is open is drawn, in sight or not. The address says what is shown.
 func TestStagesInABrowser(t *testing.T) {
 	chromium(t)
+	t.Parallel()
 	root := seeded(t)
 	b := show(t, root)
 	d, err := b.Document(Limits{Points: Points, Steps: 3})

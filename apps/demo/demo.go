@@ -48,11 +48,13 @@ const (
 
 // Size is how much of everything a demo takes.
 type Size struct {
-	Rows int // to train on
+	Rows int // to train on; 0 of episodes: as many as the task has
 	// of the table: the last of the test split, since its first were looked at while settings were
 	// chosen
-	TestRows           int
-	SFT, Warmup, Train []string // overrides of the three stages
+	TestRows int
+	// Overrides of the three stages. SFT begins with --steps, their number and trainer.save_freq,
+	// of which SFT at equal compute has its own.
+	SFT, Warmup, Train []string
 }
 
 // Lengths are common to the stages, sampling to those that sample.
@@ -184,7 +186,7 @@ func (d *run) all(ctx context.Context) error {
 		append([]string{"--resume", d.path(stageWarmup)}, d.Size.Train...)); err != nil {
 		return err
 	}
-	if err := d.equal(ctx, equal, sft, gad, learn); err != nil {
+	if err := d.equal(ctx, equal, sft, gad); err != nil {
 		return err
 	}
 	return d.compare(arms)
@@ -192,10 +194,10 @@ func (d *run) all(ctx context.Context) error {
 
 // equal is as much SFT as all that the game stands on cost. A step costs what one of the first SFT
 // cost on the average.
-func (d *run) equal(ctx context.Context, equal, sft, gad *arm, learn []string) error {
+func (d *run) equal(ctx context.Context, equal, sft, gad *arm) error {
 	steps := int(math.Round(gad.TFLOP / (sft.TFLOP / float64(sft.steps))))
 	more := append([]string{"--model", d.path("task", "student"), "--steps", fmt.Sprint(steps),
-		"trainer.save_freq=800"}, learn...)
+		"trainer.save_freq=800"}, d.Size.SFT[3:]...)
 	if err := d.stage(ctx, equal, config.SFT, nil, more); err != nil {
 		return err
 	}

@@ -322,6 +322,8 @@ func TestDiskFaults(t *testing.T) {
 	step := 1
 	if testing.Short() {
 		step = 17
+	} else if !hostile.Long() {
+		step = 5
 	}
 	for at := 0; at < count.Ops(); at += step {
 		for _, forever := range []bool{false, true} {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"gad/internal/hostile"
 	"gad/internal/vfs"
 	"gad/internal/vfs/vfstest"
 )
@@ -287,7 +288,11 @@ func TestInterrupted(t *testing.T) {
 	whole := try(t)
 	whole.must(t)
 	want := whole.tables(t)
-	for at := 1; at <= whole.steps; at += 5 {
+	stride := 5
+	if testing.Short() {
+		stride = 15
+	}
+	for at := 1; at <= whole.steps; at += stride {
 		for _, jobs := range []int{1, 3} {
 			r := try(t)
 			r.stopAt, r.jobs = at, jobs
@@ -345,7 +350,9 @@ func TestCrash(t *testing.T) {
 	}
 	stride := 1
 	if testing.Short() {
-		stride = 7
+		stride = 13
+	} else if !hostile.Long() {
+		stride = 5
 	}
 	for at := 0; at < ops; at += stride {
 		disk := world(t)

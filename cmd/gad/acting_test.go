@@ -335,6 +335,7 @@ func TestGenerateActing(t *testing.T) {
 
 // Ctrl-C keeps the episodes that are complete.
 func TestInterruptedActing(t *testing.T) {
+	t.Parallel()
 	path := built(t)
 	var rows []string
 	for i := range 300 { // more than are played together

@@ -25,6 +25,7 @@ var collectEpisodeKills = flag.Int("collectepisodekills", 30,
 // Episodes whose process is killed with signal 9 again and again, at random times: no turn is asked
 // for whose answer was in the journal, and the output is that of a process that nobody has killed.
 func TestCollectEpisodesKill(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("kills processes")
 	}

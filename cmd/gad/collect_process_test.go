@@ -97,8 +97,8 @@ func journalled(t *testing.T, path string) map[string]bool {
 // prompt is asked after its answer was in the journal, none is lost, and the limits are
 // kept over all processes (doc/collect.md).
 func TestCollectKill(t *testing.T) {
+	t.Parallel()
 	path, dir := built(t), t.TempDir()
-	t.Setenv("TEACHER_KEY", "sk-teacher-0123456789")
 	rpm := *collectRPM
 	tpm := 13 * rpm // which a request takes, on average
 	s := teacher(t, &endpointtest.Server{Key: "sk-teacher-0123456789", Misbehave: chaos})
@@ -123,7 +123,7 @@ func TestCollectKill(t *testing.T) {
 		if starts > 4*(*collectKills+5) {
 			t.Fatalf("seed %d: no end after %d starts", seed, starts)
 		}
-		p := start(t, path, args...)
+		p := start(t, "env", append([]string{"TEACHER_KEY=sk-teacher-0123456789", path}, args...)...)
 		if killed < *collectKills {
 			time.Sleep(100*time.Millisecond +
 				time.Duration(r.Int64N(int64(2*whole)/int64(*collectKills))))

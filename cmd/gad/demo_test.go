@@ -26,7 +26,7 @@ func tinyDemo(t *testing.T, dir string) (out, said string, err error) {
 	var stdout, stderr bytes.Buffer
 	size := demo.SizeOf(false, false)
 	size.Rows, size.TestRows = 100, 20
-	size.SFT = told(size.SFT, "--steps", "40")
+	size.SFT = append(told(size.SFT, "--steps", "40"), "data.train_batch_size=8")
 	size.Warmup = append(told(size.Warmup), "data.train_batch_size=4",
 		"trainer.critic_warmup_max=20")
 	size.Train = append(told(size.Train, "--steps", "1"), "data.train_batch_size=4")
@@ -48,11 +48,11 @@ func TestDemoEpisodes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "demo")
 	var out, said bytes.Buffer
 	size := demo.SizeOf(false, true)
-	size.TestRows = 8
-	size.SFT = append(told(size.SFT, "--steps", "40"), "data.train_batch_size=4")
-	size.Warmup = append(told(told(size.Warmup, "--steps", "1"), "--critic-warmup", "1"),
-		"data.train_batch_size=2")
-	size.Train = append(told(size.Train, "--steps", "1"), "data.train_batch_size=2")
+	size.Rows, size.TestRows = 40, 8
+	size.SFT = append(told(size.SFT, "--steps", "32"), "data.train_batch_size=2")
+	few := []string{"data.train_batch_size=2", "rollout.n=2", "env.max_turns=3"}
+	size.Warmup = append(told(told(size.Warmup, "--steps", "1"), "--critic-warmup", "1"), few...)
+	size.Train = append(told(size.Train, "--steps", "1"), few...)
 	p := &program{out: &out}
 	env := built(t) + " env doors"
 	err = demo.Run(context.Background(),

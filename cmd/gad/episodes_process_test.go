@@ -17,7 +17,7 @@ import (
 	"gad/internal/hostile"
 )
 
-var episodeKills = flag.Int("episodekills", map[bool]int{true: 12, false: 3}[hostile.Long()],
+var episodeKills = flag.Int("episodekills", map[bool]int{true: 12, false: 2}[hostile.Long()],
 	"processes that TestKillInEpisodes kills on one rank, and again on two")
 
 // requests is a file of what a run's environments were asked since it was removed: gad writes
@@ -44,7 +44,7 @@ func TestKillInEpisodes(t *testing.T) {
 	t.Setenv("ASKED", string(file))
 	const steps = 4
 	settings := slices.Concat([]string{"--env", throughTee, "data.train_batch_size=2",
-		"rollout.n=4", "data.max_prompt_length=256", "data.max_response_length=8",
+		fmt.Sprint("rollout.n=", hostile.Share(4)), "data.max_prompt_length=256", "data.max_response_length=8",
 		"env.max_tokens=200", "env.max_turns=5", "algorithm.env_weight=0.5",
 		"trainer.shards=2", "trainer.rank_timeout=20", "--threads", "1"}, stateful)
 	warmup := func(run string) []string {
@@ -80,7 +80,7 @@ func TestKillInEpisodes(t *testing.T) {
 				return ranked(t, c.ranks, c.args(run)...)
 			}
 			if c.ranks > 1 {
-				begin(filepath.Join(t.TempDir(), "builds gad")).end(t, patience)
+				ranked(t, 1, "--version").end(t, patience) // builds gad
 			}
 			whole := filepath.Join(t.TempDir(), "whole")
 			begun := time.Now()

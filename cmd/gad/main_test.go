@@ -90,6 +90,8 @@ func TestMain(m *testing.M) {
 	}
 	os.Setenv("HF_HOME", "/nowhere")
 	os.Setenv("HF_HUB_CACHE", "/nowhere")
+	os.Setenv("OMPI_ALLOW_RUN_AS_ROOT", "1") // as containers do
+	os.Setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
 	root, err := os.MkdirTemp("", "gad-cmd-")
 	if err != nil {
 		panic(err)
@@ -161,9 +163,12 @@ func built(t *testing.T) string {
 	return path
 }
 
+// asRelease are the linker's flags that scripts/release.sh sets, for TestVersionOfRelease.
+const asRelease = "-X main.version=v9.8.7 -X main.commit=0123456789abcdef0123456789abcdef01234567"
+
 var binary = sync.OnceValues(func() (string, error) {
 	path := fixed.path("gad-binary")
-	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", path,
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", asRelease, "-o", path,
 		".").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
 	}

@@ -445,6 +445,7 @@ func TestRanksManifests(t *testing.T) {
 // gad bench under mpirun: rank 0 prints the report of all, with no more bytes in sums than
 // must be sent; flags that say nothing there are refused.
 func TestBenchOfRanks(t *testing.T) {
+	t.Parallel()
 	shape := t.TempDir()
 	if err := os.WriteFile(filepath.Join(shape, "config.json"), []byte(tinyConfig),
 		0o644); err != nil {

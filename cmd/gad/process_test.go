@@ -156,6 +156,7 @@ func saving(run string) bool {
 // a prune, and started again with the same command until it is done, equals one
 // that was not: metrics and weights byte for byte (doc/reliability.md, row 1).
 func TestKill(t *testing.T) {
+	t.Parallel()
 	path, f := built(t), ready(t)
 	const steps = 12
 	for _, k := range killables {
@@ -243,6 +244,7 @@ func killAt(p *process, r *rand.Rand, run string, took time.Duration) {
 // alone (doc/reliability.md, row 10). Before it takes its first step a run has nothing to save,
 // and a signal has its usual effect.
 func TestInterrupt(t *testing.T) {
+	t.Parallel()
 	path, f := built(t), ready(t)
 	const steps = 120 // beside which the start is short
 	args := func(run string) []string {

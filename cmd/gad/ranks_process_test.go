@@ -53,8 +53,6 @@ func rankedBy(t *testing.T, command []string, ranks int, args ...string) *proces
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("OMPI_ALLOW_RUN_AS_ROOT", "1") // as containers do
-	t.Setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
 	return start(t, command[0],
 		slices.Concat(command[1:], []string{"--oversubscribe", "-n", fmt.Sprint(ranks), path},
 			args)...)
@@ -97,7 +95,10 @@ func (p *process) endsWithin(limit time.Duration) bool {
 
 // The three stages over MPI on 1, 2 and 4 ranks: the same checkpoints and metrics, byte
 // for byte, as one process without MPI.
-func TestRanksOverMPI(t *testing.T) { sameOnRanks(t, ranked) }
+func TestRanksOverMPI(t *testing.T) {
+	t.Parallel()
+	sameOnRanks(t, ranked)
+}
 
 func sameOnRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...string) *process) {
 	t.Helper()
@@ -141,7 +142,10 @@ func sameOnRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...stri
 // A rank that is killed, or hangs, at a random moment ends the whole run within the limit
 // and 5 s; the last checkpoint is good, and the same command, on another number of ranks,
 // ends with the bits of a run that was left alone.
-func TestRankFaults(t *testing.T) { faultsOfRanks(t, ranked) }
+func TestRankFaults(t *testing.T) {
+	t.Parallel()
+	faultsOfRanks(t, ranked)
+}
 
 func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...string) *process) {
 	t.Helper()
@@ -244,6 +248,7 @@ func faultsOfRanks(t *testing.T, ranked func(t *testing.T, ranks int, args ...st
 
 // SIGTERM to any rank, and SIGUSR1 to mpirun, saves the run, and all end with exit status 75.
 func TestRankSignal(t *testing.T) {
+	t.Parallel()
 	f := ready(t)
 	const steps = 60
 	args := func(run string) []string {
@@ -281,6 +286,7 @@ func TestRankSignal(t *testing.T) {
 // SIGTERM and SIGINT to the script around mpirun, and SIGTERM to the launcher of the MPIJob,
 // save the run, and the status is 75, however long saving takes.
 func TestRankSignalByScript(t *testing.T) {
+	t.Parallel()
 	f := ready(t)
 	c := manifests(t,
 		"mpijob.yaml")["MPIJob"].Spec.MPIReplicaSpecs["Launcher"].Template.Spec.Containers[0]

@@ -12,6 +12,7 @@ import (
 // A study that runs two commands at a time is interrupted, and killed, at random times
 // and run again until it is done: one that was left alone has the same bits.
 func TestStudyProcess(t *testing.T) {
+	t.Parallel()
 	path, f := built(t), ready(t)
 	whole, dir := t.TempDir(), t.TempDir()
 	must(t, "study", "--jobs", "2", tiny(t, f, whole))

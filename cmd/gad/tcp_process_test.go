@@ -51,6 +51,7 @@ func byTCP(t *testing.T, ranks int, args ...string) []*process {
 // Ranks that no MPI connects have the bits of one process; a rank that is killed ends the
 // others at once; a signal to any of them saves the run, which goes on with another number.
 func TestRanksOverTCP(t *testing.T) {
+	t.Parallel()
 	f := ready(t)
 	args := func(run string, steps int) []string {
 		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data",

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"runtime"
 	"runtime/debug"
@@ -62,18 +60,7 @@ func TestVersion(t *testing.T) {
 
 // A release's build says what it was told.
 func TestVersionOfRelease(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds the program: left out with -short")
-	}
-	binary := filepath.Join(t.TempDir(), "gad")
-	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags",
-		"-X main.version=v9.8.7 -X main.commit=0123456789abcdef0123456789abcdef01234567", "-o",
-		binary, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if said, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, said)
-	}
-	out, err := exec.Command(binary, "--version").CombinedOutput()
+	out, err := exec.Command(built(t), "--version").CombinedOutput()
 	if err != nil || !strings.HasPrefix(string(out), "gad version v9.8.7 (commit 0123456789ab, ") {
 		t.Errorf("%q, %v", out, err)
 	}

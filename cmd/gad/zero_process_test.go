@@ -11,6 +11,7 @@ import (
 // A warm-up over MPI on 4 ranks that divide the optimizer states, then on 2: the checkpoints
 // and metrics of one process, byte for byte.
 func TestShardedOptimizerOverMPI(t *testing.T) {
+	t.Parallel()
 	f := ready(t)
 	args := func(run, steps string, more ...string) []string {
 		return slices.Concat(stage("warmup", "--model", f.path("student"), "--data",

@@ -48,6 +48,7 @@ func TestRowsAsTheProgramSeesThem(t *testing.T) {
 
 // Programs that keep to the protocol, some of them oddly.
 func TestPrograms(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		command string
 		want    []Verdict
@@ -87,6 +88,7 @@ func TestPrograms(t *testing.T) {
 // Programs that break the protocol: the error is one line and names the program, the
 // row, the rule and the way out.
 func TestMisbehavingPrograms(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ command, want string }{
 		"sleeps past the deadline": {"echo 1; sleep 60",
 			`row 11 has no score: printed 1 of 3: not finished after 500ms, so it was stopped: make it faster, or raise the time limit (trainer.checker_timeout, --checker-timeout)`},
@@ -137,41 +139,45 @@ func TestMisbehavingPrograms(t *testing.T) {
 // An interruption ends the program at once, with what it has started, and is told
 // from a failure.
 func TestInterruption(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(c *Checker, cancel func()){
 		"context": func(_ *Checker, cancel func()) { cancel() },
 		"kill":    func(c *Checker, _ func()) { c.Kill() },
 	} {
-		alive := filepath.Join(t.TempDir(), "alive")
-		c := New(fmt.Sprintf("(sleep 2; echo yes > %s) & echo 1 > %s.begun; wait", alive, alive),
-			time.Minute)
-		ctx, cancel := context.WithCancel(context.Background())
-		go func() {
-			for range 1000 {
-				if _, err := os.Stat(alive + ".begun"); err == nil {
-					break
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			alive := filepath.Join(t.TempDir(), "alive")
+			c := New(fmt.Sprintf("(sleep 2; echo yes > %s) & echo 1 > %s.begun; wait", alive, alive),
+				time.Minute)
+			ctx, cancel := context.WithCancel(context.Background())
+			go func() {
+				for range 1000 {
+					if _, err := os.Stat(alive + ".begun"); err == nil {
+						break
+					}
+					time.Sleep(10 * time.Millisecond)
 				}
-				time.Sleep(10 * time.Millisecond)
+				end(c, cancel)
+			}()
+			begun := time.Now()
+			_, err := c.Check(ctx, rows(1))
+			if interrupted := errors.Is(err, context.Canceled); err == nil ||
+				interrupted != (name == "context") || interrupted == errors.Is(err, ErrFailed) {
+				t.Errorf("%s: %v", name, err)
 			}
-			end(c, cancel)
-		}()
-		begun := time.Now()
-		_, err := c.Check(ctx, rows(1))
-		if interrupted := errors.Is(err, context.Canceled); err == nil ||
-			interrupted != (name == "context") || interrupted == errors.Is(err, ErrFailed) {
-			t.Errorf("%s: %v", name, err)
-		}
-		if time.Since(begun) > 1500*time.Millisecond {
-			t.Logf("%s: ended only after %v: whether its children were is not seen", name,
-				time.Since(begun))
-		} else if time.Sleep(2500 * time.Millisecond); true {
-			if _, err := os.Stat(alive); err == nil {
-				t.Errorf("%s: what the program had started lived on", name)
+			if time.Since(begun) > 1500*time.Millisecond {
+				t.Logf("%s: ended only after %v: whether its children were is not seen", name,
+					time.Since(begun))
+			} else if time.Sleep(2500 * time.Millisecond); true {
+				if _, err := os.Stat(alive); err == nil {
+					t.Errorf("%s: what the program had started lived on", name)
+				}
 			}
-		}
-		cancel()
-		if _, err := c.Check(ctx, rows(1)); !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: after the end of the context: %v", name, err)
-		}
+			cancel()
+			if _, err := c.Check(ctx, rows(1)); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s: after the end of the context: %v", name, err)
+			}
+		})
 	}
 }
 

@@ -2,8 +2,10 @@ package comm_test
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"math"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +14,13 @@ import (
 	"gad/internal/comm"
 	"gad/internal/comm/commtest"
 )
+
+// The tests mostly wait: more of them at once than there are processors.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	flag.Set("test.parallel", "8")
+	os.Exit(m.Run())
+}
 
 // value is what rank r has at i: numbers whose sum depends on its order.
 func value(r, i int) float32 {
@@ -182,6 +191,7 @@ func TestLostRank(t *testing.T) {
 
 // So is one that comes and hangs in the middle of a call.
 func TestHungRank(t *testing.T) {
+	t.Parallel()
 	const limit, ranks = time.Second, 4 // a busy machine keeps a rank from answering for half of it
 	var cases sync.WaitGroup            // all at once: they mostly wait
 	defer cases.Wait()
@@ -199,7 +209,7 @@ func TestHungRank(t *testing.T) {
 						}
 						n := 0
 						l.Break = func(int) error {
-							if n++; r == hung && n > 2*after {
+							if n++; r == hung && n == 2*after+1 {
 								time.Sleep(2 * limit)
 							}
 							return nil

@@ -27,6 +27,7 @@ const hung = -1
 // What ranks do on their devices: who is late is waited for, and whatever goes wrong on one
 // is the error of all, with its phase, without the device's own words around it.
 func TestDevice(t *testing.T) {
+	t.Parallel()
 	const limit = 400 * time.Millisecond
 	for _, c := range []struct {
 		name string
@@ -71,6 +72,7 @@ func TestDevice(t *testing.T) {
 		}, "ranks: phase update_actor, gradients: rank 1 on "},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			begun := time.Now()
 			errs := commtest.Run(4, limit, func(g *comm.Group) error {
 				g.Enter("update_actor")

@@ -327,6 +327,7 @@ func TestKeys(t *testing.T) {
 // TestEach: an item that fails at first is asked again after the others, one that the
 // server refuses is listed, and nothing is asked twice.
 func TestEach(t *testing.T) {
+	t.Parallel()
 	s := &endpointtest.Server{
 		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 			switch {
@@ -427,6 +428,7 @@ func TestProgress(t *testing.T) {
 
 // TestEachStops: no endpoint is asked for ever that cannot answer.
 func TestEachStops(t *testing.T) {
+	t.Parallel()
 	for _, x := range []struct {
 		name   string
 		status int
@@ -439,6 +441,7 @@ func TestEachStops(t *testing.T) {
 		{"throttled", 429, 200, "no answer for"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
+			t.Parallel()
 			s := &endpointtest.Server{
 				Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 					endpointtest.Fail(w, x.status, "", "no")

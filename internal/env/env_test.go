@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"hash/fnv"
 	"os"
@@ -29,6 +30,8 @@ func TestMain(m *testing.M) {
 		act(fake)
 		return
 	}
+	flag.Parse()
+	flag.Set("test.parallel", "8") // those in parallel mostly wait
 	os.Exit(m.Run())
 }
 

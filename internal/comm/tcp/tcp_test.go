@@ -6,10 +6,12 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"math"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +22,13 @@ import (
 )
 
 var secret = []byte("a secret of the tests")
+
+// The tests mostly wait: more of them at once than there are processors.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	flag.Set("test.parallel", "8")
+	os.Exit(m.Run())
+}
 
 // free is an address of this machine where nobody listens.
 func free(t *testing.T) string {
@@ -126,6 +135,7 @@ func TestGroup(t *testing.T) {
 
 // A rank whose process ends is seen at once; one that ends with an error is heard.
 func TestLost(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		end  func(g *comm.Group, l *Link)
@@ -145,6 +155,7 @@ func TestLost(t *testing.T) {
 			": no memory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			links, errs := open(t, 4, time.Minute, nil)
 			if err := errors.Join(errs...); err != nil {
 				t.Fatal(err)
@@ -177,6 +188,7 @@ func TestLost(t *testing.T) {
 
 // What can be wrong when ranks are started, and what they say.
 func TestMistakes(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		n      int
@@ -219,6 +231,7 @@ func TestMistakes(t *testing.T) {
 		}, map[int]string{0: "rank 2 did not come within 1s (trainer.rank_timeout); sent away: "}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			begun := time.Now()
 			_, errs := open(t, c.n, time.Second, c.change)
 			if took := time.Since(begun); took > 6*time.Second {
@@ -237,6 +250,7 @@ func TestMistakes(t *testing.T) {
 // Rank 0 is not disturbed by who knows nothing: one that says nothing, one that says
 // something else, one that plays back what another rank has said.
 func TestStrangers(t *testing.T) {
+	t.Parallel()
 	addr := free(t)
 	var links [2]*Link
 	var errs [2]error
@@ -300,6 +314,7 @@ func TestStrangers(t *testing.T) {
 
 // Rank 0 tells of a rank with another secret when it comes, and not only when the time is up.
 func TestSentAway(t *testing.T) {
+	t.Parallel()
 	said := make(chan string, 8)
 	open(t, 2, time.Second, func(r int, c *Config) {
 		if c.SentAway = func(who string) { said <- who }; r == 1 {
@@ -363,6 +378,7 @@ func TestSeenBy(t *testing.T) {
 
 // Ranks meet on an IPv6 address, and on a name that has one of each kind.
 func TestAddresses(t *testing.T) {
+	t.Parallel()
 	for _, host := range []string{"::1", "localhost"} {
 		probe, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 		if err != nil {

@@ -203,6 +203,7 @@ func (s *suite) promise() {
 // footprint: what a plan counts is what Memory counts.
 func (s *suite) footprint() {
 	const rows, cols = 512, 512
+	host := s.normal(rows * cols)
 	count := func(what string, want int64, op func() []compute.Tensor) {
 		s.t.Helper()
 		before, _ := s.dev.Memory()
@@ -228,7 +229,7 @@ func (s *suite) footprint() {
 			want := s.dev.Block(compute.Bytes(s.dev, class, rows*cols)) +
 				s.dev.Block(rows*cols*s.dev.Beside(class, !product))
 			use := func() []compute.Tensor {
-				p := s.ofClass(class, s.normal(rows*cols), rows, cols)
+				p := s.ofClass(class, host, rows, cols)
 				for range 2 {
 					if lookup {
 						y := s.empty(compute.Wide, cols)
