@@ -6,6 +6,7 @@
 //	passes.go    what a step computes: the list of its passes
 //	defaults.go  the paper's values, and presets
 //	validate.go  settings that cannot be meant together
+//	terms.go     the reward as a sum of terms
 //	sizes.go     sizes that no machine has
 //	warnings.go  settings that are allowed and rarely right
 //	fixed.go     settings that cannot change within a run
@@ -81,10 +82,12 @@ type AlgorithmConfig struct {
 	KLCtrl        KLCtrl         `yaml:"kl_ctrl"`
 	FilterGroups  FilterGroups   `yaml:"filter_groups"`
 	ScoreClip     float64        `yaml:"score_clip" min:"0" doc:"clip scores to plus or minus this in the reward; 0: no clip"`
-	LengthCoef    float64        `yaml:"length_coef" doc:"coefficient of log(1+length), which is subtracted from the reward; above 0 favours short answers"`
+	Terms         string         `yaml:"terms" doc:"the reward as a weighted sum of terms, such as d + 0.5*check + 0.3*rouge_l@wrong - 0.1*length: d, the discriminator's score; check, the checker's (trainer.checker); env, the sum of the environment's rewards (env.command); rouge_l, of the answer and the teacher's; length, log(1+tokens). z(NAME) standardises a term within the prompt's answers; NAME@wrong counts it for wrong answers only (right_at). Terms are not scaled to each other. empty: d, and what checker_weight, env_weight and length_coef add"`
+	RightAt       float64        `yaml:"right_at" min:"0" doc:"with a term@wrong: the least score of the checker that a right answer has; 0: not set"`
+	LengthCoef    float64        `yaml:"length_coef" doc:"short for the term -B*length: log(1+length) times this is subtracted from the reward; above 0 favours short answers"`
 	Overlong      OverlongBuffer `yaml:"overlong_buffer"`
-	CheckerWeight float64        `yaml:"checker_weight" min:"0" max:"1" doc:"share w of the checker (trainer.checker) in the reward: (1-w)*z(score) + w*z(check), where z standardises within a prompt's answers; 0: the discriminator's score alone"`
-	EnvWeight     float64        `yaml:"env_weight" min:"0" max:"1" doc:"share w of the environment (env.command) in the reward: (1-w)*z(score) + w*z(sum of its rewards), where z standardises within a prompt's episodes; with one reward a turn (1-w)*d/(sigma_d+1e-6) + w*e/(sigma_e+1e-6), sigma those of the sums of the prompt's episodes; 0: the discriminator's score alone" fixed:"true"`
+	CheckerWeight float64        `yaml:"checker_weight" min:"0" max:"1" doc:"share w of the checker (trainer.checker) in the reward, short for the terms (1-w)*z(d) + w*z(check), where z standardises within a prompt's answers; 0: the discriminator's score alone"`
+	EnvWeight     float64        `yaml:"env_weight" min:"0" max:"1" doc:"share w of the environment (env.command) in the reward, short for the terms (1-w)*z(d) + w*z(env), where z standardises within a prompt's episodes; with one reward a turn (1-w)*d/(sigma_d+1e-6) + w*e/(sigma_e+1e-6), sigma those of the sums of the prompt's episodes; 0: the discriminator's score alone" fixed:"true"`
 	TruncReward   string         `yaml:"truncated_reward" choices:"group_min,score" doc:"reward of an answer cut at the length limit: the smallest of its group, or its own score"`
 }
 
