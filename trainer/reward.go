@@ -1,14 +1,17 @@
 package trainer
 
 import (
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"gad/actor"
 	"gad/algos"
 	"gad/internal/textmetrics"
 	"gad/model"
 	"gad/trainer/config"
+	"gad/trainer/episode"
 )
 
 // rewards are the answers' rewards before the KL term.
@@ -251,6 +254,46 @@ func (t *Trainer) addTerm(m Metrics, r *round, x config.Term, sumA,
 		}
 	}
 	return sumA
+}
+
+// malformed reports whether the step's answers are too bad to be learned from
+// (trainer.skip_update_below). What learns the teacher's answers does not read them.
+func (t *Trainer) malformed(m Metrics, r *round) bool {
+	least := t.cfg.Trainer.SkipUpdateBelow
+	if least == 0 || t.learnsTeacher() {
+		return false
+	}
+	good := 0.0
+	for a := range r.group {
+		good += indicator(t.wellFormed(r, a))
+	}
+	good /= float64(len(r.group))
+	m["rollout/well_formed_frac"] = good
+	m["actor/malformed_steps"] = indicator(good < least)
+	if good < least {
+		t.log.Warn(fmt.Sprintf("actor: rollout/well_formed_frac is %.3g, below trainer.skip_update_below %g: no update in this step", good, least))
+	}
+	return good < least
+}
+
+// wellFormed reports whether answer a ended within its limits and says something; of an episode,
+// whether no turn was invalid either.
+func (t *Trainer) wellFormed(r *round, a int) bool {
+	if r.cut[a] {
+		return false
+	}
+	if r.episodes != nil {
+		return !slices.ContainsFunc(r.episodes[a].Turns,
+			func(x episode.Turn) bool { return !x.Valid })
+	}
+	return strings.TrimSpace(t.tok.Decode(r.roll.Seqs[a].Response(), true)) != ""
+}
+
+func indicator(x bool) float64 {
+	if x {
+		return 1
+	}
+	return 0
 }
 
 // rougeL is ROUGE-L of each answer's text and the teacher's.

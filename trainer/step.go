@@ -40,7 +40,7 @@ func (t *Trainer) gameStep() (m Metrics, err error) {
 	if err != nil {
 		return m, err
 	}
-	if !t.criticAlone() {
+	if !t.criticAlone() && !t.malformed(m, r) {
 		if advST != nil && t.actor.NeedsReference() {
 			if err := t.refLogProbs(m, r); err != nil {
 				return m, err

@@ -108,3 +108,46 @@ func TestShortFormsAreTerms(t *testing.T) {
 		t.Error("a term of the length changes nothing")
 	}
 }
+
+// Below trainer.skip_update_below the student takes no step and nothing asks for its reference,
+// while the discriminator learns; the share is counted by hand.
+func TestSkipUpdateBelow(t *testing.T) {
+	be := ready(t)
+	for _, least := range []float64{0, 1e-9, 1} {
+		tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+			"trainer.total_steps=9", "actor.optim.lr=1e-3",
+			fmt.Sprint("trainer.skip_update_below=", least)), config.Train)
+		steps, judged := tr.actor.Optimizer().Steps(), tr.critic.Optimizer().Steps()
+		var m Metrics
+		for { // until an answer is cut, so that the share is below 1
+			var err error
+			if m, err = tr.next(); err != nil {
+				t.Fatal(err)
+			}
+			if m["rollout/truncated_frac"] > 0 || least == 0 {
+				break
+			}
+			if tr.step++; tr.step == 8 {
+				t.Fatal("no answer was ever cut")
+			}
+			steps, judged = tr.actor.Optimizer().Steps(), tr.critic.Optimizer().Steps()
+		}
+		good, counted := m["rollout/well_formed_frac"]
+		left, says := m["actor/malformed_steps"]
+		if counted != (least > 0) || says != counted || left != indicator(least == 1) {
+			t.Errorf("threshold %g: metrics %g (%v), %g (%v)", least, good, counted, left, says)
+		}
+		if counted && (good > 1-m["rollout/truncated_frac"]+1e-12 || !(good >= 0)) {
+			t.Errorf("threshold %g: %g are well-formed and %g cut", least, good,
+				m["rollout/truncated_frac"])
+		}
+		_, asked := m["timing_s/ref_logp"]
+		if moved := tr.actor.Optimizer().Steps() > steps; moved != (least < 1) || asked != moved {
+			t.Errorf("threshold %g: the student learned: %v, the reference was asked: %v", least,
+				moved, asked)
+		}
+		if tr.critic.Optimizer().Steps() == judged {
+			t.Errorf("threshold %g: the discriminator did not learn", least)
+		}
+	}
+}

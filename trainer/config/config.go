@@ -167,6 +167,7 @@ type RunConfig struct {
 	Shards            int     `yaml:"shards" min:"1" max:"4096" doc:"number of parts into which the gradient of an optimizer step is divided, by prompt: each is summed alone, and they are joined by a binary tree, so that a run has the same bits for 1, 2, 4, ... ranks. A power of two, and a multiple of the number of ranks (doc/ranks.md)"`
 	ShardOptimizer    bool    `yaml:"shard_optimizer" doc:"with several ranks: each keeps AdamW's states of its part of the parameters alone, and steps that part (ZeRO stage 1): less memory for each rank, the same bits; on CPUs as much to send, on GPUs 1.25 times as much in bf16 and 1.5 times in f32 (doc/ranks.md)"`
 	RankTimeout       int     `yaml:"rank_timeout" min:"1" max:"1000000" doc:"with several ranks: the longest time in seconds that one waits for the others in one phase of a step; then the run ends and names the missing one. It must be longer than the longest rollout of one rank"`
+	SkipUpdateBelow   float64 `yaml:"skip_update_below" min:"0" max:"1" doc:"the student takes no update in a step whose share of well-formed answers (rollout/well_formed_frac) is below this; the discriminator still learns. 0: every step is learned from" stages:"warmup train"`
 	MaxShardSizeMB    int     `yaml:"max_shard_size_mb" min:"1" max:"1000000000" doc:"largest size of one safetensors file in a checkpoint, MB"`
 }
 
