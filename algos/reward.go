@@ -10,27 +10,18 @@ import (
 // DiscConfig.) The zero value does nothing.
 type ScoreReg struct {
 	ClipAbs float64 // scores are clipped to +-ClipAbs; 0: not clipped
-	// beta*log(1+len) is subtracted: above 0 it favours short responses, below 0 long ones
-	LengthBeta float64
 }
 
-// Apply returns clip(score, +-ClipAbs) - LengthBeta*log(1+len) for each response.
-func (r ScoreReg) Apply(scoreS []float64, lenS []int) ([]float64, error) {
-	if len(lenS) != len(scoreS) && r.LengthBeta != 0 {
-		return nil, fmt.Errorf("algos: score regularisation: %d scores, %d lengths: %w",
-			len(scoreS), len(lenS), ErrShape)
-	}
+// Apply returns clip(score, +-ClipAbs) for each response.
+func (r ScoreReg) Apply(scoreS []float64) []float64 {
 	out := make([]float64, len(scoreS))
 	for s, v := range scoreS {
 		if r.ClipAbs > 0 {
 			v = min(max(v, -r.ClipAbs), r.ClipAbs)
 		}
-		if r.LengthBeta != 0 {
-			v -= r.LengthBeta * math.Log1p(float64(lenS[s]))
-		}
 		out[s] = v
 	}
-	return out, nil
+	return out
 }
 
 // Overlong is DAPO's soft punishment of long responses (arXiv 2503.14476, eq.

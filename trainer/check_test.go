@@ -66,10 +66,6 @@ func TestCheckersShare(t *testing.T) {
 			t.Errorf("z %v, want %v", z, want)
 		}
 	}
-	got := mixed(0.25, []float64{-1, 0, 1}, []float64{1, 4, -1})
-	if want := []float32{-0.5, 1, 0.5}; !slices.Equal(got, want) {
-		t.Errorf("mixed %v, want %v", got, want)
-	}
 }
 
 // With a checker_weight of 1 the reward is the check's z, and the advantages do not

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -327,17 +328,34 @@ func (t *Trainer) acted(m Metrics, r *round) []float64 {
 
 // steps are the turns of episodes with the reward of each,
 //
-//	(1-w) d_k/(sigma_d+1e-6) + w e_k/(sigma_e+1e-6)
+//	w_d d_k/(sigma_d+1e-6) + w_e e_k/(sigma_e+1e-6)
 //
-// with w = algorithm.env_weight, the environment's rewards e, and the standard deviations of the
-// episodes' sums within the prompt's group. With critic.level=turn d_k is what a turn adds to the
+// with the weights of the terms d and env, the environment's rewards e, and the standard deviations
+// of the episodes' sums within the prompt's group, or 1 where both terms are there and
+// this one has no z. With critic.level=turn d_k is what a turn adds to the
 // discriminator's score; otherwise the score is the last turn's d and the others' are 0, as of an
 // environment that rewards the end alone.
 func (t *Trainer) steps(r *round) [][]algos.TurnStep {
 	if r.episodes == nil {
 		return nil
 	}
-	w := t.cfg.Algorithm.EnvWeight
+	terms := t.cfg.Rewarded(t.Stage)
+	has := func(name string) bool {
+		return slices.ContainsFunc(terms, func(x config.Term) bool { return x.Name == name })
+	}
+	both := has(config.TermD) && has(config.TermEnv)
+	weigh := func(name string, x, sigma float64) float64 {
+		for _, term := range terms {
+			if term.Name != name {
+				continue
+			}
+			if both && !term.Z {
+				return term.Weight * x
+			}
+			return term.Weight * x / (sigma + 1e-6)
+		}
+		return 0
+	}
 	sums := make([]float64, len(r.episodes))
 	for a := range r.episodes {
 		sums[a] = r.episodes[a].Reward(t.cfg.Env.InvalidPenalty)
@@ -355,7 +373,8 @@ func (t *Trainer) steps(r *round) [][]algos.TurnStep {
 				k, n := len(out[a]), span.To-span.From
 				out[a] = append(out[a], algos.TurnStep{Start: at, End: at + n,
 					Anchor: e.Turns[k].Anchor,
-					Reward: (1-w)*d[k]/(sigmaD[a]+1e-6) + w*rewards[k]/(sigmaE[a]+1e-6)})
+					Reward: weigh(config.TermD, d[k], sigmaD[a]) +
+						weigh(config.TermEnv, rewards[k], sigmaE[a])})
 				at += n
 			}
 		}

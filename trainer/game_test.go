@@ -162,18 +162,18 @@ func TestTruncatedAnswers(t *testing.T) {
 	lens := []int{4, 4, 4, 4, 4, 4}
 	for setting, want := range map[string][]float64{"group_min": {1, 1, 2, 5, 5, 7},
 		"score": {3, 1, 2, 5, 9, 7}} {
-		got, err := shape(config.AlgorithmConfig{TruncReward: setting}, score, lens, truncated,
+		got := shape(config.AlgorithmConfig{TruncReward: setting}, score, nil, lens, truncated,
 			group, 8)
-		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("truncated_reward %s: %v, %v, want %v", setting, got, err, want)
+		if !slices.Equal(got, want) {
+			t.Errorf("truncated_reward %s: %v, want %v", setting, got, want)
 		}
 	}
-	// Clip to 2, overlong penalty of at most 1 over the last 4 of 8 tokens.
-	got, err := shape(config.AlgorithmConfig{ScoreClip: 2,
+	// Clip to 2, a length term outside of it, overlong penalty of at most 1 over the last 4 of 8.
+	got := shape(config.AlgorithmConfig{ScoreClip: 2,
 		Overlong: config.OverlongBuffer{Len: 4, Factor: 1}, TruncReward: "score"}, score,
-		[]int{4, 6, 8, 1, 1, 1}, truncated, group, 8)
-	if want := []float64{2, 0.5, 1, 2, 2, 2}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("shaped: %v, %v, want %v", got, err, want)
+		[]float64{0, 0, 0, 0.25, 0, -1}, []int{4, 6, 8, 1, 1, 1}, truncated, group, 8)
+	if want := []float64{2, 0.5, 1, 2.25, 2, 1}; !slices.Equal(got, want) {
+		t.Errorf("shaped: %v, want %v", got, want)
 	}
 }
 

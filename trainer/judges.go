@@ -141,7 +141,7 @@ func (t *Trainer) heldOutShare(m Metrics, j *quality.Results) error {
 // checkRound has the checker score a round's answers, where the reward has a share of
 // it. An interruption ends the program and gives up the step: model.ErrStopped.
 func (t *Trainer) checkRound(m Metrics, r *round) error {
-	if !(t.cfg.Algorithm.CheckerWeight > 0) {
+	if !t.cfg.ChecksAnswers(t.Stage) {
 		return nil
 	}
 	rowA, answers := model.Pick(r.batch.Rows, r.group), make([]string, len(r.roll.Seqs))

@@ -1,30 +1,39 @@
 package trainer
 
 import (
+	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"gad/actor"
 	"gad/algos"
+	"gad/internal/textmetrics"
 	"gad/model"
 	"gad/trainer/config"
+	"gad/trainer/episode"
 )
 
-// shape turns the discriminator's scores into rewards: clip, length term,
-// overlong penalty; answers cut at the limit take their group's smallest reward.
-func shape(c config.AlgorithmConfig, scoreA []float32, lenA []int, cutA []bool, group []int,
-	limit int) ([]float64, error) {
-	rewardA, err := algos.ScoreReg{ClipAbs: c.ScoreClip,
-		LengthBeta: c.LengthCoef}.Apply(float64s(scoreA), lenA)
-	if err != nil {
-		return nil, err
+// rewards are the answers' rewards before the KL term.
+func (t *Trainer) rewards(m Metrics, r *round, lenA []int) []float64 {
+	return shape(t.cfg.Algorithm, t.rewarded(m, r), t.lengthTerm(m, r, lenA), lenA, r.cut, r.group,
+		t.cfg.Answer(t.Stage))
+}
+
+// shape turns scores, the sums of terms, into rewards: clip, length term (nil: none), overlong
+// penalty; answers cut at the limit take their group's smallest reward.
+func shape(c config.AlgorithmConfig, scoreA []float32, lengthA []float64, lenA []int, cutA []bool,
+	group []int, limit int) []float64 {
+	rewardA := algos.ScoreReg{ClipAbs: c.ScoreClip}.Apply(float64s(scoreA))
+	for a, x := range lengthA {
+		rewardA[a] += x
 	}
 	overlong := algos.Overlong{MaxLen: limit, Buffer: c.Overlong.Len, Factor: c.Overlong.Factor}
 	for a := range rewardA {
 		rewardA[a] += overlong.Penalty(lenA[a])
 	}
 	if c.TruncReward != "group_min" {
-		return rewardA, nil
+		return rewardA
 	}
 	least := map[int]float64{}
 	for a, x := range rewardA {
@@ -37,7 +46,7 @@ func shape(c config.AlgorithmConfig, scoreA []float32, lenA []int, cutA []bool, 
 			rewardA[a] = least[group[a]]
 		}
 	}
-	return rewardA, nil
+	return rewardA
 }
 
 // gtpo weighs one advantage a response by token (arXiv 2508.03772).
@@ -167,30 +176,132 @@ func moments(xs []float64) (mean, std, largest float64) {
 	return mean, math.Sqrt(std / max(float64(len(xs)-1), 1)), largest
 }
 
-// rewarded are the scores [A] that rewards are made of: the discriminator's, or with
-// w = algorithm.checker_weight above 0
-//
-//	(1-w) z(score) + w z(check),  z(x) = (x - mean) / (std + 1e-6) within the prompt's group
-//
-// so that w is the checker's share whatever the discriminator's scale. In an environment the same
-// holds of algorithm.env_weight and the sum of an episode's rewards.
+// rewarded are the sums [A] of the reward's terms but for length, which stands outside of the clip:
+// see config.Rewarded. The checker's scores and the environment's rewards have metrics wherever
+// they are known, all terms of algorithm.terms have one.
 func (t *Trainer) rewarded(m Metrics, r *round) []float32 {
-	other, w := r.checkA, t.cfg.Algorithm.CheckerWeight
+	known := map[string][]float64{config.TermD: float64s(r.scoreA), config.TermCheck: r.checkA}
 	if r.episodes != nil {
-		other, w = t.acted(m, r), t.cfg.Algorithm.EnvWeight
-	} else if other != nil {
-		m["reward/check_mean"], _, _ = moments(other)
+		known[config.TermEnv] = t.acted(m, r)
+	} else if r.checkA != nil {
+		m["reward/check_mean"], _, _ = moments(r.checkA)
 	}
-	if other == nil || w == 0 {
-		return r.scoreA
+	var sumA []float64
+	for _, x := range t.cfg.Rewarded(t.Stage) {
+		if x.Name == config.TermLength {
+			continue
+		}
+		if x.Name == config.TermRougeL {
+			known[x.Name] = t.rougeL(r)
+		}
+		sumA = t.addTerm(m, r, x, sumA, known[x.Name])
 	}
-	return mixed(w, zWithin(float64s(r.scoreA), r.group), zWithin(other, r.group))
+	out := make([]float32, len(r.group))
+	for a, v := range sumA {
+		out[a] = float32(v)
+	}
+	return out
 }
 
-func mixed(w float64, scoreZ, checkZ []float64) []float32 {
-	out := make([]float32, len(scoreZ))
-	for s := range out {
-		out[s] = float32(float64((1-w)*scoreZ[s]) + float64(w*checkZ[s]))
+// lengthTerm is what the term length adds to the reward of each answer; nil where there is none.
+func (t *Trainer) lengthTerm(m Metrics, r *round, lenA []int) (sumA []float64) {
+	for _, x := range t.cfg.Rewarded(t.Stage) {
+		if x.Name == config.TermLength {
+			logA := make([]float64, len(lenA))
+			for a, n := range lenA {
+				logA[a] = math.Log1p(float64(n))
+			}
+			sumA = t.addTerm(m, r, x, sumA, logA)
+		}
+	}
+	return sumA
+}
+
+// addTerm adds term x, whose values are valueA, to sumA; nil is a sum of no terms.
+func (t *Trainer) addTerm(m Metrics, r *round, x config.Term, sumA,
+	valueA []float64) []float64 {
+	c := t.cfg.Algorithm
+	counts := func(a int) bool { return !x.Wrong || r.checkA[a] < c.RightAt }
+	if c.Terms != "" {
+		sum, n := 0.0, 0.0
+		for a, v := range valueA {
+			if counts(a) {
+				sum, n = sum+v, n+1
+			}
+		}
+		if n > 0 {
+			m["reward/term_"+x.Name] = sum / n
+		}
+		if x.Wrong {
+			m["reward/wrong_frac"] = n / float64(len(valueA))
+		}
+	}
+	if x.Z {
+		valueA = zWithin(valueA, r.group)
+	}
+	first := sumA == nil
+	if first {
+		sumA = make([]float64, len(valueA))
+	}
+	for a, v := range valueA {
+		if v = float64(x.Weight * v); !counts(a) {
+			v = 0
+		}
+		if first {
+			sumA[a] = v
+		} else {
+			sumA[a] += v
+		}
+	}
+	return sumA
+}
+
+// malformed reports whether the step's answers are too bad to be learned from
+// (trainer.skip_update_below). What learns the teacher's answers does not read them.
+func (t *Trainer) malformed(m Metrics, r *round) bool {
+	least := t.cfg.Trainer.SkipUpdateBelow
+	if least == 0 || t.learnsTeacher() {
+		return false
+	}
+	good := 0.0
+	for a := range r.group {
+		good += indicator(t.wellFormed(r, a))
+	}
+	good /= float64(len(r.group))
+	m["rollout/well_formed_frac"] = good
+	m["actor/malformed_steps"] = indicator(good < least)
+	if good < least {
+		t.log.Warn(fmt.Sprintf("actor: rollout/well_formed_frac is %.3g, below trainer.skip_update_below %g: no update in this step", good, least))
+	}
+	return good < least
+}
+
+// wellFormed reports whether answer a ended within its limits and says something; of an episode,
+// whether no turn was invalid either.
+func (t *Trainer) wellFormed(r *round, a int) bool {
+	if r.cut[a] {
+		return false
+	}
+	if r.episodes != nil {
+		return !slices.ContainsFunc(r.episodes[a].Turns,
+			func(x episode.Turn) bool { return !x.Valid })
+	}
+	return strings.TrimSpace(t.tok.Decode(r.roll.Seqs[a].Response(), true)) != ""
+}
+
+func indicator(x bool) float64 {
+	if x {
+		return 1
+	}
+	return 0
+}
+
+// rougeL is ROUGE-L of each answer's text and the teacher's.
+func (t *Trainer) rougeL(r *round) []float64 {
+	out := make([]float64, len(r.group))
+	for a, p := range r.group {
+		out[a] = textmetrics.RougeL(t.tok.Decode(r.roll.Seqs[a].Response(), true),
+			r.batch.TeacherText[p])
 	}
 	return out
 }

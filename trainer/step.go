@@ -40,7 +40,7 @@ func (t *Trainer) gameStep() (m Metrics, err error) {
 	if err != nil {
 		return m, err
 	}
-	if !t.criticAlone() {
+	if !t.criticAlone() && !t.malformed(m, r) {
 		if advST != nil && t.actor.NeedsReference() {
 			if err := t.refLogProbs(m, r); err != nil {
 				return m, err
@@ -97,12 +97,7 @@ func (t *Trainer) play(m Metrics) (*round, error) {
 		}
 		if !last {
 			lenA, _ := r.mask()
-			rewardA, err := shape(t.cfg.Algorithm, t.rewarded(m, r), lenA, r.cut, r.group,
-				t.cfg.Answer(t.Stage))
-			if err != nil {
-				return nil, err
-			}
-			if keep, err = spreadGroups(rewardA, r.group, len(r.batch.Rows),
+			if keep, err = spreadGroups(t.rewards(m, r, lenA), r.group, len(r.batch.Rows),
 				t.cfg.Algorithm.FilterGroups.MinSpread); err != nil {
 				return nil, err
 			}
@@ -192,10 +187,7 @@ func (t *Trainer) forCritic(r *round) []model.Seq {
 func (t *Trainer) advantages(m Metrics, r *round) (advST [][]float64, err error) {
 	c := t.cfg.Algorithm
 	lenA, maskAT := r.mask()
-	rewardA, err := shape(c, t.rewarded(m, r), lenA, r.cut, r.group, t.cfg.Answer(t.Stage))
-	if err != nil {
-		return nil, err
-	}
+	rewardA := t.rewards(m, r, lenA)
 	in := algos.AdvantageInput{Scores: rewardA, Group: r.group, Len: lenA, Mask: maskAT,
 		Steps: t.steps(r)}
 	if c.UseKLInReward && (r.refST != nil || r.klST != nil) {

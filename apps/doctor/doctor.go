@@ -1,5 +1,6 @@
 // Package doctor examines the folder of a run: how the run ended, whether it can go on, and
-// which signs of a sick run its metrics show. It changes nothing.
+// which signs of a sick run its metrics show (doctor.go); and how far the weights of two models
+// are apart (apart.go). It changes nothing.
 package doctor
 
 import (
@@ -193,41 +194,11 @@ func (x *Examination) examineWeights(dir string) {
 // tensors (L2), those of adapters where the folders have adapters; NaN where they have other
 // tensors.
 func movedBy(was, now string) (float64, error) {
-	a, err := weightsOf(was)
-	if err != nil {
-		return 0, err
-	}
-	defer a.Close()
-	b, err := weightsOf(now)
-	if err != nil {
-		return 0, err
-	}
-	defer b.Close()
-	if !slices.Equal(a.Names(), b.Names()) {
+	_, all, err := distances(was, now)
+	if errors.Is(err, errOther) {
 		return math.NaN(), nil
 	}
-	var norm, moved float64
-	for _, name := range a.Names() {
-		ta, _ := a.Tensor(name)
-		tb, _ := b.Tensor(name)
-		if !slices.Equal(ta.Shape, tb.Shape) {
-			return math.NaN(), nil
-		}
-		n := 1
-		for _, d := range ta.Shape {
-			n *= d
-		}
-		xs, ys := make([]float32, n), make([]float32, n)
-		if err := errors.Join(ta.Float32(xs), tb.Float32(ys)); err != nil {
-			return 0, fmt.Errorf("%s: %w", now, err)
-		}
-		for i, x := range xs {
-			d := float64(ys[i]) - float64(x)
-			norm += float64(x) * float64(x)
-			moved += d * d
-		}
-	}
-	return math.Sqrt(moved / norm), nil
+	return all.Relative(), err
 }
 
 // openWeights is a folder's weights.

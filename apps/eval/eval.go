@@ -587,9 +587,18 @@ func compare(students []*student, seed uint64) (all compared) {
 	for i, s := range students {
 		all.Models = append(all.Models, s.judged.Eval)
 		if i > 0 {
-			all.Differences = append(all.Differences,
-				differences{s.dir, first.dir,
-					s.judged.Minus(first.judged, s.tokens == first.tokens, seed)})
+			d := differences{model: s.dir, minus: first.dir,
+				of: s.judged.Minus(first.judged, s.tokens == first.tokens, seed)}
+			if s.judged.Eval.Temperature == 0 {
+				equal := 0.0
+				for p, text := range s.judged.Answers {
+					if text == first.judged.Answers[p] {
+						equal += 1 / float64(len(s.judged.Answers))
+					}
+				}
+				d.equal = &equal
+			}
+			all.Differences = append(all.Differences, d)
 		}
 	}
 	return all

@@ -272,7 +272,8 @@ func (j *judging) json() *judged {
 		out.Cost = &cost
 	}
 	for _, f := range j.report.Students[1:] {
-		d := differences{f.Name, j.report.Students[0].Name, map[string]quality.Difference{}}
+		d := differences{model: f.Name, minus: j.report.Students[0].Name,
+			of: map[string]quality.Difference{}}
 		for key, x := range f.Minus {
 			d.of[key] = quality.Difference(x)
 		}

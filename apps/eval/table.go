@@ -29,11 +29,15 @@ type evaluated struct {
 type differences struct {
 	model, minus string
 	of           map[string]quality.Difference
+	equal        *float64 // share of the rows answered by the same text; greedy answers alone
 }
 
 // MarshalJSON puts the names beside the figures.
 func (d differences) MarshalJSON() ([]byte, error) {
 	all := map[string]any{"model": d.model, "minus": d.minus}
+	if d.equal != nil {
+		all["equal_answers"] = *d.equal
+	}
 	for key, x := range d.of {
 		all[key] = x
 	}
@@ -108,6 +112,11 @@ func printEvaluations(w io.Writer, all compared) {
 	printFresh(all, line, cell)
 	printCut(w, all.Models)
 	printAgainst(w, all.Models)
+	for i, d := range all.Differences {
+		if d.equal != nil {
+			fmt.Fprintf(w, "%s and A answer %.3f of the rows by the same text\n", letter(i+1), *d.equal)
+		}
+	}
 	if lacks {
 		fmt.Fprintf(w, "%s: no interval, because there is one row, or all rows are equal and the figure is no share of rows\n", noInterval)
 	}

@@ -23,10 +23,12 @@ var errSick = errors.New("sick")
 func (p *program) doctorCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "doctor",
-		Usage:     "report how a run ended, whether it can be resumed and what looks wrong; without RUN: what this machine has",
-		ArgsUsage: "[RUN]",
+		Usage:     "report how a run ended, whether it can be resumed and what looks wrong; of A and B: how far their weights are apart; without RUN: what this machine has",
+		ArgsUsage: "[RUN | A B]",
 		Description: "Reads a run folder, including every byte of its checkpoints, and changes nothing.\n" +
 			"Exit status 0: the run can be resumed as it is. 1: it should not be; the last lines say why.\n" +
+			"A and B are runs, checkpoints or model folders: by layer, the L2 norm of the difference\n" +
+			"of their weights as a share of that of A's.\n" +
 			"The signs that it looks for in the metrics are described in doc/metrics.md.",
 		Action: func(c *cli.Context) error {
 			switch c.NArg() {
@@ -44,9 +46,18 @@ func (p *program) doctorCommand() *cli.Command {
 					return errSick
 				}
 				return nil
+			case 2:
+				_, done := p.console().Busy("comparing weights", 0)
+				x, err := doctor.Compare(files(), c.Args().Get(0), c.Args().Get(1))
+				done()
+				if err != nil {
+					return err
+				}
+				fmt.Fprint(p.out, x)
+				return nil
 			}
-			return usage("doctor: unexpected argument %q: give one run folder, or none",
-				c.Args().Get(1))
+			return usage("doctor: unexpected argument %q: give one run folder, two of which the weights are to be compared, or none",
+				c.Args().Get(2))
 		},
 	}
 }

@@ -4,12 +4,12 @@
 #
 #   scripts/study/run.sh two-forms [gad study's flags]
 #
-# two-forms, few-rows, unlearned, ablations, memory, doors, calculator or failures; in the repository's
-# root. GAD=path names another binary.
+# The name is that of a file of this folder without .yaml. In the repository's root; GAD=path
+# names another binary.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 GAD=${GAD:-gad}
-name=${1:?"two-forms, few-rows, unlearned, ablations, memory, doors, calculator or failures"}
+name=${1:?"one of: $(cd scripts/study && echo *.yaml | sed 's/\.yaml//g')"}
 shift
 file=scripts/study/$name.yaml
 kind=$(sed -n 's|^data: .*runs/task/\(.*\)-{seed}/.*|\1|p' "$file")

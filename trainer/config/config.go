@@ -6,6 +6,7 @@
 //	passes.go    what a step computes: the list of its passes
 //	defaults.go  the paper's values, and presets
 //	validate.go  settings that cannot be meant together
+//	terms.go     the reward as a sum of terms
 //	sizes.go     sizes that no machine has
 //	warnings.go  settings that are allowed and rarely right
 //	fixed.go     settings that cannot change within a run
@@ -95,10 +96,12 @@ type AlgorithmConfig struct {
 	KLCtrl        KLCtrl         `yaml:"kl_ctrl"`
 	FilterGroups  FilterGroups   `yaml:"filter_groups"`
 	ScoreClip     float64        `yaml:"score_clip" min:"0" doc:"clip scores to plus or minus this in the reward; 0: no clip"`
-	LengthCoef    float64        `yaml:"length_coef" doc:"coefficient of log(1+length), which is subtracted from the reward; above 0 favours short answers"`
+	Terms         string         `yaml:"terms" doc:"the reward as a weighted sum of terms, such as d + 0.5*check + 0.3*rouge_l@wrong - 0.1*length: d, the discriminator's score; check, the checker's (trainer.checker); env, the sum of the environment's rewards (env.command); rouge_l, of the answer and the teacher's; length, log(1+tokens). z(NAME) standardises a term within the prompt's answers; NAME@wrong counts it for wrong answers only (right_at). Terms are not scaled to each other. empty: d, and what checker_weight, env_weight and length_coef add"`
+	RightAt       float64        `yaml:"right_at" min:"0" doc:"with a term@wrong: the least score of the checker that a right answer has; 0: not set"`
+	LengthCoef    float64        `yaml:"length_coef" doc:"short for the term -B*length: log(1+length) times this is subtracted from the reward; above 0 favours short answers"`
 	Overlong      OverlongBuffer `yaml:"overlong_buffer"`
-	CheckerWeight float64        `yaml:"checker_weight" min:"0" max:"1" doc:"share w of the checker (trainer.checker) in the reward: (1-w)*z(score) + w*z(check), where z standardises within a prompt's answers; 0: the discriminator's score alone"`
-	EnvWeight     float64        `yaml:"env_weight" min:"0" max:"1" doc:"share w of the environment (env.command) in the reward: (1-w)*z(score) + w*z(sum of its rewards), where z standardises within a prompt's episodes; with one reward a turn (1-w)*d/(sigma_d+1e-6) + w*e/(sigma_e+1e-6), sigma those of the sums of the prompt's episodes; 0: the discriminator's score alone" fixed:"true"`
+	CheckerWeight float64        `yaml:"checker_weight" min:"0" max:"1" doc:"share w of the checker (trainer.checker) in the reward, short for the terms (1-w)*z(d) + w*z(check), where z standardises within a prompt's answers; 0: the discriminator's score alone"`
+	EnvWeight     float64        `yaml:"env_weight" min:"0" max:"1" doc:"share w of the environment (env.command) in the reward, short for the terms (1-w)*z(d) + w*z(env), where z standardises within a prompt's episodes; with one reward a turn (1-w)*d/(sigma_d+1e-6) + w*e/(sigma_e+1e-6), sigma those of the sums of the prompt's episodes; 0: the discriminator's score alone" fixed:"true"`
 	TruncReward   string         `yaml:"truncated_reward" choices:"group_min,score" doc:"reward of an answer cut at the length limit: the smallest of its group, or its own score"`
 }
 
@@ -179,6 +182,7 @@ type RunConfig struct {
 	Shards            int     `yaml:"shards" min:"1" max:"4096" doc:"number of parts into which the gradient of an optimizer step is divided, by prompt: each is summed alone, and they are joined by a binary tree, so that a run has the same bits for 1, 2, 4, ... ranks. A power of two, and a multiple of the number of ranks (doc/ranks.md)"`
 	ShardOptimizer    bool    `yaml:"shard_optimizer" doc:"with several ranks: each keeps AdamW's states of its part of the parameters alone, and steps that part (ZeRO stage 1): less memory for each rank, the same bits; on CPUs as much to send, on GPUs 1.25 times as much in bf16 and 1.5 times in f32 (doc/ranks.md)"`
 	RankTimeout       int     `yaml:"rank_timeout" min:"1" max:"1000000" doc:"with several ranks: the longest time in seconds that one waits for the others in one phase of a step; then the run ends and names the missing one. It must be longer than the longest rollout of one rank"`
+	SkipUpdateBelow   float64 `yaml:"skip_update_below" min:"0" max:"1" doc:"the student takes no update in a step whose share of well-formed answers (rollout/well_formed_frac) is below this; the discriminator still learns. 0: every step is learned from" stages:"warmup train"`
 	MaxShardSizeMB    int     `yaml:"max_shard_size_mb" min:"1" max:"1000000000" doc:"largest size of one safetensors file in a checkpoint, MB"`
 }
 

@@ -123,6 +123,7 @@ func (c *Config) Validate(stage Stage) error {
 	if complaint := c.Offloads(stage); complaint != "" {
 		bad("%s", complaint)
 	}
+	errs = append(errs, c.validateTerms(stage)...)
 	errs = append(errs, c.validateJudges(stage)...)
 	// else findStart says it
 	if stage == Train && c.Trainer.Resume == "" && errors.Join(errs...) != nil {
@@ -197,7 +198,8 @@ func (c *Config) validateJudges(stage Stage) (errs []error) {
 	if w > 0 && r.Checker == "" {
 		bad("algorithm.checker_weight %g needs trainer.checker: give --checker CMD", w)
 	}
-	if r.Checker != "" && len(c.Data.ValFiles) == 0 && !(w > 0 && stage.HasCritic()) {
+	if r.Checker != "" && len(c.Data.ValFiles) == 0 &&
+		!(w > 0 && stage.HasCritic() || c.ChecksAnswers(stage)) {
 		bad("trainer.checker has nothing to check: give --val-data, or algorithm.checker_weight above 0 in the game")
 	}
 	if r.HeldOutCritic != "" && len(c.Data.ValFiles) == 0 {
@@ -242,7 +244,7 @@ func (c *Config) validateEnv(stage Stage) (errs []error) {
 	if w := c.Algorithm.CheckerWeight; w > 0 {
 		bad("algorithm.checker_weight %g: a checker reads one answer, and env.command makes episodes: use algorithm.env_weight", w)
 	}
-	if r := c.Trainer; c.Algorithm.CheckerWeight == 0 &&
+	if r := c.Trainer; !c.ChecksAnswers(stage) && c.Algorithm.CheckerWeight == 0 &&
 		(r.Checker != "" || r.HeldOutCritic != "") {
 		bad("trainer.checker and trainer.held_out_critic judge single answers, and env.command makes episodes: leave them out")
 	}

@@ -1,0 +1,176 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The terms that a reward can be made of.
+const (
+	TermD      = "d"       // the discriminator's score
+	TermCheck  = "check"   // the checker's
+	TermEnv    = "env"     // the sum of the environment's rewards
+	TermRougeL = "rouge_l" // ROUGE-L of the answer's text and the teacher's
+	TermLength = "length"  // log(1 + tokens)
+)
+
+// TermNames are all of them, in the order in which people read them.
+var TermNames = []string{TermD, TermCheck, TermEnv, TermRougeL, TermLength}
+
+// Term is one summand of the reward.
+type Term struct {
+	Name   string
+	Weight float64
+	// Z standardises the term within the prompt's answers: (x - mean) / (std + 1e-6).
+	Z bool
+	// Wrong counts the term for wrong answers only, those whose checker's score is below
+	// algorithm.right_at; it is 0 for the others.
+	Wrong bool
+}
+
+var (
+	termSign  = regexp.MustCompile(`^[+-]`)
+	termParts = regexp.MustCompile(
+		`^(?:([0-9.]+(?:[eE][+-]?[0-9]+)?)\*)?(?:z\(([a-z_]+)\)|([a-z_]+))(@[a-z]*)?`)
+)
+
+// ParseTerms reads algorithm.terms, a sum such as d + 0.5*z(check) - 0.3*rouge_l@wrong.
+func ParseTerms(text string) (terms []Term, err error) {
+	bad := func(format string, args ...any) ([]Term, error) {
+		return nil, fmt.Errorf("algorithm.terms %q: %s", text, fmt.Sprintf(format, args...))
+	}
+	rest := strings.Join(strings.Fields(text), "")
+	total := 0.0
+	for first := true; first || rest != ""; first = false {
+		sign := termSign.FindString(rest)
+		rest = rest[len(sign):]
+		m := termParts.FindStringSubmatch(rest)
+		if m == nil || sign == "" && !first {
+			return bad("cannot be read from %q on: expected terms with weights, such as d + 0.5*check - 0.1*length, z(check), rouge_l@wrong", sign+rest)
+		}
+		rest = rest[len(m[0]):]
+		t := Term{Name: m[2] + m[3], Weight: 1, Z: m[2] != "", Wrong: m[4] == "@wrong"}
+		switch {
+		case t.Name == "teacher_logp":
+			return bad("teacher_logp, how probable the student finds the teacher's answer after its own thought, needs a pass that gad does not have: leave it out, or use rouge_l")
+		case !slices.Contains(TermNames, t.Name):
+			return bad("%q is no term: there are %s", t.Name, strings.Join(TermNames, ", "))
+		case m[4] != "" && !t.Wrong:
+			return bad("%s%s: only @wrong may stand behind a term", t.Name, m[4])
+		case slices.ContainsFunc(terms, func(o Term) bool { return o.Name == t.Name }):
+			return bad("%s is there twice: give it one weight", t.Name)
+		}
+		if m[1] != "" {
+			if t.Weight, err = strconv.ParseFloat(m[1], 64); err != nil ||
+				math.IsInf(t.Weight, 0) {
+				return bad("%q is no weight: expected a number", m[1])
+			}
+		}
+		if sign == "-" {
+			t.Weight = -t.Weight
+		}
+		total += math.Abs(t.Weight)
+		terms = append(terms, t)
+	}
+	if total == 0 {
+		return bad("all weights are 0: every answer would have the same reward: give one term a weight")
+	}
+	return terms, nil
+}
+
+// Rewarded are the terms of the reward: those of algorithm.terms or, without it, what
+// checker_weight, env_weight and length_coef are short for:
+//
+//	d - b*length                                  b = length_coef
+//	(1-w)*z(d) + w*z(check) - b*length            w = checker_weight above 0
+//	(1-w)*z(d) + w*z(env) - b*length              w = env_weight above 0, in an environment
+//
+// The text has been validated.
+func (c *Config) Rewarded(stage Stage) []Term {
+	a := c.Algorithm
+	if a.Terms != "" {
+		terms, _ := ParseTerms(a.Terms)
+		return terms
+	}
+	other, w := TermCheck, a.CheckerWeight
+	if c.Acts(stage) {
+		other, w = TermEnv, a.EnvWeight
+	}
+	terms := []Term{{Name: TermD, Weight: 1}}
+	if w > 0 {
+		terms = []Term{{Name: TermD, Weight: 1 - w, Z: true}, {Name: other, Weight: w, Z: true}}
+	}
+	if a.LengthCoef != 0 {
+		terms = append(terms, Term{Name: TermLength, Weight: -a.LengthCoef})
+	}
+	return terms
+}
+
+// ChecksAnswers reports whether the reward of a stage reads the checker's scores; of terms that
+// cannot be read it is true.
+func (c *Config) ChecksAnswers(stage Stage) bool {
+	if _, err := ParseTerms(c.Algorithm.Terms); c.Algorithm.Terms != "" && err != nil {
+		return true
+	}
+	return stage.HasCritic() && slices.ContainsFunc(c.Rewarded(stage),
+		func(t Term) bool { return t.Name == TermCheck || t.Wrong })
+}
+
+// validateTerms checks algorithm.terms against the other settings.
+func (c *Config) validateTerms(stage Stage) (errs []error) {
+	bad := func(format string,
+		args ...any) {
+		errs = append(errs, fmt.Errorf("settings: "+format, args...))
+	}
+	a := c.Algorithm
+	if !stage.HasCritic() {
+		return nil
+	}
+	if a.Terms == "" {
+		if a.RightAt != 0 {
+			bad("algorithm.right_at %g needs algorithm.terms with a term that has @wrong", a.RightAt)
+		}
+		return errs
+	}
+	terms, err := ParseTerms(a.Terms)
+	if err != nil {
+		bad("%w", err)
+		return errs
+	}
+	for _, s := range []struct {
+		key string
+		v   float64
+	}{{"checker_weight", a.CheckerWeight}, {"env_weight", a.EnvWeight},
+		{"length_coef", a.LengthCoef}} {
+		if s.v != 0 {
+			bad("algorithm.%s is %g beside algorithm.terms, of which it is a short form: put it into the terms", s.key, s.v)
+		}
+	}
+	wrong := ""
+	for _, t := range terms {
+		if t.Wrong {
+			wrong = t.Name + "@wrong"
+		}
+		switch {
+		case (t.Name == TermCheck || t.Wrong) && c.Acts(stage):
+			bad("algorithm.terms %q: a checker reads one answer, and env.command makes episodes: use env", a.Terms)
+		case t.Name == TermRougeL && c.Acts(stage):
+			bad("algorithm.terms %q: rouge_l compares texts of single answers, and env.command makes episodes: leave it out", a.Terms)
+		case (t.Name == TermCheck || t.Wrong) && c.Trainer.Checker == "":
+			bad("algorithm.terms %q needs trainer.checker: give --checker CMD", a.Terms)
+		case t.Name == TermEnv && !c.Acts(stage):
+			bad("algorithm.terms %q needs env.command: give --env CMD", a.Terms)
+		}
+	}
+	if wrong != "" && a.RightAt == 0 {
+		bad("algorithm.terms %q: %s counts for answers that the checker scores below algorithm.right_at, which is not set: set it, to 1 where a right answer has 1", a.Terms, wrong)
+	}
+	if wrong == "" && a.RightAt != 0 {
+		bad("algorithm.right_at %g has no effect: no term of algorithm.terms has @wrong: leave it out", a.RightAt)
+	}
+	return errs
+}
