@@ -113,10 +113,10 @@ type Options struct {
 	MaxPrompt, MaxResponse int
 	// on: answers are thoughts in chunks, of MaxResponse tokens in all, and the teacher's are read in
 	// the same chunks
-	Chunks      model.Chunks
-	Temperature            float64 // 0 is greedy
-	Seed                   uint64
-	Slots, MaxTokens       int
+	Chunks           model.Chunks
+	Temperature      float64 // 0 is greedy
+	Seed             uint64
+	Slots, MaxTokens int
 	// of the model that Results.Against is to compare with, for PlanOf; nil is none
 	Against *model.Config
 	Quant   string      // model.Options.Quant, for PlanOf
