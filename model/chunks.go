@@ -48,6 +48,15 @@ func (c Chunks) Check() error {
 	return nil
 }
 
+// Count is how many chunks a thought of n tokens has.
+func (c Chunks) Count(n int) int {
+	if !c.On() || n <= c.Size {
+		return 1
+	}
+	step := c.Size - c.Carry
+	return 1 + (n-c.Size+step-1)/step
+}
+
 // next is how many tokens may follow n of a thought without a new context.
 func (c Chunks) next(n int) int {
 	if n < c.Size {

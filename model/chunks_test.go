@@ -44,7 +44,7 @@ func TestChunks(t *testing.T) {
 				t.Fatalf("%+v: a context of %d tokens", c, len(s.IDs))
 			}
 		}
-		if !slices.Equal(said, answer) || len(seqs) > c.Most {
+		if !slices.Equal(said, answer) || len(seqs) > c.Most || len(seqs) != c.Count(len(answer)) {
 			t.Fatalf("%+v: %d chunks of %d tokens have %v", c, len(seqs), len(answer), said)
 		}
 		whole := Answer(slices.Concat(q, answer), len(q))

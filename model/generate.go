@@ -80,7 +80,7 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 	slots := min(o.Slots, len(prompts)*o.N)
 	pages := poolPages(slots, o.N, len(prompts), prompt, own)
 	if first < o.MaxNew { // a later chunk shares its context with no other
-		pages = max(pages, slots*(pagesFor(longest+first, o.PageTokens)+1))
+		pages = max(pages, chunkPages(slots, longest+first, o.PageTokens))
 	}
 	e, err := m.engine(EngineOptions{Slots: slots, PageTokens: o.PageTokens, Pages: pages,
 		Longest: longest + first})
