@@ -233,7 +233,6 @@ func TestChunksAreRefused(t *testing.T) {
 		"rollout.chunk=600":    "data.max_prompt_length + rollout.chunk = 664, but max_position_embeddings is",
 		"rollout.chunks=400":   "critic.reads=answer reads a prompt and a whole thought",
 		"env.command=cat":      "env.command makes episodes",
-		"data.turns=all":       "data.turns",
 		"rollout.chunk=0":      "critic.reads last is the last chunk of a thought",
 	} {
 		out := filepath.Join(t.TempDir(), "run")

@@ -49,6 +49,9 @@ func Run(s *session.Session, o Options) error {
 		_, err := m.Tokenizer.ChatPrompt(nil)
 		return err
 	}
+	if err := session.Continues("chat", m, o.Chunks); err != nil {
+		return err
+	}
 	t := &talk{s: s, o: o, m: m, speaker: &speaker{m: m.Model}, system: o.System, in: os.Stdin,
 		prompts: session.Terminal(os.Stdin), editor: newEditor(os.Stdin, s.Err)}
 	defer t.speaker.close()

@@ -405,6 +405,9 @@ func (e *evaluation) plan() error {
 			return err
 		}
 		took := time.Since(from).Seconds()
+		if err := session.Continues("eval", s.l, s.chunks); err != nil {
+			return err
+		}
 		_, done := e.s.Console.Busy("measuring", 0)
 		pace, err := quality.MeasurePace(e.be, s.l.Model, s.l.Tokenizer, s.batch, o.Slots,
 			s.disc.Steps > 0, func() bool { return e.ctx.Err() != nil })

@@ -216,6 +216,9 @@ func AnswerData(s *session.Session, o Options, from session.Rows, output string)
 		return err
 	}
 	defer m.Close()
+	if err := session.Continues("generate", m, b.chunks); err != nil {
+		return err
+	}
 	if err := b.begin(); err != nil {
 		return err
 	}

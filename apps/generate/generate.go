@@ -97,6 +97,9 @@ func Answer(s *session.Session, o Options, p Prompt) error {
 	if err != nil {
 		return err
 	}
+	if err := session.Continues("generate", m, chunks); err != nil {
+		return err
+	}
 	limit := o.longest(chunks)
 	if room := m.Config().MaxPosition - len(prompt); m.Config().MaxPosition > 0 {
 		if room < 1 {

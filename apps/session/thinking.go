@@ -3,6 +3,7 @@ package session
 import (
 	"fmt"
 
+	"gad/internal/fault"
 	"gad/model"
 	"gad/trainer/saved"
 )
@@ -19,4 +20,16 @@ func (s *Session) Thinking(command, dir string, asked *model.Chunks) (model.Chun
 			command, dir, c.Most, c.Size, c.Carry, c.Head)
 	}
 	return c, err
+}
+
+// Continues refuses chunks under a chat template whose answers cannot be gone on with.
+func Continues(command string, m *Model, c model.Chunks) error {
+	if !c.On() {
+		return nil
+	}
+	if err := m.Tokenizer.Continues(); err != nil {
+		return fault.Usagef("%s: --chunk %d: %v: a later chunk would not have it: give --chunk 0",
+			command, c.Size, err)
+	}
+	return nil
 }

@@ -333,3 +333,53 @@ func TestREADME(t *testing.T) {
 		t.Errorf("example's result is %q", Example.Result)
 	}
 }
+
+// Walks: the teacher is right, whatever is wrong is said, no walk is in two splits, and every word
+// of an answer is one token.
+func TestWalks(t *testing.T) {
+	seen := map[string]string{}
+	for _, split := range walkSplits {
+		rows, err := makeWalks(7, split, 200)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fewer, err := makeWalks(7, split, 20)
+		if err != nil || !slices.Equal(fewer, rows[:20]) {
+			t.Errorf("%s: fewer rows are not the beginning of more (%v)", split, err)
+		}
+		for _, r := range rows {
+			if was := seen[r.Prompt]; was != "" {
+				t.Errorf("%q is in %s and in %s", r.Prompt, was, split)
+			}
+			seen[r.Prompt] = split
+			words := strings.Fields(r.Answer)
+			moves := len(words)/3 - 1
+			if split == Longer != (moves > taught) || moves < shortest || moves > longest ||
+				len(words) != 3*moves+5 {
+				t.Errorf("%s: %d moves in %q", split, moves, r.Answer)
+			}
+			wrong := func(at int, word string) string {
+				w := slices.Clone(words)
+				w[at] = word
+				return strings.Join(w, " ")
+			}
+			for answer, want := range map[string]Grade{r.Answer: {true, "right"},
+				wrong(4, "zu"):                  {false, "wrong place"},
+				wrong(5, "turn"):                {false, "wrong move"},
+				wrong(6, "up"):                  {false, "wrong way"},
+				strings.Join(words[:7], " "):    {false, "unfinished"},
+				wrong(len(words)-1, "nowhere."): {false, "wrong way"}} {
+				g, err := Check(r.Prompt, answer)
+				if answer == wrong(len(words)-1, "nowhere.") {
+					g.Form, want.Form = "", "" // counts the words before it
+				}
+				if err != nil || g != want {
+					t.Errorf("%q to %q: %+v, want %+v (%v)", answer, r.Prompt, g, want, err)
+				}
+			}
+		}
+	}
+	if _, err := Check("Facing north, from ba: ba left", "x"); err == nil {
+		t.Error("a question of one move is taken")
+	}
+}

@@ -13,6 +13,7 @@ import (
 
 	"gad/apps/pull"
 	"gad/apps/serve"
+	"gad/apps/session"
 	"gad/internal/endpoint"
 	"gad/internal/fault"
 	"gad/internal/report"
@@ -145,6 +146,9 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 		return err
 	}
 	defer m.Close()
+	if err := session.Continues("serve", m, o.Chunks); err != nil {
+		return err
+	}
 	o.Log = con.Print
 	if o.Context > m.Config().MaxPosition {
 		return usage("serve: --context %d: the model takes %d tokens: lower it", o.Context,

@@ -249,7 +249,7 @@ func (c *Config) validateChunks(stage Stage) (errs []error) {
 	if c.Acts(stage) {
 		bad("rollout.chunk %d cuts single answers into chunks, and env.command makes episodes: leave one of them out", x.Size)
 	}
-	if c.Data.Turns == data.TurnsAll {
+	if c.Data.Turns == data.TurnsAll && !c.Acts(stage) {
 		bad("rollout.chunk %d cuts one answer into chunks, and data.turns is all: a conversation is one sequence: use data.turns=each", x.Size)
 	}
 	if c.Actor.PolicyLoss.LossMode == "gtpo" && stage.HasCritic() {

@@ -12,7 +12,7 @@ import (
 
 // The time of a rollout in chunks is linear in the thought, and its cache does not grow.
 func TestThoughts(t *testing.T) {
-	shape := model.Config{Architecture: "LlamaForCausalLM", Vocab: 1000, Hidden: 64, FFN: 128,
+	shape := model.Config{Architecture: "Llama", Vocab: 1000, Hidden: 64, FFN: 128,
 		Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 16, MaxPosition: 4096}
 	var cache, all int64
 	var rollout float64
