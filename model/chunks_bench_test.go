@@ -9,7 +9,8 @@ import (
 )
 
 // BenchmarkChunks is the time of thoughts in chunks as a share of that of plain answers of the same
-// length, in turn: 4 thoughts of a model of 7M parameters, chunks of 256 tokens with a carry of 128.
+// length, in turn, the shortest of each: 4 thoughts of a model of 7M parameters, chunks of 128 tokens
+// with a carry of 64.
 func BenchmarkChunks(b *testing.B) {
 	be, err := cpu.New(cpu.Options{Workers: 1})
 	must(b, err)
@@ -24,16 +25,18 @@ func BenchmarkChunks(b *testing.B) {
 			var took [2]time.Duration
 			o := SampleOptions{N: 4, Sampling: Sampling{Temperature: 1}, Seed: 1}
 			for range b.N {
-				for i, c := range []Chunks{{}, {Size: 256, Carry: 128, Most: most}} {
-					o.Chunks, o.MaxNew = c, 256+(most-1)*128
+				for i, c := range []Chunks{{}, {Size: 128, Carry: 64, Most: most}} {
+					o.Chunks, o.MaxNew = c, 128+(most-1)*64
 					start := time.Now()
 					_, err := m.Generate([][]int32{{1, 2, 3, 4}}, []uint64{1}, o, nil)
 					must(b, err)
-					took[i] += time.Since(start)
+					if x := time.Since(start); took[i] == 0 || x < took[i] {
+						took[i] = x
+					}
 				}
 			}
 			b.ReportMetric(took[1].Seconds()/took[0].Seconds(), "chunks/plain")
-			b.ReportMetric(took[0].Seconds()/float64(b.N), "s-plain")
+			b.ReportMetric(took[0].Seconds(), "s-plain")
 		})
 	}
 }
