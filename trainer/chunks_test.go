@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -211,6 +212,15 @@ func TestChunksKeepTheirBits(t *testing.T) {
 				same(t, record(t, c.Trainer.Output, 5), want)
 			}
 		}
+		for _, n := range []int{9, 60} { // within a thought, whose first chunk has 6 tokens
+			c := run(fmt.Sprint("killed", n))
+			ctx := &killAt{Context: context.Background(), n: n}
+			if err := under(t, ctx, c, config.Warmup); err != nil || ctx.n != 0 {
+				t.Fatalf("killed %d tokens too late, %v", ctx.n, err)
+			}
+			finished(t, be, c, config.Warmup)
+			same(t, record(t, c.Trainer.Output, 5), want)
+		}
 		c = run("ranks")
 		for _, err := range together(2, c, config.Warmup) {
 			if err != nil {
@@ -222,6 +232,19 @@ func TestChunksKeepTheirBits(t *testing.T) {
 		finished(t, be, c, config.Warmup)
 		same(t, record(t, c.Trainer.Output, 5), want)
 	}
+}
+
+// killAt kills the run before the n-th token that is sampled in a step.
+type killAt struct {
+	context.Context
+	n int
+}
+
+func (k *killAt) Done() <-chan struct{} {
+	if k.n--; k.n == 0 {
+		panic(killed{})
+	}
+	return nil
 }
 
 // What does not go with chunks is refused before anything is written.
