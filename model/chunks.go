@@ -83,7 +83,9 @@ func (c Chunks) Seqs(q, answer []int32) (list []Seq) {
 	for at := 0; at == 0 || at < len(answer); {
 		context := c.Context(q, answer[:at])
 		to := min(len(answer), at+c.next(at))
-		list = append(list, Answer(slices.Concat(context, answer[at:to]), len(context)))
+		chunk := Answer(slices.Concat(context, answer[at:to]), len(context))
+		chunk.Shared = len(q)
+		list = append(list, chunk)
 		at = max(to, 1)
 	}
 	return list

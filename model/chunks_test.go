@@ -156,6 +156,36 @@ func TestGenerateChunks(t *testing.T) {
 	})
 }
 
+// A pack computes a question once for all chunks of all its thoughts, and bits and gradients are
+// those without that.
+func TestChunksShareTheirQuestion(t *testing.T) {
+	onBackends(t, func(t *testing.T, be compute.Backend) {
+		m := load(t, be, "llama_linear", Options{Trainable: true})
+		defer m.Close()
+		c := Chunks{Size: 6, Carry: 3, Head: 1, Most: 4}
+		q := []int32{3, 1, 4, 1, 5, 9, 2, 6}
+		seqs := append(c.Seqs(q, []int32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}), c.Seqs(q,
+			[]int32{7, 5})...)
+		alone := slices.Clone(seqs)
+		tokens := 0
+		for i := range alone {
+			alone[i].Shared = 0
+			tokens += len(alone[i].IDs)
+		}
+		if got, want := rowsOf(seqs, []int{0, 1, 2, 3}), tokens-3*len(q); got != want ||
+			len(Packs(seqs, 100)) != 1 || len(Segments(seqs)) != 5 {
+			t.Errorf("%d tokens are computed, want %d; %v", got, want, Segments(seqs))
+		}
+		got, _, err := m.LogProbs(seqs, 1)
+		must(t, err)
+		for i := range alone {
+			want, _, err := m.LogProbs(alone[i:i+1], 1)
+			must(t, err)
+			same(t, "shared", got[i], want[0])
+		}
+	})
+}
+
 // The memory of a thought does not grow with its chunks.
 func TestChunksPeak(t *testing.T) {
 	var first int64

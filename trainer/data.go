@@ -117,7 +117,7 @@ func (t *Trainer) openSets(s *start) (err error) {
 	if err := c.CheckRows(len(t.rows)); err != nil {
 		return err
 	}
-	if err := c.CheckBatch(c.StepAnswers(t.Stage), c.Longest(t.Stage),
+	if err := c.CheckBatch(c.StepAnswers(t.Stage), c.Data.MaxPrompt+c.Answer(t.Stage),
 		cpu.MemoryAvailable()); err != nil {
 		return err
 	}

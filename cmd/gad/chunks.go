@@ -3,8 +3,8 @@ package main
 import (
 	"github.com/urfave/cli/v2"
 
-	"gad/actor"
 	"gad/model"
+	"gad/trainer/config"
 )
 
 // chunkFlags say how answers are written in chunks.
@@ -18,7 +18,7 @@ func chunkFlags() []cli.Flag {
 			count(1, 1<<20)),
 		within(&cli.IntFlag{Name: "carry-head", Usage: "of these, how many are the answer's first"},
 			count(0, 1<<20)),
-		within(&cli.IntFlag{Name: "chunks", Value: actor.DefaultRollout().Chunks,
+		within(&cli.IntFlag{Name: "chunks", Value: config.Default().Rollout.Chunks,
 			Usage: "chunks of an answer at most"}, count(2, 1<<20)),
 	}
 }
@@ -33,8 +33,10 @@ func chunksOf(c *cli.Context) (*model.Chunks, error) {
 	if !c.IsSet("chunk") {
 		return nil, nil
 	}
-	chunks := actor.RolloutConfig{Chunk: c.Int("chunk"), Carry: c.Int("carry"),
-		CarryHead: c.Int("carry-head"), Chunks: c.Int("chunks")}.Thought()
+	var s config.Config
+	s.Rollout.Chunk, s.Rollout.Carry, s.Rollout.CarryHead, s.Rollout.Chunks =
+		c.Int("chunk"), c.Int("carry"), c.Int("carry-head"), c.Int("chunks")
+	chunks := s.Rollout.Thought()
 	if err := chunks.Check(); err != nil {
 		return nil, usage("%s: --chunk %d: %v", typed(c), chunks.Size, err)
 	}

@@ -141,7 +141,7 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 	if err := c.CheckSizes(stage, dir, shape); err != nil {
 		return nil, err
 	}
-	if err := c.CheckBatch(c.StepAnswers(stage), c.Longest(stage),
+	if err := c.CheckBatch(c.StepAnswers(stage), c.Data.MaxPrompt+c.Answer(stage),
 		cpu.MemoryAvailable()); err != nil {
 		return nil, err
 	}

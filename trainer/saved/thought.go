@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"gad/actor"
 	"gad/checkpoint"
 	"gad/internal/vfs"
 	"gad/model"
@@ -28,19 +27,19 @@ func Thought(fsys checkpoint.FS, dir string) (model.Chunks, error) {
 	if err != nil {
 		return model.Chunks{}, err
 	}
-	var c actor.RolloutConfig
+	var c config.Config
 	for _, x := range s.Kept {
 		n, _ := strconv.Atoi(x.Value) // others are no numbers
 		switch x.Key {
 		case "rollout.chunk":
-			c.Chunk = n
+			c.Rollout.Chunk = n
 		case "rollout.carry":
-			c.Carry = n
+			c.Rollout.Carry = n
 		case "rollout.carry_head":
-			c.CarryHead = n
+			c.Rollout.CarryHead = n
 		case "rollout.chunks":
-			c.Chunks = n
+			c.Rollout.Chunks = n
 		}
 	}
-	return c.Thought(), nil
+	return c.Rollout.Thought(), nil
 }
