@@ -183,6 +183,13 @@ func TestChunksShareTheirQuestion(t *testing.T) {
 			must(t, err)
 			same(t, "shared", got[i], want[0])
 		}
+		pull := func(logp, ent [][]float32) (_, _ [][]float32, err error) { return logp, ent, nil }
+		must(t, m.LogProbGrad(seqs, 0.8, pull))
+		grads := takeGrads(m)
+		for i := range alone {
+			must(t, m.LogProbGrad(alone[i:i+1], 0.8, pull))
+		}
+		sameGradients(t, m, grads, takeGrads(m))
 	})
 }
 

@@ -33,7 +33,10 @@ func TestStepInChunks(t *testing.T) {
 	for _, reads := range []string{"answer", "last"} {
 		tr := opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "run"),
 			thinking("trainer.total_steps=2", "trainer.warmup_objective=policy",
-				"critic.reads="+reads, "algorithm.use_kl_in_reward=true")...), config.Warmup)
+				"critic.reads="+reads, "algorithm.use_kl_in_reward=true", "actor.use_kl_loss=false",
+				"actor.ppo_mini_batch_size=4", "actor.loss_agg_mode=seq-mean-token-mean",
+				map[string]string{"answer": "actor.policy_loss.loss_mode=vanilla",
+					"last": "actor.policy_loss.loss_mode=gspo"}[reads])...), config.Warmup)
 		m := Metrics{}
 		r := scored(t, tr, m)
 		if len(r.group) != 16 || len(r.cut) != 16 || len(r.forCritic) != 16 ||
@@ -99,6 +102,21 @@ func TestStepInChunks(t *testing.T) {
 				t.Errorf("sequence %d of answer %d has advantages %v, want %g", s,
 					r.roll.Episode[s], row, first)
 			}
+		}
+		// Where all ratios are 1 the loss is the mean of -A over thoughts, however many chunks and
+		// tokens each has.
+		want := 0.0
+		for s, a := range r.roll.Episode {
+			for t := range adv[s] {
+				adv[s][t] = float64(len(r.roll.Seqs)*a%7) + 0.5
+			}
+		}
+		for _, s := range r.firsts() {
+			want -= adv[s][0] / float64(len(r.group))
+		}
+		st, err := tr.actor.Update(r.roll, adv, nil)
+		if err != nil || !near(st.PGLoss, want, 1e-5) || st.Updates != 1 {
+			t.Errorf("%s: loss %g, want %g (%v)", reads, st.PGLoss, want, err)
 		}
 	}
 }

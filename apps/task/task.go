@@ -271,8 +271,8 @@ var question, resultFirst, walkFirst = func() (q, r, w *regexp.Regexp) {
 // since a discriminator would see such a difference as well. A question that is
 // not of these tasks is an error.
 func Check(prompt, answer string) (Grade, error) {
-	if g, ok := checkWalk(prompt, answer); ok {
-		return g, nil
+	if w, ok := walkOf(prompt); ok {
+		return checkWalk(w, answer), nil
 	}
 	m := question.FindStringSubmatch(prompt)
 	if m == nil {
