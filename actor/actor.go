@@ -57,7 +57,9 @@ func New(m *model.Model, cfg Config, roll RolloutConfig, updates, maxNew int) (*
 	if err != nil {
 		return nil, fmt.Errorf("actor: %w", err)
 	}
-	policy, err := algos.NewPolicy[float32](cfg.objective())
+	objective := cfg.objective()
+	objective.ByEpisode = roll.Chunk > 0
+	policy, err := algos.NewPolicy[float32](objective)
 	if err != nil {
 		return nil, fmt.Errorf("actor: %w", err)
 	}
@@ -112,7 +114,7 @@ func (a *Actor) sampler() (*model.Model, error) {
 }
 
 // Rollout is the student's answers: G to each of P prompts. Answer g of prompt p is sequence
-// p*G+g.
+// p*G+g, or in chunks episode p*G+g, each chunk a sequence.
 type Rollout struct {
 	Seqs      []model.Seq // [S] prompt and response, with the end token if the answer has one
 	Group     []int       // [S] prompt of each
@@ -164,7 +166,7 @@ func (a *Actor) Rollout(prompts [][]int32, eos []int32, key Key,
 		return nil, fmt.Errorf("actor: rollout: %w", err)
 	}
 	out, err := m.GenerateAll(prompts, rows, model.SampleOptions{
-		N: a.roll.N, MaxNew: a.maxNew, Slots: a.roll.MaxNumSeqs, EOS: eos, Seed: key.Seed,
+		N: a.roll.N, MaxNew: a.maxNew, Chunks: a.roll.Thought(), Slots: a.roll.MaxNumSeqs, EOS: eos, Seed: key.Seed,
 		Step: uint64(key.Step), Stop: a.Stop,
 		Sampling: a.sampling(),
 	}, progress)
@@ -173,11 +175,18 @@ func (a *Actor) Rollout(prompts [][]int32, eos []int32, key Key,
 	}
 	r := &Rollout{}
 	for p, answers := range out {
-		for _, c := range answers {
-			r.Seqs = append(r.Seqs, model.Answer(slices.Concat(prompts[p], c.IDs), len(prompts[p])))
-			r.Group = append(r.Group, p)
-			r.Truncated = append(r.Truncated, c.Truncated)
-			r.SampledST = append(r.SampledST, c.Logp)
+		for g, c := range answers {
+			at := 0
+			for _, seq := range a.roll.Thought().Seqs(prompts[p], c.IDs) {
+				n := seq.Trained()
+				r.Seqs, r.Group = append(r.Seqs, seq), append(r.Group, p)
+				r.Truncated = append(r.Truncated, c.Truncated)
+				r.SampledST = append(r.SampledST, c.Logp[at:at+n:at+n])
+				at += n
+				if a.roll.Chunk > 0 {
+					r.Episode = append(r.Episode, p*len(answers)+g)
+				}
+			}
 		}
 	}
 	r.OldST = r.SampledST
@@ -286,7 +295,7 @@ type policyRows struct {
 	byTurn            bool        // each span is a row of the objective; otherwise each sequence
 	old, ref, sampled [][]float32
 	adv               [][]float64
-	turns             map[int]int // rows with tokens of each episode; learn counts them
+	turns, tokens     map[int]int // rows with tokens of each episode, and those tokens; learn counts them
 }
 
 // episodeOf is the episode of sequence s.
@@ -316,13 +325,14 @@ func (in policyRows) rowsOf(s int) (rows []model.Span) {
 func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, shards [][]int,
 	temperature float64) error {
 	norm := algos.Norm{FixedLen: float64(a.maxNew)}
-	in.turns = map[int]int{}
+	in.turns, in.tokens = map[int]int{}, map[int]int{}
 	for _, s := range slices.Concat(shards...) {
 		for _, row := range in.rowsOf(s) {
 			if n := row.To - row.From; n > 0 {
 				norm.Tokens += float64(n)
 				norm.Seqs++
 				in.turns[in.episodeOf(s)]++
+				in.tokens[in.episodeOf(s)] += n
 			}
 		}
 	}
@@ -503,9 +513,10 @@ func (a *Actor) pad(logpST, entST, klST [][]float32, in policyRows,
 			}
 		})
 	}
-	b.Turns = make([]float32, b.B)
+	b.Turns, b.Tokens = make([]float32, b.B), make([]float32, b.B)
 	for i, row := range at {
-		b.Turns[i] = float32(in.turns[in.episodeOf(pack[row.seq])])
+		episode := in.episodeOf(pack[row.seq])
+		b.Turns[i], b.Tokens[i] = float32(in.turns[episode]), float32(in.tokens[episode])
 	}
 	if in.sampled != nil && a.cfg.RolloutIS != "none" {
 		b.RolloutWeight, err = algos.RolloutWeights(a.cfg.RolloutIS, a.cfg.RolloutISThresh, b.B,

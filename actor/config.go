@@ -56,13 +56,29 @@ type RolloutConfig struct {
 	TopK        int     `yaml:"top_k" min:"0" max:"1000000000" doc:"sample from the k most probable tokens; 0: all" stages:"warmup train dpo opd"`
 	TopP        float64 `yaml:"top_p" min:"0" max:"1" doc:"sample from the smallest set of tokens with at least this probability; 1: all" stages:"warmup train dpo opd"`
 	MinP        float64 `yaml:"min_p" min:"0" max:"1" doc:"drop tokens with less than this share of the largest probability; 0: none" stages:"warmup train dpo opd"`
+	Chunk       int     `yaml:"chunk" min:"0" max:"1048576" doc:"a thought in chunks (Delethink, arXiv 2510.06557; doc/thought.md): tokens of the first chunk. An answer that has not ended goes on behind the prompt, its first carry_head tokens and its last carry-carry_head, with up to chunk-carry more, chunks times in all; data.max_response_length is then not read. 0: an answer is one sequence" stages:"sft warmup train" fixed:"true"`
+	Carry       int     `yaml:"carry" min:"0" max:"1048576" doc:"tokens of a thought that stand in the context of its next chunk; 0: half of chunk" stages:"sft warmup train" fixed:"true"`
+	CarryHead   int     `yaml:"carry_head" min:"0" max:"1048576" doc:"of these, how many are the first of the thought; the others are the last" stages:"sft warmup train" fixed:"true"`
+	Chunks      int     `yaml:"chunks" min:"2" max:"1048576" doc:"chunks of a thought at most; it is then cut, as an answer is at the length limit, and so is the teacher's" stages:"sft warmup train" fixed:"true"`
 	Merged      string  `yaml:"merged" choices:"auto,true,false" doc:"with LoRA: whether sampling reads a copy of the weights with the adapters added, which is faster and takes the base's memory once more; auto: not where the adapters beside the base give the trainer's own bits (the CPU), otherwise if there is memory"`
 	MaxNumSeqs  int     `yaml:"max_num_seqs" min:"1" max:"65536" doc:"number of sequences generated at the same time; results do not depend on it"`
 }
 
 // DefaultRollout is the paper's: eight answers at temperature 0.8.
 func DefaultRollout() RolloutConfig {
-	return RolloutConfig{N: 8, Temperature: 0.8, TopP: 1, Merged: "auto", MaxNumSeqs: 64}
+	return RolloutConfig{N: 8, Temperature: 0.8, TopP: 1, Chunks: 5, Merged: "auto", MaxNumSeqs: 64}
+}
+
+// Thought is how the settings cut answers into chunks.
+func (c RolloutConfig) Thought() model.Chunks {
+	if c.Chunk == 0 {
+		return model.Chunks{}
+	}
+	carry := c.Carry
+	if carry == 0 {
+		carry = c.Chunk / 2
+	}
+	return model.Chunks{Size: c.Chunk, Carry: carry, Head: c.CarryHead, Most: c.Chunks}
 }
 
 // Validate checks what the tags cannot say.

@@ -46,6 +46,8 @@ type aggregation struct {
 	row     func(e *expr, x, mask *G.Node) *G.Node // [B,T] to [B]
 	by      func(Norm) float64
 	byTurns bool
+	// byTokens: sum_b row_b * 1/(by(Norm)*Tokens_b), of PolicyBatch.Tokens
+	byTokens bool
 }
 
 // EpisodeMean is Flow-GRPO's aggregation (arXiv 2510.05592), over rows that are turns: G episodes,
@@ -63,6 +65,23 @@ var aggregations = map[string]aggregation{
 	"seq-mean-token-sum-norm": {row: rowSum, by: func(n Norm) float64 { return n.FixedLen }},
 	EpisodeMean: {row: turnMean, by: func(n Norm) float64 { return n.Episodes },
 		byTurns: true},
+}
+
+// byEpisode are the aggregations by sequence where a sequence is all rows of an episode
+// (PolicyConfig.ByEpisode): the sum over the tokens of all its rows, for seq-mean-token-mean divided
+// by the number of its tokens, and the mean of that over episodes.
+var byEpisode = map[string]aggregation{
+	"seq-mean-token-sum": {row: rowSum, by: func(n Norm) float64 { return n.Episodes }},
+	"seq-mean-token-mean": {row: rowSum, by: func(n Norm) float64 { return n.Episodes },
+		byTokens: true},
+}
+
+// aggregation is the one of that name under the policy's settings.
+func (p *Policy[F]) aggregation(name string) aggregation {
+	if a, ok := byEpisode[name]; ok && p.c.ByEpisode {
+		return a
+	}
+	return aggregations[name]
 }
 
 // AggNames lists the ways to aggregate per-token losses.

@@ -122,6 +122,71 @@ func TestGoldenEpisodes(t *testing.T) {
 	}
 }
 
+// With ByEpisode the rows of an episode are one sequence for seq-mean: the golden losses of whole
+// episodes come of their turns as rows, loss and gradient to 1e-9, in one micro-batch and in two.
+func TestGoldenByEpisode(t *testing.T) {
+	raw, err := os.ReadFile(filepath.Join("..", "testdata", "golden", "episodes.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct{ Cases []episodeCase }
+	if err := json.Unmarshal(raw, &file); err != nil {
+		t.Fatal(err)
+	}
+	compared := 0
+	for _, c := range file.Cases {
+		if c.Level != "episode" || c.LossMode == "gspo" ||
+			byEpisode[c.Agg].by == nil {
+			continue
+		}
+		compared++
+		c.Level = "turn"
+		b, n, grad := c.batch()
+		for _, turns := range c.Logp {
+			tokens := 0
+			for _, turn := range turns {
+				tokens += len(turn)
+			}
+			for range turns {
+				b.Tokens = append(b.Tokens, float64(tokens))
+			}
+		}
+		p, err := NewPolicy[float64](PolicyConfig{Loss: c.LossMode, Agg: c.Agg, ClipLow: c.ClipLow,
+			ClipHigh: c.ClipHigh, KLCoef: c.Beta, ByEpisode: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sum PolicyStats
+		for _, rows := range [][]int{{0}, allRows(b.B)[1:]} {
+			r, err := p.Step(rowsOf(b, rows), n)
+			if err != nil {
+				t.Fatal(c.Name, err)
+			}
+			sum = sum.Add(r.PolicyStats)
+		}
+		whole, err := p.Step(b, n)
+		if err != nil {
+			t.Fatal(c.Name, err)
+		}
+		near(t, c.Name+" loss", golden64, []float64{whole.Loss, whole.PGLoss, sum.Loss, sum.PGLoss},
+			[]float64{c.Loss, c.PG, c.Loss, c.PG})
+		near(t, c.Name+" gradient", golden64, whole.DLogp, grad)
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if compared < 3 {
+		t.Errorf("%d cases compared", compared)
+	}
+}
+
+func allRows(n int) (rows []int) {
+	for i := range n {
+		rows = append(rows, i)
+	}
+	return rows
+}
+
 // gigpoCase is one case of testdata/golden/gigpo.json, written by verl-agent's own functions in
 // float64. Values are by episode and turn.
 type gigpoCase struct {

@@ -218,6 +218,10 @@ func rowsOf[F Float](b PolicyBatch[F], rows []int) PolicyBatch[F] {
 		}
 		return y
 	}
-	return PolicyBatch[F]{len(rows), b.T, cut(b.Logp), cut(b.Old), cut(b.Ref), cut(b.KL), cut(b.Mask),
-		cut(b.Adv), cut(b.Entropy), cut(b.RolloutWeight), pick(b.Turns, rows)}
+	var tokens []F
+	if b.Tokens != nil {
+		tokens = pick(b.Tokens, rows)
+	}
+	return PolicyBatch[F]{len(rows), b.T, cut(b.Logp), cut(b.Old), cut(b.Ref), cut(b.KL),
+		cut(b.Mask), cut(b.Adv), cut(b.Entropy), cut(b.RolloutWeight), pick(b.Turns, rows), tokens}
 }

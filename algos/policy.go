@@ -22,6 +22,10 @@ type PolicyConfig struct {
 	// geo_mean by row: for them it governs the KL and entropy terms only
 	Agg string
 
+	// rows of one episode (PolicyBatch.Turns and Tokens) are one sequence for the aggregations by
+	// sequence, as chunks of one thought are; ratios stay those of rows
+	ByEpisode bool
+
 	KLCoef float64 // beta of the KL term, >= 0; default 0: no such term
 	KLType string  // one of KLNames, or KLFull; default "low_var_kl"
 	// weight of the entropy bonus, subtracted from the loss; default 0: no such term
@@ -248,7 +252,7 @@ func NewPolicy[F Float](c PolicyConfig) (*Policy[F], error) {
 
 // byTurns reports whether a part of the objective reads PolicyBatch.Turns.
 func (p *Policy[F]) byTurns() bool {
-	return aggregations[p.pgAgg].byTurns || aggregations[p.c.Agg].byTurns
+	return p.c.ByEpisode || aggregations[p.pgAgg].byTurns || aggregations[p.c.Agg].byTurns
 }
 
 // Config is the configuration with its defaults filled in.
@@ -276,6 +280,9 @@ type PolicyBatch[F Float] struct {
 	// mini-batch, as Norm.Episodes counts them; nil: each row is an episode. Only EpisodeMean
 	// reads it.
 	Turns []F
+	// Tokens [B] is how many response tokens the row's episode has in the whole mini-batch; nil:
+	// each row is an episode. Only PolicyConfig.ByEpisode reads it.
+	Tokens []F
 }
 
 // PolicyStats are sums over a micro-batch: the figures of a mini-batch are
@@ -373,7 +380,7 @@ func (p *Policy[F]) Step(b PolicyBatch[F], n Norm) (PolicyResult[F], error) {
 		}
 	}
 	copy(prog.in["mask"], b.Mask)
-	if err := p.fillNorms(prog, b.Turns, n); err != nil {
+	if err := p.fillNorms(prog, b, n); err != nil {
 		return res, err
 	}
 	if err := prog.run(); err != nil {
@@ -413,7 +420,7 @@ func (p *Policy[F]) compile(s policyShape) (*program[F], error) {
 		if s.wts {
 			x = g.mul(x, g.bt("weight"))
 		}
-		perRow = aggregations[p.pgAgg].row(g.expr, x, g.mask())
+		perRow = p.aggregation(p.pgAgg).row(g.expr, x, g.mask())
 	} else if s.wts {
 		w := g.log(g.add(g.bt("weight"), g.num(1e-10)))
 		perRow = g.mul(perRow, g.exp(rowMean(g.expr, w, g.mask())))
@@ -428,12 +435,12 @@ func (p *Policy[F]) compile(s policyShape) (*program[F], error) {
 		} else {
 			tokens = p.kl.graph(g.expr, g.sub(g.logp(), g.bt("ref")))
 		}
-		kl := aggregations[p.c.Agg].row(g.expr, tokens, g.mask())
+		kl := p.aggregation(p.c.Agg).row(g.expr, tokens, g.mask())
 		read["kl"] = g.sum(g.mul(kl, row("invPlain")))
 		cost = g.add(cost, g.sum(g.mul(kl, row("invKL"))))
 	}
 	if s.entropy {
-		h := aggregations[p.c.Agg].row(g.expr, g.bt("entropy"), g.mask())
+		h := p.aggregation(p.c.Agg).row(g.expr, g.bt("entropy"), g.mask())
 		read["entropy"] = g.sum(g.mul(h, row("invPlain")))
 		cost = g.sub(cost, g.sum(g.mul(h, row("invEntropy"))))
 		wrt = append(wrt, "entropy")
@@ -449,32 +456,42 @@ func (p *Policy[F]) compile(s policyShape) (*program[F], error) {
 }
 
 // fillNorms sets the row factors: coefficients by normalisers.
-func (p *Policy[F]) fillNorms(prog *program[F], turnsB []F, n Norm) error {
-	pgAgg, agg := aggregations[p.pgAgg], aggregations[p.c.Agg]
+func (p *Policy[F]) fillNorms(prog *program[F], b PolicyBatch[F], n Norm) error {
+	pgAgg, agg := p.aggregation(p.pgAgg), p.aggregation(p.c.Agg)
 	pg, err := pgAgg.divisor(p.pgAgg, n)
 	if err != nil {
 		return err
 	}
 	if p.loss.perRow {
-		pg, pgAgg.byTurns = n.Seqs, false
+		pg, pgAgg.byTurns, pgAgg.byTokens = n.Seqs, false, false
 	}
 	plain, err := agg.divisor(p.c.Agg, n)
 	if err != nil {
 		return err
 	}
-	fill := func(name string, v float64, byTurns bool) {
-		for row := range prog.in[name] {
-			turns := 1.
-			if byTurns && turnsB != nil {
-				turns = max(float64(turnsB[row]), 1) // 0 in a row without response tokens
-			}
-			prog.in[name][row] = F(v / turns)
+	tokensB := b.Tokens
+	if tokensB == nil {
+		tokensB = make([]F, b.B)
+		for i, x := range b.Mask {
+			tokensB[i/b.T] += x
 		}
 	}
-	fill("inv", 1/pg, pgAgg.byTurns)
-	fill("invPlain", 1/plain, agg.byTurns)
-	fill("invKL", p.c.KLCoef/plain, agg.byTurns)
-	fill("invEntropy", p.c.EntropyCoef/plain, agg.byTurns)
+	fill := func(name string, v float64, a aggregation) {
+		for row := range prog.in[name] {
+			by := 1.
+			switch { // 0 in a row without response tokens
+			case a.byTokens:
+				by = max(float64(tokensB[row]), 1) + 1e-8 // as rowMean
+			case a.byTurns && b.Turns != nil:
+				by = max(float64(b.Turns[row]), 1)
+			}
+			prog.in[name][row] = F(v / by)
+		}
+	}
+	fill("inv", 1/pg, pgAgg)
+	fill("invPlain", 1/plain, agg)
+	fill("invKL", p.c.KLCoef/plain, agg)
+	fill("invEntropy", p.c.EntropyCoef/plain, agg)
 	return nil
 }
 
@@ -521,6 +538,9 @@ func (p *Policy[F]) check(b PolicyBatch[F], n Norm) (Norm, error) {
 				own.Episodes += 1 / float64(turns)
 			}
 		}
+	}
+	if b.Tokens != nil && len(b.Tokens) != b.B {
+		return bad("%d counts of tokens, %d rows", len(b.Tokens), b.B)
 	}
 	if p.byTurns() && n.Episodes < own.Episodes*(1-1e-6) {
 		return bad("norm counts %g episodes, the turns of this micro-batch alone make %g: count the whole mini-batch", n.Episodes, own.Episodes)

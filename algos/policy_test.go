@@ -216,7 +216,7 @@ func TestNotFiniteIsRefused(t *testing.T) {
 		b := hardBatch(3, 6, 4, false)
 		return PolicyBatch[float32]{b.B, b.T, as[float32](b.Logp), as[float32](b.Old),
 			as[float32](b.Ref), nil, as[float32](b.Mask), as[float32](b.Adv), as[float32](b.Entropy),
-			as[float32](b.RolloutWeight), nil}
+			as[float32](b.RolloutWeight), nil, nil}
 	}
 	at := slices.Index(clean().Mask, 1)
 	for name, field := range map[string]func(*PolicyBatch[float32]) []float32{

@@ -12,6 +12,7 @@ import (
 type Config struct {
 	Loss         string              `yaml:"loss" choices:"bt,bce" doc:"bt: Bradley-Terry on the difference of scores; bce: binary cross entropy on each score"`
 	Level        string              `yaml:"level" choices:"episode,turn" doc:"where a sequence is scored, episode: at its last token; turn: at the end of each assistant turn, and a turn's reward is what it adds to the score" fixed:"true"`
+	Reads        string              `yaml:"reads" choices:"answer,last" doc:"what of a thought in chunks (rollout.chunk) is scored, answer: the prompt and the whole thought, as one sequence; last: the context of its last chunk and that chunk, the student's against the teacher's, so that memory does not grow with the thought. Answers that are no chunks are read whole" fixed:"true"`
 	Optim        model.OptimSettings `yaml:"optim"`
 	LoRA         model.LoRA          `yaml:"lora" fixed:"true"`
 	GradClip     float64             `yaml:"grad_clip" min:"0" doc:"clip the global gradient norm to this; 0: no clipping"`
@@ -36,7 +37,7 @@ type Replay struct {
 // DefaultConfig is the paper's discriminator.
 func DefaultConfig() Config {
 	return Config{
-		Loss: "bt", Level: "episode", Optim: model.DefaultOptim(), GradClip: 0.2, PPOEpochs: 1,
+		Loss: "bt", Level: "episode", Reads: "answer", Optim: model.DefaultOptim(), GradClip: 0.2, PPOEpochs: 1,
 		MaxTokenLen: 8192,
 		LoRA:        model.DefaultLoRA(), Truncated: "exclude",
 		Replay: Replay{Share: 0.5, Live: true},

@@ -79,7 +79,7 @@ func (e *Engine) schedule() error {
 	tokens, pack := 0, 0 // scheduled; of these, in the last pack
 	for len(e.queue) > 0 && len(e.live)+len(started)+len(promptOnly) < e.o.Slots {
 		r := e.queue[0]
-		own := ownPages(len(r.Prompt), r.MaxNew, e.o.PageTokens)
+		own := ownPages(len(r.Prompt), r.limit(), e.o.PageTokens)
 		if e.head == nil && !e.startPrompt(r, own) {
 			break
 		}
@@ -159,7 +159,7 @@ func (e *Engine) newSample(h *cachedPrompt, own int) *sample {
 	}
 	*sm = sample{
 		prompt: h, s: h.started, own: e.takePages(sm.own[:0], own), table: sm.table[:0],
-		ids: slices.Grow(sm.ids[:0], h.r.MaxNew), logp: slices.Grow(sm.logp[:0], h.r.MaxNew),
+		ids: slices.Grow(sm.ids[:0], h.r.limit()), logp: slices.Grow(sm.logp[:0], h.r.limit()),
 	}
 	return sm
 }

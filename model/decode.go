@@ -84,16 +84,17 @@ func (e *Engine) draw(samples []*sample, hRD compute.Tensor) error {
 			if r.Ranked {
 				token, ranked = ranked[0], ranked[1:]
 			}
-			more = r.Token(sm.s, token)
+			more = r.Token(r.number(sm.s), token)
 		}
 		ended := slices.Contains(r.EOS, ids[i])
-		if more && !ended && len(sm.ids) < r.MaxNew {
+		if more && !ended && len(sm.ids) < r.limit() {
 			e.live = append(e.live, sm)
 			continue
 		}
-		if r.Done != nil {
-			r.Done(sm.s, Completion{IDs: slices.Clone(sm.ids), Logp: slices.Clone(sm.logp),
-				Truncated: more && !ended})
+		c := Completion{IDs: slices.Clone(sm.ids), Logp: slices.Clone(sm.logp),
+			Truncated: more && !ended}
+		if !(c.Truncated && e.proceed(r, sm.s, c)) && r.Done != nil {
+			r.Done(r.number(sm.s), r.whole(c))
 		}
 		e.end(sm)
 	}

@@ -32,6 +32,7 @@ import (
 //	cache.go     pages and workspace
 //	prefix.go    the tree of cached pages
 //	rank.go      log-probabilities and top tokens under the model's own distribution
+//	chunks.go    responses in contexts of bounded length
 //	generate.go  Generate: all responses of a batch of prompts
 //
 // These files stay in package model: the engine calls some fifteen of the model's internals
@@ -62,6 +63,7 @@ type Request struct {
 	Drawn  int // tokens of the conversation drawn before: a later turn has draws of its own
 	// tokens of a response at most; 0 for a request that only asks about its prompt
 	MaxNew          int
+	Chunks          Chunks // on: a response is a thought in chunks, and MaxNew is the whole's
 	Sampling        Sampling
 	EOS             []int32 // tokens that end a response
 	Seed, Step, Row uint64
@@ -86,8 +88,9 @@ type Request struct {
 	// end. If Failed is nil, Step returns the error at once.
 	Failed func(err error)
 
-	index int  // among Generate's prompts
-	gone  bool // Gone has returned true
+	index int     // among Generate's prompts
+	gone  bool    // Gone has returned true
+	said  thought // the earlier chunks
 }
 
 // Token is a token of a sequence.
@@ -239,7 +242,7 @@ func (e *Engine) Submit(r *Request) error {
 	if err := errors.Join(checkFilters(r.Sampling), e.m.checkIDs(r.EOS)); err != nil {
 		return fmt.Errorf("model: request: %w", err)
 	}
-	if err := e.m.checkPrompt(r.Prompt, r.MaxNew, e.o.Longest, r.Row); err != nil {
+	if err := e.checkChunks(r); err != nil {
 		return fmt.Errorf("model: request: %w", err)
 	}
 	e.queue = append(e.queue, r)

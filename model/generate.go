@@ -9,6 +9,7 @@ import (
 type SampleOptions struct {
 	N          int      // responses to each prompt
 	MaxNew     int      // tokens of a response at most, the end-of-sequence token included
+	Chunks     Chunks   // on: a response is a thought in chunks, of MaxNew tokens in all at most
 	Sampling   Sampling // temperature and filters
 	EOS        []int32  // tokens that end a response
 	Seed, Step uint64   // keys of the draws
@@ -65,24 +66,33 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 	if len(prompts) == 0 {
 		return out, nil
 	}
+	if o.Chunks.On() {
+		o.MaxNew = min(o.MaxNew, o.Chunks.Longest())
+	}
+	first := (&Request{MaxNew: o.MaxNew, Chunks: o.Chunks}).limit()
 	longest, prompt, own := 0, 0, 0
 	for _, ids := range prompts {
 		longest = max(longest, len(ids))
 		prompt, own =
 			max(prompt, pagesFor(len(ids), o.PageTokens)),
-			max(own, ownPages(len(ids), o.MaxNew, o.PageTokens))
+			max(own, ownPages(len(ids), first, o.PageTokens))
 	}
 	slots := min(o.Slots, len(prompts)*o.N)
-	e, err := m.engine(EngineOptions{Slots: slots, PageTokens: o.PageTokens,
-		Pages: poolPages(slots, o.N, len(prompts), prompt, own), Longest: longest + o.MaxNew})
+	pages := poolPages(slots, o.N, len(prompts), prompt, own)
+	if first < o.MaxNew { // a later chunk shares its context with no other
+		pages = max(pages, chunkPages(slots, longest+first, o.PageTokens))
+	}
+	e, err := m.engine(EngineOptions{Slots: slots, PageTokens: o.PageTokens, Pages: pages,
+		Longest: longest + first})
 	if err != nil {
 		return nil, err
 	}
 	defer e.Close()
 	e.progress = progress
 	for p, ids := range prompts {
-		r := &Request{Prompt: ids, N: o.N, MaxNew: o.MaxNew, EOS: o.EOS, Sampling: o.Sampling,
-			Seed: o.Seed, Step: o.Step, Row: rows[p], index: p}
+		r := &Request{Prompt: ids, N: o.N, MaxNew: o.MaxNew, Chunks: o.Chunks, EOS: o.EOS,
+			Sampling: o.Sampling,
+			Seed:     o.Seed, Step: o.Step, Row: rows[p], index: p}
 		if o.Token != nil {
 			r.Token = func(s int, t Token) bool {
 				o.Token(p, s, t.ID)
@@ -124,8 +134,15 @@ func (m *Model) checkSampling(prompts [][]int32, rows []uint64, o SampleOptions)
 	if len(rows) != len(prompts) {
 		return fmt.Errorf("model: generate: %d row keys for %d prompts", len(rows), len(prompts))
 	}
+	if err := o.Chunks.Check(); err != nil {
+		return fmt.Errorf("model: generate: %w", err)
+	}
+	most := o.MaxNew
+	if o.Chunks.On() {
+		most = min(most, o.Chunks.Size)
+	}
 	for p, ids := range prompts {
-		if err := m.checkPrompt(ids, o.MaxNew, m.cfg.MaxPosition, rows[p]); err != nil {
+		if err := m.checkPrompt(ids, most, m.cfg.MaxPosition, rows[p]); err != nil {
 			return fmt.Errorf("model: generate: prompt %d: %w", p, err)
 		}
 	}

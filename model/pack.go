@@ -71,8 +71,8 @@ func (m *Model) pack(seqs []Seq, which reads) (*pack, error) {
 	return p, m.angles(longest)
 }
 
-// lay appends the sequences of one prompt. Their first trained tokens are all predicted from
-// the prompt's last row, and are adjacent in rows.
+// lay appends the sequences of one prompt. The first trained tokens of those whose whole prompt is
+// shared are all predicted from the prompt's last row, and are adjacent in rows.
 func (p *pack) lay(group []Seq, which reads) {
 	shared, parent, first := sharedTokens(group), int32(-1), len(p.rows)
 	if shared > 0 {
@@ -80,8 +80,8 @@ func (p *pack) lay(group []Seq, which reads) {
 		p.segment(group[0].IDs[:shared], 0, -1)
 	}
 	ends := int32(len(p.ids)) - 1 // the last shared row
-	if which == trainedRows && shared > 0 && shared == group[0].Prompt() {
-		for _, s := range group {
+	for _, s := range group {
+		if which == trainedRows && shared > 0 && shared == s.Prompt() {
 			p.rows, p.targets = append(p.rows, ends), append(p.targets, s.IDs[shared])
 		}
 	}

@@ -53,9 +53,9 @@ func byPrompt(seqs []Seq) (groups [][]int) {
 			groups[len(groups)-1] = append(groups[len(groups)-1], i)
 			continue
 		}
-		if s.Prompt() > 0 {
+		if s.shares() > 0 {
 			key = key[:0]
-			for _, id := range s.IDs[:min(s.Prompt(), len(s.IDs))] {
+			for _, id := range s.IDs[:min(s.shares(), len(s.IDs))] {
 				key = binary.NativeEndian.AppendUint32(key, uint32(id))
 			}
 			if g, ok := at[string(key)]; ok {
@@ -69,10 +69,11 @@ func byPrompt(seqs []Seq) (groups [][]int) {
 	return groups
 }
 
-// sharePrompt reports whether two sequences have the same prompt.
+// sharePrompt reports whether two sequences have the same prompt, or the part of it that is shared.
 func sharePrompt(a, b Seq) bool {
-	return a.Prompt() > 0 && a.Prompt() == b.Prompt() && len(a.IDs) >= a.Prompt() &&
-		len(b.IDs) >= b.Prompt() && slices.Equal(a.IDs[:a.Prompt()], b.IDs[:b.Prompt()])
+	n := a.shares()
+	return n > 0 && n == b.shares() && len(a.IDs) >= n && len(b.IDs) >= n &&
+		slices.Equal(a.IDs[:n], b.IDs[:n])
 }
 
 // sharedTokens is the number of tokens that a pack computes once for sequences of one prompt: the
@@ -81,7 +82,7 @@ func sharedTokens(group []Seq) int {
 	if len(group) < 2 {
 		return 0
 	}
-	n := group[0].Prompt()
+	n := group[0].shares()
 	for _, s := range group {
 		n = min(n, len(s.IDs)-1)
 	}

@@ -20,6 +20,7 @@ type PlanOptions struct {
 	// Generation; Slots 0 is none.
 	Slots, N, Prompts    int // as in SampleOptions, and the number of prompts of a call
 	PromptTokens, MaxNew int
+	Chunks               Chunks
 	PageTokens           int // 0 is 16
 }
 
@@ -91,12 +92,24 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 			pt = defaultPage
 		}
 		slots := min(o.Slots, o.Prompts*o.N)
+		first := o.MaxNew
 		prefill := max(min(prefillTokens, o.Prompts*o.PromptTokens), o.PromptTokens)
+		if o.Chunks.On() {
+			first = min(o.MaxNew, o.Chunks.Size)
+		}
+		if first < o.MaxNew { // later chunks
+			context := o.PromptTokens + o.Chunks.Carry
+			prefill = max(prefill, min(prefillTokens, slots*context), context)
+		}
 		actLayout{&c, prefill, f.Joined(), count}.acts(&a, keepNothing, o.LoRA.Rank)
 		actLayout{&c, decodeRows(f.DecodeMultiple(), slots), f.Joined(), count}.acts(&a,
 			keepNothing, o.LoRA.Rank)
 		pages := poolPages(slots, o.N, o.Prompts, pagesFor(o.PromptTokens, pt),
-			ownPages(o.PromptTokens, o.MaxNew, pt)) + sparePages(f.DecodeMultiple(), pt)
+			ownPages(o.PromptTokens, first, pt))
+		if first < o.MaxNew {
+			pages = max(pages, chunkPages(slots, o.PromptTokens+first, pt))
+		}
+		pages += sparePages(f.DecodeMultiple(), pt)
 		one, room := pages*pt*c.KVHeads*c.HeadDim, 0
 		if o.Trainable {
 			room = int(max(p.Gradients, o.Turns) / f.Element(compute.Wide))
@@ -104,7 +117,7 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 		p.Cache = beyond(f, room, 2*c.Layers, one)
 		p.Lent = beyond(f, 0, 2*c.Layers, one) - p.Cache
 		work.Tokens, work.Slots, work.Positions =
-			max(work.Tokens, prefill), slots, o.PromptTokens+o.MaxNew
+			max(work.Tokens, prefill), slots, o.PromptTokens+first
 	}
 	p.Activations = SharedActivations(p)
 	p.Scratch = f.Scratch(work)

@@ -8,6 +8,10 @@ import "fmt"
 type Seq struct {
 	IDs   []int32
 	Spans []Span // ascending; none overlaps another
+
+	// Shared is how many tokens other sequences begin with too, where it is less than the prompt: a
+	// pack computes them once. 0 is the prompt.
+	Shared int
 }
 
 // Span is the tokens IDs[From:To] of a sequence. It is not empty, except in an answer of no tokens.
@@ -15,7 +19,7 @@ type Span struct{ From, To int }
 
 // Answer is a sequence with one span: a prompt of so many tokens, and all behind it.
 func Answer(ids []int32, prompt int) Seq {
-	return Seq{ids, []Span{{prompt, len(ids)}}}
+	return Seq{IDs: ids, Spans: []Span{{prompt, len(ids)}}}
 }
 
 // Prompt is the number of tokens before the first trained one; 0 where none is trained.
@@ -24,6 +28,14 @@ func (s Seq) Prompt() int {
 		return 0
 	}
 	return s.Spans[0].From
+}
+
+// shares is the number of tokens at the beginning that sequences of one pack may share.
+func (s Seq) shares() int {
+	if s.Shared > 0 {
+		return min(s.Shared, s.Prompt())
+	}
+	return s.Prompt()
 }
 
 // Response is all behind the prompt. Of a sequence with several spans that is not only what is

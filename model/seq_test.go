@@ -180,7 +180,7 @@ func TestContextIsNotTrained(t *testing.T) {
 	m, err := New(backends[0].new(), tiny("Qwen2"), Options{Trainable: true, Seed: 3})
 	must(t, err)
 	defer m.Close()
-	seq := Seq{[]int32{4, 5, 6, 7, 8, 9, 10, 11}, []Span{{2, 4}, {6, 8}}}
+	seq := Seq{IDs: []int32{4, 5, 6, 7, 8, 9, 10, 11}, Spans: []Span{{2, 4}, {6, 8}}}
 	want, _, err := m.LogProbs([]Seq{seq}, 1)
 	must(t, err)
 	other := seq
@@ -195,7 +195,7 @@ func TestContextIsNotTrained(t *testing.T) {
 }
 
 func TestUpto(t *testing.T) {
-	s := Seq{[]int32{1, 2, 3, 4, 5, 6, 7, 8}, []Span{{2, 4}, {6, 8}}}
+	s := Seq{IDs: []int32{1, 2, 3, 4, 5, 6, 7, 8}, Spans: []Span{{2, 4}, {6, 8}}}
 	for n, want := range map[int][]Span{9: {{2, 4}, {6, 8}}, 8: {{2, 4}, {6, 8}},
 		7: {{2, 4}, {6, 7}}, 6: {{2, 4}}, 3: {{2, 3}}, 2: {{2, 2}}} {
 		got := s.Upto(n)
@@ -235,13 +235,13 @@ func TestWrongSpans(t *testing.T) {
 		{[]Span{{3, 4}, {1, 2}}, "model: sequence 0: span 1 is tokens 1 to 2 of 6: " + rule},
 		{[]Span{{3, 4}, {6, 6}}, "model: sequence 0: span 1 is tokens 6 to 6 of 6: " + rule},
 	} {
-		if _, _, err := m.LogProbs([]Seq{{ids, c.spans}}, 1); err == nil || err.Error() != c.want {
+		if _, _, err := m.LogProbs([]Seq{{IDs: ids, Spans: c.spans}}, 1); err == nil || err.Error() != c.want {
 			t.Errorf("%v: %v, want %s", c.spans, err, c.want)
 		}
 		if c.spans == nil {
 			continue
 		}
-		if _, err := scorer.AllTurnScores([]Seq{{ids, c.spans}}, 100); err == nil ||
+		if _, err := scorer.AllTurnScores([]Seq{{IDs: ids, Spans: c.spans}}, 100); err == nil ||
 			err.Error() != c.want {
 			t.Errorf("scores of %v: %v, want %s", c.spans, err, c.want)
 		}

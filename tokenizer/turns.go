@@ -587,3 +587,48 @@ func (t *Tokenizer) following(c Chat, answer string,
 	}
 	return text, p.encode(t.end() + text), nil
 }
+
+// ErrHeader is wrapped by the error of a chat template that begins an answer with a header.
+var ErrHeader = errors.New("the chat template begins an answer with a header")
+
+// Continues refuses, with ErrHeader, a chat template that writes control tokens between its
+// generation prompt and an answer, such as a channel's name: the model writes them at the answer's
+// beginning, and a context that holds a later part of the answer alone does not have them. What is
+// no control token, such as <think> in most vocabularies, is text of the answer.
+func (t *Tokenizer) Continues() error {
+	const probe = "a1b2c3"
+	asked := []Message{{Role: "user", Content: "u"}}
+	before, err := t.RenderChat(asked, true)
+	if err != nil {
+		if errors.Is(err, ErrNoChatTemplate) { // prompts are ids
+			return nil
+		}
+		return err
+	}
+	whole, err := t.RenderChat(append(asked, Message{Role: "assistant", Content: probe}), false)
+	if err != nil {
+		return nil // it takes questions alone, and no answer has a header
+	}
+	rest, ok := strings.CutPrefix(whole, before)
+	header, _, found := strings.Cut(rest, probe)
+	if !ok || !found {
+		return nil
+	}
+	for _, id := range t.Encode(header) {
+		if !t.Special(id) {
+			continue
+		}
+		wanted, _, _ := strings.Cut(strings.TrimSpace(header), "\n")
+		if !strings.Contains(t.ChatTemplate(), wanted) { // it is put together
+			wanted = string(t.Piece(id))
+		}
+		for i, line := range strings.Split(t.ChatTemplate(), "\n") {
+			if strings.Contains(line, wanted) {
+				return fmt.Errorf("tokenizer: %w, %q: line %d of it: %.80s", ErrHeader, header, i+1,
+					strings.TrimSpace(line))
+			}
+		}
+		return fmt.Errorf("tokenizer: %w, %q", ErrHeader, header)
+	}
+	return nil
+}

@@ -13,6 +13,7 @@ import (
 	"gad/data"
 	"gad/internal/compute/cpu"
 	"gad/internal/report"
+	"gad/trainer/config"
 	"gad/trainer/encode"
 	"gad/trainer/saved"
 )
@@ -29,6 +30,11 @@ func (t *Trainer) openData(s *start) (err error) {
 	})
 	if err != nil {
 		return err
+	}
+	if t.chunks().On() {
+		if err := t.tok.Continues(); err != nil {
+			return fmt.Errorf("%w: rollout.chunk %d: %w: a later chunk would not have it: leave rollout.chunk out, or use a student with another template", config.ErrConfig, t.chunks().Size, err)
+		}
 	}
 	t.enc = encode.Encoder{Tok: t.tok, MaxPrompt: c.Data.MaxPrompt, MaxResponse: c.Answer(t.Stage)}
 	if err := t.openSets(s); err != nil {
@@ -141,7 +147,7 @@ func (t *Trainer) openSets(s *start) (err error) {
 	if err := c.CheckRows(len(t.rows)); err != nil {
 		return err
 	}
-	if err := c.CheckBatch(c.StepAnswers(t.Stage), c.Longest(t.Stage),
+	if err := c.CheckBatch(c.StepAnswers(t.Stage), c.Data.MaxPrompt+c.Answer(t.Stage),
 		cpu.MemoryAvailable()); err != nil {
 		return err
 	}

@@ -259,6 +259,17 @@ func (r *round) sequences() [][]model.Seq {
 	return out
 }
 
+// written are the tokens that the student wrote in each answer.
+func (r *round) written() [][]int32 {
+	out := make([][]int32, len(r.group))
+	for a, seqs := range r.sequences() {
+		for _, seq := range seqs {
+			out[a] = append(out[a], seq.TrainedIDs()...)
+		}
+	}
+	return out
+}
+
 // firsts are the answers' first sequences, as indices.
 func (r *round) firsts() []int {
 	out, s := make([]int, len(r.group)), 0

@@ -69,8 +69,12 @@ func (t *Trainer) length() string {
 }
 
 func (t *Trainer) answers() string {
-	if !t.Stage.HasPolicy() {
-		return ""
+	text := ""
+	if t.Stage.HasPolicy() {
+		text = " x " + report.Count(t.cfg.Rollout.N, "answer")
 	}
-	return " x " + report.Count(t.cfg.Rollout.N, "answer")
+	if c := t.chunks(); c.On() {
+		text += fmt.Sprintf(" in up to %d chunks of %d tokens", c.Most, c.Size)
+	}
+	return text
 }

@@ -39,8 +39,8 @@ func (t *Trainer) openJudges() error {
 	if err := saved.SameTokens(t.tok, dir, "trainer.held_out_critic"); err != nil {
 		return err
 	}
-	if n := c.Data.MaxPrompt + c.Data.MaxResponse; cfg.MaxPosition > 0 && n > cfg.MaxPosition {
-		return fmt.Errorf("%w: model: %s: data.max_prompt_length + data.max_response_length = %d, but max_position_embeddings is %d: lower them", config.ErrConfig, dir, n, cfg.MaxPosition)
+	if err := c.CheckScored(t.Stage, dir, cfg.MaxPosition); err != nil {
+		return err
 	}
 	if t.heldOut, err = model.Load(t.be, dir, model.Options{Kind: model.Scorer}); err != nil {
 		return fmt.Errorf("trainer.held_out_critic: %w", err)
@@ -111,11 +111,11 @@ func (t *Trainer) judge(m Metrics, j *quality.Results) error {
 // left out: the missing end alone would decide.
 func (t *Trainer) heldOutShare(m Metrics, j *quality.Results) error {
 	limit := t.cfg.Actor.MaxTokenLen
-	scoreS, err := t.heldOut.AllScores(j.Seqs, limit)
+	scoreS, err := t.heldOut.AllScores(t.scored(j.Seqs), limit)
 	if err != nil {
 		return err
 	}
-	scoreP, err := t.heldOut.AllScores(j.Batch.Teachers, limit)
+	scoreP, err := t.heldOut.AllScores(t.scored(j.Batch.Teachers), limit)
 	if err != nil {
 		return err
 	}
@@ -144,9 +144,9 @@ func (t *Trainer) checkRound(m Metrics, r *round) error {
 	if !t.cfg.ChecksAnswers(t.Stage) {
 		return nil
 	}
-	rowA, answers := model.Pick(r.batch.Rows, r.group), make([]string, len(r.roll.Seqs))
-	for s, seq := range r.roll.Seqs {
-		answers[s] = t.tok.Decode(seq.Response(), true)
+	rowA, answers := model.Pick(r.batch.Rows, r.group), make([]string, len(r.group))
+	for a, ids := range r.written() {
+		answers[a] = t.tok.Decode(ids, true)
 	}
 	rows, err := checker.Rows(t.set, rowA, answers, r.cut)
 	if err != nil {

@@ -179,7 +179,7 @@ func (t *Trainer) openDiscriminator(s start, student string, shape model.Config,
 	t.critic.Model().Share(t.actor.Model()) // they take turns
 	t.kl = algos.AdaptiveKL{Coef: c.Algorithm.KLCtrl.KLCoef, Target: c.Algorithm.KLCtrl.TargetKL,
 		Horizon: c.Algorithm.KLCtrl.Horizon}
-	return c.CheckLongest(t.Stage, scorer, t.critic.Model().Config().MaxPosition)
+	return c.CheckScored(t.Stage, scorer, t.critic.Model().Config().MaxPosition)
 }
 
 // resumeDiscriminator restores the discriminator's optimizer and its replay pool where it is

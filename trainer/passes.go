@@ -70,7 +70,7 @@ func (t *Trainer) oldLogProbs(m Metrics, r *actor.Rollout) error {
 
 // score takes the discriminator's scores of both sides, by a pass of their own.
 func (t *Trainer) score(m Metrics, r *round) error {
-	b := critic.Batch{Students: r.forCritic, Teachers: r.batch.Teachers}
+	b := critic.Batch{Students: r.forCritic, Teachers: t.scored(r.batch.Teachers)}
 	err := t.phase(m, "score", t.critic.Model(), slices.Concat(b.Students, b.Teachers), 1,
 		func() error { return t.critic.ScoreBoth(&b) })
 	r.scoreA, r.scoreP, r.turnA, r.turnP = b.ScoreS, b.ScoreP, b.TurnS, b.TurnP

@@ -34,6 +34,12 @@ func (s *stopAfter) Err() error {
 // part runs up to n steps and leaves the folder as a stop or a kill does.
 func part(t *testing.T, c config.Config, stage config.Stage, n int, kill bool) (err error) {
 	t.Helper()
+	return under(t, &stopAfter{Context: context.Background(), n: n, kill: kill}, c, stage)
+}
+
+// under runs steps until ctx ends, or panics with killed.
+func under(t *testing.T, ctx context.Context, c config.Config, stage config.Stage) (err error) {
+	t.Helper()
 	be, err := newBackend(1)
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +55,7 @@ func part(t *testing.T, c config.Config, stage config.Stage, n int, kill bool) (
 			panic(r)
 		}
 	}()
-	return tr.Run(&stopAfter{Context: context.Background(), n: n, kill: kill})
+	return tr.Run(ctx)
 }
 
 // Everything that has state: replay, adaptive KL in the reward, schedules,

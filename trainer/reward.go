@@ -143,7 +143,20 @@ func (r *round) take(from *round, keep []int) {
 	r.forCritic = append(r.forCritic, model.Pick(from.forCritic, answers)...)
 	if from.episodes != nil {
 		r.episodes = append(r.episodes, model.Pick(from.episodes, answers)...)
-		a.Episode = episodeOf(r.episodes)
+	}
+	for i, s := range seqs {
+		if fa.Episode == nil {
+			break
+		}
+		next := len(a.Episode) == 0 || i == 0 || fa.Episode[s] != fa.Episode[seqs[i-1]]
+		switch n := len(a.Episode); {
+		case n == 0:
+			a.Episode = append(a.Episode, 0)
+		case next:
+			a.Episode = append(a.Episode, a.Episode[n-1]+1)
+		default:
+			a.Episode = append(a.Episode, a.Episode[n-1])
+		}
 	}
 	if from.scoreA != nil {
 		r.scoreA = append(r.scoreA, model.Pick(from.scoreA, answers)...)

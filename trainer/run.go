@@ -262,6 +262,7 @@ func (t *Trainer) samples(r *round, advA []float64) error {
 		return nil
 	}
 	var out []report.Sample
+	written := r.written()
 	for a, p := range r.group {
 		if p >= n {
 			continue
@@ -282,7 +283,7 @@ func (t *Trainer) samples(r *round, advA []float64) error {
 				return err
 			}
 		} else {
-			s.Student = t.tok.Decode(r.roll.Seqs[a].Response(), true)
+			s.Student = t.tok.Decode(written[a], true)
 		}
 		out = append(out, s)
 	}

@@ -50,16 +50,22 @@ func (t *Trainer) gameStep() (m Metrics, err error) {
 			return m, err
 		}
 	}
-	students, teachers := r.roll.Seqs, r.batch.Teachers
-	t.done = t.count(m, len(teachers), slices.Concat(teachers, students),
-		func(x config.Pass) []model.Seq { return sides(x, students, teachers) })
+	teachers := r.batch.Teachers
+	learned, scored := t.learned(teachers), t.scored(teachers)
+	t.done = t.count(m, len(teachers), slices.Concat(learned, r.roll.Seqs),
+		func(x config.Pass) []model.Seq {
+			if t.chunks().On() && x.Network == config.Discriminator {
+				return sides(x, r.forCritic, scored)
+			}
+			return sides(x, r.roll.Seqs, learned)
+		})
 	return m, t.describe(m, r, r.firstOf(advST))
 }
 
 // round is what is played in one step: prompts, answers and the discriminator's
 // scores of both sides. An answer is what the student did with a prompt: one text, or, in an
 // environment, an episode of turns. There are A of them, in S sequences, as many where no context
-// is rebuilt.
+// is rebuilt. With rollout.chunk an answer is a thought, whose chunks are its sequences.
 type round struct {
 	batch     *encode.Batch
 	roll      *actor.Rollout    // [S]
@@ -140,7 +146,7 @@ func (t *Trainer) rollout(m Metrics, r *round, drawn map[int]int) error {
 		r.roll, err = t.actor.Rollout(b.Prompts, t.tok.EOS(),
 			actor.Key{Seed: t.seed(), Step: t.step, Rows: keys}, advance)
 		if err == nil {
-			r.group, r.cut = r.roll.Group, r.roll.Truncated
+			r.group, r.cut = answersOf(r.roll)
 		}
 		return err
 	})
@@ -166,19 +172,52 @@ func (t *Trainer) keys(rows []int, drawn map[int]int) []int {
 	return keys
 }
 
-// forCritic are the answers on the discriminator's path.
-func (t *Trainer) forCritic(r *round) []model.Seq {
-	out := make([]model.Seq, len(r.group))
-	for a := range out {
+// answersOf are the prompt of each answer of a rollout, and whether it was cut.
+func answersOf(r *actor.Rollout) (group []int, cut []bool) {
+	if r.Episode == nil {
+		return r.Group, r.Truncated
+	}
+	for s, a := range r.Episode {
+		if a == len(group) {
+			group, cut = append(group, r.Group[s]), append(cut, r.Truncated[s])
+		}
+	}
+	return group, cut
+}
+
+// chunks are how the run cuts answers.
+func (t *Trainer) chunks() model.Chunks { return t.cfg.Chunks(t.Stage) }
+
+// learned are answers as the student learns them: in chunks each is a sequence.
+func (t *Trainer) learned(answers []model.Seq) []model.Seq {
+	list, _ := t.chunks().SplitAll(answers)
+	return list
+}
+
+// scored are answers as the discriminator reads them: whole, or of each its last chunk.
+func (t *Trainer) scored(answers []model.Seq) []model.Seq {
+	if t.cfg.Critic.Reads != "last" {
+		return answers
+	}
+	return t.chunks().Last(answers)
+}
+
+// whole are the answers of a round with their prompts, ended as the teacher's are.
+func (t *Trainer) whole(r *round) []model.Seq {
+	out, written := make([]model.Seq, len(r.group)), r.written()
+	for a, s := range r.firsts() {
 		if r.episodes != nil {
 			out[a] = t.enc.Ending().Turns(r.episodes[a].Script, r.episodes[a].Open)
 			continue
 		}
-		seq := r.roll.Seqs[a]
-		out[a] = t.enc.Ending().Seq(seq.IDs[:seq.Prompt()], seq.Response(), r.cut[a])
+		seq := r.roll.Seqs[s]
+		out[a] = t.enc.Ending().Seq(seq.IDs[:seq.Prompt()], written[a], r.cut[a])
 	}
 	return out
 }
+
+// forCritic are the answers on the discriminator's path.
+func (t *Trainer) forCritic(r *round) []model.Seq { return t.scored(t.whole(r)) }
 
 // advantages turns scores into one advantage for each response token: shaping, KL in the reward,
 // the estimator, the clip (doc/algorithms.md, "Rewards" and "Advantages", in that order). An
@@ -237,7 +276,7 @@ func (t *Trainer) advantages(m Metrics, r *round) (advST [][]float64, err error)
 func (t *Trainer) updateCritic(m Metrics, r *round) error {
 	b := r.batch
 	cb := critic.Batch{Step: t.step, Students: r.forCritic, Group: r.group,
-		Teachers: b.Teachers,
+		Teachers: t.scored(b.Teachers),
 		Skip:     make([]bool, len(r.forCritic)), ScoreS: r.scoreA, ScoreP: r.scoreP,
 		TurnS: r.turnA, TurnP: r.turnP}
 	if t.cfg.Critic.Truncated == "exclude" {
@@ -252,7 +291,7 @@ func (t *Trainer) updateCritic(m Metrics, r *round) error {
 	if n := t.cfg.Critic.PPOMiniBatch; r.scoreA == nil && n > 0 && n < len(b.Rows) {
 		passes++ // later mini-batches are scored before the first one is learned from
 	}
-	err := t.phase(m, "update_critic", t.critic.Model(), slices.Concat(cb.Students, b.Teachers),
+	err := t.phase(m, "update_critic", t.critic.Model(), slices.Concat(cb.Students, cb.Teachers),
 		passes, func() (err error) {
 			st, err = t.critic.Update(cb)
 			return err
@@ -287,13 +326,15 @@ func (t *Trainer) updateActor(m Metrics, b *encode.Batch, r *actor.Rollout, advS
 	if !sft && advST == nil {
 		return t.skips("actor", 0, 1, 1, m)
 	}
-	learned, passes := b.Teachers, 1
-	if !sft {
+	learned, passes := []model.Seq(nil), 1
+	if sft {
+		learned = t.learned(b.Teachers)
+	} else {
 		learned, passes = r.Seqs, t.cfg.Actor.PPOEpochs
 	}
 	err := t.phase(m, "update_actor", t.actor.Model(), learned, passes, func() (err error) {
 		if sft {
-			st, err = t.actor.SFT(b.Teachers)
+			st, err = t.actor.SFT(learned)
 		} else {
 			st, err = t.actor.Update(r, advST, refST)
 		}
@@ -355,8 +396,9 @@ func (t *Trainer) sftStep() (Metrics, error) {
 	if err := t.updateActor(m, batch, nil, nil, nil); err != nil {
 		return m, err
 	}
-	t.done = t.count(m, len(batch.Rows), batch.Teachers,
-		func(config.Pass) []model.Seq { return batch.Teachers })
+	learned := t.learned(batch.Teachers)
+	t.done = t.count(m, len(batch.Rows), learned,
+		func(config.Pass) []model.Seq { return learned })
 	t.describeTeacher(m, batch)
 	return m, nil
 }
@@ -384,7 +426,10 @@ func (t *Trainer) describe(m Metrics, r *round, advA []float64) error {
 	m["train/prompts"] = float64(len(r.batch.Rows))
 	m["rollout/len_mean"], m["rollout/len_max"] = lens/n, float64(longest)
 	m["rollout/truncated_frac"], m["rollout/repeat_frac"] = cut/n, repeat/n
-	m["rollout/unique_frac"] = uniqueFrac(r.forCritic, r.group)
+	m["rollout/unique_frac"] = uniqueFrac(t.whole(r), r.group)
+	if t.chunks().On() {
+		m["rollout/chunks_mean"] = float64(len(r.roll.Seqs)) / n
+	}
 	t.describeTeacher(m, r.batch)
 	return t.samples(r, advA)
 }

@@ -25,7 +25,7 @@ func (t *Trainer) validate(m Metrics) error {
 		stop = t.actor.Stop
 	}
 	j, err := quality.Evaluate(t.actor.Model(), t.tok, t.val, t.valRows, quality.Options{Stop: stop,
-		MaxPrompt: t.cfg.Data.MaxPrompt, MaxResponse: t.cfg.Data.MaxResponse,
+		MaxPrompt: t.cfg.Data.MaxPrompt, MaxResponse: t.cfg.Answer(t.Stage), Chunks: t.chunks(),
 		Seed:  t.cfg.Trainer.Seed,
 		Slots: t.cfg.Rollout.MaxNumSeqs, MaxTokens: t.cfg.Actor.MaxTokenLen,
 		Stages: func(name string, total int) (func(int),
@@ -47,10 +47,13 @@ func (t *Trainer) validate(m Metrics) error {
 // validation is the digest of everything that the val/ metrics depend on, weights apart.
 func (t *Trainer) validation() string {
 	c := t.cfg
-	raw, err := json.Marshal(
-		[]any{t.val.Digest(), t.valRows, c.Data.MaxPrompt, c.Data.MaxResponse, c.Trainer.Checker,
-			c.Trainer.HeldOutCritic, c.Trainer.Device, c.Trainer.Precision, t.env != nil,
-			c.Env.MaxTurns, c.Env.MaxTokens, c.Env.InvalidPenalty})
+	of := []any{t.val.Digest(), t.valRows, c.Data.MaxPrompt, c.Data.MaxResponse, c.Trainer.Checker,
+		c.Trainer.HeldOutCritic, c.Trainer.Device, c.Trainer.Precision, t.env != nil,
+		c.Env.MaxTurns, c.Env.MaxTokens, c.Env.InvalidPenalty}
+	if t.chunks().On() {
+		of = append(of, t.chunks(), c.Critic.Reads)
+	}
+	raw, err := json.Marshal(of)
 	if err != nil {
 		panic(err) // texts and numbers
 	}

@@ -29,8 +29,9 @@ import (
 type Options struct {
 	session.Source
 	compute.Sampling
-	System string // "" is none
-	MaxNew int    // tokens of an answer
+	System string       // "" is none
+	MaxNew int          // tokens of an answer
+	Chunks model.Chunks // in which answers are written
 	Seed   uint64
 
 	StopSignals []os.Signal // end the program, after the terminal has its own settings again
@@ -46,6 +47,9 @@ func Run(s *session.Session, o Options) error {
 	defer m.Close()
 	if m.Tokenizer.ChatTemplate() == "" {
 		_, err := m.Tokenizer.ChatPrompt(nil)
+		return err
+	}
+	if err := session.Continues("chat", m, o.Chunks); err != nil {
 		return err
 	}
 	t := &talk{s: s, o: o, m: m, speaker: &speaker{m: m.Model}, system: o.System, in: os.Stdin,
@@ -256,7 +260,11 @@ func (t *talk) answer(text string) error {
 	}
 	limit := t.o.MaxNew
 	room := t.m.Config().MaxPosition - len(prompt)
-	if room < 1 {
+	inContext := limit
+	if t.o.Chunks.On() {
+		inContext = min(limit, t.o.Chunks.Size)
+	}
+	if room < 1 || t.o.Chunks.On() && room < inContext {
 		what, out := "conversation with the "+t.where("message"), "/reset begins a new one"
 		if len(t.history) == 0 {
 			what, out = t.where("message"), "shorten it"
@@ -268,7 +276,9 @@ func (t *talk) answer(text string) error {
 			t.m.Config().MaxPosition, out)
 		return nil
 	}
-	limit = min(limit, room)
+	if !t.o.Chunks.On() {
+		limit = min(limit, room)
+	}
 	t.stopped.Store(false)
 	t.answering.Store(true)
 	defer t.answering.Store(false)
@@ -281,7 +291,7 @@ func (t *talk) answer(text string) error {
 		}
 	}
 	begun, tokens := time.Now(), 0
-	r := &model.Request{Prompt: prompt, N: 1, MaxNew: limit, EOS: t.m.Tokenizer.EOS(),
+	r := &model.Request{Prompt: prompt, N: 1, MaxNew: limit, Chunks: t.o.Chunks, EOS: t.m.Tokenizer.EOS(),
 		Seed: t.o.Seed, Step: uint64(len(t.history)), Sampling: t.o.Sampling,
 		Token: func(_ int, token model.Token) bool {
 			tokens++

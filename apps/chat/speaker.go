@@ -22,6 +22,9 @@ const (
 // answer answers a request; ended is false where it is gone before.
 func (s *speaker) answer(r *model.Request) (answer model.Completion, ended bool, err error) {
 	need, told := len(r.Prompt)+r.MaxNew, false
+	if r.Chunks.On() {
+		need = len(r.Prompt) + min(r.MaxNew, r.Chunks.Size)
+	}
 	token := r.Token
 	r.Token = func(sample int, t model.Token) bool { told = true; return token(sample, t) }
 	r.Done = func(_ int, c model.Completion) { answer, ended = c, true }

@@ -45,9 +45,10 @@ type Options struct {
 	DryRun, JSON   bool
 	Temperature    float64
 	Seed           uint64
-	MaxPrompt      int // tokens
-	MaxResponse    int // tokens; 0 is 1536, or half of the smallest context
-	MaxTokens      int // of one forward pass
+	MaxPrompt      int           // tokens
+	MaxResponse    int           // tokens; 0 is 1536, or half of the smallest context
+	MaxTokens      int           // of one forward pass
+	Chunks         *model.Chunks // in which students answer; nil: each as its run says
 	Checker        string
 	CheckerTimeout time.Duration
 	Disc           quality.DiscOptions // From "": the student's folder; "random": random weights
@@ -132,6 +133,7 @@ type student struct {
 	plan   quality.Plan
 	judged *quality.Results
 	whole  bool // its answers are complete, and their figures are computed
+	chunks model.Chunks
 }
 
 func (e *evaluation) close() {
@@ -149,6 +151,14 @@ func (e *evaluation) close() {
 	}
 }
 
+// inContext are the tokens of an answer of limit tokens that stand in one context.
+func (s *student) inContext(limit int) int {
+	if s.chunks.On() {
+		return min(limit, s.chunks.Size)
+	}
+	return limit
+}
+
 func (s *student) unload() {
 	if s.l != nil {
 		s.l.Model.Close()
@@ -163,13 +173,14 @@ func (e *evaluation) unloadOther() {
 	}
 }
 
-func (e *evaluation) options() quality.Options {
+// options are those of the evaluation of s.
+func (e *evaluation) options(s *student) quality.Options {
 	var against *model.Config
 	if e.against.Architecture != "" {
 		against = &e.against
 	}
 	return quality.Options{Quant: e.o.Quant, Against: against, MaxPrompt: e.o.MaxPrompt,
-		MaxResponse: e.limit, Temperature: e.o.Temperature, Seed: e.o.Seed,
+		MaxResponse: e.limit, Chunks: s.chunks, Temperature: e.o.Temperature, Seed: e.o.Seed,
 		Slots: min(session.Slots, len(e.rows)), MaxTokens: e.o.MaxTokens, Stages: e.s.Console.Busy,
 		Stop: func() bool { return e.ctx.Err() != nil }}
 }
@@ -283,7 +294,21 @@ func (e *evaluation) open() (err error) {
 		if err != nil {
 			return err
 		}
-		e.students = append(e.students, &student{dir: dir, shape: shape, disc: disc})
+		chunks, err := e.s.Thinking("eval", dir, e.o.Chunks)
+		if err != nil {
+			return err
+		}
+		e.students = append(e.students,
+			&student{dir: dir, shape: shape, disc: disc, chunks: chunks})
+	}
+	if e.o.MaxResponse == 0 {
+		longest := 0
+		for _, s := range e.students {
+			if s.chunks.On() {
+				longest = max(longest, s.chunks.Longest())
+			}
+		}
+		e.limit = cmp.Or(longest, e.limit)
 	}
 	if e.be, err = session.OpenDevice(e.o.Device); err == nil {
 		e.free = e.be.Available()
@@ -356,8 +381,9 @@ func (e *evaluation) load(s *student) (err error) {
 
 // plan encodes the rows, times each student and says how long it will take.
 func (e *evaluation) plan() error {
-	o, total := e.options(), 0.0
+	total := 0.0
 	for _, s := range e.students {
+		o := e.options(s)
 		tok, err := saved.Tokenizer(s.dir)
 		if err != nil {
 			return err
@@ -371,7 +397,7 @@ func (e *evaluation) plan() error {
 			return err
 		}
 		if err := session.Fitting("eval", "max-response-length", s.batch.Prompts, e.rows,
-			o.MaxResponse, e.positions(s.shape)); err != nil {
+			s.inContext(o.MaxResponse), e.positions(s.shape)); err != nil {
 			return err
 		}
 		from := time.Now()
@@ -379,6 +405,9 @@ func (e *evaluation) plan() error {
 			return err
 		}
 		took := time.Since(from).Seconds()
+		if err := session.Continues("eval", s.l, s.chunks); err != nil {
+			return err
+		}
 		_, done := e.s.Console.Busy("measuring", 0)
 		pace, err := quality.MeasurePace(e.be, s.l.Model, s.l.Tokenizer, s.batch, o.Slots,
 			s.disc.Steps > 0, func() bool { return e.ctx.Err() != nil })
@@ -417,7 +446,7 @@ func (e *evaluation) judge(s *student) (err error) {
 	if err := e.load(s); err != nil {
 		return err
 	}
-	o := e.options()
+	o := e.options(s)
 	if s.judged, err = quality.Answer(s.l.Model, s.l.Tokenizer, s.batch, o); err != nil {
 		return err
 	}
@@ -467,7 +496,7 @@ func (e *evaluation) compareWithOther(s *student) (err error) {
 			return fmt.Errorf("--against: %w", err)
 		}
 	}
-	return s.judged.Against(s.l.Model, e.other.Model, dir, e.options())
+	return s.judged.Against(s.l.Model, e.other.Model, dir, e.options(s))
 }
 
 // fresh trains the discriminators of all students, under one budget: accuracies compare

@@ -54,6 +54,7 @@ type settings struct {
 	MinP        float64 `json:"min_p"`
 	TopK        int     `json:"top_k"`
 	Seed        uint64  `json:"seed"`
+	Chunks      string  `json:"chunks,omitempty"`
 	Device      string  `json:"device"`
 	Precision   string  `json:"precision"`
 }
@@ -67,7 +68,7 @@ func (s settings) differs(was settings) string {
 		{"--n", was.N, s.N}, {"--max-new-tokens", was.MaxNew, s.MaxNew},
 		{"--temperature", was.Temperature, s.Temperature},
 		{"--top-p", was.TopP, s.TopP}, {"--min-p", was.MinP, s.MinP}, {"--top-k", was.TopK, s.TopK},
-		{"--seed", was.Seed, s.Seed},
+		{"--seed", was.Seed, s.Seed}, {"--chunk", was.Chunks, s.Chunks},
 		{"--content-key", was.ContentKey, s.ContentKey},
 		{"--teacher-key", was.TeacherKey, s.TeacherKey},
 		{"--device", was.Device, s.Device}, {"--precision", was.Precision, s.Precision},
@@ -98,6 +99,7 @@ type batch struct {
 	settings settings
 	rows     int
 	limit    int          // tokens of an answer
+	chunks   model.Chunks // in which answers are written
 	kept     atomic.Int64 // answers in the journal, for signals
 	journal  *journal.Journal
 	failed   error // of the journal, or of a row
@@ -184,11 +186,11 @@ func AnswerData(s *session.Session, o Options, from session.Rows, output string)
 	if err != nil {
 		return err
 	}
-	if b.limit = o.MaxNew; b.limit == 0 {
-		b.limit = DefaultMaxNew
-		if cfg.MaxPosition > 1 {
-			b.limit = min(b.limit, cfg.MaxPosition/2)
-		}
+	if b.chunks, err = s.Thinking("generate", o.Path, o.Chunks); err != nil {
+		return err
+	}
+	if b.limit = o.longest(b.chunks); o.MaxNew == 0 && !b.chunks.On() && cfg.MaxPosition > 1 {
+		b.limit = min(b.limit, cfg.MaxPosition/2)
 	}
 	if b.settings, err = b.describe(from, set); err != nil {
 		return err
@@ -209,6 +211,9 @@ func AnswerData(s *session.Session, o Options, from session.Rows, output string)
 		return err
 	}
 	defer m.Close()
+	if err := session.Continues("generate", m, b.chunks); err != nil {
+		return err
+	}
 	if err := b.begin(); err != nil {
 		return err
 	}
@@ -238,6 +243,9 @@ func (b *batch) describe(from session.Rows, set *data.Set) (s settings, err erro
 	s = settings{ContentKey: from.Content, TeacherKey: from.Answer, N: o.N, MaxNew: b.limit,
 		Temperature: o.Temperature, TopP: o.TopP, MinP: o.MinP, TopK: o.TopK, Seed: o.Seed,
 		Device: o.Device.Name, Precision: o.Device.Precision}
+	if b.chunks.On() {
+		s.Chunks = fmt.Sprint(b.chunks)
+	}
 	if s.Model, err = b.s.Digest(o.Source); err != nil {
 		return s, err
 	}
@@ -347,7 +355,7 @@ func (b *batch) generate(ctx context.Context, m *session.Model, set *data.Set, p
 			keys[i] = uint64(r)
 		}
 		_, err := m.Generate(prompts[lo:hi], keys,
-			model.SampleOptions{N: n, MaxNew: b.limit, EOS: m.Tokenizer.EOS(),
+			model.SampleOptions{N: n, MaxNew: b.limit, Chunks: b.chunks, EOS: m.Tokenizer.EOS(),
 				Seed: b.settings.Seed, Slots: session.Slots, Sampling: b.o.Sampling,
 				Stop: func() bool { return b.failed != nil || ctx.Err() != nil },
 				Done: func(p, s int, a model.Completion) {

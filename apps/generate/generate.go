@@ -8,6 +8,7 @@
 package generate
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -25,13 +26,25 @@ import (
 type Options struct {
 	session.Source
 	compute.Sampling
-	N      int // answers to a prompt
-	MaxNew int // tokens; 0 is DefaultMaxNew, or less where the model's context leaves less
+	Chunks *model.Chunks // in which answers are written; nil: as the model's run says
+	N      int           // answers to a prompt
+	MaxNew int           // tokens; 0 is DefaultMaxNew, or less where the model's context leaves less
 	Seed   uint64
 }
 
 // DefaultMaxNew is the longest answer where none is given, tokens.
 const DefaultMaxNew = 1536
+
+// longest is the longest answer, tokens: a thought's where answers are written in chunks.
+func (o Options) longest(chunks model.Chunks) int {
+	switch {
+	case chunks.On() && o.MaxNew > 0:
+		return min(o.MaxNew, chunks.Longest())
+	case chunks.On():
+		return chunks.Longest()
+	}
+	return cmp.Or(o.MaxNew, DefaultMaxNew)
+}
 
 // Prompt is one message, and how its answers are printed.
 type Prompt struct {
@@ -80,19 +93,27 @@ func Answer(s *session.Session, o Options, p Prompt) error {
 			return err
 		}
 	}
-	limit := o.MaxNew
-	if limit == 0 {
-		limit = DefaultMaxNew
+	chunks, err := s.Thinking("generate", o.Path, o.Chunks)
+	if err != nil {
+		return err
 	}
+	if err := session.Continues("generate", m, chunks); err != nil {
+		return err
+	}
+	limit := o.longest(chunks)
 	if room := m.Config().MaxPosition - len(prompt); m.Config().MaxPosition > 0 {
 		if room < 1 {
 			return fault.Usagef(
 				"generate: the prompt has %d tokens, the model takes %d: shorten it", len(prompt),
 				m.Config().MaxPosition)
 		}
-		limit = min(limit, room)
+		if !chunks.On() {
+			limit = min(limit, room)
+		} else if min(limit, chunks.Size) > room {
+			return fault.Usagef("generate: the prompt has %d tokens and a chunk %d, the model takes %d: lower --chunk", len(prompt), chunks.Size, m.Config().MaxPosition)
+		}
 	}
-	sample := model.SampleOptions{N: o.N, MaxNew: limit, EOS: m.Tokenizer.EOS(), Seed: o.Seed,
+	sample := model.SampleOptions{N: o.N, MaxNew: limit, Chunks: chunks, EOS: m.Tokenizer.EOS(), Seed: o.Seed,
 		Slots: session.Slots, Sampling: o.Sampling}
 	if p.Stream {
 		return stream(s, m, prompt, sample)

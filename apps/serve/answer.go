@@ -107,6 +107,7 @@ func (s *Server) completions(x *exchange) *apiError {
 		}
 	}
 	q.limit = f.integer("max_tokens", q.least(), 1<<30, 16)
+	q.limit = s.thought(q.limit)
 	if err := s.prompts(x, q); err != nil {
 		return err
 	}
@@ -258,8 +259,19 @@ func tokens(n int) string {
 	return fmt.Sprintf("%d tokens", n)
 }
 
+// thought bounds the tokens of an answer by those of a thought in chunks.
+func (s *Server) thought(limit int) int {
+	if s.o.Chunks.On() {
+		return min(limit, s.o.Chunks.Longest())
+	}
+	return limit
+}
+
 // fits refuses a prompt that has no tokens, or too many for an answer of limit tokens.
 func (s *Server) fits(param string, ids []int32, limit int) *apiError {
+	if s.o.Chunks.On() { // what stands in a context
+		limit = min(limit, s.o.Chunks.Size)
+	}
 	switch {
 	case len(ids) == 0:
 		return refuse(http.StatusBadRequest, "%s: is empty: give at least one token",
@@ -300,9 +312,12 @@ func (s *Server) chat(x *exchange) *apiError {
 	if err != nil {
 		return err
 	}
-	if limit < 0 {
+	if limit < 0 && s.o.Chunks.On() {
+		limit = s.o.Answer
+	} else if limit < 0 {
 		limit = max(1, min(s.o.Answer, s.o.Context-len(ids)))
 	}
+	limit = s.thought(limit)
 	if err := s.fits("messages", ids, limit); err != nil {
 		return err
 	}
@@ -319,9 +334,9 @@ func (s *Server) answer(x *exchange, q *query) *apiError {
 	c.streams = q.stream
 	echoes := make([][]model.Token, len(q.prompts)) // written before the choices of the prompt
 	for p, ids := range q.prompts {
-		r := &model.Request{Prompt: ids, N: q.n, MaxNew: q.limit, Sampling: q.sampling, EOS: q.eos,
-			Seed: q.seed, Row: uint64(p), Ranked: q.ranked, Top: max(q.top, q.scores),
-			Gone: c.gone.Load}
+		r := &model.Request{Prompt: ids, N: q.n, MaxNew: q.limit, Chunks: s.o.Chunks,
+			Sampling: q.sampling, EOS: q.eos, Seed: q.seed, Row: uint64(p), Ranked: q.ranked,
+			Top: max(q.top, q.scores), Gone: c.gone.Load}
 		own := make([]*choice, q.n)
 		for i := range own {
 			own[i] = &choice{of: c, eos: q.eos, stops: q.stops, text: s.tok.Stream(true),

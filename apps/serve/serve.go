@@ -37,10 +37,12 @@ type Options struct {
 	// tokens of a prompt and its answer together at most; 4096, or the model's if that is less
 	Context int
 	// tokens of the cache of keys and values; 512 a slot, and at least two of Context
-	Cache  int
-	Answer int // tokens of an answer to a chat that gives no limit; 1024
-	N      int // answers to a prompt at most; 16
-	Queue  int // requests that wait at most; 128
+	Cache int
+	// tokens of an answer to a chat that gives no limit; 1024, or in chunks the longest thought
+	Answer int
+	Chunks model.Chunks // in which answers are written
+	N      int          // answers to a prompt at most; 16
+	Queue  int          // requests that wait at most; 128
 	// each prompt is computed anew: none takes from the cache what an earlier one has left there
 	Forget bool
 	Body   int64 // bytes of a request's body at most; 4 MiB
@@ -106,6 +108,9 @@ func New(m *model.Model, tok *tokenizer.Tokenizer, o Options) (*Server, error) {
 	set(&o.Slots, 64)
 	set(&o.Context, min(4096, most))
 	set(&o.Cache, max(512*o.Slots, 2*o.Context))
+	if o.Chunks.On() {
+		set(&o.Answer, o.Chunks.Longest())
+	}
 	set(&o.Answer, 1024)
 	set(&o.N, 16)
 	set(&o.Queue, 128)
@@ -115,6 +120,9 @@ func New(m *model.Model, tok *tokenizer.Tokenizer, o Options) (*Server, error) {
 	if o.Context > most {
 		return nil, fmt.Errorf("serve: context of %d tokens: the model takes %d: lower it",
 			o.Context, most)
+	}
+	if o.Chunks.On() && o.Chunks.Size >= o.Context {
+		return nil, fmt.Errorf("serve: chunks of %d tokens: leave no room for a prompt in a context of %d: lower --chunk", o.Chunks.Size, o.Context)
 	}
 	if least := o.Context + pageTokens; o.Cache < least {
 		return nil, fmt.Errorf("serve: cache of %d tokens: a request of %d takes %d: raise --cache-tokens or lower --context", o.Cache, o.Context, least)

@@ -2,6 +2,7 @@ package task
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -40,6 +41,7 @@ type Folder struct {
 	README      func(f Folder) (string, error)
 	Arrow       bool // Arrow files beside the JSON lines
 	MaxPosition int  // of the student: tokens of a prompt and its answer
+	Vocab       int  // of its tokenizer at most; 0 is vocab
 
 	Dir               string
 	Seed, StudentSeed uint64
@@ -167,7 +169,7 @@ func (f Folder) student(fsys vfs.FS, corpus string) error {
 	if _, err := fsys.Stat(f.path("student")); err == nil {
 		return nil
 	}
-	tok, err := tokenizer.Train(strings.NewReader(corpus), tokenizer.TrainOptions{VocabSize: vocab})
+	tok, err := tokenizer.Train(strings.NewReader(corpus), tokenizer.TrainOptions{VocabSize: cmp.Or(f.Vocab, vocab)})
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@
 // that it cannot do. README tells the user the same with examples.
 //
 //	task.go     problems, answers, and how an answer is graded
+//	walks.go    another task: long walks, for thoughts in chunks
 //	readme.go   the README.md of a task
 //	folder.go   the folder: rows and an untrained student
 //	checker.go  the program for --checker
@@ -270,6 +271,9 @@ var question, resultFirst, walkFirst = func() (q, r, w *regexp.Regexp) {
 // since a discriminator would see such a difference as well. A question that is
 // not of these tasks is an error.
 func Check(prompt, answer string) (Grade, error) {
+	if w, ok := walkOf(prompt); ok {
+		return checkWalk(w, answer), nil
+	}
 	m := question.FindStringSubmatch(prompt)
 	if m == nil {
 		return Grade{}, fmt.Errorf(

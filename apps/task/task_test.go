@@ -333,3 +333,51 @@ func TestREADME(t *testing.T) {
 		t.Errorf("example's result is %q", Example.Result)
 	}
 }
+
+// Walks: the teacher is right, whatever is wrong is said, no walk is in two splits, and every word
+// of an answer is one token.
+func TestWalks(t *testing.T) {
+	seen := map[string]string{}
+	for _, split := range walkSplits {
+		rows, err := makeWalks(7, split, 200)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fewer, err := makeWalks(7, split, 20)
+		if err != nil || !slices.Equal(fewer, rows[:20]) {
+			t.Errorf("%s: fewer rows are not the beginning of more (%v)", split, err)
+		}
+		for _, r := range rows {
+			if was := seen[r.Prompt]; was != "" {
+				t.Errorf("%q is in %s and in %s", r.Prompt, was, split)
+			}
+			seen[r.Prompt] = split
+			words := strings.Fields(r.Answer)
+			rounds := (len(words) - 4) / 32
+			if split == Longer != (rounds > taught) || rounds < 1 || rounds > mostRounds ||
+				len(words) != 32*rounds+4 {
+				t.Errorf("%s: %d rounds in %q", split, rounds, r.Answer)
+			}
+			wrong := func(at int, word string) string {
+				w := slices.Clone(words)
+				w[at] = word
+				return strings.Join(w, " ")
+			}
+			for answer, want := range map[string]Grade{r.Answer: {true, "right"},
+				wrong(5, "zu"):                  {false, "wrong round"},
+				wrong(6, "nine"):                {false, "wrong place"},
+				wrong(7, "turn"):                {false, "wrong move"},
+				wrong(8, "up"):                  {false, "wrong way"},
+				strings.Join(words[:7], " "):    {false, "unfinished"},
+				wrong(len(words)-1, "nowhere."): {false, "wrong end"}} {
+				g, err := Check(r.Prompt, answer)
+				if err != nil || g != want {
+					t.Errorf("%q to %q: %+v, want %+v (%v)", answer, r.Prompt, g, want, err)
+				}
+			}
+		}
+	}
+	if _, err := Check("Facing north, from ba until ba: oneleft", "x"); err == nil {
+		t.Error("a question of one move is taken")
+	}
+}

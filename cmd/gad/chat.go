@@ -26,7 +26,7 @@ func (p *program) chatCommand() *cli.Command {
 			within(&cli.IntFlag{Name: "max-new-tokens", Value: generate.DefaultMaxNew,
 				DefaultText: "1536, or what the model's context leaves after the conversation",
 				Usage:       "longest answer, tokens"}, atLeast(1)),
-		}, samplingFlags(), []cli.Flag{
+		}, samplingFlags(), chunkFlags(), []cli.Flag{
 			&cli.Uint64Flag{Name: "seed", Value: 1,
 				Usage: "seed of sampling; equal seeds and messages give equal answers"},
 		}, deviceFlags()),
@@ -34,11 +34,23 @@ func (p *program) chatCommand() *cli.Command {
 			if err := errors.Join(noArguments(c), need(c, "model")); err != nil {
 				return err
 			}
-			return chat.Run(p.session(),
-				chat.Options{Source: sourceOf(c, "model"), Sampling: sampling(c),
-					System: c.String("system"), MaxNew: c.Int("max-new-tokens"),
-					Seed:        c.Uint64("seed"),
-					StopSignals: stopSignals, Exit: func() { os.Exit(exitStopped) }})
+			o := chat.Options{Source: sourceOf(c, "model"), Sampling: sampling(c),
+				System: c.String("system"), MaxNew: c.Int("max-new-tokens"),
+				Seed:        c.Uint64("seed"),
+				StopSignals: stopSignals, Exit: func() { os.Exit(exitStopped) }}
+			asked, err := chunksOf(c)
+			if err != nil {
+				return err
+			}
+			s := p.session()
+			if o.Chunks, err = s.Thinking("chat", c.String("model"), asked); err != nil {
+				return err
+			}
+			if most := o.Chunks.Longest(); o.Chunks.On() &&
+				(!c.IsSet("max-new-tokens") || o.MaxNew > most) {
+				o.MaxNew = most
+			}
+			return chat.Run(s, o)
 		},
 	}
 }

@@ -57,7 +57,8 @@ func evalFlags() []cli.Flag {
 			Usage: "with --env and --temperature: episodes a row"}, oneTo(1<<16-1, "")),
 		&cli.Float64Flag{Name: "success", Value: 1,
 			Usage: "with --env: least reward of an episode that counts as a success"},
-	}, rowFlags()...), slices.Concat(environmentFlags(), judgeFlags(), deviceFlags())...)
+	}, rowFlags()...), slices.Concat(chunkFlags(), environmentFlags(), judgeFlags(),
+		deviceFlags())...)
 }
 
 // environmentFlags are those of the commands in which a student plays without being trained.
@@ -151,7 +152,7 @@ func evalRules() (all rules) {
 		all = append(all, rule{flags: f.Names()[:1], other: "judge",
 			says: ": needs --judge URL, the endpoint of a judge"})
 	}
-	single := []string{"against", "answers", "checker", "checker-timeout", "dry-run", "judge",
+	single := []string{"against", "answers", "chunk", "checker", "checker-timeout", "dry-run", "judge",
 		"max-token-len", "turns", "disc-minutes", "disc-steps", "disc-batch", "disc-lr",
 		"disc-seeds", "disc-from"}
 	all = append(all, ofEnvironment("max-response-length", "greedy", "n", "success")...)
@@ -197,6 +198,9 @@ func (p *program) evalCommand() *cli.Command {
 				o.Rows.Turns, o.Rows.All = data.TurnsAll, true
 			}
 			var err error
+			if o.Chunks, err = chunksOf(c); err != nil {
+				return err
+			}
 			if o.Judge, err = judgeOptions(c); err != nil {
 				return err
 			}

@@ -34,7 +34,7 @@ func (p *program) generateCommand() *cli.Command {
 			within(&cli.IntFlag{Name: "n", Value: 1, Usage: "answers per prompt"},
 				oneTo(1<<16-1, "")),
 			within(&cli.IntFlag{Name: "max-new-tokens", Value: generate.DefaultMaxNew, DefaultText: "1536, or what the model's context leaves after the prompt; with --data at most half of the context", Usage: "longest answer, tokens"}, atLeast(1)),
-		}, samplingFlags(), []cli.Flag{
+		}, samplingFlags(), chunkFlags(), []cli.Flag{
 			&cli.Uint64Flag{Name: "seed", Value: 1,
 				Usage: "seed of sampling; equal seeds give equal answers"},
 			&cli.BoolFlag{Name: "stream", DefaultText: "on a terminal",
@@ -56,6 +56,10 @@ func (p *program) generateCommand() *cli.Command {
 			if c.IsSet("max-new-tokens") {
 				o.MaxNew = c.Int("max-new-tokens")
 			}
+			var err error
+			if o.Chunks, err = chunksOf(c); err != nil {
+				return err
+			}
 			if c.String("env") != "" {
 				a := generate.Acting{Options: playOptions(c), Rows: rowsOf(c), Row: c.Int("row"),
 					JSON: c.Bool("json")}
@@ -71,7 +75,6 @@ func (p *program) generateCommand() *cli.Command {
 				prompt.Stream = o.N == 1 && !prompt.JSON && session.Terminal(p.out)
 			}
 			if prompt.Text == "-" {
-				var err error
 				if prompt.Text, err = generate.ReadPrompt(os.Stdin); err != nil {
 					return err
 				}
@@ -94,7 +97,7 @@ var generateRules = rules{
 
 // actingRules are what flags of gad generate --env go with.
 var actingRules = rules{
-	{[]string{"prompt", "system", "raw", "stream", "output", "limit", "turns"}, true, "env",
+	{[]string{"prompt", "system", "raw", "stream", "output", "limit", "turns", "chunk"}, true, "env",
 		" is for single answers, not for --env: leave it out"},
 	{[]string{"row", "split", "format", "content-key", "teacher-key"}, false, "data",
 		": needs --data, the rows"},

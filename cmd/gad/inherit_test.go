@@ -63,7 +63,7 @@ func TestPresetFlag(t *testing.T) {
 	if !strings.Contains(out, "adv_power: 1\n") || !strings.Contains(out, "group_ot: 0\n") {
 		t.Errorf("--preset gad:\n%s", out)
 	}
-	if code, _, said := gad(append(args, "gan")...); code != exitUsage || !strings.Contains(said, `train: --preset: "gan": use flow-grpo, gad, gigpo, grgc, lora, paper or small`) {
+	if code, _, said := gad(append(args, "gan")...); code != exitUsage || !strings.Contains(said, `train: --preset: "gan": use delethink, flow-grpo, gad, gigpo, grgc, lora, paper or small`) {
 		t.Errorf("--preset gan: %d, %s", code, said)
 	}
 }

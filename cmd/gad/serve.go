@@ -13,6 +13,7 @@ import (
 
 	"gad/apps/pull"
 	"gad/apps/serve"
+	"gad/apps/session"
 	"gad/internal/endpoint"
 	"gad/internal/fault"
 	"gad/internal/report"
@@ -60,11 +61,21 @@ func (p *program) serveCommand() *cli.Command {
 			within(&cli.Float64Flag{Name: "grace", Value: 30,
 				Usage: "seconds for the requests under way when the server is stopped"},
 				from(0, 86400)),
-		}, deviceFlags()...),
+		}, append(chunkFlags(), deviceFlags()...)...),
 		Action: func(c *cli.Context) error {
 			o, err := serveOptions(c)
 			if err != nil {
 				return err
+			}
+			asked, err := chunksOf(c)
+			if err != nil {
+				return err
+			}
+			if o.Chunks, err = p.session().Thinking("serve", c.String("model"), asked); err != nil {
+				return err
+			}
+			if o.Chunks.On() && !c.IsSet("max-tokens") {
+				o.Answer = 0
 			}
 			return p.serve(c, o)
 		},
@@ -138,12 +149,16 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 		return err
 	}
 	defer m.Close()
+	if err := session.Continues("serve", m, o.Chunks); err != nil {
+		return err
+	}
 	o.Log = con.Print
 	if o.Context > m.Config().MaxPosition {
 		return usage("serve: --context %d: the model takes %d tokens: lower it", o.Context,
 			m.Config().MaxPosition)
 	}
-	if most := m.Config().MaxPosition; c.IsSet("max-tokens") && most > 0 && o.Answer >= most {
+	if most := m.Config().MaxPosition; c.IsSet("max-tokens") && most > 0 && o.Answer >= most &&
+		!o.Chunks.On() {
 		return usage("serve: --max-tokens %d: the model takes %s with the prompt: lower it",
 			o.Answer, report.Count(most, "token"))
 	}

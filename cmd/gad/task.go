@@ -20,16 +20,10 @@ func (p *program) taskCommand() *cli.Command {
 	for _, k := range task.Kinds() {
 		kinds = append(kinds, k.Name)
 		makes = append(makes, p.makeCommand(k.Folder()))
-		checks = append(checks, &cli.Command{
-			Name: k.Name, Usage: "check answers to " + k.Name,
-			Action: func(c *cli.Context) error {
-				if err := noArguments(c); err != nil {
-					return err
-				}
-				return task.CheckRows(os.Stdin, p.out)
-			},
-		})
+		checks = append(checks, checkCommand(k.Name, p))
 	}
+	makes, kinds = append(makes, p.makeCommand(task.Walks())), append(kinds, "walks")
+	checks = append(checks, checkCommand("walks", p))
 	made := slices.Clone(kinds)
 	for _, g := range games.Games() {
 		made = append(made, g.Name)
@@ -50,6 +44,19 @@ func (p *program) taskCommand() *cli.Command {
 		Usage:       "make and check the generated tasks of the demo and the studies",
 		Action:      func(c *cli.Context) error { return noSubcommand(c, "make or check") },
 		Subcommands: verbs,
+	}
+}
+
+// checkCommand is gad task check NAME.
+func checkCommand(name string, p *program) *cli.Command {
+	return &cli.Command{
+		Name: name, Usage: "check answers to " + name,
+		Action: func(c *cli.Context) error {
+			if err := noArguments(c); err != nil {
+				return err
+			}
+			return task.CheckRows(os.Stdin, p.out)
+		},
 	}
 }
 

@@ -174,6 +174,7 @@ func (p *program) exportCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
+			p.chunksNote(from, what)
 			if what != "" {
 				from = what + " of " + from
 			}
@@ -183,6 +184,21 @@ func (p *program) exportCommand() *cli.Command {
 			}
 			return nil
 		},
+	}
+}
+
+// chunksNote says that a student which was exported from a checkpoint, or as a part of one, answers
+// in chunks, which neither a folder nor a GGUF file says to another program.
+func (p *program) chunksNote(from, part string) {
+	if part == "actor" {
+		from = filepath.Join(from, part)
+	}
+	if part == "critic" {
+		return
+	}
+	if c, err := saved.Thought(files(), from); err == nil && c.On() {
+		fmt.Fprintf(p.err, "gad: note: the student answers in chunks of %d tokens with a carry of %d (rollout.chunk), which other programs do not, and gad only if it is told: gad serve --chunk %d --carry %d --carry-head %d --chunks %d\n",
+			c.Size, c.Carry, c.Size, c.Carry, c.Head, c.Most)
 	}
 }
 

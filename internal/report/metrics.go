@@ -136,6 +136,7 @@ var table = []Metric{
 		"%.2f"},
 	{"rollout/unique_frac", "share", "share of different texts among the answers of different prompts: the first answers of all prompts are compared with each other, then the second ones, and so on, and the shares are averaged. Near 1 every prompt has an answer of its own; compare teacher/unique_frac", "%.2f"},
 	{"rollout/logp_diff_max", "nats", "largest difference between the sampler's and the trainer's log-probability of a sampled token, in the steps that measure it: the first three, every 50th, and those whose old log-probabilities are recomputed (actor.old_log_prob); exactly 0 on the CPU", "%.2g"},
+	{"rollout/chunks_mean", "chunks", "mean number of chunks of a thought (rollout.chunk)", "%.1f"},
 	{"rollout/tokens_per_s", "tokens/s", "sampled tokens divided by the time of the rollout",
 		"%.0f"},
 

@@ -90,6 +90,16 @@ var flowGRPO = []string{"algorithm.adv_estimator=grpo",
 	"actor.clip_ratio_low=0.2", "actor.clip_ratio_high=0.3", "actor.use_kl_loss=true",
 	"actor.kl_loss_coef=1e-3", "actor.optim.lr=1e-6", "rollout.temperature=0.7", "rollout.n=8"}
 
+// thought are the chunks of the preset delethink, and delethink its other settings.
+var thought = []string{"rollout.chunk=8192", "rollout.carry=4096", "rollout.carry_head=100",
+	"rollout.chunks=5"}
+
+var delethink = slices.Concat(thought, []string{"algorithm.adv_estimator=grpo",
+	"actor.policy_loss.loss_mode=vanilla", "actor.loss_agg_mode=seq-mean-token-mean",
+	"actor.clip_ratio_low=0.2", "actor.clip_ratio_high=0.26", "actor.use_kl_loss=false",
+	"actor.rollout_is=token", "actor.rollout_is_threshold=2", "rollout.temperature=0.6",
+	"rollout.n=8", "data.train_batch_size=128", "actor.ppo_mini_batch_size=64"})
+
 // presets are the settings in which published methods differ from each other, and those that
 // kinds of students need, by name.
 var presets = map[string]preset{
@@ -102,6 +112,9 @@ var presets = map[string]preset{
 	"gigpo": {of: map[Stage][]string{Warmup: giGPO, Train: giGPO}},
 	// Flow-GRPO, arXiv 2510.05592, by AgentFlow's configuration, for episodes in an environment.
 	"flow-grpo": {of: map[Stage][]string{Warmup: flowGRPO, Train: flowGRPO}},
+	// Delethink, arXiv 2510.06557, for thoughts in chunks: two optimizer steps a rollout. SFT has
+	// the same chunks.
+	"delethink": {of: map[Stage][]string{SFT: thought, Warmup: delethink, Train: delethink}},
 	// The defaults, which train all weights.
 	"paper": {},
 	// LoRA of rank 64 on every linear layer of both networks at ten times the learning
@@ -152,9 +165,8 @@ func Preset(names string, stage Stage) (overrides []string, err error) {
 				all[len(all)-1])
 		}
 		for _, set := range slices.Concat(p.all, p.of[stage]) {
-			if stage.HasCritic() || strings.HasPrefix(set, "actor.") ||
-				strings.HasPrefix(set, "data.") ||
-				stage == OPD && strings.HasPrefix(set, "rollout.") {
+			key, _, _ := strings.Cut(set, "=")
+			if f, _ := new(Config).find(key); f.readBy(stage) {
 				overrides = append(overrides, set)
 			}
 		}

@@ -42,6 +42,11 @@ func (f fact) said(name string) string {
 	return ""
 }
 
+// readBy reports whether a stage reads the setting, by its tags.
+func (f fact) readBy(stage Stage) bool {
+	return f.said("stages") == "" || slices.Contains(strings.Fields(f.said("stages")), string(stage))
+}
+
 // facts are those of all settings and groups, a group before its settings.
 func (c *Config) facts() iter.Seq[fact] {
 	return func(yield func(fact) bool) { walk(reflect.ValueOf(c).Elem(), "", nil, yield) }
@@ -78,8 +83,7 @@ func (c *Config) Ignores(stage Stage, key string) string {
 	if key == "rollout.n" && c.Ranks(stage) {
 		return ""
 	}
-	if f, ok := c.find(key); ok && f.said("stages") != "" &&
-		!slices.Contains(strings.Fields(f.said("stages")), string(stage)) {
+	if f, ok := c.find(key); ok && !f.readBy(stage) {
 		return fmt.Sprintf("gad %s does not read it", stage)
 	}
 	if (key == "trainer.test_freq" || key == "trainer.val_rows" ||
@@ -88,6 +92,12 @@ func (c *Config) Ignores(stage Stage, key string) string {
 	}
 	if strings.HasPrefix(key, "env.") && key != "env.command" && c.Env.Command == "" {
 		return "there is no environment: give --env CMD"
+	}
+	if on := c.Chunks(stage).On(); on && key == "data.max_response_length" {
+		return "the longest answer is a thought of rollout.chunks chunks (rollout.chunk)"
+	} else if !on && (key == "rollout.carry" || key == "rollout.carry_head" ||
+		key == "rollout.chunks") {
+		return "rollout.chunk is 0: an answer is one sequence"
 	}
 	return ""
 }

@@ -17,6 +17,11 @@ func (c *Config) CheckSizes(stage Stage, dir string, shape model.Config) error {
 	if err := c.CheckLongest(stage, dir, shape.MaxPosition); err != nil {
 		return err
 	}
+	if stage.HasCritic() && c.Model.RewardPath == "" {
+		if err := c.CheckScored(stage, dir, shape.MaxPosition); err != nil {
+			return err
+		}
+	}
 	ranks := []struct {
 		key string
 		l   model.LoRA

@@ -39,7 +39,16 @@ func (s Stage) HasPolicy() bool { return s.HasCritic() || s == OPD }
 // Acts reports whether the student of a stage plays episodes in an environment.
 func (c *Config) Acts(stage Stage) bool { return stage.HasCritic() && c.Env.Command != "" }
 
-// Answer is the longest answer of a stage in tokens: of an episode, all behind its first context.
+// Chunks are how a stage cuts answers: of rollout.chunk and what belongs to it.
+func (c *Config) Chunks(stage Stage) model.Chunks {
+	if stage == DPO || stage == OPD { // which read whole answers
+		return model.Chunks{}
+	}
+	return c.Rollout.Thought()
+}
+
+// Answer is the longest answer of a stage in tokens: of an episode, all behind its first context,
+// and in chunks the thought.
 func (c *Config) Answer(stage Stage) int {
 	n, _ := c.AnswerLimit(stage)
 	return n
@@ -50,19 +59,56 @@ func (c *Config) AnswerLimit(stage Stage) (n int, key string) {
 	if c.Acts(stage) {
 		return c.Env.MaxTokens, "env.max_tokens"
 	}
+	if chunks := c.Chunks(stage); chunks.On() {
+		return chunks.Longest(), "rollout.chunks"
+	}
 	return c.Data.MaxResponse, "data.max_response_length"
 }
 
-// Longest is the longest sequence of a stage in tokens.
-func (c *Config) Longest(stage Stage) int { return c.Data.MaxPrompt + c.Answer(stage) }
+// contextLimit is the most tokens that the student has behind a prompt in one sequence, and the
+// setting that says so.
+func (c *Config) contextLimit(stage Stage) (n int, key string) {
+	if chunks := c.Chunks(stage); chunks.On() {
+		return chunks.Size, "rollout.chunk"
+	}
+	return c.AnswerLimit(stage)
+}
 
-// CheckLongest refuses sequences that are longer than the model in dir takes; most 0 is no bound.
+// Longest is the longest sequence of a stage in tokens that the student reads.
+func (c *Config) Longest(stage Stage) int {
+	n, _ := c.contextLimit(stage)
+	return c.Data.MaxPrompt + n
+}
+
+// LongestScored is the longest sequence in tokens that a discriminator reads.
+func (c *Config) LongestScored(stage Stage) int {
+	if c.Critic.Reads == "last" {
+		return c.Longest(stage)
+	}
+	return c.Data.MaxPrompt + c.Answer(stage)
+}
+
+// CheckLongest refuses sequences of the student that are longer than the model in dir takes; most 0
+// is no bound.
 func (c *Config) CheckLongest(stage Stage, dir string, most int) error {
-	_, key := c.AnswerLimit(stage)
+	_, key := c.contextLimit(stage)
 	if n := c.Longest(stage); most > 0 && n > most {
 		return fmt.Errorf("%w: model: %s: data.max_prompt_length + %s = %d, but max_position_embeddings is %d: lower them", ErrConfig, dir, key, n, most)
 	}
 	return nil
+}
+
+// CheckScored refuses sequences that are longer than the discriminator in dir takes; most 0 is no
+// bound.
+func (c *Config) CheckScored(stage Stage, dir string, most int) error {
+	n := c.LongestScored(stage)
+	if most == 0 || n <= most {
+		return nil
+	}
+	if c.Chunks(stage).On() && c.Critic.Reads == "answer" {
+		return fmt.Errorf("%w: model: %s: critic.reads=answer reads a prompt and a whole thought, data.max_prompt_length + %d (rollout.chunks) = %d tokens, but max_position_embeddings is %d: set critic.reads=last, or lower rollout.chunks", ErrConfig, dir, c.Answer(stage), n, most)
+	}
+	return c.CheckLongest(stage, dir, most)
 }
 
 // ARun names a run of the stage: "an sft run".

@@ -37,6 +37,7 @@ func (c *Config) Validate(stage Stage) error {
 		bad("model.path: no student: give --model DIR")
 	}
 	errs = append(errs, c.validateEnv(stage)...)
+	errs = append(errs, c.validateChunks(stage)...)
 	if c.Data.Turns == data.TurnsAll && stage != SFT && !c.Acts(stage) {
 		way := "use data.turns=each"
 		if stage.HasCritic() {
@@ -83,9 +84,8 @@ func (c *Config) Validate(stage Stage) error {
 	}
 	if b := c.Algorithm.Overlong.Len; c.Acts(stage) && b >= c.Env.MaxTokens {
 		bad("algorithm.overlong_buffer.len %d must be below env.max_tokens %d", b, c.Env.MaxTokens)
-	} else if !c.Acts(stage) && b >= c.Data.MaxResponse {
-		bad("algorithm.overlong_buffer.len %d must be below data.max_response_length %d", b,
-			c.Data.MaxResponse)
+	} else if n, key := c.AnswerLimit(stage); !c.Acts(stage) && b >= n {
+		bad("algorithm.overlong_buffer.len %d must be below %s %d", b, key, n)
 	}
 	if c.Rollout.Merged == "true" && !c.Actor.LoRA.On() {
 		bad("rollout.merged is true, but actor.lora.rank is 0: there are no adapters to merge: set a rank, or leave it out")
@@ -253,6 +253,44 @@ func (c *Config) validateEnv(stage Stage) (errs []error) {
 	}
 	if c.Actor.PolicyLoss.LossMode == "gtpo" {
 		bad("actor.policy_loss.loss_mode gtpo weighs the tokens of single answers, and env.command makes episodes: use gspo")
+	}
+	return errs
+}
+
+// validateChunks checks the settings of thoughts in chunks.
+func (c *Config) validateChunks(stage Stage) (errs []error) {
+	bad := func(format string,
+		args ...any) {
+		errs = append(errs, fmt.Errorf("settings: "+format, args...))
+	}
+	x := c.Chunks(stage)
+	if !x.On() {
+		if c.Critic.Reads == "last" && stage.HasCritic() {
+			bad("critic.reads last is the last chunk of a thought, and rollout.chunk is 0: set it, or leave critic.reads out")
+		}
+		return errs
+	}
+	switch {
+	case x.Carry >= x.Size:
+		bad("rollout.carry %d must be below rollout.chunk %d: a later chunk has the difference for new tokens", x.Carry, x.Size)
+	case x.Carry < 1:
+		bad("rollout.chunk %d is too short to carry anything: raise it", x.Size)
+	case x.Head >= x.Carry:
+		bad("rollout.carry_head %d must be below rollout.carry %d, of which it is a part", x.Head,
+			x.Carry)
+	default:
+		if err := x.Check(); err != nil {
+			bad("rollout.chunk: %w: lower rollout.chunks", err)
+		}
+	}
+	if c.Acts(stage) {
+		bad("rollout.chunk %d cuts single answers into chunks, and env.command makes episodes: leave one of them out", x.Size)
+	}
+	if c.Data.Turns == data.TurnsAll && !c.Acts(stage) {
+		bad("rollout.chunk %d cuts one answer into chunks, and data.turns is all: a conversation is one sequence: use data.turns=each", x.Size)
+	}
+	if c.Actor.PolicyLoss.LossMode == "gtpo" && stage.HasCritic() {
+		bad("actor.policy_loss.loss_mode gtpo weighs the tokens of single sequences, and rollout.chunk makes several of an answer: use gspo")
 	}
 	return errs
 }

@@ -87,6 +87,9 @@ func (e Encoder) Usable(set *data.Set, c config.DataConfig, most int, known *Sig
 		u.SeenPrompts, u.SeenRows = known.prompts, known.rows
 	}
 	if len(u.Rows) == 0 {
+		if e.MaxResponse != c.MaxResponse { // of episodes, or of thoughts
+			return u, fmt.Errorf("data: %s: none of %d rows is within data.max_prompt_length %d and answers of %d tokens: raise data.max_prompt_length, env.max_tokens or rollout.chunks", strings.Join(set.Files(), " "), set.Len(), c.MaxPrompt, e.MaxResponse)
+		}
 		return u, fmt.Errorf("data: %s: none of %d rows is within data.max_prompt_length %d and data.max_response_length %d: raise them", strings.Join(set.Files(), " "), set.Len(), c.MaxPrompt, c.MaxResponse)
 	}
 	return u, nil
@@ -117,9 +120,14 @@ func (u Usable) Pairs(name string, c config.Config, stage config.Stage) (note st
 	}
 	n := len(u.Rows)
 	limit, key := c.AnswerLimit(stage)
-	would := fmt.Sprintf("%s=%d would keep all", key, u.ForAll)
-	if u.ForMost < u.ForAll && u.ForMost > limit {
-		would += fmt.Sprintf(", %d 99 %%", u.ForMost)
+	forAll, forMost := u.ForAll, u.ForMost
+	if chunks := c.Chunks(stage); chunks.On() { // the setting counts them
+		forAll, forMost, limit =
+			chunks.Count(forAll), chunks.Count(forMost), chunks.Most
+	}
+	would := fmt.Sprintf("%s=%d would keep all", key, forAll)
+	if forMost < forAll && forMost > limit {
+		would += fmt.Sprintf(", %d 99 %%", forMost)
 	}
 	if (stage == config.DPO || stage.HasCritic()) && !include && u.Cut+u.Unfinished == n &&
 		u.Unfinished > 0 {

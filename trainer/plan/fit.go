@@ -116,7 +116,8 @@ func (p *Plan) dimensions(f model.Footprint, shape model.Config, c config.Config
 	}
 	var packs []level
 	for _, answers := range []int{4, 2, 1} {
-		n := c.Data.MaxPrompt + answers*c.Answer(p.Stage)
+		n := c.Data.MaxPrompt +
+			answers*(max(c.Longest(p.Stage), c.LongestScored(p.Stage))-c.Data.MaxPrompt)
 		if c.Actor.MaxTokenLen <= n && (!game || c.Critic.MaxTokenLen <= n) {
 			continue
 		}

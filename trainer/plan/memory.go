@@ -16,7 +16,8 @@ import (
 func Need(f model.Footprint, shape model.Config, c config.Config, stage config.Stage,
 	ranks int) int64 {
 	p := Plan{Stage: stage, ranks: ranks, PromptMean: float64(c.Data.MaxPrompt),
-		AnswerMean: float64(c.Answer(stage))}
+		AnswerMean: float64(c.Answer(stage)), chunks: c.Chunks(stage),
+		lastOnly: c.Critic.Reads == "last"}
 	return Total(p.planMemory(f, shape, c))
 }
 
@@ -69,6 +70,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 		o.Slots, o.N, o.Prompts, o.PromptTokens, o.MaxNew =
 			c.Rollout.MaxNumSeqs, n, c.Data.TrainBatchSize, c.Data.MaxPrompt,
 			c.Answer(p.Stage)
+		o.Chunks = c.Chunks(p.Stage)
 		return o
 	}
 	student, discriminator := p.divided(c, c.Student()), p.divided(c, c.Discriminator())
@@ -177,17 +179,28 @@ func (p *Plan) packTokens(c config.Config) (actor, critic, forward int) {
 			ofCritic = x.Mini
 		}
 	}
-	prompt := c.Data.MaxPrompt + c.StepAnswers(p.Stage)*c.Answer(p.Stage)
-	longest := int(p.PromptMean + p.AnswerMean)
-	tokens := func(limit, prompts int) int { return max(min(limit, prompts*prompt), longest) }
-	actor, critic = tokens(c.Actor.MaxTokenLen, ofActor), tokens(c.Critic.MaxTokenLen, ofCritic)
-	if c.Critic.Replay.Size > 0 { // earlier pairs come with it
-		critic = max(c.Critic.MaxTokenLen, longest)
+	// tokens of a network's largest pack: a prompt with all its answers, and the longest sequence
+	tokens := func(network config.Network, limit, prompts int) int {
+		whole := int(p.answerTokens(network, float64(c.Answer(p.Stage))))
+		prompt := c.Data.MaxPrompt + c.StepAnswers(p.Stage)*whole
+		return max(min(limit, prompts*prompt), p.longest(network))
 	}
-	forward = tokens(max(c.Actor.MaxTokenLen, c.Critic.MaxTokenLen), batch)
+	actor = tokens(config.Student, c.Actor.MaxTokenLen, ofActor)
+	critic = tokens(config.Discriminator, c.Critic.MaxTokenLen, ofCritic)
+	if c.Critic.Replay.Size > 0 { // earlier pairs come with it
+		critic = max(c.Critic.MaxTokenLen, p.longest(config.Discriminator))
+	}
+	most := max(c.Actor.MaxTokenLen, c.Critic.MaxTokenLen)
+	forward = tokens(config.Student, most, batch)
+	if p.Stage.HasCritic() {
+		forward = max(forward, tokens(config.Discriminator, most, batch))
+	}
 	if len(c.Data.ValFiles) > 0 {
-		forward = max(forward, min(c.Actor.MaxTokenLen,
-			c.Trainer.ValRows*(c.Data.MaxPrompt+c.Data.MaxResponse)))
+		answer := c.Data.MaxResponse
+		if p.chunks.On() {
+			answer = int(p.answerTokens(config.Student, float64(c.Answer(p.Stage))))
+		}
+		forward = max(forward, min(c.Actor.MaxTokenLen, c.Trainer.ValRows*(c.Data.MaxPrompt+answer)))
 	}
 	return actor, critic, forward
 }

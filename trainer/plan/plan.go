@@ -60,7 +60,9 @@ type Plan struct {
 	Measured  string  // on what
 	Predicted bool    // StepTime is a model's of a GPU that this machine may not have
 
-	limit      int   // of an answer, tokens
+	limit      int // of an answer, tokens
+	chunks     model.Chunks
+	lastOnly   bool  // the discriminator reads a thought's last chunk
 	checkpoint int64 // bytes of one
 	// the run that this one starts from has measured the student that it ended with
 	validated bool
@@ -152,12 +154,13 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 	if err := c.CheckSizes(stage, dir, shape); err != nil {
 		return nil, err
 	}
-	if err := c.CheckBatch(c.StepAnswers(stage), c.Longest(stage),
+	if err := c.CheckBatch(c.StepAnswers(stage), c.Data.MaxPrompt+c.Answer(stage),
 		cpu.MemoryAvailable()); err != nil {
 		return nil, err
 	}
 	p := &Plan{Stage: stage, PromptMean: float64(c.Data.MaxPrompt),
-		AnswerMean: float64(c.Answer(stage)), Steps: c.Trainer.TotalSteps, validated: measured}
+		AnswerMean: float64(c.Answer(stage)), Steps: c.Trainer.TotalSteps, validated: measured,
+		chunks: c.Chunks(stage), lastOnly: c.Critic.Reads == "last"}
 	if len(c.Data.TrainFiles) > 0 {
 		if err := p.measureData(dir, c); err != nil {
 			return nil, err

@@ -15,6 +15,7 @@ import (
 func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c config.Config) (err error) {
 	p.Measured, p.Predicted = be.Card().Device+"; doc/gpu/predicted.md says what is assumed", true
 	r := &predicted{be: be, shape: shape, c: c, known: map[config.Pass]float64{},
+		chunks: p.chunks, lastOnly: p.lastOnly,
 		passes: c.Passes(p.Stage, c.Data.TrainBatchSize, be.Alone())}
 	r.write(p)
 	defer func() { err = errors.Join(err, r.close()) }()
@@ -45,6 +46,8 @@ type predicted struct {
 	rows               []uint64
 	students, teachers []model.Seq // students: n to each prompt
 	n, answer          int
+	chunks             model.Chunks
+	lastOnly           bool // the discriminator reads a thought's last chunk
 
 	// the reference costs what the student does
 	base, sampler, student, discriminator, teacher *model.Model
@@ -154,6 +157,17 @@ func (r *predicted) seqs(x config.Pass) (seqs []model.Seq) {
 	return seqs
 }
 
+// read are answers as a network reads them.
+func (r *predicted) read(network config.Network, seqs []model.Seq) []model.Seq {
+	switch {
+	case network != config.Discriminator:
+		seqs, _ = r.chunks.SplitAll(seqs)
+	case r.lastOnly:
+		seqs = r.chunks.Last(seqs)
+	}
+	return seqs
+}
+
 // seconds is what a pass takes on the model's clock.
 func (r *predicted) seconds(x config.Pass) (float64, error) {
 	switch x.Kind {
@@ -173,7 +187,7 @@ func (r *predicted) seconds(x config.Pass) (float64, error) {
 		}
 	}
 	before := r.be.Elapsed()
-	err := update(m, opt, r.seqs(x), x, r.c.Of(x.Network).MaxTokenLen)
+	err := r.update(m, opt, x, r.c.Of(x.Network).MaxTokenLen)
 	return (r.be.Elapsed() - before) * x.Times, err
 }
 
@@ -181,7 +195,7 @@ func (r *predicted) seconds(x config.Pass) (float64, error) {
 func (r *predicted) sample(x config.Pass) (float64, error) {
 	c, before := r.c.Rollout, r.be.Elapsed()
 	some := min(x.Prompts, (4*c.MaxNumSeqs+x.Students-1)/x.Students)
-	o := model.SampleOptions{N: x.Students, MaxNew: r.answer, Slots: c.MaxNumSeqs, Seed: 1,
+	o := model.SampleOptions{N: x.Students, MaxNew: r.answer, Chunks: r.chunks, Slots: c.MaxNumSeqs, Seed: 1,
 		Sampling: compute.Sampling{Temperature: 1, TopP: c.TopP, TopK: c.TopK, MinP: c.MinP}}
 	_, err := r.sampler.Generate(r.questions[:some], r.rows[:some], o, nil)
 	return (r.be.Elapsed() - before) * float64(x.Prompts) / float64(some), err
@@ -199,7 +213,8 @@ func (r *predicted) forward(x config.Pass) (seconds float64, err error) {
 	if seconds, known := r.known[key]; known {
 		return seconds, nil
 	}
-	seqs, limit, before := r.seqs(x), r.c.Of(x.Network).MaxTokenLen, r.be.Elapsed()
+	seqs, limit, before := r.read(x.Network, r.seqs(x)), r.c.Of(x.Network).MaxTokenLen,
+		r.be.Elapsed()
 	if m.Kind() == model.Scorer {
 		_, err = m.AllScores(seqs, limit)
 	} else {
@@ -210,11 +225,10 @@ func (r *predicted) forward(x config.Pass) (seconds float64, err error) {
 }
 
 // update takes the optimizer steps of a pass, on equal parts of the prompts' sequences.
-func update(m *model.Model, opt *model.Optimizer, seqs []model.Seq, x config.Pass,
-	limit int) error {
-	n, each := x.Updates(), x.Answers()
+func (r *predicted) update(m *model.Model, opt *model.Optimizer, x config.Pass, limit int) error {
+	n, each, seqs := x.Updates(), x.Answers(), r.seqs(x)
 	for u := range n {
-		part := seqs[u*x.Prompts/n*each : (u+1)*x.Prompts/n*each]
+		part := r.read(x.Network, seqs[u*x.Prompts/n*each:(u+1)*x.Prompts/n*each])
 		for _, pack := range model.Packs(part, limit) {
 			var err error
 			if seqs := model.Pick(part, pack); m.Kind() == model.Scorer {

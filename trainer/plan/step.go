@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"gad/internal/compute"
@@ -16,8 +17,35 @@ type tokenTimes struct{ trained, forward, decoded float64 }
 // tokens is how many a pass computes, where the student's answers have so many each.
 func (p *Plan) tokens(x config.Pass, student float64) (prompts, answers float64) {
 	batch := float64(x.Prompts)
-	each := float64(x.Students)*student + float64(x.Teachers)*p.AnswerMean
+	each := float64(x.Students)*p.answerTokens(x.Network, student) +
+		float64(x.Teachers)*p.answerTokens(x.Network, p.AnswerMean)
 	return batch * p.PromptMean, batch * each
+}
+
+// carried is how many chunks of an answer of n tokens have a carry before them.
+func (p *Plan) carried(n float64) float64 { return float64(p.chunks.Count(int(math.Ceil(n))) - 1) }
+
+// answerTokens is how many a network computes of an answer of n tokens, beside its prompt: in chunks
+// the student computes what each carries too, and a discriminator that reads the last one no other.
+func (p *Plan) answerTokens(network config.Network, n float64) float64 {
+	switch {
+	case !p.chunks.On():
+		return n
+	case network != config.Discriminator:
+		return n + p.carried(n)*float64(p.chunks.Carry)
+	case p.lastOnly:
+		return min(n, float64(p.chunks.Size))
+	}
+	return n
+}
+
+// longest is the longest sequence of a network, of a prompt and an answer of mean length.
+func (p *Plan) longest(network config.Network) int {
+	answer := p.AnswerMean
+	if p.chunks.On() && (network != config.Discriminator || p.lastOnly) {
+		answer = min(answer, float64(p.chunks.Size))
+	}
+	return int(p.PromptMean + answer)
 }
 
 // passTime is how long a pass takes.
@@ -25,6 +53,12 @@ func (p *Plan) passTime(x config.Pass, t tokenTimes, student float64) float64 {
 	prompts, answers := p.tokens(x, student)
 	switch x.Kind {
 	case config.Sample:
+		written := float64(x.Prompts*x.Students) * student
+		if p.chunks.On() { // each later chunk computes its prompt again, and what it carries
+			again := float64(x.Prompts*x.Students) * p.carried(student)
+			return (prompts+again*(p.PromptMean+float64(p.chunks.Carry)))*t.forward +
+				written*t.decoded
+		}
 		return prompts*t.forward + answers*t.decoded
 	case config.Learn:
 		return (prompts + answers) * t.trained * x.Times

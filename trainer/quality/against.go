@@ -38,6 +38,7 @@ func (j *Results) Against(m, other *model.Model, name string, o Options) error {
 			e.AgainstCut++
 		}
 	}
+	seqs, from := o.Chunks.SplitAll(seqs)
 	all := 0
 	for _, s := range seqs {
 		all += len(s.IDs)
@@ -56,9 +57,9 @@ func (j *Results) Against(m, other *model.Model, name string, o Options) error {
 		}
 		tokens := 0
 		for i, d := range ds {
-			p := pack[i]
-			tokens += len(seqs[p].IDs)
-			both.tokens[p] = float64(len(d.PQ))
+			p := from[pack[i]]
+			tokens += len(seqs[pack[i]].IDs)
+			both.tokens[p] += float64(len(d.PQ))
 			for t := range d.PQ {
 				exact, sampled := d.PQ[t], d.LogP[t]-d.LogQ[t]
 				if p >= n {

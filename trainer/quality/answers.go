@@ -111,9 +111,12 @@ type Evaluation struct {
 // Options say how a student is evaluated.
 type Options struct {
 	MaxPrompt, MaxResponse int
-	Temperature            float64 // 0 is greedy
-	Seed                   uint64
-	Slots, MaxTokens       int
+	// on: answers are thoughts in chunks, of MaxResponse tokens in all, and the teacher's are read in
+	// the same chunks
+	Chunks           model.Chunks
+	Temperature      float64 // 0 is greedy
+	Seed             uint64
+	Slots, MaxTokens int
 	// of the model that Results.Against is to compare with, for PlanOf; nil is none
 	Against *model.Config
 	Quant   string      // model.Options.Quant, for PlanOf
@@ -179,8 +182,8 @@ func Answer(m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch,
 	defer done()
 	ending := encode.Encoder{Tok: tok}.Ending()
 	_, err := m.GenerateAll(b.Prompts, keys,
-		model.SampleOptions{N: 1, MaxNew: o.MaxResponse, EOS: tok.EOS(), Seed: o.Seed,
-			Slots:    o.Slots,
+		model.SampleOptions{N: 1, MaxNew: o.MaxResponse, Chunks: o.Chunks, EOS: tok.EOS(),
+			Seed: o.Seed, Slots: o.Slots,
 			Sampling: model.Sampling{Temperature: o.Temperature, TopP: 1}, Stop: o.Stop,
 			Done: func(p, _ int, c model.Completion) {
 				j.Done[p], j.Tokens[p], j.Truncated[p] = true, len(c.IDs), c.Truncated
@@ -225,7 +228,8 @@ func (j *Results) teacherTokens(p int) float64 {
 // TeacherNLL measures how probable the student finds the teacher's answers: the mean
 // over tokens of -log p(teacher's token), at temperature 1.
 func (j *Results) TeacherNLL(m *model.Model, o Options) error {
-	seqs, limit, all := j.Batch.Teachers, o.MaxTokens, 0
+	limit, all := o.MaxTokens, 0
+	seqs, from := o.Chunks.SplitAll(j.Batch.Teachers)
 	if o.Stages != nil {
 		limit = min(limit, shownTokens)
 	}
@@ -259,11 +263,11 @@ func (j *Results) TeacherNLL(m *model.Model, o Options) error {
 		}
 		advance(tokens)
 	}
-	j.NLL = make([]float64, len(seqs))
+	j.NLL = make([]float64, len(j.Batch.Teachers))
 	var sum, tokens float64
 	for p, row := range logpST {
 		for _, x := range row {
-			j.NLL[p] -= float64(x)
+			j.NLL[from[p]] -= float64(x)
 			sum -= float64(x)
 			tokens++
 		}

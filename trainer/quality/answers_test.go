@@ -224,7 +224,7 @@ func TestPlanEval(t *testing.T) {
 	}
 	// By hand: one step for all answers takes Decode, and each token Slot and its cache.
 	c := model.Config{Layers: 1, Hidden: 4, Heads: 1, KVHeads: 1, HeadDim: 4, FFN: 4, Vocab: 10}
-	seconds := Pace{Decode: 2, Slot: 0.5}.answers(c, []int{0, 0}, []int{10, 4}, 2)
+	seconds := Pace{Decode: 2, Slot: 0.5}.answers(c, model.Chunks{}, []int{0, 0}, []int{10, 4}, 2)
 	if least := 10*2 + 14*0.5; seconds < least || seconds > 3*least {
 		t.Errorf("two answers of 10 and 4 tokens take %g s, want a little more than %g", seconds,
 			least)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"gad/critic"
@@ -204,7 +205,23 @@ func (p Pace) passOf(c model.Config, lengths []int, head bool) (s float64) {
 }
 
 // answers is the seconds that sampling takes: prompts, then answers of these lengths.
-func (p Pace) answers(c model.Config, prompts, lengths []int, slots int) float64 {
+// In chunks each later one passes its context anew.
+func (p Pace) answers(c model.Config, chunks model.Chunks, prompts, lengths []int,
+	slots int) float64 {
+	if chunks.On() {
+		var seconds float64
+		for left, carry := slices.Clone(lengths), 0; maxOf(left) > 0; carry = chunks.Carry {
+			before, written := make([]int, 0, len(left)), make([]int, 0, len(left))
+			for i, n := range left {
+				if n = min(n, chunks.Size-carry); n > 0 {
+					before, written = append(before, prompts[i]+carry), append(written, n)
+					left[i] -= n
+				}
+			}
+			seconds += p.answers(c, model.Chunks{}, before, written, slots)
+		}
+		return seconds
+	}
 	tokens, longest, context := 0, 0, 0.0
 	for i, n := range lengths {
 		tokens, longest = tokens+n, max(longest, n)

@@ -78,13 +78,13 @@ func PlanOf(f model.Footprint, free int64, c model.Config, b *encode.Batch, pace
 			prompt+float64(prompts[i])/float64(n), answer+float64(expected[i])/float64(n)
 	}
 	out.PromptMean, out.AnswerMean = prompt, answer
-	sampling := pace.answers(c, prompts, expected, o.Slots)
+	sampling := pace.answers(c, o.Chunks, prompts, expected, o.Slots)
 	out.Parts = []plan.Timed{{Name: "answers", Seconds: sampling},
 		{Name: "teacher NLL", Seconds: pace.passOf(c, whole, true)}}
-	longest := pace.answers(c, prompts, most, o.Slots)
+	longest := pace.answers(c, o.Chunks, prompts, most, o.Slots)
 	used := c.Plan(f, model.PlanOptions{Kind: model.LM, Quant: o.Quant,
 		Tokens: min(o.MaxTokens, max(shownTokens, maxOf(whole))), Slots: o.Slots, N: 1, Prompts: n,
-		PromptTokens: maxOf(prompts), MaxNew: o.MaxResponse})
+		PromptTokens: maxOf(prompts), MaxNew: o.MaxResponse, Chunks: o.Chunks})
 	out.Memory = evalMemory("student", used)
 	beside := int64(0)
 	if other := o.Against; other != nil {

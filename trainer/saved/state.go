@@ -4,6 +4,7 @@
 //	state.go          trainer.json and the names of a run's files
 //	discriminator.go  what a run knows of its discriminator
 //	find.go           which checkpoint a path means
+//	thought.go        the chunks in which a run has its student answer
 //	cost.go           what a run has spent
 //	model.go          whether a path is a model, and whether two models have the same tokens
 package saved

@@ -1,0 +1,292 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"gad/internal/hostile"
+	"gad/internal/report"
+	"gad/internal/vfs"
+	"gad/model"
+	"gad/trainer/config"
+)
+
+// thinking are a small run's settings with thoughts in chunks, most of them several.
+func thinking(more ...string) []string {
+	return append([]string{"rollout.chunk=6", "rollout.carry=3", "rollout.carry_head=1",
+		"rollout.chunks=4", "critic.truncated=include"}, more...)
+}
+
+var inChunks = model.Chunks{Size: 6, Carry: 3, Head: 1, Most: 4}
+
+// A step on thoughts: a chunk is a sequence, whose sampled log-probabilities are those of a pass over
+// its own context, to the bit; a thought has one advantage, on the tokens of all its chunks; the
+// discriminator reads the whole thought, or of both sides the last chunk.
+func TestStepInChunks(t *testing.T) {
+	be := ready(t)
+	for _, reads := range []string{"answer", "last"} {
+		tr := opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "run"),
+			thinking("trainer.total_steps=2", "trainer.warmup_objective=policy",
+				"critic.reads="+reads, "algorithm.use_kl_in_reward=true", "actor.use_kl_loss=false",
+				"actor.ppo_mini_batch_size=4", "actor.loss_agg_mode=seq-mean-token-mean",
+				map[string]string{"answer": "actor.policy_loss.loss_mode=vanilla",
+					"last": "actor.policy_loss.loss_mode=gspo"}[reads])...), config.Warmup)
+		m := Metrics{}
+		r := scored(t, tr, m)
+		if len(r.group) != 16 || len(r.cut) != 16 || len(r.forCritic) != 16 ||
+			len(r.scoreA) != 16 || len(r.roll.Seqs) < 20 {
+			t.Fatalf("%d answers in %d sequences", len(r.group), len(r.roll.Seqs))
+		}
+		logp, _, err := tr.actor.Model().AllLogProbs(r.roll.Seqs, 1, 512)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var seqs []model.Seq
+		written := r.written()
+		for a, s := range r.firsts() {
+			p := r.group[a]
+			if p != a/4 {
+				t.Fatalf("answer %d is of prompt %d", a, p)
+			}
+			q := r.batch.Prompts[p]
+			if !slices.Equal(r.roll.Seqs[s].IDs[:r.roll.Seqs[s].Prompt()], q) {
+				t.Errorf("answer %d begins behind %v, want %v", a, r.roll.Seqs[s].IDs, q)
+			}
+			seqs = append(seqs, inChunks.Seqs(q, written[a])...)
+			if n := len(written[a]); r.cut[a] != (n == 15 &&
+				!slices.Contains(tr.tok.EOS(), written[a][n-1])) || n > 15 {
+				t.Errorf("answer %d: %d tokens, cut %t", a, n, r.cut[a])
+			}
+			whole := tr.enc.Ending().Seq(q, written[a], r.cut[a])
+			if reads == "last" {
+				whole = inChunks.Last([]model.Seq{whole})[0]
+			}
+			if !slices.Equal(r.forCritic[a].IDs, whole.IDs) {
+				t.Errorf("the discriminator reads %v, want %v", r.forCritic[a].IDs, whole.IDs)
+			}
+		}
+		for s, seq := range seqs {
+			if !slices.Equal(seq.IDs, r.roll.Seqs[s].IDs) ||
+				!slices.Equal(logp[s], r.roll.SampledST[s]) {
+				t.Errorf("sequence %d: %v with %v, in one pass %v", s, r.roll.Seqs[s],
+					r.roll.SampledST[s], logp[s])
+			}
+		}
+		for p, seq := range tr.scored(r.batch.Teachers) {
+			want := r.batch.Teachers[p]
+			if reads == "last" {
+				all := inChunks.Seqs(want.IDs[:want.Prompt()], want.Response())
+				want = all[len(all)-1]
+			}
+			if !slices.Equal(seq.IDs, want.IDs) {
+				t.Errorf("of the teacher it reads %v, want %v", seq.IDs, want.IDs)
+			}
+		}
+		if err := tr.refLogProbs(m, r); err != nil {
+			t.Fatal(err)
+		}
+		adv, err := tr.advantages(m, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for s, row := range adv {
+			first := adv[r.firsts()[r.roll.Episode[s]]][0]
+			if len(row) != r.roll.Seqs[s].Trained() ||
+				slices.ContainsFunc(row, func(x float64) bool { return x != first }) {
+				t.Errorf("sequence %d of answer %d has advantages %v, want %g", s,
+					r.roll.Episode[s], row, first)
+			}
+		}
+		// Where all ratios are 1 the loss is the mean of -A over thoughts, however many chunks and
+		// tokens each has.
+		want := 0.0
+		for s, a := range r.roll.Episode {
+			for t := range adv[s] {
+				adv[s][t] = float64(len(r.roll.Seqs)*a%7) + 0.5
+			}
+		}
+		for _, s := range r.firsts() {
+			want -= adv[s][0] / float64(len(r.group))
+		}
+		st, err := tr.actor.Update(r.roll, adv, nil)
+		if err != nil || !near(st.PGLoss, want, 1e-5) || st.Updates != 1 {
+			t.Errorf("%s: loss %g, want %g (%v)", reads, st.PGLoss, want, err)
+		}
+	}
+}
+
+// Rounds that are put together of parts, as dynamic sampling does, keep each thought whole.
+func TestTakeKeepsThoughts(t *testing.T) {
+	be := ready(t)
+	tr := opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "run"),
+		thinking("trainer.total_steps=2")...), config.Warmup)
+	r, other := scored(t, tr, Metrics{}), scored(t, tr, Metrics{})
+	whole := &round{batch: other.batch, roll: other.roll, group: other.group, cut: other.cut,
+		forCritic: other.forCritic, scoreA: other.scoreA, scoreP: other.scoreP}
+	n := len(other.group)
+	want := slices.Concat(other.written(), r.written()[4:8], r.written()[12:])
+	whole.take(r, []int{1, 3})
+	for a, ids := range whole.written() {
+		if !slices.Equal(ids, want[a]) {
+			t.Errorf("answer %d has %v, want %v", a, ids, want[a])
+		}
+	}
+	if len(whole.group) != n+8 || whole.group[n] != 4 || whole.group[n+4] != 5 {
+		t.Errorf("groups %v", whole.group)
+	}
+}
+
+// SFT learns each chunk of the teacher's answer behind its own context, every token once.
+func TestSFTInChunks(t *testing.T) {
+	be := ready(t)
+	tr := opened(t, be, settings(config.SFT, filepath.Join(t.TempDir(), "run"),
+		thinking("trainer.total_steps=1", "data.val_files="+fixed.val)...), config.SFT)
+	b, err := tr.draw(8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids, want []int32
+	list := tr.learned(b.Teachers)
+	for _, seq := range list {
+		ids = append(ids, seq.TrainedIDs()...)
+		if n := len(seq.IDs); n > 64+6 {
+			t.Errorf("a sequence of %d tokens", n)
+		}
+	}
+	for _, seq := range b.Teachers {
+		want = append(want, seq.TrainedIDs()...)
+	}
+	if !slices.Equal(ids, want) || len(list) <= len(b.Teachers) {
+		t.Errorf("%d sequences of %d answers have %v, want %v", len(list), len(b.Teachers), ids,
+			want)
+	}
+	logp, _, err := tr.actor.Model().AllLogProbs(list, 1, 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	loss, n := 0.0, 0.0
+	for _, row := range logp {
+		for _, x := range row {
+			loss, n = loss-float64(x), n+1
+		}
+	}
+	st, err := tr.actor.SFT(list)
+	if err != nil || !near(st.Loss, loss/n, 1e-5) {
+		t.Errorf("loss %g, want %g (%v)", st.Loss, loss/n, err)
+	}
+}
+
+func near(a, b, tolerance float64) bool { return a-b < tolerance && b-a < tolerance }
+
+// A run in chunks that was stopped, or killed, and gone on with has the bits of one that was not; so
+// has one on several ranks, and one with other slots.
+func TestChunksKeepTheirBits(t *testing.T) {
+	slow(t)
+	be := ready(t)
+	for _, reads := range []string{"answer", "last"} {
+		run := func(name string, more ...string) config.Config {
+			return settings(config.Warmup, filepath.Join(t.TempDir(), name),
+				thinking(append([]string{"trainer.total_steps=5", "trainer.critic_warmup=1",
+					"trainer.save_freq=2", "trainer.warmup_objective=policy", "trainer.shards=2",
+					"algorithm.filter_groups.enable=true", "critic.replay.size=24",
+					"critic.replay.share=0.5", "critic.group_ot=0.01", "critic.reads=" + reads,
+					"algorithm.use_kl_in_reward=true", "actor.ppo_epochs=2",
+					"actor.loss_agg_mode=seq-mean-token-mean", "actor.policy_loss.loss_mode=vanilla",
+					"data.val_files=" + fixed.val, "trainer.test_freq=2"}, more...)...)...)
+		}
+		c := run("whole")
+		rows := finished(t, be, c, config.Warmup)
+		want := record(t, c.Trainer.Output, 5)
+		for name, step := range map[string]int{"start/rouge_l": 0, "start/teacher_nll": 0,
+			"val/teacher_nll": 4, "rollout/chunks_mean": 2} {
+			if x, ok := rows[step].Values[name]; !ok || !(x > 0) {
+				t.Errorf("%s in step %d: %g, %v", name, step+1, x, ok)
+			}
+		}
+		if x := rows[2].Values["rollout/logp_diff_max"]; x != 0 {
+			t.Errorf("sampler and trainer differ by %g", x)
+		}
+		samples, _, err := report.ReadSamples(vfs.OS, c.Trainer.Output, report.InTraining, 4)
+		if err != nil || len(samples) != 8 || samples[0].Student == "" {
+			t.Errorf("samples: %v, %v", samples, err)
+		}
+		for n := 1; n <= 4; n++ {
+			for _, kill := range []bool{false, true} {
+				if hostile.Share(8) < 8 && n != 3 {
+					continue
+				}
+				c := run(fmt.Sprint("part", n, kill))
+				if err := part(t, c, config.Warmup, n, kill); !kill &&
+					!errors.Is(err, ErrInterrupted) {
+					t.Fatal(err)
+				}
+				finished(t, be, c, config.Warmup)
+				same(t, record(t, c.Trainer.Output, 5), want)
+			}
+		}
+		for _, n := range []int{9, 60} { // within a thought, whose first chunk has 6 tokens
+			c := run(fmt.Sprint("killed", n))
+			ctx := &killAt{Context: context.Background(), n: n}
+			if err := under(t, ctx, c, config.Warmup); err != nil || ctx.n != 0 {
+				t.Fatalf("killed %d tokens too late, %v", ctx.n, err)
+			}
+			finished(t, be, c, config.Warmup)
+			same(t, record(t, c.Trainer.Output, 5), want)
+		}
+		c = run("ranks")
+		for _, err := range together(2, c, config.Warmup) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		same(t, record(t, c.Trainer.Output, 5), want)
+		c = run("slots", "rollout.max_num_seqs=3")
+		finished(t, be, c, config.Warmup)
+		same(t, record(t, c.Trainer.Output, 5), want)
+	}
+}
+
+// killAt kills the run before the n-th token that is sampled in a step.
+type killAt struct {
+	context.Context
+	n int
+}
+
+func (k *killAt) Done() <-chan struct{} {
+	if k.n--; k.n == 0 {
+		panic(killed{})
+	}
+	return nil
+}
+
+// What does not go with chunks is refused before anything is written.
+func TestChunksAreRefused(t *testing.T) {
+	be := ready(t)
+	for set, want := range map[string]string{
+		"rollout.carry=6":      "rollout.carry 6 must be below rollout.chunk 6",
+		"rollout.carry_head=3": "rollout.carry_head 3 must be below rollout.carry 3",
+		"rollout.chunk=600":    "data.max_prompt_length + rollout.chunk = 664, but max_position_embeddings is",
+		"rollout.chunks=400":   "critic.reads=answer reads a prompt and a whole thought",
+		"env.command=cat":      "env.command makes episodes",
+		"rollout.chunk=0":      "critic.reads last is the last chunk of a thought",
+	} {
+		out := filepath.Join(t.TempDir(), "run")
+		extra := []string{set}
+		if set == "rollout.chunk=0" {
+			extra = append(extra, "critic.reads=last")
+		}
+		err := play(be, settings(config.Warmup, out, thinking(extra...)...), config.Warmup)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", set, err, want)
+		}
+		if _, err := os.Stat(out); err == nil {
+			t.Errorf("%s: the run's folder was made", set)
+		}
+	}
+}
