@@ -256,6 +256,9 @@ func (c *sample) run(op func(s *side)) {
 	offsets := []int{3, 0, 16, 3}
 	if n := c.s.Align; n > 1 {
 		offsets = []int{n, 0, 3, 2 * n, n}
+		if c.s.Slow {
+			offsets = offsets[:3]
+		}
 	}
 	if c.few || c.s.dev.Name() == "ref" { // the reference has no alignments
 		offsets = offsets[:2]
