@@ -4,12 +4,12 @@
 #
 #   scripts/study/run.sh two-forms [gad study's flags]
 #
-# two-forms, few-rows, unlearned, ablations, memory, doors or calculator; in the repository's
+# two-forms, few-rows, unlearned, ablations, memory, doors, calculator or walks; in the repository's
 # root. GAD=path names another binary.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 GAD=${GAD:-gad}
-name=${1:?"two-forms, few-rows, unlearned, ablations, memory, doors or calculator"}
+name=${1:?"two-forms, few-rows, unlearned, ablations, memory, doors, calculator or walks"}
 shift
 file=scripts/study/$name.yaml
 kind=$(sed -n 's|^data: .*runs/task/\(.*\)-{seed}/.*|\1|p' "$file")
