@@ -23,7 +23,10 @@ type Pair struct{ Student, Teacher model.Seq }
 func (r *Buffer) Add(b Batch) {
 	for s, seq := range b.Students {
 		if !b.Skip[s] && !b.Tie(s) {
-			r.Pairs = append(r.Pairs, Pair{seq, b.Teachers[b.Group[s]]})
+			// Flat keeps no Seq.Shared, and a run that was resumed must lay the same packs.
+			teacher := b.Teachers[b.Group[s]]
+			seq.Shared, teacher.Shared = 0, 0
+			r.Pairs = append(r.Pairs, Pair{seq, teacher})
 		}
 	}
 	if n := len(r.Pairs) - r.Cap; n > 0 {

@@ -202,6 +202,9 @@ func TestPresets(t *testing.T) {
 		if name == "gigpo" || name == "flow-grpo" { // they are for episodes
 			limits = acting(episodes, "well")
 		}
+		if name == "delethink" { // of a smaller student
+			limits = append(limits, thinking("actor.ppo_mini_batch_size=1")...)
+		}
 		told = append(told, limits...)
 		rows := finished(t, be, settings(stage, filepath.Join(t.TempDir(), "run"),
 			append(told, "trainer.total_steps=2", "actor.lora.rank="+rank, "critic.lora.rank="+rank,
