@@ -28,6 +28,7 @@ var ill = map[string]string{
 	"game-kl10":         "KL dominates the loss",
 	"game-chance":       "discriminator at chance",
 	"game-bang":         "discriminator always right",
+	"game-ahead":        "the discriminator is ahead",
 	"game-cold":         "advantages vanish",
 	"game-nan":          "numerical breakdown",
 	"length-game":       "answers grow too long",

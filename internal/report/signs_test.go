@@ -120,6 +120,14 @@ func TestDiagnose(t *testing.T) {
 		{"discriminator always right", set("critic/d_acc_distinct", 80, constant(0.995))},
 		{"discriminator always right",
 			without("critic/d_acc_distinct", set("critic/d_acc_fresh", 80, constant(0.99)))},
+		{"the discriminator is ahead", func(rows []Row) {
+			for i, r := range rows {
+				r.Values["actor/pg_loss"], r.Values["critic/d_acc_distinct"] = 0, 0.9
+				r.Values["critic/d_loss_distinct"], r.Values["actor/ratio_max"] = 0.3, 1.01
+				r.Values["reward/mean"], r.Values["critic/score_gap"] =
+					5-0.05*float64(i)+0.1*float64(i%2), 2+0.04*float64(i)
+			}
+		}},
 		{"scores of a prompt collapse", set("critic/collapsed_groups_frac", 75, constant(0.7))},
 		{"everything is a tie", set("critic/tie_frac", 80, constant(0.95))},
 		{"clip never acts", set("actor/pg_clipfrac", 80, constant(0))},
