@@ -353,8 +353,12 @@ func (s *Set) rank(of table) error {
 			u.key[i] = math.NaN()
 			continue
 		case v.kind != numberCell && v.kind != eitherCell:
+			what := v.text
+			if v.kind == textCell {
+				what = "a text"
+			}
 			return choiceErr("%s: curriculum %q: row %d: column %q is %s: order by numbers", s.path,
-				s.opt.Curriculum, at, u.column, cmp.Or(map[bool]string{true: "a text"}[v.kind == textCell], v.text))
+				s.opt.Curriculum, at, u.column, what)
 		}
 		there++
 		if u.key[i] = v.number; u.desc {

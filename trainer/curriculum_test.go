@@ -48,7 +48,8 @@ func TestCurriculumChangesNoBit(t *testing.T) {
 				in = append(in, fmt.Sprintf("%.2f", row.Values["train/entered_frac"]))
 			}
 			// 36 of 40 rows; 4.2 steps: 8.57 rows a step
-			if want := []string{"0.25", "0.50", "0.72", "0.97", "1.00", "1.00"}; !slices.Equal(in, want) {
+			if want := []string{"0.25", "0.50", "0.72", "0.97", "1.00", "1.00"}; !slices.Equal(in,
+				want) {
 				t.Errorf("rows in: %v, want %v", in, want)
 			}
 			want := record(t, whole, 6)

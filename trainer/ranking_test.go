@@ -17,7 +17,8 @@ import (
 
 // ranked are ratings of the fixture's 40 rows with four answers each: of three words or more, the
 // better the later. In every fifth row all scores are equal. edit changes a row's lines.
-func ranked(t *testing.T, edit func(row int, answers []data.RatedAnswer, teacher *data.RatedAnswer)) string {
+func ranked(t *testing.T,
+	edit func(row int, answers []data.RatedAnswer, teacher *data.RatedAnswer)) string {
 	t.Helper()
 	s, err := data.Open(fixed.data, data.DefaultColumns())
 	if err != nil {

@@ -332,7 +332,8 @@ func (r *reader) budget(n *conf.Node) (b Budget) {
 func (r *reader) stage(n *conf.Node) *Stage {
 	n.Group(stageKeys...)
 	s := &Stage{Run: conf.Value[string](n.Get("run")), Preset: conf.Value[string](n.Get("preset")),
-		Data: r.file(n.Get("data")), Ratings: r.file(n.Get("ratings")), Set: r.settings(n.Get("set")), CriticWarmup: -1}
+		Data: r.file(n.Get("data")), Ratings: r.file(n.Get("ratings")),
+		Set: r.settings(n.Get("set")), CriticWarmup: -1}
 	if n.Get("run") == nil {
 		n.Bad("%q is missing: one of: %s", "run", strings.Join(commands, ", "))
 	}

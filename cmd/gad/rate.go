@@ -59,8 +59,9 @@ func (p *program) rateCommand() *cli.Command {
 			o := rate.Options{Source: sourceOf(c, "model"), Critic: c.String("critic"),
 				Checker:        c.String("checker"),
 				CheckerTimeout: time.Duration(c.Int("checker-timeout")) * time.Second,
-				RightAt:        c.Float64("right-at"), N: c.Int("n"), MaxTokens: c.Int("max-token-len"),
-				Seed: c.Uint64("seed"), KeepAnswers: c.Bool("keep-answers")}
+				RightAt:        c.Float64("right-at"), N: c.Int("n"),
+				MaxTokens: c.Int("max-token-len"), Seed: c.Uint64("seed"),
+				KeepAnswers: c.Bool("keep-answers")}
 			o.Temperature, o.TopP = c.Float64("temperature"), 1
 			if c.IsSet("max-new-tokens") {
 				o.MaxNew = c.Int("max-new-tokens")

@@ -18,7 +18,7 @@ for seed in $(sed -n 's/^seeds: \[\(.*\)\]/\1/p' "$file" | tr -d ,); do
 done
 if grep -q 'ratings:' "$file"; then # by a student that has learned the teacher's rows
   for seed in $(sed -n 's/^seeds: \[\(.*\)\]/\1/p' "$file" | tr -d ,); do
-    task=runs/task/$kind-$seed steps=400
+    task=runs/task/$kind-$seed steps=100
     [ -e "$task/ratings.jsonl" ] && continue
     "$GAD" sft --model "$task/student" --data "$task/train.arrow" --output "$task/rated" \
       --seed "$seed" --steps "$steps" data.max_prompt_length=48 \
