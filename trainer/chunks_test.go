@@ -103,6 +103,14 @@ func TestStepInChunks(t *testing.T) {
 					r.roll.Episode[s], row, first)
 			}
 		}
+		scoreP, err := tr.critic.Score(tr.scored(r.batch.Teachers))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.scoreA, r.scoreP = nil, nil // as a step has them, which learns from the same sequences
+		if err := tr.updateCritic(m, r); err != nil || !slices.Equal(r.scoreP, scoreP) {
+			t.Errorf("the teacher's scores are %v, want %v (%v)", r.scoreP, scoreP, err)
+		}
 		// Where all ratios are 1 the loss is the mean of -A over thoughts, however many chunks and
 		// tokens each has.
 		want := 0.0
@@ -176,9 +184,10 @@ func TestSFTInChunks(t *testing.T) {
 			loss, n = loss-float64(x), n+1
 		}
 	}
-	st, err := tr.actor.SFT(list)
-	if err != nil || !near(st.Loss, loss/n, 1e-5) {
-		t.Errorf("loss %g, want %g (%v)", st.Loss, loss/n, err)
+	m := Metrics{}
+	if err := tr.updateActor(m, b, nil, nil, nil); err != nil ||
+		!near(m["actor/sft_loss"], loss/n, 1e-5) {
+		t.Errorf("loss %g, want %g (%v)", m["actor/sft_loss"], loss/n, err)
 	}
 }
 
