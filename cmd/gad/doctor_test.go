@@ -133,7 +133,7 @@ func TestDoctor(t *testing.T) {
 
 	for what, args := range map[string][]string{
 		`trainer: ` + f.path("student") + `: contains no run`: {f.path("student")},
-		"unexpected argument \"b\"":                           {"a", "b"},
+		"unexpected argument \"c\"":                           {"a", "b", "c"},
 	} {
 		code, out, said := gad(append([]string{"doctor"}, args...)...)
 		if code != exitUsage || out != "" || !strings.Contains(said, what) ||

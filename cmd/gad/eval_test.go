@@ -255,6 +255,25 @@ func TestEvalOutput(t *testing.T) {
 			t.Errorf("%s: verdicts %g, accuracy %g", name, right/asked, *m.Fresh)
 		}
 	}
+	var equal, alike float64
+	for i, r := range rows[:10] {
+		if r.Response == rows[10+i].Response {
+			alike += 0.1
+		}
+	}
+	if err := json.Unmarshal(all.Differences[0]["equal_answers"], &equal); err != nil ||
+		!near(equal, alike) {
+		t.Errorf("equal answers %g (%v), the rows have %g", equal, err, alike)
+	}
+	copied := filepath.Join(t.TempDir(), "copied")
+	if err := os.CopyFS(copied, os.DirFS(sft)); err != nil {
+		t.Fatal(err)
+	}
+	same, _ := must(t, "eval", "--model", sft, "--model", copied, "--data", f.path("test.jsonl"),
+		"--max-response-length", "14", "--disc-steps", "0")
+	if !strings.Contains(same, "\nB and A answer 1.000 of the rows by the same text\n") {
+		t.Errorf("a model and itself:\n%s", same)
+	}
 	var d quality.Difference
 	if err := json.Unmarshal(all.Differences[0]["rouge_l"], &d); err != nil ||
 		!near(d.Value, all.Models[1].RougeL-all.Models[0].RougeL) || d.CI95 == nil ||
