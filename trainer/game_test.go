@@ -147,7 +147,7 @@ func TestTruncatedAnswers(t *testing.T) {
 	if m["critic/pairs"] != float64(pairs) {
 		t.Errorf("%g pairs, want %d", m["critic/pairs"], pairs)
 	}
-	if err := tr.describe(m, played, nil); err != nil {
+	if err := tr.describe(m, played, played.firstOf(nil)); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := m["rollout/truncated_frac"], float64(cut)/float64(len(r.Seqs)); got != want {

@@ -74,7 +74,7 @@ var titles = map[string]string{
 	"train": "progress", "critic": "the discriminator", "reward": "rewards", "adv": "advantages",
 	"actor":   "the student's updates",
 	"episode": "episodes in the environment", "env": "the environment",
-	"dpo": "preferences", "ranking": "the order of scored answers",
+	"dpo": "preferences", "opd": "on-policy distillation", "ranking": "the order of scored answers",
 	"rollout": "the student's answers", "teacher": "the teacher's answers",
 	"start": "validation before the first step", "val": "validation",
 	"timing_s": "time of a step", "perf": "speed and memory",

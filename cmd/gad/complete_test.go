@@ -27,7 +27,7 @@ func TestCandidates(t *testing.T) {
 		{line: "gad sft --model ", want: ""}, // a file
 		{line: "gad sft --model x --device ", want: "cpu cuda"},
 		{line: "gad sft --precision b", want: "bf16"},
-		{line: "gad plan --stage ", want: "sft dpo warmup train"},
+		{line: "gad plan --stage ", want: "sft dpo opd warmup train"},
 		{line: "gad train --preset ", want: strings.Join(config.PresetNames(), " ")},
 		{line: "gad train --", has: "--model --preset --help"},
 		{line: "gad train actor.optim.lr",
@@ -95,7 +95,7 @@ for line in " ev" " sft --dev" " sft --device " " sft trainer.prec" " sft traine
 done`
 	// bash may warn of a locale that is not there
 	out, err := exec.Command("bash", "-c", script, "bash", program).Output()
-	want := " ev: eval\n sft --dev: --device\n sft --device : cpu cuda\n sft trainer.prec: trainer.precision=\n sft trainer.precision=b: bf16\n data : inspect validate convert split collect\n"
+	want := " ev: eval\n sft --dev: --device\n sft --device : cpu cuda\n sft trainer.prec: trainer.precision=\n sft trainer.precision=b: bf16\n data : inspect validate convert split collect rate\n"
 	if err != nil || string(out) != want {
 		t.Errorf("bash completes %q, %v; want %q", out, err, want)
 	}

@@ -559,6 +559,12 @@ const showCurves = () => {
 const inGroups = ["critic/group_std", "critic/group_rel_std", "critic/top_gap", "critic/collapsed_groups_frac", "adv/zero_var_groups_frac", "adv/std"];
 const groupMetrics = () => inGroups.filter(n => metricOf(n)).map(n => [idOf("g", n), n]);
 
+// What the scores of a run's samples are.
+const scores = run => ({
+  dpo: { axis: "reward", about: "rewards of the sample and of the teacher's answer", columns: ["student's reward", "teacher's reward", "margin"] },
+  opd: { axis: "log-probability", about: "mean log-probability of a token of the student's answers under the teacher", columns: ["under the teacher", "teacher's score", "advantage"] },
+}[run && run.stage] || { axis: "score", about: "scores of student and teacher", columns: ["student's score", "teacher's score", "advantage"] });
+
 const showScores = () => {
   const box = $("score-charts"), panel = $("group-charts");
   const column = (q, p) => q[p].map(x => finite(x) ? x : NaN);
@@ -572,7 +578,7 @@ const showScores = () => {
     const sc = state.scores[r.id];
     if (!sc || (!sc.step.length && !charts.has("s-" + r.id))) continue;
     any = true;
-    const c = chart(box, "s-" + r.id, r.name, r.stage === "dpo" ? "reward" : "score", (r.stage === "dpo" ? "rewards of the sample and of the teacher's answer" : "scores of student and teacher") +
+    const told = scores(r), c = chart(box, "s-" + r.id, r.name, told.axis, told.about +
       ": median, middle half, 80 %; " + (sc.answers[sc.answers.length - 1] || 0) + " answers a step" + (sc.thinned ? ", not all steps" : "") + (sc.problem ? "; " + sc.problem : ""));
     c.root.hidden = state.hidden.has(r.id);
     c.set([fan(r.id, sc.step, sc.student, "student", "var(--student)", ""), fan(r.id, sc.step, sc.teacher, "teacher", "var(--teacher)", "7 3")]);
@@ -703,9 +709,8 @@ const showSamples = () => {
   $("page-before").disabled = state.page === 0;
   $("page-after").disabled = state.page >= pages - 1;
   if (!some.length) { box.replaceChildren(h("p", { class: "empty" }, state.samples.absent ? "This run has no samples here." : "No answer fits.")); return; }
-  const dpo = (state.board.runs[state.run] || {}).stage === "dpo";
   const number = (label, x) => h("td", { role: "cell", class: "n", "data-label": label }, figure(x));
-  const head = ["prompt", "teacher", "student", "difference"], numbers = dpo ? ["student's reward", "teacher's reward", "margin"] : ["student's score", "teacher's score", "advantage"];
+  const head = ["prompt", "teacher", "student", "difference"], numbers = scores(state.board.runs[state.run]).columns;
   box.replaceChildren(h("table", { class: "answers stack", role: "table" },
     h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head.map(x => h("th", { scope: "col", role: "columnheader" }, x)), numbers.map(x => h("th", { scope: "col", role: "columnheader", class: "n" }, x)))),
     h("tbody", { role: "rowgroup" }, some.map((x, i) => {
