@@ -303,7 +303,8 @@ func TestLayoutSeesViolations(t *testing.T) {
 		{"go.mod", "module gad\n\nrequire (\n\texample.com/new v1.0.0\n)\n",
 			"go.mod: requires example.com/new"},
 	} {
-		broken := inspectWith(t, over{os.DirFS("."), fstest.MapFS{c.file: {Data: []byte(c.source)}}},
+		broken := inspectWith(t, over{os.DirFS("."),
+			fstest.MapFS{c.file: {Data: []byte(c.source)}}},
 			known)
 		found := slices.ContainsFunc(broken,
 			func(s string) bool {

@@ -68,7 +68,8 @@ func New(m *model.Model, cfg Config, roll RolloutConfig, updates, maxNew int) (*
 		return nil, fmt.Errorf("actor: %w", err)
 	}
 	merges := m.Base() != nil && (roll.Merged == "true" || roll.Merged == "auto" && !m.Alone())
-	return &Actor{Beta: 1, cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft, maxNew: maxNew,
+	return &Actor{Beta: 1, cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft,
+		maxNew: maxNew,
 		merges: merges}, nil
 }
 
@@ -123,7 +124,8 @@ type Rollout struct {
 	SampledST [][]float32 // log-probabilities as the sampler saw them
 	OldST     [][]float32 // denominator of the ratio: SampledST, or after Old the trainer's
 	EntST     [][]float32 // entropies, nats; nil until Old is called
-	// what Actor.Reference reads with an exact KL: the same answers behind its own prompts; nil: Seqs
+	// what Actor.Reference reads with an exact KL: the same answers behind its own prompts; nil:
+	// Seqs
 	Read []model.Seq
 }
 
@@ -166,7 +168,8 @@ func (a *Actor) Rollout(prompts [][]int32, eos []int32, key Key,
 		return nil, fmt.Errorf("actor: rollout: %w", err)
 	}
 	out, err := m.GenerateAll(prompts, rows, model.SampleOptions{
-		N: a.roll.N, MaxNew: a.maxNew, Chunks: a.roll.Thought(), Slots: a.roll.MaxNumSeqs, EOS: eos, Seed: key.Seed,
+		N: a.roll.N, MaxNew: a.maxNew, Chunks: a.roll.Thought(), Slots: a.roll.MaxNumSeqs, EOS: eos,
+		Seed: key.Seed,
 		Step: uint64(key.Step), Stop: a.Stop,
 		Sampling: a.sampling(),
 	}, progress)
@@ -260,7 +263,8 @@ func (a *Actor) Update(r *Rollout, advST [][]float64, refST [][]float32) (Stats,
 					shards[k] = append(shards[k], s)
 				}
 			}
-			b := policyRows{seqs: r.Seqs, read: r.Read, episode: r.Episode, byTurn: a.cfg.ByTurn(), old: r.OldST,
+			b := policyRows{seqs: r.Seqs, read: r.Read, episode: r.Episode, byTurn: a.cfg.ByTurn(),
+				old: r.OldST,
 				ref: refST, sampled: r.SampledST, adv: advST}
 			if err := a.learn(&st, a.policy, b, shards, a.roll.Temperature); err != nil {
 				return st, err
@@ -295,7 +299,8 @@ type policyRows struct {
 	byTurn            bool        // each span is a row of the objective; otherwise each sequence
 	old, ref, sampled [][]float32
 	adv               [][]float64
-	turns, tokens     map[int]int // rows with tokens of each episode, and those tokens; learn counts them
+	// rows with tokens of each episode, and those tokens; learn counts them
+	turns, tokens map[int]int
 }
 
 // episodeOf is the episode of sequence s.
@@ -466,8 +471,8 @@ type rowAt struct {
 }
 
 // pad lays the rows of a micro-batch one below the other. pack is the sequences of the pack, at
-// where each row comes from; klST is nil where no exact KL is in the loss. Rows and columns are rounded up, with mask 0, so that few shapes of
-// the objective are ever compiled.
+// where each row comes from; klST is nil where no exact KL is in the loss. Rows and columns are
+// rounded up, with mask 0, so that few shapes of the objective are ever compiled.
 func (a *Actor) pad(logpST, entST, klST [][]float32, in policyRows,
 	pack []int) (b algos.PolicyBatch[float32], at []rowAt, err error) {
 	t := 1

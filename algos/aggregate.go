@@ -68,8 +68,8 @@ var aggregations = map[string]aggregation{
 }
 
 // byEpisode are the aggregations by sequence where a sequence is all rows of an episode
-// (PolicyConfig.ByEpisode): the sum over the tokens of all its rows, for seq-mean-token-mean divided
-// by the number of its tokens, and the mean of that over episodes.
+// (PolicyConfig.ByEpisode): the sum over the tokens of all its rows, for seq-mean-token-mean
+// divided by the number of its tokens, and the mean of that over episodes.
 var byEpisode = map[string]aggregation{
 	"seq-mean-token-sum": {row: rowSum, by: func(n Norm) float64 { return n.Episodes }},
 	"seq-mean-token-mean": {row: rowSum, by: func(n Norm) float64 { return n.Episodes },

@@ -21,7 +21,9 @@ import (
 func DistillAdvantages(teacherST, studentST [][]float32) (advST [][]float64, reverseKL float64,
 	err error) {
 	if len(teacherST) != len(studentST) {
-		return nil, 0, fmt.Errorf("algos: distillation: %d responses under the teacher, %d under the student", len(teacherST), len(studentST))
+		return nil, 0, fmt.Errorf(
+			"algos: distillation: %d responses under the teacher, %d under the student",
+			len(teacherST), len(studentST))
 	}
 	tokens := 0
 	for s, teacher := range teacherST {

@@ -512,7 +512,8 @@ func (p *Policy[F]) check(b PolicyBatch[F], n Norm) (Norm, error) {
 		{"logp", b.Logp, true}, {"mask", b.Mask, true}, {"old", b.Old, p.loss.needsOld},
 		{"adv", b.Adv, p.loss.needsAdv},
 		{"ref", b.Ref, p.c.KLCoef > 0 && p.c.KLType != KLFull},
-		{"kl", b.KL, p.c.KLCoef > 0 && p.c.KLType == KLFull}, {"entropy", b.Entropy, p.c.EntropyCoef != 0},
+		{"kl", b.KL, p.c.KLCoef > 0 && p.c.KLType == KLFull},
+		{"entropy", b.Entropy, p.c.EntropyCoef != 0},
 		{"rollout weight", b.RolloutWeight, b.RolloutWeight != nil},
 	} {
 		if in.needed && len(in.v) != b.B*b.T {

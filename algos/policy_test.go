@@ -215,7 +215,8 @@ func TestNotFiniteIsRefused(t *testing.T) {
 	clean := func() PolicyBatch[float32] {
 		b := hardBatch(3, 6, 4, false)
 		return PolicyBatch[float32]{b.B, b.T, as[float32](b.Logp), as[float32](b.Old),
-			as[float32](b.Ref), nil, as[float32](b.Mask), as[float32](b.Adv), as[float32](b.Entropy),
+			as[float32](b.Ref), nil, as[float32](b.Mask), as[float32](b.Adv),
+			as[float32](b.Entropy),
 			as[float32](b.RolloutWeight), nil, nil}
 	}
 	at := slices.Index(clean().Mask, 1)
@@ -504,7 +505,8 @@ func TestExactKL(t *testing.T) {
 	if _, err := p.Step(b, normOf(b)); !errors.Is(err, ErrShape) {
 		t.Errorf("no divergences: %v", err)
 	}
-	if _, _, _, err := SubtractKL(1, []float64{1}, [][]float64{{1}}, [][]float64{{1, 1}}); !errors.Is(err, ErrShape) {
+	if _, _, _, err := SubtractKL(1, []float64{1}, [][]float64{{1}},
+		[][]float64{{1, 1}}); !errors.Is(err, ErrShape) {
 		t.Errorf("a mask of another length: %v", err)
 	}
 }

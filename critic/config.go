@@ -37,7 +37,8 @@ type Replay struct {
 // DefaultConfig is the paper's discriminator.
 func DefaultConfig() Config {
 	return Config{
-		Loss: "bt", Level: "episode", Reads: "answer", Optim: model.DefaultOptim(), GradClip: 0.2, PPOEpochs: 1,
+		Loss: "bt", Level: "episode", Reads: "answer", Optim: model.DefaultOptim(), GradClip: 0.2,
+		PPOEpochs:   1,
 		MaxTokenLen: 8192,
 		LoRA:        model.DefaultLoRA(), Truncated: "exclude",
 		Replay: Replay{Share: 0.5, Live: true},

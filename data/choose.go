@@ -122,7 +122,8 @@ func parseCondition(what, text string) (list condition, err error) {
 			x.value = cell{kind: textCell, text: m[6]}
 		}
 		if x.value.kind == textCell && x.op != "=" && x.op != "!=" {
-			return nil, choiceErr("%s %q: %s compares numbers, and %s is a text: use = or !=", what, text, x.op, preview(x.value.text, 40))
+			return nil, choiceErr("%s %q: %s compares numbers, and %s is a text: use = or !=", what,
+				text, x.op, preview(x.value.text, 40))
 		}
 		list, rest = append(list, x), rest[len(m[0]):]
 		if strings.TrimSpace(rest) == "" {
@@ -130,7 +131,8 @@ func parseCondition(what, text string) (list condition, err error) {
 		}
 		and := joined.FindString(rest)
 		if rest = strings.TrimPrefix(rest, and); and == "" || strings.TrimSpace(rest) == "" {
-			return nil, choiceErr("%s %q: %q: comparisons are joined by and, and nothing else", what,
+			return nil, choiceErr("%s %q: %q: comparisons are joined by and, and nothing else",
+				what,
 				text, strings.TrimSpace(and+rest))
 		}
 	}
@@ -222,13 +224,18 @@ func (list condition) holds(of table, i int) (bool, error) {
 			return false, nil
 		}
 		if v.kind == otherCell {
-			return false, fmt.Errorf("column %q is %s: compare a number or a text", x.column, v.text)
+			return false, fmt.Errorf("column %q is %s: compare a number or a text", x.column,
+				v.text)
 		}
 		if v.kind != eitherCell && v.kind != x.value.kind {
 			if x.value.kind == numberCell {
-				return false, fmt.Errorf("column %q is a text (%s), compared with a number: use %s = 'TEXT'", x.column, preview(v.text, 40), x.column)
+				return false, fmt.Errorf(
+					"column %q is a text (%s), compared with a number: use %s = 'TEXT'", x.column,
+					preview(v.text, 40), x.column)
 			}
-			return false, fmt.Errorf("column %q is a number (%g), compared with the text %s: use a number", x.column, v.number, preview(x.value.text, 40))
+			return false, fmt.Errorf(
+				"column %q is a number (%g), compared with the text %s: use a number", x.column,
+				v.number, preview(x.value.text, 40))
 		}
 		if !x.compare(v) {
 			return false, nil
@@ -263,7 +270,8 @@ type chosen struct {
 	was     []int32 // [n] the row before the choice; nil is the same
 	ratings *Ratings
 	curriculum
-	key []float64 // [n] the order's column, NaN where a row has none; of a condition 0 where it holds
+	// [n] the order's column, NaN where a row has none; of a condition 0 where it holds
+	key []float64
 }
 
 // choose takes the rows of the set's choice. A row that cannot be read has no values.
@@ -308,7 +316,8 @@ func (s *Set) filter(where condition, of table) error {
 		}
 	}
 	if len(taken) == 0 {
-		return fmt.Errorf("data: %s: where %q: none of %d rows: loosen it", s.path, s.opt.Where, s.n)
+		return fmt.Errorf("data: %s: where %q: none of %d rows: loosen it", s.path, s.opt.Where,
+			s.n)
 	}
 	s.rowAt, s.chosen.was, s.n = taken, was, len(taken)
 	return nil
@@ -366,7 +375,8 @@ func (s *Set) rank(of table) error {
 		}
 	}
 	if there == 0 {
-		return fmt.Errorf("data: %s: curriculum %q: none of %d rows: no row could enter first", s.path,
+		return fmt.Errorf("data: %s: curriculum %q: none of %d rows: no row could enter first",
+			s.path,
 			s.opt.Curriculum, s.n)
 	}
 	return nil
@@ -391,7 +401,9 @@ func (s *Set) table(p parsed) (table, error) {
 		values, rated := ratings.column(name)
 		switch {
 		case inFiles && rated:
-			return nil, choiceErr("%s: column %q is in the data and in the ratings: rename the data's", s.path, name)
+			return nil,
+				choiceErr("%s: column %q is in the data and in the ratings: rename the data's",
+					s.path, name)
 		case rated:
 			of[name] = func(i int) cell {
 				if math.IsNaN(values[i]) {

@@ -63,7 +63,8 @@ func choiceFiles(t *testing.T) map[string]string {
 		files[name] = filepath.Join(dir, name)
 	}
 	writeArrow(t, files["rows.arrow"], b)
-	for name, text := range map[string]string{"rows.jsonl": lines.String(), "rows.csv": csv.String()} {
+	for name, text := range map[string]string{"rows.jsonl": lines.String(),
+		"rows.csv": csv.String()} {
 		if err := os.WriteFile(files[name], []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +84,8 @@ func asked(t *testing.T, s *Set) (list []int) {
 			t.Fatal(err)
 		}
 		var n int
-		if _, err := fmt.Sscanf(row.PromptText(), "question %d", &n); err != nil || s.Before(i) != n {
+		if _, err := fmt.Sscanf(row.PromptText(), "question %d", &n); err != nil ||
+			s.Before(i) != n {
 			t.Fatalf("row %d: %q, before the choice %d", i, row.PromptText(), s.Before(i))
 		}
 		list = append(list, n)
@@ -203,7 +205,8 @@ func TestRatings(t *testing.T) {
 	digest := openFiles(t, Options{}, files["rows.csv"]).Digest()
 	path := ratingsOf(t, digest, 0, .5, 1, math.NaN(), .25, .75)
 	for _, file := range files { // the rows are the same, so the ratings hold for every format
-		s := openFiles(t, Options{Choice: Choice{Where: "right > 0 and level > 0", Ratings: path}}, file)
+		s := openFiles(t, Options{Choice: Choice{Where: "right > 0 and level > 0", Ratings: path}},
+			file)
 		if got := asked(t, s); !slices.Equal(got, []int{1, 2, 4, 5}) {
 			t.Errorf("%s: rows %v", file, got)
 		}
@@ -260,7 +263,8 @@ func TestCurriculum(t *testing.T) {
 	}{
 		{"level:desc until 0.5", 8, 1, []int32{5, 4, 2, 1, 0, 3}, []int{2, 3, 5, 6, 6, 6, 6, 6}},
 		{"level:asc until 1", 3, 3, []int32{0, 1, 2, 4, 5, 3}, []int{3, 4, 6}},
-		{"subset = law and level > 0 until 0.5", 4, 4, []int32{1, 5, 0, 2, 3, 4}, []int{2, 2, 6, 6}},
+		{"subset = law and level > 0 until 0.5", 4, 4, []int32{1, 5, 0, 2, 3, 4},
+			[]int{2, 2, 6, 6}},
 	} {
 		if order, in := entered(c.curriculum, c.steps, c.least); !slices.Equal(order, c.order) ||
 			!slices.Equal(in, c.in) {

@@ -172,7 +172,9 @@ func (s *Set) Answers(rows []int) (answers [][]RatedAnswer, teachers []RatedAnsw
 			err = json.Unmarshal(text, &line)
 		}
 		if err != nil || line.Row != at || len(line.Answers) == 0 {
-			return nil, nil, fmt.Errorf("data: ratings %s: row %d: its answers cannot be read: the file has changed: %w", r.Path, at, ErrCorrupt)
+			return nil, nil, fmt.Errorf(
+				"data: ratings %s: row %d: its answers cannot be read: the file has changed: %w",
+				r.Path, at, ErrCorrupt)
 		}
 		answers, teachers = append(answers, line.Answers), append(teachers, line.Teacher)
 	}

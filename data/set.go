@@ -100,11 +100,12 @@ type Set struct {
 	starts  []span   // of every batch, ascending, in rows of the files
 	n       int      // rows
 	inFiles int      // rows of the files; n unless each turn is a row
-	rowAt   []turnAt // [n] what each row is, where each turn is one or rows are chosen; nil otherwise
-	chosen  chosen
-	notes   []string // how the files are read
-	warn    []string
-	bytes   int64 // on disk
+	// [n] what each row is, where each turn is one or rows are chosen; nil otherwise
+	rowAt  []turnAt
+	chosen chosen
+	notes  []string // how the files are read
+	warn   []string
+	bytes  int64 // on disk
 
 	mu     sync.Mutex
 	cache  map[int]*cached // by index into starts

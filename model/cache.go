@@ -30,8 +30,8 @@ func poolPages(slots, n, prompts, promptPages, own int) int {
 	return slots*own + min(2*((slots+n-1)/n)+1, prompts)*promptPages
 }
 
-// chunkPages is the least size of the cache of thoughts in chunks, whose contexts have up to longest
-// tokens and share no page: with it no chunk waits for another.
+// chunkPages is the least size of the cache of thoughts in chunks, whose contexts have up to
+// longest tokens and share no page: with it no chunk waits for another.
 func chunkPages(slots, longest, pt int) int { return slots * (pagesFor(longest, pt) + 1) }
 
 // allocate takes the memory that the engine needs besides activations.

@@ -42,7 +42,8 @@ func (c Chunks) Check() error {
 	case c.Most < 2:
 		return fmt.Errorf("%d chunks: expected at least 2", c.Most)
 	case c.Most > mostDrawn || c.Longest() > mostDrawn:
-		return fmt.Errorf("%d chunks of %d tokens with a carry of %d: a thought of more than %d tokens",
+		return fmt.Errorf(
+			"%d chunks of %d tokens with a carry of %d: a thought of more than %d tokens",
 			c.Most, c.Size, c.Carry, mostDrawn)
 	}
 	return nil

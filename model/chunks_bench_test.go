@@ -9,8 +9,8 @@ import (
 )
 
 // BenchmarkChunks is the time of thoughts in chunks as a share of that of plain answers of the same
-// length, in turn, the shortest of each: 4 thoughts of a model of 7M parameters, chunks of 128 tokens
-// with a carry of 64.
+// length, in turn, the shortest of each: 4 thoughts of a model of 7M parameters, chunks of 128
+// tokens with a carry of 64.
 func BenchmarkChunks(b *testing.B) {
 	be, err := cpu.New(cpu.Options{Workers: 1})
 	must(b, err)

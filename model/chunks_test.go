@@ -9,8 +9,8 @@ import (
 	"gad/internal/compute"
 )
 
-// A chunk's context is what the definition says of the carry and of what was just written, for every
-// length of a thought; chunks together are the answer, each token once.
+// A chunk's context is what the definition says of the carry and of what was just written, for
+// every length of a thought; chunks together are the answer, each token once.
 func TestChunks(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
@@ -35,7 +35,8 @@ func TestChunks(t *testing.T) {
 				carried = nil
 			} else if want := slices.Concat(q, head, carried); !slices.Equal(s.IDs[:s.Prompt()],
 				want) || len(written) > c.Size-c.Carry {
-				t.Fatalf("%+v: chunk %d of %d tokens: %v, want context %v", c, k, len(answer), s, want)
+				t.Fatalf("%+v: chunk %d of %d tokens: %v, want context %v", c, k, len(answer), s,
+					want)
 			}
 			said = append(said, written...)
 			both := slices.Concat(carried, written)
@@ -64,8 +65,8 @@ func TestChunks(t *testing.T) {
 }
 
 // A thought's log-probabilities are, to the bit, those of a forward pass over each context; its
-// tokens are those of the chunks asked for one by one, with draws that count on. Slots and the other
-// thoughts change nothing, and a token is told once, under its response's number.
+// tokens are those of the chunks asked for one by one, with draws that count on. Slots and the
+// other thoughts change nothing, and a token is told once, under its response's number.
 func TestGenerateChunks(t *testing.T) {
 	onBackends(t, func(t *testing.T, be compute.Backend) {
 		all := 0

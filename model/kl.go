@@ -51,8 +51,9 @@ func (c Config) KLMemory(f Footprint, q Config, tokens int) int64 {
 //
 // in packs of maxTokens tokens, divided among the ranks. Both models are on one backend, and may
 // share memory for activations; where one vocabulary is longer, which released models pad to
-// different lengths, the sums go over the entries that both have. It is never below 0. The logits of a chunk of
-// rows are in memory at a time. No bit of the result depends on the packs where m is Alone.
+// different lengths, the sums go over the entries that both have. It is never below 0. The logits
+// of a chunk of rows are in memory at a time. No bit of the result depends on the packs where m is
+// Alone.
 func (m *Model) AllKL(q *Model, seqs []Seq, temperature float64,
 	maxTokens int) (klST [][]float32, err error) {
 	own := func(mine []Seq) ([][]float32, error) {

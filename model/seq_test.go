@@ -235,7 +235,8 @@ func TestWrongSpans(t *testing.T) {
 		{[]Span{{3, 4}, {1, 2}}, "model: sequence 0: span 1 is tokens 1 to 2 of 6: " + rule},
 		{[]Span{{3, 4}, {6, 6}}, "model: sequence 0: span 1 is tokens 6 to 6 of 6: " + rule},
 	} {
-		if _, _, err := m.LogProbs([]Seq{{IDs: ids, Spans: c.spans}}, 1); err == nil || err.Error() != c.want {
+		if _, _, err := m.LogProbs([]Seq{{IDs: ids, Spans: c.spans}}, 1); err == nil ||
+			err.Error() != c.want {
 			t.Errorf("%v: %v, want %s", c.spans, err, c.want)
 		}
 		if c.spans == nil {

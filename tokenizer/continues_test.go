@@ -32,7 +32,8 @@ func TestContinues(t *testing.T) {
 {% if add_generation_prompt %}
 <|im_start|>assistant
 {% endif %}`
-		if tok.chat, err = newChatTemplate(source, map[string]any{"bos_token": "", "eos_token": ""}); err != nil {
+		if tok.chat, err = newChatTemplate(source,
+			map[string]any{"bos_token": "", "eos_token": ""}); err != nil {
 			t.Fatal(err)
 		}
 		err = tok.Continues()

@@ -25,9 +25,9 @@ func thinking(more ...string) []string {
 
 var inChunks = model.Chunks{Size: 6, Carry: 3, Head: 1, Most: 4}
 
-// A step on thoughts: a chunk is a sequence, whose sampled log-probabilities are those of a pass over
-// its own context, to the bit; a thought has one advantage, on the tokens of all its chunks; the
-// discriminator reads the whole thought, or of both sides the last chunk.
+// A step on thoughts: a chunk is a sequence, whose sampled log-probabilities are those of a pass
+// over its own context, to the bit; a thought has one advantage, on the tokens of all its chunks;
+// the discriminator reads the whole thought, or of both sides the last chunk.
 func TestStepInChunks(t *testing.T) {
 	be := ready(t)
 	for _, reads := range []string{"answer", "last"} {
@@ -193,8 +193,8 @@ func TestSFTInChunks(t *testing.T) {
 
 func near(a, b, tolerance float64) bool { return a-b < tolerance && b-a < tolerance }
 
-// A run in chunks that was stopped, or killed, and gone on with has the bits of one that was not; so
-// has one on several ranks, and one with other slots.
+// A run in chunks that was stopped, or killed, and gone on with has the bits of one that was not;
+// so has one on several ranks, and one with other slots.
 func TestChunksKeepTheirBits(t *testing.T) {
 	slow(t)
 	be := ready(t)
@@ -206,7 +206,8 @@ func TestChunksKeepTheirBits(t *testing.T) {
 					"algorithm.filter_groups.enable=true", "critic.replay.size=24",
 					"critic.replay.share=0.5", "critic.group_ot=0.01", "critic.reads=" + reads,
 					"algorithm.use_kl_in_reward=true", "actor.ppo_epochs=2",
-					"actor.loss_agg_mode=seq-mean-token-mean", "actor.policy_loss.loss_mode=vanilla",
+					"actor.loss_agg_mode=seq-mean-token-mean",
+					"actor.policy_loss.loss_mode=vanilla",
 					"data.val_files=" + fixed.val, "trainer.test_freq=2"}, more...)...)...)
 		}
 		c := run("whole")

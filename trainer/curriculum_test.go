@@ -89,7 +89,8 @@ func TestCurriculumChangesNoBit(t *testing.T) {
 func TestCurriculumOfACondition(t *testing.T) {
 	be := ready(t)
 	c := settings(config.SFT, filepath.Join(t.TempDir(), "run"), leveled(t,
-		"data.curriculum=level = 3 until 0.5", "trainer.total_steps=8", "data.train_batch_size=2")...)
+		"data.curriculum=level = 3 until 0.5", "trainer.total_steps=8",
+		"data.train_batch_size=2")...)
 	tr := opened(t, be, c, config.SFT)
 	var first, second []int
 	for tr.step = range 8 {

@@ -194,8 +194,8 @@ func (t *Trainer) openSets(s *start) (err error) {
 	return nil
 }
 
-// digestRows is the digest of the rows of the run in the order in which they enter; "" is all of the
-// data's in theirs. The data have a digest of their own, ratings do not.
+// digestRows is the digest of the rows of the run in the order in which they enter; "" is all of
+// the data's in theirs. The data have a digest of their own, ratings do not.
 func (t *Trainer) digestRows() string {
 	if t.cfg.Data.Choice() == (data.Choice{}) {
 		return ""

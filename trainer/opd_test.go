@@ -29,7 +29,8 @@ func TestOPDOfTheStudentItself(t *testing.T) {
 			"model.path="+fixed.student, "trainer.total_steps=2",
 			"actor.optim.weight_decay=0")...), config.OPD)
 		for _, r := range rows {
-			if r.Values["opd/reverse_kl"] != 0 || r.Values["opd/divergence"] != 0 || r.Values["actor/grad_norm"] != 0 ||
+			if r.Values["opd/reverse_kl"] != 0 || r.Values["opd/divergence"] != 0 ||
+				r.Values["actor/grad_norm"] != 0 ||
 				r.Values["actor/pg_loss"] != 0 {
 				t.Errorf("%s: step %d: divergence %g, gradient %g, loss %g: want 0", more, r.Step,
 					r.Values["opd/reverse_kl"], r.Values["actor/grad_norm"],

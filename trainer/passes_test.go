@@ -216,7 +216,8 @@ func TestPassesOfAStep(t *testing.T) {
 		{"sft, ranking", config.SFT, "trainer.objective=ranking data.ratings=RANKED", unchecked,
 			false, map[string]often{"actor 0 gradient": {students: 1, teachers: 1}}},
 		{"sft, ranking, several packs: the sums come first", config.SFT,
-			"trainer.objective=ranking data.ratings=RANKED actor.max_token_len=128", unchecked, false,
+			"trainer.objective=ranking data.ratings=RANKED actor.max_token_len=128", unchecked,
+			false,
 			map[string]often{"actor 0": {students: 1, teachers: 1},
 				"actor 0 gradient": {students: 1, teachers: 1}}},
 

@@ -43,7 +43,8 @@ func peaks(t *testing.T, open func(precision string) compute.Backend, stage conf
 		_, before := be.Memory()
 		cfg := settings(stage, filepath.Join(root, fmt.Sprint(i)),
 			append(slices.Clone(set), "model.path="+student, "teacher.path="+student,
-				"trainer.warmup_objective=policy", "trainer.total_steps=1", "trainer.precision="+precision, "actor.max_token_len=90",
+				"trainer.warmup_objective=policy", "trainer.total_steps=1",
+				"trainer.precision="+precision, "actor.max_token_len=90",
 				"critic.max_token_len=90", "data.max_prompt_length=40",
 				"data.overlong_prompts=filter")...)
 		finished(t, be, cfg, stage)

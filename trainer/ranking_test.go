@@ -81,7 +81,8 @@ func TestRankingLearnsTheOrder(t *testing.T) {
 	rows := metricsOf(t, c)
 	first, last := rows[0].Values, rows[len(rows)-1].Values
 	if !(last["ranking/agree"] > .8) || !(first["ranking/agree"] < .8) {
-		t.Errorf("agree is %g at first and %g at last", first["ranking/agree"], last["ranking/agree"])
+		t.Errorf("agree is %g at first and %g at last", first["ranking/agree"],
+			last["ranking/agree"])
 	}
 	if first["ranking/tau"] != 1 || last["ranking/tau"] > .1+1e-12 {
 		t.Errorf("tau is %g at first and %g at last", first["ranking/tau"], last["ranking/tau"])

@@ -112,7 +112,8 @@ func (t *Trainer) fill(d *checkpoint.Dir) error {
 	raw, err := json.MarshalIndent(
 		saved.State{Format: saved.StateFormat, Stage: t.Stage, Step: t.step, Total: t.total,
 			Seed:  t.cfg.Trainer.Seed,
-			Order: t.order.State(), DataDigest: t.set.Digest(), Rows: t.chosen, KLCoef: t.kl.Coef, Before: t.before,
+			Order: t.order.State(), DataDigest: t.set.Digest(), Rows: t.chosen, KLCoef: t.kl.Coef,
+			Before:    t.before,
 			BaseDType: t.baseDType, Best: t.best, Skipped: t.skipped, Good: t.good, Disc: t.disc,
 			Validated: t.current(), OldDiffers: t.oldDiffers, Kept: t.cfg.Fixed()}, "", "  ")
 	if err != nil {

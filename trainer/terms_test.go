@@ -41,7 +41,8 @@ func TestTerms(t *testing.T) {
 		}
 	}
 	if wrong == 0 || wrong == 16 || rouge == 0 {
-		t.Fatalf("%g of 16 answers are wrong, with ROUGE-L %g in all: nothing is tested", wrong, rouge)
+		t.Fatalf("%g of 16 answers are wrong, with ROUGE-L %g in all: nothing is tested", wrong,
+			rouge)
 	}
 	check, _, _ := moments(r.checkA)
 	for name, want := range map[string]float64{"term_d": d, "term_check": check,

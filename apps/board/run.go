@@ -76,13 +76,15 @@ func (n num) MarshalJSON() ([]byte, error) {
 
 // headlines are the metrics that answer whether a stage goes well; a run shows those it has.
 var headlines = map[config.Stage][][]string{
-	config.SFT: {{"actor/sft_loss", "ranking/loss"}, {"ranking/agree"}, {"val/teacher_nll"}, {"val/rouge_l"}, {"actor/grad_norm"},
+	config.SFT: {{"actor/sft_loss", "ranking/loss"}, {"ranking/agree"}, {"val/teacher_nll"},
+		{"val/rouge_l"}, {"actor/grad_norm"},
 		{"timing_s/step"}},
 	config.Warmup: {{"critic/d_acc_distinct", "critic/d_acc_fresh"}, {"critic/d_loss"},
 		{"actor/sft_loss"}, {"val/rouge_l"}, {"timing_s/step"}},
 	config.Train: {{"critic/d_acc_distinct", "critic/d_acc_fresh"}, {"actor/pg_clipfrac"},
 		{"actor/kl_loss", "reward/kl_mean"}, {"val/rouge_l"}, {"timing_s/step"}},
-	config.OPD: {{"opd/divergence", "opd/reverse_kl"}, {"actor/entropy"}, {"actor/pg_clipfrac"}, {"val/rouge_l"},
+	config.OPD: {{"opd/divergence", "opd/reverse_kl"}, {"actor/entropy"}, {"actor/pg_clipfrac"},
+		{"val/rouge_l"},
 		{"timing_s/step"}},
 	config.DPO: {{"dpo/loss"}, {"dpo/acc"}, {"dpo/margin"}, {"val/rouge_l"}, {"timing_s/step"}},
 }

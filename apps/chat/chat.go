@@ -291,7 +291,8 @@ func (t *talk) answer(text string) error {
 		}
 	}
 	begun, tokens := time.Now(), 0
-	r := &model.Request{Prompt: prompt, N: 1, MaxNew: limit, Chunks: t.o.Chunks, EOS: t.m.Tokenizer.EOS(),
+	r := &model.Request{Prompt: prompt, N: 1, MaxNew: limit, Chunks: t.o.Chunks,
+		EOS:  t.m.Tokenizer.EOS(),
 		Seed: t.o.Seed, Step: uint64(len(t.history)), Sampling: t.o.Sampling,
 		Token: func(_ int, token model.Token) bool {
 			tokens++

@@ -62,7 +62,8 @@ func Compare(fsys checkpoint.FS, a, b string) (*Apart, error) {
 	}
 	x.Layers, x.All, err = distances(x.A, x.B)
 	if errors.Is(err, errOther) {
-		err = fmt.Errorf("%w: %w: give two models of one shape, both whole or both adapters", config.ErrConfig,
+		err = fmt.Errorf("%w: %w: give two models of one shape, both whole or both adapters",
+			config.ErrConfig,
 			err)
 	}
 	return x, err
@@ -73,11 +74,15 @@ func weightsIn(fsys vfs.FS, path string) (string, error) {
 	info, err := fsys.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "", fmt.Errorf("%w: doctor: %s: no such folder: give a run, a checkpoint or a model folder", config.ErrConfig, path)
+		return "",
+			fmt.Errorf("%w: doctor: %s: no such folder: give a run, a checkpoint or a model folder",
+				config.ErrConfig, path)
 	case err != nil:
 		return "", fmt.Errorf("doctor: %w", err)
 	case !info.IsDir():
-		return "", fmt.Errorf("%w: doctor: %s: is a file: give a run, a checkpoint or a model folder", config.ErrConfig, path)
+		return "",
+			fmt.Errorf("%w: doctor: %s: is a file: give a run, a checkpoint or a model folder",
+				config.ErrConfig, path)
 	}
 	if w, err := weightsOf(path); err == nil {
 		return path, w.Close()
@@ -130,7 +135,8 @@ func distances(was, now string) (layers []LayerDist, all LayerDist, err error) {
 	defer b.Close()
 	for _, name := range a.Names() {
 		if _, ok := b.Tensor(name); !ok {
-			return nil, all, fmt.Errorf("doctor: %s and %s have %w: %q is in the first alone", was, now,
+			return nil, all, fmt.Errorf("doctor: %s and %s have %w: %q is in the first alone", was,
+				now,
 				errOther, name)
 		}
 	}
@@ -143,7 +149,9 @@ func distances(was, now string) (layers []LayerDist, all LayerDist, err error) {
 				now, errOther, name)
 		}
 		if !slices.Equal(ta.Shape, tb.Shape) {
-			return nil, all, fmt.Errorf("doctor: %s and %s have %w: %q is %v in the first and %v in the second", was, now, errOther, name, ta.Shape, tb.Shape)
+			return nil, all, fmt.Errorf(
+				"doctor: %s and %s have %w: %q is %v in the first and %v in the second", was, now,
+				errOther, name, ta.Shape, tb.Shape)
 		}
 		n := 1
 		for _, d := range ta.Shape {

@@ -72,7 +72,8 @@ func TestCompare(t *testing.T) {
 		}
 		diff, size = diff+d.Diff, size+d.Size
 	}
-	if all := math.Sqrt(diff / size); math.Abs(x.All.Relative()-all) > 1e-12 || x.All.Tensors != 30 {
+	if all := math.Sqrt(diff / size); math.Abs(x.All.Relative()-all) > 1e-12 ||
+		x.All.Tensors != 30 {
 		t.Errorf("all: %g of %d tensors, want %g of 30", x.All.Relative(), x.All.Tensors, all)
 	}
 	for _, line := range []string{"embedding  0: equal\n", "layer 1    0.25\n", "lm_head    1\n"} {
@@ -97,8 +98,10 @@ func TestCompare(t *testing.T) {
 		write(wide, func(string, []float32) {}):  `"model.layers.0.mlp.down_proj.weight" is [16 32] in the first and [16 40] in the second: give two models of one shape`,
 		write(short, func(string, []float32) {}): `is in the first alone: give two models of one shape`,
 		t.TempDir():                              "contains no weights: give a run, a checkpoint or a model folder",
-		filepath.Join(a, "nowhere"):              "no such folder: give a run, a checkpoint or a model folder",
-		filepath.Join(a, "config.json"):          "is a file: give a run, a checkpoint or a model folder",
+		filepath.Join(a,
+			"nowhere"): "no such folder: give a run, a checkpoint or a model folder",
+		filepath.Join(a,
+			"config.json"): "is a file: give a run, a checkpoint or a model folder",
 	} {
 		if _, err := Compare(vfs.OS, a, dir); err == nil || !strings.Contains(err.Error(), say) {
 			t.Errorf("%s: %v, want %q", dir, err, say)

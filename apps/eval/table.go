@@ -114,7 +114,8 @@ func printEvaluations(w io.Writer, all compared) {
 	printAgainst(w, all.Models)
 	for i, d := range all.Differences {
 		if d.equal != nil {
-			fmt.Fprintf(w, "%s and A answer %.3f of the rows by the same text\n", letter(i+1), *d.equal)
+			fmt.Fprintf(w, "%s and A answer %.3f of the rows by the same text\n", letter(i+1),
+				*d.equal)
 		}
 	}
 	if lacks {

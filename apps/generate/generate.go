@@ -28,7 +28,8 @@ type Options struct {
 	compute.Sampling
 	Chunks *model.Chunks // in which answers are written; nil: as the model's run says
 	N      int           // answers to a prompt
-	MaxNew int           // tokens; 0 is DefaultMaxNew, or less where the model's context leaves less
+	// tokens; 0 is DefaultMaxNew, or less where the model's context leaves less
+	MaxNew int
 	Seed   uint64
 }
 
@@ -113,7 +114,8 @@ func Answer(s *session.Session, o Options, p Prompt) error {
 			return fault.Usagef("generate: the prompt has %d tokens and a chunk %d, the model takes %d: lower --chunk", len(prompt), chunks.Size, m.Config().MaxPosition)
 		}
 	}
-	sample := model.SampleOptions{N: o.N, MaxNew: limit, Chunks: chunks, EOS: m.Tokenizer.EOS(), Seed: o.Seed,
+	sample := model.SampleOptions{N: o.N, MaxNew: limit, Chunks: chunks, EOS: m.Tokenizer.EOS(),
+		Seed:  o.Seed,
 		Slots: session.Slots, Sampling: o.Sampling}
 	if p.Stream {
 		return stream(s, m, prompt, sample)

@@ -38,10 +38,11 @@ type Options struct {
 	CheckerTimeout time.Duration
 	RightAt        float64 // a checker's score from which on an answer is right
 	N              int     // answers to a row
-	MaxNew         int     // tokens of an answer; 0 is DefaultMaxNew, or half of the model's context
-	MaxTokens      int     // of one forward pass
-	Seed           uint64
-	KeepAnswers    bool // the output has them with their scores
+	// tokens of an answer; 0 is DefaultMaxNew, or half of the model's context
+	MaxNew      int
+	MaxTokens   int // of one forward pass
+	Seed        uint64
+	KeepAnswers bool // the output has them with their scores
 }
 
 // DefaultMaxNew is the longest answer where none is given, tokens.
@@ -453,7 +454,9 @@ func (r *rating) answers(row int) ([]answer, error) {
 	list := make([]answer, r.o.N)
 	for k := range list {
 		if !r.has(&list[k], sampledAnswer, row, k) {
-			return nil, fmt.Errorf("data rate: %s: answer %d to row %d: is no answer: remove the file", r.partial(), k, row)
+			return nil,
+				fmt.Errorf("data rate: %s: answer %d to row %d: is no answer: remove the file",
+					r.partial(), k, row)
 		}
 	}
 	return list, nil

@@ -20,7 +20,8 @@ func (s *Server) tools(f *fields) (tools data.JSON, calls bool) {
 	choice := f.take("tool_choice")
 	var mode string
 	switch {
-	case choice == nil || json.Unmarshal(choice, &mode) == nil && (mode == "auto" || mode == "none"):
+	case choice == nil || json.Unmarshal(choice, &mode) == nil &&
+		(mode == "auto" || mode == "none"):
 	case mode != "":
 		f.fail("tool_choice", `"%s" is not supported: give "auto" or "none"`, short(mode))
 	default:

@@ -71,7 +71,10 @@ func ranked(t *testing.T, vocab int, prompts [][]int32, top int) (tokens [][]mod
 	}
 	for _, ids := range prompts {
 		if err := e.Submit(&model.Request{Prompt: ids, N: 1, Top: top,
-			Echo: func(list []model.Token) { tokens = append(tokens, slices.Clone(list)) }}); err != nil {
+			Echo: func(list []model.Token) {
+				tokens = append(tokens,
+					slices.Clone(list))
+			}}); err != nil {
 			t.Fatal(err)
 		}
 		for !e.Idle() {
@@ -257,8 +260,10 @@ func TestTokenIDs(t *testing.T) {
 			drawn := r.ask("/v1/completions", ask+`}`).Choices[k].Logprobs.Logp
 			drawn = drawn[len(drawn)-len(c.IDs):]
 			for at, id := range c.IDs {
-				if x := a.Choices[0].Scores[len(prompt)+at][strconv.Itoa(int(id))].Logprob; x != *drawn[at] {
-					t.Errorf("%d: choice %d: token %d: scored %g, drawn with %g", i, k, at, x, *drawn[at])
+				if x := a.Choices[0].Scores[len(prompt)+at][strconv.Itoa(
+					int(id))].Logprob; x != *drawn[at] {
+					t.Errorf("%d: choice %d: token %d: scored %g, drawn with %g", i, k, at, x,
+						*drawn[at])
 				}
 			}
 		}
@@ -286,7 +291,8 @@ func TestTokenIDs(t *testing.T) {
 			}
 		}
 		for k, p := range parts {
-			if w := whole.Choices[k]; !slices.Equal(p.IDs, w.IDs) || !slices.Equal(p.Prompt, w.Prompt) {
+			if w := whole.Choices[k]; !slices.Equal(p.IDs, w.IDs) ||
+				!slices.Equal(p.Prompt, w.Prompt) {
 				t.Errorf("%d: choice %d streamed %+v, whole %+v", i, k, p, w)
 			}
 		}
@@ -294,7 +300,8 @@ func TestTokenIDs(t *testing.T) {
 	// Nothing of it where it is not asked for.
 	for _, body := range []string{`{"prompt":"x","max_tokens":3}`,
 		`{"prompt":"x","max_tokens":3,"return_token_ids":false,"prompt_logprobs":null}`} {
-		if _, raw, _ := r.send("POST", "/v1/completions", body); strings.Contains(raw, "token_ids") ||
+		if _, raw, _ := r.send("POST", "/v1/completions", body); strings.Contains(raw,
+			"token_ids") ||
 			strings.Contains(raw, "prompt_logprobs") {
 			t.Errorf("%s: %s", body, raw)
 		}

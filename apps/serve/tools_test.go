@@ -193,7 +193,8 @@ func TestToolCalls(t *testing.T) {
 				streamed["content"] = nil
 			}
 		}
-		if got, _ := json.Marshal(streamed); steady(string(got)) != c.message || finish != c.finish {
+		if got, _ := json.Marshal(streamed); steady(string(got)) != c.message ||
+			finish != c.finish {
 			t.Errorf("%s: streamed %s, %s", c.what, steady(string(got)), finish)
 		}
 	}
@@ -211,7 +212,8 @@ func TestToolCalls(t *testing.T) {
 	}
 
 	// An answer that is cut behind a call is "length"; two answers have calls of their own.
-	s.cut, s.answers = true, []string{"<tool_call>{\"name\":\"a\",\"arguments\":{}}</tool_call>", "no"}
+	s.cut, s.answers =
+		true, []string{"<tool_call>{\"name\":\"a\",\"arguments\":{}}</tool_call>", "no"}
 	_, answer := s.post("/v1/chat/completions", ask+`,"n":2}`)
 	var a struct {
 		Choices []struct {
@@ -393,7 +395,8 @@ func TestToolPromptsAreThoseOfRows(t *testing.T) {
 		}
 		status, answer = s.post("/tokenize", `{"messages":`+messages+`,"tools":`+weather+`}`)
 		var tokens struct{ Tokens []int32 }
-		if json.Unmarshal([]byte(answer), &tokens); status != 200 || !slices.Equal(tokens.Tokens, want) {
+		if json.Unmarshal([]byte(answer), &tokens); status != 200 ||
+			!slices.Equal(tokens.Tokens, want) {
 			t.Errorf("%s: tokenize: %d %s", name, status, answer)
 		}
 	}

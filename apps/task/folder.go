@@ -169,7 +169,8 @@ func (f Folder) student(fsys vfs.FS, corpus string) error {
 	if _, err := fsys.Stat(f.path("student")); err == nil {
 		return nil
 	}
-	tok, err := tokenizer.Train(strings.NewReader(corpus), tokenizer.TrainOptions{VocabSize: cmp.Or(f.Vocab, vocab)})
+	tok, err := tokenizer.Train(strings.NewReader(corpus),
+		tokenizer.TrainOptions{VocabSize: cmp.Or(f.Vocab, vocab)})
 	if err != nil {
 		return err
 	}

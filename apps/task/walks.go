@@ -12,13 +12,13 @@ import (
 	"gad/internal/philox"
 )
 
-// Walks are long: eight moves, and so many rounds of them. The thought has four words for each move,
-// the round, its place in the round, the move and the way after it, and all that the next step needs
-// are the last of them. So a student that goes on from a carry of a few steps (rollout.chunk,
-// doc/thought.md) can do what one does that sees the whole thought.
+// Walks are long: eight moves, and so many rounds of them. The thought has four words for each
+// move, the round, its place in the round, the move and the way after it, and all that the next
+// step needs are the last of them. So a student that goes on from a carry of a few steps
+// (rollout.chunk, doc/thought.md) can do what one does that sees the whole thought.
 //
-// Rounds have names, of which a walk has those from one to another. All names are seen in short walks
-// too, so that a longer walk has more steps and nothing else that is new.
+// Rounds have names, of which a walk has those from one to another. All names are seen in short
+// walks too, so that a longer walk has more steps and nothing else that is new.
 
 const (
 	walksName  = "walks"
@@ -91,7 +91,8 @@ const mostWalks = 100_000
 func makeWalks(seed uint64, split string, n int) ([]Row, error) {
 	side := slices.Index(walkSplits, split)
 	if side < 0 || n < 0 || n > mostWalks {
-		return nil, fmt.Errorf("task: split %q, %d rows: must be one of %v, and 0 to %d rows", split,
+		return nil, fmt.Errorf("task: split %q, %d rows: must be one of %v, and 0 to %d rows",
+			split,
 			n, walkSplits, mostWalks)
 	}
 	rows, seen := make([]Row, n), map[walk]bool{}
@@ -171,8 +172,8 @@ func walkOf(prompt string) (w walk, ok bool) {
 	return w, w.start >= 0 && w.first >= 0 && w.last >= w.first
 }
 
-// checkWalk grades an answer to a walk. The form says what is wrong first: a round, a place, a move,
-// the way after it, or the end.
+// checkWalk grades an answer to a walk. The form says what is wrong first: a round, a place, a
+// move, the way after it, or the end.
 func checkWalk(w walk, answer string) Grade {
 	right := w.answer()
 	if answer == right {
@@ -223,7 +224,8 @@ which are four moves, for 16 more.
 
 Right: the whole text is the teacher's, byte for byte. The labels of the others say what is wrong first.
 `, w.prompt(), strings.Join(answer[:13], " "), strings.Join(answer[len(answer)-7:], " "),
-		counts[Train], 8*taught, counts[Test], counts[Tune], counts[Longer], 8*taught+8, 8*mostRounds,
+		counts[Train], 8*taught, counts[Test], counts[Tune], counts[Longer], 8*taught+8,
+		8*mostRounds,
 		f.Name)
 	return b.String(), nil
 }

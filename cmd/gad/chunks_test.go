@@ -15,8 +15,10 @@ func TestChunksOfAStudent(t *testing.T) {
 	work := t.TempDir()
 	t.Chdir(work)
 	rows := f.path("test.jsonl")
-	if code, _, said := gad("sft", "--model", f.path("student"), "--data", rows, "--output", "run", "--steps", "2",
-		"data.train_batch_size=4", "data.max_prompt_length=64", "rollout.chunk=8", "rollout.carry=4",
+	if code, _, said := gad("sft", "--model", f.path("student"), "--data", rows, "--output", "run",
+		"--steps", "2",
+		"data.train_batch_size=4", "data.max_prompt_length=64", "rollout.chunk=8",
+		"rollout.carry=4",
 		"rollout.carry_head=1", "rollout.chunks=6"); code != 0 {
 		t.Fatal(said)
 	}
@@ -49,18 +51,22 @@ func TestChunksOfAStudent(t *testing.T) {
 	if out, _ := ask("--model", student, "--stream"); out != answer.Text+"\n" {
 		t.Errorf("streamed %q, want %q", out, answer.Text)
 	}
-	if out, said := ask("--model", student, "--json", "--chunk", "0", "--max-new-tokens", "28"); out == own &&
+	if out, said := ask("--model", student, "--json", "--chunk", "0", "--max-new-tokens",
+		"28"); out == own &&
 		len(answer.IDs) > 8 || strings.Contains(said, "chunks") {
 		t.Errorf("in one sequence: %q", out)
 	}
 	code, _, said := gad("export", "--run", "run", "--output", "out")
-	if code != 0 || !strings.Contains(said, "gad serve --chunk 8 --carry 4 --carry-head 1 --chunks 6") {
+	if code != 0 || !strings.Contains(said,
+		"gad serve --chunk 8 --carry 4 --carry-head 1 --chunks 6") {
 		t.Errorf("export: %d, %q", code, said)
 	}
-	if _, said := ask("--model", "out", "--max-new-tokens", "20"); strings.Contains(said, "chunks") {
+	if _, said := ask("--model", "out", "--max-new-tokens", "20"); strings.Contains(said,
+		"chunks") {
 		t.Errorf("an exported folder: %q", said)
 	}
-	code, out, said := gad("eval", "--model", student, "--data", rows, "--limit", "4", "--disc-steps",
+	code, out, said := gad("eval", "--model", student, "--data", rows, "--limit", "4",
+		"--disc-steps",
 		"0", "--json", "--temperature", "1", "--output", "answers.jsonl")
 	if code != 0 || !strings.Contains(out, "teacher_nll") {
 		t.Fatalf("eval: %d, %s", code, said)

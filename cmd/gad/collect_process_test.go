@@ -123,7 +123,8 @@ func TestCollectKill(t *testing.T) {
 		if starts > 4*(*collectKills+5) {
 			t.Fatalf("seed %d: no end after %d starts", seed, starts)
 		}
-		p := start(t, "env", append([]string{"TEACHER_KEY=sk-teacher-0123456789", path}, args...)...)
+		p := start(t, "env", append([]string{"TEACHER_KEY=sk-teacher-0123456789", path},
+			args...)...)
 		if killed < *collectKills {
 			time.Sleep(100*time.Millisecond +
 				time.Duration(r.Int64N(int64(2*whole)/int64(*collectKills))))

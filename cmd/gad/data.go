@@ -46,7 +46,8 @@ func namedData(c *cli.Context) string { return strings.Join(c.StringSlice("data"
 // dataCommand is gad data inspect|validate|convert|split|collect|rate.
 func (p *program) dataCommand() *cli.Command {
 	columns := append(setFlags("data"),
-		&cli.StringFlag{Name: "where", Usage: "only rows that meet a condition, as data.where: 'subset = math and right > 0'"},
+		&cli.StringFlag{Name: "where",
+			Usage: "only rows that meet a condition, as data.where: 'subset = math and right > 0'"},
 		&cli.StringFlag{Name: "ratings",
 			Usage: "file of gad data rate on these rows, whose columns --where may name"})
 	open := func(c *cli.Context) (*data.Set, error) {

@@ -44,7 +44,8 @@ func TestKillInEpisodes(t *testing.T) {
 	t.Setenv("ASKED", string(file))
 	const steps = 4
 	settings := slices.Concat([]string{"--env", throughTee, "data.train_batch_size=2",
-		fmt.Sprint("rollout.n=", hostile.Share(4)), "data.max_prompt_length=256", "data.max_response_length=8",
+		fmt.Sprint("rollout.n=", hostile.Share(4)), "data.max_prompt_length=256",
+		"data.max_response_length=8",
 		"env.max_tokens=200", "env.max_turns=5", "algorithm.env_weight=0.5",
 		"trainer.shards=2", "trainer.rank_timeout=20", "--threads", "1"}, stateful)
 	warmup := func(run string) []string {

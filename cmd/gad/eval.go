@@ -152,7 +152,8 @@ func evalRules() (all rules) {
 		all = append(all, rule{flags: f.Names()[:1], other: "judge",
 			says: ": needs --judge URL, the endpoint of a judge"})
 	}
-	single := []string{"against", "answers", "chunk", "checker", "checker-timeout", "dry-run", "judge",
+	single := []string{"against", "answers", "chunk", "checker", "checker-timeout", "dry-run",
+		"judge",
 		"max-token-len", "turns", "disc-minutes", "disc-steps", "disc-batch", "disc-lr",
 		"disc-seeds", "disc-from"}
 	all = append(all, ofEnvironment("max-response-length", "greedy", "n", "success")...)

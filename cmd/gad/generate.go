@@ -97,7 +97,8 @@ var generateRules = rules{
 
 // actingRules are what flags of gad generate --env go with.
 var actingRules = rules{
-	{[]string{"prompt", "system", "raw", "stream", "output", "limit", "turns", "chunk"}, true, "env",
+	{[]string{"prompt", "system", "raw", "stream", "output", "limit", "turns", "chunk"}, true,
+		"env",
 		" is for single answers, not for --env: leave it out"},
 	{[]string{"row", "split", "format", "content-key", "teacher-key"}, false, "data",
 		": needs --data, the rows"},

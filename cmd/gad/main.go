@@ -171,7 +171,8 @@ func (p *program) app() *cli.App {
 		},
 		Commands: []*cli.Command{
 			p.demoCommand(), p.taskCommand(), p.envCommand(), p.dataCommand(), p.initCommand(),
-			p.stageCommand(config.SFT), p.stageCommand(config.DPO), p.stageCommand(config.OPD), p.stageCommand(config.Warmup),
+			p.stageCommand(config.SFT), p.stageCommand(config.DPO), p.stageCommand(config.OPD),
+			p.stageCommand(config.Warmup),
 			p.stageCommand(config.Train),
 			p.evalCommand(), p.generateCommand(), p.chatCommand(), p.serveCommand(),
 			p.logprobsCommand(), p.scoreCommand(),
@@ -261,7 +262,8 @@ func status(err error) int {
 		return exitFailed
 	case errors.Is(err, fault.ErrUsage), errors.Is(err, config.ErrConfig),
 		errors.As(err, &problems), errors.Is(err, checkpoint.ErrLocked),
-		errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists), errors.Is(err, data.ErrChoice),
+		errors.Is(err, checkpoint.ErrExists), errors.Is(err, data.ErrExists),
+		errors.Is(err, data.ErrChoice),
 		errors.Is(err, vfs.ErrTarget), errors.Is(err, study.ErrMemory):
 		return exitUsage
 	case errors.Is(err, checkpoint.ErrSpace), errors.Is(err, model.ErrMemory):

@@ -44,7 +44,8 @@ func raters(t *testing.T) (dir string, args []string) {
 	checker := "cd " + dir + ` && [ ! -e stop ] && while read -r l; do echo >> asked; case "$l" in *'"truncated":true'*) echo 0;; *) echo 1;; esac; done`
 	run := f.path("train", "global_step_3")
 	return dir, []string{"data", "rate", "--model", filepath.Join(run, "actor"), "--critic",
-		filepath.Join(run, "critic"), "--checker", checker, "--data", filepath.Join(dir, "rows.jsonl"),
+		filepath.Join(run, "critic"), "--checker", checker, "--data",
+		filepath.Join(dir, "rows.jsonl"),
 		"--n", "3", "--max-new-tokens", "8", "--keep-answers"}
 }
 
@@ -104,7 +105,8 @@ func TestRate(t *testing.T) {
 	if !somebody || len(lines) != 7 {
 		t.Errorf("%d lines, and all scores of a row are equal: %s", len(lines), raw)
 	}
-	printed, _ = must(t, "data", "inspect", "--data", rows, "--ratings", out, "--where", "right < 2")
+	printed, _ = must(t, "data", "inspect", "--data", rows, "--ratings", out, "--where",
+		"right < 2")
 	if !strings.Contains(printed, "note: where right < 2: 7 of 7 rows") {
 		t.Errorf("inspect: %s", printed)
 	}

@@ -147,7 +147,8 @@ func TestInterruption(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			alive := filepath.Join(t.TempDir(), "alive")
-			c := New(fmt.Sprintf("(sleep 2; echo yes > %s) & echo 1 > %s.begun; wait", alive, alive),
+			c := New(fmt.Sprintf("(sleep 2; echo yes > %s) & echo 1 > %s.begun; wait", alive,
+				alive),
 				time.Minute)
 			ctx, cancel := context.WithCancel(context.Background())
 			go func() {

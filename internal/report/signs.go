@@ -123,7 +123,8 @@ var signs = []Sign{
 			return each(rows, accuracy(rows), func(x float64) bool { return x > limit })
 		}},
 	{"the discriminator is ahead", "for 100 steps of the game and more the mean of critic/d_acc_distinct is above 0.8 in each 20; over them reward/mean falls, by the mean of the last 20 steps, below its largest mean over 20 steps before by more than its mean change from step to step, and critic/score_gap grows from the mean of the first 20 to that of the last 20 by more than 0.6 of itself. reward/mean alone says nothing: only differences of scores count, and it drifts in healthy runs too",
-		"raise actor.optim.lr, or shorten the warm-up (a larger trainer.critic_warmup_until)", ahead},
+		"raise actor.optim.lr, or shorten the warm-up (a larger trainer.critic_warmup_until)",
+		ahead},
 	{"scores of a prompt collapse", "over the last 20 steps more than half of the prompts whose answers have different rewards have collapsed scores, (critic/collapsed_groups_frac - adv/zero_var_groups_frac) / (1 - adv/zero_var_groups_frac) by their means: the discriminator separates student and teacher but hardly ranks the student's answers",
 		"--preset grgc, or its critic.group_ot=0.01 alone; a higher rollout.temperature", unranked},
 	{"everything is a tie", "mean of critic/tie_frac above 0.9 over the last 20 steps",
@@ -307,7 +308,9 @@ func ahead(rows []Row) string {
 	if !(best-now > noise(rewards)) || !(gapNow-gapWas > 0.6*math.Abs(gapWas)) {
 		return ""
 	}
-	return fmt.Sprintf("%s %.2f, reward/mean %.3g to %.3g, critic/score_gap %.3g to %.3g over the last %d steps", distinct, average(acc[from:]), best, now, gapWas, gapNow, n-from)
+	return fmt.Sprintf(
+		"%s %.2f, reward/mean %.3g to %.3g, critic/score_gap %.3g to %.3g over the last %d steps",
+		distinct, average(acc[from:]), best, now, gapWas, gapNow, n-from)
 }
 
 // notStarted looks at a discriminator that has not yet played. One that learns alone is

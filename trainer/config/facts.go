@@ -44,7 +44,8 @@ func (f fact) said(name string) string {
 
 // readBy reports whether a stage reads the setting, by its tags.
 func (f fact) readBy(stage Stage) bool {
-	return f.said("stages") == "" || slices.Contains(strings.Fields(f.said("stages")), string(stage))
+	return f.said("stages") == "" ||
+		slices.Contains(strings.Fields(f.said("stages")), string(stage))
 }
 
 // facts are those of all settings and groups, a group before its settings.

@@ -10,8 +10,8 @@ import (
 // Stage is what a run does.
 type Stage string
 
-// The stages: SFT, Warmup and Train in the order in which they are run, and DPO and OPD in the place
-// of the last two.
+// The stages: SFT, Warmup and Train in the order in which they are run, and DPO and OPD in the
+// place of the last two.
 const (
 	SFT    Stage = "sft"    // cross entropy on the teacher's answers alone (SeqKD)
 	Warmup Stage = "warmup" // the discriminator first, then the student beside it

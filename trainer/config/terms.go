@@ -77,7 +77,8 @@ func ParseTerms(text string) (terms []Term, err error) {
 		terms = append(terms, t)
 	}
 	if total == 0 {
-		return bad("all weights are 0: every answer would have the same reward: give one term a weight")
+		return bad(
+			"all weights are 0: every answer would have the same reward: give one term a weight")
 	}
 	return terms, nil
 }
@@ -132,7 +133,8 @@ func (c *Config) validateTerms(stage Stage) (errs []error) {
 	}
 	if a.Terms == "" {
 		if a.RightAt != 0 {
-			bad("algorithm.right_at %g needs algorithm.terms with a term that has @wrong", a.RightAt)
+			bad("algorithm.right_at %g needs algorithm.terms with a term that has @wrong",
+				a.RightAt)
 		}
 		return errs
 	}

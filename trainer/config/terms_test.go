@@ -8,10 +8,13 @@ import (
 
 func TestParseTerms(t *testing.T) {
 	for text, want := range map[string][]Term{
-		"d":                             {{Name: "d", Weight: 1}},
-		"d + check + 0.3*rouge_l@wrong": {{Name: "d", Weight: 1}, {Name: "check", Weight: 1}, {Name: "rouge_l", Weight: 0.3, Wrong: true}},
-		" -0.5*z( d )-1e-2 * length":    {{Name: "d", Weight: -0.5, Z: true}, {Name: "length", Weight: -0.01}},
-		"+2*z(env)@wrong+0*d":           {{Name: "env", Weight: 2, Z: true, Wrong: true}, {Name: "d"}},
+		"d": {{Name: "d", Weight: 1}},
+		"d + check + 0.3*rouge_l@wrong": {{Name: "d", Weight: 1}, {Name: "check", Weight: 1},
+			{Name: "rouge_l", Weight: 0.3, Wrong: true}},
+		" -0.5*z( d )-1e-2 * length": {{Name: "d", Weight: -0.5, Z: true},
+			{Name: "length", Weight: -0.01}},
+		"+2*z(env)@wrong+0*d": {{Name: "env", Weight: 2, Z: true, Wrong: true},
+			{Name: "d"}},
 	} {
 		if got, err := ParseTerms(text); err != nil || !slices.Equal(got, want) {
 			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)

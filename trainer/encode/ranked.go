@@ -82,7 +82,9 @@ func (e Encoder) Rankable(set *data.Set, rows []int32, n int) (kept []int32, err
 			return nil, err
 		}
 		if has := set.Ratings().N; has < n {
-			return nil, bad("%d answers to a row, and rollout.n is %d: lower it, or rate with --n %[2]d", has, n)
+			return nil,
+				bad("%d answers to a row, and rollout.n is %d: lower it, or rate with --n %[2]d",
+					has, n)
 		}
 		for i, list := range answers {
 			for _, a := range list {

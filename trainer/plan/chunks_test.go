@@ -19,7 +19,8 @@ func TestThoughts(t *testing.T) {
 	for _, chunks := range []string{"2", "4", "8", "16", "32", "64"} {
 		c := config.StageDefaults(config.Train)
 		if err := c.Load("", "rollout.chunk=512", "rollout.carry=256", "rollout.chunks="+chunks,
-			"critic.reads=last", "data.max_prompt_length=128", "data.train_batch_size=64"); err != nil {
+			"critic.reads=last", "data.max_prompt_length=128",
+			"data.train_batch_size=64"); err != nil {
 			t.Fatal(err)
 		}
 		p := Plan{Stage: config.Train, PromptMean: 128, AnswerMean: float64(c.Answer(config.Train)),

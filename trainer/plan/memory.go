@@ -129,7 +129,8 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 		if inReward { // in packs of forward passes
 			tokens = forward
 		}
-		add("exact KL: the reference's states, logits by the chunk", shape.KLMemory(f, shape, tokens))
+		add("exact KL: the reference's states, logits by the chunk",
+			shape.KLMemory(f, shape, tokens))
 	}
 	if c.Trainer.HeldOutCritic != "" {
 		shape = heldOutShape(c, shape)
@@ -200,7 +201,8 @@ func (p *Plan) packTokens(c config.Config) (actor, critic, forward int) {
 		if p.chunks.On() {
 			answer = int(p.answerTokens(config.Student, float64(c.Answer(p.Stage))))
 		}
-		forward = max(forward, min(c.Actor.MaxTokenLen, c.Trainer.ValRows*(c.Data.MaxPrompt+answer)))
+		forward = max(forward, min(c.Actor.MaxTokenLen,
+			c.Trainer.ValRows*(c.Data.MaxPrompt+answer)))
 	}
 	return actor, critic, forward
 }

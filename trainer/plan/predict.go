@@ -52,7 +52,8 @@ type predicted struct {
 	// the reference costs what the student does
 	base, sampler, student, discriminator, teacher *model.Model
 	studentOpt, discriminatorOpt                   *model.Optimizer
-	known                                          map[config.Pass]float64 // seconds of forward passes
+	// seconds of forward passes
+	known map[config.Pass]float64
 }
 
 // write makes up prompts and answers.
@@ -195,7 +196,8 @@ func (r *predicted) seconds(x config.Pass) (float64, error) {
 func (r *predicted) sample(x config.Pass) (float64, error) {
 	c, before := r.c.Rollout, r.be.Elapsed()
 	some := min(x.Prompts, (4*c.MaxNumSeqs+x.Students-1)/x.Students)
-	o := model.SampleOptions{N: x.Students, MaxNew: r.answer, Chunks: r.chunks, Slots: c.MaxNumSeqs, Seed: 1,
+	o := model.SampleOptions{N: x.Students, MaxNew: r.answer, Chunks: r.chunks, Slots: c.MaxNumSeqs,
+		Seed:     1,
 		Sampling: compute.Sampling{Temperature: 1, TopP: c.TopP, TopK: c.TopK, MinP: c.MinP}}
 	_, err := r.sampler.Generate(r.questions[:some], r.rows[:some], o, nil)
 	return (r.be.Elapsed() - before) * float64(x.Prompts) / float64(some), err

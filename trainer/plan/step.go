@@ -25,8 +25,9 @@ func (p *Plan) tokens(x config.Pass, student float64) (prompts, answers float64)
 // carried is how many chunks of an answer of n tokens have a carry before them.
 func (p *Plan) carried(n float64) float64 { return float64(p.chunks.Count(int(math.Ceil(n))) - 1) }
 
-// answerTokens is how many a network computes of an answer of n tokens, beside its prompt: in chunks
-// the student computes what each carries too, and a discriminator that reads the last one no other.
+// answerTokens is how many a network computes of an answer of n tokens, beside its prompt: in
+// chunks the student computes what each carries too, and a discriminator that reads the last one no
+// other.
 func (p *Plan) answerTokens(network config.Network, n float64) float64 {
 	switch {
 	case !p.chunks.On():

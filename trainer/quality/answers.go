@@ -111,8 +111,8 @@ type Evaluation struct {
 // Options say how a student is evaluated.
 type Options struct {
 	MaxPrompt, MaxResponse int
-	// on: answers are thoughts in chunks, of MaxResponse tokens in all, and the teacher's are read in
-	// the same chunks
+	// on: answers are thoughts in chunks, of MaxResponse tokens in all, and the teacher's are read
+	// in the same chunks
 	Chunks           model.Chunks
 	Temperature      float64 // 0 is greedy
 	Seed             uint64
