@@ -28,8 +28,8 @@ func Example() {
 	fmt.Printf("%+v\n", order.State())
 	// Output:
 	// row-4: "Write a poem.\n\n1. short\n2. good" -> "Roses are red.\r\nViolets too."
-	// row-3: "naïve café: ½ ≠ ⅓ — 😀👩\u200d👩\u200d👧" -> "Zażółć gęślą jaźń\nline two\ttabbed
-	// \"quoted\" \\ back" {Seed:42 Epoch:0 Offset:2 Rank:0 World:1 Entered:0 Handed:0 Drawn:}
+	// row-3: "naïve café: ½ ≠ ⅓ — 😀👩\u200d👩\u200d👧" -> "Zażółć gęślą jaźń\nline two\ttabbed \"quoted\" \\ back"
+	// {Seed:42 Epoch:0 Offset:2 Rank:0 World:1 Entered:0 Handed:0 Drawn:}
 }
 
 // Rows in ShareGPT's form, from two files of different formats, are one set; a row
@@ -51,6 +51,5 @@ func ExampleOpenFiles() {
 	fmt.Println(set.Notes())
 	// Output:
 	// 24 Answer in one word. Capital of France? Paris
-	// [../testdata/rows/sharegpt.parquet: read as sharegpt: prompt from column "conversations",
-	// teacher's answer is its last turn of gpt (data.format=sharegpt)]
+	// [../testdata/rows/sharegpt.parquet: read as sharegpt: prompt from column "conversations", teacher's answer is its last turn of gpt (data.format=sharegpt)]
 }
