@@ -67,6 +67,14 @@ func (c Chunks) next(n int) int {
 	return step - (n-c.Size)%step
 }
 
+// Seams are the lengths of a thought of n tokens at which its later chunks begin.
+func (c Chunks) Seams(n int) (list []int) {
+	for k := 1; k < c.Count(n); k++ {
+		list = append(list, c.Size+(k-1)*(c.Size-c.Carry))
+	}
+	return list
+}
+
 // Context is what the chunk behind the tokens of thought is written behind: a new slice.
 func (c Chunks) Context(q, thought []int32) []int32 {
 	if len(thought) == 0 {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"gad/internal/hostile"
 	"gad/internal/report"
@@ -202,7 +203,7 @@ func TestChunksKeepTheirBits(t *testing.T) {
 		run := func(name string, more ...string) config.Config {
 			return settings(config.Warmup, filepath.Join(t.TempDir(), name),
 				thinking(append([]string{"trainer.total_steps=5", "trainer.critic_warmup=1",
-					"trainer.save_freq=2", "trainer.warmup_objective=policy", "trainer.shards=2",
+					"trainer.save_freq=2", "trainer.warmup_objective=policy", "trainer.shards=4",
 					"algorithm.filter_groups.enable=true", "critic.replay.size=24",
 					"critic.replay.share=0.5", "critic.group_ot=0.01", "critic.reads=" + reads,
 					"algorithm.use_kl_in_reward=true", "actor.ppo_epochs=2",
@@ -225,6 +226,12 @@ func TestChunksKeepTheirBits(t *testing.T) {
 		samples, _, err := report.ReadSamples(vfs.OS, c.Trainer.Output, report.InTraining, 4)
 		if err != nil || len(samples) != 8 || samples[0].Student == "" {
 			t.Errorf("samples: %v, %v", samples, err)
+		}
+		if !slices.ContainsFunc(samples, func(s report.Sample) bool {
+			return len(s.Seams) > 0 && s.Seams[0] > 0 && slices.IsSorted(s.Seams) &&
+				s.Seams[len(s.Seams)-1] <= utf8.RuneCountInString(s.Student)
+		}) {
+			t.Errorf("no sample has the seams of its chunks: %v", samples)
 		}
 		for n := 1; n <= 4; n++ {
 			for _, kill := range []bool{false, true} {
@@ -249,13 +256,15 @@ func TestChunksKeepTheirBits(t *testing.T) {
 			finished(t, be, c, config.Warmup)
 			same(t, record(t, c.Trainer.Output, 5), want)
 		}
-		c = run("ranks")
-		for _, err := range together(2, c, config.Warmup) {
-			if err != nil {
-				t.Fatal(err)
+		for _, n := range []int{2, 4} {
+			c = run(fmt.Sprint("ranks", n))
+			for _, err := range together(n, c, config.Warmup) {
+				if err != nil {
+					t.Fatal(err)
+				}
 			}
+			same(t, record(t, c.Trainer.Output, 5), want)
 		}
-		same(t, record(t, c.Trainer.Output, 5), want)
 		c = run("slots", "rollout.max_num_seqs=3")
 		finished(t, be, c, config.Warmup)
 		same(t, record(t, c.Trainer.Output, 5), want)

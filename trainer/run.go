@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"gad/checkpoint"
 	"gad/internal/compute"
@@ -284,6 +285,10 @@ func (t *Trainer) samples(r *round, advA []float64) error {
 			}
 		} else {
 			s.Student = t.tok.Decode(written[a], true)
+			for _, n := range t.chunks().Seams(len(written[a])) {
+				s.Seams = append(s.Seams,
+					utf8.RuneCountInString(t.tok.Decode(written[a][:n], true)))
+			}
 		}
 		out = append(out, s)
 	}

@@ -246,12 +246,13 @@ func TestEpisodeInABrowser(t *testing.T) {
 	}
 	f.samples(1, report.Sample{Row: 7, Prompt: "Leave.", Student: "assistant: jump",
 		Teacher: "left", StudentScore: 1.5, TeacherScore: 2.5, Advantage: -0.75, Turns: turns},
-		report.Sample{Row: 8, Prompt: "Say it", Student: "no", Teacher: "yes"})
+		report.Sample{Row: 8, Prompt: "Say it", Student: "n😀o", Teacher: "yes",
+			Seams: []int{2, 9}})
 	f.rec.End(report.Finished, "done")
 	b := show(t, root)
 	s, err := b.runs[0].readSamples(b.fs, 0, 1)
 	if err != nil || len(s.Rows) != 2 || len(s.Rows[0].Turns) != len(turns) ||
-		s.Rows[1].Turns != nil {
+		s.Rows[1].Turns != nil || len(s.Rows[1].Seams) != 2 {
 		t.Fatalf("%+v, %v", s, err)
 	}
 	d, err := b.Document(Limits{Points: Points, Steps: 3})
@@ -271,7 +272,8 @@ func TestEpisodeInABrowser(t *testing.T) {
 		"the environment's words": `<li class=""><b>user</b> <span class="text" dir="auto">&lt;b&gt;That&lt;/b&gt; cannot⟨U+202E⟩ be done.</span></li>`,
 		"a reward":                `<li class="mine"><b>student</b> <span class="text" dir="auto">left</span><small>reward 1, score -0.250</small></li>`,
 		"the rest":                `<button type="button">all 33 messages</button>`,
-		"a single answer beside":  `<del>yes</del><ins>no</ins>`,
+		"a single answer beside":  `<del>yes</del><ins>n😀o</ins>`,
+		"a chunk's seam":          `n😀<i class="seam" title="chunk 2"></i>o</span>`,
 	} {
 		if !strings.Contains(seen, text) {
 			t.Errorf("%s: the page lacks %s", what, text)

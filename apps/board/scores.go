@@ -49,6 +49,7 @@ type Sample struct {
 	TeacherScore num    `json:"teacher_score"`
 	Advantage    num    `json:"advantage"`
 	Turns        []Turn `json:"turns,omitempty"` // of an episode: Student is then their text
+	Seams        []int  `json:"seams,omitempty"` // characters of Student before each later chunk
 }
 
 // Turn is one message of an episode.
@@ -90,7 +91,7 @@ func (r *run) readSamples(fsys vfs.FS, id, step int) (Samples, error) {
 	s.Damaged, s.Left = damaged, max(0, len(all)-mostRows)
 	for _, x := range all[:min(len(all), mostRows)] {
 		s.Rows = append(s.Rows, Sample{x.Row, x.Prompt, x.Student, x.Teacher, num(x.StudentScore),
-			num(x.TeacherScore), num(x.Advantage), turnsOf(x.Turns)})
+			num(x.TeacherScore), num(x.Advantage), turnsOf(x.Turns), x.Seams})
 	}
 	return s, nil
 }

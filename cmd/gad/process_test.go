@@ -135,6 +135,7 @@ var killables = []killable{
 		"actor.use_kl_loss=true")},
 	{"moments in 8 bits", 5, ofBoth("wide", "actor.optim.moments=8bit",
 		"critic.optim.moments=8bit")},
+	{"chunks", 5, ofBoth("student", "rollout.chunk=4", "rollout.carry=2", "rollout.chunks=4")},
 	{"curriculum", 5, ofBoth("student",
 		"data.curriculum=teacher_response != 'It is 9.' until 0.6")},
 }

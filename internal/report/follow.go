@@ -476,6 +476,7 @@ func (s *Sample) UnmarshalJSON(b []byte) error {
 		TeacherScore looseNumber `json:"teacher_score"`
 		Advantage    looseNumber `json:"advantage"`
 		Turns        []Turn      `json:"turns"`
+		Seams        []int       `json:"seams"`
 	}
 	if err := json.Unmarshal(b, &raw); err != nil {
 		return err
@@ -484,7 +485,7 @@ func (s *Sample) UnmarshalJSON(b []byte) error {
 		return errors.New("report: not a sample")
 	}
 	*s = Sample{*raw.Row, *raw.Prompt, *raw.Student, *raw.Teacher, float64(raw.StudentScore),
-		float64(raw.TeacherScore), float64(raw.Advantage), raw.Turns}
+		float64(raw.TeacherScore), float64(raw.Advantage), raw.Turns, raw.Seams}
 	return nil
 }
 

@@ -289,9 +289,9 @@ func TestReadSamples(t *testing.T) {
 	defer r.Close()
 	want := []Sample{
 		{7, "a <b>\u2028", "</script><script>alert(1)</script>", "te\"acher", -1.5, 2, 0.25,
-			[]Turn{{Role: "assistant", Text: "<b>", IDs: []int32{1, 2}}}},
+			[]Turn{{Role: "assistant", Text: "<b>", IDs: []int32{1, 2}}}, nil},
 		{8, "", "", "", math.NaN(), math.Inf(1), math.Inf(-1),
-			nil},
+			nil, []int{3, 5}},
 	}
 	for _, step := range []int{2, 10} {
 		if err := r.Samples(InTraining, step, want); err != nil {

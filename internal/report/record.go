@@ -284,6 +284,7 @@ type Sample struct {
 	TeacherScore float64
 	Advantage    float64
 	Turns        []Turn // of an episode
+	Seams        []int  // of an answer in chunks: characters of Student before each later chunk
 }
 
 // Turn is one message of an episode: the student's, or the environment's.
@@ -323,6 +324,13 @@ func (s Sample) MarshalJSON() ([]byte, error) {
 			return nil, err
 		}
 		b.Truncate(b.Len() - 1)
+	}
+	if s.Seams != nil {
+		list, err := json.Marshal(s.Seams)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(&b, `,"seams":%s`, list)
 	}
 	b.WriteByte('}')
 	return b.Bytes(), nil

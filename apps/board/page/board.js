@@ -637,10 +637,16 @@ const difference = (from, to) => {
 const longest = 700, tallest = 14; // characters and lines of a text that are shown at once
 const shortened = text => text.slice(0, longest).split("\n", tallest).join("\n");
 
-const textCell = (label, text, again) => {
+// marked is the text with a mark at each of the seams, which count its characters.
+const marked = (text, seams) => {
+  const all = Array.from(text), at = [0, ...seams.filter(n => n < all.length), all.length];
+  return at.slice(1).flatMap((n, i) => [i ? h("i", { class: "seam", title: "chunk " + (i + 1) }) : "", visible(all.slice(at[i], n).join(""))]);
+};
+// textCell is a text, its beginning first; of an answer in chunks with their seams.
+const textCell = (label, text, again, seams = []) => {
   const cell = h("td", { role: "cell", "data-label": label });
   const put = all => {
-    const some = shortened(text), part = h("span", { class: "text" + (again ? " again" : ""), dir: "auto" }, all || some.length === text.length ? text : some + "…");
+    const some = shortened(text), part = h("span", { class: "text" + (again ? " again" : ""), dir: "auto" }, ...marked(all ? text : some, seams), all || some.length === text.length ? "" : "…");
     cell.replaceChildren(part, some.length < text.length ? h("button", { type: "button", onclick: () => { state.following = false; put(!all); } }, all ? "less" : "all " + text.length + " characters") : "");
   };
   put(false);
@@ -715,7 +721,7 @@ const showSamples = () => {
     h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head.map(x => h("th", { scope: "col", role: "columnheader" }, x)), numbers.map(x => h("th", { scope: "col", role: "columnheader", class: "n" }, x)))),
     h("tbody", { role: "rowgroup" }, some.map((x, i) => {
       const again = i > 0 && some[i - 1].row === x.row && some[i - 1].prompt === x.prompt;
-      return h("tr", { role: "row" }, textCell("prompt, data row " + x.row, x.prompt, again), textCell("teacher", x.teacher, again), x.turns ? turnsCell("student", x.turns) : [textCell("student", x.student), diffCell(x.teacher, x.student)],
+      return h("tr", { role: "row" }, textCell("prompt, data row " + x.row, x.prompt, again), textCell("teacher", x.teacher, again), x.turns ? turnsCell("student", x.turns) : [textCell("student", x.student, false, x.seams), diffCell(x.teacher, x.student)],
         number(numbers[0], x.student_score), number(numbers[1], x.teacher_score), number(numbers[2], x.advantage));
     }))));
 };
