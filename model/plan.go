@@ -143,8 +143,8 @@ func (p *Plan) parameters(f Footprint, o PlanOptions, all *layout) {
 	p.Computed, _ = weightBytes(f, own, class)
 	for _, w := range own {
 		if len(w.Shape) == 2 && w.Rows > 1 {
-			p.Copies += f.Block(f.Beside(class(w), w == all.embed && w != all.head) *
-				int64(w.Len()))
+			p.Copies += f.Block(f.Beside(class(w), w == all.embed && w != all.head, w.Rows,
+				w.Cols))
 		}
 	}
 	if o.Trainable {

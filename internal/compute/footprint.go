@@ -8,9 +8,9 @@ type Footprint interface {
 	Element(c Class) int64
 	// Block is the number of bytes that an allocation of so many bytes takes.
 	Block(bytes int64) int64
-	// Beside is the number of bytes of Param.Derived for each element of a weight matrix of
-	// class c; lookup: only Embed reads the matrix. For a trained matrix c is Wide or Master.
-	Beside(c Class, lookup bool) int64
+	// Beside is the number of bytes of Param.Derived of a weight matrix of class c; lookup:
+	// only Embed reads the matrix. For a trained matrix c is Wide or Master.
+	Beside(c Class, lookup bool, rows, cols int) int64
 	// Scratch is the most memory, in bytes of blocks, that one of the operations of w uses
 	// besides its tensors. The next operation uses it again.
 	Scratch(w Work) int64

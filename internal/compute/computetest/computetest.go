@@ -227,7 +227,7 @@ func (s *suite) footprint() {
 			what := fmt.Sprintf("a %v matrix, looked up %v, multiplied %v, gradients through it %v",
 				class, lookup, product, through)
 			want := s.dev.Block(compute.Bytes(s.dev, class, rows*cols)) +
-				s.dev.Block(rows*cols*s.dev.Beside(class, !product))
+				s.dev.Block(s.dev.Beside(class, !product, rows, cols))
 			use := func() []compute.Tensor {
 				p := s.ofClass(class, host, rows, cols)
 				for range 2 {

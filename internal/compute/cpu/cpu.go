@@ -45,8 +45,6 @@ const (
 // they return.
 type Backend struct {
 	Footprint
-	k           *kernels
-	k16         *kernels16 // bfloat16 products; nil for float32
 	pool        *pool
 	workers     []worker
 	limit       int64
@@ -140,7 +138,7 @@ func New(o Options) (*Backend, error) {
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
-	b := &Backend{Footprint: Footprint{o.Precision}, k: k, k16: k16,
+	b := &Backend{Footprint: Footprint{o.Precision, k, k16},
 		pool: newPool(o.Workers, idleSpins), workers: make([]worker, o.Workers), limit: o.Limit}
 	if b.expand = expanders[k.name]; b.expand == nil {
 		b.expand = expandGo

@@ -11,7 +11,12 @@ import (
 
 // Footprint is the backend's memory for plans (compute.Footprint), in a precision
 // of Options.
-type Footprint struct{ Precision string }
+type Footprint struct {
+	Precision string
+
+	k   *kernels   // a backend's own; without them this machine's fastest
+	k16 *kernels16 // bfloat16 products; nil for float32
+}
 
 // Element is 4, float32, but for Code, whose elements are bytes, and in bfloat16 for Frozen, and
 // quantised classes, whose blocks are codes and a binary16.
@@ -31,17 +36,29 @@ func (f Footprint) Element(c compute.Class) int64 {
 // Block is the bytes.
 func (Footprint) Block(bytes int64) int64 { return bytes }
 
-// Beside is 4 for the packed transpose of a matrix that products are taken with.
-// In bfloat16 that takes 2 bytes, and 2 more what gradients of the product's input
-// are computed with, if the matrix is trained. A frozen one is packed in its own place.
-func (f Footprint) Beside(c compute.Class, lookup bool) int64 {
-	switch {
-	case lookup || c == compute.Frozen || c.Quantised():
+// Beside is the packed transpose of a matrix that products are taken with. In bfloat16 a trained
+// matrix has a second copy, for the gradients of the product's input. Panels are whole, so that a
+// narrow matrix, such as an adapter's, takes more than its elements. A frozen one is packed in its
+// own place.
+func (f Footprint) Beside(c compute.Class, lookup bool, rows, cols int) int64 {
+	if lookup || c == compute.Frozen || c.Quantised() {
 		return 0
-	case f.Precision == BF16 && c == compute.Narrow:
-		return 2
 	}
-	return 4
+	k, k16 := f.k, f.k16
+	if k == nil {
+		var err error
+		if k, k16, err = pick("", f.Precision); err != nil { // $GAD_CPU, which Open refuses
+			all := available()
+			k = all[len(all)-1]
+		}
+	}
+	switch {
+	case k16 == nil:
+		return 4 * int64(k.panels(rows, cols))
+	case c == compute.Narrow:
+		return 4 * int64(k16.sizeB(rows, cols))
+	}
+	return 4 * int64(k16.sizeB(rows, cols)+k16.sizeB(cols, rows))
 }
 
 // Scratch is the head's rows, gathered, and their gradients, in bfloat16 the packed

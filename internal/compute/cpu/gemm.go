@@ -63,6 +63,12 @@ func (p *product) weights(k *kernels, b []float32, rows int) *product {
 // there are. Of the others, that a tile reads all the same, nothing is kept.
 func (k *kernels) wide(n int) int { return min(k.nr, n) }
 
+// panels is how many numbers the panels of n lanes of depth elements take.
+func (k *kernels) panels(n, depth int) int {
+	nr := k.wide(n)
+	return (n + nr - 1) / nr * nr * depth
+}
+
 // tiles computes the rows m0 to m1-1 and the column panels p0 to p1-1 of C, on
 // the calling goroutine.
 func (p *product) tiles(k *kernels, w *worker, m0, m1, p0, p1 int) {
@@ -275,8 +281,7 @@ func (b *Backend) columns(p *compute.Param) []float32 {
 		return floats(b.panelsOf(f, p))
 	}
 	if p.Derived == nil {
-		nr := b.k.wide(p.Rows)
-		n := (p.Rows + nr - 1) / nr * nr * p.Cols
+		n := b.k.panels(p.Rows, p.Cols)
 		p.Derived = &derived{aligned(n)}
 		p.W.Mem().(*memory).derived += 4 * int64(n)
 		b.count(4 * int64(n))

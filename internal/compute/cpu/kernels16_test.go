@@ -359,7 +359,7 @@ func testChain16(t *testing.T, native *kernels16) {
 					for i := range m {
 						roundRow(p.a[i*pairs:(i+1)*pairs], a[i*depth:(i+1)*depth], native.round)
 					}
-					p.stream(&Backend{k16: native}, w, 0, (n+native.nr-1)/native.nr)
+					p.stream(&Backend{Footprint: Footprint{k16: native}}, w, 0, (n+native.nr-1)/native.nr)
 					check("streamed")
 				}
 			}

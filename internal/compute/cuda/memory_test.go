@@ -672,10 +672,10 @@ func TestFootprint(t *testing.T) {
 					b.Refresh(p)
 					b.Embed(s.empty(compute.Wide, n), p, seqOf(2))
 					if with, _ := b.Memory(); with-now != b.Block(
-						int64(n)*b.Beside(c, false))+b.Block(4*int64(n)) ||
-						b.Beside(c, true) != b.Beside(c, false) {
-						t.Errorf("%s: beside %d elements of %v lie %d bytes, said are %d each",
-							precision, n, c, with-now-int64(4*n), b.Beside(c, false))
+						b.Beside(c, false, 2, n/2))+b.Block(4*int64(n)) ||
+						b.Beside(c, true, 2, n/2) != b.Beside(c, false, 2, n/2) {
+						t.Errorf("%s: beside %d elements of %v lie %d bytes, said are %d",
+							precision, n, c, with-now-int64(4*n), b.Beside(c, false, 2, n/2))
 					}
 				}
 			}

@@ -135,7 +135,7 @@ func (b *Backend) Element(c compute.Class) int64 { return 8 * int64(c.Unit()) }
 func (b *Backend) Block(bytes int64) int64 { return bytes }
 
 // Beside is 0: there are no copies.
-func (b *Backend) Beside(compute.Class, bool) int64 { return 0 }
+func (b *Backend) Beside(compute.Class, bool, int, int) int64 { return 0 }
 
 // Scratch is 0: nothing that outlives a call.
 func (b *Backend) Scratch(compute.Work) int64 { return 0 }
