@@ -3,6 +3,7 @@
 //
 //	demo.go      the demo of single answers, and what both demos stand on
 //	episodes.go  gad demo --episodes: the game on whole episodes
+//	thought.go   gad demo --thought: a long answer in one sequence, and in chunks
 package demo
 
 import (
@@ -99,9 +100,10 @@ type Options struct {
 	Dir      string // folder that everything is written to
 	Fast     bool
 	Episodes bool     // the game on whole episodes, in an environment
-	Env      string   // its command with Episodes: Environment
+	Thought  bool     // long answers in chunks
+	Program  string   // how a shell starts gad: Program
 	Seed     uint64   // of the rows, the student, data order and sampling
-	Size     Size     // SizeOf(Fast)
+	Size     Size     // SizeOf
 	Flags    []string // of every stage: the seed and the device
 	Backend  compute.Backend
 	FS       vfs.FS
@@ -123,9 +125,12 @@ func (e *FolderError) Error() string {
 }
 
 // SizeOf is the size of the demo, or of the fast one.
-func SizeOf(fast, episodes bool) Size {
-	if episodes {
+func SizeOf(fast, episodes, thought bool) Size {
+	switch {
+	case episodes:
 		return episodeSizes[fast]
+	case thought:
+		return thoughtSizes[fast]
 	}
 	return sizes[fast]
 }
@@ -135,16 +140,17 @@ func SizeOf(fast, episodes bool) Size {
 func Run(ctx context.Context, o Options) error {
 	d := &run{Options: o, begun: time.Now(), rows: task.Train + ".arrow", common: common}
 	d.Console = &thinned{w: o.Console, now: time.Now}
-	if o.Episodes {
-		d.rows, d.common = "train.jsonl", commonEpisodes
+	play := d.all
+	switch {
+	case o.Episodes:
+		d.rows, d.common, play = "train.jsonl", commonEpisodes, d.episodes
+	case o.Thought:
+		d.common, play = commonThought, d.thought
 	}
 	if err := d.claim(); err != nil {
 		return err
 	}
-	if o.Episodes {
-		return d.episodes(ctx)
-	}
-	return d.all(ctx)
+	return play(ctx)
 }
 
 type run struct {
@@ -209,14 +215,17 @@ func (d *run) equal(ctx context.Context, equal, sft, gad *arm) error {
 // claim refuses a folder that holds something else.
 func (d *run) claim() error {
 	more := ""
-	if d.Episodes {
+	switch {
+	case d.Episodes:
 		more = " --episodes"
+	case d.Thought:
+		more = " --thought"
 	}
 	about := []byte(fmt.Sprintf("This folder is written by gad demo%s --seed %d --fast=%v.\n", more,
 		d.Seed, d.Fast))
 	switch was, err := os.ReadFile(d.path("demo.txt")); {
 	case err == nil && string(was) != string(about):
-		return &FolderError{d.Dir, "another demo, with another --seed, --fast or --episodes"}
+		return &FolderError{d.Dir, "another demo, with another --seed, --fast, --episodes or --thought"}
 	case err == nil:
 		return nil
 	case !errors.Is(err, fs.ErrNotExist):

@@ -18,8 +18,8 @@ import (
 	"gad/trainer/config"
 )
 
-// Environment is the command of the environment of gad demo --episodes.
-const Environment = `"$GAD" env doors`
+// Program is how a shell that gad starts names gad.
+const Program = `"$GAD"`
 
 // world is the task of gad demo --episodes.
 const world = "doors"
@@ -51,6 +51,9 @@ var episodeSizes = map[bool]Size{
 		Train:  append([]string{"--steps", "5", "trainer.save_freq=0"}, playEpisodes...)},
 }
 
+// env is the command of the environment.
+func (d *run) env() string { return d.Program + " env " + world }
+
 // episodes is gad demo --episodes.
 func (d *run) episodes(ctx context.Context) error {
 	task := []string{"task", "make", world, "--output", d.path("task"), "--seed",
@@ -72,11 +75,11 @@ func (d *run) episodes(ctx context.Context) error {
 		return err
 	}
 	if err := d.stage(ctx, warmup, config.Warmup, sft,
-		append([]string{"--model", sft.Folder, "--env", d.Env}, d.Size.Warmup...)); err != nil {
+		append([]string{"--model", sft.Folder, "--env", d.env()}, d.Size.Warmup...)); err != nil {
 		return err
 	}
 	if err := d.stage(ctx, gad, config.Train, warmup,
-		append([]string{"--resume", d.path(stageWarmup), "--env", d.Env},
+		append([]string{"--resume", d.path(stageWarmup), "--env", d.env()},
 			d.Size.Train...)); err != nil {
 		return err
 	}
@@ -136,7 +139,7 @@ func (d *run) compareEpisodes(ctx context.Context, arms []*arm) error {
 	if err := d.FS.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("demo: %w", err)
 	}
-	args := []string{"eval", "--data", d.path("task", "test.jsonl"), "--env", d.Env,
+	args := []string{"eval", "--data", d.path("task", "test.jsonl"), "--env", d.env(),
 		"--limit", fmt.Sprint(d.Size.TestRows), "--temperature", "1", "--greedy",
 		"--max-prompt-length", "256", "--max-tokens", "384", "--max-response-length", "16",
 		"--output", file}

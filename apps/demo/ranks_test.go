@@ -13,7 +13,7 @@ func TestRanksDemoHasTheseSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := SizeOf(false, false)
+	s := SizeOf(false, false, false)
 	for name, words := range map[string][]string{"common": common, "sampling": {sampling},
 		"sft": s.SFT, "warmup": s.Warmup, "train": s.Train} {
 		if want := "\n" + name + "='" + strings.Join(words, " ") +

@@ -24,7 +24,7 @@ func tinyDemo(t *testing.T, dir string) (out, said string, err error) {
 	}
 	defer be.Close()
 	var stdout, stderr bytes.Buffer
-	size := demo.SizeOf(false, false)
+	size := demo.SizeOf(false, false, false)
 	size.Rows, size.TestRows = 100, 20
 	size.SFT = append(told(size.SFT, "--steps", "40"), "data.train_batch_size=8")
 	size.Warmup = append(told(size.Warmup), "data.train_batch_size=4",
@@ -37,6 +37,72 @@ func tinyDemo(t *testing.T, dir string) (out, said string, err error) {
 	return stdout.String(), stderr.String(), err
 }
 
+// The demo of long thought: one student in one sequence, one in chunks that then plays the game.
+func TestDemoThought(t *testing.T) {
+	slow(t)
+	be, err := cpu.New(cpu.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer be.Close()
+	dir := filepath.Join(t.TempDir(), "demo")
+	var out, said bytes.Buffer
+	size := demo.SizeOf(false, false, true)
+	size.Rows, size.TestRows = 40, 4
+	few := []string{"data.train_batch_size=2", "rollout.n=2", "rollout.chunks=2"}
+	size.SFT = append(told(size.SFT, "--steps", "6"), "data.train_batch_size=2",
+		"actor.optim.lr_warmup_steps=2")
+	size.Warmup = append(told(told(size.Warmup, "--steps", "1"), "--critic-warmup", "1"), few...)
+	size.Train = append(told(size.Train, "--steps", "1"), few...)
+	p := &program{out: &out}
+	err = demo.Run(context.Background(),
+		demo.Options{Dir: dir, Thought: true, Program: built(t), Seed: 2, Size: size, Backend: be,
+			FS: files(), Gad: p.again, Out: &out, Console: &said, Flags: []string{"--seed", "2"}})
+	if err != nil {
+		t.Fatal(err, said.String())
+	}
+	for _, text := range []string{"$ gad task make walks --output " + dir,
+		" rollout.chunk=80 rollout.carry=16 ", "$ gad train --data ",
+		"longer.arrow --checker '" + built(t) + " task check walks'"} {
+		if !strings.Contains(said.String(), text) {
+			t.Errorf("does not say %q:\n%s", text, said.String())
+		}
+	}
+	for _, text := range []string{"4 unseen walks each", "\none sequence  ", "\nchunks  ",
+		"\nchunks, game  ", "  gad generate --model " + dir} {
+		if !strings.Contains(out.String(), text) {
+			t.Errorf("does not print %q:\n%s", text, out.String())
+		}
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, "demo.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Kind     string
+		Students []struct {
+			Stage   string
+			Context int
+			Right   map[string]float64
+			TFLOP   float64
+		}
+	}
+	if err := json.Unmarshal(raw, &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Kind != "walks" || len(got.Students) != 3 {
+		t.Fatalf("demo.json: %s", raw)
+	}
+	for i, s := range got.Students {
+		if len(s.Right) != 2 || s.TFLOP <= 0 || s.Context != []int{400, 80, 80}[i] {
+			t.Errorf("demo.json: student %d is %+v", i, s)
+		}
+	}
+	if game, sft := got.Students[2].TFLOP, got.Students[1].TFLOP; game <= sft {
+		t.Errorf("the game took %g TFLOP with the SFT before it, %g", game, sft)
+	}
+}
+
 // The demo of episodes: its stages play in the environment, and its table says what demo.json says.
 func TestDemoEpisodes(t *testing.T) {
 	slow(t)
@@ -47,7 +113,7 @@ func TestDemoEpisodes(t *testing.T) {
 	defer be.Close()
 	dir := filepath.Join(t.TempDir(), "demo")
 	var out, said bytes.Buffer
-	size := demo.SizeOf(false, true)
+	size := demo.SizeOf(false, true, false)
 	size.Rows, size.TestRows = 40, 8
 	size.SFT = append(told(size.SFT, "--steps", "32"), "data.train_batch_size=2")
 	few := []string{"data.train_batch_size=2", "rollout.n=2", "env.max_turns=3"}
@@ -56,7 +122,7 @@ func TestDemoEpisodes(t *testing.T) {
 	p := &program{out: &out}
 	env := built(t) + " env doors"
 	err = demo.Run(context.Background(),
-		demo.Options{Dir: dir, Episodes: true, Env: env, Seed: 2, Size: size, Backend: be,
+		demo.Options{Dir: dir, Episodes: true, Program: built(t), Seed: 2, Size: size, Backend: be,
 			FS: files(), Gad: p.again, Out: &out, Console: &said, Flags: []string{"--seed", "2"}})
 	if err != nil {
 		t.Fatal(err, said.String())
