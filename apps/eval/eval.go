@@ -472,6 +472,10 @@ func (e *evaluation) judge(s *student) (err error) {
 		if err != nil {
 			return fault.As(fault.ErrRunning, err)
 		}
+		if n := s.judged.Eval.Unchecked; n > 0 {
+			e.s.Console.Warn(fmt.Sprintf("%s: the checker has no score for %d of %s: left out",
+				s.dir, n, report.Count(len(s.judged.Answers), "answer")))
+		}
 	}
 	s.judged.Intervals(o.Seed)
 	s.whole = true

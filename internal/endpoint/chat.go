@@ -224,6 +224,10 @@ func (c *Client) send(ctx context.Context, method, path, contentType string, bod
 	limit int64) (response, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
+	if !c.o.Until.IsZero() {
+		ctx, cancel = context.WithDeadline(ctx, c.o.Until)
+		defer cancel()
+	}
 	resp, err := c.open(ctx, method, path, contentType, body)
 	if err != nil {
 		return response{}, err

@@ -71,7 +71,8 @@ type Evaluation struct {
 	RepeatFracCI95    *[2]float64 `json:"repeat_frac_ci95,omitempty"`
 
 	// Of a checker; absent without one.
-	Check     *float64           `json:"check,omitempty"` // mean score
+	Check     *float64           `json:"check,omitempty"`     // mean score
+	Unchecked int                `json:"unchecked,omitempty"` // answers without a score, left out
 	CheckCI95 *[2]float64        `json:"check_ci95,omitempty"`
 	Labels    map[string]float64 `json:"labels,omitempty"` // share of the rows by label
 
@@ -288,8 +289,10 @@ func (j *Results) Check(ctx context.Context, set *data.Set, command string,
 	if err != nil {
 		return err
 	}
-	mean := checker.Mean(verdicts)
-	j.checks = verdicts
-	j.Eval.Check, j.Eval.Labels = &mean, checker.Shares(verdicts)
+	mean, none := checker.Mean(verdicts)
+	j.checks, j.Eval.Labels, j.Eval.Unchecked = verdicts, checker.Shares(verdicts), none
+	if none < len(verdicts) {
+		j.Eval.Check = &mean
+	}
 	return nil
 }
