@@ -74,7 +74,7 @@ func Run(s *session.Session, o Options, in io.Reader) (err error) {
 		return fault.As(fault.ErrUsage, err)
 	}
 	path := filepath.Join(o.Dir, promptsOf(groups)+suffix)
-	lock, err := checkpoint.LockOutput(path)
+	lock, err := locked(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -86,15 +86,31 @@ func Run(s *session.Session, o Options, in io.Reader) (err error) {
 	defer func() { err = cmp.Or(err, kept.Close()) }()
 	j := judge.New(judge.Options{Client: client, Journal: kept, Model: o.Model,
 		Temperature: o.Temperature, MaxTokens: o.MaxTokens, Extra: o.Extra})
-	if trial != nil {
-		fmt.Fprintln(s.Err, o.expect(client.Host(), *trial))
-	}
 	graded, err := j.Rubrics(ctx, groups, trial != nil || len(entries) == 0)
 	if err != nil {
 		return fault.As(fault.ErrRunning, err)
 	}
+	if trial != nil {
+		fmt.Fprintln(s.Err, o.expect(client.Host(), *trial))
+	}
 	fmt.Fprintln(s.Err, o.took(graded, j.Tally()))
 	return write(s.Out, graded, of)
+}
+
+// locked locks a journal. One that another process has is waited for until ctx ends: a checker
+// outlives a run that is killed, with requests in flight that the next run need not make again.
+func locked(ctx context.Context, path string) (*checkpoint.Lock, error) {
+	for {
+		lock, err := checkpoint.LockOutput(path)
+		if !errors.Is(err, checkpoint.ErrLocked) {
+			return lock, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 // place is where an answer is: in which group, and which of its answers.
