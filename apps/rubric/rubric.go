@@ -49,6 +49,15 @@ const suffix = ".jsonl"
 
 // Run scores the rows of in, as a checker does. What it takes and costs is said on standard error.
 func Run(s *session.Session, o Options, in io.Reader) (err error) {
+	ctx, cancel := context.Background(), context.CancelFunc(func() {})
+	if o.Endpoint.Until = until(os.Getenv(child.Deadline), time.Now()); !o.Endpoint.Until.IsZero() {
+		ctx, cancel = context.WithDeadline(ctx, o.Endpoint.Until)
+	}
+	defer cancel()
+	client, err := endpoint.New(o.Endpoint)
+	if err != nil {
+		return fault.As(fault.ErrUsage, err)
+	}
 	groups, of, err := read(in)
 	if err != nil || len(groups) == 0 {
 		return err
@@ -63,15 +72,6 @@ func Run(s *session.Session, o Options, in io.Reader) (err error) {
 	entries, err := s.FS.ReadDir(o.Dir)
 	if err != nil {
 		return vfs.Target(fmt.Errorf("rubric: %w", err))
-	}
-	ctx, cancel := context.Background(), context.CancelFunc(func() {})
-	if o.Endpoint.Until = until(os.Getenv(child.Deadline), time.Now()); !o.Endpoint.Until.IsZero() {
-		ctx, cancel = context.WithDeadline(ctx, o.Endpoint.Until)
-	}
-	defer cancel()
-	client, err := endpoint.New(o.Endpoint)
-	if err != nil {
-		return fault.As(fault.ErrUsage, err)
 	}
 	path := filepath.Join(o.Dir, promptsOf(groups)+suffix)
 	lock, err := locked(ctx, path)
@@ -235,10 +235,18 @@ func (o Options) cost(times int, u endpoint.Usage) string {
 	return text
 }
 
+// counted is the cost of so many replies, by what the endpoint has counted.
+func (o Options) counted(replies int, u endpoint.Usage) string {
+	if replies > 0 && u.PromptTokens+u.CompletionTokens == 0 {
+		return "whose tokens the endpoint does not count"
+	}
+	return o.cost(1, u)
+}
+
 // took says what a call has taken.
 func (o Options) took(graded []judge.Graded, t judge.Tally) string {
 	text := fmt.Sprintf("rubrics of %s: %s made, %s; %d in %s before", report.Count(len(graded),
-		"prompt"), report.Count(t.Asked, "request"), o.cost(1, t.Usage()), t.Kept, o.Dir)
+		"prompt"), report.Count(t.Asked, "request"), o.counted(t.Asked, t.Usage()), t.Kept, o.Dir)
 	none, first := 0, ""
 	for _, g := range graded {
 		if g.Scores == nil {
@@ -291,7 +299,7 @@ func Spent(s *session.Session, o Options) error {
 		}
 	}
 	fmt.Fprintf(s.Out, "%s: %s of the judge, %s; %s without an answer of the endpoint\n", o.Dir,
-		replyCount(replies), o.cost(1, u), report.Count(none, "prompt"))
+		replyCount(replies), o.counted(replies, u), report.Count(none, "prompt"))
 	return nil
 }
 
