@@ -134,6 +134,16 @@ func TestRubricGame(t *testing.T) {
 		t.Errorf("the cost is not said at the start:\n%s", said)
 	}
 
+	t.Setenv("RUBRIC_KEY", "wrong")
+	rubric(server.URL, "other")
+	p := start(t, path, args("refused")...)
+	if code, said := p.end(t, patience), p.said.String(); code != exitUsage ||
+		!strings.Contains(said, `it said "gad: endpoint: 127.0.0.1:`) ||
+		!strings.Contains(said, `the key is not accepted: check the key and what it may use"`) {
+		t.Errorf("a wrong key: exit status %d\n%s", code, said)
+	}
+	t.Setenv("RUBRIC_KEY", "secret")
+
 	rubric("http://127.0.0.1:1/v1", "kept")
 	play("replayed")
 	equalRuns(t, "replayed", "checked", steps)
