@@ -182,8 +182,9 @@ func TestUncheckedAnswers(t *testing.T) {
 	}
 	// A validation has four rows: they are those that third has no score for.
 	for command, want := range map[string]struct{ reward, val float64 }{byLength: {0, 0},
-		third: {0.5, 1}, "sed 's/.*/null/'": {1, 1}} {
-		rows := finished(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+		third: {0.5, 1}, "echo why >&2; sed 's/.*/null/'": {1, 1}} {
+		run := filepath.Join(t.TempDir(), "run")
+		rows := finished(t, be, settings(config.Train, run,
 			"trainer.total_steps=2", "trainer.test_freq=1", "algorithm.checker_weight=0.5",
 			"data.val_files="+fixed.val, "trainer.checker="+command), config.Train)
 		for i, row := range rows {
@@ -195,6 +196,13 @@ func TestUncheckedAnswers(t *testing.T) {
 				validated == (want.val == 1) {
 				t.Errorf("%s: step %d: %v", command, i+1, v)
 			}
+		}
+		log, err := os.ReadFile(filepath.Join(run, "log.jsonl"))
+		if said := strings.Count(string(log), "checker: 8 of 16 answers have no score"); err != nil ||
+			(said == 2) != (want.reward == 0.5) ||
+			strings.Contains(string(log), "checker: 16 of 16 answers have no score; it said: why") !=
+				(want.reward == 1) {
+			t.Errorf("%s: %v, the log has\n%s", command, err, log)
 		}
 	}
 }

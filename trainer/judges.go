@@ -72,9 +72,8 @@ func (t *Trainer) tryChecker(s *start) error {
 		return err
 	}
 	var verdicts []checker.Verdict
-	var said []string
 	err = t.busy("trying the checker", func() (err error) {
-		verdicts, said, err = t.checker.Try(context.Background(), rows, trial)
+		verdicts, err = t.checker.Try(context.Background(), rows, trial)
 		if err != nil {
 			return fmt.Errorf("%w: tried on the teacher's answer to row %d: %w", config.ErrConfig,
 				at[0], err)
@@ -84,7 +83,7 @@ func (t *Trainer) tryChecker(s *start) error {
 	if err != nil {
 		return err
 	}
-	for _, line := range said {
+	for _, line := range t.checker.Said() {
 		s.said = append(s.said, "checker: "+line)
 	}
 	if verdicts[0].None() {
@@ -226,7 +225,11 @@ const manyUnchecked = 0.1
 func (t *Trainer) unchecked(none, of int) float64 {
 	share := float64(none) / float64(of)
 	if share > manyUnchecked {
-		t.log.Warn(fmt.Sprintf("checker: %d of %d answers have no score", none, of))
+		text := fmt.Sprintf("checker: %d of %d answers have no score", none, of)
+		if said := t.checker.Said(); len(said) > 0 { // on the rank that has run it
+			text += "; it said: " + said[len(said)-1]
+		}
+		t.log.Warn(text)
 	}
 	return share
 }

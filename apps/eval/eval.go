@@ -473,8 +473,12 @@ func (e *evaluation) judge(s *student) (err error) {
 			return fault.As(fault.ErrRunning, err)
 		}
 		if n := s.judged.Eval.Unchecked; n > 0 {
-			e.s.Console.Warn(fmt.Sprintf("%s: the checker has no score for %d of %s: left out",
-				s.dir, n, report.Count(len(s.judged.Answers), "answer")))
+			text := fmt.Sprintf("%s: the checker has no score for %d of %s: left out", s.dir, n,
+				report.Count(len(s.judged.Answers), "answer"))
+			if said := s.judged.CheckerSaid; said != "" {
+				text += "; it said: " + said
+			}
+			e.s.Console.Warn(text)
 		}
 	}
 	s.judged.Intervals(o.Seed)

@@ -31,7 +31,6 @@ type Criterion struct {
 
 // Graded is what a judge says of a group.
 type Graded struct {
-	Rubric []Criterion
 	// By answer, from 0 to 1: the weights of the criteria that it meets, of all weights. nil: there
 	// are none.
 	Scores []float64
@@ -86,7 +85,7 @@ func (j *Judge) Rubrics(ctx context.Context, groups []Group, first bool) ([]Grad
 	why := make([]string, len(groups))
 	for i := range why {
 		if why[i] = err.Error(); late {
-			why[i] = "no answer in time"
+			why[i] = "no answer in time: raise trainer.checker_timeout (--checker-timeout), or --concurrency"
 		}
 	}
 	for _, f := range failures {
@@ -152,9 +151,9 @@ func (j *Judge) grade(ctx context.Context, g Group) (out Graded, err error) {
 			return parseGraded(reply, len(answers), len(rubric))
 		})
 	if err != nil || null != "" {
-		return Graded{Rubric: rubric, Null: "no grades: " + null}, err
+		return Graded{Null: "no grades: " + null}, err
 	}
-	out = Graded{Rubric: rubric, Scores: make([]float64, len(g.Answers))}
+	out.Scores = make([]float64, len(g.Answers))
 	for i := range out.Scores {
 		out.Scores[i] = share(rubric, met[at[i]])
 	}

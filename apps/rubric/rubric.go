@@ -255,7 +255,7 @@ func (o Options) took(graded []judge.Graded, t judge.Tally) string {
 		}
 	}
 	if none > 0 {
-		text += fmt.Sprintf("; %d without a score, the first: %s", none, child.Quoted(first))
+		text += fmt.Sprintf("; %d without a score, the first: %.200q", none, first)
 	}
 	return text
 }

@@ -114,6 +114,7 @@ type Checker struct {
 
 	mu      sync.Mutex
 	running map[*child.Process]bool
+	said    []string
 }
 
 // New is a checker that runs command with a deadline for each Check.
@@ -124,25 +125,29 @@ func New(command string, timeout time.Duration) *Checker {
 // Check has the program score rows: one verdict each, in order. When ctx or the
 // deadline ends, the program and all that it started are killed.
 func (c *Checker) Check(ctx context.Context, rows []Row) ([]Verdict, error) {
-	verdicts, _, err := c.check(ctx, rows)
-	return verdicts, err
+	return c.check(ctx, rows)
 }
 
-// Try is Check of a few rows before a run begins. said are the last lines that the program writes
-// to standard error.
-func (c *Checker) Try(ctx context.Context, rows []Row,
-	t Trial) (verdicts []Verdict, said []string, err error) {
+// Try is Check of a few rows before a run begins.
+func (c *Checker) Try(ctx context.Context, rows []Row, t Trial) ([]Verdict, error) {
 	text, err := json.Marshal(t)
 	if err != nil {
-		return nil, nil, c.failed("%v", err)
+		return nil, c.failed("%v", err)
 	}
 	return c.check(ctx, rows, TrialVar+"="+string(text))
 }
 
-func (c *Checker) check(ctx context.Context, rows []Row,
-	env ...string) (verdicts []Verdict, lines []string, err error) {
+// Said are the last lines that the program has written to standard error, in the call that has
+// ended last.
+func (c *Checker) Said() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.said
+}
+
+func (c *Checker) check(ctx context.Context, rows []Row, env ...string) ([]Verdict, error) {
 	if len(rows) == 0 {
-		return nil, nil, nil
+		return nil, nil
 	}
 	var in bytes.Buffer
 	enc := json.NewEncoder(&in)
@@ -152,7 +157,7 @@ func (c *Checker) check(ctx context.Context, rows []Row,
 			r.Content = []Message{}
 		}
 		if err := enc.Encode(r); err != nil {
-			return nil, nil, c.failed("row %d: %v", r.Row, err)
+			return nil, c.failed("row %d: %v", r.Row, err)
 		}
 	}
 	deadline, cancel := context.WithTimeout(ctx, c.Timeout)
@@ -163,18 +168,19 @@ func (c *Checker) check(ctx context.Context, rows []Row,
 	p, err := c.start(deadline, &in, out, env)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil, nil, fmt.Errorf("checker: %q: interrupted: %w", c.Command, ctx.Err())
+			return nil, fmt.Errorf("checker: %q: interrupted: %w", c.Command, ctx.Err())
 		}
-		return nil, nil, c.failed("cannot be started: %v", err)
+		return nil, c.failed("cannot be started: %v", err)
 	}
 	err = p.Wait()
 	c.mu.Lock()
 	delete(c.running, p)
+	c.said = p.Lines()
 	c.mu.Unlock()
 	if err = c.ended(ctx, deadline, out, err, p.Said()); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return out.verdicts, p.Lines(), nil
+	return out.verdicts, nil
 }
 
 // ended is the error of a program that has ended with err.

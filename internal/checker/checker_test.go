@@ -114,8 +114,9 @@ func TestTry(t *testing.T) {
 	t.Parallel()
 	c := New(`echo "$GAD_TRIAL" >&2; echo "$((GAD_DEADLINE - $(date +%s)))" >&2; printf 'a\033[2Jb\n\n' >&2; echo 1`,
 		time.Hour)
-	got, said, err := c.Try(context.Background(), rows(1), Trial{Steps: 9, Prompts: 8, Answers: 4,
+	got, err := c.Try(context.Background(), rows(1), Trial{Steps: 9, Prompts: 8, Answers: 4,
 		Rows: 100, PromptBytes: 12.5, TeacherBytes: 30})
+	said := c.Said()
 	if err != nil || !slices.Equal(got, []Verdict{{1, ""}}) || len(said) != 3 ||
 		said[0] != `{"steps":9,"prompts":8,"answers":4,"validation_rows":100,"prompt_bytes":12.5,"teacher_bytes":30}` || said[2] != "a[2Jb" {
 		t.Fatalf("%v, %q, %v", got, said, err)

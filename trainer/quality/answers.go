@@ -43,6 +43,8 @@ type Results struct {
 
 	student, teacher gaps // to another model, in the answers of each; without rows before Against
 
+	CheckerSaid string // the last line that the checker wrote to standard error
+
 	checks []checker.Verdict // [P]; nil without a checker
 	told   verdicts          // of the fresh discriminators; nil without
 }
@@ -285,7 +287,8 @@ func (j *Results) Check(ctx context.Context, set *data.Set, command string,
 	if err != nil {
 		return err
 	}
-	verdicts, err := checker.New(command, deadline).Check(ctx, rows)
+	c := checker.New(command, deadline)
+	verdicts, err := c.Check(ctx, rows)
 	if err != nil {
 		return err
 	}
@@ -293,6 +296,9 @@ func (j *Results) Check(ctx context.Context, set *data.Set, command string,
 	j.checks, j.Eval.Labels, j.Eval.Unchecked = verdicts, checker.Shares(verdicts), none
 	if none < len(verdicts) {
 		j.Eval.Check = &mean
+	}
+	if said := c.Said(); len(said) > 0 {
+		j.CheckerSaid = said[len(said)-1]
 	}
 	return nil
 }
