@@ -552,3 +552,32 @@ func TestExpectRubric(t *testing.T) {
 		t.Errorf("%+v, counted %+v: %.2f", e, n, r)
 	}
 }
+
+// FuzzRubric: whatever a judge replies, there are weights above 0 and a score from 0 to 1, or an
+// error.
+func FuzzRubric(f *testing.F) {
+	f.Add(`{"criteria": [{"criterion": "a", "weight": 1}, {"criterion": "b", "weight": 100}]}`)
+	f.Add(`{"grades": [[true, false]]}`)
+	f.Add("```\n{\"criteria\":[{\"criterion\":\"\\u0000\",\"weight\":1e-300}]}\n```")
+	f.Fuzz(func(t *testing.T, reply string) {
+		rubric, err := parseRubric(reply, Question{Teacher: reply})
+		if err == nil {
+			for _, met := range []bool{false, true} {
+				all := make([]bool, len(rubric))
+				for k, c := range rubric {
+					if all[k] = met; !(c.Weight > 0 && c.Weight <= maxWeight) || c.Text == "" ||
+						strings.ContainsAny(c.Text, "\n\r\x00") {
+						t.Errorf("%+v", c)
+					}
+				}
+				if x, want := share(rubric, all), map[bool]float64{true: 1}[met]; x != want {
+					t.Errorf("%+v: all %v gives %g", rubric, met, x)
+				}
+			}
+		}
+		if grades, err := parseGraded(reply, 1, 2); err == nil &&
+			(len(grades) != 1 || len(grades[0]) != 2) {
+			t.Errorf("%v", grades)
+		}
+	})
+}
