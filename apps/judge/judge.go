@@ -327,7 +327,8 @@ func (j *Judge) each(ctx context.Context, name string, n int,
 // is a quotation, perhaps, of the material: the reminder asks for the verdict and nothing else.
 // null says why there is no verdict.
 func rule[T any](ctx context.Context, j *Judge, kind string, messages []Turn, reminder string,
-	quotes func(reply, material string) bool, parse func(reply string) (T, error)) (v T, null string, err error) {
+	quotes func(reply, material string) bool,
+	parse func(reply string) (T, error)) (v T, null string, err error) {
 	material := messages[len(messages)-1].Content
 	for try := 0; ; try++ {
 		r, err := j.ask(ctx, kind, messages)

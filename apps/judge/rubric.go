@@ -52,9 +52,10 @@ type Graded struct {
 //
 // A group without a usable reply, reminder included, has no scores. So has one that the endpoint
 // does not answer until ctx or its deadline (Options.Until) ends; the journal keeps that, so that
-// the same groups have the same scores ever after. With first it is an error instead: an endpoint
-// that has never answered may be the wrong one, but for requests that it refuses among others. A key that is refused, a model that is not there
-// and a journal that cannot be written are errors at any time.
+// the same groups have the same scores ever after. With first it is an error instead, but for
+// requests that are refused among others: an endpoint that has never answered may be the wrong one.
+// A key that is refused, a model that is not there and a journal that cannot be written are errors
+// at any time.
 func (j *Judge) Rubrics(ctx context.Context, groups []Group, first bool) ([]Graded, error) {
 	if j.patient = !first; j.patient {
 		j.o.Client.Proven()
