@@ -44,14 +44,7 @@ func (f Footprint) Beside(c compute.Class, lookup bool, rows, cols int) int64 {
 	if lookup || c == compute.Frozen || c.Quantised() {
 		return 0
 	}
-	k, k16 := f.k, f.k16
-	if k == nil {
-		var err error
-		if k, k16, err = pick("", f.Precision); err != nil { // $GAD_CPU, which Open refuses
-			all := available()
-			k = all[len(all)-1]
-		}
-	}
+	k, k16 := f.kernels()
 	switch {
 	case k16 == nil:
 		return 4 * int64(k.panels(rows, cols))
@@ -59,6 +52,19 @@ func (f Footprint) Beside(c compute.Class, lookup bool, rows, cols int) int64 {
 		return 4 * int64(k16.sizeB(rows, cols))
 	}
 	return 4 * int64(k16.sizeB(rows, cols)+k16.sizeB(cols, rows))
+}
+
+// kernels are the backend's, or those that a backend of this machine would have.
+func (f Footprint) kernels() (*kernels, *kernels16) {
+	if f.k != nil {
+		return f.k, f.k16
+	}
+	k, k16, err := pick("", f.Precision)
+	if err != nil { // $GAD_CPU, which Open refuses
+		all := available()
+		k = all[len(all)-1]
+	}
+	return k, k16
 }
 
 // Scratch is the head's rows, gathered, and their gradients, in bfloat16 the packed
@@ -80,9 +86,9 @@ func (f Footprint) Scratch(w compute.Work) int64 {
 			min(packLimit, size*int64(w.Tokens)*int64(w.Widest)))
 		bytes += more + more/4 // as grow does
 	}
-	if f.Precision == BF16 {
-		one := min(packLimit, 3*int64(w.Tokens)*int64(w.Widest))
-		bytes += 3 * one
+	if _, k16 := f.kernels(); k16 != nil {
+		one := 4 * max(k16.sizeA(w.Tokens, w.Widest), k16.sizeA(w.Widest, w.Tokens))
+		bytes += 3 * min(packLimit, int64(one))
 	}
 	return bytes
 }
