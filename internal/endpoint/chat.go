@@ -277,6 +277,9 @@ func (c *Client) failure(k kind, status int, code, text string) *Error {
 func (c *Client) broken(ctx context.Context, err error) *Error {
 	if ctx.Err() == context.DeadlineExceeded {
 		e := c.failure(transient, 0, "", fmt.Sprintf("no answer within %v", c.o.Timeout))
+		if until := c.o.Until; !until.IsZero() && !time.Now().Before(until) {
+			e.Text = "no answer in time"
+		}
 		e.slow = true
 		return e
 	}

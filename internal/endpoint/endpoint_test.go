@@ -533,4 +533,8 @@ func TestUntil(t *testing.T) {
 		took > 2*time.Second || took < 300*time.Millisecond {
 		t.Errorf("%v after %v", err, took)
 	}
+	if _, err := c.Try(t.Context(), ask("hello")); !endpoint.Transient(err) ||
+		!strings.HasSuffix(err.Error(), ": no answer in time") {
+		t.Errorf("behind the time: %v", err)
+	}
 }
