@@ -1,11 +1,13 @@
-"""A judge for `gad eval --judge` that needs no model: it grades answers to the task of `gad demo`
-by rule. It speaks as much of OpenAI's chat completions as that takes, on this machine only.
+"""A judge for `gad eval --judge` and `gad rubric` that needs no model: it grades answers to the task
+of `gad demo` by rule. It speaks as much of OpenAI's chat completions as that takes, on this machine only.
 
     python scripts/rule_judge.py [PORT, 8123]
     gad eval --judge http://127.0.0.1:8123/v1 --judge-model rule --model gad-demo/... --data gad-demo/task/test.arrow
+    gad train --checker '"$GAD" rubric --base-url http://127.0.0.1:8123/v1 --model rule' ...
 
 Its reference answer is right and walks first. A right answer gets 9, a wrong one 4, anything else
-2; of two answers the one with the better grade wins.
+2; of two answers the one with the better grade wins. Its rubrics have one criterion, that of `gad
+task check`: the answer is right, and not cut.
 """
 
 import json
@@ -44,11 +46,21 @@ def material(text):
     return {title: body.removesuffix("\n") for title, body in zip(parts[1::2], parts[2::2])}
 
 
+def grades(prompt, pieces):
+    """The grades of the student's answers by the one criterion."""
+    answers = [(title, text) for title, text in pieces.items() if re.match(r"answer \d+ of the student", title)]
+    return [[text in right_answers(prompt) and "cut at" not in title] for title, text in answers]
+
+
 def reply(messages):
     pieces = material(messages[1]["content"]) if len(messages) > 1 else None
     if pieces is None:
         return (right_answers(messages[-1]["content"]) or ["I do not know."])[0]
     prompt = pieces["conversation, user"]
+    if "criteria" in pieces:
+        return json.dumps({"grades": grades(prompt, pieces)})
+    if "answer of the teacher" in pieces:
+        return json.dumps({"criteria": [{"criterion": "Names every turn of the way, in order, and where it ends, and all of it is right.", "weight": 1}]})
     if "answer of the student" in pieces:
         return json.dumps({"reference": grade(prompt, pieces["reference answer"]), "answer": grade(prompt, pieces["answer of the student"])})
     a, b = grade(prompt, pieces["answer A"]), grade(prompt, pieces["answer B"])

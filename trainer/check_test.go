@@ -126,6 +126,87 @@ func TestCheckerWeight(t *testing.T) {
 	}
 }
 
+// By hand: an answer without a score takes the mean of its prompt's others, a prompt without any
+// the mean of all.
+func TestNeutral(t *testing.T) {
+	none := math.NaN()
+	group := []int{0, 0, 0, 1, 1, 2, 2}
+	for _, c := range []struct{ scores, want []float64 }{
+		{[]float64{1, 2, 3, 4, 5, 6, 7}, []float64{1, 2, 3, 4, 5, 6, 7}},
+		{[]float64{1, none, 4, none, none, 0, 1}, []float64{1, 2.5, 4, 1.5, 1.5, 0, 1}},
+		{[]float64{none, none, none, none, none, none, none}, make([]float64, 7)},
+	} {
+		if got := neutral(c.scores, group); !slices.Equal(got, c.want) {
+			t.Errorf("%v: %v, want %v", c.scores, got, c.want)
+		}
+	}
+}
+
+// A checker that has no score for every third line, and for none of a prompt's: the run goes on,
+// says how many they are, and they move no advantage.
+func TestUncheckedAnswers(t *testing.T) {
+	be := ready(t)
+	third := `while IFS= read -r line; do n=$((n+1)); if test $n -gt 4 -a $((n%3)) != 0; then echo $((${#line} % 7)); else echo null; fi; done`
+	tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+		"trainer.total_steps=1", "trainer.checker="+third, "data.val_files="+fixed.val,
+		"algorithm.terms=check + 0.5*rouge_l@wrong", "algorithm.right_at=9"), config.Train)
+	m := Metrics{}
+	r := scored(t, tr, m)
+	var none []int
+	sum := 0.0
+	for a, x := range r.checkA {
+		if math.IsNaN(x) {
+			none = append(none, a)
+		} else {
+			sum += x
+		}
+	}
+	if want := []int{0, 1, 2, 3, 5, 8, 11, 14}; !slices.Equal(none, want) {
+		t.Fatalf("answers %v have no score, want %v", none, want)
+	}
+	sumA := tr.rewarded(m, r)
+	if got, want := m["reward/unchecked_frac"], 0.5; got != want {
+		t.Errorf("reward/unchecked_frac %g, want %g", got, want)
+	}
+	if got, want := m["reward/check_mean"], sum/8; math.Abs(got-want) > 1e-12 {
+		t.Errorf("reward/check_mean %g, want %g", got, want)
+	}
+	for a := range 4 { // the prompt without a score
+		if math.Abs(float64(sumA[a])-sum/8) > 1e-6 {
+			t.Errorf("answer %d: %g, want the mean %g", a, sumA[a], sum/8)
+		}
+	}
+	if m["reward/wrong_frac"] != 0.5 { // whoever has no score is not wrong
+		t.Errorf("reward/wrong_frac %g of answers, of which half have a score below right_at",
+			m["reward/wrong_frac"])
+	}
+	// A validation has four rows: they are those that third has no score for.
+	for command, want := range map[string]struct{ reward, val float64 }{byLength: {0, 0},
+		third: {0.5, 1}, "echo why >&2; sed 's/.*/null/'": {1, 1}} {
+		run := filepath.Join(t.TempDir(), "run")
+		rows := finished(t, be, settings(config.Train, run,
+			"trainer.total_steps=2", "trainer.test_freq=1", "algorithm.checker_weight=0.5",
+			"data.val_files="+fixed.val, "trainer.checker="+command), config.Train)
+		for i, row := range rows {
+			v := row.Values
+			_, checked := v["reward/check_mean"]
+			_, validated := v["val/check"]
+			if len(rows) != 2 || v["reward/unchecked_frac"] != want.reward ||
+				v["val/unchecked_frac"] != want.val || checked == (want.reward == 1) ||
+				validated == (want.val == 1) {
+				t.Errorf("%s: step %d: %v", command, i+1, v)
+			}
+		}
+		log, err := os.ReadFile(filepath.Join(run, "log.jsonl"))
+		if said := strings.Count(string(log), "checker: 8 of 16 answers have no score"); err != nil ||
+			(said == 2) != (want.reward == 0.5) ||
+			strings.Contains(string(log), "checker: 16 of 16 answers have no score; it said: why") !=
+				(want.reward == 1) {
+			t.Errorf("%s: %v, the log has\n%s", command, err, log)
+		}
+	}
+}
+
 // A run whose reward has a checker in it, stopped, killed, or broken off by the
 // checker's failure, and gone on with, equals one that was not.
 func TestResumeWithChecker(t *testing.T) {

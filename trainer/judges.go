@@ -19,13 +19,13 @@ import (
 // game. Neither learns, so neither has a state.
 
 // openJudges opens what the settings name beside the run's own discriminator.
-func (t *Trainer) openJudges() error {
+func (t *Trainer) openJudges(s *start) error {
 	c := t.cfg
 	if c.Trainer.Checker != "" {
 		t.checker = checker.New(c.Trainer.Checker,
 			time.Duration(c.Trainer.CheckerTimeout)*time.Second)
 	}
-	if err := t.tryChecker(); err != nil {
+	if err := t.tryChecker(s); err != nil {
 		return err
 	}
 	dir := c.Trainer.HeldOutCritic
@@ -51,7 +51,7 @@ func (t *Trainer) openJudges() error {
 
 // tryChecker asks the checker for the teacher's answer to one row: a program that cannot
 // be run should not be found out after hours of training.
-func (t *Trainer) tryChecker() error {
+func (t *Trainer) tryChecker(s *start) error {
 	if t.checker == nil || t.step > 0 || !t.first() { // a run that is resumed has used it
 		return nil
 	}
@@ -67,13 +67,54 @@ func (t *Trainer) tryChecker() error {
 	if err != nil {
 		return err
 	}
-	return t.busy("trying the checker", func() error {
-		if _, err := t.checker.Check(context.Background(), rows); err != nil {
+	trial, err := t.trial()
+	if err != nil {
+		return err
+	}
+	var verdicts []checker.Verdict
+	err = t.busy("trying the checker", func() (err error) {
+		verdicts, err = t.checker.Try(context.Background(), rows, trial)
+		if err != nil {
 			return fmt.Errorf("%w: tried on the teacher's answer to row %d: %w", config.ErrConfig,
 				at[0], err)
 		}
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	for _, line := range t.checker.Said() {
+		s.said = append(s.said, "checker: "+line)
+	}
+	if verdicts[0].None() {
+		s.notes = append(s.notes, fmt.Sprintf(
+			"checker: has no score for the teacher's answer to row %d, on which it was tried",
+			at[0]))
+	}
+	return nil
+}
+
+// trialRows bounds the rows whose lengths a trial tells.
+const trialRows = 256
+
+// trial is what the run will ask the checker.
+func (t *Trainer) trial() (checker.Trial, error) {
+	c := checker.Trial{Rows: len(t.valRows)}
+	if t.cfg.ChecksAnswers(t.Stage) {
+		c.Steps, c.Prompts, c.Answers = t.planned, t.cfg.Data.TrainBatchSize, t.cfg.Rollout.N
+	}
+	n := min(len(t.rows), trialRows)
+	for i := range n {
+		r, err := t.set.Row(int(t.rows[i*len(t.rows)/n]))
+		if err != nil {
+			return c, err
+		}
+		for _, m := range r.Messages {
+			c.PromptBytes += float64(len(m.Text())) / float64(n)
+		}
+		c.TeacherBytes += float64(len(r.Teacher)) / float64(n)
+	}
+	return c, nil
 }
 
 func (t *Trainer) closeJudges() error {
@@ -97,7 +138,11 @@ func (t *Trainer) judge(m Metrics, j *quality.Results) error {
 		if err != nil {
 			return err
 		}
-		m["val/check"] = checker.Mean(verdicts)
+		mean, none := checker.Mean(verdicts)
+		m["val/unchecked_frac"] = t.unchecked(none, len(verdicts))
+		if none < len(verdicts) {
+			m["val/check"] = mean
+		}
 	}
 	if t.heldOut != nil {
 		return t.heldOutShare(m, j)
@@ -167,7 +212,26 @@ func (t *Trainer) checkRound(m Metrics, r *round) error {
 	for _, v := range verdicts {
 		r.checkA = append(r.checkA, v.Score)
 	}
+	_, none := checker.Mean(verdicts)
+	t.unchecked(none, len(verdicts))
 	return nil
+}
+
+// manyUnchecked is the share of answers without a score above which a call of the checker is worth
+// a warning.
+const manyUnchecked = 0.1
+
+// unchecked is the share of a call's answers that the checker gave no score.
+func (t *Trainer) unchecked(none, of int) float64 {
+	share := float64(none) / float64(of)
+	if share > manyUnchecked {
+		text := fmt.Sprintf("checker: %d of %d answers have no score", none, of)
+		if said := t.checker.Said(); len(said) > 0 { // on the rank that has run it
+			text += "; it said: " + said[len(said)-1]
+		}
+		t.log.Warn(text)
+	}
+	return share
 }
 
 // verdicts are the checker's of rows. It runs on rank 0, which sends them to the others. One

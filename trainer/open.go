@@ -76,7 +76,7 @@ func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err err
 	if err := t.openTeacher(); err != nil {
 		return t, err
 	}
-	if err := t.openJudges(); err != nil {
+	if err := t.openJudges(&start); err != nil {
 		return t, err
 	}
 	if err := t.openEnvironment(); err != nil {

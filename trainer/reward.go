@@ -193,11 +193,16 @@ func moments(xs []float64) (mean, std, largest float64) {
 // see config.Rewarded. The checker's scores and the environment's rewards have metrics wherever
 // they are known, all terms of algorithm.terms have one.
 func (t *Trainer) rewarded(m Metrics, r *round) []float32 {
-	known := map[string][]float64{config.TermD: float64s(r.scoreA), config.TermCheck: r.checkA}
+	known := map[string][]float64{config.TermD: float64s(r.scoreA),
+		config.TermCheck: neutral(r.checkA, r.group)}
 	if r.episodes != nil {
 		known[config.TermEnv] = t.acted(m, r)
 	} else if r.checkA != nil {
-		m["reward/check_mean"], _, _ = moments(r.checkA)
+		checked := slices.DeleteFunc(slices.Clone(r.checkA), math.IsNaN)
+		m["reward/unchecked_frac"] = 1 - float64(len(checked))/float64(len(r.checkA))
+		if len(checked) > 0 {
+			m["reward/check_mean"], _, _ = moments(checked)
+		}
 	}
 	var sumA []float64
 	for _, x := range t.cfg.Rewarded(t.Stage) {
@@ -315,6 +320,35 @@ func (t *Trainer) rougeL(r *round) []float64 {
 	for a, p := range r.group {
 		out[a] = textmetrics.RougeL(t.tok.Decode(r.roll.Seqs[a].Response(), true),
 			r.batch.TeacherText[p])
+	}
+	return out
+}
+
+// neutral is the checker's scores with one for each answer that has none (NaN): the mean of its
+// prompt's other scores, so that it is neither good nor bad among them; where the prompt has none,
+// the mean of all, which moves no advantage within the prompt; 0 without any.
+func neutral(checkA []float64, group []int) []float64 {
+	if !slices.ContainsFunc(checkA, math.IsNaN) {
+		return checkA
+	}
+	const all = -1
+	sum, n := map[int]float64{}, map[int]float64{}
+	for a, x := range checkA {
+		if !math.IsNaN(x) {
+			for _, p := range []int{group[a], all} {
+				sum[p] += x
+				n[p]++
+			}
+		}
+	}
+	out := slices.Clone(checkA)
+	for a, p := range group {
+		if n[p] == 0 {
+			p = all
+		}
+		if math.IsNaN(out[a]) {
+			out[a] = sum[p] / max(n[p], 1)
+		}
 	}
 	return out
 }

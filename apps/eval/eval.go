@@ -472,6 +472,14 @@ func (e *evaluation) judge(s *student) (err error) {
 		if err != nil {
 			return fault.As(fault.ErrRunning, err)
 		}
+		if n := s.judged.Eval.Unchecked; n > 0 {
+			text := fmt.Sprintf("%s: the checker has no score for %d of %s: left out", s.dir, n,
+				report.Count(len(s.judged.Answers), "answer"))
+			if said := s.judged.CheckerSaid; said != "" {
+				text += "; it said: " + said
+			}
+			e.s.Console.Warn(text)
+		}
 	}
 	s.judged.Intervals(o.Seed)
 	s.whole = true

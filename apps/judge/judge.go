@@ -78,6 +78,8 @@ type Judge struct {
 	references []reference
 
 	read, unread int // verdicts that could be read, and those that could not
+
+	patient bool // with an endpoint that is not there, since it has been: see Rubrics
 }
 
 // ErrNoVerdict is a judge that gives no verdict that can be read.
@@ -126,7 +128,7 @@ func (j *Judge) Tally() Tally {
 
 // record is what the journal keeps of a request: the request, and the reply as it came.
 type record struct {
-	Kind        string         `json:"kind"` // reference, score or pair
+	Kind        string         `json:"kind"` // reference, score, pair, rubric, grades or none
 	Model       string         `json:"model"`
 	Temperature float64        `json:"temperature"`
 	MaxTokens   int            `json:"max_tokens"`
@@ -208,7 +210,9 @@ func (j *Judge) fetch(ctx context.Context, key, kind string,
 			endpoint.Message{Role: t.Role, Content: t.Content})
 	}
 	a, err := j.o.Client.Try(ctx, request)
-	if err != nil {
+	if err != nil && j.patient {
+		return r, err
+	} else if err != nil {
 		return r, j.unreached(err)
 	}
 	c := a.Choices[0]
@@ -320,10 +324,11 @@ func (j *Judge) each(ctx context.Context, name string, n int,
 }
 
 // rule asks for a verdict, with a reminder where the first reply has none, or one that
-// may be a quotation: the reminder asks for the verdict and nothing else. null says why
-// there is no verdict.
+// is a quotation, perhaps, of the material: the reminder asks for the verdict and nothing else.
+// null says why there is no verdict.
 func rule[T any](ctx context.Context, j *Judge, kind string, messages []Turn, reminder string,
-	keys []string, parse func(reply string) (T, error)) (v T, null string, err error) {
+	quotes func(reply, material string) bool,
+	parse func(reply string) (T, error)) (v T, null string, err error) {
 	material := messages[len(messages)-1].Content
 	for try := 0; ; try++ {
 		r, err := j.ask(ctx, kind, messages)
@@ -343,7 +348,7 @@ func rule[T any](ctx context.Context, j *Judge, kind string, messages []Turn, re
 		default:
 			var unread error
 			if v, unread = parse(r.Reply); unread == nil &&
-				(try == 1 || !quoted(r.Reply, material, keys)) {
+				(try == 1 || !quotes(r.Reply, material)) {
 				return v, "", nil
 			}
 			if unread != nil {
@@ -501,8 +506,8 @@ func (j *Judge) do(ctx context.Context, t task, questions []Question, students [
 	prompt, answer := questions[t.question].Prompt, students[t.student].Answers[t.question]
 	if t.kind == taskScore {
 		g, null, err := rule(ctx, j, "score",
-			scoreQuestion(prompt, j.references[t.question].text, answer), scoreReminder, gradeKeys,
-			parseGrades)
+			scoreQuestion(prompt, j.references[t.question].text, answer), scoreReminder,
+			quoted(gradeKeys), parseGrades)
 		if err != nil {
 			return err
 		}
@@ -517,8 +522,8 @@ func (j *Judge) do(ctx context.Context, t task, questions []Question, students [
 	if t.kind == taskSecond {
 		a, b, mine, to = other, answer, "B", &v.Second
 	}
-	better, null, err := rule(ctx, j, "pair", pairQuestion(prompt, a, b), pairReminder, betterKeys,
-		parseBetter)
+	better, null, err := rule(ctx, j, "pair", pairQuestion(prompt, a, b), pairReminder,
+		quoted(betterKeys), parseBetter)
 	if err != nil {
 		return err
 	}

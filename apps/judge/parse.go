@@ -74,19 +74,21 @@ func verdict(reply string, keys []string) (found map[string]any, err error) {
 	return found, nil
 }
 
-// quoted reports whether the verdict in a reply stands in the material too: then it may
-// be the answer's own words about itself, which the judge has repeated.
-func quoted(reply, material string, keys []string) bool {
-	v, err := verdict(reply, keys)
-	if err != nil || !strings.Contains(material, keys[0]) {
+// quoted reports whether the verdict with these keys in a reply stands in the material too: then
+// it may be the answer's own words about itself, which the judge has repeated.
+func quoted(keys []string) func(reply, material string) bool {
+	return func(reply, material string) bool {
+		v, err := verdict(reply, keys)
+		if err != nil || !strings.Contains(material, keys[0]) {
+			return false
+		}
+		for o := range objects(material, keys) {
+			if same(v, o, keys) {
+				return true
+			}
+		}
 		return false
 	}
-	for o := range objects(material, keys) {
-		if same(v, o, keys) {
-			return true
-		}
-	}
-	return false
 }
 
 func same(a, b map[string]any, keys []string) bool {

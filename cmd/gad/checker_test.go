@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -51,6 +52,40 @@ func TestEvalChecker(t *testing.T) {
 	if code, _, said := gad(append(args, "--checker-timeout", "0", "--checker",
 		"true")...); code != exitUsage {
 		t.Errorf("--checker-timeout 0: exit status %d, %s", code, said)
+	}
+}
+
+// Answers that the checker has no score for are left out of its figure, and counted; where all are,
+// there is no figure.
+func TestEvalWithoutScores(t *testing.T) {
+	f := ready(t)
+	rows := filepath.Join(t.TempDir(), "rows.jsonl")
+	args := []string{"eval", "--model", f.path("student"), "--data", f.path("test.jsonl"),
+		"--max-response-length", "14", "--disc-steps", "0", "--json", "--checker"}
+	printed, said := must(t, append(args,
+		`sed '1,3s/.*/null/;4s/.*/1/;5,$s/.*/0.5/'`, "--output", rows)...)
+	type figures struct {
+		evalFigures
+		Check     *float64    `json:"check"`
+		CI        *[2]float64 `json:"check_ci95"`
+		Unchecked int         `json:"unchecked"`
+	}
+	e := objects[figures](t, printed)[0]
+	if e.Check == nil || math.Abs(*e.Check-4./7) > 1e-9 || e.Unchecked != 3 || e.CI == nil ||
+		!(e.CI[0] == 0.5 && e.CI[1] > 0.6 && e.CI[1] <= 1) {
+		t.Errorf("%s", printed)
+	}
+	if !strings.Contains(said, f.path("student")+
+		": the checker has no score for 3 of 10 answers: left out") {
+		t.Errorf("says\n%s", said)
+	}
+	if text := fileText(rows); strings.Count(text, `"check":`) != 7 {
+		t.Errorf("rows with a score\n%s", text)
+	}
+	printed, said = must(t, append(args, "sed 's/.*/null/'")...)
+	if e := objects[figures](t, printed)[0]; e.Check != nil || e.CI != nil || e.Unchecked != 10 ||
+		!strings.Contains(said, "10 of 10 answers") {
+		t.Errorf("%s\n%s", printed, said)
 	}
 }
 

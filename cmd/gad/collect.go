@@ -49,6 +49,18 @@ func endpointFlags() []cli.Flag {
 
 // client opens the endpoint of endpointFlags, with these options.
 func (p *program) client(c *cli.Context) (client *endpoint.Client, o endpoint.Options, err error) {
+	if o, err = p.endpointOptions(c); err != nil {
+		return nil, o, err
+	}
+	if client, err = endpoint.New(o); err != nil {
+		return nil, o, fault.As(fault.ErrUsage, err)
+	}
+	o.Key = "" // it stays in the client
+	return client, o, nil
+}
+
+// endpointOptions are what endpointFlags say, with the key.
+func (p *program) endpointOptions(c *cli.Context) (o endpoint.Options, err error) {
 	o = endpoint.Options{
 		BaseURL: c.String("base-url"), InsecureHTTP: c.Bool("insecure-http"),
 		Concurrency:       c.Int("concurrency"),
@@ -66,11 +78,11 @@ func (p *program) client(c *cli.Context) (client *endpoint.Client, o endpoint.Op
 	}
 	err = endpoint.CheckURL(o.BaseURL, o.InsecureHTTP)
 	if err != nil {
-		return nil, o, fault.As(fault.ErrUsage, err)
+		return o, fault.As(fault.ErrUsage, err)
 	}
 	switch file := c.String("key-file"); {
 	case file != "" && c.IsSet("key-env"):
-		return nil, o, usage("%s: --key-env and --key-file: give one of them", typed(c))
+		return o, usage("%s: --key-env and --key-file: give one of them", typed(c))
 	case file != "":
 		o.Key, err = endpoint.KeyFromFile(files(), file)
 	case c.IsSet("key-env") && c.String("key-env") == "", !c.IsSet("key-env") &&
@@ -79,13 +91,9 @@ func (p *program) client(c *cli.Context) (client *endpoint.Client, o endpoint.Op
 		o.Key, err = endpoint.KeyFromEnv(c.String("key-env"))
 	}
 	if err != nil {
-		return nil, o, fault.As(fault.ErrUsage, err)
+		return o, fault.As(fault.ErrUsage, err)
 	}
-	if client, err = endpoint.New(o); err != nil {
-		return nil, o, fault.As(fault.ErrUsage, err)
-	}
-	o.Key = "" // it stays in the client
-	return client, o, nil
+	return o, nil
 }
 
 // collectCommand is gad data collect.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"math"
 	"slices"
@@ -302,7 +301,7 @@ func judgeOptions(c *cli.Context) (*eval.JudgeOptions, error) {
 	if !c.IsSet("judge-key-env") && endpoint.Loopback(url) {
 		key = ""
 	}
-	extra, err := judgeExtra(c)
+	extra, err := extraFields(c, "judge-extra")
 	return &eval.JudgeOptions{URL: url, InsecureHTTP: c.Bool("insecure-http"), KeyEnv: key,
 		Model: c.String("judge-model"),
 		Mode:  judge.Mode(c.String("judge-mode")), Against: c.String("judge-against"),
@@ -311,21 +310,4 @@ func judgeOptions(c *cli.Context) (*eval.JudgeOptions, error) {
 		Extra: extra, Concurrency: c.Int("judge-concurrency"),
 		RequestsPerMinute: c.Float64("judge-rpm"), TokensPerMinute: c.Float64("judge-tpm"),
 		Prices: c.String("prices")}, err
-}
-
-// judgeExtra are the fields of --judge-extra.
-func judgeExtra(c *cli.Context) (fields map[string]any, err error) {
-	text := c.String("judge-extra")
-	if text == "" {
-		return nil, nil
-	}
-	if err := json.Unmarshal([]byte(text), &fields); err != nil {
-		return nil, usage(`eval: --judge-extra: must be one JSON object, such as {"max_completion_tokens": 4096, "max_tokens": null}`)
-	}
-	for _, name := range []string{"model", "messages", "n", "stream"} {
-		if _, ok := fields[name]; ok {
-			return nil, usage("eval: --judge-extra: %q cannot be set here: gad sets it", name)
-		}
-	}
-	return fields, nil
 }

@@ -175,7 +175,7 @@ func (p *program) app() *cli.App {
 			p.stageCommand(config.Warmup),
 			p.stageCommand(config.Train),
 			p.evalCommand(), p.generateCommand(), p.chatCommand(), p.serveCommand(),
-			p.logprobsCommand(), p.scoreCommand(),
+			p.logprobsCommand(), p.scoreCommand(), p.rubricCommand(),
 			p.studyCommand(), p.planCommand(), p.resumeCommand(), p.doctorCommand(),
 			p.boardCommand(), p.reportCommand(), p.exportCommand(), p.benchCommand(),
 			p.pullCommand(), p.configCommand(), p.completionCommand(), p.manCommand(),

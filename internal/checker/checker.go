@@ -4,7 +4,11 @@
 // The protocol: the program gets one JSON object a line on its standard input (Row),
 // then end of file. It prints one line a row, in order: a number, or
 // {"score":0.5,"label":"short"}. Scores are finite, larger is better, 0 to 1 is
-// usual; a label names what sort of answer it is. It ends with exit status 0.
+// usual; a label names what sort of answer it is. null, or a score that is null, is no
+// score: the program cannot tell. It ends with exit status 0.
+//
+// Rows with the same number are answers to the same prompt. A training step's call has
+// all of them.
 package checker
 
 import (
@@ -54,9 +58,46 @@ type Message = data.Message
 
 // Verdict is what the program says of one answer.
 type Verdict struct {
-	Score float64 // finite
+	Score float64 // finite, or NaN: the program gives none
 	Label string  // "" is none
 }
+
+// None reports whether the program gives no score.
+func (v Verdict) None() bool { return math.IsNaN(v.Score) }
+
+// MarshalJSON writes a verdict as a program prints it.
+func (v Verdict) MarshalJSON() ([]byte, error) {
+	o := struct {
+		Score *float64 `json:"score"`
+		Label string   `json:"label,omitempty"`
+	}{&v.Score, v.Label}
+	if v.None() {
+		o.Score = nil
+	}
+	return json.Marshal(o)
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (v *Verdict) UnmarshalJSON(line []byte) (err error) {
+	*v, err = parse(string(line))
+	return err
+}
+
+// Trial is what a run will ask of a program, for which it is tried first. The program has it as
+// JSON in the variable GAD_TRIAL, and may say on standard error what that will cost.
+type Trial struct {
+	Steps   int `json:"steps"`   // in which answers are scored
+	Prompts int `json:"prompts"` // of a step; 0: a step's answers are not scored
+	Answers int `json:"answers"` // to each
+	Rows    int `json:"validation_rows"`
+
+	// Means over rows of the training data.
+	PromptBytes  float64 `json:"prompt_bytes"`
+	TeacherBytes float64 `json:"teacher_bytes"`
+}
+
+// TrialVar is the variable that holds a Trial.
+const TrialVar = "GAD_TRIAL"
 
 // ErrFailed is wrapped by every error of a program that did not keep to the protocol.
 // An error of a context that ended wraps that of the context instead.
@@ -73,6 +114,7 @@ type Checker struct {
 
 	mu      sync.Mutex
 	running map[*child.Process]bool
+	said    []string
 }
 
 // New is a checker that runs command with a deadline for each Check.
@@ -83,6 +125,27 @@ func New(command string, timeout time.Duration) *Checker {
 // Check has the program score rows: one verdict each, in order. When ctx or the
 // deadline ends, the program and all that it started are killed.
 func (c *Checker) Check(ctx context.Context, rows []Row) ([]Verdict, error) {
+	return c.check(ctx, rows)
+}
+
+// Try is Check of a few rows before a run begins.
+func (c *Checker) Try(ctx context.Context, rows []Row, t Trial) ([]Verdict, error) {
+	text, err := json.Marshal(t)
+	if err != nil {
+		return nil, c.failed("%v", err)
+	}
+	return c.check(ctx, rows, TrialVar+"="+string(text))
+}
+
+// Said are the last lines that the program has written to standard error, in the call that has
+// ended last.
+func (c *Checker) Said() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.said
+}
+
+func (c *Checker) check(ctx context.Context, rows []Row, env ...string) ([]Verdict, error) {
 	if len(rows) == 0 {
 		return nil, nil
 	}
@@ -102,7 +165,7 @@ func (c *Checker) Check(ctx context.Context, rows []Row) ([]Verdict, error) {
 	deadline, stop := context.WithCancel(deadline) // by the program's own fault
 	defer stop()
 	out := &answers{rows: rows, broke: stop}
-	p, err := c.start(deadline, &in, out)
+	p, err := c.start(deadline, &in, out, env)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("checker: %q: interrupted: %w", c.Command, ctx.Err())
@@ -112,35 +175,45 @@ func (c *Checker) Check(ctx context.Context, rows []Row) ([]Verdict, error) {
 	err = p.Wait()
 	c.mu.Lock()
 	delete(c.running, p)
+	c.said = p.Lines()
 	c.mu.Unlock()
-	said := p.Said()
-	switch {
-	case out.err != nil:
-		return nil, c.failed("%v%s", out.err, said)
-	case err != nil && ctx.Err() != nil:
-		return nil, fmt.Errorf("checker: %q: interrupted: %w", c.Command, ctx.Err())
-	case deadline.Err() != nil && (child.Ended(err) || errors.Is(err, context.DeadlineExceeded)):
-		return nil, c.failed("%s: not finished after %v, so it was stopped: make it faster, or raise the time limit (trainer.checker_timeout, --checker-timeout)%s", out.missing(), c.Timeout, said)
-	case err != nil:
-		return nil, c.failed("%s: ended with %v: must end with exit status 0%s", out.missing(), err,
-			said)
-	}
-	if len(out.line) > 0 { // the last line may lack its end
-		if out.end(); out.err != nil {
-			return nil, c.failed("%v%s", out.err, said)
-		}
-	}
-	if len(out.verdicts) < len(rows) {
-		return nil, c.failed("%s: print one line per row, in order%s", out.missing(), said)
+	if err = c.ended(ctx, deadline, out, err, p.Said()); err != nil {
+		return nil, err
 	}
 	return out.verdicts, nil
 }
 
+// ended is the error of a program that has ended with err.
+func (c *Checker) ended(ctx, deadline context.Context, out *answers, err error,
+	said string) error {
+	switch {
+	case out.err != nil:
+		return c.failed("%v%s", out.err, said)
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("checker: %q: interrupted: %w", c.Command, ctx.Err())
+	case deadline.Err() != nil && (child.Ended(err) || errors.Is(err, context.DeadlineExceeded)):
+		return c.failed("%s: not finished after %v, so it was stopped: make it faster, or raise the time limit (trainer.checker_timeout, --checker-timeout)%s", out.missing(), c.Timeout, said)
+	case err != nil:
+		return c.failed("%s: ended with %v: must end with exit status 0%s", out.missing(), err,
+			said)
+	}
+	if len(out.line) > 0 { // the last line may lack its end
+		if out.end(); out.err != nil {
+			return c.failed("%v%s", out.err, said)
+		}
+	}
+	if len(out.verdicts) < len(out.rows) {
+		return c.failed("%s: print one line per row, in order%s", out.missing(), said)
+	}
+	return nil
+}
+
 // start starts the program, and notes it for Kill.
-func (c *Checker) start(ctx context.Context, in io.Reader, out io.Writer) (*child.Process, error) {
+func (c *Checker) start(ctx context.Context, in io.Reader, out io.Writer,
+	env []string) (*child.Process, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p, err := child.Start(ctx, c.Command, in, out)
+	p, err := child.Start(ctx, c.Command, in, out, env...)
 	if err == nil {
 		c.running[p] = true
 	}
@@ -223,6 +296,9 @@ func (a *answers) missing() string {
 func parse(line string) (v Verdict, err error) {
 	const want = `print a finite number, or {"score":0.5,"label":"a word"}`
 	text := strings.TrimSpace(line)
+	if text == "null" {
+		return Verdict{Score: math.NaN()}, nil
+	}
 	if !strings.HasPrefix(text, "{") {
 		x, err := strconv.ParseFloat(text, 64)
 		if errors.Is(err, strconv.ErrSyntax) {
@@ -234,27 +310,36 @@ func parse(line string) (v Verdict, err error) {
 		return Verdict{Score: x}, nil
 	}
 	var o struct {
-		Score *float64 `json:"score"`
-		Label string   `json:"label"`
+		Score json.RawMessage `json:"score"` // null is not the same as none
+		Label string          `json:"label"`
 	}
-	if err := json.Unmarshal([]byte(text), &o); err != nil || o.Score == nil {
+	score := math.NaN()
+	if err = json.Unmarshal([]byte(text), &o); err == nil && string(o.Score) != "null" {
+		err = json.Unmarshal(o.Score, &score)
+	}
+	if err != nil {
 		return v, fmt.Errorf("%s is not a score: %s", child.Quoted(text), want)
 	}
 	if err := child.CheckLabel(o.Label); err != nil {
 		return v, err
 	}
-	return Verdict{*o.Score, o.Label}, nil
+	return Verdict{score, o.Label}, nil
 }
 
 var _ io.Writer = (*answers)(nil)
 
-// Mean is the mean score of verdicts, NaN without any.
-func Mean(vs []Verdict) float64 {
+// Mean is the mean score of the verdicts that have one, NaN without any. none is how many have
+// none.
+func Mean(vs []Verdict) (mean float64, none int) {
 	sum := 0.0
 	for _, v := range vs {
-		sum += v.Score
+		if v.None() {
+			none++
+		} else {
+			sum += v.Score
+		}
 	}
-	return sum / float64(len(vs))
+	return sum / float64(len(vs)-none), none
 }
 
 // Shares are the shares of the labels, those without one apart; nil where there is none.

@@ -4,11 +4,14 @@ package checker
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -82,6 +85,48 @@ func TestPrograms(t *testing.T) {
 	if got, err := New("exit 1", time.Second).Check(context.Background(), nil); got != nil ||
 		err != nil {
 		t.Errorf("no rows: %v, %v: want no program to run", got, err)
+	}
+}
+
+// A program may have no score for an answer, which goes between ranks as any other verdict does.
+func TestNoScore(t *testing.T) {
+	t.Parallel()
+	got, err := New(`echo null; echo '{"score":null,"label":"unread"}'; echo 0.1`,
+		20*time.Second).Check(context.Background(), rows(3))
+	if err != nil || len(got) != 3 || !got[0].None() || !got[1].None() ||
+		got[1].Label != "unread" || got[2] != (Verdict{0.1, ""}) {
+		t.Fatalf("%v, %v", got, err)
+	}
+	raw, err := json.Marshal(got)
+	if want := `[{"score":null},{"score":null,"label":"unread"},{"score":0.1}]`; err != nil ||
+		string(raw) != want {
+		t.Errorf("%s, %v, want %s", raw, err, want)
+	}
+	var back []Verdict
+	if err := json.Unmarshal(raw, &back); err != nil || fmt.Sprint(back) != fmt.Sprint(got) {
+		t.Errorf("%v, %v, want %v", back, err, got)
+	}
+}
+
+// A program that is tried is told what the run will ask, and what it says is known; at any time it
+// is told when it will be killed.
+func TestTry(t *testing.T) {
+	t.Parallel()
+	c := New(`echo "$GAD_TRIAL" >&2; echo "$((GAD_DEADLINE - $(date +%s)))" >&2; printf 'a\033[2Jb\n\n' >&2; echo 1`,
+		time.Hour)
+	got, err := c.Try(context.Background(), rows(1), Trial{Steps: 9, Prompts: 8, Answers: 4,
+		Rows: 100, PromptBytes: 12.5, TeacherBytes: 30})
+	said := c.Said()
+	if err != nil || !slices.Equal(got, []Verdict{{1, ""}}) || len(said) != 3 ||
+		said[0] != `{"steps":9,"prompts":8,"answers":4,"validation_rows":100,"prompt_bytes":12.5,"teacher_bytes":30}` || said[2] != "a[2Jb" {
+		t.Fatalf("%v, %q, %v", got, said, err)
+	}
+	if left, err := strconv.Atoi(said[1]); err != nil || left < 3000 || left > 3600 {
+		t.Errorf("%q seconds are left of an hour", said[1])
+	}
+	if _, err := New(`test -z "$GAD_TRIAL" && test -n "$GAD_DEADLINE" && echo 1`,
+		time.Minute).Check(context.Background(), rows(1)); err != nil {
+		t.Errorf("a program that is not tried: %v", err)
 	}
 }
 
@@ -184,8 +229,15 @@ func TestInterruption(t *testing.T) {
 
 func TestMeanAndShares(t *testing.T) {
 	vs := []Verdict{{1, "a"}, {0, "b"}, {1, "a"}, {0, ""}}
-	if m, s := Mean(vs), Shares(vs); m != 0.5 || len(s) != 2 || s["a"] != 0.5 || s["b"] != 0.25 {
+	m, none := Mean(vs)
+	if s := Shares(vs); m != 0.5 || none != 0 || len(s) != 2 || s["a"] != 0.5 || s["b"] != 0.25 {
 		t.Errorf("mean %g, shares %v", m, s)
+	}
+	if m, none := Mean([]Verdict{{1, ""}, {math.NaN(), "a"}, {0.5, ""}}); m != 0.75 || none != 1 {
+		t.Errorf("mean %g, %d without a score", m, none)
+	}
+	if m, none := Mean([]Verdict{{math.NaN(), ""}}); !math.IsNaN(m) || none != 1 {
+		t.Errorf("mean %g of no score, %d without", m, none)
 	}
 	if Shares(vs[3:]) != nil {
 		t.Error("shares of no label")

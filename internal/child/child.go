@@ -20,6 +20,9 @@ import (
 	"unicode/utf8"
 )
 
+// Deadline is the variable that says when a program will be killed.
+const Deadline = "GAD_DEADLINE"
+
 // Process is a program that runs, or has ended.
 type Process struct {
 	In io.WriteCloser // standard input, where Start was given none
@@ -30,15 +33,21 @@ type Process struct {
 
 // Start runs line, a command for the shell, with gad's own path in the variable GAD. in is its
 // standard input; nil makes the pipe Process.In. out gets its standard output; an out with ReadFrom
-// reads the pipe itself, until its end. When ctx ends, the process group is killed. Wait must be
-// called.
-func Start(ctx context.Context, line string, in io.Reader, out io.Writer) (*Process, error) {
+// reads the pipe itself, until its end. When ctx ends, the process group is killed; where that time
+// is known, the variable GAD_DEADLINE has it as Unix time, in seconds. env are more variables, as
+// NAME=VALUE. Wait must be called.
+func Start(ctx context.Context, line string, in io.Reader, out io.Writer,
+	env ...string) (*Process, error) {
 	p := &Process{cmd: command(ctx, line)}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = in, out, &p.said
 	p.cmd.Env = os.Environ()
 	if self, err := os.Executable(); err == nil {
 		p.cmd.Env = append(p.cmd.Env, "GAD="+self)
 	}
+	if at, ok := ctx.Deadline(); ok {
+		p.cmd.Env = append(p.cmd.Env, Deadline+"="+strconv.FormatInt(at.Unix(), 10))
+	}
+	p.cmd.Env = append(p.cmd.Env, env...)
 	p.cmd.Cancel = p.Kill
 	p.cmd.WaitDelay = time.Second // a process that has inherited the output may outlive the program
 	if in == nil {
@@ -76,6 +85,9 @@ func (p *Process) Kill() error { return kill(p.cmd) }
 // none.
 func (p *Process) Said() string { return p.said.String() }
 
+// Lines are the last lines of standard error, without control characters and empty ones.
+func (p *Process) Lines() []string { return p.said.lines() }
+
 // keptError is how many bytes of standard error are kept.
 const keptError = 4 << 10
 
@@ -94,20 +106,31 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (t *tail) String() string {
+// lines are what is kept, without empty lines. The first may have lost its beginning.
+func (t *tail) lines() (all []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	const lines, most = 3, 300
-	var last []string
-	for line := range strings.Lines(string(t.kept)) {
+	for line := range strings.Lines(strings.ToValidUTF8(string(t.kept), "?")) {
+		line = strings.Map(func(r rune) rune {
+			if unicode.IsControl(r) && r != '\t' {
+				return -1
+			}
+			return r
+		}, line)
 		if line = strings.TrimSpace(line); line != "" {
-			last = append(last, line)
+			all = append(all, line)
 		}
 	}
+	return all
+}
+
+func (t *tail) String() string {
+	const lines, most = 3, 300
+	last := t.lines()
 	if len(last) == 0 {
 		return ""
 	}
-	text := []rune(strings.ToValidUTF8(strings.Join(last[max(0, len(last)-lines):], " | "), "?"))
+	text := []rune(strings.Join(last[max(0, len(last)-lines):], " | "))
 	return "; it said " + strconv.Quote(string(text[max(0, len(text)-most):]))
 }
 

@@ -224,6 +224,10 @@ func (c *Client) send(ctx context.Context, method, path, contentType string, bod
 	limit int64) (response, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
+	if !c.o.Until.IsZero() {
+		ctx, cancel = context.WithDeadline(ctx, c.o.Until)
+		defer cancel()
+	}
 	resp, err := c.open(ctx, method, path, contentType, body)
 	if err != nil {
 		return response{}, err
@@ -273,6 +277,9 @@ func (c *Client) failure(k kind, status int, code, text string) *Error {
 func (c *Client) broken(ctx context.Context, err error) *Error {
 	if ctx.Err() == context.DeadlineExceeded {
 		e := c.failure(transient, 0, "", fmt.Sprintf("no answer within %v", c.o.Timeout))
+		if until := c.o.Until; !until.IsZero() && !time.Now().Before(until) {
+			e.Text = "no answer in time"
+		}
 		e.slow = true
 		return e
 	}

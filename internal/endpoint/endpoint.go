@@ -36,6 +36,7 @@ type Options struct {
 	Retries int           // tries after the first; 0 is 10, -1 is none
 	// without any answer, after which Each gives up; 0 is 15 minutes
 	Patience time.Duration
+	Until    time.Time                        // no answer is waited for after it; zero: none
 	Say      func(format string, args ...any) // for people; nil is silent
 }
 

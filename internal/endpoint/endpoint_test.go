@@ -512,3 +512,29 @@ func TestNobodyThere(t *testing.T) {
 		}
 	}
 }
+
+// An answer is not waited for after Until, although Each lets those that were sent come in.
+func TestUntil(t *testing.T) {
+	s := &endpointtest.Server{Misbehave: func(endpointtest.Call, http.ResponseWriter,
+		*http.Request) bool {
+		time.Sleep(3 * time.Second)
+		return false
+	}}
+	begun := time.Now()
+	until := begun.Add(300 * time.Millisecond)
+	c := start(t, s, endpoint.Options{Until: until})
+	ctx, cancel := context.WithDeadline(t.Context(), until)
+	defer cancel()
+	err := c.Each(ctx, 3, func(ctx context.Context, _ int) error {
+		_, err := c.Try(ctx, ask("hello"))
+		return err
+	})
+	if took := time.Since(begun); !errors.Is(err, context.DeadlineExceeded) ||
+		took > 2*time.Second || took < 300*time.Millisecond {
+		t.Errorf("%v after %v", err, took)
+	}
+	if _, err := c.Try(t.Context(), ask("hello")); !endpoint.Transient(err) ||
+		!strings.HasSuffix(err.Error(), ": no answer in time") {
+		t.Errorf("behind the time: %v", err)
+	}
+}

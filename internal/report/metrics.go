@@ -60,6 +60,7 @@ var table = []Metric{
 	{"reward/mean", "", "mean reward of the responses: score with shaping and KL term, from which advantages are computed", "%.3g"},
 	{"reward/check_mean", "", "mean score that the checker (trainer.checker) gives the responses",
 		"%.3g"},
+	{"reward/unchecked_frac", "share", "share of the responses that the checker gives no score: they take the mean of their prompt's others, which moves nothing", "%.2f"},
 	{"reward/env_mean", "", "mean over the episodes of the sum of the environment's rewards, penalties of invalid turns included", "%.3g"},
 	{"reward/term_d", "", "mean of the term d of algorithm.terms, before weight and z: the discriminator's score. These means are over the answers that a term counts for", "%.3g"},
 	{"reward/term_check", "", "mean of the term check: the checker's score", "%.3g"},
@@ -159,6 +160,7 @@ var table = []Metric{
 	{"start/teacher_nll", "nats", "val/teacher_nll before the first step", "%.3g"},
 	{"start/len_ratio", "", "val/len_ratio before the first step", "%.2f"},
 	{"start/check", "", "val/check before the first step", "%.3f"},
+	{"start/unchecked_frac", "share", "val/unchecked_frac before the first step", "%.2f"},
 	{"start/env_reward", "", "val/env_reward before the first step", "%.3f"},
 	{"start/held_out_d", "share", "val/held_out_d before the first step", "%.2f"},
 
@@ -171,6 +173,9 @@ var table = []Metric{
 		"%.2f"},
 	{"val/check", "",
 		"mean score that the checker (trainer.checker) gives the student's greedy answers", "%.3f"},
+	{"val/unchecked_frac", "share",
+		"share of the student's greedy answers that the checker gives no score, left out of val/check",
+		"%.2f"},
 	{"val/env_reward", "", "mean reward of one greedy episode on each held-out row, penalties of invalid turns included; its world is the same at every step", "%.3f"},
 	{"val/held_out_d", "share", "share of held-out rows on which the held-out discriminator (trainer.held_out_critic) scores the student's greedy answer at least as high as the teacher's; an identical answer counts one half", "%.2f"},
 

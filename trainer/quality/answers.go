@@ -43,6 +43,8 @@ type Results struct {
 
 	student, teacher gaps // to another model, in the answers of each; without rows before Against
 
+	CheckerSaid string // the last line that the checker wrote to standard error
+
 	checks []checker.Verdict // [P]; nil without a checker
 	told   verdicts          // of the fresh discriminators; nil without
 }
@@ -71,7 +73,8 @@ type Evaluation struct {
 	RepeatFracCI95    *[2]float64 `json:"repeat_frac_ci95,omitempty"`
 
 	// Of a checker; absent without one.
-	Check     *float64           `json:"check,omitempty"` // mean score
+	Check     *float64           `json:"check,omitempty"`     // mean score
+	Unchecked int                `json:"unchecked,omitempty"` // answers without a score, left out
 	CheckCI95 *[2]float64        `json:"check_ci95,omitempty"`
 	Labels    map[string]float64 `json:"labels,omitempty"` // share of the rows by label
 
@@ -284,12 +287,18 @@ func (j *Results) Check(ctx context.Context, set *data.Set, command string,
 	if err != nil {
 		return err
 	}
-	verdicts, err := checker.New(command, deadline).Check(ctx, rows)
+	c := checker.New(command, deadline)
+	verdicts, err := c.Check(ctx, rows)
 	if err != nil {
 		return err
 	}
-	mean := checker.Mean(verdicts)
-	j.checks = verdicts
-	j.Eval.Check, j.Eval.Labels = &mean, checker.Shares(verdicts)
+	mean, none := checker.Mean(verdicts)
+	j.checks, j.Eval.Labels, j.Eval.Unchecked = verdicts, checker.Shares(verdicts), none
+	if none < len(verdicts) {
+		j.Eval.Check = &mean
+	}
+	if said := c.Said(); len(said) > 0 {
+		j.CheckerSaid = said[len(said)-1]
+	}
 	return nil
 }

@@ -24,9 +24,16 @@ var measures = []measure{
 	{"check", func(e *Evaluation) (*float64, **[2]float64) { return e.Check, &e.CheckCI95 },
 		func(j *Results) (xs, ys []float64) {
 			for _, v := range j.checks {
-				xs = append(xs, v.Score)
+				x, y := v.Score, 1.0
+				if v.None() {
+					x, y = 0, 0
+				}
+				xs, ys = append(xs, x), append(ys, y)
 			}
-			return xs, nil
+			if j.Eval.Unchecked == 0 { // then Wilson's interval may hold
+				ys = nil
+			}
+			return xs, ys
 		}, nil},
 	{"rouge_l", func(e *Evaluation) (*float64, **[2]float64) { return &e.RougeL, &e.RougeLCI95 },
 		func(j *Results) (xs, ys []float64) { return j.RougeL, nil }, nil},
@@ -230,7 +237,7 @@ func (j *Results) Rows(name string, set *data.Set) (list []Row, err error) {
 			out.Fluency = finiteOr(j.student.other[p] / j.student.tokens[p])
 		}
 		if j.checks != nil {
-			out.Check, out.Label = &j.checks[p].Score, j.checks[p].Label
+			out.Check, out.Label = finiteOr(j.checks[p].Score), j.checks[p].Label
 		}
 		for _, seed := range j.told {
 			out.Fresh = append(out.Fresh, finiteOr(seed[p]))

@@ -1,0 +1,353 @@
+package judge
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"gad/internal/endpoint"
+	"gad/internal/journal"
+)
+
+// Group is a prompt with the answers that are graded together.
+type Group struct {
+	Question
+	Answers []string // of the student
+	Cut     []bool   // the answer was cut at the limit of length
+}
+
+// Criterion is a line of a rubric: a statement that is true or false of one answer.
+type Criterion struct {
+	Text   string
+	Weight float64 // above 0
+}
+
+// Graded is what a judge says of a group.
+type Graded struct {
+	// By answer, from 0 to 1: the weights of the criteria that it meets, of all weights. nil: there
+	// are none.
+	Scores []float64
+	Null   string // why there are none
+}
+
+// Rubrics grades groups by rubrics (ROPD, arXiv 2605.07396): for each group the judge is asked for
+// one rubric, from the prompt, the teacher's answer and the answers of the student, and then, in
+// one request, which criteria each answer meets. The score of an answer is
+//
+//	sum_k w_k v_k / sum_k w_k
+//
+// over the criteria k with weight w_k; v_k is 1 where the answer meets it, 0 where not. A group of
+// a single answer gets a rubric from prompt and teacher's answer alone: it is the same for all
+// students, so that their scores compare, and is asked for once.
+//
+// Whoever grades does not see the teacher's answer, which no criterion can refer to then. Equal
+// answers are shown once.
+//
+// A group without a usable reply, reminder included, has no scores. So has one that the endpoint
+// does not answer until ctx or its deadline (Options.Until) ends; the journal keeps that, so that
+// the same groups have the same scores ever after. With first it is an error instead, but for
+// requests that are refused among others: an endpoint that has never answered may be the wrong one.
+// A key that is refused, a model that is not there and a journal that cannot be written are errors
+// at any time.
+func (j *Judge) Rubrics(ctx context.Context, groups []Group, first bool) ([]Graded, error) {
+	if j.patient = !first; j.patient {
+		j.o.Client.Proven()
+	}
+	graded, done := make([]Graded, len(groups)), make([]bool, len(groups))
+	err := j.o.Client.Each(ctx, len(groups), func(ctx context.Context, i int) (err error) {
+		graded[i], err = j.grade(ctx, groups[i])
+		done[i] = err == nil
+		return err
+	})
+	if err == nil {
+		return graded, nil
+	}
+	var failures endpoint.Failures
+	var failed *endpoint.Error
+	late := errors.Is(err, context.DeadlineExceeded)
+	ours := errors.As(err, &failures) || errors.As(err, &failed) && !endpoint.Fatal(err)
+	// Each alone, as by a filter of contents.
+	refused := len(failures) > 0 && len(failures) < len(groups) &&
+		!slices.ContainsFunc(failures,
+			func(f endpoint.Failed) bool { return !endpoint.Refused(f.Err) })
+	switch {
+	case late && first:
+		return nil, errors.New("judge: the endpoint has not answered in time: give it more (trainer.checker_timeout, --checker-timeout)")
+	case !late && !ours, first && !refused:
+		return nil, err
+	}
+	why := make([]string, len(groups))
+	for i := range why {
+		if why[i] = err.Error(); late {
+			why[i] = "no answer in time: raise trainer.checker_timeout (--checker-timeout), or --concurrency"
+		}
+	}
+	for _, f := range failures {
+		why[f.Index] = f.Err.Error()
+	}
+	for i := range groups {
+		if done[i] {
+			continue
+		}
+		graded[i] = Graded{Null: why[i]}
+		if err := j.o.Journal.Append(j.noneKey(groups[i]), record{Kind: "none", Model: j.o.Model,
+			Reply: why[i], Time: time.Now().UTC().Truncate(time.Second)}); err != nil {
+			return nil, err
+		}
+	}
+	return graded, nil
+}
+
+// noneKey is the key of a group that the endpoint did not answer.
+func (j *Judge) noneKey(g Group) string {
+	return journal.Digest("gad rubric: none", j.o.Model, j.o.Temperature, j.o.MaxTokens, j.o.Extra,
+		g)
+}
+
+// shown is an answer as the judge sees it.
+type shown struct {
+	text string
+	cut  bool
+}
+
+// grade asks for a group's rubric and its grades.
+func (j *Judge) grade(ctx context.Context, g Group) (out Graded, err error) {
+	if raw, ok := j.o.Journal.Lookup(j.noneKey(g)); ok {
+		var r record
+		if err := json.Unmarshal(raw, &r); err != nil || r.Kind != "none" {
+			return out, fmt.Errorf("judge: journal: the record %s is none of a rubric: give another folder",
+				j.noneKey(g))
+		}
+		return Graded{Null: r.Reply}, nil
+	}
+	var answers []shown
+	at := make([]int, len(g.Answers)) // of each answer among those that are shown
+	for i, text := range g.Answers {
+		a := shown{text, g.Cut[i]}
+		if at[i] = slices.Index(answers, a); at[i] < 0 {
+			at[i] = len(answers)
+			answers = append(answers, a)
+		}
+	}
+	inRubric := answers
+	if len(g.Answers) == 1 {
+		inRubric = nil
+	}
+	rubric, null, err := rule(ctx, j, "rubric", rubricQuestion(g.Question, inRubric),
+		rubricReminder, quotedObject(rubricKey),
+		func(reply string) ([]Criterion, error) { return parseRubric(reply, g.Question) })
+	if err != nil || null != "" {
+		return Graded{Null: "no rubric: " + null}, err
+	}
+	met, null, err := rule(ctx, j, "grades", gradesQuestion(g.Prompt, rubric, answers),
+		remindGrades(len(answers), len(rubric)), quotedObject(gradesKey),
+		func(reply string) ([][]bool, error) {
+			return parseGraded(reply, len(answers), len(rubric))
+		})
+	if err != nil || null != "" {
+		return Graded{Null: "no grades: " + null}, err
+	}
+	out.Scores = make([]float64, len(g.Answers))
+	for i := range out.Scores {
+		out.Scores[i] = share(rubric, met[at[i]])
+	}
+	return out, nil
+}
+
+// share is the weight of the criteria that are met, of all weight.
+func share(rubric []Criterion, met []bool) float64 {
+	var sum, all float64
+	for k, c := range rubric {
+		if all += c.Weight; met[k] {
+			sum += c.Weight
+		}
+	}
+	return sum / all
+}
+
+// The keys of the objects that a judge replies with.
+const (
+	rubricKey = "criteria"
+	gradesKey = "grades"
+)
+
+// Limits of a rubric.
+const (
+	maxCriteria  = 20
+	maxCriterion = 500 // characters
+	maxWeight    = 100
+	copied       = 8 // words of the teacher's that a criterion may not have in a row
+)
+
+// parseRubric reads a rubric in a judge's reply.
+func parseRubric(reply string, q Question) ([]Criterion, error) {
+	raw, err := soleObject(reply, rubricKey)
+	if err != nil {
+		return nil, err
+	}
+	var o struct {
+		Criteria []struct {
+			Criterion *string
+			Weight    *float64
+		}
+	}
+	if json.Unmarshal(raw, &o) != nil {
+		return nil, errors.New("has criteria of another form, or a weight that is no number")
+	}
+	if n := len(o.Criteria); n == 0 || n > maxCriteria {
+		return nil, fmt.Errorf("has %d criteria: must be 1 to %d", n, maxCriteria)
+	}
+	own := runs(q.Teacher)
+	for _, t := range q.Prompt {
+		for run := range runs(t.Content) { // the question's words are everybody's
+			delete(own, run)
+		}
+	}
+	var out []Criterion
+	for i, c := range o.Criteria {
+		text := ""
+		if c.Criterion != nil {
+			text = oneLine(*c.Criterion)
+		}
+		switch {
+		case text == "" || len([]rune(text)) > maxCriterion:
+			return nil, fmt.Errorf("has a criterion %d of %d characters: must be 1 to %d", i+1,
+				len([]rune(text)), maxCriterion)
+		case c.Weight == nil:
+			return nil, fmt.Errorf("has a criterion %d without a weight", i+1)
+		case !(*c.Weight > 0 && *c.Weight <= maxWeight):
+			return nil, fmt.Errorf("has a criterion %d of weight %g: must be above 0, at most %d",
+				i+1, *c.Weight, maxWeight)
+		}
+		for run := range runs(text) {
+			if own[run] {
+				return nil, fmt.Errorf("has a criterion %d that copies %d words of the teacher's answer",
+					i+1, copied)
+			}
+		}
+		out = append(out, Criterion{text, *c.Weight})
+	}
+	return out, nil
+}
+
+// oneLine is text without line ends and control characters.
+func oneLine(text string) string {
+	return strings.Join(strings.FieldsFunc(text,
+		func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
+}
+
+// runs are all sequences of words of a text that are as long as may not be copied.
+func runs(text string) map[string]bool {
+	words := strings.Fields(strings.ToLower(text))
+	out := map[string]bool{}
+	for i := range max(0, len(words)-copied+1) {
+		out[strings.Join(words[i:i+copied], " ")] = true
+	}
+	return out
+}
+
+// parseGraded reads, for so many answers, which of so many criteria they meet.
+func parseGraded(reply string, answers, criteria int) ([][]bool, error) {
+	raw, err := soleObject(reply, gradesKey)
+	if err != nil {
+		return nil, err
+	}
+	var o struct{ Grades [][]*bool }
+	if json.Unmarshal(raw, &o) != nil {
+		return nil, errors.New("has grades that are not lists of true and false")
+	}
+	if len(o.Grades) != answers {
+		return nil, fmt.Errorf("has grades of %d answers: there are %d", len(o.Grades), answers)
+	}
+	out := make([][]bool, answers)
+	for i, list := range o.Grades {
+		if len(list) != criteria {
+			return nil, fmt.Errorf("has %d grades of answer %d: there are %d criteria", len(list),
+				i+1, criteria)
+		}
+		for _, v := range list {
+			if v == nil {
+				return nil, fmt.Errorf("has a grade of answer %d that is null", i+1)
+			}
+			out[i] = append(out[i], *v)
+		}
+	}
+	return out, nil
+}
+
+// maxObjects bounds how many beginnings of an object a reply may have.
+const maxObjects = 16
+
+// soleObject is the JSON object in a reply that begins with key, in its shortest form. Two that
+// differ are none: one may be a quotation. What a reasoning model thinks before its reply is left
+// out.
+func soleObject(reply, key string) ([]byte, error) {
+	reply = thought(reply)
+	if len(reply) > maxVerdict {
+		reply = reply[len(reply)-maxVerdict:]
+	}
+	at := regexp.MustCompile(`\{\s*"`+key+`"\s*:`).FindAllStringIndex(reply, maxObjects+1)
+	if len(at) > maxObjects {
+		return nil, fmt.Errorf("has more than %d objects with %q", maxObjects, key)
+	}
+	var found []byte
+	for _, begin := range at {
+		var raw json.RawMessage
+		var short bytes.Buffer
+		if json.NewDecoder(strings.NewReader(reply[begin[0]:])).Decode(&raw) != nil ||
+			json.Compact(&short, raw) != nil {
+			continue
+		}
+		if found != nil && !bytes.Equal(found, short.Bytes()) {
+			return nil, fmt.Errorf("has two objects with %q that differ", key)
+		}
+		found = short.Bytes()
+	}
+	switch {
+	case found == nil:
+		return nil, fmt.Errorf("has no JSON object that begins with %q", key)
+	case bytes.Count(found, []byte(`"`+key+`":`)) > 1:
+		return nil, fmt.Errorf("has %q twice in one object", key)
+	}
+	return found, nil
+}
+
+// quotedObject reports whether the object with key in a reply stands in the material too, whatever
+// the space in both: then an answer may have written it, and the judge repeated it.
+func quotedObject(key string) func(reply, material string) bool {
+	return func(reply, material string) bool {
+		raw, err := soleObject(reply, key)
+		return err == nil && strings.Contains(material, `"`+key+`"`) &&
+			strings.Contains(spaceless(material), spaceless(string(raw)))
+	}
+}
+
+func spaceless(text string) string { return strings.Join(strings.Fields(text), "") }
+
+// RubricTokens is how long a rubric is taken to be, and criteriaGuess how many criteria it has.
+const (
+	RubricTokens  = 250
+	criteriaGuess = 6
+)
+
+// ExpectRubric is what one prompt is expected to take: its rubric and its grades, with nothing in
+// the journal and no reminders. prompt and teacher are lengths in bytes; answers of the student are
+// as long as the teacher's.
+func ExpectRubric(prompt, teacher float64, answers int) Estimate {
+	p, t, n := prompt/BytesPerToken, teacher/BytesPerToken, float64(answers)
+	seen := n // answers in the question for the rubric
+	if answers == 1 {
+		seen = 0
+	}
+	rules := float64(len(rubricRules)+len(gradesRules)) / BytesPerToken
+	return Estimate{Requests: 2,
+		ToJudge:   rules + 2*p + t + seen*t + RubricTokens + n*t + 5*n*criteriaGuess,
+		FromJudge: RubricTokens + 2*n*criteriaGuess}
+}

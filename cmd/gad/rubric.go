@@ -1,0 +1,87 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+
+	"github.com/urfave/cli/v2"
+
+	"gad/apps/rubric"
+	"gad/internal/endpoint"
+)
+
+// rubricCommand is gad rubric.
+func (p *program) rubricCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "rubric",
+		Usage: "a checker for --checker: a language model writes a rubric for each prompt and grades the answers by it",
+		Description: "Reads the rows that a checker gets from standard input and writes a score from 0 to 1 for each, or null: --checker '\"$GAD\" rubric --base-url URL --model M'.\n" +
+			"Two requests a prompt. What the model has replied is kept in --journal and not asked again: doc/rubrics.md.",
+		Flags: append([]cli.Flag{
+			&cli.StringFlag{Name: "model", Usage: "the model that writes rubrics and grades, as the endpoint calls it"},
+			&cli.StringFlag{Name: "journal", Value: "rubrics",
+				Usage: "folder that keeps every reply; what is in it is not asked again"},
+			within(&cli.Float64Flag{Name: "temperature", Usage: "sampling temperature of the model"},
+				from(0, 2)),
+			within(&cli.IntFlag{Name: "max-tokens", Value: 2048,
+				Usage: "longest reply, tokens; more for a model that reasons"}, oneTo(1<<20, "")),
+			&cli.StringFlag{Name: "extra", Usage: `more fields of a request, as JSON; null leaves one out: {"max_completion_tokens": 4096, "max_tokens": null, "temperature": null}`},
+			&cli.StringFlag{Name: "prices", Usage: `file with prices in USD per million tokens: {"MODEL": {"input": 2.5, "output": 10}}`},
+			&cli.BoolFlag{Name: "spent", Usage: "read no rows: print what the replies in --journal have taken, and with --model and --prices what they cost"},
+		}, endpointFlags()...),
+		Action: func(c *cli.Context) error {
+			if err := noArguments(c); err != nil {
+				return err
+			}
+			o := rubric.Options{Model: c.String("model"), Dir: c.String("journal"),
+				Temperature: c.Float64("temperature"), MaxTokens: c.Int("max-tokens")}
+			spent := c.Bool("spent")
+			var err error
+			if o.Extra, err = extraFields(c, "extra"); err != nil {
+				return err
+			}
+			if !spent || c.IsSet("prices") {
+				if err := need(c, "model"); err != nil {
+					return err
+				}
+			}
+			if err := need(c, "journal"); c.IsSet("journal") && err != nil {
+				return err
+			}
+			if path := c.String("prices"); path != "" {
+				price, err := endpoint.ReadPrice(files(), path, o.Model)
+				if err != nil {
+					return err
+				}
+				o.Price = &price
+			}
+			if spent {
+				return rubric.Spent(p.session(), o)
+			}
+			if err := need(c, "base-url"); err != nil {
+				return err
+			}
+			if o.Endpoint, err = p.endpointOptions(c); err != nil {
+				return err
+			}
+			return rubric.Run(p.session(), o, os.Stdin)
+		},
+	}
+}
+
+// extraFields are the fields of a request in a flag.
+func extraFields(c *cli.Context, flag string) (fields map[string]any, err error) {
+	text := c.String(flag)
+	if text == "" {
+		return nil, nil
+	}
+	if err := json.Unmarshal([]byte(text), &fields); err != nil {
+		return nil, usage(`%s: --%s: must be one JSON object, such as {"max_completion_tokens": 4096, "max_tokens": null}`, typed(c), flag)
+	}
+	for _, name := range []string{"model", "messages", "n", "stream"} {
+		if _, ok := fields[name]; ok {
+			return nil, usage("%s: --%s: %q cannot be set here: gad sets it", typed(c), flag, name)
+		}
+	}
+	return fields, nil
+}
