@@ -49,7 +49,8 @@ func TestDemoThought(t *testing.T) {
 	var out, said bytes.Buffer
 	size := demo.SizeOf(false, false, true)
 	size.Rows, size.TestRows = 40, 4
-	few := []string{"data.train_batch_size=2", "rollout.n=2", "rollout.chunks=2"}
+	few := []string{"data.train_batch_size=2", "rollout.n=2", "rollout.chunks=2",
+		"critic.ppo_mini_batch_size=1"}
 	size.SFT = append(told(size.SFT, "--steps", "6"), "data.train_batch_size=2",
 		"actor.optim.lr_warmup_steps=2")
 	size.Warmup = append(told(told(size.Warmup, "--steps", "1"), "--critic-warmup", "1"), few...)
