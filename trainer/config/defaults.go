@@ -21,7 +21,7 @@ func Default() Config {
 		Data: DataConfig{Format: data.FormatAuto, Turns: data.TurnsLast, ContentKey: cols.Content,
 			TeacherKey: cols.Teacher, TrainBatchSize: 256,
 			MaxPrompt: 2048, MaxResponse: 1536, Overlong: "error", TruncTeacher: "keep",
-			CacheDir: "auto", CacheGB: 20},
+			SoftLabels: 1, CacheDir: "auto", CacheGB: 20},
 		Rollout: actor.DefaultRollout(),
 		Algorithm: AlgorithmConfig{AdvEstimator: "grpo", NormByStd: true, Gamma: 1,
 			GroupStats: "episodes", GiGPO: GiGPO{StepAdvantageW: 1}, ZScoreFloor: 0.1, AdvPower: 1,

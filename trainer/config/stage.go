@@ -129,6 +129,11 @@ func (c *Config) Ranks(stage Stage) bool {
 	return stage == SFT && c.Trainer.Objective == "ranking"
 }
 
+// SoftLabels reports whether a stage learns soft labels where rows have them.
+func (c *Config) SoftLabels(stage Stage) bool {
+	return c.LearnsTeacher(stage) && !c.Ranks(stage) && c.Data.SoftLabels > 0
+}
+
 // NeedsReference reports whether a stage compares the student with what it was.
 func (c *Config) NeedsReference(stage Stage) bool {
 	return stage == DPO || (c.inReward(stage) || c.Actor.HasKL()) && !c.LearnsTeacher(stage)
