@@ -243,6 +243,8 @@ type Stats struct {
 	// FirstRatioMin and FirstRatioMax are the extreme sequence ratios of the
 	// first mini-batch, before any step was taken: 1 where sampler and trainer agree.
 	FirstRatioMin, FirstRatioMax float64
+
+	Soft SoftStats
 }
 
 // Update takes the policy's optimizer steps: ppo_epochs passes over the
@@ -277,14 +279,17 @@ func (a *Actor) Update(r *Rollout, advST [][]float64, refST [][]float32) (Stats,
 
 // SFT takes one optimizer step of cross entropy on the given sequences'
 // responses (mean over tokens): the baseline SeqKD and the paper's warm-up.
-func (a *Actor) SFT(seqs []model.Seq) (Stats, error) {
+func (a *Actor) SFT(seqs []model.Seq) (Stats, error) { return a.SoftSFT(seqs, nil) }
+
+// SoftSFT is SFT with soft labels: see Soft. nil is SFT.
+func (a *Actor) SoftSFT(seqs []model.Seq, soft *Soft) (Stats, error) {
 	var st Stats
 	shards := make([][]int, a.m.Shards())
 	for i := range seqs {
 		k := a.m.Shard(i, len(seqs))
 		shards[k] = append(shards[k], i)
 	}
-	if err := a.learn(&st, a.sft, policyRows{seqs: seqs}, shards, 1); err != nil {
+	if err := a.learn(&st, a.sft, policyRows{seqs: seqs, soft: soft}, shards, 1); err != nil {
 		return st, err
 	}
 	st.finish()
@@ -299,6 +304,7 @@ type policyRows struct {
 	byTurn            bool        // each span is a row of the objective; otherwise each sequence
 	old, ref, sampled [][]float32
 	adv               [][]float64
+	soft              *Soft // labels of the sequences; nil: all are hard
 	// rows with tokens of each episode, and those tokens; learn counts them
 	turns, tokens map[int]int
 }
@@ -362,6 +368,7 @@ func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, s
 	st.PolicyStats = st.PolicyStats.Add(sums.PolicyStats)
 	st.KLShare += sums.KLShare(policy.Config().KLCoef)
 	st.Entropy += sums.Entropy
+	st.Soft.add(sums.Soft)
 	st.Passes++
 	step, err := a.opt.Step()
 	if err != nil {
@@ -388,6 +395,7 @@ func (st *Stats) skip() {
 type shardSums struct {
 	algos.PolicyStats
 	Entropy float64 // sum over tokens, nats
+	Soft    SoftStats
 }
 
 // addShards adds up the shards' statistics, in the order of shards. finite is false if
@@ -399,6 +407,7 @@ func addShards(sumsK [][]shardSums) (total shardSums, finite bool) {
 		}
 		total.PolicyStats = total.PolicyStats.Add(sums[0].PolicyStats)
 		total.Entropy += sums[0].Entropy
+		total.Soft.add(sums[0].Soft)
 	}
 	return total, true
 }
@@ -437,6 +446,8 @@ func (a *Actor) learnShard(policy *algos.Policy[float32], in policyRows, rows []
 				read = model.Pick(in.read, model.Pick(rows, pack))
 			}
 			err = a.m.LogProbDivergenceGrad(own, a.Reference, read, a.Beta, temperature, seed)
+		} else if own := model.Pick(rows, pack); in.soft.any(own) {
+			err = a.softGrad(&sums.Soft, model.Pick(seqs, pack), in.soft, own, temperature, seed)
 		} else {
 			err = a.m.LogProbGrad(model.Pick(seqs, pack), temperature,
 				func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {

@@ -102,7 +102,13 @@ var table = []Metric{
 		"%.3g"},
 	{"actor/grad_norm", "", "global L2 norm of the actor's gradient before clipping", "%.3g"},
 	{"actor/lr", "", "learning rate of the actor", "%.2e"},
-	{"actor/sft_loss", "nats", "cross entropy on the teacher's tokens, mean per token", "%.3g"},
+	{"actor/sft_loss", "nats", "cross entropy on the teacher's tokens, mean per token; where they have soft labels, with those (doc/soft-labels.md)", "%.3g"},
+
+	{"soft/kl", "nats", "KL(teacher, student) at the tokens that have soft labels (column teacher_logprobs), over the tokens of the label and all others as one event; mean per token, before the update", "%.3g"},
+	{"soft/token_frac", "share", "share of the teacher's tokens that have a soft label; the others are learned by the token itself", "%.2f"},
+	{"soft/unread_frac", "share", "share of the step's rows whose log-probabilities are not read, since their bytes do not write the answer, or the student's tokens do not: they are learned as rows without any", "%.2f"},
+	{"soft/teacher_mass", "share", "the teacher's probability of a soft label's tokens together, mean per label; the rest is the tail", "%.3f"},
+	{"soft/student_mass", "share", "the student's probability of a soft label's tokens together, mean per label", "%.3f"},
 
 	{"ranking/loss", "nats", "loss of gad sft --objective ranking before the update: cross entropy of the student's distribution over a row's answers against that of their scores, mean over the rows; at least the entropy of the latter", "%.3g"},
 	{"ranking/agree", "share", "share of the rows whose likeliest answer, by the whole sequence, has the highest score of the row, before the update", "%.2f"},
