@@ -123,13 +123,19 @@ type rowWriter interface {
 
 // writeRows writes the rows that indices names, nil for all.
 func writeRows(fsys vfs.FS, s *Set, indices []int, path string) error {
+	return writeRowsWith(fsys, s, indices, path, nil)
+}
+
+// writeRowsWith is writeRows with other log-probabilities; nil keeps those that rows have.
+func writeRowsWith(fsys vfs.FS, s *Set, indices []int, path string,
+	logprobs func(i int) Logprobs) error {
 	if err := checkFree(fsys, path); err != nil {
 		return err
 	}
 	cols := outColumns{
 		content: s.has.Content != "", teacher: s.has.Teacher != "", response: s.has.Response != "",
 		promptIDs: s.has.PromptIDs != "", responseIDs: s.has.ResponseIDs != "", id: s.has.ID != "",
-		finish: s.has.Finish != "",
+		finish: s.has.Finish != "", logprobs: logprobs != nil,
 	}
 	more := s.mayCarry()
 	// answers may stand in the conversations
@@ -149,7 +155,11 @@ func writeRows(fsys vfs.FS, s *Set, indices []int, path string) error {
 		if indices != nil {
 			k = indices[k]
 		}
-		return s.Row(k)
+		row, err := s.Row(k)
+		if logprobs != nil {
+			row.Logprobs = logprobs(k)
+		}
+		return row, err
 	})
 }
 
@@ -170,6 +180,12 @@ func WriteAnswers(fsys FS, path string, ids bool, stages Stages, n int,
 		cols.seen(r)
 	}
 	return writeFile(fsys, path, cols, stages, n, row)
+}
+
+// WriteLogprobs writes the given rows of s as Convert does, with the log-probabilities of their
+// answers that of gives; nil is none.
+func WriteLogprobs(fsys FS, path string, s *Set, indices []int, of func(i int) Logprobs) error {
+	return writeRowsWith(fsys, s, indices, path, of)
 }
 
 // seen widens the columns for a row.

@@ -178,6 +178,18 @@ func (m *Model) AllTails(seqs []Seq, labelsST [][]SoftLabel, temperature float64
 // rank alone.
 func (m *Model) AllSoftLabels(seqs []Seq, k, vocab int, temperature float64,
 	maxTokens int) (labelsST [][]SoftLabel, err error) {
+	return m.allSoftLabels(seqs, k, vocab, false, temperature, maxTokens)
+}
+
+// AllScored is AllSoftLabels with the sequence's own token in each label too, if it is not among
+// the most probable.
+func (m *Model) AllScored(seqs []Seq, k, vocab int, temperature float64,
+	maxTokens int) (labelsST [][]SoftLabel, err error) {
+	return m.allSoftLabels(seqs, k, vocab, true, temperature, maxTokens)
+}
+
+func (m *Model) allSoftLabels(seqs []Seq, k, vocab int, own bool, temperature float64,
+	maxTokens int) (labelsST [][]SoftLabel, err error) {
 	inv, err := invTemp(temperature)
 	if err != nil {
 		return nil, err
@@ -200,7 +212,11 @@ func (m *Model) AllSoftLabels(seqs []Seq, k, vocab int, temperature float64,
 				return nil, err
 			}
 			eachRow(lo, hi, func(r int) {
-				labelR[r] = softLabel(z[(r-lo)*v:][:min(v, vocab)], k, inv)
+				ids := largest(z[(r-lo)*v:][:min(v, vocab)], k)
+				if target := m.pk.targets[r]; own && !slices.Contains(ids, target) {
+					ids = append(ids, target)
+				}
+				labelR[r] = labelOf(z[(r-lo)*v:][:min(v, vocab)], ids, inv)
 			})
 		}
 		if r := slices.IndexFunc(labelR, SoftLabel.notFinite); r >= 0 {
@@ -347,7 +363,12 @@ func (x *softPass) figures() (f SoftFigures) {
 // softLabel is the label of the k most probable tokens by the logits z; of equal logits the lower
 // id comes first.
 func softLabel(z []float32, k int, inv float64) SoftLabel {
-	l := SoftLabel{IDs: largest(z, k)}
+	return labelOf(z, largest(z, k), inv)
+}
+
+// labelOf is the label of some tokens by the logits z.
+func labelOf(z []float32, ids []int32, inv float64) SoftLabel {
+	l := SoftLabel{IDs: ids}
 	slices.Sort(l.IDs)
 	var lse float64
 	lse, l.Rest = sumApart(z, l.IDs, inv)

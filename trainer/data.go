@@ -247,5 +247,8 @@ func (t *Trainer) draw(n int) (*encode.Batch, error) {
 	for _, s := range b.Teachers {
 		fmt.Fprintln(sum, s.Spans, s.IDs)
 	}
+	if t.soft {
+		fmt.Fprintln(sum, b.Soft)
+	}
 	return b, t.alike("rows of a step", hex.EncodeToString(sum.Sum(nil)))
 }

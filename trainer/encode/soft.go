@@ -1,10 +1,12 @@
 package encode
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
 	"gad/data"
+	"gad/model"
 )
 
 // Soft gives the tokens of an answer their soft labels. The tokens of both sides are known by the
@@ -78,6 +80,48 @@ func starting(l data.Logprobs, ends []int, n int) []int {
 // ends reports whether a token of the teacher's is the end of its answer.
 func (e Encoder) ends(l data.Logprob) bool {
 	return l.Bytes == "" || l.Bytes == string(e.Tok.Piece(e.Tok.EndOfTurn()))
+}
+
+// Logprobs are a teacher's labels of the tokens of an answer, each with the token itself, as rows
+// have them: the inverse of Soft, but for control tokens, which write nothing, and tokens that
+// write the same. Of an answer that is cut there are as many labels as tokens.
+func (e Encoder) Logprobs(r data.Row, answer []int32, labels []model.SoftLabel) data.Logprobs {
+	text := strings.TrimRight(r.Teacher, " \t\r\n")
+	out := make(data.Logprobs, len(labels))
+	for i, id := range answer[:len(labels)] {
+		// as in Soft
+		blank := i == 0 && strings.HasPrefix(string(e.Tok.Piece(id)), " ") &&
+			!strings.HasPrefix(text, " ")
+		writes := func(id int32) (s string, ok bool) {
+			if id == e.Tok.EndOfTurn() {
+				return "", true
+			}
+			if s = string(e.Tok.Piece(id)); blank {
+				s, ok = strings.CutPrefix(s, " ")
+				return s, ok && s != ""
+			}
+			return s, s != "" && !e.Tok.Special(id)
+		}
+		at := []data.Logprob{{LogProb: data.NoLogProb}}
+		at[0].Bytes, _ = writes(id)
+		for k, other := range labels[i].IDs {
+			logp := float32(max(data.NoLogProb, min(0, labels[i].Logp[k])))
+			if other == id {
+				at[0].LogProb = logp
+			} else if s, ok := writes(other); ok {
+				at = append(at, data.Logprob{Bytes: s, LogProb: logp})
+			}
+		}
+		slices.SortStableFunc(at[1:],
+			func(a, b data.Logprob) int { return cmp.Compare(b.LogProb, a.LogProb) })
+		known := map[string]bool{}
+		out[i] = slices.DeleteFunc(at, func(l data.Logprob) bool {
+			twice := known[l.Bytes]
+			known[l.Bytes] = true
+			return twice
+		})
+	}
+	return out
 }
 
 // label is the label of token id, which is the first of at. prefix stands before the bytes of the
