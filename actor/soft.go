@@ -21,16 +21,6 @@ type Soft struct {
 	Labels [][]model.SoftLabel // [S][Seq.Trained]; nil of a sequence: all its labels are hard
 }
 
-// SoftStats add up what SoftSFT finds at the tokens that have soft labels.
-type SoftStats struct {
-	model.SoftFigures
-	KL float64 // Σ KL(p||q) over the label's tokens and the tail, nats
-}
-
-func (s *SoftStats) add(t SoftStats) {
-	s.SoftFigures, s.KL = s.SoftFigures.Add(t.SoftFigures), s.KL+t.KL
-}
-
 // any reports whether one of the given sequences has a label.
 func (s *Soft) any(rows []int) bool {
 	if s == nil || s.Weight == 0 {
@@ -48,7 +38,7 @@ func (s *Soft) any(rows []int) bool {
 
 // softGrad is LogProbGrad of an objective of log-probabilities, as sft is, of which that of a token
 // with a soft label is replaced by the label's: (1-w) log q_y + w Σ p log q.
-func (a *Actor) softGrad(st *SoftStats, seqs []model.Seq, soft *Soft, rows []int,
+func (a *Actor) softGrad(sums *shardSums, seqs []model.Seq, soft *Soft, rows []int,
 	temperature float64, seed func(logpST, entST, klST [][]float32) (dlogpST, dentST,
 		dklST [][]float32, err error)) error {
 	labelsST := make([][]model.SoftLabel, len(seqs))
@@ -91,7 +81,7 @@ func (a *Actor) softGrad(st *SoftStats, seqs []model.Seq, soft *Soft, rows []int
 	if err != nil {
 		return fmt.Errorf("soft labels: %w", err)
 	}
-	st.add(SoftStats{figures, kl})
+	sums.Soft, sums.SoftKL = sums.Soft.Add(figures), sums.SoftKL+kl
 	return nil
 }
 

@@ -113,8 +113,8 @@ func TestSoftSFTAgainstPyTorch(t *testing.T) {
 			near("loss", st.Loss, c.Loss)
 			near("norm of the gradient", st.GradNorm, c.GradNorm)
 			if c.Weight > 0 {
-				near("KL", st.Soft.KL/st.Soft.Tokens, c.KL)
-			} else if st.Soft != (SoftStats{}) {
+				near("KL", st.SoftKL/st.Soft.Tokens, c.KL)
+			} else if st.Soft != (model.SoftFigures{}) {
 				t.Errorf("case %d: weight 0: %+v", i, st.Soft)
 			}
 		}
@@ -183,8 +183,8 @@ func TestSoftSFTOfTheStudentItself(t *testing.T) {
 			t.Fatal(err)
 		}
 		st, err := a.SoftSFT(seqs, &Soft{1, labels})
-		if err != nil || st.GradNorm > 1e-5 || st.Soft.KL > 1e-5 {
-			t.Errorf("%d tokens: gradient of norm %g, KL %g, %v", k, st.GradNorm, st.Soft.KL, err)
+		if err != nil || st.GradNorm > 1e-5 || st.SoftKL > 1e-5 {
+			t.Errorf("%d tokens: gradient of norm %g, KL %g, %v", k, st.GradNorm, st.SoftKL, err)
 		}
 		a, _, seqs = fromFolder(t, nil)
 	}

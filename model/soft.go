@@ -57,6 +57,10 @@ func (l SoftLabel) Mass() (sum float64) {
 	return sum
 }
 
+// SoftMemory is the bytes on the host of the labels of so many tokens, each of k ids, and of what
+// is measured of them.
+func SoftMemory(tokens, k int) int64 { return int64(tokens) * int64(56+24+12*k) }
+
 // check refuses what NewSoftLabel does not make, and ids outside of a vocabulary.
 func (l SoftLabel) check(vocab int) error {
 	if len(l.Logp) != len(l.IDs) {

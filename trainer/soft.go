@@ -65,7 +65,7 @@ func (t *Trainer) describeSoft(m Metrics, b *encode.Batch, st actor.Stats) {
 	m["soft/unread_frac"] = hard / float64(len(b.Hard))
 	m["soft/token_frac"] = st.Soft.Tokens / max(st.TokenSum, 1)
 	if n := st.Soft.Tokens; n > 0 {
-		m["soft/kl"] = st.Soft.KL / n
+		m["soft/kl"] = st.SoftKL / n
 		m["soft/teacher_mass"], m["soft/student_mass"] =
 			st.Soft.TeacherMass/n, st.Soft.StudentMass/n
 	}

@@ -357,6 +357,10 @@ func (t *Trainer) updateActor(m Metrics, b *encode.Batch, r *actor.Rollout, advS
 		if t.cfg.Divergence(t.Stage) {
 			m["opd/divergence"] = st.KLLoss
 		}
+		if n := st.Soft.Tokens; n > 0 {
+			m["opd/topk_overlap"], m["opd/teacher_mass"], m["opd/student_mass"] =
+				st.Soft.Overlap/n, st.Soft.TeacherMass/n, st.Soft.StudentMass/n
+		}
 		if t.cfg.Actor.HasKL() {
 			m["actor/kl_loss"], m["actor/kl_share"] = st.KLLoss, st.KLShare
 			if push := meanAbs(advST); push > 0 && t.Stage != config.OPD {

@@ -115,7 +115,10 @@ var table = []Metric{
 	{"ranking/tau", "", "temperature of the scores: from 1 to 0.1 over the run", "%.2f"},
 
 	{"opd/reverse_kl", "nats", "mean of the student's log-probability minus the teacher's over the student's tokens (gad opd): an estimate of KL(student, teacher) a token, which is what is learned away", "%.3g"},
-	{"opd/divergence", "nats", "divergence from the teacher at a token of the student's answers, exact over the vocabulary (teacher.loss=exact, teacher.beta), before the update", "%.3g"},
+	{"opd/divergence", "nats", "divergence from the teacher at a token of the student's answers, exact over the vocabulary (teacher.loss=exact, teacher.beta) or by the teacher's most probable tokens and a tail (teacher.loss=topk), before the update", "%.3g"},
+	{"opd/topk_overlap", "share", "share of the teacher's teacher.top_k most probable tokens that are among as many of the student's, mean over the tokens of its answers (teacher.loss=topk)", "%.2f"},
+	{"opd/teacher_mass", "share", "the teacher's probability of these tokens together; the rest is the tail", "%.3f"},
+	{"opd/student_mass", "share", "the student's probability of the same tokens", "%.3f"},
 	{"opd/teacher_nll", "nats", "mean of minus the teacher's log-probability over the student's tokens; the rest of opd/reverse_kl is the student's entropy", "%.3g"},
 	{"opd/ends_compared", "share",
 		"share of the answers' ends that the teacher also ends with; the others have no advantage",

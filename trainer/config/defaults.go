@@ -31,7 +31,7 @@ func Default() Config {
 			TruncReward: "group_min"},
 		Actor:  actor.DefaultConfig(),
 		Critic: critic.DefaultConfig(),
-		DPO:    DefaultDPO(), Teacher: TeacherConfig{Loss: "policy", Beta: 1,
+		DPO:    DefaultDPO(), Teacher: TeacherConfig{Loss: "policy", Beta: 1, TopK: 32,
 			Weights: model.Native},
 		Env: EnvConfig{Workers: 1, MaxTurns: 16, MaxTokens: 2048, Timeout: 60,
 			MaxFaults: 0.2},

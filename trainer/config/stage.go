@@ -171,8 +171,9 @@ func (c *Config) RatioLevel() string {
 	return "episode"
 }
 
-// Divergence reports whether a stage learns by the exact divergence from the teacher.
-func (c *Config) Divergence(stage Stage) bool { return stage == OPD && c.Teacher.Loss == "exact" }
+// Divergence reports whether a stage learns by a divergence from the teacher's distributions, over
+// the whole vocabulary or by its most probable tokens.
+func (c *Config) Divergence(stage Stage) bool { return stage == OPD && c.Teacher.Loss != "policy" }
 
 // Merges reports whether sampling reads a merged copy of the weights.
 func (c *Config) Merges(stage Stage) bool {

@@ -121,8 +121,11 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 		shape = own
 	}
 	if c.Divergence(p.Stage) {
-		add("divergence: the teacher's states, logits by the chunk",
-			shape.KLMemory(f, teacherShape(c, shape), actorTokens))
+		n := shape.KLMemory(f, teacherShape(c, shape), actorTokens)
+		if c.Teacher.Loss == "topk" {
+			n += model.SoftMemory(actorTokens, c.Teacher.TopK)
+		}
+		add("divergence: the teacher's states, logits by the chunk", n)
 	}
 	if inReward, inLoss := c.ExactKL(p.Stage); inReward || inLoss {
 		tokens := actorTokens
