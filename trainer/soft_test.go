@@ -12,11 +12,14 @@ import (
 
 	"gad/data"
 	"gad/internal/compute"
+	"gad/internal/modeltest"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer/config"
 	"gad/trainer/encode"
+	"gad/trainer/export"
+	"gad/trainer/plan"
 	"gad/trainer/saved"
 )
 
@@ -257,6 +260,62 @@ func TestSoftLabelsKeepTheirBits(t *testing.T) {
 				same(t, record(t, cfg.Trainer.Output, 4), want)
 			}
 		})
+	}
+}
+
+// What a run with soft labels takes at its peak is what its plan says.
+func TestSoftPeakIsThePlan(t *testing.T) {
+	slow(t)
+	be := ready(t)
+	path := softRows(t, be, fixed.student)
+	shape := modeltest.Shape // as in peaks
+	shape.Vocab, shape.Hidden, shape.FFN, shape.Heads, shape.KVHeads, shape.HeadDim, shape.Layers =
+		fixed.tok.Size(), 256, 1024, 4, 2, 64, 2
+	student := filepath.Join(t.TempDir(), "student")
+	m, err := model.New(be, shape, model.Options{Kind: model.LM, Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(export.WriteFolder(vfs.OS, student, m, fixed.tok, "float32"),
+		m.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, more := range [][]string{nil, {"data.soft_labels=0"}, {"actor.lora.rank=16"}} {
+		be, err := newBackend(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer be.Close()
+		_, before := be.Memory()
+		cfg := settings(config.SFT, filepath.Join(t.TempDir(), "run"), append(slices.Clone(more),
+			"data.train_files="+path, "model.path="+student, "trainer.total_steps=1",
+			"actor.max_token_len=90", "critic.max_token_len=90", "data.max_prompt_length=40",
+			"data.overlong_prompts=filter")...)
+		finished(t, be, cfg, config.SFT)
+		_, peak := be.Memory()
+		labels := plan.Labels(be, shape, cfg, config.SFT)
+		planned := plan.Need(be, shape, cfg, config.SFT, 1) + labels - be.Overhead()
+		took := peak - before
+		t.Logf("%q: planned %.2f MB, %.2f MB of it for labels, took %.2f MB: %+.1f %%", more,
+			float64(planned)/1e6, float64(labels)/1e6, float64(took)/1e6,
+			100*(float64(planned)/float64(took)-1))
+		if planned < took-took/20 || planned > took+took/20 || (labels > 0) != (len(more) == 0 ||
+			more[0] != "data.soft_labels=0") {
+			t.Errorf("%q: planned %d bytes, took %d", more, planned, took)
+		}
+	}
+	cfg := settings(config.SFT, filepath.Join(t.TempDir(), "run"), softRun(path)...)
+	for from, want := range map[string]bool{path: true, fixed.data: false} {
+		cfg.Data.TrainFiles = []string{from}
+		p, err := plan.Of(nil, be, 0, vfs.OS, cfg, config.SFT)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if has := slices.ContainsFunc(p.Memory, func(i plan.Item) bool {
+			return i.Name == "soft labels: logits by the chunk" && i.Bytes > 0
+		}); has != want {
+			t.Errorf("%s: the plan has soft labels: %v", from, has)
+		}
 	}
 }
 
