@@ -94,6 +94,8 @@ type scoring struct {
 	set      *data.Set
 	rows     []int
 	settings settings
+	enc      encode.Encoder
+	most     int // positions that the teacher has; 0 is no bound
 	journal  *journal.Journal
 }
 
@@ -111,6 +113,9 @@ func Score(s *session.Session, o Options, from session.Rows, output string) (err
 	}
 	defer c.set.Close()
 	if err := c.set.NeedTeacher(); err != nil {
+		return err
+	}
+	if err := c.prepare(); err != nil {
 		return err
 	}
 	if err := c.resume(); err != nil {
@@ -153,20 +158,39 @@ func (c *scoring) broken(err error) error {
 	return c.out.Broken(c.s.FS, 0, fmt.Errorf("data score: %w", err))
 }
 
-// resume finds out what the scores depend on, and reads what an interrupted command has left.
-func (c *scoring) resume() (err error) {
+// prepare finds out what the scores depend on, and refuses rows that the teacher cannot read.
+func (c *scoring) prepare() error {
 	if err := saved.CheckPart(c.s.FS, c.o.Path, "actor"); err != nil {
+		return err
+	}
+	shape, err := model.ReadConfig(c.o.Path)
+	if err != nil {
+		return err
+	}
+	if shape.Kind() != model.LM && c.o.Adapter == "" {
+		return fmt.Errorf("model: %s: is a discriminator, not a language model: give the actor folder of a checkpoint", c.o.Path)
+	}
+	c.most = shape.MaxPosition
+	if c.enc.Tok, err = saved.Tokenizer(c.o.Path); err != nil {
 		return err
 	}
 	if err := c.set.Verify(); err != nil {
 		return err
 	}
+	for _, row := range c.rows {
+		if _, err := c.read(row); err != nil {
+			return err
+		}
+	}
 	c.settings = settings{Data: c.set.Digest(), Rows: len(c.rows), Top: c.o.Top,
 		System: c.o.System, Weights: c.o.Quant, Device: c.o.Device.Name,
 		Precision: c.o.Device.Precision}
-	if c.settings.Teacher, err = c.s.Digest(c.o.Source); err != nil {
-		return err
-	}
+	c.settings.Teacher, err = c.s.Digest(c.o.Source)
+	return err
+}
+
+// resume reads what an interrupted command has left.
+func (c *scoring) resume() (err error) {
 	foreign := fault.Usagef("data score: %s: is not an interrupted output of gad data score: remove it or give another --output", c.partial())
 	c.journal, err = journal.Read(c.partial(),
 		journal.Options{FS: c.s.FS, SyncEvery: 5 * time.Second})
@@ -239,26 +263,25 @@ type asked struct {
 
 // some scores rows in one pass.
 func (c *scoring) some(m *session.Model, rows []int) error {
-	enc := encode.Encoder{Tok: m.Tokenizer}
 	list := make([]asked, len(rows))
 	var seqs []model.Seq
 	for i, row := range rows {
 		var err error
-		if list[i], err = c.read(m, enc, row); err != nil {
+		if list[i], err = c.read(row); err != nil {
 			return err
 		}
 		if list[i].answer != nil {
 			seqs = append(seqs, list[i].seq)
 		}
 	}
-	labelsST, err := m.AllScored(seqs, c.o.Top, m.Tokenizer.Size(), 1, c.o.MaxTokens)
+	labelsST, err := m.AllScored(seqs, c.o.Top, c.enc.Tok.Size(), 1, c.o.MaxTokens)
 	if err != nil {
 		return err
 	}
 	for i, row := range rows {
 		a, r := list[i], record{}
 		if r.Hard = "the answer is more than a text, which a template writes"; a.answer != nil {
-			r = c.record(enc, a, labelsST[0])
+			r = c.record(a, labelsST[0])
 			labelsST = labelsST[1:]
 		}
 		if err := c.journal.Put(fmt.Sprintf(rowKey, row), r); err != nil {
@@ -270,7 +293,7 @@ func (c *scoring) some(m *session.Model, rows []int) error {
 
 // read is a row behind the teacher's chat template. Of an answer with calls or thoughts, which
 // have no labels, it is none.
-func (c *scoring) read(m *session.Model, enc encode.Encoder, i int) (a asked, err error) {
+func (c *scoring) read(i int) (a asked, err error) {
 	if a.row, err = c.set.Row(i); err != nil || a.row.Turns != nil || a.row.Teacher == "" {
 		return a, err
 	}
@@ -284,27 +307,26 @@ func (c *scoring) read(m *session.Model, enc encode.Encoder, i int) (a asked, er
 		}
 		r.Messages = append([]data.Message{{Role: "system", Content: c.o.System}}, r.Messages...)
 	}
-	prompt, err := enc.Prompt(r)
+	prompt, err := c.enc.Prompt(r)
 	if err != nil {
 		return a, fmt.Errorf("data: row %d: the teacher's chat template: %w", i, err)
 	}
-	if a.answer = enc.Answer(r.Teacher); r.Unfinished() {
+	if a.answer = c.enc.Answer(r.Teacher); r.Unfinished() {
 		a.answer = a.answer[:len(a.answer)-1]
 	}
-	most := m.Config().MaxPosition
-	if most > 0 && len(prompt) >= most {
-		return a, fmt.Errorf("data: row %d: prompt has %d tokens, the teacher takes %d: drop the row", i,
-			len(prompt), most)
+	if c.most > 0 && len(prompt) >= c.most {
+		return a, fmt.Errorf("data: row %d: prompt has %d tokens, the teacher takes %d: drop the row",
+			i, len(prompt), c.most)
 	}
 	a.seq = model.Answer(slices.Concat(prompt, a.answer), len(prompt))
-	if most > 0 {
-		a.seq = a.seq.Upto(most)
+	if c.most > 0 {
+		a.seq = a.seq.Upto(c.most)
 	}
 	return a, nil
 }
 
 // record is what the journal keeps of an answer.
-func (c *scoring) record(enc encode.Encoder, a asked, labels []model.SoftLabel) (r record) {
+func (c *scoring) record(a asked, labels []model.SoftLabel) (r record) {
 	ids := a.seq.Response()
 	for i, l := range labels {
 		r.Mass += l.Mass()
@@ -316,7 +338,7 @@ func (c *scoring) record(enc encode.Encoder, a asked, labels []model.SoftLabel) 
 	for range len(a.answer) - len(ids) { // labels that say nothing
 		labels = append(labels, model.SoftLabel{})
 	}
-	a.row.Logprobs = enc.Logprobs(a.row, a.answer, labels)
+	a.row.Logprobs = c.enc.Logprobs(a.row, a.answer, labels)
 	if r.Hard = a.row.LogprobsFault(); r.Hard == "" {
 		r.Logprobs = a.row.Logprobs
 	}
