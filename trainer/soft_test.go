@@ -358,3 +358,59 @@ func TestSoftLabelsOfAnotherTokenizer(t *testing.T) {
 		t.Errorf("%d of %d tokens have labels", labelled, tokens)
 	}
 }
+
+// The labels of an answer in chunks are those of the chunks' own tokens.
+func TestSoftLabelsInChunks(t *testing.T) {
+	be := ready(t)
+	path := softRows(t, be, fixed.student)
+	tr := opened(t, be, settings(config.SFT, filepath.Join(t.TempDir(), "run"),
+		softRun(path, "rollout.chunk=6", "rollout.chunks=6")...), config.SFT)
+	b, err := tr.draw(10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	learned := tr.learned(b.Teachers)
+	soft := tr.softLabels(b, learned)
+	labels := 0
+	for s, seq := range learned {
+		ids := seq.TrainedIDs()
+		if len(soft.Labels[s]) != len(ids) {
+			t.Fatalf("sequence %d has %d tokens, %d labels", s, len(ids), len(soft.Labels[s]))
+		}
+		for i, l := range soft.Labels[s] {
+			if len(l.IDs) == 0 {
+				continue
+			}
+			if labels++; !slices.Contains(l.IDs, ids[i]) {
+				t.Errorf("sequence %d: token %d is %d, its label has %v", s, i, ids[i], l.IDs)
+			}
+		}
+	}
+	if len(learned) <= len(b.Teachers) || labels < 40 || soft.Weight != 1 {
+		t.Errorf("%d sequences of %d answers, %d labels, weight %g", len(learned), len(b.Teachers),
+			labels, soft.Weight)
+	}
+}
+
+// A rank whose file has other log-probabilities is found out, though its answers are the same.
+func TestRanksWithOtherLabels(t *testing.T) {
+	be := ready(t)
+	path, other := softRows(t, be, fixed.student), softRows(t, be, fixed.blank)
+	run := filepath.Join(t.TempDir(), "run")
+	changed := member{opened: func(tr *Trainer) {
+		set, err := data.Open(other, data.DefaultColumns())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		tr.set.Close()
+		tr.set = set
+	}}
+	for r, err := range team([]member{{}, changed}, settings(config.SFT, run,
+		softRun(path, "trainer.shards=2", "trainer.total_steps=2")...), config.SFT, nil) {
+		if !errors.Is(err, config.ErrConfig) || !strings.Contains(err.Error(),
+			"trainer: step 1: configuration: ranks: rows of a step: rank 0 on ") {
+			t.Errorf("rank %d says %v", r, err)
+		}
+	}
+}
