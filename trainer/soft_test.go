@@ -195,7 +195,12 @@ func TestSoftLabelsAreOff(t *testing.T) {
 			run := filepath.Join(dir, fmt.Sprint(len(metrics), c.stage, len(c.more), c.read))
 			cfg := settings(c.stage, run, softRun(from, append(c.more, "trainer.total_steps=3", "actor.max_token_len=512")...)...)
 			finished(t, be, cfg, c.stage)
-			metrics = append(metrics, record(t, run, 3)["metrics.jsonl"])
+			files := record(t, run, 3)
+			metrics = append(metrics, files["metrics.jsonl"])
+			log := tree(t, run)["log.jsonl"]
+			if said := strings.Contains(log, "soft labels: "); said != (c.read && from == path) {
+				t.Errorf("%s %v: the run says that it learns soft labels: %v", c.stage, c.more, said)
+			}
 		}
 		if same := metrics[0] == metrics[1]; same == c.read ||
 			strings.Contains(metrics[0], "soft/kl") != c.read || strings.Contains(metrics[1], "soft/") {

@@ -2,7 +2,6 @@ package encode
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"gad/data"
@@ -35,11 +34,8 @@ func (e Encoder) Batch(set *data.Set, rows []int) (*Batch, error) {
 		b.Prompts = append(b.Prompts, r.Prompt)
 		teacher := e.learned(e.Ending().Seq(r.Prompt, answer, cut), len(answer), r.Spans)
 		b.Teachers = append(b.Teachers, teacher)
-		soft := r.Soft[:min(len(answer), len(r.Soft))]
-		if !slices.Equal(teacher.TrainedIDs(), answer) { // it ends otherwise
-			soft = nil
-		}
-		b.Soft, b.Hard = append(b.Soft, soft), append(b.Hard, r.Hard != "")
+		b.Soft = append(b.Soft, r.Soft[:min(teacher.Trained(), len(r.Soft))])
+		b.Hard = append(b.Hard, r.Hard != "")
 		b.TeacherCut = append(b.TeacherCut, cut)
 		b.TeacherText = append(b.TeacherText, e.text(r))
 		b.PromptText = append(b.PromptText, r.PromptText())
