@@ -32,7 +32,7 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":               "",
-	"cmd/gad":         "apps/bench apps/board apps/chat apps/collect apps/create apps/demo apps/doctor apps/eval apps/games apps/generate apps/judge apps/openenv apps/planner apps/play apps/pull apps/rate apps/rubric apps/score apps/serve apps/session apps/study apps/task checkpoint cmd/gad/line data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/env internal/fault internal/report internal/vfs model tokenizer trainer trainer/config trainer/encode trainer/export trainer/plan trainer/quality trainer/saved",
+	"cmd/gad":         "apps/bench apps/board apps/chat apps/collect apps/create apps/demo apps/doctor apps/eval apps/games apps/generate apps/judge apps/openenv apps/planner apps/play apps/pull apps/rate apps/rubric apps/score apps/serve apps/session apps/soft apps/study apps/task checkpoint cmd/gad/line data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/env internal/fault internal/report internal/vfs model tokenizer trainer trainer/config trainer/encode trainer/export trainer/plan trainer/quality trainer/saved",
 	"cmd/gad/line":    "internal/conf internal/fault trainer/config",
 	"apps/bench":      "actor algos critic internal/comm internal/compute internal/compute/cost internal/compute/cpu model reference trainer/config",
 	"apps/collect":    "apps/session checkpoint data internal/endpoint internal/env internal/fault internal/journal internal/report internal/vfs",
@@ -93,6 +93,7 @@ var house = map[string]string{
 	"internal/journal":               "internal/vfs",
 	"apps/session":                   "checkpoint data device internal/compute internal/fault internal/report internal/vfs model tokenizer trainer/saved",
 	"apps/create":                    "apps/session device internal/fault model tokenizer trainer/export trainer/saved",
+	"apps/soft":                      "apps/session checkpoint data internal/fault internal/journal internal/report internal/vfs model trainer/encode trainer/saved",
 	"apps/rate":                      "apps/session checkpoint data internal/checker internal/compute internal/fault internal/journal internal/report internal/vfs model tokenizer trainer/encode trainer/saved",
 	"apps/rubric":                    "apps/judge apps/session checkpoint internal/checker internal/child internal/endpoint internal/fault internal/journal internal/report internal/vfs",
 	"apps/score":                     "apps/session model trainer/encode trainer/saved",

@@ -19,8 +19,10 @@ type Actor struct {
 	Stop func() bool
 	// Reference is the frozen policy, which Update reads where Config.ExactKL, and Beta says which
 	// divergence from it is meant (model.LogProbDivergenceGrad); New makes it 1, KL to Reference.
+	// Top above 0 means the loss of soft labels instead: its Top most probable tokens and a tail.
 	Reference *model.Model
 	Beta      float64
+	Top       int
 
 	cfg    Config
 	roll   RolloutConfig
@@ -127,6 +129,8 @@ type Rollout struct {
 	// what Actor.Reference reads with an exact KL: the same answers behind its own prompts; nil:
 	// Seqs
 	Read []model.Seq
+	// soft labels of the answers' tokens, in the place of Actor.Reference; nil: that gives them
+	LabelsST [][]model.SoftLabel
 }
 
 // Mask gives the responses' lengths [S] and their mask [S][T], 1 on response
@@ -231,18 +235,21 @@ func (a *Actor) NeedsReference() bool { return a.cfg.HasKL() && !a.cfg.ExactKL()
 // where they are means.
 type Stats struct {
 	algos.PolicyStats
-	Entropy  float64 // mean over tokens, nats
-	KLShare  float64 // the KL's share of the loss, mean over mini-batches
-	GradNorm float64 // before clipping, mean over optimizer steps
-	LR       float64 // of the last optimizer step
-	Passes   int     // mini-batches seen
-	Updates  int     // optimizer steps taken
-	Skipped  int     // optimizer steps left out for a non-finite gradient
-	Streak   int     // steps left out since the last optimizer step taken
+	Entropy  float64           // mean over tokens, nats
+	KLShare  float64           // the KL's share of the loss, mean over mini-batches
+	GradNorm float64           // before clipping, mean over optimizer steps
+	LR       float64           // of the last optimizer step
+	Passes   int               // mini-batches seen
+	Updates  int               // optimizer steps taken
+	Skipped  int               // optimizer steps left out for a non-finite gradient
+	Soft     model.SoftFigures // of soft labels, sums over tokens
+	Streak   int               // steps left out since the last optimizer step taken
 
 	// FirstRatioMin and FirstRatioMax are the extreme sequence ratios of the
 	// first mini-batch, before any step was taken: 1 where sampler and trainer agree.
 	FirstRatioMin, FirstRatioMax float64
+
+	SoftKL float64 // of SoftSFT: the sum of KL(label || student) over the tokens of Soft, nats
 }
 
 // Update takes the policy's optimizer steps: ppo_epochs passes over the
@@ -263,7 +270,7 @@ func (a *Actor) Update(r *Rollout, advST [][]float64, refST [][]float32) (Stats,
 					shards[k] = append(shards[k], s)
 				}
 			}
-			b := policyRows{seqs: r.Seqs, read: r.Read, episode: r.Episode, byTurn: a.cfg.ByTurn(),
+			b := policyRows{seqs: r.Seqs, read: r.Read, labels: r.LabelsST, episode: r.Episode, byTurn: a.cfg.ByTurn(),
 				old: r.OldST,
 				ref: refST, sampled: r.SampledST, adv: advST}
 			if err := a.learn(&st, a.policy, b, shards, a.roll.Temperature); err != nil {
@@ -277,14 +284,17 @@ func (a *Actor) Update(r *Rollout, advST [][]float64, refST [][]float32) (Stats,
 
 // SFT takes one optimizer step of cross entropy on the given sequences'
 // responses (mean over tokens): the baseline SeqKD and the paper's warm-up.
-func (a *Actor) SFT(seqs []model.Seq) (Stats, error) {
+func (a *Actor) SFT(seqs []model.Seq) (Stats, error) { return a.SoftSFT(seqs, nil) }
+
+// SoftSFT is SFT with soft labels: see Soft. nil is SFT.
+func (a *Actor) SoftSFT(seqs []model.Seq, soft *Soft) (Stats, error) {
 	var st Stats
 	shards := make([][]int, a.m.Shards())
 	for i := range seqs {
 		k := a.m.Shard(i, len(seqs))
 		shards[k] = append(shards[k], i)
 	}
-	if err := a.learn(&st, a.sft, policyRows{seqs: seqs}, shards, 1); err != nil {
+	if err := a.learn(&st, a.sft, policyRows{seqs: seqs, soft: soft}, shards, 1); err != nil {
 		return st, err
 	}
 	st.finish()
@@ -295,10 +305,12 @@ func (a *Actor) SFT(seqs []model.Seq) (Stats, error) {
 type policyRows struct {
 	seqs              []model.Seq
 	read              []model.Seq // by Actor.Reference, with an exact KL; nil: seqs
-	episode           []int       // of each sequence; nil: it is an episode of its own
-	byTurn            bool        // each span is a row of the objective; otherwise each sequence
+	labels            [][]model.SoftLabel
+	episode           []int // of each sequence; nil: it is an episode of its own
+	byTurn            bool  // each span is a row of the objective; otherwise each sequence
 	old, ref, sampled [][]float32
 	adv               [][]float64
+	soft              *Soft // labels of the sequences; nil: all are hard
 	// rows with tokens of each episode, and those tokens; learn counts them
 	turns, tokens map[int]int
 }
@@ -362,6 +374,8 @@ func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, s
 	st.PolicyStats = st.PolicyStats.Add(sums.PolicyStats)
 	st.KLShare += sums.KLShare(policy.Config().KLCoef)
 	st.Entropy += sums.Entropy
+	st.Soft = st.Soft.Add(sums.Soft)
+	st.SoftKL += sums.SoftKL
 	st.Passes++
 	step, err := a.opt.Step()
 	if err != nil {
@@ -388,6 +402,8 @@ func (st *Stats) skip() {
 type shardSums struct {
 	algos.PolicyStats
 	Entropy float64 // sum over tokens, nats
+	Soft    model.SoftFigures
+	SoftKL  float64 // sum over the tokens of Soft, nats
 }
 
 // addShards adds up the shards' statistics, in the order of shards. finite is false if
@@ -399,6 +415,8 @@ func addShards(sumsK [][]shardSums) (total shardSums, finite bool) {
 		}
 		total.PolicyStats = total.PolicyStats.Add(sums[0].PolicyStats)
 		total.Entropy += sums[0].Entropy
+		total.Soft = total.Soft.Add(sums[0].Soft)
+		total.SoftKL += sums[0].SoftKL
 	}
 	return total, true
 }
@@ -436,7 +454,19 @@ func (a *Actor) learnShard(policy *algos.Policy[float32], in policyRows, rows []
 			if in.read != nil {
 				read = model.Pick(in.read, model.Pick(rows, pack))
 			}
-			err = a.m.LogProbDivergenceGrad(own, a.Reference, read, a.Beta, temperature, seed)
+			var soft model.SoftFigures
+			switch {
+			case in.labels != nil:
+				soft, err = a.m.LogProbTailGrad(own,
+					model.Pick(in.labels, model.Pick(rows, pack)), temperature, seed)
+			case a.Top > 0:
+				soft, err = a.m.LogProbTopKGrad(own, a.Reference, read, a.Top, temperature, seed)
+			default:
+				err = a.m.LogProbDivergenceGrad(own, a.Reference, read, a.Beta, temperature, seed)
+			}
+			sums.Soft = sums.Soft.Add(soft)
+		} else if own := model.Pick(rows, pack); in.soft.any(own) {
+			err = a.softGrad(&sums, model.Pick(seqs, pack), in.soft, own, temperature, seed)
 		} else {
 			err = a.m.LogProbGrad(model.Pick(seqs, pack), temperature,
 				func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {

@@ -597,6 +597,8 @@ func (s *arrowSource) load(b int) (rows, error) {
 			r.tools = col
 		case s.lay.env:
 			r.env = col
+		case s.lay.logprobs:
+			r.logprobs = col
 		case s.lay.thought:
 			r.thought = col
 		default:
@@ -672,6 +674,9 @@ func (s *arrowSource) bind(l layout) (note string, err error) {
 			ok = isText(f.Type) || nested || id == arrow.BOOL || arrow.IsInteger(id) ||
 				arrow.IsFloating(id)
 			want = "a struct, list, number or bool, or JSON as a string"
+		case l.logprobs:
+			_, nested := f.Type.(arrow.NestedType)
+			ok, want = isText(f.Type) || nested, "a list of structs, or its JSON as a string"
 		case l.Response, l.input, l.system, l.thought:
 			ok, want = isText(f.Type), "a string"
 		case l.ID:
@@ -754,7 +759,7 @@ type arrowRows struct {
 	chosen  []arrow.Array // of layout.chosen
 
 	content, teacher, response, id, finish, promptIDs, responseIDs, input, system, tools, env,
-	thought arrow.Array
+	thought, logprobs arrow.Array
 }
 
 func (r *arrowRows) size() int64 { return r.bytes }
@@ -799,6 +804,9 @@ func (r *arrowRows) at(i int) (raw rawRow, err error) {
 		return raw, err
 	}
 	if raw.env, err = arrowEnv(r.lay.env, r.env, i); err != nil {
+		return raw, err
+	}
+	if raw.logprobs, err = arrowLogprobs(r.lay.logprobs, r.logprobs, i); err != nil {
 		return raw, err
 	}
 	raw.response, raw.finish = arrowText(r.response, i), arrowText(r.finish, i)

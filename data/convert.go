@@ -110,9 +110,9 @@ func split(fsys vfs.FS, s *Set, fraction float64, seed uint64, outA,
 type outColumns struct {
 	content, teacher, response, promptIDs, responseIDs, id, finish bool
 	told                                                           bool
-	// turns that are more than a text of a role; tools; what environments get
-	acts, tools, env bool
-	played           bool // reward and label of episodes
+	// turns that are more than a text of a role; tools; what environments get; soft labels
+	acts, tools, env, logprobs bool
+	played                     bool // reward and label of episodes
 }
 
 // rowWriter writes rows in one format; finish completes the file.
@@ -123,13 +123,19 @@ type rowWriter interface {
 
 // writeRows writes the rows that indices names, nil for all.
 func writeRows(fsys vfs.FS, s *Set, indices []int, path string) error {
+	return writeRowsWith(fsys, s, indices, path, nil)
+}
+
+// writeRowsWith is writeRows with other log-probabilities; nil keeps those that rows have.
+func writeRowsWith(fsys vfs.FS, s *Set, indices []int, path string,
+	logprobs func(i int) Logprobs) error {
 	if err := checkFree(fsys, path); err != nil {
 		return err
 	}
 	cols := outColumns{
 		content: s.has.Content != "", teacher: s.has.Teacher != "", response: s.has.Response != "",
 		promptIDs: s.has.PromptIDs != "", responseIDs: s.has.ResponseIDs != "", id: s.has.ID != "",
-		finish: s.has.Finish != "",
+		finish: s.has.Finish != "", logprobs: logprobs != nil,
 	}
 	more := s.mayCarry()
 	// answers may stand in the conversations
@@ -149,7 +155,11 @@ func writeRows(fsys vfs.FS, s *Set, indices []int, path string) error {
 		if indices != nil {
 			k = indices[k]
 		}
-		return s.Row(k)
+		row, err := s.Row(k)
+		if logprobs != nil {
+			row.Logprobs = logprobs(k)
+		}
+		return row, err
 	})
 }
 
@@ -172,12 +182,19 @@ func WriteAnswers(fsys FS, path string, ids bool, stages Stages, n int,
 	return writeFile(fsys, path, cols, stages, n, row)
 }
 
+// WriteLogprobs writes the given rows of s as Convert does, with the log-probabilities of their
+// answers that of gives; nil is none.
+func WriteLogprobs(fsys FS, path string, s *Set, indices []int, of func(i int) Logprobs) error {
+	return writeRowsWith(fsys, s, indices, path, of)
+}
+
 // seen widens the columns for a row.
 func (c *outColumns) seen(r Row) {
 	acts := func(m Message) bool { return m.acts() }
 	c.acts = c.acts || len(r.Turns) > 0 || slices.ContainsFunc(r.Messages, acts)
 	c.tools = c.tools || r.Tools != ""
 	c.env = c.env || r.Env != ""
+	c.logprobs = c.logprobs || r.Logprobs != nil
 	c.played = c.played || r.Told.Played != nil
 }
 
@@ -187,7 +204,7 @@ func (s *Set) mayCarry() bool {
 	for k, f := range s.files {
 		l := s.layouts[k]
 		if s.opt.Turns == TurnsAll || anyKey(f) || l.tools != "" || l.env != "" ||
-			l.thought != "" || l.role == "from" || actsAs(f.turnKeys(l.Content)) ||
+			l.thought != "" || l.logprobs != "" || l.role == "from" || actsAs(f.turnKeys(l.Content)) ||
 			actsAs(f.turnKeys(l.Teacher)) {
 			return true
 		}
@@ -304,7 +321,7 @@ func (r Row) textBytes() int {
 	for _, m := range slices.Concat(r.Messages, r.Turns) {
 		n += m.size()
 	}
-	return n + len(r.Tools) + len(r.Env)
+	return n + len(r.Tools) + len(r.Env) + r.Logprobs.size()
 }
 
 // arrowWriter writes Arrow IPC.
@@ -419,6 +436,7 @@ func newArrowWriter(cols outColumns) *arrowWriter {
 	}
 	add(cols.tools, "tools", text, str(func(r Row) string { return string(r.Tools) }))
 	add(cols.env, "env", text, str(func(r Row) string { return string(r.Env) }))
+	add(cols.logprobs, logprobsColumn, text, str(func(r Row) string { return r.Logprobs.String() }))
 	add(cols.response, names.Response, text, str(func(r Row) string { return r.Response }))
 	add(cols.promptIDs, names.PromptIDs, arrow.ListOf(arrow.PrimitiveTypes.Int32),
 		ids(func(r Row) []int32 { return r.PromptIDs }))
@@ -570,6 +588,7 @@ func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 	}
 	str(cols.tools, "tools", func(r Row) string { return string(r.Tools) })
 	str(cols.env, "env", func(r Row) string { return string(r.Env) })
+	str(cols.logprobs, logprobsColumn, func(r Row) string { return r.Logprobs.String() })
 	str(cols.played, "label", func(r Row) string { return r.Told.played().Label })
 	str(cols.response, names.Response, func(r Row) string { return r.Response })
 	ids(cols.promptIDs, names.PromptIDs, func(r Row) []int32 { return r.PromptIDs })
@@ -656,7 +675,9 @@ func (l *lineWriter) write(r Row) error {
 		Completion  *int       `json:"completion_tokens,omitempty"`
 		Reward      *float64   `json:"reward,omitempty"`
 		Label       *string    `json:"label,omitempty"`
+		Logprobs    Logprobs   `json:"teacher_logprobs,omitempty"`
 	}
+	line.Logprobs = r.Logprobs
 	if l.cols.id {
 		line.ID = &r.ID
 	}

@@ -198,6 +198,10 @@ func (r *csvRows) at(i int) (raw rawRow, err error) {
 			if raw.env, err = envOf(name, text{s, true}); err != nil {
 				return raw, err
 			}
+		case l.logprobs:
+			if raw.logprobs, err = logprobsOf(name, text{s, true}); err != nil {
+				return raw, err
+			}
 		default:
 			if slices.Contains(l.watched, name) && strings.TrimSpace(s) != "" {
 				raw.unread = append(raw.unread, name)

@@ -65,7 +65,10 @@ type Row struct {
 	ID          string  // optional name of the row, carried through
 	// why the teacher's answer ended, where the set says it: stop, length, content_filter
 	Finish string
-	Told   Told // is written, never read
+	// what the teacher gave the tokens of its answer; nil where the set has none, and where the row
+	// is not of the conversation's last answer
+	Logprobs Logprobs
+	Told     Told // is written, never read
 }
 
 // Told is what an endpoint said of the teacher's answer that it gave.

@@ -16,6 +16,7 @@ type Measure struct {
 	Prompt, Answer int  // tokens, the answer's whole with its end
 	Unfinished     bool // the answer has none: see Row.Unfinished
 	Lost           bool // a text has characters without a token
+	Soft, Hard     bool // the row has soft labels; it has log-probabilities that give none
 
 	// The beginnings of the row's Keys: they tell whether two rows have the same
 	// prompt, and the same prompt and answers. 0 where EncodeOptions.Keys is not set.
@@ -72,6 +73,7 @@ func (s *Set) Encode(enc Encoder, o EncodeOptions, take func(i int, m Measure) b
 		}
 		e.m.Prompt, e.m.Answer, e.m.Unfinished = len(ex.Prompt), len(ex.Answer), ex.Unfinished()
 		e.m.Lost, _ = ex.Row.Lost(enc)
+		e.m.Soft, e.m.Hard = ex.Soft != nil, ex.Hard != ""
 		if build != nil {
 			e.row, e.record = ex.Row, appendRecord(nil, ex)
 		}

@@ -16,7 +16,7 @@ type Info struct {
 	Files    []FileInfo `json:"files"`
 	Columns  []Column   `json:"columns"` // of the first file
 	Read     Columns    `json:"read"`    // those that are read; "" where the set has none
-	More     []string   `json:"more"`    // other columns that are read: more of the prompt, a system message, tools, env, thoughts
+	More     []string   `json:"more"`    // other columns that are read: more of the prompt, a system message, tools, env, thoughts, soft labels
 	Teacher  bool       `json:"teacher"` // rows carry teacher answers
 	At       int        `json:"at"`      // which row is shown, from 0
 	Row      *Row       `json:"row"`     // that row; nil where it cannot be used
@@ -50,7 +50,7 @@ func Inspect(s *Set, at int) Info {
 		info.Files = append(info.Files, FileInfo{s.names[i], f.format(), rowsIn(f)})
 	}
 	for _, column := range []string{s.layouts[0].input, s.layouts[0].system, s.layouts[0].tools,
-		s.layouts[0].env, s.layouts[0].thought} {
+		s.layouts[0].env, s.layouts[0].thought, s.layouts[0].logprobs} {
 		if slices.ContainsFunc(s.columns, func(c Column) bool { return c.Name == column }) {
 			info.More = append(info.More, column)
 		}
@@ -82,7 +82,7 @@ func (in Info) String() string {
 	}
 	for _, column := range in.More {
 		used[column] = cmp.Or(map[string]string{"tools": "tools", "env": "what an environment gets",
-			"reasoning_content": "the teacher's thought"}[column], "more of the prompt")
+			"reasoning_content": "the teacher's thought", logprobsColumn: "soft labels"}[column], "more of the prompt")
 	}
 	for _, c := range in.Columns {
 		fmt.Fprintf(&b, "  %-20s %s", c.Name, c.Type)
@@ -115,6 +115,13 @@ func (in Info) String() string {
 		}
 		if in.Row.Teacher != "" && in.Row.Turns == nil {
 			fmt.Fprintf(&b, "  %-10s %s\n", "TEACHER", preview(in.Row.Teacher, 100))
+		}
+		if n := len(in.Row.Logprobs); n > 0 {
+			fmt.Fprintf(&b, "  %-10s of %s", "logprobs", countOf(n, "token"))
+			if bad := in.Row.LogprobsFault(); bad != "" {
+				fmt.Fprintf(&b, ", which are not read: %s", bad)
+			}
+			b.WriteByte('\n')
 		}
 		if in.Row.Response != "" {
 			fmt.Fprintf(&b, "  %-10s %s\n", "RESPONSE", preview(in.Row.Response, 100))

@@ -316,6 +316,8 @@ func (r *jsonRows) at(i int) (rawRow, error) {
 			raw.tools, _, err = readList(key, value)
 		case cols.env:
 			raw.env, err = readEnv(key, value)
+		case cols.logprobs:
+			raw.logprobs, err = readLogprobsOf(key, value)
 		case cols.Response:
 			raw.response, err = jsonText(key, value)
 		case cols.ID:

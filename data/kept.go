@@ -62,7 +62,7 @@ func (k Keep) warn(format string, args ...any) {
 const (
 	keptSuffix = ".rows"
 	// the last byte is the version: raise it when rows are read or kept otherwise
-	keptMagic  = "gadrows\x06"
+	keptMagic  = "gadrows\x07"
 	entrySize  = 44
 	footSize   = 92
 	keepFree   = 1 << 30   // bytes of the disk that are left to others
@@ -83,11 +83,14 @@ type entry struct {
 	sum  uint32 // of the record
 }
 
-// Bits in the lengths: unfinishedBit in an answer's says that it is unfinished, lostBit in
-// a prompt's that a text of the row has characters without a token.
+// Bits in the lengths: unfinishedBit in an answer's says that it is unfinished, softBit that it
+// has soft labels; lostBit in a prompt's that a text of the row has characters without a token,
+// hardBit that its log-probabilities give no soft labels.
 const (
 	unfinishedBit = 1 << 31
+	softBit       = 1 << 30
 	lostBit       = 1 << 31
+	hardBit       = 1 << 30
 )
 
 // appendEntry writes e with a checksum of its own.
@@ -101,9 +104,15 @@ func appendEntry(b []byte, e entry) []byte {
 	if e.Lost {
 		prompt |= lostBit
 	}
+	if e.Hard {
+		prompt |= hardBit
+	}
 	b = le.AppendUint32(b, prompt)
 	if e.Unfinished {
 		answer |= unfinishedBit
+	}
+	if e.Soft {
+		answer |= softBit
 	}
 	b = le.AppendUint32(b, answer)
 	b = le.AppendUint64(b, e.PromptKey)
@@ -118,8 +127,10 @@ func readEntry(b []byte) (e entry, err error) {
 	}
 	e.at, e.size, e.sum = int64(le.Uint64(b)), int(le.Uint32(b[8:])), le.Uint32(b[12:])
 	prompt, answer := le.Uint32(b[16:]), le.Uint32(b[20:])
-	e.Prompt, e.Lost = int(prompt&^lostBit), prompt&lostBit != 0
-	e.Answer, e.Unfinished = int(answer&^unfinishedBit), answer&unfinishedBit != 0
+	e.Prompt, e.Lost, e.Hard =
+		int(prompt&^(lostBit|hardBit)), prompt&lostBit != 0, prompt&hardBit != 0
+	e.Answer, e.Unfinished, e.Soft =
+		int(answer&^(unfinishedBit|softBit)), answer&unfinishedBit != 0, answer&softBit != 0
 	e.PromptKey, e.RowKey = le.Uint64(b[24:]), le.Uint64(b[32:])
 	return e, nil
 }
@@ -167,6 +178,14 @@ func appendRecord(b []byte, ex Example) []byte {
 	str(ex.Response)
 	str(ex.ID)
 	str(ex.Finish)
+	b = binary.AppendUvarint(b, uint64(len(ex.Logprobs)))
+	for _, at := range ex.Logprobs {
+		b = binary.AppendUvarint(b, uint64(len(at)))
+		for _, l := range at {
+			str(l.Bytes)
+			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(l.LogProb))
+		}
+	}
 	return b
 }
 
@@ -254,6 +273,18 @@ func readRecord(b []byte) (ex Example) {
 	}
 	ex.Tools, ex.Env = JSON(str()), JSON(str())
 	ex.Teacher, ex.Response, ex.ID, ex.Finish = str(), str(), str(), str()
+	if k := n(6); k > 0 {
+		ex.Logprobs = make(Logprobs, k)
+	}
+	for i := range ex.Logprobs {
+		token := make([]Logprob, n(5))
+		for k := range token {
+			token[k].Bytes = str()
+			token[k].LogProb = math.Float32frombits(binary.LittleEndian.Uint32(b[at:]))
+			at += 4
+		}
+		ex.Logprobs[i] = token
+	}
 	if at != len(b) {
 		panic("bytes after its end")
 	}
@@ -584,7 +615,7 @@ func (b *keeping) add(m Measure, row Row, record []byte) {
 	if b.failed {
 		return
 	}
-	if len(record) > math.MaxUint32 || m.Prompt > math.MaxUint32 || m.Answer >= unfinishedBit {
+	if len(record) > math.MaxUint32 || m.Prompt >= hardBit || m.Answer >= softBit {
 		b.fail(errors.New("a row is too long"))
 		return
 	}

@@ -45,6 +45,13 @@ func (c *counted) Reply(r Row) (ids []int32, learned []Span, err error) {
 	return ids, learned, nil
 }
 
+// Soft labels the first token of the answer of a row with log-probabilities.
+func (c *counted) Soft(r Row, answer []int32) ([]SoftLabel, string) {
+	soft := make([]SoftLabel, len(answer))
+	soft[0] = SoftLabel{IDs: answer[:1], LogProbs: []float32{r.Logprobs[0][0].LogProb}}
+	return soft, ""
+}
+
 func (c *counted) Shows(Row) error { return nil }
 
 func (c *counted) Answer(text string) []int32 { return append(c.ids(text), 1<<24) }
@@ -69,6 +76,11 @@ func keptData(t *testing.T, dir string, change func(i int, row string) string) s
 			row = fmt.Sprintf(`{"content":[{"role":"system","content":"be brief"},{"role":"user","content":"é\n%d"}],"teacher_response":"\"%d\"","response":"%d?"}`, i, i, i)
 		case 2:
 			row = fmt.Sprintf(`{"prompt_ids":[%d,70001,16777217],"teacher_response":"given","response_ids":[1,%d]}`, i, i)
+		case 3:
+			row = fmt.Sprintf(`{"content":"add %d","teacher_response":"it is","teacher_logprobs":[["it",-0.%d,[255],-3],[" is",0]]}`, i, i)
+			if i%2 == 0 {
+				row = strings.Replace(row, "it is", "it was", 1)
+			}
 		}
 		if change != nil {
 			row = change(i, row)

@@ -61,6 +61,7 @@ type layout struct {
 	tools      string // column with the tools that the teacher could call
 	env        string // column with what an environment gets of the row
 	thought    string // column with what the teacher thought before its answer
+	logprobs   string // column with the log-probabilities of the teacher's tokens
 
 	// watched are columns that are not read although they may change what the answer
 	// means. Their rows are counted: see rawRow.unread.
@@ -72,7 +73,7 @@ type layout struct {
 // reads reports whether a column is read.
 func (l layout) reads(column string) bool {
 	return slices.Contains([]string{l.Content, l.Teacher, l.Response, l.PromptIDs, l.ResponseIDs,
-		l.ID, l.Finish, l.input, l.system, l.tools, l.env, l.thought}, column)
+		l.ID, l.Finish, l.input, l.system, l.tools, l.env, l.thought, l.logprobs}, column)
 }
 
 // maybePrompt are columns of which the answer may speak: what the teacher saw or thought
@@ -226,7 +227,8 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 	for _, column := range []struct {
 		name string
 		to   *string
-	}{{"tools", &l.tools}, {"env", &l.env}, {"reasoning_content", &l.thought}} {
+	}{{"tools", &l.tools}, {"env", &l.env}, {"reasoning_content", &l.thought},
+		{logprobsColumn, &l.logprobs}} {
 		if !l.reads(column.name) {
 			*column.to = column.name
 		}
@@ -235,11 +237,12 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 		l.Response = "" // it is the teacher's
 	}
 	for _, column := range []*string{&l.Content, &l.Teacher, &l.Response, &l.PromptIDs,
-		&l.ResponseIDs, &l.ID, &l.Finish, &l.input, &l.system, &l.tools, &l.env, &l.thought} {
+		&l.ResponseIDs, &l.ID, &l.Finish, &l.input, &l.system, &l.tools, &l.env, &l.thought,
+		&l.logprobs} {
 		if !has(*column) {
 			// it may come after the rows that were looked at
 			if late := column == &l.input || column == &l.tools || column == &l.env ||
-				column == &l.thought; !late || !anyKey(src) {
+				column == &l.thought || column == &l.logprobs; !late || !anyKey(src) {
 				*column = ""
 			}
 			continue
@@ -291,6 +294,9 @@ func (l layout) andMore(has func(string) bool) string {
 	}
 	if has(l.thought) {
 		more += fmt.Sprintf(", thoughts from %q", l.thought)
+	}
+	if has(l.logprobs) {
+		more += fmt.Sprintf(", soft labels from %q", l.logprobs)
 	}
 	if l.Response != "" {
 		more += fmt.Sprintf(", a student's answer from %q", l.Response)
@@ -447,7 +453,7 @@ var roleNames = map[string]string{"human": "user", "gpt": "assistant", "chatgpt"
 func (l layout) conversed(raw rawRow) (c conversed, fault *rowFault) {
 	row := Row{Response: raw.response.s, Tools: raw.tools, Env: raw.env,
 		PromptIDs: raw.promptIDs, ResponseIDs: raw.responseIDs, ID: raw.id.s, Finish: raw.finish.s}
-	c.row = row
+	c.row, c.logprobs = row, raw.logprobs
 	if !raw.turnsOK && raw.promptIDs == nil {
 		column := l.Content
 		if column == "" {

@@ -49,6 +49,18 @@ func arrowEnv(column string, a arrow.Array, i int) (JSON, error) {
 	return readEnv(column, value)
 }
 
+// arrowLogprobs is readLogprobsOf of value i of a column, which is the JSON itself where it is text.
+func arrowLogprobs(column string, a arrow.Array, i int) (Logprobs, error) {
+	if a == nil || isText(a.DataType()) {
+		return logprobsOf(column, arrowText(a, i))
+	}
+	value, err := jsonOf(column, a, i)
+	if err != nil || value == nil {
+		return nil, err
+	}
+	return readLogprobsOf(column, value)
+}
+
 // arrowJSON writes value i of a column. Nulls of a struct are left out.
 func arrowJSON(b *strings.Builder, a arrow.Array, i, depth int) error {
 	if depth > jsonLimit {

@@ -284,6 +284,11 @@ func (s *parquetSource) bind(l layout) (note string, err error) {
 				!slices.ContainsFunc(leavesOf(c), notJSON) {
 				f = parquetField{kind: nestedField, nested: c}
 			}
+		case l.logprobs:
+			if f, want = textOf(c), "a list of structs, or its JSON as a string"; f.kind == 0 &&
+				!c.Leaf() && !slices.ContainsFunc(leavesOf(c), notJSON) {
+				f = parquetField{kind: nestedField, nested: c}
+			}
 		case l.Response, l.input, l.system, l.thought:
 			f, want = textOf(c), "a string"
 		case l.ID:
@@ -1106,6 +1111,9 @@ func (r *parquetRows) at(i int) (raw rawRow, err error) {
 		raw.env, err = envOf(r.lay.env, t)
 	}
 	if err != nil {
+		return raw, err
+	}
+	if raw.logprobs, err = logprobsOf(r.lay.logprobs, str(r.lay.logprobs)); err != nil {
 		return raw, err
 	}
 	turns := func(column string) (c conversation, ok bool, err error) {

@@ -26,6 +26,10 @@ type Encoder interface {
 	// cannot show the row at all; nil where it shows them, or there are none.
 	Shows(Row) error
 
+	// Soft gives the tokens of a row's answer, which is a text that its Logprobs spell, their soft
+	// labels. bad says why none can be given.
+	Soft(row Row, answer []int32) (soft []SoftLabel, bad string)
+
 	// Lost counts the characters of text that have no token, and says what becomes of
 	// the first of them.
 	Lost(text string) (n int, first string)
@@ -67,6 +71,7 @@ const (
 	KindUnread      = "text that is not read" // in a column, or a key of turns, that may matter
 	KindMarks       = "control tokens as text"
 	KindThinking    = "thinking in an answer"
+	KindHard        = "log-probabilities of another text" // the row has hard labels
 )
 
 var knownRoles = []string{"system", "developer", "user", "assistant", "tool"}
@@ -79,6 +84,9 @@ type Example struct {
 	// without an encoder
 	Answer []int32
 	Spans  []Span // which of Answer are learned; nil is all
+	// of the tokens of Answer; nil: all labels are hard
+	Soft []SoftLabel
+	Hard string // why Logprobs give no soft labels; "": they do, or there are none
 }
 
 // finding is one thing that is wrong with a row. The text says what, where and
@@ -112,6 +120,7 @@ func (s *Set) Example(i int, enc Encoder, lim Limits) (Example, error) {
 	if enc != nil {
 		if ex, ok := s.keptExample(i); ok &&
 			(lim.MaxPrompt <= 0 || len(ex.Prompt) <= lim.MaxPrompt) {
+			ex.soften(enc)
 			return ex, nil
 		}
 	}
@@ -224,8 +233,21 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool,
 			}
 			checkAnswer(len(ex.Answer), column, lim, add)
 		}
+		if ex.soften(enc); ex.Hard != "" {
+			add(finding{SeverityWarning, KindHard, logprobsColumn, fmt.Sprintf("log-probabilities in column %q are not read, and the row has hard labels: %s", logprobsColumn, ex.Hard), ex.Hard})
+		}
 	}
 	return ex, nil
+}
+
+// soften gives the tokens of the answer their soft labels. enc may be nil.
+func (ex *Example) soften(enc Encoder) {
+	if ex.Logprobs == nil {
+		return
+	}
+	if ex.Hard = ex.Row.LogprobsFault(); ex.Hard == "" && enc != nil {
+		ex.Soft, ex.Hard = enc.Soft(ex.Row, ex.Answer)
+	}
 }
 
 // checkAnswer warns of an answer that the limit cuts.

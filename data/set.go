@@ -83,6 +83,7 @@ type rawRow struct {
 	response    text
 	id          text
 	finish      text
+	logprobs    Logprobs
 	promptIDs   []int32
 	responseIDs []int32
 	chosen      []cell // of layout.chosen
@@ -759,6 +760,10 @@ func hashRow(h hash.Hash, row Row) {
 	if row.Finish != "" { // sets without it keep the digest that they had before it was read
 		hashInt(h, -1)
 		hashString(h, row.Finish)
+	}
+	if row.Logprobs != nil {
+		hashInt(h, -6)
+		hashString(h, row.Logprobs.String())
 	}
 }
 

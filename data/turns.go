@@ -364,6 +364,8 @@ type conversed struct {
 	turns []Message // all of the conversation
 	first int       // turns before this one are the prompt, whoever wrote them
 	none  bool      // the row has no turns, not even a prompt
+
+	logprobs Logprobs // of the last answer
 }
 
 // learned are the indices of the turns that a student may learn.
@@ -393,6 +395,9 @@ func (c conversed) pick(l layout, from, to int) (Row, *rowFault) {
 	}
 	answer := slices.Clone(c.turns[from:to])
 	row.Teacher = answer[len(answer)-1].Text()
+	if to == len(c.turns) {
+		row.Logprobs = c.logprobs
+	}
 	if last := answer[0]; len(answer) > 1 || last.Thinking != "" || last.ToolCalls != "" {
 		row.Turns = answer
 		if len(row.PromptIDs) > 0 {

@@ -74,6 +74,9 @@ type Report struct {
 	Rewritten     int            `json:"rewritten"`     // rows whose turns cannot grow as one sequence (data.turns=all); counted with an encoder
 	EarlierTurns  int            `json:"earlierTurns"`  // rows with answers of the assistant before the last, which are prompt
 	Envs          int            `json:"envs"`          // rows with something for an environment
+	Soft          int            `json:"soft"`          // rows with log-probabilities of the teacher
+	Hard          int            `json:"hard"`          // of these, those whose log-probabilities are not read
+	SoftTokens    int            `json:"softTokens"`    // of TrainedTokens, those with soft labels
 	Equal         []EqualAnswer  `json:"equal"`         // answers that several different prompts have, the most frequent first
 	Notes         []string       `json:"notes"`         // about the set as a whole
 
@@ -262,6 +265,11 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 			for _, p := range spans {
 				r.TrainedTokens += max(min(p.To, limit)-p.From, 0)
 			}
+			for _, label := range e.Example.Soft[:min(limit, len(e.Example.Soft))] {
+				if label.IDs != nil {
+					r.SoftTokens++
+				}
+			}
 			if _, ok := rowOf[e.whole]; !ok { // a duplicate row is another warning
 				tally.Add(row.Teacher, i)
 			}
@@ -271,6 +279,12 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 		}
 		if row.Env != "" {
 			r.Envs++
+		}
+		if row.Logprobs != nil {
+			r.Soft++
+		}
+		if e.Hard != "" {
+			r.Hard++
 		}
 		if slices.ContainsFunc(row.Messages,
 			func(m Message) bool { return m.Role == "assistant" }) {
@@ -450,6 +464,17 @@ func (r *Report) String() string {
 	}
 	if r.Envs > 0 {
 		fmt.Fprintf(&b, "env      %s\n", countOf(r.Envs, "row"))
+	}
+	if r.Soft > 0 {
+		fmt.Fprintf(&b, "soft     %s with log-probabilities of the teacher", countOf(r.Soft, "row"))
+		if r.Unit == "tokens" {
+			fmt.Fprintf(&b, ": %d of %d tokens (%.1f %%) have soft labels", r.SoftTokens,
+				r.TrainedTokens, 100*float64(r.SoftTokens)/float64(max(r.TrainedTokens, 1)))
+		}
+		if r.Hard > 0 {
+			fmt.Fprintf(&b, "; %s not read", countOf(r.Hard, "row"))
+		}
+		b.WriteByte('\n')
 	}
 	if r.SharedPrompts > 0 {
 		verb := "come"

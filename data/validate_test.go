@@ -56,6 +56,12 @@ func (w words) Reply(r Row) (ids []int32, learned []Span, err error) {
 	return ids, learned, nil
 }
 
+func (words) Soft(r Row, answer []int32) ([]SoftLabel, string) {
+	soft := make([]SoftLabel, len(answer))
+	soft[0] = SoftLabel{IDs: answer[:1], LogProbs: []float32{r.Logprobs[0][0].LogProb}}
+	return soft, ""
+}
+
 func (words) Answer(text string) []int32 { return make([]int32, len(strings.Fields(text))+1) }
 
 func TestValidateFindsEachProblem(t *testing.T) {

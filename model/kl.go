@@ -30,6 +30,9 @@ type klPass struct {
 	zp, zq []float32 // logits of a chunk of rows
 
 	klST, dklST [][]float32 // of LogProbKLGrad's seed, by sequence
+
+	soft  *softPass     // labels in the place of q's whole distribution; nil: none
+	given [][]SoftLabel // by sequence, where q is nil
 }
 
 // KLMemory is the bytes that AllKL and LogProbKLGrad take for a pack of so many tokens beside
@@ -124,17 +127,7 @@ func (m *Model) LogProbDivergenceGrad(seqs []Seq, q *Model, reads []Seq, beta, t
 	if !(beta >= 0 && beta <= 1) {
 		return fmt.Errorf("model: divergence: beta is %g: must be 0 to 1", beta)
 	}
-	if len(reads) != len(seqs) {
-		return fmt.Errorf("model: divergence: %d sequences, and %d for the other model", len(seqs),
-			len(reads))
-	}
-	for s := range seqs {
-		if !slices.Equal(seqs[s].TrainedIDs(), reads[s].TrainedIDs()) {
-			return fmt.Errorf(
-				"model: divergence: sequence %d has other trained tokens for the other model", s)
-		}
-	}
-	x, err := m.against(q, reads, beta, temperature)
+	x, err := m.beside(q, seqs, reads, beta, temperature)
 	if err != nil {
 		return err
 	}
@@ -143,6 +136,21 @@ func (m *Model) LogProbDivergenceGrad(seqs []Seq, q *Model, reads []Seq, beta, t
 			dlogpST, dentST, x.dklST, err = seed(logpST, entST, x.klST)
 			return dlogpST, dentST, err
 		})
+}
+
+// beside is against over a pack of reads, whose trained tokens must be those of seqs.
+func (m *Model) beside(q *Model, seqs, reads []Seq, beta, temperature float64) (*klPass, error) {
+	if len(reads) != len(seqs) {
+		return nil, fmt.Errorf("model: divergence: %d sequences, and %d for the other model",
+			len(seqs), len(reads))
+	}
+	for s := range seqs {
+		if !slices.Equal(seqs[s].TrainedIDs(), reads[s].TrainedIDs()) {
+			return nil, fmt.Errorf(
+				"model: divergence: sequence %d has other trained tokens for the other model", s)
+		}
+	}
+	return m.against(q, reads, beta, temperature)
 }
 
 // against passes q forward over a pack of seqs, and keeps its states.
@@ -190,9 +198,12 @@ func eachRun(rows []int32, f func(at, n int)) {
 }
 
 // chunks calls f for some rows of m's pack at a time, with their states in hRD, memory for their
-// logits in zRV, and the logits of both models in x.zp and x.zq.
+// logits in zRV, and the logits of both models in x.zp and x.zq; without q those of m.
 func (x *klPass) chunks(m *Model, f func(lo, hi int, hRD, zRV compute.Tensor) error) error {
-	rows, d, v, vQ := m.pk.rows, m.cfg.Hidden, m.cfg.Vocab, x.q.cfg.Vocab
+	rows, d, v, vQ := m.pk.rows, m.cfg.Hidden, m.cfg.Vocab, 0
+	if x.q != nil {
+		vQ = x.q.cfg.Vocab
+	}
 	for lo, most := 0, rankRows(v); lo < len(rows); lo += most {
 		hi := min(lo+most, len(rows))
 		n := hi - lo
@@ -205,9 +216,11 @@ func (x *klPass) chunks(m *Model, f func(lo, hi int, hRD, zRV compute.Tensor) er
 		m.gather(hRD, rows[lo:hi])
 		m.headLogits(zRV.Slice(0, n*v), hRD)
 		m.be.Download(x.zp, zRV.Slice(0, n*v))
-		dQ := x.q.cfg.Hidden
-		x.q.headLogits(zRV.Slice(0, n*vQ), x.statesRD.Slice(lo*dQ, hi*dQ))
-		m.be.Download(x.zq, zRV.Slice(0, n*vQ))
+		if x.q != nil {
+			dQ := x.q.cfg.Hidden
+			x.q.headLogits(zRV.Slice(0, n*vQ), x.statesRD.Slice(lo*dQ, hi*dQ))
+			m.be.Download(x.zq, zRV.Slice(0, n*vQ))
+		}
 		if err := m.be.Sync(); err != nil {
 			return fmt.Errorf("model: KL: %w", err)
 		}
@@ -241,6 +254,10 @@ func (x *klPass) room(n int) {
 
 // measureRow takes the divergence at row r, whose logits are zp and zq.
 func (x *klPass) measureRow(zp, zq []float32, r int) {
+	if x.soft != nil {
+		x.klR[r], x.lseR[r] = x.soft.measureRow(zp, zq[:min(x.v, len(zq))], x.inv, r)
+		return
+	}
 	x.klR[r], x.lseR[r], x.lseQR[r] = exactKL(zp[:x.v], zq[:x.v], x.inv)
 	if x.beta < 1 {
 		x.klR[r], x.meanR[r] = x.divergence(zp, zq, x.lseR[r], x.lseQR[r])
@@ -251,6 +268,9 @@ func (x *klPass) measureRow(zp, zq []float32, r int) {
 func (x *klPass) measure(m *Model) error {
 	n := len(m.pk.rows)
 	x.room(n)
+	if x.soft != nil {
+		x.soft.room(&m.pk, x.given)
+	}
 	err := x.chunks(m, func(lo, hi int, _, _ compute.Tensor) error {
 		eachRow(lo, hi, func(r int) {
 			zp, zq := x.logits(m, r-lo)
@@ -269,12 +289,18 @@ func (x *klPass) measure(m *Model) error {
 		flat[r] = float32(kl)
 	}
 	x.klST = m.pk.split(nil, make([]float32, n), flat)
+	if x.soft != nil {
+		x.q = nil // its labels are taken
+	}
 	return nil
 }
 
 // logits are those of both models at a row of the chunk, as long as the vocabulary of each.
 func (x *klPass) logits(m *Model, row int) (zp, zq []float32) {
-	v, vQ := m.cfg.Vocab, x.q.cfg.Vocab
+	v, vQ := m.cfg.Vocab, 0
+	if x.q != nil {
+		vQ = x.q.cfg.Vocab
+	}
 	return x.zp[row*v : (row+1)*v], x.zq[row*vQ : (row+1)*vQ]
 }
 
@@ -326,6 +352,10 @@ func exactKL(zp, zq []float32, inv float64) (kl, lseP, lseQ float64) {
 
 // gradient makes zp, the logits at row r, the weighted gradient by them.
 func (x *klPass) gradient(zp, zq []float32, r int, weight float64) {
+	if x.soft != nil {
+		x.soft.gradient(zp, r, x.lseR[r], x.inv, weight)
+		return
+	}
 	for v, z := range zp[:x.v] {
 		logp := float64(x.inv*float64(z)) - x.lseR[r]
 		logq := float64(x.inv*float64(zq[v])) - x.lseQR[r]

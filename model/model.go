@@ -12,7 +12,7 @@
 //	quant.go                frozen weights in 8 and 4 bits
 //	engine.go, admit.go, decode.go, cache.go, prefix.go, generate.go  sampling
 //	rank.go, divergence.go  ranks of tokens among the vocabulary, KL between models
-//	kl.go                   the exact KL to another model, and its gradient
+//	kl.go, soft.go          the exact KL to another model, soft labels with a tail; gradients
 //	ranks.go, shards.go, zero.go  several processes, and AdamW's states divided among them
 //	folder.go, gguf.go, place.go, shapes.go  model folders and GGUF files
 //	plan.go, memory.go      what all of it takes

@@ -64,22 +64,7 @@ func (t *Token) rank(logits []float32, top int) {
 			t.Rank++
 		}
 	}
-	if top = min(top, len(logits)); top == 0 {
-		return
-	}
-	best := make([]int32, 0, top+1)
-	for id, z := range logits {
-		if len(best) == top && z <= logits[best[top-1]] {
-			continue
-		}
-		at := len(best)
-		for at > 0 && z > logits[best[at-1]] {
-			at--
-		}
-		best = slices.Insert(best, at, int32(id))
-		best = best[:min(len(best), top)]
-	}
-	for _, id := range best {
+	for _, id := range largest(logits, top) {
 		t.Top = append(t.Top, Choice{id, logp(id)})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"gad/internal/folder"
@@ -189,6 +190,7 @@ func readComponent(top map[string]json.RawMessage, name string) (*component, err
 func parse(files map[string][]byte) (*Tokenizer, error) {
 	t := &Tokenizer{files: map[string][]byte{}, special: map[int32]bool{}}
 	t.model.cache = newWordCache()
+	t.writes = sync.OnceValue(t.byPiece)
 	for name, data := range files {
 		if name != fileModel {
 			t.files[name] = data

@@ -69,6 +69,38 @@ func (t *Tokenizer) Piece(id int32) []byte {
 	return slices.Clone(t.pieces[id])
 }
 
+// Token is the token of which the bytes inside of a text are piece. Control tokens write nothing
+// there and are none. Of several tokens it is the one that a text is cut into: a byte token of
+// byte_fallback comes last, else the lowest id first.
+func (t *Tokenizer) Token(piece []byte) (id int32, ok bool) {
+	id, ok = t.writes()[string(piece)]
+	return id, ok
+}
+
+// byPiece makes the table of Token.
+func (t *Tokenizer) byPiece() map[string]int32 {
+	table := make(map[string]int32, len(t.pieces))
+	add := func(fallback bool) {
+		for id, piece := range t.pieces {
+			if len(piece) == 0 || t.special[int32(id)] ||
+				t.tokens != nil && isByteToken(t.tokens[id]) != fallback {
+				continue
+			}
+			if _, known := table[string(piece)]; !known {
+				table[string(piece)] = int32(id)
+			}
+		}
+	}
+	add(false)
+	add(true)
+	return table
+}
+
+func isByteToken(token string) bool {
+	_, ok := byteToken(token)
+	return ok
+}
+
 // Named is a control token as the folder declares it, such as that of bos_token; "" if it
 // declares none.
 func (t *Tokenizer) Named(key string) string { return t.named[key] }

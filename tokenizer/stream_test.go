@@ -61,3 +61,44 @@ func TestStreamIsDecode(t *testing.T) {
 		}
 	}
 }
+
+// A token is found by the bytes that it writes: the one that a text is cut into, never a control
+// token, and a byte token only where no other writes the byte.
+func TestTokenByPiece(t *testing.T) {
+	for _, name := range []string{"qwen2", "llama2", "gemma", "gpt2", "llama3", "mistral"} {
+		tok, err := Load("../testdata/tokenizer/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := 0
+		for id := range int32(tok.Size()) {
+			piece := tok.Piece(id)
+			got, ok := tok.Token(piece)
+			if len(piece) == 0 {
+				if ok {
+					t.Errorf("%s: a token without bytes is token %d", name, got)
+				}
+				continue
+			}
+			if ok && (tok.Special(got) || string(tok.Piece(got)) != string(piece)) ||
+				!ok && !tok.Special(id) {
+				t.Errorf("%s: %q of token %d is token %d, %v", name, piece, id, got, ok)
+			}
+			if got == id {
+				found++
+			}
+			if ids := tok.EncodeText("a" + string(piece)); ok && len(ids) == 2 &&
+				string(tok.Piece(ids[1])) == string(piece) && ids[1] != got {
+				t.Errorf("%s: %q is cut as token %d, and found as %d", name, piece, ids[1], got)
+			}
+		}
+		if found < tok.Size()*9/10-260 {
+			t.Errorf("%s: %d of %d tokens are found", name, found, tok.Size())
+		}
+		for _, piece := range []string{"no token at all", ""} {
+			if id, ok := tok.Token([]byte(piece)); ok {
+				t.Errorf("%s: %q is token %d", name, piece, id)
+			}
+		}
+	}
+}

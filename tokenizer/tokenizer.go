@@ -56,6 +56,7 @@ type Tokenizer struct {
 	before     []int32  // the post-processor's tokens before a text
 	behind     []int32  // and behind it
 
+	writes    func() map[string]int32 // id by piece: see Token
 	named     map[string]string       // bos_token and its like, as the folder declares them
 	check     func(ids int, w string) // Bounded's, before the word w; nil: none
 	chat      *chatTemplate           // nil: none

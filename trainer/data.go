@@ -181,6 +181,7 @@ func (t *Trainer) openSets(s *start) (err error) {
 		_, first := row.Lost(t.enc)
 		s.notes = append(s.notes, fmt.Sprintf("%d of %d rows have characters without a token in the student's vocabulary (the first: row %d, %s): gad data validate counts them", train.Lost, len(t.rows), train.FirstLost, first))
 	}
+	t.saySoft(s, train)
 	note, err := train.Pairs(name, c, t.Stage)
 	if err != nil {
 		return err
@@ -245,6 +246,9 @@ func (t *Trainer) draw(n int) (*encode.Batch, error) {
 	sum := sha256.New()
 	for _, s := range b.Teachers {
 		fmt.Fprintln(sum, s.Spans, s.IDs)
+	}
+	if t.soft {
+		fmt.Fprintln(sum, b.Soft)
 	}
 	return b, t.alike("rows of a step", hex.EncodeToString(sum.Sum(nil)))
 }

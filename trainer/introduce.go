@@ -30,6 +30,9 @@ func (t *Trainer) introduce(s start) {
 		t.log.Warn(w)
 	}
 	need := plan.Need(t.be, t.actor.Model().Config(), t.cfg, t.Stage, t.ranks.Size())
+	if t.soft {
+		need += plan.Labels(t.be, t.actor.Model().Config(), t.cfg, t.Stage)
+	}
 	if free := t.free; free > 0 && need > free {
 		t.log.Warn(fmt.Sprintf("memory: this run may need %s, but %s are available: gad plan says which settings to lower", report.Bytes(need), report.Bytes(free)))
 	}

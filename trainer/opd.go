@@ -43,7 +43,7 @@ func (t *Trainer) openTeacher() error {
 		return err
 	}
 	if end := t.tok.EndOfTurn(); t.cfg.Divergence(t.Stage) && !slices.Contains(tok.EOS(), end) {
-		return fmt.Errorf("%w: teacher.path: %s: does not end its answers with the student's %s, and with teacher.loss=exact the student would learn its other end: use teacher.loss=policy", config.ErrConfig, dir, t.tok.Decode([]int32{end}, false))
+		return fmt.Errorf("%w: teacher.path: %s: does not end its answers with the student's %s, and with teacher.loss=%s the student would learn its other end: use teacher.loss=policy", config.ErrConfig, dir, t.tok.Decode([]int32{end}, false), t.cfg.Teacher.Loss)
 	}
 	return t.busy("loading the teacher", func() error {
 		m, err := model.Load(t.be, dir, model.Options{Kind: model.LM, Quant: t.cfg.Teacher.Weights})
@@ -55,6 +55,9 @@ func (t *Trainer) openTeacher() error {
 		m.Share(t.actor.Model())
 		if t.cfg.Divergence(t.Stage) {
 			t.actor.Reference, t.actor.Beta = m, t.cfg.Teacher.Beta
+		}
+		if t.cfg.Teacher.Loss == "topk" {
+			t.actor.Top = t.cfg.Teacher.TopK
 		}
 		return nil
 	})

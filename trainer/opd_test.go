@@ -23,7 +23,8 @@ func TestOPDOfTheStudentItself(t *testing.T) {
 	be := ready(t)
 	for _, more := range []string{"", "actor.lora.rank=4", "rollout.n=3 data.train_batch_size=2",
 		"teacher.loss=exact", "teacher.loss=exact teacher.beta=0",
-		"teacher.loss=exact teacher.beta=0.3 actor.lora.rank=4"} {
+		"teacher.loss=exact teacher.beta=0.3 actor.lora.rank=4", "teacher.loss=topk",
+		"teacher.loss=topk teacher.top_k=1 actor.lora.rank=4 rollout.n=2"} {
 		run := filepath.Join(t.TempDir(), "run")
 		rows := finished(t, be, settings(config.OPD, run, append(strings.Fields(more),
 			"model.path="+fixed.student, "trainer.total_steps=2",
@@ -35,6 +36,11 @@ func TestOPDOfTheStudentItself(t *testing.T) {
 				t.Errorf("%s: step %d: divergence %g, gradient %g, loss %g: want 0", more, r.Step,
 					r.Values["opd/reverse_kl"], r.Values["actor/grad_norm"],
 					r.Values["actor/pg_loss"])
+			}
+			if x, ok := r.Values["opd/topk_overlap"]; ok && x != 1 ||
+				r.Values["opd/teacher_mass"] != r.Values["opd/student_mass"] {
+				t.Errorf("%s: step %d: overlap %g, masses %g and %g", more, r.Step, x,
+					r.Values["opd/teacher_mass"], r.Values["opd/student_mass"])
 			}
 		}
 		if more == "" {
@@ -71,14 +77,24 @@ func TestOPDLearns(t *testing.T) {
 		}
 		return sum
 	}
-	for _, beta := range []string{"0", "0.5", "1"} {
+	for _, loss := range []string{"exact teacher.beta=0", "exact teacher.beta=0.5",
+		"exact teacher.beta=1", "topk teacher.top_k=8"} {
 		all := finished(t, be, settings(config.OPD, filepath.Join(t.TempDir(), "exact"),
-			append(common, "teacher.loss=exact", "teacher.beta="+beta)...), config.OPD)
+			append(common, strings.Fields("teacher.loss="+loss)...)...), config.OPD)
 		first, last := all[0].Values, all[steps-1].Values
 		wantNames(t, all[0], strings.Fields("opd/divergence actor/entropy actor/grad_norm"))
 		wantNone(t, all[0], "opd/reverse_kl", "opd/teacher_nll", "actor/kl_", "timing_s/teacher_")
 		if a, b := first["opd/divergence"], last["opd/divergence"]; !(b < 0.2*a) {
-			t.Errorf("beta %s: a divergence of %g in the first step, %g in the last", beta, a, b)
+			t.Errorf("%s: a divergence of %g in the first step, %g in the last", loss, a, b)
+		}
+		if !strings.HasPrefix(loss, "topk") {
+			wantNone(t, all[0], "opd/topk_overlap", "opd/teacher_mass", "opd/student_mass")
+			continue
+		}
+		if a, b := first["opd/topk_overlap"], last["opd/topk_overlap"]; !(a < 0.7 && b > a+0.1) ||
+			!(last["opd/teacher_mass"] > 0.7 && last["opd/student_mass"] > 0.7) {
+			t.Errorf("%s: overlap %g in the first step, %g in the last, masses %g and %g", loss, a,
+				b, last["opd/teacher_mass"], last["opd/student_mass"])
 		}
 	}
 	for name, share := range map[string]float64{"opd/reverse_kl": 0.2, "opd/teacher_nll": 0.6} {
@@ -257,6 +273,7 @@ func TestOPDSettings(t *testing.T) {
 		`"Ġt": 257`, `"Ġt": 256`)
 	for override, want := range map[string]string{
 		"teacher.loss=exact actor.use_kl_loss=true": "settings: actor.use_kl_loss is true: with",
+		"teacher.loss=topk actor.use_kl_loss=true":  "settings: actor.use_kl_loss is true: with teacher.loss=topk",
 		"teacher.path=":                        "settings: teacher.path: no teacher: give --teacher DIR",
 		"rollout.temperature=0.8":              "settings: rollout.temperature is 0.8: gad opd compares",
 		"actor.policy_loss.loss_mode=gtpo":     "settings: actor.policy_loss.loss_mode gtpo weighs",

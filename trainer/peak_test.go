@@ -85,6 +85,6 @@ func TestPeakIsThePlan(t *testing.T) {
 		}
 		peaks(t, open, config.Warmup, precision, smaller[:hostile.Share(len(smaller))])
 		peaks(t, open, config.OPD, precision, [][]string{{}, {"actor.lora.rank=32",
-			"teacher.weights=q8_0"}, {"teacher.loss=exact"}})
+			"teacher.weights=q8_0"}, {"teacher.loss=exact"}, {"teacher.loss=topk"}})
 	}
 }

@@ -99,6 +99,7 @@ func TestRanksChangeNoBit(t *testing.T) {
 			"trainer.checker=" + checkerProgram}},
 		{config.DPO, nil},
 		{config.OPD, []string{"rollout.temperature=1"}},
+		{config.OPD, []string{"rollout.temperature=1", "teacher.loss=topk"}},
 	} {
 		if testing.Short() && i%2 == 1 {
 			continue

@@ -108,6 +108,8 @@ func (r *round) take(from *round, keep []int) {
 	b.TeacherCut = append(b.TeacherCut, model.Pick(fb.TeacherCut, keep)...)
 	b.TeacherText = append(b.TeacherText, model.Pick(fb.TeacherText, keep)...)
 	b.PromptText = append(b.PromptText, model.Pick(fb.PromptText, keep)...)
+	b.Soft = append(b.Soft, model.Pick(fb.Soft, keep)...)
+	b.Hard = append(b.Hard, model.Pick(fb.Hard, keep)...)
 	if from.scoreP != nil {
 		r.scoreP = append(r.scoreP, model.Pick(from.scoreP, keep)...)
 	}

@@ -334,7 +334,7 @@ func (t *Trainer) updateActor(m Metrics, b *encode.Batch, r *actor.Rollout, advS
 	}
 	err := t.phase(m, "update_actor", t.actor.Model(), learned, passes, func() (err error) {
 		if sft {
-			st, err = t.actor.SFT(learned)
+			st, err = t.actor.SoftSFT(learned, t.softLabels(b, learned))
 		} else {
 			st, err = t.actor.Update(r, advST, refST)
 		}
@@ -347,6 +347,7 @@ func (t *Trainer) updateActor(m Metrics, b *encode.Batch, r *actor.Rollout, advS
 	case st.Passes == 0: // skipped whole: there is no figure
 	case sft:
 		m["actor/sft_loss"] = st.Loss
+		t.describeSoft(m, b, st)
 	default:
 		m["actor/pg_loss"], m["actor/pg_clipfrac"], m["actor/seq_clipfrac"] =
 			st.PGLoss, st.ClipFrac(), st.SeqClipFrac()
@@ -355,6 +356,10 @@ func (t *Trainer) updateActor(m Metrics, b *encode.Batch, r *actor.Rollout, advS
 		m["actor/first_ratio_min"], m["actor/first_ratio_max"] = st.FirstRatioMin, st.FirstRatioMax
 		if t.cfg.Divergence(t.Stage) {
 			m["opd/divergence"] = st.KLLoss
+		}
+		if n := st.Soft.Tokens; n > 0 {
+			m["opd/topk_overlap"], m["opd/teacher_mass"], m["opd/student_mass"] =
+				st.Soft.Overlap/n, st.Soft.TeacherMass/n, st.Soft.StudentMass/n
 		}
 		if t.cfg.Actor.HasKL() {
 			m["actor/kl_loss"], m["actor/kl_share"] = st.KLLoss, st.KLShare

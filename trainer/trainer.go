@@ -93,6 +93,7 @@ type Trainer struct {
 	chosen    string  // digest of rows: see digestRows
 	valRows   []int   // rows of val that an evaluation takes
 	order     order
+	soft      bool        // the student learns soft labels that rows have
 	paced     *data.Paced // the order, where rows enter by a curriculum; otherwise nil
 	actor     *actor.Actor
 	critic    *critic.Critic    // nil in SFT, DPO and OPD

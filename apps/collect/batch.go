@@ -234,6 +234,7 @@ func (c *Collection) fetch(ctx context.Context, client *endpoint.Client, b endpo
 				return nil // the line comes twice
 			}
 			a := &answer{Answer: *r.Answer, Batch: true}
+			c.shorten(a)
 			// synced by what says that the batch is done
 			if err := c.journal.Put(r.ID, a); err != nil {
 				return err

@@ -49,6 +49,7 @@ type Settings struct {
 	Seed        *int64         `json:"seed"`
 	Extra       map[string]any `json:"extra,omitempty"`
 	Env         string         `json:"env,omitempty"` // command of the environment that the teacher acts in
+	TopLogprobs int            `json:"top_logprobs,omitempty"`
 }
 
 // Options describe a collection.
@@ -104,6 +105,7 @@ type Collection struct {
 	total tally // of the journal, for the rows asked
 
 	equal []string // see Equal
+	soft  softTally
 }
 
 // item is a row to be answered.
@@ -236,6 +238,7 @@ func (c *Collection) sameSettings(path string) error {
 		{"--seed", value(was.Seed), value(now.Seed)},
 		{"--extra", plain(was.Extra), plain(now.Extra)},
 		{"--env", was.Env, now.Env},
+		{"--top-logprobs", was.TopLogprobs, now.TopLogprobs},
 	} {
 		if !reflect.DeepEqual(x.was, x.now) {
 			return mistake{fmt.Sprintf("collect: %s: its answers are of other settings: %s was %s, now it is %s: give the same, or another --output", path, x.name, show(x.was), show(x.now)), ErrSettings}
@@ -475,7 +478,8 @@ func (c *Collection) request(i, n int) (endpoint.Request, error) {
 		maps.Copy(s.Extra, extra)
 	}
 	return endpoint.Request{Model: s.Model, Messages: messages, Temperature: s.Temperature,
-		TopP: s.TopP, MaxTokens: s.MaxTokens, Seed: s.Seed, N: n, Extra: s.Extra}, nil
+		TopP: s.TopP, MaxTokens: s.MaxTokens, Seed: s.Seed, N: n, TopLogprobs: s.TopLogprobs,
+		Extra: s.Extra}, nil
 }
 
 // keep appends an answer to the journal, after the settings.
@@ -486,6 +490,7 @@ func (c *Collection) keep(i int, a *answer) error {
 	if err := c.journal.Append("settings", c.o.Settings); err != nil {
 		return err
 	}
+	c.shorten(a)
 	if err := c.journal.Append(c.key(i, part), a); err != nil {
 		return err
 	}
@@ -689,6 +694,7 @@ func (c *Collection) Write() (rows int, err error) {
 	type place struct{ item, part, choice int }
 	var places []place
 	ids := false
+	c.soft = softTally{k: c.o.TopLogprobs}
 	for i := range c.items {
 		row, err := c.o.Set.Row(i)
 		if err != nil {
@@ -705,6 +711,12 @@ func (c *Collection) Write() (rows int, err error) {
 				if !blank(ch) && have < c.o.N {
 					places = append(places, place{i, part, k})
 					have++
+					answered, err := c.answered(row, ch)
+					if err != nil {
+						return 0, fmt.Errorf("collect: %s: the record %q: %w",
+							JournalPath(c.o.Output), c.key(i, part), err)
+					}
+					c.soft.add(i, answered, ch)
 				}
 			}
 		}
@@ -734,9 +746,11 @@ func (c *Collection) Write() (rows int, err error) {
 				return row, err
 			}
 			ch := a.Choices[at.choice]
-			if row, err = c.answered(row, ch); err != nil {
-				return row, fmt.Errorf("collect: %s: the record %q: %w", JournalPath(c.o.Output),
-					c.key(at.item, at.part), err)
+			if row, err = c.answered(row, ch); err != nil { // it was not above
+				return row, err
+			}
+			if row.LogprobsFault() != "" {
+				row.Logprobs = nil
 			}
 			row.Told = data.Told{Model: a.Model, PromptTokens: a.Usage.PromptTokens,
 				AnswerTokens: a.Usage.CompletionTokens / len(a.Choices)}
@@ -765,6 +779,9 @@ func (c *Collection) answered(row data.Row, ch endpoint.Choice) (data.Row, error
 	row.Teacher, row.Turns, row.Finish = turn.Text(), nil, ch.FinishReason
 	if turn.Thinking != "" || turn.ToolCalls != "" {
 		row.Turns = []data.Message{turn}
+	}
+	if row.Logprobs = nil; ch.Logprobs != nil {
+		row.Logprobs, _ = data.ReadLogprobs(ch.Logprobs) // softTally counts what cannot be read
 	}
 	return row, nil
 }

@@ -180,6 +180,9 @@ func (r Run) answers(s *session.Session, job *Collection) error {
 	if marked := job.Marked(); marked != "" {
 		fmt.Fprintln(s.Out, marked)
 	}
+	if soft := job.Soft(); soft != "" {
+		fmt.Fprintln(s.Out, soft)
+	}
 	for _, line := range job.Equal() {
 		fmt.Fprintln(s.Out, line)
 	}

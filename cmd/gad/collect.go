@@ -122,6 +122,7 @@ func (p *program) collectCommand() *cli.Command {
 				Usage: "longest answer, tokens"}, atLeast(1)),
 			&cli.Int64Flag{Name: "seed", DefaultText: "none",
 				Usage: "seed of the endpoint's sampling, where it has one"},
+			within(&cli.IntFlag{Name: "top-logprobs", DefaultText: "none", Usage: "ask for the log-probabilities of the answer's tokens and of so many likely ones at each place: soft labels for gad sft (OpenAI gives at most 20)"}, oneTo(64, "")),
 			&cli.StringFlag{Name: "extra", Usage: `more fields of the request, as JSON, such as {"max_completion_tokens": 2048}`},
 			within(&cli.IntFlag{Name: "n", Value: 1,
 				Usage: "answers per prompt, a row of the output each"}, oneTo(1024, "")),
@@ -172,6 +173,7 @@ var collectRules = rules{
 		": is for --env: give that, or leave it out"},
 	{[]string{"batch"}, true, "env", ": not with --env, whose turns wait for each other"},
 	{[]string{"retry-empty"}, true, "env", ": not with --env: an empty answer ends its episode"},
+	{[]string{"top-logprobs"}, true, "env", ": not with --env: labels are for one answer"},
 }
 
 // checkCollectFlags refuses what gad data collect cannot mean.
@@ -189,6 +191,7 @@ func checkCollectFlags(c *cli.Context) (o collect.Options, err error) {
 	}
 	o.Output, o.Model, o.System, o.N, o.MaxTokens =
 		c.String("output"), c.String("model"), c.String("system"), c.Int("n"), c.Int("max-tokens")
+	o.TopLogprobs = c.Int("top-logprobs")
 	if file, ok := strings.CutPrefix(o.System, "@"); ok {
 		if _, err := os.Stat(file); err == nil {
 			return o, usage(`data collect: --system %q: would be sent as it is: give the text, --system "$(cat %s)"`, o.System, file)
@@ -214,6 +217,12 @@ func checkCollectFlags(c *cli.Context) (o collect.Options, err error) {
 		for _, name := range []string{"model", "messages", "n", "stream"} {
 			if _, ok := o.Extra[name]; ok {
 				return o, usage("data collect: --extra: %q cannot be set here: gad sets it", name)
+			}
+		}
+		for _, name := range []string{"logprobs", "top_logprobs"} {
+			if _, ok := o.Extra[name]; ok && c.IsSet("top-logprobs") {
+				return o,
+					usage("data collect: --extra: %q and --top-logprobs: give one of them", name)
 			}
 		}
 		if _, ok := o.Extra["max_tokens"]; ok && c.IsSet("max-tokens") {

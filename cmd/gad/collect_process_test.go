@@ -101,14 +101,17 @@ func TestCollectKill(t *testing.T) {
 	path, dir := built(t), t.TempDir()
 	rpm := *collectRPM
 	tpm := 13 * rpm // which a request takes, on average
-	s := teacher(t, &endpointtest.Server{Key: "sk-teacher-0123456789", Misbehave: chaos})
+	s := teacher(t, &endpointtest.Server{Key: "sk-teacher-0123456789", Misbehave: chaos,
+		Logprobs: func(_ endpointtest.Call, text string) any {
+			return endpointtest.InThrees(text, 2)
+		}})
 	prompts := filepath.Join(dir, "prompts.jsonl")
 	promptFile(t, prompts, *collectPrompts)
 	out := filepath.Join(dir, "rows.arrow")
 	args := []string{"data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL,
 		"--model", "big", "--key-env", "TEACHER_KEY",
 		"--system", "be as brief as a teacher can be", "--rpm", fmt.Sprint(rpm), "--tpm",
-		fmt.Sprint(tpm), "--concurrency", "64", "--retries", "20"}
+		fmt.Sprint(tpm), "--concurrency", "64", "--retries", "20", "--top-logprobs", "3"}
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
 	whole := time.Duration(float64(*collectPrompts) / rpm * float64(time.Minute))
@@ -166,7 +169,8 @@ func TestCollectKill(t *testing.T) {
 	rows := collected(t, out)
 	for i, row := range rows {
 		if row.ID != fmt.Sprintf("r%d", i) || row.Teacher != fmt.Sprintf("answer 0 to p%d", i) ||
-			row.Finish != "stop" {
+			row.Finish != "stop" || len(row.Logprobs) != (len(row.Teacher)+2)/3 ||
+			row.LogprobsFault() != "" {
 			t.Fatalf("row %d: %+v", i, row)
 		}
 	}

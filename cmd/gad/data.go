@@ -43,7 +43,7 @@ func rowsOf(c *cli.Context) session.Rows {
 // namedData are the files of --data as messages name them.
 func namedData(c *cli.Context) string { return strings.Join(c.StringSlice("data"), " ") }
 
-// dataCommand is gad data inspect|validate|convert|split|collect|rate.
+// dataCommand is gad data inspect|validate|convert|split|collect|rate|score.
 func (p *program) dataCommand() *cli.Command {
 	columns := append(setFlags("data"),
 		&cli.StringFlag{Name: "where",
@@ -62,10 +62,10 @@ func (p *program) dataCommand() *cli.Command {
 	limits := config.Default().Data
 	return &cli.Command{
 		Name:  "data",
-		Usage: "inspect, validate, convert, split or rate a data set, or collect a teacher's answers for one",
+		Usage: "inspect, validate, convert, split or rate a data set, collect a teacher's answers for one, or score them",
 		Action: func(c *cli.Context) error {
 			return noSubcommand(c,
-				"inspect, validate, convert, split, collect or rate")
+				"inspect, validate, convert, split, collect, rate or score")
 		},
 		Subcommands: []*cli.Command{
 			{
@@ -208,6 +208,7 @@ func (p *program) dataCommand() *cli.Command {
 			},
 			p.collectCommand(),
 			p.rateCommand(),
+			p.softCommand(),
 		},
 	}
 }

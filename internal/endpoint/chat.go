@@ -40,6 +40,7 @@ type Request struct {
 	N           int
 	Seed        *int64
 	Stop        []string
+	TopLogprobs int            // how many tokens are scored at each place of the answer; 0 is none
 	Extra       map[string]any // further fields, by name; they win over those above
 }
 
@@ -64,6 +65,9 @@ func (r Request) body() ([]byte, error) {
 	if len(r.Stop) > 0 {
 		m["stop"] = r.Stop
 	}
+	if r.TopLogprobs > 0 {
+		m["logprobs"], m["top_logprobs"] = true, r.TopLogprobs
+	}
 	maps.Copy(m, r.Extra)
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -79,6 +83,8 @@ type Choice struct {
 	ToolCalls    json.RawMessage `json:"tool_calls,omitempty"`
 	Refusal      string          `json:"refusal,omitempty"` // the model's own words for not answering
 	FinishReason string          `json:"finish_reason"`     // stop, length, content_filter, ...; "" if the server says none
+	// log-probabilities of the answer's tokens as the server gives them: data.ReadLogprobs; nil is none
+	Logprobs json.RawMessage `json:"logprobs,omitempty"`
 }
 
 // Usage is what the server says that it has counted; all zero if it says nothing.
@@ -464,6 +470,7 @@ type choice struct {
 		ToolCalls json.RawMessage `json:"tool_calls"`
 	}
 	FinishReason *string `json:"finish_reason"`
+	Logprobs     json.RawMessage
 }
 
 // read is the answer. One that a router says has failed on the way is none.
@@ -489,6 +496,9 @@ func (ch choice) read() (out Choice, err error) {
 	if calls := ch.Message.ToolCalls; len(calls) > 0 && calls[0] == '[' &&
 		len(bytes.TrimSpace(calls[1:len(calls)-1])) > 0 {
 		out.ToolCalls = calls
+	}
+	if len(ch.Logprobs) > 0 && ch.Logprobs[0] != 'n' {
+		out.Logprobs = ch.Logprobs
 	}
 	if content := ch.Message.Content; content != nil {
 		out.Content, err = contentText(*content)

@@ -129,6 +129,11 @@ func (c *Config) Ranks(stage Stage) bool {
 	return stage == SFT && c.Trainer.Objective == "ranking"
 }
 
+// SoftLabels reports whether a stage learns soft labels where rows have them.
+func (c *Config) SoftLabels(stage Stage) bool {
+	return c.LearnsTeacher(stage) && !c.Ranks(stage) && c.Data.SoftLabels > 0
+}
+
 // NeedsReference reports whether a stage compares the student with what it was.
 func (c *Config) NeedsReference(stage Stage) bool {
 	return stage == DPO || (c.inReward(stage) || c.Actor.HasKL()) && !c.LearnsTeacher(stage)
@@ -166,8 +171,9 @@ func (c *Config) RatioLevel() string {
 	return "episode"
 }
 
-// Divergence reports whether a stage learns by the exact divergence from the teacher.
-func (c *Config) Divergence(stage Stage) bool { return stage == OPD && c.Teacher.Loss == "exact" }
+// Divergence reports whether a stage learns by a divergence from the teacher's distributions, over
+// the whole vocabulary or by its most probable tokens.
+func (c *Config) Divergence(stage Stage) bool { return stage == OPD && c.Teacher.Loss != "policy" }
 
 // Merges reports whether sampling reads a merged copy of the weights.
 func (c *Config) Merges(stage Stage) bool {

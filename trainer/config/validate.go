@@ -140,8 +140,8 @@ func (c *Config) validateTeacher() (errs []error) {
 	if c.Teacher.Path == "" {
 		bad("teacher.path: no teacher: give --teacher DIR, a model whose weights are at hand. Of a teacher that is known by its answers alone gad sft, dpo and the game learn")
 	}
-	if c.Teacher.Loss == "exact" && c.Actor.HasKL() {
-		bad("actor.use_kl_loss is true: with teacher.loss=exact the loss is the divergence from the teacher, and has no second KL: leave it out, or use teacher.loss=policy")
+	if c.Divergence(OPD) && c.Actor.HasKL() {
+		bad("actor.use_kl_loss is true: with teacher.loss=%s the loss is the divergence from the teacher, and has no second KL: leave it out, or use teacher.loss=policy", c.Teacher.Loss)
 	}
 	if t := c.Rollout.Temperature; t != 1 {
 		bad("rollout.temperature is %g: gad opd compares the student's log-probabilities with the teacher's, which are those of temperature 1: set it to 1", t)

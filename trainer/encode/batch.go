@@ -17,6 +17,9 @@ type Batch struct {
 	TeacherCut  []bool      // [P] the answer was longer than the limit, or unfinished
 	TeacherText []string    // [P]
 	PromptText  []string    // [P]
+	// [P] labels of the trained tokens of Teachers; nil: all are hard
+	Soft [][]data.SoftLabel
+	Hard []bool // [P] the row has log-probabilities that give no labels
 }
 
 // Batch encodes the given rows of set.
@@ -29,8 +32,10 @@ func (e Encoder) Batch(set *data.Set, rows []int) (*Batch, error) {
 	for _, r := range examples {
 		answer, cut := e.Cut(r.Answer)
 		b.Prompts = append(b.Prompts, r.Prompt)
-		b.Teachers = append(b.Teachers,
-			e.learned(e.Ending().Seq(r.Prompt, answer, cut), len(answer), r.Spans))
+		teacher := e.learned(e.Ending().Seq(r.Prompt, answer, cut), len(answer), r.Spans)
+		b.Teachers = append(b.Teachers, teacher)
+		b.Soft = append(b.Soft, r.Soft[:min(teacher.Trained(), len(r.Soft))])
+		b.Hard = append(b.Hard, r.Hard != "")
 		b.TeacherCut = append(b.TeacherCut, cut)
 		b.TeacherText = append(b.TeacherText, e.text(r))
 		b.PromptText = append(b.PromptText, r.PromptText())
@@ -71,6 +76,7 @@ func (b *Batch) Append(other *Batch) {
 	b.TeacherCut = append(b.TeacherCut, other.TeacherCut...)
 	b.TeacherText = append(b.TeacherText, other.TeacherText...)
 	b.PromptText = append(b.PromptText, other.PromptText...)
+	b.Soft, b.Hard = append(b.Soft, other.Soft...), append(b.Hard, other.Hard...)
 }
 
 // Given is one row of a data set as token ids, for LogProbs and Scores.

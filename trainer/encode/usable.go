@@ -27,6 +27,8 @@ type Usable struct {
 	// rows and of those that were dropped for their answer.
 	ForAll, ForMost int
 
+	Soft, Hard int // of rows, those with soft labels, and with log-probabilities that give none
+
 	SeenPrompts, SeenRows int // rows of another set whose prompt, or prompt and answer, are here
 }
 
@@ -67,6 +69,12 @@ func (e Encoder) Usable(set *data.Set, c config.DataConfig, most int, known *Sig
 			if u.Lost++; u.Lost == 1 {
 				u.FirstLost = i
 			}
+		}
+		if m.Soft {
+			u.Soft++
+		}
+		if m.Hard {
+			u.Hard++
 		}
 		u.Rows = append(u.Rows, int32(i))
 		known.look(m)

@@ -21,6 +21,18 @@ func Need(f model.Footprint, shape model.Config, c config.Config, stage config.S
 	return Total(p.planMemory(f, shape, c))
 }
 
+// Labels is what soft labels of the answers take beside the rest of a run, bytes.
+func Labels(f model.Footprint, shape model.Config, c config.Config, stage config.Stage) int64 {
+	if !c.SoftLabels(stage) {
+		return 0
+	}
+	p := Plan{Stage: stage, PromptMean: float64(c.Data.MaxPrompt),
+		AnswerMean: float64(c.Answer(stage)), chunks: c.Chunks(stage)}
+	tokens, _, _ := p.packTokens(c)
+	const most = 20 // tokens of a label, about
+	return shape.KLMemory(f, model.Config{}, tokens) + model.SoftMemory(tokens, most)
+}
+
 func Total(items []Item) (n int64) {
 	for _, i := range items {
 		n += i.Bytes
@@ -121,8 +133,14 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 		shape = own
 	}
 	if c.Divergence(p.Stage) {
-		add("divergence: the teacher's states, logits by the chunk",
-			shape.KLMemory(f, teacherShape(c, shape), actorTokens))
+		n := shape.KLMemory(f, teacherShape(c, shape), actorTokens)
+		if c.Teacher.Loss == "topk" {
+			n += model.SoftMemory(actorTokens, c.Teacher.TopK)
+		}
+		add("divergence: the teacher's states, logits by the chunk", n)
+	}
+	if p.soft {
+		add("soft labels: logits by the chunk", Labels(f, shape, c, p.Stage))
 	}
 	if inReward, inLoss := c.ExactKL(p.Stage); inReward || inLoss {
 		tokens := actorTokens

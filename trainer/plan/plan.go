@@ -63,6 +63,7 @@ type Plan struct {
 	limit      int // of an answer, tokens
 	chunks     model.Chunks
 	lastOnly   bool  // the discriminator reads a thought's last chunk
+	soft       bool  // rows have log-probabilities of the teacher
 	checkpoint int64 // bytes of one
 	// the run that this one starts from has measured the student that it ended with
 	validated bool
@@ -256,6 +257,7 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 				return fmt.Errorf("data: row %d: %w", r.Index, err)
 			}
 		}
+		p.soft = p.soft || r.Logprobs != nil && r.LogprobsFault() == ""
 		answer, cut := enc.Cut(whole)
 		if c.Data.Overlong == "filter" && len(ids) > c.Data.MaxPrompt ||
 			c.Data.TruncTeacher == "filter" && (cut || r.Unfinished()) {

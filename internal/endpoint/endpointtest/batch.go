@@ -187,7 +187,8 @@ func (s *Server) finish(b *batch) {
 				Model    string
 				Messages []struct{ Role, Content string }
 				N        int
-				Max      int `json:"max_tokens"`
+				Max      int  `json:"max_tokens"`
+				Logprobs bool `json:"logprobs"`
 			}
 		}
 		if json.Unmarshal([]byte(line), &q) != nil || len(q.Body.Messages) == 0 {
@@ -195,7 +196,8 @@ func (s *Server) finish(b *batch) {
 			continue
 		}
 		c := Call{Prompt: q.Body.Messages[len(q.Body.Messages)-1].Content,
-			Messages: q.Body.Messages, Model: q.Body.Model, N: max(1, q.Body.N), Max: q.Body.Max}
+			Messages: q.Body.Messages, Model: q.Body.Model, N: max(1, q.Body.N), Max: q.Body.Max,
+			Raw: map[string]any{"logprobs": q.Body.Logprobs}}
 		switch {
 		case s.Batch.End != "" && n%2 == 1:
 			bad = append(bad, fmt.Sprintf(`{"custom_id":%q,"response":null,"error":{"code":"batch_%s","message":"not done in time"}}`, q.ID, s.Batch.End))

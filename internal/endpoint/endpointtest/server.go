@@ -40,6 +40,8 @@ type Server struct {
 	// Answer is the text of a good answer and its finish_reason; nil is Echo. It must not
 	// ask the server.
 	Answer func(c Call, choice int) (text, finish string)
+	// Logprobs is what a choice has as logprobs where a call asks for them; nil is nothing.
+	Logprobs func(c Call, text string) any
 	// RequestsPerMinute and TokensPerMinute are refused with 429 over Window; 0 is any
 	// number. Headers says that the limits stand in each answer's headers.
 	RequestsPerMinute, TokensPerMinute float64
@@ -111,6 +113,29 @@ func (s *Server) Close() { s.server.Close() }
 // Echo is a good answer: a function of the prompt and the number of the choice.
 func Echo(c Call, choice int) (text, finish string) {
 	return fmt.Sprintf("answer %d to %s", choice, c.Prompt), "stop"
+}
+
+// InThrees are log-probabilities of a text as a server gives them, of tokens of three bytes, also
+// within characters, and so many others at each place.
+func InThrees(text string, others int) any {
+	scored := func(s string, p float64) map[string]any {
+		b := make([]int, len(s))
+		for i := range b {
+			b[i] = int(s[i])
+		}
+		return map[string]any{"token": strings.ToValidUTF8(s, "\\x"), "logprob": p, "bytes": b}
+	}
+	var content []any
+	for at := 0; at < len(text); at += 3 {
+		s := text[at:min(at+3, len(text))]
+		token, top := scored(s, -.25), []any{scored(s, -.25)}
+		for k := range others {
+			top = append(top, scored(fmt.Sprint(k), -2-float64(k)))
+		}
+		token["top_logprobs"] = top
+		content = append(content, token)
+	}
+	return map[string]any{"content": content, "refusal": nil}
 }
 
 // Calls are the requests so far.
@@ -258,9 +283,12 @@ func (s *Server) completion(c *Call) (body []byte, tokens int) {
 			text, finish, n = text[:4*c.Max], "length", c.Max
 		}
 		tokens += n
-		choices = append(choices,
-			map[string]any{"index": i, "finish_reason": finish,
-				"message": map[string]any{"role": "assistant", "content": text}})
+		ch := map[string]any{"index": i, "finish_reason": finish,
+			"message": map[string]any{"role": "assistant", "content": text}}
+		if s.Logprobs != nil && c.Raw["logprobs"] == true {
+			ch["logprobs"] = s.Logprobs(*c, text)
+		}
+		choices = append(choices, ch)
 	}
 	prompt := 0
 	for _, m := range c.Messages {

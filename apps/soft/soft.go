@@ -1,0 +1,391 @@
+// Package soft is gad data score: the log-probabilities that a teacher with weights gives the
+// tokens of the answers of a data set, as a column of the rows that gad sft learns soft labels from.
+package soft
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"gad/apps/session"
+	"gad/checkpoint"
+	"gad/data"
+	"gad/internal/fault"
+	"gad/internal/journal"
+	"gad/internal/report"
+	"gad/internal/vfs"
+	"gad/model"
+	"gad/trainer/encode"
+	"gad/trainer/saved"
+)
+
+// Options say which teacher scores, and how much of it is kept.
+type Options struct {
+	session.Source
+	Top       int    // tokens that are kept at each place, beside the answer's own
+	System    string // system message that the teacher alone reads; "": the row's
+	MaxTokens int    // of one forward pass
+}
+
+// settings are the first record of an unfinished output: what its records depend on.
+type settings struct {
+	Teacher   string `json:"teacher_sha256"`
+	Data      string `json:"data_digest"`
+	Rows      int    `json:"rows"`
+	Top       int    `json:"top_logprobs"`
+	System    string `json:"system"`
+	Weights   string `json:"weights"`
+	Device    string `json:"device"`
+	Precision string `json:"precision"`
+}
+
+const settingsKey = "settings"
+
+// differs names the first setting in which two outputs differ.
+func (s settings) differs(was settings) string {
+	for _, x := range []struct {
+		name     string
+		was, now any
+	}{
+		{"--limit", was.Rows, s.Rows}, {"--top-logprobs", was.Top, s.Top},
+		{"--system", was.System, s.System}, {"--weights", was.Weights, s.Weights},
+		{"--device", was.Device, s.Device}, {"--precision", was.Precision, s.Precision},
+	} {
+		if x.was != x.now {
+			return fmt.Sprintf("%s was %v, now it is %v", x.name, x.was, x.now)
+		}
+	}
+	switch {
+	case was.Teacher != s.Teacher:
+		return "the teacher is not the same"
+	case was.Data != s.Data:
+		return "the data are not the same"
+	}
+	return ""
+}
+
+// record is a row of the journal.
+type record struct {
+	Logprobs data.Logprobs `json:"logprobs"`
+	NLL      float64       `json:"nll"` // of the answer's tokens that were scored, nats
+	Scored   int           `json:"scored"`
+	Mass     float64       `json:"mass"` // Σ probability of the tokens that are kept
+	Cut      bool          `json:"cut,omitempty"`
+	Hard     string        `json:"hard,omitempty"` // why the row has no log-probabilities
+}
+
+// chunk is how many rows are scored at a time.
+const chunk = 64
+
+const rowKey = "r/%d"
+
+// scoring is one gad data score.
+//
+// What is computed goes into a journal, OUTPUT.partial, row by row. So a killed command computes no
+// row twice but the chunk that it was at. When all rows are there the output is written.
+type scoring struct {
+	s        *session.Session
+	o        Options
+	out      session.Output
+	set      *data.Set
+	rows     []int
+	settings settings
+	enc      encode.Encoder
+	most     int // positions that the teacher has; 0 is no bound
+	journal  *journal.Journal
+}
+
+// Score writes the rows that from names, with the teacher's log-probabilities, into the file output.
+func Score(s *session.Session, o Options, from session.Rows, output string) (err error) {
+	c := &scoring{s: s, o: o, out: session.Output{Command: "data score", Path: output}}
+	defer s.Console.Close()
+	lock, err := c.out.Claim(s.FS)
+	if err != nil {
+		return err
+	}
+	defer func() { err = cmp.Or(err, lock.Unlock()) }()
+	if c.set, c.rows, err = from.List(s); err != nil {
+		return err
+	}
+	defer c.set.Close()
+	if err := c.set.NeedTeacher(); err != nil {
+		return err
+	}
+	if err := c.prepare(); err != nil {
+		return err
+	}
+	if err := c.resume(); err != nil {
+		return err
+	}
+	if err := c.journal.Begin(); err != nil {
+		return checkpoint.ExplainFull(s.FS, output, 0, vfs.Target(err))
+	}
+	if err := c.journal.Append(settingsKey, c.settings); err != nil {
+		return c.broken(err)
+	}
+	ctx, stop := s.Stoppable(func() string {
+		return "stopping; what is scored is kept, and the same command resumes; a second Ctrl-C stops at once"
+	}, c.state)
+	defer stop()
+	err = c.score(ctx)
+	if failed := cmp.Or(c.journal.Sync(), c.journal.Close()); failed != nil {
+		return c.broken(failed)
+	}
+	if errors.Is(err, model.ErrStopped) || ctx.Err() != nil {
+		s.Console.Close()
+		fmt.Fprintf(s.Err, "gad: data score: interrupted: %s\n", c.state())
+		return fault.ErrInterrupted
+	}
+	if err != nil {
+		return err
+	}
+	return c.finish()
+}
+
+func (c *scoring) partial() string { return c.out.Path + ".partial" }
+
+// state is how far the command is, for whoever ends it.
+func (c *scoring) state() string {
+	return fmt.Sprintf("%s are in %s: run the same command to resume",
+		report.Count(max(0, c.journal.Len()-1), "row"), c.partial())
+}
+
+func (c *scoring) broken(err error) error {
+	return c.out.Broken(c.s.FS, 0, fmt.Errorf("data score: %w", err))
+}
+
+// prepare finds out what the scores depend on, and refuses rows that the teacher cannot read.
+func (c *scoring) prepare() error {
+	if err := saved.CheckPart(c.s.FS, c.o.Path, "actor"); err != nil {
+		return err
+	}
+	shape, err := model.ReadConfig(c.o.Path)
+	if err != nil {
+		return err
+	}
+	if shape.Kind() != model.LM && c.o.Adapter == "" {
+		return fmt.Errorf("model: %s: is a discriminator, not a language model: give the actor folder of a checkpoint", c.o.Path)
+	}
+	c.most = shape.MaxPosition
+	if c.enc.Tok, err = saved.Tokenizer(c.o.Path); err != nil {
+		return err
+	}
+	if err := c.set.Verify(); err != nil {
+		return err
+	}
+	for _, row := range c.rows {
+		if _, err := c.read(row); err != nil {
+			return err
+		}
+	}
+	c.settings = settings{Data: c.set.Digest(), Rows: len(c.rows), Top: c.o.Top,
+		System: c.o.System, Weights: c.o.Quant, Device: c.o.Device.Name,
+		Precision: c.o.Device.Precision}
+	c.settings.Teacher, err = c.s.Digest(c.o.Source)
+	return err
+}
+
+// resume reads what an interrupted command has left.
+func (c *scoring) resume() (err error) {
+	foreign := fault.Usagef("data score: %s: is not an interrupted output of gad data score: remove it or give another --output", c.partial())
+	c.journal, err = journal.Read(c.partial(),
+		journal.Options{FS: c.s.FS, SyncEvery: 5 * time.Second})
+	if errors.Is(err, journal.ErrForeign) {
+		return foreign
+	}
+	if err != nil {
+		return fmt.Errorf("data score: %w", err)
+	}
+	if c.journal.Len() == 0 {
+		return nil
+	}
+	raw, _ := c.journal.Lookup(settingsKey)
+	var was settings
+	if json.Unmarshal(raw, &was) != nil || was.Teacher == "" {
+		return foreign
+	}
+	if what := c.settings.differs(was); what != "" {
+		return fault.Usagef(
+			"data score: %s: cannot be resumed: %s: give the same settings, or another --output",
+			c.partial(), what)
+	}
+	c.s.Console.Print(fmt.Sprintf("%s: resuming, %s done so far", c.partial(),
+		report.Count(c.journal.Len()-1, "row")))
+	return nil
+}
+
+// of is the record of a row; ok is false where there is none.
+func (c *scoring) of(row int) (r record, ok bool) {
+	raw, ok := c.journal.Lookup(fmt.Sprintf(rowKey, row))
+	return r, ok && json.Unmarshal(raw, &r) == nil
+}
+
+// score scores the rows that have no record.
+func (c *scoring) score(ctx context.Context) error {
+	var missing []int
+	for _, row := range c.rows {
+		if _, ok := c.of(row); !ok {
+			missing = append(missing, row)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	m, err := c.s.Load(c.o.Source, model.LM)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	advance, done := c.s.Console.Busy("teacher's log-probabilities", len(missing))
+	defer done()
+	for some := range slices.Chunk(missing, chunk) {
+		if ctx.Err() != nil {
+			return model.ErrStopped
+		}
+		if err := c.some(m, some); err != nil {
+			return err
+		}
+		advance(len(some))
+	}
+	return nil
+}
+
+// asked is an answer as the teacher reads it.
+type asked struct {
+	row    data.Row
+	answer []int32 // whole
+	seq    model.Seq
+}
+
+// some scores rows in one pass.
+func (c *scoring) some(m *session.Model, rows []int) error {
+	list := make([]asked, len(rows))
+	var seqs []model.Seq
+	for i, row := range rows {
+		var err error
+		if list[i], err = c.read(row); err != nil {
+			return err
+		}
+		if list[i].answer != nil {
+			seqs = append(seqs, list[i].seq)
+		}
+	}
+	labelsST, err := m.AllScored(seqs, c.o.Top, c.enc.Tok.Size(), 1, c.o.MaxTokens)
+	if err != nil {
+		return err
+	}
+	for i, row := range rows {
+		a, r := list[i], record{}
+		if r.Hard = "the answer is more than a text, which a template writes"; a.answer != nil {
+			r = c.record(a, labelsST[0])
+			labelsST = labelsST[1:]
+		}
+		if err := c.journal.Put(fmt.Sprintf(rowKey, row), r); err != nil {
+			return c.broken(err)
+		}
+	}
+	return nil
+}
+
+// read is a row behind the teacher's chat template. Of an answer with calls or thoughts, which
+// have no labels, it is none.
+func (c *scoring) read(i int) (a asked, err error) {
+	if a.row, err = c.set.Row(i); err != nil || a.row.Turns != nil || a.row.Teacher == "" {
+		return a, err
+	}
+	r := a.row
+	if len(r.PromptIDs) > 0 {
+		return a, fmt.Errorf("data: row %d: has prompt_ids, which are the tokens of one model, and the teacher may have others: give the conversation instead", i)
+	}
+	if c.o.System != "" {
+		if len(r.Messages) > 0 && r.Messages[0].Role == "system" {
+			r.Messages = r.Messages[1:]
+		}
+		r.Messages = append([]data.Message{{Role: "system", Content: c.o.System}}, r.Messages...)
+	}
+	prompt, err := c.enc.Prompt(r)
+	if err != nil {
+		return a, fmt.Errorf("data: row %d: the teacher's chat template: %w", i, err)
+	}
+	if a.answer = c.enc.Answer(r.Teacher); r.Unfinished() {
+		a.answer = a.answer[:len(a.answer)-1]
+	}
+	if c.most > 0 && len(prompt) >= c.most {
+		return a, fmt.Errorf("data: row %d: prompt has %d tokens, the teacher takes %d: drop the row",
+			i, len(prompt), c.most)
+	}
+	a.seq = model.Answer(slices.Concat(prompt, a.answer), len(prompt))
+	if c.most > 0 {
+		a.seq = a.seq.Upto(c.most)
+	}
+	return a, nil
+}
+
+// record is what the journal keeps of an answer.
+func (c *scoring) record(a asked, labels []model.SoftLabel) (r record) {
+	ids := a.seq.Response()
+	for i, l := range labels {
+		r.Mass += l.Mass()
+		if k := slices.Index(l.IDs, ids[i]); k >= 0 {
+			r.NLL -= l.Logp[k]
+		}
+	}
+	r.Scored, r.Cut = len(labels), len(ids) < len(a.answer)
+	for range len(a.answer) - len(ids) { // labels that say nothing
+		labels = append(labels, model.SoftLabel{})
+	}
+	a.row.Logprobs = c.enc.Logprobs(a.row, a.answer, labels)
+	if r.Hard = a.row.LogprobsFault(); r.Hard == "" {
+		r.Logprobs = a.row.Logprobs
+	}
+	return r
+}
+
+// finish makes the output out of the journal.
+func (c *scoring) finish() error {
+	var nll, mass float64
+	tokens, labelled, cut, hard, first := 0, 0, 0, 0, ""
+	for _, row := range c.rows {
+		r, ok := c.of(row)
+		if !ok {
+			return fmt.Errorf("data score: %s: row %d has no record: remove the file", c.partial(), row)
+		}
+		if r.Hard != "" {
+			if hard++; hard == 1 {
+				first = fmt.Sprintf("row %d: %s", row, r.Hard)
+			}
+			continue
+		}
+		labelled++
+		nll, mass, tokens = nll+r.NLL, mass+r.Mass, tokens+r.Scored
+		if r.Cut {
+			cut++
+		}
+	}
+	err := data.WriteLogprobs(c.s.FS, c.out.Path, c.set, c.rows, func(row int) data.Logprobs {
+		r, _ := c.of(row)
+		return r.Logprobs
+	})
+	if err != nil {
+		return c.out.Broken(c.s.FS, 0, err)
+	}
+	if err := c.s.FS.Remove(c.partial()); err != nil {
+		return c.broken(err)
+	}
+	n := float64(max(tokens, 1))
+	fmt.Fprintf(c.s.Out, "%s: %s of %d with log-probabilities, %s; the teacher's mean NLL is %.3f, and its probability of the tokens that are kept %.3f\n",
+		c.out.Path, report.Count(labelled, "row"), len(c.rows), report.Count(tokens, "token"), nll/n, mass/n)
+	if cut > 0 {
+		fmt.Fprintf(c.s.Out, "longer than the teacher's context, and scored as far as that goes: %s\n",
+			report.Count(cut, "row"))
+	}
+	if hard > 0 {
+		fmt.Fprintf(c.s.Out, "without log-probabilities: %s (the first: %s)\n",
+			report.Count(hard, "row"), first)
+	}
+	return nil
+}

@@ -1,0 +1,376 @@
+package data
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// logprobsColumn is the column with Row.Logprobs.
+const logprobsColumn = "teacher_logprobs"
+
+// Logprobs are the log-probabilities that the teacher gave the tokens of its answer: for each of
+// its tokens, in order, the token itself first and then others that it thought likely. Tokens are
+// known by the bytes that they write, since a student may have another vocabulary and the text of
+// a token need not be whole characters.
+type Logprobs [][]Logprob
+
+// Logprob is one token that the teacher may have written.
+type Logprob struct {
+	Bytes   string  // need not be UTF-8; "" is the end of the answer, or a token that writes nothing
+	LogProb float32 // natural logarithm, at most 0; NoLogProb where the server gives none
+}
+
+// NoLogProb is the log-probability of a token of which only is known that it is unlikely: OpenAI's
+// servers write it outside of the first twenty.
+const NoLogProb = -9999
+
+const (
+	maxLogprobs = 1024 // tokens that are scored at one place
+	overOne     = 1e-3 // by which probabilities at one place may add up to more than 1
+)
+
+// ErrLogprobs is wrapped by errors of ReadLogprobs.
+var ErrLogprobs = errors.New("not log-probabilities of tokens")
+
+func badLogprobs(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrLogprobs, fmt.Sprintf(format, args...))
+}
+
+// ReadLogprobs reads a value of the column teacher_logprobs, or logprobs of an OpenAI-format
+// server's choice:
+//
+//	[["It",-0.25,"That",-2],[[226,130],-0.5],...]   a list for each token: token, log-probability,
+//	                                                another token, its log-probability, ...
+//	[{"token","logprob","bytes","top_logprobs"},...], or {"content": that list}
+//
+// A token is its text, or the list of its bytes where these are no text. Of the second form token
+// is not read: it is the server's rendering, and need not be what the token writes. A token
+// without bytes writes nothing; as one of top_logprobs it is left out. A log-probability that is
+// null, or NoLogProb or less, is NoLogProb; such a token among the others is left out. Of
+// tokens of equal bytes at one place the first counts. null and an empty list are nil.
+func ReadLogprobs(value []byte) (Logprobs, error) {
+	if !utf8.Valid(value) {
+		return nil, badLogprobs("not valid UTF-8")
+	}
+	if !json.Valid(value) {
+		return nil, badLogprobs("not JSON")
+	}
+	at := skipBlank(value, 0)
+	switch value[at] {
+	case 'n':
+		return nil, nil
+	case '{':
+		var of struct{ Content json.RawMessage }
+		if err := json.Unmarshal(value, &of); err != nil || len(of.Content) == 0 {
+			return nil, badLogprobs("an object without content")
+		}
+		if value = of.Content; value[0] == 'n' {
+			return nil, nil
+		}
+	default:
+		value = value[at:]
+	}
+	list, err := listElements(value)
+	if err != nil {
+		return nil, err
+	}
+	if len(list) == 0 {
+		return nil, nil
+	}
+	out := make(Logprobs, 0, len(list))
+	for i, e := range list {
+		var at []Logprob
+		if e[0] == '[' {
+			at, err = flatLogprobs(e)
+		} else {
+			at, err = servedLogprobs(e)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("token %d: %w", i, err)
+		}
+		if at, err = settled(at); err != nil {
+			return nil, fmt.Errorf("token %d: %w", i, err)
+		}
+		out = append(out, at)
+	}
+	return out, nil
+}
+
+// listElements are those of a JSON list.
+func listElements(value []byte) ([]json.RawMessage, error) {
+	if len(value) == 0 || value[0] != '[' {
+		return nil, badLogprobs("%s: not a list", preview(string(value), 20))
+	}
+	var list []json.RawMessage
+	if list, ok := scanList(nil, value); ok {
+		return list, nil
+	}
+	if err := json.Unmarshal(value, &list); err != nil {
+		return nil, badLogprobs("%v", err)
+	}
+	return list, nil
+}
+
+// flatLogprobs reads [token, log-probability, token, log-probability, ...].
+func flatLogprobs(value []byte) ([]Logprob, error) {
+	list, err := listElements(value)
+	if err != nil {
+		return nil, err
+	}
+	if len(list) == 0 || len(list)%2 != 0 {
+		return nil, badLogprobs("%s: tokens and numbers must take turns, from a token on",
+			countOf(len(list), "element"))
+	}
+	at := make([]Logprob, len(list)/2)
+	for i := range at {
+		if list[2*i][0] == '"' {
+			t, err := jsonText("", list[2*i])
+			if err != nil {
+				return nil, badLogprobs("%v", err)
+			}
+			at[i].Bytes = t.s
+		} else if at[i].Bytes, err = readBytes(list[2*i]); err != nil {
+			return nil, err
+		}
+		if at[i].LogProb, err = readLogProb(list[2*i+1]); err != nil {
+			return nil, err
+		}
+	}
+	return at, nil
+}
+
+// servedLogprobs reads a token as a server has it.
+func servedLogprobs(value []byte) ([]Logprob, error) {
+	token := func(value []byte) (l Logprob, known bool, top []json.RawMessage, err error) {
+		var of struct {
+			LogProb json.RawMessage `json:"logprob"`
+			Bytes   json.RawMessage `json:"bytes"`
+			Top     json.RawMessage `json:"top_logprobs"`
+		}
+		if len(value) == 0 || value[0] != '{' || json.Unmarshal(value, &of) != nil {
+			return l, false, nil, badLogprobs("%s: neither a list nor an object with logprob and bytes", preview(string(value), 20))
+		}
+		if known = len(of.Bytes) > 0 && of.Bytes[0] != 'n'; known {
+			if l.Bytes, err = readBytes(of.Bytes); err != nil {
+				return l, false, nil, err
+			}
+		}
+		if len(of.LogProb) == 0 {
+			return l, false, nil, badLogprobs("no logprob")
+		}
+		if l.LogProb, err = readLogProb(of.LogProb); err != nil {
+			return l, false, nil, err
+		}
+		if len(of.Top) > 0 && of.Top[0] != 'n' {
+			top, err = listElements(of.Top)
+		}
+		return l, known, top, err
+	}
+	first, _, top, err := token(value)
+	if err != nil {
+		return nil, err
+	}
+	at := []Logprob{first}
+	for _, e := range top {
+		l, known, _, err := token(e)
+		if err != nil {
+			return nil, fmt.Errorf("top_logprobs: %w", err)
+		}
+		if known {
+			at = append(at, l)
+		}
+	}
+	return at, nil
+}
+
+// readBytes reads a list of bytes.
+func readBytes(value []byte) (string, error) {
+	list, err := listElements(value)
+	if err != nil {
+		return "", err
+	}
+	b := make([]byte, len(list))
+	for i, e := range list {
+		n, err := strconv.ParseUint(string(e), 10, 8)
+		if err != nil {
+			return "", badLogprobs("byte %d is %s: write whole numbers from 0 to 255", i,
+				preview(string(e), 20))
+		}
+		b[i] = byte(n)
+	}
+	return string(b), nil
+}
+
+// readLogProb reads a log-probability.
+func readLogProb(value []byte) (float32, error) {
+	if string(value) == "null" {
+		return NoLogProb, nil
+	}
+	x, err := strconv.ParseFloat(string(value), 64)
+	switch {
+	case value[0] != '-' && (value[0] < '0' || value[0] > '9'):
+		return 0, badLogprobs("log-probability %s: not a number", preview(string(value), 20))
+	case x > overOne: // +inf is an error too
+		return 0, badLogprobs("log-probability %s: more than 0", preview(string(value), 20))
+	case err != nil && !math.IsInf(x, -1):
+		return 0, badLogprobs("log-probability %s: not a number", preview(string(value), 20))
+	}
+	return float32(min(0, max(x, NoLogProb))), nil
+}
+
+// settled are the tokens at one place without those that say nothing, and checked together.
+func settled(at []Logprob) ([]Logprob, error) {
+	out, sum := at[:0], 0.0
+	for i, l := range at {
+		twice := false
+		for _, was := range out {
+			twice = twice || was.Bytes == l.Bytes
+		}
+		if twice || i > 0 && l.LogProb <= NoLogProb {
+			continue
+		}
+		out = append(out, l)
+		sum += math.Exp(float64(l.LogProb))
+		if len(out) > maxLogprobs {
+			return nil, badLogprobs("more than %d tokens at one place", maxLogprobs)
+		}
+	}
+	if sum > 1+overOne {
+		return nil, badLogprobs("probabilities of %.4g in all: must be at most 1", sum)
+	}
+	return out, nil
+}
+
+// readLogprobsOf reads a value of the column key of a row.
+func readLogprobsOf(key string, value []byte) (Logprobs, error) {
+	l, err := ReadLogprobs(value)
+	if err != nil {
+		return nil, &rowFault{key, "", err.Error(), "remove the column, or the value of this row"}
+	}
+	return l, nil
+}
+
+// logprobsOf is readLogprobsOf of a text. A blank one is none.
+func logprobsOf(key string, t text) (Logprobs, error) {
+	if !t.ok || strings.TrimSpace(t.s) == "" {
+		return nil, nil
+	}
+	return readLogprobsOf(key, []byte(t.s))
+}
+
+// MarshalJSON writes the first form of ReadLogprobs, and null for nil.
+func (l Logprobs) MarshalJSON() ([]byte, error) {
+	if l == nil {
+		return []byte("null"), nil
+	}
+	return []byte(l.String()), nil
+}
+
+// UnmarshalJSON is ReadLogprobs.
+func (l *Logprobs) UnmarshalJSON(value []byte) (err error) {
+	*l, err = ReadLogprobs(value)
+	return err
+}
+
+// String is the text of MarshalJSON, "" for nil.
+func (l Logprobs) String() string {
+	if l == nil {
+		return ""
+	}
+	var b strings.Builder
+	b.WriteByte('[')
+	var number []byte
+	for i, at := range l {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteByte('[')
+		for k, t := range at {
+			if k > 0 {
+				b.WriteByte(',')
+			}
+			if utf8.ValidString(t.Bytes) {
+				writeString(&b, t.Bytes)
+			} else {
+				b.WriteByte('[')
+				for j := range len(t.Bytes) {
+					if j > 0 {
+						b.WriteByte(',')
+					}
+					b.WriteString(strconv.Itoa(int(t.Bytes[j])))
+				}
+				b.WriteByte(']')
+			}
+			b.WriteByte(',')
+			number = strconv.AppendFloat(number[:0], float64(t.LogProb), 'g', -1, 32)
+			b.Write(number)
+		}
+		b.WriteByte(']')
+	}
+	b.WriteByte(']')
+	return b.String()
+}
+
+// size is the number of bytes of the tokens and their log-probabilities.
+func (l Logprobs) size() (n int) {
+	for _, at := range l {
+		for _, t := range at {
+			n += len(t.Bytes) + 8
+		}
+	}
+	return n
+}
+
+// Spell cuts the answer text into the teacher's tokens: ends[i] is where token i ends. ok is false
+// where the tokens do not write the answer. White space behind the answer may be missing, as the
+// answer is learned without; the last token may be a control token, which is no part of the text.
+func (l Logprobs) Spell(text string) (ends []int, ok bool) {
+	text = strings.TrimRight(text, " \t\r\n")
+	at := 0
+	for i, token := range l {
+		s := token[0].Bytes
+		if rest := text[min(at, len(text)):]; len(s) <= len(rest) {
+			if rest[:len(s)] != s {
+				return ends, at == len(text) && i == len(l)-1
+			}
+		} else if s[:len(rest)] != rest || strings.TrimRight(s[len(rest):], " \t\r\n") != "" {
+			return ends, at >= len(text) && i == len(l)-1
+		}
+		at += len(s)
+		ends = append(ends, at)
+	}
+	return ends, at >= len(text)
+}
+
+// LogprobsFault says why the row's log-probabilities are not those of its answer; "" where they
+// are, or there are none.
+func (r Row) LogprobsFault() string {
+	if r.Logprobs == nil {
+		return ""
+	}
+	if r.Turns != nil {
+		return "the answer is more than a text, which a template writes"
+	}
+	if _, ok := r.Logprobs.Spell(r.Teacher); ok {
+		return ""
+	}
+	for _, at := range r.Logprobs {
+		if at[0].Bytes != "" {
+			return "the bytes of the tokens do not write the answer"
+		}
+	}
+	return "the tokens have no bytes"
+}
+
+// SoftLabel is what a student learns at one token of an answer: tokens with the teacher's
+// log-probabilities, the answer's own first. What their probabilities lack of 1 is the tail: the
+// mass of all other tokens. Nil is a hard label, the answer's token alone.
+type SoftLabel struct {
+	IDs      []int32
+	LogProbs []float32
+}

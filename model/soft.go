@@ -1,0 +1,429 @@
+package model
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// SoftLabel is what a teacher says of the token at one place: its most probable tokens, and one
+// bucket for all others, the tail. The zero SoftLabel says nothing: its loss is 0.
+type SoftLabel struct {
+	IDs  []int32   // [K] ascending
+	Logp []float64 // [K] natural logarithms of their probabilities
+	Rest float64   // probability of the tail
+}
+
+// overOne is by how much probabilities that a teacher has rounded may add up to more than 1.
+const overOne = 1e-2
+
+// NewSoftLabel is the label of K tokens, in any order, with their log-probabilities; what they
+// lack of 1 is the tail's. It refuses what is no distribution.
+func NewSoftLabel(ids []int32, logp []float64) (l SoftLabel, err error) {
+	if len(ids) != len(logp) {
+		return l, fmt.Errorf("model: soft label: %d tokens, and %d log-probabilities", len(ids),
+			len(logp))
+	}
+	order := make([]int, len(ids))
+	for k := range order {
+		order[k] = k
+	}
+	slices.SortFunc(order, func(a, b int) int { return int(ids[a]) - int(ids[b]) })
+	l.IDs, l.Logp = Pick(ids, order), Pick(logp, order)
+	for k, x := range l.Logp {
+		if !(x <= overOne && x >= -math.MaxFloat64) {
+			return SoftLabel{}, fmt.Errorf("model: soft label: token %d has the log-probability %g: must be finite and at most 0", l.IDs[k], x)
+		}
+		if l.IDs[k] < 0 || k > 0 && l.IDs[k] == l.IDs[k-1] {
+			return SoftLabel{}, fmt.Errorf(
+				"model: soft label: token %d: must be an id, and given once", l.IDs[k])
+		}
+	}
+	mass := l.Mass()
+	if mass > 1+overOne {
+		return SoftLabel{}, fmt.Errorf("model: soft label: the probabilities of %d tokens add up to %g: must be at most 1", len(ids), mass)
+	}
+	if len(ids) > 0 {
+		l.Rest = max(0, 1-mass)
+	}
+	return l, nil
+}
+
+// Mass is the probability of the label's tokens together.
+func (l SoftLabel) Mass() (sum float64) {
+	for _, x := range l.Logp {
+		sum += math.Exp(x)
+	}
+	return sum
+}
+
+// SoftMemory is the bytes on the host of the labels of so many tokens, each of k ids, and of what
+// is measured of them.
+func SoftMemory(tokens, k int) int64 { return int64(tokens) * int64(56+24+12*k) }
+
+// check refuses what NewSoftLabel does not make, and ids outside of a vocabulary.
+func (l SoftLabel) check(vocab int) error {
+	if len(l.Logp) != len(l.IDs) {
+		return fmt.Errorf("%d ids, and %d log-probabilities", len(l.IDs), len(l.Logp))
+	}
+	before := int32(-1)
+	for _, id := range l.IDs {
+		if id <= before {
+			return fmt.Errorf("id %d after %d: must ascend", id, before)
+		}
+		before = id
+	}
+	if int(before) >= vocab {
+		return fmt.Errorf("id %d: outside the vocabulary of %d: use labels of the model's own tokenizer", before, vocab)
+	}
+	return nil
+}
+
+// SoftFigures add up, over the tokens that have soft labels, how a model and its teacher agree.
+type SoftFigures struct {
+	Tokens      float64
+	Overlap     float64 // share of the label's K tokens that are among the model's K most probable
+	TeacherMass float64 // the teacher's probability of them
+	StudentMass float64 // the model's
+}
+
+// Add is the sum of both.
+func (f SoftFigures) Add(g SoftFigures) SoftFigures {
+	return SoftFigures{f.Tokens + g.Tokens, f.Overlap + g.Overlap, f.TeacherMass + g.TeacherMass,
+		f.StudentMass + g.StudentMass}
+}
+
+// LogProbTailGrad is LogProbGrad whose seed also gets tailST, the loss of the labels at each
+// trained token, and returns the whole loss's gradient with respect to it, dtailST; it may be nil.
+// With the teacher's p and the model's q, K the label's tokens, and the tails p_r = 1 - Σ_K p_v
+// and q_r = 1 - Σ_K q_v, the loss is KL(p||q) of the K tokens and the tail as one event more,
+//
+//	L = Σ_K p_v log(p_v/q_v) + p_r log(p_r/q_r)
+//	dL/dz_v = (q_v - p_v) / temperature               for v in K
+//	dL/dz_v = q_v (1 - p_r/q_r) / temperature         elsewhere
+//
+// that is cross entropy with the teacher, whose tail is filled in with the model's own. labelsST
+// has a label for each trained token; of those that say nothing loss and gradient are 0. The
+// logits of a chunk of rows are in memory at a time.
+func (m *Model) LogProbTailGrad(seqs []Seq, labelsST [][]SoftLabel, temperature float64,
+	seed func(logpST, entST, tailST [][]float32) (dlogpST, dentST, dtailST [][]float32,
+		err error)) (SoftFigures, error) {
+	x, err := m.labelled(seqs, labelsST, temperature)
+	if err != nil {
+		return SoftFigures{}, err
+	}
+	return m.tailGrad(seqs, x, temperature, seed)
+}
+
+// LogProbTopKGrad is LogProbTailGrad with the labels of a teacher q on the same backend: its k most
+// probable tokens, and their exact probabilities at the same temperature. q reads reads, whose
+// trained tokens are those of seqs; its vocabulary counts as far as m has it.
+func (m *Model) LogProbTopKGrad(seqs []Seq, q *Model, reads []Seq, k int, temperature float64,
+	seed func(logpST, entST, tailST [][]float32) (dlogpST, dentST, dtailST [][]float32,
+		err error)) (SoftFigures, error) {
+	if k < 1 {
+		return SoftFigures{}, fmt.Errorf("model: soft labels: %d tokens: must be 1 or more", k)
+	}
+	x, err := m.beside(q, seqs, reads, 1, temperature)
+	if err != nil {
+		return SoftFigures{}, err
+	}
+	x.soft = &softPass{top: k}
+	return m.tailGrad(seqs, x, temperature, seed)
+}
+
+func (m *Model) tailGrad(seqs []Seq, x *klPass, temperature float64,
+	seed func(logpST, entST, tailST [][]float32) (dlogpST, dentST, dtailST [][]float32,
+		err error)) (SoftFigures, error) {
+	if err := m.need(LM, true); err != nil {
+		return SoftFigures{}, err
+	}
+	err := m.logProbGrad(seqs, temperature, x,
+		func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
+			dlogpST, dentST, x.dklST, err = seed(logpST, entST, x.klST)
+			return dlogpST, dentST, err
+		})
+	if err != nil {
+		return SoftFigures{}, err
+	}
+	return x.soft.figures(), nil
+}
+
+// AllTails is the loss of LogProbTailGrad at each trained token of seqs, in packs of maxTokens
+// tokens, without gradients and on this rank alone.
+func (m *Model) AllTails(seqs []Seq, labelsST [][]SoftLabel, temperature float64,
+	maxTokens int) (tailST [][]float32, f SoftFigures, err error) {
+	if err := m.checkLabels(seqs, labelsST); err != nil {
+		return nil, f, err
+	}
+	tailST = make([][]float32, len(seqs))
+	for _, pack := range Packs(seqs, maxTokens) {
+		own := Pick(seqs, pack)
+		x, err := m.labelled(own, Pick(labelsST, pack), temperature)
+		if err != nil {
+			return nil, f, err
+		}
+		if err := m.hidden(own); err != nil {
+			return nil, f, err
+		}
+		if err := x.measure(m); err != nil {
+			return nil, f, err
+		}
+		for i, s := range pack {
+			tailST[s] = x.klST[i]
+		}
+		f = f.Add(x.soft.figures())
+	}
+	return tailST, f, nil
+}
+
+// AllSoftLabels is what m as a teacher says of each trained token of seqs: its k most probable
+// tokens among the first vocab of its vocabulary, to which the distribution is confined. On this
+// rank alone.
+func (m *Model) AllSoftLabels(seqs []Seq, k, vocab int, temperature float64,
+	maxTokens int) (labelsST [][]SoftLabel, err error) {
+	return m.allSoftLabels(seqs, k, vocab, false, temperature, maxTokens)
+}
+
+// AllScored is AllSoftLabels with the sequence's own token in each label too, if it is not among
+// the most probable.
+func (m *Model) AllScored(seqs []Seq, k, vocab int, temperature float64,
+	maxTokens int) (labelsST [][]SoftLabel, err error) {
+	return m.allSoftLabels(seqs, k, vocab, true, temperature, maxTokens)
+}
+
+func (m *Model) allSoftLabels(seqs []Seq, k, vocab int, own bool, temperature float64,
+	maxTokens int) (labelsST [][]SoftLabel, err error) {
+	inv, err := invTemp(temperature)
+	if err != nil {
+		return nil, err
+	}
+	if k < 1 || vocab < 1 {
+		return nil, fmt.Errorf(
+			"model: soft labels: %d tokens of a vocabulary of %d: must be 1 or more", k, vocab)
+	}
+	labelsST = make([][]SoftLabel, len(seqs))
+	var z []float32
+	for _, pack := range Packs(seqs, maxTokens) {
+		if err := m.hidden(Pick(seqs, pack)); err != nil {
+			return nil, err
+		}
+		rows, v := m.pk.rows, m.cfg.Vocab
+		labelR := make([]SoftLabel, len(rows))
+		for lo, most := 0, rankRows(v); lo < len(rows); lo += most {
+			hi := min(lo+most, len(rows))
+			if z, err = m.logits(z, rows[lo:hi]); err != nil {
+				return nil, err
+			}
+			eachRow(lo, hi, func(r int) {
+				ids := largest(z[(r-lo)*v:][:min(v, vocab)], k)
+				if target := m.pk.targets[r]; own && !slices.Contains(ids, target) {
+					ids = append(ids, target)
+				}
+				labelR[r] = labelOf(z[(r-lo)*v:][:min(v, vocab)], ids, inv)
+			})
+		}
+		if r := slices.IndexFunc(labelR, SoftLabel.notFinite); r >= 0 {
+			return nil, fmt.Errorf("model: soft labels: token %d: the weights or activations are %w: go back to an earlier checkpoint", m.pk.targets[r], ErrNotFinite)
+		}
+		place := m.pk.place
+		for i, n := range m.pk.counts {
+			labelsST[pack[i]] = make([]SoftLabel, n)
+			for t, r := range place[:n] {
+				labelsST[pack[i]][t] = labelR[r]
+			}
+			place = place[n:]
+		}
+	}
+	return labelsST, nil
+}
+
+func (l SoftLabel) notFinite() bool {
+	sum := l.Rest
+	for _, x := range l.Logp {
+		sum += x
+	}
+	return math.IsNaN(sum) || math.IsInf(sum, 0)
+}
+
+// softPass are the labels of a pack, and what is measured of them.
+type softPass struct {
+	top    int         // labels are the top tokens of klPass.q; 0: they are given
+	labelR []SoftLabel // [R]
+	restR  []float64   // [R] the model's probability of the tail
+	massR  []float64   // [R] and of the label's tokens
+	bothR  []float64   // [R] share of these that are among its own most probable
+}
+
+// labelled is a pass over a pack of seqs with the labels that are given.
+func (m *Model) labelled(seqs []Seq, labelsST [][]SoftLabel,
+	temperature float64) (*klPass, error) {
+	inv, err := invTemp(temperature)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.checkLabels(seqs, labelsST); err != nil {
+		return nil, err
+	}
+	return &klPass{inv: inv, v: m.cfg.Vocab, soft: &softPass{}, given: labelsST}, nil
+}
+
+// checkLabels refuses labels that are not those of the trained tokens of seqs.
+func (m *Model) checkLabels(seqs []Seq, labelsST [][]SoftLabel) error {
+	if len(labelsST) != len(seqs) {
+		return fmt.Errorf("model: soft labels: %d sequences, labels of %d", len(seqs),
+			len(labelsST))
+	}
+	for s, seq := range seqs {
+		if len(labelsST[s]) != seq.Trained() {
+			return fmt.Errorf(
+				"model: soft labels: sequence %d has %d trained tokens, and %d labels", s,
+				seq.Trained(), len(labelsST[s]))
+		}
+		for t, l := range labelsST[s] {
+			if err := l.check(m.cfg.Vocab); err != nil {
+				return fmt.Errorf("model: soft labels: sequence %d, token %d: %w", s, t, err)
+			}
+		}
+	}
+	return nil
+}
+
+// room is memory for the figures of the pack's rows; given are the labels by sequence.
+func (x *softPass) room(p *pack, given [][]SoftLabel) {
+	n := len(p.rows)
+	x.labelR = make([]SoftLabel, n)
+	x.restR, x.massR, x.bothR = make([]float64, n), make([]float64, n), make([]float64, n)
+	place := p.place
+	for _, labels := range given {
+		for t, l := range labels {
+			x.labelR[place[t]] = l
+		}
+		place = place[len(labels):]
+	}
+}
+
+// measureRow takes the loss at row r, whose logits are zp, and returns it with the log of the
+// sum of exponentials. zq are the teacher's logits where it is asked.
+func (x *softPass) measureRow(zp, zq []float32, inv float64, r int) (loss, lse float64) {
+	if x.top > 0 {
+		x.labelR[r] = softLabel(zq, x.top, inv)
+	}
+	l := x.labelR[r]
+	if len(l.IDs) == 0 {
+		return 0, 0
+	}
+	lse, rest := sumApart(zp, l.IDs, inv)
+	least := kthLargest(zp, len(l.IDs))
+	mass, both := 0.0, 0
+	for k, id := range l.IDs {
+		logq := float64(inv*float64(zp[id])) - lse
+		loss += float64(math.Exp(l.Logp[k]) * (l.Logp[k] - logq))
+		mass += math.Exp(logq)
+		if zp[id] >= least {
+			both++
+		}
+	}
+	if l.Rest > 0 {
+		loss += float64(l.Rest * min(math.Log(l.Rest)-math.Log(rest), farApart))
+	}
+	x.restR[r], x.massR[r], x.bothR[r] = rest, mass, float64(both)/float64(len(l.IDs))
+	return max(loss, 0), lse
+}
+
+// gradient makes zp, the logits at row r, the weighted gradient by them.
+func (x *softPass) gradient(zp []float32, r int, lse, inv, weight float64) {
+	l := x.labelR[r]
+	if len(l.IDs) == 0 {
+		clear(zp)
+		return
+	}
+	tail := 0.0 // 1 - p_r/q_r; a tail without probability has no gradient
+	if x.restR[r] > 0 {
+		tail = 1 - l.Rest/x.restR[r]
+	}
+	k := 0
+	for v, z := range zp {
+		q := math.Exp(float64(inv*float64(z)) - lse)
+		if k < len(l.IDs) && int(l.IDs[k]) == v {
+			zp[v] = float32(weight * (q - math.Exp(l.Logp[k])))
+			k++
+			continue
+		}
+		zp[v] = float32(weight * (q * tail))
+	}
+}
+
+// figures are the sums over the pack's rows that have labels.
+func (x *softPass) figures() (f SoftFigures) {
+	for r, l := range x.labelR {
+		if len(l.IDs) > 0 {
+			f = f.Add(SoftFigures{1, x.bothR[r], l.Mass(), x.massR[r]})
+		}
+	}
+	return f
+}
+
+// softLabel is the label of the k most probable tokens by the logits z; of equal logits the lower
+// id comes first.
+func softLabel(z []float32, k int, inv float64) SoftLabel {
+	return labelOf(z, largest(z, k), inv)
+}
+
+// labelOf is the label of some tokens by the logits z.
+func labelOf(z []float32, ids []int32, inv float64) SoftLabel {
+	l := SoftLabel{IDs: ids}
+	slices.Sort(l.IDs)
+	var lse float64
+	lse, l.Rest = sumApart(z, l.IDs, inv)
+	for _, id := range l.IDs {
+		l.Logp = append(l.Logp, float64(inv*float64(z[id]))-lse)
+	}
+	return l
+}
+
+// sumApart is the log of the sum of exponentials of the logits z times inv, and the probability
+// of all but ids, which ascend. The tail is summed by itself: the difference from 1 would lose
+// what a sure model leaves to it.
+func sumApart(z []float32, ids []int32, inv float64) (lse, rest float64) {
+	most := inv * float64(slices.Max(z))
+	var sum, tail float64
+	k := 0
+	for v, x := range z {
+		e := math.Exp(float64(inv*float64(x)) - most)
+		sum += e
+		if k < len(ids) && int(ids[k]) == v {
+			k++
+			continue
+		}
+		tail += e
+	}
+	return most + math.Log(sum), tail / sum
+}
+
+// largest are the ids of the n largest logits, the largest first; of equal ones the lower id
+// comes first.
+func largest(z []float32, n int) []int32 {
+	if n = min(n, len(z)); n <= 0 {
+		return nil
+	}
+	best := make([]int32, 0, n+1)
+	for id, x := range z {
+		if len(best) == n && x <= z[best[n-1]] {
+			continue
+		}
+		at := len(best)
+		for at > 0 && x > z[best[at-1]] {
+			at--
+		}
+		best = slices.Insert(best, at, int32(id))
+		best = best[:min(len(best), n)]
+	}
+	return best
+}
+
+// kthLargest is the k-th largest logit.
+func kthLargest(z []float32, k int) float32 {
+	best := largest(z, k)
+	return z[best[len(best)-1]]
+}

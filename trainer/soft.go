@@ -1,0 +1,72 @@
+package trainer
+
+import (
+	"fmt"
+
+	"gad/actor"
+	"gad/model"
+	"gad/trainer/encode"
+)
+
+// saySoft decides whether the run learns soft labels, and says what it has of them.
+func (t *Trainer) saySoft(s *start, u encode.Usable) {
+	c := t.cfg
+	if !c.SoftLabels(t.Stage) || u.Soft+u.Hard == 0 {
+		return
+	}
+	t.soft = u.Soft > 0
+	if t.soft {
+		s.said = append(s.said, fmt.Sprintf("soft labels: %d of %d rows have log-probabilities of the teacher, which are learned with a weight of %g (data.soft_labels)", u.Soft, len(u.Rows), c.Data.SoftLabels))
+	}
+	if u.Hard > 0 {
+		s.notes = append(s.notes, fmt.Sprintf("log-probabilities of %d of %d rows are not read: their bytes do not write the answer, or the student's tokens do not: these rows have hard labels: gad data validate --model says why", u.Hard, len(u.Rows)))
+	}
+}
+
+// softLabels are the soft labels of the teacher's answers of a batch, cut as learned is, which are
+// those answers or their chunks; nil where the run has none.
+func (t *Trainer) softLabels(b *encode.Batch, learned []model.Seq) *actor.Soft {
+	if !t.soft {
+		return nil
+	}
+	var all []model.SoftLabel // of all trained tokens
+	for p, seq := range b.Teachers {
+		labels := make([]model.SoftLabel, seq.Trained())
+		for i, l := range b.Soft[p] {
+			logp := make([]float64, len(l.LogProbs))
+			for k, x := range l.LogProbs {
+				logp[k] = float64(x)
+			}
+			// what is no distribution was refused when the row was read
+			labels[i], _ = model.NewSoftLabel(l.IDs, logp)
+		}
+		all = append(all, labels...)
+	}
+	soft := &actor.Soft{Weight: t.cfg.Data.SoftLabels}
+	for _, seq := range learned {
+		n := seq.Trained()
+		soft.Labels = append(soft.Labels, all[:n:n])
+		all = all[n:]
+	}
+	return soft
+}
+
+// describeSoft adds the metrics of soft labels.
+func (t *Trainer) describeSoft(m Metrics, b *encode.Batch, st actor.Stats) {
+	if !t.soft {
+		return
+	}
+	hard := 0.0
+	for _, is := range b.Hard {
+		if is {
+			hard++
+		}
+	}
+	m["soft/unread_frac"] = hard / float64(len(b.Hard))
+	m["soft/token_frac"] = st.Soft.Tokens / max(st.TokenSum, 1)
+	if n := st.Soft.Tokens; n > 0 {
+		m["soft/kl"] = st.SoftKL / n
+		m["soft/teacher_mass"], m["soft/student_mass"] =
+			st.Soft.TeacherMass/n, st.Soft.StudentMass/n
+	}
+}
