@@ -15,7 +15,8 @@ import (
 	"gad/trainer/saved"
 )
 
-// teacher is the model whose probabilities gad opd learns from. It reads what the student wrote, by
+// teacher is the model whose probabilities gad opd learns from, and the game with
+// algorithm.teacher_weight. It reads what the student wrote, by
 // the same ids, behind the row as its own chat template has it.
 type teacher struct {
 	*reference.Policy
@@ -26,7 +27,7 @@ type teacher struct {
 
 // openTeacher loads the teacher, frozen, on the memory that the networks share.
 func (t *Trainer) openTeacher() error {
-	if t.Stage != config.OPD {
+	if !t.cfg.Taught(t.Stage) {
 		return nil
 	}
 	dir := t.cfg.Teacher.Path
@@ -156,27 +157,64 @@ func (t *Trainer) opdStep() (m Metrics, err error) {
 
 // byPolicy learns by policy gradients, and returns the answers' mean advantages [A].
 func (t *Trainer) byPolicy(m Metrics, r *round, read []model.Seq) ([]float64, error) {
+	advST, scoreA, err := t.teacherAdvantages(m, r, read)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.refLogProbs(m, r); err != nil {
+		return nil, err
+	}
+	advA := make([]float64, len(scoreA))
+	for s := range advA {
+		if advA[s] = math.NaN(); advST != nil {
+			advA[s], _, _ = moments(advST[s])
+		}
+	}
+	r.scoreA, r.scoreP = scoreA, nan32(len(r.batch.Rows)) // the row's own answer is not read
+	return advA, t.updateActor(m, r.batch, r.roll, advST, r.refST)
+}
+
+// teacherAdvantages are the teacher's advantages by token, by a pass over read; nil where a value is
+// not finite. Ends that it writes otherwise have none. scoreA is its mean log-probability of a token
+// of each answer.
+func (t *Trainer) teacherAdvantages(m Metrics, r *round, read []model.Seq) (advST [][]float64,
+	scoreA []float32, err error) {
 	var teacherST [][]float32
-	err := t.phase(m, "teacher_logp", t.teacher.Model(), read, 1, func() (err error) {
+	err = t.phase(m, "teacher_logp", t.teacher.Model(), read, 1, func() (err error) {
 		teacherST, err = t.teacher.LogProbs(read, 1)
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	advST, kl, err := algos.DistillAdvantages(teacherST, r.roll.OldST)
 	if err != nil && !errors.Is(err, algos.ErrNotFinite) {
-		return nil, err
+		return nil, nil, err
 	}
 	if advST != nil {
 		m["opd/reverse_kl"] = kl
 		m["opd/ends_compared"] = t.endings(r, advST)
 	}
-	if err := t.refLogProbs(m, r); err != nil {
+	return advST, teacherScores(m, teacherST), nil
+}
+
+// withTeacher adds the teacher's advantages to those of the game, advST; nil where one of them is
+// not finite. The sequences that the teacher reads are kept in the round.
+func (t *Trainer) withTeacher(m Metrics, r *round, advST [][]float64) ([][]float64, error) {
+	if t.teacher == nil || advST == nil {
+		return advST, nil
+	}
+	var err error
+	if r.read, err = t.teacher.reads(t, r); err != nil {
 		return nil, err
 	}
-	advA := t.scoredByTeacher(m, r, teacherST, advST)
-	return advA, t.updateActor(m, r.batch, r.roll, advST, r.refST)
+	teacherST, _, err := t.teacherAdvantages(m, r, r.read)
+	if err != nil || teacherST == nil {
+		return nil, err
+	}
+	advST, m["adv/teacher_share"], err =
+		algos.AddTeacher(advST, teacherST, t.cfg.Algorithm.TeacherWeight)
+	return advST, err
 }
 
 // byDivergence learns by the divergence of the two distributions at each token: an update by
@@ -227,26 +265,19 @@ func (t *Trainer) endings(r *round, advST [][]float64) float64 {
 	return float64(compared) / float64(ends)
 }
 
-// scoredByTeacher gives the answers [A] their scores, the teacher's mean log-probability of a
-// token, and returns their mean advantages.
-func (t *Trainer) scoredByTeacher(m Metrics, r *round, teacherST [][]float32,
-	advST [][]float64) []float64 {
+// teacherScores are the teacher's mean log-probability of a token of each response.
+func teacherScores(m Metrics, teacherST [][]float32) []float32 {
 	nll, tokens := 0.0, 0
-	advA := make([]float64, len(teacherST))
-	r.scoreA = make([]float32, len(teacherST))
+	scoreS := make([]float32, len(teacherST))
 	for s, row := range teacherST {
-		mean := 0.0
+		sum := 0.0
 		for _, x := range row {
-			mean += float64(x)
+			sum += float64(x)
 		}
-		nll -= mean
+		nll -= sum
 		tokens += len(row)
-		r.scoreA[s] = float32(mean / float64(max(len(row), 1)))
-		if advA[s] = math.NaN(); advST != nil {
-			advA[s], _, _ = moments(advST[s])
-		}
+		scoreS[s] = float32(sum / float64(max(len(row), 1)))
 	}
 	m["opd/teacher_nll"] = nll / float64(max(tokens, 1))
-	r.scoreP = nan32(len(r.batch.Rows)) // the teacher's answer in the row is not read
-	return advA
+	return scoreS
 }

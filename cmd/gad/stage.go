@@ -104,7 +104,7 @@ func (p *program) stageCommand(stage config.Stage) *cli.Command {
 	for _, f := range stageFlags {
 		if !stage.HasCritic() &&
 			slices.Contains([]string{"critic-warmup", "reward-model", "resume", "env"}, f.name) ||
-			f.name == "teacher" && stage != config.OPD {
+			f.name == "teacher" && !stage.HasPolicy() {
 			continue
 		}
 		if stage != config.SFT && f.name == "objective" {

@@ -77,6 +77,7 @@ var table = []Metric{
 	{"adv/mean", "", "mean advantage over the responses", "%.3g"},
 	{"adv/std", "", "standard deviation of the advantages over the responses; if it is near 0 nothing is learned", "%.3g"},
 	{"adv/max", "", "largest absolute advantage", "%.3g"},
+	{"adv/teacher_share", "share", "with algorithm.teacher_weight w: the teacher's part of the tokens' advantages, by the mean absolute values of w * (its log-probability minus the student's) and of the advantage of the reward. The other adv/ metrics are of the latter alone", "%.2f"},
 	{"adv/zero_var_groups_frac", "share",
 		"share of prompts whose responses all have the same reward", "%.2f"},
 
@@ -108,7 +109,7 @@ var table = []Metric{
 	{"ranking/agree", "share", "share of the rows whose likeliest answer, by the whole sequence, has the highest score of the row, before the update", "%.2f"},
 	{"ranking/tau", "", "temperature of the scores: from 1 to 0.1 over the run", "%.2f"},
 
-	{"opd/reverse_kl", "nats", "mean of the student's log-probability minus the teacher's over the student's tokens (gad opd): an estimate of KL(student, teacher) a token, which is what is learned away", "%.3g"},
+	{"opd/reverse_kl", "nats", "mean of the student's log-probability minus the teacher's over the student's tokens (gad opd, algorithm.teacher_weight): an estimate of KL(student, teacher) a token, which is what is learned away", "%.3g"},
 	{"opd/divergence", "nats", "divergence from the teacher at a token of the student's answers, exact over the vocabulary (teacher.loss=exact, teacher.beta) or by the teacher's most probable tokens and a tail (teacher.loss=topk), before the update", "%.3g"},
 	{"opd/topk_overlap", "share", "share of the teacher's teacher.top_k most probable tokens that are among as many of the student's, mean over the tokens of its answers (teacher.loss=topk)", "%.2f"},
 	{"opd/teacher_mass", "share", "the teacher's probability of these tokens together; the rest is the tail", "%.3f"},
