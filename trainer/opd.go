@@ -22,6 +22,7 @@ type teacher struct {
 	*reference.Policy
 	enc    encode.Encoder
 	system string // message that it alone reads; "": the row's
+	other  bool   // its tokenizer is not the student's
 	most   int    // positions that it has; 0 is no bound
 }
 
@@ -31,14 +32,21 @@ func (t *Trainer) openTeacher() error {
 		return nil
 	}
 	dir := t.cfg.Teacher.Path
-	if err := saved.CheckAgainst(t.tok, dir, "teacher.path"); err != nil {
+	apart, err := saved.CheckAgainst(t.tok, dir, "teacher.path")
+	if err != nil {
 		return err
+	}
+	if apart != nil && t.cfg.Divergence(t.Stage) {
+		return fmt.Errorf("%w, or use teacher.loss=policy, which compares texts", apart)
 	}
 	tok, err := saved.Tokenizer(dir)
 	if err != nil {
 		return fmt.Errorf("teacher.path: %w", err)
 	}
-	t.teacher = &teacher{system: t.cfg.Teacher.System, enc: encode.Encoder{Tok: tok,
+	if apart != nil {
+		t.notes = append(t.notes, fmt.Sprintf("%v: the student's tokens get the scores of the teacher's by the bytes that both share", apart))
+	}
+	t.teacher = &teacher{system: t.cfg.Teacher.System, other: apart != nil, enc: encode.Encoder{Tok: tok,
 		MaxPrompt: t.cfg.Data.MaxPrompt, MaxResponse: t.cfg.Data.MaxResponse}}
 	if _, err := t.teacher.prompt(t, int(t.rows[0])); err != nil {
 		return err
@@ -78,6 +86,9 @@ func (c *teacher) prompt(t *Trainer, row int) ([]int32, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.other && len(r.PromptIDs) > 0 {
+		return nil, fmt.Errorf("%w: data: row %d: has prompt_ids, which are of the student's tokenizer: the teacher has another: give rows with messages", config.ErrConfig, r.Index)
+	}
 	if c.system != "" {
 		if len(r.PromptIDs) > 0 {
 			return nil, fmt.Errorf("%w: data: row %d: has prompt_ids, which teacher.system cannot be put before: leave it out, or give rows with messages", config.ErrConfig, r.Index)
@@ -94,29 +105,64 @@ func (c *teacher) prompt(t *Trainer, row int) ([]int32, error) {
 	return ids, nil
 }
 
+// reading is what a teacher reads of a step's answers.
+type reading struct {
+	seqs []model.Seq // [S]
+	spS  []spelling  // [S] the answers in its own tokens; nil: they are the student's
+}
+
 // reads are the student's answers behind what the teacher reads of their rows.
-func (c *teacher) reads(t *Trainer, r *round) ([]model.Seq, error) {
+func (c *teacher) reads(t *Trainer, r *round) (read reading, err error) {
 	prompts := make([][]int32, len(r.batch.Rows))
 	for p, row := range r.batch.Rows {
-		var err error
 		if prompts[p], err = c.prompt(t, row); err != nil {
+			return read, err
+		}
+	}
+	read.seqs = make([]model.Seq, len(r.roll.Seqs))
+	if c.other {
+		read.spS = make([]spelling, len(r.roll.Seqs))
+	}
+	for s, seq := range r.roll.Seqs {
+		p := r.group[s]
+		if !c.other && slices.Equal(prompts[p], r.batch.Prompts[p]) {
+			read.seqs[s] = seq // with its prompt's other answers it passes as one
+			continue
+		}
+		answer := seq.Response()
+		if c.other {
+			read.spS[s] = spell(t.tok, c.enc.Tok, answer, r.cut[s])
+			answer = read.spS[s].ids
+		}
+		ids := slices.Concat(prompts[p], answer)
+		if c.most > 0 && len(ids) > c.most {
+			return read, fmt.Errorf("%w: data: row %d: the teacher would read %d tokens, and %s takes %d: lower data.max_prompt_length or data.max_response_length", config.ErrConfig, r.batch.Rows[p], len(ids), t.cfg.Teacher.Path, c.most)
+		}
+		read.seqs[s] = model.Answer(ids, len(prompts[p]))
+	}
+	return read, nil
+}
+
+// scores are the teacher's log-probabilities of the student's tokens.
+func (t *Trainer) scores(m Metrics, r *round, read reading) (teacherST [][]float32, err error) {
+	err = t.phase(m, "teacher_logp", t.teacher.Model(), read.seqs, 1, func() (err error) {
+		teacherST, err = t.teacher.LogProbs(read.seqs, 1)
+		return err
+	})
+	if err != nil || read.spS == nil {
+		return teacherST, err
+	}
+	lost := 0
+	for s, sp := range read.spS {
+		if !sp.spelled {
+			lost++
+		}
+		if teacherST[s], err = sp.given(teacherST[s], r.roll.OldST[s]); err != nil {
 			return nil, err
 		}
 	}
-	seqs := make([]model.Seq, len(r.roll.Seqs))
-	for s, seq := range r.roll.Seqs {
-		p := r.group[s]
-		if slices.Equal(prompts[p], r.batch.Prompts[p]) {
-			seqs[s] = seq // with its prompt's other answers it passes as one
-			continue
-		}
-		ids := slices.Concat(prompts[p], seq.Response())
-		if c.most > 0 && len(ids) > c.most {
-			return nil, fmt.Errorf("%w: data: row %d: the teacher would read %d tokens, and %s takes %d: lower data.max_prompt_length or data.max_response_length", config.ErrConfig, r.batch.Rows[p], len(ids), t.cfg.Teacher.Path, c.most)
-		}
-		seqs[s] = model.Answer(ids, len(prompts[p]))
-	}
-	return seqs, nil
+	m["opd/unspelled_frac"] = float64(lost) / float64(len(read.spS))
+	return teacherST, nil
 }
 
 // opdStep is one step of on-policy distillation (Agarwal et al., arXiv 2306.13649): the student
@@ -148,7 +194,7 @@ func (t *Trainer) opdStep() (m Metrics, err error) {
 	seqs := r.roll.Seqs
 	t.done = t.count(m, len(r.batch.Rows), seqs, func(x config.Pass) []model.Seq {
 		if x.Network == config.Teacher {
-			return read
+			return read.seqs
 		}
 		return seqs
 	})
@@ -156,7 +202,7 @@ func (t *Trainer) opdStep() (m Metrics, err error) {
 }
 
 // byPolicy learns by policy gradients, and returns the answers' mean advantages [A].
-func (t *Trainer) byPolicy(m Metrics, r *round, read []model.Seq) ([]float64, error) {
+func (t *Trainer) byPolicy(m Metrics, r *round, read reading) ([]float64, error) {
 	advST, scoreA, err := t.teacherAdvantages(m, r, read)
 	if err != nil {
 		return nil, err
@@ -175,15 +221,11 @@ func (t *Trainer) byPolicy(m Metrics, r *round, read []model.Seq) ([]float64, er
 }
 
 // teacherAdvantages are the teacher's advantages by token, by a pass over read; nil where a value is
-// not finite. Ends that it writes otherwise have none. scoreA is its mean log-probability of a token
+// not finite. scoreA is its mean log-probability of a token
 // of each answer.
-func (t *Trainer) teacherAdvantages(m Metrics, r *round, read []model.Seq) (advST [][]float64,
+func (t *Trainer) teacherAdvantages(m Metrics, r *round, read reading) (advST [][]float64,
 	scoreA []float32, err error) {
-	var teacherST [][]float32
-	err = t.phase(m, "teacher_logp", t.teacher.Model(), read, 1, func() (err error) {
-		teacherST, err = t.teacher.LogProbs(read, 1)
-		return err
-	})
+	teacherST, err := t.scores(m, r, read)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -193,7 +235,7 @@ func (t *Trainer) teacherAdvantages(m Metrics, r *round, read []model.Seq) (advS
 	}
 	if advST != nil {
 		m["opd/reverse_kl"] = kl
-		m["opd/ends_compared"] = t.endings(r, advST)
+		m["opd/ends_compared"] = t.neutral(r, read, advST)
 	}
 	return advST, teacherScores(m, teacherST), nil
 }
@@ -204,11 +246,12 @@ func (t *Trainer) withTeacher(m Metrics, r *round, advST [][]float64) ([][]float
 	if t.teacher == nil || advST == nil {
 		return advST, nil
 	}
-	var err error
-	if r.read, err = t.teacher.reads(t, r); err != nil {
+	read, err := t.teacher.reads(t, r)
+	if err != nil {
 		return nil, err
 	}
-	teacherST, _, err := t.teacherAdvantages(m, r, r.read)
+	r.read = read.seqs
+	teacherST, _, err := t.teacherAdvantages(m, r, read)
 	if err != nil || teacherST == nil {
 		return nil, err
 	}
@@ -220,14 +263,14 @@ func (t *Trainer) withTeacher(m Metrics, r *round, advST [][]float64) ([][]float
 // byDivergence learns by the divergence of the two distributions at each token: an update by
 // policy gradients without advantages, whose KL is the divergence from the teacher. Nothing is
 // scored: the advantages [A] are NaN.
-func (t *Trainer) byDivergence(m Metrics, r *round, read []model.Seq) ([]float64, error) {
-	r.roll.Read = read
-	nothing := make([][]float64, len(read))
-	for s, seq := range read {
+func (t *Trainer) byDivergence(m Metrics, r *round, read reading) ([]float64, error) {
+	r.roll.Read = read.seqs
+	nothing := make([][]float64, len(read.seqs))
+	for s, seq := range read.seqs {
 		nothing[s] = make([]float64, seq.Trained())
 	}
-	r.scoreA, r.scoreP = nan32(len(read)), nan32(len(r.batch.Rows))
-	advA := make([]float64, len(read))
+	r.scoreA, r.scoreP = nan32(len(read.seqs)), nan32(len(r.batch.Rows))
+	advA := make([]float64, len(read.seqs))
 	for a := range advA {
 		advA[a] = math.NaN()
 	}
@@ -242,27 +285,46 @@ func nan32(n int) []float32 {
 	return x
 }
 
-// endings takes the advantage from ends of answers that the teacher has another token for: its
-// template's habit is nothing to learn. It returns the share of ends that are compared, 1 where no
-// answer has one.
-func (t *Trainer) endings(r *round, advST [][]float64) float64 {
-	ends, compared := 0, 0
+// neutral gives tokens that are not compared with the teacher's the mean advantage of those that
+// are: an end that it has another token for, since its template's habit is nothing to learn, and
+// what its tokens do not spell. Without an advantage such a token would be preferred, since the
+// others' are below 0 in the mean as long as there is a divergence: the student would learn to
+// end with it. The result is the share of ends that are compared, 1 where no answer has one.
+func (t *Trainer) neutral(r *round, read reading, advST [][]float64) float64 {
+	ends, same := 0, 0
 	theirs := t.teacher.enc.Tok.EOS()
-	for s, seq := range r.roll.Seqs {
-		if r.cut[s] || len(advST[s]) == 0 {
-			continue
+	var left []*float64
+	sum, n := 0.0, 0
+	for s, row := range advST {
+		for i := range row {
+			last, compared := i == len(row)-1 && !r.cut[s], true
+			switch {
+			case read.spS != nil:
+				compared = read.spS[s].compares(i)
+			case last:
+				compared = slices.Contains(theirs, r.roll.Seqs[s].Response()[i])
+			}
+			if last {
+				ends++
+				if compared {
+					same++
+				}
+			}
+			if !compared {
+				left = append(left, &row[i])
+				continue
+			}
+			sum += row[i]
+			n++
 		}
-		ends++
-		if last := len(advST[s]) - 1; slices.Contains(theirs, seq.Response()[last]) {
-			compared++
-		} else {
-			advST[s][last] = 0
-		}
+	}
+	for _, x := range left {
+		*x = sum / float64(max(n, 1))
 	}
 	if ends == 0 {
 		return 1
 	}
-	return float64(compared) / float64(ends)
+	return float64(same) / float64(ends)
 }
 
 // teacherScores are the teacher's mean log-probability of a token of each response.

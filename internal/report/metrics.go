@@ -115,8 +115,9 @@ var table = []Metric{
 	{"opd/teacher_mass", "share", "the teacher's probability of these tokens together; the rest is the tail", "%.3f"},
 	{"opd/student_mass", "share", "the student's probability of the same tokens", "%.3f"},
 	{"opd/teacher_nll", "nats", "mean of minus the teacher's log-probability over the student's tokens; the rest of opd/reverse_kl is the student's entropy", "%.3g"},
+	{"opd/unspelled_frac", "share", "with a teacher of another tokenizer: share of the answers whose text its tokens do not spell byte by byte (it normalises it, say), and which are not compared", "%.2f"},
 	{"opd/ends_compared", "share",
-		"share of the answers' ends that the teacher also ends with; the others have no advantage",
+		"share of the answers' ends that the teacher also ends with; the others have the mean advantage",
 		"%.2f"},
 
 	{"dpo/loss", "nats", "preference loss of gad dpo (dpo.loss_type), mean over the pairs before the update; the sigmoid loss begins at ln 2 = 0.693", "%.3g"},

@@ -52,7 +52,7 @@ type ModelConfig struct {
 // TeacherConfig is the `teacher` section: the model whose probabilities gad opd learns from, and the
 // game with algorithm.teacher_weight. (Otherwise the teacher is known by its answers alone.)
 type TeacherConfig struct {
-	Path    string  `yaml:"path" doc:"teacher: a Hugging Face model folder, LoRA adapters that name their base, or a GGUF file, with the student's tokenizer (flag --teacher)" inherit:"no"`
+	Path    string  `yaml:"path" doc:"teacher: a Hugging Face model folder, LoRA adapters that name their base, or a GGUF file. teacher.loss=exact and topk need the student's tokenizer (flag --teacher)" inherit:"no"`
 	System  string  `yaml:"system" doc:"system message that the teacher alone reads, in the place of the row's; empty: the row's" fixed:"true"`
 	Loss    string  `yaml:"loss" choices:"policy,exact,topk" doc:"what the student learns by: policy: policy gradients whose advantage at a token is the teacher's log-probability of it minus the student's; exact: the divergence of the two distributions, over the whole vocabulary at every token of the answers; topk: KL(teacher||student) of the teacher's top_k most probable tokens and, as one more, of all others together" fixed:"true" stages:"opd"`
 	TopK    int     `yaml:"top_k" min:"1" max:"1024" doc:"with loss=topk: how many of the teacher's most probable tokens count one by one" fixed:"true" stages:"opd"`
