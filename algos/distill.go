@@ -3,6 +3,7 @@ package algos
 import (
 	"fmt"
 	"math"
+	"slices"
 )
 
 // DistillAdvantages are the advantages of on-policy distillation by policy gradient: of token t of
@@ -43,4 +44,37 @@ func DistillAdvantages(teacherST, studentST [][]float32) (advST [][]float64, rev
 		advST = append(advST, row)
 	}
 	return advST, reverseKL / float64(max(tokens, 1)), nil
+}
+
+// AddTeacher mixes the advantages of distillation into others:
+//
+//	A[s][t] + weight * teacher[s][t]
+//
+// with teacherST of DistillAdvantages. Neither side is normalised. Rows of advST may be longer than
+// a response, by padding, which stays. share is the teacher's part of what both say: the mean
+// absolute value of weight * teacher over that and the mean absolute value of A; 0 where all is 0.
+func AddTeacher(advST, teacherST [][]float64, weight float64) (mixedST [][]float64,
+	share float64, err error) {
+	if len(advST) != len(teacherST) {
+		return nil, 0, fmt.Errorf(
+			"algos: distillation: advantages of %d responses, %d under the teacher", len(advST),
+			len(teacherST))
+	}
+	var own, theirs float64
+	for s, teacher := range teacherST {
+		if len(advST[s]) < len(teacher) {
+			return nil, 0, fmt.Errorf("algos: distillation: response %d has %d advantages, %d tokens under the teacher", s, len(advST[s]), len(teacher))
+		}
+		row := slices.Clone(advST[s])
+		for t, x := range teacher {
+			own += math.Abs(row[t])
+			theirs += math.Abs(weight * x)
+			row[t] += float64(weight * x)
+		}
+		mixedST = append(mixedST, row)
+	}
+	if own+theirs > 0 {
+		share = theirs / (own + theirs)
+	}
+	return mixedST, share, nil
 }

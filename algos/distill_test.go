@@ -97,3 +97,35 @@ func TestDistillAdvantages(t *testing.T) {
 		}
 	}
 }
+
+// A teacher's advantages are added as they are, and padding stays.
+func TestAddTeacher(t *testing.T) {
+	game := [][]float64{{2, 2, 2, 7}, {-1, -1, 9, 9}}
+	teacher := [][]float64{{.5, -1, 0}, {0, 4}}
+	got, share, err := AddTeacher(game, teacher, .5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for s, want := range [][]float64{{2.25, 1.5, 2, 7}, {-1, 1, 9, 9}} {
+		for i, x := range want {
+			if got[s][i] != x {
+				t.Errorf("response %d: %v, want %v", s, got[s], want)
+				break
+			}
+		}
+	}
+	if want := 2.75 / (2.75 + 8); math.Abs(share-want) > 1e-12 {
+		t.Errorf("the teacher's share is %g, want %g", share, want)
+	}
+	if game[0][0] != 2 {
+		t.Error("the game's advantages were written to")
+	}
+	if _, share, err := AddTeacher([][]float64{{0}}, [][]float64{{0}}, 1); err != nil || share != 0 {
+		t.Errorf("nothing from both: share %g, %v", share, err)
+	}
+	for _, teacher := range [][][]float64{{{1}}, {{1}, {1, 2, 3, 4, 5}}} {
+		if _, _, err := AddTeacher(game, teacher, 1); err == nil {
+			t.Errorf("%v is taken for the same tokens", teacher)
+		}
+	}
+}

@@ -15,29 +15,38 @@ import (
 	"gad/trainer/saved"
 )
 
-// teacher is the model whose probabilities gad opd learns from. It reads what the student wrote, by
+// teacher is the model whose probabilities gad opd learns from, and the game with
+// algorithm.teacher_weight. It reads what the student wrote, by
 // the same ids, behind the row as its own chat template has it.
 type teacher struct {
 	*reference.Policy
 	enc    encode.Encoder
 	system string // message that it alone reads; "": the row's
+	other  bool   // its tokenizer is not the student's
 	most   int    // positions that it has; 0 is no bound
 }
 
 // openTeacher loads the teacher, frozen, on the memory that the networks share.
 func (t *Trainer) openTeacher() error {
-	if t.Stage != config.OPD {
+	if !t.cfg.Taught(t.Stage) {
 		return nil
 	}
 	dir := t.cfg.Teacher.Path
-	if err := saved.CheckAgainst(t.tok, dir, "teacher.path"); err != nil {
+	apart, err := saved.CheckAgainst(t.tok, dir, "teacher.path")
+	if err != nil {
 		return err
+	}
+	if apart != nil && t.cfg.Divergence(t.Stage) {
+		return fmt.Errorf("%w, or use teacher.loss=policy, which compares texts", apart)
 	}
 	tok, err := saved.Tokenizer(dir)
 	if err != nil {
 		return fmt.Errorf("teacher.path: %w", err)
 	}
-	t.teacher = &teacher{system: t.cfg.Teacher.System, enc: encode.Encoder{Tok: tok,
+	if apart != nil {
+		t.notes = append(t.notes, fmt.Sprintf("%v: the student's tokens get the scores of the teacher's by the bytes that both share", apart))
+	}
+	t.teacher = &teacher{system: t.cfg.Teacher.System, other: apart != nil, enc: encode.Encoder{Tok: tok,
 		MaxPrompt: t.cfg.Data.MaxPrompt, MaxResponse: t.cfg.Data.MaxResponse}}
 	if _, err := t.teacher.prompt(t, int(t.rows[0])); err != nil {
 		return err
@@ -77,6 +86,9 @@ func (c *teacher) prompt(t *Trainer, row int) ([]int32, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.other && len(r.PromptIDs) > 0 {
+		return nil, fmt.Errorf("%w: data: row %d: has prompt_ids, which are of the student's tokenizer: the teacher has another: give rows with messages", config.ErrConfig, r.Index)
+	}
 	if c.system != "" {
 		if len(r.PromptIDs) > 0 {
 			return nil, fmt.Errorf("%w: data: row %d: has prompt_ids, which teacher.system cannot be put before: leave it out, or give rows with messages", config.ErrConfig, r.Index)
@@ -93,29 +105,64 @@ func (c *teacher) prompt(t *Trainer, row int) ([]int32, error) {
 	return ids, nil
 }
 
+// reading is what a teacher reads of a step's answers.
+type reading struct {
+	seqs []model.Seq // [S]
+	spS  []spelling  // [S] the answers in its own tokens; nil: they are the student's
+}
+
 // reads are the student's answers behind what the teacher reads of their rows.
-func (c *teacher) reads(t *Trainer, r *round) ([]model.Seq, error) {
+func (c *teacher) reads(t *Trainer, r *round) (read reading, err error) {
 	prompts := make([][]int32, len(r.batch.Rows))
 	for p, row := range r.batch.Rows {
-		var err error
 		if prompts[p], err = c.prompt(t, row); err != nil {
+			return read, err
+		}
+	}
+	read.seqs = make([]model.Seq, len(r.roll.Seqs))
+	if c.other {
+		read.spS = make([]spelling, len(r.roll.Seqs))
+	}
+	for s, seq := range r.roll.Seqs {
+		p := r.group[s]
+		if !c.other && slices.Equal(prompts[p], r.batch.Prompts[p]) {
+			read.seqs[s] = seq // with its prompt's other answers it passes as one
+			continue
+		}
+		answer := seq.Response()
+		if c.other {
+			read.spS[s] = spell(t.tok, c.enc.Tok, answer, r.cut[s])
+			answer = read.spS[s].ids
+		}
+		ids := slices.Concat(prompts[p], answer)
+		if c.most > 0 && len(ids) > c.most {
+			return read, fmt.Errorf("%w: data: row %d: the teacher would read %d tokens, and %s takes %d: lower data.max_prompt_length or data.max_response_length", config.ErrConfig, r.batch.Rows[p], len(ids), t.cfg.Teacher.Path, c.most)
+		}
+		read.seqs[s] = model.Answer(ids, len(prompts[p]))
+	}
+	return read, nil
+}
+
+// scores are the teacher's log-probabilities of the student's tokens.
+func (t *Trainer) scores(m Metrics, r *round, read reading) (teacherST [][]float32, err error) {
+	err = t.phase(m, "teacher_logp", t.teacher.Model(), read.seqs, 1, func() (err error) {
+		teacherST, err = t.teacher.LogProbs(read.seqs, 1)
+		return err
+	})
+	if err != nil || read.spS == nil {
+		return teacherST, err
+	}
+	lost := 0
+	for s, sp := range read.spS {
+		if !sp.spelled {
+			lost++
+		}
+		if teacherST[s], err = sp.given(teacherST[s], r.roll.OldST[s]); err != nil {
 			return nil, err
 		}
 	}
-	seqs := make([]model.Seq, len(r.roll.Seqs))
-	for s, seq := range r.roll.Seqs {
-		p := r.group[s]
-		if slices.Equal(prompts[p], r.batch.Prompts[p]) {
-			seqs[s] = seq // with its prompt's other answers it passes as one
-			continue
-		}
-		ids := slices.Concat(prompts[p], seq.Response())
-		if c.most > 0 && len(ids) > c.most {
-			return nil, fmt.Errorf("%w: data: row %d: the teacher would read %d tokens, and %s takes %d: lower data.max_prompt_length or data.max_response_length", config.ErrConfig, r.batch.Rows[p], len(ids), t.cfg.Teacher.Path, c.most)
-		}
-		seqs[s] = model.Answer(ids, len(prompts[p]))
-	}
-	return seqs, nil
+	m["opd/unspelled_frac"] = float64(lost) / float64(len(read.spS))
+	return teacherST, nil
 }
 
 // opdStep is one step of on-policy distillation (Agarwal et al., arXiv 2306.13649): the student
@@ -147,7 +194,7 @@ func (t *Trainer) opdStep() (m Metrics, err error) {
 	seqs := r.roll.Seqs
 	t.done = t.count(m, len(r.batch.Rows), seqs, func(x config.Pass) []model.Seq {
 		if x.Network == config.Teacher {
-			return read
+			return read.seqs
 		}
 		return seqs
 	})
@@ -155,41 +202,75 @@ func (t *Trainer) opdStep() (m Metrics, err error) {
 }
 
 // byPolicy learns by policy gradients, and returns the answers' mean advantages [A].
-func (t *Trainer) byPolicy(m Metrics, r *round, read []model.Seq) ([]float64, error) {
-	var teacherST [][]float32
-	err := t.phase(m, "teacher_logp", t.teacher.Model(), read, 1, func() (err error) {
-		teacherST, err = t.teacher.LogProbs(read, 1)
-		return err
-	})
+func (t *Trainer) byPolicy(m Metrics, r *round, read reading) ([]float64, error) {
+	advST, scoreA, err := t.teacherAdvantages(m, r, read)
 	if err != nil {
 		return nil, err
-	}
-	advST, kl, err := algos.DistillAdvantages(teacherST, r.roll.OldST)
-	if err != nil && !errors.Is(err, algos.ErrNotFinite) {
-		return nil, err
-	}
-	if advST != nil {
-		m["opd/reverse_kl"] = kl
-		m["opd/ends_compared"] = t.endings(r, advST)
 	}
 	if err := t.refLogProbs(m, r); err != nil {
 		return nil, err
 	}
-	advA := t.scoredByTeacher(m, r, teacherST, advST)
+	advA := make([]float64, len(scoreA))
+	for s := range advA {
+		if advA[s] = math.NaN(); advST != nil {
+			advA[s], _, _ = moments(advST[s])
+		}
+	}
+	r.scoreA, r.scoreP = scoreA, nan32(len(r.batch.Rows)) // the row's own answer is not read
 	return advA, t.updateActor(m, r.batch, r.roll, advST, r.refST)
+}
+
+// teacherAdvantages are the teacher's advantages by token, by a pass over read; nil where a value is
+// not finite. scoreA is its mean log-probability of a token
+// of each answer.
+func (t *Trainer) teacherAdvantages(m Metrics, r *round, read reading) (advST [][]float64,
+	scoreA []float32, err error) {
+	teacherST, err := t.scores(m, r, read)
+	if err != nil {
+		return nil, nil, err
+	}
+	advST, kl, err := algos.DistillAdvantages(teacherST, r.roll.OldST)
+	if err != nil && !errors.Is(err, algos.ErrNotFinite) {
+		return nil, nil, err
+	}
+	if advST != nil {
+		m["opd/reverse_kl"] = kl
+		m["opd/ends_compared"] = t.neutral(r, read, advST)
+	}
+	return advST, teacherScores(m, teacherST), nil
+}
+
+// withTeacher adds the teacher's advantages to those of the game, advST; nil where one of them is
+// not finite. The sequences that the teacher reads are kept in the round.
+func (t *Trainer) withTeacher(m Metrics, r *round, advST [][]float64) ([][]float64, error) {
+	if t.teacher == nil || advST == nil {
+		return advST, nil
+	}
+	read, err := t.teacher.reads(t, r)
+	if err != nil {
+		return nil, err
+	}
+	r.read = read.seqs
+	teacherST, _, err := t.teacherAdvantages(m, r, read)
+	if err != nil || teacherST == nil {
+		return nil, err
+	}
+	advST, m["adv/teacher_share"], err =
+		algos.AddTeacher(advST, teacherST, t.cfg.Algorithm.TeacherWeight)
+	return advST, err
 }
 
 // byDivergence learns by the divergence of the two distributions at each token: an update by
 // policy gradients without advantages, whose KL is the divergence from the teacher. Nothing is
 // scored: the advantages [A] are NaN.
-func (t *Trainer) byDivergence(m Metrics, r *round, read []model.Seq) ([]float64, error) {
-	r.roll.Read = read
-	nothing := make([][]float64, len(read))
-	for s, seq := range read {
+func (t *Trainer) byDivergence(m Metrics, r *round, read reading) ([]float64, error) {
+	r.roll.Read = read.seqs
+	nothing := make([][]float64, len(read.seqs))
+	for s, seq := range read.seqs {
 		nothing[s] = make([]float64, seq.Trained())
 	}
-	r.scoreA, r.scoreP = nan32(len(read)), nan32(len(r.batch.Rows))
-	advA := make([]float64, len(read))
+	r.scoreA, r.scoreP = nan32(len(read.seqs)), nan32(len(r.batch.Rows))
+	advA := make([]float64, len(read.seqs))
 	for a := range advA {
 		advA[a] = math.NaN()
 	}
@@ -204,49 +285,61 @@ func nan32(n int) []float32 {
 	return x
 }
 
-// endings takes the advantage from ends of answers that the teacher has another token for: its
-// template's habit is nothing to learn. It returns the share of ends that are compared, 1 where no
-// answer has one.
-func (t *Trainer) endings(r *round, advST [][]float64) float64 {
-	ends, compared := 0, 0
+// neutral gives tokens that are not compared with the teacher's the mean advantage of those that
+// are: an end that it has another token for, since its template's habit is nothing to learn, and
+// what its tokens do not spell. Without an advantage such a token would be preferred, since the
+// others' are below 0 in the mean as long as there is a divergence: the student would learn to
+// end with it. The result is the share of ends that are compared, 1 where no answer has one.
+func (t *Trainer) neutral(r *round, read reading, advST [][]float64) float64 {
+	ends, same := 0, 0
 	theirs := t.teacher.enc.Tok.EOS()
-	for s, seq := range r.roll.Seqs {
-		if r.cut[s] || len(advST[s]) == 0 {
-			continue
+	var left []*float64
+	sum, n := 0.0, 0
+	for s, row := range advST {
+		for i := range row {
+			last, compared := i == len(row)-1 && !r.cut[s], true
+			switch {
+			case read.spS != nil:
+				compared = read.spS[s].compares(i)
+			case last:
+				compared = slices.Contains(theirs, r.roll.Seqs[s].Response()[i])
+			}
+			if last {
+				ends++
+				if compared {
+					same++
+				}
+			}
+			if !compared {
+				left = append(left, &row[i])
+				continue
+			}
+			sum += row[i]
+			n++
 		}
-		ends++
-		if last := len(advST[s]) - 1; slices.Contains(theirs, seq.Response()[last]) {
-			compared++
-		} else {
-			advST[s][last] = 0
-		}
+	}
+	for _, x := range left {
+		*x = sum / float64(max(n, 1))
 	}
 	if ends == 0 {
 		return 1
 	}
-	return float64(compared) / float64(ends)
+	return float64(same) / float64(ends)
 }
 
-// scoredByTeacher gives the answers [A] their scores, the teacher's mean log-probability of a
-// token, and returns their mean advantages.
-func (t *Trainer) scoredByTeacher(m Metrics, r *round, teacherST [][]float32,
-	advST [][]float64) []float64 {
+// teacherScores are the teacher's mean log-probability of a token of each response.
+func teacherScores(m Metrics, teacherST [][]float32) []float32 {
 	nll, tokens := 0.0, 0
-	advA := make([]float64, len(teacherST))
-	r.scoreA = make([]float32, len(teacherST))
+	scoreS := make([]float32, len(teacherST))
 	for s, row := range teacherST {
-		mean := 0.0
+		sum := 0.0
 		for _, x := range row {
-			mean += float64(x)
+			sum += float64(x)
 		}
-		nll -= mean
+		nll -= sum
 		tokens += len(row)
-		r.scoreA[s] = float32(mean / float64(max(len(row), 1)))
-		if advA[s] = math.NaN(); advST != nil {
-			advA[s], _, _ = moments(advST[s])
-		}
+		scoreS[s] = float32(sum / float64(max(len(row), 1)))
 	}
 	m["opd/teacher_nll"] = nll / float64(max(tokens, 1))
-	r.scoreP = nan32(len(r.batch.Rows)) // the teacher's answer in the row is not read
-	return advA
+	return scoreS
 }

@@ -159,10 +159,11 @@ func TestOPDTeacherReads(t *testing.T) {
 		if err := tr.rollout(Metrics{}, r, map[int]int{}); err != nil {
 			t.Fatal(err)
 		}
-		if seqs, err = tr.teacher.reads(tr, r); err != nil {
-			t.Fatal(err)
+		read, err := tr.teacher.reads(tr, r)
+		if err != nil || read.spS != nil {
+			t.Fatal(read.spS, err)
 		}
-		return tr, r, seqs
+		return tr, r, read.seqs
 	}
 	_, r, seqs := reads()
 	for s, seq := range seqs {
@@ -196,7 +197,8 @@ func TestOPDTeacherReads(t *testing.T) {
 	}
 }
 
-// An end that the teacher does not write has no advantage.
+// An end that the teacher does not write has the mean advantage of the other tokens: without one it
+// would be preferred.
 func TestOPDEndings(t *testing.T) {
 	be := ready(t)
 	own := finished(t, be, settings(config.OPD, filepath.Join(t.TempDir(), "own"),
@@ -214,11 +216,12 @@ func TestOPDEndings(t *testing.T) {
 	for _, answer := range [][]int32{{5, 6, end}, {5, 6, 7}, {5, 6, 7, 8}} {
 		r.roll.Seqs = append(r.roll.Seqs, model.Answer(append([]int32{1, 2}, answer...), 2))
 	}
-	adv := [][]float64{{1, 1, 1}, {1, 1, 1}, {1, 1, 1, 1}}
-	if got := tr.endings(r, adv); got != 0.5 {
+	adv := [][]float64{{-1, -3, -1}, {-1, -1, -2}, {-1, -1, -1, 5}}
+	if got := tr.neutral(r, reading{}, adv); got != 0.5 {
 		t.Errorf("%g of the ends are compared, want one of two", got)
 	}
-	if want := [][]float64{{1, 1, 1}, {1, 1, 1}, {1, 1, 1, 0}}; !slices.EqualFunc(adv, want,
+	mean := -12.0 / 9
+	if want := [][]float64{{-1, -3, -1}, {-1, -1, -2}, {-1, -1, -1, mean}}; !slices.EqualFunc(adv, want,
 		slices.Equal) {
 		t.Errorf("advantages %v, want %v", adv, want)
 	}
@@ -274,11 +277,11 @@ func TestOPDSettings(t *testing.T) {
 	for override, want := range map[string]string{
 		"teacher.loss=exact actor.use_kl_loss=true": "settings: actor.use_kl_loss is true: with",
 		"teacher.loss=topk actor.use_kl_loss=true":  "settings: actor.use_kl_loss is true: with teacher.loss=topk",
-		"teacher.path=":                        "settings: teacher.path: no teacher: give --teacher DIR",
-		"rollout.temperature=0.8":              "settings: rollout.temperature is 0.8: gad opd compares",
-		"actor.policy_loss.loss_mode=gtpo":     "settings: actor.policy_loss.loss_mode gtpo weighs",
-		"teacher.path=" + fixed.root + "/none": "teacher.path: ",
-		"teacher.path=" + strange:              "the two models are compared token by token",
+		"teacher.path=":                              "settings: teacher.path: no teacher: give --teacher DIR",
+		"rollout.temperature=0.8":                    "settings: rollout.temperature is 0.8: gad opd compares",
+		"actor.policy_loss.loss_mode=gtpo":           "settings: actor.policy_loss.loss_mode gtpo weighs",
+		"teacher.path=" + fixed.root + "/none":       "teacher.path: ",
+		"teacher.loss=exact teacher.path=" + strange: "the two models are compared token by token: give a teacher.path with the same tokenizer, or use teacher.loss=policy",
 	} {
 		wantError(t, openError(t, settings(config.OPD, run, strings.Fields(override)...),
 			config.OPD), nil, want)

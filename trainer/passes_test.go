@@ -281,6 +281,15 @@ func TestPassesOfAStep(t *testing.T) {
 			"algorithm.filter_groups.enable=true " + noKL, unchecked, false,
 			game(map[string]often{"actor 0 gradient": {students: 1}, "critic 0": discriminator})},
 
+		{"train, a teacher beside the discriminator", config.Train,
+			"algorithm.teacher_weight=0.5 teacher.path=TEACHER " + noKL, unchecked, false,
+			game(map[string]often{"actor 0 gradient": {students: 1}, "teacher 0": {students: 1}})},
+		{"train, a teacher beside the discriminator alone", config.Train,
+			"algorithm.teacher_weight=0.5 teacher.path=TEACHER trainer.critic_warmup=90", unchecked,
+			false, game(nil)},
+		{"train, a teacher of no weight", config.Train, "teacher.path=TEACHER " + noKL, unchecked,
+			false, game(policy)},
+
 		{"opd", config.OPD, "", unchecked, false,
 			map[string]often{"actor 0": sampled, "teacher 0": {students: 1},
 				"actor 0 gradient": {students: 1}}},
@@ -288,6 +297,9 @@ func TestPassesOfAStep(t *testing.T) {
 			map[string]often{"actor 0": again, "teacher 0": {students: 1},
 				"actor 0 gradient": {students: 1}}},
 		{"opd, exact", config.OPD, "teacher.loss=exact", unchecked, false,
+			map[string]often{"actor 0": sampled, "teacher 0": {students: 1},
+				"actor 0 gradient": {students: 1}}},
+		{"opd, topk", config.OPD, "teacher.loss=topk", unchecked, false,
 			map[string]often{"actor 0": sampled, "teacher 0": {students: 1},
 				"actor 0 gradient": {students: 1}}},
 		{"opd, KL to the reference", config.OPD, "actor.use_kl_loss=true", unchecked, false,
@@ -305,7 +317,8 @@ func TestPassesOfAStep(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			be := &passSpy{Backend: ready(t), steps: map[*compute.Param]int{}, neighbours: c.gpu}
 			more := strings.Fields("trainer.total_steps=60 actor.ppo_mini_batch_size=4 critic.truncated=include dpo.truncated=include critic.loss=bce critic.max_token_len=4096 actor.max_token_len=4096 " +
-				strings.ReplaceAll(c.settings, "RANKED", ranked(t, nil)))
+				strings.NewReplacer("RANKED", ranked(t, nil), "TEACHER", fixed.blank).Replace(
+					c.settings))
 			var tr *Trainer
 			var m Metrics
 			// without a tie, which gives no pair

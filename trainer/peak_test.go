@@ -84,6 +84,7 @@ func TestPeakIsThePlan(t *testing.T) {
 			return be
 		}
 		peaks(t, open, config.Warmup, precision, smaller[:hostile.Share(len(smaller))])
+		peaks(t, open, config.Warmup, precision, [][]string{{"algorithm.teacher_weight=1"}})
 		peaks(t, open, config.OPD, precision, [][]string{{}, {"actor.lora.rank=32",
 			"teacher.weights=q8_0"}, {"teacher.loss=exact"}, {"teacher.loss=topk"}})
 	}

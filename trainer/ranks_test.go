@@ -97,6 +97,8 @@ func TestRanksChangeNoBit(t *testing.T) {
 			"trainer.held_out_critic=" + filepath.Join(fixed.warmup, "global_step_3", "critic")}},
 		{config.Train, []string{"algorithm.checker_weight=0.5",
 			"trainer.checker=" + checkerProgram}},
+		{config.Train, []string{"algorithm.teacher_weight=0.5", "rollout.temperature=1",
+			"teacher.path=" + fixed.blank}},
 		{config.DPO, nil},
 		{config.OPD, []string{"rollout.temperature=1"}},
 		{config.OPD, []string{"rollout.temperature=1", "teacher.loss=topk"}},

@@ -46,7 +46,11 @@ func (t *Trainer) gameStep() (m Metrics, err error) {
 				return m, err
 			}
 		}
-		if err := t.updateActor(m, r.batch, r.roll, advST, r.refST); err != nil {
+		mixedST, err := t.withTeacher(m, r, advST)
+		if err != nil {
+			return m, err
+		}
+		if err := t.updateActor(m, r.batch, r.roll, mixedST, r.refST); err != nil {
 			return m, err
 		}
 	}
@@ -54,6 +58,9 @@ func (t *Trainer) gameStep() (m Metrics, err error) {
 	learned, scored := t.learned(teachers), t.scored(teachers)
 	t.done = t.count(m, len(teachers), slices.Concat(learned, r.roll.Seqs),
 		func(x config.Pass) []model.Seq {
+			if x.Network == config.Teacher {
+				return r.read
+			}
 			if t.chunks().On() && x.Network == config.Discriminator {
 				return sides(x, r.forCritic, scored)
 			}
@@ -80,6 +87,7 @@ type round struct {
 	checkA    []float64         // [A] the checker's scores; nil where the reward has none of them
 	refST     [][]float32       // the reference's log-probabilities; nil where nothing reads them
 	klST      [][]float32       // the exact KL to it; nil where the reward has none
+	read      []model.Seq       // [S] what a teacher beside the discriminator reads; nil: there is none
 }
 
 // play plays a round. With dynamic sampling, prompts whose answers all have the
@@ -363,7 +371,7 @@ func (t *Trainer) updateActor(m Metrics, b *encode.Batch, r *actor.Rollout, advS
 		}
 		if t.cfg.Actor.HasKL() {
 			m["actor/kl_loss"], m["actor/kl_share"] = st.KLLoss, st.KLShare
-			if push := meanAbs(advST); push > 0 && t.Stage != config.OPD {
+			if push := t.meanAbs(r, advST); push > 0 && t.Stage != config.OPD {
 				m["actor/kl_pull"] = t.cfg.Actor.KLLossCoef * math.Sqrt(2*math.Abs(st.KLLoss)) /
 					push
 			}
@@ -378,11 +386,20 @@ func (t *Trainer) updateActor(m Metrics, b *encode.Batch, r *actor.Rollout, advS
 	return t.skips("actor", st.Updates, st.Skipped, st.Streak, m)
 }
 
-// meanAbs is the mean absolute advantage over the responses.
-func meanAbs(advST [][]float64) float64 {
+// meanAbs is the mean absolute advantage over the responses: of each its first token's or, where a
+// teacher gives each token its own, the mean over its tokens.
+func (t *Trainer) meanAbs(r *actor.Rollout, advST [][]float64) float64 {
 	sum := 0.0
-	for _, row := range advST {
-		sum += math.Abs(row[0])
+	for s, row := range advST {
+		row = row[:1]
+		if n := r.Seqs[s].Trained(); t.cfg.Mixes(t.Stage) && n > 1 {
+			row = advST[s][:n]
+		}
+		own := 0.0
+		for _, x := range row {
+			own += math.Abs(x)
+		}
+		sum += own / float64(len(row))
 	}
 	return sum / float64(len(advST))
 }

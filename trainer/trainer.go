@@ -98,7 +98,7 @@ type Trainer struct {
 	actor     *actor.Actor
 	critic    *critic.Critic    // nil in SFT, DPO and OPD
 	reference *reference.Policy // nil where no KL is on
-	teacher   *teacher          // nil but in OPD
+	teacher   *teacher          // nil where no probabilities of a teacher are read
 	heldOut   *model.Model      // a discriminator that does not play; nil without one
 	checker   *checker.Checker  // nil without one
 	env       *env.Pool         // nil without one

@@ -194,7 +194,7 @@ func (r *run) readStage(fsys vfs.FS) {
 	switch {
 	case has("dpo/loss"):
 		r.stage = config.DPO
-	case has("opd/reverse_kl"), has("opd/divergence"):
+	case !has("critic/pairs") && (has("opd/reverse_kl") || has("opd/divergence")):
 		r.stage = config.OPD
 	case has("actor/pg_loss"):
 		r.stage = config.Train

@@ -333,7 +333,8 @@ func (e *evaluation) sameTokens(dir string) error {
 	if err != nil {
 		return err
 	}
-	return saved.CheckAgainst(mine, e.o.Against, "--against")
+	apart, err := saved.CheckAgainst(mine, e.o.Against, "--against")
+	return cmp.Or(err, apart)
 }
 
 // discriminator says how fresh discriminators of a student are trained.

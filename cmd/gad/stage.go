@@ -31,7 +31,7 @@ var stageFlags = []stageFlag{
 	{"adapter", "model.adapter_path", "LoRA adapters to go on with, for the weights of --model: a folder as peft writes it (with actor.lora.rank as there)"},
 	{"reward-model", "model.reward_path",
 		"model folder or GGUF file that the discriminator starts from (default: the student's)"},
-	{"teacher", "teacher.path", "model whose probabilities the student learns from: a model folder or GGUF file with the student's tokenizer"},
+	{"teacher", "teacher.path", "model whose probabilities the student learns from: a model folder or GGUF file"},
 	{"data", "data.train_files", "training data: file, folder or quoted pattern such as 'shards/*.arrow'; may be given several times"},
 	{"val-data", "data.val_files", "held-out data for the val/ metrics; files as for --data"},
 	{"split", "data.split", "which split of --data, if a folder has several"},
@@ -104,7 +104,7 @@ func (p *program) stageCommand(stage config.Stage) *cli.Command {
 	for _, f := range stageFlags {
 		if !stage.HasCritic() &&
 			slices.Contains([]string{"critic-warmup", "reward-model", "resume", "env"}, f.name) ||
-			f.name == "teacher" && stage != config.OPD {
+			f.name == "teacher" && !stage.HasPolicy() {
 			continue
 		}
 		if stage != config.SFT && f.name == "objective" {

@@ -43,6 +43,7 @@ var ill = map[string]string{
 	"real-cut":          "no pairs",
 	"sft-overfit":       "overfitting",
 	"sft-lr":            "SFT loss rises",
+	"opd-apart":         "student and teacher do not meet",
 }
 
 // readRun reads a compressed metrics.jsonl of the corpus.

@@ -78,6 +78,7 @@ var table = []Metric{
 	{"adv/mean", "", "mean advantage over the responses", "%.3g"},
 	{"adv/std", "", "standard deviation of the advantages over the responses; if it is near 0 nothing is learned", "%.3g"},
 	{"adv/max", "", "largest absolute advantage", "%.3g"},
+	{"adv/teacher_share", "share", "with algorithm.teacher_weight w: the teacher's part of the tokens' advantages, by the mean absolute values of w * (its log-probability minus the student's) and of the advantage of the reward. The other adv/ metrics are of the latter alone", "%.2f"},
 	{"adv/zero_var_groups_frac", "share",
 		"share of prompts whose responses all have the same reward", "%.2f"},
 
@@ -115,14 +116,15 @@ var table = []Metric{
 	{"ranking/agree", "share", "share of the rows whose likeliest answer, by the whole sequence, has the highest score of the row, before the update", "%.2f"},
 	{"ranking/tau", "", "temperature of the scores: from 1 to 0.1 over the run", "%.2f"},
 
-	{"opd/reverse_kl", "nats", "mean of the student's log-probability minus the teacher's over the student's tokens (gad opd): an estimate of KL(student, teacher) a token, which is what is learned away", "%.3g"},
+	{"opd/reverse_kl", "nats", "mean of the student's log-probability minus the teacher's over the student's tokens (gad opd, algorithm.teacher_weight): an estimate of KL(student, teacher) a token, which is what is learned away", "%.3g"},
 	{"opd/divergence", "nats", "divergence from the teacher at a token of the student's answers, exact over the vocabulary (teacher.loss=exact, teacher.beta) or by the teacher's most probable tokens and a tail (teacher.loss=topk), before the update", "%.3g"},
 	{"opd/topk_overlap", "share", "share of the teacher's teacher.top_k most probable tokens that are among as many of the student's, mean over the tokens of its answers (teacher.loss=topk)", "%.2f"},
 	{"opd/teacher_mass", "share", "the teacher's probability of these tokens together; the rest is the tail", "%.3f"},
 	{"opd/student_mass", "share", "the student's probability of the same tokens", "%.3f"},
 	{"opd/teacher_nll", "nats", "mean of minus the teacher's log-probability over the student's tokens; the rest of opd/reverse_kl is the student's entropy", "%.3g"},
+	{"opd/unspelled_frac", "share", "with a teacher of another tokenizer: share of the answers whose text its tokens do not spell byte by byte (it normalises it, say), and which are not compared", "%.2f"},
 	{"opd/ends_compared", "share",
-		"share of the answers' ends that the teacher also ends with; the others have no advantage",
+		"share of the answers' ends that the teacher also ends with; the others have the mean advantage",
 		"%.2f"},
 
 	{"dpo/loss", "nats", "preference loss of gad dpo (dpo.loss_type), mean over the pairs before the update; the sigmoid loss begins at ln 2 = 0.693", "%.3g"},

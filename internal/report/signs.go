@@ -150,6 +150,8 @@ var signs = []Sign{
 			return mean(rows, "actor/pg_clipfrac", signWindow,
 				func(x float64) bool { return x > 0.6 })
 		}},
+	{"student and teacher do not meet", "mean of opd/topk_overlap over the last 20 steps below 0.3, and not by more than 0.05 above that of the first 20: what the student writes is nothing that the teacher would say, and what the teacher says of it corrects nothing",
+		"gad sft first, on the teacher's answers; a larger actor.optim.lr; or a teacher that is nearer to the student", apart},
 	{"KL runs away",
 		"mean of actor/kl_loss or reward/kl_mean over the last 10 steps above 0.4 nats",
 		"lower actor.optim.lr, or raise actor.kl_loss_coef", runawayKL},
@@ -311,6 +313,20 @@ func ahead(rows []Row) string {
 	return fmt.Sprintf(
 		"%s %.2f, reward/mean %.3g to %.3g, critic/score_gap %.3g to %.3g over the last %d steps",
 		distinct, average(acc[from:]), best, now, gapWas, gapNow, n-from)
+}
+
+// apart says that student and teacher expect other tokens, and that this does not change.
+func apart(rows []Row) string {
+	xs := series(rows, "opd/topk_overlap")
+	if len(xs) < 2*signWindow {
+		return ""
+	}
+	was, now := average(xs[:signWindow]), average(last(xs, signWindow))
+	if now >= 0.3 || now > was+0.05 {
+		return ""
+	}
+	return fmt.Sprintf("opd/topk_overlap %.2g over the last %d steps, %.2g over the first", now,
+		signWindow, was)
 }
 
 // notStarted looks at a discriminator that has not yet played. One that learns alone is

@@ -37,7 +37,7 @@ type Config struct {
 	Actor     actor.Config        `yaml:"actor" doc:"the student"`
 	Critic    critic.Config       `yaml:"critic" doc:"the discriminator" stages:"warmup train"`
 	DPO       DPOConfig           `yaml:"dpo" stages:"dpo"`
-	Teacher   TeacherConfig       `yaml:"teacher" stages:"opd"`
+	Teacher   TeacherConfig       `yaml:"teacher" stages:"opd warmup train"`
 	Env       EnvConfig           `yaml:"env" stages:"warmup train"`
 	Trainer   RunConfig           `yaml:"trainer"`
 }
@@ -49,14 +49,14 @@ type ModelConfig struct {
 	RewardPath string `yaml:"reward_path" doc:"model folder or GGUF file that the discriminator starts from; empty: the student's, or with --resume the run's discriminator (flag --reward-model)" stages:"warmup train" inherit:"no"`
 }
 
-// TeacherConfig is the `teacher` section: the model whose probabilities gad opd learns from. (The
-// teacher of the other stages is known by its answers alone.)
+// TeacherConfig is the `teacher` section: the model whose probabilities gad opd learns from, and the
+// game with algorithm.teacher_weight. (Otherwise the teacher is known by its answers alone.)
 type TeacherConfig struct {
-	Path    string  `yaml:"path" doc:"teacher: a Hugging Face model folder, LoRA adapters that name their base, or a GGUF file, with the student's tokenizer (flag --teacher)" inherit:"no"`
+	Path    string  `yaml:"path" doc:"teacher: a Hugging Face model folder, LoRA adapters that name their base, or a GGUF file. teacher.loss=exact and topk need the student's tokenizer (flag --teacher)" inherit:"no"`
 	System  string  `yaml:"system" doc:"system message that the teacher alone reads, in the place of the row's; empty: the row's" fixed:"true"`
-	Loss    string  `yaml:"loss" choices:"policy,exact,topk" doc:"what the student learns by: policy: policy gradients whose advantage at a token is the teacher's log-probability of it minus the student's; exact: the divergence of the two distributions, over the whole vocabulary at every token of the answers; topk: KL(teacher||student) of the teacher's top_k most probable tokens and, as one more, of all others together" fixed:"true"`
-	TopK    int     `yaml:"top_k" min:"1" max:"1024" doc:"with loss=topk: how many of the teacher's most probable tokens count one by one" fixed:"true"`
-	Beta    float64 `yaml:"beta" min:"0" max:"1" doc:"with loss=exact: which divergence (GKD, arXiv 2306.13649): 1: KL(student||teacher), which prefers what the teacher does most; 0: KL(teacher||student), which covers all it does; between them beta*KL(teacher||M) + (1-beta)*KL(student||M) with the mixture M = beta*teacher + (1-beta)*student"`
+	Loss    string  `yaml:"loss" choices:"policy,exact,topk" doc:"what the student learns by: policy: policy gradients whose advantage at a token is the teacher's log-probability of it minus the student's; exact: the divergence of the two distributions, over the whole vocabulary at every token of the answers; topk: KL(teacher||student) of the teacher's top_k most probable tokens and, as one more, of all others together" fixed:"true" stages:"opd"`
+	TopK    int     `yaml:"top_k" min:"1" max:"1024" doc:"with loss=topk: how many of the teacher's most probable tokens count one by one" fixed:"true" stages:"opd"`
+	Beta    float64 `yaml:"beta" min:"0" max:"1" doc:"with loss=exact: which divergence (GKD, arXiv 2306.13649): 1: KL(student||teacher), which prefers what the teacher does most; 0: KL(teacher||student), which covers all it does; between them beta*KL(teacher||M) + (1-beta)*KL(student||M) with the mixture M = beta*teacher + (1-beta)*student" stages:"opd"`
 	Weights string  `yaml:"weights" choices:"native,q8_0,q4_0" doc:"how the teacher's weights are kept: native (as matrix products read them), or on the CPU in ggml's q8_0 or q4_0" fixed:"true"`
 }
 
@@ -104,6 +104,7 @@ type AlgorithmConfig struct {
 	Overlong      OverlongBuffer `yaml:"overlong_buffer"`
 	CheckerWeight float64        `yaml:"checker_weight" min:"0" max:"1" doc:"share w of the checker (trainer.checker) in the reward, short for the terms (1-w)*z(d) + w*z(check), where z standardises within a prompt's answers; 0: the discriminator's score alone"`
 	EnvWeight     float64        `yaml:"env_weight" min:"0" max:"1" doc:"share w of the environment (env.command) in the reward, short for the terms (1-w)*z(d) + w*z(env), where z standardises within a prompt's episodes; with one reward a turn (1-w)*d/(sigma_d+1e-6) + w*e/(sigma_e+1e-6), sigma those of the sums of the prompt's episodes; 0: the discriminator's score alone" fixed:"true"`
+	TeacherWeight float64        `yaml:"teacher_weight" min:"0" doc:"weight w of the teacher's probabilities (teacher.path, flag --teacher) in the advantages: to that of a token is added w * (the teacher's log-probability of it minus the student's), which is not normalised; 0: no teacher is loaded"`
 	TruncReward   string         `yaml:"truncated_reward" choices:"group_min,score" doc:"reward of an answer cut at the length limit: the smallest of its group, or its own score"`
 }
 

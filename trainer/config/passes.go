@@ -15,7 +15,7 @@ const (
 	Student Network = iota
 	Discriminator
 	Reference // the student as it was when the run began: same shape and settings
-	Teacher   // of OPD: a shape of its own
+	Teacher   // whose probabilities are read: a shape of its own
 )
 
 // Kind is what a pass does with its sequences.
@@ -143,6 +143,10 @@ func (c *Config) game(stage Stage, prompts int, independent bool) []Pass {
 	learn.Kind, learn.Times, learn.Mini =
 		Learn, float64(c.Critic.PPOEpochs), c.Critic.MiniBatch(prompts)
 	list = append(list, learn)
+	if c.Mixes(stage) {
+		list = append(list, Pass{Part: "teacher_logp", Network: Teacher, Kind: Forward, Students: n,
+			Times: 1})
+	}
 	return append(list, c.policyUpdate(stage, prompts)...)
 }
 

@@ -171,6 +171,15 @@ func (c *Config) RatioLevel() string {
 	return "episode"
 }
 
+// Mixes reports whether a stage adds a teacher's advantages to those of its rewards, and Taught
+// whether it has the teacher whose probabilities are read, for that or as gad opd.
+func (c *Config) Mixes(stage Stage) bool {
+	return stage.HasCritic() && c.Algorithm.TeacherWeight > 0
+}
+
+// Taught: see Mixes.
+func (c *Config) Taught(stage Stage) bool { return stage == OPD || c.Mixes(stage) }
+
 // Divergence reports whether a stage learns by a divergence from the teacher's distributions, over
 // the whole vocabulary or by its most probable tokens.
 func (c *Config) Divergence(stage Stage) bool { return stage == OPD && c.Teacher.Loss != "policy" }

@@ -103,8 +103,8 @@ func (c *Config) Validate(stage Stage) error {
 	switch stage {
 	case DPO:
 		errs = append(errs, c.DPO.Validate())
-	case OPD:
-		errs = append(errs, c.validateTeacher()...)
+	case OPD, Warmup, Train:
+		errs = append(errs, c.validateTeacher(stage)...)
 	}
 	if k := c.Algorithm.KLCtrl; k.Type == "adaptive" && !(k.TargetKL > 0) {
 		bad("algorithm.kl_ctrl.target_kl is %g: an adaptive coefficient needs a target above 0",
@@ -132,25 +132,47 @@ func (c *Config) Validate(stage Stage) error {
 	return errors.Join(errs...)
 }
 
-// validateTeacher checks the settings of gad opd.
-func (c *Config) validateTeacher() (errs []error) {
+// validateTeacher checks the settings of gad opd, and of a game that has a teacher beside its
+// discriminator.
+func (c *Config) validateTeacher(stage Stage) (errs []error) {
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("settings: "+format, args...))
 	}
-	if c.Teacher.Path == "" {
+	if !c.Taught(stage) {
+		return nil
+	}
+	if w := c.Algorithm.TeacherWeight; c.Mixes(stage) {
+		switch {
+		case c.Teacher.Path == "":
+			bad("algorithm.teacher_weight is %g, and there is no teacher: give --teacher DIR, or leave the weight out", w)
+		case c.LearnsTeacher(stage):
+			bad("algorithm.teacher_weight is %g, but the student of this warm-up learns the teacher's answers and has no advantages: set trainer.warmup_objective=policy, or give the weight to gad train alone", w)
+		case c.Acts(stage):
+			bad("algorithm.teacher_weight is %g: a teacher scores single answers, and env.command makes episodes: leave one of them out", w)
+		case c.Chunks(stage).On():
+			bad("algorithm.teacher_weight is %g: a teacher scores whole answers, and rollout.chunk cuts them: leave one of them out", w)
+		}
+		if l := c.Actor.PolicyLoss.LossMode; l == "geo_mean" {
+			bad("actor.policy_loss.loss_mode geo_mean takes one advantage of an answer, and with algorithm.teacher_weight each token has its own: use gspo or vanilla")
+		}
+	} else if c.Teacher.Path == "" {
 		bad("teacher.path: no teacher: give --teacher DIR, a model whose weights are at hand. Of a teacher that is known by its answers alone gad sft, dpo and the game learn")
 	}
-	if c.Divergence(OPD) && c.Actor.HasKL() {
+	if c.Divergence(stage) && c.Actor.HasKL() {
 		bad("actor.use_kl_loss is true: with teacher.loss=%s the loss is the divergence from the teacher, and has no second KL: leave it out, or use teacher.loss=policy", c.Teacher.Loss)
 	}
 	if t := c.Rollout.Temperature; t != 1 {
-		bad("rollout.temperature is %g: gad opd compares the student's log-probabilities with the teacher's, which are those of temperature 1: set it to 1", t)
+		what := "gad opd"
+		if c.Mixes(stage) {
+			what = "algorithm.teacher_weight"
+		}
+		bad("rollout.temperature is %g: %s compares the student's log-probabilities with the teacher's, which are those of temperature 1: set it to 1", t, what)
 	}
 	if w := c.Teacher.Weights; model.Quantised(w) && c.Trainer.Device == "cuda" {
 		bad("teacher.weights is %s, which only the CPU has: leave it out, or use trainer.device=cpu", w)
 	}
 	if c.Actor.PolicyLoss.LossMode == "gtpo" {
-		bad("actor.policy_loss.loss_mode gtpo weighs one advantage of an answer by token, and gad opd has one for each token: use vanilla")
+		bad("actor.policy_loss.loss_mode gtpo weighs one advantage of an answer by token, and a teacher gives one for each token: use vanilla")
 	}
 	return errs
 }

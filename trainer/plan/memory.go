@@ -126,7 +126,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	case policy && c.NeedsReference(p.Stage):
 		part("reference", model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA})
 	}
-	if p.Stage == config.OPD {
+	if c.Taught(p.Stage) {
 		own := shape
 		shape = teacherShape(c, own)
 		part("teacher", model.PlanOptions{Kind: model.LM, Quant: c.Teacher.Weights})
@@ -225,7 +225,7 @@ func (p *Plan) packTokens(c config.Config) (actor, critic, forward int) {
 	return actor, critic, forward
 }
 
-// teacherShape is the shape that a plan counts for the teacher of gad opd; shape where its folder
+// teacherShape is the shape that a plan counts for the teacher whose probabilities are read; shape where its folder
 // cannot be read, which opening the run will tell.
 func teacherShape(c config.Config, shape model.Config) model.Config {
 	if cfg, err := model.ReadConfig(c.Teacher.Path); err == nil {

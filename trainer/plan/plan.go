@@ -74,7 +74,7 @@ type Plan struct {
 	ranks     int // of the run; 0 is 1
 	footprint model.Footprint
 	shape     model.Config
-	// floating-point operations of a token under the teacher of OPD, as multiples of the student's
+	// floating-point operations of a token under the teacher, as multiples of the student's
 	teacher float64
 }
 
@@ -140,7 +140,7 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 	if err != nil {
 		return nil, err
 	}
-	if stage == config.OPD {
+	if c.Taught(stage) {
 		if c.Teacher.Path == "" {
 			return nil, fmt.Errorf("%w: plan: no teacher: give teacher.path (flag --teacher)",
 				config.ErrConfig)
@@ -186,7 +186,7 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 				config.ErrConfig)
 	}
 	p.footprint, p.shape = f, shape
-	if stage == config.OPD {
+	if c.Taught(stage) {
 		length := (p.PromptMean + p.AnswerMean) / 2
 		p.teacher = teacherShape(c, shape).FLOPsPerToken(length, true) /
 			shape.FLOPsPerToken(length, true)

@@ -136,21 +136,22 @@ func SameTokens(tok *tokenizer.Tokenizer, dir, setting string) error {
 	return nil
 }
 
-// CheckAgainst refuses a model to compare the student with, in dir, whose tokenizer is not
-// the student's. setting names dir.
-func CheckAgainst(tok *tokenizer.Tokenizer, dir, setting string) error {
+// CheckAgainst looks at a model to compare the student with, in dir, which setting names. apart says
+// that its tokenizer is not the student's, and why; err that there is no such model.
+func CheckAgainst(tok *tokenizer.Tokenizer, dir, setting string) (apart, err error) {
 	other, err := tokensOf(dir, setting)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	what := tok.Missing(other)
 	if what == "" && tok.Size() != other.Size() {
 		what = fmt.Sprintf("has %d tokens, and the student's has %d", other.Size(), tok.Size())
 	}
 	if what != "" {
-		return notTheStudents(dir, what, "the two models are compared token by token", setting)
+		return notTheStudents(dir, what, "the two models are compared token by token", setting),
+			nil
 	}
-	return nil
+	return nil, nil
 }
 
 // tokensOf is the tokenizer of a model beside the student, in dir.

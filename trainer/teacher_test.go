@@ -1,0 +1,143 @@
+package trainer
+
+import (
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"gad/trainer/config"
+)
+
+// A teacher without weight is not loaded, and one that is the student says nothing: both leave the
+// bits of the game. Another one's advantages are added to those of the rewards, token by token.
+func TestTeacherBesideTheGame(t *testing.T) {
+	be := ready(t)
+	start := filepath.Join(fixed.warmup, "global_step_3", "actor") // what the game begins with
+	step := func(more ...string) map[string]string {
+		run := filepath.Join(t.TempDir(), "run")
+		finished(t, be, settings(config.Train, run, append(more, "trainer.total_steps=1")...),
+			config.Train)
+		kept := map[string]string{}
+		for _, name := range []string{"actor/model.safetensors", "critic/model.safetensors"} {
+			raw, err := os.ReadFile(filepath.Join(run, "global_step_1", name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			kept[name] = string(raw)
+		}
+		return kept
+	}
+	want := step()
+	for what, more := range map[string][]string{
+		"no weight":          {"teacher.path=" + fixed.blank},
+		"the student itself": {"teacher.path=" + start, "algorithm.teacher_weight=3"},
+	} {
+		if got := step(more...); !maps.Equal(got, want) {
+			t.Errorf("%s: other weights", what)
+		}
+	}
+	if maps.Equal(step("teacher.path="+fixed.blank, "algorithm.teacher_weight=3"), want) {
+		t.Error("another teacher: the same weights")
+	}
+	for _, filter := range []string{"false", "true"} {
+		tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+			"teacher.path="+fixed.blank, "algorithm.teacher_weight=0.25", "trainer.total_steps=3",
+			"algorithm.filter_groups.enable="+filter), config.Train)
+		m := Metrics{}
+		r, err := tr.play(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		game := make([][]float64, len(r.roll.Seqs))
+		for s, seq := range r.roll.Seqs {
+			game[s] = make([]float64, seq.Trained()+2)
+			for i := range game[s] {
+				game[s][i] = float64(s) - 5
+			}
+		}
+		mixed, err := tr.withTeacher(m, r, game)
+		if err != nil {
+			t.Fatal(err)
+		}
+		logp, _, err := tr.teacher.Model().AllLogProbs(r.roll.Seqs, 1, 512)
+		if err != nil {
+			t.Fatal(err)
+		}
+		moved := 0.0
+		for s, row := range mixed {
+			for i, x := range row {
+				want := game[s][i]
+				if i < len(logp[s]) {
+					want += 0.25 * (float64(logp[s][i]) - float64(r.roll.OldST[s][i]))
+				}
+				if math.Abs(x-want) > 1e-9 {
+					t.Fatalf("filter %s, answer %d, token %d: %g, want %g", filter, s, i, x, want)
+				}
+				moved += math.Abs(x - game[s][i])
+			}
+		}
+		if !(moved > 1) || !(m["adv/teacher_share"] > 0 && m["adv/teacher_share"] < 1) ||
+			!(m["opd/reverse_kl"] > 0) {
+			t.Errorf("filter %s: the teacher moved %g, its share is %g, the reverse KL %g", filter,
+				moved, m["adv/teacher_share"], m["opd/reverse_kl"])
+		}
+		if game[1][0] != -4 {
+			t.Error("the game's own advantages were written to")
+		}
+	}
+}
+
+// In the game with a teacher the student comes nearer to it than without, and the samples have the
+// game's advantages.
+func TestTeacherIsLearnedFrom(t *testing.T) {
+	be := ready(t)
+	slow(t)
+	last := func(weight string) (kl float64) {
+		rows := finished(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+			"teacher.path="+fixed.blank, "algorithm.teacher_weight="+weight,
+			"trainer.total_steps=24", "actor.policy_loss.loss_mode=vanilla",
+			"actor.clip_ratio_low=0.2", "actor.clip_ratio_high=0.2", "actor.use_kl_loss=false",
+			"data.train_batch_size=8"), config.Train)
+		wantNames(t, rows[0], strings.Fields("opd/reverse_kl opd/teacher_nll opd/ends_compared adv/teacher_share critic/d_loss reward/mean timing_s/teacher_logp"))
+		for _, r := range rows[len(rows)-5:] {
+			kl += r.Values["opd/reverse_kl"] / 5
+		}
+		return kl
+	}
+	little, much := last("1e-6"), last("2")
+	if !(much < 0.5*little) {
+		t.Errorf("reverse KL %g with a weight of 2, %g with next to none", much, little)
+	}
+}
+
+// What cannot be combined with a teacher beside the discriminator is refused by name.
+func TestTeacherWeightSettings(t *testing.T) {
+	ready(t)
+	run := filepath.Join(t.TempDir(), "run")
+	for override, want := range map[string]string{
+		"teacher.path=":                                    "settings: algorithm.teacher_weight is 1, and there is no teacher: give --teacher DIR",
+		"rollout.temperature=0.8":                          "settings: rollout.temperature is 0.8: algorithm.teacher_weight compares",
+		"actor.policy_loss.loss_mode=gtpo":                 "settings: actor.policy_loss.loss_mode gtpo weighs",
+		"actor.policy_loss.loss_mode=geo_mean":             "settings: actor.policy_loss.loss_mode geo_mean takes one advantage",
+		"rollout.chunk=8 rollout.carry=4 rollout.chunks=2": "settings: algorithm.teacher_weight is 1: a teacher scores whole answers, and rollout.chunk",
+		"env.command=true data.turns=all":                  "settings: algorithm.teacher_weight is 1: a teacher scores single answers, and env.command",
+	} {
+		c := settings(config.Train, run, append([]string{"algorithm.teacher_weight=1",
+			"teacher.path=" + fixed.blank}, strings.Fields(override)...)...)
+		wantError(t, openError(t, c, config.Train), nil, want)
+	}
+	c := settings(config.Warmup, run, "algorithm.teacher_weight=1", "teacher.path="+fixed.blank)
+	wantError(t, openError(t, c, config.Warmup), nil, "learns the teacher's answers and has no advantages")
+	c = settings(config.SFT, run, "algorithm.teacher_weight=1", "rollout.temperature=0.8")
+	if err := c.Validate(config.SFT); err != nil {
+		t.Errorf("sft reads no weight of a teacher: %v", err)
+	}
+	if slices.Contains([]bool{c.Taught(config.SFT), c.Taught(config.DPO)}, true) ||
+		!c.Taught(config.OPD) {
+		t.Error("which stages have a teacher")
+	}
+}
