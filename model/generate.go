@@ -15,6 +15,9 @@ type SampleOptions struct {
 	Seed, Step uint64   // keys of the draws
 	Slots      int      // sequences that are sampled at the same time; 0 is 64
 	PageTokens int      // positions in a page of the cache; 0 is 16
+	// [P] with N 1: each prompt ends with tokens that were drawn before, of which the response is
+	// what follows; nil: prompts are prompts. MaxNew counts the tokens drawn before too.
+	Begun []Begun
 	// called before each decode step: true ends the call with ErrStopped; may be nil
 	Stop func() bool
 
@@ -23,6 +26,10 @@ type SampleOptions struct {
 	Token func(prompt, sample int, id int32)     // each token as it is drawn
 	Done  func(prompt, sample int, c Completion) // each response as it ends
 }
+
+// Begun is a response of which the first Drawn tokens stand at its prompt's end: sample Sample of
+// the row, whose other tokens have the draws that they would have had without a break.
+type Begun struct{ Sample, Drawn int }
 
 // ErrStopped is the error of a Generate that SampleOptions.Stop has ended.
 var ErrStopped = errors.New("model: generate: stopped")
@@ -71,19 +78,20 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 	}
 	first := (&Request{MaxNew: o.MaxNew, Chunks: o.Chunks}).limit()
 	longest, prompt, own := 0, 0, 0
-	for _, ids := range prompts {
-		longest = max(longest, len(ids))
+	for p, ids := range prompts {
+		longest = max(longest, len(ids)-o.drawn(p))
 		prompt, own =
 			max(prompt, pagesFor(len(ids), o.PageTokens)),
-			max(own, ownPages(len(ids), first, o.PageTokens))
+			max(own, ownPages(len(ids), first-o.drawn(p), o.PageTokens))
 	}
 	slots := min(o.Slots, len(prompts)*o.N)
 	pages := poolPages(slots, o.N, len(prompts), prompt, own)
 	if first < o.MaxNew { // a later chunk shares its context with no other
 		pages = max(pages, chunkPages(slots, longest+first, o.PageTokens))
 	}
+	// prompts of one row have the same beginning
 	e, err := m.engine(EngineOptions{Slots: slots, PageTokens: o.PageTokens, Pages: pages,
-		Longest: longest + first})
+		Longest: longest + first, Keep: o.Begun != nil})
 	if err != nil {
 		return nil, err
 	}
@@ -93,6 +101,9 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 		r := &Request{Prompt: ids, N: o.N, MaxNew: o.MaxNew, Chunks: o.Chunks, EOS: o.EOS,
 			Sampling: o.Sampling,
 			Seed:     o.Seed, Step: o.Step, Row: rows[p], index: p}
+		if o.Begun != nil {
+			r.Sample, r.Drawn, r.MaxNew = o.Begun[p].Sample, o.drawn(p), o.MaxNew-o.drawn(p)
+		}
 		if o.Token != nil {
 			r.Token = func(s int, t Token) bool {
 				o.Token(p, s, t.ID)
@@ -120,6 +131,14 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 	}
 }
 
+// drawn is how many tokens of the response to prompt p were drawn before.
+func (o SampleOptions) drawn(p int) int {
+	if o.Begun == nil {
+		return 0
+	}
+	return o.Begun[p].Drawn
+}
+
 func (m *Model) checkSampling(prompts [][]int32, rows []uint64, o SampleOptions) error {
 	if o.N < 1 || o.N > 1<<16 || o.MaxNew < 1 || o.Slots < 1 || o.Slots > 1<<16 ||
 		o.PageTokens < 1 || o.PageTokens > 1<<12 {
@@ -137,12 +156,18 @@ func (m *Model) checkSampling(prompts [][]int32, rows []uint64, o SampleOptions)
 	if err := o.Chunks.Check(); err != nil {
 		return fmt.Errorf("model: generate: %w", err)
 	}
+	if o.Begun != nil && (len(o.Begun) != len(prompts) || o.N != 1 || o.Chunks.On()) {
+		return fmt.Errorf("model: generate: %d responses that have begun to %d prompts, n %d, chunks of %d: expected one for each prompt, n 1 and no chunks", len(o.Begun), len(prompts), o.N, o.Chunks.Size)
+	}
 	most := o.MaxNew
 	if o.Chunks.On() {
 		most = min(most, o.Chunks.Size)
 	}
 	for p, ids := range prompts {
-		if err := m.checkPrompt(ids, most, m.cfg.MaxPosition, rows[p]); err != nil {
+		if d := o.drawn(p); d < 0 || d >= min(most, len(ids)) || d > 0 && o.Begun[p].Sample < 0 {
+			return fmt.Errorf("model: generate: prompt %d of %d tokens: sample %d, of which %d were drawn before: expected fewer than the prompt has, and than %d new ones", p, len(ids), o.Begun[p].Sample, d, most)
+		}
+		if err := m.checkPrompt(ids, most-o.drawn(p), m.cfg.MaxPosition, rows[p]); err != nil {
 			return fmt.Errorf("model: generate: prompt %d: %w", p, err)
 		}
 	}

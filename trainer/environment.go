@@ -259,10 +259,15 @@ func (r *round) sequences() [][]model.Seq {
 	return out
 }
 
-// written are the tokens that the student wrote in each answer.
+// written are the tokens that the student wrote in each answer, in a tree those that it shares with
+// others too.
 func (r *round) written() [][]int32 {
 	out := make([][]int32, len(r.group))
 	for a, seqs := range r.sequences() {
+		if r.branches != nil {
+			out[a] = seqs[0].IDs[len(r.batch.Prompts[r.group[a]]):]
+			continue
+		}
 		for _, seq := range seqs {
 			out[a] = append(out[a], seq.TrainedIDs()...)
 		}
