@@ -399,7 +399,9 @@ func TestChooseRandom(t *testing.T) {
 				}
 				return []int{a, b}[k]
 			})
-			seen[[2]Place(got)]++
+			if seen[[2]Place(got)]++; got[0] == got[1] {
+				t.Errorf("%v is drawn twice", got[0])
+			}
 		}
 	}
 	if len(seen) != 6 {
@@ -434,8 +436,11 @@ func TestChooseUCT(t *testing.T) {
 		// all scores equal: 0.416 against 0.589 for the side that was visited once
 		"the side visited less": {three, []int{10, 10, 7}, []float64{5, 5, 5}, 1,
 			[]Place{{1, 3}}},
-		// the mean of 1 and -1 is 0: 0.416 against 1/2 + 0.589
-		"the mean, not the best": {three, []int{10, 10, 7}, []float64{9, 9, 0}, 1,
+		// the mean of 1 and -1 is 0, and so is the other side's: 0.416 against 0.589
+		"the mean, not the best": {three, []int{10, 10, 7}, []float64{9, 4.5, 0}, 1,
+			[]Place{{1, 3}}},
+		// -1/2 + 0.416 against 1/2 + 0.589, though the tree's mean is below 0
+		"a mean is not multiplied": {three, []int{10, 10, 7}, []float64{0, 9, 0}, 1,
 			[]Place{{1, 3}}},
 		// answer 1 has no place: its side leads nowhere, however good it is
 		"a side without places": {three, []int{10, 2, 7}, []float64{0, 1, 0}, 1,

@@ -15,6 +15,7 @@ import (
 	"gad/algos"
 	"gad/internal/checker"
 	"gad/internal/hostile"
+	"gad/internal/philox"
 	"gad/internal/report"
 	"gad/internal/textmetrics"
 	"gad/internal/vfs"
@@ -301,20 +302,27 @@ func TestSearchReadsThePresentWeights(t *testing.T) {
 				}
 			}
 			// another tree's values change nothing
-			for p, leaves := range g.leavesP {
-				for s, x := range leaves {
-					if x.Tree == 1 {
-						rewards[p][s] = math.Sin(float64(s) + rewards[p][s])
-					}
-				}
-			}
 			first := func(list []offshoot) []offshoot {
 				return slices.DeleteFunc(slices.Clone(list),
 					func(x offshoot) bool { return x.Tree == 1 })
 			}
-			if again := g.choose(k, rewards); !slices.Equal(first(again), first(chosen)) {
-				t.Errorf("with other values of tree 1 tree 0 branches at %v, not %v", first(again),
-					first(chosen))
+			others := map[string]bool{}
+			for i := range 20 {
+				for p, leaves := range g.leavesP {
+					for s, x := range leaves {
+						if x.Tree == 1 {
+							rewards[p][s] = 100 * math.Sin(float64(s*s+7*i))
+						}
+					}
+				}
+				again := g.choose(k, rewards)
+				if others[fmt.Sprint(again)] = true; !slices.Equal(first(again), first(chosen)) {
+					t.Errorf("with other values of tree 1 tree 0 branches at %v, not %v",
+						first(again), first(chosen))
+				}
+			}
+			if k > 0 && len(others) < 2 {
+				t.Errorf("no values of tree 1 change where it branches: %v", others)
 			}
 			if err := g.sample(chosen, 1); err != nil {
 				t.Fatal(err)
@@ -324,6 +332,49 @@ func TestSearchReadsThePresentWeights(t *testing.T) {
 			t.Fatal(err)
 		}
 		tr.step++
+	}
+}
+
+// Places are drawn by seed, step, row, tree, round and draw: another round, or another tree, has
+// draws of its own.
+func TestPlacesAreDrawn(t *testing.T) {
+	be := ready(t)
+	tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+		branching(3, 2, "trainer.total_steps=3", "rollout.tree.expand=3")...), config.Train)
+	g := &grove{t: tr, keys: []int{9, 3}, leavesP: make([][]leaf, 2)}
+	for p := range g.leavesP {
+		for tree := range 3 {
+			g.leavesP[p] = append(g.leavesP[p], leaf{Branch: algos.Branch{Tree: tree, Parent: -1},
+				logp: make([]float32, 41)})
+		}
+	}
+	seen := map[string]bool{}
+	for step := range 2 {
+		tr.step = step
+		for round := range 2 {
+			got := g.choose(round, nil)
+			for p, row := range g.keys {
+				for tree := range 3 {
+					places := algos.Places([]algos.Branch{{Parent: -1}}, []int{41}, 2)
+					var want []offshoot
+					for i := range 3 {
+						at := i + philox.IntN(len(places)-i, tr.seed(), philox.Branches,
+							uint64(step), uint64(row)<<16|uint64(tree), uint64(3*round+i))
+						places[i], places[at] = places[at], places[i]
+						want = append(want, offshoot{p, algos.Branch{Tree: tree, Parent: tree,
+							At: places[i].At}})
+					}
+					if x := got[9*p+3*tree:][:3]; !slices.Equal(x, want) {
+						t.Errorf("step %d round %d row %d tree %d: %v, want %v", step, round, row,
+							tree, x, want)
+					}
+					seen[fmt.Sprint(places[:3])] = true
+				}
+			}
+		}
+	}
+	if len(seen) != 24 {
+		t.Errorf("%d of 24 draws differ", len(seen))
 	}
 }
 
