@@ -77,7 +77,7 @@ type Tree struct {
 	Rounds  int    `yaml:"rounds" min:"0" max:"4096" doc:"L, how often branches are added to each tree; the answers to a prompt are at most trees x (1 + expand x rounds)"`
 	Expand  int    `yaml:"expand" min:"1" max:"4096" doc:"N, branches added to a tree in a round, at different places, fewer where the tree has fewer (tree/branches)"`
 	Select  string `yaml:"select" choices:"random,uct" doc:"which places branch: random: each is equally probable (Tree-GRPO, arXiv 2509.21240); uct: a search from the prompt by upper confidence bounds of the answers' rewards so far, under the present weights of student and discriminator (after TreeRL, arXiv 2506.11902)"`
-	Segment int    `yaml:"segment" min:"1" max:"1048576" doc:"an answer may branch behind every multiple of so many tokens, and at the prompt"`
+	Segment int    `yaml:"segment" min:"1" max:"1048576" doc:"an answer may branch at the prompt and behind every multiple of so many tokens. An episode (env.command) branches before any of its turns instead, a thought (rollout.chunk) at any of its chunks"`
 }
 
 // Answers is how many answers a prompt's trees have at most.

@@ -220,20 +220,9 @@ func treeNode(c AdvantageConfig, in AdvantageInput, groups [][]int) ([][]float64
 }
 
 // Place is where a tree may branch: behind the first At tokens of answer Answer, as Branch has it.
+// The places of a tree are the prompt first, {0, 0}, then those within each answer's own tokens, in
+// the order of answers and tokens.
 type Place struct{ Answer, At int }
-
-// Places are those of one tree, in the order of its answers and their tokens: the prompt, and every
-// multiple of segment within each answer's own tokens, but the end. lens are the answers' own
-// tokens.
-func Places(tree []Branch, lens []int, segment int) []Place {
-	list := []Place{{}}
-	for s, b := range tree {
-		for at := (b.At/segment + 1) * segment; at < b.At+lens[s]; at += segment {
-			list = append(list, Place{s, at})
-		}
-	}
-	return list
-}
 
 // ChooseRandom draws n different places, or all if there are fewer: each order of them is equally
 // probable (Tree-GRPO draws nodes uniformly, and the same one twice too). draw(k, n) is the k-th

@@ -376,14 +376,17 @@ func TestBranchesRefused(t *testing.T) {
 	}
 }
 
-func TestPlaces(t *testing.T) {
-	tree := []Branch{{Parent: -1}, {At: 4}, {Parent: 1, At: 6}}
-	got := Places(tree, []int{8, 5, 1}, 2)
-	want := []Place{{}, {0, 2}, {0, 4}, {0, 6}, {1, 6}, {1, 8}}
-	if !slices.Equal(got, want) {
-		t.Errorf("places %v, expected %v: none at an answer's end, none in what it shares", got,
-			want)
+// every are the prompt and every n-th place of each answer's own tokens.
+func every(n int, tree []Branch, own []int) []Place {
+	list := []Place{{}}
+	for s, b := range tree {
+		for at := b.At + 1; at < b.At+own[s]; at++ {
+			if at%n == 0 {
+				list = append(list, Place{s, at})
+			}
+		}
 	}
+	return list
 }
 
 // Every order of n places is equally probable, a place is drawn once, and there are no more than
@@ -448,7 +451,7 @@ func TestChooseUCT(t *testing.T) {
 		"not finite": {three, []int{10, 10, 7}, []float64{math.NaN(), 1, 0}, 1,
 			[]Place{{1, 3}}},
 	} {
-		places := Places(c.tree, c.own, 3)
+		places := every(3, c.tree, c.own)
 		if got := ChooseUCT(c.tree, places, c.scores, c.n); !slices.Equal(got, c.want) {
 			t.Errorf("%s: chose %v, by hand %v", name, got, c.want)
 		}

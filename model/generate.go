@@ -16,7 +16,8 @@ type SampleOptions struct {
 	Slots      int      // sequences that are sampled at the same time; 0 is 64
 	PageTokens int      // positions in a page of the cache; 0 is 16
 	// [P] with N 1: each prompt ends with tokens that were drawn before, of which the response is
-	// what follows; nil: prompts are prompts. MaxNew counts the tokens drawn before too.
+	// what follows; nil: prompts are prompts. MaxNew counts the tokens drawn before too. In chunks
+	// they are those of whole chunks.
 	Begun []Begun
 	// called before each decode step: true ends the call with ErrStopped; may be nil
 	Stop func() bool
@@ -82,7 +83,7 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 		longest = max(longest, len(ids)-o.drawn(p))
 		prompt, own =
 			max(prompt, pagesFor(len(ids), o.PageTokens)),
-			max(own, ownPages(len(ids), first-o.drawn(p), o.PageTokens))
+			max(own, ownPages(len(ids), max(first-o.drawn(p), 1), o.PageTokens))
 	}
 	slots := min(o.Slots, len(prompts)*o.N)
 	pages := poolPages(slots, o.N, len(prompts), prompt, own)
@@ -102,7 +103,7 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 			Sampling: o.Sampling,
 			Seed:     o.Seed, Step: o.Step, Row: rows[p], index: p}
 		if o.Begun != nil {
-			r.Sample, r.Drawn, r.MaxNew = o.Begun[p].Sample, o.drawn(p), o.MaxNew-o.drawn(p)
+			r.begin(o.Begun[p])
 		}
 		if o.Token != nil {
 			r.Token = func(s int, t Token) bool {
@@ -111,6 +112,7 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 			}
 		}
 		r.Done = func(s int, c Completion) {
+			c.IDs = c.IDs[len(c.IDs)-len(c.Logp):] // of a thought that had begun, what is new
 			out[p][s] = c
 			if o.Done != nil {
 				o.Done(p, s, c)
@@ -128,6 +130,17 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 		if err := e.Step(); err != nil {
 			return nil, err
 		}
+	}
+}
+
+// begin makes a request for a whole response one for what follows its first tokens, which stand at
+// the prompt's end.
+func (r *Request) begin(b Begun) {
+	r.Sample, r.Drawn, r.MaxNew = b.Sample, b.Drawn, r.MaxNew-b.Drawn
+	if r.Chunks.On() && b.Drawn > 0 {
+		n := len(r.Prompt) - b.Drawn
+		r.said = thought{question: r.Prompt[:n:n], ids: r.Prompt[n:]}
+		r.Prompt = r.Chunks.Context(r.said.question, r.said.ids)
 	}
 }
 
@@ -156,18 +169,27 @@ func (m *Model) checkSampling(prompts [][]int32, rows []uint64, o SampleOptions)
 	if err := o.Chunks.Check(); err != nil {
 		return fmt.Errorf("model: generate: %w", err)
 	}
-	if o.Begun != nil && (len(o.Begun) != len(prompts) || o.N != 1 || o.Chunks.On()) {
-		return fmt.Errorf("model: generate: %d responses that have begun to %d prompts, n %d, chunks of %d: expected one for each prompt, n 1 and no chunks", len(o.Begun), len(prompts), o.N, o.Chunks.Size)
-	}
-	most := o.MaxNew
-	if o.Chunks.On() {
-		most = min(most, o.Chunks.Size)
+	if o.Begun != nil && (len(o.Begun) != len(prompts) || o.N != 1) {
+		return fmt.Errorf("model: generate: %d responses that have begun to %d prompts, n %d: expected one for each prompt, and n 1", len(o.Begun), len(prompts), o.N)
 	}
 	for p, ids := range prompts {
-		if d := o.drawn(p); d < 0 || d >= min(most, len(ids)) || d > 0 && o.Begun[p].Sample < 0 {
-			return fmt.Errorf("model: generate: prompt %d of %d tokens: sample %d, of which %d were drawn before: expected fewer than the prompt has, and than %d new ones", p, len(ids), o.Begun[p].Sample, d, most)
+		most := o.MaxNew
+		if o.Chunks.On() {
+			most = min(most, o.Chunks.Size)
 		}
-		if err := m.checkPrompt(ids, most-o.drawn(p), m.cfg.MaxPosition, rows[p]); err != nil {
+		d := o.drawn(p)
+		if d < 0 || d >= min(o.MaxNew, len(ids)) || d > 0 && o.Begun[p].Sample < 0 {
+			return fmt.Errorf("model: generate: prompt %d of %d tokens: sample %d, of which %d were drawn before: expected fewer than the prompt has, and than %d new ones", p, len(ids), o.Begun[p].Sample, d, o.MaxNew)
+		}
+		if o.Chunks.On() && d > 0 {
+			if n := o.Chunks.Count(d + 1); n == 1 || d != o.Chunks.Seams(d + 1)[n-2] {
+				return fmt.Errorf("model: generate: prompt %d: %d tokens drawn before: expected those of whole chunks", p, d)
+			}
+			ids = ids[:len(ids)-d]
+		} else {
+			most -= d
+		}
+		if err := m.checkPrompt(ids, most, m.cfg.MaxPosition, rows[p]); err != nil {
 			return fmt.Errorf("model: generate: prompt %d: %w", p, err)
 		}
 	}

@@ -262,12 +262,11 @@ func (r *round) sequences() [][]model.Seq {
 // written are the tokens that the student wrote in each answer, in a tree those that it shares with
 // others too.
 func (r *round) written() [][]int32 {
+	if r.branches != nil {
+		return r.wroteA
+	}
 	out := make([][]int32, len(r.group))
 	for a, seqs := range r.sequences() {
-		if r.branches != nil {
-			out[a] = seqs[0].IDs[len(r.batch.Prompts[r.group[a]]):]
-			continue
-		}
 		for _, seq := range seqs {
 			out[a] = append(out[a], seq.TrainedIDs()...)
 		}
@@ -352,7 +351,7 @@ func (t *Trainer) acted(m Metrics, r *round) []float64 {
 // discriminator's score; otherwise the score is the last turn's d and the others' are 0, as of an
 // environment that rewards the end alone.
 func (t *Trainer) steps(r *round) [][]algos.TurnStep {
-	if r.episodes == nil {
+	if r.episodes == nil || r.branches != nil {
 		return nil
 	}
 	terms := t.cfg.Rewarded(t.Stage)

@@ -147,6 +147,7 @@ func (r *round) take(from *round, keep []int) {
 	r.forCritic = append(r.forCritic, model.Pick(from.forCritic, answers)...)
 	if from.branches != nil {
 		r.branches = append(r.branches, model.Pick(from.branches, answers)...)
+		r.wroteA = append(r.wroteA, model.Pick(from.wroteA, answers)...)
 		a.Whole = append(a.Whole, model.Pick(fa.Whole, seqs)...)
 	}
 	if from.episodes != nil {

@@ -73,6 +73,7 @@ type round struct {
 	cut       []bool            // [A] at a limit
 	episodes  []episode.Episode // [A]; nil without an environment
 	branches  []algos.Branch    // [A] numbers within the prompt; nil where answers do not branch
+	wroteA    [][]int32         // [A] with branches: all tokens of each answer
 	forCritic []model.Seq       // [A] the answers on the discriminator's path
 	scoreA    []float32         // [A]; nil before they are known
 	scoreP    []float32         // [P] of the teacher's answers

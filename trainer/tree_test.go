@@ -256,8 +256,10 @@ func TestSearchReadsThePresentWeights(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g := &grove{t: tr, r: &round{batch: b}, keys: b.Rows, leavesP: make([][]leaf, 2)}
-		if err := g.sample([]offshoot{{prompt: 0}, {prompt: 1}}, 2); err != nil {
+		g := tr.plant(&round{batch: b}, b.Rows)
+		if err := g.sample([]offshoot{{0, algos.Branch{Parent: -1}},
+			{0, algos.Branch{Tree: 1, Parent: -1}}, {1, algos.Branch{Parent: -1}},
+			{1, algos.Branch{Tree: 1, Parent: -1}}}); err != nil {
 			t.Fatal(err)
 		}
 		out, err := tr.actor.Model().Generate(b.Prompts, []uint64{3, 5}, model.SampleOptions{N: 2,
@@ -324,7 +326,7 @@ func TestSearchReadsThePresentWeights(t *testing.T) {
 			if k > 0 && len(others) < 2 {
 				t.Errorf("no values of tree 1 change where it branches: %v", others)
 			}
-			if err := g.sample(chosen, 1); err != nil {
+			if err := g.sample(chosen); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -341,11 +343,11 @@ func TestPlacesAreDrawn(t *testing.T) {
 	be := ready(t)
 	tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
 		branching(3, 2, "trainer.total_steps=3", "rollout.tree.expand=3")...), config.Train)
-	g := &grove{t: tr, keys: []int{9, 3}, leavesP: make([][]leaf, 2)}
+	g := tr.plant(&round{}, []int{9, 3})
 	for p := range g.leavesP {
 		for tree := range 3 {
 			g.leavesP[p] = append(g.leavesP[p], leaf{Branch: algos.Branch{Tree: tree, Parent: -1},
-				logp: make([]float32, 41)})
+				own: 41})
 		}
 	}
 	seen := map[string]bool{}
@@ -355,7 +357,10 @@ func TestPlacesAreDrawn(t *testing.T) {
 			got := g.choose(round, nil)
 			for p, row := range g.keys {
 				for tree := range 3 {
-					places := algos.Places([]algos.Branch{{Parent: -1}}, []int{41}, 2)
+					var places []algos.Place
+					for at := 0; at < 41; at += 2 {
+						places = append(places, algos.Place{At: at})
+					}
 					var want []offshoot
 					for i := range 3 {
 						at := i + philox.IntN(len(places)-i, tr.seed(), philox.Branches,
@@ -391,6 +396,7 @@ func TestBranchesOfARound(t *testing.T) {
 			r.roll.Seqs = append(r.roll.Seqs, model.Answer([]int32{1, int32(a)}, 1))
 			r.roll.SampledST = append(r.roll.SampledST, []float32{0})
 			r.roll.Whole = append(r.roll.Whole, 10+a)
+			r.wroteA = append(r.wroteA, []int32{int32(a)})
 		}
 		r.roll.OldST, r.roll.Group = r.roll.SampledST, group
 		r.cut, r.roll.Truncated = make([]bool, len(group)), make([]bool, len(group))
@@ -403,7 +409,7 @@ func TestBranchesOfARound(t *testing.T) {
 	whole.take(r, []int{1})
 	want := []algos.Branch{first, second, {Tree: 2, Parent: -1}, {Tree: 3, Parent: -1},
 		{Tree: 3, Parent: 3, At: 2}}
-	if got := whole.allBranches(); !slices.Equal(got, want) ||
+	if got := whole.allBranches(); !slices.Equal(got, want) || whole.written()[4][0] != 5 ||
 		!slices.Equal(whole.roll.Whole, []int{10, 11, 13, 14, 15}) {
 		t.Errorf("branches %v, want %v; lengths %v", got, want, whole.roll.Whole)
 	}
@@ -495,8 +501,7 @@ func TestTreesAreRefused(t *testing.T) {
 	for set, want := range map[string]string{
 		"rollout.n=4":                            "set rollout.n=1",
 		"rollout.tree.rounds=4096":               "have 16386 answers, more than 4096",
-		"rollout.chunk=6":                        "rollout.chunk 6 makes several of an answer",
-		"env.command=cat":                        "env.command makes episodes",
+		"algorithm.group_stats=turns":            "counts the turns of whole episodes",
 		"algorithm.use_kl_in_reward=true":        "put the KL into the loss",
 		"actor.policy_loss.loss_mode=gtpo":       "an answer's first tokens are another's: use gspo",
 		"rollout.tree.trees=0 adv=tree_grpo n=4": "rollout.tree.trees is 0: set it, or use grpo",

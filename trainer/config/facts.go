@@ -98,6 +98,9 @@ func (c *Config) Ignores(stage Stage, key string) string {
 		c.Rollout.Tree.Trees == 0 {
 		return "rollout.tree.trees is 0: answers do not branch"
 	}
+	if key == "rollout.tree.segment" && (c.Acts(stage) || c.Chunks(stage).On()) {
+		return "episodes branch at turns, and thoughts at chunks"
+	}
 	if on := c.Chunks(stage).On(); on && key == "data.max_response_length" {
 		return "the longest answer is a thought of rollout.chunks chunks (rollout.chunk)"
 	} else if !on && (key == "rollout.carry" || key == "rollout.carry_head" ||

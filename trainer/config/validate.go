@@ -322,11 +322,8 @@ func (c *Config) validateTrees(stage Stage) (errs []error) {
 	if n := tree.Answers(); n > mostAnswers {
 		bad("rollout.tree: %d trees of 1 + %d rounds x %d branches have %d answers, more than %d: lower rollout.tree.rounds, expand or trees", tree.Trees, tree.Rounds, tree.Expand, n, mostAnswers)
 	}
-	if c.Acts(stage) {
-		bad("rollout.tree.trees %d branches single answers, and env.command makes episodes: leave one of them out", tree.Trees)
-	}
-	if x := c.Chunks(stage); x.On() {
-		bad("rollout.tree.trees %d branches answers of one sequence, and rollout.chunk %d makes several of an answer: leave one of them out", tree.Trees, x.Size)
+	if name == "gigpo" || c.Algorithm.GroupStats == "turns" {
+		bad("algorithm.adv_estimator %s with algorithm.group_stats %s counts the turns of whole episodes, and with rollout.tree.trees %d the first of them are another episode's: use tree_grpo, and episodes", name, c.Algorithm.GroupStats, tree.Trees)
 	}
 	if c.Algorithm.UseKLInReward {
 		bad("algorithm.use_kl_in_reward subtracts the KL of an answer's own tokens, and with rollout.tree.trees %d the first of them are another answer's: put the KL into the loss (actor.use_kl_loss)", tree.Trees)
