@@ -305,9 +305,33 @@ func TestGenerateBegun(t *testing.T) {
 			must(t, err)
 			sameCompletions(t, "begun", got, want)
 		}
+		// a thought goes on at its seams
+		o = sampleOptions()
+		o.EOS, o.Chunks = o.EOS[:1], Chunks{Size: 7, Carry: 4, Head: 1, Most: 5}
+		o.MaxNew = o.Chunks.Longest()
+		out, err = m.Generate(prompts, rows, o, nil)
+		must(t, err)
+		begun, keys, want = nil, nil, nil
+		for p := range prompts {
+			for s, c := range out[p] {
+				for _, at := range o.Chunks.Seams(len(c.IDs)) {
+					begun = append(begun, slices.Concat(prompts[p], c.IDs[:at]))
+					keys = append(keys, rows[p])
+					o.Begun = append(o.Begun, Begun{Sample: s, Drawn: at})
+					want = append(want, []Completion{{IDs: c.IDs[at:], Logp: c.Logp[at:],
+						Truncated: c.Truncated}})
+				}
+			}
+		}
+		if o.N = 1; len(begun) < 10 {
+			t.Fatalf("only %d seams", len(begun))
+		}
+		got, err := m.Generate(begun, keys, o, nil)
+		must(t, err)
+		sameCompletions(t, "at a seam", got, want)
 		for name, spoil := range map[string]func(o *SampleOptions){
+			"within a chunk":   func(o *SampleOptions) { o.Begun[0].Drawn-- },
 			"several answers":  func(o *SampleOptions) { o.N = 2 },
-			"chunks":           func(o *SampleOptions) { o.Chunks = Chunks{Size: 8, Carry: 4, Most: 3} },
 			"too few":          func(o *SampleOptions) { o.Begun = o.Begun[1:] },
 			"no token left":    func(o *SampleOptions) { o.Begun[0].Drawn = o.MaxNew },
 			"no prompt left":   func(o *SampleOptions) { o.Begun[0].Drawn = len(begun[0]) },

@@ -14,6 +14,7 @@ import (
 	"gad/actor"
 	"gad/algos"
 	"gad/internal/checker"
+	"gad/internal/compute"
 	"gad/internal/hostile"
 	"gad/internal/philox"
 	"gad/internal/report"
@@ -197,6 +198,130 @@ func TestStepInTrees(t *testing.T) {
 		if x := m["tree/branches"]; !near(x, float64(len(r.group)-8)/8, 1e-9) {
 			t.Errorf("%s: %g branches a tree of %d answers", how, x, len(r.group))
 		}
+	}
+}
+
+// grownUp is a warm-up run in the tests' environment, from which the game goes on.
+func grownUp(t *testing.T, be compute.Backend, data, how string) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "warmup")
+	finished(t, be, settings(config.Warmup, dir, acting(data, how, "trainer.total_steps=2")...),
+		config.Warmup)
+	return "trainer.resume_from=" + dir
+}
+
+// Episodes branch before turns, and thoughts at seams: what an answer takes over it does not learn,
+// neither is any token left out; its sequences were sampled with the contexts that are learned; the
+// discriminator, rewards and lengths are of the whole.
+func TestStepInTreesOfTurnsAndChunks(t *testing.T) {
+	be := ready(t)
+	data := episodesOf(t, 12)
+	for how, set := range map[string][]string{
+		"well": acting(data, "well", grownUp(t, be, data, "well"), "algorithm.env_weight=1",
+			"critic.level=turn"),
+		"prompt": acting(data, "prompt", grownUp(t, be, data, "prompt"),
+			"algorithm.env_weight=1"),
+		"chunks": thinking("critic.reads=last", "critic.truncated=exclude"),
+	} {
+		tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+			branching(2, 2, slices.Concat(set, []string{"trainer.total_steps=2",
+				"rollout.tree.select=uct", "algorithm.adv_estimator=tree_node"})...)...),
+			config.Train)
+		m := Metrics{}
+		r := scored(t, tr, m)
+		lenA, _ := r.mask()
+		branches, written := r.allBranches(), r.written()
+		inner, sequences := 0, r.sequences()
+		logp, _, err := tr.actor.Model().AllLogProbs(r.roll.Seqs, 1, 512)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for s := range logp {
+			if !slices.Equal(logp[s], r.roll.SampledST[s]) {
+				t.Errorf("%s: sequence %d was not sampled with the context that is learned", how, s)
+			}
+			if a := r.roll.Episode[s]; r.roll.Whole[s] != len(written[a]) {
+				t.Errorf("%s: sequence %d of an answer of %d tokens, not %d", how, s,
+					r.roll.Whole[s], len(written[a]))
+			}
+		}
+		for a, b := range branches {
+			var own []int32
+			for _, seq := range sequences[a] {
+				own = append(own, seq.TrainedIDs()...)
+			}
+			if !slices.Equal(own, written[a][b.At:]) || lenA[a] != len(own) {
+				t.Errorf("%s: answer %d, %+v, of %v learns %v", how, a, b, written[a], own)
+			}
+			if b.At > 0 {
+				inner++
+				if !slices.Equal(written[a][:b.At], written[b.Parent][:b.At]) {
+					t.Errorf("%s: answer %d does not begin as answer %d", how, a, b.Parent)
+				}
+			}
+			if how == "chunks" {
+				if b.At > 0 && !slices.Contains(inChunks.Seams(len(written[a])), b.At) {
+					t.Errorf("a thought branches at %d", b.At)
+				}
+				q := r.batch.Prompts[r.group[a]]
+				all := inChunks.Seqs(q, written[a])
+				for i, seq := range sequences[a] {
+					if want := all[len(all)-len(sequences[a])+i]; !slices.Equal(seq.IDs, want.IDs) {
+						t.Errorf("chunk %v, want %v", seq, want)
+					}
+				}
+				continue
+			}
+			e := r.episodes[a]
+			sum := 0.0
+			for k, span := range e.Script.Spans {
+				text := tr.tok.Decode(e.Script.IDs[span.From:span.To], true)
+				sum += float64(len(text) % 3)
+				if e.Turns[k].Reward != float64(len(text)%3) {
+					t.Errorf("%s: answer %d turn %d: reward %g for %q", how, a, k,
+						e.Turns[k].Reward, text)
+				}
+			}
+			if len(e.Turns) != 2+r.batch.Rows[r.group[a]]%2 || e.Reward(0) != sum ||
+				len(r.forCritic[a].Spans) != len(e.Turns) {
+				t.Errorf("%s: answer %d: %d turns, %d before the discriminator", how, a,
+					len(e.Turns), len(r.forCritic[a].Spans))
+			}
+		}
+		if inner < 4 {
+			t.Errorf("%s: %d branches within answers: %v", how, inner, branches)
+		}
+		adv, err := tr.advantages(m, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for s, row := range adv {
+			if len(row) < r.roll.Seqs[s].Trained() {
+				t.Errorf("%s: sequence %d has advantages %v", how, s, row)
+			}
+		}
+		places, err := tr.placesOf(r, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for a, x := range places {
+			last := x.Nodes[len(x.Nodes)-1]
+			s := len(sequences[a]) - 1 + r.firsts()[a]
+			if *last.Advantage != adv[s][r.roll.Seqs[s].Trained()-1] ||
+				how != "chunks" && last.To != len(r.episodes[a].Turns) {
+				t.Errorf("%s: answer %d: %+v", how, a, x)
+			}
+		}
+		if _, err := tr.next(); err != nil {
+			t.Errorf("%s: %v", how, err)
+		}
+	}
+	tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+		branching(2, 2, acting(data, "clock", grownUp(t, be, data, "well"),
+			"trainer.total_steps=2", "env.max_faults=0.1")...)...), config.Train)
+	if _, err := tr.next(); err == nil || !strings.Contains(err.Error(),
+		"replies to turns 1 to 1 are not what they were") {
+		t.Errorf("in a world that replies by the clock: %v", err)
 	}
 }
 
@@ -424,16 +549,22 @@ func TestBranchesOfARound(t *testing.T) {
 func TestTreesKeepTheirBits(t *testing.T) {
 	slow(t)
 	be := ready(t)
+	data := episodesOf(t, 12)
 	for how, more := range map[string][]string{
 		"random": {"algorithm.adv_estimator=tree_grpo", "critic.group_ot=0.01"},
 		"uct": {"algorithm.adv_estimator=tree_node", "algorithm.filter_groups.enable=true",
 			"actor.policy_loss.loss_mode=vanilla", "algorithm.terms=d + 0.1*check",
-			"trainer.checker=" + byLength}} {
+			"trainer.checker=" + byLength},
+		"uct, turns": acting(data, "well", grownUp(t, be, data, "well"), "data.val_files="+data,
+			"algorithm.env_weight=0.5"),
+		"random, chunks": thinking("critic.reads=last"),
+	} {
+		search, kind, _ := strings.Cut(how, ", ")
 		run := func(name string, other ...string) config.Config {
 			return settings(config.Train, filepath.Join(t.TempDir(), name),
 				branching(2, 2, slices.Concat([]string{"trainer.total_steps=5",
 					"trainer.save_freq=2", "trainer.shards=4", "critic.replay.size=24",
-					"critic.replay.share=0.5", "actor.ppo_epochs=2", "rollout.tree.select=" + how,
+					"critic.replay.share=0.5", "actor.ppo_epochs=2", "rollout.tree.select=" + search,
 					"data.val_files=" + fixed.val, "trainer.test_freq=2"}, more, other)...)...)
 		}
 		c := run("whole")
@@ -459,7 +590,7 @@ func TestTreesKeepTheirBits(t *testing.T) {
 		}
 		for n := 1; n <= 4; n++ {
 			for _, kill := range []bool{false, true} {
-				if hostile.Share(8) < 8 && n != 3 {
+				if hostile.Share(8) < 8 && (n != 3 || kind != "") {
 					continue
 				}
 				c := run(fmt.Sprint("part", n, kill))
@@ -481,6 +612,9 @@ func TestTreesKeepTheirBits(t *testing.T) {
 			same(t, record(t, c.Trainer.Output, 5), want)
 		}
 		for _, n := range []int{2, 4} {
+			if hostile.Share(8) < 8 && n == 4 && kind != "" {
+				continue
+			}
 			c = run(fmt.Sprint("ranks", n))
 			for _, err := range together(n, c, config.Train) {
 				if err != nil {
