@@ -178,7 +178,7 @@ func (m *Model) checkSampling(prompts [][]int32, rows []uint64, o SampleOptions)
 			most = min(most, o.Chunks.Size)
 		}
 		d := o.drawn(p)
-		if d < 0 || d >= min(o.MaxNew, len(ids)) || d > 0 && o.Begun[p].Sample < 0 {
+		if d != 0 && (d < 0 || d >= min(o.MaxNew, len(ids)) || o.Begun[p].Sample < 0) {
 			return fmt.Errorf("model: generate: prompt %d of %d tokens: sample %d, of which %d were drawn before: expected fewer than the prompt has, and than %d new ones", p, len(ids), o.Begun[p].Sample, d, o.MaxNew)
 		}
 		if o.Chunks.On() && d > 0 {

@@ -23,6 +23,7 @@ import (
 	"gad/model"
 	"gad/trainer/config"
 	"gad/trainer/encode"
+	"gad/trainer/episode"
 )
 
 // branching are a small run's settings with so many trees that branch in so many rounds.
@@ -661,5 +662,15 @@ func TestTreesAreRefused(t *testing.T) {
 		"algorithm.adv_estimator=tree_node"), config.Warmup)
 	if err == nil || !strings.Contains(err.Error(), "it is for gad train: use grpo") {
 		t.Errorf("in a warm-up: %v", err)
+	}
+}
+
+func TestTurnsIn(t *testing.T) {
+	e := &episode.Episode{Script: model.Seq{Spans: []model.Span{{From: 2, To: 3}, {From: 5, To: 8},
+		{From: 9, To: 10}}}}
+	for tokens, want := range map[int]int{0: 0, 1: 1, 4: 2, 5: 3} {
+		if got := turnsIn(e, tokens); got != want {
+			t.Errorf("%d tokens are %d turns, not %d", tokens, got, want)
+		}
 	}
 }
