@@ -107,7 +107,8 @@ func domIn(t *testing.T, size, url string) string {
 	for same < 10 { // a second
 		time.Sleep(100 * time.Millisecond)
 		answer := call("Runtime.evaluate", map[string]any{"expression": document})
-		seen, _ := answer["result"].(map[string]any)["value"].(string)
+		result, _ := answer["result"].(map[string]any)
+		seen, _ := result["value"].(string)
 		if same++; seen == "" || seen != was {
 			was, same = seen, 0
 		}

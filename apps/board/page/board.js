@@ -691,14 +691,16 @@ const turnsCell = (label, turns) => {
 };
 
 // The trees of a prompt: a line for each answer, whose own tokens are bars, cut where others branch
-// off. A bar is above or below the middle of its line as its tokens are made more or less probable;
-// to the right V and the advantage of an answer's last tokens, of the others in their titles.
+// off. A bar is above or below the middle of its line as its tokens are made more or less probable,
+// and pale where the advantage is small beside the largest; to the right V and the advantage of an answer's last tokens, of the others in their titles.
 const mostLeaves = 64;
 const branches = x => x.tree && x.tree.nodes && x.tree.nodes.length > 0;
 const treeCell = leaves => {
+  leaves.sort((a, b) => a.tree.tree - b.tree.tree || a.tree.leaf - b.tree.leaf);
   const left = 64, right = 800, high = 26, top = 14, unit = leaves[0].turns ? "turn" : "character";
   const end = Math.max(1, ...leaves.flatMap(x => x.tree.nodes.map(n => n.to)));
   const across = n => left + (right - left) * n / end, signed = a => (a > 0 ? "+" : "") + figure(a);
+  const most = Math.max(...leaves.flatMap(x => x.tree.nodes.map(n => Math.abs(n.advantage) || 0))) || 1;
   const line = new Map(leaves.map((x, i) => [x.tree.leaf, top + i * high])), parts = [];
   leaves.forEach((x, i) => {
     const t = x.tree, y = line.get(t.leaf), from = t.nodes[0].from;
@@ -707,7 +709,7 @@ const treeCell = leaves => {
     for (const n of t.nodes) {
       const a = n.advantage, up = !finite(a) || a === 0 ? "" : a > 0 ? " up" : " down", x1 = across(n.from), wide = Math.max(2, across(n.to) - x1 - 1);
       const says = unit + "s " + (n.from + 1) + " to " + n.to + ": V " + figure(n.value) + ", " + n.leaves + (n.leaves === 1 ? " answer" : " answers") + ", advantage " + figure(a);
-      parts.push(s("rect", { class: "node" + up, x: x1, width: wide, y: y - (up === " down" ? 0 : up ? 8 : 4), height: 8 }, s("title", {}, says)));
+      parts.push(s("rect", { class: "node" + up, x: x1, width: wide, y: y - (up === " down" ? 0 : up ? 8 : 4), height: 8, "fill-opacity": (0.3 + 0.7 * (Math.abs(a) || 0) / most).toFixed(2) }, s("title", {}, says)));
       if (n.leaves > 1 && wide > 130) parts.push(s("text", { x: x1 + 2, y: y + (up === " down" ? -3 : 10) }, "V " + figure(n.value) + " of " + n.leaves + ", A " + signed(a)));
     }
     const last = t.nodes[t.nodes.length - 1];
