@@ -151,11 +151,11 @@ func byNode(c AdvantageConfig, in AdvantageInput,
 	return advST, nil
 }
 
-// treeGRPO is Tree-GRPO's advantage (arXiv 2509.21240, eq. 5 and 6), of each token once: an answer
-// has the sum of its z within its tree and its z among all answers to the prompt, and a node the
-// sum over the answers that it is part of. The source trains every answer's whole path, which has
-// the same gradient at ratio 1. An answer alone in its tree has no z there: 0, where the source
-// has its score.
+// treeGRPO is Tree-GRPO's advantage (arXiv 2509.21240), of each token once: an answer has the sum of
+// its z within its tree and its z among all answers to the prompt, and a node the sum over the
+// answers that it is part of. The source trains every answer's whole path, which has the same
+// gradient at ratio 1. An answer alone in its tree has no z there: 0, where the source has its
+// score.
 func treeGRPO(c AdvantageConfig, in AdvantageInput, groups [][]int) ([][]float64, error) {
 	advS, err := grpo(c, in, groups)
 	if err != nil {
@@ -191,7 +191,7 @@ func (in AdvantageInput) trees() [][]int {
 	return groupRows(of)
 }
 
-// treeNode is TreeRL's advantage (arXiv 2506.11902, eq. 4 to 6): how much better the answers of a
+// treeNode is TreeRL's advantage (arXiv 2506.11902): how much better the answers of a
 // node are than all to the prompt, and than those of the node before it,
 //
 //	((V(n) - V(root)) + (V(n) - V(parent))) / sqrt(leaves of n)
