@@ -60,7 +60,7 @@ func New(m *model.Model, cfg Config, roll RolloutConfig, updates, maxNew int) (*
 		return nil, fmt.Errorf("actor: %w", err)
 	}
 	objective := cfg.objective()
-	objective.ByEpisode = roll.Chunk > 0
+	objective.ByEpisode = roll.Chunk > 0 || roll.Tree.Branches()
 	policy, err := algos.NewPolicy[float32](objective)
 	if err != nil {
 		return nil, fmt.Errorf("actor: %w", err)
@@ -126,6 +126,9 @@ type Rollout struct {
 	SampledST [][]float32 // log-probabilities as the sampler saw them
 	OldST     [][]float32 // denominator of the ratio: SampledST, or after Old the trainer's
 	EntST     [][]float32 // entropies, nats; nil until Old is called
+	// tokens [S] of the answer that a sequence ends, where the first of them are context: its tree's
+	// other answers have learned them. A mean over an answer's tokens counts them; nil: there are none
+	Whole []int
 	// what Actor.Reference reads with an exact KL: the same answers behind its own prompts; nil:
 	// Seqs
 	Read []model.Seq
@@ -163,22 +166,9 @@ type Key struct {
 // with the number of tokens made since its last call.
 func (a *Actor) Rollout(prompts [][]int32, eos []int32, key Key,
 	progress func(int)) (*Rollout, error) {
-	rows := make([]uint64, len(key.Rows))
-	for i, r := range key.Rows {
-		rows[i] = uint64(r)
-	}
-	m, err := a.sampler()
+	out, err := a.Answers(prompts, a.roll.N, nil, eos, key, progress)
 	if err != nil {
-		return nil, fmt.Errorf("actor: rollout: %w", err)
-	}
-	out, err := m.GenerateAll(prompts, rows, model.SampleOptions{
-		N: a.roll.N, MaxNew: a.maxNew, Chunks: a.roll.Thought(), Slots: a.roll.MaxNumSeqs, EOS: eos,
-		Seed: key.Seed,
-		Step: uint64(key.Step), Stop: a.Stop,
-		Sampling: a.sampling(),
-	}, progress)
-	if err != nil {
-		return nil, fmt.Errorf("actor: rollout: %w", err)
+		return nil, err
 	}
 	r := &Rollout{}
 	for p, answers := range out {
@@ -198,6 +188,28 @@ func (a *Actor) Rollout(prompts [][]int32, eos []int32, key Key,
 	}
 	r.OldST = r.SampledST
 	return r, nil
+}
+
+// Answers samples n answers to each prompt [P][n], as Rollout does. With begun [P] and n 1 it goes
+// on with answers whose first tokens stand at the prompts' ends.
+func (a *Actor) Answers(prompts [][]int32, n int, begun []model.Begun, eos []int32, key Key,
+	progress func(int)) ([][]model.Completion, error) {
+	rows := make([]uint64, len(key.Rows))
+	for i, r := range key.Rows {
+		rows[i] = uint64(r)
+	}
+	m, err := a.sampler()
+	if err != nil {
+		return nil, fmt.Errorf("actor: rollout: %w", err)
+	}
+	out, err := m.GenerateAll(prompts, rows, model.SampleOptions{
+		N: n, MaxNew: a.maxNew, Chunks: a.roll.Thought(), Begun: begun, Slots: a.roll.MaxNumSeqs,
+		EOS: eos, Seed: key.Seed, Step: uint64(key.Step), Stop: a.Stop, Sampling: a.sampling(),
+	}, progress)
+	if err != nil {
+		return nil, fmt.Errorf("actor: rollout: %w", err)
+	}
+	return out, nil
 }
 
 // Engine is an engine of the weights that Rollout samples from, and how it samples.
@@ -270,9 +282,9 @@ func (a *Actor) Update(r *Rollout, advST [][]float64, refST [][]float32) (Stats,
 					shards[k] = append(shards[k], s)
 				}
 			}
-			b := policyRows{seqs: r.Seqs, read: r.Read, labels: r.LabelsST, episode: r.Episode, byTurn: a.cfg.ByTurn(),
-				old: r.OldST,
-				ref: refST, sampled: r.SampledST, adv: advST}
+			b := policyRows{seqs: r.Seqs, read: r.Read, labels: r.LabelsST, episode: r.Episode,
+				whole: r.Whole, byTurn: a.cfg.ByTurn(), old: r.OldST, ref: refST,
+				sampled: r.SampledST, adv: advST}
 			if err := a.learn(&st, a.policy, b, shards, a.roll.Temperature); err != nil {
 				return st, err
 			}
@@ -307,6 +319,7 @@ type policyRows struct {
 	read              []model.Seq // by Actor.Reference, with an exact KL; nil: seqs
 	labels            [][]model.SoftLabel
 	episode           []int // of each sequence; nil: it is an episode of its own
+	whole             []int // Rollout.Whole
 	byTurn            bool  // each span is a row of the objective; otherwise each sequence
 	old, ref, sampled [][]float32
 	adv               [][]float64
@@ -351,6 +364,9 @@ func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, s
 				in.turns[in.episodeOf(s)]++
 				in.tokens[in.episodeOf(s)] += n
 			}
+		}
+		if in.whole != nil {
+			in.tokens[in.episodeOf(s)] = in.whole[s]
 		}
 	}
 	norm.Episodes = float64(len(in.turns))

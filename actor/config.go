@@ -60,14 +60,31 @@ type RolloutConfig struct {
 	Carry       int     `yaml:"carry" min:"0" max:"1048576" doc:"tokens of a thought that stand in the context of its next chunk; 0: half of chunk" stages:"sft warmup train" fixed:"true"`
 	CarryHead   int     `yaml:"carry_head" min:"0" max:"1048576" doc:"of these, how many are the first of the thought; the others are the last" stages:"sft warmup train" fixed:"true"`
 	Chunks      int     `yaml:"chunks" min:"2" max:"1048576" doc:"chunks of a thought at most; it is then cut, as an answer is at the length limit, and so is the teacher's" stages:"sft warmup train" fixed:"true"`
+	Tree        Tree    `yaml:"tree" stages:"train"`
 	Merged      string  `yaml:"merged" choices:"auto,true,false" doc:"with LoRA: whether sampling reads a copy of the weights with the adapters added, which is faster and takes the base's memory once more; auto: not where the adapters beside the base give the trainer's own bits (the CPU), otherwise if there is memory"`
 	MaxNumSeqs  int     `yaml:"max_num_seqs" min:"1" max:"65536" doc:"number of sequences generated at the same time; results do not depend on it"`
 }
 
 // DefaultRollout is the paper's: eight answers at temperature 0.8.
 func DefaultRollout() RolloutConfig {
-	return RolloutConfig{N: 8, Temperature: 0.8, TopP: 1, Chunks: 5, Merged: "auto", MaxNumSeqs: 64}
+	return RolloutConfig{N: 8, Temperature: 0.8, TopP: 1, Chunks: 5, Merged: "auto", MaxNumSeqs: 64,
+		Tree: Tree{Rounds: 1, Expand: 2, Select: "random", Segment: 16}}
 }
+
+// Tree is the `rollout.tree` section: answers that branch.
+type Tree struct {
+	Trees   int    `yaml:"trees" min:"0" max:"4096" doc:"M, first answers to a prompt, each of which becomes a tree (doc/trees.md): its branches begin with a part of an answer and go on to another end. All answers of its trees are a prompt's group; rollout.n must be 1. 0: answers do not branch"`
+	Rounds  int    `yaml:"rounds" min:"0" max:"4096" doc:"L, how often branches are added to each tree; the answers to a prompt are at most trees x (1 + expand x rounds)"`
+	Expand  int    `yaml:"expand" min:"1" max:"4096" doc:"N, branches added to a tree in a round, at different places, fewer where the tree has fewer (tree/branches)"`
+	Select  string `yaml:"select" choices:"random,uct" doc:"which places branch: random: each is equally probable (Tree-GRPO, arXiv 2509.21240); uct: a search from the prompt by upper confidence bounds of the answers' rewards so far, under the present weights of student and discriminator (after TreeRL, arXiv 2506.11902)"`
+	Segment int    `yaml:"segment" min:"1" max:"1048576" doc:"an answer may branch at the prompt and behind every multiple of so many tokens. An episode (env.command) branches before any of its turns instead, a thought (rollout.chunk) at any of its chunks"`
+}
+
+// Answers is how many answers a prompt's trees have at most.
+func (c Tree) Answers() int { return c.Trees * (1 + c.Rounds*c.Expand) }
+
+// Branches reports whether answers branch.
+func (c Tree) Branches() bool { return c.Trees > 0 && c.Rounds > 0 }
 
 // Thought is how the settings cut answers into chunks.
 func (c RolloutConfig) Thought() model.Chunks {

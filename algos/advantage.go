@@ -47,6 +47,9 @@ type AdvantageInput struct {
 	Len          []int // [S] tokens, opo; nil counts the mask
 	// [S] steps in their order, gigpo and GroupStats turns; nil: each response is one turn
 	Steps [][]TurnStep
+	// [S] where each response begins, tree_grpo and tree_node; nil: none branches. Masks are then
+	// those of own tokens, which alone are learned
+	Branches []Branch
 }
 
 // estimator gives [S] values, to be broadcast, or [S][T] ones. steps adds to those what each step
@@ -69,6 +72,8 @@ var estimators = map[string]estimator{
 	"reinforce_plus_plus":          {tokens: reinforcePP},
 	"reinforce_plus_plus_baseline": {tokens: reinforcePPBaseline},
 	"gigpo":                        {scalar: grpo, steps: gigpo},
+	"tree_grpo":                    {tokens: treeGRPO},
+	"tree_node":                    {tokens: treeNode},
 }
 
 // AdvantageNames lists the estimators.
@@ -224,6 +229,8 @@ func (in AdvantageInput) check(name string) error {
 		return bad("%d scores, %d rows of token rewards", S, len(in.TokenRewards))
 	case in.Steps != nil && len(in.Steps) != S:
 		return bad("%d scores, %d rows of steps", S, len(in.Steps))
+	case in.Branches != nil && len(in.Branches) != S:
+		return bad("%d scores, %d branches", S, len(in.Branches))
 	}
 	for s, score := range in.Scores {
 		if math.IsNaN(score) || math.IsInf(score, 0) {

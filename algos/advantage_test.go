@@ -23,6 +23,7 @@ func someResponses(seed uint64) AdvantageInput {
 		}
 		in.Mask = append(in.Mask, mask)
 		in.Steps = append(in.Steps, []TurnStep{{0, n, in.Scores[s], "start"}})
+		in.Branches = append(in.Branches, Branch{Tree: s, Parent: -1})
 	}
 	return in
 }
@@ -47,6 +48,7 @@ func TestAdvantageProperties(t *testing.T) {
 			mixed.Group = append(mixed.Group, 3*in.Group[s]+1)
 			mixed.Mask = append(mixed.Mask, in.Mask[s])
 			mixed.Steps = append(mixed.Steps, in.Steps[s])
+			mixed.Branches = append(mixed.Branches, in.Branches[s])
 		}
 		again, err := Advantages(AdvantageConfig{Name: name}, mixed)
 		if err != nil {

@@ -15,6 +15,10 @@ type SampleOptions struct {
 	Seed, Step uint64   // keys of the draws
 	Slots      int      // sequences that are sampled at the same time; 0 is 64
 	PageTokens int      // positions in a page of the cache; 0 is 16
+	// [P] with N 1: each prompt ends with tokens that were drawn before, of which the response is
+	// what follows; nil: prompts are prompts. MaxNew counts the tokens drawn before too. In chunks
+	// they are those of whole chunks.
+	Begun []Begun
 	// called before each decode step: true ends the call with ErrStopped; may be nil
 	Stop func() bool
 
@@ -23,6 +27,10 @@ type SampleOptions struct {
 	Token func(prompt, sample int, id int32)     // each token as it is drawn
 	Done  func(prompt, sample int, c Completion) // each response as it ends
 }
+
+// Begun is a response of which the first Drawn tokens stand at its prompt's end: sample Sample of
+// the row, whose other tokens have the draws that they would have had without a break.
+type Begun struct{ Sample, Drawn int }
 
 // ErrStopped is the error of a Generate that SampleOptions.Stop has ended.
 var ErrStopped = errors.New("model: generate: stopped")
@@ -71,19 +79,20 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 	}
 	first := (&Request{MaxNew: o.MaxNew, Chunks: o.Chunks}).limit()
 	longest, prompt, own := 0, 0, 0
-	for _, ids := range prompts {
-		longest = max(longest, len(ids))
+	for p, ids := range prompts {
+		longest = max(longest, len(ids)-o.drawn(p))
 		prompt, own =
 			max(prompt, pagesFor(len(ids), o.PageTokens)),
-			max(own, ownPages(len(ids), first, o.PageTokens))
+			max(own, ownPages(len(ids), max(first-o.drawn(p), 1), o.PageTokens))
 	}
 	slots := min(o.Slots, len(prompts)*o.N)
 	pages := poolPages(slots, o.N, len(prompts), prompt, own)
 	if first < o.MaxNew { // a later chunk shares its context with no other
 		pages = max(pages, chunkPages(slots, longest+first, o.PageTokens))
 	}
+	// prompts of one row have the same beginning
 	e, err := m.engine(EngineOptions{Slots: slots, PageTokens: o.PageTokens, Pages: pages,
-		Longest: longest + first})
+		Longest: longest + first, Keep: o.Begun != nil})
 	if err != nil {
 		return nil, err
 	}
@@ -93,6 +102,9 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 		r := &Request{Prompt: ids, N: o.N, MaxNew: o.MaxNew, Chunks: o.Chunks, EOS: o.EOS,
 			Sampling: o.Sampling,
 			Seed:     o.Seed, Step: o.Step, Row: rows[p], index: p}
+		if o.Begun != nil {
+			r.begin(o.Begun[p])
+		}
 		if o.Token != nil {
 			r.Token = func(s int, t Token) bool {
 				o.Token(p, s, t.ID)
@@ -100,6 +112,7 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 			}
 		}
 		r.Done = func(s int, c Completion) {
+			c.IDs = c.IDs[len(c.IDs)-len(c.Logp):] // of a thought that had begun, what is new
 			out[p][s] = c
 			if o.Done != nil {
 				o.Done(p, s, c)
@@ -120,6 +133,25 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 	}
 }
 
+// begin makes a request for a whole response one for what follows its first tokens, which stand at
+// the prompt's end.
+func (r *Request) begin(b Begun) {
+	r.Sample, r.Drawn, r.MaxNew = b.Sample, b.Drawn, r.MaxNew-b.Drawn
+	if r.Chunks.On() && b.Drawn > 0 {
+		n := len(r.Prompt) - b.Drawn
+		r.said = thought{question: r.Prompt[:n:n], ids: r.Prompt[n:]}
+		r.Prompt = r.Chunks.Context(r.said.question, r.said.ids)
+	}
+}
+
+// drawn is how many tokens of the response to prompt p were drawn before.
+func (o SampleOptions) drawn(p int) int {
+	if o.Begun == nil {
+		return 0
+	}
+	return o.Begun[p].Drawn
+}
+
 func (m *Model) checkSampling(prompts [][]int32, rows []uint64, o SampleOptions) error {
 	if o.N < 1 || o.N > 1<<16 || o.MaxNew < 1 || o.Slots < 1 || o.Slots > 1<<16 ||
 		o.PageTokens < 1 || o.PageTokens > 1<<12 {
@@ -137,11 +169,26 @@ func (m *Model) checkSampling(prompts [][]int32, rows []uint64, o SampleOptions)
 	if err := o.Chunks.Check(); err != nil {
 		return fmt.Errorf("model: generate: %w", err)
 	}
-	most := o.MaxNew
-	if o.Chunks.On() {
-		most = min(most, o.Chunks.Size)
+	if o.Begun != nil && (len(o.Begun) != len(prompts) || o.N != 1) {
+		return fmt.Errorf("model: generate: %d responses that have begun to %d prompts, n %d: expected one for each prompt, and n 1", len(o.Begun), len(prompts), o.N)
 	}
 	for p, ids := range prompts {
+		most := o.MaxNew
+		if o.Chunks.On() {
+			most = min(most, o.Chunks.Size)
+		}
+		d := o.drawn(p)
+		if d != 0 && (d < 0 || d >= min(o.MaxNew, len(ids)) || o.Begun[p].Sample < 0) {
+			return fmt.Errorf("model: generate: prompt %d of %d tokens: sample %d, of which %d were drawn before: expected fewer than the prompt has, and than %d new ones", p, len(ids), o.Begun[p].Sample, d, o.MaxNew)
+		}
+		if o.Chunks.On() && d > 0 {
+			if n := o.Chunks.Count(d + 1); n == 1 || d != o.Chunks.Seams(d + 1)[n-2] {
+				return fmt.Errorf("model: generate: prompt %d: %d tokens drawn before: expected those of whole chunks", p, d)
+			}
+			ids = ids[:len(ids)-d]
+		} else {
+			most -= d
+		}
 		if err := m.checkPrompt(ids, most, m.cfg.MaxPosition, rows[p]); err != nil {
 			return fmt.Errorf("model: generate: prompt %d: %w", p, err)
 		}

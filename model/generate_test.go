@@ -274,3 +274,76 @@ func TestGenerateHooks(t *testing.T) {
 		t.Errorf("%v after %d responses", err, count)
 	}
 }
+
+// A response of which the first tokens stand at the prompt's end goes on as it would have without a
+// break, wherever that is: tokens and log-probabilities, to the bit, whatever else is asked for.
+func TestGenerateBegun(t *testing.T) {
+	onBackends(t, func(t *testing.T, be compute.Backend) {
+		m := load(t, be, lmFolders[0], Options{})
+		prompts, rows := samplePrompts()
+		o := sampleOptions()
+		out, err := m.Generate(prompts, rows, o, nil)
+		must(t, err)
+		var begun [][]int32
+		var keys []uint64
+		var want [][]Completion
+		for p := range prompts {
+			for s, c := range out[p] {
+				for at := 1; at < len(c.IDs); at += 3 {
+					begun = append(begun, slices.Concat(prompts[p], c.IDs[:at]))
+					keys = append(keys, rows[p])
+					o.Begun = append(o.Begun, Begun{Sample: s, Drawn: at})
+					want = append(want, []Completion{{IDs: c.IDs[at:], Logp: c.Logp[at:],
+						Truncated: c.Truncated}})
+				}
+			}
+		}
+		o.N = 1
+		for _, slots := range []int{2, 64} {
+			o.Slots = slots
+			got, err := m.Generate(begun, keys, o, nil)
+			must(t, err)
+			sameCompletions(t, "begun", got, want)
+		}
+		// a thought goes on at its seams
+		o = sampleOptions()
+		o.EOS, o.Chunks = o.EOS[:1], Chunks{Size: 7, Carry: 4, Head: 1, Most: 5}
+		o.MaxNew = o.Chunks.Longest()
+		out, err = m.Generate(prompts, rows, o, nil)
+		must(t, err)
+		begun, keys, want = nil, nil, nil
+		for p := range prompts {
+			for s, c := range out[p] {
+				for _, at := range o.Chunks.Seams(len(c.IDs)) {
+					begun = append(begun, slices.Concat(prompts[p], c.IDs[:at]))
+					keys = append(keys, rows[p])
+					o.Begun = append(o.Begun, Begun{Sample: s, Drawn: at})
+					want = append(want, []Completion{{IDs: c.IDs[at:], Logp: c.Logp[at:],
+						Truncated: c.Truncated}})
+				}
+			}
+		}
+		if o.N = 1; len(begun) < 10 {
+			t.Fatalf("only %d seams", len(begun))
+		}
+		got, err := m.Generate(begun, keys, o, nil)
+		must(t, err)
+		sameCompletions(t, "at a seam", got, want)
+		for name, spoil := range map[string]func(o *SampleOptions){
+			"within a chunk":   func(o *SampleOptions) { o.Begun[0].Drawn-- },
+			"several answers":  func(o *SampleOptions) { o.N = 2 },
+			"too few":          func(o *SampleOptions) { o.Begun = o.Begun[1:] },
+			"no token left":    func(o *SampleOptions) { o.Begun[0].Drawn = o.MaxNew },
+			"no prompt left":   func(o *SampleOptions) { o.Begun[0].Drawn = len(begun[0]) },
+			"before the first": func(o *SampleOptions) { o.Begun[0].Drawn = -1 },
+			"no such sample":   func(o *SampleOptions) { o.Begun[0].Sample = -1 },
+		} {
+			bad := o
+			bad.Begun = slices.Clone(o.Begun)
+			spoil(&bad)
+			if _, err := m.Generate(begun, keys, bad, nil); err == nil {
+				t.Errorf("%s: not refused", name)
+			}
+		}
+	})
+}

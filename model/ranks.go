@@ -115,6 +115,9 @@ func (m *Model) GenerateAll(prompts [][]int32, rows []uint64, o SampleOptions,
 	of := func(r int) (lo, hi int) { return r * len(prompts) / n, (r + 1) * len(prompts) / n }
 	lo, hi := of(m.ranks.Rank())
 	part := o
+	if o.Begun != nil && len(o.Begun) == len(prompts) {
+		part.Begun = o.Begun[lo:hi]
+	}
 	part.Stop = m.ranks.Failed
 	if o.Stop != nil {
 		part.Stop = func() bool {

@@ -259,8 +259,12 @@ func (r *round) sequences() [][]model.Seq {
 	return out
 }
 
-// written are the tokens that the student wrote in each answer.
+// written are the tokens that the student wrote in each answer, in a tree those that it shares with
+// others too.
 func (r *round) written() [][]int32 {
+	if r.branches != nil {
+		return r.wroteA
+	}
 	out := make([][]int32, len(r.group))
 	for a, seqs := range r.sequences() {
 		for _, seq := range seqs {
@@ -347,7 +351,7 @@ func (t *Trainer) acted(m Metrics, r *round) []float64 {
 // discriminator's score; otherwise the score is the last turn's d and the others' are 0, as of an
 // environment that rewards the end alone.
 func (t *Trainer) steps(r *round) [][]algos.TurnStep {
-	if r.episodes == nil {
+	if r.episodes == nil || r.branches != nil {
 		return nil
 	}
 	terms := t.cfg.Rewarded(t.Stage)

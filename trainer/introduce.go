@@ -74,7 +74,10 @@ func (t *Trainer) length() string {
 func (t *Trainer) answers() string {
 	text := ""
 	if t.Stage.HasPolicy() {
-		text = " x " + report.Count(t.cfg.Rollout.N, "answer")
+		text = " x " + report.Count(t.cfg.Answers(t.Stage), "answer")
+	}
+	if tree := t.tree(); tree.Trees > 0 {
+		text += " of " + report.Count(tree.Trees, "tree")
 	}
 	if c := t.chunks(); c.On() {
 		text += fmt.Sprintf(" in up to %d chunks of %d tokens", c.Most, c.Size)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -189,11 +190,20 @@ func (t *Trainer) checkRound(m Metrics, r *round) error {
 	if !t.cfg.ChecksAnswers(t.Stage) {
 		return nil
 	}
-	rowA, answers := model.Pick(r.batch.Rows, r.group), make([]string, len(r.group))
-	for a, ids := range r.written() {
-		answers[a] = t.tok.Decode(ids, true)
+	scores := r.checkA
+	if scores == nil {
+		scores = nans(len(r.group))
 	}
-	rows, err := checker.Rows(t.set, rowA, answers, r.cut)
+	// A search of trees has had the others checked. An answer without a score is asked about again.
+	var ask []int
+	answers := make([]string, 0, len(r.group))
+	for a, ids := range r.written() {
+		if math.IsNaN(scores[a]) {
+			ask, answers = append(ask, a), append(answers, t.tok.Decode(ids, true))
+		}
+	}
+	rows, err := checker.Rows(t.set, model.Pick(r.batch.Rows, model.Pick(r.group, ask)), answers,
+		model.Pick(r.cut, ask))
 	if err != nil {
 		return err
 	}
@@ -209,12 +219,21 @@ func (t *Trainer) checkRound(m Metrics, r *round) error {
 	if err != nil {
 		return err
 	}
-	for _, v := range verdicts {
-		r.checkA = append(r.checkA, v.Score)
+	for i, v := range verdicts {
+		scores[ask[i]] = v.Score
 	}
+	r.checkA = scores
 	_, none := checker.Mean(verdicts)
 	t.unchecked(none, len(verdicts))
 	return nil
+}
+
+func nans(n int) []float64 {
+	x := make([]float64, n)
+	for i := range x {
+		x[i] = math.NaN()
+	}
+	return x
 }
 
 // manyUnchecked is the share of answers without a score above which a call of the checker is worth

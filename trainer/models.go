@@ -109,6 +109,7 @@ func (t *Trainer) openStudent(s start, from string) (student string, err error) 
 		if err != nil {
 			return fmt.Errorf("actor: %w", err)
 		}
+		c.Rollout.Tree = c.Tree(t.Stage)
 		c.Actor.RatioLevel = c.RatioLevel()
 		if c.Divergence(t.Stage) { // from the teacher, which openTeacher puts in its place
 			c.Actor.UseKLLoss, c.Actor.KLLossCoef, c.Actor.KLLossType = true, 1, algos.KLFull

@@ -15,7 +15,11 @@ import (
 )
 
 // rewards are the answers' rewards before the KL term.
-func (t *Trainer) rewards(m Metrics, r *round, lenA []int) []float64 {
+func (t *Trainer) rewards(m Metrics, r *round) []float64 {
+	lenA := make([]int, len(r.group))
+	for a, ids := range r.written() {
+		lenA[a] = len(ids)
+	}
 	return shape(t.cfg.Algorithm, t.rewarded(m, r), t.lengthTerm(m, r, lenA), lenA, r.cut, r.group,
 		t.cfg.Answer(t.Stage))
 }
@@ -143,6 +147,11 @@ func (r *round) take(from *round, keep []int) {
 	r.group = append(r.group, groups...)
 	r.cut = append(r.cut, model.Pick(from.cut, answers)...)
 	r.forCritic = append(r.forCritic, model.Pick(from.forCritic, answers)...)
+	if from.branches != nil {
+		r.branches = append(r.branches, model.Pick(from.branches, answers)...)
+		r.wroteA = append(r.wroteA, model.Pick(from.wroteA, answers)...)
+		a.Whole = append(a.Whole, model.Pick(fa.Whole, seqs)...)
+	}
 	if from.episodes != nil {
 		r.episodes = append(r.episodes, model.Pick(from.episodes, answers)...)
 	}
@@ -284,8 +293,8 @@ func (t *Trainer) malformed(m Metrics, r *round) bool {
 		return false
 	}
 	good := 0.0
-	for a := range r.group {
-		good += indicator(t.wellFormed(r, a))
+	for a, ids := range r.written() {
+		good += indicator(t.wellFormed(r, a, ids))
 	}
 	good /= float64(len(r.group))
 	m["rollout/well_formed_frac"] = good
@@ -296,9 +305,9 @@ func (t *Trainer) malformed(m Metrics, r *round) bool {
 	return good < least
 }
 
-// wellFormed reports whether answer a ended within its limits and says something; of an episode,
-// whether no turn was invalid either.
-func (t *Trainer) wellFormed(r *round, a int) bool {
+// wellFormed reports whether answer a, of the tokens written, ended within its limits and says
+// something; of an episode, whether no turn was invalid either.
+func (t *Trainer) wellFormed(r *round, a int, written []int32) bool {
 	if r.cut[a] {
 		return false
 	}
@@ -306,7 +315,7 @@ func (t *Trainer) wellFormed(r *round, a int) bool {
 		return !slices.ContainsFunc(r.episodes[a].Turns,
 			func(x episode.Turn) bool { return !x.Valid })
 	}
-	return strings.TrimSpace(t.tok.Decode(r.roll.Seqs[a].Response(), true)) != ""
+	return strings.TrimSpace(t.tok.Decode(written, true)) != ""
 }
 
 func indicator(x bool) float64 {
@@ -319,9 +328,8 @@ func indicator(x bool) float64 {
 // rougeL is ROUGE-L of each answer's text and the teacher's.
 func (t *Trainer) rougeL(r *round) []float64 {
 	out := make([]float64, len(r.group))
-	for a, p := range r.group {
-		out[a] = textmetrics.RougeL(t.tok.Decode(r.roll.Seqs[a].Response(), true),
-			r.batch.TeacherText[p])
+	for a, ids := range r.written() {
+		out[a] = textmetrics.RougeL(t.tok.Decode(ids, true), r.batch.TeacherText[r.group[a]])
 	}
 	return out
 }

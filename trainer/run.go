@@ -264,6 +264,10 @@ func (t *Trainer) samples(r *round, advA []float64) error {
 	}
 	var out []report.Sample
 	written := r.written()
+	places, err := t.placesOf(r, n)
+	if err != nil {
+		return err
+	}
 	for a, p := range r.group {
 		if p >= n {
 			continue
@@ -289,6 +293,9 @@ func (t *Trainer) samples(r *round, advA []float64) error {
 				s.Seams = append(s.Seams,
 					utf8.RuneCountInString(t.tok.Decode(written[a][:n], true)))
 			}
+		}
+		if places != nil {
+			s.Tree = places[a]
 		}
 		out = append(out, s)
 	}

@@ -79,12 +79,16 @@ type round struct {
 	group     []int             // [A] prompt of each answer
 	cut       []bool            // [A] at a limit
 	episodes  []episode.Episode // [A]; nil without an environment
+	branches  []algos.Branch    // [A] numbers within the prompt; nil where answers do not branch
+	wroteA    [][]int32         // [A] with branches: all tokens of each answer
 	forCritic []model.Seq       // [A] the answers on the discriminator's path
 	scoreA    []float32         // [A]; nil before they are known
 	scoreP    []float32         // [P] of the teacher's answers
 	turnA     [][]float32       // [A] scores by turn; nil but with critic.level=turn
 	turnP     [][]float32       // [P]
 	checkA    []float64         // [A] the checker's scores; nil where the reward has none of them
+	rewardA   []float64         // [A] what advantages are computed from; nil before that
+	advST     [][]float64       // advantages; nil before, and where a score is not finite
 	refST     [][]float32       // the reference's log-probabilities; nil where nothing reads them
 	klST      [][]float32       // the exact KL to it; nil where the reward has none
 	read      []model.Seq       // [S] what a teacher beside the discriminator reads; nil: there is none
@@ -110,8 +114,7 @@ func (t *Trainer) play(m Metrics) (*round, error) {
 			}
 		}
 		if !last {
-			lenA, _ := r.mask()
-			if keep, err = spreadGroups(t.rewards(m, r, lenA), r.group, len(r.batch.Rows),
+			if keep, err = spreadGroups(t.rewards(m, r), r.group, len(r.batch.Rows),
 				t.cfg.Algorithm.FilterGroups.MinSpread); err != nil {
 				return nil, err
 			}
@@ -141,13 +144,16 @@ func (t *Trainer) playOnce(m Metrics, n int, drawn map[int]int) (r *round, err e
 }
 
 func (t *Trainer) rollout(m Metrics, r *round, drawn map[int]int) error {
-	b, before := r.batch, m["timing_s/rollout"]
+	b, before, apart := r.batch, m["timing_s/rollout"], m.apart()
 	t.ranks.Enter("rollout")
 	err := m.time("timing_s/rollout", func() (err error) {
-		advance, done := t.rec.Progress("rollout",
-			len(b.Prompts)*t.cfg.Rollout.N*t.cfg.Answer(t.Stage))
-		defer done()
 		keys := t.keys(b.Rows, drawn)
+		if t.tree().Trees > 0 {
+			return t.grow(m, r, keys)
+		}
+		advance, done := t.rec.Progress("rollout",
+			len(b.Prompts)*t.cfg.Answers(t.Stage)*t.cfg.Answer(t.Stage))
+		defer done()
 		if t.env != nil {
 			return t.act(m, r, keys, advance)
 		}
@@ -161,6 +167,7 @@ func (t *Trainer) rollout(m Metrics, r *round, drawn map[int]int) error {
 	if err != nil {
 		return err
 	}
+	m["timing_s/rollout"] -= m.apart() - apart
 	tokens := 0
 	for _, seq := range r.roll.Seqs {
 		tokens += seq.Trained()
@@ -213,13 +220,12 @@ func (t *Trainer) scored(answers []model.Seq) []model.Seq {
 // whole are the answers of a round with their prompts, ended as the teacher's are.
 func (t *Trainer) whole(r *round) []model.Seq {
 	out, written := make([]model.Seq, len(r.group)), r.written()
-	for a, s := range r.firsts() {
+	for a, p := range r.group {
 		if r.episodes != nil {
 			out[a] = t.enc.Ending().Turns(r.episodes[a].Script, r.episodes[a].Open)
 			continue
 		}
-		seq := r.roll.Seqs[s]
-		out[a] = t.enc.Ending().Seq(seq.IDs[:seq.Prompt()], written[a], r.cut[a])
+		out[a] = t.enc.Ending().Seq(r.batch.Prompts[p], written[a], r.cut[a])
 	}
 	return out
 }
@@ -234,9 +240,9 @@ func (t *Trainer) forCritic(r *round) []model.Seq { return t.scored(t.whole(r)) 
 func (t *Trainer) advantages(m Metrics, r *round) (advST [][]float64, err error) {
 	c := t.cfg.Algorithm
 	lenA, maskAT := r.mask()
-	rewardA := t.rewards(m, r, lenA)
+	rewardA := t.rewards(m, r)
 	in := algos.AdvantageInput{Scores: rewardA, Group: r.group, Len: lenA, Mask: maskAT,
-		Steps: t.steps(r)}
+		Steps: t.steps(r), Branches: r.allBranches()}
 	if c.UseKLInReward && (r.refST != nil || r.klST != nil) {
 		var kl float64
 		if r.klST != nil {
@@ -255,6 +261,7 @@ func (t *Trainer) advantages(m Metrics, r *round) (advST [][]float64, err error)
 			t.kl.Update(kl, len(rewardA))
 		}
 	}
+	r.rewardA = in.Scores
 	m["reward/mean"], _, _ = moments(in.Scores)
 	_, m["adv/zero_var_groups_frac"], err = algos.KeepGroups(in.Scores, r.group, 0)
 	if err != nil {
@@ -278,7 +285,8 @@ func (t *Trainer) advantages(m Metrics, r *round) (advST [][]float64, err error)
 	if t.cfg.Actor.ReadsEntropy() {
 		return gtpo(advA, r.roll, len(maskAT[0]))
 	}
-	return r.bySequence(advAT), nil
+	r.advST = r.bySequence(advAT)
+	return r.advST, nil
 }
 
 func (t *Trainer) updateCritic(m Metrics, r *round) error {
@@ -432,11 +440,7 @@ func (t *Trainer) sftStep() (Metrics, error) {
 func (t *Trainer) describe(m Metrics, r *round, advA []float64) error {
 	var lens, cut, repeat float64
 	longest := 0
-	for a, seqs := range r.sequences() {
-		var ids []int32
-		for _, seq := range seqs {
-			ids = append(ids, seq.TrainedIDs()...)
-		}
+	for a, ids := range r.written() {
 		lens += float64(len(ids))
 		longest = max(longest, len(ids))
 		if r.cut[a] {
@@ -452,6 +456,7 @@ func (t *Trainer) describe(m Metrics, r *round, advA []float64) error {
 	if t.chunks().On() {
 		m["rollout/chunks_mean"] = float64(len(r.roll.Seqs)) / n
 	}
+	t.describeTrees(m, r)
 	t.describeTeacher(m, r.batch)
 	return t.samples(r, advA)
 }
@@ -537,6 +542,9 @@ func (t *Trainer) wayBack() string {
 
 // Metrics are one step's figures by name.
 type Metrics map[string]float64
+
+// apart are the seconds of the parts of a step that a rollout may have within it.
+func (m Metrics) apart() float64 { return m["timing_s/score"] + m["timing_s/check"] }
 
 // time runs f and adds its seconds to the metric.
 func (m Metrics) time(name string, f func() error) error {

@@ -23,7 +23,7 @@ func TestTerms(t *testing.T) {
 	m := Metrics{}
 	r := scored(t, tr, m)
 	lenA, _ := r.mask()
-	got := tr.rewards(m, r, lenA)
+	got := tr.rewards(m, r)
 	z := zWithin(r.checkA, r.group)
 	var wrong, rouge, d, length float64
 	for a, seq := range r.roll.Seqs {

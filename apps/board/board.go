@@ -73,7 +73,7 @@ type Setting struct {
 var titles = map[string]string{
 	"train": "progress", "critic": "the discriminator", "reward": "rewards", "adv": "advantages",
 	"actor":   "the student's updates",
-	"episode": "episodes in the environment", "env": "the environment",
+	"episode": "episodes in the environment", "tree": "trees of answers", "env": "the environment",
 	"dpo": "preferences", "opd": "on-policy distillation", "ranking": "the order of scored answers",
 	"rollout": "the student's answers", "teacher": "the teacher's answers",
 	"start": "validation before the first step", "val": "validation",

@@ -107,7 +107,8 @@ func domIn(t *testing.T, size, url string) string {
 	for same < 10 { // a second
 		time.Sleep(100 * time.Millisecond)
 		answer := call("Runtime.evaluate", map[string]any{"expression": document})
-		seen, _ := answer["result"].(map[string]any)["value"].(string)
+		result, _ := answer["result"].(map[string]any)
+		seen, _ := result["value"].(string)
 		if same++; seen == "" || seen != was {
 			was, same = seen, 0
 		}
@@ -281,6 +282,60 @@ func TestEpisodeInABrowser(t *testing.T) {
 	}
 	if n := strings.Count(seen, "<li class="); n != 24 {
 		t.Errorf("%d messages are shown, want 24", n)
+	}
+}
+
+// Answers of trees: a line for each, whose nodes have their values, and a branch from where it
+// began. What a file says of a tree without nodes draws nothing.
+func TestTreesInABrowser(t *testing.T) {
+	chromium(t)
+	t.Parallel()
+	root := t.TempDir()
+	f := begin(t, filepath.Join(root, "run"),
+		report.Options{TotalSteps: 1, Command: "gad train"})
+	f.step(1, game(1))
+	v, up, down, flat := 0.25, 0.5, -1.5, 0.0
+	leaf := func(student string, tree, leaf, parent int, nodes ...report.TreeNode) report.Sample {
+		return report.Sample{Row: 7, Prompt: "Go", Student: student, Teacher: "left, left",
+			StudentScore: 1, TeacherScore: 2, Advantage: up,
+			Tree: &report.TreePlace{Tree: tree, Leaf: leaf, Parent: parent, Nodes: nodes}}
+	}
+	f.samples(1,
+		leaf("left, left", 0, 0, -1, report.TreeNode{To: 6, Leaves: 2, Value: &v, Advantage: &flat},
+			report.TreeNode{From: 6, To: 10, Leaves: 1, Value: &v, Advantage: &up}),
+		leaf("right", 1, 1, -1, report.TreeNode{To: 5, Leaves: 1, Value: &v, Advantage: &down}),
+		leaf("left, right", 0, 2, 0, report.TreeNode{From: 6, To: 11, Leaves: 1}),
+		report.Sample{Row: 8, Prompt: "Stay", Student: "yes", Teacher: "no",
+			Tree: &report.TreePlace{}})
+	f.rec.End(report.Finished, "done")
+	d, err := show(t, root).Document(Limits{Points: Points, Steps: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(root, "report.html")
+	if _, err := d.Write(nil, file); err != nil {
+		t.Fatal(err)
+	}
+	seen := dom(t, "file://"+file)
+	for what, text := range map[string]string{
+		"the drawing":      `aria-label="3 answers in 2 trees"`,
+		"a node of two":    `<title>characters 1 to 6: V 0.250, 2 answers, advantage 0</title>`,
+		"its figures":      `>V 0.250 of 2, A 0</text>`,
+		"more probable":    `<rect class="node up"`,
+		"less probable":    `<rect class="node down"`,
+		"an answer's end":  `>V 0.250, A -1.500</text>`,
+		"no figures":       `<title>characters 7 to 11: V , 1 answer, advantage </title>`,
+		"where it begins":  `left, <i class="seam" title="node 2"></i>right</span>`,
+		"a second tree":    `>tree 2</text>`,
+		"from where it is": `<path class="branch" d="M`,
+	} {
+		if !strings.Contains(seen, text) {
+			t.Errorf("%s: the page lacks %s", what, text)
+		}
+	}
+	if n := strings.Count(seen, "<svg viewBox=\"0 0 960"); n != 1 ||
+		strings.Count(seen, `<path class="branch"`) != 1 {
+		t.Errorf("%d drawings of trees, want one with one branch", n)
 	}
 }
 

@@ -50,6 +50,8 @@ type Sample struct {
 	Advantage    num    `json:"advantage"`
 	Turns        []Turn `json:"turns,omitempty"` // of an episode: Student is then their text
 	Seams        []int  `json:"seams,omitempty"` // characters of Student before each later chunk
+
+	Tree *report.TreePlace `json:"tree,omitempty"` // of an answer that branches
 }
 
 // Turn is one message of an episode.
@@ -91,7 +93,7 @@ func (r *run) readSamples(fsys vfs.FS, id, step int) (Samples, error) {
 	s.Damaged, s.Left = damaged, max(0, len(all)-mostRows)
 	for _, x := range all[:min(len(all), mostRows)] {
 		s.Rows = append(s.Rows, Sample{x.Row, x.Prompt, x.Student, x.Teacher, num(x.StudentScore),
-			num(x.TeacherScore), num(x.Advantage), turnsOf(x.Turns), x.Seams})
+			num(x.TeacherScore), num(x.Advantage), turnsOf(x.Turns), x.Seams, x.Tree})
 	}
 	return s, nil
 }

@@ -42,6 +42,7 @@ const (
 	Data                          // generated data sets
 	Bootstrap                     // a: replicate, b: draw, c: what is drawn
 	Environment                   // a: step, b: row
+	Branches                      // a: step, b: row<<16|tree, c: draw
 )
 
 // Uint64 is the draw (a, b, c) of a stream under a seed. a is taken modulo

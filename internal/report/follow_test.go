@@ -287,11 +287,14 @@ func TestReadSamples(t *testing.T) {
 	dir := t.TempDir()
 	r := open(t, vfs.OS, dir, Options{})
 	defer r.Close()
+	half := 0.5
 	want := []Sample{
 		{7, "a <b>\u2028", "</script><script>alert(1)</script>", "te\"acher", -1.5, 2, 0.25,
-			[]Turn{{Role: "assistant", Text: "<b>", IDs: []int32{1, 2}}}, nil},
+			[]Turn{{Role: "assistant", Text: "<b>", IDs: []int32{1, 2}}}, nil, nil},
 		{8, "", "", "", math.NaN(), math.Inf(1), math.Inf(-1),
-			nil, []int{3, 5}},
+			nil, []int{3, 5}, &TreePlace{Tree: 1, Leaf: 3, Parent: 2, Nodes: []TreeNode{
+				{From: 1, To: 4, Leaves: 2, Value: &half, Advantage: &half}, {From: 4, To: 9,
+					Leaves: 1}}}},
 	}
 	for _, step := range []int{2, 10} {
 		if err := r.Samples(InTraining, step, want); err != nil {
@@ -324,7 +327,9 @@ func TestReadSamples(t *testing.T) {
 		t.Fatalf("%v, %d damaged, %v", got, damaged, err)
 	}
 	for i := range want {
-		if fmt.Sprint(got[i]) != fmt.Sprint(want[i]) {
+		g, w := got[i], want[i]
+		same := reflect.DeepEqual(g.Tree, w.Tree)
+		if g.Tree, w.Tree = nil, nil; !same || fmt.Sprint(g) != fmt.Sprint(w) {
 			t.Errorf("sample %v, want %v", got[i], want[i])
 		}
 	}

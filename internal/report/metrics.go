@@ -155,6 +155,10 @@ var table = []Metric{
 	{"rollout/tokens_per_s", "tokens/s", "sampled tokens divided by the time of the rollout",
 		"%.0f"},
 
+	{"tree/branches", "branches", "branches of a tree, mean over the step's trees; below rollout.tree.rounds x expand where trees have fewer places that may branch", "%.2f"},
+	{"tree/depth", "branch points", "branch points on the way from the prompt to the end of an answer, mean over the answers; 0 for those that a tree began with", "%.2f"},
+	{"tree/shared_frac", "share", "share of the answers' tokens that they have from an earlier answer of their tree: they are computed again as context, and neither sampled nor learned twice", "%.2f"},
+
 	{"episode/turns_mean", "turns", "mean number of turns of an episode", "%.1f"},
 	{"episode/invalid_frac", "share", "share of turns that the environment called invalid", "%.2f"},
 	{"episode/context_mean", "tokens", "mean context of a turn", "%.0f"},

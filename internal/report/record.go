@@ -283,8 +283,27 @@ type Sample struct {
 	StudentScore float64
 	TeacherScore float64
 	Advantage    float64
-	Turns        []Turn // of an episode
-	Seams        []int  // of an answer in chunks: characters of Student before each later chunk
+	Turns        []Turn     // of an episode
+	Seams        []int      // of an answer in chunks: characters of Student before each later chunk
+	Tree         *TreePlace // of an answer that branches, or may
+}
+
+// TreePlace is where an answer stands in the trees of its prompt.
+type TreePlace struct {
+	Tree   int        `json:"tree"`   // number of the tree among the prompt's
+	Leaf   int        `json:"leaf"`   // number of the answer among the prompt's
+	Parent int        `json:"parent"` // the answer that it branched off, -1: none
+	Nodes  []TreeNode `json:"nodes"`  // its own tokens, cut where others branch off
+}
+
+// TreeNode is a run of an answer's own tokens between two branch points.
+type TreeNode struct {
+	From   int `json:"from"`   // characters of Student before it
+	To     int `json:"to"`     // and up to its end
+	Leaves int `json:"leaves"` // answers that it is part of
+	// mean reward of these, and the tokens' advantage; nil: not finite
+	Value     *float64 `json:"value,omitempty"`
+	Advantage *float64 `json:"advantage,omitempty"`
 }
 
 // Turn is one message of an episode: the student's, or the environment's.
@@ -331,6 +350,13 @@ func (s Sample) MarshalJSON() ([]byte, error) {
 			return nil, err
 		}
 		fmt.Fprintf(&b, `,"seams":%s`, list)
+	}
+	if s.Tree != nil {
+		place, err := json.Marshal(s.Tree)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(&b, `,"tree":%s`, place)
 	}
 	b.WriteByte('}')
 	return b.Bytes(), nil

@@ -85,7 +85,7 @@ type DataConfig struct {
 
 // AlgorithmConfig is the `algorithm` section: from scores to advantages.
 type AlgorithmConfig struct {
-	AdvEstimator  string         `yaml:"adv_estimator" choices:"grpo,dr_grpo,rloo,opo,reinforce_plus_plus,reinforce_plus_plus_baseline,grpo_passk,global,rank,zscore,gigpo" doc:"advantage estimator; doc/algorithms.md has the formulas. All but gigpo take an episode of several turns by its whole reward"`
+	AdvEstimator  string         `yaml:"adv_estimator" choices:"grpo,dr_grpo,rloo,opo,reinforce_plus_plus,reinforce_plus_plus_baseline,grpo_passk,global,rank,zscore,gigpo,tree_grpo,tree_node" doc:"advantage estimator; doc/algorithms.md has the formulas. All but gigpo take an episode of several turns by its whole reward. tree_grpo and tree_node give every node of a tree its own (rollout.tree, doc/trees.md)"`
 	NormByStd     bool           `yaml:"norm_adv_by_std_in_grpo" doc:"divide by the standard deviation of the group; false makes grpo the same as dr_grpo"`
 	Gamma         float64        `yaml:"gamma" min:"0" max:"1" doc:"discount of reinforce_plus_plus, by token, and of gigpo, by turn (its paper has 0.95)"`
 	GroupStats    string         `yaml:"group_stats" choices:"episodes,turns" doc:"over what the mean and the standard deviation of a group go: its episodes, as in the papers, or its turns, each with its episode's reward, so that longer episodes weigh more (verl-agent's compute_mean_std_cross_steps, AgentFlow). Single answers are one turn"`

@@ -194,14 +194,16 @@ func TestPresets(t *testing.T) {
 // actor.ratio_level=auto follows the reward: turns with gigpo and Flow-GRPO's aggregation.
 func TestRatioLevel(t *testing.T) {
 	for set, want := range map[string]string{
-		"":                                   "episode",
-		"algorithm.adv_estimator=gigpo":      "turn",
-		"algorithm.adv_estimator=rloo":       "episode",
-		"actor.ratio_level=turn":             "turn",
-		"critic.level=turn":                  "turn",
-		"algorithm.group_stats=turns":        "episode",
-		"actor.loss_agg_mode=token-mean":     "episode",
-		"algorithm.gigpo.step_advantage_w=2": "episode",
+		"":                              "episode",
+		"algorithm.adv_estimator=gigpo": "turn",
+		"algorithm.adv_estimator=rloo":  "episode",
+		"actor.ratio_level=turn":        "turn",
+		"critic.level=turn":             "turn",
+		"rollout.tree.trees=4":          "turn",
+		"rollout.tree.trees=4 rollout.tree.rounds=0":              "episode",
+		"algorithm.group_stats=turns":                             "episode",
+		"actor.loss_agg_mode=token-mean":                          "episode",
+		"algorithm.gigpo.step_advantage_w=2":                      "episode",
 		"actor.loss_agg_mode=episode-mean-turn-mean-token-mean":   "turn",
 		"algorithm.adv_estimator=gigpo actor.ratio_level=episode": "episode",
 	} {

@@ -94,6 +94,13 @@ func (c *Config) Ignores(stage Stage, key string) string {
 	if strings.HasPrefix(key, "env.") && key != "env.command" && c.Env.Command == "" {
 		return "there is no environment: give --env CMD"
 	}
+	if strings.HasPrefix(key, "rollout.tree.") && key != "rollout.tree.trees" &&
+		c.Rollout.Tree.Trees == 0 {
+		return "rollout.tree.trees is 0: answers do not branch"
+	}
+	if key == "rollout.tree.segment" && (c.Acts(stage) || c.Chunks(stage).On()) {
+		return "episodes branch at turns, and thoughts at chunks"
+	}
 	if on := c.Chunks(stage).On(); on && key == "data.max_response_length" {
 		return "the longest answer is a thought of rollout.chunks chunks (rollout.chunk)"
 	} else if !on && (key == "rollout.carry" || key == "rollout.carry_head" ||

@@ -85,7 +85,7 @@ func (c *Config) Passes(stage Stage, prompts int, independent bool) []Pass {
 			c.actorUpdate(stage, prompts),
 		}
 	case OPD:
-		n := c.Rollout.N
+		n := c.Answers(stage)
 		list = []Pass{
 			{Part: "rollout", Kind: Sample, Students: n, Times: 1},
 			{Part: "old_logp", Kind: Forward, When: c.oldLogProbs(stage, independent),
@@ -116,7 +116,7 @@ func (c *Config) actorUpdate(stage Stage, prompts int) Pass {
 	case stage == DPO:
 		update.Students, update.Teachers = 1, 1
 	default:
-		update.Students, update.Mini = c.Rollout.N, c.Actor.MiniBatch(prompts)
+		update.Students, update.Mini = c.Answers(stage), c.Actor.MiniBatch(prompts)
 		update.Times = float64(c.Actor.PPOEpochs)
 	}
 	return update
@@ -124,12 +124,16 @@ func (c *Config) actorUpdate(stage Stage, prompts int) Pass {
 
 // game are the passes of the stages that have a discriminator.
 func (c *Config) game(stage Stage, prompts int, independent bool) []Pass {
-	n := c.Rollout.N
+	n := c.Answers(stage)
 	both := Pass{Part: "update_critic", Network: Discriminator, Students: n, Teachers: 1}
 	list := []Pass{
 		{Part: "rollout", Kind: Sample, Students: n, Times: 1},
 		{Part: "old_logp", Kind: Forward, When: c.oldLogProbs(stage, independent), Students: n,
 			Times: 1},
+	}
+	if share := c.searched(stage); share > 0 {
+		list = append(list, Pass{Part: "score", Network: Discriminator, Kind: Forward, Students: n,
+			Times: share})
 	}
 	if share := c.scoredBefore(prompts); share > 0 {
 		score := both
@@ -152,7 +156,7 @@ func (c *Config) game(stage Stage, prompts int, independent bool) []Pass {
 
 // policyUpdate is the student's update by its own answers, and what is compared with the reference.
 func (c *Config) policyUpdate(stage Stage, prompts int) (list []Pass) {
-	n := c.Rollout.N
+	n := c.Answers(stage)
 	inReward, inLoss := c.ExactKL(stage)
 	if inReward {
 		for _, network := range []Network{Reference, Student} {
@@ -194,6 +198,16 @@ func (c *Config) scoredBefore(prompts int) float64 {
 		return 1 - float64(n)/float64(prompts)
 	}
 	return 0
+}
+
+// searched is the share of the answers that are scored while their trees are searched: all but
+// those of the last round.
+func (c *Config) searched(stage Stage) float64 {
+	tree := c.Tree(stage)
+	if !tree.Branches() || tree.Select != "uct" {
+		return 0
+	}
+	return 1 - float64(tree.Trees*tree.Expand)/float64(tree.Answers())
 }
 
 // OptimizerSteps is how many a network takes in one step of a stage.

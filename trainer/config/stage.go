@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 
+	"gad/actor"
 	"gad/algos"
 	"gad/model"
 )
@@ -45,6 +46,22 @@ func (c *Config) Chunks(stage Stage) model.Chunks {
 		return model.Chunks{}
 	}
 	return c.Rollout.Thought()
+}
+
+// Tree is how the answers of a stage branch: of rollout.tree, in the game.
+func (c *Config) Tree(stage Stage) actor.Tree {
+	if stage != Train {
+		return actor.Tree{}
+	}
+	return c.Rollout.Tree
+}
+
+// Answers is how many answers the student of a stage gives to a prompt, with trees at most.
+func (c *Config) Answers(stage Stage) int {
+	if tree := c.Tree(stage); tree.Trees > 0 {
+		return tree.Answers()
+	}
+	return c.Rollout.N
 }
 
 // Answer is the longest answer of a stage in tokens: of an episode, all behind its first context,
@@ -165,7 +182,8 @@ func (c *Config) RatioLevel() string {
 	switch {
 	case c.Actor.RatioLevel != "auto":
 		return c.Actor.RatioLevel
-	case c.Actor.ByTurn(), c.Algorithm.AdvEstimator == "gigpo", c.Critic.Level == "turn":
+	case c.Actor.ByTurn(), c.Algorithm.AdvEstimator == "gigpo", c.Critic.Level == "turn",
+		c.Rollout.Tree.Branches():
 		return "turn"
 	}
 	return "episode"

@@ -38,6 +38,7 @@ func (c *Config) Validate(stage Stage) error {
 	}
 	errs = append(errs, c.validateEnv(stage)...)
 	errs = append(errs, c.validateChunks(stage)...)
+	errs = append(errs, c.validateTrees(stage)...)
 	if c.Data.Turns == data.TurnsAll && stage != SFT && !c.Acts(stage) {
 		way := "use data.turns=each"
 		if stage.HasCritic() {
@@ -60,8 +61,8 @@ func (c *Config) Validate(stage Stage) error {
 	if m, b := c.Critic.PPOMiniBatch, c.Data.TrainBatchSize; m > b {
 		bad("critic.ppo_mini_batch_size %d is larger than data.train_batch_size %d: lower it", m, b)
 	}
-	if c.Algorithm.AdvEstimator == "grpo_passk" && c.Rollout.N < 2 {
-		bad("algorithm.adv_estimator grpo_passk needs rollout.n of at least 2, not %d", c.Rollout.N)
+	if n := c.Answers(stage); c.Algorithm.AdvEstimator == "grpo_passk" && n < 2 {
+		bad("algorithm.adv_estimator grpo_passk needs rollout.n of at least 2, not %d", n)
 	}
 	if c.Algorithm.Gamma == 0 {
 		bad("algorithm.gamma is 0: must be above 0; 1 discounts nothing")
@@ -313,6 +314,44 @@ func (c *Config) validateChunks(stage Stage) (errs []error) {
 	}
 	if c.Actor.PolicyLoss.LossMode == "gtpo" && stage.HasCritic() {
 		bad("actor.policy_loss.loss_mode gtpo weighs the tokens of single sequences, and rollout.chunk makes several of an answer: use gspo")
+	}
+	return errs
+}
+
+// mostAnswers is the largest number of answers of a prompt's trees.
+const mostAnswers = 4096
+
+// validateTrees checks the settings of answers that branch.
+func (c *Config) validateTrees(stage Stage) (errs []error) {
+	bad := func(format string,
+		args ...any) {
+		errs = append(errs, fmt.Errorf("settings: "+format, args...))
+	}
+	tree, name := c.Tree(stage), c.Algorithm.AdvEstimator
+	if tree.Trees == 0 {
+		if stage.HasCritic() && (name == "tree_grpo" || name == "tree_node") {
+			way := "set it, or use grpo"
+			if stage != Train {
+				way = "it is for gad train: use grpo"
+			}
+			bad("algorithm.adv_estimator %s compares the answers of trees, and rollout.tree.trees is 0: %s", name, way)
+		}
+		return errs
+	}
+	if n := c.Rollout.N; n != 1 {
+		bad("rollout.n is %d beside rollout.tree.trees %d: the answers to a prompt are those of its trees: set rollout.n=1", n, tree.Trees)
+	}
+	if n := tree.Answers(); n > mostAnswers {
+		bad("rollout.tree: %d trees of 1 + %d rounds x %d branches have %d answers, more than %d: lower rollout.tree.rounds, expand or trees", tree.Trees, tree.Rounds, tree.Expand, n, mostAnswers)
+	}
+	if name == "gigpo" || c.Algorithm.GroupStats == "turns" {
+		bad("algorithm.adv_estimator %s with algorithm.group_stats %s counts the turns of whole episodes, and with rollout.tree.trees %d the first of them are another episode's: use tree_grpo, and episodes", name, c.Algorithm.GroupStats, tree.Trees)
+	}
+	if c.Algorithm.UseKLInReward {
+		bad("algorithm.use_kl_in_reward subtracts the KL of an answer's own tokens, and with rollout.tree.trees %d the first of them are another answer's: put the KL into the loss (actor.use_kl_loss)", tree.Trees)
+	}
+	if c.Actor.PolicyLoss.LossMode == "gtpo" {
+		bad("actor.policy_loss.loss_mode gtpo weighs one advantage of an answer by token, and with rollout.tree.trees %d an answer's first tokens are another's: use gspo", tree.Trees)
 	}
 	return errs
 }

@@ -27,8 +27,8 @@ func (c *Config) Warnings(stage Stage) (warnings []string) {
 	if lr := c.Actor.Optim.LR; stage == Train && lr > large {
 		warnings = append(warnings, fmt.Sprintf("actor.optim.lr is %g: fit for learning the teacher's answers, and mostly too large for the game (the paper's is 1e-6, gad demo's 5e-5 after 3e-3): if KL runs away, lower it", lr))
 	}
-	if c.Rollout.N < 4 {
-		warnings = append(warnings, fmt.Sprintf("rollout.n is %d: with fewer than 4 answers a group's statistics say little (with 2, grpo's advantages are the same size whatever the scores): 8 is usual", c.Rollout.N))
+	if n := c.Answers(stage); n < 4 {
+		warnings = append(warnings, fmt.Sprintf("rollout.n is %d: with fewer than 4 answers a group's statistics say little (with 2, grpo's advantages are the same size whatever the scores): 8 is usual", n))
 	}
 	if c.Actor.PolicyLoss.LossMode == "gspo" &&
 		c.Actor.MiniBatch(c.Data.TrainBatchSize) == c.Data.TrainBatchSize &&

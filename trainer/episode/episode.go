@@ -41,6 +41,7 @@ type Episode struct {
 	Open   bool        // the last turn has no end: it was cut at a limit of tokens
 	Label  string      // of the environment; "" is none
 	Fault  string      // why the environment broke; "": it did not
+	Before int         // turns taken over from another episode, which are no spans of Seqs
 	Prompt []Message   // the first context
 	Spoken []Message   // what the transcript has behind it, as texts
 
@@ -93,6 +94,32 @@ type Task struct {
 	Key    uint64  // of the draws: the row's number
 	Sample int     // of the draws: which of the row's episodes
 	Begins []int32 // the first context as it must be, of the teacher's episode; nil: any
+
+	Replay Replay // what the episode takes over from another one of the row
+}
+
+// Replay is the first turns of an episode, which another one begins with too: they are written for
+// the environment again, and neither sampled nor trained.
+type Replay struct {
+	Turns []model.Completion
+	Next  []int32 // the context that the environment must give for the turn behind them
+}
+
+// Replay is the first n turns of e, of which it has sampled the last, and more than n.
+func (e *Episode) Replay(n int) (r Replay) {
+	for k, span := range e.Script.Spans[:n] {
+		r.Turns = append(r.Turns,
+			model.Completion{IDs: e.Script.IDs[span.From:span.To], Truncated: e.Turns[k].Cut})
+	}
+	k := e.Before
+	for _, seq := range e.Seqs {
+		if n < k+len(seq.Spans) {
+			r.Next = seq.IDs[:seq.Spans[n-k].From]
+			break
+		}
+		k += len(seq.Spans)
+	}
+	return r
 }
 
 // TaskOf is an episode on a row, by the run's seed and step and the row's key. All samples of a row

@@ -334,6 +334,15 @@ func (g *game) ask(s *seat) error {
 		g.cut(s)
 		return nil
 	}
+	replay := s.Task.Replay
+	if k := len(s.Turns); k < len(replay.Turns) {
+		s.Before++
+		g.wrote(s, replay.Turns[k])
+		return nil
+	} else if k == s.Before && k > 0 && !slices.Equal(seq.IDs, replay.Next) {
+		g.unlike(s)
+		return nil
+	}
 	s.Context += context
 	s.New += context - s.seen
 	return g.engine.Submit(&model.Request{Prompt: slices.Clone(seq.IDs), N: 1, Sample: s.Sample,
@@ -349,8 +358,10 @@ func (g *game) wrote(s *seat, c model.Completion) {
 	seq := &s.Seqs[last]
 	from := len(seq.IDs)
 	seq.IDs = append(seq.IDs, c.IDs...)
-	seq.Spans = append(seq.Spans, model.Span{From: from, To: len(seq.IDs)})
-	s.Logp[last] = append(s.Logp[last], c.Logp...)
+	if len(s.Turns) >= s.Before {
+		seq.Spans = append(seq.Spans, model.Span{From: from, To: len(seq.IDs)})
+		s.Logp[last] = append(s.Logp[last], c.Logp...)
+	}
 	from = len(s.Script.IDs)
 	s.Script.IDs = append(s.Script.IDs, c.IDs...)
 	s.Script.Spans = append(s.Script.Spans, model.Span{From: from, To: len(s.Script.IDs)})
@@ -361,7 +372,7 @@ func (g *game) wrote(s *seat, c model.Completion) {
 	text := g.Tok.Decode(c.IDs, true)
 	s.Spoken = append(s.Spoken, env.Message{Role: "assistant", Content: text})
 	s.turn <- env.Turn{Text: text, Cut: c.Truncated}
-	if g.Progress != nil {
+	if g.Progress != nil && len(s.Turns) > s.Before {
 		g.Progress(len(c.IDs))
 	}
 }
@@ -379,7 +390,18 @@ func (g *game) broken(s *seat, err error) error {
 	return nil
 }
 
+// unlike ends an episode whose environment has not replied to the turns that it took over as it did
+// before.
+func (g *game) unlike(s *seat) {
+	s.Fault = fmt.Sprintf("env: %s: row %d: replies to turns 1 to %d are not what they were: an environment in which episodes branch replies the same to the same seed and turns", g.Env.Name(), s.Key, s.Before)
+	g.end(s)
+}
+
 func (g *game) end(s *seat) {
+	if n := len(s.Task.Replay.Turns); s.Fault == "" && n > 0 && len(s.Turns) <= n {
+		g.unlike(s) // it has ended before its own first turn
+		return
+	}
 	if n := len(s.Turns); n > 0 {
 		s.Open = s.Turns[n-1].Cut
 	}

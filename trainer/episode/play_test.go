@@ -356,3 +356,71 @@ func TestStop(t *testing.T) {
 	}
 	t.Errorf("%d goroutines, were %d", runtime.NumGoroutine(), before)
 }
+
+// An episode that takes over the first turns of another, and has its draws, goes on as that did:
+// the turns taken over are written for the environment again, cost no pass of their own, and are in
+// no span; what it samples has the same bits. Contexts that are given whole are the same.
+func TestReplay(t *testing.T) {
+	r := open(t)
+	for _, prompt := range []bool{false, true} {
+		w := talk{turns: 4, prompt: prompt}
+		all := r.must(w, tasks(4, 2))
+		var list []Task
+		var want []*Episode
+		var before []int
+		for i := range all {
+			for k := 1; k < len(all[i].Turns); k++ {
+				task := tasks(4, 2)[i]
+				task.Replay = all[i].Replay(k)
+				list, want, before = append(list, task), append(want, &all[i]), append(before, k)
+			}
+		}
+		got := r.must(w, list)
+		for i, e := range got {
+			k, w := before[i], want[i]
+			if e.Fault != "" || e.Before != k || !reflect.DeepEqual(e.Script, w.Script) ||
+				!reflect.DeepEqual(e.Turns, w.Turns) || !reflect.DeepEqual(e.Spoken, w.Spoken) ||
+				e.Cut != w.Cut || e.Open != w.Open {
+				t.Fatalf("behind %d turns: %+v, want %+v", k, e, w)
+			}
+			var spans, all []model.Span
+			for s, seq := range e.Seqs {
+				spans, all = append(spans, seq.Spans...), append(all, w.Seqs[s].Spans...)
+				if !slices.Equal(seq.IDs, w.Seqs[s].IDs) {
+					t.Errorf("behind %d turns: sequence %v, want %v", k, seq, w.Seqs[s])
+				}
+			}
+			if !slices.Equal(spans, all[k:]) {
+				t.Errorf("behind %d turns: spans %v, want %v", k, spans, all[k:])
+			}
+			logp, whole := slices.Concat(e.Logp...), slices.Concat(w.Logp...)
+			if !slices.Equal(logp, whole[len(whole)-len(logp):]) || len(logp) != e.Trained() {
+				t.Errorf("behind %d turns: sampled with %v, want the end of %v", k, logp, whole)
+			}
+			if e.Context >= w.Context {
+				t.Errorf("behind %d turns: contexts of %d tokens, the whole episode had %d", k,
+					e.Context, w.Context)
+			}
+			// a branch of a branch
+			if k == 1 && len(e.Turns) > 2 && !reflect.DeepEqual(e.Replay(2), w.Replay(2)) {
+				t.Errorf("its own first two turns are %v, want %v", e.Replay(2), w.Replay(2))
+			}
+		}
+		// another world, and one in which it is over too soon
+		for name, other := range map[string]talk{"other": {turns: 4, prompt: prompt, long: 2},
+			"shorter": {turns: 1, prompt: prompt}} {
+			if prompt && name == "other" {
+				continue // its contexts are all alike
+			}
+			for i, e := range r.must(other, list) {
+				if before[i] >= other.turns && !strings.Contains(e.Fault,
+					"are not what they were") {
+					t.Errorf("%s: behind %d turns of another world: %q", name, before[i], e.Fault)
+				}
+				if name == "other" && !strings.Contains(e.Fault, "are not what they were") {
+					t.Errorf("%s: behind %d turns: %q", name, before[i], e.Fault)
+				}
+			}
+		}
+	}
+}

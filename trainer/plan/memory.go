@@ -105,7 +105,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 		student.Turns = other
 	}
 	if policy && !c.Merges(p.Stage) {
-		student = sampled(student, c.Rollout.N)
+		student = sampled(student, c.Answers(p.Stage))
 		if lent := shape.Plan(f, student).Lent; lent > 0 && game {
 			items[len(items)-1].Note = fmt.Sprintf(
 				"while answers are sampled, %s of key/value cache are kept there",
@@ -115,7 +115,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	part("actor", student)
 	if c.Merges(p.Stage) {
 		part("sampling, adapters merged",
-			sampled(model.PlanOptions{Kind: model.LM, Merged: true}, c.Rollout.N))
+			sampled(model.PlanOptions{Kind: model.LM, Merged: true}, c.Answers(p.Stage)))
 	}
 	if game {
 		part("critic", discriminator)

@@ -638,15 +638,15 @@ const longest = 700, tallest = 14; // characters and lines of a text that are sh
 const shortened = text => text.slice(0, longest).split("\n", tallest).join("\n");
 
 // marked is the text with a mark at each of the seams, which count its characters.
-const marked = (text, seams) => {
+const marked = (text, seams, what) => {
   const all = Array.from(text), at = [0, ...seams.filter(n => n < all.length), all.length];
-  return at.slice(1).flatMap((n, i) => [i ? h("i", { class: "seam", title: "chunk " + (i + 1) }) : "", visible(all.slice(at[i], n).join(""))]);
+  return at.slice(1).flatMap((n, i) => [i ? h("i", { class: "seam", title: what + " " + (i + 1) }) : "", visible(all.slice(at[i], n).join(""))]);
 };
 // textCell is a text, its beginning first; of an answer in chunks with their seams.
-const textCell = (label, text, again, seams = []) => {
+const textCell = (label, text, again, seams = [], what = "chunk") => {
   const cell = h("td", { role: "cell", "data-label": label });
   const put = all => {
-    const some = shortened(text), part = h("span", { class: "text" + (again ? " again" : ""), dir: "auto" }, ...marked(all ? text : some, seams), all || some.length === text.length ? "" : "…");
+    const some = shortened(text), part = h("span", { class: "text" + (again ? " again" : ""), dir: "auto" }, ...marked(all ? text : some, seams, what), all || some.length === text.length ? "" : "…");
     cell.replaceChildren(part, some.length < text.length ? h("button", { type: "button", onclick: () => { state.following = false; put(!all); } }, all ? "less" : "all " + text.length + " characters") : "");
   };
   put(false);
@@ -690,6 +690,36 @@ const turnsCell = (label, turns) => {
   return cell;
 };
 
+// The trees of a prompt: a line for each answer, whose own tokens are bars, cut where others branch
+// off. A bar is above or below the middle of its line as its tokens are made more or less probable,
+// and pale where the advantage is small beside the largest; to the right V and the advantage of an answer's last tokens, of the others in their titles.
+const mostLeaves = 64;
+const branches = x => x.tree && x.tree.nodes && x.tree.nodes.length > 0;
+const treeCell = leaves => {
+  leaves.sort((a, b) => a.tree.tree - b.tree.tree || a.tree.leaf - b.tree.leaf);
+  const left = 64, right = 800, high = 26, top = 14, unit = leaves[0].turns ? "turn" : "character";
+  const end = Math.max(1, ...leaves.flatMap(x => x.tree.nodes.map(n => n.to)));
+  const across = n => left + (right - left) * n / end, signed = a => (a > 0 ? "+" : "") + figure(a);
+  const most = Math.max(...leaves.flatMap(x => x.tree.nodes.map(n => Math.abs(n.advantage) || 0))) || 1;
+  const line = new Map(leaves.map((x, i) => [x.tree.leaf, top + i * high])), parts = [];
+  leaves.forEach((x, i) => {
+    const t = x.tree, y = line.get(t.leaf), from = t.nodes[0].from;
+    if (line.has(t.parent)) parts.push(s("path", { class: "branch", d: "M" + across(from) + " " + line.get(t.parent) + "V" + y }));
+    if (t.parent < 0) parts.push(s("text", { x: 0, y: y + 4 }, "tree " + (t.tree + 1)));
+    for (const n of t.nodes) {
+      const a = n.advantage, up = !finite(a) || a === 0 ? "" : a > 0 ? " up" : " down", x1 = across(n.from), wide = Math.max(2, across(n.to) - x1 - 1);
+      const says = unit + "s " + (n.from + 1) + " to " + n.to + ": V " + figure(n.value) + ", " + n.leaves + (n.leaves === 1 ? " answer" : " answers") + ", advantage " + figure(a);
+      parts.push(s("rect", { class: "node" + up, x: x1, width: wide, y: y - (up === " down" ? 0 : up ? 8 : 4), height: 8, "fill-opacity": (0.3 + 0.7 * (Math.abs(a) || 0) / most).toFixed(2) }, s("title", {}, says)));
+      if (n.leaves > 1 && wide > 130) parts.push(s("text", { x: x1 + 2, y: y + (up === " down" ? -3 : 10) }, "V " + figure(n.value) + " of " + n.leaves + ", A " + signed(a)));
+    }
+    const last = t.nodes[t.nodes.length - 1];
+    parts.push(s("text", { x: across(last.to) + 6, y: y + 4 }, "V " + figure(last.value) + ", A " + signed(last.advantage)));
+  });
+  const trees = new Set(leaves.map(x => x.tree.tree)).size;
+  return h("td", { role: "cell", class: "tree", colspan: "7", "data-label": "trees" },
+    s("svg", { viewBox: "0 0 960 " + (top + leaves.length * high), role: "img", "aria-label": leaves.length + " answers in " + trees + (trees === 1 ? " tree" : " trees") }, ...parts));
+};
+
 const chosen = () => {
   const text = $("sample-text").value.trim().toLowerCase(), show = $("sample-show").value, order = $("sample-order").value;
   const rows = state.samples.rows.filter(x => (!text || (x.prompt + "\n" + x.student + "\n" + x.teacher).toLowerCase().includes(text)) && ({
@@ -719,10 +749,12 @@ const showSamples = () => {
   const head = ["prompt", "teacher", "student", "difference"], numbers = scores(state.board.runs[state.run]).columns;
   box.replaceChildren(h("table", { class: "answers stack", role: "table" },
     h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head.map(x => h("th", { scope: "col", role: "columnheader" }, x)), numbers.map(x => h("th", { scope: "col", role: "columnheader", class: "n" }, x)))),
-    h("tbody", { role: "rowgroup" }, some.map((x, i) => {
+    h("tbody", { role: "rowgroup" }, some.flatMap((x, i) => {
       const again = i > 0 && some[i - 1].row === x.row && some[i - 1].prompt === x.prompt;
-      return h("tr", { role: "row" }, textCell("prompt, data row " + x.row, x.prompt, again), textCell("teacher", x.teacher, again), x.turns ? turnsCell("student", x.turns) : [textCell("student", x.student, false, x.seams), diffCell(x.teacher, x.student)],
-        number(numbers[0], x.student_score), number(numbers[1], x.teacher_score), number(numbers[2], x.advantage));
+      const trees = branches(x) && !again ? h("tr", { role: "row" }, treeCell(state.samples.rows.filter(o => branches(o) && o.row === x.row && o.prompt === x.prompt).slice(0, mostLeaves))) : null;
+      const student = branches(x) && !x.seams ? textCell("student", x.student, false, x.tree.nodes.map(n => n.from).filter(n => n > 0), "node") : textCell("student", x.student, false, x.seams);
+      return [trees, h("tr", { role: "row" }, textCell("prompt, data row " + x.row, x.prompt, again), textCell("teacher", x.teacher, again), x.turns ? turnsCell("student", x.turns) : [student, diffCell(x.teacher, x.student)],
+        number(numbers[0], x.student_score), number(numbers[1], x.teacher_score), number(numbers[2], x.advantage))];
     }))));
 };
 
