@@ -8,21 +8,16 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"time"
 
 	"gad/apps/session"
-	"gad/checkpoint"
 	"gad/data"
 	"gad/internal/checker"
 	"gad/internal/compute"
-	"gad/internal/fault"
-	"gad/internal/journal"
 	"gad/internal/report"
-	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer/encode"
@@ -75,8 +70,6 @@ type settings struct {
 	Device      string  `json:"device"`
 	Precision   string  `json:"precision"`
 }
-
-const settingsKey = "settings"
 
 // differs names the first setting in which two outputs differ.
 func (s settings) differs(was settings) string {
@@ -136,7 +129,7 @@ type rating struct {
 	settings settings
 	tok      *tokenizer.Tokenizer
 	enc      encode.Encoder
-	journal  *journal.Journal
+	journal  *session.Partial
 }
 
 const (
@@ -168,29 +161,17 @@ func Rate(s *session.Session, o Options, from session.Rows, output string) (err 
 	if err := r.prepare(); err != nil {
 		return err
 	}
-	if err := r.resume(); err != nil {
+	r.journal, err = r.out.Partial(s, "record", r.settings, func(raw []byte) (string, bool) {
+		var was settings
+		ok := json.Unmarshal(raw, &was) == nil && was.Model != ""
+		return r.settings.differs(was), ok
+	})
+	if err != nil {
 		return err
 	}
-	if err := r.journal.Begin(); err != nil {
-		return checkpoint.ExplainFull(s.FS, output, 0, vfs.Target(err))
-	}
-	if err := r.journal.Append(settingsKey, r.settings); err != nil {
-		return r.broken(err)
-	}
-	ctx, stop := s.Stoppable(func() string {
-		return "stopping; what is rated is kept, and the same command resumes; a second Ctrl-C stops at once"
-	}, r.state)
-	defer stop()
-	err = cmp.Or(r.student(ctx), r.critic(ctx), r.check(ctx))
-	if failed := cmp.Or(r.journal.Sync(), r.journal.Close()); failed != nil {
-		return r.broken(failed)
-	}
-	if errors.Is(err, model.ErrStopped) || ctx.Err() != nil {
-		s.Console.Close()
-		fmt.Fprintf(s.Err, "gad: data rate: interrupted: %s\n", r.state())
-		return fault.ErrInterrupted
-	}
-	if err != nil {
+	if err := r.journal.Work("rated", func(ctx context.Context) error {
+		return cmp.Or(r.student(ctx), r.critic(ctx), r.check(ctx))
+	}); err != nil {
 		return err
 	}
 	return r.finish()
@@ -252,47 +233,6 @@ func (r *rating) prepare() (err error) {
 	}
 	return session.Fitting("data rate", "max-new-tokens", prompts, r.rows, o.MaxNew,
 		cfg.MaxPosition)
-}
-
-func (r *rating) partial() string { return r.out.Path + ".partial" }
-
-// state is how far the command is, for whoever ends it.
-func (r *rating) state() string {
-	return fmt.Sprintf("%s are in %s: run the same command to resume",
-		report.Count(max(0, r.journal.Len()-1), "record"), r.partial())
-}
-
-func (r *rating) broken(err error) error {
-	return r.out.Broken(r.s.FS, 0, fmt.Errorf("data rate: %w", err))
-}
-
-// resume reads what an interrupted command has left.
-func (r *rating) resume() (err error) {
-	foreign := fault.Usagef("data rate: %s: is not an interrupted output of gad data rate: remove it or give another --output", r.partial())
-	r.journal, err = journal.Read(r.partial(),
-		journal.Options{FS: r.s.FS, SyncEvery: 5 * time.Second})
-	if errors.Is(err, journal.ErrForeign) {
-		return foreign
-	}
-	if err != nil {
-		return fmt.Errorf("data rate: %w", err)
-	}
-	if r.journal.Len() == 0 {
-		return nil
-	}
-	raw, _ := r.journal.Lookup(settingsKey)
-	var was settings
-	if json.Unmarshal(raw, &was) != nil || was.Model == "" {
-		return foreign
-	}
-	if what := r.settings.differs(was); what != "" {
-		return fault.Usagef(
-			"data rate: %s: cannot be resumed: %s: give the same settings, or another --output",
-			r.partial(), what)
-	}
-	r.s.Console.Print(fmt.Sprintf("%s: resuming, %s done so far", r.partial(),
-		report.Count(r.journal.Len()-1, "record")))
-	return nil
 }
 
 // has reports whether the journal has a record; where it does, into gets it.
@@ -410,10 +350,7 @@ func finite(x float64) *float64 {
 }
 
 func (r *rating) put(record any, format string, args ...any) error {
-	if err := r.journal.Put(fmt.Sprintf(format, args...), record); err != nil {
-		return r.broken(err)
-	}
-	return nil
+	return r.journal.Keep(fmt.Sprintf(format, args...), record)
 }
 
 // sample samples what answers are missing. An answer is a function of the seed, its row and its
@@ -456,7 +393,7 @@ func (r *rating) answers(row int) ([]answer, error) {
 		if !r.has(&list[k], sampledAnswer, row, k) {
 			return nil,
 				fmt.Errorf("data rate: %s: answer %d to row %d: is no answer: remove the file",
-					r.partial(), k, row)
+					r.journal.Path(), k, row)
 		}
 	}
 	return list, nil
@@ -597,8 +534,8 @@ func (r *rating) finish() error {
 	if err := r.out.Write(r.s.FS, all.Bytes(), "data rate"); err != nil {
 		return err
 	}
-	if err := r.s.FS.Remove(r.partial()); err != nil {
-		return r.broken(err)
+	if err := r.journal.Remove(); err != nil {
+		return err
 	}
 	fmt.Fprintf(r.s.Out, "%s: %s rated", r.out.Path, report.Count(len(r.rows), "row"))
 	for i, name := range head.Columns {
@@ -613,7 +550,7 @@ func (r *rating) finish() error {
 func (r *rating) line(row int) (map[string]any, error) {
 	var t teacher
 	if !r.has(&t, teacherKey, row) {
-		return nil, fmt.Errorf("data rate: %s: row %d has no record: remove the file", r.partial(),
+		return nil, fmt.Errorf("data rate: %s: row %d has no record: remove the file", r.journal.Path(),
 			row)
 	}
 	n := float64(t.Length)
@@ -629,7 +566,7 @@ func (r *rating) line(row int) (map[string]any, error) {
 		by = nil
 		if !r.has(&by, judge.key, row) || len(by) != r.o.N+1 {
 			return nil, fmt.Errorf("data rate: %s: row %d has no scores: remove the file",
-				r.partial(), row)
+				r.journal.Path(), row)
 		}
 		mean, std, share := describe(by[:r.o.N], r.o.RightAt)
 		if judge.key == checkerKey {

@@ -6,18 +6,12 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"gad/apps/session"
-	"gad/checkpoint"
 	"gad/data"
-	"gad/internal/fault"
-	"gad/internal/journal"
 	"gad/internal/report"
-	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer/encode"
 	"gad/trainer/saved"
@@ -42,8 +36,6 @@ type settings struct {
 	Device    string `json:"device"`
 	Precision string `json:"precision"`
 }
-
-const settingsKey = "settings"
 
 // differs names the first setting in which two outputs differ.
 func (s settings) differs(was settings) string {
@@ -96,7 +88,7 @@ type scoring struct {
 	settings settings
 	enc      encode.Encoder
 	most     int // positions that the teacher has; 0 is no bound
-	journal  *journal.Journal
+	journal  *session.Partial
 }
 
 // Score writes the rows that from names, with the teacher's log-probabilities, into the file output.
@@ -118,44 +110,18 @@ func Score(s *session.Session, o Options, from session.Rows, output string) (err
 	if err := c.prepare(); err != nil {
 		return err
 	}
-	if err := c.resume(); err != nil {
-		return err
-	}
-	if err := c.journal.Begin(); err != nil {
-		return checkpoint.ExplainFull(s.FS, output, 0, vfs.Target(err))
-	}
-	if err := c.journal.Append(settingsKey, c.settings); err != nil {
-		return c.broken(err)
-	}
-	ctx, stop := s.Stoppable(func() string {
-		return "stopping; what is scored is kept, and the same command resumes; a second Ctrl-C stops at once"
-	}, c.state)
-	defer stop()
-	err = c.score(ctx)
-	if failed := cmp.Or(c.journal.Sync(), c.journal.Close()); failed != nil {
-		return c.broken(failed)
-	}
-	if errors.Is(err, model.ErrStopped) || ctx.Err() != nil {
-		s.Console.Close()
-		fmt.Fprintf(s.Err, "gad: data score: interrupted: %s\n", c.state())
-		return fault.ErrInterrupted
-	}
+	c.journal, err = c.out.Partial(s, "row", c.settings, func(raw []byte) (string, bool) {
+		var was settings
+		ok := json.Unmarshal(raw, &was) == nil && was.Teacher != ""
+		return c.settings.differs(was), ok
+	})
 	if err != nil {
 		return err
 	}
+	if err := c.journal.Work("scored", c.score); err != nil {
+		return err
+	}
 	return c.finish()
-}
-
-func (c *scoring) partial() string { return c.out.Path + ".partial" }
-
-// state is how far the command is, for whoever ends it.
-func (c *scoring) state() string {
-	return fmt.Sprintf("%s are in %s: run the same command to resume",
-		report.Count(max(0, c.journal.Len()-1), "row"), c.partial())
-}
-
-func (c *scoring) broken(err error) error {
-	return c.out.Broken(c.s.FS, 0, fmt.Errorf("data score: %w", err))
 }
 
 // prepare finds out what the scores depend on, and refuses rows that the teacher cannot read.
@@ -187,35 +153,6 @@ func (c *scoring) prepare() error {
 		Precision: c.o.Device.Precision}
 	c.settings.Teacher, err = c.s.Digest(c.o.Source)
 	return err
-}
-
-// resume reads what an interrupted command has left.
-func (c *scoring) resume() (err error) {
-	foreign := fault.Usagef("data score: %s: is not an interrupted output of gad data score: remove it or give another --output", c.partial())
-	c.journal, err = journal.Read(c.partial(),
-		journal.Options{FS: c.s.FS, SyncEvery: 5 * time.Second})
-	if errors.Is(err, journal.ErrForeign) {
-		return foreign
-	}
-	if err != nil {
-		return fmt.Errorf("data score: %w", err)
-	}
-	if c.journal.Len() == 0 {
-		return nil
-	}
-	raw, _ := c.journal.Lookup(settingsKey)
-	var was settings
-	if json.Unmarshal(raw, &was) != nil || was.Teacher == "" {
-		return foreign
-	}
-	if what := c.settings.differs(was); what != "" {
-		return fault.Usagef(
-			"data score: %s: cannot be resumed: %s: give the same settings, or another --output",
-			c.partial(), what)
-	}
-	c.s.Console.Print(fmt.Sprintf("%s: resuming, %s done so far", c.partial(),
-		report.Count(c.journal.Len()-1, "row")))
-	return nil
 }
 
 // of is the record of a row; ok is false where there is none.
@@ -284,8 +221,8 @@ func (c *scoring) some(m *session.Model, rows []int) error {
 			r = c.record(a, labelsST[0])
 			labelsST = labelsST[1:]
 		}
-		if err := c.journal.Put(fmt.Sprintf(rowKey, row), r); err != nil {
-			return c.broken(err)
+		if err := c.journal.Keep(fmt.Sprintf(rowKey, row), r); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -352,7 +289,7 @@ func (c *scoring) finish() error {
 	for _, row := range c.rows {
 		r, ok := c.of(row)
 		if !ok {
-			return fmt.Errorf("data score: %s: row %d has no record: remove the file", c.partial(), row)
+			return fmt.Errorf("data score: %s: row %d has no record: remove the file", c.journal.Path(), row)
 		}
 		if r.Hard != "" {
 			if hard++; hard == 1 {
@@ -373,8 +310,8 @@ func (c *scoring) finish() error {
 	if err != nil {
 		return c.out.Broken(c.s.FS, 0, err)
 	}
-	if err := c.s.FS.Remove(c.partial()); err != nil {
-		return c.broken(err)
+	if err := c.journal.Remove(); err != nil {
+		return err
 	}
 	n := float64(max(tokens, 1))
 	fmt.Fprintf(c.s.Out, "%s: %s of %d with log-probabilities, %s; the teacher's mean NLL is %.3f, and its probability of the tokens that are kept %.3f\n",
