@@ -55,7 +55,8 @@ func Open(o Options) (*Server, error) {
 	c, err := endpoint.New(endpoint.Options{BaseURL: root, Key: o.Key, InsecureHTTP: o.InsecureHTTP,
 		Concurrency: atOnce})
 	if err != nil {
-		return nil, fmt.Errorf("teacher.url: %w", err)
+		return nil, fmt.Errorf("teacher.url: %s", strings.ReplaceAll(err.Error(), "--insecure-http",
+			"teacher.insecure_http=true"))
 	}
 	return &Server{c: c}, nil
 }
