@@ -32,7 +32,7 @@ import (
 // A test may import what its package may, directly or not, and the doubles.
 var house = map[string]string{
 	".":               "",
-	"cmd/gad":         "apps/bench apps/board apps/chat apps/collect apps/create apps/demo apps/doctor apps/eval apps/games apps/generate apps/judge apps/openenv apps/planner apps/play apps/pull apps/rate apps/rubric apps/score apps/serve apps/session apps/soft apps/study apps/task checkpoint cmd/gad/line data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/env internal/fault internal/report internal/vfs model tokenizer trainer trainer/config trainer/encode trainer/export trainer/plan trainer/quality trainer/saved",
+	"cmd/gad":         "apps/bench apps/board apps/chat apps/collect apps/create apps/demo apps/doctor apps/eval apps/games apps/generate apps/judge apps/openenv apps/planner apps/play apps/pull apps/rate apps/rubric apps/score apps/serve apps/session apps/soft apps/study apps/task checkpoint cmd/gad/line data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/env internal/fault internal/report internal/scoring internal/vfs model tokenizer trainer trainer/config trainer/encode trainer/export trainer/plan trainer/quality trainer/saved",
 	"cmd/gad/line":    "internal/conf internal/fault trainer/config",
 	"apps/bench":      "actor algos critic internal/comm internal/compute internal/compute/cost internal/compute/cpu model reference trainer/config",
 	"apps/collect":    "apps/session checkpoint data internal/endpoint internal/env internal/fault internal/journal internal/report internal/vfs",
@@ -84,6 +84,7 @@ var house = map[string]string{
 	"internal/philox":                "",
 	"internal/report":                "internal/vfs",
 	"internal/safetensors":           "internal/folder",
+	"internal/scoring":               "internal/endpoint model",
 	"internal/textmetrics":           "internal/philox",
 	"internal/vfs":                   "",
 	"internal/vfs/vfstest":           "internal/vfs",

@@ -1,6 +1,8 @@
 package trainer
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -19,17 +21,21 @@ import (
 // algorithm.teacher_weight. It reads what the student wrote, by
 // the same ids, behind the row as its own chat template has it.
 type teacher struct {
-	*reference.Policy
-	enc    encode.Encoder
-	system string // message that it alone reads; "": the row's
-	other  bool   // its tokenizer is not the student's
-	most   int    // positions that it has; 0 is no bound
+	*reference.Policy // nil where a server scores
+	server            Scores
+	enc               encode.Encoder
+	system            string // message that it alone reads; "": the row's
+	other             bool   // its tokenizer is not the student's
+	most              int    // positions that it has; 0 is no bound
 }
 
 // openTeacher loads the teacher, frozen, on the memory that the networks share.
-func (t *Trainer) openTeacher() error {
+func (t *Trainer) openTeacher(server Scores) error {
 	if !t.cfg.Taught(t.Stage) {
 		return nil
+	}
+	if t.cfg.Teacher.URL != "" {
+		return t.openServer(server)
 	}
 	dir := t.cfg.Teacher.Path
 	apart, err := saved.CheckAgainst(t.tok, dir, "teacher.path")
@@ -143,12 +149,72 @@ func (c *teacher) reads(t *Trainer, r *round) (read reading, err error) {
 	return read, nil
 }
 
-// scores are the teacher's log-probabilities of the student's tokens.
-func (t *Trainer) scores(m Metrics, r *round, read reading) (teacherST [][]float32, err error) {
-	err = t.phase(m, "teacher_logp", t.teacher.Model(), read.seqs, 1, func() (err error) {
-		teacherST, err = t.teacher.LogProbs(read.seqs, 1)
+// openServer tries the server of teacher.url on the first rows, as the teacher reads them.
+func (t *Trainer) openServer(server Scores) error {
+	c := t.cfg.Teacher
+	if server == nil {
+		return fmt.Errorf("%w: teacher.url: %s: no connection was given to the trainer", config.ErrConfig, c.URL)
+	}
+	if t.ranks.Size() > 1 {
+		return fmt.Errorf("%w: teacher.url: one process asks a server, and this run has %d ranks: load the teacher (--teacher), or train with one", config.ErrConfig, t.ranks.Size())
+	}
+	tok := t.tok
+	if c.Path != "" {
+		var err error
+		if tok, err = saved.Tokenizer(c.Path); err != nil {
+			return fmt.Errorf("teacher.path: %w", err)
+		}
+	}
+	apart := t.tok.Missing(tok)
+	if apart != "" && t.cfg.Divergence(t.Stage) {
+		return fmt.Errorf("%w: teacher.path: %s: is not the student's tokenizer: %s: teacher.loss=%s compares distributions over its tokens: use teacher.loss=policy, which compares texts", config.ErrConfig, c.Path, apart, c.Loss)
+	}
+	t.teacher = &teacher{server: server, system: c.System, other: apart != "",
+		enc: encode.Encoder{Tok: tok, MaxPrompt: t.cfg.Data.MaxPrompt,
+			MaxResponse: t.cfg.Data.MaxResponse}}
+	var seqs []model.Seq
+	for _, row := range t.rows[:min(4, len(t.rows))] {
+		ids, err := t.teacher.prompt(t, int(row))
+		if err != nil {
+			return err
+		}
+		r, err := t.set.Row(int(row))
+		if err != nil {
+			return err
+		}
+		answer, _ := t.teacher.enc.Cut(t.teacher.enc.Answer(cmp.Or(r.Teacher, "yes")))
+		seqs = append(seqs, model.Answer(slices.Concat(ids, answer), len(ids)))
+	}
+	k := 0
+	if t.cfg.Divergence(t.Stage) {
+		k, t.actor.Beta = c.TopK, 0
+	}
+	return t.busy("trying the teacher's server", func() error {
+		return server.Check(context.Background(), seqs, k, tok.Piece)
+	})
+}
+
+// asked are a server's log-probabilities of the tokens of read, and labels of k alternatives.
+func (t *Trainer) asked(m Metrics, read reading, k int) (logpST [][]float32,
+	labelsST [][]model.SoftLabel, err error) {
+	ctx := cmp.Or(t.ctx, context.Background())
+	err = m.time("timing_s/teacher_logp", func() (err error) {
+		logpST, labelsST, err = t.teacher.server.Score(ctx, read.seqs, k)
 		return err
 	})
+	return logpST, labelsST, err
+}
+
+// scores are the teacher's log-probabilities of the student's tokens.
+func (t *Trainer) scores(m Metrics, r *round, read reading) (teacherST [][]float32, err error) {
+	if t.teacher.server != nil {
+		teacherST, _, err = t.asked(m, read, 0)
+	} else {
+		err = t.phase(m, "teacher_logp", t.teacher.Model(), read.seqs, 1, func() (err error) {
+			teacherST, err = t.teacher.LogProbs(read.seqs, 1)
+			return err
+		})
+	}
 	if err != nil || read.spS == nil {
 		return teacherST, err
 	}
@@ -265,6 +331,12 @@ func (t *Trainer) withTeacher(m Metrics, r *round, advST [][]float64) ([][]float
 // scored: the advantages [A] are NaN.
 func (t *Trainer) byDivergence(m Metrics, r *round, read reading) ([]float64, error) {
 	r.roll.Read = read.seqs
+	if t.teacher.server != nil {
+		var err error
+		if _, r.roll.LabelsST, err = t.asked(m, read, t.cfg.Teacher.TopK); err != nil {
+			return nil, err
+		}
+	}
 	nothing := make([][]float64, len(read.seqs))
 	for s, seq := range read.seqs {
 		nothing[s] = make([]float64, seq.Trained())

@@ -73,7 +73,7 @@ func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err err
 	if err := t.openModels(start); err != nil {
 		return t, err
 	}
-	if err := t.openTeacher(); err != nil {
+	if err := t.openTeacher(o.Teacher); err != nil {
 		return t, err
 	}
 	if err := t.openJudges(&start); err != nil {

@@ -1,6 +1,8 @@
 package trainer
 
 import (
+	"context"
+	"errors"
 	"maps"
 	"math"
 	"os"
@@ -9,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"gad/internal/vfs"
+	"gad/model"
 	"gad/trainer/config"
 )
 
@@ -139,5 +143,117 @@ func TestTeacherWeightSettings(t *testing.T) {
 	if slices.Contains([]bool{c.Taught(config.SFT), c.Taught(config.DPO)}, true) ||
 		!c.Taught(config.OPD) {
 		t.Error("which stages have a teacher")
+	}
+}
+
+// lent is a server that scores with a model of this process.
+type lent struct {
+	m       *model.Model
+	fail    int // requests until it fails; 0: never
+	checked []model.Seq
+	k       int
+}
+
+func (l *lent) Check(_ context.Context, seqs []model.Seq, k int, _ func(int32) []byte) error {
+	l.checked, l.k = seqs, k
+	return nil
+}
+
+func (l *lent) Score(_ context.Context, seqs []model.Seq, k int) ([][]float32, [][]model.SoftLabel,
+	error) {
+	if l.fail--; l.fail == 0 {
+		return nil, nil, errors.New("teacher's server: gone")
+	}
+	logpST, _, err := l.m.AllLogProbs(seqs, 1, 512)
+	if err != nil || k == 0 {
+		return logpST, nil, err
+	}
+	labelsST, err := l.m.AllSoftLabels(seqs, k, l.m.Config().Vocab, 1, 512)
+	return logpST, labelsST, err
+}
+
+// A server with the teacher's exact values gives the bits of the teacher that is loaded, whichever
+// the loss and the tokenizer, and beside the discriminator; a run whose server ends goes on from its
+// checkpoint with the same bits.
+func TestTeacherBehindAServer(t *testing.T) {
+	be := ready(t)
+	load := func(dir string) *lent {
+		m, err := model.Load(be, dir, model.Options{Kind: model.LM})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Close() })
+		return &lent{m: m}
+	}
+	play := func(stage config.Stage, c config.Config, server Scores) error {
+		tr, err := Open(c, stage, Options{FS: vfs.OS, Backend: be, Teacher: server})
+		if err != nil {
+			return err
+		}
+		defer tr.Close()
+		return tr.Run(t.Context())
+	}
+	weights := func(run string) string {
+		raw, err := os.ReadFile(filepath.Join(run, "global_step_3/actor/model.safetensors"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
+	other := foreign(t)
+	for _, c := range []struct {
+		stage           config.Stage
+		teacher, tokens string
+		more            string
+		k               int
+	}{
+		{config.OPD, fixed.student, "", "", 0},
+		{config.OPD, fixed.student, "", "teacher.loss=topk teacher.top_k=6", 6},
+		{config.OPD, other, other, "", 0},
+		{config.Train, fixed.blank, "", "algorithm.teacher_weight=0.5", 0},
+	} {
+		run := filepath.Join(t.TempDir(), "loaded")
+		common := append(strings.Fields(c.more), "trainer.total_steps=3", "trainer.save_freq=1")
+		finished(t, be, settings(c.stage, run, append(common, "teacher.path="+c.teacher)...),
+			c.stage)
+		want := weights(run)
+		server := load(c.teacher)
+		run = filepath.Join(t.TempDir(), "asked")
+		asked := settings(c.stage, run, append(common, "teacher.path="+c.tokens,
+			"teacher.url=http://localhost/v1")...)
+		server.fail = 3 // in the third step
+		wantError(t, play(c.stage, asked, server), nil, "teacher's server: gone")
+		if err := play(c.stage, asked, server); err != nil {
+			t.Fatal(err)
+		}
+		if weights(run) != want {
+			t.Errorf("%s %s: other weights than with the teacher loaded", c.stage, c.more)
+		}
+		if len(server.checked) != 4 || server.k != c.k {
+			t.Errorf("%s: tried on %d sequences with %d alternatives", c.more, len(server.checked),
+				server.k)
+		}
+		for _, seq := range server.checked {
+			if seq.Trained() < 2 || seq.Prompt() < 4 {
+				t.Errorf("tried on %+v", seq)
+			}
+		}
+	}
+	run := filepath.Join(t.TempDir(), "no")
+	for want, more := range map[string][]string{
+		"settings: teacher.loss is exact, which needs whole distributions": {"teacher.loss=exact"},
+		"is not the student's tokenizer":                                   {"teacher.loss=topk", "teacher.path=" + other},
+		"teacher.url: http://localhost/v1: no connection was given":        nil,
+	} {
+		c := settings(config.OPD, run, append([]string{"teacher.path=",
+			"teacher.url=http://localhost/v1"}, more...)...)
+		var server Scores
+		if more != nil {
+			server = load(fixed.student)
+		}
+		wantError(t, play(config.OPD, c, server), nil, want)
+		if _, err := os.Stat(filepath.Join(run, "metrics.jsonl")); err == nil {
+			t.Errorf("%s: the run has begun", want)
+		}
 	}
 }

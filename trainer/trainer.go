@@ -74,6 +74,17 @@ type Options struct {
 	Command string   // as typed, for the log
 	Notes   []string // warnings that are given when the run begins
 	Ranks   *Ranks   // the processes that train together; nil is this one alone
+	Teacher Scores   // the server of teacher.url
+}
+
+// Scores is a server that scores a teacher's tokens.
+type Scores interface {
+	// Check tries it on some sequences, with k alternatives; piece is the text of a token.
+	Check(ctx context.Context, seqs []model.Seq, k int, piece func(id int32) []byte) error
+	// Score gives the log-probabilities of the trained tokens [S][T] at temperature 1 and, with k
+	// above 0, labels of the k most probable tokens.
+	Score(ctx context.Context, seqs []model.Seq, k int) (logpST [][]float32,
+		labelsST [][]model.SoftLabel, err error)
 }
 
 // Trainer is one run of one stage.

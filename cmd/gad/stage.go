@@ -17,7 +17,9 @@ import (
 	"gad/data"
 	"gad/internal/comm"
 	"gad/internal/conf"
+	"gad/internal/endpoint"
 	"gad/internal/fault"
+	"gad/internal/scoring"
 	"gad/trainer"
 	"gad/trainer/config"
 	"gad/trainer/saved"
@@ -31,6 +33,7 @@ var stageFlags = []stageFlag{
 	{"adapter", "model.adapter_path", "LoRA adapters to go on with, for the weights of --model: a folder as peft writes it (with actor.lora.rank as there)"},
 	{"reward-model", "model.reward_path",
 		"model folder or GGUF file that the discriminator starts from (default: the student's)"},
+	{"teacher-url", "teacher.url", "server that scores answers as a teacher: vLLM, SGLang or gad serve. Its key is in GAD_TEACHER_KEY"},
 	{"teacher", "teacher.path", "model whose probabilities the student learns from: a model folder or GGUF file"},
 	{"data", "data.train_files", "training data: file, folder or quoted pattern such as 'shards/*.arrow'; may be given several times"},
 	{"val-data", "data.val_files", "held-out data for the val/ metrics; files as for --data"},
@@ -104,7 +107,7 @@ func (p *program) stageCommand(stage config.Stage) *cli.Command {
 	for _, f := range stageFlags {
 		if !stage.HasCritic() &&
 			slices.Contains([]string{"critic-warmup", "reward-model", "resume", "env"}, f.name) ||
-			f.name == "teacher" && !stage.HasPolicy() {
+			strings.HasPrefix(f.name, "teacher") && f.name != "teacher-key" && !stage.HasPolicy() {
 			continue
 		}
 		if stage != config.SFT && f.name == "objective" {
@@ -370,9 +373,13 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 		return err
 	}
 	defer be.Close()
+	teacher, err := teacherServer(cfg, stage)
+	if err != nil {
+		return err
+	}
 	t, err := trainer.Open(cfg, stage,
 		trainer.Options{FS: files(), Backend: be, Console: p.err, TTY: p.tty, Command: p.command,
-			Notes: notes, Ranks: ranks})
+			Notes: notes, Ranks: ranks, Teacher: teacher})
 	if err != nil {
 		return ofRun(err, false)
 	}
@@ -385,6 +392,28 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 	ctx, stop := p.interruptible(t.Say, t.Abort)
 	defer stop()
 	return ofRun(t.Run(ctx), true)
+}
+
+// teacherKey names the variable of the environment that has the key of teacher.url.
+const teacherKey = "GAD_TEACHER_KEY"
+
+// teacherServer is the server of teacher.url; nil where a stage asks none. It opens no connection.
+func teacherServer(cfg config.Config, stage config.Stage) (trainer.Scores, error) {
+	if cfg.Teacher.URL == "" || !cfg.Taught(stage) {
+		return nil, nil
+	}
+	o := scoring.Options{URL: cfg.Teacher.URL, InsecureHTTP: cfg.Teacher.InsecureHTTP}
+	if _, ok := os.LookupEnv(teacherKey); ok {
+		var err error
+		if o.Key, err = endpoint.KeyFromEnv(teacherKey); err != nil {
+			return nil, fault.As(fault.ErrUsage, err)
+		}
+	}
+	s, err := scoring.Open(o)
+	if err != nil {
+		return nil, fault.As(fault.ErrUsage, err)
+	}
+	return s, nil
 }
 
 // parted is how a run ends that ended with err on this rank, once the ranks have parted. One

@@ -568,3 +568,38 @@ func sleep(ctx context.Context, d time.Duration) error {
 		return ctx.Err()
 	}
 }
+
+// maxCall bounds the answer to Call: scores of a long text with their alternatives.
+const maxCall = 256 << 20
+
+// Call makes one call whose answer is JSON, and again up to retries times where another try may
+// succeed. in nil sends no body.
+func (c *Client) Call(ctx context.Context, method, path string, in, out any, retries int) error {
+	var body []byte
+	if in != nil {
+		var err error
+		if body, err = json.Marshal(in); err != nil {
+			return fmt.Errorf("endpoint: request: %w", err)
+		}
+	}
+	for try := 0; ; try++ {
+		resp, err := c.send(ctx, method, path, "application/json", bytes.NewReader(body), maxCall)
+		if err == nil {
+			retries = min(retries, maxUnread-1)
+			if err = json.Unmarshal(resp.body, out); err == nil {
+				return nil
+			}
+			err = c.failure(transient, http.StatusOK, "",
+				c.clean("the answer is not JSON: "+err.Error()))
+		}
+		if ctx.Err() != nil || !Transient(err) {
+			return first(ctx.Err(), err)
+		}
+		if try >= retries {
+			return fmt.Errorf("%w: given up after %d tries", err, try+1)
+		}
+		if err := sleep(ctx, max(backoff(try), waitOf(err))); err != nil {
+			return err
+		}
+	}
+}

@@ -95,7 +95,10 @@ func (c *Config) Passes(stage Stage, prompts int, independent bool) []Pass {
 		if c.Divergence(stage) { // its states beside the student's, pack by pack
 			seen.Part, seen.Times = "update_actor", float64(c.Actor.PPOEpochs)
 		}
-		list = append(append(list, seen), c.policyUpdate(stage, prompts)...)
+		if c.Loads(stage) {
+			list = append(list, seen)
+		}
+		list = append(list, c.policyUpdate(stage, prompts)...)
 	default:
 		list = c.game(stage, prompts, independent)
 	}
@@ -147,7 +150,7 @@ func (c *Config) game(stage Stage, prompts int, independent bool) []Pass {
 	learn.Kind, learn.Times, learn.Mini =
 		Learn, float64(c.Critic.PPOEpochs), c.Critic.MiniBatch(prompts)
 	list = append(list, learn)
-	if c.Mixes(stage) {
+	if c.Mixes(stage) && c.Loads(stage) {
 		list = append(list, Pass{Part: "teacher_logp", Network: Teacher, Kind: Forward, Students: n,
 			Times: 1})
 	}

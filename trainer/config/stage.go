@@ -198,6 +198,9 @@ func (c *Config) Mixes(stage Stage) bool {
 // Taught: see Mixes.
 func (c *Config) Taught(stage Stage) bool { return stage == OPD || c.Mixes(stage) }
 
+// Loads reports whether a stage loads that teacher, and does not ask a server.
+func (c *Config) Loads(stage Stage) bool { return c.Taught(stage) && c.Teacher.URL == "" }
+
 // Divergence reports whether a stage learns by a divergence from the teacher's distributions, over
 // the whole vocabulary or by its most probable tokens.
 func (c *Config) Divergence(stage Stage) bool { return stage == OPD && c.Teacher.Loss != "policy" }

@@ -144,7 +144,7 @@ func (c *Config) validateTeacher(stage Stage) (errs []error) {
 	}
 	if w := c.Algorithm.TeacherWeight; c.Mixes(stage) {
 		switch {
-		case c.Teacher.Path == "":
+		case c.Teacher.Path == "" && c.Teacher.URL == "":
 			bad("algorithm.teacher_weight is %g, and there is no teacher: give --teacher DIR, or leave the weight out", w)
 		case c.LearnsTeacher(stage):
 			bad("algorithm.teacher_weight is %g, but the student of this warm-up learns the teacher's answers and has no advantages: set trainer.warmup_objective=policy, or give the weight to gad train alone", w)
@@ -156,8 +156,11 @@ func (c *Config) validateTeacher(stage Stage) (errs []error) {
 		if l := c.Actor.PolicyLoss.LossMode; l == "geo_mean" {
 			bad("actor.policy_loss.loss_mode geo_mean takes one advantage of an answer, and with algorithm.teacher_weight each token has its own: use gspo or vanilla")
 		}
-	} else if c.Teacher.Path == "" {
-		bad("teacher.path: no teacher: give --teacher DIR, a model whose weights are at hand. Of a teacher that is known by its answers alone gad sft, dpo and the game learn")
+	} else if c.Teacher.Path == "" && c.Teacher.URL == "" {
+		bad("teacher.path: no teacher: give --teacher DIR, a model whose weights are at hand, or --teacher-url URL, a server that scores texts. Of a teacher that is known by its answers alone gad sft, dpo and the game learn")
+	}
+	if c.Teacher.URL != "" && c.Teacher.Loss == "exact" && stage == OPD {
+		bad("teacher.loss is exact, which needs whole distributions, and a server gives the most probable tokens: use topk or policy, or load the teacher (--teacher)")
 	}
 	if c.Divergence(stage) && c.Actor.HasKL() {
 		bad("actor.use_kl_loss is true: with teacher.loss=%s the loss is the divergence from the teacher, and has no second KL: leave it out, or use teacher.loss=policy", c.Teacher.Loss)

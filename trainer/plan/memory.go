@@ -126,18 +126,24 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	case policy && c.NeedsReference(p.Stage):
 		part("reference", model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA})
 	}
-	if c.Taught(p.Stage) {
+	if c.Loads(p.Stage) {
 		own := shape
 		shape = teacherShape(c, own)
 		part("teacher", model.PlanOptions{Kind: model.LM, Quant: c.Teacher.Weights})
 		shape = own
 	}
 	if c.Divergence(p.Stage) {
-		n := shape.KLMemory(f, teacherShape(c, shape), actorTokens)
-		if c.Teacher.Loss == "topk" {
-			n += model.SoftMemory(actorTokens, c.Teacher.TopK)
+		other, name := teacherShape(c, shape), "divergence: the teacher's states, logits by the chunk"
+		labels := actorTokens // of a pack at a time; a server's are those of a step
+		if !c.Loads(p.Stage) {
+			other, name = model.Config{}, "divergence: the teacher's labels, logits by the chunk"
+			labels = c.Data.TrainBatchSize * c.Rollout.N * c.Data.MaxResponse
 		}
-		add("divergence: the teacher's states, logits by the chunk", n)
+		n := shape.KLMemory(f, other, actorTokens)
+		if c.Teacher.Loss == "topk" {
+			n += model.SoftMemory(labels, c.Teacher.TopK)
+		}
+		add(name, n)
 	}
 	if p.soft {
 		add("soft labels: logits by the chunk", Labels(f, shape, c, p.Stage))

@@ -140,7 +140,7 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 	if err != nil {
 		return nil, err
 	}
-	if c.Taught(stage) {
+	if c.Loads(stage) {
 		if c.Teacher.Path == "" {
 			return nil, fmt.Errorf("%w: plan: no teacher: give teacher.path (flag --teacher)",
 				config.ErrConfig)
@@ -186,7 +186,7 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 				config.ErrConfig)
 	}
 	p.footprint, p.shape = f, shape
-	if c.Taught(stage) {
+	if c.Loads(stage) {
 		length := (p.PromptMean + p.AnswerMean) / 2
 		p.teacher = teacherShape(c, shape).FLOPsPerToken(length, true) /
 			shape.FLOPsPerToken(length, true)

@@ -101,7 +101,7 @@ func (r *predicted) open(stage config.Stage) (err error) {
 		}
 		r.sampler.Share(r.student)
 	}
-	if c.Taught(stage) {
+	if c.Loads(stage) {
 		r.teacher, err = model.New(r.be, teacherShape(c, r.shape), model.Options{Kind: model.LM})
 		if err != nil {
 			return err
