@@ -13,6 +13,7 @@ import (
 
 	"gad/actor"
 	"gad/algos"
+	"gad/data"
 	"gad/internal/checker"
 	"gad/internal/compute"
 	"gad/internal/hostile"
@@ -517,7 +518,8 @@ func TestBranchesOfARound(t *testing.T) {
 		r := &round{roll: &actor.Rollout{}, group: group, branches: branches}
 		r.batch = &encode.Batch{Rows: make([]int, prompts), Prompts: make([][]int32, prompts),
 			Teachers: make([]model.Seq, prompts), TeacherCut: make([]bool, prompts),
-			TeacherText: make([]string, prompts), PromptText: make([]string, prompts)}
+			TeacherText: make([]string, prompts), PromptText: make([]string, prompts),
+			Soft: make([][]data.SoftLabel, prompts), Hard: make([]bool, prompts)}
 		for a := range group {
 			r.roll.Seqs = append(r.roll.Seqs, model.Answer([]int32{1, int32(a)}, 1))
 			r.roll.SampledST = append(r.roll.SampledST, []float32{0})
