@@ -281,7 +281,7 @@ func TestFaultyAnswers(t *testing.T) {
 		slices.Sort(keys)
 		key := keys[rng.IntN(len(keys))]
 		entry := place[key].(map[string]any)
-		kind := rng.IntN(12)
+		kind := rng.IntN(13)
 		answer := any(nil)
 		switch kind {
 		case 0: // misordered
@@ -311,6 +311,8 @@ func TestFaultyAnswers(t *testing.T) {
 		case 10:
 			text, _ := json.Marshal(vllmAnswer(places))
 			answer = string(text[:rng.IntN(len(text))])
+		case 12: // one too many
+			places = append(places, places[1])
 		case 11:
 			text, _ := json.Marshal(vllmAnswer(places))
 			answer = strings.Replace(string(text), `"logprob":-`, `"logprob":-Infinity,"x":-`, 1+rng.IntN(3))
@@ -343,7 +345,7 @@ func TestFaultyAnswers(t *testing.T) {
 			}
 		}
 	}
-	for kind := range 12 {
+	for kind := range 13 {
 		if seen[fmt.Sprint(kind)] < 10 {
 			t.Errorf("fault %d was refused %d times only", kind, seen[fmt.Sprint(kind)])
 		}
@@ -354,7 +356,7 @@ func TestFaultyAnswers(t *testing.T) {
 // so ends the run with its reason.
 func TestFaultsNowAndThen(t *testing.T) {
 	bad := &fake{format: "vllm", spoil: func(call int, path string, answer any) any {
-		if call%3 == 0 && path == "/v1/completions" {
+		if call%2 == 0 && path == "/v1/completions" {
 			return each(answer, func(e map[string]any) { e["logprob"] = nil })
 		}
 		return answer

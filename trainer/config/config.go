@@ -37,7 +37,7 @@ type Config struct {
 	Actor     actor.Config        `yaml:"actor" doc:"the student"`
 	Critic    critic.Config       `yaml:"critic" doc:"the discriminator" stages:"warmup train"`
 	DPO       DPOConfig           `yaml:"dpo" stages:"dpo"`
-	Teacher   TeacherConfig       `yaml:"teacher" stages:"opd warmup train"`
+	Teacher   TeacherConfig       `yaml:"teacher"`
 	Env       EnvConfig           `yaml:"env" stages:"warmup train"`
 	Trainer   RunConfig           `yaml:"trainer"`
 }
@@ -52,14 +52,14 @@ type ModelConfig struct {
 // TeacherConfig is the `teacher` section: the model whose probabilities gad opd learns from, and the
 // game with algorithm.teacher_weight. (Otherwise the teacher is known by its answers alone.)
 type TeacherConfig struct {
-	Path         string  `yaml:"path" doc:"teacher: a Hugging Face model folder, LoRA adapters that name their base, or a GGUF file. teacher.loss=exact and topk need the student's tokenizer (flag --teacher)" inherit:"no"`
-	URL          string  `yaml:"url" doc:"server that scores the answers in the place of a teacher that is loaded: one that speaks as vLLM (prompt_logprobs), SGLang or gad serve does, such as http://127.0.0.1:8000/v1; path is then a folder with the teacher's tokenizer, or empty where it has the student's (flag --teacher-url)" inherit:"no"`
-	InsecureHTTP bool    `yaml:"insecure_http" doc:"url may be http:// on another machine: whoever is between can read the texts and the key" inherit:"no"`
-	System       string  `yaml:"system" doc:"system message that the teacher alone reads, in the place of the row's; empty: the row's" fixed:"true"`
+	Path         string  `yaml:"path" doc:"teacher: a Hugging Face model folder, LoRA adapters that name their base, or a GGUF file. teacher.loss=exact and topk need the student's tokenizer (flag --teacher)" inherit:"no" stages:"opd warmup train"`
+	URL          string  `yaml:"url" doc:"server that scores the answers in the place of a teacher that is loaded: one that speaks as vLLM (prompt_logprobs), SGLang or gad serve does, such as http://127.0.0.1:8000/v1; path is then a folder with the teacher's tokenizer, or empty where it has the student's (flag --teacher-url)" inherit:"no" stages:"opd warmup train"`
+	InsecureHTTP bool    `yaml:"insecure_http" doc:"url may be http:// on another machine: whoever is between can read the texts and the key" inherit:"no" stages:"opd warmup train"`
+	System       string  `yaml:"system" doc:"system message that the teacher alone reads, in the place of the row's; empty: the row's" fixed:"true" stages:"opd warmup train"`
 	Loss         string  `yaml:"loss" choices:"policy,exact,topk" doc:"what the student learns by: policy: policy gradients whose advantage at a token is the teacher's log-probability of it minus the student's; exact: the divergence of the two distributions, over the whole vocabulary at every token of the answers; topk: KL(teacher||student) of the teacher's top_k most probable tokens and, as one more, of all others together" fixed:"true" stages:"opd"`
 	TopK         int     `yaml:"top_k" min:"1" max:"1024" doc:"with loss=topk: how many of the teacher's most probable tokens count one by one" fixed:"true" stages:"opd"`
 	Beta         float64 `yaml:"beta" min:"0" max:"1" doc:"with loss=exact: which divergence (GKD, arXiv 2306.13649): 1: KL(student||teacher), which prefers what the teacher does most; 0: KL(teacher||student), which covers all it does; between them beta*KL(teacher||M) + (1-beta)*KL(student||M) with the mixture M = beta*teacher + (1-beta)*student" stages:"opd"`
-	Weights      string  `yaml:"weights" choices:"native,q8_0,q4_0" doc:"how the teacher's weights are kept: native (as matrix products read them), or on the CPU in ggml's q8_0 or q4_0" fixed:"true"`
+	Weights      string  `yaml:"weights" choices:"native,q8_0,q4_0" doc:"how the teacher's weights are kept: native (as matrix products read them), or on the CPU in ggml's q8_0 or q4_0" fixed:"true" stages:"opd warmup train"`
 }
 
 // DataConfig is the `data` section.

@@ -51,6 +51,7 @@ func TestFactsAreValid(t *testing.T) {
 	}
 	for key, ignoring := range map[string][]Stage{"trainer.warmup_objective": {SFT, Train, DPO},
 		"critic.optim.lr": {SFT, DPO}, "dpo.beta": {SFT, Warmup, Train},
+		"teacher.beta": {SFT, Warmup, Train, DPO}, "teacher.system": {SFT, DPO},
 		"rollout.temperature": {SFT}, "actor.policy_loss.tau_pos": {SFT, DPO},
 		"actor.optim.lr": nil} {
 		for _, stage := range []Stage{SFT, Warmup, Train, DPO} {
