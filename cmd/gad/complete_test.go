@@ -19,7 +19,7 @@ func TestCandidates(t *testing.T) {
 		has  string // some of the words, where all are too many
 	}{
 		{line: "gad ev", want: "eval"},
-		{line: "gad data ", want: "inspect validate convert split collect rate"},
+		{line: "gad data ", want: "inspect validate convert split collect rate score"},
 		{line: "gad completion ", want: "bash zsh fish"},
 		{line: "gad --v", want: "--version"},
 		{line: "gad nothing ", want: ""},
@@ -95,7 +95,7 @@ for line in " ev" " sft --dev" " sft --device " " sft trainer.prec" " sft traine
 done`
 	// bash may warn of a locale that is not there
 	out, err := exec.Command("bash", "-c", script, "bash", program).Output()
-	want := " ev: eval\n sft --dev: --device\n sft --device : cpu cuda\n sft trainer.prec: trainer.precision=\n sft trainer.precision=b: bf16\n data : inspect validate convert split collect rate\n"
+	want := " ev: eval\n sft --dev: --device\n sft --device : cpu cuda\n sft trainer.prec: trainer.precision=\n sft trainer.precision=b: bf16\n data : inspect validate convert split collect rate score\n"
 	if err != nil || string(out) != want {
 		t.Errorf("bash completes %q, %v; want %q", out, err, want)
 	}
