@@ -167,7 +167,7 @@ func TestDemoEpisodes(t *testing.T) {
 		}
 	}
 	code, _, told := gad("demo", "--dir", dir, "--seed", "2")
-	if code != exitUsage || told != "gad: demo: "+dir+": contains another demo, with another --seed, --fast or --episodes: nothing is overwritten: give another --dir\n" {
+	if code != exitUsage || told != "gad: demo: "+dir+": contains another demo, with another --seed, --fast, --episodes or --thought: nothing is overwritten: give another --dir\n" {
 		t.Errorf("the other demo in that folder: exit status %d, %s", code, told)
 	}
 }
@@ -256,7 +256,7 @@ func TestDemo(t *testing.T) {
 	}
 	for _, flags := range [][]string{{}, {"--seed", "2", "--fast"}} {
 		code, _, said := gad(append([]string{"demo", "--dir", dir}, flags...)...)
-		if code != exitUsage || said != "gad: demo: "+dir+": contains another demo, with another --seed, --fast or --episodes: nothing is overwritten: give another --dir\n" {
+		if code != exitUsage || said != "gad: demo: "+dir+": contains another demo, with another --seed, --fast, --episodes or --thought: nothing is overwritten: give another --dir\n" {
 			t.Errorf("%q in that folder: exit status %d, %s", flags, code, said)
 		}
 	}
