@@ -175,7 +175,7 @@ func readThought(rows []*thoughtRow, set string, raw []byte) error {
 // thoughtTable has a line for each student, and below it what each is.
 func thoughtTable(rows []*thoughtRow, n int) string {
 	var b strings.Builder
-	const line = "%-20s %-24s %-24s%9s%7s%8s\n"
+	const line = "%-22s %-24s %-24s%9s%7s%8s\n"
 	fmt.Fprintf(&b, line, fmt.Sprintf("%d unseen walks each", n), "right, 8 to 64 moves",
 		"right, 72 to 96 moves", "context", "TFLOP", "time")
 	fmt.Fprintf(&b, line, "", "as in training, 95 %", "longer than any, 95 %", "tokens", "", "")
@@ -189,7 +189,7 @@ func thoughtTable(rows []*thoughtRow, n int) string {
 	}
 	b.WriteString("\nGreedy answers. Context: the most tokens of its answer that the student sees at once.\n")
 	for _, r := range rows {
-		fmt.Fprintf(&b, "%-20s %s\n", r.arm.name, r.arm.about)
+		fmt.Fprintf(&b, "%-22s %s\n", r.arm.name, r.arm.about)
 	}
 	return b.String()
 }

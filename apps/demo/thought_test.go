@@ -42,7 +42,7 @@ func TestThought(t *testing.T) {
 			strings.Contains(got, c.not) {
 			t.Errorf("%v, longer %v: %s", c.test, c.longer, got)
 		}
-		want := fmt.Sprintf("\nchunks               %5.1f %% (%.1f-%.1f)", 100*c.test[1],
+		want := fmt.Sprintf("\nchunks                 %5.1f %% (%.1f-%.1f)", 100*c.test[1],
 			100*c.test[1]-5, 100*c.test[1]+5)
 		if table := thoughtTable(rows, 100); !strings.Contains(table, want) {
 			t.Errorf("lacks %q:\n%s", want, table)
