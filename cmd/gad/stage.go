@@ -95,7 +95,7 @@ func (p *program) stageCommand(stage config.Stage) *cli.Command {
 	var about = map[config.Stage]string{
 		config.SFT:    "learn the teacher's answers by cross entropy (SeqKD): baseline and warm start",
 		config.Warmup: "train the discriminator alone, then together with the student, which learns by SFT",
-		config.OPD:    "train the student on its own answers by a teacher's probabilities of their tokens (on-policy distillation): no discriminator; for a teacher whose weights are at hand",
+		config.OPD:    "train the student on its own answers by a teacher's probabilities of their tokens (on-policy distillation): no discriminator; for a teacher whose weights are at hand, or behind a server that scores texts",
 		config.DPO:    "train the student to prefer the teacher's answers to its own first samples (SODA): no discriminator",
 		config.Train:  "train student and discriminator against each other (the game), from a warm-up checkpoint; or resume an interrupted run",
 	}
