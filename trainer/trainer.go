@@ -5,11 +5,13 @@
 //	step.go          a step of the game: start here
 //	dpo.go           a step of DPO
 //	ranking.go       a step of SFT by the order of scored answers
-//	opd.go           a step of OPD, and its teacher
+//	opd.go           a step of OPD, and its teacher; spell.go: one with another tokenizer
+//	soft.go          soft labels of the teacher's answers
 //	reward.go        from scores to rewards, and groups that are replaced
 //	passes.go        the forward passes that a step takes, and those that it need not
 //	criticwarmup.go  the steps in which the discriminator learns alone
 //	environment.go   episodes: what a step has beside that of single answers
+//	tree.go          answers that branch
 //	judges.go        the checker and the held-out discriminator
 //	validate.go      the student on held-out rows
 //
