@@ -126,8 +126,9 @@ type Rollout struct {
 	SampledST [][]float32 // log-probabilities as the sampler saw them
 	OldST     [][]float32 // denominator of the ratio: SampledST, or after Old the trainer's
 	EntST     [][]float32 // entropies, nats; nil until Old is called
-	// tokens [S] of the answer that a sequence ends, where the first of them are context: its tree's
-	// other answers have learned them. A mean over an answer's tokens counts them; nil: there are none
+	// tokens [S] of the answer that a sequence ends, where the first of them are context: its
+	// tree's other answers have learned them. A mean over an answer's tokens counts them; nil:
+	// there are none
 	Whole []int
 	// what Actor.Reference reads with an exact KL: the same answers behind its own prompts; nil:
 	// Seqs

@@ -151,8 +151,8 @@ func byNode(c AdvantageConfig, in AdvantageInput,
 	return advST, nil
 }
 
-// treeGRPO is Tree-GRPO's advantage (arXiv 2509.21240), of each token once: an answer has the sum of
-// its z within its tree and its z among all answers to the prompt, and a node the sum over the
+// treeGRPO is Tree-GRPO's advantage (arXiv 2509.21240), of each token once: an answer has the sum
+// of its z within its tree and its z among all answers to the prompt, and a node the sum over the
 // answers that it is part of. The source trains every answer's whole path, which has the same
 // gradient at ratio 1. An answer alone in its tree has no z there: 0, where the source has its
 // score.

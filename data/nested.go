@@ -49,7 +49,8 @@ func arrowEnv(column string, a arrow.Array, i int) (JSON, error) {
 	return readEnv(column, value)
 }
 
-// arrowLogprobs is readLogprobsOf of value i of a column, which is the JSON itself where it is text.
+// arrowLogprobs is readLogprobsOf of value i of a column, which is the JSON itself where it is
+// text.
 func arrowLogprobs(column string, a arrow.Array, i int) (Logprobs, error) {
 	if a == nil || isText(a.DataType()) {
 		return logprobsOf(column, arrowText(a, i))

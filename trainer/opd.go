@@ -286,8 +286,8 @@ func (t *Trainer) byPolicy(m Metrics, r *round, read reading) ([]float64, error)
 	return advA, t.updateActor(m, r.batch, r.roll, advST, r.refST)
 }
 
-// teacherAdvantages are the teacher's advantages by token, by a pass over read; nil where a value is
-// not finite. scoreA is its mean log-probability of a token
+// teacherAdvantages are the teacher's advantages by token, by a pass over read; nil where a value
+// is not finite. scoreA is its mean log-probability of a token
 // of each answer.
 func (t *Trainer) teacherAdvantages(m Metrics, r *round, read reading) (advST [][]float64,
 	scoreA []float32, err error) {

@@ -23,10 +23,10 @@ type spelling struct {
 	end              bool // the last token of both is an end
 }
 
-// spell puts a student's answer into the teacher's tokens. Control tokens within it are text for the
-// teacher, which finds them as improbable as they are. An end is the teacher's end of the same name,
-// or that of its turns. Bytes behind the last whole character, and tokens that have such bytes, are
-// not compared.
+// spell puts a student's answer into the teacher's tokens. Control tokens within it are text for
+// the teacher, which finds them as improbable as they are. An end is the teacher's end of the same
+// name, or that of its turns. Bytes behind the last whole character, and tokens that have such
+// bytes, are not compared.
 func spell(own, theirs *tokenizer.Tokenizer, answer []int32, cut bool) spelling {
 	var s spelling
 	var ending int32

@@ -173,8 +173,8 @@ func (l *lent) Score(_ context.Context, seqs []model.Seq, k int) ([][]float32, [
 }
 
 // A server with the teacher's exact values gives the bits of the teacher that is loaded, whichever
-// the loss and the tokenizer, and beside the discriminator; a run whose server ends goes on from its
-// checkpoint with the same bits.
+// the loss and the tokenizer, and beside the discriminator; a run whose server ends goes on from
+// its checkpoint with the same bits.
 func TestTeacherBehindAServer(t *testing.T) {
 	be := ready(t)
 	load := func(dir string) *lent {

@@ -324,8 +324,8 @@ func (g *grove) score(m Metrics) error {
 
 // finish makes a round of the answers. What an answer shares with an earlier one is context behind
 // the prompt: its own tokens alone are trained, a span for each of its nodes or, of an episode, for
-// each turn. Of what a search knows the round has the checker's verdicts; the discriminator's update
-// gives its scores anyway.
+// each turn. Of what a search knows the round has the checker's verdicts; the discriminator's
+// update gives its scores anyway.
 func (g *grove) finish(r *round) error {
 	r.roll = &actor.Rollout{}
 	var known []float64

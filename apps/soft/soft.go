@@ -1,5 +1,6 @@
 // Package soft is gad data score: the log-probabilities that a teacher with weights gives the
-// tokens of the answers of a data set, as a column of the rows that gad sft learns soft labels from.
+// tokens of the answers of a data set, as a column of the rows that gad sft learns soft labels
+// from.
 package soft
 
 import (
@@ -91,7 +92,8 @@ type scoring struct {
 	journal  *session.Partial
 }
 
-// Score writes the rows that from names, with the teacher's log-probabilities, into the file output.
+// Score writes the rows that from names, with the teacher's log-probabilities, into the file
+// output.
 func Score(s *session.Session, o Options, from session.Rows, output string) (err error) {
 	c := &scoring{s: s, o: o, out: session.Output{Command: "data score", Path: output}}
 	defer s.Console.Close()

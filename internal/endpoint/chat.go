@@ -83,7 +83,8 @@ type Choice struct {
 	ToolCalls    json.RawMessage `json:"tool_calls,omitempty"`
 	Refusal      string          `json:"refusal,omitempty"` // the model's own words for not answering
 	FinishReason string          `json:"finish_reason"`     // stop, length, content_filter, ...; "" if the server says none
-	// log-probabilities of the answer's tokens as the server gives them: data.ReadLogprobs; nil is none
+	// log-probabilities of the answer's tokens as the server gives them: data.ReadLogprobs; nil is
+	// none
 	Logprobs json.RawMessage `json:"logprobs,omitempty"`
 }
 

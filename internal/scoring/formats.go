@@ -24,8 +24,8 @@ var formats = []format{
 	{"/generate", sglangRequest, readSGLang},
 }
 
-// scored is what a server says of a sequence, by token. Of tokens that are not trained only the text
-// is sure to be there.
+// scored is what a server says of a sequence, by token. Of tokens that are not trained only the
+// text is sure to be there.
 type scored struct {
 	logp   []float64
 	labels []model.SoftLabel // nil without alternatives

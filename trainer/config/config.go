@@ -49,8 +49,8 @@ type ModelConfig struct {
 	RewardPath string `yaml:"reward_path" doc:"model folder or GGUF file that the discriminator starts from; empty: the student's, or with --resume the run's discriminator (flag --reward-model)" stages:"warmup train" inherit:"no"`
 }
 
-// TeacherConfig is the `teacher` section: the model whose probabilities gad opd learns from, and the
-// game with algorithm.teacher_weight. (Otherwise the teacher is known by its answers alone.)
+// TeacherConfig is the `teacher` section: the model whose probabilities gad opd learns from, and
+// the game with algorithm.teacher_weight. (Otherwise the teacher is known by its answers alone.)
 type TeacherConfig struct {
 	Path         string  `yaml:"path" doc:"teacher: a Hugging Face model folder, LoRA adapters that name their base, or a GGUF file. teacher.loss=exact and topk need the student's tokenizer (flag --teacher)" inherit:"no" stages:"opd warmup train"`
 	URL          string  `yaml:"url" doc:"server that scores the answers in the place of a teacher that is loaded: one that speaks as vLLM (prompt_logprobs), SGLang or gad serve does, such as http://127.0.0.1:8000/v1; path is then a folder with the teacher's tokenizer, or empty where it has the student's (flag --teacher-url)" inherit:"no" stages:"opd warmup train"`

@@ -97,7 +97,8 @@ func TestSoft(t *testing.T) {
 	}
 }
 
-// Whatever the teacher's tokens are, a label stands where both have the same span, and nowhere else.
+// Whatever the teacher's tokens are, a label stands where both have the same span, and nowhere
+// else.
 func TestSoftOfAnySpans(t *testing.T) {
 	e := Encoder{Tok: modeltest.Tokenizer(t), MaxResponse: 100}
 	r := rand.New(rand.NewPCG(3, 4))

@@ -231,8 +231,8 @@ func (p *Plan) packTokens(c config.Config) (actor, critic, forward int) {
 	return actor, critic, forward
 }
 
-// teacherShape is the shape that a plan counts for the teacher whose probabilities are read; shape where its folder
-// cannot be read, which opening the run will tell.
+// teacherShape is the shape that a plan counts for the teacher whose probabilities are read; shape
+// where its folder cannot be read, which opening the run will tell.
 func teacherShape(c config.Config, shape model.Config) model.Config {
 	if cfg, err := model.ReadConfig(c.Teacher.Path); err == nil {
 		return cfg

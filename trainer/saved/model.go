@@ -136,8 +136,8 @@ func SameTokens(tok *tokenizer.Tokenizer, dir, setting string) error {
 	return nil
 }
 
-// CheckAgainst looks at a model to compare the student with, in dir, which setting names. apart says
-// that its tokenizer is not the student's, and why; err that there is no such model.
+// CheckAgainst looks at a model to compare the student with, in dir, which setting names. apart
+// says that its tokenizer is not the student's, and why; err that there is no such model.
 func CheckAgainst(tok *tokenizer.Tokenizer, dir, setting string) (apart, err error) {
 	other, err := tokensOf(dir, setting)
 	if err != nil {
