@@ -94,7 +94,7 @@ var house = map[string]string{
 	"internal/journal":               "internal/vfs",
 	"apps/session":                   "checkpoint data device internal/compute internal/fault internal/journal internal/report internal/vfs model tokenizer trainer/saved",
 	"apps/create":                    "apps/session device internal/fault model tokenizer trainer/export trainer/saved",
-	"apps/soft":                      "apps/session data internal/report model trainer/encode trainer/saved",
+	"apps/soft":                      "apps/session data internal/fault internal/report internal/scoring model trainer/encode trainer/saved",
 	"apps/rate":                      "apps/session data internal/checker internal/compute internal/report model tokenizer trainer/encode trainer/saved",
 	"apps/rubric":                    "apps/judge apps/session checkpoint internal/checker internal/child internal/endpoint internal/fault internal/journal internal/report internal/vfs",
 	"apps/score":                     "apps/session model trainer/encode trainer/saved",

@@ -44,7 +44,7 @@ func grown(t *testing.T, a *Actor) (once, paths *Rollout, branches []algos.Branc
 		}
 		base := len(branches)
 		for s, b := range of {
-			seq := model.Seq{IDs: slices.Concat(q, answers[s]), Shared: len(q)}
+			seq := model.Seq{IDs: slices.Concat(q, answers[s]), Shared: len(q), Branching: true}
 			for _, n := range nodes {
 				if n.Answer == s {
 					seq.Spans = append(seq.Spans, model.Span{From: len(q) + n.From,

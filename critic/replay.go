@@ -23,9 +23,10 @@ type Pair struct{ Student, Teacher model.Seq }
 func (r *Buffer) Add(b Batch) {
 	for s, seq := range b.Students {
 		if !b.Skip[s] && !b.Tie(s) {
-			// Flat keeps no Seq.Shared, and a run that was resumed must lay the same packs.
+			// Flat keeps neither Seq.Shared nor Seq.Branching, and a run that was resumed must lay
+			// the same packs.
 			teacher := b.Teachers[b.Group[s]]
-			seq.Shared, teacher.Shared = 0, 0
+			seq.Shared, teacher.Shared, seq.Branching = 0, 0, false
 			r.Pairs = append(r.Pairs, Pair{seq, teacher})
 		}
 	}

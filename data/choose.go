@@ -14,39 +14,20 @@ import (
 // ErrChoice marks a Choice that cannot be meant: its text, its columns, or its ratings.
 var ErrChoice = errors.New("choice of rows")
 
-// Choice says which rows of the files a set has, and in which order a run may draw them. The zero
-// value has all of them, in any order.
+// Choice says which rows of the files a set has. The zero value has all of them.
 type Choice struct {
 	// Where is a condition, such as "right > 0 and subset = math": comparisons of a column with a
 	// number or a text, joined by and. A row without the column's value does not meet it. "": all.
 	Where string
-	// Curriculum is a column and a pace, such as "right:desc until 0.5": in the first half of the
-	// steps rows enter in that order, as many at each step, and then all are in. In the place of
-	// the column a condition, "right > 0 until 0.5": rows that meet it, and then all. "": none.
-	Curriculum string
-	// Ratings is a file of gad data rate, whose columns Where and Curriculum may name beside those
-	// of the files. "": none.
+	// Ratings is a file of gad data rate, whose columns Where may name beside those of the files.
+	// "": none.
 	Ratings string
 }
 
 // Check refuses a choice whose text cannot be meant; errors wrap ErrChoice.
 func (c Choice) Check() error {
-	_, err := c.parse()
+	_, err := parseCondition(c.Where)
 	return err
-}
-
-// parsed is a choice as the code reads it.
-type parsed struct {
-	where condition
-	curriculum
-}
-
-// curriculum is in which order rows enter, and until when.
-type curriculum struct {
-	column string // "" where first is set, or where there is none
-	desc   bool
-	first  condition // rows that are in from the first step on
-	until  float64   // share of the steps, in (0, 1]; 0: no curriculum
 }
 
 // comparison is COLUMN OP VALUE.
@@ -58,37 +39,7 @@ type comparison struct {
 // condition is comparisons that must all hold.
 type condition []comparison
 
-func (c Choice) parse() (p parsed, err error) {
-	if p.where, err = parseCondition("where", c.Where); err != nil {
-		return p, err
-	}
-	if strings.TrimSpace(c.Curriculum) == "" {
-		return p, nil
-	}
-	bad := func(rule string) error {
-		return choiceErr("curriculum %q: %s: write COLUMN:asc, COLUMN:desc or a condition, and until when, such as right:desc until 0.5", c.Curriculum, rule)
-	}
-	at := strings.LastIndex(c.Curriculum, " until ")
-	if at < 0 {
-		return p, bad("has no until")
-	}
-	subject, share := strings.TrimSpace(c.Curriculum[:at]), strings.TrimSpace(c.Curriculum[at+7:])
-	if p.until, err = strconv.ParseFloat(share, 64); err != nil || !(p.until > 0 && p.until <= 1) {
-		return p, bad(fmt.Sprintf("until %q is no share of the steps above 0 and up to 1", share))
-	}
-	if m := orderedBy.FindStringSubmatch(subject); m != nil {
-		p.column, p.desc = m[1], m[2] == "desc"
-		return p, nil
-	}
-	if !strings.ContainsAny(subject, "<>=") {
-		return p, bad(fmt.Sprintf("%q is neither", subject))
-	}
-	p.first, err = parseCondition("curriculum", subject)
-	return p, err
-}
-
 var (
-	orderedBy = regexp.MustCompile(`^([\pL_][\pL\pN_./-]*):(asc|desc)$`)
 	// a column, an operator, and a value: a number, a quoted text or a word
 	compares = regexp.MustCompile(
 		`^\s*(?:"([^"]+)"|([\pL_][\pL\pN_./-]*))\s*(<=|>=|!=|==|=|<|>)\s*(?:'([^']*)'|"([^"]*)"|([^\s'"<>=!|&,;]+))`)
@@ -100,11 +51,12 @@ func choiceErr(format string, args ...any) error {
 }
 
 // parseCondition reads comparisons; a blank text is none.
-func parseCondition(what, text string) (list condition, err error) {
+func parseCondition(text string) (list condition, err error) {
 	for rest := text; strings.TrimSpace(rest) != ""; {
 		m := compares.FindStringSubmatch(rest)
 		if m == nil {
-			return nil, choiceErr("%s %q: %q is no comparison: write COLUMN OP VALUE, OP one of = != < <= > >=, VALUE a number or a text, several joined by and", what, text, strings.TrimSpace(rest))
+			return nil, choiceErr("where %q: %q is no comparison: write COLUMN OP VALUE, OP one of = != < <= > >=, VALUE a number or a text, several joined by and",
+				text, strings.TrimSpace(rest))
 		}
 		x := comparison{column: m[1] + m[2], op: m[3]}
 		if x.op == "==" {
@@ -122,7 +74,7 @@ func parseCondition(what, text string) (list condition, err error) {
 			x.value = cell{kind: textCell, text: m[6]}
 		}
 		if x.value.kind == textCell && x.op != "=" && x.op != "!=" {
-			return nil, choiceErr("%s %q: %s compares numbers, and %s is a text: use = or !=", what,
+			return nil, choiceErr("where %q: %s compares numbers, and %s is a text: use = or !=",
 				text, x.op, preview(x.value.text, 40))
 		}
 		list, rest = append(list, x), rest[len(m[0]):]
@@ -131,25 +83,20 @@ func parseCondition(what, text string) (list condition, err error) {
 		}
 		and := joined.FindString(rest)
 		if rest = strings.TrimPrefix(rest, and); and == "" || strings.TrimSpace(rest) == "" {
-			return nil, choiceErr("%s %q: %q: comparisons are joined by and, and nothing else",
-				what,
+			return nil, choiceErr("where %q: %q: comparisons are joined by and, and nothing else",
 				text, strings.TrimSpace(and+rest))
 		}
 	}
 	return list, nil
 }
 
-// columns are those that a choice reads.
-func (p parsed) columns() (names []string) {
-	add := func(name string) {
-		if name != "" && !slices.Contains(names, name) {
-			names = append(names, name)
+// columns are those that the condition reads.
+func (list condition) columns() (names []string) {
+	for _, x := range list {
+		if !slices.Contains(names, x.column) {
+			names = append(names, x.column)
 		}
 	}
-	for _, x := range slices.Concat(p.where, p.first) {
-		add(x.column)
-	}
-	add(p.column)
 	return names
 }
 
@@ -269,18 +216,14 @@ type chosen struct {
 	from    int     // rows before it
 	was     []int32 // [n] the row before the choice; nil is the same
 	ratings *Ratings
-	curriculum
-	// [n] the order's column, NaN where a row has none; of a condition 0 where it holds
-	key []float64
 }
 
 // choose takes the rows of the set's choice. A row that cannot be read has no values.
-func (s *Set) choose(p parsed) (err error) {
+func (s *Set) choose(where condition) (err error) {
 	c := s.opt.Choice
 	if s.chosen.from = s.n; c == (Choice{}) {
 		return nil
 	}
-	s.chosen.curriculum = p.curriculum
 	if c.Ratings != "" {
 		if s.chosen.ratings, err = ReadRatings(c.Ratings); err != nil {
 			return err
@@ -289,16 +232,14 @@ func (s *Set) choose(p parsed) (err error) {
 			return err
 		}
 	}
-	of, err := s.table(p)
+	if len(where) == 0 {
+		return nil
+	}
+	of, err := s.table(where)
 	if err != nil {
 		return err
 	}
-	if len(p.where) > 0 {
-		if err := s.filter(p.where, of); err != nil {
-			return err
-		}
-	}
-	return s.rank(of)
+	return s.filter(where, of)
 }
 
 // filter takes the rows that meet a condition.
@@ -331,57 +272,6 @@ func (s *Set) Chosen() string {
 	return fmt.Sprintf("where %s: %d of %d rows", s.opt.Where, s.n, s.chosen.from)
 }
 
-// rank notes by what the rows enter.
-func (s *Set) rank(of table) error {
-	u := &s.chosen
-	if u.until == 0 {
-		return nil
-	}
-	if s.n > maxPaced {
-		return choiceErr("%s: curriculum %q: %d rows: a curriculum has at most %d: split the data",
-			s.path, s.opt.Curriculum, s.n, maxPaced)
-	}
-	u.key = make([]float64, s.n)
-	there := 0
-	for i := range u.key {
-		at := s.Before(i)
-		if u.column == "" {
-			ok, err := u.first.holds(of, at)
-			if err != nil {
-				return choiceErr("%s: curriculum %q: row %d: %v", s.path, s.opt.Curriculum, at, err)
-			}
-			if u.key[i] = 1; ok {
-				u.key[i] = 0
-				there++
-			}
-			continue
-		}
-		v := of[u.column](at)
-		switch {
-		case v.kind == noCell:
-			u.key[i] = math.NaN()
-			continue
-		case v.kind != numberCell && v.kind != eitherCell:
-			what := v.text
-			if v.kind == textCell {
-				what = "a text"
-			}
-			return choiceErr("%s: curriculum %q: row %d: column %q is %s: order by numbers", s.path,
-				s.opt.Curriculum, at, u.column, what)
-		}
-		there++
-		if u.key[i] = v.number; u.desc {
-			u.key[i] = -v.number
-		}
-	}
-	if there == 0 {
-		return fmt.Errorf("data: %s: curriculum %q: none of %d rows: no row could enter first",
-			s.path,
-			s.opt.Curriculum, s.n)
-	}
-	return nil
-}
-
 // Before is the row that row i was before the choice: of the files, or of their turns.
 func (s *Set) Before(i int) int {
 	if s.chosen.was == nil {
@@ -390,11 +280,11 @@ func (s *Set) Before(i int) int {
 	return int(s.chosen.was[i])
 }
 
-// table finds the columns of a choice in the ratings and in the files.
-func (s *Set) table(p parsed) (table, error) {
+// table finds the columns of a condition in the ratings and in the files.
+func (s *Set) table(where condition) (table, error) {
 	of, ratings := table{}, s.chosen.ratings
 	var named []string // of the files
-	for _, name := range p.columns() {
+	for _, name := range where.columns() {
 		inFiles := slices.ContainsFunc(s.layouts, func(l layout) bool {
 			return slices.Contains(l.chosen, name)
 		})
@@ -473,48 +363,4 @@ func (s *Set) noColumn(name string) error {
 		has += "; gad data rate makes ratings, which data.ratings names"
 	}
 	return choiceErr("%s: no column %q: %s", s.path, name, has)
-}
-
-// Paced reports whether rows enter by a curriculum.
-func (s *Set) Paced() bool { return s.chosen.until > 0 }
-
-// InOrder sorts rows of the set as its curriculum has them enter: those without a value last, equal
-// ones as they were. Without a curriculum they stay as they are.
-func (s *Set) InOrder(rows []int32) {
-	if key := s.chosen.key; key != nil {
-		slices.SortStableFunc(rows, func(a, b int32) int {
-			x, y := key[a], key[b]
-			if xn, yn := math.IsNaN(x), math.IsNaN(y); xn || yn {
-				return cmp.Compare(b2i(xn), b2i(yn))
-			}
-			return cmp.Compare(x, y)
-		})
-	}
-}
-
-func b2i(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
-}
-
-// Entered is how many of rows, sorted by InOrder, a run may draw in the step after so many of
-// steps. By a column's order at least least have entered; by a condition those that meet it, which
-// may be none of rows.
-func (s *Set) Entered(rows []int32, step, steps, least int) int {
-	u, n := s.chosen, len(rows)
-	last := float64(u.until * float64(steps)) // steps before all are in
-	if u.until == 0 || float64(step) >= last {
-		return n
-	}
-	in := 0
-	if u.column == "" {
-		for in < n && u.key[rows[in]] == 0 {
-			in++
-		}
-		return in
-	}
-	in = int(math.Ceil(float64(n) * float64(step+1) / last))
-	return min(n, max(in, least))
 }

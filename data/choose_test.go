@@ -52,7 +52,7 @@ func choiceFiles(t *testing.T) map[string]string {
 			fmt.Fprintf(&lines, `{"content":%q,"teacher_response":"yes","level":%s,"subset":%q,"hard":%t}`+"\n", q, text, subset, r.Hard)
 			b.Field(2).(*array.Float32Builder).Append(float32(i))
 		}
-		fmt.Fprintf(&csv, "%s,yes,%s,%s,%d\n", q, text, subset, b2i(r.Hard))
+		fmt.Fprintf(&csv, "%s,yes,%s,%s,%d\n", q, text, subset, map[bool]int{true: 1}[r.Hard])
 		b.Field(0).(*array.StringBuilder).Append(q)
 		b.Field(1).(*array.StringBuilder).Append("yes")
 		b.Field(3).(*array.StringBuilder).Append(subset)
@@ -139,10 +139,6 @@ func TestWhereIsRefused(t *testing.T) {
 		{Choice{Where: "subset = 3"}, `where "subset = 3": row 0: column "subset" is a text ("math"), compared with a number: use subset = 'TEXT'`},
 		{Choice{Where: "level = 'x'"}, `where "level = 'x'": row 0: column "level" is a number (0), compared with the text "x": use a number`},
 		{Choice{Where: "size > 1"}, `no column "size": the data have "content", "teacher_response", "level", "subset", "hard"; gad data rate makes ratings, which data.ratings names`},
-		{Choice{Curriculum: "level:desc"}, `curriculum "level:desc": has no until: write COLUMN:asc, COLUMN:desc or a condition`},
-		{Choice{Curriculum: "level:desc until 2"}, `until "2" is no share of the steps above 0 and up to 1`},
-		{Choice{Curriculum: "level until 0.5"}, `"level" is neither`},
-		{Choice{Curriculum: "subset:asc until 0.5"}, `row 0: column "subset" is a text: order by numbers`},
 		{Choice{Ratings: files["rows.csv"]}, `does not begin as ratings do: make them with gad data rate`},
 	} {
 		err := open(c.Choice)
@@ -237,113 +233,6 @@ func TestRatings(t *testing.T) {
 		}
 		if _, err := ReadRatings(short); !errors.Is(err, ErrChoice) {
 			t.Fatalf("cut at %d of %d: %v", k, len(raw), err)
-		}
-	}
-}
-
-// Rows enter from the largest value to the smallest, as many at each step, those without a value
-// last; under a condition those that meet it, and then all.
-func TestCurriculum(t *testing.T) {
-	files := choiceFiles(t)
-	entered := func(curriculum string, steps, least int) (order []int32, in []int) {
-		s := openFiles(t, Options{Choice: Choice{Curriculum: curriculum}}, files["rows.arrow"])
-		order = []int32{0, 1, 2, 3, 4, 5}
-		s.InOrder(order)
-		for step := range steps {
-			in = append(in, s.Entered(order, step, steps, least))
-		}
-		return order, in
-	}
-	for _, c := range []struct {
-		curriculum string
-		steps      int
-		least      int
-		order      []int32
-		in         []int
-	}{
-		{"level:desc until 0.5", 8, 1, []int32{5, 4, 2, 1, 0, 3}, []int{2, 3, 5, 6, 6, 6, 6, 6}},
-		{"level:asc until 1", 3, 3, []int32{0, 1, 2, 4, 5, 3}, []int{3, 4, 6}},
-		{"subset = law and level > 0 until 0.5", 4, 4, []int32{1, 5, 0, 2, 3, 4},
-			[]int{2, 2, 6, 6}},
-	} {
-		if order, in := entered(c.curriculum, c.steps, c.least); !slices.Equal(order, c.order) ||
-			!slices.Equal(in, c.in) {
-			t.Errorf("%s: %v, %v; want %v, %v", c.curriculum, order, in, c.order, c.in)
-		}
-	}
-}
-
-// Rows that enter little by little: no row twice in an epoch, none before it has entered, every
-// one that has entered once; a cursor goes on with the same rows; and with all rows in, the order
-// is Order's.
-func TestPaced(t *testing.T) {
-	const n, k, steps = 23, 4, 40
-	in := func(step int) int { return min(n, k+step) }
-	walk := func(p *Paced, from, to int) (rows []int) {
-		for step := from; step < to; step++ {
-			p.Enter(in(step))
-			for _, row := range p.Next(k) {
-				if row >= in(step) {
-					t.Fatalf("step %d: row %d of %d that have entered", step, row, in(step))
-				}
-				rows = append(rows, row)
-			}
-		}
-		return rows
-	}
-	whole := walk(NewPaced(n, 7), 0, steps)
-	p := NewPaced(n, 7)
-	seen, epoch := map[int]bool{}, 0
-	for step := range steps {
-		p.Enter(in(step))
-		for range k {
-			row := p.Next(1)[0]
-			if c := p.State(); c.Epoch != epoch {
-				if len(seen) < in(step-1) && len(seen) < in(step) {
-					t.Fatalf("epoch %d ended after %d rows", epoch, len(seen))
-				}
-				seen, epoch = map[int]bool{}, c.Epoch
-			}
-			if seen[row] {
-				t.Fatalf("row %d twice in epoch %d", row, epoch)
-			}
-			seen[row] = true
-		}
-	}
-	if epoch < 5 || p.Epoch() != float64(k*steps)/n {
-		t.Errorf("%d epochs, %g", epoch, p.Epoch())
-	}
-	for cut := range steps {
-		first := NewPaced(n, 7)
-		got := walk(first, 0, cut)
-		second := NewPaced(n, 7)
-		second.Enter(n)
-		second.Next(3) // whatever it was before
-		if err := second.Restore(first.State()); err != nil {
-			t.Fatal(err)
-		}
-		if got = append(got, walk(second, cut, steps)...); !slices.Equal(got, whole) {
-			t.Fatalf("cut at %d: %v, want %v", cut, got, whole)
-		}
-	}
-	all := NewPaced(n, 7)
-	all.Enter(n)
-	if got, want := all.Next(3*n), NewOrder(n, 7, 0, 1).Next(3*n); !slices.Equal(got, want) {
-		t.Errorf("all rows in: %v, want Order's %v", got, want)
-	}
-	for name, edit := range map[string]func(*Cursor){
-		"seed":    func(c *Cursor) { c.Seed++ },
-		"drawn":   func(c *Cursor) { c.Drawn = "AA" },
-		"offset":  func(c *Cursor) { c.Offset++ },
-		"entered": func(c *Cursor) { c.Entered = 1 },
-	} {
-		p := NewPaced(n, 7)
-		p.Enter(9)
-		p.Next(5)
-		c := p.State()
-		edit(&c)
-		if err := NewPaced(n, 7).Restore(c); err == nil {
-			t.Errorf("%s: a damaged cursor is taken", name)
 		}
 	}
 }

@@ -29,7 +29,7 @@ func Example() {
 	// Output:
 	// row-4: "Write a poem.\n\n1. short\n2. good" -> "Roses are red.\r\nViolets too."
 	// row-3: "naïve café: ½ ≠ ⅓ — 😀👩\u200d👩\u200d👧" -> "Zażółć gęślą jaźń\nline two\ttabbed \"quoted\" \\ back"
-	// {Seed:42 Epoch:0 Offset:2 Rank:0 World:1 Entered:0 Handed:0 Drawn:}
+	// {Seed:42 Epoch:0 Offset:2 Rank:0 World:1}
 }
 
 // Rows in ShareGPT's form, from two files of different formats, are one set; a row

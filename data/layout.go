@@ -32,7 +32,7 @@ type Options struct {
 	Format  string  // of the rows, one of RowFormats; empty is FormatAuto
 	Split   string  // of folders that hold several; empty is none
 	Turns   string  // which turns are learned, one of TurnsValues; empty is TurnsLast
-	Choice          // which rows, and in which order
+	Choice          // which rows
 	Stages  Stages  // hears of long work; nil is silent
 
 	chosen []string // columns that Choice reads

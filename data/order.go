@@ -15,12 +15,6 @@ type Cursor struct {
 	Offset int    `json:"offset"` // position, in the epoch's permutation, of the next row to hand out
 	Rank   int    `json:"rank"`
 	World  int    `json:"world"`
-
-	// Of a Paced alone: rows that have entered, rows handed out since the beginning, and which of
-	// them in this epoch, a bit for each in base64.
-	Entered int    `json:"entered,omitempty"`
-	Handed  int    `json:"handed,omitempty"`
-	Drawn   string `json:"drawn,omitempty"`
 }
 
 // Order hands out row indices so that each row comes exactly once per epoch.

@@ -160,14 +160,14 @@ func OpenFiles(paths []string, o Options) (*Set, error) {
 		return nil, fmt.Errorf("data: turns %q: use %s (setting data.turns)", o.Turns,
 			strings.Join(TurnsValues, ", "))
 	}
-	choice, err := o.Choice.parse()
+	where, err := parseCondition(o.Where)
 	if err != nil {
 		return nil, err
 	}
-	o.chosen = choice.columns()
+	o.chosen = where.columns()
 	s := &Set{opt: o, cache: map[int]*cached{}, room: cacheBytes}
 	if err = s.open(paths); err == nil {
-		err = s.choose(choice)
+		err = s.choose(where)
 	}
 	if err != nil {
 		s.Close()

@@ -745,7 +745,10 @@ func (c Config) FLOPsPerToken(context float64, head bool) float64 {
 	seen := float64(full)*context + float64(windowed)*min(context, float64(c.Window))
 	f := float64(c.Layers)*2*(2*q*d+2*kv*d+3*float64(c.FFN)*d) + 4*seen*q
 	if head {
-		f += 2 * float64(c.Vocab) * d
+		f += c.HeadFLOPs()
 	}
 	return f
 }
+
+// HeadFLOPs is the part of FLOPsPerToken that logits take.
+func (c Config) HeadFLOPs() float64 { return 2 * float64(c.Vocab) * float64(c.Hidden) }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -209,7 +210,7 @@ func againstCPU(t *testing.T, c Config, precision string, recompute bool) {
 
 // Answers that share their prompt's rows have the values that they have with a prompt
 // each: on the emulated device, whose products do not depend on the number of rows, to
-// the bit. Gradients are sums in another order.
+// the bit. Gradients are sums in another order. So have answers of trees.
 func TestCUDASharedPrompts(t *testing.T) {
 	for _, headDim := range []int{64, 128} {
 		for _, precision := range []string{cuda.F32, cuda.BF16} {
@@ -217,6 +218,12 @@ func TestCUDASharedPrompts(t *testing.T) {
 				c := tensorCore("Qwen2", headDim)
 				c.MaxPosition = 256
 				seqs := answered(seqsOf(c.Vocab, 200, 9), 1, 70, 3)
+				trees := sprouts(rand.New(rand.NewPCG(7, 8)), 60, 9)
+				saved := 3*seqs[0].Prompt() - distinct(trees)
+				for _, s := range trees {
+					saved += len(s.IDs)
+				}
+				seqs = append(seqs, trees...)
 				be := gpu(t, precision)
 				tol, angle := 1e-5, 1-1e-9
 				if precision == cuda.BF16 {
@@ -255,8 +262,8 @@ func TestCUDASharedPrompts(t *testing.T) {
 				logp, grad := run(false)
 				rows := len(m.pk.ids)
 				logpW, gradW := run(true)
-				if want := len(m.pk.ids) - 3*seqs[0].Prompt(); rows != want {
-					t.Errorf("a pass of %d tokens, want %d: each prompt once", rows, want)
+				if want := len(m.pk.ids) - saved; rows != want {
+					t.Errorf("a pass of %d tokens, want %d: what is shared once", rows, want)
 				}
 				for i := range logpW {
 					if x := away(logp[i], logpW[i]); !(x <= tol) {

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"gad/internal/compute"
 )
@@ -149,6 +150,10 @@ func (m *Model) beside(q *Model, seqs, reads []Seq, beta, temperature float64) (
 			return nil, fmt.Errorf(
 				"model: divergence: sequence %d has other trained tokens for the other model", s)
 		}
+		if seqs[s].Branching != reads[s].Branching { // tokens would lie in another order
+			return nil, fmt.Errorf(
+				"model: divergence: sequence %d branches for one of the models only", s)
+		}
 	}
 	return m.against(q, reads, beta, temperature)
 }
@@ -162,20 +167,42 @@ func (m *Model) against(q *Model, seqs []Seq, beta, temperature float64) (*klPas
 	if err != nil {
 		return nil, err
 	}
-	if err := q.hidden(seqs); err != nil {
-		return nil, err
-	}
 	x := &klPass{q: q, beta: beta, inv: inv, v: min(m.cfg.Vocab, q.cfg.Vocab)}
-	if n := len(q.pk.rows); n > 0 {
+	return x, q.aside(func() error {
+		if err := q.hidden(seqs); err != nil {
+			return err
+		}
+		n := len(q.pk.rows)
+		if n == 0 {
+			return nil
+		}
 		// a purpose of its own: passes of m overwrite what both share
 		x.statesRD = m.ws.get("states of the other model [R,D]", compute.Narrow, n*q.cfg.Hidden)
 		if err := m.ws.take(); err != nil {
-			return nil, err
+			return err
 		}
 		q.gather(x.statesRD, q.pk.rows)
-	}
-	return x, nil
+		return nil
+	})
 }
+
+// aside times f, what q computes as the other model of a divergence: see AsideTime.
+func (q *Model) aside(f func() error) error {
+	if err := q.be.Sync(); err != nil { // what was begun before is not f's
+		return err
+	}
+	begun := time.Now()
+	err := f()
+	if err == nil {
+		err = q.be.Sync()
+	}
+	q.asideTime += time.Since(begun)
+	return err
+}
+
+// AsideTime is how long the model has computed so far as the other one of KL and divergences: its
+// passes, and its logits by the chunk.
+func (q *Model) AsideTime() time.Duration { return q.asideTime }
 
 // gather copies rows of m.acts.hND to dst.
 func (m *Model) gather(dst compute.Tensor, rows []int32) {
@@ -217,9 +244,15 @@ func (x *klPass) chunks(m *Model, f func(lo, hi int, hRD, zRV compute.Tensor) er
 		m.headLogits(zRV.Slice(0, n*v), hRD)
 		m.be.Download(x.zp, zRV.Slice(0, n*v))
 		if x.q != nil {
-			dQ := x.q.cfg.Hidden
-			x.q.headLogits(zRV.Slice(0, n*vQ), x.statesRD.Slice(lo*dQ, hi*dQ))
-			m.be.Download(x.zq, zRV.Slice(0, n*vQ))
+			err := x.q.aside(func() error {
+				dQ := x.q.cfg.Hidden
+				x.q.headLogits(zRV.Slice(0, n*vQ), x.statesRD.Slice(lo*dQ, hi*dQ))
+				m.be.Download(x.zq, zRV.Slice(0, n*vQ))
+				return nil
+			})
+			if err != nil {
+				return fmt.Errorf("model: KL: %w", err)
+			}
 		}
 		if err := m.be.Sync(); err != nil {
 			return fmt.Errorf("model: KL: %w", err)

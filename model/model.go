@@ -28,6 +28,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"time"
 
 	"gad/internal/compute"
 	"gad/internal/philox"
@@ -111,6 +112,8 @@ type Model struct {
 	apart    bool             // prompts are not shared: for tests
 	watch    func(tokens int) // callback of Watch; nil: none
 	progress progress
+
+	asideTime time.Duration
 }
 
 // Watch calls f with numbers of tokens as LogProbs, Scores and their gradients proceed: for each

@@ -428,15 +428,7 @@ func TestSharedPrompts(t *testing.T) {
 			for i := range want.values {
 				same(t, "value", got.values[i], want.values[i])
 			}
-			worst := 0.0
-			for i := range want.grads {
-				var diff, norm float64
-				for j, w := range want.grads[i] {
-					d := float64(got.grads[i][j]) - float64(w)
-					diff, norm = diff+d*d, norm+float64(w)*float64(w)
-				}
-				worst = max(worst, math.Sqrt(diff)/(math.Sqrt(norm)+1e-3))
-			}
+			worst := worstGradient(got.grads, want.grads)
 			limit := 1e-5
 			if be.Name() == "ref" {
 				limit = 1e-12 // but for the rounding of what is read
@@ -633,4 +625,18 @@ func TestPackErrors(t *testing.T) {
 	if err != nil || len(l) != 1 || len(l[0]) != 0 || len(e) != 1 {
 		t.Errorf("empty response: %v %v %v", l, e, err)
 	}
+}
+
+// worstGradient is the largest distance of a gradient from the one that is wanted, in shares of
+// the latter's norm.
+func worstGradient(got, want [][]float32) (worst float64) {
+	for i := range want {
+		var diff, norm float64
+		for j, w := range want[i] {
+			d := float64(got[i][j]) - float64(w)
+			diff, norm = diff+d*d, norm+float64(w)*float64(w)
+		}
+		worst = max(worst, math.Sqrt(diff)/(math.Sqrt(norm)+1e-3))
+	}
+	return worst
 }

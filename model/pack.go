@@ -9,14 +9,23 @@ import (
 )
 
 // pack is sequences laid end to end. Adjacent sequences with the same prompt share its tokens:
-// their responses are branches of it (compute.Pack).
+// their responses are branches of it (compute.Pack), and where they are Branching, branches of what
+// they have in common.
 type pack struct {
 	compute.Pack
 	ids, pos      []int32
-	rows, targets []int32 // [R] of the trained tokens: the row that predicts a token, and the token
-	place         []int32 // [R] index in rows of the trained tokens, sequence by sequence
-	counts        []int   // [S] trained tokens
-	scored        []int32 // [N] row of each score, sequence by sequence
+	rows, targets []int32  // [R] of the trained tokens: the row that predicts a token, and the token
+	place         []int32  // [R] index in rows of the trained tokens, sequence by sequence
+	counts        []int    // [S] trained tokens
+	scored        []int32  // the rows that are scored, each once
+	scores        []int32  // [N] index in scored of each score, sequence by sequence
+	laid          struct { // of the group that is being laid
+		tree
+		from  []int    // where each sequence begins in rows
+		rows  []int32  // of the tokens, sequence by sequence
+		at    []uint64 // of the trained tokens: row, then number
+		token []int32  // the same, by number
+	}
 }
 
 // reads says which rows of a pack its head reads.
@@ -34,7 +43,7 @@ func (m *Model) pack(seqs []Seq, which reads) (*pack, error) {
 	*p = pack{Pack: compute.Pack{Start: append(p.Start[:0], 0), Parent: p.Parent[:0]},
 		ids: p.ids[:0], pos: p.pos[:0],
 		rows: p.rows[:0], targets: p.targets[:0], place: p.place[:0], counts: p.counts[:0],
-		scored: p.scored[:0]}
+		scored: p.scored[:0], scores: p.scores[:0], laid: p.laid}
 	longest := 0
 	for i, s := range seqs {
 		n := len(s.IDs)
@@ -71,45 +80,86 @@ func (m *Model) pack(seqs []Seq, which reads) (*pack, error) {
 	return p, m.angles(longest)
 }
 
-// lay appends the sequences of one prompt. The first trained tokens of those whose whole prompt is
-// shared are all predicted from the prompt's last row, and are adjacent in rows.
+// lay appends the sequences of one prompt. rows ascend within it, so that those are adjacent from
+// which several tokens are predicted: the last ones of a run that has branches.
 func (p *pack) lay(group []Seq, which reads) {
-	shared, parent, first := sharedTokens(group), int32(-1), len(p.rows)
-	if shared > 0 {
-		parent = int32(len(p.Parent))
-		p.segment(group[0].IDs[:shared], 0, -1)
-	}
-	ends := int32(len(p.ids)) - 1 // the last shared row
+	g := &p.laid
+	g.grow(group)
+	all := 0
+	g.from = g.from[:0]
 	for _, s := range group {
-		if which == trainedRows && shared > 0 && shared == s.Prompt() {
-			p.rows, p.targets = append(p.rows, ends), append(p.targets, s.IDs[shared])
+		g.from = append(g.from, all)
+		all += len(s.IDs)
+	}
+	g.rows = slices.Grow(g.rows[:0], all)[:all]
+	first := int32(len(p.Parent))
+	for _, r := range g.runs {
+		at, parent := len(p.ids), int32(-1)
+		if r.parent >= 0 {
+			parent = first + int32(r.parent)
 		}
-	}
-	for _, s := range group {
-		at, n := len(p.ids)-shared, len(s.IDs) // token t is in row at+t, if it is not shared
-		p.segment(s.IDs[shared:], shared, parent)
-		p.counts = append(p.counts, s.Trained())
-		switch which {
-		case lastRows:
-			p.scored = append(p.scored, int32(at+n-1))
-			continue
-		case turnRows:
-			for k := range s.Turns() {
-				p.scored = append(p.scored, int32(at+s.turnEnd(k)))
+		p.segment(group[g.order[r.lo]].IDs[r.from:r.to], r.from, parent)
+		for _, s := range g.order[r.lo:r.hi] {
+			for t := r.from; t < r.to; t++ {
+				g.rows[g.from[s]+t] = int32(at + t - r.from)
 			}
+		}
+	}
+	if which == trainedRows {
+		p.train(group)
+		return
+	}
+	var known map[int32]int32 // turns that may end in what several sequences have in common
+	for i, s := range group {
+		rows := g.rows[g.from[i]:][:len(s.IDs)]
+		p.counts = append(p.counts, s.Trained())
+		if which == lastRows {
+			p.score(rows[len(rows)-1])
 			continue
 		}
+		for k := range s.Turns() {
+			row := rows[s.turnEnd(k)]
+			n, ok := known[row]
+			if ok {
+				p.scores = append(p.scores, n)
+				continue
+			}
+			if s.Branching {
+				if known == nil {
+					known = map[int32]int32{}
+				}
+				known[row] = int32(len(p.scored))
+			}
+			p.score(row)
+		}
+	}
+}
+
+// score appends a score that is read from a row of its own.
+func (p *pack) score(row int32) {
+	p.scores, p.scored = append(p.scores, int32(len(p.scored))), append(p.scored, row)
+}
+
+// train appends the trained tokens of the group that is laid.
+func (p *pack) train(group []Seq) {
+	g := &p.laid
+	g.at, g.token = g.at[:0], g.token[:0]
+	for i, s := range group {
+		p.counts = append(p.counts, s.Trained())
 		for _, span := range s.Spans {
 			for t := span.From; t < span.To; t++ {
-				if t == shared {
-					p.place = append(p.place, int32(first))
-					first++
-					continue
-				}
-				p.place = append(p.place, int32(len(p.rows)))
-				p.rows, p.targets = append(p.rows, int32(at+t-1)), append(p.targets, s.IDs[t])
+				g.at = append(g.at, uint64(g.rows[g.from[i]+t-1])<<32|uint64(len(g.token)))
+				g.token = append(g.token, s.IDs[t])
 			}
 		}
+	}
+	slices.Sort(g.at)
+	first := len(p.place)
+	p.place = slices.Grow(p.place, len(g.at))[:first+len(g.at)]
+	for _, x := range g.at {
+		k := int(uint32(x))
+		p.place[first+k] = int32(len(p.rows))
+		p.rows, p.targets = append(p.rows, int32(x>>32)), append(p.targets, g.token[k])
 	}
 }
 
@@ -360,8 +410,18 @@ func (m *Model) scores(seqs []Seq, which reads) ([]float32, error) {
 		return nil, err
 	}
 	m.forward(a, p.ids, p.pos, m.packed)
-	scoreN := make([]float32, n)
-	return scoreN, m.score(scoreN, s)
+	x := make([]float32, n)
+	err = m.score(x, s)
+	return p.each(nil, x), err
+}
+
+// each is a value of each score, in out, from one of each scored row.
+func (p *pack) each(out, x []float32) []float32 {
+	out = out[:0]
+	for _, n := range p.scores {
+		out = append(out, x[n])
+	}
+	return out
 }
 
 // score is the head over a finished forward pass.
@@ -410,20 +470,25 @@ func (m *Model) scoreGrad(seqs []Seq, which reads,
 	}
 	m.forward(a, p.ids, p.pos, m.packed)
 	h := &m.host
-	h.scoreN = slices.Grow(h.scoreN[:0], n)[:n]
-	if err := m.score(h.scoreN, s); err != nil {
+	h.d = slices.Grow(h.d[:0], n)[:n]
+	if err := m.score(h.d, s); err != nil {
 		return err
 	}
+	h.scoreN = p.each(h.scoreN, h.d)
 	dscoreN, err := seed(h.scoreN)
 	if err != nil || dscoreN == nil {
 		return err
 	}
-	if len(dscoreN) != n {
+	if len(dscoreN) != len(p.scores) {
 		return fmt.Errorf(
 			"model: gradient of scores: %d values: the pack's %d sequences have %d scores",
-			len(dscoreN), len(seqs), n)
+			len(dscoreN), len(seqs), len(p.scores))
 	}
-	m.be.Upload(ds, dscoreN)
+	clear(h.d)
+	for k, row := range p.scores {
+		h.d[row] += dscoreN[k]
+	}
+	m.be.Upload(ds, h.d)
 	if err := m.grads.begin(m); err != nil {
 		return err
 	}

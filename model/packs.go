@@ -3,23 +3,24 @@ package model
 import (
 	"encoding/binary"
 	"slices"
+	"sort"
 )
 
 // Packs groups sequences into micro-batches of at most maxTokens tokens; a longer sequence is a
 // pack of its own. Entries are indices into seqs. Sequences with the same prompt are adjacent, at
 // the place of the first of them, and are in one pack unless they alone exceed maxTokens: a pack
-// computes their prompt once, and its tokens count once.
+// computes their prompt once, and its tokens count once. Branching ones lie as in byPrompt, so that
+// a border between packs parts as few of their tokens as it can.
 func Packs(seqs []Seq, maxTokens int) [][]int {
 	var packs [][]int
 	room := 0
 	begin := func() { packs, room = append(packs, nil), maxTokens }
 	for _, group := range byPrompt(seqs) {
 		for rest := group; len(rest) > 0; {
-			// The largest n that fits in a pack of its own.
-			n := len(rest)
-			for n > 1 && rowsOf(seqs, rest[:n]) > maxTokens {
-				n--
-			}
+			// The largest n that fits in a pack of its own: each sequence adds a token or more.
+			n := max(1, sort.Search(len(rest), func(n int) bool {
+				return rowsOf(seqs, rest[:n+1]) > maxTokens
+			}))
 			if need := rowsOf(seqs, rest[:n]); len(packs) == 0 || need > room || n < len(rest) &&
 				len(packs[len(packs)-1]) > 0 {
 				begin()
@@ -44,8 +45,14 @@ func PacksByShard(seqs []Seq, shards [][]int, maxTokens int) (packsK [][][]int) 
 }
 
 // byPrompt is the indices of seqs, grouped by prompt, each group at the place of its first
-// sequence. A sequence without a prompt is a group of its own.
+// sequence. A sequence without a prompt is a group of its own. Within a group those that are
+// Branching come last, ordered by their tokens: neighbours have most in common.
 func byPrompt(seqs []Seq) (groups [][]int) {
+	defer func() {
+		for _, g := range groups {
+			slices.SortStableFunc(g, func(i, j int) int { return compareSeqs(seqs[i], seqs[j]) })
+		}
+	}()
 	at := make(map[string]int, len(seqs))
 	var key []byte
 	for i, s := range seqs {
@@ -89,13 +96,93 @@ func sharedTokens(group []Seq) int {
 	return n
 }
 
+// compareSeqs orders the sequences of a prompt: those that are not Branching, then the others by
+// their tokens.
+func compareSeqs(a, b Seq) int {
+	switch {
+	case a.Branching && b.Branching:
+		return slices.Compare(a.IDs, b.IDs)
+	case a.Branching:
+		return 1
+	case b.Branching:
+		return -1
+	}
+	return 0
+}
+
+// tree is the sequences of one prompt as a pack lays them: every run of tokens that some of them
+// have in common once. Of sequences that are not Branching that is the prompt.
+type tree struct {
+	seqs   []Seq
+	order  []int    // of seqs, as in byPrompt; the rest counts in it
+	common []int    // tokens that a sequence shares with the one before it
+	runs   []branch // depth first
+}
+
+// branch is the tokens from to to-1 of the sequences order[lo:hi], behind those of run parent, or
+// behind none if that is -1.
+type branch struct{ from, to, lo, hi, parent int }
+
+// grow arranges seqs, in the memory of the tree before. At least one token of each sequence is its
+// own, so that the last tokens of all have rows of their own.
+func (t *tree) grow(seqs []Seq) {
+	t.seqs, t.order, t.common, t.runs = seqs, t.order[:0], t.common[:0], t.runs[:0]
+	for i := range seqs {
+		t.order = append(t.order, i)
+	}
+	slices.SortStableFunc(t.order, func(i, j int) int { return compareSeqs(seqs[i], seqs[j]) })
+	shared := sharedTokens(seqs)
+	for k, i := range t.order {
+		n := shared
+		if k > 0 && seqs[i].Branching && seqs[t.order[k-1]].Branching {
+			a, b := seqs[t.order[k-1]].IDs, seqs[i].IDs
+			for most := min(len(a), len(b)) - 1; n < most && a[n] == b[n]; n++ {
+			}
+		}
+		t.common = append(t.common, n)
+	}
+	if len(seqs) > 0 {
+		t.branch(0, len(seqs), 0, -1)
+	}
+}
+
+// branch appends the runs of the sequences lo to hi-1, which have their first from tokens in
+// common.
+func (t *tree) branch(lo, hi, from, parent int) {
+	to := len(t.seqs[t.order[lo]].IDs)
+	for k := lo + 1; k < hi; k++ {
+		to = min(to, t.common[k])
+	}
+	if to > from {
+		t.runs = append(t.runs, branch{from, to, lo, hi, parent})
+		parent = len(t.runs) - 1
+	}
+	for k := lo; k < hi && hi-lo > 1; {
+		next := k + 1
+		for next < hi && t.common[next] > to {
+			next++
+		}
+		t.branch(k, next, to, parent)
+		k = next
+	}
+}
+
 // rowsOf is the number of tokens that a pack computes for the given sequences of one prompt.
 func rowsOf(seqs []Seq, group []int) (n int) {
-	shared := sharedTokens(Pick(seqs, group))
-	for _, i := range group {
-		n += len(seqs[i].IDs) - shared
+	of := Pick(seqs, group)
+	if !slices.ContainsFunc(of, func(s Seq) bool { return s.Branching }) {
+		shared := sharedTokens(of)
+		for _, s := range of {
+			n += len(s.IDs) - shared
+		}
+		return n + shared
 	}
-	return n + shared
+	var t tree
+	t.grow(of)
+	for _, r := range t.runs {
+		n += r.to - r.from
+	}
+	return n
 }
 
 // Segment is consecutive tokens that a pass computes.
@@ -104,16 +191,14 @@ type Segment struct {
 	Before int // tokens of the sequence before the first of them
 }
 
-// Segments are the tokens that one pass over seqs computes. A prompt that several sequences share
-// is computed once, provided that they fit in one pack.
+// Segments are the tokens that one pass over seqs computes. What several sequences share is
+// computed once, provided that they fit in one pack.
 func Segments(seqs []Seq) (out []Segment) {
+	var t tree
 	for _, group := range byPrompt(seqs) {
-		shared := sharedTokens(Pick(seqs, group))
-		if shared > 0 {
-			out = append(out, Segment{Tokens: shared})
-		}
-		for _, i := range group {
-			out = append(out, Segment{Tokens: len(seqs[i].IDs) - shared, Before: shared})
+		t.grow(Pick(seqs, group))
+		for _, r := range t.runs {
+			out = append(out, Segment{Tokens: r.to - r.from, Before: r.from})
 		}
 	}
 	return out

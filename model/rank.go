@@ -48,15 +48,10 @@ func (m *Model) headLogits(zRV, hRD compute.Tensor) {
 	m.be.Linear(zRV, hRD, m.head, nil, true)
 }
 
-// rank sets Logp, Rank and Top of t from the logits of its position. Of equal logits the lower id
-// comes first, as in greedy sampling.
+// rank sets Logp, Rank and Top of t from the logits of its position. The values are those of
+// AllScored, in float32. Of equal logits the lower id comes first, as in greedy sampling.
 func (t *Token) rank(logits []float32, top int) {
-	most := slices.Max(logits)
-	sum := 0.0
-	for _, z := range logits {
-		sum += math.Exp(float64(z - most))
-	}
-	lse := float64(most) + math.Log(sum)
+	lse, _ := sumApart(logits, nil, 1)
 	logp := func(id int32) float32 { return float32(float64(logits[id]) - lse) }
 	t.Logp, t.Rank = logp(t.ID), 1
 	for id, z := range logits {

@@ -12,6 +12,10 @@ type Seq struct {
 	// Shared is how many tokens other sequences begin with too, where it is less than the prompt: a
 	// pack computes them once. 0 is the prompt.
 	Shared int
+
+	// Branching says that the sequence is one of several that may part anywhere behind what is
+	// Shared, as the answers of a tree do: what two of them begin with a pack computes once.
+	Branching bool
 }
 
 // Span is the tokens IDs[From:To] of a sequence. It is not empty, except in an answer of no tokens.

@@ -57,6 +57,14 @@ func (l SoftLabel) Mass() (sum float64) {
 	return sum
 }
 
+// With is l with token id too, whose log-probability is logp, if l has not got it.
+func (l SoftLabel) With(id int32, logp float64) (SoftLabel, error) {
+	if slices.Contains(l.IDs, id) {
+		return l, nil
+	}
+	return NewSoftLabel(append(slices.Clone(l.IDs), id), append(slices.Clone(l.Logp), logp))
+}
+
 // SoftMemory is the bytes on the host of the labels of so many tokens, each of k ids, and of what
 // is measured of them.
 func SoftMemory(tokens, k int) int64 { return int64(tokens) * int64(56+24+12*k) }

@@ -177,7 +177,7 @@ if [ -n "$write" ]; then
   rows=$(sort -t'|' -k2,2n <<<"${rows%$'\n'}")$'\n'
   {
     printf '# Planted bugs\n\n'
-    printf 'Written by `scripts/mutants.sh --write`; do not edit. Each bug was planted by itself (`scripts/mutants/`) and the tests named there were run, those of the GPU engine on the emulated device. The last column is the first test that failed, and what the emulated device said where it ended the test. 01 to 24 are those of a review; 25 to 40 were added with the tests that catch them; 41 to 47 are of a review in which no test caught them, and 48 to 51 of ten that were planted without a look at the tests, of which six were caught at once: the tests that catch these came afterwards. 52 to 54 begin behind borders that no test crossed before. 55 to 64 are of episodes: six faults of a published comparison and what is like them.\n\n'
+    printf 'Written by `scripts/mutants.sh --write`; do not edit. Each bug was planted by itself (`scripts/mutants/`) and the tests named there were run, those of the GPU engine on the emulated device. The last column is the first test that failed, and what the emulated device said where it ended the test. 01 to 24 are those of a review; 25 to 40 were added with the tests that catch them; 41 to 47 are of a review in which no test caught them, and 48 to 51 of ten that were planted without a look at the tests, of which six were caught at once: the tests that catch these came afterwards. 52 to 54 begin behind borders that no test crossed before. 55 to 64 are of episodes: six faults of a published comparison and what is like them. 65 to 72 are of packs of trees.\n\n'
     report
     printf '\n%d of %d caught.\n' "$(grep -vc '\*\*nothing' <<<"${rows%$'\n'}")" "$(grep -c . <<<"$rows")"
   } >"$root/$table"

@@ -78,6 +78,11 @@ func (t *Trainer) count(m Metrics, prompts int, all []model.Seq,
 			n := float64(s.Tokens)
 			w.flops += times * n * c.FLOPsPerToken(float64(s.Before)+n/2, head)
 		}
+		if heads := t.cfg.LossHeads(t.Stage, x, t.soft); heads > 0 {
+			for _, s := range of(x) {
+				w.flops += heads * float64(s.Trained()) * c.HeadFLOPs()
+			}
+		}
 	}
 	return w
 }

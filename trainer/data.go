@@ -40,13 +40,7 @@ func (t *Trainer) openData(s *start) (err error) {
 	if err := t.openSets(s); err != nil {
 		return err
 	}
-	if t.set.Paced() {
-		t.set.InOrder(t.rows)
-		t.paced = data.NewPaced(len(t.rows), t.seed())
-		t.order = t.paced
-	} else {
-		t.order = data.NewOrder(len(t.rows), t.seed(), 0, 1)
-	}
+	t.order = data.NewOrder(len(t.rows), t.seed(), 0, 1)
 	t.chosen = t.digestRows()
 	t.planned = c.Trainer.TotalSteps
 	if t.planned == 0 {
@@ -55,15 +49,6 @@ func (t *Trainer) openData(s *start) (err error) {
 	}
 	if s.inPlace {
 		t.disc = s.state.Disc
-	}
-	if t.paced != nil {
-		first := t.set.Entered(t.rows, 0, t.planned, c.Data.TrainBatchSize)
-		if first == 0 {
-			return fmt.Errorf("data: %s: data.curriculum %s: no row that meets the condition can be used: %d others can: loosen it", strings.Join(c.Data.TrainFiles, " "), c.Data.Curriculum, len(t.rows))
-		}
-		if b := c.Data.TrainBatchSize; first < b && b <= len(t.rows) {
-			s.notes = append(s.notes, fmt.Sprintf("data.curriculum has %s enter first, and data.train_batch_size is %d: a step takes each several times: lower it, or loosen the condition", report.Count(first, "row"), b))
-		}
 	}
 	t.setTotal()
 	if s.dir != "" {
@@ -74,7 +59,8 @@ func (t *Trainer) openData(s *start) (err error) {
 		t.best, t.good, t.oldDiffers = s.state.Best, s.state.Good, s.state.OldDiffers
 		maps.Copy(t.skipped, s.state.Skipped)
 		if was := s.state.Rows; was != t.chosen {
-			return fmt.Errorf("data: ratings %s: have changed since the run began, and with them its rows or their order: give the same ratings, or another --output", c.Data.Ratings)
+			return fmt.Errorf("data: ratings %s: have changed since the run began, and with them its rows: give the same ratings, or another --output",
+				c.Data.Ratings)
 		}
 		return t.order.Restore(s.state.Order)
 	}
@@ -195,8 +181,8 @@ func (t *Trainer) openSets(s *start) (err error) {
 	return nil
 }
 
-// digestRows is the digest of the rows of the run in the order in which they enter; "" is all of
-// the data's in theirs. The data have a digest of their own, ratings do not.
+// digestRows is the digest of the rows that the run draws from; "" is all of the data's. The data
+// have a digest of their own, ratings do not.
 func (t *Trainer) digestRows() string {
 	if t.cfg.Data.Choice() == (data.Choice{}) {
 		return ""

@@ -51,7 +51,7 @@ const frozenBytes = 64 << 20
 // bits depend on its neighbours: there a resumed run would differ from one that kept them.
 func (t *Trainer) newFrozenPairs() *frozenPairs {
 	if t.Stage != config.DPO || !t.be.Alone() ||
-		t.paced == nil && t.total*t.cfg.Data.TrainBatchSize <= len(t.rows) {
+		t.total*t.cfg.Data.TrainBatchSize <= len(t.rows) {
 		return nil
 	}
 	return &frozenPairs{rows: map[int]*frozenPair{}, room: frozenBytes}

@@ -83,7 +83,8 @@ func (t *Trainer) act(m Metrics, r *round, keys []int, advance func(int)) error 
 	if err != nil {
 		return err
 	}
-	played, err := t.together(t.context(), t.player(), tasks, t.cfg.Rollout.N, advance)
+	played, err := t.together(t.context(), t.player(), tasks,
+		func(i int) int { return i / t.cfg.Rollout.N }, advance)
 	if err != nil {
 		return err
 	}
@@ -131,14 +132,14 @@ func (t *Trainer) faults(played []episode.Episode) (share float64, err error) {
 	return share, err
 }
 
-// together plays tasks, those of a group of n on one rank, and gives every rank the episodes of
-// all, in the order of the tasks. When ctx ends on one rank, it is model.ErrStopped on all.
-func (t *Trainer) together(ctx context.Context, p *episode.Player, tasks []episode.Task, n int,
-	advance func(int)) ([]episode.Episode, error) {
+// together plays tasks, those of a group on one rank, and gives every rank the episodes of all, in
+// the order of the tasks. When ctx ends on one rank, it is model.ErrStopped on all.
+func (t *Trainer) together(ctx context.Context, p *episode.Player, tasks []episode.Task,
+	group func(i int) int, advance func(int)) ([]episode.Episode, error) {
 	ranks := t.ranks.Size()
 	var mine []episode.Task
 	for i, task := range tasks {
-		if (i/n)%ranks == t.ranks.Rank() {
+		if group(i)%ranks == t.ranks.Rank() {
 			mine = append(mine, task)
 		}
 	}
@@ -155,7 +156,7 @@ func (t *Trainer) together(ctx context.Context, p *episode.Player, tasks []episo
 	}
 	all, next := make([]episode.Episode, len(tasks)), make([]int, ranks)
 	for i := range all {
-		from := (i / n) % ranks
+		from := group(i) % ranks
 		all[i] = parts[from][next[from]]
 		next[from]++
 	}
@@ -441,7 +442,7 @@ func (t *Trainer) validateActing(m Metrics) error {
 	defer done()
 	p := t.player()
 	p.Sampling = model.Sampling{TopP: 1} // temperature 0
-	played, err := t.together(ctx, p, tasks, 1, advance)
+	played, err := t.together(ctx, p, tasks, func(i int) int { return i }, advance)
 	if err != nil {
 		return err
 	}
@@ -503,7 +504,7 @@ func (t *Trainer) acts(set *data.Set, at int) (string, error) {
 
 // describeEpisodes adds the metrics of what was played.
 func (t *Trainer) describeEpisodes(m Metrics, r *round) {
-	var turns, invalid, context, new, computed float64
+	var turns, invalid, context, new, computed, shared, again float64
 	for _, e := range r.episodes {
 		turns += float64(len(e.Turns))
 		for _, turn := range e.Turns {
@@ -513,6 +514,10 @@ func (t *Trainer) describeEpisodes(m Metrics, r *round) {
 		}
 		context, new, computed =
 			context+float64(e.Context), new+float64(e.New), computed+float64(e.Computed)
+		shared, again = shared+float64(e.Before), again+float64(e.Again)
+	}
+	if r.branches != nil {
+		m["perf/env_replay_frac"] = again / max(turns-shared+again, 1)
 	}
 	m["episode/turns_mean"] = turns / float64(len(r.episodes))
 	m["episode/invalid_frac"] = invalid / max(turns, 1)

@@ -25,11 +25,19 @@ import (
 
 // talkAs is the tests' environment, which is this test program again: two or three turns, by the
 // row's column env, and replies that depend on all turns. TALK says how it is broken.
-func talkAs(how string) string { return "TALK=" + how + ` "$GAD"` }
+func talkAs(how string) string { return "TALK='" + how + `' "$GAD"` }
 
 func serveTalk() {
-	err := env.Serve(os.Stdin, os.Stdout, "talk", 8, func() env.Episode {
-		return &talking{how: os.Getenv("TALK")}
+	how, forks := strings.CutPrefix(os.Getenv("TALK"), "forks ")
+	places := 8
+	if forks {
+		places = 64 // for the episodes of a step's trees
+	}
+	err := env.Serve(os.Stdin, os.Stdout, "talk", places, func() env.Episode {
+		if forks {
+			return &forking{talking{how: how}}
+		}
+		return &talking{how: how}
 	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -84,6 +92,14 @@ func (t *talking) Step(_ context.Context, turn env.Turn) (env.Reply, error) {
 }
 
 func (t *talking) Close() {}
+
+// forking is the environment with episodes that can be forked: TALK begins with forks.
+type forking struct{ talking }
+
+func (f *forking) Fork() env.Forker {
+	copied := *f
+	return &copied
+}
 
 // episodesOf writes the teacher's episodes: of two turns in even rows, and of three in odd ones.
 func episodesOf(t *testing.T, rows int) string {

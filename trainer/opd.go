@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"gad/algos"
 	"gad/data"
@@ -76,6 +77,14 @@ func (t *Trainer) openTeacher(server Scores) error {
 		}
 		return nil
 	})
+}
+
+// aside is how long the teacher has passed within updates of the student; 0 without one.
+func (c *teacher) aside() time.Duration {
+	if c == nil || c.Policy == nil {
+		return 0
+	}
+	return c.Model().AsideTime()
 }
 
 // Close frees the teacher's weights.

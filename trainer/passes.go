@@ -4,9 +4,12 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sort"
+	"strings"
 
 	"gad/actor"
 	"gad/critic"
+	"gad/model"
 	"gad/trainer/config"
 )
 
@@ -103,3 +106,72 @@ func (t *Trainer) refLogProbs(m Metrics, r *round) error {
 		return err
 	})
 }
+
+// thoughtPass is the part of a step in which thoughts are read.
+const thoughtPass = "thought_logp"
+
+// thoughts takes the term teacher_logp: how probable the student, at temperature 1, finds the
+// teacher's answer behind its own thought, as a mean over that answer's tokens. A thought ends with
+// the first </think>; without one it is all of an answer but end tokens, as where it was cut. The
+// sequence is no longer than a prompt and an answer may be: a thought that leaves no room loses its
+// beginning. Where the teacher's answer has no thought the term is 0.
+func (t *Trainer) thoughts(m Metrics, r *round) error {
+	if !t.cfg.ReadsThoughts(t.Stage) {
+		return nil
+	}
+	r.behindA, r.teacherA = make([]model.Seq, len(r.group)), make([]float64, len(r.group))
+	var seqs []model.Seq
+	for a, ids := range r.written() {
+		teacher := r.batch.Teachers[r.group[a]].Response()
+		after := t.thought(teacher)
+		if after == 0 || after == len(teacher) {
+			continue
+		}
+		teacher = teacher[after:]
+		n := t.thought(ids)
+		if n == 0 {
+			n = len(t.enc.Ending().Seq(nil, ids, true).IDs)
+		}
+		room := max(0, t.cfg.Data.MaxResponse-len(teacher))
+		prompt := r.batch.Prompts[r.group[a]]
+		before := slices.Concat(prompt, ids[max(0, n-room):n])
+		s := model.Answer(slices.Concat(before, teacher), len(before))
+		s.Shared = len(prompt)
+		r.behindA[a], seqs = s, append(seqs, s)
+	}
+	if len(seqs) == 0 {
+		t.thoughtless.Do(func() {
+			t.log.Warn("algorithm.terms: none of a step's answers of the teacher has a thought that ends with </think>: the term teacher_logp is 0 for them: keep thoughts (gad data collect --keep-thinking, reasoning_content of a row), or leave it out")
+		})
+		return nil
+	}
+	return t.phase(m, thoughtPass, t.actor.Model(), seqs, 1, func() error {
+		logpST, _, err := t.actor.Model().AllLogProbs(seqs, 1, t.cfg.Actor.MaxTokenLen)
+		if err != nil {
+			return fmt.Errorf("actor: %w", err)
+		}
+		s := 0
+		for a := range r.behindA {
+			if empty(r.behindA[a]) {
+				continue
+			}
+			r.teacherA[a], _, _ = moments(float64s(logpST[s]))
+			s++
+		}
+		return nil
+	})
+}
+
+// thought is the number of tokens of an answer up to the first </think>; 0 if there is none.
+func (t *Trainer) thought(ids []int32) int {
+	n := sort.Search(len(ids)+1, func(n int) bool {
+		return strings.Contains(t.tok.Decode(ids[:n], false), "</think>")
+	})
+	if n > len(ids) {
+		return 0
+	}
+	return n
+}
+
+// empty says that a sequence is none.
+func empty(s model.Seq) bool { return len(s.IDs) == 0 }

@@ -95,8 +95,7 @@ func TestRankingLearnsTheOrder(t *testing.T) {
 // A run that ranks has the same bits when it was stopped, killed, and on several ranks.
 func TestRankingChangesNoBit(t *testing.T) {
 	be := ready(t)
-	overrides := ranking(ranked(t, nil), sharded("rollout.n=3", "trainer.total_steps=5",
-		"data.curriculum=level:desc until 0.5")...)
+	overrides := ranking(ranked(t, nil), sharded("rollout.n=3", "trainer.total_steps=5")...)
 	overrides = append(leveled(t), overrides...)
 	// the column is no part of the rows, so the ratings hold for the leveled rows too
 	whole := filepath.Join(t.TempDir(), "whole")

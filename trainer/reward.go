@@ -1,17 +1,14 @@
 package trainer
 
 import (
-	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	"gad/actor"
 	"gad/algos"
 	"gad/internal/textmetrics"
 	"gad/model"
 	"gad/trainer/config"
-	"gad/trainer/episode"
 )
 
 // rewards are the answers' rewards before the KL term.
@@ -175,6 +172,10 @@ func (r *round) take(from *round, keep []int) {
 	if from.turnA != nil {
 		r.turnA = append(r.turnA, model.Pick(from.turnA, answers)...)
 	}
+	if from.behindA != nil {
+		r.behindA = append(r.behindA, model.Pick(from.behindA, answers)...)
+		r.teacherA = append(r.teacherA, model.Pick(from.teacherA, answers)...)
+	}
 	if from.checkA != nil {
 		r.checkA = append(r.checkA, model.Pick(from.checkA, answers)...)
 	}
@@ -205,7 +206,7 @@ func moments(xs []float64) (mean, std, largest float64) {
 // they are known, all terms of algorithm.terms have one.
 func (t *Trainer) rewarded(m Metrics, r *round) []float32 {
 	known := map[string][]float64{config.TermD: float64s(r.scoreA),
-		config.TermCheck: neutral(r.checkA, r.group)}
+		config.TermCheck: neutral(r.checkA, r.group), config.TermTeacher: r.teacherA}
 	if r.episodes != nil {
 		known[config.TermEnv] = t.acted(m, r)
 	} else if r.checkA != nil {
@@ -283,46 +284,6 @@ func (t *Trainer) addTerm(m Metrics, r *round, x config.Term, sumA,
 		}
 	}
 	return sumA
-}
-
-// malformed reports whether the step's answers are too bad to be learned from
-// (trainer.skip_update_below). What learns the teacher's answers does not read them.
-func (t *Trainer) malformed(m Metrics, r *round) bool {
-	least := t.cfg.Trainer.SkipUpdateBelow
-	if least == 0 || t.learnsTeacher() {
-		return false
-	}
-	good := 0.0
-	for a, ids := range r.written() {
-		good += indicator(t.wellFormed(r, a, ids))
-	}
-	good /= float64(len(r.group))
-	m["rollout/well_formed_frac"] = good
-	m["actor/malformed_steps"] = indicator(good < least)
-	if good < least {
-		t.log.Warn(fmt.Sprintf("actor: rollout/well_formed_frac is %.3g, below trainer.skip_update_below %g: no update in this step", good, least))
-	}
-	return good < least
-}
-
-// wellFormed reports whether answer a, of the tokens written, ended within its limits and says
-// something; of an episode, whether no turn was invalid either.
-func (t *Trainer) wellFormed(r *round, a int, written []int32) bool {
-	if r.cut[a] {
-		return false
-	}
-	if r.episodes != nil {
-		return !slices.ContainsFunc(r.episodes[a].Turns,
-			func(x episode.Turn) bool { return !x.Valid })
-	}
-	return strings.TrimSpace(t.tok.Decode(written, true)) != ""
-}
-
-func indicator(x bool) float64 {
-	if x {
-		return 1
-	}
-	return 0
 }
 
 // rougeL is ROUGE-L of each answer's text and the teacher's.

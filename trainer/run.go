@@ -200,9 +200,6 @@ func (t *Trainer) next() (m Metrics, err error) {
 		return m, err
 	}
 	m["train/epoch"] = t.order.Epoch()
-	if t.paced != nil {
-		m["train/entered_frac"] = float64(t.paced.Entered()) / float64(len(t.rows))
-	}
 	return m, nil
 }
 
@@ -221,9 +218,6 @@ func (t *Trainer) due(freq int, last bool) bool { return last || freq > 0 && t.s
 
 // nextRows is the next n rows in the data's keyed order.
 func (t *Trainer) nextRows(n int) []int {
-	if t.paced != nil {
-		t.paced.Enter(t.set.Entered(t.rows, t.step, t.planned, t.cfg.Data.TrainBatchSize))
-	}
 	rows := t.order.Next(n)
 	for i, at := range rows {
 		rows[i] = int(t.rows[at])

@@ -324,6 +324,39 @@ func TestSoftPeakIsThePlan(t *testing.T) {
 	}
 }
 
+// perf/tflops has the products with the head that soft labels take: four a trained token, three
+// where the head does not learn; and none where there are no labels.
+func TestOperationsOfSoftLabels(t *testing.T) {
+	slow(t)
+	be := ready(t)
+	path := softRows(t, be, fixed.student)
+	for more, heads := range map[string]float64{"": 4, "actor.lora.rank=4": 3} {
+		flops := map[string]float64{}
+		var tokens, head float64
+		for _, weight := range []string{"0", "1"} {
+			tr := opened(t, be, settings(config.SFT, filepath.Join(t.TempDir(), "run"), softRun(path,
+				append(strings.Fields(more), "data.soft_labels="+weight)...)...), config.SFT)
+			if _, err := tr.next(); err != nil {
+				t.Fatal(err)
+			}
+			flops[weight] = tr.done.flops
+			b, err := tr.enc.Batch(tr.set, tr.stepRows)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tokens = 0
+			for _, seq := range b.Teachers {
+				tokens += float64(seq.Trained())
+			}
+			c := tr.actor.Model().Config()
+			head = 2 * float64(c.Vocab) * float64(c.Hidden)
+		}
+		if got, want := flops["1"]-flops["0"], heads*tokens*head; !near(got/want, 1, 1e-9) {
+			t.Errorf("%q: %g operations more with labels, want %g", more, got, want)
+		}
+	}
+}
+
 // A teacher with another tokenizer labels what both cut alike.
 func TestSoftLabelsOfAnotherTokenizer(t *testing.T) {
 	be := ready(t)

@@ -40,7 +40,7 @@ func (t *Trainer) gameStep() (m Metrics, err error) {
 	if err != nil {
 		return m, err
 	}
-	if !t.criticAlone() && !t.malformed(m, r) {
+	if !t.criticAlone() {
 		if advST != nil && t.actor.NeedsReference() {
 			if err := t.refLogProbs(m, r); err != nil {
 				return m, err
@@ -58,8 +58,11 @@ func (t *Trainer) gameStep() (m Metrics, err error) {
 	learned, scored := t.learned(teachers), t.scored(teachers)
 	t.done = t.count(m, len(teachers), slices.Concat(learned, r.roll.Seqs),
 		func(x config.Pass) []model.Seq {
-			if x.Network == config.Teacher {
+			switch {
+			case x.Network == config.Teacher:
 				return r.read
+			case x.Part == thoughtPass:
+				return slices.DeleteFunc(slices.Clone(r.behindA), empty)
 			}
 			if t.chunks().On() && x.Network == config.Discriminator {
 				return sides(x, r.forCritic, scored)
@@ -86,6 +89,8 @@ type round struct {
 	scoreP    []float32         // [P] of the teacher's answers
 	turnA     [][]float32       // [A] scores by turn; nil but with critic.level=turn
 	turnP     [][]float32       // [P]
+	behindA   []model.Seq       // [A] teacher's answers behind thoughts; nil where no term reads them
+	teacherA  []float64         // [A] their mean log-probabilities
 	checkA    []float64         // [A] the checker's scores; nil where the reward has none of them
 	rewardA   []float64         // [A] what advantages are computed from; nil before that
 	advST     [][]float64       // advantages; nil before, and where a score is not finite
@@ -140,7 +145,7 @@ func (t *Trainer) playOnce(m Metrics, n int, drawn map[int]int) (r *round, err e
 		return nil, err
 	}
 	r.forCritic = t.forCritic(r)
-	return r, nil
+	return r, t.thoughts(m, r)
 }
 
 func (t *Trainer) rollout(m Metrics, r *round, drawn map[int]int) error {
@@ -231,7 +236,9 @@ func (t *Trainer) whole(r *round) []model.Seq {
 }
 
 // forCritic are the answers on the discriminator's path.
-func (t *Trainer) forCritic(r *round) []model.Seq { return t.scored(t.whole(r)) }
+func (t *Trainer) forCritic(r *round) []model.Seq {
+	return t.branching(t.scored(t.whole(r)))
+}
 
 // advantages turns scores into one advantage for each response token: shaping, KL in the reward,
 // the estimator, the clip (doc/algorithms.md, "Rewards" and "Advantages", in that order). An
@@ -348,6 +355,7 @@ func (t *Trainer) updateActor(m Metrics, b *encode.Batch, r *actor.Rollout, advS
 	} else {
 		learned, passes = r.Seqs, t.cfg.Actor.PPOEpochs
 	}
+	aside := t.teacher.aside()
 	err := t.phase(m, "update_actor", t.actor.Model(), learned, passes, func() (err error) {
 		if sft {
 			st, err = t.actor.SoftSFT(learned, t.softLabels(b, learned))
@@ -358,6 +366,9 @@ func (t *Trainer) updateActor(m Metrics, b *encode.Batch, r *actor.Rollout, advS
 	})
 	if err != nil {
 		return err
+	}
+	if took := t.teacher.aside() - aside; took > 0 {
+		m["timing_s/teacher_logp"] = took.Seconds()
 	}
 	switch {
 	case st.Passes == 0: // skipped whole: there is no figure

@@ -152,6 +152,7 @@ type lent struct {
 	fail    int // requests until it fails; 0: never
 	checked []model.Seq
 	k       int
+	wire    bool // labels are what a server writes: float32, and no tail
 }
 
 func (l *lent) Check(_ context.Context, seqs []model.Seq, k int, _ func(int32) []byte) error {
@@ -169,7 +170,58 @@ func (l *lent) Score(_ context.Context, seqs []model.Seq, k int) ([][]float32, [
 		return logpST, nil, err
 	}
 	labelsST, err := l.m.AllSoftLabels(seqs, k, l.m.Config().Vocab, 1, 512)
-	return logpST, labelsST, err
+	if err != nil || !l.wire {
+		return logpST, labelsST, err
+	}
+	for _, labels := range labelsST {
+		for t, label := range labels {
+			for k, x := range label.Logp {
+				label.Logp[k] = float64(float32(x))
+			}
+			if labels[t], err = model.NewSoftLabel(label.IDs, label.Logp); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	return logpST, labelsST, nil
+}
+
+// A server that is the student gives no gradient at all where its values are exact, and as good as
+// none in the precision and with the tail of the wire.
+func TestTheStudentItselfBehindAServer(t *testing.T) {
+	be := ready(t)
+	m, err := model.Load(be, fixed.student, model.Options{Kind: model.LM})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for _, c := range []struct {
+		more string
+		wire bool
+		most float64 // of the norm of the gradient
+	}{{"", false, 0}, {"", true, 0}, {"teacher.loss=topk teacher.top_k=6", false, 0},
+		{"teacher.loss=topk teacher.top_k=6", true, 1e-6},
+		{"teacher.loss=topk teacher.top_k=1 rollout.n=2", true, 1e-6}} {
+		cfg := settings(config.OPD, filepath.Join(t.TempDir(), "run"), append(strings.Fields(c.more),
+			"model.path="+fixed.student, "teacher.path=", "teacher.url=http://localhost/v1",
+			"trainer.total_steps=1", "actor.optim.lr=0")...) // AdamW makes a step of any noise
+		tr, err := Open(cfg, config.OPD, Options{FS: vfs.OS, Backend: be,
+			Teacher: &lent{m: m, wire: c.wire}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tr.Close()
+		got, err := tr.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s, wire %v: gradient %.3g", c.more, c.wire, got["actor/grad_norm"])
+		if norm := got["actor/grad_norm"]; !(norm >= 0 && norm <= c.most) ||
+			!(got["timing_s/teacher_logp"] > 0) {
+			t.Errorf("%s, wire %v: a gradient of %g, %g s of the teacher's", c.more, c.wire, norm,
+				got["timing_s/teacher_logp"])
+		}
+	}
 }
 
 // A server with the teacher's exact values gives the bits of the teacher that is loaded, whichever

@@ -6,9 +6,11 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"gad/internal/textmetrics"
+	"gad/model"
 	"gad/trainer/config"
 )
 
@@ -50,6 +52,86 @@ func TestTerms(t *testing.T) {
 		"check_mean": check} {
 		if x, ok := m["reward/"+name]; !ok || math.Abs(x-want) > 1e-6 {
 			t.Errorf("reward/%s is %g (%v), want %g", name, x, ok, want)
+		}
+	}
+}
+
+// The teacher's answer behind each student's own thought, against one pass over each sequence that
+// is put together by hand: thoughts that end, that do not, that are too long, and a teacher
+// without.
+func TestTeacherBehindThoughts(t *testing.T) {
+	be := ready(t)
+	tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+		"trainer.total_steps=1", "data.max_response_length=40",
+		"algorithm.terms=0*d + teacher_logp"), config.Train)
+	m := Metrics{}
+	r, err := tr.play(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(r.teacherA, make([]float64, 16)) {
+		t.Errorf("without thoughts: %v", r.teacherA)
+	}
+	if _, passed := m["timing_s/thought_logp"]; passed {
+		t.Error("a pass without a thought")
+	}
+
+	encode, end := tr.tok.Encode, tr.tok.EOS()[0]
+	long := strings.Repeat("xyz ", 10)
+	thoughts := [][2]string{ // an answer, and what of it is its thought
+		{"ab</think>ba", "ab</think>"}, {"b</think>a</think>b", "b</think>"}, {"no end", "no end"},
+		{long + "</think>", long + "</think>"}}
+	const teacherSays = "it is c"
+	want, seqs := make([]float64, 16), make([]model.Seq, 16)
+	for p := range 4 {
+		prompt, say := r.batch.Prompts[p], "a a</think>"+teacherSays
+		if p == 3 {
+			say = teacherSays
+		}
+		r.batch.Teachers[p] = model.Answer(slices.Concat(prompt, encode(say), []int32{end}),
+			len(prompt))
+		if p == 0 && tr.thought(encode(say)) != len(encode("a a</think>")) {
+			t.Fatal("the marker is not a token's end: choose other texts")
+		}
+		for i, text := range thoughts {
+			a := 4*p + i
+			r.roll.Seqs[a] = model.Answer(slices.Concat(prompt, encode(text[0]), []int32{end}),
+				len(prompt))
+			if p == 3 {
+				continue
+			}
+			answer, thought := append(encode(teacherSays), end), encode(text[1])
+			if over := len(thought) + len(answer) - 40; over > 0 {
+				thought = thought[over:]
+			} else if i == 3 {
+				t.Fatal("no thought is too long")
+			}
+			seqs[a] = model.Answer(slices.Concat(prompt, thought, answer), len(prompt)+len(thought))
+			logp, _, err := tr.actor.Model().LogProbs(seqs[a:a+1], 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want[a], _, _ = moments(float64s(logp[0]))
+		}
+	}
+	if err := tr.thoughts(m, r); err != nil {
+		t.Fatal(err)
+	}
+	for a := range want {
+		if !slices.Equal(r.behindA[a].IDs, seqs[a].IDs) || math.Abs(r.teacherA[a]-want[a]) > 1e-6 {
+			t.Errorf("answer %d: %d tokens, %g; want %d, %g", a, len(r.behindA[a].IDs),
+				r.teacherA[a], len(seqs[a].IDs), want[a])
+		}
+	}
+	if want[0] == want[1] || want[0] == want[2] || want[0] == 0 {
+		t.Fatalf("%v: nothing is tested", want)
+	}
+	if err := tr.score(m, r); err != nil {
+		t.Fatal(err)
+	}
+	for a, x := range tr.rewards(m, r) {
+		if math.Abs(x-want[a]) > 1e-6 {
+			t.Errorf("answer %d: reward %g, want %g", a, x, want[a])
 		}
 	}
 }
@@ -107,48 +189,5 @@ func TestShortFormsAreTerms(t *testing.T) {
 	if slices.Equal([]string{run()["global_step_3/actor/model.safetensors"]},
 		[]string{run("algorithm.terms=d+length")["global_step_3/actor/model.safetensors"]}) {
 		t.Error("a term of the length changes nothing")
-	}
-}
-
-// Below trainer.skip_update_below the student takes no step and nothing asks for its reference,
-// while the discriminator learns; the share is counted by hand.
-func TestSkipUpdateBelow(t *testing.T) {
-	be := ready(t)
-	for _, least := range []float64{0, 1e-9, 1} {
-		tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
-			"trainer.total_steps=9", "actor.optim.lr=1e-3",
-			fmt.Sprint("trainer.skip_update_below=", least)), config.Train)
-		steps, judged := tr.actor.Optimizer().Steps(), tr.critic.Optimizer().Steps()
-		var m Metrics
-		for { // until an answer is cut, so that the share is below 1
-			var err error
-			if m, err = tr.next(); err != nil {
-				t.Fatal(err)
-			}
-			if m["rollout/truncated_frac"] > 0 || least == 0 {
-				break
-			}
-			if tr.step++; tr.step == 8 {
-				t.Fatal("no answer was ever cut")
-			}
-			steps, judged = tr.actor.Optimizer().Steps(), tr.critic.Optimizer().Steps()
-		}
-		good, counted := m["rollout/well_formed_frac"]
-		left, says := m["actor/malformed_steps"]
-		if counted != (least > 0) || says != counted || left != indicator(least == 1) {
-			t.Errorf("threshold %g: metrics %g (%v), %g (%v)", least, good, counted, left, says)
-		}
-		if counted && (good > 1-m["rollout/truncated_frac"]+1e-12 || !(good >= 0)) {
-			t.Errorf("threshold %g: %g are well-formed and %g cut", least, good,
-				m["rollout/truncated_frac"])
-		}
-		_, asked := m["timing_s/ref_logp"]
-		if moved := tr.actor.Optimizer().Steps() > steps; moved != (least < 1) || asked != moved {
-			t.Errorf("threshold %g: the student learned: %v, the reference was asked: %v", least,
-				moved, asked)
-		}
-		if tr.critic.Optimizer().Steps() == judged {
-			t.Errorf("threshold %g: the discriminator did not learn", least)
-		}
 	}
 }

@@ -33,6 +33,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"sync/atomic"
 
 	"go.uber.org/zap"
@@ -102,12 +103,11 @@ type Trainer struct {
 	tok       *tokenizer.Tokenizer
 	enc       encode.Encoder
 	set, val  *data.Set
-	rows      []int32 // usable rows of set, as they enter
-	chosen    string  // digest of rows: see digestRows
-	valRows   []int   // rows of val that an evaluation takes
-	order     order
+	rows      []int32     // usable rows of set
+	chosen    string      // digest of rows: see digestRows
+	valRows   []int       // rows of val that an evaluation takes
+	order     *data.Order // of places in rows
 	soft      bool        // the student learns soft labels that rows have
-	paced     *data.Paced // the order, where rows enter by a curriculum; otherwise nil
 	actor     *actor.Actor
 	critic    *critic.Critic    // nil in SFT, DPO and OPD
 	reference *reference.Policy // nil where no KL is on
@@ -147,16 +147,10 @@ type Trainer struct {
 	named     map[string]bool // signs that this process has warned of
 	// a check has found the sampler's log-probabilities to differ from the trainer's
 	oldDiffers bool
-	skipped    map[string]int
-	baseDType  string // the student's, before training
-}
-
-// order hands out rows by their place in Trainer.rows.
-type order interface {
-	Next(k int) []int
-	State() data.Cursor
-	Restore(c data.Cursor) error
-	Epoch() float64
+	// thoughtless has it said once that no thought is there to be read.
+	thoughtless sync.Once
+	skipped     map[string]int
+	baseDType   string // the student's, before training
 }
 
 // seed is the run's, made different for each stage: train does not draw the

@@ -30,6 +30,7 @@ type leaf struct {
 	logp         []float32 // of its own tokens
 	cut          bool
 	episode      *episode.Episode // in the place of ids and logp
+	sample       int              // of the episode's task
 	score        float32          // the discriminator's; NaN: not known
 	check        float64          // the checker's; NaN: not known
 }
@@ -42,6 +43,7 @@ type grove struct {
 	leavesP [][]leaf
 	asked   []int // [P] answers asked for: more than leaves, where episodes broke
 	played  []episode.Episode
+	kept    *episode.Kept // this rank's, while the trees grow
 }
 
 // grow samples the answers to the prompts of r: M first ones, then in each round N branches of
@@ -49,6 +51,10 @@ type grove struct {
 // begin at its branch point, so that without rounds answers are those of rollout.n=M.
 func (t *Trainer) grow(m Metrics, r *round, keys []int) error {
 	g := t.plant(r, keys)
+	if t.env != nil {
+		g.kept = episode.Keep(t.env)
+		defer g.kept.Close()
+	}
 	var first []offshoot
 	for p := range keys {
 		for tree := range t.tree().Trees {
@@ -144,8 +150,9 @@ func (g *grove) write(list []offshoot, number []int) error {
 	return nil
 }
 
-// play samples episodes. A branch plays the turns before it once more: its environment is at the
-// same place then. A broken episode is no answer.
+// play samples episodes, those of a tree on one rank. A branch forks its environment, or plays the
+// turns before it once more: the environment is at the same place then. A broken episode is no
+// answer.
 func (g *grove) play(list []offshoot, number []int) error {
 	t := g.t
 	of, err := t.tasks(g.r, g.keys)
@@ -156,21 +163,25 @@ func (g *grove) play(list []offshoot, number []int) error {
 	for i, x := range list {
 		task := of[x.prompt]
 		if task.Sample = number[i]; x.At > 0 {
-			parent := g.leavesP[x.prompt][x.Parent].episode
-			task.Replay = parent.Replay(turnsIn(parent, x.At))
+			parent := g.leavesP[x.prompt][x.Parent]
+			task.Replay = parent.episode.Replay(parent.sample, turnsIn(parent.episode, x.At))
 		}
 		tasks = append(tasks, task)
 	}
 	advance, done := t.rec.Progress("rollout", len(tasks)*t.cfg.Answer(t.Stage))
 	defer done()
-	played, err := t.together(t.context(), t.player(), tasks, 1, advance)
+	player := t.player()
+	player.Kept = g.kept
+	tree := func(i int) int { return list[i].prompt*t.tree().Trees + list[i].Tree }
+	played, err := t.together(t.context(), player, tasks, tree, advance)
 	if err != nil {
 		return err
 	}
 	g.played = append(g.played, played...)
 	for i, x := range list {
 		if e := &played[i]; e.Fault == "" {
-			g.add(x, leaf{own: e.Trained(), cut: e.Cut || e.Open, episode: e})
+			g.add(x, leaf{own: e.Trained(), cut: e.Cut || e.Open, episode: e,
+				sample: number[i]})
 		}
 	}
 	return nil
@@ -313,7 +324,7 @@ func (g *grove) score(m Metrics) error {
 			}
 		}
 	}
-	b.Students = g.t.scored(b.Students)
+	b.Students = g.t.branching(g.t.scored(b.Students))
 	err := g.t.phase(m, "score", g.t.critic.Model(), b.Students, 1,
 		func() error { return g.t.critic.ScoreBoth(&b) })
 	for i, score := range b.ScoreS {
@@ -341,7 +352,7 @@ func (g *grove) finish(r *round) error {
 		for s := range leaves {
 			x := &leaves[s]
 			seqs, logp := g.sequences(p, x, nodes, s)
-			for i, seq := range seqs {
+			for i, seq := range g.t.branching(seqs) {
 				a := r.roll
 				a.Seqs, a.SampledST = append(a.Seqs, seq), append(a.SampledST, logp[i])
 				a.Group, a.Truncated = append(a.Group, p), append(a.Truncated, x.cut)
@@ -363,6 +374,17 @@ func (g *grove) finish(r *round) error {
 		r.checkA = known
 	}
 	return nil
+}
+
+// branching marks the sequences of trees as such. Without rounds no answer branches, and all has
+// the bits of single answers.
+func (t *Trainer) branching(seqs []model.Seq) []model.Seq {
+	if c := t.tree(); c.Trees > 0 && c.Rounds > 0 {
+		for i := range seqs {
+			seqs[i].Branching = true
+		}
+	}
+	return seqs
 }
 
 // written are all tokens of the answer.

@@ -16,6 +16,7 @@ import (
 	"gad/data"
 	"gad/internal/checker"
 	"gad/internal/compute"
+	"gad/internal/fault"
 	"gad/internal/hostile"
 	"gad/internal/philox"
 	"gad/internal/report"
@@ -324,6 +325,65 @@ func TestStepInTreesOfTurnsAndChunks(t *testing.T) {
 	if _, err := tr.next(); err == nil || !strings.Contains(err.Error(),
 		"replies to turns 1 to 1 are not what they were") {
 		t.Errorf("in a world that replies by the clock: %v", err)
+	}
+	// a program that says it can fork, and gets requests for forks behind turns that there are not
+	tr = opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+		branching(2, 2, acting(data, "well", grownUp(t, be, data, "well"),
+			`env.command=sed -u 's/"turns":[0-9]*/"turns":99/' | `+talkAs("forks well"),
+			"trainer.total_steps=2", "env.max_faults=0.1")...)...), config.Train)
+	if _, err := tr.next(); !errors.Is(err, fault.ErrRunning) ||
+		!strings.Contains(err.Error(), "promised and not kept: the environment says") {
+		t.Errorf("in a world that cannot fork as it says: %v", err)
+	}
+}
+
+// A run whose branches are forks has the bits of one whose branches play their turns again, with
+// both selections, on one rank and on two, and with fewer places than trees have episodes.
+func TestForksAreAsReplays(t *testing.T) {
+	slow(t)
+	be := ready(t)
+	data := episodesOf(t, 12)
+	for _, how := range []string{"well", "prompt"} {
+		warm := grownUp(t, be, data, how)
+		run := func(search, command string) config.Config {
+			return settings(config.Train, filepath.Join(t.TempDir(), "run"),
+				branching(2, 2, acting(data, how, warm, "trainer.total_steps=3",
+					"rollout.tree.select="+search, "algorithm.env_weight=0.5", "trainer.shards=2",
+					"env.workers=1", "env.command="+command)...)...)
+		}
+		for _, search := range []string{"random", "uct"} {
+			if hostile.Share(8) < 8 && (how == "prompt") != (search == "uct") {
+				continue
+			}
+			c := run(search, talkAs(how))
+			replayed := finished(t, be, c, config.Train)
+			want := record(t, c.Trainer.Output, 3)
+			for name, ranks := range map[string]int{"forks": 1, "forks, ranks": 2, "few": 1} {
+				command := talkAs("forks " + how)
+				if name == "few" {
+					command += ` | sed -u 's/"episodes":64/"episodes":3/'`
+				}
+				c := run(search, command)
+				if ranks > 1 {
+					for _, err := range together(ranks, c, config.Train) {
+						if err != nil {
+							t.Fatal(err)
+						}
+					}
+				} else {
+					finished(t, be, c, config.Train)
+				}
+				same(t, record(t, c.Trainer.Output, 3), want)
+				for i, row := range metricsOf(t, c) {
+					is, was := row.Values["perf/env_replay_frac"],
+						replayed[i].Values["perf/env_replay_frac"]
+					if !(was > 0) || name != "few" && is != 0 || is > was {
+						t.Errorf("%s, %s, %s: step %d: %g of the turns are played again, %g without forks",
+							how, search, name, i+1, is, was)
+					}
+				}
+			}
+		}
 	}
 }
 
@@ -674,5 +734,74 @@ func TestTurnsIn(t *testing.T) {
 		if got := turnsIn(e, tokens); got != want {
 			t.Errorf("%d tokens are %d turns, not %d", tokens, got, want)
 		}
+	}
+}
+
+// answerTokens is how many tokens behind the prompts a pass over seqs computes in packs of limit
+// tokens, and how many it would if answers shared their prompts alone.
+func answerTokens(seqs []model.Seq, prompt func(s int) int, limit int) (now, before int) {
+	for _, branching := range []bool{true, false} {
+		seqs, n := slices.Clone(seqs), 0
+		for i := range seqs {
+			seqs[i].Branching = seqs[i].Branching && branching
+		}
+		for _, pack := range model.Packs(seqs, limit) {
+			for _, s := range model.Segments(model.Pick(seqs, pack)) {
+				n += s.Tokens
+			}
+			prompts := map[string]int{}
+			for _, s := range pack {
+				prompts[fmt.Sprint(seqs[s].IDs[:prompt(s)])] = prompt(s)
+			}
+			for _, length := range prompts {
+				n -= length
+			}
+		}
+		if branching {
+			now = n
+		} else {
+			before = n
+		}
+	}
+	return now, before
+}
+
+// In both forms of the study a pass over the trees' answers computes no token behind a prompt
+// twice: where prompts are shared alone, as many times more as tree/shared_frac says. The
+// discriminator's pass neither, but for what its endings replace; and where a pack is too small for
+// a prompt's trees, it is what parts of them share that is computed once more.
+func TestTokensOfTreesAreComputedOnce(t *testing.T) {
+	be := ready(t)
+	for how, set := range map[string][]string{
+		"random": branching(4, 1, "rollout.tree.expand=2"),
+		"uct":    branching(3, 2, "rollout.tree.expand=1", "rollout.tree.select=uct"),
+	} {
+		tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"), set...),
+			config.Train)
+		m := Metrics{}
+		r := scored(t, tr, m)
+		tr.describeTrees(m, r)
+		prompt := func(s int) int { return len(r.batch.Prompts[r.group[s]]) }
+		own, _ := r.mask()
+		distinct := 0
+		for _, n := range own {
+			distinct += n
+		}
+		now, before := answerTokens(r.roll.Seqs, prompt, 1<<20)
+		want := float64(distinct) / (1 - m["tree/shared_frac"])
+		if now > distinct || !near(float64(before), want, 1e-6) ||
+			before < distinct+4 {
+			t.Errorf("%s: %d tokens are computed of %d different ones; with prompts alone %d, want %g",
+				how, now, distinct, before, want)
+		}
+		small, _ := answerTokens(r.roll.Seqs, prompt, 128)
+		critic, criticBefore := answerTokens(r.forCritic, prompt, 1<<20)
+		if small < now || small > before || critic >= criticBefore {
+			t.Errorf("%s: in packs of 128 tokens %d, at best %d, at worst %d; the discriminator %d, with prompts alone %d", how, small, now, before, critic, criticBefore)
+		}
+		t.Logf("%s: %.3f answer tokens computed for each different one, %.3f with prompts alone, %.3f in packs of 128; the discriminator %.3f of %.3f",
+			how, float64(now)/float64(distinct), float64(before)/float64(distinct),
+			float64(small)/float64(distinct), float64(critic)/float64(distinct),
+			float64(criticBefore)/float64(distinct))
 	}
 }

@@ -110,7 +110,7 @@ func (c *Collection) beginBatches(ctx context.Context,
 		return err
 	}
 	for _, i := range c.missing() {
-		r, err := c.request(i, c.o.N-c.items[i].have)
+		r, err := c.request(i, c.o.N-c.items[i].have, c.items[i].got)
 		if err != nil {
 			return nil, err
 		}

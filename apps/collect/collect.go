@@ -11,8 +11,10 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -449,26 +451,19 @@ func (t *tally) add(promptBytes int, a *answer, price endpoint.Price) {
 	}
 }
 
-// maxN is the most answers to a prompt: seeds of equal prompts are that far apart.
-const maxN = 1024
-
 func blank(ch endpoint.Choice) bool {
 	return strings.TrimSpace(ch.Content) == "" && len(ch.ToolCalls) == 0
 }
 
-// request is what the endpoint is asked for the missing answers of item i.
-func (c *Collection) request(i, n int) (endpoint.Request, error) {
+// request is what the endpoint is asked for n answers to item i. The numbers tell it from the
+// item's other requests: of the answers that have come, or of an episode's sample and turn.
+func (c *Collection) request(i, n int, numbers ...int) (endpoint.Request, error) {
 	messages, err := c.messages(i)
 	if err != nil {
 		return endpoint.Request{}, err
 	}
 	s := c.o.Settings
-	if s.Seed != nil { // the same seed would bring the same answer again, and it would be paid for
-		c.mu.Lock()
-		seed := *s.Seed + int64(c.items[i].nth)*maxN + int64(c.items[i].got)
-		c.mu.Unlock()
-		s.Seed = &seed
-	}
+	s.Seed = c.seed(i, numbers)
 	tools, err := c.tools(i)
 	if err != nil {
 		return endpoint.Request{}, err
@@ -480,6 +475,22 @@ func (c *Collection) request(i, n int) (endpoint.Request, error) {
 	return endpoint.Request{Model: s.Model, Messages: messages, Temperature: s.Temperature,
 		TopP: s.TopP, MaxTokens: s.MaxTokens, Seed: s.Seed, N: n, TopLogprobs: s.TopLogprobs,
 		Extra: s.Extra}, nil
+}
+
+// seed is the seed of a request about item i, nil without --seed: a function of --seed, of what the
+// row asks, of which among equal rows it is, and of the request's numbers, in 31 bits, which every
+// endpoint takes. Requests with one seed share the endpoint's random numbers: equal prompts get the
+// same answer, which is paid for again, and different prompts get correlated answers, such as the
+// same of two styles in every row.
+func (c *Collection) seed(i int, numbers []int) *int64 {
+	if c.o.Settings.Seed == nil {
+		return nil
+	}
+	it := &c.items[i]
+	hex := journal.Digest(*c.o.Settings.Seed, it.asked, it.nth, numbers)
+	x, _ := strconv.ParseInt(hex[:8], 16, 64)
+	x &= math.MaxInt32
+	return &x
 }
 
 // keep appends an answer to the journal, after the settings.
@@ -599,7 +610,7 @@ func (c *Collection) Ask(ctx context.Context, client *endpoint.Client) error {
 		i := todo[k]
 		for {
 			c.mu.Lock()
-			need := c.o.N - c.items[i].have
+			need, got := c.o.N-c.items[i].have, c.items[i].got
 			c.mu.Unlock()
 			if need <= 0 {
 				return nil
@@ -607,7 +618,7 @@ func (c *Collection) Ask(ctx context.Context, client *endpoint.Client) error {
 			if err := c.affordable(); err != nil {
 				return err
 			}
-			r, err := c.request(i, need)
+			r, err := c.request(i, need, got)
 			if err != nil {
 				return err
 			}

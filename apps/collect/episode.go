@@ -79,9 +79,6 @@ type episode struct {
 	fault        error
 }
 
-// episodeSamples is a bound of the samples of a row: seeds of equal rows are that far apart.
-const episodeSamples = maxN
-
 // loadEpisodes takes the episodes that the journal has, and counts what they have cost.
 func (c *Collection) loadEpisodes() error {
 	for i := range c.items {
@@ -419,13 +416,9 @@ func (c *Collection) ask(ctx context.Context, client *endpoint.Client,
 	if err := c.affordable(); err != nil {
 		return nil, err
 	}
-	r, err := c.request(e.item, 1)
+	r, err := c.request(e.item, 1, e.sample, len(e.turns))
 	if err != nil {
 		return nil, err
-	}
-	if c.o.Settings.Seed != nil {
-		seed := *c.o.Settings.Seed + int64(c.items[e.item].nth)*episodeSamples + int64(e.sample)
-		r.Seed = &seed
 	}
 	if r.Messages, err = c.conversation(e, r.Messages); err != nil {
 		return nil, err

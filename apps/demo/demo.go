@@ -3,7 +3,7 @@
 //
 //	demo.go      the demo of single answers, and what both demos stand on
 //	episodes.go  gad demo --episodes: the game on whole episodes
-//	thought.go   gad demo --thought: a long answer in one sequence, and in chunks
+//	thought.go   gad demo --thought: a long answer in one sequence, in chunks, and branching
 package demo
 
 import (

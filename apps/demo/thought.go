@@ -29,13 +29,17 @@ var (
 	playThought = append(slices.Clone(chunked), "critic.ppo_mini_batch_size=4",
 		"data.train_batch_size=16", "rollout.n=8", "actor.optim.lr=5e-5", "actor.optim.beta2=0.95",
 		"actor.grad_clip=1", "actor.kl_loss_coef=0.02")
+	// some 0.9 of the sampled tokens of eight thoughts, and as many operations: a branch samples
+	// what follows its seam, and a short thought has fewer seams than two
+	branching = []string{"rollout.n=1", "rollout.tree.trees=3", "rollout.tree.rounds=1",
+		"rollout.tree.expand=2", "algorithm.adv_estimator=tree_node"}
 )
 
 var thoughtSizes = map[bool]Size{
 	false: {TestRows: 200,
 		SFT:    append([]string{"--steps", "500", "trainer.save_freq=0"}, learn...),
 		Warmup: append([]string{"--steps", "10", "--critic-warmup", "10"}, judgeThought...),
-		Train:  append([]string{"--steps", "10", "trainer.save_freq=0"}, playThought...)},
+		Train:  append([]string{"--steps", "6", "trainer.save_freq=0"}, playThought...)},
 	true: {TestRows: 50,
 		SFT:    append([]string{"--steps", "60", "trainer.save_freq=0"}, learn...),
 		Warmup: append([]string{"--steps", "2", "--critic-warmup", "2"}, judgeThought...),
@@ -46,10 +50,12 @@ var thoughtSizes = map[bool]Size{
 const (
 	stagePlain  = "one-sequence"
 	stageChunks = "chunks"
+	stageTrees  = "branches"
 )
 
 // thought is gad demo --thought: one student learns to write a long answer as one sequence, and
-// another in chunks of bounded context, which then plays the game.
+// another in chunks of bounded context, which then plays the game, with whole thoughts and with
+// thoughts that branch.
 func (d *run) thought(ctx context.Context) error {
 	task := []string{"task", "make", walks, "--output", d.path("task"), "--seed",
 		fmt.Sprint(d.Seed)}
@@ -66,6 +72,8 @@ func (d *run) thought(ctx context.Context) error {
 	warmup := &arm{Stage: stageWarmup}
 	gad := &arm{Stage: stageGAD, name: "chunks, game",
 		about: "the student of the second row, a warm-up of the discriminator alone, and the game: answers are written in chunks, the discriminator reads them whole"}
+	trees := &arm{Stage: stageTrees, name: "chunks, branches",
+		about: "as the row before, but the thoughts are trees, which branch at the seams of their chunks, of about as many sampled tokens; each part of a thought has an advantage of its own"}
 	student := []string{"--model", d.path("task", "student")}
 	if err := d.stage(ctx, plain, config.SFT, nil,
 		slices.Concat(student, d.Size.SFT)); err != nil {
@@ -79,11 +87,15 @@ func (d *run) thought(ctx context.Context) error {
 		append([]string{"--model", chunks.Folder}, d.Size.Warmup...)); err != nil {
 		return err
 	}
-	if err := d.stage(ctx, gad, config.Train, warmup,
-		append([]string{"--resume", d.path(stageWarmup)}, d.Size.Train...)); err != nil {
+	game := append([]string{"--resume", d.path(stageWarmup)}, d.Size.Train...)
+	if err := d.stage(ctx, gad, config.Train, warmup, game); err != nil {
 		return err
 	}
-	return d.compareThought(ctx, []*arm{plain, chunks, gad})
+	if err := d.stage(ctx, trees, config.Train, warmup,
+		slices.Concat(game, branching)); err != nil {
+		return err
+	}
+	return d.compareThought(ctx, []*arm{plain, chunks, gad, trees})
 }
 
 // lengths are the test sets of gad demo --thought: walks as long as those to train on, and longer.
@@ -199,7 +211,7 @@ func apart(a, b *thoughtRow, set string) bool { return a.RightCI[set][0] > b.Rig
 
 // whyThought says what to make of the table.
 func (d *run) whyThought(rows []*thoughtRow) string {
-	plain, chunks, gad := rows[0], rows[1], rows[2]
+	plain, chunks, gad, trees := rows[0], rows[1], rows[2], rows[3]
 	text := ""
 	switch {
 	case apart(chunks, plain, "longer"):
@@ -212,14 +224,21 @@ func (d *run) whyThought(rows []*thoughtRow) string {
 	if apart(plain, chunks, "test") {
 		text += "On walks as long as those of training one sequence is better: all that it needs is in sight.\n"
 	}
-	switch {
-	case apart(gad, chunks, "test") || apart(gad, chunks, "longer"):
-		text += "The game made it better.\n"
-	case apart(chunks, gad, "test") || apart(chunks, gad, "longer"):
-		text += "The game made it worse.\n"
-	default:
-		text += "The game changes nothing that so many walks show.\n"
+	said := func(a, b *thoughtRow, better, worse, neither string) {
+		switch {
+		case apart(a, b, "test") || apart(a, b, "longer"):
+			text += better
+		case apart(b, a, "test") || apart(b, a, "longer"):
+			text += worse
+		default:
+			text += neither
+		}
 	}
+	said(gad, chunks, "The game made it better.\n", "The game made it worse.\n",
+		"The game changes nothing that so many walks show.\n")
+	said(trees, gad, "Thoughts that branch taught it more than whole ones.\n",
+		"Thoughts that branch taught it less than whole ones.\n",
+		"Whether thoughts branch changes nothing that so many walks show.\n")
 	if d.Fast {
 		text += "With --fast each stage is cut short: read nothing into the figures.\n"
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// evaluated is gad eval --json of three students, with these shares of right answers.
+// evaluated is gad eval --json of students, with these shares of right answers.
 func evaluated(shares ...float64) []byte {
 	var models []string
 	for i, x := range shares {
@@ -22,14 +22,17 @@ func TestThought(t *testing.T) {
 		test, longer []float64
 		want, not    string
 	}{
-		{[]float64{0.9, 0.5, 0.5}, []float64{0, 0.7, 0.7}, "goes on to walks that are longer", "better.\n"},
-		{[]float64{0.5, 0.5, 0.5}, []float64{0.5, 0.1, 0.1}, "which is not what chunks are for", "ahead"},
-		{[]float64{0.5, 0.5, 0.8}, []float64{0.1, 0.1, 0.1}, "The game made it better", "one sequence is better"},
-		{[]float64{0.9, 0.5, 0.2}, []float64{0.1, 0.1, 0.1}, "one sequence is better: all that it needs", "made it better"},
-		{[]float64{0.5, 0.5, 0.2}, []float64{0.1, 0.1, 0.1}, "The game made it worse", "better"},
+		{[]float64{0.9, 0.5, 0.5, 0.5}, []float64{0, 0.7, 0.7, 0.7}, "goes on to walks that are longer", "better.\n"},
+		{[]float64{0.5, 0.5, 0.5, 0.5}, []float64{0.5, 0.1, 0.1, 0.1}, "which is not what chunks are for", "ahead"},
+		{[]float64{0.5, 0.5, 0.8, 0.8}, []float64{0.1, 0.1, 0.1, 0.1}, "The game made it better", "one sequence is better"},
+		{[]float64{0.9, 0.5, 0.2, 0.2}, []float64{0.1, 0.1, 0.1, 0.1}, "one sequence is better: all that it needs", "made it better"},
+		{[]float64{0.5, 0.5, 0.2, 0.2}, []float64{0.1, 0.1, 0.1, 0.1}, "The game made it worse", "better"},
+		{[]float64{0.5, 0.5, 0.5, 0.8}, []float64{0.1, 0.1, 0.1, 0.1}, "branch taught it more", "game made it"},
+		{[]float64{0.5, 0.5, 0.5, 0.5}, []float64{0.5, 0.5, 0.5, 0.1}, "branch taught it less", "branch changes"},
+		{[]float64{0.5, 0.5, 0.8, 0.8}, []float64{0.1, 0.1, 0.1, 0.1}, "Whether thoughts branch changes nothing", "taught it"},
 	} {
 		var rows []*thoughtRow
-		for _, name := range []string{"one sequence", "chunks", "chunks, game"} {
+		for _, name := range []string{"one sequence", "chunks", "chunks, game", "trees"} {
 			rows = append(rows, &thoughtRow{arm: &arm{name: name}, Right: map[string]float64{},
 				RightCI: map[string][2]float64{}})
 		}

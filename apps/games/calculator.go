@@ -14,7 +14,8 @@ import (
 // Sums of a few numbers, and a tool that adds two. A small student cannot add, but it can copy: the
 // last result and the next number go into the next call.
 const (
-	fewestNumbers, mostNumbers = 3, 5
+	fewestNumbers, mostNumbers = 2, 4 // of the rows that are made
+	mostTaken                  = 7    // a row of somebody's may have: the turns are enough for them
 	largestNumber              = 99
 	largestArgument            = 1_000_000
 )
@@ -46,8 +47,8 @@ type sum struct {
 }
 
 func (s *sum) check() error {
-	if n := len(s.Numbers); n < fewestNumbers || n > mostNumbers {
-		return fmt.Errorf("%d numbers: must be %d to %d", n, fewestNumbers, mostNumbers)
+	if n := len(s.Numbers); n < fewestNumbers || n > mostTaken {
+		return fmt.Errorf("%d numbers: must be %d to %d", n, fewestNumbers, mostTaken)
 	}
 	for _, n := range s.Numbers {
 		if n < 1 || n > largestNumber {
@@ -91,6 +92,11 @@ var (
 	toolCall = regexp.MustCompile(`^\s*<tool_call>\s*(\{(?s:.*)\})\s*</tool_call>\s*$`)
 	theSum   = regexp.MustCompile(`^The sum is (-?[0-9]{1,9})\.$`)
 )
+
+func (s *sum) copy() world {
+	copied := *s // the numbers do not change
+	return &copied
+}
 
 func (s *sum) step(turn string) env.Reply {
 	if m := theSum.FindStringSubmatch(turn); m != nil {

@@ -73,7 +73,8 @@ type played struct {
 }
 
 // Check plays episodes at random, one after another, and then all again at once, and writes what
-// they were to out. With rows it plays their teachers' episodes too. The lines that it returns say
+// they were to out. Where the environment can fork, forks of each must go on as it did. With rows
+// it plays their teachers' episodes too. The lines that it returns say
 // what breaks the protocol, or is not deterministic.
 func Check(ctx context.Context, pool *env.Pool, seed uint64, rows []Recorded,
 	out io.Writer) (broken []string, err error) {
@@ -117,6 +118,15 @@ func Check(ctx context.Context, pool *env.Pool, seed uint64, rows []Recorded,
 			broken = append(broken, fmt.Sprintf("episode %d, seed %d: not deterministic: with the same seed and turns, and others at once, reply %d is another", i, p.seed, at))
 		}
 	}
+	forks := 0
+	for i := range first {
+		if p := &first[i]; pool.Forks() && p.err == nil && len(p.turns) > 1 {
+			n, text := p.fork(ctx, pool)
+			if forks += n; text != "" {
+				broken = append(broken, fmt.Sprintf("episode %d, seed %d: %s", i, p.seed, text))
+			}
+		}
+	}
 	for _, r := range rows {
 		if r.Teacher == nil {
 			continue
@@ -130,13 +140,62 @@ func Check(ctx context.Context, pool *env.Pool, seed uint64, rows []Recorded,
 		}
 	}
 	summary(out, first, second, rows)
+	if pool.Forks() {
+		fmt.Fprintf(out, "%d forks of episodes\n", forks)
+	}
 	return broken, ctx.Err()
+}
+
+// fork plays the episode once more and forks it in its middle, twice, and the first of the forks
+// again behind a later turn: all must go on as the episode did. text says which does not; "" is
+// none. n is the number of forks: fewer where the program has no place for one more episode.
+func (p *played) fork(ctx context.Context, pool *env.Pool) (n int, text string) {
+	open := make([]env.Episode, 4)
+	middle, last := (len(p.turns)+1)/2, len(p.turns)-1
+	for i := range open {
+		var branch env.Branch
+		at := middle
+		switch i {
+		case 0:
+			open[0] = pool.Episode()
+		case 3:
+			at = last
+			branch = pool.Branch(open[1], at)
+		default:
+			branch = pool.Branch(open[0], at)
+		}
+		if branch != nil {
+			open[i] = branch
+		}
+		defer open[i].Close()
+		again := played{seed: p.seed, row: p.row}
+		again.act(ctx, open[i], p.turns)
+		pool.Hold(open[i])
+		if branch != nil && branch.Forked() {
+			n++
+		}
+		switch k := differ(p.replies, again.replies); {
+		case again.err != nil:
+			return n, again.err.Error()
+		case k >= 0 && branch != nil:
+			return n, fmt.Sprintf("fork promised and not kept: forked behind turn %d, with the same turns, reply %d is another", at, k)
+		case k >= 0:
+			return n, fmt.Sprintf(
+				"not deterministic: with the same seed and turns, reply %d is another", k)
+		}
+	}
+	return n, ""
 }
 
 // play plays an episode with the turns that are given; nil draws them.
 func (p *played) play(ctx context.Context, pool *env.Pool, turns []env.Turn) {
 	e := pool.Episode()
 	defer e.Close()
+	p.act(ctx, e, turns)
+}
+
+// act plays e, which has not begun.
+func (p *played) act(ctx context.Context, e env.Episode, turns []env.Turn) {
 	var reply env.Reply
 	ask := func(f func() (env.Reply, error)) bool {
 		begun := time.Now()

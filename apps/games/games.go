@@ -47,7 +47,8 @@ type world interface {
 	check() error           // of the exported fields
 	content() []env.Message // what the student reads first
 	anchor() string
-	step(turn string) env.Reply                    // of a turn that was not cut
+	step(turn string) env.Reply // of a turn that was not cut
+	copy() world
 	teacher(draw func(n int) int) (turns []string) // that reach the end
 }
 
@@ -113,6 +114,13 @@ func (e *episode) Step(_ context.Context, turn env.Turn) (r env.Reply, err error
 }
 
 func (e *episode) Close() { e.world = nil }
+
+// Fork is a copy of the world as it is now.
+func (e *episode) Fork() env.Forker {
+	copied := *e
+	copied.world = e.world.copy()
+	return &copied
+}
 
 // draws are the random numbers of one world: the same for the same seed, purpose and row.
 func draws(seed, purpose, row uint64) func(n int) int {

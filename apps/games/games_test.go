@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -89,7 +91,7 @@ func TestRows(t *testing.T) {
 				}
 			}
 		}
-		want := map[string][2]int{"doors": {4, 10}, "calculator": {3, 5}}[g.Name]
+		want := map[string][2]int{"doors": {4, 10}, "calculator": {2, 4}}[g.Name]
 		if shortest != want[0] || longest != want[1] {
 			t.Errorf("%s: %d to %d turns, want %v", g.Name, shortest, longest, want)
 		}
@@ -224,7 +226,7 @@ func TestCalculator(t *testing.T) {
 	if _, err := e.Step(context.Background(), env.Turn{Text: right}); err == nil {
 		t.Error("a turn behind the end")
 	}
-	for _, world := range []string{`{"numbers":[1,2]}`, `{"numbers":[1,2,100]}`, `{"numbers":"x"}`} {
+	for _, world := range []string{`{"numbers":[1]}`, `{"numbers":[1,2,3,4,5,6,7,8]}`, `{"numbers":[1,2,100]}`, `{"numbers":"x"}`} {
 		if _, err := (&episode{game: calculatorGame}).Reset(context.Background(), 1,
 			env.Row{Env: json.RawMessage(world)}); err == nil {
 			t.Errorf("world %s", world)
@@ -239,6 +241,9 @@ func TestServe(t *testing.T) {
 {"op":"reset","id":8,"seed":3,"row":{"content":[{"role":"user","content":"Hello"}],"env":{"numbers":[10,20,30]}}}
 {"op":"step","id":7,"turn":"60","cut":false}
 {"op":"step","id":7,"turn":"The sum is 60.","cut":false}
+{"op":"fork","id":9,"from":7,"turns":1}
+{"op":"step","id":9,"turn":"The sum is 61.","cut":false}
+{"op":"fork","id":10,"from":9,"turns":2}
 {"op":"close","id":7}
 {"op":"close","id":7}
 `
@@ -247,14 +252,23 @@ func TestServe(t *testing.T) {
 {"error":"env calculator: content is not that of column env: use the rows of gad task make calculator","id":8}
 {"anchor":"Write one call of add, or: The sum is N.","append":[{"role":"user","content":"Write one call of add, or: The sum is N."}],"done":false,"id":7,"reward":0,"valid":false}
 {"done":true,"id":7,"label":"right","reward":1,"valid":true}
+{"anchor":"Write one call of add, or: The sum is N.","append":[{"role":"user","content":"Write one call of add, or: The sum is N."}],"done":false,"id":9,"reward":0,"valid":false}
+{"done":true,"id":9,"label":"wrong","reward":0,"valid":true}
+{"error":"fork of episode 9 behind turn 2: it has not gone on from there","id":10}
 `
-	want = strings.Replace(want, `{"episodes":1024,"name":"calculator","version":1}`, `{"name":"calculator","version":1,"episodes":1024}`, 1)
+	want = strings.Replace(want, `{"episodes":1024,"name":"calculator","version":1}`, `{"name":"calculator","version":1,"episodes":1024,"fork":true}`, 1)
 	// Replies of different episodes come in any order.
 	byEpisode := func(text string) []string {
 		lines := strings.SplitAfter(text, "\n")
-		slices.SortStableFunc(lines, func(a, b string) int {
-			return strings.Count(a, `"id":8`) - strings.Count(b, `"id":8`)
-		})
+		id := regexp.MustCompile(`"id":([0-9]+)`)
+		of := func(line string) int {
+			if m := id.FindStringSubmatch(line); m != nil {
+				n, _ := strconv.Atoi(m[1])
+				return n
+			}
+			return 0
+		}
+		slices.SortStableFunc(lines, func(a, b string) int { return of(a) - of(b) })
 		return lines
 	}
 	var out bytes.Buffer
@@ -263,14 +277,61 @@ func TestServe(t *testing.T) {
 		t.Errorf("%v\n%s\nwant\n%s", err, out.String(), want)
 	}
 	for in, says := range map[string]string{
-		"hello\n":                        "env: line 1 of standard input: invalid character 'h' looking for beginning of value: give one JSON object a line, as doc/environments.md has it",
-		`{"op":"hello","version":2}`:     "env: line 1 of standard input: version 2 of the protocol: this program speaks version 1: see doc/environments.md",
-		`{"op":"step","id":1,"turn":""}`: `env: line 1 of standard input: op "step" with id 1: no op of the protocol, or of an episode that is not open: see doc/environments.md`,
-		`{"op":"reset"}`:                 `env: line 1 of standard input: op "reset" without an id: see doc/environments.md`,
+		"hello\n":                                 "env: line 1 of standard input: invalid character 'h' looking for beginning of value: give one JSON object a line, as doc/environments.md has it",
+		`{"op":"hello","version":2}`:              "env: line 1 of standard input: version 2 of the protocol: this program speaks version 1: see doc/environments.md",
+		`{"op":"step","id":1,"turn":""}`:          `env: line 1 of standard input: op "step" with id 1: no op of the protocol, or of an episode that is not open: see doc/environments.md`,
+		`{"op":"fork","id":2,"from":1,"turns":1}`: `env: line 1 of standard input: op "fork" with id 2: no op of the protocol, or of an episode that is not open: see doc/environments.md`,
+		`{"op":"reset"}`:                          `env: line 1 of standard input: op "reset" without an id: see doc/environments.md`,
 	} {
 		if err := doorsGame.Serve(strings.NewReader(in), io.Discard); err == nil ||
 			err.Error() != says {
 			t.Errorf("%s: %v, want %s", in, err, says)
+		}
+	}
+}
+
+// A copy of an episode goes on by itself: neither it nor the original changes the other, in all
+// that their worlds reply.
+func TestForkOfAGame(t *testing.T) {
+	const right = `<tool_call>{"name":"add","arguments":{"a":1,"b":2}}</tool_call>`
+	for _, c := range []struct {
+		game        Game
+		world       string
+		turns, then []string
+		other       []string
+	}{
+		{doorsGame, `{"start":2,"key":1,"exit":5,"lock":"north","turns":["left","left","stay","right","stay","right","left","right"]}`,
+			[]string{"left"}, []string{"take key", "right", "right", "right", "right", "use key"},
+			[]string{"right", "right", "right", "right", "dial east"}},
+		{calculatorGame, `{"numbers":[10,20,30]}`, []string{right},
+			[]string{right, "The sum is 60."}, []string{"what?", "The sum is 61."}},
+	} {
+		play := func(e env.Episode, turns []string) (replies []env.Reply) {
+			for _, turn := range turns {
+				r, err := e.Step(context.Background(), env.Turn{Text: turn})
+				if err != nil {
+					t.Fatal(err)
+				}
+				replies = append(replies, r)
+			}
+			return replies
+		}
+		e := begun(t, c.game, c.world)
+		play(e, c.turns)
+		one, two := e.Fork(), e.Fork()
+		anchor := e.world.anchor()
+		others := play(one, c.other)
+		if e.world.anchor() != anchor {
+			t.Errorf("%s: a copy that goes on moves the original to %s", c.game.Name,
+				e.world.anchor())
+		}
+		got, want := play(two, c.then), play(e, c.then)
+		whole := begun(t, c.game, c.world)
+		if all := play(whole, slices.Concat(c.turns, c.then)); !reflect.DeepEqual(got, want) ||
+			!reflect.DeepEqual(got, all[len(c.turns):]) || got[len(got)-1].Reward != 1 ||
+			others[len(others)-1].Reward != 0 {
+			t.Errorf("%s: a copy has %+v, the original %+v, a whole episode %+v", c.game.Name, got,
+				want, all)
 		}
 	}
 }

@@ -127,6 +127,13 @@ func (e *episode) Step(ctx context.Context, turn env.Turn) (r env.Reply, err err
 
 func (e *episode) Close() { e.q, e.memory = nil, nil }
 
+// Fork is a copy of the memory; a question does not change.
+func (e *episode) Fork() env.Forker {
+	copied := *e
+	copied.memory = slices.Clone(e.memory)
+	return &copied
+}
+
 // planned is a step as a turn has it, behind whatever thoughts.
 var planned = regexp.MustCompile(`(?s)^(?:.*\n)?Sub-Goal:([^\n]*)\nTool:([^\n]*)\n(Command|Context):([^\n]*)\s*$`)
 

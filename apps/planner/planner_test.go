@@ -392,7 +392,7 @@ func TestServe(t *testing.T) {
 {"op":"close","id":7}
 {"op":"reset","id":8,"seed":3,"row":{"content":[],"env":{"numbers":[1]}}}
 `
-	want := `{"name":"planner","version":1,"episodes":1024}
+	want := `{"name":"planner","version":1,"episodes":1024,"fork":true}
 {"anchor":"memory 0 e3b0c44298fc1c14","id":7,"prompt":[{"role":"system","content":"Plan the next step towards the answer. A step uses one tool:\nadd: the sum of two integers, such as 12 + 30\nmultiply: the product of two integers, such as 12 * 3\nEnd with three lines:\nSub-Goal: what the step is for\nTool: its name\nCommand: what the tool gets"},{"role":"user","content":"Question: What is 1 + 2?\nMemory: empty"}]}
 {"done":true,"id":7,"label":"right","reward":1,"valid":true}
 {"error":"env planner: column env: 1 numbers: must be 2 to 7","id":8}

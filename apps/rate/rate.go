@@ -1,6 +1,5 @@
 // Package rate is gad data rate: what a student and its judges make of each row of a data set, as
-// columns that data.where and data.curriculum read, and as answers that gad sft --objective ranking
-// learns from.
+// columns that data.where reads, and as answers that gad sft --objective ranking learns from.
 package rate
 
 import (

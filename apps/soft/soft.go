@@ -1,6 +1,6 @@
-// Package soft is gad data score: the log-probabilities that a teacher with weights gives the
-// tokens of the answers of a data set, as a column of the rows that gad sft learns soft labels
-// from.
+// Package soft is gad data score: the log-probabilities that a teacher, loaded or behind a server,
+// gives the tokens of the answers of a data set, as a column of the rows that gad sft learns soft
+// labels from.
 package soft
 
 import (
@@ -12,7 +12,9 @@ import (
 
 	"gad/apps/session"
 	"gad/data"
+	"gad/internal/fault"
 	"gad/internal/report"
+	"gad/internal/scoring"
 	"gad/model"
 	"gad/trainer/encode"
 	"gad/trainer/saved"
@@ -24,11 +26,15 @@ type Options struct {
 	Top       int    // tokens that are kept at each place, beside the answer's own
 	System    string // system message that the teacher alone reads; "": the row's
 	MaxTokens int    // of one forward pass
+	// Server scores in the place of the model of Source, of which tokenizer and chat template alone
+	// are read; nil: none
+	Server *scoring.Server
 }
 
 // settings are the first record of an unfinished output: what its records depend on.
 type settings struct {
-	Teacher   string `json:"teacher_sha256"`
+	Teacher   string `json:"teacher_sha256"`   // with a server the tokenizer's
+	Server    bool   `json:"server,omitempty"` // see record.Model
 	Data      string `json:"data_digest"`
 	Rows      int    `json:"rows"`
 	Top       int    `json:"top_logprobs"`
@@ -53,6 +59,10 @@ func (s settings) differs(was settings) string {
 		}
 	}
 	switch {
+	case was.Server && !s.Server:
+		return "a server has scored the rows, now the teacher would be loaded"
+	case s.Server && !was.Server:
+		return "the teacher was loaded, now a server would score the rows"
 	case was.Teacher != s.Teacher:
 		return "the teacher is not the same"
 	case was.Data != s.Data:
@@ -68,7 +78,8 @@ type record struct {
 	Scored   int           `json:"scored"`
 	Mass     float64       `json:"mass"` // Σ probability of the tokens that are kept
 	Cut      bool          `json:"cut,omitempty"`
-	Hard     string        `json:"hard,omitempty"` // why the row has no log-probabilities
+	Model    string        `json:"model,omitempty"` // of the server that has scored the row
+	Hard     string        `json:"hard,omitempty"`  // why the row has no log-probabilities
 }
 
 // chunk is how many rows are scored at a time.
@@ -76,11 +87,15 @@ const chunk = 64
 
 const rowKey = "r/%d"
 
-// scoring is one gad data score.
+// noText says why an answer has no labels.
+const noText = "the answer is more than a text, which a template writes"
+
+// scored is one gad data score.
 //
 // What is computed goes into a journal, OUTPUT.partial, row by row. So a killed command computes no
-// row twice but the chunk that it was at. When all rows are there the output is written.
-type scoring struct {
+// row twice but the chunk that it was at, or asks a server again for the rows whose answers it had
+// not got. When all rows are there the output is written.
+type scored struct {
 	s        *session.Session
 	o        Options
 	out      session.Output
@@ -95,7 +110,7 @@ type scoring struct {
 // Score writes the rows that from names, with the teacher's log-probabilities, into the file
 // output.
 func Score(s *session.Session, o Options, from session.Rows, output string) (err error) {
-	c := &scoring{s: s, o: o, out: session.Output{Command: "data score", Path: output}}
+	c := &scored{s: s, o: o, out: session.Output{Command: "data score", Path: output}}
 	defer s.Console.Close()
 	lock, err := c.out.Claim(s.FS)
 	if err != nil {
@@ -127,18 +142,20 @@ func Score(s *session.Session, o Options, from session.Rows, output string) (err
 }
 
 // prepare finds out what the scores depend on, and refuses rows that the teacher cannot read.
-func (c *scoring) prepare() error {
-	if err := saved.CheckPart(c.s.FS, c.o.Path, "actor"); err != nil {
-		return err
+func (c *scored) prepare() (err error) {
+	if c.o.Server == nil {
+		if err := saved.CheckPart(c.s.FS, c.o.Path, "actor"); err != nil {
+			return err
+		}
+		shape, err := model.ReadConfig(c.o.Path)
+		if err != nil {
+			return err
+		}
+		if shape.Kind() != model.LM && c.o.Adapter == "" {
+			return fmt.Errorf("model: %s: is a discriminator, not a language model: give the actor folder of a checkpoint", c.o.Path)
+		}
+		c.most = shape.MaxPosition
 	}
-	shape, err := model.ReadConfig(c.o.Path)
-	if err != nil {
-		return err
-	}
-	if shape.Kind() != model.LM && c.o.Adapter == "" {
-		return fmt.Errorf("model: %s: is a discriminator, not a language model: give the actor folder of a checkpoint", c.o.Path)
-	}
-	c.most = shape.MaxPosition
 	if c.enc.Tok, err = saved.Tokenizer(c.o.Path); err != nil {
 		return err
 	}
@@ -153,26 +170,33 @@ func (c *scoring) prepare() error {
 	c.settings = settings{Data: c.set.Digest(), Rows: len(c.rows), Top: c.o.Top,
 		System: c.o.System, Weights: c.o.Quant, Device: c.o.Device.Name,
 		Precision: c.o.Device.Precision}
+	if c.o.Server != nil {
+		c.settings.Server, c.settings.Teacher = true, c.enc.Tok.Digest()
+		return nil
+	}
 	c.settings.Teacher, err = c.s.Digest(c.o.Source)
 	return err
 }
 
 // of is the record of a row; ok is false where there is none.
-func (c *scoring) of(row int) (r record, ok bool) {
+func (c *scored) of(row int) (r record, ok bool) {
 	raw, ok := c.journal.Lookup(fmt.Sprintf(rowKey, row))
 	return r, ok && json.Unmarshal(raw, &r) == nil
 }
 
 // score scores the rows that have no record.
-func (c *scoring) score(ctx context.Context) error {
+func (c *scored) score(ctx context.Context) error {
 	var missing []int
 	for _, row := range c.rows {
 		if _, ok := c.of(row); !ok {
 			missing = append(missing, row)
 		}
 	}
-	if len(missing) == 0 {
+	switch {
+	case len(missing) == 0:
 		return nil
+	case c.o.Server != nil:
+		return c.ask(ctx, missing)
 	}
 	m, err := c.s.Load(c.o.Source, model.LM)
 	if err != nil {
@@ -201,7 +225,7 @@ type asked struct {
 }
 
 // some scores rows in one pass.
-func (c *scoring) some(m *session.Model, rows []int) error {
+func (c *scored) some(m *session.Model, rows []int) error {
 	list := make([]asked, len(rows))
 	var seqs []model.Seq
 	for i, row := range rows {
@@ -219,7 +243,7 @@ func (c *scoring) some(m *session.Model, rows []int) error {
 	}
 	for i, row := range rows {
 		a, r := list[i], record{}
-		if r.Hard = "the answer is more than a text, which a template writes"; a.answer != nil {
+		if r.Hard = noText; a.answer != nil {
 			r = c.record(a, labelsST[0])
 			labelsST = labelsST[1:]
 		}
@@ -232,7 +256,7 @@ func (c *scoring) some(m *session.Model, rows []int) error {
 
 // read is a row behind the teacher's chat template. Of an answer with calls or thoughts, which
 // have no labels, it is none.
-func (c *scoring) read(i int) (a asked, err error) {
+func (c *scored) read(i int) (a asked, err error) {
 	if a.row, err = c.set.Row(i); err != nil || a.row.Turns != nil || a.row.Teacher == "" {
 		return a, err
 	}
@@ -264,8 +288,62 @@ func (c *scoring) read(i int) (a asked, err error) {
 	return a, nil
 }
 
+// ask has the server score rows.
+func (c *scored) ask(ctx context.Context, rows []int) error {
+	var trial []model.Seq
+	for _, row := range rows {
+		a, err := c.read(row)
+		if err != nil {
+			return err
+		}
+		if a.answer != nil && len(trial) < 4 {
+			trial = append(trial, a.seq)
+		}
+	}
+	if len(trial) > 0 {
+		_, done := c.s.Console.Busy("trying the teacher's server", 0)
+		err := c.o.Server.Check(ctx, trial, c.o.Top, c.enc.Tok.Piece)
+		if done(); err != nil {
+			return err
+		}
+	}
+	name, most := c.o.Server.Model()
+	for _, row := range c.rows {
+		if r, ok := c.of(row); ok && r.Hard == "" && r.Model != name {
+			return fault.Usagef("data score: %s: cannot be resumed: rows were scored by model %q of the server, which now has %q: ask the same model, or give another --output", c.journal.Path(), r.Model, name)
+		}
+	}
+	if c.most = most; most > 0 { // a prompt that is too long is refused before anything is asked
+		for _, row := range rows {
+			if _, err := c.read(row); err != nil {
+				return err
+			}
+		}
+	}
+	advance, done := c.s.Console.Busy("teacher's log-probabilities", len(rows))
+	defer done()
+	under := map[int]asked{}
+	err := c.o.Server.Each(ctx, rows, c.o.Top, func(row int) (model.Seq, error) {
+		a, err := c.read(row)
+		under[row] = a
+		return a.seq, err
+	}, func(row int, labels []model.SoftLabel) error {
+		a, r := under[row], record{Hard: noText}
+		if delete(under, row); a.answer != nil {
+			r = c.record(a, labels)
+			r.Model = name
+		}
+		advance(1)
+		return c.journal.Keep(fmt.Sprintf(rowKey, row), r)
+	})
+	if err != nil {
+		return fault.As(fault.ErrRunning, err)
+	}
+	return nil
+}
+
 // record is what the journal keeps of an answer.
-func (c *scoring) record(a asked, labels []model.SoftLabel) (r record) {
+func (c *scored) record(a asked, labels []model.SoftLabel) (r record) {
 	ids := a.seq.Response()
 	for i, l := range labels {
 		r.Mass += l.Mass()
@@ -285,7 +363,7 @@ func (c *scoring) record(a asked, labels []model.SoftLabel) (r record) {
 }
 
 // finish makes the output out of the journal.
-func (c *scoring) finish() error {
+func (c *scored) finish() error {
 	var nll, mass float64
 	tokens, labelled, cut, hard, first := 0, 0, 0, 0, ""
 	for _, row := range c.rows {

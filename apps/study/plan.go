@@ -75,7 +75,7 @@ type Arm struct {
 // Stage is one command of gad.
 type Stage struct {
 	Name         string // under stages, "" where it stands in an arm
-	Run          string // sft, dpo, warmup or train
+	Run          string // one of commands
 	Steps        int    // 0 is what the settings say
 	Fill         bool   // as many steps as the budget leaves
 	CriticWarmup int    // -1 is what the settings say
@@ -83,14 +83,18 @@ type Stage struct {
 	Data         string // in the place of the plan's
 	NoEnv        bool   // a stage of the game that is off the plan's environment
 	Ratings      string // of gad data rate; {seed} stands for the seed
+	Teacher      string // a model whose probabilities the stage reads; {seed} stands for the seed
 	Set          []string
 }
 
 var stageKeys = []string{"run", "steps", "set", "preset", "critic_warmup", "data", "env",
-	"ratings"}
+	"ratings", "teacher"}
 
-// Commands that a stage can be.
-var commands = []string{"sft", "dpo", "warmup", "train"}
+// commands are those that a stage can be.
+var commands = []string{"sft", "dpo", "opd", "warmup", "train"}
+
+// game says whether the stage is one of the game's, with a discriminator.
+func (s *Stage) game() bool { return s.Run == "warmup" || s.Run == "train" }
 
 // noEnv is what a stage's env says that is off the study's environment.
 const noEnv = "none"
@@ -178,7 +182,8 @@ func (r *reader) plan(root *conf.Node) *Plan {
 		for _, m := range report.Metrics() {
 			all = append(all, m.Name)
 		}
-		for _, name := range p.Metrics {
+		for _, text := range p.Metrics {
+			_, name := summaryOf(text)
 			if slices.Contains(all, name) {
 				continue
 			}
@@ -333,24 +338,30 @@ func (r *reader) stage(n *conf.Node) *Stage {
 	n.Group(stageKeys...)
 	s := &Stage{Run: conf.Value[string](n.Get("run")), Preset: conf.Value[string](n.Get("preset")),
 		Data: r.file(n.Get("data")), Ratings: r.file(n.Get("ratings")),
-		Set: r.settings(n.Get("set")), CriticWarmup: -1}
+		Teacher: r.file(n.Get("teacher")), Set: r.settings(n.Get("set")), CriticWarmup: -1}
 	if n.Get("run") == nil {
 		n.Bad("%q is missing: one of: %s", "run", strings.Join(commands, ", "))
 	}
 	r.choice(n.Get("run"), s.Run, commands)
-	if s.Preset != "" && (s.Run == "sft" || s.Run == "dpo") {
+	if s.Preset != "" && !s.game() {
 		n.Get("preset").Bad("is for warmup and train: it changes nothing in %s", s.Run)
 	}
 	if told(s.Set, "trainer.checker") != "" {
 		n.Get("set").Bad(
 			"trainer.checker: give it in common: a stage takes no checker from the one before it")
 	}
+	switch m := n.Get("teacher"); {
+	case m == nil && s.Run == "opd":
+		n.Bad("%q is missing: the model that opd learns from", "teacher")
+	case m != nil && (s.Run == "sft" || s.Run == "dpo"):
+		m.Bad("is for opd, warmup and train: %s learns from the rows alone", s.Run)
+	}
 	if m := n.Get("env"); m != nil {
 		s.NoEnv = true
 		switch value := conf.Value[string](m); {
 		case value != noEnv:
 			m.Bad("%q: expected none: the environment is the study's env", value)
-		case s.Run == "sft" || s.Run == "dpo":
+		case !s.game():
 			m.Bad("is for warmup and train: %s acts in no environment", s.Run)
 		case !r.env:
 			m.Bad("the study has no env")
@@ -364,14 +375,15 @@ func (r *reader) stage(n *conf.Node) *Stage {
 			}
 		}
 		if s.Fill && s.Run == "warmup" {
-			steps.Bad("fill is for sft, dpo and train: the steps of a warm-up do not cost the same")
+			steps.Bad(
+				"fill is for sft, dpo, opd and train: the steps of a warm-up do not cost the same")
 		}
 	}
 	if w := n.Get("critic_warmup"); w != nil {
 		if s.CriticWarmup = conf.Value[int](w); s.CriticWarmup < 0 {
 			w.Bad("%d: below the minimum 0", s.CriticWarmup)
 		}
-		if s.Run == "sft" || s.Run == "dpo" {
+		if !s.game() {
 			w.Bad("%s has no discriminator", s.Run)
 		}
 	}
@@ -483,7 +495,7 @@ func told(settings []string, key string) (value string) {
 
 // environment is the command of the environment that the stage acts in, "" for none.
 func (p *Plan) environment(s *Stage) string {
-	if s.NoEnv || s.Run != "warmup" && s.Run != "train" {
+	if s.NoEnv || !s.game() {
 		return ""
 	}
 	return p.Env

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"math"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -156,6 +157,43 @@ func TestIDs(t *testing.T) {
 	}
 	if last.id != "s1-train-ce9343cfcb" || e.id != "s1-test-t1-b599e88559" {
 		t.Errorf("%s and %s are other ids than those of before", last.id, e.id)
+	}
+}
+
+// A stage reads its teacher from the folder of its seed, whose bytes are in its id.
+func TestTeacher(t *testing.T) {
+	r := try(t)
+	sft := r.plan.Arms[0].Stages[0]
+	r.plan.Arms = append(r.plan.Arms, Arm{"OPD", []*Stage{sft, {Run: "opd", Steps: 3,
+		Teacher: "/w/big-{seed}", CriticWarmup: -1}}})
+	teacher := func(seed, weights string) {
+		t.Helper()
+		dir := "/w/big-" + seed
+		if err := errors.Join(vfs.MakeDirs(r.fs, dir), vfs.WriteFile(r.fs,
+			dir+"/model.safetensors", []byte(weights))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	teacher("1", "one")
+	teacher("2", "two")
+	id := func() string {
+		t.Helper()
+		var b strings.Builder
+		if err := DryRun(r.plan, r.options(), &b); err != nil {
+			t.Fatal(err)
+		}
+		found := regexp.MustCompile(
+			`gad opd --model /w/out/stages/s2-sft-\w+/run/global_step_4/actor .* ` +
+				`--teacher /w/big-2 .*/(s2-opd-\w+)/`).FindStringSubmatch(b.String())
+		if found == nil {
+			t.Fatalf("no opd:\n%s", &b)
+		}
+		return found[1]
+	}
+	before := id()
+	teacher("2", "three")
+	if after := id(); after == before {
+		t.Errorf("with another teacher the id is still %s", after)
 	}
 }
 

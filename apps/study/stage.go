@@ -180,7 +180,7 @@ func (g *graph) add(fsys vfs.FS, n *node) (*node, error) {
 		Seed                      uint64
 		Env                       string `json:",omitempty"` // studies without one keep their ids
 		NoEnv                     bool   `json:",omitempty"`
-		Ratings                   string `json:",omitempty"`
+		Ratings, Teacher          string `json:",omitempty"`
 	}{Version: version, Run: n.stage.Run, Preset: n.stage.Preset, Device: n.plan.Device,
 		Precision: n.plan.Precision,
 		Steps:     n.stage.Steps, CriticWarmup: n.stage.CriticWarmup, Fill: n.stage.Fill,
@@ -201,7 +201,8 @@ func (g *graph) add(fsys vfs.FS, n *node) (*node, error) {
 		into       *string
 		what, path string
 	}{{&key.Model, "model", n.model()}, {&key.Data, "data", n.data()},
-		{&key.Val, "val_data", n.val()}, {&key.Ratings, "ratings", n.ratings()}} {
+		{&key.Val, "val_data", n.val()}, {&key.Ratings, "ratings", n.ratings()},
+		{&key.Teacher, "teacher", n.teacher()}} {
 		if *f.into, err = g.sum(fsys, f.what, f.path); err != nil {
 			return nil, err
 		}
@@ -241,6 +242,8 @@ func (n *node) data() string {
 func (n *node) val() string { return withSeed(n.plan.ValData, n.seed) }
 
 func (n *node) ratings() string { return withSeed(n.stage.Ratings, n.seed) }
+
+func (n *node) teacher() string { return withSeed(n.stage.Teacher, n.seed) }
 
 // settings are the common ones and the stage's own, which win.
 func (n *node) settings() []string {
@@ -325,6 +328,9 @@ func (n *node) common(out string, steps, threads int, extra ...string) (a []stri
 	if n.stage.Ratings != "" {
 		a = append(a, "--ratings", n.ratings())
 	}
+	if n.stage.Teacher != "" {
+		a = append(a, "--teacher", n.teacher())
+	}
 	if n.plan.ValData != "" {
 		a = append(a, "--val-data", n.val())
 	}
@@ -380,7 +386,7 @@ func (n *node) planned(threads int) []string {
 	a = append(a, flags...)
 	if n.stage.Run == "train" {
 		for _, before := range n.chain() {
-			if r := before.stage.Run; before != n && (r == "warmup" || r == "train") {
+			if before != n && before.stage.game() {
 				a = append(a, before.settings()...)
 			}
 		}

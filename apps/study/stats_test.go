@@ -90,6 +90,38 @@ func TestSameCheck(t *testing.T) {
 	}
 }
 
+// A metric's falls and what it lost, by hand, are over all steps that have it.
+func TestSummaries(t *testing.T) {
+	var rows []row
+	for i := range 40 { // rises to 0.9, at the end 0.4
+		x := 0.1 * float64(min(i/2, 9))
+		if i >= 35 {
+			x = 0.4
+		}
+		rows = append(rows, row{"reward/check_mean": x, "critic/d_acc": 0.7})
+	}
+	delete(rows[20], "reward/check_mean")
+	got := summaries(rows, []string{"reward/check_mean", "falls(reward/check_mean)",
+		"lost(reward/check_mean)", "lost(critic/d_acc)", "falls(critic/score_gap)"})
+	want := map[string]float64{
+		"reward/check_mean":        (14*0.9 + 5*0.4) / 19, // the last 20 steps, one without it
+		"falls(reward/check_mean)": 1. / 38,
+		"lost(reward/check_mean)":  0.5,
+		"lost(critic/d_acc)":       0,
+	}
+	if len(got) != len(want) {
+		t.Errorf("%v", got)
+	}
+	for name, x := range want {
+		if math.Abs(got[name]-x) > 1e-12 {
+			t.Errorf("%s: %g, expected %g", name, got[name], x)
+		}
+	}
+	if got := summaries(rows[:4], []string{"lost(critic/d_acc)"}); len(got) != 0 {
+		t.Errorf("of four steps: %v", got)
+	}
+}
+
 // The tables as people see them.
 func TestMarkdown(t *testing.T) {
 	r := try(t)

@@ -183,7 +183,7 @@ func (s *session) summary(c *cell) (r RunSummary, err error) {
 	}
 	// whoever is short of disk may remove a run
 	if rows, err := metrics(s.FS, c.last.run()); err == nil {
-		r.Metrics = means(rows[max(0, len(rows)-lastSteps):], s.plan.Metrics)
+		r.Metrics = summaries(rows, s.plan.Metrics)
 	}
 	for _, e := range s.evaluations(c.last) {
 		if err := s.identify(e); err != nil {
@@ -246,21 +246,69 @@ func (s *session) share(c *cell, r RunSummary) (float64, error) {
 	return cost / whole, nil
 }
 
-// means are the means of the named metrics over the rows that have them.
-func means(rows []row, names []string) map[string]float64 {
+// summaries are those of the stage's rows that the plan's metrics ask for: of a plain name the mean
+// over the last steps that have it, of falls(NAME) and lost(NAME) what these say.
+func summaries(rows []row, metrics []string) map[string]float64 {
 	m := map[string]float64{}
-	for _, name := range names {
+	for _, text := range metrics {
+		kind, name := summaryOf(text)
+		steps := rows
+		if kind == "" {
+			steps = rows[max(0, len(rows)-lastSteps):]
+		}
 		var x []float64
-		for _, r := range rows {
+		for _, r := range steps {
 			if v, ok := r[name]; ok {
 				x = append(x, v)
 			}
 		}
-		if len(x) > 0 {
-			m[name], _ = moments(x)
+		switch {
+		case kind == "" && len(x) > 0:
+			m[text], _ = moments(x)
+		case kind == "falls" && len(x) > 1:
+			m[text] = falls(x)
+		case kind == "lost" && len(x) >= lostSteps:
+			m[text] = lost(x)
 		}
 	}
 	return m
+}
+
+// summaryOf splits a metric of a plan such as lost(reward/check_mean) into the kind of summary and
+// the metric's name; a plain name has the kind "".
+func summaryOf(text string) (kind, name string) {
+	kind, inner, ok := strings.Cut(text, "(")
+	if name, closed := strings.CutSuffix(inner, ")"); ok && closed &&
+		(kind == "falls" || kind == "lost") {
+		return kind, name
+	}
+	return "", text
+}
+
+// falls is the share of values below the one before: of steps whose update was followed by a fall.
+func falls(x []float64) float64 {
+	n := 0
+	for i := 1; i < len(x); i++ {
+		if x[i] < x[i-1] {
+			n++
+		}
+	}
+	return float64(n) / float64(len(x)-1)
+}
+
+// lostSteps are those over which lost takes its means, as the sign "right answers are being lost".
+const lostSteps = 5
+
+// lost is the largest mean of lostSteps values less the mean of the last ones: how far a run lies
+// below its best at its end.
+func lost(x []float64) float64 {
+	best := math.Inf(-1)
+	var now float64
+	for i := lostSteps; i <= len(x); i++ {
+		now, _ = moments(x[i-lostSteps : i])
+		best = math.Max(best, now)
+	}
+	return best - now
 }
 
 func costOf(arm string, runs []RunSummary) Cost {

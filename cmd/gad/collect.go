@@ -121,7 +121,7 @@ func (p *program) collectCommand() *cli.Command {
 			within(&cli.IntFlag{Name: "max-tokens", DefaultText: "the endpoint's",
 				Usage: "longest answer, tokens"}, atLeast(1)),
 			&cli.Int64Flag{Name: "seed", DefaultText: "none",
-				Usage: "seed of the endpoint's sampling, where it has one"},
+				Usage: "makes answers repeatable where the endpoint takes seeds: each request sends one of its own, derived from it"},
 			within(&cli.IntFlag{Name: "top-logprobs", DefaultText: "none", Usage: "ask for the log-probabilities of the answer's tokens and of so many likely ones at each place: soft labels for gad sft (OpenAI gives at most 20)"}, oneTo(64, "")),
 			&cli.StringFlag{Name: "extra", Usage: `more fields of the request, as JSON, such as {"max_completion_tokens": 2048}`},
 			within(&cli.IntFlag{Name: "n", Value: 1,

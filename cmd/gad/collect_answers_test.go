@@ -3,11 +3,13 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -111,8 +113,9 @@ func TestCollectEmptyAnswers(t *testing.T) {
 	}
 }
 
-// TestCollectSeeds: with a seed, answers to the same prompt have seeds of their own: an
-// endpoint gives the same answer to the same seed, and takes the money again.
+// TestCollectSeeds: with --seed, each request has a seed of its own, whatever its prompt: an
+// endpoint draws the same random numbers for the same seed. A larger -n goes on with the seeds that
+// it would have had from the start.
 func TestCollectSeeds(t *testing.T) {
 	t.Chdir(t.TempDir())
 	s := teacher(t, &endpointtest.Server{
@@ -121,22 +124,31 @@ func TestCollectSeeds(t *testing.T) {
 			return true
 		}})
 	put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`, `{"content":"a"}`)
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl",
-		"--base-url", s.URL, "--model", "big", "--seed", "7"}
-	for n, want := range []string{"", "a by 7, b by 7, a by 1031",
-		"a by 7, a by 8, b by 7, b by 8, a by 1031, a by 1032"} {
-		if n == 0 {
-			continue
-		}
+	answers := func(out, seed, n string) []string {
 		var got []string
-		must(t, append(line, "--n", fmt.Sprint(n))...)
-		for _, r := range collected(t, "rows.jsonl") {
+		must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", out,
+			"--base-url", s.URL, "--model", "big", "--seed", seed, "--n", n)
+		for _, r := range collected(t, out) {
 			got = append(got, r.Teacher)
 		}
-		if strings.Join(got, ", ") != want {
-			t.Errorf("-n %d: %v", n, got)
+		drop(t, out) // and not its journal
+		return got
+	}
+	one := answers("more.jsonl", "7", "1")
+	more, whole := answers("more.jsonl", "7", "2"), answers("whole.jsonl", "7", "2")
+	if !slices.Equal(more, whole) || !slices.Equal(one, []string{whole[0], whole[2], whole[4]}) {
+		t.Errorf("with one answer %q, with one more %q, with two %q", one, more, whole)
+	}
+	seeds := map[string]bool{}
+	for _, answer := range slices.Concat(whole, answers("other.jsonl", "8", "1")) {
+		_, seed, _ := strings.Cut(answer, " by ")
+		if x, err := strconv.ParseFloat(seed, 64); err != nil || x < 0 || x > math.MaxInt32 {
+			t.Errorf("%q: not a seed of 31 bits", answer)
 		}
-		drop(t, "rows.jsonl")
+		seeds[seed] = true
+	}
+	if len(seeds) != 9 {
+		t.Errorf("nine requests have %d seeds", len(seeds))
 	}
 }
 

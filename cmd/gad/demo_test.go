@@ -13,6 +13,8 @@ import (
 
 	"gad/apps/demo"
 	"gad/internal/compute/cpu"
+	"gad/internal/report"
+	"gad/internal/vfs"
 )
 
 // tinyDemo is a demo of a few steps in dir; it returns what it prints.
@@ -37,7 +39,8 @@ func tinyDemo(t *testing.T, dir string) (out, said string, err error) {
 	return stdout.String(), stderr.String(), err
 }
 
-// The demo of long thought: one student in one sequence, one in chunks that then plays the game.
+// The demo of long thought: one student in one sequence, one in chunks that then plays the game,
+// with whole thoughts and with trees of them.
 func TestDemoThought(t *testing.T) {
 	slow(t)
 	be, err := cpu.New(cpu.Options{})
@@ -70,7 +73,7 @@ func TestDemoThought(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"4 unseen walks each", "\none sequence  ", "\nchunks  ",
-		"\nchunks, game  ", "  gad generate --model " + dir} {
+		"\nchunks, game  ", "\nchunks, branches  ", "  gad generate --model " + dir} {
 		if !strings.Contains(out.String(), text) {
 			t.Errorf("does not print %q:\n%s", text, out.String())
 		}
@@ -91,16 +94,22 @@ func TestDemoThought(t *testing.T) {
 	if err := json.Unmarshal(raw, &got); err != nil {
 		t.Fatal(err)
 	}
-	if got.Kind != "walks" || len(got.Students) != 3 {
+	if got.Kind != "walks" || len(got.Students) != 4 {
 		t.Fatalf("demo.json: %s", raw)
 	}
 	for i, s := range got.Students {
-		if len(s.Right) != 2 || s.TFLOP <= 0 || s.Context != []int{400, 80, 80}[i] {
+		if len(s.Right) != 2 || s.TFLOP <= 0 || s.Context != []int{400, 80, 80, 80}[i] {
 			t.Errorf("demo.json: student %d is %+v", i, s)
 		}
 	}
-	if game, sft := got.Students[2].TFLOP, got.Students[1].TFLOP; game <= sft {
-		t.Errorf("the game took %g TFLOP with the SFT before it, %g", game, sft)
+	for _, s := range got.Students[2:] {
+		if sft := got.Students[1].TFLOP; s.TFLOP <= sft {
+			t.Errorf("%s took %g TFLOP with the SFT before it, %g", s.Stage, s.TFLOP, sft)
+		}
+	}
+	if rows, err := report.ReadMetrics(vfs.OS, filepath.Join(dir, "branches")); err != nil ||
+		len(rows) != 1 || !(rows[0].Values["tree/branches"] > 0) {
+		t.Errorf("no thought branches: %+v, %v", rows, err)
 	}
 }
 

@@ -59,6 +59,9 @@ func TestGames(t *testing.T) {
 				args = append(args, "--data", data)
 			}
 			out, _ := must(t, args...)
+			if !strings.Contains(out, "\n30 forks of episodes\n") {
+				t.Errorf("%s: forks are not checked:\n%s", g.Name, out)
+			}
 			if !strings.HasPrefix(out, g.Name+": protocol version 1, 2048 episodes at once\n") || !strings.HasSuffix(out, "\nnothing breaks the protocol, and the same seeds and turns give the same replies\n") ||
 				!strings.Contains(out, "20 of 20 plays were done") ||
 				strings.Contains(out, "\n10 episodes of the teacher\n") != (data != "") {
@@ -155,6 +158,53 @@ func TestEnvCheckOtherStart(t *testing.T) {
 	if code != exitInput || !strings.HasSuffix(out,
 		"\nrow 0: the environment does not begin with content, as the teacher's episode did\n") {
 		t.Errorf("exit status %d\n%s", code, out)
+	}
+}
+
+// forker is an environment of a few lines of shell whose replies count the turns, and that says it
+// can fork.
+const forker = `while read -r line; do
+  id=${line#*'"id":'}; id=${id%%[,\}]*}
+  n=${line#*'"turns":'}; n=${n%%[,\}]*}
+  case $line in
+  *'"hello"'*) echo '{"name":"forker","version":1,"episodes":EPISODES,"fork":true}' ;;
+  *'"reset"'*) eval "n_$id=0"; echo '{"id":'$id',"append":[{"role":"user","content":"Go."}]}' ;;
+  *'"fork"'*) FORK ;;
+  *'"step"'*)
+    eval "n=\$((n_$id+1)); n_$id=\$n"
+    if [ $n -eq 6 ]; then echo '{"id":'$id',"done":true}'
+    else echo '{"id":'$id',"append":[{"role":"user","content":"turn '$n'"}]}'; fi ;;
+  esac
+done
+`
+
+// What a check says of environments that fork well, that have no place for a fork, and that promise
+// forks which they do not keep.
+func TestEnvCheckForks(t *testing.T) {
+	slow(t)
+	const reply = `echo '{"id":'$id',"append":[{"role":"user","content":"turn '$n'"}]}'`
+	for _, c := range []struct {
+		fork, episodes, want string // "" is none
+		forks                int
+	}{
+		{`eval "n_$id=$n"; ` + reply, "8", "", 30},
+		{`eval "n_$id=$n"; ` + reply, "1", "", 0},
+		{`eval "n_$id=0"; ` + reply, "8", "\nepisode 0, seed 1: fork promised and not kept: forked behind turn 3, with the same turns, reply 4 is another\n", 10},
+		{`n=$((n-1)); eval "n_$id=$n"; ` + reply, "8", ` behind turn 3: promised and not kept: the reply is not that to turn 3: was "`, 0},
+		{`echo '{"id":'$id',"error":"what is a fork?"}'`, "8", ` behind turn 3: promised and not kept: the environment says "what is a fork?"`, 0},
+	} {
+		path := filepath.Join(t.TempDir(), "env.sh")
+		text := strings.NewReplacer("EPISODES", c.episodes, "FORK", c.fork).Replace(forker)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		code, out, said := gad("env", "check", "--env", "sh "+path, "--workers", "1")
+		if (code == exitDone) != (c.want == "") || c.want != "" && code != exitInput ||
+			!strings.Contains(out, c.want) ||
+			!strings.Contains(out, fmt.Sprintf("\n%d forks of episodes\n", c.forks)) {
+			t.Errorf("%s: exit status %d\n%s%s\nwant %s, %d forks", c.fork, code, out, said, c.want,
+				c.forks)
+		}
 	}
 }
 

@@ -148,6 +148,79 @@ func TestKillInEpisodes(t *testing.T) {
 	}
 }
 
+// Trees in doors: a run whose branches are forks has the bits of one in the same environment
+// without its promise, in which branches play their turns again; so have forks on two ranks, and a
+// run that was killed with signal 9 once the first fork was asked for. The turns that doors gets
+// are counted.
+func TestForksInDoors(t *testing.T) {
+	slow(t)
+	path, game := built(t), filepath.Join(t.TempDir(), "doors")
+	must(t, "task", "make", "doors", "--output", game, "--seed", "3", "--rows", "40")
+	file := requests(filepath.Join(t.TempDir(), "asked"))
+	t.Setenv("ASKED", string(file))
+	settings := []string{"--data", filepath.Join(game, "train.jsonl"), "--threads", "1",
+		"data.train_batch_size=2", "data.max_prompt_length=256", "data.max_response_length=8",
+		"env.max_tokens=300", "env.max_turns=6", "algorithm.env_weight=0.5", "trainer.shards=2",
+		"trainer.rank_timeout=60", "trainer.save_freq=1"}
+	first := filepath.Join(t.TempDir(), "first")
+	args := slices.Concat([]string{"warmup", "--model", filepath.Join(game, "student"), "--env",
+		throughTee, "--output", first, "--critic-warmup", "1", "--steps", "1"}, settings)
+	if p := start(t, path, args...); p.end(t, patience) != exitDone {
+		t.Fatal(p.said.String())
+	}
+	train := func(run, env string) []string {
+		return slices.Concat([]string{"train", "--resume", first, "--env", env, "--output", run,
+			"--steps", "2"}, settings, []string{"rollout.n=1", "rollout.tree.trees=2",
+			"rollout.tree.expand=2", "rollout.tree.rounds=2", "algorithm.adv_estimator=tree_node"})
+	}
+	const mute = throughTee + ` | sed -u 's/,"fork":true//'`
+	var whole string
+	var asked [2]string // with the promise, and without
+	for i, env := range []string{throughTee, mute} {
+		os.Remove(string(file))
+		run := filepath.Join(t.TempDir(), "run")
+		if p := start(t, path, train(run, env)...); p.end(t, patience) != exitDone {
+			t.Fatal(p.said.String())
+		}
+		asked[i] = fileText(string(file))
+		if whole == "" {
+			whole = run
+		}
+		equalRuns(t, run, whole, 2)
+	}
+	forks, steps := strings.Count(asked[0], `"op":"fork"`), strings.Count(asked[0], `"op":"step"`)
+	again := strings.Count(asked[1], `"op":"step"`)
+	t.Logf("2 steps of 2 prompts, 2 trees of 5 episodes each: doors was given %d turns and %d forks, and without forks %d turns",
+		steps, forks, again)
+	if strings.Contains(asked[1], `"op":"fork"`) || forks == 0 || steps >= again ||
+		strings.Count(asked[0], `"op":"close"`) != forks+strings.Count(asked[0], `"op":"reset"`) {
+		t.Errorf("%d forks, %d turns, and %d without; episodes begun and closed: %d, %d", forks,
+			steps, again, forks+strings.Count(asked[0], `"op":"reset"`),
+			strings.Count(asked[0], `"op":"close"`))
+	}
+	run := filepath.Join(t.TempDir(), "killed")
+	os.Remove(string(file))
+	p := start(t, path, train(run, throughTee)...)
+	wait(t, "a fork", func() bool {
+		return strings.Contains(fileText(string(file)), `"op":"fork"`)
+	})
+	if err := syscall.Kill(p.Process.Pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if p.end(t, patience) == exitDone {
+		t.Error("it was done before it was killed")
+	}
+	if p := start(t, path, train(run, throughTee)...); p.end(t, patience) != exitDone {
+		t.Fatal(p.said.String())
+	}
+	equalRuns(t, run, whole, 2)
+	run = filepath.Join(t.TempDir(), "ranks")
+	if p := ranked(t, 2, train(run, throughTee)...); p.end(t, patience) != exitDone {
+		t.Fatal(p.said.String())
+	}
+	equalRuns(t, run, whole, 2)
+}
+
 // processesWith are the processes, but for this one, with a line of the environment.
 func processesWith(line string) (found []string) {
 	list, _ := filepath.Glob("/proc/[0-9]*/environ")

@@ -136,8 +136,7 @@ var killables = []killable{
 	{"moments in 8 bits", 5, ofBoth("wide", "actor.optim.moments=8bit",
 		"critic.optim.moments=8bit")},
 	{"chunks", 5, ofBoth("student", "rollout.chunk=4", "rollout.carry=2", "rollout.chunks=4")},
-	{"curriculum", 5, ofBoth("student",
-		"data.curriculum=teacher_response != 'It is 9.' until 0.6")},
+	{"chosen rows", 5, ofBoth("student", "data.where=teacher_response != 'It is 9.'")},
 }
 
 // saving reports whether a save or a prune is under way in a run folder, or was

@@ -15,7 +15,7 @@ import (
 func (p *program) rateCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "rate",
-		Usage: "rate each row by a student's answers, a discriminator and a checker: columns for data.where and data.curriculum, and answers for gad sft --objective ranking",
+		Usage: "rate each row by a student's answers, a discriminator and a checker: columns for data.where, and answers for gad sft --objective ranking",
 		Flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: modelUsage + ": the student that answers"},
 			adapterFlag("model"),

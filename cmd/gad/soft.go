@@ -9,15 +9,19 @@ import (
 	"gad/apps/soft"
 	"gad/data"
 	"gad/internal/fault"
+	"gad/internal/scoring"
 )
 
 // softCommand is gad data score.
 func (p *program) softCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "score",
-		Usage: "add the log-probabilities that a teacher with weights gives the tokens of the answers: soft labels for gad sft. After an interruption the same command resumes",
+		Usage: "add the log-probabilities that a teacher, loaded or behind a server, gives the tokens of the answers: soft labels for gad sft. After an interruption the same command resumes",
 		Flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "teacher", Usage: modelUsage + ": the teacher, which reads the rows by its own chat template; its tokenizer may be another than the student's"},
+			&cli.StringFlag{Name: "teacher", Usage: modelUsage + ": the teacher, which reads the rows by its own chat template; its tokenizer may be another than the student's. With --teacher-url a folder with its tokenizer and chat template, which need no weights beside them"},
+			&cli.StringFlag{Name: "teacher-url", Usage: "server that scores the answers in the place of a teacher that is loaded: vLLM, SGLang or gad serve, such as http://127.0.0.1:8000/v1. Its key is in " + teacherKey},
+			&cli.BoolFlag{Name: "insecure-http",
+				Usage: "allow http:// to another machine with --teacher-url"},
 			adapterFlag("teacher"),
 			weightsFlag(),
 			within(&cli.IntFlag{Name: "top-logprobs", Value: 20,
@@ -37,9 +41,35 @@ func (p *program) softCommand() *cli.Command {
 			if err := data.CheckSuffix(c.String("output")); err != nil {
 				return fault.As(fault.ErrUsage, err)
 			}
-			return soft.Score(p.session(), soft.Options{Source: sourceOf(c, "teacher"),
-				Top: c.Int("top-logprobs"), System: c.String("system"),
-				MaxTokens: c.Int("max-token-len")}, rowsOf(c), c.String("output"))
+			o := soft.Options{Source: sourceOf(c, "teacher"), Top: c.Int("top-logprobs"),
+				System: c.String("system"), MaxTokens: c.Int("max-token-len")}
+			if err := scoredBy(c, &o); err != nil {
+				return err
+			}
+			return soft.Score(p.session(), o, rowsOf(c), c.String("output"))
 		},
 	}
+}
+
+// loadedOnly are the flags of gad data score that a server takes nothing from.
+var loadedOnly = []string{"adapter", "weights", "max-token-len", "device", "precision", "threads"}
+
+// scoredBy sets the server of o, where one is given.
+func scoredBy(c *cli.Context, o *soft.Options) (err error) {
+	if !c.IsSet("teacher-url") {
+		if c.IsSet("insecure-http") {
+			return usage("data score: --insecure-http: is for --teacher-url: add that")
+		}
+		return nil
+	}
+	for _, name := range loadedOnly {
+		if c.IsSet(name) {
+			return usage("data score: --%s: is for a teacher that is loaded: leave it out with --teacher-url", name)
+		}
+	}
+	o.Server, err = scoringServer(scoring.Options{URL: c.String("teacher-url"),
+		InsecureHTTP: c.Bool("insecure-http"),
+		Names: scoring.Names{URL: "data score: --teacher-url", Insecure: "--insecure-http",
+			Top: "--top-logprobs", Again: ": no row that has its scores is asked for again"}})
+	return err
 }

@@ -45,7 +45,7 @@ var stageFlags = []stageFlag{
 	{"turns", "data.turns", "which of the teacher's turns are learned: last, each, or all (sft)"},
 	{"objective", "trainer.objective",
 		"what sft learns: cross_entropy of the teacher's answers, or the ranking of scored ones"},
-	{"ratings", "data.ratings", "file of gad data rate, for data.where and data.curriculum"},
+	{"ratings", "data.ratings", "file of gad data rate, for data.where"},
 	{"output", "trainer.default_local_dir", "run folder"},
 	{"resume", "trainer.resume_from", "run or checkpoint folder to start from"},
 	{"checker", "trainer.checker",
@@ -402,7 +402,18 @@ func teacherServer(cfg config.Config, stage config.Stage) (trainer.Scores, error
 	if cfg.Teacher.URL == "" || !cfg.Taught(stage) {
 		return nil, nil
 	}
-	o := scoring.Options{URL: cfg.Teacher.URL, InsecureHTTP: cfg.Teacher.InsecureHTTP}
+	s, err := scoringServer(scoring.Options{URL: cfg.Teacher.URL,
+		InsecureHTTP: cfg.Teacher.InsecureHTTP,
+		Names: scoring.Names{URL: "teacher.url", Insecure: "teacher.insecure_http=true",
+			Top: "teacher.top_k", Again: " to go on from the last checkpoint"}})
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// scoringServer is the server of o with the key of the environment. It opens no connection.
+func scoringServer(o scoring.Options) (*scoring.Server, error) {
 	if _, ok := os.LookupEnv(teacherKey); ok {
 		var err error
 		if o.Key, err = endpoint.KeyFromEnv(teacherKey); err != nil {

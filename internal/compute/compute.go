@@ -338,17 +338,17 @@ type Backend interface {
 
 	// Attention, causal within each sequence; head h reads key/value head h/(H/K):
 	//   s_j = Scale*Σ_e q[i,h,e]*k[j,·,e] for the j that i sees: j <= i of i's segment,
-	//   and before them all tokens of the segment that it follows; with a Window W the last W
-	//   of these, which are j > i-W where both are counted from the sequence's beginning
+	//   and before them all tokens of its ancestors (Pack), the outermost first; with a Window W
+	//   the last W of these, which are j > i-W where both are counted from the sequence's beginning
 	//   o[i,h,e] = Σ_j exp(s_j - lse[i,h])*v[j,·,e];  lse[i,h] = log Σ_j exp(s_j)
 	// lse is [N,H]; all else is Narrow. q, k and v may be columns. The bits of a row do not
-	// depend on whether its sequence shares a prefix.
+	// depend on whether its sequence shares a prefix, or into how many segments that is cut.
 	Attention(oNHE, lseNH, qNHE, kNKE, vNKE Tensor, a AttnShape, p Pack)
 	// AttentionGrad overwrites dq, dk and dv:
 	//   p_ij = exp(s_ij - lse_i);  dv_j = Σ p_ij*do_i;  dp_ij = do_i·v_j
 	//   ds_ij = p_ij*(dp_ij - do_i·o_i);  dq_i = Scale*Σ_j ds_ij*k_j;  dk_j = Scale*Σ_i ds_ij*q_i
 	// with dk and dv summed over the query heads that share a key/value head, and over the
-	// queries i that see j, ascending: those of its segment, then those of its branches.
+	// queries i that see j, ascending: those of its segment, then those of its descendants.
 	// All but lse is Narrow. q, k and v may be columns; the rows of dq, dk and dv are as far
 	// apart as theirs.
 	AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE, vNKE Tensor, a AttnShape,

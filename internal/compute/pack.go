@@ -2,21 +2,25 @@ package compute
 
 import "fmt"
 
-// Pack lays N tokens end to end, without padding, in S segments: segment s holds the
-// tokens Start[s] to Start[s+1]-1. A segment is a sequence, or a branch: the continuation of
-// segment Parent[s] in one of several sequences with that prefix, such as the responses to a
-// prompt. The branches of a segment come directly after it, and have none themselves.
+// Pack lays N tokens end to end, without padding, in S segments: segment s holds the tokens
+// Start[s] to Start[s+1]-1. A segment is a sequence, or a branch: a continuation of segment
+// Parent[s] in one of several sequences that have it in common, such as the responses to a
+// prompt. A branch may have branches, to any depth, and its parent, that one's parent and so on
+// are its ancestors. A token sees its segment up to itself, and before that all tokens of all
+// ancestors, the outermost first; its position is counted through them.
+//
+// The order is depth first: all descendants of a segment come directly behind it, so that the
+// tokens which see it are rows without a gap. A segment of no tokens is allowed anywhere.
 type Pack struct {
 	Start  []int32 // [S+1]
 	Parent []int32 // [S] the segment that s follows, -1 for none; nil is none for all
 }
 
-// Segment is a segment of a pack, and the tokens before its own that its tokens see: Before of
-// them, from Prefix on.
+// Segment is a segment of a pack.
 type Segment struct {
-	First, Len     int // its own tokens
-	Prefix, Before int // the tokens of the segment that it follows; 0 of them if there is none
-	Branches       int // the tokens of all its branches, from First+Len on
+	First, Len int // its own tokens
+	Before     int // the tokens of all its ancestors, which its tokens see before their own
+	Branches   int // the tokens of all its descendants, from First+Len on
 }
 
 // Segments is S.
@@ -25,18 +29,33 @@ func (p Pack) Segments() int { return max(0, len(p.Start)-1) }
 // Branched reports whether segment s is a branch.
 func (p Pack) Branched(s int) bool { return p.Parent != nil && p.Parent[s] >= 0 }
 
+// Tokens is the number of segment s's own tokens.
+func (p Pack) Tokens(s int) int { return int(p.Start[s+1] - p.Start[s]) }
+
 // Segment is the s-th.
 func (p Pack) Segment(s int) Segment {
-	g := Segment{First: int(p.Start[s]), Len: int(p.Start[s+1] - p.Start[s])}
-	if p.Branched(s) {
-		up := p.Parent[s]
-		g.Prefix, g.Before = int(p.Start[up]), int(p.Start[up+1]-p.Start[up])
-		return g
+	g := Segment{First: int(p.Start[s]), Len: p.Tokens(s)}
+	for up := s; p.Branched(up); {
+		up = int(p.Parent[up])
+		g.Before += p.Tokens(up)
 	}
-	for c := s + 1; c < p.Segments() && p.Branched(c); c++ {
-		g.Branches += int(p.Start[c+1] - p.Start[c])
+	for c := s + 1; c < p.Segments() && p.Branched(c) && int(p.Parent[c]) >= s; c++ {
+		g.Branches += p.Tokens(c)
 	}
 	return g
+}
+
+// Ancestors appends those of segment s to list, the outermost first.
+func (p Pack) Ancestors(list []int32, s int) []int32 {
+	from := len(list)
+	for up := s; p.Branched(up); {
+		up = int(p.Parent[up])
+		list = append(list, int32(up))
+	}
+	for i, j := from, len(list)-1; i < j; i, j = i+1, j-1 {
+		list[i], list[j] = list[j], list[i]
+	}
+	return list
 }
 
 // Pairs is the number of pairs of a query and a key that it sees, for one head, with a window
@@ -74,13 +93,13 @@ func (p Pack) Check(op string, N int) {
 		panic(fmt.Sprintf("compute: %s: %d parents of %d segments", op, len(p.Parent),
 			p.Segments()))
 	}
-	root := int32(-1) // the last segment that is no branch
 	for s, up := range p.Parent {
-		switch {
-		case up < 0:
-			root = int32(s)
-		case up != root:
-			panic(fmt.Sprintf("compute: %s: segment %d follows segment %d: branches come directly behind theirs, segment %d", op, s, up, root))
+		last := int32(s) - 1 // then its ancestors
+		for last >= 0 && last != up && up >= 0 {
+			last = p.Parent[last]
+		}
+		if up >= 0 && last != up {
+			panic(fmt.Sprintf("compute: %s: segment %d follows segment %d: want segment %d or an ancestor of it: branches come directly behind their parent, each with its own behind it", op, s, up, s-1))
 		}
 	}
 }

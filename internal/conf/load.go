@@ -74,7 +74,9 @@ func (p Problems) Error() string {
 // none), then the overrides, then the flags. It reports all problems at once, as Problems, and
 // leaves out as it was when there are any. A struct that cannot be a configuration panics. Where
 // out has a method Hint(key string) string, an unknown key is answered by what it says, unless
-// that is "": what a name of another program is called here.
+// that is "": what a name of another program is called here. Where it has a method
+// Retired(key string) (off string, ok bool), a file may still have a setting that is no longer one,
+// with the value off, which turned it off: files that programs wrote have all settings.
 func Load(out any, path string, overrides []string, flags []Flag) error {
 	if reflect.ValueOf(out).Kind() != reflect.Pointer {
 		panic(fmt.Sprintf("conf: Load into %T: expected a pointer to a struct", out))
@@ -84,6 +86,11 @@ func Load(out any, path string, overrides []string, flags []Flag) error {
 	ld.val.Set(dst)
 	if h, ok := out.(interface{ Hint(key string) string }); ok {
 		ld.hint = h.Hint
+	}
+	if r, ok := out.(interface {
+		Retired(key string) (off string, ok bool)
+	}); ok {
+		ld.retired = r.Retired
 	}
 	if path != "" {
 		ld.file(path)
@@ -106,6 +113,7 @@ type loader struct {
 	*schema
 	val      reflect.Value // the copy of the struct that is being filled
 	hint     func(key string) string
+	retired  func(key string) (off string, ok bool)
 	problems Problems
 }
 
@@ -298,10 +306,20 @@ func (ld *loader) group(path, name string, n *yaml.Node) {
 			}
 		case ld.byKey[key] != nil:
 			ld.bad(where, "setting %s: dotted names are for the command line: in a file write one level per line, each indented below the last", quote(key))
+		case ld.off(key, v):
 		default:
 			ld.bad(where, "setting %s: unknown: %s", quote(key), ld.meant(key))
 		}
 	}
+}
+
+// off reports whether key is a setting that is no longer one, and v the value that turned it off.
+func (ld *loader) off(key string, v *yaml.Node) bool {
+	if ld.retired == nil {
+		return false
+	}
+	off, ok := ld.retired(key)
+	return ok && v.Kind == yaml.ScalarNode && v.Value == off
 }
 
 func (ld *loader) example(group string) string {

@@ -583,8 +583,12 @@ func (c *Client) Call(ctx context.Context, method, path string, in, out any, ret
 			return fmt.Errorf("endpoint: request: %w", err)
 		}
 	}
+	sent := ctx
+	if ctx.Value(drain{}) != nil {
+		sent = context.WithoutCancel(ctx)
+	}
 	for try := 0; ; try++ {
-		resp, err := c.send(ctx, method, path, "application/json", bytes.NewReader(body), maxCall)
+		resp, err := c.send(sent, method, path, "application/json", bytes.NewReader(body), maxCall)
 		if err == nil {
 			retries = min(retries, maxUnread-1)
 			if err = json.Unmarshal(resp.body, out); err == nil {

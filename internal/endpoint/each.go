@@ -80,7 +80,7 @@ func (c *Client) Each(ctx context.Context, n int,
 	ask func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	ctx = context.WithValue(ctx, drain{}, true)
+	ctx = Draining(ctx)
 	e := &each{c: c, n: n, tries: make([]int, n), failed: make(map[int]error),
 		moved: make(chan struct{})}
 	var wg sync.WaitGroup
@@ -115,6 +115,11 @@ func (c *Client) Each(ctx context.Context, n int,
 
 // drain is the key of contexts whose end does not stop a request that was sent.
 type drain struct{}
+
+// Draining is ctx, but for its end: a call that was sent is waited for, and no other is made.
+func Draining(ctx context.Context) context.Context {
+	return context.WithValue(ctx, drain{}, true)
+}
 
 type each struct {
 	c *Client

@@ -28,6 +28,35 @@ type Episode interface {
 	Close()
 }
 
+// Forker is an Episode that a program can copy. Serve keeps a copy of every turn then, and offers
+// forks to its client.
+type Forker interface {
+	Episode
+	// Fork returns an episode that stands where this one stands. Neither of the two changes the
+	// other, and the copy holds nothing that Close would have to give back.
+	Fork() Forker
+}
+
+// Brancher is an Environment in which an episode can begin as one that was played.
+type Brancher interface {
+	Environment
+	// Hold takes an episode that nobody will step any more, and leaves it open for branches until
+	// its Close, where that saves anything.
+	Hold(e Episode)
+	// Branch is an episode whose Reset and first turns, at least 1, are those of e, which was held:
+	// they are given once more, and must be answered as they were. Where e is still open in a child
+	// that can fork, these answers are the recorded ones, and the child is asked for nothing but
+	// the fork.
+	Branch(e Episode, turns int) Branch
+}
+
+// Branch is an Episode that begins as another one.
+type Branch interface {
+	Episode
+	// Forked reports, behind Reset, whether it is a fork: no turn of the other one is played again.
+	Forked() bool
+}
+
 // Environment begins episodes. Its methods may be called by several goroutines.
 type Environment interface {
 	Name() string // as it calls itself

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,7 +37,7 @@ func TestMain(m *testing.M) {
 }
 
 // act is the environment. A turn that is no order gets a reply that depends on the seed and all
-// turns; the sixth is the last.
+// turns; the sixth is the last. With FORK it can fork: "well", or as misfork has it.
 func act(fake string) {
 	in := bufio.NewReader(os.Stdin)
 	said := map[uint64][]string{}
@@ -45,8 +46,8 @@ func act(fake string) {
 		if err != nil {
 			return
 		}
-		var q request
-		if err := json.Unmarshal(text, &q); err != nil {
+		q := &request{}
+		if err := json.Unmarshal(text, q); err != nil {
 			panic(err)
 		}
 		switch q.Op {
@@ -58,10 +59,25 @@ func act(fake string) {
 			if fake == "serves" {
 				places = "1"
 			}
+			if os.Getenv("FORK") != "" {
+				places += `,"fork":true`
+			}
 			fmt.Printf(`{"name":"fake","version":1,"episodes":%s}`+"\n", places)
 			continue
 		case "reset":
 			said[*q.ID] = []string{fmt.Sprint(*q.Seed, string(q.Row.Env))}
+		case "fork":
+			if *q.Turns < 1 || *q.Turns+1 >= len(said[*q.From]) || said[*q.ID] != nil {
+				panic("fork of what there is not")
+			}
+			said[*q.ID] = slices.Clone(said[*q.From][:*q.Turns+1])
+			if misfork(os.Getenv("FORK"), *q.ID, *q.From) {
+				continue
+			}
+			if os.Getenv("FORK") == "state" {
+				said[*q.ID][1] = "another turn"
+			}
+			*q = request{Op: "step", ID: q.ID, Turn: &said[*q.ID][*q.Turns]}
 		case "close":
 			if said[*q.ID] == nil {
 				panic("close of an unknown id")
@@ -93,6 +109,24 @@ func act(fake string) {
 		}
 		os.Stdout.Write(out)
 	}
+}
+
+// misfork does what FORK says in the place of a reply to a fork; false: there is a reply as well.
+func misfork(how string, id, from uint64) bool {
+	how, once, _ := strings.Cut(how, " ")
+	switch how {
+	case "error":
+		return order(`print {"id":ID,"error":"no more memory"}`, id)
+	case "from":
+		return order(`print {"id":ID,"append":[{"role":"user","content":"x"}]}`, from)
+	case "id":
+		return order(`print {"id":999999,"append":[{"role":"user","content":"x"}]}`, id)
+	case "only":
+		return order(`print {"id":ID}`, id)
+	case "exit", "kill", "hang", "half":
+		return order(how+" "+once, id)
+	}
+	return false
 }
 
 // order does what a turn says; false: there is a reply as well.
@@ -206,6 +240,11 @@ func children(t *testing.T) (left []string) {
 func play(p *Pool, seed uint64, turns ...string) (replies []Reply, err error) {
 	e := p.Episode()
 	defer e.Close()
+	return goOn(e, seed, turns...)
+}
+
+// goOn plays e with turns, and returns its replies.
+func goOn(e Episode, seed uint64, turns ...string) (replies []Reply, err error) {
 	r, err := e.Reset(context.Background(), seed, Row{Env: json.RawMessage(`{"a":1}`)})
 	for i := 0; err == nil; i++ {
 		replies = append(replies, r)

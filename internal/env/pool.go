@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,16 +22,26 @@ type Options struct {
 const maxPlaces = 4096
 
 // Pool is child processes that play episodes. It may be used by several goroutines.
+//
+// A child plays so many episodes at once as its hello says: its places. An episode that is held for
+// branches has a place, too, but only until another one needs it: held episodes save time, and
+// nothing waits for them. A branch of an episode that is no longer held plays its first turns once
+// more.
 type Pool struct {
 	opt     Options
 	ctx     context.Context
 	hello   time.Duration   // time limit of a start
 	pauses  []time.Duration // before a child is started again
 	workers []*worker
-	places  chan *worker // a worker for each episode that it can play at once and does not
 	ids     atomic.Uint64
+	steps   atomic.Int64 // see Steps
 	closing chan struct{}
 	once    sync.Once
+
+	mu      sync.Mutex
+	free    map[*worker]int
+	held    []*episode     // the oldest first
+	waiting []chan *worker // Resets without a place; each has room for one
 }
 
 // Open starts the children and asks each for its hello. An error says why the program is no
@@ -46,7 +58,8 @@ const helloTimeout = time.Minute
 
 func open(ctx context.Context, opt Options, hello time.Duration,
 	pauses []time.Duration) (*Pool, error) {
-	p := &Pool{opt: opt, ctx: ctx, hello: hello, pauses: pauses, closing: make(chan struct{})}
+	p := &Pool{opt: opt, ctx: ctx, hello: hello, pauses: pauses, closing: make(chan struct{}),
+		free: map[*worker]int{}}
 	failed := make([]error, opt.Workers)
 	var all sync.WaitGroup
 	for i := range opt.Workers {
@@ -67,19 +80,8 @@ func open(ctx context.Context, opt Options, hello time.Duration,
 			return nil, fmt.Errorf("env: %q: %w", opt.Command, err)
 		}
 	}
-	total := 0
 	for _, w := range p.workers {
-		total += min(w.hello.Episodes, maxPlaces)
-	}
-	p.places = make(chan *worker, total)
-	for i := range maxPlaces { // in turn, so that the first episodes are spread
-		for _, w := range p.workers {
-			if i < w.hello.Episodes {
-				p.places <- w
-			}
-		}
-	}
-	for _, w := range p.workers {
+		p.free[w] = w.places()
 		go w.run()
 	}
 	return p, nil
@@ -89,10 +91,151 @@ func open(ctx context.Context, opt Options, hello time.Duration,
 func (p *Pool) Name() string { return p.workers[0].hello.Name }
 
 // Places is how many episodes the pool plays at once; Reset of one more waits for a Close.
-func (p *Pool) Places() int { return cap(p.places) }
+func (p *Pool) Places() (n int) {
+	for _, w := range p.workers {
+		n += w.places()
+	}
+	return n
+}
+
+// Forks reports whether the children say that they can fork.
+func (p *Pool) Forks() bool { return p.workers[0].hello.Fork }
+
+// Steps is how many turns the children were given so far, those of episodes that were played again
+// included.
+func (p *Pool) Steps() int { return int(p.steps.Load()) }
 
 // Episode is a new episode, which a child gets with Reset.
 func (p *Pool) Episode() Episode { return &episode{pool: p} }
+
+// Hold leaves e open for branches where its child can fork and e is sound; otherwise it closes e.
+func (p *Pool) Hold(e Episode) {
+	x := e.(*episode)
+	if x.w == nil || !x.w.hello.Fork || x.over != nil && x.over != errBehind || len(x.known) > 0 {
+		x.Close()
+		return
+	}
+	x.over, x.kept = errHeld, true
+	select {
+	case x.w.calls <- call{e: x, hold: true}:
+	case <-x.w.done:
+		return
+	}
+	p.mu.Lock()
+	p.held = append(p.held, x)
+	p.mu.Unlock()
+	if p.wanted() {
+		x.Close()
+	}
+}
+
+// Branch is an episode that begins with the first turns of e, which was held.
+func (p *Pool) Branch(e Episode, turns int) Branch {
+	return &episode{pool: p, of: e.(*episode), shared: turns}
+}
+
+// wanted reports whether a Reset waits for a place.
+func (p *Pool) wanted() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.waiting) > 0
+}
+
+// place is a worker with a free place, that with the most of them, or one whose oldest held episode
+// has to go; otherwise the call waits.
+func (p *Pool) place(ctx context.Context) (*worker, error) {
+	p.mu.Lock()
+	var w *worker
+	for _, x := range p.workers {
+		if p.free[x] > 0 && (w == nil || p.free[x] > p.free[w]) {
+			w = x
+		}
+	}
+	if w != nil {
+		p.free[w]--
+		p.mu.Unlock()
+		return w, nil
+	}
+	if len(p.held) > 0 {
+		e := p.held[0]
+		p.held = p.held[1:]
+		p.mu.Unlock()
+		e.forget()
+		return e.w, nil
+	}
+	wait := make(chan *worker, 1)
+	p.waiting = append(p.waiting, wait)
+	p.mu.Unlock()
+	var err error
+	select {
+	case w := <-wait:
+		return w, nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-p.ctx.Done():
+		err = p.ctx.Err()
+	case <-p.closing:
+		err = errClosed
+	}
+	p.mu.Lock()
+	at := slices.Index(p.waiting, wait)
+	if at >= 0 {
+		p.waiting = slices.Delete(p.waiting, at, at+1)
+	}
+	p.mu.Unlock()
+	if at < 0 { // it has come at the same moment
+		p.give(<-wait)
+	}
+	return nil, err
+}
+
+// give is the end of an episode: its place is free.
+func (p *Pool) give(w *worker) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.waiting) > 0 {
+		p.waiting[0] <- w
+		p.waiting = p.waiting[1:]
+		return
+	}
+	p.free[w]++
+}
+
+// beside takes a place in the child in which e is held, at the cost of another held episode where
+// no place is free. false: e is no longer held, or there is none.
+func (p *Pool) beside(e *episode) bool {
+	p.mu.Lock()
+	if !slices.Contains(p.held, e) {
+		p.mu.Unlock()
+		return false
+	}
+	if p.free[e.w] > 0 {
+		p.free[e.w]--
+		p.mu.Unlock()
+		return true
+	}
+	at := slices.IndexFunc(p.held, func(x *episode) bool { return x != e && x.w == e.w })
+	if at < 0 {
+		p.mu.Unlock()
+		return false
+	}
+	other := p.held[at]
+	p.held = slices.Delete(p.held, at, at+1)
+	p.mu.Unlock()
+	other.forget()
+	return true
+}
+
+// release ends that e is held; false: its place was taken before.
+func (p *Pool) release(e *episode) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	at := slices.Index(p.held, e)
+	if at >= 0 {
+		p.held = slices.Delete(p.held, at, at+1)
+	}
+	return at >= 0
+}
 
 // Close ends the children and all that they have started: they are told by the end of their input,
 // and killed after a second.
@@ -103,7 +246,11 @@ func (p *Pool) Close() {
 	}
 }
 
-var errClosed = errors.New("env: the pool is closed")
+var (
+	errClosed = errors.New("env: the pool is closed")
+	errBehind = errors.New("env: Step behind the end of an episode")
+	errHeld   = errors.New("env: Step of an episode that is held")
+)
 
 // stopped is why the pool's children are ended, nil while they are not.
 func (p *Pool) stopped() error {
@@ -121,6 +268,13 @@ type episode struct {
 	w    *worker // nil before Reset
 	id   uint64
 	over error // why no call is possible any more
+	kept bool  // it was held
+	shut bool  // it was closed
+
+	of     *episode // that it branches off; nil is none
+	forked bool
+	shared int        // turns of it
+	known  []exchange // of a fork: the shared turns that are still to come
 
 	state // of the worker's goroutine
 }
@@ -135,27 +289,66 @@ func (e *episode) Reset(ctx context.Context, seed uint64, row Row) (Reply, error
 	if row.Content == nil {
 		row.Content = []Message{}
 	}
-	select {
-	case e.w = <-e.pool.places:
-	case <-ctx.Done():
-		return Reply{}, ctx.Err()
-	case <-e.pool.ctx.Done():
-		return Reply{}, e.pool.ctx.Err()
-	case <-e.pool.closing:
-		return Reply{}, errClosed
+	if e.of != nil && e.pool.beside(e.of) {
+		e.w, e.id = e.of.w, e.pool.ids.Add(1)
+		if r, err := e.fork(ctx, seed, row); err != errGone {
+			return r, err
+		}
+		e.over = nil
+	} else {
+		var err error
+		if e.w, err = e.pool.place(ctx); err != nil {
+			return Reply{}, err
+		}
+		e.id = e.pool.ids.Add(1)
 	}
-	e.id = e.pool.ids.Add(1)
-	return e.ask(ctx, request{Op: "reset", ID: &e.id, Seed: &seed, Row: &row})
+	return e.ask(ctx, request{Op: "reset", ID: &e.id, Seed: &seed, Row: &row}, nil)
 }
+
+// fork begins the episode as a copy of a held one. errGone: the child has not got that any more.
+func (e *episode) fork(ctx context.Context, seed uint64, row Row) (Reply, error) {
+	all := e.of.script
+	if e.shared < 1 || e.shared >= len(all) || all[e.shared].reply.Done {
+		return Reply{}, fmt.Errorf("env: a branch behind turn %d of %d", e.shared, len(all)-1)
+	}
+	if first := all[0].request; *first.Seed != seed || !reflect.DeepEqual(*first.Row, row) {
+		return Reply{}, errors.New("env: a branch with another seed or row")
+	}
+	for _, x := range all[:e.shared+1] {
+		x.ID = &e.id
+		e.script = append(e.script, x)
+	}
+	from, turns := e.of.id, e.shared
+	_, err := e.ask(ctx, request{Op: "fork", ID: &e.id, From: &from, Turns: &turns}, e.of)
+	if err == errGone {
+		e.script = nil
+	}
+	if err != nil {
+		return Reply{}, err
+	}
+	e.known, e.forked = all[1:turns+1], true
+	return all[0].reply, nil
+}
+
+func (e *episode) Forked() bool { return e.forked }
 
 func (e *episode) Step(ctx context.Context, turn Turn) (Reply, error) {
 	if e.w == nil && e.over == nil {
 		return Reply{}, errors.New("env: Step before Reset")
 	}
-	return e.ask(ctx, request{Op: "step", ID: &e.id, Turn: &turn.Text, Cut: &turn.Cut})
+	if len(e.known) > 0 && e.over == nil {
+		x := e.known[0]
+		if *x.Turn != turn.Text || *x.Cut != turn.Cut {
+			return Reply{}, errors.New("env: another turn than that of the episode that it branches off")
+		}
+		e.known = e.known[1:]
+		return x.reply, nil
+	}
+	return e.ask(ctx, request{Op: "step", ID: &e.id, Turn: &turn.Text, Cut: &turn.Cut}, nil)
 }
 
-func (e *episode) ask(ctx context.Context, q request) (Reply, error) {
+// ask asks the worker. from is the episode of a fork.
+func (e *episode) ask(ctx context.Context, q request, from *episode) (Reply, error) {
 	if e.over != nil {
 		return Reply{}, e.over
 	}
@@ -163,7 +356,7 @@ func (e *episode) ask(ctx context.Context, q request) (Reply, error) {
 	if err != nil {
 		return Reply{}, fmt.Errorf("env: %w", err)
 	}
-	c := call{e: e, line: text, answer: make(chan answer, 1)}
+	c := call{e: e, request: q, line: text, from: from, answer: make(chan answer, 1)}
 	select {
 	case e.w.calls <- c:
 	case <-ctx.Done():
@@ -183,20 +376,28 @@ func (e *episode) ask(ctx context.Context, q request) (Reply, error) {
 	case a.err != nil:
 		e.over = a.err
 	case a.reply.Done:
-		e.over = errors.New("env: Step behind the end of an episode")
+		e.over = errBehind
 	}
 	return a.reply, a.err
 }
 
 // Close may wait for a child that is being started again.
 func (e *episode) Close() {
-	if e.over = errors.New("env: the episode is closed"); e.w == nil {
+	if e.over = errors.New("env: the episode is closed"); e.w == nil || e.shut {
 		return
 	}
+	e.shut = true
+	if e.kept && !e.pool.release(e) {
+		return
+	}
+	e.forget()
+	e.pool.give(e.w)
+}
+
+// forget has the worker forget the episode.
+func (e *episode) forget() {
 	select {
 	case e.w.calls <- call{e: e}:
 	case <-e.w.done:
 	}
-	e.pool.places <- e.w
-	e.w = nil
 }

@@ -7,15 +7,18 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 )
 
 // Serve speaks the protocol on in and out for episodes that begin makes, up to places at once,
 // until the end of in and of what has been asked. Episodes are played beside each other, each in
-// the order of its requests. An error of an episode is reported as its fault and ends that episode
-// alone; a line that is no request is an error of Serve.
+// the order of its requests. Where they are Forkers, clients may fork them. An error of an episode
+// is reported as its fault and ends that episode alone; a line that is no request is an error of
+// Serve.
 func Serve(in io.Reader, out io.Writer, name string, places int, begin func() Episode) (err error) {
 	s := &server{out: out, open: map[uint64]chan request{}, begin: begin}
+	_, forks := begin().(Forker)
 	defer func() {
 		for _, asked := range s.open {
 			close(asked)
@@ -39,7 +42,7 @@ func Serve(in io.Reader, out io.Writer, name string, places int, begin func() Ep
 			return fmt.Errorf("env: line %d of standard input: %w: give one JSON object a line, as doc/environments.md has it", n, err)
 		}
 		if q.Op == "hello" && q.Version == Version {
-			err = s.say(hello{name, Version, places})
+			err = s.say(hello{name, Version, places, forks})
 		} else {
 			err = s.take(q)
 		}
@@ -88,8 +91,12 @@ func (s *server) take(q request) error {
 	case q.Op == "reset" && !is && q.Seed != nil && q.Row != nil:
 		asked = make(chan request, 8) // clients wait for each reply
 		s.open[*q.ID] = asked
-		s.playing.Go(func() { s.play(asked) })
+		s.playing.Go(func() { s.play(asked, s.begin(), nil) })
 		asked <- q
+	case q.Op == "fork" && !is && q.From != nil && q.Turns != nil && s.open[*q.From] != nil:
+		q.asked = make(chan request, 8)
+		s.open[*q.ID] = q.asked
+		s.open[*q.From] <- q
 	case q.Op == "step" && is && q.Turn != nil:
 		asked <- q
 	case q.Op == "close":
@@ -105,24 +112,45 @@ func (s *server) take(q request) error {
 	return nil
 }
 
-// play answers the requests of one episode.
-func (s *server) play(asked <-chan request) {
-	e := s.begin()
+// moment is an episode as it stood behind a reply.
+type moment struct {
+	reply Reply
+	copy  Forker // is not stepped
+}
+
+// play answers the requests of one episode, which has been at the moments of past.
+func (s *server) play(asked <-chan request, e Episode, past []moment) {
 	defer e.Close()
 	for q := range asked {
 		var reply Reply
 		var err error
-		if q.Op == "reset" {
+		begin := func() {} // a branch, whose first reply is that to its fork
+		switch q.Op {
+		case "reset":
 			reply, err = e.Reset(context.Background(), *q.Seed, *q.Row)
-		} else {
+		case "step":
 			turn := Turn{Text: *q.Turn, Cut: q.Cut != nil && *q.Cut}
 			reply, err = e.Step(context.Background(), turn)
+		case "fork":
+			k := *q.Turns
+			branch, before := s.begin(), []moment(nil) // without a Reset it takes no Step
+			if k < 0 || k >= len(past) || past[k].reply.Done {
+				err = fmt.Errorf("fork of episode %d behind turn %d: it has not gone on from there",
+					*q.From, k)
+			} else {
+				reply, branch, before = past[k].reply, past[k].copy.Fork(), slices.Clone(past[:k+1])
+			}
+			begin = func() { s.playing.Go(func() { s.play(q.asked, branch, before) }) }
+		}
+		if f, is := e.(Forker); is && err == nil && q.Op != "fork" {
+			past = append(past, moment{reply, f.Fork()})
 		}
 		answer := lineOf(*q.ID, q.Op, reply)
 		if err != nil {
 			answer = map[string]any{"id": *q.ID, "error": err.Error()}
 		}
 		_ = s.say(answer) // kept in s.failed
+		begin()
 	}
 }
 
@@ -134,7 +162,7 @@ func lineOf(id uint64, op string, r Reply) map[string]any {
 	} else if r.Append != nil || !r.Done {
 		o["append"] = append([]Message{}, r.Append...)
 	}
-	if op == "step" {
+	if op != "reset" {
 		o["reward"], o["done"], o["valid"] = r.Reward, r.Done, r.Valid
 	}
 	if r.Anchor != "" {

@@ -31,6 +31,10 @@ type request struct {
 	Row     *Row    `json:"row,omitempty"`
 	Turn    *string `json:"turn,omitempty"`
 	Cut     *bool   `json:"cut,omitempty"`
+	From    *uint64 `json:"from,omitempty"`  // of fork: the episode that is copied
+	Turns   *int    `json:"turns,omitempty"` // of fork: behind so many of its turns
+
+	asked chan request // of Serve: where the requests of a fork go
 }
 
 // line is a value as a line of the protocol.
@@ -47,6 +51,7 @@ type hello struct {
 	Name     string `json:"name"`
 	Version  int    `json:"version"`
 	Episodes int    `json:"episodes"` // at once in one child
+	Fork     bool   `json:"fork,omitempty"`
 }
 
 func readHello(text []byte) (h hello, err error) {

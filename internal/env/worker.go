@@ -25,6 +25,10 @@ import (
 // episode, and that many starts without a single reply make faults of all: no child is started
 // without end.
 //
+// An episode that is held is not played again before a fork of it that was under way is asked for
+// once more; its other branches play their first turns themselves, beside each other. A forked
+// episode is played again from its own seed and turns.
+//
 // A line that is wrong makes a fault of the episode whose id it has. Where it has none, or that of
 // no open episode, it is charged to the episode that has waited longest, since its reply is the one
 // that is missing; where no episode waits, to the next call.
@@ -46,12 +50,18 @@ type worker struct {
 // maxNoise is how many wrong lines in a row are read before the child is killed.
 const maxNoise = 100
 
-// call is a request of an episode; without a line the episode is closed.
+// call is a request of an episode; without a line the episode is held, or closed.
 type call struct {
-	e      *episode
-	line   []byte
-	answer chan answer // has room for one
+	e       *episode
+	request request
+	line    []byte      // the request
+	from    *episode    // of a fork
+	answer  chan answer // has room for one
+	hold    bool
 }
+
+// errGone is the answer to a fork of an episode that the child has no longer.
+var errGone = errors.New("env: the episode has gone")
 
 type answer struct {
 	reply Reply
@@ -61,7 +71,8 @@ type answer struct {
 // state is an episode as its worker knows it.
 type state struct {
 	proc     *process   // that has got its reset
-	script   []exchange // answered so far; the first is the reset
+	script   []exchange // answered so far, by a fork too; the first is the reset
+	resting  bool       // held: nobody will step it
 	waiting  *call      // under way; nil is none
 	deadline time.Time  // of waiting
 	crashes  int        // at which waiting was under way
@@ -70,9 +81,12 @@ type state struct {
 
 // exchange is a request and its reply.
 type exchange struct {
-	line  []byte
+	request
 	reply Reply
 }
+
+// places is how many episodes the child plays at once.
+func (w *worker) places() int { return min(w.hello.Episodes, maxPlaces) }
 
 // run answers the calls of episodes until the pool is closed or its context ends.
 func (w *worker) run() {
@@ -137,6 +151,9 @@ func (w *worker) take(c call) {
 		if w.open[e.id] == nil {
 			return
 		}
+		if e.resting = c.hold; c.hold {
+			return
+		}
 		w.leave(e)
 		if e.waiting != nil { // its caller has gone
 			w.ended[e.id] = true
@@ -144,6 +161,9 @@ func (w *worker) take(c call) {
 		return
 	case e.fault != nil:
 		c.answer <- answer{err: e.fault}
+		return
+	case c.from != nil && (w.proc == nil || !w.has(c.from)):
+		c.answer <- answer{err: errGone}
 		return
 	}
 	w.open[e.id], e.waiting = e, &c
@@ -158,8 +178,18 @@ func (w *worker) take(c call) {
 		return
 	}
 	e.proc, e.deadline = w.proc, time.Now().Add(w.pool.opt.Timeout)
+	w.send(&c)
+}
+
+func (w *worker) send(c *call) {
+	if c.request.Op == "step" {
+		w.pool.steps.Add(1)
+	}
 	w.proc.write(c.line)
 }
+
+// has reports whether the present child has the episode.
+func (w *worker) has(e *episode) bool { return w.open[e.id] == e && e.proc == w.proc }
 
 // leave forgets an episode, and tells the child where that knows it.
 func (w *worker) leave(e *episode) {
@@ -175,6 +205,10 @@ func (w *worker) blame(e *episode, why error) {
 	at := "reset"
 	if n := len(e.script); n > 0 {
 		at = fmt.Sprintf("turn %d", n)
+	}
+	if c := e.waiting; c != nil && c.from != nil {
+		at = fmt.Sprintf("fork of episode %d behind turn %d", c.from.id, *c.request.Turns)
+		why = fmt.Errorf("promised and not kept: %w", why)
 	}
 	w.leave(e)
 	w.ended[e.id] = true
@@ -219,10 +253,16 @@ func (w *worker) heard(text []byte) {
 // said is err with what the child has said to people.
 func (w *worker) said(err error) error { return fmt.Errorf("%w%s", err, w.proc.Said()) }
 
-// answer answers the request that is under way.
+// answer answers the request that is under way. A fork must stand where its episode stood.
 func (w *worker) answer(e *episode, reply Reply) {
 	w.barren, w.noise, e.crashes = 0, 0, 0
-	e.script = append(e.script, exchange{e.waiting.line, reply})
+	if e.waiting.from == nil {
+		e.script = append(e.script, exchange{e.waiting.request, reply})
+	} else if was := e.script[len(e.script)-1].reply; !reflect.DeepEqual(reply, was) {
+		w.blame(e, fmt.Errorf("the reply is not that to turn %d: %s", len(e.script)-1,
+			difference(was, reply)))
+		return
+	}
 	e.waiting.answer <- answer{reply: reply}
 	e.waiting = nil
 }
@@ -296,7 +336,9 @@ func (w *worker) start() error {
 		w.end()
 		return fmt.Errorf("%w%s", err, proc.Said())
 	}
-	w.hello = h
+	if w.hello == (hello{}) { // others read it
+		w.hello = h
+	}
 	return nil
 }
 
@@ -336,7 +378,8 @@ func (w *worker) revive() {
 	}
 }
 
-// replay plays the open episodes again, those that wait last. false: the child has crashed again.
+// replay plays the open episodes again that are not held, those that wait last. false: the child
+// has crashed again.
 func (w *worker) replay() bool {
 	all := slices.SortedFunc(maps.Values(w.open), func(a, b *episode) int {
 		if (a.waiting == nil) != (b.waiting == nil) {
@@ -353,22 +396,16 @@ func (w *worker) replay() bool {
 				len(w.pool.pauses), w.why))
 			continue
 		}
-		e.proc = w.proc
-		for i, x := range e.script {
-			reply, crashed, err := w.again(e, x.line, i == 0)
-			switch {
-			case crashed:
-				e.crashes++
-				w.died(err)
-				return false
-			case err != nil:
-				w.blame(e, fmt.Errorf("played again from its seed and turns: %w", err))
-			case !reflect.DeepEqual(reply, x.reply):
-				w.blame(e, fmt.Errorf("not deterministic: played again from its seed and turns, reply %d is another: %s", i, difference(x.reply, reply)))
-			}
-			if e.fault != nil {
-				break
-			}
+		if e.resting {
+			continue
+		}
+		whole := e
+		if e.waiting != nil && e.waiting.from != nil {
+			whole = e.waiting.from // which the child must have, to fork it
+		}
+		if !w.has(whole) && !w.recite(whole) {
+			e.crashes++
+			return false
 		}
 		if e.fault != nil {
 			continue
@@ -377,7 +414,15 @@ func (w *worker) replay() bool {
 			e.crashes = 0
 			continue
 		}
-		reply, crashed, err := w.again(e, e.waiting.line, len(e.script) == 0)
+		if e.waiting.from != nil && !w.has(whole) { // the fork is not asked for
+			c := e.waiting
+			e.waiting = nil
+			delete(w.open, e.id)
+			c.answer <- answer{err: errGone}
+			continue
+		}
+		e.proc = w.proc
+		reply, crashed, err := w.again(e, e.waiting, len(e.script) == 0)
 		switch {
 		case crashed:
 			e.crashes++
@@ -392,9 +437,40 @@ func (w *worker) replay() bool {
 	return true
 }
 
+// recite plays what the script of an episode has. Another reply than that of the script is its
+// fault. false: the child has crashed.
+func (w *worker) recite(e *episode) bool {
+	if w.open[e.id] != e {
+		return true // closed, or at fault
+	}
+	e.proc = w.proc
+	for i, x := range e.script {
+		text, err := line(x.request)
+		if err != nil {
+			w.blame(e, err)
+			return true
+		}
+		reply, crashed, err := w.again(e, &call{request: x.request, line: text}, i == 0)
+		switch {
+		case crashed:
+			w.died(err)
+			return false
+		case err != nil:
+			err = fmt.Errorf("played again from its seed and turns: %w", err)
+		case !reflect.DeepEqual(reply, x.reply):
+			err = fmt.Errorf("not deterministic: played again from its seed and turns, reply %d is another: %s", i, difference(x.reply, reply))
+		}
+		if err != nil {
+			w.blame(e, err)
+			return true
+		}
+	}
+	return true
+}
+
 // again sends a request and waits for its reply, while no other is under way.
-func (w *worker) again(e *episode, text []byte, reset bool) (reply Reply, crashed bool, err error) {
-	w.proc.write(text)
+func (w *worker) again(e *episode, c *call, reset bool) (reply Reply, crashed bool, err error) {
+	w.send(c)
 	timeout := time.NewTimer(w.pool.opt.Timeout)
 	defer timeout.Stop()
 	for {

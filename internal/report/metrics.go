@@ -22,10 +22,7 @@ var ErrUndeclared = errors.New("not declared: add it to the table in internal/re
 // table is the only declaration of the metrics, in the order in which people read them. "Response
 // token" means a token under the response mask: up to and including the first end token.
 var table = []Metric{
-	{"train/epoch", "epochs", "passes over the data so far: 1.5 is the middle of the second pass; with data.curriculum rows drawn, over all rows",
-		"%.2f"},
-	{"train/entered_frac", "share",
-		"share of the rows that have entered, with data.curriculum: the others are not drawn yet",
+	{"train/epoch", "epochs", "passes over the data so far: 1.5 is the middle of the second pass",
 		"%.2f"},
 	{"train/prompts", "prompts", "number of prompts in the step, after dynamic sampling", "%.0f"},
 
@@ -67,6 +64,7 @@ var table = []Metric{
 	{"reward/term_env", "", "mean of the term env: the sum of an episode's rewards", "%.3g"},
 	{"reward/term_rouge_l", "", "mean of the term rouge_l: ROUGE-L of the answer and the teacher's",
 		"%.3g"},
+	{"reward/term_teacher_logp", "nats", "mean of the term teacher_logp: mean log-probability of the tokens of the teacher's answer behind the student's own thought; 0 where the teacher's has no thought", "%.3g"},
 	{"reward/term_length", "", "mean of the term length: log(1+tokens)", "%.3g"},
 	{"reward/wrong_frac", "share", "share of answers whose checker's score is below algorithm.right_at, where a term counts for those alone", "%.2f"},
 	{"reward/kl_coef", "",
@@ -93,7 +91,6 @@ var table = []Metric{
 	{"actor/skipped_updates", "updates",
 		"policy updates of this step that were skipped because a gradient or a loss was not finite",
 		"%.0f"},
-	{"actor/malformed_steps", "steps", "1 in a step that the student did not learn from, since fewer of its answers than trainer.skip_update_below were well-formed; 0 in others (with that setting)", "%.0f"},
 	{"actor/ppo_kl", "nats", "mean of old - new log-probability over response tokens: how far this step's updates moved the policy", "%.2g"},
 	{"actor/kl_loss", "nats",
 		"KL estimate to the frozen reference, aggregated like the loss, before its coefficient",
@@ -143,7 +140,6 @@ var table = []Metric{
 		"%.0f"},
 	{"rollout/len_max", "tokens", "longest response", "%.0f"},
 	{"rollout/len_ratio", "", "len_mean divided by teacher/len_mean", "%.2f"},
-	{"rollout/well_formed_frac", "share", "share of the step's answers that ended within their limits and say something, and in an environment had no invalid turn (trainer.skip_update_below)", "%.2f"},
 	{"rollout/truncated_frac", "share",
 		"share of responses that reached the length limit without an end token", "%.2f"},
 	{"rollout/repeat_frac", "share",
@@ -198,8 +194,9 @@ var table = []Metric{
 	{"timing_s/old_logp", "s", "the trainer's log-probabilities under the sampling weights, in the steps that take this pass (actor.old_log_prob)", "%.2f"},
 	{"timing_s/ref_logp", "s",
 		"log-probabilities under the frozen reference, in the steps that read them", "%.2f"},
-	{"timing_s/teacher_logp", "s", "log-probabilities under the teacher (gad opd)", "%.2f"},
+	{"timing_s/teacher_logp", "s", "the teacher's passes (gad opd, algorithm.teacher_weight): log-probabilities of the student's tokens, of a teacher that is loaded or behind a server; with teacher.loss=exact and topk of a loaded one its states and logits, which are part of timing_s/update_actor", "%.2f"},
 	{"timing_s/exact_kl", "s", "the exact KL to the frozen reference, for the reward (algorithm.kl_penalty=full); that in the loss is part of timing_s/update_actor", "%.2f"},
+	{"timing_s/thought_logp", "s", "log-probabilities of the teacher's answers behind the student's thoughts (teacher_logp in algorithm.terms)", "%.2f"},
 	{"timing_s/score", "s", "discriminator scores of student and teacher, if they have a pass of their own (dynamic sampling); otherwise timing_s/update_critic includes them", "%.2f"},
 	{"timing_s/check", "s", "the checker's scores of the responses", "%.2f"},
 	{"timing_s/update_critic", "s",
@@ -211,6 +208,7 @@ var table = []Metric{
 	{"timing_s/step", "s", "the whole step", "%.2f"},
 
 	{"perf/prefill_ratio", "", "context tokens that passed through the student before turns, as a share of those that no earlier turn of the episode had: 1 is none twice; below 1, episodes share their beginnings", "%.2f"},
+	{"perf/env_replay_frac", "share", "share of the turns given to the environment that it had been given before, since a branch's episode began anew (answers that branch); 0 where it forks them", "%.2f"},
 	{"perf/tokens_per_s", "tokens/s", "prompt and response tokens of the step divided by its time",
 		"%.0f"},
 	{"perf/tflops", "TFLOP/s", "floating-point operations that the step needs, divided by its time",

@@ -40,6 +40,9 @@ func room(n, k int) scored {
 	return x
 }
 
+// errFew is wrapped where a server gives fewer alternatives than it was asked for.
+var errFew = errors.New("alternatives")
+
 // choice is an alternative at a place. logp is nil where the server writes null.
 type choice struct {
 	id   int32
@@ -81,6 +84,9 @@ func (x *scored) take(t int, id int32, choices []choice, k int) error {
 		}
 		return int(a.id) - int(b.id)
 	})
+	if len(best) < k {
+		return fmt.Errorf("token %d: %d %w, and %d were asked for: the server bounds them (vLLM: --max-logprobs)", t, len(best), errFew, k)
+	}
 	ranked, within := 0, 0
 	for _, c := range choices {
 		if c.rank > 0 {
@@ -92,9 +98,6 @@ func (x *scored) take(t int, id int32, choices []choice, k int) error {
 	}
 	if ranked == len(choices) && within < min(k, len(choices)) {
 		return fmt.Errorf("token %d: %d of the %d most probable tokens are there by their ranks: one is missing", t, within, k)
-	}
-	if len(best) < k {
-		return fmt.Errorf("token %d: %d alternatives, and %d were asked for: the server bounds them (vLLM: --max-logprobs): lower teacher.top_k", t, len(best), k)
 	}
 	var ids []int32
 	var logp []float64

@@ -1,5 +1,5 @@
 // Package scoring asks a server how probable a model finds given tokens: the teacher of gad opd
-// behind a server.
+// and of gad data score behind a server.
 //
 //	scoring.go  the server: finding its format, trying it, asking
 //	formats.go  what a vLLM-like and an SGLang-like server are sent and answer
@@ -25,13 +25,24 @@ type Options struct {
 	URL          string // such as http://127.0.0.1:8000/v1; what is behind /v1 is found out
 	Key          string // "" sends none
 	InsecureHTTP bool   // http:// to another machine is allowed
+	Names        Names
+}
+
+// Names are what the user calls the options, for errors.
+type Names struct {
+	URL      string // such as teacher.url
+	Insecure string // what allows http:// to another machine
+	Top      string // the number of alternatives
+	Again    string // what the same command does after an error
 }
 
 // Server scores tokens.
 type Server struct {
 	c      *endpoint.Client
+	names  Names
 	format format
 	model  string // as the server calls it
+	most   int    // tokens of a text that it scores; 0: it does not say
 }
 
 // Limits of use.
@@ -55,11 +66,15 @@ func Open(o Options) (*Server, error) {
 	c, err := endpoint.New(endpoint.Options{BaseURL: root, Key: o.Key, InsecureHTTP: o.InsecureHTTP,
 		Concurrency: atOnce})
 	if err != nil {
-		return nil, fmt.Errorf("teacher.url: %s", strings.ReplaceAll(err.Error(), "--insecure-http",
-			"teacher.insecure_http=true"))
+		return nil, fmt.Errorf("%s: %s", o.Names.URL, strings.ReplaceAll(err.Error(),
+			"--insecure-http", o.Names.Insecure))
 	}
-	return &Server{c: c}, nil
+	return &Server{c: c, names: o.Names}, nil
 }
+
+// Model is what the server calls its model, and most how many tokens a text may have that it
+// scores; "" and 0 where it does not say. Both are known after Check.
+func (s *Server) Model() (name string, most int) { return s.model, s.most }
 
 // Check finds out the server's format and tries it on the trained tokens of seqs, with k
 // alternatives: it must score them, with the model whose tokens are pieces, and twice alike.
@@ -118,7 +133,8 @@ func trained(seq model.Seq) (at []int) {
 func (s *Server) find(ctx context.Context, seq model.Seq, k int) error {
 	var models struct {
 		Data []struct {
-			ID string `json:"id"`
+			ID   string  `json:"id"`
+			Most float64 `json:"max_model_len"`
 		} `json:"data"`
 	}
 	if err := s.c.Call(ctx, "GET", "/v1/models", nil, &models, hasty); err == nil {
@@ -132,6 +148,9 @@ func (s *Server) find(ctx context.Context, seq model.Seq, k int) error {
 		}
 		if len(names) == 1 {
 			s.model = names[0]
+			if most := models.Data[0].Most; most >= 2 && most <= math.MaxInt32 {
+				s.most = int(most) - 1 // a request samples a token
+			}
 		}
 	} else if endpoint.Transient(err) {
 		return err
@@ -142,6 +161,12 @@ func (s *Server) find(ctx context.Context, seq model.Seq, k int) error {
 		_, err := s.ask(ctx, seq, k, hasty)
 		if err == nil {
 			return nil
+		}
+		if k > 0 && (endpoint.Refused(err) || errors.Is(err, errFew)) {
+			if _, err0 := s.ask(ctx, seq, 0, hasty); err0 == nil {
+				return fmt.Errorf("scores a text, but does not give %d alternatives: %w: lower %s",
+					k, err, s.names.Top)
+			}
 		}
 		whys = append(whys, fmt.Sprintf("%s: %v", f.path, err))
 	}
@@ -175,35 +200,83 @@ func plain(text string) bool {
 // labels of the k most probable tokens there.
 func (s *Server) Score(ctx context.Context, seqs []model.Seq, k int) (logpST [][]float32,
 	labelsST [][]model.SoftLabel, err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	logpST, labelsST = make([][]float32, len(seqs)), make([][]model.SoftLabel, len(seqs))
-	next := make(chan int)
-	var wg sync.WaitGroup
-	for range min(atOnce, len(seqs)) {
-		wg.Go(func() {
-			for i := range next {
-				if ctx.Err() != nil {
-					continue
-				}
-				if err := s.scoreOne(ctx, seqs[i], k, &logpST[i], &labelsST[i]); err != nil {
-					cancel(err)
-				}
-			}
-		})
-	}
-	for i := range seqs {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
-	if err := context.Cause(ctx); err != nil {
-		return nil, nil, fmt.Errorf("teacher's server: %s: %w: run the same command again to go on from the last checkpoint", s.c.Host(), err)
+	err = s.each(ctx, len(seqs), func(ctx context.Context, i int) error {
+		return s.scoreOne(ctx, seqs[i], k, &logpST[i], &labelsST[i])
+	})
+	if err != nil {
+		return nil, nil, err
 	}
 	if k == 0 {
 		labelsST = nil
 	}
 	return logpST, labelsST, nil
+}
+
+// each calls f for 0 to n-1, atOnce at a time. The first error, or the end of ctx, is the last
+// that is begun; those under way see their context end, and are waited for.
+func (s *Server) each(ctx context.Context, n int, f func(ctx context.Context, i int) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	next := make(chan int)
+	var wg sync.WaitGroup
+	for range min(atOnce, n) {
+		wg.Go(func() {
+			for i := range next {
+				if ctx.Err() != nil {
+					continue
+				}
+				if err := f(ctx, i); err != nil {
+					cancel(err)
+				}
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return fmt.Errorf("teacher's server: %s: %w: run the same command again%s", s.c.Host(), err,
+			s.names.Again)
+	}
+	return nil
+}
+
+// Each scores the sequences of rows, several at a time, and hands what is known of each to keep: at
+// each trained token a label of the k most probable tokens, 1 or more, and the token itself. seq
+// and keep are called one at a time. After the first error and after the end of ctx no request is
+// sent, but the answers to those that were are waited for and kept.
+func (s *Server) Each(ctx context.Context, rows []int, k int, seq func(row int) (model.Seq, error),
+	keep func(row int, labels []model.SoftLabel) error) error {
+	var one sync.Mutex
+	return s.each(ctx, len(rows), func(ctx context.Context, i int) error {
+		row := rows[i]
+		one.Lock()
+		q, err := seq(row)
+		one.Unlock()
+		if err != nil {
+			return err
+		}
+		var labels []model.SoftLabel
+		if q.Trained() > 0 {
+			x, err := s.ask(endpoint.Draining(ctx), q, k, patient)
+			if err != nil {
+				return fmt.Errorf("row %d: %w", row, err)
+			}
+			for _, t := range trained(q) {
+				l, err := x.labels[t].With(q.IDs[t], x.logp[t])
+				if err != nil {
+					return fmt.Errorf("row %d: token %d: %w", row, t, err)
+				}
+				labels = append(labels, l)
+			}
+		}
+		one.Lock()
+		defer one.Unlock()
+		return keep(row, labels)
+	})
 }
 
 func (s *Server) scoreOne(ctx context.Context, seq model.Seq, k int, logp *[]float32,
@@ -230,6 +303,9 @@ func (s *Server) ask(ctx context.Context, seq model.Seq, k, retries int) (x scor
 		return x, errors.New("a text without a token before the first that counts")
 	}
 	for range tries {
+		if ctx.Err() != nil { // of one that is Draining a call would be sent
+			return x, ctx.Err()
+		}
 		var raw json.RawMessage
 		if err := s.c.Call(ctx, "POST", s.format.path, s.format.request(s.model, seq.IDs, k), &raw,
 			retries); err != nil {

@@ -147,7 +147,7 @@ func (f *fake) start(t *testing.T, path string) *Server {
 	t.Helper()
 	h := httptest.NewServer(f)
 	t.Cleanup(h.Close)
-	s, err := Open(Options{URL: h.URL + path})
+	s, err := Open(Options{URL: h.URL + path, Names: Names{Top: "the top", Again: "!"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,20 +226,35 @@ func TestCheckRefuses(t *testing.T) {
 			}
 			return answer
 		}}, piece, "serves 2 models (a, b)"},
+		{"fewer alternatives", &fake{format: "vllm", spoil: func(_ int, path string, answer any) any {
+			if path == "/v1/completions" { // own and three others, of vllm's k or one more
+				a := answer.(map[string]any)["choices"].([]any)[0].(map[string]any)
+				for _, p := range a["prompt_logprobs"].([]any)[1:] {
+					for key, e := range p.(map[string]any) {
+						if r := e.(map[string]any)["rank"].(int); r == 4 || r == 5 {
+							delete(p.(map[string]any), key)
+						}
+					}
+				}
+			}
+			return answer
+		}}, piece, "lower the top"},
 		{"too few alternatives", &fake{format: "vllm", spoil: func(_ int, path string, answer any) any {
 			if path != "/v1/completions" {
 				return answer
 			}
 			a := answer.(map[string]any)["choices"].([]any)[0].(map[string]any)
-			for _, p := range a["prompt_logprobs"].([]any)[1:] {
+			for t, p := range a["prompt_logprobs"].([]any)[1:] {
 				for key := range p.(map[string]any) {
-					if len(p.(map[string]any)) > 2 {
-						delete(p.(map[string]any), key)
+					if !slices.ContainsFunc(seqs[:2], func(q model.Seq) bool {
+						return t+1 < len(q.IDs) && key == fmt.Sprint(q.IDs[t+1])
+					}) {
+						delete(p.(map[string]any), key) // all but the text's own tokens
 					}
 				}
 			}
 			return answer
-		}}, piece, "does not score a given text"},
+		}}, piece, "does not give 5 alternatives"},
 	} {
 		err := c.f.start(t, "/v1").Check(t.Context(), seqs[:2], 5, c.piece)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -379,7 +394,7 @@ func TestFaultsNowAndThen(t *testing.T) {
 		return each(answer, func(e map[string]any) { e["logprob"] = nil })
 	}
 	if _, _, err := s.Score(t.Context(), seqs, 0); err == nil ||
-		!strings.Contains(err.Error(), "is null (3 times): run the same command again") {
+		!strings.Contains(err.Error(), "is null (3 times): run the same command again!") {
 		t.Errorf("%v", err)
 	}
 }

@@ -5,14 +5,16 @@ A student of 0.9M parameters is trained for a few steps on the repository's own 
 (gad init, gad sft), and two tasks are made of other rows: 100 of multiple choice and
 50 that are answered to the end of a line. lm-evaluation-harness runs them twice on the
 same folder: by its transformers backend, and through gad serve as local-completions with
-gad's own tokenizer endpoints, eight requests at once. Then every log-likelihood, greedy
-flag and answer of the two is compared. Exit status 1 if a log-likelihood is off by more
+gad's own tokenizer endpoints, eight requests at once. A third task, of 50 conversations,
+runs by the transformers backend with --apply_chat_template and through gad serve as
+local-chat-completions. Then every log-likelihood, greedy flag and answer of the two is
+compared. Exit status 1 if a log-likelihood is off by more
 than 1e-3 nat, a greedy flag or an answer differs, or the openai package does not get what
 it asks for.
 
   scripts/peers/clients.py [--gad gad] [--work FOLDER] [--model FOLDER] [--packages]
 
-Needs Python with lm-eval, openai, torch and transformers. Nothing is downloaded. With
+Needs Python with lm-eval, openai, torch, transformers and accelerate. Nothing is downloaded. With
 --packages it needs --model and openai, litellm and langchain-openai instead: each asks for
 chats and completions, at once and streamed, with all that it sends by itself.
 """
@@ -77,14 +79,15 @@ def tasks(folder):
     with open(os.path.join(folder, "until.jsonl"), "w") as f:
         for _ in range(50):
             text, right, _ = row()
-            print(json.dumps({"q": question(text), "a": right}), file=f)
+            print(json.dumps({"q": question(text), "text": text, "a": right}), file=f)
     common = "dataset_path: json\ntest_split: test\ntarget_delimiter: \"\"\nnum_fewshot: 0\n"
     with open(os.path.join(folder, "choice.yaml"), "w") as f:
         f.write(f"task: gad_choice\n{common}dataset_kwargs:\n  data_files:\n    test: {folder}/choice.jsonl\noutput_type: multiple_choice\ndoc_to_text: \"{{{{q}}}}\"\n"
                 "doc_to_choice: \"{{choices}}\"\ndoc_to_target: \"{{gold}}\"\nmetric_list:\n  - metric: acc\n")
-    with open(os.path.join(folder, "until.yaml"), "w") as f:
-        f.write(f"task: gad_until\n{common}dataset_kwargs:\n  data_files:\n    test: {folder}/until.jsonl\noutput_type: generate_until\ndoc_to_text: \"{{{{q}}}}\"\n"
-                "doc_to_target: \"{{a}}\"\ngeneration_kwargs:\n  until: [\"\\n\", \"?\"]\n  max_gen_toks: 40\n  do_sample: false\nmetric_list:\n  - metric: exact_match\n")
+    for name, field in (("until", "q"), ("chat", "text")):
+        with open(os.path.join(folder, f"{name}.yaml"), "w") as f:
+            f.write(f"task: gad_{name}\n{common}dataset_kwargs:\n  data_files:\n    test: {folder}/until.jsonl\noutput_type: generate_until\ndoc_to_text: \"{{{{{field}}}}}\"\n"
+                    "doc_to_target: \"{{a}}\"\ngeneration_kwargs:\n  until: [\"\\n\", \"?\"]\n  max_gen_toks: 40\n  do_sample: false\nmetric_list:\n  - metric: exact_match\n")
 
 
 class Server:
@@ -109,11 +112,11 @@ class Server:
             sys.exit(f"clients.py: gad serve ends with status {self.process.returncode}")
 
 
-def evaluate(folder, out, model, args):
+def evaluate(folder, out, model, args, names="gad_choice,gad_until", more=()):
     """The samples of a run of lm-evaluation-harness, by task and row."""
     env = os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "NO_PROXY": "127.0.0.1"}
     began = time.time()
-    subprocess.run([sys.executable, "-m", "lm_eval", "run", "--model", model, "--model_args", args, "--tasks", "gad_choice,gad_until", "--include_path", folder,
+    subprocess.run([sys.executable, "-m", "lm_eval", "run", "--model", model, "--model_args", args, "--tasks", names, "--include_path", folder, *more,
                     "--batch_size", "8", "--device", "cpu", "--log_samples", "--output_path", out], check=True, env=env, stdout=subprocess.DEVNULL)
     took = time.time() - began
     samples = {}
@@ -242,16 +245,20 @@ def main():
             openai_package(s.url)
             ours, t_ours = evaluate(made, os.path.join(made, "gad"), "local-completions",
                                     f"model=student,base_url={s.url}/completions,num_concurrent=8,max_retries=1,tokenized_requests=True,max_length=512")
+            chats, _ = evaluate(made, os.path.join(made, "gad-chat"), "local-chat-completions",
+                                f"model=student,base_url={s.url}/chat/completions,num_concurrent=8,max_retries=1", "gad_chat", ["--apply_chat_template"])
             figures = urllib.request.urlopen(s.url.removesuffix("/v1") + "/metrics").read().decode()
         asked, found = (int(re.search(rf"^gad_prefix_cache_{x}_total (\d+)$", figures, re.M).group(1)) for x in ("queries", "hits"))
         print(f"gad serve: {asked} tokens of prompts, {found} of them found in its cache, {asked - found} computed")
         theirs, t_theirs = evaluate(made, os.path.join(made, "hf"), "hf", f"pretrained={folder},dtype=float32,max_length=512")
+        theirs_chat, _ = evaluate(made, os.path.join(made, "hf-chat"), "hf", f"pretrained={folder},dtype=float32,max_length=512", "gad_chat", ["--apply_chat_template"])
         worst, likelihoods, flags, answers, texts = compare(ours, theirs)
+        _, _, _, chat_answers, chat_texts = compare(chats, theirs_chat)
         from importlib.metadata import version
-        print(f"lm-eval {version('lm-eval')}, transformers {version('transformers')}: {likelihoods} log-likelihoods, the largest difference {worst:.2e} nat; {flags} greedy flags differ; {answers} of {texts} answers differ")
+        print(f"lm-eval {version('lm-eval')}, transformers {version('transformers')}: {likelihoods} log-likelihoods, the largest difference {worst:.2e} nat; {flags} greedy flags differ; {answers} of {texts} answers differ; {chat_answers} of {chat_texts} of local-chat-completions")
         for name, samples, took in (("gad serve", ours, t_ours), ("transformers", theirs, t_theirs)):
             print(f"  {name}: accuracy {accuracy(samples, 'gad_choice', 'acc'):.3f}, exact match {accuracy(samples, 'gad_until', 'exact_match'):.3f}, {took:.0f} s with start")
-        if worst > 1e-3 or flags or answers or likelihoods < 300 or texts < 50:
+        if worst > 1e-3 or flags or answers or chat_answers or likelihoods < 300 or min(texts, chat_texts) < 50:
             sys.exit(1)
 
 

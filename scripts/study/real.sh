@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# The two studies on a real model (doc/study.md): makes data and students once, runs a
+# The studies on a real model (doc/study.md): makes data and students once, runs a
 # study, prints its table. Killed? The same command resumes.
 #
 #   MODEL=SmolLM2-135M-Instruct.Q4_1.gguf GPTEACHER=folder scripts/study/real.sh half [gad study's flags]
 #
-# half, half-search, gpt4 or gpt4-search; in the repository's root. MODEL is a GGUF file or a
-# model folder, GPTEACHER a folder with GPTeacher's roleplay.json and codegen.json. GAD=path
-# names another binary.
+# half, half-search, signals, signals-search, gpt4 or gpt4-search; in the repository's root. MODEL
+# is a GGUF file or a model folder, GPTEACHER a folder with GPTeacher's roleplay.json and
+# codegen.json. GAD=path names another binary.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 GAD=${GAD:-gad}
-name=${1:?"half, half-search, gpt4 or gpt4-search"}
+name=${1:?"half, half-search, signals, signals-search, gpt4 or gpt4-search"}
 shift
 : "${MODEL:?"MODEL=FILE.gguf or a model folder"}" "${GPTEACHER:?"GPTEACHER=folder with roleplay.json and codegen.json"}"
 runs=runs/real
@@ -32,7 +32,7 @@ gpt4*)
   cut_in_two "$runs/roleplay.jsonl" 0.8 "$runs/gpt4-train.jsonl" "$runs/gpt4-rest.jsonl"
   cut_in_two "$runs/gpt4-rest.jsonl" 0.5 "$runs/gpt4-tune.jsonl" "$runs/gpt4-test.jsonl"
   ;;
-half*)
+half* | signals*)
   once "$runs/half-student" "$GAD" init --from "$runs/smollm2" --keep-layers 0-28:2 --output "$runs/half-student"
   once "$runs/all.jsonl" "$GAD" data convert --data "$GPTEACHER/roleplay.json" --data "$GPTEACHER/codegen.json" --output "$runs/all.jsonl"
   cut_in_two "$runs/all.jsonl" 0.6 "$runs/prompts-train.jsonl" "$runs/prompts-rest.jsonl"
@@ -58,9 +58,12 @@ half*)
       actor.optim.beta2=0.95 actor.grad_clip=1 trainer.save_freq=50 trainer.max_ckpt_to_keep=1
     "$GAD" export --run "$runs/half-heal" --output "$runs/half-healed"
   fi
+  if [[ $name = signals* ]]; then # the same rows with the teacher's best 20 tokens at each place
+    once "$runs/half-soft.parquet" "$GAD" data score --teacher "$runs/smollm2" --data "$runs/half-train.jsonl" --output "$runs/half-soft.parquet"
+  fi
   ;;
 *)
-  echo "scripts/study/real.sh: $name: use half, half-search, gpt4 or gpt4-search" >&2
+  echo "scripts/study/real.sh: $name: use half, half-search, signals, signals-search, gpt4 or gpt4-search" >&2
   exit 2
   ;;
 esac

@@ -73,8 +73,7 @@ type DataConfig struct {
 	TeacherKey     string   `yaml:"teacher_key" doc:"column with the teacher's answer; where it is missing, the format's own"`
 	Turns          string   `yaml:"turns" choices:"last,all,each" doc:"which of the teacher's turns are learned: last: the last of a row, and those before it are prompt; each: every turn of the assistant is a row of its own, with those before it as its prompt, for every stage; all: a row is one sequence in which every turn of the assistant is learned, for sft. Validation rows are read with each in the place of all (flag --turns)" fixed:"true"`
 	Where          string   `yaml:"where" doc:"condition on the training rows: comparisons of a column with a number or a text, several joined by and, such as right > 0 and subset = math; columns are those of the files and of data.ratings. Empty: all rows" fixed:"true"`
-	Curriculum     string   `yaml:"curriculum" doc:"in which order training rows enter, and until which share of the steps: right:desc until 0.5 has the rows enter from the largest to the smallest value of the column, as many at each step, all by half of the steps; right > 0 until 0.5 draws only rows that meet the condition until then. No row is drawn twice in a pass over those that have entered. Empty: all rows from the first step on" fixed:"true" inherit:"no"`
-	Ratings        string   `yaml:"ratings" doc:"file of gad data rate on these training rows, whose columns data.where and data.curriculum may name (flag --ratings)"`
+	Ratings        string   `yaml:"ratings" doc:"file of gad data rate on these training rows, whose columns data.where may name (flag --ratings)"`
 	TrainBatchSize int      `yaml:"train_batch_size" min:"1" max:"1048576" doc:"prompts per step" fixed:"true" alias:"per_device_train_batch_size batch_size"`
 	MaxPrompt      int      `yaml:"max_prompt_length" min:"1" max:"1048576" doc:"longest prompt in tokens" fixed:"true" alias:"actor_rollout_ref.rollout.prompt_length"`
 	MaxResponse    int      `yaml:"max_response_length" min:"1" max:"1048576" doc:"longest answer in tokens, end token included; longer teacher answers are cut there" fixed:"true" alias:"max_completion_length max_length max_new_tokens actor_rollout_ref.rollout.response_length"`
@@ -100,7 +99,7 @@ type AlgorithmConfig struct {
 	KLCtrl        KLCtrl         `yaml:"kl_ctrl"`
 	FilterGroups  FilterGroups   `yaml:"filter_groups"`
 	ScoreClip     float64        `yaml:"score_clip" min:"0" doc:"clip scores to plus or minus this in the reward; 0: no clip"`
-	Terms         string         `yaml:"terms" doc:"the reward as a weighted sum of terms, such as d + 0.5*check + 0.3*rouge_l@wrong - 0.1*length: d, the discriminator's score; check, the checker's (trainer.checker); env, the sum of the environment's rewards (env.command); rouge_l, of the answer and the teacher's; length, log(1+tokens). z(NAME) standardises a term within the prompt's answers; NAME@wrong counts it for wrong answers only (right_at). Terms are not scaled to each other. empty: d, and what checker_weight, env_weight and length_coef add"`
+	Terms         string         `yaml:"terms" doc:"the reward as a weighted sum of terms, such as d + 0.5*check + 0.3*rouge_l@wrong - 0.1*length: d, the discriminator's score; check, the checker's (trainer.checker); env, the sum of the environment's rewards (env.command); rouge_l, of the answer and the teacher's; teacher_logp, the mean log-probability of the teacher's answer behind the student's own thought; length, log(1+tokens). z(NAME) standardises a term within the prompt's answers; NAME@wrong counts it for wrong answers only (right_at). Terms are not scaled to each other. empty: d, and what checker_weight, env_weight and length_coef add"`
 	RightAt       float64        `yaml:"right_at" min:"0" doc:"with a term@wrong: the least score of the checker that a right answer has; 0: not set"`
 	LengthCoef    float64        `yaml:"length_coef" doc:"short for the term -B*length: log(1+length) times this is subtracted from the reward; above 0 favours short answers"`
 	Overlong      OverlongBuffer `yaml:"overlong_buffer"`
@@ -187,7 +186,6 @@ type RunConfig struct {
 	Shards            int     `yaml:"shards" min:"1" max:"4096" doc:"number of parts into which the gradient of an optimizer step is divided, by prompt: each is summed alone, and they are joined by a binary tree, so that a run has the same bits for 1, 2, 4, ... ranks. A power of two, and a multiple of the number of ranks (doc/ranks.md)"`
 	ShardOptimizer    bool    `yaml:"shard_optimizer" doc:"with several ranks: each keeps AdamW's states of its part of the parameters alone, and steps that part (ZeRO stage 1): less memory for each rank, the same bits; on CPUs as much to send, on GPUs 1.25 times as much in bf16 and 1.5 times in f32 (doc/ranks.md)"`
 	RankTimeout       int     `yaml:"rank_timeout" min:"1" max:"1000000" doc:"with several ranks: the longest time in seconds that one waits for the others in one phase of a step; then the run ends and names the missing one. It must be longer than the longest rollout of one rank"`
-	SkipUpdateBelow   float64 `yaml:"skip_update_below" min:"0" max:"1" doc:"the student takes no update in a step whose share of well-formed answers (rollout/well_formed_frac) is below this; the discriminator still learns. 0: every step is learned from" stages:"warmup train"`
 	MaxShardSizeMB    int     `yaml:"max_shard_size_mb" min:"1" max:"1000000000" doc:"largest size of one safetensors file in a checkpoint, MB"`
 }
 
@@ -199,9 +197,9 @@ func (c DataConfig) Options(stages data.Stages) data.Options {
 		Choice: c.Choice(), Stages: stages}
 }
 
-// Choice says which training rows are drawn, and in which order.
+// Choice says which training rows are drawn.
 func (c DataConfig) Choice() data.Choice {
-	return data.Choice{Where: c.Where, Curriculum: c.Curriculum, Ratings: c.Ratings}
+	return data.Choice{Where: c.Where, Ratings: c.Ratings}
 }
 
 // ValOptions say how the validation data is read: an answer of the student stands beside one of the

@@ -1,6 +1,10 @@
 package config
 
 import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -65,7 +69,7 @@ func TestFactsAreValid(t *testing.T) {
 	for _, f := range c.Fixed() {
 		fixed = append(fixed, f.Key)
 	}
-	if got, want := strings.Join(fixed, " "), "data.turns data.where data.curriculum data.train_batch_size data.max_prompt_length data.max_response_length data.overlong_prompts data.truncated_teachers data.soft_labels rollout.chunk rollout.carry rollout.carry_head rollout.chunks algorithm.adv_power algorithm.env_weight actor.optim.moments actor.lora actor.lora.base critic.level critic.reads critic.optim.moments critic.lora critic.lora.base critic.group_ot teacher.system teacher.loss teacher.top_k teacher.weights env.max_turns env.max_tokens env.invalid_penalty trainer.critic_warmup_until trainer.objective trainer.seed"; got != want {
+	if got, want := strings.Join(fixed, " "), "data.turns data.where data.train_batch_size data.max_prompt_length data.max_response_length data.overlong_prompts data.truncated_teachers data.soft_labels rollout.chunk rollout.carry rollout.carry_head rollout.chunks algorithm.adv_power algorithm.env_weight actor.optim.moments actor.lora actor.lora.base critic.level critic.reads critic.optim.moments critic.lora critic.lora.base critic.group_ot teacher.system teacher.loss teacher.top_k teacher.weights env.max_turns env.max_tokens env.invalid_penalty trainer.critic_warmup_until trainer.objective trainer.seed"; got != want {
 		t.Errorf("fixed within a run: %s\nwant %s", got, want)
 	}
 	if Inherited("trainer.total_steps") || Inherited("critic.optim.lr_scheduler") ||
@@ -123,6 +127,39 @@ func TestWarnings(t *testing.T) {
 		}
 		if got := strings.Join(cfg.Warnings(c.stage), "\n"); got != c.want {
 			t.Errorf("%s %s: %q, want %q", c.stage, c.set, got, c.want)
+		}
+	}
+}
+
+// A run's config.yaml from before a setting was taken out is read where it was off, and only there.
+func TestRetiredSettings(t *testing.T) {
+	for key, r := range retired {
+		group, name, _ := strings.Cut(key, ".")
+		read := func(value string) error {
+			path := filepath.Join(t.TempDir(), "config.yaml")
+			text := fmt.Sprintf("%s:\n  %s: %s\ntrainer:\n  seed: 7\n", group, name, value)
+			if group == "trainer" {
+				text = fmt.Sprintf("trainer:\n  %s: %s\n  seed: 7\n", name, value)
+			}
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c := Default()
+			err := conf.Load(&c, path, nil, nil)
+			if err == nil && c.Trainer.Seed != 7 {
+				t.Errorf("%s: what stands behind it is not read", key)
+			}
+			return err
+		}
+		if err := read(cmp.Or(r.off, `""`)); err != nil {
+			t.Errorf("%s: off: %v", key, err)
+		}
+		c := Default()
+		for _, err := range []error{read("0.5"), read("[0]"),
+			conf.Load(&c, "", []string{key + "=" + r.off}, nil)} {
+			if err == nil || !strings.Contains(err.Error(), r.why) {
+				t.Errorf("%s: %v, want %q", key, err, r.why)
+			}
 		}
 	}
 }

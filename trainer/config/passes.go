@@ -134,6 +134,9 @@ func (c *Config) game(stage Stage, prompts int, independent bool) []Pass {
 		{Part: "old_logp", Kind: Forward, When: c.oldLogProbs(stage, independent), Students: n,
 			Times: 1},
 	}
+	if c.ReadsThoughts(stage) { // the teacher's answers behind the student's thoughts
+		list = append(list, Pass{Part: "thought_logp", Kind: Forward, Students: n, Times: 1})
+	}
 	if share := c.searched(stage); share > 0 {
 		list = append(list, Pass{Part: "score", Network: Discriminator, Kind: Forward, Students: n,
 			Times: share})
@@ -211,6 +214,22 @@ func (c *Config) searched(stage Stage) float64 {
 		return 0
 	}
 	return 1 - float64(tree.Trees*tree.Expand)/float64(tree.Answers())
+}
+
+// LossHeads is how many products of the trained tokens with a network's head a pass takes for a
+// loss over distributions, beside those of Forwards and in forward products. The loss is measured
+// with one, and its gradient takes that again and the products of a backward pass. soft says
+// whether rows have soft labels.
+func (c *Config) LossHeads(stage Stage, p Pass, soft bool) float64 {
+	_, inLoss := c.ExactKL(stage)
+	switch whole := inLoss || c.Divergence(stage); {
+	case p.Part != "update_actor":
+	case p.Network == Student && p.Kind == Learn && (whole || soft && c.SoftLabels(stage)):
+		return (1 + c.Of(p.Network).LoRA.TrainPasses()) * p.Times
+	case p.Network != Student && whole && !(c.Divergence(stage) && c.Teacher.Loss == "topk"):
+		return p.Times // of two products with its head one is its pass's
+	}
+	return 0
 }
 
 // OptimizerSteps is how many a network takes in one step of a stage.

@@ -11,15 +11,17 @@ import (
 
 // The terms that a reward can be made of.
 const (
-	TermD      = "d"       // the discriminator's score
-	TermCheck  = "check"   // the checker's
-	TermEnv    = "env"     // the sum of the environment's rewards
-	TermRougeL = "rouge_l" // ROUGE-L of the answer's text and the teacher's
-	TermLength = "length"  // log(1 + tokens)
+	TermD       = "d"            // the discriminator's score
+	TermCheck   = "check"        // the checker's
+	TermEnv     = "env"          // the sum of the environment's rewards
+	TermRougeL  = "rouge_l"      // ROUGE-L of the answer's text and the teacher's
+	TermTeacher = "teacher_logp" // log-probability of the teacher's answer behind its thought
+	TermLength  = "length"       // log(1 + tokens)
 )
 
 // TermNames are all of them, in the order in which people read them.
-var TermNames = []string{TermD, TermCheck, TermEnv, TermRougeL, TermLength}
+var TermNames = []string{TermD, TermCheck, TermEnv, TermRougeL, TermTeacher,
+	TermLength}
 
 // Term is one summand of the reward.
 type Term struct {
@@ -55,8 +57,6 @@ func ParseTerms(text string) (terms []Term, err error) {
 		rest = rest[len(m[0]):]
 		t := Term{Name: m[2] + m[3], Weight: 1, Z: m[2] != "", Wrong: m[4] == "@wrong"}
 		switch {
-		case t.Name == "teacher_logp":
-			return bad("teacher_logp, how probable the student finds the teacher's answer after its own thought, needs a pass that gad does not have: leave it out, or use rouge_l")
 		case !slices.Contains(TermNames, t.Name):
 			return bad("%q is no term: there are %s", t.Name, strings.Join(TermNames, ", "))
 		case m[4] != "" && !t.Wrong:
@@ -121,6 +121,13 @@ func (c *Config) ChecksAnswers(stage Stage) bool {
 		func(t Term) bool { return t.Name == TermCheck || t.Wrong })
 }
 
+// ReadsThoughts reports whether the reward of a stage has the term teacher_logp, which takes a
+// pass of its own; of terms that cannot be read it is false.
+func (c *Config) ReadsThoughts(stage Stage) bool {
+	return stage.HasCritic() && slices.ContainsFunc(c.Rewarded(stage),
+		func(t Term) bool { return t.Name == TermTeacher })
+}
+
 // validateTerms checks algorithm.terms against the other settings.
 func (c *Config) validateTerms(stage Stage) (errs []error) {
 	bad := func(format string,
@@ -160,6 +167,9 @@ func (c *Config) validateTerms(stage Stage) (errs []error) {
 		switch {
 		case (t.Name == TermCheck || t.Wrong) && c.Acts(stage):
 			bad("algorithm.terms %q: a checker reads one answer, and env.command makes episodes: use env", a.Terms)
+		case t.Name == TermTeacher && (c.Acts(stage) || c.Chunks(stage).On() ||
+			c.Rollout.Tree.Trees > 0):
+			bad("algorithm.terms %q: teacher_logp puts the teacher's answer behind one thought of one answer: it is not for env.command, rollout.chunk and rollout.tree: leave it out", a.Terms)
 		case t.Name == TermRougeL && c.Acts(stage):
 			bad("algorithm.terms %q: rouge_l compares texts of single answers, and env.command makes episodes: leave it out", a.Terms)
 		case (t.Name == TermCheck || t.Wrong) && c.Trainer.Checker == "":

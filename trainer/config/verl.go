@@ -45,8 +45,25 @@ var verls = map[string]string{
 	"trainer.resume_mode":                                  "the same command resumes a run: leave it out, or see trainer.resume_from",
 }
 
-// Hint says what to write in the place of a setting of verl's; "" where key is none.
+// retired are settings that were taken out: the value that turned one off, which the config.yaml of
+// an older run has, and why it is gone.
+var retired = map[string]struct{ off, why string }{
+	"data.curriculum":           {"", "taken out, since the order of rows showed no effect (doc/failures.md): leave it out; data.where chooses rows"},
+	"trainer.skip_update_below": {"0", "taken out, since no study showed an effect (doc/failures.md): leave it out"},
+}
+
+// Retired is for conf.Load.
+func (c *Config) Retired(key string) (off string, ok bool) {
+	r, ok := retired[key]
+	return r.off, ok
+}
+
+// Hint says what to write in the place of a setting of verl's, and of one that was taken out; ""
+// where key is neither.
 func (c *Config) Hint(key string) string {
+	if r, ok := retired[key]; ok {
+		return r.why
+	}
 	if to, ok := verls[key]; ok {
 		return to
 	}

@@ -42,6 +42,7 @@ type Episode struct {
 	Label  string      // of the environment; "" is none
 	Fault  string      // why the environment broke; "": it did not
 	Before int         // turns taken over from another episode, which are no spans of Seqs
+	Again  int         // of those, turns that the environment played once more
 	Prompt []Message   // the first context
 	Spoken []Message   // what the transcript has behind it, as texts
 
@@ -98,15 +99,19 @@ type Task struct {
 	Replay Replay // what the episode takes over from another one of the row
 }
 
-// Replay is the first turns of an episode, which another one begins with too: they are written for
-// the environment again, and neither sampled nor trained.
+// Replay is the first turns of an episode, which another one begins with too: they are neither
+// sampled nor trained. The environment forks the episode that they are of, where it is among
+// Player.Kept and can be forked, and otherwise gets them again.
 type Replay struct {
-	Turns []model.Completion
-	Next  []int32 // the context that the environment must give for the turn behind them
+	Sample int // the Task.Sample of the episode that they are of
+	Turns  []model.Completion
+	Next   []int32 // the context that the environment must give for the turn behind them
 }
 
-// Replay is the first n turns of e, of which it has sampled the last, and more than n.
-func (e *Episode) Replay(n int) (r Replay) {
+// Replay is the first n turns of e, of which it has sampled the last, and more than n. sample is
+// that of its task.
+func (e *Episode) Replay(sample, n int) (r Replay) {
+	r.Sample = sample
 	for k, span := range e.Script.Spans[:n] {
 		r.Turns = append(r.Turns,
 			model.Completion{IDs: e.Script.IDs[span.From:span.To], Truncated: e.Turns[k].Cut})

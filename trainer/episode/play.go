@@ -28,6 +28,66 @@ type Player struct {
 	// the contexts of no more, and the next begins when one ends. More begin where the engine
 	// would wait for environments. 0 is all at once.
 	Slots int
+
+	// Kept has the episodes that were played before, and gets those that are played now, so that
+	// others can branch off them; nil: none can.
+	Kept *Kept
+}
+
+// Kept is episodes that stay open in their environment until Close. It is of one environment and
+// one step. A nil Kept keeps none.
+type Kept struct {
+	env env.Brancher
+	mu  sync.Mutex
+	of  map[name]env.Episode
+}
+
+type name struct {
+	row    uint64
+	sample int
+}
+
+// Keep keeps episodes of an environment in which episodes can branch; in another one it is nil.
+func Keep(e Environment) *Kept {
+	b, is := e.(env.Brancher)
+	if !is {
+		return nil
+	}
+	return &Kept{env: b, of: map[name]env.Episode{}}
+}
+
+// begin is the episode of a task: a branch of that which its first turns are of.
+func (k *Kept) begin(e Environment, task *Task) env.Episode {
+	if k != nil && len(task.Replay.Turns) > 0 {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if from := k.of[name{task.Key, task.Replay.Sample}]; from != nil {
+			return k.env.Branch(from, len(task.Replay.Turns))
+		}
+	}
+	return e.Episode()
+}
+
+// end keeps the episode of a task that is over, or closes it.
+func (k *Kept) end(e env.Episode, task *Task) {
+	if k == nil {
+		e.Close()
+		return
+	}
+	k.env.Hold(e)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.of[name{task.Key, task.Sample}] = e
+}
+
+// Close closes the episodes that are still open.
+func (k *Kept) Close() {
+	if k != nil {
+		for _, e := range k.of {
+			e.Close()
+		}
+		k.of = nil
+	}
 }
 
 // idle is how long an engine without a request waits for environments before one more episode
@@ -101,6 +161,7 @@ type seat struct {
 	Episode
 	turn   chan env.Turn // what the student wrote; closed when the episode has ended
 	anchor string        // of the next turn
+	forked bool          // the environment does not play the turns before again
 	// the context that was last given whole: a later one that is says something new behind what
 	// both begin with
 	context []Message
@@ -127,9 +188,12 @@ func (g *game) next() {
 
 // attend asks a seat's environment, until the episode has ended.
 func (g *game) attend(s *seat) {
-	e := g.Env.Episode()
-	defer e.Close()
+	e := g.Kept.begin(g.Env, s.Task)
+	defer g.Kept.end(e, s.Task)
 	r, err := e.Reset(g.ctx, s.Seed, s.Row)
+	if b, is := e.(env.Branch); is {
+		s.forked = b.Forked()
+	}
 	for {
 		g.news <- news{s, r, err}
 		if err != nil || r.Done {
@@ -336,7 +400,9 @@ func (g *game) ask(s *seat) error {
 	}
 	replay := s.Task.Replay
 	if k := len(s.Turns); k < len(replay.Turns) {
-		s.Before++
+		if s.Before++; !s.forked {
+			s.Again++
+		}
 		g.wrote(s, replay.Turns[k])
 		return nil
 	} else if k == s.Before && k > 0 && !slices.Equal(seq.IDs, replay.Next) {

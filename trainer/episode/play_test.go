@@ -371,7 +371,7 @@ func TestReplay(t *testing.T) {
 		for i := range all {
 			for k := 1; k < len(all[i].Turns); k++ {
 				task := tasks(4, 2)[i]
-				task.Replay = all[i].Replay(k)
+				task.Replay = all[i].Replay(0, k)
 				list, want, before = append(list, task), append(want, &all[i]), append(before, k)
 			}
 		}
@@ -402,8 +402,8 @@ func TestReplay(t *testing.T) {
 					e.Context, w.Context)
 			}
 			// a branch of a branch
-			if k == 1 && len(e.Turns) > 2 && !reflect.DeepEqual(e.Replay(2), w.Replay(2)) {
-				t.Errorf("its own first two turns are %v, want %v", e.Replay(2), w.Replay(2))
+			if k == 1 && len(e.Turns) > 2 && !reflect.DeepEqual(e.Replay(0, 2), w.Replay(0, 2)) {
+				t.Errorf("its own first two turns are %v, want %v", e.Replay(0, 2), w.Replay(0, 2))
 			}
 		}
 		// another world, and one in which it is over too soon

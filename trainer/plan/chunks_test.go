@@ -40,7 +40,7 @@ func TestThoughts(t *testing.T) {
 				Total(items), cache, all)
 		}
 		pass := config.Pass{Kind: config.Sample, Students: 8, Prompts: 64}
-		seconds := p.passTime(pass, tokenTimes{trained: 3e-6, forward: 1e-6, decoded: 1e-5},
+		seconds := p.passTime(c, pass, tokenTimes{trained: 3e-6, forward: 1e-6, decoded: 1e-5},
 			p.AnswerMean) / p.AnswerMean
 		if rollout > 0 && math.Abs(seconds/rollout-1) > 0.03 {
 			t.Errorf("%s chunks: %g s a token, before %g", chunks, seconds, rollout)

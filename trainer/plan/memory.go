@@ -29,9 +29,11 @@ func Labels(f model.Footprint, shape model.Config, c config.Config, stage config
 	p := Plan{Stage: stage, PromptMean: float64(c.Data.MaxPrompt),
 		AnswerMean: float64(c.Answer(stage)), chunks: c.Chunks(stage)}
 	tokens, _, _ := p.packTokens(c)
-	const most = 20 // tokens of a label, about
-	return shape.KLMemory(f, model.Config{}, tokens) + model.SoftMemory(tokens, most)
+	return shape.KLMemory(f, model.Config{}, tokens) + model.SoftMemory(tokens, labelTokens)
 }
+
+// labelTokens is how many tokens a soft label has, about.
+const labelTokens = 20
 
 func Total(items []Item) (n int64) {
 	for _, i := range items {

@@ -30,6 +30,7 @@ func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c config.Config
 		if err != nil {
 			return err
 		}
+		seconds *= 1 + p.lossShare(c, shape, x)
 		p.StepTime = withPass(p.StepTime, x.Part, seconds)
 	}
 	return nil

@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"gad/internal/compute"
@@ -10,9 +11,10 @@ import (
 	"gad/trainer/config"
 )
 
-// tokenTimes are seconds a token: of a forward and a backward pass, of a forward pass alone,
-// and of sampling.
-type tokenTimes struct{ trained, forward, decoded float64 }
+// tokenTimes are seconds a token: of a forward and a backward pass, of a forward pass alone, of
+// sampling, and of a product with the head for a loss over distributions, with what the host does
+// of that loss.
+type tokenTimes struct{ trained, forward, decoded, head float64 }
 
 // tokens is how many a pass computes, where the student's answers have so many each.
 func (p *Plan) tokens(x config.Pass, student float64) (prompts, answers float64) {
@@ -50,8 +52,9 @@ func (p *Plan) longest(network config.Network) int {
 }
 
 // passTime is how long a pass takes.
-func (p *Plan) passTime(x config.Pass, t tokenTimes, student float64) float64 {
+func (p *Plan) passTime(c config.Config, x config.Pass, t tokenTimes, student float64) float64 {
 	prompts, answers := p.tokens(x, student)
+	loss := answers * t.head * c.LossHeads(p.Stage, x, p.soft)
 	switch x.Kind {
 	case config.Sample:
 		written := float64(x.Prompts*x.Students) * student
@@ -62,9 +65,9 @@ func (p *Plan) passTime(x config.Pass, t tokenTimes, student float64) float64 {
 		}
 		return prompts*t.forward + answers*t.decoded
 	case config.Learn:
-		return (prompts + answers) * t.trained * x.Times
+		return (prompts+answers)*t.trained*x.Times + loss
 	}
-	seconds := (prompts + answers) * t.forward * x.Times
+	seconds := (prompts+answers)*t.forward*x.Times + loss
 	if x.Network == config.Teacher {
 		seconds *= p.teacher
 	}
@@ -83,7 +86,7 @@ func (p *Plan) stepTime(c config.Config, independent bool, t tokenTimes, student
 	var step []Timed
 	for _, x := range c.Passes(p.Stage, c.Data.TrainBatchSize, independent) {
 		if p.due(c, x, student) {
-			step = withPass(step, x.Part, p.passTime(x, t, student))
+			step = withPass(step, x.Part, p.passTime(c, x, t, student))
 		}
 	}
 	return step
@@ -146,6 +149,10 @@ func (p *Plan) measureTime(be compute.Backend, shape model.Config, c config.Conf
 	if err != nil {
 		return err
 	}
+	head, err := p.measureLoss(m, seqs, c, train, best)
+	if err != nil {
+		return err
+	}
 	slots, fresh := min(c.Rollout.MaxNumSeqs, c.Data.TrainBatchSize*c.Answers(p.Stage)), 8
 	decode, err := best(func() error {
 		_, err := m.Generate([][]int32{{1, 2, 3}}, []uint64{0},
@@ -161,6 +168,56 @@ func (p *Plan) measureTime(be compute.Backend, shape model.Config, c config.Conf
 	p.Measured = fmt.Sprintf("%s, %d of %d layers, %d tokens", be.Name(), small.Layers,
 		shape.Layers, int(trained))
 	p.time(c, be.Alone(), tokenTimes{scale * train / trained, scale * forward / trained,
-		scale * decode / float64(slots*fresh)})
+		scale * decode / float64(slots*fresh), head})
 	return nil
+}
+
+// measureLoss is tokenTimes.head, of m's passes over seqs of which one without such a loss takes
+// train seconds; 0 where the run has no loss over distributions.
+func (p *Plan) measureLoss(m *model.Model, seqs []model.Seq, c config.Config, train float64,
+	best func(func() error) (float64, error)) (float64, error) {
+	heads, k := 0.0, labelTokens
+	for _, x := range c.Passes(p.Stage, c.Data.TrainBatchSize, true) {
+		heads = max(heads, c.LossHeads(p.Stage, x, p.soft))
+	}
+	if heads == 0 {
+		return 0, nil
+	}
+	if c.Divergence(p.Stage) {
+		k = c.Teacher.TopK
+	}
+	k = min(k, m.Config().Vocab)
+	label := model.SoftLabel{Rest: 1 / float64(k+1)}
+	for id := range k {
+		label.IDs = append(label.IDs, int32(id))
+		label.Logp = append(label.Logp, -math.Log(float64(k+1)))
+	}
+	labelsST, tokens := make([][]model.SoftLabel, len(seqs)), 0
+	for s, seq := range seqs {
+		labelsST[s] = slices.Repeat([]model.SoftLabel{label}, seq.Trained())
+		tokens += seq.Trained()
+	}
+	whole, err := best(func() error {
+		_, err := m.LogProbTailGrad(seqs, labelsST, 1,
+			func(logpST, _, tailST [][]float32) (dlogpST, dentST, dtailST [][]float32, err error) {
+				return logpST, nil, tailST, nil
+			})
+		return err
+	})
+	const products = 4 // of LossHeads, with weights that learn
+	return max(0, whole-train) / float64(products*tokens), err
+}
+
+// lossShare is what LossHeads adds to a pass, as a share of the pass's own operations.
+func (p *Plan) lossShare(c config.Config, shape model.Config, x config.Pass) float64 {
+	if x.Network == config.Teacher {
+		shape = teacherShape(c, shape)
+	}
+	heads := c.LossHeads(p.Stage, x, p.soft)
+	if heads == 0 {
+		return 0
+	}
+	prompts, answers := p.tokens(x, p.AnswerMean)
+	return heads * answers * shape.HeadFLOPs() / (c.Forwards(x) * (prompts + answers) *
+		shape.FLOPsPerToken((p.PromptMean+p.AnswerMean)/2, true))
 }

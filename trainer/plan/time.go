@@ -35,7 +35,8 @@ func (p *Plan) time(c config.Config, independent bool, t tokenTimes) {
 		if x.When == config.Checks {
 			name := fmt.Sprintf("%s, in the first %d steps and every %dth", x.Part,
 				config.CheckFirst, config.CheckEvery)
-			p.often(name, p.passTime(x, t, p.AnswerMean), p.passTime(x, t, longest),
+			p.often(name, p.passTime(c, x, t, p.AnswerMean),
+				p.passTime(c, x, t, longest),
 				func(steps int) int {
 					return min(steps, config.CheckFirst) +
 						steps/config.CheckEvery

@@ -9,6 +9,49 @@ import (
 	"gad/trainer/config"
 )
 
+// A loss over distributions takes products with the head beside those of its pass: four of a
+// student's (three where the head does not learn), one more of a network whose whole distributions
+// are read, none more of a teacher whose best tokens are.
+func TestPlanOfLosses(t *testing.T) {
+	times := tokenTimes{trained: 3, forward: 1, decoded: 2, head: 7}
+	for _, c := range []struct {
+		stage config.Stage
+		set   string
+		soft  bool
+		want  float64 // seconds of update_actor; 4 prompts of 10 tokens, 5 of an answer
+	}{
+		{config.SFT, "", false, 4 * 15 * 3},
+		{config.SFT, "", true, 4*15*3 + 4*5*4*7},
+		{config.SFT, "data.soft_labels=0", true, 4 * 15 * 3},
+		{config.SFT, "actor.lora.rank=4", true, 4*15*3 + 4*5*3*7},
+		{config.Warmup, "", true, 4*15*3 + 4*5*4*7},
+		{config.Warmup, "trainer.warmup_objective=policy", true, (40 + 4*2*5) * 3},
+		{config.OPD, "teacher.path=x", false, 4 * 15 * 3},
+		{config.OPD, "teacher.path=x teacher.loss=topk", false, 4*15*3 + 4*5*4*7 + 4*15*2},
+		{config.OPD, "teacher.url=x teacher.loss=topk", false, 4*15*3 + 4*5*4*7},
+		{config.OPD, "teacher.path=x teacher.loss=exact", false, 4*15*3 + 4*5*4*7 + (4*15+4*5*7)*2},
+		{config.Train, "actor.kl_loss_type=full", false, 80*3 + 40*4*7 + 80 + 40*7},
+	} {
+		cfg := config.StageDefaults(c.stage)
+		if err := cfg.Load("", strings.Fields("data.train_batch_size=4 rollout.n=2 data.max_response_length=20 "+c.set)...); err != nil {
+			t.Fatal(err)
+		}
+		if c.stage == config.OPD {
+			cfg.Rollout.N = 1
+		}
+		p := &Plan{Stage: c.stage, PromptMean: 10, AnswerMean: 5, soft: c.soft, teacher: 2}
+		got := 0.0
+		for _, part := range p.stepTime(cfg, true, times, 5) {
+			if part.Name == "update_actor" {
+				got += part.Seconds
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s %s, soft %v: an update of %g s, want %g", c.stage, c.set, c.soft, got, c.want)
+		}
+	}
+}
+
 // The time of a run is that of its steps and of what it does beside them, each as often as
 // training does it; twice, for answers of the teacher's length and for answers at the limit.
 func TestPlanOfTime(t *testing.T) {
@@ -106,7 +149,7 @@ func TestPlanWithinHours(t *testing.T) {
 		if c.Trainer.TotalSteps > 0 {
 			p.Steps = c.Trainer.TotalSteps
 		}
-		p.time(c, true, tokenTimes{1e-3, 3e-4, 2e-4})
+		p.time(c, true, tokenTimes{1e-3, 3e-4, 2e-4, 0})
 		p.beside(c)
 		return p
 	}

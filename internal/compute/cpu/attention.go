@@ -10,14 +10,22 @@ import (
 )
 
 // attnJob is a task of Attention or AttentionGrad: the queries lo to hi-1, counted
-// within their segment, of one query head or, packing, of one key/value head. at is
-// where that head's packed keys begin, and before where those of the segment do that
-// this one follows.
+// within segment n, of one query head or, packing, of one key/value head. at is where
+// that head's packed keys of the segment begin.
 type attnJob struct {
 	compute.Segment
-	head       int
-	lo, hi     int
-	at, before int
+	n, head int
+	lo, hi  int
+	at      int
+}
+
+// keyRun is the keys of one segment that a job's queries see: those of an ancestor, whole, or
+// those of its own segment. In a row of scores the runs lie one behind the other, without gaps,
+// the outermost ancestor's first.
+type keyRun struct {
+	first, length int // tokens of the segment
+	at            int // where its packed keys of the job's head begin
+	col           int // column of the first key's score: its position
 }
 
 // family is a task of AttentionGrad: one key/value head of the segments s0 to s1-1, a
@@ -38,7 +46,9 @@ type attnArgs struct {
 	families           []family  // of AttentionGrad
 	own                []family  // those that a worker has alone
 	pack               compute.Pack
-	base               []int // [S] where a segment's packed keys begin
+	base               []int   // [S] where a segment's packed keys begin
+	path               []int32 // the ancestors of each segment, segment by segment
+	above              []int   // [S+1] where those of a segment begin in path
 	pages              compute.Pages
 }
 
@@ -113,12 +123,14 @@ func (p *product) panels(k *kernels, b []float32, length int) *product {
 func (b *Backend) heads(p compute.Pack, K, width int) (size int) {
 	a := &b.attn
 	b.jobs, a.pack, a.base = b.jobs[:0], p, a.base[:0]
+	a.path, a.above = a.path[:0], append(a.above[:0], 0)
 	for n := range p.Segments() {
 		g := p.Segment(n)
-		a.base = append(a.base, size)
+		a.base, a.path = append(a.base, size), p.Ancestors(a.path, n)
+		a.above = append(a.above, len(a.path))
 		for head := range K {
 			for lo := 0; lo < g.Len; lo += packedKeys {
-				b.jobs = append(b.jobs, attnJob{Segment: g, head: head, lo: lo,
+				b.jobs = append(b.jobs, attnJob{Segment: g, n: n, head: head, lo: lo,
 					hi: min(g.Len, lo+packedKeys), at: size})
 			}
 			size += b.up(g.Len) * width
@@ -129,14 +141,29 @@ func (b *Backend) heads(p compute.Pack, K, width int) (size int) {
 
 // job is the queries lo to hi-1 of segment n, whose Segment is g, and query head h.
 func (b *Backend) job(n int, g compute.Segment, h, lo, hi int) attnJob {
-	a := &b.attn
-	kv, width := h/(a.H/a.K), b.up(a.E)
-	j := attnJob{Segment: g, head: h, lo: lo, hi: hi, at: a.base[n] + kv*b.up(g.Len)*width}
-	if g.Before > 0 {
-		j.before = a.base[a.pack.Parent[n]] + kv*b.up(g.Before)*width
-	}
-	return j
+	return attnJob{Segment: g, n: n, head: h, lo: lo, hi: hi, at: b.keysAt(n, h)}
 }
+
+// keysAt is where the packed keys of segment n begin that query head h reads.
+func (b *Backend) keysAt(n, h int) int {
+	a := &b.attn
+	return a.base[n] + h/(a.H/a.K)*b.up(a.pack.Tokens(n))*b.up(a.E)
+}
+
+// ancestors calls fn on the runs of keys before the job's segment, in order.
+func (b *Backend) ancestors(j attnJob, fn func(r keyRun)) {
+	a, col := &b.attn, 0
+	for _, s := range a.path[a.above[j.n]:a.above[j.n+1]] {
+		r := keyRun{first: int(a.pack.Start[s]), length: a.pack.Tokens(int(s)),
+			at: b.keysAt(int(s), j.head), col: col}
+		fn(r)
+		col += r.length
+	}
+}
+
+// seen is where the keys of a run begin that are at position first or later, at the beginning
+// of a panel; at the run's end or behind it where there are none.
+func (b *Backend) seen(r keyRun, first int) int { return max(0, first-r.col) / b.k.nr * b.k.nr }
 
 // ld is the distance of the job's rows of scores: those with the keys before its
 // segment, then with the segment's own.
@@ -153,9 +180,9 @@ func (b *Backend) softmax(s []float32, scale float32) (most, sum float32) {
 // once; a task then takes some queries of one head, a register tile at a time,
 // through scores, softmax and the sum of values, so that the scores stay in the
 // first-level cache. Panels of keys behind a tile are left out; scores behind a
-// query's own position become zeros at the chain's end and change nothing. What a
-// segment follows is one part of each chain, and the segment's own tokens go on from
-// it: the same bits as in one piece.
+// query's own position become zeros at the chain's end and change nothing. Each ancestor
+// of a segment is a part of each chain, and the segment's own tokens go on from the last:
+// the same bits as in one piece.
 func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape,
 	p compute.Pack) {
 	H, K, E := a.H, a.K, a.E
@@ -211,12 +238,15 @@ func (b *Backend) attend(wk *worker, t int) {
 	for t := range tiles {
 		lo, hi := j.lo+n*t/tiles, j.lo+n*(t+1)/tiles
 		at := (j.First+lo)*H*E + j.head*E
-		before, from := b.visible(j, lo)
-		if before < j.Before {
-			p := product{m: hi - lo, n: b.up(j.Before) - before, k: E, a: a.q[at:], rs: H * E,
-				cs: 1, c: s[before:], ldc: ld}
-			p.columns(b.k, a.keys[j.before+before*E:]).all(b.k, wk)
-		}
+		first := a.First(j.Before + lo + 1)
+		b.ancestors(j, func(r keyRun) { // columns beyond the run's are the next one's
+			if from := b.seen(r, first); from < r.length {
+				p := product{m: hi - lo, n: b.up(r.length) - from, k: E, a: a.q[at:], rs: H * E,
+					cs: 1, c: s[r.col+from:], ldc: ld}
+				p.columns(b.k, a.keys[r.at+from*E:]).all(b.k, wk)
+			}
+		})
+		from := b.own(j, lo)
 		p := product{m: hi - lo, n: b.up(hi) - from, k: E, a: a.q[at:], rs: H * E, cs: 1,
 			c: s[j.Before+from:], ldc: ld}
 		p.columns(b.k, a.keys[j.at+from*E:]).all(b.k, wk)
@@ -229,13 +259,17 @@ func (b *Backend) attend(wk *worker, t int) {
 			clear(row[own:])
 			clear(row[:first])
 		}
-		if before < j.Before {
-			p = product{m: hi - lo, n: E, k: j.Before - before, a: s[before:], rs: ld, cs: 1,
-				c: a.o[at:], ldc: H * E}
-			p.panels(b.k, a.values[j.before+before*b.k.nr:], j.Before).all(b.k, wk)
-		}
+		begun := false
+		b.ancestors(j, func(r keyRun) {
+			if from := b.seen(r, first); from < r.length {
+				p := product{m: hi - lo, n: E, k: r.length - from, a: s[r.col+from:], rs: ld,
+					cs: 1, c: a.o[at:], ldc: H * E, acc: begun}
+				p.panels(b.k, a.values[r.at+from*b.k.nr:], r.length).all(b.k, wk)
+				begun = true
+			}
+		})
 		p = product{m: hi - lo, n: E, k: hi - from, a: s[j.Before+from:], rs: ld, cs: 1,
-			c: a.o[at:], ldc: H * E, acc: before < j.Before}
+			c: a.o[at:], ldc: H * E, acc: begun}
 		p.panels(b.k, a.values[j.at+from*b.k.nr:], j.Len).all(b.k, wk)
 		for i := range hi - lo {
 			b.k.scale(a.o[at+i*H*E:at+i*H*E+E], norm[i])
@@ -243,11 +277,10 @@ func (b *Backend) attend(wk *worker, t int) {
 	}
 }
 
-// visible is where the keys begin that the queries from the lo-th of j's segment on see: in
-// the segment before, and in its own, both at the beginning of a panel.
-func (b *Backend) visible(j attnJob, lo int) (before, own int) {
-	first := b.attn.First(j.Before + lo + 1)
-	return min(first, j.Before) / b.k.nr * b.k.nr, max(0, first-j.Before) / b.k.nr * b.k.nr
+// own is where the keys of j's own segment begin that its queries from the lo-th on see, at
+// the beginning of a panel.
+func (b *Backend) own(j attnJob, lo int) int {
+	return b.seen(keyRun{col: j.Before}, b.attn.First(j.Before+lo+1))
 }
 
 // maxTile is the most rows that any variant's register tile has.
@@ -257,7 +290,7 @@ const maxTile = 16
 // blocks; a block's probabilities and their gradients are made, added to dv and dk
 // of the keys that it sees, and multiplied with these keys to dq. dv and dk are
 // chains over a key/value head's query heads, and over the queries of each, both
-// ascending: those of a segment, then those of its branches. A worker has one
+// ascending: those of a segment, then those of its descendants. A worker has one
 // key/value head of one family; where these are too few or too unequal, all workers
 // share a block, each with some of the keys, and then with some of the queries, which
 // moves no chain.
@@ -313,11 +346,15 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 		b.blocks(f, &b.workers[0].buf, func(j gradBlock) {
 			b.attn.block = j
 			b.run(b.gradParts(j), func(b *Backend, w *worker, t int) {
-				j := b.attn.block
-				before, all, parts := b.up(j.Before)/b.k.nr, b.gradPanels(j), b.gradParts(j)
-				lo, hi := all*t/parts, all*(t+1)/parts
-				b.byKeysBefore(w, j, min(lo, before)*b.k.nr, min(hi, before)*b.k.nr)
-				b.byKeys(w, j, max(lo-before, 0)*b.k.nr, max(hi-before, 0)*b.k.nr)
+				j, nr := b.attn.block, b.k.nr
+				all, parts := b.gradPanels(j), b.gradParts(j)
+				lo, hi := all*t/parts*nr, all*(t+1)/parts*nr
+				b.ancestors(j.attnJob, func(r keyRun) {
+					n := b.up(r.length)
+					b.byKeysBefore(w, j, r, min(lo, n), min(hi, n))
+					lo, hi = max(lo-n, 0), max(hi-n, 0)
+				})
+				b.byKeys(w, j, lo, hi)
 			})
 			b.run((j.hi-j.lo+mr-1)/mr,
 				func(b *Backend, w *worker, t int) { b.byQueries(w, b.attn.block, t) })
@@ -326,7 +363,7 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 	at.own = at.families[shared:]
 	b.run(len(at.own), func(b *Backend, w *worker, t int) {
 		b.blocks(b.attn.own[t], &w.buf, func(j gradBlock) {
-			b.byKeysBefore(w, j, 0, b.up(j.Before))
+			b.ancestors(j.attnJob, func(r keyRun) { b.byKeysBefore(w, j, r, 0, r.length) })
 			b.byKeys(w, j, 0, b.up(j.hi))
 			for t := range (j.hi - j.lo + b.k.mr - 1) / b.k.mr {
 				b.byQueries(w, j, t)
@@ -361,40 +398,43 @@ func (b *Backend) divide(p compute.Pack) (left, longest int) {
 
 // gradPanels is how many panels of keys a block sees, and gradParts how many tasks share
 // them.
-func (b *Backend) gradPanels(j gradBlock) int { return (b.up(j.Before) + b.up(j.hi)) / b.k.nr }
-func (b *Backend) gradParts(j gradBlock) int  { return min(b.gradPanels(j), 2*b.pool.workers) }
+func (b *Backend) gradPanels(j gradBlock) int {
+	n := b.up(j.hi)
+	b.ancestors(j.attnJob, func(r keyRun) { n += b.up(r.length) })
+	return n / b.k.nr
+}
+func (b *Backend) gradParts(j gradBlock) int { return min(b.gradPanels(j), 2*b.pool.workers) }
 
-// byKeysBefore takes the block j through the keys k0 to k1-1 of the segment that its own
-// follows, from the first of a panel on: scores s, their gradients ds, and what these add
-// to dv and dk. Without a window all queries see all of them. The next columns of s and ds may
-// be another worker's.
-func (b *Backend) byKeysBefore(wk *worker, j gradBlock, k0, k1 int) {
-	before, _ := b.visible(j.attnJob, j.lo)
-	k0, k1 = max(k0, before), min(k1, j.Before)
+// byKeysBefore takes the block j through the keys k0 to k1-1 of an ancestor, from the first of
+// a panel on: scores s, their gradients ds, and what these add to dv and dk. Without a window
+// all queries see all of them. The next columns of s and ds may be another worker's.
+func (b *Backend) byKeysBefore(wk *worker, j gradBlock, r keyRun, k0, k1 int) {
+	a, mr := &b.attn, b.k.mr
+	k0, k1 = max(k0, b.seen(r, a.First(j.Before+j.lo+1))), min(k1, r.length)
 	if k0 >= k1 {
 		return
 	}
-	a, mr := &b.attn, b.k.mr
 	H, scale := a.H, float32(a.Scale)
 	M, ld := j.hi-j.lo, b.ld(j.attnJob)
+	s, ds := j.s[r.col:], j.ds[r.col:]
 	tiles := (M + mr - 1) / mr
 	for t := range tiles {
 		lo, hi := M*t/tiles, M*(t+1)/tiles
-		b.gradScores(wk, j, lo, hi, j.before, k0, k1-k0, k0)
+		b.gradScores(wk, j, lo, hi, r.at, k0, k1-k0, r.col+k0)
 		for i := lo; i < hi; i++ {
-			n, first := (j.First+j.lo+i)*H+j.head, min(k1, a.First(j.Before+j.lo+i+1))
+			n, first := (j.First+j.lo+i)*H+j.head, min(k1, a.First(j.Before+j.lo+i+1)-r.col)
 			if first > k0 {
-				clear(j.s[i*ld+k0 : i*ld+first])
-				clear(j.ds[i*ld+k0 : i*ld+first])
+				clear(s[i*ld+k0 : i*ld+first])
+				clear(ds[i*ld+k0 : i*ld+first])
 			}
 			if first = max(first, k0); first < k1 {
-				b.k.softGrad(j.s[i*ld+first:i*ld+k1], j.ds[i*ld+first:i*ld+k1], scale, a.lse[n],
+				b.k.softGrad(s[i*ld+first:i*ld+k1], ds[i*ld+first:i*ld+k1], scale, a.lse[n],
 					a.delta[n])
 			}
 		}
 	}
 	for j0 := k0; j0 < k1; j0 += mr {
-		b.gradKeys(wk, j, j.Prefix+j0, min(mr, k1-j0), j0, 0)
+		b.gradKeys(wk, j, r.first+j0, min(mr, k1-j0), r.col+j0, 0)
 	}
 }
 
@@ -406,8 +446,7 @@ func (b *Backend) byKeys(wk *worker, j gradBlock, k0, k1 int) {
 	M, ld := j.hi-j.lo, b.ld(j.attnJob)
 	s, ds := j.s[j.Before:], j.ds[j.Before:]
 	tiles := (M + mr - 1) / mr
-	_, from := b.visible(j.attnJob, j.lo)
-	k0 = max(k0, from)
+	k0 = max(k0, b.own(j.attnJob, j.lo))
 	for t := range tiles {
 		lo, hi := M*t/tiles, M*(t+1)/tiles
 		n := min(k1, b.up(j.lo+hi)) - k0
@@ -473,14 +512,18 @@ func (b *Backend) byQueries(wk *worker, j gradBlock, t int) {
 	H, E, tiles := a.H, a.E, (M+mr-1)/mr
 	lo, hi := M*t/tiles, M*(t+1)/tiles
 	at := (j.First+j.lo+lo)*H*E + j.head*E
-	before, from := b.visible(j.attnJob, j.lo+lo)
-	if before < j.Before {
-		p := product{m: hi - lo, n: E, k: j.Before - before, a: j.ds[lo*ld+before:], rs: ld, cs: 1,
-			c: a.dq[at:], ldc: H * E}
-		p.panels(b.k, a.rows[j.before+before*b.k.nr:], j.Before).all(b.k, wk)
-	}
+	first, begun := a.First(j.Before+j.lo+lo+1), false
+	b.ancestors(j.attnJob, func(r keyRun) {
+		if from := b.seen(r, first); from < r.length {
+			p := product{m: hi - lo, n: E, k: r.length - from, a: j.ds[lo*ld+r.col+from:], rs: ld,
+				cs: 1, c: a.dq[at:], ldc: H * E, acc: begun}
+			p.panels(b.k, a.rows[r.at+from*b.k.nr:], r.length).all(b.k, wk)
+			begun = true
+		}
+	})
+	from := b.own(j.attnJob, j.lo+lo)
 	p := product{m: hi - lo, n: E, k: j.lo + hi - from, a: j.ds[lo*ld+j.Before+from:], rs: ld,
-		cs: 1, c: a.dq[at:], ldc: H * E, acc: before < j.Before}
+		cs: 1, c: a.dq[at:], ldc: H * E, acc: begun}
 	p.panels(b.k, a.rows[j.at+from*b.k.nr:], j.Len).all(b.k, wk)
 }
 

@@ -26,7 +26,8 @@ const (
 type layout struct {
 	start, parent []int32 // of the pack
 	segments      []compute.Segment
-	table         []int32 // the same, five numbers to a segment
+	table         []int32 // the same, five numbers to a segment; then the paths to segments
+	above         []int32 // of prefix
 	branched      bool
 	queries, keys tileList
 	split         struct{ rows, K, group, most, parts int } // the answer that dkvParts gave last
@@ -50,11 +51,43 @@ func (b *Backend) layout(p compute.Pack) *layout {
 	for s := range p.Segments() {
 		g := p.Segment(s)
 		l.segments = append(l.segments, g)
-		l.table = append(l.table, int32(g.First), int32(g.Len), int32(g.Prefix), int32(g.Before),
+		l.table = append(l.table, int32(g.First), int32(g.Len), 0, int32(g.Before),
 			int32(g.Branches))
 		l.branched = l.branched || p.Branched(s)
 	}
+	for s, g := range l.segments {
+		l.table[5*s+2] = l.prefix(p, s, g)
+	}
 	return l
+}
+
+// prefix is how the kernels find the rows of the ancestors of segment s (struct Segment in
+// attention.cu): the first, where they are rows without a gap. Elsewhere it appends a path to the
+// table, pairs (end, jump) for the positions up to end-1, and is minus the index of its beginning.
+func (l *layout) prefix(p compute.Pack, s int, g compute.Segment) int32 {
+	begin, col, own := len(l.table), int32(0), int32(g.First-g.Before)
+	l.above = p.Ancestors(l.above[:0], s)
+	for _, up := range l.above {
+		n, jump := int32(p.Tokens(int(up))), p.Start[up]-col-own
+		if n == 0 {
+			continue
+		}
+		if last := len(l.table) - 2; last >= begin && l.table[last+1] == jump {
+			l.table[last] += n
+		} else {
+			l.table = append(l.table, col+n, jump)
+		}
+		col += n
+	}
+	switch {
+	case col == 0:
+		return 0
+	case len(l.table) == begin+2:
+		first := l.table[begin+1] + own
+		l.table = l.table[:begin]
+		return first
+	}
+	return -int32(begin)
 }
 
 // queryTiles is the tiles of queries: a tile's work grows with the keys before it.

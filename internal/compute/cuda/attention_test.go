@@ -279,21 +279,54 @@ func TestDecodeSplits(t *testing.T) {
 	}
 }
 
+// rowsBefore is the rows of the ancestors of segment s as the kernels find them (attn_away).
+func (l *layout) rowsBefore(s int) (rows []int32) {
+	g := l.table[5*s : 5*s+5]
+	for j := range g[3] {
+		if g[2] >= 0 {
+			rows = append(rows, g[2]+j)
+			continue
+		}
+		path := l.table[-g[2]:]
+		for j >= path[0] {
+			path = path[2:]
+		}
+		rows = append(rows, g[0]-g[3]+j+path[1])
+	}
+	return rows
+}
+
 // The tiles of a pack's lists are all of its tiles, each once, those with most work
-// first; and a pack that only differs in who follows whom is another pack.
+// first; a pack that only differs in who follows whom is another pack; and the rows of ancestors
+// are those of a walk to the root, by a path only where they are not one run.
 func TestLayout(t *testing.T) {
 	start := []int32{0, 130, 130, 500, 501, 757, 1000, 1129}
 	var b Backend
 	for _, parent := range [][]int32{nil, {-1, 0, 0, -1, -1, 4, 4}, {-1, -1, -1, -1, -1, -1, -1},
-		{-1, 0, -1, -1, -1, 4, 4}, nil} {
+		{-1, 0, -1, -1, -1, 4, 4}, {-1, 0, 1, 2, 3, 4, 5}, {-1, 0, 0, 2, 2, 0, 5}, nil} {
 		p := compute.Pack{Start: start, Parent: parent}
 		l := b.layout(p)
 		for s := range p.Segments() {
 			g := p.Segment(s)
-			if want := []int32{int32(g.First), int32(g.Len), int32(g.Prefix), int32(g.Before),
-				int32(g.Branches)}; !slices.Equal(l.table[5*s:5*s+5], want) {
-				t.Errorf("parents %v: segment %d is %v, want %v", parent, s, l.table[5*s:5*s+5],
-					want)
+			if got, want := l.table[5*s:5*s+5], []int32{int32(g.First), int32(g.Len),
+				int32(g.Before), int32(g.Branches)}; !slices.Equal(got[:2], want[:2]) ||
+				!slices.Equal(got[3:], want[2:]) {
+				t.Errorf("parents %v: segment %d is %v, want %v", parent, s, got, want)
+			}
+			var rows []int32
+			for up := s; p.Branched(up); {
+				up = int(parent[up])
+				var own []int32
+				for i := start[up]; i < start[up+1]; i++ {
+					own = append(own, i)
+				}
+				rows = append(own, rows...)
+			}
+			n := len(rows)
+			one := n == 0 || int(rows[n-1]-rows[0]) == n-1
+			if got := l.rowsBefore(s); !slices.Equal(got, rows) || one != (l.table[5*s+2] >= 0) {
+				t.Errorf("parents %v: before segment %d (%v) are rows %v, want %v", parent, s,
+					l.table[5*s:5*s+5], got, rows)
 			}
 		}
 		check := func(what string, pairs []int32, rows int,

@@ -938,9 +938,9 @@ func TestMisuse(t *testing.T) {
 			b.Attention(y, x, y, y, y, compute.AttnShape{H: 1, K: 1, E: 1, Scale: 1},
 				compute.Pack{Start: []int32{0, 9}})
 		},
-		"a branch of a branch": func() {
+		"a branch behind a sequence": func() {
 			b.Attention(y, x, y, y, y, compute.AttnShape{H: 1, K: 1, E: 1, Scale: 1},
-				compute.Pack{Start: []int32{0, 4, 6, 8}, Parent: []int32{-1, 0, 1}})
+				compute.Pack{Start: []int32{0, 2, 4, 6, 8}, Parent: []int32{-1, 0, -1, 1}})
 		},
 		"a page beyond": func() {
 			b.AttentionDecode(y, y, y, y, compute.AttnShape{H: 1, K: 1, E: 8, Scale: 1},

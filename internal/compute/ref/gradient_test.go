@@ -118,11 +118,16 @@ func TestAttentionGrad(t *testing.T) {
 	t.Run("branches", func(t *testing.T) {
 		attentionGrad(t, compute.Pack{Start: []int32{0, 3, 5, 6, 8}, Parent: []int32{-1, 0, 0, -1}})
 	})
+	t.Run("branches of branches", func(t *testing.T) { attentionGrad(t, nested) })
 }
+
+// nested is a pack of depth 4, with siblings, an only child and a segment of no tokens.
+var nested = compute.Pack{Start: []int32{0, 2, 3, 5, 6, 6, 7, 9, 10, 11},
+	Parent: []int32{-1, 0, 1, 2, 1, 4, 0, 6, -1}}
 
 func attentionGrad(t *testing.T, p compute.Pack) {
 	a := compute.AttnShape{H: 4, K: 2, E: 3, Scale: 0.7}
-	const N = 8
+	N := int(p.Start[p.Segments()])
 	b, q, k, v := New(), normal(N*a.H*a.E), normal(N*a.K*a.E), normal(N*a.K*a.E)
 	o, lse, c := zeros(N*a.H*a.E), zeros(N*a.H), normal(N*a.H*a.E)
 	dq, dk, dv := zeros(q.Len()), zeros(k.Len()), zeros(v.Len())
@@ -132,6 +137,92 @@ func attentionGrad(t *testing.T, p compute.Pack) {
 	differ(t, "q", q, dq, loss)
 	differ(t, "k", k, dk, loss)
 	differ(t, "v", v, dv, loss)
+}
+
+// A pack of any depth has the values and the gradients of a plain attention of all tokens to
+// all, with a mask that is written out: a token sees the tokens from which a walk down the
+// parents leads to it. Of a window, those of the last positions.
+func TestAttentionOfBranchesIsMasked(t *testing.T) {
+	p, N := nested, int(nested.Start[nested.Segments()])
+	var segment, position []int // of each token
+	for s := range p.Segments() {
+		before := 0
+		for up := p.Parent[s]; up >= 0; up = p.Parent[up] {
+			before += int(p.Start[up+1] - p.Start[up])
+		}
+		for i := range int(p.Start[s+1] - p.Start[s]) {
+			segment, position = append(segment, s), append(position, before+i)
+		}
+	}
+	sees := func(i, j, window int) bool {
+		if window > 0 && position[j] <= position[i]-window || position[j] > position[i] {
+			return false
+		}
+		for s := segment[i]; s >= 0; s = int(p.Parent[s]) {
+			if s == segment[j] {
+				return true
+			}
+		}
+		return false
+	}
+	for _, window := range []int{0, 1, 2, 4} {
+		a := compute.AttnShape{H: 4, K: 2, E: 3, Scale: 0.7, Window: window}
+		b, q, k, v := New(), normal(N*a.H*a.E), normal(N*a.K*a.E), normal(N*a.K*a.E)
+		o, lse, do := zeros(q.Len()), zeros(N*a.H), normal(q.Len())
+		dq, dk, dv := zeros(q.Len()), zeros(k.Len()), zeros(v.Len())
+		b.Attention(o, lse, q, k, v, a, p)
+		b.AttentionGrad(dq, dk, dv, do, o, lse, q, k, v, a, p)
+		wo, wq, wk, wv := zeros(q.Len()), zeros(q.Len()), zeros(k.Len()), zeros(v.Len())
+		dot := func(x, y compute.Tensor, i, j int) (sum float64) {
+			for e := range a.E {
+				sum += F64(x)[i+e] * F64(y)[j+e]
+			}
+			return sum
+		}
+		pairs := 0.0
+		for h := range a.H {
+			for i := range N {
+				at := (i*a.H + h) * a.E
+				key := func(j int) int { return (j*a.K + h/(a.H/a.K)) * a.E }
+				prob, sum := make([]float64, N), 0.0
+				for j := range N {
+					if sees(i, j, window) {
+						prob[j] = math.Exp(a.Scale * dot(q, k, at, key(j)))
+						pairs++
+					}
+					sum += prob[j]
+				}
+				mean := 0.0
+				for j := range N {
+					prob[j] /= sum
+					mean += prob[j] * dot(do, v, at, key(j))
+				}
+				for j := range N {
+					ds := a.Scale * prob[j] * (dot(do, v, at, key(j)) - mean)
+					for e := range a.E {
+						F64(wo)[at+e] += prob[j] * F64(v)[key(j)+e]
+						F64(wq)[at+e] += ds * F64(k)[key(j)+e]
+						F64(wk)[key(j)+e] += ds * F64(q)[at+e]
+						F64(wv)[key(j)+e] += prob[j] * F64(do)[at+e]
+					}
+				}
+			}
+		}
+		for _, x := range []struct {
+			name      string
+			got, want compute.Tensor
+		}{{"o", o, wo}, {"dq", dq, wq}, {"dk", dk, wk}, {"dv", dv, wv}} {
+			for i, want := range F64(x.want) {
+				if got := F64(x.got)[i]; math.Abs(got-want) > 1e-12 {
+					t.Errorf("window %d: %s[%d] is %v, by the mask %v", window, x.name, i, got, want)
+				}
+			}
+		}
+		if got := p.Pairs(window) * float64(a.H); got != pairs {
+			t.Errorf("window %d: Pairs says %g pairs of all heads, the mask has %g", window, got,
+				pairs)
+		}
+	}
 }
 
 func TestSwiGLUGrad(t *testing.T) {

@@ -440,14 +440,14 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 	k, v := size("Attention", "k", kNKE, N*K*E), size("Attention", "v", vNKE, N*K*E)
 	p.Check("Attention", N)
 	for n := range p.Segments() {
-		g := p.Segment(n)
+		g, rows := p.Segment(n), sequence(p, n)
 		for i := range g.Len {
 			for h := range H {
 				at := (g.First+i)*H*E + h*E
 				from := a.First(g.Before + i + 1)
 				lse[(g.First+i)*H+h] = attend(o[at:at+E], q[at:at+E], g.Before+i+1-from, a.Scale,
 					func(j int) (kE, vE []float64) {
-						at := seen(g, from+j)*K*E + h/(H/K)*E
+						at := rows[from+j]*K*E + h/(H/K)*E
 						return k[at : at+E], v[at : at+E]
 					})
 			}
@@ -455,12 +455,15 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 	}
 }
 
-// seen is the row of the j-th token that the tokens of g see.
-func seen(g compute.Segment, j int) int {
-	if j < g.Before {
-		return g.Prefix + j
+// sequence is the rows of the sequence that ends with segment n, by position: those of its
+// ancestors, the outermost first, then its own.
+func sequence(p compute.Pack, n int) (rows []int) {
+	for _, s := range append(p.Ancestors(nil, n), int32(n)) {
+		for i := p.Start[s]; i < p.Start[s+1]; i++ {
+			rows = append(rows, int(i))
+		}
 	}
-	return g.First + j - g.Before
+	return rows
 }
 
 // AttentionGrad is the gradient of Attention.
@@ -479,7 +482,7 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 	clear(dv)
 	p.Check("AttentionGrad", N)
 	for n := range p.Segments() {
-		g := p.Segment(n)
+		g, rows := p.Segment(n), sequence(p, n)
 		for i := g.First; i < g.First+g.Len; i++ {
 			for h := range H {
 				qi := i*H*E + h*E
@@ -489,7 +492,7 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 				}
 				n := g.Before + i - g.First + 1
 				for j := a.First(n); j < n; j++ {
-					kj := seen(g, j)*K*E + h/(H/K)*E
+					kj := rows[j]*K*E + h/(H/K)*E
 					dot, dp := 0.0, 0.0
 					for e := range E {
 						dot += q[qi+e] * k[kj+e]

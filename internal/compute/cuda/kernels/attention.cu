@@ -1,8 +1,8 @@
 // Causal attention over packs of sequences, forward and backward.
 //
 // A pack lies in segments (compute.Pack): sequences, and branches, which follow
-// another segment, their parent, as the answers to a prompt do. Query i sees the
-// tokens j <= i of its segment, and all of the parent's before them; i and j are
+// another segment, their parent, as the answers to a prompt do, to any depth. Query i
+// sees the tokens j <= i of its segment, and all of its ancestors' before them; i and j are
 // positions: a segment's tokens are counted on from its parent's. With a window, which only the
 // generic kernels take, it sees of these the last ones, j > i-window; window 0 is none.
 //
@@ -12,17 +12,19 @@
 //   delta[i,h] = sum_e do[i,h,e]*o[i,h,e];  ds_ij = p_ij*(sum_e do[i,h,e]*v[j,.,e] - delta[i,h])
 //   dq_i = scale*sum_j ds_ij*k_j;  dk_j = scale*sum_i ds_ij*q_i;  dv_j = sum_i p_ij*do_i
 // with dk and dv summed over the query heads of a key/value head, h ascending, then
-// over the rows i that see j, ascending: the segment's own, then its branches', which
-// lie directly behind it, so that these are rows without a gap.
+// over the rows i that see j, ascending: the segment's own, then its descendants', which
+// lie directly behind it, so that these are rows without a gap. The keys of a segment's
+// ancestors are such rows where it has one, or each is the first behind its parent: the fast
+// kernels then add one number to a position. Elsewhere they look each row up (attn_jump).
 // The method is FlashAttention-2 (arXiv 2307.08691, algorithms 1 and 2), with the
 // backward pass as two, so that no sum needs an atomic: one for dk and dv, one for
 // dq. Tiles of keys count from position 0 and no order depends on what else is in
 // the pack, so o, lse and dq have the same bits whether a sequence lies alone, in any
-// pack, or in two segments. dk and dv of a segment depend on its own rows and on all
-// of its branches' together.
+// pack, or in several segments. dk and dv of a segment depend on its own rows and on all
+// of its descendants' together.
 //
 // Shapes: q, o, do, dq [N,H,E]; k, v, dk, dv [N,K,E]; lse, delta [N,H] float;
-// segments [S]. Everything is overwritten, nothing accumulated. The rows of q and dq
+// segments [S], and their paths. Everything is overwritten, nothing accumulated. The rows of q and dq
 // begin q_row elements apart, those of k and dk k_row, those of v and dv v_row: they
 // may be columns of wider matrices. All others lie without gaps.
 //
@@ -63,18 +65,53 @@
 
 #define ATTN_THREADS 128
 
-// Segment is compute.Segment: rows first to first+len-1, before them the parent's
-// rows prefix to prefix+before-1, and from first+len on the branches'.
+// Segment is compute.Segment: rows first to first+len-1, and from first+len on the
+// descendants'. Before its own tokens are its ancestors': rows prefix to prefix+before-1, or,
+// with a negative prefix, those of a path.
 struct Segment {
     int first, len, prefix, before, branches;
 };
 
-// attn_own is the row at which the segment's position 0 would be, if its parent's
+// attn_own is the row at which the segment's position 0 would be, if its ancestors'
 // tokens lay before its own: its own position i is row attn_own+i.
 DEVICE int attn_own(const Segment &g) { return g.first - g.before; }
 
-// attn_row is the row of position j, of the parent or of the segment.
-DEVICE int attn_row(const Segment &g, int j) { return j + (j < g.before ? g.prefix : attn_own(g)); }
+// ATTN_PATH is less than any distance of rows; a jump below it is a path.
+#define ATTN_PATH (-(1 << 30))
+
+// attn_leap is how far the ancestors' rows lie from where they would be before the segment's.
+DEVICE int attn_leap(const Segment &g) { return g.prefix < 0 ? ATTN_PATH + g.prefix : g.prefix - attn_own(g); }
+
+// attn_jump is the same for position j, which is before the segment, of a path: pairs (end,
+// jump) for positions up to end-1, ends ascending. It lies -prefix ints behind the beginning of
+// the segments.
+DEVICE int attn_jump(const Segment *segments, int jump, int j) {
+    const int *path = (const int *)segments + (ATTN_PATH - jump);
+    while (j >= path[0]) path += 2;
+    return path[1];
+}
+
+// attn_away is how far position j of a sequence lies from where it would be without branches.
+DEVICE int attn_away(const Segment *segments, int before, int jump, int j) {
+    if (j >= before) return 0;
+    return jump >= ATTN_PATH ? jump : attn_jump(segments, jump, j);
+}
+
+// attn_keys is attn_load of the keys or values from position n0 on, of len positions; src is
+// where position 0 would be if the ancestors' rows lay before the segment's.
+template <int E, int ROWS>
+DEVICE void attn_keys(bf16 *tile, const bf16 *src, int stride, int n0, int len, int before, int jump, const Segment *segments) {
+    if (jump >= ATTN_PATH || n0 >= before) {
+        attn_load<E, ROWS, 128>(tile, src + n0 * (i64)stride, stride, len - n0, before - n0, jump);
+        return;
+    }
+    const int chunks = E / 8, rows = 128 / chunks;
+#pragma unroll 1
+    for (int row = threadIdx.x / chunks; row < ROWS; row += rows) {
+        int j = n0 + row, from = j < before ? j + attn_jump(segments, jump, j) : j, chunk = threadIdx.x % chunks;
+        copy_async(tile + attn_at<E>(row, chunk), src + from * (i64)stride + chunk * 8, j < len);
+    }
+}
 
 // attn_mask takes out, in a 16x8 product whose rows are queries from i0 on and
 // whose columns are keys from j0 on, the keys after each query. They also cover
@@ -131,13 +168,13 @@ DEVICE void attn_fwd(bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf
     int n_k = (min(len, q0 + BQ) + BK - 1) / BK;
     k += own * (i64)k_row + kv * E;
     v += own * (i64)v_row + kv * E;
-    int jump = g.prefix - own; // from where the parent's rows would be before the segment's to where they are
+    int jump = attn_leap(g); // from where the ancestors' rows would be before the segment's to where they are
 
     bf16 *q_tile = (bf16 *)shared(), *ring = q_tile + BQ * E;
     attn_load<E, BQ, ATTN_THREADS>(q_tile, q + (own + q0) * (i64)q_row + h * E, q_row, len - q0);
-    attn_load<E, BK, ATTN_THREADS>(ring, k, k_row, len, g.before, jump);
+    attn_keys<E, BK>(ring, k, k_row, 0, len, g.before, jump, segments);
     copy_commit();
-    attn_load<E, BK, ATTN_THREADS>(ring + BK * E, v, v_row, len, g.before, jump);
+    attn_keys<E, BK>(ring + BK * E, v, v_row, 0, len, g.before, jump, segments);
     copy_commit();
 
     u32 q_frag[keep ? MT : 1][keep ? E / 16 : 1][4];
@@ -157,7 +194,7 @@ DEVICE void attn_fwd(bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf
         bool live = j0 < i0 + 16 * MT && i0 < len; // this warp has a query that sees a key of this tile
         copy_wait<1>();
         __syncthreads();
-        if (j + 1 < n_k) attn_load<E, BK, ATTN_THREADS>(ring + free_slot * BK * E, k + (j0 + BK) * (i64)k_row, k_row, len - j0 - BK, g.before - j0 - BK, jump);
+        if (j + 1 < n_k) attn_keys<E, BK>(ring + free_slot * BK * E, k, k_row, j0 + BK, len, g.before, jump, segments);
         copy_commit();
 
         float s[MT][BK / 8][4];
@@ -249,7 +286,7 @@ DEVICE void attn_fwd(bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf
 
         copy_wait<1>();
         __syncthreads();
-        if (j + 1 < n_k) attn_load<E, BK, ATTN_THREADS>(ring + slot * BK * E, v + (j0 + BK) * (i64)v_row, v_row, len - j0 - BK, g.before - j0 - BK, jump);
+        if (j + 1 < n_k) attn_keys<E, BK>(ring + slot * BK * E, v, v_row, j0 + BK, len, g.before, jump, segments);
         copy_commit();
         if (live) {
             const bf16 *v_tile = ring + v_slot * BK * E;
@@ -271,6 +308,7 @@ DEVICE void attn_fwd(bf16 *o, float *lse, const bf16 *q, const bf16 *k, const bf
     }
 
     if (i0 >= len) return;
+    own = attn_own(segments[tiles[blockIdx.x].x]); // read again: the loop has no register for it
     float inverse[MT][2];
 #pragma unroll
     for (int t = 0; t < MT; t++) {
@@ -547,13 +585,13 @@ DEVICE void attn_bwd_dq(bf16 *dq, const bf16 *dout, const bf16 *q, const bf16 *k
     int n_k = (min(len, q0 + BQ) + BK - 1) / BK;
     k += own * (i64)k_row + kv * E;
     v += own * (i64)v_row + kv * E;
-    int jump = g.prefix - own; // as in attn_fwd
+    int jump = attn_leap(g); // as in attn_fwd
 
     bf16 *q_tile = (bf16 *)shared(), *do_tile = q_tile + BQ * E, *ring = do_tile + BQ * E;
     attn_load<E, BQ, ATTN_THREADS>(q_tile, q + (own + q0) * (i64)q_row + h * E, q_row, len - q0);
     attn_load<E, BQ, ATTN_THREADS>(do_tile, dout + ((own + q0) * (i64)H + h) * E, H * E, len - q0);
-    attn_load<E, BK, ATTN_THREADS>(ring, k, k_row, len, g.before, jump);
-    attn_load<E, BK, ATTN_THREADS>(ring + BK * E, v, v_row, len, g.before, jump);
+    attn_keys<E, BK>(ring, k, k_row, 0, len, g.before, jump, segments);
+    attn_keys<E, BK>(ring + BK * E, v, v_row, 0, len, g.before, jump, segments);
     copy_commit();
 
     float acc[MT][E / 8][4], lse2[MT][2], d[MT][2], factor[MT][2];
@@ -579,8 +617,8 @@ DEVICE void attn_bwd_dq(bf16 *dq, const bf16 *dout, const bf16 *q, const bf16 *k
         if (j + 1 < n_k) {
             int n0 = (j + 1) * BK;
             bf16 *to = ring + (now ^ 1) * 2 * BK * E;
-            attn_load<E, BK, ATTN_THREADS>(to, k + n0 * (i64)k_row, k_row, len - n0, g.before - n0, jump);
-            attn_load<E, BK, ATTN_THREADS>(to + BK * E, v + n0 * (i64)v_row, v_row, len - n0, g.before - n0, jump);
+            attn_keys<E, BK>(to, k, k_row, n0, len, g.before, jump, segments);
+            attn_keys<E, BK>(to + BK * E, v, v_row, n0, len, g.before, jump, segments);
         }
         copy_commit();
         const bf16 *k_tile = ring + now * 2 * BK * E, *v_tile = k_tile + BK * E;
@@ -693,14 +731,14 @@ DEVICE void attn_fwd_any(T *o, float *lse, const T *q, const T *k, const T *v, c
     if (i >= (i64)N * H) return;
     int lane = threadIdx.x % WARP, n = i / H, h = i % H, kv = h / (H / K);
     Segment g = attn_segment(segments, S, n);
-    int own = attn_own(g), len = n + 1 - own, before = g.before, jump = g.prefix - own; // attn_row takes more registers here
+    int own = attn_own(g), len = n + 1 - own, before = g.before, jump = attn_leap(g);
     const T *query = q + n * (i64)q_row + h * E, *key = k + own * (i64)k_row + kv * E, *value = v + own * (i64)v_row + kv * E;
     float m = -INF, l = 0.0f, acc[ATTN_LANE];
     for (int c = 0; c < ATTN_LANE; c++) acc[c] = 0.0f;
     int seen = attn_first(len, window);
     for (int j = seen / ATTN_SPLIT * ATTN_SPLIT; j < len; j += ATTN_SPLIT) {
         float m1, l1, acc1[ATTN_LANE], a, b;
-        attn_span(m1, l1, acc1, query, key, value, k_row, v_row, [&](int p) { return p + (p < before ? jump : 0); }, E, scale, max(j, seen), min(len, j + ATTN_SPLIT));
+        attn_span(m1, l1, acc1, query, key, value, k_row, v_row, [&](int p) { return p + attn_away(segments, before, jump, p); }, E, scale, max(j, seen), min(len, j + ATTN_SPLIT));
         attn_merge(m, l, m1, l1, a, b);
         for (int c = 0; c < ATTN_LANE; c++) acc[c] = fmaf(acc[c], a, acc1[c] * b);
     }
@@ -771,21 +809,21 @@ DEVICE void attn_bwd_dq_any(T *dq, const T *dout, const T *q, const T *k, const 
     if (at >= (i64)N * H) return;
     int lane = threadIdx.x % WARP, n = at / H, h = at % H, kv = h / (H / K);
     Segment g = attn_segment(segments, S, n);
-    int len = n + 1 - attn_own(g);
+    int own = attn_own(g), len = n + 1 - own, before = g.before, jump = attn_leap(g);
     i64 query = n * (i64)q_row + h * E;
     float acc[ATTN_LANE];
     for (int c = 0; c < ATTN_LANE; c++) acc[c] = 0.0f;
     for (int j0 = attn_first(len, window); j0 < len; j0 += WARP) {
         float ds = 0.0f;
         if (j0 + lane < len) {
-            i64 row = attn_row(g, j0 + lane);
+            i64 row = own + j0 + lane + attn_away(segments, before, jump, j0 + lane);
             float p = expf(scale * attn_dot(q + query, k + row * k_row + kv * E, E) - lse[at]);
             ds = p * (attn_dot(dout + at * E, v + row * v_row + kv * E, E) - delta[at]);
         }
         int count = min(WARP, len - j0);
         for (int c = 0; c < count; c++) {
             float ds_c = __shfl_sync(FULL, ds, c);
-            i64 row = attn_row(g, j0 + c) * (i64)k_row + kv * E;
+            i64 row = (own + j0 + c + attn_away(segments, before, jump, j0 + c)) * (i64)k_row + kv * E;
             for (int x = 0; x < ATTN_LANE; x++) {
                 int e = lane + WARP * x;
                 if (e < E) acc[x] = fmaf(ds_c, to_float(k[row + e]), acc[x]);
