@@ -110,6 +110,15 @@ func TestGPUScripts(t *testing.T) {
 		t.Errorf("exit status %d without time:\n%s", code, said)
 	}
 
+	// At the same time: the log has all of them, in order, and the same verdict.
+	together := path("together.md")
+	said, code = run(check+"fragments driver model", "GAD_TOGETHER=1", "GAD_LOG="+together)
+	text, err = os.ReadFile(together)
+	order := regexp.MustCompile(`(?s)### fragments: pass.*### driver: FAIL.*### model: pass.*\*\*Failed: driver\.\*\*`)
+	if code != 1 || err != nil || !order.Match(text) {
+		t.Errorf("together: exit status %d, %v:\n%s\n%s", code, err, said, text)
+	}
+
 	bench := path("build") + "/bench.sh " + path("build") + " "
 	if said, code := run(bench+"driver gemm nccl", "OUT="+path("out")); code != 1 ||
 		!strings.Contains(said, "### nccl: not run: there is 0 GPU") ||

@@ -10,7 +10,8 @@
 #   nccl       NCCL with one rank, and, with two GPUs, whole runs of two ranks: the same bits
 #              twice, and with divided optimizer states; and gad bench of the two. GAD_NCCL names
 #              libnccl.so.2; else PyTorch's is looked for
-#   engine     the conformance suite, in bfloat16 and in float32, and the engine's own tests
+#   bf16 f32   the conformance suite in each precision
+#   engine     the engine's own tests
 #   sizes      the suite's cases at the sizes of released models, and offsets beyond 32 bits
 #   model      whole models against the CPU: values, gradients, training, generation
 #   trainer    SFT, warm-up and the game against the CPU; stop and resume
@@ -24,11 +25,11 @@
 set -euo pipefail
 . "$(dirname "$0")/log.sh"
 [ $# -ge 1 ] || die "usage: check.sh BUILD [SECTION...]"
-known fragments driver nccl engine sizes model trainer commands fast demo memcheck racecheck -- "${@:2}"
+known fragments driver nccl bf16 f32 engine sizes model trainer commands fast demo memcheck racecheck -- "${@:2}"
 begin "$@"
 shift
 sections=("$@")
-[ $# -gt 0 ] || sections=(fragments driver nccl engine sizes model trainer commands fast demo memcheck)
+[ $# -gt 0 ] || sections=(fragments driver nccl bf16 f32 engine sizes model trainer commands fast demo memcheck)
 
 # tests NAME PACKAGE PATTERN SECONDS [FLAG...]
 tests() {
@@ -123,7 +124,8 @@ check() {
   fragments) tests fragments internal/compute/cuda TestFragments 60 ;;
   driver) tests driver internal/compute/cuda/driver . 180 -test.skip NCCL ;;
   nccl) nccl ;;
-  engine) tests engine internal/compute/cuda . 300 -test.skip "$large" ;;
+  bf16 | f32) tests "$1" internal/compute/cuda "TestConformance/$1" 300 -test.skip "$large" ;;
+  engine) tests engine internal/compute/cuda . 300 -test.skip "TestConformance|$large" ;;
   sizes) tests sizes internal/compute/cuda "$large" 200 ;;
   model) tests model model CUDA 300 ;;
   trainer) tests trainer trainer CUDA 300 ;;

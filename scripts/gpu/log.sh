@@ -151,16 +151,38 @@ known() {
 }
 
 # each FUNCTION SECTION...: calls it for each section. A mistake in one does not keep the
-# others from being run.
+# others from being run. GAD_TOGETHER runs them at the same time, where a GPU's minutes are few
+# and nothing is timed; the log has them in order.
 each() {
-  local f=$1 s
+  local f=$1 s whole=$log
   shift
+  if [ -z "${GAD_TOGETHER:-}" ]; then
+    for s in "$@"; do one "$f" "$s"; done
+    return
+  fi
   for s in "$@"; do
-    "$f" "$s" || {
-      failed+=("$s")
-      printf '\n### %s: FAIL: the script itself\n\n' "$s" | tee -a "$log"
-    }
+    (
+      trap - EXIT
+      log=$work/$s.log failed=()
+      one "$f" "$s"
+      printf '%s\n' "${failed[@]}" >"$work/$s.failed"
+    ) &
   done
+  wait
+  for s in "$@"; do
+    cat "$work/$s.log" >>"$whole" || true
+    while read -r name; do
+      if [ -n "$name" ]; then failed+=("$name"); fi
+    done <"$work/$s.failed" || failed+=("$s")
+  done
+}
+
+# one FUNCTION SECTION
+one() {
+  "$1" "$2" || {
+    failed+=("$2")
+    printf '\n### %s: FAIL: the script itself\n\n' "$2" | tee -a "$log"
+  }
 }
 
 # ended cleans up, and says so in the log where the script ends before its finish.
