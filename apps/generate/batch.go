@@ -214,13 +214,13 @@ func AnswerData(s *session.Session, o Options, from session.Rows, output string)
 	if err := session.Continues("generate", m, b.chunks); err != nil {
 		return err
 	}
-	if err := b.begin(); err != nil {
-		return err
-	}
 	ctx, stop := s.Stoppable(func() string {
 		return "stopping; complete answers are kept, and the same command resumes; a second Ctrl-C stops at once"
 	}, b.state)
 	defer stop()
+	if err := b.begin(); err != nil {
+		return err
+	}
 	err = b.generate(ctx, m, set, prompts, todo)
 	if err := cmp.Or(b.failed, b.journal.Sync(), b.journal.Close()); err != nil {
 		return b.broken(b.missing(),

@@ -87,16 +87,16 @@ func (p *Partial) Keep(key string, record any) error {
 // participle of what it does. An interruption is said, and is fault.ErrInterrupted. The journal is
 // closed then.
 func (p *Partial) Work(done string, work func(ctx context.Context) error) error {
+	ctx, stop := p.s.Stoppable(func() string {
+		return fmt.Sprintf("stopping; what is %s is kept, and the same command resumes; a second Ctrl-C stops at once", done)
+	}, p.state)
+	defer stop()
 	if err := p.Begin(); err != nil {
 		return checkpoint.ExplainFull(p.s.FS, p.o.Path, 0, vfs.Target(err))
 	}
 	if err := p.Append(settingsKey, p.settings); err != nil {
 		return p.broken(err)
 	}
-	ctx, stop := p.s.Stoppable(func() string {
-		return fmt.Sprintf("stopping; what is %s is kept, and the same command resumes; a second Ctrl-C stops at once", done)
-	}, p.state)
-	defer stop()
 	err := work(ctx)
 	if failed := cmp.Or(p.Sync(), p.Close()); failed != nil {
 		return p.broken(failed)
