@@ -6,6 +6,7 @@
 #   scripts/gpu/bench.sh BUILD gemm step   only these sections:
 #
 #   driver     a launch and a small product, as the host sees them
+#   algorithms what cuBLASLt offers for a model's products, beside what it puts first
 #   gemm attention decode head adamw elementwise
 #              each operation at the shapes of Qwen2.5
 #   step       a training step of 16,384 tokens
@@ -25,11 +26,11 @@
 set -euo pipefail
 . "$(dirname "$0")/log.sh"
 [ $# -ge 1 ] || die "usage: bench.sh BUILD [SECTION...]"
-known driver gemm attention decode head adamw elementwise step generate stages nccl torch -- "${@:2}"
+known driver algorithms gemm attention decode head adamw elementwise step generate stages nccl torch -- "${@:2}"
 begin "$@"
 shift
 sections=("$@")
-[ $# -gt 0 ] || sections=(driver gemm attention decode head adamw elementwise step generate stages nccl torch)
+[ $# -gt 0 ] || sections=(driver algorithms gemm attention decode head adamw elementwise step generate stages nccl torch)
 export GAD_BENCH_MODELS=${GAD_BENCH_MODELS:-0.5B 1.5B 3B}
 figures=$work/figures.txt
 : >"$figures"
@@ -84,7 +85,8 @@ ranks() {
 ran=
 bench() {
   case $1 in
-  driver) benchmark driver internal/compute/cuda/driver . 20000x 60 ;;
+  driver) benchmark driver internal/compute/cuda/driver 'Launch|Matmul' 20000x 60 ;;
+  algorithms) benchmark algorithms internal/compute/cuda/driver BenchmarkAlgorithms 1x 100 ;;
   gemm) benchmark gemm internal/compute/cuda '^BenchmarkGEMM$' 0.2s 200 ;;
   attention) benchmark attention internal/compute/cuda '^BenchmarkAttention$' 0.2s 200 ;;
   decode) benchmark decode internal/compute/cuda '^BenchmarkDecode$' 0.2s 200 ;;

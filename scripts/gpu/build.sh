@@ -31,6 +31,7 @@ for p in "${packages[@]}"; do
   if [ -d "$p/testdata" ]; then cp -r "$p/testdata" "$work/$p/"; fi
 done
 cp -r testdata "$work/testdata"
+cp go.mod "$work/" # by which tests find the root
 rm -rf "$work/testdata/data" "$work/testdata/golden" "$work/testdata/safetensors"
 {
   echo "commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)$(git diff --quiet HEAD 2>/dev/null || echo ', with changes')"
