@@ -99,7 +99,7 @@ func memory(b *testing.B, be compute.Backend, p Plan) {
 func BenchmarkStep(b *testing.B) {
 	cudaBenchmarks(b,
 		func(b *testing.B, be compute.Backend, roof compute.Roof, c Config, l amount) {
-			o, tokens := Options{Trainable: true}, l.seqs*l.length
+			o, tokens := Options{Trainable: true, Repeat: true}, l.seqs*l.length
 			plan := func() Plan {
 				return c.Plan(be, PlanOptions{Trainable: true, Recompute: o.Recompute,
 					Tokens: tokens})
@@ -160,7 +160,7 @@ func BenchmarkStep(b *testing.B) {
 func BenchmarkDecode(b *testing.B) {
 	cudaBenchmarks(b,
 		func(b *testing.B, be compute.Backend, roof compute.Roof, c Config, l amount) {
-			m, err := New(be, c, Options{})
+			m, err := New(be, c, Options{Repeat: true})
 			must(b, err)
 			defer m.Close()
 			lengths := make([]int, l.prompts)

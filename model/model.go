@@ -56,8 +56,10 @@ type Options struct {
 	Recompute bool
 	Seed      uint64  // for what is drawn: all weights in New, a Scorer's new head in Load
 	ScoreInit float64 // standard deviation of a Scorer's new head; 0 is zeros
-	LoRA      LoRA    // adapters on frozen weights; without a rank all weights are the model's own
-	Base      *Model  // the frozen weights, where they are loaded already; see Load
+	// New draws a chunk of normal numbers and repeats it, where only time and memory are measured
+	Repeat bool
+	LoRA   LoRA   // adapters on frozen weights; without a rank all weights are the model's own
+	Base   *Model // the frozen weights, where they are loaded already; see Load
 	// how frozen matrices are kept: Native, which "" is too, "q8_0" or "q4_0" (ggml's types)
 	Quant string
 	// Load keeps only these, in ascending order, and numbers them anew; nil keeps all
@@ -307,6 +309,11 @@ func New(be Backend, c Config, o Options) (*Model, error) {
 
 // draw fills p, the i-th parameter, with normal numbers.
 func (m *Model) draw(p *compute.Param, i int, std float64) {
+	if m.opt.Repeat {
+		numbers := repeated()
+		m.fill(p, func(j int) float32 { return float32(std) * numbers[j%chunk] })
+		return
+	}
 	m.fill(p, func(j int) float32 {
 		if std == 0 {
 			return 0
@@ -317,6 +324,15 @@ func (m *Model) draw(p *compute.Param, i int, std float64) {
 
 // chunk is the number of elements that pass through host memory at a time.
 const chunk = 1 << 18
+
+// repeated are what Options.Repeat repeats.
+var repeated = sync.OnceValue(func() []float32 {
+	x := make([]float32, chunk)
+	for i := range x {
+		x[i] = float32(philox.Norm(1, philox.Init, 0, uint64(i), 0))
+	}
+	return x
+})
 
 // fill sets p.W element by element; f is called from several goroutines.
 func (m *Model) fill(p *compute.Param, f func(i int) float32) {

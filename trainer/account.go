@@ -98,16 +98,17 @@ func sides(x config.Pass, students, teachers []model.Seq) []model.Seq {
 	return slices.Concat(teachers, students)
 }
 
-// peakSize is the least n of the product [n, n] by [n, n] that measurePeak times; tests, which open
-// hundreds of runs, take less.
-var peakSize = 768
+// peakSize and peakMost are the least and the largest n of the product [n, n] by [n, n] that
+// measurePeak times; tests, which open hundreds of runs of models that are smaller than that, take
+// less.
+var peakSize, peakMost = 768, 8192
 
 // measurePeak is the speed of a large matrix product, in floating-point
 // operations a second: what perf/mfu is a share of. On a GPU the product is made larger
 // until it takes a millisecond: it is not busy with less. A processor is, and what it
 // packs a product into is kept. A backend that takes 10 ms for a small product is timed by that.
 func measurePeak(be compute.Backend) (peak float64, err error) {
-	for n := peakSize / 4; n <= 8192; n *= 2 {
+	for n := peakSize / 4; n <= peakMost; n *= 2 {
 		best, err := timeProduct(be, n)
 		if err != nil {
 			return 0, err

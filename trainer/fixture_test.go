@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	flag.Parse()
-	peakSize = 64
+	peakSize, peakMost = 64, 256
 	root, err := os.MkdirTemp("", "gad-trainer-")
 	if err != nil {
 		panic(err)

@@ -183,7 +183,7 @@ func (s *server) sample(a *Answer) error {
 			s.lm = nil
 		}
 		if s.lm, err = model.Load(s.be, words[5],
-			model.Options{Kind: model.LM, Quant: s.load.Weights}); err != nil {
+			model.Options{Kind: model.LM, Repeat: true, Quant: s.load.Weights}); err != nil {
 			return err
 		}
 		s.folder = words[5]

@@ -85,12 +85,12 @@ func newGame(be compute.Backend, c model.Config, load Load) (*game, error) {
 	if load.Rank > 0 {
 		var err error
 		if g.base, err = model.New(be, c,
-			model.Options{Kind: model.LM, Seed: 1, Quant: load.Weights}); err != nil {
+			model.Options{Kind: model.LM, Repeat: true, Quant: load.Weights}); err != nil {
 			return nil, err
 		}
 	}
 	m, err := g.model(model.Options{Kind: model.LM, Trainable: true, Recompute: load.Recompute,
-		Seed: 1})
+		Repeat: true})
 	if err != nil {
 		return nil, errors.Join(err, g.close())
 	}
@@ -121,7 +121,7 @@ func (g *game) complete() error {
 	cc := critic.DefaultConfig()
 	cc.MaxTokenLen = g.load.Micro
 	m, err := g.model(model.Options{Kind: model.Scorer, Trainable: true,
-		Recompute: g.load.Recompute, Seed: 2, ScoreInit: cc.ScoreInit, Turns: g.actor.Model()})
+		Recompute: g.load.Recompute, Repeat: true, ScoreInit: cc.ScoreInit, Turns: g.actor.Model()})
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (g *game) complete() error {
 	if g.critic, err = critic.New(m, cc, 1000*cc.Updates(g.load.Prompts), 1); err != nil {
 		return errors.Join(err, m.Close())
 	}
-	if m, err = g.model(model.Options{Kind: model.LM, Seed: 1}); err != nil {
+	if m, err = g.model(model.Options{Kind: model.LM, Repeat: true}); err != nil {
 		return err
 	}
 	m.Share(g.actor.Model())

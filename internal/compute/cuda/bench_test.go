@@ -95,6 +95,18 @@ func (x *bench) random(c compute.Class, n int) compute.Tensor {
 	return t
 }
 
+// zeros is memory for one case, which may be the host's.
+func (x *bench) zeros(c compute.Class, n int) compute.Tensor {
+	x.Helper()
+	t, err := x.be.Alloc("zeros", c, n)
+	if err != nil {
+		x.Fatal(err)
+	}
+	x.mem = append(x.mem, t)
+	x.be.Zero(t)
+	return t
+}
+
 func (x *bench) narrow(n int) compute.Tensor { return x.random(compute.Narrow, n) }
 func (x *bench) wide(n int) compute.Tensor   { return x.random(compute.Wide, n) }
 
@@ -297,12 +309,22 @@ func BenchmarkDecode(b *testing.B) {
 // three in LogProbGrad.
 func BenchmarkHead(b *testing.B) {
 	benchmarks(b, func(x *bench) {
-		for _, c := range []struct {
+		cases := []struct {
 			name  string
 			R     int
 			times float64
-		}{{"LogProb", x.N / 2, 1}, {"LogProbGrad", x.N / 2, 3}, {"Sample", x.R, 1},
-			{"Sample top-p 0.95", x.R, 1}} {
+			stats limits // of LogProb
+		}{{"LogProb", x.N / 2, 1, headLimits.stats}, {"LogProbGrad", x.N / 2, 3, headLimits.stats},
+			{"Sample", x.R, 1, headLimits.stats}, {"Sample top-p 0.95", x.R, 1, headLimits.stats}}
+		for _, rows := range []int{4096, 8192} {
+			for _, megabytes := range []int64{32, 128, 512, 1280} {
+				cases = append(cases, cases[0])
+				c := &cases[len(cases)-1]
+				c.stats.rows, c.stats.logits = rows, megabytes<<20
+				c.name = fmt.Sprintf("LogProb, %d rows and %d MB", rows, megabytes)
+			}
+		}
+		for _, c := range cases {
 			R, D, V := float64(c.R), float64(x.D), float64(x.V)
 			x.measure(fmt.Sprintf("%s/R=%d", c.name, c.R),
 				func(x *bench) (float64, float64, func()) {
@@ -320,7 +342,12 @@ func BenchmarkHead(b *testing.B) {
 					for r := range u {
 						u[r] = (float64(r) + 0.5) / R
 					}
-					op := func() { x.be.LogProb(out, h, w, rows, targets, 1) }
+					op := func() {
+						head := &x.be.(*Backend).head.stats
+						defer func(l limits) { *head = l }(*head)
+						*head = c.stats
+						x.be.LogProb(out, h, w, rows, targets, 1)
+					}
 					switch c.name {
 					case "LogProbGrad":
 						op()
@@ -355,16 +382,12 @@ func BenchmarkAdamW(b *testing.B) {
 				p := x.param(x.V, x.D, true)
 				bytes := 28 * n
 				if host := c & compute.Host; c != compute.Wide {
-					p.M, p.V = x.random(c, p.Len()), x.random(c, p.Len())
-					x.be.Zero(p.M)
-					x.be.Zero(p.V)
+					p.M, p.V = x.zeros(c, p.Len()), x.zeros(c, p.Len())
 					if c&^compute.Host == compute.Code {
 						bytes = 16 * n
 						p.MScale, p.VScale =
-							x.random(compute.Wide|host, compute.Blocks(p.Len())),
-							x.random(compute.Wide|host, compute.Blocks(p.Len()))
-						x.be.Zero(p.MScale)
-						x.be.Zero(p.VScale)
+							x.zeros(compute.Wide|host, compute.Blocks(p.Len())),
+							x.zeros(compute.Wide|host, compute.Blocks(p.Len()))
 					}
 				}
 				return 0, bytes, func() {

@@ -11,27 +11,11 @@ import (
 	"github.com/ebitengine/purego"
 )
 
-// config is the address of the call that tells an algorithm's attributes, 0 without it.
-func (lt *cublasLt) config(t testing.TB) uintptr {
-	t.Helper()
-	for _, name := range ltNames(99_000) {
-		lib, err := purego.Dlopen(name, purego.RTLD_NOW|purego.RTLD_LOCAL)
-		if err != nil {
-			continue
-		}
-		if p, err := purego.Dlsym(lib, "cublasLtMatmulAlgoConfigGetAttribute"); err == nil {
-			return p
-		}
-	}
-	return 0
-}
-
 // BenchmarkAlgorithms times the algorithms that cuBLASLt's heuristics offer for the products of
 // Qwen2.5-1.5B, of which a plan takes the first: it says what that leaves. Operands that a second
 // product would find in the cache are there several times.
 func BenchmarkAlgorithms(b *testing.B) {
 	d := device(b)
-	attribute := d.lt.config(b)
 	const most, cache = 32, 256 << 20
 	for _, p := range []struct {
 		name           string
@@ -131,18 +115,8 @@ func BenchmarkAlgorithms(b *testing.B) {
 				if us < times[best] {
 					best = i
 				}
-				text := ""
-				for attr := range uintptr(9) {
-					var v [4]uint32
-					var written uint64
-					if attribute != 0 {
-						purego.SyscallN(attribute, uintptr(unsafe.Pointer(&found[i].algo)), attr,
-							uintptr(unsafe.Pointer(&v)), 4, uintptr(unsafe.Pointer(&written)))
-					}
-					text += fmt.Sprint(" ", v[0])
-				}
-				b.Logf("%d: %.1f us, waves %.2f, workspace %d, id tile splitk reduction swizzle custom stages inner cluster:%s",
-					i, us, found[i].waves, found[i].workspace, text)
+				b.Logf("%d: %.1f us, waves %.2f, workspace %d, id tile splitk reduction swizzle custom stages inner cluster: %v",
+					i, us, found[i].waves, found[i].workspace, d.lt.configOf(&found[i].algo))
 			}
 			b.ReportMetric(0, "ns/op")
 			b.ReportMetric(times[0], "first-us")

@@ -51,6 +51,7 @@ type cublasLt struct {
 	scalars   [2]float32 // alpha and beta of the call that runs
 	plans     map[shape]*plan
 	refused   map[shape]bool // for which there is no plan
+	tuned     map[class]config
 }
 
 // ltCalls are addresses in cuBLASLt's library.
@@ -59,7 +60,7 @@ type ltCalls struct {
 	descCreate, descSet, descDestroy uintptr
 	layoutCreate, layoutDestroy      uintptr
 	prefCreate, prefSet, prefDestroy uintptr
-	heuristic, matmul                uintptr
+	heuristic, matmul, algoGet       uintptr
 }
 
 // Values of cublasLt.h and cublas_api.h, the same in CUDA 11, 12 and 13.
@@ -170,7 +171,8 @@ func openLt(d *Device) (*cublasLt, error) {
 			tried = append(tried, err.Error())
 			continue
 		}
-		lt := &cublasLt{plans: map[shape]*plan{}, refused: map[shape]bool{}}
+		lt := &cublasLt{plans: map[shape]*plan{}, refused: map[shape]bool{},
+			tuned: map[class]config{}}
 		if err := lt.bind(lib); err != nil {
 			tried = append(tried, fmt.Sprintf("%s: %v", name, err))
 			continue
@@ -208,6 +210,7 @@ func (c *ltCalls) bind(lib uintptr) error {
 		{&c.prefDestroy, "cublasLtMatmulPreferenceDestroy"},
 		{&c.heuristic, "cublasLtMatmulAlgoGetHeuristic"},
 		{&c.matmul, "cublasLtMatmul"},
+		{&c.algoGet, "cublasLtMatmulAlgoConfigGetAttribute"},
 	} {
 		p, err := purego.Dlsym(lib, s.name)
 		if err != nil {
@@ -268,8 +271,8 @@ type shape struct {
 	alignBias              uint16
 }
 
-// plan is how cuBLASLt computes a shape: its descriptors, and the algorithm that its heuristics
-// chose.
+// plan is how cuBLASLt computes a shape: its descriptors, and the algorithm that choose takes of
+// those that its heuristics offer.
 type plan struct {
 	op, a, b, c uintptr
 	bias        Ptr // that op names now
@@ -342,7 +345,7 @@ func (d *Device) Matmul(c, a, b Mat, transA, transB bool, alpha, beta float32, b
 			return fmt.Errorf("driver: product [%d,%d] over %d: %w", m, n, k, ErrCapturing)
 		}
 		var err error
-		if p, err = lt.plan(s, a, b, c, bias); err != nil {
+		if p, err = d.plan(s, a, b, c, bias); err != nil {
 			if errors.Is(err, ErrNoPlan) {
 				lt.refuse(s)
 			}
@@ -386,16 +389,17 @@ func (lt *cublasLt) refuse(s shape) {
 }
 
 // plan describes a shape and asks for an algorithm.
-func (lt *cublasLt) plan(s shape, a, b, c Mat, bias Ptr) (*plan, error) {
+func (d *Device) plan(s shape, a, b, c Mat, bias Ptr) (*plan, error) {
+	lt := d.lt
 	p, err := lt.describe(s, a, b, c, bias)
 	if err != nil {
 		return nil, err
 	}
-	var found heuristicResult
+	var found [offered]heuristicResult
 	var count int32
-	err = ltError(purego.SyscallN(lt.heuristic, lt.handle, p.op, p.a, p.b, p.c, p.c, lt.pref, 1,
-		uintptr(unsafe.Pointer(&found)), uintptr(unsafe.Pointer(&count))))
-	if err == nil && (count == 0 || found.state != 0) {
+	err = ltError(purego.SyscallN(lt.heuristic, lt.handle, p.op, p.a, p.b, p.c, p.c, lt.pref,
+		offered, uintptr(unsafe.Pointer(&found[0])), uintptr(unsafe.Pointer(&count))))
+	if err == nil && (count == 0 || found[0].state != 0) {
 		err = notSupported
 	}
 	if errors.Is(err, notSupported) {
@@ -405,7 +409,7 @@ func (lt *cublasLt) plan(s shape, a, b, c Mat, bias Ptr) (*plan, error) {
 		lt.drop(p)
 		return nil, err
 	}
-	p.algo = found.algo
+	p.algo = d.choose(s, p, c, a, b, found[:count])
 	return p, nil
 }
 

@@ -8,11 +8,14 @@
 // reduction than COMPUTE_TYPE. Where it allows INPLACE or OUTPUT_TYPE, the library
 // takes that freedom: parts of k that arrive in another order at every call, or
 // that are rounded to the result's type before they are added. With GAD_EMU_NO_PLANS
-// set it has no algorithm for anything.
+// set it has no algorithm for anything. With GAD_EMU_ALGORITHMS it offers three of one
+// kind, of which the first is the slowest and, if it is "order", the last has another
+// order of its sums.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -69,7 +72,8 @@ struct Algo {
     uint32_t align[4];
     uint64_t workspace;
     uint64_t reduction;  // INPLACE, OUTPUT_TYPE or 0
-    uint64_t unused[2];
+    uint64_t variant;    // of those that are offered
+    uint64_t unused;
 };
 static_assert(sizeof(Algo) == 64, "cublasLtMatmulAlgo_t has 8 words");
 const uint64_t magic = 0x6761642d656d750aull;
@@ -144,6 +148,7 @@ struct Product {
     void *d, *workspace;
     size_t space;
     uint64_t reduction;
+    bool slow;
 
     std::vector<Line> ap, bp;  // panels of MR rows of op(A), a Line each k, and NR columns of op(B)
     std::atomic<int64_t> next;
@@ -285,6 +290,7 @@ int run(void *data) {
         return 700;  // CUDA_ERROR_ILLEGAL_ADDRESS
     }
     if (p.space) memset(p.workspace, 0xff, p.space);
+    if (p.slow) usleep(2000);
     p.turn = p.reduction == INPLACE ? calls++ : 0;
     p.ap.resize(size_t(panels(p.m, MR)) * p.k);
     p.bp.resize((size_t(panels(p.n, NR)) * NR * p.k + 15) / 16);
@@ -327,6 +333,11 @@ uint64_t fingerprint(const Desc *op, const Layout *a, const Layout *b, const Lay
         add(uint64_t(l->ld));
     }
     return h;
+}
+
+const char *algorithms() {
+    const char *env = getenv("GAD_EMU_ALGORITHMS");
+    return env ? env : "";
 }
 
 const size_t scratch = 64 << 10;  // what an algorithm takes of the workspace that it may have
@@ -438,7 +449,7 @@ API int cublasLtMatmulAlgoGetHeuristic(Handle *handle, Desc *op, Layout *a, Layo
     if (getenv("GAD_EMU_NO_PLANS")) return SUCCESS;  // and none is found
     HeuristicResult r{};
     uint64_t reduction = pref->reductions & INPLACE ? INPLACE : pref->reductions & OUTPUT_TYPE && d->type != F32 ? OUTPUT_TYPE : 0;
-    r.algo = {magic, fingerprint(op, a, b, c, d), {}, std::min<uint64_t>(pref->workspace, scratch), reduction, {}};
+    r.algo = {magic, fingerprint(op, a, b, c, d), {}, std::min<uint64_t>(pref->workspace, scratch), reduction, 0, 0};
     const Layout *layouts[] = {a, b, c, d};
     for (int i = 0; i < 4; i++) {
         if (pref->align[i] < size_of(layouts[i]->type)) return NOT_SUPPORTED;
@@ -446,9 +457,20 @@ API int cublasLtMatmulAlgoGetHeuristic(Handle *handle, Desc *op, Layout *a, Layo
     }
     r.workspace = r.algo.workspace;
     r.waves = 1;
-    results[0] = r;
-    *count = 1;
+    const char *several = algorithms();
+    for (int i = 0; i < (*several ? std::min(want, 3) : 1); i++) {
+        r.algo.variant = uint64_t(i);
+        if (i == 2 && !strcmp(several, "order")) r.algo.reduction = INPLACE;
+        results[(*count)++] = r;
+    }
     return SUCCESS;
+}
+
+// An algorithm's kind, tile, parts of the sum and reduction scheme; nothing is told of the rest.
+API int cublasLtMatmulAlgoConfigGetAttribute(const Algo *algo, int attribute, void *value, size_t n, size_t *written) {
+    if (!algo || algo->magic != magic) return INVALID_VALUE;
+    const uint32_t told[] = {66, uint32_t(15 + algo->variant), 1, 0};
+    return attribute < 0 || attribute > 3 ? NOT_SUPPORTED : take(value, n, written, told[attribute]);
 }
 
 API int cublasLtMatmul(Handle *handle, Desc *op, const void *alpha, const void *A, Layout *a, const void *B, Layout *b, const void *beta, const void *C,
@@ -460,6 +482,7 @@ API int cublasLtMatmul(Handle *handle, Desc *op, const void *alpha, const void *
     memcpy(&p->beta, beta, 4);
     if (p->beta != 0 && !C) return refuse(INVALID_VALUE, "beta without C");
     p->space = 0;
+    p->slow = false;
     p->reduction = INPLACE;  // without an algorithm the library chooses one itself
     if (algo) {
         if (algo->magic != magic) return refuse(INVALID_VALUE, "an algorithm that the heuristics did not give");
@@ -471,6 +494,7 @@ API int cublasLtMatmul(Handle *handle, Desc *op, const void *alpha, const void *
         if (space < algo->workspace) return refuse(INVALID_VALUE, "less workspace than the algorithm needs");
         p->space = size_t(algo->workspace);
         p->reduction = algo->reduction;
+        p->slow = *algorithms() && algo->variant == 0;
     }
     if (p->space && (!workspace || reinterpret_cast<uintptr_t>(workspace) % 256)) return refuse(INVALID_VALUE, "a workspace that is absent or not aligned to 256 bytes");
     p->m = int64_t(d->rows);
