@@ -118,7 +118,15 @@ func BenchmarkAlgorithms(b *testing.B) {
 				b.Logf("%d: %.1f us, waves %.2f, workspace %d, id tile splitk reduction swizzle custom stages inner cluster: %v",
 					i, us, found[i].waves, found[i].workspace, d.lt.configOf(&found[i].algo))
 			}
+			tuned := -1.0 // one of the first's kind gives other bits
+			config := d.lt.tune(d, s, plan, mats[0][0], mats[0][1], mats[0][2], found[:count])
+			for i := range times {
+				if d.lt.configOf(&found[i].algo) == config {
+					tuned = float64(i)
+				}
+			}
 			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(tuned, "tuned-index")
 			b.ReportMetric(times[0], "first-us")
 			b.ReportMetric(times[best], "best-us")
 			b.ReportMetric(float64(best), "best-index")
