@@ -236,7 +236,7 @@ func (b *Backend) product(M, N, K int, size float64, acc bool) {
 			}
 		}
 	}
-	c.rate = c.flops / least
+	c.rate = c.flops / max(least, b.card.Product)
 	b.queue(c)
 }
 

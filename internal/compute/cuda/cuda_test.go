@@ -70,13 +70,13 @@ func TestHeadLimits(t *testing.T) {
 	}
 }
 
-// What the head's operations keep at the sizes of Qwen2.5-1.5B: LogProb's logits fit a
-// second-level cache, and Sample reads the weights once for as many rows as usual.
+// What the head's operations keep at the sizes of Qwen2.5-1.5B: LogProb no more than its
+// gradient, and Sample reads the weights once for as many rows as usual.
 func TestHeadScratch(t *testing.T) {
 	const D, V = 1536, 151936
 	for _, R := range []int{100, 1024, 2048, 16384} {
 		c := headLimits.stats.chunks(R, V)
-		if logits := 4 * c.rows * c.ld; logits > 32<<20 || logits < 24<<20 {
+		if logits := 4 * c.rows * c.ld; logits > 256<<20 || R > 100 && logits < 192<<20 {
 			t.Errorf("LogProb, %d rows: logits of %d bytes: %+v", R, logits, c)
 		}
 	}
@@ -85,7 +85,7 @@ func TestHeadScratch(t *testing.T) {
 	}
 	w := compute.Work{Tokens: 16384, Rows: 16384, Hidden: D, Vocab: V, Heads: 12, HeadDim: 128}
 	frozen := Options{}.Scratch(w)
-	if frozen < 32<<20 || frozen > 48<<20 {
+	if frozen < 256<<20 || frozen > 288<<20 {
 		t.Errorf("scratch of a model without gradients: %d bytes", frozen)
 	}
 	w.Trainable = true
