@@ -2,11 +2,13 @@ package trainer
 
 import (
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 
 	"gad/internal/compute/cost"
+	"gad/internal/report"
 	"gad/trainer/config"
 	"gad/trainer/plan"
 )
@@ -65,6 +67,31 @@ func TestPredictedPlan(t *testing.T) {
 	if _, s := times(predicted(config.Train, slow)); !(s > 1.5*full) {
 		t.Errorf("four times the gap: %g s, was %g s", s, full)
 	}
+	// Answers of which fewer are sampled at a time than there are: more would be faster, as far as
+	// the memory goes.
+	many := []string{"data.train_batch_size=8", "rollout.n=16", "rollout.max_num_seqs=4",
+		"actor.lora.rank=4", "critic.lora.rank=4"}
+	p0 := predicted(config.Train, card, many...)
+	_, all := times(p0)
+	last := regexp.MustCompile(`\n  step +[0-9.]+ m?s\n  with rollout\.max_num_seqs=(\d+) .* \(([0-9.]+ .B) of memory\)\n`)
+	m := last.FindStringSubmatch(p0.String())
+	if m == nil {
+		t.Fatalf("nothing is said of more answers at a time:\n%s", p0)
+	}
+	then := predicted(config.Train, card, append(many, "rollout.max_num_seqs="+m[1])...)
+	if _, s := times(then); !(s < 0.95*all) || report.Bytes(plan.Total(then.Memory)) != m[2] {
+		t.Errorf("with rollout.max_num_seqs=%s a step takes %g s, before %g s; %s said, %d bytes",
+			m[1], s, all, m[2], plan.Total(then.Memory))
+	}
+	tight := card
+	tight.Memory = plan.Total(p0.Memory) + 1
+	if p := predicted(config.Train, tight, many...); p.Faster != "" || len(p.StepTime) == 0 {
+		t.Errorf("without the memory for it: %q", p.Faster)
+	}
+	if p := predicted(config.Train, card); p.Faster != "" { // as many as there are
+		t.Errorf("all at a time: %q", p.Faster)
+	}
+
 	small := card
 	small.Memory = 1 << 20
 	p := predicted(config.Train, small)

@@ -59,6 +59,7 @@ type Plan struct {
 	Beside    []Often // what a run does beside its steps
 	Measured  string  // on what
 	Predicted bool    // StepTime is a model's of a GPU that this machine may not have
+	Faster    string  // a setting with which a predicted step is shorter; "" if none is
 
 	limit      int // of an answer, tokens
 	chunks     model.Chunks
@@ -400,6 +401,7 @@ func (p *Plan) String() string {
 			fmt.Fprintf(&b, "  %-52s %10s\n", t.Name, report.Seconds(t.Seconds))
 		}
 		fmt.Fprintf(&b, "  %-52s %10s\n", "step", report.Seconds(p.step()))
+		b.WriteString(p.Faster)
 		b.WriteString(p.runText())
 	}
 	return b.String()

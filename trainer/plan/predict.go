@@ -2,10 +2,12 @@ package plan
 
 import (
 	"errors"
+	"fmt"
 	"math"
 
 	"gad/internal/compute"
 	"gad/internal/compute/cost"
+	"gad/internal/report"
 	"gad/model"
 	"gad/trainer/config"
 )
@@ -32,6 +34,45 @@ func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c config.Config
 		}
 		seconds *= 1 + p.lossShare(c, shape, x)
 		p.StepTime = withPass(p.StepTime, x.Part, seconds)
+	}
+	return p.faster(r)
+}
+
+// mostAtATime bounds the answers at a time that faster tries: more rows than that hardly read the
+// weights less often.
+const mostAtATime = 512
+
+// faster notes how many answers at a time would shorten a step by a twentieth or more, within the
+// memory: a GPU's products of few rows take as long as those of many.
+func (p *Plan) faster(r *predicted) error {
+	least, step := 0.95*p.step(), p.step()
+	for _, x := range r.passes {
+		if x.Kind != config.Sample || x.When != config.Always {
+			continue
+		}
+		now, err := r.sample(x)
+		if err != nil {
+			return err
+		}
+		given := r.c.Rollout.MaxNumSeqs
+		defer func() { r.c.Rollout.MaxNumSeqs = given }()
+		for n := 2 * given; n <= min(mostAtATime, x.Prompts*x.Students); n *= 2 {
+			r.c.Rollout.MaxNumSeqs = n
+			needs := Total(p.planMemory(p.footprint, p.shape, r.c))
+			if p.MemoryFree > 0 && needs > p.MemoryFree {
+				break
+			}
+			then, err := r.sample(x)
+			if err != nil {
+				return err
+			}
+			if shorter := step - now + then; shorter < least {
+				least = 0.95 * shorter
+				p.Faster = fmt.Sprintf("  %-52s %10s  (%s of memory)\n",
+					fmt.Sprintf("with rollout.max_num_seqs=%d", n), report.Seconds(shorter),
+					report.Bytes(needs))
+			}
+		}
 	}
 	return nil
 }
