@@ -24,7 +24,7 @@ type Card struct {
 	Backward float64 `json:"attention_grad"`
 	Memories float64 `json:"memory"` // share of Bytes that a kernel reaches which only moves memory
 
-	Product  float64 `json:"product_s"` // seconds that a product takes at the least
+	Product float64 `json:"product_s"` // seconds that a product takes at the least
 	// seconds from the end of a kernel's work to the beginning of the next one's
 	Gap    float64 `json:"gap_s"`
 	Launch float64 `json:"launch_s"` // of the host, to queue one command
