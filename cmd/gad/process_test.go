@@ -357,9 +357,15 @@ func TestSecondSignalAndSecondProcess(t *testing.T) {
 		})
 
 	before := tree(t, run)
+	// A second, and more on a machine that is so busy that a process which does nothing takes long.
 	begun := time.Now()
+	if code := start(t, path, "--version").end(t, patience); code != exitDone {
+		t.Fatalf("gad --version: exit status %d", code)
+	}
+	within := time.Second + 20*time.Since(begun)
+	begun = time.Now()
 	code, _, said := gad(long...)
-	if took := time.Since(begun); code != exitUsage || took > time.Second ||
+	if took := time.Since(begun); code != exitUsage || took > within ||
 		!strings.Contains(said,
 			fmt.Sprintf("run folder in use by process %d on host", p.Process.Pid)) ||
 		strings.Count(said, "\n") != 1 {
@@ -376,9 +382,9 @@ func TestSecondSignalAndSecondProcess(t *testing.T) {
 		func() bool { return strings.Contains(p.said.String(), "a second Ctrl-C") })
 	p.Process.Signal(os.Interrupt)
 	begun = time.Now()
-	code = p.end(t, 10*time.Second)
+	code = p.end(t, patience)
 	took := time.Since(begun)
-	if code != exitFailed || took > time.Second {
+	if code != exitFailed || took > within {
 		t.Errorf("after the second signal: exit status %d after %s\n%s", code, took,
 			p.said.String())
 	}
