@@ -77,15 +77,9 @@ func TestBranchingSequences(t *testing.T) {
 			if testing.Short() && arch != "Gemma3" && arch != "Qwen3" {
 				continue // one with windows, one without
 			}
-			lm, err := New(be, tiny(arch), Options{Trainable: true, Seed: 3})
-			must(t, err)
+			lm, scorer := networks(t, be, arch)
 			defer lm.Close()
-			scorer, err := New(be, tiny(arch),
-				Options{Kind: Scorer, Trainable: true, Seed: 4, ScoreInit: 1})
-			must(t, err)
 			defer scorer.Close()
-			shake(lm)
-			shake(scorer)
 			tokens := 0
 			lm.Watch(func(n int) { tokens += n })
 			type result struct {
@@ -103,14 +97,7 @@ func TestBranchingSequences(t *testing.T) {
 				turns, err := scorer.scores(seqs, turnRows)
 				must(t, err)
 				out.values = append(append(append(out.values, l...), e...), v, turns)
-				must(t, lm.LogProbGrad(seqs, 0.8,
-					func(logp, ent [][]float32) (_, _ [][]float32, err error) {
-						for i := range logp {
-							same(t, "log-probability with a gradient", logp[i], l[i])
-							same(t, "entropy with a gradient", ent[i], e[i])
-						}
-						return logp, ent, nil
-					}))
+				learns(t, lm, seqs, l, e)
 				keep := func(m *Model) {
 					for _, p := range m.params {
 						out.grads = append(out.grads, values(be, p.G))

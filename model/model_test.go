@@ -382,15 +382,9 @@ func TestSharedPrompts(t *testing.T) {
 	}
 	onBackends(t, func(t *testing.T, be compute.Backend) {
 		for _, arch := range architectures {
-			lm, err := New(be, tiny(arch), Options{Trainable: true, Seed: 3})
-			must(t, err)
+			lm, scorer := networks(t, be, arch)
 			defer lm.Close()
-			scorer, err := New(be, tiny(arch),
-				Options{Kind: Scorer, Trainable: true, Seed: 4, ScoreInit: 1})
-			must(t, err)
 			defer scorer.Close()
-			shake(lm)
-			shake(scorer)
 			var tokens, told []int // of each pass, and how often they were told
 			lm.Watch(func(n int) { tokens[len(tokens)-1] += n; told[len(told)-1]++ })
 			begin := func() { tokens, told = append(tokens, 0), append(told, 0) }
@@ -404,14 +398,7 @@ func TestSharedPrompts(t *testing.T) {
 				must(t, err)
 				out.values = append(append(append(out.values, l...), e...), v)
 				begin()
-				must(t, lm.LogProbGrad(seqs, 0.8,
-					func(logp, ent [][]float32) (_, _ [][]float32, err error) {
-						for i := range logp {
-							same(t, "log-probability with a gradient", logp[i], l[i])
-							same(t, "entropy with a gradient", ent[i], e[i])
-						}
-						return logp, ent, nil
-					}))
+				learns(t, lm, seqs, l, e)
 				must(t, scorer.ScoreGrad(seqs, func(score []float32) ([]float32, error) {
 					same(t, "score with a gradient", score, v)
 					return score, nil
@@ -639,4 +626,30 @@ func worstGradient(got, want [][]float32) (worst float64) {
 		worst = max(worst, math.Sqrt(diff)/(math.Sqrt(norm)+1e-3))
 	}
 	return worst
+}
+
+// networks are a student and a discriminator with shaken weights, which the caller closes.
+func networks(t *testing.T, be compute.Backend, arch string) (lm, scorer *Model) {
+	t.Helper()
+	lm, err := New(be, tiny(arch), Options{Trainable: true, Seed: 3})
+	must(t, err)
+	scorer, err = New(be, tiny(arch), Options{Kind: Scorer, Trainable: true, Seed: 4, ScoreInit: 1})
+	must(t, err)
+	shake(lm)
+	shake(scorer)
+	return lm, scorer
+}
+
+// learns adds the gradient of log-probabilities and entropies by themselves, which must be those
+// of the pass without one.
+func learns(t *testing.T, lm *Model, seqs []Seq, logpST, entST [][]float32) {
+	t.Helper()
+	must(t, lm.LogProbGrad(seqs, 0.8,
+		func(logp, ent [][]float32) (_, _ [][]float32, err error) {
+			for i := range logp {
+				same(t, "log-probability with a gradient", logp[i], logpST[i])
+				same(t, "entropy with a gradient", ent[i], entST[i])
+			}
+			return logp, ent, nil
+		}))
 }

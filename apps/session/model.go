@@ -52,12 +52,12 @@ func (s *Session) Load(from Source, kind model.Kind) (*Model, error) {
 	if err := saved.CheckPart(s.FS, from.Path, part); err != nil {
 		return nil, err
 	}
+	_, done := s.Console.Busy("loading "+from.Path, 0)
+	defer done()
 	be, err := OpenDevice(from.Device)
 	if err != nil {
 		return nil, err
 	}
-	_, done := s.Console.Busy("loading "+from.Path, 0)
-	defer done()
 	m, err := Load(be, from, kind)
 	if err != nil {
 		be.Close()

@@ -9,7 +9,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/apps/demo"
-	"gad/apps/session"
 	"gad/internal/fault"
 )
 
@@ -42,7 +41,7 @@ func (p *program) demoCommand() *cli.Command {
 					map[bool]string{true: "-thought"}[c.Bool("thought")] +
 					map[bool]string{true: "-fast"}[c.Bool("fast")]
 			}
-			be, err := session.OpenDevice(flagged(c))
+			be, err := p.openDevice(flagged(c))
 			if err != nil {
 				return err
 			}

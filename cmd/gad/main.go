@@ -42,6 +42,7 @@ import (
 	"gad/device"
 	"gad/internal/comm"
 	"gad/internal/comm/mpi"
+	"gad/internal/compute"
 	"gad/internal/conf"
 	"gad/internal/fault"
 	"gad/internal/report"
@@ -87,6 +88,16 @@ func (p *program) console() *report.Console {
 		p.con = report.NewConsole(p.err, p.tty)
 	}
 	return p.con
+}
+
+// openDevice starts a device. A GPU's driver compiles the kernels at the first start on a machine,
+// some ten seconds, which one process says.
+func (p *program) openDevice(o device.Options) (compute.Backend, error) {
+	if o.Name == device.CUDA && p.rank == "" && p.beside == nil {
+		_, done := p.console().Busy("starting the GPU; its driver compiles the kernels once", 0)
+		defer done()
+	}
+	return session.OpenDevice(o)
 }
 
 // session is the command at work.

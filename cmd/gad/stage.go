@@ -12,7 +12,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"gad/apps/session"
 	"gad/checkpoint"
 	"gad/data"
 	"gad/internal/comm"
@@ -368,7 +367,7 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 		}
 		err = parted(err, ranks.Close())
 	}()
-	be, err := session.OpenDevice(p.ofRank(deviceOf(cfg)))
+	be, err := p.openDevice(p.ofRank(deviceOf(cfg)))
 	if err != nil {
 		return err
 	}

@@ -145,6 +145,6 @@ func (c Card) Assumptions() string {
 	us := func(s float64) string { return fmt.Sprintf("%.3g µs", 1e6*s) }
 	return fmt.Sprintf("large products reach %.0f %% of the peak, attention %.0f %% and its gradient %.0f %%, kernels that move memory %.0f %% of the bandwidth; "+
 		"a product takes %s at the least; %s between two kernels; the host takes %s to queue a command, %s to compare it with a graph's and %s to launch the graph, and %s to read back",
-		100*c.Products, 100*c.Forward, 100*c.Backward, 100*c.Memories, us(c.Product), us(c.Gap), us(c.Launch),
-		us(c.Compare), us(c.Graph), us(c.Back))
+		100*c.Products, 100*c.Forward, 100*c.Backward, 100*c.Memories, us(c.Product), us(c.Gap),
+		us(c.Launch), us(c.Compare), us(c.Graph), us(c.Back))
 }
