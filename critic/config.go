@@ -10,6 +10,7 @@ import (
 
 // Config is the `critic` section: the discriminator's objective and optimizer.
 type Config struct {
+	Head         string              `yaml:"head" choices:"value,likelihood" doc:"value: a linear head on the network, read at the answer's last token (the paper's); likelihood: a language model q, and the score is log q of the answer minus the student's own log-probability of it, which is 0 everywhere at first and the log-ratio of teacher and student at the optimum (doc/the-game.md)" fixed:"true"`
 	Loss         string              `yaml:"loss" choices:"bt,bce" doc:"bt: Bradley-Terry on the difference of scores; bce: binary cross entropy on each score"`
 	Level        string              `yaml:"level" choices:"episode,turn" doc:"where a sequence is scored, episode: at its last token; turn: at the end of each assistant turn, and a turn's reward is what it adds to the score" fixed:"true"`
 	Reads        string              `yaml:"reads" choices:"answer,last" doc:"what of a thought in chunks (rollout.chunk) is scored, answer: the prompt and the whole thought, as one sequence; last: the context of its last chunk and that chunk, the student's against the teacher's, so that memory does not grow with the thought. Answers that are no chunks are read whole" fixed:"true"`
@@ -20,7 +21,7 @@ type Config struct {
 	PPOEpochs    int                 `yaml:"ppo_epochs" min:"1" max:"1000000" doc:"passes over each rollout batch"`
 	MaxTokenLen  int                 `yaml:"max_token_len" min:"1" max:"1000000000" doc:"largest number of tokens in a micro-batch, a prompt counted once for all its answers; a larger one needs more memory, results agree to rounding" alias:"critic.ppo_max_token_len_per_gpu"`
 	Recompute    bool                `yaml:"recompute" doc:"recompute activations in the backward pass (gradient checkpointing): less memory, a third more work" alias:"critic.model.enable_gradient_checkpointing"`
-	ScoreInit    float64             `yaml:"score_init" min:"0" doc:"standard deviation of the new score head; 0: 5.66/sqrt(hidden size)"`
+	ScoreInit    float64             `yaml:"score_init" min:"0" doc:"standard deviation of the new score head (head value); 0: 0.1/sqrt(hidden size)"`
 	Truncated    string              `yaml:"truncated" choices:"exclude,include" doc:"whether answers cut at the length limit take part in the discriminator's pairs"`
 	ScoreL2      float64             `yaml:"score_l2" min:"0" doc:"weight of an L2 penalty on the scores in the discriminator's loss"`
 	GroupOT      float64             `yaml:"group_ot" min:"0" doc:"weight of GRGC's group term (arXiv 2609.39757, which uses 0.01): it keeps the scores of a prompt's answers apart; 0: none" fixed:"true"`
@@ -37,7 +38,7 @@ type Replay struct {
 // DefaultConfig is the paper's discriminator.
 func DefaultConfig() Config {
 	return Config{
-		Loss: "bt", Level: "episode", Reads: "answer", Optim: model.DefaultOptim(), GradClip: 0.2,
+		Head: Value, Loss: "bt", Level: "episode", Reads: "answer", Optim: model.DefaultOptim(), GradClip: 0.2,
 		PPOEpochs:   1,
 		MaxTokenLen: 8192,
 		LoRA:        model.DefaultLoRA(), Truncated: "exclude",
@@ -56,16 +57,16 @@ func (c Config) Validate() error {
 	return c.Optim.Validate("critic.optim")
 }
 
-// HeadStd is the standard deviation of a fresh value head on a backbone of the given
-// width. Scores of unit-size features then have a standard deviation of 5.66 whatever
-// the width. With a small head the score moves little at first, and AdamW's full-size
-// steps wear away the backbone's features before the head can read them; the larger
-// the first spread of the scores, the earlier a discriminator started (doc/LOG.md).
+// HeadStd returns the standard deviation of a fresh value head on a backbone of the given width:
+// scores of unit-size features then have a standard deviation of 0.1 at every width, so that the
+// first scores are no noise in the student's rewards. With one of 5.66, as it was, a released model
+// began with a spread of 6.7 nats within a group, which LoRA at 2e-4 had not unlearned after 120
+// updates; the small one starts sooner on a small random student too (doc/LOG.md, 2026-11-27).
 func (c Config) HeadStd(hidden int) float64 {
 	if c.ScoreInit > 0 {
 		return c.ScoreInit
 	}
-	return 5.66 / math.Sqrt(float64(hidden))
+	return 0.1 / math.Sqrt(float64(hidden))
 }
 
 // byTurn reports whether a sequence has a score for each of its turns.

@@ -2,7 +2,8 @@
 // teacher's sequences on the same path and learns to tell them apart
 // (GAD, arXiv 2511.10643, equations 1 to 3).
 //
-//	critic.go     scores, and the update: mini-batches and optimizer steps
+//	critic.go     the update: mini-batches and optimizer steps
+//	head.go       how a network's output becomes scores
 //	pairs.go      the pairs of a mini-batch, and which of their scores are known
 //	turns.go      scores by turn, and what a pair of sequences compares
 //	objective.go  loss of a mini-batch and its gradient with respect to the scores
@@ -28,10 +29,9 @@ import (
 
 // Critic is the discriminator with its optimizer.
 type Critic struct {
+	Scorer
 	Replay *Buffer // the pool of past negatives; nil when off
 
-	cfg   Config
-	m     *model.Model
 	opt   *model.Optimizer
 	loss  *algos.Discriminator[float32]
 	group algos.GroupSpread[float32]
@@ -40,14 +40,14 @@ type Critic struct {
 
 // Open loads the discriminator from dir: a scorer as a checkpoint holds it, or a
 // language model, whose head is then replaced by a fresh value head drawn from
-// seed. updates is the number of
+// seed; with head likelihood a language model, which keeps its head. updates is the number of
 // optimizer steps planned, over which the learning rate is scheduled: Config.Updates in a step.
 func Open(be model.Backend, dir string, cfg Config, updates int, seed uint64) (*Critic, error) {
 	shape, err := model.ReadConfig(dir)
 	if err != nil {
 		return nil, fmt.Errorf("critic: %w", err)
 	}
-	m, err := model.Load(be, dir, model.Options{Kind: model.Scorer, Trainable: true,
+	m, err := model.Load(be, dir, model.Options{Kind: cfg.Kind(), Trainable: true,
 		Recompute: cfg.Recompute, LoRA: cfg.LoRA, Seed: seed, ScoreInit: cfg.HeadStd(shape.Hidden)})
 	if err != nil {
 		return nil, fmt.Errorf("critic: %w", err)
@@ -59,8 +59,12 @@ func Open(be model.Backend, dir string, cfg Config, updates int, seed uint64) (*
 	return c, nil
 }
 
-// New wraps a scorer that is already loaded.
+// New wraps a network of kind cfg.Kind that is already loaded.
 func New(m *model.Model, cfg Config, updates int, seed uint64) (*Critic, error) {
+	scorer, err := NewScorer(m, cfg)
+	if err != nil {
+		return nil, err
+	}
 	opt, err := model.NewOptimizer(m, cfg.Optim.AdamW(cfg.GradClip, updates))
 	if err != nil {
 		return nil, fmt.Errorf("critic: %w", err)
@@ -69,42 +73,18 @@ func New(m *model.Model, cfg Config, updates int, seed uint64) (*Critic, error) 
 	if err != nil {
 		return nil, fmt.Errorf("critic: %w", err)
 	}
-	c := &Critic{cfg: cfg, m: m, opt: opt, loss: loss, seed: seed}
+	c := &Critic{Scorer: *scorer, opt: opt, loss: loss, seed: seed}
 	if cfg.Replay.Size > 0 {
 		c.Replay = &Buffer{Cap: cfg.Replay.Size}
 	}
 	return c, nil
 }
 
-// Model is the network that scores.
-func (c *Critic) Model() *model.Model { return c.m }
-
 // Optimizer is the discriminator's AdamW state.
 func (c *Critic) Optimizer() *model.Optimizer { return c.opt }
 
 // Close frees the weights.
 func (c *Critic) Close() error { return errors.Join(c.loss.Close(), c.group.Close(), c.m.Close()) }
-
-// Score is the discriminator's value of each sequence: at its last token or, with level turn, at
-// the end of its last turn.
-func (c *Critic) Score(seqs []model.Seq) (scoreS []float32, err error) {
-	scoreS, _, err = c.scoreTurns(seqs)
-	return scoreS, err
-}
-
-// scoreTurns is Score, with level turn also the values at the end of each turn, [S][turns]. A
-// sequence passes forward once.
-func (c *Critic) scoreTurns(seqs []model.Seq) (scoreS []float32, turnS [][]float32, err error) {
-	if !c.cfg.byTurn() {
-		scoreS, err = c.m.AllScores(seqs, c.cfg.MaxTokenLen)
-		return scoreS, nil, err
-	}
-	turnS, err = c.m.AllTurnScores(seqs, c.cfg.MaxTokenLen)
-	for _, turns := range turnS {
-		scoreS = append(scoreS, turns[len(turns)-1])
-	}
-	return scoreS, turnS, err
-}
 
 // ScoreBoth sets ScoreS and ScoreP of b, and TurnS and TurnP with level turn. Student and teacher
 // sequences of a prompt pass forward together, which computes their prompt once.
@@ -137,6 +117,8 @@ type Batch struct {
 	// Update takes TurnS [S][turns] and TurnP [P][turns], those of all turns, instead.
 	ScoreS, ScoreP []float32
 	TurnS, TurnP   [][]float32
+
+	base [][]float64 // [S+P] of head likelihood (Critic.behind); nil without
 }
 
 // Pairs is the number of pairs in b, ties included.
@@ -185,12 +167,18 @@ type Stats struct {
 func (c *Critic) Update(b Batch) (st Stats, err error) {
 	prompts := len(b.Teachers)
 	mini := c.cfg.MiniBatch(prompts)
+	if b.base, err = c.behind(slices.Concat(b.Students, b.Teachers)); err != nil {
+		return st, err
+	}
 	fresh := c.newScores(b) // under the weights before the first optimizer step
 	present := fresh        // under the present weights; nil after an optimizer step
 	batches := 0            // mini-batches so far: the key of their random draws
 	for range c.cfg.PPOEpochs {
 		for lo := 0; lo < prompts; lo += mini {
-			set := c.gather(b, lo, min(lo+mini, prompts), batches, present)
+			set, err := c.gather(b, lo, min(lo+mini, prompts), batches, present)
+			if err != nil {
+				return st, err
+			}
 			batches++
 			if len(set.student) == 0 { // nothing but ties, which have no gradient
 				st.add(set, learned{})

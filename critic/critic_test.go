@@ -58,7 +58,7 @@ func newCritic(t *testing.T, edit func(*Config)) (*Critic, *spy) {
 		edit(&cfg)
 	}
 	m, err := model.New(s, tiny,
-		model.Options{Kind: model.Scorer, Trainable: true, Seed: 3, ScoreInit: cfg.ScoreInit})
+		model.Options{Kind: cfg.Kind(), Trainable: true, Seed: 3, ScoreInit: cfg.ScoreInit})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,6 +81,16 @@ func batch() Batch {
 		Teachers: []model.Seq{seq(5, 6, 30, 31, 1), seq(7, 8, 32, 1)},
 		Skip:     make([]bool, 6),
 	}
+}
+
+// gathered is the mini-batch of two prompts.
+func gathered(t *testing.T, c *Critic, b Batch, present *scores) *pairSet {
+	t.Helper()
+	set, err := c.gather(b, 0, 2, 0, present)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
 }
 
 func fresh(t *testing.T, c *Critic, b *Batch) {
@@ -602,8 +612,8 @@ func TestSignal(t *testing.T) {
 
 // The fresh head follows the width, unless it is told.
 func TestHeadStd(t *testing.T) {
-	if got := DefaultConfig().HeadStd(128); math.Abs(got-0.5) > 1e-3 {
-		t.Errorf("width 128: %g, want 0.5", got)
+	if got := DefaultConfig().HeadStd(100); math.Abs(got-0.01) > 1e-12 {
+		t.Errorf("width 100: %g, want 0.01", got)
 	}
 	if got := (Config{ScoreInit: 0.02}).HeadStd(128); got != 0.02 {
 		t.Errorf("told 0.02: %g", got)

@@ -18,7 +18,7 @@ import (
 // of sequences (micro-batches) pass forward, their scores go to objective, and their seeds
 // pass backward. Four things must hold:
 //
-//   - A pack's forward and backward pass are one call (model.ScoreGrad), because the
+//   - A pack's forward and backward pass are one call (head.learn), because the
 //     memory holds the activations of one pack only. So a pack's seeds are needed when its
 //     own scores have just been computed. A seed depends on the scores of all pairs that the
 //     sequence is in; if the other side of a pair is in a later pack, that side passes forward
@@ -81,11 +81,7 @@ func (c *Critic) learnPack(set *pairSet, pack []int) error {
 			return err
 		}
 	}
-	pass := c.m.ScoreGrad
-	if c.cfg.byTurn() {
-		pass = c.m.TurnScoreGrad
-	}
-	return pass(model.Pick(set.seqs, pack), func(scoreN []float32) ([]float32, error) {
+	return c.head.learn(model.Pick(set.seqs, pack), func(scoreN []float64) ([]float32, error) {
 		set.score.fill(pack, scoreN)
 		_, seed, err := c.objective(set)
 		if err != nil || zero(seed, at) {

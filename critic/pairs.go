@@ -11,6 +11,7 @@ import (
 type score struct {
 	Known bool
 	Value float32 // 0 where not Known
+	Base  float64 // what is subtracted from the network's part of it (Critic.behind)
 }
 
 // scores are those of a list of sequences, one each, or with level turn one for each turn.
@@ -24,13 +25,14 @@ func (c *Critic) newScores(b Batch) *scores {
 	all := &scores{}
 	add := func(seqs []model.Seq, scoreS []float32, turnS [][]float32) {
 		for i, s := range seqs {
-			all.add(c.unknown(s))
+			of := c.unknown(s, b.base, len(all.first))
 			switch {
 			case c.cfg.byTurn() && turnS != nil:
-				all.fill([]int{len(all.first) - 1}, turnS[i])
+				give(of, turnS[i])
 			case !c.cfg.byTurn() && scoreS != nil:
-				all.fill([]int{len(all.first) - 1}, scoreS[i:i+1])
+				give(of, scoreS[i:i+1])
 			}
+			all.add(of)
 		}
 	}
 	add(b.Students, b.ScoreS, b.TurnS)
@@ -38,12 +40,27 @@ func (c *Critic) newScores(b Batch) *scores {
 	return all
 }
 
-// unknown are the scores of a sequence before any pass.
-func (c *Critic) unknown(s model.Seq) []score {
+// unknown returns the scores of a sequence before any pass. Their bases are base[i], unless base is
+// nil.
+func (c *Scorer) unknown(s model.Seq, base [][]float64, i int) []score {
+	n := 1
 	if c.cfg.byTurn() {
-		return make([]score, s.Turns())
+		n = s.Turns()
 	}
-	return make([]score, 1)
+	of := make([]score, n)
+	if base != nil {
+		for k := range of {
+			of[k].Base = base[i][k]
+		}
+	}
+	return of
+}
+
+// give sets scores that the caller knows.
+func give(of []score, values []float32) {
+	for k := range of {
+		of[k].Known, of[k].Value = true, values[k]
+	}
 }
 
 // add appends the scores of one more sequence.
@@ -76,11 +93,11 @@ func (s *scores) indices(seqs []int) (at []int) {
 	return at
 }
 
-// fill sets those of the given sequences' scores that are not known.
-func (s *scores) fill(seqs []int, values []float32) {
+// fill sets the scores of the given sequences that are not known, from the network's part of each.
+func (s *scores) fill(seqs []int, values []float64) {
 	for k, i := range s.indices(seqs) {
-		if !s.at[i].Known {
-			s.at[i] = score{true, values[k]}
+		if at := &s.at[i]; !at.Known {
+			at.Known, at.Value = true, float32(values[k]-at.Base)
 		}
 	}
 }
@@ -122,21 +139,18 @@ func (c *Critic) complete(present *scores, b Batch) error {
 
 // scoreUnknown computes, by a forward pass, the scores of seqs that are wanted and not known;
 // nil wants all.
-func (c *Critic) scoreUnknown(seqs []model.Seq, s *scores, wanted []bool) error {
+func (c *Scorer) scoreUnknown(seqs []model.Seq, s *scores, wanted []bool) error {
 	var todo []int
 	for i := range seqs {
 		if !known(s.of(i)) && (wanted == nil || wanted[i]) {
 			todo = append(todo, i)
 		}
 	}
-	values, turns, err := c.scoreTurns(model.Pick(seqs, todo))
+	values, err := c.head.scores(model.Pick(seqs, todo), c.cfg.MaxTokenLen)
 	if err != nil {
 		return fmt.Errorf("critic: %w", err)
 	}
-	if turns != nil {
-		values = slices.Concat(turns...)
-	}
-	s.fill(todo, values)
+	s.fill(todo, slices.Concat(values...))
 	return nil
 }
 
@@ -170,10 +184,10 @@ func (c Config) tiesTeach() bool { return c.Loss != "bt" || c.ScoreL2 > 0 || c.G
 // gather collects the pairs of prompts lo to hi-1. If there is a pool, pairs of the pool
 // replace the pairs of a share of those prompts, one for one. present are the batch's scores
 // under the present weights; nil: none is known.
-func (c *Critic) gather(b Batch, lo, hi, update int, present *scores) *pairSet {
+func (c *Critic) gather(b Batch, lo, hi, update int, present *scores) (*pairSet, error) {
 	set := &pairSet{}
-	add := func(s model.Seq, place int) int {
-		of := c.unknown(s)
+	add := func(s model.Seq, place int, base [][]float64) int {
+		of := c.unknown(s, base, max(place, 0))
 		if place >= 0 && present != nil {
 			of = present.of(place)
 		}
@@ -196,24 +210,34 @@ func (c *Critic) gather(b Batch, lo, hi, update int, present *scores) *pairSet {
 			continue
 		}
 		if _, ok := at[p]; !ok {
-			at[p] = add(b.Teachers[p], len(b.Students)+p)
+			at[p] = add(b.Teachers[p], len(b.Students)+p, b.base)
 		}
 		set.teacher = append(set.teacher, at[p])
-		set.student = append(set.student, add(seq, s))
+		set.student = append(set.student, add(seq, s, b.base))
 		set.group = append(set.group, p)
 	}
 	pooled := map[string]int{} // tokens and spans of a teacher in the pool -> its index in set.seqs
-	for _, old := range c.Replay.Draw(set.pooled, c.seed, b.Step, update) {
+	drawn := c.Replay.Draw(set.pooled, c.seed, b.Step, update)
+	var both []model.Seq
+	for _, old := range drawn {
+		both = append(both, old.Student, old.Teacher)
+	}
+	base, err := c.behind(both) // the student as it is now
+	if err != nil {
+		return nil, err
+	}
+	of := func(i int) [][]float64 { return base[min(i, len(base)):] }
+	for i, old := range drawn {
 		key := fmt.Sprint(old.Teacher)
 		if _, ok := pooled[key]; !ok {
-			pooled[key] = add(old.Teacher, -1)
+			pooled[key] = add(old.Teacher, -1, of(2*i+1))
 		}
 		set.teacher = append(set.teacher, pooled[key])
-		set.student = append(set.student, add(old.Student, -1))
+		set.student = append(set.student, add(old.Student, -1, of(2*i)))
 		set.group = append(set.group, -1)
 	}
 	set.terms = set.score.compare(set.student, set.teacher)
-	return set
+	return set, nil
 }
 
 // byShard divides the indices of the sequences among the shards of m. A teacher and all its

@@ -186,7 +186,7 @@ func TestGradientByTurn(t *testing.T) {
 		}
 		defer c.Close()
 		b := episodes()
-		if _, err := c.learn(c.gather(b, 0, 2, 0, nil)); err != nil {
+		if _, err := c.learn(gathered(t, c, b, nil)); err != nil {
 			t.Fatal(err)
 		}
 		loss := func() (sum float64) {
@@ -323,13 +323,13 @@ func TestGroupTermOfLastTurns(t *testing.T) {
 		t.Fatal(err)
 	}
 	dS = slices.Clone(dS)
-	set := c.gather(b, 0, 2, 0, c.newScores(b))
+	set := gathered(t, c, b, c.newScores(b))
 	res, seed, err := c.objective(set)
 	if err != nil || math.Abs(res.groupTerm-want) > 1e-6 {
 		t.Errorf("a term of %g, want %g, %v", res.groupTerm, want, err)
 	}
 	plain, _ := newCritic(t, byTurn)
-	_, without, err := plain.objective(plain.gather(b, 0, 2, 0, plain.newScores(b)))
+	_, without, err := plain.objective(gathered(t, plain, b, plain.newScores(b)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -62,7 +62,7 @@ func TestLibraryMistakes(t *testing.T) {
 			"critic: " + noBackend},
 		"critic.New": {
 			func() error { _, err := critic.New(nil, critic.DefaultConfig(), 1, 1); return err },
-			"critic: model: optimizer: the model is nil: load one with Trainable"},
+			"critic: no network: load one with model.Load, or use critic.Open"},
 		"reference.Open": {func() error { _, err := reference.Open(nil, dir, 1); return err },
 			"reference: " + noBackend},
 		"trainer.Open": {

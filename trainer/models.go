@@ -162,7 +162,7 @@ func (t *Trainer) openDiscriminator(s start, student string, shape model.Config,
 	err := t.busy("loading the discriminator", func() (err error) {
 		// With adapters on both it stands on the student's base.
 		m, err := model.Load(t.be, scorer,
-			model.Options{Kind: model.Scorer, Trainable: true, Recompute: c.Critic.Recompute,
+			model.Options{Kind: c.Critic.Kind(), Trainable: true, Recompute: c.Critic.Recompute,
 				LoRA: c.Critic.LoRA, Base: t.actor.Model().Base(), Turns: t.actor.Model(),
 				Seed: t.seed(), ScoreInit: c.Critic.HeadStd(shape.Hidden),
 				StatesOver: t.statesOver()})
@@ -178,6 +178,7 @@ func (t *Trainer) openDiscriminator(s start, student string, shape model.Config,
 		return err
 	}
 	t.critic.Model().Share(t.actor.Model()) // they take turns
+	t.critic.Against(t.actor.Model(), c.Rollout.Temperature)
 	t.kl = algos.AdaptiveKL{Coef: c.Algorithm.KLCtrl.KLCoef, Target: c.Algorithm.KLCtrl.TargetKL,
 		Horizon: c.Algorithm.KLCtrl.Horizon}
 	return c.CheckScored(t.Stage, scorer, t.critic.Model().Config().MaxPosition)

@@ -95,6 +95,16 @@ func (t *Trainer) fill(d *checkpoint.Dir) error {
 			func(w io.Writer) error { return t.critic.Optimizer().Save(w, false) }); err != nil {
 			return err
 		}
+		if t.cfg.Critic.Head == critic.Likelihood {
+			raw, err := saved.Head{Head: critic.Likelihood,
+				Temperature: t.cfg.Rollout.Temperature, Student: "../actor"}.Bytes()
+			if err != nil {
+				return err
+			}
+			if err := d.WriteFile("critic/"+saved.HeadName, raw); err != nil {
+				return err
+			}
+		}
 		if t.critic.Replay != nil {
 			if err := writeTo(d, saved.ReplayName,
 				func(w io.Writer) error { return writeReplay(w, t.critic.Replay) }); err != nil {

@@ -214,7 +214,7 @@ func (r *rating) prepare() (err error) {
 			return err
 		}
 		if shape.Kind() != model.Scorer {
-			return fmt.Errorf("model: %s: is a language model, not a discriminator: give the critic folder of a checkpoint", o.Critic)
+			return fmt.Errorf("model: %s: is a language model, not a discriminator with a value head: give the critic folder of a checkpoint (with critic.head=likelihood a score needs the student too, and is not read here)", o.Critic)
 		}
 		if r.settings.Critic, err = r.s.Digest(session.Source{Path: o.Critic}); err != nil {
 			return err

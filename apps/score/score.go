@@ -5,7 +5,6 @@ package score
 import (
 	"bufio"
 	"encoding/json"
-	"fmt"
 	"io"
 
 	"gad/apps/session"
@@ -18,13 +17,21 @@ import (
 type Options struct {
 	session.Source
 	Rows        session.Rows
-	MaxResponse int // tokens of an answer; what is longer is cut
-	MaxTokens   int // of one forward pass
+	MaxResponse int    // tokens of an answer; what is longer is cut
+	MaxTokens   int    // of one forward pass
+	Student     string // of gad score: folder of the student, for a likelihood; "" is the one beside it
 }
 
 // LogProbs prints the log-probability of each token, with logits divided by a temperature.
 func LogProbs(s *session.Session, o Options, temperature float64) error {
-	return o.each(s, "log-probabilities, rows", model.LM,
+	load := func() (*session.Model, func(), error) {
+		m, err := s.Load(o.Source, model.LM)
+		if err != nil {
+			return nil, nil, err
+		}
+		return m, m.Close, nil
+	}
+	return o.each(s, "log-probabilities, rows", load,
 		func(m *session.Model, w io.Writer, given []encode.Given) error {
 			seqs := make([]model.Seq, len(given))
 			for i, g := range given {
@@ -55,21 +62,28 @@ type logprobRow struct {
 
 // Scores prints the score that a discriminator gives each answer.
 func Scores(s *session.Session, o Options) error {
+	var c *session.Critic
 	if err := saved.CheckPart(s.FS, o.Path, "critic"); err != nil {
 		return err
 	}
-	if cfg, err := model.ReadConfig(o.Path); err != nil {
-		return err
-	} else if cfg.Kind() != model.Scorer && o.Adapter == "" {
-		return fmt.Errorf("model: %s: is a language model, not a discriminator: give the critic folder of a checkpoint", o.Path)
+	load := func() (*session.Model, func(), error) {
+		be, err := session.OpenDevice(o.Device)
+		if err != nil {
+			return nil, nil, err
+		}
+		if c, err = s.LoadCritic(be, o.Source, nil, o.Student, o.MaxTokens); err != nil {
+			be.Close()
+			return nil, nil, err
+		}
+		return c.Model, func() { c.Close(); be.Close() }, nil
 	}
-	return o.each(s, "scores, rows", model.Scorer,
+	return o.each(s, "scores, rows", load,
 		func(m *session.Model, w io.Writer, given []encode.Given) error {
 			seqs := make([]model.Seq, len(given))
 			for i, g := range given {
 				seqs[i] = g.ForDiscriminator(m.Tokenizer)
 			}
-			scores, err := m.AllScores(seqs, o.MaxTokens)
+			scores, err := c.Score(seqs)
 			if err != nil {
 				return err
 			}
@@ -97,18 +111,18 @@ type scoreRow struct {
 
 // each loads the model and hands it the rows, some at a time, so that output flows and memory
 // stays bounded. name is that of the bar.
-func (o Options) each(s *session.Session, name string, kind model.Kind,
+func (o Options) each(s *session.Session, name string, load func() (*session.Model, func(), error),
 	do func(*session.Model, io.Writer, []encode.Given) error) error {
 	set, rows, err := o.Rows.List(s)
 	if err != nil {
 		return err
 	}
 	defer set.Close()
-	m, err := s.Load(o.Source, kind)
+	m, closeModels, err := load()
 	if err != nil {
 		return err
 	}
-	defer m.Close()
+	defer closeModels()
 	w := bufio.NewWriter(s.Out)
 	advance, done := func(int) {}, func() {}
 	// where the lines themselves are seen, a bar would only be in their way

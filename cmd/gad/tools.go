@@ -132,12 +132,16 @@ func (p *program) scoreCommand() *cli.Command {
 		Flags: append(
 			append(
 				[]cli.Flag{&cli.StringFlag{Name: "critic", Usage: "critic folder of a checkpoint"},
+					&cli.StringFlag{Name: "student", DefaultText: "the actor of its checkpoint",
+						Usage: modelUsage + " whose answers are scored, for a discriminator with critic.head=likelihood"},
 					adapterFlag("critic")}, rowFlags()...), deviceFlags()...),
 		Action: func(c *cli.Context) error {
 			if err := errors.Join(noArguments(c), need(c, "critic", "data")); err != nil {
 				return err
 			}
-			return score.Scores(p.session(), scoreOptions(c, "critic"))
+			o := scoreOptions(c, "critic")
+			o.Student = c.String("student")
+			return score.Scores(p.session(), o)
 		},
 	}
 }

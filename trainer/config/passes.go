@@ -1,6 +1,9 @@
 package config
 
-import "gad/model"
+import (
+	"gad/critic"
+	"gad/model"
+)
 
 // What a step computes, as one list. The loop (trainer/step.go, trainer/dpo.go) calls the networks;
 // perf/ metrics, gad plan (measured, predicted, --fit and --ranks) and gad bench walk this list to
@@ -137,18 +140,28 @@ func (c *Config) game(stage Stage, prompts int, independent bool) []Pass {
 	if c.ReadsThoughts(stage) { // the teacher's answers behind the student's thoughts
 		list = append(list, Pass{Part: "thought_logp", Kind: Forward, Students: n, Times: 1})
 	}
+	// against adds the student's pass that a likelihood's scores are taken against.
+	against := func(part string, times float64, teachers int) {
+		if c.Critic.Head == critic.Likelihood {
+			list = append(list, Pass{Part: part, Kind: Forward, Students: n, Teachers: teachers,
+				Times: times})
+		}
+	}
 	if share := c.searched(stage); share > 0 {
 		list = append(list, Pass{Part: "score", Network: Discriminator, Kind: Forward, Students: n,
 			Times: share})
+		against("score", share, 0)
 	}
 	if share := c.scoredBefore(prompts); share > 0 {
 		score := both
 		score.Kind, score.Times = Forward, share
 		if c.Algorithm.FilterGroups.Enable { // the scores say which groups to replace
 			score.Part = "score"
+			against("score", share, 1)
 		}
 		list = append(list, score)
 	}
+	against("update_critic", 1, 1)
 	learn := both
 	learn.Kind, learn.Times, learn.Mini =
 		Learn, float64(c.Critic.PPOEpochs), c.Critic.MiniBatch(prompts)

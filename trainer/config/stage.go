@@ -221,7 +221,7 @@ func (c *Config) Student() model.PlanOptions {
 // Discriminator is the network that the game and its warm-up train beside the student,
 // without passes.
 func (c *Config) Discriminator() model.PlanOptions {
-	return model.PlanOptions{Kind: model.Scorer, Trainable: true, LoRA: c.Critic.LoRA,
+	return model.PlanOptions{Kind: c.Critic.Kind(), Trainable: true, LoRA: c.Critic.LoRA,
 		Recompute: c.Critic.Recompute,
 		Moments8:  c.Critic.Optim.Moments == "8bit", Offload: c.Critic.Optim.Offload}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"gad/algos"
+	"gad/critic"
 	"gad/data"
 	"gad/internal/conf"
 	"gad/model"
@@ -295,6 +296,9 @@ func (c *Config) validateChunks(stage Stage) (errs []error) {
 			bad("critic.reads last is the last chunk of a thought, and rollout.chunk is 0: set it, or leave critic.reads out")
 		}
 		return errs
+	}
+	if c.Critic.Head == critic.Likelihood && stage.HasCritic() {
+		bad("critic.head likelihood reads an answer in one context, and with rollout.chunk the student writes it in several, each with other probabilities: use critic.head=value")
 	}
 	switch {
 	case x.Carry >= x.Size:

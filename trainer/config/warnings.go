@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"gad/critic"
 	"gad/internal/report"
 	"gad/model"
 )
@@ -55,6 +56,9 @@ func (c *Config) idleWarnings(stage Stage) (warnings []string) {
 		if n.MinLRRatio > 0 && n.LRScheduler == "constant" {
 			warnings = append(warnings, fmt.Sprintf("%s.min_lr_ratio %g has no effect: %[1]s.lr_scheduler is constant: set it to cosine or linear", n.key, n.MinLRRatio))
 		}
+	}
+	if x := c.Critic; stage.HasCritic() && x.Head == critic.Likelihood && x.ScoreInit > 0 {
+		warnings = append(warnings, fmt.Sprintf("critic.score_init %g has no effect: critic.head is likelihood, which has no new head", x.ScoreInit))
 	}
 	if t := c.Trainer; stage.HasCritic() && t.CriticWarmupUntil == 0 &&
 		t.CriticWarmupMax != Default().Trainer.CriticWarmupMax {

@@ -264,7 +264,7 @@ func (p *Plan) planDisk(shape model.Config, c config.Config) {
 	one := 4*shape.TrainedCount(model.LM, c.Actor.LoRA) +
 		shape.Plan(cpu.Footprint{}, c.Student()).Moments
 	if p.Stage.HasCritic() {
-		one += 4*shape.TrainedCount(model.Scorer, c.Critic.LoRA) +
+		one += 4*shape.TrainedCount(c.Critic.Kind(), c.Critic.LoRA) +
 			shape.Plan(cpu.Footprint{}, c.Discriminator()).Moments
 	}
 	p.checkpoint = one

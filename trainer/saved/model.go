@@ -111,7 +111,7 @@ func Tokenizer(dir string) (*tokenizer.Tokenizer, error) {
 func ReadHeldOut(dir string) (model.Config, error) {
 	cfg, err := model.ReadConfig(dir)
 	if err == nil && cfg.Kind() != model.Scorer {
-		err = fmt.Errorf("model: %s: trainer.held_out_critic: is a language model, not a discriminator: give the critic folder of a checkpoint", dir)
+		err = fmt.Errorf("model: %s: trainer.held_out_critic: is a language model, not a discriminator with a value head: give the critic folder of a checkpoint (with critic.head=likelihood a score needs the student too, and is not read here)", dir)
 	}
 	return cfg, err
 }

@@ -3,6 +3,7 @@
 //
 //	state.go          trainer.json and the names of a run's files
 //	discriminator.go  what a run knows of its discriminator
+//	head.go           how a discriminator's weights become scores
 //	find.go           which checkpoint a path means
 //	thought.go        the chunks in which a run has its student answer
 //	cost.go           what a run has spent

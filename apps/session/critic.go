@@ -1,0 +1,79 @@
+package session
+
+import (
+	"fmt"
+
+	"gad/critic"
+	"gad/internal/compute"
+	"gad/model"
+	"gad/trainer/saved"
+)
+
+// Critic is a discriminator on a device, with its tokenizer. It scores and does not learn.
+type Critic struct {
+	*Model
+	*critic.Scorer
+	student *Model // loaded for it alone; nil without
+}
+
+// Close frees the discriminator and what was loaded with it. The device stays open.
+func (c *Critic) Close() {
+	if c.student != nil {
+		c.student.Model.Close()
+	}
+	c.Model.Model.Close()
+}
+
+// LoadCritic loads the discriminator in from.Path onto a device. One with head likelihood scores
+// against a student: the given model or, where it is nil, the one in dir or, where that is "", the
+// student beside it in its checkpoint. maxTokens bounds a pack.
+func (s *Session) LoadCritic(be compute.Backend, from Source, student *model.Model, dir string,
+	maxTokens int) (*Critic, error) {
+	if err := saved.CheckPart(s.FS, from.Path, "critic"); err != nil {
+		return nil, err
+	}
+	shape, err := model.ReadConfig(from.Path)
+	if err != nil {
+		return nil, err
+	}
+	head, err := saved.ReadHead(s.FS, from.Path)
+	if err != nil {
+		return nil, err
+	}
+	cfg := critic.DefaultConfig()
+	cfg.Head, cfg.MaxTokenLen = head.Head, maxTokens
+	if cfg.Head == critic.Value && shape.Kind() != model.Scorer && from.Adapter == "" {
+		return nil, fmt.Errorf("model: %s: is a language model, not a discriminator: give the critic folder of a checkpoint", from.Path)
+	}
+	if cfg.Head == critic.Likelihood && student == nil && dir == "" {
+		if dir = head.Student; !isModel(dir) {
+			return nil, fmt.Errorf("critic: %s: scores against the student that it learned beside (critic.head=likelihood), and there is none in %q: name its folder with --student", from.Path, dir)
+		}
+	}
+	_, done := s.Console.Busy("loading "+from.Path, 0)
+	defer done()
+	c := &Critic{}
+	if c.Model, err = Load(be, from, cfg.Kind()); err != nil {
+		return nil, err
+	}
+	if cfg.Head == critic.Likelihood && student == nil {
+		if c.student, err = Load(be, Source{Path: dir}, model.LM); err != nil {
+			c.Close()
+			return nil, err
+		}
+		student = c.student.Model
+		student.Share(c.Model.Model)
+	}
+	if c.Scorer, err = critic.NewScorer(c.Model.Model, cfg); err != nil {
+		c.Close()
+		return nil, err
+	}
+	c.Against(student, head.Temperature)
+	return c, nil
+}
+
+// isModel reports whether a folder holds a model.
+func isModel(dir string) bool {
+	_, err := model.ReadConfig(dir)
+	return err == nil
+}
