@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"gad/algos"
-	"gad/data"
 	"gad/model"
 	"gad/reference"
 	"gad/trainer/config"
@@ -105,13 +104,9 @@ func (c *teacher) prompt(t *Trainer, row int) ([]int32, error) {
 		return nil, fmt.Errorf("%w: data: row %d: has prompt_ids, which are of the student's tokenizer: the teacher has another: give rows with messages", config.ErrConfig, r.Index)
 	}
 	if c.system != "" {
-		if len(r.PromptIDs) > 0 {
-			return nil, fmt.Errorf("%w: data: row %d: has prompt_ids, which teacher.system cannot be put before: leave it out, or give rows with messages", config.ErrConfig, r.Index)
+		if r, err = encode.WithSystem(r, c.system); err != nil {
+			return nil, fmt.Errorf("%w: teacher.system: %w", config.ErrConfig, err)
 		}
-		if len(r.Messages) > 0 && r.Messages[0].Role == "system" {
-			r.Messages = r.Messages[1:]
-		}
-		r.Messages = append([]data.Message{{Role: "system", Content: c.system}}, r.Messages...)
 	}
 	ids, err := c.enc.Prompt(r)
 	if err != nil {

@@ -284,11 +284,6 @@ func TestPassesOfAStep(t *testing.T) {
 		{"warmup, a likelihood", config.Warmup, "critic.head=likelihood", unchecked, false,
 			game(map[string]often{"actor 0": {sampled: 1, students: 1, teachers: 1},
 				"actor 0 gradient": {teachers: 1}})},
-		{"warmup, a likelihood, dynamic sampling", config.Warmup,
-			"critic.head=likelihood algorithm.filter_groups.enable=true algorithm.filter_groups.max_num_gen_batches=1 trainer.critic_warmup=90",
-			unchecked, false,
-			game(map[string]often{"actor 0": {sampled: 1, students: 2, teachers: 2},
-				"critic 0": discriminator})},
 
 		{"train, a teacher beside the discriminator", config.Train,
 			"algorithm.teacher_weight=0.5 teacher.path=TEACHER " + noKL, unchecked, false,

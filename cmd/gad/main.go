@@ -185,7 +185,7 @@ func (p *program) app() *cli.App {
 			p.stageCommand(config.SFT), p.stageCommand(config.DPO), p.stageCommand(config.OPD),
 			p.stageCommand(config.Warmup),
 			p.stageCommand(config.Train),
-			p.evalCommand(), p.generateCommand(), p.chatCommand(), p.serveCommand(),
+			p.evalCommand(), p.fidelityCommand(), p.generateCommand(), p.chatCommand(), p.serveCommand(),
 			p.logprobsCommand(), p.scoreCommand(), p.rubricCommand(),
 			p.studyCommand(), p.planCommand(), p.resumeCommand(), p.doctorCommand(),
 			p.boardCommand(), p.reportCommand(), p.exportCommand(), p.benchCommand(),

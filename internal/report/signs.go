@@ -88,14 +88,16 @@ var signs = []Sign{
 		}},
 	{"discriminator was disturbed by a large learning rate", "it has not started, its learning rate was at its largest from the first step, and critic/d_loss_distinct was above 0.75, worse than guessing, in at least one of the first 20 steps",
 		"critic.optim.lr_warmup_steps=100, or a lower critic.optim.lr", shaken},
-	{"value head is flat", "it has not started, and in the first step critic/group_std is below 0.01: its scores hardly differ",
-		"critic.score_init: 0 follows the model's width",
+	{"discriminator is worse than guessing", "critic/d_loss_distinct above 1 in each of the last 5 steps, or in all of them from the second one on (guessing gives ln 2 = 0.693): its scores are spread more widely than it knows the answers, and that spread is noise in the student's rewards",
+		"more steps in which the discriminator learns alone (trainer.critic_warmup_until=0.5); a smaller critic.score_init (0 follows the model's width); a lower critic.optim.lr, or critic.optim.lr_warmup_steps",
 		func(rows []Row) string {
-			xs := series(rows, "critic/group_std")
-			if notStarted(rows) == "" || len(xs) == 0 || xs[0] >= 0.01 {
+			xs := series(rows, "critic/d_loss_distinct")
+			xs = last(xs, fewSteps)
+			if len(xs) < atOnce || !(slices.Min(xs) > 1) {
 				return ""
 			}
-			return fmt.Sprintf("critic/group_std %.2g in the first step", xs[0])
+			return fmt.Sprintf("critic/d_loss_distinct %.3g, mean of the last %d steps",
+				average(xs), len(xs))
 		}},
 	{"game began with an untrained discriminator", "over the first 20 steps of the game the means of critic/d_loss_distinct above 0.66 and of critic/d_acc_distinct below 0.65, or above 0.693 and below 0.8: what the student learned there was noise",
 		"start again from a warm-up in which the discriminator has learned (trainer.critic_warmup_until=0.5)",

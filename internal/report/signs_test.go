@@ -106,8 +106,7 @@ func TestDiagnose(t *testing.T) {
 			alone(set("critic/lr", 0, constant(1e-3)),
 				set("critic/d_loss_distinct", 3,
 					func(i int) float64 { return 0.69 + 0.2/float64(i) }))},
-		{"discriminator has not started, value head is flat",
-			alone(set("critic/group_std", 0, constant(1e-3)))},
+		{"discriminator is worse than guessing", set("critic/d_loss_distinct", 95, constant(1.1))},
 		{"game began with an untrained discriminator", func(rows []Row) {
 			for i := 10; i < 35; i++ {
 				rows[i].Values["critic/d_loss_distinct"], rows[i].Values["critic/d_acc_distinct"] =

@@ -31,6 +31,19 @@ func (e Encoder) Prompt(r data.Row) ([]int32, error) {
 	return e.Tok.Prompt(Chat(r))
 }
 
+// WithSystem returns a row whose prompt begins with the system message text, in the place of its
+// own. A row with prompt_ids has no place for one.
+func WithSystem(r data.Row, text string) (data.Row, error) {
+	if len(r.PromptIDs) > 0 {
+		return r, fmt.Errorf("data: row %d: has prompt_ids, which a system message cannot be put before: leave it out, or give rows with messages", r.Index)
+	}
+	if len(r.Messages) > 0 && r.Messages[0].Role == "system" {
+		r.Messages = r.Messages[1:]
+	}
+	r.Messages = append([]data.Message{{Role: "system", Content: text}}, r.Messages...)
+	return r, nil
+}
+
 // Shows refuses a row whose tool calls or tools the chat template does not show.
 func (e Encoder) Shows(r data.Row) error {
 	if len(r.PromptIDs) > 0 {

@@ -1,0 +1,371 @@
+// Package fidelity is gad fidelity: how well discriminators order a student's own answers to one
+// prompt, against a teacher whose weights are known (trainer/quality/fidelity.go).
+package fidelity
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	"gad/apps/session"
+	"gad/critic"
+	"gad/data"
+	"gad/device"
+	"gad/internal/compute"
+	"gad/internal/fault"
+	"gad/internal/report"
+	"gad/model"
+	"gad/tokenizer"
+	"gad/trainer/config"
+	"gad/trainer/encode"
+	"gad/trainer/quality"
+	"gad/trainer/saved"
+)
+
+// Options say whose answers are ordered by what.
+type Options struct {
+	Critics []string // checkpoints, runs or critic folders; empty: the trivial rewards alone
+	Student string   // model folder; "" is the student beside the first discriminator
+	Teacher string
+	Rows    session.Rows
+	N       int // answers to each prompt, at least 2
+
+	Temperature        float64 // of the answers; 0 is that of the first discriminator's run
+	TeacherTemperature float64 // at which the teacher would sample
+	System             string  // message that the teacher reads and the student does not
+	MaxPrompt          int     // longer prompts are left out; 0 is as in the run
+	MaxResponse        int     // tokens of an answer; 0 is as in the run
+	MaxTokens          int     // of a forward pass
+	Seed               uint64
+	JSON               bool
+	Output             string // file of the answers with their figures; "" is none
+	Device             device.Options
+}
+
+// Result is the JSON of gad fidelity.
+type Result struct {
+	Student            string             `json:"student"`
+	Teacher            string             `json:"teacher"`
+	Prompts            int                `json:"prompts"`
+	Answers            int                `json:"answers"` // to each prompt
+	Cut                float64            `json:"truncated_frac"`
+	Temperature        float64            `json:"temperature"`
+	TeacherTemperature float64            `json:"teacher_temperature"`
+	Rewards            []quality.Fidelity `json:"rewards"`
+}
+
+// answer is a line of Options.Output.
+type answer struct {
+	Row         int                `json:"row"`
+	Sample      int                `json:"sample"`
+	PromptIDs   []int32            `json:"prompt_ids"`
+	ResponseIDs []int32            `json:"response_ids"`
+	Response    string             `json:"response"`
+	Truncated   bool               `json:"truncated"`
+	LogP        float64            `json:"student_logp"`
+	Ratio       float64            `json:"log_ratio"`
+	Scores      map[string]float64 `json:"scores"` // by discriminator
+}
+
+// Run measures, and prints or writes what it found.
+func Run(s *session.Session, o Options) error {
+	r := &run{s: s, o: o}
+	defer r.close()
+	ctx, stop := s.Stoppable(
+		func() string { return "stopping; a second Ctrl-C stops at once" },
+		func() string { return "nothing is written" })
+	defer stop()
+	r.ctx = ctx
+	if o.Output != "" {
+		lock, err := r.out().Claim(s.FS)
+		if err != nil {
+			return err
+		}
+		defer lock.Unlock()
+	}
+	result, err := r.measure()
+	if errors.Is(err, fault.ErrInterrupted) {
+		return fault.As(fault.ErrStopped, errors.New("fidelity: stopped: nothing is written"))
+	}
+	if err != nil {
+		return err
+	}
+	if o.JSON {
+		return session.PrintJSON(s.Out, result)
+	}
+	fmt.Fprintf(s.Out, "%s, %d answers each of %s at temperature %g; teacher %s at %g; 95 %% intervals in brackets\n%s\n",
+		report.Count(result.Prompts, "prompt"), result.Answers, result.Student, result.Temperature,
+		result.Teacher, result.TeacherTemperature, quality.FidelityHead)
+	for _, f := range result.Rewards {
+		fmt.Fprintln(s.Out, f)
+	}
+	return nil
+}
+
+// run is one gad fidelity.
+type run struct {
+	s   *session.Session
+	o   Options
+	ctx context.Context
+
+	be      compute.Backend
+	set     *data.Set
+	student *session.Model
+	rows    []int
+	batch   *encode.Batch
+	groups  []quality.Group
+	opt     quality.Options
+}
+
+func (r *run) close() {
+	if r.student != nil {
+		r.student.Model.Close()
+	}
+	if r.be != nil {
+		r.be.Close()
+	}
+	if r.set != nil {
+		r.set.Close()
+	}
+}
+
+func (r *run) measure() (*Result, error) {
+	critics, err := r.resolve()
+	if err != nil {
+		return nil, err
+	}
+	if err := r.open(); err != nil {
+		return nil, err
+	}
+	if r.groups, err = quality.Sample(r.student.Model, r.student.Tokenizer, r.batch, r.o.N,
+		r.opt); err != nil {
+		return nil, err
+	}
+	if err := r.truth(); err != nil {
+		return nil, err
+	}
+	result := &Result{Student: r.o.Student, Teacher: r.o.Teacher, Prompts: len(r.groups),
+		Answers: r.o.N, Temperature: r.o.Temperature, TeacherTemperature: r.o.TeacherTemperature,
+		Rewards: quality.Trivial(r.groups, r.o.Seed)}
+	scores := make([][]float64, len(critics)) // of each discriminator
+	for i, dir := range critics {
+		if scores[i], err = r.score(dir); err != nil {
+			return nil, err
+		}
+		result.Rewards = append(result.Rewards,
+			quality.Measure(r.o.Critics[i], r.groups, scores[i], r.o.Seed))
+	}
+	for _, g := range r.groups {
+		for _, x := range g.Answers {
+			if x.Cut {
+				result.Cut += 1 / float64(len(r.groups)*r.o.N)
+			}
+		}
+	}
+	return result, r.write(scores)
+}
+
+// resolve finds the folders of the discriminators, and takes from the run of the first what the
+// options leave open.
+func (r *run) resolve() (critics []string, err error) {
+	o := &r.o
+	for i, path := range o.Critics {
+		dir := path
+		if _, err := model.ReadConfig(path); err != nil { // no model: a checkpoint or a run
+			if dir, _, err = saved.Find(r.s.FS, path); err != nil {
+				return nil, err
+			}
+			dir = filepath.Join(dir, "critic")
+		}
+		if err := saved.CheckPart(r.s.FS, dir, "critic"); err != nil {
+			return nil, err
+		}
+		critics = append(critics, dir)
+		if i > 0 {
+			continue
+		}
+		above := filepath.Dir(filepath.Clean(dir))
+		o.Student = cmp.Or(o.Student, filepath.Join(above, "actor"))
+		c, err := r.settings(above)
+		if err != nil {
+			return nil, err
+		}
+		o.Temperature = cmp.Or(o.Temperature, c.Rollout.Temperature)
+		o.MaxPrompt, o.MaxResponse =
+			cmp.Or(o.MaxPrompt, c.Data.MaxPrompt), cmp.Or(o.MaxResponse, c.Data.MaxResponse)
+	}
+	d := config.Default()
+	o.Temperature = cmp.Or(o.Temperature, 1)
+	o.MaxPrompt, o.MaxResponse =
+		cmp.Or(o.MaxPrompt, d.Data.MaxPrompt), cmp.Or(o.MaxResponse, d.Data.MaxResponse)
+	if o.Student == "" {
+		return nil, fault.Usagef("fidelity: --model is missing: name the student, or a discriminator with --critic")
+	}
+	if err := saved.CheckPart(r.s.FS, o.Student, "actor"); err != nil {
+		return nil, err
+	}
+	return critics, nil
+}
+
+// settings returns those of the run that made a checkpoint; zero where it was exported.
+func (r *run) settings(checkpoint string) (c config.Config, err error) {
+	path := filepath.Join(filepath.Dir(checkpoint), saved.ConfigName)
+	if _, err := r.s.FS.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	stage, err := saved.StageOf(r.s.FS, checkpoint)
+	if err != nil {
+		return c, err
+	}
+	c = config.StageDefaults(stage)
+	return c, c.Load(path)
+}
+
+// open loads the student and encodes the rows.
+func (r *run) open() (err error) {
+	o := r.o
+	if r.set, r.rows, err = o.Rows.List(r.s); err != nil {
+		return err
+	}
+	tok, err := saved.Tokenizer(o.Student)
+	if err != nil {
+		return err
+	}
+	apart, err := saved.CheckAgainst(tok, o.Teacher, "--teacher")
+	if err := cmp.Or(err, apart); err != nil {
+		return err
+	}
+	r.opt = quality.Options{MaxResponse: o.MaxResponse, Temperature: o.Temperature, Seed: o.Seed,
+		Slots: session.Slots, MaxTokens: o.MaxTokens, Stages: r.s.Console.Busy,
+		Stop: func() bool { return r.ctx.Err() != nil }}
+	if err := r.fitting(tok); err != nil {
+		return err
+	}
+	if r.batch, err = quality.EncodeRows(tok, r.set, r.rows,
+		quality.Options{MaxPrompt: o.MaxPrompt, MaxResponse: o.MaxResponse,
+			Stages: r.opt.Stages, Stop: r.opt.Stop}); err != nil {
+		return err
+	}
+	if r.be, err = session.OpenDevice(o.Device); err != nil {
+		return err
+	}
+	_, done := r.s.Console.Busy("loading "+o.Student, 0)
+	defer done()
+	r.student, err = session.Load(r.be, session.Source{Path: o.Student}, model.LM)
+	return err
+}
+
+// fitting leaves out the rows whose prompts are longer than the limit.
+func (r *run) fitting(tok *tokenizer.Tokenizer) error {
+	var keep []int
+	for _, row := range r.rows {
+		ids, err := encode.Prompt(tok, r.set, row)
+		if err != nil {
+			return err
+		}
+		if len(ids) <= r.o.MaxPrompt {
+			keep = append(keep, row)
+		}
+	}
+	if n := len(r.rows) - len(keep); n > 0 {
+		r.s.Console.Warn(fmt.Sprintf("%s: prompts longer than %d tokens: left out",
+			report.Count(n, "row"), r.o.MaxPrompt))
+	}
+	if r.rows = keep; len(keep) < 2 {
+		return fault.Usagef("fidelity: %s: figures need at least 2 prompts",
+			report.Count(len(keep), "row"))
+	}
+	return nil
+}
+
+// truth has the teacher say how probable the answers are.
+func (r *run) truth() error {
+	promptsP := r.batch.Prompts
+	enc := encode.Encoder{Tok: r.student.Tokenizer}
+	if r.o.System != "" {
+		promptsP = nil
+		for _, i := range r.rows {
+			row, err := r.set.Row(i)
+			if err != nil {
+				return err
+			}
+			if row, err = encode.WithSystem(row, r.o.System); err != nil {
+				return fmt.Errorf("--teacher-system: %w", err)
+			}
+			ids, err := enc.Prompt(row)
+			if err != nil {
+				return fmt.Errorf("data: row %d: %w", i, err)
+			}
+			promptsP = append(promptsP, ids)
+		}
+	}
+	_, done := r.s.Console.Busy("loading "+r.o.Teacher, 0)
+	teacher, err := model.Load(r.be, r.o.Teacher, model.Options{Kind: model.LM})
+	done()
+	if err != nil {
+		return fmt.Errorf("--teacher: %w", err)
+	}
+	defer teacher.Close()
+	teacher.Share(r.student.Model)
+	return quality.Truth(teacher, r.groups, promptsP, r.o.TeacherTemperature, r.opt)
+}
+
+// score has one discriminator score the answers and the teacher's.
+func (r *run) score(dir string) ([]float64, error) {
+	if err := saved.SameTokens(r.student.Tokenizer, dir, "--critic"); err != nil {
+		return nil, err
+	}
+	c, err := r.s.LoadCritic(r.be, session.Source{Path: dir}, r.student.Model, "", r.o.MaxTokens)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	scores, err := scored(c.Scorer, quality.Read(r.groups))
+	if err == nil && r.ctx.Err() != nil {
+		err = fault.ErrInterrupted
+	}
+	return scores, err
+}
+
+func scored(c *critic.Scorer, seqs []model.Seq) ([]float64, error) {
+	scoreS, err := c.Score(seqs)
+	out := make([]float64, len(scoreS))
+	for i, x := range scoreS {
+		out[i] = float64(x)
+	}
+	return out, err
+}
+
+// write writes the answers with their figures to --output.
+func (r *run) write(scores [][]float64) error {
+	if r.o.Output == "" {
+		return nil
+	}
+	var b bytes.Buffer
+	at := 0
+	for p, g := range r.groups {
+		for k, x := range g.Answers {
+			n := x.Seq.Prompt()
+			line := answer{Row: r.batch.Rows[p], Sample: k, PromptIDs: x.Seq.IDs[:n],
+				ResponseIDs: slices.Clone(x.Seq.IDs[n:]), Response: x.Text, Truncated: x.Cut,
+				LogP: x.LogP, Ratio: x.Ratio, Scores: map[string]float64{}}
+			for i := range scores {
+				line.Scores[r.o.Critics[i]] = scores[i][at]
+			}
+			at++
+			if err := session.PrintJSON(&b, line); err != nil {
+				return err
+			}
+		}
+	}
+	return r.out().Write(r.s.FS, b.Bytes(), "fidelity: nothing is written")
+}
+
+func (r *run) out() session.Output {
+	return session.Output{Command: "fidelity", Path: r.o.Output}
+}
