@@ -182,7 +182,7 @@ func (r *run) resolve() (critics []string, err error) {
 			}
 			dir = filepath.Join(dir, "critic")
 		}
-		if err := saved.CheckPart(r.s.FS, dir, "critic"); err != nil {
+		if _, err := r.s.CheckCritic(session.Source{Path: dir}); err != nil {
 			return nil, err
 		}
 		critics = append(critics, dir)
@@ -249,6 +249,14 @@ func (r *run) open() (err error) {
 	if r.batch, err = quality.EncodeRows(tok, r.set, r.rows,
 		quality.Options{MaxPrompt: o.MaxPrompt, MaxResponse: o.MaxResponse,
 			Stages: r.opt.Stages, Stop: r.opt.Stop}); err != nil {
+		return err
+	}
+	shape, err := model.ReadConfig(o.Student)
+	if err != nil {
+		return err
+	}
+	if err := session.Fitting("fidelity", "max-response-length", r.batch.Prompts, r.rows,
+		o.MaxResponse, shape.MaxPosition); err != nil {
 		return err
 	}
 	if r.be, err = session.OpenDevice(o.Device); err != nil {

@@ -10,7 +10,6 @@ import (
 	"gad/apps/session"
 	"gad/model"
 	"gad/trainer/encode"
-	"gad/trainer/saved"
 )
 
 // Options say which model reads which answers.
@@ -63,7 +62,7 @@ type logprobRow struct {
 // Scores prints the score that a discriminator gives each answer.
 func Scores(s *session.Session, o Options) error {
 	var c *session.Critic
-	if err := saved.CheckPart(s.FS, o.Path, "critic"); err != nil {
+	if _, err := s.CheckCritic(o.Source); err != nil {
 		return err
 	}
 	load := func() (*session.Model, func(), error) {

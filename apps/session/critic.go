@@ -29,22 +29,12 @@ func (c *Critic) Close() {
 // student beside it in its checkpoint. maxTokens bounds a pack.
 func (s *Session) LoadCritic(be compute.Backend, from Source, student *model.Model, dir string,
 	maxTokens int) (*Critic, error) {
-	if err := saved.CheckPart(s.FS, from.Path, "critic"); err != nil {
-		return nil, err
-	}
-	shape, err := model.ReadConfig(from.Path)
-	if err != nil {
-		return nil, err
-	}
-	head, err := saved.ReadHead(s.FS, from.Path)
+	head, err := s.CheckCritic(from)
 	if err != nil {
 		return nil, err
 	}
 	cfg := critic.DefaultConfig()
 	cfg.Head, cfg.MaxTokenLen = head.Head, maxTokens
-	if cfg.Head == critic.Value && shape.Kind() != model.Scorer && from.Adapter == "" {
-		return nil, fmt.Errorf("model: %s: is a language model, not a discriminator: give the critic folder of a checkpoint", from.Path)
-	}
 	if cfg.Head == critic.Likelihood && student == nil && dir == "" {
 		if dir = head.Student; !isModel(dir) {
 			return nil, fmt.Errorf("critic: %s: scores against the student that it learned beside (critic.head=likelihood), and there is none in %q: name its folder with --student", from.Path, dir)
@@ -70,6 +60,24 @@ func (s *Session) LoadCritic(be compute.Backend, from Source, student *model.Mod
 	}
 	c.Against(student, head.Temperature)
 	return c, nil
+}
+
+// CheckCritic returns how the discriminator in from.Path scores. It refuses a model that is none.
+func (s *Session) CheckCritic(from Source) (head saved.Head, err error) {
+	if err := saved.CheckPart(s.FS, from.Path, "critic"); err != nil {
+		return head, err
+	}
+	shape, err := model.ReadConfig(from.Path)
+	if err != nil {
+		return head, err
+	}
+	if head, err = saved.ReadHead(s.FS, from.Path); err != nil {
+		return head, err
+	}
+	if head.Head == critic.Value && shape.Kind() != model.Scorer && from.Adapter == "" {
+		return head, fmt.Errorf("model: %s: is a language model, not a discriminator: give the critic folder of a checkpoint", from.Path)
+	}
+	return head, nil
 }
 
 // isModel reports whether a folder holds a model.

@@ -1,0 +1,187 @@
+package fidelity
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gad/apps/score"
+	"gad/apps/session"
+	"gad/data"
+	"gad/device"
+	"gad/internal/modeltest"
+	"gad/internal/report"
+	"gad/internal/vfs"
+	"gad/trainer"
+	"gad/trainer/config"
+)
+
+// warmup makes a run of one step of the discriminator alone.
+func warmup(t *testing.T, settings ...string) string {
+	t.Helper()
+	be := modeltest.Backend(t)
+	run := filepath.Join(t.TempDir(), "run")
+	c := config.StageDefaults(config.Warmup)
+	c.Model.Path, c.Data.TrainFiles, c.Trainer.Output =
+		modeltest.Student(t), []string{modeltest.Letters("train.jsonl")}, run
+	if err := c.Load("", append([]string{"trainer.total_steps=1", "trainer.critic_warmup=1",
+		"data.train_batch_size=4", "data.max_prompt_length=64", "data.max_response_length=10",
+		"rollout.n=2", "rollout.temperature=0.9", "critic.truncated=include"},
+		settings...)...); err != nil {
+		t.Fatal(err)
+	}
+	tr, err := trainer.Open(c, config.Warmup, trainer.Options{Backend: be})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	if err := tr.Run(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	return run
+}
+
+func atWork(out *bytes.Buffer) *session.Session {
+	return &session.Session{Out: out, Err: &bytes.Buffer{}, FS: vfs.OS,
+		Console: report.NewConsole(&bytes.Buffer{}, false),
+		Signals: func(_, _ func(string)) (context.Context, func()) {
+			return context.Background(), func() {}
+		}}
+}
+
+func rows() session.Rows {
+	cols := data.DefaultColumns()
+	return session.Rows{Command: "fidelity", Paths: []string{modeltest.Letters("test.jsonl")},
+		Format: "auto", Content: cols.Content, Answer: cols.Teacher, Limit: 12}
+}
+
+// A likelihood that is the teacher, untrained, is the truth; its run says at which temperature and
+// length the answers are; the file has what the figures are made of; gad score gives the same
+// scores to the same tokens.
+func TestRun(t *testing.T) {
+	run := warmup(t, "critic.head=likelihood", "model.reward_path="+modeltest.Blank(t),
+		"critic.optim.lr=0")
+	value := warmup(t)
+	path := filepath.Join(t.TempDir(), "answers.jsonl")
+	o := Options{Critics: []string{run, filepath.Join(value, "global_step_1", "critic")},
+		Teacher: modeltest.Blank(t), Rows: rows(), N: 4, TeacherTemperature: 0.9, MaxTokens: 512,
+		Seed: 3, JSON: true, Output: path, Device: device.Options{Name: "cpu", Threads: 1}}
+	var out bytes.Buffer
+	if err := Run(atWork(&out), o); err != nil {
+		t.Fatal(err)
+	}
+	var got Result
+	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Temperature != 0.9 || got.Answers != 4 || got.Prompts != 12 || len(got.Rewards) != 6 {
+		t.Fatalf("%+v", got)
+	}
+	if f := got.Rewards[4]; f.Reward != run || *f.Rho < 0.999 || *f.Pairs < 0.999 || f.Acc == nil {
+		t.Errorf("the teacher's likelihood: rho %g, pairs %g", *f.Rho, *f.Pairs)
+	}
+	if f := got.Rewards[5]; f.RhoCI95 == nil || math.Abs(*f.Rho) > 0.9 {
+		t.Errorf("a value head after one step: %+v", f)
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var whole []answer // those that gad score reads as they are: not cut
+	for line := range strings.Lines(string(raw)) {
+		var a answer
+		if err := json.Unmarshal([]byte(line), &a); err != nil {
+			t.Fatal(err)
+		}
+		if len(a.ResponseIDs) == 0 || len(a.ResponseIDs) > 10 || len(a.Scores) != 2 {
+			t.Fatalf("%s", line)
+		}
+		if !a.Truncated {
+			whole = append(whole, a)
+		}
+	}
+	if len(whole) < 5 {
+		t.Fatalf("%d answers have an end", len(whole))
+	}
+	given := filepath.Join(t.TempDir(), "given.jsonl")
+	var b bytes.Buffer
+	for _, a := range whole {
+		if err := session.PrintJSON(&b, map[string]any{"prompt_ids": a.PromptIDs,
+			"response_ids": a.ResponseIDs}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(given, b.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out.Reset()
+	r := rows()
+	r.Paths, r.Limit = []string{given}, 0
+	if err := score.Scores(atWork(&out), score.Options{
+		Source: session.Source{Path: filepath.Join(run, "global_step_1", "critic"),
+			Device: o.Device}, Rows: r, MaxResponse: 64, MaxTokens: 512}); err != nil {
+		t.Fatal(err)
+	}
+	i := 0
+	for line := range strings.Lines(out.String()) {
+		var s struct{ Score float64 }
+		if err := json.Unmarshal([]byte(line), &s); err != nil {
+			t.Fatal(err)
+		}
+		if want := whole[i].Scores[run]; math.Abs(s.Score-want) > 1e-4 {
+			t.Errorf("answer %d: gad score says %g, the figures are of %g", i, s.Score, want)
+		}
+		i++
+	}
+	if i != len(whole) {
+		t.Errorf("%d scores of %d answers", i, len(whole))
+	}
+}
+
+// Without a discriminator the rewards that need none are measured; the teacher may read a message
+// that the student does not, and then is another.
+func TestTrivialRewards(t *testing.T) {
+	rho := map[string]float64{}
+	for _, system := range []string{"", "Count backwards."} {
+		var out bytes.Buffer
+		if err := Run(atWork(&out), Options{Student: modeltest.Student(t), Teacher: modeltest.Student(t),
+			Rows: rows(), N: 3, System: system, TeacherTemperature: 0.5, MaxPrompt: 64,
+			MaxResponse: 10, MaxTokens: 512, Seed: 3, JSON: true,
+			Device: device.Options{Name: "cpu", Threads: 1}}); err != nil {
+			t.Fatal(err)
+		}
+		var got Result
+		if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+			t.Fatal(err)
+		}
+		if len(got.Rewards) != 4 || math.Abs(*got.Rewards[0].Rho-1) > 1e-9 {
+			t.Fatalf("%s", out.String())
+		}
+		rho[system] = *got.Rewards[1].Rho
+	}
+	// a colder copy prefers what the student finds likely
+	if rho[""] < 0.5 || rho[""] == rho["Count backwards."] {
+		t.Errorf("fluency and the truth: %v", rho)
+	}
+}
+
+func TestMistakes(t *testing.T) {
+	for want, o := range map[string]Options{
+		"--model is missing": {},
+		"is a language model, not a discriminator": {Critics: []string{modeltest.Student(t)},
+			Student: modeltest.Student(t)},
+		"figures need at least 2 prompts": {Student: modeltest.Student(t), MaxPrompt: 1},
+	} {
+		o.Teacher, o.Rows, o.N, o.TeacherTemperature, o.MaxTokens, o.Device =
+			modeltest.Student(t), rows(), 2, 1, 512, device.Options{Name: "cpu", Threads: 1}
+		var out bytes.Buffer
+		if err := Run(atWork(&out), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
