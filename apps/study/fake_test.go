@@ -63,8 +63,11 @@ func (f *fake) Run(ctx context.Context, args []string, out, log io.Writer) error
 			return err
 		}
 	}
-	if args[0] == "eval" {
+	switch args[0] {
+	case "eval":
 		return f.eval(args, out)
+	case "fidelity":
+		return f.fidelity(args, out)
 	}
 	fmt.Fprintln(log, "training")
 	return f.train(ctx, args)
@@ -114,6 +117,20 @@ func (f *fake) eval(args []string, out io.Writer) error {
 			"fresh_d_steps": 100.0})
 	}
 	return json.NewEncoder(out).Encode(e)
+}
+
+// fidelity prints that of a discriminator which is as good as its student.
+func (f *fake) fidelity(args []string, out io.Writer) error {
+	q, err := f.quality(filepath.Join(flag(args, "critic"), "actor"))
+	if err != nil {
+		return err
+	}
+	reward := func(name string, rho any) map[string]any {
+		return map[string]any{"reward": name, "rho": rho, "pairs": 0.5 + q/4}
+	}
+	return json.NewEncoder(out).Encode(map[string]any{"rewards": []any{
+		reward("log p_T - log p_S", 1.0), reward("mean log p_S", 0.25), reward("length", nil),
+		reward(flag(args, "critic"), q/2)}})
 }
 
 func (f *fake) train(ctx context.Context, args []string) error {

@@ -49,7 +49,10 @@ type Eval struct {
 	Rows         int // of each set, 0 for all
 	// folder of a model that students are compared with by KL, "" for none; {seed} stands for the
 	// seed
-	Against   string
+	Against string
+	// answers to each prompt by which the discriminator of an arm's last stage is measured against
+	// the model of Against (gad fidelity), 0 for none
+	Fidelity  int
 	DiscSteps int // of fresh discriminators, 0 for none
 	DiscSeeds int // fresh discriminators of a student, 0 for gad's default
 }
@@ -269,8 +272,8 @@ func (r *reader) eval(n *conf.Node) (e Eval) {
 	if n == nil {
 		return e
 	}
-	n.Group("data", "checker", "temperatures", "rows", "also", "against", "disc_steps",
-		"disc_seeds")
+	n.Group("data", "checker", "temperatures", "rows", "also", "against", "fidelity",
+		"disc_steps", "disc_seeds")
 	if n.Get("data") == nil {
 		n.Bad("%q is missing", "data")
 	}
@@ -278,20 +281,24 @@ func (r *reader) eval(n *conf.Node) (e Eval) {
 		Checker:      conf.Value[string](n.Get("checker")),
 		Temperatures: []float64{1}, Rows: conf.Value[int](n.Get("rows")),
 		Against:   r.file(n.Get("against")),
+		Fidelity:  conf.Value[int](n.Get("fidelity")),
 		DiscSteps: conf.Value[int](n.Get("disc_steps")),
 		DiscSeeds: conf.Value[int](n.Get("disc_seeds"))}
 	for _, x := range []struct {
 		key   string
 		value int
-	}{{"rows", e.Rows}, {"disc_steps", e.DiscSteps}, {"disc_seeds", e.DiscSeeds}} {
+	}{{"rows", e.Rows}, {"fidelity", e.Fidelity}, {"disc_steps", e.DiscSteps}, {"disc_seeds", e.DiscSeeds}} {
 		if x.value < 0 {
 			n.Get(x.key).Bad("%d: below the minimum 0", x.value)
 		}
 	}
-	for _, key := range []string{"checker", "against", "disc_steps", "disc_seeds"} {
+	for _, key := range []string{"checker", "against", "fidelity", "disc_steps", "disc_seeds"} {
 		if m := n.Get(key); m != nil && r.env {
 			m.Bad("is for single answers: with env the environment's reward is the figure: leave it out")
 		}
+	}
+	if f := n.Get("fidelity"); f != nil && (e.Fidelity == 1 || e.Against == "") {
+		f.Bad("%d: is answers to each prompt, at least 2, by which a discriminator is held against the model of eval.against: give both", e.Fidelity)
 	}
 	if e.DiscSeeds > 0 && e.DiscSteps == 0 {
 		n.Get("disc_seeds").Bad("there are no fresh discriminators without disc_steps")

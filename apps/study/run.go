@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"path/filepath"
 	"slices"
@@ -148,6 +149,9 @@ func (s *session) identify(e *evaluation) error {
 			return err
 		}
 		key = append(key, "against", other)
+	}
+	if e.node.scores() {
+		key = append(key, "fidelity", s.plan.Eval.Fidelity)
 	}
 	if s.plan.Eval.DiscSteps > 0 {
 		key = append(key, "disc", s.plan.Eval.DiscSteps, s.plan.Eval.DiscSeeds)
@@ -362,7 +366,7 @@ func (s *session) answers(ctx context.Context, args []string) (result map[string
 			return nil, o.err
 		}
 		if err := json.Unmarshal(o.out, &result); err != nil {
-			return nil, fmt.Errorf("gad eval printed no JSON object: %w", err)
+			return nil, fmt.Errorf("gad %s printed no JSON object: %w", args[0], err)
 		}
 		return result, nil
 	}
@@ -553,7 +557,51 @@ func (s *session) evaluate(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	return writeJSON(s.FS, t.eval.path(), answered{shell(args), result})
+	command := shell(args)
+	if t.node.scores() {
+		args := s.fidelityArgs(t.eval, filepath.Join(t.node.dir(), filepath.Dir(d.Actor)))
+		found, err := s.answers(ctx, args)
+		if err != nil {
+			return err
+		}
+		maps.Copy(result, fidelityOf(found))
+		command += "\n" + shell(args)
+	}
+	return writeJSON(s.FS, t.eval.path(), answered{command, result})
+}
+
+// scores reports whether the stage has a discriminator that the study measures.
+func (n *node) scores() bool {
+	return n.plan.Eval.Fidelity > 0 && (n.stage.Run == "warmup" || n.stage.Run == "train")
+}
+
+// fidelityArgs returns the command line that measures a checkpoint's discriminator against the
+// model of eval.against.
+func (s *session) fidelityArgs(e *evaluation, checkpoint string) []string {
+	a := []string{"fidelity", "--critic", checkpoint, "--teacher",
+		withSeed(s.plan.Eval.Against, e.node.seed), "--data", withSeed(e.set.Path, e.node.seed),
+		"--n", fmt.Sprint(s.plan.Eval.Fidelity), "--seed", fmt.Sprint(e.node.seed)}
+	if n := s.plan.Eval.Rows; n > 0 {
+		a = append(a, "--limit", fmt.Sprint(n))
+	}
+	return append(append(a, s.plan.device()...), "--threads", fmt.Sprint(s.threads), "--json")
+}
+
+// fidelityOf returns the figures of gad fidelity's JSON by the keys of report.FigureOf: those of the
+// last reward, the discriminator's, and fluency's correlation with the truth.
+func fidelityOf(found map[string]any) map[string]any {
+	out := map[string]any{}
+	rewards, _ := found["rewards"].([]any)
+	for i, r := range rewards {
+		of, _ := r.(map[string]any)
+		switch {
+		case i == len(rewards)-1:
+			out["fidelity"], out["fidelity_pairs"] = of["rho"], of["pairs"]
+		case of["reward"] == "mean log p_S":
+			out["fidelity_fluency"] = of["rho"]
+		}
+	}
+	return out
 }
 
 // stage runs a stage, or goes on with it.

@@ -88,6 +88,42 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// A study measures the discriminators of its games, and no others, against the model of
+// eval.against.
+func TestFidelityOfAStudy(t *testing.T) {
+	r := try(t)
+	vfs.MakeDirs(r.fs, "/w/teacher")
+	vfs.WriteFile(r.fs, "/w/teacher/quality", []byte("1"))
+	r.plan.Eval.Against, r.plan.Eval.Fidelity = "/w/teacher", 4
+	r.must(t)
+	games := 0
+	for _, line := range r.ran {
+		if strings.HasPrefix(line, "fidelity ") {
+			games++
+			if !strings.Contains(line, " --teacher /w/teacher ") ||
+				!strings.Contains(line, " --n 4 ") || !strings.Contains(line, "global_step_") {
+				t.Errorf("%s", line)
+			}
+		}
+	}
+	if evals := count(r.ran, " --against /w/teacher"); games == 0 || games >= evals {
+		t.Errorf("%d measurements of discriminators for %d evaluations", games, evals)
+	}
+	got := r.tables(t)
+	for _, want := range []string{" fidelity | fidelity_pairs | fidelity_fluency |",
+		"\n- `fidelity`: rank correlation, within a prompt,"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("lacks %q:\n%s", want, got)
+		}
+	}
+	r.ran = nil
+	r.plan.Eval.Fidelity = 8
+	r.must(t)
+	if again := count(r.ran, "fidelity "); again != games {
+		t.Errorf("with other answers %d are measured, want %d", again, games)
+	}
+}
+
 // A study measures its students against another model, and with fresh discriminators, but
 // for the rehearsal, and says which figure is what.
 func TestAgainst(t *testing.T) {

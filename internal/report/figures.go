@@ -38,6 +38,12 @@ var figures = []Figure{
 		"share of answers without an end within `--max-response-length`", "Wilson"},
 	{"repeat_frac", "repeated 4-grams", -1,
 		"share of tokens in a run of 4 that the same answer had before", "bootstrap"},
+	{"fidelity", "fidelity", 1, "rank correlation, within a prompt, of the score of the run's own discriminator with log p_T - log p_S, of `gad fidelity`, in a study with `eval.fidelity`", "bootstrap"},
+	{"fidelity_pairs", "pairs in the truth's order", 1,
+		"share of pairs of answers to one prompt that this score puts in the truth's order",
+		"bootstrap"},
+	{"fidelity_fluency", "fidelity of fluency", 0,
+		"the rank correlation of the mean log p_S of an answer with the same truth", "bootstrap"},
 	{"fresh_d_acc", "fresh discriminator", -1, "held-out accuracy of new discriminators; 0.5: they cannot tell student from teacher; see [the fresh discriminator](#the-fresh-discriminator)", "bootstrap over seeds and prompts"},
 }
 

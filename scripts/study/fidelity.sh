@@ -45,14 +45,14 @@ mkdir -p "$RUNS"
 m=$RUNS/model
 [ -e "$m/config.json" ] || "$GAD" export --model "$MODEL" --output "$m"
 # 340 short instructions to learn from, 40 held out; what the teacher reads has its message.
-[ -e "$RUNS/held.jsonl" ] || python3 - "$GPTEACHER/roleplay.json" "$RUNS" "$system" <<'PY'
+[ -e "$RUNS/prompts-held-pirate.jsonl" ] || python3 - "$GPTEACHER/roleplay.json" "$RUNS" "$system" <<'PY'
 import json, sys
 rows = json.load(open(sys.argv[1], encoding="utf-8"))
 texts = sorted({(r["instruction"] + "\n" + r.get("input", "")).strip() for r in rows})
 texts = [t for t in texts if 20 <= len(t) <= 200][::3][:380]
 for name, part in (("train", texts[:340]), ("held", texts[340:])):
     for sees, head in (("", []), ("-pirate", [{"role": "system", "content": sys.argv[3]}])):
-        with open(f"{sys.argv[2]}/{name}{sees}.jsonl", "w", encoding="utf-8") as f:
+        with open(f"{sys.argv[2]}/prompts-{name}{sees}.jsonl", "w", encoding="utf-8") as f:
             for t in part:
                 row = {"content": head + [{"role": "user", "content": t}], "teacher_response": "-"}
                 print(json.dumps(row, ensure_ascii=False), file=f)
@@ -60,11 +60,11 @@ PY
 for part in train held; do
   out=$RUNS/$part-$pair
   [ -e "$out.jsonl" ] && continue
-  prompts=$RUNS/$part.jsonl
-  [ "$pair" = cool ] || prompts=$RUNS/$part-pirate.jsonl
+  prompts=$RUNS/prompts-$part.jsonl
+  [ "$pair" = cool ] || prompts=$RUNS/prompts-$part-pirate.jsonl
   [ -e "$out.answers" ] || "$GAD" generate --model "$m" --data "$prompts" --output "$out.answers" \
     --temperature "$temperature" --max-new-tokens 48 --seed 11 "${machine[@]}"
-  python3 - "$RUNS/$part.jsonl" "$out" <<'PY'
+  python3 - "$RUNS/prompts-$part.jsonl" "$out" <<'PY'
 import json, sys
 rows = [json.loads(x) for x in open(sys.argv[1], encoding="utf-8")]
 with open(sys.argv[2] + ".jsonl", "w", encoding="utf-8") as f:
@@ -79,7 +79,7 @@ done
 for seed in $seeds; do
   for arm in $arms; do
     run=$RUNS/$pair-$arm-$seed
-    [ -e "$run.json" ] && continue
+    [ -e "$run/global_step_$STEPS" ] && continue
     # shellcheck disable=SC2046 # settings are words
     "$GAD" warmup --model "$m" --data "$RUNS/train-$pair.jsonl" --output "$run" \
       --critic-warmup "$STEPS" --steps "$STEPS" --seed "$seed" "${machine[@]}" \
@@ -87,12 +87,18 @@ for seed in $seeds; do
       data.max_response_length=48 rollout.n=4 rollout.temperature=1 critic.truncated=include \
       critic.ppo_mini_batch_size=1 critic.grad_clip=1 actor.lora.rank=16 trainer.save_freq=1 \
       trainer.max_ckpt_to_keep=100 $(settings "$arm")
-    critics=()
-    for k in $(seq 1 "$STEPS"); do critics+=(--critic "$run/global_step_$k"); done
-    "$GAD" fidelity "${critics[@]}" --model "$m" --teacher "$m" --teacher-temperature "$temperature" \
-      "${sees[@]}" --data "$RUNS/held-$pair.jsonl" --n 8 --temperature 1 --max-response-length 48 \
-      --seed 101 "${machine[@]}" --json >"$run.tmp"
-    mv "$run.tmp" "$run.json"
-    rm -rf "$run"
   done
 done
+
+# All checkpoints on the same answers.
+critics=()
+for seed in $seeds; do
+  for arm in $arms; do
+    for k in $(seq 1 "$STEPS"); do critics+=(--critic "$RUNS/$pair-$arm-$seed/global_step_$k"); done
+  done
+done
+rm -f "$RUNS/$pair-answers.jsonl"
+"$GAD" fidelity "${critics[@]}" --model "$m" --teacher "$m" --teacher-temperature "$temperature" \
+  "${sees[@]}" --data "$RUNS/held-$pair.jsonl" --n 8 --temperature 1 --max-response-length 48 \
+  --seed 101 "${machine[@]}" --json --output "$RUNS/$pair-answers.jsonl" >"$RUNS/$pair.tmp"
+mv "$RUNS/$pair.tmp" "$RUNS/$pair.json"
