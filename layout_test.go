@@ -97,7 +97,7 @@ var house = map[string]string{
 	"apps/soft":                      "apps/session data internal/fault internal/report internal/scoring model trainer/encode trainer/saved",
 	"apps/rate":                      "apps/session data internal/checker internal/compute internal/report model tokenizer trainer/encode trainer/saved",
 	"apps/rubric":                    "apps/judge apps/session checkpoint internal/checker internal/child internal/endpoint internal/fault internal/journal internal/report internal/vfs",
-	"apps/fidelity":                  "apps/score apps/session critic data device internal/compute internal/fault internal/report model tokenizer trainer/config trainer/encode trainer/quality trainer/saved",
+	"apps/fidelity":                  "apps/session critic data device internal/compute internal/fault internal/report model tokenizer trainer/config trainer/encode trainer/quality trainer/saved",
 	"apps/score":                     "apps/session model trainer/encode",
 	"apps/chat":                      "apps/session internal/compute internal/fault model tokenizer",
 	"apps/eval":                      "apps/judge apps/play apps/session checkpoint data device internal/compute internal/endpoint internal/fault internal/journal internal/report internal/textmetrics internal/vfs model trainer/config trainer/encode trainer/episode trainer/quality trainer/saved",

@@ -7,16 +7,17 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
-	"gad/apps/score"
 	"gad/apps/session"
 	"gad/data"
 	"gad/device"
 	"gad/internal/modeltest"
 	"gad/internal/report"
 	"gad/internal/vfs"
+	"gad/model"
 	"gad/trainer"
 	"gad/trainer/config"
 )
@@ -61,8 +62,8 @@ func rows() session.Rows {
 }
 
 // A likelihood that is the teacher, untrained, is the truth; its run says at which temperature and
-// length the answers are; the file has what the figures are made of; gad score gives the same
-// scores to the same tokens.
+// length the answers are; the file has what the figures are made of; alone,
+// beside the student of its checkpoint, the discriminator gives the same scores.
 func TestRun(t *testing.T) {
 	run := warmup(t, "critic.head=likelihood", "model.reward_path="+modeltest.Blank(t),
 		"critic.optim.lr=0")
@@ -108,38 +109,26 @@ func TestRun(t *testing.T) {
 	if len(whole) < 5 {
 		t.Fatalf("%d answers have an end", len(whole))
 	}
-	given := filepath.Join(t.TempDir(), "given.jsonl")
-	var b bytes.Buffer
+	be := modeltest.Backend(t)
+	critic, err := atWork(&out).LoadCritic(be,
+		session.Source{Path: filepath.Join(run, "global_step_1", "critic")}, nil, "", 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer critic.Close()
+	var seqs []model.Seq
 	for _, a := range whole {
-		if err := session.PrintJSON(&b, map[string]any{"prompt_ids": a.PromptIDs,
-			"response_ids": a.ResponseIDs}); err != nil {
-			t.Fatal(err)
-		}
+		seqs = append(seqs, model.Answer(slices.Concat(a.PromptIDs, a.ResponseIDs),
+			len(a.PromptIDs)))
 	}
-	if err := os.WriteFile(given, b.Bytes(), 0o644); err != nil {
+	scores, err := critic.Score(seqs) // beside the student of its checkpoint, as gad score does
+	if err != nil {
 		t.Fatal(err)
 	}
-	out.Reset()
-	r := rows()
-	r.Paths, r.Limit = []string{given}, 0
-	if err := score.Scores(atWork(&out), score.Options{
-		Source: session.Source{Path: filepath.Join(run, "global_step_1", "critic"),
-			Device: o.Device}, Rows: r, MaxResponse: 64, MaxTokens: 512}); err != nil {
-		t.Fatal(err)
-	}
-	i := 0
-	for line := range strings.Lines(out.String()) {
-		var s struct{ Score float64 }
-		if err := json.Unmarshal([]byte(line), &s); err != nil {
-			t.Fatal(err)
+	for i, x := range scores {
+		if want := whole[i].Scores[run]; math.Abs(float64(x)-want) > 1e-4 {
+			t.Errorf("answer %d: alone it has the score %g, in the figures %g", i, x, want)
 		}
-		if want := whole[i].Scores[run]; math.Abs(s.Score-want) > 1e-4 {
-			t.Errorf("answer %d: gad score says %g, the figures are of %g", i, s.Score, want)
-		}
-		i++
-	}
-	if i != len(whole) {
-		t.Errorf("%d scores of %d answers", i, len(whole))
 	}
 }
 
