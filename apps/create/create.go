@@ -40,6 +40,32 @@ func Fresh(s *session.Session, config, corpus, output string, seed uint64) error
 	if err != nil {
 		return err
 	}
+	return random(s, cfg, tok, output, seed)
+}
+
+// WithTokenizer makes a model folder of the architecture that config names, with random weights of
+// a seed and the tokenizer of another model: a student whose tokens are its teacher's.
+func WithTokenizer(s *session.Session, config, from, output string, seed uint64) error {
+	cfg, err := model.ReadConfig(config)
+	if err != nil {
+		return err
+	}
+	if err := saved.CheckModel(s.FS, from); err != nil {
+		return err
+	}
+	tok, err := saved.Tokenizer(from)
+	if err != nil {
+		return err
+	}
+	if n := tok.Size(); cfg.Vocab < n {
+		return fmt.Errorf("init: %s: vocab_size %d, and the tokenizer of %s has %d tokens: set it to %d or more", config, cfg.Vocab, from, n, n)
+	}
+	return random(s, cfg, tok, output, seed)
+}
+
+// random writes a model of random weights.
+func random(s *session.Session, cfg model.Config, tok *tokenizer.Tokenizer, output string,
+	seed uint64) error {
 	be, err := session.OpenDevice(device.Options{})
 	if err != nil {
 		return err
@@ -48,12 +74,13 @@ func Fresh(s *session.Session, config, corpus, output string, seed uint64) error
 	if cfg, err = WithTokens(cfg, tok); err != nil {
 		return err
 	}
-	_, done = s.Console.Busy("drawing and writing weights", 0)
+	_, done := s.Console.Busy("drawing and writing weights", 0)
 	defer done()
 	m, err := model.New(be, cfg, model.Options{Kind: model.LM, Seed: seed})
 	if err != nil {
 		return err
 	}
+	defer m.Close()
 	if err := export.WriteFolder(s.FS, output, m, tok, "float32"); err != nil {
 		return err
 	}

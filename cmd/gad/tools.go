@@ -26,6 +26,8 @@ func (p *program) initCommand() *cli.Command {
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "config", Usage: "config.json with the architecture, the folder that contains it, or a GGUF file"},
 			&cli.StringFlag{Name: "corpus", Usage: "text file that the tokenizer is trained on"},
+			&cli.StringFlag{Name: "tokenizer", Usage: modelUsage +
+				" whose tokenizer the new model has, such as the teacher's, instead of --corpus"},
 			&cli.StringFlag{Name: "from",
 				Usage: modelUsage +
 					" whose layers, widths and tokenizer are taken, instead of --config and --corpus"},
@@ -45,6 +47,14 @@ func (p *program) initCommand() *cli.Command {
 				return create.Part(p.session(), c.String("from"), c.String("keep-layers"),
 					c.String("output"))
 			}
+			if c.IsSet("tokenizer") {
+				if err := cmp.Or(initRules.check(c), need(c, "config", "tokenizer",
+					"output")); err != nil {
+					return err
+				}
+				return create.WithTokenizer(p.session(), c.String("config"),
+					c.String("tokenizer"), c.String("output"), c.Uint64("seed"))
+			}
 			if err := need(c, "config", "corpus", "output"); err != nil {
 				return err
 			}
@@ -56,9 +66,11 @@ func (p *program) initCommand() *cli.Command {
 
 // initRules are what flags of gad init go with.
 var initRules = rules{
-	{[]string{"config", "corpus", "seed"}, true, "from",
+	{[]string{"corpus"}, true, "tokenizer",
+		" trains a tokenizer, and --tokenizer takes another model's: leave one of them out"},
+	{[]string{"config", "corpus", "tokenizer", "seed"}, true, "from",
 		" goes with random weights, not with --from: leave one of them out"},
-	{[]string{"config", "corpus", "seed"}, true, "keep-layers",
+	{[]string{"config", "corpus", "tokenizer", "seed"}, true, "keep-layers",
 		" goes with random weights, not with --from: leave one of them out"},
 }
 
