@@ -12,7 +12,7 @@ import (
 type Config struct {
 	Head         string              `yaml:"head" choices:"value,likelihood" doc:"value: a linear head on the network, read at the answer's last token (the paper's); likelihood: a language model q, and the score is log q of the answer minus the student's own log-probability of it, which is 0 everywhere at first and the log-ratio of teacher and student at the optimum (doc/the-game.md)" fixed:"true"`
 	Loss         string              `yaml:"loss" choices:"bt,bce" doc:"bt: Bradley-Terry on the difference of scores; bce: binary cross entropy on each score"`
-	Level        string              `yaml:"level" choices:"episode,turn" doc:"where a sequence is scored, episode: at its last token; turn: at the end of each assistant turn, and a turn's reward is what it adds to the score" fixed:"true"`
+	Level        string              `yaml:"level" choices:"episode,turn,token" doc:"where a sequence is scored, episode: at its last token; turn: at the end of each assistant turn, and a turn's reward is what it adds to the score; token (head likelihood, adv_estimator reinforce_plus_plus): the discriminator learns from whole answers, and the reward of a token is its own term log q - log p_S (unproven: no study has it)" fixed:"true"`
 	Reads        string              `yaml:"reads" choices:"answer,last" doc:"what of a thought in chunks (rollout.chunk) is scored, answer: the prompt and the whole thought, as one sequence; last: the context of its last chunk and that chunk, the student's against the teacher's, so that memory does not grow with the thought. Answers that are no chunks are read whole" fixed:"true"`
 	Optim        model.OptimSettings `yaml:"optim"`
 	LoRA         model.LoRA          `yaml:"lora" fixed:"true"`
@@ -48,6 +48,9 @@ func DefaultConfig() Config {
 
 // Validate checks what the tags cannot say.
 func (c Config) Validate() error {
+	if c.ByToken() && c.Head != Likelihood {
+		return fmt.Errorf("settings: critic.level token is the terms of a sum over tokens, which critic.head %s is not: use critic.head=likelihood", c.Head)
+	}
 	if _, err := algos.NewDiscriminator[float32](c.objective()); err != nil {
 		return fmt.Errorf("settings: critic: %w", err)
 	}
@@ -71,6 +74,9 @@ func (c Config) HeadStd(hidden int) float64 {
 
 // byTurn reports whether a sequence has a score for each of its turns.
 func (c Config) byTurn() bool { return c.Level == "turn" }
+
+// ByToken reports whether each token has a reward of its own: Scorer.Terms.
+func (c Config) ByToken() bool { return c.Level == "token" }
 
 // objective is the discriminator's objective that the settings describe.
 func (c Config) objective() algos.DiscConfig {

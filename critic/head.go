@@ -3,6 +3,7 @@ package critic
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"gad/model"
 )
@@ -258,4 +259,37 @@ func (c *Scorer) scoreTurns(seqs []model.Seq) (scoreS []float32, turnS [][]float
 	}
 	scoreS, turnS = all.bySequence(c.cfg.byTurn())
 	return scoreS, turnS, nil
+}
+
+// Terms returns the terms of which the score of head likelihood is the sum, log q - log p for each
+// trained token of each sequence, in nats [S][T].
+func (c *Scorer) Terms(seqs []model.Seq) ([][]float32, error) {
+	h, ok := c.head.(likelihoodHead)
+	if !ok || c.student == nil {
+		return nil, errors.New("critic: only a discriminator with critic.head=likelihood and a student (Against) has terms by token")
+	}
+	termST, _, err := h.m.AllLogProbs(seqs, h.temperature, c.cfg.MaxTokenLen)
+	if err != nil {
+		return nil, fmt.Errorf("critic: %w", err)
+	}
+	termST = cloned(termST)
+	baseST, _, err := c.student.AllLogProbs(seqs, h.temperature, c.cfg.MaxTokenLen)
+	if err != nil {
+		return nil, fmt.Errorf("critic: the student's log-probabilities: %w", err)
+	}
+	for s, row := range termST {
+		for t := range row {
+			row[t] -= baseST[s][t]
+		}
+	}
+	return termST, nil
+}
+
+// cloned copies rows that the next pass may overwrite.
+func cloned(rows [][]float32) [][]float32 {
+	out := make([][]float32, len(rows))
+	for i, row := range rows {
+		out[i] = slices.Clone(row)
+	}
+	return out
 }

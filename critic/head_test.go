@@ -217,3 +217,32 @@ func TestLikelihoodMistakes(t *testing.T) {
 		t.Error("a network with a value head is taken for a language model")
 	}
 }
+
+// The terms of a sequence's tokens add up to its score.
+func TestTerms(t *testing.T) {
+	c, spy := newCritic(t, func(c *Config) { c.Head, c.Level, c.MaxTokenLen = Likelihood, "token", 16 })
+	c.Against(student(t, spy, 9), 0.7)
+	b := episodes()
+	scoreS, err := c.Score(b.Students)
+	if err != nil {
+		t.Fatal(err)
+	}
+	termST, err := c.Terms(b.Students)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for s, row := range termST {
+		sum := 0.0
+		for _, x := range row {
+			sum += float64(x)
+		}
+		if len(row) != b.Students[s].Trained() || math.Abs(sum-float64(scoreS[s])) > 1e-4 {
+			t.Errorf("sequence %d: %d terms add up to %g, the score is %g", s, len(row), sum,
+				scoreS[s])
+		}
+	}
+	value, _ := newCritic(t, nil)
+	if _, err := value.Terms(b.Students); err == nil {
+		t.Error("a value head has terms")
+	}
+}

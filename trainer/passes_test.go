@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"gad/algos"
 	"gad/internal/compute"
 	"gad/internal/report"
 	"gad/internal/vfs"
@@ -284,6 +286,9 @@ func TestPassesOfAStep(t *testing.T) {
 		{"warmup, a likelihood", config.Warmup, "critic.head=likelihood", unchecked, false,
 			game(map[string]often{"actor 0": {sampled: 1, students: 1, teachers: 1},
 				"actor 0 gradient": {teachers: 1}})},
+		{"warmup, policy, a likelihood by token", config.Warmup, byToken + noKL, unchecked, false,
+			game(map[string]often{"actor 0": {sampled: 1, students: 2, teachers: 1},
+				"critic 0": {students: 1}, "actor 0 gradient": {students: 1}})},
 
 		{"train, a teacher beside the discriminator", config.Train,
 			"algorithm.teacher_weight=0.5 teacher.path=TEACHER " + noKL, unchecked, false,
@@ -375,6 +380,65 @@ func TestPassesOfAStep(t *testing.T) {
 				t.Errorf("config.Passes has\n%v\nand the step\n%v", got, want)
 			}
 		})
+	}
+}
+
+// byToken are the settings of rewards by token.
+const byToken = "critic.head=likelihood critic.level=token trainer.warmup_objective=policy " +
+	"algorithm.adv_estimator=reinforce_plus_plus algorithm.truncated_reward=score "
+
+// With critic.level=token the advantages are those of the discriminator's terms, token by token,
+// from before it learned.
+func TestRewardsByToken(t *testing.T) {
+	tr := opened(t, ready(t), settings(config.Warmup, filepath.Join(t.TempDir(), "run"),
+		append(strings.Fields(byToken), "trainer.total_steps=4", "model.reward_path="+fixed.blank,
+			"algorithm.gamma=0.5", "critic.truncated=include")...), config.Warmup)
+	m := Metrics{}
+	r, err := tr.play(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := tr.critic.Terms(r.forCritic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tr.updateCritic(m, r); err != nil {
+		t.Fatal(err)
+	}
+	advST, err := tr.advantages(m, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, mask := r.mask()
+	byHand, err := algos.Advantages(
+		algos.AdvantageConfig{Name: "reinforce_plus_plus", Gamma: 0.5},
+		algos.AdvantageInput{Scores: make([]float64, len(want)), Group: r.group, Mask: mask,
+			TokenRewards: padded(want, mask)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	differ := 0
+	for s, row := range byHand {
+		for i, x := range row {
+			if math.Abs(x-advST[s][i]) > 1e-9 {
+				t.Fatalf("answer %d, token %d: advantage %g, want %g", s, i, advST[s][i], x)
+			}
+			if i > 0 && mask[s][i] == 1 && x != row[0] {
+				differ++
+			}
+		}
+	}
+	if differ == 0 {
+		t.Error("all tokens of an answer have one advantage")
+	}
+	for want, wrong := range map[string]string{
+		"use reinforce_plus_plus": "algorithm.adv_estimator=grpo", "use critic.head=likelihood": "critic.head=value",
+		"use score": "algorithm.truncated_reward=group_min", "leave it out": "algorithm.use_kl_in_reward=true"} {
+		c := settings(config.Warmup, filepath.Join(t.TempDir(), "run"),
+			append(strings.Fields(byToken), wrong)...)
+		if err := c.Validate(config.Warmup); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", wrong, err)
+		}
 	}
 }
 

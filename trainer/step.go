@@ -88,6 +88,7 @@ type round struct {
 	scoreA    []float32         // [A]; nil before they are known
 	scoreP    []float32         // [P] of the teacher's answers
 	turnA     [][]float32       // [A] scores by turn; nil but with critic.level=turn
+	termA     [][]float32       // [A] scores by token; nil but with critic.level=token
 	turnP     [][]float32       // [P]
 	behindA   []model.Seq       // [A] teacher's answers behind thoughts; nil where no term reads them
 	teacherA  []float64         // [A] their mean log-probabilities
@@ -250,6 +251,9 @@ func (t *Trainer) advantages(m Metrics, r *round) (advST [][]float64, err error)
 	rewardA := t.rewards(m, r)
 	in := algos.AdvantageInput{Scores: rewardA, Group: r.group, Len: lenA, Mask: maskAT,
 		Steps: t.steps(r), Branches: r.allBranches()}
+	if r.termA != nil {
+		in.TokenRewards = padded(r.termA, maskAT)
+	}
 	if c.UseKLInReward && (r.refST != nil || r.klST != nil) {
 		var kl float64
 		if r.klST != nil {
@@ -305,6 +309,15 @@ func (t *Trainer) updateCritic(m Metrics, r *round) error {
 	if t.cfg.Critic.Truncated == "exclude" {
 		for a, p := range r.group {
 			cb.Skip[a] = r.cut[a] || b.TeacherCut[p]
+		}
+	}
+	if t.cfg.Critic.ByToken() {
+		err := t.phase(m, "update_critic", t.critic.Model(), cb.Students, 1, func() (err error) {
+			r.termA, err = t.critic.Terms(cb.Students)
+			return err
+		})
+		if err != nil {
+			return err
 		}
 	}
 	m["critic/pairs"] = float64(cb.Pairs())

@@ -162,6 +162,11 @@ func (c *Config) game(stage Stage, prompts int, independent bool) []Pass {
 		list = append(list, score)
 	}
 	against("update_critic", 1, 1)
+	if c.Critic.ByToken() { // the terms, before the discriminator learns
+		against("update_critic", 1, 0)
+		list = append(list, Pass{Part: "update_critic", Network: Discriminator, Kind: Forward,
+			Students: n, Times: 1})
+	}
 	learn := both
 	learn.Kind, learn.Times, learn.Mini =
 		Learn, float64(c.Critic.PPOEpochs), c.Critic.MiniBatch(prompts)

@@ -39,6 +39,7 @@ func (c *Config) Validate(stage Stage) error {
 	}
 	errs = append(errs, c.validateEnv(stage)...)
 	errs = append(errs, c.validateChunks(stage)...)
+	errs = append(errs, c.validateTokens(stage)...)
 	errs = append(errs, c.validateTrees(stage)...)
 	if c.Data.Turns == data.TurnsAll && stage != SFT && !c.Acts(stage) {
 		way := "use data.turns=each"
@@ -280,6 +281,29 @@ func (c *Config) validateEnv(stage Stage) (errs []error) {
 	}
 	if c.Actor.PolicyLoss.LossMode == "gtpo" {
 		bad("actor.policy_loss.loss_mode gtpo weighs the tokens of single answers, and env.command makes episodes: use gspo")
+	}
+	return errs
+}
+
+// validateTokens checks the settings of rewards by token (critic.level=token).
+func (c *Config) validateTokens(stage Stage) (errs []error) {
+	if !c.Critic.ByToken() || !stage.HasCritic() {
+		return nil
+	}
+	for _, x := range []struct {
+		wrong bool
+		what  string
+	}{
+		{c.Algorithm.AdvEstimator != "reinforce_plus_plus", "algorithm.adv_estimator " + c.Algorithm.AdvEstimator + ", which takes an answer by its whole reward: use reinforce_plus_plus (algorithm.gamma is the weight of later tokens)"},
+		{c.Algorithm.UseKLInReward, "algorithm.use_kl_in_reward: its terms are a KL already: leave it out"},
+		{c.Algorithm.TruncReward != "score", "algorithm.truncated_reward " + c.Algorithm.TruncReward + ", which is a reward of whole answers: use score"},
+		{c.Env.Command != "", "env.command: leave one of them out"},
+		{c.Tree(stage).Trees > 0, "rollout.tree: leave one of them out"},
+		{c.Algorithm.Terms != "" || c.Algorithm.CheckerWeight > 0 || c.Algorithm.LengthCoef != 0 || c.Algorithm.Overlong.Len > 0, "rewards of whole answers (algorithm.terms, checker_weight, length_coef, overlong_buffer): leave them out"},
+	} {
+		if x.wrong {
+			errs = append(errs, fmt.Errorf("settings: critic.level token does not go with %s", x.what))
+		}
 	}
 	return errs
 }
