@@ -333,7 +333,14 @@ func (r *run) score(dir string) ([]float64, error) {
 		return nil, err
 	}
 	defer c.Close()
-	scores, err := scored(c.Scorer, quality.Read(r.groups))
+	seqs, tokens := quality.Read(r.groups), 0
+	for _, x := range seqs {
+		tokens += len(x.IDs)
+	}
+	advance, done := r.s.Console.Busy("scores of "+dir+", tokens", tokens)
+	defer done()
+	c.Scorer.Model().Watch(advance)
+	scores, err := scored(c.Scorer, seqs)
 	if err == nil && r.ctx.Err() != nil {
 		err = fault.ErrInterrupted
 	}
