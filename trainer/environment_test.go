@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -422,6 +423,43 @@ func TestBrokenEnvironments(t *testing.T) {
 		if _, err := os.Stat(out); err == nil {
 			t.Errorf("%s: the run's folder was made", command)
 		}
+	}
+}
+
+// A validation's figures are of the sound episodes alone: rows whose episodes break change nothing
+// but their count.
+func TestValidationWithBrokenEpisodes(t *testing.T) {
+	be := ready(t)
+	data := episodesOf(t, 8)
+	raw, err := os.ReadFile(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sound []byte
+	for i, line := range bytes.SplitAfter(raw, []byte("\n")) {
+		if i%2 == 0 { // of two turns: those of three break
+			sound = append(sound, line...)
+		}
+	}
+	alone := filepath.Join(t.TempDir(), "sound.jsonl")
+	if err := os.WriteFile(alone, sound, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var rewards []float64
+	for _, c := range []struct{ val, rows string }{{data, "8"}, {alone, "4"}} {
+		tr := opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "run"),
+			acting(data, "breaks", "trainer.total_steps=1", "env.max_faults=0.9",
+				"env.invalid_penalty=0.25", "data.val_files="+c.val,
+				"trainer.val_rows="+c.rows)...), config.Warmup)
+		m := Metrics{}
+		if err := tr.validate(m); err != nil {
+			t.Fatal(err)
+		}
+		rewards = append(rewards, m["val/env_reward"])
+	}
+	if rewards[0] != rewards[1] || rewards[0] == 0 {
+		t.Errorf("val/env_reward %g with four broken episodes beside four sound ones, %g of these alone: want equal ones, and not 0",
+			rewards[0], rewards[1])
 	}
 }
 
