@@ -100,6 +100,12 @@ func act(fake string) {
 		if q.Op == "step" && strings.HasPrefix(*q.Turn, "pid") {
 			r.Append[0].Content = fmt.Sprint(os.Getpid())
 		}
+		if what, ok := strings.CutPrefix(said[*q.ID][len(said[*q.ID])-1], "differ "); ok {
+			field, file, _ := strings.Cut(what, " ")
+			if _, err := os.Stat(file); err == nil { // it is played again
+				r = altered(r, field)
+			}
+		}
 		if len(said[*q.ID]) == 7 {
 			r = Reply{Reward: float64(h.Sum64() % 100), Done: true, Valid: true, Label: "end"}
 		}
@@ -542,6 +548,54 @@ func TestPoison(t *testing.T) {
 	}
 	if replies, err := play(short, 1, "a"); err != nil || len(replies) != 2 {
 		t.Errorf("the next episode: %+v, %v", replies, err)
+	}
+}
+
+// altered returns r with another value in a field.
+func altered(r Reply, field string) Reply {
+	switch field {
+	case "append":
+		r.Append = append(r.Append, Message{Role: "user", Content: "more"})
+	case "prompt":
+		r.Append, r.Prompt = nil, r.Append
+	case "reward":
+		r.Reward++
+	case "done":
+		r.Done = !r.Done
+	case "valid":
+		r.Valid = !r.Valid
+	case "anchor":
+		r.Anchor += "?"
+	case "label":
+		r.Label += "?"
+	}
+	return r
+}
+
+// A reply that is another when it is played again, in one field alone, is said so.
+func TestNotDeterministicInOneField(t *testing.T) {
+	p := pool(t, fake, 1, time.Minute)
+	typ := reflect.TypeFor[Reply]()
+	for i := range typ.NumField() {
+		field := strings.ToLower(typ.Field(i).Name)
+		if reflect.DeepEqual(altered(Reply{Append: []Message{{Role: "user"}}}, field),
+			Reply{Append: []Message{{Role: "user"}}}) {
+			t.Fatalf("nothing alters %s", field)
+		}
+		file := filepath.Join(t.TempDir(), "once")
+		e := p.Episode()
+		if _, err := goOn(e, 1, "differ "+field+" "+file); err != nil {
+			t.Fatal(err)
+		}
+		if replies, err := play(p, 2, "a", "exit "+file, "b"); err != nil || len(replies) != 4 {
+			t.Fatalf("%+v, %v", replies, err)
+		}
+		_, err := e.Step(context.Background(), Turn{Text: "b"})
+		if !errors.Is(err, ErrFault) || !strings.Contains(err.Error(),
+			"turn 2: not deterministic: played again from its seed and turns, reply 1 is another") {
+			t.Errorf("%s: %v", field, err)
+		}
+		e.Close()
 	}
 }
 
