@@ -232,7 +232,7 @@ func near(a, b, tolerance float64) bool { return a-b < tolerance && b-a < tolera
 func TestChunksKeepTheirBits(t *testing.T) {
 	slow(t)
 	be := ready(t)
-	for _, reads := range []string{"answer", "last"} {
+	for arm, reads := range []string{"answer", "last"} {
 		run := func(name string, more ...string) config.Config {
 			return settings(config.Warmup, filepath.Join(t.TempDir(), name),
 				thinking(append([]string{"trainer.total_steps=5", "trainer.critic_warmup=1",
@@ -267,8 +267,8 @@ func TestChunksKeepTheirBits(t *testing.T) {
 			t.Errorf("no sample has the seams of its chunks: %v", samples)
 		}
 		for n := 1; n <= 4; n++ {
-			for _, kill := range []bool{false, true} {
-				if hostile.Share(8) < 8 && n != 3 {
+			for way, kill := range []bool{false, true} {
+				if !hostile.Long() && n != 3 || !hostile.InTurn(arm, way, 2) {
 					continue
 				}
 				c := run(fmt.Sprint("part", n, kill))
@@ -280,7 +280,10 @@ func TestChunksKeepTheirBits(t *testing.T) {
 				same(t, record(t, c.Trainer.Output, 5), want)
 			}
 		}
-		for _, n := range []int{9, 60} { // within a thought, whose first chunk has 6 tokens
+		for way, n := range []int{9, 60} { // within a thought, whose first chunk has 6 tokens
+			if !hostile.InTurn(arm, way, 2) {
+				continue
+			}
 			c := run(fmt.Sprint("killed", n))
 			ctx := &killAt{Context: context.Background(), n: n}
 			if err := under(t, ctx, c, config.Warmup); err != nil || ctx.n != 0 {
@@ -289,7 +292,10 @@ func TestChunksKeepTheirBits(t *testing.T) {
 			finished(t, be, c, config.Warmup)
 			same(t, record(t, c.Trainer.Output, 5), want)
 		}
-		for _, n := range []int{2, 4} {
+		for way, n := range []int{2, 4} {
+			if !hostile.InTurn(arm, way, 2) {
+				continue
+			}
 			c = run(fmt.Sprint("ranks", n))
 			for _, err := range together(n, c, config.Warmup) {
 				if err != nil {
@@ -297,6 +303,9 @@ func TestChunksKeepTheirBits(t *testing.T) {
 				}
 			}
 			same(t, record(t, c.Trainer.Output, 5), want)
+		}
+		if !hostile.InTurn(arm, 1, 2) {
+			continue
 		}
 		c = run("slots", "rollout.max_num_seqs=3")
 		finished(t, be, c, config.Warmup)

@@ -21,6 +21,7 @@ import (
 	"gad/internal/modeltest"
 	"gad/internal/report"
 	"gad/internal/vfs"
+	"gad/internal/vfs/vfstest"
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer/config"
@@ -46,6 +47,7 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	peakSize, peakMost = 64, 256
+	vfs.OS = vfstest.Unsynced(vfs.OS)
 	root, err := os.MkdirTemp("", "gad-trainer-")
 	if err != nil {
 		panic(err)

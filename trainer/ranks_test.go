@@ -111,7 +111,10 @@ func TestRanksChangeNoBit(t *testing.T) {
 			whole := filepath.Join(t.TempDir(), "1")
 			finished(t, be, settings(c.stage, whole, overrides...), c.stage)
 			want := record(t, whole, 4)
-			for _, ranks := range []int{2, 4} {
+			for way, ranks := range []int{2, 4} {
+				if !hostile.InTurn(i, way, 2) {
+					continue
+				}
 				run := filepath.Join(t.TempDir(), fmt.Sprint(ranks))
 				for r, err := range together(ranks, settings(c.stage, run, overrides...), c.stage) {
 					if err != nil {
