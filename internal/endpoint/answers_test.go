@@ -164,7 +164,7 @@ func TestNonsenseLimits(t *testing.T) {
 	c := start(t, s, endpoint.Options{})
 	begin := time.Now()
 	askAll(t, c, 50, func(i int) endpoint.Request { return ask(fmt.Sprint(i)) })
-	if took := time.Since(begin); took > 10*time.Second {
+	if took := time.Since(begin); took > time.Minute {
 		t.Errorf("took %v", took)
 	}
 	// A request that has more tokens than the limit of a minute waits for a minute.

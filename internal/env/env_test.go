@@ -208,7 +208,7 @@ func pool(t *testing.T, command string, workers int, timeout time.Duration) *Poo
 	}
 	t.Cleanup(func() {
 		p.Close()
-		for range 200 {
+		for range 6000 {
 			if runtime.NumGoroutine() <= before {
 				break
 			}
@@ -462,7 +462,7 @@ func TestNoEnvironment(t *testing.T) {
 				err.Error() != whole || errors.Is(err, ErrFault) {
 				t.Errorf("%v\nwant %s", err, whole)
 			}
-			if d := time.Since(begun); d > 9*time.Second {
+			if d := time.Since(begun); d > time.Minute {
 				t.Errorf("took %v", d)
 			}
 		})

@@ -348,7 +348,7 @@ func TestStop(t *testing.T) {
 	if _, err := r.play(ctx, w, tasks(4, 2)); !errors.Is(err, model.ErrStopped) {
 		t.Errorf("%v", err)
 	}
-	for range 100 {
+	for range 6000 {
 		if runtime.NumGoroutine() <= before {
 			return
 		}
