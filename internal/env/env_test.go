@@ -599,6 +599,48 @@ func TestNotDeterministicInOneField(t *testing.T) {
 	}
 }
 
+// An environment that is silent costs a few time limits, however many episodes wait, and one limit
+// for all that come later, whether it answers a reset or not: after each limit the program is
+// started again, once.
+func TestSilence(t *testing.T) {
+	const limit, episodes = 300 * time.Millisecond, 24
+	for name, command := range map[string]string{
+		"turns": fake,
+		"all":   `head -n 1 >/dev/null; echo '{"name":"x","version":1,"episodes":64}'; sleep 600`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			starts := filepath.Join(t.TempDir(), "starts")
+			p, err := open(context.Background(), Options{Command: "echo >>" + starts + "; " + command,
+				Workers: 1, Timeout: limit}, time.Minute, quick)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			for round := range 3 {
+				faults := make([]error, episodes)
+				var all sync.WaitGroup
+				for i := range episodes {
+					all.Go(func() { _, faults[i] = play(p, uint64(i), "hang") })
+				}
+				all.Wait()
+				for i, err := range faults {
+					if !errors.Is(err, ErrFault) ||
+						!strings.Contains(err.Error(), "no reply within 300ms") {
+						t.Errorf("round %d, episode %d: %v", round, i, err)
+					}
+				}
+				// A busy machine may give some of a round's requests so late that they have a limit
+				// of their own.
+				if n := len(readFile(t, starts)); n > 1+maxMute+2*round+6 {
+					t.Errorf("round %d: the program was started %d times for %d episodes a round",
+						round, n, episodes)
+				}
+			}
+		})
+	}
+}
+
 // An environment that answers otherwise when it is played again is said so.
 func TestNotDeterministic(t *testing.T) {
 	p := pool(t, fake, 1, 5*time.Second)
@@ -750,4 +792,13 @@ func TestEveryoneCrashesOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
