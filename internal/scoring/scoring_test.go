@@ -2,6 +2,7 @@ package scoring
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -263,6 +264,48 @@ func TestCheckRefuses(t *testing.T) {
 	}
 	if _, err := Open(Options{URL: "http://example.com/v1"}); err == nil {
 		t.Error("a key over http to another machine")
+	}
+}
+
+// Scores that no model gives are refused at the start, whether alternatives are learned from or not,
+// and where the server gives none.
+func TestCheckRefusesTheImpossible(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(logp float64) float64
+		alone bool // no alternatives
+		want  string
+	}{
+		"certain of all": {func(float64) float64 { return 0 }, false,
+			"impossible scores: model: soft label: the probabilities of 5 tokens add up to 5"},
+		"certain of all, alone": {func(float64) float64 { return 0 }, true,
+			"impossible scores: 8 of 8 tokens are certain"},
+		"half of all": {func(x float64) float64 { return x / 2 }, false,
+			"impossible scores: model: soft label: the probabilities of 5 tokens add up to "},
+		"as they are": {func(x float64) float64 { return x }, true, ""},
+	} {
+		for _, k := range []int{0, 5} {
+			if c.alone && k > 0 {
+				continue
+			}
+			f := &fake{format: "vllm", spoil: func(_ int, path string, answer any) any {
+				if path != "/v1/completions" {
+					return answer
+				}
+				choice := answer.(map[string]any)["choices"].([]any)[0].(map[string]any)
+				places := choice["prompt_logprobs"].([]any)
+				if c.alone && len(places) > 1 && len(places[1].(map[string]any)) > 1 {
+					return map[string]any{"choices": []any{map[string]any{"text": "x"}}}
+				}
+				return each(answer, func(e map[string]any) {
+					e["logprob"] = c.spoil(e["logprob"].(float64))
+				})
+			}}
+			err := f.start(t, "/v1").Check(t.Context(), seqs[:2], k, piece)
+			if c.want == "" && err != nil || c.want != "" && (err == nil ||
+				!errors.Is(err, ErrServer) || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%s, %d alternatives: %v, want %q", name, k, err, c.want)
+			}
+		}
 	}
 }
 
