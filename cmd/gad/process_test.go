@@ -103,10 +103,18 @@ var stateful = []string{"critic.replay.size=16", "critic.group_ot=0.01", "algori
 
 // The sizes of the tests that deal with processes; scripts/soak.sh raises them.
 var (
-	kills   = flag.Int("kills", hostile.Share(50), "processes that TestKill kills")
-	signals = flag.Int("signals", hostile.Share(12), "processes that TestInterrupt interrupts")
+	kills   = flag.Int("kills", few(50, 5), "processes that TestKill kills")
+	signals = flag.Int("signals", few(12, 2), "processes that TestInterrupt interrupts")
 	steady  = flag.Int("steady", 500, "steps of TestSteadyMemory")
 )
+
+// few is all of them with GAD_LONG, and otherwise some.
+func few(all, some int) int {
+	if hostile.Long() {
+		return all
+	}
+	return some
+}
 
 // A killable is a way to start a run that saves after each step, with everything on that
 // has state. share is its part of the kills.
