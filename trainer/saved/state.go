@@ -16,6 +16,7 @@ import (
 
 	"gad/checkpoint"
 	"gad/data"
+	"gad/internal/vfs"
 	"gad/trainer/config"
 )
 
@@ -110,6 +111,9 @@ func Read(fsys checkpoint.FS, dir string) (s State, err error) {
 	info, err := fsys.Stat(path)
 	if err != nil {
 		return s, fmt.Errorf("trainer: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return s, Foreign{fmt.Errorf("trainer: %s: %w", path, vfs.ErrNotRegular)}
 	}
 	if info.Size() > maxState {
 		return s,
