@@ -17,6 +17,7 @@ import (
 	"gad/tokenizer"
 	"gad/trainer/config"
 	"gad/trainer/export"
+	"gad/trainer/saved"
 )
 
 // openError is the error of Open, which must be one line and leave no trace.
@@ -75,6 +76,26 @@ func TestWhichCheckpointsAreKept(t *testing.T) {
 	if got := steps(t, run); !slices.Equal(got, []int{4, 5}) {
 		t.Errorf("checkpoints %v, want the newest two of 5", got)
 	}
+	// Killed between the last save and its prune: the same command prunes, though it has finished.
+	copyTree(t, filepath.Join(run, "global_step_4"), filepath.Join(run, "global_step_3"))
+	state := filepath.Join(run, "global_step_3", saved.StateName)
+	finished(t, be, settings(config.SFT, run, "trainer.total_steps=5", "trainer.save_freq=1",
+		"trainer.max_ckpt_to_keep=2"), config.SFT)
+	if got := steps(t, run); !slices.Equal(got, []int{4, 5}) {
+		t.Errorf("checkpoints %v after a run that had finished, want the newest two of 5", got)
+	}
+	if _, err := os.Stat(state); err == nil {
+		t.Errorf("%s is still there", state)
+	}
+	// Renamed checkpoints are named, and not gone on from.
+	if err := errors.Join(os.Rename(filepath.Join(run, "global_step_5"), filepath.Join(run, "x")),
+		os.Rename(filepath.Join(run, "global_step_4"), filepath.Join(run, "global_step_5")),
+		os.Rename(filepath.Join(run, "x"), filepath.Join(run, "global_step_4"))); err != nil {
+		t.Fatal(err)
+	}
+	err := play(be, settings(config.SFT, run, "trainer.total_steps=6", "trainer.save_freq=1"),
+		config.SFT)
+	wantError(t, err, nil, "global_step_5: is the checkpoint of step 4: its folder was renamed")
 	run = filepath.Join(t.TempDir(), "best")
 	rows := finished(t, be, settings(config.SFT, run, "trainer.total_steps=6",
 		"trainer.save_freq=1", "trainer.test_freq=1", "trainer.max_ckpt_to_keep=1",

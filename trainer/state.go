@@ -66,10 +66,15 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 	if !t.first() {
 		return nil
 	}
-	err := checkpoint.Prune(t.fs, run, c.MaxToKeep,
-		func(step int) bool { return t.best.Metric != "" && step == t.best.Step }, t.verified)
+	err := t.prune()
 	t.saveTime = time.Since(begun).Seconds()
 	return err
+}
+
+// prune removes the checkpoints that trainer.max_ckpt_to_keep does not keep.
+func (t *Trainer) prune() error {
+	return checkpoint.Prune(t.fs, t.cfg.Trainer.Output, t.cfg.Trainer.MaxToKeep,
+		func(step int) bool { return t.best.Metric != "" && step == t.best.Step }, t.verified)
 }
 
 // fill writes the checkpoint's files.
