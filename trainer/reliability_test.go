@@ -403,6 +403,40 @@ func ops(e *vfstest.ErrorFS) (list []string) {
 	return list
 }
 
+// What a checkpoint builds on is on the disk before the checkpoint is: no kill would show it if it
+// were not.
+func TestMetricsAreOnTheDiskBeforeACheckpoint(t *testing.T) {
+	be := ready(t)
+	dir := t.TempDir()
+	run := filepath.Join(dir, "run")
+	clean := vfstest.NewError(vfs.OS, -1, false)
+	tr, err := Open(settings(config.SFT, run, "trainer.total_steps=3", "trainer.save_freq=1",
+		"trainer.max_ckpt_to_keep=1", "data.train_batch_size=1"), config.SFT,
+		Options{FS: clean, Backend: be})
+	if err == nil {
+		err = errors.Join(tr.Run(context.Background()), tr.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	safe, commits := false, 0
+	for _, op := range ops(clean) {
+		switch {
+		case op == "write "+filepath.Join(dir, "run", "metrics.jsonl"):
+			safe = false
+		case op == "sync "+filepath.Join(dir, "run", "metrics.jsonl"):
+			safe = true
+		case strings.HasPrefix(op, "rename "+filepath.Join(dir, "run", ".commit-")):
+			if commits++; !safe {
+				t.Error("a checkpoint is committed before its metrics are synced")
+			}
+		}
+	}
+	if commits != 3 {
+		t.Errorf("%d commits, want 3", commits)
+	}
+}
+
 // Operations of a run fail, once and for ever: the run reports the error, exits in error (where
 // the metrics are read to look for signs, it warns and goes on), and the checkpoint that was
 // acknowledged before loads (doc/reliability.md, row 3).
@@ -426,24 +460,6 @@ func TestRunReportsFaults(t *testing.T) {
 	clean, _, _, err := attempt(-1, false)
 	if err != nil {
 		t.Fatal(err)
-	}
-	// What the checkpoint builds on is on the disk before the checkpoint is: no kill
-	// would show it if it were not.
-	safe, commits := false, 0
-	for _, op := range ops(clean) {
-		switch {
-		case op == "write "+filepath.Join(dir, "run", "metrics.jsonl"):
-			safe = false
-		case op == "sync "+filepath.Join(dir, "run", "metrics.jsonl"):
-			safe = true
-		case strings.HasPrefix(op, "rename "+filepath.Join(dir, "run", ".commit-")):
-			if commits++; !safe {
-				t.Error("a checkpoint is committed before its metrics are synced")
-			}
-		}
-	}
-	if commits != 3 {
-		t.Errorf("%d commits, want 3", commits)
 	}
 	tried, injected, reported := 0, 0, 0
 	for _, forever := range []bool{false, true} {
