@@ -188,6 +188,23 @@ func readHolder(file string) string {
 	return "an unknown process"
 }
 
+// ErrMoved is wrapped where the folder of a lock was removed, renamed or replaced.
+var ErrMoved = errors.New("the folder was removed or renamed")
+
+// Held reports whether the lock's file is still the one that its path names: what is written to the
+// path afterwards is in the folder that is locked.
+func (l *Lock) Held() error {
+	held, err := l.flock.Stat()
+	if err != nil {
+		return lockFailed(l.what, err)
+	}
+	if named, err := os.Stat(l.flock.Path()); err != nil || !os.SameFile(held, named) {
+		return fmt.Errorf("checkpoint: %s: %w while a process worked in it: move it back, and run the same command again: it resumes from the last checkpoint there",
+			l.what, ErrMoved)
+	}
+	return nil
+}
+
 // Unlock gives the lock back. The lock file of a run stays: to remove it would let two
 // processes lock two files of one name. That of an output is removed: LockOutput looks.
 func (l *Lock) Unlock() error {

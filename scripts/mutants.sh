@@ -52,7 +52,7 @@ else
 fi
 
 flags=$(scripts/gpu/headers.sh)
-export CGO_ENABLED=1 CGO_CFLAGS="$flags" GAD_REQUIRE_CUDA=1 GAD_LONG=1
+export CGO_ENABLED=1 CGO_CFLAGS="$flags" GAD_REQUIRE_CUDA=1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 copy=$work/copy

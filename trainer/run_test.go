@@ -115,6 +115,38 @@ func TestWhichCheckpointsAreKept(t *testing.T) {
 	}
 }
 
+// A run whose folder is renamed or removed while it works ends with the reason, makes no other folder
+// of the name, and goes on once the folder is back.
+func TestRunFolderIsMoved(t *testing.T) {
+	be := ready(t)
+	dir := t.TempDir()
+	run, away := filepath.Join(dir, "run"), filepath.Join(dir, "away")
+	c := settings(config.SFT, run, "trainer.total_steps=4", "trainer.save_freq=1")
+	tr := opened(t, be, c, config.SFT)
+	if err := tr.Run(&stopAfter{Context: context.Background(), n: 1}); !errors.Is(err,
+		ErrInterrupted) {
+		t.Fatal(err)
+	}
+	if err := os.Rename(run, away); err != nil {
+		t.Fatal(err)
+	}
+	if err := tr.Run(context.Background()); !errors.Is(err, checkpoint.ErrMoved) {
+		t.Errorf("%v", err)
+	}
+	tr.Close()
+	if left := steps(t, run); len(left) > 0 {
+		t.Errorf("checkpoints %v in another folder of the name", left)
+	}
+	os.RemoveAll(run)
+	if err := os.Rename(away, run); err != nil {
+		t.Fatal(err)
+	}
+	finished(t, be, c, config.SFT)
+	if got := steps(t, run); !slices.Contains(got, 4) {
+		t.Errorf("checkpoints %v", got)
+	}
+}
+
 // Going on, a damaged newest checkpoint is not used: an older one is, and the
 // run says so; the result is the same.
 func TestDamagedCheckpoint(t *testing.T) {

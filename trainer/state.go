@@ -26,6 +26,11 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 	defer done()
 	t.ranks.Enter("saving")
 	run, c := t.cfg.Trainer.Output, t.cfg.Trainer
+	if t.lock != nil {
+		if err := t.lock.Held(); err != nil { // else a new folder of this name would have the rest
+			return err
+		}
+	}
 	sick := t.skipped["actor"]+t.skipped["critic"] > 0
 	if !sick {
 		t.good = t.step
