@@ -167,7 +167,10 @@ func TestKill(t *testing.T) {
 	t.Parallel()
 	path, f := built(t), ready(t)
 	const steps = 12
-	for _, k := range killables {
+	for i, k := range killables {
+		if i > 0 && k.name != "moments in 8 bits" && !hostile.Long() {
+			continue // trainer's tests kill them within one process
+		}
 		t.Run(k.name, func(t *testing.T) {
 			whole := filepath.Join(t.TempDir(), "whole")
 			begun := time.Now()
@@ -254,7 +257,7 @@ func killAt(p *process, r *rand.Rand, run string, took time.Duration) {
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	path, f := built(t), ready(t)
-	const steps = 120 // beside which the start is short
+	steps := few(120, 60) // beside which the start is short
 	args := func(run string) []string {
 		return stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"),
 			"--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "3",
