@@ -610,8 +610,17 @@ func (c *Client) Call(ctx context.Context, method, path string, in, out any, ret
 		if try >= retries {
 			return fmt.Errorf("%w: given up after %d tries", err, try+1)
 		}
+		c.sayAgain(err, try+2, retries+1)
 		if err := sleep(ctx, max(backoff(try), waitOf(err))); err != nil {
 			return err
 		}
+	}
+}
+
+// sayAgain says why a call is tried again, once in half a minute, whichever call it is.
+func (c *Client) sayAgain(err error, try, tries int) {
+	now, was := time.Now().Unix(), c.told.Load()
+	if now-was >= 30 && c.told.CompareAndSwap(was, now) {
+		c.o.Say("%v: trying again, try %d of %d", err, try, tries)
 	}
 }

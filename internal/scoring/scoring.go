@@ -26,6 +26,7 @@ type Options struct {
 	Key          string // "" sends none
 	InsecureHTTP bool   // http:// to another machine is allowed
 	Names        Names
+	Say          func(text string) // hears of calls that are tried again; nil: nobody
 }
 
 // Names are what the user calls the options, for errors.
@@ -74,8 +75,13 @@ var ErrServer = errors.New("teacher's server")
 // Open checks the options. It opens no connection.
 func Open(o Options) (*Server, error) {
 	root := strings.TrimSuffix(strings.TrimRight(o.URL, "/"), "/v1")
+	say := func(format string, args ...any) {
+		if o.Say != nil {
+			o.Say("teacher's server: " + fmt.Sprintf(format, args...))
+		}
+	}
 	c, err := endpoint.New(endpoint.Options{BaseURL: root, Key: o.Key, InsecureHTTP: o.InsecureHTTP,
-		Concurrency: atOnce})
+		Concurrency: atOnce, Say: say})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s", o.Names.URL, strings.ReplaceAll(err.Error(),
 			"--insecure-http", o.Names.Insecure))

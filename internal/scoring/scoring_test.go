@@ -309,6 +309,39 @@ func TestCheckRefusesTheImpossible(t *testing.T) {
 	}
 }
 
+// A call that is tried again is told while it is, and not each time.
+func TestTriedAgainIsSaid(t *testing.T) {
+	var bad atomic.Bool
+	f := &fake{format: "vllm"}
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost && bad.CompareAndSwap(true, false) {
+			w.WriteHeader(500)
+			return
+		}
+		f.ServeHTTP(w, r)
+	}))
+	defer h.Close()
+	var said []string
+	s, err := Open(Options{URL: h.URL, Say: func(text string) { said = append(said, text) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Check(t.Context(), seqs[:1], 0, piece); err != nil || len(said) > 0 {
+		t.Fatalf("%v, %q", err, said)
+	}
+	for range 2 {
+		bad.Store(true)
+		if _, _, err := s.Score(t.Context(), seqs[:1], 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(said) != 1 || !strings.Contains(said[0], "status 500") ||
+		!strings.HasPrefix(said[0], "teacher's server: ") ||
+		!strings.HasSuffix(said[0], ": trying again, try 2 of 11") {
+		t.Errorf("%q", said)
+	}
+}
+
 // each changes every entry of a vLLM's answer.
 func each(answer any, f func(map[string]any)) any {
 	a := answer.(map[string]any)["choices"].([]any)[0].(map[string]any)
