@@ -31,6 +31,9 @@ func TestShardedOptimizerChangesNoBit(t *testing.T) {
 			"critic.optim.moments=8bit"}},
 		{config.Train, nil},
 	} {
+		if testing.Short() && arm != 1 {
+			continue
+		}
 		t.Run(fmt.Sprint(c.stage, " ", strings.Join(c.extra, " ")), func(t *testing.T) {
 			overrides := sharded(c.extra...)
 			whole := filepath.Join(t.TempDir(), "1")
