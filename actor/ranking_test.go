@@ -85,4 +85,11 @@ func TestAgree(t *testing.T) {
 	if got != .5 {
 		t.Errorf("agree %g, want 0.5", got)
 	}
+	// whichever of two equal scores is the likeliest
+	for _, sumS := range [][]float64{{-1, -2}, {-2, -1}} {
+		got := agree(sumS, Ranked{Score: []float64{4, 4}, Group: []int{0, 0}})
+		if got != 1 {
+			t.Errorf("two equal scores, the likeliest of %v: agree %g, want 1", sumS, got)
+		}
+	}
 }

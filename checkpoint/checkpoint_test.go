@@ -776,6 +776,24 @@ func TestPruneCountsWhatVerifies(t *testing.T) {
 	}
 }
 
+// A prune that ends early has removed the oldest: what is left are the newest checkpoints, without
+// a gap.
+func TestPruneRemovesTheOldestFirst(t *testing.T) {
+	for at, left := 0, 0; left != 1; at++ {
+		fsys := vfstest.NewCrash()
+		commitSteps(t, fsys, "/r", 1, 2, 3, 4, 5)
+		err := Prune(vfstest.NewError(fsys, at, true), "/r", 1, nil, map[int]bool{5: true})
+		steps, listErr := Steps(fsys, "/r")
+		if listErr != nil {
+			t.Fatal(listErr)
+		}
+		if left = len(steps); left == 0 || steps[0] != 6-left || steps[left-1] != 5 {
+			t.Errorf("stopped before operation %d (%v), it leaves %v", at, err, steps)
+			return
+		}
+	}
+}
+
 // The tracker names a checkpoint that verifies once a run has been gone on with,
 // whatever happened to the one that it named: damage, removal, a garbled tracker.
 func TestRecover(t *testing.T) {

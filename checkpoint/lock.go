@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/gofrs/flock"
@@ -43,6 +44,9 @@ func LockRun(dir string) (*Lock, error) {
 	if err := vfs.MakeDirs(vfs.OS, dir); err != nil {
 		return nil, lockFailed(dir, err)
 	}
+	if err := ownFiles(dir); err != nil {
+		return nil, err
+	}
 	l := &Lock{flock: newFlock(filepath.Join(dir, lockName)), what: dir}
 	ok, err := l.flock.TryLock()
 	if err != nil {
@@ -55,6 +59,32 @@ func LockRun(dir string) (*Lock, error) {
 				dir, ErrLocked, readHolder(l.flock.Path()))
 	}
 	return l.signed()
+}
+
+// written are what a run writes in its folder under names that stay, beside checkpoints: a link in
+// the place of one would lead its writes out of the folder.
+var written = []string{lockName, "log.jsonl", "metrics.jsonl", "samples", "tb"}
+
+// ownFiles refuses a run folder, which somebody else may have made, that has a link where a run
+// writes, or a pipe, a socket or a device anywhere at its top.
+func ownFiles(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return lockFailed(dir, err)
+	}
+	for _, e := range entries {
+		what := ""
+		switch mode := e.Type(); {
+		case mode&fs.ModeSymlink != 0 && slices.Contains(written, e.Name()):
+			what = "is a link, and a run writes in its own folder only: put what it leads to in its place"
+		case mode&fs.ModeSymlink == 0 && !mode.IsRegular() && !mode.IsDir():
+			what = "is neither a file nor a folder: remove it"
+		}
+		if what != "" {
+			return fmt.Errorf("checkpoint: %s: %w: %s %s", dir, vfs.ErrTarget, e.Name(), what)
+		}
+	}
+	return nil
 }
 
 // LockOutput takes the lock of an output file that is about to be made: a hidden file
@@ -115,7 +145,9 @@ func lockFailed(path string, err error) error {
 // Holder returns who works in a run folder, "" if nobody does. It writes nothing;
 // a LockRun of another process in the same moment may be refused.
 func Holder(dir string) (who string, err error) {
-	if _, err := os.Stat(filepath.Join(dir, lockName)); err != nil {
+	if info, err := os.Stat(filepath.Join(dir, lockName)); err == nil && !info.Mode().IsRegular() {
+		return "", fmt.Errorf("checkpoint: %s: %w", filepath.Join(dir, lockName), vfs.ErrNotRegular)
+	} else if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			return "", nil // never locked
 		}
@@ -154,6 +186,23 @@ func readHolder(file string) string {
 		time.Sleep(10 * time.Millisecond)
 	}
 	return "an unknown process"
+}
+
+// ErrMoved is wrapped where the folder of a lock was removed, renamed or replaced.
+var ErrMoved = errors.New("the folder was removed or renamed")
+
+// Held reports whether the lock's file is still the one that its path names: what is written to the
+// path afterwards is in the folder that is locked.
+func (l *Lock) Held() error {
+	held, err := l.flock.Stat()
+	if err != nil {
+		return lockFailed(l.what, err)
+	}
+	if named, err := os.Stat(l.flock.Path()); err != nil || !os.SameFile(held, named) {
+		return fmt.Errorf("checkpoint: %s: %w while a process worked in it: move it back, and run the same command again: it resumes from the last checkpoint there",
+			l.what, ErrMoved)
+	}
+	return nil
 }
 
 // Unlock gives the lock back. The lock file of a run stays: to remove it would let two

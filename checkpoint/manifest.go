@@ -123,7 +123,7 @@ var errTooLarge = errors.New("file is too large")
 
 // readSmall reads a whole file of at most max bytes.
 func readSmall(fsys vfs.FS, name string, max int64) ([]byte, error) {
-	f, err := fsys.Open(name)
+	f, err := vfs.OpenRegular(fsys, name)
 	if err != nil {
 		return nil, err
 	}
@@ -254,7 +254,7 @@ func checkListing(fsys vfs.FS, dir string, files []fileEntry) error {
 // digest with the manifest.
 func copyFile(fsys vfs.FS, dir string, want fileEntry, w io.Writer) error {
 	name := filepath.Join(dir, filepath.FromSlash(want.Name))
-	f, err := fsys.Open(name)
+	f, err := vfs.OpenRegular(fsys, name)
 	if err != nil {
 		return fmt.Errorf("checkpoint: %s: %w", name, err)
 	}

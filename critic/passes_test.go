@@ -141,6 +141,59 @@ func TestScoresOfTheUpdateWithAPool(t *testing.T) {
 	}
 }
 
+// An update in mini-batches has the bits of one update for each of them, one after another,
+// whether their size divides the batch or not, and whether scores are given or not: behind an
+// optimizer step no score of older weights is learned from.
+func TestMiniBatchesAreUpdates(t *testing.T) {
+	three := batch()
+	three.Students = append(three.Students, seq(9, 10, 19, 1), seq(9, 10, 20, 21, 1))
+	three.Group = append(three.Group, 2, 2)
+	three.Teachers = append(three.Teachers, seq(9, 10, 33, 1))
+	three.Skip = make([]bool, len(three.Students))
+	part := func(lo, hi int) Batch {
+		b := Batch{Teachers: three.Teachers[lo:hi]}
+		for s, g := range three.Group {
+			if g >= lo && g < hi {
+				b.Students = append(b.Students, three.Students[s])
+				b.Group, b.Skip = append(b.Group, g-lo), append(b.Skip, false)
+			}
+		}
+		return b
+	}
+	for _, c := range []struct{ mini, epochs, updates int }{
+		{3, 1, 1}, {2, 1, 2}, {1, 1, 3}, {2, 2, 4}} {
+		set := func(cfg *Config) {
+			cfg.PPOMiniBatch, cfg.PPOEpochs, cfg.ScoreL2 = c.mini, c.epochs, 0.01
+		}
+		apart, be := newCritic(t, func(cfg *Config) { set(cfg); cfg.PPOEpochs = 1 })
+		var loss, pairs float64
+		for range c.epochs {
+			for lo := 0; lo < 3; lo += c.mini {
+				st := update(t, apart, part(lo, min(lo+c.mini, 3)))
+				loss, pairs = loss+st.Loss*st.Pairs, pairs+st.Pairs
+			}
+		}
+		want := bits(apart, be)
+		for _, given := range []bool{false, true} {
+			d, be := newCritic(t, set)
+			b := three
+			if given {
+				fresh(t, d, &b)
+			}
+			st := update(t, d, b)
+			if st.Updates != c.updates || st.Pairs != pairs ||
+				math.Abs(st.Loss-loss/pairs) > 1e-12 {
+				t.Errorf("mini-batches of %d of 3 prompts, %d epochs, scores given %v: %d updates, %g pairs, loss %g: want %d, %g, %g",
+					c.mini, c.epochs, given, st.Updates, st.Pairs, st.Loss, c.updates, pairs, loss/pairs)
+			}
+			if !slices.Equal(bits(d, be), want) {
+				t.Errorf("mini-batches of %d of 3 prompts, %d epochs, scores given %v: not the weights of an update for each mini-batch",
+					c.mini, c.epochs, given)
+			}
+		}
+	}
+}
+
 // A score that is not finite, found in the middle of an update, leaves weights and moments,
 // and the other sequences have their scores.
 func TestScoresOfTheUpdateNotFinite(t *testing.T) {

@@ -263,8 +263,9 @@ func (m *Model) loadAdapter(dir string, kind Kind) error {
 	return nil
 }
 
-// mergeRows is how many elements of a weight are merged at a time.
-const mergeRows = 1 << 22
+// mergeElements limits the elements of a weight that are merged at a time, in whole rows; a
+// variable for tests.
+var mergeElements = 1 << 22
 
 // adapterOf is the adapters' configuration of a folder that has adapters and no model.
 func adapterOf(dir string) (a AdapterConfig, has bool, err error) {
@@ -333,7 +334,7 @@ func (m *Model) merge(dst compute.Tensor, w *compute.Param) error {
 	}
 	frozen := *ad.a
 	frozen.G = compute.Tensor{}
-	step := max(1, mergeRows/w.Cols)
+	step := max(1, mergeElements/w.Cols)
 	for lo := 0; lo < w.Rows; lo += step {
 		hi := min(w.Rows, lo+step)
 		part := m.ws.get("merged rows", compute.Narrow, (hi-lo)*w.Cols)

@@ -374,23 +374,27 @@ func TestDivergenceGolden(t *testing.T) {
 }
 
 // The gradient of D_beta by every parameter against central differences, where the other model
-// reads another prompt before the same tokens and knows two entries more.
+// reads another prompt before the same tokens and knows two entries more, or two fewer.
 func TestDivergenceDifferences(t *testing.T) {
 	be := ref.New()
-	for _, beta := range []float64{0, 0.2, 0.5, 1} {
+	for _, c := range []struct {
+		beta float64
+		more int // entries of the other vocabulary
+	}{{0, -2}, {0.2, 2}, {0.5, -2}, {1, 2}, {1, -2}} {
+		beta := c.beta
 		m, err := New(be, tiny("Llama"), Options{Trainable: true, Seed: 11})
 		must(t, err)
-		larger := tiny("Llama")
-		larger.Vocab += 2
-		q, err := New(be, larger, Options{Seed: 12})
+		another := tiny("Llama")
+		another.Vocab += c.more
+		q, err := New(be, another, Options{Seed: 12})
 		must(t, err)
 		q.Share(m)
 		shake(m)
-		seqs := seqsOf(29, 8, 3, 5)
+		seqs := seqsOf(min(29, another.Vocab), 8, 3, 5)
 		var reads []Seq
 		for _, s := range seqs {
 			reads = append(reads,
-				Answer(slices.Concat([]int32{7, 30}, s.IDs), 2+s.Prompt()))
+				Answer(slices.Concat([]int32{7, int32(another.Vocab - 1)}, s.IDs), 2+s.Prompt()))
 		}
 		const temperature = 0.5
 		var seen [][]float32

@@ -81,6 +81,17 @@ func TestAdapt(t *testing.T) {
 			}
 			merged, err := lm.Merged()
 			must(t, err)
+			func() { // three rows at a time, and a rest
+				defer func(n int) { mergeElements = n }(mergeElements)
+				mergeElements = 3 * base.cfg.Hidden
+				parts, err := lm.Merged()
+				must(t, err)
+				for i, p := range parts.params {
+					same(t, "merged in parts: "+p.Name, values(be, p.W),
+						values(be, merged.params[i].W))
+				}
+				must(t, parts.Close())
+			}()
 			for i, w := range lm.Weights() {
 				want := values(be, merged.params[i].W)
 				got := make([]float32, len(want))

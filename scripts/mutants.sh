@@ -7,7 +7,7 @@
 # the kernels (gpu/toolchain.sh).
 #
 #   scripts/mutants.sh              all of them, half an hour on two cores
-#   scripts/mutants.sh fast         those that .ci/run plants, a minute
+#   scripts/mutants.sh fast         those that .ci/run long plants, a minute
 #   scripts/mutants.sh 03 12        these
 #   scripts/mutants.sh --write      all of them, and the table into doc/gpu/mutants.md
 #   scripts/mutants.sh --write 41   this one, and its row of the table

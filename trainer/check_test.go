@@ -247,7 +247,7 @@ func TestResumeWithChecker(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		for range 2000 {
+		for range 12000 {
 			if _, err := os.Stat(slow + ".begun"); err == nil {
 				break
 			}
@@ -260,7 +260,7 @@ func TestResumeWithChecker(t *testing.T) {
 	if err := tr.Run(ctx); !errors.Is(err, ErrInterrupted) {
 		t.Fatalf("interrupted while a checker runs: %v, want ErrInterrupted", err)
 	}
-	if d := time.Since(begun); d > 20*time.Second {
+	if d := time.Since(begun); d > time.Minute {
 		t.Errorf("interrupted after %v", d)
 	}
 	if err := errors.Join(tr.Close(), os.Remove(slow)); err != nil {

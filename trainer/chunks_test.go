@@ -11,6 +11,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"gad/actor"
 	"gad/internal/hostile"
 	"gad/internal/report"
 	"gad/internal/vfs"
@@ -25,6 +26,38 @@ func thinking(more ...string) []string {
 }
 
 var inChunks = model.Chunks{Size: 6, Carry: 3, Head: 1, Most: 4}
+
+// The overlong penalty begins at the limit of the whole answer: of a thought that of all its
+// chunks, of an episode env.max_tokens.
+func TestOverlongPenaltyOfTheWholeAnswer(t *testing.T) {
+	ready(t)
+	overlong := []string{"algorithm.overlong_buffer.len=4",
+		"algorithm.overlong_buffer.penalty_factor=1", "data.max_response_length=8"}
+	for _, c := range []struct {
+		name  string
+		more  []string
+		limit int
+	}{
+		{"answer", nil, 8},
+		{"chunks", thinking(), 15},
+		{"episode", []string{"env.command=true", "env.max_tokens=20"}, 20},
+	} {
+		tr := &Trainer{Stage: config.Train, cfg: settings(config.Train, t.TempDir(),
+			append(overlong, c.more...)...)}
+		r := &round{roll: &actor.Rollout{}}
+		var want []float64
+		for n := 1; n <= c.limit; n++ {
+			r.roll.Seqs = append(r.roll.Seqs, model.Answer(make([]int32, 2+n), 2))
+			r.roll.Group, r.group = append(r.roll.Group, 0), append(r.group, 0)
+			r.cut, r.scoreA = append(r.cut, false), append(r.scoreA, 2)
+			want = append(want, 2-max(0, float64(n-(c.limit-4))/4))
+		}
+		r.roll.Truncated = r.cut
+		if got := tr.rewards(Metrics{}, r); !slices.Equal(got, want) {
+			t.Errorf("%s: rewards of 1 to %d tokens %v, want %v", c.name, c.limit, got, want)
+		}
+	}
+}
 
 // A step on thoughts: a chunk is a sequence, whose sampled log-probabilities are those of a pass
 // over its own context, to the bit; a thought has one advantage, on the tokens of all its chunks;
@@ -199,7 +232,7 @@ func near(a, b, tolerance float64) bool { return a-b < tolerance && b-a < tolera
 func TestChunksKeepTheirBits(t *testing.T) {
 	slow(t)
 	be := ready(t)
-	for _, reads := range []string{"answer", "last"} {
+	for arm, reads := range []string{"answer", "last"} {
 		run := func(name string, more ...string) config.Config {
 			return settings(config.Warmup, filepath.Join(t.TempDir(), name),
 				thinking(append([]string{"trainer.total_steps=5", "trainer.critic_warmup=1",
@@ -234,8 +267,8 @@ func TestChunksKeepTheirBits(t *testing.T) {
 			t.Errorf("no sample has the seams of its chunks: %v", samples)
 		}
 		for n := 1; n <= 4; n++ {
-			for _, kill := range []bool{false, true} {
-				if hostile.Share(8) < 8 && n != 3 {
+			for way, kill := range []bool{false, true} {
+				if !hostile.Long() && n != 3 || !hostile.InTurn(arm, way, 2) {
 					continue
 				}
 				c := run(fmt.Sprint("part", n, kill))
@@ -247,7 +280,10 @@ func TestChunksKeepTheirBits(t *testing.T) {
 				same(t, record(t, c.Trainer.Output, 5), want)
 			}
 		}
-		for _, n := range []int{9, 60} { // within a thought, whose first chunk has 6 tokens
+		for way, n := range []int{9, 60} { // within a thought, whose first chunk has 6 tokens
+			if !hostile.InTurn(arm, way, 2) {
+				continue
+			}
 			c := run(fmt.Sprint("killed", n))
 			ctx := &killAt{Context: context.Background(), n: n}
 			if err := under(t, ctx, c, config.Warmup); err != nil || ctx.n != 0 {
@@ -256,7 +292,10 @@ func TestChunksKeepTheirBits(t *testing.T) {
 			finished(t, be, c, config.Warmup)
 			same(t, record(t, c.Trainer.Output, 5), want)
 		}
-		for _, n := range []int{2, 4} {
+		for way, n := range []int{2, 4} {
+			if !hostile.InTurn(arm, way, 2) {
+				continue
+			}
 			c = run(fmt.Sprint("ranks", n))
 			for _, err := range together(n, c, config.Warmup) {
 				if err != nil {
@@ -264,6 +303,9 @@ func TestChunksKeepTheirBits(t *testing.T) {
 				}
 			}
 			same(t, record(t, c.Trainer.Output, 5), want)
+		}
+		if !hostile.InTurn(arm, 1, 2) {
+			continue
 		}
 		c = run("slots", "rollout.max_num_seqs=3")
 		finished(t, be, c, config.Warmup)

@@ -120,16 +120,20 @@ func (t *Trainer) faults(played []episode.Episode) (share float64, err error) {
 			}
 		}
 	}
-	share = float64(n) / float64(len(played))
-	switch {
-	case n == 0:
-	case share > t.cfg.Env.MaxFaults:
-		err = fault.As(fault.ErrRunning, fmt.Errorf("env: %d of %d episodes are broken, more than env.max_faults %g allows; the first: %s: mend the environment; the same command resumes from the last checkpoint", n, len(played), t.cfg.Env.MaxFaults, first))
-	default:
+	if err = t.tooMany(n, len(played), first); err == nil && n > 0 {
 		t.log.Warn(fmt.Sprintf("%d of %d episodes are broken and not counted; the first: %s", n,
 			len(played), first))
 	}
-	return share, err
+	return float64(n) / float64(len(played)), err
+}
+
+// tooMany is the error that ends a run of whose episodes n are broken, the first for a reason; nil
+// where env.max_faults allows them.
+func (t *Trainer) tooMany(n, of int, first string) error {
+	if float64(n)/float64(of) <= t.cfg.Env.MaxFaults {
+		return nil
+	}
+	return fault.As(fault.ErrRunning, fmt.Errorf("env: %d of %d episodes are broken, more than env.max_faults %g allows; the first: %s: mend the environment; the same command resumes from the last checkpoint", n, of, t.cfg.Env.MaxFaults, first))
 }
 
 // together plays tasks, those of a group on one rank, and gives every rank the episodes of all, in
@@ -143,6 +147,7 @@ func (t *Trainer) together(ctx context.Context, p *episode.Player, tasks []episo
 			mine = append(mine, task)
 		}
 	}
+	p.Broken = func(n int, first string) error { return t.tooMany(n, len(tasks), first) }
 	played, err := t.playMine(ctx, p, mine, advance)
 	if ranks == 1 || err != nil && !errors.Is(err, model.ErrStopped) {
 		return played, err

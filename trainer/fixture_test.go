@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"gad/internal/modeltest"
 	"gad/internal/report"
 	"gad/internal/vfs"
+	"gad/internal/vfs/vfstest"
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer/config"
@@ -46,6 +48,8 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	peakSize, peakMost = 64, 256
+	vfs.OS = vfstest.Unsynced(vfs.OS)
+	debug.SetGCPercent(400) // the heap of these tests is small: a quarter of their time
 	root, err := os.MkdirTemp("", "gad-trainer-")
 	if err != nil {
 		panic(err)

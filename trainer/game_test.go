@@ -344,6 +344,38 @@ func TestFlatGroupsAreReplaced(t *testing.T) {
 	}
 }
 
+// A row that a step draws again has other answers: a data set of one row is replaced, too.
+func TestRowDrawnAgain(t *testing.T) {
+	be := ready(t)
+	raw, err := os.ReadFile(fixed.data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, _, _ := strings.Cut(string(raw), "\n")
+	path := filepath.Join(t.TempDir(), "one.jsonl")
+	if err := os.WriteFile(path, []byte(one+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	answers := func(replaced bool) (seqs []model.Seq, drawn int) {
+		tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
+			"data.train_files="+path, fmt.Sprintf("algorithm.filter_groups.enable=%v", replaced),
+			"algorithm.filter_groups.max_num_gen_batches=300", "rollout.n=2",
+			"rollout.temperature=0.2", "data.train_batch_size=1", "trainer.total_steps=2"),
+			config.Train)
+		played := scored(t, tr, Metrics{})
+		if n := len(played.batch.Rows); n != 1 {
+			t.Fatalf("%d rows, want 1", n)
+		}
+		return played.roll.Seqs, tr.order.State().Epoch
+	}
+	if first, _ := answers(false); !slices.Equal(first[0].IDs, first[1].IDs) {
+		t.Fatal("the first two answers differ already: take another temperature")
+	}
+	if last, drawn := answers(true); slices.Equal(last[0].IDs, last[1].IDs) || drawn < 2 {
+		t.Errorf("drawn %d times, the row's two answers are still equal: %v", drawn, last[0].IDs)
+	}
+}
+
 // What is not finite is skipped and counted; weights, moments and steps stay;
 // after max_skips in a row the run stops with ErrNumerical, and the last
 // checkpoint is good (doc/reliability.md, row 9).

@@ -28,6 +28,11 @@ import (
 // ErrInterrupted. The last entry of log.jsonl says how the run ended.
 func (t *Trainer) Run(ctx context.Context) error {
 	if t.step >= t.total {
+		if t.first() && t.skipped["actor"]+t.skipped["critic"] == 0 {
+			if err := t.prune(); err != nil { // a kill may have come between the save and its prune
+				return err
+			}
+		}
 		return t.rec.Sync()
 	}
 	t.ctx = ctx

@@ -17,6 +17,7 @@ import (
 	"gad/tokenizer"
 	"gad/trainer/config"
 	"gad/trainer/export"
+	"gad/trainer/saved"
 )
 
 // openError is the error of Open, which must be one line and leave no trace.
@@ -75,6 +76,26 @@ func TestWhichCheckpointsAreKept(t *testing.T) {
 	if got := steps(t, run); !slices.Equal(got, []int{4, 5}) {
 		t.Errorf("checkpoints %v, want the newest two of 5", got)
 	}
+	// Killed between the last save and its prune: the same command prunes, though it has finished.
+	copyTree(t, filepath.Join(run, "global_step_4"), filepath.Join(run, "global_step_3"))
+	state := filepath.Join(run, "global_step_3", saved.StateName)
+	finished(t, be, settings(config.SFT, run, "trainer.total_steps=5", "trainer.save_freq=1",
+		"trainer.max_ckpt_to_keep=2"), config.SFT)
+	if got := steps(t, run); !slices.Equal(got, []int{4, 5}) {
+		t.Errorf("checkpoints %v after a run that had finished, want the newest two of 5", got)
+	}
+	if _, err := os.Stat(state); err == nil {
+		t.Errorf("%s is still there", state)
+	}
+	// Renamed checkpoints are named, and not gone on from.
+	if err := errors.Join(os.Rename(filepath.Join(run, "global_step_5"), filepath.Join(run, "x")),
+		os.Rename(filepath.Join(run, "global_step_4"), filepath.Join(run, "global_step_5")),
+		os.Rename(filepath.Join(run, "x"), filepath.Join(run, "global_step_4"))); err != nil {
+		t.Fatal(err)
+	}
+	err := play(be, settings(config.SFT, run, "trainer.total_steps=6", "trainer.save_freq=1"),
+		config.SFT)
+	wantError(t, err, nil, "global_step_5: is the checkpoint of step 4: its folder was renamed")
 	run = filepath.Join(t.TempDir(), "best")
 	rows := finished(t, be, settings(config.SFT, run, "trainer.total_steps=6",
 		"trainer.save_freq=1", "trainer.test_freq=1", "trainer.max_ckpt_to_keep=1",
@@ -91,6 +112,38 @@ func TestWhichCheckpointsAreKept(t *testing.T) {
 	}
 	if got := steps(t, run); !slices.Equal(got, []int{best.Step, 6}) {
 		t.Errorf("checkpoints %v, want the best, %d, and the last", got, best.Step)
+	}
+}
+
+// A run whose folder is renamed or removed while it works ends with the reason, makes no other folder
+// of the name, and goes on once the folder is back.
+func TestRunFolderIsMoved(t *testing.T) {
+	be := ready(t)
+	dir := t.TempDir()
+	run, away := filepath.Join(dir, "run"), filepath.Join(dir, "away")
+	c := settings(config.SFT, run, "trainer.total_steps=4", "trainer.save_freq=1")
+	tr := opened(t, be, c, config.SFT)
+	if err := tr.Run(&stopAfter{Context: context.Background(), n: 1}); !errors.Is(err,
+		ErrInterrupted) {
+		t.Fatal(err)
+	}
+	if err := os.Rename(run, away); err != nil {
+		t.Fatal(err)
+	}
+	if err := tr.Run(context.Background()); !errors.Is(err, checkpoint.ErrMoved) {
+		t.Errorf("%v", err)
+	}
+	tr.Close()
+	if left := steps(t, run); len(left) > 0 {
+		t.Errorf("checkpoints %v in another folder of the name", left)
+	}
+	os.RemoveAll(run)
+	if err := os.Rename(away, run); err != nil {
+		t.Fatal(err)
+	}
+	finished(t, be, c, config.SFT)
+	if got := steps(t, run); !slices.Contains(got, 4) {
+		t.Errorf("checkpoints %v", got)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"gad/data"
 	"gad/internal/compute"
+	"gad/internal/hostile"
 	"gad/internal/modeltest"
 	"gad/internal/vfs"
 	"gad/model"
@@ -218,7 +219,7 @@ func TestSoftLabelsKeepTheirBits(t *testing.T) {
 	defer func(n int64) { keptLeast = n }(keptLeast)
 	path := softRows(t, be, fixed.student)
 	cache := "data.cache_dir=" + filepath.Join(t.TempDir(), "rows")
-	for _, c := range []struct {
+	for arm, c := range []struct {
 		stage config.Stage
 		more  []string
 	}{
@@ -240,7 +241,10 @@ func TestSoftLabelsKeepTheirBits(t *testing.T) {
 				!(last["soft/kl"] > 0) {
 				t.Fatalf("%v", last)
 			}
-			for _, kill := range []bool{false, true} {
+			for way, kill := range []bool{false, true} {
+				if !hostile.InTurn(arm, way, 2) {
+					continue
+				}
 				cfg := run(fmt.Sprint("part", kill))
 				if err := part(t, cfg, c.stage, 2, kill); err != nil &&
 					!errors.Is(err, ErrInterrupted) {
@@ -251,11 +255,17 @@ func TestSoftLabelsKeepTheirBits(t *testing.T) {
 			}
 			keptLeast = 0
 			for _, name := range []string{"cold", "warm"} {
+				if !hostile.InTurn(arm, 0, 2) {
+					continue
+				}
 				cfg := run(name, cache)
 				finished(t, be, cfg, c.stage)
 				same(t, record(t, cfg.Trainer.Output, 4), want)
 			}
-			for _, ranks := range []int{2, 4} {
+			for way, ranks := range []int{2, 4} {
+				if !hostile.InTurn(arm, way, 2) {
+					continue
+				}
 				cfg := run(fmt.Sprint(ranks), cache)
 				for r, err := range together(ranks, cfg, c.stage) {
 					if err != nil {

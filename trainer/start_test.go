@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"gad/apps/doctor"
+	"gad/data"
+	"gad/internal/env"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/trainer/config"
@@ -28,6 +30,71 @@ func started(r report.Row) map[string]float64 {
 		}
 	}
 	return m
+}
+
+// Figures that another run has measured are taken where every setting that they depend on is the
+// same, and whatever the others are.
+func TestValidationIsOfItsSettings(t *testing.T) {
+	ready(t)
+	rows := func(path string) *data.Set {
+		set, err := data.Open(path, data.DefaultColumns())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { set.Close() })
+		return set
+	}
+	val, other := rows(fixed.val), rows(fixed.data)
+	for _, c := range []struct {
+		kind            string
+		stage           config.Stage
+		base            []string
+		matter, equally []string
+	}{
+		{"answers", config.SFT, nil,
+			[]string{"data.max_prompt_length=63", "data.max_response_length=13",
+				"trainer.checker=true", "trainer.held_out_critic=x", "trainer.device=cuda",
+				"trainer.precision=bf16", "rollout.chunk=6", "trainer.val_rows=3",
+				"data.val_files=" + fixed.data},
+			[]string{"actor.optim.lr=1e-5", "rollout.n=2", "rollout.temperature=0.5",
+				"data.train_batch_size=2", "trainer.total_steps=9", "trainer.seed=7",
+				"actor.max_token_len=400", "rollout.max_num_seqs=3"}},
+		{"thoughts", config.Warmup, thinking(),
+			[]string{"rollout.chunk=7", "rollout.carry=2", "rollout.carry_head=0",
+				"rollout.chunks=5", "critic.reads=last"}, []string{"rollout.n=2"}},
+		{"episodes", config.Warmup, []string{"env.command=true"},
+			[]string{"env.command=false", "env.other_start=true", "env.max_turns=3",
+				"env.max_tokens=79", "env.invalid_penalty=0.5", "trainer.seed=7"},
+			[]string{"env.workers=1", "env.timeout=9", "env.max_faults=0.9", "rollout.n=2"}},
+	} {
+		digest := func(more ...string) string {
+			cfg := settings(c.stage, t.TempDir(), slices.Concat(c.base, more)...)
+			tr := &Trainer{Stage: c.stage, cfg: cfg, val: val, valRows: []int{0, 1, 2, 3}}
+			if cfg.Acts(c.stage) {
+				tr.env = &env.Pool{}
+			}
+			if cfg.Trainer.ValRows == 3 {
+				tr.valRows = tr.valRows[:3]
+			}
+			if len(cfg.Data.ValFiles) > 0 {
+				tr.val = other
+			}
+			return tr.validation()
+		}
+		seen := map[string]string{digest(): "none changed"}
+		for _, s := range c.matter {
+			d := digest(s)
+			if seen[d] != "" {
+				t.Errorf("%s: %s: figures measured with %s are taken", c.kind, s, seen[d])
+			}
+			seen[d] = s
+		}
+		for _, s := range c.equally {
+			if seen[digest(s)] != "none changed" {
+				t.Errorf("%s: %s: the figures are measured anew", c.kind, s)
+			}
+		}
+	}
 }
 
 // The student is validated before the first step. A game that begins with what the warm-up

@@ -26,6 +26,11 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 	defer done()
 	t.ranks.Enter("saving")
 	run, c := t.cfg.Trainer.Output, t.cfg.Trainer
+	if t.lock != nil {
+		if err := t.lock.Held(); err != nil { // else a new folder of this name would have the rest
+			return err
+		}
+	}
 	sick := t.skipped["actor"]+t.skipped["critic"] > 0
 	if !sick {
 		t.good = t.step
@@ -66,10 +71,15 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 	if !t.first() {
 		return nil
 	}
-	err := checkpoint.Prune(t.fs, run, c.MaxToKeep,
-		func(step int) bool { return t.best.Metric != "" && step == t.best.Step }, t.verified)
+	err := t.prune()
 	t.saveTime = time.Since(begun).Seconds()
 	return err
+}
+
+// prune removes the checkpoints that trainer.max_ckpt_to_keep does not keep.
+func (t *Trainer) prune() error {
+	return checkpoint.Prune(t.fs, t.cfg.Trainer.Output, t.cfg.Trainer.MaxToKeep,
+		func(step int) bool { return t.best.Metric != "" && step == t.best.Step }, t.verified)
 }
 
 // fill writes the checkpoint's files.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer/config"
@@ -153,6 +154,7 @@ type lent struct {
 	checked []model.Seq
 	k       int
 	wire    bool // labels are what a server writes: float32, and no tail
+	lie     func(logp float32) float32
 }
 
 func (l *lent) Check(_ context.Context, seqs []model.Seq, k int, _ func(int32) []byte) error {
@@ -166,6 +168,13 @@ func (l *lent) Score(_ context.Context, seqs []model.Seq, k int) ([][]float32, [
 		return nil, nil, errors.New("teacher's server: gone")
 	}
 	logpST, _, err := l.m.AllLogProbs(seqs, 1, 512)
+	if l.lie != nil {
+		for _, row := range logpST {
+			for t, x := range row {
+				row[t] = l.lie(x)
+			}
+		}
+	}
 	if err != nil || k == 0 {
 		return logpST, nil, err
 	}
@@ -220,6 +229,38 @@ func TestTheStudentItselfBehindAServer(t *testing.T) {
 			!(got["timing_s/teacher_logp"] > 0) {
 			t.Errorf("%s, wire %v: a gradient of %g, %g s of the teacher's", c.more, c.wire, norm,
 				got["timing_s/teacher_logp"])
+		}
+	}
+}
+
+// A server that begins to lie behind the start is named by the signs of the run's second step, and
+// an honest one is not.
+func TestTeacherThatLies(t *testing.T) {
+	be := ready(t)
+	m, err := model.Load(be, fixed.student, model.Options{Kind: model.LM})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	const sign = "impossible scores from the teacher"
+	for name, lie := range map[string]func(float32) float32{"honest": nil,
+		"certain": func(float32) float32 { return 0 },
+		"halved":  func(x float32) float32 { return x / 2 }} {
+		c := settings(config.OPD, filepath.Join(t.TempDir(), name), "trainer.total_steps=2",
+			"data.train_batch_size=8", "teacher.path=", "teacher.url=http://localhost/v1")
+		var console lines
+		tr, err := Open(c, config.OPD, Options{FS: vfs.OS, Backend: be, Console: &console,
+			Teacher: &lent{m: m, lie: lie}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(tr.Run(t.Context()), tr.Close()); err != nil {
+			t.Fatal(err)
+		}
+		found, _ := report.Diagnose(metricsOf(t, c))
+		named := slices.ContainsFunc(found, func(f report.Finding) bool { return f.Name == sign })
+		if named != (lie != nil) || console.have(sign) != named {
+			t.Errorf("%s: named %v, %v, on the console:\n%s", name, named, found, console.String())
 		}
 	}
 }

@@ -613,16 +613,20 @@ func TestTreesKeepTheirBits(t *testing.T) {
 	slow(t)
 	be := ready(t)
 	data := episodesOf(t, 12)
-	for how, more := range map[string][]string{
-		"random": {"algorithm.adv_estimator=tree_grpo", "critic.group_ot=0.01"},
-		"uct": {"algorithm.adv_estimator=tree_node", "algorithm.filter_groups.enable=true",
-			"actor.policy_loss.loss_mode=vanilla", "algorithm.terms=d + 0.1*check",
-			"trainer.checker=" + byLength},
-		"uct, turns": acting(data, "well", grownUp(t, be, data, "well"), "data.val_files="+data,
-			"algorithm.env_weight=0.5"),
-		"random, chunks": thinking("critic.reads=last"),
+	for arm, c := range []struct {
+		how  string
+		more []string
+	}{
+		{"random", []string{"algorithm.adv_estimator=tree_grpo", "critic.group_ot=0.01"}},
+		{"uct", []string{"algorithm.adv_estimator=tree_node",
+			"algorithm.filter_groups.enable=true", "actor.policy_loss.loss_mode=vanilla",
+			"algorithm.terms=d + 0.1*check", "trainer.checker=" + byLength}},
+		{"uct, turns", acting(data, "well", grownUp(t, be, data, "well"), "data.val_files="+data,
+			"algorithm.env_weight=0.5")},
+		{"random, chunks", thinking("critic.reads=last")},
 	} {
-		search, kind, _ := strings.Cut(how, ", ")
+		how, more := c.how, c.more
+		search, _, _ := strings.Cut(how, ", ")
 		run := func(name string, other ...string) config.Config {
 			return settings(config.Train, filepath.Join(t.TempDir(), name),
 				branching(2, 2, slices.Concat([]string{"trainer.total_steps=5",
@@ -651,9 +655,10 @@ func TestTreesKeepTheirBits(t *testing.T) {
 				t.Errorf("%s: a sample without its place in a tree: %+v", how, s)
 			}
 		}
+		const every = 3 // ways to the same end
 		for n := 1; n <= 4; n++ {
-			for _, kill := range []bool{false, true} {
-				if hostile.Share(8) < 8 && (n != 3 || kind != "") {
+			for way, kill := range []bool{false, true} {
+				if !hostile.Long() && n != 3 || !hostile.InTurn(arm, way, every) {
 					continue
 				}
 				c := run(fmt.Sprint("part", n, kill))
@@ -665,7 +670,10 @@ func TestTreesKeepTheirBits(t *testing.T) {
 				same(t, record(t, c.Trainer.Output, 5), want)
 			}
 		}
-		for _, n := range []int{9, 20, 30} { // in first answers, and in both rounds of branches
+		for way, n := range []int{9, 20, 30} { // in first answers, and in both rounds of branches
+			if !hostile.InTurn(arm, 2+way, every) {
+				continue
+			}
 			c := run(fmt.Sprint("killed", n))
 			ctx := &killAt{Context: context.Background(), n: n}
 			if err := under(t, ctx, c, config.Train); err != nil || ctx.n != 0 {
@@ -674,17 +682,20 @@ func TestTreesKeepTheirBits(t *testing.T) {
 			finished(t, be, c, config.Train)
 			same(t, record(t, c.Trainer.Output, 5), want)
 		}
-		for _, n := range []int{2, 4} {
-			if hostile.Share(8) < 8 && n == 4 && kind != "" {
+		for way, n := range []int{2, 4} {
+			if !hostile.InTurn(arm, 5+way, every) {
 				continue
 			}
-			c = run(fmt.Sprint("ranks", n))
+			c := run(fmt.Sprint("ranks", n))
 			for _, err := range together(n, c, config.Train) {
 				if err != nil {
 					t.Fatal(err)
 				}
 			}
 			same(t, record(t, c.Trainer.Output, 5), want)
+		}
+		if !hostile.InTurn(arm, 7, every) {
+			continue
 		}
 		c = run("slots", "rollout.max_num_seqs=3")
 		finished(t, be, c, config.Train)

@@ -50,6 +50,9 @@ func (t *Trainer) validation() string {
 	of := []any{t.val.Digest(), t.valRows, c.Data.MaxPrompt, c.Data.MaxResponse, c.Trainer.Checker,
 		c.Trainer.HeldOutCritic, c.Trainer.Device, c.Trainer.Precision, t.env != nil,
 		c.Env.MaxTurns, c.Env.MaxTokens, c.Env.InvalidPenalty}
+	if t.env != nil { // the worlds of its episodes
+		of = append(of, c.Env.Command, c.Env.OtherStart, c.Trainer.Seed)
+	}
 	if t.chunks().On() {
 		of = append(of, t.chunks(), c.Critic.Reads)
 	}

@@ -2,7 +2,6 @@ package board
 
 import (
 	"fmt"
-	"math"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -94,7 +93,7 @@ func (r *run) travelled() (seconds, tflop []float64) {
 	at := func(name string, to []float64) {
 		if c := r.curves.Get(name); c != nil {
 			for i, k := range c.At {
-				if x := c.X[i]; x > 0 && !math.IsInf(x, 0) {
+				if x := c.X[i]; x > 0 && x < beyond {
 					to[k] = x
 				}
 			}
@@ -111,6 +110,10 @@ func (r *run) travelled() (seconds, tflop []float64) {
 	}
 	return seconds, tflop
 }
+
+// beyond is more seconds, and more TFLOP a second, than a step has; what a file says beside that
+// would make sums infinite, for which JSON has no number.
+const beyond = 1e12
 
 // mostStages bounds how many runs stand behind each other, should they do so in a circle.
 const mostStages = 16

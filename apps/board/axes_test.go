@@ -1,10 +1,12 @@
 package board
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"testing"
 
 	"gad/internal/report"
@@ -56,6 +58,42 @@ func seeded(t *testing.T) (root string) {
 }
 
 // A run knows the run that it continues, by its settings and its log, and how far that was.
+// One figure that no step has, and one file of samples that is none, spoil neither the other runs
+// nor the rest of their own.
+func TestOneBadValue(t *testing.T) {
+	root := t.TempDir()
+	f := begin(t, filepath.Join(root, "odd"), report.Options{})
+	for n := 1; n <= 3; n++ {
+		values := game(n)
+		values["timing_s/step"], values["perf/tflops"] = 2, 3
+		if n > 1 {
+			values["timing_s/step"] = 1e308
+		}
+		if n == 2 {
+			values["perf/tflops"] = 1e308
+		}
+		f.step(n, values)
+	}
+	if err := os.MkdirAll(filepath.Join(root, "odd", "samples", "step_1.jsonl"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	begin(t, filepath.Join(root, "plain"), report.Options{}).step(1, game(1))
+	d, err := show(t, root).Document(Limits{Steps: 9})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := json.Marshal(d); err != nil {
+		t.Error(err)
+	}
+	a := d.Curves.Axes[0]
+	if !slices.Equal(a.Seconds, []float64{2, 2, 2}) || !slices.Equal(a.TFLOP, []float64{6, 6, 6}) {
+		t.Errorf("seconds %v, TFLOP %v", a.Seconds, a.TFLOP)
+	}
+	if len(d.Samples) != 1 || d.Samples[0].Problem == "" && len(d.Runs[0].Problems) == 0 {
+		t.Errorf("samples that cannot be read: %+v, problems %v", d.Samples, d.Runs[0].Problems)
+	}
+}
+
 func TestAxes(t *testing.T) {
 	root := seeded(t)
 	b := show(t, root)

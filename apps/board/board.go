@@ -294,7 +294,7 @@ func (b *Board) Document(l Limits) (*Document, error) {
 			if errors.Is(err, fs.ErrNotExist) {
 				continue // a resume has just removed it
 			} else if err != nil {
-				return nil, err
+				s.Problem = err.Error()
 			}
 			d.Samples = append(d.Samples, s)
 		}

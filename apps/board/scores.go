@@ -37,6 +37,7 @@ type Samples struct {
 	Rows    []Sample `json:"rows"`
 	Left    int      `json:"left_out"` // answers beyond the first 5000
 	Damaged int      `json:"damaged"`  // lines that are no samples
+	Problem string   `json:"problem,omitempty"`
 }
 
 // Sample is an answer.

@@ -103,7 +103,7 @@ func runWith(t testing.TB, o Options, broken bool, tokens string) *running {
 			m.Close()
 			be.Close()
 			return err
-		case <-time.After(30 * time.Second):
+		case <-time.After(time.Minute):
 			return fmt.Errorf("the server does not end")
 		}
 	})
@@ -528,7 +528,7 @@ func TestConcurrentClients(t *testing.T) {
 // settled waits until the engine has nothing to do and nothing taken.
 func (r *running) settled() {
 	r.t.Helper()
-	for range 500 {
+	for range 6000 {
 		m := r.meter
 		if m.running.Load() == 0 && m.waiting.Load() == 0 && m.taken.Load() == 0 &&
 			r.busy.Load() == 0 {

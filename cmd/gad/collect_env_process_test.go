@@ -19,7 +19,7 @@ import (
 	"gad/internal/endpoint/endpointtest"
 )
 
-var collectEpisodeKills = flag.Int("collectepisodekills", 30,
+var collectEpisodeKills = flag.Int("collectepisodekills", few(30, 6),
 	"processes that TestCollectEpisodesKill kills in the middle of episodes")
 
 // Episodes whose process is killed with signal 9 again and again, at random times: no turn is asked

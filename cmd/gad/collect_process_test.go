@@ -23,7 +23,7 @@ import (
 
 // The sizes of TestCollectKill; scripts/soak.sh raises them.
 var (
-	collectPrompts = flag.Int("collectprompts", 400, "prompts of TestCollectKill")
+	collectPrompts = flag.Int("collectprompts", few(400, 200), "prompts of TestCollectKill")
 	collectKills   = flag.Int("collectkills", hostile.Share(6),
 		"processes that TestCollectKill kills")
 	collectRPM = flag.Float64("collectrpm", 6000,

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,8 @@ import (
 
 	"gad/internal/conf"
 	"gad/internal/report"
+	"gad/internal/vfs"
+	"gad/internal/vfs/vfstest"
 	"gad/trainer/config"
 )
 
@@ -82,7 +85,9 @@ const wideConfig = `{"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	report.BusyDelay = time.Hour // what a slow machine shows is none of what a command says
+	vfs.OS = vfstest.Unsynced(vfs.OS) // of commands within this process
+	debug.SetGCPercent(400)           // the heap of these tests is small
+	report.BusyDelay = time.Hour      // what a slow machine shows is none of what a command says
 	for _, name := range []string{"HF_ENDPOINT", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN",
 		"HF_TOKEN_PATH", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
 		"XDG_CACHE_HOME"} {

@@ -372,11 +372,16 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 		return err
 	}
 	defer be.Close()
-	teacher, err := teacherServer(cfg, stage)
+	var t *trainer.Trainer
+	teacher, err := teacherServer(cfg, stage, func(text string) {
+		if t != nil {
+			t.Say(text)
+		}
+	})
 	if err != nil {
 		return err
 	}
-	t, err := trainer.Open(cfg, stage,
+	t, err = trainer.Open(cfg, stage,
 		trainer.Options{FS: files(), Backend: be, Console: p.err, TTY: p.tty, Command: p.command,
 			Notes: notes, Ranks: ranks, Teacher: teacher})
 	if err != nil {
@@ -397,11 +402,12 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 const teacherKey = "GAD_TEACHER_KEY"
 
 // teacherServer is the server of teacher.url; nil where a stage asks none. It opens no connection.
-func teacherServer(cfg config.Config, stage config.Stage) (trainer.Scores, error) {
+func teacherServer(cfg config.Config, stage config.Stage,
+	say func(text string)) (trainer.Scores, error) {
 	if cfg.Teacher.URL == "" || !cfg.Taught(stage) {
 		return nil, nil
 	}
-	s, err := scoringServer(scoring.Options{URL: cfg.Teacher.URL,
+	s, err := scoringServer(scoring.Options{URL: cfg.Teacher.URL, Say: say,
 		InsecureHTTP: cfg.Teacher.InsecureHTTP,
 		Names: scoring.Names{URL: "teacher.url", Insecure: "teacher.insecure_http=true",
 			Top: "teacher.top_k", Again: " to go on from the last checkpoint"}})

@@ -25,14 +25,14 @@ func TestStudyProcess(t *testing.T) {
 		p := start(t, path, "study", "--jobs", "2", file)
 		want := fmt.Sprintf("(start %d)", try)
 		switch {
-		case try%2 == 0 && stopped < 3: // in the middle of two commands
+		case try%2 == 0 && stopped < few(3, 1): // in the middle of two commands
 			wait(t, "two commands "+want,
 				func() bool {
 					return strings.Count(p.said.String(), " --threads ") > 1 ||
 						ended(p)
 				})
 			p.Process.Signal(os.Interrupt)
-		case try%2 == 1 && killed < 3:
+		case try%2 == 1 && killed < few(3, 1):
 			wait(t, "a command "+want,
 				func() bool {
 					return strings.Count(p.said.String(), " --threads ") > 0 ||

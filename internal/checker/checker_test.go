@@ -174,7 +174,7 @@ func TestMisbehavingPrograms(t *testing.T) {
 				err == nil || err.Error() != want || !errors.Is(err, ErrFailed) {
 				t.Errorf("%v, %v\nwant %s", got, err, want)
 			}
-			if d := time.Since(begun); d > 10*time.Second {
+			if d := time.Since(begun); d > time.Minute {
 				t.Errorf("took %v", d)
 			}
 		})
@@ -197,7 +197,7 @@ func TestInterruption(t *testing.T) {
 				time.Minute)
 			ctx, cancel := context.WithCancel(context.Background())
 			go func() {
-				for range 1000 {
+				for range 6000 {
 					if _, err := os.Stat(alive + ".begun"); err == nil {
 						break
 					}

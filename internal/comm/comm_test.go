@@ -172,7 +172,7 @@ func TestLostRank(t *testing.T) {
 					g.Enter("update_actor")
 					return g.Sum("gradients", make([]float32, 10))
 				})
-				if took := time.Since(begun); took > 3*limit+5*time.Second {
+				if took := time.Since(begun); took > time.Minute {
 					t.Errorf("%v until the ranks have ended", took)
 				}
 				for r, err := range errs {
@@ -304,7 +304,7 @@ func TestAbort(t *testing.T) {
 				}
 				return g.Barrier("rollout")
 			})
-			if took := time.Since(begun); took > 10*time.Second {
+			if took := time.Since(begun); took > time.Minute {
 				t.Errorf("%v until the ranks have ended", took)
 			}
 			for r, err := range errs {
@@ -355,7 +355,7 @@ func TestWish(t *testing.T) {
 			g.Wish()
 		}
 		for begun := time.Now(); !g.Wished(); time.Sleep(time.Millisecond) {
-			if time.Since(begun) > 20*time.Second {
+			if time.Since(begun) > time.Minute {
 				return errors.New("does not hear of the wish")
 			}
 		}

@@ -419,10 +419,17 @@ func (c *Client) parse(raw []byte) (*Answer, error) {
 // unread is the error of an answer that is there and cannot be read.
 type unread struct{ error }
 
+// mostChoices bounds the choices of an answer, and with them what decoding one of 32 MB takes. In a
+// text the word has backslashes before its quotes.
+const mostChoices = 4096
+
 // ParseAnswer reads a chat completion, as a body or as a line of a batch holds it. It is
 // not strict about what stands beside the text, which has been paid for: content may be
 // an array of parts, indices may be missing, and usage that is no usage is none.
 func ParseAnswer(raw []byte) (*Answer, error) {
+	if n := bytes.Count(raw, []byte(`"message"`)); n > mostChoices {
+		return nil, fmt.Errorf("not a chat completion: %d choices: more than %d", n, mostChoices)
+	}
 	var body struct {
 		ID, Model any
 		Choices   []choice
@@ -603,8 +610,17 @@ func (c *Client) Call(ctx context.Context, method, path string, in, out any, ret
 		if try >= retries {
 			return fmt.Errorf("%w: given up after %d tries", err, try+1)
 		}
+		c.sayAgain(err, try+2, retries+1)
 		if err := sleep(ctx, max(backoff(try), waitOf(err))); err != nil {
 			return err
 		}
+	}
+}
+
+// sayAgain says why a call is tried again, once in half a minute, whichever call it is.
+func (c *Client) sayAgain(err error, try, tries int) {
+	now, was := time.Now().Unix(), c.told.Load()
+	if now-was >= 30 && c.told.CompareAndSwap(was, now) {
+		c.o.Say("%v: trying again, try %d of %d", err, try, tries)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode"
 
@@ -55,6 +56,7 @@ type Client struct {
 	base *url.URL
 	http *http.Client
 	gate *gate
+	told atomic.Int64 // when Call last said that it tries again, in seconds
 }
 
 // ErrOptions is wrapped by an error of New, KeyFromEnv and KeyFromFile: what the user

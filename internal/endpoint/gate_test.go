@@ -256,28 +256,29 @@ func TestStorm(t *testing.T) {
 
 // TestRestarts: a program that is killed again and again does not ask more than it may.
 func TestRestarts(t *testing.T) {
-	s := &endpointtest.Server{}
-	if _, err := endpointtest.Start(s); err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	begin := time.Now()
-	for n := 0; time.Since(begin) < 2*time.Second; n++ {
-		ctx, stop := context.WithTimeout(t.Context(), 130*time.Millisecond)
-		c, err := endpoint.New(endpoint.Options{BaseURL: s.URL, RequestsPerMinute: 1200,
-			TokensPerMinute: 1e6, Concurrency: 8})
-		if err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		s := &endpointtest.Server{}
+		transport := endpointtest.Transport(s, time.Millisecond)
+		begin := time.Now()
+		for n := 0; time.Since(begin) < 2*time.Second; n++ {
+			ctx, stop := context.WithTimeout(t.Context(), 130*time.Millisecond)
+			c, err := endpoint.New(endpoint.Options{BaseURL: s.URL, RequestsPerMinute: 1200,
+				TokensPerMinute: 1e6, Concurrency: 8})
+			if err != nil {
+				t.Fatal(err)
+			}
+			endpoint.SetTransport(c, transport)
+			_ = c.Each(ctx, 1000, func(ctx context.Context, i int) error { // it is stopped, always
+				_, err := c.Try(ctx, ask(fmt.Sprint(n, i)))
+				return err
+			})
+			stop()
 		}
-		_ = c.Each(ctx, 1000, func(ctx context.Context, i int) error { // it is stopped, always
-			_, err := c.Try(ctx, ask(fmt.Sprint(n, i)))
-			return err
-		})
-		stop()
-	}
-	if requests, _ := endpointtest.Peak(s.Calls(), time.Second); requests > 22 || requests < 10 {
-		t.Errorf("%d requests in a second, 20 are allowed", requests)
-	}
+		if requests, _ := endpointtest.Peak(s.Calls(), time.Second); requests > 22 ||
+			requests < 10 {
+			t.Errorf("%d requests in a second, 20 are allowed", requests)
+		}
+	})
 }
 
 // TestChatGivesUp after its tries, and its error is no longer one to try again.

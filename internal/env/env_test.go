@@ -100,6 +100,12 @@ func act(fake string) {
 		if q.Op == "step" && strings.HasPrefix(*q.Turn, "pid") {
 			r.Append[0].Content = fmt.Sprint(os.Getpid())
 		}
+		if what, ok := strings.CutPrefix(said[*q.ID][len(said[*q.ID])-1], "differ "); ok {
+			field, file, _ := strings.Cut(what, " ")
+			if _, err := os.Stat(file); err == nil { // it is played again
+				r = altered(r, field)
+			}
+		}
 		if len(said[*q.ID]) == 7 {
 			r = Reply{Reward: float64(h.Sum64() % 100), Done: true, Valid: true, Label: "end"}
 		}
@@ -202,7 +208,7 @@ func pool(t *testing.T, command string, workers int, timeout time.Duration) *Poo
 	}
 	t.Cleanup(func() {
 		p.Close()
-		for range 200 {
+		for range 6000 {
 			if runtime.NumGoroutine() <= before {
 				break
 			}
@@ -456,7 +462,7 @@ func TestNoEnvironment(t *testing.T) {
 				err.Error() != whole || errors.Is(err, ErrFault) {
 				t.Errorf("%v\nwant %s", err, whole)
 			}
-			if d := time.Since(begun); d > 9*time.Second {
+			if d := time.Since(begun); d > time.Minute {
 				t.Errorf("took %v", d)
 			}
 		})
@@ -542,6 +548,96 @@ func TestPoison(t *testing.T) {
 	}
 	if replies, err := play(short, 1, "a"); err != nil || len(replies) != 2 {
 		t.Errorf("the next episode: %+v, %v", replies, err)
+	}
+}
+
+// altered returns r with another value in a field.
+func altered(r Reply, field string) Reply {
+	switch field {
+	case "append":
+		r.Append = append(r.Append, Message{Role: "user", Content: "more"})
+	case "prompt":
+		r.Append, r.Prompt = nil, r.Append
+	case "reward":
+		r.Reward++
+	case "done":
+		r.Done = !r.Done
+	case "valid":
+		r.Valid = !r.Valid
+	case "anchor":
+		r.Anchor += "?"
+	case "label":
+		r.Label += "?"
+	}
+	return r
+}
+
+// A reply that is another when it is played again, in one field alone, is said so.
+func TestNotDeterministicInOneField(t *testing.T) {
+	p := pool(t, fake, 1, time.Minute)
+	typ := reflect.TypeFor[Reply]()
+	for i := range typ.NumField() {
+		field := strings.ToLower(typ.Field(i).Name)
+		if reflect.DeepEqual(altered(Reply{Append: []Message{{Role: "user"}}}, field),
+			Reply{Append: []Message{{Role: "user"}}}) {
+			t.Fatalf("nothing alters %s", field)
+		}
+		file := filepath.Join(t.TempDir(), "once")
+		e := p.Episode()
+		if _, err := goOn(e, 1, "differ "+field+" "+file); err != nil {
+			t.Fatal(err)
+		}
+		if replies, err := play(p, 2, "a", "exit "+file, "b"); err != nil || len(replies) != 4 {
+			t.Fatalf("%+v, %v", replies, err)
+		}
+		_, err := e.Step(context.Background(), Turn{Text: "b"})
+		if !errors.Is(err, ErrFault) || !strings.Contains(err.Error(),
+			"turn 2: not deterministic: played again from its seed and turns, reply 1 is another") {
+			t.Errorf("%s: %v", field, err)
+		}
+		e.Close()
+	}
+}
+
+// An environment that is silent costs a few time limits, however many episodes wait, and one limit
+// for all that come later, whether it answers a reset or not: after each limit the program is
+// started again, once.
+func TestSilence(t *testing.T) {
+	const limit, episodes = 300 * time.Millisecond, 24
+	for name, command := range map[string]string{
+		"turns": fake,
+		"all":   `head -n 1 >/dev/null; echo '{"name":"x","version":1,"episodes":64}'; sleep 600`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			starts := filepath.Join(t.TempDir(), "starts")
+			p, err := open(context.Background(), Options{Command: "echo >>" + starts + "; " + command,
+				Workers: 1, Timeout: limit}, time.Minute, quick)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			for round := range 3 {
+				faults := make([]error, episodes)
+				var all sync.WaitGroup
+				for i := range episodes {
+					all.Go(func() { _, faults[i] = play(p, uint64(i), "hang") })
+				}
+				all.Wait()
+				for i, err := range faults {
+					if !errors.Is(err, ErrFault) ||
+						!strings.Contains(err.Error(), "no reply within 300ms") {
+						t.Errorf("round %d, episode %d: %v", round, i, err)
+					}
+				}
+				// A busy machine may give some of a round's requests so late that they have a limit
+				// of their own.
+				if n := len(readFile(t, starts)); n > 1+maxMute+2*round+6 {
+					t.Errorf("round %d: the program was started %d times for %d episodes a round",
+						round, n, episodes)
+				}
+			}
+		})
 	}
 }
 
@@ -696,4 +792,13 @@ func TestEveryoneCrashesOnce(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }

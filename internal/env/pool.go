@@ -15,7 +15,7 @@ import (
 type Options struct {
 	Command string        // for the shell: only what the user typed
 	Workers int           // child processes, at least 1
-	Timeout time.Duration // of one reply, above 0
+	Timeout time.Duration // of one reply, and of a start; above 0
 }
 
 // maxPlaces bounds the episodes that one child plays at once, whatever it says.
@@ -49,12 +49,9 @@ type Pool struct {
 // of an episode ends with the context's error.
 func Open(ctx context.Context, opt Options) (*Pool, error) {
 	const ms = time.Millisecond
-	return open(ctx, opt, max(opt.Timeout, helloTimeout),
+	return open(ctx, opt, opt.Timeout,
 		[]time.Duration{100 * ms, 400 * ms, 1600 * ms})
 }
-
-// helloTimeout is the least time that a program gets to start.
-const helloTimeout = time.Minute
 
 func open(ctx context.Context, opt Options, hello time.Duration,
 	pauses []time.Duration) (*Pool, error) {

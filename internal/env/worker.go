@@ -29,6 +29,11 @@ import (
 // once more; its other branches play their first turns themselves, beside each other. A forked
 // episode is played again from its own seed and turns.
 //
+// A request that has no reply in time for the second time, now alone, makes a fault of its episode.
+// When three requests in a row had none, the child answers nobody: all episodes that wait are
+// faults at once, and so they are at each later limit until a turn is answered. An environment that
+// is silent thus costs three time limits, and not one for each episode.
+//
 // A line that is wrong makes a fault of the episode whose id it has. Where it has none, or that of
 // no open episode, it is charged to the episode that has waited longest, since its reply is the one
 // that is missing; where no episode waits, to the next call.
@@ -45,7 +50,11 @@ type worker struct {
 	noise  int                 // wrong lines since the last reply
 	stray  error               // of a wrong line that no episode has been charged with
 	why    error               // the last crash
+	mute   int                 // requests in a row without a reply in time, none of a turn between
 }
+
+// maxMute is how many requests in a row have no reply in time before no other one is waited for.
+const maxMute = 3
 
 // maxNoise is how many wrong lines in a row are read before the child is killed.
 const maxNoise = 100
@@ -59,6 +68,9 @@ type call struct {
 	answer  chan answer // has room for one
 	hold    bool
 }
+
+// errLate is wrapped where a child is killed for its silence.
+var errLate = errors.New("no reply")
 
 // errGone is the answer to a fork of an episode that the child has no longer.
 var errGone = errors.New("env: the episode has gone")
@@ -110,6 +122,7 @@ func (w *worker) run() {
 				w.crash(fmt.Errorf("more than %d wrong lines in a row", maxNoise), nil)
 			}
 		case <-timeout:
+			w.mute++
 			w.crash(w.late(), next)
 		case <-w.pool.ctx.Done():
 		case <-w.pool.closing:
@@ -138,9 +151,8 @@ func (w *worker) longest() (first *episode) {
 }
 
 func (w *worker) late() error {
-	return fmt.Errorf(
-		"no reply within %v, so it was killed: make it faster, or raise the time limit (--timeout)",
-		w.pool.opt.Timeout)
+	return fmt.Errorf("%w within %v, so it was killed: make it faster, or raise the time limit (--timeout)",
+		errLate, w.pool.opt.Timeout)
 }
 
 // take is a call of an episode.
@@ -256,6 +268,9 @@ func (w *worker) said(err error) error { return fmt.Errorf("%w%s", err, w.proc.S
 // answer answers the request that is under way. A fork must stand where its episode stood.
 func (w *worker) answer(e *episode, reply Reply) {
 	w.barren, w.noise, e.crashes = 0, 0, 0
+	if len(e.script) > 0 {
+		w.mute = 0
+	}
 	if e.waiting.from == nil {
 		e.script = append(e.script, exchange{e.waiting.request, reply})
 	} else if was := e.script[len(e.script)-1].reply; !reflect.DeepEqual(reply, was) {
@@ -346,6 +361,21 @@ func (w *worker) start() error {
 // were, none is left, or the pool ends.
 func (w *worker) revive() {
 	for len(w.open) > 0 && w.pool.stopped() == nil {
+		if w.mute >= maxMute {
+			for _, e := range slices.Collect(maps.Values(w.open)) {
+				if e.waiting != nil {
+					w.blame(e, fmt.Errorf("the program has answered none of the last %d requests: %w",
+						w.mute, w.why))
+				}
+			}
+			w.mute = maxMute - 1
+			if len(w.open) == 0 { // requests to come are given to it side by side
+				if err := w.start(); err != nil {
+					w.why = err
+				}
+				return
+			}
+		}
 		tries := w.barren
 		for _, e := range w.open {
 			tries = max(tries, e.crashes)
@@ -424,6 +454,11 @@ func (w *worker) replay() bool {
 		e.proc = w.proc
 		reply, crashed, err := w.again(e, e.waiting, len(e.script) == 0)
 		switch {
+		case errors.Is(err, errLate): // alone
+			w.mute++
+			w.died(err)
+			w.blame(e, w.why)
+			return false
 		case crashed:
 			e.crashes++
 			w.died(err)

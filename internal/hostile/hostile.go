@@ -63,6 +63,10 @@ func Share(n int) int {
 	return min(n, max(2, n/4))
 }
 
+// InTurn reports whether a test tries a way, counted from 0, of every n on an arm: all ways on all
+// arms with GAD_LONG, else each way on every nth arm and every arm with some of the ways.
+func InTurn(arm, way, n int) bool { return Long() || (arm+way)%n == 0 }
+
 // cases is the number of random changes for a format, and the number of prefixes
 // and of bit flips above which some are left out: Share of 1,300, 300 with -short, or
 // for a long run GAD_CASES and none.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -156,6 +157,70 @@ func TestJournalFaults(t *testing.T) {
 		if fsys.Injected() == 0 {
 			return
 		}
+	}
+}
+
+// holding is a file system whose files sync when they are told to.
+type holding struct {
+	vfs.FS
+	begun, end chan struct{}
+}
+
+func (h *holding) OpenAppend(path string) (vfs.File, error) {
+	f, err := h.FS.OpenAppend(path)
+	return heldFile{f, h}, err
+}
+
+type heldFile struct {
+	vfs.File
+	h *holding
+}
+
+func (f heldFile) Sync() error {
+	f.h.begun <- struct{}{}
+	<-f.h.end
+	return f.File.Sync()
+}
+
+// A record that is written while a sync runs is not in it: its Append waits for another one, which
+// all such records share.
+func TestAppendDuringASync(t *testing.T) {
+	h := &holding{FS: vfs.OS, begun: make(chan struct{}), end: make(chan struct{})}
+	j, err := journal.Open(filepath.Join(t.TempDir(), "j"), journal.Options{FS: h})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan string)
+	add := func(key string) {
+		go func() {
+			if err := j.Append(key, 1); err != nil {
+				t.Error(err)
+			}
+			done <- key
+		}()
+	}
+	add("first")
+	<-h.begun
+	add("second")
+	add("third")
+	for j.Len() < 3 { // written, not synced
+		runtime.Gosched()
+	}
+	h.end <- struct{}{}
+	if key := <-done; key != "first" {
+		t.Errorf("the first sync ends the append of the %s record", key)
+	}
+	select {
+	case <-h.begun: // another sync, for both
+	case key := <-done:
+		t.Fatalf("the append of the %s record has returned without a sync that began behind it", key)
+	}
+	h.end <- struct{}{}
+	if a, b := <-done, <-done; a == b {
+		t.Errorf("%s twice", a)
+	}
+	if err := j.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

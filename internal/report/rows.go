@@ -137,7 +137,7 @@ func parseRow(line []byte) (Row, error) {
 // the next one begins; line is nil for one longer than maxLine. A last line without a newline, torn
 // off by a crash, is left out.
 func eachLine(fsys vfs.FS, path string, f func(line []byte, end int64) error) (err error) {
-	file, err := fsys.Open(path)
+	file, err := vfs.OpenRegular(fsys, path)
 	if err != nil {
 		return err
 	}
@@ -281,7 +281,7 @@ func cutTo(fsys vfs.FS, path string, keep int64) (err error) {
 	if err := ignoreMissing(fsys.Remove(vfs.TempName(path))); err != nil { // left by a crash
 		return err
 	}
-	src, err := fsys.Open(path)
+	src, err := vfs.OpenRegular(fsys, path)
 	if err != nil {
 		return err
 	}

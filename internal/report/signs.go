@@ -152,6 +152,16 @@ var signs = []Sign{
 			return mean(rows, "actor/pg_clipfrac", signWindow,
 				func(x float64) bool { return x > 0.6 })
 		}},
+	{"impossible scores from the teacher", "opd/reverse_kl below -0.5 nats in each of the last 2 steps: it estimates a divergence, which is never below 0, and means over a batch stray by less",
+		"the teacher's server does not compute the log-probabilities of the student's tokens at temperature 1 (a temperature, a cache, places shifted by one?): compare it with gad logprobs of the teacher's folder, and start again from a checkpoint before",
+		func(rows []Row) string {
+			xs := series(rows, "opd/reverse_kl")
+			if len(xs) < atOnce || !(slices.Max(last(xs, atOnce)) < -0.5) {
+				return ""
+			}
+			return fmt.Sprintf("opd/reverse_kl %.2g and %.2g in the last %d steps",
+				xs[len(xs)-2], xs[len(xs)-1], atOnce)
+		}},
 	{"student and teacher do not meet", "mean of opd/topk_overlap over the last 20 steps below 0.3, and not by more than 0.05 above that of the first 20: what the student writes is nothing that the teacher would say, and what the teacher says of it corrects nothing",
 		"gad sft first, on the teacher's answers; a larger actor.optim.lr; or a teacher that is nearer to the student", apart},
 	{"KL runs away",

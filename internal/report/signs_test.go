@@ -131,6 +131,7 @@ func TestDiagnose(t *testing.T) {
 		{"everything is a tie", set("critic/tie_frac", 80, constant(0.95))},
 		{"clip never acts", set("actor/pg_clipfrac", 80, constant(0))},
 		{"clip acts on most tokens", set("actor/pg_clipfrac", 80, constant(0.7))},
+		{"impossible scores from the teacher", set("opd/reverse_kl", 0, constant(-1.1))},
 		{"student and teacher do not meet", set("opd/topk_overlap", 0, constant(0.2))},
 		{"KL runs away", set("actor/kl_loss", 80, constant(1.5))},
 		{"KL runs away", set("actor/kl_loss", 60,

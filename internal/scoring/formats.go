@@ -106,7 +106,7 @@ func (x *scored) take(t int, id int32, choices []choice, k int) error {
 	}
 	label, err := model.NewSoftLabel(ids, logp)
 	if err != nil {
-		return fmt.Errorf("token %d: %w", t, err)
+		return fmt.Errorf("token %d: %w: %w", t, errImpossible, err)
 	}
 	x.labels[t] = label
 	return nil

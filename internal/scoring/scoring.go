@@ -26,6 +26,7 @@ type Options struct {
 	Key          string // "" sends none
 	InsecureHTTP bool   // http:// to another machine is allowed
 	Names        Names
+	Say          func(text string) // hears of calls that are tried again; nil: nobody
 }
 
 // Names are what the user calls the options, for errors.
@@ -57,14 +58,30 @@ const (
 // server that can teach: differences of student and teacher are of that size when they agree.
 const apartMost = 0.02
 
+// What possible looks at: alternatives at a place, tokens at least, and the mean size of a
+// log-probability, in nats, of a model that is certain.
+const (
+	fewTop    = 5
+	fewTokens = 8
+	certain   = 1e-7
+)
+
+// errImpossible is wrapped by errors of scores that no model gives.
+var errImpossible = errors.New("impossible scores")
+
 // ErrServer is wrapped by errors of Check: the server cannot be used as a teacher.
 var ErrServer = errors.New("teacher's server")
 
 // Open checks the options. It opens no connection.
 func Open(o Options) (*Server, error) {
 	root := strings.TrimSuffix(strings.TrimRight(o.URL, "/"), "/v1")
+	say := func(format string, args ...any) {
+		if o.Say != nil {
+			o.Say("teacher's server: " + fmt.Sprintf(format, args...))
+		}
+	}
 	c, err := endpoint.New(endpoint.Options{BaseURL: root, Key: o.Key, InsecureHTTP: o.InsecureHTTP,
-		Concurrency: atOnce})
+		Concurrency: atOnce, Say: say})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s", o.Names.URL, strings.ReplaceAll(err.Error(),
 			"--insecure-http", o.Names.Insecure))
@@ -106,6 +123,35 @@ func (s *Server) Check(ctx context.Context, seqs []model.Seq, k int,
 				return bad(fmt.Errorf("scores of the same tokens differ by %.3g nats a token from one request to the next, and the student would learn that: must be at most %g: use one replica, and a server that computes in a fixed order", apart, apartMost))
 			}
 		}
+	}
+	if err := s.possible(ctx, seqs, k); err != nil {
+		return bad(err)
+	}
+	return nil
+}
+
+// possible looks whether what a server says of texts can come from a model: at each place the
+// probabilities of its most probable tokens add up to 1 at most, and no model is certain of every
+// token of several. A server that does not give alternatives is held to the second alone.
+func (s *Server) possible(ctx context.Context, seqs []model.Seq, k int) error {
+	sum, n := 0.0, 0
+	for _, seq := range seqs {
+		x, err := s.ask(ctx, seq, max(k, fewTop), hasty)
+		if errors.Is(err, errImpossible) {
+			return err
+		}
+		if err != nil {
+			if x, err = s.ask(ctx, seq, k, hasty); err != nil {
+				return err
+			}
+		}
+		for _, t := range trained(seq) {
+			sum, n = sum+x.logp[t], n+1
+		}
+	}
+	if n >= fewTokens && sum > -certain*float64(n) {
+		return fmt.Errorf("%w: %d of %d tokens are certain (log-probability 0), which no model is: the server does not compute them: ask it for log-probabilities of the prompt",
+			errImpossible, n, n)
 	}
 	return nil
 }
@@ -159,8 +205,8 @@ func (s *Server) find(ctx context.Context, seq model.Seq, k int) error {
 	for _, f := range formats {
 		s.format = f
 		_, err := s.ask(ctx, seq, k, hasty)
-		if err == nil {
-			return nil
+		if err == nil || errors.Is(err, errImpossible) {
+			return err
 		}
 		if k > 0 && (endpoint.Refused(err) || errors.Is(err, errFew)) {
 			if _, err0 := s.ask(ctx, seq, 0, hasty); err0 == nil {

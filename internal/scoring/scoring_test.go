@@ -2,6 +2,7 @@ package scoring
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -263,6 +264,81 @@ func TestCheckRefuses(t *testing.T) {
 	}
 	if _, err := Open(Options{URL: "http://example.com/v1"}); err == nil {
 		t.Error("a key over http to another machine")
+	}
+}
+
+// Scores that no model gives are refused at the start, whether alternatives are learned from or not,
+// and where the server gives none.
+func TestCheckRefusesTheImpossible(t *testing.T) {
+	for name, c := range map[string]struct {
+		spoil func(logp float64) float64
+		alone bool // no alternatives
+		want  string
+	}{
+		"certain of all": {func(float64) float64 { return 0 }, false,
+			"impossible scores: model: soft label: the probabilities of 5 tokens add up to 5"},
+		"certain of all, alone": {func(float64) float64 { return 0 }, true,
+			"impossible scores: 8 of 8 tokens are certain"},
+		"half of all": {func(x float64) float64 { return x / 2 }, false,
+			"impossible scores: model: soft label: the probabilities of 5 tokens add up to "},
+		"as they are": {func(x float64) float64 { return x }, true, ""},
+	} {
+		for _, k := range []int{0, 5} {
+			if c.alone && k > 0 {
+				continue
+			}
+			f := &fake{format: "vllm", spoil: func(_ int, path string, answer any) any {
+				if path != "/v1/completions" {
+					return answer
+				}
+				choice := answer.(map[string]any)["choices"].([]any)[0].(map[string]any)
+				places := choice["prompt_logprobs"].([]any)
+				if c.alone && len(places) > 1 && len(places[1].(map[string]any)) > 1 {
+					return map[string]any{"choices": []any{map[string]any{"text": "x"}}}
+				}
+				return each(answer, func(e map[string]any) {
+					e["logprob"] = c.spoil(e["logprob"].(float64))
+				})
+			}}
+			err := f.start(t, "/v1").Check(t.Context(), seqs[:2], k, piece)
+			if c.want == "" && err != nil || c.want != "" && (err == nil ||
+				!errors.Is(err, ErrServer) || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%s, %d alternatives: %v, want %q", name, k, err, c.want)
+			}
+		}
+	}
+}
+
+// A call that is tried again is told while it is, and not each time.
+func TestTriedAgainIsSaid(t *testing.T) {
+	var bad atomic.Bool
+	f := &fake{format: "vllm"}
+	h := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost && bad.CompareAndSwap(true, false) {
+			w.WriteHeader(500)
+			return
+		}
+		f.ServeHTTP(w, r)
+	}))
+	defer h.Close()
+	var said []string
+	s, err := Open(Options{URL: h.URL, Say: func(text string) { said = append(said, text) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Check(t.Context(), seqs[:1], 0, piece); err != nil || len(said) > 0 {
+		t.Fatalf("%v, %q", err, said)
+	}
+	for range 2 {
+		bad.Store(true)
+		if _, _, err := s.Score(t.Context(), seqs[:1], 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(said) != 1 || !strings.Contains(said[0], "status 500") ||
+		!strings.HasPrefix(said[0], "teacher's server: ") ||
+		!strings.HasSuffix(said[0], ": trying again, try 2 of 11") {
+		t.Errorf("%q", said)
 	}
 }
 

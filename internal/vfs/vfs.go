@@ -116,6 +116,22 @@ func OrDisk(fsys FS) FS {
 	return fsys
 }
 
+// ErrNotRegular is wrapped where a file is a pipe, a socket, a device or a folder.
+var ErrNotRegular = errors.New("not a regular file")
+
+// OpenRegular opens a regular file for reading, also through links. A pipe would keep whoever opens
+// it waiting for ever.
+func OpenRegular(fsys FS, path string) (File, error) {
+	info, err := fsys.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: %w: remove it", path, ErrNotRegular)
+	}
+	return fsys.Open(path)
+}
+
 // TempName returns the name under which [WriteFile] writes path before it is
 // renamed: one name per path, so that what a killed process leaves behind is
 // overwritten by the next one and can be found by who cleans up.

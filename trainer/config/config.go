@@ -141,7 +141,7 @@ type EnvConfig struct {
 	Workers        int     `yaml:"workers" min:"1" max:"4096" doc:"how many of them run, in each of which many episodes are played; results do not depend on it"`
 	MaxTurns       int     `yaml:"max_turns" min:"1" max:"1000000" doc:"turns of an episode; it is then cut, as an answer is at the length limit" fixed:"true"`
 	MaxTokens      int     `yaml:"max_tokens" min:"1" max:"1048576" doc:"tokens of an episode behind its first context, the environment's included; it is then cut, and so is the teacher's. A turn has up to data.max_response_length" fixed:"true"`
-	Timeout        int     `yaml:"timeout" min:"1" max:"1000000" doc:"time limit of one reply in seconds; after it the program is started again and its episodes are replayed"`
+	Timeout        int     `yaml:"timeout" min:"1" max:"1000000" doc:"time limit of one reply, and of the start, in seconds; after it the program is started again and its episodes are replayed"`
 	InvalidPenalty float64 `yaml:"invalid_penalty" min:"0" doc:"is subtracted from the reward of a turn that the environment calls invalid" fixed:"true"`
 	MaxFaults      float64 `yaml:"max_faults" min:"0" max:"0.9" doc:"largest share of a step's episodes that the environment may break; above it the run stops. A broken episode is learned by nobody"`
 	OtherStart     bool    `yaml:"other_start" doc:"episodes may begin otherwise than the row's teacher began; the discriminator may then learn to tell beginnings apart"`

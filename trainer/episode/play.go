@@ -29,6 +29,10 @@ type Player struct {
 	// would wait for environments. 0 is all at once.
 	Slots int
 
+	// Broken is told of the number of broken episodes and the first fault, each time that there is
+	// one more; its error ends Play. nil: there may be any number.
+	Broken func(n int, first string) error
+
 	// Kept has the episodes that were played before, and gets those that are played now, so that
 	// others can branch off them; nil: none can.
 	Kept *Kept
@@ -124,9 +128,16 @@ func (p *Player) Play(ctx context.Context, e *model.Engine, tasks []Task) ([]Epi
 	for range cmp.Or(p.Slots, len(tasks)) {
 		g.next()
 	}
+	told := 0
 	for g.open > 0 {
 		if err := g.hear(); err != nil {
 			return nil, err
+		}
+		if p.Broken != nil && g.faults > told {
+			told = g.faults
+			if err := p.Broken(told, g.first); err != nil {
+				return nil, err
+			}
 		}
 		if g.open > 0 && !e.Idle() {
 			if err := e.Step(); err != nil {
@@ -150,7 +161,9 @@ type game struct {
 	begun  int       // seats
 	news   chan news // of the environments: at most one of each seat waits
 	open   int
-	grows  error // why messages cannot be appended to a conversation
+	grows  error  // why messages cannot be appended to a conversation
+	faults int    // broken episodes
+	first  string // fault
 	wait   sync.WaitGroup
 }
 
@@ -470,6 +483,10 @@ func (g *game) end(s *seat) {
 	}
 	if n := len(s.Turns); n > 0 {
 		s.Open = s.Turns[n-1].Cut
+	}
+	if s.Fault != "" {
+		g.faults++
+		g.first = cmp.Or(g.first, s.Fault)
 	}
 	close(s.turn)
 	g.open--

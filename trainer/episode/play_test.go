@@ -91,6 +91,7 @@ type room struct {
 	tok    *tokenizer.Tokenizer
 	limits Limits
 	slots  int
+	broken func(n int, first string) error
 }
 
 func open(t *testing.T) *room {
@@ -100,7 +101,7 @@ func open(t *testing.T) *room {
 	}
 	t.Cleanup(func() { m.Close() })
 	return &room{t, m, modeltest.Tokenizer(t),
-		Limits{Prompt: 48, Turn: 8, Turns: 6, Tokens: 80}, 64}
+		Limits{Prompt: 48, Turn: 8, Turns: 6, Tokens: 80}, 64, nil}
 }
 
 func tasks(rows, samples int) (list []Task) {
@@ -121,7 +122,8 @@ func (r *room) play(ctx context.Context, w env.Environment, list []Task) ([]Epis
 	}
 	defer e.Close()
 	p := &Player{Tok: r.tok, Env: w, Limits: r.limits, Sampling: model.Sampling{Temperature: 1,
-		TopP: 1}, Seed: 5, Step: 3, Slots: r.slots}
+		TopP: 1}, Seed: 5, Step: 3, Slots: r.slots,
+		Broken: r.broken}
 	return p.Play(ctx, e, list)
 }
 
@@ -319,6 +321,40 @@ func TestFewSlots(t *testing.T) {
 	}
 }
 
+// Play ends where there are too many broken episodes, and begins no more; it waits for no reply.
+func TestTooManyFaults(t *testing.T) {
+	r := open(t)
+	r.slots = 2
+	enough := errors.New("enough")
+	var heard []int
+	r.broken = func(n int, first string) error {
+		if heard = append(heard, n); first != "env: broken" {
+			t.Errorf("the first fault: %q", first)
+		}
+		if n < 3 {
+			return nil
+		}
+		return enough
+	}
+	var begun atomic.Int32
+	w := talk{turns: 2, fault: func(seed uint64, _ int) bool { return true },
+		started: func() { begun.Add(1) }}
+	if _, err := r.play(context.Background(), w, tasks(20, 1)); !errors.Is(err, enough) {
+		t.Errorf("%v", err)
+	}
+	// The two slots, one more for each of the three that ended, and what begins where the engine
+	// waits for environments.
+	if n := begun.Load(); len(heard) > 3 || heard[len(heard)-1] < 3 || n == 20 {
+		t.Errorf("told of %v broken episodes, %d of 20 were begun", heard, n)
+	}
+	heard = nil
+	w.fault = func(seed uint64, _ int) bool { return seed < 2 }
+	if all, err := r.play(context.Background(), w, tasks(20, 1)); err != nil || len(all) != 20 ||
+		heard[len(heard)-1] != 2 {
+		t.Errorf("%d episodes, told of %v, %v", len(all), heard, err)
+	}
+}
+
 // A broken episode ends alone, and the others have the bits that they have without it.
 func TestFaults(t *testing.T) {
 	r := open(t)
@@ -348,7 +384,7 @@ func TestStop(t *testing.T) {
 	if _, err := r.play(ctx, w, tasks(4, 2)); !errors.Is(err, model.ErrStopped) {
 		t.Errorf("%v", err)
 	}
-	for range 100 {
+	for range 6000 {
 		if runtime.NumGoroutine() <= before {
 			return
 		}

@@ -14,9 +14,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"gad/checkpoint"
 	"gad/data"
+	"gad/internal/vfs"
 	"gad/trainer/config"
 )
 
@@ -112,6 +115,9 @@ func Read(fsys checkpoint.FS, dir string) (s State, err error) {
 	if err != nil {
 		return s, fmt.Errorf("trainer: %w", err)
 	}
+	if !info.Mode().IsRegular() {
+		return s, Foreign{fmt.Errorf("trainer: %s: %w", path, vfs.ErrNotRegular)}
+	}
 	if info.Size() > maxState {
 		return s,
 			Foreign{
@@ -126,6 +132,10 @@ func Read(fsys checkpoint.FS, dir string) (s State, err error) {
 	}
 	if err := json.Unmarshal(raw, &s); err != nil {
 		return s, Foreign{fmt.Errorf("trainer: %s: %w", path, err)}
+	}
+	if n, ok := strings.CutPrefix(filepath.Base(dir), "global_step_"); ok &&
+		n != strconv.Itoa(s.Step) {
+		return s, Foreign{fmt.Errorf("trainer: %s: is the checkpoint of step %d: its folder was renamed: name it global_step_%d again", dir, s.Step, s.Step)}
 	}
 	if s.Format != StateFormat {
 		return s, Foreign{fmt.Errorf("trainer: %s: format %d: this version of gad reads format %d: use the version that wrote it", path, s.Format, StateFormat)}

@@ -176,7 +176,7 @@ func TestLost(t *testing.T) {
 						!strings.Contains(err.Error(), "rank 1 on ") {
 						t.Errorf("rank %d: %v, want %q", r, err, c.want)
 					}
-					if took := time.Since(begun); took > 10*time.Second {
+					if took := time.Since(begun); took > time.Minute {
 						t.Errorf("rank %d: after %v", r, took)
 					}
 				})
@@ -234,7 +234,7 @@ func TestMistakes(t *testing.T) {
 			t.Parallel()
 			begun := time.Now()
 			_, errs := open(t, c.n, time.Second, c.change)
-			if took := time.Since(begun); took > 6*time.Second {
+			if took := time.Since(begun); took > time.Minute {
 				t.Errorf("took %v", took)
 			}
 			for r, want := range c.want {

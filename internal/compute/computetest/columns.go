@@ -110,7 +110,7 @@ func (s *suite) normOfColumns() {
 	s.eachGap(func(gap [2]int) {
 		for _, shape := range [][2]int{{1, 40}, {3, 2}, {2, 33}, {4, 64}, {2, 128}, {1, 300}} {
 			H, D := shape[0], shape[1]
-			for _, N := range counts {
+			for _, N := range s.counts() {
 				c := s.sample("N=%d H=%d D=%d gap=%v", N, H, D, gap)
 				c.floor = max(1, math.Sqrt(float64(N*H))/2)
 				x, dx := c.matrix("x", N, gap, H*D), c.matrix("dx", N, gap, H*D)
@@ -299,7 +299,7 @@ func (s *suite) stack() {
 
 func (s *suite) ropeOfColumns() {
 	s.eachGap(func(gap [2]int) {
-		for _, N := range counts {
+		for _, N := range s.counts() {
 			for _, shape := range [][2]int{{1, 2}, {3, 10}, {2, 64}, {3, 128}} {
 				H, E := shape[0], shape[1]
 				c := s.sample("N=%d H=%d E=%d gap=%v", N, H, E, gap)
@@ -458,7 +458,7 @@ func (s *suite) gegluOfColumns() {
 func (s *suite) gatedOfColumns(op glu, grad gluGrad) {
 	s.eachGap(func(gap [2]int) {
 		for _, F := range []int{1, 8, 33, 200} {
-			for _, N := range counts {
+			for _, N := range s.counts() {
 				for _, inPlace := range []bool{false, true} {
 					c := s.sample("N=%d F=%d gap=%v in place=%v", N, F, gap, inPlace)
 					x, dx :=

@@ -128,10 +128,15 @@ func manifest(t *testing.T) []string {
 	return names
 }
 
-var (
-	counts = []int{0, 1, 2, 7, 64, 65}
-	widths = []int{1, 2, 3, 16, 33, 96, 130}
-)
+var widths = []int{1, 2, 3, 16, 33, 96, 130}
+
+// counts are numbers of rows to try.
+func (s *suite) counts() []int {
+	if s.Few {
+		return []int{0, 2, 65}
+	}
+	return []int{0, 1, 2, 7, 64, 65}
+}
 
 // record keeps results for the comparison of worker counts.
 func (s *suite) record(name string, x []float32) {
@@ -437,7 +442,7 @@ func (s *suite) refresh() {
 }
 
 func (s *suite) embed() {
-	for _, N := range counts {
+	for _, N := range s.counts() {
 		for _, D := range []int{1, 33, 96} {
 			c := s.sample("N=%d D=%d", N, D)
 			table, y, ids := c.param("w", 10, D, false), c.unset("y", N*D), s.draws(N, 10)
@@ -447,7 +452,7 @@ func (s *suite) embed() {
 }
 
 func (s *suite) embedGrad() {
-	for _, N := range counts {
+	for _, N := range s.counts() {
 		for _, D := range []int{1, 33, 96, 130} {
 			for _, grad := range []bool{true, false} {
 				c := s.sample("N=%d D=%d grad=%v", N, D, grad)
@@ -460,7 +465,7 @@ func (s *suite) embedGrad() {
 
 func (s *suite) rmsNorm() {
 	for _, D := range widths {
-		for _, N := range counts {
+		for _, N := range s.counts() {
 			for mode := range 4 {
 				class, inPlace := compute.Class(mode&1), mode&2 > 0
 				c := s.sample("%v N=%d D=%d in place=%v", class, N, D, inPlace)
@@ -537,7 +542,7 @@ func (s *suite) rowsAlone(name string, N int, in, out []int, data [][]float32, a
 
 func (s *suite) rmsNormGrad() {
 	for _, D := range widths {
-		for _, N := range counts {
+		for _, N := range s.counts() {
 			for mode := range 8 {
 				class, mode := compute.Class(mode/4), mode%4
 				acc, grad, inPlace := mode == 1, mode != 2, mode == 3
@@ -577,8 +582,8 @@ func (s *suite) rmsNormGrad() {
 
 // products are (N, I, O) of matrix products: edges of tiles, and one that passes
 // every block of the kernels.
-func products() (shapes [][3]int) {
-	for _, N := range counts {
+func (s *suite) products() (shapes [][3]int) {
+	for _, N := range s.counts() {
 		shapes = append(shapes, [3]int{N, 33, 65}, [3]int{N, 64, 3}, [3]int{N, 1, 32})
 	}
 	for O := 1; O <= 34; O += 3 {
@@ -588,7 +593,7 @@ func products() (shapes [][3]int) {
 }
 
 func (s *suite) linear() {
-	for _, shape := range products() {
+	for _, shape := range s.products() {
 		N, I, O := shape[0], shape[1], shape[2]
 		for mode := range 4 {
 			acc, bias := mode&1 > 0, mode&2 > 0
@@ -623,7 +628,7 @@ func (s *suite) linear() {
 // linearAdd has the same bits in place, and rounds to r's magnitude once: r is 2^14 here, the
 // terms are multiples of 2^-12, and every sum of them is exact.
 func (s *suite) linearAdd() {
-	for _, shape := range products() {
+	for _, shape := range s.products() {
 		N, I, O := shape[0], shape[1], shape[2]
 		c := s.sample("N=%d I=%d O=%d", N, I, O)
 		x, w, r :=
@@ -743,7 +748,7 @@ func (s *suite) linearsGrad() {
 }
 
 func (s *suite) linearGrad() {
-	for _, shape := range products() {
+	for _, shape := range s.products() {
 		N, I, O := shape[0], shape[1], shape[2]
 		for mode := range 7 {
 			acc, dxAbsent, wFrozen, bias, bFrozen :=
@@ -787,7 +792,7 @@ func (s *suite) linearGrad() {
 }
 
 func (s *suite) rope() {
-	for _, N := range counts {
+	for _, N := range s.counts() {
 		for _, shape := range [][2]int{{1, 2}, {3, 10}, {2, 64}, {5, 34}} {
 			H, E := shape[0], shape[1]
 			c := s.sample("N=%d H=%d E=%d", N, H, E)
@@ -834,6 +839,22 @@ var packs = []compute.Pack{
 		Parent: []int32{-1, 0, 1, 2, 3, 3, 1, 6, 0}},
 	{Start: []int32{0, 37, 80, 101, 122, 125, 170, 240, 241, 292},
 		Parent: []int32{-1, 0, 1, 2, 2, 1, 5, 0, 7}},
+}
+
+// attentions calls try with heads, their windows and packs; with Few it takes every third of them,
+// in which each pack and each window stands.
+func (s *suite) attentions(try func(a compute.AttnShape, p compute.Pack)) {
+	n := 0
+	for _, a := range heads {
+		a.Scale = 1 / math.Sqrt(float64(a.E))
+		for _, a.Window = range s.windows(a) {
+			for _, p := range packs {
+				if n++; (!s.Few || n%3 == 0) && !s.long(a, p) {
+					try(a, p)
+				}
+			}
+		}
+	}
 }
 
 // long reports whether a pack takes an emulated device too long with these heads: tiles are only
@@ -886,16 +907,7 @@ func (s *suite) windows(a compute.AttnShape) []int {
 }
 
 func (s *suite) attention() {
-	for _, a := range heads {
-		a.Scale = 1 / math.Sqrt(float64(a.E))
-		for _, a.Window = range s.windows(a) {
-			for _, p := range packs {
-				if !s.long(a, p) {
-					s.attentionOf(a, p)
-				}
-			}
-		}
-	}
+	s.attentions(s.attentionOf)
 	// Large scores neither overflow nor lose the largest.
 	a := compute.AttnShape{H: 1, K: 1, E: 4, Scale: 0.5}
 	c := s.sample("large scores")
@@ -938,35 +950,27 @@ func (s *suite) attentionOf(a compute.AttnShape, p compute.Pack) {
 }
 
 func (s *suite) attentionGrad() {
-	for _, a := range heads {
-		a.Scale = 1 / math.Sqrt(float64(a.E))
-		for _, a.Window = range s.windows(a) {
-			for _, p := range packs {
-				if s.long(a, p) {
-					continue
-				}
-				N := int(p.Start[p.Segments()])
-				c := s.sample("H=%d K=%d E=%d window=%d pack=%v", a.H, a.K, a.E, a.Window, p)
-				// of one key, the gradients of q and k are 0: the difference of two sums over E,
-				// for k of each query head that reads it
-				c.floor = max(1, math.Sqrt(float64(a.E*a.H/a.K))/4)
-				q, k, v :=
-					c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(),
-					c.random("v", N*a.K*a.E).narrow()
-				o, lse, do :=
-					c.unset("o", N*a.H*a.E).narrow(), c.unset("lse", N*a.H).exact(),
-					c.random("do", N*a.H*a.E).narrow()
-				dq, dk, dv :=
-					c.unset("dq", N*a.H*a.E).narrow(), c.unset("dk", N*a.K*a.E).narrow(),
-					c.unset("dv", N*a.K*a.E).narrow()
-				c.run(func(s *side) {
-					s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, p)
-					s.b.AttentionGrad(s.t(dq), s.t(dk), s.t(dv), s.t(do), s.t(o), s.t(lse), s.t(q),
-						s.t(k), s.t(v), a, p)
-				})
-			}
-		}
-	}
+	s.attentions(func(a compute.AttnShape, p compute.Pack) {
+		N := int(p.Start[p.Segments()])
+		c := s.sample("H=%d K=%d E=%d window=%d pack=%v", a.H, a.K, a.E, a.Window, p)
+		// of one key, the gradients of q and k are 0: the difference of two sums over E,
+		// for k of each query head that reads it
+		c.floor = max(1, math.Sqrt(float64(a.E*a.H/a.K))/4)
+		q, k, v :=
+			c.random("q", N*a.H*a.E).narrow(), c.random("k", N*a.K*a.E).narrow(),
+			c.random("v", N*a.K*a.E).narrow()
+		o, lse, do :=
+			c.unset("o", N*a.H*a.E).narrow(), c.unset("lse", N*a.H).exact(),
+			c.random("do", N*a.H*a.E).narrow()
+		dq, dk, dv :=
+			c.unset("dq", N*a.H*a.E).narrow(), c.unset("dk", N*a.K*a.E).narrow(),
+			c.unset("dv", N*a.K*a.E).narrow()
+		c.run(func(s *side) {
+			s.b.Attention(s.t(o), s.t(lse), s.t(q), s.t(k), s.t(v), a, p)
+			s.b.AttentionGrad(s.t(dq), s.t(dk), s.t(dv), s.t(do), s.t(o), s.t(lse), s.t(q),
+				s.t(k), s.t(v), a, p)
+		})
+	})
 }
 
 func (s *suite) cacheWrite() {
@@ -1292,7 +1296,7 @@ func (s *suite) logProbGrad() {
 }
 
 func (s *suite) score() {
-	for _, N := range counts[1:] {
+	for _, N := range s.counts()[1:] {
 		for _, D := range widths {
 			c := s.sample("N=%d D=%d", N, D)
 			h, w, rows := c.random("h", N*D).narrow(), c.param("w", 1, D, false), s.perm((N+1)/2, N)
@@ -1307,7 +1311,7 @@ func (s *suite) score() {
 }
 
 func (s *suite) scoreGrad() {
-	for _, N := range counts[1:] {
+	for _, N := range s.counts()[1:] {
 		for _, D := range widths {
 			for mode := range 3 {
 				c := s.sample("N=%d D=%d mode %d", N, D, mode)

@@ -48,6 +48,9 @@ type Contract struct {
 	// Workers are the counts whose results are compared; nil is 2, 1, 3 and 8. Sizes of
 	// released models are tried with counts of at most 2.
 	Workers []int
+	// Few takes half of the numbers of rows and a third of the heads, windows and packs of
+	// attention: for a backend or a variant that others are like.
+	Few bool
 	// Slow takes one number of workers and fewer draws: for a device that is emulated.
 	Slow bool
 }

@@ -35,7 +35,7 @@ func TestConformance(t *testing.T) {
 			// which tasks there are depends on the tiles; who takes them does not
 			switch {
 			case variant != fastest && !hostile.Long():
-				contract.Workers = []int{2}
+				contract.Workers, contract.Few = []int{2}, true
 			case variant != fastest || !hostile.Long():
 				contract.Workers = []int{2, 3}
 			}

@@ -1,8 +1,7 @@
 package cpu
 
 import (
-	"bufio"
-	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -104,18 +103,17 @@ func (Footprint) Joined() bool { return false }
 
 // MemoryAvailable is what the system says a new program can have, in bytes; 0
 // where it does not say.
-func MemoryAvailable() int64 {
-	f, err := os.Open("/proc/meminfo")
-	if err != nil {
-		return 0
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		if kb, ok := strings.CutPrefix(lines.Text(), "MemAvailable:"); ok {
-			n, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(kb), " kB"), 10, 64)
-			return n << 10
+func MemoryAvailable() int64 { return memoryAvailable("/") }
+
+func memoryAvailable(root string) (n int64) {
+	for _, line := range lines(filepath.Join(root, "proc/meminfo")) {
+		if kb, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
+			n, _ = strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(kb), " kB"), 10, 64)
+			n <<= 10
 		}
 	}
-	return 0
+	if left, ok := cgroupAvailable(root); ok && (n == 0 || left < n) {
+		n = max(1, left) // 0 says that nothing is known
+	}
+	return n
 }

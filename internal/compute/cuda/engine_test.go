@@ -15,6 +15,7 @@ import (
 	"gad/internal/compute"
 	"gad/internal/compute/computetest"
 	"gad/internal/compute/cuda/driver"
+	"gad/internal/hostile"
 )
 
 // start opens a backend on the machine's device, emulated or not; where there is
@@ -49,6 +50,7 @@ func TestConformance(t *testing.T) {
 		t.Run(precision, func(t *testing.T) {
 			start(t, Options{Precision: precision}) // or skip
 			contract.Slow = driver.Emulated() != nil
+			contract.Few = contract.Slow && !hostile.Long()
 			computetest.Run(t,
 				func(int) (compute.Backend, error) { return Open(Options{Precision: precision}) },
 				contract)

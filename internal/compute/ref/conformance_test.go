@@ -6,6 +6,7 @@ import (
 	"gad/internal/compute"
 	"gad/internal/compute/computetest"
 	"gad/internal/compute/ref"
+	"gad/internal/hostile"
 )
 
 // The reference against itself: offsets, guards, aliasing and the promised
@@ -15,5 +16,6 @@ func TestConformance(t *testing.T) {
 		t.Skip("slow: with -short by finite differences, and as the other side of each backend")
 	}
 	computetest.Run(t, func(int) (compute.Backend, error) { return ref.New(), nil },
-		computetest.Contract{Workers: []int{2}, Tol: 1e-6, Align: 1, Alone: true, Joined: true})
+		computetest.Contract{Workers: []int{2}, Tol: 1e-6, Align: 1, Alone: true, Joined: true,
+			Few: !hostile.Long()})
 }

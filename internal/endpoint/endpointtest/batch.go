@@ -2,6 +2,7 @@ package endpointtest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,6 +20,9 @@ type BatchRules struct {
 	LoseReply int    // so many times a batch is created and the connection cut
 	CutFile   int    // so many times a download is cut
 	Twice     bool   // every line of the output comes twice
+	One       bool   // a request has one answer, however many it asks for
+	Page      int    // batches in a page of their list; 0 is 1
+	Others    int    // batches that somebody else creates behind one whose reply is lost
 	Foreign   string // more lines in the output
 }
 
@@ -124,6 +128,11 @@ func (s *Server) createBatch(w http.ResponseWriter, r *http.Request) {
 	lose := s.Batch.LoseReply > 0
 	if lose {
 		s.Batch.LoseReply--
+		for range s.Batch.Others {
+			other := &batch{id: fmt.Sprintf("batch_%d", len(s.batches)), input: "file-other",
+				status: "completed"}
+			s.batches[other.id] = other
+		}
 	}
 	s.mu.Unlock()
 	if lose {
@@ -144,14 +153,16 @@ func (s *Server) listBatches(w http.ResponseWriter, r *http.Request) {
 	for id := range s.batches {
 		ids = append(ids, id)
 	}
-	slices.Sort(ids)
-	slices.Reverse(ids)
+	slices.SortFunc(ids, func(a, b string) int { // the newest first
+		return cmp.Or(cmp.Compare(len(b), len(a)), strings.Compare(b, a))
+	})
 	if after := r.URL.Query().Get("after"); after != "" {
 		ids = ids[slices.Index(ids, after)+1:]
 	}
 	var list []any
-	more := len(ids) > 1 // a page has one, to have pages
-	for _, id := range ids[:min(1, len(ids))] {
+	page := max(1, s.Batch.Page)
+	more := len(ids) > page
+	for _, id := range ids[:min(page, len(ids))] {
 		list = append(list, s.batches[id].json())
 	}
 	answer(w, map[string]any{"object": "list", "data": list, "has_more": more})
@@ -204,6 +215,9 @@ func (s *Server) finish(b *batch) {
 		case s.Batch.Refuse != nil && s.Batch.Refuse(c.Prompt):
 			bad = append(bad, fmt.Sprintf(`{"custom_id":%q,"response":{"status_code":400,"body":{"error":{"message":"not this","code":"refused"}}},"error":null}`, q.ID))
 		default:
+			if s.Batch.One {
+				c.N = 1
+			}
 			body, _ := s.completion(&c)
 			out = append(out, fmt.Sprintf(`{"id":"r","custom_id":%q,"response":{"status_code":200,"body":%s},"error":null}`, q.ID, body))
 			s.answered[c.Prompt]++

@@ -371,6 +371,7 @@ func TestNCCLFaults(t *testing.T) {
 		{name: "other roots", env: []string{"GAD_TEST_ROOT=1"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel() // most of it waits
 			begun := time.Now()
 			limit := 4
 			if c.zeroSums {
