@@ -11,7 +11,7 @@ import (
 // Config is the `critic` section: the discriminator's objective and optimizer.
 type Config struct {
 	Loss         string              `yaml:"loss" choices:"bt,bce" doc:"bt: Bradley-Terry on the difference of scores; bce: binary cross entropy on each score"`
-	Level        string              `yaml:"level" choices:"episode,turn" doc:"where a sequence is scored, episode: at its last token; turn: at the end of each assistant turn, and a turn's reward is what it adds to the score" fixed:"true"`
+	Level        string              `yaml:"level" choices:"episode,turn" doc:"where a sequence is scored, episode: at its last token; turn: at the end of each assistant turn, and a turn's reward is what it adds to the score" fixed:"true" needs:"env.command!="`
 	Reads        string              `yaml:"reads" choices:"answer,last" doc:"what of a thought in chunks (rollout.chunk) is scored, answer: the prompt and the whole thought, as one sequence; last: the context of its last chunk and that chunk, the student's against the teacher's, so that memory does not grow with the thought. Answers that are no chunks are read whole" fixed:"true"`
 	Optim        model.OptimSettings `yaml:"optim"`
 	LoRA         model.LoRA          `yaml:"lora" fixed:"true"`
@@ -30,8 +30,8 @@ type Config struct {
 // Replay is the `critic.replay` section: a pool of past negatives (arXiv 2609.30864).
 type Replay struct {
 	Size  int     `yaml:"size" min:"0" max:"1000000000" doc:"size of the pool of past negatives: the latest triples of prompt, teacher's answer and student's answer; 0: no pool"`
-	Share float64 `yaml:"share" min:"0" max:"1" doc:"share of the prompts in each discriminator batch whose pairs are replaced by pairs from the pool; the student's own batch is always fresh"`
-	Live  bool    `yaml:"live" doc:"true: the student's new answers enter the pool; false: the pool of the earlier stage is kept unchanged (an off-policy discriminator, for ablations)"`
+	Share float64 `yaml:"share" min:"0" max:"1" doc:"share of the prompts in each discriminator batch whose pairs are replaced by pairs from the pool; the student's own batch is always fresh" needs:".size>0"`
+	Live  bool    `yaml:"live" doc:"true: the student's new answers enter the pool; false: the pool of the earlier stage is kept unchanged (an off-policy discriminator, for ablations)" needs:".size>0"`
 }
 
 // DefaultConfig is the paper's discriminator.

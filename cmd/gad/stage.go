@@ -234,11 +234,35 @@ func (p *program) configure(c *cli.Context,
 		if err := config.CheckChange(&before, &cfg); err != nil {
 			return cfg, nil, err
 		}
+		own := ofPreset(c, cfg, stage) // whose warm-up the run has shortened
 		for _, change := range config.Changes(before, cfg) {
+			if key, _, _ := strings.Cut(change, " "); strings.HasSuffix(key, ".lr_warmup_steps") &&
+				slices.Contains(own, key) {
+				continue
+			}
 			notes = append(notes, "resumed with another setting: "+change)
 		}
 	}
 	return cfg, append(notes, ignored(stage, cfg, c.Args().Slice())...), nil
+}
+
+// ofPreset lists the settings that --preset gave and that have its value still, because neither the
+// command line nor the file of --config gives another.
+func ofPreset(c *cli.Context, cfg config.Config, stage config.Stage) (keys []string) {
+	set, err := config.Preset(c.String("preset"), stage)
+	if err != nil {
+		return nil // configure has refused it
+	}
+	with := cfg
+	for _, s := range set {
+		key, _, _ := strings.Cut(s, "=")
+		if err := conf.Load(&with, "", []string{s}, nil); err == nil && !says(c, "", key) &&
+			len(config.Changes(cfg, with)) == 0 {
+			keys = append(keys, key)
+		}
+		with = cfg
+	}
+	return keys
 }
 
 // says reports whether the command line sets a setting, by its flag or by its name.
@@ -397,7 +421,7 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 	}
 	t, err := trainer.Open(cfg, stage,
 		trainer.Options{FS: files(), Backend: be, Console: p.err, TTY: p.tty, Command: p.command,
-			Notes: notes, Ranks: ranks, Teacher: teacher})
+			Notes: notes, Ranks: ranks, Teacher: teacher, Preset: ofPreset(c, cfg, stage)})
 	if err != nil {
 		return ofRun(err, false)
 	}
