@@ -115,7 +115,7 @@ type Set struct {
 	tick   int64
 	closed bool
 
-	handles []*os.File // of files, which close them
+	handles []input // of files, which close them
 	kept    atomic.Pointer[keptRows]
 
 	digestOnce sync.Once
