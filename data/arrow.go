@@ -668,6 +668,18 @@ func (s *arrowSource) batchRows() []int {
 	return n
 }
 
+// keys are the names of a struct's fields.
+func (s *arrowSource) keys(column string) (keys []string) {
+	for _, f := range s.sch.Fields() {
+		if of, ok := f.Type.(*arrow.StructType); ok && f.Name == column {
+			for _, part := range of.Fields() {
+				keys = append(keys, part.Name)
+			}
+		}
+	}
+	return keys
+}
+
 func (s *arrowSource) close() error { return s.file.Close() }
 
 // turnKeys are the names of a turn's parts, where a list of structs holds them.
@@ -1005,7 +1017,16 @@ func (l layout) actsIn(list array.ListLike, i int) bool {
 	case *array.Struct:
 		var keys []string
 		for _, f := range elems.DataType().(*arrow.StructType).Fields() {
-			keys = append(keys, f.Name)
+			if keys = append(keys, f.Name); f.Name == l.text && isParts(f.Type) {
+				var of []string
+				part := f.Type.(arrow.ListLikeType).Elem().(*arrow.StructType)
+				for _, k := range part.Fields() {
+					of = append(of, k.Name)
+				}
+				if !plainPart(of) {
+					return true
+				}
+			}
 		}
 		return actsAs(keys)
 	case *array.Map:
@@ -1045,7 +1066,7 @@ func (l layout) arrowTurn(elems *array.Struct, j int) (t rawTurn) {
 	return t
 }
 
-// arrowParts joins the texts of content i, which is in parts: see jsonParts.
+// arrowParts joins the texts of content i, which is in parts: see blocks.
 func arrowParts(list array.ListLike, i int) (joined text, part string) {
 	if list.IsNull(i) {
 		return text{}, ""

@@ -23,6 +23,9 @@ func (l layout) column(raw *rawRow, key string, value json.RawMessage) (err erro
 		raw.take(c, err == nil)
 	case l.Teacher:
 		if turnsIn(value) {
+			if areBlocks(value, l.role) { // the answer's content alone
+				value = objectOf([]callKey{{l.role, quotedText("assistant")}, {l.text, value}})
+			}
 			if value[0] == '{' { // the answer's turn alone
 				value = slices.Concat([]byte("["), value, []byte("]"))
 			}
@@ -35,7 +38,7 @@ func (l layout) column(raw *rawRow, key string, value json.RawMessage) (err erro
 	case l.input:
 		raw.input, err = jsonText(key, value)
 	case l.system:
-		raw.system, err = jsonText(key, value)
+		raw.system, err = jsonParts(key, value)
 	case l.thought:
 		raw.thought, err = jsonText(key, value)
 	case l.tools:
@@ -65,7 +68,7 @@ func (l layout) column(raw *rawRow, key string, value json.RawMessage) (err erro
 	default:
 		switch {
 		case l.system == "" && slices.Contains(l.lateSystem, key):
-			raw.system, err = jsonText(key, value)
+			raw.system, err = jsonParts(key, value)
 		case slices.Contains(l.watched, key) && !jsonBlank(value):
 			raw.unread = append(raw.unread, key)
 		}

@@ -149,6 +149,7 @@ func (s *csvSource) format() string           { return "csv" }
 func (s *csvSource) close() error             { return s.file.Close() }
 func (s *csvSource) batchRows() []int         { return s.counts }
 func (s *csvSource) turnKeys(string) []string { return nil }
+func (s *csvSource) keys(string) []string     { return nil }
 
 func (s *csvSource) schema() []Column {
 	out := make([]Column, len(s.names))

@@ -3,7 +3,6 @@ package data
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -30,6 +29,7 @@ type jsonSource struct {
 	batches []jsonBatch
 	columns []Column
 	turns   map[string][]string // keys of turns in the sample, by column
+	objects map[string][]string // keys of objects in the sample, by column
 	lay     layout
 }
 
@@ -151,8 +151,11 @@ func (s *jsonSource) index() error {
 				string(value) != "null" {
 				s.columns = append(s.columns, Column{Name: key, Type: jsonType(value)})
 			}
-			if value[0] == '[' {
+			switch value[0] {
+			case '[':
 				s.noteTurn(key, value)
+			case '{':
+				s.noteKeys(key, value)
 			}
 			return nil
 		})
@@ -189,6 +192,26 @@ func (s *jsonSource) noteTurn(column string, value json.RawMessage) {
 		})
 	}
 }
+
+// noteKeys adds the keys of an object to the column's.
+func (s *jsonSource) noteKeys(column string, value json.RawMessage) {
+	if s.objects == nil {
+		s.objects = map[string][]string{}
+	}
+	// a fault is told with its row
+	_ = eachKey(value, func(key string, value json.RawMessage) error {
+		if !slices.Contains(s.objects[column], key) && string(value) != "null" &&
+			len(s.objects[column]) < mostKeys {
+			s.objects[column] = append(s.objects[column], key)
+		}
+		return nil
+	})
+}
+
+// mostKeys bounds the keys that are kept of a column's objects.
+const mostKeys = 100
+
+func (s *jsonSource) keys(column string) []string { return s.objects[column] }
 
 func (s *jsonSource) turnKeys(column string) []string { return s.turns[column] }
 
@@ -446,7 +469,7 @@ func (l layout) jsonTurns(column string, value json.RawMessage) (c conversation,
 			case key == l.role:
 				t.role, err = jsonText(key, value)
 			case key == l.text && value[0] == '[':
-				t.content, t.part, err = jsonParts(key, value)
+				err = t.blocks(key, value)
 			case key == l.text:
 				t.content, err = jsonAnswer(key, value)
 			case key == weightKey:
@@ -482,43 +505,6 @@ func (l layout) jsonTurns(column string, value json.RawMessage) (c conversation,
 	return c, nil
 }
 
-// jsonParts joins the texts of a content in parts, as endpoints take them. part is the type
-// of the first part that is no text; "" if all are.
-func jsonParts(key string, value json.RawMessage) (joined text, part string, err error) {
-	var list []json.RawMessage
-	if err := json.Unmarshal(value, &list); err != nil {
-		return joined, "", err
-	}
-	for _, p := range list {
-		if p[0] == '"' {
-			t, err := jsonText(key, p)
-			if err != nil {
-				return joined, "", err
-			}
-			joined = text{joined.s + t.s, true}
-			continue
-		}
-		var t, kind text
-		if err := eachKey(p, func(key string, value json.RawMessage) (err error) {
-			switch {
-			case string(value) == "null":
-			case key == "text":
-				t, err = jsonText(key, value)
-			case key == "type":
-				kind, err = jsonText(key, value)
-			}
-			return err
-		}); err != nil {
-			return joined, "", err
-		}
-		if !textPart(kind, t) {
-			return joined, cmp.Or(kind.s, "unknown"), nil
-		}
-		joined = text{joined.s + t.s, true}
-	}
-	return joined, "", nil
-}
-
 // textPart reports whether a part of a content is text.
 func textPart(kind, t text) bool {
 	return t.ok && slices.Contains([]string{"text", "input_text", "output_text", ""}, kind.s)
@@ -533,8 +519,9 @@ type rawTurn struct {
 	thought       text
 	// key under which the turn calls tools in a form that is not read; "" is none
 	refused string
-	context bool     // weight 0, or "train": false
-	unread  []string // watched keys that say something
+	before  []rawTurn // turns that its content holds and that come before it: results of tools
+	context bool      // weight 0, or "train": false
+	unread  []string  // watched keys that say something
 }
 
 // conversation is turns with what a Message does not carry.
@@ -545,6 +532,14 @@ type conversation struct {
 
 // add appends a turn and refuses one that cannot be used.
 func (c *conversation) add(l layout, column string, t rawTurn) error {
+	for _, b := range t.before {
+		if err := c.add(l, column, b); err != nil {
+			return err
+		}
+	}
+	if len(t.before) > 0 && !t.content.ok && t.calls == "" && t.part == "" {
+		return nil // results alone
+	}
 	turn := "turn " + strconv.Itoa(len(c.turns))
 	needs := fmt.Sprintf("each turn needs %s and %s", l.role, l.text)
 	switch {

@@ -260,6 +260,10 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 	for _, column := range []*string{&l.Content, &l.Teacher, &l.Response, &l.PromptIDs,
 		&l.ResponseIDs, &l.ID, &l.Finish, &l.input, &l.system, &l.tools, &l.env, &l.thought,
 		&l.logprobs} {
+		if l.leads(*column) {
+			*column = "" // paths lead into it
+			continue
+		}
 		if !has(*column) {
 			// it may come after the rows that were looked at
 			if late := column == &l.input || column == &l.tools || column == &l.env ||
@@ -402,6 +406,15 @@ func (o Options) noContent(l layout, src source) error {
 		if lost := slices.DeleteFunc(among(names, maybePrompt...),
 			func(n string) bool { return slices.Contains(read, n) }); len(lost) > 0 {
 			hint += fmt.Sprintf(" The student would not see %s", quoted(lost))
+		}
+	}
+	if way := knownExport(names, src); way != "" {
+		return fmt.Errorf("columns %s: %s", quoted(names), way)
+	}
+	if content, teacher := nestedNames(names, src); content != "" {
+		hint = fmt.Sprintf("did you mean --content-key %s (data.content_key=%[1]s)?", content)
+		if teacher != "" {
+			hint = fmt.Sprintf("did you mean --content-key %s --teacher-key %s (data.content_key=%[1]s data.teacher_key=%[2]s)?", content, teacher)
 		}
 	}
 	switch {

@@ -464,7 +464,13 @@ func (l layout) turnsOf(c *parquet.Column) parquetField {
 			for _, key := range last.Columns() {
 				keys = append(keys, key.Name())
 			}
-			if actsAs(keys) {
+			var parts []string
+			if _, part := partsOf(last.Column(names[1])); part != nil {
+				for _, key := range part.Columns() {
+					parts = append(parts, key.Name())
+				}
+			}
+			if actsAs(keys) || !plainPart(parts) {
 				return parquetField{kind: nestedField, nested: c}
 			}
 			f.kind = turnsField
@@ -512,6 +518,18 @@ func typeName(c *parquet.Column) string {
 		parts = append(parts, child.Name()+": "+typeName(child))
 	}
 	return "struct<" + strings.Join(parts, ", ") + ">"
+}
+
+// keys are the names of a struct's fields.
+func (s *parquetSource) keys(column string) (keys []string) {
+	c := s.root.Column(column)
+	if c == nil || c.Leaf() || len(c.Columns()) == 1 && c.Columns()[0].Repeated() {
+		return nil
+	}
+	for _, part := range c.Columns() {
+		keys = append(keys, part.Name())
+	}
+	return keys
 }
 
 func (s *parquetSource) format() string { return "parquet" }
@@ -995,7 +1013,7 @@ func (s *parquetSource) loadList(b, n int, f parquetField) (*parquetList, error)
 	return list, s.loadParts(b, f, list)
 }
 
-// loadParts joins the texts of contents in parts: see jsonParts.
+// loadParts joins the texts of contents in parts: see blocks.
 func (s *parquetSource) loadParts(b int, f parquetField, list *parquetList) error {
 	if f.parts == nil {
 		return nil

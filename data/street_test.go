@@ -153,3 +153,57 @@ func TestPackedFiles(t *testing.T) {
 		t.Errorf("a bomb: %v", err)
 	}
 }
+
+// Blocks of Anthropic's messages are text, thoughts, calls and turns of tools, in JSON lines and in
+// tables; a block that gad has no place for refuses the row.
+func TestBlocks(t *testing.T) {
+	line := `{"system":[{"type":"text","text":"s"}],"messages":[{"role":"user","content":"q"},{"role":"assistant","content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"x"},{"type":"tool_use","id":"c1","name":"f","input":{"a":null}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"c1","content":[{"type":"text","text":"21"}]},{"type":"text","text":"and?"}]},{"role":"assistant","content":[{"type":"text","text":"a"}]}]}`
+	row, err := street(t, "rows.jsonl", line, Options{}).Row(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Message{{Role: "system", Content: "s"}, {Role: "user", Content: "q"},
+		{Role: "assistant", Content: "x", Thinking: "hm", ToolCalls: `[{"id":"c1","type":"function","function":{"name":"f","arguments":{"a":null}}}]`},
+		{Role: "tool", Content: "21", ToolCallID: "c1"}, {Role: "user", Content: "and?"}}
+	if !reflect.DeepEqual(row.Messages, want) || row.Teacher != "a" {
+		t.Errorf("%+v\n=> %s", row.Messages, row.Teacher)
+	}
+	c := DefaultColumns()
+	c.Content, c.Teacher = "request.messages", "response.content"
+	row, err = street(t, "log.jsonl", `{"request":{"messages":[{"role":"user","content":"q"}]},"response":{"content":[{"type":"thinking","thinking":"t"},{"type":"text","text":"a"}]}}`,
+		Options{Columns: c}).Row(0)
+	if err != nil || len(row.Turns) != 1 || row.Turns[0].Content != "a" ||
+		row.Turns[0].Thinking != "t" {
+		t.Errorf("a log: %+v, %v", row, err)
+	}
+	bad := strings.Replace(line, `"type":"tool_use"`, `"type":"server_tool_use"`, 1)
+	if _, err := street(t, "rows.jsonl", bad, Options{}).Row(0); err == nil ||
+		!strings.Contains(err.Error(), `a part of type "server_tool_use"`) {
+		t.Errorf("an unknown block: %v", err)
+	}
+}
+
+// What is nested deeper is answered by the path or the command that opens it.
+func TestNestedWaysIn(t *testing.T) {
+	for _, x := range []struct{ line, want string }{
+		{`{"id":"1","inputs":{"question":"q"},"outputs":{"answer":"a"}}`,
+			"--content-key inputs.question --teacher-key outputs.answer"},
+		{`{"input":{"messages":[]},"output":{"role":"assistant","content":"a"}}`,
+			"--content-key input.messages --teacher-key output.content"},
+		{`{"request":{"messages":[]},"response":{"choices":[{"message":{}}]}}`,
+			"--content-key request.messages --teacher-key response.choices.0.message"},
+		{`{"title":"t","mapping":{"a":{}},"current_node":"a"}`, "as ChatGPT exports it"},
+		{`{"custom_id":"1","response":{"status_code":200,"body":{}},"error":null}`,
+			"join them: jq -cn --slurpfile"},
+		{`{"message_id":"1","parent_id":null,"text":"t","role":"prompter"}`, "as OASST has it"},
+	} {
+		path := filepath.Join(t.TempDir(), "rows.jsonl")
+		if err := os.WriteFile(path, []byte(x.line), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := OpenFiles([]string{path}, Options{}); err == nil ||
+			!strings.Contains(err.Error(), x.want) {
+			t.Errorf("%s\n got %v\nwant %s", x.line, err, x.want)
+		}
+	}
+}
