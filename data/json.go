@@ -462,6 +462,11 @@ func (l layout) jsonTurns(column string, value json.RawMessage) (c conversation,
 	}
 	c.turns = make([]Message, 0, len(list))
 	for i, turn := range list {
+		if turn[0] != '{' {
+			return c, &rowFault{column, "turn " + strconv.Itoa(i),
+				preview(string(turn), 30) + " is no object with " + l.role + " and " + l.text,
+				"rewrite such turns: see doc/data.md"}
+		}
 		var t rawTurn
 		err := eachKey(turn, func(key string, value json.RawMessage) (err error) {
 			switch {
