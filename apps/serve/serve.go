@@ -83,6 +83,9 @@ var (
 
 // Server answers requests with one model.
 type Server struct {
+	once  sync.Once
+	bytes [][]byte // of tokens: see pieces
+
 	o       Options
 	m       *model.Model
 	tok     *tokenizer.Tokenizer

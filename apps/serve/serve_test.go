@@ -602,7 +602,6 @@ var refused = []struct {
 	{"/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://example.com"}}]}]}`, 400, "messages", "messages: message 0: content: must be a string, or a list of parts of type text"},
 	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x","name":3}]}`, 400, "messages", "messages: message 0: name: must be a string"},
 	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function"}]}`, 400, "tools", `tools: tool 0: must be {"type": "function", "function": {"name": ..., "parameters": {...}}}`},
-	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_object"}}`, 400, "response_format", `response_format: is not supported: leave it out, or give {"type":"text"}`},
 	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"top_logprobs":3}`, 400, "top_logprobs", "top_logprobs: is given without logprobs: give logprobs true"},
 	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"logprobs":true,"top_logprobs":65}`, 400, "top_logprobs", "top_logprobs: 65: must be from 0 to 64"},
 	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"max_tokens":5,"max_completion_tokens":6}`, 400, "max_completion_tokens", "max_completion_tokens: and max_tokens differ: give one of them"},
