@@ -93,6 +93,9 @@ func LockOutput(path string) (*Lock, error) {
 func Alone(path string, work func() error) (err error) {
 	path = filepath.Clean(path)
 	if err := vfs.MakeDirs(vfs.OS, filepath.Dir(path)); err != nil {
+		if err := work(); err != nil { // it knows what it was about to make, and says why it cannot
+			return err
+		}
 		return lockFailed(path, err)
 	}
 	lock, err := LockOutput(path)
