@@ -82,9 +82,12 @@ func hasJSON(f arrow.Field) bool {
 	return ok && slices.ContainsFunc(nested.Fields(), hasJSON)
 }
 
+// nullAt reports whether value i of a column is null; all of a column of the null type are.
+func nullAt(a arrow.Array, i int) bool { return a.DataType().ID() == arrow.NULL || a.IsNull(i) }
+
 // fieldJSON is value i of a column as JSON, with the values of JSON in it as they are; nil is none.
 func fieldJSON(f arrow.Field, a arrow.Array, i int) (json.RawMessage, error) {
-	if a == nil || a.IsNull(i) {
+	if a == nil || nullAt(a, i) {
 		return nil, nil
 	}
 	var b strings.Builder
@@ -111,7 +114,7 @@ func arrowJSON(b *strings.Builder, f arrow.Field, a arrow.Array, i, depth int) e
 	if depth > jsonLimit {
 		return fmt.Errorf("nested more than %d deep", jsonLimit)
 	}
-	if a.IsNull(i) {
+	if nullAt(a, i) {
 		b.WriteString("null")
 		return nil
 	}
@@ -166,7 +169,7 @@ func arrowJSON(b *strings.Builder, f arrow.Field, a arrow.Array, i, depth int) e
 		b.WriteByte('{')
 		n := 0
 		for k, f := range a.DataType().(*arrow.StructType).Fields() {
-			if a.Field(k).IsNull(i) {
+			if nullAt(a.Field(k), i) {
 				continue
 			}
 			if n++; n > 1 {

@@ -106,6 +106,13 @@ for kind, table in (("chat", chat_table), ("qa", qa_table)):
     with pa.ipc.new_stream(path("pyarrow", kind, "stream", "arrow"), table.schema) as w:
         w.write_table(table, max_chunksize=5)
     feather.write_feather(table, path("pyarrow", kind, "lz4", "feather"))
+# keys of turns that are null in every row
+turn = pa.struct([("role", pa.string()), ("content", pa.string()), ("name", pa.null()),
+                  ("tool_calls", pa.null())])
+nulls = pa.Table.from_pylist(chat, schema=pa.schema([("messages", pa.list_(turn))]))
+pq.write_table(nulls, path("pyarrow", "chat", "nulls", "parquet"))
+with pa.ipc.new_file(path("pyarrow", "chat", "nulls", "arrow"), nulls.schema) as w:
+    w.write_table(nulls)
 
 with open(os.path.join(OUT, "VERSIONS"), "w") as f:
     for m in (datasets, duckdb, pd, pl, pa):

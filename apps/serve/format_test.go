@@ -65,7 +65,12 @@ func TestOrigins(t *testing.T) {
 	r := run(t, Options{Origins: []string{"https://a.example"}})
 	for origin, want := range map[string]string{"https://a.example": "https://a.example",
 		"https://b.example": ""} {
-		status, _, head := r.send(http.MethodOptions, "/v1/chat/completions", "", "Origin", origin)
+		status, _, head := r.send(http.MethodOptions, "/v1/chat/completions", "", "Origin", origin,
+			"Access-Control-Request-Headers", "authorization,x-stainless-os")
+		if got := head.Get("Access-Control-Allow-Headers"); want != "" &&
+			got != "authorization,x-stainless-os" {
+			t.Errorf("headers that are allowed: %q", got)
+		}
 		if got := head.Get("Access-Control-Allow-Origin"); got != want ||
 			(status == http.StatusNoContent) != (want != "") {
 			t.Errorf("preflight of %s: %d, %q", origin, status, got)

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -130,7 +132,9 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 		h.Add("Vary", "Origin")
 		if r.Method == http.MethodOptions && known {
 			h.Set("Access-Control-Allow-Methods", to.method+", OPTIONS")
-			h.Set("Access-Control-Allow-Headers", "Authorization, Content-Type")
+			// clients in browsers send headers of their own beside the two that are read
+			h.Set("Access-Control-Allow-Headers",
+				cmp.Or(r.Header.Get("Access-Control-Request-Headers"), "Authorization, Content-Type"))
 			h.Set("Access-Control-Max-Age", "600")
 			return x.write(http.StatusNoContent, nil)
 		}
@@ -196,6 +200,14 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 		return f.err
 	}
 	return to.answer(s, x)
+}
+
+// Origin reports whether a text is an origin as browsers send it, a scheme and a host without a
+// path, or *.
+func Origin(text string) bool {
+	u, err := url.Parse(text)
+	return text == "*" || err == nil && u.Scheme != "" && u.Host != "" &&
+		u.Scheme+"://"+u.Host == text
 }
 
 // allows reports whether pages of an origin may read answers.

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -93,9 +92,7 @@ func serveOptions(c *cli.Context) (o serve.Options, err error) {
 		c.Int("slots"), c.Int("context"), c.Int("cache-tokens"), c.Int("max-tokens"),
 		c.Int("max-queue")
 	for _, origin := range c.StringSlice("allow-origin") {
-		u, err := url.Parse(origin)
-		if origin != "*" && (err != nil || u.Scheme == "" || u.Host == "" ||
-			u.Scheme+"://"+u.Host != origin) {
+		if !serve.Origin(origin) {
 			return o, usage("serve: --allow-origin %q: must be a scheme and a host, such as http://localhost:3000, without a path; or *", origin)
 		}
 		o.Origins = append(o.Origins, origin)

@@ -122,6 +122,18 @@ func TestSchema(t *testing.T) {
 			}
 		}
 	}
+	of, err := Schema([]byte(`{"type":"object","additionalProperties":{"enum":[1,true]}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]bool{`{}`: true, `{"a":1, "b":true}`: true,
+		`{"a":2}`: false, `{"a":"1"}`: false} {
+		at := of.Begin()
+		ok, err := at.Append([]byte(text))
+		if err != nil || (ok && at.Ends()) != want {
+			t.Errorf("values of a schema: %s: %t, ends %t, %v", text, ok, at.Ends(), err)
+		}
+	}
 	for bad, want := range map[string]string{
 		`[]`:                                 "is no JSON object",
 		`{"type":"string","pattern":"a"}`:    "pattern: is not followed",

@@ -110,7 +110,7 @@ func JSON() (*Grammar, error) {
 
 // ignored are keys of a schema that say nothing of the value's form.
 var ignored = []string{"title", "description", "default", "examples", "$schema", "$id", "$comment",
-	"$defs", "definitions", "additionalProperties", "deprecated", "readOnly", "writeOnly", "strict"}
+	"$defs", "definitions", "deprecated", "readOnly", "writeOnly", "strict"}
 
 // Schema is the grammar of the values of a JSON schema: type, properties (in their order; those not
 // required may be left out; no others come), required, items, minItems and maxItems, enum, const,
@@ -229,7 +229,7 @@ func (b *builder) typed(m map[string]json.RawMessage, take func(string) json.Raw
 	raw := take("type")
 	if raw == nil {
 		switch {
-		case m["properties"] != nil:
+		case m["properties"] != nil || m["additionalProperties"] != nil:
 			types = []string{"object"}
 		case m["items"] != nil:
 			types = []string{"array"}
@@ -258,7 +258,8 @@ func (b *builder) typed(m map[string]json.RawMessage, take func(string) json.Raw
 		case "null":
 			n = b.text("null")
 		case "object":
-			n, err = b.properties(take("properties"), take("required"), depth)
+			n, err = b.properties(take("properties"), take("required"),
+				take("additionalProperties"), depth)
 		case "array":
 			n, err = b.items(take("items"), take("minItems"), take("maxItems"), depth)
 		default:
@@ -291,8 +292,21 @@ func (b *builder) values(list []json.RawMessage) (*node, error) {
 	return one, nil
 }
 
-// properties is an object of the schema's properties, in their order; without any, every object.
-func (b *builder) properties(raw, need json.RawMessage, depth int) (*node, error) {
+// properties is an object of the schema's properties, in their order; without any, every object, or
+// one whose values are of the schema for others. Beside properties no others come, which is within
+// every such schema.
+func (b *builder) properties(raw, need, others json.RawMessage, depth int) (*node, error) {
+	if raw == nil && others != nil && string(others) != "true" &&
+		(need == nil || string(need) == "[]") {
+		if string(others) == "false" {
+			return b.seq(b.set('{', '{'), b.space, b.set('}', '}')), nil
+		}
+		v, err := b.schema(others, depth+1)
+		if err != nil {
+			return nil, fmt.Errorf("additionalProperties: %w", err)
+		}
+		return b.list('{', '}', b.seq(b.str, b.space, b.set(':', ':'), b.space, v)), nil
+	}
 	if raw == nil {
 		if need != nil && string(need) != "[]" {
 			return nil, errors.New("required: names properties that the schema does not have")
