@@ -86,7 +86,7 @@ func notThere(path string, err error) error {
 	case strings.Contains(path, ","):
 		hint = "for several files give --data once for each"
 	case hubName.MatchString(path) && top != nil &&
-		!slices.Contains(dataSuffixes, strings.ToLower(filepath.Ext(path))):
+		!slices.Contains(dataSuffixes, suffixOf(path)):
 		hint = fmt.Sprintf("gad pull --dataset %s fetches it from a hub", path)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
@@ -261,7 +261,7 @@ func splitOf(name string) (split string, shard, shards int) {
 		shards, _ = strconv.Atoi(m[3])
 		return m[1], shard, shards
 	}
-	stem := strings.TrimSuffix(name, filepath.Ext(name))
+	stem := strings.TrimSuffix(unpackedName(name), suffixOf(name))
 	if last := stem[strings.LastIndexAny(stem, "-_.")+1:]; slices.Contains(splitNames,
 		strings.ToLower(last)) {
 		return last, 0, 0
@@ -277,7 +277,7 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 	if !slices.ContainsFunc(entries,
 		func(e fs.DirEntry) bool {
 			return slices.Contains(suffixes,
-				strings.ToLower(filepath.Ext(e.Name())))
+				suffixOf(e.Name()))
 		}) {
 		suffixes = []string{".csv", ".tsv"} // beside other files they are often the same rows again
 	}
@@ -290,7 +290,7 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 			folders = append(folders, name)
 			continue
 		}
-		if !slices.Contains(suffixes, strings.ToLower(filepath.Ext(name))) {
+		if !slices.Contains(suffixes, suffixOf(name)) {
 			continue
 		}
 		list.files = append(list.files, dataFile{name: filepath.Join(path, name), rel: name})

@@ -26,6 +26,17 @@ type input interface {
 // packedSuffixes are the names of compressed files, behind that of their contents.
 var packedSuffixes = []string{".gz", ".zst", ".zstd"}
 
+// unpackedName is a file's name without the suffix of a compression.
+func unpackedName(name string) string {
+	if ext := filepath.Ext(name); slices.Contains(packedSuffixes, strings.ToLower(ext)) {
+		return strings.TrimSuffix(name, ext)
+	}
+	return name
+}
+
+// suffixOf is the suffix of a file's contents, in lower case: ".jsonl" of a.jsonl.gz.
+func suffixOf(name string) string { return strings.ToLower(filepath.Ext(unpackedName(name))) }
+
 // maxUnpacked bounds what a compressed file unpacks to, which is held in memory.
 const maxUnpacked = 1 << 30
 
@@ -86,8 +97,5 @@ func unpack(file *os.File, name string, size, codec int64) (*unpacked, error) {
 	case int64(b.Len()) > limit:
 		return nil, fmt.Errorf("is compressed, and unpacks to more than %d MiB, which gad would hold in memory: decompress it first (%s)", limit>>20, way)
 	}
-	if ext := filepath.Ext(name); slices.Contains(packedSuffixes, strings.ToLower(ext)) {
-		name = strings.TrimSuffix(name, ext)
-	}
-	return &unpacked{bytes.NewReader(b.Bytes()), name, file}, nil
+	return &unpacked{bytes.NewReader(b.Bytes()), unpackedName(name), file}, nil
 }

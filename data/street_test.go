@@ -144,6 +144,16 @@ func TestPackedFiles(t *testing.T) {
 			t.Errorf("%s: %d rows, %q, %v", x.name, s.Len(), row.Teacher, err)
 		}
 	}
+	shards := t.TempDir()
+	for i := range 2 {
+		name := filepath.Join(shards, fmt.Sprintf("train-%05d-of-00002.jsonl.gz", i))
+		if err := os.WriteFile(name, []byte(zip(rows)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := openFiles(t, Options{}, shards); s.Len() != 140 {
+		t.Errorf("a folder of compressed shards: %d rows", s.Len())
+	}
 	path := filepath.Join(t.TempDir(), "bomb.jsonl.gz")
 	if err := os.WriteFile(path, []byte(zip(strings.Repeat(" ", 16<<20))), 0o644); err != nil {
 		t.Fatal(err)
