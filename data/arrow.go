@@ -236,7 +236,8 @@ func footerSchema(footer []byte, root fbTable) (m arrowMessage, err error) {
 	if err != nil || at < 0 {
 		return m, cmp.Or(err, errors.New("no schema"))
 	}
-	const before = 32 // a root offset, a vtable of 12 bytes, a table of 12; the footer keeps its alignment
+	// a root offset, a vtable of 12 bytes, a table of 12; the footer keeps its alignment
+	const before = 32
 	own := make([]byte, before, before+len(footer))
 	le := binary.LittleEndian
 	le.PutUint32(own, 16)

@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// csvSource reads CSV, or TSV: a header with the columns' names, then rows of text. It keeps where each batch of rows begins; rows are parsed when asked for.
+// csvSource reads CSV, or TSV: a header with the columns' names, then rows of text. It keeps where
+// each batch of rows begins; rows are parsed when asked for.
 type csvSource struct {
 	file   input
 	size   int64
@@ -95,7 +96,7 @@ func (s *csvSource) reader(r io.Reader) *csv.Reader {
 	return c
 }
 
-// returns hides carriage returns inside of quotes from encoding/csv, which drops those before a
+// returns hides carriage returns inside of quotes from encoding/csv, which drops those before a line
 // feed. In their place stands keptReturn, a byte of no UTF-8 text; unhidden puts them back.
 type returns struct {
 	r      io.Reader

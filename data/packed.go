@@ -64,7 +64,8 @@ func (u *unpacked) Close() error { return u.file.Close() }
 // Stat describes the compressed file.
 func (u *unpacked) Stat() (fs.FileInfo, error) { return u.file.Stat() }
 
-// unpack reads a compressed file of size bytes into memory, within the bounds of compressed columns.
+// unpack reads a compressed file of size bytes into memory, within the bounds of compressed
+// columns.
 func unpack(file *os.File, name string, size, codec int64) (*unpacked, error) {
 	limit, way := min(maxDecoded(size), maxUnpacked), "gunzip"
 	var r io.Reader

@@ -861,7 +861,8 @@ type parquetList struct {
 
 func (s *parquetSource) load(b int) (rows, error) {
 	n := int(s.meta.RowGroups[b].NumRows)
-	r := &parquetRows{lay: s.lay, whole: s.whole, text: map[string][]text{}, lists: map[string]*parquetList{},
+	r := &parquetRows{lay: s.lay, whole: s.whole, text: map[string][]text{},
+		lists:  map[string]*parquetList{},
 		nested: map[string]bool{}}
 	for _, c := range s.chosen {
 		values, err := s.loadNested(b, n, c.nested)

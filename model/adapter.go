@@ -50,7 +50,8 @@ type peftConfig struct {
 }
 
 // plainStarts are the values of init_lora_weights that leave the base's weights as they are. Others
-// (pissa, olora, corda, loftq, lora_ga) take a part out of them, and the adapters belong to the rest.
+// (pissa, olora, corda, loftq, lora_ga) take a part out of them, and the adapters belong to the
+// rest.
 var plainStarts = []string{"", "null", "true", "false", `"gaussian"`, `"eva"`, `"orthogonal"`}
 
 // notComputed are keys that change what is computed: they must be absent, null, false or

@@ -9,8 +9,7 @@ import (
 )
 
 // An answer that has to be JSON is JSON, whatever the model would rather write: here one with
-// random weights, at temperature 2, streamed or not, beside others. One that is cut is the beginning
-// of such a text.
+// random weights, up to temperature 2. One that is cut is the beginning of such a text.
 func TestResponseFormat(t *testing.T) {
 	r := run(t, Options{})
 	ask := func(format string, temperature float64, n int) answerOut {
