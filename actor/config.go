@@ -11,13 +11,13 @@ import (
 type Config struct {
 	PolicyLoss      PolicyLoss          `yaml:"policy_loss" stages:"warmup train opd"`
 	UseKLLoss       bool                `yaml:"use_kl_loss" doc:"add kl_loss_coef times the KL to the reference to the loss" stages:"warmup train opd"`
-	KLLossCoef      float64             `yaml:"kl_loss_coef" min:"0" doc:"weight of the KL in the loss" stages:"warmup train opd" alias:"beta kl_coef"`
-	KLLossType      string              `yaml:"kl_loss_type" choices:"k1,kl,abs,k2,mse,k3,low_var_kl,k1+,k3+,abs+,low_var_kl+,full" doc:"KL estimator in the loss; with a trailing + the value is the same and the gradient is k2's. full: no estimate but the sum over the vocabulary at every token of the answers, with its own gradient; the reference then passes forward in every pass of the update" stages:"warmup train opd"`
+	KLLossCoef      float64             `yaml:"kl_loss_coef" min:"0" doc:"weight of the KL in the loss" stages:"warmup train opd" alias:"beta kl_coef" needs:".use_kl_loss=true"`
+	KLLossType      string              `yaml:"kl_loss_type" choices:"k1,kl,abs,k2,mse,k3,low_var_kl,k1+,k3+,abs+,low_var_kl+,full" doc:"KL estimator in the loss; with a trailing + the value is the same and the gradient is k2's. full: no estimate but the sum over the vocabulary at every token of the answers, with its own gradient; the reference then passes forward in every pass of the update" stages:"warmup train opd" needs:".use_kl_loss=true"`
 	ClipRatioLow    float64             `yaml:"clip_ratio_low" min:"0" max:"1" doc:"the ratio is clipped below at 1 minus this; 0: the default of the loss (gspo 3e-4, others 0.2)" stages:"warmup train opd" alias:"epsilon"`
 	ClipRatioHigh   float64             `yaml:"clip_ratio_high" min:"0" doc:"the ratio is clipped above at 1 plus this; 0: the default of the loss (gspo 4e-4, dapo 0.28, others 0.2)" stages:"warmup train opd"`
-	ClipRatioC      float64             `yaml:"clip_ratio_c" min:"1" doc:"bound of the dual clip, for negative advantages (vanilla, dapo, gtpo)" stages:"warmup train opd"`
+	ClipRatioC      float64             `yaml:"clip_ratio_c" min:"1" doc:"bound of the dual clip, for negative advantages (vanilla, dapo, gtpo)" stages:"warmup train opd" needs:".policy_loss.loss_mode=vanilla|dapo|gtpo"`
 	LossAggMode     string              `yaml:"loss_agg_mode" choices:"token-mean,seq-mean-token-sum,seq-mean-token-mean,seq-mean-token-sum-norm,episode-mean-turn-mean-token-mean" doc:"how token losses are aggregated; a seq is a row of actor.ratio_level; gspo always uses seq-mean-token-mean. episode-mean-turn-mean-token-mean is Flow-GRPO's (arXiv 2510.05592)"`
-	RatioLevel      string              `yaml:"ratio_level" choices:"auto,turn,episode" doc:"what a row of the policy loss is: over its tokens gspo takes its ratio, and seq-mean averages. turn: one turn of the student; episode: all its turns in one sequence (with contexts that are rebuilt each turn is a sequence, and has a ratio of its own); auto: episode, but turn with algorithm.adv_estimator=gigpo, with critic.level=turn, and with actor.loss_agg_mode=episode-mean-turn-mean-token-mean. Single answers are one turn, and the same in both" stages:"warmup train opd"`
+	RatioLevel      string              `yaml:"ratio_level" choices:"auto,turn,episode" doc:"what a row of the policy loss is: over its tokens gspo takes its ratio, and seq-mean averages. turn: one turn of the student; episode: all its turns in one sequence (with contexts that are rebuilt each turn is a sequence, and has a ratio of its own); auto: episode, but turn with algorithm.adv_estimator=gigpo, with critic.level=turn, and with actor.loss_agg_mode=episode-mean-turn-mean-token-mean. Single answers are one turn, and the same in both" stages:"warmup train opd" needs:"env.command!="`
 	EntropyCoeff    float64             `yaml:"entropy_coeff" doc:"weight of an entropy bonus in the loss"`
 	Optim           model.OptimSettings `yaml:"optim"`
 	LoRA            model.LoRA          `yaml:"lora" fixed:"true"`
@@ -28,14 +28,14 @@ type Config struct {
 	Recompute       bool                `yaml:"recompute" doc:"recompute activations in the backward pass (gradient checkpointing): less memory, a third more work" alias:"gradient_checkpointing actor_rollout_ref.model.enable_gradient_checkpointing"`
 	OldLogProb      string              `yaml:"old_log_prob" choices:"auto,recompute,rollout" doc:"where old log-probabilities come from: recompute (a forward pass of the trainer), rollout (the sampler's, verl's bypass mode) or auto (the sampler's where the device gives them the trainer's bits, as the CPU does, otherwise recompute; the first three steps and every 50th check it)" stages:"warmup train opd"`
 	RolloutIS       string              `yaml:"rollout_is" choices:"none,token,sequence" doc:"truncated importance weights for differences between sampler and trainer, by token or by sequence, which is a row of actor.ratio_level" stages:"warmup train opd"`
-	RolloutISThresh float64             `yaml:"rollout_is_threshold" min:"0" doc:"largest such weight" stages:"warmup train opd"`
+	RolloutISThresh float64             `yaml:"rollout_is_threshold" min:"0" doc:"largest such weight" stages:"warmup train opd" needs:".rollout_is=token|sequence"`
 }
 
 // PolicyLoss is the `actor.policy_loss` section.
 type PolicyLoss struct {
 	LossMode string  `yaml:"loss_mode" choices:"vanilla,gspo,gspo_token,cispo,sapo,geo_mean,gpg,dapo,gtpo" doc:"policy loss; doc/gspo.md and doc/algorithms.md have the formulas" alias:"actor_rollout_ref.actor.policy_loss"`
-	TauPos   float64 `yaml:"tau_pos" min:"0" doc:"sapo's temperature for positive advantages"`
-	TauNeg   float64 `yaml:"tau_neg" min:"0" doc:"sapo's temperature for negative advantages"`
+	TauPos   float64 `yaml:"tau_pos" min:"0" doc:"sapo's temperature for positive advantages" needs:".loss_mode=sapo"`
+	TauNeg   float64 `yaml:"tau_neg" min:"0" doc:"sapo's temperature for negative advantages" needs:".loss_mode=sapo"`
 }
 
 // DefaultConfig is the paper's recipe with GSPO's clip.
@@ -61,7 +61,7 @@ type RolloutConfig struct {
 	CarryHead   int     `yaml:"carry_head" min:"0" max:"1048576" doc:"of these, how many are the first of the thought; the others are the last" stages:"sft warmup train" fixed:"true"`
 	Chunks      int     `yaml:"chunks" min:"2" max:"1048576" doc:"chunks of a thought at most; it is then cut, as an answer is at the length limit, and so is the teacher's" stages:"sft warmup train" fixed:"true"`
 	Tree        Tree    `yaml:"tree" stages:"train"`
-	Merged      string  `yaml:"merged" choices:"auto,true,false" doc:"with LoRA: whether sampling reads a copy of the weights with the adapters added, which is faster and takes the base's memory once more; auto: not where the adapters beside the base give the trainer's own bits (the CPU), otherwise if there is memory"`
+	Merged      string  `yaml:"merged" choices:"auto,true,false" doc:"with LoRA: whether sampling reads a copy of the weights with the adapters added, which is faster and takes the base's memory once more; auto: not where the adapters beside the base give the trainer's own bits (the CPU), otherwise if there is memory" needs:"actor.lora.rank>0"`
 	MaxNumSeqs  int     `yaml:"max_num_seqs" min:"1" max:"65536" doc:"number of sequences generated at the same time; results do not depend on it"`
 }
 
@@ -106,6 +106,12 @@ func (c RolloutConfig) Validate() error {
 	}
 	if c.Temperature == 0 {
 		return fmt.Errorf("settings: rollout.temperature is 0: every answer to a prompt would be the same: set it above 0")
+	}
+	if c.TopK == 1 {
+		return fmt.Errorf("settings: rollout.top_k is 1: every answer to a prompt would be the same: raise it; 0 is all")
+	}
+	if c.MinP == 1 {
+		return fmt.Errorf("settings: rollout.min_p is 1: only the most probable token would be left, and every answer to a prompt would be the same: lower it; 0 is none")
 	}
 	return nil
 }

@@ -19,8 +19,8 @@ import (
 // of one without.
 //
 // It is ErrExists if dst is there, ErrCorrupt if src is not what was committed,
-// ErrSpace if the disk is too small. Two exports to one dst at a time are not
-// meant to be.
+// ErrSpace if the disk is too small. Two exports to one dst at a time
+// work under [Alone].
 func Export(fsys FS, src, dst string) error {
 	fsys = vfs.OrDisk(fsys)
 	src, dst = filepath.Clean(src), filepath.Clean(dst)

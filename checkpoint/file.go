@@ -15,7 +15,7 @@ import (
 // come. size is how many there will be, for the check of the disk before the first.
 //
 // It is ErrExists if dst is there, ErrSpace if the disk is too small. Two writers of
-// one dst at a time are not meant to be.
+// one dst at a time share a temporary file: each works under [Alone].
 func WriteFile(fsys FS, dst string, size int64, fill func(io.Writer) error) error {
 	fsys = vfs.OrDisk(fsys)
 	dst = filepath.Clean(dst)

@@ -14,7 +14,7 @@ import (
 // it.
 //
 // It is ErrExists if dst is there, ErrSpace if the disk fills up. Two writers of
-// one dst at a time are not meant to be.
+// one dst at a time share a temporary folder: each works under [Alone].
 func WriteFolder(fsys FS, dst string, fill func(*Dir) error) error {
 	fsys = vfs.OrDisk(fsys)
 	dst = filepath.Clean(dst)

@@ -99,7 +99,7 @@ func LockOutput(path string) (*Lock, error) {
 		}
 		if !ok {
 			return nil,
-				fmt.Errorf("checkpoint: %s: %w by %s: wait until it ends, or choose another file",
+				fmt.Errorf("checkpoint: %s: %w by %s: wait until it ends, or choose another name",
 					path, ErrLocked, readHolder(file))
 		}
 		// The holder before may have removed the file between our opening and our locking
@@ -116,6 +116,24 @@ func LockOutput(path string) (*Lock, error) {
 			return nil, lockFailed(path, cmp.Or(unlockErr, err))
 		}
 	}
+}
+
+// Alone runs work, which makes the file or folder path, while it holds the lock of that output: a
+// second maker is refused at once. Folders above path are made. Errors are those of LockRun.
+func Alone(path string, work func() error) (err error) {
+	path = filepath.Clean(path)
+	if err := vfs.MakeDirs(vfs.OS, filepath.Dir(path)); err != nil {
+		if err := work(); err != nil { // it knows what it was about to make, and says why it cannot
+			return err
+		}
+		return lockFailed(path, err)
+	}
+	lock, err := LockOutput(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = cmp.Or(err, lock.Unlock()) }()
+	return work()
 }
 
 func newFlock(file string) *flock.Flock {

@@ -177,7 +177,7 @@ func TestLockOutput(t *testing.T) {
 	want := fmt.Sprintf("checkpoint: %s: in use by process %d on host ", out, os.Getpid())
 	if l, err := LockOutput(out); l != nil || !errors.Is(err, ErrLocked) ||
 		!strings.HasPrefix(err.Error(), want) ||
-		!strings.HasSuffix(err.Error(), ": wait until it ends, or choose another file") {
+		!strings.HasSuffix(err.Error(), ": wait until it ends, or choose another name") {
 		t.Errorf("a second lock: %v", err)
 	}
 	if other, err := LockOutput(filepath.Join(dir, "other.jsonl")); err != nil {
@@ -219,5 +219,31 @@ func TestLockOutput(t *testing.T) {
 	if _, err := LockOutput(filepath.Join(dir, "none", "answers.jsonl")); !errors.Is(err,
 		vfs.ErrTarget) {
 		t.Errorf("in a folder that is not there: %v", err)
+	}
+}
+
+// One of two makers of a folder works, and the folder is whole; the other is refused before it
+// writes. Folders above it are made, and nothing of the lock is left.
+func TestAlone(t *testing.T) {
+	above := filepath.Join(t.TempDir(), "a")
+	out := filepath.Join(above, "b")
+	fill := func(d *Dir) error {
+		second := Alone(out+string(filepath.Separator), func() error {
+			t.Error("two work at once")
+			return nil
+		})
+		if !errors.Is(second, ErrLocked) {
+			t.Errorf("the second maker: %v", second)
+		}
+		return d.WriteFile("weights", []byte("w"))
+	}
+	if err := Alone(out, func() error { return WriteFolder(vfs.OS, out, fill) }); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(out, "weights")); string(got) != "w" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	if entries, err := os.ReadDir(above); len(entries) != 1 || err != nil {
+		t.Errorf("left beside the folder: %v, %v", entries, err)
 	}
 }

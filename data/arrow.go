@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,7 +21,7 @@ import (
 // metadata; the bodies are read, decompressed and given to the Arrow library
 // when a row of theirs is asked for.
 type arrowSource struct {
-	file    *os.File
+	file    input
 	size    int64
 	isFile  bool
 	lay     layout
@@ -37,11 +36,13 @@ type arrowSource struct {
 	dictBytes int64 // of the dictionaries that the reader has
 	fed       int   // dictionaries the reader has taken
 	sch       *arrow.Schema
+	asJSON    map[string]bool // columns that are read as JSON: see layout.column
 }
 
 // arrowMessage says where a message stands.
 type arrowMessage struct {
-	meta, metaLen int64 // of the flatbuffer
+	meta, metaLen int64  // of the flatbuffer
+	own           []byte // the flatbuffer itself, where the file has it in its footer alone
 	body, bodyLen int64
 	kind          int64
 	rows          int64
@@ -58,7 +59,7 @@ var errNoEnd = fmt.Errorf(
 	"no end mark after the last message: %w: write the file again and close the writer",
 	ErrTruncated)
 
-func openArrow(file *os.File, size int64, isFile bool) (source, error) {
+func openArrow(file input, size int64, isFile bool) (source, error) {
 	s := &arrowSource{file: file, size: size, isFile: isFile}
 	scan := s.scanStream
 	if isFile {
@@ -192,12 +193,8 @@ func (s *arrowSource) scanFile() error {
 	if err != nil {
 		return fmt.Errorf("footer: %w: %w", err, ErrCorrupt)
 	}
-	if s.schemaM, _, err = s.message(8); err != nil {
-		return err
-	}
-	if s.schemaM.kind != arrowSchemaKind {
-		return fmt.Errorf("file begins with a message of kind %d, not with a schema: %w",
-			s.schemaM.kind, ErrCorrupt)
+	if s.schemaM, err = footerSchema(footer, root); err != nil {
+		return fmt.Errorf("footer: %w: %w", err, ErrCorrupt)
 	}
 	for i, kind := range []int64{arrowDictionaryKind, arrowBatchKind} {
 		slot := 2 + i
@@ -230,6 +227,32 @@ func (s *arrowSource) scanFile() error {
 		s.before[i] = len(s.dicts)
 	}
 	return nil
+}
+
+// footerSchema makes a schema's message of the schema in a file's footer, root. The message at the
+// file's beginning says the same, but not every writer puts one there (polars does not).
+func footerSchema(footer []byte, root fbTable) (m arrowMessage, err error) {
+	at, err := root.target(1)
+	if err != nil || at < 0 {
+		return m, cmp.Or(err, errors.New("no schema"))
+	}
+	// a root offset, a vtable of 12 bytes, a table of 12; the footer keeps its alignment
+	const before = 32
+	own := make([]byte, before, before+len(footer))
+	le := binary.LittleEndian
+	le.PutUint32(own, 16)
+	for i, v := range []uint16{12, 12, 8, 10, 4, 0} { // version, kind, header, no body
+		le.PutUint16(own[4+2*i:], v)
+	}
+	le.PutUint32(own[16:], 12)
+	le.PutUint32(own[20:], uint32(at)+before-20)
+	le.PutUint16(own[24:], 4) // MetadataVersion V5
+	own[26] = arrowSchemaKind
+	own = append(own, footer...)
+	if _, err := checkMessage(own); err != nil {
+		return m, err
+	}
+	return arrowMessage{own: own, kind: arrowSchemaKind}, nil
 }
 
 // checkedMessage is what checkMessage found.
@@ -356,7 +379,10 @@ func (c *checkedMessage) buffer(i int) (at, length int64) {
 // library gets plain ones only: its decompressors allocate what the file asks
 // for.
 func (s *arrowSource) read(m arrowMessage) (*ipc.Message, error) {
-	meta, err := s.readAt(m.meta, m.metaLen)
+	meta, err := m.own, error(nil)
+	if meta == nil {
+		meta, err = s.readAt(m.meta, m.metaLen)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -573,6 +599,14 @@ func (s *arrowSource) load(b int) (rows, error) {
 		if at := slices.Index(s.lay.chosen, f.Name); at >= 0 {
 			r.chosen[at] = col
 		}
+		if s.lay.leads(f.Name) {
+			r.whole = append(r.whole, wholeColumn{f, col, true})
+		}
+		if s.asJSON[f.Name] {
+			r.whole = append(r.whole, wholeColumn{f, col, false})
+			settle(col)
+			continue
+		}
 		switch f.Name {
 		case "":
 		case s.lay.Content:
@@ -635,6 +669,18 @@ func (s *arrowSource) batchRows() []int {
 	return n
 }
 
+// keys are the names of a struct's fields.
+func (s *arrowSource) keys(column string) (keys []string) {
+	for _, f := range s.sch.Fields() {
+		if of, ok := f.Type.(*arrow.StructType); ok && f.Name == column {
+			for _, part := range of.Fields() {
+				keys = append(keys, part.Name)
+			}
+		}
+	}
+	return keys
+}
+
 func (s *arrowSource) close() error { return s.file.Close() }
 
 // turnKeys are the names of a turn's parts, where a list of structs holds them.
@@ -655,8 +701,15 @@ func (s *arrowSource) turnKeys(column string) (keys []string) {
 // bind refuses columns whose type cannot be read; an id is left out then.
 func (s *arrowSource) bind(l layout) (note string, err error) {
 	s.lay = l
+	s.asJSON = map[string]bool{}
 	for _, f := range s.sch.Fields() {
 		ok, want := true, ""
+		number := arrow.IsInteger(f.Type.ID()) || arrow.IsFloating(f.Type.ID())
+		if f.Name != "" && l.reads(f.Name) && (hasJSON(f) ||
+			number && (f.Name == l.Teacher || f.Name == l.Response)) {
+			s.asJSON[f.Name] = true
+			continue
+		}
 		switch f.Name {
 		case "":
 		case l.Content:
@@ -757,9 +810,17 @@ type arrowRows struct {
 	bytes   int64
 	watched []watchedColumn
 	chosen  []arrow.Array // of layout.chosen
+	whole   []wholeColumn // that are read as JSON
 
 	content, teacher, response, id, finish, promptIDs, responseIDs, input, system, tools, env,
 	thought, logprobs arrow.Array
+}
+
+// wholeColumn is a column that is read as JSON: itself, or paths that lead into it.
+type wholeColumn struct {
+	field arrow.Field
+	col   arrow.Array
+	paths bool
 }
 
 func (r *arrowRows) size() int64 { return r.bytes }
@@ -820,8 +881,24 @@ func (r *arrowRows) at(i int) (raw rawRow, err error) {
 	if raw.promptIDs, err = arrowIDs(r.lay.PromptIDs, r.promptIDs, i); err != nil {
 		return raw, err
 	}
-	raw.responseIDs, err = arrowIDs(r.lay.ResponseIDs, r.responseIDs, i)
-	return raw, err
+	if raw.responseIDs, err = arrowIDs(r.lay.ResponseIDs, r.responseIDs, i); err != nil {
+		return raw, err
+	}
+	for _, w := range r.whole {
+		value, err := fieldJSON(w.field, w.col, i)
+		switch {
+		case err != nil:
+		case value == nil || string(value) == "null":
+		case w.paths:
+			err = r.lay.nestedIn(&raw, w.field.Name, value)
+		default:
+			err = r.lay.column(&raw, w.field.Name, value)
+		}
+		if err != nil {
+			return raw, err
+		}
+	}
+	return raw, nil
 }
 
 // settle has the library make the dictionaries in a column. It makes each when it is first
@@ -941,7 +1018,16 @@ func (l layout) actsIn(list array.ListLike, i int) bool {
 	case *array.Struct:
 		var keys []string
 		for _, f := range elems.DataType().(*arrow.StructType).Fields() {
-			keys = append(keys, f.Name)
+			if keys = append(keys, f.Name); f.Name == l.text && isParts(f.Type) {
+				var of []string
+				part := f.Type.(arrow.ListLikeType).Elem().(*arrow.StructType)
+				for _, k := range part.Fields() {
+					of = append(of, k.Name)
+				}
+				if !plainPart(of) {
+					return true
+				}
+			}
 		}
 		return actsAs(keys)
 	case *array.Map:
@@ -981,7 +1067,7 @@ func (l layout) arrowTurn(elems *array.Struct, j int) (t rawTurn) {
 	return t
 }
 
-// arrowParts joins the texts of content i, which is in parts: see jsonParts.
+// arrowParts joins the texts of content i, which is in parts: see blocks.
 func arrowParts(list array.ListLike, i int) (joined text, part string) {
 	if list.IsNull(i) {
 		return text{}, ""

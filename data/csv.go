@@ -6,16 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 )
 
-// csvSource reads CSV, or TSV: a header with the columns' names, then rows of text, in which "\r\n"
-// becomes "\n". It keeps where each batch of rows begins; rows are parsed when asked for.
+// csvSource reads CSV, or TSV: a header with the columns' names, then rows of text. It keeps where
+// each batch of rows begins; rows are parsed when asked for.
 type csvSource struct {
-	file   *os.File
+	file   input
 	size   int64
 	comma  rune
 	names  []string
@@ -43,7 +42,7 @@ func (l *lineFeed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func openCSV(file *os.File, size int64, advance func(bytes int)) (source, error) {
+func openCSV(file input, size int64, advance func(bytes int)) (source, error) {
 	s := &csvSource{file: file, size: size, comma: ','}
 	head := make([]byte, min(size, 1<<16))
 	if _, err := file.ReadAt(head, 0); err != nil && !errors.Is(err, io.EOF) {
@@ -92,9 +91,50 @@ func openCSV(file *os.File, size int64, advance func(bytes int)) (source, error)
 }
 
 func (s *csvSource) reader(r io.Reader) *csv.Reader {
-	c := csv.NewReader(r)
+	c := csv.NewReader(&returns{r: r})
 	c.Comma, c.ReuseRecord, c.FieldsPerRecord = s.comma, true, len(s.names)
 	return c
+}
+
+// returns hides carriage returns inside of quotes from encoding/csv, which drops those before a line
+// feed. In their place stands keptReturn, a byte of no UTF-8 text; unhidden puts them back.
+type returns struct {
+	r      io.Reader
+	quoted bool
+}
+
+const (
+	keptReturn = '\xff'
+	otherByte  = '\xfe' // as little UTF-8, for a keptReturn of the file
+)
+
+func (c *returns) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	for i, b := range p[:n] {
+		switch {
+		case b == '"':
+			c.quoted = !c.quoted
+		case b == '\r' && c.quoted:
+			p[i] = keptReturn
+		case b == keptReturn:
+			p[i] = otherByte
+		}
+	}
+	return n, err
+}
+
+// unhidden is a field as the file has it.
+func unhidden(field string) string {
+	if strings.IndexByte(field, keptReturn) < 0 {
+		return strings.Clone(field)
+	}
+	b := []byte(field)
+	for i := range b {
+		if b[i] == keptReturn {
+			b[i] = '\r'
+		}
+	}
+	return string(b)
 }
 
 func csvFault(err error) error {
@@ -110,6 +150,7 @@ func (s *csvSource) format() string           { return "csv" }
 func (s *csvSource) close() error             { return s.file.Close() }
 func (s *csvSource) batchRows() []int         { return s.counts }
 func (s *csvSource) turnKeys(string) []string { return nil }
+func (s *csvSource) keys(string) []string     { return nil }
 
 func (s *csvSource) schema() []Column {
 	out := make([]Column, len(s.names))
@@ -164,9 +205,14 @@ func (r *csvRows) at(i int) (raw rawRow, err error) {
 		raw.chosen = make([]cell, len(l.chosen))
 	}
 	for k, name := range r.src.names {
-		s := strings.Clone(r.records[i][k])
+		s := unhidden(r.records[i][k])
 		if at := slices.Index(l.chosen, name); at >= 0 {
 			raw.chosen[at] = csvCell(s)
+		}
+		if l.leads(name) && strings.TrimSpace(s) != "" {
+			if err := l.nestedIn(&raw, name, quotedText(s)); err != nil {
+				return raw, err
+			}
 		}
 		switch name {
 		case "":

@@ -86,7 +86,7 @@ func notThere(path string, err error) error {
 	case strings.Contains(path, ","):
 		hint = "for several files give --data once for each"
 	case hubName.MatchString(path) && top != nil &&
-		!slices.Contains(dataSuffixes, strings.ToLower(filepath.Ext(path))):
+		!slices.Contains(dataSuffixes, suffixOf(path)):
 		hint = fmt.Sprintf("gad pull --dataset %s fetches it from a hub", path)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
@@ -261,7 +261,7 @@ func splitOf(name string) (split string, shard, shards int) {
 		shards, _ = strconv.Atoi(m[3])
 		return m[1], shard, shards
 	}
-	stem := strings.TrimSuffix(name, filepath.Ext(name))
+	stem := strings.TrimSuffix(unpackedName(name), suffixOf(name))
 	if last := stem[strings.LastIndexAny(stem, "-_.")+1:]; slices.Contains(splitNames,
 		strings.ToLower(last)) {
 		return last, 0, 0
@@ -277,7 +277,7 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 	if !slices.ContainsFunc(entries,
 		func(e fs.DirEntry) bool {
 			return slices.Contains(suffixes,
-				strings.ToLower(filepath.Ext(e.Name())))
+				suffixOf(e.Name()))
 		}) {
 		suffixes = []string{".csv", ".tsv"} // beside other files they are often the same rows again
 	}
@@ -290,7 +290,7 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 			folders = append(folders, name)
 			continue
 		}
-		if !slices.Contains(suffixes, strings.ToLower(filepath.Ext(name))) {
+		if !slices.Contains(suffixes, suffixOf(name)) {
 			continue
 		}
 		list.files = append(list.files, dataFile{name: filepath.Join(path, name), rel: name})
@@ -383,17 +383,18 @@ func (f dataFile) open() (file *os.File, err error) {
 
 // openSource opens a file with the reader its first bytes ask for. size is the
 // file's length in bytes. stages hears of the formats that are read whole for it.
-func openSource(f dataFile, stages Stages) (src source, file *os.File, size int64, err error) {
-	file, err = f.open()
+func openSource(f dataFile, stages Stages) (src source, file input, size int64, err error) {
+	plain, err := f.open()
+	file = plain
 	if err != nil {
 		return nil, nil, 0, err
 	}
 	defer func() {
 		if err != nil {
-			file.Close()
+			plain.Close()
 		}
 	}()
-	info, err := file.Stat()
+	info, err := plain.Stat()
 	if err != nil {
 		return nil, nil, 0, fmt.Errorf("data: %s: %w", f.name, err)
 	}
@@ -402,9 +403,26 @@ func openSource(f dataFile, stages Stages) (src source, file *os.File, size int6
 	if _, err := file.ReadAt(head, 0); err != nil && !errors.Is(err, io.EOF) {
 		return nil, nil, 0, fmt.Errorf("data: %s: %w", f.name, err)
 	}
+	if codec, ok := packedAs(head); ok {
+		_, done := stages.Begin(f.name+": decompressing", 0)
+		unpacked, err := unpack(plain, f.name, size, codec)
+		done()
+		if err != nil {
+			return nil, nil, 0, fmt.Errorf("data: %s: %w", f.name, err)
+		}
+		file, size = unpacked, unpacked.Size()
+		head = make([]byte, min(size, 512))
+		if _, err := file.ReadAt(head, 0); err != nil && !errors.Is(err, io.EOF) {
+			return nil, nil, 0, fmt.Errorf("data: %s: %w", f.name, err)
+		}
+		if _, twice := packedAs(head); twice {
+			return nil, nil, 0, fmt.Errorf("data: %s: is compressed twice: decompress it first",
+				f.name)
+		}
+	}
 	err = guard(func() error {
 		src, err = openByMagic(file, size, head,
-			func(open func(*os.File, int64, func(int)) (source, error)) (source, error) {
+			func(open func(input, int64, func(int)) (source, error)) (source, error) {
 				advance, done := stages.Begin(f.name+": finding rows", int(size))
 				defer done()
 				return open(file, size, advance)
@@ -419,8 +437,8 @@ func openSource(f dataFile, stages Stages) (src source, file *os.File, size int6
 
 // openByMagic opens a file by its first bytes; formats that must be read to their
 // end for it go through whole.
-func openByMagic(file *os.File, size int64, head []byte,
-	whole func(func(*os.File, int64, func(int)) (source, error)) (source, error)) (source, error) {
+func openByMagic(file input, size int64, head []byte,
+	whole func(func(input, int64, func(int)) (source, error)) (source, error)) (source, error) {
 	starts := func(magic string) bool { return bytes.HasPrefix(head, []byte(magic)) }
 	blank := bytes.TrimLeft(bytes.TrimPrefix(head, []byte("\ufeff")), " \t\r\n")
 	switch {
@@ -453,8 +471,6 @@ func foreign(size int64, head, blank []byte) error {
 	for _, f := range []struct{ magic, what string }{
 		{"PARE", "encrypted Parquet: write it without encryption"},
 		{"FEA1", "Feather version 1: write it as Arrow IPC (Feather version 2)"},
-		{"\x1f\x8b", "a gzip file: decompress it first (gunzip)"},
-		{"\x28\xb5\x2f\xfd", "a zstd file: decompress it first (unzstd)"},
 		{"BZh", "a bzip2 file: decompress it first (bunzip2)"},
 		{"\xfd7zXZ", "an xz file: decompress it first (unxz)"},
 		{"7z\xbc\xaf", "a 7z archive: unpack it first"},
@@ -493,7 +509,7 @@ func foreign(size int64, head, blank []byte) error {
 }
 
 // scan is a file that is read from its start to its end, byte skip and on.
-func scan(file *os.File, skip, size int64, advance func(bytes int)) io.Reader {
+func scan(file io.ReaderAt, skip, size int64, advance func(bytes int)) io.Reader {
 	return &scanner{io.NewSectionReader(file, skip, size-skip), advance}
 }
 

@@ -47,12 +47,6 @@ func TestFormatsOfRows(t *testing.T) {
 	} {
 		for _, format := range []string{"", FormatAuto, c.format} {
 			t.Run(c.name+" "+format, func(t *testing.T) {
-				rows, csv := slices.Clone(rows), isCSV(c.name)
-				for i := range rows {
-					if csv {
-						rows[i].Teacher = strings.ReplaceAll(rows[i].Teacher, "\r\n", "\n")
-					}
-				}
 				s := openFiles(t, Options{Format: format}, filepath.Join(rowFixtures, c.name))
 				if got := readAll(t, s); !reflect.DeepEqual(got, rows) {
 					for i := range got {
@@ -61,7 +55,7 @@ func TestFormatsOfRows(t *testing.T) {
 						}
 					}
 				}
-				if !csv && s.Digest() != want.Digest() {
+				if s.Digest() != want.Digest() {
 					t.Error("another digest than rows.jsonl")
 				}
 				if err := s.NeedTeacher(); err != nil {
@@ -191,7 +185,7 @@ func TestForeignFiles(t *testing.T) {
 			"is a zip archive (or .xlsx, .pt, .npz): unpack it, or export the table as CSV"},
 		{"i.html", "\n<!DOCTYPE html><html>",
 			"is a web page, not the data: the download went wrong, so fetch the file itself"},
-		{"j.jsonl.zst", "\x28\xb5\x2f\xfd\x04", "is a zstd file: decompress it first (unzstd)"},
+		{"j.jsonl.zst", "\x28\xb5\x2f\xfd\x04", "the compressed file ends too early: copy it again"},
 		{"k.tar", strings.Repeat("a", 257) + "ustar",
 			"is a tar archive: unpack it first (tar -xf)"},
 		{"l.jsonl", "{\n \"content\": \"q\"\n}\n", "row 0: the object does not end on its line: write one object per line (jq -c . OLD > NEW)"},

@@ -343,7 +343,9 @@ func TestCountRuns(t *testing.T) {
 		{[]byte{10, 1}, 1, 5, 5, true},        // 5 times the value 1
 		{[]byte{3, 0xff}, 1, 5, 8, true},      // one group of 8, padded
 		{[]byte{10, 1, 3, 7}, 1, 8, 13, true}, // both, within the padding
-		{[]byte{3, 0xff}, 1, 0, 0, false},     // 8 values for none
+		{[]byte{3, 0xff}, 1, 0, 8, true},      // 8 values for none: padding
+		{[]byte{0xd4, 0x01, 1}, 1, 80, 106, true},
+		{[]byte{0xff, 0x09, 1}, 1, 5, 0, false}, // 5,112 values for 5
 		{[]byte{0xff, 0xff, 0xff, 0xff, 0x0f, 1}, 1, 5, 0, false},
 		{[]byte{0x80}, 1, 5, 0, false},
 		{[]byte{3}, 1, 8, 0, false},      // group without bytes

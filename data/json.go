@@ -3,12 +3,10 @@ package data
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,12 +23,13 @@ const (
 // jsonSource reads JSON lines and JSON arrays of objects. It keeps where each
 // batch of rows stands; rows are parsed when asked for.
 type jsonSource struct {
-	file    *os.File
+	file    input
 	name    string // the format's
 	n       int    // rows
 	batches []jsonBatch
 	columns []Column
 	turns   map[string][]string // keys of turns in the sample, by column
+	objects map[string][]string // keys of objects in the sample, by column
 	lay     layout
 }
 
@@ -53,7 +52,7 @@ func (s *jsonSource) add(at, end int64) {
 
 // openLines indexes a file with one JSON object a line. Empty lines do not
 // count.
-func openLines(file *os.File, size int64, advance func(bytes int)) (source, error) {
+func openLines(file input, size int64, advance func(bytes int)) (source, error) {
 	s := &jsonSource{file: file, name: "jsonl"}
 	r := bufio.NewReaderSize(scan(file, 0, size, advance), 1<<20)
 	var pos, start int64
@@ -87,7 +86,7 @@ func openLines(file *os.File, size int64, advance func(bytes int)) (source, erro
 }
 
 // openArray indexes a file with one JSON array of objects.
-func openArray(file *os.File, size int64, advance func(bytes int)) (source, error) {
+func openArray(file input, size int64, advance func(bytes int)) (source, error) {
 	s := &jsonSource{file: file, name: "json"}
 	skip := int64(0)
 	var bom [3]byte
@@ -152,8 +151,11 @@ func (s *jsonSource) index() error {
 				string(value) != "null" {
 				s.columns = append(s.columns, Column{Name: key, Type: jsonType(value)})
 			}
-			if value[0] == '[' {
+			switch value[0] {
+			case '[':
 				s.noteTurn(key, value)
+			case '{':
+				s.noteKeys(key, value)
 			}
 			return nil
 		})
@@ -190,6 +192,26 @@ func (s *jsonSource) noteTurn(column string, value json.RawMessage) {
 		})
 	}
 }
+
+// noteKeys adds the keys of an object to the column's.
+func (s *jsonSource) noteKeys(column string, value json.RawMessage) {
+	if s.objects == nil {
+		s.objects = map[string][]string{}
+	}
+	// a fault is told with its row
+	_ = eachKey(value, func(key string, value json.RawMessage) error {
+		if !slices.Contains(s.objects[column], key) && string(value) != "null" &&
+			len(s.objects[column]) < mostKeys {
+			s.objects[column] = append(s.objects[column], key)
+		}
+		return nil
+	})
+}
+
+// mostKeys bounds the keys that are kept of a column's objects.
+const mostKeys = 100
+
+func (s *jsonSource) keys(column string) []string { return s.objects[column] }
 
 func (s *jsonSource) turnKeys(column string) []string { return s.turns[column] }
 
@@ -282,66 +304,17 @@ func (r *jsonRows) at(i int) (rawRow, error) {
 	if cols.chosen != nil {
 		raw.chosen = make([]cell, len(cols.chosen))
 	}
-	err := eachKey(line, func(key string, value json.RawMessage) (err error) {
+	err := eachKey(line, func(key string, value json.RawMessage) error {
 		if string(value) == "null" {
 			return nil
 		}
 		if at := slices.Index(cols.chosen, key); at >= 0 {
 			raw.chosen[at] = jsonCell(value)
 		}
-		switch key {
-		case "":
-		case cols.Content:
-			var c conversation
-			c, err = cols.jsonTurns(key, value)
-			raw.take(c, err == nil)
-		case cols.Teacher:
-			if turnsIn(value) {
-				if value[0] == '{' { // the answer's turn alone
-					value = slices.Concat([]byte("["), value, []byte("]"))
-				}
-				var c conversation
-				c, err = cols.jsonTurns(key, value)
-				raw.takeAnswer(c, err == nil)
-				break
-			}
-			raw.teacher, err = jsonText(key, value)
-		case cols.input:
-			raw.input, err = jsonText(key, value)
-		case cols.system:
-			raw.system, err = jsonText(key, value)
-		case cols.thought:
-			raw.thought, err = jsonText(key, value)
-		case cols.tools:
-			raw.tools, _, err = readList(key, value)
-		case cols.env:
-			raw.env, err = readEnv(key, value)
-		case cols.logprobs:
-			raw.logprobs, err = readLogprobsOf(key, value)
-		case cols.Response:
-			raw.response, err = jsonText(key, value)
-		case cols.ID:
-			raw.id, err = jsonText(key, value)
-			if value[0] != '"' {
-				raw.id, err = text{string(value), true}, nil
-			}
-		case cols.Finish:
-			if value[0] == '"' { // of another type it means something else
-				raw.finish, err = jsonText(key, value)
-			}
-		case cols.PromptIDs:
-			raw.promptIDs, err = jsonIDs(key, value)
-		case cols.ResponseIDs:
-			raw.responseIDs, err = jsonIDs(key, value)
-		case "content", "messages", "conversations", "conversation", "prompt", "instruction",
-			"question":
-			raw.elsewhere = key
-		default:
-			if slices.Contains(cols.watched, key) && !jsonBlank(value) {
-				raw.unread = append(raw.unread, key)
-			}
+		if err := cols.nestedIn(&raw, key, value); err != nil {
+			return err
 		}
-		return err
+		return cols.column(&raw, key, value)
 	})
 	if errors.Is(err, ErrCorrupt) || errors.Is(err, ErrTruncated) {
 		err = fmt.Errorf("%w: correct or remove the row", err)
@@ -362,7 +335,8 @@ func eachKey(object []byte, f func(key string, value json.RawMessage) error) err
 		}
 		return nil
 	}
-	d := json.NewDecoder(bytes.NewReader(object))
+	readable := withoutNaN(object)
+	d := json.NewDecoder(bytes.NewReader(readable))
 	if t, err := d.Token(); err != nil {
 		return fmt.Errorf("%v: %w", err, jsonFault(err))
 	} else if t != json.Delim('{') {
@@ -381,18 +355,15 @@ func eachKey(object []byte, f func(key string, value json.RawMessage) error) err
 		}
 		var value json.RawMessage
 		if err := d.Decode(&value); err != nil {
-			if text := err.Error(); strings.HasPrefix(text, "invalid character 'N'") ||
-				strings.HasPrefix(text, "invalid character 'I'") ||
-				strings.HasSuffix(text, "in numeric literal") {
-				return fmt.Errorf("key %q: %v: %w: NaN and Infinity are not JSON: write null", key,
-					err, jsonFault(err))
-			}
 			return fmt.Errorf("key %q: %v: %w", key, err, jsonFault(err))
 		}
 		if seen[key] {
 			return fmt.Errorf("key %q: appears twice: %w", key, ErrCorrupt)
 		}
 		seen[key] = true
+		if end := int(d.InputOffset()); !bytes.Equal(readable, object) {
+			value = object[end-len(value) : end] // as it is written: NaN is no value of a column
+		}
 		if err := f(key, value); err != nil {
 			return err
 		}
@@ -406,8 +377,34 @@ func eachKey(object []byte, f func(key string, value json.RawMessage) error) err
 	return nil
 }
 
+// withoutNaN is text with 0 in the place of NaN, Infinity and -Infinity, which Python writes and
+// JSON has not, and as long as before: what stands in a column that is not read does no harm.
+func withoutNaN(object []byte) []byte {
+	if !bytes.Contains(object, []byte("NaN")) && !bytes.Contains(object, []byte("Infinity")) {
+		return object
+	}
+	out, quoted := bytes.Clone(object), false
+	for i := 0; i < len(out); i++ {
+		switch c := out[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case bytes.HasPrefix(out[i:], []byte("NaN")):
+			copy(out[i:], "0.0")
+		case bytes.HasPrefix(out[i:], []byte("Infinity")):
+			copy(out[i:], "0.000000")
+		}
+	}
+	return out
+}
+
 func jsonText(column string, value json.RawMessage) (text, error) {
 	var s string
+	if s := string(value); s == "NaN" || s == "Infinity" || s == "-Infinity" {
+		return text{}, &rowFault{column, s, "not JSON", "write null"}
+	}
 	if value[0] != '"' {
 		return text{}, &rowFault{column, preview(string(value), 20), "not a string",
 			"write it as text"}
@@ -465,6 +462,11 @@ func (l layout) jsonTurns(column string, value json.RawMessage) (c conversation,
 	}
 	c.turns = make([]Message, 0, len(list))
 	for i, turn := range list {
+		if turn[0] != '{' {
+			return c, &rowFault{column, "turn " + strconv.Itoa(i),
+				preview(string(turn), 30) + " is no object with " + l.role + " and " + l.text,
+				"rewrite such turns: see doc/data.md"}
+		}
 		var t rawTurn
 		err := eachKey(turn, func(key string, value json.RawMessage) (err error) {
 			switch {
@@ -472,9 +474,9 @@ func (l layout) jsonTurns(column string, value json.RawMessage) (c conversation,
 			case key == l.role:
 				t.role, err = jsonText(key, value)
 			case key == l.text && value[0] == '[':
-				t.content, t.part, err = jsonParts(key, value)
+				err = t.blocks(key, value)
 			case key == l.text:
-				t.content, err = jsonText(key, value)
+				t.content, err = jsonAnswer(key, value)
 			case key == weightKey:
 				w, fault := strconv.ParseFloat(string(value), 64)
 				t.context = t.context || fault == nil && w == 0
@@ -508,43 +510,6 @@ func (l layout) jsonTurns(column string, value json.RawMessage) (c conversation,
 	return c, nil
 }
 
-// jsonParts joins the texts of a content in parts, as endpoints take them. part is the type
-// of the first part that is no text; "" if all are.
-func jsonParts(key string, value json.RawMessage) (joined text, part string, err error) {
-	var list []json.RawMessage
-	if err := json.Unmarshal(value, &list); err != nil {
-		return joined, "", err
-	}
-	for _, p := range list {
-		if p[0] == '"' {
-			t, err := jsonText(key, p)
-			if err != nil {
-				return joined, "", err
-			}
-			joined = text{joined.s + t.s, true}
-			continue
-		}
-		var t, kind text
-		if err := eachKey(p, func(key string, value json.RawMessage) (err error) {
-			switch {
-			case string(value) == "null":
-			case key == "text":
-				t, err = jsonText(key, value)
-			case key == "type":
-				kind, err = jsonText(key, value)
-			}
-			return err
-		}); err != nil {
-			return joined, "", err
-		}
-		if !textPart(kind, t) {
-			return joined, cmp.Or(kind.s, "unknown"), nil
-		}
-		joined = text{joined.s + t.s, true}
-	}
-	return joined, "", nil
-}
-
 // textPart reports whether a part of a content is text.
 func textPart(kind, t text) bool {
 	return t.ok && slices.Contains([]string{"text", "input_text", "output_text", ""}, kind.s)
@@ -559,8 +524,9 @@ type rawTurn struct {
 	thought       text
 	// key under which the turn calls tools in a form that is not read; "" is none
 	refused string
-	context bool     // weight 0, or "train": false
-	unread  []string // watched keys that say something
+	before  []rawTurn // turns that its content holds and that come before it: results of tools
+	context bool      // weight 0, or "train": false
+	unread  []string  // watched keys that say something
 }
 
 // conversation is turns with what a Message does not carry.
@@ -571,6 +537,14 @@ type conversation struct {
 
 // add appends a turn and refuses one that cannot be used.
 func (c *conversation) add(l layout, column string, t rawTurn) error {
+	for _, b := range t.before {
+		if err := c.add(l, column, b); err != nil {
+			return err
+		}
+	}
+	if len(t.before) > 0 && !t.content.ok && t.calls == "" && t.part == "" {
+		return nil // results alone
+	}
 	turn := "turn " + strconv.Itoa(len(c.turns))
 	needs := fmt.Sprintf("each turn needs %s and %s", l.role, l.text)
 	switch {
@@ -587,7 +561,7 @@ func (c *conversation) add(l layout, column string, t rawTurn) error {
 		return &rowFault{column, turn, "has no " + l.text, needs}
 	}
 	c.turns = append(c.turns,
-		Message{Role: t.role.s, Content: t.content.s, Thinking: t.thought.s, ToolCalls: t.calls,
+		Message{Role: RoleOf(t.role.s), Content: t.content.s, Thinking: t.thought.s, ToolCalls: t.calls,
 			ToolCallID: t.id.s, Name: t.name.s, Context: t.context})
 	for _, key := range t.unread {
 		if name := column + "[]." + key; !slices.Contains(c.unread, name) {
@@ -595,6 +569,18 @@ func (c *conversation) add(l layout, column string, t rawTurn) error {
 		}
 	}
 	return nil
+}
+
+// RoleOf is a role as gad writes it: lower case for the known ones in another case, and system for
+// OpenAI's developer, as in training so in serving. Others stay as they are.
+func RoleOf(role string) string {
+	switch lower := strings.ToLower(role); lower {
+	case "developer":
+		return "system"
+	case "system", "user", "assistant", "tool":
+		return lower
+	}
+	return role
 }
 
 // take makes a conversation the row's prompt.

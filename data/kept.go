@@ -62,7 +62,7 @@ func (k Keep) warn(format string, args ...any) {
 const (
 	keptSuffix = ".rows"
 	// the last byte is the version: raise it when rows are read or kept otherwise
-	keptMagic  = "gadrows\x07"
+	keptMagic  = "gadrows\x08"
 	entrySize  = 44
 	footSize   = 92
 	keepFree   = 1 << 30   // bytes of the disk that are left to others
@@ -488,7 +488,7 @@ func (s *Set) keptKey(encoder string) (key [sha256.Size]byte, err error) {
 		hashInt(h, int(i))
 	}
 	type chunk struct {
-		file *os.File
+		file input
 		at   int64
 		size int
 	}
@@ -499,9 +499,13 @@ func (s *Set) keptKey(encoder string) (key [sha256.Size]byte, err error) {
 			return key, err
 		}
 		hashString(h, strings.ToLower(filepath.Ext(s.names[i]))) // CSV is told by its name
-		hashInt(h, int(info.Size()))
-		for at := int64(0); at < info.Size(); at += hashChunk {
-			chunks = append(chunks, chunk{f, at, int(min(hashChunk, info.Size()-at))})
+		size := info.Size()
+		if u, ok := f.(*unpacked); ok {
+			size = u.Size()
+		}
+		hashInt(h, int(size))
+		for at := int64(0); at < size; at += hashChunk {
+			chunks = append(chunks, chunk{f, at, int(min(hashChunk, size-at))})
 		}
 	}
 	type sum struct {

@@ -67,6 +67,10 @@ type layout struct {
 	// means. Their rows are counted: see rawRow.unread.
 	watched []string
 
+	paths []nestedPath // columns that are values inside of others
+	// columns that are a system message where they come after the rows that were looked at
+	lateSystem []string
+
 	chosen []string // columns of the file that a choice of rows reads, whatever else reads them
 }
 
@@ -81,6 +85,9 @@ func (l layout) reads(column string) bool {
 var maybePrompt = []string{"input", "context", "system", "system_prompt", "system_message",
 	"history", "functions", "documents", "passage", "images", "image",
 	"audio", "reasoning", "thinking"}
+
+// systemColumns are the columns that may be a system message.
+var systemColumns = []string{"system", "system_prompt", "system_message"}
 
 // oldCallKey is the key of a turn that calls a tool in the form before tool_calls. A row with one
 // is refused: without the call neither the turn nor those after it mean what they say.
@@ -130,9 +137,16 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 		names = append(names, c.Name)
 		types[c.Name] = c.Type
 	}
+	var paths []nestedPath
+	for _, name := range []string{o.Columns.Content, o.Columns.Teacher, o.Columns.Response,
+		o.Columns.ID, o.Columns.Finish, o.Columns.PromptIDs, o.Columns.ResponseIDs} {
+		if p, ok := pathTo(name, names); ok {
+			paths, names = append(paths, p), append(names, name)
+		}
+	}
 	has := func(name string) bool { return name != "" && slices.Contains(names, name) }
 	defaults := DefaultColumns()
-	l = layout{Columns: o.Columns, format: o.Format, role: "role", text: "content"}
+	l = layout{Columns: o.Columns, format: o.Format, role: "role", text: "content", paths: paths}
 	// instead takes the first of the format's own columns that is there, or the
 	// first, for one that was not named in the settings.
 	instead := func(column *string, was string, own ...string) {
@@ -219,9 +233,16 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 		return l, "", fmt.Errorf("column %q: its turns have the keys %s, not %q and %q: %s",
 			l.Content, quoted(keys), l.role, l.text, renamed(l.Content, keys))
 	}
-	for _, name := range []string{"system", "system_prompt", "system_message"} {
+	for _, name := range systemColumns {
 		if l.system == "" && has(name) && !l.reads(name) {
 			l.system = name
+		}
+	}
+	if l.system == "" && anyKey(src) {
+		for _, name := range systemColumns {
+			if !l.reads(name) {
+				l.lateSystem = append(l.lateSystem, name)
+			}
 		}
 	}
 	for _, column := range []struct {
@@ -239,6 +260,10 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 	for _, column := range []*string{&l.Content, &l.Teacher, &l.Response, &l.PromptIDs,
 		&l.ResponseIDs, &l.ID, &l.Finish, &l.input, &l.system, &l.tools, &l.env, &l.thought,
 		&l.logprobs} {
+		if l.leads(*column) {
+			*column = "" // paths lead into it
+			continue
+		}
 		if !has(*column) {
 			// it may come after the rows that were looked at
 			if late := column == &l.input || column == &l.tools || column == &l.env ||
@@ -255,7 +280,7 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 		l.Finish = "" // it is the given answer's, as gad generate writes it
 	}
 	for _, name := range maybePrompt {
-		if !l.reads(name) && (has(name) || anyKey(src)) {
+		if !l.reads(name) && !slices.Contains(l.lateSystem, name) && (has(name) || anyKey(src)) {
 			l.watched = append(l.watched, name)
 		}
 	}
@@ -381,6 +406,15 @@ func (o Options) noContent(l layout, src source) error {
 		if lost := slices.DeleteFunc(among(names, maybePrompt...),
 			func(n string) bool { return slices.Contains(read, n) }); len(lost) > 0 {
 			hint += fmt.Sprintf(" The student would not see %s", quoted(lost))
+		}
+	}
+	if way := knownExport(names, src); way != "" {
+		return fmt.Errorf("columns %s: %s", quoted(names), way)
+	}
+	if content, teacher := nestedNames(names, src); content != "" {
+		hint = fmt.Sprintf("did you mean --content-key %s (data.content_key=%[1]s)?", content)
+		if teacher != "" {
+			hint = fmt.Sprintf("did you mean --content-key %s --teacher-key %s (data.content_key=%[1]s data.teacher_key=%[2]s)?", content, teacher)
 		}
 	}
 	switch {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/apache/arrow/go/v15/arrow"
 	"github.com/apache/arrow/go/v15/arrow/array"
+	"github.com/apache/arrow/go/v15/arrow/ipc"
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/format"
 )
@@ -62,16 +63,64 @@ func arrowLogprobs(column string, a arrow.Array, i int) (Logprobs, error) {
 	return readLogprobsOf(column, value)
 }
 
-// arrowJSON writes value i of a column. Nulls of a struct are left out.
-func arrowJSON(b *strings.Builder, a arrow.Array, i, depth int) error {
+// arrowJSONType is the name of the extension type whose texts are JSON.
+const arrowJSONType = "arrow.json"
+
+// isJSON reports whether a field's texts are JSON, by its extension type, which the library does
+// not know.
+func isJSON(f arrow.Field) bool {
+	at := f.Metadata.FindKey(ipc.ExtensionTypeKeyName)
+	return at >= 0 && f.Metadata.Values()[at] == arrowJSONType
+}
+
+// hasJSON reports whether a field, or one within it, is JSON.
+func hasJSON(f arrow.Field) bool {
+	if isJSON(f) {
+		return true
+	}
+	nested, ok := f.Type.(arrow.NestedType)
+	return ok && slices.ContainsFunc(nested.Fields(), hasJSON)
+}
+
+// nullAt reports whether value i of a column is null; all of a column of the null type are.
+func nullAt(a arrow.Array, i int) bool { return a.DataType().ID() == arrow.NULL || a.IsNull(i) }
+
+// fieldJSON is value i of a column as JSON, with the values of JSON in it as they are; nil is none.
+func fieldJSON(f arrow.Field, a arrow.Array, i int) (json.RawMessage, error) {
+	if a == nil || nullAt(a, i) {
+		return nil, nil
+	}
+	var b strings.Builder
+	if err := arrowJSON(&b, f, a, i, 0); err != nil {
+		return nil, &rowFault{f.Name, "", err.Error(), "re-encode the column"}
+	}
+	return json.RawMessage(b.String()), nil
+}
+
+// writeRaw writes a text that is JSON as its value.
+func writeRaw(b *strings.Builder, s string) error {
+	if !utf8.ValidString(s) || !json.Valid([]byte(s)) {
+		return fmt.Errorf("%s: not JSON, as the column's type says", preview(s, 40))
+	}
+	if b.Len()+len(s) > maxRowBytes {
+		return fmt.Errorf("more than %d MiB in one row", maxRowBytes>>20)
+	}
+	b.WriteString(strings.TrimSpace(s))
+	return nil
+}
+
+// arrowJSON writes value i of a column, whose field is f. Nulls of a struct are left out.
+func arrowJSON(b *strings.Builder, f arrow.Field, a arrow.Array, i, depth int) error {
 	if depth > jsonLimit {
 		return fmt.Errorf("nested more than %d deep", jsonLimit)
 	}
-	if a.IsNull(i) {
+	if nullAt(a, i) {
 		b.WriteString("null")
 		return nil
 	}
-	if t := arrowText(a, i); t.ok {
+	if t := arrowText(a, i); t.ok && isJSON(f) {
+		return writeRaw(b, t.s)
+	} else if t.ok {
 		return writeText(b, t.s)
 	}
 	switch a := a.(type) {
@@ -97,7 +146,8 @@ func arrowJSON(b *strings.Builder, a arrow.Array, i, depth int) error {
 				return err
 			}
 			b.WriteByte(':')
-			if err := arrowJSON(b, a.Items(), k, depth+1); err != nil {
+			if err := arrowJSON(b, a.DataType().(*arrow.MapType).ItemField(), a.Items(), k,
+				depth+1); err != nil {
 				return err
 			}
 		}
@@ -109,7 +159,8 @@ func arrowJSON(b *strings.Builder, a arrow.Array, i, depth int) error {
 			if k > start {
 				b.WriteByte(',')
 			}
-			if err := arrowJSON(b, a.ListValues(), k, depth+1); err != nil {
+			if err := arrowJSON(b, a.DataType().(arrow.ListLikeType).ElemField(), a.ListValues(),
+				k, depth+1); err != nil {
 				return err
 			}
 		}
@@ -118,7 +169,7 @@ func arrowJSON(b *strings.Builder, a arrow.Array, i, depth int) error {
 		b.WriteByte('{')
 		n := 0
 		for k, f := range a.DataType().(*arrow.StructType).Fields() {
-			if a.Field(k).IsNull(i) {
+			if nullAt(a.Field(k), i) {
 				continue
 			}
 			if n++; n > 1 {
@@ -128,7 +179,7 @@ func arrowJSON(b *strings.Builder, a arrow.Array, i, depth int) error {
 				return err
 			}
 			b.WriteByte(':')
-			if err := arrowJSON(b, a.Field(k), i, depth+1); err != nil {
+			if err := arrowJSON(b, f, a.Field(k), i, depth+1); err != nil {
 				return err
 			}
 		}
@@ -197,6 +248,24 @@ func notJSON(c *parquet.Column) bool {
 		return false
 	}
 	return true
+}
+
+// leafJSON reports whether a leaf's texts are JSON, by its logical type.
+func leafJSON(c *parquet.Column) bool {
+	if !c.Leaf() || c.Type().Kind() != parquet.ByteArray || c.Type().LogicalType() == nil {
+		return false
+	}
+	_, ok := c.Type().LogicalType().Value.(*format.JsonType)
+	return ok
+}
+
+// leafNull reports whether a leaf is null in every row, by its logical type.
+func leafNull(c *parquet.Column) bool {
+	if !c.Leaf() || c.Type().LogicalType() == nil {
+		return false
+	}
+	_, ok := c.Type().LogicalType().Value.(*format.NullType)
+	return ok
 }
 
 func unsigned(t *format.LogicalType) bool {
@@ -314,6 +383,8 @@ func element(b *strings.Builder, c *parquet.Column, row [][]leafValue,
 	if c.Leaf() {
 		v := row[0][0]
 		switch {
+		case leafJSON(c) && v.text.ok:
+			return v.text.s == "null", writeRaw(b, v.text.s)
 		case c.Type().Kind() == parquet.ByteArray && v.text.ok:
 			return false, writeText(b, v.text.s)
 		case !v.text.ok:
@@ -395,14 +466,7 @@ func listed(b *strings.Builder, c *parquet.Column, row [][]leafValue, depth int)
 	})
 }
 
-// jsonOf is value i of an Arrow column for the JSON reader; nil is none.
+// jsonOf is value i of an Arrow column without JSON in it; nil is none.
 func jsonOf(column string, a arrow.Array, i int) (json.RawMessage, error) {
-	if a == nil || a.IsNull(i) {
-		return nil, nil
-	}
-	var b strings.Builder
-	if err := arrowJSON(&b, a, i, 0); err != nil {
-		return nil, &rowFault{column, "", err.Error(), "re-encode the column"}
-	}
-	return json.RawMessage(b.String()), nil
+	return fieldJSON(arrow.Field{Name: column}, a, i)
 }

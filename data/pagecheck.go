@@ -71,6 +71,10 @@ func checkPage(c *parquet.Column, h *format.PageHeader, plain []byte) error {
 	return nil
 }
 
+// padding is how many values more than a page has its runs may hold: writers fill the last run up
+// (DuckDB to 256), and readers take what they need.
+const padding = 4096
+
 // countRuns returns how many values the runs of b hold, which must be no more
 // than count and the padding of the last run. A run is a header and, if the
 // header is even, one value that comes header/2 times, and otherwise header/2
@@ -82,7 +86,7 @@ func countRuns(b []byte, width, count int) (int, error) {
 	n := 0
 	for len(b) > 0 {
 		head, k := binary.Uvarint(b)
-		if k <= 0 || head>>1 > uint64(count)+7 {
+		if k <= 0 || head>>1 > uint64(count)+padding {
 			return 0, fmt.Errorf("run of %d for %d values", head>>1, count)
 		}
 		b = b[k:]
@@ -95,7 +99,7 @@ func countRuns(b []byte, width, count int) (int, error) {
 			return 0, fmt.Errorf("run of %d bytes, %d are left", size, len(b))
 		}
 		b = b[size:]
-		if n += length; n > count+7 {
+		if n += length; n > count+padding {
 			return 0, fmt.Errorf("runs of %d for %d values", n, count)
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"hash/crc32"
 	"io"
 	"math"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,7 +25,7 @@ import (
 // here, within bounds; what the library decodes is a small file in memory of one
 // column, uncompressed, with headers made here.
 type parquetSource struct {
-	file   *os.File
+	file   input
 	size   int64
 	end    int64 // where the footer begins
 	lay    layout
@@ -35,6 +34,8 @@ type parquetSource struct {
 	leaves int
 	fields map[string]parquetField // by column name
 	chosen []chosenColumn
+	whole  []string       // columns that are read as JSON: see layout.column
+	paths  []parquetField // columns into which paths lead
 }
 
 // parquetField says how the leaves of a column make its values.
@@ -106,7 +107,7 @@ const (
 	maxParquetDepth   = 16
 )
 
-func openParquet(file *os.File, size int64) (source, error) {
+func openParquet(file input, size int64) (source, error) {
 	s := &parquetSource{file: file, size: size, fields: map[string]parquetField{}}
 	if size < 12 {
 		return nil, fmt.Errorf("file of %d bytes: %w", size, ErrTruncated)
@@ -262,6 +263,30 @@ func (s *parquetSource) bind(l layout) (note string, err error) {
 				return "", &sentinelError{fmt.Sprintf("column %q: type %s: a choice of rows reads numbers and texts: convert the column", c.Name(), typeName(c)), ErrChoice}
 			}
 			s.chosen = append(s.chosen, chosenColumn{at, field})
+		}
+		whole := parquetField{kind: nestedField, nested: c}
+		if l.leads(c.Name()) {
+			if slices.ContainsFunc(leavesOf(c), notJSON) {
+				return "", fmt.Errorf("column %q: type %s: a path leads into it, and not all of it is text or number: convert the column", c.Name(), typeName(c))
+			}
+			if err := s.readable(whole); err != nil {
+				return "", err
+			}
+			s.paths = append(s.paths, whole)
+		}
+		number := isLeaf(c, parquet.Int32, parquet.Int64, parquet.Float, parquet.Double) &&
+			!notJSON(c) && (c.Name() == l.Teacher || c.Name() == l.Response)
+		if c.Name() != "" && l.reads(c.Name()) &&
+			(number || slices.ContainsFunc(leavesOf(c), leafJSON) &&
+				!slices.ContainsFunc(leavesOf(c), notJSON)) {
+			if err := s.readable(whole); err != nil {
+				return "", err
+			}
+			s.fields[c.Name()], s.whole = whole, append(s.whole, c.Name())
+			continue
+		}
+		if leafNull(c) {
+			continue // no row has a value
 		}
 		switch c.Name() {
 		case "":
@@ -439,7 +464,13 @@ func (l layout) turnsOf(c *parquet.Column) parquetField {
 			for _, key := range last.Columns() {
 				keys = append(keys, key.Name())
 			}
-			if actsAs(keys) {
+			var parts []string
+			if _, part := partsOf(last.Column(names[1])); part != nil {
+				for _, key := range part.Columns() {
+					parts = append(parts, key.Name())
+				}
+			}
+			if actsAs(keys) || !plainPart(parts) {
 				return parquetField{kind: nestedField, nested: c}
 			}
 			f.kind = turnsField
@@ -487,6 +518,18 @@ func typeName(c *parquet.Column) string {
 		parts = append(parts, child.Name()+": "+typeName(child))
 	}
 	return "struct<" + strings.Join(parts, ", ") + ">"
+}
+
+// keys are the names of a struct's fields.
+func (s *parquetSource) keys(column string) (keys []string) {
+	c := s.root.Column(column)
+	if c == nil || c.Leaf() || len(c.Columns()) == 1 && c.Columns()[0].Repeated() {
+		return nil
+	}
+	for _, part := range c.Columns() {
+		keys = append(keys, part.Name())
+	}
+	return keys
 }
 
 func (s *parquetSource) format() string { return "parquet" }
@@ -784,7 +827,15 @@ type parquetRows struct {
 	nested  map[string]bool // columns whose text is the JSON of their values
 	watched []watchedRows
 	chosen  [][]cell // [columns][rows]
+	whole   []string // columns of nested that layout.column reads
+	paths   []pathRows
 	bytes   int64
+}
+
+// pathRows is a column, as JSON, into which paths lead.
+type pathRows struct {
+	column string
+	value  []text
 }
 
 // chosenColumn is the at-th column that a choice of rows reads.
@@ -810,7 +861,8 @@ type parquetList struct {
 
 func (s *parquetSource) load(b int) (rows, error) {
 	n := int(s.meta.RowGroups[b].NumRows)
-	r := &parquetRows{lay: s.lay, text: map[string][]text{}, lists: map[string]*parquetList{},
+	r := &parquetRows{lay: s.lay, whole: s.whole, text: map[string][]text{},
+		lists:  map[string]*parquetList{},
 		nested: map[string]bool{}}
 	for _, c := range s.chosen {
 		values, err := s.loadNested(b, n, c.nested)
@@ -824,6 +876,16 @@ func (s *parquetSource) load(b int) (rows, error) {
 			r.chosen[c.at] = append(r.chosen[c.at], jsonCell([]byte(v.s)))
 		}
 		r.bytes += 48 * int64(n)
+	}
+	for _, f := range s.paths {
+		values, err := s.loadNested(b, n, f.nested)
+		if err != nil {
+			return nil, fmt.Errorf("row group %d: column %q: %w", b, f.nested.Name(), err)
+		}
+		for _, t := range values {
+			r.bytes += int64(len(t.s)) + 24
+		}
+		r.paths = append(r.paths, pathRows{f.nested.Name(), values})
 	}
 	for name, f := range s.fields {
 		var err error
@@ -952,7 +1014,7 @@ func (s *parquetSource) loadList(b, n int, f parquetField) (*parquetList, error)
 	return list, s.loadParts(b, f, list)
 }
 
-// loadParts joins the texts of contents in parts: see jsonParts.
+// loadParts joins the texts of contents in parts: see blocks.
 func (s *parquetSource) loadParts(b int, f parquetField, list *parquetList) error {
 	if f.parts == nil {
 		return nil
@@ -1083,6 +1145,9 @@ func (r *parquetRows) size() int64 { return r.bytes }
 
 func (r *parquetRows) at(i int) (raw rawRow, err error) {
 	str := func(column string) text {
+		if slices.Contains(r.whole, column) {
+			return text{}
+		}
 		if col := r.text[column]; col != nil {
 			return col[i]
 		}
@@ -1179,5 +1244,22 @@ func (r *parquetRows) at(i int) (raw rawRow, err error) {
 		return out
 	}
 	raw.promptIDs, raw.responseIDs = ids(r.lay.PromptIDs), ids(r.lay.ResponseIDs)
-	return raw, err
+	if err != nil {
+		return raw, err
+	}
+	for _, column := range r.whole {
+		if t := r.text[column][i]; t.ok {
+			if err := r.lay.column(&raw, column, []byte(t.s)); err != nil {
+				return raw, err
+			}
+		}
+	}
+	for _, p := range r.paths {
+		if t := p.value[i]; t.ok {
+			if err := r.lay.nestedIn(&raw, p.column, []byte(t.s)); err != nil {
+				return raw, err
+			}
+		}
+	}
+	return raw, nil
 }

@@ -47,6 +47,7 @@ type source interface {
 	format() string
 	schema() []Column
 	turnKeys(column string) []string      // of a list of turns; nil where unknown
+	keys(column string) []string          // of an object; nil where unknown
 	bind(layout) (note string, err error) // chooses the columns, before the first load
 	batchRows() []int                     // rows of each batch
 	load(batch int) (rows, error)         // decodes one batch
@@ -115,7 +116,7 @@ type Set struct {
 	tick   int64
 	closed bool
 
-	handles []*os.File // of files, which close them
+	handles []input // of files, which close them
 	kept    atomic.Pointer[keptRows]
 
 	digestOnce sync.Once

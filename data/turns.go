@@ -14,8 +14,9 @@ import (
 	"unicode/utf8"
 )
 
-// JSON is a JSON text in one form: without blanks, without the nulls of objects, which Arrow and
-// Parquet put where another row has a key, and with the keys in their order. "" is none. Row.Env
+// JSON is a JSON text in one form: without blanks, and with the keys in their order. The nulls that
+// Arrow and Parquet put where another row has a key are left out by their readers; one that is
+// written stays. "" is none. Row.Env
 // alone keeps more of what is written: see readEnv.
 type JSON string
 
@@ -176,9 +177,6 @@ func copyJSON(b *strings.Builder, d *json.Decoder, depth int) error {
 			if err := copyJSON(&value, d, depth+1); err != nil {
 				return err
 			}
-			if value.String() == "null" {
-				continue
-			}
 			if !first {
 				b.WriteByte(',')
 			}
@@ -313,33 +311,112 @@ func readCalls(value []byte) (JSON, error) {
 		return "", err
 	}
 	for i, e := range list {
-		var call struct {
-			Function  json.RawMessage
-			Name      json.RawMessage
-			Arguments json.RawMessage
-		}
-		if err := json.Unmarshal(e, &call); err != nil {
-			return "", &rowFault{"tool_calls", fmt.Sprintf("call %d", i), err.Error(), ""}
-		}
-		if call.Function != nil {
-			whole := call.Function
-			call.Name, call.Arguments = nil, nil
-			if err := json.Unmarshal(whole, &call); err != nil {
-				return "", &rowFault{"tool_calls", fmt.Sprintf("call %d: function is %s", i, preview(string(whole), 40)), "not an object", `write {"name": ..., "arguments": {...}}`}
-			}
-		}
-		name, err := text{}, error(nil)
-		if call.Name != nil {
-			name, err = jsonText("name", call.Name)
-		}
-		if err != nil || strings.TrimSpace(name.s) == "" {
-			return "", &rowFault{"tool_calls", fmt.Sprintf("call %d", i), "names no function", `write {"function": {"name": ..., "arguments": {...}}}`}
-		}
-		if a := call.Arguments; a != nil && a[0] != '{' && a[0] != '"' {
-			return "", &rowFault{"tool_calls", fmt.Sprintf("call %d: arguments are %s", i, preview(string(a), 40)), "neither an object nor its text", `write {"name": ..., "arguments": {...}}`}
+		if list[i], err = oneCall(i, e); err != nil {
+			return "", err
 		}
 	}
-	return j, nil
+	if len(list) == 0 {
+		return j, nil
+	}
+	whole, err := json.Marshal(list)
+	if err != nil {
+		return "", err
+	}
+	return readJSON(whole)
+}
+
+// oneCall brings call i to the form that templates read: {"function": {"name", "arguments"}}. A bare
+// {"name", "arguments"} is wrapped, and arguments that are none (absent, null, an empty text or the
+// text null) are {}.
+func oneCall(i int, e json.RawMessage) (json.RawMessage, error) {
+	bad := func(what, why, way string) error {
+		return &rowFault{"tool_calls", fmt.Sprintf("call %d%s", i, what), why, way}
+	}
+	var around []callKey // keys of the call beside those of its function
+	of := e
+	if err := eachKey(e, func(key string, value json.RawMessage) error {
+		if key == "function" && string(value) != "null" {
+			of = value
+		}
+		around = append(around, callKey{key, value})
+		return nil
+	}); err != nil {
+		return nil, bad("", err.Error(), "")
+	}
+	if of[0] != '{' {
+		return nil, bad(": function is "+preview(string(of), 40), "not an object",
+			`write {"name": ..., "arguments": {...}}`)
+	}
+	wrapped := string(of) != string(e)
+	var inner []callKey
+	name, arguments := text{}, false
+	if err := eachKey(of, func(key string, value json.RawMessage) (err error) {
+		switch key {
+		case "name":
+			if name, err = jsonText("name", value); err != nil {
+				name, err = text{}, nil
+			}
+		case "arguments":
+			arguments = true
+			t, _ := jsonText(key, value)
+			if s := strings.TrimSpace(t.s); string(value) == "null" || t.ok &&
+				(s == "" || s == "null") {
+				value = json.RawMessage("{}")
+			}
+			if value[0] != '{' && value[0] != '"' {
+				return bad(": arguments are "+preview(string(value), 40),
+					"neither an object nor its text", `write {"name": ..., "arguments": {...}}`)
+			}
+		}
+		if wrapped || key == "name" || key == "arguments" {
+			inner = append(inner, callKey{key, value})
+		}
+		return nil
+	}); err != nil {
+		return nil, err
+	}
+	if strings.TrimSpace(name.s) == "" {
+		return nil, bad("", "names no function",
+			`write {"function": {"name": ..., "arguments": {...}}}`)
+	}
+	if !arguments {
+		inner = append(inner, callKey{"arguments", json.RawMessage("{}")})
+	}
+	function := objectOf(inner)
+	if !wrapped {
+		around = slices.DeleteFunc(around, func(k callKey) bool {
+			return k.key == "name" || k.key == "arguments" || k.key == "function"
+		})
+		around = append(around, callKey{"function", function})
+	}
+	for k := range around {
+		if around[k].key == "function" {
+			around[k].value = function
+		}
+	}
+	return objectOf(around), nil
+}
+
+// callKey is a key of a call with its value.
+type callKey struct {
+	key   string
+	value json.RawMessage
+}
+
+// objectOf writes an object of keys in their order.
+func objectOf(keys []callKey) json.RawMessage {
+	var b strings.Builder
+	b.WriteByte('{')
+	for i, k := range keys {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		writeString(&b, k.key)
+		b.WriteByte(':')
+		b.Write(k.value)
+	}
+	b.WriteByte('}')
+	return json.RawMessage(b.String())
 }
 
 // calledIn is a turn of function_call, as ShareGPT has it: its text is the call.

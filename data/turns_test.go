@@ -155,7 +155,7 @@ func TestTurnsOfRows(t *testing.T) {
 		{TurnsLast, `{"content":"q","teacher_response":[{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"f","arguments":"{\"x\": 1}"}}]}]}`,
 			[]string{`user: q | => assistant:  calls=[{"function":{"name":"f","arguments":"{\"x\": 1}"}}] | [{"function":{"name":"f","arguments":"{\"x\": 1}"}}]`}},
 		{TurnsLast, `{"content":"q","teacher_response":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":{"x":null,"y":[null,1.50,1e3,{"z":null}],"<":"é"}}}]}]}`,
-			[]string{`user: q | => assistant:  calls=[{"function":{"name":"f","arguments":{"y":[null,1.5,1000.0,{}],"<":"é"}}}] | [{"function":{"name":"f","arguments":{"y":[null,1.5,1000.0,{}],"<":"é"}}}]`}},
+			[]string{`user: q | => assistant:  calls=[{"function":{"name":"f","arguments":{"x":null,"y":[null,1.5,1000.0,{"z":null}],"<":"é"}}}] | [{"function":{"name":"f","arguments":{"x":null,"y":[null,1.5,1000.0,{"z":null}],"<":"é"}}}]`}},
 		{TurnsLast, `{"content":"q","teacher_response":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":[1]}}]}]}`,
 			[]string{`column "teacher_response": turn 0: column "tool_calls": call 0: arguments are "[1]": neither an object nor its text: write {"name": ..., "arguments": {...}}`}},
 		{TurnsLast, `{"prompt_ids":[5,6],"teacher_response":[{"role":"assistant","content":"a","reasoning_content":"so"}]}`, []string{`column "prompt_ids": 2 tokens: a prompt as tokens, and an answer that is more than a text: give the conversation instead`}},

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -45,7 +46,13 @@ type peftConfig struct {
 	Bias    string          `json:"bias"`
 	RSLoRA  bool            `json:"use_rslora"`
 	Save    []string        `json:"modules_to_save"`
+	Start   json.RawMessage `json:"init_lora_weights"`
 }
+
+// plainStarts are the values of init_lora_weights that leave the base's weights as they are. Others
+// (pissa, olora, corda, loftq, lora_ga) take a part out of them, and the adapters belong to the
+// rest.
+var plainStarts = []string{"", "null", "true", "false", `"gaussian"`, `"eva"`, `"orthogonal"`}
 
 // notComputed are keys that change what is computed: they must be absent, null, false or
 // empty.
@@ -70,14 +77,39 @@ func ReadAdapterConfig(dir string) (AdapterConfig, error) {
 	if err != nil {
 		return AdapterConfig{}, fmt.Errorf("model: %w", err)
 	}
-	a, err := parseAdapterConfig(b)
+	a, err := parseAdapterConfig(b, func() []string { return adapterNames(dir) })
 	if err != nil {
 		return a, fmt.Errorf("model: %s: %w", filepath.Join(dir, AdapterConfigName), err)
 	}
 	return a, nil
 }
 
-func parseAdapterConfig(b []byte) (a AdapterConfig, err error) {
+// adapterNames are the names of the tensors of the adapters in dir; none where they cannot be read,
+// which is said when they are loaded.
+func adapterNames(dir string) []string {
+	f, err := safetensors.Open(filepath.Join(dir, adapterWeights))
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	return f.Names()
+}
+
+// adapted are the linear layers of which names has adapters.
+func adapted(names []string) (layers []string) {
+	for _, layer := range linearLayers {
+		if slices.ContainsFunc(names, func(n string) bool {
+			return strings.Contains(n, "."+layer+".lora_A.")
+		}) {
+			layers = append(layers, layer)
+		}
+	}
+	return layers
+}
+
+// parseAdapterConfig reads adapter_config.json; names gives those of the adapters' tensors, which
+// tell the layers where target_modules is a pattern.
+func parseAdapterConfig(b []byte, names func() []string) (a AdapterConfig, err error) {
 	var p peftConfig
 	if err := json.Unmarshal(b, &p); err != nil {
 		return a, err
@@ -90,7 +122,7 @@ func parseAdapterConfig(b []byte) (a AdapterConfig, err error) {
 		return a, err
 	}
 	for _, key := range notComputed {
-		if v := string(raw[key]); !slices.Contains([]string{"", "null", "false", "{}", "[]"}, v) {
+		if v := oneLine(raw[key]); !slices.Contains([]string{"", "null", "false", "{}", "[]"}, v) {
 			return a, refuse(key, v, "merge the adapter into its base (peft: merge_and_unload)")
 		}
 	}
@@ -105,6 +137,9 @@ func parseAdapterConfig(b []byte) (a AdapterConfig, err error) {
 		return a, refuse("bias", strconv.Quote(p.Bias),
 			"merge the adapter into its base (peft: merge_and_unload)")
 	}
+	if start := string(p.Start); !slices.Contains(plainStarts, start) {
+		return a, refuse("init_lora_weights", start, "the adapters belong to a base from which their start was taken, and the weights that are named still have it: merge them where they were trained, or save them as plain LoRA (peft: save_pretrained with path_initial_model_for_weight_conversion)")
+	}
 	for _, name := range p.Save {
 		if name != "score" && name != "classifier" { // peft adds both to every classifier
 			return a, refuse("modules_to_save", strconv.Quote(name),
@@ -118,17 +153,20 @@ func parseAdapterConfig(b []byte) (a AdapterConfig, err error) {
 		a.Base = *p.Base
 	}
 	a.LoRA = LoRA{Rank: p.Rank, Alpha: p.Alpha, RSLoRA: p.RSLoRA}
-	var names []string
-	// not one string, which peft takes for a pattern
+	var list []string
 	if err := json.Unmarshal(p.Targets, &a.LoRA.Targets); err != nil {
-		if err := json.Unmarshal(p.Targets, &names); err != nil || len(names) == 0 {
+		if err := json.Unmarshal(p.Targets, &list); err != nil || len(list) == 0 {
 			return a, fmt.Errorf("key \"target_modules\": expected a list of layers")
 		}
-		for i, name := range names { // peft may list each layer's modules
-			names[i] = name[strings.LastIndexByte(name, '.')+1:]
+		for i, name := range list { // peft may list each layer's modules
+			list[i] = name[strings.LastIndexByte(name, '.')+1:]
 		}
-		slices.Sort(names)
-		a.LoRA.Targets = strings.Join(slices.Compact(names), ",")
+		slices.Sort(list)
+		a.LoRA.Targets = strings.Join(slices.Compact(list), ",")
+	} else if a.LoRA.Targets != allLinear { // one string is a pattern: the tensors tell its layers
+		if layers := adapted(names()); len(layers) > 0 {
+			a.LoRA.Targets = strings.Join(layers, ",")
+		}
 	}
 	if err := a.LoRA.Validate("adapter"); err != nil {
 		return a, refuse("target_modules", strconv.Quote(a.LoRA.Targets),
@@ -240,6 +278,9 @@ func (m *Model) loadAdapter(dir string, kind Kind) error {
 	}
 	for _, name := range f.Names() {
 		if !known[name] {
+			if strings.Contains(name, "embed_tokens") || strings.Contains(name, "lm_head") {
+				return fmt.Errorf("model: %s: tensor %q: %w: embeddings were saved beside the adapters, as peft does by itself where the vocabulary was resized: merge the adapter into its base (peft: merge_and_unload)", path, name, ErrUnsupported)
+			}
 			return fmt.Errorf(
 				"model: %s: tensor %q: not of the layers that %s names: the folder is damaged",
 				path, name, AdapterConfigName)
@@ -384,4 +425,13 @@ func (m *Model) Remerge(dst *Model) error {
 		return fmt.Errorf("model: merge: %w", err)
 	}
 	return nil
+}
+
+// oneLine is a JSON value without line breaks.
+func oneLine(v json.RawMessage) string {
+	var b bytes.Buffer
+	if json.Compact(&b, v) != nil {
+		return string(v)
+	}
+	return b.String()
 }

@@ -85,7 +85,40 @@ func ReadConfig(dir string) (Config, error) {
 	if err != nil {
 		return Config{}, fmt.Errorf("model: %s: %w", name, err)
 	}
+	if c.DType == autoDType {
+		if f, err := placeOf(dir).tensors(); err == nil { // else loading says what is wrong
+			c.DType = storedDType(underPrefix(f))
+			f.Close()
+		}
+	}
 	return c, nil
+}
+
+// autoDType is the dtype of a config.json that leaves it to the weights.
+const autoDType = "auto"
+
+// storedDType is the dtype of the embedding in f; float32 where it has none.
+func storedDType(f tensors) string {
+	if t, ok := f.Tensor(embedName); ok {
+		for name, code := range dtypeCode {
+			if code == t.DType {
+				return name
+			}
+		}
+	}
+	return "float32"
+}
+
+// ofClasses is the class among architectures that says what the weights are: a language model, a
+// scorer, or the bare model, which folders saved without a head have. It is "" for other classes.
+func (c Config) ofClasses(classes []string) string {
+	bare := strings.TrimSuffix(c.class(LM), "ForCausalLM") + "Model"
+	for _, known := range []string{c.class(LM), c.class(Scorer), bare} {
+		if slices.Contains(classes, known) {
+			return known
+		}
+	}
+	return ""
 }
 
 func parseConfig(b []byte) (Config, error) {
@@ -108,8 +141,7 @@ func parseConfig(b []byte) (Config, error) {
 	}
 	if a, ok := r.get("architectures"); ok {
 		var classes []string
-		if json.Unmarshal(a, &classes) != nil || len(classes) != 1 || classes[0] != c.class(LM) &&
-			classes[0] != c.class(Scorer) {
+		if json.Unmarshal(a, &classes) != nil || c.ofClasses(classes) == "" {
 			r.fail("key \"architectures\": %.200s: %w: expected [%q] or [%q]",
 				strings.Join(strings.Fields(string(a)), " "), ErrUnsupported, c.class(LM),
 				c.class(Scorer))
@@ -142,7 +174,7 @@ func parseConfig(b []byte) (Config, error) {
 	c.RMSEps = r.float("rms_norm_eps", or(fam.eps, 1e-6))
 	c.InitRange = r.float("initializer_range", 0.02)
 	c.TieEmbeddings = r.bool("tie_word_embeddings", fam.tied)
-	c.DType = r.str("dtype", r.str("torch_dtype", "float32"))
+	c.DType = strings.TrimPrefix(r.str("dtype", r.str("torch_dtype", "float32")), "torch.")
 	r.rope(&c, fam)
 	r.factors(&c, fam)
 	r.layers(&c, fam)
@@ -468,7 +500,7 @@ func (c Config) validate() error {
 	if err := c.validateLayers(fam); err != nil {
 		return err
 	}
-	if _, ok := dtypeCode[c.DType]; !ok && c.DType != "" {
+	if _, ok := dtypeCode[c.DType]; !ok && c.DType != "" && c.DType != autoDType {
 		return fmt.Errorf("key \"dtype\": %q: %w: use float32, bfloat16 or float16 weights",
 			c.DType, ErrUnsupported)
 	}

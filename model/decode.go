@@ -68,6 +68,9 @@ func (e *Engine) draw(samples []*sample, hRD compute.Tensor) error {
 	if err := e.sample(samples, hRD); err != nil {
 		return err
 	}
+	if err := e.constrain(samples, hRD); err != nil {
+		return err
+	}
 	if err := e.rankDrawn(samples, hRD); err != nil {
 		return err
 	}

@@ -73,6 +73,10 @@ type Request struct {
 	Ranked bool
 	Top    int
 
+	// Allowed says by id which tokens may follow those drawn of a sample; nil allows all. Such
+	// tokens are drawn apart, in float64: see constrain.
+	Allowed func(sample int, drawn []int32) []bool
+
 	// Callbacks, called by Step; each may be nil. They must not call the engine.
 	// first: the number of prompt tokens whose keys and values were cached
 	Found func(tokens int)

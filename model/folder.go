@@ -106,6 +106,7 @@ func loadFull(be Backend, dir string, o Options) (*Model, error) {
 		return nil, err
 	}
 	defer f.Close()
+	f = underPrefix(f)
 	if c.DType, err = checkTensors(f, c, from, o.Kind); err != nil {
 		return nil, fmt.Errorf("model: %s: %w", dir, err)
 	}
@@ -150,6 +151,58 @@ func loadFull(be Backend, dir string, o Options) (*Model, error) {
 		return nil, fmt.Errorf("model: %s: %w", dir, err)
 	}
 	return m, nil
+}
+
+// prefixed is tensors whose names all have one prefix more, or one less, than those of a released
+// folder: torch.compile, DistributedDataParallel, vision models and bare models leave such.
+type prefixed struct {
+	tensors
+	prefix string
+	bare   bool // without "model."
+}
+
+// underPrefix is f by the usual names, if one prefix stands between those and its own.
+func underPrefix(f tensors) tensors {
+	if _, ok := f.Tensor(embedName); ok {
+		return f
+	}
+	for _, name := range f.Names() {
+		if prefix, ok := strings.CutSuffix(name, embedName); ok {
+			return prefixed{f, prefix, false}
+		}
+	}
+	for _, name := range f.Names() {
+		if prefix, ok := strings.CutSuffix(name, strings.TrimPrefix(embedName, bareOf)); ok {
+			return prefixed{f, prefix, true}
+		}
+	}
+	return f
+}
+
+// bareOf begins the names of all tensors but the head's.
+const bareOf = "model."
+
+func (p prefixed) Tensor(name string) (*onDisk, bool) {
+	own := name
+	if p.bare {
+		own = strings.TrimPrefix(name, bareOf)
+	}
+	if t, ok := p.tensors.Tensor(p.prefix + own); ok || name != headName {
+		return t, ok
+	}
+	return p.tensors.Tensor(name) // the head stands beside the model
+}
+
+func (p prefixed) Names() (names []string) {
+	for _, name := range p.tensors.Names() {
+		if own, ok := strings.CutPrefix(name, p.prefix); ok {
+			if name = own; p.bare && own != headName && own != scoreName {
+				name = bareOf + own
+			}
+		}
+		names = append(names, name)
+	}
+	return names
 }
 
 // checkTensors compares the folder's tensors with those of a model of kind from,

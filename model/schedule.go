@@ -28,7 +28,7 @@ func (s Schedule) Validate() error {
 			s.Warmup, s.Floor)
 	}
 	if (s.Kind == "cosine" || s.Kind == "linear") && s.Total <= s.Warmup {
-		return fmt.Errorf("model: schedule %q: a run of %d steps has a warm-up of %d, and the rate falls after it: more steps, or a lower optim.lr_warmup_steps", s.Kind, s.Total, s.Warmup)
+		return fmt.Errorf("model: schedule %q: a run of %d steps has a warm-up of %d, and the rate falls after it: more steps, or a shorter warm-up", s.Kind, s.Total, s.Warmup)
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ type OptimSettings struct {
 	LR          float64 `yaml:"lr" min:"0" doc:"peak learning rate" alias:"learning_rate"`
 	LRScheduler string  `yaml:"lr_scheduler" choices:"constant,cosine,linear" doc:"learning-rate schedule after its warm-up: constant, or a cosine or linear decay to min_lr_ratio" inherit:"no" alias:"lr_scheduler_type"`
 	WarmupSteps int     `yaml:"lr_warmup_steps" min:"0" max:"1000000000" doc:"optimizer steps over which the learning rate rises linearly from 0" inherit:"no" alias:"warmup_steps"`
-	MinLRRatio  float64 `yaml:"min_lr_ratio" min:"0" max:"1" doc:"final learning rate as a share of lr, for cosine and linear" inherit:"no"`
+	MinLRRatio  float64 `yaml:"min_lr_ratio" min:"0" max:"1" doc:"final learning rate as a share of lr, for cosine and linear" inherit:"no" needs:".lr_scheduler=cosine|linear"`
 	Beta1       float64 `yaml:"beta1" min:"0" max:"1" doc:"AdamW's decay of the first moment"`
 	Beta2       float64 `yaml:"beta2" min:"0" max:"1" doc:"AdamW's decay of the second moment"`
 	Eps         float64 `yaml:"eps" min:"0" doc:"AdamW's epsilon"`
@@ -47,6 +47,10 @@ func (o OptimSettings) Validate(key string) error {
 		if b.v >= 1 {
 			return fmt.Errorf("settings: %s.%s is %g: must be below 1", key, b.name, b.v)
 		}
+	}
+	if o.Eps == 0 || o.Eps >= 1 {
+		return fmt.Errorf("settings: %s.eps is %g: must be above 0 and below 1; 1e-8 is usual", key,
+			o.Eps)
 	}
 	return nil
 }

@@ -75,11 +75,22 @@ func (t *Tokenizer) ggml(vocab int) (*GGML, error) {
 	if t.Size() > vocab {
 		return nil, fmt.Errorf("ids up to %d: the model's vocab_size is %d: use the tokenizer that belongs to the model", t.Size()-1, vocab)
 	}
-	switch {
-	case t.model.text:
-		return nil, cannot("pre_tokenizer",
-			"has no ByteLevel step: only byte-level vocabularies are written", "")
-	case t.model.gaps && (t.model.unk >= 0 || t.model.fallback != nil):
+	if t.model.text {
+		g := &GGML{EOS: t.endOfTurn, EOT: t.endOfTurn, EOM: -1, Unknown: -1, BOS: -1, Pad: t.pad,
+			Ends: t.EOS()}
+		err := t.ggmlTokens(g, vocab)
+		if err == nil {
+			err = t.ggmlText(g)
+		}
+		if err == nil {
+			err = t.ggmlEdges(g)
+		}
+		if t.chat != nil {
+			g.ChatTemplate = t.chat.source
+		}
+		return g, err
+	}
+	if t.model.gaps && (t.model.unk >= 0 || t.model.fallback != nil) {
 		return nil, cannot("model", "has unk_token or byte_fallback for bytes that have no token",
 			"")
 	}

@@ -16,6 +16,9 @@ func (t *Trainer) introduce(s start) {
 	for _, note := range slices.Concat(s.notes, t.notes, t.cfg.Warnings(t.Stage)) {
 		t.log.Warn(note)
 	}
+	if t.cfg.Trainer.ShardOptimizer && t.ranks.Size() == 1 {
+		t.log.Warn("trainer.shard_optimizer true has no effect: one process trains: see gad train --ranks")
+	}
 	for _, note := range s.said {
 		t.log.Info(note)
 	}

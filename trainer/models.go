@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 
 	"gad/actor"
 	"gad/algos"
@@ -77,15 +78,15 @@ func (t *Trainer) checkStudent(s start, from string) (shape model.Config, err er
 // openStudent opens the student in from, with adapters where the settings have some, and its
 // optimizer. It returns the folder of the weights: from, or the adapters'.
 func (t *Trainer) openStudent(s start, from string) (student string, err error) {
-	c := t.cfg
 	learning := t.planned // steps in which the student learns
 	if t.Stage.HasCritic() {
-		learning -= c.Trainer.CriticWarmup
+		learning -= t.cfg.Trainer.CriticWarmup
 	}
-	updates := max(learning, 1) * c.OptimizerSteps(t.Stage, config.Student)
-	if err := c.Actor.Optim.Schedule(updates).Validate(); err != nil {
-		return "", fmt.Errorf("%w: actor.optim: %w", config.ErrConfig, err)
+	updates := max(learning, 1) * t.cfg.OptimizerSteps(t.Stage, config.Student)
+	if err := t.schedule("actor.optim", &t.cfg.Actor.Optim, updates); err != nil {
+		return "", err
 	}
+	c := t.cfg
 	if s.dir != "" && !s.inPlace && c.Actor.LoRA.On() && !model.IsAdapter(from) {
 		return "", fmt.Errorf("%w: actor.lora.rank=%d, but %s was trained in full: leave out LoRA, or export the student (gad export) and begin with gad warmup --model", config.ErrConfig, c.Actor.LoRA.Rank, s.dir)
 	}
@@ -110,6 +111,9 @@ func (t *Trainer) openStudent(s start, from string) (student string, err error) 
 			return fmt.Errorf("actor: %w", err)
 		}
 		c.Rollout.Tree = c.Tree(t.Stage)
+		if !c.Chunks(t.Stage).On() {
+			c.Rollout.Chunk = 0 // the stage reads whole answers
+		}
 		c.Actor.RatioLevel = c.RatioLevel()
 		if c.Divergence(t.Stage) { // from the teacher, which openTeacher puts in its place
 			c.Actor.UseKLLoss, c.Actor.KLLossCoef, c.Actor.KLLossType = true, 1, algos.KLFull
@@ -136,12 +140,28 @@ func (t *Trainer) openStudent(s start, from string) (student string, err error) 
 	return student, nil
 }
 
+// schedule checks the learning rate's schedule o over a run's optimizer updates; key names it. A
+// warm-up that only a preset gave is shortened to leave an update behind it, with a note.
+func (t *Trainer) schedule(key string, o *model.OptimSettings, updates int) error {
+	warmup := key + ".lr_warmup_steps"
+	if o.WarmupSteps >= updates && slices.Contains(t.preset, warmup) {
+		t.notes = append(t.notes, fmt.Sprintf(
+			"%s is %d of the %d optimizer steps of this run: the preset's %d is too long for it",
+			warmup, updates-1, updates, o.WarmupSteps))
+		o.WarmupSteps = updates - 1
+	}
+	if err := o.Schedule(updates).Validate(); err != nil {
+		return fmt.Errorf("%w: %s: %w: here at most %s=%d", config.ErrConfig, key, err, warmup,
+			max(updates-1, 0))
+	}
+	return nil
+}
+
 // openDiscriminator opens the checkpoint's discriminator where it is carried over, else the one
 // that the settings name, else the student's weights with a new head. shape is the student's.
 func (t *Trainer) openDiscriminator(s start, student string, shape model.Config,
 	carried bool) error {
-	c := t.cfg
-	scorer := student
+	c, scorer := t.cfg, student
 	switch {
 	case carried:
 		scorer = filepath.Join(s.dir, "critic")
@@ -156,9 +176,10 @@ func (t *Trainer) openDiscriminator(s start, student string, shape model.Config,
 	// whenever its time alone ends: a schedule is fixed beforehand
 	steps := t.planned + max(0, t.lastAlone()-c.Trainer.CriticWarmup)
 	updates := steps * c.OptimizerSteps(t.Stage, config.Discriminator)
-	if err := c.Critic.Optim.Schedule(updates).Validate(); err != nil {
-		return fmt.Errorf("%w: critic.optim: %w", config.ErrConfig, err)
+	if err := t.schedule("critic.optim", &t.cfg.Critic.Optim, updates); err != nil {
+		return err
 	}
+	c = t.cfg
 	err := t.busy("loading the discriminator", func() (err error) {
 		// With adapters on both it stands on the student's base.
 		m, err := model.Load(t.be, scorer,

@@ -193,7 +193,7 @@ func (t *Trainer) openServer(server Scores) error {
 	if t.cfg.Divergence(t.Stage) {
 		k, t.actor.Beta = c.TopK, 0
 	}
-	return t.busy("trying the teacher's server", func() error {
+	return t.busy("trying the teacher's server, "+c.URL, func() error {
 		return server.Check(context.Background(), seqs, k, tok.Piece)
 	})
 }

@@ -26,7 +26,8 @@ func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err err
 	}
 	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, ranks: o.Ranks,
 		skipped: map[string]int{}, verified: map[int]bool{}, named: map[string]bool{},
-		free: o.Backend.Available(), con: report.NewConsole(o.Console, o.TTY), notes: o.Notes}
+		free: o.Backend.Available(), con: report.NewConsole(o.Console, o.TTY), notes: o.Notes,
+		preset: o.Preset}
 	defer func() {
 		if err != nil {
 			err = checkpoint.ExplainFull(o.FS, cfg.Trainer.Output, 0, err)

@@ -5,13 +5,20 @@ import (
 
 	"gad/actor"
 	"gad/model"
+	"gad/trainer/config"
 	"gad/trainer/encode"
 )
 
 // saySoft decides whether the run learns soft labels, and says what it has of them.
 func (t *Trainer) saySoft(s *start, u encode.Usable) {
 	c := t.cfg
-	if !c.SoftLabels(t.Stage) || u.Soft+u.Hard == 0 {
+	if !c.SoftLabels(t.Stage) {
+		return
+	}
+	if u.Soft+u.Hard == 0 {
+		if w := c.Data.SoftLabels; w != config.Default().Data.SoftLabels {
+			s.notes = append(s.notes, fmt.Sprintf("data.soft_labels %g has no effect: no row has log-probabilities of the teacher (column teacher_logprobs): add them with gad data score", w))
+		}
 		return
 	}
 	t.soft = u.Soft > 0

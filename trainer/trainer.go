@@ -78,6 +78,8 @@ type Options struct {
 	Notes   []string // warnings that are given when the run begins
 	Ranks   *Ranks   // the processes that train together; nil is this one alone
 	Teacher Scores   // the server of teacher.url
+	// settings that a preset gave and nobody else: a warm-up among them fits itself to a short run
+	Preset []string
 }
 
 // Scores is a server that scores a teacher's tokens.
@@ -94,6 +96,7 @@ type Scores interface {
 type Trainer struct {
 	Stage config.Stage
 
+	preset    []string // Options.Preset
 	cfg       config.Config
 	fs        vfs.FS
 	be        compute.Backend

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"gad/internal/conf"
@@ -274,7 +275,7 @@ func (r *run) reads() map[string]string {
 	return out
 }
 
-// window is over how many of the last values Recent is a mean.
+// window is over how many of the last values Recent is a mean; of val/ it is the last.
 const window = 20
 
 // mostListed bounds the steps of samples that a summary lists.
@@ -345,6 +346,10 @@ func (r *run) summary(id int) Run {
 			continue
 		}
 		s.Last[name] = num(xs[len(xs)-1])
+		if strings.HasPrefix(name, "val/") { // a mean of validations would be of most of the run
+			s.Recent[name] = s.Last[name]
+			continue
+		}
 		sum, n := 0.0, 0
 		for _, x := range xs[max(0, len(xs)-window):] {
 			if !math.IsNaN(x) && !math.IsInf(x, 0) {

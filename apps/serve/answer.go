@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"gad/internal/grammar"
 	"gad/model"
 	"gad/tokenizer"
 )
@@ -32,11 +33,12 @@ type query struct {
 	echo     bool
 	ranked   bool // log-probabilities
 	top      int
-	scores   int  // alternatives of prompt_logprobs; -1 is without it
-	ids      bool // token ids in the answer
-	named    bool // tokens are written as their ids in log-probabilities
-	calls    bool // calls of tools are looked for
-	single   bool // no more than one of them
+	scores   int              // alternatives of prompt_logprobs; -1 is without it
+	ids      bool             // token ids in the answer
+	named    bool             // tokens are written as their ids in log-probabilities
+	calls    bool             // calls of tools are looked for
+	single   bool             // no more than one of them
+	grammar  *grammar.Grammar // of answers that have to be JSON; nil is any text
 	stream   bool
 	usage    bool // a last event of it
 }
@@ -305,6 +307,8 @@ func (s *Server) chat(x *exchange) *apiError {
 	together := true
 	f.into("parallel_tool_calls", "true or false", &together)
 	q.calls, q.single = calls, !together
+	q.grammar = s.responseFormat(f, calls)
+	s.effort(f)
 	if err := f.rest(); err != nil {
 		return err
 	}
@@ -355,6 +359,13 @@ func (s *Server) answer(x *exchange, q *query) *apiError {
 		r.Found = func(tokens int) {
 			c.found.Add(int64(tokens))
 			s.meter.prompt(len(ids), tokens)
+		}
+		if q.grammar != nil {
+			of := make([]*constraint, q.n)
+			for i := range of {
+				of[i] = s.constrained(q.grammar, q.eos)
+			}
+			r.Allowed = func(i int, drawn []int32) []bool { return of[i].next(drawn) }
 		}
 		r.Token = func(i int, t model.Token) bool { return own[i].token(t) }
 		r.Done = func(i int, a model.Completion) { own[i].done(a) }

@@ -3,6 +3,7 @@ package serve
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -83,12 +84,24 @@ func parse(body []byte) (*fields, *apiError) {
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	if err := dec.Decode(&f.m); err != nil || f.m == nil {
-		return nil, refuse(http.StatusBadRequest, "the body is not a JSON object")
+		return nil, refuse(http.StatusBadRequest, "the body is not a JSON object%s", where(err, len(body)))
 	}
 	if _, err := dec.Token(); err != io.EOF {
 		return nil, refuse(http.StatusBadRequest, "the body has something behind its JSON object")
 	}
 	return f, nil
+}
+
+// where says at which byte a body of so many stops being JSON; "" where it is another value.
+func where(err error, size int) string {
+	var syntax *json.SyntaxError
+	switch {
+	case errors.As(err, &syntax):
+		return fmt.Sprintf(": byte %d: %s", syntax.Offset, syntax.Error())
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return fmt.Sprintf(": it ends at byte %d, too early", size)
+	}
+	return ""
 }
 
 func (f *fields) fail(name, format string, args ...any) {
@@ -156,7 +169,6 @@ var unable = map[string][]string{
 	"function_call":      {`"none"`, `"auto"`},
 	"response_format":    {`{"type":"text"}`},
 	"modalities":         {`["text"]`},
-	"store":              {"false"},
 	"service_tier":       {`"auto"`, `"default"`},
 	"reasoning_effort":   {`"none"`},
 	// Those of vLLM.
@@ -175,7 +187,7 @@ var unable = map[string][]string{
 
 // indifferent are parameters that change no answer.
 var indifferent = []string{"user", "metadata", "safety_identifier", "prompt_cache_key",
-	"parallel_tool_calls"}
+	"parallel_tool_calls", "store"}
 
 // rest refuses what is left.
 func (f *fields) rest() *apiError {

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
@@ -12,7 +13,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 )
@@ -123,6 +126,19 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 	if s.o.Loopback && !localName(r.Host) {
 		return refuse(http.StatusForbidden, "the Host header names another machine than this: gad serve listens for this machine alone (--listen)").coded("host_not_allowed")
 	}
+	if origin := r.Header.Get("Origin"); origin != "" && s.allows(origin) {
+		h := x.w.Header()
+		h.Set("Access-Control-Allow-Origin", origin)
+		h.Add("Vary", "Origin")
+		if r.Method == http.MethodOptions && known {
+			h.Set("Access-Control-Allow-Methods", to.method+", OPTIONS")
+			// clients in browsers send headers of their own beside the two that are read
+			h.Set("Access-Control-Allow-Headers",
+				cmp.Or(r.Header.Get("Access-Control-Request-Headers"), "Authorization, Content-Type"))
+			h.Set("Access-Control-Max-Age", "600")
+			return x.write(http.StatusNoContent, nil)
+		}
+	}
 	if s.o.Key != "" && !to.open {
 		scheme, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 		sum := sha256.Sum256([]byte(given))
@@ -184,6 +200,20 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 		return f.err
 	}
 	return to.answer(s, x)
+}
+
+// Origin reports whether a text is an origin as browsers send it, a scheme and a host without a
+// path, or *.
+func Origin(text string) bool {
+	u, err := url.Parse(text)
+	return text == "*" || err == nil && u.Scheme != "" && u.Host != "" &&
+		u.Scheme+"://"+u.Host == text
+}
+
+// allows reports whether pages of an origin may read answers.
+func (s *Server) allows(origin string) bool {
+	return slices.Contains(s.o.Origins, "*") || slices.ContainsFunc(s.o.Origins,
+		func(o string) bool { return strings.EqualFold(o, origin) })
 }
 
 // otherPath is where what was looked for at a path may be.

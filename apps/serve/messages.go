@@ -114,10 +114,8 @@ func (s *Server) conversation(raw json.RawMessage, tools data.JSON,
 func readMessage(m map[string]json.RawMessage) (message data.Message, err error) {
 	var role string
 	json.Unmarshal(m["role"], &role)
-	switch role {
+	switch role = data.RoleOf(role); role {
 	case "system", "user", "assistant", "tool":
-	case "developer":
-		role = "system"
 	default:
 		return message, errors.New("role: must be system, user, assistant or tool")
 	}
@@ -136,16 +134,19 @@ func readMessage(m map[string]json.RawMessage) (message data.Message, err error)
 		delete(given, "tool_calls")
 	}
 	text, ok := contentOf(m["content"])
+	if string(m["content"]) == "null" && (role == "assistant" || role == "tool") {
+		ok = true // as OpenAI's clients send back an answer without a text
+	}
 	if !ok && !(message.ToolCalls != "" && given["content"] == nil) {
 		return message,
 			errors.New("content: must be a string, or a list of parts of type text")
 	}
 	message.Content = text
 	delete(given, "content")
-	texts := map[string]*string{}
+	texts := map[string]*string{"name": &message.Name}
 	switch role {
 	case "tool":
-		texts["tool_call_id"], texts["name"] = &message.ToolCallID, &message.Name
+		texts["tool_call_id"] = &message.ToolCallID
 	case "assistant":
 		texts["reasoning_content"] = &message.Thinking
 	}

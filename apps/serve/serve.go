@@ -51,7 +51,10 @@ type Options struct {
 	// Loopback is a server that only this machine reaches: a request is refused that was
 	// sent to another name than this machine's, by a page in a browser.
 	Loopback bool
-	Log      func(line string) // a line for each request; nil is nobody
+	// Origins are those whose pages a browser may let read the answers (CORS), such as
+	// https://example.org; "*" is every page's. None is none.
+	Origins []string
+	Log     func(line string) // a line for each request; nil is nobody
 	// form of the calls of tools in answers: one of ToolParsers; "" is that of the chat template
 	ToolParser string
 	// called once all memory is taken, before the first request; nil is nobody
@@ -80,6 +83,9 @@ var (
 
 // Server answers requests with one model.
 type Server struct {
+	once  sync.Once
+	bytes [][]byte // of tokens: see pieces
+
 	o       Options
 	m       *model.Model
 	tok     *tokenizer.Tokenizer

@@ -547,7 +547,9 @@ var refused = []struct {
 	param      string
 	message    string
 }{
-	{"/v1/completions", `{"prompt":`, 400, "", "the body is not a JSON object"},
+	{"/v1/completions", `{"prompt":`, 400, "", "the body is not a JSON object: it ends at byte 10, too early"},
+	{"/v1/completions", `{"prompt":"x",}`, 400, "", "the body is not a JSON object: byte 15: invalid character '}' looking for beginning of object key string"},
+	{"/v1/completions", `{'prompt':"x"}`, 400, "", `the body is not a JSON object: byte 2: invalid character '\'' looking for beginning of object key string`},
 	{"/v1/completions", `[1]`, 400, "", "the body is not a JSON object"},
 	{"/v1/completions", `null`, 400, "", "the body is not a JSON object"},
 	{"/v1/completions", `{"prompt":"x"} {}`, 400, "", "the body has something behind its JSON object"},
@@ -586,7 +588,6 @@ var refused = []struct {
 	{"/v1/completions", `{"prompt":"x","guided_json":{}}`, 400, "guided_json", "guided_json: is not known here: leave it out"},
 	{"/v1/completions", `{"prompt":"x","repetition_penalty":1.1}`, 400, "repetition_penalty", "repetition_penalty: is not supported: leave it out, or give 1"},
 	{"/v1/completions", `{"prompt":"x","min_tokens":1}`, 400, "min_tokens", "min_tokens: is not supported: leave it out, or give 0"},
-	{"/v1/completions", `{"prompt":"x","store":0}`, 400, "store", "store: is not supported: leave it out, or give false"},
 	{"/v1/completions", `{"prompt":"x","stream_options":1}`, 400, "stream_options", "stream_options: must be an object"},
 	{"/v1/completions", `{"prompt":"x","stream_options":{"include_obfuscation":true}}`, 400, "include_obfuscation", "include_obfuscation: is not supported: leave it out, or give false"},
 	{"/v1/completions", `{"prompt":"x","stream":1}`, 400, "stream", "stream: must be true or false"},
@@ -599,9 +600,8 @@ var refused = []struct {
 	{"/v1/chat/completions", `{"messages":[{"role":"function","content":"x"}]}`, 400, "messages", "messages: message 0: role: must be system, user, assistant or tool"},
 	{"/v1/chat/completions", `{"messages":[{"role":"user"}]}`, 400, "messages", "messages: message 0: content: must be a string, or a list of parts of type text"},
 	{"/v1/chat/completions", `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://example.com"}}]}]}`, 400, "messages", "messages: message 0: content: must be a string, or a list of parts of type text"},
-	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x","name":"Bo"}]}`, 400, "messages", "messages: message 0: name: is not known here: leave it out"},
+	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x","name":3}]}`, 400, "messages", "messages: message 0: name: must be a string"},
 	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"tools":[{"type":"function"}]}`, 400, "tools", `tools: tool 0: must be {"type": "function", "function": {"name": ..., "parameters": {...}}}`},
-	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"response_format":{"type":"json_object"}}`, 400, "response_format", `response_format: is not supported: leave it out, or give {"type":"text"}`},
 	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"top_logprobs":3}`, 400, "top_logprobs", "top_logprobs: is given without logprobs: give logprobs true"},
 	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"logprobs":true,"top_logprobs":65}`, 400, "top_logprobs", "top_logprobs: 65: must be from 0 to 64"},
 	{"/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"max_tokens":5,"max_completion_tokens":6}`, 400, "max_completion_tokens", "max_completion_tokens: and max_tokens differ: give one of them"},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -50,8 +51,14 @@ func checkArguments(c *cli.Context, set []conf.Flag) (notes []string, err error)
 
 // ignored are the settings on a command line that the stage does not read, as warnings.
 func ignored(stage config.Stage, cfg config.Config, overrides []string) (warnings []string) {
+	said := cfg.Warnings(stage) // the run says these
 	for _, o := range overrides {
 		key, _, _ := strings.Cut(strings.TrimPrefix(o, "+"), "=")
+		if slices.ContainsFunc(said, func(w string) bool {
+			return strings.HasPrefix(w, key+" ") && strings.Contains(w, " has no effect: ")
+		}) {
+			continue
+		}
 		if why := cfg.Ignores(stage, key); why != "" {
 			warnings = append(warnings, fmt.Sprintf("%s has no effect: %s", o, why))
 		}

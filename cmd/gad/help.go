@@ -174,6 +174,8 @@ func (p *program) resumeCommand() *cli.Command {
 			&cli.StringFlag{Name: "checker", Usage: "the run's checker program; it must be given again, since gad starts no program that only a folder names"},
 			&cli.StringFlag{Name: "env",
 				Usage: "the run's environment, which must be given again for the same reason"},
+			&cli.StringFlag{Name: "teacher-url",
+				Usage: "the run's teacher's server, which must be given again for the same reason"},
 			&cli.StringFlag{Name: "device", Usage: "where to compute: cpu or cuda"},
 			&cli.StringFlag{Name: "threads", Usage: "CPU threads; 0 is one per core"},
 			ranksFlag(),
@@ -211,7 +213,8 @@ func (p *program) resumeCommand() *cli.Command {
 				return usage("resume: %s: its config.yaml, with the run's settings, is missing: restore it, or repeat the whole command that began the run", run)
 			}
 			args := []string{"gad", string(stage), "--output", run}
-			for _, name := range []string{"steps", "checker", "env", "device", "threads", "ranks"} {
+			for _, name := range []string{"steps", "checker", "env", "teacher-url",
+				"device", "threads", "ranks"} {
 				if c.IsSet(name) {
 					args = append(args, "--"+name, fmt.Sprint(c.Value(name)))
 				}

@@ -44,7 +44,7 @@ func TestOneMakerOfAnOutput(t *testing.T) {
 	}
 	refused := func(p *process, out string, args []string) {
 		t.Helper()
-		want := fmt.Sprintf("gad: checkpoint: %s: in use by process %d on host %q: wait until it ends, or choose another file\n", out, p.Process.Pid, host)
+		want := fmt.Sprintf("gad: checkpoint: %s: in use by process %d on host %q: wait until it ends, or choose another name\n", out, p.Process.Pid, host)
 		if code, printed, said := gad(args...); code != exitUsage || said != want || printed != "" {
 			t.Errorf("exit status %d, prints %q, says %q, want %q", code, printed, said, want)
 		}

@@ -42,6 +42,7 @@ func (p *program) serveCommand() *cli.Command {
 					keyVariable},
 			&cli.StringFlag{Name: "name", DefaultText: "that of the model folder",
 				Usage: "name of the model for clients"},
+			&cli.StringSliceFlag{Name: "allow-origin", Usage: "origin whose pages in a browser may use the server (CORS), such as http://localhost:3000, or * for all; may be given several times"},
 			within(&cli.IntFlag{Name: "slots", Value: 64,
 				Usage: "answers that are sampled at the same time"}, count(1, 1<<12)),
 			within(&cli.IntFlag{Name: "context", DefaultText: "4096, or what the model takes",
@@ -90,6 +91,12 @@ func serveOptions(c *cli.Context) (o serve.Options, err error) {
 	o.Slots, o.Context, o.Cache, o.Answer, o.Queue =
 		c.Int("slots"), c.Int("context"), c.Int("cache-tokens"), c.Int("max-tokens"),
 		c.Int("max-queue")
+	for _, origin := range c.StringSlice("allow-origin") {
+		if !serve.Origin(origin) {
+			return o, usage("serve: --allow-origin %q: must be a scheme and a host, such as http://localhost:3000, without a path; or *", origin)
+		}
+		o.Origins = append(o.Origins, origin)
+	}
 	o.Forget, o.ToolParser = c.Bool("no-prefix-cache"), c.String("tool-parser")
 	o.Grace = time.Duration(c.Float64("grace") * float64(time.Second))
 	if o.Name = c.String("name"); o.Name == "" {

@@ -195,7 +195,10 @@ func (p *program) configure(c *cli.Context,
 		}
 	}
 	before := cfg
-	cfg.Trainer.Checker, cfg.Env.Command = "", "" // a folder starts no program: see named
+	for _, x := range outside {
+		*x.of(&cfg) = ""
+	}
+	cfg.Teacher.InsecureHTTP = false // it is consent to one address
 	preset, err := config.Preset(c.String("preset"), stage)
 	if err != nil {
 		return cfg, nil, usage("%s: --preset: %v", typed(c), err)
@@ -231,11 +234,35 @@ func (p *program) configure(c *cli.Context,
 		if err := config.CheckChange(&before, &cfg); err != nil {
 			return cfg, nil, err
 		}
+		own := ofPreset(c, cfg, stage) // whose warm-up the run has shortened
 		for _, change := range config.Changes(before, cfg) {
+			if key, _, _ := strings.Cut(change, " "); strings.HasSuffix(key, ".lr_warmup_steps") &&
+				slices.Contains(own, key) {
+				continue
+			}
 			notes = append(notes, "resumed with another setting: "+change)
 		}
 	}
 	return cfg, append(notes, ignored(stage, cfg, c.Args().Slice())...), nil
+}
+
+// ofPreset lists the settings that --preset gave and that have its value still, because neither the
+// command line nor the file of --config gives another.
+func ofPreset(c *cli.Context, cfg config.Config, stage config.Stage) (keys []string) {
+	set, err := config.Preset(c.String("preset"), stage)
+	if err != nil {
+		return nil // configure has refused it
+	}
+	with := cfg
+	for _, s := range set {
+		key, _, _ := strings.Cut(s, "=")
+		if err := conf.Load(&with, "", []string{s}, nil); err == nil && !says(c, "", key) &&
+			len(config.Changes(cfg, with)) == 0 {
+			keys = append(keys, key)
+		}
+		with = cfg
+	}
+	return keys
 }
 
 // says reports whether the command line sets a setting, by its flag or by its name.
@@ -244,17 +271,33 @@ func says(c *cli.Context, flag, key string) bool {
 		func(s string) bool { return strings.HasPrefix(s, key+"=") })
 }
 
-// named refuses a checker and an environment that only a run's own folder names: the folder may be
-// a stranger's, and both are programs. So they must be given on each command line, even to say that
-// there is none.
+// outside lists the settings that name a program to start or a server to send texts and a key to.
+// A run's folder may be a stranger's, so gad takes them from the command line alone.
+var outside = []struct {
+	flag, key string
+	what      string // the value is, with its article
+	rule      string // what gad does not do because a folder says so
+	none      string // how to go on without, after "or"; "" where nothing can
+	of        func(*config.Config) *string
+}{
+	{"checker", "trainer.checker", "a checker", "start a program",
+		", or trainer.checker= for none (and trainer.keep_best= if it uses the checker)",
+		func(c *config.Config) *string { return &c.Trainer.Checker }},
+	{"env", "env.command", "an environment", "start a program", "",
+		func(c *config.Config) *string { return &c.Env.Command }},
+	{"teacher-url", "teacher.url", "a teacher's server",
+		"send texts and the key in " + teacherKey + " to an address",
+		", or teacher.url= for none",
+		func(c *config.Config) *string { return &c.Teacher.URL }},
+}
+
+// named refuses a program or an address that only a run's own folder names: it must be given on
+// each command line, even to say that there is none.
 func named(c *cli.Context, before, cfg config.Config) error {
-	if was := before.Trainer.Checker; was != "" && cfg.Trainer.Checker == "" &&
-		!says(c, "checker", "trainer.checker") {
-		return usage("%s: the run's settings name a checker, %q: gad does not start a program because a folder names it: give --checker %q again, or trainer.checker= for none (and trainer.keep_best= if it uses the checker)", typed(c), was, was)
-	}
-	if was := before.Env.Command; was != "" && cfg.Env.Command == "" &&
-		!says(c, "env", "env.command") {
-		return usage("%s: the run's settings name an environment, %q: gad does not start a program because a folder names it: give --env %q again", typed(c), was, was)
+	for _, x := range outside {
+		if was := *x.of(&before); was != "" && *x.of(&cfg) == "" && !says(c, x.flag, x.key) {
+			return usage("%s: the run's settings name %s, %q: gad does not %s because a folder names it: give --%s %q again%s", typed(c), x.what, was, x.rule, x.flag, was, x.none)
+		}
 	}
 	return nil
 }
@@ -383,7 +426,7 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 	}
 	t, err = trainer.Open(cfg, stage,
 		trainer.Options{FS: files(), Backend: be, Console: p.err, TTY: p.tty, Command: p.command,
-			Notes: notes, Ranks: ranks, Teacher: teacher})
+			Notes: notes, Ranks: ranks, Teacher: teacher, Preset: ofPreset(c, cfg, stage)})
 	if err != nil {
 		return ofRun(err, false)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"gad/apps/games"
 	"gad/apps/task"
+	"gad/checkpoint"
 )
 
 // taskCommand is gad task make|check: each kind is a subcommand, so that flags may follow it.
@@ -89,7 +90,7 @@ func (p *program) makeCommand(f task.Folder) *cli.Command {
 					"task make: --rows %d: must be 1 to %d, so that no question appears twice", n,
 					most)
 			}
-			return f.Write(p.session())
+			return checkpoint.Alone(f.Dir, func() error { return f.Write(p.session()) })
 		},
 	}
 }

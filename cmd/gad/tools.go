@@ -13,6 +13,7 @@ import (
 	"gad/apps/create"
 	"gad/apps/score"
 	"gad/apps/session"
+	"gad/checkpoint"
 	"gad/model"
 	"gad/trainer/export"
 	"gad/trainer/saved"
@@ -44,8 +45,10 @@ func (p *program) initCommand() *cli.Command {
 					need(c, "from", "keep-layers", "output")); err != nil {
 					return err
 				}
-				return create.Part(p.session(), c.String("from"), c.String("keep-layers"),
-					c.String("output"))
+				return checkpoint.Alone(c.String("output"), func() error {
+					return create.Part(p.session(), c.String("from"), c.String("keep-layers"),
+						c.String("output"))
+				})
 			}
 			if c.IsSet("tokenizer") {
 				if err := cmp.Or(initRules.check(c), need(c, "config", "tokenizer",
@@ -58,8 +61,10 @@ func (p *program) initCommand() *cli.Command {
 			if err := need(c, "config", "corpus", "output"); err != nil {
 				return err
 			}
-			return create.Fresh(p.session(), c.String("config"), c.String("corpus"),
-				c.String("output"), c.Uint64("seed"))
+			return checkpoint.Alone(c.String("output"), func() error {
+				return create.Fresh(p.session(), c.String("config"), c.String("corpus"),
+					c.String("output"), c.Uint64("seed"))
+			})
 		},
 	}
 }
@@ -184,9 +189,13 @@ func (p *program) exportCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			_, done := p.console().Busy("writing "+c.String("output"), 0)
-			dtype, err := write()
-			done()
+			var dtype string
+			err = checkpoint.Alone(c.String("output"), func() (err error) {
+				_, done := p.console().Busy("writing "+c.String("output"), 0)
+				defer done()
+				dtype, err = write()
+				return err
+			})
 			if err != nil {
 				return err
 			}

@@ -54,11 +54,11 @@ type ModelConfig struct {
 type TeacherConfig struct {
 	Path         string  `yaml:"path" doc:"teacher: a Hugging Face model folder, LoRA adapters that name their base, or a GGUF file. teacher.loss=exact and topk need the student's tokenizer (flag --teacher)" inherit:"no" stages:"opd warmup train"`
 	URL          string  `yaml:"url" doc:"server that scores the answers in the place of a teacher that is loaded: one that speaks as vLLM (prompt_logprobs), SGLang or gad serve does, such as http://127.0.0.1:8000/v1; path is then a folder with the teacher's tokenizer, or empty where it has the student's (flag --teacher-url)" inherit:"no" stages:"opd warmup train"`
-	InsecureHTTP bool    `yaml:"insecure_http" doc:"url may be http:// on another machine: whoever is between can read the texts and the key" inherit:"no" stages:"opd warmup train"`
+	InsecureHTTP bool    `yaml:"insecure_http" doc:"url may be http:// on another machine: whoever is between can read the texts and the key" inherit:"no" stages:"opd warmup train" needs:".url!="`
 	System       string  `yaml:"system" doc:"system message that the teacher alone reads, in the place of the row's; empty: the row's" fixed:"true" stages:"opd warmup train"`
 	Loss         string  `yaml:"loss" choices:"policy,exact,topk" doc:"what the student learns by: policy: policy gradients whose advantage at a token is the teacher's log-probability of it minus the student's; exact: the divergence of the two distributions, over the whole vocabulary at every token of the answers; topk: KL(teacher||student) of the teacher's top_k most probable tokens and, as one more, of all others together" fixed:"true" stages:"opd"`
-	TopK         int     `yaml:"top_k" min:"1" max:"1024" doc:"with loss=topk: how many of the teacher's most probable tokens count one by one" fixed:"true" stages:"opd"`
-	Beta         float64 `yaml:"beta" min:"0" max:"1" doc:"with loss=exact: which divergence (GKD, arXiv 2306.13649): 1: KL(student||teacher), which prefers what the teacher does most; 0: KL(teacher||student), which covers all it does; between them beta*KL(teacher||M) + (1-beta)*KL(student||M) with the mixture M = beta*teacher + (1-beta)*student" stages:"opd"`
+	TopK         int     `yaml:"top_k" min:"1" max:"1024" doc:"with loss=topk: how many of the teacher's most probable tokens count one by one" fixed:"true" stages:"opd" needs:".loss=topk"`
+	Beta         float64 `yaml:"beta" min:"0" max:"1" doc:"with loss=exact: which divergence (GKD, arXiv 2306.13649): 1: KL(student||teacher), which prefers what the teacher does most; 0: KL(teacher||student), which covers all it does; between them beta*KL(teacher||M) + (1-beta)*KL(student||M) with the mixture M = beta*teacher + (1-beta)*student" stages:"opd" needs:".loss=exact"`
 	Weights      string  `yaml:"weights" choices:"native,q8_0,q4_0" doc:"how the teacher's weights are kept: native (as matrix products read them), or on the CPU in ggml's q8_0 or q4_0" fixed:"true" stages:"opd warmup train"`
 }
 
@@ -67,7 +67,7 @@ type DataConfig struct {
 	TrainFiles     []string `yaml:"train_files" doc:"training data: files (Arrow IPC, Parquet, JSON lines, CSV), folders of them or patterns such as shards/*.arrow, read as one set in this order (flag --data)"`
 	ValFiles       []string `yaml:"val_files" doc:"held-out data (rows that are not trained on) for the val/ metrics, as train_files; empty is none (flag --val-data)"`
 	Split          string   `yaml:"split" doc:"which split of train_files, if a folder has several, such as train; empty is the only one (flag --split)"`
-	ValSplit       string   `yaml:"val_split" doc:"which split of val_files (flag --val-split)"`
+	ValSplit       string   `yaml:"val_split" doc:"which split of val_files (flag --val-split)" needs:".val_files!="`
 	Format         string   `yaml:"format" choices:"auto,messages,sharegpt,alpaca,qa,prompt_completion,preference" doc:"what the rows look like: see doc/data.md; auto finds out by the columns and says so (flag --format)"`
 	ContentKey     string   `yaml:"content_key" doc:"column with the conversation or the prompt; where it is missing, the format's own" alias:"data.prompt_key"`
 	TeacherKey     string   `yaml:"teacher_key" doc:"column with the teacher's answer; where it is missing, the format's own"`
@@ -81,21 +81,21 @@ type DataConfig struct {
 	TruncTeacher   string   `yaml:"truncated_teachers" choices:"keep,filter" doc:"what happens to rows whose teacher answer would be cut, or is unfinished by its finish_reason; kept ones are left out of the discriminator's pairs unless critic.truncated is include" fixed:"true"`
 	SoftLabels     float64  `yaml:"soft_labels" min:"0" max:"1" doc:"where rows have log-probabilities of the teacher (column teacher_logprobs, of gad data collect --top-logprobs and gad data score): weight of the soft labels that they give, against the token itself, which has the rest; tokens without soft labels are learned as ever. 0: the column is not read" stages:"sft warmup" fixed:"true"`
 	CacheDir       string   `yaml:"cache_dir" doc:"folder for encoded training rows, so that the next run on the same data and tokenizer need not encode them again (data of 4 MB and more); auto: gad in the user's cache folder, on Linux $XDG_CACHE_HOME or ~/.cache; none: rows are encoded in each run. Results do not depend on it"`
-	CacheGB        int      `yaml:"cache_gb" min:"1" max:"1000000" doc:"largest size of that folder, GB; the oldest files are removed first"`
+	CacheGB        int      `yaml:"cache_gb" min:"1" max:"1000000" doc:"largest size of that folder, GB; the oldest files are removed first" needs:".cache_dir!=none"`
 }
 
 // AlgorithmConfig is the `algorithm` section: from scores to advantages.
 type AlgorithmConfig struct {
 	AdvEstimator  string         `yaml:"adv_estimator" choices:"grpo,dr_grpo,rloo,opo,reinforce_plus_plus,reinforce_plus_plus_baseline,grpo_passk,global,rank,zscore,gigpo,tree_grpo,tree_node" doc:"advantage estimator; doc/algorithms.md has the formulas. All but gigpo take an episode of several turns by its whole reward. tree_grpo and tree_node give every node of a tree its own (rollout.tree, doc/trees.md)"`
 	NormByStd     bool           `yaml:"norm_adv_by_std_in_grpo" doc:"divide by the standard deviation of the group; false makes grpo the same as dr_grpo"`
-	Gamma         float64        `yaml:"gamma" min:"0" max:"1" doc:"discount of reinforce_plus_plus, by token, and of gigpo, by turn (its paper has 0.95)"`
-	GroupStats    string         `yaml:"group_stats" choices:"episodes,turns" doc:"over what the mean and the standard deviation of a group go: its episodes, as in the papers, or its turns, each with its episode's reward, so that longer episodes weigh more (verl-agent's compute_mean_std_cross_steps, AgentFlow). Single answers are one turn"`
+	Gamma         float64        `yaml:"gamma" min:"0" max:"1" doc:"discount of reinforce_plus_plus, by token, and of gigpo, by turn (its paper has 0.95)" needs:".adv_estimator=reinforce_plus_plus|gigpo"`
+	GroupStats    string         `yaml:"group_stats" choices:"episodes,turns" doc:"over what the mean and the standard deviation of a group go: its episodes, as in the papers, or its turns, each with its episode's reward, so that longer episodes weigh more (verl-agent's compute_mean_std_cross_steps, AgentFlow). Single answers are one turn" needs:"env.command!="`
 	GiGPO         GiGPO          `yaml:"gigpo"`
-	ZScoreFloor   float64        `yaml:"zscore_floor" min:"0" doc:"zscore divides by at least this standard deviation"`
+	ZScoreFloor   float64        `yaml:"zscore_floor" min:"0" doc:"zscore divides by at least this standard deviation" needs:".adv_estimator=zscore"`
 	AdvPower      float64        `yaml:"adv_power" min:"0" doc:"power of GRGC (arXiv 2609.39757, which uses 1.5): rewards are standardised within their group and raised to this power before the estimator, so that the best and the worst answers count more; 1: unchanged" fixed:"true"`
 	AdvClip       float64        `yaml:"adv_clip" min:"0" doc:"clip advantages to plus or minus this; 0: no clip"`
 	UseKLInReward bool           `yaml:"use_kl_in_reward" doc:"subtract the KL to the reference from the reward (no gradient)"`
-	KLPenalty     string         `yaml:"kl_penalty" choices:"k1,kl,abs,k2,mse,k3,low_var_kl,full" doc:"KL estimator in the reward; full: no estimate but the sum over the vocabulary at every token of the answers, from a forward pass of the student and one of the reference"`
+	KLPenalty     string         `yaml:"kl_penalty" choices:"k1,kl,abs,k2,mse,k3,low_var_kl,full" doc:"KL estimator in the reward; full: no estimate but the sum over the vocabulary at every token of the answers, from a forward pass of the student and one of the reference" needs:".use_kl_in_reward=true"`
 	KLCtrl        KLCtrl         `yaml:"kl_ctrl"`
 	FilterGroups  FilterGroups   `yaml:"filter_groups"`
 	ScoreClip     float64        `yaml:"score_clip" min:"0" doc:"clip scores to plus or minus this in the reward; 0: no clip"`
@@ -111,28 +111,28 @@ type AlgorithmConfig struct {
 
 // GiGPO is the `algorithm.gigpo` section (arXiv 2505.10978).
 type GiGPO struct {
-	StepAdvantageW float64 `yaml:"step_advantage_w" min:"0" doc:"weight of gigpo's step advantage beside that of the episode. Above 0"`
+	StepAdvantageW float64 `yaml:"step_advantage_w" min:"0" doc:"weight of gigpo's step advantage beside that of the episode. Above 0" needs:"algorithm.adv_estimator=gigpo"`
 }
 
 // KLCtrl is the `algorithm.kl_ctrl` section.
 type KLCtrl struct {
 	Type     string  `yaml:"type" choices:"fixed,adaptive" doc:"fixed: kl_coef does not change; adaptive: it follows target_kl"`
-	KLCoef   float64 `yaml:"kl_coef" min:"0" doc:"KL coefficient in the reward; the initial one if adaptive"`
-	TargetKL float64 `yaml:"target_kl" min:"0" doc:"target of the adaptive coefficient, nats per token"`
-	Horizon  float64 `yaml:"horizon" min:"1" doc:"number of answers over which it adapts; larger is slower"`
+	KLCoef   float64 `yaml:"kl_coef" min:"0" doc:"KL coefficient in the reward; the initial one if adaptive" needs:"algorithm.use_kl_in_reward=true"`
+	TargetKL float64 `yaml:"target_kl" min:"0" doc:"target of the adaptive coefficient, nats per token" needs:".type=adaptive algorithm.use_kl_in_reward=true"`
+	Horizon  float64 `yaml:"horizon" min:"1" doc:"number of answers over which it adapts; larger is slower" needs:".type=adaptive algorithm.use_kl_in_reward=true"`
 }
 
 // FilterGroups is the `algorithm.filter_groups` section: dynamic sampling (arXiv 2503.14476).
 type FilterGroups struct {
 	Enable        bool    `yaml:"enable" doc:"drop prompts whose answers all have the same reward and sample other prompts instead (DAPO's dynamic sampling)"`
 	MinSpread     float64 `yaml:"min_spread" min:"0" doc:"with enable: a prompt is also dropped if the largest and the smallest reward of its answers differ by no more than this. 0 drops equal rewards only, which a checker gives and a discriminator's scores hardly ever are"`
-	MaxGenBatches int     `yaml:"max_num_gen_batches" min:"1" max:"1000000" doc:"rollout batches per step; after the last one the step uses what it has"`
+	MaxGenBatches int     `yaml:"max_num_gen_batches" min:"1" max:"1000000" doc:"rollout batches per step; after the last one the step uses what it has" needs:".enable=true"`
 }
 
 // OverlongBuffer is the `algorithm.overlong_buffer` section (arXiv 2503.14476, equation 13).
 type OverlongBuffer struct {
 	Len    int     `yaml:"len" min:"0" max:"100000000" doc:"the penalty grows over this many tokens before the length limit; 0: no penalty"`
-	Factor float64 `yaml:"penalty_factor" min:"0" doc:"penalty at the limit"`
+	Factor float64 `yaml:"penalty_factor" min:"0" doc:"penalty at the limit" needs:".len>0"`
 }
 
 // EnvConfig is the `env` section: what the student acts in.
@@ -152,7 +152,7 @@ type DPOConfig struct {
 	LossType       string  `yaml:"loss_type" choices:"sigmoid,hinge,ipo,exo_pair,nca_pair,robust,bco_pair,sppo_hard,aot,aot_unpaired,apo_zero,apo_down,discopop,sigmoid_norm,sft" doc:"preference loss, under TRL's names"`
 	Beta           float64 `yaml:"beta" doc:"DPO's beta: a smaller value lets the student move further from the reference. Above 0"`
 	LabelSmoothing float64 `yaml:"label_smoothing" min:"0" max:"0.499" doc:"assumed share of wrongly ordered pairs, for sigmoid, robust, exo_pair, aot and aot_unpaired; for exo_pair 0 means 1e-3, as in its paper"`
-	Tau            float64 `yaml:"discopop_tau" doc:"temperature of discopop. Above 0"`
+	Tau            float64 `yaml:"discopop_tau" doc:"temperature of discopop. Above 0" needs:".loss_type=discopop"`
 	Truncated      string  `yaml:"truncated" choices:"exclude,include" doc:"whether answers cut at the length limit take part in pairs"`
 }
 
@@ -163,7 +163,7 @@ type RunConfig struct {
 	ResumeOptim       string  `yaml:"resume_optimizer" choices:"none,critic,both" doc:"which optimizer states the game takes from the warm-up checkpoint"`
 	CriticWarmup      int     `yaml:"critic_warmup" min:"0" max:"1000000000" doc:"number of steps at the start in which only the discriminator learns (flag --critic-warmup)" stages:"warmup train" inherit:"no"`
 	CriticWarmupUntil float64 `yaml:"critic_warmup_until" min:"0" doc:"the discriminator learns alone until its smoothed loss is below this (critic/d_loss_distinct, where guessing gives 0.693); trainer.critic_warmup is then the least number of such steps, and the run becomes longer by the additional ones; 0: exactly trainer.critic_warmup steps" stages:"warmup train" fixed:"true" inherit:"no"`
-	CriticWarmupMax   int     `yaml:"critic_warmup_max" min:"1" max:"1000000000" doc:"largest number of such steps with trainer.critic_warmup_until" stages:"warmup train" inherit:"no"`
+	CriticWarmupMax   int     `yaml:"critic_warmup_max" min:"1" max:"1000000000" doc:"largest number of such steps with trainer.critic_warmup_until" stages:"warmup train" inherit:"no" needs:".critic_warmup_until>0"`
 	WarmupActor       string  `yaml:"warmup_objective" choices:"sft,policy" doc:"the student's objective in the warm-up: sft (cross entropy on the teacher's answers) or policy" stages:"warmup"`
 	Objective         string  `yaml:"objective" choices:"cross_entropy,ranking" doc:"what gad sft learns: cross_entropy: the teacher's answers; ranking: the order of scored answers, rollout.n sampled ones and the teacher's of each row, kept by gad data rate --keep-answers (data.ratings). Its loss is the cross entropy of softmax(sequence log-probability) against softmax(score/tau) over a row's answers, tau falling from 1 to 0.1 over the run (flag --objective)" stages:"sft" fixed:"true" inherit:"no"`
 	TotalEpochs       int     `yaml:"total_epochs" min:"1" max:"1000000" doc:"passes over the data, if total_steps is 0" inherit:"no" alias:"num_train_epochs epochs"`
@@ -175,7 +175,7 @@ type RunConfig struct {
 	MaxToKeep         int     `yaml:"max_ckpt_to_keep" min:"1" max:"1000000" doc:"number of newest checkpoints to keep" alias:"save_total_limit trainer.max_actor_ckpt_to_keep"`
 	KeepBest          string  `yaml:"keep_best" choices:",val/rouge_l,val/teacher_nll,val/check,val/held_out_d,val/env_reward" doc:"also keep the checkpoint that is best by this metric: the smallest val/teacher_nll, the largest of the others; empty: none"`
 	Checker           string  `yaml:"checker" doc:"program that scores the student's answers, run by sh -c; the protocol is in doc/the-game.md; gives val/check; empty: none (flag --checker)"`
-	CheckerTimeout    int     `yaml:"checker_timeout" min:"1" max:"1000000" doc:"time limit for one call of the checker in seconds; after it the run stops with an error"`
+	CheckerTimeout    int     `yaml:"checker_timeout" min:"1" max:"1000000" doc:"time limit for one call of the checker in seconds; after it the run stops with an error" needs:".checker!="`
 	HeldOutCritic     string  `yaml:"held_out_critic" doc:"folder of a discriminator that takes no part in training, for example the critic of a warm-up on other rows or with another seed; gives val/held_out_d; empty: none"`
 	SaveSamples       int     `yaml:"save_samples" min:"0" max:"1000000000" doc:"number of prompts per step whose samples are written to samples/step_N.jsonl, and of validation prompts to samples/val_N.jsonl"`
 	MaxSkips          int     `yaml:"max_skips" min:"1" max:"1000000000" doc:"the run stops after this many optimizer steps in a row with a gradient that is not finite"`

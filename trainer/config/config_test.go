@@ -55,8 +55,8 @@ func TestFactsAreValid(t *testing.T) {
 	}
 	for key, ignoring := range map[string][]Stage{"trainer.warmup_objective": {SFT, Train, DPO},
 		"critic.optim.lr": {SFT, DPO}, "dpo.beta": {SFT, Warmup, Train},
-		"teacher.beta": {SFT, Warmup, Train, DPO}, "teacher.system": {SFT, DPO},
-		"rollout.temperature": {SFT}, "actor.policy_loss.tau_pos": {SFT, DPO},
+		"teacher.beta": {SFT, Warmup, Train, DPO}, "teacher.system": {SFT, Warmup, Train, DPO},
+		"rollout.temperature": {SFT}, "actor.policy_loss.loss_mode": {SFT, DPO},
 		"actor.optim.lr": nil} {
 		for _, stage := range []Stage{SFT, Warmup, Train, DPO} {
 			if got, want :=
@@ -262,6 +262,91 @@ func TestRatioLevel(t *testing.T) {
 		c := StageDefaults(Train)
 		if err := c.Load("", set...); err != nil || c.RatioLevel() != want {
 			t.Errorf("%s: %s, %v, want %s", preset, c.RatioLevel(), err, want)
+		}
+	}
+}
+
+// What the needs tags name are settings, with values that these can have; and a setting that needs
+// another is idle exactly where that one is not so.
+func TestNeedsAreSettings(t *testing.T) {
+	asked := 0
+	for f := range new(Config).facts() {
+		for _, need := range strings.Fields(f.own("needs")) {
+			asked++
+			c := StageDefaults(Train)
+			other := need[:strings.IndexAny(need, "=!>")]
+			if strings.HasPrefix(other, ".") {
+				other = f.key[:strings.LastIndex(f.key, ".")] + other
+			}
+			if o, ok := c.find(other); !ok {
+				t.Errorf("%s needs %s, which is no setting", f.key, other)
+			} else if values, one := strings.CutPrefix(need[strings.IndexAny(need, "=!>"):],
+				"="); one && o.own("choices") != "" {
+				for _, v := range strings.Split(values, "|") {
+					if !slices.Contains(strings.Split(o.own("choices"), ","), v) {
+						t.Errorf("%s needs %s=%s, which is no choice", f.key, other, v)
+					}
+				}
+			}
+		}
+	}
+	if asked < 20 {
+		t.Errorf("%d needs: are they read?", asked)
+	}
+	for _, x := range []struct {
+		stage     Stage
+		set       []string
+		key, want string
+	}{
+		{Train, nil, "critic.replay.share", "critic.replay.size is 0"},
+		{Train, []string{"critic.replay.size=8"}, "critic.replay.share", ""},
+		{Train, nil, "critic.level", "env.command is empty"},
+		{Train, []string{"env.command=true"}, "critic.level", ""},
+		{SFT, nil, "actor.optim.min_lr_ratio",
+			"actor.optim.lr_scheduler is constant: set it to cosine or linear"},
+		{SFT, []string{"actor.optim.lr_scheduler=linear"}, "actor.optim.min_lr_ratio", ""},
+		{Train, nil, "algorithm.kl_ctrl.horizon",
+			"algorithm.kl_ctrl.type is fixed: set it to adaptive"},
+		{OPD, nil, "teacher.beta", "teacher.loss is policy: set it to exact"},
+		{Train, nil, "teacher.weights", "algorithm.teacher_weight is 0: no teacher is asked"},
+		{SFT, []string{"data.cache_dir=none"}, "data.cache_gb", "data.cache_dir is none"},
+	} {
+		c := StageDefaults(x.stage)
+		if err := conf.Load(&c, "", x.set, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Ignores(x.stage, x.key); got != x.want {
+			t.Errorf("gad %s %q: %s is idle because %q, want %q", x.stage, x.set, x.key, got,
+				x.want)
+		}
+	}
+}
+
+// Settings that do nothing, or nothing good, are answered where settings are checked.
+func TestSilentSettings(t *testing.T) {
+	for _, x := range []struct {
+		stage Stage
+		set   string
+		want  string // begins a warning, or is in the refusal
+	}{
+		{Train, "rollout.top_k=1", "rollout.top_k is 1: every answer to a prompt would be the same"},
+		{OPD, "rollout.min_p=1", "rollout.min_p is 1: only the most probable token"},
+		{SFT, "actor.optim.lr=100", "actor.optim.lr is 100: AdamW moves every weight"},
+		{SFT, "actor.optim.eps=3", "actor.optim.eps is 3: must be above 0 and below 1"},
+		{Train, "critic.replay.share=0.9", "critic.replay.share 0.9 has no effect: "},
+		{Warmup, "critic.level=turn", "critic.level turn has no effect: "},
+		{Train, "rollout.n=1 rollout.tree.trees=2 rollout.tree.segment=9999",
+			"rollout.tree.segment 9999 is not below data.max_response_length"},
+	} {
+		c := StageDefaults(x.stage)
+		set := append(strings.Fields(x.set), "data.train_files=x", "model.path=x",
+			"trainer.default_local_dir=x", "teacher.path=x", "trainer.resume_from=x")
+		if err := conf.Load(&c, "", set, nil); err != nil {
+			t.Fatal(err)
+		}
+		said := fmt.Sprint(c.Validate(x.stage), strings.Join(c.Warnings(x.stage), "\n"))
+		if !strings.Contains(said, x.want) {
+			t.Errorf("gad %s %s says %q, not %q", x.stage, x.set, said, x.want)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"reflect"
@@ -17,6 +18,9 @@ import (
 //	                       it belongs to one run, not to what the run learns, or it is part of a
 //	                       learning rate's schedule, and a rate that has risen or fallen in one
 //	                       stage does not do so again in the next unless that is asked for
+//	needs:".size>0"        without this it has no effect: another setting, a sibling where it begins
+//	                       with a dot, is above 0, is one of some values (=a|b), or is not one
+//	                       (!=a, where nothing means empty); several conditions with spaces
 //	alias:"max_steps"      other trainers' names for it; of a field that several settings share,
 //	                       such as lr, the first setting's
 
@@ -107,7 +111,59 @@ func (c *Config) Ignores(stage Stage, key string) string {
 		key == "rollout.chunks") {
 		return "rollout.chunk is 0: an answer is one sequence"
 	}
+	return c.idle(stage, key)
+}
+
+// idle says why a setting that the stage reads has no effect beside the others: by its needs tag,
+// or because nobody asks a teacher. It is "" for one that has.
+func (c *Config) idle(stage Stage, key string) string {
+	f, ok := c.find(key)
+	if !ok || !f.readBy(stage) {
+		return ""
+	}
+	if strings.HasPrefix(key, "teacher.") && stage != OPD && !c.Taught(stage) {
+		return "algorithm.teacher_weight is 0: no teacher is asked"
+	}
+	if key == "critic.level" && c.Critic.ByToken() {
+		return "" // of single answers
+	}
+	for _, need := range strings.Fields(f.own("needs")) {
+		if why := c.unmet(key, need); why != "" {
+			return why
+		}
+	}
 	return ""
+}
+
+// unmet says why the condition need of the setting key does not hold, "" if it does.
+func (c *Config) unmet(key, need string) string {
+	at := strings.IndexAny(need, "=!>")
+	other, rule := need[:at], need[at:]
+	if strings.HasPrefix(other, ".") {
+		other = key[:strings.LastIndex(key, ".")] + other
+	}
+	f, _ := c.find(other)
+	now := fmt.Sprint(f.value)
+	if f.value.Kind() == reflect.Slice && f.value.Len() == 0 {
+		now = ""
+	}
+	if not, ok := strings.CutPrefix(rule, "!="); ok {
+		if now != not {
+			return ""
+		}
+		return fmt.Sprintf("%s is %s", other, cmp.Or(now, "empty"))
+	}
+	if rule == ">0" {
+		if now != "0" {
+			return ""
+		}
+		return other + " is 0"
+	}
+	values := strings.Split(rule[1:], "|")
+	if slices.Contains(values, now) {
+		return ""
+	}
+	return fmt.Sprintf("%s is %s: set it to %s", other, now, strings.Join(values, " or "))
 }
 
 // Inherited reports whether a run that starts from another one's checkpoint takes over what the

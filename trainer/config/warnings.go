@@ -3,9 +3,9 @@ package config
 import (
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"strings"
 
-	"gad/critic"
 	"gad/internal/report"
 	"gad/model"
 )
@@ -14,6 +14,9 @@ import (
 // with a narrow clip (doc/study.md, "Ablations and a student that is too fast"). Adapters
 // take ten times as much.
 const largeLR = 3e-4
+
+// wildLR is a learning rate above which no student or discriminator was seen to learn.
+const wildLR = 0.03
 
 // Warnings are settings that are allowed and rarely right.
 func (c *Config) Warnings(stage Stage) (warnings []string) {
@@ -53,19 +56,27 @@ func (c *Config) idleWarnings(stage Stage) (warnings []string) {
 			warnings = append(warnings,
 				fmt.Sprintf("%s.lr is 0: the %s will not change", n.key, n.who))
 		}
-		if n.MinLRRatio > 0 && n.LRScheduler == "constant" {
-			warnings = append(warnings, fmt.Sprintf("%s.min_lr_ratio %g has no effect: %[1]s.lr_scheduler is constant: set it to cosine or linear", n.key, n.MinLRRatio))
+		if n.LR > wildLR {
+			warnings = append(warnings, fmt.Sprintf("%s.lr is %g: AdamW moves every weight of the %s by about so much a step, and most weights are below 0.1: 1e-3 is large", n.key, n.LR, n.who))
 		}
 	}
-	if x := c.Critic; stage.HasCritic() && x.Head == critic.Likelihood && x.ScoreInit > 0 {
-		warnings = append(warnings, fmt.Sprintf("critic.score_init %g has no effect: critic.head is likelihood, which has no new head", x.ScoreInit))
+	defaults := StageDefaults(stage)
+	for f := range c.facts() {
+		if f.group || f.own("needs") == "" && !strings.HasPrefix(f.key, "teacher.") {
+			continue
+		}
+		if d, _ := defaults.find(f.key); reflect.DeepEqual(d.value.Interface(),
+			f.value.Interface()) {
+			continue
+		}
+		if why := c.idle(stage, f.key); why != "" {
+			warnings = append(warnings,
+				fmt.Sprintf("%s %v has no effect: %s", f.key, f.value, why))
+		}
 	}
-	if t := c.Trainer; stage.HasCritic() && t.CriticWarmupUntil == 0 &&
-		t.CriticWarmupMax != Default().Trainer.CriticWarmupMax {
-		warnings = append(warnings,
-			fmt.Sprintf(
-				"trainer.critic_warmup_max %d has no effect: trainer.critic_warmup_until is 0",
-				t.CriticWarmupMax))
+	if tree := c.Tree(stage); tree.Branches() && !c.Acts(stage) && !c.Chunks(stage).On() &&
+		tree.Segment >= c.Data.MaxResponse {
+		warnings = append(warnings, fmt.Sprintf("rollout.tree.segment %d is not below data.max_response_length %d: answers branch at their prompt alone: lower it", tree.Segment, c.Data.MaxResponse))
 	}
 	return warnings
 }

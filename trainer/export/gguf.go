@@ -1,9 +1,11 @@
 package export
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -69,6 +71,12 @@ func writeGGUF(fsys checkpoint.FS, src, dst, kind string, verify func() error) e
 	if err := checkpoint.Absent(fsys, dst, "file"); err != nil {
 		return err
 	}
+	// before the weights are read, even for their digest
+	if cfg, err := model.ReadConfig(src); err == nil {
+		if err := unwritten(cfg); err != nil {
+			return err
+		}
+	}
 	if err := verify(); err != nil {
 		return err
 	}
@@ -96,33 +104,105 @@ func writeGGUF(fsys checkpoint.FS, src, dst, kind string, verify func() error) e
 	})
 }
 
-// ggufArchitectures are the names of architectures, as llama.cpp has them. Mistral is Llama's
-// graph there, without a window. Of an architecture that is missing, names and values of tensors
-// have not been compared with llama.cpp's.
-var ggufArchitectures = map[string]string{"Qwen2": "qwen2", "Qwen3": "qwen3", "Llama": "llama",
-	"Mistral": "llama"}
+// ggufFamily is how the files of a family differ from its Hugging Face folders; model/gguf.go reads
+// what is written here, and says where llama.cpp's names and rules stand.
+type ggufFamily struct {
+	arch     string            // general.architecture
+	permuted bool              // q and k in the order of rope type NORM: see interleaved
+	plusOne  bool              // norms are stored with 1 added
+	norms    map[string]string // names of a block's norms where they are not ggufNames'
+}
 
-func ggufArch(c model.Config) string { return ggufArchitectures[c.Architecture] }
+// ggufFamilies has every family that gad trains. Mistral is Llama's graph, without a window.
+var ggufFamilies = map[string]ggufFamily{
+	"Qwen2": {arch: "qwen2"}, "Qwen3": {arch: "qwen3"},
+	"Llama": {arch: "llama", permuted: true}, "Mistral": {arch: "llama", permuted: true},
+	"SmolLM3": {arch: "smollm3", permuted: true},
+	"Granite": {arch: "granite", permuted: true},
+	"Olmo2": {arch: "olmo2", norms: map[string]string{
+		"post_attention_layernorm":   "post_attention_norm",
+		"post_feedforward_layernorm": "post_ffw_norm"}},
+	"Gemma3": {arch: "gemma3", plusOne: true, norms: map[string]string{
+		"post_attention_layernorm":  "post_attention_norm",
+		"pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}},
+}
+
+// smolLM3Skips is after how many layers llama.cpp leaves out SmolLM3's rotation, and gemma3Full
+// after how many Gemma 3's attention is full.
+const (
+	smolLM3Skips = 4
+	gemma3Full   = 6
+)
+
+// unwritten says what of a model llama.cpp computes otherwise; nil is nothing. It reads no weights.
+func unwritten(c model.Config) error {
+	refuse := func(what, why, way string) error {
+		return fmt.Errorf("%w: export: %s: %s: leave out --gguf%s", config.ErrConfig, what, why, way)
+	}
+	f, ok := ggufFamilies[c.Architecture]
+	gemma := f.arch == "gemma3"
+	rope := ""
+	if c.RopeScaling != nil {
+		rope = cmp.Or(c.RopeScaling.Type, "llama3")
+	}
+	every := func(n int, of []bool, last bool) bool { // each n-th element is last, the others not
+		for i, x := range of {
+			if x != (((i+1)%n == 0) == last) {
+				return false
+			}
+		}
+		return true
+	}
+	switch {
+	case !ok:
+		return refuse(c.Architecture, "files for llama.cpp are written of "+
+			strings.Join(slices.Sorted(maps.Keys(ggufFamilies)), ", "), "")
+	case !gemma && c.Window > 0 && c.Window < c.MaxPosition:
+		return refuse(fmt.Sprintf("sliding_window %d", c.Window),
+			"llama.cpp computes "+c.Architecture+" without",
+			", or set sliding_window to null if no sequence is longer")
+	case gemma && c.Window > 0 && !every(gemma3Full, c.Sliding, false):
+		return refuse("layer_types", fmt.Sprintf(
+			"llama.cpp has full attention in every %dth layer of Gemma 3", gemma3Full), "")
+	case gemma && c.AttnScale != 0 &&
+		math.Abs(c.AttnScale*math.Sqrt(float64(gemmaScale(c)))-1) > 1e-6:
+		return refuse("query_pre_attn_scalar", fmt.Sprintf(
+			"llama.cpp takes %d for a Gemma 3 of this shape", gemmaScale(c)), "")
+	case f.arch == "smollm3" && c.NoRope != nil && !every(smolLM3Skips, c.NoRope, true):
+		return refuse("no_rope_layers", fmt.Sprintf(
+			"llama.cpp leaves out the rotation of every %dth layer", smolLM3Skips), "")
+	case rope != "" && rope != "llama3" && !(rope == "linear" && gemma):
+		return refuse("rope type "+rope, "files for llama.cpp are written with default and llama3, "+
+			"of Gemma 3 with linear", "")
+	case f.arch == "qwen2" && c.Heads*c.HeadDim != c.Hidden:
+		return refuse(fmt.Sprintf("head_dim %d with %d heads and hidden_size %d", c.HeadDim,
+			c.Heads, c.Hidden),
+			"llama.cpp takes a Qwen2 only where their product is the hidden size", "")
+	case f.arch != "llama" && rope == "llama3":
+		return refuse("rope type llama3 with "+c.Architecture, "llama.cpp has it with Llama only",
+			"")
+	}
+	return nil
+}
+
+// gemmaScale is the number by whose root llama.cpp divides the queries of a Gemma 3: the length of
+// a head, but in the model of 27B parameters, which it knows by its 62 layers.
+func gemmaScale(c model.Config) int {
+	if c.Layers == 62 {
+		return c.Hidden / c.Heads
+	}
+	return c.HeadDim
+}
+
+func ggufArch(c model.Config) string { return ggufFamilies[c.Architecture].arch }
 
 // ggufPairs is all that a file says beside its tensors. Keys and their meaning are those
 // of docs/gguf.md of the ggml repository, and of src/llama-arch.cpp and src/llama-model.cpp
 // of the llama.cpp repository, which read them.
 func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]gguf.Pair, error) {
 	arch := ggufArch(c)
-	switch {
-	case arch == "":
-		return nil,
-			fmt.Errorf("%w: export: %s: files for llama.cpp are written of %s: leave out --gguf",
-				config.ErrConfig, c.Architecture,
-				strings.Join(slices.Sorted(maps.Keys(ggufArchitectures)), ", "))
-	case c.Window > 0 && c.Window < c.MaxPosition:
-		return nil, fmt.Errorf("%w: export: sliding_window %d: llama.cpp computes %s without: leave out --gguf, or set sliding_window to null if no sequence is longer", config.ErrConfig, c.Window, c.Architecture)
-	case c.RopeScaling != nil && c.RopeScaling.Type != "" && c.RopeScaling.Type != "llama3":
-		return nil, fmt.Errorf("%w: export: rope type %s: files for llama.cpp are written with default and llama3: leave out --gguf", config.ErrConfig, c.RopeScaling.Type)
-	case arch == "qwen2" && c.Heads*c.HeadDim != c.Hidden:
-		return nil, fmt.Errorf("%w: export: head_dim %d with %d heads and hidden_size %d: llama.cpp takes a Qwen2 only where their product is the hidden size: leave out --gguf", config.ErrConfig, c.HeadDim, c.Heads, c.Hidden)
-	case arch != "llama" && c.RopeScaling != nil:
-		return nil, fmt.Errorf("%w: export: rope type llama3 with %s: llama.cpp has it with Llama only: leave out --gguf", config.ErrConfig, c.Architecture)
+	if err := unwritten(c); err != nil {
+		return nil, err
 	}
 	g, err := tok.GGML(c.Vocab)
 	if err != nil {
@@ -150,12 +230,34 @@ func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]g
 	of("vocab_size", c.Vocab)
 	add(arch+".attention.layer_norm_rms_epsilon", float32(c.RMSEps))
 	add(arch+".rope.freq_base", float32(c.RopeTheta))
+	switch arch {
+	case "gemma3":
+		if c.Window > 0 {
+			of("attention.sliding_window", c.Window)
+			of("attention.sliding_window_pattern", gemma3Full)
+			add(arch+".rope.freq_base_swa", float32(cmp.Or(c.LocalTheta, 10000)))
+		}
+		if r := c.RopeScaling; r != nil && r.Type == "linear" {
+			add(arch+".rope.scaling.type", "linear")
+			add(arch+".rope.scaling.factor", float32(r.Factor))
+		}
+	case "granite":
+		add(arch+".attention.scale", float32(cmp.Or(c.AttnScale, 1/math.Sqrt(float64(c.HeadDim)))))
+		add(arch+".embedding_scale", float32(cmp.Or(c.EmbedScale, 1)))
+		add(arch+".residual_scale", float32(cmp.Or(c.ResidualScale, 1)))
+		add(arch+".logit_scale", float32(cmp.Or(c.LogitDivisor, 1)))
+	}
 
-	add("tokenizer.ggml.model", "gpt2")
+	add("tokenizer.ggml.model", g.Model)
 	add("tokenizer.ggml.pre", g.Pre)
 	add("tokenizer.ggml.tokens", g.Tokens)
 	add("tokenizer.ggml.token_type", g.Types)
-	add("tokenizer.ggml.merges", g.Merges)
+	if g.Model == "llama" {
+		add("tokenizer.ggml.scores", g.Scores)
+		add("tokenizer.ggml.add_space_prefix", g.SpacePrefix)
+	} else {
+		add("tokenizer.ggml.merges", g.Merges)
+	}
 	for _, t := range []struct {
 		name string
 		id   int32
@@ -199,15 +301,16 @@ var ggufNames = strings.NewReplacer(
 // out: llama.cpp takes the embedding.
 func ggufTensors(c model.Config, weights []model.Weight, matrix gguf.Type) []gguf.Tensor {
 	var list []gguf.Tensor
-	if d := c.RopeDivisors(); d != nil {
+	if d := c.RopeDivisors(); d != nil && ggufArch(c) == "llama" {
 		list = append(list, gguf.Tensor{Name: "rope_freqs.weight", Type: gguf.F32,
 			Shape: []int{len(d)}, Read: func(dst []float32, lo int) error {
 				copy(dst, d[lo:])
 				return nil
 			}})
 	}
+	f := ggufFamilies[c.Architecture]
 	for _, w := range weights {
-		t := gguf.Tensor{Name: ggufNames.Replace(w.Name), Type: matrix, Shape: w.Shape,
+		t := gguf.Tensor{Name: f.name(w.Name), Type: matrix, Shape: w.Shape,
 			Read: w.Read}
 		switch {
 		case len(w.Shape) == 1:
@@ -215,7 +318,10 @@ func ggufTensors(c model.Config, weights []model.Weight, matrix gguf.Type) []ggu
 		case w.Shape[1]%matrix.Block() != 0:
 			t.Type = gguf.F16
 		}
-		if ggufArch(c) == "llama" &&
+		if f.plusOne && len(w.Shape) == 1 && strings.HasSuffix(w.Name, "norm.weight") {
+			t.Read = plusOne(w.Read)
+		}
+		if f.permuted &&
 			(strings.HasSuffix(w.Name, ".q_proj.weight") ||
 				strings.HasSuffix(w.Name, ".k_proj.weight")) {
 			t.Read = interleaved(w, c.HeadDim)
@@ -223,6 +329,26 @@ func ggufTensors(c model.Config, weights []model.Weight, matrix gguf.Type) []ggu
 		list = append(list, t)
 	}
 	return list
+}
+
+// name is llama.cpp's name of a tensor.
+func (f ggufFamily) name(of string) string {
+	parts := strings.Split(of, ".") // model.layers.N.PART.weight
+	if len(parts) == 5 && f.norms[parts[3]] != "" {
+		return "blk." + parts[2] + "." + f.norms[parts[3]] + "." + parts[4]
+	}
+	return ggufNames.Replace(of)
+}
+
+// plusOne reads values with 1 added, as llama.cpp's converter stores the norms of Gemma.
+func plusOne(read func([]float32, int) error) func([]float32, int) error {
+	return func(dst []float32, lo int) error {
+		err := read(dst, lo)
+		for i := range dst {
+			dst[i]++
+		}
+		return err
+	}
 }
 
 // interleaved reads the rows of each head in the order in which llama.cpp's Llama wants

@@ -1,7 +1,12 @@
 package export
 
 import (
+	"encoding/json"
+	"errors"
+	"maps"
 	"math"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -231,9 +236,9 @@ func TestGGUFPairs(t *testing.T) {
 	}{
 		{func(c *model.Config) { c.HeadDim = 16 }, "configuration: export: head_dim 16 with 4 heads and hidden_size 32: llama.cpp takes a Qwen2 only where their product is the hidden size: leave out --gguf"},
 		{func(c *model.Config) { c.RopeScaling = &model.RopeScaling{} }, "configuration: export: rope type llama3 with Qwen2: llama.cpp has it with Llama only: leave out --gguf"},
-		{func(c *model.Config) { c.Architecture = "Gemma3" }, "configuration: export: Gemma3: files for llama.cpp are written of Llama, Mistral, Qwen2, Qwen3: leave out --gguf"},
+		{func(c *model.Config) { c.Architecture = "Other" }, "configuration: export: Other: files for llama.cpp are written of Gemma3, Granite, Llama, Mistral, Olmo2, Qwen2, Qwen3, SmolLM3: leave out --gguf"},
 		{func(c *model.Config) { c.Architecture, c.Window = "Mistral", 64 }, "configuration: export: sliding_window 64: llama.cpp computes Mistral without: leave out --gguf, or set sliding_window to null if no sequence is longer"},
-		{func(c *model.Config) { c.RopeScaling = &model.RopeScaling{Type: "yarn"} }, "configuration: export: rope type yarn: files for llama.cpp are written with default and llama3: leave out --gguf"},
+		{func(c *model.Config) { c.RopeScaling = &model.RopeScaling{Type: "yarn"} }, "configuration: export: rope type yarn: files for llama.cpp are written with default and llama3, of Gemma 3 with linear: leave out --gguf"},
 		{func(c *model.Config) { c.Vocab = 10 }, "tokenizer: tokenizer.json: ids up to 299: the model's vocab_size is 10: use the tokenizer that belongs to the model"},
 	} {
 		c2 := cfg
@@ -243,4 +248,119 @@ func TestGGUFPairs(t *testing.T) {
 			t.Errorf("%v\nwant %s", err, c.want)
 		}
 	}
+}
+
+// The files of every family that gad trains are read back as the same model: names, order of
+// rotated rows, norms with 1 added, factors, windows. What llama.cpp computes of them was compared
+// once (doc/LOG.md).
+func TestGGUFOfFamilies(t *testing.T) {
+	be := modeltest.Backend(t)
+	tok := modeltest.Tokenizer(t)
+	for folder, set := range map[string]map[string]any{
+		"gemma3": {"num_hidden_layers": 7,
+			"layer_types": slices.Concat(slices.Repeat([]string{"sliding_attention"}, 5),
+				[]string{"full_attention", "sliding_attention"})},
+		"granite": nil, "olmo2": nil, "qwen3": nil,
+		"smollm3": {"num_hidden_layers": 5, "no_rope_layers": []int{1, 1, 1, 0, 1},
+			"layer_types": nil, "use_sliding_window": false, "sliding_window": nil},
+	} {
+		raw, err := os.ReadFile(filepath.Join("../../testdata/model", folder, "config.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var config map[string]any
+		if err := json.Unmarshal(raw, &config); err != nil {
+			t.Fatal(err)
+		}
+		maps.Copy(config, set)
+		config["vocab_size"] = tok.Size() + 3
+		if folder == "gemma3" {
+			config["query_pre_attn_scalar"] = config["head_dim"]
+		}
+		for _, key := range []string{"bos_token_id", "eos_token_id", "pad_token_id"} {
+			delete(config, key)
+		}
+		dir := t.TempDir()
+		if raw, err = json.Marshal(config); err == nil {
+			err = os.WriteFile(filepath.Join(dir, "config.json"), raw, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := model.ReadConfig(dir)
+		if err != nil {
+			t.Errorf("%s: %v", folder, err)
+			continue
+		}
+		m, err := model.New(be, cfg, model.Options{Seed: 7})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range m.Params() {
+			if len(p.Shape) == 1 {
+				x := make([]float32, p.Len())
+				for i := range x {
+					x[i] = float32(math.Sin(float64(i+len(p.Name)))) / 4
+				}
+				be.Upload(p.W, x)
+			}
+		}
+		pairs, err := ggufPairs(cfg, tok, "x", "f16")
+		if err != nil {
+			t.Errorf("%s: %v", folder, err)
+			continue
+		}
+		file := gguf.File{Pairs: pairs, Tensors: ggufTensors(cfg, m.Weights(), gguf.F32)}
+		path := filepath.Join(dir, "m.gguf")
+		w, err := os.Create(path)
+		if err == nil {
+			err = errors.Join(file.Write(w), w.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := model.Load(be, path, model.Options{})
+		if err != nil {
+			t.Errorf("%s: %v", folder, err)
+			continue
+		}
+		got := map[string][]float32{}
+		for _, w := range again.Weights() {
+			x := make([]float32, size(w))
+			if err := w.Read(x, 0); err != nil {
+				t.Fatal(err)
+			}
+			got[w.Name] = x
+		}
+		for _, w := range m.Weights() {
+			x := make([]float32, size(w))
+			if err := w.Read(x, 0); err != nil {
+				t.Fatal(err)
+			}
+			for i := range x {
+				if len(got[w.Name]) != len(x) || math.Abs(float64(x[i]-got[w.Name][i])) > 1e-6 {
+					t.Errorf("%s: %s: element %d differs", folder, w.Name, i)
+					break
+				}
+			}
+		}
+		a, b := cfg, again.Config()
+		if a.AttnScale != 0 && math.Abs(a.AttnScale-b.AttnScale) > 1e-6 ||
+			math.Abs(a.EmbedScale-b.EmbedScale) > 1e-4 || a.Window != b.Window ||
+			math.Abs(a.LogitDivisor-b.LogitDivisor) > 1e-4 ||
+			!slices.Equal(a.Sliding, b.Sliding) || !slices.Equal(a.NoRope, b.NoRope) ||
+			a.LocalTheta != b.LocalTheta || a.RopeTheta != b.RopeTheta {
+			t.Errorf("%s: wrote %+v\nread %+v", folder, a, b)
+		}
+		again.Close()
+		m.Close()
+	}
+}
+
+func size(w model.Weight) int {
+	n := 1
+	for _, k := range w.Shape {
+		n *= k
+	}
+	return n
 }

@@ -297,6 +297,8 @@ class Chart {
     this.plot.setAttribute("aria-valuenow", x);
     const warned = at === null ? [] : [...new Set(this.shown.flatMap(l => (l.marks || []).filter(m => this.nearest(m.x) === x).map(m => (many ? l.label + ": " : "") + m.say)))];
     this.plot.setAttribute("aria-valuetext", axis().say(x) + ": " + ([...say, ...warned].join("; ") || "no value"));
+    // what a mouse reads may take more lines: it lies over what is below, which does not move
+    this.read.style.height = at === null ? "" : this.read.style.height || this.read.offsetHeight + "px";
     this.read.replaceChildren(h("span", {}, at === null ? "last, " + axis().say(x) : axis().say(x)), ...parts.slice(0, 8).map(([l, i]) =>
       h("span", { class: "value" }, key(l), many ? l.label + " " : null, h("b", {}, figure(l.y[i])), early(l, i),
         l.lo && at !== null ? " (" + figure(l.lo[i]) + " to " + figure(l.hi[i]) + ")" : null)),
@@ -942,7 +944,19 @@ const showAll = async board => {
   showDoctor();
   showSettings();
   fail(null);
+  if (first) arrive();
 };
+
+// arrive goes to the section that the address names once what is above it has been drawn, unless
+// somebody has scrolled meanwhile.
+const arrive = () => {
+  const to = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
+  if (!to || state.scrolled) return;
+  const go = () => { if (!state.scrolled) to.scrollIntoView(); };
+  go();
+  requestAnimationFrame(() => requestAnimationFrame(go));
+};
+for (const e of ["wheel", "touchmove", "keydown"]) addEventListener(e, () => { state.scrolled = true; }, { passive: true });
 
 let timer = 0, asked = 0;
 const poll = async () => {

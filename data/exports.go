@@ -1,0 +1,58 @@
+package data
+
+import (
+	"slices"
+	"strings"
+)
+
+// Exports of chats, traces and logs keep a conversation inside of other values. Where a path leads
+// to it (layout.paths), the path is named; where it is a tree, or stands in two files, the command
+// that makes rows of it.
+
+// knownExport is the command that makes rows of an export which no path can; "" of any other file.
+func knownExport(names []string, src source) string {
+	has := func(name string) bool { return slices.Contains(names, name) }
+	switch response := src.keys("response"); {
+	case has("mapping") && has("current_node"):
+		return "each row is a tree, as ChatGPT exports it: take the branch that was shown last: " +
+			`jq -c '.[] | .mapping as $m | {messages: [.current_node | recurse($m[.].parent // empty) | $m[.].message | select(. != null and .content.content_type == "text") | {role: .author.role, content: (.content.parts | join(""))} | select(.content != "")] | reverse}' OLD > NEW` +
+			" (without .[] | where the file has one object a line)"
+	case has("custom_id") && slices.Contains(response, "body"):
+		return "the answers of OpenAI's batch API, whose prompts are in the file that was sent: join them: " +
+			`jq -cn --slurpfile a OUTPUT '($a | map({key: .custom_id, value: .response.body.choices[0].message}) | from_entries) as $of | inputs | {messages: (.body.messages + [$of[.custom_id] // empty])}' INPUT > NEW`
+	case has("custom_id") && has("body"):
+		return "requests of OpenAI's batch API, without answers: gad data collect asks for them, or join the output file: see doc/data.md"
+	case has("message_id") && has("role") && has("text"):
+		return "each row is one message of a tree, as OASST has it: make the pairs of a message and the best answer to it: " +
+			`jq -cs 'INDEX(.message_id) as $m | .[] | select(.role == "assistant" and (.rank // 0) == 0) | {messages: [recurse($m[.parent_id // ""] // empty) | {role: (if .role == "prompter" then "user" else .role end), content: .text}] | reverse}' OLD > NEW`
+	}
+	return ""
+}
+
+// nestedNames are paths to what looks like the conversation and the answer inside of objects.
+func nestedNames(names []string, src source) (content, teacher string) {
+	asks := []string{"inputs", "input", "request", "record", "data", "prompt"}
+	answers := []string{"outputs", "output", "response", "completion", "reference_outputs", "result"}
+	in := func(columns, keys []string) string {
+		for _, column := range columns {
+			if of := src.keys(column); slices.Contains(names, column) {
+				for _, key := range keys {
+					if slices.Contains(of, key) {
+						return column + "." + key
+					}
+				}
+			}
+		}
+		return ""
+	}
+	content = in(asks, nearContent)
+	teacher = in(answers, slices.Concat([]string{"content", "message", "text"}, nearTeacher))
+	if of := in(answers, []string{"choices"}); of != "" { // of an OpenAI answer
+		teacher = of + ".0.message"
+	}
+	if teacher == "" && strings.Contains(content, ".") { // both in one object
+		column, _, _ := strings.Cut(content, ".")
+		teacher = in([]string{column}, nearTeacher)
+	}
+	return content, teacher
+}
