@@ -13,7 +13,7 @@
 OUT is a file; GAD_TEMPLATES=OUT go test ./internal/jinja -run TestAgainstJinja2 -v reads it. Needs the
 packages transformers and jinja2; their versions are in the file.
 """
-import glob, json, os, random, signal, sys, warnings
+import copy, datetime, glob, json, os, random, signal, sys, warnings
 
 warnings.simplefilter("ignore")
 import jinja2
@@ -90,7 +90,7 @@ TEMPLATES = [
     "{% set x = 1 %}{% for i in l %}{% set x = x + i %}{{ x }},{% endfor %}{{ x }}", "{% set ns = namespace(x=1) %}{% for i in l %}{% set ns.x = ns.x + i %}{% endfor %}{{ ns.x }}", "{% set ns = namespace({'a': 1}, b=2) %}{{ ns.a }}{{ ns.b }}{{ ns.c is defined }}{{ ns }}", "{% set ns = namespace(l=[]) %}{% set ns.l = ns.l + [1] %}{{ ns.l }}", "{% set ns = namespace(l=[]) %}{% set _ = ns.l.append(1) %}{{ ns.l }}", "{% set ns = namespace(_a=1) %}", "{% set ns = namespace() %}{% set ns._a = 1 %}", "{% set d.x = 1 %}", "{% set ns = namespace(a=1) %}{{ ns['a'] }}{{ ns['b'] is defined }}", "{% set ns = namespace(a=1) %}{% set ns.a, b = 2, 3 %}{{ ns.a }}{{ b }}",
     "{% set a, b = 1, 2 %}{{ a }}{{ b }}", "{% set a = 1, %}{{ a }}", "{% set a = b = 1 %}", "{% set (a, b) = 'xy' %}{{ a }}{{ b }}", "{% set a, b = [1] %}", "{% set a, b = [1, 2, 3] %}", "{% set 1 = 2 %}", "{% set none = 2 %}", "{% set a %}x{{ n }}{% endset %}{{ a }}{{ a is string }}", "{% set a | upper %}x{{ n }}{% endset %}{{ a }}", "{% set a | replace('x', 'y') | upper %}x{{ n }}{% endset %}{{ a }}", "{% set s = s ~ '!' %}{{ s }}", "{% if yes %}{% set q = 1 %}{% endif %}{{ q }}", "{% if no %}{% set q = 1 %}{% endif %}{{ q }}", "{% if no %}{% set s = 1 %}{% endif %}{{ s }}", "{% for i in l %}{% if i == 1 %}{% set s = 'in' %}{% endif %}{{ s }};{% endfor %}{{ s }}", "{% for i in l %}{{ q }}{% set q = i %}{% endfor %}", "{% for i in l %}{% set q = i %}{% for j in [1] %}{{ q }}{% set q = 9 %}{{ q }}{% endfor %}{{ q }};{% endfor %}",
     "{% macro m(a, b=2, c=a) %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(1) }}|{{ m(1, 3) }}|{{ m(a=5, c=6) }}|{{ m() }}", "{% macro m() %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, a=3) }}", "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, 2) }}", "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(b=2) }}", "{% macro m(a) %}{{ caller() }}{% endmacro %}{% call m(1) %}x{{ n }}{% endcall %}", "{% macro m(a) %}{{ caller(a, 2) }}{% endmacro %}{% call(u, v) m(1) %}{{ u }}{{ v }}{% endcall %}", "{% macro m() %}{{ caller is defined }}{% endmacro %}{{ m() }}", "{% macro m() %}x{% endmacro %}{% call m() %}y{% endcall %}", "{% macro m() %}{{ caller() }}{% endmacro %}{{ m() }}", "{% macro m(a, caller=none) %}{{ caller }}{% endmacro %}{{ m(1) }}", "{% macro m(caller) %}{{ caller() }}{% endmacro %}", "{% macro m(a=1, b) %}{% endmacro %}", "{% macro m(a, a) %}{% endmacro %}",
-    "{% macro m() %}{{ s }}{% endmacro %}{% set s = 'late' %}{{ m() }}", "{% macro m() %}{% set s = 'in' %}{{ s }}{% endmacro %}{{ m() }}{{ s }}", "{% macro f(n) %}{% if n > 0 %}{{ n }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(4) }}", "{% for i in l %}{% macro m() %}{{ i }}{% endmacro %}{{ m() }}{% endfor %}{{ m }}", "{% macro m(x) %}{{ x | upper }}{% endmacro %}{{ m('a') ~ m('b') }}{{ m }}{{ m.name }}{{ m.arguments }}{{ m.catch_kwargs }}", "{{ m() }}{% macro m() %}x{% endmacro %}", "{% set m = 1 %}{% macro m() %}x{% endmacro %}{{ m() }}", "{% macro outer() %}{% macro inner() %}i{% endmacro %}{{ inner() }}{% endmacro %}{{ outer() }}", "{% macro m() %}{{ loop is defined }}{% endmacro %}{% for i in [1] %}{{ m() }}{% endfor %}", "{% set ns = namespace() %}{% for i in l %}{% macro m() %}{{ i }}{% endmacro %}{% set ns.m = m %}{% endfor %}{{ ns.m() }}.",
+    "{% macro m() %}{{ s }}{% endmacro %}{% set s = 'late' %}{{ m() }}", "{% macro m() %}{% set s = 'in' %}{{ s }}{% endmacro %}{{ m() }}{{ s }}", "{% macro f(n) %}{% if n > 0 %}{{ n }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(4) }}", "{% for i in l %}{% macro m() %}{{ i }}{% endmacro %}{{ m() }}{% endfor %}{{ m }}", "{% macro m(x) %}{{ x | upper }}{% endmacro %}{{ m('a') ~ m('b') }}{{ m }}{{ m.name }}{{ m.arguments }}{{ m.catch_kwargs }}", "{{ m() }}{% macro m() %}x{% endmacro %}", "{% set m = 1 %}{% macro m() %}x{% endmacro %}{{ m() }}", "{% macro outer() %}{% macro inner() %}i{% endmacro %}{{ inner() }}{% endmacro %}{{ outer() }}", "{% macro m() %}{{ loop is defined }}{% endmacro %}{% for i in [1] %}{{ m() }}{% endfor %}",
     "{% with %}{% set q = 1 %}{{ q }}{% endwith %}{{ q }}", "{% with a = 1, b = 2 %}{{ a }}{{ b }}{% endwith %}{{ a }}", "{% set a = 5 %}{% with a = 1, b = a %}{{ a }}{{ b }}{% endwith %}{{ a }}", "{% with a, b = (1, 2) %}{{ a }}{{ b }}{% endwith %}", "{% filter upper %}a{{ s }}{% endfilter %}", "{% filter replace('a', 'b') | upper %}xaa{% endfilter %}", "{% filter indent(2) %}a\nb{% endfilter %}", "{% generation %}g{{ s }}{% set s = 2 %}{% endgeneration %}{{ s }}", "{%- generation -%}  g  {%- endgeneration -%}", "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content }}x{% endgeneration %}{% endif %}{% endfor %}", "{% for i in l %}{% generation %}{% break %}{% endgeneration %}{% endfor %}",
     "{% if no %}a{% elif x %}b{% elif yes %}c{% else %}d{% endif %}", "{% if l and s %}a{% endif %}", "{% if (1, 2) %}a{% endif %}", "{% if %}a{% endif %}", "{% if yes %}a", "{% endif %}", "{% if yes %}a{% endfor %}", "{% nosuch %}", "{% print n, s %}", "{% do l.append(1) %}", "{% include 'x' %}", "{% import 'x' as y %}", "{% extends 'x' %}", "{{ raise_exception('no') }}", "{% if no %}{{ raise_exception('no') }}{% endif %}ok", "{{ self }}", "{{ x.y.z }}", "{{ x }}|{{ x.__class__ }}|", "{{ s.__class__ }}|{{ s._x }}|{{ d.__len__ }}", "{{ s.__class__.__name__ }}", "{{ ''.__class__() }}", "{{ joiner is defined }}{% set j = joiner('; ') %}{{ j() }}a{{ j() }}b", "{% set c = cycler('a', 'b') %}{{ c.next() }}{{ c.next() }}{{ c.next() }}{{ c.current }}{{ c.reset() }}{{ c.current }}", "{{ dict(a=1, b=2) }}{{ dict([('x', 1)]) }}{{ dict({'z': 1}, y=2) }}{{ dict() }}", "{{ range(3) }}{{ range(1, 3) }}{{ range(5, 0, -2) | list }}{{ range(1, 9, 3) }}", "{{ range(100001) }}", "{{ range(1, 2, 0) }}", "{{ range('a') }}", "{{ d.keys() }}{{ d.values() | list }}{{ d.keys() | list }}", "{{ d.get('b') }}{{ d.get('q') }}{{ d.get('q', 7) }}{{ d.get('a').get('x') }}", "{{ d.copy() == d }}{{ l.copy() }}{{ l.index(1) }}{{ l.count(3) }}", "{{ l.index(9) }}", "{{ 'b' in d.keys() }}{{ 5 in d.values() }}{{ ('b', 1) in d.items() }}", "{{ d.keys() == {'b': 1, 'a': 1, 'items': 2}.keys() }}",
     "  {% if yes %}\n  a\n  {% endif %}\n  b", "a {%- if yes -%} b {%- endif -%} c", "a\n{%- if yes %}\n  b\n{%- endif %}\n", "a\n  {%+ if yes %}\n b\n  {%+ endif +%}\nc", "{{ 1 }}\n{{ 2 }}\n", "  {{ 1 -}}\n  {{- 2 }}  ", "a\n  {# c #}\n  b", "a {#- c -#} b", "a\n{# c\nd #}\nb", "{# {% if %} #}x", "{% raw %}{{ x }}{% endraw %}", "{% raw %}\n {{ x }}\n{% endraw %}\ny", "a  {%- raw -%}  {{ b }}  {%- endraw -%}  c", "  {% raw %}x{% endraw %}\n  y", "a\r\nb\rc{{ 'd\r\ne' }}", "{% if yes -%}\n\n  a\n\n{%- endif %}", "\n\na\n\n", "a{{ ' ' }}\n", "{% set a = 1 %}\n{% set b = 2 %}\n{{ a + b }}\n", "\t{% if yes %}\tx\t{% endif %}\t\n", "x  {% if yes %} y{% endif %}", "{{-1}}", "{{- 1 -}}", "{{ {'a': {'b': 1}}['a'] }}", "{{ {'a': '}}'} }}", "{{ '%}' }}", "{%if yes%}a{%endif%}", "{{s}}", "{ {s} }", "{{ s", "{% if", "{# x", "{{ s }", "{{ (1 }}", "{{ 1) }}", "{{ [1 }}", "{{ 'a }}", "{{ 1 2 }}", "{{ }}", "{{ 1 + }}", "{{ a..b }}", "{{ a.1b }}", "{{ $ }}", "{{ a! }}", "{{ a ? b }}", "{{ a & b }}", "{{ f(a=1, 2) }}", "{{ f(*l, **d) }}", "{{ f(a=1, a=2) }}", "{% for %}{% endfor %}", "{% for i in l %}", "{% set %}", "{% set a %}", "{% macro %}", "{% call x %}{% endcall %}", "{% filter nosuch %}{% endfilter %}", "{{ s | nosuch }}", "{{ s is nosuch }}", "{{ s | }}", "{{ l[1:2, 3] }}", "{{ 'a' if }}", "{{ not }}", "{% if yes: %}a{% endif %}", "{% else %}", "{{ {1, 2} }}", "{{ {'a'} }}", "{{ [1, 2,] }}{{ {'a': 1,} }}{{ (1, 2,) }}", "{{ namespace(a=1).a }}", "{{ dict(**{'a': 1}) }}", "{{ '{}-{}'.format(*l[:2]) }}", "{{ range(*[1, 4]) | list }}", "{{ 'a'.upper(1) }}", "{{ 'a'.nosuch() }}", "{{ n() }}", "{{ none() }}", "{{ s() }}", "{{ é }}", "{% set é = 1 %}{{ é }}", "{{ '日本' }}é", "{{ 1 if yes }}{{ 2 if no }}", "{{ (x if no) is defined }}", "{{ s[1:2][0] }}", "{{ (l | list)[0] }}", "{{ (l or [])[0].real }}", "{{ (s if yes else '').strip().upper() }}", "{{ ('a' ~ 'b').upper() }}", "{{ (s | trim).split(' ') }}", "{{ 'a,b'.split(',')[-1] }}", "{{ 'a'.join }}" if False else "{{ 1.5.real }}",
@@ -147,7 +147,7 @@ def run(template, variables, limit=10):
         signal.alarm(0)
     signal.alarm(limit)
     try:
-        text = compiled.render(**variables)
+        text = compiled.render(**copy.deepcopy(variables))  # a filter may change a list
         text.encode()
         return {"text": text}
     except TooLong:
@@ -268,6 +268,140 @@ def fuzz(n, seed, out):
     write(out, [VARS], cases)
 
 
+# ---------------------------------------------------------------- conversations
+
+SCHEMA = {"type": "function", "function": {"name": "get_weather", "description": "Says the \"weather\" <now> & later.\nSecond line.", "parameters": {"type": "object", "properties": {"place": {"type": "object", "description": "Where", "properties": {"city": {"type": "string", "description": "The city"}, "country": {"type": ["string", "null"], "enum": ["de", "fr", None]}}, "required": ["city"]}, "days": {"type": "array", "items": {"type": "integer", "minimum": 0}, "description": "Which days"}, "unit": {"type": "string", "enum": ["c", "f"], "default": "c"}, "exact": {"type": "boolean"}, "any": {"anyOf": [{"type": "number"}, {"type": "string"}]}}, "required": ["place", "unit"]}, "return": {"type": "string", "description": "A text"}}}
+PLAIN = {"type": "function", "function": {"name": "now", "description": "Says the time", "parameters": {"type": "object", "properties": {}}}}
+
+
+def call(name, arguments, i="call12345"):
+    return {"id": i, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+SCRIPTS = ["Grüße, Ωμέγα", "Привет, мир", "日本語の文章です。", "中文也可以", "한국어 문장", "مرحبا بالعالم", "שלום עולם", "नमस्ते दुनिया", "สวัสดีชาวโลก", "ქართული ენა 😀👩‍👩‍👧"]
+ASK = [{"role": "user", "content": "What is the weather in Paris?"}]
+CALL = {"role": "assistant", "content": "", "tool_calls": [call("get_weather", {"place": {"city": "Paris", "country": None}, "days": [0, 1], "unit": "c", "exact": True, "any": 1.5})]}
+RESULT = {"role": "tool", "name": "get_weather", "tool_call_id": "call12345", "content": "{\"sky\": \"clear\", \"t\": 21.5}"}
+TWO = {"role": "assistant", "content": "I ask.", "tool_calls": [call("get_weather", {"place": {"city": "Bonn"}, "unit": "c"}, "call11111"), call("now", {}, "call22222")]}
+RESULTS = [{"role": "tool", "name": "get_weather", "tool_call_id": "call11111", "content": "rain"}, {"role": "tool", "name": "now", "tool_call_id": "call22222", "content": "12:00"}]
+
+# Each: messages, and the other variables of the template.
+CONVERSATIONS = [
+    ("one turn", ASK, {}),
+    ("whole", ASK + [{"role": "assistant", "content": "Clear, 21 degrees."}], {"add_generation_prompt": False}),
+    ("system", [{"role": "system", "content": "  Be brief.  "}] + ASK, {}),
+    ("six turns", [{"role": "system", "content": "Be brief."}] + [m for i in range(3) for m in ({"role": "user", "content": f"Question {i}?"}, {"role": "assistant", "content": f"Answer {i}."})] + ASK, {}),
+    ("tools", [{"role": "system", "content": "Use tools."}] + ASK, {"tools": [SCHEMA, PLAIN]}),
+    ("tools, no system", ASK, {"tools": [SCHEMA]}),
+    ("call", ASK + [CALL], {"tools": [SCHEMA, PLAIN], "add_generation_prompt": False}),
+    ("result", ASK + [CALL, RESULT], {"tools": [SCHEMA, PLAIN]}),
+    ("answered", ASK + [CALL, RESULT, {"role": "assistant", "content": "Clear."}, {"role": "user", "content": "And in Bonn?"}], {"tools": [SCHEMA, PLAIN]}),
+    ("two calls", ASK + [TWO] + RESULTS, {"tools": [SCHEMA, PLAIN]}),
+    ("arguments as text", ASK + [{"role": "assistant", "content": "", "tool_calls": [call("now", "{\"zone\": \"utc\"}")]}, RESULT], {"tools": [PLAIN]}),
+    ("thought", ASK + [{"role": "assistant", "reasoning_content": "The user wants weather.\nSo I say it.", "thinking": "The user wants weather.\nSo I say it.", "content": "Clear."}], {"add_generation_prompt": False}),
+    ("thoughts over turns", [m for i in range(2) for m in ({"role": "user", "content": f"Q{i}"}, {"role": "assistant", "reasoning_content": f"thought {i}", "thinking": f"thought {i}", "content": f"A{i}"})] + [{"role": "user", "content": "Q"}], {}),
+    ("thought and call", ASK + [{**CALL, "reasoning_content": "I need a tool.", "thinking": "I need a tool."}, RESULT], {"tools": [SCHEMA]}),
+    ("thought in the text", [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "<think>\nhm\n</think>\n\nA"}, {"role": "user", "content": "R"}], {}),
+    ("thinking off", ASK, {"enable_thinking": False, "thinking": False, "reasoning_effort": "low"}),
+    ("thinking on", [{"role": "system", "content": "S"}] + ASK, {"enable_thinking": True, "thinking": True, "reasoning_effort": "high"}),
+    ("empty texts", [{"role": "system", "content": ""}, {"role": "user", "content": ""}, {"role": "assistant", "content": ""}, {"role": "user", "content": " \n "}], {}),
+    ("long", [{"role": "user", "content": "word " * 4000}, {"role": "assistant", "content": "line\n" * 2000}, {"role": "user", "content": "<|im_start|>{{ x }}{% if %}\r\n\t<b>&amp;'\""}], {}),
+    ("ten scripts", [{"role": "system", "content": SCRIPTS[0]}] + [{"role": "user" if i % 2 == 0 else "assistant", "content": s} for i, s in enumerate(SCRIPTS[1:])], {"tools": None}),
+]
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+
+
+class Clock(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return cls(2026, 11, 27, 9, 5, 3)
+
+
+def conversations():
+    out = []
+    for name, messages, more in CONVERSATIONS:
+        v = {"messages": chat_template_utils._alias_reasoning_fields(messages), "tools": None, "documents": None, "add_generation_prompt": True}
+        v.update(TOKENS)
+        v.update(more)
+        out.append(v)
+    return out
+
+
+def templates_of(dirs):
+    found = {}
+    for d in dirs:
+        for path in sorted(glob.glob(os.path.join(d, "**", "*.jinja"), recursive=True)):
+            found[os.path.basename(path)] = open(path, newline="").read()
+        for path in sorted(glob.glob(os.path.join(d, "**", "tokenizer_config.json"), recursive=True)):
+            t = json.load(open(path)).get("chat_template")
+            for t in t if isinstance(t, list) else [{"name": "", "template": t}]:
+                if t["template"]:
+                    found[path + t["name"]] = t["template"]
+    unique = {}
+    for name, t in found.items():
+        unique.setdefault(t, name)
+    return {name: t for t, name in unique.items()}
+
+
+def released(out, dirs):
+    chat_template_utils.datetime = Clock
+    variables = conversations()
+    cases = []
+    templates = templates_of(dirs)
+    for name, t in sorted(templates.items()):
+        for i, (what, _, _) in enumerate(CONVERSATIONS):
+            cases.append(case(f"{name}, {what}", t, i, variables[i]))
+    print(len(templates), "templates")
+    write(out, variables, cases)
+
+
+def folder_cases(folder, out):
+    chat_template_utils.datetime = Clock
+    rows = {}
+    for name in ("row.jsonl", "row-tools.jsonl"):
+        path = os.path.join(folder, "..", name) if not os.path.exists(os.path.join(folder, name)) else os.path.join(folder, name)
+        if os.path.exists(path):
+            rows[name] = json.loads(open(path).readline())
+    variables = conversations()[:9] + [VARS]
+    records = []
+    for path in sorted(glob.glob(os.path.join(folder, "*.jinja"))):
+        t = open(path, newline="").read()
+        for i, v in enumerate(variables):
+            records.append(case(f"{os.path.basename(path)} {i}", t, i, v))
+    write(out, variables, records)
+
+
+# ---------------------------------------------------------------- hostile
+
+
+def hostile(out):
+    """Templates that take time, memory or depth: two hundred, of shapes below with sizes and nestings."""
+    grow = ["ns.s + ns.s", "ns.s ~ ns.s", "ns.s * 2", "ns.s.replace('a', 'aa')", "ns.s | replace('a', 'aaa')", "ns.s.join(ns.s | list)", "ns.s | list | join(ns.s)", "(ns.s, ns.s) | join", "'%s%s' % (ns.s, ns.s)", "'{0}{0}'.format(ns.s)", "ns.s | indent(4096, true)", "ns.s.center(ns.s | length * 2)", "ns.s.ljust(ns.s | length * 3)", "ns.s.zfill(ns.s | length * 2)", "ns.s | center(ns.s | length * 2)", "[ns.s, ns.s] | join", "ns.s | tojson", "ns.s | escape ~ '&&&&'", "(ns.s ~ '&') | e | string", "ns.s | urlencode ~ '%%'", "ns.s.expandtabs(1000) ~ '\t'", "ns.s[::-1] + ns.s", "ns.s | reverse ~ ns.s", "ns.s | upper ~ ns.s", "ns.s.format() ~ ns.s"]
+    lists = ["ns.l + ns.l", "[ns.l, ns.l]", "ns.l * 2", "(ns.l, ns.l)", "{'a': ns.l, 'b': ns.l}", "[ns.l]", "ns.l | list + ns.l | list", "ns.l | batch(1) | list", "ns.l | slice(100) | list", "ns.l | map('string') | list + ns.l | list", "namespace(l=ns.l)", "dict(a=ns.l)", "[ns.l] * 50"]
+    use = ["ns.l", "ns.l | tojson", "ns.l == ns.l", "ns.l | string | length", "ns.l in [ns.l]", "ns.l | sort", "ns.l | unique | list", "ns.l | join", "ns.l | length", "ns.l < ns.l"]
+    bodies = []
+    for g in grow:
+        for start in ("'a' * 16", "'<&a' * 40"):
+            bodies.append("{% set ns = namespace(s=" + start + ") %}{% for i in range(90000) %}{% set ns.s = " + g + " %}{% endfor %}")
+    for i, g in enumerate(lists):
+        for u in use[i % 2 :: 2]:
+            bodies.append("{% set ns = namespace(l=['a']) %}{% for i in range(300) %}{% set ns.l = " + g + " %}{% endfor %}{{ " + u + " }}")
+    ints = ["ns.n * ns.n", "ns.n ** 2", "ns.n ** ns.n", "2 ** (ns.n * 9)", "ns.n * 10 ** 4000", "-(ns.n ** 3)"]
+    for g in ints:
+        bodies.append("{% set ns = namespace(n=7) %}{% for i in range(90000) %}{% set ns.n = " + g + " %}{% endfor %}{{ ns.n }}")
+    loops = ["{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", "{% for i in range(100000) %}{% for j in range(100000) if false %}{% endfor %}{% endfor %}", "{% for i in range(100000) %}{{ range(100000) | list | length }}{% endfor %}", "{% for i in range(100000) %}{{ range(100000) | sum }}{% endfor %}", "{% for i in range(100000) %}{{ range(100000) | select('odd') | list | length }}{% endfor %}", "{% for i in range(100000) %}{{ 99999 in range(100000) | list }}{% endfor %}", "{% for i in range(100000) %}{{ range(100000) | sort(reverse=true) | first }}{% endfor %}", "{% for i in range(100000) %}{{ range(100000) | map('string') | join | length }}{% endfor %}", "{% for i in range(100000) %}{{ range(100000) | groupby(0) }}{% endfor %}", "{% for i in range(100000) %}{{ range(100000) | unique | list | length }}{% endfor %}", "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}", "{% macro f(n) %}{{ f(n) }}{{ f(n) }}{% endmacro %}{{ f(0) }}", "{% macro f(n) %}{% if n < 90 %}{{ f(n + 1) }}{{ f(n + 1) }}{% endif %}{% endmacro %}{{ f(0) }}", "{% macro f(n) %}{{ n * 2 }}{% endmacro %}{% for i in range(100000) %}{% for j in range(100000) %}{{ f(i) }}{% endfor %}{% endfor %}", "{% macro f() %}{{ caller() }}{{ caller() }}{% endmacro %}" + "{% call f() %}" * 40 + "x" + "{% endcall %}" * 40, "{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}", "{% for m in messages recursive %}{{ loop(messages) }}{{ loop(messages) }}{% endfor %}", "{% macro f(g) %}{{ g(g) }}{% endmacro %}{{ f(f) }}", "{% for i in range(100000) %}{{ i }}{{ 'x' * 1000 }}{% endfor %}", "{% set x %}{% for i in range(100000) %}{{ 'x' * 1000 }}{% endfor %}{% endset %}", "{% filter upper %}{% for i in range(100000) %}{{ 'x' * 1000 }}{% endfor %}{% endfilter %}", "{{ 'a' * 99999999999 }}", "{{ [0] * 99999999999 }}", "{{ '%99999999999d' % 1 }}", "{{ '%*d' % (99999999999, 1) }}", "{{ '%.99999999999f' % 1.0 }}", "{{ '{:99999999999}'.format(1) }}", "{{ '{:.99999999999f}'.format(1.0) }}", "{{ 'a'.center(99999999999) }}", "{{ 'a' | indent(99999999999) }}", "{{ {} | tojson(indent=99999999999) }}", "{{ 'a'.zfill(99999999999) }}", "{{ '\t'.expandtabs(99999999999) }}", "{{ [1] | batch(99999999999, 0) | list }}", "{{ [1] | slice(99999999999) | list | length }}", "{{ 10 ** 99999999999 }}", "{{ 9 ** 9 ** 9 ** 9 }}", "{{ 1e308 * 10 ** 400 }}", "{{ range(99999999999) }}", "{{ range(0, 99999999999, 1000) | list }}", "{{ (" * 400 + "1" + ") }}" * 1, "{{ " + "not " * 450 + "x }}", "{{ " + "[" * 450 + "]" * 450 + " }}", "{{ " + "-" * 450 + "1 }}", "{{ 1" + " + 1" * 900 + " }}", "{% if 1 %}" * 300 + "{% endif %}" * 300, "{{ 'a'" + ".strip()" * 300 + " }}", "{{ x" + ".y" * 300 + " }}", "{% set ns = namespace(s='a') %}{% for i in range(9) %}{% for j in range(99999) %}{% set ns.s = ns.s ~ 'a' %}{% endfor %}{% endfor %}"]
+    bodies += loops
+    i = 0
+    while len(bodies) < 200:
+        # the same in macros, blocks and loops of other sizes
+        bodies.append("{% macro deep(n) %}" + bodies[i * 3 % 120] + "{% endmacro %}{% for i in range(50) %}{{ deep(i) }}{% endfor %}")
+        i += 1
+    variables = conversations()[:1]
+    with open(out, "w") as f:
+        json.dump({"versions": versions(), "vars": variables, "cases": [{"name": f"hostile {i}", "template": b, "vars": 0} for i, b in enumerate(bodies[:200])]}, f, indent=0)
+    print(out, len(bodies[:200]))
+
+
 def main():
     if len(sys.argv) == 1:
         os.makedirs(ROOT, exist_ok=True)
@@ -284,8 +418,12 @@ def main():
         write(os.path.join(ROOT, "expressions.json"), [VARS], cases)
     elif sys.argv[1] == "fuzz":
         fuzz(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
-    else:
-        import released_templates  # noqa: F401  (placed below by the full script)
+    elif sys.argv[1] == "cases":
+        folder_cases(sys.argv[2], sys.argv[3])
+    elif sys.argv[1] == "released":
+        released(sys.argv[2], sys.argv[3:])
+    elif sys.argv[1] == "hostile":
+        hostile(sys.argv[2])
 
 
 if __name__ == "__main__":

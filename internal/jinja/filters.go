@@ -301,7 +301,7 @@ func (s *state) reversed(v any) (any, bool) {
 		return at(v.length(), func(i int) any { return v.at(i) }, "range_iterator")
 	case string, markup:
 		items := s.items(v)
-		return at(len(items), func(i int) any { return items[i] }, "reversed")
+		return at(len(items), func(i int) any { return like(v, items[i].(string)) }, "reversed")
 	case *undefined:
 		return at(0, nil, "reversed")
 	}
@@ -745,17 +745,16 @@ func truncate(s *state, v any, c *call) any {
 	if a[3] != absent && a[3] != nil {
 		leeway = needInt(a[3])
 	}
+	if n < runes(end) || leeway < 0 {
+		fail("truncate: expected a length of at least %d and a leeway of at least 0", runes(end))
+	}
+	if k := length(s, v, newCall()).(int64); k <= int64(n+leeway) {
+		return v
+	}
 	text, ok := asText(v)
 	if !ok {
 		operands(v, nil)
 		fail("truncate: needs a str, not %s", typeName(v))
-	}
-	s.charge(len(text))
-	if n < runes(end) || leeway < 0 {
-		fail("truncate: expected a length of at least %d and a leeway of at least 0", runes(end))
-	}
-	if runes(text) <= n+leeway {
-		return v
 	}
 	cut := text[:offset(text, n-runes(end))]
 	if !flag(a[1]) {

@@ -128,6 +128,9 @@ func (p *parser) statements(end []string) []stmt {
 			p.pos++
 			e := p.tuple(tupleRules{condition: true})
 			p.expectKind(variableEnd)
+			if constant(e) {
+				foldSlices(e)
+			}
 			body = append(body, &outputStmt{line: p.line(t), of: []expr{e}})
 		case blockBegin:
 			p.pos++
@@ -580,7 +583,13 @@ func (p *parser) primary(namespaces bool) expr {
 	case t.word == "{":
 		d := &dictExpr{}
 		p.list("}", func() expr {
-			d.keys = append(d.keys, p.expression(true))
+			at := p.current()
+			key := p.expression(true)
+			switch key.(type) {
+			case *listExpr, *dictExpr:
+				p.fail(at, "a list or a dict cannot be a key")
+			}
+			d.keys = append(d.keys, key)
 			p.expect(":")
 			d.values = append(d.values, p.expression(true))
 			return nil

@@ -54,7 +54,10 @@ type (
 		name string
 	}
 	item  struct{ of, key expr }
-	slice struct{ of, start, stop, step expr }
+	slice struct {
+		of, start, stop, step expr
+		folded                bool // jinja2 evaluates it at load, and what fails is undefined then
+	}
 
 	// arguments are those of a call, a filter or a test.
 	arguments struct {
@@ -288,7 +291,43 @@ func (n *slice) eval(s *state) any {
 		return e.eval(s)
 	}
 	start, stop := bound(n.start), bound(n.stop)
+	if n.folded && !sliceable(of) {
+		return &undefined{message: described(of) + " has no element slice"}
+	}
 	return s.slice(of, start, stop, bound(n.step))
+}
+
+// constant reports whether an expression has no variable in it, and no call.
+func constant(e expr) bool {
+	switch e := e.(type) {
+	case *variable, *callExpr, *nsRef:
+		return false
+	case *filterExpr:
+		switch e.name {
+		case "map", "select", "reject", "selectattr", "rejectattr":
+			return false
+		}
+	}
+	all := true
+	e.each(func(part expr) { all = all && constant(part) })
+	return all
+}
+
+// foldSlices marks the slices of an expression that is written out and constant.
+func foldSlices(e expr) {
+	if s, ok := e.(*slice); ok {
+		s.folded = true
+	}
+	e.each(foldSlices)
+}
+
+// sliceable reports whether a value can be cut.
+func sliceable(v any) bool {
+	switch v.(type) {
+	case string, markup, *List, *Tuple, *Range, *undefined:
+		return true
+	}
+	return false
 }
 
 func (n *callExpr) eval(s *state) any {

@@ -605,9 +605,9 @@ func (s *state) iterate(v any) func() (any, bool) {
 	case *Dict:
 		return list(v.keys)
 	case string:
-		return s.characters(v, false)
-	case markup:
-		return s.characters(string(v), true)
+		return s.characters(v)
+	case markup: // whose characters are plain
+		return s.characters(string(v))
 	case *Range:
 		n := v.length()
 		return func() (any, bool) {
@@ -642,7 +642,7 @@ func (s *state) iterate(v any) func() (any, bool) {
 	return nil
 }
 
-func (s *state) characters(text string, safe bool) func() (any, bool) {
+func (s *state) characters(text string) func() (any, bool) {
 	i := 0
 	return func() (any, bool) {
 		if s.tick(); i >= len(text) {
@@ -650,7 +650,7 @@ func (s *state) characters(text string, safe bool) func() (any, bool) {
 		}
 		_, n := utf8.DecodeRuneInString(text[i:])
 		i += n
-		return wrap(text[i-n:i], safe), true
+		return text[i-n : i], true
 	}
 }
 
