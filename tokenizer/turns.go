@@ -1,14 +1,12 @@
 package tokenizer
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 
-	"github.com/nikolalohinski/gonja/v2/exec"
+	"gad/internal/jinja"
 )
 
 // Message is one turn of a chat. Its texts are plain: nothing in them becomes a control token.
@@ -38,26 +36,27 @@ type turn struct {
 	calls              any // a list; nil is none
 }
 
-// dict is the turn as a template sees it: what it does not have is not defined.
-func (t turn) dict() *exec.Dict {
-	d := exec.NewDict()
-	put := func(key string, v any) {
-		d.Pairs = append(d.Pairs, &exec.Pair{Key: exec.AsValue(key), Value: exec.AsValue(v)})
+// dict is the turn as a template sees it: what it does not have is not defined. As in transformers
+// a thought has two names.
+func (t turn) dict() *jinja.Dict {
+	d := jinja.NewDict()
+	if t.thinking != "" {
+		d.Set("thinking", t.thinking)
 	}
-	put("role", t.role)
+	d.Set("role", t.role)
 	if t.noContent {
-		put("content", nil)
+		d.Set("content", nil)
 	} else {
-		put("content", validUTF8(t.content))
+		d.Set("content", validUTF8(t.content))
 	}
 	for _, p := range [][2]string{{"reasoning_content", t.thinking}, {"tool_call_id", t.id},
 		{"name", t.name}} {
 		if p[1] != "" {
-			put(p[0], p[1])
+			d.Set(p[0], p[1])
 		}
 	}
 	if t.calls != nil {
-		put("tool_calls", t.calls)
+		d.Set("tool_calls", t.calls)
 	}
 	return d
 }
@@ -69,23 +68,22 @@ func (t *turn) mapStrings(f func(string) string) {
 	t.calls = mapStrings(t.calls, f)
 }
 
-// mapStrings is v, a value of parseJSON, with f of each text and key.
+// mapStrings is v, a value of jinja.FromJSON, with f of each text and key.
 func mapStrings(v any, f func(string) string) any {
 	switch v := v.(type) {
 	case string:
 		return f(v)
-	case list:
-		out := make(list, len(v))
-		for i, e := range v {
+	case *jinja.List:
+		out := make([]any, len(v.Items))
+		for i, e := range v.Items {
 			out[i] = mapStrings(e, f)
 		}
-		return out
-	case *exec.Dict:
-		out := exec.NewDict()
-		for _, p := range v.Pairs {
-			out.Pairs = append(out.Pairs,
-				&exec.Pair{Key: exec.AsValue(f(p.Key.String())),
-					Value: exec.AsValue(mapStrings(p.Value.Interface(), f))})
+		return jinja.NewList(out...)
+	case *jinja.Dict:
+		out := jinja.NewDict()
+		for i := range v.Len() {
+			key, e := v.At(i)
+			out.Set(f(key.(string)), mapStrings(e, f))
 		}
 		return out
 	}
@@ -97,83 +95,6 @@ func eachString(v any, f func(string)) {
 		f(s)
 		return s
 	})
-}
-
-// bigNumber is a whole number that no int holds, as it is written.
-type bigNumber string
-
-// parseJSON reads a JSON text for templates: an object keeps the order of its keys, and a number
-// is an int if it is written as one, as in Python.
-func parseJSON(text string) (any, error) {
-	d := json.NewDecoder(strings.NewReader(text))
-	d.UseNumber()
-	v, err := jsonValue(d, 0)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("text after the value")
-	}
-	return v, nil
-}
-
-func jsonValue(d *json.Decoder, depth int) (any, error) {
-	if depth > depthLimit {
-		return nil, fmt.Errorf("nested more than %d deep", depthLimit)
-	}
-	tok, err := d.Token()
-	if err != nil {
-		return nil, err
-	}
-	switch tok := tok.(type) {
-	case json.Number:
-		if n, err := strconv.Atoi(tok.String()); err == nil {
-			return n, nil
-		}
-		if strings.Trim(tok.String(), "-0123456789") == "" {
-			return bigNumber(tok), nil
-		}
-		return tok.Float64()
-	case json.Delim:
-		if tok == '[' {
-			out := list{}
-			for d.More() {
-				v, err := jsonValue(d, depth+1)
-				if err != nil {
-					return nil, err
-				}
-				out = append(out, v)
-			}
-			_, err := d.Token()
-			return out, err
-		}
-		out := exec.NewDict()
-		for d.More() {
-			key, err := d.Token()
-			if err != nil {
-				return nil, err
-			}
-			v, err := jsonValue(d, depth+1)
-			if err != nil {
-				return nil, err
-			}
-			out.Pairs = append(out.Pairs,
-				&exec.Pair{Key: exec.AsValue(key), Value: exec.AsValue(v)})
-		}
-		_, err := d.Token()
-		return out, err
-	}
-	return tok, nil
-}
-
-// get is the value of a key; nil where there is none.
-func get(d *exec.Dict, key string) *exec.Pair {
-	for _, p := range d.Pairs {
-		if p.Key.String() == key {
-			return p
-		}
-	}
-	return nil
 }
 
 // callForm is how a template wants a turn's calls.
@@ -188,8 +109,9 @@ type callForm struct {
 func (c *chatTemplate) formOf() (f callForm) {
 	const key, args = "gadprobe", `{"gadprobe": 7}`
 	try := func(arguments any, noContent bool) string {
-		function := dictOf("name", "gadtool", "arguments", arguments)
-		calls := list{dictOf("id", "call12345", "type", "function", "function", function)}
+		function := jinja.NewDict("name", "gadtool", "arguments", arguments)
+		calls := jinja.NewList(jinja.NewDict("id", "call12345", "type", "function", "function",
+			function))
 		turns := []turn{{role: "user", content: "u"},
 			{role: "assistant", noContent: noContent, calls: calls},
 			{role: "tool", content: "t", id: "call12345", name: "gadtool"}}
@@ -201,7 +123,7 @@ func (c *chatTemplate) formOf() (f callForm) {
 		}
 		return ""
 	}
-	object, _ := parseJSON(args)
+	object, _ := jinja.FromJSON(args)
 	for _, f.noContent = range []bool{false, true} {
 		o, t := try(object, f.noContent), try(args, f.noContent)
 		f.object = strings.Contains(o, key) && !strings.Contains(o, "'"+key+"'")
@@ -211,16 +133,6 @@ func (c *chatTemplate) formOf() (f callForm) {
 		}
 	}
 	return callForm{text: true, object: true}
-}
-
-func dictOf(keysAndValues ...any) *exec.Dict {
-	d := exec.NewDict()
-	for i := 0; i < len(keysAndValues); i += 2 {
-		d.Pairs = append(d.Pairs,
-			&exec.Pair{Key: exec.AsValue(keysAndValues[i]),
-				Value: exec.AsValue(keysAndValues[i+1])})
-	}
-	return d
 }
 
 // turnsOf makes a chat ready for the template.
@@ -237,7 +149,7 @@ func (c *chatTemplate) turnsOf(chat Chat) (turns []turn, tools any, err error) {
 		turns = append(turns, t)
 	}
 	if chat.Tools != "" {
-		if tools, err = parseJSON(chat.Tools); err != nil {
+		if tools, err = jinja.FromJSON(chat.Tools); err != nil {
 			return nil, nil, fmt.Errorf("tokenizer: chat: tools: %w", err)
 		}
 	}
@@ -246,47 +158,44 @@ func (c *chatTemplate) turnsOf(chat Chat) (turns []turn, tools any, err error) {
 
 // callsOf is tool_calls with the arguments as the template wants them.
 func (c *chatTemplate) callsOf(text string) (any, error) {
-	v, err := parseJSON(text)
+	v, err := jinja.FromJSON(text)
 	if err != nil {
 		return nil, err
 	}
-	calls, ok := v.(list)
+	calls, ok := v.(*jinja.List)
 	if !ok {
 		return nil, errors.New("not a list")
 	}
-	for i, call := range calls {
-		function, ok := call.(*exec.Dict)
+	for i, call := range calls.Items {
+		function, ok := call.(*jinja.Dict)
 		if !ok {
 			return nil, fmt.Errorf("call %d is no object", i)
 		}
-		if f := get(function, "function"); f != nil {
-			if function, ok = f.Value.Interface().(*exec.Dict); !ok {
+		if f, has := function.Get("function"); has {
+			if function, ok = f.(*jinja.Dict); !ok {
 				return nil, fmt.Errorf("call %d: its function is no object", i)
 			}
 		}
-		arguments := get(function, "arguments")
-		if arguments == nil {
-			continue
-		}
-		switch v := arguments.Value.Interface().(type) {
+		arguments, _ := function.Get("arguments")
+		switch v := arguments.(type) {
 		case string:
 			if c.form().text {
 				break
 			}
-			object, err := parseJSON(v)
-			if _, ok := object.(*exec.Dict); err != nil || !ok {
+			object, err := jinja.FromJSON(v)
+			if _, ok := object.(*jinja.Dict); err != nil || !ok {
 				return nil, fmt.Errorf("call %d: the template wants arguments as an object, and their text is none: %s", i, shortQuote(v))
 			}
-			arguments.Value = exec.AsValue(object)
-		case *exec.Dict:
+			function.Set("arguments", object)
+		case *jinja.Dict:
 			if c.form().object {
 				break
 			}
-			var b strings.Builder
-			if err := writeJSON(&b, v, "", "\n"); err != nil {
+			text, err := jinja.ToJSON(v)
+			if err != nil {
 				return nil, err
 			}
-			arguments.Value = exec.AsValue(b.String())
+			function.Set("arguments", text)
 		}
 	}
 	return calls, nil

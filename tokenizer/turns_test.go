@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"gad/internal/jinja"
 )
 
 // expectedTurns is testdata/turns/expected.json.
@@ -68,15 +70,13 @@ func (e expectedTurns) chat(t *testing.T, i int, asText bool) (c Chat) {
 				t.Fatal("calls")
 			}
 			for k := range calls {
-				var b strings.Builder
-				v, err := parseJSON(string(whole[k].Function.Arguments))
-				if err == nil {
-					err = writeJSON(&b, v, "", "\n")
-				}
+				v, err := jinja.FromJSON(string(whole[k].Function.Arguments))
 				if err != nil {
 					t.Fatal(err)
 				}
-				calls[k].Function.Arguments = b.String()
+				if calls[k].Function.Arguments, err = jinja.ToJSON(v); err != nil {
+					t.Fatal(err)
+				}
 			}
 			var b bytes.Buffer
 			enc := json.NewEncoder(&b)
