@@ -8,7 +8,8 @@
                                                              conversation that is written here
     python3 scripts/fixtures_templates.py released OUT DIR.. every template in the folders (*.jinja,
                                                              tokenizer_config.json) x CONVERSATIONS
-    python3 scripts/fixtures_templates.py hostile OUT        200 templates that take too much
+    python3 scripts/fixtures_templates.py hostile OUT        testdata/templates/hostile.json: 200
+                                                             templates that take time, memory or depth
 
 OUT is a file; GAD_TEMPLATES=OUT go test ./internal/jinja -run TestAgainstJinja2 -v reads it. Needs the
 packages transformers and jinja2; their versions are in the file.

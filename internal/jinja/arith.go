@@ -224,6 +224,9 @@ func (s *state) div(a, b any) any {
 		if y.Sign() == 0 {
 			fail("division by zero")
 		}
+		if x.Sign() == 0 && y.Sign() < 0 {
+			return math.Copysign(0, -1)
+		}
 		f, _ := new(big.Rat).SetFrac(x, y).Float64()
 		if math.IsInf(f, 0) {
 			fail("integer division result too large for a float")

@@ -106,6 +106,7 @@ func (s *state) sorted(items []any, key func(v any) any, reverse bool) []any {
 	s.charge(len(items) * itemSize)
 	// Python's sort of the other way round keeps the order of equals
 	slices.SortStableFunc(pairs, func(a, b pair) int {
+		s.charge(itemSize)
 		if reverse {
 			a, b = b, a
 		}
@@ -281,7 +282,7 @@ func escapeFilter(s *state, v any, c *call) any {
 func (s *state) reversed(v any) (any, bool) {
 	at := func(n int, item func(i int) any, kind string) (any, bool) {
 		return &iterator{kind, func() (any, bool) {
-			if s.tick(); n == 0 {
+			if s.charge(itemSize); n == 0 {
 				return nil, false
 			}
 			n--

@@ -142,7 +142,8 @@ var digits = &unicode.RangeTable{R16: []unicode.Range16{
 	LatinOffset: 2}
 
 // hanNumbers are letters that Python takes for numbers.
-const hanNumbers = "㐅㒃㠪㭍一七万三九二五亖亿什仟仨伍佰億兆兩八六十千卄卅卌叁参參叄四壱壹幺廾廿弌弍弎弐拾捌柒漆玖百肆萬貮貳贰阡陆陌陸零" +
+const hanNumbers = "㐅㒃㠪㭍一七万三九二五亖亿什仟仨伍佰億兆兩八六十千" +
+	"卄卅卌叁参參叄四壱壹幺廾廿弌弍弎弐拾捌柒漆玖百肆萬貮貳贰阡陆陌陸零" +
 	"\uf96b\uf973\uf978\uf9b2\uf9d1\uf9d3\uf9fd𠀁𠁤𠃢𠄡𠤪𠥃𠥌𠥜𠦊𠦝𠧉𢎐𢦘𣬛𦘍\U0002f890"
 
 func isDigit(r rune) bool { return unicode.IsDigit(r) || r > 0x7f && unicode.Is(digits, r) }

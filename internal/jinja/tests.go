@@ -24,8 +24,12 @@ func against(name string, f func(s *state, a, b any) bool) test {
 
 func init() {
 	tests = map[string]test{
-		"odd":  alone("odd", func(s *state, v any) bool { return s.equal(s.mod(v, int64(2)), int64(1)) }),
-		"even": alone("even", func(s *state, v any) bool { return s.equal(s.mod(v, int64(2)), int64(0)) }),
+		"odd": alone("odd", func(s *state, v any) bool {
+			return s.equal(s.mod(v, int64(2)), int64(1))
+		}),
+		"even": alone("even", func(s *state, v any) bool {
+			return s.equal(s.mod(v, int64(2)), int64(0))
+		}),
 		"divisibleby": func(s *state, v any, c *call) bool {
 			return s.equal(s.mod(v, bind("divisibleby", c, "num")[0]), int64(0))
 		},

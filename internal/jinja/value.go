@@ -590,7 +590,7 @@ func (s *state) iterate(v any) func() (any, bool) {
 	i := 0
 	list := func(items []any) func() (any, bool) {
 		return func() (any, bool) {
-			if s.tick(); i >= len(items) {
+			if s.charge(itemSize); i >= len(items) {
 				return nil, false
 			}
 			i++
@@ -611,7 +611,7 @@ func (s *state) iterate(v any) func() (any, bool) {
 	case *Range:
 		n := v.length()
 		return func() (any, bool) {
-			if s.tick(); i >= n {
+			if s.charge(itemSize); i >= n {
 				return nil, false
 			}
 			i++
@@ -619,7 +619,7 @@ func (s *state) iterate(v any) func() (any, bool) {
 		}
 	case *view:
 		return func() (any, bool) {
-			if s.tick(); i >= v.of.Len() {
+			if s.charge(itemSize); i >= v.of.Len() {
 				return nil, false
 			}
 			i++
@@ -645,7 +645,7 @@ func (s *state) iterate(v any) func() (any, bool) {
 func (s *state) characters(text string) func() (any, bool) {
 	i := 0
 	return func() (any, bool) {
-		if s.tick(); i >= len(text) {
+		if s.charge(itemSize); i >= len(text) {
 			return nil, false
 		}
 		_, n := utf8.DecodeRuneInString(text[i:])
