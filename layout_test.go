@@ -48,7 +48,7 @@ var house = map[string]string{
 	"trainer/encode":  "critic data model tokenizer trainer/config",
 	"trainer/quality": "critic data internal/checker internal/fault internal/philox internal/report internal/textmetrics model tokenizer trainer/config trainer/encode trainer/plan",
 	"trainer/export":  "checkpoint internal/compute/cpu internal/gguf internal/vfs model tokenizer trainer/config trainer/saved",
-	"trainer/plan":    "checkpoint data internal/compute internal/compute/cost internal/compute/cpu internal/report internal/vfs model trainer/config trainer/encode trainer/saved",
+	"trainer/plan":    "checkpoint data internal/compute internal/compute/cost internal/compute/cpu internal/report internal/vfs model tokenizer trainer/config trainer/encode trainer/saved",
 	"trainer/saved":   "checkpoint data internal/gguf internal/report internal/vfs model tokenizer trainer/config",
 	"apps/doctor":     "checkpoint internal/report internal/safetensors internal/vfs trainer/config trainer/saved",
 	"trainer":         "actor algos checkpoint critic data internal/checker internal/comm internal/compute internal/compute/cpu internal/conf internal/env internal/fault internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer trainer/config trainer/encode trainer/episode trainer/export trainer/plan trainer/quality trainer/saved",

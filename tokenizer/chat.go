@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -35,10 +36,17 @@ var (
 
 // chatTemplate is a compiled template, safe for concurrent use.
 type chatTemplate struct {
-	source string
-	tpl    *jinja.Template
-	vars   jinja.Vars      // bos_token and its like
-	form   func() callForm // how it wants calls: see formOf
+	source   string
+	tpl      *jinja.Template
+	vars     jinja.Vars      // bos_token and its like, and what the user has set
+	form     func() callForm // how it wants calls: see formOf
+	forTools *chatTemplate   // the one for chats with tools; nil: this one
+}
+
+// given is what a chat gives to a template beside its turns.
+type given struct {
+	tools any
+	vars  jinja.Vars
 }
 
 // stopwatch is the time limit of a render. The clock on the wall alone would
@@ -80,7 +88,7 @@ func newChatTemplate(source string, vars jinja.Vars) (*chatTemplate, error) {
 }
 
 // render runs the template.
-func (c *chatTemplate) render(turns []turn, tools any, addGenerationPrompt bool) (string, error) {
+func (c *chatTemplate) render(turns []turn, g given, addGenerationPrompt bool) (string, error) {
 	text := textLimit
 	messages := make([]any, len(turns))
 	for i, t := range turns {
@@ -88,10 +96,12 @@ func (c *chatTemplate) render(turns []turn, tools any, addGenerationPrompt bool)
 		eachString(t.calls, func(s string) { text += 4 * len(s) })
 		text += 4 * (len(t.content) + len(t.thinking))
 	}
-	eachString(tools, func(s string) { text += 4 * len(s) })
-	data := jinja.Vars{"messages": jinja.NewList(messages...), "tools": tools, "documents": nil,
+	eachString(g.tools, func(s string) { text += 4 * len(s) })
+	data := jinja.Vars{"messages": jinja.NewList(messages...), "tools": g.tools, "documents": nil,
 		"add_generation_prompt": addGenerationPrompt}
-	for k, v := range c.vars {
+	maps.Copy(data, c.vars)
+	for k, v := range g.vars {
+		eachString(v, func(s string) { text += 4 * len(s) })
 		data[k] = v
 	}
 	out, err := c.tpl.Render(data, jinja.Limits{Steps: stepLimit, Depth: depthLimit, Text: text,
@@ -119,17 +129,18 @@ func shorten(err error) string {
 // would have; the encoder cuts out the template's own control tokens, and only
 // then the characters return. A message that ends in the beginning of a control
 // token is guarded too, lest what follows completes it.
-func (t *Tokenizer) guard(c Chat) (turns []turn, tools any, restore *strings.Replacer, err error) {
-	if turns, tools, err = t.chat.turnsOf(c); err != nil {
-		return nil, nil, nil, err
+func (t *Tokenizer) guard(c Chat) (turns []turn, g given, restore *strings.Replacer, err error) {
+	if turns, g, err = t.chat.turnsOf(c); err != nil {
+		return nil, given{}, nil, err
 	}
+	source := t.sources()
 	var always, named []string // control tokens in an assistant's message; in all others
 	normalizes := false
 	for _, a := range t.added {
 		if a.Special {
 			always = append(always, a.Content)
 		}
-		if a.Special || strings.Contains(t.chat.source, a.Content) {
+		if a.Special || strings.Contains(source, a.Content) {
 			named = append(named, a.Content)
 			normalizes = normalizes || a.Normalized
 		}
@@ -148,7 +159,8 @@ func (t *Tokenizer) guard(c Chat) (turns []turn, tools any, restore *strings.Rep
 		turns[i].role = role
 		all.WriteString(role)
 	}
-	tools = mapStrings(tools, clean)
+	g.tools = mapStrings(g.tools, clean)
+	mapVars(&g.vars, clean)
 	text := all.String()
 	standIns := map[rune]rune{}
 	var oldnew []string
@@ -158,7 +170,7 @@ func (t *Tokenizer) guard(c Chat) (turns []turn, tools any, restore *strings.Rep
 		if s, ok := standIns[r]; ok {
 			return s
 		}
-		for strings.ContainsRune(text, next) || strings.ContainsRune(t.chat.source, next) {
+		for strings.ContainsRune(text, next) || strings.ContainsRune(source, next) {
 			next++
 		}
 		if next > 0xFDEF {
@@ -182,11 +194,24 @@ func (t *Tokenizer) guard(c Chat) (turns []turn, tools any, restore *strings.Rep
 		turns[i].mapStrings(in(controls))
 		turns[i].role = role
 	}
-	tools = mapStrings(tools, in(named))
+	g.tools = mapStrings(g.tools, in(named))
+	mapVars(&g.vars, in(named))
 	if full != nil || len(oldnew) == 0 {
-		return turns, tools, nil, full
+		return turns, g, nil, full
 	}
-	return turns, tools, strings.NewReplacer(oldnew...), nil
+	return turns, g, strings.NewReplacer(oldnew...), nil
+}
+
+// mapVars puts f of each text in the place of it. The variables of other chats stay as they are.
+func mapVars(vars *jinja.Vars, f func(string) string) {
+	if len(*vars) == 0 {
+		return
+	}
+	out := jinja.Vars{}
+	for k, v := range *vars {
+		out[k] = mapStrings(v, f)
+	}
+	*vars = out
 }
 
 // standInFor replaces the first character of each control token in s, and of

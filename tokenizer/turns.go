@@ -22,10 +22,11 @@ type Message struct {
 func (m Message) plain() bool { return m == Message{Role: m.Role, Content: m.Content} }
 
 // Chat is the turns of a conversation, and the tools that the assistant may call: a JSON list of
-// descriptions, "" for none.
+// descriptions, "" for none. Variables are those of the chat template: see ChatOptions.
 type Chat struct {
-	Messages []Message
-	Tools    string
+	Messages  []Message
+	Tools     string
+	Variables string
 }
 
 // turn is a Message as a template gets it.
@@ -117,7 +118,7 @@ func (c *chatTemplate) formOf() (f callForm) {
 			{role: "tool", content: "t", id: "call12345", name: "gadtool"}}
 		// some refuse a tool's turn, some a chat that ends with a call
 		for n := len(turns); n > 1; n-- {
-			if s, err := c.render(turns[:n], nil, n == len(turns)); err == nil {
+			if s, err := c.render(turns[:n], given{}, n == len(turns)); err == nil {
 				return s
 			}
 		}
@@ -136,24 +137,28 @@ func (c *chatTemplate) formOf() (f callForm) {
 }
 
 // turnsOf makes a chat ready for the template.
-func (c *chatTemplate) turnsOf(chat Chat) (turns []turn, tools any, err error) {
+func (c *chatTemplate) turnsOf(chat Chat) (turns []turn, g given, err error) {
+	if g.vars, err = c.variables(chat.Variables); err != nil {
+		return nil, given{}, err
+	}
+	c = c.pick(chat.Tools)
 	for i, m := range chat.Messages {
 		t := turn{role: m.Role, content: m.Content, thinking: m.Thinking, id: m.ToolCallID,
 			name: m.Name}
 		if m.ToolCalls != "" {
 			if t.calls, err = c.callsOf(m.ToolCalls); err != nil {
-				return nil, nil, fmt.Errorf("tokenizer: chat: turn %d: tool_calls: %w", i, err)
+				return nil, given{}, fmt.Errorf("tokenizer: chat: turn %d: tool_calls: %w", i, err)
 			}
 			t.noContent = m.Content == "" && c.form().noContent
 		}
 		turns = append(turns, t)
 	}
 	if chat.Tools != "" {
-		if tools, err = jinja.FromJSON(chat.Tools); err != nil {
-			return nil, nil, fmt.Errorf("tokenizer: chat: tools: %w", err)
+		if g.tools, err = jinja.FromJSON(chat.Tools); err != nil {
+			return nil, given{}, fmt.Errorf("tokenizer: chat: tools: %w", err)
 		}
 	}
-	return turns, tools, nil
+	return turns, g, nil
 }
 
 // callsOf is tool_calls with the arguments as the template wants them.
@@ -221,11 +226,11 @@ func (t *Tokenizer) Render(c Chat, addGenerationPrompt bool) (string, error) {
 	if t.chat == nil {
 		return "", fmt.Errorf("tokenizer: chat: %w: add chat_template.jinja or a chat_template in tokenizer_config.json, or use a model that has one", ErrNoChatTemplate)
 	}
-	turns, tools, err := t.chat.turnsOf(c)
+	turns, g, err := t.chat.turnsOf(c)
 	if err != nil {
 		return "", err
 	}
-	return t.chat.render(turns, tools, addGenerationPrompt)
+	return t.chat.pick(c.Tools).render(turns, g, addGenerationPrompt)
 }
 
 // ChatPrompt returns the ids of the chat up to where the assistant's answer
@@ -253,8 +258,9 @@ func (t *Tokenizer) Prompt(c Chat) ([]int32, error) {
 // prepared is a chat whose texts are guarded.
 type prepared struct {
 	t       *Tokenizer
+	chat    *chatTemplate // the one for this chat
 	turns   []turn
-	tools   any
+	given   given
 	restore *strings.Replacer
 }
 
@@ -263,15 +269,15 @@ func (t *Tokenizer) prepare(c Chat) (*prepared, error) {
 		_, err := t.Render(c, true)
 		return nil, err
 	}
-	p := &prepared{t: t}
+	p := &prepared{t: t, chat: t.chat.pick(c.Tools)}
 	var err error
-	p.turns, p.tools, p.restore, err = t.guard(c)
+	p.turns, p.given, p.restore, err = t.guard(c)
 	return p, err
 }
 
 // render is the first n turns as the template writes them.
 func (p *prepared) render(n int, addGenerationPrompt bool) (string, error) {
-	return p.t.chat.render(p.turns[:n], p.tools, addGenerationPrompt)
+	return p.chat.render(p.turns[:n], p.given, addGenerationPrompt)
 }
 
 func (p *prepared) encode(text string) []int32 {
@@ -288,7 +294,8 @@ var ErrNotShown = errors.New("the chat template writes the same text without the
 // student would not see them. Its last turns may be those of an answer.
 func (t *Tokenizer) Shows(c Chat) error {
 	calls := false
-	without := Chat{Messages: make([]Message, len(c.Messages)), Tools: c.Tools}
+	without := Chat{Messages: make([]Message, len(c.Messages)), Tools: c.Tools,
+		Variables: c.Variables}
 	for i, m := range c.Messages {
 		calls = calls || m.ToolCalls != ""
 		m.ToolCalls = ""
@@ -308,7 +315,8 @@ func (t *Tokenizer) Shows(c Chat) error {
 		}
 	}
 	if c.Tools != "" {
-		if text, err := t.Render(Chat{Messages: c.Messages}, false); err == nil && text == whole {
+		if text, err := t.Render(Chat{Messages: c.Messages, Variables: c.Variables},
+			false); err == nil && text == whole {
 			return fmt.Errorf("tools: %w", ErrNotShown)
 		}
 	}
@@ -336,7 +344,7 @@ func (p *prepared) reply(n int) (string, error) {
 	if m.thinking != "" {
 		other := p.turns[n]
 		other.thinking = ""
-		text, err := p.t.chat.render(append(p.turns[:n:n], other), p.tools, false)
+		text, err := p.chat.render(append(p.turns[:n:n], other), p.given, false)
 		if err != nil {
 			return "", err
 		}
@@ -391,7 +399,7 @@ type Span struct{ From, To int }
 func (t *Tokenizer) Trajectory(c Chat, turns []Message,
 	skip func(i int) bool) (ids []int32, spans []Span, err error) {
 	first := len(c.Messages)
-	all := Chat{append(c.Messages[:first:first], turns...), c.Tools}
+	all := Chat{append(c.Messages[:first:first], turns...), c.Tools, c.Variables}
 	for i := range turns {
 		if m := &all.Messages[first+i]; m.Role == "assistant" {
 			m.Content = strings.TrimRight(m.Content, blanks)
@@ -474,7 +482,7 @@ func (t *Tokenizer) following(c Chat, answer string,
 	all = append(all, messages...)
 	end := len(all)
 	all = append(all, Message{Role: "assistant", Content: answer})
-	p, err := t.prepare(Chat{append(all, messages...), c.Tools})
+	p, err := t.prepare(Chat{append(all, messages...), c.Tools, c.Variables})
 	if err != nil {
 		return "", nil, err
 	}

@@ -209,7 +209,7 @@ func TestTrajectory(t *testing.T) {
 				first++
 			}
 			name := shape + ": " + c.Name
-			before, turns := Chat{chat.Messages[:first], chat.Tools}, chat.Messages[first:]
+			before, turns := Chat{Messages: chat.Messages[:first], Tools: chat.Tools}, chat.Messages[first:]
 			prompt, err := tok.Prompt(before)
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
@@ -241,14 +241,14 @@ func TestTrajectory(t *testing.T) {
 			}
 			for k, at := range replies {
 				span := ids[spans[k].From:spans[k].To]
-				reply, err := replied(tok, Chat{chat.Messages[:first+at], chat.Tools}, turns[at])
+				reply, err := replied(tok, Chat{Messages: chat.Messages[:first+at], Tools: chat.Tools}, turns[at])
 				if err != nil || !slices.Equal(span, reply) ||
 					reply[len(reply)-1] != tok.EndOfTurn() {
 					t.Errorf("%s: turn %d: %v, %q, its span %q", name, at, err,
 						tok.Decode(reply, false), tok.Decode(span, false))
 				}
 				// What stands before a turn is the prompt of the conversation so far.
-				p, err := tok.Prompt(Chat{chat.Messages[:first+at], chat.Tools})
+				p, err := tok.Prompt(Chat{Messages: chat.Messages[:first+at], Tools: chat.Tools})
 				if err != nil || !slices.Equal(p, slices.Concat(prompt, ids[:spans[k].From])) {
 					t.Errorf("%s: turn %d: %v: its prompt is\n%q, not\n%q", name, at, err,
 						tok.Decode(slices.Concat(prompt, ids[:spans[k].From]), false),

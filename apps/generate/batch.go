@@ -57,6 +57,8 @@ type settings struct {
 	Chunks      string  `json:"chunks,omitempty"`
 	Device      string  `json:"device"`
 	Precision   string  `json:"precision"`
+
+	session.ChatOptions
 }
 
 // differs names the first setting in which two outputs differ.
@@ -72,6 +74,7 @@ func (s settings) differs(was settings) string {
 		{"--content-key", was.ContentKey, s.ContentKey},
 		{"--teacher-key", was.TeacherKey, s.TeacherKey},
 		{"--device", was.Device, s.Device}, {"--precision", was.Precision, s.Precision},
+		{"--template", was.Variables, s.Variables}, {"--chat-template", was.Template, s.Template},
 	} {
 		if x.was != x.now {
 			return fmt.Sprintf("%s was %v, now it is %v", x.name, x.was, x.now)
@@ -198,7 +201,7 @@ func AnswerData(s *session.Session, o Options, from session.Rows, output string)
 	if err := b.resume(); err != nil {
 		return err
 	}
-	tok, err := saved.Tokenizer(o.Path)
+	tok, err := saved.ChatTokenizer(o.Path, o.Chat)
 	if err != nil {
 		return err
 	}
@@ -240,7 +243,7 @@ func AnswerData(s *session.Session, o Options, from session.Rows, output string)
 // describe is what the answers depend on.
 func (b *batch) describe(from session.Rows, set *data.Set) (s settings, err error) {
 	o := b.o
-	s = settings{ContentKey: from.Content, TeacherKey: from.Answer, N: o.N, MaxNew: b.limit,
+	s = settings{ChatOptions: o.Chat, ContentKey: from.Content, TeacherKey: from.Answer, N: o.N, MaxNew: b.limit,
 		Temperature: o.Temperature, TopP: o.TopP, MinP: o.MinP, TopK: o.TopK, Seed: o.Seed,
 		Device: o.Device.Name, Precision: o.Device.Precision}
 	if b.chunks.On() {

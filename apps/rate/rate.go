@@ -68,6 +68,8 @@ type settings struct {
 	Seed        uint64  `json:"seed"`
 	Device      string  `json:"device"`
 	Precision   string  `json:"precision"`
+
+	session.ChatOptions
 }
 
 // differs names the first setting in which two outputs differ.
@@ -80,7 +82,8 @@ func (s settings) differs(was settings) string {
 		{"--temperature", was.Temperature, s.Temperature}, {"--top-p", was.TopP, s.TopP},
 		{"--min-p", was.MinP, s.MinP}, {"--top-k", was.TopK, s.TopK}, {"--seed", was.Seed, s.Seed},
 		{"--checker", was.Checker, s.Checker}, {"--device", was.Device, s.Device},
-		{"--precision", was.Precision, s.Precision},
+		{"--precision", was.Precision, s.Precision}, {"--template", was.Variables, s.Variables},
+		{"--chat-template", was.Template, s.Template},
 	} {
 		if x.was != x.now {
 			return fmt.Sprintf("%s was %v, now it is %v", x.name, x.was, x.now)
@@ -192,11 +195,11 @@ func (r *rating) prepare() (err error) {
 			o.MaxNew = min(o.MaxNew, cfg.MaxPosition/2)
 		}
 	}
-	if r.tok, err = saved.Tokenizer(o.Path); err != nil {
+	if r.tok, err = saved.ChatTokenizer(o.Path, o.Chat); err != nil {
 		return err
 	}
 	r.enc = encode.Encoder{Tok: r.tok, MaxResponse: o.MaxNew}
-	r.settings = settings{Checker: o.Checker, N: o.N, MaxNew: o.MaxNew,
+	r.settings = settings{ChatOptions: o.Chat, Checker: o.Checker, N: o.N, MaxNew: o.MaxNew,
 		Temperature: o.Temperature, TopP: o.TopP, MinP: o.MinP, TopK: o.TopK, Seed: o.Seed,
 		Device: o.Device.Name, Precision: o.Device.Precision}
 	if r.settings.Model, err = r.s.Digest(o.Source); err != nil {

@@ -305,10 +305,11 @@ func (s *Server) chat(x *exchange) *apiError {
 	together := true
 	f.into("parallel_tool_calls", "true or false", &together)
 	q.calls, q.single = calls, !together
+	set := variables(f)
 	if err := f.rest(); err != nil {
 		return err
 	}
-	ids, err := s.conversation(messages, tools, s.bounded(x))
+	ids, err := s.conversation(messages, tools, set, s.bounded(x))
 	if err != nil {
 		return err
 	}

@@ -24,15 +24,17 @@ package jinja
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 )
 
 // Template is a parsed template, safe for concurrent use.
 type Template struct {
-	source string
-	body   []stmt
-	frame  *frame
+	body  []stmt
+	frame *frame
+	reads map[string]bool
 }
 
 // Vars are the variables of a render: values that FromJSON gives, or bool, int, int64, float64,
@@ -57,7 +59,7 @@ func (e *Error) Error() string {
 
 // Parse reads a template. Its error is an *Error with line and column.
 func Parse(source string) (t *Template, err error) {
-	p := &parser{}
+	p := &parser{reads: map[string]bool{}}
 	defer func() {
 		switch r := recover().(type) {
 		case nil:
@@ -68,11 +70,16 @@ func Parse(source string) (t *Template, err error) {
 		}
 	}()
 	p.lex(source)
-	t = &Template{source: source}
+	t = &Template{}
 	t.body = p.template()
 	t.frame = resolveTemplate(p, t.body)
+	t.reads = p.reads
 	return t, nil
 }
+
+// Reads returns the names that the template looks up in the variables of a render, in the order of
+// the alphabet.
+func (t *Template) Reads() []string { return slices.Sorted(maps.Keys(t.reads)) }
 
 // Render writes the template with these variables. What goes wrong, over the limits too, is an
 // *Error.

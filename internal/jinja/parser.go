@@ -11,8 +11,9 @@ type parser struct {
 	source string
 	tokens []token
 	pos    int
-	depth  int // of expressions and statements
-	loops  int // that break and continue may end, in this function of jinja2's compiler
+	depth  int             // of expressions and statements
+	reads  map[string]bool // names that are looked up in the variables of a render
+	loops  int             // that break and continue may end, in this function of jinja2's compiler
 }
 
 // treeDepth is how deep statements and brackets may nest in a template.

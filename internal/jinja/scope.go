@@ -179,6 +179,9 @@ func (sc *scope) load(v *variable) {
 	}
 	if _, _, ok := sc.find(v.name); !ok {
 		sc.define(v.name, load{kind: loadResolve})
+		if _, function := globals[v.name]; !function {
+			sc.p.reads[v.name] = true
+		}
 	}
 }
 
