@@ -79,8 +79,8 @@ func templateFlags() []cli.Flag {
 	}
 }
 
-// talking is a model that is asked through its chat template.
-func talking(s session.Source) session.Source {
+// asked is a model that is asked through its chat template.
+func asked(s session.Source) session.Source {
 	s.Talks = true
 	return s
 }
