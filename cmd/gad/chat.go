@@ -34,7 +34,7 @@ func (p *program) chatCommand() *cli.Command {
 			if err := errors.Join(noArguments(c), need(c, "model")); err != nil {
 				return err
 			}
-			o := chat.Options{Source: asked(sourceOf(c, "model")), Sampling: sampling(c),
+			o := chat.Options{Source: inChat(sourceOf(c, "model")), Sampling: sampling(c),
 				System: c.String("system"), MaxNew: c.Int("max-new-tokens"),
 				Seed:        c.Uint64("seed"),
 				StopSignals: stopSignals, Exit: func() { os.Exit(exitStopped) }}

@@ -79,8 +79,8 @@ func templateFlags() []cli.Flag {
 	}
 }
 
-// asked is a model that is asked through its chat template.
-func asked(s session.Source) session.Source {
+// inChat is a model that is asked through its chat template.
+func inChat(s session.Source) session.Source {
 	s.Talks = true
 	return s
 }
