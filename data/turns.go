@@ -97,6 +97,10 @@ var TurnsValues = []string{TurnsLast, TurnsAll, TurnsEach}
 // otherwise once others follow it.
 var ErrAppend = errors.New("the chat template rewrites earlier turns when others follow")
 
+// ErrThought is wrapped by errors of Encoder.Shows for a row whose answer thinks where the prompt
+// says that there is no thought, or does not where the prompt opens one.
+var ErrThought = errors.New("the thought of the answer is not that of the prompt")
+
 // Span is the tokens From to To-1 of an answer.
 type Span struct{ From, To int }
 

@@ -2,7 +2,8 @@
 """Writes what jinja2 makes of chat templates, set up as transformers sets it up.
 
     python3 scripts/fixtures_templates.py                    testdata/templates/expressions.json: small
-                                                             templates that were written here, below
+                                                             templates that were written here, below;
+                                                             thoughts.json: thoughts in prompts and rows
     python3 scripts/fixtures_templates.py fuzz N SEED OUT    N random templates by a grammar
     python3 scripts/fixtures_templates.py cases DIR OUT      every DIR/*.jinja with DIR/row.jsonl or the
                                                              conversation that is written here
@@ -372,6 +373,63 @@ def folder_cases(folder, out):
     write(out, variables, records)
 
 
+# ---------------------------------------------------------------- thoughts
+
+# How an assistant's turns are written, by most templates of models that think: a thought from its key
+# or from the text, kept behind the last question alone.
+TURNS = """{%- set ns = namespace(last=-1) %}
+{%- for m in messages %}{%- if m.role == 'user' %}{%- set ns.last = loop.index0 %}{%- endif %}{%- endfor %}
+{%- for m in messages %}
+{%- if m.role != 'assistant' %}
+    {{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}
+{%- else %}
+    {%- set thought = m.reasoning_content or '' %}{%- set text = m.content %}
+    {%- if not thought and '</think>' in text %}
+        {%- set thought = text.split('</think>')[0].split('<think>')[-1] %}
+        {%- set text = text.split('</think>')[-1] %}
+    {%- endif %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if loop.index0 > ns.last and (loop.last or thought) %}{{- '<think>\\n' + thought.strip('\\n') + '\\n</think>\\n\\n' }}{%- endif %}
+    {{- text.lstrip('\\n') + '<|im_end|>\\n' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}""".replace("\\\\", "\\")
+OPEN, CLOSED = "{{- '<think>\\n' }}", "{{- '<think>\\n\\n</think>\\n\\n' }}"
+KINDS = {
+    "opens": TURNS + OPEN + "{%- endif %}",
+    "closes": TURNS + CLOSED + "{%- endif %}",
+    "closes by a variable": TURNS + "{%- if enable_thinking is defined and enable_thinking is false %}" + CLOSED + "{%- endif %}{%- endif %}",
+    "opens, closes by a variable": TURNS + "{%- if enable_thinking is defined and enable_thinking is false %}" + CLOSED + "{%- else %}" + OPEN + "{%- endif %}{%- endif %}",
+    "closes, opens by a variable": TURNS + "{%- if enable_thinking is defined and enable_thinking is true %}" + OPEN + "{%- else %}" + CLOSED + "{%- endif %}{%- endif %}",
+    "opens, forgets": "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + m.content.split('</think>')[-1] + '<|im_end|>\\n' }}{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}" + OPEN + "{%- endif %}",
+    "none": "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}",
+}
+ROWS = {
+    "key": [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4", "reasoning_content": "two and two"}],
+    "text": [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "<think>\ntwo and two\n</think>\n\n4"}],
+    "none": [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}],
+    "over turns": [{"role": "user", "content": "1+1"}, {"role": "assistant", "content": "2", "reasoning_content": "one"}, {"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4", "reasoning_content": "two and two"}],
+    "closing tag alone": [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "two and two\n</think>\n\n4"}],
+}
+
+
+def thoughts(path):
+    cases = []
+    for kind, template in KINDS.items():
+        for value in (None, False, True):
+            if value is not None and "variable" not in kind:
+                continue
+            more = {} if value is None else {"enable_thinking": value}
+            for row, messages in ROWS.items():
+                prompt = render_jinja_template([messages[:-1]], chat_template=template, add_generation_prompt=True, **more)[0][0]
+                whole = render_jinja_template([messages], chat_template=template, **more)[0][0]
+                cases.append({"kind": kind, "variables": json.dumps(more) if more else "", "row": row, "messages": messages, "prompt": prompt, "whole": whole})
+    with open(path, "w") as f:
+        json.dump({"versions": versions(), "kinds": KINDS, "cases": cases}, f, indent=1, ensure_ascii=False)
+        f.write("\n")
+    print(path, len(cases))
+
+
 # ---------------------------------------------------------------- hostile
 
 
@@ -417,6 +475,7 @@ def main():
                 c = {"template": t, "vars": 0, "stage": "render", "error": "an address in memory"}
             cases.append(c)
         write(os.path.join(ROOT, "expressions.json"), [VARS], cases)
+        thoughts(os.path.join(ROOT, "thoughts.json"))
     elif sys.argv[1] == "fuzz":
         fuzz(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
     elif sys.argv[1] == "cases":

@@ -39,6 +39,7 @@ type chatTemplate struct {
 	source   string
 	tpl      *jinja.Template
 	vars     jinja.Vars      // bos_token and its like, and what the user has set
+	set      jinja.Vars      // what the user has set
 	form     func() callForm // how it wants calls: see formOf
 	forTools *chatTemplate   // the one for chats with tools; nil: this one
 }

@@ -76,9 +76,9 @@ func (t *Tokenizer) parseConfigs(files map[string][]byte) error {
 			if err != nil {
 				return fmt.Errorf("%s: %w", fileVariables, err)
 			}
-			maps.Copy(chat.vars, set)
-			if chat.forTools != nil {
-				maps.Copy(chat.forTools.vars, set)
+			for c := chat; c != nil; c = c.forTools {
+				maps.Copy(c.vars, set)
+				c.set = set
 			}
 		}
 		if id, ok := t.findEndOfTurn(); ok {

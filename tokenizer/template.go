@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -193,7 +194,8 @@ func (c *chatTemplate) variables(text string) (jinja.Vars, error) {
 		name := k.(string)
 		if !c.reads(name) {
 			return nil, fmt.Errorf("tokenizer: variables of the chat template: it does not read %q, but %s: %w",
-				name, strings.Join(c.settable(), ", "), ErrVariable)
+				name, cmp.Or(strings.Join(c.settable(), ", "), "none that can be set"),
+				ErrVariable)
 		}
 		vars[name] = v
 	}
@@ -210,12 +212,11 @@ func (c *chatTemplate) reads(name string) bool {
 // settable are the names that a user can give values to.
 func (c *chatTemplate) settable() (names []string) {
 	for _, name := range c.tpl.Reads() {
-		if _, token := c.vars[name]; !token && !slices.Contains(reserved, name) {
+		_, given := c.vars[name]
+		_, set := c.set[name]
+		if (!given || set) && !slices.Contains(reserved, name) {
 			names = append(names, name)
 		}
-	}
-	if names == nil {
-		return []string{"none that can be set"}
 	}
 	return names
 }

@@ -61,6 +61,7 @@ type Tokenizer struct {
 	check     func(ids int, w string) // Bounded's, before the word w; nil: none
 	chat      *chatTemplate           // nil: none
 	templates map[string]string       // chat templates by name, where the folder names them
+	thought   func() thought          // what prompts have of it: see probeThought
 	modelFile []byte                  // config.json, for With
 	eos       []int32
 	endOfTurn int32

@@ -330,7 +330,7 @@ const blanks = " \t\r\n"
 func (p *prepared) reply(n int) (string, error) {
 	m := p.turns[n]
 	if m.calls == nil && m.thinking == "" {
-		return strings.TrimRight(m.content, blanks), nil
+		return p.t.Written(strings.TrimRight(m.content, blanks)), nil
 	}
 	before, err := p.render(n, true)
 	if err != nil {
@@ -432,7 +432,8 @@ func (t *Tokenizer) Trajectory(c Chat, turns []Message,
 		from := len(ids)
 		if all.Messages[n].plain() {
 			ids = append(
-				append(ids, t.EncodeText(strings.TrimRight(all.Messages[n].Content, blanks))...),
+				append(ids, t.EncodeText(t.Written(
+					strings.TrimRight(all.Messages[n].Content, blanks)))...),
 				t.endOfTurn)
 		} else {
 			ids = append(ids, p.encode(reply+t.end())...)
