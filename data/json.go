@@ -472,7 +472,11 @@ func (l layout) jsonTurns(column string, value json.RawMessage) (c conversation,
 			case key == l.role:
 				t.role, err = jsonText(key, value)
 			case key == l.text && value[0] == '[':
-				t.content, t.part, err = jsonParts(key, value)
+				var thought text
+				t.content, thought, t.part, err = jsonParts(key, value)
+				if !t.thought.ok {
+					t.thought = thought
+				}
 			case key == l.text:
 				t.content, err = jsonText(key, value)
 			case key == weightKey:
@@ -491,6 +495,10 @@ func (l layout) jsonTurns(column string, value json.RawMessage) (c conversation,
 				t.name, err = jsonText(key, value)
 			case key == "reasoning_content":
 				t.thought, err = jsonText(key, value)
+			case slices.Contains(otherThoughts, key) && value[0] == '"':
+				if !t.thought.ok { // the first that is there, as in transformers
+					t.thought, err = jsonText(key, value)
+				}
 			case key == oldCallKey && !jsonBlank(value):
 				t.refused = key
 			case slices.Contains(maybeTurn, key) && !jsonBlank(value):
@@ -508,23 +516,23 @@ func (l layout) jsonTurns(column string, value json.RawMessage) (c conversation,
 	return c, nil
 }
 
-// jsonParts joins the texts of a content in parts, as endpoints take them. part is the type
-// of the first part that is no text; "" if all are.
-func jsonParts(key string, value json.RawMessage) (joined text, part string, err error) {
+// jsonParts joins the texts of a content in parts, as endpoints take them, and those of its
+// thoughts. part is the type of the first part that is neither; "" if all are.
+func jsonParts(key string, value json.RawMessage) (joined, thought text, part string, err error) {
 	var list []json.RawMessage
 	if err := json.Unmarshal(value, &list); err != nil {
-		return joined, "", err
+		return joined, thought, "", err
 	}
 	for _, p := range list {
 		if p[0] == '"' {
 			t, err := jsonText(key, p)
 			if err != nil {
-				return joined, "", err
+				return joined, thought, "", err
 			}
 			joined = text{joined.s + t.s, true}
 			continue
 		}
-		var t, kind text
+		var t, kind, thinks text
 		if err := eachKey(p, func(key string, value json.RawMessage) (err error) {
 			switch {
 			case string(value) == "null":
@@ -532,17 +540,23 @@ func jsonParts(key string, value json.RawMessage) (joined text, part string, err
 				t, err = jsonText(key, value)
 			case key == "type":
 				kind, err = jsonText(key, value)
+			case key == "thinking" && value[0] == '"':
+				thinks, err = jsonText(key, value)
 			}
 			return err
 		}); err != nil {
-			return joined, "", err
+			return joined, thought, "", err
+		}
+		if kind.s == "thinking" && thinks.ok {
+			thought = text{thought.s + thinks.s, true}
+			continue
 		}
 		if !textPart(kind, t) {
-			return joined, cmp.Or(kind.s, "unknown"), nil
+			return joined, thought, cmp.Or(kind.s, "unknown"), nil
 		}
 		joined = text{joined.s + t.s, true}
 	}
-	return joined, "", nil
+	return joined, thought, "", nil
 }
 
 // textPart reports whether a part of a content is text.
