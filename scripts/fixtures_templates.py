@@ -100,6 +100,23 @@ TEMPLATES = [
 ]
 
 
+# What public bug reports of other programs are about, rebuilt: see doc/LOG.md, 27 November.
+TEMPLATES += [
+    "{{ \"a\nb 'c' \" }}", "{{ \"say \"yes\" now\" }}",  # a template pasted into another language's text
+    "{% set loop_messages = messages | rejectattr('role', 'equalto', 'system') | list %}{{ loop_messages | map(attribute='role') | join(' ') }}",
+    "{%- set c = messages[1].content.split('</think>')[-1].lstrip('\\n') %}{{- '' }}{{- c }}", "{%- set c = ('<think>\\na\\n</think>\\n\\nb'.split('</think>') | last).lstrip('\\n') %}{%- set r = ('<think>\\na\\n</think>'.split('</think>') | first).rstrip('\\n') %}{{ (r.split('<think>') | last).lstrip('\\n') }}|{{ c }}",
+    "{%- for k in tools[0].function.keys() | reject('in', ['name', 'parameters']) %}{{ k }}={{ tools[0].function[k] | tojson }}{% endfor %}", "{%- for k in d.keys() if k not in ['b'] %}{{ k }};{% endfor %}",
+    "{%- if yes %}{% generation %}{{ s }}{% endgeneration %}{% else %}x{% endif %}",
+    "{%- for m in messages %}{%- if m.role in ['system', 'user'] %}{{ m.role }}{%- else %}\n    {%- break %}\n{%- endif %}{%- endfor %}",
+    "{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}\n{%- for message in messages[::-1] %}\n    {%- set index = (messages|length - 1) - loop.index0 %}\n    {%- if ns.multi_step_tool and message.role == \"user\" and message.content is string and not(message.content.startswith('<tool_response>') and message.content.endswith('</tool_response>')) %}\n        {%- set ns.multi_step_tool = false %}\n        {%- set ns.last_query_index = index %}\n    {%- endif %}\n{%- endfor %}{{ ns.last_query_index }}",
+    "{%- for m in messages %}{%- if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Roles must alternate') }}{%- endif %}{{ m.role }}{%- endfor %}",
+    "{{ tools[0].nosuch | tojson }}", "{{ tools[0].nosuch.name | tojson }}",
+    "{%- if messages[1].content[0].type == 'text' %}x{%- else %}{{ raise_exception('content must be a list of parts') }}{%- endif %}",
+    "Today: {{ now().strftime('%B') }}",
+    "{{- if .System }}{{ .System }}{{ end }}", "{%- if yes and -%}x{%- endif %}", "{%- if ne .Role %}x{% endif %}",
+]
+
+
 def expression_templates():
     for block in (EXPRESSIONS, FILTERS, TESTS):
         for line in block.strip().split("\n"):
