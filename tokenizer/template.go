@@ -17,10 +17,10 @@ import (
 type ChatOptions struct {
 	// Variables of the template, such as enable_thinking: a JSON object, or NAME=VALUE with commas
 	// between several, each value JSON or else a text. They come before those that the folder keeps.
-	Variables string `json:"template,omitempty"`
+	Variables string
 	// Template takes the place of the model's: a file, the name of one that the folder has beside
 	// its default, or chatml.
-	Template string `json:"chat_template,omitempty"`
+	Template string
 }
 
 // fileVariables keeps ChatOptions.Variables in a model's folder. No other program reads it.

@@ -42,8 +42,9 @@ type settings struct {
 	Weights   string `json:"weights"`
 	Device    string `json:"device"`
 	Precision string `json:"precision"`
-
-	session.ChatOptions
+	// what is said about the chat template
+	Template     string `json:"template,omitempty"`
+	ChatTemplate string `json:"chat_template,omitempty"`
 }
 
 // differs names the first setting in which two outputs differ.
@@ -55,7 +56,7 @@ func (s settings) differs(was settings) string {
 		{"--limit", was.Rows, s.Rows}, {"--top-logprobs", was.Top, s.Top},
 		{"--system", was.System, s.System}, {"--weights", was.Weights, s.Weights},
 		{"--device", was.Device, s.Device}, {"--precision", was.Precision, s.Precision},
-		{"--template", was.Variables, s.Variables}, {"--chat-template", was.Template, s.Template},
+		{"--template", was.Template, s.Template}, {"--chat-template", was.ChatTemplate, s.ChatTemplate},
 	} {
 		if x.was != x.now {
 			return fmt.Sprintf("%s was %v, now it is %v", x.name, x.was, x.now)
@@ -170,7 +171,7 @@ func (c *scored) prepare() (err error) {
 			return err
 		}
 	}
-	c.settings = settings{ChatOptions: c.o.Chat, Data: c.set.Digest(), Rows: len(c.rows), Top: c.o.Top,
+	c.settings = settings{Template: c.o.Chat.Variables, ChatTemplate: c.o.Chat.Template, Data: c.set.Digest(), Rows: len(c.rows), Top: c.o.Top,
 		System: c.o.System, Weights: c.o.Quant, Device: c.o.Device.Name,
 		Precision: c.o.Device.Precision}
 	if c.o.Server != nil {

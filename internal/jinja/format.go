@@ -357,7 +357,6 @@ type formatter struct {
 	named *Dict
 	safe  bool
 	auto  int // the next field without a number; -1 once one had a number
-	depth int
 }
 
 // format is text.format(*args, **named).

@@ -222,7 +222,6 @@ func (p *parser) statement() stmt {
 		if !ok {
 			p.fail(at, "call: expected a call")
 		}
-		call.args.caller = true
 		c.call = call
 		c.body = p.apart("endcall")
 		p.checkCaller(at, &c.function)

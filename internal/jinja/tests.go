@@ -5,8 +5,6 @@ import "math/big"
 // test is what stands behind "is".
 type test func(s *state, v any, c *call) bool
 
-func (f test) call(s *state, v any, c *call) any { return f(s, v, c) }
-
 var tests map[string]test
 
 // alone is a test without arguments.

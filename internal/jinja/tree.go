@@ -61,13 +61,11 @@ type (
 
 	// arguments are those of a call, a filter or a test.
 	arguments struct {
-		pos      []expr
-		names    []string
-		kw       []expr
-		varargs  expr
-		kwargs   expr
-		caller   bool // a {% call %} block stands behind
-		callable string
+		pos     []expr
+		names   []string
+		kw      []expr
+		varargs expr
+		kwargs  expr
 	}
 	callExpr struct {
 		f    expr
