@@ -74,7 +74,7 @@ func (t *Tokenizer) parseConfigs(files map[string][]byte) error {
 		if raw := files[fileVariables]; raw != nil {
 			set, err := chat.variables(string(raw))
 			if err != nil {
-				return fmt.Errorf("%s: %w", fileVariables, err)
+				return err
 			}
 			for c := chat; c != nil; c = c.forTools {
 				maps.Copy(c.vars, set)

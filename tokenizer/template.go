@@ -55,12 +55,12 @@ func (t *Tokenizer) With(o ChatOptions) (*Tokenizer, error) {
 	if o.Variables != "" {
 		given, err := readVariables(o.Variables)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("tokenizer: %w", err)
 		}
 		kept := jinja.NewDict()
 		if raw := files[fileVariables]; raw != nil {
 			if kept, err = readVariables(string(raw)); err != nil {
-				return nil, fmt.Errorf("%s: %w", fileVariables, err)
+				return nil, fmt.Errorf("tokenizer: %s: %w", fileVariables, err)
 			}
 		}
 		for i := range given.Len() {
@@ -115,7 +115,7 @@ var reserved = []string{"messages", "tools", "add_generation_prompt"}
 // readVariables reads ChatOptions.Variables.
 func readVariables(text string) (*jinja.Dict, error) {
 	bad := func(format string, args ...any) (*jinja.Dict, error) {
-		return nil, fmt.Errorf("tokenizer: variables of the chat template: "+format, args...)
+		return nil, fmt.Errorf("variables of the chat template: "+format, args...)
 	}
 	d := jinja.NewDict()
 	if text = strings.TrimSpace(text); strings.HasPrefix(text, "{") {
@@ -193,7 +193,7 @@ func (c *chatTemplate) variables(text string) (jinja.Vars, error) {
 		k, v := d.At(i)
 		name := k.(string)
 		if !c.reads(name) {
-			return nil, fmt.Errorf("tokenizer: variables of the chat template: it does not read %q, but %s: %w",
+			return nil, fmt.Errorf("variables of the chat template: it does not read %q, but %s: %w",
 				name, cmp.Or(strings.Join(c.settable(), ", "), "none that can be set"),
 				ErrVariable)
 		}

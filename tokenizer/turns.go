@@ -139,7 +139,7 @@ func (c *chatTemplate) formOf() (f callForm) {
 // turnsOf makes a chat ready for the template.
 func (c *chatTemplate) turnsOf(chat Chat) (turns []turn, g given, err error) {
 	if g.vars, err = c.variables(chat.Variables); err != nil {
-		return nil, given{}, err
+		return nil, given{}, fmt.Errorf("tokenizer: %w", err)
 	}
 	c = c.pick(chat.Tools)
 	for i, m := range chat.Messages {
@@ -224,7 +224,7 @@ func (t *Tokenizer) RenderChat(msgs []Message, addGenerationPrompt bool) (string
 // Render is RenderChat of a chat with tools.
 func (t *Tokenizer) Render(c Chat, addGenerationPrompt bool) (string, error) {
 	if t.chat == nil {
-		return "", fmt.Errorf("tokenizer: chat: %w: add chat_template.jinja or a chat_template in tokenizer_config.json, or use a model that has one", ErrNoChatTemplate)
+		return "", fmt.Errorf("tokenizer: chat: %w: add chat_template.jinja or a chat_template in tokenizer_config.json, use a model that has one, or give one (--chat-template FILE, or chatml)", ErrNoChatTemplate)
 	}
 	turns, g, err := t.chat.turnsOf(c)
 	if err != nil {

@@ -244,7 +244,8 @@ func AnswerData(s *session.Session, o Options, from session.Rows, output string)
 // describe is what the answers depend on.
 func (b *batch) describe(from session.Rows, set *data.Set) (s settings, err error) {
 	o := b.o
-	s = settings{Template: o.Chat.Variables, ChatTemplate: o.Chat.Template, ContentKey: from.Content, TeacherKey: from.Answer, N: o.N, MaxNew: b.limit,
+	s = settings{Template: o.Chat.Variables, ChatTemplate: o.Chat.Template,
+		ContentKey: from.Content, TeacherKey: from.Answer, N: o.N, MaxNew: b.limit,
 		Temperature: o.Temperature, TopP: o.TopP, MinP: o.MinP, TopK: o.TopK, Seed: o.Seed,
 		Device: o.Device.Name, Precision: o.Device.Precision}
 	if b.chunks.On() {

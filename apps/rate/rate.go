@@ -200,7 +200,8 @@ func (r *rating) prepare() (err error) {
 		return err
 	}
 	r.enc = encode.Encoder{Tok: r.tok, MaxResponse: o.MaxNew}
-	r.settings = settings{Template: o.Chat.Variables, ChatTemplate: o.Chat.Template, Checker: o.Checker, N: o.N, MaxNew: o.MaxNew,
+	r.settings = settings{Template: o.Chat.Variables, ChatTemplate: o.Chat.Template,
+		Checker: o.Checker, N: o.N, MaxNew: o.MaxNew,
 		Temperature: o.Temperature, TopP: o.TopP, MinP: o.MinP, TopK: o.TopK, Seed: o.Seed,
 		Device: o.Device.Name, Precision: o.Device.Precision}
 	if r.settings.Model, err = r.s.Digest(o.Source); err != nil {

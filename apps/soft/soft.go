@@ -171,7 +171,8 @@ func (c *scored) prepare() (err error) {
 			return err
 		}
 	}
-	c.settings = settings{Template: c.o.Chat.Variables, ChatTemplate: c.o.Chat.Template, Data: c.set.Digest(), Rows: len(c.rows), Top: c.o.Top,
+	c.settings = settings{Template: c.o.Chat.Variables,
+		ChatTemplate: c.o.Chat.Template, Data: c.set.Digest(), Rows: len(c.rows), Top: c.o.Top,
 		System: c.o.System, Weights: c.o.Quant, Device: c.o.Device.Name,
 		Precision: c.o.Device.Precision}
 	if c.o.Server != nil {
