@@ -48,7 +48,7 @@ var house = map[string]string{
 	"trainer/encode":  "critic data model tokenizer trainer/config",
 	"trainer/quality": "critic data internal/checker internal/fault internal/philox internal/report internal/textmetrics model tokenizer trainer/config trainer/encode trainer/plan",
 	"trainer/export":  "checkpoint internal/compute/cpu internal/gguf internal/vfs model tokenizer trainer/config trainer/saved",
-	"trainer/plan":    "checkpoint data internal/compute internal/compute/cost internal/compute/cpu internal/report internal/vfs model trainer/config trainer/encode trainer/saved",
+	"trainer/plan":    "checkpoint data internal/compute internal/compute/cost internal/compute/cpu internal/report internal/vfs model tokenizer trainer/config trainer/encode trainer/saved",
 	"trainer/saved":   "checkpoint critic data internal/gguf internal/report internal/vfs model tokenizer trainer/config",
 	"apps/doctor":     "checkpoint internal/report internal/safetensors internal/vfs trainer/config trainer/saved",
 	"trainer":         "actor algos checkpoint critic data internal/checker internal/comm internal/compute internal/compute/cpu internal/conf internal/env internal/fault internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer trainer/config trainer/encode trainer/episode trainer/export trainer/plan trainer/quality trainer/saved",
@@ -58,7 +58,7 @@ var house = map[string]string{
 	"device":          "internal/compute/cpu internal/compute/cuda model",
 	"model":           "internal/comm internal/compute internal/folder internal/gguf internal/philox internal/safetensors",
 	"data":            "internal/folder internal/vfs",
-	"tokenizer":       "internal/folder internal/gguf",
+	"tokenizer":       "internal/folder internal/gguf internal/jinja",
 	"algos":           "",
 	"checkpoint":      "internal/vfs",
 
@@ -77,6 +77,7 @@ var house = map[string]string{
 	"internal/endpoint/endpointtest": "",
 	"internal/env":                   "internal/child",
 	"internal/folder":                "",
+	"internal/jinja":                 "",
 	"internal/gguf":                  "internal/folder internal/safetensors",
 	"internal/gguf/gguftest":         "",
 	"internal/hostile":               "",
@@ -145,26 +146,25 @@ const everyone = "*"
 // import path; with _test behind it, in its tests only. A library without a role
 // is refused.
 var roles = map[string]string{
-	"gorgonia.org/gorgonia":              "algos",
-	"gorgonia.org/tensor":                "algos",
-	"github.com/chewxy/hm":               "algos", // types of Gorgonia's own operations
-	"github.com/apache/arrow/go/v15":     "data",  // IPC only: see notParquet
-	"github.com/parquet-go/parquet-go":   "data",
-	"github.com/klauspost/compress":      "data",
-	"github.com/andybalholm/brotli":      "data", // pages of Parquet; comes with parquet-go
-	"github.com/pierrec/lz4/v4":          "data", // frames of Arrow IPC; comes with arrow
-	"github.com/nikolalohinski/gonja/v2": "tokenizer",
-	"github.com/dlclark/regexp2":         "tokenizer",
-	"golang.org/x/text":                  "tokenizer internal/textmetrics", // Unicode normal forms
-	"go.uber.org/zap":                    "internal/report trainer",
-	"github.com/vbauerster/mpb/v8":       "internal/report",
-	"golang.org/x/term":                  "apps/chat apps/session internal/report cmd/gad",
-	"gonum.org/v1/gonum/stat/distuv":     "apps/study", // quantiles of Student's t
-	"gorgonia.org/cu":                    "internal/compute/cuda/driver",
-	"github.com/ebitengine/purego":       "internal/comm/mpi internal/compute/cuda/driver internal/compute/cuda/kernels_test",
-	"github.com/urfave/cli/v2":           "cmd/gad cmd/gad/line",
-	"go.yaml.in/yaml/v3":                 "cmd/gad_test internal/conf",
-	"github.com/coder/websocket":         "apps/openenv", // OpenEnv's servers speak nothing else
+	"gorgonia.org/gorgonia":            "algos",
+	"gorgonia.org/tensor":              "algos",
+	"github.com/chewxy/hm":             "algos", // types of Gorgonia's own operations
+	"github.com/apache/arrow/go/v15":   "data",  // IPC only: see notParquet
+	"github.com/parquet-go/parquet-go": "data",
+	"github.com/klauspost/compress":    "data",
+	"github.com/andybalholm/brotli":    "data", // pages of Parquet; comes with parquet-go
+	"github.com/pierrec/lz4/v4":        "data", // frames of Arrow IPC; comes with arrow
+	"github.com/dlclark/regexp2":       "tokenizer",
+	"golang.org/x/text":                "tokenizer internal/jinja internal/textmetrics", // Unicode normal forms, case
+	"go.uber.org/zap":                  "internal/report trainer",
+	"github.com/vbauerster/mpb/v8":     "internal/report",
+	"golang.org/x/term":                "apps/chat apps/session internal/report cmd/gad",
+	"gonum.org/v1/gonum/stat/distuv":   "apps/study", // quantiles of Student's t
+	"gorgonia.org/cu":                  "internal/compute/cuda/driver",
+	"github.com/ebitengine/purego":     "internal/comm/mpi internal/compute/cuda/driver internal/compute/cuda/kernels_test",
+	"github.com/urfave/cli/v2":         "cmd/gad cmd/gad/line",
+	"go.yaml.in/yaml/v3":               "cmd/gad_test internal/conf",
+	"github.com/coder/websocket":       "apps/openenv", // OpenEnv's servers speak nothing else
 	// one lock a file of the hub's cache, one a run
 	"github.com/gofrs/flock": "apps/pull checkpoint",
 	// which variants a machine can run

@@ -493,6 +493,10 @@ func (l layout) jsonTurns(column string, value json.RawMessage) (c conversation,
 				t.name, err = jsonText(key, value)
 			case key == "reasoning_content":
 				t.thought, err = jsonText(key, value)
+			case slices.Contains(otherThoughts, key) && value[0] == '"':
+				if !t.thought.ok { // the first that is there, as in transformers
+					t.thought, err = jsonText(key, value)
+				}
 			case key == oldCallKey && !jsonBlank(value):
 				t.refused = key
 			case slices.Contains(maybeTurn, key) && !jsonBlank(value):

@@ -1,6 +1,7 @@
 package data
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -179,7 +180,11 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool,
 			fail(KindTokens, has.PromptIDs, "%v", err)
 		} else if err != nil {
 			fail(KindTemplate, has.Content, "the chat template fails: %v", err)
-		} else if err = enc.Shows(row); err != nil {
+		} else if err = enc.Shows(row); errors.Is(err, ErrThought) {
+			text := strings.TrimPrefix(err.Error(), ErrThought.Error()+": ")
+			text = strings.TrimSuffix(text, ": "+ErrThought.Error())
+			fail(KindTemplate, cmp.Or(has.Teacher, has.Content), "%s", text)
+		} else if err != nil {
 			fail(KindTemplate, has.Content, "the student would not see what the row says: %v: use a student whose template has them, or remove them from the row", err)
 		}
 		if n := len(ex.Prompt); lim.MaxPrompt > 0 && n > lim.MaxPrompt {

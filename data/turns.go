@@ -98,11 +98,19 @@ var TurnsValues = []string{TurnsLast, TurnsAll, TurnsEach}
 // otherwise once others follow it.
 var ErrAppend = errors.New("the chat template rewrites earlier turns when others follow")
 
+// ErrThought is wrapped by errors of Encoder.Shows for a row whose answer thinks where the prompt
+// says that there is no thought, or does not where the prompt opens one.
+var ErrThought = errors.New("the thought of the answer is not that of the prompt")
+
 // Span is the tokens From to To-1 of an answer.
 type Span struct{ From, To int }
 
 // turnKeys are the keys of a turn that a Message carries beside role and text.
 var turnKeys = []string{"tool_calls", "tool_call_id", "name", "reasoning_content", "train"}
+
+// otherThoughts are other keys for reasoning_content, which counts before them. JSON alone is read
+// so.
+var otherThoughts = []string{"thinking", "reasoning"}
 
 // actKeys are those of texts, in the order of Message.acted.
 var actKeys = []string{"reasoning_content", "tool_calls", "tool_call_id", "name"}

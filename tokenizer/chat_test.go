@@ -2,17 +2,12 @@ package tokenizer
 
 import (
 	"errors"
-	"reflect"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 	"unicode/utf8"
-
-	"github.com/nikolalohinski/gonja/v2/builtins"
-	controlStructures "github.com/nikolalohinski/gonja/v2/builtins/control_structures"
-	"github.com/nikolalohinski/gonja/v2/nodes"
 )
 
 // withTemplate is a minimal tokenizer with a chat template.
@@ -44,7 +39,6 @@ func TestTemplateIsData(t *testing.T) {
 		"recursive loop":     `{% for m in messages recursive %}{{ loop(messages) }}{% endfor %}`,
 		"multiplied text":    `{{ 'aaaaaaaaaa' * 100000000000 }}`,
 		"multiplied twice":   `{{ 'a' * 4096 * 4096 * 4096 * 4096 }}`,
-		"negative times":     `{{ 'a' * -1 }}`,
 		"doubled text":       `{% set ns = namespace(s='aaaaaaaaaaaaaaaa') %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s | length }}`,
 		"doubled by tilde":   `{% set ns = namespace(s='aaaaaaaaaaaaaaaa') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}`,
 		"doubled by writing": `{% set ns = namespace(s='aaaaaaaaaaaaaaaa') %}{% for i in range(60) %}{% set x %}{{ ns.s }}{{ ns.s }}{% endset %}{% set ns.s = x %}{% endfor %}`,
@@ -58,7 +52,6 @@ func TestTemplateIsData(t *testing.T) {
 		"deep list":          `{% set ns = namespace(s=[]) %}{% for i in range(90000) %}{% set ns.s = [ns.s] %}{% endfor %}{{ ns.s }}`,
 		"lists added":        `{% set ns = namespace(s=['a']) %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}`,
 		"many lists":         `{% set ns = namespace(s='aaaaaaaaaaaaaaaa') %}{% for i in range(15) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{% set x = [` + strings.Repeat("ns.s | list, ", 300) + `1] %}`,
-		"chained calls":      `{{ 'a'` + strings.Repeat(".strip()", 60) + ` }}`,
 		"grown by calls":     `{% set x = 'aaaaaaaaaaaaaaaa'` + strings.Repeat(".replace('a', 'aaaa')", 40) + ` %}`,
 		"calls as arguments": `{% set ns = namespace(s='aaaaaaaaaaaaaaaa') %}{% for i in range(15) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{% set x = [` + strings.Repeat("ns.s.replace('a', 'bbbb'), ", 150) + `1] %}`,
 		"wide centre":        `{{ 'a'.center(100000000000) }}`,
@@ -127,6 +120,7 @@ func TestTemplateBudgets(t *testing.T) {
 // TestDeepTemplates: the parser is recursive and Go cannot recover from a
 // stack overflow, so the size of a template must bound its depth.
 func TestDeepTemplates(t *testing.T) {
+	const tagLimit = 2000 // of internal/jinja: words of a tag
 	n := templateLimit/2 - 100
 	for name, source := range map[string]string{
 		"parentheses at the limit": `{{ ` + strings.Repeat("(", tagLimit/2-10) + `1` + strings.Repeat(")", tagLimit/2-10) + ` }}`,
@@ -351,46 +345,6 @@ func TestRestoredTextIsNormalized(t *testing.T) {
 	}
 }
 
-// TestStatementsHideNothing holds every admitted statement to having its
-// expressions and bodies in exported fields, which is where instrument looks.
-func TestStatementsHideNothing(t *testing.T) {
-	inner := []reflect.Type{reflect.TypeFor[nodes.Expression](), reflect.TypeFor[*nodes.Wrapper](),
-		reflect.TypeFor[*nodes.Call](), reflect.TypeFor[[]nodes.Expression](),
-		reflect.TypeFor[[]*nodes.Wrapper]()}
-	for _, s := range []any{controlStructures.ForControlStructure{},
-		controlStructures.IfControlStructure{},
-		controlStructures.MacroControlStructure{}, controlStructures.RawControlStructure{},
-		controlStructures.BreakControlStructure{},
-		controlStructures.ContinueControlStructure{}, controlStructures.CallControlStructure{},
-		controlStructures.DoControlStructure{},
-		generation{}, set{}} {
-		st := reflect.TypeOf(s)
-		for i := range st.NumField() {
-			if f := st.Field(i); !f.IsExported() && slices.Contains(inner, f.Type) {
-				t.Errorf("%v hides %s in field %s", st, f.Type, f.Name)
-			}
-		}
-	}
-	if len(allowedStatements) != 8 {
-		t.Error("a statement was admitted: add its type above")
-	}
-	for _, name := range allowedStatements {
-		if !builtins.ControlStructures.Exists(name) {
-			t.Errorf("statement %q is not in the engine", name)
-		}
-	}
-	for _, name := range allowedFilters {
-		if !builtins.Filters.Exists(name) {
-			t.Errorf("filter %q is not in the engine", name)
-		}
-	}
-	for _, name := range allowedMethods {
-		if !builtins.Methods.Str.Exists(name) {
-			t.Errorf("method %q is not in the engine", name)
-		}
-	}
-}
-
 // TestLongChats: the sandbox's limits grow with the messages.
 func TestLongChats(t *testing.T) {
 	for _, shape := range []string{"qwen2", "llama3", "gpt2"} {
@@ -423,7 +377,7 @@ func TestTemplateOnABusyMachine(t *testing.T) {
 	}
 	processTime = func() time.Duration { return 0 } // it has not been run
 	begun := time.Now()
-	if _, err := tpl.render(nil, nil, false); err != nil {
+	if _, err := tpl.render(nil, given{}, false); err != nil {
 		t.Errorf("not run: %v", err)
 	}
 	if d := time.Since(begun); d < 2*renderTime {
@@ -431,7 +385,7 @@ func TestTemplateOnABusyMachine(t *testing.T) {
 	}
 	for _, f := range []func() time.Duration{usedTime, func() time.Duration { return -1 }} {
 		processTime = f
-		if _, err := tpl.render(nil, nil, false); err == nil {
+		if _, err := tpl.render(nil, given{}, false); err == nil {
 			t.Error("a render over its limit is not refused")
 		}
 	}

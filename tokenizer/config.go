@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -16,7 +17,6 @@ var namedTokens = []string{"bos_token", "eos_token", "unk_token", "sep_token", "
 // tokens and the chat template.
 func (t *Tokenizer) parseConfigs(files map[string][]byte) error {
 	names := map[string]string{}
-	template := ""
 	// The later file wins, as in the reference.
 	for _, file := range []string{fileSpecial, fileConfig} {
 		if files[file] == nil {
@@ -36,13 +36,20 @@ func (t *Tokenizer) parseConfigs(files map[string][]byte) error {
 			}
 		}
 		if file == fileConfig {
-			if template, err = templateOf(fields["chat_template"]); err != nil {
+			if t.templates, err = templatesOf(fields["chat_template"]); err != nil {
 				return fmt.Errorf("%s: %q: %w", file, "chat_template", err)
 			}
 		}
 	}
-	if files[fileTemplate] != nil {
-		template = string(files[fileTemplate])
+	if raw := files[fileToolUse]; raw != nil {
+		t.templates = map[string]string{"default": t.templates["default"], "tool_use": string(raw)}
+	}
+	template := t.templates["default"]
+	if raw := files[fileTemplate]; raw != nil {
+		template = string(raw)
+		if files[fileToolUse] == nil {
+			t.templates = map[string]string{"default": template}
+		}
 	}
 
 	t.named = names
@@ -58,7 +65,22 @@ func (t *Tokenizer) parseConfigs(files map[string][]byte) error {
 		if err != nil {
 			return err
 		}
+		if source := t.templates["tool_use"]; source != "" {
+			if chat.forTools, err = newChatTemplate(source, maps.Clone(vars)); err != nil {
+				return fmt.Errorf("the template tool_use: %w", err)
+			}
+		}
 		t.chat = chat
+		if raw := files[fileVariables]; raw != nil {
+			set, err := chat.variables(string(raw))
+			if err != nil {
+				return err
+			}
+			for c := chat; c != nil; c = c.forTools {
+				maps.Copy(c.vars, set)
+				c.set = set
+			}
+		}
 		if id, ok := t.findEndOfTurn(); ok {
 			t.eos = slices.DeleteFunc(t.eos, func(e int32) bool { return e == id })
 			t.eos = slices.Insert(t.eos, 0, id)
@@ -100,32 +122,34 @@ func tokenName(raw json.RawMessage) (string, error) {
 	return s, err
 }
 
-// templateOf reads chat_template: a text, or a list of named texts of which
-// "default" counts.
-func templateOf(raw json.RawMessage) (string, error) {
+// templatesOf reads chat_template: a text, which is the template "default", or a list of named
+// texts, of which "tool_use" is for chats with tools.
+func templatesOf(raw json.RawMessage) (map[string]string, error) {
 	if raw == nil || string(raw) == "null" {
-		return "", nil
+		return nil, nil
 	}
-	var text string
 	if raw[0] != '[' {
+		var text string
 		err := json.Unmarshal(raw, &text)
-		return text, err
+		return map[string]string{"default": text}, err
 	}
 	var list []struct {
 		Name     string `json:"name"`
 		Template string `json:"template"`
 	}
 	if err := json.Unmarshal(raw, &list); err != nil {
-		return "", err
+		return nil, err
 	}
+	out := map[string]string{}
 	for _, e := range list {
-		if e.Name == "default" {
-			return e.Template, nil
-		}
+		out[e.Name] = e.Template
 	}
-	return "",
-		fmt.Errorf("none of the %d templates is named \"default\": name one of them \"default\"",
-			len(list))
+	if out["default"] == "" {
+		return nil,
+			fmt.Errorf("none of the %d templates is named \"default\": name one of them \"default\"",
+				len(list))
+	}
+	return out, nil
 }
 
 // setEOS collects the declared end tokens: eos_token_id of

@@ -33,6 +33,8 @@ var fileLimits = map[string]int64{
 	fileConfig:     16 << 20,
 	fileSpecial:    1 << 20,
 	fileTemplate:   templateLimit,
+	fileToolUse:    templateLimit,
+	fileVariables:  1 << 20,
 	fileGeneration: 1 << 20,
 	fileModel:      16 << 20,
 }
@@ -191,6 +193,8 @@ func parse(files map[string][]byte) (*Tokenizer, error) {
 	t := &Tokenizer{files: map[string][]byte{}, special: map[int32]bool{}}
 	t.model.cache = newWordCache()
 	t.writes = sync.OnceValue(t.byPiece)
+	t.thought = sync.OnceValue(t.probeThought)
+	t.modelFile = files[fileModel]
 	for name, data := range files {
 		if name != fileModel {
 			t.files[name] = data

@@ -112,3 +112,14 @@ func (t *Tokenizer) ChatTemplate() string {
 	}
 	return t.chat.source
 }
+
+// sources are the texts of all chat templates of the model.
+func (t *Tokenizer) sources() string {
+	if t.chat == nil {
+		return ""
+	}
+	if t.chat.forTools == nil {
+		return t.chat.source
+	}
+	return t.chat.source + t.chat.forTools.source
+}

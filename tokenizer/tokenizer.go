@@ -60,6 +60,9 @@ type Tokenizer struct {
 	named     map[string]string       // bos_token and its like, as the folder declares them
 	check     func(ids int, w string) // Bounded's, before the word w; nil: none
 	chat      *chatTemplate           // nil: none
+	templates map[string]string       // chat templates by name, where the folder names them
+	thought   func() thought          // what prompts have of it: see probeThought
+	modelFile []byte                  // config.json, for With
 	eos       []int32
 	endOfTurn int32
 	pad       int32
@@ -97,9 +100,9 @@ func (t *Tokenizer) Digest() string {
 		fmt.Fprintf(h, "%q %d\n", name, len(t.files[name]))
 		h.Write(t.files[name])
 	}
-	if t.chat != nil && strings.Contains(t.chat.source, "strftime_now") {
-		for _, part := range []string{"%H", "%I", "%M", "%S"} {
-			if strings.Contains(t.chat.source, part) {
+	if source := t.sources(); strings.Contains(source, "strftime_now") {
+		for _, part := range []string{"%H", "%I", "%M", "%S", "%c", "%T", "%R", "%X", "%s", "%f"} {
+			if strings.Contains(source, part) {
 				return ""
 			}
 		}

@@ -1,14 +1,12 @@
 package tokenizer
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 
-	"github.com/nikolalohinski/gonja/v2/exec"
+	"gad/internal/jinja"
 )
 
 // Message is one turn of a chat. Its texts are plain: nothing in them becomes a control token.
@@ -24,10 +22,11 @@ type Message struct {
 func (m Message) plain() bool { return m == Message{Role: m.Role, Content: m.Content} }
 
 // Chat is the turns of a conversation, and the tools that the assistant may call: a JSON list of
-// descriptions, "" for none.
+// descriptions, "" for none. Variables are those of the chat template: see ChatOptions.
 type Chat struct {
-	Messages []Message
-	Tools    string
+	Messages  []Message
+	Tools     string
+	Variables string
 }
 
 // turn is a Message as a template gets it.
@@ -38,26 +37,27 @@ type turn struct {
 	calls              any // a list; nil is none
 }
 
-// dict is the turn as a template sees it: what it does not have is not defined.
-func (t turn) dict() *exec.Dict {
-	d := exec.NewDict()
-	put := func(key string, v any) {
-		d.Pairs = append(d.Pairs, &exec.Pair{Key: exec.AsValue(key), Value: exec.AsValue(v)})
+// dict is the turn as a template sees it: what it does not have is not defined. As in transformers
+// a thought has two names.
+func (t turn) dict() *jinja.Dict {
+	d := jinja.NewDict()
+	if t.thinking != "" {
+		d.Set("thinking", t.thinking)
 	}
-	put("role", t.role)
+	d.Set("role", t.role)
 	if t.noContent {
-		put("content", nil)
+		d.Set("content", nil)
 	} else {
-		put("content", validUTF8(t.content))
+		d.Set("content", validUTF8(t.content))
 	}
 	for _, p := range [][2]string{{"reasoning_content", t.thinking}, {"tool_call_id", t.id},
 		{"name", t.name}} {
 		if p[1] != "" {
-			put(p[0], p[1])
+			d.Set(p[0], p[1])
 		}
 	}
 	if t.calls != nil {
-		put("tool_calls", t.calls)
+		d.Set("tool_calls", t.calls)
 	}
 	return d
 }
@@ -69,23 +69,22 @@ func (t *turn) mapStrings(f func(string) string) {
 	t.calls = mapStrings(t.calls, f)
 }
 
-// mapStrings is v, a value of parseJSON, with f of each text and key.
+// mapStrings is v, a value of jinja.FromJSON, with f of each text and key.
 func mapStrings(v any, f func(string) string) any {
 	switch v := v.(type) {
 	case string:
 		return f(v)
-	case list:
-		out := make(list, len(v))
-		for i, e := range v {
+	case *jinja.List:
+		out := make([]any, len(v.Items))
+		for i, e := range v.Items {
 			out[i] = mapStrings(e, f)
 		}
-		return out
-	case *exec.Dict:
-		out := exec.NewDict()
-		for _, p := range v.Pairs {
-			out.Pairs = append(out.Pairs,
-				&exec.Pair{Key: exec.AsValue(f(p.Key.String())),
-					Value: exec.AsValue(mapStrings(p.Value.Interface(), f))})
+		return jinja.NewList(out...)
+	case *jinja.Dict:
+		out := jinja.NewDict()
+		for i := range v.Len() {
+			key, e := v.At(i)
+			out.Set(f(key.(string)), mapStrings(e, f))
 		}
 		return out
 	}
@@ -97,83 +96,6 @@ func eachString(v any, f func(string)) {
 		f(s)
 		return s
 	})
-}
-
-// bigNumber is a whole number that no int holds, as it is written.
-type bigNumber string
-
-// parseJSON reads a JSON text for templates: an object keeps the order of its keys, and a number
-// is an int if it is written as one, as in Python.
-func parseJSON(text string) (any, error) {
-	d := json.NewDecoder(strings.NewReader(text))
-	d.UseNumber()
-	v, err := jsonValue(d, 0)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("text after the value")
-	}
-	return v, nil
-}
-
-func jsonValue(d *json.Decoder, depth int) (any, error) {
-	if depth > depthLimit {
-		return nil, fmt.Errorf("nested more than %d deep", depthLimit)
-	}
-	tok, err := d.Token()
-	if err != nil {
-		return nil, err
-	}
-	switch tok := tok.(type) {
-	case json.Number:
-		if n, err := strconv.Atoi(tok.String()); err == nil {
-			return n, nil
-		}
-		if strings.Trim(tok.String(), "-0123456789") == "" {
-			return bigNumber(tok), nil
-		}
-		return tok.Float64()
-	case json.Delim:
-		if tok == '[' {
-			out := list{}
-			for d.More() {
-				v, err := jsonValue(d, depth+1)
-				if err != nil {
-					return nil, err
-				}
-				out = append(out, v)
-			}
-			_, err := d.Token()
-			return out, err
-		}
-		out := exec.NewDict()
-		for d.More() {
-			key, err := d.Token()
-			if err != nil {
-				return nil, err
-			}
-			v, err := jsonValue(d, depth+1)
-			if err != nil {
-				return nil, err
-			}
-			out.Pairs = append(out.Pairs,
-				&exec.Pair{Key: exec.AsValue(key), Value: exec.AsValue(v)})
-		}
-		_, err := d.Token()
-		return out, err
-	}
-	return tok, nil
-}
-
-// get is the value of a key; nil where there is none.
-func get(d *exec.Dict, key string) *exec.Pair {
-	for _, p := range d.Pairs {
-		if p.Key.String() == key {
-			return p
-		}
-	}
-	return nil
 }
 
 // callForm is how a template wants a turn's calls.
@@ -188,20 +110,21 @@ type callForm struct {
 func (c *chatTemplate) formOf() (f callForm) {
 	const key, args = "gadprobe", `{"gadprobe": 7}`
 	try := func(arguments any, noContent bool) string {
-		function := dictOf("name", "gadtool", "arguments", arguments)
-		calls := list{dictOf("id", "call12345", "type", "function", "function", function)}
+		function := jinja.NewDict("name", "gadtool", "arguments", arguments)
+		calls := jinja.NewList(jinja.NewDict("id", "call12345", "type", "function", "function",
+			function))
 		turns := []turn{{role: "user", content: "u"},
 			{role: "assistant", noContent: noContent, calls: calls},
 			{role: "tool", content: "t", id: "call12345", name: "gadtool"}}
 		// some refuse a tool's turn, some a chat that ends with a call
 		for n := len(turns); n > 1; n-- {
-			if s, err := c.render(turns[:n], nil, n == len(turns)); err == nil {
+			if s, err := c.render(turns[:n], given{}, n == len(turns)); err == nil {
 				return s
 			}
 		}
 		return ""
 	}
-	object, _ := parseJSON(args)
+	object, _ := jinja.FromJSON(args)
 	for _, f.noContent = range []bool{false, true} {
 		o, t := try(object, f.noContent), try(args, f.noContent)
 		f.object = strings.Contains(o, key) && !strings.Contains(o, "'"+key+"'")
@@ -213,80 +136,71 @@ func (c *chatTemplate) formOf() (f callForm) {
 	return callForm{text: true, object: true}
 }
 
-func dictOf(keysAndValues ...any) *exec.Dict {
-	d := exec.NewDict()
-	for i := 0; i < len(keysAndValues); i += 2 {
-		d.Pairs = append(d.Pairs,
-			&exec.Pair{Key: exec.AsValue(keysAndValues[i]),
-				Value: exec.AsValue(keysAndValues[i+1])})
-	}
-	return d
-}
-
 // turnsOf makes a chat ready for the template.
-func (c *chatTemplate) turnsOf(chat Chat) (turns []turn, tools any, err error) {
+func (c *chatTemplate) turnsOf(chat Chat) (turns []turn, g given, err error) {
+	if g.vars, err = c.variables(chat.Variables); err != nil {
+		return nil, given{}, fmt.Errorf("tokenizer: %w", err)
+	}
+	c = c.pick(chat.Tools)
 	for i, m := range chat.Messages {
 		t := turn{role: m.Role, content: m.Content, thinking: m.Thinking, id: m.ToolCallID,
 			name: m.Name}
 		if m.ToolCalls != "" {
 			if t.calls, err = c.callsOf(m.ToolCalls); err != nil {
-				return nil, nil, fmt.Errorf("tokenizer: chat: turn %d: tool_calls: %w", i, err)
+				return nil, given{}, fmt.Errorf("tokenizer: chat: turn %d: tool_calls: %w", i, err)
 			}
 			t.noContent = m.Content == "" && c.form().noContent
 		}
 		turns = append(turns, t)
 	}
 	if chat.Tools != "" {
-		if tools, err = parseJSON(chat.Tools); err != nil {
-			return nil, nil, fmt.Errorf("tokenizer: chat: tools: %w", err)
+		if g.tools, err = jinja.FromJSON(chat.Tools); err != nil {
+			return nil, given{}, fmt.Errorf("tokenizer: chat: tools: %w", err)
 		}
 	}
-	return turns, tools, nil
+	return turns, g, nil
 }
 
 // callsOf is tool_calls with the arguments as the template wants them.
 func (c *chatTemplate) callsOf(text string) (any, error) {
-	v, err := parseJSON(text)
+	v, err := jinja.FromJSON(text)
 	if err != nil {
 		return nil, err
 	}
-	calls, ok := v.(list)
+	calls, ok := v.(*jinja.List)
 	if !ok {
 		return nil, errors.New("not a list")
 	}
-	for i, call := range calls {
-		function, ok := call.(*exec.Dict)
+	for i, call := range calls.Items {
+		function, ok := call.(*jinja.Dict)
 		if !ok {
 			return nil, fmt.Errorf("call %d is no object", i)
 		}
-		if f := get(function, "function"); f != nil {
-			if function, ok = f.Value.Interface().(*exec.Dict); !ok {
+		if f, has := function.Get("function"); has {
+			if function, ok = f.(*jinja.Dict); !ok {
 				return nil, fmt.Errorf("call %d: its function is no object", i)
 			}
 		}
-		arguments := get(function, "arguments")
-		if arguments == nil {
-			continue
-		}
-		switch v := arguments.Value.Interface().(type) {
+		arguments, _ := function.Get("arguments")
+		switch v := arguments.(type) {
 		case string:
 			if c.form().text {
 				break
 			}
-			object, err := parseJSON(v)
-			if _, ok := object.(*exec.Dict); err != nil || !ok {
+			object, err := jinja.FromJSON(v)
+			if _, ok := object.(*jinja.Dict); err != nil || !ok {
 				return nil, fmt.Errorf("call %d: the template wants arguments as an object, and their text is none: %s", i, shortQuote(v))
 			}
-			arguments.Value = exec.AsValue(object)
-		case *exec.Dict:
+			function.Set("arguments", object)
+		case *jinja.Dict:
 			if c.form().object {
 				break
 			}
-			var b strings.Builder
-			if err := writeJSON(&b, v, "", "\n"); err != nil {
+			text, err := jinja.ToJSON(v)
+			if err != nil {
 				return nil, err
 			}
-			arguments.Value = exec.AsValue(b.String())
+			function.Set("arguments", text)
 		}
 	}
 	return calls, nil
@@ -310,13 +224,13 @@ func (t *Tokenizer) RenderChat(msgs []Message, addGenerationPrompt bool) (string
 // Render is RenderChat of a chat with tools.
 func (t *Tokenizer) Render(c Chat, addGenerationPrompt bool) (string, error) {
 	if t.chat == nil {
-		return "", fmt.Errorf("tokenizer: chat: %w: add chat_template.jinja or a chat_template in tokenizer_config.json, or use a model that has one", ErrNoChatTemplate)
+		return "", fmt.Errorf("tokenizer: chat: %w: add chat_template.jinja or a chat_template in tokenizer_config.json, use a model that has one, or give one (--chat-template FILE, or chatml)", ErrNoChatTemplate)
 	}
-	turns, tools, err := t.chat.turnsOf(c)
+	turns, g, err := t.chat.turnsOf(c)
 	if err != nil {
 		return "", err
 	}
-	return t.chat.render(turns, tools, addGenerationPrompt)
+	return t.chat.pick(c.Tools).render(turns, g, addGenerationPrompt)
 }
 
 // ChatPrompt returns the ids of the chat up to where the assistant's answer
@@ -344,8 +258,9 @@ func (t *Tokenizer) Prompt(c Chat) ([]int32, error) {
 // prepared is a chat whose texts are guarded.
 type prepared struct {
 	t       *Tokenizer
+	chat    *chatTemplate // the one for this chat
 	turns   []turn
-	tools   any
+	given   given
 	restore *strings.Replacer
 }
 
@@ -354,15 +269,15 @@ func (t *Tokenizer) prepare(c Chat) (*prepared, error) {
 		_, err := t.Render(c, true)
 		return nil, err
 	}
-	p := &prepared{t: t}
+	p := &prepared{t: t, chat: t.chat.pick(c.Tools)}
 	var err error
-	p.turns, p.tools, p.restore, err = t.guard(c)
+	p.turns, p.given, p.restore, err = t.guard(c)
 	return p, err
 }
 
 // render is the first n turns as the template writes them.
 func (p *prepared) render(n int, addGenerationPrompt bool) (string, error) {
-	return p.t.chat.render(p.turns[:n], p.tools, addGenerationPrompt)
+	return p.chat.render(p.turns[:n], p.given, addGenerationPrompt)
 }
 
 func (p *prepared) encode(text string) []int32 {
@@ -379,7 +294,8 @@ var ErrNotShown = errors.New("the chat template writes the same text without the
 // student would not see them. Its last turns may be those of an answer.
 func (t *Tokenizer) Shows(c Chat) error {
 	calls := false
-	without := Chat{Messages: make([]Message, len(c.Messages)), Tools: c.Tools}
+	without := Chat{Messages: make([]Message, len(c.Messages)), Tools: c.Tools,
+		Variables: c.Variables}
 	for i, m := range c.Messages {
 		calls = calls || m.ToolCalls != ""
 		m.ToolCalls = ""
@@ -399,7 +315,8 @@ func (t *Tokenizer) Shows(c Chat) error {
 		}
 	}
 	if c.Tools != "" {
-		if text, err := t.Render(Chat{Messages: c.Messages}, false); err == nil && text == whole {
+		if text, err := t.Render(Chat{Messages: c.Messages, Variables: c.Variables},
+			false); err == nil && text == whole {
 			return fmt.Errorf("tools: %w", ErrNotShown)
 		}
 	}
@@ -413,7 +330,7 @@ const blanks = " \t\r\n"
 func (p *prepared) reply(n int) (string, error) {
 	m := p.turns[n]
 	if m.calls == nil && m.thinking == "" {
-		return strings.TrimRight(m.content, blanks), nil
+		return p.t.Written(strings.TrimRight(m.content, blanks)), nil
 	}
 	before, err := p.render(n, true)
 	if err != nil {
@@ -427,7 +344,7 @@ func (p *prepared) reply(n int) (string, error) {
 	if m.thinking != "" {
 		other := p.turns[n]
 		other.thinking = ""
-		text, err := p.t.chat.render(append(p.turns[:n:n], other), p.tools, false)
+		text, err := p.chat.render(append(p.turns[:n:n], other), p.given, false)
 		if err != nil {
 			return "", err
 		}
@@ -482,7 +399,7 @@ type Span struct{ From, To int }
 func (t *Tokenizer) Trajectory(c Chat, turns []Message,
 	skip func(i int) bool) (ids []int32, spans []Span, err error) {
 	first := len(c.Messages)
-	all := Chat{append(c.Messages[:first:first], turns...), c.Tools}
+	all := Chat{append(c.Messages[:first:first], turns...), c.Tools, c.Variables}
 	for i := range turns {
 		if m := &all.Messages[first+i]; m.Role == "assistant" {
 			m.Content = strings.TrimRight(m.Content, blanks)
@@ -515,7 +432,8 @@ func (t *Tokenizer) Trajectory(c Chat, turns []Message,
 		from := len(ids)
 		if all.Messages[n].plain() {
 			ids = append(
-				append(ids, t.EncodeText(strings.TrimRight(all.Messages[n].Content, blanks))...),
+				append(ids, t.EncodeText(t.Written(
+					strings.TrimRight(all.Messages[n].Content, blanks)))...),
 				t.endOfTurn)
 		} else {
 			ids = append(ids, p.encode(reply+t.end())...)
@@ -565,7 +483,7 @@ func (t *Tokenizer) following(c Chat, answer string,
 	all = append(all, messages...)
 	end := len(all)
 	all = append(all, Message{Role: "assistant", Content: answer})
-	p, err := t.prepare(Chat{append(all, messages...), c.Tools})
+	p, err := t.prepare(Chat{append(all, messages...), c.Tools, c.Variables})
 	if err != nil {
 		return "", nil, err
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"gad/internal/jinja"
 )
 
 // expectedTurns is testdata/turns/expected.json.
@@ -68,15 +70,13 @@ func (e expectedTurns) chat(t *testing.T, i int, asText bool) (c Chat) {
 				t.Fatal("calls")
 			}
 			for k := range calls {
-				var b strings.Builder
-				v, err := parseJSON(string(whole[k].Function.Arguments))
-				if err == nil {
-					err = writeJSON(&b, v, "", "\n")
-				}
+				v, err := jinja.FromJSON(string(whole[k].Function.Arguments))
 				if err != nil {
 					t.Fatal(err)
 				}
-				calls[k].Function.Arguments = b.String()
+				if calls[k].Function.Arguments, err = jinja.ToJSON(v); err != nil {
+					t.Fatal(err)
+				}
 			}
 			var b bytes.Buffer
 			enc := json.NewEncoder(&b)
@@ -209,7 +209,7 @@ func TestTrajectory(t *testing.T) {
 				first++
 			}
 			name := shape + ": " + c.Name
-			before, turns := Chat{chat.Messages[:first], chat.Tools}, chat.Messages[first:]
+			before, turns := Chat{Messages: chat.Messages[:first], Tools: chat.Tools}, chat.Messages[first:]
 			prompt, err := tok.Prompt(before)
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
@@ -241,14 +241,14 @@ func TestTrajectory(t *testing.T) {
 			}
 			for k, at := range replies {
 				span := ids[spans[k].From:spans[k].To]
-				reply, err := replied(tok, Chat{chat.Messages[:first+at], chat.Tools}, turns[at])
+				reply, err := replied(tok, Chat{Messages: chat.Messages[:first+at], Tools: chat.Tools}, turns[at])
 				if err != nil || !slices.Equal(span, reply) ||
 					reply[len(reply)-1] != tok.EndOfTurn() {
 					t.Errorf("%s: turn %d: %v, %q, its span %q", name, at, err,
 						tok.Decode(reply, false), tok.Decode(span, false))
 				}
 				// What stands before a turn is the prompt of the conversation so far.
-				p, err := tok.Prompt(Chat{chat.Messages[:first+at], chat.Tools})
+				p, err := tok.Prompt(Chat{Messages: chat.Messages[:first+at], Tools: chat.Tools})
 				if err != nil || !slices.Equal(p, slices.Concat(prompt, ids[:spans[k].From])) {
 					t.Errorf("%s: turn %d: %v: its prompt is\n%q, not\n%q", name, at, err,
 						tok.Decode(slices.Concat(prompt, ids[:spans[k].From]), false),

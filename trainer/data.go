@@ -13,6 +13,7 @@ import (
 	"gad/data"
 	"gad/internal/compute/cpu"
 	"gad/internal/report"
+	"gad/tokenizer"
 	"gad/trainer/config"
 	"gad/trainer/encode"
 	"gad/trainer/saved"
@@ -25,7 +26,11 @@ func (t *Trainer) openData(s *start) (err error) {
 		return err
 	}
 	err = t.busy("reading the tokenizer", func() (err error) {
-		t.tok, err = saved.Tokenizer(t.actorDir(*s))
+		chat := tokenizer.ChatOptions{Variables: c.Data.Template, Template: c.Data.ChatTemplate}
+		if s.inPlace { // the run's own models have both
+			chat = tokenizer.ChatOptions{}
+		}
+		t.tok, err = saved.ChatTokenizer(t.actorDir(*s), chat)
 		return err
 	})
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"gad/algos"
 	"gad/model"
 	"gad/reference"
+	"gad/tokenizer"
 	"gad/trainer/config"
 	"gad/trainer/encode"
 	"gad/trainer/saved"
@@ -45,7 +46,7 @@ func (t *Trainer) openTeacher(server Scores) error {
 	if apart != nil && t.cfg.Divergence(t.Stage) {
 		return fmt.Errorf("%w, or use teacher.loss=policy, which compares texts", apart)
 	}
-	tok, err := saved.Tokenizer(dir)
+	tok, err := saved.ChatTokenizer(dir, tokenizer.ChatOptions{Variables: t.cfg.Teacher.Template})
 	if err != nil {
 		return fmt.Errorf("teacher.path: %w", err)
 	}
@@ -168,6 +169,10 @@ func (t *Trainer) openServer(server Scores) error {
 		if tok, err = saved.Tokenizer(c.Path); err != nil {
 			return fmt.Errorf("teacher.path: %w", err)
 		}
+	}
+	tok, err := tok.With(tokenizer.ChatOptions{Variables: c.Template})
+	if err != nil {
+		return fmt.Errorf("%w: teacher.template: %w", config.ErrConfig, err)
 	}
 	apart := t.tok.Missing(tok)
 	if apart != "" && t.cfg.Divergence(t.Stage) {

@@ -152,7 +152,7 @@ func (a *acting) open() (compute.Backend, error) {
 func (a *acting) model(ctx context.Context, be compute.Backend, dir string) error {
 	_, done := a.s.Console.Busy("loading "+dir, 0)
 	m, err := session.Load(be,
-		session.Source{Path: dir, Adapter: a.o.Adapter, Quant: a.o.Quant}, model.LM)
+		session.Source{Path: dir, Adapter: a.o.Adapter, Quant: a.o.Quant, Chat: a.o.Chat}, model.LM)
 	done()
 	if err != nil {
 		return err
@@ -202,7 +202,7 @@ func (a *acting) model(ctx context.Context, be compute.Backend, dir string) erro
 
 // teacher plays the recorded episodes of the rows that have one.
 func (a *acting) teacher(ctx context.Context) error {
-	tok, err := saved.Tokenizer(a.o.Models[0])
+	tok, err := saved.ChatTokenizer(a.o.Models[0], a.o.Chat)
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,8 @@ type Options struct {
 	Models         []string // each is compared with the first
 	Adapter        string   // for the weights of the one model; "" is none
 	Quant          string   // how the models' weights are kept (model.Options.Quant)
-	Against        string   // another language model; "" is none
+	Chat           session.ChatOptions
+	Against        string // another language model; "" is none
 	Rows           session.Rows
 	Device         device.Options
 	Output         string // a line of JSON for each answer; "" is none
@@ -373,7 +374,8 @@ func (e *evaluation) load(s *student) (err error) {
 	_, done := e.s.Console.Busy("loading "+s.dir, 0)
 	defer done()
 	s.l, err = session.Load(e.be,
-		session.Source{Path: s.dir, Adapter: e.o.Adapter, Quant: e.o.Quant}, model.LM)
+		session.Source{Path: s.dir, Adapter: e.o.Adapter, Quant: e.o.Quant,
+			Chat: e.o.Chat}, model.LM)
 	if err == nil && e.ctx.Err() != nil { // loading itself is not stopped
 		return fault.ErrInterrupted
 	}
@@ -385,7 +387,7 @@ func (e *evaluation) plan() error {
 	total := 0.0
 	for _, s := range e.students {
 		o := e.options(s)
-		tok, err := saved.Tokenizer(s.dir)
+		tok, err := saved.ChatTokenizer(s.dir, e.o.Chat)
 		if err != nil {
 			return err
 		}

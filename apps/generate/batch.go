@@ -57,6 +57,9 @@ type settings struct {
 	Chunks      string  `json:"chunks,omitempty"`
 	Device      string  `json:"device"`
 	Precision   string  `json:"precision"`
+	// what is said about the chat template
+	Template     string `json:"template,omitempty"`
+	ChatTemplate string `json:"chat_template,omitempty"`
 }
 
 // differs names the first setting in which two outputs differ.
@@ -72,6 +75,7 @@ func (s settings) differs(was settings) string {
 		{"--content-key", was.ContentKey, s.ContentKey},
 		{"--teacher-key", was.TeacherKey, s.TeacherKey},
 		{"--device", was.Device, s.Device}, {"--precision", was.Precision, s.Precision},
+		{"--template", was.Template, s.Template}, {"--chat-template", was.ChatTemplate, s.ChatTemplate},
 	} {
 		if x.was != x.now {
 			return fmt.Sprintf("%s was %v, now it is %v", x.name, x.was, x.now)
@@ -198,7 +202,7 @@ func AnswerData(s *session.Session, o Options, from session.Rows, output string)
 	if err := b.resume(); err != nil {
 		return err
 	}
-	tok, err := saved.Tokenizer(o.Path)
+	tok, err := saved.ChatTokenizer(o.Path, o.Chat)
 	if err != nil {
 		return err
 	}
@@ -240,7 +244,8 @@ func AnswerData(s *session.Session, o Options, from session.Rows, output string)
 // describe is what the answers depend on.
 func (b *batch) describe(from session.Rows, set *data.Set) (s settings, err error) {
 	o := b.o
-	s = settings{ContentKey: from.Content, TeacherKey: from.Answer, N: o.N, MaxNew: b.limit,
+	s = settings{Template: o.Chat.Variables, ChatTemplate: o.Chat.Template,
+		ContentKey: from.Content, TeacherKey: from.Answer, N: o.N, MaxNew: b.limit,
 		Temperature: o.Temperature, TopP: o.TopP, MinP: o.MinP, TopK: o.TopK, Seed: o.Seed,
 		Device: o.Device.Name, Precision: o.Device.Precision}
 	if b.chunks.On() {

@@ -68,6 +68,9 @@ type settings struct {
 	Seed        uint64  `json:"seed"`
 	Device      string  `json:"device"`
 	Precision   string  `json:"precision"`
+	// what is said about the chat template
+	Template     string `json:"template,omitempty"`
+	ChatTemplate string `json:"chat_template,omitempty"`
 }
 
 // differs names the first setting in which two outputs differ.
@@ -80,7 +83,8 @@ func (s settings) differs(was settings) string {
 		{"--temperature", was.Temperature, s.Temperature}, {"--top-p", was.TopP, s.TopP},
 		{"--min-p", was.MinP, s.MinP}, {"--top-k", was.TopK, s.TopK}, {"--seed", was.Seed, s.Seed},
 		{"--checker", was.Checker, s.Checker}, {"--device", was.Device, s.Device},
-		{"--precision", was.Precision, s.Precision},
+		{"--precision", was.Precision, s.Precision}, {"--template", was.Template, s.Template},
+		{"--chat-template", was.ChatTemplate, s.ChatTemplate},
 	} {
 		if x.was != x.now {
 			return fmt.Sprintf("%s was %v, now it is %v", x.name, x.was, x.now)
@@ -192,11 +196,12 @@ func (r *rating) prepare() (err error) {
 			o.MaxNew = min(o.MaxNew, cfg.MaxPosition/2)
 		}
 	}
-	if r.tok, err = saved.Tokenizer(o.Path); err != nil {
+	if r.tok, err = saved.ChatTokenizer(o.Path, o.Chat); err != nil {
 		return err
 	}
 	r.enc = encode.Encoder{Tok: r.tok, MaxResponse: o.MaxNew}
-	r.settings = settings{Checker: o.Checker, N: o.N, MaxNew: o.MaxNew,
+	r.settings = settings{Template: o.Chat.Variables, ChatTemplate: o.Chat.Template,
+		Checker: o.Checker, N: o.N, MaxNew: o.MaxNew,
 		Temperature: o.Temperature, TopP: o.TopP, MinP: o.MinP, TopK: o.TopK, Seed: o.Seed,
 		Device: o.Device.Name, Precision: o.Device.Precision}
 	if r.settings.Model, err = r.s.Digest(o.Source); err != nil {

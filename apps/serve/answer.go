@@ -309,10 +309,11 @@ func (s *Server) chat(x *exchange) *apiError {
 	q.calls, q.single = calls, !together
 	q.grammar = s.responseFormat(f, calls)
 	s.effort(f)
+	set := variables(f)
 	if err := f.rest(); err != nil {
 		return err
 	}
-	ids, err := s.conversation(messages, tools, s.bounded(x))
+	ids, err := s.conversation(messages, tools, set, s.bounded(x))
 	if err != nil {
 		return err
 	}

@@ -181,7 +181,7 @@ var unable = map[string][]string{
 	"skip_special_tokens":        {"true"},
 	"add_generation_prompt":      {"true"},
 	"continue_final_message":     {"false"},
-	"chat_template_kwargs":       {"{}"},
+	"chat_template_kwargs":       {"{}"}, // of completions: they have no chat template
 	"return_token_strs":          {"false"},
 }
 

@@ -385,6 +385,10 @@ func (s *Server) tokenize(x *exchange) *apiError {
 		f.fail("add_special_tokens",
 			"the chat template says which tokens are around messages: leave it out, or give false")
 	}
+	set := ""
+	if messages != nil {
+		set = variables(f)
+	}
 	if err := f.rest(); err != nil {
 		return err
 	}
@@ -396,7 +400,7 @@ func (s *Server) tokenize(x *exchange) *apiError {
 		return refuse(http.StatusBadRequest, "prompt: give prompt or messages").about("prompt")
 	case messages != nil:
 		var err *apiError
-		if ids, err = s.conversation(messages, tools, encode); err != nil {
+		if ids, err = s.conversation(messages, tools, set, encode); err != nil {
 			return err
 		}
 	default:

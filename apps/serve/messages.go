@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -40,6 +41,28 @@ func (s *Server) tools(f *fields) (tools data.JSON, calls bool) {
 	return tools, s.format != nil
 }
 
+// variables reads chat_template_kwargs: values of the chat template's variables.
+func variables(f *fields) string {
+	raw := f.take("chat_template_kwargs")
+	if raw == nil || string(bytes.TrimSpace(raw)) == "null" {
+		return ""
+	}
+	var m map[string]json.RawMessage
+	if json.Unmarshal(raw, &m) != nil {
+		f.fail("chat_template_kwargs", "must be an object")
+		return ""
+	}
+	for _, name := range []string{"messages", "tools", "add_generation_prompt"} {
+		if _, ok := m[name]; ok {
+			f.fail("chat_template_kwargs", "%q is given by the request itself: leave it out", name)
+		}
+	}
+	if len(m) == 0 {
+		return ""
+	}
+	return string(raw)
+}
+
 // readTools checks that each tool is a function with a name.
 func readTools(f *fields, raw json.RawMessage) data.JSON {
 	if raw == nil {
@@ -73,7 +96,7 @@ func readTools(f *fields, raw json.RawMessage) data.JSON {
 }
 
 // conversation is the prompt that a list of messages makes with tools.
-func (s *Server) conversation(raw json.RawMessage, tools data.JSON,
+func (s *Server) conversation(raw json.RawMessage, tools data.JSON, variables string,
 	bounded tokenizer.Bounded) ([]int32, *apiError) {
 	row := data.Row{Tools: tools}
 	bad := func(format string, args ...any) *apiError {
@@ -94,6 +117,7 @@ func (s *Server) conversation(raw json.RawMessage, tools data.JSON,
 		row.Messages = append(row.Messages, message)
 	}
 	chat := encode.Chat(row)
+	chat.Variables = variables
 	if err := s.tok.Shows(chat); errors.Is(err, tokenizer.ErrNotShown) {
 		what, _, _ := strings.Cut(err.Error(), ":") // tools or tool_calls
 		e := bad("%s: the chat template of this model does not write them: leave them out", what)
@@ -104,6 +128,11 @@ func (s *Server) conversation(raw json.RawMessage, tools data.JSON,
 		return nil, e
 	}
 	ids, err := bounded.Prompt(chat)
+	if errors.Is(err, tokenizer.ErrVariable) {
+		what := strings.TrimPrefix(err.Error(), "tokenizer: variables of the chat template: ")
+		return nil, refuse(http.StatusBadRequest, "chat_template_kwargs: the chat template: %s",
+			what).about("chat_template_kwargs")
+	}
 	if err != nil {
 		return nil, s.unencoded("messages", err)
 	}

@@ -35,11 +35,16 @@ type Model struct {
 // Close frees the model and its device.
 func (m *Model) Close() { m.Model.Close(); m.Backend.Close() }
 
+// ChatOptions are what the command line says about the chat template.
+type ChatOptions = tokenizer.ChatOptions
+
 // Source is a model as a command line names it.
 type Source struct {
 	Path    string // a folder or a GGUF file
 	Adapter string // LoRA adapters for its weights; "" is none
 	Quant   string // how its weights are kept (model.Options.Quant)
+	Chat    ChatOptions
+	Talks   bool // it is asked through its chat template, and must have one
 	Device  device.Options
 }
 
@@ -88,8 +93,17 @@ func Load(be compute.Backend, from Source, kind model.Kind) (m *Model, err error
 		defer o.Base.Close() // what stands on it keeps its weights
 		weights = adapter
 	}
-	// one core's work, the weights are that of all
-	wg.Go(func() { m.Tokenizer, tokErr = saved.Tokenizer(from.Path) })
+	read := func() { m.Tokenizer, tokErr = saved.ChatTokenizer(from.Path, from.Chat) }
+	if from.Talks || from.Chat != (ChatOptions{}) { // said before the weights are loaded
+		if read(); tokErr == nil && from.Talks && m.Tokenizer.ChatTemplate() == "" {
+			_, tokErr = m.Tokenizer.ChatPrompt(nil)
+		}
+		if tokErr != nil {
+			return nil, tokErr
+		}
+	} else { // one core's work, the weights are that of all
+		wg.Go(read)
+	}
 	m.Model, err = model.Load(be, weights, o)
 	wg.Wait()
 	if tokErr != nil {

@@ -42,6 +42,9 @@ type settings struct {
 	Weights   string `json:"weights"`
 	Device    string `json:"device"`
 	Precision string `json:"precision"`
+	// what is said about the chat template
+	Template     string `json:"template,omitempty"`
+	ChatTemplate string `json:"chat_template,omitempty"`
 }
 
 // differs names the first setting in which two outputs differ.
@@ -53,6 +56,7 @@ func (s settings) differs(was settings) string {
 		{"--limit", was.Rows, s.Rows}, {"--top-logprobs", was.Top, s.Top},
 		{"--system", was.System, s.System}, {"--weights", was.Weights, s.Weights},
 		{"--device", was.Device, s.Device}, {"--precision", was.Precision, s.Precision},
+		{"--template", was.Template, s.Template}, {"--chat-template", was.ChatTemplate, s.ChatTemplate},
 	} {
 		if x.was != x.now {
 			return fmt.Sprintf("%s was %v, now it is %v", x.name, x.was, x.now)
@@ -156,7 +160,7 @@ func (c *scored) prepare() (err error) {
 		}
 		c.most = shape.MaxPosition
 	}
-	if c.enc.Tok, err = saved.Tokenizer(c.o.Path); err != nil {
+	if c.enc.Tok, err = saved.ChatTokenizer(c.o.Path, c.o.Chat); err != nil {
 		return err
 	}
 	if err := c.set.Verify(); err != nil {
@@ -167,7 +171,8 @@ func (c *scored) prepare() (err error) {
 			return err
 		}
 	}
-	c.settings = settings{Data: c.set.Digest(), Rows: len(c.rows), Top: c.o.Top,
+	c.settings = settings{Template: c.o.Chat.Variables,
+		ChatTemplate: c.o.Chat.Template, Data: c.set.Digest(), Rows: len(c.rows), Top: c.o.Top,
 		System: c.o.System, Weights: c.o.Quant, Device: c.o.Device.Name,
 		Precision: c.o.Device.Precision}
 	if c.o.Server != nil {

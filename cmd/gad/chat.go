@@ -29,12 +29,12 @@ func (p *program) chatCommand() *cli.Command {
 		}, samplingFlags(), chunkFlags(), []cli.Flag{
 			&cli.Uint64Flag{Name: "seed", Value: 1,
 				Usage: "seed of sampling; equal seeds and messages give equal answers"},
-		}, deviceFlags()),
+		}, templateFlags(), deviceFlags()),
 		Action: func(c *cli.Context) error {
 			if err := errors.Join(noArguments(c), need(c, "model")); err != nil {
 				return err
 			}
-			o := chat.Options{Source: sourceOf(c, "model"), Sampling: sampling(c),
+			o := chat.Options{Source: inChat(sourceOf(c, "model")), Sampling: sampling(c),
 				System: c.String("system"), MaxNew: c.Int("max-new-tokens"),
 				Seed:        c.Uint64("seed"),
 				StopSignals: stopSignals, Exit: func() { os.Exit(exitStopped) }}

@@ -76,7 +76,7 @@ func (p *program) dataCommand() *cli.Command {
 						Usage: "folder whose chat template and tokenizer encode the row"},
 					&cli.IntFlag{Name: "max-response-length", Value: limits.MaxResponse,
 						Usage: "with --model: where an answer is cut, tokens, end token included"},
-				}, columns...),
+				}, append(templateFlags(), columns...)...),
 				Action: func(c *cli.Context) error {
 					set, err := open(c)
 					if err != nil {
@@ -93,7 +93,7 @@ func (p *program) dataCommand() *cli.Command {
 							strings.TrimRight(data.Inspect(set, row).String(), "\n"))
 						return err
 					}
-					tok, err := tokenizerOf(c.String("model"))
+					tok, err := tokenizerOf(c.String("model"), chatOf(c))
 					if err != nil {
 						return err
 					}
@@ -116,7 +116,7 @@ func (p *program) dataCommand() *cli.Command {
 						Usage: "validation data: counts its rows that are also training rows"},
 					&cli.StringFlag{Name: "val-split", Usage: "which split of --val-data"},
 					&cli.BoolFlag{Name: "json", Usage: "print the report as JSON"},
-				}, columns...),
+				}, append(templateFlags(), columns...)...),
 				Action: func(c *cli.Context) error {
 					set, err := open(c)
 					if err != nil {
@@ -125,7 +125,7 @@ func (p *program) dataCommand() *cli.Command {
 					defer set.Close()
 					var enc data.Encoder
 					if dir := c.String("model"); dir != "" {
-						tok, err := tokenizerOf(dir)
+						tok, err := tokenizerOf(dir, chatOf(c))
 						if err != nil {
 							return err
 						}
@@ -214,11 +214,11 @@ func (p *program) dataCommand() *cli.Command {
 }
 
 // tokenizerOf loads the tokenizer of a model's folder.
-func tokenizerOf(dir string) (*tokenizer.Tokenizer, error) {
+func tokenizerOf(dir string, chat session.ChatOptions) (*tokenizer.Tokenizer, error) {
 	if err := saved.CheckModel(files(), dir); err != nil {
 		return nil, err
 	}
-	return saved.Tokenizer(dir)
+	return saved.ChatTokenizer(dir, chat)
 }
 
 // asRead shows row i as a student with that tokenizer reads it: the text and the tokens of
@@ -237,6 +237,9 @@ func asRead(set *data.Set, i int, tok *tokenizer.Tokenizer, maxResponse int) (st
 	fmt.Fprintf(&b, "row %d\n", i)
 	for _, p := range set.RowProblems(i, enc, data.Limits{}) {
 		fmt.Fprintln(&b, p)
+	}
+	if v := tok.Variables(); v != "" {
+		fmt.Fprintf(&b, "variables of the chat template: %s\n", v)
 	}
 	fmt.Fprintf(&b, "prompt: %s\n", report.Count(len(prompt), "token"))
 	writeTokens(&b, tok, prompt, 0)

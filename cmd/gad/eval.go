@@ -56,8 +56,8 @@ func evalFlags() []cli.Flag {
 			Usage: "with --env and --temperature: episodes a row"}, oneTo(1<<16-1, "")),
 		&cli.Float64Flag{Name: "success", Value: 1,
 			Usage: "with --env: least reward of an episode that counts as a success"},
-	}, rowFlags()...), slices.Concat(chunkFlags(), environmentFlags(), judgeFlags(),
-		deviceFlags())...)
+	}, rowFlags()...), slices.Concat(templateFlags(), chunkFlags(), environmentFlags(),
+		judgeFlags(), deviceFlags())...)
 }
 
 // environmentFlags are those of the commands in which a student plays without being trained.
@@ -173,6 +173,7 @@ func (p *program) evalCommand() *cli.Command {
 			}
 			o := eval.Options{
 				Models: c.StringSlice("model"), Adapter: c.String("adapter"),
+				Chat:  chatOf(c),
 				Quant: c.String("weights"), Against: c.String("against"),
 				Answers: c.StringSlice("answers"),
 				Rows:    rowsOf(c), Device: flagged(c), Output: c.String("output"),

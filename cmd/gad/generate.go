@@ -34,7 +34,7 @@ func (p *program) generateCommand() *cli.Command {
 			within(&cli.IntFlag{Name: "n", Value: 1, Usage: "answers per prompt"},
 				oneTo(1<<16-1, "")),
 			within(&cli.IntFlag{Name: "max-new-tokens", Value: generate.DefaultMaxNew, DefaultText: "1536, or what the model's context leaves after the prompt; with --data at most half of the context", Usage: "longest answer, tokens"}, atLeast(1)),
-		}, samplingFlags(), chunkFlags(), []cli.Flag{
+		}, templateFlags(), samplingFlags(), chunkFlags(), []cli.Flag{
 			&cli.Uint64Flag{Name: "seed", Value: 1,
 				Usage: "seed of sampling; equal seeds give equal answers"},
 			&cli.BoolFlag{Name: "stream", DefaultText: "on a terminal",
@@ -53,6 +53,7 @@ func (p *program) generateCommand() *cli.Command {
 			}
 			o := generate.Options{Source: sourceOf(c, "model"), Sampling: sampling(c),
 				N: c.Int("n"), Seed: c.Uint64("seed")}
+			o.Talks = c.IsSet("prompt") && !c.Bool("raw")
 			if c.IsSet("max-new-tokens") {
 				o.MaxNew = c.Int("max-new-tokens")
 			}

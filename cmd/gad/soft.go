@@ -33,7 +33,7 @@ func (p *program) softCommand() *cli.Command {
 			within(&cli.IntFlag{Name: "max-token-len", Value: 8192,
 				Usage: "tokens of one forward pass"}, atLeast(1)),
 			&cli.StringFlag{Name: "output", Usage: "output file: .arrow, .arrows, .parquet or .jsonl: the rows with the column teacher_logprobs"},
-		}, setFlags("rows with the teacher's answers"), deviceFlags()),
+		}, setFlags("rows with the teacher's answers"), templateFlags(), deviceFlags()),
 		Action: func(c *cli.Context) error {
 			if err := errors.Join(noArguments(c), need(c, "teacher", "data", "output")); err != nil {
 				return err

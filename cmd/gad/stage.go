@@ -42,6 +42,8 @@ var stageFlags = []stageFlag{
 	{"teacher-key", "data.teacher_key", "column with the teacher's answer"},
 	{"format", "data.format", "format of the rows: " + strings.Join(data.RowFormats, ", ")},
 	{"turns", "data.turns", "which of the teacher's turns are learned: last, each, or all (sft)"},
+	{"template", "data.template", "variables of the chat template: NAME=VALUE,... such as enable_thinking=false, or a JSON object"},
+	{"chat-template", "data.chat_template", "chat template in the place of the student's: a file, a name of the folder's, or chatml"},
 	{"objective", "trainer.objective",
 		"what sft learns: cross_entropy of the teacher's answers, or the ranking of scored ones"},
 	{"ratings", "data.ratings", "file of gad data rate, for data.where"},

@@ -85,7 +85,26 @@ const modelUsage = "model folder, or GGUF file"
 // sourceOf is the model that a flag names, with --adapter, on the device of the flags.
 func sourceOf(c *cli.Context, flag string) session.Source {
 	return session.Source{Path: c.String(flag), Adapter: c.String("adapter"),
-		Quant: c.String("weights"), Device: flagged(c)}
+		Quant: c.String("weights"), Chat: chatOf(c), Device: flagged(c)}
+}
+
+// templateFlags are about the chat template.
+func templateFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "template", DefaultText: "those that the model's folder keeps", Usage: "variables of the chat template: NAME=VALUE with commas between several, such as enable_thinking=false, or a JSON object"},
+		&cli.StringFlag{Name: "chat-template", Usage: "chat template in the place of the model's: a file, the name of one that its folder has beside the default, or chatml"},
+	}
+}
+
+// inChat is a model that is asked through its chat template.
+func inChat(s session.Source) session.Source {
+	s.Talks = true
+	return s
+}
+
+// chatOf is what the flags say about the chat template.
+func chatOf(c *cli.Context) session.ChatOptions {
+	return session.ChatOptions{Variables: c.String("template"), Template: c.String("chat-template")}
 }
 
 // weightsFlag is how frozen weights are kept.
@@ -125,7 +144,7 @@ func (p *program) logprobsCommand() *cli.Command {
 			adapterFlag("model"),
 			within(&cli.Float64Flag{Name: "temperature", Value: 1,
 				Usage: "logits are divided by this"}, positive(math.Inf(1))),
-		}, rowFlags()...), deviceFlags()...),
+		}, append(rowFlags(), templateFlags()...)...), deviceFlags()...),
 		Action: func(c *cli.Context) error {
 			if err := errors.Join(noArguments(c), need(c, "model", "data")); err != nil {
 				return err
@@ -151,7 +170,8 @@ func (p *program) scoreCommand() *cli.Command {
 				[]cli.Flag{&cli.StringFlag{Name: "critic", Usage: "critic folder of a checkpoint"},
 					&cli.StringFlag{Name: "student", DefaultText: "the actor of its checkpoint",
 						Usage: modelUsage + " whose answers are scored, for a discriminator with critic.head=likelihood"},
-					adapterFlag("critic")}, rowFlags()...), deviceFlags()...),
+					adapterFlag("critic")}, append(rowFlags(), templateFlags()...)...),
+			deviceFlags()...),
 		Action: func(c *cli.Context) error {
 			if err := errors.Join(noArguments(c), need(c, "critic", "data")); err != nil {
 				return err

@@ -44,12 +44,21 @@ func WithSystem(r data.Row, text string) (data.Row, error) {
 	return r, nil
 }
 
-// Shows refuses a row whose tool calls or tools the chat template does not show.
+// Shows refuses a row whose tool calls or tools the chat template does not show, and, with
+// data.ErrThought, one whose answer thinks where the prompt does not, or the other way round.
 func (e Encoder) Shows(r data.Row) error {
 	if len(r.PromptIDs) > 0 {
 		return nil
 	}
 	c := Chat(r)
+	turns, skip := messages(r.Turns), func(i int) bool { return r.Turns[i].Context }
+	if r.Turns == nil && strings.TrimSpace(r.Teacher) != "" {
+		turns = []tokenizer.Message{{Role: "assistant", Content: r.Teacher}}
+		skip = func(int) bool { return false }
+	}
+	if err := e.Tok.Thinks(c, turns, skip); err != nil {
+		return fmt.Errorf("%w: %w", data.ErrThought, err)
+	}
 	c.Messages = append(c.Messages, messages(r.Turns)...)
 	return e.Tok.Shows(c)
 }
@@ -74,7 +83,8 @@ func (e Encoder) Reply(r data.Row) ([]int32, []data.Span, error) {
 
 // Answer is text as a finished answer, however long.
 func (e Encoder) Answer(text string) []int32 {
-	return append(e.Tok.EncodeText(strings.TrimRight(text, " \t\r\n")), e.Tok.EndOfTurn())
+	text = e.Tok.Written(strings.TrimRight(text, " \t\r\n"))
+	return append(e.Tok.EncodeText(text), e.Tok.EndOfTurn())
 }
 
 // Lost counts the characters of text that the tokenizer has no token for.

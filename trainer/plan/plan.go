@@ -26,6 +26,7 @@ import (
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
+	"gad/tokenizer"
 	"gad/trainer/config"
 	"gad/trainer/encode"
 	"gad/trainer/saved"
@@ -226,7 +227,8 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 
 // measureData reads up to 512 rows for their mean lengths.
 func (p *Plan) measureData(dir string, c config.Config) error {
-	tok, err := saved.Tokenizer(dir)
+	tok, err := saved.ChatTokenizer(dir,
+		tokenizer.ChatOptions{Variables: c.Data.Template, Template: c.Data.ChatTemplate})
 	if err != nil {
 		return err
 	}

@@ -106,6 +106,15 @@ func Tokenizer(dir string) (*tokenizer.Tokenizer, error) {
 	return tokenizer.Load(dir)
 }
 
+// ChatTokenizer is Tokenizer with what a user says about the chat template.
+func ChatTokenizer(dir string, chat tokenizer.ChatOptions) (*tokenizer.Tokenizer, error) {
+	tok, err := Tokenizer(dir)
+	if err != nil {
+		return nil, err
+	}
+	return tok.With(chat)
+}
+
 // ReadHeldOut is the shape of a held-out discriminator, which must have a head
 // already: a fresh one would judge by chance.
 func ReadHeldOut(dir string) (model.Config, error) {

@@ -1,0 +1,230 @@
+package tokenizer
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"gad/internal/jinja"
+)
+
+// ChatOptions are what a user says about the chat template of a model.
+type ChatOptions struct {
+	// Variables of the template, such as enable_thinking: a JSON object, or NAME=VALUE with commas
+	// between several, each value JSON or else a text. They come before those that the folder keeps.
+	Variables string
+	// Template takes the place of the model's: a file, the name of one that the folder has beside
+	// its default, or chatml.
+	Template string
+}
+
+// fileVariables keeps ChatOptions.Variables in a model's folder. No other program reads it.
+const fileVariables = "chat_template_variables.json"
+
+// fileToolUse is the template for chats with tools, where a folder has one of its own.
+const fileToolUse = "additional_chat_templates/tool_use.jinja"
+
+// builtinTemplates are templates for models that come without one.
+var builtinTemplates = map[string]string{"chatml": `{%- for m in messages %}
+    {{- '<|im_start|>' ~ m.role ~ '\n' ~ m.content ~ '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+{%- endif %}
+`}
+
+// With returns the tokenizer with another chat template, or other variables of it.
+func (t *Tokenizer) With(o ChatOptions) (*Tokenizer, error) {
+	if o == (ChatOptions{}) {
+		return t, nil
+	}
+	files := maps.Clone(t.files)
+	if o.Template != "" {
+		source, err := t.templateNamed(o.Template)
+		if err != nil {
+			return nil, err
+		}
+		files[fileTemplate] = []byte(source)
+		delete(files, fileToolUse)
+	}
+	if o.Variables != "" {
+		given, err := readVariables(o.Variables)
+		if err != nil {
+			return nil, fmt.Errorf("tokenizer: %w", err)
+		}
+		kept := jinja.NewDict()
+		if raw := files[fileVariables]; raw != nil {
+			if kept, err = readVariables(string(raw)); err != nil {
+				return nil, fmt.Errorf("tokenizer: %s: %w", fileVariables, err)
+			}
+		}
+		for i := range given.Len() {
+			kept.Set(given.At(i))
+		}
+		text, err := jinja.ToJSON(kept)
+		if err != nil {
+			return nil, fmt.Errorf("tokenizer: variables of the chat template: %w", err)
+		}
+		files[fileVariables] = []byte(text + "\n")
+	}
+	files[fileModel] = t.modelFile
+	other, err := parse(files)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %w", err)
+	}
+	return other, nil
+}
+
+// templateNamed finds a template by its file or its name.
+func (t *Tokenizer) templateNamed(name string) (string, error) {
+	if source, ok := t.templates[name]; ok {
+		return source, nil
+	}
+	raw, err := os.ReadFile(name)
+	switch {
+	case err == nil && len(raw) > templateLimit:
+		return "", fmt.Errorf("tokenizer: %s: %d bytes: over the limit of %d", name, len(raw),
+			templateLimit)
+	case err == nil:
+		return string(raw), nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return "", fmt.Errorf("tokenizer: chat template: %w", err)
+	}
+	if source, ok := builtinTemplates[name]; ok {
+		return source, nil
+	}
+	names := slices.Sorted(maps.Keys(t.templates))
+	return "", fmt.Errorf("tokenizer: chat template %q: is no file, and no template of that name is known: give a file, or one of %s",
+		name, strings.Join(append(names, slices.Sorted(maps.Keys(builtinTemplates))...), ", "))
+}
+
+// Variables is what the variables of the chat template are set to, as a JSON object; "" where none
+// is.
+func (t *Tokenizer) Variables() string {
+	return strings.TrimSpace(string(t.files[fileVariables]))
+}
+
+// reserved are names of variables that a chat itself gives.
+var reserved = []string{"messages", "tools", "add_generation_prompt"}
+
+// readVariables reads ChatOptions.Variables.
+func readVariables(text string) (*jinja.Dict, error) {
+	bad := func(format string, args ...any) (*jinja.Dict, error) {
+		return nil, fmt.Errorf("variables of the chat template: "+format, args...)
+	}
+	d := jinja.NewDict()
+	if text = strings.TrimSpace(text); strings.HasPrefix(text, "{") {
+		v, err := jinja.FromJSON(text)
+		if err != nil {
+			return bad("%s: %w: give a JSON object, or NAME=VALUE", shortQuote(text), err)
+		}
+		d = v.(*jinja.Dict)
+	} else {
+		for _, part := range splitVariables(text) {
+			name, value, ok := strings.Cut(part, "=")
+			if name = strings.TrimSpace(name); !ok || name == "" {
+				return bad("%s: give NAME=VALUE, such as enable_thinking=false, or a JSON object",
+					shortQuote(part))
+			}
+			if _, twice := d.Get(name); twice {
+				return bad("%q stands twice", name)
+			}
+			d.Set(name, readValue(strings.TrimSpace(value)))
+		}
+	}
+	for i := range d.Len() {
+		if name, _ := d.At(i); slices.Contains(reserved, name.(string)) {
+			return bad("%q is given by the chat: leave it out", name)
+		}
+	}
+	return d, nil
+}
+
+// readValue reads the value of a variable: JSON, Python's True, False and None, or a text.
+func readValue(text string) any {
+	if v, ok := map[string]any{"True": true, "False": false, "None": nil}[text]; ok {
+		return v
+	}
+	if v, err := jinja.FromJSON(text); err == nil {
+		return v
+	}
+	return text
+}
+
+// splitVariables cuts at commas that stand in no bracket and no JSON text.
+func splitVariables(text string) (parts []string) {
+	depth, from, quoted := 0, 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '[' || c == '{':
+			depth++
+		case c == ']' || c == '}':
+			depth--
+		case c == ',' && depth == 0:
+			parts = append(parts, text[from:i])
+			from = i + 1
+		}
+	}
+	return append(parts, text[from:])
+}
+
+// variables reads those of a chat or of a folder, and refuses one that the templates do not read: a
+// name that is misspelt would change nothing and say nothing.
+func (c *chatTemplate) variables(text string) (jinja.Vars, error) {
+	if text == "" {
+		return nil, nil
+	}
+	d, err := readVariables(text)
+	if err != nil {
+		return nil, err
+	}
+	vars := jinja.Vars{}
+	for i := range d.Len() {
+		k, v := d.At(i)
+		name := k.(string)
+		if !c.reads(name) {
+			return nil, fmt.Errorf("variables of the chat template: it does not read %q, but %s: %w",
+				name, cmp.Or(strings.Join(c.settable(), ", "), "none that can be set"),
+				ErrVariable)
+		}
+		vars[name] = v
+	}
+	return vars, nil
+}
+
+// ErrVariable is wrapped by the error of a variable that no chat template of the model reads.
+var ErrVariable = errors.New("leave it out, or correct the name")
+
+func (c *chatTemplate) reads(name string) bool {
+	return slices.Contains(c.tpl.Reads(), name) || c.forTools != nil && c.forTools.reads(name)
+}
+
+// settable are the names that a user can give values to.
+func (c *chatTemplate) settable() (names []string) {
+	for _, name := range c.tpl.Reads() {
+		_, given := c.vars[name]
+		_, set := c.set[name]
+		if (!given || set) && !slices.Contains(reserved, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// pick is the template for a chat: one with tools may have its own.
+func (c *chatTemplate) pick(tools string) *chatTemplate {
+	if c.forTools != nil && tools != "" {
+		return c.forTools
+	}
+	return c
+}
