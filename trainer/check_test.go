@@ -398,7 +398,7 @@ func TestJudgeSettings(t *testing.T) {
 			"trainer.keep_best=val/check", "data.val_files=" + fixed.val},
 		"trainer.keep_best val/held_out_d needs trainer.held_out_critic": {
 			"trainer.keep_best=val/held_out_d", "data.val_files=" + fixed.val},
-		"is a language model, not a discriminator: give the critic folder of": {
+		"is a language model, not a discriminator with a value head": {
 			"trainer.held_out_critic=" + fixed.student, "data.val_files=" + fixed.val},
 	} {
 		run := filepath.Join(t.TempDir(), "run")
