@@ -122,7 +122,7 @@ func TestIdleSettingsAreIdle(t *testing.T) {
 				value = "0.5"
 			}
 			for _, other := range s.Choices {
-				if other != s.Default {
+				if other != s.Default && other != "token" { // critic.level=token is of single answers
 					value = other
 				}
 			}
