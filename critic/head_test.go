@@ -121,29 +121,7 @@ func TestLikelihoodGradient(t *testing.T) {
 			}
 			return sum
 		}
-		for _, p := range m.Params() {
-			w, g := ref.F64(p.W), ref.F64(p.G)
-			norm := 0.0
-			for _, x := range g {
-				norm += x * x
-			}
-			norm = math.Sqrt(norm)
-			h := 5e-3 / (1 + norm)
-			move := func(by float64) {
-				for i := range w {
-					w[i] += by * g[i] / max(norm, 1e-30)
-				}
-			}
-			move(h)
-			up := loss()
-			move(-2 * h)
-			down := loss()
-			move(h)
-			if got := (up - down) / (2 * h); !(math.Abs(got-norm) < 1e-3*norm+1e-4) {
-				t.Errorf("%s: %s: the loss rises by %g along a gradient of norm %g", name, p.Name,
-					got, norm)
-			}
-		}
+		checkGradient(t, name, m, loss)
 	}
 }
 
@@ -244,5 +222,33 @@ func TestTerms(t *testing.T) {
 	value, _ := newCritic(t, nil)
 	if _, err := value.Terms(b.Students); err == nil {
 		t.Error("a value head has terms")
+	}
+}
+
+// checkGradient holds the gradient of every parameter against differences of the loss along it.
+func checkGradient(t *testing.T, name string, m *model.Model, loss func() float64) {
+	t.Helper()
+	for _, p := range m.Params() {
+		w, g := ref.F64(p.W), ref.F64(p.G)
+		norm := 0.0
+		for _, x := range g {
+			norm += x * x
+		}
+		norm = math.Sqrt(norm)
+		h := 5e-3 / (1 + norm) // a smaller one shows that scores are rounded to float32
+		move := func(by float64) {
+			for i := range w {
+				w[i] += by * g[i] / max(norm, 1e-30)
+			}
+		}
+		move(h)
+		up := loss()
+		move(-2 * h)
+		down := loss()
+		move(h)
+		if got := (up - down) / (2 * h); !(math.Abs(got-norm) < 1e-3*norm+1e-4) {
+			t.Errorf("%s: %s: the loss rises by %g along a gradient of norm %g", name, p.Name, got,
+				norm)
+		}
 	}
 }

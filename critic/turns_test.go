@@ -196,30 +196,7 @@ func TestGradientByTurn(t *testing.T) {
 			}
 			return sum
 		}
-		for _, p := range m.Params() {
-			w, g := ref.F64(p.W), ref.F64(p.G)
-			norm := 0.0
-			for _, x := range g {
-				norm += x * x
-			}
-			norm = math.Sqrt(norm)
-			h := 5e-3 / (1 + norm) // a smaller one shows that scores are rounded to float32
-			move := func(by float64) {
-				for i := range w {
-					w[i] += by * g[i] / norm
-				}
-			}
-			move(h)
-			up := loss()
-			move(-2 * h)
-			down := loss()
-			move(h)
-			if got := (up - down) / (2 * h); !(math.Abs(got-norm) < 1e-3*norm+1e-4) {
-				t.Errorf("%s: %s: the loss rises by %g along a gradient of norm %g", name, p.Name,
-					got,
-					norm)
-			}
-		}
+		checkGradient(t, name, m, loss)
 	}
 }
 

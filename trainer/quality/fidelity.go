@@ -1,6 +1,7 @@
 package quality
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -123,7 +124,7 @@ func totals(m *model.Model, seqs []model.Seq, temperature float64, what string,
 
 // stopped returns fault.ErrInterrupted for a generation that was asked to end.
 func stopped(err error) error {
-	if err == model.ErrStopped {
+	if errors.Is(err, model.ErrStopped) {
 		return fault.ErrInterrupted
 	}
 	return err
