@@ -38,7 +38,8 @@ type Replay struct {
 // DefaultConfig is the paper's discriminator.
 func DefaultConfig() Config {
 	return Config{
-		Head: Value, Loss: "bt", Level: "episode", Reads: "answer", Optim: model.DefaultOptim(), GradClip: 0.2,
+		Head: Value, Loss: "bt", Level: "episode", Reads: "answer",
+		Optim: model.DefaultOptim(), GradClip: 0.2,
 		PPOEpochs:   1,
 		MaxTokenLen: 8192,
 		LoRA:        model.DefaultLoRA(), Truncated: "exclude",

@@ -198,7 +198,9 @@ func TestLikelihoodMistakes(t *testing.T) {
 
 // The terms of a sequence's tokens add up to its score.
 func TestTerms(t *testing.T) {
-	c, spy := newCritic(t, func(c *Config) { c.Head, c.Level, c.MaxTokenLen = Likelihood, "token", 16 })
+	c, spy := newCritic(t, func(c *Config) {
+		c.Head, c.Level, c.MaxTokenLen = Likelihood, "token", 16
+	})
 	c.Against(student(t, spy, 9), 0.7)
 	b := episodes()
 	scoreS, err := c.Score(b.Students)

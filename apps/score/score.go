@@ -16,9 +16,10 @@ import (
 type Options struct {
 	session.Source
 	Rows        session.Rows
-	MaxResponse int    // tokens of an answer; what is longer is cut
-	MaxTokens   int    // of one forward pass
-	Student     string // of gad score: folder of the student, for a likelihood; "" is the one beside it
+	MaxResponse int // tokens of an answer; what is longer is cut
+	MaxTokens   int // of one forward pass
+	// of gad score: folder of the student, for a likelihood; "" is the one beside it
+	Student string
 }
 
 // LogProbs prints the log-probability of each token, with logits divided by a temperature.

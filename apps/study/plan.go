@@ -287,7 +287,8 @@ func (r *reader) eval(n *conf.Node) (e Eval) {
 	for _, x := range []struct {
 		key   string
 		value int
-	}{{"rows", e.Rows}, {"fidelity", e.Fidelity}, {"disc_steps", e.DiscSteps}, {"disc_seeds", e.DiscSeeds}} {
+	}{{"rows", e.Rows}, {"fidelity", e.Fidelity}, {"disc_steps", e.DiscSteps},
+		{"disc_seeds", e.DiscSeeds}} {
 		if x.value < 0 {
 			n.Get(x.key).Bad("%d: below the minimum 0", x.value)
 		}

@@ -587,8 +587,8 @@ func (s *session) fidelityArgs(e *evaluation, checkpoint string) []string {
 	return append(append(a, s.plan.device()...), "--threads", fmt.Sprint(s.threads), "--json")
 }
 
-// fidelityOf returns the figures of gad fidelity's JSON by the keys of report.FigureOf: those of the
-// last reward, the discriminator's, and fluency's correlation with the truth.
+// fidelityOf returns the figures of gad fidelity's JSON by the keys of report.FigureOf: the last
+// reward's, which is the discriminator, and fluency's correlation with the truth.
 func fidelityOf(found map[string]any) map[string]any {
 	out := map[string]any{}
 	rewards, _ := found["rewards"].([]any)
