@@ -110,10 +110,10 @@ if [ "$pair" = half ]; then
 fi
 flock -u 9
 
+new=() critics=()
 for seed in $seeds; do
   for arm in $arms; do
     run=$RUNS/$pair-$arm-$seed
-    [ -e "$run.json" ] && continue
     if [ ! -e "$run/global_step_$STEPS" ]; then
       # shellcheck disable=SC2046 # settings are words
       "$GAD" warmup --model "$student" --data "$RUNS/train-$pair.jsonl" --output "$run" \
@@ -123,12 +123,18 @@ for seed in $seeds; do
         critic.ppo_mini_batch_size=1 critic.grad_clip=1 actor.lora.rank=16 trainer.save_freq=1 \
         trainer.max_ckpt_to_keep=100 $(settings "$arm")
     fi
-    critics=()
+    [ ! -e "$run/measured" ] || continue
+    new+=("$run/measured")
     for k in $(seq 1 "$STEPS"); do critics+=(--critic "$run/global_step_$k"); done
-    "$GAD" fidelity "${critics[@]}" --model "$student" --teacher "$m" --teacher-temperature "$temperature" \
-      "${sees[@]}" --data "$RUNS/held-$pair.jsonl" --n 8 --temperature 1 --max-response-length 48 \
-      --seed 101 "${machine[@]}" --json --output "$run.answers.tmp" >"$run.tmp"
-    mv "$run.answers.tmp" "$run.answers"
-    mv "$run.tmp" "$run.json"
   done
 done
+# MEASURE=0: later, with others.
+[ "${MEASURE:-1}" = 1 ] && [ ${#new[@]} -gt 0 ] || exit 0
+
+# All of them on the same answers.
+out=$RUNS/measured-$pair-$(date +%s)
+"$GAD" fidelity "${critics[@]}" --model "$student" --teacher "$m" --teacher-temperature "$temperature" \
+  "${sees[@]}" --data "$RUNS/held-$pair.jsonl" --n 8 --temperature 1 --max-response-length 48 \
+  --seed 101 "${machine[@]}" --json --output "$out.answers" >"$out.tmp"
+mv "$out.tmp" "$out.json"
+touch "${new[@]}"

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Does the fidelity of a reward predict the game (doc/study.md, "Is the score worth following")? One
+# short game from each warm-up of scripts/study/fidelity.sh on the pair half, with the same settings;
+# then the exact KL between student and teacher, both ways, before and after. Killed? The same command
+# goes on.
+#
+#   scripts/study/fidelity-game.sh "ARM ..." "SEED ..." [STEP]
+#   RUNS=folder scripts/study/fidelity-game.py     the table and the plot of all games
+#
+# STEP (2) is the step of the warm-up that the game begins from; GAMESTEPS (6) those of the game.
+# ARM opd is distillation by the teacher's own log-probabilities, the bound.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+GAD=${GAD:-gad} RUNS=${RUNS:-runs/fidelity} THREADS=${THREADS:-2} GAMESTEPS=${GAMESTEPS:-6}
+arms=${1:?arms} seeds=${2:-1} step=${3:-2}
+machine=(--threads "$THREADS" --precision bf16)
+
+# measure MODEL OUT: four samples of each held-out prompt.
+measure() {
+  for k in 1 2 3 4; do
+    [ -e "$2.$k.json" ] || {
+      "$GAD" eval --model "$1" --against "$RUNS/model" --data "$RUNS/held-half.jsonl" --temperature 1 --seed "$k" \
+        --max-response-length 48 --disc-steps 0 "${machine[@]}" --json >"$2.tmp"
+      mv "$2.tmp" "$2.$k.json"
+    }
+  done
+}
+measure "$RUNS/half" "$RUNS/game-start"
+for seed in $seeds; do
+  for arm in $arms; do
+    run=$RUNS/game-$arm-$step-$seed
+    common=(--data "$RUNS/train-half.jsonl" --output "$run" --steps "$GAMESTEPS" --seed "$seed" "${machine[@]}"
+      data.train_batch_size=30 data.max_prompt_length=128 data.overlong_prompts=filter data.max_response_length=48
+      rollout.n=4 rollout.temperature=1 actor.lora.rank=16 actor.optim.lr=3e-4 actor.optim.beta2=0.95
+      actor.ppo_mini_batch_size=5 actor.grad_clip=1 trainer.save_freq=0)
+    if [ ! -e "$run/global_step_$GAMESTEPS" ]; then
+      case $arm in
+      opd) "$GAD" opd --model "$RUNS/half" --teacher "$RUNS/model" "${common[@]}" ;;
+      *)
+        "$GAD" train --resume "$RUNS/half-$arm-$seed/global_step_$step" "${common[@]}" critic.truncated=include \
+          algorithm.truncated_reward=score critic.ppo_mini_batch_size=2 critic.grad_clip=1 critic.lora.rank=16 \
+          critic.optim.lr=1e-4 $(case $arm in likelihood*) echo critic.head=likelihood ;; esac)
+        ;;
+      esac
+    fi
+    measure "$run/global_step_$GAMESTEPS/actor" "$run"
+  done
+done
