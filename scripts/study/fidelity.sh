@@ -57,7 +57,7 @@ settings() {
 }
 
 mkdir -p "$RUNS"
-exec 9>"$RUNS/.data"
+exec 9>"$RUNS/.data-$pair"
 flock 9 # the data are made once
 m=$RUNS/model
 [ -e "$m/config.json" ] || "$GAD" export --model "$MODEL" --output "$m"
