@@ -103,7 +103,7 @@ var house = map[string]string{
 	"apps/score":                     "apps/session model trainer/encode",
 	"apps/chat":                      "apps/session internal/compute internal/fault model tokenizer",
 	"apps/eval":                      "apps/judge apps/play apps/session checkpoint data device internal/compute internal/endpoint internal/fault internal/journal internal/report internal/textmetrics internal/vfs model trainer/config trainer/encode trainer/episode trainer/quality trainer/saved",
-	"apps/generate":                  "apps/play apps/session checkpoint data internal/compute internal/fault internal/journal internal/report internal/vfs model tokenizer trainer/encode trainer/episode trainer/saved",
+	"apps/generate":                  "apps/play apps/session data internal/compute internal/fault internal/report model tokenizer trainer/encode trainer/episode trainer/saved",
 	"apps/play":                      "apps/session data internal/env internal/fault internal/report model tokenizer trainer/config trainer/encode trainer/episode",
 	"apps/judge":                     "internal/endpoint internal/journal internal/textmetrics",
 	"apps/serve":                     "data internal/grammar model tokenizer trainer/encode",

@@ -12,7 +12,6 @@ import (
 	"io/fs"
 	"maps"
 	"math"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,15 +42,15 @@ func (s Settings) limit() (n float64, flag string) {
 // Settings are what an answer depends on beside its prompt. The journal holds them: a
 // collection is resumed with the same ones only.
 type Settings struct {
-	Model       string         `json:"model"`
-	System      string         `json:"system"` // for rows without a system turn
-	Temperature *float64       `json:"temperature"`
-	TopP        *float64       `json:"top_p"`
-	MaxTokens   int            `json:"max_tokens"`
-	Seed        *int64         `json:"seed"`
-	Extra       map[string]any `json:"extra,omitempty"`
-	Env         string         `json:"env,omitempty"` // command of the environment that the teacher acts in
-	TopLogprobs int            `json:"top_logprobs,omitempty"`
+	Model       string         `json:"model" flag:"--model"`
+	System      string         `json:"system" flag:"--system"` // for rows without a system turn
+	Temperature *float64       `json:"temperature" flag:"--temperature"`
+	TopP        *float64       `json:"top_p" flag:"--top-p"`
+	MaxTokens   int            `json:"max_tokens" flag:"--max-tokens"`
+	Seed        *int64         `json:"seed" flag:"--seed"`
+	Extra       map[string]any `json:"extra,omitempty" flag:"--extra"`
+	Env         string         `json:"env,omitempty" flag:"--env"` // command of the teacher's environment
+	TopLogprobs int            `json:"top_logprobs,omitempty" flag:"--top-logprobs"`
 }
 
 // Options describe a collection.
@@ -228,41 +227,10 @@ func (c *Collection) sameSettings(path string) error {
 	if err := json.Unmarshal(raw, &was); err != nil {
 		return fmt.Errorf("collect: %s: its settings cannot be read: %w", path, err)
 	}
-	now := c.o.Settings
-	for _, x := range []struct {
-		name     string
-		was, now any
-	}{
-		{"--model", was.Model, now.Model}, {"--system", was.System, now.System},
-		{"--temperature", value(was.Temperature), value(now.Temperature)},
-		{"--top-p", value(was.TopP), value(now.TopP)},
-		{"--max-tokens", was.MaxTokens, now.MaxTokens},
-		{"--seed", value(was.Seed), value(now.Seed)},
-		{"--extra", plain(was.Extra), plain(now.Extra)},
-		{"--env", was.Env, now.Env},
-		{"--top-logprobs", was.TopLogprobs, now.TopLogprobs},
-	} {
-		if !reflect.DeepEqual(x.was, x.now) {
-			return mistake{fmt.Sprintf("collect: %s: its answers are of other settings: %s was %s, now it is %s: give the same, or another --output", path, x.name, show(x.was), show(x.now)), ErrSettings}
-		}
+	if what := journal.Changed(was, c.o.Settings); what != "" {
+		return mistake{fmt.Sprintf("collect: %s: its answers are of other settings: %s: give the same, or another --output", path, what), ErrSettings}
 	}
 	return nil
-}
-
-func value[T any](p *T) any {
-	if p == nil {
-		return nil
-	}
-	return *p
-}
-
-// plain is a map as JSON has it.
-func plain(m map[string]any) string {
-	if len(m) == 0 {
-		return ""
-	}
-	b, _ := json.Marshal(m) // it came from JSON
-	return string(b)
 }
 
 func show(v any) string {

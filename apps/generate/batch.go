@@ -5,18 +5,12 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"sync/atomic"
-	"time"
 
 	"gad/apps/session"
-	"gad/checkpoint"
 	"gad/data"
 	"gad/internal/fault"
-	"gad/internal/journal"
 	"gad/internal/report"
-	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer/encode"
@@ -43,59 +37,29 @@ type answer struct {
 // that says otherwise is refused. --limit is not among it: it changes how many rows are answered,
 // not how.
 type settings struct {
-	Model       string  `json:"model_sha256"`
-	Data        string  `json:"data_digest"`
-	ContentKey  string  `json:"content_key"`
-	TeacherKey  string  `json:"teacher_key"`
-	N           int     `json:"n"`
-	MaxNew      int     `json:"max_new_tokens"`
-	Temperature float64 `json:"temperature"`
-	TopP        float64 `json:"top_p"`
-	MinP        float64 `json:"min_p"`
-	TopK        int     `json:"top_k"`
-	Seed        uint64  `json:"seed"`
-	Chunks      string  `json:"chunks,omitempty"`
-	Device      string  `json:"device"`
-	Precision   string  `json:"precision"`
-	// what is said about the chat template
-	Template     string `json:"template,omitempty"`
-	ChatTemplate string `json:"chat_template,omitempty"`
-}
-
-// differs names the first setting in which two outputs differ.
-func (s settings) differs(was settings) string {
-	for _, x := range []struct {
-		name     string
-		was, now any
-	}{
-		{"--n", was.N, s.N}, {"--max-new-tokens", was.MaxNew, s.MaxNew},
-		{"--temperature", was.Temperature, s.Temperature},
-		{"--top-p", was.TopP, s.TopP}, {"--min-p", was.MinP, s.MinP}, {"--top-k", was.TopK, s.TopK},
-		{"--seed", was.Seed, s.Seed}, {"--chunk", was.Chunks, s.Chunks},
-		{"--content-key", was.ContentKey, s.ContentKey},
-		{"--teacher-key", was.TeacherKey, s.TeacherKey},
-		{"--device", was.Device, s.Device}, {"--precision", was.Precision, s.Precision},
-		{"--template", was.Template, s.Template}, {"--chat-template", was.ChatTemplate, s.ChatTemplate},
-	} {
-		if x.was != x.now {
-			return fmt.Sprintf("%s was %v, now it is %v", x.name, x.was, x.now)
-		}
-	}
-	switch {
-	case was.Model != s.Model:
-		return "the model is not the same"
-	case was.Data != s.Data:
-		return "the data are not the same"
-	}
-	return ""
+	N            int     `json:"n" flag:"--n"`
+	MaxNew       int     `json:"max_new_tokens" flag:"--max-new-tokens"`
+	Temperature  float64 `json:"temperature" flag:"--temperature"`
+	TopP         float64 `json:"top_p" flag:"--top-p"`
+	MinP         float64 `json:"min_p" flag:"--min-p"`
+	TopK         int     `json:"top_k" flag:"--top-k"`
+	Seed         uint64  `json:"seed" flag:"--seed"`
+	Chunks       string  `json:"chunks,omitempty" flag:"--chunk"`
+	ContentKey   string  `json:"content_key" flag:"--content-key"`
+	TeacherKey   string  `json:"teacher_key" flag:"--teacher-key"`
+	Device       string  `json:"device" flag:"--device"`
+	Precision    string  `json:"precision" flag:"--precision"`
+	Template     string  `json:"template,omitempty" flag:"--template"`
+	ChatTemplate string  `json:"chat_template,omitempty" flag:"--chat-template"`
+	Model        string  `json:"model_sha256" same:"the model is"`
+	Data         string  `json:"data_digest" same:"the data are"`
 }
 
 // batch is one gad generate --data.
 //
 // Each answer goes into a journal as it ends, OUTPUT.partial, whose first record are the settings
 // that the answers depend on. When all are there they are written into the output by row and
-// sample, so that it has the same bytes whether the command was interrupted or not. A journal
-// that an older version has begun, in a form of its own, is resumed too: see keyOfBefore.
+// sample, so that it has the same bytes whether the command was interrupted or not.
 type batch struct {
 	s        *session.Session
 	o        Options
@@ -104,66 +68,12 @@ type batch struct {
 	rows     int
 	limit    int          // tokens of an answer
 	chunks   model.Chunks // in which answers are written
-	kept     atomic.Int64 // answers in the journal, for signals
-	journal  *journal.Journal
+	journal  *session.Partial
 	failed   error // of the journal, or of a row
 }
 
-// settingsKey is the key of the settings in the journal.
-const settingsKey = "settings"
-
 // answerKey is the key of an answer in the journal.
 func answerKey(row, sample int) string { return fmt.Sprintf("%d/%d", row, sample) }
-
-// keyOfBefore is the key of a line of a journal as gad wrote it until November 2026: the
-// settings, and then the answers, as they are in the output.
-func keyOfBefore(line []byte) string {
-	strict := func(v any) bool {
-		dec := json.NewDecoder(bytes.NewReader(line))
-		dec.DisallowUnknownFields()
-		return dec.Decode(v) == nil
-	}
-	var s settings
-	if strict(&s) && s.Model != "" {
-		return settingsKey
-	}
-	var a answer
-	if strict(&a) && a.Finish != "" {
-		return answerKey(a.Row, a.Sample)
-	}
-	return ""
-}
-
-// syncEvery bounds what a loss of power costs: the answers of this time.
-const syncEvery = 5 * time.Second
-
-// partial is where answers go until all are there.
-func (b *batch) partial() string { return b.out.Path + ".partial" }
-
-// want is how many answers there will be.
-func (b *batch) want() int { return b.rows * b.settings.N }
-
-// state is how far the command is, for whoever ends it.
-func (b *batch) state() string {
-	return fmt.Sprintf("%d of %d answers are in %s: run the same command to resume", b.kept.Load(),
-		b.want(), b.partial())
-}
-
-// missing is how many bytes are still to be written, by the answers so far: the others,
-// and all of them once more in order.
-func (b *batch) missing() int64 {
-	var have int64
-	for _, record := range b.journal.All() {
-		have += int64(len(record))
-	}
-	n := int(b.kept.Load())
-	return have * int64(2*b.want()-n) / int64(max(1, n))
-}
-
-// broken is an error of the disk, which needs so many bytes.
-func (b *batch) broken(needed int64, err error) error {
-	return b.out.Broken(b.s.FS, needed, fmt.Errorf("generate: %w", err))
-}
 
 // chunkRows is how many rows are sampled in one call.
 const chunkRows = 1024
@@ -218,24 +128,10 @@ func AnswerData(s *session.Session, o Options, from session.Rows, output string)
 	if err := session.Continues("generate", m, b.chunks); err != nil {
 		return err
 	}
-	ctx, stop := s.Stoppable(func() string {
-		return "stopping; complete answers are kept, and the same command resumes; a second Ctrl-C stops at once"
-	}, b.state)
-	defer stop()
-	if err := b.begin(); err != nil {
-		return err
-	}
-	err = b.generate(ctx, m, set, prompts, todo)
-	if err := cmp.Or(b.failed, b.journal.Sync(), b.journal.Close()); err != nil {
-		return b.broken(b.missing(),
-			fmt.Errorf("%d of %d answers are kept: %w", b.kept.Load(), b.want(), err))
-	}
-	if errors.Is(err, model.ErrStopped) {
-		s.Console.Close()
-		fmt.Fprintf(s.Err, "gad: generate: interrupted: %s\n", b.state())
-		return fault.ErrInterrupted
-	}
-	if err != nil {
+	b.journal.Size = b.rows * b.settings.N
+	if err := b.journal.Work("answered", func(ctx context.Context) error {
+		return cmp.Or(b.generate(ctx, m, set, prompts, todo), b.failed)
+	}); err != nil {
 		return err
 	}
 	return b.finish()
@@ -264,38 +160,18 @@ func (b *batch) describe(from session.Rows, set *data.Set) (s settings, err erro
 // resume reads what an interrupted command has left. It may have been asked for fewer
 // rows, not for more: answers are not thrown away.
 func (b *batch) resume() (err error) {
-	foreign := fault.Usagef("generate: %s: is not an interrupted output of gad generate: remove it or give another --output", b.partial())
-	b.journal, err = journal.Read(b.partial(),
-		journal.Options{FS: b.s.FS, Before: keyOfBefore, SyncEvery: syncEvery})
-	if errors.Is(err, journal.ErrForeign) {
-		return foreign
-	}
-	if err != nil {
-		return fmt.Errorf("generate: %w", err)
-	}
-	if b.journal.Len() == 0 {
-		return nil
-	}
-	raw, _ := b.journal.Lookup(settingsKey)
-	var was settings
-	if json.Unmarshal(raw, &was) != nil {
-		return foreign
-	}
-	if what := b.settings.differs(was); what != "" {
-		return fault.Usagef(
-			"generate: %s: cannot be resumed: %s: give the same settings, or another --output",
-			b.partial(), what)
+	if b.journal, err = session.Resume(b.s, b.out, "answer", b.settings); err != nil {
+		return err
 	}
 	last := -1
 	for key := range b.journal.All() {
 		var row, sample int
 		if n, _ := fmt.Sscanf(key, "%d/%d", &row, &sample); n == 2 {
 			last = max(last, row)
-			b.kept.Add(1)
 		}
 	}
 	if last >= b.rows {
-		return fault.Usagef("generate: %s: has answers up to row %d: --limit %d would drop them: give --limit %d or more, or another --output", b.partial(), last, b.rows, last+1)
+		return fault.Usagef("generate: %s: has answers up to row %d: --limit %d would drop them: give --limit %d or more, or another --output", b.journal.Path(), last, b.rows, last+1)
 	}
 	return nil
 }
@@ -329,21 +205,6 @@ func (b *batch) complete(row int) bool {
 		}
 	}
 	return true
-}
-
-// begin opens the journal, and writes the settings into a new one.
-func (b *batch) begin() error {
-	err := b.journal.Begin()
-	if err == nil {
-		err = b.journal.Append(settingsKey, b.settings)
-	}
-	if err != nil {
-		return checkpoint.ExplainFull(b.s.FS, b.out.Path, b.missing(), vfs.Target(err))
-	}
-	if n := b.kept.Load(); n > 0 {
-		b.s.Console.Print(fmt.Sprintf("%s: resuming, answers done so far: %d", b.partial(), n))
-	}
-	return nil
 }
 
 // generate samples what is missing.
@@ -393,11 +254,7 @@ func (b *batch) keep(tok *tokenizer.Tokenizer, set *data.Set, row, sample int,
 	if c.Truncated {
 		a.Finish = "length"
 	}
-	if err := b.journal.Put(key, a); err != nil {
-		return err
-	}
-	b.kept.Add(1)
-	return nil
+	return b.journal.Keep(key, a)
 }
 
 // finish makes the output out of the journal.
@@ -412,7 +269,7 @@ func (b *batch) finish() error {
 			record, _ := b.journal.Lookup(answerKey(row, sample))
 			var a answer
 			if err := json.Unmarshal(record, &a); err != nil {
-				return fmt.Errorf("generate: %s: answer %d to row %d: %w", b.partial(), sample, row,
+				return fmt.Errorf("generate: %s: answer %d to row %d: %w", b.journal.Path(), sample, row,
 					err)
 			}
 			all.Write(record)
@@ -427,8 +284,8 @@ func (b *batch) finish() error {
 	if err := b.out.Write(b.s.FS, all.Bytes(), "generate"); err != nil {
 		return err
 	}
-	if err := b.s.FS.Remove(b.partial()); err != nil {
-		return b.broken(0, err)
+	if err := b.journal.Remove(); err != nil {
+		return err
 	}
 	fmt.Fprintf(b.s.Out, "%s: %s to %s, %.0f tokens on average, %d cut at %d tokens\n", b.out.Path,
 		report.Count(n, "answer"), report.Count(b.rows, "row"), float64(tokens)/float64(max(n, 1)),

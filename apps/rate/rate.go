@@ -55,50 +55,21 @@ const (
 
 // settings are the first record of an unfinished output: what its records depend on.
 type settings struct {
-	Model       string  `json:"model_sha256"`
-	Critic      string  `json:"critic_sha256"`
-	Checker     string  `json:"checker"`
-	Data        string  `json:"data_digest"`
-	N           int     `json:"n"`
-	MaxNew      int     `json:"max_new_tokens"`
-	Temperature float64 `json:"temperature"`
-	TopP        float64 `json:"top_p"`
-	MinP        float64 `json:"min_p"`
-	TopK        int     `json:"top_k"`
-	Seed        uint64  `json:"seed"`
-	Device      string  `json:"device"`
-	Precision   string  `json:"precision"`
-	// what is said about the chat template
-	Template     string `json:"template,omitempty"`
-	ChatTemplate string `json:"chat_template,omitempty"`
-}
-
-// differs names the first setting in which two outputs differ.
-func (s settings) differs(was settings) string {
-	for _, x := range []struct {
-		name     string
-		was, now any
-	}{
-		{"--n", was.N, s.N}, {"--max-new-tokens", was.MaxNew, s.MaxNew},
-		{"--temperature", was.Temperature, s.Temperature}, {"--top-p", was.TopP, s.TopP},
-		{"--min-p", was.MinP, s.MinP}, {"--top-k", was.TopK, s.TopK}, {"--seed", was.Seed, s.Seed},
-		{"--checker", was.Checker, s.Checker}, {"--device", was.Device, s.Device},
-		{"--precision", was.Precision, s.Precision}, {"--template", was.Template, s.Template},
-		{"--chat-template", was.ChatTemplate, s.ChatTemplate},
-	} {
-		if x.was != x.now {
-			return fmt.Sprintf("%s was %v, now it is %v", x.name, x.was, x.now)
-		}
-	}
-	switch {
-	case was.Model != s.Model:
-		return "the model is not the same"
-	case was.Critic != s.Critic:
-		return "the discriminator is not the same"
-	case was.Data != s.Data:
-		return "the data are not the same"
-	}
-	return ""
+	N            int     `json:"n" flag:"--n"`
+	MaxNew       int     `json:"max_new_tokens" flag:"--max-new-tokens"`
+	Temperature  float64 `json:"temperature" flag:"--temperature"`
+	TopP         float64 `json:"top_p" flag:"--top-p"`
+	MinP         float64 `json:"min_p" flag:"--min-p"`
+	TopK         int     `json:"top_k" flag:"--top-k"`
+	Seed         uint64  `json:"seed" flag:"--seed"`
+	Checker      string  `json:"checker" flag:"--checker"`
+	Device       string  `json:"device" flag:"--device"`
+	Precision    string  `json:"precision" flag:"--precision"`
+	Template     string  `json:"template,omitempty" flag:"--template"`
+	ChatTemplate string  `json:"chat_template,omitempty" flag:"--chat-template"`
+	Model        string  `json:"model_sha256" same:"the model is"`
+	Critic       string  `json:"critic_sha256" same:"the discriminator is"`
+	Data         string  `json:"data_digest" same:"the data are"`
 }
 
 // answer is a record of the journal: one sampled answer.
@@ -164,11 +135,7 @@ func Rate(s *session.Session, o Options, from session.Rows, output string) (err 
 	if err := r.prepare(); err != nil {
 		return err
 	}
-	r.journal, err = r.out.Partial(s, "record", r.settings, func(raw []byte) (string, bool) {
-		var was settings
-		ok := json.Unmarshal(raw, &was) == nil && was.Model != ""
-		return r.settings.differs(was), ok
-	})
+	r.journal, err = session.Resume(s, r.out, "record", r.settings)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package session
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -24,15 +25,15 @@ type Partial struct {
 	o        Output
 	noun     string // of a record
 	settings any
+	Size     int // records that there will be; 0: not known
 }
 
 const settingsKey = "settings"
 
-// Partial reads what an interrupted command has left. noun names a record; differs says in what
-// the settings of the interrupted command, as JSON, are not those of this one, and whether they
-// are a command's at all.
-func (o Output) Partial(s *Session, noun string, settings any,
-	differs func(was []byte) (what string, ok bool)) (*Partial, error) {
+// Resume reads what an interrupted command has left of the output o, and refuses it where its
+// settings, a struct that journal.Changed compares, are not those of this command. noun names a
+// record.
+func Resume[S comparable](s *Session, o Output, noun string, settings S) (*Partial, error) {
 	p := &Partial{s: s, o: o, noun: noun, settings: settings}
 	foreign := fault.Usagef("%s: %s: is not an interrupted output of gad %[1]s: remove it or give another --output", o.Command, p.Path())
 	var err error
@@ -47,19 +48,34 @@ func (o Output) Partial(s *Session, noun string, settings any,
 	if p.Len() == 0 {
 		return p, nil
 	}
-	was, _ := p.Lookup(settingsKey)
-	what, ok := differs(was)
-	if !ok {
+	raw, _ := p.Lookup(settingsKey)
+	var was, none S
+	if json.Unmarshal(raw, &was) != nil || was == none {
 		return nil, foreign
 	}
-	if what != "" {
+	if what := journal.Changed(was, settings); what != "" {
 		return nil, fault.Usagef(
 			"%s: %s: cannot be resumed: %s: give the same settings, or another --output", o.Command,
 			p.Path(), what)
 	}
-	s.Console.Print(fmt.Sprintf("%s: resuming, %s done so far", p.Path(),
-		report.Count(p.Len()-1, noun)))
 	return p, nil
+}
+
+// Done returns how many records there are.
+func (p *Partial) Done() int { return max(0, p.Len()-1) }
+
+// missing returns how many bytes are still to be written, for the message about a full disk, if Size
+// says how many records there will be: the missing ones, and all of them once more in the output.
+func (p *Partial) missing() int64 {
+	if p.Size == 0 {
+		return 0
+	}
+	var have int64
+	for _, record := range p.All() {
+		have += int64(len(record))
+	}
+	n := p.Done()
+	return have * int64(max(0, 2*p.Size-n)) / int64(max(1, n))
 }
 
 // Path is the journal's.
@@ -67,12 +83,20 @@ func (p *Partial) Path() string { return p.o.Path + ".partial" }
 
 // state is how far the command is, for whoever ends it.
 func (p *Partial) state() string {
-	return fmt.Sprintf("%s are in %s: run the same command to resume",
-		report.Count(max(0, p.Len()-1), p.noun), p.Path())
+	return fmt.Sprintf("%s are in %s: run the same command to resume", p.count(), p.Path())
+}
+
+// count returns how many records there are, and of how many, in words.
+func (p *Partial) count() string {
+	if p.Size == 0 {
+		return report.Count(p.Done(), p.noun)
+	}
+	return fmt.Sprintf("%d of %s", p.Done(), report.Count(p.Size, p.noun))
 }
 
 func (p *Partial) broken(err error) error {
-	return p.o.Broken(p.s.FS, 0, fmt.Errorf("%s: %w", p.o.Command, err))
+	return p.o.Broken(p.s.FS, p.missing(),
+		fmt.Errorf("%s: %s are kept: %w", p.o.Command, p.count(), err))
 }
 
 // Keep appends a record.
@@ -92,10 +116,14 @@ func (p *Partial) Work(done string, work func(ctx context.Context) error) error 
 	}, p.state)
 	defer stop()
 	if err := p.Begin(); err != nil {
-		return checkpoint.ExplainFull(p.s.FS, p.o.Path, 0, vfs.Target(err))
+		return checkpoint.ExplainFull(p.s.FS, p.o.Path, p.missing(), vfs.Target(err))
 	}
 	if err := p.Append(settingsKey, p.settings); err != nil {
 		return p.broken(err)
+	}
+	if p.Done() > 0 {
+		p.s.Console.Print(fmt.Sprintf("%s: resuming, %s done so far", p.Path(),
+			report.Count(p.Done(), p.noun)))
 	}
 	err := work(ctx)
 	if failed := cmp.Or(p.Sync(), p.Close()); failed != nil {

@@ -33,46 +33,27 @@ type Options struct {
 
 // settings are the first record of an unfinished output: what its records depend on.
 type settings struct {
-	Teacher   string `json:"teacher_sha256"`   // with a server the tokenizer's
-	Server    bool   `json:"server,omitempty"` // see record.Model
-	Data      string `json:"data_digest"`
-	Rows      int    `json:"rows"`
-	Top       int    `json:"top_logprobs"`
-	System    string `json:"system"`
-	Weights   string `json:"weights"`
-	Device    string `json:"device"`
-	Precision string `json:"precision"`
-	// what is said about the chat template
-	Template     string `json:"template,omitempty"`
-	ChatTemplate string `json:"chat_template,omitempty"`
+	Rows         int    `json:"rows" flag:"--limit"`
+	Top          int    `json:"top_logprobs" flag:"--top-logprobs"`
+	System       string `json:"system" flag:"--system"`
+	Weights      string `json:"weights" flag:"--weights"`
+	Device       string `json:"device" flag:"--device"`
+	Precision    string `json:"precision" flag:"--precision"`
+	Template     string `json:"template,omitempty" flag:"--template"`
+	ChatTemplate string `json:"chat_template,omitempty" flag:"--chat-template"`
+	Server       place  `json:"server,omitempty" flag:"the teacher"`  // see record.Model
+	Teacher      string `json:"teacher_sha256" same:"the teacher is"` // with a server the tokenizer's
+	Data         string `json:"data_digest" same:"the data are"`
 }
 
-// differs names the first setting in which two outputs differ.
-func (s settings) differs(was settings) string {
-	for _, x := range []struct {
-		name     string
-		was, now any
-	}{
-		{"--limit", was.Rows, s.Rows}, {"--top-logprobs", was.Top, s.Top},
-		{"--system", was.System, s.System}, {"--weights", was.Weights, s.Weights},
-		{"--device", was.Device, s.Device}, {"--precision", was.Precision, s.Precision},
-		{"--template", was.Template, s.Template}, {"--chat-template", was.ChatTemplate, s.ChatTemplate},
-	} {
-		if x.was != x.now {
-			return fmt.Sprintf("%s was %v, now it is %v", x.name, x.was, x.now)
-		}
+// place says where the teacher is.
+type place bool
+
+func (behind place) String() string {
+	if behind {
+		return "behind a server"
 	}
-	switch {
-	case was.Server && !s.Server:
-		return "a server has scored the rows, now the teacher would be loaded"
-	case s.Server && !was.Server:
-		return "the teacher was loaded, now a server would score the rows"
-	case was.Teacher != s.Teacher:
-		return "the teacher is not the same"
-	case was.Data != s.Data:
-		return "the data are not the same"
-	}
-	return ""
+	return "loaded"
 }
 
 // record is a row of the journal.
@@ -131,11 +112,7 @@ func Score(s *session.Session, o Options, from session.Rows, output string) (err
 	if err := c.prepare(); err != nil {
 		return err
 	}
-	c.journal, err = c.out.Partial(s, "row", c.settings, func(raw []byte) (string, bool) {
-		var was settings
-		ok := json.Unmarshal(raw, &was) == nil && was.Teacher != ""
-		return c.settings.differs(was), ok
-	})
+	c.journal, err = session.Resume(s, c.out, "row", c.settings)
 	if err != nil {
 		return err
 	}

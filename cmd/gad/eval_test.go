@@ -387,7 +387,7 @@ func TestGenerateData(t *testing.T) {
 
 	// From any part of the journal the same bytes come.
 	head, lines :=
-		begunBefore(t, actor, rows, 3, 12, 1),
+		generateBegun(t, actor, rows, 3, 12, 1),
 		strings.SplitAfter(strings.TrimSuffix(all, "\n"), "\n")
 	for k, part := range map[string]string{
 		"nothing":               head,
@@ -396,34 +396,25 @@ func TestGenerateData(t *testing.T) {
 		"a last line unended":   head + strings.TrimSuffix(lines[4], "\n"),
 		"the same answer twice": head + lines[4] + lines[4],
 	} {
-		// Until November 2026 the lines were without keys.
-		keyed := ""
-		for line := range strings.Lines(part) {
-			key := "settings"
-			if line != head {
-				i := slices.IndexFunc(lines,
-					func(whole string) bool {
-						return strings.HasPrefix(whole,
-							strings.TrimSuffix(line, "\n"))
-					})
-				key = fmt.Sprintf("%d/%d", i/3, i%3)
-			}
-			keyed += `{"key":"` + key + `","record":` + strings.Replace(line, "\n", "}\n", 1)
+		keyed := head
+		for line := range strings.Lines(strings.TrimPrefix(part, head)) {
+			i := slices.IndexFunc(lines, func(whole string) bool {
+				return strings.HasPrefix(whole, strings.TrimSuffix(line, "\n"))
+			})
+			keyed += fmt.Sprintf(`{"key":"%d/%d","record":`, i/3, i%3) +
+				strings.Replace(line, "\n", "}\n", 1)
 		}
-		for form, part := range map[string]string{"before": part, "now": keyed} {
-			name := form + "-" + strings.ReplaceAll(k, " ", "-") + ".jsonl"
-			if err := os.WriteFile(filepath.Join(dir, name+".partial"), []byte(part),
-				0o644); err != nil {
-				t.Fatal(err)
-			}
-			_, said := must(t, args(name)...)
-			if read(name) != all {
-				t.Errorf("%s, as %s: other bytes than without an interruption", k, form)
-			}
-			if n := strings.Count(part, "\n") - 1; n > 0 &&
-				!strings.Contains(said, "resuming, answers done so far: ") {
-				t.Errorf("%s, as %s: does not say that it resumes: %s", k, form, said)
-			}
+		name := strings.ReplaceAll(k, " ", "-") + ".jsonl"
+		if err := os.WriteFile(filepath.Join(dir, name+".partial"), []byte(keyed),
+			0o644); err != nil {
+			t.Fatal(err)
+		}
+		_, said := must(t, args(name)...)
+		if read(name) != all {
+			t.Errorf("%s: other bytes than without an interruption", k)
+		}
+		if n := strings.Count(part, "\n") - 1; n > 0 && !strings.Contains(said, "resuming, ") {
+			t.Errorf("%s: does not say that it resumes: %s", k, said)
 		}
 	}
 }
@@ -440,9 +431,8 @@ type answerLine struct {
 	Finish    string            `json:"finish_reason"`
 }
 
-// begunBefore is the first line of the journal of gad generate --data as it was until November
-// 2026, of n answers to a prompt, of limit tokens at most.
-func begunBefore(t *testing.T, dir, rows string, n, limit int, temperature float64) string {
+// generateBegun returns the first line of the journal of gad generate --data: its settings, of n answers to a prompt, of limit tokens at most.
+func generateBegun(t *testing.T, dir, rows string, n, limit int, temperature float64) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -459,7 +449,7 @@ func begunBefore(t *testing.T, dir, rows string, n, limit int, temperature float
 		t.Fatal(err)
 	}
 	defer set.Close()
-	return fmt.Sprintf(`{"model_sha256":"%x","data_digest":"%s","content_key":"content","teacher_key":"teacher_response","n":%d,"max_new_tokens":%d,"temperature":%g,"top_p":1,"min_p":0,"top_k":0,"seed":1,"device":"cpu","precision":"auto"}`+"\n",
+	return fmt.Sprintf(`{"key":"settings","record":{"model_sha256":"%x","data_digest":"%s","content_key":"content","teacher_key":"teacher_response","n":%d,"max_new_tokens":%d,"temperature":%g,"top_p":1,"min_p":0,"top_k":0,"seed":1,"device":"cpu","precision":"auto"}}`+"\n",
 		sum.Sum(nil), set.Digest(), n, limit, temperature)
 }
 

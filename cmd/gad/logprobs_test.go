@@ -291,9 +291,9 @@ func TestDataScoreResumes(t *testing.T) {
 	}
 	for _, c := range []struct{ flag, value, said string }{
 		{"--top-logprobs", "5", "--top-logprobs was 4, now it is 5"},
-		{"--system", "x", "--system was , now it is x"},
+		{"--system", "x", `--system was not given, now it is "x"`},
 		{"--limit", "3", "--limit was 7, now it is 3"},
-		{"--weights", "q8_0", "--weights was native, now it is q8_0"},
+		{"--weights", "q8_0", `--weights was "native", now it is "q8_0"`},
 	} {
 		args := append(slices.Clone(line), "--output", full)
 		if k := slices.Index(args, c.flag); k >= 0 {

@@ -94,14 +94,13 @@ var needs = map[string]func(t *testing.T, f *fixture) []string{
 	// begun.jsonl.partial and far.jsonl.partial are of interrupted commands.
 	"begun": func(t *testing.T, f *fixture) []string {
 		put(t, "begun.jsonl.partial",
-			strings.TrimSuffix(begunBefore(t, f.path("student"), f.path("test.jsonl"), 1, 3, 0.8),
-				"\n"))
+			generateBegun(t, f.path("student"), f.path("test.jsonl"), 1, 3, 0.8))
 		return nil
 	},
 	"far": func(t *testing.T, f *fixture) []string {
 		put(t, "far.jsonl.partial",
-			begunBefore(t, f.path("student"), f.path("test.jsonl"), 1, 3, 0.8)+
-				`{"row":7,"sample":0,"response":"x","tokens":1,"truncated":false,"finish_reason":"stop"}`)
+			generateBegun(t, f.path("student"), f.path("test.jsonl"), 1, 3, 0.8)+
+				`{"key":"7/0","record":{"row":7,"sample":0,"response":"x","tokens":1,"truncated":false,"finish_reason":"stop"}}`+"\n")
 		return nil
 	},
 	"tokenizers": strangeTokenizers,

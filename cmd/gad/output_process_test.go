@@ -70,7 +70,7 @@ func TestOneMakerOfAnOutput(t *testing.T) {
 			continue // the first signal was quicker
 		}
 		want := " of 16000 answers are in " + out + ".partial: run the same command to resume\n"
-		if code != exitFailed || !strings.Contains(said, "stopping; complete answers are kept, and the same command resumes; a second Ctrl-C stops at once\n") ||
+		if code != exitFailed || !strings.Contains(said, "stopping; what is answered is kept, and the same command resumes; a second Ctrl-C stops at once\n") ||
 			!strings.Contains(said, "stopped at once by a second signal: ") ||
 			!strings.HasSuffix(said, want) || strings.Contains(said, "without saving") {
 			t.Errorf("exit status %d\n%s", code, said)
@@ -80,7 +80,7 @@ func TestOneMakerOfAnOutput(t *testing.T) {
 	// The lock has ended with its process; what it said of the answers holds.
 	p := start(t, path, generate("1")...)
 	wait(t, "resuming",
-		func() bool { return strings.Contains(p.said.String(), "resuming, answers done so far: ") })
+		func() bool { return strings.Contains(p.said.String(), "resuming, ") })
 	p.Process.Signal(syscall.SIGINT)
 	if code := p.end(t, patience); code != exitInterrupted {
 		t.Errorf("exit status %d\n%s", code, p.said.String())

@@ -391,7 +391,7 @@ func TestDataScoreFaults(t *testing.T) {
 	}
 	loaded := slices.Delete(slices.Clone(line), 4, 6)
 	code, _, said = gad(append(loaded, out)...)
-	if code != exitUsage || !strings.Contains(said, "a server has scored the rows, now the teacher would be loaded: give the same settings") {
+	if code != exitUsage || !strings.Contains(said, "the teacher was behind a server, now it is loaded: give the same settings") {
 		t.Errorf("exit status %d: %s", code, said)
 	}
 }

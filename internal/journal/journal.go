@@ -30,10 +30,6 @@ type Options struct {
 	FS   vfs.FS // nil is the disk
 	Name string // the errors' first words, such as "endpoint: journal"; "" leaves them without
 
-	// Before is the key of a line that an older version of gad wrote in a form of its own, whose
-	// record is the whole line; "" is no such line. nil: there was no other form.
-	Before func(line []byte) (key string)
-
 	// SyncEvery bounds what a loss of power costs of the records of Put: those of this time.
 	// 0: only an Append behind them makes them safe.
 	SyncEvery time.Duration
@@ -86,8 +82,7 @@ func Read(path string, o Options) (*Journal, error) {
 	return j, j.read()
 }
 
-// Begin opens the file for Append and Put. What was damaged in it, and lines of an older form,
-// are written anew first.
+// Begin opens the file for Append and Put. A damaged file is written anew first.
 func (j *Journal) Begin() (err error) {
 	if j.damaged {
 		if err := j.rewrite(); err != nil {
@@ -149,20 +144,10 @@ func (j *Journal) read() error {
 		var l journalLine
 		if err := json.Unmarshal(line, &l); err == nil && l.Key != "" && len(l.Record) > 0 {
 			j.put(l.Key, l.Record)
-		} else if key := j.before(line); key != "" {
-			j.put(key, bytes.TrimSuffix(line, []byte("\n")))
-			j.damaged = true
 		} else {
 			j.dropped++
 		}
 	}
-}
-
-func (j *Journal) before(line []byte) string {
-	if j.o.Before == nil {
-		return ""
-	}
-	return j.o.Before(line)
 }
 
 // beginning is how the first record of a journal begins.

@@ -292,42 +292,6 @@ func TestPutIsSynced(t *testing.T) {
 	})
 }
 
-// Lines of an older form are read, and are in the form of today once the journal has begun;
-// Read alone changes nothing.
-func TestLinesOfBefore(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "j")
-	const was = "{\"n\":1,\"text\":\"a<b\"}\n{\"n\":2}\ntorn"
-	if err := os.WriteFile(path, []byte(was), 0o666); err != nil {
-		t.Fatal(err)
-	}
-	o := journal.Options{Before: func(line []byte) string {
-		if strings.HasPrefix(string(line), `{"n":`) {
-			return string(line[5])
-		}
-		return ""
-	}}
-	j, err := journal.Read(path, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r, ok := j.Lookup("1"); !ok || string(r) != `{"n":1,"text":"a<b"}` || j.Len() != 2 || j.Dropped() != 0 {
-		t.Errorf("%s, %d records, %d dropped", r, j.Len(), j.Dropped())
-	}
-	if raw, _ := os.ReadFile(path); string(raw) != was {
-		t.Errorf("Read has made it %q", raw)
-	}
-	if err := errors.Join(j.Begin(), j.Append("3", 3), j.Close()); err != nil {
-		t.Fatal(err)
-	}
-	const want = "{\"key\":\"1\",\"record\":{\"n\":1,\"text\":\"a<b\"}}\n{\"key\":\"2\",\"record\":{\"n\":2}}\n{\"key\":\"3\",\"record\":3}\n"
-	if raw, _ := os.ReadFile(path); string(raw) != want {
-		t.Errorf("got %q", raw)
-	}
-	if _, err := journal.Open(path, journal.Options{}); err != nil {
-		t.Errorf("without the older form: %v", err)
-	}
-}
-
 // Foreign looks at the first bytes of what is there.
 func TestForeign(t *testing.T) {
 	dir := t.TempDir()
