@@ -20,8 +20,14 @@ import (
 	"gad/internal/vfs/vfstest"
 )
 
-// TestMain makes the test binary an environment where COUNTS is set.
+// TestMain makes the test binary an environment where COUNTS or CALCULATOR is set.
 func TestMain(m *testing.M) {
+	if os.Getenv("CALCULATOR") != "" {
+		if err := calculator.Serve(os.Stdin, os.Stdout); err != nil {
+			panic(err)
+		}
+		return
+	}
 	if os.Getenv("COUNTS") == "" {
 		os.Exit(m.Run())
 	}
