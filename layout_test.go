@@ -135,7 +135,7 @@ var doubles = map[string]string{
 	"trainer/export":                 "apps/session",
 	"apps/session/sessiontest":       "apps/session",
 	"apps/games":                     "internal/env", // environments to act in
-	"internal/hostile":               everyone, // damages files for the tests of any reader
+	"internal/hostile":               everyone,       // damages files for the tests of any reader
 	"internal/comm/commtest":         "internal/comm",
 	"apps/doctor":                    "trainer", // examines the runs that the tests play
 	// a tiny student, for the rooms of the trainer

@@ -15,6 +15,7 @@ import (
 	"gad/internal/endpoint"
 	"gad/internal/endpoint/endpointtest"
 	"gad/internal/env"
+	"gad/internal/hostile"
 	"gad/internal/journal"
 	"gad/internal/vfs"
 	"gad/internal/vfs/vfstest"
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	if os.Getenv("COUNTS") == "" {
-		os.Exit(m.Run())
+		os.Exit(hostile.Main(m))
 	}
 	if err := env.Serve(os.Stdin, os.Stdout, "counts", 8,
 		func() env.Episode { return &counts{} }); err != nil {
