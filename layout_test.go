@@ -92,6 +92,7 @@ var house = map[string]string{
 	"internal/vfs/vfstest":           "internal/vfs",
 	"apps/chat/chattest":             "",
 	"apps/pull/hubtest":              "",
+	"apps/session/sessiontest":       "apps/session internal/report internal/vfs internal/vfs/vfstest",
 	"internal/fault":                 "",
 	"internal/journal":               "internal/vfs",
 	"apps/session":                   "checkpoint critic data device internal/compute internal/fault internal/journal internal/report internal/vfs model tokenizer trainer/saved",
@@ -132,7 +133,9 @@ var doubles = map[string]string{
 	"device":                         "internal/compute", // opens one of them, for the examples
 	"trainer":                        "apps/session",     // trains a student to talk with
 	"trainer/export":                 "apps/session",
-	"internal/hostile":               everyone, // damages files for the tests of any reader
+	"apps/session/sessiontest":       "apps/session",
+	"apps/games":                     "internal/env", // environments to act in
+	"internal/hostile":               everyone,       // damages files for the tests of any reader
 	"internal/comm/commtest":         "internal/comm",
 	"apps/doctor":                    "trainer", // examines the runs that the tests play
 	// a tiny student, for the rooms of the trainer

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"gad/internal/vfs"
+
+	"gad/internal/hostile"
 )
 
 // holdEnv makes the test binary a process that holds a lock until it is killed.
@@ -29,7 +31,7 @@ func TestMain(m *testing.M) {
 		time.Sleep(time.Minute)
 		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	os.Exit(hostile.Main(m))
 }
 
 // hold starts another process that holds the lock of dir.

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +18,7 @@ import (
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
 	"gad/internal/conf"
+	"gad/internal/hostile"
 	"gad/internal/modeltest"
 	"gad/internal/report"
 	"gad/internal/vfs"
@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	peakSize, peakMost = 64, 256
 	vfs.OS = vfstest.Unsynced(vfs.OS)
-	debug.SetGCPercent(400) // the heap of these tests is small: a quarter of their time
+	hostile.Quick()
 	root, err := os.MkdirTemp("", "gad-trainer-")
 	if err != nil {
 		panic(err)

@@ -15,15 +15,22 @@ import (
 	"gad/internal/endpoint"
 	"gad/internal/endpoint/endpointtest"
 	"gad/internal/env"
+	"gad/internal/hostile"
 	"gad/internal/journal"
 	"gad/internal/vfs"
 	"gad/internal/vfs/vfstest"
 )
 
-// TestMain makes the test binary an environment where COUNTS is set.
+// TestMain makes the test binary an environment where COUNTS or CALCULATOR is set.
 func TestMain(m *testing.M) {
+	if os.Getenv("CALCULATOR") != "" {
+		if err := calculator.Serve(os.Stdin, os.Stdout); err != nil {
+			panic(err)
+		}
+		return
+	}
 	if os.Getenv("COUNTS") == "" {
-		os.Exit(m.Run())
+		os.Exit(hostile.Main(m))
 	}
 	if err := env.Serve(os.Stdin, os.Stdout, "counts", 8,
 		func() env.Episode { return &counts{} }); err != nil {

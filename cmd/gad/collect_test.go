@@ -1,12 +1,13 @@
 package main
 
 import (
-	"errors"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -58,435 +59,158 @@ func collected(t *testing.T, path string) (rows []data.Row) {
 	return rows
 }
 
-// TestCollect: the answers of a teacher that misbehaves at first, in the order of the
-// prompts, in a file that gad data validate and training take.
+// put writes a file of lines.
+func put(t *testing.T, name string, lines ...string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// drop removes a file.
+func drop(t *testing.T, name string) {
+	t.Helper()
+	if err := os.Remove(name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var aNumber = regexp.MustCompile(`[0-9]+`)
+
+// adds is a teacher of the environment calculator: its next turn by the conversation, as the
+// scripted teacher of gad task make has it.
+func adds(messages []struct{ Role, Content string }) (call bool, a, b int) {
+	var numbers []int
+	last, calls := 0, 0
+	for _, m := range messages {
+		switch {
+		case m.Role == "user" && numbers == nil:
+			for _, s := range aNumber.FindAllString(m.Content, -1) {
+				n, _ := strconv.Atoi(s)
+				numbers = append(numbers, n)
+			}
+			last = numbers[0]
+		case m.Role == "tool":
+			last, _ = strconv.Atoi(m.Content)
+			calls++
+		}
+	}
+	if calls+1 < len(numbers) {
+		return true, last, numbers[calls+1]
+	}
+	return false, last, 0
+}
+
+// addsAsText writes the turns of adds.
+func addsAsText(c endpointtest.Call, _ int) (text, finish string) {
+	call, a, b := adds(c.Messages)
+	if !call {
+		return fmt.Sprintf("The sum is %d.", a), "stop"
+	}
+	return fmt.Sprintf(
+		"<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": %d, \"b\": %d}}\n</tool_call>", a,
+		b), "stop"
+}
+
+// calculatorRows are rows of gad task make calculator in the file train.jsonl.
+func calculatorRows(t *testing.T, dir string, n int) (path string) {
+	t.Helper()
+	must(t, "task", "make", "calculator", "--output", filepath.Join(dir, "task"), "--rows",
+		fmt.Sprint(n))
+	return filepath.Join(dir, "task", "train.jsonl")
+}
+
+// jsonLines are the objects of a file of JSON lines.
+func jsonLines(t *testing.T, path string) (all []map[string]any) {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		var o map[string]any
+		if err := json.Unmarshal([]byte(line), &o); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, o)
+	}
+	return all
+}
+
+// The flags of gad data collect say what is asked, what it may cost and what is written; the key is
+// in no file, and gad data reads what was collected.
 func TestCollect(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("TEACHER_KEY", "sk-teacher-0123456789")
 	s := teacher(t, &endpointtest.Server{Key: "sk-teacher-0123456789",
 		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-			switch {
-			case c.Before > 0:
-			case c.Number%7 == 3:
-				endpointtest.Cut(w)
-				return true
-			case c.Number%7 == 5:
-				endpointtest.HalfJSON(w)
-				return true
+			if c.N > 1 { // and a row's second answer is asked for apart
+				endpointtest.Fail(w, 400, "", "'n' must be 1")
+			} else {
+				fmt.Fprintf(w, `{"choices":[{"finish_reason":"length","message":{"content":"to %s","reasoning_content":"I see."}}]}`, c.Prompt)
 			}
-			return false
-		},
-		Answer: func(c endpointtest.Call, choice int) (string, string) {
-			switch c.Prompt {
-			case "p4":
-				return "", "content_filter"
-			case "p5":
-				return "this is cut", "length"
-			}
-			return endpointtest.Echo(c, choice)
+			return true
 		}})
-	promptFile(t, "prompts.jsonl", 40)
-	if err := os.WriteFile("prices.json", []byte(`{"big": {"input": 1000, "output": 2000}}`), 0o644); err != nil {
-		t.Fatal(err)
+	promptFile(t, "prompts.jsonl", 6)
+	put(t, "prices.json", `{"big": {"input": 1000, "output": 2000}}`)
+	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--limit", "3", "--output",
+		"rows.jsonl", "--base-url", s.URL, "--model", "big", "--key-env", "TEACHER_KEY",
+		"--system", "be brief", "--temperature", "0.5", "--top-p", "0.9", "--max-tokens", "100",
+		"--seed", "7", "--extra", `{"user": "me"}`, "--n", "2", "--prices", "prices.json",
+		"--max-cost", "20", "--keep-thinking", "--concurrency", "1"}
+	dry, _ := must(t, append(line, "--dry-run", "--rpm", "1")...)
+	if !strings.HasPrefix(dry, "big: 6 answers to 3 rows; ") ||
+		!strings.Contains(dry, "about 3 min by --rpm") || len(s.Calls()) > 0 {
+		t.Errorf("--dry-run prints %s", dry)
 	}
-	out, _ := must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow",
-		"--base-url", s.URL, "--model", "big",
-		"--key-env", "TEACHER_KEY", "--system", "be brief", "--temperature", "0.5", "--max-tokens",
-		"100", "--prices", "prices.json", "--max-cost", "20")
-	rows := collected(t, "rows.arrow")
-	if len(rows) != 39 {
-		t.Fatalf("%d rows", len(rows))
-	}
-	prompt, answer := 0, 0
-	for i, r := range rows {
-		if i >= 4 {
-			i++ // the empty answer is left out
-		}
-		want, finish := fmt.Sprintf("answer 0 to p%d", i), "stop"
-		if i == 5 {
-			want, finish = "this is cut", "length"
-		}
-		if r.ID != fmt.Sprintf("r%d", i) || r.Teacher != want || r.Finish != finish ||
-			r.Messages[len(r.Messages)-1].Content != fmt.Sprintf("p%d", i) ||
-			len(r.Messages) != 1+[]int{0, 1, 0}[i%3] {
-			t.Errorf("row %d: %+v", i, r)
-		}
+	out, _ := must(t, line...)
+	if !strings.HasPrefix(out, "rows.jsonl: 6 answers to 3 prompts\n") {
+		t.Errorf("prints %s", out)
 	}
 	for _, c := range s.Calls() {
-		if c.Before > 1 {
-			t.Errorf("prompt %s was asked for the third time", c.Prompt)
-		}
-		i, system := 0, "be brief"
-		if _, err := fmt.Sscanf(c.Prompt, "p%d", &i); i%3 == 1 && err == nil {
-			system = fmt.Sprintf("be %d", i)
-		}
-		if got := fmt.Sprint(c.Messages); got != fmt.Sprintf("[{system %s} {user p%d}]", system,
-			i) {
-			t.Errorf("asked %v", c.Messages)
-		}
-		if fmt.Sprintf("%v %v %v", c.Raw["temperature"], c.Raw["max_tokens"],
-			c.Raw["model"]) != "0.5 100 big" {
+		if got := fmt.Sprintf("%v %v %v %v %v", c.Raw["model"], c.Raw["temperature"],
+			c.Raw["top_p"], c.Raw["max_tokens"], c.Raw["user"]); got != "big 0.5 0.9 100 me" ||
+			c.Raw["seed"] == nil || len(c.Messages) != 2 {
 			t.Errorf("asked %v", c.Raw)
 		}
 	}
-	for _, n := range s.Answered() {
-		if n != 1 {
-			t.Errorf("answered %v", s.Answered())
-		}
-	}
-	for i := range 40 {
-		prompt += endpointtest.Tokens(fmt.Sprintf("p%d", i))
-		if i%3 == 1 {
-			prompt += endpointtest.Tokens(fmt.Sprintf("be %d", i))
-		} else {
-			prompt += endpointtest.Tokens("be brief")
-		}
-		switch i {
-		case 4:
-		case 5:
-			answer += endpointtest.Tokens("this is cut")
-		default:
-			answer += endpointtest.Tokens(fmt.Sprintf("answer 0 to p%d", i))
-		}
-	}
-	want := fmt.Sprintf("rows.arrow: 39 answers to 40 prompts\n1 cut short (finish_reason length or the like: marked, they make no pair in training), 1 empty (left out)\nthe teacher has answered without text: row 4 (content_filter): remove rows.arrow and give --retry-empty to ask them again\ncounted by the endpoint: %d tokens of prompts, %d of answers, $%.2f\ncolumns left out: level\n",
-		prompt, answer, float64(prompt)/1000+float64(answer)/500)
-	if out != want {
-		t.Errorf("prints %q, want %q", out, want)
-	}
-	// The key is in no file.
 	for name, content := range tree(t, ".") {
 		if strings.Contains(content, "sk-teacher") {
 			t.Errorf("%s holds the key", name)
 		}
 	}
-	// The journal is enough to write the output again; nobody is asked.
-	calls := len(s.Calls())
-	before, err := os.ReadFile("rows.arrow")
-	if err := errors.Join(err, os.Remove("rows.arrow")); err != nil {
-		t.Fatal(err)
-	}
-	must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow", "--base-url",
-		s.URL, "--model", "big",
-		"--key-env", "TEACHER_KEY", "--system", "be brief", "--temperature", "0.5", "--max-tokens",
-		"100")
-	if after, err := os.ReadFile("rows.arrow"); err != nil || !slices.Equal(before, after) ||
-		len(s.Calls()) != calls {
-		t.Errorf("%v; another file, or %d calls more", err, len(s.Calls())-calls)
-	}
-	// Validate counts what is cut.
-	if out, _ := must(t, "data", "validate", "--data", "rows.arrow"); !strings.Contains(out, `row 4: answer in column "teacher_response" is unfinished (finish_reason is "length")`) || !strings.Contains(out, "0 errors, 1 warning") {
+	if out, _ := must(t, "data", "validate", "--data", "rows.jsonl"); !strings.Contains(out,
+		`is unfinished (finish_reason is "length")`) || !strings.Contains(out, "0 errors, ") ||
+		strings.Contains(out, "not read") {
 		t.Errorf("validate says %s", out)
 	}
-}
-
-// TestCollectSeveral: n answers are n rows, whether the endpoint knows n, does not, or
-// refuses it, and more are asked for later.
-func TestCollectSeveral(t *testing.T) {
-	for _, x := range []struct{ knows, refuses bool }{{true, false}, {false, false},
-		{false, true}} {
-		knows := x.knows
-		t.Chdir(t.TempDir())
-		s := &endpointtest.Server{}
-		s.Answer = func(c endpointtest.Call, choice int) (string, string) {
-			return fmt.Sprintf("%s %d %d", c.Prompt, c.Before, choice), "stop"
-		}
-		if !knows {
-			s.Misbehave = func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-				if x.refuses && c.N > 1 {
-					endpointtest.Fail(w, 400, "", "'n' must be 1")
-					return true
-				}
-				fmt.Fprintf(w, `{"choices":[{"index":0,"finish_reason":"stop","message":{"content":"%s %d"}}]}`, c.Prompt, c.Before)
-				return true
-			}
-		}
-		teacher(t, s)
-		if err := os.WriteFile("prompts.jsonl",
-			[]byte("{\"content\":\"a\"}\n{\"content\":\"b\"}\n{\"content\":\"a\"}\n"),
-			0o644); err != nil {
-			t.Fatal(err)
-		}
-		for _, n := range []int{1, 3} {
-			must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl",
-				"--base-url", s.URL, "--model", "big", "--n", fmt.Sprint(n))
-			rows := collected(t, "rows.jsonl")
-			// equal prompts have answers of their own
-			if len(rows) != 3*n || rows[0].Teacher == rows[2*n].Teacher {
-				t.Fatalf("n %d: %d rows: %+v", n, len(rows), rows)
-			}
-			for i, r := range rows {
-				if want := []string{"a", "b", "a"}[i/n]; r.Messages[0].Content != want ||
-					!strings.HasPrefix(r.Teacher, want+" ") {
-					t.Errorf("n %d: row %d: %+v", n, i, r)
-				}
-			}
-			if err := os.Remove("rows.jsonl"); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want := 3 + 3 // one answer of each, then two more in a request
-		if !knows {
-			want = 3 + 6
-		}
-		got := len(s.Calls())
-		// before the first answer to one alone
-		if refused := got - want; x.refuses && refused >= 1 && refused <= 3 {
-			got = want
-		}
-		if got != want {
-			t.Errorf("%+v: %d calls, want %d", x, got, want)
-		}
+	must(t, "data", "convert", "--data", "rows.jsonl", "--output", "rows.parquet")
+	if out, _ := must(t, "data", "inspect", "--data", "rows.parquet", "--row",
+		"1"); !strings.Contains(out, `(thought) "I see."`) {
+		t.Error(out)
 	}
 }
 
-// TestCollectFails: what cannot be answered is listed, the output waits for it or is
-// partial, and the same command asks for it alone.
-func TestCollectFails(t *testing.T) {
-	t.Chdir(t.TempDir())
-	well := false
-	s := teacher(t, &endpointtest.Server{
-		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-			switch {
-			case well:
-			case c.Prompt == "p2":
-				endpointtest.Fail(w, 400, "context_length_exceeded", "too long")
-				return true
-			case c.Prompt == "p7":
-				endpointtest.HalfJSON(w)
-				return true
-			}
-			return false
-		}})
-	promptFile(t, "prompts.jsonl", 10)
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow",
-		"--base-url", s.URL, "--model", "big", "--retries", "1"}
-	code, out, said := gad(line...)
-	host := strings.TrimSuffix(strings.TrimPrefix(s.URL, "http://"), "/v1")
-	for _, want := range []string{
-		"gad: row 2: endpoint: " + host +
-			": status 400 context_length_exceeded: too long (1 try)\n",
-		"gad: row 7: endpoint: " + host +
-			": status 200: not a chat completion: unexpected end of JSON input (2 tries)\n",
-		"gad: data collect: rows.arrow: 2 of 10 rows have no answer: the same command asks again, --partial writes the others\n",
-	} {
-		if !strings.Contains(said, want) {
-			t.Errorf("says %s, want %s", said, want)
-		}
+// Flags of an episode, and what gad env check and gad data validate say of the rows.
+func TestCollectEpisodes(t *testing.T) {
+	self, dir := built(t), t.TempDir()
+	s := teacher(t, &endpointtest.Server{Answer: addsAsText})
+	out := filepath.Join(dir, "rows.jsonl")
+	args := []string{"data", "collect", "--prompts", calculatorRows(t, dir, 10), "--output", out,
+		"--base-url", s.URL, "--model", "big", "--env", self + " env calculator"}
+	code, _, said := gad(append(args, "--max-turns", "1", "--keep", "turns>1")...)
+	if code != exitFailed || !strings.Contains(said, `--keep "turns>1" leaves out all`) {
+		t.Errorf("exit status %d, %s", code, said)
 	}
-	if _, err := os.Stat("rows.arrow"); code != 1 || out != "" || err == nil {
-		t.Errorf("exit status %d, prints %q", code, out)
+	must(t, append(args, "--env-workers", "2", "--keep", "reward>=1")...)
+	must(t, "env", "check", "--env", self+" env calculator", "--data", out)
+	if said, _ := must(t, "data", "validate", "--data", out, "--turns",
+		"all"); !strings.Contains(said, "0 errors") || len(jsonLines(t, out)) != 10 {
+		t.Errorf("validate says %s", said)
 	}
-	// Whatever is left is refused, and the others can be written nonetheless.
-	out, _ = must(t, append(line, "--partial")...)
-	if rows := collected(t, "rows.arrow"); len(rows) != 8 || rows[2].ID != "r3" ||
-		!strings.HasPrefix(out, "rows.arrow: 8 answers to 10 prompts\n") {
-		t.Errorf("prints %q", out)
-	}
-	if err := os.Remove("rows.arrow"); err != nil {
-		t.Fatal(err)
-	}
-	well = true
-	calls := len(s.Calls())
-	must(t, line...)
-	if rows := collected(t, "rows.arrow"); len(rows) != 10 || len(s.Calls()) != calls+2 {
-		t.Errorf("%d rows, %d calls more", len(rows), len(s.Calls())-calls)
-	}
-}
-
-// TestCollectEstimate: what it will cost is said before, and refused above the limit.
-func TestCollectEstimate(t *testing.T) {
-	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{})
-	promptFile(t, "prompts.jsonl", 10)
-	if err := os.WriteFile("prices.json", []byte(`{"big": {"input": 0, "output": 1000}}`), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow",
-		"--base-url", s.URL, "--model", "big", "--prices", "prices.json"}
-	out, _ := must(t, append(line, "--dry-run", "--max-tokens", "50")...)
-	if want := "big: 10 answers to 10 rows; estimate: 22 tokens of prompts, 500 of answers, $0.50 (at 4 bytes per token of a prompt, and the most that --max-tokens allows, 50 tokens per answer)\n"; out != want {
-		t.Errorf("prints %q, want %q", out, want)
-	}
-	code, _, said := gad(append(line, "--max-cost", "4")...)
-	if want := "gad: collect: estimate: 22 tokens of prompts, 5000 of answers, $5.00 (at 4 bytes per token of a prompt, and a guess of 500 tokens per answer): with what was spent that is $5.00, more than --max-cost 4: give a higher one, fewer prompts (--limit) or a lower --max-tokens\n"; code != 2 || !strings.HasSuffix(said, want) {
-		t.Errorf("exit status %d, %q", code, said)
-	}
-	if len(s.Calls()) > 0 {
-		t.Errorf("%d calls", len(s.Calls()))
-	}
-	if names, err := filepath.Glob("rows*"); err != nil || len(names) > 0 {
-		t.Errorf("made %v", names)
-	}
-	// The answers turn out to be longer than was guessed.
-	s.Answer = func(endpointtest.Call, int) (string, string) {
-		return strings.Repeat("long", 1500),
-			"stop"
-	}
-	code, _, said = gad(append(line, "--max-cost", "6", "--concurrency", "1")...)
-	if want := "collect: the answers so far have cost $6.00, which is --max-cost 6: the same command with a higher one asks for the others\n"; code != 1 || !strings.HasSuffix(said, want) || len(s.Calls()) != 4 {
-		t.Errorf("exit status %d, %q, %d calls", code, said, len(s.Calls()))
-	}
-}
-
-// TestCollectBatch: the batch API at half the price, with replies lost, downloads cut,
-// lines twice and in no order, and requests that fail.
-func TestCollectBatch(t *testing.T) {
-	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{
-		Batch: endpointtest.BatchRules{Looks: 2, LoseReply: 1, CutFile: 1, Twice: true,
-			Refuse:  func(prompt string) bool { return prompt == "p3" },
-			Foreign: `{"custom_id":"batch/1/file","response":{"status_code":200,"body":{"choices":[{"message":{"content":"x"}}]}}}` + "\nnot JSON\n"}})
-	promptFile(t, "prompts.jsonl", 10)
-	if err := os.WriteFile("prices.json", []byte(`{"big": {"input": 0, "output": 1000}}`), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow",
-		"--base-url", s.URL, "--model", "big", "--n", "2", "--prices", "prices.json", "--batch",
-		"--poll", "20ms"}
-	host := strings.TrimSuffix(strings.TrimPrefix(s.URL, "http://"), "/v1")
-	code, _, said := gad(line...)
-	if want := "gad: row 3: endpoint: " + host + ": status 400 refused: not this (1 try)\ngad: data collect: rows.arrow: 1 of 10 rows have no answer: the same command asks again, --partial writes the others\n"; code != 1 || !strings.HasSuffix(said, want) {
-		t.Errorf("exit status %d\n%s want %s", code, said, want)
-	}
-	if n := s.Batches(); n != 1 {
-		t.Errorf("%d batches", n)
-	}
-	s.Batch = endpointtest.BatchRules{}
-	out, _ := must(t, line...)
-	rows := collected(t, "rows.arrow")
-	for i, r := range rows {
-		if r.ID != fmt.Sprintf("r%d", i/2) ||
-			r.Teacher != fmt.Sprintf("answer %d to p%d", i%2, i/2) {
-			t.Errorf("row %d: %+v", i, r)
-		}
-	}
-	if len(rows) != 20 || s.Batches() != 2 || len(s.Calls()) != 0 || s.Answered()["p3"] != 1 ||
-		s.Answered()["p5"] != 1 {
-		t.Errorf("%d rows, %d batches, %d calls, answered %v", len(rows), s.Batches(),
-			len(s.Calls()), s.Answered())
-	}
-	// 20 answers of 4 tokens, at half of 1000 dollars per million
-	if want := "counted by the endpoint: 13 tokens of prompts, 80 of answers, $0.04 (by this command: 1 tokens of prompts, 8 of answers, $0.00)\n"; !strings.Contains(out, want) {
-		t.Errorf("prints %s want %s", out, want)
-	}
-}
-
-// TestCollectBatchEnds: of a batch that ends before its time the answers that came are
-// kept, and a new one is made of the others.
-func TestCollectBatchEnds(t *testing.T) {
-	for _, end := range []string{"expired", "cancelled", "failed", "EXPIRED"} {
-		t.Chdir(t.TempDir())
-		s := teacher(t, &endpointtest.Server{Batch: endpointtest.BatchRules{End: end}})
-		promptFile(t, "prompts.jsonl", 10)
-		line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow",
-			"--base-url", s.URL, "--model", "big", "--batch", "--poll", "20ms"}
-		code, _, said := gad(line...)
-		if code != 1 || !strings.Contains(said, "batch_"+end+": not done in time (1 try)") ||
-			!strings.Contains(said, "5 of 10 rows have no answer") {
-			t.Errorf("exit status %d\n%s", code, said)
-		}
-		s.Batch.End = ""
-		must(t, line...)
-		if len(collected(t, "rows.arrow")) != 10 || s.Batches() != 2 {
-			t.Errorf("%s: %d batches", end, s.Batches())
-		}
-		for prompt, n := range s.Answered() {
-			if n != 1 {
-				t.Errorf("%s: %s was answered %d times", end, prompt, n)
-			}
-		}
-	}
-}
-
-// TestCollectRefused: an endpoint that refuses everything is not asked for everything,
-// unless it has answered before.
-func TestCollectRefused(t *testing.T) {
-	t.Chdir(t.TempDir())
-	well := 10
-	s := teacher(t, &endpointtest.Server{
-		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-			var i int
-			if _, err := fmt.Sscanf(c.Prompt, "p%d", &i); err == nil && i < well {
-				return false
-			}
-			endpointtest.Fail(w, 400, "", "not this")
-			return true
-		}})
-	promptFile(t, "prompts.jsonl", 100)
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow",
-		"--base-url", s.URL, "--model", "big"}
-	must(t, append(line, "--partial")...)
-	if n := len(s.Calls()); len(collected(t, "rows.arrow")) != 10 || n != 100 {
-		t.Fatalf("%d calls", n)
-	}
-	if err := os.Remove("rows.arrow"); err != nil {
-		t.Fatal(err)
-	}
-	if must(t, append(line, "--partial")...); len(s.Calls()) != 190 {
-		t.Errorf("%d calls, want 90 more", len(s.Calls())-100)
-	}
-	well = 0
-	line[5] = "others.arrow"
-	code, _, said := gad(append(line, "--partial")...)
-	if n := len(s.Calls()) - 190; code != 1 || n < 20 || n > 40 ||
-		!strings.HasSuffix(said, "status 400: not this: every request so far was refused\n") {
-		t.Errorf("exit status %d, %d calls, %s", code, n, said)
-	}
-}
-
-// TestCollectOtherPrompts: prompts that were added or moved ask for what is new, and no more.
-func TestCollectOtherPrompts(t *testing.T) {
-	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{})
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl",
-		"--base-url", s.URL, "--model", "big"}
-	for _, prompts := range []string{"a b c", "c new a b a"} {
-		var b strings.Builder
-		for _, prompt := range strings.Fields(prompts) {
-			fmt.Fprintf(&b, "{\"content\":%q}\n", prompt)
-		}
-		if err := os.WriteFile("prompts.jsonl", []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		must(t, line...)
-		var got []string
-		for _, r := range collected(t, "rows.jsonl") {
-			got = append(got, r.Messages[0].Content)
-			if r.Teacher != "answer 0 to "+r.Messages[0].Content {
-				t.Errorf("%+v", r)
-			}
-		}
-		if strings.Join(got, " ") != prompts {
-			t.Errorf("got %v", got)
-		}
-		if err := os.Remove("rows.jsonl"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := s.Answered(); len(s.Calls()) != 5 || n["a"] != 2 || n["b"] != 1 || n["c"] != 1 {
-		t.Errorf("answered %v", n)
-	}
-}
-
-// TestCollectEstimateBySample: once there are answers, the estimate is by them.
-func TestCollectEstimateBySample(t *testing.T) {
-	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{
-		Answer: func(endpointtest.Call, int) (string, string) {
-			return strings.Repeat("long", 30),
-				"stop"
-		}})
-	promptFile(t, "prompts.jsonl", 40)
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow",
-		"--base-url", s.URL, "--model", "big", "--max-tokens", "1000"}
-	must(t, append(line, "--limit", "25")...)
-	if err := os.Remove("rows.arrow"); err != nil {
-		t.Fatal(err)
-	}
-	out, _ := must(t, append(line, "--dry-run")...)
-	want := "rows.arrow.journal: answers that are there already: 25 of 40\nbig: 15 answers to 15 rows; estimate: 24 tokens of prompts, 450 of answers (by the 25 answers so far: 6.6 bytes per token of a prompt, 30 tokens per answer)\n"
-	if out != want || len(s.Calls()) != 25 {
-		t.Errorf("prints %q, want %q; %d calls", out, want, len(s.Calls()))
+	args[len(args)-1] = "true"
+	if code, _, said := gad(args...); code != exitUsage ||
+		!strings.Contains(said, "exists: nothing is overwritten") {
+		t.Errorf("exit status %d, %s", code, said)
 	}
 }

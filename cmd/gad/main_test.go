@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +17,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"gad/internal/conf"
+	"gad/internal/hostile"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/internal/vfs/vfstest"
@@ -64,8 +64,9 @@ func stage(name string, flags ...string) []string {
 // The fixture is made by the program's own commands: init, data split, sft,
 // warmup. It is the newcomer's way, and tested as it is built.
 type fixture struct {
-	root    string
-	printed map[string]string // by command
+	root     string
+	programs string            // folder of what is built
+	printed  map[string]string // by command
 }
 
 func (f *fixture) path(parts ...string) string {
@@ -86,7 +87,6 @@ const wideConfig = `{"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","
 func TestMain(m *testing.M) {
 	flag.Parse()
 	vfs.OS = vfstest.Unsynced(vfs.OS) // of commands within this process
-	debug.SetGCPercent(400)           // the heap of these tests is small
 	report.BusyDelay = time.Hour      // what a slow machine shows is none of what a command says
 	for _, name := range []string{"HF_ENDPOINT", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN",
 		"HF_TOKEN_PATH", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
@@ -97,13 +97,19 @@ func TestMain(m *testing.M) {
 	os.Setenv("HF_HUB_CACHE", "/nowhere")
 	os.Setenv("OMPI_ALLOW_RUN_AS_ROOT", "1") // as containers do
 	os.Setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+	programs, err := os.MkdirTemp("", "gad-programs-") // memory may allow none
+	if err != nil {
+		panic(err)
+	}
+	hostile.Quick()
 	root, err := os.MkdirTemp("", "gad-cmd-")
 	if err != nil {
 		panic(err)
 	}
-	fixed = fixture{root: root, printed: map[string]string{}}
+	fixed = fixture{root: root, programs: programs, printed: map[string]string{}}
 	code := m.Run()
 	os.RemoveAll(root)
+	os.RemoveAll(programs)
 	os.Exit(code)
 }
 
@@ -172,7 +178,7 @@ func built(t *testing.T) string {
 const asRelease = "-X main.version=v9.8.7 -X main.commit=0123456789abcdef0123456789abcdef01234567"
 
 var binary = sync.OnceValues(func() (string, error) {
-	path := fixed.path("gad-binary")
+	path := filepath.Join(fixed.programs, "gad")
 	if out, err := exec.Command("go", "build", "-buildvcs=false", "-ldflags", asRelease, "-o", path,
 		".").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)

@@ -26,7 +26,7 @@ import (
 
 // cudaBinary is gad with CUDA.
 var cudaBinary = sync.OnceValues(func() (string, error) {
-	path := fixed.path("gad-cuda")
+	path := filepath.Join(fixed.programs, "gad-cuda")
 	build := exec.Command("go", "build", "-buildvcs=false", "-tags", "nvidia", "-o", path, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=1")
 	if out, err := build.CombinedOutput(); err != nil {

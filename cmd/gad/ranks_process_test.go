@@ -27,7 +27,7 @@ var rankFaults = flag.Int("rankfaults", hostile.Share(6),
 
 // mpiBinary is gad with MPI.
 var mpiBinary = sync.OnceValues(func() (string, error) {
-	path := fixed.path("gad-mpi")
+	path := filepath.Join(fixed.programs, "gad-mpi")
 	build := exec.Command("go", "build", "-buildvcs=false", "-tags", "mpi", "-o", path, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {

@@ -51,6 +51,8 @@ type Contract struct {
 	// Few takes half of the numbers of rows and a third of the heads, windows and packs of
 	// attention: for a backend or a variant that others are like.
 	Few bool
+	// Small leaves out the sizes of released models.
+	Small bool
 	// Slow takes one number of workers and fewer draws: for a device that is emulated.
 	Slow bool
 }

@@ -125,7 +125,8 @@ func (s *suite) zeroBlocks(class compute.Class) {
 // quantTokens: so many tokens that tasks pack their own rows of bfloat16, with a bias, added
 // to what is there, and several projections at once.
 func (s *suite) quantTokens(class compute.Class) {
-	if s.Slow || s.dev.Name() == "ref" { // the reference has no tasks
+	// the reference has no tasks, and what is Narrow is packed where it is bfloat16
+	if s.Slow || s.Few && s.NarrowTol == 0 || s.dev.Name() == "ref" {
 		return
 	}
 	const N, O, I = 2400, 45, 1120

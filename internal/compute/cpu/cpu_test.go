@@ -34,10 +34,13 @@ func TestConformance(t *testing.T) {
 			contract := computetest.Contract{Tol: 2e-6, Align: 1, Alone: true}
 			// which tasks there are depends on the tiles; who takes them does not
 			switch {
-			case variant != fastest && !hostile.Long():
-				contract.Workers, contract.Few = []int{2}, true
-			case variant != fastest || !hostile.Long():
+			case hostile.Long() && variant == fastest:
+			case hostile.Long():
 				contract.Workers = []int{2, 3}
+			case variant == fastest:
+				contract.Workers, contract.Few = []int{2, 3}, true
+			default:
+				contract.Workers, contract.Few, contract.Small = []int{2}, true, true
 			}
 			computetest.Run(t, func(workers int) (compute.Backend, error) {
 				return New(Options{Workers: workers, Variant: variant})
@@ -60,7 +63,7 @@ func TestConformance16(t *testing.T) {
 			}
 			contract := computetest.Contract{Tol: 2e-6, NarrowTol: 8e-3, Align: 1, Alone: true}
 			if variant != fastest || !hostile.Long() {
-				contract.Workers = []int{2, 3}
+				contract.Workers, contract.Few = []int{2, 3}, !hostile.Long()
 			}
 			computetest.Run(t, func(workers int) (compute.Backend, error) {
 				return New(Options{Workers: workers, Variant: variant, Precision: BF16})

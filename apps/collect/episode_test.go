@@ -1,6 +1,4 @@
-//go:build unix
-
-package main
+package collect
 
 import (
 	"cmp"
@@ -15,9 +13,13 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
+	"gad/apps/games"
 	"gad/data"
+	"gad/internal/endpoint"
 	"gad/internal/endpoint/endpointtest"
+	"gad/internal/fault"
 )
 
 var aNumber = regexp.MustCompile(`[0-9]+`)
@@ -57,12 +59,56 @@ func addsAsText(c endpointtest.Call, _ int) (text, finish string) {
 		b), "stop"
 }
 
-// calculatorRows are rows of gad task make calculator in the file train.jsonl.
-func calculatorRows(t *testing.T, dir string, n int) (path string) {
+// calculator is the game of that name, and the command of its environment: see TestMain.
+var calculator = games.Games()[1]
+
+const calculates = `CALCULATOR=yes "$GAD"`
+
+// acts is gad data collect of n rows of the calculator's, which prompts.jsonl has, from a server.
+func acts(t *testing.T, s *endpointtest.Server, n int, output string, more ...func(r *Run)) Run {
 	t.Helper()
-	must(t, "task", "make", "calculator", "--output", filepath.Join(dir, "task"), "--rows",
-		fmt.Sprint(n))
-	return filepath.Join(dir, "task", "train.jsonl")
+	rows, err := calculator.Make(1, "train", n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := make([]string, n)
+	for i, row := range rows {
+		raw, err := json.Marshal(row)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines[i] = string(raw)
+	}
+	put(t, "prompts.jsonl", lines...)
+	return with(asks(s, output, in(calculates)), more...)
+}
+
+// in has the teacher act in an environment.
+func in(command string) func(r *Run) {
+	return func(r *Run) {
+		r.Settings.Env = command
+		r.Env = &Env{Workers: 1, Timeout: time.Minute, MaxTurns: 20}
+	}
+}
+
+// whole reads the conversations of an output, and says whether all have their episodes.
+func whole(t *testing.T, path string, n int) {
+	t.Helper()
+	cols := data.DefaultColumns()
+	set, err := data.OpenFiles([]string{path}, data.Options{Columns: cols,
+		Format: data.FormatAuto, Turns: data.TurnsAll})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	if set.Len() != n {
+		t.Errorf("%s: %d rows, want %d", path, set.Len(), n)
+	}
+	for i := range set.Len() {
+		if row, err := set.Row(i); err != nil || len(row.Turns) == 0 {
+			t.Errorf("%s: row %d: %v, %+v", path, i, err, row)
+		}
+	}
 }
 
 // jsonLines are the objects of a file of JSON lines.
@@ -85,8 +131,7 @@ func jsonLines(t *testing.T, path string) (all []map[string]any) {
 // A teacher that does what the scripted one does makes the rows of gad task make, in each format;
 // nobody is asked twice, and the rows pass gad env check and gad data validate.
 func TestCollectEpisodes(t *testing.T) {
-	self, dir := built(t), t.TempDir()
-	prompts := calculatorRows(t, dir, 30)
+	t.Chdir(t.TempDir())
 	s := teacher(t, &endpointtest.Server{Answer: addsAsText,
 		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 			if c.Number%40 == 4 { // tried again inside of an episode
@@ -95,19 +140,16 @@ func TestCollectEpisodes(t *testing.T) {
 			}
 			return false
 		}})
-	if err := os.WriteFile(filepath.Join(dir, "prices.json"), []byte(`{"big": {"input": 1000, "output": 2000}}`), 0o644); err != nil {
-		t.Fatal(err)
+	const out = "rows.jsonl"
+	run := acts(t, s, 30, out, func(r *Run) { r.Price = &endpoint.Price{Input: 1000, Output: 2000} })
+	said, _ := must(t, with(run, dry, in(calculates), func(r *Run) {
+		r.MaxTokens, r.Env.MaxTurns = 50, 8
+	}))
+	if !strings.Contains(said, "big: 30 episodes to 30 rows; estimate: ") || !strings.Contains(said, "the most that --max-turns allows, 8 turns, each with all before it; the most that --max-tokens allows, 50 tokens per answer, a guess of 100 per reply of the environment") {
+		t.Errorf("prints %s", said)
 	}
-	out := filepath.Join(dir, "rows.jsonl")
-	args := []string{"data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL,
-		"--model", "big", "--env", self + " env calculator", "--prices",
-		filepath.Join(dir, "prices.json"), "--retries", "8"}
-	dry, _ := must(t, append(args, "--dry-run", "--max-tokens", "50", "--max-turns", "8")...)
-	if !strings.Contains(dry, "big: 30 episodes to 30 rows; estimate: ") || !strings.Contains(dry, "the most that --max-turns allows, 8 turns, each with all before it; the most that --max-tokens allows, 50 tokens per answer, a guess of 100 per reply of the environment") {
-		t.Errorf("prints %s", dry)
-	}
-	printed, _ := must(t, args...)
-	made, got := jsonLines(t, prompts), jsonLines(t, out)
+	printed, _ := must(t, run)
+	made, got := jsonLines(t, "prompts.jsonl"), jsonLines(t, out)
 	if len(got) != 30 {
 		t.Fatalf("%d rows", len(got))
 	}
@@ -154,15 +196,11 @@ func TestCollectEpisodes(t *testing.T) {
 	if printed != out+": 30 episodes to 30 prompts\n"+want {
 		t.Errorf("prints %q, want %q", printed, want)
 	}
-	must(t, "env", "check", "--env", self+" env calculator", "--data", out)
-	if said, _ := must(t, "data", "validate", "--data", out, "--turns",
-		"all"); !strings.Contains(said, "0 errors") {
-		t.Errorf("validate says %s", said)
-	}
+	whole(t, out, 30)
 	// From the journal alone, in the other formats: nobody is asked.
 	calls := len(s.Calls())
 	for _, ext := range []string{"arrow", "parquet"} {
-		other := filepath.Join(dir, "rows."+ext)
+		other := "rows." + ext
 		raw, err := os.ReadFile(out + ".journal")
 		if err == nil {
 			err = os.WriteFile(other+".journal", raw, 0o644)
@@ -170,9 +208,7 @@ func TestCollectEpisodes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		args := append([]string{}, args...)
-		args[5] = other
-		must(t, args...)
+		must(t, with(run, func(r *Run) { r.Output = other }))
 		rows, want := collected(t, other), collected(t, out)
 		for i := range want {
 			if !reflect.DeepEqual(rows[i], want[i]) {
@@ -205,7 +241,7 @@ func TestCollectEpisodes(t *testing.T) {
 	if err := errors.Join(err, os.Remove(out)); err != nil {
 		t.Fatal(err)
 	}
-	must(t, args...)
+	must(t, run)
 	if after, err := os.ReadFile(out); err != nil || string(after) != string(before) ||
 		len(lost) != 3 || len(s.Calls()) != calls+1 {
 		t.Errorf("%v; %d calls more without %v", err, len(s.Calls())-calls, lost)
@@ -215,7 +251,7 @@ func TestCollectEpisodes(t *testing.T) {
 	if err := os.Remove(out); err != nil {
 		t.Fatal(err)
 	}
-	must(t, append(args, "-n", "2")...)
+	must(t, with(run, func(r *Run) { r.N = 2 }))
 	if n := len(jsonLines(t, out)); n != 60 {
 		t.Errorf("%d rows of two samples", n)
 	}
@@ -232,18 +268,16 @@ func TestCollectEpisodes(t *testing.T) {
 	if err := os.Remove(out); err != nil {
 		t.Fatal(err)
 	}
-	args[11] = "true"
-	if code, _, said := gad(args...); code != exitUsage ||
+	if code, _, said := ask(with(run, in("true"))); code != fault.ErrUsage ||
 		!strings.Contains(said, "its answers are of other settings: --env was ") {
-		t.Errorf("exit status %d, %s", code, said)
+		t.Errorf("%v, %s", code, said)
 	}
 }
 
 // Calls that the endpoint gives as calls: the environment reads them in the hermes form, the
 // teacher's next request has them with the ids that the tool's messages answer, and so have rows.
 func TestCollectEpisodesCalls(t *testing.T) {
-	self, dir := built(t), t.TempDir()
-	prompts := calculatorRows(t, dir, 5)
+	t.Chdir(t.TempDir())
 	s := teacher(t, &endpointtest.Server{})
 	s.Misbehave = func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 		call, a, b := adds(c.Messages)
@@ -254,9 +288,8 @@ func TestCollectEpisodesCalls(t *testing.T) {
 		fmt.Fprintf(w, `{"choices":[{"finish_reason":"tool_calls","message":{"content":null,"tool_calls":[ {"id":"c%d","type":"function","function":{"name":"add","arguments":"{\"a\": %d, \"b\": %d}"}} ]}}]}`, c.Number, a, b)
 		return true
 	}
-	out := filepath.Join(dir, "rows.jsonl")
-	must(t, "data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL,
-		"--model", "big", "--env", self+" env calculator")
+	const out = "rows.jsonl"
+	must(t, acts(t, s, 5, out))
 	for i, row := range jsonLines(t, out) {
 		list := row["teacher_response"].([]any)
 		first, second := list[0].(map[string]any), list[1].(map[string]any)
@@ -282,15 +315,14 @@ func TestCollectEpisodesCalls(t *testing.T) {
 	if later == 0 {
 		t.Error("no later turn")
 	}
-	must(t, "data", "validate", "--data", out, "--turns", "all")
+	whole(t, out, 5)
 }
 
 // --keep leaves episodes out of the output and not of the journal; limits, cut answers and empty
 // ones end or mark an episode.
 func TestCollectEpisodesKeep(t *testing.T) {
-	self, dir := built(t), t.TempDir()
-	prompts := calculatorRows(t, dir, 12)
-	questions := jsonLines(t, prompts)
+	t.Chdir(t.TempDir())
+	var questions []map[string]any
 	question := func(i int) string {
 		return questions[i]["content"].([]any)[1].(map[string]any)["content"].(string)
 	}
@@ -309,10 +341,21 @@ func TestCollectEpisodesKeep(t *testing.T) {
 			}
 			return addsAsText(c, choice)
 		}})
-	out := filepath.Join(dir, "rows.jsonl")
-	args := []string{"data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL,
-		"--model", "big", "--env", self + " env calculator", "--max-turns", "6"}
-	printed, _ := must(t, append(args, "--keep", "reward>=1")...)
+	const out = "rows.jsonl"
+	run := acts(t, s, 12, out)
+	questions = jsonLines(t, "prompts.jsonl")
+	within := func(turns, tokens int, keep string) Run {
+		return with(run, in(calculates), func(r *Run) {
+			r.Env.MaxTurns, r.Env.MaxTokens = turns, tokens
+			var err error
+			if keep != "" {
+				if r.Env.Keep, err = ParseKeep(keep); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+	printed, _ := must(t, within(6, 0, "reward>=1"))
 	for _, want := range []string{": 9 episodes to 12 prompts\n",
 		"; right 9, wrong 1; invalid turns: 7; answers cut short (not learned: a higher --max-tokens): 1; ended at a limit (--max-turns, --episode-tokens: marked as cut): 1; ended by an empty answer (left out): 1\n",
 		"left out by --keep \"reward>=1\": 2 episodes, which stay in " + out + ".journal\n"} {
@@ -328,11 +371,11 @@ func TestCollectEpisodesKeep(t *testing.T) {
 	if err := os.Remove(out); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, said := gad(append(args, "--keep", "turns>40")...); code != exitFailed ||
+	if code, _, said := ask(within(6, 0, "turns>40")); code != fault.ErrRunning ||
 		!strings.Contains(said, `there is no episode to write: --keep "turns>40" leaves out all: mean reward `) {
-		t.Errorf("exit status %d, %s", code, said)
+		t.Errorf("%v, %s", code, said)
 	}
-	must(t, args...)
+	must(t, within(6, 0, ""))
 	rows := jsonLines(t, out)
 	if len(rows) != 11 || rows[1]["reward"] != 0.0 || rows[1]["label"] != "wrong" ||
 		rows[2]["finish_reason"] != "length" || len(rows[2]["teacher_response"].([]any)) != 11 {
@@ -342,8 +385,7 @@ func TestCollectEpisodesKeep(t *testing.T) {
 	if err := os.Remove(out); err != nil {
 		t.Fatal(err)
 	}
-	args[len(args)-1] = "20"
-	must(t, args...)
+	must(t, within(20, 0, ""))
 	if rows := jsonLines(t, out); rows[2]["label"] != "lost" || len(s.Calls()) != calls+2 {
 		t.Errorf("%d calls more, %v", len(s.Calls())-calls, rows[2])
 	}
@@ -351,7 +393,7 @@ func TestCollectEpisodesKeep(t *testing.T) {
 	if err := os.Remove(out); err != nil {
 		t.Fatal(err)
 	}
-	must(t, append(args, "--episode-tokens", "30")...)
+	must(t, within(20, 30, ""))
 	for _, row := range jsonLines(t, out) {
 		if n := len(row["teacher_response"].([]any)); n != 1 {
 			t.Errorf("%d messages within 30 tokens: %v", n, row)
@@ -379,21 +421,22 @@ func TestCollectEpisodesFaults(t *testing.T) {
 	for i := range 10 {
 		fmt.Fprintf(&b, `{"content":[{"role":"user","content":"p%d"}],"env":{"n":%d}}`+"\n", i, i)
 	}
-	if err := os.WriteFile("p.jsonl", []byte(b.String()), 0o644); err != nil {
+	if err := os.WriteFile("prompts.jsonl", []byte(b.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	ok, end := `say '"append":[]'`, `say '"done":true,"reward":1'`
 	for i, x := range []struct {
 		name, reset, step string
 		command           string
-		code, calls       int
+		code              error
+		calls             int
 		says              string
 	}{
-		{"no program", "", "", "false", exitUsage, 0, `gad: env: "false": the program ended with exit status 1 before its hello`},
-		{"rebuilt", ok, `say '"prompt":[{"role":"user","content":"now"}]'`, "", exitUsage, -1, `answers with prompt, the whole of the next context: such an episode is no one conversation, as rows are: collect in an environment that answers with append`},
-		{"all", ok, `say '"reward":"much"'`, "", exitFailed, -1, "3 of 10 episodes ("},
-		{"two", `case $line in *'"n":3'*|*'"n":7'*) say '"error":"bad row"' ;; *) ` + ok + ` ;; esac`, end, "", exitDone, 8, `the environment says "bad row"`},
-		{"three", `case $line in *'"n":3'*|*'"n":5'*|*'"n":7'*) say '"error":"bad row"' ;; *) ` + ok + ` ;; esac`, end, "", exitFailed, -1, ") are faults of the environment, and a share of 0.2 may be: see doc/environments.md; the same command plays them again"},
+		{"no program", "", "", "false", fault.ErrUsage, 0, `gad: env: "false": the program ended with exit status 1 before its hello`},
+		{"rebuilt", ok, `say '"prompt":[{"role":"user","content":"now"}]'`, "", fault.ErrUsage, -1, `answers with prompt, the whole of the next context: such an episode is no one conversation, as rows are: collect in an environment that answers with append`},
+		{"all", ok, `say '"reward":"much"'`, "", fault.ErrRunning, -1, "3 of 10 episodes ("},
+		{"two", `case $line in *'"n":3'*|*'"n":7'*) say '"error":"bad row"' ;; *) ` + ok + ` ;; esac`, end, "", nil, 8, `the environment says "bad row"`},
+		{"three", `case $line in *'"n":3'*|*'"n":5'*|*'"n":7'*) say '"error":"bad row"' ;; *) ` + ok + ` ;; esac`, end, "", fault.ErrRunning, -1, ") are faults of the environment, and a share of 0.2 may be: see doc/environments.md; the same command plays them again"},
 	} {
 		script := strings.NewReplacer("RESET", x.reset, "STEP", x.step).Replace(guess)
 		if err := os.WriteFile("env.sh", []byte(script), 0o644); err != nil {
@@ -401,18 +444,17 @@ func TestCollectEpisodesFaults(t *testing.T) {
 		}
 		before := len(s.Calls())
 		out := fmt.Sprintf("rows%d.jsonl", i)
-		args := []string{"data", "collect", "--prompts", "p.jsonl", "--output", out, "--base-url",
-			s.URL, "--model", "big", "--env", cmp.Or(x.command, "sh env.sh"),
-			"--concurrency", "1"} // or another fault is under way as the third ends the run
-		code, _, said := gad(args...)
+		code, _, said := ask(asks(s, out, in(cmp.Or(x.command, "sh env.sh")), func(r *Run) {
+			r.Limits.Concurrency = 1 // or another fault is under way as the third ends the run
+		}))
 		calls := len(s.Calls()) - before
 		if code != x.code || !strings.Contains(said, x.says) || x.calls >= 0 && calls != x.calls {
-			t.Errorf("%s: exit status %d, %d calls\n%s", x.name, code, calls, said)
+			t.Errorf("%s: %v, %d calls\n%s", x.name, code, calls, said)
 		}
-		if _, err := os.Stat(out); (err == nil) != (x.code == exitDone) {
+		if _, err := os.Stat(out); (err == nil) != (x.code == nil) {
 			t.Errorf("%s: output: %v", x.name, err)
 		}
-		if x.code == exitDone && len(jsonLines(t, out)) != 8 {
+		if x.code == nil && len(jsonLines(t, out)) != 8 {
 			t.Errorf("%s: %d rows", x.name, len(jsonLines(t, out)))
 		}
 	}
@@ -421,9 +463,8 @@ func TestCollectEpisodesFaults(t *testing.T) {
 		endpointtest.Fail(w, 401, "", "no key")
 		return true
 	}
-	if code, _, said := gad("data", "collect", "--prompts", "p.jsonl", "--output", "unpaid.jsonl",
-		"--base-url", s.URL, "--model", "big", "--env", "sh env.sh"); code != exitFailed {
-		t.Errorf("exit status %d, %s", code, said)
+	if code, _, said := ask(asks(s, "unpaid.jsonl", in("sh env.sh"))); code != fault.ErrRunning {
+		t.Errorf("%v, %s", code, said)
 	}
 	if left, err := filepath.Glob("unpaid*"); err != nil || len(left) > 0 {
 		t.Errorf("%v is left", left)
@@ -435,8 +476,7 @@ func TestCollectEpisodesFaults(t *testing.T) {
 		}
 		return len(c.Messages) > 1
 	}
-	args := []string{"data", "collect", "--prompts", "p.jsonl", "--output", "other.jsonl",
-		"--base-url", s.URL, "--model", "big", "--env", "sh env.sh", "--limit", "1"}
+	run := asks(s, "other.jsonl", in("sh env.sh"), func(r *Run) { r.Prompts.Limit = 1 })
 	for i, x := range []struct{ word, says string }{{"go", "gad: row 0: endpoint: "},
 		{"come", `gad: row 0, sample 0: env: "sh env.sh": not deterministic: played again from its seed and the answers of other.jsonl.journal, the reply to turn 0 is another: was "ntent\":\"go\"}]}", is "ntent\":\"come\"}]}"`}} {
 		script := strings.NewReplacer("RESET", ok, "STEP",
@@ -445,10 +485,10 @@ func TestCollectEpisodesFaults(t *testing.T) {
 			t.Fatal(err)
 		}
 		before := len(s.Calls())
-		code, _, said := gad(args...)
-		if calls := len(s.Calls()) - before; code != exitFailed || !strings.Contains(said,
+		code, _, said := ask(run)
+		if calls := len(s.Calls()) - before; code != fault.ErrRunning || !strings.Contains(said,
 			x.says) || calls != 2-2*i {
-			t.Errorf("%s: exit status %d, %d calls\n%s", x.word, code, calls, said)
+			t.Errorf("%s: %v, %d calls\n%s", x.word, code, calls, said)
 		}
 	}
 	s.Misbehave = nil
@@ -460,9 +500,10 @@ func TestCollectEpisodesFaults(t *testing.T) {
 	if err := os.WriteFile("env.sh", []byte(script), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	must(t, "data", "collect", "--prompts", "none.jsonl", "--output", "none-out.jsonl",
-		"--base-url", s.URL, "--model", "big", "--env", "sh env.sh", "--seed", "5", "--system",
-		"be brief")
+	seed := int64(5)
+	must(t, asks(s, "none-out.jsonl", in("sh env.sh"), func(r *Run) {
+		r.Prompts.Paths, r.Seed, r.System = []string{"none.jsonl"}, &seed, "be brief"
+	}))
 	seeds := map[string]bool{}
 	for _, r := range collected(t, "none-out.jsonl") {
 		if len(r.Messages) != 1 || !strings.HasPrefix(r.Messages[0].Content, "seed ") ||

@@ -1,4 +1,4 @@
-package main
+package collect
 
 import (
 	"encoding/json"
@@ -13,7 +13,10 @@ import (
 	"strings"
 	"testing"
 
+	"gad/internal/endpoint"
 	"gad/internal/endpoint/endpointtest"
+	"gad/internal/fault"
+	"gad/internal/vfs"
 )
 
 // put writes a file of lines.
@@ -43,14 +46,13 @@ func TestCollectBlankPrompts(t *testing.T) {
 		`{"content":[{"role":"system","content":"be brief"}]}`,
 		`{"content":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":""}]}`,
 		`{"content":"two"}`)
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl",
-		"--base-url", s.URL, "--model", "big"}
+	line := asks(s, "rows.jsonl")
 	const left = "left out, as they have no prompt (no user turn, or a blank one): rows 1, 2, 3\n"
-	if out, _ := must(t, append(line, "--dry-run")...); !strings.HasPrefix(out,
+	if out, _ := must(t, with(line, dry)); !strings.HasPrefix(out,
 		left+"big: 2 answers to 2 rows; ") || len(s.Calls()) > 0 {
 		t.Errorf("prints %q, %d calls", out, len(s.Calls()))
 	}
-	out, said := must(t, line...)
+	out, said := must(t, line)
 	rows := collected(t, "rows.jsonl")
 	if !strings.HasPrefix(out, "rows.jsonl: 2 answers to 5 prompts\n") ||
 		strings.Count(said, left) != 1 || len(s.Calls()) != 2 || len(rows) != 2 ||
@@ -58,9 +60,9 @@ func TestCollectBlankPrompts(t *testing.T) {
 		t.Errorf("prints %q, says %q, %d calls, %d rows", out, said, len(s.Calls()), len(rows))
 	}
 	put(t, "prompts.jsonl", `{"content":""}`, `{"content":" "}`)
-	code, out, said := gad(append(line[:5:5], append([]string{"others.jsonl"}, line[6:]...)...)...)
-	if want := "gad: data: prompts.jsonl: no row has a prompt (no user turn, or a blank one): name the column of the prompts with --content-key\n"; code != exitInput || out != "" || said != want {
-		t.Errorf("exit status %d, prints %q, says %q", code, out, said)
+	code, out, said := ask(with(line, func(r *Run) { r.Output = "others.jsonl" }))
+	if want := "gad: data: prompts.jsonl: no row has a prompt (no user turn, or a blank one): name the column of the prompts with --content-key\n"; code == nil || code == fault.ErrUsage || code == fault.ErrRunning || out != "" || said != want {
+		t.Errorf("%v, prints %q, says %q", code, out, said)
 	}
 	if _, err := os.Stat("others.jsonl.journal"); err == nil {
 		t.Error("a journal of nothing was made")
@@ -80,12 +82,12 @@ func TestCollectEmptyAnswers(t *testing.T) {
 			return " ", map[string]string{"b": "content_filter", "c": "length"}[c.Prompt]
 		}})
 	put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`, `{"content":"c"}`)
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl",
-		"--base-url", s.URL, "--model", "big"}
-	run := func(calls, rows int, want string, extra ...string) {
+	line := asks(s, "rows.jsonl")
+	again := func(r *Run) { r.Empty = true }
+	run := func(calls, rows int, want string, more ...func(r *Run)) {
 		t.Helper()
 		before := len(s.Calls())
-		out, _ := must(t, append(slices.Clone(line), extra...)...)
+		out, _ := must(t, with(line, more...))
 		if n := len(s.Calls()) - before; n != calls || len(collected(t, "rows.jsonl")) != rows ||
 			!strings.Contains(out, want) {
 			t.Errorf("%d calls, %d rows, prints %q", n, len(collected(t, "rows.jsonl")), out)
@@ -95,21 +97,21 @@ func TestCollectEmptyAnswers(t *testing.T) {
 	both := "the teacher has answered without text: rows 1 (content_filter), 2 (length): remove rows.jsonl and give --retry-empty to ask them again\n"
 	run(3, 1, both)
 	run(0, 1, both)
-	run(2, 1, both, "--retry-empty") // once each, however often it is empty
+	run(2, 1, both, again) // once each, however often it is empty
 	well["b"] = true
-	run(2, 2, "the teacher has answered without text: row 2 (length): ", "--retry-empty")
+	run(2, 2, "the teacher has answered without text: row 2 (length): ", again)
 	// the second answer is found behind the first
 	run(0, 2, "the teacher has answered without text: row 2 (length): ")
 	// two more of each: one of b has text
-	run(2, 6, "", "--n", "3", "--retry-empty", "--limit", "2")
+	run(2, 6, "", again, func(r *Run) { r.N, r.Prompts.Limit = 3, 2 })
 	well["all"] = true
-	run(1, 3, "", "--retry-empty")
+	run(1, 3, "", again)
 
 	well = map[string]bool{}
-	line[5] = "none.jsonl"
-	code, out, said := gad(line...)
-	if want := "gad: collect: none.jsonl: there is no answer to write: the teacher has answered without text: rows 0 (), 1 (content_filter), 2 (length): --retry-empty asks them again\n"; code != exitFailed || out != "" || !strings.HasSuffix(said, strings.Replace(want, "()", "(no finish_reason)", 1)) {
-		t.Errorf("exit status %d, prints %q, says %q", code, out, said)
+	line.Output = "none.jsonl"
+	code, out, said := ask(line)
+	if want := "gad: collect: none.jsonl: there is no answer to write: the teacher has answered without text: rows 0 (), 1 (content_filter), 2 (length): --retry-empty asks them again\n"; code != fault.ErrRunning || out != "" || !strings.HasSuffix(said, strings.Replace(want, "()", "(no finish_reason)", 1)) {
+		t.Errorf("%v, prints %q, says %q", code, out, said)
 	}
 }
 
@@ -124,23 +126,22 @@ func TestCollectSeeds(t *testing.T) {
 			return true
 		}})
 	put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`, `{"content":"a"}`)
-	answers := func(out, seed, n string) []string {
+	answers := func(out string, seed int64, n int) []string {
 		var got []string
-		must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", out,
-			"--base-url", s.URL, "--model", "big", "--seed", seed, "--n", n)
+		must(t, asks(s, out, func(r *Run) { r.Seed, r.N = &seed, n }))
 		for _, r := range collected(t, out) {
 			got = append(got, r.Teacher)
 		}
 		drop(t, out) // and not its journal
 		return got
 	}
-	one := answers("more.jsonl", "7", "1")
-	more, whole := answers("more.jsonl", "7", "2"), answers("whole.jsonl", "7", "2")
+	one := answers("more.jsonl", 7, 1)
+	more, whole := answers("more.jsonl", 7, 2), answers("whole.jsonl", 7, 2)
 	if !slices.Equal(more, whole) || !slices.Equal(one, []string{whole[0], whole[2], whole[4]}) {
 		t.Errorf("with one answer %q, with one more %q, with two %q", one, more, whole)
 	}
 	seeds := map[string]bool{}
-	for _, answer := range slices.Concat(whole, answers("other.jsonl", "8", "1")) {
+	for _, answer := range slices.Concat(whole, answers("other.jsonl", 8, 1)) {
 		_, seed, _ := strings.Cut(answer, " by ")
 		if x, err := strconv.ParseFloat(seed, 64); err != nil || x < 0 || x > math.MaxInt32 {
 			t.Errorf("%q: not a seed of 31 bits", answer)
@@ -172,9 +173,9 @@ func TestCollectThinksAndCalls(t *testing.T) {
 	call := `[{"id":"c1","type":"function","function":{"name":"sum","arguments":{"x":[1,2]}}}]`
 	put(t, "prompts.jsonl", `{"content":[{"role":"user","content":"sum?"}],"tools":[{"type":"function","function":{"name":"sum"}}],"env":{"n": 1.50}}`,
 		`{"content":[{"role":"user","content":"1+2"},{"role":"assistant","content":"","tool_calls":`+call+`},{"role":"tool","content":"3","tool_call_id":"c1"}],"tools":[{"type":"function","function":{"name":"sum"}}]}`)
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl",
-		"--base-url", s.URL, "--model", "big", "--concurrency", "1"}
-	must(t, line...)
+	line := asks(s, "rows.jsonl")
+	line.Limits.Concurrency = 1
+	must(t, line)
 	read := func() string {
 		raw, err := os.ReadFile("rows.jsonl")
 		if err != nil {
@@ -196,13 +197,9 @@ func TestCollectThinksAndCalls(t *testing.T) {
 		t.Errorf("asked %s, want %s", asked[0], want)
 	}
 	drop(t, "rows.jsonl")
-	must(t, append(line, "--keep-thinking")...)
+	must(t, with(line, func(r *Run) { r.Thinking = true }))
 	if got := read(); len(asked) != 2 || !strings.Contains(got, `"teacher_response":[{"role":"assistant","content":"3.","reasoning_content":"I see."}]`) || !strings.Contains(got, `"content":"","reasoning_content":"I add.","tool_calls":`) {
 		t.Errorf("%d requests; with thoughts\n%s", len(asked), got)
-	}
-	must(t, "data", "convert", "--data", "rows.jsonl", "--output", "rows.parquet")
-	if out, _ := must(t, "data", "inspect", "--data", "rows.parquet", "--row", "1"); !strings.Contains(out, `(thought) "I see."`) {
-		t.Error(out)
 	}
 }
 
@@ -216,14 +213,14 @@ func TestCollectUncounted(t *testing.T) {
 			return true
 		}})
 	promptFile(t, "prompts.jsonl", 10)
-	put(t, "prices.json", `{"big": {"input": 0, "output": 1000}}`)
-	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow",
-		"--base-url", s.URL, "--model", "big", "--prices", "prices.json", "--concurrency", "1"}
-	code, _, said := gad(append(line, "--max-cost", "5.5")...)
-	if want := "collect: the answers so far have cost $6.00, which is --max-cost 5.5: the same command with a higher one asks for the others\n"; code != exitFailed || !strings.HasSuffix(said, want) || len(s.Calls()) != 6 {
-		t.Errorf("exit status %d, %q, %d calls", code, said, len(s.Calls()))
+	line := asks(s, "rows.arrow", func(r *Run) {
+		r.Price, r.Limits.Concurrency = &endpoint.Price{Output: 1000}, 1
+	})
+	code, _, said := ask(with(line, func(r *Run) { r.MaxCost = 5.5 }))
+	if want := "collect: the answers so far have cost $6.00, which is --max-cost 5.5: the same command with a higher one asks for the others\n"; code != fault.ErrRunning || !strings.HasSuffix(said, want) || len(s.Calls()) != 6 {
+		t.Errorf("%v, %q, %d calls", code, said, len(s.Calls()))
 	}
-	out, _ := must(t, line...)
+	out, _ := must(t, line)
 	if want := "counted by the endpoint, and at 4 bytes per token where it counts nothing (10 of 10 requests): 22 tokens of prompts, 10k of answers, $10.00 (by this command: 8 tokens of prompts, 4000 of answers, $4.00)\n"; !strings.Contains(out, want) {
 		t.Errorf("prints %s want %s", out, want)
 	}
@@ -244,8 +241,11 @@ func TestCollectCached(t *testing.T) {
 		`{"big": {"input": 1000, "output": 10000}}`:                      "10k tokens of prompts (8000 from a cache), 100 of answers, $11.00\n",
 	} {
 		put(t, "prices.json", prices)
-		out, _ := must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.arrow",
-			"--base-url", s.URL, "--model", "big", "--prices", "prices.json")
+		price, err := endpoint.ReadPrice(vfs.OS, "prices.json", "big")
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, _ := must(t, asks(s, "rows.arrow", func(r *Run) { r.Price = &price }))
 		if !strings.Contains(out, want) {
 			t.Errorf("%s: prints %s", prices, out)
 		}
@@ -268,8 +268,7 @@ func TestCollectOddAnswers(t *testing.T) {
 			return true
 		}})
 	put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`)
-	out, _ := must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.parquet",
-		"--base-url", s.URL, "--model", "big")
+	out, _ := must(t, asks(s, "rows.parquet"))
 	rows := collected(t, "rows.parquet")
 	if len(s.Calls()) != 2 || len(rows) != 2 || rows[0].Teacher != "in parts" ||
 		rows[1].Teacher != "cut" || rows[0].Unfinished() || !rows[1].Unfinished() ||
@@ -289,9 +288,12 @@ func TestJournalOfBefore(t *testing.T) {
 		`{"key":"fb21917996c5739c0b03252c98c35e82/0","record":{"choices":[{"content":"one","finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":4},"model":"big-2026","id":"chatcmpl-1"}}`,
 		`{"key":"07b07d917e5d68d4461cda53e3d0bb43/0","record":{"choices":[{"content":"two","finish_reason":"length"}],"usage":{"prompt_tokens":2,"completion_tokens":4},"model":"big-2026","id":"chatcmpl-1","batch":true}}`,
 		`{"key":"098e0433b72565d8d3fd8414f41e859f/0","record":{"choices":[{"content":"three","finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":4},"model":"big-2026","id":"chatcmpl-1"}}`)
-	must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl", "--base-url",
-		s.URL, "--model", "big",
-		"--system", "be brief", "--temperature", "0.5", "--top-p", "0.9", "--max-tokens", "100", "--seed", "3", "--extra", `{"b":1,"a":[true]}`)
+	temperature, topP, seed := 0.5, 0.9, int64(3)
+	must(t, asks(s, "rows.jsonl", func(r *Run) {
+		r.Settings = Settings{Model: "big", System: "be brief", Temperature: &temperature,
+			TopP: &topP, MaxTokens: 100, Seed: &seed,
+			Extra: map[string]any{"b": 1.0, "a": []any{true}}}
+	}))
 	rows := collected(t, "rows.jsonl")
 	if len(s.Calls()) > 0 || len(rows) != 3 ||
 		rows[0].Teacher+rows[1].Teacher+rows[2].Teacher != "onetwothree" ||
@@ -313,9 +315,9 @@ func TestCollectSays(t *testing.T) {
 		}})
 	put(t, "prompts.jsonl", `{"instruction":"refuse 1","input":"","history":[]}`, `{"instruction":"refuse","input":"2","history":[]}`,
 		`{"instruction":"refuse 3","history":[["q","a"]]}`, `{"instruction":"go"}`, `{"instruction":"go"}`, `{"instruction":"go"}`)
-	out, said := must(t, "data", "collect", "--prompts", "prompts.jsonl", "--output", "rows.jsonl",
-		"--base-url", s.URL, "--model", "big",
-		"--extra", `{"max_completion_tokens": 20}`)
+	out, said := must(t, asks(s, "rows.jsonl", func(r *Run) {
+		r.Extra = map[string]any{"max_completion_tokens": 20.0}
+	}))
 	for _, want := range []string{
 		`prompts.jsonl: not read, although answers may speak of it: "history": put what matters into the prompt` + "\n",
 		"estimate: 14 tokens of prompts, 120 of answers (at 4 bytes per token of a prompt, and the most that --extra max_completion_tokens allows, 20 tokens per answer)\n",
@@ -323,10 +325,6 @@ func TestCollectSays(t *testing.T) {
 		if !strings.Contains(said, want) {
 			t.Errorf("says %s want %s", said, want)
 		}
-	}
-	if checked, _ := must(t, "data", "validate", "--data", "rows.jsonl"); strings.Contains(checked,
-		"not read") {
-		t.Errorf("validate of what was collected prints %s", checked)
 	}
 	for _, want := range []string{
 		"3 of 6 rows have the same answer, \"As an AI I cannot.\", to different prompts (the first is row 0)\n",
@@ -341,28 +339,24 @@ func TestCollectSays(t *testing.T) {
 // What an endpoint refuses for all, and one that speaks no https.
 func TestRefusedForAll(t *testing.T) {
 	t.Chdir(t.TempDir())
-	t.Setenv("OPENAI_API_KEY", "sk-0123456789")
 	s := teacher(t, &endpointtest.Server{
 		Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 			endpointtest.Fail(w, 402, "", "Insufficient Balance")
 			return true
 		}})
-	put(t, "p.jsonl", `{"content":"a"}`, `{"content":"b"}`)
-	const collect = "data collect --output x.arrow --model big "
-	here := collect + "--prompts p.jsonl --base-url " + s.URL + " "
+	put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`)
 	plain := httptest.NewServer(nil)
 	defer plain.Close()
-	for line, want := range map[string]string{
-		here: "gad: endpoint: " + strings.TrimSuffix(strings.TrimPrefix(s.URL, "http://"), "/v1") +
+	for url, want := range map[string]string{
+		s.URL: "gad: endpoint: " + strings.TrimSuffix(strings.TrimPrefix(s.URL, "http://"), "/v1") +
 			": status 402: Insufficient Balance\n",
-		collect + "--prompts p.jsonl --base-url " +
-			strings.Replace(plain.URL, "http:", "https:", 1) + "/v1": "gad: endpoint: " +
+		strings.Replace(plain.URL, "http:", "https:", 1) + "/v1": "gad: endpoint: " +
 			strings.TrimPrefix(plain.URL, "http://") +
 			": speaks http and not https: check the base URL\n",
 	} {
-		code, out, said := gad(strings.Fields(line)...)
-		if code != exitFailed || out != "" || !strings.HasSuffix(said, want) || len(s.Calls()) > 2 {
-			t.Errorf("%s: exit status %d, prints %q, %d calls\n got %s want %s", line, code, out,
+		code, out, said := ask(asks(s, "x.arrow", func(r *Run) { r.Limits.BaseURL = url }))
+		if code != fault.ErrRunning || out != "" || !strings.HasSuffix(said, want) || len(s.Calls()) > 2 {
+			t.Errorf("%s: %v, prints %q, %d calls\n got %s want %s", url, code, out,
 				len(s.Calls()), said, want)
 		}
 	}
@@ -371,32 +365,31 @@ func TestRefusedForAll(t *testing.T) {
 // What an endpoint that was named wrongly answers: one line, and nothing stays.
 func TestNewcomersEndpoints(t *testing.T) {
 	t.Chdir(t.TempDir())
-	t.Setenv("OPENAI_API_KEY", "")
-	put(t, "p.jsonl", `{"content":"a"}`)
+	put(t, "prompts.jsonl", `{"content":"a"}`)
 	server := httptest.NewServer(nil) // has no /chat/completions
 	defer server.Close()
-	const collect = "data collect --prompts p.jsonl --output x.arrow --model big --base-url "
-	here := collect + server.URL + "/v1 "
 
 	// A server on this machine that wants a key, where none is sent unless asked for.
 	guarded := teacher(t, &endpointtest.Server{Key: "sk-right"})
-	code, _, said := gad(strings.Fields(collect + guarded.URL)...)
-	if want := ": status 401 invalid_api_key: the endpoint wants a key: name its environment variable with --key-env, or its file with --key-file\n"; code != 1 || !strings.HasSuffix(said, want) {
-		t.Errorf("exit status %d\n got %s want %s", code, said, want)
+	code, _, said := ask(asks(guarded, "x.arrow"))
+	if want := ": status 401 invalid_api_key: the endpoint wants a key: name its environment variable with --key-env, or its file with --key-file\n"; code != fault.ErrRunning || !strings.HasSuffix(said, want) {
+		t.Errorf("%v\n got %s want %s", code, said, want)
 	}
 
 	// An endpoint without batches.
-	code, _, said = gad(strings.Fields(here + "--batch")...)
-	if want := ": status 404: not found: check the base URL and the model, or leave out --batch, which not every endpoint has\n"; code != 1 || !strings.HasSuffix(said, want) {
-		t.Errorf("exit status %d\n got %s want %s", code, said, want)
+	code, _, said = ask(asks(guarded, "x.arrow", batches, func(r *Run) {
+		r.Limits.BaseURL = server.URL + "/v1"
+	}))
+	if want := ": status 404: not found: check the base URL and the model, or leave out --batch, which not every endpoint has\n"; code != fault.ErrRunning || !strings.HasSuffix(said, want) {
+		t.Errorf("%v\n got %s want %s", code, said, want)
 	}
 
 	// A base URL without its /v1. Nothing stays of it.
-	code, out, said := gad(strings.Fields(collect + server.URL)...)
+	code, out, said := ask(asks(guarded, "x.arrow", func(r *Run) { r.Limits.BaseURL = server.URL }))
 
 	if want := ": status 404: not found: most base URLs end in /v1: try " + server.URL +
-		"/v1\n"; code != 1 || out != "" || !strings.HasSuffix(said, want) {
-		t.Errorf("exit status %d, prints %q\n got %s want %s", code, out, said, want)
+		"/v1\n"; code != fault.ErrRunning || out != "" || !strings.HasSuffix(said, want) {
+		t.Errorf("%v, prints %q\n got %s want %s", code, out, said, want)
 	}
 	for _, name := range []string{"x.arrow", "x.arrow.journal"} {
 		if _, err := os.Stat(name); err == nil {
@@ -410,10 +403,7 @@ func TestNewcomersEndpoints(t *testing.T) {
 func TestMistakesAtTheEndpoint(t *testing.T) {
 	work := t.TempDir()
 	t.Chdir(work)
-	t.Setenv("TEACHER_KEY", "sk-wrong-0123456789")
-	if err := os.WriteFile("p.jsonl", []byte(`{"content":"a"}`+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	put(t, "prompts.jsonl", `{"content":"a"}`)
 	for _, c := range []struct {
 		s    *endpointtest.Server
 		want string
@@ -432,12 +422,13 @@ func TestMistakesAtTheEndpoint(t *testing.T) {
 			}}, "status 307: the endpoint redirects elsewhere, which is not followed: give the URL that it redirects to as base URL"},
 	} {
 		teacher(t, c.s)
-		code, out, said := gad("data", "collect", "--prompts", "p.jsonl", "--output", "x.arrow",
-			"--model", "big", "--base-url", c.s.URL, "--key-env", "TEACHER_KEY")
+		code, out, said := ask(asks(c.s, "x.arrow", func(r *Run) {
+			r.Limits.Key = "sk-wrong-0123456789"
+		}))
 		host := strings.TrimSuffix(strings.TrimPrefix(c.s.URL, "http://"), "/v1")
-		if want := "gad: endpoint: " + host + ": " + c.want + "\n"; code != 1 || out != "" ||
+		if want := "gad: endpoint: " + host + ": " + c.want + "\n"; code != fault.ErrRunning || out != "" ||
 			!strings.HasSuffix(said, want) || strings.Contains(said, "sk-") {
-			t.Errorf("exit status %d, prints %q\n got %s want %s", code, out, said, want)
+			t.Errorf("%v, prints %q\n got %s want %s", code, out, said, want)
 		}
 		if names, err := filepath.Glob("x*"); err != nil || len(names) > 0 {
 			t.Errorf("made %v", names)
@@ -456,18 +447,17 @@ func TestPartialSaysWhatIsMissing(t *testing.T) {
 			}
 			return false
 		}})
-	put(t, "p.jsonl", `{"content":"a"}`, `{"content":"b"}`, `{"content":"c"}`)
-	line := strings.Fields(
-		"data collect --prompts p.jsonl --model big --output x.jsonl --partial --base-url " + s.URL)
-	code, out, _ := gad(line...)
-	if want := "x.jsonl: 2 answers to 3 prompts\n1 of 3 rows have no answer: remove x.jsonl, and the same command asks again\n"; code != exitDone || !strings.HasPrefix(out, want) {
-		t.Errorf("exit status %d, prints %s", code, out)
+	put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`, `{"content":"c"}`)
+	line := asks(s, "x.jsonl", partial)
+	code, out, _ := ask(line)
+	if want := "x.jsonl: 2 answers to 3 prompts\n1 of 3 rows have no answer: remove x.jsonl, and the same command asks again\n"; code != nil || !strings.HasPrefix(out, want) {
+		t.Errorf("%v, prints %s", code, out)
 	}
 	s.Misbehave = nil
 	drop(t, "x.jsonl")
-	if code, out, _ := gad(line...); code != exitDone ||
+	if code, out, _ := ask(line); code != nil ||
 		!strings.HasPrefix(out, "x.jsonl: 3 answers to 3 prompts\ncounted") {
-		t.Errorf("again: exit status %d, prints %s", code, out)
+		t.Errorf("again: %v, prints %s", code, out)
 	}
 }
 
@@ -478,22 +468,31 @@ func TestEstimateOfTime(t *testing.T) {
 	for i := range lines {
 		lines[i] = `{"content":"` + strings.Repeat("a", 396) + `"}` // 100 tokens with the role
 	}
-	put(t, "p.jsonl", lines...)
-	for flags, want := range map[string]string{
-		"":                                 "",
-		"--rpm 100":                        "",
-		"--rpm 10":                         "; about 4 min by --rpm",
-		"--input-tpm 1000":                 "; about 4 min by --input-tpm",
-		"--output-tpm 1000":                "; about 2 min by --output-tpm",
-		"--tpm 1000":                       "; about 6 min by --tpm",
-		"--tpm 1000 --rpm 0.25":            "; about 2.7 h by --rpm",
-		"--tpm 1000 --batch":               "",
-		"--tpm 3000 --output-tpm 100":      "; about 20 min by --output-tpm",
-		"--tpm 1000000 --output-tpm 10000": "",
+	put(t, "prompts.jsonl", lines...)
+	for _, x := range []struct {
+		rpm, tpm, in, out float64
+		batch             bool
+		want              string
+	}{
+		{want: ""},
+		{rpm: 100, want: ""},
+		{rpm: 10, want: "; about 4 min by --rpm"},
+		{in: 1000, want: "; about 4 min by --input-tpm"},
+		{out: 1000, want: "; about 2 min by --output-tpm"},
+		{tpm: 1000, want: "; about 6 min by --tpm"},
+		{tpm: 1000, rpm: 0.25, want: "; about 2.7 h by --rpm"},
+		{tpm: 1000, batch: true, want: ""},
+		{tpm: 3000, out: 100, want: "; about 20 min by --output-tpm"},
+		{tpm: 1000000, out: 10000, want: ""},
 	} {
-		out, _ := must(t, strings.Fields("data collect --prompts p.jsonl --base-url http://127.0.0.1:9/v1 --model m --output x.jsonl --max-tokens 50 --dry-run "+flags)...)
-		if want := "m: 40 answers to 40 rows; estimate: 4000 tokens of prompts, 2000 of answers (at 4 bytes per token of a prompt, and the most that --max-tokens allows, 50 tokens per answer)" + want + "\n"; out != want {
-			t.Errorf("%s: prints %s want %s", flags, out, want)
+		nobody := &endpointtest.Server{URL: "http://127.0.0.1:9/v1"}
+		out, _ := must(t, asks(nobody, "x.jsonl", dry, func(r *Run) {
+			r.Model, r.MaxTokens, r.Batch = "m", 50, x.batch
+			r.Limits.RequestsPerMinute, r.Limits.TokensPerMinute = x.rpm, x.tpm
+			r.Limits.InputTokensPerMinute, r.Limits.OutputTokensPerMinute = x.in, x.out
+		}))
+		if want := "m: 40 answers to 40 rows; estimate: 4000 tokens of prompts, 2000 of answers (at 4 bytes per token of a prompt, and the most that --max-tokens allows, 50 tokens per answer)" + x.want + "\n"; out != want {
+			t.Errorf("%+v: prints %s want %s", x, out, want)
 		}
 	}
 }

@@ -1,0 +1,46 @@
+// Package sessiontest runs in a test what a command does, without its command line.
+package sessiontest
+
+import (
+	"bytes"
+	"context"
+	"testing"
+
+	"gad/apps/session"
+	"gad/internal/report"
+	"gad/internal/vfs"
+	"gad/internal/vfs/vfstest"
+)
+
+// Run runs a command and returns what it prints, and what it says, with its error as the program
+// writes it. Nothing interrupts it. What it writes is on the disk, unsynced.
+func Run(command func(s *session.Session) error) (printed, said string, err error) {
+	var out, errs bytes.Buffer
+	s := New(&out, &errs, context.Background())
+	err = command(s)
+	s.Console.Close()
+	if err != nil {
+		errs.WriteString("gad: " + err.Error() + "\n")
+	}
+	return out.String(), errs.String(), err
+}
+
+// Must runs a command that has to succeed.
+func Must(t testing.TB, command func(s *session.Session) error) (printed, said string) {
+	t.Helper()
+	printed, said, err := Run(command)
+	if err != nil {
+		t.Fatalf("%s%s", printed, said)
+	}
+	return printed, said
+}
+
+// New is a command at work until ctx ends, which stands for a signal.
+func New(out, said *bytes.Buffer, ctx context.Context) *session.Session {
+	return &session.Session{Out: out, Err: said, Console: report.NewConsole(said, false),
+		FS: vfstest.Unsynced(vfs.OS),
+		Signals: func(say, _ func(string)) (context.Context, func()) {
+			stop := context.AfterFunc(ctx, func() { say("") })
+			return ctx, func() { stop() }
+		}}
+}
