@@ -167,7 +167,7 @@ func (m *Model) against(q *Model, seqs []Seq, beta, temperature float64) (*klPas
 	if err != nil {
 		return nil, err
 	}
-	x := &klPass{q: q, beta: beta, inv: inv, v: min(m.vocab(), q.vocab())}
+	x := &klPass{q: q, beta: beta, inv: inv, v: min(m.Vocab(), q.Vocab())}
 	return x, q.aside(func() error {
 		if err := q.hidden(seqs); err != nil {
 			return err
@@ -330,8 +330,8 @@ func (x *klPass) measure(m *Model) error {
 
 // logits returns the logits of both models at a row of the chunk: one for each token.
 func (x *klPass) logits(m *Model, row int) (zp, zq []float32) {
-	if zp = x.zp[row*m.cfg.Vocab:][:m.vocab()]; x.q != nil {
-		zq = x.zq[row*x.q.cfg.Vocab:][:x.q.vocab()]
+	if zp = x.zp[row*m.cfg.Vocab:][:m.Vocab()]; x.q != nil {
+		zq = x.zq[row*x.q.cfg.Vocab:][:x.q.Vocab()]
 	}
 	return zp, zq
 }

@@ -195,12 +195,6 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 	}
 	a := &Model{be: m.be, cfg: m.cfg, spec: m.cfg.spec(o.Kind), opt: o, layout: m.layout, base: m,
 		ws: &workspace{be: m.be}, tokens: m.tokens}
-	if o.Tokens != nil { // the head is the base's
-		if err := m.setTokens(o.Tokens); err != nil {
-			return nil, err
-		}
-		a.tokens = m.tokens
-	}
 	a.params = nil
 	if o.LoRA.On() {
 		a.params, a.adapters = m.adapted(o.LoRA)

@@ -62,10 +62,6 @@ type Options struct {
 	Base   *Model // the frozen weights, where they are loaded already; see Load
 	// how frozen matrices are kept: Native, which "" is too, "q8_0" or "q4_0" (ggml's types)
 	Quant string
-	// Tokens says of each id whether the tokenizer has a token for it, as tokenizer.Tokens does;
-	// nil: for all. Ids without one are never sampled. Those behind the last token, rows that pad
-	// an embedding, are left out of every distribution and of its gradient.
-	Tokens []bool
 	// Load keeps only these, in ascending order, and numbers them anew; nil keeps all
 	Layers []int
 	// Turns is a model that learns in turn with this one: between a gradient of the one and a
@@ -101,7 +97,7 @@ type Model struct {
 	shards int         // of an optimizer step; 0 is 1
 	// this rank has only those bits of the weights that products read (Optimizer.WholeWeights)
 	narrowed bool
-	// of each id below vocab, whether it has a token; nil: all have (Options.Tokens)
+	// of each id below vocab, whether it has a token; nil: all have (SetTokens)
 	tokens []bool
 	angle  compute.Tensor // [ropes, positions, E], the tables of rotations
 	angleN int            // positions in them
@@ -267,9 +263,6 @@ func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{be: be, cfg: c, spec: c.spec(o.Kind), opt: o, layout: c.arrange(o.Kind)}
-	if err := m.setTokens(o.Tokens); err != nil {
-		return nil, err
-	}
 	m.ws = &workspace{be: be}
 	if err := checkQuant(be, m.params, o); err != nil {
 		return nil, err

@@ -216,7 +216,7 @@ func (m *Model) allSoftLabels(seqs []Seq, k, vocab int, own bool, temperature fl
 		if err := m.hidden(Pick(seqs, pack)); err != nil {
 			return nil, err
 		}
-		rows, v, most := m.pk.rows, m.cfg.Vocab, min(m.vocab(), vocab)
+		rows, v, most := m.pk.rows, m.cfg.Vocab, min(m.Vocab(), vocab)
 		labelR := make([]SoftLabel, len(rows))
 		for lo, many := 0, rankRows(v); lo < len(rows); lo += many {
 			hi := min(lo+many, len(rows))
@@ -273,7 +273,7 @@ func (m *Model) labelled(seqs []Seq, labelsST [][]SoftLabel,
 	if err := m.checkLabels(seqs, labelsST); err != nil {
 		return nil, err
 	}
-	return &klPass{inv: inv, v: m.vocab(), soft: &softPass{}, given: labelsST}, nil
+	return &klPass{inv: inv, v: m.Vocab(), soft: &softPass{}, given: labelsST}, nil
 }
 
 // checkLabels refuses labels that are not those of the trained tokens of seqs.
@@ -289,7 +289,7 @@ func (m *Model) checkLabels(seqs []Seq, labelsST [][]SoftLabel) error {
 				seq.Trained(), len(labelsST[s]))
 		}
 		for t, l := range labelsST[s] {
-			if err := l.check(m.vocab()); err != nil {
+			if err := l.check(m.Vocab()); err != nil {
 				return fmt.Errorf("model: soft labels: sequence %d, token %d: %w", s, t, err)
 			}
 		}

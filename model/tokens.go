@@ -14,9 +14,13 @@ import (
 // alike (compute.Param.Live). Ids between tokens that have none are rare. Their rows stay in the
 // distribution, but what is drawn of them is drawn again.
 
-// setTokens makes the rows behind the last token no part of the vocabulary.
-func (m *Model) setTokens(tokens []bool) error {
-	if tokens == nil || m.opt.Kind != LM {
+// SetTokens tells a language model which ids its tokenizer has tokens for (tokenizer.Tokens). Ids
+// without one are never sampled. Rows behind the last token are left out of every distribution
+// and of its gradient; no sequence may have such an id. Without this call every row counts. It
+// comes before the model's first pass; of a Scorer it has no effect. Adapters, and models that
+// share a base, count the same rows: another number is refused.
+func (m *Model) SetTokens(tokens []bool) error {
+	if m.opt.Kind != LM {
 		return nil
 	}
 	if len(tokens) > m.cfg.Vocab {
@@ -39,8 +43,8 @@ func (m *Model) setTokens(tokens []bool) error {
 	return nil
 }
 
-// vocab returns the size of the vocabulary: the highest id of a token, plus 1.
-func (m *Model) vocab() int {
+// Vocab returns the size of the vocabulary: the highest id of a token, plus 1.
+func (m *Model) Vocab() int {
 	if m.opt.Kind != LM {
 		return m.cfg.Vocab
 	}

@@ -29,9 +29,9 @@ func withoutPadding(t *testing.T, be compute.Backend, c Config, n int,
 	var err error
 	cut, err = New(be, short, o)
 	must(t, err)
-	o.Tokens = known(n)
 	padded, err = New(be, c, o)
 	must(t, err)
+	must(t, padded.SetTokens(known(n)))
 	for i, p := range padded.params {
 		w := values(be, p.W)
 		if p.Rows == c.Vocab {
@@ -149,11 +149,13 @@ func ranked(m *Model, prompt []int32, top int) (all []Token, err error) {
 func TestIdsBetweenTokens(t *testing.T) {
 	onBackends(t, func(t *testing.T, be compute.Backend) {
 		c := tiny("Qwen2")
-		whole, err := New(be, c, Options{Seed: 1, Tokens: known(c.Vocab - 2)})
+		whole, err := New(be, c, Options{Seed: 1})
 		must(t, err)
+		must(t, whole.SetTokens(known(c.Vocab-2)))
 		defer whole.Close()
-		holed, err := New(be, c, Options{Seed: 1, Tokens: known(c.Vocab-2, 0, 7, 8, 20)})
+		holed, err := New(be, c, Options{Seed: 1})
 		must(t, err)
+		must(t, holed.SetTokens(known(c.Vocab-2, 0, 7, 8, 20)))
 		defer holed.Close()
 		for _, s := range []Sampling{{Temperature: 2}, {}, {Temperature: 2, TopK: 5}} {
 			o := SampleOptions{N: 400, MaxNew: 1, Seed: 3, Sampling: s}
@@ -209,8 +211,9 @@ func TestTokensOfAdapters(t *testing.T) {
 	base, err := New(be, c, Options{Seed: 1})
 	must(t, err)
 	defer base.Close()
-	m, err := base.Adapt(Options{LoRA: LoRA{Rank: 2, Alpha: 4}, Tokens: known(23, 4)})
+	m, err := base.Adapt(Options{LoRA: LoRA{Rank: 2, Alpha: 4}})
 	must(t, err)
+	must(t, m.SetTokens(known(23, 4)))
 	defer m.Close()
 	merged, err := m.Merged()
 	must(t, err)
@@ -218,9 +221,13 @@ func TestTokensOfAdapters(t *testing.T) {
 	reference, err := base.Adapt(Options{})
 	must(t, err)
 	defer reference.Close()
+	if merged.Vocab() != 23 || merged.tokens[4] {
+		t.Errorf("merged: %d tokens, %v", merged.Vocab(), merged.tokens)
+	}
 	for name, x := range map[string]*Model{"adapters": m, "merged": merged, "reference": reference} {
-		if x.vocab() != 23 || len(x.tokens) != 23 || x.tokens[4] {
-			t.Errorf("%s: %d tokens, %v", name, x.vocab(), x.tokens)
+		must(t, x.SetTokens(known(23, 4)))
+		if x.Vocab() != 23 || len(x.tokens) != 23 || x.tokens[4] {
+			t.Errorf("%s: %d tokens, %v", name, x.Vocab(), x.tokens)
 		}
 	}
 	for _, bad := range []struct {
@@ -228,7 +235,7 @@ func TestTokensOfAdapters(t *testing.T) {
 		want   string
 	}{{known(30), "the tokenizer has 30 tokens"}, {make([]bool, 5), "no token"},
 		{known(22), "is in memory with 23 tokens"}} {
-		if _, err := base.Adapt(Options{Tokens: bad.tokens}); err == nil ||
+		if err := reference.SetTokens(bad.tokens); err == nil ||
 			!strings.Contains(err.Error(), bad.want) {
 			t.Errorf("%v, want %s", err, bad.want)
 		}

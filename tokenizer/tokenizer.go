@@ -71,6 +71,15 @@ type Tokenizer struct {
 // Size is the highest id + 1: the least number of rows of an embedding.
 func (t *Tokenizer) Size() int { return len(t.pieces) }
 
+// Tokens reports for each id below Size whether it has a token: vocabularies may have gaps.
+func (t *Tokenizer) Tokens() []bool {
+	tokens := make([]bool, len(t.pieces))
+	for id, piece := range t.pieces {
+		tokens[id] = piece != nil
+	}
+	return tokens
+}
+
 // EOS returns every id that ends an answer. The first is EndOfTurn; then come
 // eos_token_id of generation_config.json and eos_token of tokenizer_config.json, or
 // eos_token_id of config.json where neither is declared; each once.

@@ -12,8 +12,11 @@ import (
 func (s *suite) live() {
 	classes := append([]compute.Class{compute.Wide, compute.Master, compute.Narrow, compute.Frozen},
 		s.quantised()...)
-	for _, shape := range [][3]int{{8, 5, 32}, {64, 33, 64}, {777, 770, 32}, {1060, 1023, 32},
-		{2500, 1029, 32}} {
+	shapes := [][3]int{{8, 5, 32}, {777, 770, 32}, {64, 33, 64}, {1060, 1023, 32}, {2500, 1029, 32}}
+	if s.Slow {
+		shapes = shapes[:2]
+	}
+	for _, shape := range shapes {
 		rows, live, D := shape[0], shape[1], shape[2]
 		for _, class := range classes {
 			if s.dev.Element(class) == 0 {
@@ -59,7 +62,11 @@ func (s *suite) headUses(w *compute.Param) (names []string, results [][]float32)
 		names, results = append(names, name), append(results, x)
 	}
 	D, V := w.Cols, w.Vocab()
-	for _, N := range []int{1, 7, 40} {
+	counts := []int{1, 7, 40}
+	if s.Slow {
+		counts = counts[:2]
+	}
+	for _, N := range counts {
 		h, dh := s.narrow(s.round(s.normal(N*D))), s.narrow(s.round(s.normal(N*D)))
 		dlogp, dent := s.wide(s.normal(N)), s.wide(s.normal(N))
 		out := compute.HeadOut{LogpR: s.empty(compute.Wide, N), EntR: s.empty(compute.Wide, N),
