@@ -62,6 +62,8 @@ type Tokenizer struct {
 	chat      *chatTemplate           // nil: none
 	templates map[string]string       // chat templates by name, where the folder names them
 	thought   func() thought          // what prompts have of it: see probeThought
+	tagged    func() tags             // of thoughts
+	headed    func() string           // of answers: see probeHeader
 	modelFile []byte                  // config.json, for With
 	eos       []int32
 	endOfTurn int32
