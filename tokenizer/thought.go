@@ -33,13 +33,14 @@ var thoughtTags = []tags{
 	{"<think>", "</think>"},
 	{"[THINK]", "[/THINK]"},                                    // Magistral, Ministral
 	{"<seed:think>", "</seed:think>"},                          // Seed-OSS
-	{"<|channel>thought", "<channel|>"},                        // Gemma 4
+	{"<|channel>", "<channel|>"},                               // Gemma 4
 	{"<|channel|>analysis<|message|>", "<|end|>"},              // gpt-oss
 	{"<|START_THINKING|>", "<|END_THINKING|>"},                 // Command
 	{"<|inner_prefix|>", "<|inner_suffix|>"},                   // Apertus
 	{"Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"}, // Apriel
 	{"<mm:think>", "</mm:think>"},                              // MiniMax
 	{"<|think|>", "<|end|>"},                                   // Solar
+	{"<think:opensource>", "</think:opensource>"},              // Hunyuan
 	{"<thinking>", "</thinking>"},
 }
 
@@ -49,6 +50,10 @@ var usual = thoughtTags[0]
 // tags returns the tags by which the chat templates know thoughts.
 func (t *Tokenizer) tags() tags {
 	source := t.sources()
+	if t.chat != nil { // some put the tags together
+		prompt, _ := t.RenderChat([]Message{{Role: "user", Content: "u"}}, true)
+		source += prompt
+	}
 	for _, x := range thoughtTags {
 		if strings.Contains(source, x.end) && strings.Contains(source, x.open) {
 			return x
@@ -60,7 +65,7 @@ func (t *Tokenizer) tags() tags {
 // in looks at the end of a prompt.
 func (x tags) in(prompt string) thought {
 	switch prompt = strings.TrimRight(prompt, blanks); {
-	case strings.HasSuffix(prompt, x.open):
+	case strings.HasSuffix(prompt, x.open), strings.HasSuffix(prompt, x.open+"thought"): // Gemma's
 		return thoughtOpen
 	case strings.HasSuffix(prompt, x.end):
 		return thoughtClosed
@@ -144,8 +149,11 @@ func (t *Tokenizer) probeHeader() string {
 	header, _ := t.header()
 	header = strings.TrimSpace(header)
 	x := t.marks()
-	header = strings.TrimSpace(strings.TrimPrefix(header, x.open))
-	return strings.TrimSpace(strings.TrimPrefix(header, x.end))
+	rest, opened := strings.CutPrefix(header, x.open)
+	if opened || t.prompts() == thoughtOpen {
+		rest = strings.TrimPrefix(strings.TrimSpace(rest), x.end)
+	}
+	return strings.TrimSpace(rest)
 }
 
 // ErrThought is wrapped by errors of an answer with a thought, or without one, behind a prompt that
@@ -154,10 +162,9 @@ var ErrThought = errors.New("the thought of the answer is not that of the prompt
 
 // Thinks refuses, with ErrThought, a chat whose learned answers have thoughts where the template's
 // prompt says that there is none, or have none where the prompt opens one: the model would not have
-// written them there. The error names the variable that would mend it. A template whose thoughts
-// have other tags than <think> and </think>, and that leaves a thought out, is refused too, and one
-// that begins every answer with a header, of answers that are a text alone. turns follow the chat's
-// messages; skip says which of them are context.
+// written them there. The error names the variable that would mend it. Refused are also thoughts
+// in a text by other tags than the template's, and a text alone where the template begins every
+// answer with a header. turns follow the chat's messages; skip says which of them are context.
 func (t *Tokenizer) Thinks(c Chat, turns []Message, skip func(i int) bool) error {
 	if t.chat == nil {
 		return nil
@@ -176,7 +183,7 @@ func (t *Tokenizer) Thinks(c Chat, turns []Message, skip func(i int) bool) error
 			if m.plain() && header != "" {
 				return fmt.Errorf("the chat template begins an answer with %q, which a text alone does not have: use another template (--chat-template): %w", header, ErrThought)
 			}
-			if err := x.kept(t, before, m); err != nil {
+			if err := x.kept(m); err != nil {
 				return err
 			}
 		}
@@ -185,26 +192,15 @@ func (t *Tokenizer) Thinks(c Chat, turns []Message, skip func(i int) bool) error
 	return nil
 }
 
-// kept refuses a thought that would not be learned by the tags of the template.
-func (x tags) kept(t *Tokenizer, c Chat, m Message) error {
+// kept refuses a thought in an answer's text by other tags than the template's.
+func (x tags) kept(m Message) error {
 	if x == usual {
 		return nil
 	}
 	if usual.think(Message{Content: m.Content}) {
 		return fmt.Errorf("the answer has a thought between %s and %s, and the chat template writes thoughts between %s and %s: move it to reasoning_content: %w", usual.open, usual.end, x.open, x.end, ErrThought)
 	}
-	if strings.TrimSpace(m.Thinking) == "" {
-		return nil
-	}
-	c.Messages = append(c.Messages, m)
-	p, err := t.prepare(c)
-	if err != nil {
-		return nil // said elsewhere
-	}
-	if _, err = p.reply(len(c.Messages) - 1); !errors.Is(err, ErrThought) {
-		return nil
-	}
-	return err
+	return nil
 }
 
 // fits is Thinks of one answer.
