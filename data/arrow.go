@@ -1035,7 +1035,7 @@ func (l layout) actsIn(list array.ListLike, i int) bool {
 		for j := start; j < end; j++ {
 			first, last := listRange(elems, j)
 			for k := first; k < last; k++ {
-				if slices.Contains(turnKeys, arrowText(elems.Keys(), k).s) {
+				if actsAs([]string{arrowText(elems.Keys(), k).s}) {
 					return true
 				}
 			}

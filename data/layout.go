@@ -248,7 +248,7 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 	for _, column := range []struct {
 		name string
 		to   *string
-	}{{"tools", &l.tools}, {"env", &l.env}, {"reasoning_content", &l.thought},
+	}{{"tools", &l.tools}, {"env", &l.env}, {l.thoughts(src, has), &l.thought},
 		{logprobsColumn, &l.logprobs}} {
 		if !l.reads(column.name) {
 			*column.to = column.name
@@ -296,6 +296,20 @@ func (o Options) layoutFor(src source) (l layout, note string, err error) {
 		note = fmt.Sprintf("system message from column %q", l.system)
 	}
 	return l, note, nil
+}
+
+// thoughts names the column of the teacher's thoughts, where there is one or may be.
+func (l layout) thoughts(src source, has func(string) bool) string {
+	const usual = "reasoning_content"
+	if has(usual) {
+		return usual
+	}
+	for _, c := range src.schema() {
+		if slices.Contains(otherThoughts, c.Name) && c.Type == "string" && !l.reads(c.Name) {
+			return c.Name
+		}
+	}
+	return usual
 }
 
 // anyKey reports whether rows may have columns that the schema does not name: JSON, whose

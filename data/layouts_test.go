@@ -478,8 +478,7 @@ func TestLayouts(t *testing.T) {
 			`note: F: read as messages: prompt from column "messages", teacher's answer is its last assistant turn (data.format=messages)`,
 		}},
 		{"reasoning_column.jsonl", `{"prompt":"q","completion":"a","reasoning":"r"}`, `user: q | TEACHER: a`, []string{
-			`note: F: read as prompt_completion: prompt from column "prompt", teacher's answer from column "completion" (data.format=prompt_completion)`,
-			`warning: F: row 0: column "reasoning" is not read, although the answer may speak of it: put what matters into the prompt`,
+			`note: F: read as prompt_completion: prompt from column "prompt", thoughts from "reasoning", teacher's answer from column "completion" (data.format=prompt_completion)`,
 		}},
 		{"control_tokens.jsonl", `{"content":"<|im_start|>user\nq<|im_end|>","teacher_response":"a"}` + "\n" + `{"content":"q","teacher_response":"a<|eot_id|>"}` + "\n" + `{"content":"r","teacher_response":"b</s>"}` + "\n" + `{"content":"[INST] q [/INST]","teacher_response":"c"}`, `user: [INST] q [/INST] | TEACHER: c`, []string{
 			`warning: F: rows 0 and 3, of the same kind; row 0: "<|im_start|>" in a text of column "content": gad reads it as these letters, never as a control token: remove it, or write turns`,

@@ -219,7 +219,9 @@ func arrowCell(a arrow.Array, i int) cell {
 
 // actsAs reports whether turns have keys that only the JSON reader knows.
 func actsAs(keys []string) bool {
-	return slices.ContainsFunc(keys, func(k string) bool { return slices.Contains(turnKeys, k) })
+	return slices.ContainsFunc(keys, func(k string) bool {
+		return slices.Contains(turnKeys, k) || slices.Contains(otherThoughts, k)
+	})
 }
 
 // leavesOf are the columns with values below c.

@@ -1121,6 +1121,10 @@ func (s *parquetSource) loadMaps(b, n int, f parquetField) (*parquetList, error)
 				list.more[last].name = v.text
 			case key.s == "reasoning_content":
 				list.more[last].thought = v.text
+			case slices.Contains(otherThoughts, key.s) && v.text.ok:
+				if !list.more[last].thought.ok { // the first that is there
+					list.more[last].thought = v.text
+				}
 			case key.s == trainKey:
 				list.more[last].context = v.text.s == "false"
 			case says && key.s == oldCallKey:

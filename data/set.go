@@ -453,7 +453,7 @@ func (s *Set) Overlooked() (suspect, others string) {
 			name := l.Content + "[]." + key
 			switch {
 			case key == l.role || key == l.text || key == weightKey || key == oldCallKey ||
-				slices.Contains(turnKeys, key):
+				slices.Contains(turnKeys, key) || slices.Contains(otherThoughts, key):
 			case slices.Contains(maybeTurn, key):
 				note(&watched, name, s.names[k])
 			default:

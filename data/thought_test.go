@@ -3,6 +3,7 @@ package data
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -37,5 +38,35 @@ func TestKeysOfThoughts(t *testing.T) {
 			t.Errorf("%s: %+v, %v, want the thought %q", turn, r.Turns, err, want)
 		}
 		set.Close()
+	}
+}
+
+// Thoughts under each of their keys, of turns and of columns, and in parts, are the same rows in
+// Parquet, Arrow and JSON lines (scripts/fixtures_street.py, pyarrow).
+func TestThoughtColumns(t *testing.T) {
+	files, err := filepath.Glob("testdata/thoughts/*.jsonl")
+	if err != nil || len(files) != 7 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, file := range files {
+		want := readAll(t, openFiles(t, Options{}, file))
+		if len(want) == 0 || want[0].Turns == nil || want[0].Turns[0].Thinking != "two and two" {
+			t.Errorf("%s: row 0 is %+v: want the thought", file, want)
+		}
+		for _, ext := range []string{".parquet", ".arrow"} {
+			other := strings.TrimSuffix(file, ".jsonl") + ext
+			if got := readAll(t, openFiles(t, Options{}, other)); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s:\n got %+v\nwant %+v", other, got, want)
+			}
+		}
+	}
+	// a flag is no thought
+	file := filepath.Join(t.TempDir(), "flag.jsonl")
+	row := `{"content": "2+2", "teacher_response": "4", "thinking": true}` + "\n"
+	if err := os.WriteFile(file, []byte(row), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := readAll(t, openFiles(t, Options{}, file)); got[0].Turns != nil {
+		t.Errorf("a flag is read as a thought: %+v", got)
 	}
 }

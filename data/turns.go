@@ -108,8 +108,8 @@ type Span struct{ From, To int }
 // turnKeys are the keys of a turn that a Message carries beside role and text.
 var turnKeys = []string{"tool_calls", "tool_call_id", "name", "reasoning_content", "train"}
 
-// otherThoughts are other keys for reasoning_content, which counts before them. JSON alone is read
-// so.
+// otherThoughts are other keys for reasoning_content, which counts before them: of turns, and of
+// columns with texts.
 var otherThoughts = []string{"thinking", "reasoning"}
 
 // actKeys are those of texts, in the order of Message.acted.

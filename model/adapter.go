@@ -404,7 +404,8 @@ func (m *Model) Merged() (*Model, error) {
 	if err := m.Remerge(out); err != nil {
 		return nil, errors.Join(err, out.Close())
 	}
-	out.ranks, out.shards = m.ranks, m.shards
+	out.ranks, out.shards, out.tokens = m.ranks, m.shards, m.tokens
+	out.head.Live = m.head.Live
 	return out, nil
 }
 

@@ -68,6 +68,9 @@ func (e *Engine) draw(samples []*sample, hRD compute.Tensor) error {
 	if err := e.sample(samples, hRD); err != nil {
 		return err
 	}
+	if err := e.redraw(samples, hRD); err != nil {
+		return err
+	}
 	if err := e.constrain(samples, hRD); err != nil {
 		return err
 	}
@@ -77,7 +80,7 @@ func (e *Engine) draw(samples []*sample, hRD compute.Tensor) error {
 	ids, logp, ranked := e.ids, e.logp, e.ranked
 	for i, sm := range samples {
 		r := sm.prompt.r
-		if math.IsNaN(float64(logp[i])) || ids[i] < 0 || int(ids[i]) >= e.m.cfg.Vocab {
+		if math.IsNaN(float64(logp[i])) || ids[i] < 0 || int(ids[i]) >= e.m.Vocab() {
 			return fmt.Errorf("model: generate: prompt %d: sample %d: token %d: log-probability %g: the weights or activations are %w: go back to an earlier checkpoint", r.index, sm.s, len(sm.ids), logp[i], ErrNotFinite)
 		}
 		sm.ids, sm.logp = append(sm.ids, ids[i]), append(sm.logp, logp[i])

@@ -37,7 +37,7 @@ func (m *Model) Divergences(q *Model, seqs []Seq) ([]Divergence, error) {
 	if err := q.hidden(seqs); err != nil {
 		return nil, err
 	}
-	rows, vocab := m.pk.rows, min(m.cfg.Vocab, q.cfg.Vocab)
+	rows, vocab := m.pk.rows, min(m.Vocab(), q.Vocab())
 	var flat Divergence // [R]
 	for _, x := range []*[]float64{&flat.LogP, &flat.LogQ, &flat.PQ, &flat.QP} {
 		*x = make([]float64, len(rows))

@@ -167,7 +167,7 @@ func (m *Model) against(q *Model, seqs []Seq, beta, temperature float64) (*klPas
 	if err != nil {
 		return nil, err
 	}
-	x := &klPass{q: q, beta: beta, inv: inv, v: min(m.cfg.Vocab, q.cfg.Vocab)}
+	x := &klPass{q: q, beta: beta, inv: inv, v: min(m.Vocab(), q.Vocab())}
 	return x, q.aside(func() error {
 		if err := q.hidden(seqs); err != nil {
 			return err
@@ -328,13 +328,12 @@ func (x *klPass) measure(m *Model) error {
 	return nil
 }
 
-// logits are those of both models at a row of the chunk, as long as the vocabulary of each.
+// logits returns the logits of both models at a row of the chunk: one for each token.
 func (x *klPass) logits(m *Model, row int) (zp, zq []float32) {
-	v, vQ := m.cfg.Vocab, 0
-	if x.q != nil {
-		vQ = x.q.cfg.Vocab
+	if zp = x.zp[row*m.cfg.Vocab:][:m.Vocab()]; x.q != nil {
+		zq = x.zq[row*x.q.cfg.Vocab:][:x.q.Vocab()]
 	}
-	return x.zp[row*v : (row+1)*v], x.zq[row*vQ : (row+1)*vQ]
+	return zp, zq
 }
 
 // divergence is D_beta, beta below 1, and the mean of log p - log M under p.
@@ -421,6 +420,7 @@ func (x *klPass) learn(m *Model, a *acts) error {
 		eachRow(lo, hi, func(r int) {
 			zp, zq := x.logits(m, r-lo)
 			x.gradient(zp, zq, r, float64(dklR[r])*x.inv)
+			clear(x.zp[(r-lo)*m.cfg.Vocab+len(zp) : (r-lo+1)*m.cfg.Vocab]) // rows without a token
 		})
 		m.be.Upload(zRV, x.zp)
 		dhRD := m.ws.get("gradient of states of a chunk [R,D]", compute.Narrow, hRD.Len())

@@ -273,15 +273,14 @@ func TestKLInChunks(t *testing.T) {
 		"not finite: go back to an earlier checkpoint": func() {
 			p.fill(p.norm, func(int) float32 { return float32(math.NaN()) })
 		},
-		"outside the vocabulary of 28": func() { q.cfg.Vocab = 28 },
+		"outside the vocabulary of 28": func() { must(t, q.SetTokens(known(28))) },
 	} {
-		vocab := q.cfg.Vocab
 		edit()
 		if _, err := p.AllKL(q, seqs[:1], 1, 1000); err == nil ||
 			!strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v", what, err)
 		}
-		q.cfg.Vocab = vocab
+		q.head.Live = 0
 	}
 }
 

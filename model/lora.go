@@ -194,7 +194,7 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 		return nil, err
 	}
 	a := &Model{be: m.be, cfg: m.cfg, spec: m.cfg.spec(o.Kind), opt: o, layout: m.layout, base: m,
-		ws: &workspace{be: m.be}}
+		ws: &workspace{be: m.be}, tokens: m.tokens}
 	a.params = nil
 	if o.LoRA.On() {
 		a.params, a.adapters = m.adapted(o.LoRA)

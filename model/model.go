@@ -97,9 +97,11 @@ type Model struct {
 	shards int         // of an optimizer step; 0 is 1
 	// this rank has only those bits of the weights that products read (Optimizer.WholeWeights)
 	narrowed bool
-	angle    compute.Tensor // [ropes, positions, E], the tables of rotations
-	angleN   int            // positions in them
-	writes   uint64         // number of writes to the weights
+	// of each id below vocab, whether it has a token; nil: all have (SetTokens)
+	tokens []bool
+	angle  compute.Tensor // [ropes, positions, E], the tables of rotations
+	angleN int            // positions in them
+	writes uint64         // number of writes to the weights
 
 	// Host buffers of the running pass, used again by the next.
 	acts acts

@@ -174,10 +174,10 @@ func (p *pack) segment(ids []int32, pos int, parent int32) {
 
 func (m *Model) checkIDs(ids []int32) error {
 	for t, id := range ids {
-		if id < 0 || int(id) >= m.cfg.Vocab {
+		if id < 0 || int(id) >= m.Vocab() {
 			return fmt.Errorf(
 				"token %d: id %d: outside the vocabulary of %d: use the model's own tokenizer", t,
-				id, m.cfg.Vocab)
+				id, m.Vocab())
 		}
 	}
 	return nil

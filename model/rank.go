@@ -31,7 +31,8 @@ func (e *Engine) rank(tokens []Token, top func(i int) int, hRD compute.Tensor) e
 		if err := e.sync(); err != nil {
 			return err
 		}
-		eachRow(0, len(part), func(i int) { part[i].rank(e.logits[i*v:(i+1)*v], top(lo+i)) })
+		eachRow(0, len(part),
+			func(i int) { part[i].rank(e.logits[i*v:][:m.Vocab()], top(lo+i)) })
 		for _, t := range part {
 			if x := float64(t.Logp); math.IsNaN(x) || math.IsInf(x, 0) {
 				return fmt.Errorf("model: generate: log-probability %g of token %d: the weights or activations are %w: go back to an earlier checkpoint", x, t.ID, ErrNotFinite)

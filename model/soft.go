@@ -216,19 +216,19 @@ func (m *Model) allSoftLabels(seqs []Seq, k, vocab int, own bool, temperature fl
 		if err := m.hidden(Pick(seqs, pack)); err != nil {
 			return nil, err
 		}
-		rows, v := m.pk.rows, m.cfg.Vocab
+		rows, v, most := m.pk.rows, m.cfg.Vocab, min(m.Vocab(), vocab)
 		labelR := make([]SoftLabel, len(rows))
-		for lo, most := 0, rankRows(v); lo < len(rows); lo += most {
-			hi := min(lo+most, len(rows))
+		for lo, many := 0, rankRows(v); lo < len(rows); lo += many {
+			hi := min(lo+many, len(rows))
 			if z, err = m.logits(z, rows[lo:hi]); err != nil {
 				return nil, err
 			}
 			eachRow(lo, hi, func(r int) {
-				ids := largest(z[(r-lo)*v:][:min(v, vocab)], k)
+				ids := largest(z[(r-lo)*v:][:most], k)
 				if target := m.pk.targets[r]; own && !slices.Contains(ids, target) {
 					ids = append(ids, target)
 				}
-				labelR[r] = labelOf(z[(r-lo)*v:][:min(v, vocab)], ids, inv)
+				labelR[r] = labelOf(z[(r-lo)*v:][:most], ids, inv)
 			})
 		}
 		if r := slices.IndexFunc(labelR, SoftLabel.notFinite); r >= 0 {
@@ -273,7 +273,7 @@ func (m *Model) labelled(seqs []Seq, labelsST [][]SoftLabel,
 	if err := m.checkLabels(seqs, labelsST); err != nil {
 		return nil, err
 	}
-	return &klPass{inv: inv, v: m.cfg.Vocab, soft: &softPass{}, given: labelsST}, nil
+	return &klPass{inv: inv, v: m.Vocab(), soft: &softPass{}, given: labelsST}, nil
 }
 
 // checkLabels refuses labels that are not those of the trained tokens of seqs.
@@ -289,7 +289,7 @@ func (m *Model) checkLabels(seqs []Seq, labelsST [][]SoftLabel) error {
 				seq.Trained(), len(labelsST[s]))
 		}
 		for t, l := range labelsST[s] {
-			if err := l.check(m.cfg.Vocab); err != nil {
+			if err := l.check(m.Vocab()); err != nil {
 				return fmt.Errorf("model: soft labels: sequence %d, token %d: %w", s, t, err)
 			}
 		}

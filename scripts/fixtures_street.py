@@ -114,6 +114,39 @@ pq.write_table(nulls, path("pyarrow", "chat", "nulls", "parquet"))
 with pa.ipc.new_file(path("pyarrow", "chat", "nulls", "arrow"), nulls.schema) as w:
     w.write_table(nulls)
 
+# thoughts under other keys than reasoning_content: of turns, of columns, in parts
+thoughts = os.path.join(OUT, "..", "thoughts")
+os.makedirs(thoughts, exist_ok=True)
+
+
+def thought_files(name, rows, schema):
+    with open(os.path.join(thoughts, name + ".jsonl"), "w") as f:
+        f.writelines(json.dumps(r) + "\n" for r in rows)
+    table = pa.Table.from_pylist(rows, schema=schema)
+    pq.write_table(table, os.path.join(thoughts, name + ".parquet"))
+    with pa.ipc.new_file(os.path.join(thoughts, name + ".arrow"), table.schema) as w:
+        w.write_table(table)
+
+
+for key in ("thinking", "reasoning", "reasoning_content"):
+    ask = {"role": "user", "content": "2+2"}
+    turn = pa.struct([("role", pa.string()), ("content", pa.string()), (key, pa.string())])
+    thought_files("turns_" + key, [
+        {"messages": [ask, {"role": "assistant", "content": "4", key: "two and two"}]},
+        {"messages": [ask, {"role": "assistant", "content": "4"}]}],
+        pa.schema([("messages", pa.list_(turn))]))
+    thought_files("column_" + key, [
+        {"content": "2+2", "teacher_response": "4", key: "two and two"},
+        {"content": "3+3", "teacher_response": "6", key: "three"}],
+        pa.schema([("content", pa.string()), ("teacher_response", pa.string()), (key, pa.string())]))
+part = pa.struct([("type", pa.string()), ("text", pa.string()), ("thinking", pa.string())])
+thought_files("parts", [{"messages": [
+    {"role": "user", "content": [{"type": "text", "text": "2+2"}]},
+    {"role": "assistant", "content": [{"type": "thinking", "thinking": "two and two"},
+                                      {"type": "text", "text": "4"}]}]}],
+    pa.schema([("messages", pa.list_(pa.struct([("role", pa.string()),
+                                                ("content", pa.list_(part))])))]))
+
 with open(os.path.join(OUT, "VERSIONS"), "w") as f:
     for m in (datasets, duckdb, pd, pl, pa):
         f.write(f"{m.__name__} {m.__version__}\n")

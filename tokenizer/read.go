@@ -193,6 +193,7 @@ func parse(files map[string][]byte) (*Tokenizer, error) {
 	t := &Tokenizer{files: map[string][]byte{}, special: map[int32]bool{}}
 	t.model.cache = newWordCache()
 	t.writes = sync.OnceValue(t.byPiece)
+	t.tagged, t.headed = sync.OnceValue(t.tags), sync.OnceValue(t.probeHeader)
 	t.thought = sync.OnceValue(t.probeThought)
 	t.modelFile = files[fileModel]
 	for name, data := range files {

@@ -9,7 +9,8 @@ import (
 	"gad/internal/jinja"
 )
 
-// A model that thinks writes <think>, the thought, </think> and the answer. Some chat templates
+// A model that thinks writes <think>, the thought, </think> and the answer, or has other tags in
+// their place; gpt-oss has channels, which begin every answer with a header. Some chat templates
 // write the beginning of it into the prompt: <think>, so that the answer begins inside the thought,
 // or an empty thought, so that there is none; some do either by a variable. What is learned behind a
 // prompt is what the model would have written there.
@@ -23,21 +24,67 @@ const (
 	thoughtClosed                // it is closed, and empty
 )
 
-// The tags of a thought.
-const (
-	thinkTag = "<think>"
-	endThink = "</think>"
-)
+// tags begin and end a thought.
+type tags struct{ open, end string }
 
-// thoughtIn looks at the end of a prompt.
-func thoughtIn(prompt string) thought {
+// thoughtTags are the tags of released chat templates, the usual ones first. What is learned of a
+// template with other tags than those is what it writes itself.
+var thoughtTags = []tags{
+	{"<think>", "</think>"},
+	{"[THINK]", "[/THINK]"},                                    // Magistral, Ministral
+	{"<seed:think>", "</seed:think>"},                          // Seed-OSS
+	{"<|channel>", "<channel|>"},                               // Gemma 4
+	{"<|channel|>analysis<|message|>", "<|end|>"},              // gpt-oss
+	{"<|START_THINKING|>", "<|END_THINKING|>"},                 // Command
+	{"<|inner_prefix|>", "<|inner_suffix|>"},                   // Apertus
+	{"Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"}, // Apriel
+	{"<mm:think>", "</mm:think>"},                              // MiniMax
+	{"<|think|>", "<|end|>"},                                   // Solar
+	{"<think:opensource>", "</think:opensource>"},              // Hunyuan
+	{"<thinking>", "</thinking>"},
+}
+
+// usual are the tags of texts, and of templates that know no thoughts.
+var usual = thoughtTags[0]
+
+// tags returns the tags by which the chat templates know thoughts.
+func (t *Tokenizer) tags() tags {
+	source := t.sources()
+	if t.chat != nil { // some put the tags together
+		prompt, _ := t.RenderChat([]Message{{Role: "user", Content: "u"}}, true)
+		source += prompt
+	}
+	for _, x := range thoughtTags {
+		if strings.Contains(source, x.end) && strings.Contains(source, x.open) {
+			return x
+		}
+	}
+	return usual
+}
+
+// in looks at the end of a prompt.
+func (x tags) in(prompt string) thought {
 	switch prompt = strings.TrimRight(prompt, blanks); {
-	case strings.HasSuffix(prompt, thinkTag):
+	case strings.HasSuffix(prompt, x.open), strings.HasSuffix(prompt, x.open+"thought"): // Gemma's
 		return thoughtOpen
-	case strings.HasSuffix(prompt, endThink):
+	case strings.HasSuffix(prompt, x.end):
 		return thoughtClosed
 	}
 	return thoughtFree
+}
+
+// empty reports whether a text begins with a thought of blanks alone.
+func (x tags) empty(text string) bool {
+	before, _, found := strings.Cut(text, x.end)
+	before = strings.TrimPrefix(strings.TrimSpace(before), x.open)
+	return found && strings.TrimSpace(before) == ""
+}
+
+// think reports whether an assistant's turn has a thought.
+func (x tags) think(m Message) bool {
+	return strings.TrimSpace(m.Thinking) != "" ||
+		(strings.Contains(m.Content, x.open) || strings.Contains(m.Content, x.end)) &&
+			!x.empty(m.Content)
 }
 
 // probeThought looks at the prompt of a plain question.
@@ -49,7 +96,7 @@ func (t *Tokenizer) probeThought() thought {
 	if err != nil {
 		return thoughtFree
 	}
-	return thoughtIn(prompt)
+	return t.marks().in(prompt)
 }
 
 // prompts is probeThought, asked once.
@@ -63,34 +110,50 @@ func (t *Tokenizer) prompts() thought {
 // Written is a text, which may have a thought in it, as the model writes it behind the prompt:
 // without the tag that the prompt has, and with the one that the text lacks.
 func (t *Tokenizer) Written(text string) string {
-	if !strings.Contains(text, endThink) {
+	x := t.marks()
+	if !strings.Contains(text, x.end) {
 		return text
 	}
-	rest, opened := strings.CutPrefix(strings.TrimLeft(text, blanks), thinkTag)
-	switch before, after, _ := strings.Cut(text, endThink); {
+	rest, opened := strings.CutPrefix(strings.TrimLeft(text, blanks), x.open)
+	switch before, after, _ := strings.Cut(text, x.end); {
 	case t.prompts() == thoughtOpen && opened:
 		return strings.TrimLeft(rest, "\r\n")
-	case t.prompts() == thoughtClosed && emptyThought(text):
+	case t.prompts() == thoughtClosed && x.empty(text):
 		return strings.TrimLeft(after, blanks)
-	case t.prompts() == thoughtFree && !strings.Contains(before, thinkTag) &&
-		strings.Contains(t.sources(), endThink):
-		return thinkTag + "\n" + strings.TrimLeft(text, "\r\n")
+	case t.prompts() == thoughtFree && !strings.Contains(before, x.open) &&
+		strings.Contains(t.sources(), x.end):
+		return x.open + "\n" + strings.TrimLeft(text, "\r\n")
 	}
 	return text
 }
 
-// emptyThought reports whether a text begins with a thought of blanks alone.
-func emptyThought(text string) bool {
-	before, _, found := strings.Cut(text, endThink)
-	before = strings.TrimPrefix(strings.TrimSpace(before), thinkTag)
-	return found && strings.TrimSpace(before) == ""
+// marks is tags, looked for once.
+func (t *Tokenizer) marks() tags {
+	if t.tagged == nil {
+		return t.tags()
+	}
+	return t.tagged()
 }
 
-// thinks reports whether an assistant's turn has a thought.
-func (m Message) thinks() bool {
-	return strings.TrimSpace(m.Thinking) != "" || strings.Contains(m.Content, thinkTag) &&
-		!emptyThought(m.Content) || strings.Contains(m.Content, endThink) &&
-		!emptyThought(m.Content)
+// begins is header, looked for once.
+func (t *Tokenizer) begins() string {
+	if t.headed == nil {
+		return t.probeHeader()
+	}
+	return t.headed()
+}
+
+// probeHeader returns what the template writes between its prompt and an answer, but blanks and a
+// thought that is empty: the name of a channel, for one.
+func (t *Tokenizer) probeHeader() string {
+	header, _ := t.header()
+	header = strings.TrimSpace(header)
+	x := t.marks()
+	rest, opened := strings.CutPrefix(header, x.open)
+	if opened || t.prompts() == thoughtOpen {
+		rest = strings.TrimPrefix(strings.TrimSpace(rest), x.end)
+	}
+	return strings.TrimSpace(rest)
 }
 
 // ErrThought is wrapped by errors of an answer with a thought, or without one, behind a prompt that
@@ -99,10 +162,15 @@ var ErrThought = errors.New("the thought of the answer is not that of the prompt
 
 // Thinks refuses, with ErrThought, a chat whose learned answers have thoughts where the template's
 // prompt says that there is none, or have none where the prompt opens one: the model would not have
-// written them there. The error names the variable that would mend it. turns follow the chat's
-// messages; skip says which of them are context.
+// written them there. The error names the variable that would mend it. Refused are also thoughts
+// in a text by other tags than the template's, and a text alone where the template begins every
+// answer with a header. turns follow the chat's messages; skip says which of them are context.
 func (t *Tokenizer) Thinks(c Chat, turns []Message, skip func(i int) bool) error {
-	if t.chat == nil || t.prompts() == thoughtFree {
+	if t.chat == nil {
+		return nil
+	}
+	x, header := t.marks(), t.begins()
+	if x == usual && header == "" && t.prompts() == thoughtFree {
 		return nil
 	}
 	all := c.Messages[:len(c.Messages):len(c.Messages)]
@@ -112,8 +180,25 @@ func (t *Tokenizer) Thinks(c Chat, turns []Message, skip func(i int) bool) error
 			if err := t.fits(before, m); err != nil {
 				return err
 			}
+			if m.plain() && header != "" {
+				return fmt.Errorf("the chat template begins an answer with %q, which a text alone does not have: use another template (--chat-template): %w", header, ErrThought)
+			}
+			if err := x.kept(m); err != nil {
+				return err
+			}
 		}
 		all = append(all, m)
+	}
+	return nil
+}
+
+// kept refuses a thought in an answer's text by other tags than the template's.
+func (x tags) kept(m Message) error {
+	if x == usual {
+		return nil
+	}
+	if usual.think(Message{Content: m.Content}) {
+		return fmt.Errorf("the answer has a thought between %s and %s, and the chat template writes thoughts between %s and %s: move it to reasoning_content: %w", usual.open, usual.end, x.open, x.end, ErrThought)
 	}
 	return nil
 }
@@ -124,10 +209,10 @@ func (t *Tokenizer) fits(c Chat, m Message) error {
 	if err != nil {
 		return nil // said elsewhere
 	}
-	thinks := m.thinks()
-	at := thoughtIn(prompt)
+	thinks := t.marks().think(m)
+	at := t.marks().in(prompt)
 	if at == thoughtFree || thinks == (at == thoughtOpen) || at == thoughtOpen &&
-		strings.Contains(m.Content, endThink) {
+		strings.Contains(m.Content, t.marks().end) {
 		return nil
 	}
 	what, otherwise := "closes an empty thought in the prompt, and the answer has one",
@@ -169,7 +254,7 @@ func (t *Tokenizer) mends(c Chat, thinks bool) string {
 			if err != nil {
 				continue
 			}
-			if at := thoughtIn(prompt); at == thoughtFree || thinks == (at == thoughtOpen) {
+			if at := t.marks().in(prompt); at == thoughtFree || thinks == (at == thoughtOpen) {
 				return fmt.Sprintf("%s=%t", name, value)
 			}
 		}

@@ -62,6 +62,8 @@ type Tokenizer struct {
 	chat      *chatTemplate           // nil: none
 	templates map[string]string       // chat templates by name, where the folder names them
 	thought   func() thought          // what prompts have of it: see probeThought
+	tagged    func() tags             // of thoughts
+	headed    func() string           // of answers: see probeHeader
 	modelFile []byte                  // config.json, for With
 	eos       []int32
 	endOfTurn int32
@@ -70,6 +72,15 @@ type Tokenizer struct {
 
 // Size is the highest id + 1: the least number of rows of an embedding.
 func (t *Tokenizer) Size() int { return len(t.pieces) }
+
+// Tokens reports for each id below Size whether it has a token: vocabularies may have gaps.
+func (t *Tokenizer) Tokens() []bool {
+	tokens := make([]bool, len(t.pieces))
+	for id, piece := range t.pieces {
+		tokens[id] = piece != nil
+	}
+	return tokens
+}
 
 // EOS returns every id that ends an answer. The first is EndOfTurn; then come
 // eos_token_id of generation_config.json and eos_token of tokenizer_config.json, or

@@ -340,7 +340,7 @@ func (p *prepared) reply(n int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	thinks := false // the template writes the thought
+	x, thinks := p.t.marks(), false // the template writes the thought
 	if m.thinking != "" {
 		other := p.turns[n]
 		other.thinking = ""
@@ -364,17 +364,20 @@ func (p *prepared) reply(n int) (string, error) {
 	}
 	// some write an empty thought into the last turn, and none into earlier ones
 	if m.thinking == "" {
-		if after, ok := strings.CutPrefix(written, "<think>"); ok {
-			if after, ok = strings.CutPrefix(strings.TrimLeft(after, blanks), "</think>"); ok {
+		if after, ok := strings.CutPrefix(written, x.open); ok {
+			if after, ok = strings.CutPrefix(strings.TrimLeft(after, blanks), x.end); ok {
 				written = strings.TrimLeft(after, blanks)
 			}
 		}
 	} else if !thinks {
-		open := "<think>\n"
-		if strings.HasSuffix(strings.TrimRight(before, blanks), "<think>") {
+		if x != usual {
+			return "", fmt.Errorf("the chat template has thoughts between %s and %s, and leaves that of this answer out: remove the thoughts from the rows, or use another template (--chat-template): %w", x.open, x.end, ErrThought)
+		}
+		open := x.open + "\n"
+		if x.in(before) == thoughtOpen {
 			open = "" // the generation prompt has it
 		}
-		written = open + strings.Trim(m.thinking, blanks) + "\n</think>\n\n" +
+		written = open + strings.Trim(m.thinking, blanks) + "\n" + x.end + "\n\n" +
 			strings.TrimLeft(written, blanks)
 	}
 	if m.calls == nil && !thinks {
@@ -506,6 +509,26 @@ func (t *Tokenizer) following(c Chat, answer string,
 	return text, p.encode(t.end() + text), nil
 }
 
+// header returns what the template writes between its prompt and an answer.
+func (t *Tokenizer) header() (string, error) {
+	const probe = "a1b2c3"
+	asked := []Message{{Role: "user", Content: "u"}}
+	before, err := t.RenderChat(asked, true)
+	if err != nil {
+		return "", err
+	}
+	whole, err := t.RenderChat(append(asked, Message{Role: "assistant", Content: probe}), false)
+	if err != nil {
+		return "", nil // it takes questions alone, and no answer has a header
+	}
+	rest, ok := strings.CutPrefix(whole, before)
+	header, _, found := strings.Cut(rest, probe)
+	if !ok || !found {
+		return "", nil
+	}
+	return header, nil
+}
+
 // ErrHeader is wrapped by the error of a chat template that begins an answer with a header.
 var ErrHeader = errors.New("the chat template begins an answer with a header")
 
@@ -514,23 +537,12 @@ var ErrHeader = errors.New("the chat template begins an answer with a header")
 // beginning, and a context that holds a later part of the answer alone does not have them. What is
 // no control token, such as <think> in most vocabularies, is text of the answer.
 func (t *Tokenizer) Continues() error {
-	const probe = "a1b2c3"
-	asked := []Message{{Role: "user", Content: "u"}}
-	before, err := t.RenderChat(asked, true)
+	header, err := t.header()
 	if err != nil {
 		if errors.Is(err, ErrNoChatTemplate) { // prompts are ids
 			return nil
 		}
 		return err
-	}
-	whole, err := t.RenderChat(append(asked, Message{Role: "assistant", Content: probe}), false)
-	if err != nil {
-		return nil // it takes questions alone, and no answer has a header
-	}
-	rest, ok := strings.CutPrefix(whole, before)
-	header, _, found := strings.Cut(rest, probe)
-	if !ok || !found {
-		return nil
 	}
 	for _, id := range t.Encode(header) {
 		if !t.Special(id) {

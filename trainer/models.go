@@ -110,6 +110,9 @@ func (t *Trainer) openStudent(s start, from string) (student string, err error) 
 		if err != nil {
 			return fmt.Errorf("actor: %w", err)
 		}
+		if err := m.SetTokens(t.tok.Tokens()); err != nil {
+			return errors.Join(fmt.Errorf("actor: %w", err), m.Close())
+		}
 		c.Rollout.Tree = c.Tree(t.Stage)
 		if !c.Chunks(t.Stage).On() {
 			c.Rollout.Chunk = 0 // the stage reads whole answers
@@ -190,6 +193,9 @@ func (t *Trainer) openDiscriminator(s start, student string, shape model.Config,
 		if err != nil {
 			return fmt.Errorf("critic: %w", err)
 		}
+		if err := m.SetTokens(t.tok.Tokens()); err != nil {
+			return errors.Join(fmt.Errorf("critic: %w", err), m.Close())
+		}
 		if t.critic, err = critic.New(m, c.Critic, updates, t.seed()); err != nil {
 			return errors.Join(err, m.Close())
 		}
@@ -253,6 +259,9 @@ func (t *Trainer) openReference(s start) (err error) {
 		m, err := model.Load(t.be, dir, model.Options{Kind: model.LM, Base: t.actor.Model().Base()})
 		if err != nil {
 			return fmt.Errorf("reference: %w", err)
+		}
+		if err := m.SetTokens(t.tok.Tokens()); err != nil {
+			return errors.Join(fmt.Errorf("reference: %w", err), m.Close())
 		}
 		t.reference = reference.New(m, t.cfg.Actor.MaxTokenLen)
 		return nil

@@ -66,6 +66,9 @@ func (t *Trainer) openTeacher(server Scores) error {
 		if err != nil {
 			return fmt.Errorf("teacher: %w", err)
 		}
+		if err := m.SetTokens(tok.Tokens()); err != nil {
+			return errors.Join(fmt.Errorf("teacher: %w", err), m.Close())
+		}
 		t.teacher.Policy, t.teacher.most =
 			reference.New(m, t.cfg.Actor.MaxTokenLen), m.Config().MaxPosition
 		m.Share(t.actor.Model())

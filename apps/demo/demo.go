@@ -422,6 +422,9 @@ func (d *run) evaluate(a *arm, set *data.Set) error {
 		return err
 	}
 	defer m.Close()
+	if err := m.SetTokens(tok.Tokens()); err != nil {
+		return err
+	}
 	rows := make([]int, d.Size.TestRows)
 	for i := range rows {
 		rows[i] = set.Len() - len(rows) + i

@@ -319,6 +319,9 @@ func (r *run) truth() error {
 		return fmt.Errorf("--teacher: %w", err)
 	}
 	defer teacher.Close()
+	if err := teacher.SetTokens(r.student.Tokenizer.Tokens()); err != nil {
+		return fmt.Errorf("--teacher: %w", err)
+	}
 	teacher.Share(r.student.Model)
 	return quality.Truth(teacher, r.groups, promptsP, r.o.TeacherTemperature, r.opt)
 }

@@ -206,7 +206,7 @@ func (s *Server) prompts(x *exchange, q *query) *apiError {
 		}
 		q.prompts, q.texts = append(q.prompts, ids), append(q.texts, t)
 	}
-	vocab := s.m.Config().Vocab
+	vocab := s.m.Vocab()
 	for i, l := range lists {
 		for t, id := range l {
 			if id < 0 || int(id) >= vocab {

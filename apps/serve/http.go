@@ -430,9 +430,9 @@ func (s *Server) detokenize(x *exchange) *apiError {
 		x.f.fail("tokens", "is missing")
 	}
 	for i, id := range ids {
-		if id < 0 || int(id) >= s.m.Config().Vocab {
+		if id < 0 || int(id) >= s.m.Vocab() {
 			x.f.fail("tokens", "token %d: id %d is outside the vocabulary of %d", i, id,
-				s.m.Config().Vocab)
+				s.m.Vocab())
 		}
 	}
 	if err := x.f.rest(); err != nil {

@@ -162,7 +162,7 @@ func readMessage(m map[string]json.RawMessage) (message data.Message, err error)
 		}
 		delete(given, "tool_calls")
 	}
-	text, ok := contentOf(m["content"])
+	text, thought, ok := contentOf(m["content"])
 	if string(m["content"]) == "null" && (role == "assistant" || role == "tool") {
 		ok = true // as OpenAI's clients send back an answer without a text
 	}
@@ -170,14 +170,26 @@ func readMessage(m map[string]json.RawMessage) (message data.Message, err error)
 		return message,
 			errors.New("content: must be a string, or a list of parts of type text")
 	}
-	message.Content = text
+	if thought != "" && role != "assistant" {
+		return message, errors.New("content: a part of type thinking is an assistant's alone")
+	}
+	message.Content, message.Thinking = text, thought
 	delete(given, "content")
 	texts := map[string]*string{"name": &message.Name}
 	switch role {
 	case "tool":
 		texts["tool_call_id"] = &message.ToolCallID
 	case "assistant":
-		texts["reasoning_content"] = &message.Thinking
+		for _, key := range []string{"thinking", "reasoning", "reasoning_content"} { // the last counts
+			var s string
+			if v := given[key]; v != nil && json.Unmarshal(v, &s) != nil {
+				return message, errors.New(key + ": must be a string")
+			}
+			if s != "" {
+				message.Thinking = s
+			}
+			delete(given, key)
+		}
 	}
 	for key, into := range texts {
 		if v := given[key]; v != nil && json.Unmarshal(v, into) != nil {
@@ -191,27 +203,33 @@ func readMessage(m map[string]json.RawMessage) (message data.Message, err error)
 	return message, nil
 }
 
-// contentOf is the text of a message: a string, or parts that are text.
-func contentOf(raw json.RawMessage) (text string, ok bool) {
+// contentOf returns the text of a message, a string or parts that are text, and the thought of
+// its parts of type thinking.
+func contentOf(raw json.RawMessage) (text, thought string, ok bool) {
 	if raw == nil || string(raw) == "null" {
-		return "", false
+		return "", "", false
 	}
 	if json.Unmarshal(raw, &text) == nil {
-		return text, true
+		return text, "", true
 	}
 	var parts []struct {
-		Type string  `json:"type"`
-		Text *string `json:"text"`
+		Type     string  `json:"type"`
+		Text     *string `json:"text"`
+		Thinking *string `json:"thinking"`
 	}
 	if json.Unmarshal(raw, &parts) != nil || len(parts) == 0 {
-		return "", false
+		return "", "", false
 	}
 	var b strings.Builder
 	for _, p := range parts {
-		if p.Type != "text" || p.Text == nil {
-			return "", false
+		switch {
+		case p.Type == "thinking" && p.Thinking != nil:
+			thought += *p.Thinking
+		case p.Type == "text" && p.Text != nil:
+			b.WriteString(*p.Text)
+		default:
+			return "", "", false
 		}
-		b.WriteString(*p.Text)
 	}
-	return b.String(), true
+	return b.String(), thought, true
 }

@@ -115,6 +115,9 @@ func Load(be compute.Backend, from Source, kind model.Kind) (m *Model, err error
 	if err != nil {
 		return nil, err
 	}
+	if err := m.SetTokens(m.Tokenizer.Tokens()); err != nil {
+		return nil, errors.Join(err, m.Model.Close())
+	}
 	return m, nil
 }
 

@@ -54,7 +54,7 @@ func CheckHead(op string, hND Tensor, w *Param, rows, targets []int32) (N int) {
 		panic(fmt.Sprintf("compute: %s: %d targets for %d rows", op, len(targets), len(rows)))
 	}
 	CheckIndices(op, "rows", rows, N)
-	CheckIndices(op, "targets", targets, w.Rows)
+	CheckIndices(op, "targets", targets, w.Vocab())
 	return N
 }
 

@@ -177,6 +177,10 @@ type Param struct {
 	// from 1. W, its gradient and the optimizer's state do not include it.
 	Offset float32
 
+	// Live is the number of rows, the first ones, that are tokens, of a head; 0: all. The head's
+	// operations read no other row.
+	Live int
+
 	// Derived is a backend's copy of W for products (packed or narrowed).
 	// Backend.Refresh and Backend.AdamW update it.
 	Derived any
@@ -184,6 +188,14 @@ type Param struct {
 
 // Len is the number of elements.
 func (p *Param) Len() int { return p.Rows * p.Cols }
+
+// Vocab returns V of the head's operations: Live, or all rows.
+func (p *Param) Vocab() int {
+	if p.Live > 0 {
+		return p.Live
+	}
+	return p.Rows
+}
 
 // Projection is one of several matrix products with the same input. Y is y of Linear or dy of
 // LinearGrad; the bias B may be nil.
@@ -386,7 +398,7 @@ type Backend interface {
 	GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF Tensor)
 
 	// LogProb, for the rows of h that rows selects, in chunks of the vocabulary so
-	// that no [R,V] matrix is kept:
+	// that no [R,V] matrix is kept, here and below with V = w.Vocab():
 	//   z_v = invTemp*Σ_d h[rows[r],d]*w.W[v,d];  lse = log Σ_v exp(z_v)
 	//   logp = z_target - lse;  ent = lse - Σ_v exp(z_v-lse)*z_v
 	// h is Narrow, here and below.

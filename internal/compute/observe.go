@@ -190,21 +190,21 @@ func (b *observed) GeGLUGrad(y, dgate, dup, dy, gate, up Tensor) {
 
 func (b *observed) LogProb(out HeadOut, h Tensor, w *Param, rows, targets []int32,
 	invTemp float64) {
-	b.o.Before("LogProb", b.e.Head(float64(len(rows)), float64(w.Cols), float64(w.Rows)))
+	b.o.Before("LogProb", b.e.Head(float64(len(rows)), float64(w.Cols), float64(w.Vocab())))
 	b.Backend.LogProb(out, h, w, rows, targets, invTemp)
 	b.o.After()
 }
 
 func (b *observed) LogProbGrad(dh Tensor, w *Param, out HeadOut, dlogp, dent, h Tensor, rows,
 	targets []int32, invTemp float64) {
-	b.o.Before("LogProbGrad", b.e.HeadGrad(float64(len(rows)), float64(w.Cols), float64(w.Rows)))
+	b.o.Before("LogProbGrad", b.e.HeadGrad(float64(len(rows)), float64(w.Cols), float64(w.Vocab())))
 	b.Backend.LogProbGrad(dh, w, out, dlogp, dent, h, rows, targets, invTemp)
 	b.o.After()
 }
 
 func (b *observed) Sample(ids []int32, logp []float32, h Tensor, w *Param, s Sampling,
 	u []float64) {
-	b.o.Before("Sample", b.e.Head(float64(len(ids)), float64(w.Cols), float64(w.Rows)))
+	b.o.Before("Sample", b.e.Head(float64(len(ids)), float64(w.Cols), float64(w.Vocab())))
 	b.Backend.Sample(ids, logp, h, w, s, u)
 	b.o.After()
 }

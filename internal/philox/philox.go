@@ -43,6 +43,7 @@ const (
 	Bootstrap                     // a: replicate, b: draw, c: what is drawn
 	Environment                   // a: step, b: row
 	Branches                      // a: step, b: row<<16|tree, c: draw
+	Redraw                        // of a Rollout's draw that fell on no token; as there
 )
 
 // Uint64 is the draw (a, b, c) of a stream under a seed. a is taken modulo

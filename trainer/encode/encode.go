@@ -135,7 +135,7 @@ func (e Encoder) given(r data.Row) (ids []int32, cut bool, what string, err erro
 
 func (e Encoder) checked(column string, ids []int32) ([]int32, error) {
 	for i, id := range ids {
-		if id < 0 || int(id) >= e.Tok.Size() {
+		if e.Tok.Piece(id) == nil {
 			return nil, fmt.Errorf("%s[%d] is %d, not a token of this tokenizer (0 to %d)", column,
 				i, id, e.Tok.Size()-1)
 		}

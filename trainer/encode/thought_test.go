@@ -150,3 +150,85 @@ func TestThoughts(t *testing.T) {
 		t.Errorf("%d cells tried, the table has %d", len(seen), want)
 	}
 }
+
+// Templates with other tags than <think>, and with channels: what is learned is what the template
+// writes, or the row is refused with the way out.
+func TestOtherTags(t *testing.T) {
+	const (
+		begin = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+		end   = "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
+		// tags and channels as Seed-OSS, Gemma 4, Ministral and gpt-oss have them
+		seed     = begin + "{% if m.reasoning_content %}<seed:think>{{ m.reasoning_content }}</seed:think>{% endif %}{{ m.content }}" + end + "{% endif %}"
+		opens    = begin + "{% if m.reasoning_content %}<seed:think>{{ m.reasoning_content }}</seed:think>{% endif %}{{ m.content }}" + end + "<seed:think>{% endif %}"
+		forgets  = begin + "{% if m.role == 'system' %}[THINK]{{ m.reasoning_content }}[/THINK]{% endif %}{{ m.content }}" + end + "{% endif %}"
+		closes   = begin + "{% if m.reasoning_content %}<|channel>thought\n{{ m.reasoning_content }}<channel|>{% endif %}{{ m.content }}" + end + "<|channel>thought\n<channel|>{% endif %}"
+		channels = begin + "{% if m.role == 'assistant' %}{% if m.reasoning_content %}<|channel|>analysis<|message|>{{ m.reasoning_content }}<|end|>{% endif %}<|channel|>final<|message|>{% endif %}{{ m.content }}" + end + "{% endif %}"
+		key      = `, "reasoning_content": "two"`
+		move     = "move it to reasoning_content"
+		out      = "leaves that of this answer out: remove the thoughts"
+		header   = `begins an answer with "<|channel|>final<|message|>"`
+		thought  = "opens a thought in the prompt, and the answer has none: write the teacher's thoughts"
+	)
+	base, err := tokenizer.Load("../../testdata/tokenizer/qwen2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, c := range []struct{ name, template, content, more, want, refused string }{
+		{"seed key", seed, "4", key, "<seed:think>two</seed:think>4", ""},
+		{"seed none", seed, "4", "", "4", ""},
+		{"seed own text", seed, "<seed:think>two</seed:think>4", "", "<seed:think>two</seed:think>4", ""},
+		{"seed closing alone", seed, "two</seed:think>4", "", "<seed:think>\ntwo</seed:think>4", ""},
+		{"seed usual text", seed, "<think>two</think>4", "", "", move},
+		{"opens key", opens, "4", key, "two</seed:think>4", ""},
+		{"opens none", opens, "4", "", "", thought},
+		{"opens own text", opens, "<seed:think>two</seed:think>4", "", "two</seed:think>4", ""},
+		{"forgets key", forgets, "4", key, "", out},
+		{"forgets none", forgets, "4", "", "4", ""},
+		{"forgets usual text", forgets, "<think>two</think>4", "", "", move},
+		{"closes none", closes, "4", "", "4", ""},
+		{"closes key", closes, "4", key, "", "closes an empty thought in the prompt"},
+		{"channels key", channels, "4", key, "<|channel|>analysis<|message|>two<|end|><|channel|>final<|message|>4", ""},
+		{"channels none", channels, "4", "", "", header},
+	} {
+		template, file := filepath.Join(dir, "t.jinja"), filepath.Join(dir, "row.jsonl")
+		row := `{"messages": [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "` +
+			c.content + `"` + c.more + "}]}\n"
+		if err := errors.Join(os.WriteFile(template, []byte(c.template), 0o600),
+			os.WriteFile(file, []byte(row), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		tok, err := base.With(tokenizer.ChatOptions{Template: template})
+		if err != nil {
+			t.Fatal(err)
+		}
+		set, err := data.OpenFiles([]string{file}, data.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := set.Row(0)
+		set.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		enc := Encoder{Tok: tok, MaxPrompt: 1000, MaxResponse: 1000}
+		err = enc.Shows(r)
+		learned := enc.Answer(r.Teacher)
+		if err == nil && r.Turns != nil {
+			learned, _, err = enc.Reply(r)
+		}
+		if c.refused != "" {
+			if err == nil || !strings.Contains(err.Error(), c.refused) {
+				t.Errorf("%s: %v, want %s", c.name, err, c.refused)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if got := tok.Decode(learned, false); got != c.want+"<|im_end|>" {
+			t.Errorf("%s: learns %q, want %q", c.name, got, c.want)
+		}
+	}
+}

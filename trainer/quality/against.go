@@ -27,7 +27,7 @@ type gaps struct {
 // If one of the models has a larger vocabulary, see model.Model.Divergences; an answer of
 // the student is then read up to the first token that one of them lacks.
 func (j *Results) Against(m, other *model.Model, name string, o Options) error {
-	n, vocab := len(j.Batch.Rows), min(m.Config().Vocab, other.Config().Vocab)
+	n, vocab := len(j.Batch.Rows), min(m.Vocab(), other.Vocab())
 	e := &j.Eval
 	e.Against, e.AgainstCut = name, 0
 	seqs := slices.Concat(j.Drawn, j.Batch.Teachers) // neighbours of one prompt share it in a pack

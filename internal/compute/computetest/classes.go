@@ -12,7 +12,7 @@ import (
 var classes = map[string]func(s *suite){
 	"Code": (*suite).code, "Moments": (*suite).moments, "NotFinite": (*suite).notFinite,
 	"Master": (*suite).master, "Frozen": (*suite).frozen, "Quantised": (*suite).quant,
-	"Host": (*suite).host,
+	"Host": (*suite).host, "Live": (*suite).live,
 }
 
 // code: memory of whole numbers from 0 to 255.

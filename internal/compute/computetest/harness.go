@@ -7,6 +7,7 @@
 //	sampling.go     Sample
 //	classes.go      classes of memory, and moments in 8 bits
 //	quant.go        classes of quantised blocks
+//	live.go         heads with more rows than tokens
 //	columns.go      operations on columns of a matrix
 //	sizes.go        the sizes of released models
 //	harness.go      cases, guards, comparisons

@@ -372,7 +372,7 @@ func (b *Backend) logits(n, cols, D int) (read float64) {
 func (b *Backend) LogProb(_ compute.HeadOut, hND compute.Tensor, w *compute.Param, rows,
 	targets []int32, _ float64) {
 	b.begin("LogProb")
-	D, V, R := w.Cols, w.Rows, len(rows)
+	D, V, R := w.Cols, w.Vocab(), len(rows)
 	if R == 0 {
 		return
 	}
@@ -395,7 +395,7 @@ func (b *Backend) LogProb(_ compute.HeadOut, hND compute.Tensor, w *compute.Para
 func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, _ compute.HeadOut, _, _,
 	hND compute.Tensor, rows, targets []int32, _ float64) {
 	b.begin("LogProbGrad")
-	D, V, R := w.Cols, w.Rows, len(rows)
+	D, V, R := w.Cols, w.Vocab(), len(rows)
 	if R == 0 || dhND.Absent() && w.G.Absent() {
 		return
 	}
@@ -427,7 +427,7 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, _ compute.H
 func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param,
 	s compute.Sampling, _ []float64) {
 	b.begin("Sample")
-	D, V, R := w.Cols, w.Rows, len(ids)
+	D, V, R := w.Cols, w.Vocab(), len(ids)
 	if R == 0 {
 		return
 	}

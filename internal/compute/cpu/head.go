@@ -68,6 +68,7 @@ type headArgs struct {
 	V, D, chunks   int       // of the vocabulary: tokens, elements of a row, chunks
 	blocks, height int       // of rows: how many, of how many rows
 	v0, cols       int       // a chunk
+	ld             int       // elements between Sample's rows of logits
 	inv            float32
 
 	ids      []int32 // Sample's arguments
@@ -117,7 +118,7 @@ func headOf(op string, w *compute.Param, hND compute.Tensor, rows, targets []int
 // has some rows and one chunk.
 func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Param, rows,
 	targets []int32, invTemp float64) {
-	D, V, R := w.Cols, w.Rows, len(rows)
+	D, V, R := w.Cols, w.Vocab(), len(rows)
 	h := headOf("LogProb", w, hND, rows, targets)
 	a := &b.head
 	a.out.logp, a.out.ent, a.out.lse =
@@ -165,9 +166,9 @@ func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Pa
 func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute.HeadOut, dlogpR,
 	dentR, hND compute.Tensor, rows, targets []int32, invTemp float64) {
 	const op = "LogProbGrad"
-	D, V, R := w.Cols, w.Rows, len(rows)
+	D, V, R := w.Cols, w.Vocab(), len(rows)
 	h := headOf(op, w, hND, rows, targets)
-	dh, g := opt(op, "dh", dhND, len(h)), opt(op, "G", w.G, V*D)
+	dh, g := opt(op, "dh", dhND, len(h)), opt(op, "G", w.G, w.Len())
 	a := &b.head
 	a.out.ent, a.out.lse = f32(op, "ent", out.EntR, R), f32(op, "lse", out.LseR, R)
 	a.dlogp, a.dent = f32(op, "dlogp", dlogpR, R), opt(op, "dent", dentR, R)
@@ -255,14 +256,15 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 // left; on equal probabilities the lower id counts as the more probable.
 func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param,
 	s compute.Sampling, u []float64) {
-	D, V, R := w.Cols, w.Rows, len(ids)
+	D, V, R := w.Cols, w.Vocab(), len(ids)
 	h := f32("Sample", "h", hRD, R*D)
 	compute.CheckSample(ids, logp, s, u)
 	invTemp := 1.0
 	if s.Temperature > 0 {
 		invTemp = 1 / s.Temperature
 	}
-	group := max(1, sampleSize/V)
+	ld := w.Rows
+	group := max(1, sampleSize/ld)
 	if s.Temperature > 0 {
 		b.room(drawRows * V)
 		for w := range b.workers {
@@ -277,11 +279,11 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 	}
 	for r0 := 0; r0 < R; r0 += group {
 		n := min(group, R-r0)
-		z := b.grow(&b.zRV, n*V)
+		z := b.grow(&b.zRV, n*ld)
 		b.forward(h[r0*D:(r0+n)*D], n, D, b.linear(0, z, h[r0*D:(r0+n)*D], n, w, nil, false))
 		a := &b.head
 		a.ids, a.logp, a.u, a.sampling, a.inv = ids, logp, u, s, float32(invTemp)
-		a.r0, a.z, a.V, a.chunks = r0, z, V, (V+vocabChunk-1)/vocabChunk
+		a.r0, a.z, a.V, a.ld, a.chunks = r0, z, V, ld, (V+vocabChunk-1)/vocabChunk
 		b.stats = slices.Grow(b.stats[:0], n*a.chunks)[:n*a.chunks]
 		a.n, a.height = n, min(drawRows, max(1, n/(2*b.pool.workers)))
 		b.run((n+a.height-1)/a.height, (*Backend).sampleTask)
@@ -295,7 +297,7 @@ func (b *Backend) sampleTask(wk *worker, t int) {
 	ids, prob := a.ids[a.r0+lo:a.r0+hi], wk.buf[0]
 	var lse [drawRows]float64
 	for i := range ids {
-		row := a.z[(lo+i)*V : (lo+i+1)*V]
+		row := a.z[(lo+i)*a.ld:][:V]
 		chunks := b.stats[(lo+i)*a.chunks : (lo+i+1)*a.chunks]
 		for c := range chunks {
 			chunks[c] = b.chunkStat(row[c*vocabChunk:min(V, (c+1)*vocabChunk)], a.inv)
@@ -318,7 +320,7 @@ func (b *Backend) sampleTask(wk *worker, t int) {
 		wk.pick(ids, prob, V, u[a.r0+lo:a.r0+hi])
 	}
 	for i, id := range ids {
-		a.logp[a.r0+lo+i] = float32(float64(a.z[(lo+i)*V+int(id)]) - lse[i])
+		a.logp[a.r0+lo+i] = float32(float64(a.z[(lo+i)*a.ld+int(id)]) - lse[i])
 	}
 }
 

@@ -71,7 +71,7 @@ func (b *Backend) headRows(op string, w *compute.Param, hND compute.Tensor, rows
 func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Param, rows,
 	targets []int32, invTemp float64) {
 	const op = "LogProb"
-	D, V, R := w.Cols, w.Rows, len(rows)
+	D, V, R := w.Cols, w.Vocab(), len(rows)
 	h := b.headRows(op, w, hND, rows, targets)
 	logp, ent, lse :=
 		wide(op, "logp", out.LogpR, R), wide(op, "ent", out.EntR, R), wide(op, "lse", out.LseR, R)
@@ -100,7 +100,7 @@ func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Pa
 func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute.HeadOut, dlogpR,
 	dentR, hND compute.Tensor, rows, targets []int32, invTemp float64) {
 	const op = "LogProbGrad"
-	D, V, R := w.Cols, w.Rows, len(rows)
+	D, V, R := w.Cols, w.Vocab(), len(rows)
 	h := b.headRows(op, w, hND, rows, targets)
 	ent, lse, dlogp :=
 		wide(op, "ent", out.EntR, R), wide(op, "lse", out.LseR, R), wide(op, "dlogp", dlogpR, R)
@@ -112,7 +112,7 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 		dh = b.narrowed(op, "dh", dhND, h.n)
 	}
 	if !w.G.Absent() {
-		g = wide(op, "G", w.G, V*D)
+		g = wide(op, "G", w.G, w.Len())
 	}
 	if R == 0 || dh.n+g.n == 0 {
 		return
@@ -164,7 +164,7 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 	s compute.Sampling, u []float64) {
 	const op = "Sample"
 	b.outside(op)
-	D, V, R := w.Cols, w.Rows, len(ids)
+	D, V, R := w.Cols, w.Vocab(), len(ids)
 	h := b.narrowed(op, "h", hRD, R*D)
 	compute.CheckSample(ids, logp, s, u)
 	if V >= maxSampled {

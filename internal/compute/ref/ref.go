@@ -615,7 +615,7 @@ func (b *Backend) GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tens
 // logits are the scaled logits of one row, and the log of the sum of their exponentials.
 func logits(hD []float64, w *compute.Param, invTemp float64) (zV []float64, lse float64) {
 	D, wVD := w.Cols, F64(w.W)
-	zV = make([]float64, w.Rows)
+	zV = make([]float64, w.Vocab())
 	most := math.Inf(-1)
 	for v := range zV {
 		for d := range D {
