@@ -93,7 +93,7 @@ func TestGPUScripts(t *testing.T) {
 			t.Errorf("does not say %q:\n%s", want, said)
 		}
 	}
-	logs, _ := filepath.Glob(path("out", "*.md"))
+	logs, _ := filepath.Glob(path("out", "*.log"))
 	if len(logs) != 1 {
 		t.Fatalf("logs: %v", logs)
 	}

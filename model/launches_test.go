@@ -12,8 +12,8 @@ import (
 
 // What a GPU runs in a pass of training, a step of the optimizer and a step of generation,
 // of a model of four layers: kernels, products by cuBLASLt, copies and fills. The numbers
-// are those of doc/gpu/launches.md. One that falls is to be written down here and there; one
-// that rises needs a reason.
+// are those of doc/gpu/README.md, "Launches". One that falls is to be written down here and
+// there; one that rises needs a reason.
 func TestCUDALaunches(t *testing.T) {
 	be := gpu(t, cuda.BF16)
 	device := driver.Emulated()

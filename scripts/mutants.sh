@@ -9,7 +9,7 @@
 #   scripts/mutants.sh              all of them, half an hour on two cores
 #   scripts/mutants.sh fast         those that .ci/run long plants, a minute
 #   scripts/mutants.sh 03 12        these
-#   scripts/mutants.sh --write      all of them, and the table into doc/gpu/mutants.md
+#   scripts/mutants.sh --write      all of them, and the table into doc/gpu/mutants.tsv
 #   scripts/mutants.sh --write 41   this one, and its row of the table
 #
 # A patch that does not apply, a copy that does not build, or a bug that no test
@@ -26,7 +26,7 @@ cd "$(dirname "$0")/.."
 main() { # read as a whole before it runs, so that the script may change meanwhile
 
 fast="12 14 17 29 30"
-table=doc/gpu/mutants.md
+table=doc/gpu/mutants.tsv
 
 die() { echo "mutants.sh: $*" >&2; exit 2; }
 
@@ -153,7 +153,7 @@ for patch in "${patches[@]}"; do
     if [ -d "$work/ptx" ]; then
       rm -r internal/compute/cuda/kernels/ptx
       mv "$work/ptx" internal/compute/cuda/kernels/ptx
-      cp -p "$root/doc/gpu/kernels.md" doc/gpu/kernels.md
+      cp -p "$root/doc/gpu/kernels.tsv" doc/gpu/kernels.tsv
     fi
   fi
   if [ -z "$caught" ]; then
@@ -161,20 +161,20 @@ for patch in "${patches[@]}"; do
     caught="**nothing**${trouble:+ ($trouble)}"
   fi
   say "$number $((SECONDS - began)) s: $breaks: $caught"
-  rows+="| $number | $breaks | $caught |"$'\n'
+  rows+="$number"$'\t'"$breaks"$'\t'"$caught"$'\n'
 done
 
 report() {
-  printf '| # | bug | caught by |\n| ---: | --- | --- |\n%s' "$rows"
+  printf '#\tbug\tcaught by\n%s' "$rows"
 }
 report
 if [ -n "$write" ]; then
   # The rows of bugs that were not planted now stay, if they are still in scripts/mutants.
   while IFS= read -r row; do
-    number=$(awk '{print $2}' <<<"$row")
-    if ! grep -q "^| $number |" <<<"$rows" && compgen -G "$root/scripts/mutants/$number-*.patch" >/dev/null; then rows+=$row$'\n'; fi
-  done < <(grep '^| [0-9]' "$root/$table")
-  rows=$(sort -t'|' -k2,2n <<<"${rows%$'\n'}")$'\n'
+    number=${row%%$'\t'*}
+    if ! grep -q "^$number"$'\t' <<<"$rows" && compgen -G "$root/scripts/mutants/$number-*.patch" >/dev/null; then rows+=$row$'\n'; fi
+  done < <(grep '^[0-9][0-9]'$'\t' "$root/$table")
+  rows=$(sort -k1,1n <<<"${rows%$'\n'}")$'\n'
   {
     printf '# Planted bugs\n\n'
     printf 'Written by `scripts/mutants.sh --write`; do not edit. Each bug was planted by itself (`scripts/mutants/`) and the tests named there were run, those of the GPU engine on the emulated device. The last column is the first test that failed, and what the emulated device said where it ended the test. 01 to 24 are those of a review; 25 to 40 were added with the tests that catch them; 41 to 47 are of a review in which no test caught them, and 48 to 51 of ten that were planted without a look at the tests, of which six were caught at once: the tests that catch these came afterwards. 52 to 54 begin behind borders that no test crossed before. 55 to 64 are of episodes: six faults of a published comparison and what is like them. 65 to 72 are of packs of trees.\n\n'

@@ -17,7 +17,7 @@ import (
 	"gad/model"
 )
 
-var update = flag.Bool("update", false, "write doc/gpu/predicted.md again: some minutes")
+var update = flag.Bool("update", false, "write doc/gpu/predicted.md and predicted.tsv again: some minutes")
 
 // A prediction is of the program itself: its parts are the step's, its operations and the
 // wait for the host are all of the time, and no more launches than the time has room for.
@@ -256,35 +256,50 @@ func againstReview(t *testing.T) string {
 	return b.String()
 }
 
-// doc/gpu/predicted.md is what the model says. All of it is computed with -update; without,
-// the smallest student's rows and the comparison with the review.
+// separated returns rows of a Markdown table as tab-separated values.
+func separated(rows string) string {
+	var b strings.Builder
+	for row := range strings.Lines(rows) {
+		cells := strings.Split(strings.Trim(row, "| \n"), " | ")
+		b.WriteString(strings.Join(cells, "\t") + "\n")
+	}
+	return b.String()
+}
+
+// doc/gpu/predicted.md and its tables, predicted.tsv, are what the model says. All of it is
+// computed with -update; without, the smallest student's rows and the comparison with the review.
 func TestDocumentsAreThePredictions(t *testing.T) {
 	if !hostile.Long() && !*update {
 		t.Skip("some seconds for each GPU: in a long run")
 	}
 	path := filepath.Join("..", "..", "doc", "gpu", "predicted.md")
+	tables := filepath.Join("..", "..", "doc", "gpu", "predicted.tsv")
 	doc, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	has := func(text string) {
+	const again = "run go test ./apps/bench -run TestDocumentsAreThePredictions -update"
+	has := func(name string, doc []byte, text string) {
 		if !bytes.Contains(doc, []byte(text)) {
-			t.Errorf("%s: is not what the model says:\n%s\nrun go test ./apps/bench -run TestDocumentsAreThePredictions -update", path, text)
+			t.Errorf("%s: is not what the model says:\n%s\n%s", name, text, again)
 		}
 	}
 	large := estimate.Cards[:3] // of data centres: the tables have these
 	comparison := againstReview(t)
 	if !*update {
-		has(comparison)
+		data, err := os.ReadFile(tables)
+		if err != nil {
+			t.Fatal(err)
+		}
+		has(path, doc, comparison)
 		for _, card := range large {
 			r := predictedRow(t, students()[0], card)
-			has(r.sft)
-			has(r.short)
-			has(r.long)
-			has(r.decode)
+			for _, rows := range []string{r.sft, r.short, r.long, r.decode} {
+				has(tables, data, separated(rows))
+			}
 		}
 		for _, card := range estimate.Cards {
-			has(cardLine(card))
+			has(path, doc, cardLine(card))
 		}
 		return
 	}
@@ -295,19 +310,32 @@ func TestDocumentsAreThePredictions(t *testing.T) {
 	for _, s := range students() {
 		for _, card := range large {
 			r := predictedRow(t, s, card)
-			sft.WriteString(r.sft)
-			short.WriteString(r.short)
-			long.WriteString(r.long)
-			decode.WriteString(r.decode)
+			sft.WriteString(separated(r.sft))
+			short.WriteString(separated(r.short))
+			long.WriteString(separated(r.long))
+			decode.WriteString(separated(r.decode))
 		}
 	}
-	const game = "| student | GPU | step | rollout | old log-probabilities | critic | reference | actor | tokens/s | MFU | fits |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|\n"
+	const game = "student\tGPU\tstep\trollout\told log-probabilities\tcritic\treference\tactor" +
+		"\ttokens/s\tMFU\tfits\n"
+	data := "# Predicted times\n\nWritten by `go test ./apps/bench -run " +
+		"TestDocumentsAreThePredictions -update`; do not edit. Predicted, not measured: " +
+		"predicted.md says how, and what is assumed.\n"
+	for _, table := range []struct{ title, rows string }{
+		{"An SFT step: 8 sequences of 2,048 tokens",
+			"student\tGPU\tactivations\tstep\ttokens/s\tMFU\tfits\n" + sft.String()},
+		{"A GAD step: 128 prompts of 256 tokens, 8 answers of 512", game + short.String()},
+		{"A GAD step: 128 prompts of 256 tokens, 8 answers of 1,536", game + long.String()},
+		{"Generation: 256 answers of 512 tokens at the same time",
+			"student\tGPU\ta step\ttokens/s\tof the bandwidth\tfits\n" + decode.String()},
+	} {
+		data += "\n## " + table.title + "\n\n" + table.rows
+	}
+	if err := os.WriteFile(tables, []byte(data), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for name, text := range map[string]string{
 		"cards":  "| | peak, bfloat16 | bandwidth | memory | SMs | large product | attention, gradient | memory kernels | source |\n|---|---:|---:|---:|---:|---:|---:|---:|---|\n" + cards.String(),
-		"sft":    "| student | GPU | activations | step | tokens/s | MFU | fits |\n|---|---|---|---:|---:|---:|---|\n" + sft.String(),
-		"512":    game + short.String(),
-		"1536":   game + long.String(),
-		"decode": "| student | GPU | a step | tokens/s | of the bandwidth | fits |\n|---|---|---:|---:|---:|---|\n" + decode.String(),
 		"review": comparison,
 	} {
 		begin, end := "<!-- "+name+" -->\n", "<!-- /"+name+" -->\n"

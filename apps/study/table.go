@@ -504,7 +504,12 @@ func (s *session) write(r *Report) error {
 	if err := writeJSON(s.FS, filepath.Join(s.plan.Dir, JSONName), r); err != nil {
 		return err
 	}
-	return vfs.WriteFile(s.FS, filepath.Join(s.plan.Dir, TablesName), []byte(r.Markdown()))
+	text := r.Markdown()
+	if err := vfs.WriteFile(s.FS, filepath.Join(s.plan.Dir, DataName),
+		[]byte(Separated(text))); err != nil {
+		return err
+	}
+	return vfs.WriteFile(s.FS, filepath.Join(s.plan.Dir, TablesName), []byte(text))
 }
 
 // Markdown is the report for people.
@@ -730,7 +735,8 @@ func (r *Report) warnings(b *strings.Builder) {
 	if len(order) == 0 {
 		return
 	}
-	b.WriteString("\n## Warnings\n\n| warning | arm and seed |\n|---|---|\n")
+	b.WriteString("\n## Warnings\n\n")
+	head(b, "warning", "arm and seed")
 	for _, w := range order {
 		line(b, w, strings.Join(whose[w], ", "))
 	}

@@ -34,7 +34,7 @@ func (p *program) studyCommand() *cli.Command {
 		Flags: []cli.Flag{
 			within(&cli.IntFlag{Name: "jobs", Usage: "commands that run at the same time; 0 is as many as cores and memory allow, on cuda one"}, atLeast(0)),
 			&cli.BoolFlag{Name: "table",
-				Usage: "write the tables from finished runs, and run nothing"},
+				Usage: "write the tables from finished runs, and run nothing; of a FILE.tsv (a study's tables as data, such as doc/study/*.tsv), print them"},
 			&cli.BoolFlag{Name: "dry-run",
 				Usage: "print the command lines and an estimate of the time, and stop"},
 		},
@@ -55,6 +55,9 @@ func (p *program) studyCommand() *cli.Command {
 			} else if len(rest) > 0 {
 				return usage("study: unexpected argument %q: this command takes one file", rest[0])
 			}
+			if strings.HasSuffix(file, ".tsv") {
+				return p.printTables(file, c.Bool("table"))
+			}
 			plan, err := study.Read(file)
 			if err != nil {
 				return err
@@ -62,6 +65,22 @@ func (p *program) studyCommand() *cli.Command {
 			return p.study(plan, c.Int("jobs"), c.Bool("table"), c.Bool("dry-run"))
 		},
 	}
+}
+
+// printTables prints the tables of a finished study as Markdown, from their file of data.
+func (p *program) printTables(file string, table bool) error {
+	if !table {
+		return usage("study: %s: tables of a finished study: give --table to print them", file)
+	}
+	data, err := files().ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("study: %w", err)
+	}
+	text, err := study.Tabled(file, string(data))
+	if err == nil {
+		fmt.Fprint(p.out, text)
+	}
+	return err
 }
 
 func (p *program) study(plan *study.Plan, n int, table, dry bool) error {

@@ -4,7 +4,7 @@
 # then: what does not fit is cut off, or left out and counted as a failure, and the log
 # has its end.
 #
-# The log is Markdown, $GAD_LOG, or else <date>-<device>.md in $OUT, in doc/gpu of
+# The log is Markdown, $GAD_LOG, or else <date>-<device>.log in $OUT, in doc/gpu of
 # the checkout that the script is in, or in the folder of the build. It is written
 # section by section, so that a run that is cut off leaves what it had; a second
 # run of the day adds to it.
@@ -52,7 +52,7 @@ begin() {
   if [ -z "$log" ]; then
     local folder=${OUT:-}
     if [ -z "$folder" ] && [ -f "$here/../../go.mod" ]; then folder=$here/../../doc/gpu; fi
-    log=${folder:-$build}/$(date -u +%Y-%m-%d)-${device:-no-GPU}.md
+    log=${folder:-$build}/$(date -u +%Y-%m-%d)-${device:-no-GPU}.log
   fi
   mkdir -p "$(dirname "$log")"
   log=$(cd "$(dirname "$log")" && pwd)/$(basename "$log")

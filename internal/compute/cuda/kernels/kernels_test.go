@@ -17,7 +17,7 @@ import (
 )
 
 var update = flag.Bool("update", false,
-	"compile the kernels: write ptx/*.ptx and doc/gpu/kernels.md")
+	"compile the kernels: write ptx/*.ptx and doc/gpu/kernels.tsv")
 
 const (
 	// mainFile includes all the others.
@@ -27,7 +27,7 @@ const (
 	// read. Newer compilers write newer PTX, whatever the architecture.
 	newestISA = 8.4
 
-	table = "../../../../doc/gpu/kernels.md"
+	table = "../../../../doc/gpu/kernels.tsv"
 )
 
 var architectures = []int{80, 90}
@@ -411,12 +411,11 @@ func writeTable(t *testing.T, measure func(cc int) map[string]cost, digest, comp
 		fmt.Fprintf(&b, "; %s: %d bytes, %d kernels", file(cc), len(text), len(measured[cc]))
 	}
 	b.WriteString(".\n\nRegisters are a thread's. Local is bytes a thread keeps in local memory, spilt registers (counting stores and\nloads) and stack: 0 wherever no reason is given in the test. Shared is a block's static shared memory; what is\nasked for at launch comes on top. Warps is how many the registers leave room for on a multiprocessor, of 64.\n\n")
-	b.WriteString("| kernel | threads |")
+	b.WriteString("kernel\tthreads")
 	for _, cc := range architectures {
-		fmt.Fprintf(&b, " sm_%d registers | spilt | stack | shared | warps |", cc)
+		fmt.Fprintf(&b, "\tsm_%d registers\tspilt\tstack\tshared\twarps", cc)
 	}
-	b.WriteString("\n| --- | ---: |" +
-		strings.Repeat(" ---: | ---: | ---: | ---: | ---: |", len(architectures)) + "\n")
+	b.WriteString("\n")
 	var names []string
 	for name := range measured[architectures[0]] {
 		names = append(names, name)
@@ -426,10 +425,10 @@ func writeTable(t *testing.T, measure func(cc int) map[string]cost, digest, comp
 		if threads[name] == 0 {
 			t.Fatalf("%s: no launch bound: define it with KERNEL", name)
 		}
-		fmt.Fprintf(&b, "| `%s` | %d |", name, threads[name])
+		fmt.Fprintf(&b, "%s\t%d", name, threads[name])
 		for _, cc := range architectures {
 			c := measured[cc][name]
-			fmt.Fprintf(&b, " %d | %d | %d | %d | %d |", c.registers, c.spilt, c.stack, c.shared,
+			fmt.Fprintf(&b, "\t%d\t%d\t%d\t%d\t%d", c.registers, c.spilt, c.stack, c.shared,
 				warps(c.registers, threads[name]))
 		}
 		b.WriteString("\n")
