@@ -1,10 +1,12 @@
-// Package actor is the student: it answers prompts and learns by the policy objective
-// (actor.go), by the teacher's answers (Actor.SFT) or by preferences (dpo.go).
+// Package actor is the student: it answers prompts (Actor.Rollout), and learns by the policy
+// objective (Actor.Update), by the teacher's answers (Actor.SFT), by soft labels (soft.go), or by
+// whole sequences that belong together (joint.go): preferences (dpo.go) and rankings (ranking.go).
 //
 // Legend: P prompts, G answers each, S = P*G sequences, T response tokens.
 package actor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,25 +17,27 @@ import (
 
 // Actor is the student with its optimizer.
 type Actor struct {
-	// Stop is called while Rollout samples: true ends it with model.ErrStopped. It may be nil.
-	Stop func() bool
-	// Reference is the frozen policy, which Update reads where Config.ExactKL, and Beta says which
-	// divergence from it is meant (model.LogProbDivergenceGrad); New makes it 1, KL to Reference.
-	// Top above 0 means the loss of soft labels instead: its Top most probable tokens and a tail.
-	Reference *model.Model
-	Beta      float64
-	Top       int
-
 	cfg    Config
 	roll   RolloutConfig
 	m      *model.Model
 	opt    *model.Optimizer
 	policy *algos.Policy[float32]
 	sft    *algos.Policy[float32]
+	target Target
 	maxNew int
 	merges bool         // sampling reads merged weights
 	merged *model.Model // the merged weights; nil until the first rollout
 }
+
+// Target is what the exact KL in the loss (Config.ExactKL) is taken to.
+type Target struct {
+	Policy *model.Model // frozen; nil: the sequences have Labels
+	Beta   float64      // of model.LogProbDivergenceGrad; 1 is the KL to Policy
+	Top    int          // above 0: the soft labels of Policy's Top most probable tokens and a tail
+}
+
+// Against sets the target of the exact KL.
+func (a *Actor) Against(target Target) { a.target = target }
 
 // Open loads the student from the model folder dir. updates is the number of
 // optimizer steps planned, over which the learning rate is scheduled: Config.Updates
@@ -70,8 +74,7 @@ func New(m *model.Model, cfg Config, roll RolloutConfig, updates, maxNew int) (*
 		return nil, fmt.Errorf("actor: %w", err)
 	}
 	merges := m.Base() != nil && (roll.Merged == "true" || roll.Merged == "auto" && !m.Alone())
-	return &Actor{Beta: 1, cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft,
-		maxNew: maxNew,
+	return &Actor{cfg: cfg, roll: roll, m: m, opt: opt, policy: policy, sft: sft, maxNew: maxNew,
 		merges: merges}, nil
 }
 
@@ -116,43 +119,77 @@ func (a *Actor) sampler() (*model.Model, error) {
 	return merged, nil
 }
 
-// Rollout is the student's answers: G to each of P prompts. Answer g of prompt p is sequence
-// p*G+g, or in chunks episode p*G+g, each chunk a sequence.
-type Rollout struct {
-	Seqs      []model.Seq // [S] prompt and response, with the end token if the answer has one
-	Group     []int       // [S] prompt of each
-	Episode   []int       // [S] episode of each, ascending; nil: each sequence is its own episode
-	Truncated []bool      // [S] cut at the limit
-	SampledST [][]float32 // log-probabilities as the sampler saw them
-	OldST     [][]float32 // denominator of the ratio: SampledST, or after Old the trainer's
-	EntST     [][]float32 // entropies, nats; nil until Old is called
-	// tokens [S] of the answer that a sequence ends, where the first of them are context: its
-	// tree's other answers have learned them. A mean over an answer's tokens counts them; nil:
-	// there are none
-	Whole []int
-	// what Actor.Reference reads with an exact KL: the same answers behind its own prompts; nil:
-	// Seqs
-	Read []model.Seq
-	// soft labels of the answers' tokens, in the place of Actor.Reference; nil: that gives them
-	LabelsST [][]model.SoftLabel
+// Rollout is the student's answers: those to a prompt stand side by side, and so do the sequences
+// of an answer.
+type Rollout []*Sequence
+
+// Sequence is one sequence of an answer: the whole, a chunk of a thought, or turns of an episode
+// with one context. Slices hold a value for each of its T trained tokens.
+type Sequence struct {
+	Seq    model.Seq // prompt and response, with the end token if the answer has one
+	Group  int       // prompt that is answered
+	Answer int       // number of the answer in the rollout, ascending
+	Cut    bool      // the answer was cut at the limit
+	// tokens of the answer, where the first of them are context: its tree's other answers have
+	// learned them. A mean over an answer's tokens counts them. 0: the trained ones
+	Whole int
+
+	Sampled []float32         // log-probabilities as the sampler saw them
+	Old     []float32         // denominator of the ratio: Sampled, or after Old the trainer's
+	Entropy []float32         // nats; nil until Old is called
+	Ref     []float32         // the reference's log-probabilities: see NeedsReference
+	Adv     []float64         // advantages
+	Read    model.Seq         // what Target.Policy reads; without IDs: Seq
+	Labels  []model.SoftLabel // learned in the place of the tokens: see SoftSFT and Target
 }
 
-// Mask gives the responses' lengths [S] and their mask [S][T], 1 on response
-// tokens, T the longest.
-func (r *Rollout) Mask() (lenS []int, maskST [][]float64) {
-	t := 1
-	for _, seq := range r.Seqs {
-		lenS = append(lenS, seq.Trained())
-		t = max(t, seq.Trained())
+// Seqs returns the sequences' tokens.
+func (r Rollout) Seqs() []model.Seq {
+	seqs := make([]model.Seq, len(r))
+	for i, s := range r {
+		seqs[i] = s.Seq
 	}
-	for _, n := range lenS {
+	return seqs
+}
+
+// Groups returns the prompt of each sequence.
+func (r Rollout) Groups() []int {
+	group := make([]int, len(r))
+	for i, s := range r {
+		group[i] = s.Group
+	}
+	return group
+}
+
+// Mask returns the responses' mask [S][T], 1 on trained tokens, T the longest.
+func (r Rollout) Mask() (maskST [][]float64) {
+	t := 1
+	for _, s := range r {
+		t = max(t, s.Seq.Trained())
+	}
+	for _, s := range r {
 		row := make([]float64, t)
-		for i := range row[:n] {
+		for i := range s.Seq.Trained() {
 			row[i] = 1
 		}
 		maskST = append(maskST, row)
 	}
-	return lenS, maskST
+	return maskST
+}
+
+// SetAdv gives the sequences advantages [S][T]. What stands behind a row's trained tokens is not
+// read.
+func (r Rollout) SetAdv(advST [][]float64) {
+	for i, s := range r {
+		s.Adv = advST[i]
+	}
+}
+
+// SetRef gives the sequences the reference's log-probabilities [S][T].
+func (r Rollout) SetRef(refST [][]float32) {
+	for i, s := range r {
+		s.Ref = refST[i]
+	}
 }
 
 // Key is the key of a rollout's random numbers: a draw is a function of seed, step, row, sample
@@ -163,38 +200,42 @@ type Key struct {
 	Rows []int // [P]
 }
 
-// Rollout samples G answers to each prompt. progress, if not nil, is called
-// with the number of tokens made since its last call.
-func (a *Actor) Rollout(prompts [][]int32, eos []int32, key Key,
-	progress func(int)) (*Rollout, error) {
-	out, err := a.Answers(prompts, a.roll.N, nil, eos, key, progress)
+// Rollout samples G answers to each prompt. progress, if not nil, is called with the number of
+// tokens made since its last call. When ctx ends, the error wraps model.ErrStopped.
+func (a *Actor) Rollout(ctx context.Context, prompts [][]int32, eos []int32, key Key,
+	progress func(int)) (r Rollout, err error) {
+	out, err := a.Answers(ctx, prompts, a.roll.N, nil, eos, key, progress)
 	if err != nil {
 		return nil, err
 	}
-	r := &Rollout{}
+	number := 0
 	for p, answers := range out {
-		for g, c := range answers {
-			at := 0
-			for _, seq := range a.roll.Thought().Seqs(prompts[p], c.IDs) {
-				n := seq.Trained()
-				r.Seqs, r.Group = append(r.Seqs, seq), append(r.Group, p)
-				r.Truncated = append(r.Truncated, c.Truncated)
-				r.SampledST = append(r.SampledST, c.Logp[at:at+n:at+n])
-				at += n
-				if a.roll.Chunk > 0 {
-					r.Episode = append(r.Episode, p*len(answers)+g)
-				}
+		for _, c := range answers {
+			for _, s := range Sequences(a.roll.Thought(), prompts[p], c) {
+				s.Group, s.Answer = p, number
+				r = append(r, s)
 			}
+			number++
 		}
 	}
-	r.OldST = r.SampledST
 	return r, nil
+}
+
+// Sequences makes an answer's sequences: one, or one for each of its chunks.
+func Sequences(chunks model.Chunks, prompt []int32, c model.Completion) (list Rollout) {
+	at := 0
+	for _, seq := range chunks.Seqs(prompt, c.IDs) {
+		logp := c.Logp[at:][:seq.Trained():seq.Trained()]
+		list = append(list, &Sequence{Seq: seq, Cut: c.Truncated, Sampled: logp, Old: logp})
+		at += len(logp)
+	}
+	return list
 }
 
 // Answers samples n answers to each prompt [P][n], as Rollout does. With begun [P] and n 1 it goes
 // on with answers whose first tokens stand at the prompts' ends.
-func (a *Actor) Answers(prompts [][]int32, n int, begun []model.Begun, eos []int32, key Key,
-	progress func(int)) ([][]model.Completion, error) {
+func (a *Actor) Answers(ctx context.Context, prompts [][]int32, n int, begun []model.Begun,
+	eos []int32, key Key, progress func(int)) ([][]model.Completion, error) {
 	rows := make([]uint64, len(key.Rows))
 	for i, r := range key.Rows {
 		rows[i] = uint64(r)
@@ -205,7 +246,8 @@ func (a *Actor) Answers(prompts [][]int32, n int, begun []model.Begun, eos []int
 	}
 	out, err := m.GenerateAll(prompts, rows, model.SampleOptions{
 		N: n, MaxNew: a.maxNew, Chunks: a.roll.Thought(), Begun: begun, Slots: a.roll.MaxNumSeqs,
-		EOS: eos, Seed: key.Seed, Step: uint64(key.Step), Stop: a.Stop, Sampling: a.sampling(),
+		EOS: eos, Seed: key.Seed, Step: uint64(key.Step), Stop: Stopped(ctx),
+		Sampling: a.sampling(),
 	}, progress)
 	if err != nil {
 		return nil, fmt.Errorf("actor: rollout: %w", err)
@@ -231,12 +273,27 @@ func (a *Actor) sampling() model.Sampling {
 		MinP: a.roll.MinP}
 }
 
-// Old sets OldST and EntST: log-probabilities and entropies under the weights that sampled,
+// Stopped reports whether ctx has ended. Samplers ask once a token, and so it takes no lock.
+func Stopped(ctx context.Context) func() bool {
+	return func() bool {
+		select {
+		case <-ctx.Done():
+			return true
+		default:
+			return false
+		}
+	}
+}
+
+// Old sets Old and Entropy: log-probabilities and entropies under the weights that sampled,
 // computed by the trainer's forward pass.
-func (a *Actor) Old(r *Rollout) (err error) {
-	r.OldST, r.EntST, err = a.m.AllLogProbs(r.Seqs, a.roll.Temperature, a.cfg.MaxTokenLen)
+func (a *Actor) Old(r Rollout) error {
+	oldST, entST, err := a.m.AllLogProbs(r.Seqs(), a.roll.Temperature, a.cfg.MaxTokenLen)
 	if err != nil {
 		return fmt.Errorf("actor: %w", err)
+	}
+	for i, s := range r {
+		s.Old, s.Entropy = oldST[i], entST[i]
 	}
 	return nil
 }
@@ -265,28 +322,24 @@ type Stats struct {
 	SoftKL float64 // of SoftSFT: the sum of KL(label || student) over the tokens of Soft, nats
 }
 
-// Update takes the policy's optimizer steps: ppo_epochs passes over the
-// batch, one step for each mini-batch of prompts. advST is zero where a token
-// does not count; refST is read only where NeedsReference. Rows of the objective are sequences, or
-// their spans with ratio_level=turn.
-func (a *Actor) Update(r *Rollout, advST [][]float64, refST [][]float32) (Stats, error) {
-	prompts := r.Group[len(r.Group)-1] + 1
+// Update takes the policy's optimizer steps: ppo_epochs passes over the batch, one step for each
+// mini-batch of prompts. Rows of the objective are sequences, or their spans with ratio_level=turn.
+func (a *Actor) Update(r Rollout) (Stats, error) {
+	prompts := r[len(r)-1].Group + 1
 	mini := a.cfg.MiniBatch(prompts)
 	var st Stats
 	for range a.cfg.PPOEpochs {
 		for lo := 0; lo < prompts; lo += mini {
 			n := min(mini, prompts-lo)
-			shards := make([][]int, a.m.Shards())
-			for s, p := range r.Group {
-				if p >= lo && p < lo+n {
-					k := a.m.Shard(p-lo, n)
+			shards := make([]Rollout, a.m.Shards())
+			for _, s := range r {
+				if lo <= s.Group && s.Group < lo+n {
+					k := a.m.Shard(s.Group-lo, n)
 					shards[k] = append(shards[k], s)
 				}
 			}
-			b := policyRows{seqs: r.Seqs, read: r.Read, labels: r.LabelsST, episode: r.Episode,
-				whole: r.Whole, byTurn: a.cfg.ByTurn(), old: r.OldST, ref: refST,
-				sampled: r.SampledST, adv: advST}
-			if err := a.learn(&st, a.policy, b, shards, a.roll.Temperature); err != nil {
+			u := &update{policy: a.policy, temperature: a.roll.Temperature, byTurn: a.cfg.ByTurn()}
+			if err := a.learn(&st, u, shards); err != nil {
 				return st, err
 			}
 		}
@@ -301,81 +354,77 @@ func (a *Actor) SFT(seqs []model.Seq) (Stats, error) { return a.SoftSFT(seqs, ni
 
 // SoftSFT is SFT with soft labels: see Soft. nil is SFT.
 func (a *Actor) SoftSFT(seqs []model.Seq, soft *Soft) (Stats, error) {
-	var st Stats
-	shards := make([][]int, a.m.Shards())
-	for i := range seqs {
+	u := &update{policy: a.sft, temperature: 1}
+	shards := make([]Rollout, a.m.Shards())
+	for i, seq := range seqs {
+		s := &Sequence{Seq: seq, Answer: i}
+		if soft != nil {
+			s.Labels, u.soft = soft.Labels[i], soft.Weight
+		}
 		k := a.m.Shard(i, len(seqs))
-		shards[k] = append(shards[k], i)
+		shards[k] = append(shards[k], s)
 	}
-	if err := a.learn(&st, a.sft, policyRows{seqs: seqs, soft: soft}, shards, 1); err != nil {
+	var st Stats
+	if err := a.learn(&st, u, shards); err != nil {
 		return st, err
 	}
 	st.finish()
 	return st, nil
 }
 
-// policyRows are the inputs of an objective, by sequence; nil: the objective does not read them.
-type policyRows struct {
-	seqs              []model.Seq
-	read              []model.Seq // by Actor.Reference, with an exact KL; nil: seqs
-	labels            [][]model.SoftLabel
-	episode           []int // of each sequence; nil: it is an episode of its own
-	whole             []int // Rollout.Whole
-	byTurn            bool  // each span is a row of the objective; otherwise each sequence
-	old, ref, sampled [][]float32
-	adv               [][]float64
-	soft              *Soft // labels of the sequences; nil: all are hard
-	// rows with tokens of each episode, and those tokens; learn counts them
-	turns, tokens map[int]int
+// update is one optimizer step of a token objective.
+type update struct {
+	policy      *algos.Policy[float32]
+	temperature float64
+	byTurn      bool    // each span is a row of the objective; otherwise each sequence
+	soft        float64 // weight of the sequences' labels in SoftSFT
+	norm        algos.Norm
+	rows        map[int]int // of each answer, those with tokens
+	tokens      map[int]int // of each answer
 }
 
-// episodeOf is the episode of sequence s.
-func (in policyRows) episodeOf(s int) int {
-	if in.episode == nil {
-		return s
-	}
-	return in.episode[s]
-}
-
-// rowsOf cuts the trained tokens of sequence s into the rows of the objective.
-func (in policyRows) rowsOf(s int) (rows []model.Span) {
-	seq := in.seqs[s]
-	if !in.byTurn {
-		return []model.Span{{From: 0, To: seq.Trained()}}
+// rowsOf cuts the trained tokens of a sequence into the rows of the objective.
+func (u *update) rowsOf(s *Sequence) (rows []model.Span) {
+	if !u.byTurn {
+		return []model.Span{{From: 0, To: s.Seq.Trained()}}
 	}
 	at := 0
-	for _, p := range seq.Spans {
+	for _, p := range s.Seq.Spans {
 		rows = append(rows, model.Span{From: at, To: at + p.To - p.From})
 		at += p.To - p.From
 	}
 	return rows
 }
 
-// learn is one optimizer step on the given rows, by shard. The loss is divided by totals over all
-// rows, so that the result does not depend on shards and micro-batches.
-func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, shards [][]int,
-	temperature float64) error {
-	norm := algos.Norm{FixedLen: float64(a.maxNew)}
-	in.turns, in.tokens = map[int]int{}, map[int]int{}
+// count adds up what the loss is divided by: totals over all sequences of the step.
+func (u *update) count(shards []Rollout, maxNew int) {
+	u.norm = algos.Norm{FixedLen: float64(maxNew)}
+	u.rows, u.tokens = map[int]int{}, map[int]int{}
 	for _, s := range slices.Concat(shards...) {
-		for _, row := range in.rowsOf(s) {
+		for _, row := range u.rowsOf(s) {
 			if n := row.To - row.From; n > 0 {
-				norm.Tokens += float64(n)
-				norm.Seqs++
-				in.turns[in.episodeOf(s)]++
-				in.tokens[in.episodeOf(s)] += n
+				u.norm.Tokens += float64(n)
+				u.norm.Seqs++
+				u.rows[s.Answer]++
+				u.tokens[s.Answer] += n
 			}
 		}
-		if in.whole != nil {
-			in.tokens[in.episodeOf(s)] = in.whole[s]
+		if s.Whole > 0 {
+			u.tokens[s.Answer] = s.Whole
 		}
 	}
-	norm.Episodes = float64(len(in.turns))
-	if norm.Seqs == 0 {
+	u.norm.Episodes = float64(len(u.rows))
+}
+
+// learn is one optimizer step on the given sequences, by shard. The loss is divided by totals over
+// all of them, so that the result does not depend on shards and micro-batches.
+func (a *Actor) learn(st *Stats, u *update, shards []Rollout) error {
+	u.count(shards, a.maxNew)
+	if u.norm.Seqs == 0 {
 		return nil
 	}
 	sumsK, err := model.EachShard(a.m, func(k int) ([]shardSums, error) {
-		return a.learnShard(policy, in, shards[k], norm, temperature)
+		return a.learnShard(u, shards[k])
 	})
 	if err != nil {
 		return err
@@ -389,7 +438,7 @@ func (a *Actor) learn(st *Stats, policy *algos.Policy[float32], in policyRows, s
 		st.FirstRatioMin, st.FirstRatioMax = sums.RatioMin, sums.RatioMax
 	}
 	st.PolicyStats = st.PolicyStats.Add(sums.PolicyStats)
-	st.KLShare += sums.KLShare(policy.Config().KLCoef)
+	st.KLShare += sums.KLShare(u.policy.Config().KLCoef)
 	st.Entropy += sums.Entropy
 	st.Soft = st.Soft.Add(sums.Soft)
 	st.SoftKL += sums.SoftKL
@@ -438,20 +487,19 @@ func addShards(sumsK [][]shardSums) (total shardSums, finite bool) {
 	return total, true
 }
 
-// learnShard adds the gradient of the given rows to the student's gradients, and returns their
+// learnShard adds the gradient of the given sequences to the student's gradients, and returns their
 // statistics: one element, or none if a loss is not finite.
-func (a *Actor) learnShard(policy *algos.Policy[float32], in policyRows, rows []int,
-	norm algos.Norm, temperature float64) ([]shardSums, error) {
-	seqs := model.Pick(in.seqs, rows)
+func (a *Actor) learnShard(u *update, shard Rollout) ([]shardSums, error) {
 	var sums shardSums
-	for _, pack := range model.Packs(seqs, a.cfg.MaxTokenLen) {
+	for _, at := range model.Packs(shard.Seqs(), a.cfg.MaxTokenLen) {
+		pack := Rollout(model.Pick(shard, at))
 		seed := func(logpST, entST, klST [][]float32) (dlogpST, dentST, dklST [][]float32,
 			err error) {
-			b, at, err := a.pad(logpST, entST, klST, in, model.Pick(rows, pack))
+			b, rows, err := a.pad(u, pack, logpST, entST, klST)
 			if err != nil {
 				return nil, nil, nil, err
 			}
-			res, err := policy.Step(b, norm)
+			res, err := u.policy.Step(b, u.norm)
 			if err != nil {
 				return nil, nil, nil, err
 			}
@@ -461,36 +509,10 @@ func (a *Actor) learnShard(policy *algos.Policy[float32], in policyRows, rows []
 					sums.Entropy += float64(e)
 				}
 			}
-			return unpad(res.DLogp, logpST, at, b.T), unpad(res.DEntropy, logpST, at, b.T),
-				unpad(res.DKL, logpST, at, b.T), nil
+			return unpad(res.DLogp, logpST, rows, b.T), unpad(res.DEntropy, logpST, rows, b.T),
+				unpad(res.DKL, logpST, rows, b.T), nil
 		}
-		var err error
-		if policy == a.policy && a.cfg.ExactKL() {
-			own := model.Pick(seqs, pack)
-			read := own
-			if in.read != nil {
-				read = model.Pick(in.read, model.Pick(rows, pack))
-			}
-			var soft model.SoftFigures
-			switch {
-			case in.labels != nil:
-				soft, err = a.m.LogProbTailGrad(own,
-					model.Pick(in.labels, model.Pick(rows, pack)), temperature, seed)
-			case a.Top > 0:
-				soft, err = a.m.LogProbTopKGrad(own, a.Reference, read, a.Top, temperature, seed)
-			default:
-				err = a.m.LogProbDivergenceGrad(own, a.Reference, read, a.Beta, temperature, seed)
-			}
-			sums.Soft = sums.Soft.Add(soft)
-		} else if own := model.Pick(rows, pack); in.soft.any(own) {
-			err = a.softGrad(&sums, model.Pick(seqs, pack), in.soft, own, temperature, seed)
-		} else {
-			err = a.m.LogProbGrad(model.Pick(seqs, pack), temperature,
-				func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
-					dlogpST, dentST, _, err = seed(logpST, entST, nil)
-					return dlogpST, dentST, err
-				})
-		}
+		err := a.passes(u, pack, &sums, seed)
 		if errors.Is(err, algos.ErrNotFinite) {
 			return nil, nil
 		}
@@ -499,6 +521,46 @@ func (a *Actor) learnShard(policy *algos.Policy[float32], in policyRows, rows []
 		}
 	}
 	return []shardSums{sums}, nil
+}
+
+// seeds computes an objective's gradients by log-probabilities, entropies and exact KL of a pack.
+type seeds func(logpST, entST, klST [][]float32) (dlogpST, dentST, dklST [][]float32, err error)
+
+// passes takes a pack forward and backward: by its tokens' log-probabilities, by its soft labels, or
+// by the exact KL to the target.
+func (a *Actor) passes(u *update, pack Rollout, sums *shardSums, seed seeds) error {
+	if u.policy == a.policy && a.cfg.ExactKL() {
+		figures, err := a.exactKL(pack, u.temperature, seed)
+		sums.Soft = sums.Soft.Add(figures)
+		return err
+	}
+	if u.soft > 0 && pack.labelled() {
+		return a.softGrad(sums, pack, u.soft, u.temperature, seed)
+	}
+	return a.m.LogProbGrad(pack.Seqs(), u.temperature,
+		func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {
+			dlogpST, dentST, _, err = seed(logpST, entST, nil)
+			return dlogpST, dentST, err
+		})
+}
+
+// exactKL takes a pack forward and backward by log-probabilities and the exact KL to the target.
+func (a *Actor) exactKL(pack Rollout, temperature float64, seed seeds) (model.SoftFigures, error) {
+	seqs, read, labelsST := pack.Seqs(), pack.Seqs(), make([][]model.SoftLabel, len(pack))
+	for i, s := range pack {
+		if labelsST[i] = s.Labels; s.Read.IDs != nil {
+			read[i] = s.Read
+		}
+	}
+	target := a.target
+	switch {
+	case target.Policy == nil:
+		return a.m.LogProbTailGrad(seqs, labelsST, temperature, seed)
+	case target.Top > 0:
+		return a.m.LogProbTopKGrad(seqs, target.Policy, read, target.Top, temperature, seed)
+	}
+	return model.SoftFigures{}, a.m.LogProbDivergenceGrad(seqs, target.Policy, read, target.Beta,
+		temperature, seed)
 }
 
 // finish turns sums over mini-batches into means.
@@ -517,14 +579,15 @@ type rowAt struct {
 	model.Span
 }
 
-// pad lays the rows of a micro-batch one below the other. pack is the sequences of the pack, at
-// where each row comes from; klST is nil where no exact KL is in the loss. Rows and columns are
-// rounded up, with mask 0, so that few shapes of the objective are ever compiled.
-func (a *Actor) pad(logpST, entST, klST [][]float32, in policyRows,
-	pack []int) (b algos.PolicyBatch[float32], at []rowAt, err error) {
+// pad lays the rows of a pack one below the other; at says where each comes from. The rectangle is
+// for the array library alone: its programs have static shapes. Rows and columns are rounded up,
+// with mask 0, so that few shapes are ever compiled, and unpad takes the gradients apart again.
+// klST is nil where no exact KL is in the loss.
+func (a *Actor) pad(u *update, pack Rollout, logpST, entST,
+	klST [][]float32) (b algos.PolicyBatch[float32], at []rowAt, err error) {
 	t := 1
 	for i, s := range pack {
-		for _, row := range in.rowsOf(s) {
+		for _, row := range u.rowsOf(s) {
 			at = append(at, rowAt{i, row})
 			t = max(t, row.To-row.From)
 		}
@@ -540,6 +603,12 @@ func (a *Actor) pad(logpST, entST, klST [][]float32, in policyRows,
 	of := func(x [][]float32) []float32 { // by sequence of the pack
 		return matrix(func(dst []float32, row rowAt) { copy(dst, x[row.seq][row.From:]) })
 	}
+	known := func(field func(*Sequence) []float32) []float32 { // nil: no sequence has it
+		if !slices.ContainsFunc(pack, func(s *Sequence) bool { return field(s) != nil }) {
+			return nil
+		}
+		return matrix(func(dst []float32, row rowAt) { copy(dst, field(pack[row.seq])[row.From:]) })
+	}
 	b.Logp = of(logpST)
 	b.Mask = matrix(func(dst []float32, _ rowAt) {
 		for t := range dst {
@@ -552,27 +621,24 @@ func (a *Actor) pad(logpST, entST, klST [][]float32, in policyRows,
 	if klST != nil {
 		b.KL = of(klST)
 	}
-	if in.old != nil {
-		b.Old = of(model.Pick(in.old, pack))
-	}
-	if in.ref != nil {
-		b.Ref = of(model.Pick(in.ref, pack))
-	}
-	if in.adv != nil {
+	b.Old = known(func(s *Sequence) []float32 { return s.Old })
+	b.Ref = known(func(s *Sequence) []float32 { return s.Ref })
+	if pack[0].Adv != nil { // SFT has none
 		b.Adv = matrix(func(dst []float32, row rowAt) {
 			for t := range dst {
-				dst[t] = float32(in.adv[pack[row.seq]][row.From+t])
+				dst[t] = float32(pack[row.seq].Adv[row.From+t])
 			}
 		})
 	}
 	b.Turns, b.Tokens = make([]float32, b.B), make([]float32, b.B)
 	for i, row := range at {
-		episode := in.episodeOf(pack[row.seq])
-		b.Turns[i], b.Tokens[i] = float32(in.turns[episode]), float32(in.tokens[episode])
+		answer := pack[row.seq].Answer
+		b.Turns[i], b.Tokens[i] = float32(u.rows[answer]), float32(u.tokens[answer])
 	}
-	if in.sampled != nil && a.cfg.RolloutIS != "none" {
+	sampled := known(func(s *Sequence) []float32 { return s.Sampled })
+	if sampled != nil && a.cfg.RolloutIS != "none" {
 		b.RolloutWeight, err = algos.RolloutWeights(a.cfg.RolloutIS, a.cfg.RolloutISThresh, b.B,
-			b.T, b.Old, of(model.Pick(in.sampled, pack)), b.Mask)
+			b.T, b.Old, sampled, b.Mask)
 	}
 	return b, at, err
 }

@@ -1,6 +1,7 @@
 package actor
 
 import (
+	"context"
 	"math"
 	"slices"
 	"testing"
@@ -67,9 +68,9 @@ func student(t *testing.T, edit func(*Config)) (*Actor, *spy) {
 var prompts = [][]int32{{5, 6, 7, 8}, {9, 10, 11}}
 
 // rolled is a rollout of the two prompts with old log-probabilities.
-func rolled(t *testing.T, a *Actor) *Rollout {
+func rolled(t *testing.T, a *Actor) Rollout {
 	t.Helper()
-	r, err := a.Rollout(prompts, []int32{1, 2}, Key{Seed: 1, Step: 2, Rows: []int{4, 7}}, nil)
+	r, err := a.Rollout(context.Background(), prompts, []int32{1, 2}, Key{Seed: 1, Step: 2, Rows: []int{4, 7}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,9 +80,15 @@ func rolled(t *testing.T, a *Actor) *Rollout {
 	return r
 }
 
+// with gives the sequences their advantages.
+func with(r Rollout, advST [][]float64) Rollout {
+	r.SetAdv(advST)
+	return r
+}
+
 // spread gives every token of response s the advantage adv[s].
-func spread(r *Rollout, adv func(s, t int) float64) [][]float64 {
-	_, mask := r.Mask()
+func spread(r Rollout, adv func(s, t int) float64) [][]float64 {
+	mask := r.Mask()
 	for s, row := range mask {
 		for t := range row {
 			row[t] *= adv(s, t)
@@ -128,12 +135,12 @@ func distance(t *testing.T, a, b map[string][]float32, sign float32) float64 {
 func TestFirstRatioIsOne(t *testing.T) {
 	a, _ := student(t, nil)
 	r := rolled(t, a)
-	for s := range r.Seqs {
-		if !slices.Equal(r.SampledST[s], r.OldST[s]) {
-			t.Errorf("sequence %d: sampled with %v, trained with %v", s, r.SampledST[s], r.OldST[s])
+	for s := range r {
+		if !slices.Equal(r[s].Sampled, r[s].Old) {
+			t.Errorf("sequence %d: sampled with %v, trained with %v", s, r[s].Sampled, r[s].Old)
 		}
 	}
-	st, err := a.Update(r, spread(r, winnersAndLosers), nil)
+	st, err := a.Update(with(r, spread(r, winnersAndLosers)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,15 +162,14 @@ func TestSignsOfAdvantages(t *testing.T) {
 			for k, sign := range []float64{1, -1} {
 				a, spy := student(t, func(c *Config) { c.PolicyLoss.LossMode = loss })
 				r := rolled(t, a)
-				r.Seqs, r.Group = r.Seqs[:2], r.Group[:2] // two answers to the first prompt
-				r.OldST, r.SampledST, r.EntST = r.OldST[:2], r.SampledST[:2], r.EntST[:2]
-				before := logps(t, a, r.Seqs)
-				if _, err := a.Update(r, spread(r,
-					func(s, _ int) float64 { return sign * winnersAndLosers(s, 0) }),
-					nil); err != nil {
+				r = r[:2] // two answers to the first prompt
+				before := logps(t, a, r.Seqs())
+				if _, err := a.Update(with(r, spread(r, func(s, _ int) float64 {
+					return sign * winnersAndLosers(s, 0)
+				}))); err != nil {
 					t.Fatal(err)
 				}
-				after := logps(t, a, r.Seqs)
+				after := logps(t, a, r.Seqs())
 				for s := range after {
 					if up := after[s] > before[s]; up != (sign*winnersAndLosers(s, 0) > 0) {
 						t.Errorf("sign %g: response %d goes from %g to %g", sign, s, before[s],
@@ -192,12 +198,12 @@ func TestLearnsFromTheResponse(t *testing.T) {
 			}
 			return st.Loss, spy.grads
 		}
-		r := &Rollout{Seqs: []model.Seq{seq}, Group: []int{0}}
+		r := Rollout{{Seq: seq}}
 		if err := a.Old(r); err != nil {
 			t.Fatal(err)
 		}
-		r.SampledST = r.OldST
-		st, err := a.Update(r, [][]float64{adv}, nil)
+		r[0].Sampled = r[0].Old
+		st, err := a.Update(with(r, [][]float64{adv}))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -242,7 +248,7 @@ func TestMicroBatchesDoNotMatter(t *testing.T) {
 						"vanilla", agg, tokens, 0.01
 				})
 				r := acted(t, a)
-				st, err := a.Update(r, spread(r, winnersAndLosers), nil)
+				st, err := a.Update(with(r, spread(r, winnersAndLosers)))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -264,25 +270,25 @@ func TestMicroBatchesDoNotMatter(t *testing.T) {
 // of steps (doc/reliability.md, row 9), wherever it comes from.
 func TestNotFiniteIsSkipped(t *testing.T) {
 	nan := float32(math.NaN())
-	for name, plant := range map[string]func(*spy, *Rollout, [][]float64){
-		"gradient NaN": func(s *spy, _ *Rollout, _ [][]float64) { s.plant = nan },
-		"gradient Inf": func(s *spy, _ *Rollout,
+	for name, plant := range map[string]func(*spy, Rollout, [][]float64){
+		"gradient NaN": func(s *spy, _ Rollout, _ [][]float64) { s.plant = nan },
+		"gradient Inf": func(s *spy, _ Rollout,
 			_ [][]float64) {
 			s.plant = float32(math.Inf(-1))
 		},
-		"advantage":           func(_ *spy, _ *Rollout, adv [][]float64) { adv[1][0] = math.NaN() },
-		"old log-probability": func(_ *spy, r *Rollout, _ [][]float64) { r.OldST[2][0] = nan },
+		"advantage":           func(_ *spy, _ Rollout, adv [][]float64) { adv[1][0] = math.NaN() },
+		"old log-probability": func(_ *spy, r Rollout, _ [][]float64) { r[2].Old[0] = nan },
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, spy := student(t, nil)
 			r := rolled(t, a)
 			adv := spread(r, winnersAndLosers)
-			if _, err := a.Update(r, adv, nil); err != nil { // moments that are not zero
+			if _, err := a.Update(with(r, adv)); err != nil { // moments that are not zero
 				t.Fatal(err)
 			}
 			before, steps := state(t, a, spy), a.opt.Steps()
 			plant(spy, r, adv)
-			st, err := a.Update(r, adv, nil)
+			st, err := a.Update(with(r, adv))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -294,7 +300,7 @@ func TestNotFiniteIsSkipped(t *testing.T) {
 			}
 			spy.plant = 0
 			clean := rolled(t, a)
-			if st, err := a.Update(clean, spread(clean, winnersAndLosers), nil); err != nil ||
+			if st, err := a.Update(with(clean, spread(clean, winnersAndLosers))); err != nil ||
 				st.Updates != 1 {
 				t.Errorf("after it: %d updates, %v: want the next step to be taken", st.Updates,
 					err)
@@ -329,9 +335,9 @@ func state(t *testing.T, a *Actor, be compute.Backend) (bits []uint32) {
 // the other prompts or of how many are sampled side by side.
 func TestRolloutIsKeyed(t *testing.T) {
 	a, _ := student(t, nil)
-	roll := func(slots int, prompts [][]int32, k Key) *Rollout {
+	roll := func(slots int, prompts [][]int32, k Key) Rollout {
 		a.roll.MaxNumSeqs = slots
-		r, err := a.Rollout(prompts, []int32{1, 2}, k, nil)
+		r, err := a.Rollout(context.Background(), prompts, []int32{1, 2}, k, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -341,33 +347,33 @@ func TestRolloutIsKeyed(t *testing.T) {
 	base := roll(64, prompts, key)
 	for _, slots := range []int{1, 3} {
 		r := roll(slots, prompts, key)
-		for s := range r.Seqs {
-			if !slices.Equal(r.Seqs[s].IDs, base.Seqs[s].IDs) ||
-				!slices.Equal(r.SampledST[s], base.SampledST[s]) {
+		for s := range r {
+			if !slices.Equal(r[s].Seq.IDs, base[s].Seq.IDs) ||
+				!slices.Equal(r[s].Sampled, base[s].Sampled) {
 				t.Errorf("%d slots: sequence %d differs", slots, s)
 			}
 		}
 	}
 	alone := roll(64, prompts[1:], Key{Seed: 1, Step: 2, Rows: []int{7}})
-	for s := range alone.Seqs {
-		if !slices.Equal(alone.Seqs[s].IDs, base.Seqs[4+s].IDs) {
+	for s := range alone {
+		if !slices.Equal(alone[s].Seq.IDs, base[4+s].Seq.IDs) {
 			t.Errorf("sampled alone: sequence %d differs", s)
 		}
 	}
 	for name, k := range map[string]Key{"seed": {2, 2, key.Rows}, "step": {1, 3, key.Rows},
 		"rows": {1, 2, []int{5, 8}}} {
 		equal := 0
-		for s, seq := range roll(64, prompts, k).Seqs {
-			if slices.Equal(seq.IDs, base.Seqs[s].IDs) {
+		for s, seq := range roll(64, prompts, k).Seqs() {
+			if slices.Equal(seq.IDs, base[s].Seq.IDs) {
 				equal++
 			}
 		}
-		if equal == len(base.Seqs) {
+		if equal == len(base) {
 			t.Errorf("another %s gives the same answers", name)
 		}
 	}
-	if slices.Equal(base.Seqs[0].IDs, base.Seqs[1].IDs) &&
-		slices.Equal(base.Seqs[1].IDs, base.Seqs[2].IDs) {
+	if slices.Equal(base[0].Seq.IDs, base[1].Seq.IDs) &&
+		slices.Equal(base[1].Seq.IDs, base[2].Seq.IDs) {
 		t.Error("the answers to one prompt are all the same")
 	}
 }
@@ -383,7 +389,7 @@ func TestUpdatesOfABatch(t *testing.T) {
 	}
 	a, _ := student(t, func(c *Config) { c.PPOMiniBatch, c.PPOEpochs = 1, 3 })
 	r := rolled(t, a)
-	st, err := a.Update(r, spread(r, winnersAndLosers), nil)
+	st, err := a.Update(with(r, spread(r, winnersAndLosers)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -399,7 +405,7 @@ func TestLearningRateWarmsUp(t *testing.T) {
 	r := rolled(t, a)
 	var got []float64
 	for range 3 {
-		st, err := a.Update(r, spread(r, winnersAndLosers), nil)
+		st, err := a.Update(with(r, spread(r, winnersAndLosers)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -409,7 +415,7 @@ func TestLearningRateWarmsUp(t *testing.T) {
 		t.Errorf("rates %v, want %v", got, want)
 	}
 	a.opt.ScheduleFrom(a.opt.Steps())
-	if st, err := a.Update(r, spread(r, winnersAndLosers), nil); err != nil || st.LR != 0.5e-3 {
+	if st, err := a.Update(with(r, spread(r, winnersAndLosers))); err != nil || st.LR != 0.5e-3 {
 		t.Errorf("a new stage's rate is %g, %v, want 0.0005", st.LR, err)
 	}
 }

@@ -15,8 +15,8 @@ import (
 func pairsOf(t *testing.T, a *Actor, shift float64) Preferences {
 	t.Helper()
 	r := rolled(t, a)
-	p := Preferences{Chosen: []model.Seq{r.Seqs[0], r.Seqs[4], r.Seqs[2]},
-		Rejected: []model.Seq{r.Seqs[1], r.Seqs[5], r.Seqs[3]}}
+	p := Preferences{Chosen: []model.Seq{r[0].Seq, r[4].Seq, r[2].Seq},
+		Rejected: []model.Seq{r[1].Seq, r[5].Seq, r[3].Seq}}
 	c, _, err := a.m.AllLogProbs(p.Chosen, 1, 512)
 	if err != nil {
 		t.Fatal(err)

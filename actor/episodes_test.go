@@ -13,41 +13,40 @@ import (
 // acted is a rollout of eight sequences that are six episodes: the first two sequences of each
 // prompt are one episode with rebuilt contexts. Behind the first token of an answer one token, and
 // behind its fourth two, are an environment's.
-func acted(t *testing.T, a *Actor) *Rollout {
+func acted(t *testing.T, a *Actor) Rollout {
 	t.Helper()
 	r := rolled(t, a)
-	for s, seq := range r.Seqs {
-		from, n := seq.Prompt(), len(seq.IDs)
-		seq.Spans = nil
+	for i, s := range r {
+		from, n := s.Seq.Prompt(), len(s.Seq.IDs)
+		s.Seq.Spans = nil
 		for _, span := range []model.Span{{From: from, To: from + 1},
 			{From: from + 2, To: from + 4}, {From: from + 6, To: n}} {
 			if span.To = min(span.To, n); span.From < span.To {
-				seq.Spans = append(seq.Spans, span)
+				s.Seq.Spans = append(s.Seq.Spans, span)
 			}
 		}
-		r.Seqs[s] = seq
+		s.Answer = []int{0, 0, 1, 2, 3, 3, 4, 5}[i]
 	}
-	r.Episode = []int{0, 0, 1, 2, 3, 3, 4, 5}
 	if err := a.Old(r); err != nil {
 		t.Fatal(err)
 	}
-	r.SampledST = r.OldST
+	for _, s := range r {
+		s.Sampled = s.Old
+	}
 	return r
 }
 
 // apart is the same rollout with a sequence for each span.
-func apart(r *Rollout, advST [][]float64) (out *Rollout, adv [][]float64) {
-	out = &Rollout{}
-	for s, seq := range r.Seqs {
+func apart(r Rollout, advST [][]float64) (out Rollout, adv [][]float64) {
+	for i, s := range r {
 		at := 0
-		for _, span := range seq.Spans {
+		for _, span := range s.Seq.Spans {
 			n := span.To - span.From
-			out.Seqs = append(out.Seqs, model.Answer(seq.IDs[:span.To:span.To], span.From))
-			out.Group = append(out.Group, r.Group[s])
-			out.Episode = append(out.Episode, r.Episode[s])
-			out.OldST = append(out.OldST, r.OldST[s][at:at+n])
-			out.SampledST = append(out.SampledST, r.SampledST[s][at:at+n])
-			adv = append(adv, advST[s][at:at+n])
+			one := *s
+			one.Seq = model.Answer(s.Seq.IDs[:span.To:span.To], span.From)
+			one.Old, one.Sampled = s.Old[at:at+n], s.Sampled[at:at+n]
+			out = append(out, &one)
+			adv = append(adv, advST[i][at:at+n])
 			at += n
 		}
 	}
@@ -55,16 +54,16 @@ func apart(r *Rollout, advST [][]float64) (out *Rollout, adv [][]float64) {
 }
 
 // drift moves the old log-probabilities of each turn by its own amount.
-func drift(r *Rollout, by func(s, turn int) float32) {
-	old := make([][]float32, len(r.OldST))
-	for s, row := range r.OldST {
-		for turn, span := range r.Seqs[s].Spans {
+func drift(r Rollout, by func(s, turn int) float32) {
+	for i, s := range r {
+		var old []float32
+		for turn, span := range s.Seq.Spans {
 			for range span.To - span.From {
-				old[s] = append(old[s], row[len(old[s])]-by(s, turn))
+				old = append(old, s.Old[len(old)]-by(i, turn))
 			}
 		}
+		s.Old = old
 	}
-	r.OldST = old
 }
 
 func levelled(loss, agg, level string) func(*Config) {
@@ -84,7 +83,7 @@ func TestOneTurnIsTheSameAtBothLevels(t *testing.T) {
 				a, spy := student(t, levelled(loss, agg, level))
 				r := rolled(t, a)
 				drift(r, func(s, _ int) float32 { return .1 * float32(s-3) })
-				st, err := a.Update(r, spread(r, winnersAndLosers), nil)
+				st, err := a.Update(with(r, spread(r, winnersAndLosers)))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -117,7 +116,7 @@ func TestTurnsAreRows(t *testing.T) {
 					if !whole {
 						r, adv = apart(r, adv)
 					}
-					st, err := a.Update(r, adv, nil)
+					st, err := a.Update(with(r, adv))
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -143,7 +142,7 @@ func TestRatioLevel(t *testing.T) {
 		r := acted(t, a)
 		lo, hi := math.Inf(1), math.Inf(-1)
 		rows := 0
-		for _, seq := range r.Seqs {
+		for _, seq := range r.Seqs() {
 			var sum, n float64
 			for k, span := range seq.Spans {
 				x := float64(span.To - span.From)
@@ -158,7 +157,7 @@ func TestRatioLevel(t *testing.T) {
 			}
 		}
 		drift(r, func(_, turn int) float32 { return shift[turn] })
-		st, err := a.Update(r, spread(r, winnersAndLosers), nil)
+		st, err := a.Update(with(r, spread(r, winnersAndLosers)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,23 +178,23 @@ func TestEpisodeMean(t *testing.T) {
 	})
 	r := acted(t, a)
 	turns, sums := map[int]float64{}, map[int]float64{}
-	for s, seq := range r.Seqs {
+	for s, seq := range r.Seqs() {
 		at := 0
 		for _, span := range seq.Spans {
 			var sum float64
 			for range span.To - span.From {
-				sum += float64(r.OldST[s][at])
+				sum += float64(r[s].Old[at])
 				at++
 			}
-			turns[r.Episode[s]]++
-			sums[r.Episode[s]] += sum / float64(span.To-span.From)
+			turns[r[s].Answer]++
+			sums[r[s].Answer] += sum / float64(span.To-span.From)
 		}
 	}
 	var want float64
 	for e := range sums {
 		want -= sums[e] / turns[e] / float64(len(sums))
 	}
-	st, err := a.Update(r, spread(r, func(_, _ int) float64 { return 1 }), nil)
+	st, err := a.Update(with(r, spread(r, func(_, _ int) float64 { return 1 })))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package actor_test
 
 import (
+	"context"
 	"fmt"
 
 	"gad/actor"
@@ -27,7 +28,7 @@ func Example() {
 	defer student.Close()
 
 	prompts, eos := [][]int32{{5, 17, 42}}, []int32{2}
-	answers, err := student.Rollout(prompts, eos, actor.Key{Seed: 1, Rows: []int{0}}, nil)
+	answers, err := student.Rollout(context.Background(), prompts, eos, actor.Key{Seed: 1, Rows: []int{0}}, nil)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -37,18 +38,19 @@ func Example() {
 		return
 	}
 	rewards := []float64{1, -1, 1, -1}
-	_, advST := answers.Mask()
+	advST := answers.Mask()
 	for s := range advST {
 		for t := range advST[s] {
 			advST[s][t] *= rewards[s]
 		}
 	}
-	stats, err := student.Update(answers, advST, nil)
+	answers.SetAdv(advST)
+	stats, err := student.Update(answers)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	fmt.Printf("%d answers, %d optimizer step\n", len(answers.Seqs), stats.Updates)
+	fmt.Printf("%d answers, %d optimizer step\n", len(answers), stats.Updates)
 	// Output:
 	// 4 answers, 1 optimizer step
 }

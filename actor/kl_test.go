@@ -22,7 +22,7 @@ func TestExactKL(t *testing.T) {
 	}
 	defer ref.Close()
 	ref.Share(a.m)
-	a.Reference = ref
+	a.Against(Target{Policy: ref, Beta: 1})
 	if a.NeedsReference() {
 		t.Error("the exact KL reads no log-probabilities of the reference")
 	}
@@ -30,7 +30,7 @@ func TestExactKL(t *testing.T) {
 	nothing := spread(r, func(_, _ int) float64 { return 0 })
 	var first, last float64
 	for k := range 60 {
-		klST, err := a.m.AllKL(ref, r.Seqs, 1, 512)
+		klST, err := a.m.AllKL(ref, r.Seqs(), 1, 512)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +40,7 @@ func TestExactKL(t *testing.T) {
 				sum, n = sum+float64(x), n+1
 			}
 		}
-		st, err := a.Update(r, nothing, nil)
+		st, err := a.Update(with(r, nothing))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,8 +61,8 @@ func TestExactKL(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer same.Close()
-	a.Reference = same
-	st, err := a.Update(rolled(t, a), nothing, nil)
+	a.Against(Target{Policy: same, Beta: 1})
+	st, err := a.Update(with(rolled(t, a), nothing))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package actor
 
 import (
+	"context"
 	"math"
 	"slices"
 	"testing"
@@ -22,23 +23,16 @@ func bits(a *Actor, be compute.Backend) (out []uint32) {
 	return out
 }
 
-// part returns the answers to prompts lo to hi of a rollout, and their advantages.
-func part(r *Rollout, advST [][]float64, lo, hi int) (*Rollout, [][]float64) {
-	out := &Rollout{}
-	var adv [][]float64
-	for s, g := range r.Group {
-		if g < lo || g >= hi {
-			continue
+// part returns the answers to prompts lo to hi of a rollout.
+func part(r Rollout, lo, hi int) (out Rollout) {
+	for _, s := range r {
+		if lo <= s.Group && s.Group < hi {
+			one := *s
+			one.Group -= lo
+			out = append(out, &one)
 		}
-		out.Seqs = append(out.Seqs, r.Seqs[s])
-		out.Group = append(out.Group, g-lo)
-		out.Truncated = append(out.Truncated, r.Truncated[s])
-		out.SampledST = append(out.SampledST, r.SampledST[s])
-		out.OldST = append(out.OldST, r.OldST[s])
-		out.EntST = append(out.EntST, r.EntST[s])
-		adv = append(adv, advST[s])
 	}
-	return out, adv
+	return out
 }
 
 // An update in mini-batches has the bits of one update for each of them, one after another,
@@ -49,7 +43,7 @@ func TestMiniBatchesAreUpdates(t *testing.T) {
 		{3, 1, 1}, {2, 1, 2}, {1, 1, 3}, {2, 2, 4}} {
 		set := func(cfg *Config) { cfg.PPOMiniBatch, cfg.PPOEpochs = c.mini, c.epochs }
 		a, be := student(t, set)
-		r, err := a.Rollout(three, []int32{1, 2}, Key{Seed: 1, Step: 2, Rows: []int{4, 7, 9}}, nil)
+		r, err := a.Rollout(context.Background(), three, []int32{1, 2}, Key{Seed: 1, Step: 2, Rows: []int{4, 7, 9}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +51,7 @@ func TestMiniBatchesAreUpdates(t *testing.T) {
 			t.Fatal(err)
 		}
 		adv := spread(r, func(s, _ int) float64 { return float64(1-2*(s%2)) * float64(1+s) })
-		st, err := a.Update(r, adv, nil)
+		st, err := a.Update(with(r, adv))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,8 +62,8 @@ func TestMiniBatchesAreUpdates(t *testing.T) {
 		b, beB := student(t, func(cfg *Config) { set(cfg); cfg.PPOEpochs = 1 })
 		for range c.epochs {
 			for lo := 0; lo < 3; lo += c.mini {
-				one, advOne := part(r, adv, lo, min(lo+c.mini, 3))
-				if _, err := b.Update(one, advOne, nil); err != nil {
+				one := part(r, lo, min(lo+c.mini, 3))
+				if _, err := b.Update(one); err != nil {
 					t.Fatal(err)
 				}
 			}

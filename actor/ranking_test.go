@@ -9,12 +9,12 @@ import (
 )
 
 // rankedOf are the answers of a rollout with scores.
-func rankedOf(r *Rollout) Ranked {
-	score := make([]float64, len(r.Seqs))
+func rankedOf(r Rollout) Ranked {
+	score := make([]float64, len(r))
 	for s := range score {
 		score[s] = float64(s*5%7) / 3
 	}
-	return Ranked{Seqs: r.Seqs, Score: score, Group: r.Group}
+	return Ranked{Seqs: r.Seqs(), Score: score, Group: r.Groups()}
 }
 
 // The gradient that reaches the weights is the loss's: along a parameter's own gradient it is the

@@ -1,6 +1,7 @@
 package actor
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"reflect"
@@ -41,7 +42,7 @@ func shardedUpdate(t *testing.T, ranks, shards int, edit func(*Config),
 }
 
 // answered is one rollout and its advantages, the same for all.
-func answered(t *testing.T) (*Rollout, [][]float64) {
+func answered(t *testing.T) (Rollout, [][]float64) {
 	a, _ := student(t, nil)
 	r := rolled(t, a)
 	return r, spread(r, winnersAndLosers)
@@ -63,14 +64,14 @@ func TestShardsAndRanks(t *testing.T) {
 				c.EntropyCoeff, c.MaxTokenLen, c.PolicyLoss.LossMode = 0.01, 30,
 					"vanilla"
 			},
-			func(a *Actor) (any, error) { return a.Update(r, adv, nil) }},
+			func(a *Actor) (any, error) { return a.Update(with(r, adv)) }},
 		"episodes": {
 			func(c *Config) {
 				c.MaxTokenLen, c.PolicyLoss.LossMode, c.LossAggMode =
 					30, "vanilla", algos.EpisodeMean
 			},
-			func(a *Actor) (any, error) { return a.Update(ep, epAdv, nil) }},
-		"sft": {nil, func(a *Actor) (any, error) { return a.SFT(r.Seqs) }},
+			func(a *Actor) (any, error) { return a.Update(with(ep, epAdv)) }},
+		"sft": {nil, func(a *Actor) (any, error) { return a.SFT(r.Seqs()) }},
 		"dpo": {nil, func(a *Actor) (any, error) {
 			return a.DPO(objective(t, algos.DPOConfig{Loss: "sigmoid", Beta: 0.1}),
 				pairsOf(t, a, 0.1))
@@ -126,7 +127,7 @@ func TestNotFiniteOnOneRank(t *testing.T) {
 	adv[5][0] = math.NaN() // of the second prompt, on the second rank
 	_, before, _ := shardedUpdate(t, 1, 2, nil, func(a *Actor) (any, error) { return nil, nil })
 	stats, states, _ := shardedUpdate(t, 2, 2, nil,
-		func(a *Actor) (any, error) { return a.Update(r, adv, nil) })
+		func(a *Actor) (any, error) { return a.Update(with(r, adv)) })
 	for k := range stats {
 		if st := stats[k].(Stats); st.Skipped != 1 || st.Updates != 0 || st.Passes != 0 {
 			t.Errorf("rank %d: %d skipped, %d updates, %d passes, want 1, 0 and 0", k, st.Skipped,
@@ -140,13 +141,16 @@ func TestNotFiniteOnOneRank(t *testing.T) {
 
 // A rollout is the same on any number of ranks; one that is asked to stop stops all.
 func TestRolloutOnRanks(t *testing.T) {
-	take := func(a *Actor) (any, error) {
-		return a.Rollout([][]int32{{5, 6, 7}, {9, 10, 11}, {12}, {13, 14}, {3, 4}}, []int32{1, 2},
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	take := func(a *Actor, ctx context.Context) (any, error) {
+		return a.Rollout(ctx, [][]int32{{5, 6, 7}, {9, 10, 11}, {12}, {13, 14}, {3, 4}}, []int32{1, 2},
 			Key{Seed: 1, Step: 2, Rows: []int{4, 7, 9, 11, 20}}, nil)
 	}
-	want, _, _ := shardedUpdate(t, 1, 4, nil, take)
+	all := func(a *Actor) (any, error) { return take(a, context.Background()) }
+	want, _, _ := shardedUpdate(t, 1, 4, nil, all)
 	for _, ranks := range []int{2, 4} {
-		got, _, _ := shardedUpdate(t, ranks, 4, nil, take)
+		got, _, _ := shardedUpdate(t, ranks, 4, nil, all)
 		for k := range got {
 			if !reflect.DeepEqual(got[k], want[0]) {
 				t.Errorf("%d ranks: rank %d has another rollout", ranks, k)
@@ -155,8 +159,11 @@ func TestRolloutOnRanks(t *testing.T) {
 	}
 	for stopping := range 4 {
 		stats, _, _ := shardedUpdate(t, 4, 4, nil, func(a *Actor) (any, error) {
-			a.Stop = func() bool { return a.m.Ranks().Rank() == stopping }
-			_, err := take(a)
+			of := context.Background()
+			if a.m.Ranks().Rank() == stopping {
+				of = ctx
+			}
+			_, err := take(a, of)
 			return fmt.Sprint(err), nil
 		})
 		for k, said := range stats {

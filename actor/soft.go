@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"gad/algos"
 	"gad/model"
@@ -21,34 +22,25 @@ type Soft struct {
 	Labels [][]model.SoftLabel // [S][Seq.Trained]; nil of a sequence: all its labels are hard
 }
 
-// any reports whether one of the given sequences has a label.
-func (s *Soft) any(rows []int) bool {
-	if s == nil || s.Weight == 0 {
-		return false
-	}
-	for _, r := range rows {
-		for _, l := range s.Labels[r] {
-			if len(l.IDs) > 0 {
-				return true
-			}
-		}
-	}
-	return false
+// labelled reports whether a token of the sequences has a label.
+func (r Rollout) labelled() bool {
+	return slices.ContainsFunc(r, func(s *Sequence) bool {
+		return slices.ContainsFunc(s.Labels,
+			func(l model.SoftLabel) bool { return len(l.IDs) > 0 })
+	})
 }
 
 // softGrad is LogProbGrad of an objective of log-probabilities, as sft is, of which that of a token
 // with a soft label is replaced by the label's: (1-w) log q_y + w Σ p log q.
-func (a *Actor) softGrad(sums *shardSums, seqs []model.Seq, soft *Soft, rows []int,
-	temperature float64, seed func(logpST, entST, klST [][]float32) (dlogpST, dentST,
-		dklST [][]float32, err error)) error {
-	labelsST := make([][]model.SoftLabel, len(seqs))
-	for i, r := range rows {
-		if labelsST[i] = soft.Labels[r]; labelsST[i] == nil {
-			labelsST[i] = make([]model.SoftLabel, seqs[i].Trained())
+func (a *Actor) softGrad(sums *shardSums, pack Rollout, w, temperature float64, seed seeds) error {
+	labelsST := make([][]model.SoftLabel, len(pack))
+	for i, s := range pack {
+		if labelsST[i] = s.Labels; labelsST[i] == nil {
+			labelsST[i] = make([]model.SoftLabel, s.Seq.Trained())
 		}
 	}
-	kl, w := 0.0, soft.Weight
-	figures, err := a.m.LogProbTailGrad(seqs, labelsST, temperature,
+	kl := 0.0
+	figures, err := a.m.LogProbTailGrad(pack.Seqs(), labelsST, temperature,
 		func(logpST, entST, tailST [][]float32) (dlogpST, dentST, dtailST [][]float32, err error) {
 			for s, labels := range labelsST {
 				for t, l := range labels {

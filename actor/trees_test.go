@@ -1,6 +1,7 @@
 package actor
 
 import (
+	"context"
 	"math"
 	"slices"
 	"testing"
@@ -11,21 +12,20 @@ import (
 
 // grown are two trees of answers to each of two prompts, whose branches are sampled behind given
 // places of the answers before them; and the same answers with every path whole.
-func grown(t *testing.T, a *Actor) (once, paths *Rollout, branches []algos.Branch) {
+func grown(t *testing.T, a *Actor) (once, paths Rollout, branches []algos.Branch) {
 	t.Helper()
 	key := Key{Seed: 1, Step: 2, Rows: []int{4, 7}}
-	first, err := a.Answers(prompts, 2, nil, nil, key, nil) // none ends before the limit
+	first, err := a.Answers(context.Background(), prompts, 2, nil, nil, key, nil) // none ends before the limit
 	if err != nil {
 		t.Fatal(err)
 	}
-	once, paths = &Rollout{}, &Rollout{}
 	for p, q := range prompts {
 		of := []algos.Branch{{Parent: -1}, {Tree: 1, Parent: -1}}
 		answers := [][]int32{first[p][0].IDs, first[p][1].IDs}
 		for _, b := range []algos.Branch{{Parent: 0, At: 3}, {Parent: 0, At: 5},
 			{Parent: 2, At: 6}, {Tree: 1, Parent: 1, At: 2 + p}, {Tree: 1, Parent: 1}} {
 			shared := answers[b.Parent][:b.At]
-			out, err := a.Answers([][]int32{slices.Concat(q, shared)}, 1,
+			out, err := a.Answers(context.Background(), [][]int32{slices.Concat(q, shared)}, 1,
 				[]model.Begun{{Sample: len(answers), Drawn: b.At}}, nil,
 				Key{Seed: 1, Step: 2, Rows: key.Rows[p : p+1]}, nil)
 			if err != nil {
@@ -51,21 +51,23 @@ func grown(t *testing.T, a *Actor) (once, paths *Rollout, branches []algos.Branc
 						To: len(q) + n.To})
 				}
 			}
-			once.Seqs, once.Group = append(once.Seqs, seq), append(once.Group, p)
-			once.Whole = append(once.Whole, len(answers[s]))
-			paths.Seqs = append(paths.Seqs, model.Answer(seq.IDs, len(q)))
-			paths.Group = append(paths.Group, p)
+			once = append(once, &Sequence{Seq: seq, Group: p, Answer: len(once),
+				Whole: len(answers[s])})
+			paths = append(paths, &Sequence{Seq: model.Answer(seq.IDs, len(q)), Group: p,
+				Answer: len(paths)})
 			if b.Tree += 2 * p; b.Parent >= 0 {
 				b.Parent += base
 			}
 			branches = append(branches, b)
 		}
 	}
-	for _, r := range []*Rollout{once, paths} {
+	for _, r := range []Rollout{once, paths} {
 		if err := a.Old(r); err != nil {
 			t.Fatal(err)
 		}
-		r.SampledST = r.OldST
+		for _, s := range r {
+			s.Sampled = s.Old
+		}
 	}
 	return once, paths, branches
 }
@@ -105,19 +107,19 @@ func TestTokensOfTreesAreLearnedOnce(t *testing.T) {
 						}
 					})
 					once, paths, branches := grown(t, a)
-					in := algos.AdvantageInput{Scores: score, Group: once.Group,
+					in := algos.AdvantageInput{Scores: score, Group: once.Groups(),
 						Branches: branches}
-					_, in.Mask = once.Mask()
+					in.Mask = once.Mask()
 					adv, err := algos.Advantages(algos.AdvantageConfig{Name: "tree_grpo"}, in)
 					if err != nil {
 						t.Fatal(err)
 					}
 					r := once
 					if whole {
-						last := func(s int) float64 { return adv[s][once.Seqs[s].Trained()-1] }
+						last := func(s int) float64 { return adv[s][once[s].Seq.Trained()-1] }
 						r, adv = paths, spread(paths, func(s, _ int) float64 { return last(s) })
 					}
-					if _, err := a.Update(r, adv, nil); err != nil {
+					if _, err := a.Update(with(r, adv)); err != nil {
 						t.Fatal(err)
 					}
 					grads = append(grads, spy.grads)
@@ -135,15 +137,15 @@ func TestTokensOfTreesAreLearnedOnce(t *testing.T) {
 func TestLossOfTrees(t *testing.T) {
 	a, _ := branching(t, levelled("gspo", "token-mean", "turn"))
 	once, _, _ := grown(t, a)
-	once.Whole[3] = 80 // as if all that it shares were longer
+	once[3].Whole = 80 // as if all that it shares were longer
 	adv := spread(once, func(s, t int) float64 { return float64(s) - 3 })
 	want, nodes := 0.0, 0
-	for s, seq := range once.Seqs {
-		want -= adv[s][0] * float64(seq.Trained()) / float64(once.Whole[s]) /
-			float64(len(once.Seqs))
+	for s, seq := range once.Seqs() {
+		want -= adv[s][0] * float64(seq.Trained()) / float64(once[s].Whole) /
+			float64(len(once))
 		nodes += len(seq.Spans)
 	}
-	st, err := a.Update(once, adv, nil)
+	st, err := a.Update(with(once, adv))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +156,7 @@ func TestLossOfTrees(t *testing.T) {
 	once, _, _ = grown(t, a)
 	shift := []float32{.1, -.3, .2}
 	drift(once, func(_, node int) float32 { return shift[node] })
-	st, err = a.Update(once, adv, nil)
+	st, err = a.Update(with(once, adv))
 	if err != nil {
 		t.Fatal(err)
 	}

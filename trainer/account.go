@@ -14,23 +14,23 @@ import (
 func (t *Trainer) performance(m Metrics, w work, seconds float64) {
 	m["timing_s/step"] = seconds
 	// the checkpoint after the step before: a step's line is written before its checkpoint
-	if t.saveTime > 0 {
-		m["timing_s/save"], t.saveTime = t.saveTime, 0
+	if t.meter.saveTime > 0 {
+		m["timing_s/save"], t.meter.saveTime = t.meter.saveTime, 0
 	}
 	m["perf/tokens_per_s"] = float64(w.tokens) / seconds
 	m["perf/tflops"] = w.flops / seconds / 1e12
-	if t.peak > 0 {
-		m["perf/mfu"] = w.flops / seconds / t.peak
+	if t.meter.peak > 0 {
+		m["perf/mfu"] = w.flops / seconds / t.meter.peak
 	}
 	t.fastWays(m)
 	_, peak := t.be.Memory()
 	m["perf/mem_peak_bytes"] = float64(peak)
 	if t.ranks.Size() > 1 {
 		now := t.ranks.Traffic()
-		m["timing_s/ranks"] = (now.Sum + now.Gather - t.traffic.Sum - t.traffic.Gather).Seconds()
+		m["timing_s/ranks"] = (now.Sum + now.Gather - t.meter.traffic.Sum - t.meter.traffic.Gather).Seconds()
 		m["perf/sent_bytes"] = float64(now.SumBytes +
-			now.GatherBytes - t.traffic.SumBytes - t.traffic.GatherBytes)
-		t.traffic = now
+			now.GatherBytes - t.meter.traffic.SumBytes - t.meter.traffic.GatherBytes)
+		t.meter.traffic = now
 	}
 }
 
@@ -41,15 +41,15 @@ func (t *Trainer) fastWays(m Metrics) {
 	if !counted {
 		return
 	}
-	step := all.Since(t.counts)
+	step := all.Since(t.meter.counts)
 	m["perf/declined_products"] = float64(step.Declined)
 	if step.Repeats > 0 {
 		m["perf/replayed_frac"] = float64(step.Replayed) / float64(step.Repeats)
 	}
-	if step.Declined > 0 && t.counts.Declined == 0 {
+	if step.Declined > 0 && t.meter.counts.Declined == 0 {
 		t.log.Warn(all.Warning())
 	}
-	t.counts = all
+	t.meter.counts = all
 }
 
 // work counts a step's tokens and the floating-point operations that they need.
@@ -58,33 +58,47 @@ type work struct {
 	flops  float64
 }
 
-// count is the work of a step that took the metrics m: the passes of the stage's list whose part
-// has run. all are the step's sequences, and of those of a pass.
-func (t *Trainer) count(m Metrics, prompts int, all []model.Seq,
-	of func(config.Pass) []model.Seq) (w work) {
-	for _, s := range all {
+// meter is what a run's speed is measured by.
+type meter struct {
+	peak     float64        // floating-point operations a second; what perf/mfu is a share of
+	traffic  model.Traffic  // of ranks, at the end of the last step
+	counts   compute.Counts // of the backend, at the end of the last step
+	saveTime float64        // seconds of a save that no step has reported yet
+}
+
+// count returns the work of the step just taken, which has the metrics m: the passes of the stage's
+// list whose part has run.
+func (t *Trainer) count(m Metrics) (w work) {
+	for _, s := range t.stage.passed() {
 		w.tokens += len(s.IDs)
 	}
-	for _, x := range t.cfg.Passes(t.Stage, prompts, t.be.Alone()) {
-		c := t.actor.Model().Config() // the discriminator has the same shape
-		if x.Network == config.Teacher {
-			c = t.teacher.Model().Config()
-		}
+	for _, x := range t.cfg.Passes(t.Stage, len(t.train.step), t.be.Alone()) {
 		if _, ran := m["timing_s/"+x.Part]; !ran {
 			continue
 		}
+		c, seqs := t.shapeOf(x.Network), t.stage.passedBy(x)
 		times, head := t.cfg.Forwards(x), x.Network != config.Discriminator
-		for _, s := range model.Segments(of(x)) {
+		for _, s := range model.Segments(seqs) {
 			n := float64(s.Tokens)
 			w.flops += times * n * c.FLOPsPerToken(float64(s.Before)+n/2, head)
 		}
-		if heads := t.cfg.LossHeads(t.Stage, x, t.soft); heads > 0 {
-			for _, s := range of(x) {
+		if heads := t.cfg.LossHeads(t.Stage, x, t.train.soft); heads > 0 {
+			for _, s := range seqs {
 				w.flops += heads * float64(s.Trained()) * c.HeadFLOPs()
 			}
 		}
 	}
 	return w
+}
+
+// shapeOf returns the shape of a network: all have the student's, but a teacher its own.
+func (t *Trainer) shapeOf(network config.Network) model.Config {
+	for _, n := range t.stage.networks() {
+		if n.of == network {
+			return n.model.Config()
+		}
+	}
+	return t.actor.Model().Config()
 }
 
 // sides picks a pass's sequences out of both sides of a step.

@@ -78,49 +78,50 @@ func TestCheckerWeight(t *testing.T) {
 			"trainer.checker="+byLength, "data.val_files="+fixed.val), config.Train)
 		m := Metrics{}
 		r := scored(t, tr, m)
-		reward := tr.rewarded(m, r)
+		v := listsOf(r)
+		reward := gameOf(tr).rewarded(m, r)
 		if w == 0 {
-			if _, ok := m["reward/check_mean"]; ok || r.checkA != nil ||
-				!slices.Equal(reward, r.scoreA) {
-				t.Errorf("weight 0: reward %v of scores %v, metrics %v", reward, r.scoreA, m)
+			if _, ok := m["reward/check_mean"]; ok || !math.IsNaN(v.checkA[0]) ||
+				!slices.Equal(reward, v.scoreA) {
+				t.Errorf("weight 0: reward %v of scores %v, metrics %v", reward, v.scoreA, m)
 			}
 			continue
 		}
 		sum := 0.0
-		for s, seq := range r.roll.Seqs {
-			p := r.roll.Group[s]
+		for s, seq := range v.seqs {
+			p := v.groupS[s]
 			answer := strings.ReplaceAll(tr.tok.Decode(seq.Response(), true), `"`, `\"`)
 			if strings.ContainsFunc(answer,
 				func(c rune) bool { return c < ' ' || c > '~' || c == '\\' }) {
 				continue // escaped in ways that this test does not repeat
 			}
 			line := fmt.Sprintf(`{"row":%d,"prompt":%q,"content":[{"role":"user","content":%q}],"response":"%s","teacher_response":%q,"truncated":%v}`,
-				r.batch.Rows[p], r.batch.PromptText[p], r.batch.PromptText[p], answer,
-				r.batch.TeacherText[p], r.roll.Truncated[s])
-			if want := float64(len(line) % 7); r.checkA[s] != want {
-				t.Errorf("answer %d: checked %g, want %g for %s", s, r.checkA[s], want, line)
+				v.batch[p].Index, v.batch[p].PromptText, v.batch[p].PromptText, answer,
+				v.batch[p].TeacherText, v.cutS[s])
+			if want := float64(len(line) % 7); v.checkA[s] != want {
+				t.Errorf("answer %d: checked %g, want %g for %s", s, v.checkA[s], want, line)
 			}
 		}
-		for _, x := range r.checkA {
+		for _, x := range v.checkA {
 			sum += x
 		}
 		if got, want :=
-			m["reward/check_mean"], sum/float64(len(r.checkA)); math.Abs(got-want) > 1e-12 ||
-			len(r.checkA) != 16 {
+			m["reward/check_mean"], sum/float64(len(v.checkA)); math.Abs(got-want) > 1e-12 ||
+			len(v.checkA) != 16 {
 			t.Errorf("reward/check_mean %g, want %g", got, want)
 		}
 		if w == 1 {
-			for s, z := range zWithin(r.checkA, r.roll.Group) {
+			for s, z := range zWithin(v.checkA, v.groupS) {
 				if reward[s] != float32(z) {
 					t.Errorf("answer %d: reward %g, want the check's z %g", s, reward[s], z)
 				}
 			}
 		}
 		before := slices.Clone(reward)
-		for s := range r.scoreA {
-			r.scoreA[s] = float32(s * s % 11)
+		for s, a := range r.answers() {
+			a.score = float32(s * s % 11)
 		}
-		if after := tr.rewarded(m, r); slices.Equal(after, before) != (w == 1) {
+		if after := gameOf(tr).rewarded(m, r); slices.Equal(after, before) != (w == 1) {
 			t.Errorf("weight %g: rewards %v, with other scores %v", w, before, after)
 		}
 	}
@@ -128,7 +129,7 @@ func TestCheckerWeight(t *testing.T) {
 
 // By hand: an answer without a score takes the mean of its prompt's others, a prompt without any
 // the mean of all.
-func TestNeutral(t *testing.T) {
+func TestImputeScores(t *testing.T) {
 	none := math.NaN()
 	group := []int{0, 0, 0, 1, 1, 2, 2}
 	for _, c := range []struct{ scores, want []float64 }{
@@ -136,7 +137,7 @@ func TestNeutral(t *testing.T) {
 		{[]float64{1, none, 4, none, none, 0, 1}, []float64{1, 2.5, 4, 1.5, 1.5, 0, 1}},
 		{[]float64{none, none, none, none, none, none, none}, make([]float64, 7)},
 	} {
-		if got := neutral(c.scores, group); !slices.Equal(got, c.want) {
+		if got := imputeScores(c.scores, group); !slices.Equal(got, c.want) {
 			t.Errorf("%v: %v, want %v", c.scores, got, c.want)
 		}
 	}
@@ -152,9 +153,10 @@ func TestUncheckedAnswers(t *testing.T) {
 		"algorithm.terms=check + 0.5*rouge_l@wrong", "algorithm.right_at=9"), config.Train)
 	m := Metrics{}
 	r := scored(t, tr, m)
+	v := listsOf(r)
 	var none []int
 	sum := 0.0
-	for a, x := range r.checkA {
+	for a, x := range v.checkA {
 		if math.IsNaN(x) {
 			none = append(none, a)
 		} else {
@@ -164,7 +166,7 @@ func TestUncheckedAnswers(t *testing.T) {
 	if want := []int{0, 1, 2, 3, 5, 8, 11, 14}; !slices.Equal(none, want) {
 		t.Fatalf("answers %v have no score, want %v", none, want)
 	}
-	sumA := tr.rewarded(m, r)
+	sumA := gameOf(tr).rewarded(m, r)
 	if got, want := m["reward/unchecked_frac"], 0.5; got != want {
 		t.Errorf("reward/unchecked_frac %g, want %g", got, want)
 	}
@@ -318,21 +320,21 @@ func TestHeldOutCritic(t *testing.T) {
 	if err := tr.validate(m); err != nil {
 		t.Fatal(err)
 	}
-	j, err := quality.Evaluate(tr.actor.Model(), tr.tok, tr.val, tr.valRows,
+	j, err := quality.Evaluate(tr.actor.Model(), tr.tok, tr.val.set, tr.val.rows,
 		quality.Options{MaxPrompt: 64, MaxResponse: 14, Seed: 1, Slots: 8, MaxTokens: 512})
 	if err != nil {
 		t.Fatal(err)
 	}
 	judge := opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "w"),
 		"trainer.total_steps=1", "model.reward_path="+held), config.Warmup)
-	scoreS, scoreP := scoresOf(t, judge, j.Seqs), scoresOf(t, judge, j.Batch.Teachers)
+	scoreS, scoreP := scoresOf(t, judge, j.Seqs), scoresOf(t, judge, j.Batch.Teachers())
 	sum, n, better := 0.0, 0.0, 0
 	for p := range scoreS {
-		if j.Batch.TeacherCut[p] {
+		if j.Batch[p].TeacherCut {
 			continue
 		}
 		n++
-		if slices.Equal(j.Seqs[p].IDs, j.Batch.Teachers[p].IDs) {
+		if slices.Equal(j.Seqs[p].IDs, j.Batch[p].Teacher.IDs) {
 			sum += 0.5
 		} else if scoreS[p] >= scoreP[p] {
 			sum++
@@ -344,7 +346,7 @@ func TestHeldOutCritic(t *testing.T) {
 	}
 
 	// The very same answers count one half each.
-	j.Seqs = slices.Clone(j.Batch.Teachers)
+	j.Seqs = slices.Clone(j.Batch.Teachers())
 	if err := tr.heldOutShare(m, j); err != nil || m["val/held_out_d"] != 0.5 {
 		t.Errorf("a student that says what the teacher says: %g, %v, want 0.5", m["val/held_out_d"],
 			err)

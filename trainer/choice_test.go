@@ -81,11 +81,15 @@ func TestChoiceDrawsItsRows(t *testing.T) {
 		"data.where=level = 3", "trainer.total_steps=4", "data.train_batch_size=2")...)
 	tr := opened(t, be, c, config.SFT)
 	for range 2 { // four rows are of level 3
-		pass := tr.nextRows(4)
+		b, err := tr.draw(4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pass := b.Indices()
 		slices.Sort(pass)
 		var levels []int
 		for _, row := range slices.Compact(pass) {
-			levels = append(levels, tr.set.Before(row)*7%10)
+			levels = append(levels, tr.train.set.Before(row)*7%10)
 		}
 		if !slices.Equal(levels, []int{3, 3, 3, 3}) {
 			t.Errorf("a pass draws rows %v, of levels %v", pass, levels)

@@ -44,16 +44,15 @@ func TestOverlongPenaltyOfTheWholeAnswer(t *testing.T) {
 	} {
 		tr := &Trainer{Stage: config.Train, cfg: settings(config.Train, t.TempDir(),
 			append(overlong, c.more...)...)}
-		r := &round{roll: &actor.Rollout{}}
+		tr.enc.MaxResponse = tr.cfg.Answer(config.Train)
+		g := &group{}
 		var want []float64
 		for n := 1; n <= c.limit; n++ {
-			r.roll.Seqs = append(r.roll.Seqs, model.Answer(make([]int32, 2+n), 2))
-			r.roll.Group, r.group = append(r.roll.Group, 0), append(r.group, 0)
-			r.cut, r.scoreA = append(r.cut, false), append(r.scoreA, 2)
+			one := newAnswer(false, &actor.Sequence{Seq: model.Answer(make([]int32, 2+n), 2)})
+			one.score, g.answers = 2, append(g.answers, one)
 			want = append(want, 2-max(0, float64(n-(c.limit-4))/4))
 		}
-		r.roll.Truncated = r.cut
-		if got := tr.rewards(Metrics{}, r); !slices.Equal(got, want) {
+		if got := newGame(basic{tr}, &start{}).(*game).rewards(Metrics{}, &round{groups: []*group{g}}); !slices.Equal(got, want) {
 			t.Errorf("%s: rewards of 1 to %d tokens %v, want %v", c.name, c.limit, got, want)
 		}
 	}
@@ -73,47 +72,48 @@ func TestStepInChunks(t *testing.T) {
 					"last": "actor.policy_loss.loss_mode=gspo"}[reads])...), config.Warmup)
 		m := Metrics{}
 		r := scored(t, tr, m)
-		if len(r.group) != 16 || len(r.cut) != 16 || len(r.forCritic) != 16 ||
-			len(r.scoreA) != 16 || len(r.roll.Seqs) < 20 {
-			t.Fatalf("%d answers in %d sequences", len(r.group), len(r.roll.Seqs))
+		v := listsOf(r)
+		if len(v.group) != 16 || len(v.cut) != 16 || len(v.judged) != 16 ||
+			len(v.scoreA) != 16 || len(v.seqs) < 20 {
+			t.Fatalf("%d answers in %d sequences", len(v.group), len(v.seqs))
 		}
-		logp, _, err := tr.actor.Model().AllLogProbs(r.roll.Seqs, 1, 512)
+		logp, _, err := tr.actor.Model().AllLogProbs(v.seqs, 1, 512)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var seqs []model.Seq
-		written := r.written()
-		for a, s := range r.firsts() {
-			p := r.group[a]
+		written := v.written
+		for a, s := range v.firsts {
+			p := v.group[a]
 			if p != a/4 {
 				t.Fatalf("answer %d is of prompt %d", a, p)
 			}
-			q := r.batch.Prompts[p]
-			if !slices.Equal(r.roll.Seqs[s].IDs[:r.roll.Seqs[s].Prompt()], q) {
-				t.Errorf("answer %d begins behind %v, want %v", a, r.roll.Seqs[s].IDs, q)
+			q := v.batch[p].Prompt
+			if !slices.Equal(v.seqs[s].IDs[:v.seqs[s].Prompt()], q) {
+				t.Errorf("answer %d begins behind %v, want %v", a, v.seqs[s].IDs, q)
 			}
 			seqs = append(seqs, inChunks.Seqs(q, written[a])...)
-			if n := len(written[a]); r.cut[a] != (n == 15 &&
+			if n := len(written[a]); v.cut[a] != (n == 15 &&
 				!slices.Contains(tr.tok.EOS(), written[a][n-1])) || n > 15 {
-				t.Errorf("answer %d: %d tokens, cut %t", a, n, r.cut[a])
+				t.Errorf("answer %d: %d tokens, cut %t", a, n, v.cut[a])
 			}
-			whole := tr.enc.Ending().Seq(q, written[a], r.cut[a])
+			whole := tr.enc.Ending().Seq(q, written[a], v.cut[a])
 			if reads == "last" {
 				whole = inChunks.Last([]model.Seq{whole})[0]
 			}
-			if !slices.Equal(r.forCritic[a].IDs, whole.IDs) {
-				t.Errorf("the discriminator reads %v, want %v", r.forCritic[a].IDs, whole.IDs)
+			if !slices.Equal(v.judged[a].IDs, whole.IDs) {
+				t.Errorf("the discriminator reads %v, want %v", v.judged[a].IDs, whole.IDs)
 			}
 		}
 		for s, seq := range seqs {
-			if !slices.Equal(seq.IDs, r.roll.Seqs[s].IDs) ||
-				!slices.Equal(logp[s], r.roll.SampledST[s]) {
-				t.Errorf("sequence %d: %v with %v, in one pass %v", s, r.roll.Seqs[s],
-					r.roll.SampledST[s], logp[s])
+			if !slices.Equal(seq.IDs, v.seqs[s].IDs) ||
+				!slices.Equal(logp[s], v.sampled[s]) {
+				t.Errorf("sequence %d: %v with %v, in one pass %v", s, v.seqs[s],
+					v.sampled[s], logp[s])
 			}
 		}
-		for p, seq := range tr.scored(r.batch.Teachers) {
-			want := r.batch.Teachers[p]
+		for p, seq := range tr.form.judged(v.batch.Teachers()) {
+			want := v.batch[p].Teacher
 			if reads == "last" {
 				all := inChunks.Seqs(want.IDs[:want.Prompt()], want.Response())
 				want = all[len(all)-1]
@@ -122,41 +122,39 @@ func TestStepInChunks(t *testing.T) {
 				t.Errorf("of the teacher it reads %v, want %v", seq.IDs, want.IDs)
 			}
 		}
-		if err := tr.refLogProbs(m, r); err != nil {
+		if err := gameOf(tr).refLogProbs(m, r); err != nil {
 			t.Fatal(err)
 		}
-		adv, err := tr.advantages(m, r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		adv := advantagesOf(t, tr, m, r)
 		for s, row := range adv {
-			first := adv[r.firsts()[r.roll.Episode[s]]][0]
-			if len(row) != r.roll.Seqs[s].Trained() ||
+			first := adv[v.firsts[v.answerS[s]]][0]
+			if len(row) != v.seqs[s].Trained() ||
 				slices.ContainsFunc(row, func(x float64) bool { return x != first }) {
 				t.Errorf("sequence %d of answer %d has advantages %v, want %g", s,
-					r.roll.Episode[s], row, first)
+					v.answerS[s], row, first)
 			}
 		}
-		scoreP, err := tr.critic.Score(tr.scored(r.batch.Teachers))
+		scoreP, err := gameOf(tr).critic.Score(tr.form.judged(v.batch.Teachers()))
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.scoreA, r.scoreP = nil, nil // as a step has them, which learns from the same sequences
-		if err := tr.updateCritic(m, r); err != nil || !slices.Equal(r.scoreP, scoreP) {
-			t.Errorf("the teacher's scores are %v, want %v (%v)", r.scoreP, scoreP, err)
+		r.scored = false // as a step has it, which learns from the same sequences
+		err = gameOf(tr).updateCritic(m, r)
+		if got := listsOf(r).scoreP; err != nil || !slices.Equal(got, scoreP) {
+			t.Errorf("the teacher's scores are %v, want %v (%v)", got, scoreP, err)
 		}
 		// Where all ratios are 1 the loss is the mean of -A over thoughts, however many chunks and
 		// tokens each has.
 		want := 0.0
-		for s, a := range r.roll.Episode {
+		for s, a := range v.answerS {
 			for t := range adv[s] {
-				adv[s][t] = float64(len(r.roll.Seqs)*a%7) + 0.5
+				adv[s][t] = float64(len(v.seqs)*a%7) + 0.5
 			}
 		}
-		for _, s := range r.firsts() {
-			want -= adv[s][0] / float64(len(r.group))
+		for _, s := range v.firsts {
+			want -= adv[s][0] / float64(len(v.group))
 		}
-		st, err := tr.actor.Update(r.roll, adv, nil)
+		st, err := tr.actor.Update(r.rollout())
 		if err != nil || !near(st.PGLoss, want, 1e-5) || st.Updates != 1 {
 			t.Errorf("%s: loss %g, want %g (%v)", reads, st.PGLoss, want, err)
 		}
@@ -169,18 +167,20 @@ func TestTakeKeepsThoughts(t *testing.T) {
 	tr := opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "run"),
 		thinking("trainer.total_steps=2")...), config.Warmup)
 	r, other := scored(t, tr, Metrics{}), scored(t, tr, Metrics{})
-	whole := &round{batch: other.batch, roll: other.roll, group: other.group, cut: other.cut,
-		forCritic: other.forCritic, scoreA: other.scoreA, scoreP: other.scoreP}
-	n := len(other.group)
-	want := slices.Concat(other.written(), r.written()[4:8], r.written()[12:])
+	whole := &round{}
+	whole.take(other, []int{0, 1, 2, 3})
+	a, b := listsOf(other), listsOf(r)
+	want := slices.Concat(a.written, b.written[4:8], b.written[12:])
 	whole.take(r, []int{1, 3})
-	for a, ids := range whole.written() {
+	v := listsOf(whole)
+	for a, ids := range v.written {
 		if !slices.Equal(ids, want[a]) {
 			t.Errorf("answer %d has %v, want %v", a, ids, want[a])
 		}
 	}
-	if len(whole.group) != n+8 || whole.group[n] != 4 || whole.group[n+4] != 5 {
-		t.Errorf("groups %v", whole.group)
+	n := len(a.group)
+	if len(v.group) != n+8 || v.group[n] != 4 || v.group[n+4] != 5 || v.groupS[len(v.groupS)-1] != 5 {
+		t.Errorf("groups %v", v.group)
 	}
 }
 
@@ -194,18 +194,18 @@ func TestSFTInChunks(t *testing.T) {
 		t.Fatal(err)
 	}
 	var ids, want []int32
-	list := tr.learned(b.Teachers)
+	list := tr.form.learned(b.Teachers())
 	for _, seq := range list {
 		ids = append(ids, seq.TrainedIDs()...)
 		if n := len(seq.IDs); n > 64+6 {
 			t.Errorf("a sequence of %d tokens", n)
 		}
 	}
-	for _, seq := range b.Teachers {
+	for _, seq := range b.Teachers() {
 		want = append(want, seq.TrainedIDs()...)
 	}
-	if !slices.Equal(ids, want) || len(list) <= len(b.Teachers) {
-		t.Errorf("%d sequences of %d answers have %v, want %v", len(list), len(b.Teachers), ids,
+	if !slices.Equal(ids, want) || len(list) <= len(b) {
+		t.Errorf("%d sequences of %d answers have %v, want %v", len(list), len(b), ids,
 			want)
 	}
 	logp, _, err := tr.actor.Model().AllLogProbs(list, 1, 512)
@@ -219,7 +219,7 @@ func TestSFTInChunks(t *testing.T) {
 		}
 	}
 	m := Metrics{}
-	if err := tr.updateActor(m, b, nil, nil, nil); err != nil ||
+	if err := tr.stage.(*sft).learnTeachers(m, b); err != nil ||
 		!near(m["actor/sft_loss"], loss/n, 1e-5) {
 		t.Errorf("loss %g, want %g (%v)", m["actor/sft_loss"], loss/n, err)
 	}

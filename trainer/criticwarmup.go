@@ -14,89 +14,95 @@ import (
 const smoothing = 0.2
 
 // noteSignal notes what the discriminator knew of a batch.
-func (t *Trainer) noteSignal(m Metrics, g critic.Signal) {
+func (g *game) noteSignal(m Metrics, x critic.Signal) {
 	m["critic/d_acc_fresh"], m["critic/student_value_mean"], m["critic/teacher_value_mean"] =
-		g.Acc, g.StudentMean, g.TeacherMean
-	m["critic/score_gap"] = g.TeacherMean - g.StudentMean
-	m["critic/tie_frac"] = g.Ties
-	m["critic/group_std"], m["critic/group_rel_std"] = g.GroupStd, g.RelStd
-	m["critic/collapsed_groups_frac"], m["critic/top_gap"] = g.Collapsed, g.TopGap
-	if g.Distinct == 0 {
+		x.Acc, x.StudentMean, x.TeacherMean
+	m["critic/score_gap"] = x.TeacherMean - x.StudentMean
+	m["critic/tie_frac"] = x.Ties
+	m["critic/group_std"], m["critic/group_rel_std"] = x.GroupStd, x.RelStd
+	m["critic/collapsed_groups_frac"], m["critic/top_gap"] = x.Collapsed, x.TopGap
+	if x.Distinct == 0 {
 		return
 	}
-	m["critic/d_acc_distinct"], m["critic/d_loss_distinct"] = g.DistinctAcc, g.DistinctLoss
-	if d := &t.disc; !math.IsNaN(g.DistinctLoss) && !math.IsInf(g.DistinctLoss, 0) {
+	m["critic/d_acc_distinct"], m["critic/d_loss_distinct"] = x.DistinctAcc, x.DistinctLoss
+	if d := &g.disc; !math.IsNaN(x.DistinctLoss) && !math.IsInf(x.DistinctLoss, 0) {
 		if d.Steps++; d.Steps == 1 {
-			d.Loss, d.Acc = g.DistinctLoss, g.DistinctAcc
+			d.Loss, d.Acc = x.DistinctLoss, x.DistinctAcc
 		}
 		// Rounded before the sum on every architecture: the warm-up ends by it.
-		d.Loss += float64(smoothing * (g.DistinctLoss - d.Loss))
-		d.Acc += float64(smoothing * (g.DistinctAcc - d.Acc))
+		d.Loss += float64(smoothing * (x.DistinctLoss - d.Loss))
+		d.Acc += float64(smoothing * (x.DistinctAcc - d.Acc))
 	}
 }
 
-// criticAlone reports whether the discriminator learns alone in the present step:
+// alone reports whether the discriminator learns alone in the present step:
 // for trainer.critic_warmup steps, and then, where trainer.critic_warmup_until is set,
 // until it has learned enough.
-func (t *Trainer) criticAlone() bool {
-	if t.until() > 0 {
-		return t.disc.AloneFor == 0
+func (g *game) alone() bool {
+	if g.until() > 0 {
+		return g.disc.AloneFor == 0
 	}
-	return t.step < t.cfg.Trainer.CriticWarmup
+	return g.t.step < g.t.cfg.Trainer.CriticWarmup
 }
 
 // until is the bound on the smoothed loss at which the discriminator's time alone
-// ends; 0 is none, as in stages without a discriminator.
-func (t *Trainer) until() float64 {
-	if !t.Stage.HasCritic() {
-		return 0
-	}
-	return t.cfg.Trainer.CriticWarmupUntil
-}
+// ends; 0 is none.
+func (g *game) until() float64 { return g.t.cfg.Trainer.CriticWarmupUntil }
 
 // lastAlone is the most steps that the discriminator may learn alone.
-func (t *Trainer) lastAlone() int {
-	if t.until() > 0 {
-		return t.cfg.Trainer.CriticWarmupMax
+func (g *game) lastAlone() int {
+	if g.until() > 0 {
+		return g.t.cfg.Trainer.CriticWarmupMax
 	}
-	return t.cfg.Trainer.CriticWarmup
+	return g.t.cfg.Trainer.CriticWarmup
 }
 
-// endAlone ends the discriminator's time alone after the step just taken, if that is
+// endAlone ends the discriminator's time alone after the present step, if that is
 // due, and notes in m whether the discriminator has learned. The steps of the run that
 // follow are as many as they would be after trainer.critic_warmup steps alone.
-func (t *Trainer) endAlone(m Metrics) {
-	c := t.cfg.Trainer
-	if t.until() == 0 || t.disc.AloneFor > 0 || t.step < c.CriticWarmup {
+func (g *game) endAlone(m Metrics) {
+	t, c, step := g.t, g.t.cfg.Trainer, g.t.step+1
+	if g.until() == 0 || g.disc.AloneFor > 0 || step < c.CriticWarmup {
 		return
 	}
-	learned := t.disc.Steps > 0 && t.disc.Loss < c.CriticWarmupUntil
-	if !learned && t.step < c.CriticWarmupMax {
+	learned := g.disc.Steps > 0 && g.disc.Loss < c.CriticWarmupUntil
+	if !learned && step < c.CriticWarmupMax {
 		return
 	}
-	t.disc.AloneFor = max(t.step, 1)
+	g.disc.AloneFor = max(step, 1)
 	t.setTotal()
 	m["critic/warmup_learned"] = 0
 	if learned {
 		m["critic/warmup_learned"] = 1
-		t.log.Info(fmt.Sprintf("the discriminator has learned after %s: smoothed loss %.3f over pairs that differ, below trainer.critic_warmup_until %g", report.Count(t.step, "step"), t.disc.Loss, c.CriticWarmupUntil))
+		t.log.Info(fmt.Sprintf("the discriminator has learned after %s: smoothed loss %.3f over pairs that differ, below trainer.critic_warmup_until %g", report.Count(step, "step"), g.disc.Loss, c.CriticWarmupUntil))
 	} else {
-		t.log.Warn(fmt.Sprintf("the discriminator has not learned in %s (trainer.critic_warmup_max): its smoothed loss over pairs that differ is %.3f, not below trainer.critic_warmup_until %g; guessing is 0.693: %s", report.Count(t.step, "step"), t.disc.Loss, c.CriticWarmupUntil, saved.StartAdvice))
+		t.log.Warn(fmt.Sprintf("the discriminator has not learned in %s (trainer.critic_warmup_max): its smoothed loss over pairs that differ is %.3f, not below trainer.critic_warmup_until %g; guessing is 0.693: %s", report.Count(step, "step"), g.disc.Loss, c.CriticWarmupUntil, saved.StartAdvice))
 	}
 }
 
-// setTotal sets the steps of the run: those asked for, and those that the
-// discriminator learns alone beyond trainer.critic_warmup.
-func (t *Trainer) setTotal() {
-	t.total = t.planned
-	if t.until() > 0 {
-		alone, least := t.lastAlone(), t.cfg.Trainer.CriticWarmup
-		if t.disc.AloneFor > 0 {
-			alone = t.disc.AloneFor
-		}
-		t.total = max(t.planned, least) + alone - least
+// total returns the steps asked for, and those that the discriminator learns alone beyond
+// trainer.critic_warmup.
+func (g *game) total(planned int) int {
+	if g.until() == 0 {
+		return planned
 	}
-	if t.rec != nil {
-		t.rec.Total(t.total)
+	alone, least := g.lastAlone(), g.t.cfg.Trainer.CriticWarmup
+	if g.disc.AloneFor > 0 {
+		alone = g.disc.AloneFor
 	}
+	return max(planned, least) + alone - least
+}
+
+// waits returns the steps at the start in which only the discriminator learns.
+func (g *game) waits() int { return g.t.cfg.Trainer.CriticWarmup }
+
+// length is how many steps the run has, as far as that is known.
+func (g *game) length() string {
+	total := g.t.total
+	if g.until() == 0 || g.disc.AloneFor > 0 {
+		return report.Count(total, "step")
+	}
+	return fmt.Sprintf(
+		"at most %s: up to %d for the discriminator alone (trainer.critic_warmup_max), then %d",
+		report.Count(total, "step"), g.lastAlone(), total-g.lastAlone())
 }

@@ -14,7 +14,6 @@ import (
 	"gad/internal/compute/cpu"
 	"gad/internal/report"
 	"gad/tokenizer"
-	"gad/trainer/config"
 	"gad/trainer/encode"
 	"gad/trainer/saved"
 )
@@ -22,7 +21,7 @@ import (
 // openData reads tokenizer and data set, and puts the cursor where the run stands.
 func (t *Trainer) openData(s *start) (err error) {
 	c := t.cfg
-	if err := saved.CheckModel(t.fs, t.actorDir(*s)); err != nil {
+	if err := saved.CheckModel(t.fs, t.actorDir(s)); err != nil {
 		return err
 	}
 	err = t.busy("reading the tokenizer", func() (err error) {
@@ -30,46 +29,49 @@ func (t *Trainer) openData(s *start) (err error) {
 		if s.inPlace { // the run's own models have both
 			chat = tokenizer.ChatOptions{}
 		}
-		t.tok, err = saved.ChatTokenizer(t.actorDir(*s), chat)
+		t.tok, err = saved.ChatTokenizer(t.actorDir(s), chat)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	if t.chunks().On() {
-		if err := t.tok.Continues(); err != nil {
-			return fmt.Errorf("%w: rollout.chunk %d: %w: a later chunk would not have it: leave rollout.chunk out, or use a student with another template", config.ErrConfig, t.chunks().Size, err)
-		}
+	if err := t.form.suits(t.tok); err != nil {
+		return err
 	}
 	t.enc = encode.Encoder{Tok: t.tok, MaxPrompt: c.Data.MaxPrompt, MaxResponse: c.Answer(t.Stage)}
 	if err := t.openSets(s); err != nil {
 		return err
 	}
-	t.order = data.NewOrder(len(t.rows), t.seed(), 0, 1)
-	t.chosen = t.digestRows()
-	t.planned = c.Trainer.TotalSteps
-	if t.planned == 0 {
-		t.planned = (c.Trainer.TotalEpochs*len(t.rows) + c.Data.TrainBatchSize - 1) /
+	d, p := &t.train, &t.past
+	d.order, d.chosen = data.NewOrder(len(d.rows), t.seed(), 0, 1), t.digestRows()
+	p.planned = c.Trainer.TotalSteps
+	if p.planned == 0 {
+		p.planned = (c.Trainer.TotalEpochs*len(d.rows) + c.Data.TrainBatchSize - 1) /
 			c.Data.TrainBatchSize
-	}
-	if s.inPlace {
-		t.disc = s.state.Disc
 	}
 	t.setTotal()
 	if s.dir != "" {
-		t.validated = s.state.Validated
+		p.validated = s.state.Validated
 	}
 	if s.inPlace {
 		t.step = s.state.Step
-		t.best, t.good, t.oldDiffers = s.state.Best, s.state.Good, s.state.OldDiffers
-		maps.Copy(t.skipped, s.state.Skipped)
-		if was := s.state.Rows; was != t.chosen {
+		p.best, p.good, p.oldDiffers = s.state.Best, s.state.Good, s.state.OldDiffers
+		maps.Copy(p.skipped, s.state.Skipped)
+		if was := s.state.Rows; was != d.chosen {
 			return fmt.Errorf("data: ratings %s: have changed since the run began, and with them its rows: give the same ratings, or another --output",
 				c.Data.Ratings)
 		}
-		return t.order.Restore(s.state.Order)
+		return d.order.Restore(s.state.Order)
 	}
 	return nil
+}
+
+// setTotal sets the steps of the run.
+func (t *Trainer) setTotal() {
+	t.total = t.stage.total(t.past.planned)
+	if t.rec != nil {
+		t.rec.Total(t.total)
+	}
 }
 
 // openSets opens the training and validation data, checks every row that the run
@@ -77,17 +79,17 @@ func (t *Trainer) openData(s *start) (err error) {
 func (t *Trainer) openSets(s *start) (err error) {
 	c := t.cfg
 	options := c.Data.Options(t.con.Busy)
-	if t.set, err = data.OpenFiles(c.Data.TrainFiles, options); err != nil {
+	if t.train.set, err = data.OpenFiles(c.Data.TrainFiles, options); err != nil {
 		return err
 	}
-	if err := t.set.ForTokenizer(t.tok.Digest()); err != nil {
+	if err := t.train.set.ForTokenizer(t.tok.Digest()); err != nil {
 		return err
 	}
-	if err := t.set.NeedTeacher(); err != nil {
+	if err := t.train.set.NeedTeacher(); err != nil {
 		return err
 	}
-	s.notes = slices.Concat(s.notes, t.set.Notes(), t.set.Warnings())
-	suspect, others := t.set.Overlooked()
+	s.notes = slices.Concat(s.notes, t.train.set.Notes(), t.train.set.Warnings())
+	suspect, others := t.train.set.Overlooked()
 	for _, line := range []string{suspect, others} {
 		if line != "" {
 			s.notes = append(s.notes, line)
@@ -99,78 +101,78 @@ func (t *Trainer) openSets(s *start) (err error) {
 		if options = c.Data.ValOptions(t.con.Busy); c.Acts(t.Stage) { // episodes, as in training
 			options.Turns = c.Data.Turns
 		}
-		if t.val, err = data.OpenFiles(c.Data.ValFiles, options); err != nil {
+		if t.val.set, err = data.OpenFiles(c.Data.ValFiles, options); err != nil {
 			return fmt.Errorf("data.val_files: %w", err)
 		}
-		if suspect, _ := t.val.Overlooked(); suspect != "" {
+		if suspect, _ := t.val.set.Overlooked(); suspect != "" {
 			s.notes = append(s.notes, "data.val_files: "+suspect)
 		}
-		if err := t.val.NeedTeacher(); err != nil {
+		if err := t.val.set.NeedTeacher(); err != nil {
 			return fmt.Errorf("data.val_files: %w", err)
 		}
-		val, err := t.enc.Usable(t.val, c.Data, c.Trainer.ValRows, nil, data.Keep{})
+		val, err := t.enc.Usable(t.val.set, c.Data, c.Trainer.ValRows, nil, data.Keep{})
 		if err != nil {
 			return fmt.Errorf("data.val_files: %w", err)
 		}
 		for _, row := range val.Rows {
-			t.valRows = append(t.valRows, int(row))
+			t.val.rows = append(t.val.rows, int(row))
 		}
-		if known, err = encode.Sight(t.val, t.valRows); err != nil {
+		if known, err = encode.Sight(t.val.set, t.val.rows); err != nil {
 			return err
 		}
 	}
-	train, err := t.enc.Usable(t.set, c.Data, t.set.Len(), known, t.keepRows(s))
-	if s.inPlace && s.state.DataDigest != t.set.Digest() { // of rows that are kept it is known now
-		return fmt.Errorf("data: %s: has changed since the run began (digest %.12s, was %.12s): give the same data, or another --output", name, t.set.Digest(), s.state.DataDigest)
+	train, err := t.enc.Usable(t.train.set, c.Data, t.train.set.Len(), known, t.keepRows(s))
+	if s.inPlace && s.state.DataDigest != t.train.set.Digest() { // of rows that are kept it is known now
+		return fmt.Errorf("data: %s: has changed since the run began (digest %.12s, was %.12s): give the same data, or another --output", name, t.train.set.Digest(), s.state.DataDigest)
 	}
 	if err != nil {
 		return err
 	}
-	t.rows = train.Rows
+	t.train.rows = train.Rows
 	if c.Ranks(t.Stage) {
-		if t.rows, err = t.enc.Rankable(t.set, train.Rows, c.Rollout.N); err != nil {
+		if t.train.rows, err = t.enc.Rankable(t.train.set, train.Rows, c.Rollout.N); err != nil {
 			return err
 		}
-		if left := len(train.Rows) - len(t.rows); left > 0 {
+		if left := len(train.Rows) - len(t.train.rows); left > 0 {
 			s.notes = append(s.notes, fmt.Sprintf("%d of %d rows cannot be ranked and are left out: all their scores are equal, or one is not finite", left, len(train.Rows)))
 		}
 	}
-	if err := c.CheckRows(len(t.rows)); err != nil {
+	if err := c.CheckRows(len(t.train.rows)); err != nil {
 		return err
 	}
 	if err := c.CheckBatch(c.StepAnswers(t.Stage), c.Data.MaxPrompt+c.Answer(t.Stage),
 		cpu.MemoryAvailable()); err != nil {
 		return err
 	}
-	if path, bytes, made := t.set.Kept(); made {
+	if path, bytes, made := t.train.set.Kept(); made {
 		s.said = append(s.said, fmt.Sprintf(
 			"encoded rows are kept for the next run in %s, %s (data.cache_dir)", path,
 			report.Bytes(bytes)))
 	} else if path != "" {
 		s.said = append(s.said, fmt.Sprintf("encoded rows are read from %s (data.cache_dir)", path))
 	}
-	if chosen := t.set.Chosen(); chosen != "" {
+	if chosen := t.train.set.Chosen(); chosen != "" {
 		s.said = append(s.said, "data."+chosen)
 	}
-	if n := len(t.valRows); n > 0 && n < t.val.Len() {
+	if n := len(t.val.rows); n > 0 && n < t.val.set.Len() {
 		s.said = append(s.said, fmt.Sprintf(
-			"validation: the first %d of %d rows (trainer.val_rows)", n, t.val.Len()))
+			"validation: the first %d of %d rows (trainer.val_rows)", n, t.val.set.Len()))
 	}
-	if n, b := len(t.rows), c.Data.TrainBatchSize; b > n {
+	if n, b := len(t.train.rows), c.Data.TrainBatchSize; b > n {
 		s.notes = append(s.notes, fmt.Sprintf("data.train_batch_size %d is more than the %d rows: every step takes each row several times: lower it", b, n))
 	}
 	if train.Dropped > 0 {
 		s.notes = append(s.notes,
-			fmt.Sprintf("%d of %d rows are %s and left out", train.Dropped, t.set.Len(),
+			fmt.Sprintf("%d of %d rows are %s and left out", train.Dropped, t.train.set.Len(),
 				train.Why()))
 	}
 	if train.Lost > 0 {
-		row, err := t.set.Row(train.FirstLost)
+		row, err := t.train.set.Row(train.FirstLost)
 		if err != nil {
 			return err
 		}
 		_, first := row.Lost(t.enc)
-		s.notes = append(s.notes, fmt.Sprintf("%d of %d rows have characters without a token in the student's vocabulary (the first: row %d, %s): gad data validate counts them", train.Lost, len(t.rows), train.FirstLost, first))
+		s.notes = append(s.notes, fmt.Sprintf("%d of %d rows have characters without a token in the student's vocabulary (the first: row %d, %s): gad data validate counts them", train.Lost, len(t.train.rows), train.FirstLost, first))
 	}
 	t.saySoft(s, train)
 	note, err := train.Pairs(name, c, t.Stage)
@@ -181,7 +183,7 @@ func (t *Trainer) openSets(s *start) (err error) {
 		s.notes = append(s.notes, note)
 	}
 	if train.SeenPrompts > 0 {
-		s.notes = append(s.notes, fmt.Sprintf("%d of %d validation rows have a prompt that is also in the training data (%d of them also the same answer): the val/ metrics are not for unseen prompts only: see gad data split", train.SeenPrompts, len(t.valRows), train.SeenRows))
+		s.notes = append(s.notes, fmt.Sprintf("%d of %d validation rows have a prompt that is also in the training data (%d of them also the same answer): the val/ metrics are not for unseen prompts only: see gad data split", train.SeenPrompts, len(t.val.rows), train.SeenRows))
 	}
 	return nil
 }
@@ -193,8 +195,8 @@ func (t *Trainer) digestRows() string {
 		return ""
 	}
 	sum := sha256.New()
-	for _, i := range t.rows {
-		fmt.Fprintln(sum, t.set.Before(int(i)))
+	for _, i := range t.train.rows {
+		fmt.Fprintln(sum, t.train.set.Before(int(i)))
 	}
 	return hex.EncodeToString(sum.Sum(nil))
 }
@@ -226,20 +228,41 @@ func (t *Trainer) keepRows(s *start) data.Keep {
 	return k
 }
 
+// trainData is the training data, and where the run stands in it.
+type trainData struct {
+	set    *data.Set
+	rows   []int32     // usable rows of set
+	chosen string      // digest of rows: see digestRows
+	order  *data.Order // of places in rows
+	soft   bool        // the student learns soft labels that rows have
+	step   []int       // rows of the step under way
+}
+
+// valData is the validation data.
+type valData struct {
+	set  *data.Set // nil without
+	rows []int     // that an evaluation takes
+}
+
 // draw is the next n prompts of the run, which must be the same on all ranks: a file may
 // change while they train, and a chat template may ask for the time.
-func (t *Trainer) draw(n int) (*encode.Batch, error) {
-	b, err := t.enc.Batch(t.set, t.nextRows(n))
+func (t *Trainer) draw(n int) (encode.Batch, error) {
+	d := &t.train
+	d.step = d.order.Next(n)
+	for i, at := range d.step {
+		d.step[i] = int(d.rows[at])
+	}
+	b, err := t.enc.Batch(d.set, d.step)
 	if err != nil || t.ranks.Size() == 1 {
 		return b, err
 	}
 	t.ranks.Enter("drawing rows")
 	sum := sha256.New()
-	for _, s := range b.Teachers {
-		fmt.Fprintln(sum, s.Spans, s.IDs)
-	}
-	if t.soft {
-		fmt.Fprintln(sum, b.Soft)
+	for _, row := range b {
+		fmt.Fprintln(sum, row.Teacher.Spans, row.Teacher.IDs)
+		if d.soft {
+			fmt.Fprintln(sum, row.Soft)
+		}
 	}
 	return b, t.alike("rows of a step", hex.EncodeToString(sum.Sum(nil)))
 }

@@ -10,12 +10,12 @@ import (
 
 // joinDevices connects the devices of the ranks, if they can be: then gradients do not
 // pass the host's memory.
-func (t *Trainer) joinDevices() (err error) {
+func (t *Trainer) joinDevices(s *start) (err error) {
 	d, ok := t.be.(compute.Connectable)
 	if !ok {
 		return nil
 	}
-	if t.joined, err = d.Connect(t.ranks); err != nil && !errors.Is(err, comm.ErrRanks) {
+	if s.joined, err = d.Connect(t.ranks); err != nil && !errors.Is(err, comm.ErrRanks) {
 		err = fmt.Errorf("%w: %w", comm.ErrRanks, err)
 	}
 	return err
@@ -24,8 +24,10 @@ func (t *Trainer) joinDevices() (err error) {
 // wholeWeights brings what this rank lacks of the weights' bits, where the ranks' devices
 // gather only those that are computed with (trainer.shard_optimizer).
 func (t *Trainer) wholeWeights() error {
-	if err := t.actor.Optimizer().WholeWeights(); err != nil || t.critic == nil {
-		return err
+	for _, n := range t.learning() {
+		if err := n.optim.WholeWeights(); err != nil {
+			return err
+		}
 	}
-	return t.critic.Optimizer().WholeWeights()
+	return nil
 }

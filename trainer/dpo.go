@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"gad/actor"
+	"gad/algos"
 	"gad/internal/report"
 	"gad/internal/textmetrics"
 	"gad/model"
@@ -14,18 +15,98 @@ import (
 	"gad/trainer/encode"
 )
 
+// dpo is SODA (arXiv 2604.03873): to each prompt the teacher's answer is preferred to one sample of
+// the student as it was when the stage began.
+type dpo struct {
+	basic
+	objective *algos.DPO[float64]
+	frozen    *frozenPairs // nil keeps none
+	pairs     *pairs       // of the step
+	passes    int          // of its update
+}
+
+func newDPO(b basic, _ *start) stage { return &dpo{basic: b} }
+
+func (s *dpo) open(*start) (err error) {
+	s.frozen = s.newFrozenPairs()
+	s.objective, err = algos.NewDPO[float64](s.t.cfg.DPO.Objective())
+	return err
+}
+
+func (s *dpo) close() error {
+	if s.objective == nil {
+		return nil
+	}
+	return s.objective.Close()
+}
+
+// step is one step of SODA: one optimizer step on the next prompts' pairs.
+func (s *dpo) step(m Metrics) error {
+	batch, err := s.t.draw(s.t.cfg.Data.TrainBatchSize)
+	if err != nil {
+		return err
+	}
+	if s.pairs, err = s.pairUp(m, batch); err != nil {
+		return err
+	}
+	if err := s.compareUnderReference(m, s.pairs); err != nil {
+		return err
+	}
+	pref := s.pairs.preferences()
+	st, err := s.updateByPairs(m, pref)
+	if err != nil {
+		return err
+	}
+	s.passes = st.Passes
+	s.describePairs(m, s.pairs)
+	s.describeTeacher(m, batch)
+	return s.pairSamples(s.pairs, st)
+}
+
 // pairs are a step's prompts with an answer of each side.
 type pairs struct {
-	batch     *encode.Batch
-	rejected  []model.Seq   // [P] the starting student's, ended as the teacher's
-	truncated []bool        // [P]
-	texts     []string      // [P]
-	frozen    []*frozenPair // [P]
-	kept      []int         // prompts that give a pair
-	ties      int           // those whose sample is the teacher's very text
-
+	list []*pair
+	ties int // whose sample is the teacher's very text
 	// that the reference has sampled and given log-probabilities in this step
 	sampled, compared []model.Seq
+}
+
+// pair is a prompt with the teacher's answer and the starting student's.
+type pair struct {
+	encode.Row
+	frozen   *frozenPair
+	rejected model.Seq // ended as the teacher's
+	text     string    // of the rejected answer
+	kept     bool      // otherwise there is nothing to prefer, or one side is cut
+}
+
+// kept returns the pairs that are learned.
+func (p *pairs) kept() (list []*pair) {
+	for _, x := range p.list {
+		if x.kept {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// both returns the teacher's answers of some pairs, and behind them the rejected ones.
+func both(list []*pair) []model.Seq {
+	seqs := make([]model.Seq, 2*len(list))
+	for i, x := range list {
+		seqs[i], seqs[len(list)+i] = x.Teacher, x.rejected
+	}
+	return seqs
+}
+
+// preferences returns the kept pairs as the actor learns them.
+func (p *pairs) preferences() (pref actor.Preferences) {
+	for _, x := range p.kept() {
+		pref.Chosen, pref.Rejected = append(pref.Chosen, x.Teacher), append(pref.Rejected, x.rejected)
+		pref.RefChosen = append(pref.RefChosen, x.frozen.chosen)
+		pref.RefRejected = append(pref.RefRejected, x.frozen.rejected)
+	}
+	return pref
 }
 
 // frozenPair is what the frozen reference says of a row: the same whenever the row comes up.
@@ -49,9 +130,9 @@ const frozenBytes = 64 << 20
 
 // newFrozenPairs is nil, which keeps nothing, where no row comes up twice, or where a row's
 // bits depend on its neighbours: there a resumed run would differ from one that kept them.
-func (t *Trainer) newFrozenPairs() *frozenPairs {
-	if t.Stage != config.DPO || !t.be.Alone() ||
-		t.total*t.cfg.Data.TrainBatchSize <= len(t.rows) {
+func (s *dpo) newFrozenPairs() *frozenPairs {
+	t := s.t
+	if !t.be.Alone() || t.total*t.cfg.Data.TrainBatchSize <= len(t.train.rows) {
 		return nil
 	}
 	return &frozenPairs{rows: map[int]*frozenPair{}, room: frozenBytes}
@@ -72,97 +153,69 @@ func (f *frozenPairs) put(row int, p *frozenPair) {
 	}
 }
 
-// dpoStep is one step of SODA: one optimizer step on the next prompts' pairs.
-func (t *Trainer) dpoStep() (Metrics, error) {
-	m := Metrics{}
-	batch, err := t.draw(t.cfg.Data.TrainBatchSize)
-	if err != nil {
-		return nil, err
-	}
-	t.stepRows = batch.Rows
-	p, err := t.pairUp(m, batch)
-	if err != nil {
-		return nil, err
-	}
-	pref, err := t.compareUnderReference(m, p)
-	if err != nil {
-		return nil, err
-	}
-	st, err := t.updateByPairs(m, pref)
-	if err != nil {
-		return m, err
-	}
-	t.describePairs(m, p)
-	t.describeTeacher(m, batch)
-	t.done = t.pairWork(m, p, slices.Concat(pref.Chosen, pref.Rejected), st.Passes)
-	return m, t.pairSamples(p, pref, st)
-}
-
 // pairUp draws the rejected answers. The starting student draws them with randomness that
 // depends on the seed and the row alone: they are the same in every epoch and after a
 // resume, so that none is stored.
-func (t *Trainer) pairUp(m Metrics, b *encode.Batch) (*pairs, error) {
-	p := &pairs{batch: b, frozen: make([]*frozenPair, len(b.Rows))}
-	var unknown []int
-	for i, row := range b.Rows {
-		if p.frozen[i] = t.frozen.get(row); p.frozen[i] == nil {
-			unknown = append(unknown, i)
+func (s *dpo) pairUp(m Metrics, b encode.Batch) (*pairs, error) {
+	t, p := s.t, &pairs{}
+	var unknown []*pair
+	for _, row := range b {
+		x := &pair{Row: row, frozen: s.frozen.get(row.Index)}
+		if p.list = append(p.list, x); x.frozen == nil {
+			unknown = append(unknown, x)
 		}
 	}
 	if len(unknown) > 0 {
-		if err := t.sampleRejected(m, p, unknown); err != nil {
+		if err := s.sampleRejected(m, unknown); err != nil {
 			return nil, err
 		}
 	}
-	for i, f := range p.frozen {
-		p.rejected = append(p.rejected, t.enc.Ending().Seq(b.Prompts[i], f.answer, f.truncated))
-		p.truncated = append(p.truncated, f.truncated)
-		p.texts = append(p.texts, t.tok.Decode(f.answer, true))
-	}
-	for _, i := range unknown {
-		p.sampled = append(p.sampled, p.rejected[i])
-	}
-	for i, teacher := range b.Teachers {
-		cut := p.truncated[i] || b.TeacherCut[i]
-		said := strings.TrimRight(p.texts[i], " \t\r\n") // as encoder.answer trims the teacher's
+	for _, x := range p.list {
+		x.rejected = t.enc.Ending().Seq(x.Prompt, x.frozen.answer, x.frozen.truncated)
+		x.text = t.tok.Decode(x.frozen.answer, true)
+		cut := x.frozen.truncated || x.TeacherCut
+		said := strings.TrimRight(x.text, " \t\r\n") // as encoder.answer trims the teacher's
 		switch {
-		case said == strings.TrimRight(b.TeacherText[i], " \t\r\n"),
-			said == t.tok.Decode(teacher.Response(), true):
+		case said == strings.TrimRight(x.TeacherText, " \t\r\n"),
+			said == t.tok.Decode(x.Teacher.Response(), true):
 			p.ties++ // nothing to prefer
-		case cut && t.cfg.DPO.Truncated == "exclude":
 		default:
-			p.kept = append(p.kept, i)
+			x.kept = !cut || t.cfg.DPO.Truncated != "exclude"
 		}
+	}
+	for _, x := range unknown {
+		p.sampled = append(p.sampled, x.rejected)
 	}
 	return p, nil
 }
 
-// sampleRejected draws the answers to the batch's prompts that the indices name.
-func (t *Trainer) sampleRejected(m Metrics, p *pairs, indices []int) error {
-	b, c := p.batch, t.cfg.Rollout
-	keys := make([]uint64, len(indices))
-	for k, i := range indices {
-		keys[k] = uint64(b.Rows[i])
+// sampleRejected draws the rejected answers of some pairs.
+func (s *dpo) sampleRejected(m Metrics, list []*pair) error {
+	t, c := s.t, s.t.cfg.Rollout
+	keys, prompts := make([]uint64, len(list)), make([][]int32, len(list))
+	for k, x := range list {
+		keys[k], prompts[k] = uint64(x.Index), x.Prompt
 	}
 	tokens := 0
 	t.ranks.Enter("rollout")
 	err := m.time("timing_s/rollout", func() error {
-		advance, done := t.rec.Progress("rollout", len(indices)*t.cfg.Data.MaxResponse)
+		advance, done := t.rec.Progress("rollout", len(list)*t.cfg.Data.MaxResponse)
 		defer done()
-		out, err := t.reference.Model().GenerateAll(model.Pick(b.Prompts, indices), keys,
+		out, err := t.reference.Model().GenerateAll(prompts, keys,
 			model.SampleOptions{
 				N: 1, MaxNew: t.cfg.Data.MaxResponse, Slots: c.MaxNumSeqs, EOS: t.tok.EOS(),
-				Seed: t.seed(), Stop: t.actor.Stop,
+				Seed: t.seed(), Stop: actor.Stopped(t.context()),
 				Sampling: model.Sampling{Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP,
 					MinP: c.MinP},
 			}, advance)
 		if err != nil {
 			return fmt.Errorf("reference: rollout: %w", err)
 		}
-		for k, i := range indices {
-			tokens += len(out[k][0].IDs)
-			p.frozen[i] = &frozenPair{answer: out[k][0].IDs, truncated: out[k][0].Truncated}
-			t.frozen.put(b.Rows[i], p.frozen[i])
+		for k, x := range list {
+			answer := out[k][0]
+			tokens += len(answer.IDs)
+			x.frozen = &frozenPair{answer: answer.IDs, truncated: answer.Truncated}
+			s.frozen.put(x.Index, x.frozen)
 		}
 		return nil
 	})
@@ -173,52 +226,37 @@ func (t *Trainer) sampleRejected(m Metrics, p *pairs, indices []int) error {
 	return nil
 }
 
-// compareUnderReference gives both sides of the pairs and what the reference gives them.
-func (t *Trainer) compareUnderReference(m Metrics, p *pairs) (pref actor.Preferences, err error) {
-	pref = actor.Preferences{Chosen: model.Pick(p.batch.Teachers, p.kept),
-		Rejected: model.Pick(p.rejected, p.kept)}
-	var unknown []int
-	for _, i := range p.kept {
-		if !p.frozen[i].compared {
-			unknown = append(unknown, i)
-		}
+// compareUnderReference takes the reference's log-probabilities of the pairs that it has not given
+// any.
+func (s *dpo) compareUnderReference(m Metrics, p *pairs) error {
+	unknown := slices.DeleteFunc(p.kept(), func(x *pair) bool { return x.frozen.compared })
+	if len(unknown) == 0 {
+		return nil
 	}
-	if n := len(unknown); n > 0 {
-		p.compared = slices.Concat(model.Pick(p.batch.Teachers, unknown),
-			model.Pick(p.rejected, unknown))
-		err := t.phase(m, "ref_logp", t.reference.Model(), p.compared, 1, func() error {
-			refST, err := t.reference.LogProbs(p.compared, 1)
-			if err != nil {
-				return err
-			}
-			refS := actor.SeqLogp(refST)
-			for k, i := range unknown {
-				f := p.frozen[i]
-				f.compared, f.chosen, f.rejected = true, refS[k], refS[n+k]
-			}
-			return nil
-		})
+	p.compared = both(unknown)
+	return s.t.phase(m, "ref_logp", s.t.reference.Model(), p.compared, 1, func() error {
+		refST, err := s.t.reference.LogProbs(p.compared, 1)
 		if err != nil {
-			return pref, err
+			return err
 		}
-	}
-	for _, i := range p.kept {
-		pref.RefChosen, pref.RefRejected =
-			append(pref.RefChosen, p.frozen[i].chosen),
-			append(pref.RefRejected, p.frozen[i].rejected)
-	}
-	return pref, nil
+		refS := actor.SeqLogp(refST)
+		for k, x := range unknown {
+			f := x.frozen
+			f.compared, f.chosen, f.rejected = true, refS[k], refS[len(unknown)+k]
+		}
+		return nil
+	})
 }
 
 // updateByPairs takes the optimizer step; where there are no pairs there is none.
-func (t *Trainer) updateByPairs(m Metrics, pref actor.Preferences) (st actor.DPOStats, err error) {
+func (s *dpo) updateByPairs(m Metrics, pref actor.Preferences) (st actor.DPOStats, err error) {
 	m["dpo/pairs"] = float64(len(pref.Chosen))
 	if len(pref.Chosen) == 0 {
 		return st, nil
 	}
-	err = t.phase(m, "update_actor", t.actor.Model(), slices.Concat(pref.Chosen, pref.Rejected), 1,
+	err = s.t.phase(m, "update_actor", s.t.actor.Model(), slices.Concat(pref.Chosen, pref.Rejected), 1,
 		func() (err error) {
-			st, err = t.actor.DPO(t.dpo, pref)
+			st, err = s.t.actor.DPO(s.objective, pref)
 			return err
 		})
 	if err != nil {
@@ -229,21 +267,18 @@ func (t *Trainer) updateByPairs(m Metrics, pref actor.Preferences) (st actor.DPO
 		m["dpo/chosen_reward"], m["dpo/rejected_reward"] = st.ChosenReward, st.RejectedReward
 		m["actor/entropy"] = st.Entropy
 	}
-	if st.Updates > 0 {
-		m["actor/grad_norm"], m["actor/lr"] = st.GradNorm, st.LR
-	}
-	return st, t.skips("actor", st.Updates, st.Skipped, st.Skipped, m)
+	return st, s.t.updated(m, "actor", st.GradNorm, st.LR, st.Updates, st.Skipped, st.Skipped)
 }
 
 // describePairs adds the figures of the sampled side.
-func (t *Trainer) describePairs(m Metrics, p *pairs) {
+func (s *dpo) describePairs(m Metrics, p *pairs) {
 	var lens, cut, repeat float64
-	longest, n := 0, float64(len(p.rejected))
-	for i, seq := range p.rejected {
-		ids := seq.Response()
+	longest, n := 0, float64(len(p.list))
+	for _, x := range p.list {
+		ids := x.rejected.Response()
 		lens += float64(len(ids))
 		longest = max(longest, len(ids))
-		if p.truncated[i] {
+		if x.frozen.truncated {
 			cut++
 		}
 		repeat += textmetrics.RepeatFrac(ids)
@@ -253,41 +288,46 @@ func (t *Trainer) describePairs(m Metrics, p *pairs) {
 	m["rollout/truncated_frac"], m["rollout/repeat_frac"] = cut/n, repeat/n
 }
 
-// pairWork counts a step: what was sampled and compared under the reference, then both
-// sides under the student.
-func (t *Trainer) pairWork(m Metrics, p *pairs, both []model.Seq, passes int) work {
-	all := slices.Concat(p.batch.Teachers, p.rejected)
-	return t.count(m, len(p.rejected), all, func(x config.Pass) []model.Seq {
-		switch {
-		case x.Kind == config.Sample:
-			return p.sampled
-		case x.Network == config.Reference:
-			return p.compared
-		case x.When == config.SeveralPacks && passes < 4:
-			return nil
-		}
-		return both
-	})
+func (s *dpo) passed() []model.Seq { return both(s.pairs.list) }
+
+// passedBy returns what was sampled and compared under the reference, then both sides under the
+// student.
+func (s *dpo) passedBy(x config.Pass) []model.Seq {
+	switch {
+	case x.Kind == config.Sample:
+		return s.pairs.sampled
+	case x.Network == config.Reference:
+		return s.pairs.compared
+	case x.When == config.SeveralPacks && s.passes < 4:
+		return nil
+	}
+	return both(s.pairs.kept())
 }
 
 // pairSamples writes what the step's first prompts were answered. The scores are the rewards
 // beta*(logp-ref), NaN where a prompt gave no pair; the advantage is the teacher's over the
 // student's.
-func (t *Trainer) pairSamples(p *pairs, pref actor.Preferences, st actor.DPOStats) error {
-	n := min(t.cfg.Trainer.SaveSamples, len(p.rejected))
+func (s *dpo) pairSamples(p *pairs, st actor.DPOStats) error {
+	t := s.t
+	n := min(t.cfg.Trainer.SaveSamples, len(p.list))
 	if n == 0 {
 		return nil
 	}
 	out := make([]report.Sample, n)
-	for i := range out {
-		out[i] = report.Sample{Row: p.batch.Rows[i], Prompt: p.batch.PromptText[i],
-			Teacher: p.batch.TeacherText[i], Student: p.texts[i],
+	k := 0 // of the pairs that were learned
+	for i, x := range p.list[:n] {
+		out[i] = report.Sample{Row: x.Index, Prompt: x.PromptText, Teacher: x.TeacherText,
+			Student:      x.text,
 			StudentScore: math.NaN(), TeacherScore: math.NaN(), Advantage: math.NaN()}
-		if k := slices.Index(p.kept, i); k >= 0 && st.Pairs > 0 {
-			out[i].TeacherScore = t.cfg.DPO.Beta * (st.Chosen[k] - pref.RefChosen[k])
-			out[i].StudentScore = t.cfg.DPO.Beta * (st.Rejected[k] - pref.RefRejected[k])
+		if !x.kept {
+			continue
+		}
+		if st.Pairs > 0 {
+			out[i].TeacherScore = t.cfg.DPO.Beta * (st.Chosen[k] - x.frozen.chosen)
+			out[i].StudentScore = t.cfg.DPO.Beta * (st.Rejected[k] - x.frozen.rejected)
 			out[i].Advantage = out[i].TeacherScore - out[i].StudentScore
 		}
+		k++
 	}
 	return t.rec.Samples(report.InTraining, t.step+1, out)
 }

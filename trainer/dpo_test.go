@@ -150,22 +150,22 @@ func TestDPOLeavesOut(t *testing.T) {
 	be := ready(t)
 	tr := opened(t, be, settings(config.DPO, filepath.Join(t.TempDir(), "a"),
 		"data.train_batch_size=40", "trainer.total_steps=1", "trainer.seed=6"), config.DPO)
-	rows := make([]int, len(tr.rows))
-	for i, row := range tr.rows {
+	rows := make([]int, len(tr.train.rows))
+	for i, row := range tr.train.rows {
 		rows[i] = int(row)
 	}
-	batch, err := tr.enc.Batch(tr.set, rows)
+	batch, err := tr.enc.Batch(tr.train.set, rows)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := tr.pairUp(Metrics{}, batch)
+	p, err := tr.stage.(*dpo).pairUp(Metrics{}, batch)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Rows up to the first whose sample no teacher could say: an empty one.
 	n, cut := 0, 0
-	for n < 40 && strings.TrimSpace(p.texts[n]) != "" {
-		if p.truncated[n] {
+	for n < 40 && strings.TrimSpace(p.list[n].text) != "" {
+		if p.list[n].frozen.truncated {
 			cut++
 		}
 		n++
@@ -185,11 +185,11 @@ func TestDPOLeavesOut(t *testing.T) {
 	} {
 		var rows []string
 		for i := range n { // a sample goes by its row's place
-			teacher := batch.TeacherText[i]
-			if c.copies && !p.truncated[i] {
-				teacher = p.texts[i] + " \n" // trailing blanks do not count
+			teacher := batch[i].TeacherText
+			if c.copies && !p.list[i].frozen.truncated {
+				teacher = p.list[i].text + " \n" // trailing blanks do not count
 			}
-			line, _ := json.Marshal(map[string]string{"content": batch.PromptText[i],
+			line, _ := json.Marshal(map[string]string{"content": batch[i].PromptText,
 				"teacher_response": teacher})
 			rows = append(rows, string(line))
 		}
@@ -207,7 +207,7 @@ func TestDPOLeavesOut(t *testing.T) {
 				float64(n)*m["dpo/tie_frac"], n)
 		}
 		_, learned := m["actor/lr"]
-		moved := tree(t, filepath.Join(run, "reference"))["model.safetensors"] != tree(t,
+		moved := filesOf(t, filepath.Join(run, "reference"))["model.safetensors"] != filesOf(t,
 			filepath.Join(run, "global_step_1", "actor"))["model.safetensors"]
 		if want := c.pairs > 0; learned != want || moved != want {
 			t.Errorf("%+v: an update %v, other weights %v, want %v", c, learned, moved, want)
@@ -238,7 +238,7 @@ func TestAfterDPO(t *testing.T) {
 	_, err = export.Part(vfs.OS, filepath.Dir(student), "critic", copied+"2", "base")
 	wantError(t, err, config.ErrConfig, "a dpo run has no discriminator")
 	// The reference is the student as it began, not as it is.
-	began, now := tree(t, filepath.Join(run, "reference")), tree(t, student)
+	began, now := filesOf(t, filepath.Join(run, "reference")), filesOf(t, student)
 	if began["model.safetensors"] == now["model.safetensors"] ||
 		began["tokenizer.json"] != now["tokenizer.json"] {
 		t.Error("the reference is the trained student, or another model")

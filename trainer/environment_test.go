@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"gad/algos"
 	"gad/internal/env"
 	"gad/internal/fault"
 	"gad/internal/hostile"
@@ -138,23 +139,24 @@ func TestStepOnEpisodes(t *testing.T) {
 			"algorithm.env_weight=1", "env.invalid_penalty=0.5")...), config.Warmup)
 	m := Metrics{}
 	r := scored(t, tr, m)
-	if len(r.group) != 16 || len(r.episodes) != 16 || len(r.forCritic) != 16 ||
-		len(r.scoreA) != 16 || m["env/fault_frac"] != 0 {
-		t.Fatalf("%d episodes, %d groups, %v", len(r.episodes), len(r.group), m)
+	v := listsOf(r)
+	if len(v.group) != 16 || len(v.episodes) != 16 || len(v.judged) != 16 ||
+		len(v.scoreA) != 16 || m["env/fault_frac"] != 0 {
+		t.Fatalf("%d episodes, %d groups, %v", len(v.episodes), len(v.group), m)
 	}
-	logp, _, err := tr.actor.Model().AllLogProbs(r.roll.Seqs, 1, 512)
+	logp, _, err := tr.actor.Model().AllLogProbs(v.seqs, 1, 512)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rewarded := tr.rewarded(m, r)
-	steps := tr.steps(r)
+	rewarded := gameOf(tr).rewarded(m, r)
+	steps := turnsOf(tr, r)
 	lenA, maskAT := r.mask()
-	for a, e := range r.episodes {
-		turns := 2 + r.batch.Rows[r.group[a]]%2
+	for a, e := range v.episodes {
+		turns := 2 + v.batch[v.group[a]].Index%2
 		if len(e.Turns) != turns || len(e.Seqs[0].Spans) != turns {
 			t.Errorf("episode %d has %d turns, want %d", a, len(e.Turns), turns)
 		}
-		if !slices.Equal(logp[a], r.roll.SampledST[a]) {
+		if !slices.Equal(logp[a], v.sampled[a]) {
 			t.Errorf("episode %d was not sampled with the context that is learned", a)
 		}
 		sum, want := 0.0, 0.0
@@ -184,11 +186,11 @@ func TestStepOnEpisodes(t *testing.T) {
 		if n := e.Trained(); lenA[a] != n || steps[a][turns-1].End != n || maskAT[a][n-1] != 1 {
 			t.Errorf("episode %d: %d tokens, mask %v, steps %v", a, n, maskAT[a], steps[a])
 		}
-		_, sigma, _ := moments(of(r, tr.acted(m, r), a))
+		_, sigma, _ := moments(of(r, tr.form.(*episodes).acted(r), a))
 		if math.Abs(sum-want/(sigma+1e-6)) > 1e-9 {
 			t.Errorf("episode %d: turns' rewards add up to %g, want %g", a, sum, want/(sigma+1e-6))
 		}
-		critic := r.forCritic[a]
+		critic := v.judged[a]
 		if len(critic.Spans) != turns || critic.Prompt() != e.Seqs[0].Prompt() {
 			t.Errorf("episode %d before the discriminator: %v", a, critic.Spans)
 		}
@@ -200,18 +202,15 @@ func TestStepOnEpisodes(t *testing.T) {
 			t.Errorf("episode %d: open %v, ends with %d", a, e.Open, end)
 		}
 	}
-	z := zWithin(tr.acted(m, r), r.group)
+	z := zWithin(tr.form.(*episodes).acted(r), v.group)
 	for a := range z {
 		if rewarded[a] != float32(z[a]) {
 			t.Errorf("episode %d: reward %g, want z %g", a, rewarded[a], z[a])
 		}
 	}
-	adv, err := tr.advantages(m, r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	shaped := shape(tr.cfg.Algorithm, rewarded, nil, lenA, r.cut, r.group, 80)
-	for s, seq := range r.roll.Seqs {
+	adv := advantagesOf(t, tr, m, r)
+	shaped := shape(tr.cfg.Algorithm, rewarded, nil, lenA, v.cut, v.group, 80)
+	for s, seq := range v.seqs {
 		mean, sigma, _ := moments(of(r, shaped, s))
 		want := (shaped[s] - mean) / (sigma + 1e-6)
 		if len(adv[s]) != seq.Trained() {
@@ -227,7 +226,7 @@ func TestStepOnEpisodes(t *testing.T) {
 	}
 	// A token of the environment that is another one changes the log-probabilities behind it only,
 	// and is in no loss.
-	seq := r.roll.Seqs[0]
+	seq := v.seqs[0]
 	changed := model.Seq{IDs: slices.Clone(seq.IDs), Spans: seq.Spans}
 	changed.IDs[seq.Spans[1].From-1]++
 	after, _, err := tr.actor.Model().AllLogProbs([]model.Seq{changed}, 1, 512)
@@ -252,13 +251,14 @@ func TestStepByTurns(t *testing.T) {
 			"algorithm.gamma=0.95")...), config.Warmup)
 	m := Metrics{}
 	r := scored(t, tr, m)
-	acted := tr.acted(m, r)
-	steps := tr.steps(r)
-	scores := float64s(r.scoreA)
-	for a := range r.episodes {
-		if n := len(r.episodes[a].Turns); len(r.turnA[a]) != n || len(steps[a]) != n ||
-			r.turnA[a][n-1] != r.scoreA[a] {
-			t.Fatalf("episode %d: scores %v of %d turns, last %g", a, r.turnA[a], n, r.scoreA[a])
+	v := listsOf(r)
+	acted := tr.form.(*episodes).acted(r)
+	steps := turnsOf(tr, r)
+	scores := float64s(v.scoreA)
+	for a := range v.episodes {
+		if n := len(v.episodes[a].Turns); len(v.turnA[a]) != n || len(steps[a]) != n ||
+			v.turnA[a][n-1] != v.scoreA[a] {
+			t.Fatalf("episode %d: scores %v of %d turns, last %g", a, v.turnA[a], n, v.scoreA[a])
 		}
 		_, sigmaD, _ := moments(of(r, scores, a))
 		_, sigmaE, _ := moments(of(r, acted, a))
@@ -271,12 +271,9 @@ func TestStepByTurns(t *testing.T) {
 			t.Errorf("episode %d: turns' rewards add up to %g, want %g", a, sum, want)
 		}
 	}
-	adv, err := tr.advantages(m, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	adv := advantagesOf(t, tr, m, r)
 	several := 0
-	for s, seq := range r.roll.Seqs {
+	for s, seq := range v.seqs {
 		at := 0
 		for _, span := range seq.Spans {
 			for i := range span.To - span.From {
@@ -295,10 +292,18 @@ func TestStepByTurns(t *testing.T) {
 	}
 }
 
+// turnsOf returns the turns of a round's episodes, as an estimator reads them.
+func turnsOf(tr *Trainer, r *round) [][]algos.TurnStep {
+	in := algos.AdvantageInput{Group: r.group()}
+	tr.form.credit(r, gameOf(tr).terms, &in)
+	return in.Steps
+}
+
 // of are the values of an episode's group.
 func of(r *round, x []float64, a int) (out []float64) {
-	for i, g := range r.group {
-		if g == r.group[a] {
+	v := listsOf(r)
+	for i, g := range v.group {
+		if g == v.group[a] {
 			out = append(out, x[i])
 		}
 	}

@@ -39,14 +39,15 @@ func TestUnfinishedAnswers(t *testing.T) {
 	tr := run()
 	m := Metrics{}
 	played := scored(t, tr, m)
+	v := listsOf(played)
 	turn := fixed.tok.EndOfTurn()
 	cut := 0
-	for p, seq := range played.batch.Teachers {
+	for p, seq := range v.batch.Teachers() {
 		ends := seq.IDs[len(seq.IDs)-1] == turn
-		if want := played.batch.TeacherText[p] == "It is 3."; ends != want ||
-			played.batch.TeacherCut[p] == want {
-			t.Errorf("%q ends with the end of turn: %v, cut: %v", played.batch.TeacherText[p], ends,
-				played.batch.TeacherCut[p])
+		if want := v.batch[p].TeacherText == "It is 3."; ends != want ||
+			v.batch[p].TeacherCut == want {
+			t.Errorf("%q ends with the end of turn: %v, cut: %v", v.batch[p].TeacherText, ends,
+				v.batch[p].TeacherCut)
 		}
 		if !ends {
 			cut++
@@ -55,20 +56,20 @@ func TestUnfinishedAnswers(t *testing.T) {
 	if cut != 4 {
 		t.Fatalf("%d of 8 teacher's answers are cut", cut)
 	}
-	if err := tr.updateCritic(m, played); err != nil {
+	if err := gameOf(tr).updateCritic(m, played); err != nil {
 		t.Fatal(err)
 	}
 	pairs := 0
-	for s, p := range played.roll.Group {
-		if !played.roll.Truncated[s] && played.batch.TeacherText[p] == "It is 3." {
+	for s, p := range v.groupS {
+		if !v.cutS[s] && v.batch[p].TeacherText == "It is 3." {
 			pairs++
 		}
 	}
 	if pairs == 0 || m["critic/pairs"] != float64(pairs) {
 		t.Errorf("%g pairs, want %d", m["critic/pairs"], pairs)
 	}
-	if tr := run("data.truncated_teachers=filter"); len(tr.rows) != 4 {
-		t.Errorf("%d rows with data.truncated_teachers=filter", len(tr.rows))
+	if tr := run("data.truncated_teachers=filter"); len(tr.train.rows) != 4 {
+		t.Errorf("%d rows with data.truncated_teachers=filter", len(tr.train.rows))
 	}
 }
 

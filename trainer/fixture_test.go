@@ -15,6 +15,8 @@ import (
 	"sync"
 	"testing"
 
+	"gad/actor"
+	"gad/algos"
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
 	"gad/internal/conf"
@@ -26,6 +28,8 @@ import (
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer/config"
+	"gad/trainer/encode"
+	"gad/trainer/episode"
 	"gad/trainer/export"
 	"gad/trainer/saved"
 )
@@ -190,9 +194,9 @@ func opened(t testing.TB, be compute.Backend, c config.Config, stage config.Stag
 // scored plays a round and takes its scores, which a step takes as it learns from them.
 func scored(t testing.TB, tr *Trainer, m Metrics) *round {
 	t.Helper()
-	r, err := tr.play(m)
-	if err == nil && r.scoreA == nil {
-		err = tr.score(m, r)
+	r, err := gameOf(tr).play(m)
+	if err == nil && !r.scored {
+		err = gameOf(tr).scoreRound(m, r)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -219,8 +223,105 @@ func metricsOf(t testing.TB, c config.Config) []report.Row {
 	return rows
 }
 
-// tree is every file below dir by its name.
-func tree(t testing.TB, dir string) map[string]string {
+// gameOf returns the stage of a run of the game, or of its warm-up.
+func gameOf(tr *Trainer) *game { return tr.stage.(*game) }
+
+// lists are the records of a round side by side, for assertions over all of them.
+type lists struct {
+	batch encode.Batch
+	roll  actor.Rollout
+
+	seqs    []model.Seq // [S], as the following three
+	sampled [][]float32
+	groupS  []int
+	answerS []int
+	cutS    []bool
+	whole   []int
+
+	group     []int // [A], as the following ones but scoreP
+	firsts    []int // the answers' first sequences
+	cut       []bool
+	written   [][]int32
+	judged    []model.Seq
+	scoreA    []float32
+	turnA     [][]float32
+	checkA    []float64
+	thoughtA  []float64
+	behindA   []model.Seq
+	episodes  []*episode.Episode
+	branches  []algos.Branch
+	scoreP    []float32
+	sequences [][]model.Seq
+}
+
+func listsOf(r *round) (v lists) {
+	v.batch, v.roll, v.group, v.judged, v.branches = r.batch(), r.rollout(), r.group(), r.judged(),
+		r.branches()
+	v.seqs, v.groupS = v.roll.Seqs(), v.roll.Groups()
+	for _, s := range v.roll {
+		v.sampled, v.answerS = append(v.sampled, s.Sampled), append(v.answerS, s.Answer)
+		v.cutS, v.whole = append(v.cutS, s.Cut), append(v.whole, s.Whole)
+	}
+	for _, g := range r.groups {
+		v.scoreP = append(v.scoreP, g.score)
+	}
+	first := 0
+	for _, a := range r.answers() {
+		v.firsts, v.cut = append(v.firsts, first), append(v.cut, a.cut)
+		first += len(a.seqs)
+		v.written, v.scoreA = append(v.written, a.ids), append(v.scoreA, a.score)
+		v.turnA, v.checkA = append(v.turnA, a.turns), append(v.checkA, a.check)
+		v.thoughtA, v.behindA = append(v.thoughtA, a.thought), append(v.behindA, a.behind)
+		v.episodes = append(v.episodes, a.episode)
+		v.sequences = append(v.sequences, a.seqs.Seqs())
+	}
+	return v
+}
+
+// advantagesOf returns the advantages of a round's sequences [S][T].
+func advantagesOf(t *testing.T, tr *Trainer, m Metrics, r *round) (advST [][]float64) {
+	t.Helper()
+	if err := gameOf(tr).advantages(m, r); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range r.rollout() {
+		advST = append(advST, s.Adv)
+	}
+	return advST
+}
+
+// sampledRound returns a round of answers to the next n prompts, of a stage that learns from its own.
+func sampledRound(t *testing.T, tr *Trainer, o *onPolicy, n int) *round {
+	t.Helper()
+	r, err := o.next(n, map[int]int{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.sample(Metrics{}, r, true); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// teacherOf returns the teacher whose probabilities a run reads; nil without one.
+func teacherOf(tr *Trainer) *teacher {
+	switch s := tr.stage.(type) {
+	case *game:
+		return s.teacher
+	case *opd:
+		return s.teacher
+	}
+	return nil
+}
+
+// nextOf takes the next step, and returns its figures.
+func nextOf(tr *Trainer) (Metrics, error) {
+	m := Metrics{}
+	return m, tr.next(m)
+}
+
+// filesOf is every file below dir by its name.
+func filesOf(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -243,7 +344,7 @@ func tree(t testing.TB, dir string) map[string]string {
 func record(t testing.TB, run string, last int) map[string]string {
 	t.Helper()
 	files := map[string]string{}
-	for name, content := range tree(t, run) {
+	for name, content := range filesOf(t, run) {
 		if strings.HasPrefix(name, "samples"+string(filepath.Separator)) ||
 			strings.HasPrefix(name, fmt.Sprintf("global_step_%d%c", last, filepath.Separator)) {
 			files[name] = content

@@ -51,7 +51,7 @@ func TestStepScoresBeforeItsUpdate(t *testing.T) {
 		"critic.max_token_len=4096"), config.Warmup)
 	for step := range 2 {
 		be.scored = 0
-		m, err := tr.next()
+		m, err := nextOf(tr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +66,8 @@ func TestStepScoresBeforeItsUpdate(t *testing.T) {
 		"trainer.total_steps=4", "trainer.critic_warmup=9"), config.Warmup)
 	m := Metrics{}
 	played := scored(t, again, m)
-	roll, scoreS, scoreP := played.roll, played.scoreA, played.scoreP
+	v := listsOf(played)
+	scoreS, scoreP := v.scoreA, v.scoreP
 	raw, err := os.ReadFile(filepath.Join(run, "samples", "step_1.jsonl"))
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +78,7 @@ func TestStepScoresBeforeItsUpdate(t *testing.T) {
 	}
 	for s, line := range written {
 		for key, want := range map[string]float32{"student_score": scoreS[s],
-			"teacher_score": scoreP[roll.Group[s]]} {
+			"teacher_score": scoreP[v.groupS[s]]} {
 			text, _ := report.Sample{StudentScore: float64(want)}.MarshalJSON()
 			number, _, _ := strings.Cut(strings.SplitAfter(string(text), `"student_score":`)[1], ",")
 			if !strings.Contains(line, fmt.Sprintf("%q:%s,", key, number)) {
@@ -87,14 +88,14 @@ func TestStepScoresBeforeItsUpdate(t *testing.T) {
 			}
 		}
 	}
-	if slices.Equal(scoresOf(t, tr, roll.Seqs), scoresOf(t, again, roll.Seqs)) {
+	if slices.Equal(scoresOf(t, tr, v.seqs), scoresOf(t, again, v.seqs)) {
 		t.Error("the discriminator has learned nothing: the test shows nothing")
 	}
 }
 
 func scoresOf(t *testing.T, tr *Trainer, seqs []model.Seq) []float32 {
 	t.Helper()
-	scores, err := tr.critic.Score(seqs)
+	scores, err := gameOf(tr).critic.Score(seqs)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,46 +112,47 @@ func TestTruncatedAnswers(t *testing.T) {
 		config.Warmup)
 	m := Metrics{}
 	played := scored(t, tr, m)
-	b, r := played.batch, played.roll
+	v := listsOf(played)
+	b := v.batch
 	turn := fixed.tok.EndOfTurn()
 	cut := 0
-	for s, seq := range tr.forCritic(played) {
-		if ends := seq.IDs[len(seq.IDs)-1] == turn; ends == r.Truncated[s] {
-			t.Errorf("answer %d: cut %v, ends with the end of turn %v", s, r.Truncated[s], ends)
+	for s, seq := range v.judged {
+		if ends := seq.IDs[len(seq.IDs)-1] == turn; ends == v.cutS[s] {
+			t.Errorf("answer %d: cut %v, ends with the end of turn %v", s, v.cutS[s], ends)
 		}
-		if r.Truncated[s] {
+		if v.cutS[s] {
 			cut++
 		}
 	}
 	teachersCut := 0
-	for p, seq := range b.Teachers {
-		if ends := seq.IDs[len(seq.IDs)-1] == turn; ends == b.TeacherCut[p] {
-			t.Errorf("teacher %d: cut %v, ends with the end of turn %v", p, b.TeacherCut[p], ends)
+	for p, seq := range b.Teachers() {
+		if ends := seq.IDs[len(seq.IDs)-1] == turn; ends == b[p].TeacherCut {
+			t.Errorf("teacher %d: cut %v, ends with the end of turn %v", p, b[p].TeacherCut, ends)
 		}
-		if b.TeacherCut[p] {
+		if b[p].TeacherCut {
 			teachersCut++
 		}
 	}
-	if cut == 0 || cut == len(r.Seqs) || teachersCut == 0 || teachersCut == len(b.Teachers) {
+	if cut == 0 || cut == len(v.seqs) || teachersCut == 0 || teachersCut == len(b) {
 		t.Fatalf("%d of %d answers and %d of %d teachers are cut: the test shows nothing", cut,
-			len(r.Seqs), teachersCut, len(b.Teachers))
+			len(v.seqs), teachersCut, len(b))
 	}
-	if err := tr.updateCritic(m, played); err != nil {
+	if err := gameOf(tr).updateCritic(m, played); err != nil {
 		t.Fatal(err)
 	}
 	pairs := 0
-	for s, p := range r.Group {
-		if !r.Truncated[s] && !b.TeacherCut[p] {
+	for s, p := range v.groupS {
+		if !v.cutS[s] && !b[p].TeacherCut {
 			pairs++
 		}
 	}
 	if m["critic/pairs"] != float64(pairs) {
 		t.Errorf("%g pairs, want %d", m["critic/pairs"], pairs)
 	}
-	if err := tr.describe(m, played, played.firstOf(nil)); err != nil {
+	if err := gameOf(tr).describe(m, played, gameScores); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := m["rollout/truncated_frac"], float64(cut)/float64(len(r.Seqs)); got != want {
+	if got, want := m["rollout/truncated_frac"], float64(cut)/float64(len(v.seqs)); got != want {
 		t.Errorf("rollout/truncated_frac %g, want %g", got, want)
 	}
 	if got, want := m["teacher/truncated_frac"], float64(teachersCut)/8; got != want {
@@ -186,25 +188,22 @@ func TestBetterAnswersBecomeMoreProbable(t *testing.T) {
 		"trainer.total_steps=9", "actor.optim.lr=1e-4"), config.Train)
 	m := Metrics{}
 	played := scored(t, tr, m)
-	r := played.roll
 	for range 8 { // a prompt whose two answers differ and have both ended
-		if !slices.Equal(r.Seqs[0].IDs, r.Seqs[1].IDs) {
+		if two := played.answers(); !slices.Equal(two[0].ids, two[1].ids) {
 			break
 		}
 		tr.step++
 		played = scored(t, tr, m)
-		r = played.roll
 	}
-	played.cut, played.scoreA = []bool{false, false}, []float32{0.25, -1.5}
-	adv, err := tr.advantages(m, played)
-	if err != nil {
-		t.Fatal(err)
+	for i, a := range played.answers() {
+		a.cut, a.score = false, []float32{0.25, -1.5}[i]
 	}
+	adv, r := advantagesOf(t, tr, m, played), played.rollout()
 	if !(adv[0][0] > 0.7 && adv[1][0] < -0.7) {
 		t.Fatalf("advantages %v, %v: want opposite signs", adv[0], adv[1])
 	}
 	sum := func() (s [2]float64) {
-		rows, _, err := tr.actor.Model().AllLogProbs(r.Seqs, 1, 512)
+		rows, _, err := tr.actor.Model().AllLogProbs(r.Seqs(), 1, 512)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +215,7 @@ func TestBetterAnswersBecomeMoreProbable(t *testing.T) {
 		return s
 	}
 	before := sum()
-	if _, err := tr.actor.Update(r, adv, nil); err != nil {
+	if _, err := tr.actor.Update(r); err != nil {
 		t.Fatal(err)
 	}
 	after := sum()
@@ -256,7 +255,7 @@ func TestEveryObjectiveTakesAStep(t *testing.T) {
 						"algorithm.adv_estimator="+estimator,
 						"actor.policy_loss.loss_mode="+loss, "actor.entropy_coeff=0.001")...),
 					config.Train)
-				m, err := tr.gameStep()
+				m, err := nextOf(tr)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -282,7 +281,7 @@ func TestKLInReward(t *testing.T) {
 		var m Metrics
 		for range 2 { // in the first step the student is its reference
 			var err error
-			if m, err = tr.next(); err != nil {
+			if m, err = nextOf(tr); err != nil {
 				t.Fatal(err)
 			}
 			tr.step++
@@ -300,7 +299,7 @@ func TestKLInReward(t *testing.T) {
 	}
 	_, tr = step("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive",
 		"algorithm.kl_ctrl.horizon=100", "algorithm.kl_ctrl.target_kl=10")
-	if c := tr.kl.Coef; math.Abs(c-1e-3*math.Pow(1-0.2*16/100, 2)) > 1e-12 {
+	if c := gameOf(tr).kl.Coef; math.Abs(c-1e-3*math.Pow(1-0.2*16/100, 2)) > 1e-12 {
 		t.Errorf("after two steps far below the target the coefficient is %g", c)
 	}
 }
@@ -315,28 +314,29 @@ func TestFlatGroupsAreReplaced(t *testing.T) {
 			"rollout.temperature=0.02", "data.train_batch_size=8", "trainer.total_steps=2"),
 			config.Train)
 		played := scored(t, tr, Metrics{})
-		b, r, scoreS, scoreP := played.batch, played.roll, played.scoreA, played.scoreP
-		if len(b.Rows) != 8 || len(r.Seqs) != 16 || len(scoreS) != 16 || len(scoreP) != 8 ||
-			r.Group[15] != 7 {
-			t.Errorf("%d rows, %d sequences, %d and %d scores, last group %d", len(b.Rows),
-				len(r.Seqs), len(scoreS), len(scoreP), r.Group[15])
+		v := listsOf(played)
+		b, scoreS, scoreP := v.batch, v.scoreA, v.scoreP
+		if len(b) != 8 || len(v.seqs) != 16 || len(scoreS) != 16 || len(scoreP) != 8 ||
+			v.groupS[15] != 7 {
+			t.Errorf("%d rows, %d sequences, %d and %d scores, last group %d", len(b),
+				len(v.seqs), len(scoreS), len(scoreP), v.groupS[15])
 		}
-		if got := scoresOf(t, tr, tr.forCritic(played)); !slices.Equal(got, scoreS) {
+		if got := scoresOf(t, tr, v.judged); !slices.Equal(got, scoreS) {
 			t.Errorf("scores %v are not those of the sequences, %v", scoreS, got)
 		}
-		if got := scoresOf(t, tr, b.Teachers); !slices.Equal(got, scoreP) {
+		if got := scoresOf(t, tr, b.Teachers()); !slices.Equal(got, scoreP) {
 			t.Errorf("scores %v are not those of the teachers, %v", scoreP, got)
 		}
-		for s, p := range r.Group {
-			if !slices.Equal(r.Seqs[s].IDs[:r.Seqs[s].Prompt()], b.Prompts[p]) {
+		for s, p := range v.groupS {
+			if !slices.Equal(v.seqs[s].IDs[:v.seqs[s].Prompt()], b[p].Prompt) {
 				t.Errorf("sequence %d does not answer prompt %d", s, p)
 			}
 		}
-		keep, err := spreadGroups(float64s(scoreS), r.Group, 8, 0)
+		keep, err := spreadGroups(float64s(scoreS), v.groupS, 8, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		drawn := tr.order.State().Epoch*40 + tr.order.State().Offset
+		drawn := tr.train.order.State().Epoch*40 + tr.train.order.State().Offset
 		if flat := 8 - len(keep); !enable && (flat == 0 || drawn != 8) || enable &&
 			(drawn <= 8 || flat > 0) {
 			t.Errorf("filter %v: %d flat groups among 8, %d prompts drawn", enable, flat, drawn)
@@ -363,10 +363,11 @@ func TestRowDrawnAgain(t *testing.T) {
 			"rollout.temperature=0.2", "data.train_batch_size=1", "trainer.total_steps=2"),
 			config.Train)
 		played := scored(t, tr, Metrics{})
-		if n := len(played.batch.Rows); n != 1 {
+		v := listsOf(played)
+		if n := len(v.batch.Indices()); n != 1 {
 			t.Fatalf("%d rows, want 1", n)
 		}
-		return played.roll.Seqs, tr.order.State().Epoch
+		return v.seqs, tr.train.order.State().Epoch
 	}
 	if first, _ := answers(false); !slices.Equal(first[0].IDs, first[1].IDs) {
 		t.Fatal("the first two answers differ already: take another temperature")
@@ -391,7 +392,7 @@ func TestNumericalStop(t *testing.T) {
 	before := [2]map[string]string{weights(t, tr, "actor"), weights(t, tr, "critic")}
 	be.plant = float32(math.NaN())
 	for step := 2; step <= 3; step++ {
-		m, err := tr.next()
+		m, err := nextOf(tr)
 		if err != nil {
 			t.Fatalf("step %d: %v", step, err)
 		}
@@ -419,9 +420,9 @@ func TestNumericalStop(t *testing.T) {
 			t.Errorf("the dump lacks %q:\n%s", text, dump)
 		}
 	}
-	if tr.actor.Optimizer().Steps() != 1 || tr.critic.Optimizer().Steps() != 1+tr.before.Critic {
+	if tr.actor.Optimizer().Steps() != 1 || gameOf(tr).critic.Optimizer().Steps() != 1+tr.past.before.Critic {
 		t.Errorf("%d and %d steps, want 1 each in this stage", tr.actor.Optimizer().Steps(),
-			tr.critic.Optimizer().Steps()-tr.before.Critic)
+			gameOf(tr).critic.Optimizer().Steps()-tr.past.before.Critic)
 	}
 	same(t, weights(t, tr, "actor"), before[0])
 	same(t, weights(t, tr, "critic"), before[1])
@@ -437,7 +438,7 @@ func weights(t *testing.T, tr *Trainer, side string) map[string]string {
 	t.Helper()
 	m := tr.actor.Model()
 	if side == "critic" {
-		m = tr.critic.Model()
+		m = gameOf(tr).critic.Model()
 	}
 	out := map[string]string{"metrics.jsonl": side}
 	for _, p := range m.Params() {
@@ -459,12 +460,12 @@ func TestScoreNotFinite(t *testing.T) {
 	be := ready(t)
 	tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
 		"trainer.total_steps=2"), config.Train)
-	head := tr.critic.Model().Params()
+	head := gameOf(tr).critic.Model().Params()
 	last := head[len(head)-1]
 	be.Upload(last.W.Slice(0, 1), []float32{float32(math.NaN())})
 	be.Refresh(last)
 	before := weights(t, tr, "actor")
-	m, err := tr.next()
+	m, err := nextOf(tr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,13 +7,12 @@ import (
 
 	"gad/internal/report"
 	"gad/model"
-	"gad/trainer/config"
 	"gad/trainer/plan"
 )
 
 // introduce says what the run is about to do.
-func (t *Trainer) introduce(s start) {
-	for _, note := range slices.Concat(s.notes, t.notes, t.cfg.Warnings(t.Stage)) {
+func (t *Trainer) introduce(s *start) {
+	for _, note := range slices.Concat(s.notes, s.late, t.cfg.Warnings(t.Stage)) {
 		t.log.Warn(note)
 	}
 	if t.cfg.Trainer.ShardOptimizer && t.ranks.Size() == 1 {
@@ -23,20 +22,19 @@ func (t *Trainer) introduce(s start) {
 		t.log.Info(note)
 	}
 	if !s.inPlace {
-		for _, note := range t.cfg.LengthWarnings(t.Stage, len(t.rows), t.planned) {
+		for _, note := range t.cfg.LengthWarnings(t.Stage, len(t.train.rows), t.past.planned) {
 			t.log.Warn(note)
 		}
 	}
 	run := t.cfg.Trainer.Output
-	if w := s.state.Disc.NotLearned(s.dir); w != "" && t.Stage == config.Train && !s.inPlace &&
-		t.cfg.Model.RewardPath == "" {
+	if w := t.stage.warning(s); w != "" {
 		t.log.Warn(w)
 	}
 	need := plan.Need(t.be, t.actor.Model().Config(), t.cfg, t.Stage, t.ranks.Size())
-	if t.soft {
+	if t.train.soft {
 		need += plan.Labels(t.be, t.actor.Model().Config(), t.cfg, t.Stage)
 	}
-	if free := t.free; free > 0 && need > free {
+	if free := s.free; free > 0 && need > free {
 		t.log.Warn(fmt.Sprintf("memory: this run may need %s, but %s are available: gad plan says which settings to lower", report.Bytes(need), report.Bytes(free)))
 	}
 	switch {
@@ -46,9 +44,9 @@ func (t *Trainer) introduce(s start) {
 	case s.inPlace:
 		t.log.Info(fmt.Sprintf("%s: resuming after step %d of %d", run, t.step, t.total))
 	case s.dir != "":
-		t.log.Info(fmt.Sprintf("%s: %s from %s, %s", run, t.Stage, s.dir, t.length()))
+		t.log.Info(fmt.Sprintf("%s: %s from %s, %s", run, t.Stage, s.dir, t.stage.length()))
 	default:
-		t.log.Info(fmt.Sprintf("%s: %s of %s, %s", run, t.Stage, t.cfg.Model.Path, t.length()))
+		t.log.Info(fmt.Sprintf("%s: %s of %s, %s", run, t.Stage, t.cfg.Model.Path, t.stage.length()))
 	}
 	c := t.actor.Model().Config()
 	size := report.Magnitude(float64(c.ParamCount(model.LM))) + " parameters"
@@ -57,33 +55,17 @@ func (t *Trainer) introduce(s start) {
 			report.Magnitude(float64(c.TrainedCount(model.LM, l))))
 	}
 	t.log.Info(fmt.Sprintf("%s; student %s, %s; %s, %s per step%s; %s",
-		time.Now().Format(time.DateOnly), c.Architecture, size, report.Count(len(t.rows), "row"),
+		time.Now().Format(time.DateOnly), c.Architecture, size, report.Count(len(t.train.rows), "row"),
 		report.Count(t.cfg.Data.TrainBatchSize, "prompt"), t.answers(), t.be.Name()))
-	if t.joined != "" {
-		t.log.Info(fmt.Sprintf("%d ranks: %s", t.ranks.Size(), t.joined))
+	if s.joined != "" {
+		t.log.Info(fmt.Sprintf("%d ranks: %s", t.ranks.Size(), s.joined))
 	}
 }
 
-// length is how many steps the run has, as far as that is known.
-func (t *Trainer) length() string {
-	if t.until() > 0 && t.disc.AloneFor == 0 {
-		return fmt.Sprintf(
-			"at most %s: up to %d for the discriminator alone (trainer.critic_warmup_max), then %d",
-			report.Count(t.total, "step"), t.lastAlone(), t.total-t.lastAlone())
-	}
-	return report.Count(t.total, "step")
-}
-
+// answers says what the student answers to a prompt.
 func (t *Trainer) answers() string {
-	text := ""
-	if t.Stage.HasPolicy() {
-		text = " x " + report.Count(t.cfg.Answers(t.Stage), "answer")
+	if !t.Stage.HasPolicy() {
+		return t.form.words()
 	}
-	if tree := t.tree(); tree.Trees > 0 {
-		text += " of " + report.Count(tree.Trees, "tree")
-	}
-	if c := t.chunks(); c.On() {
-		text += fmt.Sprintf(" in up to %d chunks of %d tokens", c.Most, c.Size)
-	}
-	return text
+	return " x " + report.Count(t.cfg.Answers(t.Stage), "answer") + t.form.words()
 }

@@ -19,11 +19,17 @@ import (
 // The judges do not play: the user's own program, and a discriminator that is held out of the
 // game. Neither learns, so neither has a state.
 
-// openJudges opens what the settings name beside the run's own discriminator.
+// judges are what the settings name beside the run's own discriminator.
+type judges struct {
+	checker *checker.Checker // nil without one
+	heldOut *model.Model     // nil without one
+}
+
+// openJudges opens the judges.
 func (t *Trainer) openJudges(s *start) error {
 	c := t.cfg
 	if c.Trainer.Checker != "" {
-		t.checker = checker.New(c.Trainer.Checker,
+		t.judges.checker = checker.New(c.Trainer.Checker,
 			time.Duration(c.Trainer.CheckerTimeout)*time.Second)
 	}
 	if err := t.tryChecker(s); err != nil {
@@ -43,22 +49,22 @@ func (t *Trainer) openJudges(s *start) error {
 	if err := c.CheckScored(t.Stage, dir, cfg.MaxPosition); err != nil {
 		return err
 	}
-	if t.heldOut, err = model.Load(t.be, dir, model.Options{Kind: model.Scorer}); err != nil {
+	if t.judges.heldOut, err = model.Load(t.be, dir, model.Options{Kind: model.Scorer}); err != nil {
 		return fmt.Errorf("trainer.held_out_critic: %w", err)
 	}
-	t.heldOut.Share(t.actor.Model()) // they take turns
+	t.judges.heldOut.Share(t.actor.Model()) // they take turns
 	return nil
 }
 
 // tryChecker asks the checker for the teacher's answer to one row: a program that cannot
 // be run should not be found out after hours of training.
 func (t *Trainer) tryChecker(s *start) error {
-	if t.checker == nil || t.step > 0 || !t.first() { // a run that is resumed has used it
+	if t.judges.checker == nil || t.step > 0 || !t.first() { // a run that is resumed has used it
 		return nil
 	}
-	set, at := t.val, t.valRows
+	set, at := t.val.set, t.val.rows
 	if set == nil {
-		set, at = t.set, []int{int(t.rows[0])}
+		set, at = t.train.set, []int{int(t.train.rows[0])}
 	}
 	r, err := set.Row(at[0])
 	if err != nil {
@@ -74,7 +80,7 @@ func (t *Trainer) tryChecker(s *start) error {
 	}
 	var verdicts []checker.Verdict
 	err = t.busy("trying the checker", func() (err error) {
-		verdicts, err = t.checker.Try(context.Background(), rows, trial)
+		verdicts, err = t.judges.checker.Try(context.Background(), rows, trial)
 		if err != nil {
 			return fmt.Errorf("%w: tried on the teacher's answer to row %d: %w", config.ErrConfig,
 				at[0], err)
@@ -84,7 +90,7 @@ func (t *Trainer) tryChecker(s *start) error {
 	if err != nil {
 		return err
 	}
-	for _, line := range t.checker.Said() {
+	for _, line := range t.judges.checker.Said() {
 		s.said = append(s.said, "checker: "+line)
 	}
 	if verdicts[0].None() {
@@ -100,13 +106,13 @@ const trialRows = 256
 
 // trial is what the run will ask the checker.
 func (t *Trainer) trial() (checker.Trial, error) {
-	c := checker.Trial{Rows: len(t.valRows)}
+	c := checker.Trial{Rows: len(t.val.rows)}
 	if t.cfg.ChecksAnswers(t.Stage) {
-		c.Steps, c.Prompts, c.Answers = t.planned, t.cfg.Data.TrainBatchSize, t.cfg.Rollout.N
+		c.Steps, c.Prompts, c.Answers = t.past.planned, t.cfg.Data.TrainBatchSize, t.cfg.Rollout.N
 	}
-	n := min(len(t.rows), trialRows)
+	n := min(len(t.train.rows), trialRows)
 	for i := range n {
-		r, err := t.set.Row(int(t.rows[i*len(t.rows)/n]))
+		r, err := t.train.set.Row(int(t.train.rows[i*len(t.train.rows)/n]))
 		if err != nil {
 			return c, err
 		}
@@ -118,11 +124,11 @@ func (t *Trainer) trial() (checker.Trial, error) {
 	return c, nil
 }
 
-func (t *Trainer) closeJudges() error {
-	if t.heldOut == nil {
+func (j *judges) close() error {
+	if j.heldOut == nil {
 		return nil
 	}
-	return t.heldOut.Close()
+	return j.heldOut.Close()
 }
 
 // judge adds the judges' figures of the validation answers j.
@@ -130,8 +136,8 @@ func (t *Trainer) closeJudges() error {
 // A validation is always finished, so that a run that was stopped has the figures of
 // one that was not: the checker's deadline bounds the wait.
 func (t *Trainer) judge(m Metrics, j *quality.Results) error {
-	if t.checker != nil {
-		rows, err := checker.Rows(t.val, j.Batch.Rows, j.Answers, j.Truncated)
+	if t.judges.checker != nil {
+		rows, err := checker.Rows(t.val.set, j.Batch.Indices(), j.Answers, j.Truncated)
 		if err != nil {
 			return err
 		}
@@ -145,7 +151,7 @@ func (t *Trainer) judge(m Metrics, j *quality.Results) error {
 			m["val/check"] = mean
 		}
 	}
-	if t.heldOut != nil {
+	if t.judges.heldOut != nil {
 		return t.heldOutShare(m, j)
 	}
 	return nil
@@ -157,22 +163,22 @@ func (t *Trainer) judge(m Metrics, j *quality.Results) error {
 // left out: the missing end alone would decide.
 func (t *Trainer) heldOutShare(m Metrics, j *quality.Results) error {
 	limit := t.cfg.Actor.MaxTokenLen
-	scoreS, err := t.heldOut.AllScores(t.scored(j.Seqs), limit)
+	scoreS, err := t.judges.heldOut.AllScores(t.form.judged(j.Seqs), limit)
 	if err != nil {
 		return err
 	}
-	scoreP, err := t.heldOut.AllScores(t.scored(j.Batch.Teachers), limit)
+	scoreP, err := t.judges.heldOut.AllScores(t.form.judged(j.Batch.Teachers()), limit)
 	if err != nil {
 		return err
 	}
 	sum, n := 0.0, 0.0
 	for p := range scoreP {
-		if j.Batch.TeacherCut[p] {
+		if j.Batch[p].TeacherCut {
 			continue
 		}
 		n++
 		switch {
-		case slices.Equal(j.Seqs[p].IDs, j.Batch.Teachers[p].IDs):
+		case slices.Equal(j.Seqs[p].IDs, j.Batch[p].Teacher.IDs):
 			sum += 0.5
 		case scoreS[p] >= scoreP[p]:
 			sum++
@@ -186,54 +192,42 @@ func (t *Trainer) heldOutShare(m Metrics, j *quality.Results) error {
 
 // checkRound has the checker score a round's answers, where the reward has a share of
 // it. An interruption ends the program and gives up the step: model.ErrStopped.
-func (t *Trainer) checkRound(m Metrics, r *round) error {
-	if !t.cfg.ChecksAnswers(t.Stage) {
+func (g *game) checkRound(m Metrics, r *round) error {
+	if !g.checked() {
 		return nil
 	}
-	scores := r.checkA
-	if scores == nil {
-		scores = nans(len(r.group))
-	}
+	t := g.t
 	// A search of trees has had the others checked. An answer without a score is asked about again.
-	var ask []int
-	answers := make([]string, 0, len(r.group))
-	for a, ids := range r.written() {
-		if math.IsNaN(scores[a]) {
-			ask, answers = append(ask, a), append(answers, t.tok.Decode(ids, true))
+	var ask []*answer
+	var at []int
+	var texts []string
+	var cut []bool
+	for _, group := range r.groups {
+		for _, a := range group.answers {
+			if math.IsNaN(a.check) {
+				ask, at = append(ask, a), append(at, group.Index)
+				texts, cut = append(texts, t.tok.Decode(a.ids, true)), append(cut, a.cut)
+			}
 		}
 	}
-	rows, err := checker.Rows(t.set, model.Pick(r.batch.Rows, model.Pick(r.group, ask)), answers,
-		model.Pick(r.cut, ask))
+	rows, err := checker.Rows(t.train.set, at, texts, cut)
 	if err != nil {
 		return err
 	}
-	ctx := t.ctx
-	if ctx == nil {
-		ctx = context.Background()
-	}
 	var verdicts []checker.Verdict
 	err = m.time("timing_s/check", func() error {
-		verdicts, err = t.verdicts(ctx, rows)
+		verdicts, err = t.verdicts(t.context(), rows)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	for i, v := range verdicts {
-		scores[ask[i]] = v.Score
+		ask[i].check = v.Score
 	}
-	r.checkA = scores
 	_, none := checker.Mean(verdicts)
 	t.unchecked(none, len(verdicts))
 	return nil
-}
-
-func nans(n int) []float64 {
-	x := make([]float64, n)
-	for i := range x {
-		x[i] = math.NaN()
-	}
-	return x
 }
 
 // manyUnchecked is the share of answers without a score above which a call of the checker is worth
@@ -245,7 +239,7 @@ func (t *Trainer) unchecked(none, of int) float64 {
 	share := float64(none) / float64(of)
 	if share > manyUnchecked {
 		text := fmt.Sprintf("checker: %d of %d answers have no score", none, of)
-		if said := t.checker.Said(); len(said) > 0 { // on the rank that has run it
+		if said := t.judges.checker.Said(); len(said) > 0 { // on the rank that has run it
 			text += "; it said: " + said[len(said)-1]
 		}
 		t.log.Warn(text)
@@ -263,7 +257,7 @@ func (t *Trainer) verdicts(ctx context.Context,
 	}
 	var raw []byte
 	if t.first() {
-		answer.Verdicts, err = t.checker.Check(ctx, rows)
+		answer.Verdicts, err = t.judges.checker.Check(ctx, rows)
 		if err != nil && !errors.Is(err, checker.ErrFailed) && ctx.Err() != nil {
 			answer.Stopped = err.Error()
 		} else if err != nil {

@@ -60,14 +60,14 @@ func TestLoRARun(t *testing.T) {
 			finished(t, be, cfg, stage)
 			same(t, record(t, run, 5), want)
 		}
-		files := tree(t, filepath.Join(whole, "global_step_5"))
+		files := filesOf(t, filepath.Join(whole, "global_step_5"))
 		for name := range files {
 			if base := filepath.Base(name); base == "config.json" || base == "model.safetensors" {
 				t.Errorf("%s: the checkpoint has %s: it should hold adapters alone", stage, name)
 			}
 		}
 		if stage == config.Train &&
-			!strings.Contains(strings.Join(keys(tree(t, filepath.Join(whole, "reference"))), " "),
+			!strings.Contains(strings.Join(keys(filesOf(t, filepath.Join(whole, "reference"))), " "),
 				"adapter_model.safetensors") {
 			t.Error("the reference is not written as adapters")
 		}
@@ -85,11 +85,11 @@ func TestLoRARun(t *testing.T) {
 		append(lora, "trainer.resume_from="+last, "trainer.total_steps=2", "critic.lora.rank=4",
 			"critic.lora.rslora=false", "critic.lora.targets=all-linear")...), config.Train)
 	base := tr.actor.Model().Base()
-	if base == nil || tr.critic.Model().Base() != base || tr.reference.Model().Base() != base {
+	if base == nil || gameOf(tr).critic.Model().Base() != base || tr.reference.Model().Base() != base {
 		t.Error("the three roles do not stand on one base")
 	}
 	digest := bits(be, base)
-	if _, err := tr.next(); err != nil {
+	if _, err := nextOf(tr); err != nil {
 		t.Fatal(err)
 	}
 	if got := bits(be, base); got != digest {

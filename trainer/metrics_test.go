@@ -124,7 +124,7 @@ func TestFreshDiscriminatorIsNearChance(t *testing.T) {
 	tr := opened(t, be, settings(config.Warmup, filepath.Join(t.TempDir(), "w"),
 		"trainer.total_steps=1", "trainer.critic_warmup=1", "data.train_batch_size=40"),
 		config.Warmup)
-	m, err := tr.gameStep()
+	m, err := nextOf(tr)
 	if err != nil {
 		t.Fatal(err)
 	}

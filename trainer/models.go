@@ -9,7 +9,6 @@ import (
 
 	"gad/actor"
 	"gad/algos"
-	"gad/critic"
 	"gad/model"
 	"gad/reference"
 	"gad/trainer/config"
@@ -18,87 +17,71 @@ import (
 )
 
 // actorDir is the folder that the student is loaded from.
-func (t *Trainer) actorDir(s start) string {
+func (t *Trainer) actorDir(s *start) string {
 	if s.dir != "" {
 		return filepath.Join(s.dir, "actor")
 	}
 	return t.cfg.Model.Path
 }
 
-// openModels opens the student, and in the game and its warm-up the discriminator, each with
-// its optimizer as the run has it.
-func (t *Trainer) openModels(s start) error {
+// openModels opens the student with its optimizer as the run has it, and what the stage has beside
+// it.
+func (t *Trainer) openModels(s *start) error {
 	from := t.actorDir(s)
-	shape, err := t.checkStudent(s, from)
-	if err != nil {
+	if err := t.checkStudent(s, from); err != nil {
 		return err
 	}
-	student, err := t.openStudent(s, from)
-	if err != nil {
+	if err := t.openStudent(s, from); err != nil {
 		return err
 	}
-	if t.Stage == config.DPO {
-		t.frozen = t.newFrozenPairs()
-		t.dpo, err = algos.NewDPO[float64](t.cfg.DPO.Objective())
-	}
-	if err != nil || !t.Stage.HasCritic() {
-		return err
-	}
-	carried := s.dir != "" && s.state.Stage.HasCritic() &&
-		(s.inPlace || t.cfg.Model.RewardPath == "")
-	if err := t.openDiscriminator(s, student, shape, carried); err != nil {
-		return err
-	}
-	return t.resumeDiscriminator(s, carried)
+	return t.stage.open(s)
 }
 
-// checkStudent is the shape of the student in from, which must suit the tokenizer and the
-// settings. It notes the type that the weights had before any training.
-func (t *Trainer) checkStudent(s start, from string) (shape model.Config, err error) {
-	if shape, err = model.ReadConfig(from); err != nil {
-		return shape, err
+// checkStudent refuses a student in from that does not suit the tokenizer and the settings. It notes
+// the type that the weights had before any training.
+func (t *Trainer) checkStudent(s *start, from string) error {
+	shape, err := model.ReadConfig(from)
+	if err != nil {
+		return err
 	}
 	if t.tok.Size() > shape.Vocab {
-		return shape, fmt.Errorf("model: %s: vocabulary of %d, but the tokenizer has %d tokens: they do not belong together", from, shape.Vocab, t.tok.Size())
+		return fmt.Errorf("model: %s: vocabulary of %d, but the tokenizer has %d tokens: they do not belong together", from, shape.Vocab, t.tok.Size())
 	}
 	if err := t.cfg.CheckSizes(t.Stage, from, shape); err != nil {
-		return shape, err
+		return err
 	}
-	t.baseDType = shape.DType
+	t.past.baseDType = shape.DType
 	if s.dir != "" {
-		t.baseDType = s.state.BaseDType
+		t.past.baseDType = s.state.BaseDType
 	} else if earlier, err := saved.Read(t.fs, filepath.Dir(filepath.Clean(from))); err == nil {
-		t.baseDType = earlier.BaseDType // from is the actor of another run's checkpoint
+		t.past.baseDType = earlier.BaseDType // from is the actor of another run's checkpoint
 	} else if !errors.Is(err, fs.ErrNotExist) && !errors.As(err, new(saved.Foreign)) {
-		return shape, err
+		return err
 	}
-	return shape, nil
+	return nil
 }
 
 // openStudent opens the student in from, with adapters where the settings have some, and its
-// optimizer. It returns the folder of the weights: from, or the adapters'.
-func (t *Trainer) openStudent(s start, from string) (student string, err error) {
-	learning := t.planned // steps in which the student learns
-	if t.Stage.HasCritic() {
-		learning -= t.cfg.Trainer.CriticWarmup
-	}
+// optimizer. It notes the folder of the weights: from, or the adapters'.
+func (t *Trainer) openStudent(s *start, from string) (err error) {
+	learning := t.past.planned - t.stage.waits() // steps in which the student learns
 	updates := max(learning, 1) * t.cfg.OptimizerSteps(t.Stage, config.Student)
-	if err := t.schedule("actor.optim", &t.cfg.Actor.Optim, updates); err != nil {
-		return "", err
+	if err := t.schedule(s, "actor.optim", &t.cfg.Actor.Optim, updates); err != nil {
+		return err
 	}
 	c := t.cfg
 	if s.dir != "" && !s.inPlace && c.Actor.LoRA.On() && !model.IsAdapter(from) {
-		return "", fmt.Errorf("%w: actor.lora.rank=%d, but %s was trained in full: leave out LoRA, or export the student (gad export) and begin with gad warmup --model", config.ErrConfig, c.Actor.LoRA.Rank, s.dir)
+		return fmt.Errorf("%w: actor.lora.rank=%d, but %s was trained in full: leave out LoRA, or export the student (gad export) and begin with gad warmup --model", config.ErrConfig, c.Actor.LoRA.Rank, s.dir)
 	}
-	student = from
+	s.student = from
 	o := model.Options{Kind: model.LM, Trainable: true, Recompute: c.Actor.Recompute,
 		LoRA: c.Actor.LoRA, Seed: t.seed(), StatesOver: t.statesOver()}
 	err = t.busy("loading the student", func() (err error) {
 		if s.dir == "" && c.Model.Adapter != "" {
-			if student = c.Model.Adapter; !model.IsAdapter(student) {
+			if s.student = c.Model.Adapter; !model.IsAdapter(s.student) {
 				return fmt.Errorf(
 					"%w: model.adapter_path %s: is no folder of LoRA adapters: it has no %s",
-					config.ErrConfig, student, model.AdapterConfigName)
+					config.ErrConfig, s.student, model.AdapterConfigName)
 			}
 			if o.Base, err = model.Load(t.be, from,
 				model.Options{Kind: model.LM, Quant: t.cfg.Actor.LoRA.Base}); err != nil {
@@ -106,7 +89,7 @@ func (t *Trainer) openStudent(s start, from string) (student string, err error) 
 			}
 			defer o.Base.Close() // the student keeps its weights
 		}
-		m, err := model.Load(t.be, student, o)
+		m, err := model.Load(t.be, s.student, o)
 		if err != nil {
 			return fmt.Errorf("actor: %w", err)
 		}
@@ -128,27 +111,27 @@ func (t *Trainer) openStudent(s start, from string) (student string, err error) 
 		return nil
 	})
 	if err != nil {
-		return "", err
+		return err
 	}
 	if s.inPlace || s.dir != "" &&
 		(t.Stage != config.Train && t.Stage != config.DPO || c.Trainer.ResumeOptim == "both") {
 		if err := t.actor.Optimizer().Load(filepath.Join(s.dir, saved.ActorOptimizer)); err != nil {
-			return "", err
+			return err
 		}
 	}
-	if t.before = s.state.Before; !s.inPlace {
-		t.before.Actor = t.actor.Optimizer().Steps()
+	if t.past.before = s.state.Before; !s.inPlace {
+		t.past.before.Actor = t.actor.Optimizer().Steps()
 	}
-	t.actor.Optimizer().ScheduleFrom(t.before.Actor)
-	return student, nil
+	t.actor.Optimizer().ScheduleFrom(t.past.before.Actor)
+	return nil
 }
 
 // schedule checks the learning rate's schedule o over a run's optimizer updates; key names it. A
 // warm-up that only a preset gave is shortened to leave an update behind it, with a note.
-func (t *Trainer) schedule(key string, o *model.OptimSettings, updates int) error {
+func (t *Trainer) schedule(s *start, key string, o *model.OptimSettings, updates int) error {
 	warmup := key + ".lr_warmup_steps"
-	if o.WarmupSteps >= updates && slices.Contains(t.preset, warmup) {
-		t.notes = append(t.notes, fmt.Sprintf(
+	if o.WarmupSteps >= updates && slices.Contains(s.preset, warmup) {
+		s.late = append(s.late, fmt.Sprintf(
 			"%s is %d of the %d optimizer steps of this run: the preset's %d is too long for it",
 			warmup, updates-1, updates, o.WarmupSteps))
 		o.WarmupSteps = updates - 1
@@ -160,89 +143,9 @@ func (t *Trainer) schedule(key string, o *model.OptimSettings, updates int) erro
 	return nil
 }
 
-// openDiscriminator opens the checkpoint's discriminator where it is carried over, else the one
-// that the settings name, else the student's weights with a new head. shape is the student's.
-func (t *Trainer) openDiscriminator(s start, student string, shape model.Config,
-	carried bool) error {
-	c, scorer := t.cfg, student
-	switch {
-	case carried:
-		scorer = filepath.Join(s.dir, "critic")
-	case c.Model.RewardPath != "":
-		scorer = c.Model.RewardPath // given beside --resume, it takes the place of the checkpoint's
-	}
-	if !carried && c.Model.RewardPath != "" {
-		if err := saved.SameTokens(t.tok, scorer, "model.reward_path"); err != nil {
-			return err
-		}
-	}
-	// whenever its time alone ends: a schedule is fixed beforehand
-	steps := t.planned + max(0, t.lastAlone()-c.Trainer.CriticWarmup)
-	updates := steps * c.OptimizerSteps(t.Stage, config.Discriminator)
-	if err := t.schedule("critic.optim", &t.cfg.Critic.Optim, updates); err != nil {
-		return err
-	}
-	c = t.cfg
-	err := t.busy("loading the discriminator", func() (err error) {
-		// With adapters on both it stands on the student's base.
-		m, err := model.Load(t.be, scorer,
-			model.Options{Kind: c.Critic.Kind(), Trainable: true, Recompute: c.Critic.Recompute,
-				LoRA: c.Critic.LoRA, Base: t.actor.Model().Base(), Turns: t.actor.Model(),
-				Seed: t.seed(), ScoreInit: c.Critic.HeadStd(shape.Hidden),
-				StatesOver: t.statesOver()})
-		if err != nil {
-			return fmt.Errorf("critic: %w", err)
-		}
-		if err := m.SetTokens(t.tok.Tokens()); err != nil {
-			return errors.Join(fmt.Errorf("critic: %w", err), m.Close())
-		}
-		if t.critic, err = critic.New(m, c.Critic, updates, t.seed()); err != nil {
-			return errors.Join(err, m.Close())
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	t.critic.Model().Share(t.actor.Model()) // they take turns
-	t.critic.Against(t.actor.Model(), c.Rollout.Temperature)
-	t.kl = algos.AdaptiveKL{Coef: c.Algorithm.KLCtrl.KLCoef, Target: c.Algorithm.KLCtrl.TargetKL,
-		Horizon: c.Algorithm.KLCtrl.Horizon}
-	return c.CheckScored(t.Stage, scorer, t.critic.Model().Config().MaxPosition)
-}
-
-// resumeDiscriminator restores the discriminator's optimizer and its replay pool where it is
-// carried over, and sets its schedule.
-func (t *Trainer) resumeDiscriminator(s start, carried bool) error {
-	c := t.cfg
-	if carried {
-		if s.inPlace || c.Trainer.ResumeOptim != "none" {
-			if err := t.critic.Optimizer().Load(
-				filepath.Join(s.dir, saved.CriticOptimizer)); err != nil {
-				return err
-			}
-		}
-		if t.critic.Replay != nil {
-			if err := readReplay(s.dir, t.critic.Replay); err != nil {
-				return err
-			}
-		}
-	}
-	if !c.Critic.Replay.Live && (t.critic.Replay == nil || len(t.critic.Replay.Pairs) == 0) {
-		return fmt.Errorf("%w: critic.replay.live=false needs the pool of an earlier stage, which has none: keep one in the warm-up (critic.replay.size=4096) and here", config.ErrConfig)
-	}
-	if s.inPlace {
-		t.kl.Coef = s.state.KLCoef
-	} else {
-		t.before.Critic = t.critic.Optimizer().Steps()
-	}
-	t.critic.Optimizer().ScheduleFrom(t.before.Critic)
-	return nil
-}
-
 // openReference keeps the student as it was at the start in the run's own folder,
 // so that the run can go on wherever it was resumed from is gone.
-func (t *Trainer) openReference(s start) (err error) {
+func (t *Trainer) openReference(s *start) (err error) {
 	if !t.cfg.NeedsReference(t.Stage) {
 		return nil
 	}
@@ -270,12 +173,12 @@ func (t *Trainer) openReference(s start) (err error) {
 		return err
 	}
 	t.reference.Model().Share(t.actor.Model())
-	t.actor.Reference = t.reference.Model()
+	t.actor.Against(actor.Target{Policy: t.reference.Model(), Beta: 1})
 	return nil
 }
 
 // writeReference writes the reference's folder where the run begins.
-func (t *Trainer) writeReference(dir string, s start) error {
+func (t *Trainer) writeReference(dir string, s *start) error {
 	switch _, err := t.fs.Stat(dir); {
 	case s.inPlace && errors.Is(err, fs.ErrNotExist):
 		return saved.MissingReference(dir)

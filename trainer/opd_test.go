@@ -159,31 +159,27 @@ func TestOPDTeacherReads(t *testing.T) {
 	reads := func(more ...string) (tr *Trainer, r *round, seqs []model.Seq) {
 		tr = opened(t, be, settings(config.OPD, filepath.Join(t.TempDir(), "run"), more...),
 			config.OPD)
-		r = &round{}
-		var err error
-		if r.batch, err = tr.draw(4); err != nil {
-			t.Fatal(err)
+		o := tr.stage.(*opd)
+		r = sampledRound(t, tr, &o.onPolicy, 4)
+		read, err := o.teacher.reads(r)
+		if err != nil || read[0].spelling != nil {
+			t.Fatal(read, err)
 		}
-		if err := tr.rollout(Metrics{}, r, map[int]int{}); err != nil {
-			t.Fatal(err)
-		}
-		read, err := tr.teacher.reads(tr, r)
-		if err != nil || read.spS != nil {
-			t.Fatal(read.spS, err)
-		}
-		return tr, r, read.seqs
+		return tr, r, readBy(read)
 	}
 	_, r, seqs := reads()
+	v := listsOf(r)
 	for s, seq := range seqs {
-		if &seq.IDs[0] != &r.roll.Seqs[s].IDs[0] {
+		if &seq.IDs[0] != &v.seqs[s].IDs[0] {
 			t.Errorf("answer %d: the same prompt, another sequence", s)
 		}
 	}
 	other := copied(t, fixed.student, "tokenizer_config.json", "assistant", "helper")
 	for _, more := range [][]string{{"teacher.system=be brief"}, {"teacher.path=" + other}} {
 		tr, r, seqs := reads(more...)
+		v := listsOf(r)
 		for s, seq := range seqs {
-			row, err := tr.set.Row(r.batch.Rows[r.group[s]])
+			row, err := tr.train.set.Row(v.batch[v.group[s]].Index)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -195,10 +191,10 @@ func TestOPDTeacherReads(t *testing.T) {
 			if !strings.Contains(text, row.Messages[len(row.Messages)-1].Content) {
 				t.Errorf("%v: the teacher reads %q, which lacks the row's prompt", more, text)
 			}
-			if !slices.Equal(seq.Response(), r.roll.Seqs[s].Response()) {
+			if !slices.Equal(seq.Response(), v.seqs[s].Response()) {
 				t.Errorf("%v: answer %d: the teacher reads other tokens", more, s)
 			}
-			if slices.Equal(seq.IDs, r.roll.Seqs[s].IDs) {
+			if slices.Equal(seq.IDs, v.seqs[s].IDs) {
 				t.Errorf("%v: answer %d: the teacher reads the student's prompt", more, s)
 			}
 		}
@@ -219,13 +215,14 @@ func TestOPDEndings(t *testing.T) {
 	tr := opened(t, be, settings(config.OPD, filepath.Join(t.TempDir(), "run"),
 		"model.path="+fixed.student), config.OPD)
 	end := tr.tok.EndOfTurn()
-	r := &round{cut: []bool{false, true, false}}
-	r.roll = &actor.Rollout{}
-	for _, answer := range [][]int32{{5, 6, end}, {5, 6, 7}, {5, 6, 7, 8}} {
-		r.roll.Seqs = append(r.roll.Seqs, model.Answer(append([]int32{1, 2}, answer...), 2))
+	g := &group{}
+	for i, answer := range [][]int32{{5, 6, end}, {5, 6, 7}, {5, 6, 7, 8}} {
+		g.answers = append(g.answers, newAnswer(i == 1, &actor.Sequence{
+			Seq: model.Answer(append([]int32{1, 2}, answer...), 2)}))
 	}
 	adv := [][]float64{{-1, -3, -1}, {-1, -1, -2}, {-1, -1, -1, 5}}
-	if got := tr.neutral(r, reading{}, adv); got != 0.5 {
+	teacher := tr.stage.(*opd).teacher
+	if got := teacher.fillUncompared(&round{groups: []*group{g}}, nil, adv); got != 0.5 {
 		t.Errorf("%g of the ends are compared, want one of two", got)
 	}
 	mean := -12.0 / 9

@@ -25,9 +25,9 @@ func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err err
 		o.Console, o.TTY = nil, false // rank 0 speaks
 	}
 	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, ranks: o.Ranks,
-		skipped: map[string]int{}, verified: map[int]bool{}, named: map[string]bool{},
-		free: o.Backend.Available(), con: report.NewConsole(o.Console, o.TTY), notes: o.Notes,
-		preset: o.Preset}
+		past:  progress{verified: map[int]bool{}, skipped: map[string]int{}},
+		named: map[string]bool{}, con: report.NewConsole(o.Console, o.TTY)}
+	s := &start{late: o.Notes, preset: o.Preset, teacher: o.Teacher, free: o.Backend.Available()}
 	defer func() {
 		if err != nil {
 			err = checkpoint.ExplainFull(o.FS, cfg.Trainer.Output, 0, err)
@@ -37,26 +37,25 @@ func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err err
 		}
 	}()
 	run := cfg.Trainer.Output
-	if err := t.joinRanks(); err != nil {
+	if err := t.joinRanks(s); err != nil {
 		return t, err
 	}
-	var start start
 	err = t.inTurn("the run's folder", func() (err error) {
 		if t.first() {
 			if err := t.claim(run); err != nil {
 				return err
 			}
 		}
-		start, err = t.findStart(run)
-		return err
+		return t.findStart(s, run)
 	})
 	if err != nil {
 		return t, err
 	}
-	if err := t.alike("checkpoints to start from", start.dir); err != nil {
+	if err := t.alike("checkpoints to start from", s.dir); err != nil {
 		return t, err
 	}
-	if err := t.inTurn("the data", func() error { return t.openData(&start) }); err != nil {
+	t.stage, t.form = stages[stage].make(basic{t}, s), newForm(t)
+	if err := t.inTurn("the data", func() error { return t.openData(s) }); err != nil {
 		return t, err
 	}
 	if err := t.sameInputs(); err != nil {
@@ -64,28 +63,25 @@ func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err err
 	}
 	// Before the models take the memory that the run is planned for.
 	err = t.busy("timing a matrix product", func() (err error) {
-		t.peak, err = measurePeak(t.be)
-		t.peak *= float64(t.ranks.Size())
+		t.meter.peak, err = measurePeak(t.be)
+		t.meter.peak *= float64(t.ranks.Size())
 		return err
 	})
 	if err != nil {
 		return t, err
 	}
-	if err := t.openModels(start); err != nil {
+	if err := t.openModels(s); err != nil {
 		return t, err
 	}
-	if err := t.openTeacher(o.Teacher); err != nil {
+	if err := t.openJudges(s); err != nil {
 		return t, err
 	}
-	if err := t.openJudges(&start); err != nil {
+	if err := t.form.open(); err != nil {
 		return t, err
 	}
-	if err := t.openEnvironment(); err != nil {
-		return t, err
-	}
-	if start.inPlace && t.step >= t.total {
+	if s.inPlace && t.step >= t.total {
 		run = "" // finished: say so, and change nothing
-	} else if err := t.settle(start); err != nil {
+	} else if err := t.settle(s); err != nil {
 		return t, err
 	}
 	if err := t.split(); err != nil {
@@ -103,7 +99,7 @@ func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err err
 		return t, err
 	}
 	t.log = t.rec.Log()
-	t.introduce(start)
+	t.introduce(s)
 	return t, nil
 }
 

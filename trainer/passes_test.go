@@ -96,17 +96,17 @@ func (t tokens) plus(o tokens, times int) tokens {
 
 // taken sorts what was recorded in a step: by network, optimizer steps that it had taken
 // in it, and whether a gradient was wanted.
-func (s *passSpy) taken(t *testing.T, tr *Trainer, b *encode.Batch) map[string]tokens {
+func (s *passSpy) taken(t *testing.T, tr *Trainer, b encode.Batch) map[string]tokens {
 	t.Helper()
 	networks := map[string]*model.Model{"actor": tr.actor.Model()}
-	if tr.critic != nil {
-		networks["critic"] = tr.critic.Model()
+	if g, ok := tr.stage.(*game); ok {
+		networks["critic"] = g.critic.Model()
 	}
 	if tr.reference != nil {
 		networks["reference"] = tr.reference.Model()
 	}
-	if tr.teacher != nil {
-		networks["teacher"] = tr.teacher.Model()
+	if c := teacherOf(tr); c != nil {
+		networks["teacher"] = c.Model()
 	}
 	out := map[string]tokens{}
 	for _, p := range s.passes {
@@ -135,13 +135,13 @@ func (s *passSpy) taken(t *testing.T, tr *Trainer, b *encode.Batch) map[string]t
 				hi++
 			}
 			ids := p.ids[lo:hi]
-			k := slices.IndexFunc(b.Prompts, func(prompt []int32) bool {
+			k := slices.IndexFunc(b.Prompts(), func(prompt []int32) bool {
 				return len(ids) >= len(prompt) && slices.Equal(ids[:len(prompt)], prompt)
 			})
 			if k < 0 {
 				t.Fatalf("%s: a sequence that begins with no prompt of the step: %v", key, ids)
 			}
-			n := len(b.Prompts[k])
+			n := len(b[k].Prompt)
 			x.prompt += n
 			x.answer += len(ids) - n
 			lo = hi
@@ -155,7 +155,7 @@ func (s *passSpy) taken(t *testing.T, tr *Trainer, b *encode.Batch) map[string]t
 // pass takes one optimizer step: sorted as taken.
 func listed(tr *Trainer, m Metrics, sampled, prompts, students, teachers tokens) map[string]tokens {
 	out := map[string]tokens{}
-	for _, x := range tr.cfg.Passes(tr.Stage, len(tr.stepRows), tr.be.Alone()) {
+	for _, x := range tr.cfg.Passes(tr.Stage, len(tr.train.step), tr.be.Alone()) {
 		_, ran := m["timing_s/"+x.Part]
 		if !ran || x.When == config.SeveralPacks && tr.cfg.Actor.MaxTokenLen > 1000 {
 			continue
@@ -338,11 +338,11 @@ func TestPassesOfAStep(t *testing.T) {
 				clear(be.steps)
 				tr.step = c.step - 1
 				var err error
-				if m, err = tr.next(); err != nil {
+				if m, err = nextOf(tr); err != nil {
 					t.Fatal(err)
 				}
 			}
-			b, err := tr.enc.Batch(tr.set, tr.stepRows)
+			b, err := tr.enc.Batch(tr.train.set, tr.train.step)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -351,14 +351,14 @@ func TestPassesOfAStep(t *testing.T) {
 				answers = tr.cfg.Rollout.N
 			}
 			var prompts, taught int
-			for i, seq := range b.Teachers {
-				prompts += len(b.Prompts[i])
+			for i, seq := range b.Teachers() {
+				prompts += len(b[i].Prompt)
 				taught += seq.Trained()
 			}
-			said := int(m["rollout/len_mean"]*float64(answers*len(b.Rows)) + 0.5)
+			said := int(m["rollout/len_mean"]*float64(answers*len(b)) + 0.5)
 			unit := map[string]tokens{ // of one pass
 				// a prompt once; the last token of an answer is not read
-				"sampled":  {prompts, said - answers*len(b.Rows)},
+				"sampled":  {prompts, said - answers*len(b)},
 				"students": {0, said},
 				"teachers": {0, taught},
 				"prompts":  {prompts, 0}, // with the answers of both sides, once
@@ -394,25 +394,22 @@ func TestRewardsByToken(t *testing.T) {
 		append(strings.Fields(byToken), "trainer.total_steps=4", "model.reward_path="+fixed.blank,
 			"algorithm.gamma=0.5", "critic.truncated=include")...), config.Warmup)
 	m := Metrics{}
-	r, err := tr.play(m)
+	r, err := gameOf(tr).play(m)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := tr.critic.Terms(r.forCritic)
+	want, err := gameOf(tr).critic.Terms(r.judged())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := tr.updateCritic(m, r); err != nil {
+	if err := gameOf(tr).updateCritic(m, r); err != nil {
 		t.Fatal(err)
 	}
-	advST, err := tr.advantages(m, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	advST := advantagesOf(t, tr, m, r)
 	_, mask := r.mask()
 	byHand, err := algos.Advantages(
 		algos.AdvantageConfig{Name: "reinforce_plus_plus", Gamma: 0.5},
-		algos.AdvantageInput{Scores: make([]float64, len(want)), Group: r.group, Mask: mask,
+		algos.AdvantageInput{Scores: make([]float64, len(want)), Group: r.group(), Mask: mask,
 			TokenRewards: padded(want, mask)})
 	if err != nil {
 		t.Fatal(err)
@@ -420,7 +417,7 @@ func TestRewardsByToken(t *testing.T) {
 	differ := 0
 	for s, row := range byHand {
 		for i, x := range row {
-			if math.Abs(x-advST[s][i]) > 1e-9 {
+			if i < len(advST[s]) && math.Abs(x-advST[s][i]) > 1e-9 {
 				t.Fatalf("answer %d, token %d: advantage %g, want %g", s, i, advST[s][i], x)
 			}
 			if i > 0 && mask[s][i] == 1 && x != row[0] {
@@ -494,13 +491,13 @@ func TestOldLogProbsFallBack(t *testing.T) {
 	}{{3, 0, true, false}, {4, 0.25, false, false}, {50, 0.25, true, true}, {51, 0.25, true, true},
 		{52, 0, true, true}} {
 		tr.step, be.skew = c.step-1, c.skew
-		m, err := tr.next()
+		m, err := nextOf(tr)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, ok := m["rollout/logp_diff_max"]; ok != c.measured || tr.oldDiffers != c.differs {
+		if _, ok := m["rollout/logp_diff_max"]; ok != c.measured || tr.past.oldDiffers != c.differs {
 			t.Errorf("step %d: measured %v, fell back %v, want %v and %v", c.step, ok,
-				tr.oldDiffers, c.measured, c.differs)
+				tr.past.oldDiffers, c.measured, c.differs)
 		}
 		if ratio := m["actor/first_ratio_max"]; c.measured && ratio != 1 {
 			t.Errorf("step %d: the first ratio is %g: it is not taken to the trainer's own", c.step,
@@ -562,14 +559,14 @@ func TestDPOKeepsWhatIsFrozen(t *testing.T) {
 		}
 		return record(t, c.Trainer.Output, 30), read(tr)
 	}
-	want, whole := play(t, func(tr *Trainer) { tr.frozen = nil })
+	want, whole := play(t, func(tr *Trainer) { tr.stage.(*dpo).frozen = nil })
 	kept, once := play(t, func(*Trainer) {})
 	same(t, kept, want)
 	if 3*once != whole || once == 0 {
 		t.Errorf("%d tokens passed through the reference, without the store %d: want a third", once,
 			whole)
 	}
-	part, some := play(t, func(tr *Trainer) { tr.frozen.room = 2000 })
+	part, some := play(t, func(tr *Trainer) { tr.stage.(*dpo).frozen.room = 2000 })
 	same(t, part, want)
 	if some <= once || some >= whole {
 		t.Errorf("%d tokens passed through the reference with a store that is full, %d and %d with and without one: want between", some, once, whole)
@@ -588,12 +585,12 @@ func TestDPOKeepsWhatIsFrozen(t *testing.T) {
 		t.Error("the rows are sampled again before the stop, or not after it")
 	}
 	be.neighbours = true
-	if tr := opened(t, be, cfg(t), config.DPO); tr.frozen != nil {
+	if tr := opened(t, be, cfg(t), config.DPO); tr.stage.(*dpo).frozen != nil {
 		t.Error("what depends on its neighbours is kept: a resumed run would have other bits")
 	}
 	be.neighbours = false
 	if tr := opened(t, be, settings(config.DPO, filepath.Join(t.TempDir(), "short"),
-		"trainer.total_steps=10"), config.DPO); tr.frozen != nil {
+		"trainer.total_steps=10"), config.DPO); tr.stage.(*dpo).frozen != nil {
 		t.Error("one epoch keeps what never comes again")
 	}
 }

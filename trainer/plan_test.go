@@ -29,7 +29,7 @@ func TestPlanOfChosenRows(t *testing.T) {
 		!strings.Contains(where.String(), "\n  where level > 7: 8 of 40 rows\n") {
 		t.Errorf("%d rows, of them %d in %d steps:\n%s", all.Rows, where.Rows, where.Steps, where)
 	}
-	ranks := planned(ranking(ranked(t, nil), "actor.max_token_len=128")...)
+	ranks := planned(byRank(ranked(t, nil), "actor.max_token_len=128")...)
 	if ranks.Rows != 32 || ranks.LeftOut != 8 || len(ranks.StepTime) != 1 ||
 		ranks.StepTime[0].Name != "update_actor" ||
 		!strings.Contains(ranks.String(),

@@ -28,7 +28,7 @@ func TestQuantRun(t *testing.T) {
 	finished(t, be, settings(config.Warmup, native,
 		append(lora[:len(lora):len(lora)], "trainer.critic_warmup=2")...), config.Warmup)
 	adapters := filepath.Join("global_step_3", "actor", "adapter_model.safetensors")
-	if a, b := tree(t, warm)[adapters], tree(t, native)[adapters]; len(a) == 0 || a == b {
+	if a, b := filesOf(t, warm)[adapters], filesOf(t, native)[adapters]; len(a) == 0 || a == b {
 		t.Error("a base in q8_0 gives the adapters of a native one")
 	}
 
@@ -45,7 +45,7 @@ func TestQuantRun(t *testing.T) {
 
 	tr := opened(t, be, settings(config.Train, filepath.Join(root, "more"), more...), config.Train)
 	base := tr.actor.Model().Base()
-	if base == nil || tr.critic.Model().Base() != base || tr.reference.Model().Base() != base {
+	if base == nil || gameOf(tr).critic.Model().Base() != base || tr.reference.Model().Base() != base {
 		t.Error("the three roles do not stand on one base")
 	}
 	wide, err := model.Load(be, fixed.student, model.Options{})

@@ -62,8 +62,8 @@ func ranked(t *testing.T,
 	return path
 }
 
-// ranking are the settings of a run that ranks.
-func ranking(ratings string, more ...string) []string {
+// byRank are the settings of a run that ranks.
+func byRank(ratings string, more ...string) []string {
 	return append([]string{"trainer.objective=ranking", "rollout.n=4", "data.ratings=" + ratings},
 		more...)
 }
@@ -73,7 +73,7 @@ func ranking(ratings string, more ...string) []string {
 func TestRankingLearnsTheOrder(t *testing.T) {
 	be := ready(t)
 	var console lines
-	c := settings(config.SFT, filepath.Join(t.TempDir(), "run"), ranking(ranked(t, nil),
+	c := settings(config.SFT, filepath.Join(t.TempDir(), "run"), byRank(ranked(t, nil),
 		"trainer.total_steps=40", "data.train_batch_size=8", "actor.optim.lr=3e-3")...)
 	if err := playOn(be, c, config.SFT, &console); err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestRankingLearnsTheOrder(t *testing.T) {
 // A run that ranks has the same bits when it was stopped, killed, and on several ranks.
 func TestRankingChangesNoBit(t *testing.T) {
 	be := ready(t)
-	overrides := ranking(ranked(t, nil), sharded("rollout.n=3", "trainer.total_steps=5")...)
+	overrides := byRank(ranked(t, nil), sharded("rollout.n=3", "trainer.total_steps=5")...)
 	overrides = append(leveled(t), overrides...)
 	// the column is no part of the rows, so the ratings hold for the leveled rows too
 	whole := filepath.Join(t.TempDir(), "whole")
@@ -161,7 +161,7 @@ func TestRankingRefusals(t *testing.T) {
 				more = append(more, c.more)
 			}
 			err := play(be, settings(config.SFT, filepath.Join(t.TempDir(), "run"),
-				ranking(ranked(t, c.edit), more...)...), config.SFT)
+				byRank(ranked(t, c.edit), more...)...), config.SFT)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Fatalf("%v\nwant %s", err, c.want)
 			}

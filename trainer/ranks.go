@@ -25,7 +25,7 @@ func (t *Trainer) first() bool { return t.ranks.Rank() == 0 }
 
 // joinRanks agrees with the other ranks on what is run. Their settings must be the same,
 // and so must what they compute with: every rank takes the same optimizer steps.
-func (t *Trainer) joinRanks() error {
+func (t *Trainer) joinRanks(s *start) error {
 	n, c := t.ranks.Size(), t.cfg
 	t.ranks.SetLimit(time.Duration(c.Trainer.RankTimeout) * time.Second)
 	t.ranks.Enter("opening")
@@ -47,7 +47,7 @@ func (t *Trainer) joinRanks() error {
 	if err := t.alike("device", t.be.Name()); err != nil {
 		return err
 	}
-	return t.joinDevices()
+	return t.joinDevices(s)
 }
 
 // alike wants a text to be the same on all ranks; what says what it is. All of them fail
@@ -76,14 +76,14 @@ func (t *Trainer) sameInputs() error {
 	if t.ranks.Size() == 1 {
 		return nil
 	}
-	if err := t.alike("data", t.set.Digest()); err != nil {
+	if err := t.alike("data", t.train.set.Digest()); err != nil {
 		return err
 	}
-	if err := t.alike("order of rows", t.chosen); err != nil {
+	if err := t.alike("order of rows", t.train.chosen); err != nil {
 		return err
 	}
-	if t.val != nil {
-		if err := t.alike("validation data", t.val.Digest()); err != nil {
+	if t.val.set != nil {
+		if err := t.alike("validation data", t.val.set.Digest()); err != nil {
 			return err
 		}
 	}
@@ -125,18 +125,8 @@ func (t *Trainer) inTurn(what string, f func() error) error {
 
 // split divides the models' work among the ranks.
 func (t *Trainer) split() error {
-	models := []*model.Model{t.actor.Model(), t.heldOut}
-	if t.critic != nil {
-		models = append(models, t.critic.Model())
-	}
-	if t.reference != nil {
-		models = append(models, t.reference.Model())
-	}
-	for _, m := range models {
-		if m == nil {
-			continue
-		}
-		if err := m.Split(t.ranks, t.cfg.Trainer.Shards); err != nil {
+	for _, n := range t.networks() {
+		if err := n.model.Split(t.ranks, t.cfg.Trainer.Shards); err != nil {
 			return err
 		}
 	}
@@ -154,13 +144,12 @@ func (t *Trainer) statesOver() *model.Ranks {
 // saveParts hands rank 0 this rank's parts of the optimizer states, in the order in which
 // it writes them (fill).
 func (t *Trainer) saveParts() error {
-	if o := t.actor.Optimizer(); o.Sharded() {
-		if err := o.Save(io.Discard, false); err != nil {
-			return err
+	for _, n := range t.learning() {
+		if n.optim.Sharded() {
+			if err := n.optim.Save(io.Discard, false); err != nil {
+				return err
+			}
 		}
-	}
-	if t.critic != nil && t.critic.Optimizer().Sharded() {
-		return t.critic.Optimizer().Save(io.Discard, false)
 	}
 	return nil
 }
@@ -173,15 +162,13 @@ func (t *Trainer) sameWeights(frozen bool) error {
 		return nil
 	}
 	var sums []byte
-	models := []*model.Model{t.actor.Model()}
-	if t.critic != nil {
-		models = append(models, t.critic.Model())
+	list := t.learning()
+	if frozen {
+		list = t.networks()
 	}
-	if frozen && t.reference != nil {
-		models = append(models, t.reference.Model())
-	}
-	if frozen && t.heldOut != nil {
-		models = append(models, t.heldOut)
+	var models []*model.Model
+	for _, n := range list {
+		models = append(models, n.model)
 	}
 	for _, m := range models {
 		// of adapters

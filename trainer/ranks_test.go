@@ -463,7 +463,7 @@ func TestRanksThatDrawOtherRows(t *testing.T) {
 	ready(t)
 	for _, stage := range []config.Stage{config.SFT, config.Train, config.DPO} {
 		run := filepath.Join(t.TempDir(), "run")
-		other := member{opened: func(tr *Trainer) { tr.order.Next(1) }}
+		other := member{opened: func(tr *Trainer) { tr.train.order.Next(1) }}
 		for r, err := range team([]member{{}, other},
 			settings(stage, run, "trainer.shards=2", "trainer.total_steps=2"), stage, nil) {
 			if !errors.Is(err, config.ErrConfig) ||

@@ -152,7 +152,7 @@ func TestNotFiniteNeverReachesTheWeights(t *testing.T) {
 				ErrInterrupted) {
 				t.Fatal(err)
 			}
-			kl := tr.kl
+			kl := gameOf(tr).kl
 			before := map[string]map[string]string{}
 			for _, side := range strings.Fields(c.sides) {
 				before[side] = weights(t, tr, side)
@@ -171,7 +171,7 @@ func TestNotFiniteNeverReachesTheWeights(t *testing.T) {
 			if tr.actor.Optimizer().Steps() != steps {
 				t.Errorf("%d optimizer steps, %d before", tr.actor.Optimizer().Steps(), steps)
 			}
-			if x := tr.kl.Coef; x-x != 0 || kl.Coef != 0 && x == 0 {
+			if x := gameOf(tr).kl.Coef; x-x != 0 || kl.Coef != 0 && x == 0 {
 				t.Errorf("KL coefficient %g, was %g", x, kl.Coef)
 			}
 			raw, err := os.ReadFile(filepath.Join(run, "metrics.jsonl"))
@@ -230,7 +230,7 @@ func TestSickWeightsAreNotSaved(t *testing.T) {
 			}
 			m := tr.actor.Model()
 			if side == "critic" {
-				m = tr.critic.Model()
+				m = gameOf(tr).critic.Model()
 			}
 			p := m.Params()[len(m.Params())/2]
 			x := map[string]compute.Tensor{"weights": p.W, "first moment": p.M,
@@ -289,7 +289,7 @@ func TestRowsOncePerEpochAcrossStops(t *testing.T) {
 					t.Fatal(err)
 				}
 				cancel()
-				rows = append(rows, tr.stepRows...)
+				rows = append(rows, tr.train.step...)
 				if done = tr.step == tr.total; done || stop[tr.step] {
 					break
 				}
@@ -488,13 +488,13 @@ func TestRunReportsFaults(t *testing.T) {
 				continue
 			}
 			reported++
-			if tr == nil || tr.saved.Load() == 0 {
+			if tr == nil || tr.past.saved.Load() == 0 {
 				continue
 			}
 			step, _, warnings, err := checkpoint.Latest(vfs.OS, run)
-			if err != nil || step < int(tr.saved.Load()) || len(warnings) > 0 {
+			if err != nil || step < int(tr.past.saved.Load()) || len(warnings) > 0 {
 				t.Errorf("operation %d (%s): step %d was acknowledged, %d is there: %v %v", at,
-					e.Op(at), tr.saved.Load(), step, warnings, err)
+					e.Op(at), tr.past.saved.Load(), step, warnings, err)
 			}
 		}
 	}
@@ -542,13 +542,13 @@ func TestRunOnAFullDisk(t *testing.T) {
 			!said.MatchString(err.Error()) {
 			t.Errorf("with %d of %d bytes: %v", room, need, err)
 		}
-		if tr == nil || tr.saved.Load() == 0 {
+		if tr == nil || tr.past.saved.Load() == 0 {
 			continue
 		}
 		begun++
 		if step, _, warnings, err := checkpoint.Latest(vfs.OS, run); err != nil ||
-			step < int(tr.saved.Load()) || len(warnings) > 0 {
-			t.Errorf("step %d was acknowledged, %d is there: %v %v", tr.saved.Load(), step,
+			step < int(tr.past.saved.Load()) || len(warnings) > 0 {
+			t.Errorf("step %d was acknowledged, %d is there: %v %v", tr.past.saved.Load(), step,
 				warnings, err)
 		}
 	}
@@ -618,7 +618,7 @@ func TestExportIsWholeOrAbsent(t *testing.T) {
 		if _, err := export.Part(vfs.OS, ckpt, "actor", dst, dtype); err != nil {
 			t.Fatal(err)
 		}
-		want := tree(t, dst)
+		want := filesOf(t, dst)
 		if dtype == "base" {
 			if got, wanted := tensors(t, dst), tensors(t, base); len(wanted) < 20 ||
 				!slices.Equal(got, wanted) {
@@ -638,14 +638,14 @@ func TestExportIsWholeOrAbsent(t *testing.T) {
 			}
 			if _, err := os.Stat(dst); errors.Is(err, fs.ErrNotExist) {
 				absent++
-			} else if got := tree(t, dst); !maps.Equal(got, want) {
+			} else if got := filesOf(t, dst); !maps.Equal(got, want) {
 				t.Errorf("%s: killed at %s: %d of %d files", dtype, e.Op(at), len(got), len(want))
 			}
 			os.RemoveAll(dst)
 			if _, err := export.Part(vfs.OS, ckpt, "actor", dst, dtype); err != nil {
 				t.Errorf("%s: after a kill at %s: %v", dtype, e.Op(at), err)
 			}
-			if got := tree(t, dst); !maps.Equal(got, want) {
+			if got := filesOf(t, dst); !maps.Equal(got, want) {
 				t.Errorf("%s: after a kill at %s: another export", dtype, e.Op(at))
 			}
 		}

@@ -150,7 +150,7 @@ func TestFinishedRunIsLeftAlone(t *testing.T) {
 	run := filepath.Join(t.TempDir(), "run")
 	cfg := settings(config.Train, run, "trainer.total_steps=2", "trainer.save_freq=1")
 	finished(t, be, cfg, config.Train)
-	before := tree(t, run)
+	before := filesOf(t, run)
 	var console lines
 	tr, err := Open(cfg, config.Train, Options{FS: vfs.OS, Backend: be, Console: &console})
 	if err != nil {
@@ -162,7 +162,7 @@ func TestFinishedRunIsLeftAlone(t *testing.T) {
 	if !console.have("already finished") {
 		t.Errorf("the console does not say that the run is finished:\n%s", console.String())
 	}
-	after := tree(t, run)
+	after := filesOf(t, run)
 	for name, content := range before {
 		if name != "log.jsonl" && after[name] != content {
 			t.Errorf("%s has changed", name)

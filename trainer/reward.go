@@ -11,14 +11,12 @@ import (
 	"gad/trainer/config"
 )
 
-// rewards are the answers' rewards before the KL term.
-func (t *Trainer) rewards(m Metrics, r *round) []float64 {
-	lenA := make([]int, len(r.group))
-	for a, ids := range r.written() {
-		lenA[a] = len(ids)
-	}
-	return shape(t.cfg.Algorithm, t.rewarded(m, r), t.lengthTerm(m, r, lenA), lenA, r.cut, r.group,
-		t.cfg.Answer(t.Stage))
+// rewards returns the answers' rewards before the KL term.
+func (g *game) rewards(m Metrics, r *round) []float64 {
+	lenA := each(r, func(_ *group, a *answer) int { return len(a.ids) })
+	cutA := each(r, func(_ *group, a *answer) bool { return a.cut })
+	return shape(g.t.cfg.Algorithm, g.rewarded(m, r), g.lengthTerm(m, r, lenA), lenA, cutA,
+		r.group(), g.t.enc.MaxResponse)
 }
 
 // shape turns scores, the sums of terms, into rewards: clip, length term (nil: none), overlong
@@ -51,15 +49,15 @@ func shape(c config.AlgorithmConfig, scoreA []float32, lengthA []float64, lenA [
 }
 
 // gtpo weighs one advantage a response by token (arXiv 2508.03772).
-func gtpo(advS []float64, r *actor.Rollout, T int) ([][]float64, error) {
-	tokensS, entropyS := make([][]int, len(r.Seqs)), make([]float64, len(r.Seqs))
-	for s, seq := range r.Seqs {
-		for _, id := range seq.Response() {
-			tokensS[s] = append(tokensS[s], int(id))
+func gtpo(advS []float64, roll actor.Rollout, T int) ([][]float64, error) {
+	tokensS, entropyS := make([][]int, len(roll)), make([]float64, len(roll))
+	for i, s := range roll {
+		for _, id := range s.Seq.Response() {
+			tokensS[i] = append(tokensS[i], int(id))
 		}
-		entropyS[s], _, _ = moments(float64s(r.EntST[s]))
+		entropyS[i], _, _ = moments(float64s(s.Entropy))
 	}
-	return algos.GTPO{}.Apply(advS, tokensS, entropyS, r.Group, T)
+	return algos.GTPO{}.Apply(advS, tokensS, entropyS, roll.Groups(), T)
 }
 
 // padded is x in float64 with rows as long as the mask's.
@@ -99,88 +97,6 @@ func spreadGroups(rewardS []float64, group []int, n int, least float64) (spread 
 	return spread, nil
 }
 
-// take appends the groups of from that keep names.
-func (r *round) take(from *round, keep []int) {
-	first := len(r.batch.Rows)
-	b, fb := r.batch, from.batch
-	b.Rows = append(b.Rows, model.Pick(fb.Rows, keep)...)
-	b.Prompts = append(b.Prompts, model.Pick(fb.Prompts, keep)...)
-	b.Teachers = append(b.Teachers, model.Pick(fb.Teachers, keep)...)
-	b.TeacherCut = append(b.TeacherCut, model.Pick(fb.TeacherCut, keep)...)
-	b.TeacherText = append(b.TeacherText, model.Pick(fb.TeacherText, keep)...)
-	b.PromptText = append(b.PromptText, model.Pick(fb.PromptText, keep)...)
-	b.Soft = append(b.Soft, model.Pick(fb.Soft, keep)...)
-	b.Hard = append(b.Hard, model.Pick(fb.Hard, keep)...)
-	if from.scoreP != nil {
-		r.scoreP = append(r.scoreP, model.Pick(from.scoreP, keep)...)
-	}
-	if from.turnA != nil {
-		r.turnP = append(r.turnP, model.Pick(from.turnP, keep)...)
-	}
-
-	at := map[int]int{} // group of from -> group of r
-	for i, p := range keep {
-		at[p] = first + i
-	}
-	rows := func(group []int) (rows, to []int) {
-		for i, p := range group {
-			if g, ok := at[p]; ok {
-				rows, to = append(rows, i), append(to, g)
-			}
-		}
-		return rows, to
-	}
-	seqs, groups := rows(from.roll.Group)
-	a, fa := r.roll, from.roll
-	a.Group = append(a.Group, groups...)
-	a.Seqs = append(a.Seqs, model.Pick(fa.Seqs, seqs)...)
-	a.Truncated = append(a.Truncated, model.Pick(fa.Truncated, seqs)...)
-	a.SampledST = append(a.SampledST, model.Pick(fa.SampledST, seqs)...)
-	a.OldST = append(a.OldST, model.Pick(fa.OldST, seqs)...)
-	if fa.EntST != nil {
-		a.EntST = append(a.EntST, model.Pick(fa.EntST, seqs)...)
-	}
-	answers, groups := rows(from.group)
-	r.group = append(r.group, groups...)
-	r.cut = append(r.cut, model.Pick(from.cut, answers)...)
-	r.forCritic = append(r.forCritic, model.Pick(from.forCritic, answers)...)
-	if from.branches != nil {
-		r.branches = append(r.branches, model.Pick(from.branches, answers)...)
-		r.wroteA = append(r.wroteA, model.Pick(from.wroteA, answers)...)
-		a.Whole = append(a.Whole, model.Pick(fa.Whole, seqs)...)
-	}
-	if from.episodes != nil {
-		r.episodes = append(r.episodes, model.Pick(from.episodes, answers)...)
-	}
-	for i, s := range seqs {
-		if fa.Episode == nil {
-			break
-		}
-		next := len(a.Episode) == 0 || i == 0 || fa.Episode[s] != fa.Episode[seqs[i-1]]
-		switch n := len(a.Episode); {
-		case n == 0:
-			a.Episode = append(a.Episode, 0)
-		case next:
-			a.Episode = append(a.Episode, a.Episode[n-1]+1)
-		default:
-			a.Episode = append(a.Episode, a.Episode[n-1])
-		}
-	}
-	if from.scoreA != nil {
-		r.scoreA = append(r.scoreA, model.Pick(from.scoreA, answers)...)
-	}
-	if from.turnA != nil {
-		r.turnA = append(r.turnA, model.Pick(from.turnA, answers)...)
-	}
-	if from.behindA != nil {
-		r.behindA = append(r.behindA, model.Pick(from.behindA, answers)...)
-		r.teacherA = append(r.teacherA, model.Pick(from.teacherA, answers)...)
-	}
-	if from.checkA != nil {
-		r.checkA = append(r.checkA, model.Pick(from.checkA, answers)...)
-	}
-}
-
 func float64s(x []float32) []float64 {
 	out := make([]float64, len(x))
 	for i, v := range x {
@@ -201,57 +117,83 @@ func moments(xs []float64) (mean, std, largest float64) {
 	return mean, math.Sqrt(std / max(float64(len(xs)-1), 1)), largest
 }
 
-// rewarded are the sums [A] of the reward's terms but for length, which stands outside of the clip:
-// see config.Rewarded. The checker's scores and the environment's rewards have metrics wherever
-// they are known, all terms of algorithm.terms have one.
-func (t *Trainer) rewarded(m Metrics, r *round) []float32 {
-	known := map[string][]float64{config.TermD: float64s(r.scoreA),
-		config.TermCheck: neutral(r.checkA, r.group), config.TermTeacher: r.teacherA}
-	if r.episodes != nil {
-		known[config.TermEnv] = t.acted(m, r)
-	} else if r.checkA != nil {
-		checked := slices.DeleteFunc(slices.Clone(r.checkA), math.IsNaN)
-		m["reward/unchecked_frac"] = 1 - float64(len(checked))/float64(len(r.checkA))
-		if len(checked) > 0 {
-			m["reward/check_mean"], _, _ = moments(checked)
+// rewarded returns the sums [A] of the reward's terms but for length, which stands outside of the
+// clip: see config.Rewarded. The checker's scores have metrics wherever they are known, and so have
+// all terms of algorithm.terms.
+func (g *game) rewarded(m Metrics, r *round) []float32 {
+	if checkA := checks(r); g.checked() {
+		known := slices.DeleteFunc(slices.Clone(checkA), math.IsNaN)
+		m["reward/unchecked_frac"] = 1 - float64(len(known))/float64(len(checkA))
+		if len(known) > 0 {
+			m["reward/check_mean"], _, _ = moments(known)
 		}
 	}
 	var sumA []float64
-	for _, x := range t.cfg.Rewarded(t.Stage) {
-		if x.Name == config.TermLength {
-			continue
+	for _, x := range g.terms {
+		if x.Name != config.TermLength {
+			sumA = g.addTerm(m, r, x, sumA, g.termValues(r, x.Name))
 		}
-		if x.Name == config.TermRougeL {
-			known[x.Name] = t.rougeL(r)
-		}
-		sumA = t.addTerm(m, r, x, sumA, known[x.Name])
 	}
-	out := make([]float32, len(r.group))
+	out := make([]float32, len(r.answers()))
 	for a, v := range sumA {
 		out[a] = float32(v)
 	}
 	return out
 }
 
-// lengthTerm is what the term length adds to the reward of each answer; nil where there is none.
-func (t *Trainer) lengthTerm(m Metrics, r *round, lenA []int) (sumA []float64) {
-	for _, x := range t.cfg.Rewarded(t.Stage) {
+// termValues returns the values [A] of a term of the reward, but of length.
+func (g *game) termValues(r *round, name string) []float64 {
+	switch name {
+	case config.TermCheck:
+		return imputeScores(checks(r), r.group())
+	case config.TermTeacher:
+		return each(r, func(_ *group, a *answer) float64 { return a.thought })
+	case config.TermEnv:
+		penalty := g.t.cfg.Env.InvalidPenalty
+		return each(r, func(_ *group, a *answer) float64 { return a.episode.Reward(penalty) })
+	case config.TermRougeL:
+		return each(r, func(of *group, a *answer) float64 {
+			return textmetrics.RougeL(g.t.tok.Decode(a.ids, true), of.TeacherText)
+		})
+	}
+	return each(r, func(_ *group, a *answer) float64 { return float64(a.score) })
+}
+
+// checks returns the checker's scores [A].
+func checks(r *round) []float64 {
+	return each(r, func(_ *group, a *answer) float64 { return a.check })
+}
+
+// has reports whether the reward has a term.
+func (g *game) has(name string) bool {
+	return slices.ContainsFunc(g.terms, func(x config.Term) bool { return x.Name == name })
+}
+
+// checked reports whether the reward reads the checker's scores.
+func (g *game) checked() bool {
+	return slices.ContainsFunc(g.terms,
+		func(x config.Term) bool { return x.Name == config.TermCheck || x.Wrong })
+}
+
+// lengthTerm returns what the term length adds to the reward of each answer; nil where there is
+// none.
+func (g *game) lengthTerm(m Metrics, r *round, lenA []int) (sumA []float64) {
+	for _, x := range g.terms {
 		if x.Name == config.TermLength {
 			logA := make([]float64, len(lenA))
 			for a, n := range lenA {
 				logA[a] = math.Log1p(float64(n))
 			}
-			sumA = t.addTerm(m, r, x, sumA, logA)
+			sumA = g.addTerm(m, r, x, sumA, logA)
 		}
 	}
 	return sumA
 }
 
 // addTerm adds term x, whose values are valueA, to sumA; nil is a sum of no terms.
-func (t *Trainer) addTerm(m Metrics, r *round, x config.Term, sumA,
-	valueA []float64) []float64 {
-	c := t.cfg.Algorithm
-	counts := func(a int) bool { return !x.Wrong || r.checkA[a] < c.RightAt }
+func (g *game) addTerm(m Metrics, r *round, x config.Term, sumA, valueA []float64) []float64 {
+	c, checkA := g.t.cfg.Algorithm, checks(r)
+	counts := func(a int) bool { return !x.Wrong || checkA[a] < c.RightAt }
 	if c.Terms != "" {
 		sum, n := 0.0, 0.0
 		for a, v := range valueA {
@@ -267,7 +209,7 @@ func (t *Trainer) addTerm(m Metrics, r *round, x config.Term, sumA,
 		}
 	}
 	if x.Z {
-		valueA = zWithin(valueA, r.group)
+		valueA = zWithin(valueA, r.group())
 	}
 	first := sumA == nil
 	if first {
@@ -286,19 +228,10 @@ func (t *Trainer) addTerm(m Metrics, r *round, x config.Term, sumA,
 	return sumA
 }
 
-// rougeL is ROUGE-L of each answer's text and the teacher's.
-func (t *Trainer) rougeL(r *round) []float64 {
-	out := make([]float64, len(r.group))
-	for a, ids := range r.written() {
-		out[a] = textmetrics.RougeL(t.tok.Decode(ids, true), r.batch.TeacherText[r.group[a]])
-	}
-	return out
-}
-
-// neutral is the checker's scores with one for each answer that has none (NaN): the mean of its
-// prompt's other scores, so that it is neither good nor bad among them; where the prompt has none,
-// the mean of all, which moves no advantage within the prompt; 0 without any.
-func neutral(checkA []float64, group []int) []float64 {
+// imputeScores replaces missing scores of the checker (NaN) by the mean of the prompt's others, so
+// that such an answer is neither good nor bad among them; where the prompt has none, by the mean of
+// all, which moves no advantage within the prompt; by 0 without any.
+func imputeScores(checkA []float64, group []int) []float64 {
 	if !slices.ContainsFunc(checkA, math.IsNaN) {
 		return checkA
 	}

@@ -230,7 +230,7 @@ func TestSeveralTrainFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer tr.Close()
-		return tr.set.Digest()
+		return tr.train.set.Digest()
 	}
 	want := digest(fixed.data)
 	for _, paths := range [][]string{

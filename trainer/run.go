@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"gad/checkpoint"
 	"gad/internal/compute"
@@ -18,7 +17,6 @@ import (
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
-	"gad/trainer/config"
 	"gad/trainer/quality"
 )
 
@@ -28,7 +26,7 @@ import (
 // ErrInterrupted. The last entry of log.jsonl says how the run ended.
 func (t *Trainer) Run(ctx context.Context) error {
 	if t.step >= t.total {
-		if t.first() && t.skipped["actor"]+t.skipped["critic"] == 0 {
+		if t.first() && !t.past.sick() {
 			if err := t.prune(); err != nil { // a kill may have come between the save and its prune
 				return err
 			}
@@ -36,14 +34,6 @@ func (t *Trainer) Run(ctx context.Context) error {
 		return t.rec.Sync()
 	}
 	t.ctx = ctx
-	t.actor.Stop = func() bool {
-		select { // not ctx.Err: it is asked once a step
-		case <-ctx.Done():
-			return true
-		default:
-			return false
-		}
-	}
 	defer func() {
 		if r := recover(); r != nil {
 			t.rec.End(report.Failed, fmt.Sprintf("step %d: panic: %v", t.step+1, r))
@@ -71,7 +61,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 			return ErrInterrupted
 		}
 	}
-	if w := t.disc.NotLearned(t.cfg.Trainer.Output); w != "" && t.Stage == config.Warmup {
+	if w := t.stage.warning(nil); w != "" {
 		t.log.Warn(w)
 	}
 	t.watch()
@@ -88,13 +78,11 @@ func (t *Trainer) Say(text string) { t.con.Print(text) }
 // Abort notes in log.jsonl that the run is about to be ended without a save, and says
 // where it stands. It may be called from another goroutine than Run's.
 func (t *Trainer) Abort(why string) {
-	if t.checker != nil {
-		t.checker.Kill()
+	if t.judges.checker != nil {
+		t.judges.checker.Kill()
 	}
-	if t.env != nil {
-		t.killEnv()
-	}
-	saved := int(t.saved.Load())
+	t.form.kill()
+	saved := int(t.past.saved.Load())
 	where := fmt.Sprintf("%s: the same command resumes after step %d, the last checkpoint", why,
 		saved)
 	if saved == 0 {
@@ -122,8 +110,8 @@ func endOf(err error) report.End {
 // stopped reports that ctx has ended and the run is saved.
 func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 	begun := time.Now()
-	step, cursor := t.step+1, t.order.State()
-	var m Metrics
+	step, cursor := t.step+1, t.train.order.State()
+	m := Metrics{}
 	defer func() {
 		if err == nil {
 			return
@@ -146,12 +134,12 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	m, err = t.next()
+	err = t.next(m)
 	if errors.Is(err, model.ErrStopped) { // nothing has been learned in this step
-		if err := t.order.Restore(cursor); err != nil {
+		if err := t.train.order.Restore(cursor); err != nil {
 			return false, err
 		}
-		if t.step == int(t.saved.Load()) {
+		if t.step == int(t.past.saved.Load()) {
 			return true, nil
 		}
 		return true, t.save(nil, false)
@@ -159,17 +147,17 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	work := t.count(m)
 	t.step++
 	maps.Copy(m, began)
-	t.endAlone(m)
 	c, last := t.cfg.Trainer, t.step >= t.total
 	planned := t.due(c.SaveFreq, last)
-	if t.val != nil && (t.due(c.TestFreq, last) || c.KeepBest != "" && planned) {
+	if t.val.set != nil && (t.due(c.TestFreq, last) || c.KeepBest != "" && planned) {
 		if err := m.time("timing_s/val", func() error { return t.validate(m) }); err != nil {
 			return false, err
 		}
 	}
-	t.performance(m, t.done, time.Since(begun).Seconds())
+	t.performance(m, work, time.Since(begun).Seconds())
 	if err := t.rec.Step(t.step, m); err != nil {
 		return false, err
 	}
@@ -186,32 +174,27 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 	return false, nil
 }
 
-func (t *Trainer) next() (m Metrics, err error) {
-	switch t.Stage {
-	case config.SFT:
-		if t.cfg.Ranks(t.Stage) {
-			m, err = t.rankStep()
-		} else {
-			m, err = t.sftStep()
-		}
-	case config.DPO:
-		m, err = t.dpoStep()
-	case config.OPD:
-		m, err = t.opdStep()
-	default:
-		m, err = t.gameStep()
+// context is Run's; outside of it, one that does not end.
+func (t *Trainer) context() context.Context {
+	if t.ctx == nil {
+		return context.Background()
 	}
-	if err != nil {
-		return m, err
+	return t.ctx
+}
+
+// next takes the stage's next step.
+func (t *Trainer) next(m Metrics) error {
+	if err := t.stage.step(m); err != nil {
+		return err
 	}
-	m["train/epoch"] = t.order.Epoch()
-	return m, nil
+	m["train/epoch"] = t.train.order.Epoch()
+	return nil
 }
 
 // dump writes down what is known of the step at which the numbers broke down.
 func (t *Trainer) dump(step int, m Metrics, cause error) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "step %d\n%v\ndata rows %v\n", step, cause, t.stepRows)
+	fmt.Fprintf(&b, "step %d\n%v\ndata rows %v\n", step, cause, t.train.step)
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		fmt.Fprintf(&b, "%s %g\n", name, m[name])
 	}
@@ -220,15 +203,6 @@ func (t *Trainer) dump(step int, m Metrics, cause error) error {
 }
 
 func (t *Trainer) due(freq int, last bool) bool { return last || freq > 0 && t.step%freq == 0 }
-
-// nextRows is the next n rows in the data's keyed order.
-func (t *Trainer) nextRows(n int) []int {
-	rows := t.order.Next(n)
-	for i, at := range rows {
-		rows[i] = int(t.rows[at])
-	}
-	return rows
-}
 
 // phase runs f as a timed stretch of the step with a bar of its own: passes times
 // the tokens of seqs through m.
@@ -255,59 +229,14 @@ func (t *Trainer) phase(into Metrics, name string, m *model.Model, seqs []model.
 	return err
 }
 
-// samples writes what the step's first prompts were answered.
-func (t *Trainer) samples(r *round, advA []float64) error {
-	n := min(t.cfg.Trainer.SaveSamples, len(r.batch.Rows))
-	if n == 0 {
-		return nil
-	}
-	var out []report.Sample
-	written := r.written()
-	places, err := t.placesOf(r, n)
-	if err != nil {
-		return err
-	}
-	for a, p := range r.group {
-		if p >= n {
-			continue
-		}
-		s := report.Sample{Row: r.batch.Rows[p], Prompt: r.batch.PromptText[p],
-			Teacher:      r.batch.TeacherText[p],
-			StudentScore: float64(r.scoreA[a]), TeacherScore: float64(r.scoreP[p]),
-			Advantage: advA[a]}
-		if r.episodes != nil {
-			var scoreK []float32
-			if r.turnA != nil {
-				scoreK = r.turnA[a]
-			}
-			s.Turns = t.spoken(&r.episodes[a], scoreK)
-			s.Student = transcript(s.Turns)
-			var err error
-			if s.Teacher, err = t.acts(t.set, s.Row); err != nil {
-				return err
-			}
-		} else {
-			s.Student = t.tok.Decode(written[a], true)
-			for _, n := range t.chunks().Seams(len(written[a])) {
-				s.Seams = append(s.Seams,
-					utf8.RuneCountInString(t.tok.Decode(written[a][:n], true)))
-			}
-		}
-		if places != nil {
-			s.Tree = places[a]
-		}
-		out = append(out, s)
-	}
-	return t.rec.Samples(report.InTraining, t.step+1, out)
-}
-
 // sampleValidation writes what the first validation prompts were answered: the same ones each time,
 // so that a reader sees one prompt over the steps.
 func (t *Trainer) sampleValidation(j *quality.Results) error {
 	var out []report.Sample
 	for p := range min(t.cfg.Trainer.SaveSamples, len(j.Answers)) {
-		out = append(out, report.Sample{Row: j.Batch.Rows[p], Prompt: j.Batch.PromptText[p],
-			Teacher: j.Batch.TeacherText[p], Student: j.Answers[p],
+		row := j.Batch[p]
+		out = append(out, report.Sample{Row: row.Index, Prompt: row.PromptText,
+			Teacher: row.TeacherText, Student: j.Answers[p],
 			StudentScore: math.NaN(), TeacherScore: math.NaN(), Advantage: math.NaN()})
 	}
 	if out == nil {

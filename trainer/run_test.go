@@ -189,10 +189,10 @@ func TestDamagedCheckpoint(t *testing.T) {
 	for _, n := range steps(t, run) {
 		os.Remove(filepath.Join(run, "global_step_"+string(rune('0'+n)), "trainer.json"))
 	}
-	before := tree(t, run)
+	before := filesOf(t, run)
 	wantError(t, openError(t, cfg, config.Warmup), checkpoint.ErrCorrupt, run)
 	delete(before, ".lock.holder")
-	after := tree(t, run)
+	after := filesOf(t, run)
 	delete(after, ".lock.holder")
 	same(t, after, before)
 }
@@ -212,7 +212,7 @@ func TestWhatARunIsNotGoneOnWith(t *testing.T) {
 		false); !errors.Is(err, ErrInterrupted) {
 		t.Fatal(err)
 	}
-	before := tree(t, run)
+	before := filesOf(t, run)
 	if err := os.WriteFile(data, raw[:len(raw)-len("x.\"}\n")], 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func TestWhatARunIsNotGoneOnWith(t *testing.T) {
 		config.ErrConfig, "stage warmup")
 	wantError(t, openError(t, settings(config.Warmup, run, append(overrides, "trainer.seed=9")...),
 		config.Warmup), nil, "seed")
-	after := tree(t, run)
+	after := filesOf(t, run)
 	same(t, after, before)
 
 	was := settings(config.Warmup, run, overrides...)
@@ -267,7 +267,7 @@ func TestNothingIsWrittenOnBadInput(t *testing.T) {
 	}
 	wantError(t, openError(t, settings(config.SFT, foreign), config.SFT), config.ErrConfig, foreign,
 		"thesis.tex", "nothing is overwritten")
-	if files := tree(t, foreign); len(files) != 1 || files["thesis.tex"] != "ten years of work" {
+	if files := filesOf(t, foreign); len(files) != 1 || files["thesis.tex"] != "ten years of work" {
 		t.Errorf("the folder now holds %d files", len(files))
 	}
 	file := filepath.Join(foreign, "thesis.tex")
@@ -433,9 +433,9 @@ func TestFilteredRowsAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tr.Close()
-	if !console.have("of 40 rows are over the length limits and left out") || len(tr.rows) == 40 ||
-		len(tr.rows) == 0 {
-		t.Errorf("%d rows stay; the console says:\n%s", len(tr.rows), console.String())
+	if !console.have("of 40 rows are over the length limits and left out") || len(tr.train.rows) == 40 ||
+		len(tr.train.rows) == 0 {
+		t.Errorf("%d rows stay; the console says:\n%s", len(tr.train.rows), console.String())
 	}
 }
 
@@ -445,9 +445,9 @@ func TestSecondTrainerIsRefused(t *testing.T) {
 	run := filepath.Join(t.TempDir(), "run")
 	cfg := settings(config.SFT, run, "trainer.total_steps=2")
 	opened(t, be, cfg, config.SFT)
-	before := tree(t, run)
+	before := filesOf(t, run)
 	wantError(t, openError(t, cfg, config.SFT), checkpoint.ErrLocked, run, "process")
-	after := tree(t, run)
+	after := filesOf(t, run)
 	for name := range after {
 		if before[name] != after[name] {
 			t.Errorf("%s was written", name)

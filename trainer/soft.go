@@ -21,8 +21,8 @@ func (t *Trainer) saySoft(s *start, u encode.Usable) {
 		}
 		return
 	}
-	t.soft = u.Soft > 0
-	if t.soft {
+	t.train.soft = u.Soft > 0
+	if t.train.soft {
 		s.said = append(s.said, fmt.Sprintf("soft labels: %d of %d rows have log-probabilities of the teacher, which are learned with a weight of %g (data.soft_labels)", u.Soft, len(u.Rows), c.Data.SoftLabels))
 	}
 	if u.Hard > 0 {
@@ -32,14 +32,14 @@ func (t *Trainer) saySoft(s *start, u encode.Usable) {
 
 // softLabels are the soft labels of the teacher's answers of a batch, cut as learned is, which are
 // those answers or their chunks; nil where the run has none.
-func (t *Trainer) softLabels(b *encode.Batch, learned []model.Seq) *actor.Soft {
-	if !t.soft {
+func (t *Trainer) softLabels(b encode.Batch, learned []model.Seq) *actor.Soft {
+	if !t.train.soft {
 		return nil
 	}
 	var all []model.SoftLabel // of all trained tokens
-	for p, seq := range b.Teachers {
-		labels := make([]model.SoftLabel, seq.Trained())
-		for i, l := range b.Soft[p] {
+	for _, row := range b {
+		labels := make([]model.SoftLabel, row.Teacher.Trained())
+		for i, l := range row.Soft {
 			logp := make([]float64, len(l.LogProbs))
 			for k, x := range l.LogProbs {
 				logp[k] = float64(x)
@@ -59,17 +59,17 @@ func (t *Trainer) softLabels(b *encode.Batch, learned []model.Seq) *actor.Soft {
 }
 
 // describeSoft adds the metrics of soft labels.
-func (t *Trainer) describeSoft(m Metrics, b *encode.Batch, st actor.Stats) {
-	if !t.soft {
+func (t *Trainer) describeSoft(m Metrics, b encode.Batch, st actor.Stats) {
+	if !t.train.soft {
 		return
 	}
 	hard := 0.0
-	for _, is := range b.Hard {
-		if is {
+	for _, row := range b {
+		if row.Hard {
 			hard++
 		}
 	}
-	m["soft/unread_frac"] = hard / float64(len(b.Hard))
+	m["soft/unread_frac"] = hard / float64(len(b))
 	m["soft/token_frac"] = st.Soft.Tokens / max(st.TokenSum, 1)
 	if n := st.Soft.Tokens; n > 0 {
 		m["soft/kl"] = st.SoftKL / n

@@ -75,7 +75,7 @@ func scoredBy(t testing.TB, m *model.Model, enc encode.Encoder, set *data.Set, i
 	if err != nil {
 		t.Fatal(err)
 	}
-	labels, err := m.AllScored(b.Teachers, 5, enc.Tok.Size(), 1, 512)
+	labels, err := m.AllScored(b.Teachers(), 5, enc.Tok.Size(), 1, 512)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func scoredBy(t testing.TB, m *model.Model, enc encode.Encoder, set *data.Set, i
 	if err != nil {
 		t.Fatal(err)
 	}
-	return enc.Logprobs(row, b.Teachers[0].Response(), labels[0])
+	return enc.Logprobs(row, b[0].Teacher.Response(), labels[0])
 }
 
 // softRun are the settings of a run on soft rows.
@@ -134,7 +134,7 @@ func TestSoftLabels(t *testing.T) {
 		t.Fatal(err)
 	}
 	want, n, soft := 0.0, 0.0, 0.0
-	for p, seq := range b.Teachers {
+	for p, seq := range b.Teachers() {
 		logpST, _, err := tr.actor.Model().AllLogProbs([]model.Seq{seq}, 1, 512)
 		if err != nil {
 			t.Fatal(err)
@@ -142,8 +142,8 @@ func TestSoftLabels(t *testing.T) {
 		for i, x := range logpST[0] {
 			hard := -float64(x)
 			loss := hard
-			if b.Soft[p] != nil && b.Soft[p][i].IDs != nil {
-				l := b.Soft[p][i]
+			if b[p].Soft != nil && b[p].Soft[i].IDs != nil {
+				l := b[p].Soft[i]
 				loss = .75*hard + .25*crossEntropy(t, tr, seq, i, l)
 				soft++
 			}
@@ -151,7 +151,7 @@ func TestSoftLabels(t *testing.T) {
 		}
 	}
 	m := Metrics{}
-	if err := tr.updateActor(m, b, nil, nil, nil); err != nil ||
+	if err := tr.stage.(*sft).learnTeachers(m, b); err != nil ||
 		!near(m["actor/sft_loss"], want/n, 1e-5) || !near(m["soft/token_frac"], soft/n, 1e-9) ||
 		soft == 0 || soft == n {
 		t.Errorf("loss %g, want %g; %g soft tokens of %g, metric %g (%v)", m["actor/sft_loss"],
@@ -198,7 +198,7 @@ func TestSoftLabelsAreOff(t *testing.T) {
 			finished(t, be, cfg, c.stage)
 			files := record(t, run, 3)
 			metrics = append(metrics, files["metrics.jsonl"])
-			log := tree(t, run)["log.jsonl"]
+			log := filesOf(t, run)["log.jsonl"]
 			if said := strings.Contains(log, "soft labels: "); said != (c.read && from == path) {
 				t.Errorf("%s %v: the run says that it learns soft labels: %v", c.stage, c.more, said)
 			}
@@ -346,16 +346,17 @@ func TestOperationsOfSoftLabels(t *testing.T) {
 		for _, weight := range []string{"0", "1"} {
 			tr := opened(t, be, settings(config.SFT, filepath.Join(t.TempDir(), "run"), softRun(path,
 				append(strings.Fields(more), "data.soft_labels="+weight)...)...), config.SFT)
-			if _, err := tr.next(); err != nil {
+			m, err := nextOf(tr)
+			if err != nil {
 				t.Fatal(err)
 			}
-			flops[weight] = tr.done.flops
-			b, err := tr.enc.Batch(tr.set, tr.stepRows)
+			flops[weight] = tr.count(m).flops
+			b, err := tr.enc.Batch(tr.train.set, tr.train.step)
 			if err != nil {
 				t.Fatal(err)
 			}
 			tokens = 0
-			for _, seq := range b.Teachers {
+			for _, seq := range b.Teachers() {
 				tokens += float64(seq.Trained())
 			}
 			c := tr.actor.Model().Config()
@@ -417,7 +418,7 @@ func TestSoftLabelsInChunks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	learned := tr.learned(b.Teachers)
+	learned := tr.form.learned(b.Teachers())
 	soft := tr.softLabels(b, learned)
 	labels := 0
 	for s, seq := range learned {
@@ -434,8 +435,8 @@ func TestSoftLabelsInChunks(t *testing.T) {
 			}
 		}
 	}
-	if len(learned) <= len(b.Teachers) || labels < 40 || soft.Weight != 1 {
-		t.Errorf("%d sequences of %d answers, %d labels, weight %g", len(learned), len(b.Teachers),
+	if len(learned) <= len(b) || labels < 40 || soft.Weight != 1 {
+		t.Errorf("%d sequences of %d answers, %d labels, weight %g", len(learned), len(b),
 			labels, soft.Weight)
 	}
 }
@@ -451,8 +452,8 @@ func TestRanksWithOtherLabels(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		tr.set.Close()
-		tr.set = set
+		tr.train.set.Close()
+		tr.train.set = set
 	}}
 	for r, err := range team([]member{{}, changed}, settings(config.SFT, run,
 		softRun(path, "trainer.shards=2", "trainer.total_steps=2")...), config.SFT, nil) {

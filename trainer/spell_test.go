@@ -156,21 +156,16 @@ func TestTheSameTokenizerByBytes(t *testing.T) {
 	tr := opened(t, be, settings(config.OPD, filepath.Join(t.TempDir(), "run"),
 		"model.path="+fixed.student, "teacher.path="+fixed.blank, "data.train_batch_size=16"),
 		config.OPD)
-	r := &round{}
-	var err error
-	if r.batch, err = tr.draw(16); err != nil {
-		t.Fatal(err)
-	}
-	if err := tr.rollout(Metrics{}, r, map[int]int{}); err != nil {
-		t.Fatal(err)
-	}
+	c := teacherOf(tr)
+	r := sampledRound(t, tr, &tr.stage.(*opd).onPolicy, 16)
+	v := listsOf(r)
 	scores := func(other bool) [][]float32 {
-		tr.teacher.other = other
-		read, err := tr.teacher.reads(tr, r)
+		c.other = other
+		read, err := c.reads(r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, err := tr.scores(Metrics{}, r, read)
+		out, err := c.logProbs(Metrics{}, r, read)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -178,10 +173,10 @@ func TestTheSameTokenizerByBytes(t *testing.T) {
 	}
 	byIDs, byBytes := scores(false), scores(true)
 	compared, ended := 0, 0
-	for s, seq := range r.roll.Seqs {
+	for s, seq := range v.seqs {
 		answer := seq.Response()
 		text := answer
-		if !r.cut[s] {
+		if !v.cut[s] {
 			text = answer[:len(answer)-1]
 		}
 		if !slices.Equal(tr.tok.EncodeText(tr.tok.Decode(text, false)), text) {
@@ -190,7 +185,7 @@ func TestTheSameTokenizerByBytes(t *testing.T) {
 		if !slices.Equal(byIDs[s], byBytes[s]) {
 			t.Errorf("answer %d: %v by bytes, %v by ids", s, byBytes[s], byIDs[s])
 		}
-		if compared++; !r.cut[s] {
+		if compared++; !v.cut[s] {
 			ended++
 		}
 	}
@@ -215,28 +210,23 @@ func TestOPDWithAnotherTokenizer(t *testing.T) {
 	common := []string{"teacher.path=" + teacher, "model.path=" + student}
 	tr := opened(t, be, settings(config.OPD, filepath.Join(t.TempDir(), "run"), common...),
 		config.OPD)
-	r := &round{}
-	var err error
-	if r.batch, err = tr.draw(4); err != nil {
-		t.Fatal(err)
-	}
-	if err := tr.rollout(Metrics{}, r, map[int]int{}); err != nil {
-		t.Fatal(err)
-	}
-	read, err := tr.teacher.reads(tr, r)
+	c := teacherOf(tr)
+	r := sampledRound(t, tr, &tr.stage.(*opd).onPolicy, 4)
+	read, err := c.reads(r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain, err := tr.teacher.LogProbs(read.seqs, 1)
+	plain, err := c.LogProbs(readBy(read), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	given, err := tr.scores(Metrics{}, r, read)
+	given, err := c.logProbs(Metrics{}, r, read)
 	if err != nil {
 		t.Fatal(err)
 	}
 	differ := 0
-	for s, sp := range read.spS {
+	for s, x := range read {
+		sp := x.spelling
 		var want, got float64
 		for _, x := range plain[s] {
 			want += float64(x)
@@ -252,7 +242,7 @@ func TestOPDWithAnotherTokenizer(t *testing.T) {
 		if len(sp.teacher) != len(sp.student) {
 			differ++
 		}
-		if prompt := tr.teacher.enc.Tok.Decode(read.seqs[s].IDs[:read.seqs[s].Prompt()],
+		if prompt := c.enc.Tok.Decode(x.seq.IDs[:x.seq.Prompt()],
 			false); !strings.HasSuffix(prompt, "assistant\n") {
 			t.Errorf("answer %d: the teacher reads %q", s, prompt)
 		}

@@ -22,9 +22,18 @@ type start struct {
 	inPlace bool     // dir lies in the output folder: the run goes on
 	notes   []string // warnings
 	said    []string // what else is to be known at the start
+
+	// what is known before, and on the way
+	late    []string // warnings that stand behind notes
+	preset  []string // Options.Preset
+	teacher Scores   // Options.Teacher
+	joined  string   // how the ranks' devices are connected; "" is not at all
+	free    int64    // bytes of memory that were available when the run began; 0 is unknown
+	student string   // folder of the student's weights
 }
 
-func (t *Trainer) findStart(run string) (s start, err error) {
+// findStart finds the checkpoint that a run goes on from, in its own folder or in another run's.
+func (t *Trainer) findStart(s *start, run string) (err error) {
 	find := checkpoint.Latest // a folder without a run is not written to
 	if t.lock != nil {
 		find = checkpoint.Recover
@@ -35,50 +44,47 @@ func (t *Trainer) findStart(run string) (s start, err error) {
 	s.notes = notes
 	switch {
 	case err == nil:
-		s.dir, s.inPlace, t.verified[step] = dir, true, true
-		t.saved.Store(int64(step))
+		s.dir, s.inPlace, t.past.verified[step] = dir, true, true
+		t.past.saved.Store(int64(step))
 	case !errors.Is(err, checkpoint.ErrNone):
-		return s, err
+		return err
 	case t.cfg.Trainer.Resume != "":
 		if s.dir, s.notes, err = saved.Find(t.fs, t.cfg.Trainer.Resume); err != nil {
-			return s, err
+			return err
 		}
 	case t.Stage == config.Train:
-		return s,
-			fmt.Errorf(
-				"%w: train starts from a warm-up checkpoint: give --resume RUN (made by gad warmup)",
-				config.ErrConfig)
+		return fmt.Errorf(
+			"%w: train starts from a warm-up checkpoint: give --resume RUN (made by gad warmup)",
+			config.ErrConfig)
 	}
 	if s.dir == "" {
-		return s, nil
+		return nil
 	}
 	if !s.inPlace && t.cfg.Model.Path != "" {
-		return s, fmt.Errorf("%w: trainer: model.path %s and trainer.resume_from %s are both set: the student comes from the run: leave out --model", config.ErrConfig, t.cfg.Model.Path, t.cfg.Trainer.Resume)
+		return fmt.Errorf("%w: trainer: model.path %s and trainer.resume_from %s are both set: the student comes from the run: leave out --model", config.ErrConfig, t.cfg.Model.Path, t.cfg.Trainer.Resume)
 	}
 	if !s.inPlace && t.cfg.Model.Adapter != "" {
-		return s, fmt.Errorf("%w: trainer: model.adapter_path %s and trainer.resume_from %s are both set: the adapters come from the run: leave out --adapter", config.ErrConfig, t.cfg.Model.Adapter, t.cfg.Trainer.Resume)
+		return fmt.Errorf("%w: trainer: model.adapter_path %s and trainer.resume_from %s are both set: the adapters come from the run: leave out --adapter", config.ErrConfig, t.cfg.Model.Adapter, t.cfg.Trainer.Resume)
 	}
 	if s.state, err = saved.Read(t.fs, s.dir); err != nil {
-		return s, err
+		return err
 	}
 	if s.inPlace {
 		if err := config.Changed(s.state.Kept, t.cfg.Fixed(), run); err != nil {
-			return s, err
+			return err
 		}
 	}
 	if s.inPlace && s.state.Stage != t.Stage {
-		return s,
-			fmt.Errorf("%w: trainer: %s: contains a run of stage %s, not %s: give another --output",
-				config.ErrConfig, run, s.state.Stage, t.Stage)
+		return fmt.Errorf("%w: trainer: %s: contains a run of stage %s, not %s: give another --output",
+			config.ErrConfig, run, s.state.Stage, t.Stage)
 	}
 	if !s.inPlace && t.Stage == config.Train && !s.state.Stage.HasCritic() {
-		return s,
-			fmt.Errorf(
-				"%w: trainer: %s: is %s and has no discriminator: run gad warmup --model %s first",
-				config.ErrConfig, t.cfg.Trainer.Resume, s.state.Stage.ARun(),
-				filepath.Join(s.dir, "actor"))
+		return fmt.Errorf(
+			"%w: trainer: %s: is %s and has no discriminator: run gad warmup --model %s first",
+			config.ErrConfig, t.cfg.Trainer.Resume, s.state.Stage.ARun(),
+			filepath.Join(s.dir, "actor"))
 	}
-	return s, nil
+	return nil
 }
 
 // claim locks the folder of a run that is there. A folder that is missing or
@@ -127,7 +133,7 @@ var unborn = []string{".lock", ".lock.holder", vfs.TempName(".lock.holder"),
 
 // settle writes the first files of the run, once nothing but the disk can fail, and opens the
 // reference. Ranks but the first only do the latter.
-func (t *Trainer) settle(s start) (err error) {
+func (t *Trainer) settle(s *start) (err error) {
 	if !t.first() {
 		return t.openReference(s)
 	}

@@ -15,7 +15,6 @@ import (
 
 	"gad/apps/doctor"
 	"gad/data"
-	"gad/internal/env"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/trainer/config"
@@ -69,15 +68,13 @@ func TestValidationIsOfItsSettings(t *testing.T) {
 	} {
 		digest := func(more ...string) string {
 			cfg := settings(c.stage, t.TempDir(), slices.Concat(c.base, more)...)
-			tr := &Trainer{Stage: c.stage, cfg: cfg, val: val, valRows: []int{0, 1, 2, 3}}
-			if cfg.Acts(c.stage) {
-				tr.env = &env.Pool{}
-			}
+			tr := &Trainer{Stage: c.stage, cfg: cfg, val: valData{val, []int{0, 1, 2, 3}}}
+			tr.form = newForm(tr)
 			if cfg.Trainer.ValRows == 3 {
-				tr.valRows = tr.valRows[:3]
+				tr.val.rows = tr.val.rows[:3]
 			}
 			if len(cfg.Data.ValFiles) > 0 {
-				tr.val = other
+				tr.val.set = other
 			}
 			return tr.validation()
 		}
@@ -150,7 +147,7 @@ func TestValidationBeforeTheFirstStep(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		records[name] = tree(t, filepath.Join(run, "global_step_2"))
+		records[name] = filesOf(t, filepath.Join(run, "global_step_2"))
 		records[name]["pg_loss"] = string(raw)
 	}
 	same := records["the same validation"]

@@ -53,31 +53,33 @@ func TestTeacherBesideTheGame(t *testing.T) {
 			"teacher.path="+fixed.blank, "algorithm.teacher_weight=0.25", "trainer.total_steps=3",
 			"algorithm.filter_groups.enable="+filter), config.Train)
 		m := Metrics{}
-		r, err := tr.play(m)
+		r, err := gameOf(tr).play(m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		game := make([][]float64, len(r.roll.Seqs))
-		for s, seq := range r.roll.Seqs {
-			game[s] = make([]float64, seq.Trained()+2)
+		roll := r.rollout()
+		game := make([][]float64, len(roll))
+		for s, x := range roll {
+			game[s] = make([]float64, x.Seq.Trained()+2)
 			for i := range game[s] {
 				game[s][i] = float64(s) - 5
 			}
 		}
-		mixed, err := tr.withTeacher(m, r, game)
-		if err != nil {
-			t.Fatal(err)
+		roll.SetAdv(game)
+		r.learns = true
+		if err := gameOf(tr).addTeacher(m, r); err != nil || !r.learns {
+			t.Fatal(r.learns, err)
 		}
-		logp, _, err := tr.teacher.Model().AllLogProbs(r.roll.Seqs, 1, 512)
+		logp, _, err := teacherOf(tr).Model().AllLogProbs(roll.Seqs(), 1, 512)
 		if err != nil {
 			t.Fatal(err)
 		}
 		moved := 0.0
-		for s, row := range mixed {
-			for i, x := range row {
+		for s, one := range roll {
+			for i, x := range one.Adv {
 				want := game[s][i]
 				if i < len(logp[s]) {
-					want += 0.25 * (float64(logp[s][i]) - float64(r.roll.OldST[s][i]))
+					want += 0.25 * (float64(logp[s][i]) - float64(one.Old[i]))
 				}
 				if math.Abs(x-want) > 1e-9 {
 					t.Fatalf("filter %s, answer %d, token %d: %g, want %g", filter, s, i, x, want)
@@ -220,7 +222,7 @@ func TestTheStudentItselfBehindAServer(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer tr.Close()
-		got, err := tr.next()
+		got, err := nextOf(tr)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -24,16 +24,17 @@ func TestTerms(t *testing.T) {
 		"trainer.checker="+byLength, "algorithm.truncated_reward=score"), config.Train)
 	m := Metrics{}
 	r := scored(t, tr, m)
+	v := listsOf(r)
 	lenA, _ := r.mask()
-	got := tr.rewards(m, r)
-	z := zWithin(r.checkA, r.group)
+	got := gameOf(tr).rewards(m, r)
+	z := zWithin(v.checkA, v.group)
 	var wrong, rouge, d, length float64
-	for a, seq := range r.roll.Seqs {
-		d, length = d+float64(r.scoreA[a])/16, length+math.Log(1+float64(lenA[a]))/16
-		want := 2*float64(r.scoreA[a]) - 0.5*z[a]
-		if r.checkA[a] < 3 {
+	for a, seq := range v.seqs {
+		d, length = d+float64(v.scoreA[a])/16, length+math.Log(1+float64(lenA[a]))/16
+		want := 2*float64(v.scoreA[a]) - 0.5*z[a]
+		if v.checkA[a] < 3 {
 			x := textmetrics.RougeL(tr.tok.Decode(seq.Response(), true),
-				r.batch.TeacherText[r.group[a]])
+				v.batch[v.group[a]].TeacherText)
 			want += 0.3 * x
 			wrong, rouge = wrong+1, rouge+x
 		}
@@ -46,7 +47,7 @@ func TestTerms(t *testing.T) {
 		t.Fatalf("%g of 16 answers are wrong, with ROUGE-L %g in all: nothing is tested", wrong,
 			rouge)
 	}
-	check, _, _ := moments(r.checkA)
+	check, _, _ := moments(v.checkA)
 	for name, want := range map[string]float64{"term_d": d, "term_check": check,
 		"term_rouge_l": rouge / wrong, "term_length": length, "wrong_frac": wrong / 16,
 		"check_mean": check} {
@@ -65,12 +66,13 @@ func TestTeacherBehindThoughts(t *testing.T) {
 		"trainer.total_steps=1", "data.max_response_length=40",
 		"algorithm.terms=0*d + teacher_logp"), config.Train)
 	m := Metrics{}
-	r, err := tr.play(m)
+	r, err := gameOf(tr).play(m)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(r.teacherA, make([]float64, 16)) {
-		t.Errorf("without thoughts: %v", r.teacherA)
+	v := listsOf(r)
+	if !slices.Equal(v.thoughtA, make([]float64, 16)) {
+		t.Errorf("without thoughts: %v", v.thoughtA)
 	}
 	if _, passed := m["timing_s/thought_logp"]; passed {
 		t.Error("a pass without a thought")
@@ -84,19 +86,19 @@ func TestTeacherBehindThoughts(t *testing.T) {
 	const teacherSays = "it is c"
 	want, seqs := make([]float64, 16), make([]model.Seq, 16)
 	for p := range 4 {
-		prompt, say := r.batch.Prompts[p], "a a</think>"+teacherSays
+		group := r.groups[p]
+		prompt, say := group.Prompt, "a a</think>"+teacherSays
 		if p == 3 {
 			say = teacherSays
 		}
-		r.batch.Teachers[p] = model.Answer(slices.Concat(prompt, encode(say), []int32{end}),
+		group.Teacher = model.Answer(slices.Concat(prompt, encode(say), []int32{end}),
 			len(prompt))
 		if p == 0 && tr.thought(encode(say)) != len(encode("a a</think>")) {
 			t.Fatal("the marker is not a token's end: choose other texts")
 		}
 		for i, text := range thoughts {
 			a := 4*p + i
-			r.roll.Seqs[a] = model.Answer(slices.Concat(prompt, encode(text[0]), []int32{end}),
-				len(prompt))
+			group.answers[i].ids = append(encode(text[0]), end)
 			if p == 3 {
 				continue
 			}
@@ -114,22 +116,23 @@ func TestTeacherBehindThoughts(t *testing.T) {
 			want[a], _, _ = moments(float64s(logp[0]))
 		}
 	}
-	if err := tr.thoughts(m, r); err != nil {
+	if err := gameOf(tr).thoughts(m, r); err != nil {
 		t.Fatal(err)
 	}
+	v = listsOf(r)
 	for a := range want {
-		if !slices.Equal(r.behindA[a].IDs, seqs[a].IDs) || math.Abs(r.teacherA[a]-want[a]) > 1e-6 {
-			t.Errorf("answer %d: %d tokens, %g; want %d, %g", a, len(r.behindA[a].IDs),
-				r.teacherA[a], len(seqs[a].IDs), want[a])
+		if !slices.Equal(v.behindA[a].IDs, seqs[a].IDs) || math.Abs(v.thoughtA[a]-want[a]) > 1e-6 {
+			t.Errorf("answer %d: %d tokens, %g; want %d, %g", a, len(v.behindA[a].IDs),
+				v.thoughtA[a], len(seqs[a].IDs), want[a])
 		}
 	}
 	if want[0] == want[1] || want[0] == want[2] || want[0] == 0 {
 		t.Fatalf("%v: nothing is tested", want)
 	}
-	if err := tr.score(m, r); err != nil {
+	if err := gameOf(tr).scoreRound(m, r); err != nil {
 		t.Fatal(err)
 	}
-	for a, x := range tr.rewards(m, r) {
+	for a, x := range gameOf(tr).rewards(m, r) {
 		if math.Abs(x-want[a]) > 1e-6 {
 			t.Errorf("answer %d: reward %g, want %g", a, x, want[a])
 		}

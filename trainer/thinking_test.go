@@ -78,7 +78,7 @@ func TestThinkingOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := tr.set.Row(0)
+	r, err := tr.train.set.Row(0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,19 +33,14 @@ import (
 	"context"
 	"errors"
 	"io"
-	"sync"
 	"sync/atomic"
 
 	"go.uber.org/zap"
 
 	"gad/actor"
-	"gad/algos"
 	"gad/checkpoint"
-	"gad/critic"
 	"gad/data"
-	"gad/internal/checker"
 	"gad/internal/compute"
-	"gad/internal/env"
 	"gad/internal/fault"
 	"gad/internal/report"
 	"gad/internal/vfs"
@@ -92,77 +87,62 @@ type Scores interface {
 		labelsST [][]model.SoftLabel, err error)
 }
 
-// Trainer is one run of one stage.
+// Trainer is one run of one stage: the loop, and what stages and forms stand on.
 type Trainer struct {
 	Stage config.Stage
 
-	preset    []string // Options.Preset
-	cfg       config.Config
-	fs        vfs.FS
-	be        compute.Backend
-	ranks     *model.Ranks  // nil is one process
-	traffic   model.Traffic // of ranks, at the end of the last step
-	joined    string        // how the ranks' devices are connected; "" is not at all
-	tok       *tokenizer.Tokenizer
-	enc       encode.Encoder
-	set, val  *data.Set
-	rows      []int32     // usable rows of set
-	chosen    string      // digest of rows: see digestRows
-	valRows   []int       // rows of val that an evaluation takes
-	order     *data.Order // of places in rows
-	soft      bool        // the student learns soft labels that rows have
-	actor     *actor.Actor
-	critic    *critic.Critic    // nil in SFT, DPO and OPD
-	reference *reference.Policy // nil where no KL is on
-	teacher   *teacher          // nil where no probabilities of a teacher are read
-	heldOut   *model.Model      // a discriminator that does not play; nil without one
-	checker   *checker.Checker  // nil without one
-	env       *env.Pool         // nil without one
-	killEnv   func()
-	ctx       context.Context // of Run; nil outside of it
-	kl        algos.AdaptiveKL
-	dpo       *algos.DPO[float64] // nil but in DPO
-	frozen    *frozenPairs        // of DPO; nil keeps none
-	con       *report.Console
-	notes     []string
-	rec       *report.Recorder
-	log       *zap.Logger
-	lock      *checkpoint.Lock
+	cfg   config.Config
+	stage stage // what a step is
+	form  form  // what an answer is
 
-	stepRows    []int   // of the step under way
-	done        work    // of the last step
-	peak        float64 // floating-point operations a second; what perf/mfu is a share of
-	step, total int     // steps done, steps to do
-	// steps asked for: total, unless the discriminator's time alone ends by what it has learned
+	fs    vfs.FS
+	be    compute.Backend
+	ranks *model.Ranks // nil is one process
+
+	tok   *tokenizer.Tokenizer
+	enc   encode.Encoder
+	train trainData
+	val   valData
+
+	actor     *actor.Actor
+	reference *reference.Policy // nil where no KL is on
+	judges    judges
+
+	ctx         context.Context // of Run; nil outside of it
+	step, total int             // steps done, steps to do
+	past        progress
+	meter       meter
+
+	con   *report.Console
+	rec   *report.Recorder
+	log   *zap.Logger
+	named map[string]bool // signs that this process has warned of
+	lock  *checkpoint.Lock
+}
+
+// progress is what a run has come to. Most of it stands in checkpoints.
+type progress struct {
+	// steps asked for: those of the run, unless the discriminator's time alone ends by what it has
+	// learned
 	planned  int
-	disc     saved.Discriminator
-	free     int64        // bytes of memory that were available when the run began; 0 is unknown
 	saved    atomic.Int64 // step of the newest checkpoint; Abort reads it from another goroutine
 	verified map[int]bool // checkpoints that this process has written or read
-	// step of the last commit with no update skipped just before; 0 is none
-	good     int
-	counts   compute.Counts
-	saveTime float64 // seconds of a save that no step has reported yet
+	good     int          // step of the last commit with no update skipped just before; 0 is none
 	before   saved.Updates
 	best     saved.Best
 	// the newest validation, of this run or of the one it starts from; nil is none
 	validated *saved.Validation
-	named     map[string]bool // signs that this process has warned of
 	// a check has found the sampler's log-probabilities to differ from the trainer's
 	oldDiffers bool
-	// thoughtless has it said once that no thought is there to be read.
-	thoughtless sync.Once
-	skipped     map[string]int
-	baseDType   string // the student's, before training
+	skipped    map[string]int // updates left out in a row, of each network
+	baseDType  string         // the student's, before training
 }
 
-// seed is the run's, made different for each stage: train does not draw the
-// rows and the answers of the warm-up again.
-func (t *Trainer) seed() uint64 {
-	stage := map[config.Stage]uint64{config.SFT: 0, config.Warmup: 1, config.Train: 2,
-		config.DPO: 3, config.OPD: 4}[t.Stage]
-	return t.cfg.Trainer.Seed + stage<<56
-}
+// sick reports whether updates have just been left out.
+func (p *progress) sick() bool { return p.skipped["actor"]+p.skipped["critic"] > 0 }
+
+// seed is the run's, made different for each stage.
+func (t *Trainer) seed() uint64 { return t.cfg.Trainer.Seed + stages[t.Stage].draws<<56 }
 
 // Config is the resolved configuration.
 func (t *Trainer) Config() config.Config { return t.cfg }
@@ -180,21 +160,15 @@ func (t *Trainer) Close() error {
 	if t.actor != nil {
 		errs = append(errs, t.actor.Close())
 	}
-	if t.critic != nil {
-		errs = append(errs, t.critic.Close())
+	if t.stage != nil {
+		errs = append(errs, t.stage.close())
+		t.form.close()
 	}
 	if t.reference != nil {
 		errs = append(errs, t.reference.Close())
 	}
-	if t.dpo != nil {
-		errs = append(errs, t.dpo.Close())
-	}
-	if t.teacher != nil {
-		errs = append(errs, t.teacher.Close())
-	}
-	t.closeEnvironment()
-	errs = append(errs, t.closeJudges())
-	for _, set := range []*data.Set{t.set, t.val} {
+	errs = append(errs, t.judges.close())
+	for _, set := range []*data.Set{t.train.set, t.val.set} {
 		if set != nil {
 			errs = append(errs, set.Close())
 		}

@@ -3,7 +3,6 @@ package trainer
 import (
 	"math"
 	"slices"
-	"unicode/utf8"
 
 	"gad/actor"
 	"gad/algos"
@@ -11,62 +10,76 @@ import (
 	"gad/internal/philox"
 	"gad/internal/report"
 	"gad/model"
-	"gad/trainer/episode"
+	"gad/trainer/config"
 )
 
-// This file is what a step has beside that of single answers where answers branch (doc/trees.md):
-// trees grow round by round, their answers become sequences of which the own tokens are learned,
-// and samples say where each answer stands in its tree. An answer may be an episode, which branches
-// at its turns, or a thought, which branches at its chunks.
+// tree is the form of answers that branch (doc/trees.md): trees grow round by round, their answers
+// become sequences of which the own tokens are learned, and samples say where each answer stands in
+// its tree. What branches is of another form: texts at any place, episodes at their turns, thoughts
+// at their chunks.
+type tree struct {
+	branchable
+	t *Trainer
+	c actor.Tree
+}
 
-// tree is how answers of the run branch.
-func (t *Trainer) tree() actor.Tree { return t.cfg.Tree(t.Stage) }
+// branchable is a form whose answers may begin with a part of another one.
+type branchable interface {
+	form
+	// stops returns the numbers of tokens of an answer behind which another may go on; its own
+	// tokens are those from at to end.
+	stops(at, end int, a *answer) []int
+	// grower returns what samples the answers of a step's trees.
+	grower(g *grove) grower
+	// own returns the sequences of an answer's own tokens. nodes are the parts of the answer that
+	// branches divide them into.
+	own(g *group, x *leaf, nodes []model.Span) actor.Rollout
+	// mark returns how far so many of an answer's tokens reach in what a sample shows.
+	mark(a *answer, tokens int) int
+}
 
-// leaf is an answer of a tree.
+// grower samples the answers of trees.
+type grower interface {
+	grow(list []offshoot, number []int) error
+	end(m Metrics, r *round) error
+	close()
+}
+
+// leaf is an answer of a tree while it grows.
 type leaf struct {
-	algos.Branch           // numbers within the prompt
-	own          int       // tokens that were sampled for it, those behind Branch.At
-	ids          []int32   // the whole answer
-	logp         []float32 // of its own tokens
-	cut          bool
-	episode      *episode.Episode // in the place of ids and logp
-	sample       int              // of the episode's task
-	score        float32          // the discriminator's; NaN: not known
-	check        float64          // the checker's; NaN: not known
+	*answer           // its score is NaN while it is not known
+	own     int       // tokens that were sampled for it, those behind branch.At
+	logp    []float32 // of its own tokens
+	sample  int       // of an episode's task
 }
 
 // grove is the trees of a step's prompts while they grow.
 type grove struct {
-	t       *Trainer
+	f       *tree
 	r       *round // with the prompts
-	keys    []int  // [P] the sampler's
-	leavesP [][]leaf
+	leavesP [][]*leaf
 	asked   []int // [P] answers asked for: more than leaves, where episodes broke
-	played  []episode.Episode
-	kept    *episode.Kept // this rank's, while the trees grow
+	grower  grower
 }
 
-// grow samples the answers to the prompts of r: M first ones, then in each round N branches of
+// sample gives the prompts their answers: M first ones, then in each round N branches of
 // each tree. An answer's number is that of the sample whose draws it has, and a branch's draws
 // begin at its branch point, so that without rounds answers are those of rollout.n=M.
-func (t *Trainer) grow(m Metrics, r *round, keys []int) error {
-	g := t.plant(r, keys)
-	if t.env != nil {
-		g.kept = episode.Keep(t.env)
-		defer g.kept.Close()
-	}
+func (f *tree) sample(m Metrics, r *round) error {
+	g := f.plant(r)
+	defer g.grower.close()
 	var first []offshoot
-	for p := range keys {
-		for tree := range t.tree().Trees {
+	for p := range r.groups {
+		for tree := range f.c.Trees {
 			first = append(first, offshoot{p, algos.Branch{Tree: tree, Parent: -1}})
 		}
 	}
 	if err := g.sample(first); err != nil {
 		return err
 	}
-	for k := range t.tree().Rounds {
+	for k := range f.c.Rounds {
 		var rewards [][]float64
-		if t.tree().Select == "uct" {
+		if f.c.Select == "uct" {
 			var err error
 			if rewards, err = g.rewards(m); err != nil {
 				return err
@@ -80,25 +93,18 @@ func (t *Trainer) grow(m Metrics, r *round, keys []int) error {
 			return err
 		}
 	}
-	if t.env != nil {
-		var err error
-		if m["env/fault_frac"], err = t.faults(g.played); err != nil {
-			return err
-		}
-	}
-	if err := g.finish(r); err != nil {
+	if err := g.finish(); err != nil {
 		return err
 	}
-	if t.env != nil {
-		t.describeEpisodes(m, r)
-	}
-	return nil
+	return g.grower.end(m, r)
 }
 
-// plant are the trees of the prompts of r before they grow.
-func (t *Trainer) plant(r *round, keys []int) *grove {
-	return &grove{t: t, r: r, keys: keys, leavesP: make([][]leaf, len(keys)),
-		asked: make([]int, len(keys))}
+// plant returns the trees of the prompts of r before they grow.
+func (f *tree) plant(r *round) *grove {
+	g := &grove{f: f, r: r, leavesP: make([][]*leaf, len(r.groups)),
+		asked: make([]int, len(r.groups))}
+	g.grower = f.grower(g)
+	return g
 }
 
 // offshoot is an answer that is to be sampled: to a prompt, behind a place of one of its trees.
@@ -114,96 +120,59 @@ func (g *grove) sample(list []offshoot) error {
 		number[i] = g.asked[x.prompt]
 		g.asked[x.prompt]++
 	}
-	if g.t.env != nil {
-		return g.play(list, number)
-	}
-	return g.write(list, number)
+	return g.grower.grow(list, number)
 }
 
-// write samples single answers.
-func (g *grove) write(list []offshoot, number []int) error {
-	t, b := g.t, g.r.batch
+// texts samples single answers, and thoughts.
+type texts struct{ g *grove }
+
+func (w *texts) close() {}
+
+func (w *texts) end(Metrics, *round) error { return nil }
+
+// grow samples answers that go on behind a part of another.
+func (w *texts) grow(list []offshoot, number []int) error {
+	g, t := w.g, w.g.f.t
 	key := actor.Key{Seed: t.seed(), Step: t.step}
 	var prompts [][]int32
 	var begun []model.Begun
 	most := 0
 	for i, x := range list {
-		context := b.Prompts[x.prompt]
+		of := g.r.groups[x.prompt]
+		context := of.Prompt
 		if x.Parent >= 0 {
 			context = slices.Concat(context, g.leavesP[x.prompt][x.Parent].ids[:x.At])
 		}
-		prompts, key.Rows = append(prompts, context), append(key.Rows, g.keys[x.prompt])
+		prompts, key.Rows = append(prompts, context), append(key.Rows, of.key)
 		begun = append(begun, model.Begun{Sample: number[i], Drawn: x.At})
-		most += t.cfg.Answer(t.Stage) - x.At
+		most += t.enc.MaxResponse - x.At
 	}
 	advance, done := t.rec.Progress("rollout", most)
 	defer done()
-	out, err := t.actor.Answers(prompts, 1, begun, t.tok.EOS(), key, advance)
+	out, err := t.actor.Answers(t.context(), prompts, 1, begun, t.tok.EOS(), key, advance)
 	if err != nil {
 		return err
 	}
 	for i, x := range list {
 		c := out[i][0]
-		g.add(x, leaf{own: len(c.IDs), logp: c.Logp, cut: c.Truncated,
-			ids: slices.Concat(prompts[i][len(b.Prompts[x.prompt]):], c.IDs)})
+		ids := slices.Concat(prompts[i][len(g.r.groups[x.prompt].Prompt):], c.IDs)
+		g.add(x, &leaf{own: len(c.IDs), logp: c.Logp,
+			answer: &answer{ids: ids, cut: c.Truncated}})
 	}
 	return nil
 }
 
-// play samples episodes, those of a tree on one rank. A branch forks its environment, or plays the
-// turns before it once more: the environment is at the same place then. A broken episode is no
-// answer.
-func (g *grove) play(list []offshoot, number []int) error {
-	t := g.t
-	of, err := t.tasks(g.r, g.keys)
-	if err != nil {
-		return err
-	}
-	var tasks []episode.Task
-	for i, x := range list {
-		task := of[x.prompt]
-		if task.Sample = number[i]; x.At > 0 {
-			parent := g.leavesP[x.prompt][x.Parent]
-			task.Replay = parent.episode.Replay(parent.sample, turnsIn(parent.episode, x.At))
-		}
-		tasks = append(tasks, task)
-	}
-	advance, done := t.rec.Progress("rollout", len(tasks)*t.cfg.Answer(t.Stage))
-	defer done()
-	player := t.player()
-	player.Kept = g.kept
-	tree := func(i int) int { return list[i].prompt*t.tree().Trees + list[i].Tree }
-	played, err := t.together(t.context(), player, tasks, tree, advance)
-	if err != nil {
-		return err
-	}
-	g.played = append(g.played, played...)
-	for i, x := range list {
-		if e := &played[i]; e.Fault == "" {
-			g.add(x, leaf{own: e.Trained(), cut: e.Cut || e.Open, episode: e,
-				sample: number[i]})
-		}
-	}
-	return nil
-}
-
-// turnsIn is the number of turns of an episode that have so many tokens together.
-func turnsIn(e *episode.Episode, tokens int) (k int) {
-	for ; tokens > 0; k++ {
-		tokens -= e.Script.Spans[k].To - e.Script.Spans[k].From
-	}
-	return k
-}
-
-func (g *grove) add(at offshoot, x leaf) {
-	x.Branch, x.score, x.check = at.Branch, float32(math.NaN()), math.NaN()
+// add adds an answer at a place of its prompt's trees.
+func (g *grove) add(at offshoot, x *leaf) {
+	x.branch, x.score, x.check = at.Branch, float32(math.NaN()), math.NaN()
+	x.adv, x.taught = math.NaN(), math.NaN()
 	g.leavesP[at.prompt] = append(g.leavesP[at.prompt], x)
 }
 
 // choose are the places that branch in round k, in the order of prompts and trees. rewards [P] are
 // those of the answers, nil without a search.
 func (g *grove) choose(k int, rewards [][]float64) (list []offshoot) {
-	t, c := g.t, g.t.tree()
+	t, c := g.f.t, g.f.c
 	for p, leaves := range g.leavesP {
 		for tree := range c.Trees {
 			var of []int // the tree's answers among the prompt's
@@ -212,15 +181,15 @@ func (g *grove) choose(k int, rewards [][]float64) (list []offshoot) {
 			places := []algos.Place{{}}
 			at := map[int]int{} // an answer of the prompt among the tree's
 			for s, x := range leaves {
-				if x.Tree != tree {
+				if x.branch.Tree != tree {
 					continue
 				}
-				branch := x.Branch
+				branch := x.branch
 				if branch.Parent >= 0 {
 					branch.Parent = at[branch.Parent]
 				}
 				at[s] = len(of)
-				for _, stop := range g.stops(&leaves[s]) {
+				for _, stop := range g.stops(x) {
 					places = append(places, algos.Place{Answer: len(of), At: stop})
 				}
 				of, branches = append(of, s), append(branches, branch)
@@ -237,7 +206,7 @@ func (g *grove) choose(k int, rewards [][]float64) (list []offshoot) {
 			} else {
 				chosen = algos.ChooseRandom(places, c.Expand, func(i, n int) int {
 					return philox.IntN(n, t.seed(), philox.Branches, uint64(t.step),
-						uint64(g.keys[p])<<16|uint64(tree), uint64(k*c.Expand+i))
+						uint64(g.r.groups[p].key)<<16|uint64(tree), uint64(k*c.Expand+i))
 				})
 			}
 			for _, x := range chosen {
@@ -249,279 +218,192 @@ func (g *grove) choose(k int, rewards [][]float64) (list []offshoot) {
 	return list
 }
 
-// stops are where x may branch within its own tokens, its end apart: before every turn of an
-// episode, at the seams of a thought, or every rollout.tree.segment tokens.
+// stops returns where x may branch within its own tokens, its end apart.
 func (g *grove) stops(x *leaf) (list []int) {
-	end := x.At + x.own
-	var all []int
-	switch {
-	case x.episode != nil:
-		at := 0
-		for _, span := range x.episode.Script.Spans {
-			at += span.To - span.From
-			all = append(all, at)
-		}
-	case g.t.chunks().On():
-		all = g.t.chunks().Seams(end)
-	default:
-		segment := g.t.tree().Segment
-		for at := (x.At/segment + 1) * segment; at < end; at += segment {
-			all = append(all, at)
-		}
-	}
-	for _, at := range all {
-		if at > x.At && at < end {
-			list = append(list, at)
+	at, end := x.branch.At, x.branch.At+x.own
+	for _, n := range g.f.stops(at, end, x.answer) {
+		if n > at && n < end {
+			list = append(list, n)
 		}
 	}
 	return list
 }
 
+// answers gives the groups the answers so far.
+func (g *grove) answers() {
+	for p, leaves := range g.leavesP {
+		g.r.groups[p].answers = nil
+		for _, x := range leaves {
+			g.r.groups[p].answers = append(g.r.groups[p].answers, x.answer)
+		}
+	}
+}
+
 // rewards are those [P] of the answers so far, by the present weights: what a step would learn
 // from. Only answers that are new since the last round are scored and checked.
 func (g *grove) rewards(m Metrics) ([][]float64, error) {
-	t := g.t
+	g.answers()
 	if err := g.score(m); err != nil {
 		return nil, err
 	}
-	so := &round{batch: g.r.batch}
-	if err := g.finish(so); err != nil {
+	game := g.f.t.stage.(*game)
+	if err := game.checkRound(m, g.r); err != nil {
 		return nil, err
 	}
-	for _, x := range slices.Concat(g.leavesP...) {
-		so.scoreA = append(so.scoreA, x.score)
-	}
-	if err := t.checkRound(m, so); err != nil {
-		return nil, err
-	}
-	rewardA := t.rewards(Metrics{}, so)
-	out, a := make([][]float64, len(g.leavesP)), 0
+	rewardA := game.rewards(Metrics{}, g.r)
+	out := make([][]float64, len(g.leavesP))
 	for p, leaves := range g.leavesP {
-		for s := range leaves {
-			if so.checkA != nil {
-				leaves[s].check = so.checkA[a]
-			}
-			out[p] = append(out[p], rewardA[a])
-			a++
-		}
+		out[p], rewardA = rewardA[:len(leaves):len(leaves)], rewardA[len(leaves):]
 	}
 	return out, nil
 }
 
 // score has the discriminator score the answers that it has not.
 func (g *grove) score(m Metrics) error {
+	t := g.f.t
 	var b critic.Batch
-	var of []*leaf
-	for p, leaves := range g.leavesP {
-		for s := range leaves {
-			if x := &leaves[s]; math.IsNaN(float64(x.score)) {
-				of = append(of, x)
-				seq := g.t.enc.Ending().Seq(g.r.batch.Prompts[p], x.ids, x.cut)
-				if x.episode != nil {
-					seq = g.t.enc.Ending().Turns(x.episode.Script, x.episode.Open)
-				}
-				b.Students = append(b.Students, seq)
+	var of []*answer
+	for _, group := range g.r.groups {
+		for _, a := range group.answers {
+			if math.IsNaN(float64(a.score)) {
+				of, b.Students = append(of, a), append(b.Students, g.f.whole(group, a))
 			}
 		}
 	}
-	b.Students = g.t.branching(g.t.scored(b.Students))
-	err := g.t.phase(m, "score", g.t.critic.Model(), b.Students, 1,
-		func() error { return g.t.critic.ScoreBoth(&b) })
+	b.Students = g.f.marked(g.f.judged(b.Students))
+	game := t.stage.(*game)
+	err := t.phase(m, "score", game.critic.Model(), b.Students, 1,
+		func() error { return game.critic.ScoreBoth(&b) })
 	for i, score := range b.ScoreS {
 		of[i].score = score
 	}
 	return err
 }
 
-// finish makes a round of the answers. What an answer shares with an earlier one is context behind
-// the prompt: its own tokens alone are trained, a span for each of its nodes or, of an episode, for
-// each turn. Of what a search knows the round has the checker's verdicts; the discriminator's
-// update gives its scores anyway.
-func (g *grove) finish(r *round) error {
-	r.roll = &actor.Rollout{}
-	var known []float64
+// finish gives the answers their sequences. What an answer shares with an earlier one is context
+// behind the prompt: its own tokens alone are trained, a span for each of its nodes or, of an
+// episode, for each turn. What a search knows of them stays: the checker's verdicts; the
+// discriminator's update gives its scores anyway.
+func (g *grove) finish() error {
+	g.answers()
 	for p, leaves := range g.leavesP {
 		branches, own := make([]algos.Branch, len(leaves)), make([]int, len(leaves))
 		for s, x := range leaves {
-			branches[s], own[s] = x.Branch, x.own
+			branches[s], own[s] = x.branch, x.own
 		}
 		nodes, err := algos.Nodes(branches, own)
 		if err != nil {
 			return err
 		}
-		for s := range leaves {
-			x := &leaves[s]
-			seqs, logp := g.sequences(p, x, nodes, s)
-			for i, seq := range g.t.branching(seqs) {
-				a := r.roll
-				a.Seqs, a.SampledST = append(a.Seqs, seq), append(a.SampledST, logp[i])
-				a.Group, a.Truncated = append(a.Group, p), append(a.Truncated, x.cut)
-				a.Whole = append(a.Whole, x.At+x.own)
-				if x.episode != nil || g.t.chunks().On() {
-					a.Episode = append(a.Episode, len(r.group))
-				}
-			}
-			if x.episode != nil {
-				r.episodes = append(r.episodes, *x.episode)
-			}
-			r.group, r.cut = append(r.group, p), append(r.cut, x.cut)
-			r.branches, known = append(r.branches, x.Branch), append(known, x.check)
-			r.wroteA = append(r.wroteA, x.written())
+		spansS := make([][]model.Span, len(leaves))
+		for _, n := range nodes {
+			spansS[n.Answer] = append(spansS[n.Answer], model.Span{From: n.From, To: n.To})
 		}
-	}
-	r.roll.OldST = r.roll.SampledST
-	if g.t.cfg.ChecksAnswers(g.t.Stage) {
-		r.checkA = known
+		for s, x := range leaves {
+			x.seqs = g.f.own(g.r.groups[p], x, spansS[s])
+			for _, q := range x.seqs {
+				q.Seq.Branching = g.f.branches()
+				q.Cut, q.Whole, q.Old = x.cut, x.branch.At+x.own, q.Sampled
+			}
+		}
 	}
 	return nil
 }
 
-// branching marks the sequences of trees as such. Without rounds no answer branches, and all has
-// the bits of single answers.
-func (t *Trainer) branching(seqs []model.Seq) []model.Seq {
-	if c := t.tree(); c.Trees > 0 && c.Rounds > 0 {
-		for i := range seqs {
-			seqs[i].Branching = true
-		}
+// branches reports whether there are rounds. Without them no answer branches, and all has the bits
+// of answers that are no tree's.
+func (f *tree) branches() bool { return f.c.Rounds > 0 }
+
+func (f *tree) marked(judged []model.Seq) []model.Seq {
+	for i := range judged {
+		judged[i].Branching = f.branches()
 	}
-	return seqs
+	return judged
 }
 
-// written are all tokens of the answer.
-func (x *leaf) written() []int32 {
-	if x.episode != nil {
-		return x.episode.Script.TrainedIDs()
-	}
-	return x.ids
+// credit adds the branches of all answers.
+func (f *tree) credit(r *round, _ []config.Term, in *algos.AdvantageInput) {
+	in.Branches = r.branches()
 }
 
-// sequences are those of answer s of prompt p that have own tokens, and the tokens'
-// log-probabilities.
-func (g *grove) sequences(p int, x *leaf, nodes []algos.Node, s int) (seqs []model.Seq,
-	logp [][]float32) {
-	prompt := g.r.batch.Prompts[p]
-	switch {
-	case x.episode != nil:
-		for i, seq := range x.episode.Seqs {
-			if len(seq.Spans) == 0 { // a context that was given for turns before
-				continue
+// branches returns the branches of all answers, by their numbers in the round.
+func (r *round) branches() (list []algos.Branch) {
+	trees := 0
+	for _, g := range r.groups {
+		first, before := len(list), trees
+		for _, a := range g.answers {
+			b := a.branch
+			if b.Parent >= 0 {
+				b.Parent += first
 			}
-			if i == 0 {
-				seq.Shared = x.episode.Script.Prompt()
-			}
-			seqs, logp = append(seqs, seq), append(logp, x.episode.Logp[i])
-		}
-		return seqs, logp
-	case g.t.chunks().On():
-		at, left := 0, x.logp
-		for _, seq := range g.t.chunks().Seqs(prompt, x.ids) {
-			n := seq.Trained()
-			if at >= x.At {
-				seqs, logp = append(seqs, seq), append(logp, left[:n:n])
-				left = left[n:]
-			}
-			at += n
-		}
-		return seqs, logp
-	}
-	seq := model.Seq{IDs: slices.Concat(prompt, x.ids), Shared: len(prompt)}
-	for _, n := range nodes {
-		if n.Answer == s {
-			seq.Spans = append(seq.Spans,
-				model.Span{From: len(prompt) + n.From, To: len(prompt) + n.To})
+			b.Tree += before
+			trees = max(trees, b.Tree+1)
+			list = append(list, b)
 		}
 	}
-	return []model.Seq{seq}, [][]float32{x.logp}
+	return list
 }
 
-// allBranches are the branches of all answers, by their numbers in the round; nil where answers do
-// not branch.
-func (r *round) allBranches() []algos.Branch {
-	if r.branches == nil {
-		return nil
-	}
-	out := slices.Clone(r.branches)
-	first, before, trees := 0, 0, 0 // answers and trees of the prompts before, trees so far
-	for a, p := range r.group {
-		if a > 0 && r.group[a-1] != p {
-			first, before = a, trees
-		}
-		if out[a].Parent >= 0 {
-			out[a].Parent += first
-		}
-		out[a].Tree += before
-		trees = max(trees, out[a].Tree+1)
-	}
-	return out
+func (f *tree) words() string {
+	return " of " + report.Count(f.c.Trees, "tree") + f.branchable.words()
 }
 
-// describeTrees adds the metrics of trees.
-func (t *Trainer) describeTrees(m Metrics, r *round) {
-	if r.branches == nil {
-		return
-	}
-	var branches, depth, all float64
-	lenA, _ := r.mask()
-	own := 0.0
-	at := make([]int, len(r.branches)) // branch points before each answer
-	for a, b := range r.allBranches() {
+// describe adds the metrics of trees, and gives the answers that samples show their places.
+func (f *tree) describe(m Metrics, r *round) error {
+	var joins, depth, own, all float64
+	branches, answers := r.branches(), r.answers()
+	at := make([]int, len(branches)) // branch points before each answer
+	for a, b := range branches {
 		if b.Parent >= 0 {
-			branches++
+			joins++
 			at[a] = at[b.Parent] + 1
 		}
 		depth += float64(at[a])
-		own, all = own+float64(lenA[a]), all+float64(len(r.wroteA[a]))
+		own, all = own+float64(answers[a].own()), all+float64(len(answers[a].ids))
 	}
-	m["tree/branches"] = branches / float64(len(r.batch.Rows)*t.tree().Trees)
+	m["tree/branches"] = joins / float64(len(r.groups)*f.c.Trees)
 	m["tree/depth"] = depth / float64(len(at))
 	m["tree/shared_frac"] = 1 - own/all
+	if err := f.places(r, f.t.cfg.Trainer.SaveSamples); err != nil {
+		return err
+	}
+	return f.branchable.describe(m, r)
 }
 
-// placesOf are the places of the answers to the first n prompts in their trees, for readers; nil
-// where answers do not branch.
-func (t *Trainer) placesOf(r *round, n int) ([]*report.TreePlace, error) {
-	if r.branches == nil {
-		return nil, nil
-	}
-	branches := r.allBranches()
-	own, _ := r.mask()
-	nodes, err := algos.Nodes(branches, own)
+func (f *tree) tell(s *report.Sample, a *answer) error {
+	s.Tree = a.place
+	return f.branchable.tell(s, a)
+}
+
+// places gives the answers to the first n prompts their places in their trees, for readers.
+func (f *tree) places(r *round, n int) error {
+	branches, group, answers := r.branches(), r.group(), r.answers()
+	lenA, _ := r.mask()
+	nodes, err := algos.Nodes(branches, lenA)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	values := algos.NodeValues(nodes, r.rewardA)
-	out, firsts := make([]*report.TreePlace, len(r.group)), r.firsts()
-	leaf := 0
-	for a, b := range r.branches {
-		if a > 0 && r.group[a-1] != r.group[a] {
-			leaf = 0
+	values := algos.NodeValues(nodes, each(r, rewardOf))
+	for _, g := range r.groups {
+		for leaf, a := range g.answers {
+			a.place = &report.TreePlace{Tree: a.branch.Tree, Leaf: leaf, Parent: a.branch.Parent}
 		}
-		out[a] = &report.TreePlace{Tree: b.Tree, Leaf: leaf, Parent: b.Parent}
-		leaf++
 	}
 	for k, x := range nodes {
-		a := x.Answer
-		if r.group[a] >= n {
+		a := answers[x.Answer]
+		if group[x.Answer] >= n {
 			continue
 		}
-		place := func(tokens int) int {
-			if r.episodes != nil {
-				return turnsIn(&r.episodes[a], tokens)
-			}
-			return utf8.RuneCountInString(t.tok.Decode(r.wroteA[a][:tokens], true))
-		}
-		node := report.TreeNode{From: place(x.From), To: place(x.To), Leaves: len(x.Leaves)}
+		node := report.TreeNode{From: f.mark(a, x.From), To: f.mark(a, x.To), Leaves: len(x.Leaves)}
 		if v := values[k]; !math.IsNaN(v) && !math.IsInf(v, 0) {
 			node.Value = &v
 		}
-		if r.advST != nil {
-			at, seq := x.From-branches[a].At, firsts[a]
-			for ; at >= r.roll.Seqs[seq].Trained(); seq++ {
-				at -= r.roll.Seqs[seq].Trained()
-			}
-			node.Advantage = &r.advST[seq][at]
+		if a.advT != nil {
+			node.Advantage = &a.advT[x.From-a.branch.At]
 		}
-		out[a].Nodes = append(out[a].Nodes, node)
+		a.place.Nodes = append(a.place.Nodes, node)
 	}
-	return out, nil
+	return nil
 }
+
+func rewardOf(_ *group, a *answer) float64 { return a.reward }

@@ -13,7 +13,6 @@ import (
 
 	"gad/actor"
 	"gad/algos"
-	"gad/data"
 	"gad/internal/checker"
 	"gad/internal/compute"
 	"gad/internal/fault"
@@ -37,7 +36,8 @@ func branching(trees, rounds int, more ...string) []string {
 
 // wholeOf is a run's answer behind its prompt, as one sequence.
 func wholeOf(r *round, a int) model.Seq {
-	return model.Answer(r.roll.Seqs[a].IDs, len(r.batch.Prompts[r.group[a]]))
+	v := listsOf(r)
+	return model.Answer(v.seqs[a].IDs, len(v.batch[v.group[a]].Prompt))
 }
 
 // A round of trees: an answer begins with what it branched off, its own tokens are in spans that
@@ -54,11 +54,12 @@ func TestStepInTrees(t *testing.T) {
 				"algorithm.terms=d + check + 3*rouge_l - 0.1*length")...), config.Train)
 		m := Metrics{}
 		r := scored(t, tr, m)
-		if n := len(r.group); n < 30 || n > 40 || len(r.roll.Seqs) != n {
+		v := listsOf(r)
+		if n := len(v.group); n < 30 || n > 40 || len(v.seqs) != n {
 			t.Fatalf("%s: %d answers in %d sequences to 4 prompts, at most 10 to each", how, n,
-				len(r.roll.Seqs))
+				len(v.seqs))
 		}
-		passes := make([]model.Seq, len(r.group))
+		passes := make([]model.Seq, len(v.group))
 		for a := range passes {
 			passes[a] = wholeOf(r, a)
 		}
@@ -66,18 +67,18 @@ func TestStepInTrees(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := tr.oldLogProbs(m, r.roll); err != nil || m["rollout/logp_diff_max"] != 0 {
+		if err := gameOf(tr).oldLogProbs(m, r, true); err != nil || m["rollout/logp_diff_max"] != 0 {
 			t.Errorf("%s: sampler and trainer differ by %g, %v", how, m["rollout/logp_diff_max"],
 				err)
 		}
-		branches, written := r.allBranches(), r.written()
-		cuts := make([]int, len(r.group))
+		branches, written := v.branches, v.written
+		cuts := make([]int, len(v.group))
 		deep := 0
 		var texts []string
 		for a, b := range branches {
-			q, seq := r.batch.Prompts[r.group[a]], r.roll.Seqs[a]
+			q, seq := v.batch[v.group[a]].Prompt, v.seqs[a]
 			if b.Parent >= 0 {
-				if r.group[b.Parent] != r.group[a] || branches[b.Parent].Tree != b.Tree ||
+				if v.group[b.Parent] != v.group[a] || branches[b.Parent].Tree != b.Tree ||
 					!slices.Equal(written[a][:b.At], written[b.Parent][:b.At]) || b.At%2 > 0 {
 					t.Errorf("%s: answer %d branches off %d at %d: %v, %v", how, a, b.Parent, b.At,
 						written[a], written[b.Parent])
@@ -91,34 +92,34 @@ func TestStepInTrees(t *testing.T) {
 			}
 			if seq.Prompt() != len(q)+b.At || !slices.Equal(seq.IDs[:len(q)], q) ||
 				seq.Shared != len(q) || seq.Trained() != len(seq.IDs)-len(q)-b.At ||
-				len(written[a]) != len(seq.IDs)-len(q) || r.roll.Whole[a] != len(written[a]) {
+				len(written[a]) != len(seq.IDs)-len(q) || v.whole[a] != len(written[a]) {
 				t.Errorf("%s: answer %d, %+v, is %+v behind %v", how, a, b, seq, q)
 			}
-			if !slices.Equal(r.roll.SampledST[a], logp[a][b.At:]) {
-				t.Errorf("%s: answer %d: %v, in one pass %v", how, a, r.roll.SampledST[a],
+			if !slices.Equal(v.sampled[a], logp[a][b.At:]) {
+				t.Errorf("%s: answer %d: %v, in one pass %v", how, a, v.sampled[a],
 					logp[a][b.At:])
 			}
-			if want := tr.enc.Ending().Seq(q, written[a], r.cut[a]); !slices.Equal(
-				r.forCritic[a].IDs, want.IDs) {
+			if want := tr.enc.Ending().Seq(q, written[a], v.cut[a]); !slices.Equal(
+				v.judged[a].IDs, want.IDs) {
 				t.Errorf("%s: the discriminator reads %v of answer %d, want %v", how,
-					r.forCritic[a].IDs, a, want.IDs)
+					v.judged[a].IDs, a, want.IDs)
 			}
-			number := a - slices.Index(r.group, r.group[a])
+			number := a - slices.Index(v.group, v.group[a])
 			alone, err := tr.actor.Model().Generate([][]int32{seq.IDs[:len(q)+b.At]},
-				[]uint64{uint64(r.batch.Rows[r.group[a]])}, model.SampleOptions{N: 1, MaxNew: 14,
+				[]uint64{uint64(v.batch[v.group[a]].Index)}, model.SampleOptions{N: 1, MaxNew: 14,
 					EOS: tr.tok.EOS(), Seed: tr.seed(), Begun: []model.Begun{{Sample: number,
 						Drawn: b.At}}, Sampling: model.Sampling{Temperature: 1, TopP: 1}}, nil)
 			if err != nil || !slices.Equal(alone[0][0].IDs, written[a][b.At:]) {
 				t.Errorf("%s: answer %d goes on with %v, with the draws of sample %d %v, %v", how,
 					a, written[a][b.At:], number, alone, err)
 			}
-			if n := len(written[a]); r.cut[a] != (n == 14 &&
+			if n := len(written[a]); v.cut[a] != (n == 14 &&
 				!slices.Contains(tr.tok.EOS(), written[a][n-1])) || n > 14 {
-				t.Errorf("%s: answer %d: %d tokens, cut %t", how, a, n, r.cut[a])
+				t.Errorf("%s: answer %d: %d tokens, cut %t", how, a, n, v.cut[a])
 			}
 			texts = append(texts, tr.tok.Decode(written[a], true))
 		}
-		rows, err := checker.Rows(tr.set, model.Pick(r.batch.Rows, r.group), texts, r.cut)
+		rows, err := checker.Rows(tr.train.set, model.Pick(v.batch.Indices(), v.group), texts, v.cut)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,13 +127,13 @@ func TestStepInTrees(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for a, v := range verdicts {
-			if r.checkA[a] != v.Score {
+		for a, x := range verdicts {
+			if v.checkA[a] != x.Score {
 				t.Errorf("%s: the checker gives answer %d %g, and its text %g", how, a,
-					r.checkA[a], v.Score)
+					v.checkA[a], x.Score)
 			}
 		}
-		for a, seq := range r.roll.Seqs {
+		for a, seq := range v.seqs {
 			if n := len(seq.Spans) - 1; n > cuts[a] || n == 0 != (cuts[a] == 0) {
 				t.Errorf("%s: answer %d has %d cuts by %d branches: %v", how, a, n, cuts[a],
 					seq.Spans)
@@ -141,19 +142,17 @@ func TestStepInTrees(t *testing.T) {
 		if deep == 0 {
 			t.Errorf("%s: no branch of a branch: %v", how, branches)
 		}
-		adv, err := tr.advantages(m, r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		adv := advantagesOf(t, tr, m, r)
+		rewardA := each(r, rewardOf)
 		for a, text := range texts {
-			want := float64(r.scoreA[a]) + r.checkA[a] +
-				3*textmetrics.RougeL(text, r.batch.TeacherText[r.group[a]]) -
+			want := float64(v.scoreA[a]) + v.checkA[a] +
+				3*textmetrics.RougeL(text, v.batch[v.group[a]].TeacherText) -
 				0.1*math.Log1p(float64(len(written[a])))
-			if !near(r.rewardA[a], want, 1e-5) {
-				t.Errorf("%s: answer %d has a reward of %g, want %g", how, a, r.rewardA[a], want)
+			if !near(rewardA[a], want, 1e-5) {
+				t.Errorf("%s: answer %d has a reward of %g, want %g", how, a, rewardA[a], want)
 			}
 		}
-		for a, seq := range r.roll.Seqs {
+		for a, seq := range v.seqs {
 			at := 0
 			for _, span := range seq.Spans {
 				n := span.To - span.From
@@ -166,40 +165,42 @@ func TestStepInTrees(t *testing.T) {
 			want := 0.0
 			for _, same := range []func(b int) bool{
 				func(b int) bool { return branches[b].Tree == branches[a].Tree },
-				func(b int) bool { return r.group[b] == r.group[a] }} {
+				func(b int) bool { return v.group[b] == v.group[a] }} {
 				var x []float64
 				for b := range branches {
 					if same(b) {
-						x = append(x, r.rewardA[b])
+						x = append(x, rewardA[b])
 					}
 				}
 				mean, std, _ := moments(x)
-				want += (r.rewardA[a] - mean) / (std + 1e-6)
+				want += (rewardA[a] - mean) / (std + 1e-6)
 			}
 			if !near(adv[a][seq.Trained()-1], want, 1e-9) {
 				t.Errorf("%s: answer %d: advantage %g at its end, want %g", how, a,
 					adv[a][seq.Trained()-1], want)
 			}
 		}
-		places, err := tr.placesOf(r, 1)
-		if err != nil {
+		if err := tr.form.(*tree).places(r, 1); err != nil {
 			t.Fatal(err)
 		}
-		for a, x := range places {
+		for a, one := range r.answers() {
+			x := one.place
 			text := []rune(tr.tok.Decode(written[a], true))
-			if r.group[a] > 0 {
+			if v.group[a] > 0 {
 				continue
 			}
-			if x.Leaf != a || x.Parent != r.branches[a].Parent ||
-				len(x.Nodes) != len(r.roll.Seqs[a].Spans) ||
+			if x.Leaf != a || x.Parent != one.branch.Parent ||
+				len(x.Nodes) != len(v.seqs[a].Spans) ||
 				x.Nodes[len(x.Nodes)-1].To != len(text) ||
-				*x.Nodes[len(x.Nodes)-1].Value != r.rewardA[a] {
+				*x.Nodes[len(x.Nodes)-1].Value != rewardA[a] {
 				t.Errorf("%s: place of answer %d: %+v", how, a, x)
 			}
 		}
-		tr.describeTrees(m, r)
-		if x := m["tree/branches"]; !near(x, float64(len(r.group)-8)/8, 1e-9) {
-			t.Errorf("%s: %g branches a tree of %d answers", how, x, len(r.group))
+		if err := tr.form.describe(m, r); err != nil {
+			t.Fatal(err)
+		}
+		if x := m["tree/branches"]; !near(x, float64(len(v.group)-8)/8, 1e-9) {
+			t.Errorf("%s: %g branches a tree of %d answers", how, x, len(v.group))
 		}
 	}
 }
@@ -232,20 +233,21 @@ func TestStepInTreesOfTurnsAndChunks(t *testing.T) {
 			config.Train)
 		m := Metrics{}
 		r := scored(t, tr, m)
+		v := listsOf(r)
 		lenA, _ := r.mask()
-		branches, written := r.allBranches(), r.written()
-		inner, sequences := 0, r.sequences()
-		logp, _, err := tr.actor.Model().AllLogProbs(r.roll.Seqs, 1, 512)
+		branches, written := v.branches, v.written
+		inner, sequences := 0, v.sequences
+		logp, _, err := tr.actor.Model().AllLogProbs(v.seqs, 1, 512)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for s := range logp {
-			if !slices.Equal(logp[s], r.roll.SampledST[s]) {
+			if !slices.Equal(logp[s], v.sampled[s]) {
 				t.Errorf("%s: sequence %d was not sampled with the context that is learned", how, s)
 			}
-			if a := r.roll.Episode[s]; r.roll.Whole[s] != len(written[a]) {
+			if a := v.answerS[s]; v.whole[s] != len(written[a]) {
 				t.Errorf("%s: sequence %d of an answer of %d tokens, not %d", how, s,
-					r.roll.Whole[s], len(written[a]))
+					v.whole[s], len(written[a]))
 			}
 		}
 		for a, b := range branches {
@@ -266,7 +268,7 @@ func TestStepInTreesOfTurnsAndChunks(t *testing.T) {
 				if b.At > 0 && !slices.Contains(inChunks.Seams(len(written[a])), b.At) {
 					t.Errorf("a thought branches at %d", b.At)
 				}
-				q := r.batch.Prompts[r.group[a]]
+				q := v.batch[v.group[a]].Prompt
 				all := inChunks.Seqs(q, written[a])
 				for i, seq := range sequences[a] {
 					if want := all[len(all)-len(sequences[a])+i]; !slices.Equal(seq.IDs, want.IDs) {
@@ -275,7 +277,7 @@ func TestStepInTreesOfTurnsAndChunks(t *testing.T) {
 				}
 				continue
 			}
-			e := r.episodes[a]
+			e := v.episodes[a]
 			sum := 0.0
 			for k, span := range e.Script.Spans {
 				text := tr.tok.Decode(e.Script.IDs[span.From:span.To], true)
@@ -285,44 +287,41 @@ func TestStepInTreesOfTurnsAndChunks(t *testing.T) {
 						e.Turns[k].Reward, text)
 				}
 			}
-			if len(e.Turns) != 2+r.batch.Rows[r.group[a]]%2 || e.Reward(0) != sum ||
-				len(r.forCritic[a].Spans) != len(e.Turns) {
+			if len(e.Turns) != 2+v.batch[v.group[a]].Index%2 || e.Reward(0) != sum ||
+				len(v.judged[a].Spans) != len(e.Turns) {
 				t.Errorf("%s: answer %d: %d turns, %d before the discriminator", how, a,
-					len(e.Turns), len(r.forCritic[a].Spans))
+					len(e.Turns), len(v.judged[a].Spans))
 			}
 		}
 		if inner < 4 {
 			t.Errorf("%s: %d branches within answers: %v", how, inner, branches)
 		}
-		adv, err := tr.advantages(m, r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		adv := advantagesOf(t, tr, m, r)
 		for s, row := range adv {
-			if len(row) < r.roll.Seqs[s].Trained() {
+			if len(row) < v.seqs[s].Trained() {
 				t.Errorf("%s: sequence %d has advantages %v", how, s, row)
 			}
 		}
-		places, err := tr.placesOf(r, 4)
-		if err != nil {
+		if err := tr.form.(*tree).places(r, 4); err != nil {
 			t.Fatal(err)
 		}
-		for a, x := range places {
+		for a, one := range r.answers() {
+			x := one.place
 			last := x.Nodes[len(x.Nodes)-1]
-			s := len(sequences[a]) - 1 + r.firsts()[a]
-			if *last.Advantage != adv[s][r.roll.Seqs[s].Trained()-1] ||
-				how != "chunks" && last.To != len(r.episodes[a].Turns) {
+			s := len(sequences[a]) - 1 + v.firsts[a]
+			if *last.Advantage != adv[s][v.seqs[s].Trained()-1] ||
+				how != "chunks" && last.To != len(v.episodes[a].Turns) {
 				t.Errorf("%s: answer %d: %+v", how, a, x)
 			}
 		}
-		if _, err := tr.next(); err != nil {
+		if _, err := nextOf(tr); err != nil {
 			t.Errorf("%s: %v", how, err)
 		}
 	}
 	tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
 		branching(2, 2, acting(data, "clock", grownUp(t, be, data, "well"),
 			"trainer.total_steps=2", "env.max_faults=0.1")...)...), config.Train)
-	if _, err := tr.next(); err == nil || !strings.Contains(err.Error(),
+	if _, err := nextOf(tr); err == nil || !strings.Contains(err.Error(),
 		"replies to turns 1 to 1 are not what they were") {
 		t.Errorf("in a world that replies by the clock: %v", err)
 	}
@@ -331,7 +330,7 @@ func TestStepInTreesOfTurnsAndChunks(t *testing.T) {
 		branching(2, 2, acting(data, "well", grownUp(t, be, data, "well"),
 			`env.command=sed -u 's/"turns":[0-9]*/"turns":99/' | `+talkAs("forks well"),
 			"trainer.total_steps=2", "env.max_faults=0.1")...)...), config.Train)
-	if _, err := tr.next(); !errors.Is(err, fault.ErrRunning) ||
+	if _, err := nextOf(tr); !errors.Is(err, fault.ErrRunning) ||
 		!strings.Contains(err.Error(), "promised and not kept: the environment says") {
 		t.Errorf("in a world that cannot fork as it says: %v", err)
 	}
@@ -439,17 +438,17 @@ func TestSearchReadsThePresentWeights(t *testing.T) {
 			"algorithm.truncated_reward=score", "actor.optim.lr=1e-2",
 			"critic.optim.lr=1e-2")...), config.Train)
 	for step := range 2 {
-		b, err := tr.enc.Batch(tr.set, []int{3, 5})
+		b, err := tr.enc.Batch(tr.train.set, []int{3, 5})
 		if err != nil {
 			t.Fatal(err)
 		}
-		g := tr.plant(&round{batch: b}, b.Rows)
+		g := tr.form.(*tree).plant(newRound(b, b.Indices()))
 		if err := g.sample([]offshoot{{0, algos.Branch{Parent: -1}},
 			{0, algos.Branch{Tree: 1, Parent: -1}}, {1, algos.Branch{Parent: -1}},
 			{1, algos.Branch{Tree: 1, Parent: -1}}}); err != nil {
 			t.Fatal(err)
 		}
-		out, err := tr.actor.Model().Generate(b.Prompts, []uint64{3, 5}, model.SampleOptions{N: 2,
+		out, err := tr.actor.Model().Generate(b.Prompts(), []uint64{3, 5}, model.SampleOptions{N: 2,
 			MaxNew: 14, EOS: tr.tok.EOS(), Seed: tr.seed(), Step: uint64(tr.step),
 			Sampling: model.Sampling{Temperature: 1, TopP: 1}}, nil)
 		if err != nil {
@@ -469,11 +468,11 @@ func TestSearchReadsThePresentWeights(t *testing.T) {
 						t.Errorf("step %d: answer %v, the present student's is %v", step, x.ids,
 							out[p][s].IDs)
 					}
-					whole = append(whole, tr.enc.Ending().Seq(b.Prompts[p], x.ids, x.cut))
+					whole = append(whole, tr.enc.Ending().Seq(b[p].Prompt, x.ids, x.cut))
 					got = append(got, rewards[p][s])
 				}
 			}
-			want, err := tr.critic.Score(whole)
+			want, err := gameOf(tr).critic.Score(whole)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -485,9 +484,9 @@ func TestSearchReadsThePresentWeights(t *testing.T) {
 			}
 			chosen := g.choose(k, rewards)
 			for _, x := range chosen {
-				if g.leavesP[x.prompt][x.Parent].Tree != x.Tree {
+				if g.leavesP[x.prompt][x.Parent].branch.Tree != x.Tree {
 					t.Errorf("a branch of tree %d off an answer of tree %d", x.Tree,
-						g.leavesP[x.prompt][x.Parent].Tree)
+						g.leavesP[x.prompt][x.Parent].branch.Tree)
 				}
 			}
 			// another tree's values change nothing
@@ -499,7 +498,7 @@ func TestSearchReadsThePresentWeights(t *testing.T) {
 			for i := range 20 {
 				for p, leaves := range g.leavesP {
 					for s, x := range leaves {
-						if x.Tree == 1 {
+						if x.branch.Tree == 1 {
 							rewards[p][s] = 100 * math.Sin(float64(s*s+7*i))
 						}
 					}
@@ -517,7 +516,7 @@ func TestSearchReadsThePresentWeights(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := tr.next(); err != nil {
+		if _, err := nextOf(tr); err != nil {
 			t.Fatal(err)
 		}
 		tr.step++
@@ -530,11 +529,11 @@ func TestPlacesAreDrawn(t *testing.T) {
 	be := ready(t)
 	tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),
 		branching(3, 2, "trainer.total_steps=3", "rollout.tree.expand=3")...), config.Train)
-	g := tr.plant(&round{}, []int{9, 3})
+	g := tr.form.(*tree).plant(newRound(make(encode.Batch, 2), []int{9, 3}))
 	for p := range g.leavesP {
 		for tree := range 3 {
-			g.leavesP[p] = append(g.leavesP[p], leaf{Branch: algos.Branch{Tree: tree, Parent: -1},
-				own: 41})
+			g.leavesP[p] = append(g.leavesP[p], &leaf{own: 41,
+				answer: &answer{branch: algos.Branch{Tree: tree, Parent: -1}}})
 		}
 	}
 	seen := map[string]bool{}
@@ -542,7 +541,7 @@ func TestPlacesAreDrawn(t *testing.T) {
 		tr.step = step
 		for round := range 2 {
 			got := g.choose(round, nil)
-			for p, row := range g.keys {
+			for p, of := range g.r.groups {
 				for tree := range 3 {
 					var places []algos.Place
 					for at := 0; at < 41; at += 2 {
@@ -551,13 +550,13 @@ func TestPlacesAreDrawn(t *testing.T) {
 					var want []offshoot
 					for i := range 3 {
 						at := i + philox.IntN(len(places)-i, tr.seed(), philox.Branches,
-							uint64(step), uint64(row)<<16|uint64(tree), uint64(3*round+i))
+							uint64(step), uint64(of.key)<<16|uint64(tree), uint64(3*round+i))
 						places[i], places[at] = places[at], places[i]
 						want = append(want, offshoot{p, algos.Branch{Tree: tree, Parent: tree,
 							At: places[i].At}})
 					}
 					if x := got[9*p+3*tree:][:3]; !slices.Equal(x, want) {
-						t.Errorf("step %d round %d row %d tree %d: %v, want %v", step, round, row,
+						t.Errorf("step %d round %d row %d tree %d: %v, want %v", step, round, of.key,
 							tree, x, want)
 					}
 					seen[fmt.Sprint(places[:3])] = true
@@ -574,21 +573,14 @@ func TestPlacesAreDrawn(t *testing.T) {
 // rounds together.
 func TestBranchesOfARound(t *testing.T) {
 	first, second := algos.Branch{Parent: -1}, algos.Branch{Tree: 1, Parent: -1}
-	part := func(prompts int, group []int, branches ...algos.Branch) *round {
-		r := &round{roll: &actor.Rollout{}, group: group, branches: branches}
-		r.batch = &encode.Batch{Rows: make([]int, prompts), Prompts: make([][]int32, prompts),
-			Teachers: make([]model.Seq, prompts), TeacherCut: make([]bool, prompts),
-			TeacherText: make([]string, prompts), PromptText: make([]string, prompts),
-			Soft: make([][]data.SoftLabel, prompts), Hard: make([]bool, prompts)}
-		for a := range group {
-			r.roll.Seqs = append(r.roll.Seqs, model.Answer([]int32{1, int32(a)}, 1))
-			r.roll.SampledST = append(r.roll.SampledST, []float32{0})
-			r.roll.Whole = append(r.roll.Whole, 10+a)
-			r.wroteA = append(r.wroteA, []int32{int32(a)})
+	part := func(prompts int, of []int, branches ...algos.Branch) *round {
+		r := newRound(make(encode.Batch, prompts), make([]int, prompts))
+		for i, p := range of {
+			a := newAnswer(false, &actor.Sequence{Seq: model.Answer([]int32{1, int32(i)}, 1),
+				Whole: 10 + i})
+			a.branch = branches[i]
+			r.groups[p].answers = append(r.groups[p].answers, a)
 		}
-		r.roll.OldST, r.roll.Group = r.roll.SampledST, group
-		r.cut, r.roll.Truncated = make([]bool, len(group)), make([]bool, len(group))
-		r.forCritic = r.roll.Seqs
 		return r
 	}
 	r := part(2, []int{0, 0, 0, 1, 1, 1}, first, second, algos.Branch{Tree: 0, At: 4},
@@ -597,11 +589,11 @@ func TestBranchesOfARound(t *testing.T) {
 	whole.take(r, []int{1})
 	want := []algos.Branch{first, second, {Tree: 2, Parent: -1}, {Tree: 3, Parent: -1},
 		{Tree: 3, Parent: 3, At: 2}}
-	if got := whole.allBranches(); !slices.Equal(got, want) || whole.written()[4][0] != 5 ||
-		!slices.Equal(whole.roll.Whole, []int{10, 11, 13, 14, 15}) {
-		t.Errorf("branches %v, want %v; lengths %v", got, want, whole.roll.Whole)
+	if v := listsOf(whole); !slices.Equal(v.branches, want) || v.written[4][0] != 5 ||
+		!slices.Equal(v.whole, []int{10, 11, 13, 14, 15}) {
+		t.Errorf("branches %v, want %v; lengths %v", v.branches, want, v.whole)
 	}
-	if got := r.allBranches(); got[5] != (algos.Branch{Tree: 3, Parent: 4, At: 2}) ||
+	if got := r.branches(); got[5] != (algos.Branch{Tree: 3, Parent: 4, At: 2}) ||
 		got[2] != (algos.Branch{At: 4}) {
 		t.Errorf("branches %v", got)
 	}
@@ -791,22 +783,25 @@ func TestTokensOfTreesAreComputedOnce(t *testing.T) {
 			config.Train)
 		m := Metrics{}
 		r := scored(t, tr, m)
-		tr.describeTrees(m, r)
-		prompt := func(s int) int { return len(r.batch.Prompts[r.group[s]]) }
+		v := listsOf(r)
+		if err := tr.form.describe(m, r); err != nil {
+			t.Fatal(err)
+		}
+		prompt := func(s int) int { return len(v.batch[v.group[s]].Prompt) }
 		own, _ := r.mask()
 		distinct := 0
 		for _, n := range own {
 			distinct += n
 		}
-		now, before := answerTokens(r.roll.Seqs, prompt, 1<<20)
+		now, before := answerTokens(v.seqs, prompt, 1<<20)
 		want := float64(distinct) / (1 - m["tree/shared_frac"])
 		if now > distinct || !near(float64(before), want, 1e-6) ||
 			before < distinct+4 {
 			t.Errorf("%s: %d tokens are computed of %d different ones; with prompts alone %d, want %g",
 				how, now, distinct, before, want)
 		}
-		small, _ := answerTokens(r.roll.Seqs, prompt, 128)
-		critic, criticBefore := answerTokens(r.forCritic, prompt, 1<<20)
+		small, _ := answerTokens(v.seqs, prompt, 128)
+		critic, criticBefore := answerTokens(v.judged, prompt, 1<<20)
 		if small < now || small > before || critic >= criticBefore {
 			t.Errorf("%s: in packs of 128 tokens %d, at best %d, at worst %d; the discriminator %d, with prompts alone %d", how, small, now, before, critic, criticBefore)
 		}

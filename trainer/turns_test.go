@@ -67,8 +67,8 @@ func TestTurnsInEveryStage(t *testing.T) {
 	for _, stage := range []config.Stage{config.Warmup, config.DPO} {
 		c := settings(stage, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1",
 			"data.train_files="+data, "data.turns=each", "data.max_prompt_length=110")
-		if tr := opened(t, be, c, stage); tr.set.Len() != 10 {
-			t.Errorf("%s: %d rows, want 10 turns", stage, tr.set.Len())
+		if tr := opened(t, be, c, stage); tr.train.set.Len() != 10 {
+			t.Errorf("%s: %d rows, want 10 turns", stage, tr.train.set.Len())
 		}
 		c.Trainer.Output = filepath.Join(t.TempDir(), "whole")
 		if rows := finished(t, be, c, stage); len(rows) != 1 {

@@ -7,38 +7,42 @@ import (
 	"math"
 	"strings"
 
+	"gad/actor"
+	"gad/model"
 	"gad/trainer/quality"
 	"gad/trainer/saved"
 )
 
-// validate evaluates the student on the first rows of the validation data, greedily.
+// validate measures the student on the first rows of the validation data.
 func (t *Trainer) validate(m Metrics) error {
 	t.ranks.Enter("validation")
-	if t.env != nil {
-		if err := t.validateActing(m); err != nil {
-			return fmt.Errorf("validation: %w", err)
-		}
-		return nil
+	if err := t.form.validate(m); err != nil {
+		return fmt.Errorf("validation: %w", err)
 	}
+	return nil
+}
+
+// evaluate has the student answer greedily, in chunks where they are on, and the judges score the
+// answers.
+func (t *Trainer) evaluate(m Metrics, chunks model.Chunks) error {
 	var stop func() bool
 	if t.step == 0 && t.ranks.Size() == 1 { // nothing is lost, and nobody else waits
-		stop = t.actor.Stop
+		stop = actor.Stopped(t.context())
 	}
-	j, err := quality.Evaluate(t.actor.Model(), t.tok, t.val, t.valRows, quality.Options{Stop: stop,
-		MaxPrompt: t.cfg.Data.MaxPrompt, MaxResponse: t.cfg.Answer(t.Stage), Chunks: t.chunks(),
-		Seed:  t.cfg.Trainer.Seed,
-		Slots: t.cfg.Rollout.MaxNumSeqs, MaxTokens: t.cfg.Actor.MaxTokenLen,
-		Stages: func(name string, total int) (func(int),
-			func()) {
+	j, err := quality.Evaluate(t.actor.Model(), t.tok, t.val.set, t.val.rows, quality.Options{
+		Stop: stop, MaxPrompt: t.cfg.Data.MaxPrompt, MaxResponse: t.enc.MaxResponse,
+		Chunks: chunks, Seed: t.cfg.Trainer.Seed, Slots: t.cfg.Rollout.MaxNumSeqs,
+		MaxTokens: t.cfg.Actor.MaxTokenLen,
+		Stages: func(name string, total int) (func(int), func()) {
 			return t.rec.Progress("validation: "+name, total)
 		}})
 	if err != nil {
-		return fmt.Errorf("validation: %w", err)
+		return err
 	}
 	m["val/rouge_l"], m["val/teacher_nll"], m["val/len_ratio"] =
 		j.Eval.RougeL, j.Eval.TeacherNLL, j.Eval.LenRatio
 	if err := t.judge(m, j); err != nil {
-		return fmt.Errorf("validation: %w", err)
+		return err
 	}
 	t.noteValidation(m)
 	return t.sampleValidation(j)
@@ -47,16 +51,11 @@ func (t *Trainer) validate(m Metrics) error {
 // validation is the digest of everything that the val/ metrics depend on, weights apart.
 func (t *Trainer) validation() string {
 	c := t.cfg
-	of := []any{t.val.Digest(), t.valRows, c.Data.MaxPrompt, c.Data.MaxResponse, c.Trainer.Checker,
-		c.Trainer.HeldOutCritic, c.Trainer.Device, c.Trainer.Precision, t.env != nil,
+	acts, world := t.form.world()
+	of := []any{t.val.set.Digest(), t.val.rows, c.Data.MaxPrompt, c.Data.MaxResponse, c.Trainer.Checker,
+		c.Trainer.HeldOutCritic, c.Trainer.Device, c.Trainer.Precision, acts,
 		c.Env.MaxTurns, c.Env.MaxTokens, c.Env.InvalidPenalty}
-	if t.env != nil { // the worlds of its episodes
-		of = append(of, c.Env.Command, c.Env.OtherStart, c.Trainer.Seed)
-	}
-	if t.chunks().On() {
-		of = append(of, t.chunks(), c.Critic.Reads)
-	}
-	raw, err := json.Marshal(of)
+	raw, err := json.Marshal(append(of, world...))
 	if err != nil {
 		panic(err) // texts and numbers
 	}
@@ -66,7 +65,7 @@ func (t *Trainer) validation() string {
 // noteValidation keeps the val/ figures of m for the checkpoint. JSON has no number for
 // what is not finite: then nothing is kept.
 func (t *Trainer) noteValidation(m Metrics) {
-	t.validated = nil
+	t.past.validated = nil
 	figures := map[string]float64{}
 	for name, x := range m {
 		if !strings.HasPrefix(name, "val/") {
@@ -77,12 +76,12 @@ func (t *Trainer) noteValidation(m Metrics) {
 		}
 		figures[name] = x
 	}
-	t.validated = &saved.Validation{Step: t.step, Of: t.validation(), Figures: figures}
+	t.past.validated = &saved.Validation{Step: t.step, Of: t.validation(), Figures: figures}
 }
 
 // current is the newest validation if it was of the present weights.
 func (t *Trainer) current() *saved.Validation {
-	if v := t.validated; v != nil && v.Step == t.step {
+	if v := t.past.validated; v != nil && v.Step == t.step {
 		return v
 	}
 	return nil
@@ -96,9 +95,9 @@ func (t *Trainer) begin() (Metrics, error) {
 	if t.step > 0 {
 		return nil, nil
 	}
-	v := t.validated // of the run that this one starts from: its steps are not this run's
-	t.validated = nil
-	if t.val == nil || !t.cfg.Trainer.ValBeforeTrain {
+	v := t.past.validated // of the run that this one starts from: its steps are not this run's
+	t.past.validated = nil
+	if t.val.set == nil || !t.cfg.Trainer.ValBeforeTrain {
 		return nil, nil
 	}
 	m := Metrics{}
@@ -109,13 +108,7 @@ func (t *Trainer) begin() (Metrics, error) {
 	} else if err := m.time("timing_s/val", func() error { return t.validate(m) }); err != nil {
 		return nil, err
 	}
-	said := fmt.Sprintf("before the first step: ROUGE-L %.3f, NLL of the teacher's answers %.3f",
-		m["val/rouge_l"], m["val/teacher_nll"])
-	if t.env != nil {
-		said = fmt.Sprintf(
-			"before the first step: greedy reward %.3f, NLL of the teacher's turns %.3f",
-			m["val/env_reward"], m["val/teacher_nll"])
-	}
+	said := "before the first step: " + t.form.measured(m)
 	if check, ok := m["val/check"]; ok {
 		said += fmt.Sprintf(", checker's score %.3f", check)
 	}

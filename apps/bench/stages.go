@@ -2,6 +2,7 @@ package bench
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -211,10 +212,8 @@ func (g *game) parts() (list []part) {
 func (g *game) gadStep(done func(part string, seconds float64)) error {
 	g.step++
 	var (
-		r      *actor.Rollout
+		r      actor.Rollout
 		scoreS []float32
-		refST  [][]float32
-		advST  [][]float64
 		err    error
 	)
 	rows := make([]int, g.load.Prompts)
@@ -223,7 +222,7 @@ func (g *game) gadStep(done func(part string, seconds float64)) error {
 	}
 	run := map[string]func() error{
 		"rollout": func() error {
-			r, err = g.actor.Rollout(g.prompts[:g.load.Prompts], nil,
+			r, err = g.actor.Rollout(context.Background(), g.prompts[:g.load.Prompts], nil,
 				actor.Key{Seed: 1, Step: g.step, Rows: rows}, nil)
 			return err
 		},
@@ -231,27 +230,33 @@ func (g *game) gadStep(done func(part string, seconds float64)) error {
 		"old log-probabilities": func() error { return g.actor.Old(r) },
 		"critic update": func() error {
 			st, err := g.critic.Update(
-				critic.Batch{Step: g.step, Students: r.Seqs, Group: r.Group, Teachers: g.teach,
-					Skip: make([]bool, len(r.Seqs))})
+				critic.Batch{Step: g.step, Students: r.Seqs(), Group: r.Groups(),
+					Teachers: g.teach, Skip: make([]bool, len(r))})
 			scoreS = st.ScoreS
 			return err
 		},
 		"reference log-probabilities": func() error {
-			refST, err = g.ref.LogProbs(r.Seqs, actor.DefaultRollout().Temperature)
+			refST, err := g.ref.LogProbs(r.Seqs(), actor.DefaultRollout().Temperature)
+			if err == nil {
+				r.SetRef(refST)
+			}
 			return err
 		},
 		"advantages": func() error {
-			_, maskST := r.Mask()
+			maskST := r.Mask()
 			scores := make([]float64, len(scoreS))
 			for s, x := range scoreS {
 				scores[s] = float64(x)
 			}
-			advST, err = algos.Advantages(algos.AdvantageConfig{},
-				algos.AdvantageInput{Scores: scores, Group: r.Group, Mask: maskST})
+			advST, err := algos.Advantages(algos.AdvantageConfig{},
+				algos.AdvantageInput{Scores: scores, Group: r.Groups(), Mask: maskST})
+			if err == nil {
+				r.SetAdv(advST)
+			}
 			return err
 		},
 		"actor update": func() error {
-			_, err = g.actor.Update(r, advST, refST)
+			_, err = g.actor.Update(r)
 			return err
 		},
 	}

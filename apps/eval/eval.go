@@ -130,7 +130,7 @@ type student struct {
 	disc   quality.DiscOptions
 	l      *session.Model // nil while it is not in memory
 	tokens string         // tokenizer.json
-	batch  *encode.Batch
+	batch  encode.Batch
 	plan   quality.Plan
 	judged *quality.Results
 	whole  bool // its answers are complete, and their figures are computed
@@ -399,7 +399,7 @@ func (e *evaluation) plan() error {
 			}
 			return err
 		}
-		if err := session.Fitting("eval", "max-response-length", s.batch.Prompts, e.rows,
+		if err := session.Fitting("eval", "max-response-length", s.batch.Prompts(), e.rows,
 			s.inContext(o.MaxResponse), e.positions(s.shape)); err != nil {
 			return err
 		}

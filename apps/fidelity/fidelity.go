@@ -117,7 +117,7 @@ type run struct {
 	set     *data.Set
 	student *session.Model
 	rows    []int
-	batch   *encode.Batch
+	batch   encode.Batch
 	groups  []quality.Group
 	opt     quality.Options
 }
@@ -255,7 +255,7 @@ func (r *run) open() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := session.Fitting("fidelity", "max-response-length", r.batch.Prompts, r.rows,
+	if err := session.Fitting("fidelity", "max-response-length", r.batch.Prompts(), r.rows,
 		o.MaxResponse, shape.MaxPosition); err != nil {
 		return err
 	}
@@ -293,7 +293,7 @@ func (r *run) fitting(tok *tokenizer.Tokenizer) error {
 
 // truth has the teacher say how probable the answers are.
 func (r *run) truth() error {
-	promptsP := r.batch.Prompts
+	promptsP := r.batch.Prompts()
 	enc := encode.Encoder{Tok: r.student.Tokenizer}
 	if r.o.System != "" {
 		promptsP = nil
@@ -369,7 +369,7 @@ func (r *run) write(scores [][]float64) error {
 	for p, g := range r.groups {
 		for k, x := range g.Answers {
 			n := x.Seq.Prompt()
-			line := answer{Row: r.batch.Rows[p], Sample: k, PromptIDs: x.Seq.IDs[:n],
+			line := answer{Row: r.batch[p].Index, Sample: k, PromptIDs: x.Seq.IDs[:n],
 				ResponseIDs: slices.Clone(x.Seq.IDs[n:]), Response: x.Text, Truncated: x.Cut,
 				LogP: x.LogP, Ratio: x.Ratio, Scores: map[string]float64{}}
 			for i := range scores {

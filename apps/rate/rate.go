@@ -261,7 +261,7 @@ func sampleNumbers(n int) []int {
 
 // inChunks calls do with some rows at a time.
 func (r *rating) inChunks(ctx context.Context, name string, rows []int,
-	do func(rows []int, b *encode.Batch) error) error {
+	do func(rows []int, b encode.Batch) error) error {
 	advance, done := r.s.Console.Busy(name, len(rows))
 	defer done()
 	for lo := 0; lo < len(rows); lo += chunk {
@@ -283,8 +283,8 @@ func (r *rating) inChunks(ctx context.Context, name string, rows []int,
 
 // read notes the likelihood of the teacher's answers.
 func (r *rating) read(ctx context.Context, m *session.Model, rows []int) error {
-	return r.inChunks(ctx, "teacher's answers", rows, func(rows []int, b *encode.Batch) error {
-		logpST, _, err := m.AllLogProbs(b.Teachers, 1, r.o.MaxTokens)
+	return r.inChunks(ctx, "teacher's answers", rows, func(rows []int, b encode.Batch) error {
+		logpST, _, err := m.AllLogProbs(b.Teachers(), 1, r.o.MaxTokens)
 		if err != nil {
 			return err
 		}
@@ -341,7 +341,7 @@ func (r *rating) sample(ctx context.Context, m *session.Model, rows []int) error
 			keys[i] = uint64(row)
 		}
 		var failed error
-		_, err = m.Generate(b.Prompts, keys, model.SampleOptions{N: n, MaxNew: limit,
+		_, err = m.Generate(b.Prompts(), keys, model.SampleOptions{N: n, MaxNew: limit,
 			EOS: r.tok.EOS(), Seed: r.o.Seed, Slots: session.Slots, Sampling: r.o.Sampling,
 			Stop: func() bool { return failed != nil || ctx.Err() != nil },
 			Done: func(p, k int, c model.Completion) {
@@ -381,7 +381,7 @@ func (r *rating) critic(ctx context.Context) error {
 		return err
 	}
 	defer m.Close()
-	return r.inChunks(ctx, "scores", rows, func(rows []int, b *encode.Batch) error {
+	return r.inChunks(ctx, "scores", rows, func(rows []int, b encode.Batch) error {
 		var seqs []model.Seq
 		for i, row := range rows {
 			answers, err := r.answers(row)
@@ -389,9 +389,9 @@ func (r *rating) critic(ctx context.Context) error {
 				return err
 			}
 			for _, a := range answers {
-				seqs = append(seqs, r.enc.Ending().Seq(b.Prompts[i], a.IDs, a.Cut))
+				seqs = append(seqs, r.enc.Ending().Seq(b[i].Prompt, a.IDs, a.Cut))
 			}
-			seqs = append(seqs, b.Teachers[i])
+			seqs = append(seqs, b[i].Teacher)
 		}
 		scoreS, err := m.AllScores(seqs, r.o.MaxTokens)
 		if err != nil {
@@ -418,7 +418,7 @@ func (r *rating) check(ctx context.Context) error {
 		return nil
 	}
 	c := checker.New(r.o.Checker, r.o.CheckerTimeout)
-	return r.inChunks(ctx, "checks", rows, func(rows []int, b *encode.Batch) error {
+	return r.inChunks(ctx, "checks", rows, func(rows []int, b encode.Batch) error {
 		var at []int
 		var texts []string
 		var cut []bool
@@ -431,8 +431,8 @@ func (r *rating) check(ctx context.Context) error {
 				at, cut = append(at, row), append(cut, a.Cut)
 				texts = append(texts, r.tok.Decode(a.IDs, true))
 			}
-			at, cut = append(at, row), append(cut, b.TeacherCut[i])
-			texts = append(texts, b.TeacherText[i])
+			at, cut = append(at, row), append(cut, b[i].TeacherCut)
+			texts = append(texts, b[i].TeacherText)
 		}
 		asked, err := checker.Rows(r.set, at, texts, cut)
 		if err != nil {

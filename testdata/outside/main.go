@@ -89,10 +89,10 @@ func round(be model.Backend, dir string, tok *tokenizer.Tokenizer) {
 		teachers = append(teachers, ending.Seq(prompt, tok.EncodeText(row.Teacher), false))
 	}
 
-	answers, err := student.Rollout(prompts, tok.EOS(), actor.Key{Seed: 1, Rows: rows}, nil)
+	answers, err := student.Rollout(context.Background(), prompts, tok.EOS(), actor.Key{Seed: 1, Rows: rows}, nil)
 	check(err)
 	check(student.Old(answers))
-	b := critic.Batch{Teachers: teachers, Group: answers.Group, Skip: make([]bool, len(answers.Seqs))}
+	b := critic.Batch{Teachers: teachers, Group: answers.Groups(), Skip: make([]bool, len(answers))}
 	for s, seq := range answers.Seqs {
 		b.Students = append(b.Students, ending.Seq(seq.IDs[:seq.Prompt()], seq.Response(), answers.Truncated[s]))
 	}
@@ -100,20 +100,22 @@ func round(be model.Backend, dir string, tok *tokenizer.Tokenizer) {
 	check(err)
 	b.ScoreP, err = discriminator.Score(b.Teachers)
 	check(err)
-	refST, err := frozen.LogProbs(answers.Seqs, sampling.Temperature)
+	refST, err := frozen.LogProbs(answers.Seqs(), sampling.Temperature)
 	check(err)
 	scores := make([]float64, len(b.ScoreS))
 	for s, x := range b.ScoreS {
 		scores[s] = float64(x)
 	}
-	_, maskST := answers.Mask()
-	advST, err := algos.Advantages(algos.AdvantageConfig{Name: "grpo"}, algos.AdvantageInput{Scores: scores, Group: answers.Group, Mask: maskST})
+	maskST := answers.Mask()
+	advST, err := algos.Advantages(algos.AdvantageConfig{Name: "grpo"}, algos.AdvantageInput{Scores: scores, Group: answers.Groups(), Mask: maskST})
 	check(err)
 	told, err := discriminator.Update(b)
 	check(err)
-	learned, err := student.Update(answers, advST, refST)
+	answers.SetAdv(advST)
+	answers.SetRef(refST)
+	learned, err := student.Update(answers)
 	check(err)
-	fmt.Printf("round: %d answers, %.0f pairs, %d and %d updates\n", len(answers.Seqs), told.Pairs, told.Updates, learned.Updates)
+	fmt.Printf("round: %d answers, %.0f pairs, %d and %d updates\n", len(answers), told.Pairs, told.Updates, learned.Updates)
 }
 
 // run trains for two steps with the trainer, and resumes nothing.

@@ -9,36 +9,54 @@ import (
 	"gad/tokenizer"
 )
 
-// Batch is the prompts of one step with the teacher's answers.
-type Batch struct {
-	Rows        []int       // [P] row of each in the data set
-	Prompts     [][]int32   // [P]
-	Teachers    []model.Seq // [P] prompt and teacher's answer, as every sequence ends
-	TeacherCut  []bool      // [P] the answer was longer than the limit, or unfinished
-	TeacherText []string    // [P]
-	PromptText  []string    // [P]
-	// [P] labels of the trained tokens of Teachers; nil: all are hard
-	Soft [][]data.SoftLabel
-	Hard []bool // [P] the row has log-probabilities that give no labels
+// Batch is the rows of one step.
+type Batch []Row
+
+// Row is a prompt with the teacher's answer.
+type Row struct {
+	Index       int // in the data set
+	Prompt      []int32
+	PromptText  string
+	Teacher     model.Seq // prompt and teacher's answer, as every sequence ends
+	TeacherText string
+	TeacherCut  bool             // the answer was longer than the limit, or unfinished
+	Soft        []data.SoftLabel // of the trained tokens of Teacher; nil: all are hard
+	Hard        bool             // the row has log-probabilities that give no labels
+}
+
+// Teachers returns the teacher's answers behind their prompts.
+func (b Batch) Teachers() []model.Seq {
+	return of(b, func(r Row) model.Seq { return r.Teacher })
+}
+
+// Prompts returns the prompts' tokens.
+func (b Batch) Prompts() [][]int32 { return of(b, func(r Row) []int32 { return r.Prompt }) }
+
+// Indices returns the places of the rows in the data set.
+func (b Batch) Indices() []int { return of(b, func(r Row) int { return r.Index }) }
+
+// of returns a value of each row.
+func of[T any](b Batch, value func(Row) T) []T {
+	out := make([]T, len(b))
+	for i, r := range b {
+		out[i] = value(r)
+	}
+	return out
 }
 
 // Batch encodes the given rows of set.
-func (e Encoder) Batch(set *data.Set, rows []int) (*Batch, error) {
-	b := &Batch{Rows: rows}
+func (e Encoder) Batch(set *data.Set, rows []int) (Batch, error) {
 	examples, err := set.Examples(rows, e, data.Limits{MaxPrompt: e.MaxPrompt})
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range examples {
-		answer, cut := e.Cut(r.Answer)
-		b.Prompts = append(b.Prompts, r.Prompt)
-		teacher := e.learned(e.Ending().Seq(r.Prompt, answer, cut), len(answer), r.Spans)
-		b.Teachers = append(b.Teachers, teacher)
-		b.Soft = append(b.Soft, r.Soft[:min(teacher.Trained(), len(r.Soft))])
-		b.Hard = append(b.Hard, r.Hard != "")
-		b.TeacherCut = append(b.TeacherCut, cut)
-		b.TeacherText = append(b.TeacherText, e.text(r))
-		b.PromptText = append(b.PromptText, r.PromptText())
+	b := make(Batch, len(examples))
+	for i, x := range examples {
+		answer, cut := e.Cut(x.Answer)
+		teacher := e.learned(e.Ending().Seq(x.Prompt, answer, cut), len(answer), x.Spans)
+		b[i] = Row{Index: rows[i], Prompt: x.Prompt, PromptText: x.PromptText(),
+			Teacher: teacher, TeacherText: e.text(x), TeacherCut: cut,
+			Soft: x.Soft[:min(teacher.Trained(), len(x.Soft))], Hard: x.Hard != ""}
 	}
 	return b, nil
 }
@@ -66,17 +84,6 @@ func (e Encoder) text(r data.Example) string {
 		return r.Teacher
 	}
 	return strings.TrimSpace(e.Tok.Decode(r.Answer, true))
-}
-
-// Append adds the rows of other.
-func (b *Batch) Append(other *Batch) {
-	b.Rows = append(b.Rows, other.Rows...)
-	b.Prompts = append(b.Prompts, other.Prompts...)
-	b.Teachers = append(b.Teachers, other.Teachers...)
-	b.TeacherCut = append(b.TeacherCut, other.TeacherCut...)
-	b.TeacherText = append(b.TeacherText, other.TeacherText...)
-	b.PromptText = append(b.PromptText, other.PromptText...)
-	b.Soft, b.Hard = append(b.Soft, other.Soft...), append(b.Hard, other.Hard...)
 }
 
 // Given is one row of a data set as token ids, for LogProbs and Scores.

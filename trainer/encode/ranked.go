@@ -14,9 +14,9 @@ type Ranked struct {
 	Group []int       // [S] which of the rows
 }
 
-// Ranked are the answers that gad data rate has kept of the rows of a batch.
-func (e Encoder) Ranked(set *data.Set, b *Batch, n int) (r Ranked, err error) {
-	answers, teachers, err := set.Answers(b.Rows)
+// Ranked returns the answers that gad data rate has kept of the rows of a batch.
+func (e Encoder) Ranked(set *data.Set, b Batch, n int) (r Ranked, err error) {
+	answers, teachers, err := set.Answers(b.Indices())
 	if err != nil {
 		return r, err
 	}
@@ -24,20 +24,20 @@ func (e Encoder) Ranked(set *data.Set, b *Batch, n int) (r Ranked, err error) {
 		r.Seqs, r.Score, r.Group =
 			append(r.Seqs, seq), append(r.Score, *a.Score), append(r.Group, p)
 	}
-	for p, row := range b.Rows {
+	for p, row := range b {
 		if why := e.unranked(answers[p], teachers[p], n); why != "" {
 			return r, fmt.Errorf("data: ratings %s: row %d: %s: the file has changed",
-				set.Ratings().Path, set.Before(row), why)
+				set.Ratings().Path, set.Before(row.Index), why)
 		}
 		for _, a := range answers[p][:n] {
 			ids, err := e.checked("answers", a.IDs)
 			if err != nil {
 				return r, fmt.Errorf("data: ratings %s: row %d: %w", set.Ratings().Path,
-					set.Before(row), err)
+					set.Before(row.Index), err)
 			}
-			add(p, e.Ending().Seq(b.Prompts[p], ids, a.Truncated), a)
+			add(p, e.Ending().Seq(row.Prompt, ids, a.Truncated), a)
 		}
-		add(p, b.Teachers[p], teachers[p])
+		add(p, row.Teacher, teachers[p])
 	}
 	return r, nil
 }

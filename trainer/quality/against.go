@@ -27,10 +27,10 @@ type gaps struct {
 // If one of the models has a larger vocabulary, see model.Model.Divergences; an answer of
 // the student is then read up to the first token that one of them lacks.
 func (j *Results) Against(m, other *model.Model, name string, o Options) error {
-	n, vocab := len(j.Batch.Rows), min(m.Vocab(), other.Vocab())
+	n, vocab := len(j.Batch), min(m.Vocab(), other.Vocab())
 	e := &j.Eval
 	e.Against, e.AgainstCut = name, 0
-	seqs := slices.Concat(j.Drawn, j.Batch.Teachers) // neighbours of one prompt share it in a pack
+	seqs := slices.Concat(j.Drawn, j.Batch.Teachers()) // neighbours of one prompt share it in a pack
 	for p, s := range seqs[:n] {
 		lacks := func(id int32) bool { return int(id) >= vocab }
 		if i := slices.IndexFunc(s.Response(), lacks); i >= 0 {

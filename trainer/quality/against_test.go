@@ -74,7 +74,7 @@ func TestAgainst(t *testing.T) {
 	var fluency, sampled, tokens, spread float64
 	for p, s := range j.Drawn {
 		if n := s.Trained(); n != j.Tokens[p] || float64(n) != j.student.tokens[p] ||
-			!slices.Equal(s.IDs[:s.Prompt()], j.Batch.Prompts[p]) {
+			!slices.Equal(s.IDs[:s.Prompt()], j.Batch[p].Prompt) {
 			t.Errorf("row %d: %d tokens, want %d", p, n, j.Tokens[p])
 		}
 		for i := range logp[p] {
@@ -97,7 +97,7 @@ func TestAgainst(t *testing.T) {
 	}
 	if got, want :=
 		*e.ForwardKLSampled,
-		e.TeacherNLL-logpOf(t, other, j.Batch.Teachers); math.Abs(got-want) > 1e-5 {
+		e.TeacherNLL-logpOf(t, other, j.Batch.Teachers()); math.Abs(got-want) > 1e-5 {
 		t.Errorf("forward, sampled: %g, want the difference of the NLLs %g", got, want)
 	}
 	for _, x := range []struct {
@@ -112,7 +112,7 @@ func TestAgainst(t *testing.T) {
 		}
 	}
 	// The other way round, on the teacher's answers: KL(S||T) there, which is not shown.
-	back := &Results{Batch: j.Batch, Drawn: j.Batch.Teachers}
+	back := &Results{Batch: j.Batch, Drawn: j.Batch.Teachers()}
 	if err := back.Against(other, m, "student", o); err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ import (
 // Results is a student's answers to held-out rows beside the teacher's, with the
 // figures of each row. A row that is not Done has none.
 type Results struct {
-	Batch     *encode.Batch
+	Batch     encode.Batch
 	Done      []bool      // [P]
 	Answers   []string    // [P] decoded, without control tokens
 	Seqs      []model.Seq // [P] as the discriminator would read them
@@ -146,11 +146,11 @@ func Evaluate(m *model.Model, tok *tokenizer.Tokenizer, set *data.Set, rows []in
 
 // EncodeRows are the given rows as token ids.
 func EncodeRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int,
-	o Options) (*encode.Batch, error) {
+	o Options) (encode.Batch, error) {
 	enc := encode.Encoder{Tok: tok, MaxPrompt: o.MaxPrompt, MaxResponse: o.MaxResponse}
 	advance, done := o.Stages.Begin("encoding", len(rows))
 	defer done()
-	all := &encode.Batch{}
+	var all encode.Batch
 	const some = 64 // rows between two looks at the bar
 	for lo := 0; lo < len(rows); lo += some {
 		if o.stopped() {
@@ -160,40 +160,40 @@ func EncodeRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int,
 		if err != nil {
 			return nil, err
 		}
-		all.Append(b)
-		advance(len(b.Rows))
+		all = append(all, b...)
+		advance(len(b))
 	}
 	return all, nil
 }
 
 // Answer has the student answer the rows of b, and measures the answers. When it is
 // stopped, the error wraps fault.ErrInterrupted and the answers that were complete are there.
-func Answer(m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch,
+func Answer(m *model.Model, tok *tokenizer.Tokenizer, b encode.Batch,
 	o Options) (*Results, error) {
-	n := len(b.Rows)
+	n := len(b)
 	j := &Results{Batch: b, Done: make([]bool, n), Answers: make([]string, n),
 		Seqs: make([]model.Seq, n), Drawn: make([]model.Seq, n), Tokens: make([]int, n),
 		Truncated: make([]bool, n), RougeL: make([]float64, n), Repeat: make([]float64, n)}
 	j.Eval = Evaluation{Rows: n, Temperature: o.Temperature}
 	keys := make([]uint64, n)
-	for i, r := range b.Rows {
-		keys[i] = uint64(r)
+	for i, r := range b {
+		keys[i] = uint64(r.Index)
 	}
 	// Counted in tokens, so that the bar moves before the first answer has ended; the
 	// rest of one that ends early counts as done.
 	advance, done := o.Stages.Begin("answers, tokens", n*o.MaxResponse)
 	defer done()
 	ending := encode.Encoder{Tok: tok}.Ending()
-	_, err := m.GenerateAll(b.Prompts, keys,
+	_, err := m.GenerateAll(b.Prompts(), keys,
 		model.SampleOptions{N: 1, MaxNew: o.MaxResponse, Chunks: o.Chunks, EOS: tok.EOS(),
 			Seed: o.Seed, Slots: o.Slots,
 			Sampling: model.Sampling{Temperature: o.Temperature, TopP: 1}, Stop: o.Stop,
 			Done: func(p, _ int, c model.Completion) {
 				j.Done[p], j.Tokens[p], j.Truncated[p] = true, len(c.IDs), c.Truncated
 				j.Answers[p] = tok.Decode(c.IDs, true)
-				j.Seqs[p] = ending.Seq(b.Prompts[p], c.IDs, c.Truncated)
-				j.Drawn[p] = model.Answer(slices.Concat(b.Prompts[p], c.IDs), len(b.Prompts[p]))
-				j.RougeL[p] = textmetrics.RougeL(j.Answers[p], b.TeacherText[p])
+				j.Seqs[p] = ending.Seq(b[p].Prompt, c.IDs, c.Truncated)
+				j.Drawn[p] = model.Answer(slices.Concat(b[p].Prompt, c.IDs), len(b[p].Prompt))
+				j.RougeL[p] = textmetrics.RougeL(j.Answers[p], b[p].TeacherText)
 				j.Repeat[p] = textmetrics.RepeatFrac(c.IDs)
 				advance(o.MaxResponse - len(c.IDs))
 			}}, advance)
@@ -225,14 +225,14 @@ func Answer(m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch,
 const shownTokens = 2048
 
 func (j *Results) teacherTokens(p int) float64 {
-	return float64(j.Batch.Teachers[p].Trained())
+	return float64(j.Batch[p].Teacher.Trained())
 }
 
 // TeacherNLL measures how probable the student finds the teacher's answers: the mean
 // over tokens of -log p(teacher's token), at temperature 1.
 func (j *Results) TeacherNLL(m *model.Model, o Options) error {
 	limit, all := o.MaxTokens, 0
-	seqs, from := o.Chunks.SplitAll(j.Batch.Teachers)
+	seqs, from := o.Chunks.SplitAll(j.Batch.Teachers())
 	if o.Stages != nil {
 		limit = min(limit, shownTokens)
 	}
@@ -266,7 +266,7 @@ func (j *Results) TeacherNLL(m *model.Model, o Options) error {
 		}
 		advance(tokens)
 	}
-	j.NLL = make([]float64, len(j.Batch.Teachers))
+	j.NLL = make([]float64, len(j.Batch))
 	var sum, tokens float64
 	for p, row := range logpST {
 		for _, x := range row {
@@ -283,7 +283,7 @@ func (j *Results) TeacherNLL(m *model.Model, o Options) error {
 // the mean score and the shares of labels in j.Eval.
 func (j *Results) Check(ctx context.Context, set *data.Set, command string,
 	deadline time.Duration) error {
-	rows, err := checker.Rows(set, j.Batch.Rows, j.Answers, j.Truncated)
+	rows, err := checker.Rows(set, j.Batch.Indices(), j.Answers, j.Truncated)
 	if err != nil {
 		return err
 	}

@@ -42,21 +42,21 @@ type Graded struct {
 
 // Sample draws n answers to each prompt of b from the student m at o.Temperature and sets their
 // LogP, at that temperature.
-func Sample(m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch, n int,
+func Sample(m *model.Model, tok *tokenizer.Tokenizer, b encode.Batch, n int,
 	o Options) ([]Group, error) {
-	groups, keys := make([]Group, len(b.Rows)), make([]uint64, len(b.Rows))
-	for p, row := range b.Rows {
-		groups[p] = Group{Answers: make([]Graded, n), Teacher: b.Teachers[p]}
-		keys[p] = uint64(row)
+	groups, keys := make([]Group, len(b)), make([]uint64, len(b))
+	for p, row := range b {
+		groups[p] = Group{Answers: make([]Graded, n), Teacher: row.Teacher}
+		keys[p] = uint64(row.Index)
 	}
 	ending := encode.Encoder{Tok: tok}.Ending()
-	advance, done := o.Stages.Begin("answers, tokens", n*len(b.Rows)*o.MaxResponse)
-	_, err := m.GenerateAll(b.Prompts, keys,
+	advance, done := o.Stages.Begin("answers, tokens", n*len(b)*o.MaxResponse)
+	_, err := m.GenerateAll(b.Prompts(), keys,
 		model.SampleOptions{N: n, MaxNew: o.MaxResponse, EOS: tok.EOS(), Seed: o.Seed,
 			Slots: o.Slots, Stop: o.Stop,
 			Sampling: model.Sampling{Temperature: o.Temperature, TopP: 1},
 			Done: func(p, k int, c model.Completion) {
-				groups[p].Answers[k] = Graded{Seq: ending.Seq(b.Prompts[p], c.IDs, c.Truncated),
+				groups[p].Answers[k] = Graded{Seq: ending.Seq(b[p].Prompt, c.IDs, c.Truncated),
 					Text: tok.Decode(c.IDs, true), Cut: c.Truncated, Tokens: len(c.IDs)}
 				advance(o.MaxResponse - len(c.IDs))
 			}}, advance)

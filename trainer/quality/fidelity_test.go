@@ -53,7 +53,7 @@ func groupsOf(t *testing.T, temperature, teacherTemperature float64) (heldOut, *
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Truth(teacher, groups, b.Prompts, teacherTemperature, o); err != nil {
+	if err := Truth(teacher, groups, b.Prompts(), teacherTemperature, o); err != nil {
 		t.Fatal(err)
 	}
 	return tr, teacher, groups, o

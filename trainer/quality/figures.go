@@ -91,7 +91,7 @@ var measures = []measure{
 }
 
 func (j *Results) eachTeacherTokens() (xs []float64) {
-	for p := range j.Batch.Teachers {
+	for p := range j.Batch {
 		xs = append(xs, j.teacherTokens(p))
 	}
 	return xs
@@ -215,16 +215,16 @@ type Row struct {
 
 // Rows are the rows that are done.
 func (j *Results) Rows(name string, set *data.Set) (list []Row, err error) {
-	for p, row := range j.Batch.Rows {
+	for p, row := range j.Batch {
 		if !j.Done[p] {
 			continue
 		}
-		r, err := set.Row(row)
+		r, err := set.Row(row.Index)
 		if err != nil {
 			return nil, err
 		}
-		out := Row{Model: name, Row: row, Content: r.Messages, Tools: r.Tools,
-			Teacher: j.Batch.TeacherText[p], Response: j.Answers[p],
+		out := Row{Model: name, Row: row.Index, Content: r.Messages, Tools: r.Tools,
+			Teacher: row.TeacherText, Response: j.Answers[p],
 			RougeL: j.RougeL[p], Tokens: j.Tokens[p], Truncated: j.Truncated[p]}
 		if j.NLL != nil {
 			nll := j.NLL[p] / max(j.teacherTokens(p), 1)

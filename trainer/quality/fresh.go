@@ -123,7 +123,7 @@ func (j *Results) ties() (pairs int, share float64, ci [2]float64) {
 	for p := range j.Seqs {
 		switch {
 		case j.unlike(p):
-		case slices.Equal(j.Seqs[p].IDs, j.Batch.Teachers[p].IDs):
+		case slices.Equal(j.Seqs[p].IDs, j.Batch[p].Teacher.IDs):
 			ties++
 		default:
 			pairs++
@@ -172,15 +172,16 @@ func (j *Results) read(tokens int) *Results {
 	if tokens == 0 {
 		return j
 	}
-	cut := func(seqs []model.Seq) []model.Seq {
-		out := slices.Clone(seqs)
-		for i, s := range out {
-			out[i] = s.Upto(s.Prompt() + tokens)
-		}
-		return out
+	cut := func(s model.Seq) model.Seq { return s.Upto(s.Prompt() + tokens) }
+	out := &Results{Truncated: j.Truncated}
+	for _, s := range j.Seqs {
+		out.Seqs = append(out.Seqs, cut(s))
 	}
-	return &Results{Seqs: cut(j.Seqs), Truncated: j.Truncated,
-		Batch: &encode.Batch{Teachers: cut(j.Batch.Teachers), TeacherCut: j.Batch.TeacherCut}}
+	for _, row := range j.Batch {
+		out.Batch = append(out.Batch,
+			encode.Row{Teacher: cut(row.Teacher), TeacherCut: row.TeacherCut})
+	}
+	return out
 }
 
 // pairSet is one pair of sequences a row; skip leaves a row out of training and
@@ -192,12 +193,12 @@ type pairSet struct {
 
 // unlike says that the limit cut the teacher's answer of row p and not the student's: the
 // missing end alone, which is the limit's doing, would tell the two apart.
-func (j *Results) unlike(p int) bool { return j.Batch.TeacherCut[p] && !j.Truncated[p] }
+func (j *Results) unlike(p int) bool { return j.Batch[p].TeacherCut && !j.Truncated[p] }
 
 // pairs are the student's answers against the teacher's. Pairs of equal answers, which
 // no discriminator can tell apart, and unlike ones are left out.
 func (j *Results) pairs() pairSet {
-	s := pairSet{worse: j.Seqs, better: j.Batch.Teachers, skip: make([]bool, len(j.Seqs))}
+	s := pairSet{worse: j.Seqs, better: j.Batch.Teachers(), skip: make([]bool, len(j.Seqs))}
 	for p := range s.skip {
 		s.skip[p] = j.unlike(p) || slices.Equal(s.worse[p].IDs, s.better[p].IDs)
 	}
@@ -209,7 +210,7 @@ func (j *Results) pairs() pairSet {
 // same token, else anywhere, each as often as it does. A token that does not fit would
 // be told without reading the prompt, or with no more than the pairs of neighbours.
 func (j *Results) control(seed uint64) pairSet {
-	teachers := j.Batch.Teachers
+	teachers := j.Batch.Teachers()
 	s := pairSet{worse: slices.Clone(teachers), better: teachers, skip: make([]bool, len(teachers))}
 	for p := range s.skip {
 		s.skip[p] = j.unlike(p)

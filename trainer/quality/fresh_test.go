@@ -15,7 +15,7 @@ import (
 // planted are n rows whose teacher always says 5 6 7 8 and whose student says wrong
 // in its place, or the same in every fifth row.
 func planted(n int, wrong []int32) *Results {
-	j := &Results{Batch: &encode.Batch{}}
+	j := &Results{}
 	end := int32(2)
 	for p := range n {
 		prompt := []int32{10 + int32(p%7), 20 + int32(p%3)}
@@ -23,8 +23,7 @@ func planted(n int, wrong []int32) *Results {
 			return model.Answer(append(append(append([]int32{}, prompt...), answer...), end),
 				len(prompt))
 		}
-		j.Batch.Teachers = append(j.Batch.Teachers, seq(5, 6, 7, 8))
-		j.Batch.TeacherCut = append(j.Batch.TeacherCut, false)
+		j.Batch = append(j.Batch, encode.Row{Teacher: seq(5, 6, 7, 8)})
 		j.Truncated = append(j.Truncated, false)
 		answer := wrong
 		if p%5 == 0 {
@@ -80,8 +79,8 @@ func TestFreshDiscriminatorLearnsWhatIsPlanted(t *testing.T) {
 	}
 	// No token could replace another: no control.
 	mute := planted(10, []int32{9, 9, 9, 9})
-	for p := range mute.Batch.Teachers {
-		ids := mute.Batch.Teachers[p].IDs
+	for p := range mute.Batch {
+		ids := mute.Batch[p].Teacher.IDs
 		for i := 2; i < 6; i++ {
 			ids[i] = 4
 		}
@@ -103,7 +102,7 @@ func TestFreshDiscriminatorLearnsWhatIsPlanted(t *testing.T) {
 // then the missing end tells nothing.
 func TestFreshLeavesUnlikePairsOut(t *testing.T) {
 	j := planted(8, []int32{5, 5, 5, 5})
-	j.Batch.TeacherCut = []bool{false, true, true, false, false, false, false, false}
+	j.Batch[1].TeacherCut, j.Batch[2].TeacherCut = true, true
 	j.Truncated = []bool{false, false, true, true, false, false, false, false}
 	want := []bool{true, true, false, false, false, true, false, false} // rows 0 and 5 are equal
 	if got := j.pairs().skip; !slices.Equal(got, want) {
@@ -124,7 +123,7 @@ func TestFreshLeavesUnlikePairsOut(t *testing.T) {
 // The control damages one token of each answer, never its end nor its prompt.
 func TestControlDamagesOneToken(t *testing.T) {
 	j := planted(50, []int32{5, 5, 5, 5})
-	j.Batch.TeacherCut[3] = true
+	j.Batch[3].TeacherCut = true
 	s := j.control(1)
 	where := map[int]int{}
 	for p := range s.worse {
@@ -177,9 +176,9 @@ func TestFreshInterval(t *testing.T) {
 // The token that the control puts in fits where there is one that does.
 func TestControlFits(t *testing.T) {
 	j := planted(60, []int32{5, 5, 5, 5})
-	for p := range j.Batch.Teachers {
+	for p := range j.Batch {
 		if p%2 == 1 {
-			j.Batch.Teachers[p].IDs[3] = 9 // 5 9 7 8
+			j.Batch[p].Teacher.IDs[3] = 9 // 5 9 7 8
 		}
 	}
 	s := j.control(2)
@@ -274,7 +273,7 @@ func alike(n int) *Results {
 		if p%2 == 0 {
 			a, b = b, a
 		}
-		j.Seqs[p].IDs[3], j.Batch.Teachers[p].IDs[3] = a, b
+		j.Seqs[p].IDs[3], j.Batch[p].Teacher.IDs[3] = a, b
 	}
 	return j
 }
@@ -339,7 +338,7 @@ func TestAlikeDiscriminators(t *testing.T) {
 func TestFreshDifference(t *testing.T) {
 	of := func(told verdicts, steps, seeds, read int) *Results {
 		acc := told.mean()
-		j := &Results{Batch: &encode.Batch{}, told: told}
+		j := &Results{Batch: encode.Batch{}, told: told}
 		j.Eval = Evaluation{FreshDAcc: &acc, FreshDSteps: steps, FreshDSeeds: seeds,
 			FreshDRead: read}
 		return j

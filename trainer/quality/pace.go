@@ -43,7 +43,7 @@ type probe struct {
 // MeasurePace times m on the first rows of b: forward passes, decoding of so many
 // answers at a time, and, for fresh discriminators, the training of one of the same width.
 // Where stop, which may be nil, is true between two of these, it ends with fault.ErrInterrupted.
-func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *encode.Batch,
+func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b encode.Batch,
 	slots int, fresh bool, stop func() bool) (p Pace, err error) {
 	begun := time.Now()
 	defer func() {
@@ -80,10 +80,10 @@ func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b *
 
 // probeSeqs are the last tokens of the first rows, as many as a measurement takes: the ends of
 // the answers are among them.
-func probeSeqs(c model.Config, b *encode.Batch) (seqs []model.Seq) {
+func probeSeqs(c model.Config, b encode.Batch) (seqs []model.Seq) {
 	limit := int(min(max(probeFLOP/c.FLOPsPerToken(128, true), probeLeast), probeMost))
-	for left := limit; left > 1 && len(seqs) < len(b.Teachers); {
-		s := b.Teachers[len(seqs)]
+	for left := limit; left > 1 && len(seqs) < len(b); {
+		s := b[len(seqs)].Teacher
 		if n := min(len(s.IDs), left); n < len(s.IDs) {
 			s = model.Answer(s.IDs[len(s.IDs)-n:], max(1, s.Prompt()-(len(s.IDs)-n)))
 		}

@@ -59,15 +59,15 @@ type DiscBudget struct {
 
 // PlanOf says what the evaluation of the student c on the rows of b will take.
 // disc.Steps of 0 is no discriminator.
-func PlanOf(f model.Footprint, free int64, c model.Config, b *encode.Batch, pace Pace, o Options,
+func PlanOf(f model.Footprint, free int64, c model.Config, b encode.Batch, pace Pace, o Options,
 	disc DiscOptions, budget DiscBudget) Plan {
-	out := Plan{Pace: pace, Rows: len(b.Rows), Limit: o.MaxResponse, Free: free}
-	n := len(b.Rows)
+	out := Plan{Pace: pace, Rows: len(b), Limit: o.MaxResponse, Free: free}
+	n := len(b)
 	prompts, whole, expected, most := make([]int, n), make([]int, n), make([]int, n), make([]int, n)
 	var prompt, answer float64
 	for i := range n {
-		prompts[i], whole[i], most[i] = len(b.Prompts[i]), len(b.Teachers[i].IDs), o.MaxResponse
-		if b.TeacherCut[i] {
+		prompts[i], whole[i], most[i] = len(b[i].Prompt), len(b[i].Teacher.IDs), o.MaxResponse
+		if b[i].TeacherCut {
 			out.TeacherCut++
 		}
 		expected[i] = o.MaxResponse
@@ -113,7 +113,7 @@ func PlanOf(f model.Footprint, free int64, c model.Config, b *encode.Batch, pace
 			Tokens: min(critic.DefaultConfig().MaxTokenLen, both)})
 		var pairs []pairLength
 		for i := range n {
-			if !b.TeacherCut[i] || out.Ends < endsAt {
+			if !b[i].TeacherCut || out.Ends < endsAt {
 				pairs = append(pairs, pairLength{prompts[i], expected[i], whole[i] - prompts[i]})
 			}
 		}

@@ -1,0 +1,77 @@
+package trainer
+
+import (
+	"fmt"
+
+	"gad/actor"
+	"gad/internal/report"
+	"gad/model"
+	"gad/tokenizer"
+	"gad/trainer/config"
+)
+
+// chunked is a thought in chunks (rollout.chunk, doc/thought.md), each of which is a sequence.
+type chunked struct {
+	single
+	chunks model.Chunks
+}
+
+func newChunked(s single) branchable { return chunked{s, s.t.cfg.Rollout.Thought()} }
+
+func (f chunked) suits(tok *tokenizer.Tokenizer) error {
+	if err := tok.Continues(); err != nil {
+		return fmt.Errorf("%w: rollout.chunk %d: %w: a later chunk would not have it: leave rollout.chunk out, or use a student with another template", config.ErrConfig, f.chunks.Size, err)
+	}
+	return nil
+}
+
+// judged returns whole thoughts, or of each its last chunk.
+func (f chunked) judged(whole []model.Seq) []model.Seq {
+	if f.t.cfg.Critic.Reads != "last" {
+		return whole
+	}
+	return f.chunks.Last(whole)
+}
+
+func (f chunked) learned(whole []model.Seq) []model.Seq {
+	list, _ := f.chunks.SplitAll(whole)
+	return list
+}
+
+func (f chunked) describe(m Metrics, r *round) error {
+	m["rollout/chunks_mean"] = float64(len(r.rollout())) / float64(len(r.answers()))
+	return nil
+}
+
+func (f chunked) tell(s *report.Sample, a *answer) error {
+	for _, n := range f.chunks.Seams(len(a.ids)) {
+		s.Seams = append(s.Seams, f.mark(a, n))
+	}
+	return f.single.tell(s, a)
+}
+
+func (f chunked) words() string {
+	return fmt.Sprintf(" in up to %d chunks of %d tokens", f.chunks.Most, f.chunks.Size)
+}
+
+func (f chunked) validate(m Metrics) error { return f.t.evaluate(m, f.chunks) }
+
+func (f chunked) world() (acts bool, of []any) {
+	return false, []any{f.chunks, f.t.cfg.Critic.Reads}
+}
+
+// stops are at the seams of a thought.
+func (f chunked) stops(_, end int, _ *answer) []int { return f.chunks.Seams(end) }
+
+func (f chunked) own(g *group, x *leaf, _ []model.Span) (list actor.Rollout) {
+	at, left := 0, x.logp
+	for _, seq := range f.chunks.Seqs(g.Prompt, x.ids) {
+		n := seq.Trained()
+		if at >= x.branch.At {
+			list = append(list, &actor.Sequence{Seq: seq, Sampled: left[:n:n]})
+			left = left[n:]
+		}
+		at += n
+	}
+	return list
+}

@@ -1,0 +1,585 @@
+package trainer
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"gad/actor"
+	"gad/algos"
+	"gad/critic"
+	"gad/data"
+	"gad/internal/env"
+	"gad/internal/fault"
+	"gad/internal/report"
+	"gad/model"
+	"gad/trainer/config"
+	"gad/trainer/encode"
+	"gad/trainer/episode"
+)
+
+// episodes are conversations of the student with an environment (doc/environments.md): an answer is
+// an episode of turns, in one sequence, or in several where contexts are rebuilt.
+type episodes struct {
+	single
+	env  *env.Pool // nil before open
+	stop func()    // ends its programs at once
+}
+
+// open starts the environment's programs. A command that is not an environment fails here, before
+// the run folder is written.
+func (f *episodes) open() error {
+	t, c := f.t, f.t.cfg.Env
+	return t.busy("starting the environment", func() (err error) {
+		ctx, kill := context.WithCancel(context.Background())
+		pool, err := env.Open(ctx, env.Options{Command: c.Command, Workers: c.Workers,
+			Timeout: time.Duration(c.Timeout) * time.Second})
+		if err != nil {
+			kill()
+			return fmt.Errorf("%w: %w", config.ErrConfig, err)
+		}
+		f.env, f.stop = pool, kill
+		if t.step > 0 {
+			return nil // it has played
+		}
+		first := int(t.train.rows[0])
+		b, err := t.enc.Batch(t.train.set, []int{first})
+		if err != nil {
+			return err
+		}
+		tasks, err := f.tasks(newRound(b, []int{first}))
+		if err != nil {
+			return err
+		}
+		if err = f.player().Try(ctx, tasks[0]); err != nil && !errors.Is(err, episode.ErrStart) {
+			err = fmt.Errorf("%w: tried on row %d: %w", config.ErrConfig, first, err)
+		}
+		return err
+	})
+}
+
+func (f *episodes) close() {
+	if f.env != nil {
+		f.env.Close()
+		f.stop()
+	}
+}
+
+func (f *episodes) kill() {
+	if f.env != nil {
+		f.stop()
+	}
+}
+
+// player plays in the run's environment.
+func (f *episodes) player() *episode.Player {
+	t, c := f.t, f.t.cfg
+	return &episode.Player{Tok: t.tok, Env: f.env, Seed: t.seed(), Step: uint64(t.step),
+		Limits: episode.Limits{Prompt: c.Data.MaxPrompt, Turn: c.Data.MaxResponse,
+			Turns: c.Env.MaxTurns, Tokens: c.Env.MaxTokens}}
+}
+
+// sample plays rollout.n episodes for each prompt. A broken one is no answer.
+func (f *episodes) sample(m Metrics, r *round) error {
+	t, n := f.t, f.t.cfg.Rollout.N
+	tasks, err := f.tasks(r)
+	if err != nil {
+		return err
+	}
+	advance, done := t.rec.Progress("rollout", len(tasks)*t.enc.MaxResponse)
+	defer done()
+	played, err := f.together(t.context(), f.player(), tasks,
+		func(i int) int { return i / n }, advance)
+	if err != nil {
+		return err
+	}
+	if m["env/fault_frac"], err = f.faults(played); err != nil {
+		return err
+	}
+	for i := range played {
+		e := &played[i]
+		if e.Fault != "" {
+			continue
+		}
+		var seqs actor.Rollout
+		for k, seq := range e.Seqs {
+			seqs = append(seqs, &actor.Sequence{Seq: seq, Cut: e.Cut || e.Open, Sampled: e.Logp[k],
+				Old: e.Logp[k]})
+		}
+		a := newAnswer(e.Cut || e.Open, seqs...)
+		a.episode = e
+		r.groups[i/n].answers = append(r.groups[i/n].answers, a)
+	}
+	f.describePlayed(m, r)
+	return nil
+}
+
+// faults is the share of episodes that the environment has broken. Too many end the run.
+func (f *episodes) faults(played []episode.Episode) (share float64, err error) {
+	n, first := 0, ""
+	for _, e := range played {
+		if e.Fault != "" {
+			if n++; n == 1 {
+				first = e.Fault
+			}
+		}
+	}
+	if err = f.tooMany(n, len(played), first); err == nil && n > 0 {
+		f.t.log.Warn(fmt.Sprintf("%d of %d episodes are broken and not counted; the first: %s", n,
+			len(played), first))
+	}
+	return float64(n) / float64(len(played)), err
+}
+
+// tooMany is the error that ends a run of whose episodes n are broken, the first for a reason; nil
+// where env.max_faults allows them.
+func (f *episodes) tooMany(n, of int, first string) error {
+	if float64(n)/float64(of) <= f.t.cfg.Env.MaxFaults {
+		return nil
+	}
+	return fault.As(fault.ErrRunning, fmt.Errorf("env: %d of %d episodes are broken, more than env.max_faults %g allows; the first: %s: mend the environment; the same command resumes from the last checkpoint", n, of, f.t.cfg.Env.MaxFaults, first))
+}
+
+// together plays tasks, those of a group on one rank, and gives every rank the episodes of all, in
+// the order of the tasks. When ctx ends on one rank, it is model.ErrStopped on all.
+func (f *episodes) together(ctx context.Context, p *episode.Player, tasks []episode.Task,
+	group func(i int) int, advance func(int)) ([]episode.Episode, error) {
+	ranks := f.t.ranks.Size()
+	var mine []episode.Task
+	for i, task := range tasks {
+		if group(i)%ranks == f.t.ranks.Rank() {
+			mine = append(mine, task)
+		}
+	}
+	p.Broken = func(n int, first string) error { return f.tooMany(n, len(tasks), first) }
+	played, err := f.playMine(ctx, p, mine, advance)
+	if ranks == 1 || err != nil && !errors.Is(err, model.ErrStopped) {
+		return played, err
+	}
+	if stopped, err := f.t.ranks.Any("stop of a rollout", err != nil); err != nil || stopped {
+		return nil, cmp.Or(err, model.ErrStopped)
+	}
+	parts, err := f.exchange(played)
+	if err != nil {
+		return nil, err
+	}
+	all, next := make([]episode.Episode, len(tasks)), make([]int, ranks)
+	for i := range all {
+		from := group(i) % ranks
+		all[i] = parts[from][next[from]]
+		next[from]++
+	}
+	return all, nil
+}
+
+// tasks are the episodes of a step, those of a prompt side by side. They have the same world: the
+// environment's seed is the row's.
+func (f *episodes) tasks(r *round) ([]episode.Task, error) {
+	t := f.t
+	var tasks []episode.Task
+	for _, g := range r.groups {
+		task, err := f.task(t.train.set, g.Row, t.seed(), uint64(t.step), uint64(g.key))
+		if err != nil {
+			return nil, err
+		}
+		for s := range t.cfg.Rollout.N {
+			task.Sample = s
+			tasks = append(tasks, task)
+		}
+	}
+	return tasks, nil
+}
+
+// task is an episode on a row of set.
+func (f *episodes) task(set *data.Set, at encode.Row, seed, step, key uint64) (episode.Task, error) {
+	row, err := set.Row(at.Index)
+	if err != nil {
+		return episode.Task{}, err
+	}
+	task, err := episode.TaskOf(row, seed, step, key)
+	if !f.t.cfg.Env.OtherStart {
+		task.Begins = at.Prompt
+	}
+	return task, err
+}
+
+// playMine plays this rank's episodes.
+func (f *episodes) playMine(ctx context.Context, p *episode.Player, tasks []episode.Task,
+	advance func(int)) ([]episode.Episode, error) {
+	if len(tasks) == 0 {
+		return nil, nil
+	}
+	e, sampling, err := f.t.actor.Engine(
+		p.Limits.Engine(f.t.cfg.Rollout.MaxNumSeqs, len(tasks)))
+	if err != nil {
+		return nil, err
+	}
+	defer e.Close()
+	p.Progress, p.Slots = advance, f.t.cfg.Rollout.MaxNumSeqs
+	if p.Sampling == (model.Sampling{}) {
+		p.Sampling = sampling
+	}
+	return p.Play(ctx, e, tasks)
+}
+
+// exchange gives every rank the episodes of all.
+func (f *episodes) exchange(mine []episode.Episode) ([][]episode.Episode, error) {
+	var b bytes.Buffer
+	if err := gob.NewEncoder(&b).Encode(mine); err != nil {
+		return nil, fmt.Errorf("trainer: episodes: %w", err)
+	}
+	all, err := f.t.ranks.Gather("episodes", b.Bytes())
+	if err != nil {
+		return nil, err
+	}
+	parts := make([][]episode.Episode, len(all))
+	for i, raw := range all {
+		if err := gob.NewDecoder(bytes.NewReader(raw)).Decode(&parts[i]); err != nil {
+			return nil, fmt.Errorf("trainer: episodes of rank %d: %w", i, err)
+		}
+	}
+	return parts, nil
+}
+
+// credit adds the turns of episodes with the reward of each,
+//
+//	w_d d_k/(sigma_d+1e-6) + w_e e_k/(sigma_e+1e-6)
+//
+// with the weights of the terms d and env, the environment's rewards e, and the standard deviations
+// of the episodes' sums within the prompt's group, or 1 where both terms are there and
+// this one has no z. With critic.level=turn d_k is what a turn adds to the
+// discriminator's score; otherwise the score is the last turn's d and the others' are 0, as of an
+// environment that rewards the end alone.
+func (f *episodes) credit(r *round, terms []config.Term, in *algos.AdvantageInput) {
+	penalty := f.t.cfg.Env.InvalidPenalty
+	has := func(name string) bool {
+		return slices.ContainsFunc(terms, func(x config.Term) bool { return x.Name == name })
+	}
+	both := has(config.TermD) && has(config.TermEnv)
+	weigh := func(name string, x, sigma float64) float64 {
+		for _, term := range terms {
+			if term.Name != name {
+				continue
+			}
+			if both && !term.Z {
+				return term.Weight * x
+			}
+			return term.Weight * x / (sigma + 1e-6)
+		}
+		return 0
+	}
+	answers := r.answers()
+	scoreA := each(r, func(_ *group, a *answer) float64 { return float64(a.score) })
+	sums := f.acted(r)
+	sigmaD, sigmaE := spreadWithin(scoreA, in.Group), spreadWithin(sums, in.Group)
+	in.Steps = make([][]algos.TurnStep, len(answers))
+	for i, a := range answers {
+		e, at := a.episode, 0
+		rewards, d := e.Rewards(penalty), make([]float64, len(e.Turns))
+		if d[len(d)-1] = scoreA[i]; a.turns != nil {
+			d = critic.TurnRewards(a.turns)
+		}
+		for _, s := range a.seqs {
+			for _, span := range s.Seq.Spans {
+				k, n := len(in.Steps[i]), span.To-span.From
+				in.Steps[i] = append(in.Steps[i], algos.TurnStep{Start: at, End: at + n,
+					Anchor: e.Turns[k].Anchor,
+					Reward: weigh(config.TermD, d[k], sigmaD[i]) +
+						weigh(config.TermEnv, rewards[k], sigmaE[i])})
+				at += n
+			}
+		}
+	}
+}
+
+// acted returns the sums [A] of what the environment gave for the turns of each episode.
+func (f *episodes) acted(r *round) []float64 {
+	return each(r, func(_ *group, a *answer) float64 {
+		return a.episode.Reward(f.t.cfg.Env.InvalidPenalty)
+	})
+}
+
+// spreadWithin is the unbiased standard deviation of each one's group.
+func spreadWithin(x []float64, group []int) []float64 {
+	members := map[int][]float64{}
+	for i, g := range group {
+		members[g] = append(members[g], x[i])
+	}
+	out := make([]float64, len(x))
+	for i, g := range group {
+		_, out[i], _ = moments(members[g])
+	}
+	return out
+}
+
+// validate plays one episode greedily in the world of each validation row, which is the same
+// at every step, and measures how likely the student finds what the teacher did there.
+func (f *episodes) validate(m Metrics) error {
+	t, c := f.t, f.t.cfg
+	batch, err := t.enc.Batch(t.val.set, t.val.rows)
+	if err != nil {
+		return err
+	}
+	var tasks []episode.Task
+	for _, row := range batch {
+		task, err := f.task(t.val.set, row, c.Trainer.Seed, 0, uint64(row.Index))
+		if err != nil {
+			return err
+		}
+		tasks = append(tasks, task)
+	}
+	ctx := context.Background() // it is finished, but before the first step
+	if t.step == 0 && t.ranks.Size() == 1 {
+		ctx = t.context()
+	}
+	advance, done := t.rec.Progress("validation: episodes", len(tasks)*c.Env.MaxTokens)
+	defer done()
+	p := f.player()
+	p.Sampling = model.Sampling{TopP: 1} // temperature 0
+	played, err := f.together(ctx, p, tasks, func(i int) int { return i }, advance)
+	if err != nil {
+		return err
+	}
+	if _, err := f.faults(played); err != nil {
+		return err
+	}
+	var rewards []float64
+	var samples []report.Sample
+	for i := range played {
+		e := &played[i]
+		if e.Fault != "" {
+			continue
+		}
+		rewards = append(rewards, e.Reward(c.Env.InvalidPenalty))
+		if len(samples) == c.Trainer.SaveSamples {
+			continue
+		}
+		s := report.Sample{Row: batch[i].Index, Prompt: batch[i].PromptText,
+			StudentScore: math.NaN(), TeacherScore: math.NaN(), Advantage: math.NaN(),
+			Turns: spoken(e, nil)}
+		s.Student = transcript(s.Turns)
+		if s.Teacher, err = acts(t.val.set, s.Row); err != nil {
+			return err
+		}
+		samples = append(samples, s)
+	}
+	logp, _, err := t.actor.Model().AllLogProbs(batch.Teachers(), 1, c.Actor.MaxTokenLen)
+	if err != nil {
+		return err
+	}
+	nll, n := 0.0, 0.0
+	for _, row := range logp {
+		for _, x := range row {
+			nll -= float64(x)
+			n++
+		}
+	}
+	m["val/env_reward"], _, _ = moments(rewards)
+	m["val/teacher_nll"] = nll / n
+	t.noteValidation(m)
+	if len(samples) == 0 {
+		return nil
+	}
+	return t.rec.Samples(report.InValidation, t.step, samples)
+}
+
+// acts is what the teacher did on a row, as text.
+func acts(set *data.Set, at int) (string, error) {
+	row, err := set.Row(at)
+	if err != nil {
+		return "", err
+	}
+	var turns []report.Turn
+	for _, m := range row.Turns {
+		turns = append(turns, report.Turn{Role: m.Role, Text: m.Content})
+	}
+	return transcript(turns), nil
+}
+
+// describe adds the metric of what the environment gave.
+func (f *episodes) describe(m Metrics, r *round) error {
+	m["reward/env_mean"], _, _ = moments(f.acted(r))
+	return nil
+}
+
+func (f *episodes) tell(s *report.Sample, a *answer) (err error) {
+	s.Turns = spoken(a.episode, a.turns)
+	s.Student = transcript(s.Turns)
+	s.Teacher, err = acts(f.t.train.set, s.Row)
+	return err
+}
+
+func (*episodes) measured(m Metrics) string {
+	return fmt.Sprintf("greedy reward %.3f, NLL of the teacher's turns %.3f", m["val/env_reward"],
+		m["val/teacher_nll"])
+}
+
+func (f *episodes) world() (acts bool, of []any) {
+	c := f.t.cfg
+	return true, []any{c.Env.Command, c.Env.OtherStart, c.Trainer.Seed}
+}
+
+func (f *episodes) whole(_ *group, a *answer) model.Seq {
+	return f.t.enc.Ending().Turns(a.episode.Script, a.episode.Open)
+}
+
+// describePlayed adds the metrics of what was played.
+func (f *episodes) describePlayed(m Metrics, r *round) {
+	var turns, invalid, context, new, computed float64
+	for _, a := range r.answers() {
+		e := a.episode
+		turns += float64(len(e.Turns))
+		for _, turn := range e.Turns {
+			if !turn.Valid {
+				invalid++
+			}
+		}
+		context, new, computed =
+			context+float64(e.Context), new+float64(e.New), computed+float64(e.Computed)
+	}
+	m["episode/turns_mean"] = turns / float64(len(r.answers()))
+	m["episode/invalid_frac"] = invalid / max(turns, 1)
+	m["perf/prefill_ratio"] = computed / max(new, 1)
+	m["episode/context_mean"] = context / max(turns, 1)
+}
+
+// transcript is a conversation as text.
+func transcript(turns []report.Turn) string {
+	var b strings.Builder
+	for i, turn := range turns {
+		if i > 0 {
+			b.WriteString("\n")
+		}
+		b.WriteString(turn.Role + ": " + turn.Text)
+	}
+	return b.String()
+}
+
+// spoken is an episode for a reader, with the discriminator's scores of its turns, where it gives
+// them.
+func spoken(e *episode.Episode, scoreK []float32) (list []report.Turn) {
+	for _, m := range e.Spoken {
+		list = append(list, report.Turn{Role: m.Role, Text: m.Content})
+	}
+	for k, turn := range e.Turns {
+		m := &list[turn.At]
+		span := e.Script.Spans[k]
+		m.IDs, m.Reward, m.Valid = e.Script.IDs[span.From:span.To], &turn.Reward, &turn.Valid
+		if scoreK == nil {
+			continue
+		}
+		if score := float64(scoreK[k]); !math.IsNaN(score) && !math.IsInf(score, 0) {
+			m.Score = &score
+		}
+	}
+	return list
+}
+
+// Below: as a part of a tree.
+
+// stops are before the turns.
+func (f *episodes) stops(_, _ int, a *answer) (list []int) {
+	at := 0
+	for _, span := range a.episode.Script.Spans {
+		at += span.To - span.From
+		list = append(list, at)
+	}
+	return list
+}
+
+func (f *episodes) own(g *group, x *leaf, _ []model.Span) (list actor.Rollout) {
+	for i, seq := range x.episode.Seqs {
+		if len(seq.Spans) == 0 { // a context that was given for turns before
+			continue
+		}
+		if i == 0 {
+			seq.Shared = x.episode.Script.Prompt()
+		}
+		list = append(list, &actor.Sequence{Seq: seq, Sampled: x.episode.Logp[i]})
+	}
+	return list
+}
+
+func (f *episodes) mark(a *answer, tokens int) int { return turnsIn(a.episode, tokens) }
+
+func (f *episodes) grower(g *grove) grower {
+	return &branchedEpisodes{f: f, g: g, kept: episode.Keep(f.env)}
+}
+
+// branchedEpisodes samples the episodes of trees.
+type branchedEpisodes struct {
+	f      *episodes
+	g      *grove
+	kept   *episode.Kept // this rank's, while the trees grow
+	played []episode.Episode
+}
+
+// grow samples episodes, those of a tree on one rank. A branch forks its environment, or plays the
+// turns before it once more: the environment is at the same place then. A broken episode is no
+// answer.
+func (b *branchedEpisodes) grow(list []offshoot, number []int) error {
+	f, t, g := b.f, b.f.t, b.g
+	var tasks []episode.Task
+	for i, x := range list {
+		of := g.r.groups[x.prompt]
+		task, err := f.task(t.train.set, of.Row, t.seed(), uint64(t.step), uint64(of.key))
+		if err != nil {
+			return err
+		}
+		if task.Sample = number[i]; x.At > 0 {
+			parent := g.leavesP[x.prompt][x.Parent]
+			task.Replay = parent.episode.Replay(parent.sample, turnsIn(parent.episode, x.At))
+		}
+		tasks = append(tasks, task)
+	}
+	advance, done := t.rec.Progress("rollout", len(tasks)*t.enc.MaxResponse)
+	defer done()
+	player := f.player()
+	player.Kept = b.kept
+	tree := func(i int) int { return list[i].prompt*g.f.c.Trees + list[i].Tree }
+	played, err := f.together(t.context(), player, tasks, tree, advance)
+	if err != nil {
+		return err
+	}
+	b.played = append(b.played, played...)
+	for i, x := range list {
+		if e := &played[i]; e.Fault == "" {
+			g.add(x, &leaf{own: e.Trained(), sample: number[i],
+				answer: &answer{ids: e.Script.TrainedIDs(), cut: e.Cut || e.Open, episode: e}})
+		}
+	}
+	return nil
+}
+
+// end adds the metrics of what was played.
+func (b *branchedEpisodes) end(m Metrics, r *round) (err error) {
+	if m["env/fault_frac"], err = b.f.faults(b.played); err != nil {
+		return err
+	}
+	var turns, shared, again float64
+	for _, a := range r.answers() {
+		e := a.episode
+		turns, shared, again = turns+float64(len(e.Turns)), shared+float64(e.Before),
+			again+float64(e.Again)
+	}
+	m["perf/env_replay_frac"] = again / max(turns-shared+again, 1)
+	b.f.describePlayed(m, r)
+	return nil
+}
+
+func (b *branchedEpisodes) close() { b.kept.Close() }
+
+// turnsIn is the number of turns of an episode that have so many tokens together.
+func turnsIn(e *episode.Episode, tokens int) (k int) {
+	for ; tokens > 0; k++ {
+		tokens -= e.Script.Spans[k].To - e.Script.Spans[k].From
+	}
+	return k
+}

@@ -1,0 +1,239 @@
+package trainer
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"gad/actor"
+	"gad/internal/report"
+	"gad/internal/textmetrics"
+	"gad/model"
+	"gad/trainer/config"
+)
+
+// onPolicy is what stages have in common whose student learns from its own answers: the game, its
+// warm-up, and opd.
+type onPolicy struct {
+	basic
+	round   *round    // of the step
+	teacher *teacher  // nil where no probabilities of a teacher are read
+	read    []reading // what the teacher has read in the step
+}
+
+func (o *onPolicy) networks() []network {
+	if o.teacher == nil || o.teacher.Policy == nil {
+		return nil
+	}
+	return []network{{of: config.Teacher, model: o.teacher.Model()}}
+}
+
+// next returns a round of the next n prompts. drawn counts how often the step has drawn each row: a
+// row that is drawn again gets a key that no row has, so that its answers are not the same again.
+func (o *onPolicy) next(n int, drawn map[int]int) (*round, error) {
+	b, err := o.t.draw(n)
+	if err != nil {
+		return nil, err
+	}
+	keys := make([]int, len(b))
+	for i, row := range b {
+		keys[i] = row.Index + drawn[row.Index]*o.t.train.set.Len()
+		drawn[row.Index]++
+	}
+	return newRound(b, keys), nil
+}
+
+// sample has the student answer the prompts of a round. readsOld says whether the step reads old
+// log-probabilities.
+func (o *onPolicy) sample(m Metrics, r *round, readsOld bool) error {
+	t, before, apart := o.t, m["timing_s/rollout"], m.apart()
+	t.ranks.Enter("rollout")
+	if err := m.time("timing_s/rollout", func() error { return t.form.sample(m, r) }); err != nil {
+		return err
+	}
+	m["timing_s/rollout"] -= m.apart() - apart
+	tokens := 0
+	for _, a := range r.answers() {
+		tokens += a.own()
+	}
+	m["rollout/tokens_per_s"] = float64(tokens) / max(m["timing_s/rollout"]-before, 1e-9)
+	return o.oldLogProbs(m, r, readsOld)
+}
+
+// A step takes only the forward passes whose results are read and not known already: here and in
+// passes.go stands which those are; doc/performance.md has the table.
+
+// checksOld reports whether the present step compares the sampler's log-probabilities with the
+// trainer's.
+func (o *onPolicy) checksOld() bool {
+	step := o.t.step + 1
+	return step <= config.CheckFirst || step%config.CheckEvery == 0
+}
+
+// recomputesOld reports whether the trainer's own pass gives the old log-probabilities.
+func (o *onPolicy) recomputesOld() bool {
+	t := o.t
+	switch t.cfg.Actor.OldLogProb {
+	case "recompute":
+		return true
+	case "rollout":
+		return false
+	}
+	return t.past.oldDiffers || t.actor.Merges() || !t.be.Alone() || t.cfg.Actor.ReadsEntropy()
+}
+
+// oldLogProbs sets the log-probabilities that ratios are taken to: the sampler's, or those
+// of the trainer's own forward pass. A sampler that should have the trainer's bits and has
+// not is no longer believed.
+func (o *onPolicy) oldLogProbs(m Metrics, r *round, read bool) error {
+	t, own := o.t, o.recomputesOld()
+	if !o.checksOld() && !(own && (read || t.cfg.Actor.ReadsEntropy())) {
+		return nil // the answers have the sampler's
+	}
+	roll := r.rollout()
+	if err := t.phase(m, "old_logp", t.actor.Model(), roll.Seqs(), 1,
+		func() error { return t.actor.Old(roll) }); err != nil {
+		return err
+	}
+	diff := m["rollout/logp_diff_max"]
+	for _, s := range roll {
+		for i, x := range s.Old {
+			diff = math.Max(diff, math.Abs(float64(x)-float64(s.Sampled[i])))
+		}
+	}
+	m["rollout/logp_diff_max"] = diff
+	switch {
+	case t.cfg.Actor.OldLogProb == "rollout":
+		for _, s := range roll {
+			s.Old = s.Sampled
+		}
+	case t.cfg.Actor.OldLogProb == "auto" && t.be.Alone() && !t.actor.Merges() && diff != 0 &&
+		!t.past.oldDiffers:
+		t.past.oldDiffers = true
+		t.log.Warn(fmt.Sprintf("rollout/logp_diff_max is %g and should be 0 on %s: from here on a forward pass of the trainer gives the old log-probabilities (as actor.old_log_prob=recompute): please report it", diff, t.be.Name()))
+	}
+	return nil
+}
+
+// refLogProbs takes the reference's log-probabilities, if the run has a reference and they
+// are not known.
+func (o *onPolicy) refLogProbs(m Metrics, r *round) error {
+	t, roll := o.t, r.rollout()
+	if t.reference == nil || len(roll) > 0 && roll[0].Ref != nil {
+		return nil
+	}
+	return t.phase(m, "ref_logp", t.reference.Model(), roll.Seqs(), 1, func() error {
+		refST, err := t.reference.LogProbs(roll.Seqs(), t.cfg.Rollout.Temperature)
+		if err == nil {
+			roll.SetRef(refST)
+		}
+		return err
+	})
+}
+
+// updatePolicy takes the optimizer steps of the policy loss on a round's advantages.
+func (o *onPolicy) updatePolicy(m Metrics, r *round) (st actor.Stats, err error) {
+	t := o.t
+	if !r.learns {
+		return st, t.updated(m, "actor", 0, 0, 0, 1, 1)
+	}
+	roll, aside := r.rollout(), o.teacher.aside()
+	err = t.phase(m, "update_actor", t.actor.Model(), roll.Seqs(), t.cfg.Actor.PPOEpochs,
+		func() (err error) {
+			st, err = t.actor.Update(roll)
+			return err
+		})
+	if err != nil {
+		return st, err
+	}
+	if took := o.teacher.aside() - aside; took > 0 {
+		m["timing_s/teacher_logp"] = took.Seconds()
+	}
+	if st.Passes > 0 { // otherwise it was skipped whole, and has no figure
+		m["actor/pg_loss"], m["actor/pg_clipfrac"], m["actor/seq_clipfrac"] =
+			st.PGLoss, st.ClipFrac(), st.SeqClipFrac()
+		m["actor/ppo_kl"], m["actor/ratio_min"], m["actor/ratio_max"] =
+			st.PPOKL(), st.RatioMin, st.RatioMax
+		m["actor/first_ratio_min"], m["actor/first_ratio_max"] = st.FirstRatioMin, st.FirstRatioMax
+		if t.cfg.Actor.HasKL() {
+			m["actor/kl_loss"], m["actor/kl_share"] = st.KLLoss, st.KLShare
+		}
+		m["actor/entropy"] = st.Entropy
+	}
+	return st, t.updated(m, "actor", st.GradNorm, st.LR, st.Updates, st.Skipped, st.Streak)
+}
+
+// learned returns the teacher's answers of the step as the student would learn them.
+func (o *onPolicy) learned() []model.Seq { return o.t.form.learned(o.round.batch().Teachers()) }
+
+// describe adds the metrics of a round, and writes samples of it with the scores that the stage
+// shows.
+func (o *onPolicy) describe(m Metrics, r *round,
+	scores func(*group, *answer) (student, teacher float64)) error {
+	var lens, cut, repeat float64
+	longest := 0
+	answers := r.answers()
+	for _, a := range answers {
+		lens += float64(len(a.ids))
+		longest = max(longest, len(a.ids))
+		if a.cut {
+			cut++
+		}
+		repeat += textmetrics.RepeatFrac(a.ids)
+	}
+	n := float64(len(answers))
+	m["train/prompts"] = float64(len(r.groups))
+	m["rollout/len_mean"], m["rollout/len_max"] = lens/n, float64(longest)
+	m["rollout/truncated_frac"], m["rollout/repeat_frac"] = cut/n, repeat/n
+	m["rollout/unique_frac"] = uniqueFrac(each(r, o.t.form.whole), r.group())
+	if err := o.t.form.describe(m, r); err != nil {
+		return err
+	}
+	o.describeTeacher(m, r.batch())
+	return o.samples(r, scores)
+}
+
+// samples writes what the step's first prompts were answered.
+func (o *onPolicy) samples(r *round,
+	scores func(*group, *answer) (student, teacher float64)) error {
+	t := o.t
+	var out []report.Sample
+	for _, g := range r.groups[:min(t.cfg.Trainer.SaveSamples, len(r.groups))] {
+		for _, a := range g.answers {
+			s := report.Sample{Row: g.Index, Prompt: g.PromptText, Teacher: g.TeacherText,
+				Advantage: a.adv}
+			s.StudentScore, s.TeacherScore = scores(g, a)
+			if err := t.form.tell(&s, a); err != nil {
+				return err
+			}
+			out = append(out, s)
+		}
+	}
+	if t.cfg.Trainer.SaveSamples == 0 {
+		return nil
+	}
+	return t.rec.Samples(report.InTraining, t.step+1, out)
+}
+
+// uniqueFrac is the share of different responses among those of different prompts. The
+// n answers of a prompt are not compared with each other: a student that is sure of its
+// answer writes it n times. The i-th answers of all prompts are compared, for each i, and
+// the shares averaged, so that the figure is comparable with the teacher's, which has one
+// answer per prompt (group nil: each response has a prompt of its own).
+func uniqueFrac(seqs []model.Seq, group []int) float64 {
+	seen, nth := map[string]bool{}, map[int]int{}
+	var key []byte
+	for s, seq := range seqs {
+		p := s
+		if group != nil {
+			p = group[s]
+		}
+		key = binary.AppendVarint(key[:0], int64(nth[p]))
+		for _, id := range seq.Response() {
+			key = binary.AppendVarint(key, int64(id))
+		}
+		seen[string(key)] = true
+		nth[p]++
+	}
+	return float64(len(seen)) / float64(len(seqs))
+}

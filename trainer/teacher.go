@@ -1,0 +1,358 @@
+package trainer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"gad/algos"
+	"gad/model"
+	"gad/reference"
+	"gad/tokenizer"
+	"gad/trainer/config"
+	"gad/trainer/encode"
+	"gad/trainer/saved"
+)
+
+// teacher is the model whose probabilities gad opd learns from, and the game with
+// algorithm.teacher_weight. It reads what the student wrote, by
+// the same ids, behind the row as its own chat template has it.
+type teacher struct {
+	*reference.Policy // nil where a server scores
+	t                 *Trainer
+	server            Scores
+	enc               encode.Encoder
+	system            string // message that it alone reads; "": the row's
+	other             bool   // its tokenizer is not the student's
+	most              int    // positions that it has; 0 is no bound
+}
+
+// openTeacher loads the teacher, frozen, on the memory that the networks share.
+func openTeacher(t *Trainer, s *start) (*teacher, error) {
+	if t.cfg.Teacher.URL != "" {
+		return openServer(t, s.teacher)
+	}
+	dir := t.cfg.Teacher.Path
+	apart, err := saved.CheckAgainst(t.tok, dir, "teacher.path")
+	if err != nil {
+		return nil, err
+	}
+	if apart != nil && t.byTokens() {
+		return nil, fmt.Errorf("%w, or use teacher.loss=policy, which compares texts", apart)
+	}
+	tok, err := saved.ChatTokenizer(dir, tokenizer.ChatOptions{Variables: t.cfg.Teacher.Template})
+	if err != nil {
+		return nil, fmt.Errorf("teacher.path: %w", err)
+	}
+	if apart != nil {
+		s.late = append(s.late, fmt.Sprintf("%v: the student's tokens get the scores of the teacher's by the bytes that both share", apart))
+	}
+	c := &teacher{t: t, system: t.cfg.Teacher.System, other: apart != nil,
+		enc: encode.Encoder{Tok: tok, MaxPrompt: t.cfg.Data.MaxPrompt,
+			MaxResponse: t.cfg.Data.MaxResponse}}
+	if _, err := c.prompt(int(t.train.rows[0])); err != nil {
+		return nil, err
+	}
+	if end := t.tok.EndOfTurn(); t.byTokens() && !slices.Contains(tok.EOS(), end) {
+		return nil, fmt.Errorf("%w: teacher.path: %s: does not end its answers with the student's %s, and with teacher.loss=%s the student would learn its other end: use teacher.loss=policy", config.ErrConfig, dir, t.tok.Decode([]int32{end}, false), t.cfg.Teacher.Loss)
+	}
+	return c, t.busy("loading the teacher", func() error {
+		m, err := model.Load(t.be, dir, model.Options{Kind: model.LM, Quant: t.cfg.Teacher.Weights})
+		if err != nil {
+			return fmt.Errorf("teacher: %w", err)
+		}
+		if err := m.SetTokens(c.enc.Tok.Tokens()); err != nil {
+			return errors.Join(fmt.Errorf("teacher: %w", err), m.Close())
+		}
+		c.Policy, c.most = reference.New(m, t.cfg.Actor.MaxTokenLen), m.Config().MaxPosition
+		m.Share(t.actor.Model())
+		return nil
+	})
+}
+
+// aside is how long the teacher has passed within updates of the student; 0 without one.
+func (c *teacher) aside() time.Duration {
+	if c == nil || c.Policy == nil {
+		return 0
+	}
+	return c.Model().AsideTime()
+}
+
+// Close frees the teacher's weights.
+func (c *teacher) Close() error {
+	if c == nil || c.Policy == nil {
+		return nil
+	}
+	return c.Policy.Close()
+}
+
+// prompt is a row up to where the answer begins, as the teacher reads it.
+func (c *teacher) prompt(row int) ([]int32, error) {
+	r, err := c.t.train.set.Row(row)
+	if err != nil {
+		return nil, err
+	}
+	if c.other && len(r.PromptIDs) > 0 {
+		return nil, fmt.Errorf("%w: data: row %d: has prompt_ids, which are of the student's tokenizer: the teacher has another: give rows with messages", config.ErrConfig, r.Index)
+	}
+	if c.system != "" {
+		if r, err = encode.WithSystem(r, c.system); err != nil {
+			return nil, fmt.Errorf("%w: teacher.system: %w", config.ErrConfig, err)
+		}
+	}
+	ids, err := c.enc.Prompt(r)
+	if err != nil {
+		return nil, fmt.Errorf("data: row %d: the teacher's chat template: %w", r.Index, err)
+	}
+	return ids, nil
+}
+
+// reading is what a teacher reads of an answer.
+type reading struct {
+	seq      model.Seq
+	spelling *spelling // the answer in its own tokens; nil: they are the student's
+}
+
+// readBy returns the sequences that a teacher has read.
+func readBy(list []reading) []model.Seq {
+	seqs := make([]model.Seq, len(list))
+	for i, x := range list {
+		seqs[i] = x.seq
+	}
+	return seqs
+}
+
+// reads returns the student's answers behind what the teacher reads of their rows.
+func (c *teacher) reads(r *round) (list []reading, err error) {
+	for _, g := range r.groups {
+		prompt, err := c.prompt(g.Index)
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range g.answers {
+			x, err := c.readsOne(g, a, prompt)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, x)
+		}
+	}
+	return list, nil
+}
+
+// readsOne returns an answer behind the teacher's prompt.
+func (c *teacher) readsOne(g *group, a *answer, prompt []int32) (x reading, err error) {
+	if !c.other && slices.Equal(prompt, g.Prompt) {
+		x.seq = a.seqs[0].Seq // with its prompt's other answers it passes as one
+		return x, nil
+	}
+	answer := a.seqs[0].Seq.Response()
+	if c.other {
+		s := spell(c.t.tok, c.enc.Tok, answer, a.cut)
+		x.spelling, answer = &s, s.ids
+	}
+	ids := slices.Concat(prompt, answer)
+	if c.most > 0 && len(ids) > c.most {
+		return x, fmt.Errorf("%w: data: row %d: the teacher would read %d tokens, and %s takes %d: lower data.max_prompt_length or data.max_response_length", config.ErrConfig, g.Index, len(ids), c.t.cfg.Teacher.Path, c.most)
+	}
+	x.seq = model.Answer(ids, len(prompt))
+	return x, nil
+}
+
+// openServer tries the server of teacher.url on the first rows, as the teacher reads them.
+func openServer(t *Trainer, server Scores) (*teacher, error) {
+	c := t.cfg.Teacher
+	if server == nil {
+		return nil, fmt.Errorf("%w: teacher.url: %s: no connection was given to the trainer", config.ErrConfig, c.URL)
+	}
+	if t.ranks.Size() > 1 {
+		return nil, fmt.Errorf("%w: teacher.url: one process asks a server, and this run has %d ranks: load the teacher (--teacher), or train with one", config.ErrConfig, t.ranks.Size())
+	}
+	tok := t.tok
+	if c.Path != "" {
+		var err error
+		if tok, err = saved.Tokenizer(c.Path); err != nil {
+			return nil, fmt.Errorf("teacher.path: %w", err)
+		}
+	}
+	tok, err := tok.With(tokenizer.ChatOptions{Variables: c.Template})
+	if err != nil {
+		return nil, fmt.Errorf("%w: teacher.template: %w", config.ErrConfig, err)
+	}
+	apart := t.tok.Missing(tok)
+	if apart != "" && t.byTokens() {
+		return nil, fmt.Errorf("%w: teacher.path: %s: is not the student's tokenizer: %s: teacher.loss=%s compares distributions over its tokens: use teacher.loss=policy, which compares texts", config.ErrConfig, c.Path, apart, c.Loss)
+	}
+	teacher := &teacher{t: t, server: server, system: c.System, other: apart != "",
+		enc: encode.Encoder{Tok: tok, MaxPrompt: t.cfg.Data.MaxPrompt,
+			MaxResponse: t.cfg.Data.MaxResponse}}
+	var seqs []model.Seq
+	for _, row := range t.train.rows[:min(4, len(t.train.rows))] {
+		ids, err := teacher.prompt(int(row))
+		if err != nil {
+			return nil, err
+		}
+		r, err := t.train.set.Row(int(row))
+		if err != nil {
+			return nil, err
+		}
+		answer, _ := teacher.enc.Cut(teacher.enc.Answer(cmp.Or(r.Teacher, "yes")))
+		seqs = append(seqs, model.Answer(slices.Concat(ids, answer), len(ids)))
+	}
+	k := 0
+	if t.byTokens() {
+		k = c.TopK
+	}
+	return teacher, t.busy("trying the teacher's server, "+c.URL, func() error {
+		return server.Check(context.Background(), seqs, k, tok.Piece)
+	})
+}
+
+// asked returns a server's log-probabilities of the tokens of list, and labels of k alternatives.
+func (c *teacher) asked(m Metrics, list []reading, k int) (logpST [][]float32,
+	labelsST [][]model.SoftLabel, err error) {
+	err = m.time("timing_s/teacher_logp", func() (err error) {
+		logpST, labelsST, err = c.server.Score(c.t.context(), readBy(list), k)
+		return err
+	})
+	return logpST, labelsST, err
+}
+
+// logProbs returns the teacher's log-probabilities of the student's tokens.
+func (c *teacher) logProbs(m Metrics, r *round,
+	list []reading) (teacherST [][]float32, err error) {
+	if c.server != nil {
+		teacherST, _, err = c.asked(m, list, 0)
+	} else {
+		seqs := readBy(list)
+		err = c.t.phase(m, "teacher_logp", c.Model(), seqs, 1, func() (err error) {
+			teacherST, err = c.LogProbs(seqs, 1)
+			return err
+		})
+	}
+	if err != nil || !c.other {
+		return teacherST, err
+	}
+	lost, roll := 0, r.rollout()
+	for i, x := range list {
+		if !x.spelling.spelled {
+			lost++
+		}
+		if teacherST[i], err = x.spelling.given(teacherST[i], roll[i].Old); err != nil {
+			return nil, err
+		}
+	}
+	m["opd/unspelled_frac"] = float64(lost) / float64(len(list))
+	return teacherST, nil
+}
+
+// advantages returns the teacher's advantages by token, by a pass over list; nil where a value
+// is not finite. It notes the teacher's mean log-probability of each answer.
+func (c *teacher) advantages(m Metrics, r *round, list []reading) (advST [][]float64, err error) {
+	teacherST, err := c.logProbs(m, r, list)
+	if err != nil {
+		return nil, err
+	}
+	noteTaught(m, r, teacherST)
+	advST, kl, err := algos.DistillAdvantages(teacherST, each(r, oldOf))
+	if errors.Is(err, algos.ErrNotFinite) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	m["opd/reverse_kl"] = kl
+	m["opd/ends_compared"] = c.fillUncompared(r, list, advST)
+	return advST, nil
+}
+
+// addTeacher adds the teacher's advantages to those of the game. Where one of them is not finite,
+// nothing can be learned.
+func (g *game) addTeacher(m Metrics, r *round) (err error) {
+	if g.teacher == nil || !r.learns {
+		return nil
+	}
+	if g.read, err = g.teacher.reads(r); err != nil {
+		return err
+	}
+	teacherST, err := g.teacher.advantages(m, r, g.read)
+	if err != nil {
+		return err
+	}
+	if r.learns = teacherST != nil; !r.learns {
+		return nil
+	}
+	roll := r.rollout()
+	own := make([][]float64, len(roll))
+	for i, s := range roll {
+		own[i] = s.Adv
+	}
+	mixedST, share, err := algos.AddTeacher(own, teacherST, g.t.cfg.Algorithm.TeacherWeight)
+	if err != nil {
+		return err
+	}
+	m["adv/teacher_share"] = share
+	roll.SetAdv(mixedST)
+	return nil
+}
+
+// fillUncompared gives tokens that are not compared with the teacher's the mean advantage of those that
+// are: an end that it has another token for, since its template's habit is nothing to learn, and
+// what its tokens do not spell. Without an advantage such a token would be preferred, since the
+// others' are below 0 in the mean as long as there is a divergence: the student would learn to
+// end with it. The result is the share of ends that are compared, 1 where no answer has one.
+func (c *teacher) fillUncompared(r *round, list []reading, advST [][]float64) float64 {
+	ends, same := 0, 0
+	theirs := c.enc.Tok.EOS()
+	answers := r.answers()
+	var left []*float64
+	sum, n := 0.0, 0
+	for s, row := range advST {
+		for i := range row {
+			last, compared := i == len(row)-1 && !answers[s].cut, true
+			switch {
+			case c.other:
+				compared = list[s].spelling.compares(i)
+			case last:
+				compared = slices.Contains(theirs, answers[s].seqs[0].Seq.Response()[i])
+			}
+			if last {
+				ends++
+				if compared {
+					same++
+				}
+			}
+			if !compared {
+				left = append(left, &row[i])
+				continue
+			}
+			sum += row[i]
+			n++
+		}
+	}
+	for _, x := range left {
+		*x = sum / float64(max(n, 1))
+	}
+	if ends == 0 {
+		return 1
+	}
+	return float64(same) / float64(ends)
+}
+
+// noteTaught notes the teacher's mean log-probability of a token of each answer.
+func noteTaught(m Metrics, r *round, teacherST [][]float32) {
+	nll, tokens := 0.0, 0
+	for i, a := range r.answers() {
+		sum := 0.0
+		for _, x := range teacherST[i] {
+			sum += float64(x)
+		}
+		nll -= sum
+		tokens += len(teacherST[i])
+		a.taught = float64(float32(sum / float64(max(len(teacherST[i]), 1))))
+	}
+	m["opd/teacher_nll"] = nll / float64(max(tokens, 1))
+}
