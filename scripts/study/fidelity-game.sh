@@ -7,17 +7,17 @@
 #   scripts/study/fidelity-game.sh "ARM ..." "SEED ..." [STEP]
 #   RUNS=folder scripts/study/fidelity-game.py     the table and the plot of all games
 #
-# STEP (2) is the step of the warm-up that the game begins from; GAMESTEPS (6) those of the game.
+# STEP (2) is the step of the warm-up that the game begins from; GAMESTEPS (4) those of the game.
 # ARM opd is distillation by the teacher's own log-probabilities, the bound.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-GAD=${GAD:-gad} RUNS=${RUNS:-runs/fidelity} THREADS=${THREADS:-2} GAMESTEPS=${GAMESTEPS:-6}
+GAD=${GAD:-gad} RUNS=${RUNS:-runs/fidelity} THREADS=${THREADS:-2} GAMESTEPS=${GAMESTEPS:-4}
 arms=${1:?arms} seeds=${2:-1} step=${3:-2}
 machine=(--threads "$THREADS" --precision bf16)
 
-# measure MODEL OUT: four samples of each held-out prompt.
+# measure MODEL OUT: three samples of each held-out prompt.
 measure() {
-  for k in 1 2 3 4; do
+  for k in 1 2 3; do
     [ -e "$2.$k.json" ] || {
       "$GAD" eval --model "$1" --against "$RUNS/model" --data "$RUNS/held-half.jsonl" --temperature 1 --seed "$k" \
         --max-response-length 48 --disc-steps 0 "${machine[@]}" --json >"$2.tmp"

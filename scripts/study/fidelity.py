@@ -37,6 +37,8 @@ trivial = {}
 for path in sorted(glob.glob(f"{RUNS}/*.json")):
     report = json.load(open(path, encoding="utf-8"))
     pair = None
+    if "rewards" not in report:
+        continue  # of the games
     for r in report["rewards"]:
         m = re.search(r"/(cool|pirate|half)-([^/]+)-(\d+)/global_step_(\d+)$", r["reward"])
         if m:
