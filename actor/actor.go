@@ -136,7 +136,6 @@ type Sequence struct {
 
 	Sampled []float32         // log-probabilities as the sampler saw them
 	Old     []float32         // denominator of the ratio: Sampled, or after Old the trainer's
-	Entropy []float32         // nats; nil until Old is called
 	Ref     []float32         // the reference's log-probabilities: see NeedsReference
 	Adv     []float64         // advantages
 	Read    model.Seq         // what Target.Policy reads; without IDs: Seq
@@ -285,15 +284,15 @@ func Stopped(ctx context.Context) func() bool {
 	}
 }
 
-// Old sets Old and Entropy: log-probabilities and entropies under the weights that sampled,
-// computed by the trainer's forward pass.
+// Old sets Old: log-probabilities under the weights that sampled, computed by the trainer's forward
+// pass.
 func (a *Actor) Old(r Rollout) error {
-	oldST, entST, err := a.m.AllLogProbs(r.Seqs(), a.roll.Temperature, a.cfg.MaxTokenLen)
+	oldST, _, err := a.m.AllLogProbs(r.Seqs(), a.roll.Temperature, a.cfg.MaxTokenLen)
 	if err != nil {
 		return fmt.Errorf("actor: %w", err)
 	}
 	for i, s := range r {
-		s.Old, s.Entropy = oldST[i], entST[i]
+		s.Old = oldST[i]
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ type Config struct {
 	KLLossType      string              `yaml:"kl_loss_type" choices:"k1,kl,abs,k2,mse,k3,low_var_kl,k1+,k3+,abs+,low_var_kl+,full" doc:"KL estimator in the loss; with a trailing + the value is the same and the gradient is k2's. full: no estimate but the sum over the vocabulary at every token of the answers, with its own gradient; the reference then passes forward in every pass of the update" stages:"warmup train opd" needs:".use_kl_loss=true"`
 	ClipRatioLow    float64             `yaml:"clip_ratio_low" min:"0" max:"1" doc:"the ratio is clipped below at 1 minus this; 0: the default of the loss (gspo 3e-4, others 0.2)" stages:"warmup train opd" alias:"epsilon"`
 	ClipRatioHigh   float64             `yaml:"clip_ratio_high" min:"0" doc:"the ratio is clipped above at 1 plus this; 0: the default of the loss (gspo 4e-4, dapo 0.28, others 0.2)" stages:"warmup train opd"`
-	ClipRatioC      float64             `yaml:"clip_ratio_c" min:"1" doc:"bound of the dual clip, for negative advantages (vanilla, dapo, gtpo)" stages:"warmup train opd" needs:".policy_loss.loss_mode=vanilla|dapo|gtpo"`
+	ClipRatioC      float64             `yaml:"clip_ratio_c" min:"1" doc:"bound of the dual clip, for negative advantages (vanilla, dapo)" stages:"warmup train opd" needs:".policy_loss.loss_mode=vanilla|dapo|gtpo"`
 	LossAggMode     string              `yaml:"loss_agg_mode" choices:"token-mean,seq-mean-token-sum,seq-mean-token-mean,seq-mean-token-sum-norm,episode-mean-turn-mean-token-mean" doc:"how token losses are aggregated; a seq is a row of actor.ratio_level; gspo always uses seq-mean-token-mean. episode-mean-turn-mean-token-mean is Flow-GRPO's (arXiv 2510.05592)"`
 	RatioLevel      string              `yaml:"ratio_level" choices:"auto,turn,episode" doc:"what a row of the policy loss is: over its tokens gspo takes its ratio, and seq-mean averages. turn: one turn of the student; episode: all its turns in one sequence (with contexts that are rebuilt each turn is a sequence, and has a ratio of its own); auto: episode, but turn with algorithm.adv_estimator=gigpo, with critic.level=turn, and with actor.loss_agg_mode=episode-mean-turn-mean-token-mean. Single answers are one turn, and the same in both" stages:"warmup train opd" needs:"env.command!="`
 	EntropyCoeff    float64             `yaml:"entropy_coeff" doc:"weight of an entropy bonus in the loss"`
@@ -33,7 +33,7 @@ type Config struct {
 
 // PolicyLoss is the `actor.policy_loss` section.
 type PolicyLoss struct {
-	LossMode string  `yaml:"loss_mode" choices:"vanilla,gspo,gspo_token,cispo,sapo,geo_mean,gpg,dapo,gtpo" doc:"policy loss; doc/gspo.md and doc/algorithms.md have the formulas" alias:"actor_rollout_ref.actor.policy_loss"`
+	LossMode string  `yaml:"loss_mode" choices:"vanilla,gspo,gspo_token,cispo,sapo,geo_mean,gpg,dapo" doc:"policy loss; doc/gspo.md and doc/algorithms.md have the formulas" alias:"actor_rollout_ref.actor.policy_loss"`
 	TauPos   float64 `yaml:"tau_pos" min:"0" doc:"sapo's temperature for positive advantages" needs:".loss_mode=sapo"`
 	TauNeg   float64 `yaml:"tau_neg" min:"0" doc:"sapo's temperature for negative advantages" needs:".loss_mode=sapo"`
 }
@@ -146,9 +146,6 @@ func (c Config) Validate() error {
 	if c.OldLogProb == "rollout" && c.RolloutIS != "none" {
 		return fmt.Errorf("settings: actor.rollout_is is %s with actor.old_log_prob=rollout: every weight would be 1: set actor.rollout_is to none", c.RolloutIS)
 	}
-	if c.OldLogProb == "rollout" && c.ReadsEntropy() {
-		return fmt.Errorf("settings: actor.old_log_prob is rollout: gtpo reads entropies, which the sampler does not give: set it to auto")
-	}
 	if err := c.LoRA.Validate("actor.lora"); err != nil {
 		return err
 	}
@@ -159,9 +156,6 @@ func (c Config) Validate() error {
 // vocabulary.
 func (c Config) HasKL() bool   { return c.UseKLLoss && c.KLLossCoef > 0 }
 func (c Config) ExactKL() bool { return c.HasKL() && c.KLLossType == algos.KLFull }
-
-// ReadsEntropy reports whether the objective reads the entropies that Actor.Old gives.
-func (c Config) ReadsEntropy() bool { return c.PolicyLoss.LossMode == "gtpo" }
 
 // ByTurn reports whether each turn is a row of the policy objective: by RatioLevel, or with auto by
 // the aggregation. Where other settings decide too, RatioLevel is given resolved.

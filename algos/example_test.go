@@ -50,5 +50,5 @@ func ExampleNewPolicy_unknown() {
 	_, err := algos.NewPolicy[float32](algos.PolicyConfig{Loss: "gspoo"})
 	fmt.Println(err)
 	// Output:
-	// algos: policy loss "gspoo": unknown name: use one of cispo, dapo, geo_mean, gpg, gspo, gspo_token, gtpo, sapo, sft, vanilla
+	// algos: policy loss "gspoo": unknown name: use one of cispo, dapo, geo_mean, gpg, gspo, gspo_token, sapo, sft, vanilla
 }

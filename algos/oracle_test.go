@@ -53,7 +53,7 @@ func oracleLoss(c PolicyConfig, b PolicyBatch[float64], n Norm, x, frozen []floa
 		}
 		agg, perToken := c.Agg, func(int) float64 { return 0 }
 		switch c.Loss {
-		case "vanilla", "dapo", "gtpo":
+		case "vanilla", "dapo":
 			perToken = func(i int) float64 {
 				v := worst(b.Adv[i], ratio(i))
 				if b.Adv[i] < 0 {

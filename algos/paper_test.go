@@ -311,22 +311,6 @@ func TestPaperSFT(t *testing.T) {
 	near(t, "seq-mean-token-mean", tolerance{1e-7, 0}, []float64{r.Loss}, []float64{3.5})
 }
 
-// GTPO, arXiv 2508.03772: the tokens 1, 2 at the start and 9 at the end are shared by both signs.
-func TestPaperGTPO(t *testing.T) {
-	adv, err := GTPO{}.Apply(
-		[]float64{1, -1, 1, -1, 1},
-		[][]int{{1, 2, 3, 4, 9}, {1, 2, 5, 9}, {7, 8}, {1, 2}, {3}},
-		[]float64{.5, .2, .8, .2, .1}, []int{0, 0, 0, 1, 0}, 5)
-	if err != nil {
-		t.Fatal(err)
-	}
-	near(t, "conflicts up", golden64, adv[0], []float64{1.9, 1.9, .95, .95, 1.9})
-	near(t, "conflicts down", golden64, adv[1], []float64{0, 0, -1.02, 0, 0})
-	near(t, "entropy above .7", golden64, adv[2], []float64{0, 0, 0, 0, 0})
-	near(t, "no opposite in its group", golden64, adv[3], []float64{-1.02, -1.02, 0, 0, 0})
-	near(t, "no token shared", golden64, adv[4], []float64{.99, 0, 0, 0, 0})
-}
-
 // Schulman's estimators, http://joschu.net/blog/kl-approx.html: k3 at d=-.5 and .5.
 func TestPaperKL(t *testing.T) {
 	for name, want := range map[string][]float64{

@@ -55,8 +55,6 @@ var policyLosses = map[string]policyLoss{
 		clampsDrift: true},
 	"dapo": {build: ppo, needsOld: true, needsAdv: true, clipLow: .2, clipHigh: .28,
 		clampsDrift: true},
-	"gtpo": {build: ppo, needsOld: true, needsAdv: true, clipLow: .2, clipHigh: .2,
-		clampsDrift: true},
 	"gspo": {build: gspo, needsOld: true, needsAdv: true, clipLow: 3e-4, clipHigh: 4e-4,
 		agg: "seq-mean-token-mean"},
 	"gspo_token": {build: gspo, needsOld: true, needsAdv: true, clipLow: 3e-4, clipHigh: 4e-4,
@@ -72,8 +70,7 @@ var policyLosses = map[string]policyLoss{
 }
 
 // PolicyLossNames lists the policy losses, "sft" (cross entropy on given
-// tokens) among them. "gtpo" is the vanilla loss over advantages that GTPO has
-// weighted.
+// tokens) among them.
 func PolicyLossNames() []string { return names(policyLosses) }
 
 // policyGraph is what the losses are built from.

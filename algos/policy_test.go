@@ -290,7 +290,7 @@ func TestGradientReachesEveryResponseToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, loss := range []string{"gspo", "gspo_token", "vanilla", "dapo", "cispo", "sapo",
-		"geo_mean", "gpg", "gtpo"} {
+		"geo_mean", "gpg"} {
 		b := PolicyBatch[float64]{B: 2, T: 4, Logp: make([]float64, 8), Old: make([]float64, 8),
 			Mask: []float64{1, 1, 1, 0, 1, 1, 0, 0}, Adv: flat(adv)}
 		r := step(t, PolicyConfig{Loss: loss}, b, normOf(b))
@@ -419,7 +419,7 @@ func TestCacheIsBounded(t *testing.T) {
 // The defaults are part of what a configuration means: doc/algorithms.md, "Policy losses".
 func TestPolicyDefaults(t *testing.T) {
 	for loss, clip := range map[string][2]float64{
-		"vanilla": {.2, .2}, "dapo": {.2, .28}, "gtpo": {.2, .2}, "gspo": {3e-4, 4e-4},
+		"vanilla": {.2, .2}, "dapo": {.2, .28}, "gspo": {3e-4, 4e-4},
 		"gspo_token": {3e-4, 4e-4},
 		"cispo":      {.2, .2}, "sapo": {.2, .2}, "geo_mean": {.2, .2}, "gpg": {.2, .2},
 		"sft": {.2, .2},
@@ -447,7 +447,7 @@ func TestPolicyDefaults(t *testing.T) {
 func TestDriftIsClampedWhereTheLossClamps(t *testing.T) {
 	b := PolicyBatch[float64]{B: 1, T: 2, Logp: []float64{-30, 0}, Old: []float64{-1, 0},
 		Mask: []float64{1, 1}, Adv: []float64{1, 1}}
-	for loss, want := range map[string]float64{"vanilla": 20, "dapo": 20, "gtpo": 20, "cispo": 20,
+	for loss, want := range map[string]float64{"vanilla": 20, "dapo": 20, "cispo": 20,
 		"sapo": 20, "gspo": 29, "gspo_token": 29, "geo_mean": 29, "gpg": 0, "sft": 0} {
 		if got := step(t, PolicyConfig{Loss: loss}, b, normOf(b)).PPOKLSum; got != want {
 			t.Errorf("%s: %g, want %g", loss, got, want)

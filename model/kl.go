@@ -30,13 +30,13 @@ type klPass struct {
 
 	zp, zq []float32 // logits of a chunk of rows
 
-	klST, dklST [][]float32 // of LogProbKLGrad's seed, by sequence
+	klST, dklST [][]float32 // of LogProbDivergenceGrad's seed, by sequence
 
 	soft  *softPass     // labels in the place of q's whole distribution; nil: none
 	given [][]SoftLabel // by sequence, where q is nil
 }
 
-// KLMemory is the bytes that AllKL and LogProbKLGrad take for a pack of so many tokens beside
+// KLMemory is the bytes that AllKL and LogProbDivergenceGrad take for a pack of so many tokens beside
 // the passes themselves, on device and host together: the states of the other model, of shape q,
 // and of a chunk of rows the states and the logits.
 func (c Config) KLMemory(f Footprint, q Config, tokens int) int64 {
@@ -94,21 +94,10 @@ func (m *Model) kl(q *Model, seqs []Seq, temperature float64) ([][]float32, erro
 	return x.klST, nil
 }
 
-// LogProbKLGrad is LogProbGrad whose seed also gets klST, AllKL of m and q, and returns the loss's
-// gradient with respect to it, dklST; it may be nil. With KL_t the divergence at a row,
-//
-//	dz_v = dkl_t p_v (log p_v - log q_v - KL_t) / temperature
-//	dh += Σ_v dz_v W[v];  W.G[v] += Σ_t dz_v h_t
-//
-// No gradient reaches q. Each call passes q forward over seqs once.
-func (m *Model) LogProbKLGrad(seqs []Seq, q *Model, temperature float64,
-	seed func(logpST, entST, klST [][]float32) (dlogpST, dentST, dklST [][]float32,
-		err error)) error {
-	return m.LogProbDivergenceGrad(seqs, q, seqs, 1, temperature, seed)
-}
-
-// LogProbDivergenceGrad is LogProbKLGrad of a divergence between m, whose distribution at a token
-// is p, and a teacher q (Agarwal et al., arXiv 2306.13649, eq. 1, between its ends):
+// LogProbDivergenceGrad is LogProbGrad whose seed also gets klST, a divergence at each trained
+// token, and returns the loss's gradient with respect to it, dklST; it may be nil. The divergence
+// is between m, whose distribution at a token is p, and a teacher q (Agarwal et al., arXiv
+// 2306.13649, eq. 1, between its ends):
 //
 //	D_beta = beta KL(q||M) + (1-beta) KL(p||M),  M = (1-beta) p + beta q,  0 < beta < 1
 //	D_0 = KL(q||p);  D_1 = KL(p||q)
@@ -118,7 +107,8 @@ func (m *Model) LogProbKLGrad(seqs []Seq, q *Model, temperature float64,
 //	dD_beta/dz_v = (1-beta) p_v (log(p_v/M_v) - Σ_u p_u log(p_u/M_u)) / temperature
 //	dD_0/dz_v = (p_v - q_v) / temperature
 //
-// q reads reads, whose trained tokens are those of seqs: another prompt may stand before them.
+// No gradient reaches q, which passes forward once. It reads reads, whose trained tokens are those
+// of seqs: another prompt may stand before them.
 func (m *Model) LogProbDivergenceGrad(seqs []Seq, q *Model, reads []Seq, beta, temperature float64,
 	seed func(logpST, entST, klST [][]float32) (dlogpST, dentST, dklST [][]float32,
 		err error)) error {

@@ -385,43 +385,6 @@ func (m *Model) Params() []*Param { return m.params }
 // Kind is the head on top of the backbone.
 func (m *Model) Kind() Kind { return m.opt.Kind }
 
-// CopyWeights copies the weights of src, which has the same parameters; it may
-// live on another backend.
-func (m *Model) CopyWeights(src *Model) error {
-	if len(m.params) != len(src.params) {
-		return fmt.Errorf("model: copy weights: %d parameters from a model of %d: expected the same architecture and kind", len(m.params), len(src.params))
-	}
-	if src.narrowed {
-		return errNarrowed
-	}
-	for i, p := range m.params {
-		if q := src.params[i]; p.Name != q.Name || p.Rows != q.Rows || p.Cols != q.Cols {
-			return fmt.Errorf(
-				"model: copy weights: %s %v from %s %v: expected the same architecture and kind",
-				p.Name, p.Shape, q.Name, q.Shape)
-		}
-	}
-	for i, p := range m.params {
-		q := src.params[i]
-		if m.be == src.be {
-			m.be.Copy(p.W, q.W)
-			m.refresh(p)
-			continue
-		}
-		buf := make([]float32, p.Len())
-		src.be.Download(buf, q.W)
-		m.be.Upload(p.W, buf)
-		m.refresh(p)
-	}
-	if err := src.be.Sync(); err != nil {
-		return fmt.Errorf("model: copy weights: %w", err)
-	}
-	if err := m.be.Sync(); err != nil {
-		return fmt.Errorf("model: copy weights: %w", err)
-	}
-	return nil
-}
-
 // errNarrowed is a mistake of a caller, who would save weights that lack bits.
 var errNarrowed = errors.New("model: this rank has not all bits of the weights that other ranks have stepped: call Optimizer.WholeWeights on all ranks first")
 

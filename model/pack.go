@@ -313,7 +313,7 @@ func (m *Model) LogProbGrad(seqs []Seq, temperature float64,
 	return m.logProbGrad(seqs, temperature, nil, seed)
 }
 
-// logProbGrad is the pass of LogProbGrad and, unless x is nil, of LogProbKLGrad.
+// logProbGrad is the pass of LogProbGrad and, unless x is nil, of LogProbDivergenceGrad.
 func (m *Model) logProbGrad(seqs []Seq, temperature float64, x *klPass,
 	seed func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error)) error {
 	if err := m.need(LM, true); err != nil {

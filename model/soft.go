@@ -157,34 +157,6 @@ func (m *Model) tailGrad(seqs []Seq, x *klPass, temperature float64,
 	return x.soft.figures(), nil
 }
 
-// AllTails is the loss of LogProbTailGrad at each trained token of seqs, in packs of maxTokens
-// tokens, without gradients and on this rank alone.
-func (m *Model) AllTails(seqs []Seq, labelsST [][]SoftLabel, temperature float64,
-	maxTokens int) (tailST [][]float32, f SoftFigures, err error) {
-	if err := m.checkLabels(seqs, labelsST); err != nil {
-		return nil, f, err
-	}
-	tailST = make([][]float32, len(seqs))
-	for _, pack := range Packs(seqs, maxTokens) {
-		own := Pick(seqs, pack)
-		x, err := m.labelled(own, Pick(labelsST, pack), temperature)
-		if err != nil {
-			return nil, f, err
-		}
-		if err := m.hidden(own); err != nil {
-			return nil, f, err
-		}
-		if err := x.measure(m); err != nil {
-			return nil, f, err
-		}
-		for i, s := range pack {
-			tailST[s] = x.klST[i]
-		}
-		f = f.Add(x.soft.figures())
-	}
-	return tailST, f, nil
-}
-
 // AllSoftLabels is what m as a teacher says of each trained token of seqs: its k most probable
 // tokens among the first vocab of its vocabulary, to which the distribution is confined. On this
 // rank alone.

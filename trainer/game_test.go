@@ -245,9 +245,6 @@ func TestEveryObjectiveTakesAStep(t *testing.T) {
 			more := []string{"algorithm.use_kl_in_reward=true"}
 			if strings.HasPrefix(estimator, "tree_") {
 				more = branching(2, 1)
-				if loss == "gtpo" {
-					continue
-				}
 			}
 			t.Run(estimator+" "+loss, func(t *testing.T) {
 				tr := opened(t, be, settings(config.Train, filepath.Join(t.TempDir(), "run"),

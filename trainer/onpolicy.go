@@ -79,7 +79,7 @@ func (o *onPolicy) recomputesOld() bool {
 	case "rollout":
 		return false
 	}
-	return t.past.oldDiffers || t.actor.Merges() || !t.be.Alone() || t.cfg.Actor.ReadsEntropy()
+	return t.past.oldDiffers || t.actor.Merges() || !t.be.Alone()
 }
 
 // oldLogProbs sets the log-probabilities that ratios are taken to: the sampler's, or those
@@ -87,7 +87,7 @@ func (o *onPolicy) recomputesOld() bool {
 // not is no longer believed.
 func (o *onPolicy) oldLogProbs(m Metrics, r *round, read bool) error {
 	t, own := o.t, o.recomputesOld()
-	if !o.checksOld() && !(own && (read || t.cfg.Actor.ReadsEntropy())) {
+	if !o.checksOld() && !(own && read) {
 		return nil // the answers have the sampler's
 	}
 	roll := r.rollout()

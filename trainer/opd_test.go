@@ -284,7 +284,6 @@ func TestOPDSettings(t *testing.T) {
 		"teacher.loss=topk actor.use_kl_loss=true":  "settings: actor.use_kl_loss is true: with teacher.loss=topk",
 		"teacher.path=":                              "settings: teacher.path: no teacher: give --teacher DIR",
 		"rollout.temperature=0.8":                    "settings: rollout.temperature is 0.8: gad opd compares",
-		"actor.policy_loss.loss_mode=gtpo":           "settings: actor.policy_loss.loss_mode gtpo weighs",
 		"teacher.path=" + fixed.root + "/none":       "teacher.path: ",
 		"teacher.loss=exact teacher.path=" + strange: "the two models are compared token by token: give a teacher.path with the same tokenizer, or use teacher.loss=policy",
 	} {

@@ -272,9 +272,6 @@ func TestPassesOfAStep(t *testing.T) {
 			game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}})},
 		{"train, rollout on a GPU", config.Train, "actor.old_log_prob=rollout " + noKL, unchecked,
 			true, game(policy)},
-		{"train, gtpo reads entropies", config.Train, "actor.policy_loss.loss_mode=gtpo " + noKL,
-			unchecked, false,
-			game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}})},
 		{"train, two epochs", config.Train, "actor.ppo_epochs=2 critic.ppo_epochs=2 " + noKL,
 			unchecked, false,
 			game(map[string]often{"actor 0 gradient": {students: 1},
@@ -600,8 +597,6 @@ func TestOldLogProbSettings(t *testing.T) {
 	ready(t)
 	for override, text := range map[string]string{
 		"actor.old_log_prob=rollout actor.rollout_is=token":               "settings: actor.rollout_is is token with actor.old_log_prob=rollout: every weight would be 1: set actor.rollout_is to none",
-		"actor.old_log_prob=rollout actor.policy_loss.loss_mode=gtpo":     "settings: actor.old_log_prob is rollout: gtpo reads entropies, which the sampler does not give: set it to auto",
-		"actor.old_log_prob=auto actor.policy_loss.loss_mode=gtpo":        "",
 		"actor.old_log_prob=recompute actor.rollout_is=token rollout.n=4": "",
 	} {
 		c := settings(config.Train, filepath.Join(t.TempDir(), "run"), strings.Fields(override)...)

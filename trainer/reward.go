@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 
-	"gad/actor"
 	"gad/algos"
 	"gad/internal/textmetrics"
 	"gad/model"
@@ -46,18 +45,6 @@ func shape(c config.AlgorithmConfig, scoreA []float32, lengthA []float64, lenA [
 		}
 	}
 	return rewardA
-}
-
-// gtpo weighs one advantage a response by token (arXiv 2508.03772).
-func gtpo(advS []float64, roll actor.Rollout, T int) ([][]float64, error) {
-	tokensS, entropyS := make([][]int, len(roll)), make([]float64, len(roll))
-	for i, s := range roll {
-		for _, id := range s.Seq.Response() {
-			tokensS[i] = append(tokensS[i], int(id))
-		}
-		entropyS[i], _, _ = moments(float64s(s.Entropy))
-	}
-	return algos.GTPO{}.Apply(advS, tokensS, entropyS, roll.Groups(), T)
 }
 
 // padded is x in float64 with rows as long as the mask's.

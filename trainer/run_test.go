@@ -418,7 +418,7 @@ func TestPaddedVocabulary(t *testing.T) {
 	run := filepath.Join(t.TempDir(), "run")
 	rows := finished(t, be, settings(config.Warmup, run, "model.path="+dir, "trainer.total_steps=2",
 		"critic.truncated=include", "data.val_files="+fixed.val,
-		"trainer.warmup_objective=policy", "actor.policy_loss.loss_mode=gtpo"), config.Warmup)
+		"trainer.warmup_objective=policy", "actor.policy_loss.loss_mode=vanilla"), config.Warmup)
 	wantNames(t, rows[1], append(gameNames, "actor/pg_loss", "val/rouge_l"))
 }
 

@@ -156,11 +156,6 @@ func (g *game) advantages(m Metrics, r *round) (err error) {
 		advA[a] = row[0]
 	}
 	m["adv/mean"], m["adv/std"], m["adv/max"] = moments(advA)
-	if g.t.cfg.Actor.ReadsEntropy() {
-		if advAT, err = gtpo(advA, r.rollout(), len(maskAT[0])); err != nil {
-			return err
-		}
-	}
 	r.spread(advAT)
 	return nil
 }

@@ -128,7 +128,6 @@ func TestTeacherWeightSettings(t *testing.T) {
 	for override, want := range map[string]string{
 		"teacher.path=":                                    "settings: algorithm.teacher_weight is 1, and there is no teacher: give --teacher DIR",
 		"rollout.temperature=0.8":                          "settings: rollout.temperature is 0.8: algorithm.teacher_weight compares",
-		"actor.policy_loss.loss_mode=gtpo":                 "settings: actor.policy_loss.loss_mode gtpo weighs",
 		"actor.policy_loss.loss_mode=geo_mean":             "settings: actor.policy_loss.loss_mode geo_mean takes one advantage",
 		"rollout.chunk=8 rollout.carry=4 rollout.chunks=2": "settings: algorithm.teacher_weight is 1: a teacher scores whole answers, and rollout.chunk",
 		"env.command=true data.turns=all":                  "settings: algorithm.teacher_weight is 1: a teacher scores single answers, and env.command",

@@ -703,7 +703,6 @@ func TestTreesAreRefused(t *testing.T) {
 		"rollout.tree.rounds=4096":               "have 16386 answers, more than 4096",
 		"algorithm.group_stats=turns":            "counts the turns of whole episodes",
 		"algorithm.use_kl_in_reward=true":        "put the KL into the loss",
-		"actor.policy_loss.loss_mode=gtpo":       "an answer's first tokens are another's: use gspo",
 		"rollout.tree.trees=0 adv=tree_grpo n=4": "rollout.tree.trees is 0: set it, or use grpo",
 		"rollout.tree.select=best":               "rollout.tree.select",
 		"rollout.tree.segment=0":                 "rollout.tree.segment",

@@ -205,7 +205,7 @@ func (c *Config) policyUpdate(stage Stage, prompts int) (list []Pass) {
 func (c *Config) oldLogProbs(stage Stage, independent bool) When {
 	own := c.Actor.OldLogProb == "recompute" ||
 		c.Actor.OldLogProb != "rollout" && (!independent || c.Merges(stage))
-	if c.Actor.ReadsEntropy() || own && !c.LearnsTeacher(stage) {
+	if own && !c.LearnsTeacher(stage) {
 		return Always
 	}
 	return Checks

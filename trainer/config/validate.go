@@ -177,9 +177,6 @@ func (c *Config) validateTeacher(stage Stage) (errs []error) {
 	if w := c.Teacher.Weights; model.Quantised(w) && c.Trainer.Device == "cuda" {
 		bad("teacher.weights is %s, which only the CPU has: leave it out, or use trainer.device=cpu", w)
 	}
-	if c.Actor.PolicyLoss.LossMode == "gtpo" {
-		bad("actor.policy_loss.loss_mode gtpo weighs one advantage of an answer by token, and a teacher gives one for each token: use vanilla")
-	}
 	return errs
 }
 
@@ -279,9 +276,6 @@ func (c *Config) validateEnv(stage Stage) (errs []error) {
 	if k := c.Trainer.KeepBest; k == "val/rouge_l" {
 		bad("trainer.keep_best %s compares texts of single answers, and env.command makes episodes: use val/env_reward", k)
 	}
-	if c.Actor.PolicyLoss.LossMode == "gtpo" {
-		bad("actor.policy_loss.loss_mode gtpo weighs the tokens of single answers, and env.command makes episodes: use gspo")
-	}
 	return errs
 }
 
@@ -343,9 +337,6 @@ func (c *Config) validateChunks(stage Stage) (errs []error) {
 	if c.Data.Turns == data.TurnsAll && !c.Acts(stage) {
 		bad("rollout.chunk %d cuts one answer into chunks, and data.turns is all: a conversation is one sequence: use data.turns=each", x.Size)
 	}
-	if c.Actor.PolicyLoss.LossMode == "gtpo" && stage.HasCritic() {
-		bad("actor.policy_loss.loss_mode gtpo weighs the tokens of single sequences, and rollout.chunk makes several of an answer: use gspo")
-	}
 	return errs
 }
 
@@ -380,9 +371,6 @@ func (c *Config) validateTrees(stage Stage) (errs []error) {
 	}
 	if c.Algorithm.UseKLInReward {
 		bad("algorithm.use_kl_in_reward subtracts the KL of an answer's own tokens, and with rollout.tree.trees %d the first of them are another answer's: put the KL into the loss (actor.use_kl_loss)", tree.Trees)
-	}
-	if c.Actor.PolicyLoss.LossMode == "gtpo" {
-		bad("actor.policy_loss.loss_mode gtpo weighs one advantage of an answer by token, and with rollout.tree.trees %d an answer's first tokens are another's: use gspo", tree.Trees)
 	}
 	return errs
 }
