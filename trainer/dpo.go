@@ -22,7 +22,7 @@ type dpo struct {
 	objective *algos.DPO[float64]
 	frozen    *frozenPairs // nil keeps none
 	pairs     *pairs       // of the step
-	passes    int          // of its update
+	took      int          // passes of its update
 }
 
 func newDPO(b basic, _ *start) stage { return &dpo{basic: b} }
@@ -57,7 +57,7 @@ func (s *dpo) step(m Metrics) error {
 	if err != nil {
 		return err
 	}
-	s.passes = st.Passes
+	s.took = st.Passes
 	s.describePairs(m, s.pairs)
 	s.describeTeacher(m, batch)
 	return s.pairSamples(s.pairs, st)
@@ -298,7 +298,7 @@ func (s *dpo) passedBy(x config.Pass) []model.Seq {
 		return s.pairs.sampled
 	case x.Network == config.Reference:
 		return s.pairs.compared
-	case x.When == config.SeveralPacks && s.passes < 4:
+	case x.When == config.SeveralPacks && s.took < 4:
 		return nil
 	}
 	return both(s.pairs.kept())

@@ -31,7 +31,7 @@ func (g *game) scoreRound(m Metrics, r *round) error {
 
 // exactReward reports whether the KL in the reward is the exact one.
 func (g *game) exactReward() bool {
-	exact, _ := g.t.cfg.ExactKL(g.t.Stage)
+	exact, _ := g.t.cfg.ExactKL(g.kind)
 	return exact
 }
 

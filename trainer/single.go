@@ -21,6 +21,8 @@ func (single) open() error                      { return nil }
 func (single) close()                           {}
 func (single) kill()                            {}
 
+func (f single) longest() int { return f.t.cfg.Data.MaxResponse }
+
 func (f single) sample(_ Metrics, r *round) error {
 	t := f.t
 	key := actor.Key{Seed: t.seed(), Step: t.step}
