@@ -171,7 +171,8 @@ func (s *dpo) pairUp(m Metrics, b encode.Batch) (*pairs, error) {
 		}
 	}
 	for _, x := range p.list {
-		x.rejected = t.enc.Ending().Seq(x.Prompt, x.frozen.answer, x.frozen.truncated)
+		x.rejected = t.enc.Seq(x.Prompt,
+			encode.Response{IDs: x.frozen.answer, Finished: !x.frozen.truncated})
 		x.text = t.tok.Decode(x.frozen.answer, true)
 		cut := x.frozen.truncated || x.TeacherCut
 		said := strings.TrimRight(x.text, " \t\r\n") // as encoder.answer trims the teacher's

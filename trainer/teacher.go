@@ -197,8 +197,8 @@ func openServer(t *Trainer, server Scores, byTokens bool) (*teacher, error) {
 		if err != nil {
 			return nil, err
 		}
-		answer, _ := teacher.enc.Cut(teacher.enc.Answer(cmp.Or(r.Teacher, "yes")))
-		seqs = append(seqs, model.Answer(slices.Concat(ids, answer), len(ids)))
+		answer := teacher.enc.Response(teacher.enc.Answer(cmp.Or(r.Teacher, "yes")))
+		seqs = append(seqs, teacher.enc.Seq(ids, answer))
 	}
 	k := 0
 	if byTokens {
