@@ -72,7 +72,7 @@ func (t *Trainer) count(m Metrics) (w work) {
 	for _, s := range t.stage.passed() {
 		w.tokens += len(s.IDs)
 	}
-	for _, x := range t.cfg.Passes(t.Stage, len(t.train.step), t.be.Alone()) {
+	for _, x := range t.stage.passes(len(t.train.step)) {
 		if _, ran := m["timing_s/"+x.Part]; !ran {
 			continue
 		}
@@ -82,7 +82,7 @@ func (t *Trainer) count(m Metrics) (w work) {
 			n := float64(s.Tokens)
 			w.flops += times * n * c.FLOPsPerToken(float64(s.Before)+n/2, head)
 		}
-		if heads := t.cfg.LossHeads(t.Stage, x, t.train.soft); heads > 0 {
+		if heads := t.stage.heads(x); heads > 0 {
 			for _, s := range seqs {
 				w.flops += heads * float64(s.Trained()) * c.HeadFLOPs()
 			}

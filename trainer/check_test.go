@@ -347,7 +347,7 @@ func TestHeldOutCritic(t *testing.T) {
 
 	// The very same answers count one half each.
 	j.Seqs = slices.Clone(j.Batch.Teachers())
-	if err := tr.heldOutShare(m, j); err != nil || m["val/held_out_d"] != 0.5 {
+	if err := tr.judges.heldOutShare(m, j); err != nil || m["val/held_out_d"] != 0.5 {
 		t.Errorf("a student that says what the teacher says: %g, %v, want 0.5", m["val/held_out_d"],
 			err)
 	}

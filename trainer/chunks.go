@@ -25,6 +25,8 @@ func (f chunked) suits(tok *tokenizer.Tokenizer) error {
 	return nil
 }
 
+func (f chunked) longest() int { return f.chunks.Longest() }
+
 // judged returns whole thoughts, or of each its last chunk.
 func (f chunked) judged(whole []model.Seq) []model.Seq {
 	if f.t.cfg.Critic.Reads != "last" {

@@ -44,7 +44,7 @@ func TestOverlongPenaltyOfTheWholeAnswer(t *testing.T) {
 	} {
 		tr := &Trainer{Stage: config.Train, cfg: settings(config.Train, t.TempDir(),
 			append(overlong, c.more...)...)}
-		tr.enc.MaxResponse = tr.cfg.Answer(config.Train)
+		tr.enc.MaxResponse = newForm(tr).longest()
 		g := &group{}
 		var want []float64
 		for n := 1; n <= c.limit; n++ {
@@ -52,7 +52,7 @@ func TestOverlongPenaltyOfTheWholeAnswer(t *testing.T) {
 			one.score, g.answers = 2, append(g.answers, one)
 			want = append(want, 2-max(0, float64(n-(c.limit-4))/4))
 		}
-		if got := newGame(basic{tr}, &start{}).(*game).rewards(Metrics{}, &round{groups: []*group{g}}); !slices.Equal(got, want) {
+		if got := newGame(basic{tr, config.Train}, &start{}).(*game).rewards(Metrics{}, &round{groups: []*group{g}}); !slices.Equal(got, want) {
 			t.Errorf("%s: rewards of 1 to %d tokens %v, want %v", c.name, c.limit, got, want)
 		}
 	}

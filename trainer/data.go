@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"gad/data"
-	"gad/internal/compute/cpu"
 	"gad/internal/report"
 	"gad/tokenizer"
 	"gad/trainer/encode"
@@ -38,7 +37,7 @@ func (t *Trainer) openData(s *start) (err error) {
 	if err := t.form.suits(t.tok); err != nil {
 		return err
 	}
-	t.enc = encode.Encoder{Tok: t.tok, MaxPrompt: c.Data.MaxPrompt, MaxResponse: c.Answer(t.Stage)}
+	t.enc = encode.Encoder{Tok: t.tok, MaxPrompt: c.Data.MaxPrompt, MaxResponse: t.form.longest()}
 	if err := t.openSets(s); err != nil {
 		return err
 	}
@@ -98,7 +97,8 @@ func (t *Trainer) openSets(s *start) (err error) {
 	name := strings.Join(c.Data.TrainFiles, " ")
 	var known *encode.Sightings
 	if len(c.Data.ValFiles) > 0 {
-		if options = c.Data.ValOptions(t.con.Busy); c.Acts(t.Stage) { // episodes, as in training
+		options = c.Data.ValOptions(t.con.Busy)
+		if acts, _ := t.form.world(); acts { // episodes, as in training
 			options.Turns = c.Data.Turns
 		}
 		if t.val.set, err = data.OpenFiles(c.Data.ValFiles, options); err != nil {
@@ -128,20 +128,14 @@ func (t *Trainer) openSets(s *start) (err error) {
 	if err != nil {
 		return err
 	}
-	t.train.rows = train.Rows
-	if c.Ranks(t.Stage) {
-		if t.train.rows, err = t.enc.Rankable(t.train.set, train.Rows, c.Rollout.N); err != nil {
-			return err
-		}
-		if left := len(train.Rows) - len(t.train.rows); left > 0 {
-			s.notes = append(s.notes, fmt.Sprintf("%d of %d rows cannot be ranked and are left out: all their scores are equal, or one is not finite", left, len(train.Rows)))
-		}
+	if t.train.rows, err = t.stage.usable(train.Rows, s); err != nil {
+		return err
 	}
 	if err := c.CheckRows(len(t.train.rows)); err != nil {
 		return err
 	}
-	if err := c.CheckBatch(c.StepAnswers(t.Stage), c.Data.MaxPrompt+c.Answer(t.Stage),
-		cpu.MemoryAvailable()); err != nil {
+	note, err := t.stage.check(train)
+	if err != nil {
 		return err
 	}
 	if path, bytes, made := t.train.set.Kept(); made {
@@ -175,10 +169,6 @@ func (t *Trainer) openSets(s *start) (err error) {
 		s.notes = append(s.notes, fmt.Sprintf("%d of %d rows have characters without a token in the student's vocabulary (the first: row %d, %s): gad data validate counts them", train.Lost, len(t.train.rows), train.FirstLost, first))
 	}
 	t.saySoft(s, train)
-	note, err := train.Pairs(name, c, t.Stage)
-	if err != nil {
-		return err
-	}
 	if note != "" {
 		s.notes = append(s.notes, note)
 	}

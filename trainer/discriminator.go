@@ -27,7 +27,7 @@ func (g *game) open(s *start) (err error) {
 		return err
 	}
 	if g.t.cfg.Algorithm.TeacherWeight > 0 {
-		g.teacher, err = openTeacher(g.t, s)
+		g.teacher, err = openTeacher(g.t, s, false)
 	}
 	return err
 }
@@ -39,7 +39,7 @@ func (g *game) networks() []network {
 
 // warning says where the discriminator has not learned in the warm-up.
 func (g *game) warning(s *start) string {
-	switch warm := g.t.Stage == config.Warmup; {
+	switch warm := g.kind == config.Warmup; {
 	case s == nil && warm:
 		return g.disc.NotLearned(g.t.cfg.Trainer.Output)
 	case s != nil && !warm && !s.inPlace && g.t.cfg.Model.RewardPath == "":
@@ -102,7 +102,7 @@ func (g *game) openDiscriminator(s *start, carried bool) error {
 	}
 	// whenever its time alone ends: a schedule is fixed beforehand
 	steps := t.past.planned + max(0, g.lastAlone()-c.Trainer.CriticWarmup)
-	updates := steps * c.OptimizerSteps(t.Stage, config.Discriminator)
+	updates := steps * c.OptimizerSteps(g.kind, config.Discriminator)
 	if err := t.schedule(s, "critic.optim", &t.cfg.Critic.Optim, updates); err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (g *game) openDiscriminator(s *start, carried bool) error {
 	g.critic.Against(t.actor.Model(), c.Rollout.Temperature)
 	g.kl = algos.AdaptiveKL{Coef: c.Algorithm.KLCtrl.KLCoef, Target: c.Algorithm.KLCtrl.TargetKL,
 		Horizon: c.Algorithm.KLCtrl.Horizon}
-	return c.CheckScored(t.Stage, scorer, g.critic.Model().Config().MaxPosition)
+	return c.CheckScored(g.kind, scorer, g.critic.Model().Config().MaxPosition)
 }
 
 // resumeDiscriminator restores the discriminator's optimizer and its replay pool where it is

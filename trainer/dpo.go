@@ -22,7 +22,7 @@ type dpo struct {
 	objective *algos.DPO[float64]
 	frozen    *frozenPairs // nil keeps none
 	pairs     *pairs       // of the step
-	passes    int          // of its update
+	took      int          // passes of its update
 }
 
 func newDPO(b basic, _ *start) stage { return &dpo{basic: b} }
@@ -57,7 +57,7 @@ func (s *dpo) step(m Metrics) error {
 	if err != nil {
 		return err
 	}
-	s.passes = st.Passes
+	s.took = st.Passes
 	s.describePairs(m, s.pairs)
 	s.describeTeacher(m, batch)
 	return s.pairSamples(s.pairs, st)
@@ -171,7 +171,8 @@ func (s *dpo) pairUp(m Metrics, b encode.Batch) (*pairs, error) {
 		}
 	}
 	for _, x := range p.list {
-		x.rejected = t.enc.Ending().Seq(x.Prompt, x.frozen.answer, x.frozen.truncated)
+		x.rejected = t.enc.Seq(x.Prompt,
+			encode.Response{IDs: x.frozen.answer, Finished: !x.frozen.truncated})
 		x.text = t.tok.Decode(x.frozen.answer, true)
 		cut := x.frozen.truncated || x.TeacherCut
 		said := strings.TrimRight(x.text, " \t\r\n") // as encoder.answer trims the teacher's
@@ -298,7 +299,7 @@ func (s *dpo) passedBy(x config.Pass) []model.Seq {
 		return s.pairs.sampled
 	case x.Network == config.Reference:
 		return s.pairs.compared
-	case x.When == config.SeveralPacks && s.passes < 4:
+	case x.When == config.SeveralPacks && s.took < 4:
 		return nil
 	}
 	return both(s.pairs.kept())

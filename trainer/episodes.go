@@ -78,6 +78,8 @@ func (f *episodes) kill() {
 	}
 }
 
+func (f *episodes) longest() int { return f.t.cfg.Env.MaxTokens }
+
 // player plays in the run's environment.
 func (f *episodes) player() *episode.Player {
 	t, c := f.t, f.t.cfg

@@ -303,6 +303,14 @@ func sampledRound(t *testing.T, tr *Trainer, o *onPolicy, n int) *round {
 	return r
 }
 
+// klOf returns the coefficient of the KL in the reward; the zero one of a stage without rewards.
+func klOf(tr *Trainer) (kl algos.AdaptiveKL) {
+	if g, ok := tr.stage.(*game); ok {
+		kl = g.kl
+	}
+	return kl
+}
+
 // teacherOf returns the teacher whose probabilities a run reads; nil without one.
 func teacherOf(tr *Trainer) *teacher {
 	switch s := tr.stage.(type) {

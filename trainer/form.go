@@ -20,6 +20,8 @@ type form interface {
 	close()
 	kill()
 
+	// longest returns the most tokens of an answer.
+	longest() int
 	// sample gives the groups of a round their answers.
 	sample(m Metrics, r *round) error
 	// whole returns an answer behind its prompt, ended as the teacher's answers are.
@@ -61,13 +63,14 @@ var forms = []struct {
 // newForm returns the form of the run's answers.
 func newForm(t *Trainer) form {
 	var f branchable
+	kind := t.Stage
 	for _, x := range forms {
-		if x.asked(&t.cfg, t.Stage) {
+		if x.asked(&t.cfg, kind) {
 			f = x.make(single{t})
 			break
 		}
 	}
-	if c := t.cfg.Tree(t.Stage); c.Trees > 0 {
+	if c := t.cfg.Tree(kind); c.Trees > 0 {
 		return &tree{branchable: f, t: t, c: c}
 	}
 	return f

@@ -7,12 +7,14 @@ import (
 
 	"gad/internal/report"
 	"gad/model"
+	"gad/trainer/config"
 	"gad/trainer/plan"
 )
 
 // introduce says what the run is about to do.
 func (t *Trainer) introduce(s *start) {
-	for _, note := range slices.Concat(s.notes, s.late, t.cfg.Warnings(t.Stage)) {
+	kind := t.Stage
+	for _, note := range slices.Concat(s.notes, s.late, t.cfg.Warnings(kind)) {
 		t.log.Warn(note)
 	}
 	if t.cfg.Trainer.ShardOptimizer && t.ranks.Size() == 1 {
@@ -22,7 +24,7 @@ func (t *Trainer) introduce(s *start) {
 		t.log.Info(note)
 	}
 	if !s.inPlace {
-		for _, note := range t.cfg.LengthWarnings(t.Stage, len(t.train.rows), t.past.planned) {
+		for _, note := range t.cfg.LengthWarnings(kind, len(t.train.rows), t.past.planned) {
 			t.log.Warn(note)
 		}
 	}
@@ -30,9 +32,9 @@ func (t *Trainer) introduce(s *start) {
 	if w := t.stage.warning(s); w != "" {
 		t.log.Warn(w)
 	}
-	need := plan.Need(t.be, t.actor.Model().Config(), t.cfg, t.Stage, t.ranks.Size())
+	need := plan.Need(t.be, t.actor.Model().Config(), t.cfg, kind, t.ranks.Size())
 	if t.train.soft {
-		need += plan.Labels(t.be, t.actor.Model().Config(), t.cfg, t.Stage)
+		need += plan.Labels(t.be, t.actor.Model().Config(), t.cfg, kind)
 	}
 	if free := s.free; free > 0 && need > free {
 		t.log.Warn(fmt.Sprintf("memory: this run may need %s, but %s are available: gad plan says which settings to lower", report.Bytes(need), report.Bytes(free)))
@@ -44,9 +46,9 @@ func (t *Trainer) introduce(s *start) {
 	case s.inPlace:
 		t.log.Info(fmt.Sprintf("%s: resuming after step %d of %d", run, t.step, t.total))
 	case s.dir != "":
-		t.log.Info(fmt.Sprintf("%s: %s from %s, %s", run, t.Stage, s.dir, t.stage.length()))
+		t.log.Info(fmt.Sprintf("%s: %s from %s, %s", run, kind, s.dir, t.stage.length()))
 	default:
-		t.log.Info(fmt.Sprintf("%s: %s of %s, %s", run, t.Stage, t.cfg.Model.Path, t.stage.length()))
+		t.log.Info(fmt.Sprintf("%s: %s of %s, %s", run, kind, t.cfg.Model.Path, t.stage.length()))
 	}
 	c := t.actor.Model().Config()
 	size := report.Magnitude(float64(c.ParamCount(model.LM))) + " parameters"
@@ -56,16 +58,16 @@ func (t *Trainer) introduce(s *start) {
 	}
 	t.log.Info(fmt.Sprintf("%s; student %s, %s; %s, %s per step%s; %s",
 		time.Now().Format(time.DateOnly), c.Architecture, size, report.Count(len(t.train.rows), "row"),
-		report.Count(t.cfg.Data.TrainBatchSize, "prompt"), t.answers(), t.be.Name()))
+		report.Count(t.cfg.Data.TrainBatchSize, "prompt"), t.answers(kind), t.be.Name()))
 	if s.joined != "" {
 		t.log.Info(fmt.Sprintf("%d ranks: %s", t.ranks.Size(), s.joined))
 	}
 }
 
 // answers says what the student answers to a prompt.
-func (t *Trainer) answers() string {
-	if !t.Stage.HasPolicy() {
+func (t *Trainer) answers(kind config.Stage) string {
+	if !kind.HasPolicy() {
 		return t.form.words()
 	}
-	return " x " + report.Count(t.cfg.Answers(t.Stage), "answer") + t.form.words()
+	return " x " + report.Count(t.cfg.Answers(kind), "answer") + t.form.words()
 }

@@ -21,18 +21,19 @@ import (
 
 // judges are what the settings name beside the run's own discriminator.
 type judges struct {
+	t       *Trainer
 	checker *checker.Checker // nil without one
 	heldOut *model.Model     // nil without one
 }
 
-// openJudges opens the judges.
-func (t *Trainer) openJudges(s *start) error {
-	c := t.cfg
+// open opens the judges, and tries the checker.
+func (j *judges) open(s *start) error {
+	t, c := j.t, j.t.cfg
 	if c.Trainer.Checker != "" {
-		t.judges.checker = checker.New(c.Trainer.Checker,
+		j.checker = checker.New(c.Trainer.Checker,
 			time.Duration(c.Trainer.CheckerTimeout)*time.Second)
 	}
-	if err := t.tryChecker(s); err != nil {
+	if err := j.tryChecker(s); err != nil {
 		return err
 	}
 	dir := c.Trainer.HeldOutCritic
@@ -49,17 +50,18 @@ func (t *Trainer) openJudges(s *start) error {
 	if err := c.CheckScored(t.Stage, dir, cfg.MaxPosition); err != nil {
 		return err
 	}
-	if t.judges.heldOut, err = model.Load(t.be, dir, model.Options{Kind: model.Scorer}); err != nil {
+	if j.heldOut, err = model.Load(t.be, dir, model.Options{Kind: model.Scorer}); err != nil {
 		return fmt.Errorf("trainer.held_out_critic: %w", err)
 	}
-	t.judges.heldOut.Share(t.actor.Model()) // they take turns
+	j.heldOut.Share(t.actor.Model()) // they take turns
 	return nil
 }
 
 // tryChecker asks the checker for the teacher's answer to one row: a program that cannot
 // be run should not be found out after hours of training.
-func (t *Trainer) tryChecker(s *start) error {
-	if t.judges.checker == nil || t.step > 0 || !t.first() { // a run that is resumed has used it
+func (j *judges) tryChecker(s *start) error {
+	t := j.t
+	if j.checker == nil || t.step > 0 || !t.first() { // a run that is resumed has used it
 		return nil
 	}
 	set, at := t.val.set, t.val.rows
@@ -74,13 +76,13 @@ func (t *Trainer) tryChecker(s *start) error {
 	if err != nil {
 		return err
 	}
-	trial, err := t.trial()
+	trial, err := j.trial()
 	if err != nil {
 		return err
 	}
 	var verdicts []checker.Verdict
 	err = t.busy("trying the checker", func() (err error) {
-		verdicts, err = t.judges.checker.Try(context.Background(), rows, trial)
+		verdicts, err = j.checker.Try(context.Background(), rows, trial)
 		if err != nil {
 			return fmt.Errorf("%w: tried on the teacher's answer to row %d: %w", config.ErrConfig,
 				at[0], err)
@@ -90,7 +92,7 @@ func (t *Trainer) tryChecker(s *start) error {
 	if err != nil {
 		return err
 	}
-	for _, line := range t.judges.checker.Said() {
+	for _, line := range j.checker.Said() {
 		s.said = append(s.said, "checker: "+line)
 	}
 	if verdicts[0].None() {
@@ -105,9 +107,10 @@ func (t *Trainer) tryChecker(s *start) error {
 const trialRows = 256
 
 // trial is what the run will ask the checker.
-func (t *Trainer) trial() (checker.Trial, error) {
+func (j *judges) trial() (checker.Trial, error) {
+	t := j.t
 	c := checker.Trial{Rows: len(t.val.rows)}
-	if t.cfg.ChecksAnswers(t.Stage) {
+	if t.stage.checks() {
 		c.Steps, c.Prompts, c.Answers = t.past.planned, t.cfg.Data.TrainBatchSize, t.cfg.Rollout.N
 	}
 	n := min(len(t.train.rows), trialRows)
@@ -135,24 +138,25 @@ func (j *judges) close() error {
 //
 // A validation is always finished, so that a run that was stopped has the figures of
 // one that was not: the checker's deadline bounds the wait.
-func (t *Trainer) judge(m Metrics, j *quality.Results) error {
-	if t.judges.checker != nil {
-		rows, err := checker.Rows(t.val.set, j.Batch.Indices(), j.Answers, j.Truncated)
+func (j *judges) judge(m Metrics, of *quality.Results) error {
+	t := j.t
+	if j.checker != nil {
+		rows, err := checker.Rows(t.val.set, of.Batch.Indices(), of.Answers, of.Truncated)
 		if err != nil {
 			return err
 		}
-		verdicts, err := t.verdicts(context.Background(), rows)
+		verdicts, err := j.verdicts(context.Background(), rows)
 		if err != nil {
 			return err
 		}
 		mean, none := checker.Mean(verdicts)
-		m["val/unchecked_frac"] = t.unchecked(none, len(verdicts))
+		m["val/unchecked_frac"] = j.unchecked(none, len(verdicts))
 		if none < len(verdicts) {
 			m["val/check"] = mean
 		}
 	}
-	if t.judges.heldOut != nil {
-		return t.heldOutShare(m, j)
+	if j.heldOut != nil {
+		return j.heldOutShare(m, of)
 	}
 	return nil
 }
@@ -161,24 +165,25 @@ func (t *Trainer) judge(m Metrics, j *quality.Results) error {
 // discriminator scores the student's answer at least as high as the teacher's; the
 // very same answer counts one half. Rows whose teacher is cut by our own limit are
 // left out: the missing end alone would decide.
-func (t *Trainer) heldOutShare(m Metrics, j *quality.Results) error {
+func (j *judges) heldOutShare(m Metrics, of *quality.Results) error {
+	t := j.t
 	limit := t.cfg.Actor.MaxTokenLen
-	scoreS, err := t.judges.heldOut.AllScores(t.form.judged(j.Seqs), limit)
+	scoreS, err := j.heldOut.AllScores(t.form.judged(of.Seqs), limit)
 	if err != nil {
 		return err
 	}
-	scoreP, err := t.judges.heldOut.AllScores(t.form.judged(j.Batch.Teachers()), limit)
+	scoreP, err := j.heldOut.AllScores(t.form.judged(of.Batch.Teachers()), limit)
 	if err != nil {
 		return err
 	}
 	sum, n := 0.0, 0.0
 	for p := range scoreP {
-		if j.Batch[p].TeacherCut {
+		if of.Batch[p].TeacherCut {
 			continue
 		}
 		n++
 		switch {
-		case slices.Equal(j.Seqs[p].IDs, j.Batch[p].Teacher.IDs):
+		case slices.Equal(of.Seqs[p].IDs, of.Batch[p].Teacher.IDs):
 			sum += 0.5
 		case scoreS[p] >= scoreP[p]:
 			sum++
@@ -216,7 +221,7 @@ func (g *game) checkRound(m Metrics, r *round) error {
 	}
 	var verdicts []checker.Verdict
 	err = m.time("timing_s/check", func() error {
-		verdicts, err = t.verdicts(t.context(), rows)
+		verdicts, err = t.judges.verdicts(t.context(), rows)
 		return err
 	})
 	if err != nil {
@@ -226,7 +231,7 @@ func (g *game) checkRound(m Metrics, r *round) error {
 		ask[i].check = v.Score
 	}
 	_, none := checker.Mean(verdicts)
-	t.unchecked(none, len(verdicts))
+	t.judges.unchecked(none, len(verdicts))
 	return nil
 }
 
@@ -235,11 +240,12 @@ func (g *game) checkRound(m Metrics, r *round) error {
 const manyUnchecked = 0.1
 
 // unchecked is the share of a call's answers that the checker gave no score.
-func (t *Trainer) unchecked(none, of int) float64 {
+func (j *judges) unchecked(none, of int) float64 {
+	t := j.t
 	share := float64(none) / float64(of)
 	if share > manyUnchecked {
 		text := fmt.Sprintf("checker: %d of %d answers have no score", none, of)
-		if said := t.judges.checker.Said(); len(said) > 0 { // on the rank that has run it
+		if said := j.checker.Said(); len(said) > 0 { // on the rank that has run it
 			text += "; it said: " + said[len(said)-1]
 		}
 		t.log.Warn(text)
@@ -249,15 +255,16 @@ func (t *Trainer) unchecked(none, of int) float64 {
 
 // verdicts are the checker's of rows. It runs on rank 0, which sends them to the others. One
 // that ctx has ended is model.ErrStopped on all of them.
-func (t *Trainer) verdicts(ctx context.Context,
+func (j *judges) verdicts(ctx context.Context,
 	rows []checker.Row) (list []checker.Verdict, err error) {
+	t := j.t
 	var answer struct {
 		Verdicts []checker.Verdict
 		Stopped  string // why, if it was
 	}
 	var raw []byte
 	if t.first() {
-		answer.Verdicts, err = t.judges.checker.Check(ctx, rows)
+		answer.Verdicts, err = j.checker.Check(ctx, rows)
 		if err != nil && !errors.Is(err, checker.ErrFailed) && ctx.Err() != nil {
 			answer.Stopped = err.Error()
 		} else if err != nil {

@@ -64,8 +64,9 @@ func (t *Trainer) checkStudent(s *start, from string) error {
 // openStudent opens the student in from, with adapters where the settings have some, and its
 // optimizer. It notes the folder of the weights: from, or the adapters'.
 func (t *Trainer) openStudent(s *start, from string) (err error) {
+	kind := t.Stage
 	learning := t.past.planned - t.stage.waits() // steps in which the student learns
-	updates := max(learning, 1) * t.cfg.OptimizerSteps(t.Stage, config.Student)
+	updates := max(learning, 1) * t.cfg.OptimizerSteps(kind, config.Student)
 	if err := t.schedule(s, "actor.optim", &t.cfg.Actor.Optim, updates); err != nil {
 		return err
 	}
@@ -96,16 +97,16 @@ func (t *Trainer) openStudent(s *start, from string) (err error) {
 		if err := m.SetTokens(t.tok.Tokens()); err != nil {
 			return errors.Join(fmt.Errorf("actor: %w", err), m.Close())
 		}
-		c.Rollout.Tree = c.Tree(t.Stage)
-		if !c.Chunks(t.Stage).On() {
+		c.Rollout.Tree = c.Tree(kind)
+		if !c.Chunks(kind).On() {
 			c.Rollout.Chunk = 0 // the stage reads whole answers
 		}
 		c.Actor.RatioLevel = c.RatioLevel()
-		if c.Divergence(t.Stage) { // from the teacher, which openTeacher puts in its place
+		if c.Divergence(kind) { // from the teacher, which openTeacher puts in its place
 			c.Actor.UseKLLoss, c.Actor.KLLossCoef, c.Actor.KLLossType = true, 1, algos.KLFull
 		}
 		if t.actor, err = actor.New(m, c.Actor, c.Rollout, updates,
-			c.Answer(t.Stage)); err != nil {
+			t.enc.MaxResponse); err != nil {
 			return errors.Join(err, m.Close())
 		}
 		return nil
@@ -114,7 +115,7 @@ func (t *Trainer) openStudent(s *start, from string) (err error) {
 		return err
 	}
 	if s.inPlace || s.dir != "" &&
-		(t.Stage != config.Train && t.Stage != config.DPO || c.Trainer.ResumeOptim == "both") {
+		(kind != config.Train && kind != config.DPO || c.Trainer.ResumeOptim == "both") {
 		if err := t.actor.Optimizer().Load(filepath.Join(s.dir, saved.ActorOptimizer)); err != nil {
 			return err
 		}
@@ -146,7 +147,7 @@ func (t *Trainer) schedule(s *start, key string, o *model.OptimSettings, updates
 // openReference keeps the student as it was at the start in the run's own folder,
 // so that the run can go on wherever it was resumed from is gone.
 func (t *Trainer) openReference(s *start) (err error) {
-	if !t.cfg.NeedsReference(t.Stage) {
+	if !t.stage.compares() {
 		return nil
 	}
 	dir := filepath.Join(t.cfg.Trainer.Output, saved.ReferenceDir)

@@ -16,11 +16,11 @@ func newOPD(b basic, _ *start) stage { return &opd{onPolicy{basic: b}} }
 
 // byTokens reports whether the student learns by a divergence of two distributions at each token,
 // which the teacher must give over the student's own tokens.
-func (t *Trainer) byTokens() bool { return t.cfg.Divergence(t.Stage) }
+func (o *opd) byTokens() bool { return o.t.cfg.Divergence(o.kind) }
 
 func (o *opd) open(s *start) (err error) {
 	t := o.t
-	if o.teacher, err = openTeacher(t, s); err != nil || !t.byTokens() {
+	if o.teacher, err = openTeacher(t, s, o.byTokens()); err != nil || !o.byTokens() {
 		return err
 	}
 	target := actor.Target{Beta: t.cfg.Teacher.Beta}
@@ -49,7 +49,7 @@ func (o *opd) step(m Metrics) error {
 		return err
 	}
 	learn := o.byPolicy
-	if o.t.byTokens() {
+	if o.byTokens() {
 		learn = o.byDivergence
 	}
 	st, err := learn(m, r)

@@ -27,6 +27,7 @@ func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err err
 	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, ranks: o.Ranks,
 		past:  progress{verified: map[int]bool{}, skipped: map[string]int{}},
 		named: map[string]bool{}, con: report.NewConsole(o.Console, o.TTY)}
+	t.judges.t = t
 	s := &start{late: o.Notes, preset: o.Preset, teacher: o.Teacher, free: o.Backend.Available()}
 	defer func() {
 		if err != nil {
@@ -54,7 +55,7 @@ func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err err
 	if err := t.alike("checkpoints to start from", s.dir); err != nil {
 		return t, err
 	}
-	t.stage, t.form = stages[stage].make(basic{t}, s), newForm(t)
+	t.stage, t.form = stages[stage].make(basic{t, stage}, s), newForm(t)
 	if err := t.inTurn("the data", func() error { return t.openData(s) }); err != nil {
 		return t, err
 	}
@@ -73,7 +74,7 @@ func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err err
 	if err := t.openModels(s); err != nil {
 		return t, err
 	}
-	if err := t.openJudges(s); err != nil {
+	if err := t.judges.open(s); err != nil {
 		return t, err
 	}
 	if err := t.form.open(); err != nil {

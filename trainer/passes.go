@@ -9,6 +9,7 @@ import (
 	"gad/actor"
 	"gad/model"
 	"gad/trainer/config"
+	"gad/trainer/encode"
 )
 
 // readsOld reports whether the present step reads old log-probabilities: for the ratio, or
@@ -31,7 +32,7 @@ func (g *game) scoreRound(m Metrics, r *round) error {
 
 // exactReward reports whether the KL in the reward is the exact one.
 func (g *game) exactReward() bool {
-	exact, _ := g.t.cfg.ExactKL(g.t.Stage)
+	exact, _ := g.t.cfg.ExactKL(g.kind)
 	return exact
 }
 
@@ -91,7 +92,7 @@ func (g *game) thoughts(m Metrics, r *round) error {
 		for _, a := range group.answers {
 			n := t.thought(a.ids)
 			if n == 0 {
-				n = len(t.enc.Ending().Seq(nil, a.ids, true).IDs)
+				n = len(t.enc.Seq(nil, encode.Response{IDs: a.ids}).IDs)
 			}
 			room := max(0, t.cfg.Data.MaxResponse-len(teacher))
 			before := slices.Concat(group.Prompt, a.ids[max(0, n-room):n])

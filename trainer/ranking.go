@@ -1,6 +1,8 @@
 package trainer
 
 import (
+	"fmt"
+
 	"gad/actor"
 	"gad/algos"
 	"gad/model"
@@ -12,7 +14,16 @@ import (
 type ranking struct {
 	basic
 	ranked actor.Ranked // of the step
-	passes int          // of its update
+	took   int          // passes of its update
+}
+
+// usable leaves out rows whose answers have no order.
+func (s *ranking) usable(rows []int32, begin *start) ([]int32, error) {
+	kept, err := s.t.enc.Rankable(s.t.train.set, rows, s.t.cfg.Rollout.N)
+	if left := len(rows) - len(kept); err == nil && left > 0 {
+		begin.notes = append(begin.notes, fmt.Sprintf("%d of %d rows cannot be ranked and are left out: all their scores are equal, or one is not finite", left, len(rows)))
+	}
+	return kept, err
 }
 
 func (s *ranking) step(m Metrics) error {
@@ -36,7 +47,7 @@ func (s *ranking) step(m Metrics) error {
 	if err != nil {
 		return err
 	}
-	s.passes = st.Passes
+	s.took = st.Passes
 	if st.Skipped == 0 {
 		m["ranking/loss"], m["ranking/agree"], m["actor/entropy"] = st.Loss, st.Agree, st.Entropy
 	}
@@ -54,7 +65,7 @@ func (s *ranking) step(m Metrics) error {
 func (s *ranking) passed() []model.Seq { return s.ranked.Seqs }
 
 func (s *ranking) passedBy(x config.Pass) []model.Seq {
-	if x.When == config.SeveralPacks && s.passes < 4 {
+	if x.When == config.SeveralPacks && s.took < 4 {
 		return nil
 	}
 	return s.ranked.Seqs

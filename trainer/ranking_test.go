@@ -45,9 +45,9 @@ func ranked(t *testing.T,
 		}
 		var answers []data.RatedAnswer
 		for k, text := range []string{"g", "is d o", "It is.", "It is 1."} {
-			ids, cut := enc.Cut(enc.Answer(text))
-			answers = append(answers, data.RatedAnswer{IDs: ids, Truncated: cut,
-				Score: score(.2 * float64(k))})
+			answer := enc.Response(enc.Answer(text))
+			answers = append(answers, data.RatedAnswer{IDs: enc.Seq(nil, answer).IDs,
+				Truncated: !answer.Finished, Score: score(.2 * float64(k))})
 		}
 		teacher := data.RatedAnswer{Score: score(1)}
 		if edit != nil {

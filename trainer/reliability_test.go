@@ -152,7 +152,7 @@ func TestNotFiniteNeverReachesTheWeights(t *testing.T) {
 				ErrInterrupted) {
 				t.Fatal(err)
 			}
-			kl := gameOf(tr).kl
+			kl := klOf(tr)
 			before := map[string]map[string]string{}
 			for _, side := range strings.Fields(c.sides) {
 				before[side] = weights(t, tr, side)
@@ -171,7 +171,7 @@ func TestNotFiniteNeverReachesTheWeights(t *testing.T) {
 			if tr.actor.Optimizer().Steps() != steps {
 				t.Errorf("%d optimizer steps, %d before", tr.actor.Optimizer().Steps(), steps)
 			}
-			if x := gameOf(tr).kl.Coef; x-x != 0 || kl.Coef != 0 && x == 0 {
+			if x := klOf(tr).Coef; x-x != 0 || kl.Coef != 0 && x == 0 {
 				t.Errorf("KL coefficient %g, was %g", x, kl.Coef)
 			}
 			raw, err := os.ReadFile(filepath.Join(run, "metrics.jsonl"))

@@ -11,6 +11,7 @@ import (
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer/config"
+	"gad/trainer/encode"
 )
 
 // single is the plain form: an answer is one text, in one sequence.
@@ -20,6 +21,8 @@ func (single) suits(*tokenizer.Tokenizer) error { return nil }
 func (single) open() error                      { return nil }
 func (single) close()                           {}
 func (single) kill()                            {}
+
+func (f single) longest() int { return f.t.cfg.Data.MaxResponse }
 
 func (f single) sample(_ Metrics, r *round) error {
 	t := f.t
@@ -47,7 +50,7 @@ func (f single) sample(_ Metrics, r *round) error {
 }
 
 func (f single) whole(g *group, a *answer) model.Seq {
-	return f.t.enc.Ending().Seq(g.Prompt, a.ids, a.cut)
+	return f.t.enc.Seq(g.Prompt, encode.Response{IDs: a.ids, Finished: !a.cut})
 }
 
 func (single) judged(whole []model.Seq) []model.Seq { return whole }

@@ -12,7 +12,7 @@ import (
 // saySoft decides whether the run learns soft labels, and says what it has of them.
 func (t *Trainer) saySoft(s *start, u encode.Usable) {
 	c := t.cfg
-	if !c.SoftLabels(t.Stage) {
+	if !t.stage.soft() {
 		return
 	}
 	if u.Soft+u.Hard == 0 {
@@ -32,7 +32,8 @@ func (t *Trainer) saySoft(s *start, u encode.Usable) {
 
 // softLabels are the soft labels of the teacher's answers of a batch, cut as learned is, which are
 // those answers or their chunks; nil where the run has none.
-func (t *Trainer) softLabels(b encode.Batch, learned []model.Seq) *actor.Soft {
+func (s basic) softLabels(b encode.Batch, learned []model.Seq) *actor.Soft {
+	t := s.t
 	if !t.train.soft {
 		return nil
 	}
@@ -59,8 +60,8 @@ func (t *Trainer) softLabels(b encode.Batch, learned []model.Seq) *actor.Soft {
 }
 
 // describeSoft adds the metrics of soft labels.
-func (t *Trainer) describeSoft(m Metrics, b encode.Batch, st actor.Stats) {
-	if !t.train.soft {
+func (s basic) describeSoft(m Metrics, b encode.Batch, st actor.Stats) {
+	if !s.t.train.soft {
 		return
 	}
 	hard := 0.0

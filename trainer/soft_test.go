@@ -419,7 +419,7 @@ func TestSoftLabelsInChunks(t *testing.T) {
 		t.Fatal(err)
 	}
 	learned := tr.form.learned(b.Teachers())
-	soft := tr.softLabels(b, learned)
+	soft := tr.stage.(*sft).softLabels(b, learned)
 	labels := 0
 	for s, seq := range learned {
 		ids := seq.TrainedIDs()

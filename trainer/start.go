@@ -34,7 +34,7 @@ type start struct {
 
 // findStart finds the checkpoint that a run goes on from, in its own folder or in another run's.
 func (t *Trainer) findStart(s *start, run string) (err error) {
-	find := checkpoint.Latest // a folder without a run is not written to
+	kind, find := t.Stage, checkpoint.Latest // a folder without a run is not written to
 	if t.lock != nil {
 		find = checkpoint.Recover
 	}
@@ -52,7 +52,7 @@ func (t *Trainer) findStart(s *start, run string) (err error) {
 		if s.dir, s.notes, err = saved.Find(t.fs, t.cfg.Trainer.Resume); err != nil {
 			return err
 		}
-	case t.Stage == config.Train:
+	case kind == config.Train:
 		return fmt.Errorf(
 			"%w: train starts from a warm-up checkpoint: give --resume RUN (made by gad warmup)",
 			config.ErrConfig)
@@ -74,11 +74,11 @@ func (t *Trainer) findStart(s *start, run string) (err error) {
 			return err
 		}
 	}
-	if s.inPlace && s.state.Stage != t.Stage {
+	if s.inPlace && s.state.Stage != kind {
 		return fmt.Errorf("%w: trainer: %s: contains a run of stage %s, not %s: give another --output",
-			config.ErrConfig, run, s.state.Stage, t.Stage)
+			config.ErrConfig, run, s.state.Stage, kind)
 	}
-	if !s.inPlace && t.Stage == config.Train && !s.state.Stage.HasCritic() {
+	if !s.inPlace && kind == config.Train && !s.state.Stage.HasCritic() {
 		return fmt.Errorf(
 			"%w: trainer: %s: is %s and has no discriminator: run gad warmup --model %s first",
 			config.ErrConfig, t.cfg.Trainer.Resume, s.state.Stage.ARun(),

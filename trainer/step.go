@@ -57,8 +57,8 @@ type game struct {
 // newGame returns the stage; of a run that goes on, where its discriminator stood.
 func newGame(b basic, s *start) stage {
 	c := b.t.cfg
-	g := &game{onPolicy: onPolicy{basic: b}, terms: c.Rewarded(b.t.Stage),
-		imitates: c.LearnsTeacher(b.t.Stage)}
+	g := &game{onPolicy: onPolicy{basic: b}, terms: c.Rewarded(b.kind),
+		imitates: c.LearnsTeacher(b.kind)}
 	if s.inPlace {
 		g.disc = s.state.Disc
 	}

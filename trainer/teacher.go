@@ -30,17 +30,18 @@ type teacher struct {
 	most              int    // positions that it has; 0 is no bound
 }
 
-// openTeacher loads the teacher, frozen, on the memory that the networks share.
-func openTeacher(t *Trainer, s *start) (*teacher, error) {
+// openTeacher loads the teacher, frozen, on the memory that the networks share. byTokens says that
+// its distributions over the student's tokens are learned, which wants the student's tokenizer.
+func openTeacher(t *Trainer, s *start, byTokens bool) (*teacher, error) {
 	if t.cfg.Teacher.URL != "" {
-		return openServer(t, s.teacher)
+		return openServer(t, s.teacher, byTokens)
 	}
 	dir := t.cfg.Teacher.Path
 	apart, err := saved.CheckAgainst(t.tok, dir, "teacher.path")
 	if err != nil {
 		return nil, err
 	}
-	if apart != nil && t.byTokens() {
+	if apart != nil && byTokens {
 		return nil, fmt.Errorf("%w, or use teacher.loss=policy, which compares texts", apart)
 	}
 	tok, err := saved.ChatTokenizer(dir, tokenizer.ChatOptions{Variables: t.cfg.Teacher.Template})
@@ -56,7 +57,7 @@ func openTeacher(t *Trainer, s *start) (*teacher, error) {
 	if _, err := c.prompt(int(t.train.rows[0])); err != nil {
 		return nil, err
 	}
-	if end := t.tok.EndOfTurn(); t.byTokens() && !slices.Contains(tok.EOS(), end) {
+	if end := t.tok.EndOfTurn(); byTokens && !slices.Contains(tok.EOS(), end) {
 		return nil, fmt.Errorf("%w: teacher.path: %s: does not end its answers with the student's %s, and with teacher.loss=%s the student would learn its other end: use teacher.loss=policy", config.ErrConfig, dir, t.tok.Decode([]int32{end}, false), t.cfg.Teacher.Loss)
 	}
 	return c, t.busy("loading the teacher", func() error {
@@ -163,7 +164,7 @@ func (c *teacher) readsOne(g *group, a *answer, prompt []int32) (x reading, err 
 }
 
 // openServer tries the server of teacher.url on the first rows, as the teacher reads them.
-func openServer(t *Trainer, server Scores) (*teacher, error) {
+func openServer(t *Trainer, server Scores, byTokens bool) (*teacher, error) {
 	c := t.cfg.Teacher
 	if server == nil {
 		return nil, fmt.Errorf("%w: teacher.url: %s: no connection was given to the trainer", config.ErrConfig, c.URL)
@@ -183,7 +184,7 @@ func openServer(t *Trainer, server Scores) (*teacher, error) {
 		return nil, fmt.Errorf("%w: teacher.template: %w", config.ErrConfig, err)
 	}
 	apart := t.tok.Missing(tok)
-	if apart != "" && t.byTokens() {
+	if apart != "" && byTokens {
 		return nil, fmt.Errorf("%w: teacher.path: %s: is not the student's tokenizer: %s: teacher.loss=%s compares distributions over its tokens: use teacher.loss=policy, which compares texts", config.ErrConfig, c.Path, apart, c.Loss)
 	}
 	teacher := &teacher{t: t, server: server, system: c.System, other: apart != "",
@@ -199,11 +200,11 @@ func openServer(t *Trainer, server Scores) (*teacher, error) {
 		if err != nil {
 			return nil, err
 		}
-		answer, _ := teacher.enc.Cut(teacher.enc.Answer(cmp.Or(r.Teacher, "yes")))
-		seqs = append(seqs, model.Answer(slices.Concat(ids, answer), len(ids)))
+		answer := teacher.enc.Response(teacher.enc.Answer(cmp.Or(r.Teacher, "yes")))
+		seqs = append(seqs, teacher.enc.Seq(ids, answer))
 	}
 	k := 0
-	if t.byTokens() {
+	if byTokens {
 		k = c.TopK
 	}
 	return teacher, t.busy("trying the teacher's server, "+c.URL, func() error {

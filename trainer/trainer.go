@@ -1,27 +1,40 @@
-// Package trainer runs the stages: sft, warmup, train and dpo. It is the loop; what the loop
-// stands on has rooms of its own below this folder, none of which imports the loop: config,
-// saved, encode, episode, export, plan and quality.
+// Package trainer trains a student: it is the loop, and the rooms that the loop stands on lie below
+// this folder, none of which imports the loop: config, saved, encode, episode, export, plan and
+// quality.
+//
+// A run has one stage, which says what a step is, and one form of an answer, which says in which
+// sequences the student writes and learns it. The loop takes steps, records, validates and saves,
+// and learns the names of neither. Between the two stand the records of a round: groups of a prompt
+// with its answers.
 //
 //	step.go          a step of the game: start here
-//	dpo.go           a step of DPO
-//	ranking.go       a step of SFT by the order of scored answers
-//	opd.go           a step of OPD, and its teacher; spell.go: one with another tokenizer
-//	soft.go          soft labels of the teacher's answers
-//	reward.go        from scores to rewards, and groups that are replaced
-//	passes.go        the forward passes that a step takes, and those that it need not
-//	criticwarmup.go  the steps in which the discriminator learns alone
-//	environment.go   episodes: what a step has beside that of single answers
-//	tree.go          answers that branch
-//	judges.go        the checker and the held-out discriminator
-//	validate.go      the student on held-out rows
+//	round.go         what a step plays: groups, and answers with what is known of them
+//	stage.go         what a stage is, and what all have in common
+//	onpolicy.go      the stages whose student learns from its own answers
+//	reward.go        of the game: from scores to rewards, and groups that are replaced
+//	passes.go        of the game: forward passes, those that it need not take left out
+//	criticwarmup.go  of the game: the steps in which the discriminator learns alone
+//	discriminator.go of the game: the discriminator, opened and saved
+//	teacher.go       a teacher that gives probabilities; spell.go: one with another tokenizer
+//	opd.go           on-policy distillation
+//	dpo.go           DPO
+//	sft.go           SFT; soft.go: soft labels; ranking.go: by the order of scored answers
+//
+//	form.go          what a form of an answer is
+//	single.go        one text
+//	chunks.go        a thought in chunks
+//	episodes.go      a conversation with an environment
+//	tree.go          answers of these forms that branch
 //
 //	open.go          the order in which a run is opened or resumed
 //	start.go         what a run starts from, and its folder
 //	data.go          rows, and what is said of them
-//	models.go        student, discriminator and reference
+//	models.go        student and reference
 //	introduce.go     what a run says before its first step
 //
 //	run.go           the steps of a run, its end, and signs of a sick one
+//	validate.go      the student on held-out rows
+//	judges.go        the checker and the held-out discriminator
 //	state.go         checkpoints
 //	account.go       what a step has cost
 //	ranks.go         several processes

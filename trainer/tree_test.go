@@ -123,7 +123,7 @@ func TestStepInTrees(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		verdicts, err := tr.verdicts(context.Background(), rows)
+		verdicts, err := tr.judges.verdicts(context.Background(), rows)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -41,7 +41,7 @@ func (t *Trainer) evaluate(m Metrics, chunks model.Chunks) error {
 	}
 	m["val/rouge_l"], m["val/teacher_nll"], m["val/len_ratio"] =
 		j.Eval.RougeL, j.Eval.TeacherNLL, j.Eval.LenRatio
-	if err := t.judge(m, j); err != nil {
+	if err := t.judges.judge(m, j); err != nil {
 		return err
 	}
 	t.noteValidation(m)

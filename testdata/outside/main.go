@@ -93,8 +93,8 @@ func round(be model.Backend, dir string, tok *tokenizer.Tokenizer) {
 	check(err)
 	check(student.Old(answers))
 	b := critic.Batch{Teachers: teachers, Group: answers.Groups(), Skip: make([]bool, len(answers))}
-	for s, seq := range answers.Seqs {
-		b.Students = append(b.Students, ending.Seq(seq.IDs[:seq.Prompt()], seq.Response(), answers.Truncated[s]))
+	for _, s := range answers {
+		b.Students = append(b.Students, ending.Seq(s.Seq.IDs[:s.Seq.Prompt()], s.Seq.Response(), s.Cut))
 	}
 	b.ScoreS, err = discriminator.Score(b.Students)
 	check(err)

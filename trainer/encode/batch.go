@@ -52,22 +52,22 @@ func (e Encoder) Batch(set *data.Set, rows []int) (Batch, error) {
 	}
 	b := make(Batch, len(examples))
 	for i, x := range examples {
-		answer, cut := e.Cut(x.Answer)
-		teacher := e.learned(e.Ending().Seq(x.Prompt, answer, cut), len(answer), x.Spans)
+		answer := e.Response(x.Answer)
+		teacher := e.learned(e.Seq(x.Prompt, answer), x.Spans)
 		b[i] = Row{Index: rows[i], Prompt: x.Prompt, PromptText: x.PromptText(),
-			Teacher: teacher, TeacherText: e.text(x), TeacherCut: cut,
+			Teacher: teacher, TeacherText: e.shown(x), TeacherCut: !answer.Finished,
 			Soft: x.Soft[:min(teacher.Trained(), len(x.Soft))], Hard: x.Hard != ""}
 	}
 	return b, nil
 }
 
-// learned gives seq the spans of its answer that are learned, which was cut at n tokens; nil is
-// all.
-func (e Encoder) learned(seq model.Seq, n int, spans []data.Span) model.Seq {
+// learned gives seq the spans of its answer that are learned; nil is all.
+func (e Encoder) learned(seq model.Seq, spans []data.Span) model.Seq {
 	if spans == nil {
 		return seq
 	}
 	prompt := seq.Prompt()
+	n := len(seq.IDs) - prompt
 	seq.Spans = nil
 	for _, s := range spans {
 		if s.From < n {
@@ -78,8 +78,8 @@ func (e Encoder) learned(seq model.Seq, n int, spans []data.Span) model.Seq {
 	return seq
 }
 
-// text is the teacher's answer as a student would write it.
-func (e Encoder) text(r data.Example) string {
+// shown is the teacher's answer as a student would write it.
+func (e Encoder) shown(r data.Example) string {
 	if r.Turns == nil {
 		return r.Teacher
 	}
@@ -107,17 +107,17 @@ func GivenRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int,
 		if err != nil {
 			return nil, fmt.Errorf("data: row %d: %w", r.Index, err)
 		}
-		ids, cut, _, err := enc.given(r)
+		seq, cut, err := enc.given(prompt, r)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, Given{Row: i, Truncated: cut,
-			Seq: model.Answer(append(append([]int32(nil), prompt...), ids...), len(prompt))})
+		out = append(out, Given{Row: i, Truncated: cut, Seq: seq})
 	}
 	return out, nil
 }
 
 // ForDiscriminator is g as the discriminator reads it.
 func (g Given) ForDiscriminator(tok *tokenizer.Tokenizer) model.Seq {
-	return Encoder{Tok: tok}.Ending().Seq(g.Seq.IDs[:g.Seq.Prompt()], g.Seq.Response(), g.Truncated)
+	return Encoder{Tok: tok}.Seq(g.Seq.IDs[:g.Seq.Prompt()],
+		Response{g.Seq.Response(), !g.Truncated})
 }

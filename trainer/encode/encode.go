@@ -9,10 +9,12 @@ package encode
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"gad/critic"
 	"gad/data"
+	"gad/model"
 	"gad/tokenizer"
 )
 
@@ -81,56 +83,85 @@ func (e Encoder) Reply(r data.Row) ([]int32, []data.Span, error) {
 	return ids, learned, nil
 }
 
-// Answer is text as a finished answer, however long.
-func (e Encoder) Answer(text string) []int32 {
-	text = e.Tok.Written(strings.TrimRight(text, " \t\r\n"))
-	return append(e.Tok.EncodeText(text), e.Tok.EndOfTurn())
+// Response is an answer before it stands in a sequence: its tokens, and whether it has an end. Of an
+// end among the tokens only those are left that the student drew: Seq writes the one that counts.
+type Response struct {
+	IDs      []int32
+	Finished bool
+}
+
+// Seq returns prompt and response as every sequence ends that is scored or compared: this is the one
+// place at which an end is added.
+func (e Encoder) Seq(prompt []int32, r Response) model.Seq {
+	return e.Ending().Seq(prompt, r.IDs, !r.Finished)
+}
+
+// Response returns the answer of a row of data, whose tokens have an end unless it is unfinished
+// (data.Row.Unfinished), within the limit. One that is cut at the limit has no end.
+func (e Encoder) Response(ids []int32) Response {
+	n := len(ids)
+	if n > 0 && ids[n-1] == e.Tok.EndOfTurn() {
+		return e.within(Response{ids[: n-1 : n-1], true})
+	}
+	return e.within(Response{IDs: ids})
+}
+
+// Len returns the tokens of the response, its end included.
+func (r Response) Len() int {
+	if r.Finished {
+		return len(r.IDs) + 1
+	}
+	return len(r.IDs)
+}
+
+// within cuts a response at the limit, which counts its end.
+func (e Encoder) within(r Response) Response {
+	if n := e.MaxResponse; r.Len() > n {
+		return Response{IDs: r.IDs[:n:n]}
+	}
+	return r
+}
+
+// Answer returns text as data keeps a finished answer, however long: with its end.
+func (e Encoder) Answer(text string) []int32 { return append(e.text(text), e.Tok.EndOfTurn()) }
+
+// text returns the tokens of an answer: without trailing blanks, which chat templates add and models
+// rarely do.
+func (e Encoder) text(text string) []int32 {
+	return e.Tok.EncodeText(e.Tok.Written(strings.TrimRight(text, " \t\r\n")))
 }
 
 // Lost counts the characters of text that the tokenizer has no token for.
 func (e Encoder) Lost(text string) (n int, first string) { return e.Tok.Lost(text) }
 
-// answer is text as a finished answer: without trailing blanks, which chat
-// templates add and models rarely do, and with the end of turn; cut reports that
-// it was longer than the limit and therefore has none.
-func (e Encoder) answer(text string) (ids []int32, cut bool) { return e.Cut(e.Answer(text)) }
-
-// Cut shortens an answer to the limit. One that is unfinished comes without its end
-// (data.Row.Unfinished): it is cut too.
-func (e Encoder) Cut(ids []int32) ([]int32, bool) {
-	if len(ids) > e.MaxResponse {
-		return ids[:e.MaxResponse:e.MaxResponse], true
-	}
-	return ids, len(ids) == 0 || ids[len(ids)-1] != e.Tok.EndOfTurn()
-}
-
-// given is the answer that a row carries: response_ids, else response, else
-// the teacher's; what names it.
-func (e Encoder) given(r data.Row) (ids []int32, cut bool, what string, err error) {
+// given returns the answer that a row carries behind prompt: response_ids as they are, else
+// response, else the teacher's; cut says that it has no end.
+func (e Encoder) given(prompt []int32, r data.Row) (seq model.Seq, cut bool, err error) {
+	var answer Response
 	switch {
 	case len(r.ResponseIDs) > 0:
-		if ids, err = e.checked("response_ids", r.ResponseIDs); err != nil {
-			err = fmt.Errorf("data: row %d: %w", r.Index, err)
+		ids, err := e.checked("response_ids", r.ResponseIDs)
+		if err != nil {
+			return seq, false, fmt.Errorf("data: row %d: %w", r.Index, err)
 		}
-		return ids, false, "response_ids", err
+		return model.Answer(slices.Concat(prompt, ids), len(prompt)), false, nil
 	case r.Response != "":
-		ids, cut = e.answer(r.Response)
-		return ids, cut, "response", nil
+		answer = e.within(Response{e.text(r.Response), true})
+	case r.Teacher != "" && r.Turns == nil:
+		answer = e.within(Response{e.text(r.Teacher), !r.Unfinished()})
 	case r.Teacher != "":
-		if ids = e.Answer(r.Teacher); r.Turns != nil {
-			if ids, _, err = e.Reply(r); err != nil {
-				return nil, false, "", fmt.Errorf("data: row %d: %w", r.Index, err)
-			}
+		ids, _, err := e.Reply(r)
+		if err != nil {
+			return seq, false, fmt.Errorf("data: row %d: %w", r.Index, err)
 		}
-		if r.Unfinished() {
-			ids = ids[:len(ids)-1]
-		}
-		ids, cut = e.Cut(ids)
-		return ids, cut, "teacher_response", nil
+		answer = e.Response(ids)
+		answer.Finished = answer.Finished && !r.Unfinished()
+	default:
+		return seq, false, fmt.Errorf(
+			"data: row %d: has none of response_ids, response and teacher_response: nothing to score",
+			r.Index)
 	}
-	return nil, false, "", fmt.Errorf(
-		"data: row %d: has none of response_ids, response and teacher_response: nothing to score",
-		r.Index)
+	return e.Seq(prompt, answer), !answer.Finished, nil
 }
 
 func (e Encoder) checked(column string, ids []int32) ([]int32, error) {
@@ -143,6 +174,7 @@ func (e Encoder) checked(column string, ids []int32) ([]int32, error) {
 	return ids, nil
 }
 
+// Ending returns how sequences end.
 func (e Encoder) Ending() critic.Ending {
 	return critic.Ending{EOS: e.Tok.EOS(), Turn: e.Tok.EndOfTurn()}
 }

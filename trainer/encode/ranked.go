@@ -35,7 +35,7 @@ func (e Encoder) Ranked(set *data.Set, b Batch, n int) (r Ranked, err error) {
 				return r, fmt.Errorf("data: ratings %s: row %d: %w", set.Ratings().Path,
 					set.Before(row.Index), err)
 			}
-			add(p, e.Ending().Seq(row.Prompt, ids, a.Truncated), a)
+			add(p, e.Seq(row.Prompt, Response{ids, !a.Truncated}), a)
 		}
 		add(p, row.Teacher, teachers[p])
 	}

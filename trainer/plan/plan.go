@@ -261,12 +261,12 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 			}
 		}
 		p.soft = p.soft || r.Logprobs != nil && r.LogprobsFault() == ""
-		answer, cut := enc.Cut(whole)
+		answer := enc.Response(whole)
 		if c.Data.Overlong == "filter" && len(ids) > c.Data.MaxPrompt ||
-			c.Data.TruncTeacher == "filter" && (cut || r.Unfinished()) {
+			c.Data.TruncTeacher == "filter" && (!answer.Finished || r.Unfinished()) {
 			continue // as the run leaves it out
 		}
-		prompts, answers, n = prompts+float64(len(ids)), answers+float64(len(answer)), n+1
+		prompts, answers, n = prompts+float64(len(ids)), answers+float64(answer.Len()), n+1
 	}
 	if n == 0 && read > 0 {
 		return fmt.Errorf("data: %s: none of %s is within data.max_prompt_length %d and data.max_response_length %d: raise them", strings.Join(set.Files(), " "), report.Count(int(read), "row"), c.Data.MaxPrompt, c.Data.MaxResponse)
