@@ -19,11 +19,12 @@ import (
 // leftwards is an environment of two turns that wants to read "left". The label of an episode is
 // its seed. A row with Break in it breaks, and one with Wait in it waits for ever.
 const leftwards = `while read -r line; do
-  id=$(expr "$line" : '.*"id":\([0-9]*\)')
+  id=${line#*'"id":'}; id=${id%%[!0-9]*}
   case $line in
   *'"op":"hello"'*) echo '{"name":"leftwards","version":1,"episodes":8}' ;;
   *'"op":"reset"'*)
-    eval "n_$id=0 seed_$id=$(expr "$line" : '.*"seed":\([0-9]*\)') bad_$id=0"
+    seed=${line#*'"seed":'}; seed=${seed%%[!0-9]*}
+    eval "n_$id=0 seed_$id=$seed bad_$id=0"
     case $line in *Break*) eval "bad_$id=1" ;; *Wait*) sleep 600 ;; esac
     echo '{"id":'$id',"append":[]}' ;;
   *'"op":"step"'*)
