@@ -135,6 +135,7 @@ var doubles = map[string]string{
 	"trainer/export":                 "apps/session",
 	"apps/session/sessiontest":       "apps/session",
 	"apps/games":                     "internal/env", // environments to act in
+	"apps/score":                     "apps/session", // what models say of answers
 	"internal/hostile":               everyone,       // damages files for the tests of any reader
 	"internal/comm/commtest":         "internal/comm",
 	"apps/doctor":                    "trainer", // examines the runs that the tests play
