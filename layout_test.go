@@ -93,6 +93,7 @@ var house = map[string]string{
 	"apps/chat/chattest":             "",
 	"apps/pull/hubtest":              "",
 	"apps/session/sessiontest":       "apps/session internal/report internal/vfs internal/vfs/vfstest",
+	"apps/play/playtest":             "internal/vfs",
 	"internal/fault":                 "",
 	"internal/journal":               "internal/vfs",
 	"apps/session":                   "checkpoint critic data device internal/compute internal/fault internal/journal internal/report internal/vfs model tokenizer trainer/saved",
@@ -134,7 +135,9 @@ var doubles = map[string]string{
 	"trainer":                        "apps/session",     // trains a student to talk with
 	"trainer/export":                 "apps/session",
 	"apps/session/sessiontest":       "apps/session",
+	"apps/play/playtest":             "apps/play",
 	"apps/games":                     "internal/env", // environments to act in
+	"apps/score":                     "apps/session", // what models say of answers
 	"internal/hostile":               everyone,       // damages files for the tests of any reader
 	"internal/comm/commtest":         "internal/comm",
 	"apps/doctor":                    "trainer", // examines the runs that the tests play

@@ -24,6 +24,8 @@ type RatingsHead struct {
 	N         int      `json:"n"`                 // answers to each row
 	Answers   bool     `json:"answers,omitempty"` // the lines have them
 	ScoredBy  string   `json:"scored_by,omitempty"`
+	// what the command was told, by which it knows its output again
+	Made json.RawMessage `json:"made_with,omitempty"`
 }
 
 // RatedAnswer is an answer that was rated.

@@ -77,10 +77,10 @@ var smaller = [][]string{
 // What a whole game takes at its peak is what its plan says, for each way to take less.
 func TestPeakIsThePlan(t *testing.T) {
 	for arm, precision := range []string{cpu.F32, cpu.BF16} {
-		// inTurn is half of some settings in each precision, but for GAD_LONG.
+		// inTurn is a third of some settings in each precision, but for GAD_LONG.
 		inTurn := func(all [][]string) (some [][]string) {
 			for way, more := range all {
-				if hostile.InTurn(arm, way, 2) {
+				if hostile.InTurn(arm, way, 3) {
 					some = append(some, more)
 				}
 			}

@@ -255,7 +255,7 @@ func TestSoftLabelsKeepTheirBits(t *testing.T) {
 			}
 			keptLeast = 0
 			for _, name := range []string{"cold", "warm"} {
-				if !hostile.InTurn(arm, 0, 2) {
+				if !hostile.InTurn(arm, 0, 4) {
 					continue
 				}
 				cfg := run(name, cache)
@@ -263,7 +263,7 @@ func TestSoftLabelsKeepTheirBits(t *testing.T) {
 				same(t, record(t, cfg.Trainer.Output, 4), want)
 			}
 			for way, ranks := range []int{2, 4} {
-				if !hostile.InTurn(arm, way, 2) {
+				if !hostile.InTurn(arm, way, 4) {
 					continue
 				}
 				cfg := run(fmt.Sprint(ranks), cache)

@@ -47,6 +47,9 @@ func with(r Run, more ...func(r *Run)) Run {
 	return r
 }
 
+// into has another output.
+func into(output string) func(r *Run) { return func(r *Run) { r.Output = output } }
+
 func partial(r *Run) { r.Partial = true }
 func dry(r *Run)     { r.DryRun = true }
 func batches(r *Run) { r.Batch, r.Poll = true, time.Millisecond }

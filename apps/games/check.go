@@ -72,6 +72,10 @@ type played struct {
 	times   []time.Duration // of each reply
 }
 
+// mostSilent is how many episodes in a row may wait for a reply that does not come, each for a
+// time limit or more, before a check gives up.
+const mostSilent = 3
+
 // Check plays episodes at random, one after another, and then all again at once, and writes what
 // they were to out. Where the environment can fork, forks of each must go on as it did. With rows
 // it plays their teachers' episodes too. The lines that it returns say
@@ -82,6 +86,7 @@ func Check(ctx context.Context, pool *env.Pool, seed uint64, rows []Recorded,
 		pool.Name(), env.Version, pool.Places(),
 		"episode", "seed", "turns", "invalid", "reward", "end")
 	first := make([]played, checked)
+	silent := 0 // episodes in a row
 	for i := range first {
 		p := played{seed: seed + uint64(i)}
 		if len(rows) > 0 {
@@ -98,6 +103,11 @@ func Check(ctx context.Context, pool *env.Pool, seed uint64, rows []Recorded,
 		invalid, reward := p.sums()
 		fmt.Fprintf(out, "%-8d %6d %6d %8d %8.3g  %s\n", i, p.seed, len(p.turns), invalid, reward,
 			p.ending())
+		if silent++; !errors.Is(p.err, env.ErrLate) {
+			silent = 0
+		} else if silent == mostSilent {
+			return append(broken, fmt.Sprintf("%d episodes in a row had no reply in time: no others are played", silent)), nil
+		}
 	}
 	second := make([]played, len(first))
 	var all sync.WaitGroup

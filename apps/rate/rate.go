@@ -7,7 +7,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"math"
 	"slices"
 	"time"
@@ -122,19 +125,20 @@ func Rate(s *session.Session, o Options, from session.Rows, output string) (err 
 	defer s.Console.Close()
 	lock, err := r.out.Claim(s.FS)
 	if err != nil {
-		return err
+		head := r.written()
+		if head.Made == nil {
+			return err
+		}
+		if failed := r.open(from); failed != nil {
+			return failed
+		}
+		return r.finished(head, err)
 	}
 	defer func() { err = cmp.Or(err, lock.Unlock()) }()
-	if r.set, r.rows, err = from.List(s); err != nil {
+	if err := r.open(from); err != nil {
 		return err
 	}
 	defer r.set.Close()
-	if err := r.set.NeedTeacher(); err != nil {
-		return err
-	}
-	if err := r.prepare(); err != nil {
-		return err
-	}
 	r.journal, err = session.Resume(s, r.out, "record", r.settings)
 	if err != nil {
 		return err
@@ -145,6 +149,62 @@ func Rate(s *session.Session, o Options, from session.Rows, output string) (err 
 		return err
 	}
 	return r.finish()
+}
+
+// open opens the rows and finds out what their ratings depend on. The caller closes the set.
+func (r *rating) open(from session.Rows) (err error) {
+	if r.set, r.rows, err = from.List(r.s); err != nil {
+		return err
+	}
+	if err = r.set.NeedTeacher(); err == nil {
+		err = r.prepare()
+	}
+	if err != nil {
+		r.set.Close()
+	}
+	return err
+}
+
+// made is what an output depends on: the settings of its records, and how they are summed up.
+func (r *rating) made() (json.RawMessage, error) {
+	return json.Marshal(struct {
+		settings
+		RightAt float64 `json:"right_at"`
+	}{r.settings, r.o.RightAt})
+}
+
+// written returns the head of an output that is there; it is empty where that is none of ratings.
+func (r *rating) written() (head data.RatingsHead) {
+	f, err := r.s.FS.Open(r.out.Path)
+	if err != nil {
+		return head
+	}
+	defer f.Close()
+	if json.NewDecoder(io.LimitReader(f, 1<<20)).Decode(&head) != nil ||
+		head.Format != data.RatingsFormat {
+		return data.RatingsHead{}
+	}
+	return head
+}
+
+// finished says that an output that is there is the one of this command, which was killed behind
+// its last rename, and removes what is left of its records. Of another output it returns exists.
+func (r *rating) finished(head data.RatingsHead, exists error) error {
+	defer r.set.Close()
+	made, err := r.made()
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(head.Made, made) || head.Rows != len(r.rows) ||
+		head.Answers != r.o.KeepAnswers {
+		return exists
+	}
+	if err := r.s.FS.Remove(r.out.Path + ".partial"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("data rate: %w", err)
+	}
+	fmt.Fprintf(r.s.Out, "%s: %s rated before, by the same command\n", r.out.Path,
+		report.Count(len(r.rows), "row"))
+	return nil
 }
 
 // prepare finds out what the ratings depend on.
@@ -471,6 +531,10 @@ func (r *rating) columns() (names []string) {
 func (r *rating) finish() error {
 	head := data.RatingsHead{Format: data.RatingsFormat, Rows: len(r.rows), Data: r.settings.Data,
 		Tokenizer: r.tok.Digest(), Columns: r.columns(), N: r.o.N, Answers: r.o.KeepAnswers}
+	var err error
+	if head.Made, err = r.made(); err != nil {
+		return err
+	}
 	switch {
 	case r.o.Checker != "":
 		head.ScoredBy = "checker"

@@ -251,6 +251,24 @@ func TestEnvCheck(t *testing.T) {
 	}
 }
 
+// A check of an environment that never answers, or no turn, gives up after a few episodes.
+func TestEnvCheckSilent(t *testing.T) {
+	for _, c := range []struct{ at, replies string }{{"reset", `*'"reset"'*) ;;`},
+		{"turn", `*'"reset"'*) echo '{"id":'$id',"append":[{"role":"user","content":"Go."}]}' ;;`}} {
+		path := filepath.Join(t.TempDir(), "env.sh")
+		put(t, path, `while read -r line; do id=${line#*'"id":'}; id=${id%%[,\}]*}; case $line in`,
+			`*'"hello"'*) echo '{"name":"mute","version":1,"episodes":4}' ;;`, c.replies,
+			`esac; done`)
+		code, out, said := gad("env", "check", "--workers", "1", "--env", "sh "+path, "--timeout",
+			"300ms")
+		if want := "\n3 episodes in a row had no reply in time: no others are played\n"; code !=
+			exitInput || !strings.HasSuffix(out, want) || strings.Count(out, "\nepisode") != 1 ||
+			!strings.Contains(said, "4 faults") {
+			t.Errorf("silent at a %s: exit status %d\n%s%s", c.at, code, out, said)
+		}
+	}
+}
+
 // sameEnv wants rows as data reads them, and as gad data convert writes them, to have the column
 // env of the file, byte by byte.
 func sameEnv(t *testing.T, dir string) {

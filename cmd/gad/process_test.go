@@ -103,7 +103,7 @@ var stateful = []string{"critic.replay.size=16", "critic.group_ot=0.01", "algori
 
 // The sizes of the tests that deal with processes; scripts/soak.sh raises them.
 var (
-	kills   = flag.Int("kills", few(50, 5), "processes that TestKill kills")
+	kills   = flag.Int("kills", few(50, 3), "processes that TestKill kills")
 	signals = flag.Int("signals", few(12, 2), "processes that TestInterrupt interrupts")
 	steady  = flag.Int("steady", 500, "steps of TestSteadyMemory")
 )
@@ -168,7 +168,7 @@ func TestKill(t *testing.T) {
 	path, f := built(t), ready(t)
 	const steps = 12
 	for i, k := range killables {
-		if i > 0 && k.name != "moments in 8 bits" && !hostile.Long() {
+		if i > 0 && !hostile.Long() {
 			continue // trainer's tests kill them within one process
 		}
 		t.Run(k.name, func(t *testing.T) {
@@ -257,7 +257,7 @@ func killAt(p *process, r *rand.Rand, run string, took time.Duration) {
 func TestInterrupt(t *testing.T) {
 	t.Parallel()
 	path, f := built(t), ready(t)
-	steps := few(120, 60) // beside which the start is short
+	steps := few(120, 30) // beside which the start is short
 	args := func(run string) []string {
 		return stage("warmup", "--model", f.path("student"), "--data", f.path("train.arrow"),
 			"--output", run, "--steps", fmt.Sprint(steps), "--critic-warmup", "3",

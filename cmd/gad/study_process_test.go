@@ -14,9 +14,12 @@ import (
 func TestStudyProcess(t *testing.T) {
 	t.Parallel()
 	path, f := built(t), ready(t)
-	whole, dir := t.TempDir(), t.TempDir()
-	must(t, "study", "--jobs", "2", tiny(t, f, whole))
-	file := tiny(t, f, dir)
+	dir := t.TempDir()
+	whole, err := sideBySide()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := tinyIn(t, f, dir)
 	stopped, killed := 0, 0
 	for try := 0; ; try++ {
 		if try > 60 {

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"gad/apps/study"
@@ -12,8 +14,7 @@ import (
 )
 
 // tiny writes the file of a study of two arms that share a stage, with two seeds.
-func tiny(t *testing.T, f *fixture, dir string) (file string) {
-	t.Helper()
+func tiny(f *fixture, dir string) (file string, err error) {
 	text := fmt.Sprintf(`name: tiny
 output: out
 data: %q
@@ -29,7 +30,14 @@ arms:
   GAD: [sft, {run: warmup, steps: 3, critic_warmup: 2}, {run: train, steps: 3, set: [actor.optim.lr=1e-4]}]
 `, f.path("train.arrow"), f.path("student"), strings.Join(small, ", "), f.path("test.jsonl"), f.path("sft", "global_step_60", "actor"))
 	file = filepath.Join(dir, "tiny.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+	return file, os.WriteFile(file, []byte(text), 0o644)
+}
+
+// tinyIn is tiny in a test.
+func tinyIn(t *testing.T, f *fixture, dir string) (file string) {
+	t.Helper()
+	file, err := tiny(f, dir)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return file
@@ -85,13 +93,34 @@ func equalStudies(t *testing.T, got, want string) {
 	}
 }
 
+// sideBySide is the folder of the study of tiny, its commands side by side.
+var sideBySide = sync.OnceValues(func() (dir string, err error) {
+	dir, err = os.MkdirTemp(fixed.root, "study")
+	if err != nil {
+		return "", err
+	}
+	file, err := tiny(&fixed, dir)
+	if err != nil {
+		return "", err
+	}
+	code, _, said := gad("study", "--jobs", "2", file)
+	if code != exitDone {
+		return "", errors.New(said)
+	}
+	return dir, nil
+})
+
 // A study of real runs: side by side it comes to the same bits as one after the other,
 // the fill comes near its budget, and the tables can be made again.
 func TestStudy(t *testing.T) {
 	slow(t)
 	f := ready(t)
-	one, two := t.TempDir(), t.TempDir()
-	printed, said := must(t, "study", tiny(t, f, one), "--jobs", "1")
+	one := t.TempDir()
+	two, err := sideBySide()
+	if err != nil {
+		t.Fatal(err)
+	}
+	printed, said := must(t, "study", tinyIn(t, f, one), "--jobs", "1")
 	for _, text := range []string{"# tiny\n\n4 of 4 runs (2 arms x 2 seeds: 1 2)", "## test, temperature 1", "## test, greedy", "| arm | rouge_l | teacher_nll | reverse_kl | forward_kl | fluency | len_ratio | distinct_2 | truncated_frac | repeat_frac |",
 		"| GAD - SeqKD | ", "critic/d_acc", "6 + 3 + 3", "```sh\ngad study "} {
 		if !strings.Contains(printed, text) {
@@ -104,7 +133,6 @@ func TestStudy(t *testing.T) {
 			t.Errorf("does not say %q:\n%s", text, said)
 		}
 	}
-	must(t, "study", "--jobs", "2", tiny(t, f, two))
 	equalStudies(t, two, one)
 
 	plan, err := study.Read(filepath.Join(one, "tiny.yaml"))
@@ -154,7 +182,7 @@ func TestStudy(t *testing.T) {
 func TestStudyMistakes(t *testing.T) {
 	f := ready(t)
 	dir := t.TempDir()
-	file := tiny(t, f, dir)
+	file := tinyIn(t, f, dir)
 	raw, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -69,8 +69,8 @@ type call struct {
 	hold    bool
 }
 
-// errLate is wrapped where a child is killed for its silence.
-var errLate = errors.New("no reply")
+// ErrLate is wrapped by the fault of an episode whose child was killed for its silence.
+var ErrLate = errors.New("no reply")
 
 // errGone is the answer to a fork of an episode that the child has no longer.
 var errGone = errors.New("env: the episode has gone")
@@ -152,7 +152,7 @@ func (w *worker) longest() (first *episode) {
 
 func (w *worker) late() error {
 	return fmt.Errorf("%w within %v, so it was killed: make it faster, or raise the time limit (--timeout)",
-		errLate, w.pool.opt.Timeout)
+		ErrLate, w.pool.opt.Timeout)
 }
 
 // take is a call of an episode.
@@ -454,7 +454,7 @@ func (w *worker) replay() bool {
 		e.proc = w.proc
 		reply, crashed, err := w.again(e, e.waiting, len(e.script) == 0)
 		switch {
-		case errors.Is(err, errLate): // alone
+		case errors.Is(err, ErrLate): // alone
 			w.mute++
 			w.died(err)
 			w.blame(e, w.why)

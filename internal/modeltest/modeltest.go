@@ -82,16 +82,28 @@ func Blank(t testing.TB) string { return folder(t, blank) }
 // Student is a folder of the student.
 func Student(t testing.TB) string { return folder(t, learned) }
 
+// Critic is a folder of a discriminator of the student's shape, with random weights.
+func Critic(t testing.TB) string { return folder(t, scorer) }
+
 // files are a model folder's, by their names.
 type files map[string]*bytes.Buffer
 
 var (
 	blank   = sync.OnceValues(func() (files, error) { return build(0) })
 	learned = sync.OnceValues(func() (files, error) { return build(60) })
+	scorer  = sync.OnceValues(func() (files, error) {
+		return made(model.Options{Kind: model.Scorer, Seed: 2, ScoreInit: 1}, nil)
+	})
 )
 
 // build is a student after so many steps on the teacher's answers.
 func build(steps int) (files, error) {
+	return made(model.Options{Kind: model.LM, Trainable: true, Seed: 1},
+		func(m *model.Model, tok *tokenizer.Tokenizer) error { return learn(m, tok, steps) })
+}
+
+// made is a model that does something, or nothing, before it is saved.
+func made(o model.Options, do func(*model.Model, *tokenizer.Tokenizer) error) (files, error) {
 	tok, err := train()
 	if err != nil {
 		return nil, err
@@ -103,13 +115,15 @@ func build(steps int) (files, error) {
 	defer be.Close()
 	shape := Shape
 	shape.Vocab = tok.Size()
-	m, err := model.New(be, shape, model.Options{Kind: model.LM, Trainable: true, Seed: 1})
+	m, err := model.New(be, shape, o)
 	if err != nil {
 		return nil, err
 	}
 	defer m.Close()
-	if err := learn(m, tok, steps); err != nil {
-		return nil, err
+	if do != nil {
+		if err := do(m, tok); err != nil {
+			return nil, err
+		}
 	}
 	out := files{}
 	for name, content := range tok.Files() {

@@ -44,6 +44,7 @@ var ill = map[string]string{
 	"sft-overfit":       "overfitting",
 	"sft-lr":            "SFT loss rises",
 	"opd-apart":         "student and teacher do not meet",
+	"opd-halved":        "impossible scores from the teacher",
 }
 
 // passing names a sign that is true of a healthy run for a while: a warm-up whose discriminator had
