@@ -1,4 +1,4 @@
-// Package trainer runs the stages: sft, warmup, train and dpo. It is the loop; what the loop
+// Package trainer runs the stages, which config.Stages lists. It is the loop; what the loop
 // stands on has rooms of its own below this folder, none of which imports the loop: config,
 // saved, encode, episode, export, plan and quality.
 //
