@@ -44,7 +44,7 @@ mkdir "$work/common"
 for file in README.md CHANGELOG.md SECURITY.md LICENSE LICENSE.md; do
   if [ -f "$file" ]; then cp "$file" "$work/common"; fi
 done
-git ls-files -z 'doc/*.md' | xargs -0 cp --parents -t "$work/common"
+git ls-files -z 'doc/*.md' 'doc/*.tsv' 'doc/*.gz' | xargs -0 cp --parents -t "$work/common"
 scripts/licences.sh --copy "$work/common/licences"
 
 # From the program itself, built for this machine with the same words.

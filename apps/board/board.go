@@ -163,7 +163,7 @@ func (b *Board) isRun(dir string) bool {
 
 // expand is the run at path, or the runs directly in it.
 func (b *Board) expand(path string) (dirs []string, err error) {
-	const way = "give the --output of gad sft, warmup, train or dpo, or a folder of such runs"
+	way := "give the --output of gad " + config.StageNames() + ", or a folder of such runs"
 	clean := filepath.Clean(path)
 	info, err := b.fs.Stat(clean)
 	switch {

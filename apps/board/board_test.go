@@ -341,7 +341,7 @@ func TestOpen(t *testing.T) {
 		"run/config.yaml"} {
 		put(t, name, "")
 	}
-	const way = ": give the --output of gad sft, warmup, train or dpo, or a folder of such runs"
+	const way = ": give the --output of gad sft, dpo, opd, warmup or train, or a folder of such runs"
 	for path, want := range map[string]string{
 		"none":              "configuration: board: none: no such folder" + way,
 		"z/file":            "configuration: board: z/file: is a file" + way,

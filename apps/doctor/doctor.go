@@ -68,14 +68,15 @@ func Examine(fsys checkpoint.FS, run string) (*Examination, error) {
 	if _, err := fsys.Stat(run); errors.Is(err, fs.ErrNotExist) {
 		return nil,
 			fmt.Errorf(
-				"%w: trainer: %s: no such folder: give the --output of gad sft, warmup, train or dpo",
-				config.ErrConfig, run)
+				"%w: trainer: %s: no such folder: give the --output of gad %s",
+				config.ErrConfig, run, config.StageNames())
 	}
 	if _, err := fsys.Stat(filepath.Join(run, saved.ConfigName)); err != nil {
 		steps, lerr := checkpoint.Steps(fsys, run)
 		if err := errors.Join(lerr, err); lerr != nil || len(steps) == 0 {
 			if errors.Is(err, fs.ErrNotExist) {
-				err = fmt.Errorf("%w: trainer: %s: contains no run: give the --output of gad sft, warmup, train or dpo", config.ErrConfig, run)
+				err = fmt.Errorf("%w: trainer: %s: contains no run: give the --output of gad %s",
+					config.ErrConfig, run, config.StageNames())
 			}
 			return nil, err
 		}

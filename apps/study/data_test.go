@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The tables of a study survive the way into data and back, and doc/study has such files only.
+// The tables of a study survive the way into data and back, and so do those of doc.
 func TestTablesAsData(t *testing.T) {
 	r := try(t)
 	text := r.must(t).Markdown()
@@ -30,9 +30,16 @@ func TestTablesAsData(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "x.tsv: line 2 has 3 cells") {
 		t.Errorf("a row with a cell more: %v", err)
 	}
-	saved, err := filepath.Glob("../../doc/study/*.tsv")
-	if err != nil || len(saved) < 14 {
-		t.Fatalf("%d tables in doc/study (%v), want 14 or more", len(saved), err)
+	var saved []string
+	for _, pattern := range []string{"study/*.tsv", "gpu/*.tsv", "*.tsv"} {
+		names, err := filepath.Glob("../../doc/" + pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		saved = append(saved, names...)
+	}
+	if len(saved) < 20 {
+		t.Fatalf("%d tables in doc, want 20 or more", len(saved))
 	}
 	for _, name := range saved {
 		data, err := os.ReadFile(name)

@@ -139,7 +139,7 @@ func TestMarkdown(t *testing.T) {
 		"| GAD | 0.503 [0.503, 0.503] |\n", // .501 to .505
 		"Budget: as many FLOPs as GAD.",
 		"| arm | steps | TFLOP | seconds | share of the budget |\n|---|---:|---:|---:|---:|\n| SeqKD | 4 | 0.04 | 8 | 7.4 % |\n| SeqKD, filled | 54 | 0.54 | 108 | 100.0 % |\n| GAD | 4 + 3 + 5 | 0.54 | 24 | 100.0 % |\n",
-		"\n## Warnings\n\n| warning | arm and seed |\n|---|---|\n| the discriminator has not learned | GAD 2 |\n",
+		"\n## Warnings\n\n| warning | arm and seed |\n|---|---:|\n| the discriminator has not learned | GAD 2 |\n",
 		"```sh\ngad study two.yaml\n```",
 		"# SeqKD\ngad sft --model /w/student ",
 		`"confidence": 0.95`, `"state": "done"`, `"wins": 2`, `"share_of_budget": 1`,

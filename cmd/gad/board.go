@@ -13,6 +13,7 @@ import (
 
 	"gad/apps/board"
 	"gad/internal/report"
+	"gad/trainer/config"
 )
 
 // boardFlags bound what a document of runs contains.
@@ -32,7 +33,7 @@ func (p *program) boardCommand() *cli.Command {
 		Usage:     "show runs in the browser: curves, scores, samples, the doctor's findings, settings; with --json print all of it",
 		ArgsUsage: "RUN ...",
 		Description: "Serves one page on this machine (127.0.0.1) until Ctrl-C, and follows runs that are being written. It changes nothing.\n" +
-			"RUN is the --output of gad sft, warmup, train or dpo, or a folder of such runs. From another machine: ssh -L 6161:127.0.0.1:6161 HOST.\n" +
+			"RUN is the --output of gad " + config.StageNames() + ", or a folder of such runs. From another machine: ssh -L 6161:127.0.0.1:6161 HOST.\n" +
 			"With --json it serves nothing and prints one document; doc/board.md describes it.",
 		Flags: append([]cli.Flag{
 			within(&cli.IntFlag{Name: "port", Value: 6161,
@@ -117,7 +118,8 @@ var boardRules = rules{
 // needRuns refuses a command line without a run.
 func needRuns(c *cli.Context) error {
 	if !c.Args().Present() {
-		return usage("%s: the run is missing: gad %s RUN, where RUN is the --output of gad sft, warmup, train or dpo", typed(c), typed(c))
+		return usage("%s: the run is missing: gad %s RUN, where RUN is the --output of gad %s", typed(c),
+			typed(c), config.StageNames())
 	}
 	return nil
 }

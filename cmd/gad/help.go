@@ -76,7 +76,7 @@ func (p *program) configCommand() *cli.Command {
 		Description: "Writes every setting with its meaning and the stage's default: gad config --stage train > run.yaml",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "stage", Value: string(config.Train),
-				Usage: "the stage whose defaults are written: sft, warmup, train or dpo"},
+				Usage: "the stage whose defaults are written: " + config.StageNames()},
 			presetFlag(),
 		},
 		Action: func(c *cli.Context) error {
@@ -185,10 +185,11 @@ func (p *program) resumeCommand() *cli.Command {
 		Action: func(c *cli.Context) error {
 			run := c.Args().First()
 			if _, err := files().Stat(run); run == "" || err != nil && strings.Contains(run, "=") {
-				return usage("resume: the run is missing: gad resume RUN, where RUN is the --output of gad sft, warmup, train or dpo")
+				return usage("resume: the run is missing: gad resume RUN, where RUN is the --output of gad %s", config.StageNames())
 			}
 			if info, err := files().Stat(run); err != nil || !info.IsDir() {
-				return usage("resume: %s: no such folder: give the --output of gad sft, warmup, train or dpo", run)
+				return usage("resume: %s: no such folder: give the --output of gad %s", run,
+					config.StageNames())
 			}
 			if strings.HasPrefix(filepath.Base(filepath.Clean(run)), "global_step_") {
 				return usage("resume: %s: is a checkpoint: give its run, %s", run,

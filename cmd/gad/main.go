@@ -9,7 +9,7 @@
 //	args.go      files and settings among the arguments
 //	limits.go    what a flag may be, and what it goes with
 //	resolve.go   names of a hub in the place of paths
-//	stage.go     sft, warmup, train and dpo: how settings, flags and a run's folder make a Config
+//	stage.go     the stages: how settings, flags and a run's folder make a Config
 //	help.go      help, config, resume, and what --help says of settings
 //	ranks.go     several processes of one run; link.go: how they connect
 //	tools.go     init, logprobs, score, export

@@ -74,7 +74,8 @@ func (p *program) printTables(file string, table bool) error {
 	}
 	data, err := files().ReadFile(file)
 	if err != nil {
-		return fmt.Errorf("study: %w", err)
+		return fmt.Errorf("study: %s: cannot be read: %w: give a file such as doc/study/doors.tsv",
+			file, err)
 	}
 	text, err := study.Tabled(file, string(data))
 	if err == nil {

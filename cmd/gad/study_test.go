@@ -222,3 +222,33 @@ func TestStudyMistakes(t *testing.T) {
 		}
 	}
 }
+
+// The tables of a finished study are printed from their file of data, and run nothing.
+func TestStudyTables(t *testing.T) {
+	name := filepath.Join("..", "..", "doc", "study", "two-forms.tsv")
+	out, said := must(t, "study", "--table", name)
+	if said != "" || !strings.HasPrefix(out, "# two forms, the commoner one out of reach\n") ||
+		!strings.Contains(out, "\n| GAD | 0.889 [0.861, 0.917] | ") {
+		t.Errorf("prints\n%.300s\nand says %q", out, said)
+	}
+	odd := filepath.Join(t.TempDir(), "odd.tsv")
+	if err := os.WriteFile(odd, []byte("a\tb\n1\t2\t3\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{name}, exitUsage, "gad: study: " + name +
+			": tables of a finished study: give --table to print them\n"},
+		{[]string{"--table", "none.tsv"}, exitInput, "gad: study: none.tsv: cannot be read: "},
+		{[]string{"--table", odd}, exitInput, "gad: study: " + odd + ": line 2 has 3 cells, "},
+	} {
+		code, _, said := gad(append([]string{"study"}, c.args...)...)
+		if code != c.code || !strings.HasPrefix(said, c.want) {
+			t.Errorf("%v: exit status %d, says %q, want %d and %q", c.args, code, said, c.code,
+				c.want)
+		}
+	}
+}

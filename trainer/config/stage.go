@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"strings"
 
 	"gad/actor"
 	"gad/algos"
@@ -30,6 +31,16 @@ const (
 
 // Stages are all of them, in the order of gad's help.
 var Stages = []Stage{SFT, DPO, OPD, Warmup, Train}
+
+// StageNames returns the names of all stages for a sentence: "sft, dpo, opd, warmup or train".
+func StageNames() string {
+	var names []string
+	for _, s := range Stages {
+		names = append(names, string(s))
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
+}
 
 // HasCritic reports whether the stage trains a discriminator.
 func (s Stage) HasCritic() bool { return s == Warmup || s == Train }

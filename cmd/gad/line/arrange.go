@@ -121,8 +121,7 @@ func helpOn(c *cli.Command, command, rest []string) []string {
 			}) {
 			line := []string{command[0], "help"}
 			// its defaults
-			if stages := []string{"sft", "warmup", "train", "dpo"}; slices.Contains(stages,
-				c.Name) {
+			if slices.Contains(config.Stages, config.Stage(c.Name)) {
 				line = append(line, "--stage", c.Name)
 			}
 			return append(line, "settings", a)

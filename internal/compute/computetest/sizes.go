@@ -12,7 +12,7 @@ import (
 // hidden sizes up to 8,192, sequences up to 32k, hundreds of tensors. A bug that begins behind
 // a border (of tiles, registers, splits, chunks) shows at none of the other tests' sizes. A
 // case has one large extent and small others, so that an emulated device takes seconds.
-// The table in doc/tests.md says which border each case is for.
+// The table in doc/tests.tsv says which border each case is for.
 var sizes = map[string]func(s *suite){
 	"sizes/Transfer": (*suite).transferSizes, "sizes/Frozen": (*suite).frozenSizes,
 	"sizes/Embed": (*suite).embedSizes, "sizes/RMSNorm": (*suite).normSizes,
