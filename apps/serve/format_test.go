@@ -84,7 +84,7 @@ func TestOrigins(t *testing.T) {
 // Messages as clients send them back: no text, a name, a role in another case.
 func TestMessagesOfClients(t *testing.T) {
 	r := run(t, Options{})
-	r.ask("/v1/chat/completions", `{"messages":[{"role":"Developer","content":"s"},{"role":"user","content":"x","name":"Bo"},{"role":"assistant","content":null},{"role":"user","content":"y"}],"max_tokens":2,"store":true,"reasoning_effort":"high"}`)
+	r.ask("/v1/chat/completions", `{"messages":[{"role":"Developer","content":"s"},{"role":"user","content":"x","name":"Bo"},{"role":"assistant","content":null},{"role":"user","content":"y"}],"max_tokens":2,"store":true,"reasoning_effort":"high","cache_prompt":true,"keep_alive":"5m"}`)
 	status, raw, _ := r.send(http.MethodPost, "/v1/chat/completions",
 		`{"messages":[{"role":"user","content":null}]}`, "Content-Type", "application/json")
 	if status != http.StatusBadRequest || !strings.Contains(raw, "content: must be a string") {

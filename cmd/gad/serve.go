@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -151,6 +152,13 @@ func apiKey(c *cli.Context) (key string, err error) {
 func (p *program) serve(c *cli.Context, o serve.Options) error {
 	con := p.console()
 	defer con.Close()
+	// an address that cannot be had is said before the model is loaded; nobody may wait there
+	// until it is
+	probe, err := listenAt(c)
+	if err != nil {
+		return err
+	}
+	probe.Close()
 	m, err := p.session().Load(sourceOf(c, "model"), model.LM)
 	if err != nil {
 		return err
@@ -180,15 +188,9 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 	if s, err = serve.New(m.Model, m.Tokenizer, o); err != nil {
 		return fault.As(fault.ErrUsage, err)
 	}
-	listener, err := serve.Listen(c.String("listen"))
+	listener, err := listenAt(c)
 	if err != nil {
-		if port := c.String("listen")[strings.LastIndex(c.String("listen"), ":")+1:]; !isPort(
-			port) {
-			return usage("serve: --listen %s: port %s: must be from 0 to 65535", c.String("listen"),
-				port)
-		}
-		return usage("serve: --listen %s: %v: choose another port", c.String("listen"),
-			errors.Unwrap(err))
+		return err
 	}
 	address = listener.Addr().String()
 	ctx, end := p.session().Stoppable(func() string {
@@ -203,6 +205,19 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 		return fault.As(fault.ErrRunning, err)
 	}
 	return nil
+}
+
+// listenAt listens on --listen.
+func listenAt(c *cli.Context) (net.Listener, error) {
+	address := c.String("listen")
+	l, err := serve.Listen(address)
+	if err == nil {
+		return l, nil
+	}
+	if port := address[strings.LastIndex(address, ":")+1:]; !isPort(port) {
+		return nil, usage("serve: --listen %s: port %s: must be from 0 to 65535", address, port)
+	}
+	return nil, usage("serve: --listen %s: %v: choose another port", address, errors.Unwrap(err))
 }
 
 // isPort reports whether text is a port's number.
