@@ -24,7 +24,7 @@ func street(t *testing.T, name, rows string, o Options) *Set {
 }
 
 // The files that other programs write are read as the JSON lines of the same rows: ten forms from
-// each of five writers (scripts/fixtures_street.py).
+// each of five writers (scripts/fixtures_street.py), eleven from parquet-mr.
 func TestStreetFiles(t *testing.T) {
 	want := map[string][]Row{}
 	for _, kind := range []string{"chat", "qa"} {
