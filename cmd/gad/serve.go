@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -154,9 +153,9 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 	defer con.Close()
 	// an address that cannot be had is said before the model is loaded; nobody may wait there
 	// until it is
-	probe, err := listenAt(c)
+	probe, err := serve.Listen(c.String("listen"))
 	if err != nil {
-		return err
+		return cannotListen(c, err)
 	}
 	probe.Close()
 	m, err := p.session().Load(sourceOf(c, "model"), model.LM)
@@ -188,9 +187,9 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 	if s, err = serve.New(m.Model, m.Tokenizer, o); err != nil {
 		return fault.As(fault.ErrUsage, err)
 	}
-	listener, err := listenAt(c)
+	listener, err := serve.Listen(c.String("listen"))
 	if err != nil {
-		return err
+		return cannotListen(c, err)
 	}
 	address = listener.Addr().String()
 	ctx, end := p.session().Stoppable(func() string {
@@ -207,17 +206,13 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 	return nil
 }
 
-// listenAt listens on --listen.
-func listenAt(c *cli.Context) (net.Listener, error) {
+// cannotListen is the answer to an --listen that cannot be had.
+func cannotListen(c *cli.Context, err error) error {
 	address := c.String("listen")
-	l, err := serve.Listen(address)
-	if err == nil {
-		return l, nil
-	}
 	if port := address[strings.LastIndex(address, ":")+1:]; !isPort(port) {
-		return nil, usage("serve: --listen %s: port %s: must be from 0 to 65535", address, port)
+		return usage("serve: --listen %s: port %s: must be from 0 to 65535", address, port)
 	}
-	return nil, usage("serve: --listen %s: %v: choose another port", address, errors.Unwrap(err))
+	return usage("serve: --listen %s: %v: choose another port", address, errors.Unwrap(err))
 }
 
 // isPort reports whether text is a port's number.
