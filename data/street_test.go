@@ -24,7 +24,7 @@ func street(t *testing.T, name, rows string, o Options) *Set {
 }
 
 // The files that other programs write are read as the JSON lines of the same rows: ten forms from
-// each of five writers (scripts/fixtures_street.py).
+// each of five writers (scripts/fixtures_street.py), eleven from parquet-mr.
 func TestStreetFiles(t *testing.T) {
 	want := map[string][]Row{}
 	for _, kind := range []string{"chat", "qa"} {
@@ -32,10 +32,11 @@ func TestStreetFiles(t *testing.T) {
 			kind+".jsonl")))
 	}
 	files, err := filepath.Glob(filepath.Join("testdata", "street", "*-*"))
-	if err != nil || len(files) < 30 {
-		t.Fatalf("%d files, %v", len(files), err)
+	java, err1 := filepath.Glob(filepath.Join("testdata", "parquetmr", "*.parquet"))
+	if err != nil || err1 != nil || len(files) < 30 || len(java) < 20 {
+		t.Fatalf("%d and %d files, %v, %v", len(files), len(java), err, err1)
 	}
-	for _, file := range files {
+	for _, file := range append(files, java...) {
 		kind := "chat"
 		if strings.Contains(file, "-qa") {
 			kind = "qa"

@@ -42,6 +42,8 @@ type chatTemplate struct {
 	set      jinja.Vars      // what the user has set
 	form     func() callForm // how it wants calls: see formOf
 	forTools *chatTemplate   // the one for chats with tools; nil: this one
+	// the folder has this one for chats with tools, and none for others
+	toolsOnly bool
 }
 
 // given is what a chat gives to a template beside its turns.

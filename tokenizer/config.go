@@ -56,6 +56,10 @@ func (t *Tokenizer) parseConfigs(files map[string][]byte) error {
 	if err := t.setEOS(files, names["eos_token"]); err != nil {
 		return err
 	}
+	toolsOnly := template == "" && t.templates["tool_use"] != ""
+	if toolsOnly {
+		template = t.templates["tool_use"]
+	}
 	if template != "" {
 		vars := map[string]any{}
 		for key, name := range names {
@@ -65,7 +69,8 @@ func (t *Tokenizer) parseConfigs(files map[string][]byte) error {
 		if err != nil {
 			return err
 		}
-		if source := t.templates["tool_use"]; source != "" {
+		chat.toolsOnly = toolsOnly
+		if source := t.templates["tool_use"]; source != "" && !toolsOnly {
 			if chat.forTools, err = newChatTemplate(source, maps.Clone(vars)); err != nil {
 				return fmt.Errorf("the template tool_use: %w", err)
 			}
@@ -144,10 +149,9 @@ func templatesOf(raw json.RawMessage) (map[string]string, error) {
 	for _, e := range list {
 		out[e.Name] = e.Template
 	}
-	if out["default"] == "" {
-		return nil,
-			fmt.Errorf("none of the %d templates is named \"default\": name one of them \"default\"",
-				len(list))
+	if out["default"] == "" && out["tool_use"] == "" {
+		return nil, fmt.Errorf("none of the templates (%s) is named \"default\": name one of them \"default\"",
+			strings.Join(slices.Sorted(maps.Keys(out)), ", "))
 	}
 	return out, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -169,5 +170,50 @@ func TestNamedTemplates(t *testing.T) {
 			!strings.Contains(err.Error(), "default, tool_use, chatml") {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A folder whose only template is the one for tools takes chats with tools; of others it says what
+// it has, and the name of that template, given as the template, takes them too.
+func TestToolTemplateAlone(t *testing.T) {
+	files := filesOf(t, minimal())
+	set := func(names ...string) {
+		var list []map[string]string
+		for _, name := range names {
+			list = append(list, map[string]string{"name": name, "template": name +
+				"{{ (tools or []) | length }}:{% for m in messages %}{{ m.content }}{% endfor %}"})
+		}
+		config, err := json.Marshal(map[string]any{"eos_token": "<end>", "chat_template": list})
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[fileConfig] = config
+	}
+	set("tool_use", "rag")
+	tok, err := parse(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := []Message{{Role: "user", Content: "u"}}
+	tools := Chat{Messages: ask, Tools: `[{"name": "f"}]`}
+	ids, err := tok.Prompt(tools)
+	if want := tok.Encode("tool_use1:u"); err != nil || !slices.Equal(ids, want) {
+		t.Errorf("with tools: %v, %v, want %v", ids, err, want)
+	}
+	_, err = tok.ChatPrompt(ask)
+	if !errors.Is(err, ErrNoChatTemplate) || !strings.Contains(err.Error(), "--chat-template tool_use") {
+		t.Errorf("without tools: %v", err)
+	}
+	given, err := tok.With(ChatOptions{Template: "tool_use"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err = given.ChatPrompt(ask)
+	if want := tok.Encode("tool_use0:u"); err != nil || !slices.Equal(ids, want) {
+		t.Errorf("given by its name: %v, %v, want %v", ids, err, want)
+	}
+	set("rag", "other")
+	if _, err := parse(files); err == nil || !strings.Contains(err.Error(), "(other, rag)") {
+		t.Errorf("neither of the two names: %v", err)
 	}
 }

@@ -12,8 +12,8 @@ import (
 // A model that thinks writes <think>, the thought, </think> and the answer, or has other tags in
 // their place; gpt-oss has channels, which begin every answer with a header. Some chat templates
 // write the beginning of it into the prompt: <think>, so that the answer begins inside the thought,
-// or an empty thought, so that there is none; some do either by a variable. What is learned behind a
-// prompt is what the model would have written there.
+// or an empty thought, so that there is none; some do either by a variable. What is learned behind
+// a prompt is what the model would have written there.
 
 // thought is what the prompt of a chat has of the thought before the answer.
 type thought uint8

@@ -269,6 +269,9 @@ func (t *Tokenizer) prepare(c Chat) (*prepared, error) {
 		_, err := t.Render(c, true)
 		return nil, err
 	}
+	if t.chat.toolsOnly && c.Tools == "" {
+		return nil, fmt.Errorf("tokenizer: chat: %w for chats without tools: its only one is \"tool_use\": name one \"default\" in tokenizer_config.json, or give one (--chat-template tool_use, or a file)", ErrNoChatTemplate)
+	}
 	p := &prepared{t: t, chat: t.chat.pick(c.Tools)}
 	var err error
 	p.turns, p.given, p.restore, err = t.guard(c)

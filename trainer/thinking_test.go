@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"gad/internal/compute"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
@@ -17,11 +18,12 @@ import (
 	"gad/trainer/saved"
 )
 
-// With thinking off an untrained Qwen3's rows have the prompts that transformers makes, token by
-// token, in the run and in every model that it saves; the run keeps the variable, goes on with it,
-// and refuses another.
-func TestThinkingOff(t *testing.T) {
-	be := ready(t)
+// thinker is an untrained Qwen3 whose chat template closes an empty thought by a variable, in a
+// folder with eight rows, and the prompt of a row that transformers makes under each of the
+// variable's values.
+func thinker(t *testing.T, be compute.Backend) (tok *tokenizer.Tokenizer, student, rows string,
+	prompts map[string]string) {
+	t.Helper()
 	raw, err := os.ReadFile("../testdata/templates/thoughts.json")
 	if err != nil {
 		t.Fatal(err)
@@ -34,20 +36,25 @@ func TestThinkingOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	const kind = "closes by a variable" // as Qwen3's
-	prompt := ""
+	prompts = map[string]string{}
 	for _, c := range f.Cases {
-		if c.Kind == kind && c.Row == "none" && strings.Contains(c.Variables, "false") {
-			prompt = c.Prompt
+		if _, value, ok := strings.Cut(strings.Trim(c.Variables, "{}"), ": "); ok &&
+			c.Kind == kind && c.Row == "none" {
+			prompts["enable_thinking="+value] = c.Prompt
 		}
 	}
+	if len(prompts) != 2 {
+		t.Fatalf("prompts of %v", prompts)
+	}
 	dir := t.TempDir()
-	template, rows := filepath.Join(dir, "t.jinja"), filepath.Join(dir, "rows.jsonl")
+	template := filepath.Join(dir, "t.jinja")
+	rows = filepath.Join(dir, "rows.jsonl")
 	row := `{"messages": [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}]}` + "\n"
 	if err := errors.Join(os.WriteFile(template, []byte(f.Kinds[kind]), 0o600),
 		os.WriteFile(rows, []byte(strings.Repeat(row, 8)), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	tok, err := tokenizer.Load("../testdata/tokenizer/qwen2")
+	tok, err = tokenizer.Load("../testdata/tokenizer/qwen2")
 	if err == nil {
 		tok, err = tok.With(tokenizer.ChatOptions{Template: template})
 	}
@@ -63,11 +70,21 @@ func TestThinkingOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	student := filepath.Join(dir, "student")
+	student = filepath.Join(dir, "student")
 	if err := errors.Join(export.WriteFolder(vfs.OS, student, m, tok, "float32"),
 		m.Close()); err != nil {
 		t.Fatal(err)
 	}
+	return tok, student, rows, prompts
+}
+
+// With thinking off an untrained Qwen3's rows have the prompts that transformers makes, token by
+// token, in the run and in every model that it saves; the run keeps the variable, goes on with it,
+// and refuses another.
+func TestThinkingOff(t *testing.T) {
+	be, dir := ready(t), t.TempDir()
+	tok, student, rows, prompts := thinker(t, be)
+	prompt := prompts["enable_thinking=false"]
 	want := tok.Encode(prompt)
 	cfg := func(variables string, more ...string) config.Config {
 		return settings(config.SFT, filepath.Join(dir, "run"), append([]string{
@@ -107,6 +124,45 @@ func TestThinkingOff(t *testing.T) {
 		err := play(be, c, config.SFT)
 		if (err == nil) != (wrong == "") || err != nil && !strings.Contains(err.Error(), wrong) {
 			t.Errorf("going on with %s: %v, want %q", variables, err, wrong)
+		}
+	}
+}
+
+// Rollouts and the teacher of on-policy distillation read the prompts that transformers makes under
+// data.template and teacher.template, token by token, each its own.
+func TestRolloutsByVariable(t *testing.T) {
+	be := ready(t)
+	tok, student, rows, prompts := thinker(t, be)
+	for _, c := range []struct{ own, teacher, reads string }{
+		{"enable_thinking=false", "", "enable_thinking=true"},
+		{"enable_thinking=false", "enable_thinking=false", "enable_thinking=false"},
+		{"enable_thinking=true", "enable_thinking=false", "enable_thinking=false"},
+	} {
+		tr := opened(t, be, settings(config.OPD, filepath.Join(t.TempDir(), "run"),
+			"model.path="+student, "teacher.path="+student, "data.train_files="+rows,
+			"data.template="+c.own, "teacher.template="+c.teacher), config.OPD)
+		r := &round{}
+		var err error
+		if r.batch, err = tr.draw(4); err != nil {
+			t.Fatal(err)
+		}
+		if err := tr.rollout(Metrics{}, r, map[int]int{}); err != nil {
+			t.Fatal(err)
+		}
+		read, err := tr.teacher.reads(tr, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own, teacher := tok.Encode(prompts[c.own]), tok.Encode(prompts[c.reads])
+		for s, seq := range r.roll.Seqs {
+			if !slices.Equal(seq.IDs[:seq.Prompt()], own) {
+				t.Errorf("%+v: rollout %d behind %q", c, s, tok.Decode(seq.IDs[:seq.Prompt()], false))
+			}
+			other := read.seqs[s]
+			if !slices.Equal(other.IDs[:other.Prompt()], teacher) {
+				t.Errorf("%+v: the teacher reads %d behind %q", c, s,
+					tok.Decode(other.IDs[:other.Prompt()], false))
+			}
 		}
 	}
 }

@@ -155,6 +155,9 @@ func printAgainst(w io.Writer, models []quality.Evaluation) {
 	}
 	fmt.Fprintln(w)
 	for i, m := range models {
+		if ci := m.ForwardKLSampledCI95; ci != nil && ci[1] < 0 {
+			fmt.Fprintf(w, "%s: forward KL, sampled, is below 0: it is no estimate of a KL, because %s has not written the answers of these rows\n", letter(i), m.Against)
+		}
 		if m.AgainstCut > 0 {
 			fmt.Fprintf(w, "%s: %s hold a token that only one of the two models has, and are read up to there\n", letter(i), report.Count(m.AgainstCut, "answer"))
 		}

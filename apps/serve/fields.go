@@ -185,9 +185,10 @@ var unable = map[string][]string{
 	"return_token_strs":          {"false"},
 }
 
-// indifferent are parameters that change no answer.
+// indifferent are parameters that change no answer. The cache of prompts is always on, and the
+// model always loaded, which clients of other servers ask for (cache_prompt, keep_alive).
 var indifferent = []string{"user", "metadata", "safety_identifier", "prompt_cache_key",
-	"parallel_tool_calls", "store"}
+	"parallel_tool_calls", "store", "cache_prompt", "keep_alive"}
 
 // rest refuses what is left.
 func (f *fields) rest() *apiError {

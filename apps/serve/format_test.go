@@ -84,10 +84,38 @@ func TestOrigins(t *testing.T) {
 // Messages as clients send them back: no text, a name, a role in another case.
 func TestMessagesOfClients(t *testing.T) {
 	r := run(t, Options{})
-	r.ask("/v1/chat/completions", `{"messages":[{"role":"Developer","content":"s"},{"role":"user","content":"x","name":"Bo"},{"role":"assistant","content":null},{"role":"user","content":"y"}],"max_tokens":2,"store":true,"reasoning_effort":"high"}`)
+	r.ask("/v1/chat/completions", `{"messages":[{"role":"Developer","content":"s"},{"role":"user","content":"x","name":"Bo"},{"role":"assistant","content":null},{"role":"user","content":"y"}],"max_tokens":2,"store":true,"reasoning_effort":"high","cache_prompt":true,"keep_alive":"5m"}`)
 	status, raw, _ := r.send(http.MethodPost, "/v1/chat/completions",
 		`{"messages":[{"role":"user","content":null}]}`, "Content-Type", "application/json")
 	if status != http.StatusBadRequest || !strings.Contains(raw, "content: must be a string") {
 		t.Errorf("a user who says nothing: %d %s", status, raw)
+	}
+	// a thought under each of its keys is the same message
+	for _, thought := range []string{`"content":"a","reasoning_content":"so"`,
+		`"content":"a","thinking":"so"`, `"content":"a","reasoning":"so"`,
+		`"content":"a","thinking":"no","reasoning_content":"so"`,
+		`"content":[{"type":"thinking","thinking":"so"},{"type":"text","text":"a"}]`,
+		`"content":[{"type":"thinking","thinking":"no"},{"type":"text","text":"a"}],"reasoning_content":"so"`} {
+		var raw map[string]json.RawMessage
+		if err := json.Unmarshal([]byte(`{"role":"assistant",`+thought+`}`), &raw); err != nil {
+			t.Fatal(err)
+		}
+		m, err := readMessage(raw)
+		if err != nil || m.Content != "a" || m.Thinking != "so" || m.Role != "assistant" {
+			t.Errorf("%s: %+v, %v", thought, m, err)
+		}
+	}
+	for message, want := range map[string]string{
+		`"role":"user","content":"a","thinking":"so"`:                          "thinking",
+		`"role":"user","content":[{"type":"thinking","thinking":"so"}]`:        "an assistant's alone",
+		`"role":"assistant","content":"a","reasoning":["so"]`:                  "must be a string",
+		`"role":"assistant","content":[{"type":"thinking"},{"type":"text"}]`:   "content: must be",
+		`"role":"assistant","content":[{"type":"image","text":"no","url":""}]`: "content: must be",
+	} {
+		status, raw, _ := r.send(http.MethodPost, "/v1/chat/completions",
+			`{"messages":[{`+message+`}]}`, "Content-Type", "application/json")
+		if status != http.StatusBadRequest || !strings.Contains(raw, want) {
+			t.Errorf("%s: %d %s, want %s", message, status, raw, want)
+		}
 	}
 }

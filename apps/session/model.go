@@ -86,6 +86,9 @@ func Load(be compute.Backend, from Source, kind model.Kind) (m *Model, err error
 			return nil, fault.Usagef("--adapter %s: is no folder of LoRA adapters: it has no %s",
 				adapter, model.AdapterConfigName)
 		}
+		if model.IsAdapter(from.Path) {
+			return nil, fault.Usagef("--adapter %s: %s is a folder of LoRA adapters itself: give one of them, or their base with --model", adapter, from.Path)
+		}
 		if o.Base, err = model.Load(be, from.Path,
 			model.Options{Kind: model.LM, Quant: from.Quant}); err != nil {
 			return nil, err

@@ -151,6 +151,13 @@ func apiKey(c *cli.Context) (key string, err error) {
 func (p *program) serve(c *cli.Context, o serve.Options) error {
 	con := p.console()
 	defer con.Close()
+	// an address that cannot be had is said before the model is loaded; nobody may wait there
+	// until it is
+	probe, err := serve.Listen(c.String("listen"))
+	if err != nil {
+		return cannotListen(c, err)
+	}
+	probe.Close()
 	m, err := p.session().Load(sourceOf(c, "model"), model.LM)
 	if err != nil {
 		return err
@@ -182,13 +189,7 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 	}
 	listener, err := serve.Listen(c.String("listen"))
 	if err != nil {
-		if port := c.String("listen")[strings.LastIndex(c.String("listen"), ":")+1:]; !isPort(
-			port) {
-			return usage("serve: --listen %s: port %s: must be from 0 to 65535", c.String("listen"),
-				port)
-		}
-		return usage("serve: --listen %s: %v: choose another port", c.String("listen"),
-			errors.Unwrap(err))
+		return cannotListen(c, err)
 	}
 	address = listener.Addr().String()
 	ctx, end := p.session().Stoppable(func() string {
@@ -203,6 +204,15 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 		return fault.As(fault.ErrRunning, err)
 	}
 	return nil
+}
+
+// cannotListen is the answer to an --listen that cannot be had.
+func cannotListen(c *cli.Context, err error) error {
+	address := c.String("listen")
+	if port := address[strings.LastIndex(address, ":")+1:]; !isPort(port) {
+		return usage("serve: --listen %s: port %s: must be from 0 to 65535", address, port)
+	}
+	return usage("serve: --listen %s: %v: choose another port", address, errors.Unwrap(err))
 }
 
 // isPort reports whether text is a port's number.
