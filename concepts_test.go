@@ -13,8 +13,8 @@ import (
 	"testing/fstest"
 )
 
-// A room is left when nobody can hold it in the head any more, and that goes by its concepts, not by
-// its lines: fields and methods of a type, and places that ask which kind of thing is at hand. A
+// A room is left when nobody can hold it in the head any more, and that goes by its concepts, not
+// by its lines: fields and methods of a type, and places that ask which kind of thing is at hand. A
 // type of more than the usual number stands below with a bound of its own. Where a bound is passed,
 // take out a part that belongs together before you raise it: fields that are set together are a
 // record, methods that read the same fields are another type.
@@ -48,8 +48,8 @@ var concepts = map[string]struct {
 		"internal/compute/computetest/computetest.go: a method for each operation"},
 }
 
-// questions are asked of a run's stage and of an answer's form where the loop does something for one
-// kind alone: what a kind does differently is a method of its type.
+// questions are asked of a run's stage and of an answer's form where the loop does something for
+// one kind alone: what a kind does differently is a method of its type.
 var questions = []struct {
 	what  string
 	asks  *regexp.Regexp

@@ -78,10 +78,10 @@ func New(m *model.Model, cfg Config, roll RolloutConfig, updates, maxNew int) (*
 		merges: merges}, nil
 }
 
-// Model is the student's network.
+// Model returns the student's network.
 func (a *Actor) Model() *model.Model { return a.m }
 
-// Optimizer is the student's AdamW state.
+// Optimizer returns the student's AdamW state.
 func (a *Actor) Optimizer() *model.Optimizer { return a.opt }
 
 // Close frees weights and compiled objectives.
@@ -97,7 +97,7 @@ func (a *Actor) Close() error {
 // then differ from the trainer's by rounding.
 func (a *Actor) Merges() bool { return a.merges }
 
-// sampler is the model that sampling reads: the student, or its weights with the present
+// sampler returns the model that sampling reads: the student, or its weights with the present
 // adapters merged.
 func (a *Actor) sampler() (*model.Model, error) {
 	if !a.merges {
@@ -254,7 +254,7 @@ func (a *Actor) Answers(ctx context.Context, prompts [][]int32, n int, begun []m
 	return out, nil
 }
 
-// Engine is an engine of the weights that Rollout samples from, and how it samples.
+// Engine returns an engine of the weights that Rollout samples from, and how it samples.
 func (a *Actor) Engine(o model.EngineOptions) (*model.Engine, model.Sampling, error) {
 	m, err := a.sampler()
 	if err != nil {
@@ -351,7 +351,7 @@ func (a *Actor) Update(r Rollout) (Stats, error) {
 // responses (mean over tokens): the baseline SeqKD and the paper's warm-up.
 func (a *Actor) SFT(seqs []model.Seq) (Stats, error) { return a.SoftSFT(seqs, nil) }
 
-// SoftSFT is SFT with soft labels: see Soft. nil is SFT.
+// SoftSFT takes the step of SFT with soft labels: see Soft. nil is SFT.
 func (a *Actor) SoftSFT(seqs []model.Seq, soft *Soft) (Stats, error) {
 	u := &update{policy: a.sft, temperature: 1}
 	shards := make([]Rollout, a.m.Shards())
@@ -415,8 +415,8 @@ func (u *update) count(shards []Rollout, maxNew int) {
 	u.norm.Episodes = float64(len(u.rows))
 }
 
-// learn is one optimizer step on the given sequences, by shard. The loss is divided by totals over
-// all of them, so that the result does not depend on shards and micro-batches.
+// learn takes one optimizer step on the given sequences, by shard. The loss is divided by totals
+// over all of them, so that the result does not depend on shards and micro-batches.
 func (a *Actor) learn(st *Stats, u *update, shards []Rollout) error {
 	u.count(shards, a.maxNew)
 	if u.norm.Seqs == 0 {
@@ -525,8 +525,8 @@ func (a *Actor) learnShard(u *update, shard Rollout) ([]shardSums, error) {
 // seeds computes an objective's gradients by log-probabilities, entropies and exact KL of a pack.
 type seeds func(logpST, entST, klST [][]float32) (dlogpST, dentST, dklST [][]float32, err error)
 
-// passes takes a pack forward and backward: by its tokens' log-probabilities, by its soft labels, or
-// by the exact KL to the target.
+// passes takes a pack forward and backward: by its tokens' log-probabilities, by its soft labels,
+// or by the exact KL to the target.
 func (a *Actor) passes(u *update, pack Rollout, sums *shardSums, seed seeds) error {
 	if u.policy == a.policy && a.cfg.ExactKL() {
 		figures, err := a.exactKL(pack, u.temperature, seed)
@@ -657,7 +657,7 @@ func unpad(x []float32, like [][]float32, at []rowAt, t int) [][]float32 {
 	return out
 }
 
-// roundUp is n up to the next of 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, ...: a
+// roundUp returns the next of 1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, ...: a
 // power of two or the middle of two.
 func roundUp(n int) int {
 	p := 1

@@ -38,7 +38,7 @@ type PolicyLoss struct {
 	TauNeg   float64 `yaml:"tau_neg" min:"0" doc:"sapo's temperature for negative advantages" needs:".loss_mode=sapo"`
 }
 
-// DefaultConfig is the paper's recipe with GSPO's clip.
+// DefaultConfig returns the paper's recipe with GSPO's clip.
 func DefaultConfig() Config {
 	return Config{
 		PolicyLoss: PolicyLoss{LossMode: "gspo", TauPos: 1, TauNeg: 1.05},
@@ -65,7 +65,7 @@ type RolloutConfig struct {
 	MaxNumSeqs  int     `yaml:"max_num_seqs" min:"1" max:"65536" doc:"number of sequences generated at the same time; results do not depend on it"`
 }
 
-// DefaultRollout is the paper's: eight answers at temperature 0.8.
+// DefaultRollout returns the paper's: eight answers at temperature 0.8.
 func DefaultRollout() RolloutConfig {
 	return RolloutConfig{N: 8, Temperature: 0.8, TopP: 1, Chunks: 5, Merged: "auto", MaxNumSeqs: 64,
 		Tree: Tree{Rounds: 1, Expand: 2, Select: "random", Segment: 16}}
@@ -80,13 +80,13 @@ type Tree struct {
 	Segment int    `yaml:"segment" min:"1" max:"1048576" doc:"an answer may branch at the prompt and behind every multiple of so many tokens. An episode (env.command) branches before any of its turns instead, a thought (rollout.chunk) at any of its chunks"`
 }
 
-// Answers is how many answers a prompt's trees have at most.
+// Answers returns how many answers a prompt's trees have at most.
 func (c Tree) Answers() int { return c.Trees * (1 + c.Rounds*c.Expand) }
 
 // Branches reports whether answers branch.
 func (c Tree) Branches() bool { return c.Trees > 0 && c.Rounds > 0 }
 
-// Thought is how the settings cut answers into chunks.
+// Thought returns how the settings cut answers into chunks.
 func (c RolloutConfig) Thought() model.Chunks {
 	if c.Chunk == 0 {
 		return model.Chunks{}
@@ -116,7 +116,7 @@ func (c RolloutConfig) Validate() error {
 	return nil
 }
 
-// objective is the policy objective that the settings describe.
+// objective returns the policy objective that the settings describe.
 func (c Config) objective() algos.PolicyConfig {
 	kl := 0.0
 	if c.UseKLLoss {
@@ -163,7 +163,7 @@ func (c Config) ByTurn() bool {
 	return c.RatioLevel == "turn" || c.RatioLevel != "episode" && c.LossAggMode == algos.EpisodeMean
 }
 
-// MiniBatch is the number of prompts of one optimizer step for batches of the
+// MiniBatch returns the number of prompts of one optimizer step for batches of the
 // given size: by default a quarter of it, rounded up.
 func (c Config) MiniBatch(batch int) int {
 	if c.PPOMiniBatch > 0 {
@@ -172,7 +172,7 @@ func (c Config) MiniBatch(batch int) int {
 	return max(1, (batch+3)/4)
 }
 
-// Updates is the number of optimizer steps of one policy update on a batch of prompts.
+// Updates returns the number of optimizer steps of one policy update on a batch of prompts.
 func (c Config) Updates(batch int) int {
 	mini := c.MiniBatch(batch)
 	return c.PPOEpochs * ((batch + mini - 1) / mini)

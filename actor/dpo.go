@@ -45,7 +45,7 @@ func (a *Actor) DPO(objective *algos.DPO[float64], p Preferences) (st DPOStats, 
 	return st, err
 }
 
-// responseLens are the tokens of each sequence's response.
+// responseLens counts the tokens of each sequence's response.
 func responseLens(seqs []model.Seq) []int {
 	n := make([]int, len(seqs))
 	for i, s := range seqs {

@@ -35,7 +35,7 @@ type JointStats struct {
 	Passes int
 }
 
-// SeqLogp is the log-probability of each response [S], the sum over its tokens' [S][T].
+// SeqLogp returns the log-probability of each response [S], the sum over its tokens' [S][T].
 func SeqLogp(logpST [][]float32) []float64 {
 	sumS := make([]float64, len(logpST))
 	for s, row := range logpST {
@@ -137,7 +137,7 @@ func (a *Actor) jointPack(u *jointUpdate, pack []int) error {
 		})
 }
 
-// meanOf is the mean of all values.
+// meanOf returns the mean of all values.
 func meanOf(rows [][]float32) float64 {
 	var sum, n float64
 	for _, row := range rows {

@@ -37,7 +37,7 @@ func (a *Actor) Rank(r Ranked, tau float64) (st RankStats, err error) {
 	return st, err
 }
 
-// agree is RankStats.Agree.
+// agree returns RankStats.Agree.
 func agree(sumS []float64, r Ranked) float64 {
 	groups, agreed := 0, 0
 	for lo := 0; lo < len(sumS); groups++ {

@@ -30,8 +30,8 @@ func (r Rollout) labelled() bool {
 	})
 }
 
-// softGrad is LogProbGrad of an objective of log-probabilities, as sft is, of which that of a token
-// with a soft label is replaced by the label's: (1-w) log q_y + w Σ p log q.
+// softGrad computes LogProbGrad of an objective of log-probabilities, as sft is, of which that of a
+// token with a soft label is replaced by the label's: (1-w) log q_y + w Σ p log q.
 func (a *Actor) softGrad(sums *shardSums, pack Rollout, w, temperature float64, seed seeds) error {
 	labelsST := make([][]model.SoftLabel, len(pack))
 	for i, s := range pack {
@@ -77,7 +77,7 @@ func (a *Actor) softGrad(sums *shardSums, pack Rollout, w, temperature float64, 
 	return nil
 }
 
-// entropy is that of the label's tokens and the tail, nats.
+// entropy returns that of the label's tokens and the tail, nats.
 func entropy(l model.SoftLabel) (h float64) {
 	for _, x := range l.Logp {
 		h -= math.Exp(x) * x

@@ -27,10 +27,10 @@ func Open(be model.Backend, dir string, maxTokens int) (*Policy, error) {
 // New wraps a policy that is already loaded.
 func New(m *model.Model, maxTokens int) *Policy { return &Policy{m: m, maxTokens: maxTokens} }
 
-// Model is the frozen network.
+// Model returns the frozen network.
 func (p *Policy) Model() *model.Model { return p.m }
 
-// LogProbs is the log-probability of each response token, natural logarithm, of
+// LogProbs returns the log-probability of each response token, natural logarithm, of
 // logits divided by temperature.
 func (p *Policy) LogProbs(seqs []model.Seq,
 	temperature float64) (refLogpST [][]float32, err error) {
@@ -38,7 +38,7 @@ func (p *Policy) LogProbs(seqs []model.Seq,
 	return refLogpST, err
 }
 
-// KL is KL(policy || reference) at each response token, exact over the vocabulary, in nats
+// KL returns KL(policy || reference) at each response token, exact over the vocabulary, in nats
 // (model.Model.AllKL).
 func (p *Policy) KL(policy *model.Model, seqs []model.Seq,
 	temperature float64) (klST [][]float32, err error) {

@@ -26,10 +26,10 @@ func (t *Trainer) performance(m Metrics, w work, seconds float64) {
 	_, peak := t.be.Memory()
 	m["perf/mem_peak_bytes"] = float64(peak)
 	if t.ranks.Size() > 1 {
-		now := t.ranks.Traffic()
-		m["timing_s/ranks"] = (now.Sum + now.Gather - t.meter.traffic.Sum - t.meter.traffic.Gather).Seconds()
-		m["perf/sent_bytes"] = float64(now.SumBytes +
-			now.GatherBytes - t.meter.traffic.SumBytes - t.meter.traffic.GatherBytes)
+		was, now := t.meter.traffic, t.ranks.Traffic()
+		m["timing_s/ranks"] = (now.Sum + now.Gather - was.Sum - was.Gather).Seconds()
+		m["perf/sent_bytes"] =
+			float64(now.SumBytes + now.GatherBytes - was.SumBytes - was.GatherBytes)
 		t.meter.traffic = now
 	}
 }
@@ -117,7 +117,7 @@ func sides(x config.Pass, students, teachers []model.Seq) []model.Seq {
 // less.
 var peakSize, peakMost = 768, 8192
 
-// measurePeak is the speed of a large matrix product, in floating-point
+// measurePeak returns the speed of a large matrix product, in floating-point
 // operations a second: what perf/mfu is a share of. On a GPU the product is made larger
 // until it takes a millisecond: it is not busy with less. A processor is, and what it
 // packs a product into is kept. A backend that takes 10 ms for a small product is timed by that.
@@ -136,7 +136,7 @@ func measurePeak(be compute.Backend) (peak float64, err error) {
 	return peak, nil
 }
 
-// timeProduct is the shortest time of a product of two matrices [n, n].
+// timeProduct returns the shortest time of a product of two matrices [n, n].
 func timeProduct(be compute.Backend, n int) (best time.Duration, err error) {
 	var t [3]compute.Tensor
 	for i := range t {

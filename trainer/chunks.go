@@ -62,7 +62,7 @@ func (f chunked) world() (acts bool, of []any) {
 	return false, []any{f.chunks, f.t.cfg.Critic.Reads}
 }
 
-// stops are at the seams of a thought.
+// stops returns the seams of a thought.
 func (f chunked) stops(_, end int, _ *answer) []int { return f.chunks.Seams(end) }
 
 func (f chunked) own(g *group, x *leaf, _ []model.Span) (list actor.Rollout) {

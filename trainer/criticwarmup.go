@@ -45,11 +45,11 @@ func (g *game) alone() bool {
 	return g.t.step < g.t.cfg.Trainer.CriticWarmup
 }
 
-// until is the bound on the smoothed loss at which the discriminator's time alone
+// until returns the bound on the smoothed loss at which the discriminator's time alone
 // ends; 0 is none.
 func (g *game) until() float64 { return g.t.cfg.Trainer.CriticWarmupUntil }
 
-// lastAlone is the most steps that the discriminator may learn alone.
+// lastAlone returns the most steps that the discriminator may learn alone.
 func (g *game) lastAlone() int {
 	if g.until() > 0 {
 		return g.t.cfg.Trainer.CriticWarmupMax
@@ -96,7 +96,7 @@ func (g *game) total(planned int) int {
 // waits returns the steps at the start in which only the discriminator learns.
 func (g *game) waits() int { return g.t.cfg.Trainer.CriticWarmup }
 
-// length is how many steps the run has, as far as that is known.
+// length says how many steps the run has, as far as that is known.
 func (g *game) length() string {
 	total := g.t.total
 	if g.until() == 0 || g.disc.AloneFor > 0 {

@@ -122,7 +122,8 @@ func (t *Trainer) openSets(s *start) (err error) {
 		}
 	}
 	train, err := t.enc.Usable(t.train.set, c.Data, t.train.set.Len(), known, t.keepRows(s))
-	if s.inPlace && s.state.DataDigest != t.train.set.Digest() { // of rows that are kept it is known now
+	// of rows that are kept it is known now
+	if s.inPlace && s.state.DataDigest != t.train.set.Digest() {
 		return fmt.Errorf("data: %s: has changed since the run began (digest %.12s, was %.12s): give the same data, or another --output", name, t.train.set.Digest(), s.state.DataDigest)
 	}
 	if err != nil {
@@ -178,8 +179,8 @@ func (t *Trainer) openSets(s *start) (err error) {
 	return nil
 }
 
-// digestRows is the digest of the rows that the run draws from; "" is all of the data's. The data
-// have a digest of their own, ratings do not.
+// digestRows returns the digest of the rows that the run draws from; "" is all of the data's. The
+// data have a digest of their own, ratings do not.
 func (t *Trainer) digestRows() string {
 	if t.cfg.Data.Choice() == (data.Choice{}) {
 		return ""
@@ -234,7 +235,7 @@ type valData struct {
 	rows []int     // that an evaluation takes
 }
 
-// draw is the next n prompts of the run, which must be the same on all ranks: a file may
+// draw returns the next n prompts of the run, which must be the same on all ranks: a file may
 // change while they train, and a chat template may ask for the time.
 func (t *Trainer) draw(n int) (encode.Batch, error) {
 	d := &t.train

@@ -40,7 +40,7 @@ func (s *dpo) close() error {
 	return s.objective.Close()
 }
 
-// step is one step of SODA: one optimizer step on the next prompts' pairs.
+// step takes one step of SODA: one optimizer step on the next prompts' pairs.
 func (s *dpo) step(m Metrics) error {
 	batch, err := s.t.draw(s.t.cfg.Data.TrainBatchSize)
 	if err != nil {
@@ -102,7 +102,8 @@ func both(list []*pair) []model.Seq {
 // preferences returns the kept pairs as the actor learns them.
 func (p *pairs) preferences() (pref actor.Preferences) {
 	for _, x := range p.kept() {
-		pref.Chosen, pref.Rejected = append(pref.Chosen, x.Teacher), append(pref.Rejected, x.rejected)
+		pref.Chosen = append(pref.Chosen, x.Teacher)
+		pref.Rejected = append(pref.Rejected, x.rejected)
 		pref.RefChosen = append(pref.RefChosen, x.frozen.chosen)
 		pref.RefRejected = append(pref.RefRejected, x.frozen.rejected)
 	}
@@ -128,7 +129,7 @@ type frozenPairs struct {
 // frozenBytes bounds what is kept: ten million tokens of answers and more.
 const frozenBytes = 64 << 20
 
-// newFrozenPairs is nil, which keeps nothing, where no row comes up twice, or where a row's
+// newFrozenPairs returns nil, which keeps nothing, where no row comes up twice, or where a row's
 // bits depend on its neighbours: there a resumed run would differ from one that kept them.
 func (s *dpo) newFrozenPairs() *frozenPairs {
 	t := s.t
@@ -255,11 +256,11 @@ func (s *dpo) updateByPairs(m Metrics, pref actor.Preferences) (st actor.DPOStat
 	if len(pref.Chosen) == 0 {
 		return st, nil
 	}
-	err = s.t.phase(m, "update_actor", s.t.actor.Model(), slices.Concat(pref.Chosen, pref.Rejected), 1,
-		func() (err error) {
-			st, err = s.t.actor.DPO(s.objective, pref)
-			return err
-		})
+	seqs := slices.Concat(pref.Chosen, pref.Rejected)
+	err = s.t.phase(m, "update_actor", s.t.actor.Model(), seqs, 1, func() (err error) {
+		st, err = s.t.actor.DPO(s.objective, pref)
+		return err
+	})
 	if err != nil {
 		return st, err
 	}

@@ -123,7 +123,7 @@ func (f *episodes) sample(m Metrics, r *round) error {
 	return nil
 }
 
-// faults is the share of episodes that the environment has broken. Too many end the run.
+// faults returns the share of episodes that the environment has broken. Too many end the run.
 func (f *episodes) faults(played []episode.Episode) (share float64, err error) {
 	n, first := 0, ""
 	for _, e := range played {
@@ -140,8 +140,8 @@ func (f *episodes) faults(played []episode.Episode) (share float64, err error) {
 	return float64(n) / float64(len(played)), err
 }
 
-// tooMany is the error that ends a run of whose episodes n are broken, the first for a reason; nil
-// where env.max_faults allows them.
+// tooMany returns the error that ends a run of whose episodes n are broken, the first for a reason;
+// nil where env.max_faults allows them.
 func (f *episodes) tooMany(n, of int, first string) error {
 	if float64(n)/float64(of) <= f.t.cfg.Env.MaxFaults {
 		return nil
@@ -181,8 +181,8 @@ func (f *episodes) together(ctx context.Context, p *episode.Player, tasks []epis
 	return all, nil
 }
 
-// tasks are the episodes of a step, those of a prompt side by side. They have the same world: the
-// environment's seed is the row's.
+// tasks returns the episodes of a step, those of a prompt side by side. They have the same world:
+// the environment's seed is the row's.
 func (f *episodes) tasks(r *round) ([]episode.Task, error) {
 	t := f.t
 	var tasks []episode.Task
@@ -199,8 +199,9 @@ func (f *episodes) tasks(r *round) ([]episode.Task, error) {
 	return tasks, nil
 }
 
-// task is an episode on a row of set.
-func (f *episodes) task(set *data.Set, at encode.Row, seed, step, key uint64) (episode.Task, error) {
+// task returns an episode on a row of set.
+func (f *episodes) task(set *data.Set, at encode.Row, seed, step,
+	key uint64) (episode.Task, error) {
 	row, err := set.Row(at.Index)
 	if err != nil {
 		return episode.Task{}, err
@@ -308,7 +309,7 @@ func (f *episodes) acted(r *round) []float64 {
 	})
 }
 
-// spreadWithin is the unbiased standard deviation of each one's group.
+// spreadWithin returns the unbiased standard deviation of each one's group.
 func spreadWithin(x []float64, group []int) []float64 {
 	members := map[int][]float64{}
 	for i, g := range group {
@@ -392,7 +393,7 @@ func (f *episodes) validate(m Metrics) error {
 	return t.rec.Samples(report.InValidation, t.step, samples)
 }
 
-// acts is what the teacher did on a row, as text.
+// acts returns what the teacher did on a row, as text.
 func acts(set *data.Set, at int) (string, error) {
 	row, err := set.Row(at)
 	if err != nil {
@@ -452,7 +453,7 @@ func (f *episodes) describePlayed(m Metrics, r *round) {
 	m["episode/context_mean"] = context / max(turns, 1)
 }
 
-// transcript is a conversation as text.
+// transcript returns a conversation as text.
 func transcript(turns []report.Turn) string {
 	var b strings.Builder
 	for i, turn := range turns {
@@ -464,8 +465,8 @@ func transcript(turns []report.Turn) string {
 	return b.String()
 }
 
-// spoken is an episode for a reader, with the discriminator's scores of its turns, where it gives
-// them.
+// spoken returns an episode for a reader, with the discriminator's scores of its turns, where it
+// gives them.
 func spoken(e *episode.Episode, scoreK []float32) (list []report.Turn) {
 	for _, m := range e.Spoken {
 		list = append(list, report.Turn{Role: m.Role, Text: m.Content})
@@ -486,7 +487,7 @@ func spoken(e *episode.Episode, scoreK []float32) (list []report.Turn) {
 
 // Below: as a part of a tree.
 
-// stops are before the turns.
+// stops returns the places before the turns.
 func (f *episodes) stops(_, _ int, a *answer) (list []int) {
 	at := 0
 	for _, span := range a.episode.Script.Spans {
@@ -578,7 +579,7 @@ func (b *branchedEpisodes) end(m Metrics, r *round) (err error) {
 
 func (b *branchedEpisodes) close() { b.kept.Close() }
 
-// turnsIn is the number of turns of an episode that have so many tokens together.
+// turnsIn returns the number of turns of an episode that have so many tokens together.
 func turnsIn(e *episode.Episode, tokens int) (k int) {
 	for ; tokens > 0; k++ {
 		tokens -= e.Script.Spans[k].To - e.Script.Spans[k].From

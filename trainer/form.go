@@ -32,8 +32,8 @@ type form interface {
 	marked(judged []model.Seq) []model.Seq
 	// learned returns whole answers of the teacher as sequences of the student.
 	learned(whole []model.Seq) []model.Seq
-	// credit adds what an estimator of advantages reads beside scores and tokens. terms are those of
-	// the reward.
+	// credit adds what an estimator of advantages reads beside scores and tokens. terms are the
+	// reward's.
 	credit(r *round, terms []config.Term, in *algos.AdvantageInput)
 
 	// describe adds the metrics of a round that only the form has.

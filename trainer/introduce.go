@@ -57,7 +57,8 @@ func (t *Trainer) introduce(s *start) {
 			report.Magnitude(float64(c.TrainedCount(model.LM, l))))
 	}
 	t.log.Info(fmt.Sprintf("%s; student %s, %s; %s, %s per step%s; %s",
-		time.Now().Format(time.DateOnly), c.Architecture, size, report.Count(len(t.train.rows), "row"),
+		time.Now().Format(time.DateOnly), c.Architecture, size,
+		report.Count(len(t.train.rows), "row"),
 		report.Count(t.cfg.Data.TrainBatchSize, "prompt"), t.answers(kind), t.be.Name()))
 	if s.joined != "" {
 		t.log.Info(fmt.Sprintf("%d ranks: %s", t.ranks.Size(), s.joined))

@@ -106,7 +106,7 @@ func (j *judges) tryChecker(s *start) error {
 // trialRows bounds the rows whose lengths a trial tells.
 const trialRows = 256
 
-// trial is what the run will ask the checker.
+// trial returns what the run will ask the checker.
 func (j *judges) trial() (checker.Trial, error) {
 	t := j.t
 	c := checker.Trial{Rows: len(t.val.rows)}
@@ -161,7 +161,7 @@ func (j *judges) judge(m Metrics, of *quality.Results) error {
 	return nil
 }
 
-// heldOutShare is val/held_out_d: the share of rows for which the held-out
+// heldOutShare returns val/held_out_d: the share of rows for which the held-out
 // discriminator scores the student's answer at least as high as the teacher's; the
 // very same answer counts one half. Rows whose teacher is cut by our own limit are
 // left out: the missing end alone would decide.
@@ -239,7 +239,7 @@ func (g *game) checkRound(m Metrics, r *round) error {
 // a warning.
 const manyUnchecked = 0.1
 
-// unchecked is the share of a call's answers that the checker gave no score.
+// unchecked returns the share of a call's answers that the checker gave no score.
 func (j *judges) unchecked(none, of int) float64 {
 	t := j.t
 	share := float64(none) / float64(of)
@@ -253,7 +253,7 @@ func (j *judges) unchecked(none, of int) float64 {
 	return share
 }
 
-// verdicts are the checker's of rows. It runs on rank 0, which sends them to the others. One
+// verdicts asks the checker about rows. It runs on rank 0, which sends them to the others. One
 // that ctx has ended is model.ErrStopped on all of them.
 func (j *judges) verdicts(ctx context.Context,
 	rows []checker.Row) (list []checker.Verdict, err error) {

@@ -16,7 +16,7 @@ import (
 	"gad/trainer/saved"
 )
 
-// actorDir is the folder that the student is loaded from.
+// actorDir returns the folder that the student is loaded from.
 func (t *Trainer) actorDir(s *start) string {
 	if s.dir != "" {
 		return filepath.Join(s.dir, "actor")
@@ -37,8 +37,8 @@ func (t *Trainer) openModels(s *start) error {
 	return t.stage.open(s)
 }
 
-// checkStudent refuses a student in from that does not suit the tokenizer and the settings. It notes
-// the type that the weights had before any training.
+// checkStudent refuses a student in from that does not suit the tokenizer and the settings. It
+// notes the type that the weights had before any training.
 func (t *Trainer) checkStudent(s *start, from string) error {
 	shape, err := model.ReadConfig(from)
 	if err != nil {

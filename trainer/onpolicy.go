@@ -215,7 +215,7 @@ func (o *onPolicy) samples(r *round,
 	return t.rec.Samples(report.InTraining, t.step+1, out)
 }
 
-// uniqueFrac is the share of different responses among those of different prompts. The
+// uniqueFrac returns the share of different responses among those of different prompts. The
 // n answers of a prompt are not compared with each other: a student that is sure of its
 // answer writes it n times. The i-th answers of all prompts are compared, for each i, and
 // the shares averaged, so that the figure is comparable with the teacher's, which has one

@@ -8,8 +8,8 @@ import (
 	"gad/trainer/config"
 )
 
-// opd is on-policy distillation (Agarwal et al., arXiv 2306.13649): the student answers, the teacher
-// gives each of its tokens a log-probability, and the difference is the token's advantage.
+// opd is on-policy distillation (Agarwal et al., arXiv 2306.13649): the student answers, the
+// teacher gives each of its tokens a log-probability, and the difference is the token's advantage.
 type opd struct{ onPolicy }
 
 func newOPD(b basic, _ *start) stage { return &opd{onPolicy{basic: b}} }

@@ -132,7 +132,7 @@ func (r *round) behind() (seqs []model.Seq) {
 	return seqs
 }
 
-// thought is the number of tokens of an answer up to the first </think>; 0 if there is none.
+// thought returns the number of tokens of an answer up to the first </think>; 0 if there is none.
 func (t *Trainer) thought(ids []int32) int {
 	n := sort.Search(len(ids)+1, func(n int) bool {
 		return strings.Contains(t.tok.Decode(ids[:n], false), "</think>")

@@ -91,7 +91,7 @@ func (t *Trainer) sameInputs() error {
 	return t.alike("tokenizer", t.tok.Digest())
 }
 
-// differentLine is the first line in which two texts differ.
+// differentLine returns the first line in which two texts differ.
 func differentLine(a, b string) (lineA, lineB string) {
 	as, bs := strings.Split(a, "\n"), strings.Split(b, "\n")
 	for i := range max(len(as), len(bs)) {
@@ -133,7 +133,7 @@ func (t *Trainer) split() error {
 	return nil
 }
 
-// statesOver are the ranks that divide AdamW's states among them; nil if each has all.
+// statesOver returns the ranks that divide AdamW's states among them; nil if each has all.
 func (t *Trainer) statesOver() *model.Ranks {
 	if !t.cfg.Trainer.ShardOptimizer {
 		return nil
@@ -195,7 +195,7 @@ func (t *Trainer) sameWeights(frozen bool) error {
 	return nil
 }
 
-// weightSum is a checksum of the bits of m's weights.
+// weightSum returns a checksum of the bits of m's weights.
 func weightSum(m *model.Model, be model.Backend) (uint32, error) {
 	sum, table := uint32(0), crc32.MakeTable(crc32.Castagnoli)
 	part, raw := make([]float32, 1<<16), make([]byte, 0, 4<<16)

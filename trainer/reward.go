@@ -47,7 +47,7 @@ func shape(c config.AlgorithmConfig, scoreA []float32, lengthA []float64, lenA [
 	return rewardA
 }
 
-// padded is x in float64 with rows as long as the mask's.
+// padded returns x in float64 with rows as long as the mask's.
 func padded(x [][]float32, maskST [][]float64) [][]float64 {
 	out := make([][]float64, len(x))
 	for s, row := range x {
@@ -59,7 +59,7 @@ func padded(x [][]float32, maskST [][]float64) [][]float64 {
 	return out
 }
 
-// allGroups is 0 to n-1, and spreadGroups those of them whose largest and smallest rewards
+// allGroups returns 0 to n-1, and spreadGroups those of them whose largest and smallest rewards
 // differ by more than least.
 func allGroups(n int) []int {
 	out := make([]int, n)
@@ -92,7 +92,7 @@ func float64s(x []float32) []float64 {
 	return out
 }
 
-// moments are the mean, the unbiased standard deviation and the largest size of xs.
+// moments returns the mean, the unbiased standard deviation and the largest size of xs.
 func moments(xs []float64) (mean, std, largest float64) {
 	for _, x := range xs {
 		mean += x / float64(len(xs))
@@ -244,7 +244,7 @@ func imputeScores(checkA []float64, group []int) []float64 {
 	return out
 }
 
-// zWithin is x standardised within its group, by the unbiased standard deviation; a
+// zWithin returns x standardised within its group, by the unbiased standard deviation; a
 // group whose values are all equal is 0.
 func zWithin(xS []float64, group []int) []float64 {
 	members := map[int][]int{}

@@ -93,7 +93,7 @@ func (t *Trainer) Abort(why string) {
 	t.con.Print(where)
 }
 
-// endOf is how a run ends with the error err.
+// endOf says how a run ends with the error err.
 func endOf(err error) report.End {
 	switch {
 	case errors.Is(err, checkpoint.ErrSpace):
@@ -174,7 +174,7 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 	return false, nil
 }
 
-// context is Run's; outside of it, one that does not end.
+// context returns Run's; outside of it, one that does not end.
 func (t *Trainer) context() context.Context {
 	if t.ctx == nil {
 		return context.Background()

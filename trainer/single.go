@@ -38,7 +38,8 @@ func (f single) sample(_ Metrics, r *round) error {
 		return err
 	}
 	for len(roll) > 0 {
-		n := slices.IndexFunc(roll, func(s *actor.Sequence) bool { return s.Answer != roll[0].Answer })
+		n := slices.IndexFunc(roll,
+			func(s *actor.Sequence) bool { return s.Answer != roll[0].Answer })
 		if n < 0 {
 			n = len(roll)
 		}

@@ -30,8 +30,8 @@ func (t *Trainer) saySoft(s *start, u encode.Usable) {
 	}
 }
 
-// softLabels are the soft labels of the teacher's answers of a batch, cut as learned is, which are
-// those answers or their chunks; nil where the run has none.
+// softLabels returns the soft labels of the teacher's answers of a batch, cut as learned is, which
+// are those answers or their chunks; nil where the run has none.
 func (s basic) softLabels(b encode.Batch, learned []model.Seq) *actor.Soft {
 	t := s.t
 	if !t.train.soft {

@@ -94,7 +94,7 @@ func (s spelling) compares(i int) bool {
 	return i < s.whole && s.student[i] > 0 && (i == 0 || s.student[i] > s.student[i-1])
 }
 
-// given are the teacher's log-probabilities for the student's tokens, whose own are own. Tokens
+// given returns the teacher's log-probabilities for the student's tokens, whose own are own. Tokens
 // that are not compared have their own. logp are those of s.ids.
 func (s spelling) given(logp, own []float32) ([]float32, error) {
 	out := slices.Clone(own)

@@ -15,15 +15,15 @@ import (
 	"gad/trainer/saved"
 )
 
-// stage is what a run does with its rows, step after step. A new one is a type that embeds basic and
-// has the methods in which it differs, a row of stages, and its passes in config/passes.go.
+// stage is what a run does with its rows, step after step. A new one is a type that embeds basic
+// and has the methods in which it differs, a row of stages, and its passes in config/passes.go.
 type stage interface {
 	// usable returns the rows that the stage can learn from, and notes in s what is left out.
 	usable(rows []int32, s *start) ([]int32, error)
 	// check refuses rows and settings with which no step can be taken; note is what is to be known.
 	check(u encode.Usable) (note string, err error)
-	// total returns the steps of the run where so many were asked for; waits, those of them in which
-	// the student does not learn yet.
+	// total returns the steps of the run where so many were asked for; waits, the steps of them in
+	// which the student does not learn yet.
 	total(planned int) int
 	waits() int
 
@@ -44,8 +44,8 @@ type stage interface {
 	passed() []model.Seq
 	passedBy(x config.Pass) []model.Seq
 
-	// save writes what a checkpoint keeps beside the networks, and notes the rest in s. bytes is the
-	// size of what it writes, from above.
+	// save writes what a checkpoint keeps beside the networks, and notes the rest in s. bytes is
+	// the size of what it writes, from above.
 	save(d *checkpoint.Dir, s *saved.State) error
 	bytes() int64
 

@@ -75,7 +75,8 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 // prune removes the checkpoints that trainer.max_ckpt_to_keep does not keep.
 func (t *Trainer) prune() error {
 	return checkpoint.Prune(t.fs, t.cfg.Trainer.Output, t.cfg.Trainer.MaxToKeep,
-		func(step int) bool { return t.past.best.Metric != "" && step == t.past.best.Step }, t.past.verified)
+		func(step int) bool { return t.past.best.Metric != "" && step == t.past.best.Step },
+		t.past.verified)
 }
 
 // fill writes the checkpoint's files.
@@ -115,7 +116,7 @@ func (t *Trainer) fill(d *checkpoint.Dir) error {
 	return d.WriteFile(saved.StateName, append(raw, '\n'))
 }
 
-// checkpointBytes is the size of a checkpoint, from above.
+// checkpointBytes returns the size of a checkpoint, from above.
 func (t *Trainer) checkpointBytes() (n int64) {
 	for _, x := range t.learning() {
 		for _, p := range x.model.Params() {

@@ -14,8 +14,8 @@ import (
 	"gad/trainer/saved"
 )
 
-// step is one step of the game (GAD, arXiv 2511.10643, algorithm 1). Run takes steps, and records,
-// validates and saves around them.
+// step takes one step of the game (GAD, arXiv 2511.10643, algorithm 1). Run takes steps, and
+// records, validates and saves around them.
 func (g *game) step(m Metrics) error {
 	r, err := g.play(m) // answers
 	if err != nil {
@@ -49,7 +49,7 @@ type game struct {
 	kl       algos.AdaptiveKL    // coefficient of the KL in the reward
 	disc     saved.Discriminator // how far the discriminator has learned
 	terms    []config.Term       // of the reward
-	imitates bool                // the student learns the teacher's answers (trainer.warmup_objective)
+	imitates bool                // the student learns the teacher's answers
 	// thoughtless has it said once that no thought is there to be read.
 	thoughtless sync.Once
 }
@@ -298,8 +298,8 @@ func (g *game) updateActor(m Metrics, r *round) error {
 	return err
 }
 
-// meanAbs is the mean absolute advantage over the sequences: of each its first token's or, where a
-// teacher gives each token its own, the mean over its tokens.
+// meanAbs returns the mean absolute advantage over the sequences: of each its first token's or,
+// where a teacher gives each token its own, the mean over its tokens.
 func (g *game) meanAbs(r *round) float64 {
 	sum, roll := 0.0, r.rollout()
 	for _, s := range roll {
@@ -341,7 +341,7 @@ func gameScores(g *group, a *answer) (student, teacher float64) {
 // Metrics are one step's figures by name.
 type Metrics map[string]float64
 
-// apart are the seconds of the parts of a step that a rollout may have within it.
+// apart returns the seconds of the parts of a step that a rollout may have within it.
 func (m Metrics) apart() float64 { return m["timing_s/score"] + m["timing_s/check"] }
 
 // time runs f and adds its seconds to the metric.

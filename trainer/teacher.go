@@ -74,7 +74,7 @@ func openTeacher(t *Trainer, s *start, byTokens bool) (*teacher, error) {
 	})
 }
 
-// aside is how long the teacher has passed within updates of the student; 0 without one.
+// aside returns how long the teacher has passed within updates of the student; 0 without one.
 func (c *teacher) aside() time.Duration {
 	if c == nil || c.Policy == nil {
 		return 0
@@ -90,7 +90,7 @@ func (c *teacher) Close() error {
 	return c.Policy.Close()
 }
 
-// prompt is a row up to where the answer begins, as the teacher reads it.
+// prompt returns a row up to where the answer begins, as the teacher reads it.
 func (c *teacher) prompt(row int) ([]int32, error) {
 	r, err := c.t.train.set.Row(row)
 	if err != nil {
@@ -300,11 +300,11 @@ func (g *game) addTeacher(m Metrics, r *round) (err error) {
 	return nil
 }
 
-// fillUncompared gives tokens that are not compared with the teacher's the mean advantage of those that
-// are: an end that it has another token for, since its template's habit is nothing to learn, and
-// what its tokens do not spell. Without an advantage such a token would be preferred, since the
-// others' are below 0 in the mean as long as there is a divergence: the student would learn to
-// end with it. The result is the share of ends that are compared, 1 where no answer has one.
+// fillUncompared gives tokens that are not compared with the teacher's the mean advantage of those
+// that are: an end that it has another token for, since its template's habit is nothing to learn,
+// and what its tokens do not spell. Without an advantage such a token would be preferred, since the
+// others' are below 0 in the mean as long as there is a divergence: the student would learn to end
+// with it. The result is the share of ends that are compared, 1 where no answer has one.
 func (c *teacher) fillUncompared(r *round, list []reading, advST [][]float64) float64 {
 	ends, same := 0, 0
 	theirs := c.enc.Tok.EOS()

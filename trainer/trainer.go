@@ -154,13 +154,13 @@ type progress struct {
 // sick reports whether updates have just been left out.
 func (p *progress) sick() bool { return p.skipped["actor"]+p.skipped["critic"] > 0 }
 
-// seed is the run's, made different for each stage.
+// seed returns the run's seed, made different for each stage.
 func (t *Trainer) seed() uint64 { return t.cfg.Trainer.Seed + stages[t.Stage].draws<<56 }
 
-// Config is the resolved configuration.
+// Config returns the resolved configuration.
 func (t *Trainer) Config() config.Config { return t.cfg }
 
-// Steps are the steps done so far and the steps that the run has in all.
+// Steps returns the steps done so far and the steps that the run has in all.
 func (t *Trainer) Steps() (done, total int) { return t.step, t.total }
 
 // Close frees everything and gives the run folder back. It does not save.

@@ -169,8 +169,8 @@ func (g *grove) add(at offshoot, x *leaf) {
 	g.leavesP[at.prompt] = append(g.leavesP[at.prompt], x)
 }
 
-// choose are the places that branch in round k, in the order of prompts and trees. rewards [P] are
-// those of the answers, nil without a search.
+// choose returns the places that branch in round k, in the order of prompts and trees. rewards [P]
+// are those of the answers, nil without a search.
 func (g *grove) choose(k int, rewards [][]float64) (list []offshoot) {
 	t, c := g.f.t, g.f.c
 	for p, leaves := range g.leavesP {
@@ -239,8 +239,8 @@ func (g *grove) answers() {
 	}
 }
 
-// rewards are those [P] of the answers so far, by the present weights: what a step would learn
-// from. Only answers that are new since the last round are scored and checked.
+// rewards returns the rewards [P] of the answers so far, by the present weights: what a step would
+// learn from. Only answers that are new since the last round are scored and checked.
 func (g *grove) rewards(m Metrics) ([][]float64, error) {
 	g.answers()
 	if err := g.score(m); err != nil {

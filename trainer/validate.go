@@ -48,11 +48,12 @@ func (t *Trainer) evaluate(m Metrics, chunks model.Chunks) error {
 	return t.sampleValidation(j)
 }
 
-// validation is the digest of everything that the val/ metrics depend on, weights apart.
+// validation returns the digest of everything that the val/ metrics depend on, weights apart.
 func (t *Trainer) validation() string {
 	c := t.cfg
 	acts, world := t.form.world()
-	of := []any{t.val.set.Digest(), t.val.rows, c.Data.MaxPrompt, c.Data.MaxResponse, c.Trainer.Checker,
+	of := []any{t.val.set.Digest(), t.val.rows, c.Data.MaxPrompt, c.Data.MaxResponse,
+		c.Trainer.Checker,
 		c.Trainer.HeldOutCritic, c.Trainer.Device, c.Trainer.Precision, acts,
 		c.Env.MaxTurns, c.Env.MaxTokens, c.Env.InvalidPenalty}
 	raw, err := json.Marshal(append(of, world...))
@@ -79,7 +80,7 @@ func (t *Trainer) noteValidation(m Metrics) {
 	t.past.validated = &saved.Validation{Step: t.step, Of: t.validation(), Figures: figures}
 }
 
-// current is the newest validation if it was of the present weights.
+// current returns the newest validation if it was of the present weights.
 func (t *Trainer) current() *saved.Validation {
 	if v := t.past.validated; v != nil && v.Step == t.step {
 		return v

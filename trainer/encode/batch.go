@@ -78,7 +78,7 @@ func (e Encoder) learned(seq model.Seq, spans []data.Span) model.Seq {
 	return seq
 }
 
-// shown is the teacher's answer as a student would write it.
+// shown returns the teacher's answer as a student would write it.
 func (e Encoder) shown(r data.Example) string {
 	if r.Turns == nil {
 		return r.Teacher
@@ -116,7 +116,7 @@ func GivenRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int,
 	return out, nil
 }
 
-// ForDiscriminator is g as the discriminator reads it.
+// ForDiscriminator returns g as the discriminator reads it.
 func (g Given) ForDiscriminator(tok *tokenizer.Tokenizer) model.Seq {
 	return Encoder{Tok: tok}.Seq(g.Seq.IDs[:g.Seq.Prompt()],
 		Response{g.Seq.Response(), !g.Truncated})

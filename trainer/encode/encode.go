@@ -24,7 +24,7 @@ type Encoder struct {
 	MaxPrompt, MaxResponse int
 }
 
-// Prompt is the row's prompt up to where the answer begins: its prompt_ids, or its
+// Prompt returns the row's prompt up to where the answer begins: its prompt_ids, or its
 // conversation in the chat template.
 func (e Encoder) Prompt(r data.Row) ([]int32, error) {
 	if len(r.PromptIDs) > 0 {
@@ -65,7 +65,7 @@ func (e Encoder) Shows(r data.Row) error {
 	return e.Tok.Shows(c)
 }
 
-// Reply is what the teacher did behind the row's prompt, where that is more than a text: see
+// Reply returns what the teacher did behind the row's prompt, where that is more than a text: see
 // tokenizer.Trajectory.
 func (e Encoder) Reply(r data.Row) ([]int32, []data.Span, error) {
 	ids, spans, err := e.Tok.Trajectory(Chat(r), messages(r.Turns),
@@ -83,15 +83,16 @@ func (e Encoder) Reply(r data.Row) ([]int32, []data.Span, error) {
 	return ids, learned, nil
 }
 
-// Response is an answer before it stands in a sequence: its tokens, and whether it has an end. Of an
-// end among the tokens only those are left that the student drew: Seq writes the one that counts.
+// Response is an answer before it stands in a sequence: its tokens, and whether it has an end. Of
+// an end among the tokens only those are left that the student drew: Seq writes the one that
+// counts.
 type Response struct {
 	IDs      []int32
 	Finished bool
 }
 
-// Seq returns prompt and response as every sequence ends that is scored or compared: this is the one
-// place at which an end is added.
+// Seq returns prompt and response as every sequence ends that is scored or compared: this is the
+// one place at which an end is added.
 func (e Encoder) Seq(prompt []int32, r Response) model.Seq {
 	return e.Ending().Seq(prompt, r.IDs, !r.Finished)
 }
@@ -125,8 +126,8 @@ func (e Encoder) within(r Response) Response {
 // Answer returns text as data keeps a finished answer, however long: with its end.
 func (e Encoder) Answer(text string) []int32 { return append(e.text(text), e.Tok.EndOfTurn()) }
 
-// text returns the tokens of an answer: without trailing blanks, which chat templates add and models
-// rarely do.
+// text returns the tokens of an answer: without trailing blanks, which chat templates add and
+// models rarely do.
 func (e Encoder) text(text string) []int32 {
 	return e.Tok.EncodeText(e.Tok.Written(strings.TrimRight(text, " \t\r\n")))
 }
@@ -179,7 +180,7 @@ func (e Encoder) Ending() critic.Ending {
 	return critic.Ending{EOS: e.Tok.EOS(), Turn: e.Tok.EndOfTurn()}
 }
 
-// Chat is the row's prompt as the chat template gets it.
+// Chat returns the row's prompt as the chat template gets it.
 func Chat(r data.Row) tokenizer.Chat {
 	return tokenizer.Chat{Messages: messages(r.Messages), Tools: string(r.Tools)}
 }
@@ -193,10 +194,10 @@ func messages(turns []data.Message) []tokenizer.Message {
 	return out
 }
 
-// For is how a run with this tokenizer turns rows into tokens, without limits.
+// For returns how a run with this tokenizer turns rows into tokens, without limits.
 func For(tok *tokenizer.Tokenizer) data.Encoder { return Encoder{Tok: tok} }
 
-// Prompt is the conversation of a row up to where the answer begins, as token ids.
+// Prompt returns the conversation of a row up to where the answer begins, as token ids.
 func Prompt(tok *tokenizer.Tokenizer, set *data.Set, row int) ([]int32, error) {
 	r, err := set.Row(row)
 	if err != nil {

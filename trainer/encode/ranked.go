@@ -63,7 +63,7 @@ func (e Encoder) unranked(answers []data.RatedAnswer, teacher data.RatedAnswer, 
 	return ""
 }
 
-// Rankable are those of rows whose answers can be ranked: the first n sampled ones have scores
+// Rankable returns the rows whose answers can be ranked: the first n sampled ones have scores
 // that are finite, and not all equal to each other and to the teacher's. Errors wrap data.ErrChoice
 // where the ratings do not have what is asked for.
 func (e Encoder) Rankable(set *data.Set, rows []int32, n int) (kept []int32, err error) {

@@ -82,8 +82,8 @@ func (e Encoder) ends(l data.Logprob) bool {
 	return l.Bytes == "" || l.Bytes == string(e.Tok.Piece(e.Tok.EndOfTurn()))
 }
 
-// Logprobs are a teacher's labels of the tokens of an answer, each with the token itself, as rows
-// have them: the inverse of Soft, but for control tokens, which write nothing, and tokens that
+// Logprobs returns a teacher's labels of the tokens of an answer, each with the token itself, as
+// rows have them: the inverse of Soft, but for control tokens, which write nothing, and tokens that
 // write the same. Of an answer that is cut there are as many labels as tokens.
 func (e Encoder) Logprobs(r data.Row, answer []int32, labels []model.SoftLabel) data.Logprobs {
 	text := strings.TrimRight(r.Teacher, " \t\r\n")
@@ -124,8 +124,8 @@ func (e Encoder) Logprobs(r data.Row, answer []int32, labels []model.SoftLabel) 
 	return out
 }
 
-// label is the label of token id, which is the first of at. prefix stands before the bytes of the
-// others. A token that the teacher only calls unlikely is part of the tail.
+// label returns the label of token id, which is the first of at. prefix stands before the bytes of
+// the others. A token that the teacher only calls unlikely is part of the tail.
 func (e Encoder) label(at []data.Logprob, id int32, prefix string) (l data.SoftLabel) {
 	for k, of := range at {
 		as, ok := id, true

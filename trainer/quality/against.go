@@ -30,7 +30,8 @@ func (j *Results) Against(m, other *model.Model, name string, o Options) error {
 	n, vocab := len(j.Batch), min(m.Vocab(), other.Vocab())
 	e := &j.Eval
 	e.Against, e.AgainstCut = name, 0
-	seqs := slices.Concat(j.Drawn, j.Batch.Teachers()) // neighbours of one prompt share it in a pack
+	// neighbours of one prompt share it in a pack
+	seqs := slices.Concat(j.Drawn, j.Batch.Teachers())
 	for p, s := range seqs[:n] {
 		lacks := func(id int32) bool { return int(id) >= vocab }
 		if i := slices.IndexFunc(s.Response(), lacks); i >= 0 {
