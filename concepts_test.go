@@ -32,7 +32,7 @@ var concepts = map[string]struct {
 	"model.Model":     {30, 122, "model/model.go"},
 	"model.Engine":    {42, 50, "model/engine.go"},
 
-	"tokenizer.Tokenizer":           {30, 78, "tokenizer/tokenizer.go"},
+	"tokenizer.Tokenizer":           {30, 80, "tokenizer/tokenizer.go"},
 	"data.Set":                      {30, 66, "data/set.go"},
 	"cmd/gad.program":               {15, 75, "cmd/gad/main.go: a command is a row of the table"},
 	"trainer/config.Config":         {0, 75, "trainer/config/facts.go"},

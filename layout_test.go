@@ -94,6 +94,7 @@ var house = map[string]string{
 	"apps/pull/hubtest":              "",
 	"apps/session/sessiontest":       "apps/session internal/report internal/vfs internal/vfs/vfstest",
 	"apps/play/playtest":             "internal/vfs",
+	"apps/judge/judgetest":           "internal/endpoint/endpointtest",
 	"internal/fault":                 "",
 	"internal/journal":               "internal/vfs",
 	"apps/session":                   "checkpoint critic data device internal/compute internal/fault internal/journal internal/report internal/vfs model tokenizer trainer/saved",
@@ -136,6 +137,8 @@ var doubles = map[string]string{
 	"trainer/export":                 "apps/session",
 	"apps/session/sessiontest":       "apps/session",
 	"apps/play/playtest":             "apps/play",
+	"apps/judge/judgetest":           "apps/judge",
+	"apps/task":                      "apps/judge",   // answers that a program can check
 	"apps/games":                     "internal/env", // environments to act in
 	"apps/score":                     "apps/session", // what models say of answers
 	"internal/hostile":               everyone,       // damages files for the tests of any reader

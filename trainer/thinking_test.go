@@ -141,24 +141,17 @@ func TestRolloutsByVariable(t *testing.T) {
 		tr := opened(t, be, settings(config.OPD, filepath.Join(t.TempDir(), "run"),
 			"model.path="+student, "teacher.path="+student, "data.train_files="+rows,
 			"data.template="+c.own, "teacher.template="+c.teacher), config.OPD)
-		r := &round{}
-		var err error
-		if r.batch, err = tr.draw(4); err != nil {
-			t.Fatal(err)
-		}
-		if err := tr.rollout(Metrics{}, r, map[int]int{}); err != nil {
-			t.Fatal(err)
-		}
-		read, err := tr.teacher.reads(tr, r)
+		r := sampledRound(t, tr, &tr.stage.(*opd).onPolicy, 4)
+		read, err := tr.stage.(*opd).teacher.reads(r)
 		if err != nil {
 			t.Fatal(err)
 		}
 		own, teacher := tok.Encode(prompts[c.own]), tok.Encode(prompts[c.reads])
-		for s, seq := range r.roll.Seqs {
+		for s, seq := range listsOf(r).seqs {
 			if !slices.Equal(seq.IDs[:seq.Prompt()], own) {
 				t.Errorf("%+v: rollout %d behind %q", c, s, tok.Decode(seq.IDs[:seq.Prompt()], false))
 			}
-			other := read.seqs[s]
+			other := read[s].seq
 			if !slices.Equal(other.IDs[:other.Prompt()], teacher) {
 				t.Errorf("%+v: the teacher reads %d behind %q", c, s,
 					tok.Decode(other.IDs[:other.Prompt()], false))

@@ -4,9 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +22,7 @@ import (
 	"gad/device"
 	"gad/internal/compute"
 	"gad/internal/fault"
+	"gad/internal/journal"
 	"gad/internal/modeltest"
 )
 
@@ -252,5 +257,88 @@ func TestRatedBefore(t *testing.T) {
 	}
 	if raw, err := os.ReadFile(out); err != nil || !bytes.Equal(raw, want) {
 		t.Errorf("the output has changed: %v", err)
+	}
+}
+
+// Every setting that a record depends on is compared, and named by its flag or in words.
+func TestSettingsDiffer(t *testing.T) {
+	var s settings
+	if what := journal.Changed(s, s); what != "" {
+		t.Errorf("equal settings: %s", what)
+	}
+	fields := reflect.TypeFor[settings]()
+	for i := range fields.NumField() {
+		now := s
+		switch f := reflect.ValueOf(&now).Elem().Field(i); f.Kind() {
+		case reflect.String:
+			f.SetString("x")
+		case reflect.Bool:
+			f.SetBool(true)
+		case reflect.Int:
+			f.SetInt(3)
+		case reflect.Uint64:
+			f.SetUint(3)
+		case reflect.Float64:
+			f.SetFloat(0.5)
+		}
+		if what := journal.Changed(s, now); what == "" {
+			t.Errorf("%s is not compared", fields.Field(i).Name)
+		}
+	}
+}
+
+// Rows in chunks, the last of them smaller, have the bytes of rows at once.
+func TestChunksOfRows(t *testing.T) {
+	dir, o, rows := raters(t)
+	defer func(n int) { chunk = n }(chunk)
+	var outputs [2][]byte
+	for i, n := range []int{64, 3} {
+		chunk = n
+		out := filepath.Join(dir, fmt.Sprint(n))
+		_, said, err := rates(o, rows, out)
+		if err != nil {
+			t.Fatal(said)
+		}
+		if outputs[i], err = os.ReadFile(out); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(outputs[0], outputs[1]) {
+		t.Errorf("at once\n%s\nin chunks of 3\n%s", outputs[0], outputs[1])
+	}
+}
+
+// A mean is over the rows that have the figure: here all but one have a likelihood.
+func TestMeanOfMissingFigures(t *testing.T) {
+	dir, o, rows := raters(t)
+	out := filepath.Join(dir, "ratings.jsonl")
+	if err := os.WriteFile(filepath.Join(dir, "stop"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := rates(o, rows, out); err == nil {
+		t.Fatal("the checker has not failed")
+	}
+	partial, err := os.ReadFile(out + ".partial")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nlls := regexp.MustCompile(`("key":"t/\d+","record":\{"nll":)([0-9.e+-]+)`)
+	sum, all := 0.0, nlls.FindAllSubmatch(partial, -1)
+	for _, m := range all[1:] {
+		x, err := strconv.ParseFloat(string(m[2]), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += x
+	}
+	partial = bytes.Replace(partial, all[0][0], append(all[0][1], "null"...), 1)
+	if err := errors.Join(os.WriteFile(out+".partial", partial, 0o644),
+		os.Remove(filepath.Join(dir, "stop"))); err != nil {
+		t.Fatal(err)
+	}
+	printed, said, err := rates(o, rows, out)
+	if want := fmt.Sprintf("teacher_nll %.3g, ", sum/6); err != nil || len(all) != 7 ||
+		!strings.Contains(printed, want) {
+		t.Errorf("%v: prints %s, want %s; %s", err, printed, want, said)
 	}
 }

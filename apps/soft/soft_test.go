@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -16,6 +17,7 @@ import (
 	"gad/data"
 	"gad/device"
 	"gad/internal/fault"
+	"gad/internal/journal"
 	"gad/internal/modeltest"
 	"gad/internal/vfs"
 	"gad/trainer/export"
@@ -216,5 +218,47 @@ func TestDataScoreResumes(t *testing.T) {
 				": give the same settings, or another --output\n" {
 			t.Errorf("%s: %v, %s", said, err, got)
 		}
+	}
+}
+
+// Every setting that a record depends on is compared, and named by its flag or in words.
+func TestSettingsDiffer(t *testing.T) {
+	var s settings
+	if what := journal.Changed(s, s); what != "" {
+		t.Errorf("equal settings: %s", what)
+	}
+	fields := reflect.TypeFor[settings]()
+	for i := range fields.NumField() {
+		now := s
+		switch f := reflect.ValueOf(&now).Elem().Field(i); f.Kind() {
+		case reflect.String:
+			f.SetString("x")
+		case reflect.Bool:
+			f.SetBool(true)
+		case reflect.Int:
+			f.SetInt(3)
+		case reflect.Uint64:
+			f.SetUint(3)
+		case reflect.Float64:
+			f.SetFloat(0.5)
+		}
+		if what := journal.Changed(s, now); what == "" {
+			t.Errorf("%s is not compared", fields.Field(i).Name)
+		}
+	}
+}
+
+// Rows in chunks, the last of them smaller, have the bytes of rows at once.
+func TestChunksOfRows(t *testing.T) {
+	dir, o, from := scorable(t)
+	whole, parts := filepath.Join(dir, "whole.jsonl"), filepath.Join(dir, "parts.jsonl")
+	must(t, o, from, whole)
+	defer func(n int) { chunk = n }(chunk)
+	chunk = 3
+	must(t, o, from, parts)
+	a, err1 := os.ReadFile(whole)
+	b, err2 := os.ReadFile(parts)
+	if err := errors.Join(err1, err2); err != nil || !bytes.Equal(a, b) {
+		t.Errorf("%v: at once\n%s\nin chunks of 3\n%s", err, a, b)
 	}
 }

@@ -24,7 +24,7 @@ func TestActing(t *testing.T) {
 		"--max-response-length", "4", "--max-turns", "1", "--success", "-1", "--seed", "2",
 		"--output", out)
 	for _, text := range []string{"2 rows in leftwards; success is a reward of -1 or more; ",
-		"\nepisodes              6 ", "teacher\n"} {
+		"\nepisodes              2                           6 ", "teacher\n"} {
 		if !strings.Contains(printed, text) {
 			t.Errorf("lacks %q:\n%s", text, printed)
 		}

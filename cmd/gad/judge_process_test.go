@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"gad/apps/judge/judgetest"
 	"gad/internal/endpoint/endpointtest"
 )
 
@@ -27,7 +28,7 @@ func TestInterruptedJudge(t *testing.T) {
 	if err := os.WriteFile("a.jsonl", []byte(b.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	server := judgeServer(t, func(prompt string) string { return "reference to " + prompt },
+	server := judgetest.Server(t, func(prompt string) string { return "reference to " + prompt },
 		func(_, answer string) int { return 1 + len(answer)%10 },
 		func(_, a, b string) string { return "AB"[len(a)%2:][:1] })
 	server.Misbehave = func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {
@@ -85,7 +86,7 @@ func TestInterruptedJudge(t *testing.T) {
 func TestInterruptedEvalJudge(t *testing.T) {
 	path, f := built(t), ready(t)
 	t.Chdir(t.TempDir())
-	server := judgeServer(t, func(prompt string) string { return "reference to " + prompt },
+	server := judgetest.Server(t, func(prompt string) string { return "reference to " + prompt },
 		func(_, answer string) int { return 1 + len(answer)%10 },
 		func(_, a, b string) string { return "AB"[len(a)%2:][:1] })
 	server.Misbehave = func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {

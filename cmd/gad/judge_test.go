@@ -13,55 +13,10 @@ import (
 	"strings"
 	"testing"
 
-	"gad/apps/eval"
 	"gad/apps/judge"
-	"gad/apps/task"
+	"gad/apps/judge/judgetest"
 	"gad/internal/endpoint/endpointtest"
 )
-
-// asked is what stands between the marked lines of a judge's question, by title; nil of
-// a prompt that the judge is to answer itself.
-func asked(c endpointtest.Call) map[string]string {
-	if len(c.Messages) < 2 {
-		return nil
-	}
-	text := c.Messages[1].Content
-	first := regexp.MustCompile(`^<<([0-9a-f]{16}) `).FindStringSubmatch(text)
-	if first == nil {
-		return nil
-	}
-	m := map[string]string{}
-	at := regexp.MustCompile(`(?m)^<<`+first[1]+` (.*)>>\n`).FindAllStringSubmatchIndex(text, -1)
-	for i := range at[:len(at)-1] {
-		m[text[at[i][2]:at[i][3]]] = strings.TrimSuffix(text[at[i][1]:at[i+1][0]], "\n")
-	}
-	return m
-}
-
-// judgeServer is a judge by rule: reference answers a prompt, grade grades an answer to
-// one, and better says which of two is better.
-func judgeServer(t *testing.T, reference func(prompt string) string,
-	grade func(prompt, answer string) int, better func(prompt, a, b string) string) *endpointtest.Server {
-	t.Helper()
-	s, err := endpointtest.Start(
-		&endpointtest.Server{Answer: func(c endpointtest.Call, _ int) (string, string) {
-			m := asked(c)
-			prompt := m["conversation, user"]
-			if m == nil {
-				return reference(c.Prompt), "stop"
-			}
-			if answer, ok := m["answer of the student"]; ok {
-				return fmt.Sprintf("So be it.\n{\"reference\": %d, \"answer\": %d}",
-					grade(prompt, m["reference answer"]), grade(prompt, answer)), "stop"
-			}
-			return `{"better": "` + better(prompt, m["answer A"], m["answer B"]) + `"}`, "stop"
-		}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	return s
-}
 
 // judgedJSON is what gad eval --judge --json prints of the judge.
 type judgedJSON struct {
@@ -88,213 +43,6 @@ func value(x *float64) float64 {
 	return *x
 }
 
-// A student that is always right, one that guesses and one that pads its answers, on
-// the demo's task: a judge by rule gives the figures that counting gives.
-func TestJudgeOfTheDemo(t *testing.T) {
-	t.Chdir(t.TempDir())
-	const n = 100
-	kind := func(first float64) []task.Row {
-		rows, err := task.Kind{First: first}.Make(1, task.Test, n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return rows
-	}
-	teacher, walks, results := kind(0.75), kind(0), kind(1)
-	number := map[string]int{}
-	for i, r := range teacher {
-		number[r.Prompt] = i
-	}
-	right := func(prompt, answer string) bool {
-		g, err := task.Check(prompt, answer)
-		if err != nil {
-			t.Error(err)
-		}
-		return g.Valid
-	}
-	longer := func(i int) bool { return i%4 != 3 }     // the padded answer, than the teacher's
-	longWins := func(i int) bool { return i/4%5 != 0 } // four in five, on both sides
-	server := judgeServer(t,
-		func(prompt string) string { // wrong one time in ten
-			i := number[prompt]
-			if i%10 == 0 {
-				return "I cannot say."
-			}
-			return walks[i].Answer
-		},
-		func(prompt, answer string) int {
-			if right(prompt, answer) {
-				return 9
-			}
-			return 3
-		},
-		func(prompt, a, b string) string {
-			rightA, rightB := right(prompt, a), right(prompt, b)
-			switch {
-			case strings.Contains(a+b, "!") && (len(a) > len(b)) == longWins(number[prompt]),
-				rightA && !rightB && !strings.Contains(b, "!"):
-				return "A"
-			case strings.Contains(a+b, "!"), rightB && !rightA:
-				return "B"
-			case strings.HasPrefix(prompt, "Facing north"): // this judge likes what it sees first
-				return "A"
-			}
-			return "tie"
-		})
-	pad := func(i int) string {
-		text := "! " + walks[i].Answer
-		if longer(i) {
-			return text + strings.Repeat("!", len(teacher[i].Answer)+30-len(text))
-		}
-		return text[:len(teacher[i].Answer)-30]
-	}
-	guess := func(i int) string {
-		if i%4 == 0 {
-			return results[i].Answer
-		}
-		// as long
-		opposite := map[string]string{"north": "south", "south": "north", "east": "west",
-			"west": "east"}[results[i].Result]
-		return strings.Replace(results[i].Answer, "Now "+results[i].Result, "Now "+opposite, 1)
-	}
-	// not for this machine's servers, unless it is named
-	t.Setenv("OPENAI_API_KEY", "sk-for-another")
-	args := []string{"eval", "--judge", server.URL, "--judge-model", "rule", "--judge-teacher"}
-	for name, answer := range map[string]func(i int) string{
-		"walks": func(i int) string { return walks[i].Answer }, "guesses": guess, "pads": pad} {
-		var b strings.Builder
-		for i, r := range teacher {
-			line, err := json.Marshal(
-				map[string]any{"row": i, "content": r.Prompt, "teacher_response": r.Answer,
-					"response": answer(i)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			b.Write(append(line, '\n'))
-		}
-		if err := os.WriteFile(name+".jsonl", []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	args = append(args, "--answers", "guesses.jsonl", "--answers", "walks.jsonl", "--answers",
-		"pads.jsonl")
-	printed, _ := must(t, append(args, "--json", "--output", "rows.jsonl")...)
-	got := judgedBy(t, printed).Judge
-	var names []string
-	for _, f := range got.Students {
-		names = append(names, f.Name)
-	}
-	if !slices.Equal(names, []string{"guesses.jsonl", "walks.jsonl", "pads.jsonl", "teacher"}) ||
-		got.Questions != n || got.Against != judge.Teacher || got.Model != "rule" {
-		t.Fatalf("%v: %s", names, printed)
-	}
-	grades := func(right func(i int) bool) (score, win float64) {
-		for i := range n {
-			s, r := 3., 9.
-			if right(i) {
-				s = 9
-			}
-			if i%10 == 0 {
-				r = 3
-			}
-			score += 100 * s / (s + r) / n
-			if s > r {
-				win += 1. / n
-			}
-		}
-		return score, win
-	}
-	always := func(int) bool { return true }
-	differ, swapped := 0., 0. // walks and the teacher
-	for i, r := range teacher {
-		if r.Answer != walks[i].Answer {
-			differ++
-			if strings.HasPrefix(r.Prompt, "Facing north") {
-				swapped++
-			}
-		}
-	}
-	same := 0. // guesses and the teacher, which the judge is not asked about
-	guessPref, guessSwap := 0., 0.
-	for i, r := range teacher {
-		switch {
-		case guess(i) == r.Answer:
-			same++
-			guessPref += 0.5
-		case i%4 == 0: // both right, in two forms
-			guessPref += 0.5
-			if strings.HasPrefix(r.Prompt, "Facing north") {
-				guessSwap++
-			}
-		}
-	}
-	for _, c := range []struct {
-		student              int
-		right                func(i int) bool
-		pair, lc, swap, near float64
-	}{
-		// all as long as the teacher's
-		{0, func(i int) bool { return i%4 == 0 }, guessPref / n, guessPref / n,
-			guessSwap / (n - same), 0},
-		{1, always, 0.5, 0.5, swapped / differ, 0},
-		// 4/5 of the 75 longer ones, 1/5 of the 25 shorter ones; the rest is the ridge
-		{2, func(i int) bool { return false }, 0.65, 0.5, 0, 0.02},
-		{3, always, 0.5, 0.5, math.NaN(), 0},
-	} {
-		f := got.Students[c.student]
-		score, win := grades(c.right)
-		if math.Abs(value(f.Score)-score) > 1e-9 || math.Abs(value(f.Win)-win) > 1e-9 ||
-			math.Abs(value(f.PairWin)-c.pair) > 1e-9 ||
-			math.IsNaN(c.swap) != (f.Swap == nil) || f.Swap != nil &&
-			math.Abs(*f.Swap-c.swap) > 1e-9 || !math.IsNaN(c.lc) &&
-			math.Abs(value(f.LCWin)-c.lc) > c.near+1e-9 {
-			t.Errorf("%s: score %g win %g pair %g LC %g swap %g, want %g %g %g %g %g", f.Name,
-				value(f.Score), value(f.Win), value(f.PairWin), value(f.LCWin), value(f.Swap),
-				score, win, c.pair, c.lc, c.swap)
-		}
-		if f.Scored != n || f.Paired != n || f.ScoreCI95 == nil ||
-			!(f.ScoreCI95[0] <= score && score <= f.ScoreCI95[1]) {
-			t.Errorf("%s: %+v", f.Name, f)
-		}
-	}
-	if swapped == 0 || swapped == differ || same == 0 || got.Students[2].LCSlope == nil ||
-		*got.Students[2].LCSlope < 1 {
-		t.Error("the rule tests nothing")
-	}
-	if len(got.Differences) != 3 || string(got.Differences[0]["model"]) != `"walks.jsonl"` || string(got.Differences[0]["minus"]) != `"guesses.jsonl"` || !strings.Contains(string(got.Differences[0]["score"]), `"ci95":[`) {
-		t.Errorf("differences %s", got.Differences)
-	}
-	// Asked once: references for all, grades of texts that differ, pairs of texts that differ.
-	calls, graded := len(server.Calls()), n+int(differ)+(n-int(same))+n
-	if want := n + graded + 2*int(differ) + 2*(n-int(same)) + 2*n; calls != want ||
-		got.Tally.Asked != want {
-		t.Errorf("%d calls, want %d: %+v", calls, want, got.Tally)
-	}
-	for _, c := range server.Calls() {
-		if key := c.Header.Get("Authorization"); key != "" {
-			t.Fatalf("sends %s", key)
-		}
-	}
-	// Again, for people: nothing is asked.
-	table, _ := must(t, args...)
-	if !strings.HasSuffix(table, fmt.Sprintf("judgments.jsonl: 0 requests made, 0 tokens to the judge, 0 from it; %d were in it before\n", got.Tally.Asked)) || !strings.Contains(table, "\nteacher ") ||
-		!strings.HasPrefix(table, "A  guesses.jsonl\nB  walks.jsonl\nC  pads.jsonl\njudge rule: 100 prompts, pairs against the teacher; 95 % intervals in brackets\n") || !strings.Contains(table, " ▲  ") {
-		t.Errorf("prints\n%s", table)
-	}
-	rows := objects[eval.AnswerRow](t, readFile(t, "rows.jsonl"))
-	if len(rows) != 3*n || rows[0].Model != "guesses.jsonl" || rows[0].Row != 0 ||
-		rows[n].Judge.Grade == nil || *rows[n].Judge.Grade != 9 || rows[0].Response != guess(0) {
-		t.Errorf("%d rows, %+v", len(rows), rows[0])
-	}
-	// The rows are a file of answers themselves, whose models are told apart.
-	printed, _ = must(t, "eval", "--judge", server.URL, "--judge-model", "rule", "--answers",
-		"rows.jsonl", "--json", "--judge-mode", "score", "--limit", "40")
-	if again := judgedBy(t, printed).Judge; again.Tally.Asked != 0 || len(again.Students) != 3 ||
-		again.Students[1].Scored != 40 || again.Students[1].PairWin != nil {
-		t.Errorf("%s", printed)
-	}
-}
-
 func readFile(t *testing.T, path string) string {
 	t.Helper()
 	raw, err := os.ReadFile(path)
@@ -309,7 +57,7 @@ func readFile(t *testing.T, path string) string {
 func TestEvalJudge(t *testing.T) {
 	f := ready(t)
 	t.Chdir(t.TempDir())
-	server := judgeServer(t, func(prompt string) string { return "it is so" },
+	server := judgetest.Server(t, func(prompt string) string { return "it is so" },
 		func(_, answer string) int { return 1 + len(answer)%10 },
 		func(_, a, b string) string {
 			switch {
@@ -484,6 +232,8 @@ func TestJudgeRefuses(t *testing.T) {
 // the answers are.
 func TestMistakenJudge(t *testing.T) {
 	t.Chdir(t.TempDir())
+	// not for this machine's servers, unless it is named
+	t.Setenv("OPENAI_API_KEY", "sk-for-another")
 	s := teacher(t, &endpointtest.Server{
 		Answer: func(endpointtest.Call, int) (string, string) { return "I like both.", "stop" }})
 	put(t, "a.jsonl", `{"row":0,"sample":0,"content":"Add 1+1","teacher_response":"2","response":"3"}`)
@@ -494,6 +244,11 @@ func TestMistakenJudge(t *testing.T) {
 			!strings.HasSuffix(said, why) || len(s.Calls()) != 7 {
 			t.Errorf("exit status %d after %d calls, prints %q, %s", code, len(s.Calls()), out,
 				said)
+		}
+	}
+	for _, c := range s.Calls() {
+		if key := c.Header.Get("Authorization"); key != "" {
+			t.Fatalf("sends %s", key)
 		}
 	}
 }

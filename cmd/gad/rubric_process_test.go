@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"gad/apps/judge/judgetest"
 	"gad/internal/endpoint/endpointtest"
 )
 
@@ -30,7 +31,7 @@ case $r in *a*|*e*|*o*) echo 1;; *) echo 0;; esac; done`
 
 // vowelReply is the reply of a judge whose rubrics have that rule as their only criterion.
 func vowelReply(c endpointtest.Call) string {
-	m := asked(c)
+	m := judgetest.Asked(c)
 	if m["criteria"] == "" {
 		return `{"criteria": [{"criterion": "has an a, e or o", "weight": 2.5}]}`
 	}

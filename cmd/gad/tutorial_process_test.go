@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"gad/apps/judge/judgetest"
 	"gad/apps/task"
 	"gad/data"
 	"gad/internal/gguf/gguftest"
@@ -54,7 +55,7 @@ func TestTutorial(t *testing.T) {
 	teacher := start(t, path, "serve", "--model", f.path("sft", "global_step_60", "actor"),
 		"--listen", "127.0.0.1:0", "--name", "teacher")
 	wait(t, "the teacher", func() bool { return servedAt.MatchString(teacher.said.String()) })
-	judge := judgeServer(t, func(prompt string) string { return "my own words" },
+	judge := judgetest.Server(t, func(prompt string) string { return "my own words" },
 		func(_, answer string) int { return 1 + len(answer)%10 },
 		func(_, a,
 			b string) string {
@@ -204,7 +205,7 @@ func TestTutorialWithoutKey(t *testing.T) {
 		}
 		return 2
 	}
-	judge := judgeServer(t, func(string) string { return right }, grade,
+	judge := judgetest.Server(t, func(string) string { return right }, grade,
 		func(prompt, a, b string) string {
 			switch x, y := grade(prompt, a), grade(prompt, b); {
 			case x > y:

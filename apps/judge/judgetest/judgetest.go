@@ -1,0 +1,55 @@
+// Package judgetest is a judge by rule, for the tests of those who ask one.
+package judgetest
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"gad/internal/endpoint/endpointtest"
+)
+
+// Asked is what stands between the marked lines of a judge's question, by title; nil of
+// a prompt that the judge is to answer itself.
+func Asked(c endpointtest.Call) map[string]string {
+	if len(c.Messages) < 2 {
+		return nil
+	}
+	text := c.Messages[1].Content
+	first := regexp.MustCompile(`^<<([0-9a-f]{16}) `).FindStringSubmatch(text)
+	if first == nil {
+		return nil
+	}
+	m := map[string]string{}
+	at := regexp.MustCompile(`(?m)^<<`+first[1]+` (.*)>>\n`).FindAllStringSubmatchIndex(text, -1)
+	for i := range at[:len(at)-1] {
+		m[text[at[i][2]:at[i][3]]] = strings.TrimSuffix(text[at[i][1]:at[i+1][0]], "\n")
+	}
+	return m
+}
+
+// Server is a judge by rule: reference answers a prompt, grade grades an answer to
+// one, and better says which of two is better.
+func Server(t testing.TB, reference func(prompt string) string,
+	grade func(prompt, answer string) int, better func(prompt, a, b string) string) *endpointtest.Server {
+	t.Helper()
+	s, err := endpointtest.Start(
+		&endpointtest.Server{Answer: func(c endpointtest.Call, _ int) (string, string) {
+			m := Asked(c)
+			prompt := m["conversation, user"]
+			if m == nil {
+				return reference(c.Prompt), "stop"
+			}
+			if answer, ok := m["answer of the student"]; ok {
+				return fmt.Sprintf("So be it.\n{\"reference\": %d, \"answer\": %d}",
+					grade(prompt, m["reference answer"]), grade(prompt, answer)), "stop"
+			}
+			return `{"better": "` + better(prompt, m["answer A"], m["answer B"]) + `"}`, "stop"
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
