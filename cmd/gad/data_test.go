@@ -25,7 +25,7 @@ func TestDataReports(t *testing.T) {
 		"val.jsonl":   `{"content":"Add 1+1+1","teacher_response":"It is 3."}` + "\n",
 		"given.jsonl": `{"instruction":"i","input":"x","response":"a"}` + "\n" + `{"instruction":"j","input":"","response":"b"}` + "\n",
 		"same.jsonl":  strings.Repeat(`{"content":"QUESTION","teacher_response":"As an AI I cannot."}`+"\n", 3),
-		"think.jsonl": `{"content":"<|im_start|>user","teacher_response":"<think>a</think>It is 3.<|im_end|>","reasoning":"r","score":1}` + "\n",
+		"think.jsonl": `{"content":"<|im_start|>user","teacher_response":"<think>a</think>It is 3.<|im_end|>","documents":"r","score":1}` + "\n",
 		"kto.jsonl":   `{"prompt":"q","completion":"a","label":false}` + "\n",
 		"more.csv":    "id,score,content,teacher_response\n1,0.5,Add 1+1+1,\"It is, I say, 3.\"\n",
 	} {
@@ -70,7 +70,7 @@ func TestDataReports(t *testing.T) {
 		{"data validate --data same.jsonl", exitDone, []string{
 			`note: 3 of 3 rows have the same answer, "As an AI I cannot.", to different prompts (the first is row 0)`}, ""},
 		{"data validate --data think.jsonl", exitDone, []string{
-			`warning: think.jsonl: row 0: column "reasoning" is not read, although the answer may speak of it: put what matters into the prompt`,
+			`warning: think.jsonl: row 0: column "documents" is not read, although the answer may speak of it: put what matters into the prompt`,
 			`warning: think.jsonl: row 0: "<|im_start|>" in a text of column "content": gad reads it as these letters, never as a control token: remove it, or write turns`,
 			`warning: think.jsonl: row 0: "<|im_end|>" in a text of column "teacher_response": gad reads it as these letters, never as a control token: remove it, or write turns`,
 			`warning: think.jsonl: row 0: answer in column "teacher_response" contains <think>: the student learns to think aloud too, unless you cut that out`,
@@ -80,7 +80,7 @@ func TestDataReports(t *testing.T) {
 		{"data inspect --data val.jsonl --row 0 --model student", exitDone, []string{
 			`row 0`, `prompt: 26 tokens`, `answer: 7 tokens, 26 to 32; the last is its end token, "<|im_end|>"`, `  | It is 3.<|im_end|>`}, ""},
 		{"data inspect --data think.jsonl --model student", exitDone, []string{
-			`warning: think.jsonl: row 0: column "reasoning" is not read, although the answer may speak of it: put what matters into the prompt`,
+			`warning: think.jsonl: row 0: column "documents" is not read, although the answer may speak of it: put what matters into the prompt`,
 			`  | <|im_start|>user<|im_end|>`}, ""},
 		{"data inspect --data val.jsonl --model student --max-response-length 4", exitDone,
 			[]string{
