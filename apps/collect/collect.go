@@ -233,25 +233,6 @@ func (c *Collection) sameSettings(path string) error {
 	return nil
 }
 
-func show(v any) string {
-	switch v := v.(type) {
-	case nil:
-		return "not given"
-	case string:
-		if v == "" {
-			return "not given"
-		}
-		if r := []rune(v); len(r) > 40 {
-			v = string(r[:40]) + "..."
-		}
-		return fmt.Sprintf("%q", v)
-	}
-	if v == 0 {
-		return "not given"
-	}
-	return fmt.Sprint(v)
-}
-
 // asksNothing reports whether there is no turn of a user, or the last one is blank.
 func asksNothing(messages []endpoint.Message) bool {
 	for _, m := range slices.Backward(messages) {

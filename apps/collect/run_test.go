@@ -56,6 +56,8 @@ func batches(r *Run) { r.Batch, r.Poll = true, time.Millisecond }
 
 // ask runs r and returns what its error is, nil, fault.ErrUsage, fault.ErrRunning or another, what
 // it prints, and what it says.
+//
+//lint:ignore ST1008 a test reads the kind first
 func ask(r Run) (kind error, out, said string) {
 	client, err := endpoint.New(r.Limits)
 	if err != nil {

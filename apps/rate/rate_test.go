@@ -156,6 +156,7 @@ func TestRate(t *testing.T) {
 // it has.
 func TestRateResumes(t *testing.T) {
 	dir, o, rows := raters(t)
+	//lint:ignore ST1008 a test reads the error first
 	rate := func(name string) (error, string, []byte) {
 		out := filepath.Join(dir, name)
 		_, said, err := rates(o, rows, out)
