@@ -92,9 +92,10 @@ var house = map[string]string{
 	"internal/vfs/vfstest":           "internal/vfs",
 	"apps/chat/chattest":             "",
 	"apps/pull/hubtest":              "",
-	"apps/session/sessiontest":       "apps/session internal/report internal/vfs internal/vfs/vfstest",
+	"apps/session/sessiontest":       "apps/session data internal/report internal/vfs internal/vfs/vfstest",
+	"apps/collect/collecttest":       "internal/endpoint/endpointtest internal/vfs internal/vfs/vfstest",
 	"apps/play/playtest":             "internal/vfs",
-	"apps/judge/judgetest":           "internal/endpoint/endpointtest",
+	"apps/judge/judgetest":           "apps/judge internal/endpoint/endpointtest",
 	"internal/fault":                 "",
 	"internal/journal":               "internal/vfs",
 	"apps/session":                   "checkpoint critic data device internal/compute internal/fault internal/journal internal/report internal/vfs model tokenizer trainer/saved",
@@ -136,6 +137,7 @@ var doubles = map[string]string{
 	"trainer":                        "apps/session",     // trains a student to talk with
 	"trainer/export":                 "apps/session",
 	"apps/session/sessiontest":       "apps/session",
+	"apps/collect/collecttest":       "apps/collect",
 	"apps/play/playtest":             "apps/play",
 	"apps/judge/judgetest":           "apps/judge",
 	"apps/task":                      "apps/judge",   // answers that a program can check

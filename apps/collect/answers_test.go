@@ -13,34 +13,20 @@ import (
 	"strings"
 	"testing"
 
+	"gad/apps/collect/collecttest"
+	"gad/apps/session/sessiontest"
 	"gad/internal/endpoint"
 	"gad/internal/endpoint/endpointtest"
 	"gad/internal/fault"
 	"gad/internal/vfs"
 )
 
-// put writes a file of lines.
-func put(t *testing.T, name string, lines ...string) {
-	t.Helper()
-	if err := os.WriteFile(name, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// drop removes a file.
-func drop(t *testing.T, name string) {
-	t.Helper()
-	if err := os.Remove(name); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestCollectBlankPrompts: what asks nothing is not sent, and is named before anything is
 // asked.
 func TestCollectBlankPrompts(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{})
-	put(t, "prompts.jsonl",
+	s := collecttest.Teacher(t, &endpointtest.Server{})
+	collecttest.Put(t, "prompts.jsonl",
 		`{"content":"one"}`,
 		`{"content":" \n\t"}`,
 		`{"content":[{"role":"system","content":"be brief"}]}`,
@@ -53,13 +39,13 @@ func TestCollectBlankPrompts(t *testing.T) {
 		t.Errorf("prints %q, %d calls", out, len(s.Calls()))
 	}
 	out, said := must(t, line)
-	rows := collected(t, "rows.jsonl")
+	rows := sessiontest.Rows(t, "rows.jsonl")
 	if !strings.HasPrefix(out, "rows.jsonl: 2 answers to 5 prompts\n") ||
 		strings.Count(said, left) != 1 || len(s.Calls()) != 2 || len(rows) != 2 ||
 		rows[1].Teacher != "answer 0 to two" {
 		t.Errorf("prints %q, says %q, %d calls, %d rows", out, said, len(s.Calls()), len(rows))
 	}
-	put(t, "prompts.jsonl", `{"content":""}`, `{"content":" "}`)
+	collecttest.Put(t, "prompts.jsonl", `{"content":""}`, `{"content":" "}`)
 	code, out, said := ask(with(line, func(r *Run) { r.Output = "others.jsonl" }))
 	if want := "gad: data: prompts.jsonl: no row has a prompt (no user turn, or a blank one): name the column of the prompts with --content-key\n"; code == nil || code == fault.ErrUsage || code == fault.ErrRunning || out != "" || said != want {
 		t.Errorf("%v, prints %q, says %q", code, out, said)
@@ -74,25 +60,25 @@ func TestCollectBlankPrompts(t *testing.T) {
 func TestCollectEmptyAnswers(t *testing.T) {
 	t.Chdir(t.TempDir())
 	well := map[string]bool{"a": true}
-	s := teacher(t, &endpointtest.Server{
+	s := collecttest.Teacher(t, &endpointtest.Server{
 		Answer: func(c endpointtest.Call, choice int) (string, string) {
 			if well[c.Prompt] || well["all"] {
 				return endpointtest.Echo(c, choice)
 			}
 			return " ", map[string]string{"b": "content_filter", "c": "length"}[c.Prompt]
 		}})
-	put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`, `{"content":"c"}`)
+	collecttest.Put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`, `{"content":"c"}`)
 	line := asks(s, "rows.jsonl")
 	again := func(r *Run) { r.Empty = true }
 	run := func(calls, rows int, want string, more ...func(r *Run)) {
 		t.Helper()
 		before := len(s.Calls())
 		out, _ := must(t, with(line, more...))
-		if n := len(s.Calls()) - before; n != calls || len(collected(t, "rows.jsonl")) != rows ||
+		if n := len(s.Calls()) - before; n != calls || len(sessiontest.Rows(t, "rows.jsonl")) != rows ||
 			!strings.Contains(out, want) {
-			t.Errorf("%d calls, %d rows, prints %q", n, len(collected(t, "rows.jsonl")), out)
+			t.Errorf("%d calls, %d rows, prints %q", n, len(sessiontest.Rows(t, "rows.jsonl")), out)
 		}
-		drop(t, "rows.jsonl")
+		collecttest.Drop(t, "rows.jsonl")
 	}
 	both := "the teacher has answered without text: rows 1 (content_filter), 2 (length): remove rows.jsonl and give --retry-empty to ask them again\n"
 	run(3, 1, both)
@@ -120,19 +106,19 @@ func TestCollectEmptyAnswers(t *testing.T) {
 // it would have had from the start.
 func TestCollectSeeds(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{
+	s := collecttest.Teacher(t, &endpointtest.Server{
 		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 			fmt.Fprintf(w, `{"choices":[{"finish_reason":"stop","message":{"content":"%s by %v"}}]}`, c.Prompt, c.Raw["seed"]) // n is not known
 			return true
 		}})
-	put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`, `{"content":"a"}`)
+	collecttest.Put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`, `{"content":"a"}`)
 	answers := func(out string, seed int64, n int) []string {
 		var got []string
 		must(t, asks(s, out, func(r *Run) { r.Seed, r.N = &seed, n }))
-		for _, r := range collected(t, out) {
+		for _, r := range sessiontest.Rows(t, out) {
 			got = append(got, r.Teacher)
 		}
-		drop(t, out) // and not its journal
+		collecttest.Drop(t, out) // and not its journal
 		return got
 	}
 	one := answers("more.jsonl", 7, 1)
@@ -158,7 +144,7 @@ func TestCollectSeeds(t *testing.T) {
 func TestCollectThinksAndCalls(t *testing.T) {
 	t.Chdir(t.TempDir())
 	var asked []string
-	s := teacher(t, &endpointtest.Server{
+	s := collecttest.Teacher(t, &endpointtest.Server{
 		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 			tools, _ := json.Marshal(c.Raw["tools"])
 			messages, _ := json.Marshal(c.Raw["messages"])
@@ -171,7 +157,7 @@ func TestCollectThinksAndCalls(t *testing.T) {
 			return true
 		}})
 	call := `[{"id":"c1","type":"function","function":{"name":"sum","arguments":{"x":[1,2]}}}]`
-	put(t, "prompts.jsonl", `{"content":[{"role":"user","content":"sum?"}],"tools":[{"type":"function","function":{"name":"sum"}}],"env":{"n": 1.50}}`,
+	collecttest.Put(t, "prompts.jsonl", `{"content":[{"role":"user","content":"sum?"}],"tools":[{"type":"function","function":{"name":"sum"}}],"env":{"n": 1.50}}`,
 		`{"content":[{"role":"user","content":"1+2"},{"role":"assistant","content":"","tool_calls":`+call+`},{"role":"tool","content":"3","tool_call_id":"c1"}],"tools":[{"type":"function","function":{"name":"sum"}}]}`)
 	line := asks(s, "rows.jsonl")
 	line.Limits.Concurrency = 1
@@ -196,7 +182,7 @@ func TestCollectThinksAndCalls(t *testing.T) {
 	if want := `"arguments":"{\"x\":[1,2]}"`; !strings.Contains(asked[0], want) || !strings.Contains(asked[0], `"tool_call_id":"c1"`) {
 		t.Errorf("asked %s, want %s", asked[0], want)
 	}
-	drop(t, "rows.jsonl")
+	collecttest.Drop(t, "rows.jsonl")
 	must(t, with(line, func(r *Run) { r.Thinking = true }))
 	if got := read(); len(asked) != 2 || !strings.Contains(got, `"teacher_response":[{"role":"assistant","content":"3.","reasoning_content":"I see."}]`) || !strings.Contains(got, `"content":"","reasoning_content":"I add.","tool_calls":`) {
 		t.Errorf("%d requests; with thoughts\n%s", len(asked), got)
@@ -207,12 +193,12 @@ func TestCollectThinksAndCalls(t *testing.T) {
 // tally says how it was counted.
 func TestCollectUncounted(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{
+	s := collecttest.Teacher(t, &endpointtest.Server{
 		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 			fmt.Fprintf(w, `{"choices":[{"finish_reason":"stop","message":{"content":"%s"}}]}`, strings.Repeat("long", 1000))
 			return true
 		}})
-	promptFile(t, "prompts.jsonl", 10)
+	collecttest.Prompts(t, "prompts.jsonl", 10)
 	line := asks(s, "rows.arrow", func(r *Run) {
 		r.Price, r.Limits.Concurrency = &endpoint.Price{Output: 1000}, 1
 	})
@@ -229,18 +215,18 @@ func TestCollectUncounted(t *testing.T) {
 // TestCollectCached: tokens from a cache cost what the file says of them, or the full price.
 func TestCollectCached(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{
+	s := collecttest.Teacher(t, &endpointtest.Server{
 		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 			fmt.Fprint(w, `{"choices":[{"finish_reason":"stop","message":{"content":"a"}}],"usage":{"prompt_tokens":1000,"completion_tokens":10,"prompt_tokens_details":{"cached_tokens":800}}}`)
 			return true
 		}})
-	promptFile(t, "prompts.jsonl", 10)
+	collecttest.Prompts(t, "prompts.jsonl", 10)
 	for prices, want := range map[string]string{
 		`{"big": {"input": 1000, "output": 10000, "cached_input": 100}}`: "10k tokens of prompts (8000 from a cache), 100 of answers, $3.80\n", // 10 (0.2 + 0.08 + 0.1)
 		`{"big": {"input": 1000, "output": 10000, "cached_input": 0}}`:   "10k tokens of prompts (8000 from a cache), 100 of answers, $3.00\n",
 		`{"big": {"input": 1000, "output": 10000}}`:                      "10k tokens of prompts (8000 from a cache), 100 of answers, $11.00\n",
 	} {
-		put(t, "prices.json", prices)
+		collecttest.Put(t, "prices.json", prices)
 		price, err := endpoint.ReadPrice(vfs.OS, "prices.json", "big")
 		if err != nil {
 			t.Fatal(err)
@@ -249,8 +235,8 @@ func TestCollectCached(t *testing.T) {
 		if !strings.Contains(out, want) {
 			t.Errorf("%s: prints %s", prices, out)
 		}
-		drop(t, "rows.arrow")
-		drop(t, "rows.arrow.journal")
+		collecttest.Drop(t, "rows.arrow")
+		collecttest.Drop(t, "rows.arrow.journal")
 	}
 }
 
@@ -258,7 +244,7 @@ func TestCollectCached(t *testing.T) {
 // is paid for once.
 func TestCollectOddAnswers(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{
+	s := collecttest.Teacher(t, &endpointtest.Server{
 		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 			if c.Prompt == "a" {
 				fmt.Fprint(w, `{"choices":[{"finish_reason":"stop","message":{"content":[{"type":"text","text":"in parts"}]}}],"usage":{"prompt_tokens":1.0,"completion_tokens":2.0}}`)
@@ -267,9 +253,9 @@ func TestCollectOddAnswers(t *testing.T) {
 			}
 			return true
 		}})
-	put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`)
+	collecttest.Put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`)
 	out, _ := must(t, asks(s, "rows.parquet"))
-	rows := collected(t, "rows.parquet")
+	rows := sessiontest.Rows(t, "rows.parquet")
 	if len(s.Calls()) != 2 || len(rows) != 2 || rows[0].Teacher != "in parts" ||
 		rows[1].Teacher != "cut" || rows[0].Unfinished() || !rows[1].Unfinished() ||
 		!strings.Contains(out, "1 cut short (finish_reason length or the like: ") {
@@ -281,9 +267,9 @@ func TestCollectOddAnswers(t *testing.T) {
 // would have everybody pay again.
 func TestJournalOfBefore(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{})
-	put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":[{"role":"system","content":"s"},{"role":"user","content":"b"}]}`, `{"content":"a"}`)
-	put(t, "rows.jsonl.journal", // of the first version that collected
+	s := collecttest.Teacher(t, &endpointtest.Server{})
+	collecttest.Put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":[{"role":"system","content":"s"},{"role":"user","content":"b"}]}`, `{"content":"a"}`)
+	collecttest.Put(t, "rows.jsonl.journal", // of the first version that collected
 		`{"key":"settings","record":{"model":"big","system":"be brief","temperature":0.5,"top_p":0.9,"max_tokens":100,"seed":3,"extra":{"a":[true],"b":1}}}`,
 		`{"key":"fb21917996c5739c0b03252c98c35e82/0","record":{"choices":[{"content":"one","finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":4},"model":"big-2026","id":"chatcmpl-1"}}`,
 		`{"key":"07b07d917e5d68d4461cda53e3d0bb43/0","record":{"choices":[{"content":"two","finish_reason":"length"}],"usage":{"prompt_tokens":2,"completion_tokens":4},"model":"big-2026","id":"chatcmpl-1","batch":true}}`,
@@ -294,7 +280,7 @@ func TestJournalOfBefore(t *testing.T) {
 			TopP: &topP, MaxTokens: 100, Seed: &seed,
 			Extra: map[string]any{"b": 1.0, "a": []any{true}}}
 	}))
-	rows := collected(t, "rows.jsonl")
+	rows := sessiontest.Rows(t, "rows.jsonl")
 	if len(s.Calls()) > 0 || len(rows) != 3 ||
 		rows[0].Teacher+rows[1].Teacher+rows[2].Teacher != "onetwothree" ||
 		rows[1].Finish != "length" {
@@ -306,14 +292,14 @@ func TestJournalOfBefore(t *testing.T) {
 // --extra counts in the estimate, and equal and cut answers are said after.
 func TestCollectSays(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{
+	s := collecttest.Teacher(t, &endpointtest.Server{
 		Answer: func(c endpointtest.Call, choice int) (string, string) {
 			if strings.HasPrefix(c.Prompt, "refuse") {
 				return "As an AI I cannot.", "stop"
 			}
 			return "to " + c.Prompt, "length"
 		}})
-	put(t, "prompts.jsonl", `{"instruction":"refuse 1","input":"","history":[]}`, `{"instruction":"refuse","input":"2","history":[]}`,
+	collecttest.Put(t, "prompts.jsonl", `{"instruction":"refuse 1","input":"","history":[]}`, `{"instruction":"refuse","input":"2","history":[]}`,
 		`{"instruction":"refuse 3","history":[["q","a"]]}`, `{"instruction":"go"}`, `{"instruction":"go"}`, `{"instruction":"go"}`)
 	out, said := must(t, asks(s, "rows.jsonl", func(r *Run) {
 		r.Extra = map[string]any{"max_completion_tokens": 20.0}
@@ -339,12 +325,12 @@ func TestCollectSays(t *testing.T) {
 // What an endpoint refuses for all, and one that speaks no https.
 func TestRefusedForAll(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{
+	s := collecttest.Teacher(t, &endpointtest.Server{
 		Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 			endpointtest.Fail(w, 402, "", "Insufficient Balance")
 			return true
 		}})
-	put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`)
+	collecttest.Put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`)
 	plain := httptest.NewServer(nil)
 	defer plain.Close()
 	for url, want := range map[string]string{
@@ -365,12 +351,12 @@ func TestRefusedForAll(t *testing.T) {
 // What an endpoint that was named wrongly answers: one line, and nothing stays.
 func TestNewcomersEndpoints(t *testing.T) {
 	t.Chdir(t.TempDir())
-	put(t, "prompts.jsonl", `{"content":"a"}`)
+	collecttest.Put(t, "prompts.jsonl", `{"content":"a"}`)
 	server := httptest.NewServer(nil) // has no /chat/completions
 	defer server.Close()
 
 	// A server on this machine that wants a key, where none is sent unless asked for.
-	guarded := teacher(t, &endpointtest.Server{Key: "sk-right"})
+	guarded := collecttest.Teacher(t, &endpointtest.Server{Key: "sk-right"})
 	code, _, said := ask(asks(guarded, "x.arrow"))
 	if want := ": status 401 invalid_api_key: the endpoint wants a key: name its environment variable with --key-env, or its file with --key-file\n"; code != fault.ErrRunning || !strings.HasSuffix(said, want) {
 		t.Errorf("%v\n got %s want %s", code, said, want)
@@ -403,7 +389,7 @@ func TestNewcomersEndpoints(t *testing.T) {
 func TestMistakesAtTheEndpoint(t *testing.T) {
 	work := t.TempDir()
 	t.Chdir(work)
-	put(t, "prompts.jsonl", `{"content":"a"}`)
+	collecttest.Put(t, "prompts.jsonl", `{"content":"a"}`)
 	for _, c := range []struct {
 		s    *endpointtest.Server
 		want string
@@ -421,7 +407,7 @@ func TestMistakesAtTheEndpoint(t *testing.T) {
 				return true
 			}}, "status 307: the endpoint redirects elsewhere, which is not followed: give the URL that it redirects to as base URL"},
 	} {
-		teacher(t, c.s)
+		collecttest.Teacher(t, c.s)
 		code, out, said := ask(asks(c.s, "x.arrow", func(r *Run) {
 			r.Limits.Key = "sk-wrong-0123456789"
 		}))
@@ -439,7 +425,7 @@ func TestMistakesAtTheEndpoint(t *testing.T) {
 // What --partial leaves out is said, with the way to get it.
 func TestPartialSaysWhatIsMissing(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{
+	s := collecttest.Teacher(t, &endpointtest.Server{
 		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 			if c.Prompt == "b" {
 				endpointtest.Fail(w, 400, "", "not this")
@@ -447,14 +433,14 @@ func TestPartialSaysWhatIsMissing(t *testing.T) {
 			}
 			return false
 		}})
-	put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`, `{"content":"c"}`)
+	collecttest.Put(t, "prompts.jsonl", `{"content":"a"}`, `{"content":"b"}`, `{"content":"c"}`)
 	line := asks(s, "x.jsonl", partial)
 	code, out, _ := ask(line)
 	if want := "x.jsonl: 2 answers to 3 prompts\n1 of 3 rows have no answer: remove x.jsonl, and the same command asks again\n"; code != nil || !strings.HasPrefix(out, want) {
 		t.Errorf("%v, prints %s", code, out)
 	}
 	s.Misbehave = nil
-	drop(t, "x.jsonl")
+	collecttest.Drop(t, "x.jsonl")
 	if code, out, _ := ask(line); code != nil ||
 		!strings.HasPrefix(out, "x.jsonl: 3 answers to 3 prompts\ncounted") {
 		t.Errorf("again: %v, prints %s", code, out)
@@ -468,7 +454,7 @@ func TestEstimateOfTime(t *testing.T) {
 	for i := range lines {
 		lines[i] = `{"content":"` + strings.Repeat("a", 396) + `"}` // 100 tokens with the role
 	}
-	put(t, "prompts.jsonl", lines...)
+	collecttest.Put(t, "prompts.jsonl", lines...)
 	for _, x := range []struct {
 		rpm, tpm, in, out float64
 		batch             bool

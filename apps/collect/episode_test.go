@@ -9,55 +9,18 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"gad/apps/collect/collecttest"
 	"gad/apps/games"
+	"gad/apps/session/sessiontest"
 	"gad/data"
 	"gad/internal/endpoint"
 	"gad/internal/endpoint/endpointtest"
 	"gad/internal/fault"
 )
-
-var aNumber = regexp.MustCompile(`[0-9]+`)
-
-// adds is a teacher of the environment calculator: its next turn by the conversation, as the
-// scripted teacher of gad task make has it.
-func adds(messages []struct{ Role, Content string }) (call bool, a, b int) {
-	var numbers []int
-	last, calls := 0, 0
-	for _, m := range messages {
-		switch {
-		case m.Role == "user" && numbers == nil:
-			for _, s := range aNumber.FindAllString(m.Content, -1) {
-				n, _ := strconv.Atoi(s)
-				numbers = append(numbers, n)
-			}
-			last = numbers[0]
-		case m.Role == "tool":
-			last, _ = strconv.Atoi(m.Content)
-			calls++
-		}
-	}
-	if calls+1 < len(numbers) {
-		return true, last, numbers[calls+1]
-	}
-	return false, last, 0
-}
-
-// addsAsText writes the turns of adds.
-func addsAsText(c endpointtest.Call, _ int) (text, finish string) {
-	call, a, b := adds(c.Messages)
-	if !call {
-		return fmt.Sprintf("The sum is %d.", a), "stop"
-	}
-	return fmt.Sprintf(
-		"<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": %d, \"b\": %d}}\n</tool_call>", a,
-		b), "stop"
-}
 
 // calculator is the game of that name, and the command of its environment: see TestMain.
 var calculator = games.Games()[1]
@@ -79,7 +42,7 @@ func acts(t *testing.T, s *endpointtest.Server, n int, output string, more ...fu
 		}
 		lines[i] = string(raw)
 	}
-	put(t, "prompts.jsonl", lines...)
+	collecttest.Put(t, "prompts.jsonl", lines...)
 	return with(asks(s, output, in(calculates)), more...)
 }
 
@@ -132,7 +95,7 @@ func jsonLines(t *testing.T, path string) (all []map[string]any) {
 // nobody is asked twice, and the rows pass gad env check and gad data validate.
 func TestCollectEpisodes(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{Answer: addsAsText,
+	s := collecttest.Teacher(t, &endpointtest.Server{Answer: collecttest.AddsAsText,
 		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 			if c.Number%40 == 4 { // tried again inside of an episode
 				endpointtest.Fail(w, 500, "", "trouble")
@@ -176,7 +139,7 @@ func TestCollectEpisodes(t *testing.T) {
 			continue
 		}
 		asked[fmt.Sprint(c.Messages)]++
-		text, _ := addsAsText(c, 0)
+		text, _ := collecttest.AddsAsText(c, 0)
 		answer += endpointtest.Tokens(text)
 		for _, m := range c.Messages {
 			prompt += endpointtest.Tokens(m.Content)
@@ -209,7 +172,7 @@ func TestCollectEpisodes(t *testing.T) {
 			t.Fatal(err)
 		}
 		must(t, with(run, func(r *Run) { r.Output = other }))
-		rows, want := collected(t, other), collected(t, out)
+		rows, want := sessiontest.Rows(t, other), sessiontest.Rows(t, out)
 		for i := range want {
 			if !reflect.DeepEqual(rows[i], want[i]) {
 				t.Errorf("%s: row %d: %+v, want %+v", ext, i, rows[i], want[i])
@@ -278,9 +241,9 @@ func TestCollectEpisodes(t *testing.T) {
 // teacher's next request has them with the ids that the tool's messages answer, and so have rows.
 func TestCollectEpisodesCalls(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{})
+	s := collecttest.Teacher(t, &endpointtest.Server{})
 	s.Misbehave = func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
-		call, a, b := adds(c.Messages)
+		call, a, b := collecttest.Adds(c.Messages)
 		if !call {
 			fmt.Fprintf(w, `{"choices":[{"finish_reason":"stop","message":{"content":"The sum is %d."}}]}`, a)
 			return true
@@ -326,7 +289,7 @@ func TestCollectEpisodesKeep(t *testing.T) {
 	question := func(i int) string {
 		return questions[i]["content"].([]any)[1].(map[string]any)["content"].(string)
 	}
-	s := teacher(t, &endpointtest.Server{
+	s := collecttest.Teacher(t, &endpointtest.Server{
 		Answer: func(c endpointtest.Call, choice int) (string, string) {
 			asked, turn := c.Messages[1].Content, (len(c.Messages)-2)/2
 			switch {
@@ -339,7 +302,7 @@ func TestCollectEpisodesKeep(t *testing.T) {
 			case asked == question(4) && turn == 0:
 				return "<tool_call>\n{\"name\"", "length"
 			}
-			return addsAsText(c, choice)
+			return collecttest.AddsAsText(c, choice)
 		}})
 	const out = "rows.jsonl"
 	run := acts(t, s, 12, out)
@@ -416,7 +379,7 @@ done
 // What an environment may do wrong: who pays, what is said, what is written.
 func TestCollectEpisodesFaults(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{})
+	s := collecttest.Teacher(t, &endpointtest.Server{})
 	var b strings.Builder
 	for i := range 10 {
 		fmt.Fprintf(&b, `{"content":[{"role":"user","content":"p%d"}],"env":{"n":%d}}`+"\n", i, i)
@@ -505,7 +468,7 @@ func TestCollectEpisodesFaults(t *testing.T) {
 		r.Prompts.Paths, r.Seed, r.System = []string{"none.jsonl"}, &seed, "be brief"
 	}))
 	seeds := map[string]bool{}
-	for _, r := range collected(t, "none-out.jsonl") {
+	for _, r := range sessiontest.Rows(t, "none-out.jsonl") {
 		if len(r.Messages) != 1 || !strings.HasPrefix(r.Messages[0].Content, "seed ") ||
 			r.Env != data.JSON(`"maze"`) {
 			t.Errorf("row %+v", r)

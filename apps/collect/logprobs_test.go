@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"gad/apps/collect/collecttest"
+	"gad/apps/session/sessiontest"
 	"gad/internal/endpoint/endpointtest"
 	"gad/internal/fault"
 )
@@ -22,7 +24,7 @@ func TestCollectLogprobs(t *testing.T) {
 		edit(l["content"].([]any)[1].(map[string]any))
 		return l
 	}
-	s := teacher(t, &endpointtest.Server{
+	s := collecttest.Teacher(t, &endpointtest.Server{
 		Answer: func(c endpointtest.Call, _ int) (string, string) { return "ä€😀 " + c.Prompt, "stop" },
 		Logprobs: func(c endpointtest.Call, text string) any {
 			switch c.Prompt {
@@ -56,7 +58,7 @@ func TestCollectLogprobs(t *testing.T) {
 		"more than 0", "a number", "long"} {
 		lines = append(lines, `{"content":"`+prompt+`"}`)
 	}
-	put(t, "prompts.jsonl", lines...)
+	collecttest.Put(t, "prompts.jsonl", lines...)
 	line := asks(s, "rows.jsonl", func(r *Run) { r.TopLogprobs, r.Limits.Concurrency = 3, 1 })
 	const said = "log-probabilities: 3 answers of 10; fewer than 3 tokens at each place: 1; the endpoint has sent none: 2; left out: 5 (the first: row 4: the bytes of the tokens do not write the answer)\n"
 	out, _ := must(t, line)
@@ -69,7 +71,7 @@ func TestCollectLogprobs(t *testing.T) {
 		}
 	}
 	const good = `[[[195,164,226],-0.25,"0",-2,"1",-3],[[130,172,240],-0.25,"0",-2,"1",-3],[[159,152,128],-0.25,"0",-2,"1",-3],[" go",-0.25,"0",-2,"1",-3],["od",-0.25,"0",-2,"1",-3]]`
-	rows := collected(t, "rows.jsonl")
+	rows := sessiontest.Rows(t, "rows.jsonl")
 	for i, row := range rows {
 		if has := row.Logprobs != nil; has != (i == 0 || i == 3 || i == 9) ||
 			row.LogprobsFault() != "" || !strings.HasPrefix(row.Teacher, "ä€😀 ") {
@@ -90,7 +92,7 @@ func TestCollectLogprobs(t *testing.T) {
 	}
 	// From the journal again, in other formats, for nothing.
 	for _, name := range []string{"rows.jsonl", "rows.arrow", "rows.parquet"} {
-		drop(t, "rows.jsonl")
+		collecttest.Drop(t, "rows.jsonl")
 		if name != "rows.jsonl" {
 			if err := os.Rename("rows.jsonl.journal", name+".journal"); err != nil {
 				t.Fatal(err)
@@ -100,7 +102,7 @@ func TestCollectLogprobs(t *testing.T) {
 		if out, _ := must(t, with(line, into(name))); !strings.Contains(out, said) || len(s.Calls()) != calls {
 			t.Errorf("%s: prints %q, %d calls", name, out, len(s.Calls())-calls)
 		}
-		for i, row := range collected(t, name) {
+		for i, row := range sessiontest.Rows(t, name) {
 			if row.Logprobs.String() != rows[i].Logprobs.String() {
 				t.Errorf("%s: row %d: %v", name, i, row.Logprobs)
 			}
@@ -109,10 +111,10 @@ func TestCollectLogprobs(t *testing.T) {
 			if err := os.Rename(name+".journal", "rows.jsonl.journal"); err != nil {
 				t.Fatal(err)
 			}
-			put(t, "rows.jsonl")
+			collecttest.Put(t, "rows.jsonl")
 		}
 	}
-	drop(t, "rows.jsonl")
+	collecttest.Drop(t, "rows.jsonl")
 	// Others than those of the journal are refused; who asks for none gets and keeps none.
 	const want = "gad: collect: rows.jsonl.journal: its answers are of other settings: --top-logprobs was 3, now it is 5: give the same, or another --output\n"
 	if kind, _, said := ask(with(line, func(r *Run) { r.TopLogprobs = 5 })); kind !=
@@ -127,7 +129,7 @@ func TestCollectLogprobs(t *testing.T) {
 		strings.Contains(string(raw), "InThrees") || strings.Contains(string(raw), `"logprobs":[`) {
 		t.Errorf("%v: %.2000s", err, raw)
 	}
-	for _, row := range collected(t, "plain.jsonl") {
+	for _, row := range sessiontest.Rows(t, "plain.jsonl") {
 		if row.Logprobs != nil {
 			t.Errorf("%+v", row)
 		}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"gad/apps/collect/collecttest"
 	"gad/apps/session"
 	"gad/apps/session/sessiontest"
 	"gad/data"
@@ -18,16 +19,6 @@ import (
 	"gad/internal/endpoint/endpointtest"
 	"gad/internal/fault"
 )
-
-// teacher is a server that the test ends.
-func teacher(t *testing.T, s *endpointtest.Server) *endpointtest.Server {
-	t.Helper()
-	if _, err := endpointtest.Start(s); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	return s
-}
 
 // asks is gad data collect of prompts.jsonl from a server.
 func asks(s *endpointtest.Server, output string, more ...func(r *Run)) Run {
@@ -83,45 +74,11 @@ func must(t *testing.T, r Run) (out, said string) {
 	return out, said
 }
 
-// promptFile has n prompts; every third is a conversation.
-func promptFile(t *testing.T, path string, n int) {
-	t.Helper()
-	var b strings.Builder
-	for i := range n {
-		if i%3 == 1 {
-			fmt.Fprintf(&b, `{"id":"r%d","messages":[{"role":"system","content":"be %d"},{"role":"user","content":"p%d"}]}`+"\n", i, i, i)
-		} else {
-			fmt.Fprintf(&b, `{"id":"r%d","messages":[{"role":"user","content":"p%d"}],"level":3}`+"\n", i, i)
-		}
-	}
-	if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// collected are the rows of an output.
-func collected(t *testing.T, path string) (rows []data.Row) {
-	t.Helper()
-	set, err := data.Open(path, data.DefaultColumns())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer set.Close()
-	for i := range set.Len() {
-		r, err := set.Row(i)
-		if err != nil {
-			t.Fatal(err)
-		}
-		rows = append(rows, r)
-	}
-	return rows
-}
-
 // TestCollect: the answers of a teacher that misbehaves at first, in the order of the
 // prompts, in a file that gad data validate and training take.
 func TestCollect(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{Key: "sk-teacher-0123456789",
+	s := collecttest.Teacher(t, &endpointtest.Server{Key: "sk-teacher-0123456789",
 		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 			switch {
 			case c.Before > 0:
@@ -143,7 +100,7 @@ func TestCollect(t *testing.T) {
 			}
 			return endpointtest.Echo(c, choice)
 		}})
-	promptFile(t, "prompts.jsonl", 40)
+	collecttest.Prompts(t, "prompts.jsonl", 40)
 	half := 0.5
 	line := asks(s, "rows.arrow", func(r *Run) {
 		r.Limits.Key, r.System, r.Temperature, r.MaxTokens = s.Key, "be brief", &half, 100
@@ -151,7 +108,7 @@ func TestCollect(t *testing.T) {
 	out, _ := must(t, with(line, func(r *Run) {
 		r.Price, r.MaxCost = &endpoint.Price{Input: 1000, Output: 2000}, 20
 	}))
-	rows := collected(t, "rows.arrow")
+	rows := sessiontest.Rows(t, "rows.arrow")
 	if len(rows) != 39 {
 		t.Fatalf("%d rows", len(rows))
 	}
@@ -252,7 +209,7 @@ func TestCollectSeveral(t *testing.T) {
 				return true
 			}
 		}
-		teacher(t, s)
+		collecttest.Teacher(t, s)
 		if err := os.WriteFile("prompts.jsonl",
 			[]byte("{\"content\":\"a\"}\n{\"content\":\"b\"}\n{\"content\":\"a\"}\n"),
 			0o644); err != nil {
@@ -260,7 +217,7 @@ func TestCollectSeveral(t *testing.T) {
 		}
 		for _, n := range []int{1, 3} {
 			must(t, asks(s, "rows.jsonl", func(r *Run) { r.N = n }))
-			rows := collected(t, "rows.jsonl")
+			rows := sessiontest.Rows(t, "rows.jsonl")
 			// equal prompts have answers of their own
 			if len(rows) != 3*n || rows[0].Teacher == rows[2*n].Teacher {
 				t.Fatalf("n %d: %d rows: %+v", n, len(rows), rows)
@@ -295,7 +252,7 @@ func TestCollectSeveral(t *testing.T) {
 func TestCollectFails(t *testing.T) {
 	t.Chdir(t.TempDir())
 	well := false
-	s := teacher(t, &endpointtest.Server{
+	s := collecttest.Teacher(t, &endpointtest.Server{
 		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 			switch {
 			case well:
@@ -308,7 +265,7 @@ func TestCollectFails(t *testing.T) {
 			}
 			return false
 		}})
-	promptFile(t, "prompts.jsonl", 10)
+	collecttest.Prompts(t, "prompts.jsonl", 10)
 	line := asks(s, "rows.arrow")
 	line.Limits.Retries = 1
 	code, out, said := ask(line)
@@ -329,7 +286,7 @@ func TestCollectFails(t *testing.T) {
 	}
 	// Whatever is left is refused, and the others can be written nonetheless.
 	out, _ = must(t, with(line, partial))
-	if rows := collected(t, "rows.arrow"); len(rows) != 8 || rows[2].ID != "r3" ||
+	if rows := sessiontest.Rows(t, "rows.arrow"); len(rows) != 8 || rows[2].ID != "r3" ||
 		!strings.HasPrefix(out, "rows.arrow: 8 answers to 10 prompts\n") {
 		t.Errorf("prints %q", out)
 	}
@@ -339,7 +296,7 @@ func TestCollectFails(t *testing.T) {
 	well = true
 	calls := len(s.Calls())
 	must(t, line)
-	if rows := collected(t, "rows.arrow"); len(rows) != 10 || len(s.Calls()) != calls+2 {
+	if rows := sessiontest.Rows(t, "rows.arrow"); len(rows) != 10 || len(s.Calls()) != calls+2 {
 		t.Errorf("%d rows, %d calls more", len(rows), len(s.Calls())-calls)
 	}
 }
@@ -347,8 +304,8 @@ func TestCollectFails(t *testing.T) {
 // TestCollectEstimate: what it will cost is said before, and refused above the limit.
 func TestCollectEstimate(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{})
-	promptFile(t, "prompts.jsonl", 10)
+	s := collecttest.Teacher(t, &endpointtest.Server{})
+	collecttest.Prompts(t, "prompts.jsonl", 10)
 	line := asks(s, "rows.arrow", func(r *Run) { r.Price = &endpoint.Price{Output: 1000} })
 	out, _ := must(t, with(line, dry, func(r *Run) { r.MaxTokens = 50 }))
 	if want := "big: 10 answers to 10 rows; estimate: 22 tokens of prompts, 500 of answers, $0.50 (at 4 bytes per token of a prompt, and the most that --max-tokens allows, 50 tokens per answer)\n"; out != want {
@@ -379,11 +336,11 @@ func TestCollectEstimate(t *testing.T) {
 // lines twice and in no order, and requests that fail.
 func TestCollectBatch(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{
+	s := collecttest.Teacher(t, &endpointtest.Server{
 		Batch: endpointtest.BatchRules{Looks: 2, LoseReply: 1, CutFile: 1, Twice: true,
 			Refuse:  func(prompt string) bool { return prompt == "p3" },
 			Foreign: `{"custom_id":"batch/1/file","response":{"status_code":200,"body":{"choices":[{"message":{"content":"x"}}]}}}` + "\nnot JSON\n"}})
-	promptFile(t, "prompts.jsonl", 10)
+	collecttest.Prompts(t, "prompts.jsonl", 10)
 	line := asks(s, "rows.arrow", batches, func(r *Run) {
 		r.N, r.Price = 2, &endpoint.Price{Output: 1000}
 	})
@@ -397,7 +354,7 @@ func TestCollectBatch(t *testing.T) {
 	}
 	s.Batch = endpointtest.BatchRules{}
 	out, _ := must(t, line)
-	rows := collected(t, "rows.arrow")
+	rows := sessiontest.Rows(t, "rows.arrow")
 	for i, r := range rows {
 		if r.ID != fmt.Sprintf("r%d", i/2) ||
 			r.Teacher != fmt.Sprintf("answer %d to p%d", i%2, i/2) {
@@ -420,8 +377,8 @@ func TestCollectBatch(t *testing.T) {
 func TestCollectBatchEnds(t *testing.T) {
 	for _, end := range []string{"expired", "cancelled", "failed", "EXPIRED"} {
 		t.Chdir(t.TempDir())
-		s := teacher(t, &endpointtest.Server{Batch: endpointtest.BatchRules{End: end}})
-		promptFile(t, "prompts.jsonl", 10)
+		s := collecttest.Teacher(t, &endpointtest.Server{Batch: endpointtest.BatchRules{End: end}})
+		collecttest.Prompts(t, "prompts.jsonl", 10)
 		line := asks(s, "rows.arrow", batches)
 		code, _, said := ask(line)
 		if code != fault.ErrRunning || !strings.Contains(said, "batch_"+end+": not done in time (1 try)") ||
@@ -430,7 +387,7 @@ func TestCollectBatchEnds(t *testing.T) {
 		}
 		s.Batch.End = ""
 		must(t, line)
-		if len(collected(t, "rows.arrow")) != 10 || s.Batches() != 2 {
+		if len(sessiontest.Rows(t, "rows.arrow")) != 10 || s.Batches() != 2 {
 			t.Errorf("%s: %d batches", end, s.Batches())
 		}
 		for prompt, n := range s.Answered() {
@@ -446,7 +403,7 @@ func TestCollectBatchEnds(t *testing.T) {
 func TestCollectRefused(t *testing.T) {
 	t.Chdir(t.TempDir())
 	well := 10
-	s := teacher(t, &endpointtest.Server{
+	s := collecttest.Teacher(t, &endpointtest.Server{
 		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 			var i int
 			if _, err := fmt.Sscanf(c.Prompt, "p%d", &i); err == nil && i < well {
@@ -455,10 +412,10 @@ func TestCollectRefused(t *testing.T) {
 			endpointtest.Fail(w, 400, "", "not this")
 			return true
 		}})
-	promptFile(t, "prompts.jsonl", 100)
+	collecttest.Prompts(t, "prompts.jsonl", 100)
 	line := asks(s, "rows.arrow")
 	must(t, with(line, partial))
-	if n := len(s.Calls()); len(collected(t, "rows.arrow")) != 10 || n != 100 {
+	if n := len(s.Calls()); len(sessiontest.Rows(t, "rows.arrow")) != 10 || n != 100 {
 		t.Fatalf("%d calls", n)
 	}
 	if err := os.Remove("rows.arrow"); err != nil {
@@ -479,7 +436,7 @@ func TestCollectRefused(t *testing.T) {
 // TestCollectOtherPrompts: prompts that were added or moved ask for what is new, and no more.
 func TestCollectOtherPrompts(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{})
+	s := collecttest.Teacher(t, &endpointtest.Server{})
 	line := asks(s, "rows.jsonl")
 	for _, prompts := range []string{"a b c", "c new a b a"} {
 		var b strings.Builder
@@ -491,7 +448,7 @@ func TestCollectOtherPrompts(t *testing.T) {
 		}
 		must(t, line)
 		var got []string
-		for _, r := range collected(t, "rows.jsonl") {
+		for _, r := range sessiontest.Rows(t, "rows.jsonl") {
 			got = append(got, r.Messages[0].Content)
 			if r.Teacher != "answer 0 to "+r.Messages[0].Content {
 				t.Errorf("%+v", r)
@@ -512,12 +469,12 @@ func TestCollectOtherPrompts(t *testing.T) {
 // TestCollectEstimateBySample: once there are answers, the estimate is by them.
 func TestCollectEstimateBySample(t *testing.T) {
 	t.Chdir(t.TempDir())
-	s := teacher(t, &endpointtest.Server{
+	s := collecttest.Teacher(t, &endpointtest.Server{
 		Answer: func(endpointtest.Call, int) (string, string) {
 			return strings.Repeat("long", 30),
 				"stop"
 		}})
-	promptFile(t, "prompts.jsonl", 40)
+	collecttest.Prompts(t, "prompts.jsonl", 40)
 	line := asks(s, "rows.arrow", func(r *Run) { r.MaxTokens = 1000 })
 	must(t, with(line, func(r *Run) { r.Prompts.Limit = 25 }))
 	if err := os.Remove("rows.arrow"); err != nil {

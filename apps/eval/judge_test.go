@@ -16,31 +16,6 @@ import (
 	"gad/apps/task"
 )
 
-// judgedJSON is what gad eval --judge --json prints of the judge.
-type judgedJSON struct {
-	Judge struct {
-		judge.Report
-		Cost        float64                      `json:"cost_usd"`
-		Differences []map[string]json.RawMessage `json:"differences"`
-	} `json:"judge"`
-}
-
-func judgedBy(t *testing.T, printed string) judgedJSON {
-	t.Helper()
-	var out judgedJSON
-	if err := json.Unmarshal([]byte(printed), &out); err != nil {
-		t.Fatalf("%v: %s", err, printed)
-	}
-	return out
-}
-
-func value(x *float64) float64 {
-	if x == nil {
-		return math.NaN()
-	}
-	return *x
-}
-
 // A student that is always right, one that guesses and one that pads its answers, on
 // the demo's task: a judge by rule gives the figures that counting gives.
 func TestJudgeOfTheDemo(t *testing.T) {
@@ -136,7 +111,7 @@ func TestJudgeOfTheDemo(t *testing.T) {
 		}
 	}
 	printed := run(o)
-	got := judgedBy(t, printed).Judge
+	got := judgetest.Printed(t, printed).Judge
 	var names []string
 	for _, f := range got.Students {
 		names = append(names, f.Name)
@@ -200,13 +175,13 @@ func TestJudgeOfTheDemo(t *testing.T) {
 	} {
 		f := got.Students[c.student]
 		score, win := grades(c.right)
-		if math.Abs(value(f.Score)-score) > 1e-9 || math.Abs(value(f.Win)-win) > 1e-9 ||
-			math.Abs(value(f.PairWin)-c.pair) > 1e-9 ||
+		if math.Abs(judgetest.Value(f.Score)-score) > 1e-9 || math.Abs(judgetest.Value(f.Win)-win) > 1e-9 ||
+			math.Abs(judgetest.Value(f.PairWin)-c.pair) > 1e-9 ||
 			math.IsNaN(c.swap) != (f.Swap == nil) || f.Swap != nil &&
 			math.Abs(*f.Swap-c.swap) > 1e-9 || !math.IsNaN(c.lc) &&
-			math.Abs(value(f.LCWin)-c.lc) > c.near+1e-9 {
+			math.Abs(judgetest.Value(f.LCWin)-c.lc) > c.near+1e-9 {
 			t.Errorf("%s: score %g win %g pair %g LC %g swap %g, want %g %g %g %g %g", f.Name,
-				value(f.Score), value(f.Win), value(f.PairWin), value(f.LCWin), value(f.Swap),
+				judgetest.Value(f.Score), judgetest.Value(f.Win), judgetest.Value(f.PairWin), judgetest.Value(f.LCWin), judgetest.Value(f.Swap),
 				score, win, c.pair, c.lc, c.swap)
 		}
 		if f.Scored != n || f.Paired != n || f.ScoreCI95 == nil ||
@@ -254,7 +229,7 @@ func TestJudgeOfTheDemo(t *testing.T) {
 	o.JSON, o.Answers, o.Rows.Limit = true, []string{"rows.jsonl"}, 40
 	o.Judge.Mode, o.Judge.Teacher = judge.Score, false
 	printed = run(o)
-	if again := judgedBy(t, printed).Judge; again.Tally.Asked != 0 || len(again.Students) != 3 ||
+	if again := judgetest.Printed(t, printed).Judge; again.Tally.Asked != 0 || len(again.Students) != 3 ||
 		again.Students[1].Scored != 40 || again.Students[1].PairWin != nil {
 		t.Errorf("%s", printed)
 	}

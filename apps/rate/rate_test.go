@@ -8,7 +8,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -22,7 +21,6 @@ import (
 	"gad/device"
 	"gad/internal/compute"
 	"gad/internal/fault"
-	"gad/internal/journal"
 	"gad/internal/modeltest"
 )
 
@@ -258,33 +256,6 @@ func TestRatedBefore(t *testing.T) {
 	}
 	if raw, err := os.ReadFile(out); err != nil || !bytes.Equal(raw, want) {
 		t.Errorf("the output has changed: %v", err)
-	}
-}
-
-// Every setting that a record depends on is compared, and named by its flag or in words.
-func TestSettingsDiffer(t *testing.T) {
-	var s settings
-	if what := journal.Changed(s, s); what != "" {
-		t.Errorf("equal settings: %s", what)
-	}
-	fields := reflect.TypeFor[settings]()
-	for i := range fields.NumField() {
-		now := s
-		switch f := reflect.ValueOf(&now).Elem().Field(i); f.Kind() {
-		case reflect.String:
-			f.SetString("x")
-		case reflect.Bool:
-			f.SetBool(true)
-		case reflect.Int:
-			f.SetInt(3)
-		case reflect.Uint64:
-			f.SetUint(3)
-		case reflect.Float64:
-			f.SetFloat(0.5)
-		}
-		if what := journal.Changed(s, now); what == "" {
-			t.Errorf("%s is not compared", fields.Field(i).Name)
-		}
 	}
 }
 

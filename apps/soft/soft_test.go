@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 
@@ -17,7 +16,6 @@ import (
 	"gad/data"
 	"gad/device"
 	"gad/internal/fault"
-	"gad/internal/journal"
 	"gad/internal/modeltest"
 	"gad/internal/vfs"
 	"gad/trainer/export"
@@ -60,24 +58,6 @@ func must(t *testing.T, o Options, rows session.Rows, output string) (printed st
 	return printed
 }
 
-// labelled are the rows of an output.
-func labelled(t *testing.T, path string) (rows []data.Row) {
-	t.Helper()
-	set, err := data.Open(path, data.DefaultColumns())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer set.Close()
-	for i := range set.Len() {
-		row, err := set.Row(i)
-		if err != nil {
-			t.Fatal(err)
-		}
-		rows = append(rows, row)
-	}
-	return rows
-}
-
 // What a local teacher gives the tokens of an answer is what gad logprobs says of them, in each
 // format, and a student with its tokenizer has soft labels at all of them.
 func TestDataScore(t *testing.T) {
@@ -105,7 +85,7 @@ func TestDataScore(t *testing.T) {
 			"\nlonger than the teacher's context, and scored as far as that goes: 1 row\nwithout log-probabilities: 1 row (the first: row 5: the answer is more than a text, which a template writes)\n") {
 			t.Errorf("prints %q", printed)
 		}
-		rows := labelled(t, out)
+		rows := sessiontest.Rows(t, out)
 		if len(rows) != 7 || rows[5].Logprobs != nil || rows[6].LogprobsFault() != "" {
 			t.Fatalf("%d rows: %+v", len(rows), rows[5:])
 		}
@@ -140,7 +120,7 @@ func TestDataScore(t *testing.T) {
 		out, o := filepath.Join(dir, name+".jsonl"), o
 		o.System = system
 		must(t, o, other, out)
-		a, b := labelled(t, first)[0].Logprobs.String(), labelled(t, out)[0].Logprobs.String()
+		a, b := sessiontest.Rows(t, first)[0].Logprobs.String(), sessiontest.Rows(t, out)[0].Logprobs.String()
 		if equal := a == b; equal != (name == "same") {
 			t.Errorf("%s: the same log-probabilities: %v", name, equal)
 		}
@@ -152,7 +132,7 @@ func TestDataScore(t *testing.T) {
 	}
 	o.Path = gguf
 	must(t, o, from, filepath.Join(dir, "gguf.jsonl"))
-	a, b := labelled(t, first), labelled(t, filepath.Join(dir, "gguf.jsonl"))
+	a, b := sessiontest.Rows(t, first), sessiontest.Rows(t, filepath.Join(dir, "gguf.jsonl"))
 	for i := range a {
 		for k, at := range a[i].Logprobs {
 			if d := at[0].LogProb - b[i].Logprobs[k][0].LogProb; d > .05 || d < -.05 {
@@ -217,33 +197,6 @@ func TestDataScoreResumes(t *testing.T) {
 			"gad: data score: "+full+".partial: cannot be resumed: "+said+
 				": give the same settings, or another --output\n" {
 			t.Errorf("%s: %v, %s", said, err, got)
-		}
-	}
-}
-
-// Every setting that a record depends on is compared, and named by its flag or in words.
-func TestSettingsDiffer(t *testing.T) {
-	var s settings
-	if what := journal.Changed(s, s); what != "" {
-		t.Errorf("equal settings: %s", what)
-	}
-	fields := reflect.TypeFor[settings]()
-	for i := range fields.NumField() {
-		now := s
-		switch f := reflect.ValueOf(&now).Elem().Field(i); f.Kind() {
-		case reflect.String:
-			f.SetString("x")
-		case reflect.Bool:
-			f.SetBool(true)
-		case reflect.Int:
-			f.SetInt(3)
-		case reflect.Uint64:
-			f.SetUint(3)
-		case reflect.Float64:
-			f.SetFloat(0.5)
-		}
-		if what := journal.Changed(s, now); what == "" {
-			t.Errorf("%s is not compared", fields.Field(i).Name)
 		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"gad/apps/collect/collecttest"
 	"gad/internal/endpoint/endpointtest"
 )
 
@@ -33,12 +34,12 @@ func TestCollectEpisodesKill(t *testing.T) {
 	const rows = 60
 	prompts := calculatorRows(t, dir, rows)
 	slow := false
-	s := teacher(t, &endpointtest.Server{})
+	s := collecttest.Teacher(t, &endpointtest.Server{})
 	s.Misbehave = func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 		if slow {
 			time.Sleep(20 * time.Millisecond)
 		}
-		text, _ := addsAsText(c, 0)
+		text, _ := collecttest.AddsAsText(c, 0)
 		body, _ := json.Marshal(map[string]any{"id": fmt.Sprint(c.Number), "choices": []any{
 			map[string]any{"finish_reason": "stop", "message": map[string]any{"content": text}}}})
 		w.Write(body)
@@ -159,7 +160,7 @@ func TestCollectEpisodesInterrupt(t *testing.T) {
 	}
 	self, dir := built(t), t.TempDir()
 	prompts := calculatorRows(t, dir, 20)
-	s := teacher(t, &endpointtest.Server{Answer: addsAsText,
+	s := collecttest.Teacher(t, &endpointtest.Server{Answer: collecttest.AddsAsText,
 		Misbehave: func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {
 			time.Sleep(50 * time.Millisecond)
 			return false

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"gad/apps/collect/collecttest"
+	"gad/apps/session/sessiontest"
 	"gad/internal/endpoint/endpointtest"
 	"gad/internal/hostile"
 )
@@ -101,12 +103,12 @@ func TestCollectKill(t *testing.T) {
 	path, dir := built(t), t.TempDir()
 	rpm := *collectRPM
 	tpm := 13 * rpm // which a request takes, on average
-	s := teacher(t, &endpointtest.Server{Key: "sk-teacher-0123456789", Misbehave: chaos,
+	s := collecttest.Teacher(t, &endpointtest.Server{Key: "sk-teacher-0123456789", Misbehave: chaos,
 		Logprobs: func(_ endpointtest.Call, text string) any {
 			return endpointtest.InThrees(text, 2)
 		}})
 	prompts := filepath.Join(dir, "prompts.jsonl")
-	promptFile(t, prompts, *collectPrompts)
+	collecttest.Prompts(t, prompts, *collectPrompts)
 	out := filepath.Join(dir, "rows.arrow")
 	args := []string{"data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL,
 		"--model", "big", "--key-env", "TEACHER_KEY",
@@ -166,7 +168,7 @@ func TestCollectKill(t *testing.T) {
 			}
 		}
 	}
-	rows := collected(t, out)
+	rows := sessiontest.Rows(t, out)
 	for i, row := range rows {
 		if row.ID != fmt.Sprintf("r%d", i) || row.Teacher != fmt.Sprintf("answer 0 to p%d", i) ||
 			row.Finish != "stop" || len(row.Logprobs) != (len(row.Teacher)+2)/3 ||
@@ -202,13 +204,13 @@ func TestCollectKill(t *testing.T) {
 // the same command resumes.
 func TestCollectInterrupt(t *testing.T) {
 	path, dir := built(t), t.TempDir()
-	s := teacher(t, &endpointtest.Server{
+	s := collecttest.Teacher(t, &endpointtest.Server{
 		Misbehave: func(endpointtest.Call, http.ResponseWriter, *http.Request) bool {
 			time.Sleep(300 * time.Millisecond)
 			return false
 		}})
 	prompts := filepath.Join(dir, "prompts.jsonl")
-	promptFile(t, prompts, 100)
+	collecttest.Prompts(t, prompts, 100)
 	out := filepath.Join(dir, "rows.arrow")
 	args := []string{"data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL,
 		"--model", "big"}
@@ -225,7 +227,7 @@ func TestCollectInterrupt(t *testing.T) {
 	}
 	s.Misbehave = nil
 	must(t, args...)
-	if n := len(s.Calls()); n != 100 || len(collected(t, out)) != 100 {
+	if n := len(s.Calls()); n != 100 || len(sessiontest.Rows(t, out)) != 100 {
 		t.Errorf("%d calls", n)
 	}
 }
@@ -234,9 +236,9 @@ func TestCollectInterrupt(t *testing.T) {
 // begun; a command without it does not ask for what the batch is asked for.
 func TestCollectBatchKill(t *testing.T) {
 	path, dir := built(t), t.TempDir()
-	s := teacher(t, &endpointtest.Server{Batch: endpointtest.BatchRules{Looks: 1 << 30}})
+	s := collecttest.Teacher(t, &endpointtest.Server{Batch: endpointtest.BatchRules{Looks: 1 << 30}})
 	prompts := filepath.Join(dir, "prompts.jsonl")
-	promptFile(t, prompts, 50)
+	collecttest.Prompts(t, prompts, 50)
 	out := filepath.Join(dir, "rows.arrow")
 	args := []string{"data", "collect", "--prompts", prompts, "--output", out, "--base-url", s.URL,
 		"--model", "big"}
@@ -264,7 +266,7 @@ func TestCollectBatchKill(t *testing.T) {
 	}
 	s.Batch.Looks = 0
 	must(t, batch...)
-	if n := len(collected(t, out)); n != 50 || s.Batches() != 1 || len(s.Calls()) > 0 {
+	if n := len(sessiontest.Rows(t, out)); n != 50 || s.Batches() != 1 || len(s.Calls()) > 0 {
 		t.Errorf("%d rows, %d batches, %d calls", n, s.Batches(), len(s.Calls()))
 	}
 }

@@ -6,111 +6,12 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 
-	"gad/data"
+	"gad/apps/collect/collecttest"
 	"gad/internal/endpoint/endpointtest"
 )
-
-// teacher is a server that the test ends.
-func teacher(t *testing.T, s *endpointtest.Server) *endpointtest.Server {
-	t.Helper()
-	if _, err := endpointtest.Start(s); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	return s
-}
-
-// promptFile has n prompts; every third is a conversation.
-func promptFile(t *testing.T, path string, n int) {
-	t.Helper()
-	var b strings.Builder
-	for i := range n {
-		if i%3 == 1 {
-			fmt.Fprintf(&b, `{"id":"r%d","messages":[{"role":"system","content":"be %d"},{"role":"user","content":"p%d"}]}`+"\n", i, i, i)
-		} else {
-			fmt.Fprintf(&b, `{"id":"r%d","messages":[{"role":"user","content":"p%d"}],"level":3}`+"\n", i, i)
-		}
-	}
-	if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// collected are the rows of an output.
-func collected(t *testing.T, path string) (rows []data.Row) {
-	t.Helper()
-	set, err := data.Open(path, data.DefaultColumns())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer set.Close()
-	for i := range set.Len() {
-		r, err := set.Row(i)
-		if err != nil {
-			t.Fatal(err)
-		}
-		rows = append(rows, r)
-	}
-	return rows
-}
-
-// put writes a file of lines.
-func put(t *testing.T, name string, lines ...string) {
-	t.Helper()
-	if err := os.WriteFile(name, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// drop removes a file.
-func drop(t *testing.T, name string) {
-	t.Helper()
-	if err := os.Remove(name); err != nil {
-		t.Fatal(err)
-	}
-}
-
-var aNumber = regexp.MustCompile(`[0-9]+`)
-
-// adds is a teacher of the environment calculator: its next turn by the conversation, as the
-// scripted teacher of gad task make has it.
-func adds(messages []struct{ Role, Content string }) (call bool, a, b int) {
-	var numbers []int
-	last, calls := 0, 0
-	for _, m := range messages {
-		switch {
-		case m.Role == "user" && numbers == nil:
-			for _, s := range aNumber.FindAllString(m.Content, -1) {
-				n, _ := strconv.Atoi(s)
-				numbers = append(numbers, n)
-			}
-			last = numbers[0]
-		case m.Role == "tool":
-			last, _ = strconv.Atoi(m.Content)
-			calls++
-		}
-	}
-	if calls+1 < len(numbers) {
-		return true, last, numbers[calls+1]
-	}
-	return false, last, 0
-}
-
-// addsAsText writes the turns of adds.
-func addsAsText(c endpointtest.Call, _ int) (text, finish string) {
-	call, a, b := adds(c.Messages)
-	if !call {
-		return fmt.Sprintf("The sum is %d.", a), "stop"
-	}
-	return fmt.Sprintf(
-		"<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": %d, \"b\": %d}}\n</tool_call>", a,
-		b), "stop"
-}
 
 // calculatorRows are rows of gad task make calculator in the file train.jsonl.
 func calculatorRows(t *testing.T, dir string, n int) (path string) {
@@ -142,7 +43,7 @@ func jsonLines(t *testing.T, path string) (all []map[string]any) {
 func TestCollect(t *testing.T) {
 	t.Chdir(t.TempDir())
 	t.Setenv("TEACHER_KEY", "sk-teacher-0123456789")
-	s := teacher(t, &endpointtest.Server{Key: "sk-teacher-0123456789",
+	s := collecttest.Teacher(t, &endpointtest.Server{Key: "sk-teacher-0123456789",
 		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 			if c.N > 1 { // and a row's second answer is asked for apart
 				endpointtest.Fail(w, 400, "", "'n' must be 1")
@@ -151,8 +52,8 @@ func TestCollect(t *testing.T) {
 			}
 			return true
 		}})
-	promptFile(t, "prompts.jsonl", 6)
-	put(t, "prices.json", `{"big": {"input": 1000, "output": 2000}}`)
+	collecttest.Prompts(t, "prompts.jsonl", 6)
+	collecttest.Put(t, "prices.json", `{"big": {"input": 1000, "output": 2000}}`)
 	line := []string{"data", "collect", "--prompts", "prompts.jsonl", "--limit", "3", "--output",
 		"rows.jsonl", "--base-url", s.URL, "--model", "big", "--key-env", "TEACHER_KEY",
 		"--system", "be brief", "--temperature", "0.5", "--top-p", "0.9", "--max-tokens", "100",
@@ -194,7 +95,7 @@ func TestCollect(t *testing.T) {
 // Flags of an episode, and what gad env check and gad data validate say of the rows.
 func TestCollectEpisodes(t *testing.T) {
 	self, dir := built(t), t.TempDir()
-	s := teacher(t, &endpointtest.Server{Answer: addsAsText})
+	s := collecttest.Teacher(t, &endpointtest.Server{Answer: collecttest.AddsAsText})
 	out := filepath.Join(dir, "rows.jsonl")
 	args := []string{"data", "collect", "--prompts", calculatorRows(t, dir, 10), "--output", out,
 		"--base-url", s.URL, "--model", "big", "--env", self + " env calculator"}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"gad/apps/collect/collecttest"
 	"gad/apps/games"
 	"gad/data"
 	"gad/internal/endpoint/endpointtest"
@@ -256,7 +257,7 @@ func TestEnvCheckSilent(t *testing.T) {
 	for _, c := range []struct{ at, replies string }{{"reset", `*'"reset"'*) ;;`},
 		{"turn", `*'"reset"'*) echo '{"id":'$id',"append":[{"role":"user","content":"Go."}]}' ;;`}} {
 		path := filepath.Join(t.TempDir(), "env.sh")
-		put(t, path, `while read -r line; do id=${line#*'"id":'}; id=${id%%[,\}]*}; case $line in`,
+		collecttest.Put(t, path, `while read -r line; do id=${line#*'"id":'}; id=${id%%[,\}]*}; case $line in`,
 			`*'"hello"'*) echo '{"name":"mute","version":1,"episodes":4}' ;;`, c.replies,
 			`esac; done`)
 		code, out, said := gad("env", "check", "--workers", "1", "--env", "sh "+path, "--timeout",

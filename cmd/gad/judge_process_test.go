@@ -63,16 +63,16 @@ func TestInterruptedJudge(t *testing.T) {
 	}
 	before := len(server.Calls())
 	again, _ := must(t, args("stopped.jsonl")...)
-	got, want := judgedBy(t, again).Judge, judgedBy(t, whole).Judge
+	got, want := judgetest.Printed(t, again).Judge, judgetest.Printed(t, whole).Judge
 	if asked := len(server.Calls()) - before; asked != got.Tally.Asked ||
 		got.Tally.Asked+got.Tally.Kept != all || got.Tally.Kept < kept-1 {
 		t.Errorf("%d asked, %+v, %d were kept", asked, got.Tally, kept)
 	}
 	if a, b :=
-		fmt.Sprint(value(got.Students[0].Score), *got.Students[0].ScoreCI95,
-			value(got.Students[0].LCWin), value(got.Students[0].Swap)),
-		fmt.Sprint(value(want.Students[0].Score), *want.Students[0].ScoreCI95,
-			value(want.Students[0].LCWin), value(want.Students[0].Swap)); a != b {
+		fmt.Sprint(judgetest.Value(got.Students[0].Score), *got.Students[0].ScoreCI95,
+			judgetest.Value(got.Students[0].LCWin), judgetest.Value(got.Students[0].Swap)),
+		fmt.Sprint(judgetest.Value(want.Students[0].Score), *want.Students[0].ScoreCI95,
+			judgetest.Value(want.Students[0].LCWin), judgetest.Value(want.Students[0].Swap)); a != b {
 		t.Errorf("%s after interruptions, %s without", a, b)
 	}
 	// At most what was in the air was asked twice: four requests at each end.
@@ -116,7 +116,7 @@ func TestInterruptedEvalJudge(t *testing.T) {
 	}
 	printed, _ := must(t, append([]string{"eval", "--answers", "rows.jsonl", "--json"},
 		about...)...)
-	if j := judgedBy(t, printed).Judge; j.Students[0].Scored != 10 || j.Tally.Kept < 14 ||
+	if j := judgetest.Printed(t, printed).Judge; j.Students[0].Scored != 10 || j.Tally.Kept < 14 ||
 		j.Tally.Asked == 0 || len(server.Calls()) > j.Tally.Kept+j.Tally.Asked+2 {
 		t.Errorf("%d calls, %+v", len(server.Calls()), j.Tally)
 	}

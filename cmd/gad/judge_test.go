@@ -13,35 +13,11 @@ import (
 	"strings"
 	"testing"
 
+	"gad/apps/collect/collecttest"
 	"gad/apps/judge"
 	"gad/apps/judge/judgetest"
 	"gad/internal/endpoint/endpointtest"
 )
-
-// judgedJSON is what gad eval --judge --json prints of the judge.
-type judgedJSON struct {
-	Judge struct {
-		judge.Report
-		Cost        float64                      `json:"cost_usd"`
-		Differences []map[string]json.RawMessage `json:"differences"`
-	} `json:"judge"`
-}
-
-func judgedBy(t *testing.T, printed string) judgedJSON {
-	t.Helper()
-	var out judgedJSON
-	if err := json.Unmarshal([]byte(printed), &out); err != nil {
-		t.Fatalf("%v: %s", err, printed)
-	}
-	return out
-}
-
-func value(x *float64) float64 {
-	if x == nil {
-		return math.NaN()
-	}
-	return *x
-}
 
 func readFile(t *testing.T, path string) string {
 	t.Helper()
@@ -125,22 +101,22 @@ func TestEvalJudge(t *testing.T) {
 	}
 	printed, _ := must(t, append(slices.Clone(args[:len(args)-len(about)-2]),
 		append(about, "--json")...)...)
-	j := judgedBy(t, printed).Judge
-	if j.Tally.Asked != 0 || len(server.Calls()) != calls || math.Abs(value(j.Students[1].Grade)-grades) > 1e-9 || j.Students[1].Name != sft || !strings.Contains(printed, `"rouge_l":`) || !strings.Contains(printed, `"cost_usd":0,`) || len(j.Differences) != 1 {
+	j := judgetest.Printed(t, printed).Judge
+	if j.Tally.Asked != 0 || len(server.Calls()) != calls || math.Abs(judgetest.Value(j.Students[1].Grade)-grades) > 1e-9 || j.Students[1].Name != sft || !strings.Contains(printed, `"rouge_l":`) || !strings.Contains(printed, `"cost_usd":0,`) || len(j.Differences) != 1 {
 		t.Errorf("the second time: %s", printed)
 	}
 	// One model; and its answers from the file.
 	printed, _ = must(t, append(
 		[]string{"eval", "--data", f.path("test.jsonl"), "--max-response-length", "14",
 			"--disc-steps", "0", "--model", sft, "--json"}, about...)...)
-	one := judgedBy(t, printed).Judge.Students[0]
-	if !strings.Contains(printed, `{"rows":10,`) || value(one.Score) != value(j.Students[1].Score) || value(one.LCWin) != value(j.Students[1].LCWin) {
+	one := judgetest.Printed(t, printed).Judge.Students[0]
+	if !strings.Contains(printed, `{"rows":10,`) || judgetest.Value(one.Score) != judgetest.Value(j.Students[1].Score) || judgetest.Value(one.LCWin) != judgetest.Value(j.Students[1].LCWin) {
 		t.Errorf("one model: %s", printed)
 	}
 	printed, _ = must(t, append([]string{"eval", "--answers", "rows.jsonl", "--json"}, about...)...)
-	if given := judgedBy(t, printed).Judge; given.Tally.Asked != 0 ||
-		value(given.Students[1].Score) != value(one.Score) ||
-		value(given.Students[1].PairWin) != value(one.PairWin) || len(server.Calls()) != calls {
+	if given := judgetest.Printed(t, printed).Judge; given.Tally.Asked != 0 ||
+		judgetest.Value(given.Students[1].Score) != judgetest.Value(one.Score) ||
+		judgetest.Value(given.Students[1].PairWin) != judgetest.Value(one.PairWin) || len(server.Calls()) != calls {
 		t.Errorf("answers from the file: %s", printed)
 	}
 	must(t, "generate", "--model", sft, "--data", f.path("test.jsonl"), "--output", "answers.jsonl",
@@ -148,8 +124,8 @@ func TestEvalJudge(t *testing.T) {
 	printed, _ = must(t, append(
 		[]string{"eval", "--answers", "answers.jsonl", "--json", "--judge-mode", "pair"},
 		about...)...)
-	if given := judgedBy(t, printed).Judge; given.Tally.Asked != 0 ||
-		value(given.Students[0].PairWin) != value(one.PairWin) || given.Students[0].Score != nil {
+	if given := judgetest.Printed(t, printed).Judge; given.Tally.Asked != 0 ||
+		judgetest.Value(given.Students[0].PairWin) != judgetest.Value(one.PairWin) || given.Students[0].Score != nil {
 		t.Errorf("answers of gad generate: %s", printed)
 	}
 	// A line of the journal that is damaged is asked again, and only that.
@@ -160,8 +136,8 @@ func TestEvalJudge(t *testing.T) {
 	}
 	printed, said = must(t, append([]string{"eval", "--answers", "rows.jsonl", "--json"},
 		about...)...)
-	if given := judgedBy(t, printed).Judge; given.Tally.Asked != 1 ||
-		value(given.Students[1].Score) != value(one.Score) ||
+	if given := judgetest.Printed(t, printed).Judge; given.Tally.Asked != 1 ||
+		judgetest.Value(given.Students[1].Score) != judgetest.Value(one.Score) ||
 		!strings.Contains(said,
 			"judgments.jsonl: 1 line damaged and dropped: what was in it is asked again\n") {
 		t.Errorf("after a damaged line: %s%s", printed, said)
@@ -179,7 +155,7 @@ func TestEvalJudge(t *testing.T) {
 // What a judge's endpoint says: the estimate is printed before.
 func TestJudgeRefuses(t *testing.T) {
 	t.Chdir(t.TempDir())
-	put(t, "a.jsonl",
+	collecttest.Put(t, "a.jsonl",
 		`{"row":0,"sample":0,"content":[{"role":"user","content":"Add 1+1"}],"teacher_response":"2","response":"3"}`,
 		`{"row":1,"sample":0,"content":[{"role":"user","content":"Add 1+2"}],"teacher_response":"3","response":"3"}`)
 	refusing, err := endpointtest.Start(
@@ -234,9 +210,9 @@ func TestMistakenJudge(t *testing.T) {
 	t.Chdir(t.TempDir())
 	// not for this machine's servers, unless it is named
 	t.Setenv("OPENAI_API_KEY", "sk-for-another")
-	s := teacher(t, &endpointtest.Server{
+	s := collecttest.Teacher(t, &endpointtest.Server{
 		Answer: func(endpointtest.Call, int) (string, string) { return "I like both.", "stop" }})
-	put(t, "a.jsonl", `{"row":0,"sample":0,"content":"Add 1+1","teacher_response":"2","response":"3"}`)
+	collecttest.Put(t, "a.jsonl", `{"row":0,"sample":0,"content":"Add 1+1","teacher_response":"2","response":"3"}`)
 	const why = "gad: judge: no verdict can be read, of 3: the reply has no JSON object with reference and answer: read the replies in judgments.jsonl, then try another judge, a larger --judge-max-tokens or --judge-extra\n"
 	line := "eval --answers a.jsonl --judge-model m --judge " + s.URL
 	for range 2 { // the second time nothing is asked

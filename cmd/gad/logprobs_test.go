@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"gad/apps/collect/collecttest"
 	"gad/internal/hostile"
 )
 
@@ -25,7 +26,7 @@ func scorable(t *testing.T) (dir string, line []string) {
 	rows := strings.SplitAfter(string(raw), "\n")[:5]
 	rows = append(rows, `{"content":"Add 1+1+1","teacher_response":[{"role":"assistant","content":"It is 3.","reasoning_content":"hm"}]}`+"\n",
 		`{"content":"Add 1+1+1","teacher_response":"`+strings.Repeat("It is 3. ", 30)+`"}`+"\n")
-	put(t, filepath.Join(dir, "rows.jsonl"), strings.TrimSuffix(strings.Join(rows, ""), "\n"))
+	collecttest.Put(t, filepath.Join(dir, "rows.jsonl"), strings.TrimSuffix(strings.Join(rows, ""), "\n"))
 	return dir, []string{"data", "score", "--teacher", f.path("train", "global_step_3", "actor"),
 		"--data", filepath.Join(dir, "rows.jsonl"), "--top-logprobs", "4"}
 }
@@ -100,7 +101,7 @@ func TestDataScoreKill(t *testing.T) {
 			if killed >= most {
 				break
 			}
-			drop(t, out)
+			collecttest.Drop(t, out)
 			continue
 		}
 		if code != -1 {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"gad/apps/collect/collecttest"
 	"gad/apps/pull/hubtest"
 	"gad/internal/endpoint/endpointtest"
 	"gad/internal/gguf"
@@ -30,7 +31,7 @@ var environment = []string{"OPENAI_API_KEY", "GAD_API_KEY", "BAD_KEY", "NO_KEY",
 var needs = map[string]func(t *testing.T, f *fixture) []string{
 	// $TEACHER is an endpoint that nobody may ask.
 	"teacher": func(t *testing.T, _ *fixture) []string {
-		s := teacher(t, &endpointtest.Server{
+		s := collecttest.Teacher(t, &endpointtest.Server{
 			Misbehave: func(_ endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 				endpointtest.Fail(w, 500, "", "nobody should ask")
 				return true
@@ -71,7 +72,7 @@ var needs = map[string]func(t *testing.T, f *fixture) []string{
 	// foreign is a model with another tokenizer.
 	"foreign": func(t *testing.T, f *fixture) []string {
 		corpus := filepath.Join(t.TempDir(), "corpus.txt")
-		put(t, corpus, strings.Repeat(
+		collecttest.Put(t, corpus, strings.Repeat(
 			"another text of other words, which gives another tokenizer. ", 50))
 		must(t, "init", "--config", f.path("config.json"), "--corpus", corpus, "--output",
 			"foreign")
@@ -82,23 +83,23 @@ var needs = map[string]func(t *testing.T, f *fixture) []string{
 		if err := os.Mkdir("lfs", 0o755); err != nil {
 			t.Fatal(err)
 		}
-		put(t, "lfs/model.safetensors",
+		collecttest.Put(t, "lfs/model.safetensors",
 			"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 123")
 		for name, text := range tree(t, f.path("student")) {
 			if strings.HasSuffix(name, ".json") {
-				put(t, filepath.Join("lfs", name), text)
+				collecttest.Put(t, filepath.Join("lfs", name), text)
 			}
 		}
 		return nil
 	},
 	// begun.jsonl.partial and far.jsonl.partial are of interrupted commands.
 	"begun": func(t *testing.T, f *fixture) []string {
-		put(t, "begun.jsonl.partial",
+		collecttest.Put(t, "begun.jsonl.partial",
 			generateBegun(t, f.path("student"), f.path("test.jsonl"), 1, 3, 0.8))
 		return nil
 	},
 	"far": func(t *testing.T, f *fixture) []string {
-		put(t, "far.jsonl.partial",
+		collecttest.Put(t, "far.jsonl.partial",
 			generateBegun(t, f.path("student"), f.path("test.jsonl"), 1, 3, 0.8)+
 				`{"key":"7/0","record":{"row":7,"sample":0,"response":"x","tokens":1,"truncated":false,"finish_reason":"stop"}}`+"\n")
 		return nil
@@ -142,7 +143,7 @@ func strangeTokenizers(t *testing.T, f *fixture) []string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		put(t, path, string(text))
+		collecttest.Put(t, path, string(text))
 	}
 	return nil
 }

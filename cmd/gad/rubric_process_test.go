@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"gad/apps/collect/collecttest"
 	"gad/apps/judge/judgetest"
 	"gad/internal/endpoint/endpointtest"
 )
@@ -69,7 +70,7 @@ func TestRubricGame(t *testing.T) {
 	most := few(4, 2) // kills
 	var delay atomic.Bool
 	var spared atomic.Int64 // calls before the judge is at fault; 0: it never is
-	server := teacher(t, &endpointtest.Server{Key: "secret",
+	server := collecttest.Teacher(t, &endpointtest.Server{Key: "secret",
 		Answer: func(c endpointtest.Call, _ int) (string, string) { return vowelReply(c), "stop" },
 		Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 			if delay.Load() {

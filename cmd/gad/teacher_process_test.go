@@ -23,6 +23,8 @@ import (
 	"testing"
 	"time"
 
+	"gad/apps/collect/collecttest"
+	"gad/apps/session/sessiontest"
 	"gad/data"
 )
 
@@ -206,7 +208,7 @@ func TestDataScoreByURL(t *testing.T) {
 			"\nlonger than the teacher's context, and scored as far as that goes: 1 row\nwithout log-probabilities: 1 row (the first: row 5: the answer is more than a text, which a template writes)\n") {
 		t.Errorf("prints %q", printed)
 	}
-	want, got := collected(t, local), collected(t, out)
+	want, got := sessiontest.Rows(t, local), sessiontest.Rows(t, out)
 	worst, values, places := 0.0, 0, 0
 	for i, row := range want {
 		if len(got[i].Logprobs) != len(row.Logprobs) {
@@ -372,7 +374,7 @@ func TestDataScoreFaults(t *testing.T) {
 	}
 	// What was scored goes on with the same kind of teacher alone, and with the same model.
 	out := filepath.Join(dir, "null again.jsonl")
-	drop(t, out)
+	collecttest.Drop(t, out)
 	s.anew(func(call int, _ string, answer []byte) []byte {
 		if call > 20 {
 			return faults["null"](answer)
@@ -405,7 +407,7 @@ func different(t *testing.T, dir string, n int) (path string) {
 			1+i%5, 1+i/5%5, 1+i/25, 3+i%5+i/5%5+i/25))
 	}
 	path = filepath.Join(dir, "rows.jsonl")
-	put(t, path, lines...)
+	collecttest.Put(t, path, lines...)
 	return path
 }
 
@@ -490,6 +492,6 @@ func TestDataScoreByURLKill(t *testing.T) {
 		if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, want) || stops < 2 {
 			t.Errorf("%v: other bytes after %d stops (%v)", sig, stops, err)
 		}
-		drop(t, out)
+		collecttest.Drop(t, out)
 	}
 }

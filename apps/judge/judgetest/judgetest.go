@@ -2,11 +2,14 @@
 package judgetest
 
 import (
+	"encoding/json"
 	"fmt"
+	"math"
 	"regexp"
 	"strings"
 	"testing"
 
+	"gad/apps/judge"
 	"gad/internal/endpoint/endpointtest"
 )
 
@@ -32,7 +35,8 @@ func Asked(c endpointtest.Call) map[string]string {
 // Server is a judge by rule: reference answers a prompt, grade grades an answer to
 // one, and better says which of two is better.
 func Server(t testing.TB, reference func(prompt string) string,
-	grade func(prompt, answer string) int, better func(prompt, a, b string) string) *endpointtest.Server {
+	grade func(prompt, answer string) int,
+	better func(prompt, a, b string) string) *endpointtest.Server {
 	t.Helper()
 	s, err := endpointtest.Start(
 		&endpointtest.Server{Answer: func(c endpointtest.Call, _ int) (string, string) {
@@ -52,4 +56,30 @@ func Server(t testing.TB, reference func(prompt string) string,
 	}
 	t.Cleanup(s.Close)
 	return s
+}
+
+// Output is what gad eval --judge --json prints of the judge.
+type Output struct {
+	Judge struct {
+		judge.Report
+		Cost        float64                      `json:"cost_usd"`
+		Differences []map[string]json.RawMessage `json:"differences"`
+	} `json:"judge"`
+}
+
+// Printed reads what gad eval --judge --json has printed.
+func Printed(t testing.TB, printed string) (out Output) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(printed), &out); err != nil {
+		t.Fatalf("%v: %s", err, printed)
+	}
+	return out
+}
+
+// Value returns a figure, NaN where it is missing.
+func Value(x *float64) float64 {
+	if x == nil {
+		return math.NaN()
+	}
+	return *x
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"gad/apps/session"
+	"gad/data"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/internal/vfs/vfstest"
@@ -43,4 +44,22 @@ func New(out, said *bytes.Buffer, ctx context.Context) *session.Session {
 			stop := context.AfterFunc(ctx, func() { say("") })
 			return ctx, func() { stop() }
 		}}
+}
+
+// Rows returns the rows of an output.
+func Rows(t testing.TB, path string) (rows []data.Row) {
+	t.Helper()
+	set, err := data.Open(path, data.DefaultColumns())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	for i := range set.Len() {
+		row, err := set.Row(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, row)
+	}
+	return rows
 }

@@ -1,0 +1,94 @@
+// Package collecttest has a teacher's prompts and episodes for tests of those who ask one.
+package collecttest
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"gad/internal/endpoint/endpointtest"
+	"gad/internal/vfs"
+	"gad/internal/vfs/vfstest"
+)
+
+// Teacher starts a server, which the test ends.
+func Teacher(t testing.TB, s *endpointtest.Server) *endpointtest.Server {
+	t.Helper()
+	if _, err := endpointtest.Start(s); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// Prompts writes n prompts into the file path; every third is a conversation.
+func Prompts(t testing.TB, path string, n int) {
+	t.Helper()
+	var b strings.Builder
+	for i := range n {
+		if i%3 == 1 {
+			fmt.Fprintf(&b, `{"id":"r%d","messages":[{"role":"system","content":"be %d"},`+
+				`{"role":"user","content":"p%d"}]}`+"\n", i, i, i)
+		} else {
+			fmt.Fprintf(&b, `{"id":"r%d","messages":[{"role":"user","content":"p%d"}],"level":3}`+
+				"\n", i, i)
+		}
+	}
+	Put(t, path, strings.TrimSuffix(b.String(), "\n"))
+}
+
+// Put writes a file of lines.
+func Put(t testing.TB, path string, lines ...string) {
+	t.Helper()
+	if err := vfs.WriteFile(vfstest.Unsynced(vfs.OS), path, []byte(strings.Join(lines, "\n")+"\n")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Drop removes a file.
+func Drop(t testing.TB, path string) {
+	t.Helper()
+	if err := vfs.OS.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var aNumber = regexp.MustCompile(`[0-9]+`)
+
+// Adds is a teacher of the environment calculator. It returns its next turn by the conversation: a
+// call that adds a and b or, where all is added, the sum a. The scripted teacher of gad task make
+// does the same.
+func Adds(messages []struct{ Role, Content string }) (call bool, a, b int) {
+	var numbers []int
+	last, calls := 0, 0
+	for _, m := range messages {
+		switch {
+		case m.Role == "user" && numbers == nil:
+			for _, s := range aNumber.FindAllString(m.Content, -1) {
+				n, _ := strconv.Atoi(s)
+				numbers = append(numbers, n)
+			}
+			last = numbers[0]
+		case m.Role == "tool":
+			last, _ = strconv.Atoi(m.Content)
+			calls++
+		}
+	}
+	if calls+1 < len(numbers) {
+		return true, last, numbers[calls+1]
+	}
+	return false, last, 0
+}
+
+// AddsAsText writes the turns of Adds.
+func AddsAsText(c endpointtest.Call, _ int) (text, finish string) {
+	call, a, b := Adds(c.Messages)
+	if !call {
+		return fmt.Sprintf("The sum is %d.", a), "stop"
+	}
+	return fmt.Sprintf(
+		"<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": %d, \"b\": %d}}\n</tool_call>", a,
+		b), "stop"
+}
