@@ -97,8 +97,8 @@ func TestConceptsSeesViolations(t *testing.T) {
 		{"trainer/bad.go", asks("_ = chunks.On()", 6), "which form an answer has is asked at "},
 	} {
 		found := crowded(t, over{os.DirFS("."), fstest.MapFS{c.file: {Data: []byte(c.source)}}})
-		if slices.ContainsFunc(whole, func(s string) bool { return strings.HasPrefix(s, c.want) }) ||
-			!slices.ContainsFunc(found, func(s string) bool { return strings.HasPrefix(s, c.want) }) {
+		said := func(s string) bool { return strings.HasPrefix(s, c.want) }
+		if slices.ContainsFunc(whole, said) || !slices.ContainsFunc(found, said) {
 			t.Errorf("%s: want a complaint that begins with %q, got %q", c.file, c.want, found)
 		}
 	}

@@ -70,7 +70,8 @@ var prompts = [][]int32{{5, 6, 7, 8}, {9, 10, 11}}
 // rolled is a rollout of the two prompts with old log-probabilities.
 func rolled(t *testing.T, a *Actor) Rollout {
 	t.Helper()
-	r, err := a.Rollout(context.Background(), prompts, []int32{1, 2}, Key{Seed: 1, Step: 2, Rows: []int{4, 7}}, nil)
+	r, err := a.Rollout(context.Background(), prompts, []int32{1, 2},
+		Key{Seed: 1, Step: 2, Rows: []int{4, 7}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

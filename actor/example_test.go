@@ -28,7 +28,8 @@ func Example() {
 	defer student.Close()
 
 	prompts, eos := [][]int32{{5, 17, 42}}, []int32{2}
-	answers, err := student.Rollout(context.Background(), prompts, eos, actor.Key{Seed: 1, Rows: []int{0}}, nil)
+	answers, err := student.Rollout(context.Background(), prompts, eos,
+		actor.Key{Seed: 1, Rows: []int{0}}, nil)
 	if err != nil {
 		fmt.Println(err)
 		return

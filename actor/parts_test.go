@@ -43,7 +43,8 @@ func TestMiniBatchesAreUpdates(t *testing.T) {
 		{3, 1, 1}, {2, 1, 2}, {1, 1, 3}, {2, 2, 4}} {
 		set := func(cfg *Config) { cfg.PPOMiniBatch, cfg.PPOEpochs = c.mini, c.epochs }
 		a, be := student(t, set)
-		r, err := a.Rollout(context.Background(), three, []int32{1, 2}, Key{Seed: 1, Step: 2, Rows: []int{4, 7, 9}}, nil)
+		r, err := a.Rollout(context.Background(), three, []int32{1, 2},
+			Key{Seed: 1, Step: 2, Rows: []int{4, 7, 9}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

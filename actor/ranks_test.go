@@ -144,7 +144,8 @@ func TestRolloutOnRanks(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	take := func(a *Actor, ctx context.Context) (any, error) {
-		return a.Rollout(ctx, [][]int32{{5, 6, 7}, {9, 10, 11}, {12}, {13, 14}, {3, 4}}, []int32{1, 2},
+		return a.Rollout(ctx, [][]int32{{5, 6, 7}, {9, 10, 11}, {12}, {13, 14}, {3, 4}},
+			[]int32{1, 2},
 			Key{Seed: 1, Step: 2, Rows: []int{4, 7, 9, 11, 20}}, nil)
 	}
 	all := func(a *Actor) (any, error) { return take(a, context.Background()) }

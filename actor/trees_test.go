@@ -15,7 +15,8 @@ import (
 func grown(t *testing.T, a *Actor) (once, paths Rollout, branches []algos.Branch) {
 	t.Helper()
 	key := Key{Seed: 1, Step: 2, Rows: []int{4, 7}}
-	first, err := a.Answers(context.Background(), prompts, 2, nil, nil, key, nil) // none ends before the limit
+	// none ends before the limit
+	first, err := a.Answers(context.Background(), prompts, 2, nil, nil, key, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,9 +36,9 @@ type klPass struct {
 	given [][]SoftLabel // by sequence, where q is nil
 }
 
-// KLMemory is the bytes that AllKL and LogProbDivergenceGrad take for a pack of so many tokens beside
-// the passes themselves, on device and host together: the states of the other model, of shape q,
-// and of a chunk of rows the states and the logits.
+// KLMemory returns the bytes that AllKL and LogProbDivergenceGrad take for a pack of so many tokens
+// in addition to the passes themselves, on device and host together: the states of the other model,
+// of shape q, and of a chunk of rows the states and the logits.
 func (c Config) KLMemory(f Footprint, q Config, tokens int) int64 {
 	rows := min(tokens, rankRows(c.Vocab))
 	narrow := func(rows, hidden int) int64 {

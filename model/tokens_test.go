@@ -81,7 +81,8 @@ func TestPaddedVocabulary(t *testing.T) {
 				for _, s := range []Sampling{{Temperature: 1.5}, {}, {Temperature: 1, TopK: 4},
 					{Temperature: 2, TopP: 0.95, MinP: 0.01}} {
 					add(m.Generate([][]int32{{1, 2, 3}, {7, 4}}, []uint64{4, 9},
-						SampleOptions{N: 6, MaxNew: 12, EOS: []int32{5}, Seed: 3, Sampling: s}, nil))
+						SampleOptions{N: 6, MaxNew: 12, EOS: []int32{5}, Seed: 3,
+							Sampling: s}, nil))
 				}
 				add(ranked(m, []int32{3, 1, 4, 1}, 30))
 				one := func(logp, _, kl [][]float32) (_, _, _ [][]float32, err error) {

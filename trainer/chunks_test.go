@@ -52,7 +52,8 @@ func TestOverlongPenaltyOfTheWholeAnswer(t *testing.T) {
 			one.score, g.answers = 2, append(g.answers, one)
 			want = append(want, 2-max(0, float64(n-(c.limit-4))/4))
 		}
-		if got := newGame(basic{tr, config.Train}, &start{}).(*game).rewards(Metrics{}, &round{groups: []*group{g}}); !slices.Equal(got, want) {
+		stage := newGame(basic{tr, config.Train}, &start{}).(*game)
+		if got := stage.rewards(Metrics{}, &round{groups: []*group{g}}); !slices.Equal(got, want) {
 			t.Errorf("%s: rewards of 1 to %d tokens %v, want %v", c.name, c.limit, got, want)
 		}
 	}
@@ -179,7 +180,8 @@ func TestTakeKeepsThoughts(t *testing.T) {
 		}
 	}
 	n := len(a.group)
-	if len(v.group) != n+8 || v.group[n] != 4 || v.group[n+4] != 5 || v.groupS[len(v.groupS)-1] != 5 {
+	if len(v.group) != n+8 || v.group[n] != 4 || v.group[n+4] != 5 ||
+		v.groupS[len(v.groupS)-1] != 5 {
 		t.Errorf("groups %v", v.group)
 	}
 }

@@ -417,7 +417,8 @@ func TestNumericalStop(t *testing.T) {
 			t.Errorf("the dump lacks %q:\n%s", text, dump)
 		}
 	}
-	if tr.actor.Optimizer().Steps() != 1 || gameOf(tr).critic.Optimizer().Steps() != 1+tr.past.before.Critic {
+	if tr.actor.Optimizer().Steps() != 1 ||
+		gameOf(tr).critic.Optimizer().Steps() != 1+tr.past.before.Critic {
 		t.Errorf("%d and %d steps, want 1 each in this stage", tr.actor.Optimizer().Steps(),
 			gameOf(tr).critic.Optimizer().Steps()-tr.past.before.Critic)
 	}

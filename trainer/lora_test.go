@@ -85,7 +85,8 @@ func TestLoRARun(t *testing.T) {
 		append(lora, "trainer.resume_from="+last, "trainer.total_steps=2", "critic.lora.rank=4",
 			"critic.lora.rslora=false", "critic.lora.targets=all-linear")...), config.Train)
 	base := tr.actor.Model().Base()
-	if base == nil || gameOf(tr).critic.Model().Base() != base || tr.reference.Model().Base() != base {
+	if base == nil || gameOf(tr).critic.Model().Base() != base ||
+		tr.reference.Model().Base() != base {
 		t.Error("the three roles do not stand on one base")
 	}
 	digest := bits(be, base)

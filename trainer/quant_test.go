@@ -45,7 +45,8 @@ func TestQuantRun(t *testing.T) {
 
 	tr := opened(t, be, settings(config.Train, filepath.Join(root, "more"), more...), config.Train)
 	base := tr.actor.Model().Base()
-	if base == nil || gameOf(tr).critic.Model().Base() != base || tr.reference.Model().Base() != base {
+	if base == nil || gameOf(tr).critic.Model().Base() != base ||
+		tr.reference.Model().Base() != base {
 		t.Error("the three roles do not stand on one base")
 	}
 	wide, err := model.Load(be, fixed.student, model.Options{})

@@ -119,7 +119,8 @@ func TestStepInTrees(t *testing.T) {
 			}
 			texts = append(texts, tr.tok.Decode(written[a], true))
 		}
-		rows, err := checker.Rows(tr.train.set, model.Pick(v.batch.Indices(), v.group), texts, v.cut)
+		rows, err := checker.Rows(tr.train.set, model.Pick(v.batch.Indices(), v.group), texts,
+			v.cut)
 		if err != nil {
 			t.Fatal(err)
 		}

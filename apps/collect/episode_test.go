@@ -104,7 +104,8 @@ func TestCollectEpisodes(t *testing.T) {
 			return false
 		}})
 	const out = "rows.jsonl"
-	run := acts(t, s, 30, out, func(r *Run) { r.Price = &endpoint.Price{Input: 1000, Output: 2000} })
+	run := acts(t, s, 30, out,
+		func(r *Run) { r.Price = &endpoint.Price{Input: 1000, Output: 2000} })
 	said, _ := must(t, with(run, dry, in(calculates), func(r *Run) {
 		r.MaxTokens, r.Env.MaxTurns = 50, 8
 	}))

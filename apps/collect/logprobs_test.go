@@ -99,7 +99,8 @@ func TestCollectLogprobs(t *testing.T) {
 			}
 		}
 		calls := len(s.Calls())
-		if out, _ := must(t, with(line, into(name))); !strings.Contains(out, said) || len(s.Calls()) != calls {
+		if out, _ := must(t, with(line, into(name))); !strings.Contains(out, said) ||
+			len(s.Calls()) != calls {
 			t.Errorf("%s: prints %q, %d calls", name, out, len(s.Calls())-calls)
 		}
 		for i, row := range sessiontest.Rows(t, name) {

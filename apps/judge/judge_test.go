@@ -18,6 +18,7 @@ import (
 	"gad/internal/endpoint/endpointtest"
 	"gad/internal/journal"
 	"gad/internal/textmetrics"
+	"gad/internal/vfs/vfstest"
 )
 
 // material is what stands between the marked lines of a question, by title.
@@ -460,6 +461,26 @@ func TestJournalOfBefore(t *testing.T) {
 			Extra: map[string]any{"top_k": 1.0}}, x.messages); got != x.want {
 			t.Errorf("%s: the key is %s, was %s", kind, got, x.want)
 		}
+	}
+}
+
+// What a judge has been paid for is on the disk when a loss of power comes, before the judgments end
+// and before anybody closes the journal.
+func TestPaidRepliesAreSafe(t *testing.T) {
+	b, disk := newBench(t), vfstest.NewCrash()
+	const path = "/judgments.jsonl"
+	kept, err := journal.Open(path, journal.Options{FS: disk})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := b.judge(t, Options{Mode: Both, Journal: kept}).Judge(t.Context(), questions(3),
+		[]Student{answering("s", 6, 7, 5)})
+	if err != nil || r.Tally.Asked != 12 || r.Tally.Asked != len(b.Calls()) {
+		t.Fatalf("%+v, %d calls, %v", r.Tally, len(b.Calls()), err)
+	}
+	left, err := disk.CrashClone(0, 1).ReadFile(path)
+	if n := strings.Count(string(left), "\n"); err != nil || n != r.Tally.Asked {
+		t.Errorf("of %d replies %d are left, %v", r.Tally.Asked, n, err)
 	}
 }
 

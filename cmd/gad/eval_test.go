@@ -431,7 +431,8 @@ type answerLine struct {
 	Finish    string            `json:"finish_reason"`
 }
 
-// generateBegun returns the first line of the journal of gad generate --data: its settings, of n answers to a prompt, of limit tokens at most.
+// generateBegun returns the first line of the journal of gad generate --data: the settings of n
+// answers to a prompt, of limit tokens at most.
 func generateBegun(t *testing.T, dir, rows string, n, limit int, temperature float64) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

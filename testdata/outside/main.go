@@ -89,12 +89,14 @@ func round(be model.Backend, dir string, tok *tokenizer.Tokenizer) {
 		teachers = append(teachers, ending.Seq(prompt, tok.EncodeText(row.Teacher), false))
 	}
 
-	answers, err := student.Rollout(context.Background(), prompts, tok.EOS(), actor.Key{Seed: 1, Rows: rows}, nil)
+	answers, err := student.Rollout(context.Background(), prompts, tok.EOS(),
+		actor.Key{Seed: 1, Rows: rows}, nil)
 	check(err)
 	check(student.Old(answers))
 	b := critic.Batch{Teachers: teachers, Group: answers.Groups(), Skip: make([]bool, len(answers))}
 	for _, s := range answers {
-		b.Students = append(b.Students, ending.Seq(s.Seq.IDs[:s.Seq.Prompt()], s.Seq.Response(), s.Cut))
+		b.Students = append(b.Students,
+			ending.Seq(s.Seq.IDs[:s.Seq.Prompt()], s.Seq.Response(), s.Cut))
 	}
 	b.ScoreS, err = discriminator.Score(b.Students)
 	check(err)

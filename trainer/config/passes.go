@@ -7,8 +7,8 @@ import (
 
 // What a step computes, as one list. The stages (trainer/step.go, trainer/dpo.go) call the
 // networks; perf/ metrics, gad plan (measured, predicted, --fit and --ranks) and gad bench walk
-// this list to count what those calls cost. TestPassesOfAStep compares the list with the passes that a backend
-// sees in real steps: a new loss or network is one call there and one row here.
+// this list to count what those calls cost. TestPassesOfAStep compares the list with the passes that
+// a backend sees in real steps: a new loss or network is one call there and one row here.
 
 // Network is one that a step passes sequences through.
 type Network int

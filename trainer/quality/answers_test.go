@@ -189,7 +189,8 @@ func TestPlanEval(t *testing.T) {
 	disc := DiscOptions{Shape: m.Config(), Steps: 100, Batch: 4, Seeds: 3}
 	estimate := func(ends float64, rows int, o Options, free int64) Plan {
 		p := Pace{Forward: 1e-10, Train: 4e-10, Update: 1e-9, Decode: 1e-3, Slot: 1e-4, Ends: ends}
-		return PlanOf(be, free, m.Config(), b[:rows], p, o, disc, DiscBudget{Seconds: 600, Fixed: true})
+		return PlanOf(be, free, m.Config(), b[:rows], p, o, disc,
+			DiscBudget{Seconds: 600, Fixed: true})
 	}
 	ended, endless := estimate(0.9, 20, o, 0), estimate(0.01, 20, o, 0)
 	if !(ended.AnswerMean < 20 && endless.AnswerMean == 60 &&
