@@ -180,6 +180,38 @@ func anchors(text string) map[string]bool {
 	return found
 }
 
+// A test that a document names is there. TestPaperNAME stands for all that begin so.
+func TestDocumentsNameTests(t *testing.T) {
+	var code strings.Builder
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		code.Write(raw)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared, named := regexp.MustCompile(`(?m)^func (Test\w+)`), regexp.MustCompile("`(Test[A-Z]\\w*)`")
+	tests := map[string]bool{"TestPaperNAME": true}
+	for _, m := range declared.FindAllStringSubmatch(code.String(), -1) {
+		tests[m[1]] = true
+	}
+	found := 0
+	for name, text := range documents(t) {
+		for _, m := range named.FindAllStringSubmatch(text, -1) {
+			if found++; !tests[m[1]] {
+				t.Errorf("%s: names %s: there is no such test", name, m[1])
+			}
+		}
+	}
+	if found < 100 {
+		t.Errorf("%d tests are named: what names them is written otherwise", found)
+	}
+}
+
 // A link of a document leads to a file of the repository, and to a heading that is there.
 func TestDocumentLinks(t *testing.T) {
 	texts := documents(t)

@@ -1,8 +1,8 @@
 // Package endpoint asks an OpenAI-compatible server: chat completions, paced and
-// retried, the batch API, and a journal of what has been paid for.
+// retried, and the batch API. What has been paid for is kept by internal/journal.
 //
-// The key never appears in an error, a journal or anything that Say prints, and goes
-// to no other host: redirects are refused.
+// The key never appears in an error, a record or anything that Say prints, and goes to no other
+// host: redirects are refused.
 package endpoint
 
 import (
