@@ -37,22 +37,13 @@ type answer struct {
 // that says otherwise is refused. --limit is not among it: it changes how many rows are answered,
 // not how.
 type settings struct {
-	N            int     `json:"n" flag:"--n"`
-	MaxNew       int     `json:"max_new_tokens" flag:"--max-new-tokens"`
-	Temperature  float64 `json:"temperature" flag:"--temperature"`
-	TopP         float64 `json:"top_p" flag:"--top-p"`
-	MinP         float64 `json:"min_p" flag:"--min-p"`
-	TopK         int     `json:"top_k" flag:"--top-k"`
-	Seed         uint64  `json:"seed" flag:"--seed"`
-	Chunks       string  `json:"chunks,omitempty" flag:"--chunk"`
-	ContentKey   string  `json:"content_key" flag:"--content-key"`
-	TeacherKey   string  `json:"teacher_key" flag:"--teacher-key"`
-	Device       string  `json:"device" flag:"--device"`
-	Precision    string  `json:"precision" flag:"--precision"`
-	Template     string  `json:"template,omitempty" flag:"--template"`
-	ChatTemplate string  `json:"chat_template,omitempty" flag:"--chat-template"`
-	Model        string  `json:"model_sha256" same:"the model is"`
-	Data         string  `json:"data_digest" same:"the data are"`
+	session.Sampled
+	session.Computed
+	Chunks     string `json:"chunks,omitempty" flag:"--chunk"`
+	ContentKey string `json:"content_key" flag:"--content-key"`
+	TeacherKey string `json:"teacher_key" flag:"--teacher-key"`
+	Model      string `json:"model_sha256" same:"the model is"`
+	Data       string `json:"data_digest" same:"the data are"`
 }
 
 // batch is one gad generate --data.
@@ -140,10 +131,8 @@ func AnswerData(s *session.Session, o Options, from session.Rows, output string)
 // describe is what the answers depend on.
 func (b *batch) describe(from session.Rows, set *data.Set) (s settings, err error) {
 	o := b.o
-	s = settings{Template: o.Chat.Variables, ChatTemplate: o.Chat.Template,
-		ContentKey: from.Content, TeacherKey: from.Answer, N: o.N, MaxNew: b.limit,
-		Temperature: o.Temperature, TopP: o.TopP, MinP: o.MinP, TopK: o.TopK, Seed: o.Seed,
-		Device: o.Device.Name, Precision: o.Device.Precision}
+	s = settings{Sampled: session.SampledBy(o.Sampling, o.N, b.limit, o.Seed),
+		Computed: o.Source.Computed(), ContentKey: from.Content, TeacherKey: from.Answer}
 	if b.chunks.On() {
 		s.Chunks = fmt.Sprint(b.chunks)
 	}

@@ -58,21 +58,12 @@ const (
 
 // settings are the first record of an unfinished output: what its records depend on.
 type settings struct {
-	N            int     `json:"n" flag:"--n"`
-	MaxNew       int     `json:"max_new_tokens" flag:"--max-new-tokens"`
-	Temperature  float64 `json:"temperature" flag:"--temperature"`
-	TopP         float64 `json:"top_p" flag:"--top-p"`
-	MinP         float64 `json:"min_p" flag:"--min-p"`
-	TopK         int     `json:"top_k" flag:"--top-k"`
-	Seed         uint64  `json:"seed" flag:"--seed"`
-	Checker      string  `json:"checker" flag:"--checker"`
-	Device       string  `json:"device" flag:"--device"`
-	Precision    string  `json:"precision" flag:"--precision"`
-	Template     string  `json:"template,omitempty" flag:"--template"`
-	ChatTemplate string  `json:"chat_template,omitempty" flag:"--chat-template"`
-	Model        string  `json:"model_sha256" same:"the model is"`
-	Critic       string  `json:"critic_sha256" same:"the discriminator is"`
-	Data         string  `json:"data_digest" same:"the data are"`
+	session.Sampled
+	session.Computed
+	Checker string `json:"checker" flag:"--checker"`
+	Model   string `json:"model_sha256" same:"the model is"`
+	Critic  string `json:"critic_sha256" same:"the discriminator is"`
+	Data    string `json:"data_digest" same:"the data are"`
 }
 
 // answer is a record of the journal: one sampled answer.
@@ -227,10 +218,8 @@ func (r *rating) prepare() (err error) {
 		return err
 	}
 	r.enc = encode.Encoder{Tok: r.tok, MaxResponse: o.MaxNew}
-	r.settings = settings{Template: o.Chat.Variables, ChatTemplate: o.Chat.Template,
-		Checker: o.Checker, N: o.N, MaxNew: o.MaxNew,
-		Temperature: o.Temperature, TopP: o.TopP, MinP: o.MinP, TopK: o.TopK, Seed: o.Seed,
-		Device: o.Device.Name, Precision: o.Device.Precision}
+	r.settings = settings{Sampled: session.SampledBy(o.Sampling, o.N, o.MaxNew, o.Seed),
+		Computed: o.Source.Computed(), Checker: o.Checker}
 	if r.settings.Model, err = r.s.Digest(o.Source); err != nil {
 		return err
 	}

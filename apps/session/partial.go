@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gad/checkpoint"
+	"gad/internal/compute"
 	"gad/internal/fault"
 	"gad/internal/journal"
 	"gad/internal/report"
@@ -29,6 +30,38 @@ type Partial struct {
 }
 
 const settingsKey = "settings"
+
+// Sampled is the part of a command's settings that sampled answers depend on.
+type Sampled struct {
+	N           int     `json:"n" flag:"--n"`
+	MaxNew      int     `json:"max_new_tokens" flag:"--max-new-tokens"`
+	Temperature float64 `json:"temperature" flag:"--temperature"`
+	TopP        float64 `json:"top_p" flag:"--top-p"`
+	MinP        float64 `json:"min_p" flag:"--min-p"`
+	TopK        int     `json:"top_k" flag:"--top-k"`
+	Seed        uint64  `json:"seed" flag:"--seed"`
+}
+
+// SampledBy returns the settings of n answers of at most maxNew tokens.
+func SampledBy(s compute.Sampling, n, maxNew int, seed uint64) Sampled {
+	return Sampled{N: n, MaxNew: maxNew, Temperature: s.Temperature, TopP: s.TopP, MinP: s.MinP,
+		TopK: s.TopK, Seed: seed}
+}
+
+// Computed is the part of a command's settings that say where a model computes, and what its chat
+// template is.
+type Computed struct {
+	Device       string `json:"device" flag:"--device"`
+	Precision    string `json:"precision" flag:"--precision"`
+	Template     string `json:"template,omitempty" flag:"--template"`
+	ChatTemplate string `json:"chat_template,omitempty" flag:"--chat-template"`
+}
+
+// Computed returns the settings that results of the model depend on, the weights aside.
+func (s Source) Computed() Computed {
+	return Computed{Device: s.Device.Name, Precision: s.Device.Precision,
+		Template: s.Chat.Variables, ChatTemplate: s.Chat.Template}
+}
 
 // Resume reads what an interrupted command has left of the output o, and refuses it where its
 // settings, a struct that journal.Changed compares, are not those of this command. noun names a

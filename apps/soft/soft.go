@@ -33,17 +33,14 @@ type Options struct {
 
 // settings are the first record of an unfinished output: what its records depend on.
 type settings struct {
-	Rows         int    `json:"rows" flag:"--limit"`
-	Top          int    `json:"top_logprobs" flag:"--top-logprobs"`
-	System       string `json:"system" flag:"--system"`
-	Weights      string `json:"weights" flag:"--weights"`
-	Device       string `json:"device" flag:"--device"`
-	Precision    string `json:"precision" flag:"--precision"`
-	Template     string `json:"template,omitempty" flag:"--template"`
-	ChatTemplate string `json:"chat_template,omitempty" flag:"--chat-template"`
-	Server       place  `json:"server,omitempty" flag:"the teacher"`  // see record.Model
-	Teacher      string `json:"teacher_sha256" same:"the teacher is"` // with a server the tokenizer's
-	Data         string `json:"data_digest" same:"the data are"`
+	Rows    int    `json:"rows" flag:"--limit"`
+	Top     int    `json:"top_logprobs" flag:"--top-logprobs"`
+	System  string `json:"system" flag:"--system"`
+	Weights string `json:"weights" flag:"--weights"`
+	session.Computed
+	Server  place  `json:"server,omitempty" flag:"the teacher"`  // see record.Model
+	Teacher string `json:"teacher_sha256" same:"the teacher is"` // with a server the tokenizer's
+	Data    string `json:"data_digest" same:"the data are"`
 }
 
 // place says where the teacher is.
@@ -148,10 +145,8 @@ func (c *scored) prepare() (err error) {
 			return err
 		}
 	}
-	c.settings = settings{Template: c.o.Chat.Variables,
-		ChatTemplate: c.o.Chat.Template, Data: c.set.Digest(), Rows: len(c.rows), Top: c.o.Top,
-		System: c.o.System, Weights: c.o.Quant, Device: c.o.Device.Name,
-		Precision: c.o.Device.Precision}
+	c.settings = settings{Computed: c.o.Source.Computed(), Data: c.set.Digest(),
+		Rows: len(c.rows), Top: c.o.Top, System: c.o.System, Weights: c.o.Quant}
 	if c.o.Server != nil {
 		c.settings.Server, c.settings.Teacher = true, c.enc.Tok.Digest()
 		return nil

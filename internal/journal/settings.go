@@ -10,19 +10,26 @@ import (
 // Changed returns, in words, the first field in which the settings of an interrupted command differ
 // from those of the command that would resume it; "" where none does. Both are structs of one
 // type. A field with the tag `flag:"--n"` is told with its values, "--n was 1, now it is 2"; one
-// with the tag `same:"the model is"` holds a digest, "the model is not the same".
+// with the tag `same:"the model is"` holds a digest, "the model is not the same". The
+// fields of an embedded, exported struct are the settings' own.
 func Changed(was, now any) string {
 	before, after := reflect.ValueOf(was), reflect.ValueOf(now)
 	for i := range before.NumField() {
 		x, y := before.Field(i).Interface(), after.Field(i).Interface()
-		tag := before.Type().Field(i).Tag
+		field := before.Type().Field(i)
+		if field.Anonymous {
+			if what := Changed(x, y); what != "" {
+				return what
+			}
+			continue
+		}
 		if reflect.DeepEqual(x, y) || none(before.Field(i)) && none(after.Field(i)) {
 			continue
 		}
-		if what := tag.Get("same"); what != "" {
+		if what := field.Tag.Get("same"); what != "" {
 			return what + " not the same"
 		}
-		name := cmp.Or(tag.Get("flag"), before.Type().Field(i).Name)
+		name := cmp.Or(field.Tag.Get("flag"), field.Name)
 		return fmt.Sprintf("%s was %s, now it is %s", name, show(x), show(y))
 	}
 	return ""

@@ -10,7 +10,11 @@ import (
 // TestChanged: every field is compared; one that differs is told with its values or, where it is a
 // digest, without.
 func TestChanged(t *testing.T) {
+	type Sampled struct {
+		K int `flag:"--top-k"`
+	}
 	type settings struct {
+		Sampled
 		Model  string         `json:"model" same:"the model is"`
 		Data   string         `same:"the data are"`
 		N      int            `flag:"--n"`
@@ -33,6 +37,7 @@ func TestChanged(t *testing.T) {
 		"Extra":  {map[string]any{"a": 1.0}, `--extra was not given, now it is "{\"a\":1}"`},
 		"Seed":   {uint64(0), "--seed was 1, now it is 0"},
 		"System": {"0123456789012345678901234567890123456789x", `--system was "s", now it is "0123456789012345678901234567890123456789..."`},
+		"K":      {3, "--top-k was not given, now it is 3"},
 		"Note":   {"other", `Note was not given, now it is "other"`},
 	} {
 		now := at
