@@ -21,8 +21,7 @@ import (
 // metadata; the bodies are read, decompressed and given to the Arrow library
 // when a row of theirs is asked for.
 type arrowSource struct {
-	file    input
-	size    int64
+	sized
 	isFile  bool
 	lay     layout
 	schemaM arrowMessage
@@ -60,7 +59,7 @@ var errNoEnd = fmt.Errorf(
 	ErrTruncated)
 
 func openArrow(file input, size int64, isFile bool) (source, error) {
-	s := &arrowSource{file: file, size: size, isFile: isFile}
+	s := &arrowSource{sized: sized{file, size}, isFile: isFile}
 	scan := s.scanStream
 	if isFile {
 		scan = s.scanFile
@@ -75,20 +74,6 @@ func openArrow(file input, size int64, isFile bool) (source, error) {
 		return nil, fmt.Errorf("schema: %w", corrupt(fmt.Errorf("not read (%w)", s.reader.Err())))
 	}
 	return s, nil
-}
-
-func (s *arrowSource) readAt(at, n int64) ([]byte, error) {
-	if at < 0 || n < 0 || n > s.size || at > s.size-n {
-		return nil, fmt.Errorf("bytes %d to %d of a file of %d: %w", at, at+n, s.size, ErrTruncated)
-	}
-	buf := make([]byte, n)
-	if _, err := s.file.ReadAt(buf, at); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = fmt.Errorf("file shrank since it was opened: %w", ErrTruncated)
-		}
-		return nil, err
-	}
-	return buf, nil
 }
 
 // message reads the metadata of the message at position at. end reports the
@@ -714,10 +699,10 @@ func (s *arrowSource) bind(l layout) (note string, err error) {
 		case "":
 		case l.Content:
 			ok, want = isText(f.Type) ||
-				l.isTurns(f.Type),
+				isTurns(l, f.Type),
 				fmt.Sprintf("a list of struct{%s, %s} or a string", l.role, l.text)
 		case l.Teacher:
-			ok, want = isText(f.Type) || l.isTurns(f.Type), "a string"
+			ok, want = isText(f.Type) || isTurns(l, f.Type), "a string"
 		case l.tools:
 			_, list := f.Type.(arrow.ListLikeType)
 			ok, want = isText(f.Type) || list, "a list of structs, or its JSON as a string"
@@ -768,7 +753,7 @@ func isText(t arrow.DataType) bool {
 	return false
 }
 
-func (l layout) isTurns(t arrow.DataType) bool {
+func isTurns(l layout, t arrow.DataType) bool {
 	list, ok := t.(arrow.ListLikeType)
 	if !ok || t.ID() == arrow.MAP {
 		return false
@@ -830,7 +815,7 @@ func (r *arrowRows) size() int64 { return r.bytes }
 const maxRowBytes = 64 << 20
 
 func (r *arrowRows) at(i int) (raw rawRow, err error) {
-	c, ok, err := r.lay.arrowTurns(r.lay.Content, r.content, i)
+	c, ok, err := arrowTurns(r.lay, r.lay.Content, r.content, i)
 	if err != nil {
 		return raw, err
 	}
@@ -844,7 +829,7 @@ func (r *arrowRows) at(i int) (raw rawRow, err error) {
 		}
 	}
 	if _, turns := r.teacher.(array.ListLike); turns {
-		if c, ok, err = r.lay.arrowTurns(r.lay.Teacher, r.teacher, i); err != nil {
+		if c, ok, err = arrowTurns(r.lay, r.lay.Teacher, r.teacher, i); err != nil {
 			return raw, err
 		}
 		raw.takeAnswer(c, ok)
@@ -954,7 +939,7 @@ func arrowText(a arrow.Array, i int) text {
 	return text{strings.Clone(s), true}
 }
 
-func (l layout) arrowTurns(column string, a arrow.Array,
+func arrowTurns(l layout, column string, a arrow.Array,
 	i int) (c conversation, ok bool, err error) {
 	if a == nil || a.IsNull(i) {
 		return c, false, nil
@@ -968,7 +953,7 @@ func (l layout) arrowTurns(column string, a arrow.Array,
 		c, err = l.stringTurns(column, s.s)
 		return c, err == nil, err
 	}
-	if l.actsIn(list, i) {
+	if actsIn(l, list, i) {
 		value, err := jsonOf(column, a, i)
 		if err == nil {
 			c, err = l.jsonTurns(column, value)
@@ -983,7 +968,7 @@ func (l layout) arrowTurns(column string, a arrow.Array,
 		switch elems := list.ListValues().(type) {
 		case *array.Struct:
 			if !elems.IsNull(j) {
-				t = l.arrowTurn(elems, j)
+				t = arrowTurn(l, elems, j)
 			}
 		case *array.Map:
 			first, last := listRange(elems, j)
@@ -1013,7 +998,7 @@ func (l layout) arrowTurns(column string, a arrow.Array,
 }
 
 // actsIn reports whether turns of list i have keys that only the JSON reader knows.
-func (l layout) actsIn(list array.ListLike, i int) bool {
+func actsIn(l layout, list array.ListLike, i int) bool {
 	switch elems := list.ListValues().(type) {
 	case *array.Struct:
 		var keys []string
@@ -1045,7 +1030,7 @@ func (l layout) actsIn(list array.ListLike, i int) bool {
 }
 
 // arrowTurn reads turn j of a list of structs.
-func (l layout) arrowTurn(elems *array.Struct, j int) (t rawTurn) {
+func arrowTurn(l layout, elems *array.Struct, j int) (t rawTurn) {
 	for k, f := range elems.DataType().(*arrow.StructType).Fields() {
 		switch col := elems.Field(k); {
 		case f.Name == l.role:

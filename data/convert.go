@@ -190,7 +190,7 @@ func WriteLogprobs(fsys FS, path string, s *Set, indices []int, of func(i int) L
 
 // seen widens the columns for a row.
 func (c *outColumns) seen(r Row) {
-	acts := func(m Message) bool { return m.acts() }
+	acts := func(m Message) bool { return acts(m) }
 	c.acts = c.acts || len(r.Turns) > 0 || slices.ContainsFunc(r.Messages, acts)
 	c.tools = c.tools || r.Tools != ""
 	c.env = c.env || r.Env != ""
@@ -319,9 +319,9 @@ const (
 func (r Row) textBytes() int {
 	n := len(r.Teacher) + len(r.Response) + 4*len(r.PromptIDs) + 4*len(r.ResponseIDs)
 	for _, m := range slices.Concat(r.Messages, r.Turns) {
-		n += m.size()
+		n += turnSize(m)
 	}
-	return n + len(r.Tools) + len(r.Env) + r.Logprobs.size()
+	return n + len(r.Tools) + len(r.Env) + logprobsSize(r.Logprobs)
 }
 
 // arrowWriter writes Arrow IPC.
@@ -412,7 +412,7 @@ func newArrowWriter(cols outColumns) *arrowWriter {
 				if !cols.acts {
 					continue
 				}
-				for i, s := range m.acted() {
+				for i, s := range acted(m) {
 					if b := turns.FieldBuilder(2 + i).(*array.StringBuilder); s != "" {
 						b.Append(s)
 					} else {
@@ -577,7 +577,7 @@ func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 				case sub == 2+len(actKeys):
 					return parquet.BooleanValue(!m.Context)
 				}
-				return parquet.ByteArrayValue([]byte(m.acted()[sub-2]))
+				return parquet.ByteArrayValue([]byte(acted(m)[sub-2]))
 			})
 	}
 	turns(cols.content, names.Content, func(r Row) []Message { return r.Messages })
@@ -712,3 +712,27 @@ func (l *lineWriter) write(r Row) error {
 }
 
 func (l *lineWriter) finish() error { return nil }
+
+// logprobsSize is the number of bytes of the tokens and their log-probabilities.
+func logprobsSize(l Logprobs) (n int) {
+	for _, at := range l {
+		for _, t := range at {
+			n += len(t.Bytes) + 8
+		}
+	}
+	return n
+}
+
+// turnSize is the number of bytes of the turn's texts.
+func turnSize(m Message) int {
+	return len(m.Role) + len(m.Content) + len(m.Thinking) + len(m.ToolCalls) + len(m.ToolCallID) +
+		len(m.Name)
+}
+
+// actKeys are those of texts, in the order of Message.acted.
+var actKeys = []string{"reasoning_content", "tool_calls", "tool_call_id", "name"}
+
+// acted are the texts of a turn beside role and content.
+func acted(m Message) [4]string {
+	return [4]string{m.Thinking, string(m.ToolCalls), m.ToolCallID, m.Name}
+}

@@ -131,13 +131,13 @@ func (s *Set) encodeKept(k *keptRows, enc Encoder, o EncodeOptions,
 func (r Row) Lost(enc Encoder) (lost bool, first string) {
 	if len(r.PromptIDs) == 0 {
 		for _, m := range r.Messages {
-			if lost, first := m.lost(enc); lost {
+			if lost, first := lostIn(m, enc); lost {
 				return true, first
 			}
 		}
 	}
 	for _, m := range r.Turns {
-		if lost, first := m.lost(enc); lost {
+		if lost, first := lostIn(m, enc); lost {
 			return true, first
 		}
 	}
@@ -145,7 +145,8 @@ func (r Row) Lost(enc Encoder) (lost bool, first string) {
 	return n > 0, first
 }
 
-func (m Message) lost(enc Encoder) (bool, string) {
+// lostIn reports whether a turn has characters without a token, and the first of them.
+func lostIn(m Message, enc Encoder) (bool, string) {
 	for _, s := range []string{m.Content, m.Thinking, string(m.ToolCalls)} {
 		if n, first := enc.Lost(s); n > 0 {
 			return true, first

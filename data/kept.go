@@ -153,7 +153,7 @@ func appendRecord(b []byte, ex Example) []byte {
 			str(m.Role)
 			str(m.Content)
 			flags := byte(0) // 1: the other texts follow; 2: context
-			if m.acts() {
+			if acts(m) {
 				flags = 1
 			}
 			if m.Context {

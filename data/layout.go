@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 )
 
 // Formats of rows: which columns there are and what they mean.
@@ -25,30 +24,6 @@ const (
 // RowFormats are the values of Options.Format.
 var RowFormats = []string{FormatAuto, FormatMessages, FormatShareGPT, FormatAlpaca, FormatQA,
 	FormatPromptCompletion, FormatPreference}
-
-// Options say how the files of a set are read.
-type Options struct {
-	Columns Columns // zero is DefaultColumns
-	Format  string  // of the rows, one of RowFormats; empty is FormatAuto
-	Split   string  // of folders that hold several; empty is none
-	Turns   string  // which turns are learned, one of TurnsValues; empty is TurnsLast
-	Choice          // which rows
-	Stages  Stages  // hears of long work; nil is silent
-
-	chosen []string // columns that Choice reads
-}
-
-// Stages begins a piece of work of total parts that has a name. advance is called
-// when n more parts are done, from one goroutine at a time, and done at the end.
-type Stages func(name string, total int) (advance func(n int), done func())
-
-// Begin begins a piece of work; nil Stages are silent.
-func (s Stages) Begin(name string, total int) (advance func(n int), done func()) {
-	if s == nil {
-		return func(int) {}, func() {}
-	}
-	return s(name, total)
-}
 
 // layout says how the columns of one file make rows. Columns that the file does
 // not have are "".
@@ -128,9 +103,16 @@ func quoted(names []string) string {
 	return strings.Join(q, ", ")
 }
 
+// wanted says which layout a file's rows are to have.
+type wanted struct {
+	Columns Columns
+	Format  string
+	chosen  []string // columns that a choice of rows reads
+}
+
 // layoutFor finds the format of a file's rows and the columns that it reads.
 // note says what was found where that was not asked for.
-func (o Options) layoutFor(src source) (l layout, note string, err error) {
+func (o wanted) layoutFor(src source) (l layout, note string, err error) {
 	var names []string
 	types := map[string]string{}
 	for _, c := range src.schema() {
@@ -397,7 +379,7 @@ func among(names []string, wanted ...string) (found []string) {
 }
 
 // noContent is the refusal of columns among which the conversation is not.
-func (o Options) noContent(l layout, src source) error {
+func (o wanted) noContent(l layout, src source) error {
 	var names []string
 	inside := ""
 	for _, c := range src.schema() {
@@ -454,157 +436,4 @@ func alike(names, wanted []string) (found []string) {
 		}
 	}
 	return found
-}
-
-// NeedTeacher refuses a set whose rows carry no teacher answers.
-func (s *Set) NeedTeacher() error {
-	if s.HasTeacher() {
-		return nil
-	}
-	if _, _, err := s.read(0); err != nil { // why there is none
-		return fmt.Errorf("%w (gad data validate lists all such rows)", err)
-	}
-	l := s.layouts[0]
-	var names []string
-	for _, c := range s.columns {
-		if c.Name != l.Content {
-			names = append(names, c.Name)
-		}
-	}
-	switch nested := among(names, "chosen", "instances", "answers"); {
-	case len(nested) > 0 && nested[0] == "chosen" && l.format == FormatShareGPT:
-		return fmt.Errorf("data: %s: no conversation in column %q ends with a turn of gpt: if the teacher's answers are the turns in \"chosen\": jq -c '.%s += [.chosen]' OLD > NEW", s.path, l.Content, l.Content)
-	case l.format == FormatShareGPT:
-		return fmt.Errorf("data: %s: no conversation in column %q ends with a turn of gpt, which is the teacher's answer", s.path, l.Content)
-	case len(nested) > 0 && nested[0] == "instances" && l.format == FormatAlpaca:
-		return fmt.Errorf("data: %s: has no answers but those inside of \"instances\": jq -c '{instruction} + .instances[]' OLD > NEW", s.path)
-	case len(nested) > 0 && nested[0] == "answers" && l.format == FormatQA:
-		return fmt.Errorf("data: %s: has no answers but those inside of \"answers\": write one as a text in a column \"answer\"", s.path)
-	}
-	hint := ""
-	if near := alike(names, nearTeacher); len(near) > 0 {
-		hint = fmt.Sprintf(", such as data.teacher_key=%s", near[0])
-	}
-	return fmt.Errorf(
-		"data: %s: column %q is missing: name the teacher's column with data.teacher_key%s", s.path,
-		s.opt.Columns.Teacher, hint)
-}
-
-// roleNames are ShareGPT's names for who speaks. Others stay as they are.
-var roleNames = map[string]string{"human": "user", "gpt": "assistant", "chatgpt": "assistant",
-	"observation": "tool"}
-
-// conversed puts a row's conversation together.
-//
-// The answer stands behind the prompt, or it is the conversation's last turn of an assistant. When
-// the teacher column says the same as that turn, the turn counts once.
-func (l layout) conversed(raw rawRow) (c conversed, fault *rowFault) {
-	row := Row{Response: raw.response.s, Tools: raw.tools, Env: raw.env,
-		PromptIDs: raw.promptIDs, ResponseIDs: raw.responseIDs, ID: raw.id.s, Finish: raw.finish.s}
-	c.row, c.logprobs = row, raw.logprobs
-	if !raw.turnsOK && raw.promptIDs == nil {
-		column := l.Content
-		if column == "" {
-			column = l.PromptIDs
-		}
-		if raw.elsewhere != "" {
-			return c, &rowFault{column, "null",
-				fmt.Sprintf(
-					"the row has no prompt but that in column %q, and other rows have theirs in %q",
-					raw.elsewhere, column), "write all rows alike, or in a file for each kind"}
-		}
-		return c, &rowFault{column, "null", "the row has no prompt", "remove the row"}
-	}
-	if l.role == "from" {
-		for _, turns := range [][]Message{raw.turns, raw.answer} {
-			for i, m := range turns {
-				if name, ok := roleNames[m.Role]; ok {
-					turns[i].Role = name
-				} else if m.Role == "function_call" {
-					if turns[i], fault = calledIn(l.Content, i, m); fault != nil {
-						return c, fault
-					}
-				}
-			}
-		}
-	}
-	if n := len(raw.answer); raw.answerOK {
-		// the whole conversation
-		if l.format == FormatPreference && n > 1 && raw.answer[n-1].Role == "assistant" {
-			if k := len(raw.turns); k > n-1 || !slices.Equal(raw.answer[n-1-k:n-1], raw.turns) {
-				return c, &rowFault{l.Teacher, fmt.Sprintf("%d turns", n),
-					fmt.Sprintf("they do not begin with the prompt in column %q", l.Content),
-					"keep the last turn alone"}
-			}
-			raw.turns, raw.answer = raw.answer[:n-1:n-1], raw.answer[n-1:]
-		}
-		if n == 0 || raw.answer[len(raw.answer)-1].Role != "assistant" {
-			return c, &rowFault{l.Teacher, countOf(n, "turn"),
-				"the answer must end with a turn of the assistant", "remove the turns behind it"}
-		}
-	}
-	if strings.TrimSpace(raw.input.s) != "" {
-		if len(raw.turns) != 1 {
-			return c, &rowFault{l.input, preview(raw.input.s, 40),
-				fmt.Sprintf("has no place in a prompt of %d turns", len(raw.turns)),
-				"put it into a turn"}
-		}
-		raw.turns[0].Content += "\n" + raw.input.s
-	}
-	if strings.TrimSpace(raw.system.s) != "" {
-		if len(raw.turns) > 0 && raw.turns[0].Role == "system" &&
-			raw.turns[0].Content != raw.system.s {
-			return c, &rowFault{l.system, preview(raw.system.s, 40),
-				"differs from the system turn " + preview(raw.turns[0].Content, 40),
-				"keep the system message in one place only"}
-		}
-		if len(raw.turns) > 0 && raw.turns[0].Role != "system" {
-			raw.turns = append([]Message{{Role: "system", Content: raw.system.s}}, raw.turns...)
-		}
-	}
-	if !raw.answerOK && raw.teacher.s != "" {
-		raw.answer = []Message{{Role: "assistant", Content: raw.teacher.s}}
-	}
-	c.turns, c.first, c.none = raw.turns, 0, raw.turns == nil
-	if k := len(raw.answer); k > 0 {
-		if n := len(raw.turns); n > 0 && raw.turns[n-1].Role == "assistant" && k == 1 {
-			if last, answer := raw.turns[n-1], raw.answer[0]; last.Content != answer.Content {
-				return c, &rowFault{l.Teacher, preview(answer.Content, 40),
-					"differs from the last assistant turn " + preview(last.Content, 40),
-					"keep the teacher's answer in one place only"}
-			} else if !answer.acts() { // the turn may know more
-				raw.answer[0] = last
-				raw.answer[0].Context = false
-			}
-			raw.turns = raw.turns[: n-1 : n-1]
-		}
-		c.turns, c.first = slices.Concat(raw.turns, raw.answer), len(raw.turns)
-	}
-	if n := len(c.turns); strings.TrimSpace(raw.thought.s) != "" && n > 0 &&
-		c.turns[n-1].Role == "assistant" && c.turns[n-1].Thinking == "" {
-		c.turns = slices.Clone(c.turns)
-		c.turns[n-1].Thinking = raw.thought.s
-	}
-	for i, m := range c.turns {
-		for _, s := range []string{m.Role, m.Content, m.Thinking, string(m.ToolCalls), m.ToolCallID,
-			m.Name} {
-			if column := l.Content; !utf8.ValidString(s) {
-				if i >= c.first && c.first > 0 && l.Teacher != "" {
-					if !raw.answerOK {
-						return c, &rowFault{l.Teacher, "", "not valid UTF-8", "re-encode the text"}
-					}
-					column, i = l.Teacher, i-c.first
-				}
-				return c, &rowFault{column, fmt.Sprintf("turn %d", i), "not valid UTF-8",
-					"re-encode the text"}
-			}
-		}
-	}
-	for _, f := range []struct{ column, s string }{{l.Response, row.Response}, {l.ID, row.ID},
-		{l.Finish, row.Finish}, {l.tools, string(row.Tools)}} {
-		if !utf8.ValidString(f.s) {
-			return c, &rowFault{f.column, "", "not valid UTF-8", "re-encode the text"}
-		}
-	}
-	return c, nil
 }

@@ -316,16 +316,6 @@ func (l Logprobs) String() string {
 	return b.String()
 }
 
-// size is the number of bytes of the tokens and their log-probabilities.
-func (l Logprobs) size() (n int) {
-	for _, at := range l {
-		for _, t := range at {
-			n += len(t.Bytes) + 8
-		}
-	}
-	return n
-}
-
 // Spell cuts the answer text into the teacher's tokens: ends[i] is where token i ends. ok is false
 // where the tokens do not write the answer. White space behind the answer may be missing, as the
 // answer is learned without; the last token may be a control token, which is no part of the text.

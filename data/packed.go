@@ -23,6 +23,27 @@ type input interface {
 	Stat() (fs.FileInfo, error)
 }
 
+// sized is an open file and the number of its bytes when it was opened.
+type sized struct {
+	file input
+	size int64
+}
+
+// readAt returns the n bytes at position at, all inside of the file.
+func (s sized) readAt(at, n int64) ([]byte, error) {
+	if at < 0 || n < 0 || n > s.size || at > s.size-n {
+		return nil, fmt.Errorf("bytes %d to %d of a file of %d: %w", at, at+n, s.size, ErrTruncated)
+	}
+	buf := make([]byte, n)
+	if _, err := s.file.ReadAt(buf, at); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = fmt.Errorf("file shrank since it was opened: %w", ErrTruncated)
+		}
+		return nil, err
+	}
+	return buf, nil
+}
+
 // packedSuffixes are the names of compressed files, behind that of their contents.
 var packedSuffixes = []string{".gz", ".zst", ".zstd"}
 

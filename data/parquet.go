@@ -25,8 +25,7 @@ import (
 // here, within bounds; what the library decodes is a small file in memory of one
 // column, uncompressed, with headers made here.
 type parquetSource struct {
-	file   input
-	size   int64
+	sized
 	end    int64 // where the footer begins
 	lay    layout
 	meta   format.FileMetaData
@@ -108,7 +107,7 @@ const (
 )
 
 func openParquet(file input, size int64) (source, error) {
-	s := &parquetSource{file: file, size: size, fields: map[string]parquetField{}}
+	s := &parquetSource{sized: sized{file, size}, fields: map[string]parquetField{}}
 	if size < 12 {
 		return nil, fmt.Errorf("file of %d bytes: %w", size, ErrTruncated)
 	}
@@ -143,20 +142,6 @@ func openParquet(file input, size int64) (source, error) {
 	}
 	s.root = f.Root()
 	return s, nil
-}
-
-func (s *parquetSource) readAt(at, n int64) ([]byte, error) {
-	if at < 0 || n < 0 || n > s.size || at > s.size-n {
-		return nil, fmt.Errorf("bytes %d to %d of a file of %d: %w", at, at+n, s.size, ErrTruncated)
-	}
-	buf := make([]byte, n)
-	if _, err := s.file.ReadAt(buf, at); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = fmt.Errorf("file shrank since it was opened: %w", ErrTruncated)
-		}
-		return nil, err
-	}
-	return buf, nil
 }
 
 // checkMeta checks the schema's shape and the places and counts of the row
@@ -293,10 +278,10 @@ func (s *parquetSource) bind(l layout) (note string, err error) {
 			continue
 		case l.Content:
 			f, want =
-				l.turnsOf(c), fmt.Sprintf("a list of struct{%s, %s} or a string", l.role, l.text)
+				turnsOf(l, c), fmt.Sprintf("a list of struct{%s, %s} or a string", l.role, l.text)
 		case l.Teacher:
 			if f, want = textOf(c), "a string"; f.kind == 0 {
-				f = l.turnsOf(c)
+				f = turnsOf(l, c)
 			}
 		case l.tools:
 			if f, want = textOf(c), "a list of structs, or its JSON as a string"; f.kind == 0 &&
@@ -421,7 +406,8 @@ func descend(c *parquet.Column,
 	}
 }
 
-func (l layout) turnsOf(c *parquet.Column) parquetField {
+// turnsOf finds the leaves of a list of turns.
+func turnsOf(l layout, c *parquet.Column) parquetField {
 	if f := textOf(c); f.kind != 0 {
 		return f
 	}

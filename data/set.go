@@ -32,7 +32,7 @@ type Column struct {
 }
 
 // hasText reports whether the column may have text in it, by the formats' names of types.
-func (c Column) hasText() bool {
+func hasText(c Column) bool {
 	for _, name := range []string{"string", "byte_array", "list", "struct", "object", "map",
 		"binary"} {
 		if strings.Contains(strings.ToLower(c.Type), name) {
@@ -122,6 +122,30 @@ type Set struct {
 	digestOnce sync.Once
 	digest     string
 	digestErr  error
+}
+
+// Options say how the files of a set are read.
+type Options struct {
+	Columns Columns // zero is DefaultColumns
+	Format  string  // of the rows, one of RowFormats; empty is FormatAuto
+	Split   string  // of folders that hold several; empty is none
+	Turns   string  // which turns are learned, one of TurnsValues; empty is TurnsLast
+	Choice          // which rows
+	Stages  Stages  // hears of long work; nil is silent
+
+	chosen []string // columns that Choice reads
+}
+
+// Stages begins a piece of work of total parts that has a name. advance is called
+// when n more parts are done, from one goroutine at a time, and done at the end.
+type Stages func(name string, total int) (advance func(n int), done func())
+
+// Begin begins a piece of work; nil Stages are silent.
+func (s Stages) Begin(name string, total int) (advance func(n int), done func()) {
+	if s == nil {
+		return func(int) {}, func() {}
+	}
+	return s(name, total)
 }
 
 // turnAt is a row that one turn of a row of the files makes.
@@ -237,7 +261,7 @@ func (s *Set) eachTurn() error {
 		if err != nil {
 			return 1
 		}
-		c, fault := s.layoutIn(i).conversed(raw)
+		c, fault := converse(s.layoutIn(i), raw)
 		if fault != nil {
 			return 1
 		}
@@ -289,7 +313,8 @@ func (s *Set) add(f dataFile) error {
 	var l layout
 	var notes [3]string
 	if rowsIn(src) > 0 {
-		if l, notes[0], err = s.opt.layoutFor(src); err == nil {
+		want := wanted{s.opt.Columns, s.opt.Format, s.opt.chosen}
+		if l, notes[0], err = want.layoutFor(src); err == nil {
 			err = guard(func() (err error) {
 				notes[1], err = src.bind(l)
 				return err
@@ -442,7 +467,7 @@ func (s *Set) Overlooked() (suspect, others string) {
 		for _, c := range schema {
 			switch {
 			case collected && c.Name == "model": // the teacher's name, as WriteAnswers writes it
-			case l.format == "" || l.reads(c.Name) || !c.hasText(): // without rows there is no format
+			case l.format == "" || l.reads(c.Name) || !hasText(c): // without rows there is no format
 			case slices.Contains(l.watched, c.Name):
 				note(&watched, c.Name, s.names[k])
 			default:
@@ -474,6 +499,40 @@ func (s *Set) Overlooked() (suspect, others string) {
 // Stage begins a piece of work on the set for those who wait: see Stages.
 func (s *Set) Stage(name string, total int) (advance func(n int), done func()) {
 	return s.opt.Stages.Begin(s.path+": "+name, total)
+}
+
+// NeedTeacher refuses a set whose rows carry no teacher answers.
+func (s *Set) NeedTeacher() error {
+	if s.HasTeacher() {
+		return nil
+	}
+	if _, _, err := s.read(0); err != nil { // why there is none
+		return fmt.Errorf("%w (gad data validate lists all such rows)", err)
+	}
+	l := s.layouts[0]
+	var names []string
+	for _, c := range s.columns {
+		if c.Name != l.Content {
+			names = append(names, c.Name)
+		}
+	}
+	switch nested := among(names, "chosen", "instances", "answers"); {
+	case len(nested) > 0 && nested[0] == "chosen" && l.format == FormatShareGPT:
+		return fmt.Errorf("data: %s: no conversation in column %q ends with a turn of gpt: if the teacher's answers are the turns in \"chosen\": jq -c '.%s += [.chosen]' OLD > NEW", s.path, l.Content, l.Content)
+	case l.format == FormatShareGPT:
+		return fmt.Errorf("data: %s: no conversation in column %q ends with a turn of gpt, which is the teacher's answer", s.path, l.Content)
+	case len(nested) > 0 && nested[0] == "instances" && l.format == FormatAlpaca:
+		return fmt.Errorf("data: %s: has no answers but those inside of \"instances\": jq -c '{instruction} + .instances[]' OLD > NEW", s.path)
+	case len(nested) > 0 && nested[0] == "answers" && l.format == FormatQA:
+		return fmt.Errorf("data: %s: has no answers but those inside of \"answers\": write one as a text in a column \"answer\"", s.path)
+	}
+	hint := ""
+	if near := alike(names, nearTeacher); len(near) > 0 {
+		hint = fmt.Sprintf(", such as data.teacher_key=%s", near[0])
+	}
+	return fmt.Errorf(
+		"data: %s: column %q is missing: name the teacher's column with data.teacher_key%s", s.path,
+		s.opt.Columns.Teacher, hint)
 }
 
 // HasTeacher says whether the rows carry teacher answers: as a column, or as
@@ -544,7 +603,7 @@ func (s *Set) read(i int) (row Row, unread []string, err error) {
 // assemble makes row i of what its file has.
 func (s *Set) assemble(i int, raw rawRow) (Row, *rowFault) {
 	l := s.layoutOf(i)
-	c, bad := l.conversed(raw)
+	c, bad := converse(l, raw)
 	if bad != nil {
 		return c.row, bad
 	}
@@ -814,7 +873,7 @@ func hashTurns(h hash.Hash, turns []Message) {
 func hashTurn(h hash.Hash, m Message) {
 	hashString(h, m.Role)
 	hashString(h, m.Content)
-	if !m.acts() && !m.Context {
+	if !acts(m) && !m.Context {
 		return
 	}
 	hashInt(h, -4)

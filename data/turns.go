@@ -57,18 +57,6 @@ func (m Message) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// acts reports whether the turn is more than a text of a role.
-func (m Message) acts() bool {
-	m.Context = false
-	return m != Message{Role: m.Role, Content: m.Content}
-}
-
-// answers reports whether the turn is one that a student may learn.
-func (m Message) answers() bool {
-	return m.Role == "assistant" &&
-		(m.ToolCalls != "" || m.Thinking != "" || strings.TrimSpace(m.Content) != "")
-}
-
 // Text is the turn for people, and for what compares answers as texts: its content, and its calls
 // behind that.
 func (m Message) Text() string {
@@ -78,47 +66,12 @@ func (m Message) Text() string {
 	return strings.TrimPrefix(m.Content+"\n"+string(m.ToolCalls), "\n")
 }
 
-// size is the number of bytes of the turn's texts.
-func (m Message) size() int {
-	return len(m.Role) + len(m.Content) + len(m.Thinking) + len(m.ToolCalls) + len(m.ToolCallID) +
-		len(m.Name)
-}
-
-// Values of Options.Turns: which of the teacher's turns a student learns.
-const (
-	TurnsLast = "last" // the last, given all before it
-	TurnsAll  = "all"  // all of a row, as one sequence
-	TurnsEach = "each" // all, each as a row of its own
-)
-
-// TurnsValues are the values of Options.Turns.
-var TurnsValues = []string{TurnsLast, TurnsAll, TurnsEach}
-
-// ErrAppend is wrapped by errors of Encoder.Reply for a student whose chat template writes a turn
-// otherwise once others follow it.
-var ErrAppend = errors.New("the chat template rewrites earlier turns when others follow")
-
-// ErrThought is wrapped by errors of Encoder.Shows for a row whose answer thinks where the prompt
-// says that there is no thought, or does not where the prompt opens one.
-var ErrThought = errors.New("the thought of the answer is not that of the prompt")
-
-// Span is the tokens From to To-1 of an answer.
-type Span struct{ From, To int }
-
 // turnKeys are the keys of a turn that a Message carries beside role and text.
 var turnKeys = []string{"tool_calls", "tool_call_id", "name", "reasoning_content", "train"}
 
 // otherThoughts are other keys for reasoning_content, which counts before them: of turns, and of
 // columns with texts.
 var otherThoughts = []string{"thinking", "reasoning"}
-
-// actKeys are those of texts, in the order of Message.acted.
-var actKeys = []string{"reasoning_content", "tool_calls", "tool_call_id", "name"}
-
-// acted are the texts of a turn beside role and content.
-func (m Message) acted() [4]string {
-	return [4]string{m.Thinking, string(m.ToolCalls), m.ToolCallID, m.Name}
-}
 
 // jsonLimit bounds the nesting of a value.
 const jsonLimit = 32
@@ -441,92 +394,4 @@ func calledIn(column string, i int, m Message) (Message, *rowFault) {
 		return m, &rowFault{column, fmt.Sprintf("turn %d: function_call is %s", i, preview(m.Content, 40)), "not a call", `write {"name": ..., "arguments": {...}}`}
 	}
 	return Message{Role: "assistant", ToolCalls: calls, Context: m.Context}, nil
-}
-
-// conversed is a row before it is known which of its turns a student learns.
-type conversed struct {
-	row   Row
-	turns []Message // all of the conversation
-	first int       // turns before this one are the prompt, whoever wrote them
-	none  bool      // the row has no turns, not even a prompt
-
-	logprobs Logprobs // of the last answer
-}
-
-// learned are the indices of the turns that a student may learn.
-func (c conversed) learned() (at []int) {
-	for i := c.first; i < len(c.turns); i++ {
-		if c.turns[i].answers() && !c.turns[i].Context {
-			at = append(at, i)
-		}
-	}
-	return at
-}
-
-// pick makes the row of which turns from to to are the answer; -1 is none, and all are prompt.
-func (c conversed) pick(l layout, from, to int) (Row, *rowFault) {
-	row := c.row
-	if from < 0 {
-		from, to = len(c.turns), len(c.turns)
-	}
-	if !c.none {
-		row.Messages = slices.Clone(c.turns[:from])
-		for i := range row.Messages {
-			row.Messages[i].Context = false // it is prompt in any case
-		}
-	}
-	if from == to {
-		return row, nil
-	}
-	answer := slices.Clone(c.turns[from:to])
-	row.Teacher = answer[len(answer)-1].Text()
-	if to == len(c.turns) {
-		row.Logprobs = c.logprobs
-	}
-	if last := answer[0]; len(answer) > 1 || last.Thinking != "" || last.ToolCalls != "" {
-		row.Turns = answer
-		if len(row.PromptIDs) > 0 {
-			return row, &rowFault{l.PromptIDs, fmt.Sprintf("%d tokens", len(row.PromptIDs)),
-				"a prompt as tokens, and an answer that is more than a text",
-				"give the conversation instead"}
-		}
-	}
-	return row, nil
-}
-
-// answerOf makes the row that a student learns, of several the k-th.
-func (c conversed) answerOf(l layout, turns string, k int) (Row, *rowFault) {
-	at, n := c.learned(), len(c.turns)
-	if turns != TurnsLast {
-		written := slices.ContainsFunc(c.turns[c.first:],
-			func(m Message) bool { return m.answers() })
-		switch {
-		case len(at) == 0 && written:
-			return c.row, &rowFault{l.turnsColumn(c), countOf(n-c.first, "turn"), `no turn of the assistant is to be learned (weight 0 or "train": false)`, "remove the row"}
-		case len(at) == 0:
-			return c.pick(l, -1, -1)
-		case turns == TurnsAll:
-			return c.pick(l, at[0], at[len(at)-1]+1)
-		}
-		return c.pick(l, at[k], at[k]+1)
-	}
-	if n == c.first || c.turns[n-1].Role != "assistant" {
-		return c.pick(l, -1, -1)
-	}
-	if c.turns[n-1].Context {
-		return c.row, &rowFault{l.turnsColumn(c), fmt.Sprintf("turn %d", n-1), `the last answer has weight 0 or "train": false: it is not to be learned`, "remove the row, or the turns after the answer that is"}
-	}
-	if !c.turns[n-1].answers() { // a blank answer is none, and no prompt either
-		c.turns = c.turns[:n-1]
-		return c.pick(l, -1, -1)
-	}
-	return c.pick(l, n-1, n)
-}
-
-// turnsColumn is the column with the turns that may be learned.
-func (l layout) turnsColumn(c conversed) string {
-	if c.first > 0 && l.Teacher != "" {
-		return l.Teacher
-	}
-	return l.Content
 }

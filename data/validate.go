@@ -358,7 +358,7 @@ func (s *Set) rewritten(i int, enc Encoder) bool {
 		return false
 	}
 	l := s.layoutOf(i)
-	c, bad := l.conversed(raw)
+	c, bad := converse(l, raw)
 	if bad != nil {
 		return false
 	}
@@ -373,7 +373,7 @@ func (s *Set) rewritten(i int, enc Encoder) bool {
 // learned is the number of the row's Turns that are learned.
 func (r Row) learned() (n int) {
 	for _, m := range r.Turns {
-		if m.answers() && !m.Context {
+		if answers(m) && !m.Context {
 			n++
 		}
 	}
