@@ -21,6 +21,8 @@ import (
 	"github.com/apache/arrow/go/v15/arrow/memory"
 	"github.com/parquet-go/parquet-go"
 
+	"gad/data/input"
+	"gad/data/layout"
 	"gad/internal/vfs"
 )
 
@@ -203,9 +205,10 @@ func (c *outColumns) seen(r Row) {
 func (s *Set) mayCarry() bool {
 	for k, f := range s.files {
 		l := s.layouts[k]
-		if s.opt.Turns == TurnsAll || anyKey(f) || l.tools != "" || l.env != "" ||
-			l.thought != "" || l.logprobs != "" || l.role == "from" || actsAs(f.turnKeys(l.Content)) ||
-			actsAs(f.turnKeys(l.Teacher)) {
+		if s.opt.Turns == TurnsAll || layout.AnyKey(f) || l.Tools != "" || l.Env != "" ||
+			l.Thought != "" || l.Logprobs != "" || l.Role == "from" ||
+			layout.ActsAs(f.TurnKeys(l.Content)) ||
+			layout.ActsAs(f.TurnKeys(l.Teacher)) {
 			return true
 		}
 	}
@@ -301,7 +304,7 @@ func writeSynced(fsys vfs.FS, path string, write func(io.Writer) error) error {
 		return vfs.Target(err)
 	}
 	w := bufio.NewWriterSize(f, 1<<20)
-	if err = guard(func() error { return write(w) }); err == nil {
+	if err = input.Guard(func() error { return write(w) }); err == nil {
 		err = w.Flush()
 	}
 	if err == nil {
@@ -396,7 +399,7 @@ func newArrowWriter(cols outColumns) *arrowWriter {
 		for _, key := range actKeys {
 			parts = append(parts, arrow.Field{Name: key, Type: text, Nullable: true})
 		}
-		parts = append(parts, arrow.Field{Name: trainKey, Type: arrow.FixedWidthTypes.Boolean,
+		parts = append(parts, arrow.Field{Name: layout.TrainKey, Type: arrow.FixedWidthTypes.Boolean,
 			Nullable: true})
 	}
 	names := DefaultColumns()
@@ -436,7 +439,8 @@ func newArrowWriter(cols outColumns) *arrowWriter {
 	}
 	add(cols.tools, "tools", text, str(func(r Row) string { return string(r.Tools) }))
 	add(cols.env, "env", text, str(func(r Row) string { return string(r.Env) }))
-	add(cols.logprobs, logprobsColumn, text, str(func(r Row) string { return r.Logprobs.String() }))
+	add(cols.logprobs, layout.LogprobsColumn, text,
+		str(func(r Row) string { return r.Logprobs.String() }))
 	add(cols.response, names.Response, text, str(func(r Row) string { return r.Response }))
 	add(cols.promptIDs, names.PromptIDs, arrow.ListOf(arrow.PrimitiveTypes.Int32),
 		ids(func(r Row) []int32 { return r.PromptIDs }))
@@ -561,8 +565,8 @@ func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 			element[key] = parquet.String()
 			parts = append(parts, key)
 		}
-		element[trainKey] = parquet.Leaf(parquet.BooleanType)
-		parts = append(parts, trainKey)
+		element[layout.TrainKey] = parquet.Leaf(parquet.BooleanType)
+		parts = append(parts, layout.TrainKey)
 	}
 	turns := func(on bool, name string, value func(Row) []Message) {
 		list(on, name, element, parts, func(r Row) bool { return value(r) != nil },
@@ -588,7 +592,7 @@ func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 	}
 	str(cols.tools, "tools", func(r Row) string { return string(r.Tools) })
 	str(cols.env, "env", func(r Row) string { return string(r.Env) })
-	str(cols.logprobs, logprobsColumn, func(r Row) string { return r.Logprobs.String() })
+	str(cols.logprobs, layout.LogprobsColumn, func(r Row) string { return r.Logprobs.String() })
 	str(cols.played, "label", func(r Row) string { return r.Told.played().Label })
 	str(cols.response, names.Response, func(r Row) string { return r.Response })
 	ids(cols.promptIDs, names.PromptIDs, func(r Row) []int32 { return r.PromptIDs })

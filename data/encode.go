@@ -2,6 +2,7 @@ package data
 
 import (
 	"errors"
+	"gad/data/layout"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -211,7 +212,7 @@ type digested struct {
 // toDigest reads row i for the digest.
 func (s *Set) toDigest(i int) (d digested) {
 	raw, err := s.raw(i)
-	var bad *rowFault
+	var bad *layout.Fault
 	if err != nil && !errors.As(err, &bad) {
 		return digested{err: err}
 	}
@@ -219,7 +220,7 @@ func (s *Set) toDigest(i int) (d digested) {
 		d.row, bad = s.assemble(i, raw)
 	}
 	if bad != nil {
-		d.fault, d.row.Messages = "fault: "+bad.Error(), raw.turns
+		d.fault, d.row.Messages = "fault: "+bad.Error(), raw.Turns
 	}
 	return d
 }
