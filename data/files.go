@@ -426,7 +426,7 @@ func openSource(f dataFile, stages Stages) (src layout.Source, file input.Input,
 	}
 	err = input.Guard(func() error {
 		src, err = openByMagic(file, size, head,
-			func(open func(input.Input, int64, func(int)) (layout.Source, error)) (layout.Source, error) {
+			func(open opener) (layout.Source, error) {
 				advance, done := stages.Begin(f.name+": finding rows", int(size))
 				defer done()
 				return open(file, size, advance)
@@ -438,6 +438,9 @@ func openSource(f dataFile, stages Stages) (src layout.Source, file input.Input,
 	}
 	return src, file, size, nil
 }
+
+// opener opens a file of a format that must be read to its end for it; advance hears of the bytes.
+type opener func(file input.Input, size int64, advance func(int)) (layout.Source, error)
 
 // openByMagic opens a file by its first bytes; formats that must be read to their
 // end for it go through whole.
