@@ -57,7 +57,11 @@ var house = map[string]string{
 	"reference":       "model",
 	"device":          "internal/compute/cpu internal/compute/cuda model",
 	"model":           "internal/comm internal/compute internal/folder internal/gguf internal/philox internal/safetensors",
-	"data":            "internal/folder internal/vfs",
+	"data":            "data/arrow data/input data/layout data/parquet internal/folder internal/vfs",
+	"data/arrow":      "data/input data/layout",
+	"data/parquet":    "data/input data/layout",
+	"data/layout":     "data/input",
+	"data/input":      "",
 	"tokenizer":       "internal/folder internal/gguf internal/jinja",
 	"algos":           "",
 	"checkpoint":      "internal/vfs",
@@ -159,12 +163,12 @@ const everyone = "*"
 var roles = map[string]string{
 	"gorgonia.org/gorgonia":            "algos",
 	"gorgonia.org/tensor":              "algos",
-	"github.com/chewxy/hm":             "algos", // types of Gorgonia's own operations
-	"github.com/apache/arrow/go/v15":   "data",  // IPC only: see notParquet
-	"github.com/parquet-go/parquet-go": "data",
-	"github.com/klauspost/compress":    "data",
-	"github.com/andybalholm/brotli":    "data", // pages of Parquet; comes with parquet-go
-	"github.com/pierrec/lz4/v4":        "data", // frames of Arrow IPC; comes with arrow
+	"github.com/chewxy/hm":             "algos",           // types of Gorgonia's own operations
+	"github.com/apache/arrow/go/v15":   "data data/arrow", // IPC only: see notParquet
+	"github.com/parquet-go/parquet-go": "data data/parquet data/parquet_test",
+	"github.com/klauspost/compress":    "data data/input",
+	"github.com/andybalholm/brotli":    "data/input", // pages of Parquet; comes with parquet-go
+	"github.com/pierrec/lz4/v4":        "data/input", // frames of Arrow IPC; comes with arrow
 	"github.com/dlclark/regexp2":       "tokenizer",
 	"golang.org/x/text":                "tokenizer internal/jinja internal/textmetrics", // Unicode normal forms, case
 	"go.uber.org/zap":                  "internal/report trainer",

@@ -17,7 +17,6 @@ import (
 // method of a value in an interface as called.
 var uncalled = map[string]string{
 	"model.AllSoftLabels":                    "a teacher's own tokens alone, which top-k losses are compared with",
-	"data.OK":                                "for programs that use gad as a library",
 	"algos.Arity":                            "gorgonia.Op",
 	"algos.CallsExtern":                      "gorgonia.Op",
 	"algos.DiffWRT":                          "gorgonia.SDOp",

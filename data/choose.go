@@ -2,17 +2,15 @@ package data
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
+	"gad/data/input"
+	"gad/data/layout"
 	"math"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 )
-
-// ErrChoice marks a Choice that cannot be meant: its text, its columns, or its ratings.
-var ErrChoice = errors.New("choice of rows")
 
 // Choice says which rows of the files a set has. The zero value has all of them.
 type Choice struct {
@@ -33,7 +31,7 @@ func (c Choice) Check() error {
 // comparison is COLUMN OP VALUE.
 type comparison struct {
 	column, op string
-	value      cell // a number or a text
+	value      layout.Cell // a number or a text
 }
 
 // condition is comparisons that must all hold.
@@ -47,7 +45,7 @@ var (
 )
 
 func choiceErr(format string, args ...any) error {
-	return &sentinelError{fmt.Sprintf("data: "+format, args...), ErrChoice}
+	return input.NewError(fmt.Sprintf("data: "+format, args...), ErrChoice)
 }
 
 // parseCondition reads comparisons; a blank text is none.
@@ -65,17 +63,17 @@ func parseCondition(text string) (list condition, err error) {
 		quoted := strings.ContainsAny(m[0][len(m[0])-1:], `'"`)
 		switch n, err := strconv.ParseFloat(m[6], 64); {
 		case quoted:
-			x.value = cell{kind: textCell, text: m[4] + m[5]}
+			x.value = layout.Cell{Kind: layout.TextCell, Text: m[4] + m[5]}
 		case err == nil && !math.IsNaN(n):
-			x.value = cell{kind: numberCell, number: n}
+			x.value = layout.Cell{Kind: layout.NumberCell, Number: n}
 		case m[6] == "true", m[6] == "false":
-			x.value = boolCell(m[6] == "true")
+			x.value = layout.BoolCell(m[6] == "true")
 		default:
-			x.value = cell{kind: textCell, text: m[6]}
+			x.value = layout.Cell{Kind: layout.TextCell, Text: m[6]}
 		}
-		if x.value.kind == textCell && x.op != "=" && x.op != "!=" {
+		if x.value.Kind == layout.TextCell && x.op != "=" && x.op != "!=" {
 			return nil, choiceErr("where %q: %s compares numbers, and %s is a text: use = or !=",
-				text, x.op, preview(x.value.text, 40))
+				text, x.op, layout.Preview(x.value.Text, 40))
 		}
 		list, rest = append(list, x), rest[len(m[0]):]
 		if strings.TrimSpace(rest) == "" {
@@ -100,89 +98,30 @@ func (list condition) columns() (names []string) {
 	return names
 }
 
-// cellKind is what a cell is.
-type cellKind byte
-
-const (
-	noCell     cellKind = iota // null, blank, or no such column
-	numberCell                 // also true and false: 1 and 0
-	textCell
-	eitherCell // of CSV, which has no types: a text that reads as a number
-	otherCell  // a list, an object, a date: nothing that a choice compares
-)
-
-// cell is one value of a column that a choice reads.
-type cell struct {
-	kind   cellKind
-	number float64
-	text   string // of otherCell what it is
-}
-
-func boolCell(b bool) cell {
-	if b {
-		return cell{kind: numberCell, number: 1}
-	}
-	return cell{kind: numberCell}
-}
-
-// jsonCell is a value as JSON has it.
-func jsonCell(value []byte) cell {
-	switch text := strings.TrimSpace(string(value)); {
-	case text == "", text == "null":
-		return cell{}
-	case text == "true", text == "false":
-		return boolCell(text == "true")
-	case text[0] == '"':
-		return cell{kind: textCell, text: unquote([]byte(text))}
-	case text[0] == '[':
-		return cell{kind: otherCell, text: "a list"}
-	case text[0] == '{':
-		return cell{kind: otherCell, text: "an object"}
-	default:
-		n, err := strconv.ParseFloat(text, 64)
-		if err != nil || math.IsNaN(n) {
-			return cell{}
-		}
-		return cell{kind: numberCell, number: n}
-	}
-}
-
-// csvCell is a value of a file without types.
-func csvCell(s string) cell {
-	s = strings.TrimSpace(s)
-	if s == "" {
-		return cell{}
-	}
-	if n, err := strconv.ParseFloat(s, 64); err == nil && !math.IsNaN(n) {
-		return cell{kind: eitherCell, number: n, text: s}
-	}
-	return cell{kind: textCell, text: s}
-}
-
 // table are the values of a choice's columns: cells by row of the set before the choice.
-type table map[string]func(i int) cell
+type table map[string]func(i int) layout.Cell
 
 // holds reports whether row i meets the condition. The error says which comparison is of
 // different kinds.
 func (list condition) holds(of table, i int) (bool, error) {
 	for _, x := range list {
 		v := of[x.column](i)
-		if v.kind == noCell {
+		if v.Kind == layout.NoCell {
 			return false, nil
 		}
-		if v.kind == otherCell {
+		if v.Kind == layout.OtherCell {
 			return false, fmt.Errorf("column %q is %s: compare a number or a text", x.column,
-				v.text)
+				v.Text)
 		}
-		if v.kind != eitherCell && v.kind != x.value.kind {
-			if x.value.kind == numberCell {
+		if v.Kind != layout.EitherCell && v.Kind != x.value.Kind {
+			if x.value.Kind == layout.NumberCell {
 				return false, fmt.Errorf(
 					"column %q is a text (%s), compared with a number: use %s = 'TEXT'", x.column,
-					preview(v.text, 40), x.column)
+					layout.Preview(v.Text, 40), x.column)
 			}
 			return false, fmt.Errorf(
 				"column %q is a number (%g), compared with the text %s: use a number", x.column,
-				v.number, preview(x.value.text, 40))
+				v.Number, layout.Preview(x.value.Text, 40))
 		}
 		if !x.compare(v) {
 			return false, nil
@@ -191,10 +130,10 @@ func (list condition) holds(of table, i int) (bool, error) {
 	return true, nil
 }
 
-func (x comparison) compare(v cell) bool {
-	d := cmp.Compare(v.number, x.value.number)
-	if x.value.kind == textCell {
-		d = strings.Compare(v.text, x.value.text)
+func (x comparison) compare(v layout.Cell) bool {
+	d := cmp.Compare(v.Number, x.value.Number)
+	if x.value.Kind == layout.TextCell {
+		d = strings.Compare(v.Text, x.value.Text)
 	}
 	switch x.op {
 	case "=":
@@ -285,8 +224,8 @@ func (s *Set) table(where condition) (table, error) {
 	of, ratings := table{}, s.chosen.ratings
 	var named []string // of the files
 	for _, name := range where.columns() {
-		inFiles := slices.ContainsFunc(s.layouts, func(l layout) bool {
-			return slices.Contains(l.chosen, name)
+		inFiles := slices.ContainsFunc(s.layouts, func(l layout.Layout) bool {
+			return slices.Contains(l.Chosen, name)
 		})
 		values, rated := ratings.column(name)
 		switch {
@@ -295,11 +234,11 @@ func (s *Set) table(where condition) (table, error) {
 				choiceErr("%s: column %q is in the data and in the ratings: rename the data's",
 					s.path, name)
 		case rated:
-			of[name] = func(i int) cell {
+			of[name] = func(i int) layout.Cell {
 				if math.IsNaN(values[i]) {
-					return cell{}
+					return layout.Cell{}
 				}
-				return cell{kind: numberCell, number: values[i]}
+				return layout.Cell{Kind: layout.NumberCell, Number: values[i]}
 			}
 		case inFiles:
 			named = append(named, name)
@@ -310,33 +249,33 @@ func (s *Set) table(where condition) (table, error) {
 	if len(named) == 0 {
 		return of, nil
 	}
-	cells := make([][]cell, s.inFiles) // by row of the files
+	cells := make([][]layout.Cell, s.inFiles) // by row of the files
 	advance, done := s.Stage("choosing rows", s.inFiles)
 	defer done()
 	s.sequential(true)
 	defer s.sequential(false)
-	inOrder(s.inFiles, func(i int) []cell {
+	inOrder(s.inFiles, func(i int) []layout.Cell {
 		raw, err := s.rawOf(i)
 		if err != nil {
 			return nil
 		}
-		l, row := s.layoutIn(i), make([]cell, len(named))
+		l, row := s.layoutIn(i), make([]layout.Cell, len(named))
 		for k, name := range named {
-			if at := slices.Index(l.chosen, name); at >= 0 {
-				row[k] = raw.chosen[at]
+			if at := slices.Index(l.Chosen, name); at >= 0 {
+				row[k] = raw.Chosen[at]
 			}
 		}
 		return row
-	}, func(i int, row []cell) bool {
+	}, func(i int, row []layout.Cell) bool {
 		advance(1)
 		if cells[i] = row; row == nil {
-			cells[i] = make([]cell, len(named))
+			cells[i] = make([]layout.Cell, len(named))
 		}
 		return true
 	})
 	turns := s.rowAt // before rows are chosen
 	for k, name := range named {
-		of[name] = func(i int) cell {
+		of[name] = func(i int) layout.Cell {
 			if turns != nil {
 				i = int(turns[i].row)
 			}
@@ -350,15 +289,15 @@ func (s *Set) table(where condition) (table, error) {
 func (s *Set) noColumn(name string) error {
 	var names []string
 	for _, f := range s.files {
-		for _, c := range f.schema() {
+		for _, c := range f.Schema() {
 			if !slices.Contains(names, c.Name) {
 				names = append(names, c.Name)
 			}
 		}
 	}
-	has := "the data have " + quoted(names)
+	has := "the data have " + layout.Quoted(names)
 	if r := s.chosen.ratings; r != nil {
-		has += ", the ratings " + quoted(r.Columns)
+		has += ", the ratings " + layout.Quoted(r.Columns)
 	} else {
 		has += "; gad data rate makes ratings, which data.ratings names"
 	}

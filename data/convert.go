@@ -21,6 +21,8 @@ import (
 	"github.com/apache/arrow/go/v15/arrow/memory"
 	"github.com/parquet-go/parquet-go"
 
+	"gad/data/input"
+	"gad/data/layout"
 	"gad/internal/vfs"
 )
 
@@ -190,7 +192,7 @@ func WriteLogprobs(fsys FS, path string, s *Set, indices []int, of func(i int) L
 
 // seen widens the columns for a row.
 func (c *outColumns) seen(r Row) {
-	acts := func(m Message) bool { return m.acts() }
+	acts := func(m Message) bool { return acts(m) }
 	c.acts = c.acts || len(r.Turns) > 0 || slices.ContainsFunc(r.Messages, acts)
 	c.tools = c.tools || r.Tools != ""
 	c.env = c.env || r.Env != ""
@@ -203,9 +205,10 @@ func (c *outColumns) seen(r Row) {
 func (s *Set) mayCarry() bool {
 	for k, f := range s.files {
 		l := s.layouts[k]
-		if s.opt.Turns == TurnsAll || anyKey(f) || l.tools != "" || l.env != "" ||
-			l.thought != "" || l.logprobs != "" || l.role == "from" || actsAs(f.turnKeys(l.Content)) ||
-			actsAs(f.turnKeys(l.Teacher)) {
+		if s.opt.Turns == TurnsAll || layout.AnyKey(f) || l.Tools != "" || l.Env != "" ||
+			l.Thought != "" || l.Logprobs != "" || l.Role == "from" ||
+			layout.ActsAs(f.TurnKeys(l.Content)) ||
+			layout.ActsAs(f.TurnKeys(l.Teacher)) {
 			return true
 		}
 	}
@@ -301,7 +304,7 @@ func writeSynced(fsys vfs.FS, path string, write func(io.Writer) error) error {
 		return vfs.Target(err)
 	}
 	w := bufio.NewWriterSize(f, 1<<20)
-	if err = guard(func() error { return write(w) }); err == nil {
+	if err = input.Guard(func() error { return write(w) }); err == nil {
 		err = w.Flush()
 	}
 	if err == nil {
@@ -319,9 +322,9 @@ const (
 func (r Row) textBytes() int {
 	n := len(r.Teacher) + len(r.Response) + 4*len(r.PromptIDs) + 4*len(r.ResponseIDs)
 	for _, m := range slices.Concat(r.Messages, r.Turns) {
-		n += m.size()
+		n += turnSize(m)
 	}
-	return n + len(r.Tools) + len(r.Env) + r.Logprobs.size()
+	return n + len(r.Tools) + len(r.Env) + logprobsSize(r.Logprobs)
 }
 
 // arrowWriter writes Arrow IPC.
@@ -396,7 +399,7 @@ func newArrowWriter(cols outColumns) *arrowWriter {
 		for _, key := range actKeys {
 			parts = append(parts, arrow.Field{Name: key, Type: text, Nullable: true})
 		}
-		parts = append(parts, arrow.Field{Name: trainKey, Type: arrow.FixedWidthTypes.Boolean,
+		parts = append(parts, arrow.Field{Name: layout.TrainKey, Type: arrow.FixedWidthTypes.Boolean,
 			Nullable: true})
 	}
 	names := DefaultColumns()
@@ -412,7 +415,7 @@ func newArrowWriter(cols outColumns) *arrowWriter {
 				if !cols.acts {
 					continue
 				}
-				for i, s := range m.acted() {
+				for i, s := range acted(m) {
 					if b := turns.FieldBuilder(2 + i).(*array.StringBuilder); s != "" {
 						b.Append(s)
 					} else {
@@ -436,7 +439,8 @@ func newArrowWriter(cols outColumns) *arrowWriter {
 	}
 	add(cols.tools, "tools", text, str(func(r Row) string { return string(r.Tools) }))
 	add(cols.env, "env", text, str(func(r Row) string { return string(r.Env) }))
-	add(cols.logprobs, logprobsColumn, text, str(func(r Row) string { return r.Logprobs.String() }))
+	add(cols.logprobs, layout.LogprobsColumn, text,
+		str(func(r Row) string { return r.Logprobs.String() }))
 	add(cols.response, names.Response, text, str(func(r Row) string { return r.Response }))
 	add(cols.promptIDs, names.PromptIDs, arrow.ListOf(arrow.PrimitiveTypes.Int32),
 		ids(func(r Row) []int32 { return r.PromptIDs }))
@@ -561,8 +565,8 @@ func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 			element[key] = parquet.String()
 			parts = append(parts, key)
 		}
-		element[trainKey] = parquet.Leaf(parquet.BooleanType)
-		parts = append(parts, trainKey)
+		element[layout.TrainKey] = parquet.Leaf(parquet.BooleanType)
+		parts = append(parts, layout.TrainKey)
 	}
 	turns := func(on bool, name string, value func(Row) []Message) {
 		list(on, name, element, parts, func(r Row) bool { return value(r) != nil },
@@ -577,7 +581,7 @@ func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 				case sub == 2+len(actKeys):
 					return parquet.BooleanValue(!m.Context)
 				}
-				return parquet.ByteArrayValue([]byte(m.acted()[sub-2]))
+				return parquet.ByteArrayValue([]byte(acted(m)[sub-2]))
 			})
 	}
 	turns(cols.content, names.Content, func(r Row) []Message { return r.Messages })
@@ -588,7 +592,7 @@ func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 	}
 	str(cols.tools, "tools", func(r Row) string { return string(r.Tools) })
 	str(cols.env, "env", func(r Row) string { return string(r.Env) })
-	str(cols.logprobs, logprobsColumn, func(r Row) string { return r.Logprobs.String() })
+	str(cols.logprobs, layout.LogprobsColumn, func(r Row) string { return r.Logprobs.String() })
 	str(cols.played, "label", func(r Row) string { return r.Told.played().Label })
 	str(cols.response, names.Response, func(r Row) string { return r.Response })
 	ids(cols.promptIDs, names.PromptIDs, func(r Row) []int32 { return r.PromptIDs })
@@ -712,3 +716,27 @@ func (l *lineWriter) write(r Row) error {
 }
 
 func (l *lineWriter) finish() error { return nil }
+
+// logprobsSize is the number of bytes of the tokens and their log-probabilities.
+func logprobsSize(l Logprobs) (n int) {
+	for _, at := range l {
+		for _, t := range at {
+			n += len(t.Bytes) + 8
+		}
+	}
+	return n
+}
+
+// turnSize is the number of bytes of the turn's texts.
+func turnSize(m Message) int {
+	return len(m.Role) + len(m.Content) + len(m.Thinking) + len(m.ToolCalls) + len(m.ToolCallID) +
+		len(m.Name)
+}
+
+// actKeys are those of texts, in the order of Message.acted.
+var actKeys = []string{"reasoning_content", "tool_calls", "tool_call_id", "name"}
+
+// acted are the texts of a turn beside role and content.
+func acted(m Message) [4]string {
+	return [4]string{m.Thinking, string(m.ToolCalls), m.ToolCallID, m.Name}
+}

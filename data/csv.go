@@ -5,6 +5,8 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
+	"gad/data/input"
+	"gad/data/layout"
 	"io"
 	"path/filepath"
 	"slices"
@@ -14,13 +16,13 @@ import (
 // csvSource reads CSV, or TSV: a header with the columns' names, then rows of text. It keeps where
 // each batch of rows begins; rows are parsed when asked for.
 type csvSource struct {
-	file   input
+	file   input.Input
 	size   int64
 	comma  rune
 	names  []string
 	at     []int64 // where each batch begins, and where the last ends
 	counts []int
-	lay    layout
+	lay    layout.Layout
 }
 
 // isCSV tells by the name, since first bytes cannot.
@@ -42,7 +44,7 @@ func (l *lineFeed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func openCSV(file input, size int64, advance func(bytes int)) (source, error) {
+func openCSV(file input.Input, size int64, advance func(bytes int)) (layout.Source, error) {
 	s := &csvSource{file: file, size: size, comma: ','}
 	head := make([]byte, min(size, 1<<16))
 	if _, err := file.ReadAt(head, 0); err != nil && !errors.Is(err, io.EOF) {
@@ -140,27 +142,27 @@ func unhidden(field string) string {
 func csvFault(err error) error {
 	var parse *csv.ParseError
 	if errors.As(err, &parse) {
-		return damaged("line %d: %v: quote texts as RFC 4180 says, or write JSON lines",
+		return input.Damaged("line %d: %v: quote texts as RFC 4180 says, or write JSON lines",
 			parse.StartLine, parse.Err)
 	}
 	return err
 }
 
-func (s *csvSource) format() string           { return "csv" }
-func (s *csvSource) close() error             { return s.file.Close() }
-func (s *csvSource) batchRows() []int         { return s.counts }
-func (s *csvSource) turnKeys(string) []string { return nil }
-func (s *csvSource) keys(string) []string     { return nil }
+func (s *csvSource) Format() string           { return "csv" }
+func (s *csvSource) Close() error             { return s.file.Close() }
+func (s *csvSource) BatchRows() []int         { return s.counts }
+func (s *csvSource) TurnKeys(string) []string { return nil }
+func (s *csvSource) Keys(string) []string     { return nil }
 
-func (s *csvSource) schema() []Column {
+func (s *csvSource) Schema() []Column {
 	out := make([]Column, len(s.names))
 	for i, name := range s.names {
-		out[i] = Column{name, "string"}
+		out[i] = Column{Name: name, Type: "string"}
 	}
 	return out
 }
 
-func (s *csvSource) bind(l layout) (string, error) {
+func (s *csvSource) Bind(l layout.Layout) (string, error) {
 	if l.Content == "" {
 		return "", fmt.Errorf("column %q: token ids are not read from CSV: write JSON lines",
 			l.PromptIDs)
@@ -170,7 +172,7 @@ func (s *csvSource) bind(l layout) (string, error) {
 	return "", nil
 }
 
-func (s *csvSource) load(b int) (rows, error) {
+func (s *csvSource) Load(b int) (layout.Rows, error) {
 	buf := make([]byte, s.at[b+1]-s.at[b])
 	if _, err := s.file.ReadAt(buf, s.at[b]); err != nil {
 		if errors.Is(err, io.EOF) {
@@ -197,60 +199,60 @@ type csvRows struct {
 	bytes   int64
 }
 
-func (r *csvRows) size() int64 { return r.bytes }
+func (r *csvRows) Size() int64 { return r.bytes }
 
-func (r *csvRows) at(i int) (raw rawRow, err error) {
+func (r *csvRows) At(i int) (raw layout.Raw, err error) {
 	l := r.src.lay
-	if l.chosen != nil {
-		raw.chosen = make([]cell, len(l.chosen))
+	if l.Chosen != nil {
+		raw.Chosen = make([]layout.Cell, len(l.Chosen))
 	}
 	for k, name := range r.src.names {
 		s := unhidden(r.records[i][k])
-		if at := slices.Index(l.chosen, name); at >= 0 {
-			raw.chosen[at] = csvCell(s)
+		if at := slices.Index(l.Chosen, name); at >= 0 {
+			raw.Chosen[at] = layout.CSVCell(s)
 		}
-		if l.leads(name) && strings.TrimSpace(s) != "" {
-			if err := l.nestedIn(&raw, name, quotedText(s)); err != nil {
+		if l.Leads(name) && strings.TrimSpace(s) != "" {
+			if err := l.NestedIn(&raw, name, layout.QuotedText(s)); err != nil {
 				return raw, err
 			}
 		}
 		switch name {
 		case "":
 		case l.Content:
-			c, err := l.stringTurns(name, s)
+			c, err := l.StringTurns(name, s)
 			if err != nil {
 				return raw, err
 			}
-			raw.take(c, true)
+			raw.Take(c, true)
 		case l.Teacher:
-			raw.teacher = text{s, true}
+			raw.Teacher = layout.TextOf(s)
 		case l.Response:
-			raw.response = text{s, true}
+			raw.Response = layout.TextOf(s)
 		case l.ID:
-			raw.id = text{s, true}
+			raw.ID = layout.TextOf(s)
 		case l.Finish:
-			raw.finish = text{s, true}
-		case l.input:
-			raw.input = text{s, true}
-		case l.system:
-			raw.system = text{s, true}
-		case l.thought:
-			raw.thought = text{s, true}
-		case l.tools:
-			if raw.tools, err = listOf(name, text{s, true}); err != nil {
+			raw.Finish = layout.TextOf(s)
+		case l.Input:
+			raw.Input = layout.TextOf(s)
+		case l.System:
+			raw.System = layout.TextOf(s)
+		case l.Thought:
+			raw.Thought = layout.TextOf(s)
+		case l.Tools:
+			if raw.Tools, err = layout.ListOf(name, layout.TextOf(s)); err != nil {
 				return raw, err
 			}
-		case l.env:
-			if raw.env, err = envOf(name, text{s, true}); err != nil {
+		case l.Env:
+			if raw.Env, err = layout.EnvOf(name, layout.TextOf(s)); err != nil {
 				return raw, err
 			}
-		case l.logprobs:
-			if raw.logprobs, err = logprobsOf(name, text{s, true}); err != nil {
+		case l.Logprobs:
+			if raw.Logprobs, err = layout.LogprobsOf(name, layout.TextOf(s)); err != nil {
 				return raw, err
 			}
 		default:
-			if slices.Contains(l.watched, name) && strings.TrimSpace(s) != "" {
-				raw.unread = append(raw.unread, name)
+			if slices.Contains(l.Watched, name) && strings.TrimSpace(s) != "" {
+				raw.Unread = append(raw.Unread, name)
 			}
 		}
 	}

@@ -15,36 +15,11 @@ package data
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 )
 
-// ErrTruncated marks a file that ends before its own marks say it should.
-var ErrTruncated = errors.New("file is cut short")
-
-// ErrCorrupt marks a file that breaks the rules of its format.
-var ErrCorrupt = errors.New("file is corrupt")
-
 // ErrExists marks an output that is already there: nothing is overwritten.
 var ErrExists = errors.New("output exists")
-
-// sentinelError is an error with a text of its own that is also a sentinel: the
-// text says the same in the words of the case.
-type sentinelError struct {
-	text     string
-	sentinel error
-}
-
-func (e *sentinelError) Error() string        { return e.text }
-func (e *sentinelError) Is(target error) bool { return target == e.sentinel }
-
-func truncated(format string, args ...any) error {
-	return &sentinelError{fmt.Sprintf(format, args...), ErrTruncated}
-}
-
-func damaged(format string, args ...any) error {
-	return &sentinelError{fmt.Sprintf(format, args...), ErrCorrupt}
-}
 
 // Row is one example.
 type Row struct {
@@ -109,28 +84,30 @@ func (r Row) PromptText() string {
 var unfinished = []string{"length", "content_filter", "max_tokens", "model_length", "abort",
 	"insufficient_system_resource"}
 
-// Columns names the columns of a set. Only Content (or PromptIDs) must be
-// there; the others are read where present and ignored where not.
-type Columns struct {
-	Content     string `yaml:"content" json:"content"`
-	Teacher     string `yaml:"teacher_response" json:"teacher_response"`
-	Response    string `yaml:"response" json:"response"`
-	PromptIDs   string `yaml:"prompt_ids" json:"prompt_ids"`
-	ResponseIDs string `yaml:"response_ids" json:"response_ids"`
-	ID          string `yaml:"id" json:"id"`
-	Finish      string `yaml:"finish_reason" json:"finish_reason"`
+// LogprobsFault says why the row's log-probabilities are not those of its answer; "" where they
+// are, or there are none.
+func (r Row) LogprobsFault() string {
+	if r.Logprobs == nil {
+		return ""
+	}
+	if r.Turns != nil {
+		return "the answer is more than a text, which a template writes"
+	}
+	if _, ok := r.Logprobs.Spell(r.Teacher); ok {
+		return ""
+	}
+	for _, at := range r.Logprobs {
+		if at[0].Bytes != "" {
+			return "the bytes of the tokens do not write the answer"
+		}
+	}
+	return "the tokens have no bytes"
 }
 
-// DefaultColumns returns the names content, teacher_response, response,
-// prompt_ids, response_ids, id and finish_reason.
-func DefaultColumns() Columns {
-	return Columns{
-		Content:     "content",
-		Teacher:     "teacher_response",
-		Response:    "response",
-		PromptIDs:   "prompt_ids",
-		ResponseIDs: "response_ids",
-		ID:          "id",
-		Finish:      "finish_reason",
-	}
+// SoftLabel is what a student learns at one token of an answer: tokens with the teacher's
+// log-probabilities, the answer's own first. What their probabilities lack of 1 is the tail: the
+// mass of all other tokens. Nil is a hard label, the answer's token alone.
+type SoftLabel struct {
+	IDs      []int32
+	LogProbs []float32
 }

@@ -2,6 +2,7 @@ package data
 
 import (
 	"errors"
+	"gad/data/layout"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -131,13 +132,13 @@ func (s *Set) encodeKept(k *keptRows, enc Encoder, o EncodeOptions,
 func (r Row) Lost(enc Encoder) (lost bool, first string) {
 	if len(r.PromptIDs) == 0 {
 		for _, m := range r.Messages {
-			if lost, first := m.lost(enc); lost {
+			if lost, first := lostIn(m, enc); lost {
 				return true, first
 			}
 		}
 	}
 	for _, m := range r.Turns {
-		if lost, first := m.lost(enc); lost {
+		if lost, first := lostIn(m, enc); lost {
 			return true, first
 		}
 	}
@@ -145,7 +146,8 @@ func (r Row) Lost(enc Encoder) (lost bool, first string) {
 	return n > 0, first
 }
 
-func (m Message) lost(enc Encoder) (bool, string) {
+// lostIn reports whether a turn has characters without a token, and the first of them.
+func lostIn(m Message, enc Encoder) (bool, string) {
 	for _, s := range []string{m.Content, m.Thinking, string(m.ToolCalls)} {
 		if n, first := enc.Lost(s); n > 0 {
 			return true, first
@@ -210,7 +212,7 @@ type digested struct {
 // toDigest reads row i for the digest.
 func (s *Set) toDigest(i int) (d digested) {
 	raw, err := s.raw(i)
-	var bad *rowFault
+	var bad *layout.Fault
 	if err != nil && !errors.As(err, &bad) {
 		return digested{err: err}
 	}
@@ -218,7 +220,7 @@ func (s *Set) toDigest(i int) (d digested) {
 		d.row, bad = s.assemble(i, raw)
 	}
 	if bad != nil {
-		d.fault, d.row.Messages = "fault: "+bad.Error(), raw.turns
+		d.fault, d.row.Messages = "fault: "+bad.Error(), raw.Turns
 	}
 	return d
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/csv"
 	"errors"
 	"fmt"
+	"gad/data/layout"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -254,7 +255,7 @@ func TestHugeEnv(t *testing.T) {
 	b.Field(0).(*array.StringBuilder).Append("q")
 	list := b.Field(1).(*array.ListBuilder)
 	list.Append(true)
-	for range maxRowBytes>>20 + 1 {
+	for range layout.MaxRowBytes>>20 + 1 {
 		texts := list.ValueBuilder().(*array.BinaryDictionaryBuilder)
 		if err := texts.AppendString(strings.Repeat("x", 1<<20)); err != nil {
 			t.Fatal(err)

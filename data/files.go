@@ -12,11 +12,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
 
+	"gad/data/arrow"
+	"gad/data/input"
+	"gad/data/layout"
+	"gad/data/parquet"
 	"gad/internal/folder"
 )
 
@@ -66,7 +69,7 @@ func expand(path string) (paths []string, err error) {
 			return nil, fmt.Errorf("data: %s: pattern: %w", part, err)
 		}
 		if len(found) == 0 {
-			return nil, fmt.Errorf("data: %s: %w", part, &sentinelError{"the pattern matches no file: check it, and quote it so that the shell does not expand it", fs.ErrNotExist})
+			return nil, fmt.Errorf("data: %s: %w", part, input.NewError("the pattern matches no file: check it, and quote it so that the shell does not expand it", fs.ErrNotExist))
 		}
 		slices.Sort(found)
 		paths = append(paths, found...)
@@ -91,7 +94,7 @@ func notThere(path string, err error) error {
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("data: %s: %w", path,
-			&sentinelError{"does not exist: " + hint, fs.ErrNotExist})
+			input.NewError("does not exist: "+hint, fs.ErrNotExist))
 	}
 	return fmt.Errorf("data: %w: %s", reason(path, err), hint)
 }
@@ -146,11 +149,11 @@ func oneSplit(path, split string, splits []string) (string, error) {
 			func(s string) bool { return strings.HasSuffix(s, "train") }); i >= 0 {
 			such = splits[i]
 		}
-		return "", fmt.Errorf("data: %s: contains the splits %s: give one, such as --split %s (data.split; data.val_split for validation)", path, quoted(splits), such)
+		return "", fmt.Errorf("data: %s: contains the splits %s: give one, such as --split %s (data.split; data.val_split for validation)", path, layout.Quoted(splits), such)
 	case i >= 0:
 		return splits[i], nil
 	}
-	return "", fmt.Errorf("data: %s: contains no split %q: it has %s: give one of them with --split (data.split; data.val_split for validation)", path, split, quoted(splits))
+	return "", fmt.Errorf("data: %s: contains no split %q: it has %s: give one of them with --split (data.split; data.val_split for validation)", path, split, layout.Quoted(splits))
 }
 
 // listDict lists a folder with several saved sets.
@@ -318,7 +321,7 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 			hint = fmt.Sprintf("if %s holds the rows, name the file", entries[json].Name())
 		} else if len(folders) > 0 {
 			hint = fmt.Sprintf("its folders are %s: name the folder with the files",
-				quoted(folders))
+				layout.Quoted(folders))
 		}
 		return listing{}, fmt.Errorf("data: %s: contains no data files (%s) and was not written by datasets.save_to_disk: %s", path, strings.Join(dataSuffixes, " "), hint)
 	}
@@ -352,7 +355,7 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 	for _, s := range slices.Sorted(maps.Keys(of)) {
 		if counts[s] < of[s] {
 			return listing{}, fmt.Errorf("data: %s: %w", path,
-				truncated("only %d of %d shards of %q are there: fetch the missing files",
+				input.Truncated("only %d of %d shards of %q are there: fetch the missing files",
 					counts[s], of[s], s))
 		}
 	}
@@ -383,7 +386,8 @@ func (f dataFile) open() (file *os.File, err error) {
 
 // openSource opens a file with the reader its first bytes ask for. size is the
 // file's length in bytes. stages hears of the formats that are read whole for it.
-func openSource(f dataFile, stages Stages) (src source, file input, size int64, err error) {
+func openSource(f dataFile, stages Stages) (src layout.Source, file input.Input, size int64,
+	err error) {
 	plain, err := f.open()
 	file = plain
 	if err != nil {
@@ -420,9 +424,9 @@ func openSource(f dataFile, stages Stages) (src source, file input, size int64, 
 				f.name)
 		}
 	}
-	err = guard(func() error {
+	err = input.Guard(func() error {
 		src, err = openByMagic(file, size, head,
-			func(open func(input, int64, func(int)) (source, error)) (source, error) {
+			func(open opener) (layout.Source, error) {
 				advance, done := stages.Begin(f.name+": finding rows", int(size))
 				defer done()
 				return open(file, size, advance)
@@ -435,21 +439,24 @@ func openSource(f dataFile, stages Stages) (src source, file input, size int64, 
 	return src, file, size, nil
 }
 
+// opener opens a file of a format that must be read to its end for it; advance hears of the bytes.
+type opener func(file input.Input, size int64, advance func(int)) (layout.Source, error)
+
 // openByMagic opens a file by its first bytes; formats that must be read to their
 // end for it go through whole.
-func openByMagic(file input, size int64, head []byte,
-	whole func(func(input, int64, func(int)) (source, error)) (source, error)) (source, error) {
+func openByMagic(file input.Input, size int64, head []byte,
+	whole func(opener) (layout.Source, error)) (layout.Source, error) {
 	starts := func(magic string) bool { return bytes.HasPrefix(head, []byte(magic)) }
 	blank := bytes.TrimLeft(bytes.TrimPrefix(head, []byte("\ufeff")), " \t\r\n")
 	switch {
 	case size == 0:
-		return nil, truncated("file is empty: write it again")
+		return nil, input.Truncated("file is empty: write it again")
 	case starts("ARROW1"):
-		return openArrow(file, size, true)
+		return arrow.Open(file, size, true)
 	case starts("\xff\xff\xff\xff"):
-		return openArrow(file, size, false)
+		return arrow.Open(file, size, false)
 	case starts("PAR1"):
-		return openParquet(file, size)
+		return parquet.Open(file, size)
 	case len(blank) > 1 && (blank[0] == '{' || blank[0] == '[') && blank[1] == 0:
 		return nil, errors.New("is UTF-16 text: convert it, iconv -f UTF-16LE -t UTF-8 OLD > NEW")
 	case len(blank) > 0 && blank[0] == '{':
@@ -463,7 +470,7 @@ func openByMagic(file input, size int64, head []byte,
 	if isCSV(file.Name()) {
 		return whole(openCSV)
 	}
-	return nil, damaged("is neither Arrow IPC, Parquet, JSON nor a .csv or .tsv file (first bytes %q): convert it to one of these", head[:min(len(head), 8)])
+	return nil, input.Damaged("is neither Arrow IPC, Parquet, JSON nor a .csv or .tsv file (first bytes %q): convert it to one of these", head[:min(len(head), 8)])
 }
 
 // foreign names a file that is no data, or not as it is, and the way out.
@@ -493,7 +500,7 @@ func foreign(size int64, head, blank []byte) error {
 	lower := bytes.ToLower(blank[:min(len(blank), 16)])
 	switch {
 	case len(blank) == 0 && size <= int64(len(head)):
-		return truncated("file is blank: write it again")
+		return input.Truncated("file is blank: write it again")
 	case bytes.HasPrefix(lower, []byte("<!doctype")), bytes.HasPrefix(lower, []byte("<html")):
 		return errors.New(
 			"is a web page, not the data: the download went wrong, so fetch the file itself")
@@ -502,7 +509,7 @@ func foreign(size int64, head, blank []byte) error {
 	case len(head) >= 262 && string(head[257:262]) == "ustar":
 		return errors.New("is a tar archive: unpack it first (tar -xf)")
 	case size <= int64(len(head)) && json.Valid(blank):
-		return damaged(
+		return input.Damaged(
 			"is JSON, but has no rows: write one object per line, or an array of objects")
 	}
 	return nil
@@ -523,28 +530,3 @@ func (s *scanner) Read(p []byte) (int, error) {
 	s.advance(n)
 	return n, err
 }
-
-// guard runs f and turns its panic into an error. The libraries that read
-// Arrow and Parquet panic on damaged input; they are only called inside guard,
-// and only on paths that start no goroutines. A memory fault is made a panic as
-// well, for their unsafe parts.
-func guard(f func() error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w (%s)", ErrCorrupt, oneLine(p))
-		}
-	}()
-	return f()
-}
-
-// corrupt marks an error of a format library as ErrCorrupt, unless it is one of
-// ours that came through the library.
-func corrupt(err error) error {
-	if errors.Is(err, ErrCorrupt) || errors.Is(err, ErrTruncated) {
-		return err
-	}
-	return fmt.Errorf("%s: %w", oneLine(err), ErrCorrupt)
-}
-
-func oneLine(v any) string { return strings.ReplaceAll(fmt.Sprint(v), "\n", " ") }

@@ -3,6 +3,7 @@ package data
 import (
 	"cmp"
 	"fmt"
+	"gad/data/layout"
 	"slices"
 	"strings"
 )
@@ -47,10 +48,10 @@ func Inspect(s *Set, at int) Info {
 		info.Warnings = append(info.Warnings, suspect)
 	}
 	for i, f := range s.files {
-		info.Files = append(info.Files, FileInfo{s.names[i], f.format(), rowsIn(f)})
+		info.Files = append(info.Files, FileInfo{s.names[i], f.Format(), layout.RowsIn(f)})
 	}
-	for _, column := range []string{s.layouts[0].input, s.layouts[0].system, s.layouts[0].tools,
-		s.layouts[0].env, s.layouts[0].thought, s.layouts[0].logprobs} {
+	for _, column := range []string{s.layouts[0].Input, s.layouts[0].System, s.layouts[0].Tools,
+		s.layouts[0].Env, s.layouts[0].Thought, s.layouts[0].Logprobs} {
 		if slices.ContainsFunc(s.columns, func(c Column) bool { return c.Name == column }) {
 			info.More = append(info.More, column)
 		}
@@ -66,11 +67,11 @@ func Inspect(s *Set, at int) Info {
 // String lays the description out for a terminal.
 func (in Info) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s, %s, %s in %s\n", in.Path, in.Format, countOf(in.Rows, "row"),
-		byteSize(in.Bytes), countOf(len(in.Files), "file"))
+	fmt.Fprintf(&b, "%s: %s, %s, %s in %s\n", in.Path, in.Format, layout.CountOf(in.Rows, "row"),
+		byteSize(in.Bytes), layout.CountOf(len(in.Files), "file"))
 	if len(in.Files) > 1 {
 		for _, f := range in.Files {
-			fmt.Fprintf(&b, "  %s: %s, %s\n", f.Name, f.Format, countOf(f.Rows, "row"))
+			fmt.Fprintf(&b, "  %s: %s, %s\n", f.Name, f.Format, layout.CountOf(f.Rows, "row"))
 		}
 	}
 	b.WriteString("columns\n")
@@ -82,7 +83,8 @@ func (in Info) String() string {
 	}
 	for _, column := range in.More {
 		used[column] = cmp.Or(map[string]string{"tools": "tools", "env": "what an environment gets",
-			"reasoning_content": "the teacher's thought", logprobsColumn: "soft labels"}[column], "more of the prompt")
+			"reasoning_content": "the teacher's thought", layout.LogprobsColumn: "soft labels"}[column],
+			"more of the prompt")
 	}
 	for _, c := range in.Columns {
 		fmt.Fprintf(&b, "  %-20s %s", c.Name, c.Type)
@@ -98,7 +100,7 @@ func (in Info) String() string {
 		fmt.Fprintf(&b, "  cannot be used: %s\n", in.RowErr)
 	} else {
 		for _, m := range in.Row.Messages {
-			fmt.Fprintf(&b, "  %-10s %s\n", m.Role, preview(m.Text(), 100))
+			fmt.Fprintf(&b, "  %-10s %s\n", m.Role, layout.Preview(m.Text(), 100))
 		}
 		if n := len(in.Row.PromptIDs); n > 0 {
 			fmt.Fprintf(&b, "  %-10s %d tokens\n", "prompt", n)
@@ -109,25 +111,25 @@ func (in Info) String() string {
 				who = "TEACHER"
 			}
 			if m.Thinking != "" {
-				fmt.Fprintf(&b, "  %-10s (thought) %s\n", who, preview(m.Thinking, 100))
+				fmt.Fprintf(&b, "  %-10s (thought) %s\n", who, layout.Preview(m.Thinking, 100))
 			}
-			fmt.Fprintf(&b, "  %-10s %s\n", who, preview(m.Text(), 100))
+			fmt.Fprintf(&b, "  %-10s %s\n", who, layout.Preview(m.Text(), 100))
 		}
 		if in.Row.Teacher != "" && in.Row.Turns == nil {
-			fmt.Fprintf(&b, "  %-10s %s\n", "TEACHER", preview(in.Row.Teacher, 100))
+			fmt.Fprintf(&b, "  %-10s %s\n", "TEACHER", layout.Preview(in.Row.Teacher, 100))
 		}
 		if n := len(in.Row.Logprobs); n > 0 {
-			fmt.Fprintf(&b, "  %-10s of %s", "logprobs", countOf(n, "token"))
+			fmt.Fprintf(&b, "  %-10s of %s", "logprobs", layout.CountOf(n, "token"))
 			if bad := in.Row.LogprobsFault(); bad != "" {
 				fmt.Fprintf(&b, ", which are not read: %s", bad)
 			}
 			b.WriteByte('\n')
 		}
 		if in.Row.Response != "" {
-			fmt.Fprintf(&b, "  %-10s %s\n", "RESPONSE", preview(in.Row.Response, 100))
+			fmt.Fprintf(&b, "  %-10s %s\n", "RESPONSE", layout.Preview(in.Row.Response, 100))
 		}
 		if in.Row.Env != "" {
-			fmt.Fprintf(&b, "  %-10s %s\n", "env", preview(string(in.Row.Env), 100))
+			fmt.Fprintf(&b, "  %-10s %s\n", "env", layout.Preview(string(in.Row.Env), 100))
 		}
 	}
 	for _, n := range in.Notes {

@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 
+	"gad/data/input"
 	"gad/internal/folder"
 	"gad/internal/vfs"
 )
@@ -123,7 +124,7 @@ func appendEntry(b []byte, e entry) []byte {
 func readEntry(b []byte) (e entry, err error) {
 	le := binary.LittleEndian
 	if crc32.Checksum(b[:40], castagnoli) != le.Uint32(b[40:]) {
-		return e, damaged("an entry's checksum is wrong")
+		return e, input.Damaged("an entry's checksum is wrong")
 	}
 	e.at, e.size, e.sum = int64(le.Uint64(b)), int(le.Uint32(b[8:])), le.Uint32(b[12:])
 	prompt, answer := le.Uint32(b[16:]), le.Uint32(b[20:])
@@ -153,7 +154,7 @@ func appendRecord(b []byte, ex Example) []byte {
 			str(m.Role)
 			str(m.Content)
 			flags := byte(0) // 1: the other texts follow; 2: context
-			if m.acts() {
+			if acts(m) {
 				flags = 1
 			}
 			if m.Context {
@@ -331,7 +332,7 @@ func openKept(keep Keep, path string, key [sha256.Size]byte, n int) (k *keptRows
 	end := make([]byte, 8*blocks+footSize)
 	table := info.Size() - int64(len(end))
 	if table < 0 {
-		return nil, truncated("is cut short")
+		return nil, input.Truncated("is cut short")
 	}
 	if _, err := f.ReadAt(end, table); err != nil {
 		return nil, err
@@ -339,12 +340,12 @@ func openKept(keep Keep, path string, key [sha256.Size]byte, n int) (k *keptRows
 	foot, le := end[8*blocks:], binary.LittleEndian
 	switch {
 	case string(foot[:8]) != keptMagic:
-		return nil, damaged("does not end as a file of rows does")
+		return nil, input.Damaged("does not end as a file of rows does")
 	case crc32.Checksum(end[:len(end)-4], castagnoli) != le.Uint32(foot[88:]):
-		return nil, damaged("its checksum is wrong")
+		return nil, input.Damaged("its checksum is wrong")
 	case [sha256.Size]byte(foot[8:40]) != key || le.Uint64(foot[72:]) != uint64(n) ||
 		le.Uint64(foot[80:]) != uint64(table):
-		return nil, damaged("holds other rows than its name says")
+		return nil, input.Damaged("holds other rows than its name says")
 	}
 	k = &keptRows{keep: keep, path: path, file: f, n: n, size: info.Size(),
 		digest: hex.EncodeToString(foot[40:72])}
@@ -384,16 +385,16 @@ func (k *keptRows) example(i int) (ex Example, err error) {
 		return ex, err
 	}
 	if e.at < 0 || e.at > block-int64(e.size) {
-		return ex, damaged("row %d lies outside of its block", i)
+		return ex, input.Damaged("row %d lies outside of its block", i)
 	}
 	record := make([]byte, e.size)
 	if _, err := k.file.ReadAt(record, e.at); err != nil {
 		return ex, err
 	}
 	if crc32.Checksum(record, castagnoli) != e.sum {
-		return ex, damaged("the checksum of row %d is wrong", i)
+		return ex, input.Damaged("the checksum of row %d is wrong", i)
 	}
-	err = guard(func() error {
+	err = input.Guard(func() error {
 		ex = readRecord(record)
 		return nil
 	})
@@ -488,7 +489,7 @@ func (s *Set) keptKey(encoder string) (key [sha256.Size]byte, err error) {
 		hashInt(h, int(i))
 	}
 	type chunk struct {
-		file input
+		file input.Input
 		at   int64
 		size int
 	}

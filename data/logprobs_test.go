@@ -3,6 +3,7 @@ package data
 import (
 	"errors"
 	"fmt"
+	"gad/data/layout"
 	"math/rand/v2"
 	"path/filepath"
 	"reflect"
@@ -100,7 +101,7 @@ func TestReadLogprobs(t *testing.T) {
 		{value: `[{"logprob":-1,"top_logprobs":{}}]`, fault: `token 0: "{}": not a list`},
 		{value: `[{"logprob":-1,"top_logprobs":[{"logprob":2}]}]`,
 			fault: `token 0: top_logprobs: log-probability "2": more than 0`},
-		{value: "[[" + strings.TrimSuffix(manyTokens(maxLogprobs+1), ",") + "]]",
+		{value: "[[" + strings.TrimSuffix(manyTokens(layout.MaxLogprobs+1), ",") + "]]",
 			fault: "token 0: more than 1024 tokens at one place"},
 	} {
 		got, err := ReadLogprobs([]byte(c.value))
@@ -136,7 +137,7 @@ func manyTokens(n int) string {
 func TestSpell(t *testing.T) {
 	of := func(tokens ...string) (l Logprobs) {
 		for _, s := range tokens {
-			l = append(l, []Logprob{{s, -1}})
+			l = append(l, []Logprob{{Bytes: s, LogProb: -1}})
 		}
 		return l
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"gad/data/input"
 	"io"
 	"io/fs"
 	"os"
@@ -14,14 +15,6 @@ import (
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
 )
-
-// input is an open data file, or what a compressed one unpacks to.
-type input interface {
-	io.ReaderAt
-	io.Closer
-	Name() string
-	Stat() (fs.FileInfo, error)
-}
 
 // packedSuffixes are the names of compressed files, behind that of their contents.
 var packedSuffixes = []string{".gz", ".zst", ".zstd"}
@@ -44,9 +37,9 @@ const maxUnpacked = 1 << 30
 func packedAs(head []byte) (codec int64, ok bool) {
 	switch {
 	case bytes.HasPrefix(head, []byte("\x1f\x8b")):
-		return codecGzip, true
+		return input.CodecGzip, true
 	case bytes.HasPrefix(head, []byte("\x28\xb5\x2f\xfd")):
-		return codecZstd, true
+		return input.CodecZstd, true
 	}
 	return 0, false
 }
@@ -67,10 +60,10 @@ func (u *unpacked) Stat() (fs.FileInfo, error) { return u.file.Stat() }
 // unpack reads a compressed file of size bytes into memory, within the bounds of compressed
 // columns.
 func unpack(file *os.File, name string, size, codec int64) (*unpacked, error) {
-	limit, way := min(maxDecoded(size), maxUnpacked), "gunzip"
+	limit, way := min(input.MaxDecoded(size), maxUnpacked), "gunzip"
 	var r io.Reader
 	packed := io.NewSectionReader(file, 0, size)
-	if codec == codecZstd {
+	if codec == input.CodecZstd {
 		way = "unzstd"
 		z, err := zstd.NewReader(packed, zstd.WithDecoderConcurrency(1),
 			zstd.WithDecoderMaxMemory(128<<20))
@@ -82,9 +75,9 @@ func unpack(file *os.File, name string, size, codec int64) (*unpacked, error) {
 	} else {
 		z, err := gzip.NewReader(packed)
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return nil, truncated("the compressed file ends too early: copy it again")
+			return nil, input.Truncated("the compressed file ends too early: copy it again")
 		} else if err != nil {
-			return nil, corrupt(err)
+			return nil, input.Corrupt(err)
 		}
 		r = z
 	}
@@ -92,9 +85,9 @@ func unpack(file *os.File, name string, size, codec int64) (*unpacked, error) {
 	_, err := io.Copy(&b, io.LimitReader(r, limit+1))
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, truncated("the compressed file ends too early: copy it again")
+		return nil, input.Truncated("the compressed file ends too early: copy it again")
 	case err != nil:
-		return nil, fmt.Errorf("decompressing: %w", corrupt(err))
+		return nil, fmt.Errorf("decompressing: %w", input.Corrupt(err))
 	case int64(b.Len()) > limit:
 		return nil, fmt.Errorf("is compressed, and unpacks to more than %d MiB, which gad would hold in memory: decompress it first (%s)", limit>>20, way)
 	}

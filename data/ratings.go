@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 
+	"gad/data/layout"
 	"gad/internal/folder"
 )
 
@@ -67,7 +68,7 @@ func ReadRatings(path string) (*Ratings, error) {
 	if r.Format != RatingsFormat {
 		return nil, bad("format %d, and this version of gad reads %d", r.Format, RatingsFormat)
 	}
-	if r.Rows < 1 || r.Rows > maxRows {
+	if r.Rows < 1 || r.Rows > layout.MaxRows {
 		return nil, bad("%d rows", r.Rows)
 	}
 	at := int64(len(line))
@@ -86,7 +87,7 @@ func ReadRatings(path string) (*Ratings, error) {
 			x := math.NaN()
 			if v, ok := row[name]; ok && string(v) != "null" && json.Unmarshal(v, &x) != nil {
 				return nil, bad("row %d: column %q is %s, not a number", i, name,
-					preview(string(v), 40))
+					layout.Preview(string(v), 40))
 			}
 			r.values[name] = append(r.values[name], x)
 		}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"gad/data/layout"
 	"slices"
 	"strconv"
 	"strings"
@@ -150,9 +151,9 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool,
 	}
 	row, unread, err := s.read(i)
 	if err != nil {
-		var bad *rowFault
+		var bad *layout.Fault
 		if errors.As(err, &bad) {
-			fail(KindFault, bad.column, "%s", bad)
+			fail(KindFault, bad.Column, "%s", bad)
 			return ex, err
 		}
 		file, at := s.locate(i)
@@ -167,7 +168,7 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool,
 			what = fmt.Sprintf("key %q of the turns in column %q", key, column)
 		}
 		text := fmt.Sprintf("%s is not read, although the answer may speak of it%s", what,
-			s.layoutOf(i).readsMore(unread))
+			s.layoutOf(i).ReadsMore(unread))
 		add(finding{SeverityWarning, KindUnread, name, text, text})
 	}
 
@@ -239,7 +240,7 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool,
 			checkAnswer(len(ex.Answer), column, lim, add)
 		}
 		if ex.soften(enc); ex.Hard != "" {
-			add(finding{SeverityWarning, KindHard, logprobsColumn, fmt.Sprintf("log-probabilities in column %q are not read, and the row has hard labels: %s", logprobsColumn, ex.Hard), ex.Hard})
+			add(finding{SeverityWarning, KindHard, layout.LogprobsColumn, fmt.Sprintf("log-probabilities in column %q are not read, and the row has hard labels: %s", layout.LogprobsColumn, ex.Hard), ex.Hard})
 		}
 	}
 	return ex, nil
@@ -286,7 +287,7 @@ func checkTurns(turns []Message, column string, enc Encoder, add func(finding)) 
 		if !unknown && !slices.Contains(knownRoles, m.Role) {
 			unknown = true // one line a row
 			say(SeverityError, KindRole, "turn %d of column %q has the unknown role %s: use %s", i,
-				column, preview(m.Role, 20), strings.Join(knownRoles, ", "))
+				column, layout.Preview(m.Role, 20), strings.Join(knownRoles, ", "))
 		}
 		checkText(m.Content, column, enc, add)
 	}
@@ -297,7 +298,7 @@ func checkTurns(turns []Message, column string, enc Encoder, add func(finding)) 
 	case turns[len(turns)-1].Role != "user" && turns[len(turns)-1].Role != "tool":
 		say(SeverityWarning, KindLastTurn,
 			"the prompt in column %q ends with a turn of %s, not of the user", column,
-			preview(turns[len(turns)-1].Role, 20))
+			layout.Preview(turns[len(turns)-1].Role, 20))
 	}
 	return failed
 }
@@ -328,7 +329,7 @@ func checkText(s, column string, enc Encoder, add func(finding)) {
 		return
 	}
 	if n, first := enc.Lost(s); n > 0 {
-		warn(KindLost, "%s without a token in the student's vocabulary in a text in column %q (the first: %s): use a student whose tokenizer has all characters, or change the text", countOf(n, "character"), column, first)
+		warn(KindLost, "%s without a token in the student's vocabulary in a text in column %q (the first: %s): use a student whose tokenizer has all characters, or change the text", layout.CountOf(n, "character"), column, first)
 	}
 }
 

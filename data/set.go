@@ -7,6 +7,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"gad/data/input"
+	"gad/data/layout"
 	"hash"
 	"os"
 	"path/filepath"
@@ -25,14 +27,8 @@ const cacheBytes = 512 << 20
 // passBytes bounds them in a pass over all rows in order.
 const passBytes = 16 << 20
 
-// Column is one column of a file, as the file declares it.
-type Column struct {
-	Name string `json:"name"`
-	Type string `json:"type"`
-}
-
 // hasText reports whether the column may have text in it, by the formats' names of types.
-func (c Column) hasText() bool {
+func hasText(c Column) bool {
 	for _, name := range []string{"string", "byte_array", "list", "struct", "object", "map",
 		"binary"} {
 		if strings.Contains(strings.ToLower(c.Type), name) {
@@ -42,66 +38,18 @@ func (c Column) hasText() bool {
 	return false
 }
 
-// source is one open file: batches of rows that are decoded one at a time.
-type source interface {
-	format() string
-	schema() []Column
-	turnKeys(column string) []string      // of a list of turns; nil where unknown
-	keys(column string) []string          // of an object; nil where unknown
-	bind(layout) (note string, err error) // chooses the columns, before the first load
-	batchRows() []int                     // rows of each batch
-	load(batch int) (rows, error)         // decodes one batch
-	close() error
-}
-
-// rows is a decoded batch. at copies what it returns out of the batch.
-type rows interface {
-	at(i int) (rawRow, error) // may be called from several goroutines
-	size() int64              // bytes held
-}
-
-// text is a string that may be absent (null, or no such column).
-type text struct {
-	s  string
-	ok bool
-}
-
-// rawRow is a row as the file has it, before the turns are taken apart.
-type rawRow struct {
-	turns    []Message
-	turnsOK  bool // the row has a conversation
-	answer   []Message
-	answerOK bool // the teacher's answer is given as turns
-	// watched columns, and keys of turns as COLUMN[].KEY, that have something in this row
-	unread      []string
-	elsewhere   string // another column that may be the conversation of a row without one
-	input       text
-	system      text
-	tools       JSON
-	env         JSON
-	thought     text
-	teacher     text
-	response    text
-	id          text
-	finish      text
-	logprobs    Logprobs
-	promptIDs   []int32
-	responseIDs []int32
-	chosen      []cell // of layout.chosen
-}
-
 // Set is an open data set. Its methods may be called from several goroutines.
 type Set struct {
 	path    string // for messages
 	opt     Options
 	names   []string // of the files, as shown in messages
-	files   []source
-	layouts []layout // of the files
-	columns []Column // of the first file
-	has     Columns  // what some file has, by the name in the first that does
-	starts  []span   // of every batch, ascending, in rows of the files
-	n       int      // rows
-	inFiles int      // rows of the files; n unless each turn is a row
+	files   []layout.Source
+	layouts []layout.Layout // of the files
+	columns []Column        // of the first file
+	has     Columns         // what some file has, by the name in the first that does
+	starts  []span          // of every batch, ascending, in rows of the files
+	n       int             // rows
+	inFiles int             // rows of the files; n unless each turn is a row
 	// [n] what each row is, where each turn is one or rows are chosen; nil otherwise
 	rowAt  []turnAt
 	chosen chosen
@@ -116,12 +64,36 @@ type Set struct {
 	tick   int64
 	closed bool
 
-	handles []input // of files, which close them
+	handles []input.Input // of files, which close them
 	kept    atomic.Pointer[keptRows]
 
 	digestOnce sync.Once
 	digest     string
 	digestErr  error
+}
+
+// Options say how the files of a set are read.
+type Options struct {
+	Columns Columns // zero is DefaultColumns
+	Format  string  // of the rows, one of RowFormats; empty is FormatAuto
+	Split   string  // of folders that hold several; empty is none
+	Turns   string  // which turns are learned, one of TurnsValues; empty is TurnsLast
+	Choice          // which rows
+	Stages  Stages  // hears of long work; nil is silent
+
+	chosen []string // columns that Choice reads
+}
+
+// Stages begins a piece of work of total parts that has a name. advance is called
+// when n more parts are done, from one goroutine at a time, and done at the end.
+type Stages func(name string, total int) (advance func(n int), done func())
+
+// Begin begins a piece of work; nil Stages are silent.
+func (s Stages) Begin(name string, total int) (advance func(n int), done func()) {
+	if s == nil {
+		return func(int) {}, func() {}
+	}
+	return s(name, total)
 }
 
 // turnAt is a row that one turn of a row of the files makes.
@@ -130,7 +102,7 @@ type turnAt struct{ row, turn int32 }
 type span struct{ first, n, file, batch, at int } // at: rows of the file before it
 
 type cached struct {
-	rows rows
+	rows layout.Rows
 	used int64
 }
 
@@ -237,16 +209,16 @@ func (s *Set) eachTurn() error {
 		if err != nil {
 			return 1
 		}
-		c, fault := s.layoutIn(i).conversed(raw)
+		c, fault := converse(s.layoutIn(i), raw)
 		if fault != nil {
 			return 1
 		}
 		return max(len(c.learned()), 1)
 	}, func(i, turns int) bool {
 		advance(1)
-		if turns > maxRows-len(s.rowAt) {
+		if turns > layout.MaxRows-len(s.rowAt) {
 			err = fmt.Errorf("data: %s: more than %d turns: too many for one set: split it", s.path,
-				maxRows)
+				layout.MaxRows)
 			return false
 		}
 		for k := range turns {
@@ -286,12 +258,14 @@ func (s *Set) add(f dataFile) error {
 		append(s.files, src), append(s.names, f.name), append(s.handles, file)
 	s.bytes += size
 
-	var l layout
+	var l layout.Layout
 	var notes [3]string
-	if rowsIn(src) > 0 {
-		if l, notes[0], err = s.opt.layoutFor(src); err == nil {
-			err = guard(func() (err error) {
-				notes[1], err = src.bind(l)
+	if layout.RowsIn(src) > 0 {
+		want := layout.Wanted{Columns: s.opt.Columns, Format: s.opt.Format,
+			Chosen: s.opt.chosen}
+		if l, notes[0], err = want.LayoutFor(src); err == nil {
+			err = input.Guard(func() (err error) {
+				notes[1], err = src.Bind(l)
 				return err
 			})
 		}
@@ -299,8 +273,8 @@ func (s *Set) add(f dataFile) error {
 	if err != nil {
 		return fmt.Errorf("data: %s: %w", f.name, err)
 	}
-	if l.format == FormatPromptCompletion &&
-		slices.ContainsFunc(src.schema(),
+	if l.Format == FormatPromptCompletion &&
+		slices.ContainsFunc(src.Schema(),
 			func(c Column) bool { return c.Name == "label" && strings.HasPrefix(c.Type, "bool") }) {
 		notes[2] = `column "label" is not read: rows with false, which KTO has as bad answers, count as answers too: remove them first`
 	}
@@ -312,17 +286,17 @@ func (s *Set) add(f dataFile) error {
 		}
 	}
 	for k, was := range s.layouts {
-		if rowsIn(src) == 0 || rowsIn(s.files[k]) == 0 || was.format != l.format {
+		if layout.RowsIn(src) == 0 || layout.RowsIn(s.files[k]) == 0 || was.Format != l.Format {
 			continue
 		}
-		if a, b := was.carried(), l.carried(); a != b {
+		if a, b := was.Carried(), l.Carried(); a != b {
 			return fmt.Errorf("data: %s: has the columns %s, but %s has %s: all files of a set must have the same columns", f.name, b, s.names[k], a)
 		}
 		break
 	}
 	s.layouts = append(s.layouts, l)
 	if len(s.files) == 1 {
-		s.columns = src.schema()
+		s.columns = src.Schema()
 	}
 	for _, c := range [][2]*string{{&s.has.Content, &l.Content}, {&s.has.Teacher, &l.Teacher},
 		{&s.has.Response, &l.Response},
@@ -333,13 +307,13 @@ func (s *Set) add(f dataFile) error {
 		}
 	}
 	at := 0
-	for b, n := range src.batchRows() {
+	for b, n := range src.BatchRows() {
 		if n == 0 {
 			continue
 		}
-		if n > maxRows-s.n {
+		if n > layout.MaxRows-s.n {
 			return fmt.Errorf("data: %s: more than %d rows: too many for one set: split it", f.name,
-				maxRows)
+				layout.MaxRows)
 		}
 		s.starts = append(s.starts,
 			span{first: s.n, n: n, file: len(s.files) - 1, batch: b, at: at})
@@ -362,30 +336,6 @@ func (s *Set) holds(name string) string {
 	return ""
 }
 
-// rowsIn is the number of rows of a file.
-func rowsIn(f source) (n int) {
-	for _, k := range f.batchRows() {
-		n += k
-	}
-	return n
-}
-
-// carried names the columns that all files of one format must have or lack
-// together: with one of them missing, rows would change their meaning.
-func (l layout) carried() string {
-	var has []string
-	for _, name := range []string{l.Content, l.Teacher, l.Response, l.PromptIDs, l.ResponseIDs} {
-		if name != "" {
-			has = append(has, name)
-		}
-	}
-	return strings.Join(has, ", ")
-}
-
-// maxRows bounds a set, so that a count that lies cannot ask for more memory
-// than its order needs (8 bytes a row).
-const maxRows = 1 << 28
-
 // Len returns the number of rows.
 func (s *Set) Len() int { return s.n }
 
@@ -394,7 +344,7 @@ func (s *Set) Len() int { return s.n }
 func (s *Set) Format() string {
 	var names []string
 	for _, f := range s.files {
-		if name := f.format(); !slices.Contains(names, name) {
+		if name := f.Format(); !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
@@ -414,8 +364,8 @@ func (s *Set) Warnings() []string { return slices.Clone(s.warn) }
 func (s *Set) Unread() []string {
 	var names []string
 	for k, f := range s.files {
-		for _, c := range f.schema() {
-			if !s.layouts[k].reads(c.Name) && !slices.Contains(names, c.Name) {
+		for _, c := range f.Schema() {
+			if !s.layouts[k].Reads(c.Name) && !slices.Contains(names, c.Name) {
 				names = append(names, c.Name)
 			}
 		}
@@ -436,25 +386,25 @@ func (s *Set) Overlooked() (suspect, others string) {
 		}
 	}
 	for k, f := range s.files {
-		l, schema := s.layouts[k], f.schema()
+		l, schema := s.layouts[k], f.Schema()
 		collected := slices.ContainsFunc(schema,
 			func(c Column) bool { return c.Name == "completion_tokens" })
 		for _, c := range schema {
 			switch {
 			case collected && c.Name == "model": // the teacher's name, as WriteAnswers writes it
-			case l.format == "" || l.reads(c.Name) || !c.hasText(): // without rows there is no format
-			case slices.Contains(l.watched, c.Name):
+			case l.Format == "" || l.Reads(c.Name) || !hasText(c): // without rows there is no format
+			case slices.Contains(l.Watched, c.Name):
 				note(&watched, c.Name, s.names[k])
 			default:
 				note(&rest, c.Name, s.names[k])
 			}
 		}
-		for _, key := range f.turnKeys(l.Content) {
+		for _, key := range f.TurnKeys(l.Content) {
 			name := l.Content + "[]." + key
 			switch {
-			case key == l.role || key == l.text || key == weightKey || key == oldCallKey ||
-				slices.Contains(turnKeys, key) || slices.Contains(otherThoughts, key):
-			case slices.Contains(maybeTurn, key):
+			case key == l.Role || key == l.Text || key == layout.WeightKey || key == layout.OldCallKey ||
+				slices.Contains(layout.TurnKeys, key) || slices.Contains(layout.OtherThoughts, key):
+			case slices.Contains(layout.MaybeTurn, key):
 				note(&watched, name, s.names[k])
 			default:
 				note(&rest, name, s.names[k])
@@ -463,10 +413,10 @@ func (s *Set) Overlooked() (suspect, others string) {
 	}
 	if len(watched) > 0 {
 		suspect = fmt.Sprintf("%s: not read, although answers may speak of it: %s%s", file,
-			quoted(watched), s.layouts[0].readsMore(watched))
+			layout.Quoted(watched), s.layouts[0].ReadsMore(watched))
 	}
 	if len(rest) > 0 {
-		others = fmt.Sprintf("%s: not read: %s", file, quoted(rest))
+		others = fmt.Sprintf("%s: not read: %s", file, layout.Quoted(rest))
 	}
 	return suspect, others
 }
@@ -474,6 +424,40 @@ func (s *Set) Overlooked() (suspect, others string) {
 // Stage begins a piece of work on the set for those who wait: see Stages.
 func (s *Set) Stage(name string, total int) (advance func(n int), done func()) {
 	return s.opt.Stages.Begin(s.path+": "+name, total)
+}
+
+// NeedTeacher refuses a set whose rows carry no teacher answers.
+func (s *Set) NeedTeacher() error {
+	if s.HasTeacher() {
+		return nil
+	}
+	if _, _, err := s.read(0); err != nil { // why there is none
+		return fmt.Errorf("%w (gad data validate lists all such rows)", err)
+	}
+	l := s.layouts[0]
+	var names []string
+	for _, c := range s.columns {
+		if c.Name != l.Content {
+			names = append(names, c.Name)
+		}
+	}
+	switch nested := layout.Among(names, "chosen", "instances", "answers"); {
+	case len(nested) > 0 && nested[0] == "chosen" && l.Format == FormatShareGPT:
+		return fmt.Errorf("data: %s: no conversation in column %q ends with a turn of gpt: if the teacher's answers are the turns in \"chosen\": jq -c '.%s += [.chosen]' OLD > NEW", s.path, l.Content, l.Content)
+	case l.Format == FormatShareGPT:
+		return fmt.Errorf("data: %s: no conversation in column %q ends with a turn of gpt, which is the teacher's answer", s.path, l.Content)
+	case len(nested) > 0 && nested[0] == "instances" && l.Format == FormatAlpaca:
+		return fmt.Errorf("data: %s: has no answers but those inside of \"instances\": jq -c '{instruction} + .instances[]' OLD > NEW", s.path)
+	case len(nested) > 0 && nested[0] == "answers" && l.Format == FormatQA:
+		return fmt.Errorf("data: %s: has no answers but those inside of \"answers\": write one as a text in a column \"answer\"", s.path)
+	}
+	hint := ""
+	if near := layout.Alike(names, layout.NearTeacher); len(near) > 0 {
+		hint = fmt.Sprintf(", such as data.teacher_key=%s", near[0])
+	}
+	return fmt.Errorf(
+		"data: %s: column %q is missing: name the teacher's column with data.teacher_key%s", s.path,
+		s.opt.Columns.Teacher, hint)
 }
 
 // HasTeacher says whether the rows carry teacher answers: as a column, or as
@@ -508,7 +492,7 @@ func (s *Set) Close() error {
 		errs = append(errs, k.close())
 	}
 	for _, f := range s.files {
-		errs = append(errs, f.close())
+		errs = append(errs, f.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -537,14 +521,14 @@ func (s *Set) read(i int) (row Row, unread []string, err error) {
 		return Row{}, nil, s.rowErr(i, bad)
 	}
 	row.Index = i
-	slices.Sort(raw.unread)
-	return row, slices.Compact(raw.unread), nil
+	slices.Sort(raw.Unread)
+	return row, slices.Compact(raw.Unread), nil
 }
 
 // assemble makes row i of what its file has.
-func (s *Set) assemble(i int, raw rawRow) (Row, *rowFault) {
+func (s *Set) assemble(i int, raw layout.Raw) (Row, *layout.Fault) {
 	l := s.layoutOf(i)
-	c, bad := l.conversed(raw)
+	c, bad := converse(l, raw)
 	if bad != nil {
 		return c.row, bad
 	}
@@ -553,7 +537,7 @@ func (s *Set) assemble(i int, raw rawRow) (Row, *rowFault) {
 }
 
 // rowErr places a fault in its file and row.
-func (s *Set) rowErr(i int, bad *rowFault) error {
+func (s *Set) rowErr(i int, bad *layout.Fault) error {
 	file, at := s.locate(i)
 	return fmt.Errorf("data: %s: row %d: %w", file, at, bad)
 }
@@ -566,50 +550,50 @@ func (s *Set) locate(i int) (file string, at int) {
 }
 
 // layoutOf is the layout of the file that holds row i.
-func (s *Set) layoutOf(i int) layout {
+func (s *Set) layoutOf(i int) layout.Layout {
 	i, _ = s.inFile(i)
 	return s.layoutIn(i)
 }
 
 // layoutIn is layoutOf for a row of the files.
-func (s *Set) layoutIn(i int) layout { return s.layouts[s.starts[s.batchOf(i)].file] }
+func (s *Set) layoutIn(i int) layout.Layout { return s.layouts[s.starts[s.batchOf(i)].file] }
 
 // batchOf is the batch of a row of the files.
 func (s *Set) batchOf(i int) int {
 	return sort.Search(len(s.starts), func(b int) bool { return s.starts[b].first > i }) - 1
 }
 
-func (s *Set) raw(i int) (rawRow, error) {
+func (s *Set) raw(i int) (layout.Raw, error) {
 	if i < 0 || i >= s.n {
-		return rawRow{}, fmt.Errorf("data: %s: row %d: the set has rows 0 to %d", s.path, i, s.n-1)
+		return layout.Raw{}, fmt.Errorf("data: %s: row %d: the set has rows 0 to %d", s.path, i, s.n-1)
 	}
 	i, _ = s.inFile(i)
 	return s.rawOf(i)
 }
 
 // rawOf is row i of the files.
-func (s *Set) rawOf(i int) (rawRow, error) {
+func (s *Set) rawOf(i int) (layout.Raw, error) {
 	b := s.batchOf(i)
-	var raw rawRow
-	err := guard(func() error {
+	var raw layout.Raw
+	err := input.Guard(func() error {
 		batch, err := s.loaded(b)
 		if err != nil {
 			return err
 		}
-		raw, err = batch.at(i - s.starts[b].first)
+		raw, err = batch.At(i - s.starts[b].first)
 		return err
 	})
 	if errors.Is(err, os.ErrClosed) {
-		return rawRow{}, fmt.Errorf("data: %s: row %d: %w", s.path, i, err)
+		return layout.Raw{}, fmt.Errorf("data: %s: row %d: %w", s.path, i, err)
 	}
 	if at := s.starts[b]; err != nil {
-		return rawRow{}, fmt.Errorf("data: %s: row %d: %w", s.names[at.file], at.at+i-at.first, err)
+		return layout.Raw{}, fmt.Errorf("data: %s: row %d: %w", s.names[at.file], at.at+i-at.first, err)
 	}
 	return raw, nil
 }
 
 // loaded is batch b. Several goroutines may read the rows of one, but not load.
-func (s *Set) loaded(b int) (rows, error) {
+func (s *Set) loaded(b int) (layout.Rows, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -630,18 +614,18 @@ func (s *Set) sequential(yes bool) {
 
 // batch returns decoded batch b, from the cache where it is there. When the
 // cache is full the batches that were used longest ago go first.
-func (s *Set) batch(b int) (rows, error) {
+func (s *Set) batch(b int) (layout.Rows, error) {
 	s.tick++
 	if c := s.cache[b]; c != nil {
 		c.used = s.tick
 		return c.rows, nil
 	}
 	at := s.starts[b]
-	loaded, err := s.files[at.file].load(at.batch)
+	loaded, err := s.files[at.file].Load(at.batch)
 	if err != nil {
 		return nil, err
 	}
-	s.held += loaded.size()
+	s.held += loaded.Size()
 	for s.held > s.room && len(s.cache) > 0 {
 		oldest, used := -1, int64(0)
 		for k, c := range s.cache {
@@ -649,41 +633,11 @@ func (s *Set) batch(b int) (rows, error) {
 				oldest, used = k, c.used
 			}
 		}
-		s.held -= s.cache[oldest].rows.size()
+		s.held -= s.cache[oldest].rows.Size()
 		delete(s.cache, oldest)
 	}
 	s.cache[b] = &cached{rows: loaded, used: s.tick}
 	return loaded, nil
-}
-
-// rowFault is what is wrong with one row.
-type rowFault struct {
-	column, value, rule, wayOut string
-}
-
-func (f *rowFault) Error() string {
-	return fmt.Sprintf("column %q: %s", f.column, f.reason())
-}
-
-// reason is the error without the column.
-func (f *rowFault) reason() string {
-	var b strings.Builder
-	if f.value != "" {
-		b.WriteString(f.value + ": ")
-	}
-	b.WriteString(f.rule)
-	if f.wayOut != "" {
-		b.WriteString(": " + f.wayOut)
-	}
-	return b.String()
-}
-
-// preview shortens s to about n letters for a message, on one line.
-func preview(s string, n int) string {
-	if runes := []rune(s[:min(len(s), 4*n)]); len(runes) > n {
-		return strconv.Quote(string(runes[:n])) + "..."
-	}
-	return strconv.Quote(s)
 }
 
 // Verify reads every row once and returns the first that the files cannot
@@ -814,7 +768,7 @@ func hashTurns(h hash.Hash, turns []Message) {
 func hashTurn(h hash.Hash, m Message) {
 	hashString(h, m.Role)
 	hashString(h, m.Content)
-	if !m.acts() && !m.Context {
+	if !acts(m) && !m.Context {
 		return
 	}
 	hashInt(h, -4)

@@ -168,7 +168,7 @@ func TestCacheIsBounded(t *testing.T) {
 	}
 	sum := int64(0)
 	for _, c := range s.cache {
-		sum += c.rows.size()
+		sum += c.rows.Size()
 	}
 	if len(s.cache) != 3 || sum != s.held {
 		t.Fatalf("%d batches of %d bytes, %d counted", len(s.cache), sum, s.held)

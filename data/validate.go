@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"gad/data/layout"
 	"math"
 	"slices"
 	"strings"
@@ -105,7 +106,7 @@ func (t *AnswerTally) Add(answer string, row int) {
 		a.Prompts++
 		return
 	}
-	t.of[key] = &EqualAnswer{preview(answer, 60), 1, row}
+	t.of[key] = &EqualAnswer{layout.Preview(answer, 60), 1, row}
 }
 
 // Equal returns the answers to 3 prompts or more that are 1 % of the rows or more, the most
@@ -125,7 +126,7 @@ func (t *AnswerTally) Equal(rows int) (equal []EqualAnswer, notes []string) {
 	}
 	if more := len(equal) - maxEqual; more > 0 {
 		notes = append(notes, fmt.Sprintf("%s more: to %d or more different prompts each",
-			countOf(more, "such answer"), leastEqual))
+			layout.CountOf(more, "such answer"), leastEqual))
 	}
 	return equal, notes
 }
@@ -317,7 +318,7 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 	if r.Rewritten > 0 && s.opt.Turns != TurnsAll {
 		r.Notes = append(r.Notes,
 			fmt.Sprintf("%s of several turns cannot be one sequence (data.turns=all), since %v",
-				countOf(r.Rewritten, "row"), ErrAppend))
+				layout.CountOf(r.Rewritten, "row"), ErrAppend))
 	}
 	if r.EarlierTurns > 0 && training && s.opt.Turns == TurnsLast {
 		r.Notes = append(r.Notes, fmt.Sprintf("%d of %d rows have earlier answers of the assistant: these are prompt, only the last is learned", r.EarlierTurns, s.Len()))
@@ -358,7 +359,7 @@ func (s *Set) rewritten(i int, enc Encoder) bool {
 		return false
 	}
 	l := s.layoutOf(i)
-	c, bad := l.conversed(raw)
+	c, bad := converse(l, raw)
 	if bad != nil {
 		return false
 	}
@@ -373,7 +374,7 @@ func (s *Set) rewritten(i int, enc Encoder) bool {
 // learned is the number of the row's Turns that are learned.
 func (r Row) learned() (n int) {
 	for _, m := range r.Turns {
-		if m.answers() && !m.Context {
+		if answers(m) && !m.Context {
 			n++
 		}
 	}
@@ -393,7 +394,7 @@ func Shared(train, val *Set) (prompts, rows int, err error) {
 		defer done()
 		for i := range s.Len() {
 			row, err := s.Row(i)
-			var bad *rowFault
+			var bad *layout.Fault
 			if err != nil && !errors.As(err, &bad) {
 				return err
 			}
@@ -440,7 +441,7 @@ func MeasureLengths(n []int) Lengths {
 // String lays the report out for a terminal.
 func (r *Report) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s, digest %s\n", r.Path, countOf(r.Rows, "row"), r.Digest)
+	fmt.Fprintf(&b, "%s: %s, digest %s\n", r.Path, layout.CountOf(r.Rows, "row"), r.Digest)
 	for _, note := range r.Notes {
 		fmt.Fprintf(&b, "note: %s\n", note)
 	}
@@ -456,23 +457,24 @@ func (r *Report) String() string {
 	line("prompt", r.Prompt, r.LongPrompts, r.Rows, r.Limits.MaxPrompt)
 	line("answer", r.Answer, r.CutAnswers, r.Answers, r.Limits.MaxResponse)
 	if r.talks && r.Turns > 0 {
-		fmt.Fprintf(&b, "learned  %s", countOf(r.Turns, "turn"))
+		fmt.Fprintf(&b, "learned  %s", layout.CountOf(r.Turns, "turn"))
 		if r.Unit == "tokens" {
-			fmt.Fprintf(&b, ", %s", countOf(r.TrainedTokens, "token"))
+			fmt.Fprintf(&b, ", %s", layout.CountOf(r.TrainedTokens, "token"))
 		}
 		b.WriteByte('\n')
 	}
 	if r.Envs > 0 {
-		fmt.Fprintf(&b, "env      %s\n", countOf(r.Envs, "row"))
+		fmt.Fprintf(&b, "env      %s\n", layout.CountOf(r.Envs, "row"))
 	}
 	if r.Soft > 0 {
-		fmt.Fprintf(&b, "soft     %s with log-probabilities of the teacher", countOf(r.Soft, "row"))
+		fmt.Fprintf(&b, "soft     %s with log-probabilities of the teacher",
+			layout.CountOf(r.Soft, "row"))
 		if r.Unit == "tokens" {
 			fmt.Fprintf(&b, ": %d of %d tokens (%.1f %%) have soft labels", r.SoftTokens,
 				r.TrainedTokens, 100*float64(r.SoftTokens)/float64(max(r.TrainedTokens, 1)))
 		}
 		if r.Hard > 0 {
-			fmt.Fprintf(&b, "; %s not read", countOf(r.Hard, "row"))
+			fmt.Fprintf(&b, "; %s not read", layout.CountOf(r.Hard, "row"))
 		}
 		b.WriteByte('\n')
 	}
@@ -482,7 +484,7 @@ func (r *Report) String() string {
 			verb = "comes"
 		}
 		fmt.Fprintf(&b, "%s %s with several different answers\n",
-			countOf(r.SharedPrompts, "prompt"), verb)
+			layout.CountOf(r.SharedPrompts, "prompt"), verb)
 	}
 	shown := map[string]int{}
 	for _, p := range r.Problems {
@@ -499,14 +501,7 @@ func (r *Report) String() string {
 	for _, kind := range kinds {
 		fmt.Fprintf(&b, "... and %d more: %s\n", r.Counts[kind]-shown[kind], kind)
 	}
-	fmt.Fprintf(&b, "%s, %s\n", countOf(r.Errors, "error"), countOf(r.Warnings, "warning"))
+	fmt.Fprintf(&b, "%s, %s\n", layout.CountOf(r.Errors, "error"),
+		layout.CountOf(r.Warnings, "warning"))
 	return b.String()
-}
-
-// countOf writes a number of things.
-func countOf(n int, thing string) string {
-	if n != 1 {
-		thing += "s"
-	}
-	return fmt.Sprintf("%d %s", n, thing)
 }

@@ -1,4 +1,4 @@
-package data
+package layout
 
 import (
 	"bytes"
@@ -38,7 +38,7 @@ func scanAgrees(t *testing.T, text []byte) (scanned bool) {
 		}
 		if f.value[0] == '[' {
 			var want []json.RawMessage
-			list, ok := scanList(nil, f.value)
+			list, ok := ScanList(nil, f.value)
 			if err := json.Unmarshal(f.value, &want); err != nil || !ok ||
 				fmt.Sprintf("%s", list) != fmt.Sprintf("%s", want) {
 				t.Fatalf("%q: list %s, %v, and encoding/json says %s, %v", f.value, list, ok, want,

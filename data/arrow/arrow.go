@@ -1,10 +1,13 @@
-package data
+// Package arrow reads Arrow IPC files and streams as rows of data, one record batch at a time.
+package arrow
 
 import (
 	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"gad/data/input"
+	"gad/data/layout"
 	"io"
 	"math"
 	"slices"
@@ -21,10 +24,9 @@ import (
 // metadata; the bodies are read, decompressed and given to the Arrow library
 // when a row of theirs is asked for.
 type arrowSource struct {
-	file    input
-	size    int64
+	input.Sized
 	isFile  bool
-	lay     layout
+	lay     layout.Layout
 	schemaM arrowMessage
 	batches []arrowMessage
 	dicts   []arrowMessage // in file order
@@ -57,10 +59,10 @@ const (
 
 var errNoEnd = fmt.Errorf(
 	"no end mark after the last message: %w: write the file again and close the writer",
-	ErrTruncated)
+	input.ErrTruncated)
 
-func openArrow(file input, size int64, isFile bool) (source, error) {
-	s := &arrowSource{file: file, size: size, isFile: isFile}
+func Open(file input.Input, size int64, isFile bool) (layout.Source, error) {
+	s := &arrowSource{Sized: input.Sized{File: file, Size: size}, isFile: isFile}
 	scan := s.scanStream
 	if isFile {
 		scan = s.scanFile
@@ -72,51 +74,37 @@ func openArrow(file input, size int64, isFile bool) (source, error) {
 		return nil, err
 	}
 	if s.sch = s.reader.Schema(); s.sch == nil {
-		return nil, fmt.Errorf("schema: %w", corrupt(fmt.Errorf("not read (%w)", s.reader.Err())))
+		return nil, fmt.Errorf("schema: %w", input.Corrupt(fmt.Errorf("not read (%w)", s.reader.Err())))
 	}
 	return s, nil
-}
-
-func (s *arrowSource) readAt(at, n int64) ([]byte, error) {
-	if at < 0 || n < 0 || n > s.size || at > s.size-n {
-		return nil, fmt.Errorf("bytes %d to %d of a file of %d: %w", at, at+n, s.size, ErrTruncated)
-	}
-	buf := make([]byte, n)
-	if _, err := s.file.ReadAt(buf, at); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = fmt.Errorf("file shrank since it was opened: %w", ErrTruncated)
-		}
-		return nil, err
-	}
-	return buf, nil
 }
 
 // message reads the metadata of the message at position at. end reports the
 // end-of-stream mark instead.
 func (s *arrowSource) message(at int64) (m arrowMessage, end bool, err error) {
-	head, err := s.readAt(at, 8)
+	head, err := s.ReadAt(at, 8)
 	if err != nil {
 		return m, false, err
 	}
 	if string(head[:4]) != "\xff\xff\xff\xff" {
-		return m, false, fmt.Errorf("byte %d: no message begins here: %w", at, ErrCorrupt)
+		return m, false, fmt.Errorf("byte %d: no message begins here: %w", at, input.ErrCorrupt)
 	}
 	m.meta, m.metaLen = at+8, int64(int32(binary.LittleEndian.Uint32(head[4:])))
 	if m.metaLen == 0 {
 		return m, true, nil
 	}
-	meta, err := s.readAt(m.meta, m.metaLen)
+	meta, err := s.ReadAt(m.meta, m.metaLen)
 	if err != nil {
 		return m, false, fmt.Errorf("message at byte %d: metadata: %w", at, err)
 	}
 	c, err := checkMessage(meta)
 	if err != nil {
-		return m, false, fmt.Errorf("message at byte %d: %w: %w", at, err, ErrCorrupt)
+		return m, false, fmt.Errorf("message at byte %d: %w: %w", at, err, input.ErrCorrupt)
 	}
 	m.body, m.bodyLen, m.kind, m.rows = m.meta+m.metaLen, c.bodyLen, c.kind, c.rows
-	if m.bodyLen > s.size-m.body {
+	if m.bodyLen > s.Size-m.body {
 		return m, false, fmt.Errorf("message at byte %d: body of %d bytes, %d are left: %w", at,
-			m.bodyLen, s.size-m.body, ErrTruncated)
+			m.bodyLen, s.Size-m.body, input.ErrTruncated)
 	}
 	return m, false, nil
 }
@@ -130,7 +118,7 @@ func (s *arrowSource) add(m arrowMessage) error {
 		s.batches = append(s.batches, m)
 		s.before = append(s.before, len(s.dicts))
 	default:
-		return fmt.Errorf("message of kind %d among the rows: %w", m.kind, ErrCorrupt)
+		return fmt.Errorf("message of kind %d among the rows: %w", m.kind, input.ErrCorrupt)
 	}
 	return nil
 }
@@ -142,20 +130,20 @@ func (s *arrowSource) scanStream() error {
 	}
 	if end || m.kind != arrowSchemaKind {
 		return fmt.Errorf("stream begins with a message of kind %d, not with a schema: %w", m.kind,
-			ErrCorrupt)
+			input.ErrCorrupt)
 	}
 	s.schemaM = m
 	for at := m.body + m.bodyLen; ; at = m.body + m.bodyLen {
-		if at == s.size {
+		if at == s.Size {
 			return errNoEnd
 		}
 		if m, end, err = s.message(at); err != nil {
 			return err
 		}
 		if end {
-			if at+8 != s.size {
+			if at+8 != s.Size {
 				return fmt.Errorf("%d bytes after the end mark: %w: expected one stream per file",
-					s.size-at-8, ErrCorrupt)
+					s.Size-at-8, input.ErrCorrupt)
 			}
 			return nil
 		}
@@ -169,38 +157,38 @@ func (s *arrowSource) scanStream() error {
 // (offset int64, metadata length int32, body length int64), 24 bytes each.
 func (s *arrowSource) scanFile() error {
 	const magic = "ARROW1"
-	if s.size < 8+4+int64(len(magic)) {
-		return fmt.Errorf("file of %d bytes: %w", s.size, ErrTruncated)
+	if s.Size < 8+4+int64(len(magic)) {
+		return fmt.Errorf("file of %d bytes: %w", s.Size, input.ErrTruncated)
 	}
-	tail, err := s.readAt(s.size-10, 10)
+	tail, err := s.ReadAt(s.Size-10, 10)
 	if err != nil {
 		return err
 	}
 	if string(tail[4:]) != magic {
 		return fmt.Errorf("does not end with %s: %w: write the file again and close the writer",
-			magic, ErrTruncated)
+			magic, input.ErrTruncated)
 	}
 	n := int64(int32(binary.LittleEndian.Uint32(tail)))
-	end := s.size - 10 - n
+	end := s.Size - 10 - n
 	if n <= 0 || end < 8 {
-		return fmt.Errorf("footer of %d bytes in a file of %d: %w", n, s.size, ErrCorrupt)
+		return fmt.Errorf("footer of %d bytes in a file of %d: %w", n, s.Size, input.ErrCorrupt)
 	}
-	footer, err := s.readAt(end, n)
+	footer, err := s.ReadAt(end, n)
 	if err != nil {
 		return err
 	}
 	root, err := fbRoot(footer)
 	if err != nil {
-		return fmt.Errorf("footer: %w: %w", err, ErrCorrupt)
+		return fmt.Errorf("footer: %w: %w", err, input.ErrCorrupt)
 	}
 	if s.schemaM, err = footerSchema(footer, root); err != nil {
-		return fmt.Errorf("footer: %w: %w", err, ErrCorrupt)
+		return fmt.Errorf("footer: %w: %w", err, input.ErrCorrupt)
 	}
 	for i, kind := range []int64{arrowDictionaryKind, arrowBatchKind} {
 		slot := 2 + i
 		first, count, err := root.vector(slot, 24)
 		if err != nil {
-			return fmt.Errorf("footer: %w: %w", err, ErrCorrupt)
+			return fmt.Errorf("footer: %w: %w", err, input.ErrCorrupt)
 		}
 		for i := range count {
 			block := footer[first+24*i:]
@@ -208,7 +196,7 @@ func (s *arrowSource) scanFile() error {
 			metaLen := int64(int32(binary.LittleEndian.Uint32(block[8:])))
 			bodyLen := int64(binary.LittleEndian.Uint64(block[16:]))
 			if at < 8 || at > end {
-				return fmt.Errorf("footer: block %d: starts at byte %d: %w", i, at, ErrCorrupt)
+				return fmt.Errorf("footer: block %d: starts at byte %d: %w", i, at, input.ErrCorrupt)
 			}
 			m, eos, err := s.message(at)
 			if err != nil {
@@ -216,7 +204,7 @@ func (s *arrowSource) scanFile() error {
 			}
 			if eos || m.kind != kind || m.bodyLen != bodyLen || m.metaLen+8 > metaLen ||
 				m.body+bodyLen > end {
-				return fmt.Errorf("block %d: footer and message disagree: %w", i, ErrCorrupt)
+				return fmt.Errorf("block %d: footer and message disagree: %w", i, input.ErrCorrupt)
 			}
 			if err := s.add(m); err != nil {
 				return err
@@ -346,11 +334,11 @@ func (c *checkedMessage) checkBatch() (err error) {
 		if c.codec, err = compression.integer(0, 1); err != nil {
 			return err
 		}
-		if method != 0 || c.codec != codecLZ4 && c.codec != codecZstd {
+		if method != 0 || c.codec != input.CodecLZ4 && c.codec != input.CodecZstd {
 			return fmt.Errorf("compression method %d codec %d: not read", method, c.codec)
 		}
 		c.compressionSlot = 4 + 2*3
-		ratio = maxExpansion
+		ratio = input.MaxExpansion
 	}
 	// A row takes at least one byte of some buffer.
 	if c.rows < 0 || c.rows > c.bodyLen*ratio {
@@ -381,22 +369,22 @@ func (c *checkedMessage) buffer(i int) (at, length int64) {
 func (s *arrowSource) read(m arrowMessage) (*ipc.Message, error) {
 	meta, err := m.own, error(nil)
 	if meta == nil {
-		meta, err = s.readAt(m.meta, m.metaLen)
+		meta, err = s.ReadAt(m.meta, m.metaLen)
 	}
 	if err != nil {
 		return nil, err
 	}
-	body, err := s.readAt(m.body, m.bodyLen)
+	body, err := s.ReadAt(m.body, m.bodyLen)
 	if err != nil {
 		return nil, err
 	}
 	c, err := checkMessage(meta)
 	if err != nil || c.bodyLen != m.bodyLen {
-		return nil, fmt.Errorf("file changed since it was opened: %w", ErrCorrupt)
+		return nil, fmt.Errorf("file changed since it was opened: %w", input.ErrCorrupt)
 	}
 	if c.kind == arrowBatchKind {
 		if err := c.checkColumns(s.sch); err != nil {
-			return nil, fmt.Errorf("%w: %w", err, ErrCorrupt)
+			return nil, fmt.Errorf("%w: %w", err, input.ErrCorrupt)
 		}
 	}
 	if c.codec >= 0 {
@@ -418,7 +406,7 @@ func (s *arrowSource) read(m arrowMessage) (*ipc.Message, error) {
 // length -1 says that they are not compressed after all.
 func (c *checkedMessage) decompress(meta, body []byte) (meta2, body2 []byte, err error) {
 	total := int64(0)
-	limit := maxDecoded(int64(len(body)))
+	limit := input.MaxDecoded(int64(len(body)))
 	plain := make([]byte, 0, min(4*len(body), 64<<20))
 	for i := range c.nBuffers {
 		at, length := c.buffer(i)
@@ -426,7 +414,7 @@ func (c *checkedMessage) decompress(meta, body []byte) (meta2, body2 []byte, err
 		if length > 0 {
 			if length < 8 {
 				return nil, nil, fmt.Errorf("buffer %d: compressed into %d bytes: %w", i, length,
-					ErrCorrupt)
+					input.ErrCorrupt)
 			}
 			n, src := int64(binary.LittleEndian.Uint64(body[at:])), body[at+8:at+length]
 			if n == -1 {
@@ -435,9 +423,9 @@ func (c *checkedMessage) decompress(meta, body []byte) (meta2, body2 []byte, err
 				if total += n; n < 0 || total > limit {
 					return nil, nil, fmt.Errorf(
 						"buffer %d: %d bytes expand to %d: %w: write it with less compression", i,
-						length, n, ErrCorrupt)
+						length, n, input.ErrCorrupt)
 				}
-				if plain, err = decode(plain, src, n, c.codec); err != nil {
+				if plain, err = input.Decode(plain, src, n, c.codec); err != nil {
 					return nil, nil, fmt.Errorf("buffer %d: %w", i, err)
 				}
 			}
@@ -562,15 +550,15 @@ func (s *arrowSource) restart() (err error) {
 	if s.reader, err = ipc.NewReaderFromMessageReader(s.feed,
 		ipc.WithAllocator(&s.alloc)); err != nil {
 		s.reader = nil
-		return corrupt(err)
+		return input.Corrupt(err)
 	}
 	return nil
 }
 
-// load gives the reader the dictionaries that precede the batch and the batch.
+// Load gives the reader the dictionaries that precede the batch and the batch.
 // Dictionaries may be replaced within a stream, so going back to a batch before
 // some that were taken means to start again.
-func (s *arrowSource) load(b int) (rows, error) {
+func (s *arrowSource) Load(b int) (layout.Rows, error) {
 	if s.reader == nil || s.fed > s.before[b] {
 		if err := s.restart(); err != nil {
 			return nil, err
@@ -585,21 +573,21 @@ func (s *arrowSource) load(b int) (rows, error) {
 	}
 	if err != nil {
 		s.reader = nil
-		return nil, fmt.Errorf("batch %d: %w", b, corrupt(err))
+		return nil, fmt.Errorf("batch %d: %w", b, input.Corrupt(err))
 	}
 	rec.Retain()
 	if rec.NumRows() != s.batches[b].rows {
 		return nil, fmt.Errorf("batch %d: %d rows, not %d: %w", b, rec.NumRows(), s.batches[b].rows,
-			ErrCorrupt)
+			input.ErrCorrupt)
 	}
 	r := &arrowRows{lay: s.lay, bytes: s.batches[b].bodyLen,
-		chosen: make([]arrow.Array, len(s.lay.chosen))}
+		chosen: make([]arrow.Array, len(s.lay.Chosen))}
 	for i, f := range s.sch.Fields() {
 		col := rec.Column(i)
-		if at := slices.Index(s.lay.chosen, f.Name); at >= 0 {
+		if at := slices.Index(s.lay.Chosen, f.Name); at >= 0 {
 			r.chosen[at] = col
 		}
-		if s.lay.leads(f.Name) {
+		if s.lay.Leads(f.Name) {
 			r.whole = append(r.whole, wholeColumn{f, col, true})
 		}
 		if s.asJSON[f.Name] {
@@ -623,20 +611,20 @@ func (s *arrowSource) load(b int) (rows, error) {
 			r.promptIDs = col
 		case s.lay.ResponseIDs:
 			r.responseIDs = col
-		case s.lay.input:
+		case s.lay.Input:
 			r.input = col
-		case s.lay.system:
+		case s.lay.System:
 			r.system = col
-		case s.lay.tools:
+		case s.lay.Tools:
 			r.tools = col
-		case s.lay.env:
+		case s.lay.Env:
 			r.env = col
-		case s.lay.logprobs:
+		case s.lay.Logprobs:
 			r.logprobs = col
-		case s.lay.thought:
+		case s.lay.Thought:
 			r.thought = col
 		default:
-			if slices.Contains(s.lay.watched, f.Name) {
+			if slices.Contains(s.lay.Watched, f.Name) {
 				r.watched = append(r.watched, watchedColumn{f.Name, col})
 			}
 		}
@@ -645,23 +633,23 @@ func (s *arrowSource) load(b int) (rows, error) {
 	return r, nil
 }
 
-func (s *arrowSource) format() string {
+func (s *arrowSource) Format() string {
 	if s.isFile {
 		return "arrow file"
 	}
 	return "arrow stream"
 }
 
-func (s *arrowSource) schema() []Column {
+func (s *arrowSource) Schema() []layout.Column {
 	fields := s.sch.Fields()
-	out := make([]Column, len(fields))
+	out := make([]layout.Column, len(fields))
 	for i, f := range fields {
-		out[i] = Column{f.Name, strings.ReplaceAll(f.Type.String(), "utf8", "string")}
+		out[i] = layout.Column{Name: f.Name, Type: strings.ReplaceAll(f.Type.String(), "utf8", "string")}
 	}
 	return out
 }
 
-func (s *arrowSource) batchRows() []int {
+func (s *arrowSource) BatchRows() []int {
 	n := make([]int, len(s.batches))
 	for i, m := range s.batches {
 		n[i] = int(m.rows)
@@ -669,8 +657,8 @@ func (s *arrowSource) batchRows() []int {
 	return n
 }
 
-// keys are the names of a struct's fields.
-func (s *arrowSource) keys(column string) (keys []string) {
+// Keys are the names of a struct's fields.
+func (s *arrowSource) Keys(column string) (keys []string) {
 	for _, f := range s.sch.Fields() {
 		if of, ok := f.Type.(*arrow.StructType); ok && f.Name == column {
 			for _, part := range of.Fields() {
@@ -681,10 +669,10 @@ func (s *arrowSource) keys(column string) (keys []string) {
 	return keys
 }
 
-func (s *arrowSource) close() error { return s.file.Close() }
+func (s *arrowSource) Close() error { return s.File.Close() }
 
-// turnKeys are the names of a turn's parts, where a list of structs holds them.
-func (s *arrowSource) turnKeys(column string) (keys []string) {
+// TurnKeys are the names of a turn's parts, where a list of structs holds them.
+func (s *arrowSource) TurnKeys(column string) (keys []string) {
 	for _, f := range s.sch.Fields() {
 		if list, ok := f.Type.(arrow.ListLikeType); ok && f.Name == column &&
 			f.Type.ID() != arrow.MAP {
@@ -698,14 +686,14 @@ func (s *arrowSource) turnKeys(column string) (keys []string) {
 	return keys
 }
 
-// bind refuses columns whose type cannot be read; an id is left out then.
-func (s *arrowSource) bind(l layout) (note string, err error) {
+// Bind refuses columns whose type cannot be read; an id is left out then.
+func (s *arrowSource) Bind(l layout.Layout) (note string, err error) {
 	s.lay = l
 	s.asJSON = map[string]bool{}
 	for _, f := range s.sch.Fields() {
 		ok, want := true, ""
 		number := arrow.IsInteger(f.Type.ID()) || arrow.IsFloating(f.Type.ID())
-		if f.Name != "" && l.reads(f.Name) && (hasJSON(f) ||
+		if f.Name != "" && l.Reads(f.Name) && (hasJSON(f) ||
 			number && (f.Name == l.Teacher || f.Name == l.Response)) {
 			s.asJSON[f.Name] = true
 			continue
@@ -714,23 +702,23 @@ func (s *arrowSource) bind(l layout) (note string, err error) {
 		case "":
 		case l.Content:
 			ok, want = isText(f.Type) ||
-				l.isTurns(f.Type),
-				fmt.Sprintf("a list of struct{%s, %s} or a string", l.role, l.text)
+				isTurns(l, f.Type),
+				fmt.Sprintf("a list of struct{%s, %s} or a string", l.Role, l.Text)
 		case l.Teacher:
-			ok, want = isText(f.Type) || l.isTurns(f.Type), "a string"
-		case l.tools:
+			ok, want = isText(f.Type) || isTurns(l, f.Type), "a string"
+		case l.Tools:
 			_, list := f.Type.(arrow.ListLikeType)
 			ok, want = isText(f.Type) || list, "a list of structs, or its JSON as a string"
-		case l.env:
+		case l.Env:
 			_, nested := f.Type.(arrow.NestedType)
 			id := f.Type.ID()
 			ok = isText(f.Type) || nested || id == arrow.BOOL || arrow.IsInteger(id) ||
 				arrow.IsFloating(id)
 			want = "a struct, list, number or bool, or JSON as a string"
-		case l.logprobs:
+		case l.Logprobs:
 			_, nested := f.Type.(arrow.NestedType)
 			ok, want = isText(f.Type) || nested, "a list of structs, or its JSON as a string"
-		case l.Response, l.input, l.system, l.thought:
+		case l.Response, l.Input, l.System, l.Thought:
 			ok, want = isText(f.Type), "a string"
 		case l.ID:
 			if !isText(f.Type) && !arrow.IsInteger(f.Type.ID()) {
@@ -768,15 +756,15 @@ func isText(t arrow.DataType) bool {
 	return false
 }
 
-func (l layout) isTurns(t arrow.DataType) bool {
+func isTurns(l layout.Layout, t arrow.DataType) bool {
 	list, ok := t.(arrow.ListLikeType)
 	if !ok || t.ID() == arrow.MAP {
 		return false
 	}
 	switch e := list.Elem().(type) {
 	case *arrow.StructType:
-		role, ok1 := e.FieldByName(l.role)
-		content, ok2 := e.FieldByName(l.text)
+		role, ok1 := e.FieldByName(l.Role)
+		content, ok2 := e.FieldByName(l.Text)
 		return ok1 && ok2 && isText(role.Type) && (isText(content.Type) || isParts(content.Type))
 	case *arrow.MapType:
 		return isText(e.KeyType()) && isText(e.ItemType())
@@ -806,7 +794,7 @@ type watchedColumn struct {
 
 // arrowRows is a record batch.
 type arrowRows struct {
-	lay     layout
+	lay     layout.Layout
 	bytes   int64
 	watched []watchedColumn
 	chosen  []arrow.Array // of layout.chosen
@@ -823,65 +811,61 @@ type wholeColumn struct {
 	paths bool
 }
 
-func (r *arrowRows) size() int64 { return r.bytes }
+func (r *arrowRows) Size() int64 { return r.bytes }
 
-// maxRowBytes bounds what one row copies: views and dictionaries let a small
-// file name the same long text many times.
-const maxRowBytes = 64 << 20
-
-func (r *arrowRows) at(i int) (raw rawRow, err error) {
-	c, ok, err := r.lay.arrowTurns(r.lay.Content, r.content, i)
+func (r *arrowRows) At(i int) (raw layout.Raw, err error) {
+	c, ok, err := arrowTurns(r.lay, r.lay.Content, r.content, i)
 	if err != nil {
 		return raw, err
 	}
-	raw.take(c, ok)
+	raw.Take(c, ok)
 	for _, col := range r.chosen {
-		raw.chosen = append(raw.chosen, arrowCell(col, i))
+		raw.Chosen = append(raw.Chosen, arrowCell(col, i))
 	}
 	for _, w := range r.watched {
 		if says(w.col, i) {
-			raw.unread = append(raw.unread, w.name)
+			raw.Unread = append(raw.Unread, w.name)
 		}
 	}
 	if _, turns := r.teacher.(array.ListLike); turns {
-		if c, ok, err = r.lay.arrowTurns(r.lay.Teacher, r.teacher, i); err != nil {
+		if c, ok, err = arrowTurns(r.lay, r.lay.Teacher, r.teacher, i); err != nil {
 			return raw, err
 		}
-		raw.takeAnswer(c, ok)
+		raw.TakeAnswer(c, ok)
 	} else {
-		raw.teacher = arrowText(r.teacher, i)
+		raw.Teacher = arrowText(r.teacher, i)
 	}
-	raw.input, raw.system, raw.thought =
+	raw.Input, raw.System, raw.Thought =
 		arrowText(r.input, i), arrowText(r.system, i), arrowText(r.thought, i)
 	if _, list := r.tools.(array.ListLike); list {
-		value, err := jsonOf(r.lay.tools, r.tools, i)
+		value, err := jsonOf(r.lay.Tools, r.tools, i)
 		if err == nil && value != nil {
-			raw.tools, _, err = readList(r.lay.tools, value)
+			raw.Tools, _, err = layout.ReadList(r.lay.Tools, value)
 		}
 		if err != nil {
 			return raw, err
 		}
-	} else if raw.tools, err = listOf(r.lay.tools, arrowText(r.tools, i)); err != nil {
+	} else if raw.Tools, err = layout.ListOf(r.lay.Tools, arrowText(r.tools, i)); err != nil {
 		return raw, err
 	}
-	if raw.env, err = arrowEnv(r.lay.env, r.env, i); err != nil {
+	if raw.Env, err = arrowEnv(r.lay.Env, r.env, i); err != nil {
 		return raw, err
 	}
-	if raw.logprobs, err = arrowLogprobs(r.lay.logprobs, r.logprobs, i); err != nil {
+	if raw.Logprobs, err = arrowLogprobs(r.lay.Logprobs, r.logprobs, i); err != nil {
 		return raw, err
 	}
-	raw.response, raw.finish = arrowText(r.response, i), arrowText(r.finish, i)
+	raw.Response, raw.Finish = arrowText(r.response, i), arrowText(r.finish, i)
 	if r.id != nil && arrow.IsInteger(r.id.DataType().ID()) {
 		if !r.id.IsNull(i) {
-			raw.id = text{r.id.ValueStr(i), true}
+			raw.ID = layout.TextOf(r.id.ValueStr(i))
 		}
 	} else {
-		raw.id = arrowText(r.id, i)
+		raw.ID = arrowText(r.id, i)
 	}
-	if raw.promptIDs, err = arrowIDs(r.lay.PromptIDs, r.promptIDs, i); err != nil {
+	if raw.PromptIDs, err = arrowIDs(r.lay.PromptIDs, r.promptIDs, i); err != nil {
 		return raw, err
 	}
-	if raw.responseIDs, err = arrowIDs(r.lay.ResponseIDs, r.responseIDs, i); err != nil {
+	if raw.ResponseIDs, err = arrowIDs(r.lay.ResponseIDs, r.responseIDs, i); err != nil {
 		return raw, err
 	}
 	for _, w := range r.whole {
@@ -890,9 +874,9 @@ func (r *arrowRows) at(i int) (raw rawRow, err error) {
 		case err != nil:
 		case value == nil || string(value) == "null":
 		case w.paths:
-			err = r.lay.nestedIn(&raw, w.field.Name, value)
+			err = r.lay.NestedIn(&raw, w.field.Name, value)
 		default:
-			err = r.lay.column(&raw, w.field.Name, value)
+			err = r.lay.Column(&raw, w.field.Name, value)
 		}
 		if err != nil {
 			return raw, err
@@ -921,9 +905,9 @@ func settle(a arrow.Array) {
 
 // arrowText copies string i of a column; nil is a column that is not there.
 // An index out of range panics, as everywhere below: guard makes it an error.
-func arrowText(a arrow.Array, i int) text {
+func arrowText(a arrow.Array, i int) layout.Text {
 	if a == nil || a.IsNull(i) {
-		return text{}
+		return layout.Text{}
 	}
 	var s string
 	switch a := a.(type) {
@@ -946,96 +930,96 @@ func arrowText(a arrow.Array, i int) text {
 		}
 		return arrowText(a.Dictionary(), k)
 	default:
-		return text{}
+		return layout.Text{}
 	}
-	if len(s) > maxRowBytes {
+	if len(s) > layout.MaxRowBytes {
 		panic("text of " + strconv.Itoa(len(s)) + " bytes")
 	}
-	return text{strings.Clone(s), true}
+	return layout.TextOf(strings.Clone(s))
 }
 
-func (l layout) arrowTurns(column string, a arrow.Array,
-	i int) (c conversation, ok bool, err error) {
+func arrowTurns(l layout.Layout, column string, a arrow.Array,
+	i int) (c layout.Conversation, ok bool, err error) {
 	if a == nil || a.IsNull(i) {
 		return c, false, nil
 	}
 	list, ok := a.(array.ListLike)
 	if !ok {
 		s := arrowText(a, i)
-		if !s.ok {
+		if !s.OK {
 			return c, false, nil
 		}
-		c, err = l.stringTurns(column, s.s)
+		c, err = l.StringTurns(column, s.S)
 		return c, err == nil, err
 	}
-	if l.actsIn(list, i) {
+	if actsIn(l, list, i) {
 		value, err := jsonOf(column, a, i)
 		if err == nil {
-			c, err = l.jsonTurns(column, value)
+			c, err = l.JSONTurns(column, value)
 		}
 		return c, err == nil, err
 	}
 	start, end := listRange(list, i)
-	c.turns = make([]Message, 0, end-start)
+	c.Turns = make([]layout.Message, 0, end-start)
 	total := 0
 	for j := start; j < end; j++ {
-		var t rawTurn
+		var t layout.Turn
 		switch elems := list.ListValues().(type) {
 		case *array.Struct:
 			if !elems.IsNull(j) {
-				t = l.arrowTurn(elems, j)
+				t = arrowTurn(l, elems, j)
 			}
 		case *array.Map:
 			first, last := listRange(elems, j)
 			for k := first; k < last; k++ {
-				switch key := arrowText(elems.Keys(), k).s; {
-				case key == l.role:
-					t.role = arrowText(elems.Items(), k)
-				case key == l.text:
-					t.content = arrowText(elems.Items(), k)
-				case key == oldCallKey && says(elems.Items(), k):
-					t.refused = key
-				case slices.Contains(maybeTurn, key) && says(elems.Items(), k):
-					t.unread = append(t.unread, key)
+				switch key := arrowText(elems.Keys(), k).S; {
+				case key == l.Role:
+					t.Role = arrowText(elems.Items(), k)
+				case key == l.Text:
+					t.Content = arrowText(elems.Items(), k)
+				case key == layout.OldCallKey && says(elems.Items(), k):
+					t.Refused = key
+				case slices.Contains(layout.MaybeTurn, key) && says(elems.Items(), k):
+					t.Unread = append(t.Unread, key)
 				}
 			}
 		}
-		if err := c.add(l, column, t); err != nil {
+		if err := c.Add(l, column, t); err != nil {
 			return c, false, err
 		}
-		m := c.turns[len(c.turns)-1]
-		if total += len(m.Role) + len(m.Content); total > maxRowBytes {
+		m := c.Turns[len(c.Turns)-1]
+		if total += len(m.Role) + len(m.Content); total > layout.MaxRowBytes {
 			return c, false, fmt.Errorf("column %q: more than %d MiB of text in one row: %w",
-				column, maxRowBytes>>20, ErrCorrupt)
+				column, layout.MaxRowBytes>>20, input.ErrCorrupt)
 		}
 	}
 	return c, true, nil
 }
 
 // actsIn reports whether turns of list i have keys that only the JSON reader knows.
-func (l layout) actsIn(list array.ListLike, i int) bool {
+func actsIn(l layout.Layout, list array.ListLike, i int) bool {
 	switch elems := list.ListValues().(type) {
 	case *array.Struct:
 		var keys []string
 		for _, f := range elems.DataType().(*arrow.StructType).Fields() {
-			if keys = append(keys, f.Name); f.Name == l.text && isParts(f.Type) {
+			if keys = append(keys, f.Name); f.Name == l.Text && isParts(f.Type) {
 				var of []string
 				part := f.Type.(arrow.ListLikeType).Elem().(*arrow.StructType)
 				for _, k := range part.Fields() {
 					of = append(of, k.Name)
 				}
-				if !plainPart(of) {
+				if !layout.PlainPart(of) {
 					return true
 				}
 			}
 		}
-		return actsAs(keys)
+		return layout.ActsAs(keys)
 	case *array.Map:
 		start, end := listRange(list, i)
 		for j := start; j < end; j++ {
 			first, last := listRange(elems, j)
 			for k := first; k < last; k++ {
-				if actsAs([]string{arrowText(elems.Keys(), k).s}) {
+				if layout.ActsAs([]string{arrowText(elems.Keys(), k).S}) {
 					return true
 				}
 			}
@@ -1045,47 +1029,48 @@ func (l layout) actsIn(list array.ListLike, i int) bool {
 }
 
 // arrowTurn reads turn j of a list of structs.
-func (l layout) arrowTurn(elems *array.Struct, j int) (t rawTurn) {
+func arrowTurn(l layout.Layout, elems *array.Struct, j int) (t layout.Turn) {
 	for k, f := range elems.DataType().(*arrow.StructType).Fields() {
 		switch col := elems.Field(k); {
-		case f.Name == l.role:
-			t.role = arrowText(col, j)
-		case f.Name == l.text && isParts(f.Type):
-			t.content, t.part = arrowParts(col.(array.ListLike), j)
-		case f.Name == l.text:
-			t.content = arrowText(col, j)
+		case f.Name == l.Role:
+			t.Role = arrowText(col, j)
+		case f.Name == l.Text && isParts(f.Type):
+			t.Content, t.Part = arrowParts(col.(array.ListLike), j)
+		case f.Name == l.Text:
+			t.Content = arrowText(col, j)
 		case col.IsNull(j):
-		case f.Name == weightKey && (arrow.IsInteger(f.Type.ID()) || arrow.IsFloating(f.Type.ID())):
+		case f.Name == layout.WeightKey &&
+			(arrow.IsInteger(f.Type.ID()) || arrow.IsFloating(f.Type.ID())):
 			w, err := strconv.ParseFloat(col.ValueStr(j), 64)
-			t.context = err == nil && w == 0
-		case f.Name == oldCallKey && says(col, j):
-			t.refused = f.Name
-		case slices.Contains(maybeTurn, f.Name) && says(col, j):
-			t.unread = append(t.unread, f.Name)
+			t.Context = err == nil && w == 0
+		case f.Name == layout.OldCallKey && says(col, j):
+			t.Refused = f.Name
+		case slices.Contains(layout.MaybeTurn, f.Name) && says(col, j):
+			t.Unread = append(t.Unread, f.Name)
 		}
 	}
 	return t
 }
 
 // arrowParts joins the texts of content i, which is in parts: see blocks.
-func arrowParts(list array.ListLike, i int) (joined text, part string) {
+func arrowParts(list array.ListLike, i int) (joined layout.Text, part string) {
 	if list.IsNull(i) {
-		return text{}, ""
+		return layout.Text{}, ""
 	}
 	start, end := listRange(list, i)
 	elems := list.ListValues().(*array.Struct)
 	typ := elems.DataType().(*arrow.StructType)
 	at, _ := typ.FieldIdx("text")
 	for j := start; j < end; j++ {
-		t, kind := arrowText(elems.Field(at), j), text{}
+		t, kind := arrowText(elems.Field(at), j), layout.Text{}
 		if k, ok := typ.FieldIdx("type"); ok {
 			kind = arrowText(elems.Field(k), j)
 		}
-		if !textPart(kind, t) {
-			return joined, cmp.Or(kind.s, "unknown")
+		if !layout.TextPart(kind, t) {
+			return joined, cmp.Or(kind.S, "unknown")
 		}
-		if joined = (text{joined.s + t.s, true}); len(joined.s) > maxRowBytes {
-			panic("text of " + strconv.Itoa(len(joined.s)) + " bytes")
+		if joined = (layout.TextOf(joined.S + t.S)); len(joined.S) > layout.MaxRowBytes {
+			panic("text of " + strconv.Itoa(len(joined.S)) + " bytes")
 		}
 	}
 	return joined, ""
@@ -1108,8 +1093,8 @@ func says(a arrow.Array, i int) bool {
 		}
 		return false
 	}
-	if t := arrowText(a, i); t.ok {
-		return strings.TrimSpace(t.s) != ""
+	if t := arrowText(a, i); t.OK {
+		return strings.TrimSpace(t.S) != ""
 	}
 	return !isText(a.DataType())
 }
@@ -1154,8 +1139,8 @@ func arrowIDs(column string, a arrow.Array, i int) ([]int32, error) {
 			v = int64(min(e.Value(j), math.MaxInt64))
 		}
 		if list.ListValues().IsNull(j) || v < 0 || v > math.MaxInt32 {
-			return nil, &rowFault{column, fmt.Sprintf("element %d is %d", j-start, v),
-				"not a token id", "write integers from 0 to 2^31-1"}
+			return nil, layout.NewFault(column, fmt.Sprintf("element %d is %d", j-start, v),
+				"not a token id", "write integers from 0 to 2^31-1")
 		}
 		ids = append(ids, int32(v))
 	}

@@ -1,4 +1,4 @@
-package data
+package layout
 
 import (
 	"slices"
@@ -10,9 +10,9 @@ import (
 // that makes rows of it.
 
 // knownExport is the command that makes rows of an export which no path can; "" of any other file.
-func knownExport(names []string, src source) string {
+func knownExport(names []string, src Source) string {
 	has := func(name string) bool { return slices.Contains(names, name) }
-	switch response := src.keys("response"); {
+	switch response := src.Keys("response"); {
 	case has("mapping") && has("current_node"):
 		return "each row is a tree, as ChatGPT exports it: take the branch that was shown last: " +
 			`jq -c '.[] | .mapping as $m | {messages: [.current_node | recurse($m[.].parent // empty) | $m[.].message | select(. != null and .content.content_type == "text") | {role: .author.role, content: (.content.parts | join(""))} | select(.content != "")] | reverse}' OLD > NEW` +
@@ -30,12 +30,12 @@ func knownExport(names []string, src source) string {
 }
 
 // nestedNames are paths to what looks like the conversation and the answer inside of objects.
-func nestedNames(names []string, src source) (content, teacher string) {
+func nestedNames(names []string, src Source) (content, teacher string) {
 	asks := []string{"inputs", "input", "request", "record", "data", "prompt"}
 	answers := []string{"outputs", "output", "response", "completion", "reference_outputs", "result"}
 	in := func(columns, keys []string) string {
 		for _, column := range columns {
-			if of := src.keys(column); slices.Contains(names, column) {
+			if of := src.Keys(column); slices.Contains(names, column) {
 				for _, key := range keys {
 					if slices.Contains(of, key) {
 						return column + "." + key
@@ -46,13 +46,13 @@ func nestedNames(names []string, src source) (content, teacher string) {
 		return ""
 	}
 	content = in(asks, nearContent)
-	teacher = in(answers, slices.Concat([]string{"content", "message", "text"}, nearTeacher))
+	teacher = in(answers, slices.Concat([]string{"content", "message", "text"}, NearTeacher))
 	if of := in(answers, []string{"choices"}); of != "" { // of an OpenAI answer
 		teacher = of + ".0.message"
 	}
 	if teacher == "" && strings.Contains(content, ".") { // both in one object
 		column, _, _ := strings.Cut(content, ".")
-		teacher = in([]string{column}, nearTeacher)
+		teacher = in([]string{column}, NearTeacher)
 	}
 	return content, teacher
 }

@@ -1,4 +1,4 @@
-package data
+package layout
 
 import (
 	"bytes"
@@ -13,73 +13,73 @@ import (
 // as JSON and read here. JSON lines are read so always; of Arrow, Parquet and CSV those columns are
 // that no faster reader knows, as a list of JSON texts, a number as an answer, or a path.
 
-// column reads one column's value, which is not null, into a row.
-func (l layout) column(raw *rawRow, key string, value json.RawMessage) (err error) {
+// Column reads one column's value, which is not null, into a row.
+func (l Layout) Column(raw *Raw, key string, value json.RawMessage) (err error) {
 	switch key {
 	case "":
 	case l.Content:
-		var c conversation
-		c, err = l.jsonTurns(key, value)
-		raw.take(c, err == nil)
+		var c Conversation
+		c, err = l.JSONTurns(key, value)
+		raw.Take(c, err == nil)
 	case l.Teacher:
 		if turnsIn(value) {
-			if areBlocks(value, l.role) { // the answer's content alone
-				value = objectOf([]callKey{{l.role, quotedText("assistant")}, {l.text, value}})
+			if areBlocks(value, l.Role) { // the answer's content alone
+				value = objectOf([]callKey{{l.Role, QuotedText("assistant")}, {l.Text, value}})
 			}
 			if value[0] == '{' { // the answer's turn alone
 				value = slices.Concat([]byte("["), value, []byte("]"))
 			}
-			var c conversation
-			c, err = l.jsonTurns(key, value)
-			raw.takeAnswer(c, err == nil)
+			var c Conversation
+			c, err = l.JSONTurns(key, value)
+			raw.TakeAnswer(c, err == nil)
 			break
 		}
-		raw.teacher, err = jsonAnswer(key, value)
-	case l.input:
-		raw.input, err = jsonText(key, value)
-	case l.system:
-		raw.system, err = jsonParts(key, value)
-	case l.thought:
-		raw.thought, err = jsonText(key, value)
-	case l.tools:
-		raw.tools, _, err = readList(key, value)
-	case l.env:
-		raw.env, err = readEnv(key, value)
-	case l.logprobs:
-		raw.logprobs, err = readLogprobsOf(key, value)
+		raw.Teacher, err = jsonAnswer(key, value)
+	case l.Input:
+		raw.Input, err = jsonText(key, value)
+	case l.System:
+		raw.System, err = jsonParts(key, value)
+	case l.Thought:
+		raw.Thought, err = jsonText(key, value)
+	case l.Tools:
+		raw.Tools, _, err = ReadList(key, value)
+	case l.Env:
+		raw.Env, err = ReadEnv(key, value)
+	case l.Logprobs:
+		raw.Logprobs, err = ReadLogprobsOf(key, value)
 	case l.Response:
-		raw.response, err = jsonAnswer(key, value)
+		raw.Response, err = jsonAnswer(key, value)
 	case l.ID:
-		raw.id, err = jsonText(key, value)
+		raw.ID, err = jsonText(key, value)
 		if value[0] != '"' {
-			raw.id, err = text{string(value), true}, nil
+			raw.ID, err = Text{string(value), true}, nil
 		}
 	case l.Finish:
 		if value[0] == '"' { // of another type it means something else
-			raw.finish, err = jsonText(key, value)
+			raw.Finish, err = jsonText(key, value)
 		}
 	case l.PromptIDs:
-		raw.promptIDs, err = jsonIDs(key, value)
+		raw.PromptIDs, err = jsonIDs(key, value)
 	case l.ResponseIDs:
-		raw.responseIDs, err = jsonIDs(key, value)
+		raw.ResponseIDs, err = jsonIDs(key, value)
 	case "content", "messages", "conversations", "conversation", "prompt", "instruction",
 		"question":
-		raw.elsewhere = key
+		raw.Elsewhere = key
 	default:
 		switch {
-		case l.system == "" && slices.Contains(l.lateSystem, key):
-			raw.system, err = jsonParts(key, value)
-		case slices.Contains(l.watched, key) && !jsonBlank(value):
-			raw.unread = append(raw.unread, key)
+		case l.System == "" && slices.Contains(l.lateSystem, key):
+			raw.System, err = jsonParts(key, value)
+		case slices.Contains(l.Watched, key) && !jsonBlank(value):
+			raw.Unread = append(raw.Unread, key)
 		}
 	}
 	return err
 }
 
 // jsonAnswer is jsonText of an answer, which may be a number as well: it is learned as written.
-func jsonAnswer(key string, value json.RawMessage) (text, error) {
+func jsonAnswer(key string, value json.RawMessage) (Text, error) {
 	if c := value[0]; (c == '-' || c >= '0' && c <= '9') && json.Valid(value) {
-		return text{string(value), true}, nil
+		return Text{string(value), true}, nil
 	}
 	return jsonText(key, value)
 }
@@ -115,7 +115,7 @@ func (p nestedPath) in(value json.RawMessage) (json.RawMessage, error) {
 			if err != nil {
 				return nil, err
 			}
-			if value = bytes.TrimSpace([]byte(t.s)); !json.Valid(value) {
+			if value = bytes.TrimSpace([]byte(t.S)); !json.Valid(value) {
 				return nil, nil
 			}
 		}
@@ -125,7 +125,7 @@ func (p nestedPath) in(value json.RawMessage) (json.RawMessage, error) {
 		var next json.RawMessage
 		switch value[0] {
 		case '{':
-			if err := eachKey(value, func(k string, v json.RawMessage) error {
+			if err := EachKey(value, func(k string, v json.RawMessage) error {
 				if k == key {
 					next = v
 				}
@@ -136,11 +136,11 @@ func (p nestedPath) in(value json.RawMessage) (json.RawMessage, error) {
 		case '[':
 			var list []json.RawMessage
 			if err := json.Unmarshal(value, &list); err != nil {
-				return nil, &rowFault{p.root, "", err.Error(), ""}
+				return nil, &Fault{p.root, "", err.Error(), ""}
 			}
 			at, err := strconv.Atoi(key)
 			if err != nil {
-				return nil, &rowFault{p.name, key, fmt.Sprintf("%d elements stand there", len(list)),
+				return nil, &Fault{p.name, key, fmt.Sprintf("%d elements stand there", len(list)),
 					"name one by its number, from 0; negative numbers count from the end"}
 			}
 			if at < 0 {
@@ -157,15 +157,15 @@ func (p nestedPath) in(value json.RawMessage) (json.RawMessage, error) {
 	return value, nil
 }
 
-// nestedIn reads the paths that lead into a column of a row.
-func (l layout) nestedIn(raw *rawRow, column string, value json.RawMessage) error {
+// NestedIn reads the paths that lead into a column of a row.
+func (l Layout) NestedIn(raw *Raw, column string, value json.RawMessage) error {
 	for _, p := range l.paths {
 		if p.root != column {
 			continue
 		}
 		v, err := p.in(value)
 		if err == nil && v != nil {
-			err = l.column(raw, p.name, v)
+			err = l.Column(raw, p.name, v)
 		}
 		if err != nil {
 			return err
@@ -174,13 +174,13 @@ func (l layout) nestedIn(raw *rawRow, column string, value json.RawMessage) erro
 	return nil
 }
 
-// leads reports whether a path leads into a column.
-func (l layout) leads(column string) bool {
+// Leads reports whether a path leads into a column.
+func (l Layout) Leads(column string) bool {
 	return slices.ContainsFunc(l.paths, func(p nestedPath) bool { return p.root == column })
 }
 
-// quotedText is a text as JSON.
-func quotedText(s string) json.RawMessage {
+// QuotedText is a text as JSON.
+func QuotedText(s string) json.RawMessage {
 	var b strings.Builder
 	writeString(&b, s)
 	return json.RawMessage(b.String())

@@ -1,4 +1,4 @@
-package data
+package layout
 
 import (
 	"bytes"
@@ -57,18 +57,6 @@ func (m Message) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// acts reports whether the turn is more than a text of a role.
-func (m Message) acts() bool {
-	m.Context = false
-	return m != Message{Role: m.Role, Content: m.Content}
-}
-
-// answers reports whether the turn is one that a student may learn.
-func (m Message) answers() bool {
-	return m.Role == "assistant" &&
-		(m.ToolCalls != "" || m.Thinking != "" || strings.TrimSpace(m.Content) != "")
-}
-
 // Text is the turn for people, and for what compares answers as texts: its content, and its calls
 // behind that.
 func (m Message) Text() string {
@@ -78,50 +66,15 @@ func (m Message) Text() string {
 	return strings.TrimPrefix(m.Content+"\n"+string(m.ToolCalls), "\n")
 }
 
-// size is the number of bytes of the turn's texts.
-func (m Message) size() int {
-	return len(m.Role) + len(m.Content) + len(m.Thinking) + len(m.ToolCalls) + len(m.ToolCallID) +
-		len(m.Name)
-}
-
-// Values of Options.Turns: which of the teacher's turns a student learns.
-const (
-	TurnsLast = "last" // the last, given all before it
-	TurnsAll  = "all"  // all of a row, as one sequence
-	TurnsEach = "each" // all, each as a row of its own
-)
-
-// TurnsValues are the values of Options.Turns.
-var TurnsValues = []string{TurnsLast, TurnsAll, TurnsEach}
-
-// ErrAppend is wrapped by errors of Encoder.Reply for a student whose chat template writes a turn
-// otherwise once others follow it.
-var ErrAppend = errors.New("the chat template rewrites earlier turns when others follow")
-
-// ErrThought is wrapped by errors of Encoder.Shows for a row whose answer thinks where the prompt
-// says that there is no thought, or does not where the prompt opens one.
-var ErrThought = errors.New("the thought of the answer is not that of the prompt")
-
-// Span is the tokens From to To-1 of an answer.
-type Span struct{ From, To int }
-
 // turnKeys are the keys of a turn that a Message carries beside role and text.
-var turnKeys = []string{"tool_calls", "tool_call_id", "name", "reasoning_content", "train"}
+var TurnKeys = []string{"tool_calls", "tool_call_id", "name", "reasoning_content", "train"}
 
 // otherThoughts are other keys for reasoning_content, which counts before them: of turns, and of
 // columns with texts.
-var otherThoughts = []string{"thinking", "reasoning"}
-
-// actKeys are those of texts, in the order of Message.acted.
-var actKeys = []string{"reasoning_content", "tool_calls", "tool_call_id", "name"}
-
-// acted are the texts of a turn beside role and content.
-func (m Message) acted() [4]string {
-	return [4]string{m.Thinking, string(m.ToolCalls), m.ToolCallID, m.Name}
-}
+var OtherThoughts = []string{"thinking", "reasoning"}
 
 // jsonLimit bounds the nesting of a value.
-const jsonLimit = 32
+const JSONLimit = 32
 
 // readJSON brings a value to the form of JSON.
 func readJSON(text []byte) (JSON, error) {
@@ -138,8 +91,8 @@ func readJSON(text []byte) (JSON, error) {
 }
 
 func copyJSON(b *strings.Builder, d *json.Decoder, depth int) error {
-	if depth > jsonLimit {
-		return fmt.Errorf("nested more than %d deep", jsonLimit)
+	if depth > JSONLimit {
+		return fmt.Errorf("nested more than %d deep", JSONLimit)
 	}
 	tok, err := d.Token()
 	if err != nil {
@@ -218,44 +171,44 @@ func writeNumber(b *strings.Builder, s string) error {
 	if err != nil {
 		return fmt.Errorf("number %s: out of range", s)
 	}
-	writeFloat(b, x)
+	WriteFloat(b, x)
 	return nil
 }
 
-// writeFloat writes a number that is no whole one by its type, so that it is read as such again.
-func writeFloat(b *strings.Builder, x float64) {
+// WriteFloat writes a number that is no whole one by its type, so that it is read as such again.
+func WriteFloat(b *strings.Builder, x float64) {
 	s := strconv.FormatFloat(x, 'g', -1, 64)
 	if b.WriteString(s); !strings.ContainsAny(s, ".e") && !math.IsInf(x, 0) && !math.IsNaN(x) {
 		b.WriteString(".0")
 	}
 }
 
-// readList reads a list of objects, or a text that is one: column types that hold any JSON are
+// ReadList reads a list of objects, or a text that is one: column types that hold any JSON are
 // rare, so that many sets have it as a text.
-func readList(key string, value []byte) (JSON, []json.RawMessage, error) {
+func ReadList(key string, value []byte) (JSON, []json.RawMessage, error) {
 	if value[0] == '"' {
 		t, err := jsonText(key, value)
 		if err != nil {
 			return "", nil, err
 		}
-		if value = bytes.TrimSpace([]byte(t.s)); len(value) == 0 {
+		if value = bytes.TrimSpace([]byte(t.S)); len(value) == 0 {
 			return "", nil, nil
 		}
 	}
 	j, err := readJSON(value)
 	if err != nil {
-		return "", nil, &rowFault{key, preview(string(value), 40), "not JSON",
+		return "", nil, &Fault{key, Preview(string(value), 40), "not JSON",
 			"write a list of objects"}
 	}
 	var list []json.RawMessage
 	if json.Unmarshal([]byte(j), &list) != nil {
-		return "", nil, &rowFault{key, preview(string(value), 40), "not a list",
+		return "", nil, &Fault{key, Preview(string(value), 40), "not a list",
 			"write a list of objects"}
 	}
 	for i, e := range list {
 		if e[0] != '{' {
-			return "", nil, &rowFault{key,
-				fmt.Sprintf("element %d is %s", i, preview(string(e), 40)), "not an object",
+			return "", nil, &Fault{key,
+				fmt.Sprintf("element %d is %s", i, Preview(string(e), 40)), "not an object",
 				"write a list of objects"}
 		}
 	}
@@ -265,12 +218,12 @@ func readList(key string, value []byte) (JSON, []json.RawMessage, error) {
 	return j, list, nil
 }
 
-// readEnv reads what an environment gets: any value but null, which is none. The value is opaque,
+// ReadEnv reads what an environment gets: any value but null, which is none. The value is opaque,
 // so the text is not brought to the form of JSON: blanks alone are removed, while numbers, escapes
 // and nulls inside of it stay as they are written. What readJSON refuses is refused.
-func readEnv(key string, value []byte) (JSON, error) {
+func ReadEnv(key string, value []byte) (JSON, error) {
 	if !utf8.Valid(value) {
-		return "", &rowFault{key, "", "not valid UTF-8", "re-encode the text"}
+		return "", &Fault{key, "", "not valid UTF-8", "re-encode the text"}
 	}
 	_, err := readJSON(value)
 	var b bytes.Buffer
@@ -281,7 +234,7 @@ func readEnv(key string, value []byte) (JSON, error) {
 		err = errors.New("not JSON")
 	}
 	if err != nil {
-		return "", &rowFault{key, preview(string(value), 40), err.Error(),
+		return "", &Fault{key, Preview(string(value), 40), err.Error(),
 			"write a JSON value, or rename the column if it is for no environment"}
 	}
 	if b.String() == "null" {
@@ -293,7 +246,7 @@ func readEnv(key string, value []byte) (JSON, error) {
 // ReadTools reads the tools of a conversation as rows have them: a list of objects, or a text that
 // is one. "" is none.
 func ReadTools(value []byte) (JSON, error) {
-	tools, _, err := readList("tools", value)
+	tools, _, err := ReadList("tools", value)
 	return tools, unnamed(err)
 }
 
@@ -306,7 +259,7 @@ func ReadCalls(value []byte) (JSON, error) {
 
 // unnamed is an error of a value without the column that it is in.
 func unnamed(err error) error {
-	if fault, ok := err.(*rowFault); ok {
+	if fault, ok := err.(*Fault); ok {
 		return errors.New(fault.reason())
 	}
 	return err
@@ -314,7 +267,7 @@ func unnamed(err error) error {
 
 // readCalls reads the tool_calls of a turn.
 func readCalls(value []byte) (JSON, error) {
-	j, list, err := readList("tool_calls", value)
+	j, list, err := ReadList("tool_calls", value)
 	if err != nil {
 		return "", err
 	}
@@ -338,11 +291,11 @@ func readCalls(value []byte) (JSON, error) {
 // text null) are {}.
 func oneCall(i int, e json.RawMessage) (json.RawMessage, error) {
 	bad := func(what, why, way string) error {
-		return &rowFault{"tool_calls", fmt.Sprintf("call %d%s", i, what), why, way}
+		return &Fault{"tool_calls", fmt.Sprintf("call %d%s", i, what), why, way}
 	}
 	var around []callKey // keys of the call beside those of its function
 	of := e
-	if err := eachKey(e, func(key string, value json.RawMessage) error {
+	if err := EachKey(e, func(key string, value json.RawMessage) error {
 		if key == "function" && string(value) != "null" {
 			of = value
 		}
@@ -352,27 +305,27 @@ func oneCall(i int, e json.RawMessage) (json.RawMessage, error) {
 		return nil, bad("", err.Error(), "")
 	}
 	if of[0] != '{' {
-		return nil, bad(": function is "+preview(string(of), 40), "not an object",
+		return nil, bad(": function is "+Preview(string(of), 40), "not an object",
 			`write {"name": ..., "arguments": {...}}`)
 	}
 	wrapped := string(of) != string(e)
 	var inner []callKey
-	name, arguments := text{}, false
-	if err := eachKey(of, func(key string, value json.RawMessage) (err error) {
+	name, arguments := Text{}, false
+	if err := EachKey(of, func(key string, value json.RawMessage) (err error) {
 		switch key {
 		case "name":
 			if name, err = jsonText("name", value); err != nil {
-				name, err = text{}, nil
+				name, err = Text{}, nil
 			}
 		case "arguments":
 			arguments = true
 			t, _ := jsonText(key, value)
-			if s := strings.TrimSpace(t.s); string(value) == "null" || t.ok &&
+			if s := strings.TrimSpace(t.S); string(value) == "null" || t.OK &&
 				(s == "" || s == "null") {
 				value = json.RawMessage("{}")
 			}
 			if value[0] != '{' && value[0] != '"' {
-				return bad(": arguments are "+preview(string(value), 40),
+				return bad(": arguments are "+Preview(string(value), 40),
 					"neither an object nor its text", `write {"name": ..., "arguments": {...}}`)
 			}
 		}
@@ -383,7 +336,7 @@ func oneCall(i int, e json.RawMessage) (json.RawMessage, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if strings.TrimSpace(name.s) == "" {
+	if strings.TrimSpace(name.S) == "" {
 		return nil, bad("", "names no function",
 			`write {"function": {"name": ..., "arguments": {...}}}`)
 	}
@@ -427,106 +380,18 @@ func objectOf(keys []callKey) json.RawMessage {
 	return json.RawMessage(b.String())
 }
 
-// calledIn is a turn of function_call, as ShareGPT has it: its text is the call.
-func calledIn(column string, i int, m Message) (Message, *rowFault) {
+// CalledIn is a turn of function_call, as ShareGPT has it: its text is the call.
+func CalledIn(column string, i int, m Message) (Message, *Fault) {
 	value := []byte(strings.TrimSpace(m.Content))
 	if len(value) > 0 && value[0] == '{' {
 		value = slices.Concat([]byte("["), value, []byte("]"))
 	}
-	calls, err := JSON(""), error(&rowFault{column, preview(m.Content, 40), "no call", ""})
+	calls, err := JSON(""), error(&Fault{column, Preview(m.Content, 40), "no call", ""})
 	if len(value) > 0 && value[0] == '[' {
 		calls, err = readCalls(value)
 	}
 	if err != nil || calls == "" {
-		return m, &rowFault{column, fmt.Sprintf("turn %d: function_call is %s", i, preview(m.Content, 40)), "not a call", `write {"name": ..., "arguments": {...}}`}
+		return m, &Fault{column, fmt.Sprintf("turn %d: function_call is %s", i, Preview(m.Content, 40)), "not a call", `write {"name": ..., "arguments": {...}}`}
 	}
 	return Message{Role: "assistant", ToolCalls: calls, Context: m.Context}, nil
-}
-
-// conversed is a row before it is known which of its turns a student learns.
-type conversed struct {
-	row   Row
-	turns []Message // all of the conversation
-	first int       // turns before this one are the prompt, whoever wrote them
-	none  bool      // the row has no turns, not even a prompt
-
-	logprobs Logprobs // of the last answer
-}
-
-// learned are the indices of the turns that a student may learn.
-func (c conversed) learned() (at []int) {
-	for i := c.first; i < len(c.turns); i++ {
-		if c.turns[i].answers() && !c.turns[i].Context {
-			at = append(at, i)
-		}
-	}
-	return at
-}
-
-// pick makes the row of which turns from to to are the answer; -1 is none, and all are prompt.
-func (c conversed) pick(l layout, from, to int) (Row, *rowFault) {
-	row := c.row
-	if from < 0 {
-		from, to = len(c.turns), len(c.turns)
-	}
-	if !c.none {
-		row.Messages = slices.Clone(c.turns[:from])
-		for i := range row.Messages {
-			row.Messages[i].Context = false // it is prompt in any case
-		}
-	}
-	if from == to {
-		return row, nil
-	}
-	answer := slices.Clone(c.turns[from:to])
-	row.Teacher = answer[len(answer)-1].Text()
-	if to == len(c.turns) {
-		row.Logprobs = c.logprobs
-	}
-	if last := answer[0]; len(answer) > 1 || last.Thinking != "" || last.ToolCalls != "" {
-		row.Turns = answer
-		if len(row.PromptIDs) > 0 {
-			return row, &rowFault{l.PromptIDs, fmt.Sprintf("%d tokens", len(row.PromptIDs)),
-				"a prompt as tokens, and an answer that is more than a text",
-				"give the conversation instead"}
-		}
-	}
-	return row, nil
-}
-
-// answerOf makes the row that a student learns, of several the k-th.
-func (c conversed) answerOf(l layout, turns string, k int) (Row, *rowFault) {
-	at, n := c.learned(), len(c.turns)
-	if turns != TurnsLast {
-		written := slices.ContainsFunc(c.turns[c.first:],
-			func(m Message) bool { return m.answers() })
-		switch {
-		case len(at) == 0 && written:
-			return c.row, &rowFault{l.turnsColumn(c), countOf(n-c.first, "turn"), `no turn of the assistant is to be learned (weight 0 or "train": false)`, "remove the row"}
-		case len(at) == 0:
-			return c.pick(l, -1, -1)
-		case turns == TurnsAll:
-			return c.pick(l, at[0], at[len(at)-1]+1)
-		}
-		return c.pick(l, at[k], at[k]+1)
-	}
-	if n == c.first || c.turns[n-1].Role != "assistant" {
-		return c.pick(l, -1, -1)
-	}
-	if c.turns[n-1].Context {
-		return c.row, &rowFault{l.turnsColumn(c), fmt.Sprintf("turn %d", n-1), `the last answer has weight 0 or "train": false: it is not to be learned`, "remove the row, or the turns after the answer that is"}
-	}
-	if !c.turns[n-1].answers() { // a blank answer is none, and no prompt either
-		c.turns = c.turns[:n-1]
-		return c.pick(l, -1, -1)
-	}
-	return c.pick(l, n-1, n)
-}
-
-// turnsColumn is the column with the turns that may be learned.
-func (l layout) turnsColumn(c conversed) string {
-	if c.first > 0 && l.Teacher != "" {
-		return l.Teacher
-	}
-	return l.Content
 }

@@ -1,4 +1,4 @@
-package data
+package layout
 
 import (
 	"encoding/json"
@@ -11,7 +11,7 @@ import (
 )
 
 // logprobsColumn is the column with Row.Logprobs.
-const logprobsColumn = "teacher_logprobs"
+const LogprobsColumn = "teacher_logprobs"
 
 // Logprobs are the log-probabilities that the teacher gave the tokens of its answer: for each of
 // its tokens, in order, the token itself first and then others that it thought likely. Tokens are
@@ -30,7 +30,7 @@ type Logprob struct {
 const NoLogProb = -9999
 
 const (
-	maxLogprobs = 1024 // tokens that are scored at one place
+	MaxLogprobs = 1024 // tokens that are scored at one place
 	overOne     = 1e-3 // by which probabilities at one place may add up to more than 1
 )
 
@@ -104,10 +104,10 @@ func ReadLogprobs(value []byte) (Logprobs, error) {
 // listElements are those of a JSON list.
 func listElements(value []byte) ([]json.RawMessage, error) {
 	if len(value) == 0 || value[0] != '[' {
-		return nil, badLogprobs("%s: not a list", preview(string(value), 20))
+		return nil, badLogprobs("%s: not a list", Preview(string(value), 20))
 	}
 	var list []json.RawMessage
-	if list, ok := scanList(nil, value); ok {
+	if list, ok := ScanList(nil, value); ok {
 		return list, nil
 	}
 	if err := json.Unmarshal(value, &list); err != nil {
@@ -124,7 +124,7 @@ func flatLogprobs(value []byte) ([]Logprob, error) {
 	}
 	if len(list) == 0 || len(list)%2 != 0 {
 		return nil, badLogprobs("%s: tokens and numbers must take turns, from a token on",
-			countOf(len(list), "element"))
+			CountOf(len(list), "element"))
 	}
 	at := make([]Logprob, len(list)/2)
 	for i := range at {
@@ -133,7 +133,7 @@ func flatLogprobs(value []byte) ([]Logprob, error) {
 			if err != nil {
 				return nil, badLogprobs("%v", err)
 			}
-			at[i].Bytes = t.s
+			at[i].Bytes = t.S
 		} else if at[i].Bytes, err = readBytes(list[2*i]); err != nil {
 			return nil, err
 		}
@@ -153,7 +153,7 @@ func servedLogprobs(value []byte) ([]Logprob, error) {
 			Top     json.RawMessage `json:"top_logprobs"`
 		}
 		if len(value) == 0 || value[0] != '{' || json.Unmarshal(value, &of) != nil {
-			return l, false, nil, badLogprobs("%s: neither a list nor an object with logprob and bytes", preview(string(value), 20))
+			return l, false, nil, badLogprobs("%s: neither a list nor an object with logprob and bytes", Preview(string(value), 20))
 		}
 		if known = len(of.Bytes) > 0 && of.Bytes[0] != 'n'; known {
 			if l.Bytes, err = readBytes(of.Bytes); err != nil {
@@ -199,7 +199,7 @@ func readBytes(value []byte) (string, error) {
 		n, err := strconv.ParseUint(string(e), 10, 8)
 		if err != nil {
 			return "", badLogprobs("byte %d is %s: write whole numbers from 0 to 255", i,
-				preview(string(e), 20))
+				Preview(string(e), 20))
 		}
 		b[i] = byte(n)
 	}
@@ -214,11 +214,11 @@ func readLogProb(value []byte) (float32, error) {
 	x, err := strconv.ParseFloat(string(value), 64)
 	switch {
 	case value[0] != '-' && (value[0] < '0' || value[0] > '9'):
-		return 0, badLogprobs("log-probability %s: not a number", preview(string(value), 20))
+		return 0, badLogprobs("log-probability %s: not a number", Preview(string(value), 20))
 	case x > overOne: // +inf is an error too
-		return 0, badLogprobs("log-probability %s: more than 0", preview(string(value), 20))
+		return 0, badLogprobs("log-probability %s: more than 0", Preview(string(value), 20))
 	case err != nil && !math.IsInf(x, -1):
-		return 0, badLogprobs("log-probability %s: not a number", preview(string(value), 20))
+		return 0, badLogprobs("log-probability %s: not a number", Preview(string(value), 20))
 	}
 	return float32(min(0, max(x, NoLogProb))), nil
 }
@@ -236,8 +236,8 @@ func settled(at []Logprob) ([]Logprob, error) {
 		}
 		out = append(out, l)
 		sum += math.Exp(float64(l.LogProb))
-		if len(out) > maxLogprobs {
-			return nil, badLogprobs("more than %d tokens at one place", maxLogprobs)
+		if len(out) > MaxLogprobs {
+			return nil, badLogprobs("more than %d tokens at one place", MaxLogprobs)
 		}
 	}
 	if sum > 1+overOne {
@@ -246,21 +246,21 @@ func settled(at []Logprob) ([]Logprob, error) {
 	return out, nil
 }
 
-// readLogprobsOf reads a value of the column key of a row.
-func readLogprobsOf(key string, value []byte) (Logprobs, error) {
+// ReadLogprobsOf reads a value of the column key of a row.
+func ReadLogprobsOf(key string, value []byte) (Logprobs, error) {
 	l, err := ReadLogprobs(value)
 	if err != nil {
-		return nil, &rowFault{key, "", err.Error(), "remove the column, or the value of this row"}
+		return nil, &Fault{key, "", err.Error(), "remove the column, or the value of this row"}
 	}
 	return l, nil
 }
 
-// logprobsOf is readLogprobsOf of a text. A blank one is none.
-func logprobsOf(key string, t text) (Logprobs, error) {
-	if !t.ok || strings.TrimSpace(t.s) == "" {
+// LogprobsOf is readLogprobsOf of a text. A blank one is none.
+func LogprobsOf(key string, t Text) (Logprobs, error) {
+	if !t.OK || strings.TrimSpace(t.S) == "" {
 		return nil, nil
 	}
-	return readLogprobsOf(key, []byte(t.s))
+	return ReadLogprobsOf(key, []byte(t.S))
 }
 
 // MarshalJSON writes the first form of ReadLogprobs, and null for nil.
@@ -316,16 +316,6 @@ func (l Logprobs) String() string {
 	return b.String()
 }
 
-// size is the number of bytes of the tokens and their log-probabilities.
-func (l Logprobs) size() (n int) {
-	for _, at := range l {
-		for _, t := range at {
-			n += len(t.Bytes) + 8
-		}
-	}
-	return n
-}
-
 // Spell cuts the answer text into the teacher's tokens: ends[i] is where token i ends. ok is false
 // where the tokens do not write the answer. White space behind the answer may be missing, as the
 // answer is learned without; the last token may be a control token, which is no part of the text.
@@ -345,32 +335,4 @@ func (l Logprobs) Spell(text string) (ends []int, ok bool) {
 		ends = append(ends, at)
 	}
 	return ends, at >= len(text)
-}
-
-// LogprobsFault says why the row's log-probabilities are not those of its answer; "" where they
-// are, or there are none.
-func (r Row) LogprobsFault() string {
-	if r.Logprobs == nil {
-		return ""
-	}
-	if r.Turns != nil {
-		return "the answer is more than a text, which a template writes"
-	}
-	if _, ok := r.Logprobs.Spell(r.Teacher); ok {
-		return ""
-	}
-	for _, at := range r.Logprobs {
-		if at[0].Bytes != "" {
-			return "the bytes of the tokens do not write the answer"
-		}
-	}
-	return "the tokens have no bytes"
-}
-
-// SoftLabel is what a student learns at one token of an answer: tokens with the teacher's
-// log-probabilities, the answer's own first. What their probabilities lack of 1 is the tail: the
-// mass of all other tokens. Nil is a hard label, the answer's token alone.
-type SoftLabel struct {
-	IDs      []int32
-	LogProbs []float32
 }

@@ -1,8 +1,9 @@
-package data
+package parquet
 
 import (
 	"encoding/binary"
 	"fmt"
+	"gad/data/input"
 	"math/bits"
 
 	"github.com/parquet-go/parquet-go"
@@ -36,7 +37,7 @@ func checkPage(c *parquet.Column, h *format.PageHeader, plain []byte) error {
 				return fmt.Errorf("levels with encoding %s: not read", e)
 			}
 			if len(plain) < 4 || uint64(binary.LittleEndian.Uint32(plain)) > uint64(len(plain)-4) {
-				return fmt.Errorf("levels of more bytes than the page has: %w", ErrCorrupt)
+				return fmt.Errorf("levels of more bytes than the page has: %w", input.ErrCorrupt)
 			}
 			n := binary.LittleEndian.Uint32(plain)
 			levels[i], plain = plain[4:4+n], plain[4+n:]
@@ -47,9 +48,9 @@ func checkPage(c *parquet.Column, h *format.PageHeader, plain []byte) error {
 			continue
 		}
 		if n, err := countRuns(b, width[i], count); err != nil {
-			return fmt.Errorf("levels: %w: %w", err, ErrCorrupt)
+			return fmt.Errorf("levels: %w: %w", err, input.ErrCorrupt)
 		} else if n < count {
-			return fmt.Errorf("levels for %d values of %d: %w", n, count, ErrCorrupt)
+			return fmt.Errorf("levels for %d values of %d: %w", n, count, input.ErrCorrupt)
 		}
 	}
 	var err error
@@ -66,7 +67,7 @@ func checkPage(c *parquet.Column, h *format.PageHeader, plain []byte) error {
 		err = checkDelta(plain, 32, count)
 	}
 	if err != nil {
-		return fmt.Errorf("values: %w: %w", err, ErrCorrupt)
+		return fmt.Errorf("values: %w: %w", err, input.ErrCorrupt)
 	}
 	return nil
 }
@@ -174,31 +175,31 @@ func plainDelta(h *format.PageHeader, c *parquet.Column, page []byte, limit int6
 	b := page[levels:]
 	shared, b, err := deltaLengths(b, count)
 	if err != nil {
-		return nil, fmt.Errorf("shared prefixes: %w: %w", err, ErrCorrupt)
+		return nil, fmt.Errorf("shared prefixes: %w: %w", err, input.ErrCorrupt)
 	}
 	own, b, err := deltaLengths(b, count)
 	if err != nil {
-		return nil, fmt.Errorf("suffixes: %w: %w", err, ErrCorrupt)
+		return nil, fmt.Errorf("suffixes: %w: %w", err, input.ErrCorrupt)
 	}
 	if len(shared) != len(own) {
-		return nil, fmt.Errorf("%d prefixes, %d suffixes: %w", len(shared), len(own), ErrCorrupt)
+		return nil, fmt.Errorf("%d prefixes, %d suffixes: %w", len(shared), len(own), input.ErrCorrupt)
 	}
 	size, text, last := int64(levels), int64(0), int64(0)
 	for i := range own {
 		if shared[i] > last {
 			return nil, fmt.Errorf("value %d: shares %d bytes of %d: %w", i, shared[i], last,
-				ErrCorrupt)
+				input.ErrCorrupt)
 		}
 		last = shared[i] + own[i]
 		text += own[i]
 		if size += 4 + last; size > limit {
 			return nil,
 				fmt.Errorf("%d bytes expand to %d and more: %w: write it with plain encoding",
-					len(page), size, ErrCorrupt)
+					len(page), size, input.ErrCorrupt)
 		}
 	}
 	if text != int64(len(b)) {
-		return nil, fmt.Errorf("suffixes of %d bytes, %d are there: %w", text, len(b), ErrCorrupt)
+		return nil, fmt.Errorf("suffixes of %d bytes, %d are there: %w", text, len(b), input.ErrCorrupt)
 	}
 	out := append(make([]byte, 0, size), page[:levels]...)
 	before := 0 // where the value before begins in out

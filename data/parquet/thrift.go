@@ -1,4 +1,4 @@
-package data
+package parquet
 
 import (
 	"encoding/binary"

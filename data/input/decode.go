@@ -1,4 +1,4 @@
-package data
+package input
 
 import (
 	"bytes"
@@ -17,42 +17,42 @@ import (
 
 // Codecs. The first two are Arrow's numbers for them.
 const (
-	codecLZ4 int64 = iota // frame format
-	codecZstd
-	codecSnappy
-	codecGzip
-	codecLZ4Raw // block format
-	codecBrotli
+	CodecLZ4 int64 = iota // frame format
+	CodecZstd
+	CodecSnappy
+	CodecGzip
+	CodecLZ4Raw // block format
+	CodecBrotli
 )
 
 // maxExpansion is how much more than its compressed size a count may claim.
-const maxExpansion = 1024
+const MaxExpansion = 1024
 
-// maxDecoded bounds what n compressed bytes may expand to, all buffers of one
+// MaxDecoded bounds what n compressed bytes may expand to, all buffers of one
 // message or page together. Text compresses by 2 to 20; the constant leaves
 // room for short runs of equal bytes.
-func maxDecoded(n int64) int64 { return 4<<20 + 64*n }
+func MaxDecoded(n int64) int64 { return 4<<20 + 64*n }
 
-// decode appends to dst the n bytes that src decompresses to, and fails when it
+// Decode appends to dst the n bytes that src decompresses to, and fails when it
 // would be more or fewer. Memory beyond n is bounded by the caller's check of n
 // against maxDecoded, whatever src says about itself.
-func decode(dst, src []byte, n, codec int64) ([]byte, error) {
+func Decode(dst, src []byte, n, codec int64) ([]byte, error) {
 	start := len(dst)
 	want := start + int(n)
 	var err error
 	switch codec {
-	case codecLZ4:
+	case CodecLZ4:
 		dst, err = readExactly(dst, lz4.NewReader(bytes.NewReader(src)), n)
-	case codecGzip:
+	case CodecGzip:
 		var r *gzip.Reader
 		if r, err = gzip.NewReader(bytes.NewReader(src)); err == nil {
 			dst, err = readExactly(dst, r, n)
 		}
-	case codecBrotli:
+	case CodecBrotli:
 		dst, err = readExactly(dst, brotli.NewReader(bytes.NewReader(src)), n)
-	case codecZstd:
+	case CodecZstd:
 		dst, err = decodeZstd(dst, src, n)
-	case codecSnappy:
+	case CodecSnappy:
 		if length, k := binary.Uvarint(src); k <= 0 || length != uint64(n) {
 			return nil, fmt.Errorf("snappy: says %d bytes, not %d: %w", length, n, ErrCorrupt)
 		}
@@ -60,7 +60,7 @@ func decode(dst, src []byte, n, codec int64) ([]byte, error) {
 		if out, err = snappy.Decode(nil, src); err == nil {
 			dst = append(dst, out...)
 		}
-	case codecLZ4Raw:
+	case CodecLZ4Raw:
 		dst = append(dst, make([]byte, n)...)
 		var k int
 		if k, err = lz4.UncompressBlock(src, dst[start:]); err == nil && k != int(n) {
@@ -73,7 +73,7 @@ func decode(dst, src []byte, n, codec int64) ([]byte, error) {
 		err = fmt.Errorf("%d bytes, not %d", len(dst)-start, n)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("decompressing: %w", corrupt(err))
+		return nil, fmt.Errorf("decompressing: %w", Corrupt(err))
 	}
 	return dst, nil
 }

@@ -1,10 +1,13 @@
-package data
+// Package parquet reads Parquet files as rows of data, one row group at a time.
+package parquet
 
 import (
 	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"gad/data/input"
+	"gad/data/layout"
 	"hash/crc32"
 	"io"
 	"math"
@@ -25,10 +28,9 @@ import (
 // here, within bounds; what the library decodes is a small file in memory of one
 // column, uncompressed, with headers made here.
 type parquetSource struct {
-	file   input
-	size   int64
+	input.Sized
 	end    int64 // where the footer begins
-	lay    layout
+	lay    layout.Layout
 	meta   format.FileMetaData
 	root   *parquet.Column
 	leaves int
@@ -84,8 +86,8 @@ func extraOf(c *parquet.Column) parquetExtra {
 // says reports whether v, a value of the extra's leaf, says something. A text must not be
 // blank.
 func (e parquetExtra) says(v leafValue) bool {
-	if e.leaf.Type().Kind() == parquet.ByteArray && v.text.ok {
-		return strings.TrimSpace(v.text.s) != ""
+	if e.leaf.Type().Kind() == parquet.ByteArray && v.text.OK {
+		return strings.TrimSpace(v.text.S) != ""
 	}
 	return v.def >= e.def && v.def > 0
 }
@@ -107,32 +109,32 @@ const (
 	maxParquetDepth   = 16
 )
 
-func openParquet(file input, size int64) (source, error) {
-	s := &parquetSource{file: file, size: size, fields: map[string]parquetField{}}
+func Open(file input.Input, size int64) (layout.Source, error) {
+	s := &parquetSource{Sized: input.Sized{File: file, Size: size}, fields: map[string]parquetField{}}
 	if size < 12 {
-		return nil, fmt.Errorf("file of %d bytes: %w", size, ErrTruncated)
+		return nil, fmt.Errorf("file of %d bytes: %w", size, input.ErrTruncated)
 	}
-	tail, err := s.readAt(size-8, 8)
+	tail, err := s.ReadAt(size-8, 8)
 	if err != nil {
 		return nil, err
 	}
 	if string(tail[4:]) != "PAR1" {
-		return nil, fmt.Errorf("does not end with PAR1: %w: write it again", ErrTruncated)
+		return nil, fmt.Errorf("does not end with PAR1: %w: write it again", input.ErrTruncated)
 	}
 	n := int64(binary.LittleEndian.Uint32(tail))
 	if s.end = size - 8 - n; s.end < 4 {
-		return nil, fmt.Errorf("footer of %d bytes in a file of %d: %w", n, size, ErrCorrupt)
+		return nil, fmt.Errorf("footer of %d bytes in a file of %d: %w", n, size, input.ErrCorrupt)
 	}
-	footer, err := s.readAt(s.end, n)
+	footer, err := s.ReadAt(s.end, n)
 	if err != nil {
 		return nil, err
 	}
 	if k, err := thriftStruct(footer, 0); err != nil || k != len(footer) {
 		return nil, fmt.Errorf("footer: %d of %d bytes are metadata: %w", k, len(footer),
-			ErrCorrupt)
+			input.ErrCorrupt)
 	}
 	if err := thrift.Unmarshal(new(thrift.CompactProtocol), footer, &s.meta); err != nil {
-		return nil, fmt.Errorf("footer: %w", corrupt(err))
+		return nil, fmt.Errorf("footer: %w", input.Corrupt(err))
 	}
 	if err := s.checkMeta(); err != nil {
 		return nil, err
@@ -145,33 +147,19 @@ func openParquet(file input, size int64) (source, error) {
 	return s, nil
 }
 
-func (s *parquetSource) readAt(at, n int64) ([]byte, error) {
-	if at < 0 || n < 0 || n > s.size || at > s.size-n {
-		return nil, fmt.Errorf("bytes %d to %d of a file of %d: %w", at, at+n, s.size, ErrTruncated)
-	}
-	buf := make([]byte, n)
-	if _, err := s.file.ReadAt(buf, at); err != nil {
-		if errors.Is(err, io.EOF) {
-			err = fmt.Errorf("file shrank since it was opened: %w", ErrTruncated)
-		}
-		return nil, err
-	}
-	return buf, nil
-}
-
 // checkMeta checks the schema's shape and the places and counts of the row
 // groups.
 func (s *parquetSource) checkMeta() error {
 	schema := s.meta.Schema
 	if len(schema) == 0 || len(schema) > maxParquetColumns {
 		return fmt.Errorf("schema of %d columns, expected 1 to %d: %w", len(schema),
-			maxParquetColumns, ErrCorrupt)
+			maxParquetColumns, input.ErrCorrupt)
 	}
 	next := 0
 	var walk func(depth int) error
 	walk = func(depth int) error {
 		if next >= len(schema) || depth > maxParquetDepth {
-			return fmt.Errorf("schema does not match its counts: %w", ErrCorrupt)
+			return fmt.Errorf("schema does not match its counts: %w", input.ErrCorrupt)
 		}
 		e := schema[next]
 		next++
@@ -189,21 +177,21 @@ func (s *parquetSource) checkMeta() error {
 		return err
 	}
 	if next != len(schema) {
-		return fmt.Errorf("schema does not match its counts: %w", ErrCorrupt)
+		return fmt.Errorf("schema does not match its counts: %w", input.ErrCorrupt)
 	}
 	rows := int64(0)
 	for i, g := range s.meta.RowGroups {
-		if g.NumRows < 0 || g.NumRows > maxRows || len(g.Columns) != s.leaves {
+		if g.NumRows < 0 || g.NumRows > layout.MaxRows || len(g.Columns) != s.leaves {
 			return fmt.Errorf("row group %d: %d rows, %d columns of %d: %w", i, g.NumRows,
-				len(g.Columns), s.leaves, ErrCorrupt)
+				len(g.Columns), s.leaves, input.ErrCorrupt)
 		}
-		if rows += g.NumRows; rows > maxRows {
-			return fmt.Errorf("more than %d rows: too many for one set: split it", maxRows)
+		if rows += g.NumRows; rows > layout.MaxRows {
+			return fmt.Errorf("more than %d rows: too many for one set: split it", layout.MaxRows)
 		}
 	}
 	if rows != s.meta.NumRows {
 		return fmt.Errorf("row groups of %d rows, %d in all: %w", rows, s.meta.NumRows,
-			ErrTruncated)
+			input.ErrTruncated)
 	}
 	return nil
 }
@@ -226,13 +214,13 @@ func (s *parquetSource) library(g *format.RowGroup, pages []byte) (*parquet.File
 	f, err := parquet.OpenFile(bytes.NewReader(file), int64(len(file)), parquet.SkipPageIndex(true),
 		parquet.SkipBloomFilters(true), parquet.FileReadMode(parquet.ReadModeSync))
 	if err != nil {
-		return nil, corrupt(err)
+		return nil, input.Corrupt(err)
 	}
 	return f, nil
 }
 
-// turnKeys are the names of a turn's parts, where a list of structs holds them.
-func (s *parquetSource) turnKeys(column string) (keys []string) {
+// TurnKeys are the names of a turn's parts, where a list of structs holds them.
+func (s *parquetSource) TurnKeys(column string) (keys []string) {
 	c := s.root.Column(column)
 	if c == nil || c.Leaf() {
 		return nil
@@ -250,22 +238,22 @@ func (s *parquetSource) turnKeys(column string) (keys []string) {
 	return keys
 }
 
-// bind finds the leaves of the columns that are wanted and refuses what cannot be
+// Bind finds the leaves of the columns that are wanted and refuses what cannot be
 // read; an id is left out then.
-func (s *parquetSource) bind(l layout) (note string, err error) {
+func (s *parquetSource) Bind(l layout.Layout) (note string, err error) {
 	s.lay = l
 	for _, c := range s.root.Columns() {
 		var f parquetField
 		want, optional := "", false
-		if at := slices.Index(l.chosen, c.Name()); at >= 0 {
+		if at := slices.Index(l.Chosen, c.Name()); at >= 0 {
 			field := parquetField{kind: nestedField, nested: c}
 			if slices.ContainsFunc(leavesOf(c), notJSON) || s.readable(field) != nil {
-				return "", &sentinelError{fmt.Sprintf("column %q: type %s: a choice of rows reads numbers and texts: convert the column", c.Name(), typeName(c)), ErrChoice}
+				return "", input.NewError(fmt.Sprintf("column %q: type %s: a choice of rows reads numbers and texts: convert the column", c.Name(), typeName(c)), layout.ErrChoice)
 			}
 			s.chosen = append(s.chosen, chosenColumn{at, field})
 		}
 		whole := parquetField{kind: nestedField, nested: c}
-		if l.leads(c.Name()) {
+		if l.Leads(c.Name()) {
 			if slices.ContainsFunc(leavesOf(c), notJSON) {
 				return "", fmt.Errorf("column %q: type %s: a path leads into it, and not all of it is text or number: convert the column", c.Name(), typeName(c))
 			}
@@ -276,7 +264,7 @@ func (s *parquetSource) bind(l layout) (note string, err error) {
 		}
 		number := isLeaf(c, parquet.Int32, parquet.Int64, parquet.Float, parquet.Double) &&
 			!notJSON(c) && (c.Name() == l.Teacher || c.Name() == l.Response)
-		if c.Name() != "" && l.reads(c.Name()) &&
+		if c.Name() != "" && l.Reads(c.Name()) &&
 			(number || slices.ContainsFunc(leavesOf(c), leafJSON) &&
 				!slices.ContainsFunc(leavesOf(c), notJSON)) {
 			if err := s.readable(whole); err != nil {
@@ -293,28 +281,28 @@ func (s *parquetSource) bind(l layout) (note string, err error) {
 			continue
 		case l.Content:
 			f, want =
-				l.turnsOf(c), fmt.Sprintf("a list of struct{%s, %s} or a string", l.role, l.text)
+				turnsOf(l, c), fmt.Sprintf("a list of struct{%s, %s} or a string", l.Role, l.Text)
 		case l.Teacher:
 			if f, want = textOf(c), "a string"; f.kind == 0 {
-				f = l.turnsOf(c)
+				f = turnsOf(l, c)
 			}
-		case l.tools:
+		case l.Tools:
 			if f, want = textOf(c), "a list of structs, or its JSON as a string"; f.kind == 0 &&
 				!c.Leaf() {
 				f = parquetField{kind: nestedField, nested: c}
 			}
-		case l.env:
+		case l.Env:
 			if f, want =
 				textOf(c), "a struct, list, number or bool, or JSON as a string"; f.kind == 0 &&
 				!slices.ContainsFunc(leavesOf(c), notJSON) {
 				f = parquetField{kind: nestedField, nested: c}
 			}
-		case l.logprobs:
+		case l.Logprobs:
 			if f, want = textOf(c), "a list of structs, or its JSON as a string"; f.kind == 0 &&
 				!c.Leaf() && !slices.ContainsFunc(leavesOf(c), notJSON) {
 				f = parquetField{kind: nestedField, nested: c}
 			}
-		case l.Response, l.input, l.system, l.thought:
+		case l.Response, l.Input, l.System, l.Thought:
 			f, want = textOf(c), "a string"
 		case l.ID:
 			if f = textOf(c); f.kind == 0 && isLeaf(c, parquet.Int32, parquet.Int64) {
@@ -326,7 +314,7 @@ func (s *parquetSource) bind(l layout) (note string, err error) {
 		case l.PromptIDs, l.ResponseIDs:
 			f, want = idsOf(c), "a list of integers"
 		default:
-			if slices.Contains(l.watched, c.Name()) {
+			if slices.Contains(l.Watched, c.Name()) {
 				f = parquetField{kind: watchedField, extras: []parquetExtra{extraOf(c)}}
 				if s.readable(f) == nil {
 					s.fields[c.Name()] = f
@@ -421,7 +409,8 @@ func descend(c *parquet.Column,
 	}
 }
 
-func (l layout) turnsOf(c *parquet.Column) parquetField {
+// turnsOf finds the leaves of a list of turns.
+func turnsOf(l layout.Layout, c *parquet.Column) parquetField {
 	if f := textOf(c); f.kind != 0 {
 		return f
 	}
@@ -439,11 +428,11 @@ func (l layout) turnsOf(c *parquet.Column) parquetField {
 		}
 		return f, part
 	}
-	for _, names := range [][2]string{{l.role, l.text}, {"key", "value"}} {
+	for _, names := range [][2]string{{l.Role, l.Text}, {"key", "value"}} {
 		f, last := descend(c, func(c *parquet.Column) bool {
 			_, part := partsOf(c.Column(names[1]))
 			return isString(c.Column(names[0])) &&
-				(isString(c.Column(names[1])) || part != nil && names[0] == l.role)
+				(isString(c.Column(names[1])) || part != nil && names[0] == l.Role)
 		})
 		if last == nil || f.repElem != 1 {
 			continue
@@ -451,7 +440,7 @@ func (l layout) turnsOf(c *parquet.Column) parquetField {
 		f.leaves = [2]*parquet.Column{last.Column(names[0]), last.Column(names[1])}
 		f.defEntry = last.MaxDefinitionLevel()
 		depth := f.leaves[0].MaxRepetitionLevel()
-		if in, part := partsOf(f.leaves[1]); part != nil && names[0] == l.role && depth == 1 {
+		if in, part := partsOf(f.leaves[1]); part != nil && names[0] == l.Role && depth == 1 {
 			f.leaves[1], f.parts, f.defPart = nil, part.Column("text"), in.defElem
 			if kind := part.Column("type"); isString(kind) && kind.MaxRepetitionLevel() == 2 {
 				f.partTypes = kind
@@ -459,7 +448,7 @@ func (l layout) turnsOf(c *parquet.Column) parquetField {
 		}
 		switch {
 		case f.parts == nil && f.leaves[1].MaxRepetitionLevel() != depth:
-		case names[0] == l.role && depth == 1:
+		case names[0] == l.Role && depth == 1:
 			var keys []string
 			for _, key := range last.Columns() {
 				keys = append(keys, key.Name())
@@ -470,13 +459,13 @@ func (l layout) turnsOf(c *parquet.Column) parquetField {
 					parts = append(parts, key.Name())
 				}
 			}
-			if actsAs(keys) || !plainPart(parts) {
+			if layout.ActsAs(keys) || !layout.PlainPart(parts) {
 				return parquetField{kind: nestedField, nested: c}
 			}
 			f.kind = turnsField
 			for _, key := range last.Columns() {
-				if name := key.Name(); name == weightKey || name == oldCallKey ||
-					slices.Contains(maybeTurn, name) {
+				if name := key.Name(); name == layout.WeightKey || name == layout.OldCallKey ||
+					slices.Contains(layout.MaybeTurn, name) {
 					f.extras = append(f.extras, extraOf(key))
 				}
 			}
@@ -520,8 +509,8 @@ func typeName(c *parquet.Column) string {
 	return "struct<" + strings.Join(parts, ", ") + ">"
 }
 
-// keys are the names of a struct's fields.
-func (s *parquetSource) keys(column string) (keys []string) {
+// Keys are the names of a struct's fields.
+func (s *parquetSource) Keys(column string) (keys []string) {
 	c := s.root.Column(column)
 	if c == nil || c.Leaf() || len(c.Columns()) == 1 && c.Columns()[0].Repeated() {
 		return nil
@@ -532,18 +521,18 @@ func (s *parquetSource) keys(column string) (keys []string) {
 	return keys
 }
 
-func (s *parquetSource) format() string { return "parquet" }
-func (s *parquetSource) close() error   { return s.file.Close() }
+func (s *parquetSource) Format() string { return "parquet" }
+func (s *parquetSource) Close() error   { return s.File.Close() }
 
-func (s *parquetSource) schema() []Column {
-	var out []Column
+func (s *parquetSource) Schema() []layout.Column {
+	var out []layout.Column
 	for _, c := range s.root.Columns() {
-		out = append(out, Column{c.Name(), typeName(c)})
+		out = append(out, layout.Column{Name: c.Name(), Type: typeName(c)})
 	}
 	return out
 }
 
-func (s *parquetSource) batchRows() []int {
+func (s *parquetSource) BatchRows() []int {
 	n := make([]int, len(s.meta.RowGroups))
 	for i, g := range s.meta.RowGroups {
 		n[i] = int(g.NumRows)
@@ -557,8 +546,8 @@ var pageEncodings = []format.Encoding{format.Plain, format.PlainDictionary, form
 
 // pageCodecs are the compressions that are read; -1 is none.
 var pageCodecs = map[format.CompressionCodec]int64{
-	format.Uncompressed: -1, format.Snappy: codecSnappy, format.Gzip: codecGzip,
-	format.Brotli: codecBrotli, format.Zstd: codecZstd, format.Lz4Raw: codecLZ4Raw,
+	format.Uncompressed: -1, format.Snappy: input.CodecSnappy, format.Gzip: input.CodecGzip,
+	format.Brotli: input.CodecBrotli, format.Zstd: input.CodecZstd, format.Lz4Raw: input.CodecLZ4Raw,
 }
 
 // pages cuts out the pages of a leaf's chunk and returns them uncompressed,
@@ -580,39 +569,39 @@ func (s *parquetSource) pages(leaf *parquet.Column,
 	}
 	if at < 4 || m.TotalCompressedSize < 0 || m.TotalCompressedSize > s.end-at {
 		return nil, 0, fmt.Errorf("bytes %d+%d of the %d before the footer: %w", at,
-			m.TotalCompressedSize, s.end, ErrTruncated)
+			m.TotalCompressedSize, s.end, input.ErrTruncated)
 	}
-	chunk, err := s.readAt(at, m.TotalCompressedSize)
+	chunk, err := s.ReadAt(at, m.TotalCompressedSize)
 	if err != nil {
 		return nil, 0, err
 	}
-	limit := maxDecoded(int64(len(chunk)))
+	limit := input.MaxDecoded(int64(len(chunk)))
 	total, values := int64(0), int64(0)
 	for len(chunk) > 0 && values < m.NumValues {
 		n, err := thriftStruct(chunk, 0)
 		if err != nil {
-			return nil, 0, fmt.Errorf("page header: %w: %w", err, ErrCorrupt)
+			return nil, 0, fmt.Errorf("page header: %w: %w", err, input.ErrCorrupt)
 		}
 		var h format.PageHeader
 		if err := thrift.Unmarshal(new(thrift.CompactProtocol), chunk[:n], &h); err != nil {
-			return nil, 0, fmt.Errorf("page header: %w", corrupt(err))
+			return nil, 0, fmt.Errorf("page header: %w", input.Corrupt(err))
 		}
 		chunk = chunk[n:]
 		if h.CompressedPageSize < 0 || int64(h.CompressedPageSize) > int64(len(chunk)) ||
 			h.UncompressedPageSize < 0 {
 			return nil, 0, fmt.Errorf("page of %d bytes, %d uncompressed, %d are left: %w",
-				h.CompressedPageSize, h.UncompressedPageSize, len(chunk), ErrCorrupt)
+				h.CompressedPageSize, h.UncompressedPageSize, len(chunk), input.ErrCorrupt)
 		}
 		page := chunk[:h.CompressedPageSize]
 		chunk = chunk[h.CompressedPageSize:]
 		if h.CRC != 0 && crc32.ChecksumIEEE(page) != uint32(h.CRC) {
 			return nil, 0, fmt.Errorf("page does not match its checksum: %w: copy the file again",
-				ErrCorrupt)
+				input.ErrCorrupt)
 		}
 		if total += int64(h.UncompressedPageSize); total > limit {
 			return nil, 0, fmt.Errorf(
 				"%d bytes expand to %d and more: %w: write it with less compression",
-				m.TotalCompressedSize, total, ErrCorrupt)
+				m.TotalCompressedSize, total, input.ErrCorrupt)
 		}
 
 		levels, packed := 0, codec >= 0
@@ -622,11 +611,11 @@ func (s *parquetSource) pages(leaf *parquet.Column,
 		case format.DictionaryPage:
 			if dict != 0 || values > 0 {
 				return nil, 0, fmt.Errorf("dictionary page in the middle of the column: %w",
-					ErrCorrupt)
+					input.ErrCorrupt)
 			}
 			count, encoding = h.DictionaryPageHeader.V.NumValues, h.DictionaryPageHeader.V.Encoding
 			if encoding != format.Plain && encoding != format.PlainDictionary {
-				return nil, 0, fmt.Errorf("dictionary with encoding %s: %w", encoding, ErrCorrupt)
+				return nil, 0, fmt.Errorf("dictionary with encoding %s: %w", encoding, input.ErrCorrupt)
 			}
 		case format.DataPage:
 			count, encoding = h.DataPageHeader.V.NumValues, h.DataPageHeader.V.Encoding
@@ -639,7 +628,7 @@ func (s *parquetSource) pages(leaf *parquet.Column,
 					int64(len(page)), int64(h.UncompressedPageSize)) {
 				return nil, 0, fmt.Errorf("levels of %d+%d bytes in a page of %d: %w",
 					v.RepetitionLevelsByteLength, v.DefinitionLevelsByteLength, len(page),
-					ErrCorrupt)
+					input.ErrCorrupt)
 			}
 			levels = int(v.RepetitionLevelsByteLength + v.DefinitionLevelsByteLength)
 			packed = packed && (!v.IsCompressed.Valid || v.IsCompressed.V)
@@ -653,12 +642,12 @@ func (s *parquetSource) pages(leaf *parquet.Column,
 		// A run of equal values takes next to nothing, so the bound is loose.
 		if count < 0 || int64(count) > 1<<20+8*int64(h.UncompressedPageSize) {
 			return nil, 0, fmt.Errorf("page of %d values in %d bytes: %w", count,
-				h.UncompressedPageSize, ErrCorrupt)
+				h.UncompressedPageSize, input.ErrCorrupt)
 		}
 		if h.Type != format.DictionaryPage {
 			if values += int64(count); values > 1<<21+8*total {
 				return nil, 0, fmt.Errorf("%d values in %d bytes: %w: write smaller row groups",
-					values, total, ErrCorrupt)
+					values, total, input.ErrCorrupt)
 			}
 		}
 
@@ -667,14 +656,14 @@ func (s *parquetSource) pages(leaf *parquet.Column,
 			plain = slices.Clone(page[:levels])
 			if rest := int64(h.UncompressedPageSize) - int64(levels); rest > 0 ||
 				len(page) > levels {
-				if plain, err = decode(plain, page[levels:], rest, codec); err != nil {
+				if plain, err = input.Decode(plain, page[levels:], rest, codec); err != nil {
 					return nil, 0, err
 				}
 			}
 		}
 		if len(plain) != int(h.UncompressedPageSize) {
 			return nil, 0, fmt.Errorf("page of %d bytes, not %d: %w", len(plain),
-				h.UncompressedPageSize, ErrCorrupt)
+				h.UncompressedPageSize, input.ErrCorrupt)
 		}
 		if h.Type != format.DictionaryPage {
 			if err := checkPage(leaf, &h, plain); err != nil {
@@ -706,14 +695,14 @@ func (s *parquetSource) pages(leaf *parquet.Column,
 	}
 	if values != m.NumValues {
 		return nil, 0, fmt.Errorf("pages of %d values, the footer says %d: %w", values, m.NumValues,
-			ErrTruncated)
+			input.ErrTruncated)
 	}
 	return out, dict, nil
 }
 
 // leafValue is one value of a leaf with its levels.
 type leafValue struct {
-	text     text
+	text     layout.Text
 	number   int64
 	float    uint64 // its bits
 	rep, def int
@@ -756,37 +745,37 @@ func (s *parquetSource) leaf(g int, c *parquet.Column, f func(leafValue) error) 
 	for left > 0 {
 		page, err := reader.ReadPage()
 		if err != nil {
-			return corrupt(err)
+			return input.Corrupt(err)
 		}
 		shared := page.Dictionary() != nil
 		values := page.Values()
 		for {
 			n, err := values.ReadValues(buf)
 			if left -= int64(n); left < 0 {
-				return fmt.Errorf("more values than the footer says: %w", ErrCorrupt)
+				return fmt.Errorf("more values than the footer says: %w", input.ErrCorrupt)
 			}
 			for _, v := range buf[:n] {
 				out := leafValue{rep: v.RepetitionLevel(), def: v.DefinitionLevel()}
 				switch v.Kind() {
 				case parquet.ByteArray:
 					b := v.ByteArray()
-					out.text.ok = true
+					out.text.OK = true
 					if shared && len(b) > 0 {
 						t, ok := known[&b[0]]
 						if !ok || len(t) != len(b) {
 							t = string(b)
 							known[&b[0]] = t
 						}
-						out.text.s = t
+						out.text.S = t
 					} else {
-						out.text.s = string(b)
+						out.text.S = string(b)
 					}
 				case parquet.Int32:
-					out.text.ok, out.number = true, int64(v.Int32())
+					out.text.OK, out.number = true, int64(v.Int32())
 				case parquet.Int64:
-					out.text.ok, out.number = true, v.Int64()
+					out.text.OK, out.number = true, v.Int64()
 				case parquet.Boolean:
-					out.text.ok = true
+					out.text.OK = true
 					if v.Boolean() {
 						out.number = 1
 					}
@@ -795,7 +784,7 @@ func (s *parquetSource) leaf(g int, c *parquet.Column, f func(leafValue) error) 
 					if v.Kind() == parquet.Float {
 						x = float64(v.Float())
 					}
-					if out.text.ok, out.float = true, math.Float64bits(x); x != 0 {
+					if out.text.OK, out.float = true, math.Float64bits(x); x != 0 {
 						out.number = 1
 					}
 				}
@@ -807,10 +796,10 @@ func (s *parquetSource) leaf(g int, c *parquet.Column, f func(leafValue) error) 
 				break
 			}
 			if err != nil {
-				return corrupt(err)
+				return input.Corrupt(err)
 			}
 			if n == 0 {
-				return fmt.Errorf("page gives no values: %w", ErrCorrupt)
+				return fmt.Errorf("page gives no values: %w", input.ErrCorrupt)
 			}
 		}
 		parquet.Release(page)
@@ -821,13 +810,13 @@ func (s *parquetSource) leaf(g int, c *parquet.Column, f func(leafValue) error) 
 // parquetRows are the columns of a row group. The slices of a list column hold
 // the elements of all rows; first[i] to first[i+1] are those of row i.
 type parquetRows struct {
-	lay     layout
-	text    map[string][]text
+	lay     layout.Layout
+	text    map[string][]layout.Text
 	lists   map[string]*parquetList
 	nested  map[string]bool // columns whose text is the JSON of their values
 	watched []watchedRows
-	chosen  [][]cell // [columns][rows]
-	whole   []string // columns of nested that layout.column reads
+	chosen  [][]layout.Cell // [columns][rows]
+	whole   []string        // columns of nested that layout.column reads
 	paths   []pathRows
 	bytes   int64
 }
@@ -835,7 +824,7 @@ type parquetRows struct {
 // pathRows is a column, as JSON, into which paths lead.
 type pathRows struct {
 	column string
-	value  []text
+	value  []layout.Text
 }
 
 // chosenColumn is the at-th column that a choice of rows reads.
@@ -853,27 +842,27 @@ type watchedRows struct {
 type parquetList struct {
 	first   []int32
 	null    []bool // rows without a list
-	role    []text
-	content []text
-	more    []rawTurn // what the extras say of each element; nil without extras
+	role    []layout.Text
+	content []layout.Text
+	more    []layout.Turn // what the extras say of each element; nil without extras
 	ids     []int64
 }
 
-func (s *parquetSource) load(b int) (rows, error) {
+func (s *parquetSource) Load(b int) (layout.Rows, error) {
 	n := int(s.meta.RowGroups[b].NumRows)
-	r := &parquetRows{lay: s.lay, whole: s.whole, text: map[string][]text{},
+	r := &parquetRows{lay: s.lay, whole: s.whole, text: map[string][]layout.Text{},
 		lists:  map[string]*parquetList{},
 		nested: map[string]bool{}}
 	for _, c := range s.chosen {
 		values, err := s.loadNested(b, n, c.nested)
 		if err != nil {
-			return nil, fmt.Errorf("row group %d: column %q: %w", b, s.lay.chosen[c.at], err)
+			return nil, fmt.Errorf("row group %d: column %q: %w", b, s.lay.Chosen[c.at], err)
 		}
 		if r.chosen == nil {
-			r.chosen = make([][]cell, len(s.lay.chosen))
+			r.chosen = make([][]layout.Cell, len(s.lay.Chosen))
 		}
 		for _, v := range values {
-			r.chosen[c.at] = append(r.chosen[c.at], jsonCell([]byte(v.s)))
+			r.chosen[c.at] = append(r.chosen[c.at], layout.JSONCell([]byte(v.S)))
 		}
 		r.bytes += 48 * int64(n)
 	}
@@ -883,7 +872,7 @@ func (s *parquetSource) load(b int) (rows, error) {
 			return nil, fmt.Errorf("row group %d: column %q: %w", b, f.nested.Name(), err)
 		}
 		for _, t := range values {
-			r.bytes += int64(len(t.s)) + 24
+			r.bytes += int64(len(t.S)) + 24
 		}
 		r.paths = append(r.paths, pathRows{f.nested.Name(), values})
 	}
@@ -900,7 +889,7 @@ func (s *parquetSource) load(b int) (rows, error) {
 			r.nested[name] = true
 			r.text[name], err = s.loadNested(b, n, f.nested)
 			for _, t := range r.text[name] {
-				r.bytes += int64(len(t.s)) + 24
+				r.bytes += int64(len(t.S)) + 24
 			}
 		case watchedField:
 			w := watchedRows{name, make([]bool, 0, n)}
@@ -914,7 +903,7 @@ func (s *parquetSource) load(b int) (rows, error) {
 				return nil
 			})
 			if err == nil && len(w.says) != n {
-				err = fmt.Errorf("%d values in %d rows: %w", len(w.says), n, ErrCorrupt)
+				err = fmt.Errorf("%d values in %d rows: %w", len(w.says), n, input.ErrCorrupt)
 			}
 			r.watched = append(r.watched, w)
 		}
@@ -932,17 +921,17 @@ func (s *parquetSource) load(b int) (rows, error) {
 	return r, nil
 }
 
-func (s *parquetSource) loadText(b, n int, f parquetField) ([]text, error) {
-	var out []text
+func (s *parquetSource) loadText(b, n int, f parquetField) ([]layout.Text, error) {
+	var out []layout.Text
 	err := s.leaf(b, f.leaves[0], func(v leafValue) error {
-		if f.kind == numberField && v.text.ok {
-			v.text.s = strconv.FormatInt(v.number, 10)
+		if f.kind == numberField && v.text.OK {
+			v.text.S = strconv.FormatInt(v.number, 10)
 		}
 		out = append(out, v.text)
 		return nil
 	})
 	if err == nil && len(out) != n {
-		err = fmt.Errorf("%d values in %d rows: %w", len(out), n, ErrCorrupt)
+		err = fmt.Errorf("%d values in %d rows: %w", len(out), n, input.ErrCorrupt)
 	}
 	return out, err
 }
@@ -963,14 +952,14 @@ func (s *parquetSource) loadList(b, n int, f parquetField) (*parquetList, error)
 				first, null = append(first, count), append(null, v.def < f.defList)
 			}
 			if len(first) == 0 {
-				return fmt.Errorf("begins within a row: %w", ErrCorrupt)
+				return fmt.Errorf("begins within a row: %w", input.ErrCorrupt)
 			}
 			if v.def < f.defElem {
 				return nil // no elements
 			}
 			count++
 			switch {
-			case f.kind == idsField && !v.text.ok:
+			case f.kind == idsField && !v.text.OK:
 				list.ids = append(list.ids, -1)
 			case f.kind == idsField:
 				list.ids = append(list.ids, v.number)
@@ -987,23 +976,23 @@ func (s *parquetSource) loadList(b, n int, f parquetField) (*parquetList, error)
 		first = append(first, count)
 		if len(first) != n+1 || k == 1 && !slices.Equal(first, list.first) {
 			return nil, fmt.Errorf("%d rows, not %d, or its parts differ: %w", len(first)-1, n,
-				ErrCorrupt)
+				input.ErrCorrupt)
 		}
 		list.first, list.null = first, null
 	}
 	if f.kind == turnsField && (len(f.extras) > 0 || f.parts != nil) {
-		list.more = make([]rawTurn, len(list.role))
+		list.more = make([]layout.Turn, len(list.role))
 	}
 	for _, e := range f.extras {
-		err := s.eachTurn(b, f, e.leaf, list, func(t *rawTurn, v leafValue) error {
+		err := s.eachTurn(b, f, e.leaf, list, func(t *layout.Turn, v leafValue) error {
 			switch {
-			case e.name == weightKey:
-				t.context = v.text.ok && v.number == 0 && e.leaf.Type().Kind() != parquet.ByteArray
+			case e.name == layout.WeightKey:
+				t.Context = v.text.OK && v.number == 0 && e.leaf.Type().Kind() != parquet.ByteArray
 			case !e.says(v):
-			case e.name == oldCallKey:
-				t.refused = e.name
-			case !slices.Contains(t.unread, e.name):
-				t.unread = append(t.unread, e.name)
+			case e.name == layout.OldCallKey:
+				t.Refused = e.name
+			case !slices.Contains(t.Unread, e.name):
+				t.Unread = append(t.Unread, e.name)
 			}
 			return nil
 		})
@@ -1020,28 +1009,28 @@ func (s *parquetSource) loadParts(b int, f parquetField, list *parquetList) erro
 		return nil
 	}
 	copied := 0
-	err := s.eachTurn(b, f, f.parts, list, func(t *rawTurn, v leafValue) error {
+	err := s.eachTurn(b, f, f.parts, list, func(t *layout.Turn, v leafValue) error {
 		switch {
 		case v.def < f.defPart:
-		case !v.text.ok:
-			t.part = "unknown"
-		case !t.content.ok:
-			t.content = v.text
+		case !v.text.OK:
+			t.Part = "unknown"
+		case !t.Content.OK:
+			t.Content = v.text
 		default: // a dictionary can name a long text many times
-			if copied += len(t.content.s) + len(v.text.s); copied > 4*maxRowBytes {
+			if copied += len(t.Content.S) + len(v.text.S); copied > 4*layout.MaxRowBytes {
 				return fmt.Errorf("more than %d MiB of text in parts: %w: write smaller row groups",
-					4*maxRowBytes>>20, ErrCorrupt)
+					4*layout.MaxRowBytes>>20, input.ErrCorrupt)
 			}
-			t.content.s += v.text.s
+			t.Content.S += v.text.S
 		}
 		return nil
 	})
 	if err != nil || f.partTypes == nil {
 		return err
 	}
-	return s.eachTurn(b, f, f.partTypes, list, func(t *rawTurn, v leafValue) error {
-		if v.def >= f.defPart && !textPart(v.text, text{"", true}) {
-			t.part = v.text.s
+	return s.eachTurn(b, f, f.partTypes, list, func(t *layout.Turn, v leafValue) error {
+		if v.def >= f.defPart && !layout.TextPart(v.text, layout.TextOf("")) {
+			t.Part = v.text.S
 		}
 		return nil
 	})
@@ -1050,7 +1039,7 @@ func (s *parquetSource) loadParts(b int, f parquetField, list *parquetList) erro
 // eachTurn reads a leaf within turns and calls do for each value with what list.more has of
 // its turn.
 func (s *parquetSource) eachTurn(b int, f parquetField, leaf *parquet.Column, list *parquetList,
-	do func(*rawTurn, leafValue) error) error {
+	do func(*layout.Turn, leafValue) error) error {
 	elem := -1
 	err := s.leaf(b, leaf, func(v leafValue) error {
 		if v.def < f.defElem {
@@ -1060,12 +1049,12 @@ func (s *parquetSource) eachTurn(b int, f parquetField, leaf *parquet.Column, li
 			elem++
 		}
 		if elem < 0 || elem >= len(list.more) {
-			return fmt.Errorf("element %d of %d: %w", elem, len(list.more), ErrCorrupt)
+			return fmt.Errorf("element %d of %d: %w", elem, len(list.more), input.ErrCorrupt)
 		}
 		return do(&list.more[elem], v)
 	})
 	if err == nil && elem+1 != len(list.more) {
-		err = fmt.Errorf("%d elements of %d: %w", elem+1, len(list.more), ErrCorrupt)
+		err = fmt.Errorf("%d elements of %d: %w", elem+1, len(list.more), input.ErrCorrupt)
 	}
 	return err
 }
@@ -1073,7 +1062,7 @@ func (s *parquetSource) eachTurn(b int, f parquetField, leaf *parquet.Column, li
 // loadMaps reads a list of maps whose keys are role and content.
 func (s *parquetSource) loadMaps(b, n int, f parquetField) (*parquetList, error) {
 	list := &parquetList{}
-	var keys []text
+	var keys []layout.Text
 	err := s.leaf(b, f.leaves[0], func(v leafValue) error {
 		keys = append(keys, v.text)
 		return nil
@@ -1084,7 +1073,7 @@ func (s *parquetSource) loadMaps(b, n int, f parquetField) (*parquetList, error)
 	at := 0
 	err = s.leaf(b, f.leaves[1], func(v leafValue) error {
 		if at >= len(keys) {
-			return fmt.Errorf("more values than keys: %w", ErrCorrupt)
+			return fmt.Errorf("more values than keys: %w", input.ErrCorrupt)
 		}
 		key := keys[at]
 		at++
@@ -1093,44 +1082,44 @@ func (s *parquetSource) loadMaps(b, n int, f parquetField) (*parquetList, error)
 				append(list.first, int32(len(list.role))), append(list.null, v.def < f.defList)
 		}
 		if len(list.first) == 0 {
-			return fmt.Errorf("begins within a row: %w", ErrCorrupt)
+			return fmt.Errorf("begins within a row: %w", input.ErrCorrupt)
 		}
 		if v.def < f.defElem {
 			return nil
 		}
 		if v.rep < 2 {
 			list.role, list.content, list.more =
-				append(list.role, text{}), append(list.content, text{}),
-				append(list.more, rawTurn{})
+				append(list.role, layout.Text{}), append(list.content, layout.Text{}),
+				append(list.more, layout.Turn{})
 		}
 		if last := len(list.role) - 1; v.def >= f.defEntry && last >= 0 {
-			says := strings.TrimSpace(v.text.s) != ""
+			says := strings.TrimSpace(v.text.S) != ""
 			switch {
-			case key.s == s.lay.role:
+			case key.S == s.lay.Role:
 				list.role[last] = v.text
-			case key.s == s.lay.text:
+			case key.S == s.lay.Text:
 				list.content[last] = v.text
-			case key.s == "tool_calls" && says:
-				calls, err := listOf(key.s, v.text)
-				if list.more[last].calls = calls; err != nil {
-					list.more[last].refused = key.s
+			case key.S == "tool_calls" && says:
+				calls, err := layout.ListOf(key.S, v.text)
+				if list.more[last].Calls = calls; err != nil {
+					list.more[last].Refused = key.S
 				}
-			case key.s == "tool_call_id":
-				list.more[last].id = v.text
-			case key.s == "name":
-				list.more[last].name = v.text
-			case key.s == "reasoning_content":
-				list.more[last].thought = v.text
-			case slices.Contains(otherThoughts, key.s) && v.text.ok:
-				if !list.more[last].thought.ok { // the first that is there
-					list.more[last].thought = v.text
+			case key.S == "tool_call_id":
+				list.more[last].ID = v.text
+			case key.S == "name":
+				list.more[last].Name = v.text
+			case key.S == "reasoning_content":
+				list.more[last].Thought = v.text
+			case slices.Contains(layout.OtherThoughts, key.S) && v.text.OK:
+				if !list.more[last].Thought.OK { // the first that is there
+					list.more[last].Thought = v.text
 				}
-			case key.s == trainKey:
-				list.more[last].context = v.text.s == "false"
-			case says && key.s == oldCallKey:
-				list.more[last].refused = key.s
-			case says && slices.Contains(maybeTurn, key.s):
-				list.more[last].unread = append(list.more[last].unread, key.s)
+			case key.S == layout.TrainKey:
+				list.more[last].Context = v.text.S == "false"
+			case says && key.S == layout.OldCallKey:
+				list.more[last].Refused = key.S
+			case says && slices.Contains(layout.MaybeTurn, key.S):
+				list.more[last].Unread = append(list.more[last].Unread, key.S)
 			}
 		}
 		return nil
@@ -1140,61 +1129,61 @@ func (s *parquetSource) loadMaps(b, n int, f parquetField) (*parquetList, error)
 	}
 	list.first = append(list.first, int32(len(list.role)))
 	if len(list.first) != n+1 || at != len(keys) {
-		return nil, fmt.Errorf("%d rows, not %d: %w", len(list.first)-1, n, ErrCorrupt)
+		return nil, fmt.Errorf("%d rows, not %d: %w", len(list.first)-1, n, input.ErrCorrupt)
 	}
 	return list, nil
 }
 
-func (r *parquetRows) size() int64 { return r.bytes }
+func (r *parquetRows) Size() int64 { return r.bytes }
 
-func (r *parquetRows) at(i int) (raw rawRow, err error) {
-	str := func(column string) text {
+func (r *parquetRows) At(i int) (raw layout.Raw, err error) {
+	str := func(column string) layout.Text {
 		if slices.Contains(r.whole, column) {
-			return text{}
+			return layout.Text{}
 		}
 		if col := r.text[column]; col != nil {
 			return col[i]
 		}
-		return text{}
+		return layout.Text{}
 	}
 	for _, column := range r.chosen {
-		raw.chosen = append(raw.chosen, column[i])
+		raw.Chosen = append(raw.Chosen, column[i])
 	}
 	if !r.nested[r.lay.Teacher] {
-		raw.teacher = str(r.lay.Teacher)
+		raw.Teacher = str(r.lay.Teacher)
 	}
-	raw.response, raw.id = str(r.lay.Response), str(r.lay.ID)
-	raw.input, raw.system, raw.finish, raw.thought =
-		str(r.lay.input), str(r.lay.system), str(r.lay.Finish), str(r.lay.thought)
-	if t := str(r.lay.tools); t.ok && r.nested[r.lay.tools] {
-		raw.tools, _, err = readList(r.lay.tools, []byte(t.s))
+	raw.Response, raw.ID = str(r.lay.Response), str(r.lay.ID)
+	raw.Input, raw.System, raw.Finish, raw.Thought =
+		str(r.lay.Input), str(r.lay.System), str(r.lay.Finish), str(r.lay.Thought)
+	if t := str(r.lay.Tools); t.OK && r.nested[r.lay.Tools] {
+		raw.Tools, _, err = layout.ReadList(r.lay.Tools, []byte(t.S))
 	} else {
-		raw.tools, err = listOf(r.lay.tools, t)
+		raw.Tools, err = layout.ListOf(r.lay.Tools, t)
 	}
 	if err != nil {
 		return raw, err
 	}
-	if t := str(r.lay.env); t.ok && r.nested[r.lay.env] {
-		raw.env, err = readEnv(r.lay.env, []byte(t.s))
+	if t := str(r.lay.Env); t.OK && r.nested[r.lay.Env] {
+		raw.Env, err = layout.ReadEnv(r.lay.Env, []byte(t.S))
 	} else {
-		raw.env, err = envOf(r.lay.env, t)
+		raw.Env, err = layout.EnvOf(r.lay.Env, t)
 	}
 	if err != nil {
 		return raw, err
 	}
-	if raw.logprobs, err = logprobsOf(r.lay.logprobs, str(r.lay.logprobs)); err != nil {
+	if raw.Logprobs, err = layout.LogprobsOf(r.lay.Logprobs, str(r.lay.Logprobs)); err != nil {
 		return raw, err
 	}
-	turns := func(column string) (c conversation, ok bool, err error) {
+	turns := func(column string) (c layout.Conversation, ok bool, err error) {
 		if r.nested[column] {
 			t := str(column)
-			if t.ok {
-				c, err = r.lay.jsonTurns(column, []byte(t.s))
+			if t.OK {
+				c, err = r.lay.JSONTurns(column, []byte(t.S))
 			}
-			return c, t.ok && err == nil, err
+			return c, t.OK && err == nil, err
 		}
-		if s := str(column); s.ok && column == r.lay.Content {
-			c, err = r.lay.stringTurns(column, s.s)
+		if s := str(column); s.OK && column == r.lay.Content {
+			c, err = r.lay.StringTurns(column, s.S)
 			return c, err == nil, err
 		}
 		list := r.lists[column]
@@ -1202,16 +1191,16 @@ func (r *parquetRows) at(i int) (raw rawRow, err error) {
 			return c, false, nil
 		}
 		first, last := list.first[i], list.first[i+1]
-		c.turns = make([]Message, 0, last-first)
+		c.Turns = make([]layout.Message, 0, last-first)
 		for j := first; j < last; j++ {
-			var t rawTurn
+			var t layout.Turn
 			if list.more != nil {
 				t = list.more[j]
 			}
-			if t.role = list.role[j]; len(list.content) > 0 {
-				t.content = list.content[j]
+			if t.Role = list.role[j]; len(list.content) > 0 {
+				t.Content = list.content[j]
 			}
-			if err := c.add(r.lay, column, t); err != nil {
+			if err := c.Add(r.lay, column, t); err != nil {
 				return c, false, err
 			}
 		}
@@ -1221,14 +1210,14 @@ func (r *parquetRows) at(i int) (raw rawRow, err error) {
 	if err != nil {
 		return raw, err
 	}
-	raw.take(c, ok)
+	raw.Take(c, ok)
 	if c, ok, err = turns(r.lay.Teacher); err != nil {
 		return raw, err
 	}
-	raw.takeAnswer(c, ok)
+	raw.TakeAnswer(c, ok)
 	for _, w := range r.watched {
 		if w.says[i] {
-			raw.unread = append(raw.unread, w.column)
+			raw.Unread = append(raw.Unread, w.column)
 		}
 	}
 	ids := func(column string) (out []int32) {
@@ -1239,28 +1228,28 @@ func (r *parquetRows) at(i int) (raw rawRow, err error) {
 		out = []int32{}
 		for k, v := range list.ids[list.first[i]:list.first[i+1]] {
 			if v < 0 || v > math.MaxInt32 {
-				err = &rowFault{column, fmt.Sprintf("element %d is %d", k, v), "not a token id",
-					"write integers from 0 to 2^31-1"}
+				err = layout.NewFault(column, fmt.Sprintf("element %d is %d", k, v), "not a token id",
+					"write integers from 0 to 2^31-1")
 				return nil
 			}
 			out = append(out, int32(v))
 		}
 		return out
 	}
-	raw.promptIDs, raw.responseIDs = ids(r.lay.PromptIDs), ids(r.lay.ResponseIDs)
+	raw.PromptIDs, raw.ResponseIDs = ids(r.lay.PromptIDs), ids(r.lay.ResponseIDs)
 	if err != nil {
 		return raw, err
 	}
 	for _, column := range r.whole {
-		if t := r.text[column][i]; t.ok {
-			if err := r.lay.column(&raw, column, []byte(t.s)); err != nil {
+		if t := r.text[column][i]; t.OK {
+			if err := r.lay.Column(&raw, column, []byte(t.S)); err != nil {
 				return raw, err
 			}
 		}
 	}
 	for _, p := range r.paths {
-		if t := p.value[i]; t.ok {
-			if err := r.lay.nestedIn(&raw, p.column, []byte(t.s)); err != nil {
+		if t := p.value[i]; t.OK {
+			if err := r.lay.NestedIn(&raw, p.column, []byte(t.S)); err != nil {
 				return raw, err
 			}
 		}

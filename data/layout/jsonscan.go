@@ -1,4 +1,4 @@
-package data
+package layout
 
 import (
 	"bytes"
@@ -56,8 +56,8 @@ func scanObject(fields []jsonField, text []byte) (_ []jsonField, ok bool) {
 	return fields, ok && skipBlank(text, i) == len(text)
 }
 
-// scanList appends the elements of a list that is all of text.
-func scanList(list []json.RawMessage, text []byte) (_ []json.RawMessage, ok bool) {
+// ScanList appends the elements of a list that is all of text.
+func ScanList(list []json.RawMessage, text []byte) (_ []json.RawMessage, ok bool) {
 	if len(text) == 0 || text[0] != '[' {
 		return nil, false
 	}

@@ -1,4 +1,4 @@
-package data
+package layout
 
 import (
 	"cmp"
@@ -12,14 +12,14 @@ import (
 
 // block is one part of a content.
 type block struct {
-	kind, text, thinking text
-	id, name, of         text // of a call; of: the call that a result is of
+	kind, text, thinking Text
+	id, name, of         Text // of a call; of: the call that a result is of
 	input, content       json.RawMessage
 }
 
 // readBlock reads one part.
 func readBlock(p json.RawMessage) (b block, err error) {
-	err = eachKey(p, func(key string, value json.RawMessage) (err error) {
+	err = EachKey(p, func(key string, value json.RawMessage) (err error) {
 		switch {
 		case string(value) == "null":
 		case key == "text":
@@ -45,7 +45,7 @@ func readBlock(p json.RawMessage) (b block, err error) {
 }
 
 // blocks reads a content in parts into the turn.
-func (t *rawTurn) blocks(key string, value json.RawMessage) error {
+func (t *Turn) blocks(key string, value json.RawMessage) error {
 	var list []json.RawMessage
 	if err := json.Unmarshal(value, &list); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (t *rawTurn) blocks(key string, value json.RawMessage) error {
 			if err != nil {
 				return err
 			}
-			t.content = text{t.content.s + s.s, true}
+			t.Content = Text{t.Content.S + s.S, true}
 			continue
 		}
 		b, err := readBlock(p)
@@ -65,42 +65,42 @@ func (t *rawTurn) blocks(key string, value json.RawMessage) error {
 			return err
 		}
 		switch {
-		case textPart(b.kind, b.text):
-			t.content = text{t.content.s + b.text.s, true}
-		case b.kind.s == "thinking" && b.thinking.ok:
-			t.thought = text{t.thought.s + b.thinking.s, true}
-		case b.kind.s == "tool_use" && b.name.ok:
-			call := []callKey{{"id", quotedText(b.id.s)}, {"type", quotedText("function")},
-				{"function", objectOf([]callKey{{"name", quotedText(b.name.s)},
+		case TextPart(b.kind, b.text):
+			t.Content = Text{t.Content.S + b.text.S, true}
+		case b.kind.S == "thinking" && b.thinking.OK:
+			t.Thought = Text{t.Thought.S + b.thinking.S, true}
+		case b.kind.S == "tool_use" && b.name.OK:
+			call := []callKey{{"id", QuotedText(b.id.S)}, {"type", QuotedText("function")},
+				{"function", objectOf([]callKey{{"name", QuotedText(b.name.S)},
 					{"arguments", slices.Concat(b.input)}})}}
 			if b.input == nil {
-				call[2].value = objectOf([]callKey{{"name", quotedText(b.name.s)}})
+				call[2].value = objectOf([]callKey{{"name", QuotedText(b.name.S)}})
 			}
-			if !b.id.ok {
+			if !b.id.OK {
 				call = call[1:]
 			}
 			calls = append(calls, objectOf(call))
-		case b.kind.s == "tool_result":
-			result := rawTurn{role: text{"tool", true}, id: b.of, content: text{"", true}}
+		case b.kind.S == "tool_result":
+			result := Turn{Role: Text{"tool", true}, ID: b.of, Content: Text{"", true}}
 			switch {
 			case b.content == nil:
 			case b.content[0] == '[':
 				err = result.blocks(key, b.content)
 			default:
-				result.content, err = jsonText("content", b.content)
+				result.Content, err = jsonText("content", b.content)
 			}
 			if err != nil {
 				return err
 			}
-			if result.part == "" && (result.calls != "" || len(result.before) > 0) {
-				result.part = b.kind.s
+			if result.Part == "" && (result.Calls != "" || len(result.before) > 0) {
+				result.Part = b.kind.S
 			}
-			if t.part = cmp.Or(t.part, result.part); t.part != "" {
+			if t.Part = cmp.Or(t.Part, result.Part); t.Part != "" {
 				return nil
 			}
 			t.before = append(t.before, result)
 		default:
-			t.part = cmp.Or(b.kind.s, "unknown")
+			t.Part = cmp.Or(b.kind.S, "unknown")
 			return nil
 		}
 	}
@@ -109,7 +109,7 @@ func (t *rawTurn) blocks(key string, value json.RawMessage) error {
 	}
 	whole, err := json.Marshal(calls)
 	if err == nil {
-		t.calls, err = readCalls(whole)
+		t.Calls, err = readCalls(whole)
 	}
 	return err
 }
@@ -122,22 +122,22 @@ func areBlocks(value json.RawMessage, role string) bool {
 }
 
 // jsonParts is jsonText of a text that may be in blocks of text.
-func jsonParts(key string, value json.RawMessage) (text, error) {
+func jsonParts(key string, value json.RawMessage) (Text, error) {
 	if value[0] != '[' {
 		return jsonText(key, value)
 	}
-	var t rawTurn
+	var t Turn
 	if err := t.blocks(key, value); err != nil {
-		return text{}, &rowFault{key, "", err.Error(), ""}
+		return Text{}, &Fault{key, "", err.Error(), ""}
 	}
-	if t.part != "" || t.thought.ok || t.calls != "" || t.before != nil {
-		return text{}, &rowFault{key, preview(string(value), 40), "not text alone",
+	if t.Part != "" || t.Thought.OK || t.Calls != "" || t.before != nil {
+		return Text{}, &Fault{key, Preview(string(value), 40), "not text alone",
 			"write it as text"}
 	}
-	return t.content, nil
+	return t.Content, nil
 }
 
-// plainPart reports whether a part of a content has no keys but those of text.
-func plainPart(keys []string) bool {
+// PlainPart reports whether a part of a content has no keys but those of text.
+func PlainPart(keys []string) bool {
 	return !slices.ContainsFunc(keys, func(k string) bool { return k != "text" && k != "type" })
 }

@@ -1,0 +1,461 @@
+// Package layout says how the columns of a file make rows, whatever format the file has: which
+// column is the prompt and which the answer, and what their values mean. A reader of a format
+// implements Source and needs nothing else of data. A program calls package data.
+//
+//	source.go    Source, Rows, Raw: what a reader of a format implements and gives
+//	layout.go    Layout: which column means what; chosen by names and types
+//	exports.go   exports of other programs that no layout fits, and the way out
+//	column.go    one column's value into a row; paths into a value
+//	value.go     values of JSON: texts, token ids, turns
+//	turns.go     Message, JSON: turns, tools and calls
+//	blocks.go    contents in blocks
+//	logprobs.go  Logprobs: the teacher's log-probabilities
+//	cell.go      values that a choice of rows compares
+//	jsonscan.go  a fast scan of JSON texts
+package layout
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Formats of rows: which columns there are and what they mean.
+const (
+	FormatAuto = "auto" // what the columns look like
+	// a conversation of {role, content} turns, or a prompt; the answer in it or beside it
+	FormatMessages = "messages"
+	// conversations: {from, value} turns; the last of gpt is the answer
+	FormatShareGPT = "sharegpt"
+	// instruction, input or context, output or response
+	FormatAlpaca           = "alpaca"
+	FormatQA               = "qa"                // question, answer and their like
+	FormatPromptCompletion = "prompt_completion" // prompt, completion: text, or turns
+	// prompt, chosen, rejected: text, or turns; chosen is the answer
+	FormatPreference = "preference"
+)
+
+// RowFormats are the values of Options.Format.
+var RowFormats = []string{FormatAuto, FormatMessages, FormatShareGPT, FormatAlpaca, FormatQA,
+	FormatPromptCompletion, FormatPreference}
+
+// Layout says how the columns of one file make rows. Columns that the file does
+// not have are "".
+type Layout struct {
+	Columns
+	Format     string // one of RowFormats but FormatAuto
+	Role, Text string // keys of a turn
+	Input      string // column with more of the prompt
+	System     string // column with a system message
+	Tools      string // column with the tools that the teacher could call
+	Env        string // column with what an environment gets of the row
+	Thought    string // column with what the teacher thought before its answer
+	Logprobs   string // column with the log-probabilities of the teacher's tokens
+
+	// watched are columns that are not read although they may change what the answer
+	// means. Their rows are counted: see rawRow.unread.
+	Watched []string
+
+	paths []nestedPath // columns that are values inside of others
+	// columns that are a system message where they come after the rows that were looked at
+	lateSystem []string
+
+	Chosen []string // columns of the file that a choice of rows reads, whatever else reads them
+}
+
+// Reads reports whether a column is read.
+func (l Layout) Reads(column string) bool {
+	return slices.Contains([]string{l.Content, l.Teacher, l.Response, l.PromptIDs, l.ResponseIDs,
+		l.ID, l.Finish, l.Input, l.System, l.Tools, l.Env, l.Thought, l.Logprobs}, column)
+}
+
+// maybePrompt are columns of which the answer may speak: what the teacher saw or thought
+// beside the prompt. Where no format reads them, they are watched.
+var maybePrompt = []string{"input", "context", "system", "system_prompt", "system_message",
+	"history", "functions", "documents", "passage", "images", "image",
+	"audio", "reasoning", "thinking"}
+
+// systemColumns are the columns that may be a system message.
+var systemColumns = []string{"system", "system_prompt", "system_message"}
+
+// oldCallKey is the key of a turn that calls a tool in the form before tool_calls. A row with one
+// is refused: without the call neither the turn nor those after it mean what they say.
+const OldCallKey = "function_call"
+
+// trainKey is the key of a turn that says whether it is learned.
+const TrainKey = "train"
+
+// weightKey is the key of a turn by which OpenAI's files, and others, say that an answer is
+// not to be learned: 0.
+const WeightKey = "weight"
+
+// maybeTurn are the keys of a turn that are watched as maybePrompt is.
+var MaybeTurn = []string{"reasoning", "thinking", "images", "image", "audio", "tools"}
+
+// answersTo are the columns of FormatQA: the answers to each kind of question, the likeliest
+// first.
+var answersTo = map[string][]string{
+	"question": {"answer", "response", "solution"},
+	"query":    {"response", "answer"},
+	"problem":  {"solution", "answer"},
+}
+
+// nearContent and nearTeacher are other names that people give to the two columns.
+var (
+	nearContent = []string{"messages", "conversations", "conversation", "message", "dialog",
+		"dialogue", "chat", "turns", "prompt", "instruction", "question", "query", "problem",
+		"user", "human", "input", "inputs", "text"}
+	NearTeacher = []string{"teacher", "teacher_answer", "answer", "output", "completion",
+		"response", "assistant", "bot", "chosen", "solution", "target", "targets", "label"}
+)
+
+func Quoted(names []string) string {
+	q := make([]string, len(names))
+	for i, n := range names {
+		q[i] = fmt.Sprintf("%q", n)
+	}
+	return strings.Join(q, ", ")
+}
+
+// Wanted says which layout a file's rows are to have.
+type Wanted struct {
+	Columns Columns
+	Format  string
+	Chosen  []string // columns that a choice of rows reads
+}
+
+// LayoutFor finds the format of a file's rows and the columns that it reads.
+// note says what was found where that was not asked for.
+func (o Wanted) LayoutFor(src Source) (l Layout, note string, err error) {
+	var names []string
+	types := map[string]string{}
+	for _, c := range src.Schema() {
+		names = append(names, c.Name)
+		types[c.Name] = c.Type
+	}
+	var paths []nestedPath
+	for _, name := range []string{o.Columns.Content, o.Columns.Teacher, o.Columns.Response,
+		o.Columns.ID, o.Columns.Finish, o.Columns.PromptIDs, o.Columns.ResponseIDs} {
+		if p, ok := pathTo(name, names); ok {
+			paths, names = append(paths, p), append(names, name)
+		}
+	}
+	has := func(name string) bool { return name != "" && slices.Contains(names, name) }
+	defaults := DefaultColumns()
+	l = Layout{Columns: o.Columns, Format: o.Format, Role: "role", Text: "content", paths: paths}
+	// instead takes the first of the format's own columns that is there, or the
+	// first, for one that was not named in the settings.
+	instead := func(column *string, was string, own ...string) {
+		if *column == was {
+			*column = append(Among(names, own...), own[0])[0]
+		}
+	}
+	fromValue := func(column string) bool {
+		keys := src.TurnKeys(column)
+		return slices.Contains(keys, "from") && slices.Contains(keys, "value") &&
+			!slices.Contains(keys, "role")
+	}
+	found := false
+	if l.Format == FormatAuto {
+		found = l.Content == defaults.Content && !has(l.Content) && !has(l.PromptIDs)
+		switch several := Among(names, "messages", "conversations", "conversation"); {
+		case !found, len(several) == 1:
+			l.Format = FormatMessages
+			if found {
+				l.Content = several[0]
+			}
+			if fromValue(l.Content) {
+				l.Format, found = FormatShareGPT, true
+			}
+		case len(several) > 1:
+			return l, "", fmt.Errorf("columns %s: each may be the conversation: choose with --content-key %s (data.content_key)", Quoted(several), several[0])
+		case has("chosen") && has("rejected"):
+			l.Format = FormatPreference
+		case has("prompt") && has("completion"):
+			l.Format = FormatPromptCompletion
+		case has("instruction"):
+			l.Format = FormatAlpaca
+		case has("question"), has("query"), has("problem"):
+			l.Format = FormatQA
+		case has("prompt"):
+			l.Format = FormatPromptCompletion
+		default:
+			l.Format = FormatMessages
+		}
+	}
+	switch l.Format {
+	case FormatMessages:
+		instead(&l.Content, defaults.Content, "content", "messages")
+	case FormatShareGPT:
+		l.Role, l.Text = "from", "value"
+		instead(&l.Content, defaults.Content, "conversations", "conversation", "content")
+	case FormatAlpaca:
+		l.Input = "input"
+		if !has("input") && has("context") {
+			l.Input = "context"
+		}
+		instead(&l.Content, defaults.Content, "instruction")
+		instead(&l.Teacher, defaults.Teacher, "teacher_response", "output", "response")
+	case FormatQA:
+		l.Input = "context"
+		instead(&l.Content, defaults.Content, "question", "query", "problem")
+		instead(&l.Teacher, defaults.Teacher,
+			append([]string{"teacher_response"}, answersTo[l.Content]...)...)
+	case FormatPromptCompletion:
+		instead(&l.Content, defaults.Content, "prompt")
+		instead(&l.Teacher, defaults.Teacher, "teacher_response", "completion", "response")
+	case FormatPreference:
+		instead(&l.Content, defaults.Content, "prompt", "chosen")
+		if !has(l.Content) && has("chosen") {
+			l.Content = "chosen"
+		}
+		if l.Content == "chosen" && types["chosen"] != "list" && len(src.TurnKeys("chosen")) == 0 {
+			return l, "", fmt.Errorf("column %q: preference data whose prompt stands in the text of the answers: write the prompt in a column \"prompt\" and the answers without it", l.Content)
+		} else if l.Content != "chosen" {
+			instead(&l.Teacher, defaults.Teacher, "chosen")
+		}
+		if fromValue("chosen") || fromValue(l.Content) {
+			l.Role, l.Text = "from", "value"
+		}
+	default:
+		return l, "", fmt.Errorf("format %q: use %s (setting data.format)", l.Format,
+			strings.Join(RowFormats, ", "))
+	}
+	if !has(l.Content) && (l.Format != FormatMessages || !has(l.PromptIDs)) {
+		return l, "", o.noContent(l, src)
+	}
+	if keys := src.TurnKeys(l.Content); len(keys) > 0 && !slices.Contains(keys, l.Role) &&
+		!slices.Contains(keys, l.Text) {
+		return l, "", fmt.Errorf("column %q: its turns have the keys %s, not %q and %q: %s",
+			l.Content, Quoted(keys), l.Role, l.Text, renamed(l.Content, keys))
+	}
+	for _, name := range systemColumns {
+		if l.System == "" && has(name) && !l.Reads(name) {
+			l.System = name
+		}
+	}
+	if l.System == "" && AnyKey(src) {
+		for _, name := range systemColumns {
+			if !l.Reads(name) {
+				l.lateSystem = append(l.lateSystem, name)
+			}
+		}
+	}
+	for _, column := range []struct {
+		name string
+		to   *string
+	}{{"tools", &l.Tools}, {"env", &l.Env}, {l.thoughts(src, has), &l.Thought},
+		{LogprobsColumn, &l.Logprobs}} {
+		if !l.Reads(column.name) {
+			*column.to = column.name
+		}
+	}
+	if l.Response == l.Teacher {
+		l.Response = "" // it is the teacher's
+	}
+	for _, column := range []*string{&l.Content, &l.Teacher, &l.Response, &l.PromptIDs,
+		&l.ResponseIDs, &l.ID, &l.Finish, &l.Input, &l.System, &l.Tools, &l.Env, &l.Thought,
+		&l.Logprobs} {
+		if l.Leads(*column) {
+			*column = "" // paths lead into it
+			continue
+		}
+		if !has(*column) {
+			// it may come after the rows that were looked at
+			if late := column == &l.Input || column == &l.Tools || column == &l.Env ||
+				column == &l.Thought || column == &l.Logprobs; !late || !AnyKey(src) {
+				*column = ""
+			}
+			continue
+		}
+		if first := slices.Index(names, *column); slices.Contains(names[first+1:], *column) {
+			return l, "", fmt.Errorf("column %q: appears twice: rename or remove one", *column)
+		}
+	}
+	if l.Response != "" {
+		l.Finish = "" // it is the given answer's, as gad generate writes it
+	}
+	for _, name := range maybePrompt {
+		if !l.Reads(name) && !slices.Contains(l.lateSystem, name) && (has(name) || AnyKey(src)) {
+			l.Watched = append(l.Watched, name)
+		}
+	}
+	for _, name := range o.Chosen {
+		if has(name) {
+			l.Chosen = append(l.Chosen, name)
+		}
+	}
+	if found {
+		note = fmt.Sprintf("read as %s: prompt from column %q%s, %s (data.format=%s)", l.Format,
+			l.Content, l.andMore(has), l.whereAnswer(), l.Format)
+	} else if l.System != "" {
+		note = fmt.Sprintf("system message from column %q", l.System)
+	}
+	return l, note, nil
+}
+
+// thoughts names the column of the teacher's thoughts, where there is one or may be.
+func (l Layout) thoughts(src Source, has func(string) bool) string {
+	const usual = "reasoning_content"
+	if has(usual) {
+		return usual
+	}
+	for _, c := range src.Schema() {
+		if slices.Contains(OtherThoughts, c.Name) && c.Type == "string" && !l.Reads(c.Name) {
+			return c.Name
+		}
+	}
+	return usual
+}
+
+// AnyKey reports whether rows may have columns that the schema does not name: JSON, whose
+// schema is that of its first rows.
+func AnyKey(src Source) bool { return src.Format() == "jsonl" || src.Format() == "json" }
+
+// andMore names the other columns that are read.
+func (l Layout) andMore(has func(string) bool) string {
+	more := ""
+	if has(l.Input) {
+		more += fmt.Sprintf(" and %q", l.Input)
+	}
+	if l.System != "" {
+		more += fmt.Sprintf(", system message from %q", l.System)
+	}
+	if has(l.Tools) {
+		more += fmt.Sprintf(", tools from %q", l.Tools)
+	}
+	if has(l.Env) {
+		more += fmt.Sprintf(", environment from %q", l.Env)
+	}
+	if has(l.Thought) {
+		more += fmt.Sprintf(", thoughts from %q", l.Thought)
+	}
+	if has(l.Logprobs) {
+		more += fmt.Sprintf(", soft labels from %q", l.Logprobs)
+	}
+	if l.Response != "" {
+		more += fmt.Sprintf(", a student's answer from %q", l.Response)
+	}
+	return more
+}
+
+// ReadsMore is the way to have watched columns read, where there is one.
+func (l Layout) ReadsMore(watched []string) string {
+	for _, format := range []struct{ content, format string }{{"instruction", FormatAlpaca},
+		{"question", FormatQA}} {
+		if l.Content == format.content && l.Format == FormatMessages &&
+			len(Among(watched, "input", "context")) > 0 {
+			return fmt.Sprintf(": give --format %s (data.format=%s)", format.format, format.format)
+		}
+	}
+	return ": put what matters into the prompt"
+}
+
+// renamed is the way out for a column of turns whose keys have other names.
+func renamed(column string, keys []string) string {
+	switch {
+	case slices.Contains(keys, "from") && slices.Contains(keys, "value"):
+		return "give --format sharegpt (data.format=sharegpt)"
+	case slices.Contains(keys, "role") && slices.Contains(keys, "content"):
+		return "give --format messages (data.format=messages)"
+	}
+	who, what :=
+		Among(keys, "role", "from", "speaker", "author", "sender", "user", "name", "type"),
+		Among(keys, "content", "value", "text", "message", "utterance", "body", "data")
+	if len(who) > 0 && len(what) > 0 {
+		return fmt.Sprintf("rename them: jq -c '.%s |= map({role: .%s, content: .%s})' OLD > NEW",
+			column, who[0], what[0])
+	}
+	return "rename them"
+}
+
+// whereAnswer says where the teacher's answers stand.
+func (l Layout) whereAnswer() string {
+	switch {
+	case l.Teacher != "":
+		return fmt.Sprintf("teacher's answer from column %q", l.Teacher)
+	case l.Format == FormatShareGPT:
+		return "teacher's answer is its last turn of gpt"
+	case l.Format == FormatAlpaca || l.Format == FormatQA || l.Format == FormatPromptCompletion:
+		return "without a column of the teacher's answers"
+	}
+	return "teacher's answer is its last assistant turn"
+}
+
+// Among returns those of wanted that are in names.
+func Among(names []string, wanted ...string) (found []string) {
+	for _, w := range wanted {
+		if slices.Contains(names, w) {
+			found = append(found, w)
+		}
+	}
+	return found
+}
+
+// noContent is the refusal of columns among which the conversation is not.
+func (o Wanted) noContent(l Layout, src Source) error {
+	var names []string
+	inside := ""
+	for _, c := range src.Schema() {
+		if names = append(names, c.Name); c.Type == "list" && inside == "" {
+			inside = c.Name
+		}
+	}
+	hint := "name the column of the conversations with --content-key NAME (data.content_key)"
+	near := Alike(names, nearContent)
+	if len(near) > 0 {
+		flags, settings, read := "--content-key "+near[0], "data.content_key="+near[0], near[:1]
+		answers := slices.DeleteFunc(Alike(names, NearTeacher),
+			func(n string) bool { return n == near[0] })
+		if !slices.Contains(names, l.Teacher) && len(answers) > 0 {
+			flags, settings, read =
+				flags+" --teacher-key "+answers[0], settings+" data.teacher_key="+answers[0],
+				append(read, answers[0])
+		}
+		hint = fmt.Sprintf("did you mean %s (%s)?", flags, settings)
+		if lost := slices.DeleteFunc(Among(names, maybePrompt...),
+			func(n string) bool { return slices.Contains(read, n) }); len(lost) > 0 {
+			hint += fmt.Sprintf(" The student would not see %s", Quoted(lost))
+		}
+	}
+	if way := knownExport(names, src); way != "" {
+		return fmt.Errorf("columns %s: %s", Quoted(names), way)
+	}
+	if content, teacher := nestedNames(names, src); content != "" {
+		hint = fmt.Sprintf("did you mean --content-key %s (data.content_key=%[1]s)?", content)
+		if teacher != "" {
+			hint = fmt.Sprintf("did you mean --content-key %s --teacher-key %s (data.content_key=%[1]s data.teacher_key=%[2]s)?", content, teacher)
+		}
+	}
+	switch {
+	case o.Format != FormatAuto:
+		return fmt.Errorf("columns %s: no %q among them, which data.format=%s reads: leave out --format, or name the column with --content-key NAME (data.content_key)", Quoted(names), l.Content, l.Format)
+	case len(Among(names, "input", "preferred_output", "non_preferred_output")) == 3:
+		hint = "they are preference data as OpenAI has it: keep the preferred answers, jq -c '{messages: (.input.messages + .preferred_output)}' OLD > NEW"
+		return fmt.Errorf("columns %s: %s", Quoted(names), hint)
+	case inside != "" && RowsIn(src) == 1 && src.Format() == "jsonl" && len(near) == 0:
+		hint = fmt.Sprintf("if the rows are inside of %q: jq -c '.%s[]' OLD > NEW", inside, inside)
+	}
+	return fmt.Errorf("columns %s: no %q among them, and they are no known format of rows: %s",
+		Quoted(names), l.Content, hint)
+}
+
+// Alike returns the names that are wanted in any case of letters, in the order of wanted.
+func Alike(names, wanted []string) (found []string) {
+	for _, w := range wanted {
+		for _, n := range names {
+			if strings.EqualFold(n, w) {
+				found = append(found, n)
+			}
+		}
+	}
+	return found
+}
+
+// CountOf writes a number of things.
+func CountOf(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
+}

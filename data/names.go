@@ -1,0 +1,72 @@
+package data
+
+import (
+	"gad/data/input"
+	"gad/data/layout"
+)
+
+// Names of the rooms below that are this package's for who reads a set: its files (input), and
+// what a row of them says (layout).
+
+// ErrTruncated marks a file that ends before its own marks say it should.
+var ErrTruncated = input.ErrTruncated
+
+// ErrCorrupt marks a file that breaks the rules of its format.
+var ErrCorrupt = input.ErrCorrupt
+
+// ErrChoice marks a Choice that cannot be meant: its text, its columns, or its ratings.
+var ErrChoice = layout.ErrChoice
+
+// ErrLogprobs is wrapped by errors of ReadLogprobs.
+var ErrLogprobs = layout.ErrLogprobs
+
+// Formats of rows: which columns there are and what they mean. See package layout.
+const (
+	FormatAuto             = layout.FormatAuto
+	FormatMessages         = layout.FormatMessages
+	FormatShareGPT         = layout.FormatShareGPT
+	FormatAlpaca           = layout.FormatAlpaca
+	FormatQA               = layout.FormatQA
+	FormatPromptCompletion = layout.FormatPromptCompletion
+	FormatPreference       = layout.FormatPreference
+)
+
+// RowFormats are the values of Options.Format.
+var RowFormats = layout.RowFormats
+
+// NoLogProb is the log-probability of a token of which only is known that it is unlikely.
+const NoLogProb = layout.NoLogProb
+
+// Types of a row's parts.
+type (
+	// Message is one turn of a conversation.
+	Message = layout.Message
+	// JSON is a JSON text in one form: without blanks, and with the keys in their order.
+	JSON = layout.JSON
+	// Logprobs are what a teacher gave the tokens of its answer.
+	Logprobs = layout.Logprobs
+	// Logprob is one token and its log-probability.
+	Logprob = layout.Logprob
+	// Column is one column of a file, as the file declares it.
+	Column = layout.Column
+	// Columns names the columns of a set.
+	Columns = layout.Columns
+)
+
+// DefaultColumns returns the names content, teacher_response, response, prompt_ids,
+// response_ids, id and finish_reason.
+func DefaultColumns() Columns { return layout.DefaultColumns() }
+
+// ReadTools reads the tools of a conversation as rows have them: see layout.ReadTools.
+func ReadTools(value []byte) (JSON, error) { return layout.ReadTools(value) }
+
+// ReadCalls reads the tool_calls of a turn as rows have them: see layout.ReadCalls.
+func ReadCalls(value []byte) (JSON, error) { return layout.ReadCalls(value) }
+
+// ReadLogprobs reads tokens with their log-probabilities: see layout.ReadLogprobs, which names
+// the forms.
+func ReadLogprobs(value []byte) (Logprobs, error) { return layout.ReadLogprobs(value) }
+
+// RoleOf returns a role as gad writes it: lower case for the known ones in another case, and
+// system for OpenAI's developer. Others stay as they are.
+func RoleOf(role string) string { return layout.RoleOf(role) }
