@@ -1,29 +1,30 @@
 #!/usr/bin/env bash
 # A ladder of capacity: at which gap between teacher and student does the game begin to pay, and
 # does it seek modes (reverse KL down, forward KL up)? The teacher is a released model on one narrow
-# kind of prompt with answers of at most 48 tokens; the students are of random weights, with the
-# teacher's tokenizer, and learn its answers until that pays no more. Then SFT of equal compute, GAD
-# and GRGC. Killed? The same command goes on; results are kept in RUNS.
+# kind of prompt with answers of at most 48 tokens, its vocabulary cut to what 3,000 of its answers
+# use (scripts/study/vocabulary.py); the students are of random weights, with the teacher's
+# tokenizer, and learn its answers until that pays no more. Then SFT of equal compute, GAD with the
+# last token's value and with a language model as discriminator, and GRGC. Killed? The same command
+# goes on; results are kept in RUNS.
 #
 #   MODEL=FILE.gguf GPTEACHER=folder scripts/study/ladder.sh SIZE [gad study's flags]
 #
-# SIZE: 4m, 10m or 30m (parameters, of which the embedding has 3.1, 6.3 and 15.7 million). ROWS
-# (20000) is how many of the teacher's answers there are, SFT (4000) the steps of SFT before the
-# game, GAME (300) those of the game, SEEDS ("1 2 3 4 5"; 30m: "1 2 3"). GAD names the binary, RUNS
-# the folder, THREADS.
+# SIZE: 2m, 8m or 30m (parameters). ROWS (20000) is how many of the teacher's answers there are, SFT
+# (2000) the steps of SFT before the game, GAME (300) those of the game, SEEDS ("1 2 3 4 5"; 30m:
+# "1 2 3"). GAD names the binary, RUNS the folder, THREADS. Needs the Python package tokenizers.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 GAD=${GAD:-gad} RUNS=${RUNS:-runs/ladder} THREADS=${THREADS:-2}
-size=${1:?4m, 10m or 30m}
+size=${1:?2m, 8m or 30m}
 shift
 case $size in
-4m) hidden=64 ffn=192 layers=6 heads=4 kv=2 lr=3e-3 game_lr=1e-4 seeds='1 2 3 4 5' ;;
-10m) hidden=128 ffn=384 layers=12 heads=4 kv=2 lr=2e-3 game_lr=5e-5 seeds='1 2 3 4 5' ;;
-30m) hidden=320 ffn=896 layers=12 heads=5 kv=5 lr=1e-3 game_lr=3e-5 seeds='1 2 3' ;;
-*) echo "scripts/study/ladder.sh: $size: use 4m, 10m or 30m" >&2; exit 2 ;;
+2m) hidden=128 ffn=384 layers=7 heads=4 kv=2 lr=3e-3 game_lr=1e-4 seeds='1 2 3 4 5' ;;
+8m) hidden=256 ffn=704 layers=9 heads=4 kv=2 lr=2e-3 game_lr=5e-5 seeds='1 2 3 4 5' ;;
+30m) hidden=448 ffn=1216 layers=12 heads=7 kv=7 lr=1e-3 game_lr=3e-5 seeds='1 2 3' ;;
+*) echo "scripts/study/ladder.sh: $size: use 2m, 8m or 30m" >&2; exit 2 ;;
 esac
 : "${MODEL:?"MODEL=FILE.gguf or a model folder"}" "${GPTEACHER:?"GPTEACHER=folder with roleplay.json"}"
-ROWS=${ROWS:-20000} SFT=${SFT:-4000} GAME=${GAME:-300} SEEDS=${SEEDS:-$seeds}
+ROWS=${ROWS:-20000} SFT=${SFT:-2000} GAME=${GAME:-300} SEEDS=${SEEDS:-$seeds}
 mkdir -p "$RUNS"
 RUNS=$(cd "$RUNS" && pwd)
 machine=(--threads "$THREADS" --precision bf16)
@@ -32,7 +33,7 @@ once() {
   shift
   [ -e "$file" ] || "$@"
 }
-once "$RUNS/teacher/config.json" "$GAD" export --model "$MODEL" --output "$RUNS/teacher"
+once "$RUNS/whole/config.json" "$GAD" export --model "$MODEL" --output "$RUNS/whole"
 # One narrow kind: a greeting by somebody, in one sentence.
 [ -e "$RUNS/prompts-test.jsonl" ] || python3 - "$RUNS" "$ROWS" <<'PY'
 import json, random, sys
@@ -52,7 +53,12 @@ for name, part in (("train", rows), ("test", test)):
         for t in part:
             print(json.dumps({"content": t, "teacher_response": "-"}), file=f)
 PY
-for part in train test; do # resumable by itself
+[ -e "$RUNS/prompts-used.jsonl" ] || head -n 3000 "$RUNS/prompts-train.jsonl" >"$RUNS/prompts-used.jsonl"
+once "$RUNS/used.jsonl" "$GAD" generate --model "$RUNS/whole" --data "$RUNS/prompts-used.jsonl" \
+  --temperature 1 --max-new-tokens 48 --seed 10 --output "$RUNS/used.jsonl" "${machine[@]}"
+once "$RUNS/teacher/chat_template.jinja" scripts/study/vocabulary.py "$RUNS/whole" "$RUNS/teacher" \
+  "$RUNS/used.jsonl" "$RUNS"/prompts-t*.jsonl
+for part in test train; do # resumable by itself
   once "$RUNS/$part.jsonl" "$GAD" generate --model "$RUNS/teacher" --data "$RUNS/prompts-$part.jsonl" \
     --temperature 1 --max-new-tokens 48 --seed 11 --output "$RUNS/$part.jsonl" "${machine[@]}"
 done
