@@ -8,7 +8,9 @@
 #   RUNS=folder scripts/study/fidelity-game.py     the table and the plot of all games
 #
 # STEP (2) is the step of the warm-up that the game begins from; GAMESTEPS (4) those of the game.
-# ARM opd is distillation by the teacher's own log-probabilities, the bound.
+# ARM opd is distillation by the teacher's own log-probabilities, the bound; sft and sft-full are SFT
+# on the teacher's answers, with LoRA or without, of the compute of a warm-up with a likelihood and its
+# game (55 TFLOP: 28 steps).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 GAD=${GAD:-gad} RUNS=${RUNS:-runs/fidelity} THREADS=${THREADS:-2} GAMESTEPS=${GAMESTEPS:-4}
@@ -33,8 +35,14 @@ for seed in $seeds; do
       data.train_batch_size=30 data.max_prompt_length=128 data.overlong_prompts=filter data.max_response_length=48
       rollout.n=4 rollout.temperature=1 actor.lora.rank=16 actor.optim.lr=3e-4 actor.optim.beta2=0.95
       actor.ppo_mini_batch_size=5 actor.grad_clip=1 trainer.save_freq=0)
-    if [ ! -e "$run/global_step_$GAMESTEPS" ]; then
+    last=$GAMESTEPS
+    case $arm in sft*) last=$((GAMESTEPS * 7)) ;; esac
+    if [ ! -e "$run/global_step_$last" ]; then
       case $arm in
+      sft) "$GAD" sft --model "$RUNS/half" "${common[@]}" --steps "$last" actor.optim.lr=1e-3 \
+        actor.optim.lr_warmup_steps=3 ;;
+      sft-full) "$GAD" sft --model "$RUNS/half" "${common[@]}" --steps "$last" actor.lora.rank=0 actor.optim.lr=2e-4 \
+        actor.optim.lr_warmup_steps=3 ;;
       opd) "$GAD" opd --model "$RUNS/half" --teacher "$RUNS/model" "${common[@]}" ;;
       *)
         "$GAD" train --resume "$RUNS/half-$arm-$seed/global_step_$step" "${common[@]}" critic.truncated=include \
@@ -43,6 +51,6 @@ for seed in $seeds; do
         ;;
       esac
     fi
-    measure "$run/global_step_$GAMESTEPS/actor" "$run"
+    measure "$run/global_step_$last/actor" "$run"
   done
 done

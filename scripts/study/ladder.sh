@@ -94,7 +94,7 @@ metrics: [critic/d_acc_distinct, critic/group_std, actor/pg_clipfrac, rollout/le
 settings:
   learn: [data.train_batch_size=32, actor.optim.lr=$lr, actor.optim.beta2=0.95, actor.optim.lr_warmup_steps=30, actor.optim.lr_scheduler=cosine, actor.optim.min_lr_ratio=0.03]
   judge: [data.train_batch_size=16, rollout.n=8, critic.optim.lr=2e-4, critic.optim.lr_warmup_steps=50, critic.optim.beta2=0.98, critic.grad_clip=1, critic.ppo_mini_batch_size=1, trainer.critic_warmup_until=0.5, trainer.critic_warmup_max=100]
-  play: [critic.ppo_mini_batch_size=4, critic.optim.lr=1e-4, critic.optim.beta2=0.98, critic.grad_clip=1, data.train_batch_size=16, rollout.n=8, actor.optim.lr=$game_lr, actor.optim.beta2=0.95, actor.grad_clip=1, actor.ppo_mini_batch_size=4, actor.kl_loss_coef=0.02]
+  play: [critic.ppo_mini_batch_size=4, critic.optim.lr=1e-4, critic.optim.beta2=0.98, critic.grad_clip=1, data.train_batch_size=16, rollout.n=8, actor.optim.lr=$game_lr, actor.optim.beta2=0.95, actor.grad_clip=1, actor.ppo_mini_batch_size=4, actor.kl_loss_coef=0.02, trainer.save_freq=30, trainer.max_ckpt_to_keep=100]
 stages:
   sft: {run: sft, steps: $SFT, set: [learn]}
   warm: {run: warmup, critic_warmup: 20, steps: 20, set: [judge]}

@@ -4,11 +4,13 @@
     vocabulary.py MODEL OUT FILE.jsonl ...
 
 Reads MODEL, a folder with a byte-level BPE tokenizer and tied embeddings in float32, and writes OUT:
-the same model over the tokens of the files' texts (content, response), their parts by merges, all
-bytes and all added tokens, with new ids in the old order. A text whose tokens are all kept has the
+the same model over the tokens of the files' prompts (content), those that their answers (response)
+have at least four times, their parts by merges, all bytes and all added tokens, with new ids in the
+old order. A text whose tokens are all kept has the
 same tokens as before. The next-token distribution is the old one given that the token is kept. The
 chat template is ChatML without a system message. Needs the package tokenizers.
 """
+import collections
 import json
 import os
 import struct
@@ -22,15 +24,16 @@ tok = json.load(open(f"{model}/tokenizer.json", encoding="utf-8"))
 bpe = tok["model"]
 name = {i: t for t, i in bpe["vocab"].items()}
 encode = Tokenizer.from_file(f"{model}/tokenizer.json").encode
-used = set()
+used, answers = set(), collections.Counter()
 for file in files:
     for line in open(file, encoding="utf-8"):
         row = json.loads(line)
         c = row.get("content", "")
         texts = [m["content"] for m in c] if isinstance(c, list) else [c]
-        for text in texts + [row.get("response", "")]:
+        for text in texts:
             used.update(name[i] for i in encode(text, add_special_tokens=False).ids if i in name)
-        # Roles stand alone in a template.
+        answers.update(name[i] for i in encode(row.get("response", ""), add_special_tokens=False).ids if i in name)
+used.update(t for t, n in answers.items() if n >= 4)
 for text in ("system\n", "user\n", "assistant\n", "\n"):
     used.update(name[i] for i in encode(text, add_special_tokens=False).ids)
 merges = [tuple(m) if isinstance(m, list) else tuple(m.split(" ")) for m in bpe["merges"]]
@@ -87,4 +90,5 @@ for file in ("config.json", "generation_config.json", "tokenizer_config.json"):
 with open(f"{out}/chat_template.jinja", "w") as f:
     f.write("{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>' + '\\n' }}"
             "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
-print(f"{len(old)} of {len(name)} tokens kept")
+kept = sum(n for t, n in answers.items() if t in keep) / max(sum(answers.values()), 1)
+print(f"{kept:.1%} of the answers' tokens;", f"{len(old)} of {len(name)} tokens kept")
