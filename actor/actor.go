@@ -1,6 +1,12 @@
-// Package actor is the student: it answers prompts (Actor.Rollout), and learns by the policy
-// objective (Actor.Update), by the teacher's answers (Actor.SFT), by soft labels (soft.go), or by
-// whole sequences that belong together (joint.go): preferences (dpo.go) and rankings (ranking.go).
+// Package actor is the student: it answers prompts (Actor.Rollout), and learns from its own answers,
+// from the teacher's, or from answers that are compared with each other.
+//
+//	actor.go    answers, the policy update (Update) and cross entropy (SFT): start here
+//	config.go   settings of the update and of sampling
+//	soft.go     cross entropy with soft labels
+//	joint.go    an update whose loss compares whole sequences
+//	dpo.go      such an update by preferences
+//	ranking.go  such an update by the order of scored answers
 //
 // Legend: P prompts, G answers each, S = P*G sequences, T response tokens.
 package actor
@@ -29,20 +35,19 @@ type Actor struct {
 	merged *model.Model // the merged weights; nil until the first rollout
 }
 
-// Target is what the exact KL in the loss (Config.ExactKL) is taken to.
+// Target is the distribution that the exact KL of the loss (Config.ExactKL) is measured to.
 type Target struct {
 	Policy *model.Model // frozen; nil: the sequences have Labels
 	Beta   float64      // of model.LogProbDivergenceGrad; 1 is the KL to Policy
 	Top    int          // above 0: the soft labels of Policy's Top most probable tokens and a tail
 }
 
-// Against sets the target of the exact KL.
-func (a *Actor) Against(target Target) { a.target = target }
+// SetTarget sets the target of the exact KL.
+func (a *Actor) SetTarget(target Target) { a.target = target }
 
-// Open loads the student from the model folder dir. updates is the number of
-// optimizer steps planned, over which the learning rate is scheduled: Config.Updates
-// in a step. maxNew is the longest answer in tokens. With cfg.LoRA new adapters are drawn from seed
-// 0.
+// Open loads the student from the model folder dir. updates is the number of optimizer steps
+// planned, over which the learning rate is scheduled: Config.Updates in a step. maxNew is the
+// longest answer in tokens. With cfg.LoRA new adapters are drawn from seed 0.
 func Open(be model.Backend, dir string, cfg Config, roll RolloutConfig, updates,
 	maxNew int) (*Actor, error) {
 	m, err := model.Load(be, dir,
@@ -57,7 +62,7 @@ func Open(be model.Backend, dir string, cfg Config, roll RolloutConfig, updates,
 	return a, nil
 }
 
-// New wraps a student that is already loaded.
+// New wraps a student that is already loaded. updates and maxNew are as in Open.
 func New(m *model.Model, cfg Config, roll RolloutConfig, updates, maxNew int) (*Actor, error) {
 	opt, err := model.NewOptimizer(m, cfg.Optim.AdamW(cfg.GradClip, updates))
 	if err != nil {
@@ -93,8 +98,8 @@ func (a *Actor) Close() error {
 	return errors.Join(append(errs, a.m.Close())...)
 }
 
-// Merges reports whether sampling reads weights with the adapters added. Its log-probabilities
-// then differ from the trainer's by rounding.
+// Merges reports whether sampling reads weights into which the adapters are merged. Its
+// log-probabilities then differ from the trainer's by rounding.
 func (a *Actor) Merges() bool { return a.merges }
 
 // sampler returns the model that sampling reads: the student, or its weights with the present
@@ -119,8 +124,8 @@ func (a *Actor) sampler() (*model.Model, error) {
 	return merged, nil
 }
 
-// Rollout is the student's answers: those to a prompt stand side by side, and so do the sequences
-// of an answer.
+// Rollout holds the student's answers as sequences. The answers to a prompt are adjacent, and so
+// are the sequences of an answer.
 type Rollout []*Sequence
 
 // Sequence is one sequence of an answer: the whole, a chunk of a thought, or turns of an episode
@@ -130,16 +135,16 @@ type Sequence struct {
 	Group  int       // prompt that is answered
 	Answer int       // number of the answer in the rollout, ascending
 	Cut    bool      // the answer was cut at the limit
-	// tokens of the answer, where the first of them are context: its tree's other answers have
-	// learned them. A mean over an answer's tokens counts them. 0: the trained ones
+	// tokens of the whole answer, where its first tokens are context that another answer of its
+	// tree learns; a mean over an answer's tokens counts them too. 0: Seq's trained tokens
 	Whole int
 
 	Sampled []float32         // log-probabilities as the sampler saw them
-	Old     []float32         // denominator of the ratio: Sampled, or after Old the trainer's
+	Old     []float32         // denominator of the ratio: Sampled, or see RecomputeOld
 	Ref     []float32         // the reference's log-probabilities: see NeedsReference
 	Adv     []float64         // advantages
-	Read    model.Seq         // what Target.Policy reads; without IDs: Seq
-	Labels  []model.SoftLabel // learned in the place of the tokens: see SoftSFT and Target
+	Read    model.Seq         // sequence that Target.Policy reads; without IDs: Seq
+	Labels  []model.SoftLabel // learned instead of the tokens: see SoftSFT and Target
 }
 
 // Seqs returns the sequences' tokens.
@@ -151,7 +156,7 @@ func (r Rollout) Seqs() []model.Seq {
 	return seqs
 }
 
-// Groups returns the prompt of each sequence.
+// Groups returns the index of each sequence's prompt [S].
 func (r Rollout) Groups() []int {
 	group := make([]int, len(r))
 	for i, s := range r {
@@ -160,7 +165,7 @@ func (r Rollout) Groups() []int {
 	return group
 }
 
-// Mask returns the responses' mask [S][T], 1 on trained tokens, T the longest.
+// Mask returns the mask of the responses [S][T]: 1 on trained tokens, T the longest.
 func (r Rollout) Mask() (maskST [][]float64) {
 	t := 1
 	for _, s := range r {
@@ -176,7 +181,7 @@ func (r Rollout) Mask() (maskST [][]float64) {
 	return maskST
 }
 
-// SetAdv gives the sequences advantages [S][T]. What stands behind a row's trained tokens is not
+// SetAdv sets the sequences' advantages advST [S][T]. Values after a row's trained tokens are not
 // read.
 func (r Rollout) SetAdv(advST [][]float64) {
 	for i, s := range r {
@@ -184,7 +189,7 @@ func (r Rollout) SetAdv(advST [][]float64) {
 	}
 }
 
-// SetRef gives the sequences the reference's log-probabilities [S][T].
+// SetRef sets the reference's log-probabilities refST [S][T] of the sequences.
 func (r Rollout) SetRef(refST [][]float32) {
 	for i, s := range r {
 		s.Ref = refST[i]
@@ -220,7 +225,7 @@ func (a *Actor) Rollout(ctx context.Context, prompts [][]int32, eos []int32, key
 	return r, nil
 }
 
-// Sequences makes an answer's sequences: one, or one for each of its chunks.
+// Sequences cuts an answer c into its sequences: one, or one for each of its chunks.
 func Sequences(chunks model.Chunks, prompt []int32, c model.Completion) (list Rollout) {
 	at := 0
 	for _, seq := range chunks.Seqs(prompt, c.IDs) {
@@ -231,8 +236,8 @@ func Sequences(chunks model.Chunks, prompt []int32, c model.Completion) (list Ro
 	return list
 }
 
-// Answers samples n answers to each prompt [P][n], as Rollout does. With begun [P] and n 1 it goes
-// on with answers whose first tokens stand at the prompts' ends.
+// Answers samples n answers to each prompt [P][n], as Rollout does. With begun [P] and n 1 it
+// continues answers whose first tokens are the ends of the prompts.
 func (a *Actor) Answers(ctx context.Context, prompts [][]int32, n int, begun []model.Begun,
 	eos []int32, key Key, progress func(int)) ([][]model.Completion, error) {
 	rows := make([]uint64, len(key.Rows))
@@ -245,7 +250,7 @@ func (a *Actor) Answers(ctx context.Context, prompts [][]int32, n int, begun []m
 	}
 	out, err := m.GenerateAll(prompts, rows, model.SampleOptions{
 		N: n, MaxNew: a.maxNew, Chunks: a.roll.Thought(), Begun: begun, Slots: a.roll.MaxNumSeqs,
-		EOS: eos, Seed: key.Seed, Step: uint64(key.Step), Stop: Stopped(ctx),
+		EOS: eos, Seed: key.Seed, Step: uint64(key.Step), Stop: StopFunc(ctx),
 		Sampling: a.sampling(),
 	}, progress)
 	if err != nil {
@@ -254,7 +259,7 @@ func (a *Actor) Answers(ctx context.Context, prompts [][]int32, n int, begun []m
 	return out, nil
 }
 
-// Engine returns an engine of the weights that Rollout samples from, and how it samples.
+// Engine returns an engine of the weights that Rollout samples from, and the sampling settings.
 func (a *Actor) Engine(o model.EngineOptions) (*model.Engine, model.Sampling, error) {
 	m, err := a.sampler()
 	if err != nil {
@@ -267,13 +272,15 @@ func (a *Actor) Engine(o model.EngineOptions) (*model.Engine, model.Sampling, er
 	return e, a.sampling(), nil
 }
 
+// sampling returns the settings by which Rollout samples.
 func (a *Actor) sampling() model.Sampling {
 	return model.Sampling{Temperature: a.roll.Temperature, TopK: a.roll.TopK, TopP: a.roll.TopP,
 		MinP: a.roll.MinP}
 }
 
-// Stopped reports whether ctx has ended. Samplers ask once a token, and so it takes no lock.
-func Stopped(ctx context.Context) func() bool {
+// StopFunc returns a function that reports whether ctx has ended. Samplers call it once a token, so
+// it takes no lock.
+func StopFunc(ctx context.Context) func() bool {
 	return func() bool {
 		select {
 		case <-ctx.Done():
@@ -284,9 +291,9 @@ func Stopped(ctx context.Context) func() bool {
 	}
 }
 
-// Old sets Old: log-probabilities under the weights that sampled, computed by the trainer's forward
-// pass.
-func (a *Actor) Old(r Rollout) error {
+// RecomputeOld sets Old of each sequence to the log-probabilities under the present weights, by the
+// trainer's forward pass. It must run before the update.
+func (a *Actor) RecomputeOld(r Rollout) error {
 	oldST, _, err := a.m.AllLogProbs(r.Seqs(), a.roll.Temperature, a.cfg.MaxTokenLen)
 	if err != nil {
 		return fmt.Errorf("actor: %w", err)
@@ -300,8 +307,8 @@ func (a *Actor) Old(r Rollout) error {
 // NeedsReference reports whether Update reads reference log-probabilities.
 func (a *Actor) NeedsReference() bool { return a.cfg.HasKL() && !a.cfg.ExactKL() }
 
-// Stats describe an update: sums over all its mini-batches, divided by Passes
-// where they are means.
+// Stats describes an update: sums over all its mini-batches, divided by Passes where they are
+// means.
 type Stats struct {
 	algos.PolicyStats
 	Entropy  float64           // mean over tokens, nats
@@ -351,7 +358,7 @@ func (a *Actor) Update(r Rollout) (Stats, error) {
 // responses (mean over tokens): the baseline SeqKD and the paper's warm-up.
 func (a *Actor) SFT(seqs []model.Seq) (Stats, error) { return a.SoftSFT(seqs, nil) }
 
-// SoftSFT takes the step of SFT with soft labels: see Soft. nil is SFT.
+// SoftSFT takes the step of SFT with soft labels (see Soft); soft nil is SFT.
 func (a *Actor) SoftSFT(seqs []model.Seq, soft *Soft) (Stats, error) {
 	u := &update{policy: a.sft, temperature: 1}
 	shards := make([]Rollout, a.m.Shards())
@@ -378,11 +385,11 @@ type update struct {
 	byTurn      bool    // each span is a row of the objective; otherwise each sequence
 	soft        float64 // weight of the sequences' labels in SoftSFT
 	norm        algos.Norm
-	rows        map[int]int // of each answer, those with tokens
+	rows        map[int]int // of each answer: its rows that have tokens
 	tokens      map[int]int // of each answer
 }
 
-// rowsOf cuts the trained tokens of a sequence into the rows of the objective.
+// rowsOf returns the rows of the objective that a sequence has, as spans of its trained tokens.
 func (u *update) rowsOf(s *Sequence) (rows []model.Span) {
 	if !u.byTurn {
 		return []model.Span{{From: 0, To: s.Seq.Trained()}}
@@ -395,7 +402,7 @@ func (u *update) rowsOf(s *Sequence) (rows []model.Span) {
 	return rows
 }
 
-// count adds up what the loss is divided by: totals over all sequences of the step.
+// count sets the totals over all sequences of the step by which the loss is divided.
 func (u *update) count(shards []Rollout, maxNew int) {
 	u.norm = algos.Norm{FixedLen: float64(maxNew)}
 	u.rows, u.tokens = map[int]int{}, map[int]int{}
@@ -463,7 +470,7 @@ func (st *Stats) skip() {
 	st.Streak++
 }
 
-// shardSums are the statistics of one shard of a mini-batch.
+// shardSums holds the statistics of one shard of a mini-batch.
 type shardSums struct {
 	algos.PolicyStats
 	Entropy float64 // sum over tokens, nats
@@ -471,8 +478,8 @@ type shardSums struct {
 	SoftKL  float64 // sum over the tokens of Soft, nats
 }
 
-// addShards adds up the shards' statistics, in the order of shards. finite is false if
-// learnShard had none for some shard.
+// addShards adds up the shards' statistics, in the order of shards. finite is false if learnShard
+// returned none for a shard, because a loss was not finite.
 func addShards(sumsK [][]shardSums) (total shardSums, finite bool) {
 	for _, sums := range sumsK {
 		if len(sums) == 0 {
@@ -522,10 +529,11 @@ func (a *Actor) learnShard(u *update, shard Rollout) ([]shardSums, error) {
 	return []shardSums{sums}, nil
 }
 
-// seeds computes an objective's gradients by log-probabilities, entropies and exact KL of a pack.
+// seeds computes an objective's gradients with respect to log-probabilities, entropies and exact KL
+// of a pack, all [S][T]. klST is nil where no exact KL is in the loss.
 type seeds func(logpST, entST, klST [][]float32) (dlogpST, dentST, dklST [][]float32, err error)
 
-// passes takes a pack forward and backward: by its tokens' log-probabilities, by its soft labels,
+// passes passes a pack forward and backward: by its tokens' log-probabilities, by its soft labels,
 // or by the exact KL to the target.
 func (a *Actor) passes(u *update, pack Rollout, sums *shardSums, seed seeds) error {
 	if u.policy == a.policy && a.cfg.ExactKL() {
@@ -543,7 +551,7 @@ func (a *Actor) passes(u *update, pack Rollout, sums *shardSums, seed seeds) err
 		})
 }
 
-// exactKL takes a pack forward and backward by log-probabilities and the exact KL to the target.
+// exactKL passes a pack forward and backward by log-probabilities and the exact KL to the target.
 func (a *Actor) exactKL(pack Rollout, temperature float64, seed seeds) (model.SoftFigures, error) {
 	seqs, read, labelsST := pack.Seqs(), pack.Seqs(), make([][]model.SoftLabel, len(pack))
 	for i, s := range pack {
@@ -578,10 +586,10 @@ type rowAt struct {
 	model.Span
 }
 
-// pad lays the rows of a pack one below the other; at says where each comes from. The rectangle is
-// for the array library alone: its programs have static shapes. Rows and columns are rounded up,
-// with mask 0, so that few shapes are ever compiled, and unpad takes the gradients apart again.
-// klST is nil where no exact KL is in the loss.
+// pad lays the rows of a pack into a rectangle [B][T]; at says which tokens each row holds. The
+// rectangle is for the array library alone: its programs have static shapes. Rows and columns are
+// rounded up, with mask 0, so that few shapes are ever compiled; unpad reverses it. klST is nil
+// where no exact KL is in the loss.
 func (a *Actor) pad(u *update, pack Rollout, logpST, entST,
 	klST [][]float32) (b algos.PolicyBatch[float32], at []rowAt, err error) {
 	t := 1
@@ -642,7 +650,8 @@ func (a *Actor) pad(u *update, pack Rollout, logpST, entST,
 	return b, at, err
 }
 
-// unpad puts the rows of a padded gradient back into the shape of like, by sequence.
+// unpad copies the rows of a padded gradient back into the shape of like, by sequence; nil stays
+// nil.
 func unpad(x []float32, like [][]float32, at []rowAt, t int) [][]float32 {
 	if x == nil {
 		return nil

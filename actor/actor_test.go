@@ -75,7 +75,7 @@ func rolled(t *testing.T, a *Actor) Rollout {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Old(r); err != nil {
+	if err := a.RecomputeOld(r); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -200,7 +200,7 @@ func TestLearnsFromTheResponse(t *testing.T) {
 			return st.Loss, spy.grads
 		}
 		r := Rollout{{Seq: seq}}
-		if err := a.Old(r); err != nil {
+		if err := a.RecomputeOld(r); err != nil {
 			t.Fatal(err)
 		}
 		r[0].Sampled = r[0].Old

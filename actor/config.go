@@ -65,7 +65,7 @@ type RolloutConfig struct {
 	MaxNumSeqs  int     `yaml:"max_num_seqs" min:"1" max:"65536" doc:"number of sequences generated at the same time; results do not depend on it"`
 }
 
-// DefaultRollout returns the paper's: eight answers at temperature 0.8.
+// DefaultRollout returns the paper's settings: eight answers at temperature 0.8.
 func DefaultRollout() RolloutConfig {
 	return RolloutConfig{N: 8, Temperature: 0.8, TopP: 1, Chunks: 5, Merged: "auto", MaxNumSeqs: 64,
 		Tree: Tree{Rounds: 1, Expand: 2, Select: "random", Segment: 16}}
@@ -80,13 +80,13 @@ type Tree struct {
 	Segment int    `yaml:"segment" min:"1" max:"1048576" doc:"an answer may branch at the prompt and behind every multiple of so many tokens. An episode (env.command) branches before any of its turns instead, a thought (rollout.chunk) at any of its chunks"`
 }
 
-// Answers returns how many answers a prompt's trees have at most.
+// Answers returns the largest number of answers that a prompt's trees can have.
 func (c Tree) Answers() int { return c.Trees * (1 + c.Rounds*c.Expand) }
 
 // Branches reports whether answers branch.
 func (c Tree) Branches() bool { return c.Trees > 0 && c.Rounds > 0 }
 
-// Thought returns how the settings cut answers into chunks.
+// Thought returns the chunks that the settings cut an answer into; the zero value is no chunks.
 func (c RolloutConfig) Thought() model.Chunks {
 	if c.Chunk == 0 {
 		return model.Chunks{}
@@ -98,7 +98,7 @@ func (c RolloutConfig) Thought() model.Chunks {
 	return model.Chunks{Size: c.Chunk, Carry: carry, Head: c.CarryHead, Most: c.Chunks}
 }
 
-// Validate checks what the tags cannot say.
+// Validate checks values that the field tags cannot refuse.
 func (c RolloutConfig) Validate() error {
 	if c.TopP == 0 {
 		return fmt.Errorf(
@@ -130,7 +130,7 @@ func (c Config) objective() algos.PolicyConfig {
 	}
 }
 
-// Validate checks what the tags cannot say.
+// Validate checks rules between settings, which the field tags cannot express.
 func (c Config) Validate() error {
 	if _, err := algos.NewPolicy[float32](c.objective()); err != nil {
 		return fmt.Errorf("settings: actor: %w", err)
@@ -157,8 +157,8 @@ func (c Config) Validate() error {
 func (c Config) HasKL() bool   { return c.UseKLLoss && c.KLLossCoef > 0 }
 func (c Config) ExactKL() bool { return c.HasKL() && c.KLLossType == algos.KLFull }
 
-// ByTurn reports whether each turn is a row of the policy objective: by RatioLevel, or with auto by
-// the aggregation. Where other settings decide too, RatioLevel is given resolved.
+// ByTurn reports whether each turn is a row of the policy objective: by RatioLevel or, with auto,
+// by the aggregation. The caller must have resolved RatioLevel where other settings decide it too.
 func (c Config) ByTurn() bool {
 	return c.RatioLevel == "turn" || c.RatioLevel != "episode" && c.LossAggMode == algos.EpisodeMean
 }

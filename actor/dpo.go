@@ -8,14 +8,14 @@ import (
 	"gad/model"
 )
 
-// Preferences are n pairs of answers to the same prompt, and what the frozen
-// reference gives them.
+// Preferences holds n pairs of answers, both to the same prompt, with their log-probabilities under
+// the frozen reference.
 type Preferences struct {
 	Chosen, Rejected       []model.Seq
 	RefChosen, RefRejected []float64 // [n] SeqLogp
 }
 
-// DPOStats describe a preference update, taken before its optimizer step.
+// DPOStats describes a preference update, taken before its optimizer step.
 type DPOStats struct {
 	algos.DPOStats
 	JointStats

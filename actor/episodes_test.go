@@ -27,7 +27,7 @@ func acted(t *testing.T, a *Actor) Rollout {
 		}
 		s.Answer = []int{0, 0, 1, 2, 3, 3, 4, 5}[i]
 	}
-	if err := a.Old(r); err != nil {
+	if err := a.RecomputeOld(r); err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range r {

@@ -34,7 +34,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	if err := student.Old(answers); err != nil { // log-probabilities before the update
+	if err := student.RecomputeOld(answers); err != nil { // log-probabilities before the update
 		fmt.Println(err)
 		return
 	}

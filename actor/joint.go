@@ -9,33 +9,35 @@ import (
 	"gad/model"
 )
 
-// jointUpdate is one optimizer step of a loss by the log-probabilities of whole sequences that
-// belong together: the pairs of DPO, the groups of Rank.
+// jointUpdate is one optimizer step of a loss of whole sequences' log-probabilities in which
+// sequences are compared: the pairs of DPO, the groups of Rank.
 type jointUpdate struct {
 	seqs  []model.Seq
-	unit  []int // [S] which pair or group
+	unit  []int // [S] index of the sequence's pair or group
 	units int
 
-	// compare is the gradient of the loss by each sequence's log-probability, out of those of all.
+	// compare returns the loss's gradient with respect to each sequence's log-probability [S],
+	// given all log-probabilities [S].
 	compare func(sumS []float64) (seedS []float64, err error)
 
 	seedS []float64 // nil until compare
 	st    JointStats
 }
 
-// JointStats describe an update by whole sequences, taken before its optimizer step.
+// JointStats describes an update by whole sequences, taken before its optimizer step.
 type JointStats struct {
 	Entropy  float64 // mean over the tokens of all sequences, nats
 	GradNorm float64 // before clipping
 	LR       float64
 	Updates  int // optimizer steps taken: 0 or 1
 	Skipped  int // optimizer steps left out for a loss or gradient that is not finite
-	// passes through the student, 1 for a forward one: 3, or 4 where the sequences take several
-	// packs
+	// passes through the student, a forward pass counted as 1 and a backward pass as 2: 3, or 4
+	// where the sequences take several packs
 	Passes int
 }
 
-// SeqLogp returns the log-probability of each response [S], the sum over its tokens' [S][T].
+// SeqLogp returns the log-probability of each response [S]: the sum over its tokens'
+// log-probabilities logpST [S][T].
 func SeqLogp(logpST [][]float32) []float64 {
 	sumS := make([]float64, len(logpST))
 	for s, row := range logpST {
@@ -46,10 +48,10 @@ func SeqLogp(logpST [][]float32) []float64 {
 	return sumS
 }
 
-// learnJointly takes the optimizer step. The gradient by a sequence's log-probability needs the
-// log-probabilities of its whole unit, and the sequences may be in different packs. So unless one
-// pack holds all sequences, a forward pass computes all log-probabilities before the passes of the
-// gradient. Temperature is 1.
+// learnJointly takes the optimizer step. The gradient of a sequence's log-probability depends on
+// the log-probabilities of its whole unit (pair or group), and the sequences may be in different
+// packs. So unless one pack holds all sequences, a forward pass computes all log-probabilities
+// before the passes of the gradient. Temperature is 1.
 func (a *Actor) learnJointly(u *jointUpdate) (JointStats, error) {
 	finite, err := a.jointGradient(u)
 	if err != nil {
@@ -71,7 +73,7 @@ func (a *Actor) learnJointly(u *jointUpdate) (JointStats, error) {
 	return u.st, nil
 }
 
-// seed computes the seeds from the log-probabilities and entropies of all sequences.
+// seed computes seedS from the log-probabilities and entropies [S][T] of all sequences.
 func (u *jointUpdate) seed(logpST, entST [][]float32) (err error) {
 	u.st.Entropy = meanOf(entST)
 	u.seedS, err = u.compare(SeqLogp(logpST))
@@ -115,7 +117,7 @@ func (a *Actor) jointGradient(u *jointUpdate) (finite bool, err error) {
 	return !slices.Contains(slices.Concat(finiteK...), false), err
 }
 
-// jointPack passes one pack forward and backward.
+// jointPack passes one pack forward and backward. pack holds indices of sequences.
 func (a *Actor) jointPack(u *jointUpdate, pack []int) error {
 	return a.m.LogProbGrad(model.Pick(u.seqs, pack), 1,
 		func(logpST, entST [][]float32) (dlogpST, dentST [][]float32, err error) {

@@ -22,7 +22,7 @@ func TestExactKL(t *testing.T) {
 	}
 	defer ref.Close()
 	ref.Share(a.m)
-	a.Against(Target{Policy: ref, Beta: 1})
+	a.SetTarget(Target{Policy: ref, Beta: 1})
 	if a.NeedsReference() {
 		t.Error("the exact KL reads no log-probabilities of the reference")
 	}
@@ -61,7 +61,7 @@ func TestExactKL(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer same.Close()
-	a.Against(Target{Policy: same, Beta: 1})
+	a.SetTarget(Target{Policy: same, Beta: 1})
 	st, err := a.Update(with(rolled(t, a), nothing))
 	if err != nil {
 		t.Fatal(err)

@@ -48,7 +48,7 @@ func TestMiniBatchesAreUpdates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := a.Old(r); err != nil {
+		if err := a.RecomputeOld(r); err != nil {
 			t.Fatal(err)
 		}
 		adv := spread(r, func(s, _ int) float64 { return float64(1-2*(s%2)) * float64(1+s) })

@@ -7,14 +7,14 @@ import (
 	"gad/model"
 )
 
-// Ranked are scored answers: those of a group answer one prompt, and stand together.
+// Ranked holds scored answers. Answers of one group have the same prompt and are adjacent.
 type Ranked struct {
 	Seqs  []model.Seq // [S]
 	Score []float64   // [S]
 	Group []int       // [S] from 0
 }
 
-// RankStats describe a ranking update, taken before its optimizer step.
+// RankStats describes a ranking update, taken before its optimizer step.
 type RankStats struct {
 	JointStats
 	Loss  float64
@@ -37,7 +37,7 @@ func (a *Actor) Rank(r Ranked, tau float64) (st RankStats, err error) {
 	return st, err
 }
 
-// agree returns RankStats.Agree.
+// agree returns the share of groups whose likeliest answer has the highest score (RankStats.Agree).
 func agree(sumS []float64, r Ranked) float64 {
 	groups, agreed := 0, 0
 	for lo := 0; lo < len(sumS); groups++ {

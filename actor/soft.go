@@ -10,16 +10,18 @@ import (
 	"gad/model"
 )
 
-// Soft are the soft labels of sequences that SoftSFT learns. With q the student's probabilities, p
-// those of a label, K its tokens and y the sequence's token, the loss at a token is
+// Soft holds the soft labels of the sequences that SoftSFT learns. With q the student's
+// probabilities, p a label's, K the label's tokens and y the sequence's token, the loss at a token
+// is
 //
 //	-(1-w) log q_y - w (Σ_K p_v log q_v + p_r log q_r),  p_r = 1 - Σ_K p_v, q_r = 1 - Σ_K q_v
 //
 // and -log q_y where the label says nothing. The tails p_r and q_r count as one event: cross
-// entropy with what is known of the teacher, and its gradient is that of model.LogProbTailGrad.
+// entropy with the known part of the teacher's distribution. Its gradient is computed by
+// model.LogProbTailGrad.
 type Soft struct {
 	Weight float64             // w, 0 to 1
-	Labels [][]model.SoftLabel // [S][Seq.Trained]; nil of a sequence: all its labels are hard
+	Labels [][]model.SoftLabel // [S][Seq.Trained]; a nil row: all its labels are hard
 }
 
 // labelled reports whether a token of the sequences has a label.
@@ -30,8 +32,9 @@ func (r Rollout) labelled() bool {
 	})
 }
 
-// softGrad computes LogProbGrad of an objective of log-probabilities, as sft is, of which that of a
-// token with a soft label is replaced by the label's: (1-w) log q_y + w Σ p log q.
+// softGrad computes the gradient of an objective of log-probabilities (sft), in which a token with
+// a soft label counts with (1-w) log q_y + w Σ p log q instead of log q_y. It adds the figures of
+// the soft labels to sums.
 func (a *Actor) softGrad(sums *shardSums, pack Rollout, w, temperature float64, seed seeds) error {
 	labelsST := make([][]model.SoftLabel, len(pack))
 	for i, s := range pack {
@@ -77,7 +80,7 @@ func (a *Actor) softGrad(sums *shardSums, pack Rollout, w, temperature float64, 
 	return nil
 }
 
-// entropy returns that of the label's tokens and the tail, nats.
+// entropy returns the entropy of a label's tokens and tail, in nats.
 func entropy(l model.SoftLabel) (h float64) {
 	for _, x := range l.Logp {
 		h -= math.Exp(x) * x

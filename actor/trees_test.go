@@ -63,7 +63,7 @@ func grown(t *testing.T, a *Actor) (once, paths Rollout, branches []algos.Branch
 		}
 	}
 	for _, r := range []Rollout{once, paths} {
-		if err := a.Old(r); err != nil {
+		if err := a.RecomputeOld(r); err != nil {
 			t.Fatal(err)
 		}
 		for _, s := range r {

@@ -35,7 +35,8 @@ type Replay struct {
 	Live  bool    `yaml:"live" doc:"true: the student's new answers enter the pool; false: the pool of the earlier stage is kept unchanged (an off-policy discriminator, for ablations)" needs:".size>0"`
 }
 
-// DefaultConfig is the paper's discriminator.
+// DefaultConfig returns the paper's discriminator: a value head and the Bradley-Terry loss on whole
+// answers.
 func DefaultConfig() Config {
 	return Config{
 		Head: Value, Loss: "bt", Level: "episode", Reads: "answer",
@@ -47,7 +48,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate checks what the tags cannot say.
+// Validate checks rules between settings, which the field tags cannot express.
 func (c Config) Validate() error {
 	if c.ByToken() && c.Head != Likelihood {
 		return fmt.Errorf("settings: critic.level token is the terms of a sum over tokens, which critic.head %s is not: use critic.head=likelihood", c.Head)
@@ -76,10 +77,10 @@ func (c Config) HeadStd(hidden int) float64 {
 // byTurn reports whether a sequence has a score for each of its turns.
 func (c Config) byTurn() bool { return c.Level == "turn" }
 
-// ByToken reports whether each token has a reward of its own: Scorer.Terms.
+// ByToken reports whether each token has a reward of its own (Scorer.Terms).
 func (c Config) ByToken() bool { return c.Level == "token" }
 
-// objective is the discriminator's objective that the settings describe.
+// objective returns the discriminator's objective that the settings describe.
 func (c Config) objective() algos.DiscConfig {
 	return algos.DiscConfig{Loss: c.Loss, L2: c.ScoreL2}
 }

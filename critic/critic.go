@@ -80,7 +80,7 @@ func New(m *model.Model, cfg Config, updates int, seed uint64) (*Critic, error) 
 	return c, nil
 }
 
-// Optimizer is the discriminator's AdamW state.
+// Optimizer returns the discriminator's AdamW state.
 func (c *Critic) Optimizer() *model.Optimizer { return c.opt }
 
 // Close frees the weights.
@@ -93,18 +93,20 @@ func (c *Critic) ScoreBoth(b *Batch) error {
 	if err != nil {
 		return err
 	}
-	b.ScoreS, b.ScoreP = divide(score, len(b.Students))
-	b.TurnS, b.TurnP = divide(turns, len(b.Students))
+	b.ScoreS, b.ScoreP = splitSides(score, len(b.Students))
+	b.TurnS, b.TurnP = splitSides(turns, len(b.Students))
 	return nil
 }
 
-// divide is the students' part of xs and the teachers'; nil if xs is nil.
-func divide[T any](xs []T, students int) (studentS, teacherP []T) {
+// splitSides splits xs into the students' part, its first elements, and the teachers'; both are nil
+// if xs is nil.
+func splitSides[T any](xs []T, students int) (studentS, teacherP []T) {
 	n := min(students, len(xs))
 	return xs[:n:n], xs[n:]
 }
 
-// Batch is what the discriminator learns from in one step.
+// Batch is a step's input to the discriminator: sequences of both sides, and which of them form
+// pairs.
 type Batch struct {
 	Step     int
 	Students []model.Seq // [S]
@@ -121,7 +123,7 @@ type Batch struct {
 	base [][]float64 // [S+P] of head likelihood (Critic.behind); nil without
 }
 
-// Pairs is the number of pairs in b, ties included.
+// Pairs returns the number of pairs in b, ties included.
 func (b *Batch) Pairs() (n int) {
 	for _, skip := range b.Skip {
 		if !skip {
@@ -158,16 +160,16 @@ type Stats struct {
 }
 
 // Update takes the discriminator's optimizer steps on b, one for each mini-batch of prompts,
-// PPOEpochs times over the batch. Afterwards the student sequences enter the pool.
+// PPOEpochs times over the batch. Afterwards the student sequences enter the pool, if it is live.
 //
-// The forward pass of a gradient computes scores as well, so Update needs no scores
-// beforehand. It collects the scores of the batch under the weights before the first optimizer
-// step from the passes of the first mini-batch; only sequences that those did not score need a
-// forward pass of their own (complete).
+// The forward pass of a gradient computes scores as well, so Update needs no scores beforehand. It
+// collects the scores of the batch under the weights before the first optimizer step from the
+// passes of the first mini-batch; only sequences that those did not score need a forward pass of
+// their own (complete).
 func (c *Critic) Update(b Batch) (st Stats, err error) {
 	prompts := len(b.Teachers)
 	mini := c.cfg.MiniBatch(prompts)
-	if b.base, err = c.behind(slices.Concat(b.Students, b.Teachers)); err != nil {
+	if b.base, err = c.baseline(slices.Concat(b.Students, b.Teachers)); err != nil {
 		return st, err
 	}
 	fresh := c.newScores(b) // under the weights before the first optimizer step
@@ -181,14 +183,14 @@ func (c *Critic) Update(b Batch) (st Stats, err error) {
 			}
 			batches++
 			if len(set.student) == 0 { // nothing but ties, which have no gradient
-				st.add(set, learned{})
+				st.add(set, lossStats{})
 				continue
 			}
 			res, err := c.learn(set)
 			if present != nil {
-				set.report(present)
+				set.copyScores(present)
 				if err == nil {
-					err = c.complete(present, b) // before the weights change
+					err = c.scoreRest(present, b) // before the weights change
 				}
 			}
 			if errors.Is(err, algos.ErrNotFinite) {
@@ -212,13 +214,13 @@ func (c *Critic) Update(b Batch) (st Stats, err error) {
 		}
 	}
 	if present != nil { // no optimizer step was taken
-		if err := c.complete(present, b); err != nil {
+		if err := c.scoreRest(present, b); err != nil {
 			return st, err
 		}
 	}
 	score, turns := fresh.bySequence(c.cfg.byTurn())
-	st.ScoreS, st.ScoreP = divide(score, len(b.Students))
-	st.TurnS, st.TurnP = divide(turns, len(b.Students))
+	st.ScoreS, st.ScoreP = splitSides(score, len(b.Students))
+	st.TurnS, st.TurnP = splitSides(turns, len(b.Students))
 	st.finish()
 	if c.Replay != nil && c.cfg.Replay.Live {
 		c.Replay.Add(b)
@@ -228,7 +230,7 @@ func (c *Critic) Update(b Batch) (st Stats, err error) {
 
 // add adds the sums over a mini-batch's pairs. loss and acc of res are means over all pairs in
 // which ties, whose loss is ln 2 each, count as 0.
-func (st *Stats) add(set *pairSet, res learned) {
+func (st *Stats) add(set *pairSet, res lossStats) {
 	ties := float64(set.ties)
 	n := float64(len(set.student)) + ties
 	st.Pairs += n
@@ -264,10 +266,10 @@ func (st *Stats) finish() {
 	st.GradNorm /= float64(max(st.Updates, 1))
 }
 
-// Updates is the number of optimizer steps of one update on a batch of prompts.
+// Updates returns the number of optimizer steps of one update on a batch of prompts.
 func (c Config) Updates(batch int) int { return c.PPOEpochs * ceilDiv(batch, c.MiniBatch(batch)) }
 
-// MiniBatch is the number of prompts of one optimizer step for batches of the given size.
+// MiniBatch returns the number of prompts of one optimizer step, for batches of the given size.
 func (c Config) MiniBatch(prompts int) int {
 	if c.PPOMiniBatch > 0 {
 		return min(c.PPOMiniBatch, prompts)
@@ -275,4 +277,5 @@ func (c Config) MiniBatch(prompts int) int {
 	return prompts
 }
 
+// ceilDiv returns a/b rounded up, for b of 1 or more.
 func ceilDiv(a, b int) int { return (a + b - 1) / max(b, 1) }

@@ -469,7 +469,7 @@ func TestPoolShare(t *testing.T) {
 		given, each := 0, make([]int, c.prompts)
 		const updates = 4000
 		for u := range updates {
-			give := r.replaced(10, 10+c.prompts, c.share, 7, 3, u)
+			give := r.pickPooled(10, 10+c.prompts, c.share, 7, 3, u)
 			given += len(give)
 			for p := range give {
 				each[p-10]++
@@ -490,7 +490,7 @@ func TestPoolShare(t *testing.T) {
 			}
 		}
 	}
-	if fmt.Sprint(r.replaced(0, 32, .5, 1, 2, 3)) != fmt.Sprint(r.replaced(0, 32, .5, 1, 2, 3)) {
+	if fmt.Sprint(r.pickPooled(0, 32, .5, 1, 2, 3)) != fmt.Sprint(r.pickPooled(0, 32, .5, 1, 2, 3)) {
 		t.Error("which prompts give way is not a function of the key")
 	}
 }

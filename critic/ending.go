@@ -6,18 +6,18 @@ import (
 	"gad/model"
 )
 
-// Ending is the one way in which a sequence ends before the discriminator sees
-// it, for the teacher's and the student's path alike. The score is read at the
-// last token, so a difference in endings (no EOS, another EOS, a newline of the
-// chat template) would be all that the discriminator learns.
+// Ending is the one way in which a sequence ends before the discriminator sees it, for the
+// teacher's and the student's path alike. The score is read at the last token, so a difference in
+// endings (no EOS, another EOS, a newline of the chat template) would be all that the discriminator
+// learns.
 type Ending struct {
 	EOS  []int32 // every id that ends an answer
 	Turn int32   // the one that a scored sequence ends with
 }
 
-// Seq is prompt and response as the discriminator reads them: whatever ids of
-// EOS the response ends with are replaced by one Turn; a truncated response
-// (cut at the limit, no EOS of its own) stays without.
+// Seq returns prompt and response as the discriminator reads them. All ids of EOS at the response's
+// end are replaced by one Turn; a truncated response (cut at the limit, no EOS of its own) stays
+// without an end.
 func (e Ending) Seq(prompt, response []int32, truncated bool) model.Seq {
 	n := len(response)
 	for n > 0 && slices.Contains(e.EOS, response[n-1]) {
@@ -31,9 +31,10 @@ func (e Ending) Seq(prompt, response []int32, truncated bool) model.Seq {
 	return model.Answer(ids, len(prompt))
 }
 
-// Turns is Seq of a conversation: every turn, which is a span of s, ends as an answer does, and
-// what was said between two stays as it is. open says that the last turn was cut and has no end;
-// one before it that was cut has the end that the chat template put behind it, in the context.
+// Turns returns the conversation s with each of its turns (spans) ended as Seq ends an answer.
+// Tokens between the turns stay as they are. open reports that the last turn was cut and has no
+// end. An earlier turn that was cut has the end that the chat template put after it, in the
+// context.
 func (e Ending) Turns(s model.Seq, open bool) model.Seq {
 	out := model.Seq{IDs: make([]int32, 0, len(s.IDs)+1)}
 	at := 0

@@ -13,7 +13,7 @@ import (
 // value is a linear head hidden -> 1, read at a sequence's last token (GAD, arXiv 2511.10643) or,
 // with level turn, at the end of each turn.
 //
-// likelihood is a language model q beside the student p that sampled:
+// likelihood is a language model q, compared with the student p that sampled:
 //
 //	D(x, y) = Σ_t log q(y_t | x, y_<t) - log p(y_t | x, y_<t)
 //
@@ -23,15 +23,16 @@ import (
 // q begins as the student, so that D is 0 everywhere at first. The form is that of AIRL's
 // discriminator (Fu, Luo and Levine, arXiv 1710.11248, f - log π) with a normalised f.
 type head interface {
-	// scores returns what the network alone gives to each sequence's scores [S][scores], by forward
-	// passes in packs of maxTokens tokens.
+	// scores returns the network's part of each sequence's scores [S][scores], before the baseline
+	// is subtracted, by forward passes in packs of maxTokens tokens.
 	scores(seqs []model.Seq, maxTokens int) ([][]float64, error)
-	// learn passes one pack forward and backward. seed gets the same numbers sequence by sequence,
-	// and returns the loss's gradient with respect to them; nil is no backward pass.
+	// learn passes one pack forward and backward. It calls seed with the network's part of the
+	// pack's scores, sequence after sequence; seed returns the loss's gradient with respect to
+	// them, or nil to skip the backward pass.
 	learn(pack []model.Seq, seed func(scoreN []float64) ([]float32, error)) error
 }
 
-// valueHead is a Scorer's linear head.
+// valueHead is a linear head: one score per sequence or, byTurn, one per turn.
 type valueHead struct {
 	m      *model.Model
 	byTurn bool
@@ -62,11 +63,11 @@ func (h valueHead) learn(pack []model.Seq, seed func([]float64) ([]float32, erro
 	return pass(pack, func(scoreN []float32) ([]float32, error) { return seed(float64s(scoreN)) })
 }
 
-// likelihoodHead is the language model q. With level turn, the score of a turn is the sum over the
+// likelihoodHead is the language model q. With level turn, the score of a turn is the sum over all
 // tokens up to its end.
 type likelihoodHead struct {
 	m           *model.Model
-	temperature float64 // of the rollouts: of q as of p
+	temperature float64 // of the rollouts, for both q and p
 	byTurn      bool
 }
 
@@ -80,13 +81,14 @@ func sums(m *model.Model, seqs []model.Seq, temperature float64, maxTokens int,
 	byTurn bool) (out [][]float64, err error) {
 	logpST, _, err := m.AllLogProbs(seqs, temperature, maxTokens)
 	for s, logpT := range logpST {
-		out = append(out, upTo(logpT, seqs[s], byTurn))
+		out = append(out, prefixSums(logpT, seqs[s], byTurn))
 	}
 	return out, err
 }
 
-// upTo returns the sums of a sequence's log-probabilities up to the end of each turn, or of all.
-func upTo(logpT []float32, s model.Seq, byTurn bool) []float64 {
+// prefixSums returns the sums of a sequence's log-probabilities up to the end of each turn or,
+// unless byTurn, the one sum over all of them.
+func prefixSums(logpT []float32, s model.Seq, byTurn bool) []float64 {
 	if !byTurn {
 		sum := 0.0
 		for _, x := range logpT {
@@ -110,7 +112,7 @@ func (h likelihoodHead) learn(pack []model.Seq, seed func([]float64) ([]float32,
 		func(logpST, _ [][]float32) (dlogpST, _ [][]float32, err error) {
 			var scoreN []float64
 			for s, logpT := range logpST {
-				scoreN = append(scoreN, upTo(logpT, pack[s], h.byTurn)...)
+				scoreN = append(scoreN, prefixSums(logpT, pack[s], h.byTurn)...)
 			}
 			d, err := seed(scoreN)
 			if err == nil && d == nil {
@@ -124,7 +126,7 @@ func (h likelihoodHead) learn(pack []model.Seq, seed func([]float64) ([]float32,
 				if h.byTurn {
 					n = pack[s].Turns()
 				}
-				dlogpST = append(dlogpST, byToken(d[:n], pack[s], len(logpT), h.byTurn))
+				dlogpST = append(dlogpST, spreadGradient(d[:n], pack[s], len(logpT), h.byTurn))
 				d = d[n:]
 			}
 			return dlogpST, nil, nil
@@ -135,12 +137,12 @@ func (h likelihoodHead) learn(pack []model.Seq, seed func([]float64) ([]float32,
 	return err
 }
 
-// errNoGradient ends a pass whose scores have no gradient, before its backward part.
+// errNoGradient ends a pass before its backward part, if its scores have no gradient.
 var errNoGradient = errors.New("critic: no gradient")
 
-// byToken spreads the gradient of a sequence's scores over its tokens: a token is in the scores of
-// its own turn and of all later ones.
-func byToken(dK []float32, s model.Seq, tokens int, byTurn bool) []float32 {
+// spreadGradient spreads the gradient dK of a sequence's scores over its tokens. A token is in the
+// scores of its own turn and of all later ones.
+func spreadGradient(dK []float32, s model.Seq, tokens int, byTurn bool) []float32 {
 	out := make([]float32, tokens)
 	if !byTurn {
 		for t := range out {
@@ -159,7 +161,7 @@ func byToken(dK []float32, s model.Seq, tokens int, byTurn bool) []float32 {
 	return out
 }
 
-// float64s returns xs in float64.
+// float64s converts xs to float64.
 func float64s(xs []float32) []float64 {
 	out := make([]float64, len(xs))
 	for i, x := range xs {
@@ -182,13 +184,13 @@ func (c Config) Kind() model.Kind {
 	return model.Scorer
 }
 
-// Scorer is a discriminator that scores. It does not learn.
+// Scorer is a discriminator that only scores: it has no optimizer.
 type Scorer struct {
 	cfg  Config
 	m    *model.Model
 	head head
 
-	student     *model.Model // of head likelihood: see Against
+	student     *model.Model // of head likelihood: see SetStudent
 	temperature float64
 }
 
@@ -210,9 +212,10 @@ func NewScorer(m *model.Model, cfg Config) (*Scorer, error) {
 // Model returns the network that scores.
 func (c *Scorer) Model() *model.Model { return c.m }
 
-// Against names the student whose sequences a discriminator with head likelihood scores, and the
-// temperature at which it samples them. Its weights may change between calls of Update and Score.
-func (c *Scorer) Against(student *model.Model, temperature float64) {
+// SetStudent sets the student whose sequences a discriminator with head likelihood scores, and the
+// temperature at which it samples them. The student's weights may change between calls of Update
+// and Score.
+func (c *Scorer) SetStudent(student *model.Model, temperature float64) {
 	c.student, c.temperature = student, temperature
 	if h, ok := c.head.(likelihoodHead); ok {
 		h.temperature = temperature
@@ -220,14 +223,14 @@ func (c *Scorer) Against(student *model.Model, temperature float64) {
 	}
 }
 
-// behind returns what is subtracted from the network's part of each score [S][scores]: with head
-// likelihood the student's log-probabilities, else nothing (nil).
-func (c *Scorer) behind(seqs []model.Seq) ([][]float64, error) {
+// baseline returns the number to subtract from the network's part of each score [S][scores]: with
+// head likelihood the student's log-probabilities; otherwise nil, for 0.
+func (c *Scorer) baseline(seqs []model.Seq) ([][]float64, error) {
 	if c.cfg.Head != Likelihood || len(seqs) == 0 {
 		return nil, nil
 	}
 	if c.student == nil {
-		return nil, errors.New("critic: critic.head=likelihood compares with the student, and none is named: call Against first")
+		return nil, errors.New("critic: critic.head=likelihood compares with the student, and none is named: call SetStudent first")
 	}
 	base, err := sums(c.student, seqs, c.temperature, c.cfg.MaxTokenLen, c.cfg.byTurn())
 	if err != nil {
@@ -243,16 +246,16 @@ func (c *Scorer) Score(seqs []model.Seq) (scoreS []float32, err error) {
 	return scoreS, err
 }
 
-// scoreTurns returns the scores of Score and, with level turn, those at the end of each turn
+// scoreTurns returns the scores of Score and, with level turn, the scores at the ends of all turns
 // [S][turns]. A sequence passes forward once.
 func (c *Scorer) scoreTurns(seqs []model.Seq) (scoreS []float32, turnS [][]float32, err error) {
-	base, err := c.behind(seqs)
+	base, err := c.baseline(seqs)
 	if err != nil {
 		return nil, nil, err
 	}
 	all := &scores{}
 	for i, s := range seqs {
-		all.add(c.unknown(s, base, i))
+		all.add(c.unscored(s, base, i))
 	}
 	if err := c.scoreUnknown(seqs, all, nil); err != nil {
 		return nil, nil, err
@@ -261,18 +264,18 @@ func (c *Scorer) scoreTurns(seqs []model.Seq) (scoreS []float32, turnS [][]float
 	return scoreS, turnS, nil
 }
 
-// Terms returns the terms of which the score of head likelihood is the sum, log q - log p for each
-// trained token of each sequence, in nats [S][T].
+// Terms returns the terms whose sum is the score of head likelihood: log q - log p for each trained
+// token of each sequence, in nats [S][T].
 func (c *Scorer) Terms(seqs []model.Seq) ([][]float32, error) {
 	h, ok := c.head.(likelihoodHead)
 	if !ok || c.student == nil {
-		return nil, errors.New("critic: only a discriminator with critic.head=likelihood and a student (Against) has terms by token")
+		return nil, errors.New("critic: only a discriminator with critic.head=likelihood and a student (SetStudent) has terms by token")
 	}
 	termST, _, err := h.m.AllLogProbs(seqs, h.temperature, c.cfg.MaxTokenLen)
 	if err != nil {
 		return nil, fmt.Errorf("critic: %w", err)
 	}
-	termST = cloned(termST)
+	termST = cloneRows(termST)
 	baseST, _, err := c.student.AllLogProbs(seqs, h.temperature, c.cfg.MaxTokenLen)
 	if err != nil {
 		return nil, fmt.Errorf("critic: the student's log-probabilities: %w", err)
@@ -285,8 +288,8 @@ func (c *Scorer) Terms(seqs []model.Seq) ([][]float32, error) {
 	return termST, nil
 }
 
-// cloned copies rows that the next pass may overwrite.
-func cloned(rows [][]float32) [][]float32 {
+// cloneRows copies rows whose memory the next pass may overwrite.
+func cloneRows(rows [][]float32) [][]float32 {
 	out := make([][]float32, len(rows))
 	for i, row := range rows {
 		out[i] = slices.Clone(row)

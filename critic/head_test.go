@@ -30,7 +30,7 @@ func TestLikelihoodScores(t *testing.T) {
 	for _, level := range []string{"episode", "turn"} {
 		c, spy := newCritic(t, func(c *Config) { c.Head, c.Level = Likelihood, level })
 		p := student(t, spy, 9)
-		c.Against(p, 0.7)
+		c.SetStudent(p, 0.7)
 		b := episodes()
 		scoreBoth(t, c, &b)
 		seqs, got := slices.Concat(b.Students, b.Teachers), slices.Concat(b.TurnS, b.TurnP)
@@ -64,7 +64,7 @@ func TestLikelihoodScores(t *testing.T) {
 // A discriminator that is the student scores every answer 0, to the bit: its loss is ln 2.
 func TestLikelihoodBeginsAtZero(t *testing.T) {
 	c, spy := newCritic(t, likelihood)
-	c.Against(student(t, spy, 3), 1)
+	c.SetStudent(student(t, spy, 3), 1)
 	st := update(t, c, batch())
 	for _, x := range slices.Concat(st.ScoreS, st.ScoreP) {
 		if x != 0 {
@@ -101,9 +101,9 @@ func TestLikelihoodGradient(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		c.Against(student(t, be, 9), 0.8)
+		c.SetStudent(student(t, be, 9), 0.8)
 		b := episodes()
-		if b.base, err = c.behind(slices.Concat(b.Students, b.Teachers)); err != nil {
+		if b.base, err = c.baseline(slices.Concat(b.Students, b.Teachers)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := c.learn(gathered(t, c, b, nil)); err != nil {
@@ -129,10 +129,10 @@ func TestLikelihoodGradient(t *testing.T) {
 // weights that the earlier have made.
 func TestLikelihoodMiniBatches(t *testing.T) {
 	both, spy := newCritic(t, func(c *Config) { c.Head, c.PPOMiniBatch = Likelihood, 1 })
-	both.Against(student(t, spy, 9), 1)
+	both.SetStudent(student(t, spy, 9), 1)
 	update(t, both, batch())
 	one, other := newCritic(t, func(c *Config) { c.Head, c.PPOMiniBatch = Likelihood, 1 })
-	one.Against(student(t, other, 9), 1)
+	one.SetStudent(student(t, other, 9), 1)
 	whole := batch()
 	for p := range 2 {
 		part := Batch{Students: whole.Students[3*p : 3*p+3], Group: []int{0, 0, 0},
@@ -149,10 +149,10 @@ func TestLikelihoodPool(t *testing.T) {
 	c, spy := newCritic(t, func(c *Config) {
 		c.Head, c.Replay = Likelihood, Replay{Size: 8, Share: 1, Live: true}
 	})
-	c.Against(student(t, spy, 9), 1)
+	c.SetStudent(student(t, spy, 9), 1)
 	update(t, c, batch())
 	now := student(t, spy, 11)
-	c.Against(now, 1)
+	c.SetStudent(now, 1)
 	b := batch()
 	b.Step = 1
 	set := gathered(t, c, b, nil)
@@ -168,7 +168,7 @@ func TestLikelihoodPool(t *testing.T) {
 		for _, x := range logp[0] {
 			sum += float64(x)
 		}
-		if got := set.score.of(i)[0].Base; math.Abs(got-sum) > 1e-5 {
+		if got := set.score.sequence(i)[0].Base; math.Abs(got-sum) > 1e-5 {
 			t.Errorf("sequence %d is compared with %g, want %g", i, got, sum)
 		}
 	}
@@ -176,7 +176,7 @@ func TestLikelihoodPool(t *testing.T) {
 
 func TestLikelihoodMistakes(t *testing.T) {
 	c, _ := newCritic(t, likelihood)
-	if _, err := c.Update(batch()); err == nil || !strings.Contains(err.Error(), "call Against") {
+	if _, err := c.Update(batch()); err == nil || !strings.Contains(err.Error(), "call SetStudent") {
 		t.Errorf("without a student: %v", err)
 	}
 	be, err := cpu.New(cpu.Options{Workers: 1})
@@ -201,7 +201,7 @@ func TestTerms(t *testing.T) {
 	c, spy := newCritic(t, func(c *Config) {
 		c.Head, c.Level, c.MaxTokenLen = Likelihood, "token", 16
 	})
-	c.Against(student(t, spy, 9), 0.7)
+	c.SetStudent(student(t, spy, 9), 0.7)
 	b := episodes()
 	scoreS, err := c.Score(b.Students)
 	if err != nil {

@@ -42,12 +42,12 @@ import (
 
 // learn adds the gradient of the loss over the pairs of set to the model's gradients. An
 // error that wraps algos.ErrNotFinite is the same on all ranks.
-func (c *Critic) learn(set *pairSet) (learned, error) {
+func (c *Critic) learn(set *pairSet) (lossStats, error) {
 	shards := set.byShard(c.m)
 	packsK := model.PacksByShard(set.seqs, shards, c.cfg.MaxTokenLen)
 	if err := c.scoreUnknown(set.seqs, &set.score,
 		c.neededEarly(set, slices.Concat(packsK...))); err != nil {
-		return learned{}, err
+		return lossStats{}, err
 	}
 	scoresK, err := model.EachShard(c.m, func(k int) ([]score, error) {
 		for _, pack := range packsK[k] {
@@ -62,7 +62,7 @@ func (c *Critic) learn(set *pairSet) (learned, error) {
 		return model.Pick(set.score.at, set.score.indices(shards[k])), nil
 	})
 	if err != nil {
-		return learned{}, err
+		return lossStats{}, err
 	}
 	for k, shard := range shards {
 		for n, i := range set.score.indices(shard) {
@@ -77,22 +77,22 @@ func (c *Critic) learn(set *pairSet) (learned, error) {
 func (c *Critic) learnPack(set *pairSet, pack []int) error {
 	at := set.score.indices(pack)
 	if set.score.complete() {
-		if _, seed, err := c.objective(set); err != nil || zero(seed, at) {
+		if _, seed, err := c.objective(set); err != nil || noGradient(seed, at) {
 			return err
 		}
 	}
 	return c.head.learn(model.Pick(set.seqs, pack), func(scoreN []float64) ([]float32, error) {
 		set.score.fill(pack, scoreN)
 		_, seed, err := c.objective(set)
-		if err != nil || zero(seed, at) {
+		if err != nil || noGradient(seed, at) {
 			return nil, err
 		}
 		return model.Pick(seed, at), nil
 	})
 }
 
-// zero reports whether the scores of a pack have no gradient.
-func zero(seed []float32, at []int) bool {
+// noGradient reports whether all scores of a pack, at the given indices, have a zero seed.
+func noGradient(seed []float32, at []int) bool {
 	return !slices.ContainsFunc(at, func(i int) bool { return seed[i] != 0 })
 }
 

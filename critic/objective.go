@@ -6,29 +6,29 @@ import (
 	"gad/model"
 )
 
-// learned are the statistics of a mini-batch, means over its pairs.
-type learned struct {
+// lossStats is the statistics of a mini-batch, means over its pairs.
+type lossStats struct {
 	loss      float64
 	acc       float64 // of the indicator D_teacher > D_student of the last turns, strict
 	groupTerm float64
 }
 
-// evaluation is a result of objective.
+// evaluation is a cached result of objective.
 type evaluation struct {
-	learned
+	lossStats
 	seed []float32 // [scores]
 }
 
-// objective is the loss over the pairs whose scores are known,
+// objective returns the loss over the pairs whose scores are known,
 //
 //	L = 1/(n+ties) Σ_pairs loss of the pair (turns.go) + GroupOT * group term
 //
 // and its seeds dL/dD [scores]. Ties are in the mean, with a gradient of zero. The group term is of
 // the last turns' scores. Once all scores are known, the result does not change and is computed
 // once (pairSet.final).
-func (c *Critic) objective(set *pairSet) (res learned, seed []float32, err error) {
+func (c *Critic) objective(set *pairSet) (res lossStats, seed []float32, err error) {
 	if set.final != nil {
-		return set.final.learned, set.final.seed, nil
+		return set.final.lossStats, set.final.seed, nil
 	}
 	score, terms, pairs := set.score.values(), set.terms, float64(len(set.student))
 	studentN := model.Pick(score, terms.student)
@@ -80,12 +80,12 @@ func (c *Critic) objective(set *pairSet) (res learned, seed []float32, err error
 // least is the smallest |dL/dD| that passes backward. A discriminator that is sure of a pair
 // has smaller ones, whose products with weights are subnormal numbers: a processor multiplies
 // those some hundred times slower. AdamW, whose eps is 1e-8, makes nothing of them either way.
-const least = 1e-25
+const minSeed = 1e-25
 
 // flush makes seeds zero that are too small to matter.
 func flush(seed []float32) {
 	for i, x := range seed {
-		if x < least && x > -least {
+		if x < minSeed && x > -minSeed {
 			seed[i] = 0
 		}
 	}

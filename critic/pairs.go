@@ -11,26 +11,27 @@ import (
 type score struct {
 	Known bool
 	Value float32 // 0 where not Known
-	Base  float64 // what is subtracted from the network's part of it (Critic.behind)
+	Base  float64 // subtracted from the network's part (Scorer.baseline)
 }
 
-// scores are those of a list of sequences, one each, or with level turn one for each turn.
+// scores holds the scores of a list of sequences: one each or, with level turn, one for each turn.
 type scores struct {
 	at    []score // sequence by sequence
 	first []int   // [sequences] the first score of each
 }
 
-// newScores are the scores of b's students, then of its teachers, as far as b has them.
+// newScores returns the scores of b's students, then of its teachers. Scores that b does not have
+// are unknown.
 func (c *Critic) newScores(b Batch) *scores {
 	all := &scores{}
 	add := func(seqs []model.Seq, scoreS []float32, turnS [][]float32) {
 		for i, s := range seqs {
-			of := c.unknown(s, b.base, len(all.first))
+			of := c.unscored(s, b.base, len(all.first))
 			switch {
 			case c.cfg.byTurn() && turnS != nil:
-				give(of, turnS[i])
+				setKnown(of, turnS[i])
 			case !c.cfg.byTurn() && scoreS != nil:
-				give(of, scoreS[i:i+1])
+				setKnown(of, scoreS[i:i+1])
 			}
 			all.add(of)
 		}
@@ -40,9 +41,9 @@ func (c *Critic) newScores(b Batch) *scores {
 	return all
 }
 
-// unknown returns the scores of a sequence before any pass. Their bases are base[i], unless base is
-// nil.
-func (c *Scorer) unknown(s model.Seq, base [][]float64, i int) []score {
+// unscored returns a sequence's scores before any pass, all unknown. base[i] are their baselines;
+// base nil stands for zeros.
+func (c *Scorer) unscored(s model.Seq, base [][]float64, i int) []score {
 	n := 1
 	if c.cfg.byTurn() {
 		n = s.Turns()
@@ -56,8 +57,8 @@ func (c *Scorer) unknown(s model.Seq, base [][]float64, i int) []score {
 	return of
 }
 
-// give sets scores that the caller knows.
-func give(of []score, values []float32) {
+// setKnown sets scores to values that the caller knows.
+func setKnown(of []score, values []float32) {
 	for k := range of {
 		of[k].Known, of[k].Value = true, values[k]
 	}
@@ -69,7 +70,7 @@ func (s *scores) add(of []score) {
 	s.at = append(s.at, of...)
 }
 
-// span is where the scores of sequence i are: at[from:to].
+// span returns where the scores of sequence i are: at[from:to].
 func (s *scores) span(i int) (from, to int) {
 	if i+1 < len(s.first) {
 		return s.first[i], s.first[i+1]
@@ -77,13 +78,13 @@ func (s *scores) span(i int) (from, to int) {
 	return s.first[i], len(s.at)
 }
 
-// of are the scores of sequence i.
-func (s *scores) of(i int) []score {
+// sequence returns the scores of sequence i.
+func (s *scores) sequence(i int) []score {
 	from, to := s.span(i)
 	return s.at[from:to]
 }
 
-// indices are those in at of the given sequences' scores.
+// indices returns the indices in at of the given sequences' scores.
 func (s *scores) indices(seqs []int) (at []int) {
 	for _, i := range seqs {
 		for from, to := s.span(i); from < to; from++ {
@@ -93,7 +94,8 @@ func (s *scores) indices(seqs []int) (at []int) {
 	return at
 }
 
-// fill sets the scores of the given sequences that are not known, from the network's part of each.
+// fill sets the unknown scores of the given sequences from values, the network's part of each of
+// their scores.
 func (s *scores) fill(seqs []int, values []float64) {
 	for k, i := range s.indices(seqs) {
 		if at := &s.at[i]; !at.Known {
@@ -103,14 +105,14 @@ func (s *scores) fill(seqs []int, values []float64) {
 }
 
 // complete reports whether all scores are known.
-func (s *scores) complete() bool { return known(s.at) }
+func (s *scores) complete() bool { return allKnown(s.at) }
 
-// known reports whether all of some scores are known.
-func known(of []score) bool {
+// allKnown reports whether all of the given scores are known.
+func allKnown(of []score) bool {
 	return !slices.ContainsFunc(of, func(x score) bool { return !x.Known })
 }
 
-// values are the scores as numbers, 0 where unknown.
+// values returns the scores as numbers, 0 where unknown.
 func (s *scores) values() []float32 {
 	out := make([]float32, len(s.at))
 	for i, x := range s.at {
@@ -119,7 +121,7 @@ func (s *scores) values() []float32 {
 	return out
 }
 
-// bySequence are the values of each sequence's last score and, if byTurn, of all its scores.
+// bySequence returns each sequence's last score and, if byTurn, all its scores.
 func (s *scores) bySequence(byTurn bool) (last []float32, turns [][]float32) {
 	values := s.values()
 	for i := range s.first {
@@ -132,17 +134,17 @@ func (s *scores) bySequence(byTurn bool) (last []float32, turns [][]float32) {
 	return last, turns
 }
 
-// complete computes the scores that present lacks of b's sequences.
-func (c *Critic) complete(present *scores, b Batch) error {
+// scoreRest computes the scores of b's sequences that present lacks.
+func (c *Critic) scoreRest(present *scores, b Batch) error {
 	return c.scoreUnknown(slices.Concat(b.Students, b.Teachers), present, nil)
 }
 
-// scoreUnknown computes, by a forward pass, the scores of seqs that are wanted and not known;
-// nil wants all.
+// scoreUnknown computes, by a forward pass, the unknown scores of the sequences that wanted marks;
+// nil marks all.
 func (c *Scorer) scoreUnknown(seqs []model.Seq, s *scores, wanted []bool) error {
 	var todo []int
 	for i := range seqs {
-		if !known(s.of(i)) && (wanted == nil || wanted[i]) {
+		if !allKnown(s.sequence(i)) && (wanted == nil || wanted[i]) {
 			todo = append(todo, i)
 		}
 	}
@@ -161,18 +163,18 @@ type pairSet struct {
 	score            scores      // of seqs
 	terms            terms       // of the loss
 	final            *evaluation // the objective of complete scores; nil until then
-	place            []int       // number of each of seqs in the batch; -1: from the pool
+	place            []int       // index of each of seqs in the batch; -1: from the pool
 	student, teacher []int       // [n] pair: seqs[student[i]] against seqs[teacher[i]]
 	group            []int       // [n] prompt of a pair of the batch; -1: from the pool
 	ties             int         // pairs of the batch left out because their gradient is zero
 	pooled           int         // pairs of the pool that replace pairs of the batch
 }
 
-// report copies the scores that are known of the set's sequences to those of the batch.
-func (p *pairSet) report(present *scores) {
+// copyScores copies the known scores of the set's sequences to the batch's scores.
+func (p *pairSet) copyScores(present *scores) {
 	for i, at := range p.place {
-		if at >= 0 && known(p.score.of(i)) {
-			copy(present.of(at), p.score.of(i))
+		if at >= 0 && allKnown(p.score.sequence(i)) {
+			copy(present.sequence(at), p.score.sequence(i))
 		}
 	}
 }
@@ -181,21 +183,21 @@ func (p *pairSet) report(present *scores) {
 // sees a difference of scores, which is 0 whatever the weights are.
 func (c Config) tiesTeach() bool { return c.Loss != "bt" || c.ScoreL2 > 0 || c.GroupOT > 0 }
 
-// gather collects the pairs of prompts lo to hi-1. If there is a pool, pairs of the pool
-// replace the pairs of a share of those prompts, one for one. present are the batch's scores
-// under the present weights; nil: none is known.
+// gather collects the pairs of prompts lo to hi-1. If there is a pool, pairs of the pool replace
+// the pairs of a share of those prompts, one for one. present holds the batch's scores under the
+// present weights; nil: none is known.
 func (c *Critic) gather(b Batch, lo, hi, update int, present *scores) (*pairSet, error) {
 	set := &pairSet{}
 	add := func(s model.Seq, place int, base [][]float64) int {
-		of := c.unknown(s, base, max(place, 0))
+		of := c.unscored(s, base, max(place, 0))
 		if place >= 0 && present != nil {
-			of = present.of(place)
+			of = present.sequence(place)
 		}
 		set.score.add(of)
 		set.seqs, set.place = append(set.seqs, s), append(set.place, place)
 		return len(set.seqs) - 1
 	}
-	replaced := c.Replay.replaced(lo, hi, c.cfg.Replay.Share, c.seed, b.Step, update)
+	replaced := c.Replay.pickPooled(lo, hi, c.cfg.Replay.Share, c.seed, b.Step, update)
 	at := map[int]int{} // prompt -> its teacher in set.seqs
 	for s, seq := range b.Students {
 		p := b.Group[s]
@@ -222,7 +224,7 @@ func (c *Critic) gather(b Batch, lo, hi, update int, present *scores) (*pairSet,
 	for _, old := range drawn {
 		both = append(both, old.Student, old.Teacher)
 	}
-	base, err := c.behind(both) // the student as it is now
+	base, err := c.baseline(both) // the student as it is now
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,7 @@ type Buffer struct {
 	Pairs []Pair // oldest first
 }
 
-// Pair is a student's sequence and the teacher's for the same prompt.
+// Pair is a student's sequence and the teacher's sequence for the same prompt.
 type Pair struct{ Student, Teacher model.Seq }
 
 // Add appends the pairs of b without ties, and removes the oldest beyond Cap.
@@ -35,14 +35,14 @@ func (r *Buffer) Add(b Batch) {
 	}
 }
 
-// replaced picks the prompts of lo to hi-1 whose pairs are replaced by the pool's: a share of
-// them, rounded up or down at random so that the mean is exact. It is a function of seed, step
-// and update, and picks none while the pool is empty.
-func (r *Buffer) replaced(lo, hi int, share float64, seed uint64, step, update int) map[int]bool {
+// pickPooled picks the prompts of lo to hi-1 whose pairs are replaced by the pool's: a share of
+// them, rounded up or down at random so that the mean is exact. It is a function of seed, step and
+// update, and picks none while the pool is empty.
+func (r *Buffer) pickPooled(lo, hi int, share float64, seed uint64, step, update int) map[int]bool {
 	if r == nil || len(r.Pairs) == 0 {
 		return nil
 	}
-	// Draw uses the even numbers of an update, replaced the odd ones.
+	// Draw uses the even numbers of an update, pickPooled the odd ones.
 	key := func(i int) (uint64, uint64, uint64) {
 		return uint64(step), uint64(update)<<1 | 1,
 			uint64(i)
@@ -81,10 +81,10 @@ func (r *Buffer) Draw(n int, seed uint64, step, update int) []Pair {
 	return out
 }
 
-// Flat is the buffer as integer lists, for a checkpoint: each pair's ids end to
-// end, and four numbers a pair: lengths of the student's and the teacher's
-// sequence and of their prompts. For a sequence that is not a prompt and one span to its end, the
-// last is ^n instead, with n the number of its spans, and the spans' ends follow the four numbers.
+// Flat encodes the buffer as integer lists, for a checkpoint: each pair's ids end to end, and four
+// numbers a pair: the lengths of the student's and the teacher's sequence, and the lengths of their
+// prompts. For a sequence that is not a prompt and one span to its end, the last number is ^n
+// instead, with n the number of its spans, and the spans' ends follow the four numbers.
 func (r *Buffer) Flat() (ids, lens []int32) {
 	for _, p := range r.Pairs {
 		ids = append(append(ids, p.Student.IDs...), p.Teacher.IDs...)
@@ -105,7 +105,7 @@ func (r *Buffer) Flat() (ids, lens []int32) {
 	return ids, lens
 }
 
-// SetFlat restores what Flat gave.
+// SetFlat restores the pairs that Flat encoded. It fails if the lists do not fit together.
 func (r *Buffer) SetFlat(ids, lens []int32) error {
 	r.Pairs = nil
 	damaged := func(four []int32) error {

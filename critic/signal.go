@@ -2,9 +2,9 @@ package critic
 
 import "math"
 
-// Signal is statistics of a batch's scores before the discriminator has learned from it: how
-// well it tells the two sides apart, and whether its scores rank the answers of one prompt,
-// from which the student's advantages are computed. With level turn, scores are the last turns'.
+// Signal is the statistics of a batch's scores before the discriminator has learned from it: how
+// well it tells the two sides apart, and whether its scores rank the answers of one prompt, from
+// which the student's advantages are computed. With level turn, scores are the last turns'.
 type Signal struct {
 	// mean [D(teacher) > D(student)] over all pairs; a tie counts as wrong
 	Acc                      float64
@@ -27,7 +27,7 @@ type Signal struct {
 // distance to the teacher's (GRGC, arXiv 2609.39757).
 const collapsed = 0.15
 
-// Signal measures b by its fresh scores. Without pairs all is 0.
+// Signal computes the statistics of ScoreS and ScoreP, which must be set. Without pairs all are 0.
 func (b *Batch) Signal() (g Signal) {
 	n := 0.0
 	for s, skip := range b.Skip {

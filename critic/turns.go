@@ -9,20 +9,19 @@ import "slices"
 //
 //	1/m ( Σ_{k=1..K} loss(D_k(s), D_k(t))  +  [K_s ≠ K_t] loss(D_{K_s}(s), D_{K_t}(t)) )
 //	K = min(K_s, K_t),  m = K + [K_s ≠ K_t]
-//
-// with loss(s, t) = softplus(s - t) for bt, or what else critic.loss names. The loss of a
+// with loss(s, t) = softplus(s - t) for bt, or the other loss that critic.loss names. The loss of a
 // mini-batch is the mean over its pairs, whatever their numbers of turns. Where these differ, the
 // last turns are compared once more: turn K of the longer episode does not say how it ends. With
 // one turn each, the loss is that of level episode.
 
-// terms are those of a mini-batch's loss, pair by pair.
+// terms holds the terms of a mini-batch's loss, pair by pair.
 type terms struct {
 	student, teacher []int     // [n] score at[student[i]] against at[teacher[i]]
-	share            []float64 // [n] in the pair's mean
+	share            []float64 // [n] weight in the pair's mean
 	last             []int     // [pairs] the term that compares the last turns
 }
 
-// compare are the terms of the pairs of sequences student[i] and teacher[i].
+// compare returns the terms of the loss of the pairs of sequences student[i] and teacher[i].
 func (s *scores) compare(student, teacher []int) (t terms) {
 	for i := range student {
 		fromS, toS := s.span(student[i])
@@ -44,12 +43,12 @@ func (s *scores) compare(student, teacher []int) (t terms) {
 	return t
 }
 
-// TurnRewards are the rewards of an episode's turns, by their scores D_1 to D_K:
+// TurnRewards returns the rewards of an episode's turns, given its scores D_1 to D_K:
 //
 //	d_k = D_k - D_(k-1),  D_0 = 0
 //
 // They add up to D_K, the episode's score: the potential-based form (Ng, Harada and Russell, ICML
-// 1999), in which a turn is rewarded for what it adds.
+// 1999), in which a turn's reward is its increase of the score.
 func TurnRewards(scoreK []float32) []float64 {
 	d := make([]float64, len(scoreK))
 	before := 0.0

@@ -50,8 +50,8 @@ func Open(o Options) (model.Backend, error) {
 	return be, nil
 }
 
-// Validate reports a device or a precision that does not exist. Whether this machine
-// has the device is seen by Open alone.
+// Validate reports a device or a precision that does not exist. It does not look at the machine:
+// only Open fails where the device is missing.
 func (o Options) Validate() error {
 	switch o.Precision {
 	case "", Auto, BF16, F32:
@@ -72,8 +72,8 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// Footprint is what a plan of memory knows of the device, which need not be there. The
-// options must be valid.
+// Footprint returns the memory model of the device, for plans. The device need not exist on this
+// machine. The options must be valid.
 func (o Options) Footprint() model.Footprint {
 	if o.Name == CUDA {
 		return o.cuda()
@@ -81,10 +81,11 @@ func (o Options) Footprint() model.Footprint {
 	return cpu.Footprint{Precision: o.cpu().Precision}
 }
 
-// FreeMemory is the number of bytes of main memory that the system says a new program
-// can have; 0 where it does not say.
+// FreeMemory returns the bytes of main memory that the system reports as available to a new
+// program; 0 where it does not report any.
 func FreeMemory() int64 { return cpu.MemoryAvailable() }
 
+// cuda returns the options as internal/compute/cuda reads them.
 func (o Options) cuda() cuda.Options {
 	precision := cuda.BF16
 	if o.Precision == F32 {
@@ -93,6 +94,7 @@ func (o Options) cuda() cuda.Options {
 	return cuda.Options{Device: o.Index, Precision: precision}
 }
 
+// cpu returns the options as internal/compute/cpu reads them, with the free memory as limit.
 func (o Options) cpu() cpu.Options {
 	precision := cpu.F32
 	if o.Precision == BF16 {

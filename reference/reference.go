@@ -8,7 +8,7 @@ import (
 	"gad/model"
 )
 
-// Policy gives log-probabilities under frozen weights.
+// Policy is a frozen policy that gives log-probabilities.
 type Policy struct {
 	m         *model.Model
 	maxTokens int
@@ -30,8 +30,8 @@ func New(m *model.Model, maxTokens int) *Policy { return &Policy{m: m, maxTokens
 // Model returns the frozen network.
 func (p *Policy) Model() *model.Model { return p.m }
 
-// LogProbs returns the log-probability of each response token, natural logarithm, of
-// logits divided by temperature.
+// LogProbs returns the natural log-probability of each response token [S][T], of logits divided by
+// temperature.
 func (p *Policy) LogProbs(seqs []model.Seq,
 	temperature float64) (refLogpST [][]float32, err error) {
 	refLogpST, _, err = p.m.AllLogProbs(seqs, temperature, p.maxTokens)

@@ -10,7 +10,8 @@ import (
 	"gad/trainer/config"
 )
 
-// performance adds speed and memory. work is what the step computed.
+// performance adds the metrics of speed and memory to m. w is the step's work, seconds its
+// duration.
 func (t *Trainer) performance(m Metrics, w work, seconds float64) {
 	m["timing_s/step"] = seconds
 	// the checkpoint after the step before: a step's line is written before its checkpoint
@@ -22,7 +23,7 @@ func (t *Trainer) performance(m Metrics, w work, seconds float64) {
 	if t.meter.peak > 0 {
 		m["perf/mfu"] = w.flops / seconds / t.meter.peak
 	}
-	t.fastWays(m)
+	t.countFastPaths(m)
 	_, peak := t.be.Memory()
 	m["perf/mem_peak_bytes"] = float64(peak)
 	if t.ranks.Size() > 1 {
@@ -34,9 +35,9 @@ func (t *Trainer) performance(m Metrics, w work, seconds float64) {
 	}
 }
 
-// fastWays adds how often the backend could compute in its fast ways, and warns once
-// of products that it could not.
-func (t *Trainer) fastWays(m Metrics) {
+// countFastPaths adds to m how often the backend took its fast paths, and warns once of products
+// that it could not compute that way.
+func (t *Trainer) countFastPaths(m Metrics) {
 	all, counted := compute.CountsOf(t.be)
 	if !counted {
 		return
@@ -58,25 +59,25 @@ type work struct {
 	flops  float64
 }
 
-// meter is what a run's speed is measured by.
+// meter holds the baselines from which a step's speed is computed.
 type meter struct {
-	peak     float64        // floating-point operations a second; what perf/mfu is a share of
+	peak     float64        // floating-point operations a second; the denominator of perf/mfu
 	traffic  model.Traffic  // of ranks, at the end of the last step
 	counts   compute.Counts // of the backend, at the end of the last step
 	saveTime float64        // seconds of a save that no step has reported yet
 }
 
-// count returns the work of the step just taken, which has the metrics m: the passes of the stage's
-// list whose part has run.
+// count returns the work of the step just taken, with the metrics m: the passes of the stage's list
+// whose part has run.
 func (t *Trainer) count(m Metrics) (w work) {
-	for _, s := range t.stage.passed() {
+	for _, s := range t.stage.stepSeqs() {
 		w.tokens += len(s.IDs)
 	}
 	for _, x := range t.stage.passes(len(t.train.step)) {
 		if _, ran := m["timing_s/"+x.Part]; !ran {
 			continue
 		}
-		c, seqs := t.shapeOf(x.Network), t.stage.passedBy(x)
+		c, seqs := t.shapeOf(x.Network), t.stage.passSeqs(x)
 		times, head := t.cfg.Forwards(x), x.Network != config.Discriminator
 		for _, s := range model.Segments(seqs) {
 			n := float64(s.Tokens)
@@ -91,7 +92,7 @@ func (t *Trainer) count(m Metrics) (w work) {
 	return w
 }
 
-// shapeOf returns the shape of a network: all have the student's, but a teacher its own.
+// shapeOf returns the shape of a network. All have the student's shape, but a teacher has its own.
 func (t *Trainer) shapeOf(network config.Network) model.Config {
 	for _, n := range t.stage.networks() {
 		if n.of == network {
@@ -101,8 +102,8 @@ func (t *Trainer) shapeOf(network config.Network) model.Config {
 	return t.actor.Model().Config()
 }
 
-// sides picks a pass's sequences out of both sides of a step.
-func sides(x config.Pass, students, teachers []model.Seq) []model.Seq {
+// pickSides returns a pass's sequences: the students', the teachers' or both.
+func pickSides(x config.Pass, students, teachers []model.Seq) []model.Seq {
 	switch {
 	case x.Students == 0:
 		return teachers
@@ -112,15 +113,15 @@ func sides(x config.Pass, students, teachers []model.Seq) []model.Seq {
 	return slices.Concat(teachers, students)
 }
 
-// peakSize and peakMost are the least and the largest n of the product [n, n] by [n, n] that
-// measurePeak times; tests, which open hundreds of runs of models that are smaller than that, take
-// less.
+// peakSize and peakMost bound n of the product [n, n] by [n, n] that measurePeak times. Tests,
+// which open hundreds of runs of smaller models, set less.
 var peakSize, peakMost = 768, 8192
 
-// measurePeak returns the speed of a large matrix product, in floating-point
-// operations a second: what perf/mfu is a share of. On a GPU the product is made larger
-// until it takes a millisecond: it is not busy with less. A processor is, and what it
-// packs a product into is kept. A backend that takes 10 ms for a small product is timed by that.
+// measurePeak returns the speed of a large matrix product in floating-point operations a second,
+// the denominator of perf/mfu. A small product does not saturate a GPU, so there n grows until the
+// product takes a millisecond. It does saturate a CPU, and a larger one would only fill the packing
+// buffers, which the CPU backend keeps. A backend that takes 10 ms for a small product is timed by
+// that.
 func measurePeak(be compute.Backend) (peak float64, err error) {
 	for n := peakSize / 4; n <= peakMost; n *= 2 {
 		best, err := timeProduct(be, n)
@@ -136,7 +137,7 @@ func measurePeak(be compute.Backend) (peak float64, err error) {
 	return peak, nil
 }
 
-// timeProduct returns the shortest time of a product of two matrices [n, n].
+// timeProduct returns the shortest of four times of a product of two matrices [n, n].
 func timeProduct(be compute.Backend, n int) (best time.Duration, err error) {
 	var t [3]compute.Tensor
 	for i := range t {

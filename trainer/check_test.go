@@ -79,7 +79,7 @@ func TestCheckerWeight(t *testing.T) {
 		m := Metrics{}
 		r := scored(t, tr, m)
 		v := listsOf(r)
-		reward := gameOf(tr).rewarded(m, r)
+		reward := gameOf(tr).termSums(m, r)
 		if w == 0 {
 			if _, ok := m["reward/check_mean"]; ok || !math.IsNaN(v.checkA[0]) ||
 				!slices.Equal(reward, v.scoreA) {
@@ -121,7 +121,7 @@ func TestCheckerWeight(t *testing.T) {
 		for s, a := range r.answers() {
 			a.score = float32(s * s % 11)
 		}
-		if after := gameOf(tr).rewarded(m, r); slices.Equal(after, before) != (w == 1) {
+		if after := gameOf(tr).termSums(m, r); slices.Equal(after, before) != (w == 1) {
 			t.Errorf("weight %g: rewards %v, with other scores %v", w, before, after)
 		}
 	}
@@ -166,7 +166,7 @@ func TestUncheckedAnswers(t *testing.T) {
 	if want := []int{0, 1, 2, 3, 5, 8, 11, 14}; !slices.Equal(none, want) {
 		t.Fatalf("answers %v have no score, want %v", none, want)
 	}
-	sumA := gameOf(tr).rewarded(m, r)
+	sumA := gameOf(tr).termSums(m, r)
 	if got, want := m["reward/unchecked_frac"], 0.5; got != want {
 		t.Errorf("reward/unchecked_frac %g, want %g", got, want)
 	}

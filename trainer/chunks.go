@@ -10,15 +10,17 @@ import (
 	"gad/trainer/config"
 )
 
-// chunked is a thought in chunks (rollout.chunk, doc/thought.md), each of which is a sequence.
+// chunked is the form of a thought in chunks (rollout.chunk, doc/thought.md), each of which is a
+// sequence.
 type chunked struct {
 	single
 	chunks model.Chunks
 }
 
+// newChunked returns the form with the chunks of the settings.
 func newChunked(s single) branchable { return chunked{s, s.t.cfg.Rollout.Thought()} }
 
-func (f chunked) suits(tok *tokenizer.Tokenizer) error {
+func (f chunked) checkTokenizer(tok *tokenizer.Tokenizer) error {
 	if err := tok.Continues(); err != nil {
 		return fmt.Errorf("%w: rollout.chunk %d: %w: a later chunk would not have it: leave rollout.chunk out, or use a student with another template", config.ErrConfig, f.chunks.Size, err)
 	}
@@ -27,15 +29,15 @@ func (f chunked) suits(tok *tokenizer.Tokenizer) error {
 
 func (f chunked) longest() int { return f.chunks.Longest() }
 
-// judged returns whole thoughts, or of each its last chunk.
-func (f chunked) judged(whole []model.Seq) []model.Seq {
+// criticSeqs returns whole thoughts or, with critic.reads=last, the last chunk of each.
+func (f chunked) criticSeqs(whole []model.Seq) []model.Seq {
 	if f.t.cfg.Critic.Reads != "last" {
 		return whole
 	}
 	return f.chunks.Last(whole)
 }
 
-func (f chunked) learned(whole []model.Seq) []model.Seq {
+func (f chunked) trainSeqs(whole []model.Seq) []model.Seq {
 	list, _ := f.chunks.SplitAll(whole)
 	return list
 }
@@ -45,11 +47,11 @@ func (f chunked) describe(m Metrics, r *round) error {
 	return nil
 }
 
-func (f chunked) tell(s *report.Sample, a *answer) error {
+func (f chunked) fillSample(s *report.Sample, a *answer) error {
 	for _, n := range f.chunks.Seams(len(a.ids)) {
 		s.Seams = append(s.Seams, f.mark(a, n))
 	}
-	return f.single.tell(s, a)
+	return f.single.fillSample(s, a)
 }
 
 func (f chunked) words() string {
@@ -58,14 +60,14 @@ func (f chunked) words() string {
 
 func (f chunked) validate(m Metrics) error { return f.t.evaluate(m, f.chunks) }
 
-func (f chunked) world() (acts bool, of []any) {
+func (f chunked) validationInputs() (acts bool, of []any) {
 	return false, []any{f.chunks, f.t.cfg.Critic.Reads}
 }
 
-// stops returns the seams of a thought.
-func (f chunked) stops(_, end int, _ *answer) []int { return f.chunks.Seams(end) }
+// branchPoints returns the seams between the chunks of a thought.
+func (f chunked) branchPoints(_, end int, _ *answer) []int { return f.chunks.Seams(end) }
 
-func (f chunked) own(g *group, x *leaf, _ []model.Span) (list actor.Rollout) {
+func (f chunked) ownSeqs(g *group, x *leaf, _ []model.Span) (list actor.Rollout) {
 	at, left := 0, x.logp
 	for _, seq := range f.chunks.Seqs(g.Prompt, x.ids) {
 		n := seq.Trained()

@@ -113,7 +113,7 @@ func TestStepInChunks(t *testing.T) {
 					v.sampled[s], logp[s])
 			}
 		}
-		for p, seq := range tr.form.judged(v.batch.Teachers()) {
+		for p, seq := range tr.form.criticSeqs(v.batch.Teachers()) {
 			want := v.batch[p].Teacher
 			if reads == "last" {
 				all := inChunks.Seqs(want.IDs[:want.Prompt()], want.Response())
@@ -135,7 +135,7 @@ func TestStepInChunks(t *testing.T) {
 					v.answerS[s], row, first)
 			}
 		}
-		scoreP, err := gameOf(tr).critic.Score(tr.form.judged(v.batch.Teachers()))
+		scoreP, err := gameOf(tr).critic.Score(tr.form.criticSeqs(v.batch.Teachers()))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -196,7 +196,7 @@ func TestSFTInChunks(t *testing.T) {
 		t.Fatal(err)
 	}
 	var ids, want []int32
-	list := tr.form.learned(b.Teachers())
+	list := tr.form.trainSeqs(b.Teachers())
 	for _, seq := range list {
 		ids = append(ids, seq.TrainedIDs()...)
 		if n := len(seq.IDs); n > 64+6 {

@@ -13,7 +13,8 @@ import (
 // ten steps count.
 const smoothing = 0.2
 
-// noteSignal notes what the discriminator knew of a batch.
+// noteSignal adds the statistics of the discriminator's scores to m, and updates its smoothed loss
+// and accuracy.
 func (g *game) noteSignal(m Metrics, x critic.Signal) {
 	m["critic/d_acc_fresh"], m["critic/student_value_mean"], m["critic/teacher_value_mean"] =
 		x.Acc, x.StudentMean, x.TeacherMean
@@ -35,34 +36,34 @@ func (g *game) noteSignal(m Metrics, x critic.Signal) {
 	}
 }
 
-// alone reports whether the discriminator learns alone in the present step:
-// for trainer.critic_warmup steps, and then, where trainer.critic_warmup_until is set,
-// until it has learned enough.
+// alone reports whether only the discriminator learns in the present step: for
+// trainer.critic_warmup steps, and then, with trainer.critic_warmup_until, until its smoothed loss
+// is below that.
 func (g *game) alone() bool {
-	if g.until() > 0 {
+	if g.lossBound() > 0 {
 		return g.disc.AloneFor == 0
 	}
 	return g.t.step < g.t.cfg.Trainer.CriticWarmup
 }
 
-// until returns the bound on the smoothed loss at which the discriminator's time alone
-// ends; 0 is none.
-func (g *game) until() float64 { return g.t.cfg.Trainer.CriticWarmupUntil }
+// lossBound returns trainer.critic_warmup_until: the smoothed loss below which the student begins
+// to learn; 0: no bound.
+func (g *game) lossBound() float64 { return g.t.cfg.Trainer.CriticWarmupUntil }
 
-// lastAlone returns the most steps that the discriminator may learn alone.
-func (g *game) lastAlone() int {
-	if g.until() > 0 {
+// maxAlone returns the largest number of steps that the discriminator may learn alone.
+func (g *game) maxAlone() int {
+	if g.lossBound() > 0 {
 		return g.t.cfg.Trainer.CriticWarmupMax
 	}
 	return g.t.cfg.Trainer.CriticWarmup
 }
 
-// endAlone ends the discriminator's time alone after the present step, if that is
-// due, and notes in m whether the discriminator has learned. The steps of the run that
-// follow are as many as they would be after trainer.critic_warmup steps alone.
+// endAlone ends the discriminator's time alone after the present step, if that is due, and notes in
+// m whether the discriminator has learned. The run then has as many more steps as after
+// trainer.critic_warmup steps alone.
 func (g *game) endAlone(m Metrics) {
 	t, c, step := g.t, g.t.cfg.Trainer, g.t.step+1
-	if g.until() == 0 || g.disc.AloneFor > 0 || step < c.CriticWarmup {
+	if g.lossBound() == 0 || g.disc.AloneFor > 0 || step < c.CriticWarmup {
 		return
 	}
 	learned := g.disc.Steps > 0 && g.disc.Loss < c.CriticWarmupUntil
@@ -80,29 +81,29 @@ func (g *game) endAlone(m Metrics) {
 	}
 }
 
-// total returns the steps asked for, and those that the discriminator learns alone beyond
+// total returns the steps asked for, and the steps that the discriminator learns alone beyond
 // trainer.critic_warmup.
 func (g *game) total(planned int) int {
-	if g.until() == 0 {
+	if g.lossBound() == 0 {
 		return planned
 	}
-	alone, least := g.lastAlone(), g.t.cfg.Trainer.CriticWarmup
+	alone, least := g.maxAlone(), g.t.cfg.Trainer.CriticWarmup
 	if g.disc.AloneFor > 0 {
 		alone = g.disc.AloneFor
 	}
 	return max(planned, least) + alone - least
 }
 
-// waits returns the steps at the start in which only the discriminator learns.
-func (g *game) waits() int { return g.t.cfg.Trainer.CriticWarmup }
+// waitSteps returns the number of first steps in which only the discriminator learns.
+func (g *game) waitSteps() int { return g.t.cfg.Trainer.CriticWarmup }
 
-// length says how many steps the run has, as far as that is known.
+// length returns the number of steps of the run in words, or its bounds while the number is open.
 func (g *game) length() string {
 	total := g.t.total
-	if g.until() == 0 || g.disc.AloneFor > 0 {
+	if g.lossBound() == 0 || g.disc.AloneFor > 0 {
 		return report.Count(total, "step")
 	}
 	return fmt.Sprintf(
 		"at most %s: up to %d for the discriminator alone (trainer.critic_warmup_max), then %d",
-		report.Count(total, "step"), g.lastAlone(), total-g.lastAlone())
+		report.Count(total, "step"), g.maxAlone(), total-g.maxAlone())
 }

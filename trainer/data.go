@@ -17,7 +17,7 @@ import (
 	"gad/trainer/saved"
 )
 
-// openData reads tokenizer and data set, and puts the cursor where the run stands.
+// openData reads tokenizer and data sets, and sets the cursor to where the run stands.
 func (t *Trainer) openData(s *start) (err error) {
 	c := t.cfg
 	if err := saved.CheckModel(t.fs, t.actorDir(s)); err != nil {
@@ -34,7 +34,7 @@ func (t *Trainer) openData(s *start) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := t.form.suits(t.tok); err != nil {
+	if err := t.form.checkTokenizer(t.tok); err != nil {
 		return err
 	}
 	t.enc = encode.Encoder{Tok: t.tok, MaxPrompt: c.Data.MaxPrompt, MaxResponse: t.form.longest()}
@@ -54,7 +54,7 @@ func (t *Trainer) openData(s *start) (err error) {
 	}
 	if s.inPlace {
 		t.step = s.state.Step
-		p.best, p.good, p.oldDiffers = s.state.Best, s.state.Good, s.state.OldDiffers
+		p.best, p.lastGood, p.oldDiffers = s.state.Best, s.state.Good, s.state.OldDiffers
 		maps.Copy(p.skipped, s.state.Skipped)
 		if was := s.state.Rows; was != d.chosen {
 			return fmt.Errorf("data: ratings %s: have changed since the run began, and with them its rows: give the same ratings, or another --output",
@@ -65,7 +65,7 @@ func (t *Trainer) openData(s *start) (err error) {
 	return nil
 }
 
-// setTotal sets the steps of the run.
+// setTotal sets the number of steps of the run.
 func (t *Trainer) setTotal() {
 	t.total = t.stage.total(t.past.planned)
 	if t.rec != nil {
@@ -73,8 +73,8 @@ func (t *Trainer) setTotal() {
 	}
 }
 
-// openSets opens the training and validation data, checks every row that the run
-// can draw, and notes what the settings do to them.
+// openSets opens the training and validation data, checks every row that the run can draw, and adds
+// notes about the rows to s.
 func (t *Trainer) openSets(s *start) (err error) {
 	c := t.cfg
 	options := c.Data.Options(t.con.Busy)
@@ -98,7 +98,7 @@ func (t *Trainer) openSets(s *start) (err error) {
 	var known *encode.Sightings
 	if len(c.Data.ValFiles) > 0 {
 		options = c.Data.ValOptions(t.con.Busy)
-		if acts, _ := t.form.world(); acts { // episodes, as in training
+		if acts, _ := t.form.validationInputs(); acts { // episodes, as in training
 			options.Turns = c.Data.Turns
 		}
 		if t.val.set, err = data.OpenFiles(c.Data.ValFiles, options); err != nil {
@@ -121,8 +121,8 @@ func (t *Trainer) openSets(s *start) (err error) {
 			return err
 		}
 	}
-	train, err := t.enc.Usable(t.train.set, c.Data, t.train.set.Len(), known, t.keepRows(s))
-	// of rows that are kept it is known now
+	train, err := t.enc.Usable(t.train.set, c.Data, t.train.set.Len(), known, t.rowCache(s))
+	// with cached rows the digest is known only now
 	if s.inPlace && s.state.DataDigest != t.train.set.Digest() {
 		return fmt.Errorf("data: %s: has changed since the run began (digest %.12s, was %.12s): give the same data, or another --output", name, t.train.set.Digest(), s.state.DataDigest)
 	}
@@ -140,17 +140,17 @@ func (t *Trainer) openSets(s *start) (err error) {
 		return err
 	}
 	if path, bytes, made := t.train.set.Kept(); made {
-		s.said = append(s.said, fmt.Sprintf(
+		s.infos = append(s.infos, fmt.Sprintf(
 			"encoded rows are kept for the next run in %s, %s (data.cache_dir)", path,
 			report.Bytes(bytes)))
 	} else if path != "" {
-		s.said = append(s.said, fmt.Sprintf("encoded rows are read from %s (data.cache_dir)", path))
+		s.infos = append(s.infos, fmt.Sprintf("encoded rows are read from %s (data.cache_dir)", path))
 	}
 	if chosen := t.train.set.Chosen(); chosen != "" {
-		s.said = append(s.said, "data."+chosen)
+		s.infos = append(s.infos, "data."+chosen)
 	}
 	if n := len(t.val.rows); n > 0 && n < t.val.set.Len() {
-		s.said = append(s.said, fmt.Sprintf(
+		s.infos = append(s.infos, fmt.Sprintf(
 			"validation: the first %d of %d rows (trainer.val_rows)", n, t.val.set.Len()))
 	}
 	if n, b := len(t.train.rows), c.Data.TrainBatchSize; b > n {
@@ -169,7 +169,7 @@ func (t *Trainer) openSets(s *start) (err error) {
 		_, first := row.Lost(t.enc)
 		s.notes = append(s.notes, fmt.Sprintf("%d of %d rows have characters without a token in the student's vocabulary (the first: row %d, %s): gad data validate counts them", train.Lost, len(t.train.rows), train.FirstLost, first))
 	}
-	t.saySoft(s, train)
+	t.noteSoft(s, train)
 	if note != "" {
 		s.notes = append(s.notes, note)
 	}
@@ -179,8 +179,8 @@ func (t *Trainer) openSets(s *start) (err error) {
 	return nil
 }
 
-// digestRows returns the digest of the rows that the run draws from; "" is all of the data's. The
-// data have a digest of their own, ratings do not.
+// digestRows returns the digest of the rows that the run draws from; "": all rows of the data. The
+// data have a digest of their own, which does not cover the ratings that choose rows.
 func (t *Trainer) digestRows() string {
 	if t.cfg.Data.Choice() == (data.Choice{}) {
 		return ""
@@ -192,14 +192,14 @@ func (t *Trainer) digestRows() string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// keptLeast are the bytes of data from which on encoded rows are worth a file: fewer
+// cacheMin is the size in bytes of data from which on encoded rows are worth a file: smaller data
 // are encoded within a second.
-var keptLeast int64 = 4 << 20
+var cacheMin int64 = 4 << 20
 
-// keepRows says where the training data's encoded rows are kept.
-func (t *Trainer) keepRows(s *start) data.Keep {
+// rowCache returns where the training data's encoded rows are cached.
+func (t *Trainer) rowCache(s *start) data.Keep {
 	c := t.cfg.Data
-	k := data.Keep{FS: t.fs, Dir: c.CacheDir, Encoder: t.tok.Digest(), Least: keptLeast,
+	k := data.Keep{FS: t.fs, Dir: c.CacheDir, Encoder: t.tok.Digest(), Least: cacheMin,
 		Most: int64(c.CacheGB) * 1e9, Warn: func(text string) {
 			if t.log == nil { // the run has not begun
 				s.notes = append(s.notes, text)
@@ -219,24 +219,24 @@ func (t *Trainer) keepRows(s *start) data.Keep {
 	return k
 }
 
-// trainData is the training data, and where the run stands in it.
+// trainData is the training data, and the cursor of the run.
 type trainData struct {
 	set    *data.Set
 	rows   []int32     // usable rows of set
-	chosen string      // digest of rows: see digestRows
-	order  *data.Order // of places in rows
-	soft   bool        // the student learns soft labels that rows have
-	step   []int       // rows of the step under way
+	chosen string      // digest of rows (digestRows)
+	order  *data.Order // of indices into rows
+	soft   bool        // the student learns the rows' soft labels
+	step   []int       // rows of the present step
 }
 
 // valData is the validation data.
 type valData struct {
-	set  *data.Set // nil without
-	rows []int     // that an evaluation takes
+	set  *data.Set // nil: none
+	rows []int     // rows that a validation reads
 }
 
-// draw returns the next n prompts of the run, which must be the same on all ranks: a file may
-// change while they train, and a chat template may ask for the time.
+// draw returns the next n prompts of the run. It requires them to be the same on all ranks: a file
+// may change while they train, and a chat template may ask for the time.
 func (t *Trainer) draw(n int) (encode.Batch, error) {
 	d := &t.train
 	d.step = d.order.Next(n)
@@ -255,5 +255,5 @@ func (t *Trainer) draw(n int) (encode.Batch, error) {
 			fmt.Fprintln(sum, row.Soft)
 		}
 	}
-	return b, t.alike("rows of a step", hex.EncodeToString(sum.Sum(nil)))
+	return b, t.requireSame("rows of a step", hex.EncodeToString(sum.Sum(nil)))
 }

@@ -8,23 +8,23 @@ import (
 	"gad/internal/compute"
 )
 
-// joinDevices connects the devices of the ranks, if they can be: then gradients do not
-// pass the host's memory.
+// joinDevices connects the devices of the ranks, if the backend can: then gradients do not pass
+// through the host's memory.
 func (t *Trainer) joinDevices(s *start) (err error) {
 	d, ok := t.be.(compute.Connectable)
 	if !ok {
 		return nil
 	}
-	if s.joined, err = d.Connect(t.ranks); err != nil && !errors.Is(err, comm.ErrRanks) {
+	if s.deviceLink, err = d.Connect(t.ranks); err != nil && !errors.Is(err, comm.ErrRanks) {
 		err = fmt.Errorf("%w: %w", comm.ErrRanks, err)
 	}
 	return err
 }
 
-// wholeWeights brings what this rank lacks of the weights' bits, where the ranks' devices
-// gather only those that are computed with (trainer.shard_optimizer).
+// wholeWeights completes this rank's float32 weights, where the ranks' devices gather only the
+// weights in the precision that computes (trainer.shard_optimizer).
 func (t *Trainer) wholeWeights() error {
-	for _, n := range t.learning() {
+	for _, n := range t.trainable() {
 		if err := n.optim.WholeWeights(); err != nil {
 			return err
 		}

@@ -32,12 +32,13 @@ func (g *game) open(s *start) (err error) {
 	return err
 }
 
+// networks returns the teacher, if it has weights, and the discriminator.
 func (g *game) networks() []network {
 	return append(g.onPolicy.networks(), network{of: config.Discriminator, name: "critic",
 		model: g.critic.Model(), optim: g.critic.Optimizer(), states: saved.CriticOptimizer})
 }
 
-// warning says where the discriminator has not learned in the warm-up.
+// warning returns a warning if the discriminator has not learned in the warm-up.
 func (g *game) warning(s *start) string {
 	switch warm := g.kind == config.Warmup; {
 	case s == nil && warm:
@@ -48,6 +49,8 @@ func (g *game) warning(s *start) string {
 	return ""
 }
 
+// save writes the head's settings and the pool of negatives, and sets the KL coefficient and the
+// discriminator's progress in s.
 func (g *game) save(d *checkpoint.Dir, s *saved.State) error {
 	s.KLCoef, s.Disc = g.kl.Coef, g.disc
 	if g.t.cfg.Critic.Head == critic.Likelihood {
@@ -67,6 +70,7 @@ func (g *game) save(d *checkpoint.Dir, s *saved.State) error {
 		func(w io.Writer) error { return writeReplay(w, g.critic.Replay) })
 }
 
+// bytes returns the size of the pool of negatives in a checkpoint.
 func (g *game) bytes() (n int64) {
 	if g.critic.Replay == nil {
 		return 0
@@ -84,8 +88,8 @@ func (g *game) close() (err error) {
 	return errors.Join(err, g.teacher.Close())
 }
 
-// openDiscriminator opens the checkpoint's discriminator where it is carried over, else the one
-// that the settings name, else the student's weights with a new head.
+// openDiscriminator opens the checkpoint's discriminator if carried, else the scorer of
+// model.reward_path, else the student's weights with a new head.
 func (g *game) openDiscriminator(s *start, carried bool) error {
 	t := g.t
 	c, scorer := t.cfg, s.student
@@ -101,9 +105,9 @@ func (g *game) openDiscriminator(s *start, carried bool) error {
 		}
 	}
 	// whenever its time alone ends: a schedule is fixed beforehand
-	steps := t.past.planned + max(0, g.lastAlone()-c.Trainer.CriticWarmup)
+	steps := t.past.planned + max(0, g.maxAlone()-c.Trainer.CriticWarmup)
 	updates := steps * c.OptimizerSteps(g.kind, config.Discriminator)
-	if err := t.schedule(s, "critic.optim", &t.cfg.Critic.Optim, updates); err != nil {
+	if err := t.checkSchedule(s, "critic.optim", &t.cfg.Critic.Optim, updates); err != nil {
 		return err
 	}
 	c = t.cfg
@@ -129,14 +133,14 @@ func (g *game) openDiscriminator(s *start, carried bool) error {
 		return err
 	}
 	g.critic.Model().Share(t.actor.Model()) // they take turns
-	g.critic.Against(t.actor.Model(), c.Rollout.Temperature)
+	g.critic.SetStudent(t.actor.Model(), c.Rollout.Temperature)
 	g.kl = algos.AdaptiveKL{Coef: c.Algorithm.KLCtrl.KLCoef, Target: c.Algorithm.KLCtrl.TargetKL,
 		Horizon: c.Algorithm.KLCtrl.Horizon}
 	return c.CheckScored(g.kind, scorer, g.critic.Model().Config().MaxPosition)
 }
 
-// resumeDiscriminator restores the discriminator's optimizer and its replay pool where it is
-// carried over, and sets its schedule.
+// resumeDiscriminator restores the discriminator's optimizer and its replay pool if carried, and
+// sets its schedule.
 func (g *game) resumeDiscriminator(s *start, carried bool) error {
 	t, c := g.t, g.t.cfg
 	if carried {
@@ -164,11 +168,13 @@ func (g *game) resumeDiscriminator(s *start, carried bool) error {
 	return nil
 }
 
+// writeReplay writes the pool of negatives as safetensors: ids and lens (critic.Buffer.Flat).
 func writeReplay(w io.Writer, r *critic.Buffer) error {
 	ids, lens := r.Flat()
 	return safetensors.Write(w, []safetensors.Source{int32s("ids", ids), int32s("lens", lens)}, nil)
 }
 
+// int32s returns x as a tensor to write.
 func int32s(name string, x []int32) safetensors.Source {
 	return safetensors.Source{Name: name, DType: safetensors.I32, Shape: []int{len(x)},
 		Write: func(w io.Writer) error {
@@ -181,7 +187,7 @@ func int32s(name string, x []int32) safetensors.Source {
 		}}
 }
 
-// readReplay restores the buffer, which stays empty where the checkpoint has none.
+// readReplay restores the buffer, which stays empty if the checkpoint has none.
 func readReplay(dir string, r *critic.Buffer) error {
 	path := filepath.Join(dir, saved.ReplayName)
 	f, err := safetensors.Open(path)

@@ -15,14 +15,14 @@ import (
 	"gad/trainer/encode"
 )
 
-// dpo is SODA (arXiv 2604.03873): to each prompt the teacher's answer is preferred to one sample of
-// the student as it was when the stage began.
+// dpo is SODA (arXiv 2604.03873): for each prompt the teacher's answer is preferred to one sample
+// of the student at the start of the stage.
 type dpo struct {
 	basic
-	objective *algos.DPO[float64]
-	frozen    *frozenPairs // nil keeps none
-	pairs     *pairs       // of the step
-	took      int          // passes of its update
+	objective    *algos.DPO[float64]
+	frozen       *frozenPairs // nil: nothing is cached
+	pairs        *pairs       // of the step
+	updatePasses int          // passes of the step's update
 }
 
 func newDPO(b basic, _ *start) stage { return &dpo{basic: b} }
@@ -57,41 +57,41 @@ func (s *dpo) step(m Metrics) error {
 	if err != nil {
 		return err
 	}
-	s.took = st.Passes
+	s.updatePasses = st.Passes
 	s.describePairs(m, s.pairs)
 	s.describeTeacher(m, batch)
 	return s.pairSamples(s.pairs, st)
 }
 
-// pairs are a step's prompts with an answer of each side.
+// pairs holds a step's prompts, each with an answer of both sides.
 type pairs struct {
 	list []*pair
-	ties int // whose sample is the teacher's very text
-	// that the reference has sampled and given log-probabilities in this step
+	ties int // pairs whose sample has the teacher's text
+	// sequences that the reference sampled, and scored, in this step
 	sampled, compared []model.Seq
 }
 
-// pair is a prompt with the teacher's answer and the starting student's.
+// pair is a prompt with the teacher's answer and a sample of the reference.
 type pair struct {
 	encode.Row
 	frozen   *frozenPair
-	rejected model.Seq // ended as the teacher's
+	rejected model.Seq // with the same end as the teacher's
 	text     string    // of the rejected answer
-	kept     bool      // otherwise there is nothing to prefer, or one side is cut
+	usable   bool      // false: the texts are equal, or one side is cut
 }
 
-// kept returns the pairs that are learned.
-func (p *pairs) kept() (list []*pair) {
+// learnable returns the pairs that are learned.
+func (p *pairs) learnable() (list []*pair) {
 	for _, x := range p.list {
-		if x.kept {
+		if x.usable {
 			list = append(list, x)
 		}
 	}
 	return list
 }
 
-// both returns the teacher's answers of some pairs, and behind them the rejected ones.
-func both(list []*pair) []model.Seq {
+// bothSides returns the teacher's answers of the pairs, followed by the rejected answers.
+func bothSides(list []*pair) []model.Seq {
 	seqs := make([]model.Seq, 2*len(list))
 	for i, x := range list {
 		seqs[i], seqs[len(list)+i] = x.Teacher, x.rejected
@@ -99,9 +99,9 @@ func both(list []*pair) []model.Seq {
 	return seqs
 }
 
-// preferences returns the kept pairs as the actor learns them.
+// preferences returns the learnable pairs as the actor learns them.
 func (p *pairs) preferences() (pref actor.Preferences) {
-	for _, x := range p.kept() {
+	for _, x := range p.learnable() {
 		pref.Chosen = append(pref.Chosen, x.Teacher)
 		pref.Rejected = append(pref.Rejected, x.rejected)
 		pref.RefChosen = append(pref.RefChosen, x.frozen.chosen)
@@ -110,7 +110,7 @@ func (p *pairs) preferences() (pref actor.Preferences) {
 	return pref
 }
 
-// frozenPair is what the frozen reference says of a row: the same whenever the row comes up.
+// frozenPair is the frozen reference's results for a row: the same each time the row is drawn.
 type frozenPair struct {
 	answer           []int32 // the rejected one
 	truncated        bool
@@ -118,19 +118,19 @@ type frozenPair struct {
 	chosen, rejected float64 // SeqLogp
 }
 
-// frozenPairs keeps frozenPair by row, for the epochs after the first. It is no part of a
-// run's state: what is not there is computed again, with the same bits. A full one takes no
-// more rows: the order of an epoch is random, so that no row is worth more than another.
+// frozenPairs caches frozenPair by row, for the epochs after the first. It is no part of a run's
+// state: a missing entry is computed again, with the same bits. A full cache takes no more rows:
+// the order of an epoch is random, so that no row is worth more than another.
 type frozenPairs struct {
 	rows map[int]*frozenPair
 	room int // bytes that answers may still take
 }
 
-// frozenBytes bounds what is kept: ten million tokens of answers and more.
+// frozenBytes bounds the cache: ten million tokens of answers and more.
 const frozenBytes = 64 << 20
 
-// newFrozenPairs returns nil, which keeps nothing, where no row comes up twice, or where a row's
-// bits depend on its neighbours: there a resumed run would differ from one that kept them.
+// newFrozenPairs returns nil, which caches nothing, if no row is drawn twice, or if a row's bits
+// depend on its neighbours in a batch: then a resumed run would differ from a run with a cache.
 func (s *dpo) newFrozenPairs() *frozenPairs {
 	t := s.t
 	if !t.be.Alone() || t.total*t.cfg.Data.TrainBatchSize <= len(t.train.rows) {
@@ -139,6 +139,7 @@ func (s *dpo) newFrozenPairs() *frozenPairs {
 	return &frozenPairs{rows: map[int]*frozenPair{}, room: frozenBytes}
 }
 
+// get returns the cached results of a row; nil: none.
 func (f *frozenPairs) get(row int) *frozenPair {
 	if f == nil {
 		return nil
@@ -146,6 +147,7 @@ func (f *frozenPairs) get(row int) *frozenPair {
 	return f.rows[row]
 }
 
+// put caches the results of a row, if there is room.
 func (f *frozenPairs) put(row int, p *frozenPair) {
 	const entry = 128 // bytes of a row beside its answer
 	if n := 4*len(p.answer) + entry; f != nil && n <= f.room && f.rows[row] == nil {
@@ -154,9 +156,9 @@ func (f *frozenPairs) put(row int, p *frozenPair) {
 	}
 }
 
-// pairUp draws the rejected answers. The starting student draws them with randomness that
-// depends on the seed and the row alone: they are the same in every epoch and after a
-// resume, so that none is stored.
+// pairUp pairs the teacher's answers with samples of the reference. Their random numbers depend on
+// the seed and the row alone: the samples are the same in every epoch and after a resume, so that
+// none is stored.
 func (s *dpo) pairUp(m Metrics, b encode.Batch) (*pairs, error) {
 	t, p := s.t, &pairs{}
 	var unknown []*pair
@@ -182,7 +184,7 @@ func (s *dpo) pairUp(m Metrics, b encode.Batch) (*pairs, error) {
 			said == t.tok.Decode(x.Teacher.Response(), true):
 			p.ties++ // nothing to prefer
 		default:
-			x.kept = !cut || t.cfg.DPO.Truncated != "exclude"
+			x.usable = !cut || t.cfg.DPO.Truncated != "exclude"
 		}
 	}
 	for _, x := range unknown {
@@ -191,7 +193,7 @@ func (s *dpo) pairUp(m Metrics, b encode.Batch) (*pairs, error) {
 	return p, nil
 }
 
-// sampleRejected draws the rejected answers of some pairs.
+// sampleRejected samples the rejected answers of the pairs in list.
 func (s *dpo) sampleRejected(m Metrics, list []*pair) error {
 	t, c := s.t, s.t.cfg.Rollout
 	keys, prompts := make([]uint64, len(list)), make([][]int32, len(list))
@@ -206,7 +208,7 @@ func (s *dpo) sampleRejected(m Metrics, list []*pair) error {
 		out, err := t.reference.Model().GenerateAll(prompts, keys,
 			model.SampleOptions{
 				N: 1, MaxNew: t.cfg.Data.MaxResponse, Slots: c.MaxNumSeqs, EOS: t.tok.EOS(),
-				Seed: t.seed(), Stop: actor.Stopped(t.context()),
+				Seed: t.seed(), Stop: actor.StopFunc(t.context()),
 				Sampling: model.Sampling{Temperature: c.Temperature, TopK: c.TopK, TopP: c.TopP,
 					MinP: c.MinP},
 			}, advance)
@@ -228,14 +230,13 @@ func (s *dpo) sampleRejected(m Metrics, list []*pair) error {
 	return nil
 }
 
-// compareUnderReference takes the reference's log-probabilities of the pairs that it has not given
-// any.
+// compareUnderReference sets the reference's log-probabilities of the pairs that have none.
 func (s *dpo) compareUnderReference(m Metrics, p *pairs) error {
-	unknown := slices.DeleteFunc(p.kept(), func(x *pair) bool { return x.frozen.compared })
+	unknown := slices.DeleteFunc(p.learnable(), func(x *pair) bool { return x.frozen.compared })
 	if len(unknown) == 0 {
 		return nil
 	}
-	p.compared = both(unknown)
+	p.compared = bothSides(unknown)
 	return s.t.phase(m, "ref_logp", s.t.reference.Model(), p.compared, 1, func() error {
 		refST, err := s.t.reference.LogProbs(p.compared, 1)
 		if err != nil {
@@ -250,7 +251,7 @@ func (s *dpo) compareUnderReference(m Metrics, p *pairs) error {
 	})
 }
 
-// updateByPairs takes the optimizer step; where there are no pairs there is none.
+// updateByPairs takes the optimizer step on all pairs; without pairs it does nothing.
 func (s *dpo) updateByPairs(m Metrics, pref actor.Preferences) (st actor.DPOStats, err error) {
 	m["dpo/pairs"] = float64(len(pref.Chosen))
 	if len(pref.Chosen) == 0 {
@@ -269,10 +270,10 @@ func (s *dpo) updateByPairs(m Metrics, pref actor.Preferences) (st actor.DPOStat
 		m["dpo/chosen_reward"], m["dpo/rejected_reward"] = st.ChosenReward, st.RejectedReward
 		m["actor/entropy"] = st.Entropy
 	}
-	return st, s.t.updated(m, "actor", st.GradNorm, st.LR, st.Updates, st.Skipped, st.Skipped)
+	return st, s.t.noteUpdates(m, "actor", st.GradNorm, st.LR, st.Updates, st.Skipped, st.Skipped)
 }
 
-// describePairs adds the figures of the sampled side.
+// describePairs adds the metrics of the rejected answers to m.
 func (s *dpo) describePairs(m Metrics, p *pairs) {
 	var lens, cut, repeat float64
 	longest, n := 0, float64(len(p.list))
@@ -290,24 +291,24 @@ func (s *dpo) describePairs(m Metrics, p *pairs) {
 	m["rollout/truncated_frac"], m["rollout/repeat_frac"] = cut/n, repeat/n
 }
 
-func (s *dpo) passed() []model.Seq { return both(s.pairs.list) }
+func (s *dpo) stepSeqs() []model.Seq { return bothSides(s.pairs.list) }
 
-// passedBy returns what was sampled and compared under the reference, then both sides under the
-// student.
-func (s *dpo) passedBy(x config.Pass) []model.Seq {
+// passSeqs returns the sequences of a pass: sampled by the reference, scored by it, or both sides
+// for the student.
+func (s *dpo) passSeqs(x config.Pass) []model.Seq {
 	switch {
 	case x.Kind == config.Sample:
 		return s.pairs.sampled
 	case x.Network == config.Reference:
 		return s.pairs.compared
-	case x.When == config.SeveralPacks && s.took < 4:
+	case x.When == config.SeveralPacks && s.updatePasses < 4:
 		return nil
 	}
-	return both(s.pairs.kept())
+	return bothSides(s.pairs.learnable())
 }
 
-// pairSamples writes what the step's first prompts were answered. The scores are the rewards
-// beta*(logp-ref), NaN where a prompt gave no pair; the advantage is the teacher's over the
+// pairSamples writes the answers to the step's first prompts as samples. The scores are the rewards
+// beta*(logp-ref), NaN where a prompt gave no pair; the advantage is the teacher's reward minus the
 // student's.
 func (s *dpo) pairSamples(p *pairs, st actor.DPOStats) error {
 	t := s.t
@@ -321,7 +322,7 @@ func (s *dpo) pairSamples(p *pairs, st actor.DPOStats) error {
 		out[i] = report.Sample{Row: x.Index, Prompt: x.PromptText, Teacher: x.TeacherText,
 			Student:      x.text,
 			StudentScore: math.NaN(), TeacherScore: math.NaN(), Advantage: math.NaN()}
-		if !x.kept {
+		if !x.usable {
 			continue
 		}
 		if st.Pairs > 0 {

@@ -148,7 +148,7 @@ func TestStepOnEpisodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rewarded := gameOf(tr).rewarded(m, r)
+	rewarded := gameOf(tr).termSums(m, r)
 	steps := turnsOf(tr, r)
 	lenA, maskAT := r.mask()
 	for a, e := range v.episodes {
@@ -186,7 +186,7 @@ func TestStepOnEpisodes(t *testing.T) {
 		if n := e.Trained(); lenA[a] != n || steps[a][turns-1].End != n || maskAT[a][n-1] != 1 {
 			t.Errorf("episode %d: %d tokens, mask %v, steps %v", a, n, maskAT[a], steps[a])
 		}
-		_, sigma, _ := moments(of(r, tr.form.(*episodes).acted(r), a))
+		_, sigma, _ := moments(of(r, tr.form.(*episodes).envRewards(r), a))
 		if math.Abs(sum-want/(sigma+1e-6)) > 1e-9 {
 			t.Errorf("episode %d: turns' rewards add up to %g, want %g", a, sum, want/(sigma+1e-6))
 		}
@@ -202,7 +202,7 @@ func TestStepOnEpisodes(t *testing.T) {
 			t.Errorf("episode %d: open %v, ends with %d", a, e.Open, end)
 		}
 	}
-	z := zWithin(tr.form.(*episodes).acted(r), v.group)
+	z := zWithin(tr.form.(*episodes).envRewards(r), v.group)
 	for a := range z {
 		if rewarded[a] != float32(z[a]) {
 			t.Errorf("episode %d: reward %g, want z %g", a, rewarded[a], z[a])
@@ -252,7 +252,7 @@ func TestStepByTurns(t *testing.T) {
 	m := Metrics{}
 	r := scored(t, tr, m)
 	v := listsOf(r)
-	acted := tr.form.(*episodes).acted(r)
+	acted := tr.form.(*episodes).envRewards(r)
 	steps := turnsOf(tr, r)
 	scores := float64s(v.scoreA)
 	for a := range v.episodes {

@@ -25,12 +25,12 @@ import (
 	"gad/trainer/episode"
 )
 
-// episodes are conversations of the student with an environment (doc/environments.md): an answer is
-// an episode of turns, in one sequence, or in several where contexts are rebuilt.
+// episodes is the form of conversations with an environment (doc/environments.md): an answer is an
+// episode of turns, in one sequence, or in several if contexts are rebuilt.
 type episodes struct {
 	single
 	env  *env.Pool // nil before open
-	stop func()    // ends its programs at once
+	stop func()    // ends the environment's programs at once
 }
 
 // open starts the environment's programs. A command that is not an environment fails here, before
@@ -47,7 +47,7 @@ func (f *episodes) open() error {
 		}
 		f.env, f.stop = pool, kill
 		if t.step > 0 {
-			return nil // it has played
+			return nil // tried when the run began
 		}
 		first := int(t.train.rows[0])
 		b, err := t.enc.Batch(t.train.set, []int{first})
@@ -80,7 +80,7 @@ func (f *episodes) kill() {
 
 func (f *episodes) longest() int { return f.t.cfg.Env.MaxTokens }
 
-// player plays in the run's environment.
+// player returns a player of the run's environment at the present step.
 func (f *episodes) player() *episode.Player {
 	t, c := f.t, f.t.cfg
 	return &episode.Player{Tok: t.tok, Env: f.env, Seed: t.seed(), Step: uint64(t.step),
@@ -88,7 +88,7 @@ func (f *episodes) player() *episode.Player {
 			Turns: c.Env.MaxTurns, Tokens: c.Env.MaxTokens}}
 }
 
-// sample plays rollout.n episodes for each prompt. A broken one is no answer.
+// sample plays rollout.n episodes for each prompt. A broken episode is no answer.
 func (f *episodes) sample(m Metrics, r *round) error {
 	t, n := f.t, f.t.cfg.Rollout.N
 	tasks, err := f.tasks(r)
@@ -97,7 +97,7 @@ func (f *episodes) sample(m Metrics, r *round) error {
 	}
 	advance, done := t.rec.Progress("rollout", len(tasks)*t.enc.MaxResponse)
 	defer done()
-	played, err := f.together(t.context(), f.player(), tasks,
+	played, err := f.playAll(t.context(), f.player(), tasks,
 		func(i int) int { return i / n }, advance)
 	if err != nil {
 		return err
@@ -123,7 +123,8 @@ func (f *episodes) sample(m Metrics, r *round) error {
 	return nil
 }
 
-// faults returns the share of episodes that the environment has broken. Too many end the run.
+// faults returns the share of episodes that the environment has broken, and an error if there are
+// too many.
 func (f *episodes) faults(played []episode.Episode) (share float64, err error) {
 	n, first := 0, ""
 	for _, e := range played {
@@ -133,25 +134,26 @@ func (f *episodes) faults(played []episode.Episode) (share float64, err error) {
 			}
 		}
 	}
-	if err = f.tooMany(n, len(played), first); err == nil && n > 0 {
+	if err = f.faultError(n, len(played), first); err == nil && n > 0 {
 		f.t.log.Warn(fmt.Sprintf("%d of %d episodes are broken and not counted; the first: %s", n,
 			len(played), first))
 	}
 	return float64(n) / float64(len(played)), err
 }
 
-// tooMany returns the error that ends a run of whose episodes n are broken, the first for a reason;
-// nil where env.max_faults allows them.
-func (f *episodes) tooMany(n, of int, first string) error {
+// faultError returns the error that ends the run if n of of episodes are broken, more than
+// env.max_faults allows; otherwise nil. first is the reason of the first.
+func (f *episodes) faultError(n, of int, first string) error {
 	if float64(n)/float64(of) <= f.t.cfg.Env.MaxFaults {
 		return nil
 	}
 	return fault.As(fault.ErrRunning, fmt.Errorf("env: %d of %d episodes are broken, more than env.max_faults %g allows; the first: %s: mend the environment; the same command resumes from the last checkpoint", n, of, f.t.cfg.Env.MaxFaults, first))
 }
 
-// together plays tasks, those of a group on one rank, and gives every rank the episodes of all, in
-// the order of the tasks. When ctx ends on one rank, it is model.ErrStopped on all.
-func (f *episodes) together(ctx context.Context, p *episode.Player, tasks []episode.Task,
+// playAll plays tasks, and returns all episodes on every rank, in the order of the tasks. The tasks
+// of a group are played on one rank. When ctx ends on one rank, the error is model.ErrStopped on
+// all.
+func (f *episodes) playAll(ctx context.Context, p *episode.Player, tasks []episode.Task,
 	group func(i int) int, advance func(int)) ([]episode.Episode, error) {
 	ranks := f.t.ranks.Size()
 	var mine []episode.Task
@@ -160,7 +162,7 @@ func (f *episodes) together(ctx context.Context, p *episode.Player, tasks []epis
 			mine = append(mine, task)
 		}
 	}
-	p.Broken = func(n int, first string) error { return f.tooMany(n, len(tasks), first) }
+	p.Broken = func(n int, first string) error { return f.faultError(n, len(tasks), first) }
 	played, err := f.playMine(ctx, p, mine, advance)
 	if ranks == 1 || err != nil && !errors.Is(err, model.ErrStopped) {
 		return played, err
@@ -181,8 +183,8 @@ func (f *episodes) together(ctx context.Context, p *episode.Player, tasks []epis
 	return all, nil
 }
 
-// tasks returns the episodes of a step, those of a prompt side by side. They have the same world:
-// the environment's seed is the row's.
+// tasks returns the tasks of a step, the tasks of a prompt adjacent. They have the same world: the
+// environment's seed is the row's.
 func (f *episodes) tasks(r *round) ([]episode.Task, error) {
 	t := f.t
 	var tasks []episode.Task
@@ -199,7 +201,7 @@ func (f *episodes) tasks(r *round) ([]episode.Task, error) {
 	return tasks, nil
 }
 
-// task returns an episode on a row of set.
+// task returns the task of an episode on a row of set.
 func (f *episodes) task(set *data.Set, at encode.Row, seed, step,
 	key uint64) (episode.Task, error) {
 	row, err := set.Row(at.Index)
@@ -213,7 +215,7 @@ func (f *episodes) task(set *data.Set, at encode.Row, seed, step,
 	return task, err
 }
 
-// playMine plays this rank's episodes.
+// playMine plays this rank's tasks.
 func (f *episodes) playMine(ctx context.Context, p *episode.Player, tasks []episode.Task,
 	advance func(int)) ([]episode.Episode, error) {
 	if len(tasks) == 0 {
@@ -232,7 +234,7 @@ func (f *episodes) playMine(ctx context.Context, p *episode.Player, tasks []epis
 	return p.Play(ctx, e, tasks)
 }
 
-// exchange gives every rank the episodes of all.
+// exchange sends this rank's episodes to all ranks, and returns the episodes of each rank.
 func (f *episodes) exchange(mine []episode.Episode) ([][]episode.Episode, error) {
 	var b bytes.Buffer
 	if err := gob.NewEncoder(&b).Encode(mine); err != nil {
@@ -251,15 +253,15 @@ func (f *episodes) exchange(mine []episode.Episode) ([][]episode.Episode, error)
 	return parts, nil
 }
 
-// credit adds the turns of episodes with the reward of each,
+// credit adds the episodes' turns to in, each with its reward
 //
 //	w_d d_k/(sigma_d+1e-6) + w_e e_k/(sigma_e+1e-6)
 //
 // with the weights of the terms d and env, the environment's rewards e, and the standard deviations
-// of the episodes' sums within the prompt's group, or 1 where both terms are there and
-// this one has no z. With critic.level=turn d_k is what a turn adds to the
-// discriminator's score; otherwise the score is the last turn's d and the others' are 0, as of an
-// environment that rewards the end alone.
+// of the episodes' sums within the prompt's group. A standard deviation counts as 1 if the reward
+// has both terms and this term has no z. With critic.level=turn, d_k is the increase of the
+// discriminator's score at turn k; otherwise the score is d of the last turn, and d of the others
+// is 0, as in an environment that rewards the end alone.
 func (f *episodes) credit(r *round, terms []config.Term, in *algos.AdvantageInput) {
 	penalty := f.t.cfg.Env.InvalidPenalty
 	has := func(name string) bool {
@@ -280,7 +282,7 @@ func (f *episodes) credit(r *round, terms []config.Term, in *algos.AdvantageInpu
 	}
 	answers := r.answers()
 	scoreA := each(r, func(_ *group, a *answer) float64 { return float64(a.score) })
-	sums := f.acted(r)
+	sums := f.envRewards(r)
 	sigmaD, sigmaE := spreadWithin(scoreA, in.Group), spreadWithin(sums, in.Group)
 	in.Steps = make([][]algos.TurnStep, len(answers))
 	for i, a := range answers {
@@ -302,14 +304,14 @@ func (f *episodes) credit(r *round, terms []config.Term, in *algos.AdvantageInpu
 	}
 }
 
-// acted returns the sums [A] of what the environment gave for the turns of each episode.
-func (f *episodes) acted(r *round) []float64 {
+// envRewards returns the sum of the environment's rewards of each episode [A].
+func (f *episodes) envRewards(r *round) []float64 {
 	return each(r, func(_ *group, a *answer) float64 {
 		return a.episode.Reward(f.t.cfg.Env.InvalidPenalty)
 	})
 }
 
-// spreadWithin returns the unbiased standard deviation of each one's group.
+// spreadWithin returns for each value the unbiased standard deviation of its group.
 func spreadWithin(x []float64, group []int) []float64 {
 	members := map[int][]float64{}
 	for i, g := range group {
@@ -322,8 +324,8 @@ func spreadWithin(x []float64, group []int) []float64 {
 	return out
 }
 
-// validate plays one episode greedily in the world of each validation row, which is the same
-// at every step, and measures how likely the student finds what the teacher did there.
+// validate plays one greedy episode on each validation row, in the same world at every step, and
+// measures the student's NLL of the teacher's turns on these rows.
 func (f *episodes) validate(m Metrics) error {
 	t, c := f.t, f.t.cfg
 	batch, err := t.enc.Batch(t.val.set, t.val.rows)
@@ -346,7 +348,7 @@ func (f *episodes) validate(m Metrics) error {
 	defer done()
 	p := f.player()
 	p.Sampling = model.Sampling{TopP: 1} // temperature 0
-	played, err := f.together(ctx, p, tasks, func(i int) int { return i }, advance)
+	played, err := f.playAll(ctx, p, tasks, func(i int) int { return i }, advance)
 	if err != nil {
 		return err
 	}
@@ -366,9 +368,9 @@ func (f *episodes) validate(m Metrics) error {
 		}
 		s := report.Sample{Row: batch[i].Index, Prompt: batch[i].PromptText,
 			StudentScore: math.NaN(), TeacherScore: math.NaN(), Advantage: math.NaN(),
-			Turns: spoken(e, nil)}
+			Turns: sampleTurns(e, nil)}
 		s.Student = transcript(s.Turns)
-		if s.Teacher, err = acts(t.val.set, s.Row); err != nil {
+		if s.Teacher, err = teacherTranscript(t.val.set, s.Row); err != nil {
 			return err
 		}
 		samples = append(samples, s)
@@ -393,8 +395,8 @@ func (f *episodes) validate(m Metrics) error {
 	return t.rec.Samples(report.InValidation, t.step, samples)
 }
 
-// acts returns what the teacher did on a row, as text.
-func acts(set *data.Set, at int) (string, error) {
+// teacherTranscript returns the teacher's turns on a row as text.
+func teacherTranscript(set *data.Set, at int) (string, error) {
 	row, err := set.Row(at)
 	if err != nil {
 		return "", err
@@ -406,25 +408,25 @@ func acts(set *data.Set, at int) (string, error) {
 	return transcript(turns), nil
 }
 
-// describe adds the metric of what the environment gave.
+// describe adds the metric of the environment's rewards to m.
 func (f *episodes) describe(m Metrics, r *round) error {
-	m["reward/env_mean"], _, _ = moments(f.acted(r))
+	m["reward/env_mean"], _, _ = moments(f.envRewards(r))
 	return nil
 }
 
-func (f *episodes) tell(s *report.Sample, a *answer) (err error) {
-	s.Turns = spoken(a.episode, a.turns)
+func (f *episodes) fillSample(s *report.Sample, a *answer) (err error) {
+	s.Turns = sampleTurns(a.episode, a.turns)
 	s.Student = transcript(s.Turns)
-	s.Teacher, err = acts(f.t.train.set, s.Row)
+	s.Teacher, err = teacherTranscript(f.t.train.set, s.Row)
 	return err
 }
 
-func (*episodes) measured(m Metrics) string {
+func (*episodes) validationText(m Metrics) string {
 	return fmt.Sprintf("greedy reward %.3f, NLL of the teacher's turns %.3f", m["val/env_reward"],
 		m["val/teacher_nll"])
 }
 
-func (f *episodes) world() (acts bool, of []any) {
+func (f *episodes) validationInputs() (acts bool, of []any) {
 	c := f.t.cfg
 	return true, []any{c.Env.Command, c.Env.OtherStart, c.Trainer.Seed}
 }
@@ -433,7 +435,7 @@ func (f *episodes) whole(_ *group, a *answer) model.Seq {
 	return f.t.enc.Ending().Turns(a.episode.Script, a.episode.Open)
 }
 
-// describePlayed adds the metrics of what was played.
+// describePlayed adds the metrics of a round's episodes to m.
 func (f *episodes) describePlayed(m Metrics, r *round) {
 	var turns, invalid, context, new, computed float64
 	for _, a := range r.answers() {
@@ -453,7 +455,7 @@ func (f *episodes) describePlayed(m Metrics, r *round) {
 	m["episode/context_mean"] = context / max(turns, 1)
 }
 
-// transcript returns a conversation as text.
+// transcript returns a conversation as text, a line per turn.
 func transcript(turns []report.Turn) string {
 	var b strings.Builder
 	for i, turn := range turns {
@@ -465,9 +467,9 @@ func transcript(turns []report.Turn) string {
 	return b.String()
 }
 
-// spoken returns an episode for a reader, with the discriminator's scores of its turns, where it
-// gives them.
-func spoken(e *episode.Episode, scoreK []float32) (list []report.Turn) {
+// sampleTurns returns an episode's turns for a sample, with the discriminator's scores by turn;
+// scoreK may be nil.
+func sampleTurns(e *episode.Episode, scoreK []float32) (list []report.Turn) {
 	for _, m := range e.Spoken {
 		list = append(list, report.Turn{Role: m.Role, Text: m.Content})
 	}
@@ -485,10 +487,10 @@ func spoken(e *episode.Episode, scoreK []float32) (list []report.Turn) {
 	return list
 }
 
-// Below: as a part of a tree.
+// Below: the methods of branchable, for trees.
 
-// stops returns the places before the turns.
-func (f *episodes) stops(_, _ int, a *answer) (list []int) {
+// branchPoints returns the numbers of tokens at the ends of turns.
+func (f *episodes) branchPoints(_, _ int, a *answer) (list []int) {
 	at := 0
 	for _, span := range a.episode.Script.Spans {
 		at += span.To - span.From
@@ -497,9 +499,9 @@ func (f *episodes) stops(_, _ int, a *answer) (list []int) {
 	return list
 }
 
-func (f *episodes) own(g *group, x *leaf, _ []model.Span) (list actor.Rollout) {
+func (f *episodes) ownSeqs(g *group, x *leaf, _ []model.Span) (list actor.Rollout) {
 	for i, seq := range x.episode.Seqs {
-		if len(seq.Spans) == 0 { // a context that was given for turns before
+		if len(seq.Spans) == 0 { // a context without turns of its own
 			continue
 		}
 		if i == 0 {
@@ -510,7 +512,7 @@ func (f *episodes) own(g *group, x *leaf, _ []model.Span) (list actor.Rollout) {
 	return list
 }
 
-func (f *episodes) mark(a *answer, tokens int) int { return turnsIn(a.episode, tokens) }
+func (f *episodes) mark(a *answer, tokens int) int { return turnCount(a.episode, tokens) }
 
 func (f *episodes) grower(g *grove) grower {
 	return &branchedEpisodes{f: f, g: g, kept: episode.Keep(f.env)}
@@ -520,13 +522,13 @@ func (f *episodes) grower(g *grove) grower {
 type branchedEpisodes struct {
 	f      *episodes
 	g      *grove
-	kept   *episode.Kept // this rank's, while the trees grow
+	kept   *episode.Kept // this rank's environments, held open while the trees grow
 	played []episode.Episode
 }
 
-// grow samples episodes, those of a tree on one rank. A branch forks its environment, or plays the
-// turns before it once more: the environment is at the same place then. A broken episode is no
-// answer.
+// grow samples episodes, the episodes of a tree on one rank. A branch forks its parent's
+// environment, or replays the parent's turns in a new one, which leads to the same state. A broken
+// episode is no answer.
 func (b *branchedEpisodes) grow(list []offshoot, number []int) error {
 	f, t, g := b.f, b.f.t, b.g
 	var tasks []episode.Task
@@ -538,7 +540,7 @@ func (b *branchedEpisodes) grow(list []offshoot, number []int) error {
 		}
 		if task.Sample = number[i]; x.At > 0 {
 			parent := g.leavesP[x.prompt][x.Parent]
-			task.Replay = parent.episode.Replay(parent.sample, turnsIn(parent.episode, x.At))
+			task.Replay = parent.episode.Replay(parent.sample, turnCount(parent.episode, x.At))
 		}
 		tasks = append(tasks, task)
 	}
@@ -547,7 +549,7 @@ func (b *branchedEpisodes) grow(list []offshoot, number []int) error {
 	player := f.player()
 	player.Kept = b.kept
 	tree := func(i int) int { return list[i].prompt*g.f.c.Trees + list[i].Tree }
-	played, err := f.together(t.context(), player, tasks, tree, advance)
+	played, err := f.playAll(t.context(), player, tasks, tree, advance)
 	if err != nil {
 		return err
 	}
@@ -561,7 +563,7 @@ func (b *branchedEpisodes) grow(list []offshoot, number []int) error {
 	return nil
 }
 
-// end adds the metrics of what was played.
+// end adds the metrics of all sampled episodes to m.
 func (b *branchedEpisodes) end(m Metrics, r *round) (err error) {
 	if m["env/fault_frac"], err = b.f.faults(b.played); err != nil {
 		return err
@@ -579,8 +581,9 @@ func (b *branchedEpisodes) end(m Metrics, r *round) (err error) {
 
 func (b *branchedEpisodes) close() { b.kept.Close() }
 
-// turnsIn returns the number of turns of an episode that have so many tokens together.
-func turnsIn(e *episode.Episode, tokens int) (k int) {
+// turnCount returns the number of an episode's first turns that have the given number of tokens
+// together.
+func turnCount(e *episode.Episode, tokens int) (k int) {
 	for ; tokens > 0; k++ {
 		tokens -= e.Script.Spans[k].To - e.Script.Spans[k].From
 	}

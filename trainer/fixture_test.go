@@ -255,7 +255,7 @@ type lists struct {
 }
 
 func listsOf(r *round) (v lists) {
-	v.batch, v.roll, v.group, v.judged, v.branches = r.batch(), r.rollout(), r.group(), r.judged(),
+	v.batch, v.roll, v.group, v.judged, v.branches = r.batch(), r.rollout(), r.group(), r.criticSeqs(),
 		r.branches()
 	v.seqs, v.groupS = v.roll.Seqs(), v.roll.Groups()
 	for _, s := range v.roll {
@@ -271,7 +271,7 @@ func listsOf(r *round) (v lists) {
 		first += len(a.seqs)
 		v.written, v.scoreA = append(v.written, a.ids), append(v.scoreA, a.score)
 		v.turnA, v.checkA = append(v.turnA, a.turns), append(v.checkA, a.check)
-		v.thoughtA, v.behindA = append(v.thoughtA, a.thought), append(v.behindA, a.behind)
+		v.thoughtA, v.behindA = append(v.thoughtA, a.thoughtLogp), append(v.behindA, a.thoughtSeq)
 		v.episodes = append(v.episodes, a.episode)
 		v.sequences = append(v.sequences, a.seqs.Seqs())
 	}

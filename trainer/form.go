@@ -8,48 +8,50 @@ import (
 	"gad/trainer/config"
 )
 
-// form is what an answer of the student is, and in which sequences it is learned. A new one is a
-// type that embeds single and has the methods in which it differs, and a row of forms. What a step
-// does with answers after they are sampled reads the records of round.go alone.
+// form is the form of the student's answers, and of the sequences in which they are learned. To add
+// one: a type that embeds single and overrides the methods in which it differs, and an entry of
+// forms. After sampling, a step reads only the records of round.go.
 type form interface {
-	// suits refuses a tokenizer with which answers cannot have the form.
-	suits(tok *tokenizer.Tokenizer) error
-	// open starts what answers are sampled with, before anything is written; kill ends it at once,
-	// from another goroutine.
+	// checkTokenizer refuses a tokenizer with which answers cannot have the form.
+	checkTokenizer(tok *tokenizer.Tokenizer) error
+	// open starts the programs that sampling needs, before anything is written. kill ends them at
+	// once, from another goroutine.
 	open() error
 	close()
 	kill()
 
-	// longest returns the most tokens of an answer.
+	// longest returns the largest number of tokens of an answer.
 	longest() int
-	// sample gives the groups of a round their answers.
+	// sample samples the answers of a round's groups.
 	sample(m Metrics, r *round) error
-	// whole returns an answer behind its prompt, ended as the teacher's answers are.
+	// whole returns an answer after its prompt, with the same end as the teacher's answers.
 	whole(g *group, a *answer) model.Seq
-	// judged returns what the discriminator reads of whole answers.
-	judged(whole []model.Seq) []model.Seq
-	// marked marks the student's of these where they share more than their prompts.
-	marked(judged []model.Seq) []model.Seq
-	// learned returns whole answers of the teacher as sequences of the student.
-	learned(whole []model.Seq) []model.Seq
-	// credit adds what an estimator of advantages reads beside scores and tokens. terms are the
-	// reward's.
+	// criticSeqs returns whole answers as the discriminator reads them.
+	criticSeqs(whole []model.Seq) []model.Seq
+	// markBranching marks the student's sequences that share more than their prompts.
+	markBranching(judged []model.Seq) []model.Seq
+	// trainSeqs returns whole answers of the teacher as the sequences that the student learns.
+	trainSeqs(whole []model.Seq) []model.Seq
+	// credit adds the form's inputs of the advantage estimator to in: turns or branches. terms are
+	// the reward's terms.
 	credit(r *round, terms []config.Term, in *algos.AdvantageInput)
 
-	// describe adds the metrics of a round that only the form has.
+	// describe adds the form's own metrics of a round to m.
 	describe(m Metrics, r *round) error
-	// tell writes an answer into a sample, for readers.
-	tell(s *report.Sample, a *answer) error
-	// words says what answers are, behind their number.
+	// fillSample writes an answer into a sample, for readers.
+	fillSample(s *report.Sample, a *answer) error
+	// words returns the form in words, to follow "8 answers"; "": plain answers.
 	words() string
-	// validate measures the student on held-out rows, and measured says what came out; world is
-	// what the figures depend on beside the settings that all forms read.
+	// validate measures the student on held-out rows. validationText returns its figures in words.
+	// validationInputs returns the settings and data that the figures depend on, beside those that
+	// all forms read; acts reports that an environment is played.
 	validate(m Metrics) error
-	measured(m Metrics) string
-	world() (acts bool, of []any)
+	validationText(m Metrics) string
+	validationInputs() (acts bool, of []any)
 }
 
-// forms are the forms of answers that do not branch, the first that a run's settings ask for.
+// forms lists the forms of answers that do not branch. A run has the first that its settings ask
+// for.
 var forms = []struct {
 	asked func(c *config.Config, stage config.Stage) bool
 	make  func(single) branchable

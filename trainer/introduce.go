@@ -11,16 +11,16 @@ import (
 	"gad/trainer/plan"
 )
 
-// introduce says what the run is about to do.
+// introduce prints the warnings and notes of the start, and what the run is about to do.
 func (t *Trainer) introduce(s *start) {
 	kind := t.Stage
-	for _, note := range slices.Concat(s.notes, s.late, t.cfg.Warnings(kind)) {
+	for _, note := range slices.Concat(s.notes, s.lateNotes, t.cfg.Warnings(kind)) {
 		t.log.Warn(note)
 	}
 	if t.cfg.Trainer.ShardOptimizer && t.ranks.Size() == 1 {
 		t.log.Warn("trainer.shard_optimizer true has no effect: one process trains: see gad train --ranks")
 	}
-	for _, note := range s.said {
+	for _, note := range s.infos {
 		t.log.Info(note)
 	}
 	if !s.inPlace {
@@ -59,14 +59,14 @@ func (t *Trainer) introduce(s *start) {
 	t.log.Info(fmt.Sprintf("%s; student %s, %s; %s, %s per step%s; %s",
 		time.Now().Format(time.DateOnly), c.Architecture, size,
 		report.Count(len(t.train.rows), "row"),
-		report.Count(t.cfg.Data.TrainBatchSize, "prompt"), t.answers(kind), t.be.Name()))
-	if s.joined != "" {
-		t.log.Info(fmt.Sprintf("%d ranks: %s", t.ranks.Size(), s.joined))
+		report.Count(t.cfg.Data.TrainBatchSize, "prompt"), t.answersText(kind), t.be.Name()))
+	if s.deviceLink != "" {
+		t.log.Info(fmt.Sprintf("%d ranks: %s", t.ranks.Size(), s.deviceLink))
 	}
 }
 
-// answers says what the student answers to a prompt.
-func (t *Trainer) answers(kind config.Stage) string {
+// answersText returns the number and form of the student's answers to a prompt, in words.
+func (t *Trainer) answersText(kind config.Stage) string {
 	if !kind.HasPolicy() {
 		return t.form.words()
 	}

@@ -16,10 +16,10 @@ import (
 	"gad/trainer/saved"
 )
 
-// The judges do not play: the user's own program, and a discriminator that is held out of the
-// game. Neither learns, so neither has a state.
+// The judges take no part in the game: the user's own program, and a held-out discriminator.
+// Neither learns, so neither is in a checkpoint.
 
-// judges are what the settings name beside the run's own discriminator.
+// judges holds the checker and the held-out discriminator that the settings name.
 type judges struct {
 	t       *Trainer
 	checker *checker.Checker // nil without one
@@ -57,8 +57,8 @@ func (j *judges) open(s *start) error {
 	return nil
 }
 
-// tryChecker asks the checker for the teacher's answer to one row: a program that cannot
-// be run should not be found out after hours of training.
+// tryChecker asks the checker about the teacher's answer to one row: a program that cannot be run
+// must fail here, not after hours of training.
 func (j *judges) tryChecker(s *start) error {
 	t := j.t
 	if j.checker == nil || t.step > 0 || !t.first() { // a run that is resumed has used it
@@ -93,7 +93,7 @@ func (j *judges) tryChecker(s *start) error {
 		return err
 	}
 	for _, line := range j.checker.Said() {
-		s.said = append(s.said, "checker: "+line)
+		s.infos = append(s.infos, "checker: "+line)
 	}
 	if verdicts[0].None() {
 		s.notes = append(s.notes, fmt.Sprintf(
@@ -103,14 +103,14 @@ func (j *judges) tryChecker(s *start) error {
 	return nil
 }
 
-// trialRows bounds the rows whose lengths a trial tells.
+// trialRows bounds the rows whose lengths a trial averages.
 const trialRows = 256
 
-// trial returns what the run will ask the checker.
+// trial returns the number and lengths of the questions that the run will ask the checker.
 func (j *judges) trial() (checker.Trial, error) {
 	t := j.t
 	c := checker.Trial{Rows: len(t.val.rows)}
-	if t.stage.checks() {
+	if t.stage.asksChecker() {
 		c.Steps, c.Prompts, c.Answers = t.past.planned, t.cfg.Data.TrainBatchSize, t.cfg.Rollout.N
 	}
 	n := min(len(t.train.rows), trialRows)
@@ -134,10 +134,9 @@ func (j *judges) close() error {
 	return j.heldOut.Close()
 }
 
-// judge adds the judges' figures of the validation answers j.
-//
-// A validation is always finished, so that a run that was stopped has the figures of
-// one that was not: the checker's deadline bounds the wait.
+// judge adds the judges' figures of the validation answers to m. A validation is always finished,
+// so that interrupted and uninterrupted runs have the same figures: the checker's deadline bounds
+// the wait.
 func (j *judges) judge(m Metrics, of *quality.Results) error {
 	t := j.t
 	if j.checker != nil {
@@ -150,7 +149,7 @@ func (j *judges) judge(m Metrics, of *quality.Results) error {
 			return err
 		}
 		mean, none := checker.Mean(verdicts)
-		m["val/unchecked_frac"] = j.unchecked(none, len(verdicts))
+		m["val/unchecked_frac"] = j.noteUnchecked(none, len(verdicts))
 		if none < len(verdicts) {
 			m["val/check"] = mean
 		}
@@ -161,18 +160,17 @@ func (j *judges) judge(m Metrics, of *quality.Results) error {
 	return nil
 }
 
-// heldOutShare returns val/held_out_d: the share of rows for which the held-out
-// discriminator scores the student's answer at least as high as the teacher's; the
-// very same answer counts one half. Rows whose teacher is cut by our own limit are
-// left out: the missing end alone would decide.
+// heldOutShare sets val/held_out_d: the share of rows for which the held-out discriminator scores
+// the student's answer at least as high as the teacher's; an equal answer counts one half. Rows
+// whose teacher is cut by the length limit are left out: the missing end alone would decide.
 func (j *judges) heldOutShare(m Metrics, of *quality.Results) error {
 	t := j.t
 	limit := t.cfg.Actor.MaxTokenLen
-	scoreS, err := j.heldOut.AllScores(t.form.judged(of.Seqs), limit)
+	scoreS, err := j.heldOut.AllScores(t.form.criticSeqs(of.Seqs), limit)
 	if err != nil {
 		return err
 	}
-	scoreP, err := j.heldOut.AllScores(t.form.judged(of.Batch.Teachers()), limit)
+	scoreP, err := j.heldOut.AllScores(t.form.criticSeqs(of.Batch.Teachers()), limit)
 	if err != nil {
 		return err
 	}
@@ -195,14 +193,15 @@ func (j *judges) heldOutShare(m Metrics, of *quality.Results) error {
 	return nil
 }
 
-// checkRound has the checker score a round's answers, where the reward has a share of
-// it. An interruption ends the program and gives up the step: model.ErrStopped.
+// checkRound sets the checker's scores of a round's answers, if the reward reads them. An
+// interruption ends the program and gives up the step: model.ErrStopped.
 func (g *game) checkRound(m Metrics, r *round) error {
-	if !g.checked() {
+	if !g.readsChecker() {
 		return nil
 	}
 	t := g.t
-	// A search of trees has had the others checked. An answer without a score is asked about again.
+	// The search of a tree has asked about the others. Answers without a score are asked about
+	// again.
 	var ask []*answer
 	var at []int
 	var texts []string
@@ -231,7 +230,7 @@ func (g *game) checkRound(m Metrics, r *round) error {
 		ask[i].check = v.Score
 	}
 	_, none := checker.Mean(verdicts)
-	t.judges.unchecked(none, len(verdicts))
+	t.judges.noteUnchecked(none, len(verdicts))
 	return nil
 }
 
@@ -239,8 +238,9 @@ func (g *game) checkRound(m Metrics, r *round) error {
 // a warning.
 const manyUnchecked = 0.1
 
-// unchecked returns the share of a call's answers that the checker gave no score.
-func (j *judges) unchecked(none, of int) float64 {
+// noteUnchecked returns the share none/of of a call's answers without a score of the checker, and
+// warns if it is large.
+func (j *judges) noteUnchecked(none, of int) float64 {
 	t := j.t
 	share := float64(none) / float64(of)
 	if share > manyUnchecked {
@@ -253,8 +253,8 @@ func (j *judges) unchecked(none, of int) float64 {
 	return share
 }
 
-// verdicts asks the checker about rows. It runs on rank 0, which sends them to the others. One
-// that ctx has ended is model.ErrStopped on all of them.
+// verdicts returns the checker's verdicts on rows. The checker runs on rank 0, which sends the
+// verdicts to the others. If ctx ends the check, the error is model.ErrStopped on all ranks.
 func (j *judges) verdicts(ctx context.Context,
 	rows []checker.Row) (list []checker.Verdict, err error) {
 	t := j.t

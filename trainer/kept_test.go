@@ -17,8 +17,8 @@ import (
 func TestKeptRowsChangeNoBit(t *testing.T) {
 	slow(t)
 	be := ready(t)
-	defer func(n int64) { keptLeast = n }(keptLeast)
-	keptLeast = 0
+	defer func(n int64) { cacheMin = n }(cacheMin)
+	cacheMin = 0
 	dir, cache := t.TempDir(), filepath.Join(t.TempDir(), "rows")
 	configured := func(name string, stage config.Stage, more ...string) config.Config {
 		more = append([]string{"trainer.total_steps=4", "data.val_files=" + fixed.val,

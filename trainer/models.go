@@ -16,7 +16,7 @@ import (
 	"gad/trainer/saved"
 )
 
-// actorDir returns the folder that the student is loaded from.
+// actorDir returns the folder from which the student is loaded.
 func (t *Trainer) actorDir(s *start) string {
 	if s.dir != "" {
 		return filepath.Join(s.dir, "actor")
@@ -24,8 +24,7 @@ func (t *Trainer) actorDir(s *start) string {
 	return t.cfg.Model.Path
 }
 
-// openModels opens the student with its optimizer as the run has it, and what the stage has beside
-// it.
+// openModels opens the student with its optimizer, new or resumed, and the stage's other models.
 func (t *Trainer) openModels(s *start) error {
 	from := t.actorDir(s)
 	if err := t.checkStudent(s, from); err != nil {
@@ -37,8 +36,8 @@ func (t *Trainer) openModels(s *start) error {
 	return t.stage.open(s)
 }
 
-// checkStudent refuses a student in from that does not suit the tokenizer and the settings. It
-// notes the type that the weights had before any training.
+// checkStudent refuses a student in folder from that does not fit the tokenizer and the settings.
+// It notes the weights' data type before any training.
 func (t *Trainer) checkStudent(s *start, from string) error {
 	shape, err := model.ReadConfig(from)
 	if err != nil {
@@ -61,13 +60,13 @@ func (t *Trainer) checkStudent(s *start, from string) error {
 	return nil
 }
 
-// openStudent opens the student in from, with adapters where the settings have some, and its
-// optimizer. It notes the folder of the weights: from, or the adapters'.
+// openStudent opens the student in folder from, with adapters if the settings have some, and its
+// optimizer. It sets s.student to the folder of the weights: from, or the adapters'.
 func (t *Trainer) openStudent(s *start, from string) (err error) {
 	kind := t.Stage
-	learning := t.past.planned - t.stage.waits() // steps in which the student learns
+	learning := t.past.planned - t.stage.waitSteps() // steps in which the student learns
 	updates := max(learning, 1) * t.cfg.OptimizerSteps(kind, config.Student)
-	if err := t.schedule(s, "actor.optim", &t.cfg.Actor.Optim, updates); err != nil {
+	if err := t.checkSchedule(s, "actor.optim", &t.cfg.Actor.Optim, updates); err != nil {
 		return err
 	}
 	c := t.cfg
@@ -102,7 +101,7 @@ func (t *Trainer) openStudent(s *start, from string) (err error) {
 			c.Rollout.Chunk = 0 // the stage reads whole answers
 		}
 		c.Actor.RatioLevel = c.RatioLevel()
-		if c.Divergence(kind) { // from the teacher, which openTeacher puts in its place
+		if c.Divergence(kind) { // from the teacher, the target that opd.open sets
 			c.Actor.UseKLLoss, c.Actor.KLLossCoef, c.Actor.KLLossType = true, 1, algos.KLFull
 		}
 		if t.actor, err = actor.New(m, c.Actor, c.Rollout, updates,
@@ -127,12 +126,13 @@ func (t *Trainer) openStudent(s *start, from string) (err error) {
 	return nil
 }
 
-// schedule checks the learning rate's schedule o over a run's optimizer updates; key names it. A
-// warm-up that only a preset gave is shortened to leave an update behind it, with a note.
-func (t *Trainer) schedule(s *start, key string, o *model.OptimSettings, updates int) error {
+// checkSchedule checks the schedule o of the learning rate over a run's optimizer updates; key is
+// the setting's prefix. A warm-up that only a preset gave is shortened to leave one update after
+// it, with a note.
+func (t *Trainer) checkSchedule(s *start, key string, o *model.OptimSettings, updates int) error {
 	warmup := key + ".lr_warmup_steps"
 	if o.WarmupSteps >= updates && slices.Contains(s.preset, warmup) {
-		s.late = append(s.late, fmt.Sprintf(
+		s.lateNotes = append(s.lateNotes, fmt.Sprintf(
 			"%s is %d of the %d optimizer steps of this run: the preset's %d is too long for it",
 			warmup, updates-1, updates, o.WarmupSteps))
 		o.WarmupSteps = updates - 1
@@ -144,10 +144,10 @@ func (t *Trainer) schedule(s *start, key string, o *model.OptimSettings, updates
 	return nil
 }
 
-// openReference keeps the student as it was at the start in the run's own folder,
-// so that the run can go on wherever it was resumed from is gone.
+// openReference writes the student as it was at the start into the run's own folder and loads it as
+// reference, so that the run can be resumed when the folder that it started from is gone.
 func (t *Trainer) openReference(s *start) (err error) {
-	if !t.stage.compares() {
+	if !t.stage.hasReference() {
 		return nil
 	}
 	dir := filepath.Join(t.cfg.Trainer.Output, saved.ReferenceDir)
@@ -174,11 +174,11 @@ func (t *Trainer) openReference(s *start) (err error) {
 		return err
 	}
 	t.reference.Model().Share(t.actor.Model())
-	t.actor.Against(actor.Target{Policy: t.reference.Model(), Beta: 1})
+	t.actor.SetTarget(actor.Target{Policy: t.reference.Model(), Beta: 1})
 	return nil
 }
 
-// writeReference writes the reference's folder where the run begins.
+// writeReference writes the reference's folder when the run begins; a resumed run must have it.
 func (t *Trainer) writeReference(dir string, s *start) error {
 	switch _, err := t.fs.Stat(dir); {
 	case s.inPlace && errors.Is(err, fs.ErrNotExist):

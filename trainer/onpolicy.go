@@ -12,13 +12,13 @@ import (
 	"gad/trainer/config"
 )
 
-// onPolicy is what stages have in common whose student learns from its own answers: the game, its
+// onPolicy is the part that stages share whose student learns from its own answers: the game, its
 // warm-up, and opd.
 type onPolicy struct {
 	basic
 	round   *round    // of the step
-	teacher *teacher  // nil where no probabilities of a teacher are read
-	read    []reading // what the teacher has read in the step
+	teacher *teacher  // nil if no probabilities of a teacher are read
+	read    []reading // sequences that the teacher has read in the step
 }
 
 func (o *onPolicy) networks() []network {
@@ -28,8 +28,8 @@ func (o *onPolicy) networks() []network {
 	return []network{{of: config.Teacher, model: o.teacher.Model()}}
 }
 
-// next returns a round of the next n prompts. drawn counts how often the step has drawn each row: a
-// row that is drawn again gets a key that no row has, so that its answers are not the same again.
+// next returns a round of the next n prompts. drawn counts the step's draws of each row: a row that
+// is drawn again gets a key that no row has, so that its answers differ.
 func (o *onPolicy) next(n int, drawn map[int]int) (*round, error) {
 	b, err := o.t.draw(n)
 	if err != nil {
@@ -43,25 +43,25 @@ func (o *onPolicy) next(n int, drawn map[int]int) (*round, error) {
 	return newRound(b, keys), nil
 }
 
-// sample has the student answer the prompts of a round. readsOld says whether the step reads old
-// log-probabilities.
+// sample samples the student's answers to the prompts of a round, and sets their old
+// log-probabilities. readsOld reports whether the step reads these.
 func (o *onPolicy) sample(m Metrics, r *round, readsOld bool) error {
-	t, before, apart := o.t, m["timing_s/rollout"], m.apart()
+	t, before, apart := o.t, m["timing_s/rollout"], m.nestedTime()
 	t.ranks.Enter("rollout")
 	if err := m.time("timing_s/rollout", func() error { return t.form.sample(m, r) }); err != nil {
 		return err
 	}
-	m["timing_s/rollout"] -= m.apart() - apart
+	m["timing_s/rollout"] -= m.nestedTime() - apart
 	tokens := 0
 	for _, a := range r.answers() {
-		tokens += a.own()
+		tokens += a.ownTokens()
 	}
 	m["rollout/tokens_per_s"] = float64(tokens) / max(m["timing_s/rollout"]-before, 1e-9)
 	return o.oldLogProbs(m, r, readsOld)
 }
 
-// A step takes only the forward passes whose results are read and not known already: here and in
-// passes.go stands which those are; doc/performance.md has the table.
+// A step takes only the forward passes whose results are read and not known already. The conditions
+// are here and in passes.go; doc/performance.md has the table.
 
 // checksOld reports whether the present step compares the sampler's log-probabilities with the
 // trainer's.
@@ -82,9 +82,9 @@ func (o *onPolicy) recomputesOld() bool {
 	return t.past.oldDiffers || t.actor.Merges() || !t.be.Alone()
 }
 
-// oldLogProbs sets the log-probabilities that ratios are taken to: the sampler's, or those
-// of the trainer's own forward pass. A sampler that should have the trainer's bits and has
-// not is no longer believed.
+// oldLogProbs sets the old log-probabilities, the denominators of ratios: the sampler's, or the
+// result of a forward pass of the trainer. If a sampler that should have the trainer's bits has
+// others, it is not trusted for the rest of the run.
 func (o *onPolicy) oldLogProbs(m Metrics, r *round, read bool) error {
 	t, own := o.t, o.recomputesOld()
 	if !o.checksOld() && !(own && read) {
@@ -92,7 +92,7 @@ func (o *onPolicy) oldLogProbs(m Metrics, r *round, read bool) error {
 	}
 	roll := r.rollout()
 	if err := t.phase(m, "old_logp", t.actor.Model(), roll.Seqs(), 1,
-		func() error { return t.actor.Old(roll) }); err != nil {
+		func() error { return t.actor.RecomputeOld(roll) }); err != nil {
 		return err
 	}
 	diff := m["rollout/logp_diff_max"]
@@ -115,8 +115,8 @@ func (o *onPolicy) oldLogProbs(m Metrics, r *round, read bool) error {
 	return nil
 }
 
-// refLogProbs takes the reference's log-probabilities, if the run has a reference and they
-// are not known.
+// refLogProbs sets the reference's log-probabilities, if the run has a reference and they are not
+// set yet.
 func (o *onPolicy) refLogProbs(m Metrics, r *round) error {
 	t, roll := o.t, r.rollout()
 	if t.reference == nil || len(roll) > 0 && roll[0].Ref != nil {
@@ -131,13 +131,14 @@ func (o *onPolicy) refLogProbs(m Metrics, r *round) error {
 	})
 }
 
-// updatePolicy takes the optimizer steps of the policy loss on a round's advantages.
+// updatePolicy takes the optimizer steps of the policy loss on a round's advantages. Without
+// advantages it counts a skipped update.
 func (o *onPolicy) updatePolicy(m Metrics, r *round) (st actor.Stats, err error) {
 	t := o.t
-	if !r.learns {
-		return st, t.updated(m, "actor", 0, 0, 0, 1, 1)
+	if !r.hasAdvantages {
+		return st, t.noteUpdates(m, "actor", 0, 0, 0, 1, 1)
 	}
-	roll, aside := r.rollout(), o.teacher.aside()
+	roll, aside := r.rollout(), o.teacher.updateTime()
 	err = t.phase(m, "update_actor", t.actor.Model(), roll.Seqs(), t.cfg.Actor.PPOEpochs,
 		func() (err error) {
 			st, err = t.actor.Update(roll)
@@ -146,7 +147,7 @@ func (o *onPolicy) updatePolicy(m Metrics, r *round) (st actor.Stats, err error)
 	if err != nil {
 		return st, err
 	}
-	if took := o.teacher.aside() - aside; took > 0 {
+	if took := o.teacher.updateTime() - aside; took > 0 {
 		m["timing_s/teacher_logp"] = took.Seconds()
 	}
 	if st.Passes > 0 { // otherwise it was skipped whole, and has no figure
@@ -160,14 +161,16 @@ func (o *onPolicy) updatePolicy(m Metrics, r *round) (st actor.Stats, err error)
 		}
 		m["actor/entropy"] = st.Entropy
 	}
-	return st, t.updated(m, "actor", st.GradNorm, st.LR, st.Updates, st.Skipped, st.Streak)
+	return st, t.noteUpdates(m, "actor", st.GradNorm, st.LR, st.Updates, st.Skipped, st.Streak)
 }
 
-// learned returns the teacher's answers of the step as the student would learn them.
-func (o *onPolicy) learned() []model.Seq { return o.t.form.learned(o.round.batch().Teachers()) }
+// teacherSeqs returns the teacher's answers of the step as sequences that the student would learn.
+func (o *onPolicy) teacherSeqs() []model.Seq {
+	return o.t.form.trainSeqs(o.round.batch().Teachers())
+}
 
-// describe adds the metrics of a round, and writes samples of it with the scores that the stage
-// shows.
+// describe adds the metrics of a round to m, and writes samples of it with the scores that the
+// stage shows.
 func (o *onPolicy) describe(m Metrics, r *round,
 	scores func(*group, *answer) (student, teacher float64)) error {
 	var lens, cut, repeat float64
@@ -193,7 +196,7 @@ func (o *onPolicy) describe(m Metrics, r *round,
 	return o.samples(r, scores)
 }
 
-// samples writes what the step's first prompts were answered.
+// samples writes the answers to the step's first prompts as samples.
 func (o *onPolicy) samples(r *round,
 	scores func(*group, *answer) (student, teacher float64)) error {
 	t := o.t
@@ -203,7 +206,7 @@ func (o *onPolicy) samples(r *round,
 			s := report.Sample{Row: g.Index, Prompt: g.PromptText, Teacher: g.TeacherText,
 				Advantage: a.adv}
 			s.StudentScore, s.TeacherScore = scores(g, a)
-			if err := t.form.tell(&s, a); err != nil {
+			if err := t.form.fillSample(&s, a); err != nil {
 				return err
 			}
 			out = append(out, s)
@@ -215,11 +218,11 @@ func (o *onPolicy) samples(r *round,
 	return t.rec.Samples(report.InTraining, t.step+1, out)
 }
 
-// uniqueFrac returns the share of different responses among those of different prompts. The
-// n answers of a prompt are not compared with each other: a student that is sure of its
-// answer writes it n times. The i-th answers of all prompts are compared, for each i, and
-// the shares averaged, so that the figure is comparable with the teacher's, which has one
-// answer per prompt (group nil: each response has a prompt of its own).
+// uniqueFrac returns the share of different responses among responses to different prompts. The n
+// answers to one prompt are not compared with each other: a student that is sure of its answer
+// writes it n times. The i-th answers to all prompts are compared, for each i, and the shares
+// averaged, so that the figure is comparable with the teacher's, which has one answer per prompt
+// (group nil: each response has a prompt of its own).
 func uniqueFrac(seqs []model.Seq, group []int) float64 {
 	seen, nth := map[string]bool{}, map[int]int{}
 	var key []byte

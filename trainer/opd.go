@@ -12,6 +12,7 @@ import (
 // teacher gives each of its tokens a log-probability, and the difference is the token's advantage.
 type opd struct{ onPolicy }
 
+// newOPD returns the stage of on-policy distillation.
 func newOPD(b basic, _ *start) stage { return &opd{onPolicy{basic: b}} }
 
 // byTokens reports whether the student learns by a divergence of two distributions at each token,
@@ -30,7 +31,7 @@ func (o *opd) open(s *start) (err error) {
 	if t.cfg.Teacher.Loss == "topk" {
 		target.Top = t.cfg.Teacher.TopK
 	}
-	t.actor.Against(target)
+	t.actor.SetTarget(target)
 	return nil
 }
 
@@ -45,7 +46,7 @@ func (o *opd) step(m Metrics) error {
 	if err := o.sample(m, r, true); err != nil {
 		return err
 	}
-	if o.read, err = o.teacher.reads(r); err != nil {
+	if o.read, err = o.teacher.readings(r); err != nil {
 		return err
 	}
 	learn := o.byPolicy
@@ -60,11 +61,11 @@ func (o *opd) step(m Metrics) error {
 		return err
 	}
 	return o.describe(m, r, func(_ *group, a *answer) (student, teacher float64) {
-		return a.taught, math.NaN() // the row's own answer is not read
+		return a.teacherLogp, math.NaN() // the row's own answer is not read
 	})
 }
 
-// byPolicy learns by policy gradients. A sample shows an answer's mean advantage.
+// byPolicy updates the student by policy gradients. A sample shows an answer's mean advantage.
 func (o *opd) byPolicy(m Metrics, r *round) (st actor.Stats, err error) {
 	advST, err := o.teacher.advantages(m, r, o.read)
 	if err != nil {
@@ -73,7 +74,7 @@ func (o *opd) byPolicy(m Metrics, r *round) (st actor.Stats, err error) {
 	if err := o.refLogProbs(m, r); err != nil {
 		return st, err
 	}
-	if r.learns = advST != nil; r.learns {
+	if r.hasAdvantages = advST != nil; r.hasAdvantages {
 		r.rollout().SetAdv(advST)
 		for i, a := range r.answers() {
 			a.adv, _, _ = moments(advST[i])
@@ -82,16 +83,16 @@ func (o *opd) byPolicy(m Metrics, r *round) (st actor.Stats, err error) {
 	return o.updatePolicy(m, r)
 }
 
-// byDivergence learns by the divergence of the two distributions at each token: an update by
-// policy gradients without advantages, whose KL is the divergence from the teacher. Nothing is
-// scored.
+// byDivergence updates the student by the divergence of the two distributions at each token: an
+// update by policy gradients with advantages of 0, whose KL is the divergence from the teacher. No
+// answer is scored.
 func (o *opd) byDivergence(m Metrics, r *round) (st actor.Stats, err error) {
 	roll := r.rollout()
 	for i, s := range roll {
 		s.Read, s.Adv = o.read[i].seq, make([]float64, s.Seq.Trained())
 	}
 	if o.teacher.server != nil {
-		_, labelsST, err := o.teacher.asked(m, o.read, o.t.cfg.Teacher.TopK)
+		_, labelsST, err := o.teacher.askServer(m, o.read, o.t.cfg.Teacher.TopK)
 		if err != nil {
 			return st, err
 		}
@@ -99,7 +100,7 @@ func (o *opd) byDivergence(m Metrics, r *round) (st actor.Stats, err error) {
 			s.Labels = labelsST[i]
 		}
 	}
-	r.learns = true
+	r.hasAdvantages = true
 	if st, err = o.updatePolicy(m, r); st.Passes > 0 {
 		m["opd/divergence"] = st.KLLoss
 	}
@@ -114,11 +115,11 @@ func (o *opd) describeLabels(m Metrics, st actor.Stats) {
 	}
 }
 
-func (o *opd) passed() []model.Seq { return o.round.rollout().Seqs() }
+func (o *opd) stepSeqs() []model.Seq { return o.round.rollout().Seqs() }
 
-func (o *opd) passedBy(x config.Pass) []model.Seq {
+func (o *opd) passSeqs(x config.Pass) []model.Seq {
 	if x.Network == config.Teacher {
-		return readBy(o.read)
+		return readSeqs(o.read)
 	}
-	return o.passed()
+	return o.stepSeqs()
 }

@@ -161,11 +161,11 @@ func TestOPDTeacherReads(t *testing.T) {
 			config.OPD)
 		o := tr.stage.(*opd)
 		r = sampledRound(t, tr, &o.onPolicy, 4)
-		read, err := o.teacher.reads(r)
+		read, err := o.teacher.readings(r)
 		if err != nil || read[0].spelling != nil {
 			t.Fatal(read, err)
 		}
-		return tr, r, readBy(read)
+		return tr, r, readSeqs(read)
 	}
 	_, r, seqs := reads()
 	v := listsOf(r)

@@ -9,9 +9,9 @@ import (
 	"gad/trainer/config"
 )
 
-// Open prepares a run. If the output folder holds an unfinished or finished run
-// of the same stage, it is gone on with; a folder with anything else in it is
-// refused. Nothing is written before all inputs have been read and checked.
+// Open prepares a run. If the output folder holds an unfinished or finished run of the same stage,
+// that run is resumed; a folder with other files is refused. Nothing is written before all inputs
+// have been read and checked. The caller closes the Trainer.
 func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err error) {
 	if o.Backend == nil {
 		return nil, fmt.Errorf("%w: trainer: Options.Backend is nil: open one with device.Open",
@@ -25,10 +25,10 @@ func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err err
 		o.Console, o.TTY = nil, false // rank 0 speaks
 	}
 	t = &Trainer{Stage: stage, cfg: cfg, fs: o.FS, be: o.Backend, ranks: o.Ranks,
-		past:  progress{verified: map[int]bool{}, skipped: map[string]int{}},
-		named: map[string]bool{}, con: report.NewConsole(o.Console, o.TTY)}
+		past:   progress{verified: map[int]bool{}, skipped: map[string]int{}},
+		warned: map[string]bool{}, con: report.NewConsole(o.Console, o.TTY)}
 	t.judges.t = t
-	s := &start{late: o.Notes, preset: o.Preset, teacher: o.Teacher, free: o.Backend.Available()}
+	s := &start{lateNotes: o.Notes, preset: o.Preset, teacher: o.Teacher, free: o.Backend.Available()}
 	defer func() {
 		if err != nil {
 			err = checkpoint.ExplainFull(o.FS, cfg.Trainer.Output, 0, err)
@@ -41,7 +41,7 @@ func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err err
 	if err := t.joinRanks(s); err != nil {
 		return t, err
 	}
-	err = t.inTurn("the run's folder", func() (err error) {
+	err = t.rankZeroFirst("the run's folder", func() (err error) {
 		if t.first() {
 			if err := t.claim(run); err != nil {
 				return err
@@ -52,14 +52,14 @@ func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err err
 	if err != nil {
 		return t, err
 	}
-	if err := t.alike("checkpoints to start from", s.dir); err != nil {
+	if err := t.requireSame("checkpoints to start from", s.dir); err != nil {
 		return t, err
 	}
 	t.stage, t.form = stages[stage].make(basic{t, stage}, s), newForm(t)
-	if err := t.inTurn("the data", func() error { return t.openData(s) }); err != nil {
+	if err := t.rankZeroFirst("the data", func() error { return t.openData(s) }); err != nil {
 		return t, err
 	}
-	if err := t.sameInputs(); err != nil {
+	if err := t.requireSameInputs(); err != nil {
 		return t, err
 	}
 	// Before the models take the memory that the run is planned for.
@@ -85,10 +85,10 @@ func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err err
 	} else if err := t.settle(s); err != nil {
 		return t, err
 	}
-	if err := t.split(); err != nil {
+	if err := t.splitWork(); err != nil {
 		return t, err
 	}
-	if err := t.sameWeights(true); err != nil {
+	if err := t.requireSameWeights(true); err != nil {
 		return t, err
 	}
 	if !t.first() {
@@ -104,7 +104,7 @@ func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err err
 	return t, nil
 }
 
-// busy runs f, and shows its name if it takes its time.
+// busy runs f, and shows name on the console if f takes a while.
 func (t *Trainer) busy(name string, f func() error) error {
 	_, done := t.con.Busy(name, 0)
 	defer done()

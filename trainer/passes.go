@@ -12,13 +12,13 @@ import (
 	"gad/trainer/encode"
 )
 
-// readsOld reports whether the present step reads old log-probabilities: for the ratio, or
-// for the KL in the reward.
+// readsOld reports whether the present step reads old log-probabilities: for the ratio, or for the
+// KL in the reward.
 func (g *game) readsOld() bool {
 	return !g.alone() && !g.imitates || g.t.reference != nil && g.t.cfg.Algorithm.UseKLInReward
 }
 
-// scoreRound takes the discriminator's scores of both sides, by a pass of their own.
+// scoreRound sets the discriminator's scores of both sides, by a forward pass of their own.
 func (g *game) scoreRound(m Metrics, r *round) error {
 	b := g.criticBatch(r)
 	err := g.t.phase(m, "score", g.critic.Model(), slices.Concat(b.Students, b.Teachers), 1,
@@ -30,20 +30,21 @@ func (g *game) scoreRound(m Metrics, r *round) error {
 	return nil
 }
 
-// exactReward reports whether the KL in the reward is the exact one.
-func (g *game) exactReward() bool {
+// exactKLInReward reports whether the KL in the reward is the exact one, summed over the
+// vocabulary.
+func (g *game) exactKLInReward() bool {
 	exact, _ := g.t.cfg.ExactKL(g.kind)
 	return exact
 }
 
-// rewardKL takes what the KL in the reward is made of: the reference's log-probabilities, or
-// the exact divergences, by passes of the student and of the reference.
+// rewardKL sets the inputs of the KL in the reward: the reference's log-probabilities, or the exact
+// divergences, by passes of the student and of the reference.
 func (g *game) rewardKL(m Metrics, r *round) error {
 	t := g.t
 	if !t.cfg.Algorithm.UseKLInReward || t.reference == nil {
 		return nil
 	}
-	if !g.exactReward() {
+	if !g.exactKLInReward() {
 		return g.refLogProbs(m, r)
 	}
 	seqs := r.rollout().Seqs()
@@ -60,47 +61,48 @@ func (g *game) rewardKL(m Metrics, r *round) error {
 	})
 }
 
-// oldOf returns the old log-probabilities of an answer's own tokens, refOf the reference's.
+// oldOf returns the old log-probabilities of an answer's own tokens.
 func oldOf(_ *group, a *answer) []float32 {
-	return a.joined(func(s *actor.Sequence) []float32 { return s.Old })
+	return a.concat(func(s *actor.Sequence) []float32 { return s.Old })
 }
 
+// refOf returns the reference's log-probabilities of an answer's own tokens.
 func refOf(_ *group, a *answer) []float32 {
-	return a.joined(func(s *actor.Sequence) []float32 { return s.Ref })
+	return a.concat(func(s *actor.Sequence) []float32 { return s.Ref })
 }
 
-// thoughtPass is the part of a step in which thoughts are read.
+// thoughtPass is the part of a step that computes the term teacher_logp.
 const thoughtPass = "thought_logp"
 
-// thoughts takes the term teacher_logp: how probable the student, at temperature 1, finds the
-// teacher's answer behind its own thought, as a mean over that answer's tokens. A thought ends with
-// the first </think>; without one it is all of an answer but end tokens, as where it was cut. The
-// sequence is no longer than a prompt and an answer may be: a thought that leaves no room loses its
-// beginning. Where the teacher's answer has no thought the term is 0.
-func (g *game) thoughts(m Metrics, r *round) error {
+// thoughtTerm sets the term teacher_logp: the mean log-probability that the student, at temperature
+// 1, gives to the tokens of the teacher's answer after the student's own thought. A thought ends
+// with the first </think>; without one it is all of an answer but its end tokens, as in an answer
+// that was cut. The sequence is no longer than a prompt and an answer may be: a thought that leaves
+// no room loses its beginning. Where the teacher's answer has no thought the term is 0.
+func (g *game) thoughtTerm(m Metrics, r *round) error {
 	t := g.t
-	if !g.has(config.TermTeacher) {
+	if !g.hasTerm(config.TermTeacher) {
 		return nil
 	}
 	for _, group := range r.groups {
 		teacher := group.Teacher.Response()
-		after := t.thought(teacher)
+		after := t.thoughtLen(teacher)
 		if after == 0 || after == len(teacher) {
 			continue
 		}
 		teacher = teacher[after:]
 		for _, a := range group.answers {
-			n := t.thought(a.ids)
+			n := t.thoughtLen(a.ids)
 			if n == 0 {
 				n = len(t.enc.Seq(nil, encode.Response{IDs: a.ids}).IDs)
 			}
 			room := max(0, t.cfg.Data.MaxResponse-len(teacher))
 			before := slices.Concat(group.Prompt, a.ids[max(0, n-room):n])
-			a.behind = model.Answer(slices.Concat(before, teacher), len(before))
-			a.behind.Shared = len(group.Prompt)
+			a.thoughtSeq = model.Answer(slices.Concat(before, teacher), len(before))
+			a.thoughtSeq.Shared = len(group.Prompt)
 		}
 	}
-	seqs := r.behind()
+	seqs := r.thoughtSeqs()
 	if len(seqs) == 0 {
 		g.thoughtless.Do(func() {
 			t.log.Warn("algorithm.terms: none of a step's answers of the teacher has a thought that ends with </think>: the term teacher_logp is 0 for them: keep thoughts (gad data collect --keep-thinking, reasoning_content of a row), or leave it out")
@@ -113,8 +115,8 @@ func (g *game) thoughts(m Metrics, r *round) error {
 			return fmt.Errorf("actor: %w", err)
 		}
 		for _, a := range r.answers() {
-			if len(a.behind.IDs) > 0 {
-				a.thought, _, _ = moments(float64s(logpST[0]))
+			if len(a.thoughtSeq.IDs) > 0 {
+				a.thoughtLogp, _, _ = moments(float64s(logpST[0]))
 				logpST = logpST[1:]
 			}
 		}
@@ -122,18 +124,19 @@ func (g *game) thoughts(m Metrics, r *round) error {
 	})
 }
 
-// behind returns the teacher's answers behind thoughts.
-func (r *round) behind() (seqs []model.Seq) {
+// thoughtSeqs returns the sequences of the term teacher_logp.
+func (r *round) thoughtSeqs() (seqs []model.Seq) {
 	for _, a := range r.answers() {
-		if len(a.behind.IDs) > 0 {
-			seqs = append(seqs, a.behind)
+		if len(a.thoughtSeq.IDs) > 0 {
+			seqs = append(seqs, a.thoughtSeq)
 		}
 	}
 	return seqs
 }
 
-// thought returns the number of tokens of an answer up to the first </think>; 0 if there is none.
-func (t *Trainer) thought(ids []int32) int {
+// thoughtLen returns the number of tokens of an answer up to and with the first </think>; 0 without
+// one.
+func (t *Trainer) thoughtLen(ids []int32) int {
 	n := sort.Search(len(ids)+1, func(n int) bool {
 		return strings.Contains(t.tok.Decode(ids[:n], false), "</think>")
 	})

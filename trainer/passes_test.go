@@ -395,7 +395,7 @@ func TestRewardsByToken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := gameOf(tr).critic.Terms(r.judged())
+	want, err := gameOf(tr).critic.Terms(r.criticSeqs())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -407,7 +407,7 @@ func TestRewardsByToken(t *testing.T) {
 	byHand, err := algos.Advantages(
 		algos.AdvantageConfig{Name: "reinforce_plus_plus", Gamma: 0.5},
 		algos.AdvantageInput{Scores: make([]float64, len(want)), Group: r.group(), Mask: mask,
-			TokenRewards: padded(want, mask)})
+			TokenRewards: pad(want, mask)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,12 +9,12 @@ import (
 	"gad/trainer/config"
 )
 
-// ranking is gad sft --objective ranking: one optimizer step on the next prompts' scored answers,
-// which gad data rate has sampled and kept.
+// ranking is the stage of gad sft --objective ranking: it learns the order of scored answers, which
+// gad data rate has sampled and stored.
 type ranking struct {
 	basic
-	ranked actor.Ranked // of the step
-	took   int          // passes of its update
+	ranked       actor.Ranked // of the step
+	updatePasses int          // passes of its update
 }
 
 // usable leaves out rows whose answers have no order.
@@ -47,7 +47,7 @@ func (s *ranking) step(m Metrics) error {
 	if err != nil {
 		return err
 	}
-	s.took = st.Passes
+	s.updatePasses = st.Passes
 	if st.Skipped == 0 {
 		m["ranking/loss"], m["ranking/agree"], m["actor/entropy"] = st.Loss, st.Agree, st.Entropy
 	}
@@ -59,13 +59,13 @@ func (s *ranking) step(m Metrics) error {
 	}
 	m["rollout/len_mean"] = float64(tokens) / float64(len(s.ranked.Seqs)-len(batch))
 	s.describeTeacher(m, batch)
-	return t.updated(m, "actor", st.GradNorm, st.LR, st.Updates, st.Skipped, st.Skipped)
+	return t.noteUpdates(m, "actor", st.GradNorm, st.LR, st.Updates, st.Skipped, st.Skipped)
 }
 
-func (s *ranking) passed() []model.Seq { return s.ranked.Seqs }
+func (s *ranking) stepSeqs() []model.Seq { return s.ranked.Seqs }
 
-func (s *ranking) passedBy(x config.Pass) []model.Seq {
-	if x.When == config.SeveralPacks && s.took < 4 {
+func (s *ranking) passSeqs(x config.Pass) []model.Seq {
+	if x.When == config.SeveralPacks && s.updatePasses < 4 {
 		return nil
 	}
 	return s.ranked.Seqs

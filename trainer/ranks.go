@@ -15,16 +15,16 @@ import (
 	"gad/trainer/config"
 )
 
-// This file is what a run of several processes, its ranks, has beside that of one
-// (doc/ranks.md). Every rank runs the same trainer on the same rows and comes to the same
-// numbers; model.Ranks divides the work and joins the results. Rank 0 alone writes,
-// speaks, and starts the checker. A rank that fails tells the others, and all end.
+// A run of several processes, its ranks (doc/ranks.md). Every rank runs the same trainer on the
+// same rows and comes to the same numbers; model.Ranks divides the work and joins the results. Rank
+// 0 alone writes files, prints, and starts the checker. A rank that fails notifies the others, and
+// all end.
 
-// first reports whether this process is the one that writes the run's folder.
+// first reports whether this process is rank 0, which writes the run's folder.
 func (t *Trainer) first() bool { return t.ranks.Rank() == 0 }
 
-// joinRanks agrees with the other ranks on what is run. Their settings must be the same,
-// and so must what they compute with: every rank takes the same optimizer steps.
+// joinRanks requires the same settings and the same device on all ranks, since every rank takes the
+// same optimizer steps, and connects the ranks' devices.
 func (t *Trainer) joinRanks(s *start) error {
 	n, c := t.ranks.Size(), t.cfg
 	t.ranks.SetLimit(time.Duration(c.Trainer.RankTimeout) * time.Second)
@@ -41,18 +41,18 @@ func (t *Trainer) joinRanks(s *start) error {
 	if err != nil {
 		return err
 	}
-	if err := t.alike("settings", fmt.Sprintf("stage: %s\n%s", t.Stage, text)); err != nil {
+	if err := t.requireSame("settings", fmt.Sprintf("stage: %s\n%s", t.Stage, text)); err != nil {
 		return err
 	}
-	if err := t.alike("device", t.be.Name()); err != nil {
+	if err := t.requireSame("device", t.be.Name()); err != nil {
 		return err
 	}
 	return t.joinDevices(s)
 }
 
-// alike wants a text to be the same on all ranks; what says what it is. All of them fail
-// alike if it is not.
-func (t *Trainer) alike(what, text string) error {
+// requireSame returns an error on all ranks unless text is the same on all of them; what names the
+// text in the error.
+func (t *Trainer) requireSame(what, text string) error {
 	all, err := t.ranks.Gather(what, []byte(text))
 	if err != nil {
 		return err
@@ -70,25 +70,25 @@ func (t *Trainer) alike(what, text string) error {
 	return nil
 }
 
-// sameInputs wants all ranks to have read the same rows with the same tokenizer, whatever
-// the paths lead to on their machines.
-func (t *Trainer) sameInputs() error {
+// requireSameInputs requires all ranks to have read the same rows with the same tokenizer, whatever
+// files the paths lead to on their machines.
+func (t *Trainer) requireSameInputs() error {
 	if t.ranks.Size() == 1 {
 		return nil
 	}
-	if err := t.alike("data", t.train.set.Digest()); err != nil {
+	if err := t.requireSame("data", t.train.set.Digest()); err != nil {
 		return err
 	}
-	if err := t.alike("order of rows", t.train.chosen); err != nil {
+	if err := t.requireSame("order of rows", t.train.chosen); err != nil {
 		return err
 	}
 	if t.val.set != nil {
-		if err := t.alike("validation data", t.val.set.Digest()); err != nil {
+		if err := t.requireSame("validation data", t.val.set.Digest()); err != nil {
 			return err
 		}
 	}
 	// with the day's date, where the chat template asks for it
-	return t.alike("tokenizer", t.tok.Digest())
+	return t.requireSame("tokenizer", t.tok.Digest())
 }
 
 // differentLine returns the first line in which two texts differ.
@@ -109,9 +109,8 @@ func differentLine(a, b string) (lineA, lineB string) {
 	return strings.TrimSpace(lineA), strings.TrimSpace(lineB)
 }
 
-// inTurn runs f on rank 0, then on all others: what rank 0 has made or mended is there
-// for them.
-func (t *Trainer) inTurn(what string, f func() error) error {
+// rankZeroFirst runs f on rank 0, then on all others, which find the files that rank 0 has written.
+func (t *Trainer) rankZeroFirst(what string, f func() error) error {
 	if t.first() {
 		if err := f(); err != nil {
 			return err
@@ -123,8 +122,8 @@ func (t *Trainer) inTurn(what string, f func() error) error {
 	return f()
 }
 
-// split divides the models' work among the ranks.
-func (t *Trainer) split() error {
+// splitWork divides the models' work among the ranks.
+func (t *Trainer) splitWork() error {
 	for _, n := range t.networks() {
 		if err := n.model.Split(t.ranks, t.cfg.Trainer.Shards); err != nil {
 			return err
@@ -141,10 +140,10 @@ func (t *Trainer) statesOver() *model.Ranks {
 	return t.ranks
 }
 
-// saveParts hands rank 0 this rank's parts of the optimizer states, in the order in which
-// it writes them (fill).
+// saveParts sends this rank's parts of the optimizer states to rank 0, in the order in which rank 0
+// writes them (fill).
 func (t *Trainer) saveParts() error {
-	for _, n := range t.learning() {
+	for _, n := range t.trainable() {
 		if n.optim.Sharded() {
 			if err := n.optim.Save(io.Discard, false); err != nil {
 				return err
@@ -154,15 +153,14 @@ func (t *Trainer) saveParts() error {
 	return nil
 }
 
-// sameWeights wants all ranks to hold the same weights: a rank whose memory or processor
-// errs would otherwise lead the run astray. frozen says that those that do not change are
-// looked at too.
-func (t *Trainer) sameWeights(frozen bool) error {
+// requireSameWeights requires all ranks to hold the same weights: a rank whose memory or processor
+// errs would otherwise corrupt the run. frozen includes the networks that do not change.
+func (t *Trainer) requireSameWeights(frozen bool) error {
 	if t.ranks.Size() == 1 {
 		return nil
 	}
 	var sums []byte
-	list := t.learning()
+	list := t.trainable()
 	if frozen {
 		list = t.networks()
 	}
@@ -171,7 +169,7 @@ func (t *Trainer) sameWeights(frozen bool) error {
 		models = append(models, n.model)
 	}
 	for _, m := range models {
-		// of adapters
+		// the base of adapters
 		if base := m.Base(); frozen && base != nil && !slices.Contains(models, base) {
 			models = append(models, base)
 		}
@@ -195,7 +193,7 @@ func (t *Trainer) sameWeights(frozen bool) error {
 	return nil
 }
 
-// weightSum returns a checksum of the bits of m's weights.
+// weightSum returns the CRC-32C checksum of the bits of m's weights.
 func weightSum(m *model.Model, be model.Backend) (uint32, error) {
 	sum, table := uint32(0), crc32.MakeTable(crc32.Castagnoli)
 	part, raw := make([]float32, 1<<16), make([]byte, 0, 4<<16)

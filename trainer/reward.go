@@ -10,16 +10,17 @@ import (
 	"gad/trainer/config"
 )
 
-// rewards returns the answers' rewards before the KL term.
+// rewards returns the answers' rewards [A] before the KL term.
 func (g *game) rewards(m Metrics, r *round) []float64 {
 	lenA := each(r, func(_ *group, a *answer) int { return len(a.ids) })
 	cutA := each(r, func(_ *group, a *answer) bool { return a.cut })
-	return shape(g.t.cfg.Algorithm, g.rewarded(m, r), g.lengthTerm(m, r, lenA), lenA, cutA,
+	return shape(g.t.cfg.Algorithm, g.termSums(m, r), g.lengthTerm(m, r, lenA), lenA, cutA,
 		r.group(), g.t.enc.MaxResponse)
 }
 
 // shape turns scores, the sums of terms, into rewards: clip, length term (nil: none), overlong
-// penalty; answers cut at the limit take their group's smallest reward.
+// penalty. With trunc_reward group_min, answers cut at the limit take their group's smallest
+// reward. limit is the longest answer in tokens.
 func shape(c config.AlgorithmConfig, scoreA []float32, lengthA []float64, lenA []int, cutA []bool,
 	group []int, limit int) []float64 {
 	rewardA := algos.ScoreReg{ClipAbs: c.ScoreClip}.Apply(float64s(scoreA))
@@ -47,8 +48,8 @@ func shape(c config.AlgorithmConfig, scoreA []float32, lengthA []float64, lenA [
 	return rewardA
 }
 
-// padded returns x in float64 with rows as long as the mask's.
-func padded(x [][]float32, maskST [][]float64) [][]float64 {
+// pad converts x to float64, with rows padded by 0 to the mask's length.
+func pad(x [][]float32, maskST [][]float64) [][]float64 {
 	out := make([][]float64, len(x))
 	for s, row := range x {
 		out[s] = make([]float64, len(maskST[s]))
@@ -59,8 +60,7 @@ func padded(x [][]float32, maskST [][]float64) [][]float64 {
 	return out
 }
 
-// allGroups returns 0 to n-1, and spreadGroups those of them whose largest and smallest rewards
-// differ by more than least.
+// allGroups returns the indices 0 to n-1.
 func allGroups(n int) []int {
 	out := make([]int, n)
 	for i := range out {
@@ -69,6 +69,8 @@ func allGroups(n int) []int {
 	return out
 }
 
+// spreadGroups returns the indices of the groups, of n, whose largest and smallest rewards differ
+// by more than least.
 func spreadGroups(rewardS []float64, group []int, n int, least float64) (spread []int, err error) {
 	keepS, _, err := algos.KeepGroups(rewardS, group, least)
 	if err != nil {
@@ -84,6 +86,7 @@ func spreadGroups(rewardS []float64, group []int, n int, least float64) (spread 
 	return spread, nil
 }
 
+// float64s converts x to float64.
 func float64s(x []float32) []float64 {
 	out := make([]float64, len(x))
 	for i, v := range x {
@@ -92,7 +95,7 @@ func float64s(x []float32) []float64 {
 	return out
 }
 
-// moments returns the mean, the unbiased standard deviation and the largest size of xs.
+// moments returns the mean, the unbiased standard deviation and the largest absolute value of xs.
 func moments(xs []float64) (mean, std, largest float64) {
 	for _, x := range xs {
 		mean += x / float64(len(xs))
@@ -104,11 +107,11 @@ func moments(xs []float64) (mean, std, largest float64) {
 	return mean, math.Sqrt(std / max(float64(len(xs)-1), 1)), largest
 }
 
-// rewarded returns the sums [A] of the reward's terms but for length, which stands outside of the
-// clip: see config.Rewarded. The checker's scores have metrics wherever they are known, and so have
+// termSums returns the sums [A] of the reward's terms but length, which is added after the clip
+// (config.Rewarded). It adds the metrics of the checker's scores, wherever they are known, and of
 // all terms of algorithm.terms.
-func (g *game) rewarded(m Metrics, r *round) []float32 {
-	if checkA := checks(r); g.checked() {
+func (g *game) termSums(m Metrics, r *round) []float32 {
+	if checkA := checkScores(r); g.readsChecker() {
 		known := slices.DeleteFunc(slices.Clone(checkA), math.IsNaN)
 		m["reward/unchecked_frac"] = 1 - float64(len(known))/float64(len(checkA))
 		if len(known) > 0 {
@@ -128,13 +131,13 @@ func (g *game) rewarded(m Metrics, r *round) []float32 {
 	return out
 }
 
-// termValues returns the values [A] of a term of the reward, but of length.
+// termValues returns the values [A] of a term of the reward other than length.
 func (g *game) termValues(r *round, name string) []float64 {
 	switch name {
 	case config.TermCheck:
-		return imputeScores(checks(r), r.group())
+		return imputeScores(checkScores(r), r.group())
 	case config.TermTeacher:
-		return each(r, func(_ *group, a *answer) float64 { return a.thought })
+		return each(r, func(_ *group, a *answer) float64 { return a.thoughtLogp })
 	case config.TermEnv:
 		penalty := g.t.cfg.Env.InvalidPenalty
 		return each(r, func(_ *group, a *answer) float64 { return a.episode.Reward(penalty) })
@@ -146,24 +149,24 @@ func (g *game) termValues(r *round, name string) []float64 {
 	return each(r, func(_ *group, a *answer) float64 { return float64(a.score) })
 }
 
-// checks returns the checker's scores [A].
-func checks(r *round) []float64 {
+// checkScores returns the checker's scores [A], NaN where missing.
+func checkScores(r *round) []float64 {
 	return each(r, func(_ *group, a *answer) float64 { return a.check })
 }
 
-// has reports whether the reward has a term.
-func (g *game) has(name string) bool {
+// hasTerm reports whether the reward has the term.
+func (g *game) hasTerm(name string) bool {
 	return slices.ContainsFunc(g.terms, func(x config.Term) bool { return x.Name == name })
 }
 
-// checked reports whether the reward reads the checker's scores.
-func (g *game) checked() bool {
+// readsChecker reports whether the reward reads the checker's scores.
+func (g *game) readsChecker() bool {
 	return slices.ContainsFunc(g.terms,
 		func(x config.Term) bool { return x.Name == config.TermCheck || x.Wrong })
 }
 
-// lengthTerm returns what the term length adds to the reward of each answer; nil where there is
-// none.
+// lengthTerm returns the weighted values [A] of the term length; nil if the reward has no such
+// term.
 func (g *game) lengthTerm(m Metrics, r *round, lenA []int) (sumA []float64) {
 	for _, x := range g.terms {
 		if x.Name == config.TermLength {
@@ -177,9 +180,10 @@ func (g *game) lengthTerm(m Metrics, r *round, lenA []int) (sumA []float64) {
 	return sumA
 }
 
-// addTerm adds term x, whose values are valueA, to sumA; nil is a sum of no terms.
+// addTerm adds term x, with the values valueA, to the sums sumA, and returns them; sumA nil is an
+// empty sum.
 func (g *game) addTerm(m Metrics, r *round, x config.Term, sumA, valueA []float64) []float64 {
-	c, checkA := g.t.cfg.Algorithm, checks(r)
+	c, checkA := g.t.cfg.Algorithm, checkScores(r)
 	counts := func(a int) bool { return !x.Wrong || checkA[a] < c.RightAt }
 	if c.Terms != "" {
 		sum, n := 0.0, 0.0
@@ -216,8 +220,8 @@ func (g *game) addTerm(m Metrics, r *round, x config.Term, sumA, valueA []float6
 }
 
 // imputeScores replaces missing scores of the checker (NaN) by the mean of the prompt's others, so
-// that such an answer is neither good nor bad among them; where the prompt has none, by the mean of
-// all, which moves no advantage within the prompt; by 0 without any.
+// that such an answer is neither good nor bad among them. If the prompt has none it takes the mean
+// of all, which moves no advantage within the prompt; without any, 0.
 func imputeScores(checkA []float64, group []int) []float64 {
 	if !slices.ContainsFunc(checkA, math.IsNaN) {
 		return checkA
@@ -244,8 +248,8 @@ func imputeScores(checkA []float64, group []int) []float64 {
 	return out
 }
 
-// zWithin returns x standardised within its group, by the unbiased standard deviation; a
-// group whose values are all equal is 0.
+// zWithin returns x standardised within its group, by the unbiased standard deviation; a group
+// whose values are all equal gets 0.
 func zWithin(xS []float64, group []int) []float64 {
 	members := map[int][]int{}
 	for s, p := range group {

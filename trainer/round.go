@@ -11,50 +11,50 @@ import (
 	"gad/trainer/episode"
 )
 
-// round is what is played in one step: prompts, each with a group of answers.
+// round is the record of one step: prompts, each with a group of answers.
 type round struct {
-	groups []*group
-	scored bool // the discriminator's scores are known
-	learns bool // all advantages are known, and finite
+	groups        []*group
+	scored        bool // the discriminator's scores are known
+	hasAdvantages bool // all advantages are set, and finite
 }
 
 // group is a prompt with the teacher's answer, and the student's answers.
 type group struct {
 	encode.Row
-	key     int       // of the sampler's random numbers
-	score   float32   // the discriminator's, of the teacher's answer
+	key     int       // key of the sampler's random numbers
+	score   float32   // the discriminator's score of the teacher's answer
 	turns   []float32 // the same by turn, with critic.level=turn
 	answers []*answer
 }
 
-// answer is what the student did with a prompt: its form says in how many sequences.
+// answer is the student's answer to a prompt. Its form determines in how many sequences.
 type answer struct {
-	ids  []int32       // tokens that the student wrote; of a branch, those that it shares too
-	cut  bool          // at a limit
+	ids  []int32       // tokens that the student wrote; a branch has those of its parent first
+	cut  bool          // ended by a limit
 	seqs actor.Rollout // only tokens that were sampled for this answer are trained
 
 	episode *episode.Episode  // in an environment
-	branch  algos.Branch      // of a tree, by numbers within the prompt
-	place   *report.TreePlace // for readers, of a tree
+	branch  algos.Branch      // place in a tree; Parent and Tree count within the prompt
+	place   *report.TreePlace // place in a tree, for samples
 
-	judged  model.Seq // on the discriminator's path
-	score   float32   // the discriminator's
-	turns   []float32 // the same by turn, with critic.level=turn
-	terms   []float32 // the same by token, with critic.level=token
-	check   float64   // the checker's score; NaN: none
-	behind  model.Seq // the teacher's answer behind this one's thought, for the term teacher_logp
-	thought float64   // that term
-	kl      []float32 // the exact KL to the reference by token, where the reward has it
+	criticSeq   model.Seq // as the discriminator reads it
+	score       float32   // the discriminator's
+	turns       []float32 // the same by turn, with critic.level=turn
+	terms       []float32 // the same by token, with critic.level=token
+	check       float64   // the checker's score; NaN: none
+	thoughtSeq  model.Seq // the teacher's answer after this answer's thought, for teacher_logp
+	thoughtLogp float64   // value of the term teacher_logp
+	kl          []float32 // exact KL to the reference by token, if it is in the reward
 
-	reward float64   // what advantages are computed from
-	advT   []float64 // of its own tokens, before a teacher's are added; nil: none
-	adv    float64   // what a sample shows: the first of them; NaN: none
-	taught float64   // mean log-probability of its tokens under the teacher of gad opd
+	reward      float64   // reward that the advantages are computed from
+	advT        []float64 // advantages of its own tokens, before a teacher's are added; nil: none
+	adv         float64   // advantage that a sample shows, the first of advT; NaN: none
+	teacherLogp float64   // mean log-probability of its tokens under the teacher; NaN: none
 }
 
-// newAnswer returns an answer in the given sequences, which nobody has judged.
+// newAnswer returns an answer of the given sequences, without scores.
 func newAnswer(cut bool, seqs ...*actor.Sequence) *answer {
-	a := &answer{cut: cut, seqs: seqs, check: math.NaN(), adv: math.NaN(), taught: math.NaN()}
+	a := &answer{cut: cut, seqs: seqs, check: math.NaN(), adv: math.NaN(), teacherLogp: math.NaN()}
 	for _, s := range seqs {
 		if len(seqs) == 1 {
 			a.ids = s.Seq.TrainedIDs()
@@ -65,23 +65,24 @@ func newAnswer(cut bool, seqs ...*actor.Sequence) *answer {
 	return a
 }
 
-// own counts the tokens that were sampled for the answer.
-func (a *answer) own() (n int) {
+// ownTokens returns the number of tokens that were sampled for the answer.
+func (a *answer) ownTokens() (n int) {
 	for _, s := range a.seqs {
 		n += s.Seq.Trained()
 	}
 	return n
 }
 
-// joined returns a value of each of the answer's own tokens, sequence after sequence.
-func (a *answer) joined(value func(*actor.Sequence) []float32) (all []float32) {
+// concat returns the values of the answer's own tokens, sequence after sequence.
+func (a *answer) concat(value func(*actor.Sequence) []float32) (all []float32) {
 	for _, s := range a.seqs {
 		all = append(all, value(s)...)
 	}
 	return all
 }
 
-// newRound returns a round of prompts without answers. keys are the sampler's.
+// newRound returns a round of prompts without answers. keys [P] are the keys of the sampler's
+// random numbers.
 func newRound(b encode.Batch, keys []int) *round {
 	r := &round{}
 	for i, row := range b {
@@ -106,7 +107,7 @@ func (r *round) answers() (list []*answer) {
 	return list
 }
 
-// each returns a value of every answer [A].
+// each returns value of every answer [A], in the order of the round.
 func each[T any](r *round, value func(*group, *answer) T) (list []T) {
 	for _, g := range r.groups {
 		for _, a := range g.answers {
@@ -116,7 +117,7 @@ func each[T any](r *round, value func(*group, *answer) T) (list []T) {
 	return list
 }
 
-// group returns the prompt of each answer [A].
+// group returns the index of each answer's prompt [A].
 func (r *round) group() (list []int) {
 	for p, g := range r.groups {
 		for range g.answers {
@@ -126,12 +127,13 @@ func (r *round) group() (list []int) {
 	return list
 }
 
-// judged returns the answers on the discriminator's path [A].
-func (r *round) judged() []model.Seq {
-	return each(r, func(_ *group, a *answer) model.Seq { return a.judged })
+// criticSeqs returns the answers as the discriminator reads them [A].
+func (r *round) criticSeqs() []model.Seq {
+	return each(r, func(_ *group, a *answer) model.Seq { return a.criticSeq })
 }
 
-// rollout returns the answers' sequences, numbered as the actor reads them.
+// rollout returns the answers' sequences, with the indices of prompt and answer that the actor
+// reads.
 func (r *round) rollout() (list actor.Rollout) {
 	number := 0
 	for p, g := range r.groups {
@@ -146,12 +148,13 @@ func (r *round) rollout() (list actor.Rollout) {
 	return list
 }
 
-// mask returns the answers' own tokens [A] and their mask [A][T], T the most.
+// mask returns each answer's number of own tokens [A], and their mask [A][T], with T the largest
+// number.
 func (r *round) mask() (lenA []int, maskAT [][]float64) {
 	most := 1
 	for _, a := range r.answers() {
-		lenA = append(lenA, a.own())
-		most = max(most, a.own())
+		lenA = append(lenA, a.ownTokens())
+		most = max(most, a.ownTokens())
 	}
 	for _, n := range lenA {
 		row := make([]float64, most)
@@ -163,8 +166,8 @@ func (r *round) mask() (lenA []int, maskAT [][]float64) {
 	return lenA, maskAT
 }
 
-// spread gives the sequences of each answer their parts of its advantages [A][T].
-func (r *round) spread(advAT [][]float64) {
+// setAdvantages sets the advantages advAT [A][T] of the answers, and of each answer's sequences.
+func (r *round) setAdvantages(advAT [][]float64) {
 	for i, a := range r.answers() {
 		at := 0
 		for _, s := range a.seqs {
@@ -174,10 +177,10 @@ func (r *round) spread(advAT [][]float64) {
 		}
 		a.advT, a.adv = advAT[i], advAT[i][0]
 	}
-	r.learns = true
+	r.hasAdvantages = true
 }
 
-// take appends the groups of from that keep names.
+// take appends the groups of from whose indices are in keep.
 func (r *round) take(from *round, keep []int) {
 	r.groups = append(r.groups, model.Pick(from.groups, keep)...)
 	r.scored = from.scored

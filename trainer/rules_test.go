@@ -249,9 +249,9 @@ func TestSeveralTrainFiles(t *testing.T) {
 // when a later run reads the rows that the first has kept.
 func TestLostCharacters(t *testing.T) {
 	be := ready(t)
-	least := keptLeast
-	keptLeast = 1
-	defer func() { keptLeast = least }()
+	least := cacheMin
+	cacheMin = 1
+	defer func() { cacheMin = least }()
 	student := t.TempDir()
 	if err := os.CopyFS(student, os.DirFS(fixed.student)); err != nil {
 		t.Fatal(err)

@@ -20,8 +20,8 @@ import (
 	"gad/trainer/quality"
 )
 
-// Run takes the remaining steps. When ctx ends, sampling ends before its next token and the step
-// that it belongs to is given up, and a validation before the first step ends; any other part of a
+// Run takes the remaining steps. When ctx ends, sampling stops before its next token and the step
+// that it belongs to is given up; a validation before the first step stops too. Any other part of a
 // step, and any other validation, is finished first. Then the run is saved, and the error is
 // ErrInterrupted. The last entry of log.jsonl says how the run ended.
 func (t *Trainer) Run(ctx context.Context) error {
@@ -75,8 +75,8 @@ func (t *Trainer) Run(ctx context.Context) error {
 // goroutine than Run's.
 func (t *Trainer) Say(text string) { t.con.Print(text) }
 
-// Abort notes in log.jsonl that the run is about to be ended without a save, and says
-// where it stands. It may be called from another goroutine than Run's.
+// Abort notes in log.jsonl that the run ends without a save, and prints which checkpoint it will
+// resume from. It may be called from another goroutine than Run's. The caller ends the process.
 func (t *Trainer) Abort(why string) {
 	if t.judges.checker != nil {
 		t.judges.checker.Kill()
@@ -93,7 +93,7 @@ func (t *Trainer) Abort(why string) {
 	t.con.Print(where)
 }
 
-// endOf says how a run ends with the error err.
+// endOf returns the kind of end that log.jsonl records for the error err.
 func endOf(err error) report.End {
 	switch {
 	case errors.Is(err, checkpoint.ErrSpace):
@@ -127,7 +127,7 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 			}
 		}
 	}()
-	began, err := t.begin()
+	began, err := t.validateStart()
 	if errors.Is(err, fault.ErrInterrupted) { // before anything was learned
 		return true, nil
 	}
@@ -174,7 +174,7 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 	return false, nil
 }
 
-// context returns Run's; outside of it, one that does not end.
+// context returns Run's context or, outside of Run, a context that does not end.
 func (t *Trainer) context() context.Context {
 	if t.ctx == nil {
 		return context.Background()
@@ -182,7 +182,7 @@ func (t *Trainer) context() context.Context {
 	return t.ctx
 }
 
-// next takes the stage's next step.
+// next takes the stage's next step, and adds the epoch to m.
 func (t *Trainer) next(m Metrics) error {
 	if err := t.stage.step(m); err != nil {
 		return err
@@ -191,7 +191,8 @@ func (t *Trainer) next(m Metrics) error {
 	return nil
 }
 
-// dump writes down what is known of the step at which the numbers broke down.
+// dump writes numerical_stop.txt: the step at which the numbers broke down, its rows and its
+// metrics.
 func (t *Trainer) dump(step int, m Metrics, cause error) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "step %d\n%v\ndata rows %v\n", step, cause, t.train.step)
@@ -202,10 +203,12 @@ func (t *Trainer) dump(step int, m Metrics, cause error) error {
 		[]byte(b.String()))
 }
 
+// due reports whether an action of every freq steps is due after the present step; it always is
+// after the last.
 func (t *Trainer) due(freq int, last bool) bool { return last || freq > 0 && t.step%freq == 0 }
 
-// phase runs f as a timed stretch of the step with a bar of its own: passes times
-// the tokens of seqs through m.
+// phase runs f as a timed part of the step, with a progress bar of its own. f passes seqs through
+// m, passes times, which is the bar's length in tokens.
 func (t *Trainer) phase(into Metrics, name string, m *model.Model, seqs []model.Seq, passes int,
 	f func() error) error {
 	tokens := 0
@@ -214,23 +217,23 @@ func (t *Trainer) phase(into Metrics, name string, m *model.Model, seqs []model.
 	}
 	t.ranks.Enter(name)
 	advance, done := t.rec.Progress(name, tokens)
-	told := 0
-	tell := func(n int) { // a prompt in several packs counts in each: no more than there is
-		n = min(n, tokens-told)
-		told += n
+	shown := 0
+	show := func(n int) { // a prompt in several packs counts in each: no more than there is
+		n = min(n, tokens-shown)
+		shown += n
 		advance(n)
 	}
-	m.Watch(tell)
+	m.Watch(show)
 	defer func() { m.Watch(nil); done() }()
 	err := into.time("timing_s/"+name, f)
-	if err == nil { // what was left out, such as a pass without a gradient
-		tell(tokens)
+	if err == nil { // count what was left out, such as a pass without a gradient
+		show(tokens)
 	}
 	return err
 }
 
-// sampleValidation writes what the first validation prompts were answered: the same ones each time,
-// so that a reader sees one prompt over the steps.
+// sampleValidation writes the answers to the first validation prompts as samples: always the same
+// prompts, so that a reader can compare steps.
 func (t *Trainer) sampleValidation(j *quality.Results) error {
 	var out []report.Sample
 	for p := range min(t.cfg.Trainer.SaveSamples, len(j.Answers)) {
@@ -245,14 +248,14 @@ func (t *Trainer) sampleValidation(j *quality.Results) error {
 	return t.rec.Samples(report.InValidation, t.step, out)
 }
 
-// watched steps are examined while the run goes on: all of the first 20, so that a sign that
-// needs no history is named before an hour is lost, and then one in 20 of those so far. A
-// judgment reads the metrics of all steps.
-const watched = 20
+// watchEvery sets which steps watch examines while the run goes on: all of the first 20, so that a
+// sign that needs no history is reported before an hour is lost, and then one step in every
+// twentieth of the steps so far. watch reads the metrics of all steps each time.
+const watchEvery = 20
 
-// watch warns of the signs that the metrics show by now and that this process has not named.
+// watch warns of the signs of a sick run in the metrics so far, each once in a process.
 func (t *Trainer) watch() {
-	if !t.first() || t.step%max(1, t.step/watched) > 0 && t.step < t.total {
+	if !t.first() || t.step%max(1, t.step/watchEvery) > 0 && t.step < t.total {
 		return
 	}
 	rows, err := report.ReadMetrics(t.fs, t.cfg.Trainer.Output)
@@ -264,8 +267,8 @@ func (t *Trainer) watch() {
 	}
 	found, _ := report.Diagnose(rows)
 	for _, f := range found {
-		if !t.named[f.Name] {
-			t.named[f.Name] = true
+		if !t.warned[f.Name] {
+			t.warned[f.Name] = true
 			t.log.Warn(fmt.Sprintf("%s: %s: %s (gad doctor %s has the rule)", f.Name, f.Seen,
 				f.Advice, t.cfg.Trainer.Output))
 		}

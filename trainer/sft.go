@@ -12,7 +12,8 @@ type sft struct {
 	rows encode.Batch // of the step
 }
 
-// newSFT returns the stage, or the one that learns the order of scored answers in its place.
+// newSFT returns the stage, or with trainer.objective=ranking the stage that learns the order of
+// scored answers.
 func newSFT(b basic, _ *start) stage {
 	if b.t.cfg.Trainer.Objective == "ranking" {
 		return &ranking{basic: b}
@@ -32,6 +33,6 @@ func (s *sft) step(m Metrics) (err error) {
 	return nil
 }
 
-func (s *sft) passed() []model.Seq { return s.t.form.learned(s.rows.Teachers()) }
+func (s *sft) stepSeqs() []model.Seq { return s.t.form.trainSeqs(s.rows.Teachers()) }
 
-func (s *sft) passedBy(config.Pass) []model.Seq { return s.passed() }
+func (s *sft) passSeqs(config.Pass) []model.Seq { return s.stepSeqs() }

@@ -17,10 +17,10 @@ import (
 // single is the plain form: an answer is one text, in one sequence.
 type single struct{ t *Trainer }
 
-func (single) suits(*tokenizer.Tokenizer) error { return nil }
-func (single) open() error                      { return nil }
-func (single) close()                           {}
-func (single) kill()                            {}
+func (single) checkTokenizer(*tokenizer.Tokenizer) error { return nil }
+func (single) open() error                               { return nil }
+func (single) close()                                    {}
+func (single) kill()                                     {}
 
 func (f single) longest() int { return f.t.cfg.Data.MaxResponse }
 
@@ -54,17 +54,17 @@ func (f single) whole(g *group, a *answer) model.Seq {
 	return f.t.enc.Seq(g.Prompt, encode.Response{IDs: a.ids, Finished: !a.cut})
 }
 
-func (single) judged(whole []model.Seq) []model.Seq { return whole }
+func (single) criticSeqs(whole []model.Seq) []model.Seq { return whole }
 
-func (single) marked(judged []model.Seq) []model.Seq { return judged }
+func (single) markBranching(judged []model.Seq) []model.Seq { return judged }
 
-func (single) learned(whole []model.Seq) []model.Seq { return whole }
+func (single) trainSeqs(whole []model.Seq) []model.Seq { return whole }
 
 func (single) credit(*round, []config.Term, *algos.AdvantageInput) {}
 
 func (single) describe(Metrics, *round) error { return nil }
 
-func (f single) tell(s *report.Sample, a *answer) error {
+func (f single) fillSample(s *report.Sample, a *answer) error {
 	s.Student = f.t.tok.Decode(a.ids, true)
 	return nil
 }
@@ -73,16 +73,16 @@ func (single) words() string { return "" }
 
 func (f single) validate(m Metrics) error { return f.t.evaluate(m, model.Chunks{}) }
 
-func (single) measured(m Metrics) string {
+func (single) validationText(m Metrics) string {
 	return fmt.Sprintf("ROUGE-L %.3f, NLL of the teacher's answers %.3f", m["val/rouge_l"],
 		m["val/teacher_nll"])
 }
 
-func (single) world() (acts bool, of []any) { return false, nil }
+func (single) validationInputs() (acts bool, of []any) { return false, nil }
 
-// Below: as a part of a tree.
+// Below: the methods of branchable, for trees.
 
-func (f single) stops(at, end int, _ *answer) (list []int) {
+func (f single) branchPoints(at, end int, _ *answer) (list []int) {
 	segment := f.t.cfg.Rollout.Tree.Segment
 	for at = (at/segment + 1) * segment; at < end; at += segment {
 		list = append(list, at)
@@ -92,7 +92,7 @@ func (f single) stops(at, end int, _ *answer) (list []int) {
 
 func (f single) grower(g *grove) grower { return &texts{g} }
 
-func (single) own(g *group, x *leaf, nodes []model.Span) (list actor.Rollout) {
+func (single) ownSeqs(g *group, x *leaf, nodes []model.Span) (list actor.Rollout) {
 	prompt := len(g.Prompt)
 	seq := model.Seq{IDs: slices.Concat(g.Prompt, x.ids), Shared: prompt}
 	for _, n := range nodes {

@@ -9,8 +9,8 @@ import (
 	"gad/trainer/encode"
 )
 
-// saySoft decides whether the run learns soft labels, and says what it has of them.
-func (t *Trainer) saySoft(s *start, u encode.Usable) {
+// noteSoft decides whether the run learns soft labels, and adds the lines about them to s.
+func (t *Trainer) noteSoft(s *start, u encode.Usable) {
 	c := t.cfg
 	if !t.stage.soft() {
 		return
@@ -23,15 +23,15 @@ func (t *Trainer) saySoft(s *start, u encode.Usable) {
 	}
 	t.train.soft = u.Soft > 0
 	if t.train.soft {
-		s.said = append(s.said, fmt.Sprintf("soft labels: %d of %d rows have log-probabilities of the teacher, which are learned with a weight of %g (data.soft_labels)", u.Soft, len(u.Rows), c.Data.SoftLabels))
+		s.infos = append(s.infos, fmt.Sprintf("soft labels: %d of %d rows have log-probabilities of the teacher, which are learned with a weight of %g (data.soft_labels)", u.Soft, len(u.Rows), c.Data.SoftLabels))
 	}
 	if u.Hard > 0 {
 		s.notes = append(s.notes, fmt.Sprintf("log-probabilities of %d of %d rows are not read: their bytes do not write the answer, or the student's tokens do not: these rows have hard labels: gad data validate --model says why", u.Hard, len(u.Rows)))
 	}
 }
 
-// softLabels returns the soft labels of the teacher's answers of a batch, cut as learned is, which
-// are those answers or their chunks; nil where the run has none.
+// softLabels returns the soft labels of the teacher's answers of a batch, divided like the
+// sequences learned, which are the answers or their chunks; nil if the run learns none.
 func (s basic) softLabels(b encode.Batch, learned []model.Seq) *actor.Soft {
 	t := s.t
 	if !t.train.soft {
@@ -45,7 +45,7 @@ func (s basic) softLabels(b encode.Batch, learned []model.Seq) *actor.Soft {
 			for k, x := range l.LogProbs {
 				logp[k] = float64(x)
 			}
-			// what is no distribution was refused when the row was read
+			// the row's reader has refused labels that are no distribution
 			labels[i], _ = model.NewSoftLabel(l.IDs, logp)
 		}
 		all = append(all, labels...)
@@ -59,7 +59,7 @@ func (s basic) softLabels(b encode.Batch, learned []model.Seq) *actor.Soft {
 	return soft
 }
 
-// describeSoft adds the metrics of soft labels.
+// describeSoft adds the metrics of soft labels to m.
 func (s basic) describeSoft(m Metrics, b encode.Batch, st actor.Stats) {
 	if !s.t.train.soft {
 		return

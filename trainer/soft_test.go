@@ -216,7 +216,7 @@ func TestSoftLabelsAreOff(t *testing.T) {
 func TestSoftLabelsKeepTheirBits(t *testing.T) {
 	slow(t)
 	be := ready(t)
-	defer func(n int64) { keptLeast = n }(keptLeast)
+	defer func(n int64) { cacheMin = n }(cacheMin)
 	path := softRows(t, be, fixed.student)
 	cache := "data.cache_dir=" + filepath.Join(t.TempDir(), "rows")
 	for arm, c := range []struct {
@@ -234,7 +234,7 @@ func TestSoftLabelsKeepTheirBits(t *testing.T) {
 			run := func(name string, more ...string) config.Config {
 				return settings(c.stage, filepath.Join(dir, name), append(slices.Clone(over), more...)...)
 			}
-			keptLeast = 1 << 20
+			cacheMin = 1 << 20
 			rows := finished(t, be, run("whole"), c.stage)
 			want := record(t, filepath.Join(dir, "whole"), 4)
 			if last := rows[len(rows)-1].Values; !(last["soft/token_frac"] > .5) ||
@@ -253,7 +253,7 @@ func TestSoftLabelsKeepTheirBits(t *testing.T) {
 				finished(t, be, cfg, c.stage)
 				same(t, record(t, cfg.Trainer.Output, 4), want)
 			}
-			keptLeast = 0
+			cacheMin = 0
 			for _, name := range []string{"cold", "warm"} {
 				if !hostile.InTurn(arm, 0, 4) {
 					continue
@@ -418,7 +418,7 @@ func TestSoftLabelsInChunks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	learned := tr.form.learned(b.Teachers())
+	learned := tr.form.trainSeqs(b.Teachers())
 	soft := tr.stage.(*sft).softLabels(b, learned)
 	labels := 0
 	for s, seq := range learned {

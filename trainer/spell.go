@@ -10,23 +10,23 @@ import (
 	"gad/tokenizer"
 )
 
-// A teacher with another tokenizer reads the answer's text in its own tokens, and what it says of
-// them is given to the student's tokens by the bytes that both share (algos.AlignBytes).
+// A teacher with another tokenizer reads the answer's text in its own tokens. Its log-probabilities
+// are distributed over the student's tokens by the bytes that both share (algos.AlignBytes).
 
 // spelling is one answer in the tokens of student and teacher.
 type spelling struct {
-	ids []int32 // of the teacher: the text, and the end if the answer has one
-	// bytes at which tokens end, of the text that is compared, without ends
+	ids []int32 // the teacher's tokens: the text, and the end if the answer has one
+	// [tokens] byte of the compared text at which a token ends; without end tokens
 	student, teacher []int
 	spelled          bool // the teacher's tokens spell the text; otherwise nothing is compared
-	whole            int  // student tokens before the first that has bytes behind that text
+	whole            int  // student tokens that lie whole in the compared text
 	end              bool // the last token of both is an end
 }
 
-// spell puts a student's answer into the teacher's tokens. Control tokens within it are text for
-// the teacher, which finds them as improbable as they are. An end is the teacher's end of the same
-// name, or that of its turns. Bytes behind the last whole character, and tokens that have such
-// bytes, are not compared.
+// spell writes a student's answer in the teacher's tokens. Control tokens within it are text for
+// the teacher, which finds them as improbable as they are. The answer's end becomes the teacher's
+// end token with the same text, or else its end of a turn. Bytes after the last whole character,
+// and tokens that have such bytes, are not compared.
 func spell(own, theirs *tokenizer.Tokenizer, answer []int32, cut bool) spelling {
 	var s spelling
 	var ending int32
@@ -70,7 +70,7 @@ func spell(own, theirs *tokenizer.Tokenizer, answer []int32, cut bool) spelling 
 		spelled = append(spelled, theirs.Piece(id)...)
 		s.teacher = append(s.teacher, len(spelled))
 	}
-	if len(spelled) == len(text)+1 && spelled[0] == ' ' { // and one that the teacher's does
+	if len(spelled) == len(text)+1 && spelled[0] == ' ' { // the teacher's leading blank
 		spelled = spelled[1:]
 		for j := range s.teacher {
 			s.teacher[j] = max(0, s.teacher[j]-1)
@@ -86,7 +86,7 @@ func spell(own, theirs *tokenizer.Tokenizer, answer []int32, cut bool) spelling 
 	return s
 }
 
-// compares reports whether token i of the student's has a score of the teacher's.
+// compares reports whether token i of the student's has a log-probability from the teacher.
 func (s spelling) compares(i int) bool {
 	if i == len(s.student) {
 		return s.end
@@ -94,9 +94,10 @@ func (s spelling) compares(i int) bool {
 	return i < s.whole && s.student[i] > 0 && (i == 0 || s.student[i] > s.student[i-1])
 }
 
-// given returns the teacher's log-probabilities for the student's tokens, whose own are own. Tokens
-// that are not compared have their own. logp are those of s.ids.
-func (s spelling) given(logp, own []float32) ([]float32, error) {
+// alignLogp returns the teacher's log-probabilities for the student's tokens, from logp, the
+// log-probabilities of s.ids. Tokens that are not compared keep the student's log-probabilities,
+// own.
+func (s spelling) alignLogp(logp, own []float32) ([]float32, error) {
 	out := slices.Clone(own)
 	if !s.spelled {
 		return out, nil

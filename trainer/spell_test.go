@@ -132,19 +132,19 @@ func TestSpellingGiven(t *testing.T) {
 	s := spelling{ids: []int32{1, 2, 3, 4, 9}, student: []int{3, 5, 9, 9},
 		teacher: []int{2, 5, 6, 9}, whole: 4, spelled: true, end: true}
 	own := []float32{-7, -7, -7, -7, -7}
-	got, err := s.given([]float32{-1, -.5, -.25, -.5, -3}, own)
+	got, err := s.alignLogp([]float32{-1, -.5, -.25, -.5, -3}, own)
 	if want := []float32{-1.25, -.25, -.75, -7, -3}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v: want %v", got, err, want)
 	}
 	s.whole, s.end, s.ids, own = 2, false, s.ids[:4], own[:4]
-	got, err = s.given([]float32{-1, -.5, -.25, -.5}, own)
+	got, err = s.alignLogp([]float32{-1, -.5, -.25, -.5}, own)
 	if want := []float32{-1.25, -.25, -7, -7}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v: want %v", got, err, want)
 	}
-	if got, err := (spelling{}).given(nil, own); err != nil || !slices.Equal(got, own) {
+	if got, err := (spelling{}).alignLogp(nil, own); err != nil || !slices.Equal(got, own) {
 		t.Errorf("%v, %v: an answer that is not spelled", got, err)
 	}
-	if _, err := s.given([]float32{-1}, own); err == nil {
+	if _, err := s.alignLogp([]float32{-1}, own); err == nil {
 		t.Error("log-probabilities of other tokens are taken")
 	}
 }
@@ -161,7 +161,7 @@ func TestTheSameTokenizerByBytes(t *testing.T) {
 	v := listsOf(r)
 	scores := func(other bool) [][]float32 {
 		c.other = other
-		read, err := c.reads(r)
+		read, err := c.readings(r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,11 +212,11 @@ func TestOPDWithAnotherTokenizer(t *testing.T) {
 		config.OPD)
 	c := teacherOf(tr)
 	r := sampledRound(t, tr, &tr.stage.(*opd).onPolicy, 4)
-	read, err := c.reads(r)
+	read, err := c.readings(r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain, err := c.LogProbs(readBy(read), 1)
+	plain, err := c.LogProbs(readSeqs(read), 1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,52 +15,55 @@ import (
 	"gad/trainer/saved"
 )
 
-// stage is what a run does with its rows, step after step. A new one is a type that embeds basic
-// and has the methods in which it differs, a row of stages, and its passes in config/passes.go.
+// stage is what a run does with its rows, step after step. To add one: a type that embeds basic and
+// overrides the methods in which it differs, an entry of stages, and its passes in
+// config/passes.go.
 type stage interface {
-	// usable returns the rows that the stage can learn from, and notes in s what is left out.
+	// usable returns the rows that the stage can learn from, and adds a note to s about the others.
 	usable(rows []int32, s *start) ([]int32, error)
-	// check refuses rows and settings with which no step can be taken; note is what is to be known.
+	// check refuses rows and settings with which no step can be taken; note is a warning or "".
 	check(u encode.Usable) (note string, err error)
-	// total returns the steps of the run where so many were asked for; waits, the steps of them in
-	// which the student does not learn yet.
+	// total returns the steps of the run, given the steps that the settings ask for. waitSteps
+	// returns how many of the first steps the student does not learn in.
 	total(planned int) int
-	waits() int
+	waitSteps() int
 
-	// open opens what the stage has beside the student, as the run begins or goes on.
+	// open opens the stage's models and state other than the student, new or resumed.
 	open(s *start) error
-	// networks returns those beside the student, and compares whether the reference is one.
+	// networks returns the stage's networks but the student and the reference. hasReference reports
+	// whether the stage needs the reference.
 	networks() []network
-	compares() bool
+	hasReference() bool
 	close() error
 
-	// step takes a step, and notes its figures.
+	// step takes a step, and adds its figures to m.
 	step(m Metrics) error
-	// passes lists what a step computes with so many prompts; heads is how many products with a
-	// network's head a pass takes for its loss.
+	// passes lists the passes of a step with the given number of prompts. heads returns how many
+	// products with a network's head a pass takes for its loss.
 	passes(prompts int) []config.Pass
 	heads(x config.Pass) float64
-	// passed returns all sequences of the step just taken, passedBy those of one of its passes.
-	passed() []model.Seq
-	passedBy(x config.Pass) []model.Seq
+	// stepSeqs returns all sequences of the step just taken, passSeqs the sequences of one of its
+	// passes.
+	stepSeqs() []model.Seq
+	passSeqs(x config.Pass) []model.Seq
 
-	// save writes what a checkpoint keeps beside the networks, and notes the rest in s. bytes is
-	// the size of what it writes, from above.
+	// save writes the stage's own files into a checkpoint, and its small state into s. bytes
+	// returns an upper bound of the files' size.
 	save(d *checkpoint.Dir, s *saved.State) error
 	bytes() int64
 
-	// warning returns what is to be known before the first step, of the start s, or, without one,
-	// behind the last; "" is nothing. length returns how many steps the run has, in words.
+	// warning returns a warning to print before the first step, about the start s, or after the
+	// last step, with s nil; "": none. length returns the number of steps of the run, in words.
 	warning(s *start) string
 	length() string
-	// soft reports whether soft labels are learned where rows have them, checks whether the checker
-	// is asked about the student's answers.
+	// soft reports whether soft labels are learned where rows have them. asksChecker reports
+	// whether the checker scores the student's answers in training.
 	soft() bool
-	checks() bool
+	asksChecker() bool
 }
 
-// stages are the kinds of runs. A stage's draws are its own: train does not draw the rows and the
-// answers of the warm-up again.
+// stages are the kinds of runs. draws makes a stage's seed its own: train does not repeat the rows
+// and the random numbers of the warm-up.
 var stages = map[config.Stage]struct {
 	draws uint64
 	make  func(basic, *start) stage
@@ -72,7 +75,7 @@ var stages = map[config.Stage]struct {
 	config.OPD:    {4, newOPD},
 }
 
-// basic is a stage without anything beside the student, and what stages have in common.
+// basic is a stage with nothing but the student. All stages embed it.
 type basic struct {
 	t    *Trainer
 	kind config.Stage
@@ -80,7 +83,7 @@ type basic struct {
 
 func (basic) usable(rows []int32, _ *start) ([]int32, error) { return rows, nil }
 func (basic) total(planned int) int                          { return planned }
-func (basic) waits() int                                     { return 0 }
+func (basic) waitSteps() int                                 { return 0 }
 func (basic) open(*start) error                              { return nil }
 func (basic) networks() []network                            { return nil }
 func (basic) close() error                                   { return nil }
@@ -88,10 +91,10 @@ func (basic) save(_ *checkpoint.Dir, _ *saved.State) error   { return nil }
 func (basic) bytes() int64                                   { return 0 }
 func (basic) warning(*start) string                          { return "" }
 
-func (b basic) length() string { return report.Count(b.t.total, "step") }
-func (b basic) compares() bool { return b.t.cfg.NeedsReference(b.kind) }
-func (b basic) soft() bool     { return b.t.cfg.SoftLabels(b.kind) }
-func (b basic) checks() bool   { return b.t.cfg.ChecksAnswers(b.kind) }
+func (b basic) length() string     { return report.Count(b.t.total, "step") }
+func (b basic) hasReference() bool { return b.t.cfg.NeedsReference(b.kind) }
+func (b basic) soft() bool         { return b.t.cfg.SoftLabels(b.kind) }
+func (b basic) asksChecker() bool  { return b.t.cfg.ChecksAnswers(b.kind) }
 
 func (b basic) check(u encode.Usable) (note string, err error) {
 	c := b.t.cfg
@@ -119,8 +122,8 @@ type network struct {
 	states string           // the optimizer's file there
 }
 
-// networks returns all of the run, the student first. What ranks divide among them, and want to be
-// alike, are those but a teacher, which each passes forward alone.
+// networks returns the networks of the run but a teacher, the student first. Ranks divide their
+// work and require equal weights; a teacher is computed by each rank alone.
 func (t *Trainer) networks() []network {
 	list := append([]network{{of: config.Student, model: t.actor.Model(),
 		optim: t.actor.Optimizer(), name: "actor", states: saved.ActorOptimizer}},
@@ -134,15 +137,15 @@ func (t *Trainer) networks() []network {
 	return slices.DeleteFunc(list, func(n network) bool { return n.of == config.Teacher })
 }
 
-// learning returns the networks that learn.
-func (t *Trainer) learning() []network {
+// trainable returns the networks that have an optimizer.
+func (t *Trainer) trainable() []network {
 	return slices.DeleteFunc(t.networks(), func(n network) bool { return n.optim == nil })
 }
 
 // learnTeachers takes one optimizer step of cross entropy on the teacher's answers.
 func (b basic) learnTeachers(m Metrics, rows encode.Batch) error {
 	t := b.t
-	learned := t.form.learned(rows.Teachers())
+	learned := t.form.trainSeqs(rows.Teachers())
 	var st actor.Stats
 	err := t.phase(m, "update_actor", t.actor.Model(), learned, 1, func() (err error) {
 		st, err = t.actor.SoftSFT(learned, b.softLabels(rows, learned))
@@ -155,10 +158,10 @@ func (b basic) learnTeachers(m Metrics, rows encode.Batch) error {
 		m["actor/sft_loss"], m["actor/entropy"] = st.Loss, st.Entropy
 		b.describeSoft(m, rows, st)
 	}
-	return t.updated(m, "actor", st.GradNorm, st.LR, st.Updates, st.Skipped, st.Streak)
+	return t.noteUpdates(m, "actor", st.GradNorm, st.LR, st.Updates, st.Skipped, st.Streak)
 }
 
-// describeTeacher adds the metrics of the teacher's answers.
+// describeTeacher adds the metrics of the teacher's answers to m.
 func (basic) describeTeacher(m Metrics, rows encode.Batch) {
 	var lens, cut float64
 	for _, row := range rows {
@@ -175,9 +178,9 @@ func (basic) describeTeacher(m Metrics, rows encode.Batch) {
 	}
 }
 
-// updated notes the optimizer steps of a network, and ends the run after too many in a row that
-// were left out because a score, loss or gradient was not finite.
-func (t *Trainer) updated(m Metrics, who string, gradNorm, lr float64,
+// noteUpdates adds the metrics of a network's optimizer steps to m. It returns ErrNumerical after
+// too many consecutive skipped steps (a score, loss or gradient was not finite).
+func (t *Trainer) noteUpdates(m Metrics, who string, gradNorm, lr float64,
 	updates, skipped, streak int) error {
 	if updates > 0 {
 		m[who+"/grad_norm"], m[who+"/lr"] = gradNorm, lr
@@ -192,17 +195,18 @@ func (t *Trainer) updated(m Metrics, who string, gradNorm, lr float64,
 				who))
 	}
 	if t.past.skipped[who] >= t.cfg.Trainer.MaxSkips {
-		return fmt.Errorf("%w: %s: %d optimizer steps in a row with a score, loss or gradient that is not finite (trainer.max_skips): lower %s.optim.lr and %s", ErrNumerical, who, t.past.skipped[who], who, t.wayBack())
+		return fmt.Errorf("%w: %s: %d optimizer steps in a row with a score, loss or gradient that is not finite (trainer.max_skips): lower %s.optim.lr and %s", ErrNumerical, who, t.past.skipped[who], who, t.recoveryAdvice())
 	}
 	return nil
 }
 
-// wayBack says where to go on from when the numbers have broken down.
-func (t *Trainer) wayBack() string {
-	if t.past.good > 0 {
+// recoveryAdvice returns where to resume from after the numbers have broken down, for an error
+// message.
+func (t *Trainer) recoveryAdvice() string {
+	if t.past.lastGood > 0 {
 		return fmt.Sprintf(
 			"resume from global_step_%d, the last checkpoint before updates were skipped",
-			t.past.good)
+			t.past.lastGood)
 	}
 	return "start again with another --output"
 }

@@ -15,24 +15,24 @@ import (
 	"gad/trainer/saved"
 )
 
-// start says what a run begins from.
+// start is where a run begins, and the notes collected while it opens.
 type start struct {
 	dir     string // checkpoint; empty for a fresh run from model.path
 	state   saved.State
 	inPlace bool     // dir lies in the output folder: the run goes on
 	notes   []string // warnings
-	said    []string // what else is to be known at the start
+	infos   []string // lines to print at the start that are no warnings
 
-	// what is known before, and on the way
-	late    []string // warnings that stand behind notes
-	preset  []string // Options.Preset
-	teacher Scores   // Options.Teacher
-	joined  string   // how the ranks' devices are connected; "" is not at all
-	free    int64    // bytes of memory that were available when the run began; 0 is unknown
-	student string   // folder of the student's weights
+	// set before the run opens, or while it does
+	lateNotes  []string // warnings to print after notes
+	preset     []string // Options.Preset
+	teacher    Scores   // Options.Teacher
+	deviceLink string   // how the ranks' devices are connected; "": not at all
+	free       int64    // bytes of memory that were available when the run began; 0: unknown
+	student    string   // folder of the student's weights
 }
 
-// findStart finds the checkpoint that a run goes on from, in its own folder or in another run's.
+// findStart finds the checkpoint to resume from, in the run's own folder or in another run's.
 func (t *Trainer) findStart(s *start, run string) (err error) {
 	kind, find := t.Stage, checkpoint.Latest // a folder without a run is not written to
 	if t.lock != nil {
@@ -87,9 +87,8 @@ func (t *Trainer) findStart(s *start, run string) (err error) {
 	return nil
 }
 
-// claim locks the folder of a run that is there. A folder that is missing or
-// empty is left as it is until all inputs have been checked: see settle. Any
-// other is refused.
+// claim locks the folder if it holds a run. A missing or empty folder is not touched until all
+// inputs have been checked (settle). Any other folder is refused.
 func (t *Trainer) claim(run string) error {
 	isRun, err := t.isRun(run)
 	if err != nil || !isRun {
@@ -101,7 +100,8 @@ func (t *Trainer) claim(run string) error {
 	return err
 }
 
-// isRun reports whether the folder holds a run; false is missing or empty.
+// isRun reports whether the folder holds a run; false: it is missing or empty. It fails on a folder
+// of other files.
 func (t *Trainer) isRun(run string) (bool, error) {
 	entries, err := t.fs.ReadDir(run)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -116,7 +116,7 @@ func (t *Trainer) isRun(run string) (bool, error) {
 		switch name := e.Name(); {
 		case name == saved.ConfigName || strings.HasPrefix(name, "global_step_"):
 			return true, nil
-		case !slices.Contains(unborn, name):
+		case !slices.Contains(leftovers, name):
 			foreign = name
 		}
 	}
@@ -126,13 +126,13 @@ func (t *Trainer) isRun(run string) (bool, error) {
 	return false, nil
 }
 
-// unborn are the files of a run that was ended before it began, be it in the middle of
-// writing them.
-var unborn = []string{".lock", ".lock.holder", vfs.TempName(".lock.holder"),
+// leftovers lists the files of a run that was killed before its first commit, perhaps while it
+// wrote them.
+var leftovers = []string{".lock", ".lock.holder", vfs.TempName(".lock.holder"),
 	vfs.TempName(saved.ConfigName)}
 
-// settle writes the first files of the run, once nothing but the disk can fail, and opens the
-// reference. Ranks but the first only do the latter.
+// settle writes the first files of the run, when only the disk can still fail, and opens the
+// reference. Ranks other than 0 only open the reference.
 func (t *Trainer) settle(s *start) (err error) {
 	if !t.first() {
 		return t.openReference(s)

@@ -76,7 +76,7 @@ func TestValidationIsOfItsSettings(t *testing.T) {
 			if len(cfg.Data.ValFiles) > 0 {
 				tr.val.set = other
 			}
-			return tr.validation()
+			return tr.validationDigest()
 		}
 		seen := map[string]string{digest(): "none changed"}
 		for _, s := range c.matter {

@@ -12,10 +12,10 @@ import (
 	"gad/trainer/saved"
 )
 
-// save commits a checkpoint of the present step, then prunes old ones. m are the
-// step's metrics, among them perhaps the one that says which checkpoint is best;
-// one that only an interruption made does not compete, so that a run which was
-// interrupted keeps the same one as a run which was not.
+// save commits a checkpoint of the present step, then prunes old ones. m holds the step's metrics,
+// among them the metric that ranks checkpoints (trainer.keep_best). planned is false for a
+// checkpoint that only an interruption made: it cannot become the best, so that interrupted and
+// uninterrupted runs keep the same checkpoint.
 func (t *Trainer) save(m Metrics, planned bool) error {
 	begun := time.Now()
 	_, done := t.rec.Progress("saving", 0)
@@ -29,7 +29,7 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 	}
 	sick := t.past.sick()
 	if !sick {
-		t.past.good = t.step
+		t.past.lastGood = t.step
 	}
 	if v, ok := m[c.KeepBest]; ok && planned && t.past.best.Better(c.KeepBest, v) {
 		t.past.best = saved.Best{Metric: c.KeepBest, Value: v, Step: t.step}
@@ -40,7 +40,7 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 	if err := t.wholeWeights(); err != nil {
 		return err
 	}
-	if err := t.sameWeights(false); err != nil {
+	if err := t.requireSameWeights(false); err != nil {
 		return err
 	}
 	if t.first() {
@@ -49,7 +49,7 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 		}
 		if err := checkpoint.Commit(t.fs, run, t.step, t.fill); errors.Is(err, model.ErrNotFinite) {
 			return fmt.Errorf("%w: no checkpoint was written: lower the learning rates and %s", err,
-				t.wayBack())
+				t.recoveryAdvice())
 		} else if err != nil {
 			return err
 		}
@@ -79,10 +79,10 @@ func (t *Trainer) prune() error {
 		t.past.verified)
 }
 
-// fill writes the checkpoint's files.
+// fill writes the checkpoint's files into d.
 func (t *Trainer) fill(d *checkpoint.Dir) error {
 	shard := int64(t.cfg.Trainer.MaxShardSizeMB) * 1_000_000
-	learning := t.learning()
+	learning := t.trainable()
 	for _, n := range learning {
 		create := func(name string) (io.WriteCloser, error) { return d.Create(n.name + "/" + name) }
 		if err := n.model.Save(create, "float32", shard); err != nil {
@@ -97,7 +97,7 @@ func (t *Trainer) fill(d *checkpoint.Dir) error {
 	state := saved.State{Format: saved.StateFormat, Stage: t.Stage, Step: t.step, Total: t.total,
 		Seed: t.cfg.Trainer.Seed, Order: t.train.order.State(), DataDigest: t.train.set.Digest(),
 		Rows: t.train.chosen, Before: p.before, BaseDType: p.baseDType, Best: p.best,
-		Skipped: p.skipped, Good: p.good, Validated: t.current(), OldDiffers: p.oldDiffers,
+		Skipped: p.skipped, Good: p.lastGood, Validated: t.currentValidation(), OldDiffers: p.oldDiffers,
 		Kept: t.cfg.Fixed()}
 	if err := t.stage.save(d, &state); err != nil {
 		return err
@@ -116,9 +116,9 @@ func (t *Trainer) fill(d *checkpoint.Dir) error {
 	return d.WriteFile(saved.StateName, append(raw, '\n'))
 }
 
-// checkpointBytes returns the size of a checkpoint, from above.
+// checkpointBytes returns an upper bound of a checkpoint's size.
 func (t *Trainer) checkpointBytes() (n int64) {
-	for _, x := range t.learning() {
+	for _, x := range t.trainable() {
 		for _, p := range x.model.Params() {
 			n += 4 * int64(p.Len())
 		}
@@ -130,6 +130,7 @@ func (t *Trainer) checkpointBytes() (n int64) {
 	return n + t.stage.bytes() + 1<<20
 }
 
+// writeTo creates the file name in d, and writes it by write.
 func writeTo(d *checkpoint.Dir, name string, write func(io.Writer) error) error {
 	w, err := d.Create(name)
 	if err != nil {

@@ -14,14 +14,14 @@ import (
 	"gad/trainer/saved"
 )
 
-// step takes one step of the game (GAD, arXiv 2511.10643, algorithm 1). Run takes steps, and
-// records, validates and saves around them.
+// step takes one step of the game (GAD, arXiv 2511.10643, algorithm 1). Run calls it, and records,
+// validates and saves after it.
 func (g *game) step(m Metrics) error {
 	r, err := g.play(m) // answers
 	if err != nil {
 		return err
 	}
-	if err := g.updateCritic(m, r); err != nil { // gives the scores of the weights before it too
+	if err := g.updateCritic(m, r); err != nil { // also sets the scores under the weights before it
 		return err
 	}
 	if err := g.rewardKL(m, r); err != nil {
@@ -42,7 +42,7 @@ func (g *game) step(m Metrics) error {
 	return nil
 }
 
-// game is the game and its warm-up: a discriminator learns beside the student.
+// game is the stage of the game and of its warm-up: a discriminator and the student learn.
 type game struct {
 	onPolicy
 	critic   *critic.Critic
@@ -50,11 +50,11 @@ type game struct {
 	disc     saved.Discriminator // how far the discriminator has learned
 	terms    []config.Term       // of the reward
 	imitates bool                // the student learns the teacher's answers
-	// thoughtless has it said once that no thought is there to be read.
+	// thoughtless warns once that no answer of the teacher has a thought
 	thoughtless sync.Once
 }
 
-// newGame returns the stage; of a run that goes on, where its discriminator stood.
+// newGame returns the stage. For a resumed run it restores how far the discriminator had learned.
 func newGame(b basic, s *start) stage {
 	c := b.t.cfg
 	g := &game{onPolicy: onPolicy{basic: b}, terms: c.Rewarded(b.kind),
@@ -65,9 +65,9 @@ func newGame(b basic, s *start) stage {
 	return g
 }
 
-// play plays a round. With dynamic sampling, prompts whose answers all have the
-// same reward are replaced (DAPO, arXiv 2503.14476, section 3.2); the discriminator then
-// scores them here, otherwise as it learns from them.
+// play plays a round. With dynamic sampling, prompts whose answers all have the same reward are
+// replaced (DAPO, arXiv 2503.14476, section 3.2), and the discriminator scores the answers here;
+// otherwise it scores them in its update.
 func (g *game) play(m Metrics) (*round, error) {
 	want, filter := g.t.cfg.Data.TrainBatchSize, g.t.cfg.Algorithm.FilterGroups
 	g.round = &round{}
@@ -98,7 +98,8 @@ func (g *game) play(m Metrics) (*round, error) {
 	}
 }
 
-// playOnce samples answers to the next n prompts.
+// playOnce returns a round of the next n prompts with sampled answers. drawn counts each row's
+// draws in this step.
 func (g *game) playOnce(m Metrics, n int, drawn map[int]int) (*round, error) {
 	r, err := g.next(n, drawn)
 	if err != nil {
@@ -110,24 +111,24 @@ func (g *game) playOnce(m Metrics, n int, drawn map[int]int) (*round, error) {
 	if err := g.checkRound(m, r); err != nil {
 		return nil, err
 	}
-	judged := g.t.form.marked(g.t.form.judged(each(r, g.t.form.whole)))
+	judged := g.t.form.markBranching(g.t.form.criticSeqs(each(r, g.t.form.whole)))
 	for i, a := range r.answers() {
-		a.judged = judged[i]
+		a.criticSeq = judged[i]
 	}
-	return r, g.thoughts(m, r)
+	return r, g.thoughtTerm(m, r)
 }
 
-// advantages turns scores into one advantage for each response token: shaping, KL in the reward,
+// advantages sets one advantage for each response token from the scores: shaping, KL in the reward,
 // the estimator, the clip (doc/algorithms.md, "Rewards" and "Advantages", in that order). An
-// answer's tokens are those of all its sequences. Where a score is not finite there are none: then
-// nothing can be learned by it.
+// answer's tokens are the tokens of all its sequences. If a score is not finite it sets no
+// advantages, and the student does not learn from the round.
 func (g *game) advantages(m Metrics, r *round) (err error) {
 	c := g.t.cfg.Algorithm
 	lenA, maskAT := r.mask()
 	in := algos.AdvantageInput{Scores: g.rewards(m, r), Group: r.group(), Len: lenA, Mask: maskAT}
 	g.t.form.credit(r, g.terms, &in)
 	if g.t.cfg.Critic.ByToken() {
-		in.TokenRewards = padded(each(r, func(_ *group, a *answer) []float32 { return a.terms }),
+		in.TokenRewards = pad(each(r, func(_ *group, a *answer) []float32 { return a.terms }),
 			maskAT)
 	}
 	if err := g.subtractKL(m, r, &in); err != nil {
@@ -156,21 +157,21 @@ func (g *game) advantages(m Metrics, r *round) (err error) {
 		advA[a] = row[0]
 	}
 	m["adv/mean"], m["adv/std"], m["adv/max"] = moments(advA)
-	r.spread(advAT)
+	r.setAdvantages(advAT)
 	return nil
 }
 
-// subtractKL takes the KL to the reference off the rewards, where the settings have it there.
+// subtractKL subtracts the KL to the reference from the rewards, where the settings ask for it.
 func (g *game) subtractKL(m Metrics, r *round, in *algos.AdvantageInput) (err error) {
 	c := g.t.cfg.Algorithm
 	if !c.UseKLInReward || g.t.reference == nil {
 		return nil
 	}
 	of := func(value func(*group, *answer) []float32) [][]float64 {
-		return padded(each(r, value), in.Mask)
+		return pad(each(r, value), in.Mask)
 	}
 	var kl float64
-	if g.exactReward() {
+	if g.exactKLInReward() {
 		in.TokenRewards, in.Scores, kl, err = algos.SubtractKL(g.kl.Coef, in.Scores,
 			of(func(_ *group, a *answer) []float32 { return a.kl }), in.Mask)
 	} else {
@@ -187,6 +188,8 @@ func (g *game) subtractKL(m Metrics, r *round, in *algos.AdvantageInput) (err er
 	return nil
 }
 
+// updateCritic takes the discriminator's optimizer steps on a round, and sets the round's scores
+// under the weights before them.
 func (g *game) updateCritic(m Metrics, r *round) error {
 	cfg := g.t.cfg.Critic
 	cb := g.criticBatch(r)
@@ -234,13 +237,14 @@ func (g *game) updateCritic(m Metrics, r *round) error {
 			m["critic/pool_frac"] = st.Pooled
 		}
 	}
-	return g.t.updated(m, "critic", st.GradNorm, st.LR, st.Updates, st.Skipped, st.Streak)
+	return g.t.noteUpdates(m, "critic", st.GradNorm, st.LR, st.Updates, st.Skipped, st.Streak)
 }
 
-// criticBatch returns a round as the discriminator learns it, with the scores that are known.
+// criticBatch returns a round as the discriminator learns it, with the scores that are already
+// known.
 func (g *game) criticBatch(r *round) critic.Batch {
-	b := critic.Batch{Step: g.t.step, Students: r.judged(), Group: r.group(),
-		Teachers: g.t.form.judged(r.batch().Teachers())}
+	b := critic.Batch{Step: g.t.step, Students: r.criticSeqs(), Group: r.group(),
+		Teachers: g.t.form.criticSeqs(r.batch().Teachers())}
 	exclude := g.t.cfg.Critic.Truncated == "exclude"
 	b.Skip = each(r, func(g *group, a *answer) bool { return exclude && (a.cut || g.TeacherCut) })
 	if !r.scored {
@@ -259,7 +263,8 @@ func (g *game) criticBatch(r *round) critic.Batch {
 	return b
 }
 
-// setScores notes the discriminator's scores of both sides; those of turns may be nil.
+// setScores sets the discriminator's scores of both sides: answers [A] and prompts' teachers [P].
+// Scores by turn may be nil.
 func (r *round) setScores(scoreA, scoreP []float32, turnA, turnP [][]float32) {
 	for i, a := range r.answers() {
 		a.score = scoreA[i]
@@ -276,12 +281,13 @@ func (r *round) setScores(scoreA, scoreP []float32, turnA, turnP [][]float32) {
 	r.scored = true
 }
 
-// updateActor has the student learn: the teacher's answers, or by its own advantages.
+// updateActor updates the student: by the teacher's answers in the warm-up, otherwise by its own
+// advantages.
 func (g *game) updateActor(m Metrics, r *round) error {
 	if g.imitates {
 		return g.learnTeachers(m, r.batch())
 	}
-	if r.learns && g.t.actor.NeedsReference() {
+	if r.hasAdvantages && g.t.actor.NeedsReference() {
 		if err := g.refLogProbs(m, r); err != nil {
 			return err
 		}
@@ -298,8 +304,8 @@ func (g *game) updateActor(m Metrics, r *round) error {
 	return err
 }
 
-// meanAbs returns the mean absolute advantage over the sequences: of each its first token's or,
-// where a teacher gives each token its own, the mean over its tokens.
+// meanAbs returns the mean over the sequences of the absolute advantage: the first token's or,
+// where a teacher gives each token an advantage, the mean over the tokens.
 func (g *game) meanAbs(r *round) float64 {
 	sum, roll := 0.0, r.rollout()
 	for _, s := range roll {
@@ -316,35 +322,37 @@ func (g *game) meanAbs(r *round) float64 {
 	return sum / float64(len(roll))
 }
 
-// passed returns the teacher's answers and the student's.
-func (g *game) passed() []model.Seq {
-	return slices.Concat(g.learned(), g.round.rollout().Seqs())
+// stepSeqs returns the step's sequences: the teacher's answers and the student's.
+func (g *game) stepSeqs() []model.Seq {
+	return slices.Concat(g.teacherSeqs(), g.round.rollout().Seqs())
 }
 
-func (g *game) passedBy(x config.Pass) []model.Seq {
+// passSeqs returns the sequences of one of the step's passes.
+func (g *game) passSeqs(x config.Pass) []model.Seq {
 	switch {
 	case x.Network == config.Teacher:
-		return readBy(g.read)
+		return readSeqs(g.read)
 	case x.Part == thoughtPass:
-		return g.round.behind()
+		return g.round.thoughtSeqs()
 	case x.Network == config.Discriminator:
-		return sides(x, g.round.judged(), g.t.form.judged(g.round.batch().Teachers()))
+		return pickSides(x, g.round.criticSeqs(), g.t.form.criticSeqs(g.round.batch().Teachers()))
 	}
-	return sides(x, g.round.rollout().Seqs(), g.learned())
+	return pickSides(x, g.round.rollout().Seqs(), g.teacherSeqs())
 }
 
-// gameScores returns the discriminator's scores, for samples.
+// gameScores returns the discriminator's scores of an answer and of the teacher's, for samples.
 func gameScores(g *group, a *answer) (student, teacher float64) {
 	return float64(a.score), float64(g.score)
 }
 
-// Metrics are one step's figures by name.
+// Metrics holds one step's figures by name.
 type Metrics map[string]float64
 
-// apart returns the seconds of the parts of a step that a rollout may have within it.
-func (m Metrics) apart() float64 { return m["timing_s/score"] + m["timing_s/check"] }
+// nestedTime returns the seconds of the parts of a step that can run inside a rollout, with metrics
+// of their own.
+func (m Metrics) nestedTime() float64 { return m["timing_s/score"] + m["timing_s/check"] }
 
-// time runs f and adds its seconds to the metric.
+// time runs f and adds its seconds to the metric name.
 func (m Metrics) time(name string, f func() error) error {
 	start := time.Now()
 	err := f()

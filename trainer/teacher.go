@@ -18,40 +18,41 @@ import (
 )
 
 // teacher is the model whose probabilities gad opd learns from, and the game with
-// algorithm.teacher_weight. It reads what the student wrote, by
-// the same ids, behind the row as its own chat template has it.
+// algorithm.teacher_weight. It reads the student's answer, by the same ids, after the row in its
+// own chat template.
 type teacher struct {
-	*reference.Policy // nil where a server scores
+	*reference.Policy // nil if a server scores
 	t                 *Trainer
 	server            Scores
 	enc               encode.Encoder
-	system            string // message that it alone reads; "": the row's
+	system            string // system message for the teacher alone; "": the row's
 	other             bool   // its tokenizer is not the student's
-	most              int    // positions that it has; 0 is no bound
+	maxPositions      int    // positions that the model has; 0: no bound
 }
 
-// openTeacher loads the teacher, frozen, on the memory that the networks share. byTokens says that
-// its distributions over the student's tokens are learned, which wants the student's tokenizer.
+// openTeacher loads the teacher, frozen, on the memory that the networks share. byTokens reports
+// that its distributions over the student's tokens are learned, which requires the student's
+// tokenizer.
 func openTeacher(t *Trainer, s *start, byTokens bool) (*teacher, error) {
 	if t.cfg.Teacher.URL != "" {
 		return openServer(t, s.teacher, byTokens)
 	}
 	dir := t.cfg.Teacher.Path
-	apart, err := saved.CheckAgainst(t.tok, dir, "teacher.path")
+	mismatch, err := saved.CheckAgainst(t.tok, dir, "teacher.path")
 	if err != nil {
 		return nil, err
 	}
-	if apart != nil && byTokens {
-		return nil, fmt.Errorf("%w, or use teacher.loss=policy, which compares texts", apart)
+	if mismatch != nil && byTokens {
+		return nil, fmt.Errorf("%w, or use teacher.loss=policy, which compares texts", mismatch)
 	}
 	tok, err := saved.ChatTokenizer(dir, tokenizer.ChatOptions{Variables: t.cfg.Teacher.Template})
 	if err != nil {
 		return nil, fmt.Errorf("teacher.path: %w", err)
 	}
-	if apart != nil {
-		s.late = append(s.late, fmt.Sprintf("%v: the student's tokens get the scores of the teacher's by the bytes that both share", apart))
+	if mismatch != nil {
+		s.lateNotes = append(s.lateNotes, fmt.Sprintf("%v: the student's tokens get the scores of the teacher's by the bytes that both share", mismatch))
 	}
-	c := &teacher{t: t, system: t.cfg.Teacher.System, other: apart != nil,
+	c := &teacher{t: t, system: t.cfg.Teacher.System, other: mismatch != nil,
 		enc: encode.Encoder{Tok: tok, MaxPrompt: t.cfg.Data.MaxPrompt,
 			MaxResponse: t.cfg.Data.MaxResponse}}
 	if _, err := c.prompt(int(t.train.rows[0])); err != nil {
@@ -68,14 +69,15 @@ func openTeacher(t *Trainer, s *start, byTokens bool) (*teacher, error) {
 		if err := m.SetTokens(c.enc.Tok.Tokens()); err != nil {
 			return errors.Join(fmt.Errorf("teacher: %w", err), m.Close())
 		}
-		c.Policy, c.most = reference.New(m, t.cfg.Actor.MaxTokenLen), m.Config().MaxPosition
+		c.Policy, c.maxPositions = reference.New(m, t.cfg.Actor.MaxTokenLen), m.Config().MaxPosition
 		m.Share(t.actor.Model())
 		return nil
 	})
 }
 
-// aside returns how long the teacher has passed within updates of the student; 0 without one.
-func (c *teacher) aside() time.Duration {
+// updateTime returns the time of the teacher's passes inside updates of the student so far; 0
+// without a teacher.
+func (c *teacher) updateTime() time.Duration {
 	if c == nil || c.Policy == nil {
 		return 0
 	}
@@ -90,7 +92,7 @@ func (c *teacher) Close() error {
 	return c.Policy.Close()
 }
 
-// prompt returns a row up to where the answer begins, as the teacher reads it.
+// prompt returns the tokens of a row up to where the answer begins, in the teacher's chat template.
 func (c *teacher) prompt(row int) ([]int32, error) {
 	r, err := c.t.train.set.Row(row)
 	if err != nil {
@@ -111,14 +113,14 @@ func (c *teacher) prompt(row int) ([]int32, error) {
 	return ids, nil
 }
 
-// reading is what a teacher reads of an answer.
+// reading is an answer as a teacher reads it.
 type reading struct {
 	seq      model.Seq
-	spelling *spelling // the answer in its own tokens; nil: they are the student's
+	spelling *spelling // the answer in the teacher's tokens; nil: they are the student's
 }
 
-// readBy returns the sequences that a teacher has read.
-func readBy(list []reading) []model.Seq {
+// readSeqs returns the sequences of list.
+func readSeqs(list []reading) []model.Seq {
 	seqs := make([]model.Seq, len(list))
 	for i, x := range list {
 		seqs[i] = x.seq
@@ -126,15 +128,15 @@ func readBy(list []reading) []model.Seq {
 	return seqs
 }
 
-// reads returns the student's answers behind what the teacher reads of their rows.
-func (c *teacher) reads(r *round) (list []reading, err error) {
+// readings returns the student's answers, each after its row as the teacher reads it.
+func (c *teacher) readings(r *round) (list []reading, err error) {
 	for _, g := range r.groups {
 		prompt, err := c.prompt(g.Index)
 		if err != nil {
 			return nil, err
 		}
 		for _, a := range g.answers {
-			x, err := c.readsOne(g, a, prompt)
+			x, err := c.readingOf(g, a, prompt)
 			if err != nil {
 				return nil, err
 			}
@@ -144,8 +146,8 @@ func (c *teacher) reads(r *round) (list []reading, err error) {
 	return list, nil
 }
 
-// readsOne returns an answer behind the teacher's prompt.
-func (c *teacher) readsOne(g *group, a *answer, prompt []int32) (x reading, err error) {
+// readingOf returns an answer after the teacher's prompt.
+func (c *teacher) readingOf(g *group, a *answer, prompt []int32) (x reading, err error) {
 	if !c.other && slices.Equal(prompt, g.Prompt) {
 		x.seq = a.seqs[0].Seq // with its prompt's other answers it passes as one
 		return x, nil
@@ -156,14 +158,14 @@ func (c *teacher) readsOne(g *group, a *answer, prompt []int32) (x reading, err 
 		x.spelling, answer = &s, s.ids
 	}
 	ids := slices.Concat(prompt, answer)
-	if c.most > 0 && len(ids) > c.most {
-		return x, fmt.Errorf("%w: data: row %d: the teacher would read %d tokens, and %s takes %d: lower data.max_prompt_length or data.max_response_length", config.ErrConfig, g.Index, len(ids), c.t.cfg.Teacher.Path, c.most)
+	if c.maxPositions > 0 && len(ids) > c.maxPositions {
+		return x, fmt.Errorf("%w: data: row %d: the teacher would read %d tokens, and %s takes %d: lower data.max_prompt_length or data.max_response_length", config.ErrConfig, g.Index, len(ids), c.t.cfg.Teacher.Path, c.maxPositions)
 	}
 	x.seq = model.Answer(ids, len(prompt))
 	return x, nil
 }
 
-// openServer tries the server of teacher.url on the first rows, as the teacher reads them.
+// openServer returns a teacher whose scores a server gives (teacher.url), tried on the first rows.
 func openServer(t *Trainer, server Scores, byTokens bool) (*teacher, error) {
 	c := t.cfg.Teacher
 	if server == nil {
@@ -183,11 +185,11 @@ func openServer(t *Trainer, server Scores, byTokens bool) (*teacher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: teacher.template: %w", config.ErrConfig, err)
 	}
-	apart := t.tok.Missing(tok)
-	if apart != "" && byTokens {
-		return nil, fmt.Errorf("%w: teacher.path: %s: is not the student's tokenizer: %s: teacher.loss=%s compares distributions over its tokens: use teacher.loss=policy, which compares texts", config.ErrConfig, c.Path, apart, c.Loss)
+	mismatch := t.tok.Missing(tok)
+	if mismatch != "" && byTokens {
+		return nil, fmt.Errorf("%w: teacher.path: %s: is not the student's tokenizer: %s: teacher.loss=%s compares distributions over its tokens: use teacher.loss=policy, which compares texts", config.ErrConfig, c.Path, mismatch, c.Loss)
 	}
-	teacher := &teacher{t: t, server: server, system: c.System, other: apart != "",
+	teacher := &teacher{t: t, server: server, system: c.System, other: mismatch != "",
 		enc: encode.Encoder{Tok: tok, MaxPrompt: t.cfg.Data.MaxPrompt,
 			MaxResponse: t.cfg.Data.MaxResponse}}
 	var seqs []model.Seq
@@ -212,23 +214,24 @@ func openServer(t *Trainer, server Scores, byTokens bool) (*teacher, error) {
 	})
 }
 
-// asked returns a server's log-probabilities of the tokens of list, and labels of k alternatives.
-func (c *teacher) asked(m Metrics, list []reading, k int) (logpST [][]float32,
+// askServer returns a server's log-probabilities [S][T] of the tokens of list, and labels of k
+// alternatives.
+func (c *teacher) askServer(m Metrics, list []reading, k int) (logpST [][]float32,
 	labelsST [][]model.SoftLabel, err error) {
 	err = m.time("timing_s/teacher_logp", func() (err error) {
-		logpST, labelsST, err = c.server.Score(c.t.context(), readBy(list), k)
+		logpST, labelsST, err = c.server.Score(c.t.context(), readSeqs(list), k)
 		return err
 	})
 	return logpST, labelsST, err
 }
 
-// logProbs returns the teacher's log-probabilities of the student's tokens.
+// logProbs returns the teacher's log-probabilities [S][T] of the student's tokens.
 func (c *teacher) logProbs(m Metrics, r *round,
 	list []reading) (teacherST [][]float32, err error) {
 	if c.server != nil {
-		teacherST, _, err = c.asked(m, list, 0)
+		teacherST, _, err = c.askServer(m, list, 0)
 	} else {
-		seqs := readBy(list)
+		seqs := readSeqs(list)
 		err = c.t.phase(m, "teacher_logp", c.Model(), seqs, 1, func() (err error) {
 			teacherST, err = c.LogProbs(seqs, 1)
 			return err
@@ -242,7 +245,7 @@ func (c *teacher) logProbs(m Metrics, r *round,
 		if !x.spelling.spelled {
 			lost++
 		}
-		if teacherST[i], err = x.spelling.given(teacherST[i], roll[i].Old); err != nil {
+		if teacherST[i], err = x.spelling.alignLogp(teacherST[i], roll[i].Old); err != nil {
 			return nil, err
 		}
 	}
@@ -250,14 +253,14 @@ func (c *teacher) logProbs(m Metrics, r *round,
 	return teacherST, nil
 }
 
-// advantages returns the teacher's advantages by token, by a pass over list; nil where a value
+// advantages returns the teacher's advantages by token [S][T], by a pass over list; nil if a value
 // is not finite. It notes the teacher's mean log-probability of each answer.
 func (c *teacher) advantages(m Metrics, r *round, list []reading) (advST [][]float64, err error) {
 	teacherST, err := c.logProbs(m, r, list)
 	if err != nil {
 		return nil, err
 	}
-	noteTaught(m, r, teacherST)
+	noteTeacherLogp(m, r, teacherST)
 	advST, kl, err := algos.DistillAdvantages(teacherST, each(r, oldOf))
 	if errors.Is(err, algos.ErrNotFinite) {
 		return nil, nil
@@ -270,20 +273,20 @@ func (c *teacher) advantages(m Metrics, r *round, list []reading) (advST [][]flo
 	return advST, nil
 }
 
-// addTeacher adds the teacher's advantages to those of the game. Where one of them is not finite,
-// nothing can be learned.
+// addTeacher adds the teacher's advantages to the game's. If one of them is not finite, the round
+// has no advantages.
 func (g *game) addTeacher(m Metrics, r *round) (err error) {
-	if g.teacher == nil || !r.learns {
+	if g.teacher == nil || !r.hasAdvantages {
 		return nil
 	}
-	if g.read, err = g.teacher.reads(r); err != nil {
+	if g.read, err = g.teacher.readings(r); err != nil {
 		return err
 	}
 	teacherST, err := g.teacher.advantages(m, r, g.read)
 	if err != nil {
 		return err
 	}
-	if r.learns = teacherST != nil; !r.learns {
+	if r.hasAdvantages = teacherST != nil; !r.hasAdvantages {
 		return nil
 	}
 	roll := r.rollout()
@@ -300,11 +303,12 @@ func (g *game) addTeacher(m Metrics, r *round) (err error) {
 	return nil
 }
 
-// fillUncompared gives tokens that are not compared with the teacher's the mean advantage of those
-// that are: an end that it has another token for, since its template's habit is nothing to learn,
-// and what its tokens do not spell. Without an advantage such a token would be preferred, since the
-// others' are below 0 in the mean as long as there is a divergence: the student would learn to end
-// with it. The result is the share of ends that are compared, 1 where no answer has one.
+// fillUncompared sets the advantage of tokens that cannot be compared with the teacher's to the
+// mean advantage of the others. Such tokens are an end for which the teacher's template has another
+// token, since that habit is nothing to learn, and text that the teacher's tokens do not spell.
+// With advantage 0 such a token would be preferred, since the mean of the others is below 0 as long
+// as there is a divergence: the student would learn to end with it. It returns the share of ends
+// that are compared, 1 where no answer has an end.
 func (c *teacher) fillUncompared(r *round, list []reading, advST [][]float64) float64 {
 	ends, same := 0, 0
 	theirs := c.enc.Tok.EOS()
@@ -343,8 +347,8 @@ func (c *teacher) fillUncompared(r *round, list []reading, advST [][]float64) fl
 	return float64(same) / float64(ends)
 }
 
-// noteTaught notes the teacher's mean log-probability of a token of each answer.
-func noteTaught(m Metrics, r *round, teacherST [][]float32) {
+// noteTeacherLogp sets the teacher's mean log-probability of a token of each answer.
+func noteTeacherLogp(m Metrics, r *round, teacherST [][]float32) {
 	nll, tokens := 0.0, 0
 	for i, a := range r.answers() {
 		sum := 0.0
@@ -353,7 +357,7 @@ func noteTaught(m Metrics, r *round, teacherST [][]float32) {
 		}
 		nll -= sum
 		tokens += len(teacherST[i])
-		a.taught = float64(float32(sum / float64(max(len(teacherST[i]), 1))))
+		a.teacherLogp = float64(float32(sum / float64(max(len(teacherST[i]), 1))))
 	}
 	m["opd/teacher_nll"] = nll / float64(max(tokens, 1))
 }

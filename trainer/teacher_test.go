@@ -66,9 +66,9 @@ func TestTeacherBesideTheGame(t *testing.T) {
 			}
 		}
 		roll.SetAdv(game)
-		r.learns = true
-		if err := gameOf(tr).addTeacher(m, r); err != nil || !r.learns {
-			t.Fatal(r.learns, err)
+		r.hasAdvantages = true
+		if err := gameOf(tr).addTeacher(m, r); err != nil || !r.hasAdvantages {
+			t.Fatal(r.hasAdvantages, err)
 		}
 		logp, _, err := teacherOf(tr).Model().AllLogProbs(roll.Seqs(), 1, 512)
 		if err != nil {

@@ -93,7 +93,7 @@ func TestTeacherBehindThoughts(t *testing.T) {
 		}
 		group.Teacher = model.Answer(slices.Concat(prompt, encode(say), []int32{end}),
 			len(prompt))
-		if p == 0 && tr.thought(encode(say)) != len(encode("a a</think>")) {
+		if p == 0 && tr.thoughtLen(encode(say)) != len(encode("a a</think>")) {
 			t.Fatal("the marker is not a token's end: choose other texts")
 		}
 		for i, text := range thoughts {
@@ -116,7 +116,7 @@ func TestTeacherBehindThoughts(t *testing.T) {
 			want[a], _, _ = moments(float64s(logp[0]))
 		}
 	}
-	if err := gameOf(tr).thoughts(m, r); err != nil {
+	if err := gameOf(tr).thoughtTerm(m, r); err != nil {
 		t.Fatal(err)
 	}
 	v = listsOf(r)

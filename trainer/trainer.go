@@ -4,39 +4,39 @@
 //
 // A run has one stage, which says what a step is, and one form of an answer, which says in which
 // sequences the student writes and learns it. The loop takes steps, records, validates and saves,
-// and learns the names of neither. Between the two stand the records of a round: groups of a prompt
-// with its answers.
+// and learns the names of neither. Between the two stand the records of a round: groups, each a
+// prompt with its answers.
 //
 //	step.go          a step of the game: start here
-//	round.go         what a step plays: groups, and answers with what is known of them
-//	stage.go         what a stage is, and what all have in common
+//	round.go the records of a step: groups of answers, with scores and advantages
+//	stage.go the interface of a stage, and what all stages share
 //	onpolicy.go      the stages whose student learns from its own answers
 //	reward.go        of the game: from scores to rewards, and groups that are replaced
-//	passes.go        of the game: forward passes, those that it need not take left out
+//	passes.go of the game: forward passes, only where their results are read
 //	criticwarmup.go  of the game: the steps in which the discriminator learns alone
 //	discriminator.go of the game: the discriminator, opened and saved
 //	teacher.go       a teacher that gives probabilities; spell.go: one with another tokenizer
 //	opd.go           on-policy distillation
 //	dpo.go           DPO
-//	sft.go           SFT; soft.go: soft labels; ranking.go: by the order of scored answers
+//	sft.go           SFT; soft.go: soft labels; ranking.go: learning the order of scored answers
 //
-//	form.go          what a form of an answer is
+//	form.go the interface of a form of answers
 //	single.go        one text
 //	chunks.go        a thought in chunks
 //	episodes.go      a conversation with an environment
 //	tree.go          answers of these forms that branch
 //
 //	open.go          the order in which a run is opened or resumed
-//	start.go         what a run starts from, and its folder
-//	data.go          rows, and what is said of them
+//	start.go the checkpoint that a run starts from, and its folder
+//	data.go rows, and notes about them
 //	models.go        student and reference
-//	introduce.go     what a run says before its first step
+//	introduce.go the lines that a run prints before its first step
 //
 //	run.go           the steps of a run, its end, and signs of a sick one
 //	validate.go      the student on held-out rows
 //	judges.go        the checker and the held-out discriminator
 //	state.go         checkpoints
-//	account.go       what a step has cost
+//	account.go time, tokens and operations of a step
 //	ranks.go         several processes
 //	devices.go       their devices
 //	trainer.go       the run itself
@@ -65,7 +65,7 @@ import (
 	"gad/trainer/saved"
 )
 
-// What callers branch on.
+// Errors that callers test for.
 var (
 	// ErrInterrupted reports a run that was asked to stop, has saved, and can go on.
 	ErrInterrupted = fault.ErrInterrupted
@@ -76,7 +76,7 @@ var (
 // Ranks are the processes that train together.
 type Ranks = model.Ranks
 
-// Options are what a run needs from the process around it.
+// Options holds what a run needs from the process around it.
 type Options struct {
 	FS      checkpoint.FS // nil is the disk
 	Backend model.Backend // where to compute, from device.Open
@@ -86,13 +86,13 @@ type Options struct {
 	Notes   []string // warnings that are given when the run begins
 	Ranks   *Ranks   // the processes that train together; nil is this one alone
 	Teacher Scores   // the server of teacher.url
-	// settings that a preset gave and nobody else: a warm-up among them fits itself to a short run
+	// keys of the settings that only a preset gave; a warm-up among them is cut to fit a short run
 	Preset []string
 }
 
 // Scores is a server that scores a teacher's tokens.
 type Scores interface {
-	// Check tries it on some sequences, with k alternatives; piece is the text of a token.
+	// Check tries the server on some sequences, with k alternatives; piece returns a token's text.
 	Check(ctx context.Context, seqs []model.Seq, k int, piece func(id int32) []byte) error
 	// Score gives the log-probabilities of the trained tokens [S][T] at temperature 1 and, with k
 	// above 0, labels of the k most probable tokens.
@@ -100,7 +100,7 @@ type Scores interface {
 		labelsST [][]model.SoftLabel, err error)
 }
 
-// Trainer is one run of one stage: the loop, and what stages and forms stand on.
+// Trainer is one run of one stage: the loop, and the state that stages and forms read.
 type Trainer struct {
 	Stage config.Stage
 
@@ -126,35 +126,35 @@ type Trainer struct {
 	past        progress
 	meter       meter
 
-	con   *report.Console
-	rec   *report.Recorder
-	log   *zap.Logger
-	named map[string]bool // signs that this process has warned of
-	lock  *checkpoint.Lock
+	con    *report.Console
+	rec    *report.Recorder
+	log    *zap.Logger
+	warned map[string]bool // names of the signs that this process has warned of
+	lock   *checkpoint.Lock
 }
 
-// progress is what a run has come to. Most of it stands in checkpoints.
+// progress is the state of a run beside its weights. Most of it is saved in checkpoints.
 type progress struct {
-	// steps asked for: those of the run, unless the discriminator's time alone ends by what it has
-	// learned
+	// steps that the settings ask for; total differs where the discriminator learns alone until its
+	// loss is low enough (game.total)
 	planned  int
 	saved    atomic.Int64 // step of the newest checkpoint; Abort reads it from another goroutine
 	verified map[int]bool // checkpoints that this process has written or read
-	good     int          // step of the last commit with no update skipped just before; 0 is none
+	lastGood int          // step of the last commit with no update skipped just before it; 0: none
 	before   saved.Updates
 	best     saved.Best
-	// the newest validation, of this run or of the one it starts from; nil is none
+	// the newest validation, of this run or of the run that it starts from; nil: none
 	validated *saved.Validation
 	// a check has found the sampler's log-probabilities to differ from the trainer's
 	oldDiffers bool
-	skipped    map[string]int // updates left out in a row, of each network
+	skipped    map[string]int // consecutive skipped updates, by network
 	baseDType  string         // the student's, before training
 }
 
-// sick reports whether updates have just been left out.
+// sick reports whether the latest updates of a network were skipped.
 func (p *progress) sick() bool { return p.skipped["actor"]+p.skipped["critic"] > 0 }
 
-// seed returns the run's seed, made different for each stage.
+// seed returns the run's seed, different for each stage.
 func (t *Trainer) seed() uint64 { return t.cfg.Trainer.Seed + stages[t.Stage].draws<<56 }
 
 // Config returns the resolved configuration.
@@ -163,7 +163,7 @@ func (t *Trainer) Config() config.Config { return t.cfg }
 // Steps returns the steps done so far and the steps that the run has in all.
 func (t *Trainer) Steps() (done, total int) { return t.step, t.total }
 
-// Close frees everything and gives the run folder back. It does not save.
+// Close frees the run's memory, closes its files and unlocks its folder. It does not save.
 func (t *Trainer) Close() error {
 	var errs []error
 	t.con.Close()

@@ -13,28 +13,29 @@ import (
 	"gad/trainer/config"
 )
 
-// tree is the form of answers that branch (doc/trees.md): trees grow round by round, their answers
-// become sequences of which the own tokens are learned, and samples say where each answer stands in
-// its tree. What branches is of another form: texts at any place, episodes at their turns, thoughts
-// at their chunks.
+// tree is the form of answers that branch (doc/trees.md). Trees grow round by round; each answer
+// becomes sequences in which only its own tokens are learned; samples show each answer's place in
+// its tree. The answers have another form, the branchable: texts branch every few tokens, episodes
+// at their turns, thoughts at their chunks.
 type tree struct {
 	branchable
 	t *Trainer
 	c actor.Tree
 }
 
-// branchable is a form whose answers may begin with a part of another one.
+// branchable is a form in which an answer can begin with a part of another answer.
 type branchable interface {
 	form
-	// stops returns the numbers of tokens of an answer behind which another may go on; its own
-	// tokens are those from at to end.
-	stops(at, end int, a *answer) []int
-	// grower returns what samples the answers of a step's trees.
+	// branchPoints returns the numbers of tokens of an answer after which a branch may begin. The
+	// answer's own tokens are [at, end).
+	branchPoints(at, end int, a *answer) []int
+	// grower returns the sampler of a step's trees.
 	grower(g *grove) grower
-	// own returns the sequences of an answer's own tokens. nodes are the parts of the answer that
-	// branches divide them into.
-	own(g *group, x *leaf, nodes []model.Span) actor.Rollout
-	// mark returns how far so many of an answer's tokens reach in what a sample shows.
+	// ownSeqs returns the sequences of an answer in which its own tokens are trained. nodes are the
+	// parts between branch points.
+	ownSeqs(g *group, x *leaf, nodes []model.Span) actor.Rollout
+	// mark returns the position in a sample's text, or turns, that corresponds to a number of an
+	// answer's tokens.
 	mark(a *answer, tokens int) int
 }
 
@@ -45,26 +46,27 @@ type grower interface {
 	close()
 }
 
-// leaf is an answer of a tree while it grows.
+// leaf is an answer of a tree that is still growing.
 type leaf struct {
-	*answer           // its score is NaN while it is not known
-	own     int       // tokens that were sampled for it, those behind branch.At
+	*answer           // score is NaN until it is known
+	own     int       // number of its own tokens, after branch.At
 	logp    []float32 // of its own tokens
 	sample  int       // of an episode's task
 }
 
-// grove is the trees of a step's prompts while they grow.
+// grove holds the growing trees of a step's prompts.
 type grove struct {
-	f       *tree
-	r       *round // with the prompts
-	leavesP [][]*leaf
-	asked   []int // [P] answers asked for: more than leaves, where episodes broke
-	grower  grower
+	f            *tree
+	r            *round // with the prompts
+	leavesP      [][]*leaf
+	sampleCounts []int // [P] answers sampled so far, with broken episodes
+	grower       grower
 }
 
-// sample gives the prompts their answers: M first ones, then in each round N branches of
-// each tree. An answer's number is that of the sample whose draws it has, and a branch's draws
-// begin at its branch point, so that without rounds answers are those of rollout.n=M.
+// sample samples the answers: M first ones to each prompt, then in each round N branches of each
+// tree. An answer's number in its prompt is the key of its random numbers, and a branch's random
+// numbers begin at its branch point, so that without rounds the answers are the same as with
+// rollout.n=M.
 func (f *tree) sample(m Metrics, r *round) error {
 	g := f.plant(r)
 	defer g.grower.close()
@@ -102,35 +104,36 @@ func (f *tree) sample(m Metrics, r *round) error {
 // plant returns the trees of the prompts of r before they grow.
 func (f *tree) plant(r *round) *grove {
 	g := &grove{f: f, r: r, leavesP: make([][]*leaf, len(r.groups)),
-		asked: make([]int, len(r.groups))}
+		sampleCounts: make([]int, len(r.groups))}
 	g.grower = f.grower(g)
 	return g
 }
 
-// offshoot is an answer that is to be sampled: to a prompt, behind a place of one of its trees.
+// offshoot is an answer to sample: to a prompt, from a place in one of its trees.
 type offshoot struct {
 	prompt int
 	algos.Branch
 }
 
-// sample adds the answers of list. Those of a prompt have the numbers behind what it was asked for.
+// sample samples the answers of list. They are numbered within their prompt, after the prompt's
+// earlier answers.
 func (g *grove) sample(list []offshoot) error {
 	number := make([]int, len(list))
 	for i, x := range list {
-		number[i] = g.asked[x.prompt]
-		g.asked[x.prompt]++
+		number[i] = g.sampleCounts[x.prompt]
+		g.sampleCounts[x.prompt]++
 	}
 	return g.grower.grow(list, number)
 }
 
-// texts samples single answers, and thoughts.
+// texts samples single answers and thoughts in chunks.
 type texts struct{ g *grove }
 
 func (w *texts) close() {}
 
 func (w *texts) end(Metrics, *round) error { return nil }
 
-// grow samples answers that go on behind a part of another.
+// grow samples answers that continue a part of another answer.
 func (w *texts) grow(list []offshoot, number []int) error {
 	g, t := w.g, w.g.f.t
 	key := actor.Key{Seed: t.seed(), Step: t.step}
@@ -162,15 +165,15 @@ func (w *texts) grow(list []offshoot, number []int) error {
 	return nil
 }
 
-// add adds an answer at a place of its prompt's trees.
+// add adds an answer to its prompt's trees, without scores.
 func (g *grove) add(at offshoot, x *leaf) {
 	x.branch, x.score, x.check = at.Branch, float32(math.NaN()), math.NaN()
-	x.adv, x.taught = math.NaN(), math.NaN()
+	x.adv, x.teacherLogp = math.NaN(), math.NaN()
 	g.leavesP[at.prompt] = append(g.leavesP[at.prompt], x)
 }
 
 // choose returns the places that branch in round k, in the order of prompts and trees. rewards [P]
-// are those of the answers, nil without a search.
+// holds the answers' rewards; nil: the places are random, without a search.
 func (g *grove) choose(k int, rewards [][]float64) (list []offshoot) {
 	t, c := g.f.t, g.f.c
 	for p, leaves := range g.leavesP {
@@ -179,7 +182,7 @@ func (g *grove) choose(k int, rewards [][]float64) (list []offshoot) {
 			var branches []algos.Branch
 			var values []float64
 			places := []algos.Place{{}}
-			at := map[int]int{} // an answer of the prompt among the tree's
+			at := map[int]int{} // index in the prompt's answers -> index in the tree's
 			for s, x := range leaves {
 				if x.branch.Tree != tree {
 					continue
@@ -189,7 +192,7 @@ func (g *grove) choose(k int, rewards [][]float64) (list []offshoot) {
 					branch.Parent = at[branch.Parent]
 				}
 				at[s] = len(of)
-				for _, stop := range g.stops(x) {
+				for _, stop := range g.branchPoints(x) {
 					places = append(places, algos.Place{Answer: len(of), At: stop})
 				}
 				of, branches = append(of, s), append(branches, branch)
@@ -218,10 +221,10 @@ func (g *grove) choose(k int, rewards [][]float64) (list []offshoot) {
 	return list
 }
 
-// stops returns where x may branch within its own tokens, its end apart.
-func (g *grove) stops(x *leaf) (list []int) {
+// branchPoints returns where x may branch: within its own tokens, but not at its end.
+func (g *grove) branchPoints(x *leaf) (list []int) {
 	at, end := x.branch.At, x.branch.At+x.own
-	for _, n := range g.f.stops(at, end, x.answer) {
+	for _, n := range g.f.branchPoints(at, end, x.answer) {
 		if n > at && n < end {
 			list = append(list, n)
 		}
@@ -229,7 +232,7 @@ func (g *grove) stops(x *leaf) (list []int) {
 	return list
 }
 
-// answers gives the groups the answers so far.
+// answers sets the answers of the groups to the leaves so far.
 func (g *grove) answers() {
 	for p, leaves := range g.leavesP {
 		g.r.groups[p].answers = nil
@@ -239,8 +242,8 @@ func (g *grove) answers() {
 	}
 }
 
-// rewards returns the rewards [P] of the answers so far, by the present weights: what a step would
-// learn from. Only answers that are new since the last round are scored and checked.
+// rewards returns the rewards [P] of the answers so far, under the present weights, as a step
+// computes them. Only answers that are new since the last round are scored and checked.
 func (g *grove) rewards(m Metrics) ([][]float64, error) {
 	g.answers()
 	if err := g.score(m); err != nil {
@@ -258,7 +261,7 @@ func (g *grove) rewards(m Metrics) ([][]float64, error) {
 	return out, nil
 }
 
-// score has the discriminator score the answers that it has not.
+// score scores the answers that have no discriminator's score yet.
 func (g *grove) score(m Metrics) error {
 	t := g.f.t
 	var b critic.Batch
@@ -270,7 +273,7 @@ func (g *grove) score(m Metrics) error {
 			}
 		}
 	}
-	b.Students = g.f.marked(g.f.judged(b.Students))
+	b.Students = g.f.markBranching(g.f.criticSeqs(b.Students))
 	game := t.stage.(*game)
 	err := t.phase(m, "score", game.critic.Model(), b.Students, 1,
 		func() error { return game.critic.ScoreBoth(&b) })
@@ -280,10 +283,10 @@ func (g *grove) score(m Metrics) error {
 	return err
 }
 
-// finish gives the answers their sequences. What an answer shares with an earlier one is context
-// behind the prompt: its own tokens alone are trained, a span for each of its nodes or, of an
-// episode, for each turn. What a search knows of them stays: the checker's verdicts; the
-// discriminator's update gives its scores anyway.
+// finish sets the answers' sequences. A branch's shared tokens are context after the prompt; only
+// its own tokens are trained, with a span for each of its nodes or, in an episode, for each turn.
+// The checker's scores that a search has asked for stay; the discriminator's are computed again in
+// its update.
 func (g *grove) finish() error {
 	g.answers()
 	for p, leaves := range g.leavesP {
@@ -300,7 +303,7 @@ func (g *grove) finish() error {
 			spansS[n.Answer] = append(spansS[n.Answer], model.Span{From: n.From, To: n.To})
 		}
 		for s, x := range leaves {
-			x.seqs = g.f.own(g.r.groups[p], x, spansS[s])
+			x.seqs = g.f.ownSeqs(g.r.groups[p], x, spansS[s])
 			for _, q := range x.seqs {
 				q.Seq.Branching = g.f.branches()
 				q.Cut, q.Whole, q.Old = x.cut, x.branch.At+x.own, q.Sampled
@@ -310,23 +313,23 @@ func (g *grove) finish() error {
 	return nil
 }
 
-// branches reports whether there are rounds. Without them no answer branches, and all has the bits
-// of answers that are no tree's.
+// branches reports whether answers branch, that is, whether there are rounds. Without rounds all
+// results have the bits of answers without trees.
 func (f *tree) branches() bool { return f.c.Rounds > 0 }
 
-func (f *tree) marked(judged []model.Seq) []model.Seq {
+func (f *tree) markBranching(judged []model.Seq) []model.Seq {
 	for i := range judged {
 		judged[i].Branching = f.branches()
 	}
 	return judged
 }
 
-// credit adds the branches of all answers.
+// credit adds the branches of all answers to in.
 func (f *tree) credit(r *round, _ []config.Term, in *algos.AdvantageInput) {
 	in.Branches = r.branches()
 }
 
-// branches returns the branches of all answers, by their numbers in the round.
+// branches returns the branches of all answers, with the indices of trees and parents in the round.
 func (r *round) branches() (list []algos.Branch) {
 	trees := 0
 	for _, g := range r.groups {
@@ -348,7 +351,7 @@ func (f *tree) words() string {
 	return " of " + report.Count(f.c.Trees, "tree") + f.branchable.words()
 }
 
-// describe adds the metrics of trees, and gives the answers that samples show their places.
+// describe adds the metrics of trees to m, and sets the places of the answers that samples show.
 func (f *tree) describe(m Metrics, r *round) error {
 	var joins, depth, own, all float64
 	branches, answers := r.branches(), r.answers()
@@ -359,7 +362,7 @@ func (f *tree) describe(m Metrics, r *round) error {
 			at[a] = at[b.Parent] + 1
 		}
 		depth += float64(at[a])
-		own, all = own+float64(answers[a].own()), all+float64(len(answers[a].ids))
+		own, all = own+float64(answers[a].ownTokens()), all+float64(len(answers[a].ids))
 	}
 	m["tree/branches"] = joins / float64(len(r.groups)*f.c.Trees)
 	m["tree/depth"] = depth / float64(len(at))
@@ -370,12 +373,12 @@ func (f *tree) describe(m Metrics, r *round) error {
 	return f.branchable.describe(m, r)
 }
 
-func (f *tree) tell(s *report.Sample, a *answer) error {
+func (f *tree) fillSample(s *report.Sample, a *answer) error {
 	s.Tree = a.place
-	return f.branchable.tell(s, a)
+	return f.branchable.fillSample(s, a)
 }
 
-// places gives the answers to the first n prompts their places in their trees, for readers.
+// places sets the places in their trees of the answers to the first n prompts, for samples.
 func (f *tree) places(r *round, n int) error {
 	branches, group, answers := r.branches(), r.group(), r.answers()
 	lenA, _ := r.mask()

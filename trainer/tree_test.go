@@ -737,7 +737,7 @@ func TestTurnsIn(t *testing.T) {
 	e := &episode.Episode{Script: model.Seq{Spans: []model.Span{{From: 2, To: 3}, {From: 5, To: 8},
 		{From: 9, To: 10}}}}
 	for tokens, want := range map[int]int{0: 0, 1: 1, 4: 2, 5: 3} {
-		if got := turnsIn(e, tokens); got != want {
+		if got := turnCount(e, tokens); got != want {
 			t.Errorf("%d tokens are %d turns, not %d", tokens, got, want)
 		}
 	}

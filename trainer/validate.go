@@ -22,12 +22,12 @@ func (t *Trainer) validate(m Metrics) error {
 	return nil
 }
 
-// evaluate has the student answer greedily, in chunks where they are on, and the judges score the
-// answers.
+// evaluate measures the student's greedy answers, in chunks if they are on, and asks the judges
+// about them.
 func (t *Trainer) evaluate(m Metrics, chunks model.Chunks) error {
 	var stop func() bool
 	if t.step == 0 && t.ranks.Size() == 1 { // nothing is lost, and nobody else waits
-		stop = actor.Stopped(t.context())
+		stop = actor.StopFunc(t.context())
 	}
 	j, err := quality.Evaluate(t.actor.Model(), t.tok, t.val.set, t.val.rows, quality.Options{
 		Stop: stop, MaxPrompt: t.cfg.Data.MaxPrompt, MaxResponse: t.enc.MaxResponse,
@@ -48,10 +48,11 @@ func (t *Trainer) evaluate(m Metrics, chunks model.Chunks) error {
 	return t.sampleValidation(j)
 }
 
-// validation returns the digest of everything that the val/ metrics depend on, weights apart.
-func (t *Trainer) validation() string {
+// validationDigest returns the digest of everything but the weights that the val/ metrics depend
+// on.
+func (t *Trainer) validationDigest() string {
 	c := t.cfg
-	acts, world := t.form.world()
+	acts, world := t.form.validationInputs()
 	of := []any{t.val.set.Digest(), t.val.rows, c.Data.MaxPrompt, c.Data.MaxResponse,
 		c.Trainer.Checker,
 		c.Trainer.HeldOutCritic, c.Trainer.Device, c.Trainer.Precision, acts,
@@ -63,8 +64,8 @@ func (t *Trainer) validation() string {
 	return fmt.Sprintf("%x", sha256.Sum256(raw))
 }
 
-// noteValidation keeps the val/ figures of m for the checkpoint. JSON has no number for
-// what is not finite: then nothing is kept.
+// noteValidation keeps the val/ figures of m for the checkpoint. JSON has no number for NaN or
+// infinity: with one of them nothing is kept.
 func (t *Trainer) noteValidation(m Metrics) {
 	t.past.validated = nil
 	figures := map[string]float64{}
@@ -77,22 +78,23 @@ func (t *Trainer) noteValidation(m Metrics) {
 		}
 		figures[name] = x
 	}
-	t.past.validated = &saved.Validation{Step: t.step, Of: t.validation(), Figures: figures}
+	t.past.validated = &saved.Validation{Step: t.step, Of: t.validationDigest(), Figures: figures}
 }
 
-// current returns the newest validation if it was of the present weights.
-func (t *Trainer) current() *saved.Validation {
+// currentValidation returns the newest validation if it measured the present weights, otherwise
+// nil.
+func (t *Trainer) currentValidation() *saved.Validation {
 	if v := t.past.validated; v != nil && v.Step == t.step {
 		return v
 	}
 	return nil
 }
 
-// begin measures the student before the first step: the start/ metrics and the time that
-// they took, for the metrics of step 1. A run that starts from another one's checkpoint
-// takes the figures that the other has measured at that step, if it was on the same rows
-// in the same way.
-func (t *Trainer) begin() (Metrics, error) {
+// validateStart measures the student before the first step, and returns the start/ metrics and the
+// time that they took, for the metrics of step 1. A run that starts from another run's checkpoint
+// takes over that run's figures of the same step, if they were measured on the same rows in the
+// same way.
+func (t *Trainer) validateStart() (Metrics, error) {
 	if t.step > 0 {
 		return nil, nil
 	}
@@ -102,14 +104,14 @@ func (t *Trainer) begin() (Metrics, error) {
 		return nil, nil
 	}
 	m := Metrics{}
-	if v != nil && v.Of == t.validation() {
+	if v != nil && v.Of == t.validationDigest() {
 		for name, x := range v.Figures {
 			m[name] = x
 		}
 	} else if err := m.time("timing_s/val", func() error { return t.validate(m) }); err != nil {
 		return nil, err
 	}
-	said := "before the first step: " + t.form.measured(m)
+	said := "before the first step: " + t.form.validationText(m)
 	if check, ok := m["val/check"]; ok {
 		said += fmt.Sprintf(", checker's score %.3f", check)
 	}

@@ -227,7 +227,7 @@ func (g *game) gadStep(done func(part string, seconds float64)) error {
 			return err
 		},
 		// Where they are not equal to the sampler's.
-		"old log-probabilities": func() error { return g.actor.Old(r) },
+		"old log-probabilities": func() error { return g.actor.RecomputeOld(r) },
 		"critic update": func() error {
 			st, err := g.critic.Update(
 				critic.Batch{Step: g.step, Students: r.Seqs(), Group: r.Groups(),

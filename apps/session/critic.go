@@ -58,7 +58,7 @@ func (s *Session) LoadCritic(be compute.Backend, from Source, student *model.Mod
 		c.Close()
 		return nil, err
 	}
-	c.Against(student, head.Temperature)
+	c.SetStudent(student, head.Temperature)
 	return c, nil
 }
 

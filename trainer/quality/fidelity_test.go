@@ -126,7 +126,7 @@ func TestFidelity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Against(tr.m, 1)
+	c.SetStudent(tr.m, 1)
 	scoreS, err := c.Score(Read(groups))
 	if err != nil {
 		t.Fatal(err)
