@@ -3,16 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
-	"gad/checkpoint"
 	"gad/data"
 	"gad/internal/comm"
 	"gad/internal/conf"
@@ -21,7 +18,6 @@ import (
 	"gad/internal/scoring"
 	"gad/trainer"
 	"gad/trainer/config"
-	"gad/trainer/saved"
 )
 
 // stageFlag is a flag that sets a configuration key.
@@ -138,240 +134,6 @@ func presetFlag() cli.Flag {
 		Usage: "start from the settings of a method, one of " +
 			strings.Join(config.PresetNames(), ", ") +
 			". Several with commas between them: grgc,lora"}
-}
-
-// configure resolves the settings: the stage's defaults, or those of the run that is
-// resumed; then the file, the overrides and the flags. notes say what has changed since
-// the run began, and what was given and is not read.
-func (p *program) configure(c *cli.Context,
-	stage config.Stage) (cfg config.Config, notes []string, err error) {
-	if c.String("steps") == "0" {
-		return cfg, nil, usage("%s: --steps 0: must be at least 1; leave it out for as many as trainer.total_epochs takes", typed(c))
-	}
-	var set []conf.Flag
-	for _, f := range stageFlags {
-		set = append(set, f.settings(c)...)
-	}
-	notes, err = checkArguments(c, set)
-	if err != nil {
-		return cfg, nil, err
-	}
-	// The folders decide what the settings start from, so they are resolved first.
-	probe := config.StageDefaults(stage)
-	if err := conf.Load(&probe, c.String("config"), c.Args().Slice(), set); err != nil {
-		return cfg, nil, err
-	}
-	cfg = config.StageDefaults(stage)
-	out, resume := probe.Trainer.Output, probe.Trainer.Resume
-	if out == "" && resume != "" {
-		if steps, err := checkpoint.Steps(files(), resume); err == nil && len(steps) > 0 {
-			out = resume // train --resume RUN alone: go on there
-			set = append(set, conf.Flag{Key: "trainer.default_local_dir", Value: out,
-				Name: "--resume"})
-		}
-	}
-	settled, going := filepath.Join(out, "config.yaml"), false
-	if out != "" {
-		if _, err := files().Stat(settled); err == nil {
-			going = true
-			if err := conf.Load(&cfg, settled, nil, nil); err != nil {
-				return cfg, nil, fmt.Errorf("%w: the run's config.yaml cannot be read", err)
-			}
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return cfg, nil,
-				usage("trainer: %s: cannot be used as run folder: %v: give another --output", out,
-					err)
-		}
-	}
-	if resume != "" && !going {
-		if err := inherit(&cfg, resume); err != nil {
-			return cfg, nil, err
-		}
-		file := cfg
-		if err := conf.Load(&file, c.String("config"), nil, nil); err != nil {
-			return cfg, nil, err
-		}
-		for _, change := range config.Changes(cfg, file) {
-			notes = append(notes, fmt.Sprintf("%s overrides the settings of %s: %s",
-				c.String("config"), resume, change))
-		}
-	}
-	before := cfg
-	for _, x := range outside {
-		*x.of(&cfg) = ""
-	}
-	cfg.Teacher.InsecureHTTP = false // it is consent to one address
-	preset, err := config.Preset(c.String("preset"), stage)
-	if err != nil {
-		return cfg, nil, usage("%s: --preset: %v", typed(c), err)
-	}
-	if err := conf.Load(&cfg, "", preset, nil); err != nil {
-		return cfg, nil, err
-	}
-	if resume != "" && !going && preset != nil {
-		kept, err := keepChosen(&cfg, &before, resume, c.String("preset"))
-		if err != nil {
-			return cfg, nil, err
-		}
-		notes = append(notes, kept...)
-	}
-	if err := conf.Load(&cfg, c.String("config"), c.Args().Slice(), set); err != nil {
-		return cfg, nil, err
-	}
-	if err := localSettings(&cfg); err != nil {
-		return cfg, nil, err
-	}
-	if err := named(c, before, cfg); err != nil {
-		return cfg, nil, err
-	}
-	if going && filepath.Clean(cfg.Trainer.Resume) == filepath.Clean(cfg.Trainer.Output) {
-		cfg.Trainer.Resume = before.Trainer.Resume // going on with itself is no other start
-	}
-	if going {
-		if was, err := saved.StageOf(files(), out); err == nil && was != stage {
-			return cfg, nil, fmt.Errorf(
-				"%w: trainer: %s: contains a run of stage %s, not %s: give another --output",
-				config.ErrConfig, out, was, stage)
-		}
-		if err := config.CheckChange(&before, &cfg); err != nil {
-			return cfg, nil, err
-		}
-		own := ofPreset(c, cfg, stage) // whose warm-up the run has shortened
-		for _, change := range config.Changes(before, cfg) {
-			if key, _, _ := strings.Cut(change, " "); strings.HasSuffix(key, ".lr_warmup_steps") &&
-				slices.Contains(own, key) {
-				continue
-			}
-			notes = append(notes, "resumed with another setting: "+change)
-		}
-	}
-	return cfg, append(notes, ignored(stage, cfg, c.Args().Slice())...), nil
-}
-
-// ofPreset lists the settings that --preset gave and that have its value still, because neither the
-// command line nor the file of --config gives another.
-func ofPreset(c *cli.Context, cfg config.Config, stage config.Stage) (keys []string) {
-	set, err := config.Preset(c.String("preset"), stage)
-	if err != nil {
-		return nil // configure has refused it
-	}
-	with := cfg
-	for _, s := range set {
-		key, _, _ := strings.Cut(s, "=")
-		if err := conf.Load(&with, "", []string{s}, nil); err == nil && !says(c, "", key) &&
-			len(config.Changes(cfg, with)) == 0 {
-			keys = append(keys, key)
-		}
-		with = cfg
-	}
-	return keys
-}
-
-// says reports whether the command line sets a setting, by its flag or by its name.
-func says(c *cli.Context, flag, key string) bool {
-	return c.IsSet(flag) || slices.ContainsFunc(c.Args().Slice(),
-		func(s string) bool { return strings.HasPrefix(s, key+"=") })
-}
-
-// outside lists the settings that name a program to start or a server to send texts and a key to.
-// A run's folder may be a stranger's, so gad takes them from the command line alone.
-var outside = []struct {
-	flag, key string
-	what      string // the value is, with its article
-	rule      string // what gad does not do because a folder says so
-	none      string // how to go on without, after "or"; "" where nothing can
-	of        func(*config.Config) *string
-}{
-	{"checker", "trainer.checker", "a checker", "start a program",
-		", or trainer.checker= for none (and trainer.keep_best= if it uses the checker)",
-		func(c *config.Config) *string { return &c.Trainer.Checker }},
-	{"env", "env.command", "an environment", "start a program", "",
-		func(c *config.Config) *string { return &c.Env.Command }},
-	{"teacher-url", "teacher.url", "a teacher's server",
-		"send texts and the key in " + teacherKey + " to an address",
-		", or teacher.url= for none",
-		func(c *config.Config) *string { return &c.Teacher.URL }},
-}
-
-// named refuses a program or an address that only a run's own folder names: it must be given on
-// each command line, even to say that there is none.
-func named(c *cli.Context, before, cfg config.Config) error {
-	for _, x := range outside {
-		if was := *x.of(&before); was != "" && *x.of(&cfg) == "" && !says(c, x.flag, x.key) {
-			return usage("%s: the run's settings name %s, %q: gad does not %s because a folder names it: give --%s %q again%s", typed(c), x.what, was, x.rule, x.flag, was, x.none)
-		}
-	}
-	return nil
-}
-
-// inherit takes over what the run that resume names was told: the settings that
-// differ from its stage's defaults, those apart that belong to one run (config.Inherited).
-func inherit(cfg *config.Config, resume string) error {
-	stage, was, err := settingsOf(resume)
-	if err != nil || stage == "" {
-		return err
-	}
-	defaults := config.StageDefaults(stage)
-	conf.Copy(cfg, &was, chosenIn(&was, &defaults))
-	return nil
-}
-
-// keepChosen puts back what a preset has overridden in cfg, where the run that cfg inherits
-// from had a value of its own: neither its stage's default nor the preset's for that stage.
-// inherited is cfg before the preset; notes name what was put back.
-func keepChosen(cfg, inherited *config.Config, resume, presets string) (notes []string, err error) {
-	stage, was, err := settingsOf(resume)
-	if err != nil || stage == "" {
-		return nil, err
-	}
-	defaults, preset := config.StageDefaults(stage), config.StageDefaults(stage)
-	set, err := config.Preset(presets, stage)
-	if err != nil {
-		return nil, err
-	}
-	if err := conf.Load(&preset, "", set, nil); err != nil {
-		return nil, err
-	}
-	overridden := chosenIn(inherited, cfg)
-	chosen := slices.DeleteFunc(chosenIn(&was, &preset), func(key string) bool {
-		return !slices.Contains(chosenIn(&was, &defaults), key) || !slices.Contains(overridden, key)
-	})
-	now := *cfg
-	conf.Copy(cfg, &was, chosen)
-	for _, change := range config.Changes(now, *cfg) {
-		notes = append(notes, fmt.Sprintf("preset %s gives way to %s: %s", presets, resume, change))
-	}
-	return notes, nil
-}
-
-// settingsOf is the stage and the settings of the run that resume names, or that holds the
-// checkpoint which resume names. The stage is empty if resume names no run to start from,
-// which opening it explains, or a checkpoint moved out of its run.
-func settingsOf(resume string) (stage config.Stage, was config.Config, err error) {
-	run := filepath.Clean(resume)
-	if strings.HasPrefix(filepath.Base(run), "global_step_") {
-		run = filepath.Dir(run)
-	}
-	settled := filepath.Join(run, "config.yaml")
-	if _, err := files().Stat(settled); errors.Is(err, fs.ErrNotExist) {
-		return "", was, nil
-	}
-	if stage, err = saved.StageOf(files(), resume); err != nil {
-		return "", was, nil
-	}
-	was = config.StageDefaults(stage)
-	return stage, was, conf.Load(&was, settled, nil, nil)
-}
-
-// chosenIn are the settings in which a and b differ and which a run inherits.
-func chosenIn(a, b *config.Config) (keys []string) {
-	other := conf.Describe(b)
-	for i, s := range conf.Describe(a) {
-		if s.Default != other[i].Default && config.Inherited(s.Key) {
-			keys = append(keys, s.Key)
-		}
-	}
-	return keys
 }
 
 func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage,
