@@ -1,6 +1,6 @@
-// Package fault says what kind of failure an error is, where its text alone does not: a
-// mistake of the user, a run that broke, or a command that a signal has ended. The command
-// line makes an exit status of it.
+// Package fault marks errors with a kind where their text alone does not say it: a mistake of the
+// user, a run that broke, or a command that a signal ended. The command line turns the kind into an
+// exit status.
 package fault
 
 import (
@@ -10,23 +10,24 @@ import (
 
 // The kinds, for errors.Is.
 var (
-	// ErrUsage is what the user typed wrong.
+	// ErrUsage marks a mistake in the command line or in a file that the user wrote.
 	ErrUsage = errors.New("usage")
-	// ErrRunning is a failure after everything had been read and checked.
+	// ErrRunning marks a failure after all input was read and checked.
 	ErrRunning = errors.New("run failed")
-	// ErrInterrupted is the end by a signal, after which the same command resumes. It has been
-	// said.
+	// ErrInterrupted marks an end by a signal after which the same command resumes. The message was
+	// printed already.
 	ErrInterrupted = errors.New("interrupted and saved")
-	// ErrStopped is the end by a signal, after which no command resumes.
+	// ErrStopped marks an end by a signal after which no command resumes.
 	ErrStopped = errors.New("stopped")
 )
 
-// As is err marked with a kind: errors.Is finds both, and the text is err's alone.
+// As returns err marked with a kind: errors.Is finds both, and the text is err's alone.
 func As(kind, err error) error { return marked{kind, err} }
 
-// Usagef is an error of kind ErrUsage.
+// Usagef formats an error of kind ErrUsage.
 func Usagef(format string, args ...any) error { return As(ErrUsage, fmt.Errorf(format, args...)) }
 
+// marked is an error with its kind.
 type marked struct{ kind, err error }
 
 func (m marked) Error() string        { return m.err.Error() }

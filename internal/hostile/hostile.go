@@ -1,6 +1,6 @@
-// Package hostile damages files and feeds them to a reader in tests: row 12 of
-// doc/reliability.md. A reader refuses a damaged file or reads it; it never
-// panics, and what it takes is bounded.
+// Package hostile damages files and feeds them to a reader in tests: row 12 of doc/reliability.md.
+// A reader refuses a damaged file or reads it; it never panics, and its time and memory are
+// bounded.
 package hostile
 
 import (
@@ -30,32 +30,32 @@ const (
 type Format struct {
 	Name string // in the line that gives the figures
 
-	// Small is a good file. Every proper prefix of it is read, and every file
-	// with one bit of Flip changed; where they are very many, go test takes every
-	// so manieth.
+	// Small is a good file. The reader is given every proper prefix of it, and every file
+	// with one bit of Flip changed; of very many, go test takes an evenly spaced sample.
 	Small []byte
 	Flip  [][2]int // ranges of bytes of Small, [begin, end); nil: all of it
 
-	// Whole says that no proper prefix of Small may pass for a file. Where a
-	// format has optional white space at its end, Small must not.
+	// Whole says that no proper prefix of Small may be accepted. Where a format
+	// has optional white space at its end, Small must have none.
 	Whole bool
 
-	Seeds [][]byte // more good files, to be damaged at random along with Small
-	Words []string // pieces of the format's syntax, to be written over a seed
+	Seeds [][]byte // more good files, which are damaged at random as Small is
+	Words []string // pieces of the format's syntax, which are written over a seed
 
-	// Read reads a file from its text, as far as a caller of the package does, and
-	// returns the reader's error. What is wrong with a file that was accepted it
-	// reports itself.
+	// Read reads a file from its bytes, as far as a caller of the package does, and
+	// returns the reader's error. If the reader accepts a file and returns something
+	// wrong, Read itself fails the test.
 	Read func(text []byte) error
 
-	Prefix string // with which each line of each error begins
+	Prefix string // of each line of each error
 }
 
-// Long says that go test runs all of its series and shapes, as .ci/run asks for, and not
-// a share of them.
+// Long reports whether GAD_LONG is set: whole series and all shapes run, as .ci/run long does, and
+// not a share of them.
 func Long() bool { return os.Getenv("GAD_LONG") != "" }
 
-// Share is how many of n faults or shapes of one kind a test tries: a quarter, two at least.
+// Share returns how many of n faults or shapes of one kind a test tries: a quarter, at least two;
+// all n with GAD_LONG.
 func Share(n int) int {
 	if Long() {
 		return n
@@ -63,13 +63,13 @@ func Share(n int) int {
 	return min(n, max(2, n/4))
 }
 
-// InTurn reports whether a test tries a way, counted from 0, of every n on an arm: all ways on all
-// arms with GAD_LONG, else each way on every nth arm and every arm with some of the ways.
+// InTurn reports whether a test tries way number way (from 0) on arm number arm. With GAD_LONG it
+// tries all ways on all arms, else each way on every nth arm.
 func InTurn(arm, way, n int) bool { return Long() || (arm+way)%n == 0 }
 
-// cases is the number of random changes for a format, and the number of prefixes
-// and of bit flips above which some are left out: Share of 1,300, 300 with -short, or
-// for a long run GAD_CASES and none.
+// cases returns the number of random changes for a format, and the number of prefixes and of bit
+// flips above which only a sample is tried: Share of 1,300, or 300 with -short; if GAD_CASES is
+// set, that number of changes, and no limit.
 func cases() (random, systematic int) {
 	if n, err := strconv.Atoi(os.Getenv("GAD_CASES")); err == nil {
 		return n, math.MaxInt
@@ -80,8 +80,8 @@ func cases() (random, systematic int) {
 	return Share(1300), Share(1300)
 }
 
-// stride is the step with which n things are no more than most. It is odd, so
-// that with bits all eight of them take their turn.
+// stride returns the smallest step that takes at most most of n things, made odd so that a series
+// of bits visits all eight positions in a byte.
 func stride(n, most int) int {
 	if n <= most {
 		return 1
@@ -89,9 +89,9 @@ func stride(n, most int) int {
 	return (n+most-1)/most | 1
 }
 
-// Try feeds the reader every prefix, every bit flip and the random changes. It
-// reports each case that panics, is slow, allocates too much, or is refused in
-// another form than one line that begins with Prefix, and logs the figures.
+// Try feeds the reader every prefix, every bit flip and the random changes. It fails the test for
+// each case that panics, takes longer than maxTime, allocates too much, or is refused with an error
+// other than lines that begin with Prefix. It logs the figures.
 func (f Format) Try(t *testing.T) {
 	t.Helper()
 	for i, seed := range append([][]byte{f.Small}, f.Seeds...) {
@@ -139,7 +139,7 @@ func (f Format) Try(t *testing.T) {
 		thousands(c.refused), thousands(c.read))
 }
 
-// counts is what has been seen of one format.
+// counts holds the results of one format's cases.
 type counts struct {
 	Format
 	t                     *testing.T
@@ -148,14 +148,14 @@ type counts struct {
 	most                  uint64 // bytes allocated by one case
 }
 
-// try reads one damaged file; kind and number say which.
+// try reads one damaged file and checks time, memory and error; kind and number name the case in a
+// failure. It returns the reader's error.
 func (c *counts) try(text []byte, kind string, number int) error {
 	c.t.Helper()
 	before := Allocated()
 	took, err := c.once(text)
 	used := Allocated() - before
-	// A machine that is busy, and a collection that comes between, are no fault of
-	// the reader.
+	// A busy machine or a garbage collection is not the reader's fault: measure again.
 	for again := 0; again < 3 && took > maxTime; again++ {
 		runtime.GC()
 		retook, _ := c.once(text)
@@ -195,7 +195,7 @@ func (c *counts) try(text []byte, kind string, number int) error {
 	return err
 }
 
-// panicked is a panic as an error.
+// panicked is the error that stands for a panic of the reader.
 type panicked struct {
 	value any
 	stack []byte
@@ -203,13 +203,14 @@ type panicked struct {
 
 func (p *panicked) Error() string { return fmt.Sprint(p.value) }
 
-// isPanic does not look into an error that wraps others: one that a reader
-// returns must not be taken for a panic because it wraps one.
+// isPanic reports whether err itself is a *panicked, and stores it in p. It does not unwrap: an
+// error that a reader returned is not a panic because it wraps one.
 func isPanic(err error, p **panicked) (ok bool) {
 	*p, ok = err.(*panicked)
 	return ok
 }
 
+// once calls Read and returns its duration and its error, or a *panicked.
 func (c *counts) once(text []byte) (took time.Duration, err error) {
 	defer func(start time.Time) { took = time.Since(start) }(time.Now())
 	defer func() {
@@ -220,18 +221,18 @@ func (c *counts) once(text []byte) (took time.Duration, err error) {
 	return 0, c.Read(text)
 }
 
-// Allocated is the number of bytes that the process has allocated on its heap so
-// far. The difference over a call is an upper bound of what the call held at any
-// time; it is exact to some kilobytes.
+// Allocated returns the number of bytes that the process has allocated on its heap so far. The
+// difference over a call bounds the bytes that the call held at any time; it is exact to some
+// kilobytes.
 func Allocated() uint64 {
 	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(sample)
 	return sample[0].Value.Uint64()
 }
 
-// Mutate returns a damaged copy of seed: cut, bits flipped, bytes changed,
-// extreme integers in binary or in digits, a part moved, removed, or taken from
-// another seed, or one of words written into it.
+// Mutate returns a damaged copy of seed. Each of one to three changes cuts it, flips bits, changes
+// a byte, writes an extreme integer in binary or in digits, removes a piece, or inserts a piece of
+// one of seeds or one of words.
 func Mutate(r *rand.Rand, seed []byte, seeds [][]byte, words []string) []byte {
 	text := bytes.Clone(seed)
 	if len(text) == 0 {
@@ -291,14 +292,15 @@ func Mutate(r *rand.Rand, seed []byte, seeds [][]byte, words []string) []byte {
 	return text
 }
 
+// pick returns a random element of list, which is not empty.
 func pick[T any](r *rand.Rand, list []T) T { return list[r.IntN(len(list))] }
 
-// splice replaces n bytes at a place.
+// splice replaces the n bytes of text from at on by with.
 func splice(text []byte, at, n int, with []byte) []byte {
 	return append(append(text[:at:at], with...), text[at+n:]...)
 }
 
-// thousands writes 2417 as 2,417.
+// thousands formats 2417 as 2,417.
 func thousands(n int) string {
 	s := strconv.Itoa(n)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -317,7 +319,8 @@ func Put(t testing.TB, dir, name string, data []byte) string {
 	return path
 }
 
-// AllocatedBy is how many bytes f allocates on the heap, exactly: it stops the world.
+// AllocatedBy returns the number of bytes that f allocates on the heap. It is exact, since it stops
+// the world.
 func AllocatedBy(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -6,15 +6,17 @@ import (
 	"testing"
 )
 
-// Main runs the tests of a package whose time goes into small files and small heaps: see Quick.
+// Main calls Quick and runs a package's tests: for packages whose tests spend their time on small
+// files and small heaps.
 func Main(m *testing.M) int {
 	Quick()
 	return m.Run()
 }
 
-// Quick has the tests of a process make their folders in memory, where the machine has that, with
-// room, and where TMPDIR says no other place: to make a file costs a disk more than what a run of
-// a small model computes between two. And it has the collector run at four times the heap.
+// Quick makes the tests of a process cheaper. Their temporary folders are in memory, if the machine
+// has a file system there with room and TMPDIR is not set: to create a file on a disk costs more
+// than a step of a small model. The garbage collector runs when the heap has grown to five times
+// the live bytes.
 func Quick() {
 	if dir := inMemory(); dir != "" && os.Getenv("TMPDIR") == "" {
 		os.Setenv("TMPDIR", dir)

@@ -2,5 +2,5 @@
 
 package hostile
 
-// inMemory returns "": such a folder is known on Linux alone.
+// inMemory returns "": a folder in memory is known on Linux only.
 func inMemory() string { return "" }

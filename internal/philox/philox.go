@@ -1,9 +1,8 @@
-// Package philox is a counter generator: a random number is a function of a key
-// and a counter, so there is no state to save and none to forget, and a draw
-// does not depend on which others were made before it.
+// Package philox is a counter-based random number generator: a random number is a function of a key
+// and a counter. There is no state to save, and a draw does not depend on earlier draws.
 //
-// Philox4x32-10, Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as
-// easy as 1, 2, 3", SC 2011; the constants are the paper's.
+// Philox4x32-10, Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC
+// 2011; the constants are the paper's.
 package philox
 
 import (
@@ -17,7 +16,7 @@ const (
 	rounds       = 10
 )
 
-// Block is the generator itself: 128 random bits for a 64-bit key and a 128-bit counter.
+// Block returns the generator's 128 random bits for a 64-bit key and a 128-bit counter.
 func Block(key [2]uint32, ctr [4]uint32) [4]uint32 {
 	k0, k1 := key[0], key[1]
 	for range rounds {
@@ -30,7 +29,7 @@ func Block(key [2]uint32, ctr [4]uint32) [4]uint32 {
 	return ctr
 }
 
-// Stream names a purpose, so that draws for different purposes never meet.
+// Stream names the purpose of a draw. Different streams never share a counter.
 type Stream uint32
 
 // The streams of gad.
@@ -43,23 +42,23 @@ const (
 	Bootstrap                     // a: replicate, b: draw, c: what is drawn
 	Environment                   // a: step, b: row
 	Branches                      // a: step, b: row<<16|tree, c: draw
-	Redraw                        // of a Rollout's draw that fell on no token; as there
+	Redraw                        // for a Rollout draw that fell on no token; a, b, c as there
 )
 
-// Uint64 is the draw (a, b, c) of a stream under a seed. a is taken modulo
-// 2^32, b is whole, c modulo 2^27.
+// Uint64 returns 64 random bits: draw (a, b, c) of a stream under a seed. Of a the low 32 bits
+// count, of b all 64, of c the low 27.
 func Uint64(seed uint64, s Stream, a, b, c uint64) uint64 {
 	r := Block([2]uint32{uint32(seed), uint32(seed >> 32)},
 		[4]uint32{uint32(b), uint32(b >> 32), uint32(a), uint32(s)<<27 | uint32(c)&(1<<27-1)})
 	return uint64(r[0]) | uint64(r[1])<<32
 }
 
-// Float64 is uniform in [0, 1) with 53 bits.
+// Float64 returns draw (a, b, c) as a number uniform in [0, 1) with 53 bits.
 func Float64(seed uint64, s Stream, a, b, c uint64) float64 {
 	return float64(Uint64(seed, s, a, b, c)>>11) / (1 << 53)
 }
 
-// Norm is a standard normal draw (Box and Muller 1958).
+// Norm returns draw (a, b, c) as a standard normal number (Box and Muller 1958).
 func Norm(seed uint64, s Stream, a, b, c uint64) float64 {
 	r := Block([2]uint32{uint32(seed), uint32(seed >> 32)},
 		[4]uint32{uint32(b), uint32(b >> 32), uint32(a), uint32(s)<<27 | uint32(c)&(1<<27-1)})
@@ -68,7 +67,7 @@ func Norm(seed uint64, s Stream, a, b, c uint64) float64 {
 	return math.Sqrt(-2*math.Log(u)) * math.Cos(2*math.Pi*v)
 }
 
-// IntN is uniform in [0, n); n is positive.
+// IntN returns draw (a, b, c) as an integer uniform in [0, n); n must be positive.
 func IntN(n int, seed uint64, s Stream, a, b, c uint64) int {
 	hi, _ := bits.Mul64(Uint64(seed, s, a, b, c), uint64(n))
 	return int(hi)

@@ -7,6 +7,7 @@ import (
 	"os"
 )
 
+// free returns [errors.ErrUnsupported], or the error of a missing path.
 func free(path string) (int64, error) {
 	if _, err := os.Stat(path); err != nil {
 		return 0, err

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// free returns the bytes that an ordinary user can write to the file system of path.
 func free(path string) (int64, error) {
 	var s unix.Statfs_t
 	for {

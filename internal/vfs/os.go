@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 )
 
-// osFS passes everything on to the os package.
+// osFS is the FS that calls the os package.
 type osFS struct{}
 
 func (osFS) Create(path string) (File, error) {
@@ -20,8 +20,7 @@ func (osFS) OpenAppend(path string) (File, error) {
 
 func (osFS) Open(path string) (File, error) { return open(path, os.O_RDONLY) }
 
-// open exists so that a failed open returns a nil interface, not an interface
-// that holds a nil *os.File.
+// open returns a nil interface after a failure, not an interface that holds a nil *os.File.
 func open(path string, flag int) (File, error) {
 	f, err := os.OpenFile(path, flag, 0o666)
 	if err != nil {
@@ -42,6 +41,7 @@ func (osFS) ReadDir(path string) ([]fs.DirEntry, error) { return os.ReadDir(path
 func (osFS) ReadFile(path string) ([]byte, error)       { return os.ReadFile(path) }
 func (osFS) SyncDir(path string) error                  { return syncDir(path) }
 
+// Free asks the nearest parent of path that exists.
 func (osFS) Free(path string) (int64, error) {
 	for {
 		n, err := free(path)

@@ -4,8 +4,8 @@ package vfs
 
 import "os"
 
-// syncDir only looks whether the folder is there: these systems cannot sync
-// one, and journal their names on their own.
+// syncDir only checks that the folder exists: these systems cannot sync a folder, and journal its
+// names themselves.
 func syncDir(path string) error {
 	_, err := os.ReadDir(path)
 	return err

@@ -7,6 +7,7 @@ import (
 	"os"
 )
 
+// syncDir syncs the names in a folder.
 func syncDir(path string) error {
 	d, err := os.Open(path)
 	if err != nil {

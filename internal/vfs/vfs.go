@@ -1,11 +1,14 @@
-// Package vfs is the one seam through which every write of the product passes,
-// so that a test can fail, cut short or forget any single operation of it.
+// Package vfs is the one seam through which every write of the product passes, so that a test can
+// fail, cut short or forget any single operation.
 //
-// The interface is the part of the os package that a crash-safe program needs,
-// and no more. Durability is explicit, as on the disk: a file's bytes are safe
-// after File.Sync, a name (created, renamed, removed) after FS.SyncDir of the
-// folder that holds it. [WriteFile] and [MakeDirs] are the two compositions of
-// these that are easy to get wrong.
+// The interface is the part of the os package that a crash-safe program needs, and no more.
+// Durability is explicit, as on the disk: a file's bytes are safe after File.Sync, a name (created,
+// renamed, removed) after FS.SyncDir of the folder that holds it. [WriteFile] and [MakeDirs] are
+// the two compositions of these that are easy to get wrong.
+//
+//	vfs.go           the interface, WriteFile and MakeDirs: start here
+//	os.go            the operating system's; os_unix.go, os_other.go: sync of a folder
+//	free_statfs.go   free space; free_other.go: where the system does not say
 //
 // The test doubles are in the package vfstest.
 package vfs
@@ -55,8 +58,8 @@ type FS interface {
 	// MakeDirs is the durable form.
 	MkdirAll(path string) error
 
-	// Rename moves a file or a folder, in one step. It replaces a file that is
-	// at to, and fails if a folder with something in it is there.
+	// Rename moves a file or a folder from one path to another, in one step. It
+	// replaces a file at to, and fails if to is a folder that is not empty.
 	Rename(from, to string) error
 
 	// Remove removes a file or an empty folder.
@@ -70,14 +73,14 @@ type FS interface {
 	// Some systems have no links, or allow them to administrators only.
 	Symlink(target, path string) error
 
-	// Readlink returns what a symbolic link holds; it fails if path is none.
+	// Readlink returns the target of a symbolic link; it fails for any other file.
 	Readlink(path string) (string, error)
 
 	// Stat describes a path, through symbolic links.
 	Stat(path string) (fs.FileInfo, error)
 
-	// ReadDir lists a folder, sorted by name; the types are those of the
-	// entries themselves, a symbolic link stays one.
+	// ReadDir lists a folder, sorted by name. Symbolic links are not followed: an
+	// entry's type says that it is a link.
 	ReadDir(path string) ([]fs.DirEntry, error)
 
 	// ReadFile returns a whole file. The caller bounds its size first.
@@ -92,12 +95,12 @@ type FS interface {
 	Free(path string) (int64, error)
 }
 
-// ErrTarget is wrapped by the error of an output that cannot be made where it was
-// asked for: a mistake in the path or its permissions, not a fault of the disk.
+// ErrTarget is wrapped by the error of an output that cannot be created at the path that the user
+// chose: a mistake in the path or its permissions, not a fault of the disk.
 var ErrTarget = errors.New("cannot be written")
 
-// Target makes the error of the first operation on an output one that is ErrTarget,
-// unless it is the disk that is full.
+// Target wraps ErrTarget around the error of the first operation on an output, unless the disk is
+// full or a quota used up. It returns nil for nil.
 func Target(err error) error {
 	if err == nil || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return err
@@ -108,7 +111,7 @@ func Target(err error) error {
 // OS is the file system of the operating system.
 var OS FS = osFS{}
 
-// OrDisk is fsys, or OS where it is nil.
+// OrDisk returns fsys, or OS if fsys is nil.
 func OrDisk(fsys FS) FS {
 	if fsys == nil {
 		return OS
@@ -116,11 +119,12 @@ func OrDisk(fsys FS) FS {
 	return fsys
 }
 
-// ErrNotRegular is wrapped where a file is a pipe, a socket, a device or a folder.
+// ErrNotRegular is wrapped by the error for a pipe, a socket, a device or a folder in place of a
+// file.
 var ErrNotRegular = errors.New("not a regular file")
 
-// OpenRegular opens a regular file for reading, also through links. A pipe would keep whoever opens
-// it waiting for ever.
+// OpenRegular opens a regular file for reading, also through links. It refuses a pipe, whose open
+// would wait for ever.
 func OpenRegular(fsys FS, path string) (File, error) {
 	info, err := fsys.Stat(path)
 	if err != nil {
@@ -132,9 +136,8 @@ func OpenRegular(fsys FS, path string) (File, error) {
 	return fsys.Open(path)
 }
 
-// TempName returns the name under which [WriteFile] writes path before it is
-// renamed: one name per path, so that what a killed process leaves behind is
-// overwritten by the next one and can be found by who cleans up.
+// TempName returns the name under which [WriteFile] writes path before it renames: one name per
+// path, so that the next write replaces what a killed process left, and a cleanup finds it.
 func TempName(path string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".tmp")
 }
@@ -160,7 +163,7 @@ func WriteFile(fsys FS, path string, data []byte) error {
 	return nil
 }
 
-// writeSynced creates path with data in it, synced.
+// writeSynced creates path with data in it and syncs the file, not its name.
 func writeSynced(fsys FS, path string, data []byte) error {
 	f, err := fsys.Create(path)
 	if err != nil {
