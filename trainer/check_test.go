@@ -366,13 +366,13 @@ func TestHeldOutCritic(t *testing.T) {
 			best.Step)
 	}
 
-	planned, err := plan.Of(nil, be, 1<<40, vfs.OS, cfg, config.SFT)
+	planned, err := plan.New(nil, be, 1<<40, vfs.OS, cfg, config.SFT)
 	if err != nil {
 		t.Fatal(err)
 	}
 	without := cfg
 	without.Trainer.HeldOutCritic = ""
-	less, err := plan.Of(nil, be, 1<<40, vfs.OS, without, config.SFT)
+	less, err := plan.New(nil, be, 1<<40, vfs.OS, without, config.SFT)
 	if err != nil {
 		t.Fatal(err)
 	}

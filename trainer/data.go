@@ -95,7 +95,7 @@ func (t *Trainer) openSets(s *start) (err error) {
 		}
 	}
 	name := strings.Join(c.Data.TrainFiles, " ")
-	var known *encode.Sightings
+	var known *encode.Overlap
 	if len(c.Data.ValFiles) > 0 {
 		options = c.Data.ValOptions(t.con.Busy)
 		if acts, _ := t.form.validationInputs(); acts { // episodes, as in training
@@ -117,7 +117,7 @@ func (t *Trainer) openSets(s *start) (err error) {
 		for _, row := range val.Rows {
 			t.val.rows = append(t.val.rows, int(row))
 		}
-		if known, err = encode.Sight(t.val.set, t.val.rows); err != nil {
+		if known, err = encode.NewOverlap(t.val.set, t.val.rows); err != nil {
 			return err
 		}
 	}
@@ -159,7 +159,7 @@ func (t *Trainer) openSets(s *start) (err error) {
 	if train.Dropped > 0 {
 		s.notes = append(s.notes,
 			fmt.Sprintf("%d of %d rows are %s and left out", train.Dropped, t.train.set.Len(),
-				train.Why()))
+				train.DropReason()))
 	}
 	if train.Lost > 0 {
 		row, err := t.train.set.Row(train.FirstLost)

@@ -100,7 +100,7 @@ func (g *game) openDiscriminator(s *start, carried bool) error {
 		scorer = c.Model.RewardPath // given beside --resume, it takes the place of the checkpoint's
 	}
 	if !carried && c.Model.RewardPath != "" {
-		if err := saved.SameTokens(t.tok, scorer, "model.reward_path"); err != nil {
+		if err := saved.CheckTokenIDs(t.tok, scorer, "model.reward_path"); err != nil {
 			return err
 		}
 	}

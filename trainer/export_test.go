@@ -32,7 +32,7 @@ func TestExportGGUF(t *testing.T) {
 		t.Fatal(err)
 	}
 	whole := filepath.Join(dir, "whole")
-	if _, err := export.Merged(nil, ckpt, "actor", whole, "float32"); err != nil {
+	if _, err := export.MergedPart(nil, ckpt, "actor", whole, "float32"); err != nil {
 		t.Fatal(err)
 	}
 	other := filepath.Join(dir, "other", "student.gguf")

@@ -83,17 +83,17 @@ func TestUnfinishedAnswersAreSaid(t *testing.T) {
 		config.Warmup: "4 of 8 teacher answers (50.0 %) are unfinished (finish_reason) and make no pairs (critic.truncated=exclude): collect them with a higher limit of tokens to have them whole",
 		config.DPO:    "4 of 8 teacher answers (50.0 %) are unfinished (finish_reason) and make no pairs (dpo.truncated=exclude): collect them with a higher limit of tokens to have them whole",
 	} {
-		if got, err := u.Pairs("rows", cfg, stage); got != want || err != nil {
+		if got, err := u.CheckPairs("rows", cfg, stage); got != want || err != nil {
 			t.Errorf("%s: %q, %v", stage, got, err)
 		}
 	}
 	u.Cut = 1
-	if got, _ := u.Pairs("rows", cfg, config.SFT); got != "1 of 8 teacher answers (12.5 %) are cut at data.max_response_length 10, 4 more (50.0 %) are unfinished (finish_reason) and do not teach the student to end an answer: data.max_response_length=5 would keep all" {
+	if got, _ := u.CheckPairs("rows", cfg, config.SFT); got != "1 of 8 teacher answers (12.5 %) are cut at data.max_response_length 10, 4 more (50.0 %) are unfinished (finish_reason) and do not teach the student to end an answer: data.max_response_length=5 would keep all" {
 		t.Errorf("%q", got)
 	}
 	u.Cut, u.Unfinished = 0, 8
 	want := "data: rows: none of 8 rows can make a pair, since every teacher answer is unfinished (finish_reason) or over data.max_response_length 10: collect answers with a higher limit of tokens; or set critic.truncated=include"
-	if _, err := u.Pairs("rows", cfg, config.Train); !errors.Is(err, config.ErrConfig) ||
+	if _, err := u.CheckPairs("rows", cfg, config.Train); !errors.Is(err, config.ErrConfig) ||
 		!strings.HasSuffix(err.Error(), want) {
 		t.Errorf("%v", err)
 	}

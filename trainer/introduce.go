@@ -34,7 +34,7 @@ func (t *Trainer) introduce(s *start) {
 	}
 	need := plan.Need(t.be, t.actor.Model().Config(), t.cfg, kind, t.ranks.Size())
 	if t.train.soft {
-		need += plan.Labels(t.be, t.actor.Model().Config(), t.cfg, kind)
+		need += plan.LabelMemory(t.be, t.actor.Model().Config(), t.cfg, kind)
 	}
 	if free := s.free; free > 0 && need > free {
 		t.log.Warn(fmt.Sprintf("memory: this run may need %s, but %s are available: gad plan says which settings to lower", report.Bytes(need), report.Bytes(free)))

@@ -44,7 +44,7 @@ func (j *judges) open(s *start) error {
 	if err != nil {
 		return err
 	}
-	if err := saved.SameTokens(t.tok, dir, "trainer.held_out_critic"); err != nil {
+	if err := saved.CheckTokenIDs(t.tok, dir, "trainer.held_out_critic"); err != nil {
 		return err
 	}
 	if err := c.CheckScored(t.Stage, dir, cfg.MaxPosition); err != nil {

@@ -69,7 +69,7 @@ func TestLibraryMistakes(t *testing.T) {
 			func() error { _, err := trainer.Open(cfg, config.SFT, trainer.Options{}); return err },
 			"configuration: trainer: Options.Backend is nil: open one with device.Open"},
 		"trainer.NewPlan": {
-			func() error { _, err := plan.Of(nil, nil, 0, nil, cfg, config.SFT); return err },
+			func() error { _, err := plan.New(nil, nil, 0, nil, cfg, config.SFT); return err },
 			"configuration: trainer: a plan has neither a backend nor a footprint: give device.Options.Footprint"},
 		"a device that does not exist": {func() error { _, err := device.Open(device.Options{Name: "tpu"}); return err }, `device: "tpu": use cpu or cuda`},
 		"a precision that does not exist": {

@@ -120,10 +120,10 @@ func TestLoRARun(t *testing.T) {
 	if _, err := export.Part(vfs.OS, dir, "actor", adapters, "base"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := export.Merged(vfs.OS, dir, "actor", merged, "base"); err != nil {
+	if _, err := export.MergedPart(vfs.OS, dir, "actor", merged, "base"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := export.Merged(vfs.OS, filepath.Join(fixed.warmup, "global_step_3"), "actor",
+	if _, err := export.MergedPart(vfs.OS, filepath.Join(fixed.warmup, "global_step_3"), "actor",
 		filepath.Join(root, "no"), "base"); err == nil ||
 		!strings.Contains(err.Error(), "has no adapters: leave out --merge") {
 		t.Errorf("merging a student without adapters: %v", err)

@@ -238,7 +238,7 @@ func TestOPDPlan(t *testing.T) {
 	cfg := settings(config.OPD, filepath.Join(t.TempDir(), "run"), "trainer.total_steps=1")
 	of := func(teacher string) (text string, bytes int64, pass float64) {
 		cfg.Teacher.Path = teacher
-		p, err := plan.Of(be, nil, 0, vfs.OS, cfg, config.OPD)
+		p, err := plan.New(be, nil, 0, vfs.OS, cfg, config.OPD)
 		if err != nil {
 			t.Fatal(err)
 		}

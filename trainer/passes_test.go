@@ -344,7 +344,7 @@ func TestPassesOfAStep(t *testing.T) {
 				t.Fatal(err)
 			}
 			answers := 1 // to a prompt
-			if c.stage.HasPolicy() || tr.cfg.Ranks(c.stage) {
+			if c.stage.HasPolicy() || tr.cfg.LearnsRanking(c.stage) {
 				answers = tr.cfg.Rollout.N
 			}
 			var prompts, taught int

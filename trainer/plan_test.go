@@ -16,7 +16,7 @@ func TestPlanOfChosenRows(t *testing.T) {
 	be := ready(t)
 	planned := func(set ...string) *plan.Plan {
 		t.Helper()
-		p, err := plan.Of(be, be, 0, vfs.OS, settings(config.SFT, filepath.Join(t.TempDir(), "run"),
+		p, err := plan.New(be, be, 0, vfs.OS, settings(config.SFT, filepath.Join(t.TempDir(), "run"),
 			set...), config.SFT)
 		if err != nil {
 			t.Fatal(err)
@@ -45,7 +45,7 @@ func TestFitOfAResumedGame(t *testing.T) {
 	fits := func(set ...string) string {
 		c := settings(config.Train, filepath.Join(t.TempDir(), "run"),
 			append(set, "trainer.device=cuda")...)
-		p, err := plan.Fitting(nil, cuda.Options{}, 1e6, nil, c, config.Train)
+		p, err := plan.NewFitting(nil, cuda.Options{}, 1e6, nil, c, config.Train)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +58,7 @@ func TestFitOfAResumedGame(t *testing.T) {
 		strings.Contains(said, "lora") || !strings.Contains(said, "offload=true") {
 		t.Errorf("resumed: %s", said)
 	}
-	if _, err := plan.Fitting(nil, cuda.Options{}, 0, nil,
+	if _, err := plan.NewFitting(nil, cuda.Options{}, 0, nil,
 		settings(config.Train, "run", "trainer.resume_from="+fixed.warmup),
 		config.Train); err == nil ||
 		err.Error() != "configuration: plan: --fit: the memory of the device is not known: give --memory GB" {

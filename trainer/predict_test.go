@@ -22,7 +22,7 @@ func TestPredictedPlan(t *testing.T) {
 		t.Helper()
 		c := settings(stage, filepath.Join(t.TempDir(), "run"),
 			append(set, "trainer.device=cuda")...)
-		p, err := plan.Of(cost.New(card), nil, 0, nil, c, stage)
+		p, err := plan.New(cost.New(card), nil, 0, nil, c, stage)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -32,7 +32,7 @@ func (s *ranking) step(m Metrics) error {
 	if err != nil {
 		return err
 	}
-	of, err := t.enc.Ranked(t.train.set, batch, t.cfg.Rollout.N)
+	of, err := t.enc.RankedAnswers(t.train.set, batch, t.cfg.Rollout.N)
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,7 @@ func TestValidateAndTrainingAgree(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer set.Close()
-			report, err := data.Validate(set, encode.For(fixed.tok),
+			report, err := data.Validate(set, encode.NewEncoder(fixed.tok),
 				data.Limits{MaxPrompt: cfg.Data.MaxPrompt, MaxResponse: cfg.Data.MaxResponse})
 			if err != nil {
 				t.Fatal(err)
@@ -133,7 +133,7 @@ func TestCutAnswers(t *testing.T) {
 		}
 		return path
 	}
-	enc := encode.For(fixed.tok)
+	enc := encode.NewEncoder(fixed.tok)
 	longest, most := len(enc.Answer(strings.Repeat("It is 3. ", 6))), len(enc.Answer("It is 3."))
 	all, some := write("all.jsonl", 30, 0), write("some.jsonl", 3, 37)
 	limit := fmt.Sprintf("data.max_response_length=%d", most)

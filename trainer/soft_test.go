@@ -308,7 +308,7 @@ func TestSoftPeakIsThePlan(t *testing.T) {
 			"data.overlong_prompts=filter")...)
 		finished(t, be, cfg, config.SFT)
 		_, peak := be.Memory()
-		labels := plan.Labels(be, shape, cfg, config.SFT)
+		labels := plan.LabelMemory(be, shape, cfg, config.SFT)
 		planned := plan.Need(be, shape, cfg, config.SFT, 1) + labels - be.Overhead()
 		took := peak - before
 		t.Logf("%q: planned %.2f MB, %.2f MB of it for labels, took %.2f MB: %+.1f %%", more,
@@ -322,7 +322,7 @@ func TestSoftPeakIsThePlan(t *testing.T) {
 	cfg := settings(config.SFT, filepath.Join(t.TempDir(), "run"), softRun(path)...)
 	for from, want := range map[string]bool{path: true, fixed.data: false} {
 		cfg.Data.TrainFiles = []string{from}
-		p, err := plan.Of(nil, be, 0, vfs.OS, cfg, config.SFT)
+		p, err := plan.New(nil, be, 0, vfs.OS, cfg, config.SFT)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -383,7 +383,7 @@ func TestSoftLabelsOfAnotherTokenizer(t *testing.T) {
 	defer set.Close()
 	labelled, tokens := 0, 0
 	for i := range set.Len() {
-		ex, err := set.Example(i, encode.For(other), data.Limits{})
+		ex, err := set.Example(i, encode.NewEncoder(other), data.Limits{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -102,7 +102,7 @@ func (b basic) check(u encode.Usable) (note string, err error) {
 		cpu.MemoryAvailable()); err != nil {
 		return "", err
 	}
-	return u.Pairs(strings.Join(c.Data.TrainFiles, " "), c, b.kind)
+	return u.CheckPairs(strings.Join(c.Data.TrainFiles, " "), c, b.kind)
 }
 
 func (b basic) passes(prompts int) []config.Pass {

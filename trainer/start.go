@@ -70,7 +70,7 @@ func (t *Trainer) findStart(s *start, run string) (err error) {
 		return err
 	}
 	if s.inPlace {
-		if err := config.Changed(s.state.Kept, t.cfg.Fixed(), run); err != nil {
+		if err := config.CheckFixed(s.state.Fixed, t.cfg.Fixed(), run); err != nil {
 			return err
 		}
 	}

@@ -57,7 +57,7 @@ type game struct {
 // newGame returns the stage. For a resumed run it restores how far the discriminator had learned.
 func newGame(b basic, s *start) stage {
 	c := b.t.cfg
-	g := &game{onPolicy: onPolicy{basic: b}, terms: c.Rewarded(b.kind),
+	g := &game{onPolicy: onPolicy{basic: b}, terms: c.RewardTerms(b.kind),
 		imitates: c.LearnsTeacher(b.kind)}
 	if s.inPlace {
 		g.disc = s.state.Disc

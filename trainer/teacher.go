@@ -38,7 +38,7 @@ func openTeacher(t *Trainer, s *start, byTokens bool) (*teacher, error) {
 		return openServer(t, s.teacher, byTokens)
 	}
 	dir := t.cfg.Teacher.Path
-	mismatch, err := saved.CheckAgainst(t.tok, dir, "teacher.path")
+	mismatch, err := saved.CompareTokenizers(t.tok, dir, "teacher.path")
 	if err != nil {
 		return nil, err
 	}

@@ -142,8 +142,8 @@ func TestTeacherWeightSettings(t *testing.T) {
 	if err := c.Validate(config.SFT); err != nil {
 		t.Errorf("sft reads no weight of a teacher: %v", err)
 	}
-	if slices.Contains([]bool{c.Taught(config.SFT), c.Taught(config.DPO)}, true) ||
-		!c.Taught(config.OPD) {
+	if slices.Contains([]bool{c.ReadsTeacher(config.SFT), c.ReadsTeacher(config.DPO)}, true) ||
+		!c.ReadsTeacher(config.OPD) {
 		t.Error("which stages have a teacher")
 	}
 }

@@ -41,7 +41,7 @@ func TestWithTokenizer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	apart, err := saved.CheckAgainst(tok, from, "--teacher")
+	apart, err := saved.CompareTokenizers(tok, from, "--teacher")
 	if err != nil || apart != nil {
 		t.Errorf("the tokens are not those of the other model: %v, %v", apart, err)
 	}

@@ -96,7 +96,7 @@ func Examine(fsys checkpoint.FS, run string) (*Examination, error) {
 	if err := x.examineCheckpoints(fsys); err != nil {
 		return nil, err
 	}
-	if err := config.Changed(x.kept, cfg.Fixed(), run); err != nil && unread == nil {
+	if err := config.CheckFixed(x.kept, cfg.Fixed(), run); err != nil && unread == nil {
 		x.sick("its config.yaml has been edited: %v", err)
 	}
 	if err := x.examineStart(fsys, &cfg); err != nil {
@@ -137,7 +137,7 @@ func (x *Examination) examineCheckpoints(fsys vfs.FS) error {
 				return err
 			}
 			x.Resume, x.Stage, x.Step, x.Total, x.kept, x.disc =
-				e.Name, s.Stage, s.Step, s.Total, s.Kept, s.Disc
+				e.Name, s.Stage, s.Step, s.Total, s.Fixed, s.Disc
 			x.Need = e.Bytes + 1<<20 // as checkpointBytes, from above
 		} else {
 			x.sick("%s does not verify", e.Name)

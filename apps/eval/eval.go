@@ -334,7 +334,7 @@ func (e *evaluation) sameTokens(dir string) error {
 	if err != nil {
 		return err
 	}
-	apart, err := saved.CheckAgainst(mine, e.o.Against, "--against")
+	apart, err := saved.CompareTokenizers(mine, e.o.Against, "--against")
 	return cmp.Or(err, apart)
 }
 
@@ -359,7 +359,7 @@ func (e *evaluation) discriminator(dir string,
 	if err != nil {
 		return o, err
 	}
-	if err := saved.SameTokens(mine, o.From, "--disc-from"); err != nil {
+	if err := saved.CheckTokenIDs(mine, o.From, "--disc-from"); err != nil {
 		return o, err
 	}
 	o.Shape, err = model.ReadConfig(o.From)
@@ -507,7 +507,7 @@ func (e *evaluation) compareWithOther(s *student) (err error) {
 			return fmt.Errorf("--against: %w", err)
 		}
 	}
-	return s.judged.Against(s.l.Model, e.other.Model, dir, e.options(s))
+	return s.judged.MeasureDivergence(s.l.Model, e.other.Model, dir, e.options(s))
 }
 
 // fresh trains the discriminators of all students, under one budget: accuracies compare
@@ -520,7 +520,7 @@ func (e *evaluation) fresh() error {
 		}
 		plans = append(plans, s.plan.Refit(s.judged, s.disc, e.o.Budget))
 	}
-	quality.AlikeDiscriminators(plans)
+	quality.EqualizeDiscriminators(plans)
 	for i, s := range e.students {
 		plan, note := plans[i], &s.judged.Eval.FreshDNote
 		if *note = plan.DiscWhy; *note != "" {

@@ -151,7 +151,7 @@ func (r *run) measure() (*Result, error) {
 	}
 	result := &Result{Student: r.o.Student, Teacher: r.o.Teacher, Prompts: len(r.groups),
 		Answers: r.o.N, Temperature: r.o.Temperature, TeacherTemperature: r.o.TeacherTemperature,
-		Rewards: quality.Trivial(r.groups, r.o.Seed)}
+		Rewards: quality.MeasureTrivial(r.groups, r.o.Seed)}
 	scores := make([][]float64, len(critics)) // of each discriminator
 	for i, dir := range critics {
 		if scores[i], err = r.score(dir); err != nil {
@@ -236,7 +236,7 @@ func (r *run) open() (err error) {
 	if err != nil {
 		return err
 	}
-	apart, err := saved.CheckAgainst(tok, o.Teacher, "--teacher")
+	apart, err := saved.CompareTokenizers(tok, o.Teacher, "--teacher")
 	if err := cmp.Or(err, apart); err != nil {
 		return err
 	}
@@ -323,12 +323,12 @@ func (r *run) truth() error {
 		return fmt.Errorf("--teacher: %w", err)
 	}
 	teacher.Share(r.student.Model)
-	return quality.Truth(teacher, r.groups, promptsP, r.o.TeacherTemperature, r.opt)
+	return quality.SetTruth(teacher, r.groups, promptsP, r.o.TeacherTemperature, r.opt)
 }
 
 // score has one discriminator score the answers and the teacher's.
 func (r *run) score(dir string) ([]float64, error) {
-	if err := saved.SameTokens(r.student.Tokenizer, dir, "--critic"); err != nil {
+	if err := saved.CheckTokenIDs(r.student.Tokenizer, dir, "--critic"); err != nil {
 		return nil, err
 	}
 	c, err := r.s.LoadCritic(r.be, session.Source{Path: dir}, r.student.Model, "", r.o.MaxTokens)
@@ -336,7 +336,7 @@ func (r *run) score(dir string) ([]float64, error) {
 		return nil, err
 	}
 	defer c.Close()
-	seqs, tokens := quality.Read(r.groups), 0
+	seqs, tokens := quality.ReadSeqs(r.groups), 0
 	for _, x := range seqs {
 		tokens += len(x.IDs)
 	}

@@ -227,7 +227,7 @@ func (r *rating) prepare() (err error) {
 		if err := saved.CheckPart(r.s.FS, o.Critic, "critic"); err != nil {
 			return err
 		}
-		if err := saved.SameTokens(r.tok, o.Critic, "--critic"); err != nil {
+		if err := saved.CheckTokenIDs(r.tok, o.Critic, "--critic"); err != nil {
 			return err
 		}
 		shape, err := model.ReadConfig(o.Critic)

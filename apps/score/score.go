@@ -32,7 +32,7 @@ func LogProbs(s *session.Session, o Options, temperature float64) error {
 		return m, m.Close, nil
 	}
 	return o.each(s, "log-probabilities, rows", load,
-		func(m *session.Model, w io.Writer, given []encode.Given) error {
+		func(m *session.Model, w io.Writer, given []encode.RowAnswer) error {
 			seqs := make([]model.Seq, len(given))
 			for i, g := range given {
 				seqs[i] = g.Seq
@@ -78,7 +78,7 @@ func Scores(s *session.Session, o Options) error {
 		return c.Model, func() { c.Close(); be.Close() }, nil
 	}
 	return o.each(s, "scores, rows", load,
-		func(m *session.Model, w io.Writer, given []encode.Given) error {
+		func(m *session.Model, w io.Writer, given []encode.RowAnswer) error {
 			seqs := make([]model.Seq, len(given))
 			for i, g := range given {
 				seqs[i] = g.ForDiscriminator(m.Tokenizer)
@@ -112,7 +112,7 @@ type scoreRow struct {
 // each loads the model and hands it the rows, some at a time, so that output flows and memory
 // stays bounded. name is that of the bar.
 func (o Options) each(s *session.Session, name string, load func() (*session.Model, func(), error),
-	do func(*session.Model, io.Writer, []encode.Given) error) error {
+	do func(*session.Model, io.Writer, []encode.RowAnswer) error) error {
 	set, rows, err := o.Rows.List(s)
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func (o Options) each(s *session.Session, name string, load func() (*session.Mod
 	defer done()
 	const chunk = 64
 	for lo := 0; lo < len(rows); lo += chunk {
-		given, err := encode.GivenRows(m.Tokenizer, set, rows[lo:min(lo+chunk, len(rows))],
+		given, err := encode.RowAnswers(m.Tokenizer, set, rows[lo:min(lo+chunk, len(rows))],
 			o.MaxResponse)
 		if err != nil {
 			return err

@@ -14,7 +14,7 @@ func (s *Session) Thinking(command, dir string, asked *model.Chunks) (model.Chun
 	if asked != nil {
 		return *asked, nil
 	}
-	c, err := saved.Thought(s.FS, dir)
+	c, err := saved.ChunksOf(s.FS, dir)
 	if err == nil && c.On() {
 		fmt.Fprintf(s.Err, "gad: note: %s: %s answers in up to %d chunks of %d tokens (carry %d, of which %d are the first), as in its run; --chunk 0 for one sequence\n",
 			command, dir, c.Most, c.Size, c.Carry, c.Head)

@@ -129,7 +129,7 @@ func (p *program) dataCommand() *cli.Command {
 						if err != nil {
 							return err
 						}
-						enc = encode.For(tok)
+						enc = encode.NewEncoder(tok)
 					}
 					report, err := data.Validate(set, enc,
 						data.Limits{MaxPrompt: c.Int("max-prompt-length"),
@@ -228,7 +228,7 @@ func asRead(set *data.Set, i int, tok *tokenizer.Tokenizer, maxResponse int) (st
 	if err != nil {
 		return "", err
 	}
-	enc := encode.For(tok)
+	enc := encode.NewEncoder(tok)
 	prompt, err := enc.Prompt(row)
 	if err != nil {
 		return "", fmt.Errorf("data: %s: row %d: %w", strings.Join(set.Files(), " "), i, err)

@@ -145,9 +145,9 @@ func (p *program) plan(cfg config.Config, stage config.Stage, f planFor) error {
 		return missing
 	}
 	_, done := p.console().Busy("reading and timing", 0)
-	planned := plan.Of
+	planned := plan.New
 	if f.fit {
-		planned = plan.Fitting
+		planned = plan.NewFitting
 	}
 	plan, err := planned(be, d.Footprint(), f.free, files(), cfg, stage)
 	done()
@@ -155,7 +155,7 @@ func (p *program) plan(cfg config.Config, stage config.Stage, f planFor) error {
 		return err
 	}
 	if network.ranks > 1 {
-		plan.OverRanks(cfg, network.ranks)
+		plan.SetRanks(cfg, network.ranks)
 	}
 	fmt.Fprint(p.out, plan)
 	if network.ranks > 1 {
@@ -175,7 +175,7 @@ func (p *program) plan(cfg config.Config, stage config.Stage, f planFor) error {
 	if f.hours == 0 {
 		return nil
 	}
-	text, err := plan.Within(cfg, f.hours)
+	text, err := plan.FitHours(cfg, f.hours)
 	fmt.Fprint(p.out, text)
 	return err
 }

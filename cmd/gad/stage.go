@@ -211,7 +211,7 @@ const teacherKey = "GAD_TEACHER_KEY"
 // teacherServer is the server of teacher.url; nil where a stage asks none. It opens no connection.
 func teacherServer(cfg config.Config, stage config.Stage,
 	say func(text string)) (trainer.Scores, error) {
-	if cfg.Teacher.URL == "" || !cfg.Taught(stage) {
+	if cfg.Teacher.URL == "" || !cfg.ReadsTeacher(stage) {
 		return nil, nil
 	}
 	s, err := scoringServer(scoring.Options{URL: cfg.Teacher.URL, Say: say,

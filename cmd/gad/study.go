@@ -232,7 +232,7 @@ func (t *planned) take(d device.Options, cfg config.Config, stage config.Stage) 
 	if t.timed {
 		timer = be
 	}
-	plan, err := plan.Of(timer, be, free, files(), cfg, stage)
+	plan, err := plan.New(timer, be, free, files(), cfg, stage)
 	if err != nil {
 		return err
 	}

@@ -241,7 +241,7 @@ func (p *program) chunksNote(from, part string) {
 	if part == "critic" {
 		return
 	}
-	if c, err := saved.Thought(files(), from); err == nil && c.On() {
+	if c, err := saved.ChunksOf(files(), from); err == nil && c.On() {
 		fmt.Fprintf(p.err, "gad: note: the student answers in chunks of %d tokens with a carry of %d (rollout.chunk), which other programs do not, and gad only if it is told: gad serve --chunk %d --carry %d --carry-head %d --chunks %d\n",
 			c.Size, c.Carry, c.Size, c.Carry, c.Head, c.Most)
 	}
@@ -326,7 +326,7 @@ func (p *program) exported(
 	}
 	copyOf := export.Part
 	if c.Bool("merge") {
-		copyOf = export.Merged
+		copyOf = export.MergedPart
 	}
 	return dir, part,
 		func() (string, error) { return copyOf(files(), dir, part, to, c.String("dtype")) }, nil

@@ -1,16 +1,16 @@
-// Package config is what a run can be told: its settings, their defaults, and what they
-// mean together in a stage. It needs no model, no data and no device.
+// Package config holds the settings of a run, their defaults and their rules, and derives from them
+// what a stage computes. It needs no model, no data and no device.
 //
 //	config.go    the sections of the YAML file, one struct each
-//	stage.go     the stages, and what the settings make of each
+//	stage.go the stages, and a stage's sizes and options by its settings
 //	passes.go    what a step computes: the list of its passes
 //	defaults.go  the paper's values, and presets
-//	validate.go  settings that cannot be meant together
+//	validate.go combinations of settings that are refused
 //	terms.go     the reward as a sum of terms
-//	sizes.go     sizes that no machine has
+//	sizes.go sizes that are refused
 //	warnings.go  settings that are allowed and rarely right
 //	fixed.go     settings that cannot change within a run
-//	facts.go     what the tags of a setting say: the stages that read it, fixed, inherited, aliases
+//	facts.go the tags of a setting: the stages that read it, fixed, inherited, aliases
 //	verl.go      other trainers' names of settings
 package config
 
@@ -27,8 +27,8 @@ import (
 // ErrConfig reports settings that cannot be run.
 var ErrConfig = errors.New("configuration")
 
-// Config is everything that a run can be told, in the sections of the YAML
-// file. Names that verl also has mean the same here.
+// Config holds all settings of a run, in the sections of the YAML file. Names that verl also has
+// mean the same here.
 type Config struct {
 	Model     ModelConfig         `yaml:"model"`
 	Data      DataConfig          `yaml:"data"`
@@ -50,7 +50,7 @@ type ModelConfig struct {
 }
 
 // TeacherConfig is the `teacher` section: the model whose probabilities gad opd learns from, and
-// the game with algorithm.teacher_weight. (Otherwise the teacher is known by its answers alone.)
+// the game with algorithm.teacher_weight. (Elsewhere only the teacher's answers are known.)
 type TeacherConfig struct {
 	Path         string  `yaml:"path" doc:"teacher: a Hugging Face model folder, LoRA adapters that name their base, or a GGUF file. teacher.loss=exact and topk need the student's tokenizer (flag --teacher)" inherit:"no" stages:"opd warmup train"`
 	URL          string  `yaml:"url" doc:"server that scores the answers in the place of a teacher that is loaded: one that speaks as vLLM (prompt_logprobs), SGLang or gad serve does, such as http://127.0.0.1:8000/v1; path is then a folder with the teacher's tokenizer, or empty where it has the student's (flag --teacher-url)" inherit:"no" stages:"opd warmup train"`
@@ -138,7 +138,7 @@ type OverlongBuffer struct {
 	Factor float64 `yaml:"penalty_factor" min:"0" doc:"penalty at the limit" needs:".len>0"`
 }
 
-// EnvConfig is the `env` section: what the student acts in.
+// EnvConfig is the `env` section: the environment that the student acts in.
 type EnvConfig struct {
 	Command        string  `yaml:"command" doc:"program that is the environment, run by sh -c; the protocol is in doc/environments.md. The student then plays rollout.n episodes of several turns for each row, beside the teacher's in teacher_response (data.turns=all); empty: one answer for each (flag --env)" inherit:"no"`
 	Workers        int     `yaml:"workers" min:"1" max:"4096" doc:"how many of them run, in each of which many episodes are played; results do not depend on it"`
@@ -192,7 +192,7 @@ type RunConfig struct {
 	MaxShardSizeMB    int     `yaml:"max_shard_size_mb" min:"1" max:"1000000000" doc:"largest size of one safetensors file in a checkpoint, MB"`
 }
 
-// Options say how the training data is read.
+// Options returns how to read the training data.
 func (c DataConfig) Options(stages data.Stages) data.Options {
 	cols := data.DefaultColumns()
 	cols.Content, cols.Teacher = c.ContentKey, c.TeacherKey
@@ -200,13 +200,13 @@ func (c DataConfig) Options(stages data.Stages) data.Options {
 		Choice: c.Choice(), Stages: stages}
 }
 
-// Choice says which training rows are drawn.
+// Choice returns which training rows are drawn.
 func (c DataConfig) Choice() data.Choice {
 	return data.Choice{Where: c.Where, Ratings: c.Ratings}
 }
 
-// ValOptions say how the validation data is read: an answer of the student stands beside one of the
-// teacher, so that a row is never a whole conversation.
+// ValOptions returns how to read the validation data. A validation compares one answer of the
+// student with one of the teacher, so a row is never a whole conversation.
 func (c DataConfig) ValOptions(stages data.Stages) data.Options {
 	o := c.Options(stages)
 	o.Choice = data.Choice{}
@@ -216,13 +216,14 @@ func (c DataConfig) ValOptions(stages data.Stages) data.Options {
 	return o
 }
 
+// Objective returns the preference objective of the settings.
 func (c DPOConfig) Objective() algos.DPOConfig {
 	return algos.DPOConfig{Loss: c.LossType, Beta: c.Beta, LabelSmoothing: c.LabelSmoothing,
 		Tau: c.Tau}
 }
 
-// Load sets what the YAML file at path says ("" is no file) and then the overrides, such
-// as "actor.optim.lr=1e-5". Every problem has a line in the error, and then c is as it was.
+// Load sets the values of the YAML file at path ("": no file) and then the overrides, such as
+// "actor.optim.lr=1e-5". Every problem has a line in the error; with an error c is unchanged.
 func (c *Config) Load(path string, overrides ...string) error {
 	return conf.Load(c, path, overrides, nil)
 }

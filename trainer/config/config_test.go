@@ -271,7 +271,7 @@ func TestRatioLevel(t *testing.T) {
 func TestNeedsAreSettings(t *testing.T) {
 	asked := 0
 	for f := range new(Config).facts() {
-		for _, need := range strings.Fields(f.own("needs")) {
+		for _, need := range strings.Fields(f.ownTag("needs")) {
 			asked++
 			c := StageDefaults(Train)
 			other := need[:strings.IndexAny(need, "=!>")]
@@ -281,9 +281,9 @@ func TestNeedsAreSettings(t *testing.T) {
 			if o, ok := c.find(other); !ok {
 				t.Errorf("%s needs %s, which is no setting", f.key, other)
 			} else if values, one := strings.CutPrefix(need[strings.IndexAny(need, "=!>"):],
-				"="); one && o.own("choices") != "" {
+				"="); one && o.ownTag("choices") != "" {
 				for _, v := range strings.Split(values, "|") {
-					if !slices.Contains(strings.Split(o.own("choices"), ","), v) {
+					if !slices.Contains(strings.Split(o.ownTag("choices"), ","), v) {
 						t.Errorf("%s needs %s=%s, which is no choice", f.key, other, v)
 					}
 				}

@@ -13,8 +13,8 @@ import (
 	"gad/model"
 )
 
-// Default is the paper's recipe (arXiv 2511.10643, section 3.1 and appendix)
-// where it states one.
+// Default returns the paper's recipe (arXiv 2511.10643, section 3.1 and appendix) where it states
+// one.
 func Default() Config {
 	cols := data.DefaultColumns()
 	return Config{
@@ -44,15 +44,15 @@ func Default() Config {
 	}
 }
 
-// DefaultDPO is SODA's loss under TRL's settings.
+// DefaultDPO returns SODA's loss with TRL's settings.
 func DefaultDPO() DPOConfig {
 	return DPOConfig{LossType: "sigmoid", Beta: 0.1, Tau: 0.05, Truncated: "exclude"}
 }
 
-// StageDefaults is Default with what the paper sets differently by stage:
-// SeqKD learns at 5e-6, warm-up takes one epoch, the game two. DPO clips at TRL's 1. OPD takes one
-// answer a prompt, since it compares none, at the temperature of the teacher's probabilities, and a
-// loss by token: its advantages are.
+// StageDefaults returns Default with the values that the paper sets differently by stage: SeqKD
+// learns at 5e-6, the warm-up takes one epoch, the game two. DPO clips at TRL's 1. OPD takes one
+// answer per prompt, since it compares none, at the temperature of the teacher's probabilities, and
+// a loss by token, since its advantages are by token.
 func StageDefaults(stage Stage) Config {
 	c := Default()
 	switch stage {
@@ -74,15 +74,15 @@ func StageDefaults(stage Stage) Config {
 // PresetRank is the rank of the preset lora.
 const PresetRank = 64
 
-// preset is the settings of a method or of a size of student: those of every stage, and a
-// stage's own.
+// preset holds the settings of a method or of a size of student, for every stage (all) and by stage
+// (of).
 type preset struct {
 	all []string
 	of  map[Stage][]string
 }
 
-// giGPO are the settings of the preset gigpo, and flowGRPO those of flow-grpo, in the stages that
-// read them.
+// giGPO holds the settings of the preset gigpo, and flowGRPO of flow-grpo, in the stages that read
+// them.
 var giGPO = []string{"algorithm.adv_estimator=gigpo", "algorithm.gamma=0.95",
 	"env.invalid_penalty=0.1"}
 
@@ -91,7 +91,7 @@ var flowGRPO = []string{"algorithm.adv_estimator=grpo",
 	"actor.clip_ratio_low=0.2", "actor.clip_ratio_high=0.3", "actor.use_kl_loss=true",
 	"actor.kl_loss_coef=1e-3", "actor.optim.lr=1e-6", "rollout.temperature=0.7", "rollout.n=8"}
 
-// thought are the chunks of the preset delethink, and delethink its other settings.
+// thought holds the chunks of the preset delethink, and delethink these and its other settings.
 var thought = []string{"rollout.chunk=8192", "rollout.carry=4096", "rollout.carry_head=100",
 	"rollout.chunks=5"}
 
@@ -101,8 +101,8 @@ var delethink = slices.Concat(thought, []string{"algorithm.adv_estimator=grpo",
 	"actor.rollout_is=token", "actor.rollout_is_threshold=2", "rollout.temperature=0.6",
 	"rollout.n=8", "data.train_batch_size=128", "actor.ppo_mini_batch_size=64"})
 
-// presets are the settings in which published methods differ from each other, and those that
-// kinds of students need, by name.
+// presets maps a name to the settings of a published method, or to the settings that a kind of
+// student needs.
 var presets = map[string]preset{
 	// GAD, arXiv 2511.10643: the defaults.
 	"gad": {all: []string{"critic.group_ot=0", "algorithm.adv_power=1"}},
@@ -149,11 +149,11 @@ var presets = map[string]preset{
 	},
 }
 
-// PresetNames lists the presets.
+// PresetNames returns the presets' names in alphabetical order.
 func PresetNames() []string { return slices.Sorted(maps.Keys(presets)) }
 
-// Preset is the settings of one or several presets, separated by commas, as overrides for
-// a stage, which has those that it reads; "" has none.
+// Preset returns the settings of one or several presets (names separated by commas) as overrides
+// for a stage, without settings that the stage does not read; names "" gives none.
 func Preset(names string, stage Stage) (overrides []string, err error) {
 	if names == "" {
 		return nil, nil

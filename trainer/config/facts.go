@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Facts of a setting stand at its field, or at the field of a group, where they hold for all
-// settings of the group:
+// Facts about a setting are tags of its field, or of the field of a group, for all settings of the
+// group:
 //
 //	stages:"warmup train"  the stages that read it; without the tag all do
 //	fixed:"true"           it cannot change within a run
@@ -24,8 +24,8 @@ import (
 //	alias:"max_steps"      other trainers' names for it; of a field that several settings share,
 //	                       such as lr, the first setting's
 
-// fact is a setting, or a group of settings, with the tags of its field and of the groups around
-// it, the innermost last.
+// fact is a setting, or a group of settings, with the tags of the groups around it and of its own
+// field, which is the last.
 type fact struct {
 	key   string
 	group bool
@@ -33,11 +33,11 @@ type fact struct {
 	value reflect.Value
 }
 
-// own is a tag of the field itself.
-func (f fact) own(name string) string { return f.tags[len(f.tags)-1].Get(name) }
+// ownTag returns a tag of the field itself.
+func (f fact) ownTag(name string) string { return f.tags[len(f.tags)-1].Get(name) }
 
-// said is a tag of the field, or of the innermost group that has it.
-func (f fact) said(name string) string {
+// tag returns a tag of the field or, without one, of the innermost group that has it.
+func (f fact) tag(name string) string {
 	for _, tag := range slices.Backward(f.tags) {
 		if text, ok := tag.Lookup(name); ok {
 			return text
@@ -48,15 +48,17 @@ func (f fact) said(name string) string {
 
 // readBy reports whether a stage reads the setting, by its tags.
 func (f fact) readBy(stage Stage) bool {
-	return f.said("stages") == "" ||
-		slices.Contains(strings.Fields(f.said("stages")), string(stage))
+	return f.tag("stages") == "" ||
+		slices.Contains(strings.Fields(f.tag("stages")), string(stage))
 }
 
-// facts are those of all settings and groups, a group before its settings.
+// facts lists all settings and groups, a group before its settings.
 func (c *Config) facts() iter.Seq[fact] {
 	return func(yield func(fact) bool) { walk(reflect.ValueOf(c).Elem(), "", nil, yield) }
 }
 
+// walk yields the fields of the struct v, whose key is group, and of the structs in it. It returns
+// false once yield does.
 func walk(v reflect.Value, group string, tags []reflect.StructTag, yield func(fact) bool) bool {
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
@@ -73,7 +75,7 @@ func walk(v reflect.Value, group string, tags []reflect.StructTag, yield func(fa
 	return true
 }
 
-// find is the setting key; ok is false where there is none.
+// find returns the setting key; ok is false if it does not exist.
 func (c *Config) find(key string) (f fact, ok bool) {
 	for f := range c.facts() {
 		if f.key == key && !f.group {
@@ -83,9 +85,9 @@ func (c *Config) find(key string) (f fact, ok bool) {
 	return f, false
 }
 
-// Ignores says why a run of the stage does not read the setting key, "" if it does.
+// Ignores returns why a run of the stage does not read the setting key; "" if it does.
 func (c *Config) Ignores(stage Stage, key string) string {
-	if key == "rollout.n" && c.Ranks(stage) {
+	if key == "rollout.n" && c.LearnsRanking(stage) {
 		return ""
 	}
 	if f, ok := c.find(key); ok && !f.readBy(stage) {
@@ -114,20 +116,20 @@ func (c *Config) Ignores(stage Stage, key string) string {
 	return c.idle(stage, key)
 }
 
-// idle says why a setting that the stage reads has no effect beside the others: by its needs tag,
-// or because nobody asks a teacher. It is "" for one that has.
+// idle returns why a setting that the stage reads has no effect given the others: by its needs tag,
+// or because no teacher is used; "" if it has an effect.
 func (c *Config) idle(stage Stage, key string) string {
 	f, ok := c.find(key)
 	if !ok || !f.readBy(stage) {
 		return ""
 	}
-	if strings.HasPrefix(key, "teacher.") && stage != OPD && !c.Taught(stage) {
+	if strings.HasPrefix(key, "teacher.") && stage != OPD && !c.ReadsTeacher(stage) {
 		return "algorithm.teacher_weight is 0: no teacher is asked"
 	}
 	if key == "critic.level" && c.Critic.ByToken() {
-		return "" // of single answers
+		return "" // for single answers
 	}
-	for _, need := range strings.Fields(f.own("needs")) {
+	for _, need := range strings.Fields(f.ownTag("needs")) {
 		if why := c.unmet(key, need); why != "" {
 			return why
 		}
@@ -135,7 +137,7 @@ func (c *Config) idle(stage Stage, key string) string {
 	return ""
 }
 
-// unmet says why the condition need of the setting key does not hold, "" if it does.
+// unmet returns why the condition need of the setting key does not hold; "" if it does.
 func (c *Config) unmet(key, need string) string {
 	at := strings.IndexAny(need, "=!>")
 	other, rule := need[:at], need[at:]
@@ -166,17 +168,17 @@ func (c *Config) unmet(key, need string) string {
 	return fmt.Sprintf("%s is %s: set it to %s", other, now, strings.Join(values, " or "))
 }
 
-// Inherited reports whether a run that starts from another one's checkpoint takes over what the
-// other was told of the setting key.
+// Inherited reports whether a run that starts from another run's checkpoint takes over that run's
+// value of the setting key.
 func Inherited(key string) bool {
 	f, ok := new(Config).find(key)
-	return ok && f.said("inherit") != "no"
+	return ok && f.tag("inherit") != "no"
 }
 
-// Alias is the setting for which other trainers have the name.
+// Alias returns the setting for which other trainers have the name.
 func Alias(name string) (key string, ok bool) {
 	for f := range new(Config).facts() {
-		if slices.Contains(strings.Fields(f.own("alias")), name) {
+		if slices.Contains(strings.Fields(f.ownTag("alias")), name) {
 			return f.key, true
 		}
 	}

@@ -16,11 +16,11 @@ type Fixed struct {
 	Value string `json:"value"`
 }
 
-// Fixed are the settings, or groups, that cannot change within a run, those that name folders
-// apart.
+// Fixed returns the settings, or groups, that cannot change within a run. Settings that name
+// folders are left out.
 func (c *Config) Fixed() (list []Fixed) {
 	for f := range c.facts() {
-		if f.own("fixed") != "" {
+		if f.ownTag("fixed") != "" {
 			list = append(list, Fixed{f.key, fmt.Sprint(f.value.Interface())})
 		}
 	}
@@ -35,13 +35,13 @@ func CheckChange(before, after *Config) error {
 			{"model.adapter_path", c.Model.Adapter}, {"model.reward_path", c.Model.RewardPath},
 			{"teacher.path", c.Teacher.Path}}
 	}
-	return Changed(slices.Concat(paths(was), was.Fixed()), slices.Concat(paths(now), now.Fixed()),
+	return CheckFixed(slices.Concat(paths(was), was.Fixed()), slices.Concat(paths(now), now.Fixed()),
 		after.Trainer.Output)
 }
 
-// Changed refuses what is not as it was when the run began. A setting that was not noted
-// then, by an earlier gad, is not compared.
-func Changed(was, now []Fixed, run string) error {
+// CheckFixed refuses settings whose value now differs from their value when the run began. A
+// setting that an earlier gad did not record is not compared.
+func CheckFixed(was, now []Fixed, run string) error {
 	for _, w := range was {
 		for _, n := range now {
 			if w.Key == n.Key && w.Value != n.Value {
@@ -52,8 +52,8 @@ func Changed(was, now []Fixed, run string) error {
 	return nil
 }
 
-// Absolute is c with paths that hold from any folder: a run's own settings are
-// kept so, since it may be gone on with from another one.
+// Absolute returns c with absolute paths. A run stores its settings so, since it may be resumed
+// from another folder.
 func (c Config) Absolute() Config {
 	c.Data.TrainFiles, c.Data.ValFiles =
 		slices.Clone(c.Data.TrainFiles), slices.Clone(c.Data.ValFiles)

@@ -5,12 +5,12 @@ import (
 	"gad/model"
 )
 
-// What a step computes, as one list. The stages (trainer/step.go, trainer/dpo.go) call the
+// The passes of a step, as one list. The stages (trainer/step.go, trainer/dpo.go) call the
 // networks; perf/ metrics, gad plan (measured, predicted, --fit and --ranks) and gad bench walk
-// this list to count what those calls cost. TestPassesOfAStep compares the list with the passes that
-// a backend sees in real steps: a new loss or network is one call there and one row here.
+// this list to count the cost of these calls. TestPassesOfAStep compares the list with the passes
+// that a backend sees in real steps: a new loss or network is one call there and one row here.
 
-// Network is one that a step passes sequences through.
+// Network is a network that a step passes sequences through.
 type Network int
 
 // The networks of a run.
@@ -18,10 +18,10 @@ const (
 	Student Network = iota
 	Discriminator
 	Reference // the student as it was when the run began: same shape and settings
-	Teacher   // whose probabilities are read: a shape of its own
+	Teacher   // a teacher that gives probabilities, with a shape of its own
 )
 
-// Kind is what a pass does with its sequences.
+// Kind is the kind of a pass.
 type Kind int
 
 // The kinds of passes.
@@ -31,7 +31,7 @@ const (
 	Learn               // a forward and a backward pass, and optimizer steps
 )
 
-// When says in which steps a pass is due.
+// When is the condition under which a step has a pass.
 type When int
 
 // The conditions.
@@ -44,21 +44,21 @@ const (
 // Pass is a row of the list. The answers to a prompt pass together with it, so that the prompt
 // is computed once for all of them.
 type Pass struct {
-	Part     string // of a step, as in timing_s/PART; a part may have several passes
+	Part     string // part of the step, as in timing_s/PART; a part may have several passes
 	Network  Network
 	Kind     Kind
 	When     When
 	Students int     // answers of the student to each prompt
 	Teachers int     // answers of the teacher to each prompt: 0 or 1
-	Times    float64 // how often; a share where the other sequences' results are known already
+	Times    float64 // number of passes; a share if other sequences' results are known
 	Prompts  int     // of the batch
-	Mini     int     // of Learn: prompts of an optimizer step
+	Mini     int     // prompts of an optimizer step, for Learn
 }
 
-// Answers is how many sequences a prompt has.
+// Answers returns the number of sequences for each prompt.
 func (p Pass) Answers() int { return p.Students + p.Teachers }
 
-// Updates is how many optimizer steps one of Times takes.
+// Updates returns the number of optimizer steps in one of Times.
 func (p Pass) Updates() int {
 	if p.Kind != Learn {
 		return 0
@@ -66,14 +66,14 @@ func (p Pass) Updates() int {
 	return (p.Prompts + p.Mini - 1) / p.Mini
 }
 
-// Passes are what a step of a stage computes with a batch of so many prompts, in the order of
-// the step. independent says that a row's bits do not depend on the rows beside it
+// Passes returns the passes of a step of a stage with a batch of so many prompts, in the order of
+// the step. independent reports that a row's bits do not depend on the rows computed with it
 // (compute.Backend.Alone).
 func (c *Config) Passes(stage Stage, prompts int, independent bool) []Pass {
 	var list []Pass
 	switch stage {
 	case SFT:
-		if c.Ranks(stage) {
+		if c.LearnsRanking(stage) {
 			list = append(list, Pass{Part: "update_actor", Kind: Forward, When: SeveralPacks,
 				Students: c.Rollout.N, Teachers: 1, Times: 1})
 		}
@@ -95,10 +95,10 @@ func (c *Config) Passes(stage Stage, prompts int, independent bool) []Pass {
 				Students: n, Times: 1},
 		}
 		seen := Pass{Part: "teacher_logp", Network: Teacher, Kind: Forward, Students: n, Times: 1}
-		if c.Divergence(stage) { // its states beside the student's, pack by pack
+		if c.Divergence(stage) { // with the student's update, pack by pack
 			seen.Part, seen.Times = "update_actor", float64(c.Actor.PPOEpochs)
 		}
-		if c.Loads(stage) {
+		if c.LoadsTeacher(stage) {
 			list = append(list, seen)
 		}
 		list = append(list, c.policyUpdate(stage, prompts)...)
@@ -111,11 +111,12 @@ func (c *Config) Passes(stage Stage, prompts int, independent bool) []Pass {
 	return list
 }
 
-// actorUpdate is what the student learns from: the teacher's answers, pairs, or its own answers.
+// actorUpdate returns the pass in which the student learns from the teacher's answers, from pairs,
+// or from its own answers.
 func (c *Config) actorUpdate(stage Stage, prompts int) Pass {
 	update := Pass{Part: "update_actor", Kind: Learn, Times: 1, Mini: prompts}
 	switch {
-	case c.Ranks(stage):
+	case c.LearnsRanking(stage):
 		update.Students, update.Teachers = c.Rollout.N, 1
 	case c.LearnsTeacher(stage):
 		update.Teachers = 1
@@ -128,7 +129,7 @@ func (c *Config) actorUpdate(stage Stage, prompts int) Pass {
 	return update
 }
 
-// game are the passes of the stages that have a discriminator.
+// game returns the passes of the stages that have a discriminator.
 func (c *Config) game(stage Stage, prompts int, independent bool) []Pass {
 	n := c.Answers(stage)
 	both := Pass{Part: "update_critic", Network: Discriminator, Students: n, Teachers: 1}
@@ -137,22 +138,23 @@ func (c *Config) game(stage Stage, prompts int, independent bool) []Pass {
 		{Part: "old_logp", Kind: Forward, When: c.oldLogProbs(stage, independent), Students: n,
 			Times: 1},
 	}
-	if c.ReadsThoughts(stage) { // the teacher's answers behind the student's thoughts
+	if c.ReadsThoughts(stage) { // the teacher's answers after the student's thoughts
 		list = append(list, Pass{Part: "thought_logp", Kind: Forward, Students: n, Times: 1})
 	}
-	// against adds the student's pass that a likelihood's scores are taken against.
+	// against adds the student's pass, whose log-probabilities the score of head likelihood
+	// subtracts.
 	against := func(part string, times float64, teachers int) {
 		if c.Critic.Head == critic.Likelihood {
 			list = append(list, Pass{Part: part, Kind: Forward, Students: n, Teachers: teachers,
 				Times: times})
 		}
 	}
-	if share := c.searched(stage); share > 0 {
+	if share := c.searchScoredShare(stage); share > 0 {
 		list = append(list, Pass{Part: "score", Network: Discriminator, Kind: Forward, Students: n,
 			Times: share})
 		against("score", share, 0)
 	}
-	if share := c.scoredBefore(prompts); share > 0 {
+	if share := c.scoredBeforeShare(prompts); share > 0 {
 		score := both
 		score.Kind, score.Times = Forward, share
 		if c.Algorithm.FilterGroups.Enable { // the scores say which groups to replace
@@ -171,14 +173,15 @@ func (c *Config) game(stage Stage, prompts int, independent bool) []Pass {
 	learn.Kind, learn.Times, learn.Mini =
 		Learn, float64(c.Critic.PPOEpochs), c.Critic.MiniBatch(prompts)
 	list = append(list, learn)
-	if c.Mixes(stage) && c.Loads(stage) {
+	if c.Mixes(stage) && c.LoadsTeacher(stage) {
 		list = append(list, Pass{Part: "teacher_logp", Network: Teacher, Kind: Forward, Students: n,
 			Times: 1})
 	}
 	return append(list, c.policyUpdate(stage, prompts)...)
 }
 
-// policyUpdate is the student's update by its own answers, and what is compared with the reference.
+// policyUpdate returns the passes of the student's update by its own answers, and of the comparison
+// with the reference.
 func (c *Config) policyUpdate(stage Stage, prompts int) (list []Pass) {
 	n := c.Answers(stage)
 	inReward, inLoss := c.ExactKL(stage)
@@ -193,15 +196,15 @@ func (c *Config) policyUpdate(stage Stage, prompts int) (list []Pass) {
 			Times: 1})
 	}
 	update := c.actorUpdate(stage, prompts)
-	if inLoss { // the reference's states beside the student's, pack by pack
+	if inLoss { // with the student's update, pack by pack
 		list = append(list, Pass{Part: "update_actor", Network: Reference, Kind: Forward,
 			Students: n, Times: update.Times})
 	}
 	return append(list, update)
 }
 
-// oldLogProbs says when the trainer's own pass gives the old log-probabilities
-// (Trainer.recomputesOld).
+// oldLogProbs returns when a step has the trainer's own pass for old log-probabilities
+// (onPolicy.recomputesOld).
 func (c *Config) oldLogProbs(stage Stage, independent bool) When {
 	own := c.Actor.OldLogProb == "recompute" ||
 		c.Actor.OldLogProb != "rollout" && (!independent || c.Merges(stage))
@@ -211,10 +214,9 @@ func (c *Config) oldLogProbs(stage Stage, independent bool) When {
 	return Checks
 }
 
-// scoredBefore is the share of a batch of prompts whose scores come from a forward pass of
-// their own: all with dynamic sampling, otherwise those that the discriminator's first
-// mini-batch does not have.
-func (c *Config) scoredBefore(prompts int) float64 {
+// scoredBeforeShare returns the share of a batch of prompts whose scores come from a separate
+// forward pass: all with dynamic sampling, otherwise all but the discriminator's first mini-batch.
+func (c *Config) scoredBeforeShare(prompts int) float64 {
 	switch n := c.Critic.PPOMiniBatch; {
 	case c.Algorithm.FilterGroups.Enable:
 		return 1
@@ -224,9 +226,9 @@ func (c *Config) scoredBefore(prompts int) float64 {
 	return 0
 }
 
-// searched is the share of the answers that are scored while their trees are searched: all but
-// those of the last round.
-func (c *Config) searched(stage Stage) float64 {
+// searchScoredShare returns the share of the answers that are scored while their trees are
+// searched: all but the last round's.
+func (c *Config) searchScoredShare(stage Stage) float64 {
 	tree := c.Tree(stage)
 	if !tree.Branches() || tree.Select != "uct" {
 		return 0
@@ -234,23 +236,23 @@ func (c *Config) searched(stage Stage) float64 {
 	return 1 - float64(tree.Trees*tree.Expand)/float64(tree.Answers())
 }
 
-// LossHeads is how many products of the trained tokens with a network's head a pass takes for a
-// loss over distributions, beside those of Forwards and in forward products. The loss is measured
-// with one, and its gradient takes that again and the products of a backward pass. soft says
-// whether rows have soft labels.
+// LossHeads returns how many products of the trained tokens with a network's head a pass takes for
+// a loss over distributions, in addition to Forwards and in units of forward products. The loss
+// takes one, and its gradient takes it again with the products of a backward pass. soft reports
+// that rows have soft labels.
 func (c *Config) LossHeads(stage Stage, p Pass, soft bool) float64 {
 	_, inLoss := c.ExactKL(stage)
 	switch whole := inLoss || c.Divergence(stage); {
 	case p.Part != "update_actor":
 	case p.Network == Student && p.Kind == Learn && (whole || soft && c.SoftLabels(stage)):
-		return (1 + c.Of(p.Network).LoRA.TrainPasses()) * p.Times
+		return (1 + c.NetworkConfig(p.Network).LoRA.TrainPasses()) * p.Times
 	case p.Network != Student && whole && !(c.Divergence(stage) && c.Teacher.Loss == "topk"):
-		return p.Times // of two products with its head one is its pass's
+		return p.Times // of the two products with its head, Forwards counts one
 	}
 	return 0
 }
 
-// OptimizerSteps is how many a network takes in one step of a stage.
+// OptimizerSteps returns how many optimizer steps a network takes in one step of a stage.
 func (c *Config) OptimizerSteps(stage Stage, network Network) (n int) {
 	for _, p := range c.Passes(stage, c.Data.TrainBatchSize, true) {
 		if p.Network == network {
@@ -260,7 +262,7 @@ func (c *Config) OptimizerSteps(stage Stage, network Network) (n int) {
 	return n
 }
 
-// StepAnswers is the most sequences that a pass of a step has for each prompt.
+// StepAnswers returns the largest number of sequences that a pass of a step has for each prompt.
 func (c *Config) StepAnswers(stage Stage) (n int) {
 	for _, p := range c.Passes(stage, c.Data.TrainBatchSize, true) {
 		n = max(n, p.Answers())
@@ -268,16 +270,16 @@ func (c *Config) StepAnswers(stage Stage) (n int) {
 	return n
 }
 
-// NetworkConfig is what the settings say of a network, whichever it is.
+// NetworkConfig holds the settings that all networks have.
 type NetworkConfig struct {
-	MaxTokenLen int // of a pack
+	MaxTokenLen int // tokens of a pack
 	LoRA        model.LoRA
 	Recompute   bool
 	Optim       model.OptimSettings
 }
 
-// Of is the settings of a network.
-func (c *Config) Of(network Network) NetworkConfig {
+// NetworkConfig returns the settings of a network.
+func (c *Config) NetworkConfig(network Network) NetworkConfig {
 	if network == Discriminator {
 		return NetworkConfig{c.Critic.MaxTokenLen, c.Critic.LoRA, c.Critic.Recompute,
 			c.Critic.Optim}
@@ -285,10 +287,10 @@ func (c *Config) Of(network Network) NetworkConfig {
 	return NetworkConfig{c.Actor.MaxTokenLen, c.Actor.LoRA, c.Actor.Recompute, c.Actor.Optim}
 }
 
-// Forwards is what a pass costs, in forward passes over its sequences.
+// Forwards returns the cost of a pass in forward passes over its sequences.
 func (c *Config) Forwards(p Pass) float64 {
 	if p.Kind == Learn {
-		return c.Of(p.Network).LoRA.TrainPasses() * p.Times
+		return c.NetworkConfig(p.Network).LoRA.TrainPasses() * p.Times
 	}
 	return p.Times
 }

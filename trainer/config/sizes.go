@@ -7,12 +7,12 @@ import (
 	"gad/model"
 )
 
-// tokenBytes is what a token of an answer takes in a step's own memory, beside the models:
-// its id and three log-probabilities of 4 bytes each. Advantages, masks and copies come on
-// top, so that no run is refused which has room.
+// tokenBytes is the memory of a token of an answer in a step, outside the models: its id and three
+// log-probabilities of 4 bytes each. Advantages, masks and copies come on top: the check must not
+// refuse a run that fits.
 const tokenBytes = 16
 
-// CheckSizes refuses settings that do not suit the student in dir, of the given shape.
+// CheckSizes refuses settings that do not fit the student in dir, of the given shape.
 func (c *Config) CheckSizes(stage Stage, dir string, shape model.Config) error {
 	if err := c.CheckLongest(stage, dir, shape.MaxPosition); err != nil {
 		return err
@@ -37,8 +37,8 @@ func (c *Config) CheckSizes(stage Stage, dir string, shape model.Config) error {
 	return nil
 }
 
-// CheckBatch refuses a step whose sequences alone would not fit free bytes of memory; 0 is
-// not known. answers is how many sequences a prompt has, each of length tokens at most.
+// CheckBatch refuses a step whose sequences alone would not fit free bytes of memory; free 0:
+// unknown. answers is the number of sequences for each prompt, each of length tokens at most.
 func (c *Config) CheckBatch(answers, length int, free int64) error {
 	need := float64(c.Data.TrainBatchSize) * float64(answers) * float64(length) * tokenBytes
 	if free <= 0 || need <= float64(free) {
@@ -54,11 +54,11 @@ func (c *Config) CheckBatch(answers, length int, free int64) error {
 		ErrConfig, settings, length, report.Bytes(int64(min(need, 9e18))), report.Bytes(free))
 }
 
-// mostRepeats is how often a step may take each row: a batch that is larger would be one
-// row a hundred times over, and no signal ends a step in which nothing is sampled.
+// mostRepeats is how often a step may take each row. A larger batch is a mistake, and a signal
+// could not end the long step, since only sampling is interruptible.
 const mostRepeats = 100
 
-// CheckRows refuses a batch that is out of all proportion to the rows.
+// CheckRows refuses a batch that is far larger than the number of rows.
 func (c *Config) CheckRows(rows int) error {
 	if b := c.Data.TrainBatchSize; rows > 0 && b/mostRepeats > rows {
 		return fmt.Errorf("%w: data.train_batch_size %d is more than %d times the %s: lower it",

@@ -9,27 +9,27 @@ import (
 	"gad/model"
 )
 
-// Stage is what a run does.
+// Stage is the kind of a run.
 type Stage string
 
-// The stages: SFT, Warmup and Train in the order in which they are run, and DPO and OPD in the
-// place of the last two.
+// The stages: SFT, Warmup and Train in the order in which they are run, and DPO and OPD, which
+// replace the last two.
 const (
 	SFT    Stage = "sft"    // cross entropy on the teacher's answers alone (SeqKD)
-	Warmup Stage = "warmup" // the discriminator first, then the student beside it
+	Warmup Stage = "warmup" // the discriminator first, then the student too
 	Train  Stage = "train"  // the game
 
-	// DPO learns from fixed pairs, without a discriminator (SODA, arXiv 2604.03873): to each
-	// prompt the teacher's answer is preferred to one sample of the student as it was when the
-	// stage began.
+	// DPO learns from fixed pairs, without a discriminator (SODA, arXiv 2604.03873): for each
+	// prompt the teacher's answer is preferred to one sample of the student at the start of the
+	// stage.
 	DPO Stage = "dpo"
 
 	// OPD is on-policy distillation, without a discriminator: the student answers, and a teacher
-	// whose weights are at hand says of each of its tokens how probable it finds it.
+	// that gives probabilities scores each of its tokens.
 	OPD Stage = "opd"
 )
 
-// Stages are all of them, in the order of gad's help.
+// Stages lists all stages, in the order of gad's help.
 var Stages = []Stage{SFT, DPO, OPD, Warmup, Train}
 
 // StageNames returns the names of all stages for a sentence: "sft, dpo, opd, warmup or train".
@@ -51,7 +51,8 @@ func (s Stage) HasPolicy() bool { return s.HasCritic() || s == OPD }
 // Acts reports whether the student of a stage plays episodes in an environment.
 func (c *Config) Acts(stage Stage) bool { return stage.HasCritic() && c.Env.Command != "" }
 
-// Chunks are how a stage cuts answers: of rollout.chunk and what belongs to it.
+// Chunks returns the chunks that a stage cuts answers into (rollout.chunk and its companions); the
+// zero value: none.
 func (c *Config) Chunks(stage Stage) model.Chunks {
 	if stage == DPO || stage == OPD { // which read whole answers
 		return model.Chunks{}
@@ -59,7 +60,8 @@ func (c *Config) Chunks(stage Stage) model.Chunks {
 	return c.Rollout.Thought()
 }
 
-// Tree is how the answers of a stage branch: of rollout.tree, in the game.
+// Tree returns the trees of a stage's answers (rollout.tree, in gad train only); the zero value:
+// none.
 func (c *Config) Tree(stage Stage) actor.Tree {
 	if stage != Train {
 		return actor.Tree{}
@@ -67,7 +69,8 @@ func (c *Config) Tree(stage Stage) actor.Tree {
 	return c.Rollout.Tree
 }
 
-// Answers is how many answers the student of a stage gives to a prompt, with trees at most.
+// Answers returns how many answers the student of a stage gives to a prompt; with trees, the
+// largest number.
 func (c *Config) Answers(stage Stage) int {
 	if tree := c.Tree(stage); tree.Trees > 0 {
 		return tree.Answers()
@@ -75,14 +78,14 @@ func (c *Config) Answers(stage Stage) int {
 	return c.Rollout.N
 }
 
-// Answer is the longest answer of a stage in tokens: of an episode, all behind its first context,
-// and in chunks the thought.
-func (c *Config) Answer(stage Stage) int {
+// MaxAnswer returns the longest answer of a stage in tokens: in an environment, all tokens after
+// the first context; in chunks, the whole thought.
+func (c *Config) MaxAnswer(stage Stage) int {
 	n, _ := c.AnswerLimit(stage)
 	return n
 }
 
-// AnswerLimit is Answer, and the setting that says so.
+// AnswerLimit returns MaxAnswer, and the setting that limits it.
 func (c *Config) AnswerLimit(stage Stage) (n int, key string) {
 	if c.Acts(stage) {
 		return c.Env.MaxTokens, "env.max_tokens"
@@ -93,8 +96,8 @@ func (c *Config) AnswerLimit(stage Stage) (n int, key string) {
 	return c.Data.MaxResponse, "data.max_response_length"
 }
 
-// contextLimit is the most tokens that the student has behind a prompt in one sequence, and the
-// setting that says so.
+// contextLimit returns the largest number of tokens that the student has after a prompt in one
+// sequence, and the setting that limits it.
 func (c *Config) contextLimit(stage Stage) (n int, key string) {
 	if chunks := c.Chunks(stage); chunks.On() {
 		return chunks.Size, "rollout.chunk"
@@ -102,22 +105,22 @@ func (c *Config) contextLimit(stage Stage) (n int, key string) {
 	return c.AnswerLimit(stage)
 }
 
-// Longest is the longest sequence of a stage in tokens that the student reads.
+// Longest returns the longest sequence, in tokens, that the student of a stage reads.
 func (c *Config) Longest(stage Stage) int {
 	n, _ := c.contextLimit(stage)
 	return c.Data.MaxPrompt + n
 }
 
-// LongestScored is the longest sequence in tokens that a discriminator reads.
+// LongestScored returns the longest sequence, in tokens, that a discriminator reads.
 func (c *Config) LongestScored(stage Stage) int {
 	if c.Critic.Reads == "last" {
 		return c.Longest(stage)
 	}
-	return c.Data.MaxPrompt + c.Answer(stage)
+	return c.Data.MaxPrompt + c.MaxAnswer(stage)
 }
 
-// CheckLongest refuses sequences of the student that are longer than the model in dir takes; most 0
-// is no bound.
+// CheckLongest refuses sequences of the student that are longer than most, the positions of the
+// model in dir; most 0: no bound.
 func (c *Config) CheckLongest(stage Stage, dir string, most int) error {
 	_, key := c.contextLimit(stage)
 	if n := c.Longest(stage); most > 0 && n > most {
@@ -126,20 +129,20 @@ func (c *Config) CheckLongest(stage Stage, dir string, most int) error {
 	return nil
 }
 
-// CheckScored refuses sequences that are longer than the discriminator in dir takes; most 0 is no
-// bound.
+// CheckScored refuses sequences that are longer than most, the positions of the discriminator in
+// dir; most 0: no bound.
 func (c *Config) CheckScored(stage Stage, dir string, most int) error {
 	n := c.LongestScored(stage)
 	if most == 0 || n <= most {
 		return nil
 	}
 	if c.Chunks(stage).On() && c.Critic.Reads == "answer" {
-		return fmt.Errorf("%w: model: %s: critic.reads=answer reads a prompt and a whole thought, data.max_prompt_length + %d (rollout.chunks) = %d tokens, but max_position_embeddings is %d: set critic.reads=last, or lower rollout.chunks", ErrConfig, dir, c.Answer(stage), n, most)
+		return fmt.Errorf("%w: model: %s: critic.reads=answer reads a prompt and a whole thought, data.max_prompt_length + %d (rollout.chunks) = %d tokens, but max_position_embeddings is %d: set critic.reads=last, or lower rollout.chunks", ErrConfig, dir, c.MaxAnswer(stage), n, most)
 	}
 	return c.CheckLongest(stage, dir, most)
 }
 
-// ARun names a run of the stage: "an sft run".
+// ARun returns the name of a run of the stage with its article: "an sft run".
 func (s Stage) ARun() string {
 	if s == SFT {
 		return "an sft run"
@@ -147,48 +150,48 @@ func (s Stage) ARun() string {
 	return fmt.Sprintf("a %s run", s)
 }
 
-// LearnsTeacher reports whether the actor's objective in a stage is the teacher's answers.
+// LearnsTeacher reports whether the student of a stage learns the teacher's answers.
 func (c *Config) LearnsTeacher(stage Stage) bool {
 	return stage == SFT || stage == Warmup && c.Trainer.WarmupActor == "sft"
 }
 
-// Ranks reports whether a stage learns the order of scored answers.
-func (c *Config) Ranks(stage Stage) bool {
+// LearnsRanking reports whether a stage learns the order of scored answers.
+func (c *Config) LearnsRanking(stage Stage) bool {
 	return stage == SFT && c.Trainer.Objective == "ranking"
 }
 
 // SoftLabels reports whether a stage learns soft labels where rows have them.
 func (c *Config) SoftLabels(stage Stage) bool {
-	return c.LearnsTeacher(stage) && !c.Ranks(stage) && c.Data.SoftLabels > 0
+	return c.LearnsTeacher(stage) && !c.LearnsRanking(stage) && c.Data.SoftLabels > 0
 }
 
-// NeedsReference reports whether a stage compares the student with what it was.
+// NeedsReference reports whether a stage compares the student with its weights at the start.
 func (c *Config) NeedsReference(stage Stage) bool {
-	return stage == DPO || (c.inReward(stage) || c.Actor.HasKL()) && !c.LearnsTeacher(stage)
+	return stage == DPO || (c.hasKLInReward(stage) || c.Actor.HasKL()) && !c.LearnsTeacher(stage)
 }
 
 // EstimatesKL reports whether a stage reads the reference's log-probabilities of the student's
 // answers.
 func (c *Config) EstimatesKL(stage Stage) bool {
 	inReward, inLoss := c.ExactKL(stage)
-	return c.NeedsReference(stage) && (c.inReward(stage) && !inReward ||
+	return c.NeedsReference(stage) && (c.hasKLInReward(stage) && !inReward ||
 		c.Actor.HasKL() && !inLoss)
 }
 
-// inReward reports whether a stage has rewards, and the KL in them.
-func (c *Config) inReward(stage Stage) bool {
+// hasKLInReward reports whether a stage has rewards with the KL in them.
+func (c *Config) hasKLInReward(stage Stage) bool {
 	return stage.HasCritic() && c.Algorithm.UseKLInReward
 }
 
-// ExactKL reports whether a stage takes the exact KL to the reference, in the reward and in the
+// ExactKL reports whether a stage computes the exact KL to the reference, in the reward and in the
 // loss.
 func (c *Config) ExactKL(stage Stage) (reward, loss bool) {
 	plays := stage.HasPolicy() && !c.LearnsTeacher(stage)
-	return plays && c.inReward(stage) && c.Algorithm.KLPenalty == algos.KLFull,
+	return plays && c.hasKLInReward(stage) && c.Algorithm.KLPenalty == algos.KLFull,
 		plays && c.Actor.ExactKL()
 }
 
-// RatioLevel resolves actor.ratio_level: that of the reward.
+// RatioLevel resolves actor.ratio_level: "turn" or "episode"; auto takes the level of the reward.
 func (c *Config) RatioLevel() string {
 	switch {
 	case c.Actor.RatioLevel != "auto":
@@ -200,20 +203,22 @@ func (c *Config) RatioLevel() string {
 	return "episode"
 }
 
-// Mixes reports whether a stage adds a teacher's advantages to those of its rewards, and Taught
-// whether it has the teacher whose probabilities are read, for that or as gad opd.
+// Mixes reports whether a stage adds a teacher's advantages to its own.
 func (c *Config) Mixes(stage Stage) bool {
 	return stage.HasCritic() && c.Algorithm.TeacherWeight > 0
 }
 
-// Taught: see Mixes.
-func (c *Config) Taught(stage Stage) bool { return stage == OPD || c.Mixes(stage) }
+// ReadsTeacher reports whether a stage reads the probabilities of a teacher: gad opd, or a game
+// that mixes them in.
+func (c *Config) ReadsTeacher(stage Stage) bool { return stage == OPD || c.Mixes(stage) }
 
-// Loads reports whether a stage loads that teacher, and does not ask a server.
-func (c *Config) Loads(stage Stage) bool { return c.Taught(stage) && c.Teacher.URL == "" }
+// LoadsTeacher reports whether a stage loads the teacher, instead of asking a server.
+func (c *Config) LoadsTeacher(stage Stage) bool {
+	return c.ReadsTeacher(stage) && c.Teacher.URL == ""
+}
 
 // Divergence reports whether a stage learns by a divergence from the teacher's distributions, over
-// the whole vocabulary or by its most probable tokens.
+// the whole vocabulary or over its most probable tokens.
 func (c *Config) Divergence(stage Stage) bool { return stage == OPD && c.Teacher.Loss != "policy" }
 
 // Merges reports whether sampling reads a merged copy of the weights.
@@ -222,32 +227,32 @@ func (c *Config) Merges(stage Stage) bool {
 		(c.Rollout.Merged == "true" || c.Rollout.Merged == "auto" && c.Trainer.Device == "cuda")
 }
 
-// Student is the network that a run trains, without passes.
-func (c *Config) Student() model.PlanOptions {
+// StudentPlan returns the options by which the memory of the student is planned, without passes.
+func (c *Config) StudentPlan() model.PlanOptions {
 	return model.PlanOptions{Kind: model.LM, Trainable: true, LoRA: c.Actor.LoRA,
 		Recompute: c.Actor.Recompute,
 		Moments8:  c.Actor.Optim.Moments == "8bit", Offload: c.Actor.Optim.Offload}
 }
 
-// Discriminator is the network that the game and its warm-up train beside the student,
+// DiscriminatorPlan returns the options by which the memory of the game's discriminator is planned,
 // without passes.
-func (c *Config) Discriminator() model.PlanOptions {
+func (c *Config) DiscriminatorPlan() model.PlanOptions {
 	return model.PlanOptions{Kind: c.Critic.Kind(), Trainable: true, LoRA: c.Critic.LoRA,
 		Recompute: c.Critic.Recompute,
 		Moments8:  c.Critic.Optim.Moments == "8bit", Offload: c.Critic.Optim.Offload}
 }
 
 // The first CheckFirst steps of a run, and every CheckEvery-th, compare the sampler's
-// log-probabilities with the trainer's. The number of the step decides, so that a resumed
-// run does as one that was not interrupted.
+// log-probabilities with the trainer's. The number of the step decides, so that resumed and
+// uninterrupted runs agree.
 const (
 	CheckFirst = 3
 	CheckEvery = 50
 )
 
-// Base is how LoRA's base is kept: the student's, which the discriminator's adapters stand on
-// too, or the discriminator's own.
-func (c *Config) Base() string {
+// LoRABase returns the precision of LoRA's frozen base: the student's, which the discriminator's
+// adapters share, or the discriminator's own.
+func (c *Config) LoRABase() string {
 	if c.Actor.LoRA.On() {
 		return c.Actor.LoRA.Base
 	}

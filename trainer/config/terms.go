@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// The terms that a reward can be made of.
+// The terms that a reward can have.
 const (
 	TermD       = "d"            // the discriminator's score
 	TermCheck   = "check"        // the checker's
 	TermEnv     = "env"          // the sum of the environment's rewards
 	TermRougeL  = "rouge_l"      // ROUGE-L of the answer's text and the teacher's
-	TermTeacher = "teacher_logp" // log-probability of the teacher's answer behind its thought
+	TermTeacher = "teacher_logp" // log-probability of the teacher's answer after its thought
 	TermLength  = "length"       // log(1 + tokens)
 )
 
-// TermNames are all of them, in the order in which people read them.
+// TermNames lists all terms, in the order of error messages.
 var TermNames = []string{TermD, TermCheck, TermEnv, TermRougeL, TermTeacher,
 	TermLength}
 
@@ -29,8 +29,8 @@ type Term struct {
 	Weight float64
 	// Z standardises the term within the prompt's answers: (x - mean) / (std + 1e-6).
 	Z bool
-	// Wrong counts the term for wrong answers only, those whose checker's score is below
-	// algorithm.right_at; it is 0 for the others.
+	// Wrong counts the term for wrong answers only (checker's score below algorithm.right_at); it
+	// is 0 for the others.
 	Wrong bool
 }
 
@@ -40,7 +40,7 @@ var (
 		`^(?:([0-9.]+(?:[eE][+-]?[0-9]+)?)\*)?(?:z\(([a-z_]+)\)|([a-z_]+))(@[a-z]*)?`)
 )
 
-// ParseTerms reads algorithm.terms, a sum such as d + 0.5*z(check) - 0.3*rouge_l@wrong.
+// ParseTerms parses algorithm.terms, a sum such as d + 0.5*z(check) - 0.3*rouge_l@wrong.
 func ParseTerms(text string) (terms []Term, err error) {
 	bad := func(format string, args ...any) ([]Term, error) {
 		return nil, fmt.Errorf("algorithm.terms %q: %s", text, fmt.Sprintf(format, args...))
@@ -83,15 +83,15 @@ func ParseTerms(text string) (terms []Term, err error) {
 	return terms, nil
 }
 
-// Rewarded are the terms of the reward: those of algorithm.terms or, without it, what
-// checker_weight, env_weight and length_coef are short for:
+// RewardTerms returns the terms of the reward: algorithm.terms or, without it, the terms for which
+// checker_weight, env_weight and length_coef are short:
 //
 //	d - b*length                                  b = length_coef
 //	(1-w)*z(d) + w*z(check) - b*length            w = checker_weight above 0
 //	(1-w)*z(d) + w*z(env) - b*length              w = env_weight above 0, in an environment
 //
-// The text has been validated.
-func (c *Config) Rewarded(stage Stage) []Term {
+// algorithm.terms must have been validated.
+func (c *Config) RewardTerms(stage Stage) []Term {
 	a := c.Algorithm
 	if a.Terms != "" {
 		terms, _ := ParseTerms(a.Terms)
@@ -111,20 +111,20 @@ func (c *Config) Rewarded(stage Stage) []Term {
 	return terms
 }
 
-// ChecksAnswers reports whether the reward of a stage reads the checker's scores; of terms that
-// cannot be read it is true.
+// ChecksAnswers reports whether the reward of a stage reads the checker's scores; true if
+// algorithm.terms cannot be parsed.
 func (c *Config) ChecksAnswers(stage Stage) bool {
 	if _, err := ParseTerms(c.Algorithm.Terms); c.Algorithm.Terms != "" && err != nil {
 		return true
 	}
-	return stage.HasCritic() && slices.ContainsFunc(c.Rewarded(stage),
+	return stage.HasCritic() && slices.ContainsFunc(c.RewardTerms(stage),
 		func(t Term) bool { return t.Name == TermCheck || t.Wrong })
 }
 
-// ReadsThoughts reports whether the reward of a stage has the term teacher_logp, which takes a
-// pass of its own; of terms that cannot be read it is false.
+// ReadsThoughts reports whether the reward of a stage has the term teacher_logp, which takes a pass
+// of its own; false if algorithm.terms cannot be parsed.
 func (c *Config) ReadsThoughts(stage Stage) bool {
-	return stage.HasCritic() && slices.ContainsFunc(c.Rewarded(stage),
+	return stage.HasCritic() && slices.ContainsFunc(c.RewardTerms(stage),
 		func(t Term) bool { return t.Name == TermTeacher })
 }
 

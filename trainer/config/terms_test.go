@@ -53,7 +53,7 @@ func TestShortForms(t *testing.T) {
 	} {
 		c.Env.Command = env
 		terms, err := ParseTerms(want)
-		if got := c.Rewarded(Train); err != nil || !slices.Equal(got, terms) {
+		if got := c.RewardTerms(Train); err != nil || !slices.Equal(got, terms) {
 			t.Errorf("env %q: %+v, want %s", env, got, want)
 		}
 	}

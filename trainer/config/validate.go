@@ -12,7 +12,8 @@ import (
 	"gad/model"
 )
 
-// Validate finds every value, and every combination of settings, that cannot be meant.
+// Validate returns an error with a line for every value, and every combination of settings, that
+// the stage refuses.
 func (c *Config) Validate(stage Stage) error {
 	if err := conf.Validate(c); err != nil {
 		return err
@@ -48,13 +49,13 @@ func (c *Config) Validate(stage Stage) error {
 		}
 		bad("data.turns is all: only gad sft learns a conversation as one sequence; gad %s sets one answer of the student beside one of the teacher: %s", stage, way)
 	}
-	if c.Ranks(stage) && c.Data.Ratings == "" {
+	if c.LearnsRanking(stage) && c.Data.Ratings == "" {
 		bad("trainer.objective ranking learns from scored answers: give --ratings FILE, made by gad data rate --keep-answers")
 	}
-	if c.Ranks(stage) && c.Data.Turns == data.TurnsAll {
+	if c.LearnsRanking(stage) && c.Data.Turns == data.TurnsAll {
 		bad("trainer.objective ranking: data.turns is all, and a row's answers are single ones: use last or each")
 	}
-	if err := c.Rollout.Validate(); err != nil && (stage != SFT || c.Ranks(stage)) {
+	if err := c.Rollout.Validate(); err != nil && (stage != SFT || c.LearnsRanking(stage)) {
 		errs = append(errs, err)
 	}
 	if m, b := c.Actor.PPOMiniBatch, c.Data.TrainBatchSize; m > b {
@@ -93,7 +94,7 @@ func (c *Config) Validate(stage Stage) error {
 	if c.Rollout.Merged == "true" && !c.Actor.LoRA.On() {
 		bad("rollout.merged is true, but actor.lora.rank is 0: there are no adapters to merge: set a rank, or leave it out")
 	}
-	if b := c.Base(); model.Quantised(b) && c.Trainer.Device == "cuda" {
+	if b := c.LoRABase(); model.Quantised(b) && c.Trainer.Device == "cuda" {
 		bad("the base of LoRA is kept in %s, which only the CPU has: leave actor.lora.base and critic.lora.base out, or use trainer.device=cpu", b)
 	}
 	if b := c.Critic.LoRA.Base; c.Actor.LoRA.On() && model.Quantised(b) && b != c.Actor.LoRA.Base {
@@ -123,25 +124,24 @@ func (c *Config) Validate(stage Stage) error {
 	if c.Trainer.KeepBest != "" && len(c.Data.ValFiles) == 0 {
 		bad("trainer.keep_best %s needs data.val_files", c.Trainer.KeepBest)
 	}
-	if complaint := c.Offloads(stage); complaint != "" {
+	if complaint := c.CheckOffload(stage); complaint != "" {
 		bad("%s", complaint)
 	}
 	errs = append(errs, c.validateTerms(stage)...)
 	errs = append(errs, c.validateJudges(stage)...)
-	// else findStart says it
+	// otherwise Trainer.findStart reports it
 	if stage == Train && c.Trainer.Resume == "" && errors.Join(errs...) != nil {
 		bad("trainer.resume_from: no warm-up to start from: give --resume RUN (made by gad warmup)")
 	}
 	return errors.Join(errs...)
 }
 
-// validateTeacher checks the settings of gad opd, and of a game that has a teacher beside its
-// discriminator.
+// validateTeacher checks the settings of gad opd, and of a game with algorithm.teacher_weight.
 func (c *Config) validateTeacher(stage Stage) (errs []error) {
 	bad := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("settings: "+format, args...))
 	}
-	if !c.Taught(stage) {
+	if !c.ReadsTeacher(stage) {
 		return nil
 	}
 	if w := c.Algorithm.TeacherWeight; c.Mixes(stage) {
@@ -180,7 +180,7 @@ func (c *Config) validateTeacher(stage Stage) (errs []error) {
 	return errs
 }
 
-// Validate checks what the tags cannot say.
+// Validate checks values that the field tags cannot refuse.
 func (c DPOConfig) Validate() error {
 	for _, s := range []struct {
 		key string
@@ -196,8 +196,9 @@ func (c DPOConfig) Validate() error {
 	return nil
 }
 
-// Offloads is what is wrong with moments that are to leave a device's memory for the same.
-func (c *Config) Offloads(stage Stage) (complaint string) {
+// CheckOffload returns a complaint about moments that are to leave the device's memory on a device
+// that has no other; "": none.
+func (c *Config) CheckOffload(stage Stage) (complaint string) {
 	key := "actor.optim.offload"
 	switch {
 	case c.Trainer.Device == "cuda":
@@ -340,7 +341,7 @@ func (c *Config) validateChunks(stage Stage) (errs []error) {
 	return errs
 }
 
-// mostAnswers is the largest number of answers of a prompt's trees.
+// mostAnswers is the largest number of answers that a prompt's trees may have.
 const mostAnswers = 4096
 
 // validateTrees checks the settings of answers that branch.
@@ -375,7 +376,7 @@ func (c *Config) validateTrees(stage Stage) (errs []error) {
 	return errs
 }
 
-// CheckRanks refuses a number of ranks that the settings cannot be divided among.
+// CheckRanks refuses a number of ranks among which the shards cannot be divided.
 func (c *Config) CheckRanks(ranks int) error {
 	if c.Trainer.Shards%ranks != 0 {
 		return fmt.Errorf("%w: trainer.shards is %d, but there are %d ranks: each needs as many shards as any other: set trainer.shards=%d or a multiple", ErrConfig, c.Trainer.Shards, ranks, ranks)

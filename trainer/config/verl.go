@@ -8,10 +8,9 @@ import (
 	"gad/internal/conf"
 )
 
-// verls are verl's names that need more of an answer than the setting whose alias they are:
-// what gad does not have, or has otherwise. Verl's groups actor_rollout_ref.actor, .rollout and
-// .model are not listed: what stands below them has the same name below actor, rollout and model
-// as a rule.
+// verls maps verl's names to advice, where an alias is not enough: settings that gad does not have,
+// or has in another form. Settings in verl's groups actor_rollout_ref.actor, .rollout and .model
+// are mostly not listed: as a rule they have the same name in actor, rollout and model.
 var verls = map[string]string{
 	"actor_rollout_ref":       "verl's group: its settings are actor.*, rollout.* and model.* here",
 	"actor_rollout_ref.actor": "verl's group: its settings are actor.* here",
@@ -45,21 +44,22 @@ var verls = map[string]string{
 	"trainer.resume_mode":                                  "the same command resumes a run: leave it out, or see trainer.resume_from",
 }
 
-// retired are settings that were taken out: the value that turned one off, which the config.yaml of
-// an older run has, and why it is gone.
+// retired maps a removed setting to the value that turned it off, which the config.yaml of an older
+// run has, and to the reason of its removal.
 var retired = map[string]struct{ off, why string }{
 	"data.curriculum":           {"", "taken out, since the order of rows showed no effect (doc/failures.md): leave it out; data.where chooses rows"},
 	"trainer.skip_update_below": {"0", "taken out, since no study showed an effect (doc/failures.md): leave it out"},
 }
 
-// Retired is for conf.Load.
+// Retired returns the value that turned off the removed setting key, for conf.Load, which ignores
+// that value.
 func (c *Config) Retired(key string) (off string, ok bool) {
 	r, ok := retired[key]
 	return r.off, ok
 }
 
-// Hint says what to write in the place of a setting of verl's, and of one that was taken out; ""
-// where key is neither.
+// Hint returns what to write instead of a setting of verl's or of a removed setting; "" if key is
+// neither.
 func (c *Config) Hint(key string) string {
 	if r, ok := retired[key]; ok {
 		return r.why

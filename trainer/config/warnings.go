@@ -18,7 +18,7 @@ const largeLR = 3e-4
 // wildLR is a learning rate above which no student or discriminator was seen to learn.
 const wildLR = 0.03
 
-// Warnings are settings that are allowed and rarely right.
+// Warnings returns warnings about settings that are allowed and rarely right.
 func (c *Config) Warnings(stage Stage) (warnings []string) {
 	warnings = append(c.judgeWarnings(), c.idleWarnings(stage)...)
 	if !stage.HasCritic() {
@@ -42,7 +42,7 @@ func (c *Config) Warnings(stage Stage) (warnings []string) {
 	return warnings
 }
 
-// idleWarnings are settings without effect beside the others.
+// idleWarnings returns warnings about changed settings that have no effect given the others.
 func (c *Config) idleWarnings(stage Stage) (warnings []string) {
 	networks := []struct {
 		key, who string
@@ -62,7 +62,7 @@ func (c *Config) idleWarnings(stage Stage) (warnings []string) {
 	}
 	defaults := StageDefaults(stage)
 	for f := range c.facts() {
-		if f.group || f.own("needs") == "" && !strings.HasPrefix(f.key, "teacher.") {
+		if f.group || f.ownTag("needs") == "" && !strings.HasPrefix(f.key, "teacher.") {
 			continue
 		}
 		if d, _ := defaults.find(f.key); reflect.DeepEqual(d.value.Interface(),
@@ -81,7 +81,7 @@ func (c *Config) idleWarnings(stage Stage) (warnings []string) {
 	return warnings
 }
 
-// judgeWarnings are settings of the judges that are allowed and rarely right.
+// judgeWarnings returns a warning about a held-out discriminator that is the run's own.
 func (c *Config) judgeWarnings() []string {
 	held := c.Trainer.HeldOutCritic
 	if held == "" {
@@ -99,11 +99,11 @@ func (c *Config) judgeWarnings() []string {
 	return nil
 }
 
-// FewSteps are too few for a student to learn in at the learning rates that are usual.
+// FewSteps is a number of steps too small for a student to learn at the usual learning rates.
 const FewSteps = 20
 
-// LengthWarnings are warnings of a run of so many steps over so many rows: that the student
-// learns in none of them, or in hardly any.
+// LengthWarnings returns warnings about the length of a run of so many steps over so many rows:
+// that the student learns in no step, or in hardly any.
 func (c *Config) LengthWarnings(stage Stage, rows, steps int) []string {
 	alone := 0
 	if stage.HasCritic() {

@@ -9,7 +9,7 @@ import (
 	"gad/tokenizer"
 )
 
-// Batch is the rows of one step.
+// Batch holds the rows of one step.
 type Batch []Row
 
 // Row is a prompt with the teacher's answer.
@@ -17,26 +17,26 @@ type Row struct {
 	Index       int // in the data set
 	Prompt      []int32
 	PromptText  string
-	Teacher     model.Seq // prompt and teacher's answer, as every sequence ends
+	Teacher     model.Seq // prompt and teacher's answer, with the common end (Encoder.Seq)
 	TeacherText string
 	TeacherCut  bool             // the answer was longer than the limit, or unfinished
-	Soft        []data.SoftLabel // of the trained tokens of Teacher; nil: all are hard
-	Hard        bool             // the row has log-probabilities that give no labels
+	Soft        []data.SoftLabel // labels of the trained tokens of Teacher; nil: all are hard
+	Hard        bool             // the row has log-probabilities, but no labels come of them
 }
 
-// Teachers returns the teacher's answers behind their prompts.
+// Teachers returns the teacher's answers, each after its prompt.
 func (b Batch) Teachers() []model.Seq {
-	return of(b, func(r Row) model.Seq { return r.Teacher })
+	return mapRows(b, func(r Row) model.Seq { return r.Teacher })
 }
 
 // Prompts returns the prompts' tokens.
-func (b Batch) Prompts() [][]int32 { return of(b, func(r Row) []int32 { return r.Prompt }) }
+func (b Batch) Prompts() [][]int32 { return mapRows(b, func(r Row) []int32 { return r.Prompt }) }
 
-// Indices returns the places of the rows in the data set.
-func (b Batch) Indices() []int { return of(b, func(r Row) int { return r.Index }) }
+// Indices returns the rows' indices in the data set.
+func (b Batch) Indices() []int { return mapRows(b, func(r Row) int { return r.Index }) }
 
-// of returns a value of each row.
-func of[T any](b Batch, value func(Row) T) []T {
+// mapRows returns value of each row.
+func mapRows[T any](b Batch, value func(Row) T) []T {
 	out := make([]T, len(b))
 	for i, r := range b {
 		out[i] = value(r)
@@ -53,16 +53,17 @@ func (e Encoder) Batch(set *data.Set, rows []int) (Batch, error) {
 	b := make(Batch, len(examples))
 	for i, x := range examples {
 		answer := e.Response(x.Answer)
-		teacher := e.learned(e.Seq(x.Prompt, answer), x.Spans)
+		teacher := e.keepSpans(e.Seq(x.Prompt, answer), x.Spans)
 		b[i] = Row{Index: rows[i], Prompt: x.Prompt, PromptText: x.PromptText(),
-			Teacher: teacher, TeacherText: e.shown(x), TeacherCut: !answer.Finished,
+			Teacher: teacher, TeacherText: e.teacherText(x), TeacherCut: !answer.Finished,
 			Soft: x.Soft[:min(teacher.Trained(), len(x.Soft))], Hard: x.Hard != ""}
 	}
 	return b, nil
 }
 
-// learned gives seq the spans of its answer that are learned; nil is all.
-func (e Encoder) learned(seq model.Seq, spans []data.Span) model.Seq {
+// keepSpans returns seq with the given spans of its answer as trained tokens; spans nil: all of the
+// answer.
+func (e Encoder) keepSpans(seq model.Seq, spans []data.Span) model.Seq {
 	if spans == nil {
 		return seq
 	}
@@ -78,25 +79,25 @@ func (e Encoder) learned(seq model.Seq, spans []data.Span) model.Seq {
 	return seq
 }
 
-// shown returns the teacher's answer as a student would write it.
-func (e Encoder) shown(r data.Example) string {
+// teacherText returns the teacher's answer as a student would write it.
+func (e Encoder) teacherText(r data.Example) string {
 	if r.Turns == nil {
 		return r.Teacher
 	}
 	return strings.TrimSpace(e.Tok.Decode(r.Answer, true))
 }
 
-// Given is one row of a data set as token ids, for LogProbs and Scores.
-type Given struct {
+// RowAnswer is one row of a data set as token ids, for gad generate and the scoring of rows.
+type RowAnswer struct {
 	Row       int
 	Seq       model.Seq
 	Truncated bool
 }
 
-// GivenRows encodes the answers that rows of a data set carry: response_ids,
-// else response, else teacher_response. limits are in tokens.
-func GivenRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int,
-	maxResponse int) (out []Given, err error) {
+// RowAnswers encodes the answers of rows of a data set: response_ids, else response, else
+// teacher_response. maxResponse is in tokens.
+func RowAnswers(tok *tokenizer.Tokenizer, set *data.Set, rows []int,
+	maxResponse int) (out []RowAnswer, err error) {
 	enc := Encoder{Tok: tok, MaxResponse: maxResponse}
 	for _, i := range rows {
 		r, err := set.Row(i)
@@ -107,17 +108,17 @@ func GivenRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int,
 		if err != nil {
 			return nil, fmt.Errorf("data: row %d: %w", r.Index, err)
 		}
-		seq, cut, err := enc.given(prompt, r)
+		seq, cut, err := enc.givenAnswer(prompt, r)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, Given{Row: i, Truncated: cut, Seq: seq})
+		out = append(out, RowAnswer{Row: i, Truncated: cut, Seq: seq})
 	}
 	return out, nil
 }
 
-// ForDiscriminator returns g as the discriminator reads it.
-func (g Given) ForDiscriminator(tok *tokenizer.Tokenizer) model.Seq {
+// ForDiscriminator returns the answer as the discriminator reads it.
+func (g RowAnswer) ForDiscriminator(tok *tokenizer.Tokenizer) model.Seq {
 	return Encoder{Tok: tok}.Seq(g.Seq.IDs[:g.Seq.Prompt()],
 		Response{g.Seq.Response(), !g.Truncated})
 }

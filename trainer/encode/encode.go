@@ -1,9 +1,11 @@
-// Package encode turns rows into token ids: prompts through the chat template, answers as every
-// sequence of a run ends, and which rows a run can take.
+// Package encode turns rows into token ids: prompts through the chat template, answers with the
+// common end of all sequences, and finds the rows that a run can take.
 //
 //	encode.go  one row: Encoder, prompts and answers
-//	batch.go   many rows: the batch of a step, and answers that rows carry
-//	usable.go  which rows are within the limits, and what is to be said of the others
+//	batch.go many rows: the batch of a step, and answers in rows
+//	usable.go which rows are within the limits, and notes about the others
+//	ranked.go  scored answers of rows, for rankings
+//	soft.go    soft labels from a teacher's log-probabilities
 package encode
 
 import (
@@ -24,17 +26,17 @@ type Encoder struct {
 	MaxPrompt, MaxResponse int
 }
 
-// Prompt returns the row's prompt up to where the answer begins: its prompt_ids, or its
-// conversation in the chat template.
+// Prompt returns the tokens of the row's prompt up to where the answer begins: its prompt_ids, or
+// its conversation in the chat template.
 func (e Encoder) Prompt(r data.Row) ([]int32, error) {
 	if len(r.PromptIDs) > 0 {
-		return e.checked("prompt_ids", r.PromptIDs)
+		return e.checkIDs("prompt_ids", r.PromptIDs)
 	}
 	return e.Tok.Prompt(Chat(r))
 }
 
-// WithSystem returns a row whose prompt begins with the system message text, in the place of its
-// own. A row with prompt_ids has no place for one.
+// WithSystem returns a row whose prompt begins with the system message text, instead of its own. It
+// fails on a row with prompt_ids.
 func WithSystem(r data.Row, text string) (data.Row, error) {
 	if len(r.PromptIDs) > 0 {
 		return r, fmt.Errorf("data: row %d: has prompt_ids, which a system message cannot be put before: leave it out, or give rows with messages", r.Index)
@@ -46,8 +48,8 @@ func WithSystem(r data.Row, text string) (data.Row, error) {
 	return r, nil
 }
 
-// Shows refuses a row whose tool calls or tools the chat template does not show, and, with
-// data.ErrThought, one whose answer thinks where the prompt does not, or the other way round.
+// Shows refuses a row whose tool calls or tools the chat template does not show. It refuses, with
+// data.ErrThought, a row whose answer has a thought but not its prompt, or the reverse.
 func (e Encoder) Shows(r data.Row) error {
 	if len(r.PromptIDs) > 0 {
 		return nil
@@ -65,8 +67,8 @@ func (e Encoder) Shows(r data.Row) error {
 	return e.Tok.Shows(c)
 }
 
-// Reply returns what the teacher did behind the row's prompt, where that is more than a text: see
-// tokenizer.Trajectory.
+// Reply returns the tokens and learned spans of the teacher's turns after the row's prompt, for
+// rows whose answer is more than a text (tokenizer.Trajectory).
 func (e Encoder) Reply(r data.Row) ([]int32, []data.Span, error) {
 	ids, spans, err := e.Tok.Trajectory(Chat(r), messages(r.Turns),
 		func(i int) bool { return r.Turns[i].Context })
@@ -83,31 +85,31 @@ func (e Encoder) Reply(r data.Row) ([]int32, []data.Span, error) {
 	return ids, learned, nil
 }
 
-// Response is an answer before it stands in a sequence: its tokens, and whether it has an end. Of
-// an end among the tokens only those are left that the student drew: Seq writes the one that
-// counts.
+// Response is an answer before it is put into a sequence: its tokens, and whether it has an end. A
+// student's response may contain the end tokens that it sampled; a teacher's does not. Seq replaces
+// either by the common end.
 type Response struct {
 	IDs      []int32
 	Finished bool
 }
 
-// Seq returns prompt and response as every sequence ends that is scored or compared: this is the
-// one place at which an end is added.
+// Seq returns prompt and response with the common end of all sequences that are scored or compared.
+// No other function adds an end.
 func (e Encoder) Seq(prompt []int32, r Response) model.Seq {
 	return e.Ending().Seq(prompt, r.IDs, !r.Finished)
 }
 
-// Response returns the answer of a row of data, whose tokens have an end unless it is unfinished
-// (data.Row.Unfinished), within the limit. One that is cut at the limit has no end.
+// Response returns a row's answer, cut at the length limit. Answers in rows have an end unless they
+// are unfinished (data.Row.Unfinished); an answer that is cut has none.
 func (e Encoder) Response(ids []int32) Response {
 	n := len(ids)
 	if n > 0 && ids[n-1] == e.Tok.EndOfTurn() {
-		return e.within(Response{ids[: n-1 : n-1], true})
+		return e.truncate(Response{ids[: n-1 : n-1], true})
 	}
-	return e.within(Response{IDs: ids})
+	return e.truncate(Response{IDs: ids})
 }
 
-// Len returns the tokens of the response, its end included.
+// Len returns the number of tokens of the response, with its end.
 func (r Response) Len() int {
 	if r.Finished {
 		return len(r.IDs) + 1
@@ -115,41 +117,42 @@ func (r Response) Len() int {
 	return len(r.IDs)
 }
 
-// within cuts a response at the limit, which counts its end.
-func (e Encoder) within(r Response) Response {
+// truncate cuts a response at the length limit, which counts its end.
+func (e Encoder) truncate(r Response) Response {
 	if n := e.MaxResponse; r.Len() > n {
 		return Response{IDs: r.IDs[:n:n]}
 	}
 	return r
 }
 
-// Answer returns text as data keeps a finished answer, however long: with its end.
+// Answer returns the tokens of text as a finished answer of a row, with its end, however long.
 func (e Encoder) Answer(text string) []int32 { return append(e.text(text), e.Tok.EndOfTurn()) }
 
-// text returns the tokens of an answer: without trailing blanks, which chat templates add and
+// text returns the tokens of an answer's text without trailing blanks, which chat templates add and
 // models rarely do.
 func (e Encoder) text(text string) []int32 {
 	return e.Tok.EncodeText(e.Tok.Written(strings.TrimRight(text, " \t\r\n")))
 }
 
-// Lost counts the characters of text that the tokenizer has no token for.
+// Lost returns the number of characters of text that the tokenizer has no token for, and the first
+// of them.
 func (e Encoder) Lost(text string) (n int, first string) { return e.Tok.Lost(text) }
 
-// given returns the answer that a row carries behind prompt: response_ids as they are, else
-// response, else the teacher's; cut says that it has no end.
-func (e Encoder) given(prompt []int32, r data.Row) (seq model.Seq, cut bool, err error) {
+// givenAnswer returns the answer of a row after prompt: response_ids as they are, else response,
+// else the teacher's; cut reports that it has no end.
+func (e Encoder) givenAnswer(prompt []int32, r data.Row) (seq model.Seq, cut bool, err error) {
 	var answer Response
 	switch {
 	case len(r.ResponseIDs) > 0:
-		ids, err := e.checked("response_ids", r.ResponseIDs)
+		ids, err := e.checkIDs("response_ids", r.ResponseIDs)
 		if err != nil {
 			return seq, false, fmt.Errorf("data: row %d: %w", r.Index, err)
 		}
 		return model.Answer(slices.Concat(prompt, ids), len(prompt)), false, nil
 	case r.Response != "":
-		answer = e.within(Response{e.text(r.Response), true})
+		answer = e.truncate(Response{e.text(r.Response), true})
 	case r.Teacher != "" && r.Turns == nil:
-		answer = e.within(Response{e.text(r.Teacher), !r.Unfinished()})
+		answer = e.truncate(Response{e.text(r.Teacher), !r.Unfinished()})
 	case r.Teacher != "":
 		ids, _, err := e.Reply(r)
 		if err != nil {
@@ -165,7 +168,8 @@ func (e Encoder) given(prompt []int32, r data.Row) (seq model.Seq, cut bool, err
 	return e.Seq(prompt, answer), !answer.Finished, nil
 }
 
-func (e Encoder) checked(column string, ids []int32) ([]int32, error) {
+// checkIDs refuses ids, from the given column, that are no tokens of the tokenizer.
+func (e Encoder) checkIDs(column string, ids []int32) ([]int32, error) {
 	for i, id := range ids {
 		if e.Tok.Piece(id) == nil {
 			return nil, fmt.Errorf("%s[%d] is %d, not a token of this tokenizer (0 to %d)", column,
@@ -175,16 +179,17 @@ func (e Encoder) checked(column string, ids []int32) ([]int32, error) {
 	return ids, nil
 }
 
-// Ending returns how sequences end.
+// Ending returns the end of sequences.
 func (e Encoder) Ending() critic.Ending {
 	return critic.Ending{EOS: e.Tok.EOS(), Turn: e.Tok.EndOfTurn()}
 }
 
-// Chat returns the row's prompt as the chat template gets it.
+// Chat returns the row's prompt as the chat template reads it.
 func Chat(r data.Row) tokenizer.Chat {
 	return tokenizer.Chat{Messages: messages(r.Messages), Tools: string(r.Tools)}
 }
 
+// messages converts a row's turns to messages of the tokenizer.
 func messages(turns []data.Message) []tokenizer.Message {
 	out := make([]tokenizer.Message, len(turns))
 	for i, m := range turns {
@@ -194,10 +199,10 @@ func messages(turns []data.Message) []tokenizer.Message {
 	return out
 }
 
-// For returns how a run with this tokenizer turns rows into tokens, without limits.
-func For(tok *tokenizer.Tokenizer) data.Encoder { return Encoder{Tok: tok} }
+// NewEncoder returns an encoder without limits, for package data.
+func NewEncoder(tok *tokenizer.Tokenizer) data.Encoder { return Encoder{Tok: tok} }
 
-// Prompt returns the conversation of a row up to where the answer begins, as token ids.
+// Prompt returns the tokens of a row's conversation up to where the answer begins.
 func Prompt(tok *tokenizer.Tokenizer, set *data.Set, row int) ([]int32, error) {
 	r, err := set.Row(row)
 	if err != nil {

@@ -14,13 +14,13 @@ func TestLearned(t *testing.T) {
 	for n, want := range map[int][]model.Span{10: {{From: 4, To: 7}, {From: 9, To: 12}},
 		6: {{From: 4, To: 7}, {From: 9, To: 10}}, 5: {{From: 4, To: 7}}, 2: {{From: 4, To: 6}}} {
 		seq := model.Answer(make([]int32, 4+n), 4)
-		if got := (Encoder{}).learned(seq, spans); !slices.Equal(got.Spans, want) ||
+		if got := (Encoder{}).keepSpans(seq, spans); !slices.Equal(got.Spans, want) ||
 			got.Prompt() != 4 {
 			t.Errorf("cut at %d: %v, want %v", n, got.Spans, want)
 		}
 	}
 	seq := model.Answer(make([]int32, 14), 4)
-	if got := (Encoder{}).learned(seq, nil); !slices.Equal(got.Spans, seq.Spans) {
+	if got := (Encoder{}).keepSpans(seq, nil); !slices.Equal(got.Spans, seq.Spans) {
 		t.Errorf("without spans: %v", got.Spans)
 	}
 }

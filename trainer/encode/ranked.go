@@ -7,15 +7,16 @@ import (
 	"gad/model"
 )
 
-// Ranked are the scored answers to some rows: to each the first n sampled ones, and the teacher's.
+// Ranked holds scored answers: for each row its first n sampled answers and the teacher's.
 type Ranked struct {
 	Seqs  []model.Seq // [S]
 	Score []float64   // [S]
-	Group []int       // [S] which of the rows
+	Group []int       // [S] index of the answer's row
 }
 
-// Ranked returns the answers that gad data rate has kept of the rows of a batch.
-func (e Encoder) Ranked(set *data.Set, b Batch, n int) (r Ranked, err error) {
+// RankedAnswers returns the scored answers to the rows of a batch, from the ratings of gad data
+// rate.
+func (e Encoder) RankedAnswers(set *data.Set, b Batch, n int) (r Ranked, err error) {
 	answers, teachers, err := set.Answers(b.Indices())
 	if err != nil {
 		return r, err
@@ -25,12 +26,12 @@ func (e Encoder) Ranked(set *data.Set, b Batch, n int) (r Ranked, err error) {
 			append(r.Seqs, seq), append(r.Score, *a.Score), append(r.Group, p)
 	}
 	for p, row := range b {
-		if why := e.unranked(answers[p], teachers[p], n); why != "" {
+		if why := e.whyUnrankable(answers[p], teachers[p], n); why != "" {
 			return r, fmt.Errorf("data: ratings %s: row %d: %s: the file has changed",
 				set.Ratings().Path, set.Before(row.Index), why)
 		}
 		for _, a := range answers[p][:n] {
-			ids, err := e.checked("answers", a.IDs)
+			ids, err := e.checkIDs("answers", a.IDs)
 			if err != nil {
 				return r, fmt.Errorf("data: ratings %s: row %d: %w", set.Ratings().Path,
 					set.Before(row.Index), err)
@@ -42,8 +43,8 @@ func (e Encoder) Ranked(set *data.Set, b Batch, n int) (r Ranked, err error) {
 	return r, nil
 }
 
-// unranked says why a row's answers cannot be ranked, "" where they can.
-func (e Encoder) unranked(answers []data.RatedAnswer, teacher data.RatedAnswer, n int) string {
+// whyUnrankable returns why a row's answers cannot be ranked; "" if they can.
+func (e Encoder) whyUnrankable(answers []data.RatedAnswer, teacher data.RatedAnswer, n int) string {
 	if len(answers) < n {
 		return "it has too few answers"
 	}
@@ -63,9 +64,9 @@ func (e Encoder) unranked(answers []data.RatedAnswer, teacher data.RatedAnswer, 
 	return ""
 }
 
-// Rankable returns the rows whose answers can be ranked: the first n sampled ones have scores
-// that are finite, and not all equal to each other and to the teacher's. Errors wrap data.ErrChoice
-// where the ratings do not have what is asked for.
+// Rankable returns the rows whose answers can be ranked: the scores of the first n sampled answers
+// and of the teacher's are finite, and not all equal. An error wraps data.ErrChoice if the ratings
+// lack the answers that the settings ask for.
 func (e Encoder) Rankable(set *data.Set, rows []int32, n int) (kept []int32, err error) {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%w: data: ratings %s: %s", data.ErrChoice, set.Ratings().Path,
@@ -92,7 +93,7 @@ func (e Encoder) Rankable(set *data.Set, rows []int32, n int) (kept []int32, err
 					return nil, bad("row %d: an answer of %d tokens, and data.max_response_length is %d: raise it, or rate with --max-new-tokens %[3]d", set.Before(at[i]), len(a.IDs), e.MaxResponse)
 				}
 			}
-			if e.unranked(list, teachers[i], n) == "" {
+			if e.whyUnrankable(list, teachers[i], n) == "" {
 				kept = append(kept, int32(at[i]))
 			}
 		}

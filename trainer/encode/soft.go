@@ -9,11 +9,11 @@ import (
 	"gad/model"
 )
 
-// Soft gives the tokens of an answer their soft labels. The tokens of both sides are known by the
-// bytes that they write, and by nothing else: a teacher's token whose span of the answer is that of
-// a student's token labels it. Of the other tokens that the teacher scored there, those that are
-// one token of the student's are in the label; the rest is its tail. The end of the answer is
-// labelled where the teacher scored it.
+// Soft returns the soft labels of an answer's tokens; without any, bad is the reason. Tokens of
+// teacher and student are matched by their bytes alone: a teacher's token that spans the same bytes
+// of the answer as a student's token labels it. Its alternatives that are one token of the
+// student's are in the label; the rest is the label's tail. The answer's end is labelled if the
+// teacher scored it.
 func (e Encoder) Soft(r data.Row, answer []int32) (soft []data.SoftLabel, bad string) {
 	const changed = "the student's tokenizer changes the text: its tokens do not write it"
 	ends, ok := r.Logprobs.Spell(r.Teacher)
@@ -21,7 +21,7 @@ func (e Encoder) Soft(r data.Row, answer []int32) (soft []data.SoftLabel, bad st
 		return nil, "the bytes of the tokens do not write the answer"
 	}
 	text := strings.TrimRight(r.Teacher, " \t\r\n")
-	token := starting(r.Logprobs, ends, len(text))
+	token := tokenStarts(r.Logprobs, ends, len(text))
 	soft = make([]data.SoftLabel, len(answer))
 	at, labels := 0, 0
 	for i, id := range answer {
@@ -37,7 +37,7 @@ func (e Encoder) Soft(r data.Row, answer []int32) (soft []data.SoftLabel, bad st
 			return nil, changed
 		}
 		j := token[at]
-		if j >= 0 && (last && e.ends(r.Logprobs[j][0]) ||
+		if j >= 0 && (last && e.isEnd(r.Logprobs[j][0]) ||
 			piece != "" && j < len(ends) && ends[j] == at+len(piece)) {
 			if soft[i] = e.label(r.Logprobs[j], id, prefix); soft[i].IDs != nil {
 				labels++
@@ -54,9 +54,9 @@ func (e Encoder) Soft(r data.Row, answer []int32) (soft []data.SoftLabel, bad st
 	return soft, ""
 }
 
-// starting gives for each byte of a text of n bytes, and for its end, the teacher's token that
-// begins there, -1 for none. ends are those of Logprobs.Spell.
-func starting(l data.Logprobs, ends []int, n int) []int {
+// tokenStarts returns for each byte of a text of n bytes, and for its end, the teacher's token that
+// begins there, or -1. ends is the result of Logprobs.Spell.
+func tokenStarts(l data.Logprobs, ends []int, n int) []int {
 	token := make([]int, n+1)
 	for i := range token {
 		token[i] = -1
@@ -77,14 +77,14 @@ func starting(l data.Logprobs, ends []int, n int) []int {
 	return token
 }
 
-// ends reports whether a token of the teacher's is the end of its answer.
-func (e Encoder) ends(l data.Logprob) bool {
+// isEnd reports whether a token of the teacher's is the end of its answer.
+func (e Encoder) isEnd(l data.Logprob) bool {
 	return l.Bytes == "" || l.Bytes == string(e.Tok.Piece(e.Tok.EndOfTurn()))
 }
 
-// Logprobs returns a teacher's labels of the tokens of an answer, each with the token itself, as
-// rows have them: the inverse of Soft, but for control tokens, which write nothing, and tokens that
-// write the same. Of an answer that is cut there are as many labels as tokens.
+// Logprobs converts a teacher's labels of an answer's tokens to the form of rows: the inverse of
+// Soft, but for control tokens, which have no bytes, and tokens with equal bytes. An answer that is
+// cut has as many labels as tokens.
 func (e Encoder) Logprobs(r data.Row, answer []int32, labels []model.SoftLabel) data.Logprobs {
 	text := strings.TrimRight(r.Teacher, " \t\r\n")
 	out := make(data.Logprobs, len(labels))
@@ -124,7 +124,7 @@ func (e Encoder) Logprobs(r data.Row, answer []int32, labels []model.SoftLabel) 
 	return out
 }
 
-// label returns the label of token id, which is the first of at. prefix stands before the bytes of
+// label returns the label of token id, which is the first of at. prefix is put before the bytes of
 // the others. A token that the teacher only calls unlikely is part of the tail.
 func (e Encoder) label(at []data.Logprob, id int32, prefix string) (l data.SoftLabel) {
 	for k, of := range at {
@@ -132,7 +132,7 @@ func (e Encoder) label(at []data.Logprob, id int32, prefix string) (l data.SoftL
 		switch {
 		case k == 0:
 			ok = of.LogProb > data.NoLogProb
-		case e.ends(of):
+		case e.isEnd(of):
 			as = e.Tok.EndOfTurn()
 		default:
 			as, ok = e.Tok.Token([]byte(prefix + of.Bytes))

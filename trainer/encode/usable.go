@@ -11,31 +11,33 @@ import (
 	"gad/trainer/config"
 )
 
-// Usable are the rows of a set that a run takes.
+// Usable holds the rows of a set that a run can take, and counts of the rows by what the limits do
+// to them.
 type Usable struct {
 	Rows    []int32
 	Dropped int // left out by data.overlong_prompts=filter and data.truncated_teachers=filter
-	Cut     int // of rows, those whose teacher's answer is over the limit
+	Cut     int // rows whose teacher's answer is over the limit
 
-	Lost      int // of rows, those with characters that the tokenizer has no token for
+	Lost      int // rows with characters that the tokenizer has no token for
 	FirstLost int // the first of them
 
-	Unfinished        int // of rows, those whose teacher's answer is within it and unfinished
-	droppedUnfinished int // of dropped, the same
+	Unfinished        int // rows whose teacher's answer is within the limit and unfinished
+	droppedUnfinished int // dropped rows of that kind
 
-	// What data.max_response_length would keep all answers, and 99 in 100, of the
-	// rows and of those that were dropped for their answer.
+	// The values of data.max_response_length that would keep all answers, and 99 % of them,
+	// counting rows that were dropped for their answer.
 	ForAll, ForMost int
 
-	Soft, Hard int // of rows, those with soft labels, and with log-probabilities that give none
+	Soft, Hard int // rows with soft labels, and rows with log-probabilities but no labels
 
-	SeenPrompts, SeenRows int // rows of another set whose prompt, or prompt and answer, are here
+	// rows of another set whose prompt, or prompt and answer, are in this set
+	SeenPrompts, SeenRows int
 }
 
-// Usable lists the first most rows that a run can take: all of the set's, or without
-// those that the overlong_prompts and truncated_teachers settings filter out. known
-// are rows of another set to look for; nil is none.
-func (e Encoder) Usable(set *data.Set, c config.DataConfig, most int, known *Sightings,
+// Usable returns the first most rows that a run can take: all rows of the set, or without rows that
+// overlong_prompts and truncated_teachers filter out. known counts rows of another set that are in
+// this one; nil: none.
+func (e Encoder) Usable(set *data.Set, c config.DataConfig, most int, known *Overlap,
 	keep data.Keep) (u Usable, err error) {
 	lengths := map[int]int{} // answers by length
 	answers := 0
@@ -77,7 +79,7 @@ func (e Encoder) Usable(set *data.Set, c config.DataConfig, most int, known *Sig
 			u.Hard++
 		}
 		u.Rows = append(u.Rows, int32(i))
-		known.look(m)
+		known.count(m)
 		return len(u.Rows) < most
 	})
 	if err != nil {
@@ -103,8 +105,8 @@ func (e Encoder) Usable(set *data.Set, c config.DataConfig, most int, known *Sig
 	return u, nil
 }
 
-// Why says what rows were left out for.
-func (u Usable) Why() string {
+// DropReason returns why rows were left out, in words.
+func (u Usable) DropReason() string {
 	switch u.droppedUnfinished {
 	case 0:
 		return "over the length limits"
@@ -114,12 +116,12 @@ func (u Usable) Why() string {
 	return "over the length limits or unfinished (finish_reason)"
 }
 
-// Pairs says what the limit of answers means for a stage: in SFT the student does
-// not learn to end an answer that is cut; elsewhere a pair with such an answer is
-// left out, unless the settings include it. A run without a single pair is refused:
-// its discriminator would never learn.
-func (u Usable) Pairs(name string, c config.Config, stage config.Stage) (note string, err error) {
-	if u.Cut+u.Unfinished == 0 || stage == config.OPD { // which does not read them
+// CheckPairs returns a note about answers that are cut or unfinished: in SFT they do not teach the
+// student to end; elsewhere they make no pairs, unless the settings include them. It refuses a run
+// without a single pair: its discriminator would never learn. name is the data's name.
+func (u Usable) CheckPairs(name string, c config.Config,
+	stage config.Stage) (note string, err error) {
+	if u.Cut+u.Unfinished == 0 || stage == config.OPD { // OPD does not read the answers
 		return "", nil
 	}
 	setting, include := "critic.truncated", c.Critic.Truncated == "include"
@@ -141,7 +143,7 @@ func (u Usable) Pairs(name string, c config.Config, stage config.Stage) (note st
 		u.Unfinished > 0 {
 		return "", fmt.Errorf("%w: data: %s: none of %d rows can make a pair, since every teacher answer is unfinished (finish_reason) or over %s %d: collect answers with a higher limit of tokens; or set %s=include", config.ErrConfig, name, n, key, limit, setting)
 	}
-	// a pool gives pairs in the place of others only
+	// a pool of negatives only replaces pairs
 	if (stage == config.DPO || stage.HasCritic()) && !include && u.Cut == n {
 		return "", fmt.Errorf("%w: data: %s: none of %d rows can make a pair, since every teacher answer is over %s %d: %s; or set %s=include", config.ErrConfig, name, n, key, limit, would, setting)
 	}
@@ -171,15 +173,16 @@ func (u Usable) Pairs(name string, c config.Config, stage config.Stage) (note st
 	return cut + ": " + would, nil
 }
 
-// Sightings count the rows of one set that are in another too.
-type Sightings struct {
-	wanted        [2]map[uint64]int // by prompt, by prompt and answer: rows that were not seen yet
+// Overlap counts the rows of one set that are in another too.
+type Overlap struct {
+	// rows not found yet, by key of the prompt and by key of prompt and answer
+	wanted        [2]map[uint64]int
 	prompts, rows int
 }
 
-// Sight makes sightings of the rows of set.
-func Sight(set *data.Set, rows []int) (*Sightings, error) {
-	s := &Sightings{wanted: [2]map[uint64]int{{}, {}}}
+// NewOverlap returns a count of the given rows of set, none of them found yet.
+func NewOverlap(set *data.Set, rows []int) (*Overlap, error) {
+	s := &Overlap{wanted: [2]map[uint64]int{{}, {}}}
 	for _, i := range rows {
 		r, err := set.Row(i)
 		if err != nil {
@@ -192,7 +195,8 @@ func Sight(set *data.Set, rows []int) (*Sightings, error) {
 	return s, nil
 }
 
-func (s *Sightings) look(m data.Measure) {
+// count counts the rows that m, a row of the other set, matches, each once.
+func (s *Overlap) count(m data.Measure) {
 	if s == nil {
 		return
 	}

@@ -1,7 +1,7 @@
-// Package episode plays the student in an environment: conversations in which it writes one turn
-// after another, and the environment answers each.
+// Package episode plays episodes: conversations in which the student writes one turn after another,
+// and an environment replies to each.
 //
-//	episode.go  what an episode is
+//	episode.go the records: episode, turn, task
 //	play.go     many episodes on one engine: requests go out as environments answer
 package episode
 
@@ -17,50 +17,50 @@ import (
 	"gad/tokenizer"
 )
 
-// What is said between a student and its environment, and the environment itself
-// (doc/environments.md). env.Pool is one that runs programs.
+// Messages between student and environment, and the interface of environments
+// (doc/environments.md). env.Pool implements it with programs.
 type (
 	Environment = env.Environment
 	Row         = env.Row
 	Message     = env.Message
 )
 
-// Episode is one conversation of the student with an environment. What is learned are the tokens as
-// they were sampled: no text is ever encoded again.
+// Episode is one conversation of the student with an environment. The student learns the tokens
+// that it sampled: no text is ever encoded again.
 //
 // A reply that appends messages makes a turn's context longer, and the episode stays one sequence
-// with a span for each turn. A reply that gives the next context whole begins another sequence. A
-// reader of the whole, such as the discriminator, has the transcript: one conversation, in which
-// of a context that was given whole only those messages stand that are new in it.
+// with a span for each turn. A reply that gives the next context whole begins another sequence.
+// Readers of the whole episode, such as the discriminator, read Script: one conversation, in which
+// a context that was given whole adds only its new messages.
 type Episode struct {
 	Seqs   []model.Seq // a span of one of them is a turn
 	Script model.Seq   // the transcript, a span for each turn: Seqs[0] where there is one
 	Logp   [][]float32 // of each sequence's trained tokens, as the sampler saw them
-	Turns  []Turn      // in their order, which is that of the spans
+	Turns  []Turn      // in the order of the spans
 	Cut    bool        // ended by a limit, and not by the environment
 	Open   bool        // the last turn has no end: it was cut at a limit of tokens
-	Label  string      // of the environment; "" is none
+	Label  string      // given by the environment; "": none
 	Fault  string      // why the environment broke; "": it did not
-	Before int         // turns taken over from another episode, which are no spans of Seqs
-	Again  int         // of those, turns that the environment played once more
+	Before int         // turns copied from another episode, which are no spans of Seqs
+	Again  int         // how many of these the environment played again
 	Prompt []Message   // the first context
-	Spoken []Message   // what the transcript has behind it, as texts
+	Spoken []Message   // the messages of Script after Prompt
 
-	// Tokens of contexts that the turns' requests had, of those the ones that no earlier request
-	// of the episode had, and the ones that had to be computed.
+	// Tokens of the contexts of all turns' requests: all, those that no earlier request of the
+	// episode had, and those that had to be computed.
 	Context, New, Computed int
 }
 
-// Turn is one answer of the student, and what the environment made of it.
+// Turn is one turn of the student, with the environment's verdict.
 type Turn struct {
 	Reward float64 // without the penalty of an invalid turn
 	Valid  bool
 	Cut    bool   // at a limit of tokens
-	Anchor string // the observation before the turn, without its history; "" is none
-	At     int    // in Spoken
+	Anchor string // the observation before the turn, without its history; "": none
+	At     int    // index in Spoken
 }
 
-// Trained is the number of tokens that the student wrote.
+// Trained returns the number of tokens that the student sampled.
 func (e *Episode) Trained() (n int) {
 	for _, s := range e.Seqs {
 		n += s.Trained()
@@ -68,7 +68,7 @@ func (e *Episode) Trained() (n int) {
 	return n
 }
 
-// Reward is the sum over the turns, each invalid one of which costs penalty.
+// Reward returns the sum of the turns' rewards; each invalid turn costs penalty.
 func (e *Episode) Reward(penalty float64) (sum float64) {
 	for _, x := range e.Rewards(penalty) {
 		sum += x
@@ -76,7 +76,7 @@ func (e *Episode) Reward(penalty float64) (sum float64) {
 	return sum
 }
 
-// Rewards are those of the turns.
+// Rewards returns the turns' rewards, minus penalty for an invalid turn.
 func (e *Episode) Rewards(penalty float64) []float64 {
 	out := make([]float64, len(e.Turns))
 	for k, turn := range e.Turns {
@@ -90,26 +90,26 @@ func (e *Episode) Rewards(penalty float64) []float64 {
 // Task is one episode to play.
 type Task struct {
 	Row    Row
-	Tools  string  // of the row, as tokenizer.Chat has them
+	Tools  string  // the row's tools, as in tokenizer.Chat
 	Seed   uint64  // the environment's, at most env.MaxSeed
-	Key    uint64  // of the draws: the row's number
-	Sample int     // of the draws: which of the row's episodes
-	Begins []int32 // the first context as it must be, of the teacher's episode; nil: any
+	Key    uint64  // key of the random numbers: the row's number
+	Sample int     // key of the random numbers: number of the row's episode
+	Begins []int32 // first context of the teacher's episode, which this one must have; nil: any
 
-	Replay Replay // what the episode takes over from another one of the row
+	Replay Replay // turns to copy from another episode of the row
 }
 
-// Replay is the first turns of an episode, which another one begins with too: they are neither
-// sampled nor trained. The environment forks the episode that they are of, where it is among
-// Player.Kept and can be forked, and otherwise gets them again.
+// Replay holds the first turns of an earlier episode, with which a branch begins: they are neither
+// sampled nor trained. The environment forks the earlier episode if Player.Kept has it and it can
+// be forked; otherwise the turns are sent to it again.
 type Replay struct {
-	Sample int // the Task.Sample of the episode that they are of
+	Sample int // Task.Sample of the earlier episode
 	Turns  []model.Completion
-	Next   []int32 // the context that the environment must give for the turn behind them
+	Next   []int32 // context that the environment must give after these turns
 }
 
-// Replay is the first n turns of e, of which it has sampled the last, and more than n. sample is
-// that of its task.
+// Replay returns the first n turns of e, for a branch. e must have sampled turn n-1 itself, and
+// have more turns. sample is the Sample of e's task.
 func (e *Episode) Replay(sample, n int) (r Replay) {
 	r.Sample = sample
 	for k, span := range e.Script.Spans[:n] {
@@ -127,8 +127,8 @@ func (e *Episode) Replay(sample, n int) (r Replay) {
 	return r
 }
 
-// TaskOf is an episode on a row, by the run's seed and step and the row's key. All samples of a row
-// meet the same world in a step.
+// TaskOf returns a task on a row, by the run's seed and step and the row's key. All samples of a
+// row have the same world in a step.
 func TaskOf(row data.Row, seed, step, key uint64) (Task, error) {
 	task := Task{Tools: string(row.Tools), Key: key,
 		Seed: philox.Uint64(seed, philox.Environment, step, key, 0) & env.MaxSeed,
@@ -154,17 +154,17 @@ type Limits struct {
 	Prompt int // tokens of a context that the environment gives whole
 	Turn   int // tokens of a turn
 	Turns  int // turns
-	Tokens int // tokens behind the first context, those of the environment's messages included
+	Tokens int // tokens after the first context, with those of the environment's messages
 }
 
-// ErrStart is wrapped by the error of an episode that does not begin as the teacher's did: the
-// discriminator would tell the two apart by their beginnings.
+// ErrStart is wrapped by the error of an episode whose first context differs from the teacher's:
+// the discriminator would tell the two apart by it.
 var ErrStart = errors.New("another beginning than the teacher's")
 
-// ErrContext is wrapped by the error of a context that no episode can begin with.
+// ErrContext is wrapped by the error of a first context that an episode cannot have.
 var ErrContext = errors.New("the first context")
 
-// chat is messages as the tokenizer reads them.
+// chat converts messages to the tokenizer's.
 func chat(list []Message) []tokenizer.Message {
 	out := make([]tokenizer.Message, len(list))
 	for i, m := range list {
@@ -174,6 +174,7 @@ func chat(list []Message) []tokenizer.Message {
 	return out
 }
 
+// sameIDs returns ErrStart if ids differ from the first context of the teacher's episode.
 func sameIDs(at Task, ids []int32) error {
 	n := min(len(ids), len(at.Begins))
 	for i := range n {

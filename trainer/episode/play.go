@@ -20,26 +20,26 @@ type Player struct {
 	Env      Environment
 	Limits   Limits
 	Sampling model.Sampling
-	Seed     uint64 // of the draws, with Step
+	Seed     uint64 // key of the random numbers, with Step
 	Step     uint64
-	Progress func(tokens int) // sampled since its last call; nil is none
+	Progress func(tokens int) // gets the tokens sampled since its last call; nil: not called
 
-	// Slots of the engine: so many episodes are under way at once, since its cache has room for
-	// the contexts of no more, and the next begins when one ends. More begin where the engine
-	// would wait for environments. 0 is all at once.
+	// Slots of the engine: the number of episodes that are played at once, since its cache has room
+	// for no more contexts; the next begins when one ends. More begin while the engine waits for
+	// environments. 0: all at once.
 	Slots int
 
-	// Broken is told of the number of broken episodes and the first fault, each time that there is
-	// one more; its error ends Play. nil: there may be any number.
+	// Broken is called at each new broken episode, with their number and the first fault; its error
+	// ends Play. nil: any number may break.
 	Broken func(n int, first string) error
 
-	// Kept has the episodes that were played before, and gets those that are played now, so that
-	// others can branch off them; nil: none can.
+	// Kept holds the episodes played before, and gets the new ones, so that others can branch off
+	// them; nil: none can.
 	Kept *Kept
 }
 
-// Kept is episodes that stay open in their environment until Close. It is of one environment and
-// one step. A nil Kept keeps none.
+// Kept holds episodes open in their environment until Close, for branches. It belongs to one
+// environment and one step. A nil Kept closes every episode.
 type Kept struct {
 	env env.Brancher
 	mu  sync.Mutex
@@ -51,7 +51,7 @@ type name struct {
 	sample int
 }
 
-// Keep keeps episodes of an environment in which episodes can branch; in another one it is nil.
+// Keep returns a Kept for an environment in which episodes can branch; nil for another.
 func Keep(e Environment) *Kept {
 	b, is := e.(env.Brancher)
 	if !is {
@@ -60,7 +60,8 @@ func Keep(e Environment) *Kept {
 	return &Kept{env: b, of: map[name]env.Episode{}}
 }
 
-// begin is the episode of a task: a branch of that which its first turns are of.
+// begin starts a task's episode: a fork of the episode whose turns it replays, if that is held, or
+// a new one.
 func (k *Kept) begin(e Environment, task *Task) env.Episode {
 	if k != nil && len(task.Replay.Turns) > 0 {
 		k.mu.Lock()
@@ -72,7 +73,7 @@ func (k *Kept) begin(e Environment, task *Task) env.Episode {
 	return e.Episode()
 }
 
-// end keeps the episode of a task that is over, or closes it.
+// end holds the finished episode of a task, or closes it if k is nil.
 func (k *Kept) end(e env.Episode, task *Task) {
 	if k == nil {
 		e.Close()
@@ -94,12 +95,12 @@ func (k *Kept) Close() {
 	}
 }
 
-// idle is how long an engine without a request waits for environments before one more episode
-// begins.
+// idle is how long an engine without requests waits for environments before another episode begins.
 const idle = 100 * time.Millisecond
 
-// Engine is how large an engine must be that plays so many episodes, slots of them at once. The
-// pages of turns that are not decoded are cached, where there is room: the next turn finds them.
+// Engine returns the size of an engine that plays the given number of episodes, slots of them at
+// once. Pages of turns that are not being decoded stay cached while there is room: the next turn
+// reuses them.
 func (l Limits) Engine(slots, episodes int) model.EngineOptions {
 	const page = 16
 	longest := l.Prompt + l.Tokens
@@ -109,10 +110,9 @@ func (l Limits) Engine(slots, episodes int) model.EngineOptions {
 		Longest: longest, Keep: true}
 }
 
-// Play plays all tasks on the engine, and returns their episodes in the order of the tasks. Each
-// waits for its environment alone: a turn is sampled as soon as there is a slot for it. An
-// episode's turns do not depend on the others where a row of a product does not
-// (model.Backend.Alone).
+// Play plays all tasks on the engine, and returns their episodes in the order of the tasks. An
+// episode waits only for its own environment: a turn is sampled as soon as a slot is free. An
+// episode's turns do not depend on the others if a row of a product does not (model.Backend.Alone).
 //
 // An environment that breaks ends its episode (Episode.Fault). When ctx ends, the error is
 // model.ErrStopped.
@@ -121,7 +121,7 @@ func (p *Player) Play(ctx context.Context, e *model.Engine, tasks []Task) ([]Epi
 	g := &game{Player: p, engine: e, ctx: ctx, news: make(chan news, len(tasks)),
 		open: len(tasks), grows: p.Tok.Grows()}
 	defer g.wait.Wait()
-	defer cancel() // ends the calls of episodes that are open, before the wait
+	defer cancel() // cancels the calls of open episodes, before the wait
 	for i := range tasks {
 		g.seats = append(g.seats, &seat{Task: &tasks[i], turn: make(chan env.Turn, 1)})
 	}
@@ -152,34 +152,34 @@ func (p *Player) Play(ctx context.Context, e *model.Engine, tasks []Task) ([]Epi
 	return out, nil
 }
 
-// game is the episodes that are played on one engine.
+// game holds the episodes that are played on one engine.
 type game struct {
 	*Player
 	engine *model.Engine
 	ctx    context.Context
 	seats  []*seat
-	begun  int       // seats
-	news   chan news // of the environments: at most one of each seat waits
+	begun  int       // seats that have begun
+	news   chan news // replies of the environments: at most one of each seat waits
 	open   int
-	grows  error  // why messages cannot be appended to a conversation
+	grows  error  // why the chat template cannot append messages; nil: it can
 	faults int    // broken episodes
-	first  string // fault
+	first  string // first fault
 	wait   sync.WaitGroup
 }
 
-// seat is one episode under way. Its environment is asked by a goroutine of its own (attend), and
-// everything else belongs to Play's.
+// seat is one episode in progress. A goroutine of its own (attend) calls its environment;
+// everything else belongs to Play's goroutine.
 type seat struct {
 	*Task
 	Episode
-	turn   chan env.Turn // what the student wrote; closed when the episode has ended
-	anchor string        // of the next turn
-	forked bool          // the environment does not play the turns before again
-	// the context that was last given whole: a later one that is says something new behind what
-	// both begin with
+	turn   chan env.Turn // turns of the student for attend; closed when the episode ends
+	anchor string        // anchor of the next turn
+	forked bool          // forked: the environment does not play the earlier turns again
+	// the context that was last given whole; the next one adds the messages after their common
+	// beginning
 	context []Message
-	drawn   int // tokens so far
-	behind  int // tokens behind the first context
+	drawn   int // tokens sampled so far
+	behind  int // tokens after the first context
 	seen    int // tokens of the present sequence that a request has had
 }
 
@@ -190,7 +190,7 @@ type news struct {
 	err error
 }
 
-// next begins another episode, if there is one.
+// next begins another episode, if one is left.
 func (g *game) next() {
 	if g.begun < len(g.seats) {
 		s := g.seats[g.begun]
@@ -199,7 +199,7 @@ func (g *game) next() {
 	}
 }
 
-// attend asks a seat's environment, until the episode has ended.
+// attend calls a seat's environment until the episode has ended, and sends its replies to news.
 func (g *game) attend(s *seat) {
 	e := g.Kept.begin(g.Env, s.Task)
 	defer g.Kept.end(e, s.Task)
@@ -224,7 +224,7 @@ func (g *game) attend(s *seat) {
 	}
 }
 
-// hear takes what environments have replied. It waits for one if the engine has nothing to do.
+// hear handles the replies of environments. If the engine has nothing to do, it waits for one.
 func (g *game) hear() error {
 	wait := g.engine.Idle()
 	for g.open > 0 {
@@ -256,7 +256,7 @@ func (g *game) hear() error {
 	return nil
 }
 
-// take is a seat's next context, or its end.
+// take handles a reply: the seat's next context, its end or its fault.
 func (g *game) take(n news) error {
 	s := n.seat
 	switch {
@@ -288,7 +288,7 @@ func (g *game) take(n news) error {
 	return g.proceed(s, n.Reply)
 }
 
-// proceed makes a seat's next context of a reply.
+// proceed builds a seat's next context from a reply.
 func (g *game) proceed(s *seat, r env.Reply) error {
 	more := r.Append
 	if r.Prompt != nil {
@@ -296,7 +296,7 @@ func (g *game) proceed(s *seat, r env.Reply) error {
 	} else if g.grows != nil {
 		return fmt.Errorf("env: %s appends messages, but %w: use a student with another template, or an environment that gives prompt in the place of append", g.Env.Name(), g.grows)
 	}
-	// what the transcript grows by, and the sequence too, unless it ends here
+	// tokens to append to the transcript, and to the sequence unless a new one begins
 	ids, err := g.Tok.Following(tokenizer.Chat{Messages: chat(s.Prompt), Tools: s.Tools},
 		chat(more))
 	if err != nil {
@@ -305,7 +305,7 @@ func (g *game) proceed(s *seat, r env.Reply) error {
 	if !s.Turns[len(s.Turns)-1].Cut { // the answer has its own end
 		ids = ids[1:]
 	}
-	// a message behind which there is no room for an answer is as if it had not come
+	// a message that leaves no room for an answer is dropped
 	if s.behind+len(ids) >= g.Limits.Tokens {
 		g.cut(s)
 		return nil
@@ -331,7 +331,8 @@ func (g *game) proceed(s *seat, r env.Reply) error {
 	return g.ask(s)
 }
 
-// alike is how many messages two contexts begin with alike, but not all of the second.
+// alike returns how many messages two contexts have in common at their beginning, fewer than all of
+// b.
 func alike(a, b []Message) (n int) {
 	for n < min(len(a), len(b)-1) && a[n].Role == b[n].Role && a[n].Content == b[n].Content {
 		n++
@@ -339,7 +340,7 @@ func alike(a, b []Message) (n int) {
 	return n
 }
 
-// begin is the first context.
+// begin sets a seat's first context.
 func (g *game) begin(s *seat, r env.Reply) error {
 	messages, ids, err := g.start(s.Task, r)
 	if err != nil {
@@ -351,8 +352,8 @@ func (g *game) begin(s *seat, r env.Reply) error {
 	return g.ask(s)
 }
 
-// Try begins one episode and ends it again: an environment that cannot play the rows is found out
-// before anything else is done.
+// Try begins one episode and ends it: an environment that cannot play the rows fails here, before
+// any other work.
 func (p *Player) Try(ctx context.Context, task Task) error {
 	e := p.Env.Episode()
 	defer e.Close()
@@ -363,10 +364,11 @@ func (p *Player) Try(ctx context.Context, task Task) error {
 	return err
 }
 
-// start is the first context of an episode, whose environment has replied to reset.
+// start returns the first context of an episode, as messages and tokens, from the environment's
+// reply to reset.
 func (p *Player) start(task *Task, r env.Reply) (messages []Message, ids []int32, err error) {
 	if messages = r.Prompt; r.Prompt == nil {
-		messages = joined(task.Row.Content, r.Append)
+		messages = joinMessages(task.Row.Content, r.Append)
 	}
 	ids, err = p.Tok.Prompt(tokenizer.Chat{Messages: chat(messages), Tools: task.Tools})
 	switch {
@@ -388,9 +390,10 @@ func (p *Player) start(task *Task, r env.Reply) (messages []Message, ids []int32
 	return messages, ids, nil
 }
 
-// joined is a row's content and what reset appends to it, unless the content ends with that
-// already: rows of episodes that were recorded have the environment's first messages.
-func joined(content, more []env.Message) []env.Message {
+// joinMessages returns a row's content followed by the messages that reset appends, unless the
+// content ends with them already: rows of recorded episodes contain the environment's first
+// messages.
+func joinMessages(content, more []env.Message) []env.Message {
 	if n := len(content) - len(more); n >= 0 && slices.EqualFunc(content[n:], more,
 		func(a, b env.Message) bool {
 			return a.Role == b.Role && a.Content == b.Content &&
@@ -401,7 +404,7 @@ func joined(content, more []env.Message) []env.Message {
 	return slices.Concat(content, more)
 }
 
-// ask has the engine sample the seat's next turn.
+// ask submits the seat's next turn to the engine, or replays it.
 func (g *game) ask(s *seat) error {
 	seq := &s.Seqs[len(s.Seqs)-1]
 	context := len(seq.IDs)
@@ -419,7 +422,7 @@ func (g *game) ask(s *seat) error {
 		g.wrote(s, replay.Turns[k])
 		return nil
 	} else if k == s.Before && k > 0 && !slices.Equal(seq.IDs, replay.Next) {
-		g.unlike(s)
+		g.failReplay(s)
 		return nil
 	}
 	s.Context += context
@@ -431,7 +434,7 @@ func (g *game) ask(s *seat) error {
 		Done:  func(_ int, c model.Completion) { g.wrote(s, c) }})
 }
 
-// wrote takes a turn of the student.
+// wrote handles a finished turn of the student.
 func (g *game) wrote(s *seat, c model.Completion) {
 	last := len(s.Seqs) - 1
 	seq := &s.Seqs[last]
@@ -462,23 +465,25 @@ func (g *game) cut(s *seat) {
 	g.end(s)
 }
 
-// broken ends an episode whose messages cannot be written in the student's chat template.
+// broken ends an episode with a fault: its messages cannot be written in the student's chat
+// template.
 func (g *game) broken(s *seat, err error) error {
 	s.Fault = fmt.Sprintf("env: %s: turn %d: %v", g.Env.Name(), len(s.Turns), err)
 	g.end(s)
 	return nil
 }
 
-// unlike ends an episode whose environment has not replied to the turns that it took over as it did
-// before.
-func (g *game) unlike(s *seat) {
+// failReplay ends an episode with a fault: the environment's replies to the replayed turns differ
+// from the earlier ones.
+func (g *game) failReplay(s *seat) {
 	s.Fault = fmt.Sprintf("env: %s: row %d: replies to turns 1 to %d are not what they were: an environment in which episodes branch replies the same to the same seed and turns", g.Env.Name(), s.Key, s.Before)
 	g.end(s)
 }
 
+// end closes a seat, counts its fault, and begins the next episode.
 func (g *game) end(s *seat) {
 	if n := len(s.Task.Replay.Turns); s.Fault == "" && n > 0 && len(s.Turns) <= n {
-		g.unlike(s) // it has ended before its own first turn
+		g.failReplay(s) // it has ended before its own first turn
 		return
 	}
 	if n := len(s.Turns); n > 0 {

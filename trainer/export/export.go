@@ -15,21 +15,21 @@ import (
 	"gad/trainer/saved"
 )
 
-// Part copies one part ("actor" or "critic") of the checkpoint dir to dst.
-// dtype is "float32", "bfloat16", "float16", or "base", what the student had
-// before training. It returns the dtype written. What needs no conversion is a
-// verified copy; so are adapters.
+// Part copies one part ("actor" or "critic") of the checkpoint dir to dst. dtype is "float32",
+// "bfloat16", "float16", or "base", the type that the student had before training. It returns the
+// dtype written. If no conversion is needed the copy is verified; adapters are always copied so.
 func Part(fsys checkpoint.FS, dir, part, dst, dtype string) (string, error) {
-	return write(fsys, dir, part, dst, dtype, false)
+	return writePart(fsys, dir, part, dst, dtype, false)
 }
 
-// Merged is Part of a part with adapters as a whole model: their base's weights
-// with them added.
-func Merged(fsys checkpoint.FS, dir, part, dst, dtype string) (string, error) {
-	return write(fsys, dir, part, dst, dtype, true)
+// MergedPart writes a part with adapters as a whole model: the weights of the base with the
+// adapters added. Otherwise it is as Part.
+func MergedPart(fsys checkpoint.FS, dir, part, dst, dtype string) (string, error) {
+	return writePart(fsys, dir, part, dst, dtype, true)
 }
 
-func write(fsys checkpoint.FS, dir, part, dst, dtype string, merge bool) (string, error) {
+// writePart implements Part and MergedPart.
+func writePart(fsys checkpoint.FS, dir, part, dst, dtype string, merge bool) (string, error) {
 	fsys = vfs.OrDisk(fsys)
 	s, err := saved.Read(fsys, dir)
 	if err != nil {
@@ -67,6 +67,7 @@ func write(fsys checkpoint.FS, dir, part, dst, dtype string, merge bool) (string
 	return dtype, rewrite(fsys, src, cfg.Kind(), dst, dtype, merge)
 }
 
+// checkDType refuses a dtype that is not float32, bfloat16 or float16.
 func checkDType(dtype string) error {
 	switch dtype {
 	case "float32", "bfloat16", "float16":
@@ -76,13 +77,12 @@ func checkDType(dtype string) error {
 		config.ErrConfig, dtype)
 }
 
-// Model writes the model at src, a folder or a GGUF file, as the Hugging Face folder
-// dst. dtype is as in Part; base is what its weights have, which of a GGUF file is float32:
-// that holds all that any of its types does. Adapters are added to their base. It returns
-// the dtype written.
+// Model writes the model at src, a folder or a GGUF file, as the Hugging Face folder dst. dtype is
+// as in Part; base is the type of its weights, which for a GGUF file is float32, since that
+// represents all GGUF types. Adapters are added to their base. It returns the dtype written.
 func Model(fsys checkpoint.FS, src, dst, dtype string) (string, error) {
 	fsys = vfs.OrDisk(fsys)
-	// before the model is read; WriteFolder asks again
+	// before the model is read; WriteFolder checks again
 	if err := checkpoint.Absent(fsys, dst, "folder"); err != nil {
 		return "", err
 	}
@@ -105,7 +105,7 @@ func rewrite(fsys checkpoint.FS, src string, kind model.Kind, dst, dtype string,
 	if err != nil {
 		return err
 	}
-	return reading(src, kind, func(m *model.Model) error {
+	return withModel(src, kind, func(m *model.Model) error {
 		if merge {
 			whole, err := m.Merged()
 			if err != nil {
@@ -118,8 +118,8 @@ func rewrite(fsys checkpoint.FS, src string, kind model.Kind, dst, dtype string,
 	})
 }
 
-// reading is f with the model at src, on the CPU.
-func reading(src string, kind model.Kind, f func(m *model.Model) error) error {
+// withModel runs f with the model at src, loaded on the CPU.
+func withModel(src string, kind model.Kind, f func(m *model.Model) error) error {
 	be, err := cpu.New(cpu.Options{})
 	if err != nil {
 		return err
@@ -133,8 +133,8 @@ func reading(src string, kind model.Kind, f func(m *model.Model) error) error {
 	return f(m)
 }
 
-// WriteFolder writes a model and its tokenizer as a Hugging Face folder, whole
-// or not at all; a folder that is there is refused.
+// WriteFolder writes a model and its tokenizer as a Hugging Face folder, whole or not at all; an
+// existing folder is refused.
 func WriteFolder(fsys checkpoint.FS, dst string, m *model.Model, tok *tokenizer.Tokenizer,
 	dtype string) error {
 	fsys = vfs.OrDisk(fsys)

@@ -19,8 +19,8 @@ import (
 	"gad/trainer/saved"
 )
 
-// ggufKinds are the types that GGUF writes matrices in, with llama.cpp's number
-// for such a file (llama_ftype in include/llama.h of the llama.cpp repository).
+// ggufKinds maps a kind of GGUF file to the type of its matrices and to llama.cpp's number of the
+// kind (llama_ftype in include/llama.h of the llama.cpp repository).
 var ggufKinds = map[string]struct {
 	matrix gguf.Type
 	file   uint32
@@ -30,8 +30,8 @@ var ggufKinds = map[string]struct {
 	"q8_0": {gguf.Q8_0, 7},
 }
 
-// CheckGGUF refuses what GGUF cannot write: another kind than f16, bf16 and q8_0,
-// and a file dst whose name does not end in .gguf.
+// CheckGGUF refuses kinds other than f16, bf16 and q8_0, and a file dst whose name does not end in
+// .gguf.
 func CheckGGUF(dst, kind string) error {
 	if _, ok := ggufKinds[kind]; !ok {
 		return fmt.Errorf("%w: export: --gguf %q: must be f16, bf16 or q8_0", config.ErrConfig,
@@ -43,10 +43,9 @@ func CheckGGUF(dst, kind string) error {
 	return nil
 }
 
-// GGUF writes the student of the checkpoint dir as one file dst that llama.cpp
-// loads: weights, adapters added where it has some, tokenizer and chat template. kind is
-// "f16", "bf16" or "q8_0", of the matrices; vectors are float32. The file is there whole
-// or not at all.
+// GGUF writes the student of the checkpoint dir as one file dst that llama.cpp loads: weights with
+// adapters added, tokenizer and chat template. kind is "f16", "bf16" or "q8_0", the type of the
+// matrices; vectors are float32. The file is written whole or not at all.
 func GGUF(fsys checkpoint.FS, dir, dst, kind string) error {
 	fsys = vfs.OrDisk(fsys)
 	return writeGGUF(fsys, filepath.Join(dir, "actor"), dst, kind, func() error {
@@ -57,23 +56,23 @@ func GGUF(fsys checkpoint.FS, dir, dst, kind string) error {
 	})
 }
 
-// ModelGGUF is GGUF of the language model at src, a folder or a GGUF file.
+// ModelGGUF writes the language model at src, a folder or a GGUF file, as GGUF does.
 func ModelGGUF(fsys checkpoint.FS, src, dst, kind string) error {
 	return writeGGUF(vfs.OrDisk(fsys), src, dst, kind, func() error { return nil })
 }
 
-// writeGGUF writes the model at src, once verify has found it whole.
+// writeGGUF writes the model at src after verify has checked it.
 func writeGGUF(fsys checkpoint.FS, src, dst, kind string, verify func() error) error {
 	if err := CheckGGUF(dst, kind); err != nil {
 		return err
 	}
-	// before the model is read; WriteFile asks again
+	// before the model is read; WriteFile checks again
 	if err := checkpoint.Absent(fsys, dst, "file"); err != nil {
 		return err
 	}
 	// before the weights are read, even for their digest
 	if cfg, err := model.ReadConfig(src); err == nil {
-		if err := unwritten(cfg); err != nil {
+		if err := checkSupported(cfg); err != nil {
 			return err
 		}
 	}
@@ -92,7 +91,7 @@ func writeGGUF(fsys checkpoint.FS, src, dst, kind string, verify func() error) e
 	if err != nil {
 		return err
 	}
-	return reading(src, model.LM, func(m *model.Model) error {
+	return withModel(src, model.LM, func(m *model.Model) error {
 		file := gguf.File{Pairs: pairs,
 			Tensors: ggufTensors(cfg, m.Weights(), ggufKinds[kind].matrix)}
 		size, err := file.Size()
@@ -104,13 +103,13 @@ func writeGGUF(fsys checkpoint.FS, src, dst, kind string, verify func() error) e
 	})
 }
 
-// ggufFamily is how the files of a family differ from its Hugging Face folders; model/gguf.go reads
-// what is written here, and says where llama.cpp's names and rules stand.
+// ggufFamily holds the differences between a family's files and its Hugging Face folders.
+// model/gguf.go reads these files, and cites the sources of llama.cpp's names and rules.
 type ggufFamily struct {
 	arch     string            // general.architecture
-	permuted bool              // q and k in the order of rope type NORM: see interleaved
+	permuted bool              // q and k have the order of rope type NORM (interleaveRows)
 	plusOne  bool              // norms are stored with 1 added
-	norms    map[string]string // names of a block's norms where they are not ggufNames'
+	norms    map[string]string // names of a block's norms that differ from ggufNames
 }
 
 // ggufFamilies has every family that gad trains. Mistral is Llama's graph, without a window.
@@ -127,15 +126,15 @@ var ggufFamilies = map[string]ggufFamily{
 		"pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}},
 }
 
-// smolLM3Skips is after how many layers llama.cpp leaves out SmolLM3's rotation, and gemma3Full
-// after how many Gemma 3's attention is full.
+// llama.cpp leaves out the rotation of every smolLM3Skips-th layer of SmolLM3, and has full
+// attention in every gemma3Full-th layer of Gemma 3.
 const (
 	smolLM3Skips = 4
 	gemma3Full   = 6
 )
 
-// unwritten says what of a model llama.cpp computes otherwise; nil is nothing. It reads no weights.
-func unwritten(c model.Config) error {
+// checkSupported refuses a model that llama.cpp would compute differently. It reads no weights.
+func checkSupported(c model.Config) error {
 	refuse := func(what, why, way string) error {
 		return fmt.Errorf("%w: export: %s: %s: leave out --gguf%s", config.ErrConfig, what, why, way)
 	}
@@ -185,8 +184,9 @@ func unwritten(c model.Config) error {
 	return nil
 }
 
-// gemmaScale is the number by whose root llama.cpp divides the queries of a Gemma 3: the length of
-// a head, but in the model of 27B parameters, which it knows by its 62 layers.
+// gemmaScale returns the number by whose root llama.cpp divides the queries of a Gemma 3: the
+// length of a head, except for the model of 27B parameters, which llama.cpp recognises by its 62
+// layers.
 func gemmaScale(c model.Config) int {
 	if c.Layers == 62 {
 		return c.Hidden / c.Heads
@@ -194,14 +194,15 @@ func gemmaScale(c model.Config) int {
 	return c.HeadDim
 }
 
+// ggufArch returns llama.cpp's name of the architecture.
 func ggufArch(c model.Config) string { return ggufFamilies[c.Architecture].arch }
 
-// ggufPairs is all that a file says beside its tensors. Keys and their meaning are those
-// of docs/gguf.md of the ggml repository, and of src/llama-arch.cpp and src/llama-model.cpp
-// of the llama.cpp repository, which read them.
+// ggufPairs returns the metadata of a file: everything but its tensors. Keys and their meaning are
+// documented in docs/gguf.md of the ggml repository, and defined by src/llama-arch.cpp and
+// src/llama-model.cpp of the llama.cpp repository, which read them.
 func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]gguf.Pair, error) {
 	arch := ggufArch(c)
-	if err := unwritten(c); err != nil {
+	if err := checkSupported(c); err != nil {
 		return nil, err
 	}
 	g, err := tok.GGML(c.Vocab)
@@ -276,7 +277,7 @@ func ggufPairs(c model.Config, tok *tokenizer.Tokenizer, name, kind string) ([]g
 	return pairs, nil
 }
 
-// ggufNames are llama.cpp's names for parts of Hugging Face's (gguf-py/gguf/constants.py
+// ggufNames replaces parts of Hugging Face's tensor names by llama.cpp's (gguf-py/gguf/constants.py
 // and tensor_mapping.py of the llama.cpp repository).
 var ggufNames = strings.NewReplacer(
 	"model.embed_tokens.", "token_embd.",
@@ -296,9 +297,9 @@ var ggufNames = strings.NewReplacer(
 	"mlp.down_proj.", "ffn_down.",
 )
 
-// ggufTensors are the tensors of a file. A matrix whose rows are no multiple of the
-// type's block is written as f16, as llama.cpp's converter does. A tied head is left
-// out: llama.cpp takes the embedding.
+// ggufTensors returns the tensors of a file. A matrix whose rows are not a multiple of the type's
+// block is written as f16, as llama.cpp's converter does. A tied head is left out: llama.cpp takes
+// the embedding.
 func ggufTensors(c model.Config, weights []model.Weight, matrix gguf.Type) []gguf.Tensor {
 	var list []gguf.Tensor
 	if d := c.RopeDivisors(); d != nil && ggufArch(c) == "llama" {
@@ -324,14 +325,14 @@ func ggufTensors(c model.Config, weights []model.Weight, matrix gguf.Type) []ggu
 		if f.permuted &&
 			(strings.HasSuffix(w.Name, ".q_proj.weight") ||
 				strings.HasSuffix(w.Name, ".k_proj.weight")) {
-			t.Read = interleaved(w, c.HeadDim)
+			t.Read = interleaveRows(w, c.HeadDim)
 		}
 		list = append(list, t)
 	}
 	return list
 }
 
-// name is llama.cpp's name of a tensor.
+// name returns llama.cpp's name of a tensor.
 func (f ggufFamily) name(of string) string {
 	parts := strings.Split(of, ".") // model.layers.N.PART.weight
 	if len(parts) == 5 && f.norms[parts[3]] != "" {
@@ -340,7 +341,8 @@ func (f ggufFamily) name(of string) string {
 	return ggufNames.Replace(of)
 }
 
-// plusOne reads values with 1 added, as llama.cpp's converter stores the norms of Gemma.
+// plusOne returns a reader of read's values with 1 added, as llama.cpp's converter stores the norms
+// of Gemma.
 func plusOne(read func([]float32, int) error) func([]float32, int) error {
 	return func(dst []float32, lo int) error {
 		err := read(dst, lo)
@@ -351,10 +353,10 @@ func plusOne(read func([]float32, int) error) func([]float32, int) error {
 	}
 }
 
-// interleaved reads the rows of each head in the order in which llama.cpp's Llama wants
-// them (rope type NORM in llama_model_rope_type: it turns rows 2j and 2j+1 together,
-// where Hugging Face's turns j and j+E/2): row j of the first half, row j of the second.
-func interleaved(w model.Weight, headDim int) func([]float32, int) error {
+// interleaveRows returns a reader of the rows of each head in the order of llama.cpp's Llama (rope
+// type NORM in llama_model_rope_type: it rotates rows 2j and 2j+1 together, where Hugging Face
+// rotates j and j+E/2): row j of the first half, row j of the second.
+func interleaveRows(w model.Weight, headDim int) func([]float32, int) error {
 	width := w.Shape[1]
 	return func(dst []float32, lo int) error {
 		for len(dst) > 0 {

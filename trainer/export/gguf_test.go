@@ -173,7 +173,7 @@ func TestInterleaved(t *testing.T) {
 		}
 		return nil
 	}}
-	read := interleaved(w, 4)
+	read := interleaveRows(w, 4)
 	var want []float32
 	for _, row := range []int{0, 2, 1, 3, 4, 6, 5, 7} {
 		want = append(want, float32(3*row), float32(3*row+1), float32(3*row+2))

@@ -9,8 +9,8 @@ import (
 	"gad/trainer/config"
 )
 
-// trainings are the rows of a student. Only what a row says is added to the defaults, but
-// for what --fit adds; moments are in 8 bits in their own row alone.
+// trainings lists the rows of a student. A row changes only the settings in its name; --fit adds
+// others. Only the row with 8-bit moments has them.
 var trainings = []struct {
 	name string
 	set  func(*config.Config)
@@ -25,14 +25,14 @@ var trainings = []struct {
 		}},
 }
 
-// cardSizes are the memories of common GPUs, in GB of 1e9 bytes.
+// cardSizes lists the memories of common GPUs, in GB of 1e9 bytes.
 var cardSizes = []int64{12, 16, 24, 48, 80, 141}
 
 // cardPrompts is the paper's batch; eight answers to each are the default.
 const cardPrompts = 128
 
-// Cards is a Markdown table of what the game takes on common GPUs, on the backend of f: one
-// for GPUs, which this machine may not have.
+// Cards returns a Markdown table of the memory of the game on common GPUs, on the backend of f, a
+// GPU that this machine need not have.
 func Cards(f model.Footprint) string {
 	var b strings.Builder
 	c := cardConfig()
@@ -58,21 +58,22 @@ func Cards(f model.Footprint) string {
 	return b.String()
 }
 
-// cardConfig is the game that a table plans.
+// cardConfig returns the settings of the game in a table.
 func cardConfig() config.Config {
 	c := config.StageDefaults(config.Train)
 	c.Trainer.Device, c.Data.TrainBatchSize = "cuda", cardPrompts
 	return c
 }
 
-// card is a cell: what a run takes on a card, or would.
+// card returns a cell: the memory of a run on a card and the settings added, or the memory that it
+// would need.
 func card(f model.Footprint, shape model.Config, c config.Config, free int64) string {
 	fit := cardPlan(c, free).fit(f, shape, c, true)
 	if !fit.fits {
 		return fmt.Sprintf("no: %s", gb(fit.memory))
 	}
 	text := "**" + gb(fit.memory) + "**"
-	for i, choice := range fit.taken() {
+	for i, choice := range fit.takenChoices() {
 		text += map[bool]string{true: ": ", false: ", "}[i == 0] + choice.short
 	}
 	if fit.host > 0 {
@@ -81,10 +82,11 @@ func card(f model.Footprint, shape model.Config, c config.Config, free int64) st
 	return text
 }
 
-// cardPlan is a plan for a card, of answers and prompts at their limits.
+// cardPlan returns a plan for a card, with answers and prompts at their limits.
 func cardPlan(c config.Config, free int64) *Plan {
 	return &Plan{Stage: config.Train, PromptMean: float64(c.Data.MaxPrompt),
-		AnswerMean: float64(c.Answer(config.Train)), MemoryFree: free}
+		AnswerMean: float64(c.MaxAnswer(config.Train)), MemoryFree: free}
 }
 
+// gb formats bytes in GB of 1e9 bytes.
 func gb(bytes int64) string { return fmt.Sprintf("%.1f GB", float64(bytes)/1e9) }

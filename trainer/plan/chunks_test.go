@@ -23,7 +23,7 @@ func TestThoughts(t *testing.T) {
 			"data.train_batch_size=64"); err != nil {
 			t.Fatal(err)
 		}
-		p := Plan{Stage: config.Train, PromptMean: 128, AnswerMean: float64(c.Answer(config.Train)),
+		p := Plan{Stage: config.Train, PromptMean: 128, AnswerMean: float64(c.MaxAnswer(config.Train)),
 			chunks: c.Chunks(config.Train), lastOnly: true}
 		var kept int64
 		items := p.planMemory(cpu.Footprint{}, shape, c)
@@ -45,7 +45,7 @@ func TestThoughts(t *testing.T) {
 		if rollout > 0 && math.Abs(seconds/rollout-1) > 0.03 {
 			t.Errorf("%s chunks: %g s a token, before %g", chunks, seconds, rollout)
 		}
-		if c.Answer(config.Train) >= 1280 {
+		if c.MaxAnswer(config.Train) >= 1280 {
 			rollout = seconds
 		}
 	}

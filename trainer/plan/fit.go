@@ -12,22 +12,21 @@ import (
 	"gad/trainer/config"
 )
 
-// This file looks for the settings with which a run fits a memory, and says what each of
-// them costs.
+// The search for the settings with which a run fits a memory, and the cost of each of them.
 
 // Fit is the cheapest combination of settings that fits a memory: first of those that round
 // the fewest numbers, and among them the one with the least time for a step.
 type Fit struct {
 	Settings []string // KEY=VALUE, to be added; none where the run fits as it is
 	Choices  []Choice
-	Tried    int // combinations
-	Cheaper  int // of them those that cost less, and do not fit
+	Tried    int // number of combinations
+	Cheaper  int // how many of them cost less and do not fit
 
 	free   int64
 	rates  rates
 	fits   bool
 	config config.Config
-	memory int64 // of config; where nothing fits, of the combination that takes least
+	memory int64 // memory of config; if nothing fits, of the smallest combination
 	host   int64
 }
 
@@ -35,17 +34,17 @@ type Fit struct {
 type Choice struct {
 	Settings []string
 	Taken    bool
-	Saves    int64   // bytes, by this choice alone: of the combination with it and without it
-	Seconds  float64 // a step more
+	Saves    int64   // bytes, by this choice alone: combination without it minus with it
+	Seconds  float64 // additional time of a step
 	Share    float64 // of the step's time
 	Why      string
 
 	short string // in tables
 }
 
-// rates are what the prices assume, because a plan may be for a device that is not there:
-// floating-point operations, bytes of memory and bytes over the bus in a second. They are
-// to compare prices with, not to predict times.
+// rates are the speeds that the prices assume, because a plan may be for a device that is not
+// there: floating-point operations, bytes of memory and bytes over the bus, each per second. They
+// serve to compare prices, not to predict times.
 type rates struct{ flops, memory, bus float64 }
 
 var (
@@ -53,6 +52,7 @@ var (
 	cpuRates = rates{0.5e12, 50e9, 50e9}
 )
 
+// String describes the assumed device.
 func (r rates) String() string {
 	if r == cpuRates {
 		return "a processor of 0.5 TFLOP/s and 50 GB/s"
@@ -60,26 +60,27 @@ func (r rates) String() string {
 	return "a GPU of 400 TFLOP/s and 3 TB/s, with a bus of 50 GB/s"
 }
 
-// level is one way to take a dimension.
+// level is one alternative of a dimension.
 type level struct {
 	settings []string
 	set      func(*config.Config)
-	rounds   int // networks whose moments it rounds; of a base in blocks 3 or 4
+	rounds   int // networks whose moments it rounds; 3 or 4 for a base in blocks
 	short    string
 }
 
-// dimension is alternatives of which a combination has one; the first is the settings as
-// they are.
+// dimension is a list of alternatives, of which a combination has one; the first leaves the
+// settings unchanged.
 type dimension struct {
 	levels []level
 	why    string
 }
 
-// unmergedSampling is how many times as long sampling takes with adapters beside the base:
-// three small products more for each layer. An assumption.
+// unmergedSampling is the factor by which sampling takes longer with unmerged adapters, which add
+// three small products to each layer. It is an assumption.
 const unmergedSampling = 1.25
 
-// dimensions are the settings of a run that make it smaller.
+// dimensions returns the alternatives by which a run becomes smaller. exact leaves out those that
+// round.
 func (p *Plan) dimensions(f model.Footprint, shape model.Config, c config.Config,
 	exact bool) (all []dimension) {
 	game := p.Stage.HasCritic()
@@ -182,11 +183,11 @@ func (p *Plan) dimensions(f model.Footprint, shape model.Config, c config.Config
 	return all
 }
 
-// bases are the classes of blocks in which LoRA's frozen base can be kept, in a fresh run: on a
-// backend that has them, of matrices whose rows are whole blocks. They count as more rounding
-// than the moments of both networks.
+// bases returns the quantised types in which LoRA's frozen base can be stored, in a fresh run: on a
+// backend that has them, for matrices whose rows are whole blocks. They count as more rounding than
+// the moments of both networks.
 func bases(f model.Footprint, shape model.Config, c config.Config) (levels []level) {
-	if !c.Actor.LoRA.On() || c.Trainer.Resume != "" || model.Quantised(c.Base()) ||
+	if !c.Actor.LoRA.On() || c.Trainer.Resume != "" || model.Quantised(c.LoRABase()) ||
 		f.Element(compute.Q8) == 0 ||
 		shape.Hidden%compute.QuantBlock != 0 || shape.FFN%compute.QuantBlock != 0 ||
 		shape.Heads*shape.HeadDim%compute.QuantBlock != 0 {
@@ -200,8 +201,8 @@ func bases(f model.Footprint, shape model.Config, c config.Config) (levels []lev
 	return levels
 }
 
-// networkLevels are a setting of the discriminator, of the student, or of both, those apart
-// that are made already.
+// networkLevels returns the levels that set a setting of the discriminator, of the student, or of
+// both, as far as it is not set already. actor and critic report whether the side can still be set.
 func networkLevels(game, actor, critic bool, setting, short string,
 	set func(*config.Config) (actor, critic func())) (levels []level) {
 	one := level{settings: []string{"actor." + setting}, short: "student's moments" + short,
@@ -230,16 +231,16 @@ func networkLevels(game, actor, critic bool, setting, short string,
 	return levels
 }
 
-// combination is a level of each dimension.
+// combination is a choice of one level of each dimension, with its price.
 type combination struct {
 	at      []int
 	config  config.Config
 	rounds  int
 	seconds float64
-	added   int // settings
+	added   int // number of settings
 }
 
-// combine is c with the levels at of dims.
+// combine returns c with the levels at of dims, and their price.
 func (p *Plan) combine(pace pace, dims []dimension, c config.Config, at []int) combination {
 	x := combination{at: at}
 	for d, l := range at {
@@ -252,8 +253,8 @@ func (p *Plan) combine(pace pace, dims []dimension, c config.Config, at []int) c
 	return x
 }
 
-// fit looks at all combinations of settings, those that cost least first. exact leaves
-// moments in float32.
+// fit returns the cheapest combination that fits, by trying all in the order of their cost. exact
+// keeps moments in float32.
 func (p *Plan) fit(f model.Footprint, shape model.Config, c config.Config, exact bool) *Fit {
 	dims, pace := p.dimensions(f, shape, c, exact), newPace(f, shape, c)
 	var all []combination
@@ -261,7 +262,7 @@ func (p *Plan) fit(f model.Footprint, shape model.Config, c config.Config, exact
 	for d := range dims {
 		smallest[d] = len(dims[d].levels) - 1
 	}
-	for at := make([]int, len(dims)); at != nil; at = following(at, smallest) {
+	for at := make([]int, len(dims)); at != nil; at = nextCombination(at, smallest) {
 		all = append(all, p.combine(pace, dims, c, at))
 	}
 	slices.SortStableFunc(all, func(a, b combination) int {
@@ -272,7 +273,7 @@ func (p *Plan) fit(f model.Footprint, shape model.Config, c config.Config, exact
 	needs := func(x combination) (memory, host int64) {
 		return Total(p.planMemory(f, shape, x.config)), Total(p.planHost(f, shape, x.config))
 	}
-	// What takes least, without settings that make it no smaller.
+	// The smallest combination, without settings that do not make it smaller.
 	chosen := p.combine(pace, dims, c, smallest)
 	fit.memory, fit.host = needs(chosen)
 	for d := len(dims) - 1; d >= 0; d-- {
@@ -319,8 +320,9 @@ func (p *Plan) fit(f model.Footprint, shape model.Config, c config.Config, exact
 	return fit
 }
 
-// following is the combination after at, whose last levels are given; nil after the last.
-func following(at, last []int) []int {
+// nextCombination returns the combination after at; last holds the last level of each dimension.
+// nil: there are no more.
+func nextCombination(at, last []int) []int {
 	at = slices.Clone(at)
 	for d := range at {
 		if at[d] < last[d] {
@@ -332,7 +334,7 @@ func following(at, last []int) []int {
 	return nil
 }
 
-// pace is what the price of a step is computed from.
+// pace holds the inputs of the price of a step.
 type pace struct {
 	rates
 	f     model.Footprint
@@ -341,12 +343,13 @@ type pace struct {
 	host [2][2]float64
 }
 
+// newPace returns the pace for a shape and the settings' device.
 func newPace(f model.Footprint, shape model.Config, c config.Config) pace {
 	p := pace{rates: cpuRates, f: f, shape: shape}
 	if c.Trainer.Device == "cuda" {
 		p.rates = gpuRates
 	}
-	for network, o := range []model.PlanOptions{c.Student(), c.Discriminator()} {
+	for network, o := range []model.PlanOptions{c.StudentPlan(), c.DiscriminatorPlan()} {
 		for eight := range 2 {
 			o.Offload, o.Moments8 = true, eight == 1
 			p.host[network][eight] = float64(shape.Plan(f, o).HostMoments)
@@ -355,8 +358,8 @@ func newPace(f model.Footprint, shape model.Config, c config.Config) pace {
 	return p
 }
 
-// step is about how many seconds a step takes with the settings of c: one epoch of each update,
-// without old log-probabilities and without scores that are taken beforehand.
+// step returns the approximate seconds of a step with the settings of c: one epoch of each update,
+// without old log-probabilities and without scores taken beforehand.
 func (a pace) step(p *Plan, c config.Config) float64 {
 	prompt, answer, prompts := p.PromptMean, p.AnswerMean, float64(c.Data.TrainBatchSize)
 	narrow := float64(a.f.Element(compute.Narrow))
@@ -409,7 +412,7 @@ func (a pace) step(p *Plan, c config.Config) float64 {
 	}
 	seconds := 0.0
 	for _, x := range c.Passes(p.Stage, c.Data.TrainBatchSize, true) {
-		o, n := c.Of(x.Network), float64(x.Answers())
+		o, n := c.NetworkConfig(x.Network), float64(x.Answers())
 		switch {
 		case x.Kind == config.Sample:
 			seconds += sampling(x)
@@ -424,13 +427,13 @@ func (a pace) step(p *Plan, c config.Config) float64 {
 	return seconds
 }
 
-// taken are the choices that were.
-func (f *Fit) taken() []Choice {
+// takenChoices returns the choices that were taken.
+func (f *Fit) takenChoices() []Choice {
 	return slices.DeleteFunc(slices.Clone(f.Choices), func(c Choice) bool { return !c.Taken })
 }
 
-// sentence is the way out of a plan that is too large.
-func (p *Plan) sentence(found *Fit, f model.Footprint, shape model.Config, c config.Config) string {
+// wayOut returns the advice for a plan that is too large, from the combination found.
+func (p *Plan) wayOut(found *Fit, f model.Footprint, shape model.Config, c config.Config) string {
 	if found.fits {
 		return fmt.Sprintf("with %s it needs %s (gad plan --fit says why)",
 			strings.Join(found.Settings, " "), report.Bytes(found.memory))
@@ -458,7 +461,7 @@ func (p *Plan) sentence(found *Fit, f model.Footprint, shape model.Config, c con
 	return smallest + ": " + way
 }
 
-// String says what was chosen, and why.
+// String formats the settings chosen, and the price of each choice.
 func (f *Fit) String() string {
 	if f == nil {
 		return ""
@@ -483,7 +486,7 @@ func (f *Fit) String() string {
 	return b.String()
 }
 
-// price is what c saves and costs.
+// price returns the memory and time of the choice, in words.
 func (c Choice) price() string {
 	saves, cost := "would save ", ", at no time"
 	if c.Taken {

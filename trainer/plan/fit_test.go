@@ -60,7 +60,7 @@ func TestFitIsTheCheapest(t *testing.T) {
 					c.Actor.LoRA.Rank, c.Critic.LoRA.Rank = 32, 32
 				}
 				most, _ := fitting(device.f, shape, c, stage, 1, 0)
-				most.take(device.f, shape, c)
+				most.setMemory(device.f, shape, c)
 				whole := Total(most.Memory)
 				known := map[string]needed{}
 				for _, share := range []float64{1.01, 0.75, 0.45, 0.3} {
@@ -200,7 +200,7 @@ func TestFitRoundsLast(t *testing.T) {
 		}
 	}
 	p, got := fitting(f, shape, c, config.Train, 141e9, 10e9)
-	if p.take(f, shape, got.config); got.fits || !p.hostTooLarge() && !p.tooLarge() {
+	if p.setMemory(f, shape, got.config); got.fits || !p.hostTooLarge() && !p.tooLarge() {
 		t.Errorf("host of 10 GB: %q", got.Settings)
 	}
 }
@@ -212,8 +212,8 @@ func TestHostMemory(t *testing.T) {
 	c.Actor.Optim.Offload, c.Critic.Optim.Offload = true, true
 	p := cardPlan(c, 80e9)
 	p.HostFree = 5e9
-	p.take(f, shape, c)
-	p.Fits = p.sentence(p.fit(f, shape, c, false), f, shape, c)
+	p.setMemory(f, shape, c)
+	p.Fits = p.wayOut(p.fit(f, shape, c, false), f, shape, c)
 	const want = "configuration: plan: does not fit in the host's memory: needs 7.9 GB, 5 GB are available: with actor.optim.moments=8bit critic.optim.moments=8bit it needs 14.6 GB (gad plan --fit says why)"
 	if err := p.Check(c); err == nil || err.Error() != want {
 		t.Errorf("%v, want\n%s", err, want)

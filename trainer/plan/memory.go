@@ -11,30 +11,31 @@ import (
 	"gad/trainer/saved"
 )
 
-// Need is how much memory a run takes in all, bytes, with prompts and answers of every
-// length up to their limits; on several ranks each of them.
+// Need returns the bytes of memory that a run takes in all, with prompts and answers of every
+// length up to their limits; with several ranks, the bytes of each.
 func Need(f model.Footprint, shape model.Config, c config.Config, stage config.Stage,
 	ranks int) int64 {
 	p := Plan{Stage: stage, ranks: ranks, PromptMean: float64(c.Data.MaxPrompt),
-		AnswerMean: float64(c.Answer(stage)), chunks: c.Chunks(stage),
+		AnswerMean: float64(c.MaxAnswer(stage)), chunks: c.Chunks(stage),
 		lastOnly: c.Critic.Reads == "last"}
 	return Total(p.planMemory(f, shape, c))
 }
 
-// Labels is what soft labels of the answers take beside the rest of a run, bytes.
-func Labels(f model.Footprint, shape model.Config, c config.Config, stage config.Stage) int64 {
+// LabelMemory returns the bytes that soft labels add to a run.
+func LabelMemory(f model.Footprint, shape model.Config, c config.Config, stage config.Stage) int64 {
 	if !c.SoftLabels(stage) {
 		return 0
 	}
 	p := Plan{Stage: stage, PromptMean: float64(c.Data.MaxPrompt),
-		AnswerMean: float64(c.Answer(stage)), chunks: c.Chunks(stage)}
+		AnswerMean: float64(c.MaxAnswer(stage)), chunks: c.Chunks(stage)}
 	tokens, _, _ := p.packTokens(c)
 	return shape.KLMemory(f, model.Config{}, tokens) + model.SoftMemory(tokens, labelTokens)
 }
 
-// labelTokens is how many tokens a soft label has, about.
+// labelTokens is the assumed number of tokens in a soft label.
 const labelTokens = 20
 
+// Total sums the bytes of items.
 func Total(items []Item) (n int64) {
 	for _, i := range items {
 		n += i.Bytes
@@ -42,7 +43,7 @@ func Total(items []Item) (n int64) {
 	return n
 }
 
-// planMemory adds up what the models take.
+// planMemory returns the memory of the models and of their passes.
 func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config) (items []Item) {
 	add := func(name string, n int64) {
 		if n > 0 {
@@ -51,13 +52,13 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	}
 	game, policy := p.Stage.HasCritic(), p.Stage.HasPolicy()
 	if c.Actor.LoRA.On() || game && c.Critic.LoRA.On() {
-		base := shape.Plan(f, model.PlanOptions{Kind: model.LM, Quant: c.Base()})
+		base := shape.Plan(f, model.PlanOptions{Kind: model.LM, Quant: c.LoRABase()})
 		add("base: frozen weights, for all roles", base.Weights)
 		add("base: copy of the weights for fast products", base.Copies)
 	}
 	actorTokens, criticTokens, forward := p.packTokens(c)
 	var scratch int64
-	var parts, others []model.Plan // as set, and with recompute as the note says
+	var parts, others []model.Plan // with recompute as set; and switched, for the note
 	recompute := !c.Actor.Recompute || game && !c.Critic.Recompute
 	part := func(name string, o model.PlanOptions) {
 		o.Forward = forward
@@ -83,11 +84,12 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	sampled := func(o model.PlanOptions, n int) model.PlanOptions {
 		o.Slots, o.N, o.Prompts, o.PromptTokens, o.MaxNew =
 			c.Rollout.MaxNumSeqs, n, c.Data.TrainBatchSize, c.Data.MaxPrompt,
-			c.Answer(p.Stage)
+			c.MaxAnswer(p.Stage)
 		o.Chunks = c.Chunks(p.Stage)
 		return o
 	}
-	student, discriminator := p.divided(c, c.Student()), p.divided(c, c.Discriminator())
+	student := p.divideStates(c, c.StudentPlan())
+	discriminator := p.divideStates(c, c.DiscriminatorPlan())
 	own := shape.Plan(f, student)
 	p.actorGradient, p.actorWeights, p.criticGradient, p.criticWeights =
 		own.Gradients, own.Computed, 0, 0
@@ -102,7 +104,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	}
 	student.Tokens, discriminator.Tokens = actorTokens, criticTokens
 	if game { // they learn in turn
-		own, other := shape.Plan(f, c.Student()).Gradients, shape.Plan(f, discriminator).Gradients
+		own, other := shape.Plan(f, c.StudentPlan()).Gradients, shape.Plan(f, discriminator).Gradients
 		add("gradients: one buffer for student and discriminator", max(own, other))
 		student.Turns = other
 	}
@@ -128,7 +130,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	case policy && c.NeedsReference(p.Stage):
 		part("reference", model.PlanOptions{Kind: model.LM, LoRA: c.Actor.LoRA})
 	}
-	if c.Loads(p.Stage) {
+	if c.LoadsTeacher(p.Stage) {
 		own := shape
 		shape = teacherShape(c, own)
 		part("teacher", model.PlanOptions{Kind: model.LM, Quant: c.Teacher.Weights})
@@ -136,8 +138,8 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	}
 	if c.Divergence(p.Stage) {
 		other, name := teacherShape(c, shape), "divergence: the teacher's states, logits by the chunk"
-		labels := actorTokens // of a pack at a time; a server's are those of a step
-		if !c.Loads(p.Stage) {
+		labels := actorTokens // labels of one pack at a time; a server's, of a whole step
+		if !c.LoadsTeacher(p.Stage) {
 			other, name = model.Config{}, "divergence: the teacher's labels, logits by the chunk"
 			labels = c.Data.TrainBatchSize * c.Rollout.N * c.Data.MaxResponse
 		}
@@ -148,7 +150,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 		add(name, n)
 	}
 	if p.soft {
-		add("soft labels: logits by the chunk", Labels(f, shape, c, p.Stage))
+		add("soft labels: logits by the chunk", LabelMemory(f, shape, c, p.Stage))
 	}
 	if inReward, inLoss := c.ExactKL(p.Stage); inReward || inLoss {
 		tokens := actorTokens
@@ -162,7 +164,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 		shape = heldOutShape(c, shape)
 		part("held-out critic", model.PlanOptions{Kind: model.Scorer})
 	}
-	// What the models share.
+	// Memory that the models share.
 	add("activations", model.SharedActivations(parts...))
 	note := fmt.Sprintf("actor.recompute=%t", recompute)
 	if game {
@@ -179,21 +181,20 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	return items
 }
 
-// planHost adds up what lies in the memory of a GPU's host.
+// planHost returns the memory on a GPU's host.
 func (p *Plan) planHost(f model.Footprint, shape model.Config, c config.Config) (items []Item) {
-	if n := shape.Plan(f, p.divided(c, c.Student())).HostMoments; n > 0 {
+	if n := shape.Plan(f, p.divideStates(c, c.StudentPlan())).HostMoments; n > 0 {
 		items = append(items, Item{"actor: optimizer", n, ""})
 	}
-	if n := shape.Plan(f, p.divided(c, c.Discriminator())).HostMoments; n > 0 &&
+	if n := shape.Plan(f, p.divideStates(c, c.DiscriminatorPlan())).HostMoments; n > 0 &&
 		p.Stage.HasCritic() {
 		items = append(items, Item{"critic: optimizer", n, ""})
 	}
 	return items
 }
 
-// packTokens is how many tokens the largest packs have: those that student and
-// discriminator learn from, and those of forward passes alone. A pack has max_token_len, or
-// all that there is.
+// packTokens returns the tokens of the largest packs: packs that the student and the discriminator
+// learn, and packs of forward passes alone. A pack has max_token_len tokens, or all that there are.
 func (p *Plan) packTokens(c config.Config) (actor, critic, forward int) {
 	batch := c.Data.TrainBatchSize
 	ofActor, ofCritic := batch, batch // prompts of an update
@@ -208,13 +209,13 @@ func (p *Plan) packTokens(c config.Config) (actor, critic, forward int) {
 	}
 	// tokens of a network's largest pack: a prompt with all its answers, and the longest sequence
 	tokens := func(network config.Network, limit, prompts int) int {
-		whole := int(p.answerTokens(network, float64(c.Answer(p.Stage))))
+		whole := int(p.answerTokens(network, float64(c.MaxAnswer(p.Stage))))
 		prompt := c.Data.MaxPrompt + c.StepAnswers(p.Stage)*whole
 		return max(min(limit, prompts*prompt), p.longest(network))
 	}
 	actor = tokens(config.Student, c.Actor.MaxTokenLen, ofActor)
 	critic = tokens(config.Discriminator, c.Critic.MaxTokenLen, ofCritic)
-	if c.Critic.Replay.Size > 0 { // earlier pairs come with it
+	if c.Critic.Replay.Size > 0 { // earlier pairs join the pack
 		critic = max(c.Critic.MaxTokenLen, p.longest(config.Discriminator))
 	}
 	most := max(c.Actor.MaxTokenLen, c.Critic.MaxTokenLen)
@@ -225,7 +226,7 @@ func (p *Plan) packTokens(c config.Config) (actor, critic, forward int) {
 	if len(c.Data.ValFiles) > 0 {
 		answer := c.Data.MaxResponse
 		if p.chunks.On() {
-			answer = int(p.answerTokens(config.Student, float64(c.Answer(p.Stage))))
+			answer = int(p.answerTokens(config.Student, float64(c.MaxAnswer(p.Stage))))
 		}
 		forward = max(forward, min(c.Actor.MaxTokenLen,
 			c.Trainer.ValRows*(c.Data.MaxPrompt+answer)))
@@ -233,8 +234,8 @@ func (p *Plan) packTokens(c config.Config) (actor, critic, forward int) {
 	return actor, critic, forward
 }
 
-// teacherShape is the shape that a plan counts for the teacher whose probabilities are read; shape
-// where its folder cannot be read, which opening the run will tell.
+// teacherShape returns the shape that a plan counts for a teacher that gives probabilities; shape
+// if its folder cannot be read, which opening the run reports.
 func teacherShape(c config.Config, shape model.Config) model.Config {
 	if cfg, err := model.ReadConfig(c.Teacher.Path); err == nil {
 		return cfg
@@ -242,16 +243,16 @@ func teacherShape(c config.Config, shape model.Config) model.Config {
 	return shape
 }
 
-// divided is o with AdamW's states divided among the ranks, if c says so.
-func (p *Plan) divided(c config.Config, o model.PlanOptions) model.PlanOptions {
+// divideStates returns o with AdamW's states divided among the ranks, if c asks for it.
+func (p *Plan) divideStates(c config.Config, o model.PlanOptions) model.PlanOptions {
 	if c.Trainer.ShardOptimizer {
 		o.Ranks = p.ranks
 	}
 	return o
 }
 
-// heldOutShape is the shape that a plan counts for the held-out discriminator; shape
-// where its folder cannot be read, which opening the run will tell.
+// heldOutShape returns the shape that a plan counts for the held-out discriminator; shape if its
+// folder cannot be read, which opening the run reports.
 func heldOutShape(c config.Config, shape model.Config) model.Config {
 	if cfg, err := saved.ReadHeldOut(c.Trainer.HeldOutCritic); err == nil {
 		return cfg
@@ -259,13 +260,14 @@ func heldOutShape(c config.Config, shape model.Config) model.Config {
 	return shape
 }
 
+// planDisk sets the disk space of checkpoints and reference.
 func (p *Plan) planDisk(shape model.Config, c config.Config) {
 	// Weights in float32, and the moments as they are in memory.
 	one := 4*shape.TrainedCount(model.LM, c.Actor.LoRA) +
-		shape.Plan(cpu.Footprint{}, c.Student()).Moments
+		shape.Plan(cpu.Footprint{}, c.StudentPlan()).Moments
 	if p.Stage.HasCritic() {
 		one += 4*shape.TrainedCount(c.Critic.Kind(), c.Critic.LoRA) +
-			shape.Plan(cpu.Footprint{}, c.Discriminator()).Moments
+			shape.Plan(cpu.Footprint{}, c.DiscriminatorPlan()).Moments
 	}
 	p.checkpoint = one
 	keep := int64(c.Trainer.MaxToKeep) + 1

@@ -1,12 +1,12 @@
-// Package plan says what a run will take before it starts: memory, disk and time, and the
-// settings with which it fits.
+// Package plan computes the memory, disk space and time of a run before it starts, and the settings
+// with which it fits.
 //
-//	plan.go     a plan, and how it is printed
+//	plan.go a plan, and its table
 //	memory.go   bytes of memory and disk
 //	step.go     the time of a step, measured on a slice of the model
 //	predict.go  the time of a step on a GPU that is not there
 //	time.go     the time of a run
-//	ranks.go    what several ranks send each other
+//	ranks.go the traffic between ranks
 //	fit.go      the cheapest settings that fit a memory
 //	cards.go    the table of common GPUs in doc/memory.md
 package plan
@@ -35,48 +35,48 @@ import (
 // ErrTooLarge reports a run that cannot fit this machine.
 var ErrTooLarge = errors.New("does not fit")
 
-// Plan is what a run will take, known before it starts.
+// Plan holds the resources that a run will take.
 type Plan struct {
 	Stage      config.Stage
 	Memory     []Item // bytes, all held at once
-	MemoryFree int64  // bytes available now; 0 is unknown
-	Host       []Item // bytes in the host's memory, beside a GPU's
+	MemoryFree int64  // bytes available now; 0: unknown
+	Host       []Item // bytes in the memory of a GPU's host
 	HostFree   int64
-	// if Memory or Host is more than that: settings that would fit, or that none would
+	// if Memory or Host does not fit: settings that would, or that none would
 	Fits        string
-	Fit         *Fit // what Fitting found
+	Fit         *Fit // result of NewFitting
 	Disk        []Item
 	DiskFree    int64
 	Rows, Steps int
-	LeftOut     int     // rows that the length limits leave out, estimated
+	LeftOut     int     // estimated number of rows that the length limits leave out
 	leftOutFor  string  // why
-	Chosen      string  // what data.where leaves; "" without it
+	Chosen      string  // rows that data.where leaves, in words; "": all
 	PromptMean  float64 // tokens
 	AnswerMean  float64 // tokens, of the teacher, cut at the limit
-	ValRows     int     // that a validation reads
+	ValRows     int     // rows that a validation reads
 	StepTime    []Timed // an estimate from a short measurement
-	// seconds of a step in which the student writes as much as it may; 0 is not known
+	// seconds of a step whose answers all have the longest length; 0: unknown
 	AtLimit   float64
-	Beside    []Often // what a run does beside its steps
-	Measured  string  // on what
-	Predicted bool    // StepTime is a model's of a GPU that this machine may not have
-	Faster    string  // a setting with which a predicted step is shorter; "" if none is
+	Repeated  []Repeated // work between steps
+	Measured  string     // what was measured, in words
+	Predicted bool       // StepTime is predicted for a GPU that this machine need not have
+	Faster    string     // a setting with which a predicted step is shorter; "": none
 
-	limit      int // of an answer, tokens
+	limit      int // longest answer, tokens
 	chunks     model.Chunks
 	lastOnly   bool  // the discriminator reads a thought's last chunk
 	soft       bool  // rows have log-probabilities of the teacher
-	checkpoint int64 // bytes of one
-	// the run that this one starts from has measured the student that it ended with
+	checkpoint int64 // bytes of a checkpoint
+	// the run that this one starts from has validated the student already
 	validated bool
 
 	actorGradient, criticGradient int64 // bytes
-	actorWeights, criticWeights   int64 // bytes that are computed with
+	actorWeights, criticWeights   int64 // bytes of the weights in the precision that computes
 
-	ranks     int // of the run; 0 is 1
+	ranks     int // of the run; 0 means 1
 	footprint model.Footprint
 	shape     model.Config
-	// floating-point operations of a token under the teacher, as multiples of the student's
+	// operations of a token under the teacher, divided by the student's
 	teacher float64
 }
 
@@ -87,36 +87,36 @@ type Item struct {
 	Note  string
 }
 
-// Timed is a named stretch of a step.
+// Timed is a named part of a step with its time.
 type Timed struct {
 	Name    string
 	Seconds float64
 }
 
-// Of reads the model's configuration and the data, times a slice of the
-// model on be, and adds up what a run of the stage takes there. Without the
-// device, be is nil: then the memory is f's, and nothing is timed; or it is a model of its
-// cost (package cost), on which a step is predicted. free, unless 0,
-// is the memory to plan for in the place of what the device has, in bytes.
-func Of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c config.Config,
+// New returns the plan of a run of the stage: it reads the model's configuration and the data, and
+// times a slice of the model on be. Without the device, be is nil: then memory is planned for f,
+// and nothing is timed; or be is a model of its cost (package cost), on which a step is predicted.
+// free, unless 0, is the memory to plan for, in bytes, instead of the device's.
+func New(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c config.Config,
 	stage config.Stage) (*Plan, error) {
-	return of(be, f, free, fsys, c, stage, false)
+	return newPlan(be, f, free, fsys, c, stage, false)
 }
 
-// Fitting is Of, of c with the settings that Plan.Fit adds to it. Where none fit, the
-// plan is c's, and has no Fit.
-func Fitting(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c config.Config,
-	stage config.Stage) (*Plan, error) {
-	return of(be, f, free, fsys, c, stage, true)
+// NewFitting returns the plan of c with the settings added by which it fits (Plan.Fit). If none
+// fit, it is the plan of c, without a Fit.
+func NewFitting(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS,
+	c config.Config, stage config.Stage) (*Plan, error) {
+	return newPlan(be, f, free, fsys, c, stage, true)
 }
 
-func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c config.Config,
+// newPlan implements New and NewFitting.
+func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c config.Config,
 	stage config.Stage, fit bool) (*Plan, error) {
 	fsys = vfs.OrDisk(fsys)
 	if be == nil && f == nil {
 		return nil, fmt.Errorf("%w: trainer: a plan has neither a backend nor a footprint: give device.Options.Footprint", config.ErrConfig)
 	}
-	if complaint := c.Offloads(stage); complaint != "" {
+	if complaint := c.CheckOffload(stage); complaint != "" {
 		return nil, fmt.Errorf("%w: plan: %s", config.ErrConfig, complaint)
 	}
 	dir, measured := c.Model.Path, false
@@ -126,7 +126,7 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 			return nil, err
 		}
 		dir = filepath.Join(ckpt, "actor")
-		// what else it says, the run itself checks
+		// the run itself checks the rest of the state
 		if s, err := saved.Read(fsys, ckpt); err == nil {
 			measured = s.Validated != nil
 		}
@@ -142,7 +142,7 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 	if err != nil {
 		return nil, err
 	}
-	if c.Loads(stage) {
+	if c.LoadsTeacher(stage) {
 		if c.Teacher.Path == "" {
 			return nil, fmt.Errorf("%w: plan: no teacher: give teacher.path (flag --teacher)",
 				config.ErrConfig)
@@ -157,12 +157,12 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 	if err := c.CheckSizes(stage, dir, shape); err != nil {
 		return nil, err
 	}
-	if err := c.CheckBatch(c.StepAnswers(stage), c.Data.MaxPrompt+c.Answer(stage),
+	if err := c.CheckBatch(c.StepAnswers(stage), c.Data.MaxPrompt+c.MaxAnswer(stage),
 		cpu.MemoryAvailable()); err != nil {
 		return nil, err
 	}
 	p := &Plan{Stage: stage, PromptMean: float64(c.Data.MaxPrompt),
-		AnswerMean: float64(c.Answer(stage)), Steps: c.Trainer.TotalSteps, validated: measured,
+		AnswerMean: float64(c.MaxAnswer(stage)), Steps: c.Trainer.TotalSteps, validated: measured,
 		chunks: c.Chunks(stage), lastOnly: c.Critic.Reads == "last"}
 	if len(c.Data.TrainFiles) > 0 {
 		if err := p.measureData(dir, c); err != nil {
@@ -175,11 +175,11 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 			p.MemoryFree = be.Available()
 		}
 	}
-	if t := c.Trainer; stage.HasCritic() && t.CriticWarmupUntil > 0 { // at the most
+	if t := c.Trainer; stage.HasCritic() && t.CriticWarmupUntil > 0 { // the largest number
 		p.Steps = max(p.Steps, t.CriticWarmup) + max(0, t.CriticWarmupMax-t.CriticWarmup)
 	}
 	card, predicted := be.(*cost.Backend)
-	if be != nil && !predicted && c.Trainer.Device == "cuda" { // another machine's is not known
+	if be != nil && !predicted && c.Trainer.Device == "cuda" { // a predicted card's host is unknown
 		p.HostFree = cpu.MemoryAvailable()
 	}
 	if fit && p.MemoryFree == 0 {
@@ -188,23 +188,23 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 				config.ErrConfig)
 	}
 	p.footprint, p.shape = f, shape
-	if c.Loads(stage) {
+	if c.LoadsTeacher(stage) {
 		length := (p.PromptMean + p.AnswerMean) / 2
 		p.teacher = teacherShape(c, shape).FLOPsPerToken(length, true) /
 			shape.FLOPsPerToken(length, true)
 	}
-	p.take(f, shape, c)
+	p.setMemory(f, shape, c)
 	if p.tooLarge() || fit {
-		// What an earlier stage kept in float32 is read in float32.
+		// Moments that an earlier stage stored in float32 stay in float32.
 		found := p.fit(f, shape, c, c.Trainer.Resume != "")
-		p.Fits = p.sentence(found, f, shape, c)
+		p.Fits = p.wayOut(found, f, shape, c)
 		if fit && found.fits {
 			p.Fit, c = found, found.config
-			p.take(f, shape, c)
+			p.setMemory(f, shape, c)
 		}
 	}
 	p.planDisk(shape, c)
-	p.limit = c.Answer(stage)
+	p.limit = c.MaxAnswer(stage)
 	if c.Trainer.Output != "" {
 		if p.DiskFree, err = fsys.Free(c.Trainer.Output); err != nil &&
 			!errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errors.ErrUnsupported) {
@@ -221,7 +221,7 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 	if err := timed(); err != nil {
 		return p, err
 	}
-	p.beside(c)
+	p.addCheckpoints(c)
 	return p, nil
 }
 
@@ -241,7 +241,7 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 		return err
 	}
 	p.Chosen = set.Chosen()
-	enc := encode.Encoder{Tok: tok, MaxPrompt: c.Data.MaxPrompt, MaxResponse: c.Answer(p.Stage)}
+	enc := encode.Encoder{Tok: tok, MaxPrompt: c.Data.MaxPrompt, MaxResponse: c.MaxAnswer(p.Stage)}
 	const most = 512
 	var prompts, answers, n, read float64
 	for i := 0; i < set.Len(); i += max(1, set.Len()/most) {
@@ -272,7 +272,7 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 		return fmt.Errorf("data: %s: none of %s is within data.max_prompt_length %d and data.max_response_length %d: raise them", strings.Join(set.Files(), " "), report.Count(int(read), "row"), c.Data.MaxPrompt, c.Data.MaxResponse)
 	}
 	rows := int(math.Round(float64(set.Len()) * n / max(read, 1)))
-	if c.Ranks(p.Stage) {
+	if c.LearnsRanking(p.Stage) {
 		all := make([]int32, set.Len())
 		for i := range all {
 			all[i] = int32(i)
@@ -287,7 +287,7 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 		return err
 	}
 	p.leftOutFor = "over the length limits"
-	if c.Ranks(p.Stage) {
+	if c.LearnsRanking(p.Stage) {
 		p.leftOutFor += " or have equal scores"
 	}
 	p.Rows, p.LeftOut, p.PromptMean, p.AnswerMean =
@@ -306,28 +306,29 @@ func (p *Plan) measureData(dir string, c config.Config) error {
 	return nil
 }
 
-// take notes what a run of c takes.
-func (p *Plan) take(f model.Footprint, shape model.Config, c config.Config) {
+// setMemory sets the memory of a run of c, on device and host.
+func (p *Plan) setMemory(f model.Footprint, shape model.Config, c config.Config) {
 	p.Memory, p.Host = p.planMemory(f, shape, c), p.planHost(f, shape, c)
 }
 
+// tooLarge reports whether memory of device or host does not suffice.
 func (p *Plan) tooLarge() bool {
 	return p.MemoryFree > 0 && Total(p.Memory) > p.MemoryFree || p.hostTooLarge()
 }
 
 func (p *Plan) hostTooLarge() bool { return p.HostFree > 0 && Total(p.Host) > p.HostFree }
 
-// OverRanks makes it the plan of one of several ranks: with trainer.shard_optimizer each
-// takes less memory than one process.
-func (p *Plan) OverRanks(c config.Config, ranks int) {
+// SetRanks makes p the plan of one of several ranks: with trainer.shard_optimizer each takes less
+// memory than one process.
+func (p *Plan) SetRanks(c config.Config, ranks int) {
 	if p.ranks = ranks; p.Fit != nil {
 		c = p.Fit.config
 	}
-	p.take(p.footprint, p.shape, c)
+	p.setMemory(p.footprint, p.shape, c)
 }
 
-// Warnings are those of the settings c and of the length of the run, which the run itself
-// would begin with.
+// Warnings returns the warnings about the settings c and about the length of the run, with which
+// the run itself would begin.
 func (p *Plan) Warnings(c config.Config) []string {
 	warnings := c.Warnings(p.Stage)
 	if p.Steps > 0 {
@@ -336,7 +337,7 @@ func (p *Plan) Warnings(c config.Config) []string {
 	return warnings
 }
 
-// Check refuses what cannot fit, naming the numbers.
+// Check returns an error with the numbers if the plan does not fit.
 func (p *Plan) Check(c config.Config) error {
 	if p.tooLarge() {
 		where, needs, free := "memory", p.Memory, p.MemoryFree
@@ -355,7 +356,7 @@ func (p *Plan) Check(c config.Config) error {
 	return nil
 }
 
-// String is the plan as a table.
+// String formats the plan as a table.
 func (p *Plan) String() string {
 	var b strings.Builder
 	items := func(title string, items []Item, free int64) {

@@ -12,14 +12,14 @@ import (
 	"gad/trainer/config"
 )
 
-// predictTime runs the passes of a step on the model of a GPU's cost, with prompts and
-// answers of mean length: all of them, at the full size.
+// predictTime sets the time of a step by running its passes on the cost model of a GPU, with
+// prompts and answers of mean length: all of them, at full size.
 func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c config.Config) (err error) {
 	p.Measured, p.Predicted = be.Card().Device+"; doc/gpu/predicted.md says what is assumed", true
-	r := &predicted{be: be, shape: shape, c: c, known: map[config.Pass]float64{},
+	r := &predictor{be: be, shape: shape, c: c, cache: map[config.Pass]float64{},
 		chunks: p.chunks, lastOnly: p.lastOnly,
 		passes: c.Passes(p.Stage, c.Data.TrainBatchSize, be.Alone())}
-	r.write(p)
+	r.makeSequences(p)
 	defer func() { err = errors.Join(err, r.close()) }()
 	if err := r.open(p.Stage); err != nil {
 		return err
@@ -35,16 +35,16 @@ func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c config.Config
 		seconds *= 1 + p.lossShare(c, shape, x)
 		p.StepTime = withPass(p.StepTime, x.Part, seconds)
 	}
-	return p.faster(r)
+	return p.suggestSlots(r)
 }
 
-// mostAtATime bounds the answers at a time that faster tries: more rows than that hardly read the
-// weights less often.
+// mostAtATime bounds the answers at a time that suggestSlots tries: with more, the weights are
+// hardly read less often.
 const mostAtATime = 512
 
-// faster notes how many answers at a time would shorten a step by a twentieth or more, within the
-// memory: a GPU's products of few rows take as long as those of many.
-func (p *Plan) faster(r *predicted) error {
+// suggestSlots notes the number of answers at a time with which a step would be at least a
+// twentieth shorter, within the memory: a GPU's products of few rows take as long as those of many.
+func (p *Plan) suggestSlots(r *predictor) error {
 	least, step := 0.95*p.step(), p.step()
 	for _, x := range r.passes {
 		if x.Kind != config.Sample || x.When != config.Always {
@@ -77,8 +77,8 @@ func (p *Plan) faster(r *predicted) error {
 	return nil
 }
 
-// predicted is one step of a run on the model of a GPU's cost.
-type predicted struct {
+// predictor runs one step of a run on the cost model of a GPU.
+type predictor struct {
 	be     *cost.Backend
 	shape  model.Config
 	c      config.Config
@@ -91,15 +91,15 @@ type predicted struct {
 	chunks             model.Chunks
 	lastOnly           bool // the discriminator reads a thought's last chunk
 
-	// the reference costs what the student does
+	// the reference costs the same as the student
 	base, sampler, student, discriminator, teacher *model.Model
 	studentOpt, discriminatorOpt                   *model.Optimizer
-	// seconds of forward passes
-	known map[config.Pass]float64
+	// seconds of forward passes, by pass
+	cache map[config.Pass]float64
 }
 
-// write makes up prompts and answers.
-func (r *predicted) write(p *Plan) {
+// makeSequences makes prompts and answers of mean length, with arbitrary tokens.
+func (r *predictor) makeSequences(p *Plan) {
 	r.n, r.answer = 1, max(2, int(math.Round(p.AnswerMean)))
 	for _, x := range r.passes {
 		r.n = max(r.n, x.Students)
@@ -124,16 +124,16 @@ func (r *predicted) write(p *Plan) {
 	}
 }
 
-// open makes the networks of a stage.
-func (r *predicted) open(stage config.Stage) (err error) {
+// open opens the networks of a stage.
+func (r *predictor) open(stage config.Stage) (err error) {
 	c, game := r.c, stage.HasCritic()
 	if c.Actor.LoRA.On() || c.Critic.LoRA.On() && game {
-		o := model.Options{Kind: model.LM, Quant: c.Base()}
+		o := model.Options{Kind: model.LM, Quant: c.LoRABase()}
 		if r.base, err = model.New(r.be, r.shape, o); err != nil {
 			return err
 		}
 	}
-	if r.student, r.studentOpt, err = r.trained(c.Student(), c.Actor.Optim); err != nil {
+	if r.student, r.studentOpt, err = r.newTrained(c.StudentPlan(), c.Actor.Optim); err != nil {
 		return err
 	}
 	r.sampler = r.student
@@ -143,7 +143,7 @@ func (r *predicted) open(stage config.Stage) (err error) {
 		}
 		r.sampler.Share(r.student)
 	}
-	if c.Loads(stage) {
+	if c.LoadsTeacher(stage) {
 		r.teacher, err = model.New(r.be, teacherShape(c, r.shape), model.Options{Kind: model.LM})
 		if err != nil {
 			return err
@@ -153,7 +153,7 @@ func (r *predicted) open(stage config.Stage) (err error) {
 	if !game {
 		return nil
 	}
-	r.discriminator, r.discriminatorOpt, err = r.trained(c.Discriminator(), c.Critic.Optim)
+	r.discriminator, r.discriminatorOpt, err = r.newTrained(c.DiscriminatorPlan(), c.Critic.Optim)
 	if err != nil {
 		return err
 	}
@@ -161,8 +161,8 @@ func (r *predicted) open(stage config.Stage) (err error) {
 	return nil
 }
 
-// trained makes a network that learns; the second takes turns with the student.
-func (r *predicted) trained(o model.PlanOptions, optim model.OptimSettings) (
+// newTrained returns a network with its optimizer. A second one takes turns with the student.
+func (r *predictor) newTrained(o model.PlanOptions, optim model.OptimSettings) (
 	m *model.Model, opt *model.Optimizer, err error) {
 	settings := model.Options{Kind: o.Kind, Trainable: true, Recompute: o.Recompute, LoRA: o.LoRA,
 		Turns: r.student}
@@ -178,7 +178,7 @@ func (r *predicted) trained(o model.PlanOptions, optim model.OptimSettings) (
 	return m, opt, err
 }
 
-func (r *predicted) close() error {
+func (r *predictor) close() error {
 	var errs []error
 	for i, m := range []*model.Model{r.sampler, r.discriminator, r.teacher, r.student,
 		r.base} {
@@ -189,8 +189,8 @@ func (r *predicted) close() error {
 	return errors.Join(errs...)
 }
 
-// seqs are the sequences of a pass.
-func (r *predicted) seqs(x config.Pass) (seqs []model.Seq) {
+// seqs returns the sequences of a pass.
+func (r *predictor) seqs(x config.Pass) (seqs []model.Seq) {
 	for i, teacher := range r.teachers {
 		seqs = append(seqs, r.students[i*r.n:i*r.n+x.Students]...)
 		if x.Teachers > 0 {
@@ -200,8 +200,8 @@ func (r *predicted) seqs(x config.Pass) (seqs []model.Seq) {
 	return seqs
 }
 
-// read are answers as a network reads them.
-func (r *predicted) read(network config.Network, seqs []model.Seq) []model.Seq {
+// readBy returns answers as a network reads them.
+func (r *predictor) readBy(network config.Network, seqs []model.Seq) []model.Seq {
 	switch {
 	case network != config.Discriminator:
 		seqs, _ = r.chunks.SplitAll(seqs)
@@ -211,8 +211,8 @@ func (r *predicted) read(network config.Network, seqs []model.Seq) []model.Seq {
 	return seqs
 }
 
-// seconds is what a pass takes on the model's clock.
-func (r *predicted) seconds(x config.Pass) (float64, error) {
+// seconds returns the seconds of a pass on the cost model's clock.
+func (r *predictor) seconds(x config.Pass) (float64, error) {
 	switch x.Kind {
 	case config.Sample:
 		return r.sample(x)
@@ -222,7 +222,8 @@ func (r *predicted) seconds(x config.Pass) (float64, error) {
 	}
 	m, opt := r.student, r.studentOpt
 	if x.Network == config.Discriminator {
-		// A network's first pass does what later ones find done. The student has sampled before.
+		// A network's first pass does work that later ones need not repeat. The student's first
+		// pass was sampling.
 		once := x
 		once.Kind, m, opt = config.Forward, r.discriminator, r.discriminatorOpt
 		if _, err := r.forward(once); err != nil {
@@ -230,12 +231,13 @@ func (r *predicted) seconds(x config.Pass) (float64, error) {
 		}
 	}
 	before := r.be.Elapsed()
-	err := r.update(m, opt, x, r.c.Of(x.Network).MaxTokenLen)
+	err := r.update(m, opt, x, r.c.NetworkConfig(x.Network).MaxTokenLen)
 	return (r.be.Elapsed() - before) * x.Times, err
 }
 
-// sample is the time of sampling. Waves of answers are alike: some prompts' stand for all.
-func (r *predicted) sample(x config.Pass) (float64, error) {
+// sample returns the seconds of sampling. Waves of answers take equal time: the time of some
+// prompts is scaled to all.
+func (r *predictor) sample(x config.Pass) (float64, error) {
 	c, before := r.c.Rollout, r.be.Elapsed()
 	some := min(x.Prompts, (4*c.MaxNumSeqs+x.Students-1)/x.Students)
 	o := model.SampleOptions{N: x.Students, MaxNew: r.answer, Chunks: r.chunks, Slots: c.MaxNumSeqs,
@@ -245,8 +247,8 @@ func (r *predicted) sample(x config.Pass) (float64, error) {
 	return (r.be.Elapsed() - before) * float64(x.Prompts) / float64(some), err
 }
 
-// forward is the time of one forward pass; the student's and the reference's are the same.
-func (r *predicted) forward(x config.Pass) (seconds float64, err error) {
+// forward returns the seconds of one forward pass; the student's and the reference's are equal.
+func (r *predictor) forward(x config.Pass) (seconds float64, err error) {
 	key, m := config.Pass{When: x.When, Students: x.Students, Teachers: x.Teachers}, r.student
 	switch x.Network {
 	case config.Discriminator:
@@ -254,25 +256,25 @@ func (r *predicted) forward(x config.Pass) (seconds float64, err error) {
 	case config.Teacher:
 		key.Network, m = x.Network, r.teacher
 	}
-	if seconds, known := r.known[key]; known {
+	if seconds, known := r.cache[key]; known {
 		return seconds, nil
 	}
-	seqs, limit, before := r.read(x.Network, r.seqs(x)), r.c.Of(x.Network).MaxTokenLen,
+	seqs, limit, before := r.readBy(x.Network, r.seqs(x)), r.c.NetworkConfig(x.Network).MaxTokenLen,
 		r.be.Elapsed()
 	if m.Kind() == model.Scorer {
 		_, err = m.AllScores(seqs, limit)
 	} else {
 		_, _, err = m.AllLogProbs(seqs, 1, limit)
 	}
-	r.known[key] = r.be.Elapsed() - before
-	return r.known[key], err
+	r.cache[key] = r.be.Elapsed() - before
+	return r.cache[key], err
 }
 
 // update takes the optimizer steps of a pass, on equal parts of the prompts' sequences.
-func (r *predicted) update(m *model.Model, opt *model.Optimizer, x config.Pass, limit int) error {
+func (r *predictor) update(m *model.Model, opt *model.Optimizer, x config.Pass, limit int) error {
 	n, each, seqs := x.Updates(), x.Answers(), r.seqs(x)
 	for u := range n {
-		part := r.read(x.Network, seqs[u*x.Prompts/n*each:(u+1)*x.Prompts/n*each])
+		part := r.readBy(x.Network, seqs[u*x.Prompts/n*each:(u+1)*x.Prompts/n*each])
 		for _, pack := range model.Packs(part, limit) {
 			var err error
 			if seqs := model.Pick(part, pack); m.Kind() == model.Scorer {

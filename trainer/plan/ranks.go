@@ -8,9 +8,8 @@ import (
 	"gad/trainer/config"
 )
 
-// RanksText says what a run of the plan takes on several ranks, one a process: beside the
-// plan's memory, which each rank takes, what each sends for a step, and how long that
-// takes at so many Gbit/s.
+// RanksText returns a table of the plan on several ranks, one per process: the memory of each rank
+// beyond the plan's, the bytes that each sends in a step, and the time of sending at gbits Gbit/s.
 func (p *Plan) RanksText(c config.Config, ranks int, gbits float64) string {
 	var b strings.Builder
 	line := func(name, value, note string) {
@@ -24,7 +23,7 @@ func (p *Plan) RanksText(c config.Config, ranks int, gbits float64) string {
 	criticSteps := c.OptimizerSteps(p.Stage, config.Discriminator)
 	all := int64(actorSteps)*p.actorGradient + int64(criticSteps)*p.criticGradient
 	sent := 2 * all * int64(ranks-1) / int64(ranks)
-	gathered := int64(0) // weights, beside a whole sum of the gradients
+	gathered := int64(0) // weights, in addition to a whole sum of gradients
 	if c.Trainer.ShardOptimizer && c.Trainer.Device == "cuda" {
 		gathered = (int64(actorSteps)*p.actorWeights + int64(criticSteps)*p.criticWeights) *
 			int64(ranks-1) / int64(ranks)
@@ -40,7 +39,7 @@ func (p *Plan) RanksText(c config.Config, ranks int, gbits float64) string {
 	case gathered > 0:
 		what = fmt.Sprintf("gradients, and %s of weights,", report.Bytes(gathered))
 	case c.Trainer.ShardOptimizer:
-		what = "gradients, and as many weights back," // each half as much as a sum of gradients
+		what = "gradients, and as many weights back," // each is half as much as a sum of gradients
 	}
 	line("sent by each for a step", report.Bytes(sent),
 		fmt.Sprintf("%s of %s of the student and %d of the discriminator", what,
@@ -55,7 +54,7 @@ func (p *Plan) RanksText(c config.Config, ranks int, gbits float64) string {
 	return b.String()
 }
 
-// log2 is the logarithm of a power of two.
+// log2 returns the base-2 logarithm of a power of two.
 func log2(n int) (e int) {
 	for ; n > 1; n /= 2 {
 		e++

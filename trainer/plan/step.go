@@ -11,12 +11,13 @@ import (
 	"gad/trainer/config"
 )
 
-// tokenTimes are seconds a token: of a forward and a backward pass, of a forward pass alone, of
-// sampling, and of a product with the head for a loss over distributions, with what the host does
-// of that loss.
+// tokenTimes holds seconds per token: of a forward and a backward pass, of a forward pass alone, of
+// sampling, and of a product with the head for a loss over distributions, with the host's part of
+// that loss.
 type tokenTimes struct{ trained, forward, decoded, head float64 }
 
-// tokens is how many a pass computes, where the student's answers have so many each.
+// tokens returns the tokens of prompts and of answers that a pass computes, if the student's
+// answers have student tokens each.
 func (p *Plan) tokens(x config.Pass, student float64) (prompts, answers float64) {
 	batch := float64(x.Prompts)
 	each := float64(x.Students)*p.answerTokens(x.Network, student) +
@@ -24,25 +25,27 @@ func (p *Plan) tokens(x config.Pass, student float64) (prompts, answers float64)
 	return batch * p.PromptMean, batch * each
 }
 
-// carried is how many chunks of an answer of n tokens have a carry before them.
-func (p *Plan) carried(n float64) float64 { return float64(p.chunks.Count(int(math.Ceil(n))) - 1) }
+// carriedChunks returns the number of chunks of an answer of n tokens that begin with a carry.
+func (p *Plan) carriedChunks(n float64) float64 {
+	return float64(p.chunks.Count(int(math.Ceil(n))) - 1)
+}
 
-// answerTokens is how many a network computes of an answer of n tokens, beside its prompt: in
-// chunks the student computes what each carries too, and a discriminator that reads the last one no
-// other.
+// answerTokens returns the tokens that a network computes for an answer of n tokens, after its
+// prompt. In chunks the student also computes each chunk's carry; a discriminator that reads only
+// the last chunk computes no other.
 func (p *Plan) answerTokens(network config.Network, n float64) float64 {
 	switch {
 	case !p.chunks.On():
 		return n
 	case network != config.Discriminator:
-		return n + p.carried(n)*float64(p.chunks.Carry)
+		return n + p.carriedChunks(n)*float64(p.chunks.Carry)
 	case p.lastOnly:
 		return min(n, float64(p.chunks.Size))
 	}
 	return n
 }
 
-// longest is the longest sequence of a network, of a prompt and an answer of mean length.
+// longest returns the longest sequence of a network, with a prompt and an answer of mean length.
 func (p *Plan) longest(network config.Network) int {
 	answer := p.AnswerMean
 	if p.chunks.On() && (network != config.Discriminator || p.lastOnly) {
@@ -51,15 +54,15 @@ func (p *Plan) longest(network config.Network) int {
 	return int(p.PromptMean + answer)
 }
 
-// passTime is how long a pass takes.
+// passTime returns the seconds of a pass.
 func (p *Plan) passTime(c config.Config, x config.Pass, t tokenTimes, student float64) float64 {
 	prompts, answers := p.tokens(x, student)
 	loss := answers * t.head * c.LossHeads(p.Stage, x, p.soft)
 	switch x.Kind {
 	case config.Sample:
 		written := float64(x.Prompts*x.Students) * student
-		if p.chunks.On() { // each later chunk computes its prompt again, and what it carries
-			again := float64(x.Prompts*x.Students) * p.carried(student)
+		if p.chunks.On() { // each later chunk computes its prompt and its carry again
+			again := float64(x.Prompts*x.Students) * p.carriedChunks(student)
 			return (prompts+again*(p.PromptMean+float64(p.chunks.Carry)))*t.forward +
 				written*t.decoded
 		}
@@ -77,11 +80,11 @@ func (p *Plan) passTime(c config.Config, x config.Pass, t tokenTimes, student fl
 // due reports whether every step of c has the pass.
 func (p *Plan) due(c config.Config, x config.Pass, student float64) bool {
 	prompts, answers := p.tokens(x, student)
-	several := prompts+answers > float64(c.Of(x.Network).MaxTokenLen)
+	several := prompts+answers > float64(c.NetworkConfig(x.Network).MaxTokenLen)
 	return x.When == config.Always || x.When == config.SeveralPacks && several
 }
 
-// stepTime is the parts of a step in which the student's answers have so many tokens.
+// stepTime returns the parts of a step in which the student's answers have student tokens each.
 func (p *Plan) stepTime(c config.Config, independent bool, t tokenTimes, student float64) []Timed {
 	var step []Timed
 	for _, x := range c.Passes(p.Stage, c.Data.TrainBatchSize, independent) {
@@ -92,7 +95,7 @@ func (p *Plan) stepTime(c config.Config, independent bool, t tokenTimes, student
 	return step
 }
 
-// withPass adds a pass to its part, which may have one already.
+// withPass adds a pass to its part, the last of step or a new one.
 func withPass(step []Timed, part string, seconds float64) []Timed {
 	if n := len(step); n > 0 && step[n-1].Name == part {
 		step[n-1].Seconds += seconds
@@ -101,8 +104,9 @@ func withPass(step []Timed, part string, seconds float64) []Timed {
 	return append(step, Timed{part, seconds})
 }
 
-// measureTime times a forward and backward pass and a short generation of a model
-// of the same width with at most two layers, and scales by floating-point operations.
+// measureTime sets the times of a run, from timing a forward and backward pass and a short
+// generation of a model of the same width with at most two layers, scaled by floating-point
+// operations.
 func (p *Plan) measureTime(be compute.Backend, shape model.Config, c config.Config) error {
 	small := shape.FirstLayers(2)
 	m, err := model.New(be, small, model.Options{Kind: model.LM, Trainable: true, Seed: 1})
@@ -167,13 +171,13 @@ func (p *Plan) measureTime(be compute.Backend, shape model.Config, c config.Conf
 		true)
 	p.Measured = fmt.Sprintf("%s, %d of %d layers, %d tokens", be.Name(), small.Layers,
 		shape.Layers, int(trained))
-	p.time(c, be.Alone(), tokenTimes{scale * train / trained, scale * forward / trained,
+	p.setTimes(c, be.Alone(), tokenTimes{scale * train / trained, scale * forward / trained,
 		scale * decode / float64(slots*fresh), head})
 	return nil
 }
 
-// measureLoss is tokenTimes.head, of m's passes over seqs of which one without such a loss takes
-// train seconds; 0 where the run has no loss over distributions.
+// measureLoss returns tokenTimes.head: the time that a loss over distributions adds to m's passes
+// over seqs, which take train seconds without it; 0 if the run has no such loss.
 func (p *Plan) measureLoss(m *model.Model, seqs []model.Seq, c config.Config, train float64,
 	best func(func() error) (float64, error)) (float64, error) {
 	heads, k := 0.0, labelTokens
@@ -208,7 +212,7 @@ func (p *Plan) measureLoss(m *model.Model, seqs []model.Seq, c config.Config, tr
 	return max(0, whole-train) / float64(products*tokens), err
 }
 
-// lossShare is what LossHeads adds to a pass, as a share of the pass's own operations.
+// lossShare returns the operations that LossHeads adds to a pass, as a share of the pass's own.
 func (p *Plan) lossShare(c config.Config, shape model.Config, x config.Pass) float64 {
 	if x.Network == config.Teacher {
 		shape = teacherShape(c, shape)

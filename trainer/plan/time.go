@@ -9,24 +9,24 @@ import (
 	"gad/trainer/config"
 )
 
-// Often is something that a run does several times beside its steps.
-type Often struct {
+// Repeated is work that a run does several times between steps.
+type Repeated struct {
 	Name    string
 	Seconds float64 // each time
-	AtLimit float64 // the same, if the student writes as much as it may
+	AtLimit float64 // the same, if answers have the longest length
 	Times   int
 
-	count func(steps int) int // Times of a run of so many steps
-	batch bool                // it takes as much longer as a batch is larger
+	count func(steps int) int // Times, for a given number of steps
+	batch bool                // Seconds are proportional to the batch
 }
 
-// saveRate is how many bytes a second a checkpoint is assumed to be written at, syncs
-// included: a plan writes nothing.
+// saveRate is the assumed speed of writing a checkpoint in bytes a second, with syncs: a plan
+// writes nothing.
 const saveRate = 500e6
 
-// time notes the time of a step of c and of what comes beside it.
-func (p *Plan) time(c config.Config, independent bool, t tokenTimes) {
-	longest := float64(c.Answer(p.Stage))
+// setTimes sets the time of a step of c and of the work between steps.
+func (p *Plan) setTimes(c config.Config, independent bool, t tokenTimes) {
+	longest := float64(c.MaxAnswer(p.Stage))
 	p.StepTime = p.stepTime(c, independent, t, p.AnswerMean)
 	if p.Stage != config.SFT {
 		p.AtLimit = sum(p.stepTime(c, independent, t, longest))
@@ -35,13 +35,13 @@ func (p *Plan) time(c config.Config, independent bool, t tokenTimes) {
 		if x.When == config.Checks {
 			name := fmt.Sprintf("%s, in the first %d steps and every %dth", x.Part,
 				config.CheckFirst, config.CheckEvery)
-			p.often(name, p.passTime(c, x, t, p.AnswerMean),
+			p.addRepeated(name, p.passTime(c, x, t, p.AnswerMean),
 				p.passTime(c, x, t, longest),
 				func(steps int) int {
 					return min(steps, config.CheckFirst) +
 						steps/config.CheckEvery
 				})
-			p.Beside[len(p.Beside)-1].batch = true
+			p.Repeated[len(p.Repeated)-1].batch = true
 		}
 	}
 	if p.ValRows > 0 {
@@ -58,9 +58,9 @@ func (p *Plan) time(c config.Config, independent bool, t tokenTimes) {
 		if c.Trainer.Checker != "" {
 			name += ", without the checker"
 		}
-		p.often(name, each(p.AnswerMean), each(longest), func(steps int) int {
+		p.addRepeated(name, each(p.AnswerMean), each(longest), func(steps int) int {
 			n := everyAndLast(c.Trainer.TestFreq)(steps)
-			if c.Trainer.ValBeforeTrain && !p.validated { // Trainer.begin
+			if c.Trainer.ValBeforeTrain && !p.validated { // Trainer.validateStart
 				n++
 			}
 			return n
@@ -68,19 +68,20 @@ func (p *Plan) time(c config.Config, independent bool, t tokenTimes) {
 	}
 }
 
-// beside notes what every run does beside its steps.
-func (p *Plan) beside(c config.Config) {
+// addCheckpoints adds the checkpoints to the work between steps.
+func (p *Plan) addCheckpoints(c config.Config) {
 	seconds := float64(p.checkpoint) / saveRate
-	p.often(fmt.Sprintf("checkpoint of %s, at an assumed %s a second", report.Bytes(p.checkpoint),
+	p.addRepeated(fmt.Sprintf("checkpoint of %s, at an assumed %s a second", report.Bytes(p.checkpoint),
 		report.Bytes(saveRate)), seconds, seconds, everyAndLast(c.Trainer.SaveFreq))
 }
 
-func (p *Plan) often(name string, seconds, atLimit float64, count func(steps int) int) {
-	p.Beside = append(p.Beside, Often{name, seconds, atLimit, count(p.Steps), count, false})
+// addRepeated adds work between steps.
+func (p *Plan) addRepeated(name string, seconds, atLimit float64, count func(steps int) int) {
+	p.Repeated = append(p.Repeated, Repeated{name, seconds, atLimit, count(p.Steps), count, false})
 }
 
-// everyAndLast is how many times something is done that is done every freq steps, 0 for
-// never, and after the last.
+// everyAndLast returns the count of an action every freq steps, with freq 0 for never, and after
+// the last step.
 func everyAndLast(freq int) func(steps int) int {
 	return func(steps int) int {
 		if freq <= 0 {
@@ -90,6 +91,7 @@ func everyAndLast(freq int) func(steps int) int {
 	}
 }
 
+// sum returns the seconds of all parts.
 func sum(list []Timed) (seconds float64) {
 	for _, t := range list {
 		seconds += t.Seconds
@@ -97,11 +99,11 @@ func sum(list []Timed) (seconds float64) {
 	return seconds
 }
 
-// step is how long a step takes.
+// step returns the seconds of a step.
 func (p *Plan) step() float64 { return sum(p.StepTime) }
 
-// Seconds is how long the run takes, atLimit with answers as long as the student may write:
-// 0 is not known.
+// Seconds returns the seconds of the run; with atLimit, for answers of the longest length. 0:
+// unknown.
 func (p *Plan) Seconds(atLimit bool) float64 {
 	step := p.step()
 	if atLimit && p.AtLimit > 0 {
@@ -110,11 +112,11 @@ func (p *Plan) Seconds(atLimit bool) float64 {
 	return p.seconds(step, 1, p.Steps, atLimit)
 }
 
-// seconds is how long so many steps take, with all beside them, of batches that are so many
-// times as large.
+// seconds returns the seconds of the given number of steps, with all work between them, for batches
+// that are batch times as large.
 func (p *Plan) seconds(step, batch float64, steps int, atLimit bool) float64 {
 	all := step * batch * float64(steps)
-	for _, o := range p.Beside {
+	for _, o := range p.Repeated {
 		each := o.Seconds
 		if atLimit {
 			each = o.AtLimit
@@ -127,7 +129,7 @@ func (p *Plan) seconds(step, batch float64, steps int, atLimit bool) float64 {
 	return all
 }
 
-// runText is the time of a run, as a table.
+// runText returns the time of a run as a table.
 func (p *Plan) runText() string {
 	var b strings.Builder
 	row := func(name string, seconds float64) {
@@ -144,7 +146,7 @@ func (p *Plan) runText() string {
 	}
 	b.WriteString("time of the run\n")
 	row(report.Count(p.Steps, "step"), p.step()*float64(p.Steps))
-	for _, o := range p.Beside {
+	for _, o := range p.Repeated {
 		if o.Times > 0 {
 			row(fmt.Sprintf("%d x %s", o.Times, o.Name), float64(o.Times)*o.Seconds)
 		}
@@ -159,12 +161,13 @@ func (p *Plan) runText() string {
 	return b.String()
 }
 
-// enoughSteps are as many as a student of the game was seen to change in (doc/study.md).
+// enoughSteps is a number of steps in which a student of the game was seen to change
+// (doc/study.md).
 const enoughSteps = 50
 
-// Within says with which batch and how many steps a run of c ends within so many hours: as
-// large a batch as leaves enough steps. The student is taken to write as much as it may.
-func (p *Plan) Within(c config.Config, hours float64) (string, error) {
+// FitHours returns the batch and number of steps with which a run of c ends within the given hours,
+// in words: the largest batch that leaves enough steps. It assumes answers of the longest length.
+func (p *Plan) FitHours(c config.Config, hours float64) (string, error) {
 	if p.Fit != nil {
 		c = p.Fit.config
 	}

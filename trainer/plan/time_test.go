@@ -92,23 +92,23 @@ func TestPlanOfTime(t *testing.T) {
 		}
 		p := &Plan{Stage: c.stage, PromptMean: 10, AnswerMean: 5, Rows: 400, ValRows: 6, Steps: 100,
 			checkpoint: 1e9, limit: 20}
-		p.time(cfg, true, times)
-		p.beside(cfg)
+		p.setTimes(cfg, true, times)
+		p.addCheckpoints(cfg)
 		if got := p.step(); got != c.step || c.limit > 0 && p.AtLimit != c.limit {
 			t.Errorf("%s %s: a step of %g s, %g at the limit, want %g and %g: %v", c.stage, c.set,
 				got, p.AtLimit, c.step, c.limit, p.StepTime)
 		}
 		again := &Plan{Stage: c.stage, PromptMean: 10, AnswerMean: 5, ValRows: 6, Steps: 100,
 			validated: true}
-		again.time(cfg, true, times) // what the run before has measured is not measured again
+		again.setTimes(cfg, true, times) // what the run before has measured is not measured again
 		if n, first :=
-			again.Beside[len(again.Beside)-1].Times,
-			p.Beside[len(p.Beside)-2].Times; (n == first) == cfg.Trainer.ValBeforeTrain {
+			again.Repeated[len(again.Repeated)-1].Times,
+			p.Repeated[len(p.Repeated)-2].Times; (n == first) == cfg.Trainer.ValBeforeTrain {
 			t.Errorf("%s %s: %d validations where the first was made before, %d where not", c.stage,
 				c.set, n, first)
 		}
 		all := 100 * c.step
-		for _, o := range p.Beside {
+		for _, o := range p.Repeated {
 			name, _, _ := strings.Cut(strings.Fields(o.Name)[0], ",")
 			if want, ok := c.besides[name]; ok && o.Seconds != want {
 				t.Errorf("%s %s: %s: %g s, want %g", c.stage, c.set, o.Name, o.Seconds, want)
@@ -149,8 +149,8 @@ func TestPlanWithinHours(t *testing.T) {
 		if c.Trainer.TotalSteps > 0 {
 			p.Steps = c.Trainer.TotalSteps
 		}
-		p.time(c, true, tokenTimes{1e-3, 3e-4, 2e-4, 0})
-		p.beside(c)
+		p.setTimes(c, true, tokenTimes{1e-3, 3e-4, 2e-4, 0})
+		p.addCheckpoints(c)
 		return p
 	}
 	for hours, want := range map[float64]string{
@@ -158,7 +158,7 @@ func TestPlanWithinHours(t *testing.T) {
 		2:   "settings to add, to end within 2 h with answers of up to 100 tokens\n  ",
 		0.5: "settings to add, to end within 0.5 h with answers of up to 100 tokens\n  ",
 	} {
-		text, err := plan(cfg).Within(cfg, hours)
+		text, err := plan(cfg).FitHours(cfg, hours)
 		if err != nil || !strings.HasPrefix(text, want) {
 			t.Errorf("%g h: %q, %v", hours, text, err)
 		}
@@ -185,12 +185,12 @@ func TestPlanWithinHours(t *testing.T) {
 			}
 		}
 	}
-	if text, err := plan(cfg).Within(cfg, 0.01); !errors.Is(err, config.ErrConfig) || text != "" ||
+	if text, err := plan(cfg).FitHours(cfg, 0.01); !errors.Is(err, config.ErrConfig) || text != "" ||
 		!strings.Contains(err.Error(),
 			"plan: --hours 0.01: even with data.train_batch_size=4 only ") {
 		t.Errorf("%q, %v", text, err)
 	}
-	if _, err := (&Plan{Stage: config.Train}).Within(cfg, 1); !errors.Is(err, config.ErrConfig) {
+	if _, err := (&Plan{Stage: config.Train}).FitHours(cfg, 1); !errors.Is(err, config.ErrConfig) {
 		t.Error(err)
 	}
 }

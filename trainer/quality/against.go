@@ -7,26 +7,26 @@ import (
 	"gad/model"
 )
 
-// gaps are what two models, the student and another, say of the tokens of one answer a row:
-// sums over the answer's tokens, in nats.
-type gaps struct {
-	tokens []float64 // [P] how many there are
-	// [P] KL(one||other) over the vocabulary; one is who wrote the answer, or stands for that
+// divergences holds sums over the tokens of one answer per row under two models, the student and
+// another, in nats.
+type divergences struct {
+	tokens []float64 // [P] number of tokens
+	// [P] KL(one||other) over the vocabulary; one is the model that stands for the answer's author
 	exact   []float64
 	sampled []float64 // [P] log one - log other, of the answer's tokens
 	other   []float64 // [P] log p under the other model
 }
 
-// Against measures how far the student m is from another model, which reads the same
-// tokens: in the student's answers by KL(m||other), in the teacher's by KL(other||m), each
-// exact over the vocabulary and estimated from the answers' tokens; and how probable the
-// other model finds the student's answers. Both distributions are those at temperature 1,
-// whatever the answers were sampled at. Sums are over all tokens of an answer, and the
-// figures are means over all tokens. name is the other model's, for people.
+// MeasureDivergence measures the divergence of the student m from another model, which reads the
+// same tokens: in the student's answers KL(m||other), in the teacher's KL(other||m), each exact
+// over the vocabulary and estimated from the answers' tokens; and the other model's log-probability
+// of the student's answers. Both distributions are at temperature 1, whatever temperature the
+// answers were sampled at. The figures are means over all tokens. name is the other model's name,
+// for people.
 //
-// If one of the models has a larger vocabulary, see model.Model.Divergences; an answer of
-// the student is then read up to the first token that one of them lacks.
-func (j *Results) Against(m, other *model.Model, name string, o Options) error {
+// If one of the models has a larger vocabulary, see model.Model.Divergences; an answer of the
+// student is then read up to the first token that one of them lacks.
+func (j *Results) MeasureDivergence(m, other *model.Model, name string, o Options) error {
 	n, vocab := len(j.Batch), min(m.Vocab(), other.Vocab())
 	e := &j.Eval
 	e.Against, e.AgainstCut = name, 0
@@ -46,7 +46,7 @@ func (j *Results) Against(m, other *model.Model, name string, o Options) error {
 	}
 	advance, done := o.Stages.Begin("against "+name+", tokens", all)
 	defer done()
-	both := gaps{make([]float64, 2*n), make([]float64, 2*n), make([]float64, 2*n),
+	both := divergences{make([]float64, 2*n), make([]float64, 2*n), make([]float64, 2*n),
 		make([]float64, 2*n)}
 	for _, pack := range model.Packs(seqs, min(o.MaxTokens, shownTokens)) {
 		if o.stopped() {
@@ -73,8 +73,8 @@ func (j *Results) Against(m, other *model.Model, name string, o Options) error {
 		}
 		advance(tokens)
 	}
-	of := func(lo, hi int) gaps {
-		return gaps{both.tokens[lo:hi], both.exact[lo:hi], both.sampled[lo:hi], both.other[lo:hi]}
+	of := func(lo, hi int) divergences {
+		return divergences{both.tokens[lo:hi], both.exact[lo:hi], both.sampled[lo:hi], both.other[lo:hi]}
 	}
 	j.student, j.teacher = of(0, n), of(n, 2*n)
 	mean := func(xs, tokens []float64) *float64 {

@@ -24,7 +24,7 @@ func against(t *testing.T, m, other *model.Model, tr heldOut, o Options) *Result
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(j.TeacherNLL(m, o), j.Against(m, other, "other", o)); err != nil {
+	if err := errors.Join(j.TeacherNLL(m, o), j.MeasureDivergence(m, other, "other", o)); err != nil {
 		t.Fatal(err)
 	}
 	j.Intervals(1)
@@ -113,7 +113,7 @@ func TestAgainst(t *testing.T) {
 	}
 	// The other way round, on the teacher's answers: KL(S||T) there, which is not shown.
 	back := &Results{Batch: j.Batch, Drawn: j.Batch.Teachers()}
-	if err := back.Against(other, m, "student", o); err != nil {
+	if err := back.MeasureDivergence(other, m, "student", o); err != nil {
 		t.Fatal(err)
 	}
 	if *back.Eval.ReverseKL != *e.ForwardKL || *back.Eval.ReverseKLSampled != *e.ForwardKLSampled {
@@ -141,7 +141,7 @@ func TestAgainst(t *testing.T) {
 			*small.ForwardKL, *e.ReverseKL, *e.ForwardKL)
 	}
 	o.Stop = func() bool { return true }
-	if err := j.Against(m, other, "other", o); !errors.Is(err, fault.ErrInterrupted) {
+	if err := j.MeasureDivergence(m, other, "other", o); !errors.Is(err, fault.ErrInterrupted) {
 		t.Errorf("stopped: %v", err)
 	}
 }
@@ -187,7 +187,7 @@ func TestAgainstPaddedVocabulary(t *testing.T) {
 	at := j.Drawn[5].Prompt()
 	back.Drawn[5] = model.Answer(append(slices.Clone(j.Drawn[5].IDs[:at]), int32(shape.Vocab-2)),
 		at)
-	if err := back.Against(padded, tr.m, "other", o); err != nil {
+	if err := back.MeasureDivergence(padded, tr.m, "other", o); err != nil {
 		t.Fatal(err)
 	}
 	if back.Eval.AgainstCut != 2 || back.student.tokens[2] != 1 || back.student.tokens[5] != 0 ||

@@ -1,13 +1,14 @@
-// Package quality measures a student on held-out rows: its answers beside the teacher's, and what a
-// discriminator that is trained afresh makes of them (doc/evaluation.md).
+// Package quality measures a student on held-out rows: it compares the student's answers with the
+// teacher's, by figures and by fresh discriminators, trained for this alone (doc/evaluation.md).
 //
-//	answers.go   the answers of a student, and how probable it finds the teacher's
+//	answers.go the answers of a student, and its NLL of the teacher's
 //	figures.go   the figures of an evaluation, their intervals and differences
-//	against.go   how far a student is from another model
-//	fresh.go     fresh discriminators, and how many steps of them fit into a time
-//	verdicts.go  what several of them say of each pair
-//	pace.go      a short measurement of the machine
-//	plan.go      the time and memory that an evaluation will take
+//	against.go the divergence of a student from another model
+//	fresh.go fresh discriminators, and their number of steps for a time limit
+//	verdicts.go verdicts of several of them on each pair
+//	pace.go a short measurement of the machine's speed
+//	plan.go the time and memory of an evaluation
+//	fidelity.go  how well a reward orders a student's answers to one prompt
 package quality
 
 import (
@@ -25,14 +26,14 @@ import (
 	"gad/trainer/encode"
 )
 
-// Results is a student's answers to held-out rows beside the teacher's, with the
-// figures of each row. A row that is not Done has none.
+// Results holds a student's answers to held-out rows and the teacher's, with the figures of each
+// row. A row that is not Done has none.
 type Results struct {
 	Batch     encode.Batch
 	Done      []bool      // [P]
 	Answers   []string    // [P] decoded, without control tokens
 	Seqs      []model.Seq // [P] as the discriminator would read them
-	Drawn     []model.Seq // [P] as they were sampled: the end is the one that the student drew
+	Drawn     []model.Seq // [P] as sampled, with the end that the student sampled
 	Tokens    []int       // [P] of the answer, its end included
 	Truncated []bool      // [P]
 	RougeL    []float64   // [P]
@@ -41,18 +42,18 @@ type Results struct {
 
 	Eval Evaluation
 
-	student, teacher gaps // to another model, in the answers of each; without rows before Against
+	student, teacher divergences // to another model, in each one's answers; see MeasureDivergence
 
 	CheckerSaid string // the last line that the checker wrote to standard error
 
-	checks []checker.Verdict // [P]; nil without a checker
-	told   verdicts          // of the fresh discriminators; nil without
+	checks        []checker.Verdict // [P]; nil without a checker
+	freshVerdicts verdicts          // verdicts of the fresh discriminators; nil without them
 }
 
-// Evaluation are the figures of a student on held-out rows. Each has a 95 %
-// interval; how each interval is made: doc/evaluation.md.
+// Evaluation holds the figures of a student on held-out rows, each with a 95 % interval;
+// doc/evaluation.md explains how each interval is computed.
 type Evaluation struct {
-	Model         string  `json:"model,omitempty"` // where several are compared
+	Model         string  `json:"model,omitempty"` // if several are compared
 	Rows          int     `json:"rows"`
 	Temperature   float64 `json:"temperature"`
 	RougeL        float64 `json:"rouge_l"`
@@ -78,8 +79,8 @@ type Evaluation struct {
 	CheckCI95 *[2]float64        `json:"check_ci95,omitempty"`
 	Labels    map[string]float64 `json:"labels,omitempty"` // share of the rows by label
 
-	// Of another model beside the student, at temperature 1; absent without one, or without
-	// any token to compare at. See Results.Against.
+	// Comparison with another model, at temperature 1; absent without one, or without any token to
+	// compare at. See Results.MeasureDivergence.
 	Against              string      `json:"against,omitempty"`     // the other model
 	AgainstCut           int         `json:"against_cut,omitempty"` // answers that hold a token that one of the models lacks, and are read up to there
 	ReverseKL            *float64    `json:"reverse_kl,omitempty"`
@@ -99,7 +100,7 @@ type Evaluation struct {
 	// where no pair differs.
 	FreshDAcc         *float64    `json:"fresh_d_acc,omitempty"`
 	FreshDCI95        *[2]float64 `json:"fresh_d_acc_ci95,omitempty"`
-	FreshDTrained     *float64    `json:"fresh_d_trained,omitempty"` // accuracy on the pairs that it learned from: no sample of others, so no interval
+	FreshDTrained     *float64    `json:"fresh_d_trained,omitempty"` // accuracy on its own pairs; no interval
 	FreshDControl     *float64    `json:"fresh_d_control,omitempty"`
 	FreshDControlCI95 *[2]float64 `json:"fresh_d_control_ci95,omitempty"`
 	FreshDTies        *float64    `json:"fresh_d_ties,omitempty"` // share of the rows whose two answers are the same
@@ -111,26 +112,27 @@ type Evaluation struct {
 	FreshDNote        string      `json:"fresh_d_note,omitempty"` // what was shortened, or why there is none
 }
 
-// Options say how a student is evaluated.
+// Options holds the settings of an evaluation.
 type Options struct {
 	MaxPrompt, MaxResponse int
-	// on: answers are thoughts in chunks, of MaxResponse tokens in all, and the teacher's are read
-	// in the same chunks
+	// if on, answers are thoughts in chunks, of MaxResponse tokens in all, and the teacher's
+	// answers are read in the same chunks
 	Chunks           model.Chunks
 	Temperature      float64 // 0 is greedy
 	Seed             uint64
 	Slots, MaxTokens int
-	// of the model that Results.Against is to compare with, for PlanOf; nil is none
+	// model that Results.MeasureDivergence will compare with, for PlanOf; nil: none
 	Against *model.Config
 	Quant   string      // model.Options.Quant, for PlanOf
 	Stages  data.Stages // nil shows nothing
-	// true ends the evaluation with fault.ErrInterrupted; nil is never
+	// asked between parts: true ends the evaluation with fault.ErrInterrupted; nil: never
 	Stop func() bool
 }
 
+// stopped reports whether the evaluation has been asked to end.
 func (o Options) stopped() bool { return o.Stop != nil && o.Stop() }
 
-// Evaluate answers the given rows and compares the answers with the teacher's.
+// Evaluate answers the given rows, and measures the answers and the NLL of the teacher's.
 func Evaluate(m *model.Model, tok *tokenizer.Tokenizer, set *data.Set, rows []int,
 	o Options) (*Results, error) {
 	b, err := EncodeRows(tok, set, rows, o)
@@ -144,7 +146,7 @@ func Evaluate(m *model.Model, tok *tokenizer.Tokenizer, set *data.Set, rows []in
 	return j, j.TeacherNLL(m, o)
 }
 
-// EncodeRows are the given rows as token ids.
+// EncodeRows returns the given rows as token ids.
 func EncodeRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int,
 	o Options) (encode.Batch, error) {
 	enc := encode.Encoder{Tok: tok, MaxPrompt: o.MaxPrompt, MaxResponse: o.MaxResponse}
@@ -166,8 +168,8 @@ func EncodeRows(tok *tokenizer.Tokenizer, set *data.Set, rows []int,
 	return all, nil
 }
 
-// Answer has the student answer the rows of b, and measures the answers. When it is
-// stopped, the error wraps fault.ErrInterrupted and the answers that were complete are there.
+// Answer samples the student's answers to the rows of b, and measures them. If it is stopped, the
+// error wraps fault.ErrInterrupted and the complete answers are returned.
 func Answer(m *model.Model, tok *tokenizer.Tokenizer, b encode.Batch,
 	o Options) (*Results, error) {
 	n := len(b)
@@ -220,16 +222,17 @@ func Answer(m *model.Model, tok *tokenizer.Tokenizer, b encode.Batch,
 	return j, nil
 }
 
-// shownTokens bounds a pass where somebody looks at a bar or may stop it: results do
+// shownTokens bounds the tokens of a pass if there is a progress bar or a stop function: results do
 // not depend on how sequences are packed.
 const shownTokens = 2048
 
+// teacherTokens returns the number of tokens of the teacher's answer to row p.
 func (j *Results) teacherTokens(p int) float64 {
 	return float64(j.Batch[p].Teacher.Trained())
 }
 
-// TeacherNLL measures how probable the student finds the teacher's answers: the mean
-// over tokens of -log p(teacher's token), at temperature 1.
+// TeacherNLL measures the student's NLL of the teacher's answers: the mean over tokens of -log
+// p(teacher's token), at temperature 1.
 func (j *Results) TeacherNLL(m *model.Model, o Options) error {
 	limit, all := o.MaxTokens, 0
 	seqs, from := o.Chunks.SplitAll(j.Batch.Teachers())
@@ -279,8 +282,8 @@ func (j *Results) TeacherNLL(m *model.Model, o Options) error {
 	return nil
 }
 
-// Check has command score j's answers to rows of set, within the deadline, and notes
-// the mean score and the shares of labels in j.Eval.
+// Check scores j's answers to rows of set by the checker command, within the deadline, and sets the
+// mean score and the shares of labels in j.Eval.
 func (j *Results) Check(ctx context.Context, set *data.Set, command string,
 	deadline time.Duration) error {
 	rows, err := checker.Rows(set, j.Batch.Indices(), j.Answers, j.Truncated)

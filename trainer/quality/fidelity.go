@@ -14,23 +14,23 @@ import (
 	"gad/trainer/encode"
 )
 
-// How well a reward orders a student's own answers to one prompt. That order is all that a
-// student's group-relative advantages are made of; how often a discriminator tells the teacher's
-// answer from the student's (d_acc) says little about it. Where the teacher's weights are known, so
-// is the truth: at the optimum of the Bradley-Terry loss the score is
+// How well a reward orders a student's own answers to one prompt. A student's group-relative
+// advantages depend on that order alone; how often a discriminator tells the teacher's answer from
+// the student's (d_acc) says little about it. If the teacher's weights are known, so is the truth:
+// at the optimum of the Bradley-Terry loss the score is
 //
 //	log p_T(y|x) - log p_S(y|x) + const(x)
 //
 // (GAD, arXiv 2511.10643, with Goodfellow et al. 2014, proposition 1, for the pair loss), p_S the
 // student at the temperature of the rollouts.
 
-// Group is a student's answers to one prompt, with what each is worth.
+// Group holds a student's answers to one prompt, each with its true value.
 type Group struct {
 	Answers []Graded
 	Teacher model.Seq // the teacher's answer, as the discriminator reads it
 }
 
-// Graded is one answer.
+// Graded is one answer with its true value.
 type Graded struct {
 	Seq    model.Seq // as the discriminator reads it: a cut answer has no end token
 	Text   string
@@ -40,7 +40,7 @@ type Graded struct {
 	Ratio  float64 // log p_T(y|x) - log p_S(y|x), nats: the truth
 }
 
-// Sample draws n answers to each prompt of b from the student m at o.Temperature and sets their
+// Sample samples n answers to each prompt of b from the student m at o.Temperature and sets their
 // LogP, at that temperature.
 func Sample(m *model.Model, tok *tokenizer.Tokenizer, b encode.Batch, n int,
 	o Options) ([]Group, error) {
@@ -62,7 +62,7 @@ func Sample(m *model.Model, tok *tokenizer.Tokenizer, b encode.Batch, n int,
 			}}, advance)
 	done()
 	if err != nil {
-		return nil, stopped(err)
+		return nil, interruption(err)
 	}
 	logp, err := totals(m, sequences(groups), o.Temperature, "the student's probabilities", o)
 	if err != nil {
@@ -74,9 +74,9 @@ func Sample(m *model.Model, tok *tokenizer.Tokenizer, b encode.Batch, n int,
 	return groups, nil
 }
 
-// Truth sets the log-ratios of groups to a teacher that samples at the given temperature. promptsP
-// is what the teacher reads before each answer.
-func Truth(teacher *model.Model, groups []Group, promptsP [][]int32, temperature float64,
+// SetTruth sets the log-ratios of groups to a teacher that samples at the given temperature.
+// promptsP holds the tokens that the teacher reads before the answers to each prompt.
+func SetTruth(teacher *model.Model, groups []Group, promptsP [][]int32, temperature float64,
 	o Options) error {
 	var seqs []model.Seq
 	for p, g := range groups {
@@ -122,8 +122,9 @@ func totals(m *model.Model, seqs []model.Seq, temperature float64, what string,
 	return out, nil
 }
 
-// stopped returns fault.ErrInterrupted for a generation that was asked to end.
-func stopped(err error) error {
+// interruption replaces model.ErrStopped by fault.ErrInterrupted, and returns any other error
+// unchanged.
+func interruption(err error) error {
 	if errors.Is(err, model.ErrStopped) {
 		return fault.ErrInterrupted
 	}
@@ -148,9 +149,9 @@ func sequences(groups []Group) (seqs []model.Seq) {
 	return seqs
 }
 
-// Read returns what a discriminator reads of groups: all answers in order, then a teacher's answer
-// for each group.
-func Read(groups []Group) (seqs []model.Seq) {
+// ReadSeqs returns the sequences that a discriminator reads of groups: all answers in order, then a
+// teacher's answer for each group.
+func ReadSeqs(groups []Group) (seqs []model.Seq) {
 	seqs = sequences(groups)
 	for _, g := range groups {
 		seqs = append(seqs, g.Teacher)
@@ -158,8 +159,9 @@ func Read(groups []Group) (seqs []model.Seq) {
 	return seqs
 }
 
-// Fidelity says how one reward orders the answers of a group. Means are over the prompts in which
-// both the reward and the truth vary; intervals are 95 % bootstrap intervals over prompts.
+// Fidelity holds the figures of one reward's order of the answers of a group. Means are over the
+// prompts in which both the reward and the truth vary; intervals are 95 % bootstrap intervals over
+// prompts.
 type Fidelity struct {
 	Reward string `json:"reward"`
 	// Rho is Spearman's rank correlation of reward and truth within a prompt, ties by mean ranks.
@@ -169,18 +171,18 @@ type Fidelity struct {
 	// order; equal rewards count one half.
 	Pairs     *float64    `json:"pairs"`
 	PairsCI95 *[2]float64 `json:"pairs_ci95,omitempty"`
-	// Partial is the rank correlation given the mean log p_S of the answer: what the reward knows
-	// beyond fluency, (r_rt - r_rf r_tf) / sqrt((1 - r_rf²)(1 - r_tf²)) of the mean correlations.
+	// Partial is the rank correlation given the mean log p_S of the answer, that is, beyond
+	// fluency: (r_rt - r_rf r_tf) / sqrt((1 - r_rf²)(1 - r_tf²)) of the mean correlations.
 	Partial     *float64    `json:"partial_rho,omitempty"`
 	PartialCI95 *[2]float64 `json:"partial_rho_ci95,omitempty"`
 	// Length is the rank correlation of the reward with the answer's number of tokens.
 	Length *float64 `json:"length_rho,omitempty"`
 	// Spread is the standard deviation of the reward within a prompt, mean over prompts.
 	Spread float64 `json:"spread"`
-	// Acc is the share of the answers above which the reward puts the teacher's answer to the same
-	// prompt; of a discriminator only.
+	// Acc is the share of the answers that the reward puts below the teacher's answer to the same
+	// prompt; for discriminators only.
 	Acc     *float64 `json:"d_acc,omitempty"`
-	Prompts int      `json:"prompts"` // that have a correlation
+	Prompts int      `json:"prompts"` // with a correlation
 }
 
 // The rewards that need no discriminator.
@@ -191,8 +193,8 @@ const (
 	ByLength  = "length"
 )
 
-// Trivial measures the truth itself and the rewards that need no discriminator.
-func Trivial(groups []Group, seed uint64) []Fidelity {
+// MeasureTrivial measures the truth itself and the rewards that need no discriminator.
+func MeasureTrivial(groups []Group, seed uint64) []Fidelity {
 	var out []Fidelity
 	for _, r := range []struct {
 		name string
@@ -215,8 +217,8 @@ func Trivial(groups []Group, seed uint64) []Fidelity {
 // fluency returns the mean log-probability of an answer's tokens under the student.
 func fluency(x *Graded) float64 { return x.LogP / float64(max(1, x.Seq.Trained())) }
 
-// Measure says how a reward [answers of all groups] orders the answers. Rewards behind those, one
-// for each group, are of the teachers' answers, for d_acc.
+// Measure returns the fidelity of a reward [answers of all groups]. Further rewards, one for each
+// group, belong to the teachers' answers and give d_acc.
 func Measure(name string, groups []Group, reward []float64, seed uint64) Fidelity {
 	var byRho, byPartner, byFluency, byLength, right, pairs, spread []float64
 	answers := each(groups)
@@ -229,7 +231,7 @@ func Measure(name string, groups []Group, reward []float64, seed uint64) Fidelit
 		for k, x := range g.Answers {
 			truth[k], fluent[k], length[k] = x.Ratio, fluency(&x), float64(x.Tokens)
 			if len(reward) > len(answers) {
-				acc += ranked(float32(reward[len(answers)+p]), float32(r[k]))
+				acc += rankScore(float32(reward[len(answers)+p]), float32(r[k]))
 				of++
 			}
 		}
@@ -275,7 +277,8 @@ func Measure(name string, groups []Group, reward []float64, seed uint64) Fidelit
 	return f
 }
 
-// interval returns a statistic of n prompts and its bootstrap interval; nil where it is no number.
+// interval returns a statistic of n prompts and its bootstrap interval, each nil if it is not
+// finite.
 func interval(n int, seed uint64,
 	statistic func(replicate int, weight []float64) float64) (*float64, *[2]float64) {
 	once := make([]float64, n)
@@ -285,7 +288,7 @@ func interval(n int, seed uint64,
 	return finiteOr(statistic(0, once)), finite(textmetrics.Interval(n, seed, statistic))
 }
 
-// meanOf returns the weighted mean of the elements that are numbers; NaN if there are none.
+// meanOf returns the weighted mean of the elements that are not NaN; NaN if all are.
 func meanOf(xs, w []float64) float64 {
 	var sum, of float64
 	for i, x := range xs {
@@ -310,8 +313,8 @@ func meanStd(xs []float64) (mean, std float64) {
 	return mean, math.Sqrt(std / float64(max(1, len(xs)-1)))
 }
 
-// inOrder counts the pairs whose truths differ: how many the reward puts in the truth's order, an
-// equal reward counting one half, and all.
+// inOrder counts the pairs whose truths differ: hit of them are ordered by the reward as by the
+// truth, an equal reward counting one half.
 func inOrder(reward, truth []float64) (hit, all float64) {
 	for i := range reward {
 		for j := range i {
@@ -330,8 +333,8 @@ func inOrder(reward, truth []float64) (hit, all float64) {
 	return hit, all
 }
 
-// Spearman returns the rank correlation of xs and ys, Pearson's correlation of their ranks, equal
-// values with the mean of their ranks; NaN where one of them does not vary.
+// Spearman returns the rank correlation of xs and ys: Pearson's correlation of their ranks, ties by
+// their mean rank; NaN if one of them does not vary.
 func Spearman(xs, ys []float64) float64 {
 	a, b := meanRanks(xs), meanRanks(ys)
 	ma, sa := meanStd(a)
@@ -376,6 +379,6 @@ func (f Fidelity) String() string {
 		cell(f.Length, nil), f.Spread, cell(f.Acc, nil))
 }
 
-// FidelityHead is the line above those of Fidelity.String.
+// FidelityHead is the heading of the lines of Fidelity.String.
 var FidelityHead = fmt.Sprintf("%-22s  %-24s  %-24s  %-24s  %-8s  %-8s  %s", "reward",
 	"rank correlation", "pairs in order", "given fluency", "length", "spread", "d_acc")

@@ -53,7 +53,7 @@ func groupsOf(t *testing.T, temperature, teacherTemperature float64) (heldOut, *
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Truth(teacher, groups, b.Prompts(), teacherTemperature, o); err != nil {
+	if err := SetTruth(teacher, groups, b.Prompts(), teacherTemperature, o); err != nil {
 		t.Fatal(err)
 	}
 	return tr, teacher, groups, o
@@ -127,7 +127,7 @@ func TestFidelity(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.SetStudent(tr.m, 1)
-	scoreS, err := c.Score(Read(groups))
+	scoreS, err := c.Score(ReadSeqs(groups))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestFidelity(t *testing.T) {
 		t.Errorf("the teacher's own likelihood: rho %g, pairs %g, d_acc %v", *f.Rho, *f.Pairs,
 			f.Acc)
 	}
-	trivial := Trivial(groups, 1)
+	trivial := MeasureTrivial(groups, 1)
 	if len(trivial) != 4 || *trivial[0].Rho != 1 && math.Abs(*trivial[0].Rho-1) > 1e-9 {
 		t.Errorf("%+v", trivial)
 	}

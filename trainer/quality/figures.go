@@ -14,8 +14,8 @@ import (
 type measure struct {
 	key   string
 	value func(e *Evaluation) (*float64, **[2]float64)
-	// One of the two: a ratio of sums over prompts, without ys a mean; or a figure of
-	// all texts together, with its values without each of them.
+	// One of the two: a ratio of sums over prompts, a mean if ys is nil; or, for a figure of all
+	// texts together, its values with each text left out.
 	ratio   func(j *Results) (xs, ys []float64)
 	without func(j *Results) []float64
 }
@@ -90,6 +90,7 @@ var measures = []measure{
 		func(j *Results) (xs, ys []float64) { return j.Repeat, nil }, nil},
 }
 
+// eachTeacherTokens returns the number of tokens of each teacher's answer [P].
 func (j *Results) eachTeacherTokens() (xs []float64) {
 	for p := range j.Batch {
 		xs = append(xs, j.teacherTokens(p))
@@ -97,6 +98,7 @@ func (j *Results) eachTeacherTokens() (xs []float64) {
 	return xs
 }
 
+// floatsOf converts xs to float64.
 func floatsOf(xs []int) (out []float64) {
 	for _, x := range xs {
 		out = append(out, float64(x))
@@ -104,8 +106,8 @@ func floatsOf(xs []int) (out []float64) {
 	return out
 }
 
-// Intervals notes the 95 % intervals of j's figures: a bootstrap over prompts, for
-// shares of rows Wilson's, for distinct n-grams the jackknife.
+// Intervals sets the 95 % intervals of j's figures: a bootstrap over prompts, Wilson's for shares
+// of rows, the jackknife for distinct n-grams.
 func (j *Results) Intervals(seed uint64) {
 	for _, m := range measures {
 		x, ci := m.value(&j.Eval)
@@ -127,10 +129,10 @@ type Difference struct {
 	CI95  *[2]float64 `json:"ci95,omitempty"`
 }
 
-// Minus are the differences of j's figures to those of first, by the keys of
-// Evaluation. Their intervals are paired: each draw takes the same prompts of both.
-// Students with other tokens have no difference in teacher NLL and length, those whose
-// fresh discriminators were trained otherwise none in their accuracy.
+// Minus returns j's figures minus first's, by the keys of Evaluation. The intervals of the
+// differences are paired: each draw takes the same prompts of both. Students with different
+// tokenizers have no difference in teacher NLL and length; students whose fresh discriminators were
+// trained differently have none in their accuracy.
 func (j *Results) Minus(first *Results, sameTokens bool, seed uint64) map[string]Difference {
 	out := map[string]Difference{}
 	for _, m := range measures {
@@ -156,7 +158,8 @@ func (j *Results) Minus(first *Results, sameTokens bool, seed uint64) map[string
 	same := first.Eval.FreshDSteps == j.Eval.FreshDSteps &&
 		first.Eval.FreshDSeeds == j.Eval.FreshDSeeds && first.Eval.FreshDRead == j.Eval.FreshDRead
 	if a, b := first.Eval.FreshDAcc, j.Eval.FreshDAcc; a != nil && b != nil && same {
-		out["fresh_d_acc"] = Difference{*b - *a, finite(j.told.minus(first.told, seed))}
+		out["fresh_d_acc"] = Difference{*b - *a,
+			finite(j.freshVerdicts.difference(first.freshVerdicts, seed))}
 	}
 	return out
 }
@@ -164,12 +167,12 @@ func (j *Results) Minus(first *Results, sameTokens bool, seed uint64) map[string
 // Figure is a figure of an evaluation for people.
 type Figure struct {
 	Key, Name string
-	Better    int // 1: more is better, -1: less is better, 0: neither is known
+	Better    int // 1: more is better, -1: less is better, 0: neither
 	Value     float64
 	CI95      *[2]float64
 }
 
-// Figures lists what e has, in the order in which it is shown. Shares of labels
+// Figures lists the figures that e has, in the order in which they are shown. Shares of labels
 // follow the checker's score.
 func (e *Evaluation) Figures() (list []Figure) {
 	for _, m := range measures {
@@ -208,12 +211,12 @@ type Row struct {
 	Fluency    *float64       `json:"fluency,omitempty"`
 	Check      *float64       `json:"check,omitempty"`
 	Label      string         `json:"label,omitempty"`
-	// By fresh discriminator: 1 where it ranks the teacher's answer higher, 0 where the
-	// student's, 0.5 where both are equal; null where it was not asked.
+	// By fresh discriminator: 1 where it ranks the teacher's answer higher, 0 where the student's,
+	// 0.5 where both are equal; null where it was not tested.
 	Fresh []*float64 `json:"fresh_d,omitempty"`
 }
 
-// Rows are the rows that are done.
+// Rows returns the rows that are done, for gad eval --output.
 func (j *Results) Rows(name string, set *data.Set) (list []Row, err error) {
 	for p, row := range j.Batch {
 		if !j.Done[p] {
@@ -239,7 +242,7 @@ func (j *Results) Rows(name string, set *data.Set) (list []Row, err error) {
 		if j.checks != nil {
 			out.Check, out.Label = finiteOr(j.checks[p].Score), j.checks[p].Label
 		}
-		for _, seed := range j.told {
+		for _, seed := range j.freshVerdicts {
 			out.Fresh = append(out.Fresh, finiteOr(seed[p]))
 		}
 		list = append(list, out)
@@ -247,7 +250,7 @@ func (j *Results) Rows(name string, set *data.Set) (list []Row, err error) {
 	return list, nil
 }
 
-// finiteOr is x, nil where JSON has no number for it.
+// finiteOr returns x, or nil if JSON has no number for it.
 func finiteOr(x float64) *float64 {
 	if math.IsNaN(x) || math.IsInf(x, 0) {
 		return nil
@@ -255,7 +258,7 @@ func finiteOr(x float64) *float64 {
 	return &x
 }
 
-// finite is a pair of finite numbers, or nil: JSON has no others.
+// finite returns a pair of finite numbers, or nil if one is not finite: JSON has no number for it.
 func finite(x [2]float64) *[2]float64 {
 	if math.IsNaN(x[0]) || math.IsNaN(x[1]) || math.IsInf(x[0], 0) || math.IsInf(x[1], 0) {
 		return nil

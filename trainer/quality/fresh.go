@@ -16,7 +16,7 @@ import (
 	"gad/trainer/encode"
 )
 
-// DiscOptions say how a fresh discriminator is trained. A zero field takes the
+// DiscOptions holds the settings of the training of fresh discriminators. A zero field takes the
 // default that its comment states.
 type DiscOptions struct {
 	From  string       // folder of a model to start from; empty: random weights of Shape
@@ -26,19 +26,19 @@ type DiscOptions struct {
 	LR    float64      // peak learning rate; default 0.0512/hidden width: 4e-4 at 128
 	Seed  uint64       // of the first of Seeds trainings; the others count up
 	Seeds int          // trainings, each with its own split, head and order; default 1
-	// tokens of an answer that the discriminator reads, the first ones; default all
+	// number of an answer's first tokens that the discriminator reads; default all
 	Read int
 
 	Stages data.Stages // nil shows nothing
-	Stop   func() bool // asked before each step: true ends with fault.ErrInterrupted; nil is never
+	Stop   func() bool // asked before each step: true ends with fault.ErrInterrupted; nil: never
 }
 
-// DefaultDiscSteps, with the defaults of DiscOptions, is where every seed had learned
-// on the task that they were chosen on; with half the rate, one in three had not
-// (doc/LOG.md).
+// DefaultDiscSteps, with the defaults of DiscOptions, is a number of steps after which every seed
+// had learned, on the task on which they were chosen; with half the learning rate, one in three had
+// not (doc/LOG.md).
 const DefaultDiscSteps = 800
 
-// Fresh is what discriminators that never played against the student say of it.
+// Fresh holds the verdict of discriminators that never played against the student.
 type Fresh struct {
 	// Acc is the share of held-out pairs that differ in which the teacher's answer
 	// scores higher, an equal score counting one half; mean over the seeds. 0.5
@@ -46,12 +46,12 @@ type Fresh struct {
 	Acc  float64
 	CI95 [2]float64 // of Acc: bootstrap over seeds and prompts
 	// Control is the same figure for pairs of the teacher's answer and the same
-	// answer with one token replaced, under the same budget: what the training can
-	// rank where it is known that something can be ranked.
+	// answer with one token replaced, under the same budget. It shows whether the training ranks
+	// pairs that are known to be rankable.
 	Control     float64
 	ControlCI95 [2]float64 // of Control, likewise
-	// Trained is the accuracy on pairs that the discriminators learned from, up to
-	// trainedPairs of each, mean over the seeds.
+	// Trained is the accuracy on pairs that the discriminators learned, up to trainedPairs of each,
+	// mean over the seeds.
 	Trained float64
 	Pairs   int // pairs that differ, of all rows
 	// share of the rows in which student and teacher gave the same tokens: not in Acc, not in the
@@ -59,46 +59,44 @@ type Fresh struct {
 	Ties     float64
 	TiesCI95 [2]float64 // of Ties: Wilson
 	Seeds    int
-	// Learned says that Acc means something: Acc or the control is above chance by enough
-	// (learnedControl), and the discriminators rank the pairs that they learned from
-	// (learnedTrained). One that does not rank even those has not learned, and its 0.5
-	// says nothing of the student.
+	// Learned reports that Acc is meaningful: Acc or the control is above chance by enough
+	// (learnedControl), and the discriminators rank the pairs that they learned (learnedTrained). A
+	// discriminator that does not rank even these has not learned, and its 0.5 says nothing about
+	// the student.
 	Learned bool
 }
 
-// learnedControl is where the interval of the control, or of the accuracy itself, must begin for a
-// training to count as one that ranks what can be ranked; learnedTrained is the accuracy that it
-// must have on its own pairs.
+// learnedControl is the least lower end of the interval of the control, or of the accuracy itself,
+// with which a training counts as learned; learnedTrained is the least accuracy on its own pairs.
 const (
 	learnedControl = 0.6
 	learnedTrained = 0.6
 )
 
-// learned reports whether trainings have learned: by the intervals of their accuracy and
-// of the control's, and by the accuracy on their own pairs (NaN where there were none).
-// One that tells pairs it has not seen needs no control; the control is for a 0.5.
+// learned reports whether trainings have learned: by the intervals of their accuracy and of the
+// control's, and by the accuracy on their own pairs (NaN where there were none). An accuracy above
+// chance on unseen pairs needs no control; the control is for a 0.5.
 func learned(asked, control [2]float64, trained float64) bool {
 	return (control[0] >= learnedControl || asked[0] >= learnedControl) &&
 		!(trained < learnedTrained)
 }
 
-// sure is the difference of scores beyond which a pair teaches nothing more: its loss is
-// below 1e-13, and gradients so small are slow to compute (see critic.Update).
+// sure is the difference of scores beyond which a pair is not learned: its loss is below 1e-13, and
+// gradients so small are slow to compute (critic's flush).
 const sure = 30
 
 // trainedPairs bounds the pairs of a training that are scored again at its end.
 const trainedPairs = 128
 
-// TrainFresh trains o.Seeds fresh discriminators on the student's answers in j and
-// as many on the control, each on half of the rows, and says how well they tell
-// the other half.
+// TrainFresh trains o.Seeds fresh discriminators on the student's answers in j and as many on the
+// control, each on half of the rows, and returns their accuracy on the other half.
 func TrainFresh(be model.Backend, o DiscOptions, j *Results) (f Fresh, err error) {
 	o, err = o.withDefaults(j)
 	if err != nil {
 		return f, err
 	}
-	read := j.read(o.Read)
-	real, control := read.pairs(), read.control(o.Seed)
+	read := j.truncate(o.Read)
+	real, control := read.pairs(), read.controlPairs(o.Seed)
 	f = Fresh{Seeds: o.Seeds}
 	f.Pairs, f.Ties, f.TiesCI95 = read.ties()
 	told, trained, err := o.trials(be, real, "")
@@ -112,17 +110,17 @@ func TrainFresh(be model.Backend, o DiscOptions, j *Results) (f Fresh, err error
 	}
 	f.Control, f.ControlCI95 = c.mean(), c.interval(o.Seed)
 	f.Learned = learned(f.CI95, f.ControlCI95, f.Trained)
-	j.told = told
+	j.freshVerdicts = told
 	j.Eval.FreshDSteps, j.Eval.FreshDSeeds, j.Eval.FreshDRead = o.Steps, o.Seeds, o.Read
 	return f, nil
 }
 
-// ties counts the pairs that differ, and the share of the others with its interval.
+// ties returns the number of pairs that differ, and the share of equal pairs with its interval.
 func (j *Results) ties() (pairs int, share float64, ci [2]float64) {
 	ties := 0
 	for p := range j.Seqs {
 		switch {
-		case j.unlike(p):
+		case j.cutUnequally(p):
 		case slices.Equal(j.Seqs[p].IDs, j.Batch[p].Teacher.IDs):
 			ties++
 		default:
@@ -132,13 +130,14 @@ func (j *Results) ties() (pairs int, share float64, ci [2]float64) {
 	return pairs, float64(ties) / float64(max(1, ties+pairs)), textmetrics.Wilson(ties, ties+pairs)
 }
 
-// SetTies notes the share of ties where no discriminator is trained.
+// SetTies sets the share of equal pairs if no discriminator is trained.
 func (j *Results) SetTies() {
 	_, share, ci := j.ties()
 	j.Eval.FreshDTies, j.Eval.FreshDTiesCI95 = &share, finite(ci)
 }
 
-// SetFresh notes what fresh discriminators say in e, unless they have not learned.
+// SetFresh sets the figures of fresh discriminators in e; without their accuracy if they have not
+// learned.
 func (e *Evaluation) SetFresh(f Fresh) {
 	e.FreshDTies, e.FreshDLearned = &f.Ties, &f.Learned
 	e.FreshDTiesCI95, e.FreshDControlCI95 = finite(f.TiesCI95), finite(f.ControlCI95)
@@ -148,6 +147,8 @@ func (e *Evaluation) SetFresh(f Fresh) {
 	}
 }
 
+// withDefaults returns the options with defaults filled in and the shape of From; it refuses
+// options that cannot train.
 func (o DiscOptions) withDefaults(j *Results) (DiscOptions, error) {
 	o.Batch, o.Seeds = cmp.Or(o.Batch, 4), cmp.Or(o.Seeds, 1)
 	if o.Steps < 1 || o.Batch < 1 || o.Seeds < 1 {
@@ -166,9 +167,9 @@ func (o DiscOptions) withDefaults(j *Results) (DiscOptions, error) {
 	return o, nil
 }
 
-// read is j with answers of at most so many tokens, 0 for all, for a discriminator to
-// read. Both sides are cut alike.
-func (j *Results) read(tokens int) *Results {
+// truncate returns j with answers of at most the given number of tokens, 0 for all, for a
+// discriminator. Both sides are cut alike.
+func (j *Results) truncate(tokens int) *Results {
 	if tokens == 0 {
 		return j
 	}
@@ -184,36 +185,35 @@ func (j *Results) read(tokens int) *Results {
 	return out
 }
 
-// pairSet is one pair of sequences a row; skip leaves a row out of training and
-// figure alike.
+// pairSet holds one pair of sequences per row; skip leaves a row out of training and figure.
 type pairSet struct {
 	worse, better []model.Seq
 	skip          []bool
 }
 
-// unlike says that the limit cut the teacher's answer of row p and not the student's: the
-// missing end alone, which is the limit's doing, would tell the two apart.
-func (j *Results) unlike(p int) bool { return j.Batch[p].TeacherCut && !j.Truncated[p] }
+// cutUnequally reports whether the limit cut the teacher's answer of row p and not the student's:
+// the missing end alone would tell the two apart.
+func (j *Results) cutUnequally(p int) bool { return j.Batch[p].TeacherCut && !j.Truncated[p] }
 
-// pairs are the student's answers against the teacher's. Pairs of equal answers, which
-// no discriminator can tell apart, and unlike ones are left out.
+// pairs returns the student's answers against the teacher's. Pairs of equal answers, which no
+// discriminator can tell apart, and pairs cut unequally are left out.
 func (j *Results) pairs() pairSet {
 	s := pairSet{worse: j.Seqs, better: j.Batch.Teachers(), skip: make([]bool, len(j.Seqs))}
 	for p := range s.skip {
-		s.skip[p] = j.unlike(p) || slices.Equal(s.worse[p].IDs, s.better[p].IDs)
+		s.skip[p] = j.cutUnequally(p) || slices.Equal(s.worse[p].IDs, s.better[p].IDs)
 	}
 	return s
 }
 
-// control are the teacher's answers against themselves with one token replaced by
-// one that fits: that stands between the same two tokens in an answer, else after the
-// same token, else anywhere, each as often as it does. A token that does not fit would
-// be told without reading the prompt, or with no more than the pairs of neighbours.
-func (j *Results) control(seed uint64) pairSet {
+// controlPairs returns the teacher's answers against copies with one token replaced by a token that
+// fits: it stands between the same two tokens in an answer, else after the same token, else
+// anywhere, each as often as it occurs. A token that does not fit could be recognised without the
+// prompt, or by its neighbours alone.
+func (j *Results) controlPairs(seed uint64) pairSet {
 	teachers := j.Batch.Teachers()
 	s := pairSet{worse: slices.Clone(teachers), better: teachers, skip: make([]bool, len(teachers))}
 	for p := range s.skip {
-		s.skip[p] = j.unlike(p)
+		s.skip[p] = j.cutUnequally(p)
 	}
 	type context struct{ before, after int32 }
 	const start, any = -1, -2
@@ -254,8 +254,8 @@ func (j *Results) control(seed uint64) pairSet {
 	return s
 }
 
-// trials trains one discriminator for each seed. trained is the accuracy on pairs
-// that they learned from, mean over the seeds; NaN where there were none.
+// trials trains one discriminator for each seed, and returns their verdicts. trained is the
+// accuracy on pairs that they learned, mean over the seeds; NaN without such pairs.
 func (o DiscOptions) trials(be model.Backend, s pairSet,
 	kind string) (v verdicts, trained float64, err error) {
 	for k := range o.Seeds {
@@ -269,8 +269,8 @@ func (o DiscOptions) trials(be model.Backend, s pairSet,
 	return v, trained / float64(o.Seeds), nil
 }
 
-// trial trains one discriminator on half of the rows, drawn by seed, and asks it
-// for the others, and for those that it has learned from.
+// trial trains one discriminator on half of the rows, drawn by seed, and tests it on the other rows
+// (told [rows]), and on pairs that it has learned (trained).
 func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64,
 	name string) (told []float64, trained float64, err error) {
 	rows := len(s.skip)
@@ -278,8 +278,8 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64,
 	for p := range told {
 		told[p] = math.NaN()
 	}
-	// What pairs remain is split, not the rows: a half without any would teach nothing.
-	order := shuffled(rows, seed, 0)
+	// The remaining pairs are split, not the rows: a half of the rows could have no pair.
+	order := shuffle(rows, seed, 0)
 	order = slices.DeleteFunc(order, func(p int) bool { return s.skip[p] })
 	learn, asked := order[:len(order)/2], order[len(order)/2:]
 	if len(learn) == 0 {
@@ -313,7 +313,7 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64,
 				return err
 			}
 			for i, p := range some {
-				tell(p, ranked(b.ScoreP[i], b.ScoreS[i]))
+				tell(p, rankScore(b.ScoreP[i], b.ScoreS[i]))
 			}
 			advance(len(some))
 		}
@@ -326,8 +326,8 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64,
 	return told, trained, ask(asked, func(p int, verdict float64) { told[p] = verdict })
 }
 
-// learn takes the steps of a training on the given pairs, and returns those that it
-// has come to.
+// learn takes the steps of a training on the given pairs, and returns the pairs that it has
+// reached.
 func (o DiscOptions) learn(cr *critic.Critic, learn []int, seed uint64, name string,
 	batch func(at []int) (critic.Batch, error)) (seen map[int]bool, err error) {
 	advance, done := o.Stages.Begin(name, o.Steps)
@@ -341,7 +341,7 @@ func (o DiscOptions) learn(cr *critic.Critic, learn []int, seed uint64, name str
 		at := make([]int, 0, o.Batch)
 		for i := step * o.Batch; len(at) < o.Batch; i++ {
 			if i%len(learn) == 0 || pass == nil {
-				pass = shuffled(len(learn), seed, 1+uint64(i/len(learn)))
+				pass = shuffle(len(learn), seed, 1+uint64(i/len(learn)))
 			}
 			at = append(at, learn[pass[i%len(learn)]])
 			seen[at[len(at)-1]] = true
@@ -361,8 +361,8 @@ func (o DiscOptions) learn(cr *critic.Critic, learn []int, seed uint64, name str
 	return seen, nil
 }
 
-// ranked is 1 where the better one scores higher, one half where both score alike.
-func ranked(better, worse float32) float64 {
+// rankScore returns 1 if the better one scores higher, one half if both score alike, otherwise 0.
+func rankScore(better, worse float32) float64 {
 	switch {
 	case better > worse:
 		return 1
@@ -372,9 +372,9 @@ func ranked(better, worse float32) float64 {
 	return 0
 }
 
-// open is the discriminator before its first step. Its settings are those under
-// which a discriminator of small width learned to read answers at all: a head whose
-// scores are of order 1, a slow start, a short memory of squared gradients.
+// open opens the discriminator before its first step. With its settings a discriminator of small
+// width learned to read answers at all: a head whose scores are of order 1, a slow start, a short
+// memory of squared gradients.
 func (o DiscOptions) open(be model.Backend, seed uint64) (*critic.Critic, error) {
 	c := critic.DefaultConfig()
 	width := float64(o.Shape.Hidden)
@@ -396,8 +396,8 @@ func (o DiscOptions) open(be model.Backend, seed uint64) (*critic.Critic, error)
 	return critic.New(m, c, o.Steps*c.Updates(o.Batch), seed)
 }
 
-// shuffled are the numbers 0 to n-1 in an order drawn by the key.
-func shuffled(n int, seed, pass uint64) []int {
+// shuffle returns the numbers 0 to n-1 in an order drawn by seed and pass.
+func shuffle(n int, seed, pass uint64) []int {
 	order := indices(n)
 	slices.SortFunc(order, func(a, b int) int {
 		return cmp.Or(cmp.Compare(philox.Uint64(seed, philox.Replay, pass, uint64(a), 1),
@@ -406,7 +406,7 @@ func shuffled(n int, seed, pass uint64) []int {
 	return order
 }
 
-// indices are 0 to n-1.
+// indices returns the numbers 0 to n-1.
 func indices(n int) []int {
 	out := make([]int, n)
 	for i := range out {
@@ -415,35 +415,36 @@ func indices(n int) []int {
 	return out
 }
 
-// What DiscOptions.Fit keeps to.
+// The bounds of DiscOptions.Fit.
 const (
-	// over the pairs that are learned from: more of them teach their texts by heart
+	// passes over the pairs that are learned: with more, their texts are memorised
 	discPasses = 40
-	// steps, the fewest that were seen to learn (doc/LOG.md): seeds and tokens are lowered before
+	// the fewest steps that were seen to learn (doc/LOG.md): seeds and tokens are reduced before
 	// fewer are taken
 	discWell  = 100
-	discLeast = 50 // steps, the fewest that are tried
+	discLeast = 50 // the fewest steps that are tried
 )
 
-// discGrid and readGrid are the numbers of steps and of tokens that a time may shorten
-// a training to: few, so that a machine that is a little slower gives the same figures.
+// discGrid and readGrid list the numbers of steps and of tokens to which a time limit may shorten a
+// training: few, so that a slightly slower machine gives the same figures.
 var (
 	discGrid = []int{50, 75, 100, 150, 200, 300, 400, 600, 800, 1200, 1600, 2400, 3200}
 	readGrid = []int{0, 512, 256, 128, 64}
 )
 
-// DiscCost is what one training takes, in seconds.
+// DiscCost is the time of one training in seconds: Once, and for each Step.
 type DiscCost struct{ Once, Step float64 }
 
-func (c DiscCost) of(steps, seeds int) float64 {
+// total returns the seconds of seeds trainings of steps each, and of as many controls.
+func (c DiscCost) total(steps, seeds int) float64 {
 	return float64(2*seeds) * (c.Once + float64(steps)*c.Step) // and as many controls
 }
 
-// Fit lowers the steps to what so many pairs can use, and steps, seeds and tokens to
-// what a time allows, in seconds; 0 is any time. cost is that of one training that
-// reads so many tokens of an answer, 0 for all. fixed keeps the steps from being
-// lowered for the pairs. told says what was lowered, for people. Where less than a
-// useful training is left, why says so, and there is none.
+// Fit lowers the steps to the number that pairs can use, and steps, seeds and tokens to a time
+// limit in seconds, 0 for none. cost returns the cost of one training that reads read tokens of an
+// answer, 0 for all. fixed keeps the steps from being lowered for the pairs. told lists the
+// reductions, for people. If less than a useful training is left, why is the reason, and none must
+// be run.
 func (o DiscOptions) Fit(pairs int, cost func(read int) DiscCost, seconds float64,
 	fixed bool) (out DiscOptions, told, why string) {
 	o.Batch, o.Seeds = cmp.Or(o.Batch, 4), cmp.Or(o.Seeds, 1)
@@ -457,12 +458,12 @@ func (o DiscOptions) Fit(pairs int, cost func(read int) DiscCost, seconds float6
 		notes = append(notes, fmt.Sprintf("%d of %d steps, which are %d passes over %d pairs",
 			o.Steps, asked, o.Steps*o.Batch/(pairs/2), pairs/2))
 	}
-	if seconds <= 0 || cost(0).of(o.Steps, o.Seeds) <= seconds {
+	if seconds <= 0 || cost(0).total(o.Steps, o.Seeds) <= seconds {
 		return o, strings.Join(notes, "; "), ""
 	}
 	affords := func(c DiscCost, seeds int) (steps int) {
 		for _, n := range append(discGrid, o.Steps) {
-			if n <= o.Steps && c.of(n, seeds) <= seconds {
+			if n <= o.Steps && c.total(n, seeds) <= seconds {
 				steps = max(steps, n)
 			}
 		}
@@ -492,10 +493,11 @@ func (o DiscOptions) Fit(pairs int, cost func(read int) DiscCost, seconds float6
 			}
 		}
 	}
-	least := cost(readGrid[len(readGrid)-1]).of(min(o.Steps, discLeast), 1)
+	least := cost(readGrid[len(readGrid)-1]).total(min(o.Steps, discLeast), 1)
 	return o, "", fmt.Sprintf("it needs at least %d steps, which take longer than %s here: give --disc-minutes %.0f, or use a GPU", min(o.Steps, discLeast), minutes(seconds), math.Ceil(least/60))
 }
 
+// minutes formats seconds as minutes.
 func minutes(seconds float64) string {
 	if seconds == 60 {
 		return "1 minute"

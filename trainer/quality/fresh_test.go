@@ -111,11 +111,11 @@ func TestFreshLeavesUnlikePairsOut(t *testing.T) {
 	if pairs, share, _ := j.ties(); pairs != 5 || share != 2./7 {
 		t.Errorf("%d pairs, ties %g, want 5 and 2/7", pairs, share)
 	}
-	if got := j.control(1).skip; !slices.Equal(got,
+	if got := j.controlPairs(1).skip; !slices.Equal(got,
 		[]bool{false, true, false, false, false, false, false, false}) {
 		t.Errorf("control leaves out %v", got)
 	}
-	if got := j.read(2).pairs().skip; got[1] != true || got[2] {
+	if got := j.truncate(2).pairs().skip; got[1] != true || got[2] {
 		t.Errorf("answers read in part: %v left out", got)
 	}
 }
@@ -124,7 +124,7 @@ func TestFreshLeavesUnlikePairsOut(t *testing.T) {
 func TestControlDamagesOneToken(t *testing.T) {
 	j := planted(50, []int32{5, 5, 5, 5})
 	j.Batch[3].TeacherCut = true
-	s := j.control(1)
+	s := j.controlPairs(1)
 	where := map[int]int{}
 	for p := range s.worse {
 		a, b := s.worse[p], s.better[p]
@@ -181,7 +181,7 @@ func TestControlFits(t *testing.T) {
 			j.Batch[p].Teacher.IDs[3] = 9 // 5 9 7 8
 		}
 	}
-	s := j.control(2)
+	s := j.controlPairs(2)
 	swapped := 0
 	for p := range s.worse {
 		if got, was := s.worse[p].IDs[3], s.better[p].IDs[3]; got != was {
@@ -240,7 +240,7 @@ func TestFreshFit(t *testing.T) {
 				got.Read, told, why)
 		}
 		if why == "" && c.seconds > 0 &&
-			cost(0, c.step)(got.Read).of(got.Steps, got.Seeds) > c.seconds {
+			cost(0, c.step)(got.Read).total(got.Steps, got.Seeds) > c.seconds {
 			t.Errorf("%s: takes longer than it may", c.name)
 		}
 	}
@@ -314,7 +314,7 @@ func TestAlikeDiscriminators(t *testing.T) {
 		{Disc: DiscOptions{Steps: 50, Seeds: 1, Read: 64}, DiscWhy: "there is no time"},
 		{Disc: DiscOptions{Steps: 150, Seeds: 1, Read: 512}},
 	}
-	AlikeDiscriminators(plans)
+	EqualizeDiscriminators(plans)
 	for _, i := range []int{0, 1, 3} {
 		if d := plans[i].Disc; d.Steps != 150 || d.Seeds != 1 || d.Read != 512 {
 			t.Errorf("student %d: %+v", i, d)
@@ -338,7 +338,7 @@ func TestAlikeDiscriminators(t *testing.T) {
 func TestFreshDifference(t *testing.T) {
 	of := func(told verdicts, steps, seeds, read int) *Results {
 		acc := told.mean()
-		j := &Results{Batch: encode.Batch{}, told: told}
+		j := &Results{Batch: encode.Batch{}, freshVerdicts: told}
 		j.Eval = Evaluation{FreshDAcc: &acc, FreshDSteps: steps, FreshDSeeds: seeds,
 			FreshDRead: read}
 		return j

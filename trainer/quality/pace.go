@@ -15,34 +15,33 @@ import (
 	"gad/trainer/encode"
 )
 
-// Pace is how fast this machine computes with a student: a measurement of about a
-// second, from which the time of an evaluation is extrapolated by floating-point
-// operations.
+// Pace is the speed of this machine with a student, measured in about a second. The time of an
+// evaluation is extrapolated from it by floating-point operations.
 type Pace struct {
 	Device  string
-	Seconds float64 // that the measurement took
+	Seconds float64 // duration of the measurement
 	Forward float64 // seconds per operation of a forward pass
-	// seconds per operation of a forward pass that is learned from: its scores, it again, and its
+	// seconds per operation of a forward pass that is learned: scores, a second forward pass, and
 	// gradients
 	Train  float64
 	Update float64 // seconds of an optimizer step per parameter
-	Decode float64 // seconds of a decoding step whatever the number of answers
-	Slot   float64 // and for each answer under way
+	Decode float64 // seconds of a decoding step, without a part for each answer
+	Slot   float64 // additional seconds of a decoding step for each answer
 	Load   float64 // seconds to load the student
-	Ends   float64 // probability with which the student ends an answer where the teacher ended it
+	Ends   float64 // probability that the student ends an answer where the teacher did
 }
 
-// probe is the measurement of a Pace.
+// probe is a measurement in progress.
 type probe struct {
 	be   model.Backend
 	m    *model.Model
-	seqs []model.Seq // that pass forward
+	seqs []model.Seq // for forward passes
 	stop func() bool // may be nil
 }
 
-// MeasurePace times m on the first rows of b: forward passes, decoding of so many
-// answers at a time, and, for fresh discriminators, the training of one of the same width.
-// Where stop, which may be nil, is true between two of these, it ends with fault.ErrInterrupted.
+// MeasurePace times m on the first rows of b: forward passes, decoding of slots answers at a time
+// and, if fresh, the training of a discriminator of the same width. If stop, which may be nil,
+// returns true between two of these, the error is fault.ErrInterrupted.
 func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b encode.Batch,
 	slots int, fresh bool, stop func() bool) (p Pace, err error) {
 	begun := time.Now()
@@ -78,8 +77,8 @@ func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b e
 	return p, err
 }
 
-// probeSeqs are the last tokens of the first rows, as many as a measurement takes: the ends of
-// the answers are among them.
+// probeSeqs returns the last tokens of the first rows, as many as a measurement takes: they contain
+// the ends of the answers.
 func probeSeqs(c model.Config, b encode.Batch) (seqs []model.Seq) {
 	limit := int(min(max(probeFLOP/c.FLOPsPerToken(128, true), probeLeast), probeMost))
 	for left := limit; left > 1 && len(seqs) < len(b); {
@@ -96,9 +95,9 @@ func probeSeqs(c model.Config, b encode.Batch) (seqs []model.Seq) {
 	return seqs
 }
 
-// timed is the mean of two runs after one to warm up: what other programs take of the machine
-// now they will take later too.
-func (x *probe) timed(work func() error) (float64, error) {
+// timeWork returns the mean seconds of two runs of work after one to warm up. A minimum would leave
+// out the load of other programs, which the evaluation will have too.
+func (x *probe) timeWork(work func() error) (float64, error) {
 	var start time.Time
 	for i := range 3 {
 		if x.stop != nil && x.stop() {
@@ -114,7 +113,7 @@ func (x *probe) timed(work func() error) (float64, error) {
 	return time.Since(start).Seconds() / 2, nil
 }
 
-// operations are those of a forward pass of shape c.
+// operations returns the operations of a forward pass of shape c.
 func (x *probe) operations(c model.Config, head bool) (n float64) {
 	for _, s := range x.seqs {
 		n += float64(len(s.IDs)) * c.FLOPsPerToken(float64(len(s.IDs))/2, head)
@@ -125,7 +124,7 @@ func (x *probe) operations(c model.Config, head bool) (n float64) {
 // forward sets Forward and Ends.
 func (x *probe) forward(p *Pace, end int32) error {
 	var logpST [][]float32
-	seconds, err := x.timed(
+	seconds, err := x.timeWork(
 		func() (err error) { logpST, _, err = x.m.LogProbs(x.seqs, 1); return err })
 	if err != nil {
 		return err
@@ -142,7 +141,7 @@ func (x *probe) forward(p *Pace, end int32) error {
 	return nil
 }
 
-// decode is the seconds of a decoding step of so many answers.
+// decode returns the seconds of a decoding step of the given number of answers.
 func (x *probe) decode(answers int) (float64, error) {
 	run := func(tokens int) func() error {
 		return func() error {
@@ -152,15 +151,15 @@ func (x *probe) decode(answers int) (float64, error) {
 			return err
 		}
 	}
-	short, err := x.timed(run(1))
+	short, err := x.timeWork(run(1))
 	if err != nil {
 		return 0, err
 	}
-	long, err := x.timed(run(1 + probeDecode))
+	long, err := x.timeWork(run(1 + probeDecode))
 	return max(long-short, 0) / probeDecode, err
 }
 
-// train sets Train and Update, of a discriminator of the same width.
+// train sets Train and Update, from a discriminator of the same width.
 func (x *probe) train(p *Pace) error {
 	small := x.m.Config().FirstLayers(probeLayers)
 	small.Vocab = min(small.Vocab, 1024)
@@ -176,7 +175,7 @@ func (x *probe) train(p *Pace) error {
 			given[i].IDs[k] = id % int32(small.Vocab)
 		}
 	}
-	seconds, err := x.timed(func() error {
+	seconds, err := x.timeWork(func() error {
 		if _, err := sc.Scores(given); err != nil {
 			return err
 		}
@@ -191,12 +190,12 @@ func (x *probe) train(p *Pace) error {
 	if err != nil {
 		return err
 	}
-	seconds, err = x.timed(func() error { _, err := opt.Step(); return err })
+	seconds, err = x.timeWork(func() error { _, err := opt.Step(); return err })
 	p.Update = seconds / float64(small.ParamCount(model.Scorer))
 	return err
 }
 
-// passOf is the seconds of a forward pass over sequences of these lengths.
+// passOf returns the seconds of a forward pass over sequences of the given lengths.
 func (p Pace) passOf(c model.Config, lengths []int, head bool) (s float64) {
 	for _, n := range lengths {
 		s += float64(n) * c.FLOPsPerToken(float64(n)/2, head) * p.Forward
@@ -204,8 +203,8 @@ func (p Pace) passOf(c model.Config, lengths []int, head bool) (s float64) {
 	return s
 }
 
-// answers is the seconds that sampling takes: prompts, then answers of these lengths.
-// In chunks each later one passes its context anew.
+// answers returns the seconds of sampling: prompts, then answers of the given lengths. In chunks
+// each later chunk computes its context anew.
 func (p Pace) answers(c model.Config, chunks model.Chunks, prompts, lengths []int,
 	slots int) float64 {
 	if chunks.On() {
@@ -236,13 +235,14 @@ func (p Pace) answers(c model.Config, chunks model.Chunks, prompts, lengths []in
 	return p.passOf(c, prompts, false) + steps*p.Decode + float64(tokens)*(p.Slot*scale+cache)
 }
 
-// pairLength is the tokens of a pair.
+// pairLength holds the tokens of a pair.
 type pairLength struct{ prompt, student, teacher int }
 
-// training is what one training of a discriminator of shape c takes on such pairs, by
-// the tokens of an answer that it reads, 0 for all. At its end half of the pairs are
-// asked about, and some of the others again.
-func (p Pace) training(c model.Config, o DiscOptions, pairs []pairLength) func(read int) DiscCost {
+// trainingCost returns the cost of one training of a discriminator of shape c on such pairs, as a
+// function of the tokens of an answer that it reads, 0 for all. At its end half of the pairs are
+// tested, and some of the others again.
+func (p Pace) trainingCost(c model.Config, o DiscOptions,
+	pairs []pairLength) func(read int) DiscCost {
 	return func(read int) DiscCost {
 		pair := 0.0 // operations of both forward passes, mean
 		for _, l := range pairs {

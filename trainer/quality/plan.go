@@ -23,42 +23,42 @@ const (
 	probeDecode = 6 // tokens
 )
 
-// sumSeconds is what a core takes to sum two distributions over one token of the vocabulary
-// (model.Divergences): two exponentials in float64, as measured on a Xeon.
+// sumSeconds is the time in which a core sums two distributions over one token of the vocabulary
+// (model.Divergences): two exponentials in float64, measured on a Xeon.
 const sumSeconds = 3e-8
 
-// endsAt is how probable the student must find the end of the teacher's answers for
-// its own to be expected to be about as long. Others run to the limit.
+// endsAt is the least probability of the end of the teacher's answers with which the student's own
+// are expected to be about as long. Otherwise they are expected to reach the limit.
 const endsAt = 0.05
 
-// Plan is what an evaluation will take, known before it starts.
+// Plan holds the time and memory that an evaluation will take.
 type Plan struct {
 	Pace
 	Rows       int
 	Limit      int // tokens of an answer
 	PromptMean float64
-	TeacherCut int     // answers that the limit cuts
+	TeacherCut int     // answers of the teacher that the limit cuts
 	AnswerMean float64 // tokens, expected of the student
 
 	Parts   []plan.Timed // seconds
-	Most    float64      // if every answer runs to the limit; 0 is the same
-	Checker bool         // a program will run, for nobody knows how long
+	Most    float64      // seconds if every answer reaches the limit; 0: the same
+	Checker bool         // a checker will run, for an unknown time
 
-	Disc     DiscOptions // as they were fitted
+	Disc     DiscOptions // after DiscOptions.Fit
 	DiscNote string      // what was shortened
 	DiscWhy  string      // why there is none
 	Memory   []plan.Item // bytes, all held at once
-	Free     int64       // bytes available; 0 is unknown
+	Free     int64       // bytes available; 0: unknown
 }
 
-// DiscBudget is how long the fresh discriminators may take.
+// DiscBudget limits the time of the fresh discriminators.
 type DiscBudget struct {
-	Seconds float64 // 0 is any time
+	Seconds float64 // 0: no limit
 	Fixed   bool    // the steps are the user's: passes do not bound them
 }
 
-// PlanOf says what the evaluation of the student c on the rows of b will take.
-// disc.Steps of 0 is no discriminator.
+// PlanOf returns the plan of the evaluation of the student c on the rows of b. With disc.Steps 0 no
+// discriminator is trained.
 func PlanOf(f model.Footprint, free int64, c model.Config, b encode.Batch, pace Pace, o Options,
 	disc DiscOptions, budget DiscBudget) Plan {
 	out := Plan{Pace: pace, Rows: len(b), Limit: o.MaxResponse, Free: free}
@@ -117,7 +117,7 @@ func PlanOf(f model.Footprint, free int64, c model.Config, b encode.Batch, pace 
 				pairs = append(pairs, pairLength{prompts[i], expected[i], whole[i] - prompts[i]})
 			}
 		}
-		cost := pace.training(shape, disc, pairs)
+		cost := pace.trainingCost(shape, disc, pairs)
 		out.Disc, out.DiscNote, out.DiscWhy = disc.Fit(len(pairs), cost, budget.Seconds,
 			budget.Fixed)
 		switch {
@@ -130,7 +130,7 @@ func PlanOf(f model.Footprint, free int64, c model.Config, b encode.Batch, pace 
 			out.Parts = append(out.Parts,
 				plan.Timed{
 					Name: fmt.Sprintf("fresh discriminators (2 x %d of %d steps)", out.Disc.Seeds,
-						out.Disc.Steps), Seconds: cost(out.Disc.Read).of(out.Disc.Steps,
+						out.Disc.Steps), Seconds: cost(out.Disc.Read).total(out.Disc.Steps,
 						out.Disc.Seeds)})
 			// the student, and the model beside it, are closed before
 			if m.Total() > used.Total()+beside {
@@ -144,6 +144,7 @@ func PlanOf(f model.Footprint, free int64, c model.Config, b encode.Batch, pace 
 	return out
 }
 
+// maxOf returns the largest of xs, at least 0.
 func maxOf(xs []int) (most int) {
 	for _, x := range xs {
 		most = max(most, x)
@@ -151,7 +152,7 @@ func maxOf(xs []int) (most int) {
 	return most
 }
 
-// evalMemory is what one model of an evaluation takes.
+// evalMemory returns the memory of one model of an evaluation.
 func evalMemory(name string, p model.Plan) (items []plan.Item) {
 	for _, i := range []plan.Item{{Name: name + ": weights", Bytes: p.Weights},
 		{Name: name + ": copy of the weights for fast products", Bytes: p.Copies},
@@ -166,7 +167,7 @@ func evalMemory(name string, p model.Plan) (items []plan.Item) {
 	return items
 }
 
-// Total is the seconds of all parts.
+// Total returns the seconds of all parts.
 func (p Plan) Total() (s float64) {
 	for _, t := range p.Parts {
 		s += t.Seconds
@@ -174,7 +175,7 @@ func (p Plan) Total() (s float64) {
 	return s
 }
 
-// Time is the estimate for people.
+// Time formats the time for people.
 func (p Plan) Time() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s; prompts of %.0f tokens on average; answers ", report.Count(p.Rows, "row"),
@@ -209,7 +210,7 @@ func (p Plan) Time() string {
 	return b.String()
 }
 
-// String is Time and the memory.
+// String formats memory and time.
 func (p Plan) String() string {
 	var b strings.Builder
 	b.WriteString("memory\n")
@@ -223,7 +224,7 @@ func (p Plan) String() string {
 	return b.String() + "\n" + p.Time()
 }
 
-// Check refuses what cannot fit.
+// Check refuses an evaluation that does not fit the memory.
 func (p Plan) Check() error {
 	if need := plan.Total(p.Memory); p.Free > 0 && need > p.Free {
 		return fmt.Errorf("%w: eval: %w in memory: needs %s, %s are available: lower --max-response-length, or use a smaller model", config.ErrConfig, plan.ErrTooLarge, report.Bytes(need), report.Bytes(p.Free))
@@ -231,8 +232,8 @@ func (p Plan) Check() error {
 	return nil
 }
 
-// Calibrate corrects the pace by what the teacher's NLL took: a longer measurement than
-// that before the start, and a later one.
+// Calibrate corrects the pace by the time that the teacher's NLL took, a longer and later
+// measurement than the one before the start.
 func (p Plan) Calibrate(seconds float64) Plan {
 	const least, most = 0.25, 4
 	if planned := p.Parts[1].Seconds; planned > 0 && seconds > 1 { // less says nothing
@@ -242,7 +243,7 @@ func (p Plan) Calibrate(seconds float64) Plan {
 	return p
 }
 
-// Refit fits the fresh discriminators again once the answers of j are known.
+// Refit fits the fresh discriminators again when the answers of j are known.
 func (p Plan) Refit(j *Results, disc DiscOptions, budget DiscBudget) Plan {
 	if disc.Steps == 0 || p.DiscWhy != "" {
 		return p
@@ -254,15 +255,15 @@ func (p Plan) Refit(j *Results, disc DiscOptions, budget DiscBudget) Plan {
 			pairs = append(pairs, pairLength{a.Prompt(), a.Trained(), b.Trained()})
 		}
 	}
-	p.Disc, p.DiscNote, p.DiscWhy = disc.Fit(len(pairs), p.training(disc.Shape, disc, pairs),
+	p.Disc, p.DiscNote, p.DiscWhy = disc.Fit(len(pairs), p.trainingCost(disc.Shape, disc, pairs),
 		budget.Seconds, budget.Fixed)
 	return p
 }
 
-// AlikeDiscriminators lowers the fresh discriminators of several students to the fewest
-// steps, seeds and tokens among them: the accuracies of trainings that differ in these
-// do not compare. A student without any changes nothing.
-func AlikeDiscriminators(plans []Plan) {
+// EqualizeDiscriminators lowers the fresh discriminators of several students to the fewest steps,
+// seeds and tokens among them: accuracies of trainings that differ in these are not comparable. A
+// student without discriminators changes nothing.
+func EqualizeDiscriminators(plans []Plan) {
 	var least *DiscOptions
 	for i := range plans {
 		if d := plans[i].Disc; plans[i].DiscWhy == "" && d.Steps > 0 {

@@ -7,20 +7,20 @@ import (
 	"gad/internal/textmetrics"
 )
 
-// verdicts are, by seed and row, 1 where the discriminator of that seed ranks the
-// row's pair rightly, 0 where not, one half where the scores are equal; NaN where
-// the row was not asked.
+// verdicts holds, by seed and row, 1 where the discriminator of that seed ranks the row's pair
+// rightly, 0 where not, one half where the scores are equal; NaN where the row was not tested.
 type verdicts [][]float64
 
-// mean is the accuracy, mean over the seeds that were asked anything.
+// mean returns the accuracy, mean over the seeds with any tested row.
 func (v verdicts) mean() float64 {
 	weight := make([]float64, v.rows())
 	for p := range weight {
 		weight[p] = 1
 	}
-	return v.weighted(weight, indices(len(v)))
+	return v.weightedMean(weight, indices(len(v)))
 }
 
+// rows returns the number of rows.
 func (v verdicts) rows() int {
 	if len(v) == 0 {
 		return 0
@@ -28,8 +28,8 @@ func (v verdicts) rows() int {
 	return len(v[0])
 }
 
-// weighted is the mean over the given seeds of the accuracy with rows weighted.
-func (v verdicts) weighted(weight []float64, seeds []int) float64 {
+// weightedMean returns the accuracy with rows weighted, mean over the given seeds.
+func (v verdicts) weightedMean(weight []float64, seeds []int) float64 {
 	var sum, n float64
 	for _, k := range seeds {
 		var right, of float64
@@ -47,10 +47,9 @@ func (v verdicts) weighted(weight []float64, seeds []int) float64 {
 	return sum / n
 }
 
-// interval is the 95 % bootstrap interval of the mean. Seeds and prompts are drawn
-// each for themselves, since every seed is asked the same prompts (Owen 2007, "The
-// pigeonhole bootstrap"). Where all verdicts are right, or all wrong, it is Wilson's
-// over the pairs.
+// interval returns the 95 % bootstrap interval of the mean. Seeds and prompts are drawn
+// independently, since every seed is tested on the same prompts (Owen 2007, "The pigeonhole
+// bootstrap"). If all verdicts are right, or all wrong, it is Wilson's interval over the pairs.
 func (v verdicts) interval(seed uint64) [2]float64 {
 	if k, n := v.unanimous(); n > 0 {
 		return textmetrics.Wilson(k, n)
@@ -60,12 +59,12 @@ func (v verdicts) interval(seed uint64) [2]float64 {
 		for i := range drawn {
 			drawn[i] = philox.IntN(len(v), seed, philox.Bootstrap, uint64(replicate), uint64(i), 1)
 		}
-		return v.weighted(weight, drawn)
+		return v.weightedMean(weight, drawn)
 	})
 }
 
-// unanimous is the number of pairs that were asked, by one seed or several, and how many
-// of them are right, if all verdicts are right or all are wrong; else n is 0.
+// unanimous returns the number n of pairs that were tested, by one seed or several, and how many of
+// them are right, if all verdicts are right or all are wrong; otherwise n is 0.
 func (v verdicts) unanimous() (right, n int) {
 	all := math.NaN()
 	for p := range v.rows() {
@@ -90,9 +89,9 @@ func (v verdicts) unanimous() (right, n int) {
 	return right, n
 }
 
-// minus is the 95 % interval of the difference of two means, from the same draws of
+// difference returns the 95 % interval of the difference of two means, from the same draws of
 // prompts for both. The seeds are paired too: seed k begins alike in both.
-func (v verdicts) minus(other verdicts, seed uint64) [2]float64 {
+func (v verdicts) difference(other verdicts, seed uint64) [2]float64 {
 	if len(v) == 0 || len(v) != len(other) || v.rows() != other.rows() {
 		return [2]float64{math.NaN(), math.NaN()}
 	}
@@ -101,6 +100,6 @@ func (v verdicts) minus(other verdicts, seed uint64) [2]float64 {
 		for i := range drawn {
 			drawn[i] = philox.IntN(len(v), seed, philox.Bootstrap, uint64(replicate), uint64(i), 1)
 		}
-		return v.weighted(weight, drawn) - other.weighted(weight, drawn)
+		return v.weightedMean(weight, drawn) - other.weightedMean(weight, drawn)
 	})
 }

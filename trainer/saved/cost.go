@@ -6,15 +6,14 @@ import (
 	"gad/internal/vfs"
 )
 
-// Cost is what a run has spent so far.
+// Cost is the compute and time of a run so far.
 type Cost struct {
 	Steps   int
-	FLOP    float64 // of its steps by the model's shape, evaluations apart
-	Seconds float64 // of its steps, validations apart
+	FLOP    float64 // of its steps, by the model's shape; without evaluations
+	Seconds float64 // of its steps, without validations
 }
 
-// CostOf sums the metrics of a run: perf/tflops times timing_s/step is what a
-// step computed.
+// CostOf sums the metrics of a run. The operations of a step are perf/tflops times timing_s/step.
 func CostOf(fsys checkpoint.FS, run string) (c Cost, err error) {
 	fsys = vfs.OrDisk(fsys)
 	rows, err := report.ReadMetrics(fsys, run)

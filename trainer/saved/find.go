@@ -13,8 +13,8 @@ import (
 	"gad/trainer/config"
 )
 
-// Find is path itself if it is a checkpoint, else the newest one of
-// the run path that verifies; notes say which newer ones did not.
+// Find returns path itself if it is a checkpoint, otherwise the newest checkpoint of the run path
+// that verifies; notes are about newer ones that do not.
 func Find(fsys checkpoint.FS, path string) (dir string, notes []string, err error) {
 	fsys = vfs.OrDisk(fsys)
 	if strings.HasPrefix(filepath.Base(filepath.Clean(path)), "global_step_") {
@@ -35,7 +35,7 @@ func Find(fsys checkpoint.FS, path string) (dir string, notes []string, err erro
 	return dir, notes, err
 }
 
-// StageOf is the stage that made the run or checkpoint at path.
+// StageOf returns the stage that made the run or checkpoint at path.
 func StageOf(fsys checkpoint.FS, path string) (config.Stage, error) {
 	fsys = vfs.OrDisk(fsys)
 	dir := filepath.Clean(path)
@@ -44,8 +44,8 @@ func StageOf(fsys checkpoint.FS, path string) (config.Stage, error) {
 		if err != nil {
 			return "", err
 		}
-		// The newest of which the state can be read: all are of one stage, and opening the
-		// run says which are damaged.
+		// The newest whose state can be read: all are of one stage, and opening the run reports
+		// damaged ones.
 		for _, step := range slices.Backward(steps) {
 			var s State
 			if s, err = Read(fsys, filepath.Join(dir,

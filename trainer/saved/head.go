@@ -12,16 +12,16 @@ import (
 	"gad/internal/vfs"
 )
 
-// HeadName is a file in the folder of a discriminator with head likelihood: its weights are those
-// of a language model, and alone do not say how they score.
+// HeadName is a file in the folder of a discriminator with head likelihood: its weights are a
+// language model, from which alone the head cannot be known.
 const HeadName = "discriminator.json"
 
-// Head says how a discriminator's weights become scores (package critic).
+// Head records how a discriminator's weights become scores (package critic).
 type Head struct {
 	Head        string  `json:"head"`        // value or likelihood
 	Temperature float64 `json:"temperature"` // of the rollouts, and of both log-probabilities
-	// Student is the folder of the student whose answers it has learned to tell from the teacher's,
-	// from the discriminator's own folder; "" with head value.
+	// Student is the folder of the student whose log-probabilities the score subtracts, relative to
+	// the discriminator's folder; "" with head value.
 	Student string `json:"student"`
 }
 
@@ -31,7 +31,7 @@ func (h Head) Bytes() ([]byte, error) {
 	return append(raw, '\n'), err
 }
 
-// ReadHead returns how the discriminator in dir scores; without the file, by a value head.
+// ReadHead returns the head of the discriminator in dir; without the file, a value head.
 func ReadHead(fsys checkpoint.FS, dir string) (Head, error) {
 	path := filepath.Join(dir, HeadName)
 	raw, err := vfs.OrDisk(fsys).ReadFile(path)

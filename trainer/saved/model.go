@@ -15,13 +15,13 @@ import (
 	"gad/tokenizer"
 )
 
-// CheckModel says what is wrong with a path given for a model folder, where
-// a person is likely to have meant another.
+// CheckModel refuses a path that is no model folder, with advice if it looks like a common mistake:
+// data, a run, a checkpoint, a cache.
 func CheckModel(fsys checkpoint.FS, path string) error {
 	return CheckPart(fsys, path, "actor")
 }
 
-// CheckPart is CheckModel for a model that a checkpoint holds as part: actor or
+// CheckPart refuses a path as CheckModel does, for a model that checkpoints hold as part: actor or
 // critic.
 func CheckPart(fsys checkpoint.FS, path, part string) error {
 	fsys = vfs.OrDisk(fsys)
@@ -61,7 +61,7 @@ func CheckPart(fsys checkpoint.FS, path, part string) error {
 			filepath.Join(path, "snapshots", entries[len(entries)-1].Name()))
 	}
 	if entries, err := fsys.ReadDir(path); err == nil {
-		for _, e := range entries { // what hf download makes of a repository of GGUF files
+		for _, e := range entries { // as hf download writes a repository of GGUF files
 			if file := filepath.Join(path, e.Name()); gguf.Is(file) {
 				return fmt.Errorf(
 					"model: %s: has no config.json, but GGUF files: give one of them: %s", path,
@@ -93,7 +93,7 @@ func isModel(fsys checkpoint.FS, dir string) bool {
 	return false
 }
 
-// Tokenizer is the tokenizer of a model folder or GGUF file; for adapters without one, their
+// Tokenizer returns the tokenizer of a model folder or GGUF file; for adapters without one, their
 // base's.
 func Tokenizer(dir string) (*tokenizer.Tokenizer, error) {
 	if _, err := os.Stat(filepath.Join(dir, "tokenizer.json")); err != nil && model.IsAdapter(dir) {
@@ -106,7 +106,7 @@ func Tokenizer(dir string) (*tokenizer.Tokenizer, error) {
 	return tokenizer.Load(dir)
 }
 
-// ChatTokenizer is Tokenizer with what a user says about the chat template.
+// ChatTokenizer returns the tokenizer of dir with the user's options of the chat template.
 func ChatTokenizer(dir string, chat tokenizer.ChatOptions) (*tokenizer.Tokenizer, error) {
 	tok, err := Tokenizer(dir)
 	if err != nil {
@@ -115,8 +115,8 @@ func ChatTokenizer(dir string, chat tokenizer.ChatOptions) (*tokenizer.Tokenizer
 	return tok.With(chat)
 }
 
-// ReadHeldOut is the shape of a held-out discriminator, which must have a head
-// already: a fresh one would judge by chance.
+// ReadHeldOut returns the shape of a held-out discriminator. It refuses a model without a value
+// head: a new head would judge by chance.
 func ReadHeldOut(dir string) (model.Config, error) {
 	cfg, err := model.ReadConfig(dir)
 	if err == nil && cfg.Kind() != model.Scorer {
@@ -125,15 +125,15 @@ func ReadHeldOut(dir string) (model.Config, error) {
 	return cfg, err
 }
 
-// SameTokens refuses a discriminator, the model in dir, that does not know the student's
-// tokens by the same ids: it is given ids and would read another text. setting names dir.
-func SameTokens(tok *tokenizer.Tokenizer, dir, setting string) error {
-	other, err := tokensOf(dir, setting)
+// CheckTokenIDs refuses a discriminator, the model in dir, whose tokenizer gives the student's
+// tokens other ids: it reads the student's ids. setting names dir in the error.
+func CheckTokenIDs(tok *tokenizer.Tokenizer, dir, setting string) error {
+	other, err := openTokenizer(dir, setting)
 	if err != nil {
 		return err
 	}
 	if what := tok.Missing(other); what != "" {
-		return notTheStudents(dir, what, "the discriminator reads the student's token ids", setting)
+		return tokenizerError(dir, what, "the discriminator reads the student's token ids", setting)
 	}
 	cfg, err := model.ReadConfig(dir)
 	if err != nil {
@@ -145,10 +145,11 @@ func SameTokens(tok *tokenizer.Tokenizer, dir, setting string) error {
 	return nil
 }
 
-// CheckAgainst looks at a model to compare the student with, in dir, which setting names. apart
-// says that its tokenizer is not the student's, and why; err that there is no such model.
-func CheckAgainst(tok *tokenizer.Tokenizer, dir, setting string) (apart, err error) {
-	other, err := tokensOf(dir, setting)
+// CompareTokenizers compares the tokenizer of the model in dir with the student's, for a
+// token-by-token comparison. mismatch is an error that says how they differ, nil if they do not;
+// err reports that there is no such model. setting names dir in both.
+func CompareTokenizers(tok *tokenizer.Tokenizer, dir, setting string) (mismatch, err error) {
+	other, err := openTokenizer(dir, setting)
 	if err != nil {
 		return nil, err
 	}
@@ -157,14 +158,14 @@ func CheckAgainst(tok *tokenizer.Tokenizer, dir, setting string) (apart, err err
 		what = fmt.Sprintf("has %d tokens, and the student's has %d", other.Size(), tok.Size())
 	}
 	if what != "" {
-		return notTheStudents(dir, what, "the two models are compared token by token", setting),
+		return tokenizerError(dir, what, "the two models are compared token by token", setting),
 			nil
 	}
 	return nil, nil
 }
 
-// tokensOf is the tokenizer of a model beside the student, in dir.
-func tokensOf(dir, setting string) (*tokenizer.Tokenizer, error) {
+// openTokenizer returns the tokenizer of the model in dir.
+func openTokenizer(dir, setting string) (*tokenizer.Tokenizer, error) {
 	if err := CheckModel(vfs.OS, dir); err != nil {
 		return nil, fmt.Errorf("%s: %w", setting, err)
 	}
@@ -178,7 +179,9 @@ func tokensOf(dir, setting string) (*tokenizer.Tokenizer, error) {
 	return other, nil
 }
 
-func notTheStudents(dir, what, why, setting string) error {
+// tokenizerError returns the error of a tokenizer in dir that is not the student's: what differs,
+// and why it matters.
+func tokenizerError(dir, what, why, setting string) error {
 	return fmt.Errorf(
 		"tokenizer: %s: is not the student's tokenizer: %s: %s: give a %s with the same tokenizer",
 		dir, what, why, setting)

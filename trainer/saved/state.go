@@ -1,12 +1,12 @@
-// Package saved is what lies on the disk: the state of a run, its checkpoints, and models with
-// their tokenizers. It reads and refuses; package trainer writes runs, package export models.
+// Package saved reads files of runs: the state in a checkpoint, and models with their tokenizers.
+// It refuses what is not valid. Package trainer writes runs, package export models.
 //
 //	state.go          trainer.json and the names of a run's files
-//	discriminator.go  what a run knows of its discriminator
+//	discriminator.go how far a run's discriminator has learned
 //	head.go           how a discriminator's weights become scores
-//	find.go           which checkpoint a path means
-//	thought.go        the chunks in which a run has its student answer
-//	cost.go           what a run has spent
+//	find.go the checkpoint that a path stands for
+//	thought.go the chunks of a run's answers
+//	cost.go compute and time of a run
 //	model.go          whether a path is a model, and whether two models have the same tokens
 package saved
 
@@ -23,7 +23,7 @@ import (
 	"gad/trainer/config"
 )
 
-// What a checkpoint holds beside actor/ and critic/.
+// The files of a checkpoint outside actor/ and critic/.
 const (
 	StateName       = "trainer.json"
 	ActorOptimizer  = "actor_optimizer.safetensors"
@@ -38,9 +38,8 @@ const ConfigName = "config.yaml"
 // ReferenceDir is the folder of the frozen reference in a run's folder.
 const ReferenceDir = "reference"
 
-// State is trainer.json: all that a run needs to go on, weights, optimizers and
-// replay apart. Random numbers are functions of the seed and the step, so there
-// is no generator's state.
+// State is trainer.json: all that a run needs to resume except weights, optimizers and the replay
+// pool. Random numbers are functions of the seed and the step, so there is no generator state.
 type State struct {
 	Format     int          `json:"format"`
 	Stage      config.Stage `json:"stage"`
@@ -49,14 +48,14 @@ type State struct {
 	Seed       uint64       `json:"seed"`
 	Order      data.Cursor  `json:"order"`
 	DataDigest string       `json:"data_sha256"`
-	Rows       string       `json:"rows_sha256,omitempty"` // where they are chosen or ordered
+	Rows       string       `json:"rows_sha256,omitempty"` // digest; "": all rows
 	KLCoef     float64      `json:"kl_coef"`
 	Before     Updates      `json:"updates_before"`
 	BaseDType  string       `json:"base_dtype"`
 	Best       Best         `json:"best"`
 
-	// Skipped counts the updates left out in a row, by "actor" and "critic";
-	// Good is the last checkpoint that was saved while there were none.
+	// Skipped counts consecutive skipped updates, by "actor" and "critic"; Good is the step of the
+	// last checkpoint that was saved while there were none.
 	Skipped map[string]int `json:"skipped,omitempty"`
 	Good    int            `json:"good_step"`
 
@@ -68,13 +67,12 @@ type State struct {
 	// OldDiffers: a check has found that the sampler's log-probabilities are not the trainer's.
 	OldDiffers bool `json:"old_log_prob_differs,omitempty"`
 
-	// Kept are the settings that cannot change within the run: its config.yaml may be
-	// edited.
-	Kept []config.Fixed `json:"settings,omitempty"`
+	// Fixed holds the settings that cannot change within the run: its config.yaml may be edited.
+	Fixed []config.Fixed `json:"settings,omitempty"`
 }
 
-// Updates are the optimizer steps that each side had taken when the stage began:
-// the learning rates' schedules count from there.
+// Updates counts the optimizer steps that each side had taken when the stage began: the learning
+// rates' schedules count from there.
 type Updates struct {
 	Actor  int `json:"actor"`
 	Critic int `json:"critic"`
@@ -99,16 +97,16 @@ func (b Best) Better(metric string, value float64) bool {
 	return value > b.Value
 }
 
-// Validation is the newest validation of a run: what the next run, which begins with the
-// same weights, would measure again.
+// Validation is the newest validation of a run. The next run, which begins with the same weights,
+// need not repeat it.
 type Validation struct {
 	Step    int                `json:"step"`
-	Of      string             `json:"of"` // digest of what was validated on, and how
+	Of      string             `json:"of"` // digest of rows and settings: Trainer.validationDigest
 	Figures map[string]float64 `json:"figures"`
 }
 
-// Read is the state of the checkpoint dir; an error wraps Foreign where a file has the state's
-// name and is none.
+// Read returns the state of the checkpoint dir. An error wraps Foreign if a file has the state's
+// name but is not a state of this checkpoint.
 func Read(fsys checkpoint.FS, dir string) (s State, err error) {
 	path := filepath.Join(dir, StateName)
 	info, err := fsys.Stat(path)
@@ -145,11 +143,12 @@ func Read(fsys checkpoint.FS, dir string) (s State, err error) {
 
 const maxState = 1 << 20
 
-// Foreign is the error of a file that has the name of a run's state and is none.
+// Foreign is the error of a file that has the name of a run's state but is not one.
 type Foreign struct{ error }
 
 func (f Foreign) Unwrap() error { return f.error }
 
+// MissingReference returns the error of a run whose frozen reference, in dir, is missing.
 func MissingReference(dir string) error {
 	return fmt.Errorf("reference: %s: the frozen reference is missing: restore it, or start again with another --output", dir)
 }

@@ -13,9 +13,9 @@ import (
 	"gad/trainer/config"
 )
 
-// Thought is how the run that made the model in dir had it answer: the chunks of rollout.chunk, if
-// dir is part of a checkpoint. A folder that was exported does not say.
-func Thought(fsys checkpoint.FS, dir string) (model.Chunks, error) {
+// ChunksOf returns the chunks in which the run that made the model in dir had it answer, if dir is
+// part of a checkpoint; for any other folder no chunks.
+func ChunksOf(fsys checkpoint.FS, dir string) (model.Chunks, error) {
 	above := filepath.Dir(filepath.Clean(dir))
 	if !strings.HasPrefix(filepath.Base(above), "global_step_") {
 		return model.Chunks{}, nil
@@ -28,7 +28,7 @@ func Thought(fsys checkpoint.FS, dir string) (model.Chunks, error) {
 		return model.Chunks{}, err
 	}
 	var c config.Config
-	for _, x := range s.Kept {
+	for _, x := range s.Fixed {
 		n, _ := strconv.Atoi(x.Value) // others are no numbers
 		switch x.Key {
 		case "rollout.chunk":
