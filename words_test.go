@@ -53,7 +53,6 @@ var wordy = strings.Fields(`
 	apps/serve
 	apps/session
 	apps/soft
-	apps/study
 	apps/task
 	checkpoint
 	cmd/gad
