@@ -50,7 +50,6 @@ var wordy = strings.Fields(`
 	apps/pull/hubtest
 	apps/rate
 	apps/rubric
-	apps/serve
 	apps/session
 	apps/soft
 	apps/task
