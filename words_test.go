@@ -46,8 +46,6 @@ var wordy = strings.Fields(`
 	apps/openenv
 	apps/planner
 	apps/play
-	apps/pull
-	apps/pull/hubtest
 	apps/rate
 	apps/rubric
 	apps/session
