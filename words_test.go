@@ -45,14 +45,10 @@ var wordy = strings.Fields(`
 	apps/openenv
 	apps/planner
 	apps/play
-	apps/pull
-	apps/pull/hubtest
 	apps/rate
 	apps/rubric
-	apps/serve
 	apps/session
 	apps/soft
-	apps/study
 	apps/task
 	checkpoint
 	cmd/gad

@@ -12,19 +12,19 @@ import (
 	"gad/internal/vfs"
 )
 
-// Environment is what programs that use a hub agree on by environment variables.
+// Environment is the configuration that programs of a hub share by environment variables.
 type Environment struct {
 	Endpoint  string // HF_ENDPOINT, without a slash at its end
 	Cache     string // folder of the cache: HF_HUB_CACHE, else hub below HF_HOME
-	Offline   bool   // HF_HUB_OFFLINE: nothing may be asked
+	Offline   bool   // HF_HUB_OFFLINE: no connection may be opened
 	Token     string // HF_TOKEN, else the content of TokenFile; "" is none
-	TokenFile string // file that Token is from; "" for the environment
+	TokenFile string // file of Token; "" for the environment
 }
 
 const publicHub = "https://huggingface.co"
 
-// FromEnvironment reads the variables as the hub's own client does. A token file that is not
-// there is no token; one that cannot be read is an error, which never shows its content.
+// FromEnvironment reads the variables as the hub's own client does. A missing token file means no
+// token; an unreadable one is an error, which never shows its content.
 func FromEnvironment(fsys vfs.FS, getenv func(string) string) (e Environment, err error) {
 	first := func(names ...string) string {
 		for _, name := range names {
@@ -88,7 +88,7 @@ func FromEnvironment(fsys vfs.FS, getenv func(string) string) (e Environment, er
 	return e, checkToken(e.Token, "token file "+file)
 }
 
-// checkToken refuses what cannot stand in a header. It does not show the token.
+// checkToken refuses a token with characters that a header cannot have. It does not show the token.
 func checkToken(token, where string) error {
 	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return fmt.Errorf("%w: %s has spaces, line ends or other characters that no token has",
@@ -97,6 +97,7 @@ func checkToken(token, where string) error {
 	return nil
 }
 
+// isTrue reports whether a variable's value means true.
 func isTrue(v string) bool {
 	switch strings.ToUpper(v) {
 	case "1", "ON", "YES", "TRUE":
@@ -105,7 +106,7 @@ func isTrue(v string) bool {
 	return false
 }
 
-// expand replaces ~ at the start and variables, as the hub's own client does.
+// expand returns a path with ~ at the start and variables replaced, as the hub's own client does.
 func expand(path string, getenv func(string) string) string {
 	if path == "~" || strings.HasPrefix(path, "~/") {
 		if user, err := os.UserHomeDir(); err == nil {
@@ -139,7 +140,7 @@ func (r repoDir) lockFile(what string) string {
 }
 func (r repoDir) ref() string { return r.path("refs", filepath.FromSlash(r.name.ref())) }
 
-// commit is the commit that the cache has for the name's revision; "" is none.
+// commit returns the commit that the cache has for the name's revision; "" for none.
 func (r repoDir) commit() string {
 	if commitID.MatchString(r.name.ref()) {
 		return r.name.ref()
@@ -155,7 +156,7 @@ func (r repoDir) commit() string {
 	return ""
 }
 
-// files lists a snapshot's files whose content is there, by their paths in the repository.
+// files returns a snapshot's files whose content is in the cache, by their paths in the repository.
 func (r repoDir) files(commit string) (list []File, err error) {
 	var walk func(dir string, depth int) error
 	walk = func(dir string, depth int) error {
@@ -186,9 +187,8 @@ func (r repoDir) files(commit string) (list []File, err error) {
 	return list, err
 }
 
-// Find returns the path that n has in the cache: of the snapshot's folder, or of the file in
-// it that n names. It opens no connection. The error wraps ErrAbsent where nothing, or not
-// all, of n is there.
+// Find returns the path of n in the cache: the snapshot's folder, or the file that n names. It
+// opens no connection. The error wraps ErrAbsent where n is not, or only partly, in the cache.
 func Find(fsys vfs.FS, cache string, n Name) (string, error) {
 	r := repoDir{vfs.OrDisk(fsys), cache, n}
 	commit := r.commit()
@@ -218,7 +218,7 @@ func Find(fsys vfs.FS, cache string, n Name) (string, error) {
 	return r.snapshot(commit), nil
 }
 
-// read is the content of a snapshot's file of at most limit bytes.
+// read returns the content of a snapshot's file, at most limit bytes of it.
 func (r repoDir) read(commit string, f File, limit int64) ([]byte, error) {
 	file, err := r.fsys.Open(filepath.Join(r.snapshot(commit), filepath.FromSlash(f.Path)))
 	if err != nil {
@@ -232,9 +232,8 @@ func (r repoDir) read(commit string, f File, limit int64) ([]byte, error) {
 	return text, nil
 }
 
-// link puts a file that is in blobs into the snapshot, by a relative link that replaces what
-// is there under its name. Where the system has no links the file itself is moved, as the
-// hub's own client does.
+// link puts a file of blobs into the snapshot by a relative link, which replaces anything of that
+// name. Where the system has no links it moves the file, as the hub's own client does.
 func (r repoDir) link(commit string, f File) error {
 	at := filepath.Join(r.snapshot(commit), filepath.FromSlash(f.Path))
 	dir := filepath.Dir(at)
@@ -246,10 +245,10 @@ func (r repoDir) link(commit string, f File) error {
 		return err
 	}
 	if is, err := r.fsys.Readlink(at); err == nil && is == target {
-		return r.fsys.SyncDir(dir) // a killed process may have made it without
+		return r.fsys.SyncDir(dir) // a process may have been killed before this
 	}
 	if _, err := r.fsys.Stat(r.blob(f)); errors.Is(err, fs.ErrNotExist) {
-		return nil // moved before, and found under the snapshot's name
+		return nil // an earlier call has moved it into the snapshot
 	}
 	temp := vfs.TempName(at)
 	if err := r.fsys.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -267,7 +266,7 @@ func (r repoDir) link(commit string, f File) error {
 	return r.fsys.SyncDir(dir)
 }
 
-// setRef notes which commit the revision is.
+// setRef records the revision's commit.
 func (r repoDir) setRef(commit string) error {
 	if r.name.ref() == commit {
 		return nil

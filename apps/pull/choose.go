@@ -17,7 +17,7 @@ type File struct {
 	SHA1   string // of a small file, as git counts it (with a header), 40 hexadecimal digits
 }
 
-// etag is the name of the file's content in the cache.
+// etag returns the name of the file's content in the cache: its hash.
 func (f File) etag() string {
 	if f.SHA256 != "" {
 		return f.SHA256
@@ -33,18 +33,17 @@ const (
 	maxIndex    = 16 << 20
 )
 
-// beside are the files that are fetched with the weights where a repository has them. gad
-// reads the first lines; the rest are small, and tokenizers of other programs that share
-// the cache read them.
-var beside = []string{
+// companions lists the files that are fetched with the weights where a repository has them. gad
+// reads the first two lines; tokenizers of other programs that share the cache read the others,
+// which are small.
+var companions = []string{
 	configName, "generation_config.json", adapterName, "adapter_model.safetensors",
 	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
 	"tokenizer.model",
 	"added_tokens.json", "chat_template.json", "vocab.json", "merges.txt",
 }
 
-// What gad reads, by suffix. Pickles (.bin, .pt, .pth, .ckpt, .pkl) are programs, and are never
-// fetched.
+// Suffixes of the files that gad reads. Pickles can run programs, and are never fetched.
 var (
 	modelSuffixes = []string{".safetensors", ".gguf", ".json", ".jinja", ".model", ".txt"}
 	dataSuffixes  = []string{".parquet", ".jsonl", ".json", ".csv", ".arrow", ".arrows"}
@@ -53,12 +52,12 @@ var (
 
 var (
 	ggufShard = regexp.MustCompile(`(?i)-\d{5}-of-\d{5}\.gguf$`)
-	// Files that llama.cpp too does not take for a model: projectors, importance matrices, drafts.
+	// GGUF files that are no model, for llama.cpp too: projectors, importance matrices, drafts.
 	ggufOther = regexp.MustCompile(`mmproj|imatrix|mtp-|eagle3-`)
 )
 
-// choose is what n asks for among the files of its repository. read returns the content
-// of a small file.
+// choose returns the files of a repository that n asks for. read returns the content of a small
+// file.
 func choose(n Name, files []File, read func(File) ([]byte, error)) ([]File, error) {
 	switch {
 	case n.Dataset:
@@ -71,7 +70,7 @@ func choose(n Name, files []File, read func(File) ([]byte, error)) ([]File, erro
 		byPath[f.Path] = f
 	}
 	var chosen []File
-	for _, name := range beside {
+	for _, name := range companions {
 		if f, ok := byPath[name]; ok {
 			chosen = append(chosen, f)
 		}
@@ -99,7 +98,7 @@ func choose(n Name, files []File, read func(File) ([]byte, error)) ([]File, erro
 	return chosen, nil
 }
 
-// shardsOf are the files that an index of weights names.
+// shardsOf returns the files that an index of weights names.
 func shardsOf(n Name, index File, byPath map[string]File,
 	read func(File) ([]byte, error)) (shards []File, err error) {
 	if index.Size > maxIndex {
@@ -120,7 +119,7 @@ func shardsOf(n Name, index File, byPath map[string]File,
 	for _, name := range content.Weights {
 		names[name] = true
 	}
-	for _, name := range sorted(names) {
+	for _, name := range sortedKeys(names) {
 		f, ok := byPath[name]
 		if !ok || path.Ext(name) != ".safetensors" {
 			return nil,
@@ -132,7 +131,8 @@ func shardsOf(n Name, index File, byPath map[string]File,
 	return shards, nil
 }
 
-// noWeights says what a repository has in the place of weights that gad reads.
+// noWeights returns the error for a repository without weights that gad reads. It says what the
+// repository has.
 func noWeights(n Name, files []File) error {
 	var ggufs []File
 	pickled := ""
@@ -148,15 +148,15 @@ func noWeights(n Name, files []File) error {
 	case len(ggufs) > 0:
 		return fmt.Errorf(
 			"%w: %s: has GGUF files and no safetensors: name one, as in %s:FILE: it has %s",
-			ErrContent, n, Name{Repo: n.Repo, Revision: n.Revision}.Command(), listed(ggufs))
+			ErrContent, n, Name{Repo: n.Repo, Revision: n.Revision}.Command(), listNames(ggufs))
 	case pickled != "":
 		return fmt.Errorf("%w: %s: has no safetensors, only pickles such as %s, which can run programs and are never fetched: choose a repository with safetensors", ErrContent, n, pickled)
 	}
 	return fmt.Errorf("%w: %s: has no weights: neither %s nor %s: it has %s", ErrContent, n,
-		singleName, indexName, listed(files))
+		singleName, indexName, listNames(files))
 }
 
-// chooseFile is the file that n names, or the GGUF file of the quantisation that it names.
+// chooseFile returns the file that n names, or the GGUF file of the quantisation that n names.
 func chooseFile(n Name, files []File) ([]File, error) {
 	if i := slices.IndexFunc(files, func(f File) bool { return f.Path == n.File }); i >= 0 {
 		switch {
@@ -187,24 +187,25 @@ func chooseFile(n Name, files []File) ([]File, error) {
 		return found, nil
 	case len(found) > 1:
 		return nil, fmt.Errorf("%w: %s: several files have the tag %s: give one by its name: %s",
-			ErrContent, n, n.File, listed(found))
+			ErrContent, n, n.File, listNames(found))
 	case len(parts) > 0:
 		return nil, fmt.Errorf("%w: %s: is in several parts (%s): gad reads GGUF files of one part: choose another quantisation, or merge the parts with llama.cpp's gguf-split", ErrContent, n, parts[0].Path)
 	case len(ggufs) > 0:
 		return nil, fmt.Errorf("%w: %s: there is no such file: the repository has %s", ErrContent,
-			n, listed(ggufs))
+			n, listNames(ggufs))
 	}
 	return nil, fmt.Errorf("%w: %s: there is no such file: the repository has %s", ErrContent, n,
-		listed(files))
+		listNames(files))
 }
 
-// hasTag reports whether a file's name carries a quantisation's tag, in any case: between
-// separators, and not as the name's beginning of another (Q4_K of IQ4_K or Q4_K_M).
+// hasTag reports whether a file's name carries a quantisation's tag, in any case, between
+// separators: Q4_K is not found in IQ4_K or Q4_K_M.
 func hasTag(p, tag string) bool {
 	return regexp.MustCompile(`(?i)(^|[-./])` + regexp.QuoteMeta(tag) + `[-.]`).MatchString(p)
 }
 
-// chooseData is the data files of a data set, or those that n names by a pattern.
+// chooseData returns the data files of a data set, or the files that n names by a path or a
+// pattern.
 func chooseData(n Name, files []File) (chosen []File, err error) {
 	for _, f := range files {
 		if !slices.Contains(dataSuffixes, path.Ext(f.Path)) ||
@@ -222,15 +223,16 @@ func chooseData(n Name, files []File) (chosen []File, err error) {
 	}
 	if len(chosen) == 0 {
 		return nil, fmt.Errorf("%w: %s: there is no such data file (%s): the repository has %s",
-			ErrContent, n, strings.Join(dataSuffixes, ", "), listed(files))
+			ErrContent, n, strings.Join(dataSuffixes, ", "), listNames(files))
 	}
 	return chosen, nil
 }
 
-// maxListed is how many files a message names.
+// maxListed is the largest number of files that a message names.
 const maxListed = 12
 
-func listed(files []File) string {
+// listNames returns the files' names as text, for messages.
+func listNames(files []File) string {
 	var names []string
 	for _, f := range files {
 		names = append(names, show(f.Path))
@@ -245,7 +247,8 @@ func listed(files []File) string {
 	return strings.Join(names, ", ")
 }
 
-func sorted(set map[string]bool) (list []string) {
+// sortedKeys returns a set's elements in order.
+func sortedKeys(set map[string]bool) (list []string) {
 	for s := range set {
 		list = append(list, s)
 	}

@@ -225,7 +225,7 @@ func TestServerFaults(t *testing.T) {
 		var left atomic.Int64
 		left.Store(int64(f.times))
 		kind, file, _ := strings.Cut(f.of, ":")
-		s.Misbehaving(func(c hubtest.Call, w http.ResponseWriter, r *http.Request) bool {
+		s.SetMisbehave(func(c hubtest.Call, w http.ResponseWriter, r *http.Request) bool {
 			if c.Kind != kind || file != "" && c.File != file || f.times > 0 && left.Add(-1) < 0 {
 				return false
 			}
@@ -258,7 +258,7 @@ func TestServerFaults(t *testing.T) {
 		if bad := wrong(vfs.OS, cache, repo, whole); bad != "" {
 			t.Errorf("%s, %d times: %s", f.name, f.times, bad)
 		}
-		s.Misbehaving(nil)
+		s.SetMisbehave(nil)
 		if _, err := run(o); err != nil {
 			t.Errorf("%s, %d times, the same command again: %v", f.name, f.times, err)
 		}
@@ -430,7 +430,7 @@ func TestLeftovers(t *testing.T) {
 func TestIfRange(t *testing.T) {
 	repo := student()
 	s := start(t, map[string]*hubtest.Repo{"models/org/student": repo})
-	s.Misbehaving(func(c hubtest.Call, w http.ResponseWriter, r *http.Request) bool {
+	s.SetMisbehave(func(c hubtest.Call, w http.ResponseWriter, r *http.Request) bool {
 		if c.Kind != "cdn" || c.File != "model.safetensors" || c.Before > 0 {
 			return false
 		}
@@ -503,7 +503,7 @@ func TestCancel(t *testing.T) {
 	s := start(t, map[string]*hubtest.Repo{"models/org/student": student()})
 	for _, kind := range []string{"info", "tree", "file", "cdn"} {
 		ctx, cancel := context.WithCancel(context.Background())
-		s.Misbehaving(func(c hubtest.Call, w http.ResponseWriter, r *http.Request) bool {
+		s.SetMisbehave(func(c hubtest.Call, w http.ResponseWriter, r *http.Request) bool {
 			if c.Kind != kind {
 				return false
 			}

@@ -24,7 +24,7 @@ import (
 	"gad/internal/vfs"
 )
 
-// hash begins the hash that a file's content is compared by.
+// hash returns a new hash of the kind that the hub lists for the file's content.
 func (f File) hash() hash.Hash {
 	if f.SHA256 != "" {
 		return sha256.New()
@@ -34,12 +34,11 @@ func (f File) hash() hash.Hash {
 	return h
 }
 
-// there reports whether the cache has the whole of a file. A large one is taken by its name
-// and size unless Verify is set. What is under the file's name and is not the file counts as
-// nothing, and is replaced.
-func (p *Pull) there(ctx context.Context, f File) (bool, error) {
+// isCached reports whether the cache has the whole of a file. Unless Verify is set, a large file's
+// name and size suffice. Other content under the file's name counts as none, and is replaced.
+func (p *Pull) isCached(ctx context.Context, f File) (bool, error) {
 	blob := p.repo.blob(f)
-	// the second on a system without links
+	// the second: on a system without links
 	for _, at := range []string{blob, filepath.Join(p.Dir, filepath.FromSlash(f.Path))} {
 		info, err := p.o.FS.Stat(at)
 		switch {
@@ -64,7 +63,7 @@ func (p *Pull) there(ctx context.Context, f File) (bool, error) {
 	return false, nil
 }
 
-// readInto hashes a file, and returns its length.
+// readInto adds a file's content to a hash, and returns its length in bytes.
 func (p *Pull) readInto(ctx context.Context, sum hash.Hash, path string) (n int64, err error) {
 	file, err := p.o.FS.Open(path)
 	if err != nil {
@@ -88,8 +87,8 @@ func (p *Pull) readInto(ctx context.Context, sum hash.Hash, path string) (n int6
 
 const bufferSize = 1 << 20
 
-// begun is how many bytes of a file an interrupted download has left.
-func (p *Pull) begun(f File) int64 {
+// partialSize returns the number of bytes that an interrupted download of a file has left.
+func (p *Pull) partialSize(f File) int64 {
 	if info, err := p.o.FS.Stat(p.repo.partial(f)); err == nil && info.Mode().IsRegular() &&
 		info.Size() <= f.Size {
 		return info.Size()
@@ -97,8 +96,8 @@ func (p *Pull) begun(f File) int64 {
 	return 0
 }
 
-// fetchAll brings the contents of all files into blobs, small files first: what is wrong
-// with the access to a repository shows before much has come.
+// fetchAll downloads the missing files into blobs, small files first, so that a lack of access
+// shows early.
 func (p *Pull) fetchAll(ctx context.Context) error {
 	var missing []*Item
 	for i := range p.Items {
@@ -127,7 +126,7 @@ func (p *Pull) fetchAll(ctx context.Context) error {
 	return nil
 }
 
-// fetch brings one file's content into blobs.
+// fetch downloads one file into blobs. count receives the bytes as they come.
 func (p *Pull) fetch(ctx context.Context, i *Item, count func(int64)) (err error) {
 	for _, dir := range []string{p.repo.path("blobs"), filepath.Dir(p.repo.lockFile(i.etag()))} {
 		if err := vfs.MakeDirs(p.o.FS, dir); err != nil {
@@ -140,7 +139,7 @@ func (p *Pull) fetch(ctx context.Context, i *Item, count func(int64)) (err error
 	}
 	defer func() { err = cmp.Or(err, unlock()) }()
 	// another process may have fetched it
-	if whole, err := p.there(ctx, i.File); err != nil || whole {
+	if whole, err := p.isCached(ctx, i.File); err != nil || whole {
 		return err
 	}
 	d := &download{p: p, File: i.File, part: p.repo.partial(i.File), count: count}
@@ -154,7 +153,7 @@ func (p *Pull) fetch(ctx context.Context, i *Item, count func(int64)) (err error
 	})
 }
 
-// lock keeps other programs from fetching or writing what, the same file, at the same time.
+// lock keeps other programs from fetching or writing what (a file, for messages) at the same time.
 // Python's huggingface_hub takes the same locks for what it fetches.
 func (p *Pull) lock(ctx context.Context, name, what string) (unlock func() error, err error) {
 	l := flock.New(name, flock.SetPermissions(0o664))
@@ -187,35 +186,35 @@ func (p *Pull) lock(ctx context.Context, name, what string) (unlock func() error
 	}
 }
 
-// enough is how many bytes a try must bring to count as progress: a server that sends a few
-// each time is given up.
+// enough is the number of bytes that make a try count as progress: a server that sends fewer each
+// time is given up.
 const enough = 1 << 20
 
-// maxWrong is how often a server may send something else than the file before it is given up.
+// maxWrong is the number of wrong answers after which a server is given up.
 const maxWrong = 3
 
-// download is one file on its way.
+// download is the download of one file.
 type download struct {
 	File
 	p     *Pull
-	part  string
-	count func(int64) // bytes that have come; below 0 where they are thrown away
+	part  string      // path of the partial file
+	count func(int64) // receives the bytes that come; negative for bytes thrown away
 
 	sum       hash.Hash // of the bytes of part
-	have      int64     // number of them
-	inherited bool      // some are of an earlier process
+	have      int64     // length of part
+	inherited bool      // part begins with bytes of an earlier process
 	wrong     int
 
-	// ETag of the answer that the last bytes are from, if a strong one. It is the sender's own:
-	// that of a content delivery network is not the hub's. So a later process cannot ask by
-	// If-Range, and the hash alone says whether both parts are of one file.
+	// ETag of the answer with the last bytes, if it is a strong one. A content delivery network
+	// has other ETags than the hub. So a later process cannot ask by If-Range: the hash alone
+	// shows whether both parts belong to one file.
 	validator string
 }
 
-// begin takes over what an earlier process has left.
+// begin takes over the partial file of an earlier process.
 func (d *download) begin(ctx context.Context) error {
 	d.sum = d.hash()
-	if d.have = d.p.begun(d.File); d.have == 0 {
+	if d.have = d.p.partialSize(d.File); d.have == 0 {
 		return d.remove()
 	}
 	n, err := d.p.readInto(ctx, d.sum, d.part)
@@ -223,7 +222,7 @@ func (d *download) begin(ctx context.Context) error {
 	return err
 }
 
-// remove throws away what has come.
+// remove deletes the partial file.
 func (d *download) remove() error {
 	if err := d.p.o.FS.Remove(d.part); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("pull: %w", err)
@@ -231,37 +230,38 @@ func (d *download) remove() error {
 	return nil
 }
 
-// again throws away what has come, to begin with the first byte.
-func (d *download) again() error {
+// restart deletes the partial file, so that the download starts at the first byte.
+func (d *download) restart() error {
 	d.count(-d.have)
 	d.sum, d.have, d.inherited, d.validator = d.hash(), 0, false, ""
 	return d.remove()
 }
 
-// misled begins again, and gives the server up after some times.
-func (d *download) misled(format string, args ...any) error {
-	if err := d.again(); err != nil {
+// restartWrong restarts after a wrong answer and returns it as an error: transient, until the
+// server has sent maxWrong of them.
+func (d *download) restartWrong(format string, args ...any) error {
+	if err := d.restart(); err != nil {
 		return err
 	}
 	f := transient("%s: %s", show(d.Path), fmt.Sprintf(format, args...))
 	if d.wrong++; d.wrong >= maxWrong {
-		f.kind, f.again = ErrContent, false
+		f.kind, f.retry = ErrContent, false
 		f.text += ": the server does not send the file that the hub lists: nothing of it is kept"
 	}
 	return f
 }
 
-// try asks for the rest of the file, and gives the file its name once it is whole.
+// try downloads the rest of the file, and gives the file its name if it is whole.
 func (d *download) try(ctx context.Context) error {
 	if d.have < d.Size {
-		if err := d.rest(ctx); err != nil {
+		if err := d.fetchRest(ctx); err != nil {
 			return err
 		}
 	}
 	return d.finish()
 }
 
-// address is where the hub has a file of the commit.
+// address returns the hub's URL of a file at the commit.
 func (p *Pull) address(f File) *url.URL {
 	prefix := "/"
 	if p.o.Name.Dataset {
@@ -270,8 +270,8 @@ func (p *Pull) address(f File) *url.URL {
 	return p.hub.address(prefix+p.o.Name.Repo+"/resolve/"+p.Commit+"/"+(&url.URL{Path: f.Path}).EscapedPath(), "")
 }
 
-// rest appends what is missing to the partial file.
-func (d *download) rest(ctx context.Context) error {
+// fetchRest appends the missing bytes to the partial file.
+func (d *download) fetchRest(ctx context.Context) error {
 	p := d.p
 	header := http.Header{"Accept-Encoding": {"identity"}}
 	if d.have > 0 {
@@ -287,39 +287,39 @@ func (d *download) rest(ctx context.Context) error {
 	defer r.close()
 	switch {
 	case r.commit != "" && r.commit != p.Commit:
-		return broken(ErrServer, "%s: the hub answers with another commit than it was asked for",
+		return permanent(ErrServer, "%s: the hub answers with another commit than it was asked for",
 			show(d.Path))
 	case d.SHA256 != "" && isHex(r.etag, 64) && r.etag != d.SHA256:
-		return broken(ErrServer, "%s: the hub answers with another SHA-256 than it lists",
+		return permanent(ErrServer, "%s: the hub answers with another SHA-256 than it lists",
 			show(d.Path))
 	case r.Header.Get("Content-Encoding") != "" && r.Header.Get("Content-Encoding") != "identity":
-		return d.misled("the answer is compressed, unasked")
+		return d.restartWrong("the answer is compressed, unasked")
 	}
 	switch r.StatusCode {
 	case http.StatusOK:
-		if d.have > 0 { // the server has no ranges, or another file than before
-			if err := d.again(); err != nil {
+		if d.have > 0 { // the server has no ranges, or the file has changed
+			if err := d.restart(); err != nil {
 				return err
 			}
 		}
 	case http.StatusPartialContent:
 		if want := fmt.Sprintf("bytes %d-%d/%d", d.have, d.Size-1, d.Size); d.have == 0 ||
 			r.Header.Get("Content-Range") != want {
-			return d.misled("the answer is another range (%s)", show(r.Header.Get("Content-Range")))
+			return d.restartWrong("the answer is another range (%s)", show(r.Header.Get("Content-Range")))
 		}
 	default:
-		return d.misled("status %d", r.StatusCode)
+		return d.restartWrong("status %d", r.StatusCode)
 	}
 	if r.ContentLength >= 0 && r.ContentLength != d.Size-d.have {
-		return d.misled("the answer has %d bytes, the hub lists %d", r.ContentLength, d.Size-d.have)
+		return d.restartWrong("the answer has %d bytes, the hub lists %d", r.ContentLength, d.Size-d.have)
 	}
 	if d.validator = r.Header.Get("ETag"); !strings.HasPrefix(d.validator, `"`) {
-		d.validator = "" // a weak one is no promise about bytes
+		d.validator = "" // a weak ETag does not promise the same bytes
 	}
 	return d.copy(ctx, r)
 }
 
-// copy appends the body.
+// copy appends an answer's body to the partial file.
 func (d *download) copy(ctx context.Context, r *reply) (err error) {
 	open := d.p.o.FS.OpenAppend
 	if d.have == 0 {
@@ -338,7 +338,7 @@ func (d *download) copy(ctx context.Context, r *reply) (err error) {
 	for {
 		n, failed := r.Body.Read(buffer)
 		if int64(n) > d.Size-d.have {
-			return d.misled("the answer is longer than the %d bytes that the hub lists", d.Size)
+			return d.restartWrong("the answer is longer than the %d bytes that the hub lists", d.Size)
 		}
 		if n > 0 {
 			k, err := out.Write(buffer[:n])
@@ -355,22 +355,22 @@ func (d *download) copy(ctx context.Context, r *reply) (err error) {
 		case failed == io.EOF || failed == io.ErrUnexpectedEOF:
 			return transient("%s: cut off after %d of %d bytes", show(d.Path), d.have, d.Size)
 		case failed != nil:
-			return d.p.hub.unreached(r.Request.Context(), r.Request.URL, failed)
+			return d.p.hub.connectionError(r.Request.Context(), r.Request.URL, failed)
 		}
 	}
 }
 
-// finish compares the hash, and renames.
+// finish compares the hash, and renames the partial file to its name in blobs.
 func (d *download) finish() error {
 	p := d.p
 	if got := hex.EncodeToString(d.sum.Sum(nil)); got != d.etag() {
 		if d.inherited {
-			if err := d.again(); err != nil {
+			if err := d.restart(); err != nil {
 				return err
 			}
 			return transient("%s: what an earlier run has left is not its beginning: it is fetched from the start", show(d.Path))
 		}
-		return d.misled("its hash is %s, the hub lists %s", got, d.etag())
+		return d.restartWrong("its hash is %s, the hub lists %s", got, d.etag())
 	}
 	open := p.o.FS.OpenAppend
 	if d.Size == 0 {
@@ -382,13 +382,13 @@ func (d *download) finish() error {
 	}
 	info, err := out.Stat()
 	if err == nil {
-		err = out.Sync() // also what an earlier process has written
+		err = out.Sync() // with the bytes of earlier processes
 	}
 	if err = cmp.Or(err, out.Close()); err != nil {
 		return fmt.Errorf("pull: %w", err)
 	}
-	if info.Size() != d.Size { // a program that does not take the lock
-		return d.misled("%s has %d bytes: another program writes to it", d.part, info.Size())
+	if info.Size() != d.Size { // another program, without the lock
+		return d.restartWrong("%s has %d bytes: another program writes to it", d.part, info.Size())
 	}
 	if err := p.o.FS.Rename(d.part, p.repo.blob(d.File)); err != nil {
 		return fmt.Errorf("pull: %w", err)
@@ -399,9 +399,9 @@ func (d *download) finish() error {
 	return nil
 }
 
-// small reads a small file into memory, to choose others by it.
-func (p *Pull) small(ctx context.Context, f File) (text []byte, err error) {
-	if whole, err := p.there(ctx, f); err == nil && whole {
+// readSmall returns the content of a small file, from the cache or the hub.
+func (p *Pull) readSmall(ctx context.Context, f File) (text []byte, err error) {
+	if whole, err := p.isCached(ctx, f); err == nil && whole {
 		if file, err := p.o.FS.ReadFile(p.repo.blob(f)); err == nil {
 			return file, nil
 		}
@@ -424,7 +424,7 @@ func (p *Pull) small(ctx context.Context, f File) (text []byte, err error) {
 		}
 		failed := transient("%s: its hash is not the one that the hub lists", show(f.Path))
 		if wrong++; wrong >= maxWrong {
-			failed.kind, failed.again = ErrContent, false
+			failed.kind, failed.retry = ErrContent, false
 		}
 		return false, failed
 	})

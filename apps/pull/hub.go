@@ -17,18 +17,18 @@ import (
 	"unicode"
 )
 
-// Bounds of what a hub may send.
+// Bounds of a hub's answers.
 const (
 	maxList      = 64 << 20 // bytes of a list of files, all pages together
 	maxPages     = 1000     // of a list of files
 	maxRedirects = 10
 	maxMessage   = 64 << 10         // bytes of an error's body
-	maxWait      = 10 * time.Minute // that a hub may ask for before the next try
-	listTime     = 2 * time.Minute  // of one request for a list
+	maxWait      = 10 * time.Minute // longest wait that a hub may ask for
+	listTime     = 2 * time.Minute  // for one request of a list
 )
 
-// hub asks one endpoint. The token goes to the endpoint's own origin (scheme, host and port)
-// and to no other. No error shows the token, or the query of an address: a content delivery
+// hub is the client of one endpoint. The token goes to the endpoint's own origin (scheme, host and
+// port) and to no other. No error shows the token, or the query of an address: a content delivery
 // network is addressed with signatures in it.
 type hub struct {
 	base    *url.URL
@@ -39,9 +39,10 @@ type hub struct {
 	pause   time.Duration
 	say     func(format string, args ...any)
 
-	answered bool // once: until then there may be no network, and few tries show that
+	answered bool // any request was answered; before, few tries show that there is no network
 }
 
+// newHub returns a client of o's endpoint.
 func newHub(o Options) (*hub, error) {
 	base, err := checkEndpoint(o.Endpoint, o.InsecureHTTP)
 	if err != nil {
@@ -69,7 +70,8 @@ func newHub(o Options) (*hub, error) {
 	return h, nil
 }
 
-// checkEndpoint never shows user information, which may be a secret.
+// checkEndpoint parses the address of an endpoint. Its errors never show user information, which
+// may be a secret.
 func checkEndpoint(endpoint string, insecure bool) (*url.URL, error) {
 	u, err := url.Parse(endpoint)
 	switch {
@@ -87,12 +89,13 @@ func checkEndpoint(endpoint string, insecure bool) (*url.URL, error) {
 	return u, nil
 }
 
+// loopback reports whether a URL's host is this machine.
 func loopback(u *url.URL) bool {
 	ip := net.ParseIP(u.Hostname())
 	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// address is a URL at the endpoint; each of parts is one segment of its path, or several.
+// address returns a URL at the endpoint. path begins with a slash and is escaped.
 func (h *hub) address(path, query string) *url.URL {
 	u := *h.base
 	u.RawPath = strings.TrimRight(u.EscapedPath(), "/") + path
@@ -101,27 +104,29 @@ func (h *hub) address(path, query string) *url.URL {
 	return &u
 }
 
-// failure is why one try has failed.
+// failure is the error of one try.
 type failure struct {
 	kind  error // a sentinel of the package
 	text  string
-	again bool          // another try may help
-	wait  time.Duration // before it, as the server asks
+	retry bool          // worth another try
+	wait  time.Duration // time before it that the server asks for
 }
 
 func (f *failure) Error() string        { return "pull: " + f.text }
 func (f *failure) Is(target error) bool { return target == f.kind }
 
-func broken(kind error, format string, args ...any) *failure {
+// permanent returns a failure that another try would meet again.
+func permanent(kind error, format string, args ...any) *failure {
 	return &failure{kind: kind, text: fmt.Sprintf(format, args...)}
 }
 
+// transient returns a failure of the network that another try may not meet.
 func transient(format string, args ...any) *failure {
-	return &failure{kind: ErrNetwork, text: fmt.Sprintf(format, args...), again: true}
+	return &failure{kind: ErrNetwork, text: fmt.Sprintf(format, args...), retry: true}
 }
 
-// persist calls try until it succeeds, fails for good, or has failed retries times in a row
-// without progress.
+// persist calls try until it succeeds, fails with an error that is not transient, or has failed
+// retries times in a row without progress.
 func (h *hub) persist(ctx context.Context, try func() (progress bool, err error)) error {
 	for n := 1; ; n++ {
 		progress, err := try()
@@ -131,7 +136,7 @@ func (h *hub) persist(ctx context.Context, try func() (progress bool, err error)
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case !errors.As(err, &f) || !f.again:
+		case !errors.As(err, &f) || !f.retry:
 			return err
 		case progress:
 			n = 1
@@ -160,29 +165,30 @@ func (h *hub) persist(ctx context.Context, try func() (progress bool, err error)
 	}
 }
 
-// backoff doubles from first to a minute, less up to a half by chance.
+// backoff returns the wait before try n+1: first, doubled with each try up to a minute, less a
+// random part of up to a half.
 func backoff(first time.Duration, n int) time.Duration {
 	d := min(first<<min(n-1, 10), time.Minute)
 	return d - time.Duration(rand.Int64N(int64(d)/2+1))
 }
 
-// reply is an answer of status 200, 206 or 416, with what the hub itself has said about the
-// file on the way to it.
+// reply is an answer of status 200, 206 or 416, with the headers about the file that the hub sent
+// before it redirected.
 type reply struct {
 	*http.Response
-	commit, etag string // X-Repo-Commit, X-Linked-Etag; "" where the hub has not said
-	own          bool   // it is from the endpoint itself, not from where it has redirected to
+	commit, etag string // X-Repo-Commit, X-Linked-Etag; "" where the hub sent none
+	own          bool   // from the endpoint itself, not from the target of a redirect
 	stop         func()
 }
 
-// get asks for u and follows redirects. header is sent to every host, the token to the
-// endpoint alone. The caller closes the reply.
+// get requests u and follows redirects. header goes to every host, the token to the endpoint alone.
+// The caller closes the reply.
 func (h *hub) get(ctx context.Context, u *url.URL, header http.Header) (*reply, error) {
 	r := &reply{}
 	seen := map[string]bool{}
 	for hop := 0; ; hop++ {
 		if hop > maxRedirects || seen[u.String()] {
-			return nil, broken(ErrServer,
+			return nil, permanent(ErrServer,
 				"%s: redirects in a circle, or more than %d times: is HF_ENDPOINT a hub?",
 				h.base.Host, maxRedirects)
 		}
@@ -193,7 +199,7 @@ func (h *hub) get(ctx context.Context, u *url.URL, header http.Header) (*reply, 
 		q, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 		if err != nil {
 			r.stop()
-			return nil, broken(ErrServer, "%s: an address that cannot be asked", u.Host)
+			return nil, permanent(ErrServer, "%s: an address that cannot be asked", u.Host)
 		}
 		for k, v := range header {
 			q.Header[k] = v
@@ -205,10 +211,10 @@ func (h *hub) get(ctx context.Context, u *url.URL, header http.Header) (*reply, 
 		resp, err := h.http.Do(q)
 		if err != nil {
 			r.stop()
-			return nil, h.unreached(ctx, u, err)
+			return nil, h.connectionError(ctx, u, err)
 		}
 		h.answered = true
-		resp.Body = &watched{resp.Body, silence, h.timeout}
+		resp.Body = &watchedBody{resp.Body, silence, h.timeout}
 		if r.own {
 			if v := resp.Header.Get("X-Repo-Commit"); v != "" {
 				r.commit = v
@@ -231,7 +237,7 @@ func (h *hub) get(ctx context.Context, u *url.URL, header http.Header) (*reply, 
 			}
 			u = next
 		default:
-			err := h.refused(resp, u)
+			err := h.statusError(resp, u)
 			resp.Body.Close()
 			r.stop()
 			return nil, err
@@ -239,32 +245,34 @@ func (h *hub) get(ctx context.Context, u *url.URL, header http.Header) (*reply, 
 	}
 }
 
+// close closes the body and ends the request.
 func (r *reply) close() {
 	r.Body.Close()
 	r.stop()
 }
 
-// follow is where a redirect leads: by https, or by http from http.
+// follow returns the target of a redirect. It refuses http after https.
 func (h *hub) follow(from *url.URL, location string) (*url.URL, error) {
 	to, err := from.Parse(location)
 	switch {
 	case location == "" || err != nil || to.Host == "" &&
 		(to.Scheme == "http" || to.Scheme == "https"):
-		return nil, broken(ErrServer, "%s: redirects to nowhere", from.Host)
+		return nil, permanent(ErrServer, "%s: redirects to nowhere", from.Host)
 	case to.Scheme != "https" && to.Scheme != "http":
-		return nil, broken(ErrServer, "%s: redirects to %s: refused: only https is followed",
+		return nil, permanent(ErrServer, "%s: redirects to %s: refused: only https is followed",
 			from.Host, h.clean(to.Scheme+"://"))
 	case to.Scheme == "http" && from.Scheme == "https":
-		return nil, broken(ErrServer, "%s: redirects from https to http://%s: refused", from.Host,
+		return nil, permanent(ErrServer, "%s: redirects from https to http://%s: refused", from.Host,
 			h.clean(to.Host))
 	case to.User != nil:
-		return nil, broken(ErrServer,
+		return nil, permanent(ErrServer,
 			"%s: redirects to an address with a user or password in it: refused", from.Host)
 	}
 	to.Fragment = ""
 	return to, nil
 }
 
+// sameOrigin reports whether two URLs have the same scheme, host and port.
 func sameOrigin(a, b *url.URL) bool {
 	port := func(u *url.URL) string {
 		if p := u.Port(); p != "" {
@@ -276,17 +284,17 @@ func sameOrigin(a, b *url.URL) bool {
 		port(a) == port(b)
 }
 
-// errSilent ends a request that has brought nothing for a time.
+// errSilent ends a request when no byte has come within the timeout.
 var errSilent = errors.New("silent")
 
-// watched is a body that must bring something within the limit.
-type watched struct {
+// watchedBody is a body that ends its request when no byte comes within limit.
+type watchedBody struct {
 	io.ReadCloser
 	silence *time.Timer
 	limit   time.Duration
 }
 
-func (w *watched) Read(p []byte) (int, error) {
+func (w *watchedBody) Read(p []byte) (int, error) {
 	n, err := w.ReadCloser.Read(p)
 	if n > 0 {
 		w.silence.Reset(w.limit)
@@ -294,8 +302,8 @@ func (w *watched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// unreached is the error of a connection, without the address, whose query may be a secret.
-func (h *hub) unreached(ctx context.Context, u *url.URL, err error) error {
+// connectionError returns the error of a connection, without the URL, whose query may be a secret.
+func (h *hub) connectionError(ctx context.Context, u *url.URL, err error) error {
 	var certificate *tls.CertificateVerificationError
 	var in *url.Error
 	if errors.As(err, &in) {
@@ -305,14 +313,14 @@ func (h *hub) unreached(ctx context.Context, u *url.URL, err error) error {
 	case errors.Is(context.Cause(ctx), errSilent):
 		return transient("%s: nothing has come for %v", u.Host, h.timeout)
 	case errors.As(err, &certificate):
-		return broken(ErrNetwork, "%s: its certificate is not to be trusted: %s", u.Host,
+		return permanent(ErrNetwork, "%s: its certificate is not to be trusted: %s", u.Host,
 			h.clean(err.Error()))
 	}
 	return transient("%s: %s", u.Host, h.clean(err.Error()))
 }
 
-// refused is the error of an answer that is none of what was asked for.
-func (h *hub) refused(resp *http.Response, u *url.URL) error {
+// statusError returns the error of an answer's status.
+func (h *hub) statusError(resp *http.Response, u *url.URL) error {
 	code := resp.Header.Get("X-Error-Code")
 	text := resp.Header.Get("X-Error-Message")
 	if text == "" {
@@ -332,10 +340,10 @@ func (h *hub) refused(resp *http.Response, u *url.URL) error {
 	case s == http.StatusTooManyRequests || s == http.StatusRequestTimeout || s >= 500 &&
 		s != http.StatusNotImplemented:
 		return &failure{kind: ErrNetwork, text: fmt.Sprintf("%s: status %d%s", u.Host, s, text),
-			again: true, wait: wait}
+			retry: true, wait: wait}
 	case !own && (s == http.StatusUnauthorized || s == http.StatusForbidden): // a signature that has run out
 		return &failure{kind: ErrNetwork, text: fmt.Sprintf("%s: status %d", u.Host, s),
-			again: true}
+			retry: true}
 	case code == "GatedRepo":
 		return &failure{kind: errGated, text: text}
 	case code == "RevisionNotFound":
@@ -349,11 +357,11 @@ func (h *hub) refused(resp *http.Response, u *url.URL) error {
 	case s == http.StatusForbidden:
 		return &failure{kind: errGated, text: text}
 	default:
-		return broken(ErrServer, "%s: status %d%s", u.Host, s, text)
+		return permanent(ErrServer, "%s: status %d%s", u.Host, s, text)
 	}
 }
 
-// What a hub refuses, before it is said in words.
+// Refusals of a hub, which explain puts into words.
 var (
 	errGated      = errors.New("gated")
 	errNoRepo     = errors.New("no repository")
@@ -362,7 +370,7 @@ var (
 	errToken      = errors.New("token")
 )
 
-// retryAfter is how long a server asks to wait: Retry-After in seconds or as a date, or the
+// retryAfter returns the wait that a server asks for: Retry-After in seconds or as a date, or the
 // reset of RateLimit ("api";r=0;t=12).
 func retryAfter(header http.Header, now time.Time) time.Duration {
 	if v := header.Get("Retry-After"); v != "" {
@@ -382,8 +390,8 @@ func retryAfter(header http.Header, now time.Time) time.Duration {
 	return 0
 }
 
-// json reads one page of a list into v and returns its length and the address of the next
-// page, nil where there is none.
+// json reads one page of a list into v, and returns its length in bytes and the URL of the next
+// page, nil for none.
 func (h *hub) json(ctx context.Context, u *url.URL, limit int64,
 	v any) (n int64, next *url.URL, err error) {
 	err = h.persist(ctx, func() (bool, error) {
@@ -395,18 +403,18 @@ func (h *hub) json(ctx context.Context, u *url.URL, limit int64,
 		}
 		defer r.close()
 		if r.StatusCode != http.StatusOK {
-			return false, broken(ErrServer, "%s: status %d", u.Host, r.StatusCode)
+			return false, permanent(ErrServer, "%s: status %d", u.Host, r.StatusCode)
 		}
 		raw, err := io.ReadAll(io.LimitReader(r.Body, limit+1))
 		switch {
 		case err != nil:
 			return false, transient("%s: the list of files was cut off", u.Host)
 		case int64(len(raw)) > limit:
-			return false, broken(ErrServer,
+			return false, permanent(ErrServer,
 				"%s: the list of files is longer than %d bytes: is HF_ENDPOINT a hub?", u.Host,
 				maxList)
 		case json.Unmarshal(raw, v) != nil:
-			return false, broken(ErrServer,
+			return false, permanent(ErrServer,
 				"%s: does not answer as a hub does: is HF_ENDPOINT right?", u.Host)
 		}
 		n = int64(len(raw))
@@ -416,7 +424,7 @@ func (h *hub) json(ctx context.Context, u *url.URL, limit int64,
 	return n, next, err
 }
 
-// next is the address of the next page: Link: <...>; rel="next". It must be the endpoint's.
+// next returns the URL of the next page (Link: <...>; rel="next"), which must be the endpoint's.
 func (h *hub) next(u *url.URL, links []string) (*url.URL, error) {
 	for _, link := range strings.Split(strings.Join(links, ","), ",") {
 		address, attributes, ok := strings.Cut(link, ";")
@@ -425,7 +433,7 @@ func (h *hub) next(u *url.URL, links []string) (*url.URL, error) {
 		}
 		to, err := u.Parse(strings.Trim(strings.TrimSpace(address), "<>"))
 		if err != nil || !sameOrigin(to, h.base) || to.User != nil {
-			return nil, broken(ErrServer,
+			return nil, permanent(ErrServer,
 				"%s: the next page of the list of files is elsewhere: refused", u.Host)
 		}
 		return to, nil
@@ -433,10 +441,10 @@ func (h *hub) next(u *url.URL, links []string) (*url.URL, error) {
 	return nil, nil
 }
 
-// plainEtag is an ETag without W/ and quotes.
+// plainEtag returns an ETag without W/ and quotes.
 func plainEtag(v string) string { return strings.Trim(strings.TrimPrefix(v, "W/"), `"`) }
 
-// clean is text of a server as it may be shown: short, one line, without the token.
+// clean returns a server's text for a message: short, one line, without the token.
 func (h *hub) clean(text string) string {
 	if h.token != "" {
 		text = strings.ReplaceAll(text, h.token, "[token]")
@@ -444,7 +452,7 @@ func (h *hub) clean(text string) string {
 	return show(text)
 }
 
-// show is text from elsewhere as it may be shown.
+// show returns text from outside for a message: printable, one line, at most 200 characters.
 func show(text string) string {
 	text = strings.Join(strings.FieldsFunc(text,
 		func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")

@@ -12,17 +12,16 @@ import (
 	"gad/internal/vfs"
 )
 
-// This file is where a name on a hub, given in the place of a path, becomes the path of what
-// was fetched. It is read from the cache; nothing is asked.
+// Names on a hub, given in the place of a path, become paths in the cache here. No connection is
+// opened.
 
-// fileSuffixes end the names of files: a/b.gguf is a path, though a repository could be called so.
+// fileSuffixes mark paths of files: a/b.gguf is a path, though a repository could have that name.
 var fileSuffixes = []string{".arrow", ".arrows", ".csv", ".gguf", ".json", ".jsonl", ".parquet",
 	".safetensors"}
 
-// Local is the path that a flag or a setting names: itself where something is there, or
-// else, for OWNER/NAME[@REVISION][:FILE], what the Hugging Face cache has under that name. A
-// path that looks like a name and is in neither stays a path if its folder exists: it is
-// then a mistyped path.
+// Local returns the path that a flag or a setting names: the path itself where it exists; else, for
+// OWNER/NAME[@REVISION][:FILE], its place in the Hugging Face cache. A text that could be a name
+// but is not in the cache stays a path if its folder exists: it is then a mistyped path.
 func Local(fsys vfs.FS, getenv func(string) string, path string, dataset bool) (string, error) {
 	if path == "" {
 		return "", nil
@@ -33,11 +32,11 @@ func Local(fsys vfs.FS, getenv func(string) string, path string, dataset bool) (
 	name, err := ParseName(path, dataset)
 	if err != nil || name.File == "" &&
 		slices.Contains(fileSuffixes, strings.ToLower(filepath.Ext(path))) {
-		return path, nil // no name: opening the path says what is wrong with it
+		return path, nil // not a name: opening the path gives the error
 	}
 	env, err := FromEnvironment(fsys, func(name string) string {
 		if name == "HF_HUB_DISABLE_IMPLICIT_TOKEN" {
-			return "1" // nothing is asked: no token is read
+			return "1" // no connection: no token is needed
 		}
 		return getenv(name)
 	})
@@ -62,8 +61,8 @@ func Local(fsys vfs.FS, getenv func(string) string, path string, dataset bool) (
 		strings.TrimPrefix(err.Error(), "pull: "+path+": "), name.Command())
 }
 
-// ModelName is the last part of a model's path; of a snapshot in the Hugging Face cache, whose
-// last part is a commit, the repository's name without its owner.
+// ModelName returns the last part of a model's path; for a snapshot in the Hugging Face cache,
+// whose last part is a commit, the repository's name without its owner.
 func ModelName(path string) string {
 	repo, ok := strings.CutPrefix(filepath.Base(filepath.Dir(filepath.Dir(path))), "models--")
 	if filepath.Base(filepath.Dir(path)) != "snapshots" || !ok {

@@ -12,7 +12,7 @@ import (
 type Name struct {
 	Repo     string // OWNER/NAME
 	Revision string // branch, tag or commit; "" is main
-	// path of a file, or tag of a quantisation such as Q8_0; "" is all that gad reads
+	// path of a file, or tag of a quantisation such as Q8_0; "": all files that gad reads
 	File    string
 	Dataset bool // a data set; else a model
 }
@@ -25,8 +25,7 @@ var (
 	quantTag = regexp.MustCompile(`^\w+$`)
 )
 
-// ParseName reads OWNER/NAME[@REVISION][:FILE]. Its errors are mistakes of the user and
-// wrap ErrName.
+// ParseName reads OWNER/NAME[@REVISION][:FILE]. Its errors wrap ErrName.
 func ParseName(text string, dataset bool) (Name, error) {
 	rest, file, named := strings.Cut(text, ":")
 	repo, rev, at := strings.Cut(rest, "@")
@@ -50,12 +49,13 @@ func ParseName(text string, dataset bool) (Name, error) {
 	return n, nil
 }
 
+// validRevision reports whether a text can be a branch, a tag or a commit.
 func validRevision(rev string) bool {
 	return len(rev) <= 200 && revision.MatchString(rev) && !strings.Contains(rev, "..") &&
 		!strings.HasSuffix(rev, ".lock")
 }
 
-// String is the name as ParseName reads it.
+// String returns the name as ParseName reads it.
 func (n Name) String() string {
 	s := n.Repo
 	if n.Revision != "" {
@@ -67,7 +67,7 @@ func (n Name) String() string {
 	return s
 }
 
-// Command is the command line that fetches n.
+// Command returns the command line that fetches n.
 func (n Name) Command() string {
 	if n.Dataset {
 		return "gad pull --dataset " + n.String()
@@ -75,7 +75,7 @@ func (n Name) Command() string {
 	return "gad pull " + n.String()
 }
 
-// ref is the revision that is asked for.
+// ref returns the revision, main by default.
 func (n Name) ref() string {
 	if n.Revision == "" {
 		return "main"
@@ -83,7 +83,7 @@ func (n Name) ref() string {
 	return n.Revision
 }
 
-// kind is the hub's word for what n is, in addresses and in the cache.
+// kind returns the hub's word for models or data sets, in URLs and in the cache.
 func (n Name) kind() string {
 	if n.Dataset {
 		return "datasets"
@@ -91,11 +91,11 @@ func (n Name) kind() string {
 	return "models"
 }
 
-// folder is the name of the repository's folder in the cache.
+// folder returns the name of the repository's folder in the cache.
 func (n Name) folder() string { return n.kind() + "--" + strings.ReplaceAll(n.Repo, "/", "--") }
 
-// safePath reports whether a path, which may come from a server, names a file below a
-// folder on every system: no .., nothing absolute, no drive or stream, no control characters.
+// safePath reports whether a path, which may come from a server, names a file below a folder on
+// every system: no .., not absolute, no drive or stream, no control characters.
 func safePath(p string) bool {
 	if len(p) > 1000 || p == "." || !fs.ValidPath(p) ||
 		strings.ContainsFunc(p,

@@ -7,7 +7,7 @@ import (
 	"gad/internal/report"
 )
 
-// Print lists the files, and what of them would be fetched into cache.
+// Print writes the list of files, and the bytes that would be fetched into cache.
 func (p *Pull) Print(w io.Writer, cache string) error {
 	width := 0
 	for _, i := range p.Items {
@@ -32,7 +32,7 @@ func (p *Pull) Print(w io.Writer, cache string) error {
 	return nil
 }
 
-// Bytes is a number of bytes for people: 659 B, 3.5 MB.
+// Bytes returns a number of bytes for people: 659 B, 3.5 MB.
 func Bytes(n int64) string {
 	if n < 1000 {
 		return fmt.Sprintf("%d B", n)

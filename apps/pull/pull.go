@@ -1,17 +1,17 @@
 // Package pull fetches models and data sets from a Hugging Face hub into the cache that
-// programs of that hub share, and finds what is in the cache.
+// programs of that hub share, and finds them there.
 //
 // Only files that gad reads are fetched, and no pickle. Each is compared with the hash that
 // the hub lists before it gets its name: SHA-256 of large files, git's SHA-1 of small ones.
-// Nothing wrong is ever under a final name, whatever a server sends and whenever the process
-// is killed; what has come of a file is kept as ETAG.incomplete, and continued.
+// A final name never has wrong content, whatever a server sends and whenever the process is killed.
+// The beginning of a file is kept as ETAG.incomplete, and continued.
 //
 //	name.go    OWNER/NAME[@REVISION][:FILE]
 //	choose.go  which files of a repository are fetched
-//	cache.go   where they lie: the environment, the layout, what is there already
+//	cache.go   the cache: the environment, the layout, finding files in it
 //	local.go   a name in the place of a path
-//	hub.go     requests: redirects, the token, tries, what a server may not do
-//	pull.go    the list of files, the plan, and what a failure is called
+//	hub.go     requests: redirects, the token, retries, bounds of a server
+//	pull.go    the list of files, the plan, errors in words: start here
 //	fetch.go   one file: lock, range, hash, rename
 //	print.go   what a dry run prints
 package pull
@@ -32,41 +32,41 @@ import (
 	"gad/internal/vfs"
 )
 
-// What callers branch on. Any error begins with "pull: ".
+// Errors that callers branch on. The text of any error begins with "pull: ".
 var (
-	// ErrName wraps a mistake of the user: a name, a variable of the environment.
+	// ErrName reports a mistake of the user: a name, a variable of the environment.
 	ErrName = errors.New("pull")
-	// ErrAbsent wraps the error of Find where the cache has nothing, or not all.
+	// ErrAbsent reports files that Find does not have in the cache, or not all of them.
 	ErrAbsent = errors.New("pull")
-	// ErrContent wraps what is wrong with a repository: it has no such file, or none for gad.
+	// ErrContent reports a repository without the file, or without files for gad.
 	ErrContent = errors.New("pull")
-	// ErrServer wraps an answer that no hub gives.
+	// ErrServer reports an answer that no hub gives.
 	ErrServer = errors.New("pull")
-	// ErrNetwork wraps what another try, later, may not meet.
+	// ErrNetwork reports a failure that a later try may not meet.
 	ErrNetwork = errors.New("pull")
-	// ErrSpace wraps the error of a disk with too little room.
+	// ErrSpace reports a disk with too little space.
 	ErrSpace = errors.New("pull")
 )
 
-// Options say what is fetched, from where, and how patiently.
+// Options says what to fetch, from where, and with which timeouts and retries.
 type Options struct {
 	FS vfs.FS // nil is the disk
 	Environment
 	Name         Name
 	InsecureHTTP bool          // http:// to another machine is allowed
-	Timeout      time.Duration // without a byte, after which a try has failed; 0 is 30 s
+	Timeout      time.Duration // time without a byte after which a try fails; 0 is 30 s
 	Retries      int           // tries in a row without progress, after the first
-	Verify       bool          // hash the large files too that are in the cache already
+	Verify       bool          // hash also large files that are in the cache
 
-	// for people; nil is silent
+	// gets messages for people; may be nil
 	Say func(format string, args ...any)
-	// counts MB; nil is none
+	// starts a display that counts MB; may be nil
 	Progress func(name string, total int) (advance func(n int), done func())
 
 	pause time.Duration // before the second try; 0 is 1 s
 }
 
-// Pull is a list of files that is to be fetched.
+// Pull is the list of files of a repository to fetch.
 type Pull struct {
 	Items  []Item
 	Commit string // 40 hexadecimal digits
@@ -77,18 +77,17 @@ type Pull struct {
 	repo repoDir
 }
 
-// Item is a file and what the cache has of it.
+// Item is a file and its state in the cache.
 type Item struct {
 	File
-	Have  int64 // bytes that are there: Size, or those of an interrupted download
-	Whole bool  // all are there, and nothing is to be done
+	Have  int64 // bytes in the cache: Size, or the length of an interrupted download
+	Whole bool  // the cache has the file
 }
 
-// maxSize bounds what a hub may call the size of a file.
+// maxSize bounds the size of a file in a hub's list.
 const maxSize = 1 << 50
 
-// Open asks the hub for the files of o.Name and looks which are in the cache. It writes
-// nothing.
+// Open asks the hub for the files of o.Name and checks which are in the cache. It writes nothing.
 func Open(ctx context.Context, o Options) (*Pull, error) {
 	o.FS = vfs.OrDisk(o.FS)
 	if o.Say == nil {
@@ -114,6 +113,7 @@ func Open(ctx context.Context, o Options) (*Pull, error) {
 	return p, nil
 }
 
+// open resolves the revision to a commit and fills Items.
 func (p *Pull) open(ctx context.Context) error {
 	n := p.o.Name
 	api := "/api/" + n.kind() + "/" + n.Repo
@@ -124,7 +124,7 @@ func (p *Pull) open(ctx context.Context) error {
 			return err
 		}
 		if p.Commit = info.SHA; !commitID.MatchString(p.Commit) {
-			return broken(ErrServer, "%s: names no commit for %s: is HF_ENDPOINT a hub?",
+			return permanent(ErrServer, "%s: names no commit for %s: is HF_ENDPOINT a hub?",
 				p.hub.base.Host, n)
 		}
 	}
@@ -133,29 +133,30 @@ func (p *Pull) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	chosen, err := choose(n, files, func(f File) ([]byte, error) { return p.small(ctx, f) })
+	chosen, err := choose(n, files, func(f File) ([]byte, error) { return p.readSmall(ctx, f) })
 	if err != nil {
 		return err
 	}
 	for _, f := range chosen {
 		item := Item{File: f, Have: f.Size}
-		if item.Whole, err = p.there(ctx, f); err != nil {
+		if item.Whole, err = p.isCached(ctx, f); err != nil {
 			return err
 		}
 		if !item.Whole {
-			item.Have = p.begun(f)
+			item.Have = p.partialSize(f)
 		}
 		p.Items = append(p.Items, item)
 	}
 	return nil
 }
 
-// list is the files of the commit. It refuses the whole where one could not be stored safely.
+// list returns the files of the commit. It refuses the whole list where one entry could not be
+// stored safely.
 func (p *Pull) list(ctx context.Context, page *url.URL) (files []File, err error) {
 	left, seen := int64(maxList), map[string]bool{}
 	for pages := 0; page != nil; pages++ {
 		if pages == maxPages || seen[page.String()] {
-			return nil, broken(ErrServer, "%s: the list of files has no end: is HF_ENDPOINT a hub?",
+			return nil, permanent(ErrServer, "%s: the list of files has no end: is HF_ENDPOINT a hub?",
 				p.hub.base.Host)
 		}
 		seen[page.String()] = true
@@ -182,14 +183,14 @@ func (p *Pull) list(ctx context.Context, page *url.URL) (files []File, err error
 			}
 			switch {
 			case !fs.ValidPath(f.Path) || f.Path == ".":
-				return nil, broken(ErrServer, "%s: the hub lists a file %q, which is no path inside a repository: nothing is fetched", p.o.Name, show(f.Path))
+				return nil, permanent(ErrServer, "%s: the hub lists a file %q, which is no path inside a repository: nothing is fetched", p.o.Name, show(f.Path))
 			case f.Size < 0 || f.Size > maxSize || !isHex(f.SHA1, 40) || e.LFS != nil &&
 				!isHex(f.SHA256, 64):
-				return nil, broken(ErrServer,
+				return nil, permanent(ErrServer,
 					"%s: the hub lists %q with a size or a hash that cannot be: nothing is fetched",
 					p.o.Name, show(f.Path))
 			}
-			// another name is none of those that are chosen
+			// files with unsafe names are never chosen
 			if safePath(f.Path) && !seen["file "+f.Path] {
 				files = append(files, f)
 			}
@@ -200,11 +201,12 @@ func (p *Pull) list(ctx context.Context, page *url.URL) (files []File, err error
 	return files, nil
 }
 
+// isHex reports whether s is so many lower-case hexadecimal digits.
 func isHex(s string, digits int) bool {
 	return len(s) == digits && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// Missing is how many bytes are to come.
+// Missing returns the number of bytes to fetch.
 func (p *Pull) Missing() (n int64) {
 	for _, i := range p.Items {
 		n += i.Size - i.Have
@@ -212,7 +214,7 @@ func (p *Pull) Missing() (n int64) {
 	return n
 }
 
-// Size is the bytes of all files.
+// Size returns the bytes of all files.
 func (p *Pull) Size() (n int64) {
 	for _, i := range p.Items {
 		n += i.Size
@@ -220,7 +222,7 @@ func (p *Pull) Size() (n int64) {
 	return n
 }
 
-// Free is the bytes that can be written to the cache; unknown is MaxInt64.
+// Free returns the bytes that can be written to the cache, MaxInt64 if unknown.
 func (p *Pull) Free() (int64, error) {
 	n, err := p.o.FS.Free(p.o.Cache)
 	if errors.Is(err, errors.ErrUnsupported) {
@@ -232,7 +234,8 @@ func (p *Pull) Free() (int64, error) {
 	return n, nil
 }
 
-// Path is what was asked for once it is fetched: the snapshot's folder, or the file in it.
+// Path returns the path of the fetched repository: the snapshot's folder, or the file that was
+// asked for.
 func (p *Pull) Path() string {
 	if p.o.Name.File != "" && len(p.Items) == 1 {
 		return filepath.Join(p.Dir, filepath.FromSlash(p.Items[0].Path))
@@ -240,7 +243,7 @@ func (p *Pull) Path() string {
 	return p.Dir
 }
 
-// Fetch brings what is missing. The revision gets its new commit when all files are there.
+// Fetch downloads the missing files. The revision gets its new commit after all of them.
 func (p *Pull) Fetch(ctx context.Context) error {
 	free, err := p.Free()
 	if err != nil {
@@ -255,8 +258,8 @@ func (p *Pull) Fetch(ctx context.Context) error {
 	return p.publish(ctx)
 }
 
-// publish links the files of the commit and notes it as the revision's: one program at a time,
-// since the names that these are written under first are the same for all.
+// publish links the files of the commit and records it as the revision's. One program at a time
+// does so, since all use the same temporary names.
 func (p *Pull) publish(ctx context.Context) (err error) {
 	name := p.repo.lockFile("snapshots")
 	if err := vfs.MakeDirs(p.o.FS, filepath.Dir(name)); err != nil {
@@ -278,7 +281,7 @@ func (p *Pull) publish(ctx context.Context) (err error) {
 	return nil
 }
 
-// explain words what a hub refuses.
+// explain returns an error with a hub's refusal in words.
 func (p *Pull) explain(ctx context.Context, err error) error {
 	n, host := p.o.Name, p.hub.base.Scheme+"://"+p.hub.base.Host
 	what, page := "model", host+"/"+n.Repo
@@ -304,9 +307,9 @@ func (p *Pull) explain(ctx context.Context, err error) error {
 	case errors.Is(err, errNoRepo) && token:
 		return fmt.Errorf(
 			"pull: %s: %s has no such %s, or the token may not see it: check the name%s", n, host,
-			what, p.other())
+			what, p.otherKind())
 	case errors.Is(err, errNoRepo):
-		return fmt.Errorf("pull: %s: %s has no such %s, or it is private: check the name%s; for a private one set HF_TOKEN", n, host, what, p.other())
+		return fmt.Errorf("pull: %s: %s has no such %s, or it is private: check the name%s; for a private one set HF_TOKEN", n, host, what, p.otherKind())
 	case errors.Is(err, errNoRevision), errors.Is(err, errNoEntry) && f != nil && len(p.Items) == 0:
 		return fmt.Errorf("pull: %s: there is no revision %q%s", n, n.ref(), p.revisions(ctx))
 	case errors.Is(err, errNoEntry):
@@ -315,14 +318,15 @@ func (p *Pull) explain(ctx context.Context, err error) error {
 	return err
 }
 
-func (p *Pull) other() string {
+// otherKind returns advice about the flag --dataset.
+func (p *Pull) otherKind() string {
 	if p.o.Name.Dataset {
 		return ", and leave out --dataset for a model"
 	}
 	return ", and give --dataset for a data set"
 }
 
-// revisions says which branches and tags there are; "" where the hub does not say.
+// revisions returns the branches and tags as text, or advice where the hub does not list them.
 func (p *Pull) revisions(ctx context.Context) string {
 	type named []struct{ Name string }
 	var refs struct{ Branches, Tags named }
@@ -337,7 +341,7 @@ func (p *Pull) revisions(ctx context.Context) string {
 			files = append(files, File{Path: r.Name})
 		}
 	}
-	return ": there is " + listed(files)
+	return ": there is " + listNames(files)
 }
 
 // isFull reports whether a disk has no room.

@@ -18,12 +18,12 @@ import (
 	"gad/tokenizer"
 )
 
-// query is what a request asks for.
+// query is the parameters of a completion or a chat.
 type query struct {
 	chat     bool
 	prompts  [][]int32
-	texts    []string // of the prompts, for echo
-	lead     []int    // tokens before each text that are not in it, for its log-probabilities
+	texts    []string // texts of the prompts, for echo
+	lead     []int    // tokens before each text (BOS), which its log-probabilities leave out
 	n        int
 	limit    int // tokens of an answer
 	sampling model.Sampling
@@ -31,16 +31,16 @@ type query struct {
 	eos      []int32
 	stops    []string
 	echo     bool
-	ranked   bool // log-probabilities
+	ranked   bool // log-probabilities are asked for
 	top      int
-	scores   int              // alternatives of prompt_logprobs; -1 is without it
+	scores   int              // alternatives in prompt_logprobs; -1: no prompt_logprobs
 	ids      bool             // token ids in the answer
-	named    bool             // tokens are written as their ids in log-probabilities
-	calls    bool             // calls of tools are looked for
-	single   bool             // no more than one of them
-	grammar  *grammar.Grammar // of answers that have to be JSON; nil is any text
+	named    bool             // log-probabilities name tokens by their ids
+	calls    bool             // answers are searched for tool calls
+	single   bool             // at most one tool call
+	grammar  *grammar.Grammar // of answers in JSON; nil: any text
 	stream   bool
-	usage    bool // a last event of it
+	usage    bool // the stream ends with an event of token counts
 }
 
 const (
@@ -48,7 +48,7 @@ const (
 	stopBytes = 1 << 10
 )
 
-// common reads what both kinds of completions take.
+// common reads the parameters that completions and chats share into q.
 func (s *Server) common(f *fields, q *query) {
 	q.n = f.integer("n", 1, s.o.N, 1)
 	if best := f.integer("best_of", 1, s.o.N, q.n); best != q.n {
@@ -97,19 +97,19 @@ func (s *Server) common(f *fields, q *query) {
 	}
 }
 
-// completions answers /v1/completions.
+// completions handles /v1/completions.
 func (s *Server) completions(x *exchange) *apiError {
 	f, q := x.f, &query{}
 	s.common(f, q)
 	q.echo = f.boolean("echo")
-	if raw := f.take("logprobs"); raw != nil && string(raw) != "false" { // as a chat has it
+	if raw := f.take("logprobs"); raw != nil && string(raw) != "false" { // false, as in a chat
 		q.ranked = true
 		if err := json.Unmarshal(raw, &q.top); err != nil || q.top < 0 || q.top > topMost {
 			f.fail("logprobs", "must be an integer from 0 to %d", topMost)
 		}
 	}
 	q.limit = f.integer("max_tokens", q.least(), 1<<30, 16)
-	q.limit = s.thought(q.limit)
+	q.limit = s.limitByChunks(q.limit)
 	if err := s.prompts(x, q); err != nil {
 		return err
 	}
@@ -117,20 +117,20 @@ func (s *Server) completions(x *exchange) *apiError {
 		return err
 	}
 	for i, ids := range q.prompts {
-		if err := s.fits("prompt", ids, q.limit); err != nil {
+		if err := s.checkPrompt("prompt", ids, q.limit); err != nil {
 			if len(q.prompts) > 1 {
 				err.Message = fmt.Sprintf("prompt %d: %s", i, err.Message)
 			}
 			return err
 		}
 	}
-	if err := s.holds(q); err != nil {
+	if err := s.checkSize(q); err != nil {
 		return err
 	}
 	return s.answer(x, q)
 }
 
-// least is the fewest tokens of an answer that may be asked for.
+// least returns the smallest limit of an answer's tokens that a request may set.
 func (q *query) least() int {
 	if q.echo || q.scores >= 0 {
 		return 0
@@ -138,8 +138,8 @@ func (q *query) least() int {
 	return 1
 }
 
-// holds refuses a query for more log-probabilities than are given.
-func (s *Server) holds(q *query) *apiError {
+// checkSize refuses a query for more log-probabilities than a request may have.
+func (s *Server) checkSize(q *query) *apiError {
 	param := "logprobs"
 	if q.chat {
 		param = "top_logprobs"
@@ -148,12 +148,12 @@ func (s *Server) holds(q *query) *apiError {
 		param = "prompt_logprobs"
 	}
 	if n, most := q.values(), max(valuesMost, 2*s.o.Context*(1+topMost)); n > most {
-		return refuse(http.StatusBadRequest, "%s: %d log-probabilities: at most %d are given to a request: send fewer prompts, or ask for fewer alternatives", param, n, most).about(param)
+		return refuse(http.StatusBadRequest, "%s: %d log-probabilities: at most %d are given to a request: send fewer prompts, or ask for fewer alternatives", param, n, most).withParam(param)
 	}
 	return nil
 }
 
-// prompts reads a prompt: a text, texts, ids, or lists of ids.
+// prompts reads the parameter prompt into q: a text, texts, token ids, or lists of token ids.
 func (s *Server) prompts(x *exchange, q *query) *apiError {
 	f := x.f
 	raw := f.take("prompt")
@@ -188,17 +188,17 @@ func (s *Server) prompts(x *exchange, q *query) *apiError {
 		return nil
 	}
 	if f.err != nil {
-		return nil // before work is done for it
+		return nil // a bad request costs no encoding
 	}
 	for i, t := range texts {
-		ids, err := s.bounded(x).EncodeSpecial(t)
+		ids, err := s.boundedEncoder(x).EncodeSpecial(t)
 		var plain []int32
 		if err == nil && q.echo && q.ranked {
-			plain, err = s.bounded(x).Encode(t)
-			q.lead = append(q.lead, leading(ids, plain))
+			plain, err = s.boundedEncoder(x).Encode(t)
+			q.lead = append(q.lead, countLeading(ids, plain))
 		}
 		if err != nil {
-			e := s.unencoded("prompt", err)
+			e := s.encodeError("prompt", err)
 			if len(texts) > 1 {
 				e.Message = fmt.Sprintf("prompt %d: %s", i, e.Message)
 			}
@@ -223,28 +223,28 @@ func (s *Server) prompts(x *exchange, q *query) *apiError {
 	return nil
 }
 
-// bounded encodes what a client has sent: no more than a prompt can have, and only as long
-// as the client is there.
-func (s *Server) bounded(x *exchange) tokenizer.Bounded {
+// boundedEncoder returns an encoder for a client's text, which stops at the longest prompt and when
+// the client disconnects.
+func (s *Server) boundedEncoder(x *exchange) tokenizer.Bounded {
 	return tokenizer.Bounded{Tokenizer: s.tok, Context: x.r.Context(), Most: s.o.Context}
 }
 
-// unencoded is the answer to an error of bounded.
-func (s *Server) unencoded(param string, err error) *apiError {
+// encodeError returns the answer to an error of boundedEncoder.
+func (s *Server) encodeError(param string, err error) *apiError {
 	var long *tokenizer.TooLong
 	switch {
 	case errors.As(err, &long):
 		return refuse(http.StatusBadRequest,
 			"%s: has more than the %d tokens that this server takes with an answer: shorten it",
-			param, long.Most).about(param).coded("context_length_exceeded")
+			param, long.Most).withParam(param).withCode("context_length_exceeded")
 	case errors.Is(err, context.Canceled):
 		return refuse(statusGone, "%v", errGone)
 	}
-	return refuse(http.StatusBadRequest, "%s: %v", param, err).about(param)
+	return refuse(http.StatusBadRequest, "%s: %v", param, err).withParam(param)
 }
 
-// leading is how many tokens a post-processor has put before a text.
-func leading(special, plain []int32) int {
+// countLeading returns the number of tokens that a post-processor has put before a text.
+func countLeading(special, plain []int32) int {
 	for n := range len(special) - len(plain) {
 		if slices.Equal(special[n:n+len(plain)], plain) {
 			return n
@@ -253,7 +253,7 @@ func leading(special, plain []int32) int {
 	return len(special) - len(plain)
 }
 
-// tokens is a number of tokens, for messages.
+// tokens returns a number of tokens as text, for messages.
 func tokens(n int) string {
 	if n == 1 {
 		return "1 token"
@@ -261,30 +261,30 @@ func tokens(n int) string {
 	return fmt.Sprintf("%d tokens", n)
 }
 
-// thought bounds the tokens of an answer by those of a thought in chunks.
-func (s *Server) thought(limit int) int {
+// limitByChunks returns the limit of an answer's tokens, at most the longest thought in chunks.
+func (s *Server) limitByChunks(limit int) int {
 	if s.o.Chunks.On() {
 		return min(limit, s.o.Chunks.Longest())
 	}
 	return limit
 }
 
-// fits refuses a prompt that has no tokens, or too many for an answer of limit tokens.
-func (s *Server) fits(param string, ids []int32, limit int) *apiError {
-	if s.o.Chunks.On() { // what stands in a context
+// checkPrompt refuses a prompt that has no tokens, or too many for an answer of limit tokens.
+func (s *Server) checkPrompt(param string, ids []int32, limit int) *apiError {
+	if s.o.Chunks.On() { // a context holds one chunk at a time
 		limit = min(limit, s.o.Chunks.Size)
 	}
 	switch {
 	case len(ids) == 0:
 		return refuse(http.StatusBadRequest, "%s: is empty: give at least one token",
-			param).about(param)
+			param).withParam(param)
 	case limit > s.o.Context || len(ids)+limit > s.o.Context:
-		return refuse(http.StatusBadRequest, "%s: %s and an answer of %d are more than the %d that this server takes: lower one of the two", param, tokens(len(ids)), limit, s.o.Context).about(param).coded("context_length_exceeded")
+		return refuse(http.StatusBadRequest, "%s: %s and an answer of %d are more than the %d that this server takes: lower one of the two", param, tokens(len(ids)), limit, s.o.Context).withParam(param).withCode("context_length_exceeded")
 	}
 	return nil
 }
 
-// chat answers /v1/chat/completions.
+// chat handles /v1/chat/completions.
 func (s *Server) chat(x *exchange) *apiError {
 	f, q := x.f, &query{chat: true}
 	s.common(f, q)
@@ -313,7 +313,7 @@ func (s *Server) chat(x *exchange) *apiError {
 	if err := f.rest(); err != nil {
 		return err
 	}
-	ids, err := s.conversation(messages, tools, set, s.bounded(x))
+	ids, err := s.conversation(messages, tools, set, s.boundedEncoder(x))
 	if err != nil {
 		return err
 	}
@@ -322,30 +322,30 @@ func (s *Server) chat(x *exchange) *apiError {
 	} else if limit < 0 {
 		limit = max(1, min(s.o.Answer, s.o.Context-len(ids)))
 	}
-	limit = s.thought(limit)
-	if err := s.fits("messages", ids, limit); err != nil {
+	limit = s.limitByChunks(limit)
+	if err := s.checkPrompt("messages", ids, limit); err != nil {
 		return err
 	}
 	q.prompts, q.limit = [][]int32{ids}, limit
-	if err := s.holds(q); err != nil {
+	if err := s.checkSize(q); err != nil {
 		return err
 	}
 	return s.answer(x, q)
 }
 
-// answer has the engine do what q asks, and sends it.
+// answer submits q to the engine and sends the answer as it comes.
 func (s *Server) answer(x *exchange, q *query) *apiError {
 	c := newCall()
 	c.streams = q.stream
-	echoes := make([][]model.Token, len(q.prompts)) // written before the choices of the prompt
+	echoes := make([][]model.Token, len(q.prompts)) // set before the prompt's choices have text
 	for p, ids := range q.prompts {
 		r := &model.Request{Prompt: ids, N: q.n, MaxNew: q.limit, Chunks: s.o.Chunks,
 			Sampling: q.sampling, EOS: q.eos, Seed: q.seed, Row: uint64(p), Ranked: q.ranked,
 			Top: max(q.top, q.scores), Gone: c.gone.Load}
 		own := make([]*choice, q.n)
 		for i := range own {
-			own[i] = &choice{of: c, eos: q.eos, stops: q.stops, text: s.tok.Stream(true),
-				keep: q.ranked || q.ids}
+			own[i] = &choice{call: c, eos: q.eos, stops: q.stops, text: s.tok.Stream(true),
+				keepTokens: q.ranked || q.ids}
 			if q.calls {
 				own[i].tags = s.format.tags
 			}
@@ -362,14 +362,14 @@ func (s *Server) answer(x *exchange, q *query) *apiError {
 			s.meter.prompt(len(ids), tokens)
 		}
 		if q.grammar != nil {
-			of := make([]*constraint, q.n)
-			for i := range of {
-				of[i] = s.constrained(q.grammar, q.eos)
+			constraints := make([]*constraint, q.n)
+			for i := range constraints {
+				constraints[i] = s.newConstraint(q.grammar, q.eos)
 			}
-			r.Allowed = func(i int, drawn []int32) []bool { return of[i].next(drawn) }
+			r.Allowed = func(i int, drawn []int32) []bool { return constraints[i].next(drawn) }
 		}
 		r.Token = func(i int, t model.Token) bool { return own[i].token(t) }
-		r.Done = func(i int, a model.Completion) { own[i].done(a) }
+		r.Done = func(i int, a model.Completion) { own[i].complete(a) }
 		r.Failed = func(err error) {
 			if s.o.Log != nil {
 				s.o.Log(fmt.Sprintf("a request with %d tokens in a prompt has failed: %v", len(ids),
@@ -383,23 +383,23 @@ func (s *Server) answer(x *exchange, q *query) *apiError {
 	if err := s.submit(c); err != nil {
 		return unavailable(err)
 	}
-	defer s.leave(c)
+	defer s.drop(c)
 	b := &builder{s: s, q: q, created: time.Now().Unix(), echoes: echoes, c: c}
 	b.id = id("cmpl")
 	if q.chat {
 		b.id = id("chatcmpl")
 	}
 	for range c.choices {
-		w := written{list: &logprobs{Tokens: []string{}, Logprobs: []*float32{},
+		w := output{list: &logprobs{Tokens: []string{}, Logprobs: []*float32{},
 			Top: []map[string]float32{}, Offsets: []int{}}, chat: []chatLogprob{}, ids: []int32{}}
 		if q.calls {
 			w.parser = newParser(s.format)
 		}
-		b.written = append(b.written, w)
+		b.outputs = append(b.outputs, w)
 	}
 	err := b.run(x)
 	for i := range c.choices {
-		x.drawn += b.written[i].tokens
+		x.drawn += b.outputs[i].tokens
 	}
 	c.mu.Lock()
 	x.first = c.first
@@ -414,7 +414,7 @@ func (s *Server) answer(x *exchange, q *query) *apiError {
 	return unavailable(err)
 }
 
-// builder makes the answer to a query out of what its call brings.
+// builder builds the answer to a query, as JSON or as events, from the text that its call yields.
 type builder struct {
 	s       *Server
 	q       *query
@@ -422,25 +422,25 @@ type builder struct {
 	id      string
 	created int64
 	echoes  [][]model.Token
-	written []written
+	outputs []output
 }
 
-// written is what of a choice has been sent, or kept to be sent at once.
-type written struct {
-	begun  bool
-	text   strings.Builder
-	list   *logprobs // of completions
-	chat   []chatLogprob
-	shown  *tokenizer.Stream // the text so far, for the offsets of tokens
-	offset int               // characters of it
-	tokens int
-	ids    []int32
-	told   bool    // the ids of the prompt have been sent
-	parser *parser // of calls; nil if none are looked for
-	calls  []toolCall
+// output is the part of a choice that was sent as events, or is kept for the answer as a whole.
+type output struct {
+	started    bool
+	text       strings.Builder
+	list       *logprobs // of a completion
+	chat       []chatLogprob
+	stream     *tokenizer.Stream // decodes the text so far, for the offsets of tokens
+	offset     int               // of the next token, in characters
+	tokens     int
+	ids        []int32
+	promptSent bool    // the ids of the prompt have been sent
+	parser     *parser // of tool calls; nil: not searched for
+	calls      []toolCall
 }
 
-// run reads the call to its end.
+// run sends the answer until all choices of the call have ended.
 func (b *builder) run(x *exchange) error {
 	ended := make([]bool, len(b.c.choices))
 	left := len(ended)
@@ -464,10 +464,10 @@ func (b *builder) run(x *exchange) error {
 			return err
 		}
 		for _, n := range list {
-			b.written[n.index].tokens = n.tokens
+			b.outputs[n.index].tokens = n.tokens
 			parts := n.parts
-			if w := &b.written[n.index]; !w.begun {
-				w.begun = true
+			if w := &b.outputs[n.index]; !w.started {
+				w.started = true
 				if b.q.echo {
 					prompt := n.index / b.q.n
 					b.c.mu.Lock()
@@ -512,6 +512,7 @@ func (b *builder) run(x *exchange) error {
 	return nil
 }
 
+// envelope returns the fields that every answer and every event has.
 func (b *builder) envelope(chunk bool) map[string]any {
 	object := "text_completion"
 	if b.q.chat {
@@ -523,7 +524,7 @@ func (b *builder) envelope(chunk bool) map[string]any {
 		"system_fingerprint": nil}
 }
 
-// chunk is an event with one choice.
+// chunk returns an event with one choice.
 func (b *builder) chunk(choice map[string]any) map[string]any {
 	v := b.envelope(true)
 	v["choices"] = []any{choice}
@@ -533,22 +534,23 @@ func (b *builder) chunk(choice map[string]any) map[string]any {
 	return v
 }
 
+// usage returns the counts of tokens.
 func (b *builder) usage() map[string]any {
 	prompt, drawn := 0, 0
 	for _, ids := range b.q.prompts {
 		prompt += len(ids)
 	}
-	for i := range b.written {
-		drawn += b.written[i].tokens
+	for i := range b.outputs {
+		drawn += b.outputs[i].tokens
 	}
 	return map[string]any{"prompt_tokens": prompt, "completion_tokens": drawn,
 		"total_tokens":          prompt + drawn,
 		"prompt_tokens_details": map[string]int64{"cached_tokens": b.c.found.Load()}}
 }
 
-// part adds to a choice: to what is sent at the end, or as events.
+// part adds a part to a choice: sends it as events, or keeps it for the answer as a whole.
 func (b *builder) part(x *exchange, index int, p part) error {
-	w := &b.written[index]
+	w := &b.outputs[index]
 	pieces := []piece{{text: p.text}}
 	if w.parser != nil {
 		pieces = w.parser.next(p.text)
@@ -571,9 +573,10 @@ func (b *builder) part(x *exchange, index int, p part) error {
 	return b.pieces(x, index, pieces, e)
 }
 
-// last adds what the end of an answer makes certain about calls.
+// last adds the text and calls that are certain only at the end of a choice, and corrects finish
+// where the choice has calls.
 func (b *builder) last(x *exchange, index int, finish *string) error {
-	w := &b.written[index]
+	w := &b.outputs[index]
 	if w.parser == nil {
 		return nil
 	}
@@ -584,21 +587,21 @@ func (b *builder) last(x *exchange, index int, finish *string) error {
 	return err
 }
 
-// extra is what is sent about the tokens of a part.
+// extra is the token ids and log-probabilities of a part.
 type extra struct {
 	ids  []int32
 	list *logprobs     // of a completion
 	chat []chatLogprob // of a chat
 }
 
-// some reports whether there is a token to tell of.
-func (e extra) some() bool { return len(e.ids)+len(e.chat) > 0 || e.list != nil }
+// nonempty reports whether there is any token.
+func (e extra) nonempty() bool { return len(e.ids)+len(e.chat) > 0 || e.list != nil }
 
-// pieces adds text and calls to a choice. Of events the first has e.
+// pieces adds text and calls to a choice. Of several events the first carries e.
 func (b *builder) pieces(x *exchange, index int, list []piece, e extra) error {
-	w := &b.written[index]
-	if len(list) == 0 && e.some() {
-		list = []piece{{}} // the text comes later, or there is none
+	w := &b.outputs[index]
+	if len(list) == 0 && e.nonempty() {
+		list = []piece{{}} // an event for e alone: its text comes later or never
 	}
 	for _, p := range list {
 		if p.call != nil && b.q.single && len(w.calls) > 0 {
@@ -626,9 +629,9 @@ func (b *builder) pieces(x *exchange, index int, list []piece, e extra) error {
 	return nil
 }
 
-// event sends a piece of a choice.
+// event sends a piece of a choice as an event.
 func (b *builder) event(x *exchange, index int, p piece, e extra) error {
-	w := &b.written[index]
+	w := &b.outputs[index]
 	c := map[string]any{"index": index, "logprobs": nil, "finish_reason": nil}
 	delta := map[string]any{"content": p.text}
 	if p.call != nil {
@@ -644,8 +647,8 @@ func (b *builder) event(x *exchange, index int, p piece, e extra) error {
 		if c["text"] = p.text; e.list != nil {
 			c["logprobs"] = e.list
 		}
-		if b.q.ids && !w.told {
-			w.told, c["prompt_token_ids"] = true, b.q.prompts[index/b.q.n]
+		if b.q.ids && !w.promptSent {
+			w.promptSent, c["prompt_token_ids"] = true, b.q.prompts[index/b.q.n]
 		}
 	}
 	if b.q.ids && e.ids != nil {
@@ -654,20 +657,20 @@ func (b *builder) event(x *exchange, index int, p piece, e extra) error {
 	return x.event(b.chunk(c))
 }
 
-// logprobs are those of the tokens of a part of a completion.
-func (b *builder) logprobs(w *written, prompt int, p part) *logprobs {
+// logprobs returns the log-probabilities of a completion's part.
+func (b *builder) logprobs(w *output, prompt int, p part) *logprobs {
 	l := &logprobs{Tokens: []string{}, Logprobs: []*float32{}, Top: []map[string]float32{},
 		Offsets: []int{}}
 	if !p.echo {
-		if w.shown == nil {
-			w.shown = b.s.tok.Stream(true)
+		if w.stream == nil {
+			w.stream = b.s.tok.Stream(true)
 		}
 		for _, t := range p.tokens {
 			w.add(l, b, t, false, true)
 		}
 		return l
 	}
-	w.shown = b.s.tok.Stream(false)
+	w.stream = b.s.tok.Stream(false)
 	lead := 0
 	if b.q.lead != nil {
 		lead = b.q.lead[prompt]
@@ -676,11 +679,11 @@ func (b *builder) logprobs(w *written, prompt int, p part) *logprobs {
 	for i, t := range p.tokens {
 		w.add(l, b, t, false, i+1 >= lead)
 	}
-	w.shown, w.offset = nil, utf8.RuneCountInString(p.text)
+	w.stream, w.offset = nil, utf8.RuneCountInString(p.text)
 	return l
 }
 
-// end is the event of a choice's end.
+// end sends the event of a choice's end.
 func (b *builder) end(x *exchange, index int, finish string) error {
 	c := map[string]any{"index": index, "logprobs": nil, "finish_reason": finish}
 	if b.q.chat {
@@ -691,13 +694,13 @@ func (b *builder) end(x *exchange, index int, finish string) error {
 	return x.event(b.chunk(c))
 }
 
-// whole is the answer that is not streamed.
+// whole returns the answer without streaming. finish has the reason of each choice's end.
 func (b *builder) whole(finish []string) map[string]any {
 	v := b.envelope(false)
 	var list []any
 	var scores json.RawMessage
-	for i := range b.written {
-		w, prompt := &b.written[i], i/b.q.n
+	for i := range b.outputs {
+		w, prompt := &b.outputs[i], i/b.q.n
 		if b.q.scores >= 0 && i%b.q.n == 0 {
 			scores = b.s.scores(b.echoes[prompt], b.q.scores)
 		}
@@ -724,15 +727,15 @@ func (b *builder) whole(finish []string) map[string]any {
 				c["logprobs"] = w.list
 			}
 		}
-		of := c
-		if b.q.chat { // of a chat these are beside the choices
-			of = v
+		holder := c   // of the prompt's fields
+		if b.q.chat { // a chat has one prompt for all choices
+			holder = v
 		}
 		if b.q.scores >= 0 {
-			of["prompt_logprobs"] = scores
+			holder["prompt_logprobs"] = scores
 		}
 		if b.q.ids {
-			c["token_ids"], of["prompt_token_ids"] = w.ids, b.q.prompts[prompt]
+			c["token_ids"], holder["prompt_token_ids"] = w.ids, b.q.prompts[prompt]
 		}
 		list = append(list, c)
 	}
@@ -740,7 +743,7 @@ func (b *builder) whole(finish []string) map[string]any {
 	return v
 }
 
-// logprobs is that of a completion: a list for each of its fields, over tokens.
+// logprobs is the JSON field logprobs of a completion: each of its lists has one element a token.
 type logprobs struct {
 	Tokens   []string             `json:"tokens"`
 	Logprobs []*float32           `json:"token_logprobs"`
@@ -748,16 +751,17 @@ type logprobs struct {
 	Offsets  []int                `json:"text_offset"`
 }
 
-// add appends a token; nothing is known about the first of a prompt. The token itself is
-// always among the most probable that are named, so that whoever looks whether it is the
-// best finds it. Where two tokens are written alike the more probable is named. Tokens that
-// share a character have its offset.
-func (w *written) add(l *logprobs, b *builder, t model.Token, first, shown bool) {
+// add appends a token's entry to l. The first token of a prompt has no log-probability.
+//
+// The alternatives contain the token itself, so that a client can see whether it is the most
+// probable. Of two tokens with the same text the more probable one is listed. Tokens that share a
+// character have its offset.
+func (w *output) add(l *logprobs, b *builder, t model.Token, first, shown bool) {
 	text, at := b.name(t.ID), w.offset
 	if shown {
-		out := w.shown.Next(t.ID)
+		out := w.stream.Next(t.ID)
 		w.offset += utf8.RuneCountInString(out)
-		if piece := b.s.tok.Piece(t.ID); out != "" && utf8.Valid(piece) { // after what it cuts off
+		if piece := b.s.tok.Piece(t.ID); out != "" && utf8.Valid(piece) { // after a cut-off character
 			at = max(at, w.offset-utf8.RuneCount(piece)) // a text's first blank may be left out
 		}
 	}
@@ -780,28 +784,32 @@ func (w *written) add(l *logprobs, b *builder, t model.Token, first, shown bool)
 	l.Top = append(l.Top, top)
 }
 
+// has reports whether a map has a key.
 func has(m map[string]float32, key string) bool {
 	_, ok := m[key]
 	return ok
 }
 
+// append appends the lists of more.
 func (l *logprobs) append(more *logprobs) {
 	l.Tokens, l.Logprobs = append(l.Tokens, more.Tokens...), append(l.Logprobs, more.Logprobs...)
 	l.Top, l.Offsets = append(l.Top, more.Top...), append(l.Offsets, more.Offsets...)
 }
 
-// chatLogprob is a token of a chat's answer.
+// chatLogprob is the JSON of a token in a chat's log-probabilities.
 type chatLogprob struct {
 	alternative
 	Top []alternative `json:"top_logprobs"`
 }
 
+// alternative is a token at a position, with its log-probability.
 type alternative struct {
 	Token   string  `json:"token"`
 	Logprob float32 `json:"logprob"`
 	Bytes   []int   `json:"bytes"`
 }
 
+// chatLogprob returns a token's entry in a chat's log-probabilities.
 func (b *builder) chatLogprob(t model.Token) chatLogprob {
 	one := func(id int32, logp float32) alternative {
 		bytes := []int{}
@@ -817,19 +825,21 @@ func (b *builder) chatLogprob(t model.Token) chatLogprob {
 	return c
 }
 
-// top are the alternatives of a token that were asked for; those of prompt_logprobs may be more.
+// top returns the alternatives of a token that logprobs asked for: prompt_logprobs may have made
+// the engine return more.
 func (b *builder) top(t model.Token) []model.Choice { return t.Top[:min(b.q.top, len(t.Top))] }
 
-// name is how log-probabilities write a token: as its text, or as its id where that is asked for.
+// name returns a token as log-probabilities name it: its text, or its id where
+// return_tokens_as_token_ids is set.
 func (b *builder) name(id int32) string {
 	if b.q.named {
 		return fmt.Sprintf("token_id:%d", id)
 	}
-	return b.s.written(id)
+	return b.s.tokenText(id)
 }
 
-// written is a token as a text, or as bytes where it is none.
-func (s *Server) written(id int32) string {
+// tokenText returns a token as text, or as escaped bytes where it is not valid UTF-8.
+func (s *Server) tokenText(id int32) string {
 	piece := s.tok.Piece(id)
 	if utf8.Valid(piece) {
 		return string(piece)

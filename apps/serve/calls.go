@@ -25,24 +25,24 @@ const (
 	llamaTag                = "<|python_tag|>"
 )
 
-// format is a form in which models write calls of tools.
+// format is a syntax in which models write tool calls.
 //
 // hermes (Qwen2.5, Qwen3, Hermes): <tool_call>{"name": ..., "arguments": {...}}</tool_call>, any
-// number of times, with text before, between and behind. A call at the very end may lack its
+// number of times, with text before, between and after them. A call at the very end may lack its
 // closing tag.
 //
 // llama (Llama 3.1 and later): {"name": ..., "parameters": {...}}, several with ; between them, at
-// the beginning of the answer or behind <|python_tag|>.
+// the beginning of the answer or after <|python_tag|>.
 type format struct {
-	// name of the key with the arguments; a second one that is read too
+	// key of the arguments, and another key that is read too
 	arguments, also string
-	opens, closes   string // marks of a call; closes "" is none
+	opens, closes   string // marks around a call; closes "": no closing mark
 	bare            bool   // a call may begin the answer without a mark
 	// special tokens that are marks: they belong to the text that is parsed
 	tags map[int32]string
 }
 
-// formatOf is the format of Options.ToolParser; nil is none.
+// formatOf returns the format of a value of Options.ToolParser; nil for none.
 func formatOf(parser string, tok *tokenizer.Tokenizer) *format {
 	if parser == "" {
 		parser = parserOf(tok)
@@ -64,8 +64,8 @@ func formatOf(parser string, tok *tokenizer.Tokenizer) *format {
 	return f
 }
 
-// parserOf is the parser of the form that a chat template shows. One that writes a call as XML
-// inside of <tool_call> (<function=NAME>) is none that is known here.
+// parserOf returns the tool parser for the syntax that a chat template shows, ParserNone for
+// others: calls as XML inside of <tool_call> (<function=NAME>) are not known here.
 func parserOf(tok *tokenizer.Tokenizer) string {
 	template := tok.ChatTemplate()
 	has := func(s string) bool { return strings.Contains(template, s) }
@@ -80,56 +80,57 @@ func parserOf(tok *tokenizer.Tokenizer) string {
 	return ParserNone
 }
 
-// toolCall is a call of a tool as an answer has it. arguments are a JSON object, as the model
-// wrote it.
+// toolCall is a tool call of an answer. arguments is a JSON object, as the model wrote it.
 type toolCall struct{ id, name, arguments string }
 
-// body is the call in an answer.
+// body returns the call as JSON of an answer.
 func (c toolCall) body() map[string]any {
 	return map[string]any{"id": c.id, "type": "function",
 		"function": map[string]any{"name": c.name, "arguments": c.arguments}}
 }
 
-// callID is a new id of a call.
+// callID returns a new random id of a tool call.
 func callID() string {
 	var b [12]byte
 	rand.Read(b[:])
 	return "call_" + hex.EncodeToString(b[:])
 }
 
-// piece is what a parser makes of an answer: text, or a call.
+// piece is a parser's output: text, or a tool call.
 type piece struct {
 	text string
 	call *toolCall
 }
 
-// state is where a parser is in an answer.
-type state int
+// parserState is the position of a parser in an answer's syntax.
+type parserState int
 
 const (
-	inText   state = iota // looks for the mark of a call
-	atBegin               // of the answer: a bare call is possible
-	inCall                // behind a mark: the call's object must follow
-	atClose               // behind an object: the closing mark must follow
-	nextCall              // behind a call that has no closing mark: another may follow
+	inText   parserState = iota // looks for the mark of a call
+	atBegin                     // at the beginning of the answer: a bare call is possible
+	inCall                      // after a mark: the call's object must follow
+	atClose                     // after an object: the closing mark must follow
+	nextCall                    // after a call without a closing mark: another may follow
 )
 
-// parser takes the text of an answer as it comes and returns text and calls as soon as they are
-// complete. What is no call is text, exactly as it was written; blanks beside a call belong to
-// neither. Calls and text do not depend on how the answer is cut.
+// parser splits the text of an answer, as it comes, into text and tool calls, and returns each as
+// soon as it is complete. Everything that is not a call is text, unchanged; blanks around a call
+// are dropped. The result does not depend on how the answer is cut into pieces.
 type parser struct {
-	f     *format
-	state state
-	held  string // text that may be a mark or a call
-	blank string // blanks at the end of the text, which are none of it if a call follows
-	// of held, in inCall and atClose: the end of the mark, and the end of what was read
-	mark, at int
-	scan     scan
-	call     *toolCall // in atClose
-	calls    int       // found
-	called   bool      // the last piece is a call
+	f       *format
+	state   parserState
+	pending string // text that may be a mark or a call
+	blank   string // blanks at the end of the text, dropped if a call follows
+	// offsets in pending, in states inCall and atClose: the end of the mark, and the end of the
+	// part of the object that was read
+	mark, at  int
+	scan      scan
+	call      *toolCall // in atClose
+	calls     int       // number of calls so far
+	afterCall bool      // the last piece is a call
 }
 
+// newParser returns a parser at the beginning of an answer.
 func newParser(f *format) *parser {
 	p := &parser{f: f}
 	if f.bare {
@@ -140,9 +141,9 @@ func newParser(f *format) *parser {
 
 const callBlanks = " \t\r\n"
 
-// next takes text.
+// next takes more text and returns the text and calls that are complete.
 func (p *parser) next(text string) (out []piece) {
-	p.held += text
+	p.pending += text
 	for more := true; more; {
 		switch p.state {
 		case inText:
@@ -158,83 +159,84 @@ func (p *parser) next(text string) (out []piece) {
 	return out
 }
 
-// end takes the end of the answer. A call whose object is whole needs no closing mark here.
+// end takes the end of the answer and returns the rest. A call whose object is complete needs no
+// closing mark here.
 func (p *parser) end() (out []piece) {
 	switch {
 	case p.state == atClose:
-		p.found(&out, len(p.held))
-	case p.state == nextCall && strings.Trim(p.held, callBlanks+";") == "":
+		p.addCall(&out, len(p.pending))
+	case p.state == nextCall && strings.Trim(p.pending, callBlanks+";") == "":
 	default:
-		p.say(&out, p.held)
+		p.addText(&out, p.pending)
 	}
-	if p.held = ""; p.blank != "" && !p.called {
+	if p.pending = ""; p.blank != "" && !p.afterCall {
 		out = append(out, piece{text: p.blank})
 	}
 	p.blank = ""
 	return out
 }
 
-// say adds text.
-func (p *parser) say(out *[]piece, text string) {
-	if text = p.blank + text; p.called {
+// addText appends text to out and holds back blanks at its end.
+func (p *parser) addText(out *[]piece, text string) {
+	if text = p.blank + text; p.afterCall {
 		text = strings.TrimLeft(text, callBlanks)
 	}
 	sure := strings.TrimRight(text, callBlanks)
 	if p.blank = text[len(sure):]; sure != "" {
-		*out, p.called = append(*out, piece{text: sure}), false
+		*out, p.afterCall = append(*out, piece{text: sure}), false
 	}
 }
 
-// found adds the call, which ends at held[end].
-func (p *parser) found(out *[]piece, end int) {
+// addCall appends the call that ends at pending[end] to out.
+func (p *parser) addCall(out *[]piece, end int) {
 	*out = append(*out, piece{call: p.call})
 	p.calls++
-	p.called, p.blank, p.held = true, "", p.held[end:]
+	p.afterCall, p.blank, p.pending = true, "", p.pending[end:]
 }
 
-// text looks for a mark. What may be the beginning of one is held.
+// text looks for a mark. It keeps the end of the text that may be the beginning of one.
 func (p *parser) text(out *[]piece) (more bool) {
-	if i := strings.Index(p.held, p.f.opens); i >= 0 {
-		p.say(out, p.held[:i])
-		p.held = p.held[i:]
+	if i := strings.Index(p.pending, p.f.opens); i >= 0 {
+		p.addText(out, p.pending[:i])
+		p.pending = p.pending[i:]
 		p.expect(len(p.f.opens))
 		return true
 	}
-	keep := min(len(p.f.opens)-1, len(p.held))
-	for !strings.HasSuffix(p.held, p.f.opens[:keep]) {
+	keep := min(len(p.f.opens)-1, len(p.pending))
+	for !strings.HasSuffix(p.pending, p.f.opens[:keep]) {
 		keep--
 	}
-	sure := len(p.held) - keep
-	p.say(out, p.held[:sure])
-	p.held = p.held[sure:]
+	sure := len(p.pending) - keep
+	p.addText(out, p.pending[:sure])
+	p.pending = p.pending[sure:]
 	return false
 }
 
-// expect begins a call, whose object follows held[:mark].
+// expect begins a call, whose object follows pending[:mark].
 func (p *parser) expect(mark int) {
 	p.mark, p.at, p.scan, p.state = mark, mark, scan{}, inCall
 }
 
-// refuse makes text of a mark that no call follows.
+// refuse turns a mark without a call after it into text.
 func (p *parser) refuse(out *[]piece) (more bool) {
-	p.say(out, p.held[:p.mark])
-	p.held, p.state = p.held[p.mark:], inText
+	p.addText(out, p.pending[:p.mark])
+	p.pending, p.state = p.pending[p.mark:], inText
 	return true
 }
 
-// begin looks for a call without a mark, or for the next behind a call without a closing one.
+// begin looks for a call without a mark, or for the next call after one without a closing mark.
 func (p *parser) begin() (more bool) {
 	between := callBlanks
 	if p.state == nextCall {
 		between += ";"
 	}
-	rest := strings.TrimLeft(p.held, between)
-	switch at := len(p.held) - len(rest); {
+	rest := strings.TrimLeft(p.pending, between)
+	switch at := len(p.pending) - len(rest); {
 	case strings.HasPrefix(rest, "{"):
 		p.expect(at)
 	case strings.HasPrefix(rest, p.f.opens):
 		p.expect(at + len(p.f.opens))
-	case strings.HasPrefix(p.f.opens, rest): // also if there is none
+	case strings.HasPrefix(p.f.opens, rest): // also if rest is empty
 		return false
 	default:
 		p.state = inText
@@ -244,7 +246,7 @@ func (p *parser) begin() (more bool) {
 
 // object reads the object of a call.
 func (p *parser) object(out *[]piece) (more bool) {
-	n, verdict := p.scan.read(p.held[p.at:])
+	n, verdict := p.scan.read(p.pending[p.at:])
 	p.at += n
 	switch verdict {
 	case incomplete:
@@ -252,11 +254,11 @@ func (p *parser) object(out *[]piece) (more bool) {
 	case malformed:
 		return p.refuse(out)
 	}
-	if p.call = p.f.call(p.held[p.mark:p.at]); p.call == nil {
+	if p.call = p.f.call(p.pending[p.mark:p.at]); p.call == nil {
 		return p.refuse(out)
 	}
 	if p.state = atClose; p.f.closes == "" {
-		p.found(out, p.at)
+		p.addCall(out, p.at)
 		p.state = nextCall
 	}
 	return true
@@ -264,10 +266,10 @@ func (p *parser) object(out *[]piece) (more bool) {
 
 // close reads the closing mark.
 func (p *parser) close(out *[]piece) (more bool) {
-	rest := strings.TrimLeft(p.held[p.at:], callBlanks)
+	rest := strings.TrimLeft(p.pending[p.at:], callBlanks)
 	switch {
 	case strings.HasPrefix(rest, p.f.closes):
-		p.found(out, len(p.held)-len(rest)+len(p.f.closes))
+		p.addCall(out, len(p.pending)-len(rest)+len(p.f.closes))
 		p.state = inText
 		return true
 	case strings.HasPrefix(p.f.closes, rest):
@@ -276,8 +278,8 @@ func (p *parser) close(out *[]piece) (more bool) {
 	return p.refuse(out)
 }
 
-// call is the call of an object; nil if it is none: it needs a name, and arguments that are an
-// object, or a text that is one.
+// call returns the call that an object describes; nil if it describes none: it needs a name, and
+// arguments that are an object or a text with an object.
 func (f *format) call(object string) *toolCall {
 	var m map[string]json.RawMessage
 	var name string
@@ -299,7 +301,7 @@ func (f *format) call(object string) *toolCall {
 	return &toolCall{callID(), name, string(arguments)}
 }
 
-// verdict is what a scan says of an object.
+// verdict is a scan's result for a JSON object.
 type verdict int
 
 const (
@@ -308,14 +310,14 @@ const (
 	complete
 )
 
-// scan finds the end of a JSON object, or that there is none, as early as a character outside of
-// its texts says so. It checks no more: see format.call.
+// scan finds the end of a JSON object in text that comes in parts, and gives up at the first
+// character that JSON does not allow outside of strings. It checks no more: see format.call.
 type scan struct {
 	depth         int
-	text, escaped bool // inside of a text, behind its backslash
+	text, escaped bool // inside of a string, after its backslash
 }
 
-// read takes the next part of the object and says how much of it belongs to it.
+// read takes the next part of the object and returns how many bytes of part belong to it.
 func (s *scan) read(part string) (n int, v verdict) {
 	for i := range len(part) {
 		c := part[i]

@@ -9,37 +9,37 @@ import (
 	"gad/tokenizer"
 )
 
-// choice is one answer of a call. Its text is made by the engine's goroutine, so that where
-// an answer ends does not depend on who reads it when.
+// choice is one answer of a call. The engine's goroutine makes its text, so that the end of an
+// answer does not depend on when a client reads it.
 type choice struct {
-	of    *call
-	eos   []int32
-	stops []string
-	text  *tokenizer.Stream
-	held  string // may be the beginning of a stop
-	kept  []model.Token
-	keep  bool             // tokens are kept, for their log-probabilities or ids
-	tags  map[int32]string // special tokens that are text here: marks of calls
-	begun bool             // has its first token
-	ended bool             // at a stop
+	call       *call
+	eos        []int32
+	stops      []string
+	text       *tokenizer.Stream
+	pending    string // text that may be the beginning of a stop
+	unsent     []model.Token
+	keepTokens bool             // keep tokens for the reader, who needs log-probabilities or ids
+	tags       map[int32]string // special tokens that count as text: marks of calls
+	started    bool             // has its first token
+	ended      bool             // at a stop
 
-	// For the reader, under of.mu.
+	// For the reader, under call.mu.
 	parts  []part
-	tokens int    // drawn
-	finish string // "" while it is under way
+	tokens int    // number sampled
+	finish string // reason of the end, "" before it
 }
 
-// part is what has been added to an answer.
+// part is text added to an answer, with its tokens.
 type part struct {
 	text   string
 	tokens []model.Token
 	echo   bool // the tokens are the prompt's, without its first
 }
 
-// token takes the next token; false is the end of the answer.
+// token takes the next token; false ends the answer.
 func (c *choice) token(t model.Token) (more bool) {
-	if c.keep {
-		c.kept = append(c.kept, t)
+	if c.keepTokens {
+		c.unsent = append(c.unsent, t)
 	}
 	text := ""
 	if tag, ok := c.tags[t.ID]; ok {
@@ -49,83 +49,83 @@ func (c *choice) token(t model.Token) (more bool) {
 	}
 	out, stop := c.take(text)
 	c.ended = stop
-	c.of.mu.Lock()
+	c.call.mu.Lock()
 	c.tokens++
-	if !c.begun {
-		c.begun = true
-		if c.of.first == 0 {
-			c.of.first = time.Since(c.of.begun)
+	if !c.started {
+		c.started = true
+		if c.call.first == 0 {
+			c.call.first = time.Since(c.call.started)
 		}
 	}
-	c.of.mu.Unlock()
+	c.call.mu.Unlock()
 	if out != "" {
-		c.hand(out)
+		c.emit(out)
 	}
 	return !stop
 }
 
-// take adds text and returns what of it is sure to come before a stop, and whether one has
-// come. The first is the one that is complete first, however the text is cut into pieces.
+// take adds text. It returns the text that no stop can begin in any more, and whether a stop was
+// found: the stop that is complete first, however the text is cut into pieces.
 func (c *choice) take(text string) (out string, stop bool) {
-	c.held += text
+	c.pending += text
 	at, end := -1, 0
 	for _, s := range c.stops {
-		if i := strings.Index(c.held, s); i >= 0 &&
+		if i := strings.Index(c.pending, s); i >= 0 &&
 			(at < 0 || i+len(s) < end || i+len(s) == end && i < at) {
 			at, end = i, i+len(s)
 		}
 	}
 	if at >= 0 {
-		out, c.held = c.held[:at], ""
+		out, c.pending = c.pending[:at], ""
 		return out, true
 	}
 	keep := 0
 	for _, s := range c.stops {
-		for n := min(len(s)-1, len(c.held)); n > keep; n-- {
-			if strings.HasSuffix(c.held, s[:n]) {
+		for n := min(len(s)-1, len(c.pending)); n > keep; n-- {
+			if strings.HasSuffix(c.pending, s[:n]) {
 				keep = n
 			}
 		}
 	}
-	cut := len(c.held) - keep
-	out, c.held = c.held[:cut], c.held[cut:]
+	cut := len(c.pending) - keep
+	out, c.pending = c.pending[:cut], c.pending[cut:]
 	return out, false
 }
 
-// hand gives text, and the tokens since the last time, to the reader.
-func (c *choice) hand(text string) {
-	c.of.mu.Lock()
-	c.parts = append(c.parts, part{text: text, tokens: c.kept})
-	c.of.mu.Unlock()
-	c.kept = nil
-	if c.of.streams {
-		c.of.tell()
+// emit passes text, and the tokens since the last part, to the reader.
+func (c *choice) emit(text string) {
+	c.call.mu.Lock()
+	c.parts = append(c.parts, part{text: text, tokens: c.unsent})
+	c.call.mu.Unlock()
+	c.unsent = nil
+	if c.call.streams {
+		c.call.notifyReader()
 	}
 }
 
-// done is told of the end.
-func (c *choice) done(a model.Completion) {
+// complete takes the end of the answer.
+func (c *choice) complete(a model.Completion) {
 	rest := ""
 	if !c.ended {
 		rest, c.ended = c.take(c.text.End())
 		if !c.ended {
-			rest += c.held
+			rest += c.pending
 		}
 	}
-	if rest != "" || len(c.kept) > 0 {
-		c.hand(rest)
+	if rest != "" || len(c.unsent) > 0 {
+		c.emit(rest)
 	}
 	finish := "stop"
 	if a.Truncated && !c.ended {
 		finish = "length"
 	}
-	c.of.mu.Lock()
+	c.call.mu.Lock()
 	c.finish = finish
-	c.of.mu.Unlock()
-	c.of.tell()
+	c.call.mu.Unlock()
+	c.call.notifyReader()
 }
 
-// news is what a reader has not seen of a choice.
+// news is the parts of a choice that its reader has not seen.
 type news struct {
 	index  int
 	parts  []part
@@ -133,8 +133,8 @@ type news struct {
 	tokens int
 }
 
-// read waits for something new of the choices that are not in ended; it returns the call's
-// error when there is nothing left.
+// read waits for news of the choices that are not in ended. It returns the call's error when no
+// news is left, and errGone when done is closed.
 func (c *call) read(ended []bool, done <-chan struct{}) (list []news, err error) {
 	for {
 		c.mu.Lock()

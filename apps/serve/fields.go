@@ -14,7 +14,7 @@ import (
 	"unicode/utf8"
 )
 
-// apiError is an error as OpenAI's clients read it.
+// apiError is an error in the JSON of OpenAI's interface, with its HTTP status.
 type apiError struct {
 	status  int
 	Message string  `json:"message"`
@@ -25,36 +25,38 @@ type apiError struct {
 
 func (e *apiError) Error() string { return e.Message }
 
-// refuse is an error about the request.
+// refuse returns an error that the request is to blame for.
 func refuse(status int, format string, args ...any) *apiError {
 	return &apiError{status: status, Message: fmt.Sprintf(format, args...),
 		Type: "invalid_request_error"}
 }
 
-func (e *apiError) about(param string) *apiError {
+// withParam sets the parameter that the error is about, and returns e.
+func (e *apiError) withParam(param string) *apiError {
 	e.Param = &param
 	return e
 }
 
-func (e *apiError) coded(code string) *apiError {
+// withCode sets the error's code, and returns e.
+func (e *apiError) withCode(code string) *apiError {
 	e.Code = &code
 	return e
 }
 
-// fields are the parameters of a request. Each is asked for once, by name; the first that
-// is not as it should be is the error. What nobody has asked for is refused by rest.
+// fields holds the parameters of a request. A handler reads each once, by name; err is the first
+// mistake. rest refuses the parameters that no handler has read.
 type fields struct {
 	m   map[string]json.RawMessage
 	err *apiError
 }
 
-// mostElements bounds the texts, lists and objects of a body. What a request needs are some
-// thousands, and each takes up to a hundred times its bytes when it is decoded: of a body of 4 MiB
-// 300 MB, in each of many requests at once.
+// mostElements bounds the strings, lists and objects of a body. Requests need some thousands. Each
+// takes up to a hundred times its bytes when it is decoded: a body of 4 MiB could take 300 MB, in
+// each of many requests at once.
 const mostElements = 50_000
 
-// elements counts the texts, lists and objects of a JSON text, names of fields included, without
-// decoding it.
+// elements counts the strings, lists and objects of a JSON text, keys included, without decoding
+// it.
 func elements(body []byte) (n int) {
 	for i := 0; i < len(body); i++ {
 		switch body[i] {
@@ -72,7 +74,7 @@ func elements(body []byte) (n int) {
 	return n
 }
 
-// parse reads a body, which is one JSON object.
+// parse reads a body, which must be one JSON object.
 func parse(body []byte) (*fields, *apiError) {
 	f := &fields{}
 	if !utf8.Valid(body) { // would be read as U+FFFD
@@ -92,7 +94,8 @@ func parse(body []byte) (*fields, *apiError) {
 	return f, nil
 }
 
-// where says at which byte a body of so many stops being JSON; "" where it is another value.
+// where returns the byte at which a body of size bytes stops being JSON, for a message; "" where
+// the error is another.
 func where(err error, size int) string {
 	var syntax *json.SyntaxError
 	switch {
@@ -104,14 +107,15 @@ func where(err error, size int) string {
 	return ""
 }
 
+// fail records a mistake about a parameter, unless one is recorded already.
 func (f *fields) fail(name, format string, args ...any) {
 	if f.err == nil {
 		f.err = refuse(http.StatusBadRequest, "%s: %s", name,
-			fmt.Sprintf(format, args...)).about(name)
+			fmt.Sprintf(format, args...)).withParam(name)
 	}
 }
 
-// take is a parameter; nil if it is not there or null.
+// take removes and returns a parameter; nil if it is missing or null.
 func (f *fields) take(name string) json.RawMessage {
 	raw := f.m[name]
 	delete(f.m, name)
@@ -121,7 +125,7 @@ func (f *fields) take(name string) json.RawMessage {
 	return raw
 }
 
-// into reads a parameter into v; false if it is not there.
+// into reads a parameter into v; false if it is missing. what names its type, for the message.
 func (f *fields) into(name, what string, v any) bool {
 	raw := f.take(name)
 	if raw == nil {
@@ -134,6 +138,7 @@ func (f *fields) into(name, what string, v any) bool {
 	return true
 }
 
+// number reads a number from low to high.
 func (f *fields) number(name string, low, high, otherwise float64) float64 {
 	x := otherwise
 	if f.into(name, "a number", &x) && !(x >= low && x <= high) {
@@ -142,6 +147,7 @@ func (f *fields) number(name string, low, high, otherwise float64) float64 {
 	return x
 }
 
+// integer reads an integer from low to high.
 func (f *fields) integer(name string, low, high, otherwise int) int {
 	x := otherwise
 	if f.into(name, "an integer", &x) && (x < low || x > high) {
@@ -150,14 +156,15 @@ func (f *fields) integer(name string, low, high, otherwise int) int {
 	return x
 }
 
+// boolean reads a boolean, false if it is missing.
 func (f *fields) boolean(name string) (x bool) {
 	f.into(name, "true or false", &x)
 	return x
 }
 
-// unable are parameters of the interface that are understood and not done: each is refused
-// unless it says what is done anyway.
-var unable = map[string][]string{
+// unsupported lists parameters of the interface that this server does not implement, with the
+// values that ask for nothing: other values are refused.
+var unsupported = map[string][]string{
 	"frequency_penalty":  {"0"},
 	"presence_penalty":   {"0"},
 	"repetition_penalty": {"1"},
@@ -171,7 +178,7 @@ var unable = map[string][]string{
 	"modalities":         {`["text"]`},
 	"service_tier":       {`"auto"`, `"default"`},
 	"reasoning_effort":   {`"none"`},
-	// Those of vLLM.
+	// Parameters of vLLM.
 	"echo":                       {"false"},
 	"min_tokens":                 {"0"},
 	"length_penalty":             {"1"},
@@ -181,26 +188,26 @@ var unable = map[string][]string{
 	"skip_special_tokens":        {"true"},
 	"add_generation_prompt":      {"true"},
 	"continue_final_message":     {"false"},
-	"chat_template_kwargs":       {"{}"}, // of completions: they have no chat template
+	"chat_template_kwargs":       {"{}"}, // in completions, which use no chat template
 	"return_token_strs":          {"false"},
 }
 
-// indifferent are parameters that change no answer. The cache of prompts is always on, and the
-// model always loaded, which clients of other servers ask for (cache_prompt, keep_alive).
-var indifferent = []string{"user", "metadata", "safety_identifier", "prompt_cache_key",
+// ignored lists parameters that change no answer. cache_prompt and keep_alive are for other
+// servers: here the cache of prompts is always on and the model always loaded.
+var ignored = []string{"user", "metadata", "safety_identifier", "prompt_cache_key",
 	"parallel_tool_calls", "store", "cache_prompt", "keep_alive"}
 
-// rest refuses what is left.
+// rest refuses the parameters that have not been read, and returns the request's first mistake.
 func (f *fields) rest() *apiError {
-	for _, name := range indifferent {
+	for _, name := range ignored {
 		delete(f.m, name)
 	}
-	for _, name := range sorted(f.m) {
+	for _, name := range sortedNames(f.m) {
 		raw := f.take(name)
 		if raw == nil { // null asks for nothing
 			continue
 		}
-		allowed, known := unable[name]
+		allowed, known := unsupported[name]
 		switch {
 		case slices.ContainsFunc(allowed, func(v string) bool { return alike(raw, v) }):
 		case known:
@@ -213,10 +220,10 @@ func (f *fields) rest() *apiError {
 	return f.err
 }
 
-// sorted are the names of parameters.
-func sorted(m map[string]json.RawMessage) []string { return slices.Sorted(maps.Keys(m)) }
+// sortedNames returns the names of parameters in order.
+func sortedNames(m map[string]json.RawMessage) []string { return slices.Sorted(maps.Keys(m)) }
 
-// alike reports whether raw is the value: 0.0 is 0.
+// alike reports whether raw is the JSON value, with numbers compared as such (0.0 is 0).
 func alike(raw json.RawMessage, value string) bool {
 	x, err := strconv.ParseFloat(string(raw), 64)
 	if y, not := strconv.ParseFloat(value, 64); err == nil && not == nil {
@@ -241,7 +248,7 @@ func hasNull(raw json.RawMessage) bool {
 	}
 }
 
-// short is a name from a stranger as it may stand in an error.
+// short returns a client's name of a parameter, cut for an error message.
 func short(name string) string {
 	if len(name) > 40 {
 		name = strings.ToValidUTF8(name[:40], "") + "..."
@@ -249,7 +256,7 @@ func short(name string) string {
 	return name
 }
 
-// texts is one text or a list of at most so many, none of them empty.
+// texts reads a string or a list of at most so many strings, each of 1 to so many bytes.
 func (f *fields) texts(name string, most, bytes int) []string {
 	raw := f.take(name)
 	if raw == nil {
@@ -274,7 +281,7 @@ func (f *fields) texts(name string, most, bytes int) []string {
 	return list
 }
 
-// seed is any integer of 64 bits.
+// seed reads the seed, any integer of 64 bits.
 func (f *fields) seed() (seed uint64, given bool) {
 	raw := f.take("seed")
 	if raw == nil {
@@ -293,7 +300,7 @@ func (f *fields) seed() (seed uint64, given bool) {
 // greedyBelow is a temperature below which answers are greedy, as with vLLM.
 const greedyBelow = 1e-5
 
-// temperature is 0 for greedy, or a number that leaves logits finite.
+// temperature reads the temperature: 0 for greedy, or a number that leaves logits finite.
 func (f *fields) temperature() float64 {
 	x := f.number("temperature", 0, 2, 1)
 	switch {

@@ -8,8 +8,8 @@ import (
 	"gad/internal/grammar"
 )
 
-// responseFormat reads response_format: nil is any text. An answer that has to be JSON is sampled
-// from the tokens that keep it so (internal/grammar).
+// responseFormat reads response_format and returns the grammar of the answer, nil for any text. An
+// answer in JSON is sampled from the tokens that the grammar allows (internal/grammar).
 func (s *Server) responseFormat(f *fields, calls bool) *grammar.Grammar {
 	raw := f.take("response_format")
 	if raw == nil {
@@ -53,23 +53,23 @@ func (s *Server) responseFormat(f *fields, calls bool) *grammar.Grammar {
 	return g
 }
 
-// constraint says which tokens an answer may go on with.
+// constraint restricts the next token of an answer to the tokens that a grammar allows.
 type constraint struct {
 	text    *grammar.Text
-	seen    int // tokens of the answer that text has
+	seen    int // number of the answer's tokens in text
 	pieces  [][]byte
 	ends    []int32
 	allowed []bool
 }
 
-// constrained makes the constraint of an answer that has to be of g.
-func (s *Server) constrained(g *grammar.Grammar, eos []int32) *constraint {
+// newConstraint returns the constraint of an answer that must match g.
+func (s *Server) newConstraint(g *grammar.Grammar, eos []int32) *constraint {
 	return &constraint{text: g.Begin(), pieces: s.pieces(), ends: eos,
 		allowed: make([]bool, s.m.Config().Vocab)}
 }
 
-// next marks the tokens that may follow those drawn. Where the text may end, so may the answer;
-// where nothing else may follow, or the grammar has become too large, it has to.
+// next marks the tokens that may follow drawn. EOS is allowed where the text may end; it is the
+// only token where nothing else may follow, or the grammar has become too large.
 func (c *constraint) next(drawn []int32) []bool {
 	for _, id := range drawn[c.seen:] {
 		if ok, err := c.text.Append(c.pieces[id]); !ok || err != nil {
@@ -92,7 +92,7 @@ func (c *constraint) next(drawn []int32) []bool {
 	return c.allowed
 }
 
-// pieces are the bytes of each token that is text; nil of special tokens, and of rows of the
+// pieces returns the bytes of each token that is text; nil for special tokens, and for rows of the
 // embedding without a token.
 func (s *Server) pieces() [][]byte {
 	s.once.Do(func() {
@@ -106,8 +106,7 @@ func (s *Server) pieces() [][]byte {
 	return s.bytes
 }
 
-// effort takes reasoning_effort where it means nothing: the chat template of the model has no
-// thoughts to turn up or down.
+// effort drops reasoning_effort where it has no meaning: the model's chat template has no thoughts.
 func (s *Server) effort(f *fields) {
 	template := s.tok.ChatTemplate()
 	if strings.Contains(template, "reasoning_effort") || strings.Contains(template, "think") {

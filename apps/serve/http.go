@@ -20,22 +20,24 @@ import (
 	"time"
 )
 
-// errGone is a client that has hung up.
+// errGone reports a client that has disconnected.
 var errGone = errors.New("the client is gone")
 
-// statusGone is how a request of such a client is logged, as others do; nobody reads it.
+// statusGone is the status in the log and metrics for such a request (nginx's 499).
 const statusGone = 499
 
-// quietLog drops what net/http says about broken clients: it holds bytes of theirs.
+// quietLog returns a logger that drops net/http's messages about broken clients: they hold bytes
+// that the client sent.
 func quietLog() *log.Logger { return log.New(io.Discard, "", 0) }
 
-// route is what is answered at a path.
+// route is the handler of a path.
 type route struct {
 	method string
-	open   bool // without a key
+	open   bool // needs no API key
 	answer func(s *Server, x *exchange) *apiError
 }
 
+// routes lists the handlers by path.
 var routes = map[string]route{
 	"/health":              {http.MethodGet, true, (*Server).health},
 	"/metrics":             {http.MethodGet, false, (*Server).metrics},
@@ -48,7 +50,7 @@ var routes = map[string]route{
 	"/v1/chat/completions": {http.MethodPost, false, (*Server).chat},
 }
 
-// modelPath is what the name of a model follows.
+// modelPath is the path before the name of a model.
 const modelPath = "/v1/models/"
 
 // exchange is one request and its answer.
@@ -57,13 +59,13 @@ type exchange struct {
 	r      *http.Request
 	f      *fields // of the body
 	status int
-	wrote  bool // the answer has begun
+	wrote  bool // the header is sent
 
 	prompt, drawn int // tokens
 	first         time.Duration
 }
 
-// ServeHTTP answers a request.
+// ServeHTTP answers a request, logs it and counts it.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x, begun := &exchange{w: w, r: r}, time.Now()
 	h := w.Header()
@@ -80,7 +82,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		path = "other"
 	}
-	if err := s.guarded(x, to, ok); err != nil {
+	if err := s.handleRecovering(x, to, ok); err != nil {
 		x.fail(err)
 	}
 	s.meter.request(path, x, time.Since(begun))
@@ -89,8 +91,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// guarded is handle, in which a panic ends the request alone.
-func (s *Server) guarded(x *exchange, to route, known bool) (err *apiError) {
+// handleRecovering calls handle and turns a panic into an error of this request alone.
+func (s *Server) handleRecovering(x *exchange, to route, known bool) (err *apiError) {
 	defer func() {
 		if v := recover(); v != nil {
 			if s.o.Log != nil {
@@ -103,7 +105,7 @@ func (s *Server) guarded(x *exchange, to route, known bool) (err *apiError) {
 	return s.handle(x, to, known)
 }
 
-// line is the log's, without a word of the client's.
+// line returns the request's line of the log, without any text of the client's.
 func (x *exchange) line(path string, took time.Duration) string {
 	method := "other"
 	if m := x.r.Method; m == http.MethodGet || m == http.MethodPost || m == http.MethodHead ||
@@ -120,11 +122,11 @@ func (x *exchange) line(path string, took time.Duration) string {
 	return line + fmt.Sprintf(", took %.3f s, from %s", took.Seconds(), x.r.RemoteAddr)
 }
 
-// handle checks a request and answers it.
+// handle checks a request (host, origin, key, method, load, body) and calls its handler.
 func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 	r := x.r
 	if s.o.Loopback && !localName(r.Host) {
-		return refuse(http.StatusForbidden, "the Host header names another machine than this: gad serve listens for this machine alone (--listen)").coded("host_not_allowed")
+		return refuse(http.StatusForbidden, "the Host header names another machine than this: gad serve listens for this machine alone (--listen)").withCode("host_not_allowed")
 	}
 	if origin := r.Header.Get("Origin"); origin != "" && s.allows(origin) {
 		h := x.w.Header()
@@ -146,13 +148,13 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 			!strings.EqualFold(scheme, "Bearer") {
 			x.w.Header().Set("WWW-Authenticate", "Bearer")
 			return refuse(http.StatusUnauthorized,
-				"the API key is missing or wrong: send Authorization: Bearer KEY").coded(
+				"the API key is missing or wrong: send Authorization: Bearer KEY").withCode(
 				"invalid_api_key")
 		}
 	}
 	if !known {
 		return refuse(http.StatusNotFound, "there is nothing at this path: %s",
-			otherPath(r.URL.Path)).coded("not_found")
+			otherPath(r.URL.Path)).withCode("not_found")
 	}
 	if r.Method != to.method && !(r.Method == http.MethodHead && to.method == http.MethodGet) {
 		x.w.Header().Set("Allow", to.method)
@@ -175,7 +177,7 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 	if s.busy.Add(1) > int64(s.o.Slots+s.o.Queue) {
 		x.w.Header().Set("Retry-After", "1")
 		e := refuse(http.StatusTooManyRequests, "%d requests are under way or wait: try again",
-			s.o.Slots+s.o.Queue).coded("rate_limit_exceeded")
+			s.o.Slots+s.o.Queue).withCode("rate_limit_exceeded")
 		e.Type = "rate_limit_error"
 		return e
 	}
@@ -202,7 +204,7 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 	return to.answer(s, x)
 }
 
-// Origin reports whether a text is an origin as browsers send it, a scheme and a host without a
+// Origin reports whether a text is an origin as browsers send it: a scheme and a host without a
 // path, or *.
 func Origin(text string) bool {
 	u, err := url.Parse(text)
@@ -216,7 +218,7 @@ func (s *Server) allows(origin string) bool {
 		func(o string) bool { return strings.EqualFold(o, origin) })
 }
 
-// otherPath is where what was looked for at a path may be.
+// otherPath returns advice for a path that has no handler.
 func otherPath(path string) string {
 	for _, p := range []string{"/v1" + path, strings.TrimPrefix(path, "/v1"),
 		strings.TrimSuffix(path, "/")} {
@@ -227,14 +229,14 @@ func otherPath(path string) string {
 	return "see doc/serve.md"
 }
 
-// noModel refuses a model of another name.
+// noModel returns the refusal of a request for another model.
 func (s *Server) noModel() *apiError {
 	return refuse(http.StatusNotFound, "model: is not served here: give %q, or leave it out",
-		s.o.Name).about("model").coded("model_not_found")
+		s.o.Name).withParam("model").withCode("model_not_found")
 }
 
-// localName reports whether a Host header names this machine itself. Without one the client
-// speaks HTTP/1.0, which no browser does.
+// localName reports whether a Host header names this machine itself. Without one the client speaks
+// HTTP/1.0, which no browser does.
 func localName(host string) bool {
 	if host == "" {
 		return true
@@ -250,7 +252,7 @@ func localName(host string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// unavailable is an error of the server's own.
+// unavailable returns an error that the server is to blame for.
 func unavailable(err error) *apiError {
 	e := refuse(http.StatusServiceUnavailable, "%v", err)
 	e.Type = "server_error"
@@ -261,7 +263,7 @@ func unavailable(err error) *apiError {
 	return e
 }
 
-// fail answers with an error; of an answer that has begun it is the last event.
+// fail sends an error: as the answer, or as the last event of a stream that has begun.
 func (x *exchange) fail(e *apiError) {
 	body := map[string]any{"error": e}
 	if x.wrote {
@@ -271,7 +273,7 @@ func (x *exchange) fail(e *apiError) {
 	x.reply(e.status, body)
 }
 
-// reply answers with JSON.
+// reply sends an answer of JSON.
 func (x *exchange) reply(status int, v any) *apiError {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -282,13 +284,13 @@ func (x *exchange) reply(status int, v any) *apiError {
 	return x.write(status, append(raw, '\n'))
 }
 
-// write sends a whole answer.
+// write sends an answer and its status.
 func (x *exchange) write(status int, raw []byte) *apiError {
 	x.status, x.wrote = status, true
 	control := http.NewResponseController(x.w)
 	control.SetWriteDeadline(time.Now().Add(writeTime))
 	x.w.WriteHeader(status)
-	x.w.Write(raw) // a client that is gone has nobody to tell
+	x.w.Write(raw) // an error means a client that is gone
 	control.Flush()
 	control.SetWriteDeadline(time.Time{})
 	return nil
@@ -303,6 +305,7 @@ func (x *exchange) event(v any) error {
 	return x.data(raw)
 }
 
+// data sends the data of an event, after the header if it is the first.
 func (x *exchange) data(raw []byte) error {
 	control := http.NewResponseController(x.w)
 	control.SetWriteDeadline(time.Now().Add(writeTime))
@@ -319,6 +322,7 @@ func (x *exchange) data(raw []byte) error {
 	return err
 }
 
+// health handles /health: status 503 while the server drains or after the engine has failed.
 func (s *Server) health(x *exchange) *apiError {
 	s.mu.Lock()
 	stopped := s.stopped
@@ -348,13 +352,13 @@ func (s *Server) model(x *exchange) *apiError {
 	return x.reply(http.StatusOK, s.card())
 }
 
-// card is the model as a list of models has it.
+// card returns the model's entry in the list of models.
 func (s *Server) card() map[string]any {
 	return map[string]any{"id": s.o.Name, "object": "model", "created": s.created,
 		"owned_by": "gad", "max_model_len": s.o.Context}
 }
 
-// tokenizerInfo is what lm-evaluation-harness asks of a remote tokenizer.
+// tokenizerInfo handles /tokenizer_info, which lm-evaluation-harness asks of a remote tokenizer.
 func (s *Server) tokenizerInfo(x *exchange) *apiError {
 	text := func(v string) any {
 		if v == "" {
@@ -373,6 +377,7 @@ func (s *Server) tokenizerInfo(x *exchange) *apiError {
 		"model_max_length": s.o.Context})
 }
 
+// tokenize handles /tokenize: a prompt or messages to token ids.
 func (s *Server) tokenize(x *exchange) *apiError {
 	f := x.f
 	special := true
@@ -392,12 +397,12 @@ func (s *Server) tokenize(x *exchange) *apiError {
 	if err := f.rest(); err != nil {
 		return err
 	}
-	encode := s.bounded(x)
+	encode := s.boundedEncoder(x)
 	encode.Most = 0 // a client may want to know how much too long its text is
 	var ids []int32
 	switch {
 	case given == (messages != nil):
-		return refuse(http.StatusBadRequest, "prompt: give prompt or messages").about("prompt")
+		return refuse(http.StatusBadRequest, "prompt: give prompt or messages").withParam("prompt")
 	case messages != nil:
 		var err *apiError
 		if ids, err = s.conversation(messages, tools, set, encode); err != nil {
@@ -411,7 +416,7 @@ func (s *Server) tokenize(x *exchange) *apiError {
 			ids, err = encode.Encode(prompt)
 		}
 		if err != nil {
-			return s.unencoded("prompt", err)
+			return s.encodeError("prompt", err)
 		}
 	}
 	if ids == nil {
@@ -421,6 +426,7 @@ func (s *Server) tokenize(x *exchange) *apiError {
 		map[string]any{"count": len(ids), "max_model_len": s.o.Context, "tokens": ids})
 }
 
+// detokenize handles /detokenize: token ids to text.
 func (s *Server) detokenize(x *exchange) *apiError {
 	var ids []int32
 	if raw := x.f.m["tokens"]; string(raw) != "null" && hasNull(raw) { // would be read as token 0

@@ -12,10 +12,10 @@ import (
 	"gad/trainer/encode"
 )
 
-// toolsMost is the most tools of a request, as with OpenAI.
+// toolsMost is the largest number of tools in a request, as with OpenAI.
 const toolsMost = 128
 
-// tools reads the tools of a conversation and whether the answer may call them (tool_choice).
+// tools reads the tools of a conversation, and whether the answer may call them (tool_choice).
 func (s *Server) tools(f *fields) (tools data.JSON, calls bool) {
 	raw := f.take("tools")
 	choice := f.take("tool_choice")
@@ -41,7 +41,8 @@ func (s *Server) tools(f *fields) (tools data.JSON, calls bool) {
 	return tools, s.format != nil
 }
 
-// variables reads chat_template_kwargs: values of the chat template's variables.
+// variables reads chat_template_kwargs: the JSON object of the chat template's variables, "" for
+// none.
 func variables(f *fields) string {
 	raw := f.take("chat_template_kwargs")
 	if raw == nil || string(bytes.TrimSpace(raw)) == "null" {
@@ -63,7 +64,7 @@ func variables(f *fields) string {
 	return string(raw)
 }
 
-// readTools checks that each tool is a function with a name.
+// readTools returns the tools, after checking that each is a function with a name.
 func readTools(f *fields, raw json.RawMessage) data.JSON {
 	if raw == nil {
 		return ""
@@ -95,12 +96,13 @@ func readTools(f *fields, raw json.RawMessage) data.JSON {
 	return tools
 }
 
-// conversation is the prompt that a list of messages makes with tools.
+// conversation returns the token ids of the prompt that messages, tools and the chat template's
+// variables make.
 func (s *Server) conversation(raw json.RawMessage, tools data.JSON, variables string,
 	bounded tokenizer.Bounded) ([]int32, *apiError) {
 	row := data.Row{Tools: tools}
 	bad := func(format string, args ...any) *apiError {
-		return refuse(http.StatusBadRequest, "messages: "+format, args...).about("messages")
+		return refuse(http.StatusBadRequest, "messages: "+format, args...).withParam("messages")
 	}
 	var list []map[string]json.RawMessage
 	if json.Unmarshal(raw, &list) != nil {
@@ -123,7 +125,7 @@ func (s *Server) conversation(raw json.RawMessage, tools data.JSON, variables st
 		e := bad("%s: the chat template of this model does not write them: leave them out", what)
 		if what == "tools" {
 			e.Message = strings.TrimPrefix(e.Message, "messages: ")
-			e.about("tools")
+			e.withParam("tools")
 		}
 		return nil, e
 	}
@@ -131,15 +133,15 @@ func (s *Server) conversation(raw json.RawMessage, tools data.JSON, variables st
 	if errors.Is(err, tokenizer.ErrVariable) {
 		what := strings.TrimPrefix(err.Error(), "tokenizer: variables of the chat template: ")
 		return nil, refuse(http.StatusBadRequest, "chat_template_kwargs: the chat template: %s",
-			what).about("chat_template_kwargs")
+			what).withParam("chat_template_kwargs")
 	}
 	if err != nil {
-		return nil, s.unencoded("messages", err)
+		return nil, s.encodeError("messages", err)
 	}
 	return ids, nil
 }
 
-// readMessage reads a message as rows of data have it, and refuses what they do not read.
+// readMessage reads a message as data.Row has it, and refuses keys that rows do not have.
 func readMessage(m map[string]json.RawMessage) (message data.Message, err error) {
 	var role string
 	json.Unmarshal(m["role"], &role)
@@ -197,14 +199,14 @@ func readMessage(m map[string]json.RawMessage) (message data.Message, err error)
 		}
 		delete(given, key)
 	}
-	for _, key := range sorted(given) {
+	for _, key := range sortedNames(given) {
 		return message, errors.New(short(key) + ": is not known here: leave it out")
 	}
 	return message, nil
 }
 
-// contentOf returns the text of a message, a string or parts that are text, and the thought of
-// its parts of type thinking.
+// contentOf returns the text of a message's content, a string or parts of type text, and the
+// thought in its parts of type thinking.
 func contentOf(raw json.RawMessage) (text, thought string, ok bool) {
 	if raw == nil || string(raw) == "null" {
 		return "", "", false

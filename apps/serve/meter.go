@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// meter counts, for /metrics.
+// meter holds the counts for /metrics.
 type meter struct {
 	steps, pages            atomic.Int64
 	waiting, running, taken atomic.Int64
-	looked, found           atomic.Int64 // tokens of prompts
+	looked, found           atomic.Int64 // prompt tokens looked up in the cache, and found there
 
 	mu           sync.Mutex
 	requests     map[[2]string]int64 // by path and status
@@ -22,13 +22,14 @@ type meter struct {
 	first, whole histogram
 }
 
+// newMeter returns a meter of zero counts.
 func newMeter() *meter {
 	bounds := []float64{0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 	h := func() histogram { return histogram{bounds: bounds, counts: make([]int64, len(bounds))} }
 	return &meter{requests: map[[2]string]int64{}, first: h(), whole: h()}
 }
 
-// histogram has, for each bound, how many values were at most that.
+// histogram counts, for each bound, the values that are at most the bound.
 type histogram struct {
 	bounds []float64
 	counts []int64
@@ -36,6 +37,7 @@ type histogram struct {
 	sum    float64
 }
 
+// add counts a value.
 func (h *histogram) add(x float64) {
 	for i, b := range h.bounds {
 		if x <= b {
@@ -46,13 +48,14 @@ func (h *histogram) add(x float64) {
 	h.sum += x
 }
 
+// load sets the engine's load: prompts waiting, sequences running, pages taken.
 func (m *meter) load(waiting, running, pages int) {
 	m.waiting.Store(int64(waiting))
 	m.running.Store(int64(running))
 	m.taken.Store(int64(pages))
 }
 
-// prompt counts a prompt that begins, of whose tokens so many were in the cache.
+// prompt counts the tokens of a prompt, found of which were in the cache.
 func (m *meter) prompt(tokens, found int) {
 	m.looked.Add(int64(tokens))
 	m.found.Add(int64(found))
@@ -73,7 +76,7 @@ func (m *meter) request(path string, x *exchange, took time.Duration) {
 	}
 }
 
-// text is all of it as Prometheus reads it.
+// text returns all counts in Prometheus' text format. busy is the number of requests in flight.
 func (m *meter) text(busy int64) []byte {
 	var b bytes.Buffer
 	head := func(name, kind, help string) {

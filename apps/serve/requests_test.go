@@ -79,11 +79,11 @@ func TestStopAtTheEnd(t *testing.T) {
 	if utf8.Valid(tok.Piece(half)) {
 		t.Fatal("the character is one token: the test shows nothing")
 	}
-	c := &choice{of: newCall(), stops: []string{"\ufffd"}, text: tok.Stream(true)}
+	c := &choice{call: newCall(), stops: []string{"\ufffd"}, text: tok.Stream(true)}
 	if !c.token(model.Token{ID: half}) {
 		t.Error("half of a character ends the answer")
 	}
-	if c.done(model.Completion{Truncated: true}); c.finish != "stop" || len(c.parts) != 0 {
+	if c.complete(model.Completion{Truncated: true}); c.finish != "stop" || len(c.parts) != 0 {
 		t.Errorf("finish %q, parts %+v", c.finish, c.parts)
 	}
 }

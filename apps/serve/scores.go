@@ -7,22 +7,21 @@ import (
 	"gad/model"
 )
 
-// topMost is the most alternatives to a token that are given; the engine keeps as many in its
-// cache.
+// topMost is the largest number of alternatives to a token; the engine keeps as many in its cache.
 const topMost = 64
 
-// valuesMost is the most log-probabilities that a request may ask for, unless it is one prompt
-// with its answer: they are held until the answer is sent, 8 bytes each and some 60 in JSON.
+// valuesMost is the largest number of log-probabilities in a request, unless it is one prompt with
+// its answer. They are held until the answer is sent: 8 bytes each, and some 60 in JSON.
 const valuesMost = 1 << 21
 
-// values is how many log-probabilities q asks for.
+// values returns the number of log-probabilities that q asks for.
 func (q *query) values() (n int) {
 	top := max(q.top, q.scores)
 	for _, ids := range q.prompts {
 		if q.scores >= 0 || q.echo && q.ranked {
 			n += (len(ids) - 1) * (1 + top)
 		}
-		if q.scores >= 0 { // each choice has them
+		if q.scores >= 0 { // every choice repeats them
 			n += (len(ids) - 1) * (1 + q.scores) * (q.n - 1)
 		}
 		if q.ranked {
@@ -32,10 +31,10 @@ func (q *query) values() (n int) {
 	return n
 }
 
-// scores is the prompt_logprobs of a prompt, as vLLM writes them: null for its first token, about
-// which nothing is known, and for each other token an object from ids to logprob, rank and
-// decoded_token: first the token itself, then the most probable ones that are not it, in their
-// order. A rank is the place among all tokens; 1 is the most probable.
+// scores returns a prompt's prompt_logprobs in vLLM's JSON: null for the first token, which has no
+// probability, and for each other token an object from token ids to logprob, rank and
+// decoded_token. The token itself comes first, then the most probable other ones in order. A rank
+// is the place among all tokens; 1 is the most probable.
 func (s *Server) scores(tokens []model.Token, top int) json.RawMessage {
 	b := []byte("[null")
 	entry := func(id int32, logp float32, rank int) {

@@ -1,14 +1,15 @@
-// Package serve answers requests of the OpenAI HTTP interface with a language model:
-// completions, chat, log-likelihoods and tokens, for programs that speak it.
+// Package serve answers requests of the OpenAI HTTP interface with a language model: completions,
+// chat, log-likelihoods and tokens.
 //
-//	serve.go     Options, the server, the goroutine of the engine
+//	serve.go     Options, the server, the goroutine of the engine: start here
 //	http.go      paths, keys, errors; models, tokenize, detokenize
 //	fields.go    the parameters of a request
 //	messages.go  messages and tools of a chat
-//	answer.go    completions and chats: what is asked, and the answer as JSON or events
-//	choice.go    one answer as it is drawn: its text, up to a stop
+//	format.go    response_format: answers in JSON
+//	answer.go    completions and chats: their parameters, and the answer as JSON or events
+//	choice.go    one answer as it is sampled: its text, up to a stop
 //	scores.go    prompt_logprobs
-//	calls.go     calls of tools in an answer
+//	calls.go     tool calls in an answer
 //	meter.go     /metrics
 package serve
 
@@ -30,9 +31,9 @@ import (
 	"gad/tokenizer"
 )
 
-// Options configure a Server. A zero is the default that is named.
+// Options configures a Server. A zero stands for the default that a field's comment ends with.
 type Options struct {
-	Name  string // of the model, in requests and answers
+	Name  string // the model's name in requests and answers
 	Slots int    // sequences sampled at the same time; 64
 	// tokens of a prompt and its answer together at most; 4096, or the model's if that is less
 	Context int
@@ -40,70 +41,70 @@ type Options struct {
 	Cache int
 	// tokens of an answer to a chat that gives no limit; 1024, or in chunks the longest thought
 	Answer int
-	Chunks model.Chunks // in which answers are written
+	Chunks model.Chunks // answers are written in chunks
 	N      int          // answers to a prompt at most; 16
 	Queue  int          // requests that wait at most; 128
-	// each prompt is computed anew: none takes from the cache what an earlier one has left there
+	// no prefix cache: each prompt is computed anew, also where an earlier one began alike
 	Forget bool
 	Body   int64 // bytes of a request's body at most; 4 MiB
 	Grace  time.Duration
-	Key    string // that clients have to give; "" is none
-	// Loopback is a server that only this machine reaches: a request is refused that was
-	// sent to another name than this machine's, by a page in a browser.
+	Key    string // API key that clients must send; "": none
+	// Loopback marks a server that only this machine reaches. It refuses requests whose Host names
+	// another machine: they come from a page in a browser (DNS rebinding).
 	Loopback bool
-	// Origins are those whose pages a browser may let read the answers (CORS), such as
-	// https://example.org; "*" is every page's. None is none.
+	// Origins lists the origins whose pages may read answers in a browser (CORS), such as
+	// https://example.org; "*" allows every origin.
 	Origins []string
-	Log     func(line string) // a line for each request; nil is nobody
-	// form of the calls of tools in answers: one of ToolParsers; "" is that of the chat template
+	Log     func(line string) // gets a line for each request; may be nil
+	// syntax of tool calls in answers, one of ToolParsers; by the chat template
 	ToolParser string
-	// called once all memory is taken, before the first request; nil is nobody
+	// called once all memory is allocated, before the first request; may be nil
 	Ready func()
 }
 
 const (
 	pageTokens  = 16
-	admitTokens = 256      // of prompts, between two tokens of those under way
-	admitOnGPU  = 2048     // the same; fewer would not fill a GPU
-	headerBytes = 64 << 10 // of a request
-	choicesMost = 256      // answers to a request
+	admitTokens = 256      // prompt tokens computed between two tokens of the running answers
+	admitOnGPU  = 2048     // the same on a GPU, which fewer would not fill
+	headerBytes = 64 << 10 // of a request's header
+	choicesMost = 256      // answers to a request at most
 
-	drainTick = 20 * time.Millisecond // between two looks whether requests are under way
+	drainTick = 20 * time.Millisecond // period of checking whether requests are in flight
 )
 
 // Tests change these.
 var (
-	connections = 512 // at the same time; others wait to be accepted
+	connections = 512 // open at the same time; others wait to be accepted
 	headerTime  = 10 * time.Second
-	// for a whole request, also one that is refused before its body is read
+	// to read a whole request, also one that is refused before its body is read
 	bodyTime  = 60 * time.Second
 	idleTime  = 2 * time.Minute
-	writeTime = 30 * time.Second // for a client to take what it is sent
+	writeTime = 30 * time.Second // for a client to receive a write
 )
 
 // Server answers requests with one model.
 type Server struct {
 	once  sync.Once
-	bytes [][]byte // of tokens: see pieces
+	bytes [][]byte // bytes of tokens: see pieces
 
 	o       Options
 	m       *model.Model
 	tok     *tokenizer.Tokenizer
 	created int64
-	format  *format // of calls; nil is none
+	format  *format // of tool calls; nil: none
 	key     [sha256.Size]byte
 	meter   *meter
 	busy    atomic.Int64 // requests being read, waiting or answered
-	drains  atomic.Bool  // no new requests
+	drains  atomic.Bool  // refuses new requests
 
 	wake    chan struct{}
 	mu      sync.Mutex
 	inbox   []*call
-	calls   map[*call]bool // submitted and not ended
-	stopped error          // why the loop has ended
+	calls   map[*call]bool // submitted and not dropped
+	stopped error          // why work has returned
 }
 
-// New makes a server of m, which is the server's from now on until Serve returns.
+// New returns a server of m, with which nobody else may work until Serve returns.
 func New(m *model.Model, tok *tokenizer.Tokenizer, o Options) (*Server, error) {
 	most := m.Config().MaxPosition
 	set := func(to *int, value int) {
@@ -139,17 +140,17 @@ func New(m *model.Model, tok *tokenizer.Tokenizer, o Options) (*Server, error) {
 	return s, nil
 }
 
-// errDraining is told to requests that come while the server stops.
+// errDraining answers requests that come while the server stops.
 var errDraining = errors.New("the server is stopping")
 
-// errMemory is told to a request that the server has too little memory for; others go on.
+// errMemory answers a request that needs more memory than there is; other requests go on.
 var errMemory = errors.New("the server has too little memory for this request: shorten the prompt")
 
-// CacheTokens is the size of the cache of keys and values, in tokens.
+// CacheTokens returns the size of the cache of keys and values, in tokens.
 func (s *Server) CacheTokens() int { return s.o.Cache }
 
-// Serve answers what comes to l until ctx ends. Then no request is taken any more, and those
-// under way may end within Options.Grace.
+// Serve answers the requests that come to l until ctx ends. Then it refuses new requests, and gives
+// those in flight Options.Grace to end.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	pages := (s.o.Cache + pageTokens - 1) / pageTokens
 	admit := admitTokens
@@ -172,7 +173,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	go func() { worked <- s.work(running, engine) }()
 	web := &http.Server{Handler: s, ReadHeaderTimeout: headerTime, ReadTimeout: bodyTime,
 		IdleTimeout: idleTime, MaxHeaderBytes: headerBytes, ErrorLog: quietLog()}
-	go func() { served <- web.Serve(limited(l, connections)) }()
+	go func() { served <- web.Serve(limitListener(l, connections)) }()
 	var failed error
 	select {
 	case <-ctx.Done():
@@ -186,7 +187,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if failed == nil {
 		s.finish(patience)
 	}
-	if web.Shutdown(patience) != nil { // those that are left are cut off
+	if web.Shutdown(patience) != nil { // requests left after Grace are cut off
 		s.abandon()
 		last, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -199,9 +200,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return failed
 }
 
-// finish waits until no request is under way, or for the end of patience. The listener is
-// open meanwhile, and new requests and /health get status 503: a load balancer that asks
-// learns that this server is about to go, where a closed port would look like a crash.
+// finish waits until no request is in flight, or for the end of patience. The listener stays open
+// meanwhile, and new requests and /health get status 503: so a load balancer learns that the server
+// is about to stop, where a closed port would look like a crash.
 func (s *Server) finish(patience context.Context) {
 	tick := time.NewTicker(drainTick)
 	defer tick.Stop()
@@ -214,7 +215,8 @@ func (s *Server) finish(patience context.Context) {
 	}
 }
 
-// work is the goroutine of the engine.
+// work runs the engine until ctx ends or a step fails. It is the only goroutine that uses the
+// model.
 func (s *Server) work(ctx context.Context, engine *model.Engine) (err error) {
 	defer func() {
 		s.mu.Lock()
@@ -259,7 +261,7 @@ func (s *Server) work(ctx context.Context, engine *model.Engine) (err error) {
 	}
 }
 
-// submit hands a call to the engine.
+// submit queues a call for the engine.
 func (s *Server) submit(c *call) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -275,15 +277,15 @@ func (s *Server) submit(c *call) error {
 	return nil
 }
 
-// leave is called when nobody reads a call any more.
-func (s *Server) leave(c *call) {
+// drop forgets a call that is read no more, so that the engine stops its sequences.
+func (s *Server) drop(c *call) {
 	c.gone.Store(true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.calls, c)
 }
 
-// abandon ends all calls.
+// abandon fails all calls with errDraining.
 func (s *Server) abandon() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -293,37 +295,40 @@ func (s *Server) abandon() {
 	}
 }
 
-// call is a request under way.
+// call is a request in the engine: its prompts and their choices.
 type call struct {
 	requests []*model.Request
 	choices  []*choice
-	gone     atomic.Bool // nobody reads it
-	begun    time.Time
-	streams  bool         // it is read as it comes, not at the ends of its choices
-	found    atomic.Int64 // tokens of its prompts that were in the cache
+	gone     atomic.Bool // no reader is left: its sequences may stop
+	started  time.Time
+	streams  bool         // its reader wants every part, not only the ends of choices
+	found    atomic.Int64 // prompt tokens that were in the cache
 
-	notify chan struct{} // something is there to be read
+	notify chan struct{} // signals news to the reader
 	mu     sync.Mutex
 	first  time.Duration // until the first token
 	err    error
 }
 
-func newCall() *call { return &call{notify: make(chan struct{}, 1), begun: time.Now()} }
+// newCall returns a call that starts now.
+func newCall() *call { return &call{notify: make(chan struct{}, 1), started: time.Now()} }
 
-func (c *call) tell() {
+// notifyReader signals news, without waiting.
+func (c *call) notifyReader() {
 	select {
 	case c.notify <- struct{}{}:
 	default:
 	}
 }
 
+// fail ends the call with an error, unless it has one.
 func (c *call) fail(err error) {
 	c.mu.Lock()
 	if c.err == nil {
 		c.err = err
 	}
 	c.mu.Unlock()
-	c.tell()
+	c.notifyReader()
 }
 
 // Loopback reports whether only this machine reaches a server that listens at HOST:PORT.
@@ -342,11 +347,12 @@ func Loopback(address string) (bool, error) {
 // Listen listens at HOST:PORT.
 func Listen(address string) (net.Listener, error) { return net.Listen("tcp", address) }
 
-// limited accepts so many connections of l at the same time.
-func limited(l net.Listener, most int) net.Listener {
+// limitListener returns a listener that has at most so many connections of l open.
+func limitListener(l net.Listener, most int) net.Listener {
 	return &limiter{Listener: l, free: make(chan struct{}, most), closed: make(chan struct{})}
 }
 
+// limiter is a listener with a bounded number of open connections.
 type limiter struct {
 	net.Listener
 	free   chan struct{}
@@ -354,6 +360,7 @@ type limiter struct {
 	once   sync.Once
 }
 
+// Accept waits for a free place, then for a connection.
 func (l *limiter) Accept() (net.Conn, error) {
 	select {
 	case l.free <- struct{}{}:
@@ -365,7 +372,7 @@ func (l *limiter) Accept() (net.Conn, error) {
 		<-l.free
 		return nil, err
 	}
-	return &held{Conn: c, free: l.free}, nil
+	return &limitedConn{Conn: c, free: l.free}, nil
 }
 
 func (l *limiter) Close() error {
@@ -373,18 +380,19 @@ func (l *limiter) Close() error {
 	return l.Listener.Close()
 }
 
-type held struct {
+// limitedConn is a connection that frees its place when it is closed.
+type limitedConn struct {
 	net.Conn
 	free chan struct{}
 	once sync.Once
 }
 
-func (c *held) Close() error {
+func (c *limitedConn) Close() error {
 	c.once.Do(func() { <-c.free })
 	return c.Conn.Close()
 }
 
-// id is a new name for an answer.
+// id returns a new random id of an answer.
 func id(kind string) string {
 	var b [12]byte
 	rand.Read(b[:])

@@ -482,7 +482,7 @@ func TestTake(t *testing.T) {
 			t.Fatalf("%q, stops %q: %q was let through", text, stops, got)
 		}
 		if !stopped {
-			got += c.held
+			got += c.pending
 		}
 		if stopped != found || got != want {
 			t.Fatalf("%q, stops %q: %q %t, want %q %t", text, stops, got, stopped, want, found)
@@ -1120,7 +1120,7 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("doc/serve.md does not have %s %s", to.method, path)
 		}
 	}
-	for name := range unable {
+	for name := range unsupported {
 		if !strings.Contains(string(doc), "`"+name+"`") {
 			t.Errorf("doc/serve.md does not have %s", name)
 		}

@@ -9,9 +9,9 @@ import (
 // DataName is the file of a study's tables as data, in the study's folder.
 const DataName = "study.tsv"
 
-// Separated returns a report's Markdown with its tables as tab-separated values: a row a line,
-// the names of the columns first, without the line below them. All other lines stay.
-func Separated(markdown string) string {
+// MarkdownToTSV returns a report with its Markdown tables as tab-separated values: a line a row,
+// the column names first, without the separator line. Text around the tables stays.
+func MarkdownToTSV(markdown string) string {
 	var b strings.Builder
 	for text := range strings.Lines(markdown) {
 		row := strings.TrimSuffix(text, "\n")
@@ -30,9 +30,9 @@ func Separated(markdown string) string {
 	return b.String()
 }
 
-// Tabled returns the Markdown of a file that Separated wrote. It refuses a table whose rows have
-// other numbers of cells than its first.
-func Tabled(file, data string) (string, error) {
+// TSVToMarkdown returns the Markdown from which MarkdownToTSV wrote a file's data. It refuses a
+// table with rows of unequal numbers of cells.
+func TSVToMarkdown(file, data string) (string, error) {
 	var b strings.Builder
 	columns, at := 0, 0
 	for text := range strings.Lines(data) {
@@ -46,12 +46,12 @@ func Tabled(file, data string) (string, error) {
 		switch {
 		case columns == 0:
 			columns = len(cells)
-			head(&b, slices.Clone(cells)...)
+			writeHead(&b, slices.Clone(cells)...)
 		case len(cells) != columns:
 			return "", fmt.Errorf("study: %s: line %d has %d cells, and its table has %d columns: "+
 				"give each row as many, with a tab between two", file, at, len(cells), columns)
 		default:
-			line(&b, cells...)
+			writeRow(&b, cells...)
 		}
 	}
 	return b.String(), nil

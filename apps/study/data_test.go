@@ -11,22 +11,22 @@ import (
 func TestTablesAsData(t *testing.T) {
 	r := try(t)
 	text := r.must(t).Markdown()
-	data := Separated(text)
+	data := MarkdownToTSV(text)
 	if strings.Contains(data, "\n| ") || strings.Count(data, "\t") < 20 {
 		t.Fatalf("tables are left in the data:\n%s", data)
 	}
-	if back, err := Tabled("study.tsv", data); err != nil || back != text {
+	if back, err := TSVToMarkdown("study.tsv", data); err != nil || back != text {
 		t.Errorf("%v: came back as\n%s\nwant\n%s", err, back, text)
 	}
 	written, err := r.fs.ReadFile(filepath.Join(r.plan.Dir, DataName))
 	if err != nil || string(written) != data {
 		t.Errorf("%s: %v:\n%s", DataName, err, written)
 	}
-	if back, err := Tabled("x", "a b\tc\n1\ta|b\n"); err != nil ||
+	if back, err := TSVToMarkdown("x", "a b\tc\n1\ta|b\n"); err != nil ||
 		back != "| a b | c |\n|---|---:|\n| 1 | a\\|b |\n" {
 		t.Errorf("a bar in a cell: %v: %q", err, back)
 	}
-	_, err = Tabled("x.tsv", "a\tb\n1\t2\t3\n")
+	_, err = TSVToMarkdown("x.tsv", "a\tb\n1\t2\t3\n")
 	if err == nil || !strings.Contains(err.Error(), "x.tsv: line 2 has 3 cells") {
 		t.Errorf("a row with a cell more: %v", err)
 	}
@@ -46,9 +46,9 @@ func TestTablesAsData(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if text, err := Tabled(name, string(data)); err != nil {
+		if text, err := TSVToMarkdown(name, string(data)); err != nil {
 			t.Error(err)
-		} else if Separated(text) != string(data) {
+		} else if MarkdownToTSV(text) != string(data) {
 			t.Errorf("%s: is not what gad study writes", name)
 		}
 	}

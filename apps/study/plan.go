@@ -1,11 +1,14 @@
-// Package study compares ways of training: arms x seeds from one YAML file. Each
-// arm is a list of stages, each stage one command line of gad; what arms share is run
-// once; a killed study goes on with the same command; the tables say means, intervals
-// over seeds, paired differences and what each arm cost.
+// Package study compares ways of training: arms x seeds from one YAML file. Each arm is a list of
+// stages, each stage one command line of gad. Stages that arms share run once. A killed study goes
+// on with the same command. The tables show means, intervals over seeds, paired differences and the
+// cost of each arm. The package knows no model and no trainer: its caller gives it a [Gad].
 //
-// plan.go reads the file, stage.go turns it into command lines, run.go runs them,
-// stats.go and table.go say what came out. The package knows no model and no
-// trainer: it is handed a [Gad].
+//	plan.go   reads the study's file: start here
+//	stage.go  the graph of stages, their files and their command lines
+//	run.go    runs stages and evaluations, and finds the steps that fill a budget
+//	stats.go  means, intervals and paired differences
+//	table.go  the report: study.json and study.md
+//	data.go   the report's tables as tab-separated values
 package study
 
 import (
@@ -21,13 +24,14 @@ import (
 	"gad/internal/report"
 )
 
-// Plan is a study as its file describes it. Paths are as gad is to be given them.
+// Plan is a study as its file describes it. Its paths are ready for gad's command line: absolute,
+// or relative to the working directory.
 type Plan struct {
-	File      string // that it was read from
+	File      string // path of the YAML file
 	Name      string
-	Dir       string // that everything is written to
+	Dir       string // output folder
 	Data      string // training data; {seed} stands for the seed
-	ValData   string // of the val/ metrics, "" for none
+	ValData   string // data of the val/ metrics, "" for none
 	Model     string // the student's folder; {seed} stands for the seed
 	Device    string // cpu or cuda, "" for gad's default
 	Precision string
@@ -37,39 +41,39 @@ type Plan struct {
 	Eval      Eval
 	Budget    Budget
 	Arms      []Arm
-	Compare   []string // arms that all others are compared with
-	Metrics   []string // of training, that the tables show
+	Compare   []string // names of the arms that all others are compared with
+	Metrics   []string // metrics of training in the tables
 }
 
-// Eval says how what an arm ends with is evaluated.
+// Eval says how the student at the end of an arm is evaluated.
 type Eval struct {
 	Sets         []Set
 	Checker      string // command, "" for none
 	Temperatures []float64
 	Rows         int // of each set, 0 for all
-	// folder of a model that students are compared with by KL, "" for none; {seed} stands for the
-	// seed
+	// folder of the model in the KL with each student, "" for none; {seed} stands for the seed
 	Against string
-	// answers to each prompt by which the discriminator of an arm's last stage is measured against
-	// the model of Against (gad fidelity), 0 for none
+	// answers to a prompt when gad fidelity measures the discriminator of an arm's last stage against
+	// the model Against, 0 for no measurement
 	Fidelity  int
-	DiscSteps int // of fresh discriminators, 0 for none
-	DiscSeeds int // fresh discriminators of a student, 0 for gad's default
+	DiscSteps int // steps of a fresh discriminator, 0 for no fresh discriminators
+	DiscSeeds int // number of fresh discriminators for a student, 0 for gad's default
 }
 
-// Set is held-out data.
+// Set is a file of held-out rows, with its name in the tables.
 type Set struct{ Name, Path string }
 
-// Budget is what every arm may cost; one of its fields is set, or none.
+// Budget is the cost that every arm may have. At most one of its fields is set.
 type Budget struct {
 	TFLOP   float64 // 1e12 floating-point operations
 	Seconds float64
-	Like    string // as many floating-point operations as this arm takes with the same seed
+	Like    string // name of an arm: the floating-point operations it takes with the same seed
 }
 
+// given reports whether the study has a budget.
 func (b Budget) given() bool { return b != Budget{} }
 
-// Arm is one way of training.
+// Arm is one way of training: its stages, in order.
 type Arm struct {
 	Name   string
 	Stages []*Stage
@@ -79,30 +83,31 @@ type Arm struct {
 type Stage struct {
 	Name         string // under stages, "" where it stands in an arm
 	Run          string // one of commands
-	Steps        int    // 0 is what the settings say
+	Steps        int    // 0: the settings decide
 	Fill         bool   // as many steps as the budget leaves
-	CriticWarmup int    // -1 is what the settings say
+	CriticWarmup int    // -1: the settings decide
 	Preset       string
-	Data         string // in the place of the plan's
-	NoEnv        bool   // a stage of the game that is off the plan's environment
-	Ratings      string // of gad data rate; {seed} stands for the seed
-	Teacher      string // a model whose probabilities the stage reads; {seed} stands for the seed
-	Set          []string
+	Data         string   // replaces the plan's data, unless ""
+	NoEnv        bool     // the stage does not act in the plan's environment
+	Ratings      string   // file of gad data rate; {seed} stands for the seed
+	Teacher      string   // a model whose probabilities the stage reads; {seed} stands for the seed
+	Set          []string // settings, KEY=VALUE
 }
 
 var stageKeys = []string{"run", "steps", "set", "preset", "critic_warmup", "data", "env",
 	"ratings", "teacher"}
 
-// commands are those that a stage can be.
+// commands lists the commands that a stage can run.
 var commands = []string{"sft", "dpo", "opd", "warmup", "train"}
 
-// game says whether the stage is one of the game's, with a discriminator.
+// game reports whether the stage is a stage of the game, which has a discriminator.
 func (s *Stage) game() bool { return s.Run == "warmup" || s.Run == "train" }
 
-// noEnv is what a stage's env says that is off the study's environment.
+// noEnv is the value of a stage's key env that keeps the stage off the study's environment.
 const noEnv = "none"
 
-// DefaultMetrics are those that say whether the game was alive: see doc/metrics.md.
+// DefaultMetrics are the metrics that show a dead game (doc/metrics.md): tables have them where the
+// study's file names no metrics.
 var DefaultMetrics = []string{"critic/d_acc", "critic/d_acc_distinct", "critic/tie_frac",
 	"critic/collapsed_groups_frac"}
 
@@ -120,15 +125,16 @@ func Read(path string) (*Plan, error) {
 	return p, nil
 }
 
+// reader turns a study's file into a Plan. Mistakes go to the nodes of the file's tree.
 type reader struct {
 	path   string
 	env    bool // the study has an environment
 	stages map[string]*Stage
-	names  []string            // of stages
-	named  map[string][]string // lists of settings
+	names  []string            // names under stages, in order
+	named  map[string][]string // lists of settings by name
 }
 
-// file is a path of the study's file, which is relative to it.
+// file returns a path of the study's file, made relative to the folder of that file.
 func (r *reader) file(n *conf.Node) string {
 	p := conf.Value[string](n)
 	if n != nil && p == "" {
@@ -140,6 +146,7 @@ func (r *reader) file(n *conf.Node) string {
 	return filepath.Join(filepath.Dir(r.path), filepath.FromSlash(p))
 }
 
+// plan returns the study at the root of a file's tree.
 func (r *reader) plan(root *conf.Node) *Plan {
 	root.Group("name", "output", "data", "val_data", "model", "device", "precision", "env",
 		"seeds", "common", "eval", "budget", "settings", "stages", "arms", "compare", "metrics")
@@ -211,19 +218,19 @@ func (r *reader) plan(root *conf.Node) *Plan {
 	return p
 }
 
-func (r *reader) choice(n *conf.Node, value string, of []string) {
-	if n == nil || slices.Contains(of, value) {
+// choice reports a value that is not one of the choices as a mistake at its node.
+func (r *reader) choice(n *conf.Node, value string, choices []string) {
+	if n == nil || slices.Contains(choices, value) {
 		return
 	}
-	if near := conf.Nearest(value, of); near != "" {
+	if near := conf.Nearest(value, choices); near != "" {
 		n.Bad("%q: did you mean %q?", value, near)
 		return
 	}
-	n.Bad("%q: expected one of: %s", value, strings.Join(of, ", "))
+	n.Bad("%q: expected one of: %s", value, strings.Join(choices, ", "))
 }
 
-// lists reads the named lists of settings, which others may hold by name: each only
-// those above it.
+// lists reads the named lists of settings. A list may contain, by name, the lists above it.
 func (r *reader) lists(n *conf.Node) {
 	r.named = map[string][]string{}
 	if n == nil {
@@ -237,8 +244,8 @@ func (r *reader) lists(n *conf.Node) {
 	}
 }
 
-// settings are KEY=VALUE, or names of lists of them; whether gad knows them is asked
-// of gad.
+// settings returns the settings of a list, KEY=VALUE, with names of lists replaced by their
+// settings. It does not check the keys: gad does.
 func (r *reader) settings(n *conf.Node) (list []string) {
 	for _, e := range n.List() {
 		s := conf.Value[string](e)
@@ -268,6 +275,7 @@ func (r *reader) settings(n *conf.Node) (list []string) {
 	return list
 }
 
+// eval returns how the file wants students to be evaluated.
 func (r *reader) eval(n *conf.Node) (e Eval) {
 	if n == nil {
 		return e
@@ -325,6 +333,7 @@ func (r *reader) eval(n *conf.Node) (e Eval) {
 	return e
 }
 
+// budget returns the file's budget.
 func (r *reader) budget(n *conf.Node) (b Budget) {
 	if n == nil {
 		return b
@@ -342,6 +351,7 @@ func (r *reader) budget(n *conf.Node) (b Budget) {
 	return b
 }
 
+// stage returns the stage that a mapping of the file describes.
 func (r *reader) stage(n *conf.Node) *Stage {
 	n.Group(stageKeys...)
 	s := &Stage{Run: conf.Value[string](n.Get("run")), Preset: conf.Value[string](n.Get("preset")),
@@ -354,7 +364,7 @@ func (r *reader) stage(n *conf.Node) *Stage {
 	if s.Preset != "" && !s.game() {
 		n.Get("preset").Bad("is for warmup and train: it changes nothing in %s", s.Run)
 	}
-	if told(s.Set, "trainer.checker") != "" {
+	if lastSetting(s.Set, "trainer.checker") != "" {
 		n.Get("set").Bad(
 			"trainer.checker: give it in common: a stage takes no checker from the one before it")
 	}
@@ -395,13 +405,14 @@ func (r *reader) stage(n *conf.Node) *Stage {
 			w.Bad("%s has no discriminator", s.Run)
 		}
 	}
-	if s.Fill && (s.CriticWarmup > 0 || told(s.Set, "trainer.critic_warmup") != "" ||
-		told(s.Set, "trainer.critic_warmup_until") != "") {
+	if s.Fill && (s.CriticWarmup > 0 || lastSetting(s.Set, "trainer.critic_warmup") != "" ||
+		lastSetting(s.Set, "trainer.critic_warmup_until") != "") {
 		n.Get("steps").Bad("fill is for stages whose steps cost the same: leave out the steps that train the discriminator alone")
 	}
 	return s
 }
 
+// arms reads the arms into p, and checks the budget and the comparisons that name arms.
 func (r *reader) arms(p *Plan, root *conf.Node) {
 	arms := root.Get("arms")
 	names := arms.Group()
@@ -459,7 +470,8 @@ func (r *reader) arms(p *Plan, root *conf.Node) {
 	}
 }
 
-// member is an element of an arm: the name of a stage, or a stage.
+// member returns the stage of an element of an arm, which is a mapping or the name of a stage; nil
+// after a mistake.
 func (r *reader) member(n *conf.Node) *Stage {
 	if !n.IsText() {
 		return r.stage(n)
@@ -476,23 +488,24 @@ func (r *reader) member(n *conf.Node) *Stage {
 	return nil
 }
 
-// limit is the longest answer that the settings of every stage allow, 0 if they do not say.
-func (p *Plan) limit() string { return told(p.Common, "data.max_response_length") }
+// limit returns the longest answer, in tokens, that the settings of every stage allow; "" if they
+// do not set it.
+func (p *Plan) limit() string { return lastSetting(p.Common, "data.max_response_length") }
 
-// limits are the flags of gad eval --env that the settings of every stage decide.
+// limits returns the flags of gad eval --env that repeat settings of every stage.
 func (p *Plan) limits() (a []string) {
 	for _, f := range []struct{ key, flag string }{{"data.max_prompt_length", "max-prompt-length"},
 		{"env.max_tokens", "max-tokens"}, {"env.max_turns", "max-turns"},
 		{"env.workers", "env-workers"}, {"env.timeout", "env-timeout"}} {
-		if v := told(p.Common, f.key); v != "" {
+		if v := lastSetting(p.Common, f.key); v != "" {
 			a = append(a, "--"+f.flag, v)
 		}
 	}
 	return a
 }
 
-// told is the last value that settings give a key, "" for none.
-func told(settings []string, key string) (value string) {
+// lastSetting returns the last value that settings give a key, "" for none.
+func lastSetting(settings []string, key string) (value string) {
 	for _, s := range settings {
 		if v, ok := strings.CutPrefix(s, key+"="); ok {
 			value = v
@@ -501,7 +514,7 @@ func told(settings []string, key string) (value string) {
 	return value
 }
 
-// environment is the command of the environment that the stage acts in, "" for none.
+// environment returns the command of the environment in which the stage acts, "" for none.
 func (p *Plan) environment(s *Stage) string {
 	if s.NoEnv || !s.game() {
 		return ""
@@ -509,17 +522,18 @@ func (p *Plan) environment(s *Stage) string {
 	return p.Env
 }
 
+// arm returns the arm of a name, which must be in the plan.
 func (p *Plan) arm(name string) *Arm {
 	i := slices.IndexFunc(p.Arms, func(a Arm) bool { return a.Name == name })
 	return &p.Arms[i]
 }
 
-// withSeed fills {seed} in.
+// withSeed returns a path with {seed} replaced by the seed.
 func withSeed(path string, seed uint64) string {
 	return strings.ReplaceAll(path, "{seed}", fmt.Sprint(seed))
 }
 
-// text is a budget in words.
+// text returns the budget as the report shows it.
 func (b Budget) text() string {
 	switch {
 	case b.TFLOP > 0:
@@ -532,7 +546,7 @@ func (b Budget) text() string {
 	return "none"
 }
 
-// number is x with three significant digits.
+// number returns x with three significant digits.
 func number(x float64) string {
 	if math.Abs(x) >= 999.5 {
 		return fmt.Sprintf("%.0f", x)

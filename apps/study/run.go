@@ -21,58 +21,59 @@ import (
 	"gad/internal/vfs"
 )
 
-// Options are what a study needs from the process around it.
+// Options is a study's surroundings: file system, program, machine, clock.
 type Options struct {
 	FS    vfs.FS
 	Gad   Gad
 	Jobs  int       // commands at a time; 0 is as many as cores and memory allow
-	Cores int       // that the commands share
-	Log   io.Writer // for people: a line when a command begins and one when it has ended
+	Cores int       // cores that the commands share
+	Log   io.Writer // for people: a line at the start of a command and one at its end
 	Now   func() time.Time
 }
 
-// Tables is what the report of a study is written to, below its folder.
+// Files of a study's report, below its folder.
 const (
 	TablesName = "study.md"
 	JSONName   = "study.json"
 )
 
-// session is one run of the program on a study.
+// session is one run of the program on a study: the graph of stages and the tasks left to do.
 type session struct {
 	*graph
 	Options
 	plan    *Plan
 	threads int
-	tasks   []*task // in the order in which they are begun, if they can be
-	saying  sync.Mutex
+	tasks   []*task // by priority; a task starts when its dependencies are finished
+	logMu   sync.Mutex
 }
 
-// task is a stage or an evaluation.
+// task is a stage to run or an evaluation.
 type task struct {
-	node  *node
-	eval  *evaluation // nil for a stage
-	prio  int
-	deps  []*task
-	state int
-	err   error
-	took  time.Duration
+	node     *node
+	eval     *evaluation // nil for a stage
+	prio     int         // index of the first cell that needs it
+	deps     []*task
+	state    int
+	err      error
+	duration time.Duration
 }
 
 const (
 	waiting = iota
 	running
 	finished
-	broken // it, or something before it
+	broken // it failed, or a dependency did
 )
 
-// evaluation is what a cell ends with, on a set at a temperature.
+// evaluation is one run of gad eval: the student of a cell's last stage, a set, a temperature.
 type evaluation struct {
 	node        *node
 	set         Set
 	temperature float64
-	id          string
+	id          string // by identify: digest of everything that decides the result
 }
 
+// open returns a session with its tasks; those whose results are on disk are finished.
 func open(p *Plan, o Options) (*session, error) {
 	g, err := build(o.FS, p)
 	if err != nil {
@@ -87,7 +88,7 @@ func open(p *Plan, o Options) (*session, error) {
 				t.deps = append(t.deps, byNode[before])
 			}
 		}
-		if _, ok, err := s.done(n); err != nil {
+		if _, ok, err := s.readStage(n); err != nil {
 			return nil, err
 		} else if ok {
 			t.state = finished
@@ -106,7 +107,7 @@ func open(p *Plan, o Options) (*session, error) {
 			}
 			seen[e.id] = true
 			t := &task{node: c.last, eval: e, prio: i, deps: []*task{byNode[c.last]}}
-			if _, ok, err := s.evaluated(e); err != nil {
+			if _, ok, err := s.readEval(e); err != nil {
 				return nil, err
 			} else if ok {
 				t.state = finished
@@ -118,11 +119,13 @@ func open(p *Plan, o Options) (*session, error) {
 	return s, nil
 }
 
-func (s *session) done(n *node) (d done, ok bool, err error) {
+// readStage reads the record of a finished stage; ok is false while it is not finished.
+func (s *session) readStage(n *node) (d stageRecord, ok bool, err error) {
 	ok, err = readJSON(s.FS, n.file(doneName), &d)
 	return d, ok, err
 }
 
+// evaluations returns a node's evaluations, temperatures within sets, without ids.
 func (s *session) evaluations(n *node) (list []*evaluation) {
 	for _, set := range s.plan.Eval.Sets {
 		for _, t := range s.plan.Eval.Temperatures {
@@ -132,9 +135,9 @@ func (s *session) evaluations(n *node) (list []*evaluation) {
 	return list
 }
 
-// identify gives an evaluation its id.
+// identify sets an evaluation's id.
 func (s *session) identify(e *evaluation) error {
-	data, err := s.sum(s.FS, "eval: "+e.set.Name, withSeed(e.set.Path, e.node.seed))
+	data, err := s.digest(s.FS, "eval: "+e.set.Name, withSeed(e.set.Path, e.node.seed))
 	if err != nil {
 		return err
 	}
@@ -144,13 +147,13 @@ func (s *session) identify(e *evaluation) error {
 		key = append(key, "env", s.plan.Env, s.plan.limits())
 	}
 	if s.plan.Eval.Against != "" {
-		other, err := s.sum(s.FS, "eval: against", withSeed(s.plan.Eval.Against, e.node.seed))
+		other, err := s.digest(s.FS, "eval: against", withSeed(s.plan.Eval.Against, e.node.seed))
 		if err != nil {
 			return err
 		}
 		key = append(key, "against", other)
 	}
-	if e.node.scores() {
+	if e.node.measuresFidelity() {
 		key = append(key, "fidelity", s.plan.Eval.Fidelity)
 	}
 	if s.plan.Eval.DiscSteps > 0 {
@@ -166,25 +169,26 @@ func (s *session) identify(e *evaluation) error {
 	return nil
 }
 
-// answered is what the study keeps of an evaluation.
-type answered struct {
+// evalRecord is the study's file of an evaluation.
+type evalRecord struct {
 	Command string         `json:"command"`
 	Result  map[string]any `json:"result"` // as gad eval --json printed it
 }
 
+// path returns the path of an evaluation's record.
 func (e *evaluation) path() string {
 	return filepath.Join(e.node.plan.Dir, "evals", e.id+".json")
 }
 
-func (s *session) evaluated(e *evaluation) (a answered, ok bool, err error) {
+// readEval reads an evaluation's record; ok is false where there is none.
+func (s *session) readEval(e *evaluation) (a evalRecord, ok bool, err error) {
 	ok, err = readJSON(s.FS, e.path(), &a)
 	return a, ok, err
 }
 
-// Run runs what of the study has not been run, and writes its tables. It returns them
-// also when the study was interrupted, with ErrInterrupted, or when some of its
-// commands failed, with their errors: what failed and would not fail for certain is
-// tried again when the study is run again.
+// Run runs the parts of a study that have not been run, and writes its tables. It returns the
+// report also with an error: ErrInterrupted, or the errors of the commands that failed. A command
+// whose failure is not ErrFinal is tried again by the next run of the study.
 func Run(ctx context.Context, p *Plan, o Options) (*Report, error) {
 	s, err := open(p, o)
 	if err != nil {
@@ -193,7 +197,7 @@ func Run(ctx context.Context, p *Plan, o Options) (*Report, error) {
 	if err := vfs.MakeDirs(s.FS, filepath.Join(p.Dir, "evals")); err != nil {
 		return nil, vfs.Target(err)
 	}
-	if s.left() > 0 {
+	if s.countWaiting() > 0 {
 		if err := s.prepare(); err != nil {
 			return nil, err
 		}
@@ -210,13 +214,13 @@ func Run(ctx context.Context, p *Plan, o Options) (*Report, error) {
 		return nil, err
 	}
 	if stopped == nil {
-		stopped = s.failures()
+		stopped = s.taskErrors()
 	}
 	return report, stopped
 }
 
-// Tables makes the tables of a study from what is there, and runs nothing. Without write it
-// writes nothing either, so that another process may run the study.
+// Tables returns the report over the results so far and runs nothing. Unless write is set it writes
+// nothing either, so that another process may be running the study.
 func Tables(p *Plan, o Options, write bool) (*Report, error) {
 	s, err := open(p, o)
 	if err != nil {
@@ -232,8 +236,8 @@ func Tables(p *Plan, o Options, write bool) (*Report, error) {
 	return report, s.write(report)
 }
 
-// left is how many tasks there are to do.
-func (s *session) left() (n int) {
+// countWaiting returns the number of tasks that have not started.
+func (s *session) countWaiting() (n int) {
 	for _, t := range s.tasks {
 		if t.state == waiting {
 			n++
@@ -242,8 +246,8 @@ func (s *session) left() (n int) {
 	return n
 }
 
-// prepare asks gad about each kind of stage, so that a wrong setting is found before
-// hours have gone, and settles how many commands run at a time.
+// prepare asks gad to plan each stage, so that a wrong setting fails before hours of training, and
+// sets Jobs and threads from the memory and cores at hand.
 func (s *session) prepare() error {
 	needs, err := s.needs(false)
 	if err != nil {
@@ -274,9 +278,11 @@ func (s *session) prepare() error {
 // ErrMemory reports more jobs than fit in memory.
 var ErrMemory = errors.New("does not fit in memory")
 
+// gigabytes returns a number of bytes as text, in GB.
 func gigabytes(n int64) string { return fmt.Sprintf("%.3g GB", float64(n)/1e9) }
 
-// needs are what each stage of the plan needs, asked of its first seed.
+// needs returns what gad plan says of each stage of the study, for the first seed. With timed it
+// also measures the seconds of a step.
 func (s *session) needs(timed bool) (map[*Stage]Needs, error) {
 	needs := map[*Stage]Needs{}
 	for _, c := range s.cells {
@@ -287,7 +293,7 @@ func (s *session) needs(timed bool) (map[*Stage]Needs, error) {
 			if _, ok := needs[n.stage]; ok {
 				continue
 			}
-			got, err := s.Gad.Plan(n.planned(max(1, s.Cores/max(1, s.Jobs))), timed)
+			got, err := s.Gad.Plan(n.planArgs(max(1, s.Cores/max(1, s.Jobs))), timed)
 			if err != nil {
 				return nil, fmt.Errorf("study: arm %q, stage %s: %w", c.arm.Name, n.label, err)
 			}
@@ -297,14 +303,14 @@ func (s *session) needs(timed bool) (map[*Stage]Needs, error) {
 	return needs, nil
 }
 
-// rehearse evaluates the untrained student on two rows of each set, so that data that
-// cannot be read, or a checker that does not work, is found before hours have gone.
+// rehearse evaluates the untrained student on two rows of each set, so that unreadable data or a
+// broken checker fails before hours of training.
 func (s *session) rehearse(ctx context.Context) error {
 	seed := s.plan.Seeds[0]
 	for _, set := range s.plan.Eval.Sets {
 		n := &node{plan: s.plan, seed: seed}
 		args := s.evalArgs(&evaluation{node: n, set: set}, withSeed(s.plan.Model, seed), 2, "8", 0)
-		if _, err := s.answers(ctx, args); err != nil {
+		if _, err := s.runEval(ctx, args); err != nil {
 			if errors.Is(err, ErrInterrupted) {
 				return err
 			}
@@ -315,8 +321,9 @@ func (s *session) rehearse(ctx context.Context) error {
 	return nil
 }
 
-// evalArgs is the command line of an evaluation of a student on some rows, 0 for all, with
-// fresh discriminators of so many steps.
+// evalArgs returns the command line that evaluates a student on the first rows of a set (0: all),
+// with answers of at most limit tokens ("": gad's default) and fresh discriminators of discSteps
+// steps.
 func (s *session) evalArgs(e *evaluation, student string, rows int, limit string,
 	discSteps int) []string {
 	a := []string{"eval", "--model", student, "--data", withSeed(e.set.Path, e.node.seed),
@@ -345,9 +352,9 @@ func (s *session) evalArgs(e *evaluation, student string, rows int, limit string
 		"--json")
 }
 
-// answers runs an evaluation. It has nothing to save: when ctx ends it is left to
-// itself, and the process goes.
-func (s *session) answers(ctx context.Context, args []string) (result map[string]any, err error) {
+// runEval runs a command that prints a JSON object, and returns the object. Such a command has
+// nothing to save: when ctx ends, runEval returns ErrInterrupted without waiting for it.
+func (s *session) runEval(ctx context.Context, args []string) (result map[string]any, err error) {
 	type outcome struct {
 		out []byte
 		err error
@@ -372,7 +379,9 @@ func (s *session) answers(ctx context.Context, args []string) (result map[string
 	}
 }
 
-// loop begins tasks as soon as what they need is done, at most Jobs at a time.
+// loop starts tasks as soon as their dependencies are finished, at most Jobs at a time, and returns
+// when none can start. After ctx ends it waits for stages, which save a checkpoint, and not for
+// evaluations.
 func (s *session) loop(ctx context.Context) error {
 	type outcome struct {
 		*task
@@ -410,7 +419,7 @@ func (s *session) loop(ctx context.Context) error {
 			stop = nil
 		case ended := <-results:
 			t := ended.task
-			t.err, t.took = ended.err, ended.took
+			t.err, t.duration = ended.err, ended.took
 			busy--
 			if t.eval == nil {
 				saving--
@@ -423,7 +432,7 @@ func (s *session) loop(ctx context.Context) error {
 				t.state = waiting
 				continue
 			}
-			s.tell(t, begun)
+			s.logEnd(t, begun)
 			if t.eval != nil && ctx.Err() == nil {
 				if err := s.cellDone(t); err != nil {
 					return err
@@ -433,7 +442,8 @@ func (s *session) loop(ctx context.Context) error {
 	}
 }
 
-// next is the first task that can begin. What comes after a broken one is broken.
+// next returns the first task that can start, nil for none. It marks tasks that depend on a broken
+// one broken.
 func (s *session) next() *task {
 	for _, t := range s.tasks {
 		if t.state != waiting {
@@ -453,7 +463,7 @@ func (s *session) next() *task {
 	return nil
 }
 
-// cellDone brings the tables up to date when the last evaluation of a cell has ended.
+// cellDone rewrites the tables after the last evaluation of a cell.
 func (s *session) cellDone(t *task) error {
 	for _, other := range s.tasks {
 		if other.eval != nil && other.node == t.node && other.state != finished {
@@ -467,8 +477,9 @@ func (s *session) cellDone(t *task) error {
 	return s.write(report)
 }
 
-// who names the first arm and the seed that need a task.
-func (s *session) who(t *task) string {
+// taskName returns a task's name for people: the first arm that needs it, seed, stage or
+// evaluation.
+func (s *session) taskName(t *task) string {
 	c := s.cells[t.prio]
 	what := t.node.label
 	if t.eval != nil {
@@ -477,20 +488,21 @@ func (s *session) who(t *task) string {
 	return fmt.Sprintf("%s, seed %d: %s", c.arm.Name, t.node.seed, what)
 }
 
-func (s *session) say(format string, args ...any) {
-	s.saying.Lock()
-	defer s.saying.Unlock()
+// logf writes a line to Log, with the time.
+func (s *session) logf(format string, args ...any) {
+	s.logMu.Lock()
+	defer s.logMu.Unlock()
 	fmt.Fprintf(s.Log, "%s  %s\n", s.Now().Format("15:04:05"), fmt.Sprintf(format, args...))
 }
 
-// tell says how a task has ended, and when the study may.
-func (s *session) tell(t *task, begun time.Time) {
+// logEnd logs how a task ended, and an estimate of the study's end. started is when the loop began.
+func (s *session) logEnd(t *task, begun time.Time) {
 	if t.err != nil {
-		s.say("%s: failed: %v", s.who(t), t.err)
+		s.logf("%s: failed: %v", s.taskName(t), t.err)
 		return
 	}
-	text := fmt.Sprintf("took %s", t.took.Round(time.Second))
-	if d, ok, err := s.done(t.node); t.eval == nil && ok && err == nil {
+	text := fmt.Sprintf("took %s", t.duration.Round(time.Second))
+	if d, ok, err := s.readStage(t.node); t.eval == nil && ok && err == nil {
 		text = fmt.Sprintf("%d steps, %s TFLOP, %s", d.Steps, number(d.TFLOP), text)
 	}
 	ended, total, spent, seen := 0, 0, time.Duration(0), map[string][]time.Duration{}
@@ -499,9 +511,9 @@ func (s *session) tell(t *task, begun time.Time) {
 		if t.state == finished || t.state == broken {
 			ended++
 		}
-		if t.took > 0 {
-			spent += t.took
-			seen[t.kind()] = append(seen[t.kind()], t.took)
+		if t.duration > 0 {
+			spent += t.duration
+			seen[t.kind()] = append(seen[t.kind()], t.duration)
 		}
 	}
 	var left time.Duration
@@ -528,10 +540,10 @@ func (s *session) tell(t *task, begun time.Time) {
 		text += fmt.Sprintf("; %d of %d, %s in all", ended, total,
 			s.Now().Sub(begun).Round(time.Second))
 	}
-	s.say("%s: %s", s.who(t), text)
+	s.logf("%s: %s", s.taskName(t), text)
 }
 
-// kind is what tasks have in common that take about as long.
+// kind returns a key that tasks of about equal duration share.
 func (t *task) kind() string {
 	if t.eval != nil {
 		return "eval " + t.eval.set.Name
@@ -539,39 +551,43 @@ func (t *task) kind() string {
 	return fmt.Sprintf("%p", t.node.stage)
 }
 
+// do runs a task.
 func (s *session) do(ctx context.Context, t *task) error {
 	if t.eval != nil {
 		return s.evaluate(ctx, t)
 	}
-	return s.stage(ctx, t)
+	return s.runStage(ctx, t)
 }
 
+// evaluate runs an evaluation, with gad fidelity where the stage is measured, and writes its
+// record.
 func (s *session) evaluate(ctx context.Context, t *task) error {
-	d, _, err := s.done(t.node)
+	d, _, err := s.readStage(t.node)
 	if err != nil {
 		return err
 	}
 	args := s.evalArgs(t.eval, filepath.Join(t.node.dir(), d.Actor), s.plan.Eval.Rows,
 		s.plan.limit(), s.plan.Eval.DiscSteps)
-	result, err := s.answers(ctx, args)
+	result, err := s.runEval(ctx, args)
 	if err != nil {
 		return err
 	}
 	command := shell(args)
-	if t.node.scores() {
+	if t.node.measuresFidelity() {
 		args := s.fidelityArgs(t.eval, filepath.Join(t.node.dir(), filepath.Dir(d.Actor)))
-		found, err := s.answers(ctx, args)
+		found, err := s.runEval(ctx, args)
 		if err != nil {
 			return err
 		}
 		maps.Copy(result, fidelityOf(found))
 		command += "\n" + shell(args)
 	}
-	return writeJSON(s.FS, t.eval.path(), answered{command, result})
+	return writeJSON(s.FS, t.eval.path(), evalRecord{command, result})
 }
 
-// scores reports whether the stage has a discriminator that the study measures.
-func (n *node) scores() bool {
+// measuresFidelity reports whether the stage has a discriminator that the study measures with gad
+// fidelity.
+func (n *node) measuresFidelity() bool {
 	return n.plan.Eval.Fidelity > 0 && (n.stage.Run == "warmup" || n.stage.Run == "train")
 }
 
@@ -604,10 +620,11 @@ func fidelityOf(found map[string]any) map[string]any {
 	return out
 }
 
-// stage runs a stage, or goes on with it.
-func (s *session) stage(ctx context.Context, t *task) error {
+// runStage runs a stage, or resumes it, and writes its record. A failure from an earlier run of the
+// study that was ErrFinal is returned again.
+func (s *session) runStage(ctx context.Context, t *task) error {
 	n := t.node
-	var before failed
+	var before failureRecord
 	if ok, err := readJSON(s.FS, n.file(failedName), &before); err != nil {
 		return err
 	} else if ok {
@@ -619,7 +636,7 @@ func (s *session) stage(ctx context.Context, t *task) error {
 	}
 	from := n.model()
 	if n.parent != nil {
-		d, _, err := s.done(n.parent)
+		d, _, err := s.readStage(n.parent)
 		if err != nil {
 			return err
 		}
@@ -635,7 +652,7 @@ func (s *session) stage(ctx context.Context, t *task) error {
 		return s.noteFinal(n, "", err)
 	}
 	args := n.args(n.run(), from, steps, s.threads)
-	s.say("%s: %s", s.who(t), shell(args))
+	s.logf("%s: %s", s.taskName(t), shell(args))
 	fmt.Fprintf(log, "$ %s\n", shell(args))
 	if err := s.Gad.Run(ctx, args, log, log); err != nil {
 		return s.noteFinal(n, shell(args), err)
@@ -652,7 +669,7 @@ func (s *session) stage(ctx context.Context, t *task) error {
 	if err != nil {
 		return err
 	}
-	d := done{Command: shell(args), Steps: len(rows), Actor: filepath.ToSlash(actor)}
+	d := stageRecord{Command: shell(args), Steps: len(rows), Actor: filepath.ToSlash(actor)}
 	for _, r := range rows {
 		d.TFLOP += r.tflop()
 		d.Seconds += r.seconds()
@@ -663,44 +680,47 @@ func (s *session) stage(ctx context.Context, t *task) error {
 	return writeJSON(s.FS, n.file(doneName), d)
 }
 
-// noteFinal keeps err if it would come again, so that it is not waited for.
+// noteFinal returns err, after writing it to failed.json if it is ErrFinal, so that later runs of
+// the study do not try again.
 func (s *session) noteFinal(n *node, command string, err error) error {
 	if errors.Is(err, ErrFinal) {
 		if failing := writeJSON(s.FS, n.file(failedName),
-			failed{command, oneLine(err)}); failing != nil {
+			failureRecord{command, oneLine(err)}); failing != nil {
 			return errors.Join(err, failing)
 		}
 	}
 	return err
 }
 
+// oneLine returns an error's text with line breaks replaced by semicolons.
 func oneLine(
 	err error) string {
 	return strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
 }
 
-// The probe of a fill: steps at learning rate 0, so that they cost what the first
-// steps of the run will, as many as it takes for the mean to be known to exact.
+// The probe of a stage with steps: fill runs at learning rate 0, so that its steps cost as much as
+// the run's first ones. It takes probeSteps to probeMost steps, until the standard error of the
+// mean cost is probeError of the mean.
 const (
 	probeSteps = 8
 	probeMost  = 64
-	exact      = 0.005
+	probeError = 0.005
 )
 
 var probeSettings = []string{"actor.optim.lr=0", "actor.optim.lr_warmup_steps=0",
 	"critic.optim.lr=0", "critic.optim.lr_warmup_steps=0",
 	"trainer.save_freq=0", "trainer.test_freq=0", "trainer.save_samples=0"}
 
-// steps is how many steps the stage takes, 0 for what its settings say. Those of a
-// fill are found once and kept.
+// steps returns the number of steps of a stage, 0 where its settings decide. For steps: fill it
+// runs a probe once and keeps the result in fill.json:
 //
-//	steps = (budget - cost of the stages before) / cost of a step
+// steps = (budget - cost of the stages before) / cost of a step
 func (s *session) steps(ctx context.Context, t *task, from string, log io.Writer) (int, error) {
 	n := t.node
 	if !n.stage.Fill {
 		return n.stage.Steps, nil
 	}
-	var f fill
+	var f fillRecord
 	probe := n.file(probeName)
 	if ok, err := readJSON(s.FS, n.file(fillName), &f); err != nil {
 		return 0, err
@@ -713,7 +733,7 @@ func (s *session) steps(ctx context.Context, t *task, from string, log io.Writer
 		return 0, err
 	}
 	if n.parent != nil {
-		if f.Before, _, err = s.spent(n.parent, b); err != nil {
+		if f.Before, _, err = s.chainCost(n.parent, b); err != nil {
 			return 0, err
 		}
 	}
@@ -739,7 +759,7 @@ func (s *session) steps(ctx context.Context, t *task, from string, log io.Writer
 			return 0, fmt.Errorf("steps: fill: the probe of %d steps cost nothing: %s has neither perf/tflops nor timing_s/step", len(rows), filepath.Join(probe, "metrics.jsonl"))
 		}
 		f.PerStep, f.Probed = mean, len(rows)
-		need := int(math.Ceil(math.Pow(sd/mean/exact, 2)))
+		need := int(math.Ceil(math.Pow(sd/mean/probeError, 2)))
 		if need = min(need, probeMost); need <= want {
 			break
 		}
@@ -749,26 +769,26 @@ func (s *session) steps(ctx context.Context, t *task, from string, log io.Writer
 	if err := writeJSON(s.FS, n.file(fillName), f); err != nil {
 		return 0, err
 	}
-	s.say("%s: %d steps fill the budget of %s: %s per step, %s before it", s.who(t), f.Steps,
+	s.logf("%s: %d steps fill the budget of %s: %s per step, %s before it", s.taskName(t), f.Steps,
 		number(f.Budget), number(f.PerStep), number(f.Before))
 	return f.Steps, s.FS.RemoveAll(probe)
 }
 
-// budget is what an arm may cost that ends with n.
+// budget returns the cost that an arm which ends with n may have, in the budget's unit.
 func (s *session) budget(n *node) (float64, error) {
 	b := s.plan.Budget
 	if n.like == nil {
 		return max(b.TFLOP, b.Seconds), nil
 	}
-	cost, _, err := s.spent(n.like, b)
+	cost, _, err := s.chainCost(n.like, b)
 	return cost, err
 }
 
-// spent is what n and all before it have cost in the budget's unit; ok says that all
-// of them are done.
-func (s *session) spent(n *node, b Budget) (cost float64, ok bool, err error) {
+// chainCost returns the cost of n and all stages before it, in the budget's unit; ok reports
+// whether all of them are finished.
+func (s *session) chainCost(n *node, b Budget) (cost float64, ok bool, err error) {
 	for _, m := range n.chain() {
-		d, have, err := s.done(m)
+		d, have, err := s.readStage(m)
 		if err != nil || !have {
 			return cost, false, err
 		}
@@ -777,13 +797,14 @@ func (s *session) spent(n *node, b Budget) (cost float64, ok bool, err error) {
 	return cost, true, nil
 }
 
-// failures joins the errors of tasks that failed and may not fail again.
-func (s *session) failures() error {
+// taskErrors returns an error for the tasks that failed with an error other than ErrFinal: their
+// number and the first error; nil for none.
+func (s *session) taskErrors() error {
 	n, first := 0, error(nil)
 	for _, t := range s.tasks {
 		if t.state == broken && !errors.Is(t.err, ErrFinal) {
 			if n++; first == nil {
-				first = fmt.Errorf("%s: %w", s.who(t), t.err)
+				first = fmt.Errorf("%s: %w", s.taskName(t), t.err)
 			}
 		}
 	}
@@ -795,8 +816,7 @@ func (s *session) failures() error {
 		n, len(s.tasks), first)
 }
 
-// DryRun says what Run would do: the command lines, and the time that they are
-// expected to take.
+// DryRun writes the command lines that Run would run, and their expected time.
 func DryRun(p *Plan, o Options, w io.Writer) error {
 	s, err := open(p, o)
 	if err != nil {

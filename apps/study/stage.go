@@ -21,52 +21,51 @@ import (
 	"gad/internal/vfs"
 )
 
-// Gad is what a study needs of the program around it.
+// Gad is the program whose commands a study runs.
 type Gad interface {
-	// Run runs one command line, without the program's name. What it prints goes to
-	// out, what it says to log. When ctx ends a training command saves and returns an
-	// error that is ErrInterrupted; the same command goes on. An error that is ErrFinal
-	// would come again. Several may run at a time.
+	// Run runs one command line, given without the program's name. Results go to out,
+	// messages to log. When ctx ends, a training command saves a checkpoint and returns
+	// ErrInterrupted; the same command resumes. ErrFinal means that the command would fail
+	// again. Run is safe for concurrent use.
 	Run(ctx context.Context, args []string, out, log io.Writer) error
 
-	// Checkpoint is the newest checkpoint of a run folder: a folder that holds actor/.
+	// Checkpoint returns the newest checkpoint of a run folder: a folder that holds actor/.
 	Checkpoint(run string) (dir string, err error)
 
-	// Plan checks the settings of a training command and says what it will take. The
-	// seconds of a step are measured if timed is set, else 0.
+	// Plan checks the settings of a training command and returns its needs. It measures the
+	// seconds of a step only if timed is set.
 	Plan(args []string, timed bool) (Needs, error)
 }
 
-// Needs are what a training command will take.
+// Needs is the memory and time of a training command.
 type Needs struct {
-	Bytes       int64   // of memory
-	Free        int64   // bytes of memory that there are now, 0 if unknown
-	Steps       int     // in all, 0 if unknown
-	StepSeconds float64 // 0 if it was not measured
+	Bytes       int64   // memory that the command takes
+	Free        int64   // free memory in bytes now, 0 if unknown
+	Steps       int     // of the whole run, 0 if unknown
+	StepSeconds float64 // 0 if not measured
 }
 
-// What callers branch on.
+// Errors that callers branch on.
 var (
-	// ErrInterrupted reports a study that was asked to stop and can go on.
+	// ErrInterrupted reports a study that was stopped and can be resumed.
 	ErrInterrupted = fault.ErrInterrupted
 	// ErrFinal reports a command that would fail again.
 	ErrFinal = errors.New("would fail again")
 )
 
-// node is a stage of one seed with all that comes before it: what arms share is one
-// node.
+// node is a stage of one seed after a chain of earlier stages. Arms that begin alike share nodes.
 type node struct {
 	plan   *Plan
 	stage  *Stage
 	seed   uint64
 	parent *node  // nil for the first stage
-	like   *node  // the last stage of the arm whose cost a fill copies
-	id     string // of everything that decides what it computes
+	like   *node  // with budget.like: the last stage of the arm whose cost is the budget
+	id     string // with a digest of everything that decides its result
 	label  string // for people
-	prio   int    // of the first arm and seed that needs it
+	prio   int    // index of the first cell that needs it
 }
 
-// chain is the node after all that comes before it.
+// chain returns the nodes from the first stage to n.
 func (n *node) chain() (list []*node) {
 	if n.parent != nil {
 		list = n.parent.chain()
@@ -74,8 +73,8 @@ func (n *node) chain() (list []*node) {
 	return append(list, n)
 }
 
-// The files of a node. The run's folder is gad's own, so that what the study knows of
-// it lies beside it.
+// Paths of a node: its folder, a file of the study there, and the run folder, which gad alone
+// writes.
 func (n *node) dir() string             { return filepath.Join(n.plan.Dir, "stages", n.id) }
 func (n *node) file(name string) string { return filepath.Join(n.dir(), name) }
 func (n *node) run() string             { return n.file("run") }
@@ -88,36 +87,36 @@ const (
 	probeName  = "probe"
 )
 
-// done is what the study keeps of a finished stage.
-type done struct {
+// stageRecord is the study's file of a finished stage, done.json.
+type stageRecord struct {
 	Command string  `json:"command"`
 	Steps   int     `json:"steps"`
 	Actor   string  `json:"actor"` // the student, below the stage's folder
 	TFLOP   float64 `json:"tflop"`
-	Seconds float64 `json:"seconds"` // of its steps and saves
+	Seconds float64 `json:"seconds"` // steps and saves
 
-	Warnings []string `json:"warnings,omitempty"` // of its log, each once: a discriminator that has not learned, for one
+	Warnings []string `json:"warnings,omitempty"` // distinct ones in its log
 }
 
-// failed is what the study keeps of a stage that would fail again.
-type failed struct {
+// failureRecord is the study's file of a stage that failed with ErrFinal, failed.json.
+type failureRecord struct {
 	Command string `json:"command"`
 	Why     string `json:"why"`
 }
 
-// fill is how many steps were found to fit the budget.
-type fill struct {
+// fillRecord is the study's file of a stage with steps: fill, fill.json.
+type fillRecord struct {
 	Steps   int     `json:"steps"`
 	Budget  float64 `json:"budget"`   // TFLOP, or seconds
-	Before  float64 `json:"before"`   // what the stages before it have taken
-	PerStep float64 `json:"per_step"` // mean of the probe
-	Probed  int     `json:"probed"`   // steps of the probe
+	Before  float64 `json:"before"`   // cost of the stages before it
+	PerStep float64 `json:"per_step"` // mean cost of the probe's steps
+	Probed  int     `json:"probed"`   // number of the probe's steps
 }
 
-// version of what the ids are made of.
+// version is part of every id: a change of how ids are computed raises it.
 const version = 1
 
-// graph is the plan as nodes and cells.
+// graph is the plan as nodes (stages) and cells (arms with seeds).
 type graph struct {
 	nodes []*node // parents first
 	cells []*cell // seed by seed
@@ -125,15 +124,15 @@ type graph struct {
 	sums  map[string]string // digests by path
 }
 
-// cell is an arm with a seed.
+// cell is an arm with a seed; last is its last stage.
 type cell struct {
 	arm  *Arm
 	seed uint64
 	last *node
 }
 
-// build makes the graph. The ids hold digests of data and student, so that a changed
-// file is another stage.
+// build returns the graph of a plan. Ids contain digests of data and models, so that a stage with a
+// changed input is another stage and runs again.
 func build(fsys vfs.FS, p *Plan) (*graph, error) {
 	g := &graph{byID: map[string]*node{}, sums: map[string]string{}}
 	for _, seed := range p.Seeds {
@@ -151,6 +150,7 @@ func build(fsys vfs.FS, p *Plan) (*graph, error) {
 	return g, nil
 }
 
+// arm adds the stages of an arm with a seed to the graph and returns the last.
 func (g *graph) arm(fsys vfs.FS, p *Plan, a *Arm, seed uint64) (last *node, err error) {
 	for _, s := range a.Stages {
 		n := &node{plan: p, stage: s, seed: seed, parent: last, prio: math.MaxInt}
@@ -166,7 +166,7 @@ func (g *graph) arm(fsys vfs.FS, p *Plan, a *Arm, seed uint64) (last *node, err 
 	return last, nil
 }
 
-// add is the node of the same id, or n itself.
+// add sets n's id and returns the graph's node of that id; it adds n where there is none.
 func (g *graph) add(fsys vfs.FS, n *node) (*node, error) {
 	key := struct {
 		Version                   int
@@ -203,7 +203,7 @@ func (g *graph) add(fsys vfs.FS, n *node) (*node, error) {
 	}{{&key.Model, "model", n.model()}, {&key.Data, "data", n.data()},
 		{&key.Val, "val_data", n.val()}, {&key.Ratings, "ratings", n.ratings()},
 		{&key.Teacher, "teacher", n.teacher()}} {
-		if *f.into, err = g.sum(fsys, f.what, f.path); err != nil {
+		if *f.into, err = g.digest(fsys, f.what, f.path); err != nil {
 			return nil, err
 		}
 	}
@@ -224,7 +224,8 @@ func (g *graph) add(fsys vfs.FS, n *node) (*node, error) {
 	return n, nil
 }
 
-// model is the student that the first stage of a chain starts from, "" for later ones.
+// model returns the folder of the student with which the first stage of a chain starts, "" for
+// later stages.
 func (n *node) model() string {
 	if n.parent != nil {
 		return ""
@@ -245,14 +246,14 @@ func (n *node) ratings() string { return withSeed(n.stage.Ratings, n.seed) }
 
 func (n *node) teacher() string { return withSeed(n.stage.Teacher, n.seed) }
 
-// settings are the common ones and the stage's own, which win.
+// settings returns the settings of every stage, then the stage's own, which win.
 func (n *node) settings() []string {
 	return append(append([]string{}, n.plan.Common...), n.stage.Set...)
 }
 
-// sum is a digest of a file, or of the files in a folder. Paths are lists, as gad
-// takes them.
-func (g *graph) sum(fsys vfs.FS, what, path string) (string, error) {
+// digest returns a digest of a file, or of the files in a folder, and keeps it by path. A path may
+// be a list of paths, as gad takes it.
+func (g *graph) digest(fsys vfs.FS, what, path string) (string, error) {
 	if path == "" {
 		return "", nil
 	}
@@ -261,7 +262,7 @@ func (g *graph) sum(fsys vfs.FS, what, path string) (string, error) {
 	}
 	h := sha256.New()
 	for _, p := range filepath.SplitList(path) {
-		if err := digest(fsys, h, p, "."); err != nil {
+		if err := hashPath(fsys, h, p, "."); err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
 				return "", fmt.Errorf("study: %s: %s: no such file or folder: paths are relative to the study's file: %w", what, p, ErrInput)
 			}
@@ -273,11 +274,12 @@ func (g *graph) sum(fsys vfs.FS, what, path string) (string, error) {
 	return s, nil
 }
 
-// ErrInput reports data or a student that is not there.
+// ErrInput reports data or a model that cannot be read.
 var ErrInput = errors.New("cannot be read")
 
-// digest writes names and bytes of what is at path, through symbolic links, to w.
-func digest(fsys vfs.FS, w io.Writer, path, name string) error {
+// hashPath writes the names and bytes of the file or folder at path to w. It follows symbolic links
+// and skips hidden files in folders.
+func hashPath(fsys vfs.FS, w io.Writer, path, name string) error {
 	info, err := fsys.Stat(path)
 	if err != nil {
 		return err
@@ -301,18 +303,19 @@ func digest(fsys vfs.FS, w io.Writer, path, name string) error {
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), ".") {
-			continue // locks, and what systems leave
+			continue // locks and files of the operating system
 		}
-		if err := digest(fsys, w, filepath.Join(path, e.Name()), name+"/"+e.Name()); err != nil {
+		if err := hashPath(fsys, w, filepath.Join(path, e.Name()), name+"/"+e.Name()); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// args is the command line that runs the node in the folder out with so many steps, 0
-// for what the settings say; extra settings win over all. from is the student that it
-// starts from, which is its parent's.
+// args returns the command line that runs the node.
+//
+// out is the run folder, from the student with which a stage other than train starts, steps the
+// number of steps (0: the settings decide). Extra settings win over all others.
 func (n *node) args(out, from string, steps, threads int, extra ...string) []string {
 	a := []string{n.stage.Run}
 	if n.stage.Run == "train" {
@@ -323,6 +326,7 @@ func (n *node) args(out, from string, steps, threads int, extra ...string) []str
 	return append(a, n.common(out, steps, threads, extra...)...)
 }
 
+// common returns the flags and settings of every stage's command line, the settings last.
 func (n *node) common(out string, steps, threads int, extra ...string) (a []string) {
 	a = append(a, "--data", n.data())
 	if n.stage.Ratings != "" {
@@ -349,9 +353,9 @@ func (n *node) common(out string, steps, threads int, extra ...string) (a []stri
 	return append(append(a, n.settings()...), extra...)
 }
 
-// environment are the flags about it. A stage that is off it plays with each of the teacher's
-// turns as a row; it says that it leaves the environment of the stage before it, since a run's
-// folder cannot name a program.
+// environment returns the flags that concern the environment. A stage without the study's
+// environment plays each turn of the teacher's as a row; after a stage that acted in it, --env ""
+// leaves it, since a run's folder cannot name a program.
 func (n *node) environment() (a []string) {
 	if cmd := n.plan.environment(n.stage); cmd != "" {
 		return []string{"--env", cmd}
@@ -365,6 +369,7 @@ func (n *node) environment() (a []string) {
 	return append(a, "--turns", "each")
 }
 
+// device returns the flags of device and precision.
 func (p *Plan) device() (a []string) {
 	if p.Device != "" {
 		a = append(a, "--device", p.Device)
@@ -375,11 +380,12 @@ func (p *Plan) device() (a []string) {
 	return a
 }
 
-// planned is the command line that gad is asked to plan in the node's place: before
-// the stages that it comes after have run there is only the student, and a stage of
-// the game would take over what the stage before it was told. The folder is one that
-// is never there: a run under way would insist on its own settings.
-func (n *node) planned(threads int) []string {
+// planArgs returns the command line of gad plan for the node.
+//
+// The stages before it may not have run. So it starts from the study's student, and train repeats
+// the settings that it would inherit from earlier stages of the game. Its output is a folder that
+// is never there: an existing run would insist on its own settings.
+func (n *node) planArgs(threads int) []string {
 	a := []string{n.stage.Run, "--model", n.chain()[0].model()}
 	own := n.common(n.file("planned"), n.stage.Steps, threads)
 	flags := own[:len(own)-len(n.settings())]
@@ -394,7 +400,7 @@ func (n *node) planned(threads int) []string {
 	return append(a, n.settings()...)
 }
 
-// shell is a command line as a person would type it.
+// shell returns a command line, quoted for a POSIX shell, that begins with gad.
 func shell(args []string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./_-"
 	words := []string{"gad"}
@@ -407,10 +413,10 @@ func shell(args []string) string {
 	return strings.Join(words, " ")
 }
 
-// row is the metrics of a step.
+// row is the metrics of a step by name.
 type row map[string]float64
 
-// metrics are those of a run, without what is not finite.
+// metrics returns the metrics of each step of a run, without values that are not finite.
 func metrics(fsys vfs.FS, run string) (rows []row, err error) {
 	recorded, err := report.ReadMetrics(fsys, run)
 	if err != nil {
@@ -424,7 +430,7 @@ func metrics(fsys vfs.FS, run string) (rows []row, err error) {
 	return rows, nil
 }
 
-// warnings are those of a run's log.jsonl, each once; none where there is no log.
+// warnings returns the distinct warnings in a run's log.jsonl; none where there is no log.
 func warnings(fsys vfs.FS, run string) (list []string, err error) {
 	path := filepath.Join(run, "log.jsonl")
 	f, err := fsys.Open(path)
@@ -451,16 +457,16 @@ func warnings(fsys vfs.FS, run string) (list []string, err error) {
 	return list, nil
 }
 
-// tflop is what a step computed, in 1e12 floating-point operations.
+// tflop returns the computation of a step, in 1e12 floating-point operations.
 func (r row) tflop() float64 { return r["perf/tflops"] * r["timing_s/step"] }
 
-// seconds is what a step took, with the checkpoint before it.
+// seconds returns the time of a step and the checkpoint before it, without validation.
 func (r row) seconds() float64 {
 	return r["timing_s/step"] - r["timing_s/val"] +
 		r["timing_s/save"]
 }
 
-// costs are what each step cost in the budget's unit.
+// costs returns the cost of each step in the budget's unit.
 func (b Budget) costs(rows []row) (list []float64) {
 	for _, r := range rows {
 		if b.Seconds > 0 {
@@ -472,15 +478,15 @@ func (b Budget) costs(rows []row) (list []float64) {
 	return list
 }
 
-// cost is what a stage cost in the budget's unit.
-func (b Budget) cost(d done) float64 {
+// cost returns the cost of a finished stage in the budget's unit.
+func (b Budget) cost(d stageRecord) float64 {
 	if b.Seconds > 0 {
 		return d.Seconds
 	}
 	return d.TFLOP
 }
 
-// readJSON reads a file of the study's own; ok is false where it is not there.
+// readJSON reads a JSON file of the study; ok is false where it does not exist.
 func readJSON(fsys vfs.FS, path string, into any) (ok bool, err error) {
 	raw, err := fsys.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -495,6 +501,7 @@ func readJSON(fsys vfs.FS, path string, into any) (ok bool, err error) {
 	return true, nil
 }
 
+// writeJSON writes a JSON file of the study.
 func writeJSON(fsys vfs.FS, path string, v any) error {
 	raw, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {

@@ -10,9 +10,8 @@ import (
 //
 //	mean -/+ t(0.975, n-1) * s / sqrt(n),  s^2 = sum (x - mean)^2 / (n - 1)
 //
-// One seed has no interval. What it says is how far another set of seeds may be from
-// these, the data and the recipe being the same; with few seeds it leans on the values
-// being about normal.
+// One seed has no interval. The interval covers the choice of seeds with the same data and recipe;
+// with few seeds it assumes that the values are about normal.
 type Interval struct {
 	Seeds  int      `json:"seeds"`
 	Mean   float64  `json:"mean"`
@@ -21,7 +20,7 @@ type Interval struct {
 	Values []Value  `json:"values"`
 }
 
-// Value is what one seed came to.
+// Value is a measure of one seed.
 type Value struct {
 	Seed  uint64  `json:"seed"`
 	Value float64 `json:"value"`
@@ -30,7 +29,8 @@ type Value struct {
 // confidence is the share of intervals that hold the true mean.
 const confidence = 0.95
 
-// moments are the mean and the standard deviation over x, by n - 1; 0 of one value.
+// moments returns the mean and the standard deviation (n - 1) of x: NaN for no values, a deviation
+// of 0 for one.
 func moments(x []float64) (mean, sd float64) {
 	n := float64(len(x))
 	if n == 0 {
@@ -48,7 +48,7 @@ func moments(x []float64) (mean, sd float64) {
 	return mean, math.Sqrt(sd)
 }
 
-// interval is the mean over seeds with its interval; nil of no values.
+// interval returns the mean over seeds with its interval, nil for no values.
 func interval(values []Value) *Interval {
 	if len(values) == 0 {
 		return nil
@@ -68,16 +68,16 @@ func interval(values []Value) *Interval {
 	return iv
 }
 
-// Paired is the difference of two arms seed by seed (paired t): what the seeds have in
-// common, the student and the order of the data, is in both.
+// Paired is the difference of two arms, paired by seed (paired t): arms of one seed share the
+// student and the order of the data.
 type Paired struct {
 	Interval
-	Wins *int `json:"wins,omitempty"` // seeds in which it is the better one, where better is known
+	Wins *int `json:"wins,omitempty"` // seeds in which the first arm is better; nil for a measure without a better direction
 }
 
-// paired is a - b over the seeds that both have; nil without one. better is 1 where more
-// is better, -1 where less is, 0 where neither.
-func paired(a, b *Interval, better int) *Paired {
+// pairedDifference returns a - b over the seeds that both have, nil if they have none in common.
+// better is 1 where more is better, -1 where less is, 0 where neither.
+func pairedDifference(a, b *Interval, better int) *Paired {
 	if a == nil || b == nil {
 		return nil
 	}

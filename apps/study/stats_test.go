@@ -47,26 +47,26 @@ func TestInterval(t *testing.T) {
 // t(0.975, 2) = 4.302653, half width 4.302653/sqrt 3 = 2.484138.
 func TestPaired(t *testing.T) {
 	a, b := interval(values(11, 52, 93)), interval(values(8, 51, 91))
-	p := paired(a, b, 1)
+	p := pairedDifference(a, b, 1)
 	if math.Abs(p.Mean-2) > 1e-12 || math.Abs(*p.Low-(2-2.484138)) > 1e-5 ||
 		math.Abs(*p.High-(2+2.484138)) > 1e-5 || *p.Wins != 3 {
 		t.Errorf("%+v", p)
 	}
-	if p := paired(a, b, -1); *p.Wins != 0 {
+	if p := pairedDifference(a, b, -1); *p.Wins != 0 {
 		t.Errorf("less is better: %d wins", *p.Wins)
 	}
-	if p := paired(a, b, 0); p.Wins != nil {
+	if p := pairedDifference(a, b, 0); p.Wins != nil {
 		t.Error("wins of what has no better")
 	}
-	if p := paired(interval(values(0.5, 0.7)), interval(values(0.5, 0.5)), 1); *p.Wins != 1 {
+	if p := pairedDifference(interval(values(0.5, 0.7)), interval(values(0.5, 0.5)), 1); *p.Wins != 1 {
 		t.Errorf("a tie is counted: %d wins", *p.Wins)
 	}
 	// Only seeds that both have.
 	some := interval([]Value{{3, 90}, {9, 1}})
-	if p := paired(some, b, 1); p.Seeds != 1 || p.Mean != -1 || p.Low != nil {
+	if p := pairedDifference(some, b, 1); p.Seeds != 1 || p.Mean != -1 || p.Low != nil {
 		t.Errorf("%+v", p)
 	}
-	if paired(interval([]Value{{9, 1}}), b, 1) != nil || paired(nil, b, 1) != nil {
+	if pairedDifference(interval([]Value{{9, 1}}), b, 1) != nil || pairedDifference(nil, b, 1) != nil {
 		t.Error("no seed in common")
 	}
 }
@@ -83,7 +83,7 @@ func TestSameCheck(t *testing.T) {
 	} {
 		var b strings.Builder
 		(&Report{Tables: []Table{{Set: "test", Temperature: 1, Rows: rows},
-			{Set: "unchecked", Rows: []Row{{Arm: "a"}}}}}).warnings(&b)
+			{Set: "unchecked", Rows: []Row{{Arm: "a"}}}}}).writeWarnings(&b)
 		if got := b.String(); want == "" && got != "" || !strings.HasSuffix(got, want) {
 			t.Errorf("%q, want %q", got, want)
 		}
@@ -160,7 +160,7 @@ func TestMarkdown(t *testing.T) {
 		t.Errorf("%+v", iv)
 	}
 	var b strings.Builder
-	line(&b, "a|b", "c")
+	writeRow(&b, "a|b", "c")
 	if b.String() != "| a\\|b | c |\n" {
 		t.Errorf("%q", &b)
 	}

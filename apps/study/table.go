@@ -13,7 +13,7 @@ import (
 	"gad/internal/vfs"
 )
 
-// Report is what came out of a study; study.json holds it.
+// Report is the results of a study, as in study.json.
 type Report struct {
 	Name       string       `json:"name"`
 	Command    string       `json:"command"`
@@ -21,13 +21,13 @@ type Report struct {
 	Budget     string       `json:"budget"`
 	Confidence float64      `json:"confidence"`
 	Tables     []Table      `json:"tables"`
-	Training   []Row        `json:"training"` // metrics, means over the last steps
+	Training   []Row        `json:"training"` // metrics of training, means over the last steps
 	Costs      []Cost       `json:"costs"`
 	Runs       []RunSummary `json:"runs"`
-	Missing    int          `json:"missing"` // runs of Runs that are neither done nor failed
+	Missing    int          `json:"missing"` // number of Runs whose state is missing
 }
 
-// RunSummary is an arm with a seed.
+// RunSummary is the results of an arm with a seed.
 type RunSummary struct {
 	Arm     string             `json:"arm"`
 	Seed    uint64             `json:"seed"`
@@ -41,7 +41,7 @@ type RunSummary struct {
 	Metrics map[string]float64 `json:"metrics,omitempty"` // training's, see Report.Training
 }
 
-// StageSummary is a stage that has been run.
+// StageSummary is a finished stage.
 type StageSummary struct {
 	Command string  `json:"command"`
 	Steps   int     `json:"steps"`
@@ -51,7 +51,7 @@ type StageSummary struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// Table is a set at a temperature.
+// Table is the measures of all arms on a set at a temperature.
 type Table struct {
 	Set         string       `json:"set"`
 	Data        string       `json:"data"`
@@ -61,20 +61,20 @@ type Table struct {
 	Differences []Difference `json:"differences"`
 }
 
-// Row is an arm's measures over the seeds that have them.
+// Row is an arm's measures, each over the seeds that have it.
 type Row struct {
 	Arm   string               `json:"arm"`
 	Cells map[string]*Interval `json:"cells"`
 }
 
-// Difference is an arm minus another, seed by seed.
+// Difference is the measures of an arm minus another's, paired by seed.
 type Difference struct {
 	Arm     string             `json:"arm"`
 	Against string             `json:"against"`
 	Cells   map[string]*Paired `json:"cells"`
 }
 
-// Cost is what an arm took, means over the seeds that are done.
+// Cost is the cost of an arm: means over the finished seeds.
 type Cost struct {
 	Arm      string    `json:"arm"`
 	Steps    string    `json:"steps"`
@@ -84,23 +84,23 @@ type Cost struct {
 	MaxShare float64   `json:"max_share_of_budget,omitempty"`
 }
 
-// lastSteps are those of an arm's last stage over which metrics of training are averaged.
+// lastSteps is the number of an arm's last steps over which metrics of training are averaged.
 const lastSteps = 20
 
-// Measures of an evaluation stand in the order of report.FigureOf; labels come after check,
-// and what it does not know at the end. What an evaluation says of itself is left out.
+// Measures of an evaluation stand in the order of report.FigureOf, labels after check, unknown ones
+// at the end. evalFacts describe the evaluation and are no measures; jsonOnly are measures that
+// study.json has and study.md does not.
 var (
-	ofNothing = []string{"rows", "episodes", "temperature", "fresh_d_steps", "fresh_d_seeds",
+	evalFacts = []string{"rows", "episodes", "temperature", "fresh_d_steps", "fresh_d_seeds",
 		"fresh_d_read"}
-	only = map[string]bool{"distinct_1": true, "reverse_kl_sampled": true,
+	jsonOnly = map[string]bool{"distinct_1": true, "reverse_kl_sampled": true,
 		"forward_kl_sampled": true, "against_cut": true,
-		// in study.json alone
 		"fresh_d_trained": true, "fresh_d_control": true, "fresh_d_ties": true}
 )
 
 const labelPrefix = "label: "
 
-// report gathers what is there.
+// report returns the report over all results on disk.
 func (s *session) report() (*Report, error) {
 	p := s.plan
 	r := &Report{Name: p.Name, Command: shell([]string{"study", p.File}), Seeds: p.Seeds,
@@ -137,6 +137,7 @@ func (s *session) report() (*Report, error) {
 	return r, nil
 }
 
+// add appends a value to an arm's measure.
 func add(into map[string]map[string][]Value, arm, name string, v Value) {
 	if into[arm] == nil {
 		into[arm] = map[string][]Value{}
@@ -144,6 +145,7 @@ func add(into map[string]map[string][]Value, arm, name string, v Value) {
 	into[arm][name] = append(into[arm][name], v)
 }
 
+// rowOf returns an arm's measures with their intervals.
 func rowOf(arm string, values map[string][]Value) Row {
 	row := Row{Arm: arm, Cells: map[string]*Interval{}}
 	for name, v := range values {
@@ -152,17 +154,17 @@ func rowOf(arm string, values map[string][]Value) Row {
 	return row
 }
 
-// summary is how far an arm with a seed has come.
+// summary returns the state and the results of a cell.
 func (s *session) summary(c *cell) (r RunSummary, err error) {
 	r = RunSummary{Arm: c.arm.Name, Seed: c.seed, State: "done"}
 	for _, n := range c.last.chain() {
-		d, ok, err := s.done(n)
+		d, ok, err := s.readStage(n)
 		if err != nil {
 			return r, err
 		}
 		if !ok {
 			if r.State == "done" {
-				if r.State, r.Why, err = s.stuck(n); err != nil {
+				if r.State, r.Why, err = s.unfinishedState(n); err != nil {
 					return r, err
 				}
 			}
@@ -189,7 +191,7 @@ func (s *session) summary(c *cell) (r RunSummary, err error) {
 		if err := s.identify(e); err != nil {
 			return r, err
 		}
-		if _, ok, err := s.evaluated(e); err != nil {
+		if _, ok, err := s.readEval(e); err != nil {
 			return r, err
 		} else if !ok {
 			if r.State == "done" {
@@ -205,14 +207,15 @@ func (s *session) summary(c *cell) (r RunSummary, err error) {
 	return r, nil
 }
 
-// stuck says why a stage is not done.
-func (s *session) stuck(n *node) (state, why string, err error) {
+// unfinishedState returns the state (failed or missing) of a stage without results, and why it
+// failed.
+func (s *session) unfinishedState(n *node) (state, why string, err error) {
 	for _, t := range s.tasks {
 		if t.node == n && t.eval == nil && t.state == broken {
 			return "failed", n.label + ": " + oneLine(t.err), nil
 		}
 	}
-	var f failed
+	var f failureRecord
 	if ok, err := readJSON(s.FS, n.file(failedName), &f); err != nil {
 		return "", "", err
 	} else if ok {
@@ -221,7 +224,7 @@ func (s *session) stuck(n *node) (state, why string, err error) {
 	return "missing", "", nil
 }
 
-// share is what part of the budget a run took; 0 is unknown.
+// share returns the part of the budget that a run took, 0 if unknown.
 func (s *session) share(c *cell, r RunSummary) (float64, error) {
 	b := s.plan.Budget
 	cost := r.TFLOP
@@ -234,7 +237,7 @@ func (s *session) share(c *cell, r RunSummary) (float64, error) {
 			if other.arm.Name == b.Like && other.seed == c.seed {
 				var ok bool
 				var err error
-				if whole, ok, err = s.spent(other.last, b); err != nil || !ok {
+				if whole, ok, err = s.chainCost(other.last, b); err != nil || !ok {
 					return 0, err
 				}
 			}
@@ -246,8 +249,9 @@ func (s *session) share(c *cell, r RunSummary) (float64, error) {
 	return cost / whole, nil
 }
 
-// summaries are those of the stage's rows that the plan's metrics ask for: of a plain name the mean
-// over the last steps that have it, of falls(NAME) and lost(NAME) what these say.
+// summaries returns the plan's metrics of a stage, by the text with which the plan asks for them:
+// for a plain name the mean over the last steps that have it, for falls(NAME) and lost(NAME) the
+// functions falls and drawdown.
 func summaries(rows []row, metrics []string) map[string]float64 {
 	m := map[string]float64{}
 	for _, text := range metrics {
@@ -267,8 +271,8 @@ func summaries(rows []row, metrics []string) map[string]float64 {
 			m[text], _ = moments(x)
 		case kind == "falls" && len(x) > 1:
 			m[text] = falls(x)
-		case kind == "lost" && len(x) >= lostSteps:
-			m[text] = lost(x)
+		case kind == "lost" && len(x) >= drawdownSteps:
+			m[text] = drawdown(x)
 		}
 	}
 	return m
@@ -285,7 +289,8 @@ func summaryOf(text string) (kind, name string) {
 	return "", text
 }
 
-// falls is the share of values below the one before: of steps whose update was followed by a fall.
+// falls returns the share of values below the value before: the share of updates followed by a
+// fall.
 func falls(x []float64) float64 {
 	n := 0
 	for i := 1; i < len(x); i++ {
@@ -296,21 +301,23 @@ func falls(x []float64) float64 {
 	return float64(n) / float64(len(x)-1)
 }
 
-// lostSteps are those over which lost takes its means, as the sign "right answers are being lost".
-const lostSteps = 5
+// drawdownSteps is the number of values in a mean of drawdown, as in the sign "right answers are
+// being lost".
+const drawdownSteps = 5
 
-// lost is the largest mean of lostSteps values less the mean of the last ones: how far a run lies
-// below its best at its end.
-func lost(x []float64) float64 {
+// drawdown returns the largest mean of drawdownSteps consecutive values minus the mean of the last
+// ones: how far a run ends below its best.
+func drawdown(x []float64) float64 {
 	best := math.Inf(-1)
 	var now float64
-	for i := lostSteps; i <= len(x); i++ {
-		now, _ = moments(x[i-lostSteps : i])
+	for i := drawdownSteps; i <= len(x); i++ {
+		now, _ = moments(x[i-drawdownSteps : i])
 		best = math.Max(best, now)
 	}
 	return best - now
 }
 
+// costOf returns the cost of an arm over its finished runs.
 func costOf(arm string, runs []RunSummary) Cost {
 	c := Cost{Arm: arm}
 	var tflop, seconds []Value
@@ -340,8 +347,8 @@ func costOf(arm string, runs []RunSummary) Cost {
 	return c
 }
 
-// table is the evaluations of one set at one temperature; nth is its place in
-// evaluations.
+// table returns the measures of all arms on one set at one temperature; nth is the index of that
+// pair in evaluations.
 func (s *session) table(set Set, temperature float64, nth int) (Table, error) {
 	t := Table{Set: set.Name, Data: set.Path, Temperature: temperature}
 	byArm := map[string]map[string][]Value{}
@@ -351,7 +358,7 @@ func (s *session) table(set Set, temperature float64, nth int) (Table, error) {
 		if err := s.identify(e); err != nil {
 			return t, err
 		}
-		a, ok, err := s.evaluated(e)
+		a, ok, err := s.readEval(e)
 		if err != nil {
 			return t, err
 		}
@@ -374,7 +381,7 @@ func (s *session) table(set Set, temperature float64, nth int) (Table, error) {
 		t.Measures = append(t.Measures, name)
 	}
 	sort.Slice(t.Measures, func(i, j int) bool {
-		a, b := place(t.Measures[i]), place(t.Measures[j])
+		a, b := measureOrder(t.Measures[i]), measureOrder(t.Measures[j])
 		return a < b || a == b && t.Measures[i] < t.Measures[j]
 	})
 	rows := map[string]Row{}
@@ -397,7 +404,7 @@ func (s *session) table(set Set, temperature float64, nth int) (Table, error) {
 			d := Difference{Arm: r.Arm, Against: against, Cells: map[string]*Paired{}}
 			for _, m := range t.Measures {
 				figure, _ := report.FigureOf(m)
-				if p := paired(r.Cells[m], base.Cells[m], figure.Better); p != nil {
+				if p := pairedDifference(r.Cells[m], base.Cells[m], figure.Better); p != nil {
 					d.Cells[m] = p
 				}
 			}
@@ -409,9 +416,9 @@ func (s *session) table(set Set, temperature float64, nth int) (Table, error) {
 	return t, nil
 }
 
-// figures are those of the evaluation's student. gad eval --env prints a list of models, here of
-// one, and its labels are counts of episodes: they become shares of those that are not broken.
-func (a answered) figures() map[string]any {
+// figures returns the figures of the evaluation's student. gad eval --env prints a list of models,
+// here of one, with counts of episodes by label: they become shares of the episodes without faults.
+func (a evalRecord) figures() map[string]any {
 	models, ok := a.Result["models"].([]any)
 	if !ok || len(models) != 1 {
 		return a.Result
@@ -434,8 +441,8 @@ func (a answered) figures() map[string]any {
 	return result
 }
 
-// fillLabels gives each seed that was checked a share of every label, 0 where no answer
-// had it.
+// fillLabels gives each seed that was checked a share of every label, 0 where no answer had the
+// label.
 func fillLabels(values map[string][]Value, names []string) {
 	for _, name := range names {
 		if !strings.HasPrefix(name, labelPrefix) {
@@ -457,9 +464,9 @@ func fillLabels(values map[string][]Value, names []string) {
 	}
 }
 
-// place is where a measure stands in a table: labels right behind check or success, one of which
-// is the first.
-func place(name string) int {
+// measureOrder returns a measure's sort key in a table: labels stand right after check or success,
+// of which a table has one.
+func measureOrder(name string) int {
 	if strings.HasPrefix(name, labelPrefix) {
 		return 1
 	}
@@ -476,13 +483,13 @@ func place(name string) int {
 	}
 }
 
-// measures are the numbers of an evaluation.
+// measures returns the measures of an evaluation by name, with the shares of labels.
 func measures(result map[string]any) map[string]float64 {
 	m := map[string]float64{}
 	for name, v := range result {
 		switch v := v.(type) {
 		case float64:
-			if !slices.Contains(ofNothing, name) {
+			if !slices.Contains(evalFacts, name) {
 				m[name] = v
 			}
 		case map[string]any:
@@ -499,20 +506,20 @@ func measures(result map[string]any) map[string]float64 {
 	return m
 }
 
-// write writes the report below the study's folder.
+// write writes the report into the study's folder: study.json, study.md and study.tsv.
 func (s *session) write(r *Report) error {
 	if err := writeJSON(s.FS, filepath.Join(s.plan.Dir, JSONName), r); err != nil {
 		return err
 	}
 	text := r.Markdown()
 	if err := vfs.WriteFile(s.FS, filepath.Join(s.plan.Dir, DataName),
-		[]byte(Separated(text))); err != nil {
+		[]byte(MarkdownToTSV(text))); err != nil {
 		return err
 	}
 	return vfs.WriteFile(s.FS, filepath.Join(s.plan.Dir, TablesName), []byte(text))
 }
 
-// Markdown is the report for people.
+// Markdown returns the report as study.md has it.
 func (r *Report) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# %s\n\n", r.Name)
@@ -526,31 +533,33 @@ func (r *Report) Markdown() string {
 		len(r.Seeds), strings.Trim(fmt.Sprint(r.Seeds), "[]"))
 	b.WriteString("Mean over seeds [95 % interval by Student's t]; a number in brackets after it is the number of seeds, if some are missing. Differences are paired by seed and followed by the number of seeds in which the arm is better, for measures that have a better direction.\n")
 	for _, t := range r.Tables {
-		t.markdown(&b, len(r.Seeds))
+		t.writeMarkdown(&b, len(r.Seeds))
 	}
-	r.figures(&b)
-	r.training(&b)
-	r.costs(&b)
-	r.failures(&b)
-	r.warnings(&b)
-	r.commands(&b)
+	r.writeFigures(&b)
+	r.writeTraining(&b)
+	r.writeCosts(&b)
+	r.writeFailures(&b)
+	r.writeWarnings(&b)
+	r.writeCommands(&b)
 	return b.String()
 }
 
-// line is a row of a Markdown table.
-func line(b *strings.Builder, cells ...string) {
+// writeRow writes a row of a Markdown table.
+func writeRow(b *strings.Builder, cells ...string) {
 	for i, c := range cells {
 		cells[i] = strings.ReplaceAll(c, "|", `\|`)
 	}
 	fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | "))
 }
 
-func head(b *strings.Builder, cells ...string) {
-	line(b, cells...)
+// writeHead writes the head of a Markdown table, with columns of numbers after the first.
+func writeHead(b *strings.Builder, cells ...string) {
+	writeRow(b, cells...)
 	b.WriteString("|---|" + strings.Repeat("---:|", len(cells)-1) + "\n")
 }
 
-func (t Table) markdown(b *strings.Builder, seeds int) {
+// writeMarkdown writes the table and its differences. seeds is the number of seeds of the study.
+func (t Table) writeMarkdown(b *strings.Builder, seeds int) {
 	how := fmt.Sprintf("temperature %g", t.Temperature)
 	if t.Temperature == 0 {
 		how = "greedy"
@@ -560,30 +569,30 @@ func (t Table) markdown(b *strings.Builder, seeds int) {
 		b.WriteString("Nothing has been evaluated yet.\n")
 		return
 	}
-	shown := t.shown()
-	head(b, append([]string{"arm"}, shown...)...)
+	shown := t.visibleMeasures()
+	writeHead(b, append([]string{"arm"}, shown...)...)
 	for _, r := range t.Rows {
 		cells := []string{r.Arm}
 		for _, m := range shown {
 			cells = append(cells, r.Cells[m].text(seeds, "%.3f"))
 		}
-		line(b, cells...)
+		writeRow(b, cells...)
 	}
 	if len(t.Differences) == 0 {
 		return
 	}
 	b.WriteByte('\n')
-	head(b, append([]string{"difference"}, shown...)...)
+	writeHead(b, append([]string{"difference"}, shown...)...)
 	for _, d := range t.Differences {
 		cells := []string{fmt.Sprintf("%s - %s", d.Arm, d.Against)}
 		for _, m := range shown {
 			cells = append(cells, d.Cells[m].text(seeds))
 		}
-		line(b, cells...)
+		writeRow(b, cells...)
 	}
 }
 
-// text is an interval as a cell of a table.
+// text returns an interval as a cell of a table, with its number of seeds if it is not seeds.
 func (iv *Interval) text(seeds int, format string) string {
 	if iv == nil {
 		return ""
@@ -598,6 +607,8 @@ func (iv *Interval) text(seeds int, format string) string {
 	return s
 }
 
+// text returns a difference as a cell of a table, with the number of seeds in which the first arm
+// is better.
 func (p *Paired) text(seeds int) string {
 	if p == nil {
 		return ""
@@ -609,27 +620,28 @@ func (p *Paired) text(seeds int) string {
 	return s
 }
 
-// shown are the measures of a table that people see.
-func (t Table) shown() (names []string) {
+// visibleMeasures returns the measures of a table that study.md shows.
+func (t Table) visibleMeasures() (names []string) {
 	for _, m := range t.Measures {
-		if !only[m] && !t.nowhere(m) {
+		if !jsonOnly[m] && !t.emptyFaults(m) {
 			names = append(names, m)
 		}
 	}
 	return names
 }
 
-// nowhere reports whether a measure is the count of broken episodes, and there are none.
-func (t Table) nowhere(m string) bool {
+// emptyFaults reports whether a measure is the count of broken episodes and no arm has a broken
+// episode.
+func (t Table) emptyFaults(m string) bool {
 	return m == "faults" && !slices.ContainsFunc(t.Rows,
 		func(r Row) bool { return r.Cells[m] != nil && r.Cells[m].Mean > 0 })
 }
 
-// figures says what the columns of the tables are.
-func (r *Report) figures(b *strings.Builder) {
+// writeFigures writes the definitions of the tables' columns.
+func (r *Report) writeFigures(b *strings.Builder) {
 	var names []string
 	for _, t := range r.Tables {
-		for _, m := range t.shown() {
+		for _, m := range t.visibleMeasures() {
 			if _, i := report.FigureOf(m); i >= 0 && !slices.Contains(names, m) {
 				names = append(names, m)
 			}
@@ -638,7 +650,7 @@ func (r *Report) figures(b *strings.Builder) {
 	if len(names) == 0 {
 		return
 	}
-	slices.SortFunc(names, func(x, y string) int { return place(x) - place(y) })
+	slices.SortFunc(names, func(x, y string) int { return measureOrder(x) - measureOrder(y) })
 	b.WriteString("\n## Figures\n\n")
 	for _, name := range names {
 		f, _ := report.FigureOf(name)
@@ -646,7 +658,8 @@ func (r *Report) figures(b *strings.Builder) {
 	}
 }
 
-func (r *Report) training(b *strings.Builder) {
+// writeTraining writes the table of training metrics.
+func (r *Report) writeTraining(b *strings.Builder) {
 	var names []string
 	for _, row := range r.Training {
 		for name := range row.Cells {
@@ -660,19 +673,20 @@ func (r *Report) training(b *strings.Builder) {
 	}
 	slices.Sort(names)
 	fmt.Fprintf(b, "\n## Training, last %d steps\n\n", lastSteps)
-	head(b, append([]string{"arm"}, names...)...)
+	writeHead(b, append([]string{"arm"}, names...)...)
 	for _, row := range r.Training {
 		cells := []string{row.Arm}
 		for _, name := range names {
 			cells = append(cells, row.Cells[name].text(len(r.Seeds), "%.3f"))
 		}
-		line(b, cells...)
+		writeRow(b, cells...)
 	}
 }
 
-func (r *Report) costs(b *strings.Builder) {
+// writeCosts writes the table of costs.
+func (r *Report) writeCosts(b *strings.Builder) {
 	fmt.Fprintf(b, "\n## Cost\n\nTraining steps only, without evaluations and probes. Budget: %s. Seconds were measured on this machine, which may have had other work.\n\n", r.Budget)
-	head(b, "arm", "steps", "TFLOP", "seconds", "share of the budget")
+	writeHead(b, "arm", "steps", "TFLOP", "seconds", "share of the budget")
 	for _, c := range r.Costs {
 		share := ""
 		if c.MaxShare > 0 {
@@ -690,20 +704,21 @@ func (r *Report) costs(b *strings.Builder) {
 			}
 			return fmt.Sprintf("%s (%d)", number(iv.Mean), iv.Seeds)
 		}
-		line(b, c.Arm, c.Steps, mean(c.TFLOP), mean(c.Seconds), share)
+		writeRow(b, c.Arm, c.Steps, mean(c.TFLOP), mean(c.Seconds), share)
 	}
 }
 
-func (r *Report) failures(b *strings.Builder) {
+// writeFailures writes the failed runs, and the number of runs that are not done.
+func (r *Report) writeFailures(b *strings.Builder) {
 	first := true
 	for _, run := range r.Runs {
 		if run.State == "failed" {
 			if first {
 				b.WriteString("\n## Failed\n\n")
-				head(b, "arm", "seed", "why")
+				writeHead(b, "arm", "seed", "why")
 			}
 			first = false
-			line(b, run.Arm, fmt.Sprint(run.Seed), run.Why)
+			writeRow(b, run.Arm, fmt.Sprint(run.Seed), run.Why)
 		}
 	}
 	if r.Missing > 0 {
@@ -712,8 +727,8 @@ func (r *Report) failures(b *strings.Builder) {
 	}
 }
 
-// warnings are what the stages warned of, and whose they were.
-func (r *Report) warnings(b *strings.Builder) {
+// writeWarnings writes each warning of the stages with the arms and seeds that had it.
+func (r *Report) writeWarnings(b *strings.Builder) {
 	var order []string
 	whose := map[string][]string{}
 	for _, run := range r.Runs {
@@ -736,14 +751,14 @@ func (r *Report) warnings(b *strings.Builder) {
 		return
 	}
 	b.WriteString("\n## Warnings\n\n")
-	head(b, "warning", "arm and seed")
+	writeHead(b, "warning", "arm and seed")
 	for _, w := range order {
-		line(b, w, strings.Join(whose[w], ", "))
+		writeRow(b, w, strings.Join(whose[w], ", "))
 	}
 }
 
-// sameCheck says that the checker gave the same score, 0 or 1, to every answer of every arm
-// and seed, or that as many episodes succeed, so that it cannot compare them; "" where it can.
+// sameCheck returns a warning if the checker gave the same score, 0 or 1, to every answer of every
+// arm and seed (or the same success to every episode) and so compares nothing; "" otherwise.
 func (t Table) sameCheck() string {
 	figure, of := "check", "answer"
 	if slices.Contains(t.Measures, "success") {
@@ -769,20 +784,20 @@ func (t Table) sameCheck() string {
 	return ""
 }
 
-// commands are those of the first seed; study.json has all of them.
-func (r *Report) commands(b *strings.Builder) {
+// writeCommands writes the commands of the first seed; study.json has all of them.
+func (r *Report) writeCommands(b *strings.Builder) {
 	fmt.Fprintf(b, "\n## Commands\n\nAll of it:\n\n```sh\n%s\n```\n\nWhat that runs for seed %d (study.json has every seed):\n\n```sh\n", r.Command, r.Seeds[0])
-	var told []string
+	var printed []string
 	for _, run := range r.Runs {
 		if run.Seed != r.Seeds[0] {
 			continue
 		}
 		fmt.Fprintf(b, "# %s\n", run.Arm)
 		for _, st := range run.Stages {
-			if slices.Contains(told, st.Command) {
+			if slices.Contains(printed, st.Command) {
 				continue // shared
 			}
-			told = append(told, st.Command)
+			printed = append(printed, st.Command)
 			fmt.Fprintln(b, st.Command)
 		}
 	}

@@ -99,7 +99,7 @@ func TestPullFullDisk(t *testing.T) {
 		}
 	}
 	remount("size=5m")
-	s.Misbehaving(func(c hubtest.Call, w http.ResponseWriter, r *http.Request) bool {
+	s.SetMisbehave(func(c hubtest.Call, w http.ResponseWriter, r *http.Request) bool {
 		if c.Kind == "cdn" && c.File == "model.safetensors" && c.Before == 0 {
 			// another program writes too
 			if err := os.WriteFile(filepath.Join(disk, "other"), make([]byte, 2_000_000),

@@ -92,7 +92,7 @@ func TestPullKill(t *testing.T) {
 	path := built(t)
 	repo := bigStudent()
 	s, cache := hub(t, map[string]*hubtest.Repo{"models/org/student": repo})
-	s.Misbehaving(slowly(10 * time.Millisecond))
+	s.SetMisbehave(slowly(10 * time.Millisecond))
 	r := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
 	killed, done, sent := 0, 0, 0
 	for starts := 0; killed < *pullKills; starts++ {
@@ -147,7 +147,7 @@ func TestPullInterrupt(t *testing.T) {
 	path := built(t)
 	repo := bigStudent()
 	s, cache := hub(t, map[string]*hubtest.Repo{"models/org/student": repo})
-	s.Misbehaving(slowly(50 * time.Millisecond))
+	s.SetMisbehave(slowly(50 * time.Millisecond))
 	partial := filepath.Join(cache, "models--org--student", "blobs",
 		hubtest.SHA256(repo.Files["model.safetensors"])+".incomplete")
 	p := start(t, path, "pull", "org/student")
@@ -163,7 +163,7 @@ func TestPullInterrupt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.Misbehaving(nil)
+	s.SetMisbehave(nil)
 	out, said := must(t, "pull", "org/student", "--dry-run")
 	if !strings.Contains(out, " in the cache\n") {
 		t.Errorf("%s%s", out, said)
@@ -185,7 +185,7 @@ func TestPullTwice(t *testing.T) {
 	path := built(t)
 	repo := bigStudent()
 	s, cache := hub(t, map[string]*hubtest.Repo{"models/org/student": repo})
-	s.Misbehaving(slowly(10 * time.Millisecond))
+	s.SetMisbehave(slowly(10 * time.Millisecond))
 	a, b := start(t, path, "pull", "org/student"), start(t, path, "pull", "org/student")
 	if codeA, codeB := a.end(t, patience), b.end(t, patience); codeA != exitDone ||
 		codeB != exitDone {

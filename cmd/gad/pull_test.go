@@ -182,7 +182,7 @@ func TestPullRefused(t *testing.T) {
 	// A token without access, and one with it.
 	s.Token = "hf_0123456789secret"
 	t.Setenv("HF_TOKEN", s.Token)
-	s.Misbehaving(func(c hubtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+	s.SetMisbehave(func(c hubtest.Call, w http.ResponseWriter, _ *http.Request) bool {
 		if c.Kind == "file" {
 			hubtest.Fail(w, 403, "GatedRepo",
 				"Access is restricted and "+s.Token+" is not in the authorized list.")
@@ -192,7 +192,7 @@ func TestPullRefused(t *testing.T) {
 	if code, _, said := gad("pull", "org/gated"); code != 3 || said != `gad: pull: org/gated: is gated, and the token has no access (the hub says: Access is restricted and [token] is not in the authorized list.): accept its licence on `+s.URL+`/org/gated with the token's account, and wait until access is granted`+"\n" {
 		t.Errorf("exit status %d, %s", code, said)
 	}
-	s.Misbehaving(nil)
+	s.SetMisbehave(nil)
 	must(t, "pull", "org/gated")
 	for name, content := range tree(t, cache) {
 		if strings.Contains(content, s.Token) {

@@ -77,7 +77,7 @@ func (p *program) printTables(file string, table bool) error {
 		return fmt.Errorf("study: %s: cannot be read: %w: give a file such as doc/study/doors.tsv",
 			file, err)
 	}
-	text, err := study.Tabled(file, string(data))
+	text, err := study.TSVToMarkdown(file, string(data))
 	if err == nil {
 		fmt.Fprint(p.out, text)
 	}

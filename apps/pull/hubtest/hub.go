@@ -1,6 +1,6 @@
-// Package hubtest is a Hugging Face hub on the loopback interface, with a content delivery
-// network, that misbehaves as it is told: for tests of whoever fetches from one. Python's
-// huggingface_hub takes it for a hub: scripts/peers/hub.sh.
+// Package hubtest runs a Hugging Face hub with a content delivery network on the loopback
+// interface, for tests of its clients. It misbehaves as a test wants. Python's huggingface_hub
+// accepts it as a hub: scripts/peers/hub.sh.
 package hubtest
 
 import (
@@ -22,30 +22,30 @@ import (
 // Repo is a repository.
 type Repo struct {
 	Files  map[string][]byte
-	Large  int               // bytes from which a file is large (LFS), and on the CDN; 0 is 1000
-	Gated  bool              // wants a token
-	Refs   map[string]string // revision: commit; nil is main alone
+	Large  int               // size from which a file is large (LFS) and on the CDN; 0 is 1000
+	Gated  bool              // needs a token
+	Refs   map[string]string // commits by revision; nil is main alone
 	Commit string            // "" is the hash of the files
 }
 
-// Call is one request as it has come.
+// Call is one request.
 type Call struct {
-	Number int    // from 0, of all requests
-	Before int    // earlier ones of the same kind and file
+	Number int    // index among all requests
+	Before int    // number of earlier requests of the same kind and file
 	Kind   string // info, tree, refs, file, cdn
 	File   string // of file and cdn: its path in the repository
 	Method string
 	Header http.Header
-	Body   []byte // of file and cdn: what a good answer has, all of it
+	Body   []byte // of file and cdn: the whole content of a right answer
 }
 
 // Server is a hub.
 type Server struct {
 	URL, CDN string // addresses of both, without a slash at their ends
-	Token    string // wanted by gated repositories, and of nobody else
+	Token    string // the only token that is accepted; gated repositories need it
 	Page     int    // files on a page of a list; 0 is 1000
 
-	// Misbehave may answer a call in its own way, and says whether it has.
+	// Misbehave may answer a call itself, and reports whether it has. May be nil.
 	Misbehave func(c Call, w http.ResponseWriter, r *http.Request) bool
 
 	repos map[string]*Repo // "models/OWNER/NAME", "datasets/OWNER/NAME"
@@ -56,8 +56,8 @@ type Server struct {
 	close  []func() error
 }
 
-// Start listens on two ports, one of the hub and one of its CDN. repos is by
-// "models/OWNER/NAME" or "datasets/OWNER/NAME".
+// Start listens on two ports, for the hub and its CDN. Keys of repos are models/OWNER/NAME or
+// datasets/OWNER/NAME.
 func Start(repos map[string]*Repo) (*Server, error) {
 	s := &Server{repos: repos, before: map[string]int{}}
 	for _, of := range []struct {
@@ -84,26 +84,26 @@ func (s *Server) Close() {
 	}
 }
 
-// Calls are the requests so far.
+// Calls returns the requests so far.
 func (s *Server) Calls() []Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.calls)
 }
 
-// SHA256 and BlobSHA1 are the names of a content: of a large file, and of a small one.
+// SHA256 returns the hub's name of a large file's content.
 func SHA256(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
 }
 
-// BlobSHA1 is git's hash of a file's content.
+// BlobSHA1 returns git's hash of a content: the hub's name of a small file's.
 func BlobSHA1(b []byte) string {
 	sum := sha1.Sum(append([]byte(fmt.Sprintf("blob %d\x00", len(b))), b...))
 	return hex.EncodeToString(sum[:])
 }
 
-// ID is the commit of a repository's main.
+// ID returns the commit of a repository's main.
 func (r *Repo) ID() string {
 	if r.Commit != "" {
 		return r.Commit
@@ -115,6 +115,7 @@ func (r *Repo) ID() string {
 	return BlobSHA1([]byte(all))
 }
 
+// names returns the paths of the files in order.
 func (r *Repo) names() (list []string) {
 	for name := range r.Files {
 		list = append(list, name)
@@ -123,6 +124,7 @@ func (r *Repo) names() (list []string) {
 	return list
 }
 
+// isLarge reports whether a file is on the CDN.
 func (r *Repo) isLarge(name string) bool {
 	limit := r.Large
 	if limit == 0 {
@@ -131,7 +133,7 @@ func (r *Repo) isLarge(name string) bool {
 	return len(r.Files[name]) >= limit
 }
 
-// commit is what a revision stands for; "" is nothing.
+// commit returns the commit of a revision; "" for none.
 func (r *Repo) commit(revision string) string {
 	switch {
 	case revision == r.ID():
@@ -144,7 +146,7 @@ func (r *Repo) commit(revision string) string {
 	return ""
 }
 
-// note records a call, and lets Misbehave answer it.
+// note records a call, and reports whether Misbehave has answered it.
 func (s *Server) note(c Call, w http.ResponseWriter, r *http.Request) (done bool) {
 	s.mu.Lock()
 	key := c.Kind + " " + c.File
@@ -156,14 +158,14 @@ func (s *Server) note(c Call, w http.ResponseWriter, r *http.Request) (done bool
 	return misbehave != nil && misbehave(c, w, r)
 }
 
-// Misbehaving replaces Misbehave while requests may come.
-func (s *Server) Misbehaving(f func(c Call, w http.ResponseWriter, r *http.Request) bool) {
+// SetMisbehave replaces Misbehave while requests may come.
+func (s *Server) SetMisbehave(f func(c Call, w http.ResponseWriter, r *http.Request) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.Misbehave = f
 }
 
-// Fail answers with a status and the headers by which a hub says why.
+// Fail answers with a status and the headers by which a hub gives the reason.
 func Fail(w http.ResponseWriter, status int, code, message string) {
 	if code != "" {
 		w.Header().Set("X-Error-Code", code)
@@ -174,6 +176,7 @@ func Fail(w http.ResponseWriter, status int, code, message string) {
 	json.NewEncoder(w).Encode(map[string]string{"error": message})
 }
 
+// hub handles requests to the hub itself.
 func (s *Server) hub(w http.ResponseWriter, r *http.Request) {
 	path := strings.TrimPrefix(r.URL.EscapedPath(), "/")
 	api := strings.HasPrefix(path, "api/")
@@ -254,7 +257,7 @@ func (s *Server) hub(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// tree is a page of the list of files.
+// tree answers with a page of the list of files.
 func (s *Server) tree(w http.ResponseWriter, r *http.Request, repo *Repo) {
 	names := repo.names()
 	from, _ := strconv.Atoi(r.URL.Query().Get("cursor"))
@@ -278,7 +281,7 @@ func (s *Server) tree(w http.ResponseWriter, r *http.Request, repo *Repo) {
 	answer(w, entries)
 }
 
-// Entry is a file in the list of files.
+// Entry returns a file's entry in the list of files.
 func (r *Repo) Entry(name string) map[string]any {
 	body := r.Files[name]
 	e := map[string]any{"type": "file", "oid": BlobSHA1(body), "size": len(body), "path": name}
@@ -289,6 +292,7 @@ func (r *Repo) Entry(name string) map[string]any {
 	return e
 }
 
+// resolve answers with a small file, or redirects to a large one on the CDN.
 func (s *Server) resolve(w http.ResponseWriter, r *http.Request, repo *Repo, commit, name,
 	token string) {
 	body, ok := repo.Files[name]
@@ -311,7 +315,7 @@ func (s *Server) resolve(w http.ResponseWriter, r *http.Request, repo *Repo, com
 	}
 }
 
-// cdn serves large files by their hashes, under ETags of its own.
+// cdn serves large files by their hashes, under its own ETags.
 func (s *Server) cdn(w http.ResponseWriter, r *http.Request) {
 	sum, name := strings.TrimPrefix(r.URL.Path, "/"), r.URL.Query().Get("path")
 	var body []byte
@@ -331,6 +335,7 @@ func (s *Server) cdn(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, strings.NewReader(string(body)))
 }
 
+// answer sends v as JSON.
 func answer(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	json.NewEncoder(w).Encode(v)
