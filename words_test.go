@@ -59,7 +59,6 @@ var wordy = strings.Fields(`
 	data/layout
 	data/parquet
 	internal/checker
-	internal/child
 	internal/comm
 	internal/comm/commtest
 	internal/comm/mpi
@@ -77,16 +76,13 @@ var wordy = strings.Fields(`
 	internal/env
 	internal/fault
 	internal/gguf
-	internal/grammar
 	internal/hostile
 	internal/jinja
-	internal/journal
 	internal/modeltest
 	internal/philox
 	internal/report
 	internal/safetensors
 	internal/scoring
-	internal/textmetrics
 	internal/vfs
 	internal/vfs/vfstest
 	model

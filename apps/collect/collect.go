@@ -193,7 +193,7 @@ func Open(o Options) (_ *Collection, err error) {
 			}
 		}
 	}()
-	if n := c.journal.Dropped(); n > 0 {
+	if n := c.journal.DroppedLines(); n > 0 {
 		o.Say(fmt.Sprintf("%s: damaged lines left out: %d: what they held is asked again", path, n))
 	}
 	if err := c.sameSettings(path); err != nil {
@@ -227,7 +227,7 @@ func (c *Collection) sameSettings(path string) error {
 	if err := json.Unmarshal(raw, &was); err != nil {
 		return fmt.Errorf("collect: %s: its settings cannot be read: %w", path, err)
 	}
-	if what := journal.Changed(was, c.o.Settings); what != "" {
+	if what := journal.Difference(was, c.o.Settings); what != "" {
 		return mistake{fmt.Sprintf("collect: %s: its answers are of other settings: %s: give the same, or another --output", path, what), ErrSettings}
 	}
 	return nil

@@ -130,7 +130,7 @@ func (j *judging) begin() (err error) {
 		journal.Options{FS: j.s.FS, Name: "endpoint: journal"}); err != nil {
 		return err
 	}
-	if n := j.journal.Dropped(); n > 0 {
+	if n := j.journal.DroppedLines(); n > 0 {
 		j.s.Console.Warn(fmt.Sprintf("%s: %s damaged and dropped: what was in it is asked again",
 			j.o.Journal, report.Count(n, "line")))
 	}

@@ -86,7 +86,7 @@ func Resume[S comparable](s *Session, o Output, noun string, settings S) (*Parti
 	if json.Unmarshal(raw, &was) != nil || was == none {
 		return nil, foreign
 	}
-	if what := journal.Changed(was, settings); what != "" {
+	if what := journal.Difference(was, settings); what != "" {
 		return nil, fault.Usagef(
 			"%s: %s: cannot be resumed: %s: give the same settings, or another --output", o.Command,
 			p.Path(), what)

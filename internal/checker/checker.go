@@ -175,9 +175,9 @@ func (c *Checker) check(ctx context.Context, rows []Row, env ...string) ([]Verdi
 	err = p.Wait()
 	c.mu.Lock()
 	delete(c.running, p)
-	c.said = p.Lines()
+	c.said = p.StderrLines()
 	c.mu.Unlock()
-	if err = c.ended(ctx, deadline, out, err, p.Said()); err != nil {
+	if err = c.ended(ctx, deadline, out, err, p.StderrNote()); err != nil {
 		return nil, err
 	}
 	return out.verdicts, nil
@@ -302,10 +302,10 @@ func parse(line string) (v Verdict, err error) {
 	if !strings.HasPrefix(text, "{") {
 		x, err := strconv.ParseFloat(text, 64)
 		if errors.Is(err, strconv.ErrSyntax) {
-			return v, fmt.Errorf("%s is not a score: %s", child.Quoted(text), want)
+			return v, fmt.Errorf("%s is not a score: %s", child.Quote(text), want)
 		}
 		if err != nil || math.IsNaN(x) || math.IsInf(x, 0) {
-			return v, fmt.Errorf("score %s is not finite: %s", child.Quoted(text), want)
+			return v, fmt.Errorf("score %s is not finite: %s", child.Quote(text), want)
 		}
 		return Verdict{Score: x}, nil
 	}
@@ -318,7 +318,7 @@ func parse(line string) (v Verdict, err error) {
 		err = json.Unmarshal(o.Score, &score)
 	}
 	if err != nil {
-		return v, fmt.Errorf("%s is not a score: %s", child.Quoted(text), want)
+		return v, fmt.Errorf("%s is not a score: %s", child.Quote(text), want)
 	}
 	if err := child.CheckLabel(o.Label); err != nil {
 		return v, err

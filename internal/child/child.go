@@ -20,26 +20,27 @@ import (
 	"unicode/utf8"
 )
 
-// Deadline is the variable that says when a program will be killed.
+// Deadline is the environment variable with the Unix time, in seconds, at which a program is
+// killed.
 const Deadline = "GAD_DEADLINE"
 
-// Process is a program that runs, or has ended.
+// Process is a program that was started; it runs or has ended.
 type Process struct {
-	In io.WriteCloser // standard input, where Start was given none
+	In io.WriteCloser // standard input, where Start got no reader
 
-	cmd  *exec.Cmd
-	said tail
+	cmd    *exec.Cmd
+	stderr tail
 }
 
-// Start runs line, a command for the shell, with gad's own path in the variable GAD. in is its
-// standard input; nil makes the pipe Process.In. out gets its standard output; an out with ReadFrom
-// reads the pipe itself, until its end. When ctx ends, the process group is killed; where that time
-// is known, the variable GAD_DEADLINE has it as Unix time, in seconds. env are more variables, as
-// NAME=VALUE. Wait must be called.
+// Start runs line, a command for the shell, with gad's own path in the variable GAD. The program
+// reads its standard input from in; a nil in makes the pipe Process.In. Its standard output goes to
+// out; an out with ReadFrom reads the pipe itself, to its end. When ctx ends, the process group is
+// killed; if ctx has a deadline, the variable GAD_DEADLINE has it as Unix time, in seconds. env
+// adds variables, as NAME=VALUE. The caller must call Wait.
 func Start(ctx context.Context, line string, in io.Reader, out io.Writer,
 	env ...string) (*Process, error) {
 	p := &Process{cmd: command(ctx, line)}
-	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = in, out, &p.said
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = in, out, &p.stderr
 	p.cmd.Env = os.Environ()
 	if self, err := os.Executable(); err == nil {
 		p.cmd.Env = append(p.cmd.Env, "GAD="+self)
@@ -63,8 +64,8 @@ func Start(ctx context.Context, line string, in io.Reader, out io.Writer,
 	return p, nil
 }
 
-// Wait waits for the program's end and for its output. An error is that of exit status or signal
-// (see Ended), of the context, or of in and out.
+// Wait waits for the program's end and for its output. It returns an exit status or a signal (see
+// Ended), the context's error, or an error of in or out.
 func (p *Process) Wait() error {
 	if err := p.cmd.Wait(); !errors.Is(err, exec.ErrWaitDelay) {
 		return err
@@ -72,45 +73,47 @@ func (p *Process) Wait() error {
 	return nil
 }
 
-// Ended reports whether err, of Wait, is an exit status other than 0 or a signal.
+// Ended reports whether err, returned by Wait, is an exit status other than 0 or a signal.
 func Ended(err error) bool {
 	_, is := errors.AsType[*exec.ExitError](err)
 	return is
 }
 
-// Kill ends the process group, also where only processes that the program has started are left.
+// Kill ends the process group, even if the program has ended and only its children are left.
 func (p *Process) Kill() error { return kill(p.cmd) }
 
-// Said is the last lines of standard error behind "; it said ", on one line; "" where there are
-// none.
-func (p *Process) Said() string { return p.said.String() }
+// StderrNote returns the last three lines of standard error as the end of a message, `; it said
+// "..."`, on one line; "" if there are none.
+func (p *Process) StderrNote() string { return p.stderr.String() }
 
-// Lines are the last lines of standard error, without control characters and empty ones.
-func (p *Process) Lines() []string { return p.said.lines() }
+// StderrLines returns the last lines of standard error, at most 4 kB, without control characters
+// and empty lines.
+func (p *Process) StderrLines() []string { return p.stderr.lines() }
 
-// keptError is how many bytes of standard error are kept.
-const keptError = 4 << 10
+// maxStderr bounds the bytes of standard error that are kept.
+const maxStderr = 4 << 10
 
-// tail keeps the last bytes that are written to it.
+// tail is a writer that keeps the last maxStderr bytes.
 type tail struct {
 	mu   sync.Mutex
-	kept []byte
+	last []byte
 }
 
-// Write takes everything and keeps the end.
+// Write appends p and drops bytes from the front beyond maxStderr. It never fails.
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.kept = append(t.kept, p[max(0, len(p)-keptError):]...)
-	t.kept = t.kept[max(0, len(t.kept)-keptError):]
+	t.last = append(t.last, p[max(0, len(p)-maxStderr):]...)
+	t.last = t.last[max(0, len(t.last)-maxStderr):]
 	return len(p), nil
 }
 
-// lines are what is kept, without empty lines. The first may have lost its beginning.
+// lines returns the kept bytes as lines, without control characters and empty lines. The first line
+// may lack its beginning.
 func (t *tail) lines() (all []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for line := range strings.Lines(strings.ToValidUTF8(string(t.kept), "?")) {
+	for line := range strings.Lines(strings.ToValidUTF8(string(t.last), "?")) {
 		line = strings.Map(func(r rune) rune {
 			if unicode.IsControl(r) && r != '\t' {
 				return -1
@@ -124,6 +127,8 @@ func (t *tail) lines() (all []string) {
 	return all
 }
 
+// String returns the last three lines in quotes behind "; it said ", at most 300 characters of
+// them.
 func (t *tail) String() string {
 	const lines, most = 3, 300
 	last := t.lines()
@@ -134,8 +139,8 @@ func (t *tail) String() string {
 	return "; it said " + strconv.Quote(string(text[max(0, len(text)-most):]))
 }
 
-// Quoted is text in quotes for a message, cut after 60 bytes.
-func Quoted(text string) string {
+// Quote returns text in quotes for a message, cut after 60 bytes at a character's border.
+func Quote(text string) string {
 	most := 60
 	if len(text) <= most {
 		return strconv.Quote(text)
@@ -151,13 +156,14 @@ func Quoted(text string) string {
 
 const maxLabel = 100 // characters
 
-// CheckLabel refuses a text that cannot name a kind of answer.
+// CheckLabel returns an error for a label that is not printable or has more than 100 characters. A
+// label names a kind of answer.
 func CheckLabel(label string) error {
 	hidden := func(r rune) bool { return !unicode.IsPrint(r) }
 	if utf8.RuneCountInString(label) > maxLabel || strings.ContainsFunc(label, hidden) {
 		return fmt.Errorf(
 			"label %s: must be printable and at most %d characters: a label names a kind of answer",
-			Quoted(label), maxLabel)
+			Quote(label), maxLabel)
 	}
 	return nil
 }

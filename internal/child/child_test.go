@@ -19,7 +19,7 @@ func TestQuoted(t *testing.T) {
 		"a\nb\x1b[2J":                  "a\nb\x1b[2J",
 		strings.Repeat("\x80", 1<<20):  strings.Repeat("\x80", 60) + "...",
 	} {
-		if got := Quoted(text); len(text) < 1000 && got != strconv.Quote(want) ||
+		if got := Quote(text); len(text) < 1000 && got != strconv.Quote(want) ||
 			strings.Contains(got, "\n") || len(got) > 4*64 {
 			t.Errorf("%.80q: %s, want %q", text, got, want)
 		}

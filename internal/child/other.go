@@ -7,10 +7,10 @@ import (
 	"os/exec"
 )
 
-// command is line for the shell of Windows.
+// command returns line as a command of the shell of Windows.
 func command(ctx context.Context, line string) *exec.Cmd {
 	return exec.CommandContext(ctx, "cmd", "/C", line)
 }
 
-// kill ends the shell; what that started, it cannot reach.
+// kill ends the shell, not the processes that the shell has started.
 func kill(cmd *exec.Cmd) error { return cmd.Process.Kill() }

@@ -69,14 +69,14 @@ func readHello(text []byte) (h hello, err error) {
 	}
 	if json.Unmarshal(text, &h) != nil || h.Version != Version || h.Episodes < 1 ||
 		strings.TrimSpace(h.Name) == "" || child.CheckLabel(h.Name) != nil {
-		return h, fmt.Errorf("%s is no hello: %s", child.Quoted(string(text)), want)
+		return h, fmt.Errorf("%s is no hello: %s", child.Quote(string(text)), want)
 	}
 	return h, nil
 }
 
 // object reads a line as a JSON object.
 func object(text []byte) (o map[string]json.RawMessage, err error) {
-	quoted := child.Quoted(string(text))
+	quoted := child.Quote(string(text))
 	switch err := json.Unmarshal(text, &o); {
 	case len(text) > maxLine:
 		return nil, fmt.Errorf("a line of more than %d bytes, %s: shorten it", maxLine, quoted)
@@ -109,7 +109,7 @@ func idOf(text []byte) (id uint64, ok bool) {
 // answered is an error that the environment itself gives in the place of a reply.
 type answered struct{ text string }
 
-func (a answered) Error() string { return "the environment says " + child.Quoted(a.text) }
+func (a answered) Error() string { return "the environment says " + child.Quote(a.text) }
 
 // replyKeys are the keys of a reply.
 var replyKeys = []string{"id", "append", "prompt", "reward", "done", "valid", "anchor", "label",
@@ -123,14 +123,14 @@ func readReply(text []byte, reset bool) (r Reply, err error) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(o)) {
 		if !slices.Contains(replyKeys, key) {
-			return r, fmt.Errorf("key %s is unknown: known are %s", child.Quoted(key),
+			return r, fmt.Errorf("key %s is unknown: known are %s", child.Quote(key),
 				strings.Join(replyKeys, ", "))
 		}
 	}
 	if raw, ok := o["error"]; ok {
 		var said string
 		if json.Unmarshal(raw, &said) != nil || said == "" {
-			return r, fmt.Errorf("error is %s: must be a text", child.Quoted(string(raw)))
+			return r, fmt.Errorf("error is %s: must be a text", child.Quote(string(raw)))
 		}
 		return r, answered{said}
 	}
@@ -149,7 +149,7 @@ func readReply(text []byte, reset bool) (r Reply, err error) {
 		text := f.into == &r.Anchor || f.into == &r.Label
 		if ok && (string(raw) != "null" || !text) &&
 			(string(raw) == "null" || json.Unmarshal(raw, f.into) != nil) {
-			return r, fmt.Errorf("%s is %s: %s", f.key, child.Quoted(string(raw)), f.rule)
+			return r, fmt.Errorf("%s is %s: %s", f.key, child.Quote(string(raw)), f.rule)
 		}
 	}
 	if err := child.CheckLabel(r.Label); err != nil {
@@ -186,7 +186,7 @@ func readMessages(key string, raw json.RawMessage) ([]Message, error) {
 	var list []json.RawMessage
 	if json.Unmarshal(raw, &list) != nil {
 		return nil, fmt.Errorf("%s is %s: must be a list of messages", key,
-			child.Quoted(string(raw)))
+			child.Quote(string(raw)))
 	}
 	messages := make([]Message, len(list))
 	for i, raw := range list {
@@ -197,20 +197,20 @@ func readMessages(key string, raw json.RawMessage) ([]Message, error) {
 		d.DisallowUnknownFields()
 		m := &messages[i]
 		if err := d.Decode(m); err != nil || raw[0] != '{' {
-			return fail(`%s: must be {"role":...,"content":...}, with name, tool_calls, tool_call_id or train beside them`, child.Quoted(string(raw)))
+			return fail(`%s: must be {"role":...,"content":...}, with name, tool_calls, tool_call_id or train beside them`, child.Quote(string(raw)))
 		}
 		if string(m.ToolCalls) == "null" {
 			m.ToolCalls = nil
 		}
 		if !slices.Contains(Roles, m.Role) {
-			return fail("role %s is unknown: known are %s", child.Quoted(m.Role),
+			return fail("role %s is unknown: known are %s", child.Quote(m.Role),
 				strings.Join(Roles, ", "))
 		}
 		if m.ToolCalls != nil {
 			var calls []map[string]any
 			if json.Unmarshal(m.ToolCalls, &calls) != nil || len(calls) == 0 {
 				return fail("tool_calls is %s: must be a list of objects",
-					child.Quoted(string(m.ToolCalls)))
+					child.Quote(string(m.ToolCalls)))
 			}
 			var b bytes.Buffer
 			if err := json.Compact(&b, m.ToolCalls); err != nil {

@@ -250,9 +250,9 @@ func (w *worker) heard(text []byte) {
 		return
 	case ok && e != nil:
 		w.blame(e, fmt.Errorf("%s is a reply to nothing: print one line for each reset and step",
-			child.Quoted(string(text))))
+			child.Quote(string(text))))
 	default:
-		err := cmp.Or(broken, fmt.Errorf("%s has the id of no open episode: a reply has the id of its request, and close gets none", child.Quoted(string(text))))
+		err := cmp.Or(broken, fmt.Errorf("%s has the id of no open episode: a reply has the id of its request, and close gets none", child.Quote(string(text))))
 		if e = w.longest(); e != nil {
 			w.blame(e, w.said(err))
 		} else {
@@ -263,7 +263,7 @@ func (w *worker) heard(text []byte) {
 }
 
 // said is err with what the child has said to people.
-func (w *worker) said(err error) error { return fmt.Errorf("%w%s", err, w.proc.Said()) }
+func (w *worker) said(err error) error { return fmt.Errorf("%w%s", err, w.proc.StderrNote()) }
 
 // answer answers the request that is under way. A fork must stand where its episode stood.
 func (w *worker) answer(e *episode, reply Reply) {
@@ -303,7 +303,7 @@ func (w *worker) crash(why error, culprit *episode) {
 func (w *worker) died(why error) {
 	proc := w.proc
 	w.end() // and all of its standard error is there
-	w.why = fmt.Errorf("%w%s", why, proc.Said())
+	w.why = fmt.Errorf("%w%s", why, proc.StderrNote())
 	w.barren++
 }
 
@@ -345,11 +345,11 @@ func (w *worker) start() error {
 		err = errClosed
 	}
 	if err == nil && w.hello != (hello{}) && h != w.hello {
-		err = fmt.Errorf("another hello than before, name %s", child.Quoted(h.Name))
+		err = fmt.Errorf("another hello than before, name %s", child.Quote(h.Name))
 	}
 	if err != nil {
 		w.end()
-		return fmt.Errorf("%w%s", err, proc.Said())
+		return fmt.Errorf("%w%s", err, proc.StderrNote())
 	}
 	if w.hello == (hello{}) { // others read it
 		w.hello = h
@@ -519,7 +519,7 @@ func (w *worker) again(e *episode, c *call, reset bool) (reply Reply, crashed bo
 					continue
 				}
 				return reply, false, fmt.Errorf("%s has another id than the request",
-					child.Quoted(string(text)))
+					child.Quote(string(text)))
 			}
 			if reply, err = readReply(text, reset); err == nil {
 				w.barren, w.noise = 0, 0
@@ -548,7 +548,7 @@ func difference(was, is Reply) string {
 	}
 	from := max(0, at-8)
 	show := func(text []byte) string {
-		return child.Quoted(string(bytes.ToValidUTF8(text[from:min(len(text), from+30)], nil)))
+		return child.Quote(string(bytes.ToValidUTF8(text[from:min(len(text), from+30)], nil)))
 	}
 	return "was " + show(a) + ", is " + show(b)
 }

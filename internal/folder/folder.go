@@ -32,12 +32,11 @@ var (
 type Folder struct {
 	path  string // as the caller gave it, for messages
 	root  *os.Root
-	below string // the folder within root
-	hub   string // the cache that root is a repository of; "" for any other folder
+	below string // the folder's path within root
+	hub   string // the cache in which root is a repository; "" for any other folder
 }
 
-// Open opens a folder. The path itself is the user's own word: it may be, or pass
-// through, a symbolic link.
+// Open opens a folder. path is given by the user: it may be, or pass through, a symbolic link.
 func Open(path string) (*Folder, error) {
 	f := &Folder{path: path, below: "."}
 	border := path
@@ -48,7 +47,7 @@ func Open(path string) (*Folder, error) {
 		}
 	}
 	if abs, err := filepath.Abs(real); err == nil {
-		if b, rel, ok := cached(abs); ok {
+		if b, rel, ok := splitCache(abs); ok {
 			border, f.below, f.hub = b, rel, filepath.Dir(b)
 		}
 	}
@@ -60,9 +59,9 @@ func Open(path string) (*Folder, error) {
 	return f, nil
 }
 
-// cached splits a path .../models--NAME/snapshots/REVISION[/...] behind
-// models--NAME.
-func cached(path string) (border, below string, ok bool) {
+// splitCache splits a path .../models--NAME/snapshots/REVISION[/...] behind models--NAME. ok is
+// false for a path of another shape.
+func splitCache(path string) (border, below string, ok bool) {
 	for at := path; ; at = filepath.Dir(at) {
 		snapshots := filepath.Dir(at)
 		border = filepath.Dir(snapshots)
@@ -88,7 +87,7 @@ func (f *Folder) Open(name string) (*os.File, error) {
 	// Stat comes first because opening a FIFO waits for a writer.
 	info, err := f.root.Stat(inside)
 	if err != nil {
-		if file := f.shared(inside); file != nil {
+		if file := f.openShared(inside); file != nil {
 			return file, nil
 		}
 		if link, lerr := f.root.Lstat(inside); lerr == nil && link.Mode()&fs.ModeSymlink != 0 {
@@ -106,7 +105,7 @@ func (f *Folder) Open(name string) (*os.File, error) {
 	return file, nil
 }
 
-// sharedBlob is what models--NAME/blobs/ETAG links to where the content is shared.
+// sharedBlob matches the link target of models--NAME/blobs/ETAG where the content is shared.
 var sharedBlob = regexp.MustCompile(`^\.\./\.\./blobs/([0-9a-f]{2})/([0-9a-f]{64})$`)
 
 // The file that marks the folder of shared contents, and its text.
@@ -115,10 +114,10 @@ const (
 	sharedVersion = "1\n"
 )
 
-// shared opens a file of a snapshot whose content is shared by several repositories; nil
-// where it is none. Every step is a link of exactly the form that huggingface_hub makes,
-// and the last one leads to a regular file.
-func (f *Folder) shared(inside string) *os.File {
+// openShared opens a file of a snapshot whose content several repositories share; it returns nil
+// for any other file. Every link must have exactly the form that huggingface_hub makes, and the
+// last must lead to a regular file.
+func (f *Folder) openShared(inside string) *os.File {
 	if f.hub == "" {
 		return nil
 	}
@@ -154,7 +153,7 @@ func (f *Folder) shared(inside string) *os.File {
 	return file
 }
 
-// ReadFile reads a regular file of the folder of at most limit bytes.
+// ReadFile reads a regular file of the folder. A file of more than limit bytes is an error.
 func (f *Folder) ReadFile(name string, limit int64) ([]byte, error) {
 	file, err := f.Open(name)
 	if err != nil {
@@ -193,7 +192,8 @@ func File(path string) (*os.File, error) {
 	return file, nil
 }
 
-// reason words an error of the file system with the path as the caller knows it.
+// reason returns an error of the file system with path in place of the path that the system was
+// given.
 func reason(path string, err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {

@@ -7,8 +7,8 @@ import (
 
 var errCut = errors.New("its file was cut short while it was read")
 
-// Guard runs f, which reads memory of [Map] on this goroutine. A page that has gone from
-// the file, which would end the program, is an error.
+// Guard runs f, which reads memory of [Map] on this goroutine. It returns an error where the file
+// was truncated meanwhile: reading such a page would otherwise end the program.
 func Guard(f func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

@@ -1,13 +1,14 @@
-// Package grammar says which bytes may follow a text that must become JSON, any value or one of a
-// schema, so that a sampler can leave out all other tokens.
+// Package grammar computes which bytes may follow a text that must become JSON, any value or one
+// that fits a schema, so that a sampler can mask all other tokens.
 //
-//	grammar.go  the automaton: nodes, stacks of what must still come, states made when first met
+//	grammar.go  the automaton: nodes, stacks, states built when first reached. Start here
 //	json.go     the nodes of JSON and of a JSON schema
 //
-// A grammar is a graph of nodes over bytes. A stack says what must still come, its top first; a
-// state is a set of stacks, because a text may be begun in several ways. Stacks are made once each
-// (hash-consed), so that a state is known by its stacks' numbers, and its transitions are kept: a
-// token costs a table look-up a byte once its states have been met. States are bounded: see most.
+// A grammar is a graph of nodes over bytes. A stack lists the nodes that must still be matched, its
+// top first; a state is a set of stacks, because a text may be parsed in several ways. Stacks are
+// hash-consed, so that a state is identified by its stacks' numbers, and its transitions are
+// cached: a token costs a table look-up a byte once its states are known. States are bounded: see
+// maxStates.
 package grammar
 
 import (
@@ -26,26 +27,27 @@ type node struct {
 	id    int
 }
 
-// stack is what must still come: a node, and what comes behind it. The nil stack is the end.
+// stack lists the nodes that must still be matched: top, then those of next. The nil stack is the
+// end.
 type stack struct {
 	top  *node
 	next *stack
 	id   int
 }
 
-// state is the set of stacks after some bytes.
+// state is the set of stacks after some bytes, with its cached transitions.
 type state struct {
-	tops []*stack // whose top is a set of bytes, by id
+	tops []*stack // stacks whose top is a set of bytes, by id
 	ends bool     // the text may end here
 	next [256]*state
 	made [256]bool
 }
 
-// most bounds the states and the stacks of one grammar: a schema that needs more is refused while
-// it is used.
-const most = 1 << 16
+// maxStates bounds the states of one grammar, and times eight its stacks. A schema that needs more
+// is refused when a text reaches them.
+const maxStates = 1 << 16
 
-// ErrLarge is a grammar with more states than are kept.
+// ErrLarge is returned where a grammar needs more than maxStates states.
 var ErrLarge = errors.New("grammar: too many states: use a simpler schema")
 
 // Grammar is a language of texts. Its methods may be called from several goroutines.
@@ -56,7 +58,7 @@ type Grammar struct {
 	start  *state
 }
 
-// newGrammar makes the grammar of root.
+// newGrammar returns the grammar whose texts match root.
 func newGrammar(root *node) (*Grammar, error) {
 	g := &Grammar{stacks: map[[2]int]*stack{}, states: map[string]*state{}}
 	var err error
@@ -64,7 +66,7 @@ func newGrammar(root *node) (*Grammar, error) {
 	return g, err
 }
 
-// push is the stack with n before next.
+// push returns the stack of n above next, the same pointer for the same two.
 func (g *Grammar) push(n *node, next *stack) *stack {
 	key := [2]int{n.id, 0}
 	if next != nil {
@@ -78,7 +80,7 @@ func (g *Grammar) push(n *node, next *stack) *stack {
 	return s
 }
 
-// stateOf is the state of the given stacks: each is opened until its top is a set of bytes.
+// stateOf returns the state of the given stacks: each is expanded until its top is a set of bytes.
 func (g *Grammar) stateOf(list []*stack) (*state, error) {
 	s := &state{}
 	seen := map[*stack]bool{}
@@ -88,7 +90,7 @@ func (g *Grammar) stateOf(list []*stack) (*state, error) {
 		if seen[at] {
 			continue
 		}
-		if seen[at] = true; len(seen) > most || len(g.stacks) > 8*most {
+		if seen[at] = true; len(seen) > maxStates || len(g.stacks) > 8*maxStates {
 			return nil, ErrLarge
 		}
 		switch {
@@ -117,14 +119,14 @@ func (g *Grammar) stateOf(list []*stack) (*state, error) {
 	if known, ok := g.states[key.String()]; ok {
 		return known, nil
 	}
-	if len(g.states) >= most {
+	if len(g.states) >= maxStates {
 		return nil, ErrLarge
 	}
 	g.states[key.String()] = s
 	return s, nil
 }
 
-// step is the state behind byte b; nil where it cannot follow.
+// step returns the state behind byte b; nil if b cannot follow.
 func (g *Grammar) step(s *state, b byte) (*state, error) {
 	if s.made[b] {
 		return s.next[b], nil
@@ -146,16 +148,17 @@ func (g *Grammar) step(s *state, b byte) (*state, error) {
 	return s.next[b], nil
 }
 
-// Text is how far a text has come in a grammar.
+// Text is a prefix of a text of a grammar.
 type Text struct {
 	g  *Grammar
-	at *state // nil behind bytes that the grammar does not have
+	at *state // nil if the bytes so far do not fit the grammar
 }
 
-// Begin is the empty text.
+// Begin returns the empty text.
 func (g *Grammar) Begin() *Text { return &Text{g, g.start} }
 
-// Append goes on with piece. It returns false, and the text is lost, if that cannot follow.
+// Append extends the text by piece. It returns false if piece cannot follow; the text then fits
+// nothing any more.
 func (t *Text) Append(piece []byte) (bool, error) {
 	t.g.mu.Lock()
 	defer t.g.mu.Unlock()
@@ -164,6 +167,7 @@ func (t *Text) Append(piece []byte) (bool, error) {
 	return t.at != nil, err
 }
 
+// walk returns the state behind piece, from s; nil if piece cannot follow.
 func (g *Grammar) walk(s *state, piece []byte) (_ *state, err error) {
 	for _, b := range piece {
 		if s == nil {
@@ -176,10 +180,10 @@ func (g *Grammar) walk(s *state, piece []byte) (_ *state, err error) {
 	return s, nil
 }
 
-// Ends reports whether the text may end here.
+// Ends reports whether the text is complete and may end here.
 func (t *Text) Ends() bool { return t.at != nil && t.at.ends }
 
-// Mask sets allowed[i] for each piece that may follow. An empty piece may not.
+// Mask sets allowed[i] to whether pieces[i] may follow the text. An empty piece may not.
 func (t *Text) Mask(pieces [][]byte, allowed []bool) error {
 	t.g.mu.Lock()
 	defer t.g.mu.Unlock()

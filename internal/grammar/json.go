@@ -9,24 +9,28 @@ import (
 	"strings"
 )
 
-// builder makes nodes.
+// builder makes the nodes of JSON and of one schema.
 type builder struct {
+	// nodes so far, the last node's id
 	made int
 
 	space, str, integer, number, value *node
 	object                             *node // any object
 
-	defs map[string]json.RawMessage // of a schema, by reference
+	defs map[string]json.RawMessage // definitions of the schema, by reference
+	// nodes of the references resolved so far
 	refs map[string]*node
-	left int // nodes that a schema may still have
+	left int // nodes that the schema may still need
 }
 
+// node returns a copy of n with an id of its own.
 func (b *builder) node(n node) *node {
 	b.made++
 	n.id = b.made
 	return &n
 }
 
+// set returns a byte of some ranges, given as pairs (from, to).
 func (b *builder) set(ranges ...byte) *node { // pairs: from, to
 	var in [256]bool
 	for i := 0; i < len(ranges); i += 2 {
@@ -49,22 +53,22 @@ func (b *builder) text(s string) *node {
 	return b.seq(list...)
 }
 
-// star is n any number of times.
+// star returns n repeated any number of times.
 func (b *builder) star(n *node) *node {
 	s := b.node(node{})
 	s.alt = []*node{b.seq(n, s), b.seq()}
 	return s
 }
 
-// Blanks between the parts of a value are at most a blank, or a line break and an indentation: a
-// model that found no end in blanks would write them for ever.
-const deepest = 16
+// maxIndent bounds the indentation between the parts of a value, in blanks. Whitespace is one
+// blank, or a line break and an indentation: a model that may repeat blanks without end does so.
+const maxIndent = 16
 
-// newBuilder makes the nodes of JSON, as RFC 8259 has it, in UTF-8 as RFC 3629 has that.
+// newBuilder returns a builder with the nodes of JSON (RFC 8259) in UTF-8 (RFC 3629).
 func newBuilder() *builder {
 	b := &builder{left: 4096}
 	indent := b.seq()
-	for range deepest {
+	for range maxIndent {
 		indent = b.maybe(b.seq(b.set(' ', ' '), indent))
 	}
 	b.space = b.alt(b.seq(), b.set(' ', ' '), b.seq(b.set('\n', '\n'), indent))
@@ -95,27 +99,27 @@ func newBuilder() *builder {
 	return b
 }
 
-// list is any number of elements with commas between them.
+// list returns any number of elements with commas between them, within open and end.
 func (b *builder) list(open, end byte, element *node) *node {
 	rest := b.star(b.seq(b.space, b.set(',', ','), b.space, element))
 	return b.seq(b.set(open, open), b.space, b.maybe(b.seq(element, rest, b.space)),
 		b.set(end, end))
 }
 
-// JSON is the grammar of a JSON object.
+// JSON returns the grammar of a JSON object.
 func JSON() (*Grammar, error) {
 	b := newBuilder()
 	return newGrammar(b.object)
 }
 
-// ignored are keys of a schema that say nothing of the value's form.
-var ignored = []string{"title", "description", "default", "examples", "$schema", "$id", "$comment",
+// annotations are the keys of a schema that do not restrict a value's form.
+var annotations = []string{"title", "description", "default", "examples", "$schema", "$id", "$comment",
 	"$defs", "definitions", "deprecated", "readOnly", "writeOnly", "strict"}
 
-// Schema is the grammar of the values of a JSON schema: type, properties (in their order; those not
-// required may be left out; no others come), required, items, minItems and maxItems, enum, const,
-// anyOf, and $ref within the schema. Another key that would restrict a value is an error, by its
-// name: a text would not keep to it.
+// Schema returns the grammar of the values of a JSON schema: type, properties (in the schema's
+// order; those not required may be left out; no others follow), required, items, minItems and
+// maxItems, enum, const, anyOf, and $ref within the schema. Any other key that restricts a value is
+// an error with its name: the grammar would not hold it.
 func Schema(text []byte) (*Grammar, error) {
 	b := newBuilder()
 	b.refs, b.defs = map[string]*node{}, map[string]json.RawMessage{"#": text}
@@ -139,7 +143,7 @@ func Schema(text []byte) (*Grammar, error) {
 	return newGrammar(n)
 }
 
-// ref is the node of a reference, made once, so that a schema may refer to itself.
+// ref returns the node of a reference, made once, so that a schema may refer to itself.
 func (b *builder) ref(to string) (*node, error) {
 	if n, ok := b.refs[to]; ok {
 		return n, nil
@@ -158,6 +162,7 @@ func (b *builder) ref(to string) (*node, error) {
 	return n, nil
 }
 
+// schema returns the node of a schema at a depth of nesting.
 func (b *builder) schema(text json.RawMessage, depth int) (*node, error) {
 	if b.left--; b.left < 0 || depth > 32 {
 		return nil, errors.New("is too large, or nested too deep")
@@ -175,7 +180,7 @@ func (b *builder) schema(text json.RawMessage, depth int) (*node, error) {
 		delete(m, key)
 		return raw
 	}
-	for _, key := range ignored {
+	for _, key := range annotations {
 		delete(m, key)
 	}
 	var of *node
@@ -211,7 +216,7 @@ func (b *builder) schema(text json.RawMessage, depth int) (*node, error) {
 			of.alt = append(of.alt, n)
 		}
 	default:
-		of, err = b.typed(m, take, depth)
+		of, err = b.typeNode(m, take, depth)
 	}
 	if err != nil {
 		return nil, err
@@ -222,8 +227,9 @@ func (b *builder) schema(text json.RawMessage, depth int) (*node, error) {
 	return of, nil
 }
 
-// typed is a value of the types that a schema names, or any.
-func (b *builder) typed(m map[string]json.RawMessage, take func(string) json.RawMessage,
+// typeNode returns a value of the types that the schema m names, or any value if it names none.
+// take removes a key from m and returns its value.
+func (b *builder) typeNode(m map[string]json.RawMessage, take func(string) json.RawMessage,
 	depth int) (*node, error) {
 	var types []string
 	raw := take("type")
@@ -276,7 +282,7 @@ func (b *builder) typed(m map[string]json.RawMessage, take func(string) json.Raw
 	return one, nil
 }
 
-// values is one of some values, written without blanks.
+// values returns one of the listed values, written without blanks.
 func (b *builder) values(list []json.RawMessage) (*node, error) {
 	one := b.node(node{})
 	for _, v := range list {
@@ -292,9 +298,9 @@ func (b *builder) values(list []json.RawMessage) (*node, error) {
 	return one, nil
 }
 
-// properties is an object of the schema's properties, in their order; without any, every object, or
-// one whose values are of the schema for others. Beside properties no others come, which is within
-// every such schema.
+// properties returns an object of the schema's properties in their order. Without properties it
+// returns any object, or one whose values fit the schema others. Additional properties behind
+// listed ones are never generated, which every such schema allows.
 func (b *builder) properties(raw, need, others json.RawMessage, depth int) (*node, error) {
 	if raw == nil && others != nil && string(others) != "true" &&
 		(need == nil || string(need) == "[]") {
@@ -317,7 +323,7 @@ func (b *builder) properties(raw, need, others json.RawMessage, depth int) (*nod
 	if need != nil && json.Unmarshal(need, &required) != nil {
 		return nil, errors.New("required: must be a list of strings")
 	}
-	names, of, err := inOrder(raw)
+	names, of, err := keysAndValues(raw)
 	if err != nil {
 		return nil, fmt.Errorf("properties: %w", err)
 	}
@@ -335,7 +341,7 @@ func (b *builder) properties(raw, need, others json.RawMessage, depth int) (*nod
 		key, _ := json.Marshal(name)
 		members[i] = b.seq(b.text(string(key)), b.space, b.set(':', ':'), b.space, v)
 	}
-	// what may come behind property i-1, if some property came before and if none did
+	// the rest behind property i-1, if some property precedes it and if none does
 	comma := b.seq(b.space, b.set(',', ','), b.space)
 	some, none := b.seq(), b.seq()
 	for i := len(names) - 1; i >= 0; i-- {
@@ -348,8 +354,8 @@ func (b *builder) properties(raw, need, others json.RawMessage, depth int) (*nod
 	return b.seq(b.set('{', '{'), b.space, none, b.space, b.set('}', '}')), nil
 }
 
-// inOrder reads an object's keys and values in their order.
-func inOrder(raw json.RawMessage) (names []string, values []json.RawMessage, err error) {
+// keysAndValues returns the keys and values of a JSON object in their order.
+func keysAndValues(raw json.RawMessage) (names []string, values []json.RawMessage, err error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
 		return nil, nil, errors.New("must be an object")
@@ -374,6 +380,8 @@ func inOrder(raw json.RawMessage) (names []string, values []json.RawMessage, err
 // mostItems bounds minItems and maxItems.
 const mostItems = 256
 
+// items returns an array of least to top elements of the schema raw; nil stands for any number, or
+// any value.
 func (b *builder) items(raw, least, top json.RawMessage, depth int) (*node, error) {
 	element := b.value
 	if raw != nil {
@@ -412,7 +420,7 @@ func (b *builder) items(raw, least, top json.RawMessage, depth int) (*node, erro
 	return b.seq(b.set('[', '['), b.space, rest, b.space, b.set(']', ']')), nil
 }
 
-// short is a name of a stranger's as it may stand in an error.
+// short returns s cut after 40 bytes, for an error.
 func short(s string) string {
 	if len(s) > 40 {
 		s = strings.ToValidUTF8(s[:40], "") + "..."

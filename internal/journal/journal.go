@@ -1,6 +1,6 @@
-// Package journal keeps what has been paid for, in money or in time, while a command works: a
-// file of records by key to which is only appended, and which the next command resumes from.
-// gad generate, gad data collect and gad eval --judge stand on it.
+// Package journal keeps records of work that was paid for, in money or in time: an append-only file
+// of records by key, from which an interrupted command resumes. gad generate, gad data collect and
+// gad eval --judge use it.
 package journal
 
 import (
@@ -22,37 +22,39 @@ import (
 	"gad/internal/vfs"
 )
 
-// ErrForeign is wrapped where a file is no journal: it must not be emptied.
+// ErrForeign is wrapped by the error for a file that is not a journal and must not be emptied.
 var ErrForeign = errors.New("has no record of a journal: give another output, or remove the file")
 
-// Options say what is particular about a journal.
+// Options are the settings of a journal.
 type Options struct {
 	FS   vfs.FS // nil is the disk
-	Name string // the errors' first words, such as "endpoint: journal"; "" leaves them without
+	Name string // begins every error, such as "endpoint: journal"; "" for none
 
-	// SyncEvery bounds what a loss of power costs of the records of Put: those of this time.
-	// 0: only an Append behind them makes them safe.
+	// SyncEvery bounds the records of Put that a loss of power can cost: those of this time. 0:
+	// they are safe only once a later Append returns.
 	SyncEvery time.Duration
 }
 
-// Journal is a file of records by key, as JSON lines: {"key": ..., "record": ...}. Its records
-// are held in memory. One process at a time may have it open: the caller sees to that.
+// Journal is a file of records by key, as JSON lines: {"key": ..., "record": ...}. All records are
+// held in memory. The caller ensures that one process at a time has it open.
 type Journal struct {
 	path string
 	o    Options
 	f    vfs.File // nil before Begin
 
-	mu       sync.Mutex
-	records  map[string]json.RawMessage
-	order    []string
-	damaged  bool // Begin writes the file anew
-	dropped  int  // lines of the file
-	written  int  // records
-	synced   int
+	mu      sync.Mutex
+	records map[string]json.RawMessage
+	order   []string
+	damaged bool // Begin must rewrite the file
+	dropped int  // lines of the file that could not be read
+	written int  // records written to the file by this process
+	// of written, the records that are on the disk
+	synced int
+	// a goroutine is in Sync
 	syncing  bool
 	syncedAt time.Time
-	moved    *sync.Cond // synced or failed
-	failed   error      // of a write: what follows it in the file would be lost
+	moved    *sync.Cond // signals a change of synced or failed
+	failed   error      // the first error of a write: the file would lose later records
 }
 
 // maxRecord bounds a line of a journal.
@@ -63,7 +65,7 @@ type journalLine struct {
 	Record json.RawMessage `json:"record"`
 }
 
-// Open opens the journal at path for records, or begins one: Read and Begin together.
+// Open opens the journal at path, or creates it: Read, then Begin.
 func Open(path string, o Options) (*Journal, error) {
 	j, err := Read(path, o)
 	if err != nil {
@@ -72,9 +74,9 @@ func Open(path string, o Options) (*Journal, error) {
 	return j, j.Begin()
 }
 
-// Read reads the journal at path and changes nothing; where there is none, it has no records.
-// A last line that a kill has cut short is dropped, and so are lines that a loss of power has
-// garbled: see Dropped. The error of a file without a record wraps ErrForeign.
+// Read reads the journal at path without changing it; if the file does not exist, the journal has
+// no records. A last line that a kill has cut is dropped, and so are lines that a loss of power has
+// garbled: see DroppedLines. The error for a file without a record wraps ErrForeign.
 func Read(path string, o Options) (*Journal, error) {
 	o.FS = vfs.OrDisk(o.FS)
 	j := &Journal{path: path, o: o, records: map[string]json.RawMessage{}}
@@ -82,7 +84,7 @@ func Read(path string, o Options) (*Journal, error) {
 	return j, j.read()
 }
 
-// Begin opens the file for Append and Put. A damaged file is written anew first.
+// Begin opens the file for Append and Put. A damaged file is rewritten first.
 func (j *Journal) Begin() (err error) {
 	if j.damaged {
 		if err := j.rewrite(); err != nil {
@@ -90,56 +92,56 @@ func (j *Journal) Begin() (err error) {
 		}
 	}
 	if j.f, err = j.o.FS.OpenAppend(j.path); err != nil {
-		return vfs.Target(j.named(err))
+		return vfs.Target(j.withName(err))
 	}
 	if err := j.o.FS.SyncDir(filepath.Dir(j.path)); err != nil {
-		return cmp.Or(j.f.Close(), j.named(err))
+		return cmp.Or(j.f.Close(), j.withName(err))
 	}
 	j.syncedAt = time.Now()
 	return nil
 }
 
-// named is an error behind the journal's name.
-func (j *Journal) named(err error) error {
+// withName returns err with the journal's name before it.
+func (j *Journal) withName(err error) error {
 	if j.o.Name == "" {
 		return err
 	}
 	return fmt.Errorf("%s: %w", j.o.Name, err)
 }
 
-// wrong is an error about the file of the journal.
-func (j *Journal) wrong(err error) error {
+// fileError returns err with the journal's name and the path of its file before it.
+func (j *Journal) fileError(err error) error {
 	if j.o.Name == "" {
 		return fmt.Errorf("%s: %w", j.path, err)
 	}
 	return fmt.Errorf("%s %s: %w", j.o.Name, j.path, err)
 }
 
-// read takes the records of the file.
+// read reads the file's records into memory.
 func (j *Journal) read() error {
 	f, err := j.o.FS.Open(j.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return j.named(err)
+		return j.withName(err)
 	}
 	defer f.Close()
 	if info, err := j.o.FS.Stat(j.path); err == nil && info.IsDir() {
-		return j.wrong(errors.New("is a folder: remove it, or give another output"))
+		return j.fileError(errors.New("is a folder: remove it, or give another output"))
 	}
 	r := bufio.NewReaderSize(f, 1<<20)
 	for {
 		line, err := r.ReadBytes('\n')
 		if err == io.EOF {
-			if len(j.records) == 0 && (j.dropped > 0 || !begins(line)) {
-				return j.wrong(ErrForeign)
+			if len(j.records) == 0 && (j.dropped > 0 || !mayBeRecord(line)) {
+				return j.fileError(ErrForeign)
 			}
 			j.damaged = j.damaged || j.dropped > 0 || len(line) > 0
 			return nil
 		}
 		if err != nil {
-			return j.named(err)
+			return j.withName(err)
 		}
 		var l journalLine
 		if err := json.Unmarshal(line, &l); err == nil && l.Key != "" && len(l.Record) > 0 {
@@ -150,19 +152,19 @@ func (j *Journal) read() error {
 	}
 }
 
-// beginning is how the first record of a journal begins.
-const beginning = `{"key":"`
+// linePrefix begins every line of a journal.
+const linePrefix = `{"key":"`
 
-// begins reports whether a text may be the beginning of a record that a kill has cut
-// short, or the zeros that a loss of power has left of it. Anything else, such as a text
-// of one line, is somebody's file and must not be emptied.
-func begins(line []byte) bool {
+// mayBeRecord reports whether line may be the start of a record that a kill has cut, or the zeros
+// that a loss of power has left of it. Any other text is another program's file and must not be
+// emptied.
+func mayBeRecord(line []byte) bool {
 	line = bytes.TrimLeft(line, "\x00")
-	return bytes.HasPrefix(line, []byte(beginning)[:min(len(line), len(beginning))])
+	return bytes.HasPrefix(line, []byte(linePrefix)[:min(len(line), len(linePrefix))])
 }
 
-// Foreign reports whether a file that is there cannot be a journal, by its first bytes: a
-// check that costs nothing, before anything else is done.
+// Foreign reports whether the file at path exists and cannot be a journal, by its first bytes: a
+// cheap check before other work begins.
 func Foreign(fsys vfs.FS, path string) (bool, error) {
 	if info, err := fsys.Stat(path); err != nil || !info.Mode().IsRegular() {
 		return !errors.Is(err, fs.ErrNotExist), nil
@@ -172,12 +174,12 @@ func Foreign(fsys vfs.FS, path string) (bool, error) {
 		return false, err
 	}
 	defer f.Close()
-	start := make([]byte, len(beginning))
+	start := make([]byte, len(linePrefix))
 	n, err := io.ReadFull(f, start)
-	return n > 0 && string(start[:n]) != beginning[:n] || err != nil && n == 0 && err != io.EOF, nil
+	return n > 0 && string(start[:n]) != linePrefix[:n] || err != nil && n == 0 && err != io.EOF, nil
 }
 
-// put keeps the first record of a key.
+// put stores a record in memory unless its key has one.
 func (j *Journal) put(key string, record json.RawMessage) {
 	if _, ok := j.records[key]; !ok {
 		j.records[key] = record
@@ -185,10 +187,10 @@ func (j *Journal) put(key string, record json.RawMessage) {
 	}
 }
 
-// Dropped is how many lines were garbled: what they held will be asked again.
-func (j *Journal) Dropped() int { return j.dropped }
+// DroppedLines returns the number of garbled lines. Their work has to be done again.
+func (j *Journal) DroppedLines() int { return j.dropped }
 
-// rewrite writes the file without what is damaged.
+// rewrite replaces the file by one with the readable records only.
 func (j *Journal) rewrite() error {
 	var all bytes.Buffer
 	for _, key := range j.order {
@@ -201,6 +203,7 @@ func (j *Journal) rewrite() error {
 	return vfs.Target(vfs.WriteFile(j.o.FS, j.path, all.Bytes()))
 }
 
+// encodeLine returns the line of a record, with its line break.
 func encodeLine(key string, record any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -212,7 +215,7 @@ func encodeLine(key string, record any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Lookup is the record of a key.
+// Lookup returns the record of a key, and whether there is one.
 func (j *Journal) Lookup(key string) (json.RawMessage, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -220,28 +223,31 @@ func (j *Journal) Lookup(key string) (json.RawMessage, bool) {
 	return r, ok
 }
 
-// Len is the number of records.
+// Len returns the number of records.
 func (j *Journal) Len() int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return len(j.records)
 }
 
-// Append adds a record, and returns when it would survive a loss of power, as all before
-// it. Calls at the same time share a sync. A key that has a record already keeps it. After
-// an error nothing more is appended.
+// Append adds a record and returns once it, and all records before it, would survive a loss of
+// power. Concurrent calls share a sync. A key keeps its first record. After an error nothing more
+// is appended.
 func (j *Journal) Append(key string, record any) error { return j.add(key, record, true) }
 
-// Put is Append without the wait, for what can be had again for nothing: see SyncEvery.
+// Put adds a record as Append does, without waiting, for records that cost nothing to make again:
+// see SyncEvery.
 func (j *Journal) Put(key string, record any) error { return j.add(key, record, false) }
 
+// add appends a record to the file and to memory. It waits for a sync if sync is set, or if
+// SyncEvery has passed since the last one.
 func (j *Journal) add(key string, record any, sync bool) error {
 	line, err := encodeLine(key, record)
 	if err != nil {
-		return j.named(err)
+		return j.withName(err)
 	}
 	if len(line) > maxRecord {
-		return j.wrong(fmt.Errorf("a record has %d MB: more than %d", len(line)>>20, maxRecord>>20))
+		return j.fileError(fmt.Errorf("a record has %d MB: more than %d", len(line)>>20, maxRecord>>20))
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -264,7 +270,8 @@ func (j *Journal) add(key string, record any, sync bool) error {
 	return j.sync(mine)
 }
 
-// sync waits until so many records would survive a loss of power. The caller holds mu.
+// sync waits until the first mine records written would survive a loss of power. The caller holds
+// mu.
 func (j *Journal) sync(mine int) error {
 	for j.failed == nil && j.synced < mine {
 		if j.syncing {
@@ -290,15 +297,15 @@ func (j *Journal) sync(mine int) error {
 	return j.failed
 }
 
-// fail keeps the first error.
+// fail stores the first error of a write and returns it. The caller holds mu.
 func (j *Journal) fail(err error) error {
 	if j.failed == nil {
-		j.failed = j.named(err)
+		j.failed = j.withName(err)
 	}
 	return j.failed
 }
 
-// Sync makes the records of Put safe, too.
+// Sync waits until the records of Put would survive a loss of power, too.
 func (j *Journal) Sync() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -308,7 +315,8 @@ func (j *Journal) Sync() error {
 	return j.failed
 }
 
-// All are the records with their keys, in the order in which they came.
+// All yields the keys and records in the order in which they were added. Nothing may be added
+// meanwhile.
 func (j *Journal) All() iter.Seq2[string, json.RawMessage] {
 	return func(yield func(string, json.RawMessage) bool) {
 		for _, key := range j.order {
@@ -319,20 +327,21 @@ func (j *Journal) All() iter.Seq2[string, json.RawMessage] {
 	}
 }
 
-// Close ends the journal. The records of Append are safe already.
+// Close closes the file; records of Append are safe already. It returns the first error of a write.
 func (j *Journal) Close() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	err := j.f.Close()
 	if j.failed == nil {
-		j.failed = j.wrong(errors.New("is closed"))
+		j.failed = j.fileError(errors.New("is closed"))
 	} else {
 		err = j.failed
 	}
 	return err
 }
 
-// Digest is the key of what the parts determine: a hash of their JSON.
+// Digest returns a hash of the parts' JSON, 32 hexadecimal digits, as the key of what they
+// determine.
 func Digest(parts ...any) string {
 	sum := sha256.New()
 	for _, p := range parts {

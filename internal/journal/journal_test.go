@@ -67,7 +67,7 @@ func TestJournal(t *testing.T) {
 		}
 		for _, dropped := range []int{1, 0} {
 			j, err := journal.Open(path, journal.Options{})
-			if err != nil || j.Len() != 9 || j.Dropped() != dropped {
+			if err != nil || j.Len() != 9 || j.DroppedLines() != dropped {
 				t.Fatalf("a damaged line: %v", err)
 			}
 			if err := j.Close(); err != nil {

@@ -7,23 +7,23 @@ import (
 	"reflect"
 )
 
-// Changed returns, in words, the first field in which the settings of an interrupted command differ
-// from those of the command that would resume it; "" where none does. Both are structs of one
-// type. A field with the tag `flag:"--n"` is told with its values, "--n was 1, now it is 2"; one
-// with the tag `same:"the model is"` holds a digest, "the model is not the same". The
-// fields of an embedded, exported struct are the settings' own.
-func Changed(was, now any) string {
+// Difference returns, in words, the first field in which the settings of an interrupted command
+// differ from those of the command that would resume it; "" if none does. Both are structs of one
+// type. A field with the tag `flag:"--n"` is reported with its values, "--n was 1, now it is 2";
+// one with the tag `same:"the model is"` holds a digest, "the model is not the same". The fields of
+// an embedded, exported struct count as the settings' own.
+func Difference(was, now any) string {
 	before, after := reflect.ValueOf(was), reflect.ValueOf(now)
 	for i := range before.NumField() {
 		x, y := before.Field(i).Interface(), after.Field(i).Interface()
 		field := before.Type().Field(i)
 		if field.Anonymous {
-			if what := Changed(x, y); what != "" {
+			if what := Difference(x, y); what != "" {
 				return what
 			}
 			continue
 		}
-		if reflect.DeepEqual(x, y) || none(before.Field(i)) && none(after.Field(i)) {
+		if reflect.DeepEqual(x, y) || emptyMap(before.Field(i)) && emptyMap(after.Field(i)) {
 			continue
 		}
 		if what := field.Tag.Get("same"); what != "" {
@@ -35,10 +35,10 @@ func Changed(was, now any) string {
 	return ""
 }
 
-// none reports whether a value is a map without entries, nil or not.
-func none(v reflect.Value) bool { return v.Kind() == reflect.Map && v.Len() == 0 }
+// emptyMap reports whether v is a map without entries, nil or not.
+func emptyMap(v reflect.Value) bool { return v.Kind() == reflect.Map && v.Len() == 0 }
 
-// show returns a setting's value as a message has it.
+// show returns a setting's value as text for a message.
 func show(v any) string {
 	x := reflect.ValueOf(v)
 	if x.Kind() == reflect.Pointer && !x.IsNil() {

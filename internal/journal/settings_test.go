@@ -42,7 +42,7 @@ func TestChanged(t *testing.T) {
 	} {
 		now := at
 		reflect.ValueOf(&now).Elem().FieldByName(field).Set(reflect.ValueOf(c.now))
-		if got := journal.Changed(at, now); got != c.want {
+		if got := journal.Difference(at, now); got != c.want {
 			t.Errorf("%s: %q, want %q", field, got, c.want)
 		}
 	}
@@ -50,7 +50,7 @@ func TestChanged(t *testing.T) {
 	same := at
 	same.T = &again
 	same.Extra = map[string]any{}
-	if got := journal.Changed(at, same); got != "" {
+	if got := journal.Difference(at, same); got != "" {
 		t.Errorf("equal values: %q", got)
 	}
 }

@@ -10,17 +10,17 @@ import (
 	"gad/internal/philox"
 )
 
-// replicates are the draws of a bootstrap: the ends of a 95 % interval then rest on 25 draws each
-// side.
+// replicates is the number of draws of a bootstrap: each end of a 95 % interval then has 25 draws
+// outside.
 const replicates = 1000
 
-// Interval is the 95 % bootstrap interval of a statistic over n units, say prompts: in each
-// replicate n units are drawn with replacement, statistic is told how often each was drawn, and the
-// interval goes from the 2.5th to the 97.5th percentile of what it answers (Efron and Tibshirani
-// 1993, "An Introduction to the Bootstrap", section 13.3). The draws are a function of seed.
-// Replicates for which the statistic is NaN are left out. Both ends are NaN when all are, when n <
-// 2, and when all replicates are equal: units that do not differ say nothing about others.
-// statistic must not keep weight, and is called from several goroutines.
+// Interval returns the 95 % bootstrap interval of a statistic over n units, say prompts. In each
+// replicate n units are drawn with replacement, and statistic returns its value from the number of
+// times that each was drawn; the interval goes from the 2.5th to the 97.5th percentile of these
+// values (Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 13.3). The draws
+// are a function of seed. Replicates whose value is NaN are left out. Both ends are NaN if all
+// values are, if n < 2, and if all replicates are equal: units that do not differ give no estimate
+// of the variance. statistic must not keep weight, and is called from several goroutines.
 func Interval(n int, seed uint64,
 	statistic func(replicate int, weight []float64) float64) [2]float64 {
 	nowhere := [2]float64{math.NaN(), math.NaN()}
@@ -57,8 +57,8 @@ func Interval(n int, seed uint64,
 	return [2]float64{ends[0], ends[1]}
 }
 
-// RatioInterval is the Interval of sum(xs)/sum(ys), unit by unit; nil ys are ones. For a share,
-// which is a mean of zeros and ones, it is Wilson's.
+// RatioInterval returns the Interval of sum(xs)/sum(ys) over units; nil ys are ones. For a share, a
+// mean of zeros and ones, it returns Wilson's interval.
 func RatioInterval(xs, ys []float64, seed uint64) [2]float64 {
 	if isShare(xs, ys) {
 		k := 0
@@ -68,27 +68,27 @@ func RatioInterval(xs, ys []float64, seed uint64) [2]float64 {
 		return Wilson(k, len(xs))
 	}
 	return Interval(len(xs), seed,
-		func(_ int, weight []float64) float64 { return weighted(xs, ys, weight) })
+		func(_ int, weight []float64) float64 { return weightedRatio(xs, ys, weight) })
 }
 
-// RatioDifference is the Interval of sum(xs)/sum(ys) - sum(xs0)/sum(ys0) of the same units: each
-// draw takes the same units of both. For two shares it is Newcombe's.
+// RatioDifference returns the Interval of sum(xs)/sum(ys) - sum(xs0)/sum(ys0), paired: each draw
+// takes the same units of both. For two shares it returns Newcombe's interval.
 func RatioDifference(xs, ys, xs0, ys0 []float64, seed uint64) [2]float64 {
 	if isShare(xs, ys) && isShare(xs0, ys0) {
 		return Newcombe(xs, xs0)
 	}
 	return Interval(len(xs), seed, func(_ int, weight []float64) float64 {
-		return weighted(xs, ys, weight) - weighted(xs0, ys0, weight)
+		return weightedRatio(xs, ys, weight) - weightedRatio(xs0, ys0, weight)
 	})
 }
 
-// isShare reports whether sum(xs)/sum(ys) is a share of units.
+// isShare reports whether sum(xs)/sum(ys) is a share of units: every x is 0 or 1, and ys is nil.
 func isShare(xs, ys []float64) bool {
 	return ys == nil && !slices.ContainsFunc(xs, func(x float64) bool { return x != 0 && x != 1 })
 }
 
-// weighted is sum(w*xs)/sum(w*ys); nil ys are ones.
-func weighted(xs, ys, weight []float64) float64 {
+// weightedRatio returns sum(w*xs)/sum(w*ys); nil ys are ones.
+func weightedRatio(xs, ys, weight []float64) float64 {
 	var sum, of float64
 	for i, w := range weight {
 		sum += w * xs[i]
@@ -104,9 +104,9 @@ func weighted(xs, ys, weight []float64) float64 {
 // z975 is the 97.5th percentile of the normal distribution.
 const z975 = 1.959963984540054
 
-// Wilson is the 95 % interval of a share of k in n (Wilson 1927): unlike the bootstrap's it says
-// something where k is 0 or n. It lies within 0 and 1. Both ends are NaN when n < 2: of one unit it
-// would be 0.2 to 1, or 0 to 0.8.
+// Wilson returns the 95 % interval of a share of k in n (Wilson 1927), within 0 and 1. Unlike the
+// bootstrap's it has a width where k is 0 or n. Both ends are NaN if n < 2: for one unit it would
+// be 0.2 to 1, or 0 to 0.8.
 func Wilson(k, n int) [2]float64 {
 	if n < 2 {
 		return [2]float64{math.NaN(), math.NaN()}
@@ -117,11 +117,11 @@ func Wilson(k, n int) [2]float64 {
 	return [2]float64{max(0, centre-half), min(1, centre+half)}
 }
 
-// Newcombe is the 95 % interval of the share of ones in xs minus that in ys, of the same units:
-// Wilson's intervals of both, combined with the correlation of the units (Newcombe 1998, "Improved
-// confidence intervals for the difference between binomial proportions based on paired data",
-// method 10). Unlike the bootstrap's it says something where all units differ alike. Both ends are
-// NaN when there are fewer than two units.
+// Newcombe returns the 95 % interval of the share of ones in xs minus the share in ys, of the same
+// units: Wilson's intervals of both, combined with the correlation of the units (Newcombe 1998,
+// "Improved confidence intervals for the difference between binomial proportions based on paired
+// data", method 10). Unlike the bootstrap's it has a width where all units differ alike. Both ends
+// are NaN if there are fewer than two units.
 func Newcombe(xs, ys []float64) [2]float64 {
 	var both, onlyX, onlyY, neither float64
 	for i, x := range xs {
@@ -153,11 +153,12 @@ func Newcombe(xs, ys []float64) [2]float64 {
 	return [2]float64{d - half(px-wx[0], wy[1]-py), d + half(wx[1]-px, py-wy[0])}
 }
 
-// Jackknife is the 95 % interval of a statistic from its value over all units and its values with
-// each unit left out: the value plus and minus 1.96 standard errors, with se^2 = (n-1)/n sum (x_i -
-// mean x)^2 (Efron and Tibshirani 1993, section 11.2). It is for what a bootstrap cannot do: a
-// statistic that counts different things sees a unit that is drawn twice as a repetition. Both ends
-// are NaN when there are fewer than two units, or when no unit makes a difference.
+// Jackknife returns the 95 % interval of a statistic from whole, its value over all units, and
+// without, its values with each unit left out: whole plus and minus 1.96 standard errors, with se^2
+// = (n-1)/n sum (x_i - mean x)^2 (Efron and Tibshirani 1993, section 11.2). It serves where a
+// bootstrap fails: a statistic that counts different items takes a unit drawn twice for a
+// repetition. Both ends are NaN if there are fewer than two units, or if no unit makes a
+// difference.
 func Jackknife(whole float64, without []float64) [2]float64 {
 	n := float64(len(without))
 	if n < 2 {

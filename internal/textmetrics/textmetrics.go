@@ -1,5 +1,5 @@
-// Package textmetrics measures generated text: overlap with a reference, variety, repetition,
-// length.
+// Package textmetrics measures generated text: textmetrics.go has overlap with a reference, variety
+// and repetition; interval.go has confidence intervals of such figures.
 package textmetrics
 
 import (
@@ -13,7 +13,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// MaxWords is how many words of a text RougeL compares; the rest is left out. At this length a
+// MaxWords bounds the words of a text that RougeL compares; it ignores the rest. At this length a
 // comparison takes about MaxWords^2/64 = 67 million word operations.
 const MaxWords = 1 << 16
 
@@ -53,15 +53,15 @@ func words(text string, limit int) []string {
 	return out
 }
 
-// RougeL is the sentence-level ROUGE-L F1 of a candidate against one reference: with L the length
-// in words of their longest common subsequence, precision P = L/|candidate|, recall R =
+// RougeL returns the sentence-level ROUGE-L F1 of a candidate against one reference: with L the
+// length in words of their longest common subsequence, precision P = L/|candidate|, recall R =
 // L/|reference| and
 //
 //	F1 = 2PR/(P+R) = 2L/(|candidate|+|reference|)
 //
 // (Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries", section 3.1, with beta = 1).
-// It lies in [0, 1], is symmetric, and is 0 when either text has no word. What a word is: letters
-// and digits in lower case, every Chinese character and Japanese kana by itself. Only the first
+// It lies in [0, 1], is symmetric, and is 0 when either text has no word. A word is a run of
+// letters and digits in lower case, or one Chinese character or Japanese kana. Only the first
 // MaxWords words of each text count.
 func RougeL(candidate, reference string) float64 {
 	c, r := words(candidate, MaxWords), words(reference, MaxWords)
@@ -71,9 +71,9 @@ func RougeL(candidate, reference string) float64 {
 	return 2 * float64(lcs(c, r)) / float64(len(c)+len(r))
 }
 
-// lcs is the length of the longest common subsequence of a and b, by the bit-parallel recurrence of
-// Hyyrö (2004, "Bit-parallel LCS-length computation revisited"): V holds one bit for each word of
-// a, all set; each word w of b, with M its places in a, does
+// lcs returns the length of the longest common subsequence of a and b, by the bit-parallel
+// recurrence of Hyyrö (2004, "Bit-parallel LCS-length computation revisited"): V holds one bit for
+// each word of a, all set; each word w of b, with M its places in a, does
 //
 //	U = V & M;  V = (V + U) | (V - U)
 //
@@ -132,11 +132,12 @@ func lcs(a, b []string) int {
 	return zeros
 }
 
-// DistinctN is the share of different n-grams of words among all n-grams of all texts together; no
-// n-gram spans two texts. It is 1 when nothing repeats and 0 when there is no n-gram. After Li et
-// al. 2016, "A Diversity-Promoting Objective Function for Neural Conversation Models", section 5,
-// who divide by the number of words; for n = 1 that is the same, for larger n the number of n-grams
-// lets the full variety reach 1. Words as in RougeL, without a limit. It panics if n < 1.
+// DistinctN returns the share of different n-grams of words among all n-grams of all texts
+// together; no n-gram spans two texts. It is 1 if nothing repeats and 0 if there is no n-gram.
+// After Li et al. 2016, "A Diversity-Promoting Objective Function for Neural Conversation Models",
+// section 5, who divide by the number of words; for n = 1 that is the same, for larger n the number
+// of n-grams lets the full variety reach 1. Words as in RougeL, without a limit. It panics if n <
+// 1.
 func DistinctN(texts []string, n int) float64 {
 	if n < 1 {
 		panic(fmt.Sprintf("textmetrics: DistinctN: n %d: want at least 1", n))
@@ -156,7 +157,7 @@ func DistinctN(texts []string, n int) float64 {
 	return float64(len(seen)) / float64(total)
 }
 
-// DistinctWithout is DistinctN of the texts with each in turn left out, for Jackknife.
+// DistinctWithout returns, for each text, DistinctN of all other texts, as Jackknife needs it.
 func DistinctWithout(texts []string, n int) []float64 {
 	if n < 1 {
 		panic(fmt.Sprintf("textmetrics: DistinctWithout: n %d: want at least 1", n))
@@ -192,13 +193,13 @@ func DistinctWithout(texts []string, n int) []float64 {
 	return out
 }
 
-// repeatN is the length of the runs that RepeatFrac compares: shorter ones repeat in any honest
-// text.
+// repeatN is the length, in tokens, of the runs that RepeatFrac compares: shorter runs repeat in
+// normal text, too.
 const repeatN = 4
 
-// RepeatFrac is the share of a response's tokens that stand inside a run of 4 tokens which the same
-// response holds earlier (an overlapping earlier run counts: five equal tokens give 4/5). It is 0
-// for fewer than 5 tokens and near 1 for a response that loops.
+// RepeatFrac returns the share of a response's tokens inside a run of 4 tokens that occurs earlier
+// in the same response (an overlapping earlier run counts: five equal tokens give 4/5). It is 0 for
+// fewer than 5 tokens and near 1 for a response that loops.
 func RepeatFrac(ids []int32) float64 {
 	seen := map[[repeatN]int32]bool{}
 	repeated, upTo := 0, 0 // upTo: tokens before it are counted
