@@ -25,7 +25,8 @@ func TestPrintedCommands(t *testing.T) {
 		name, old, output string
 		edit              func(command string) string
 		want              string
-		later             bool // by NeedTeacher, of a file that opens
+		later             bool   // by NeedTeacher, of a file that opens
+		column            string // of the prompt, where the error is a row's
 	}{
 		{name: "a list of ChatGPT's trees", old: "[" + tree + "," + tree + "]", want: want + want},
 		{name: "a tree a line", old: tree + "\n" + tree + "\n", want: want + want,
@@ -40,6 +41,11 @@ func TestPrintedCommands(t *testing.T) {
 		{name: "rows inside of a column", old: `{"data":[{"prompt":"2+2","completion":"4"}]}` + "\n", want: want},
 		{name: "an answer in chosen", old: `{"conversations":[{"from":"human","value":"2+2"}],"chosen":{"from":"gpt","value":"4"},"rejected":{"from":"gpt","value":"5"}}` + "\n", want: want, later: true},
 		{name: "instances", old: `{"instruction":"2+2","instances":[{"input":"","output":"4"}]}` + "\n", want: want, later: true},
+		{name: "Gemini's turns", old: `{"systemInstruction":{"parts":[{"text":"s"}]},"contents":[{"role":"user","parts":[{"text":"2+"},{"text":"2"}]},{"role":"model","parts":[{"text":"hm","thought":true},{"text":"4"}]}]}` + "\n", want: "system: suser: 2+2 => 4; "},
+		{name: "LangChain's messages", old: `{"inputs":{"messages":[[{"lc":1,"type":"constructor","id":["x"],"kwargs":{"content":"2+2","type":"human"}},{"lc":1,"kwargs":{"content":"","type":"ai","tool_calls":[{"name":"f","args":{"x":1},"id":"1","type":"tool_call"}]}},{"lc":1,"kwargs":{"content":"4","type":"tool","tool_call_id":"1"}},{"lc":1,"kwargs":{"content":"4","type":"ai"}}]]}}` + "\n",
+			want:   `user: 2+2assistant: [{"id":"1","function":{"name":"f","arguments":{"x":1}}}]tool: 4 => 4; `,
+			column: "inputs.messages"},
+		{name: "LangChain's messages as dicts", old: `{"chat":[{"type":"human","data":{"content":"2+2"}},{"type":"ai","data":{"content":"4"}}]}` + "\n", want: want, column: "chat"},
 		{name: "objects of several lines", old: "{\n \"content\": \"2+2\",\n \"teacher_response\": \"4\"\n}\n", want: want},
 	} {
 		dir := t.TempDir()
@@ -54,7 +60,15 @@ func TestPrintedCommands(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		set, err := OpenFiles([]string{path("old.jsonl")}, Options{})
+		var o Options
+		if c.column != "" {
+			o.Columns = DefaultColumns()
+			o.Columns.Content = c.column
+		}
+		set, err := OpenFiles([]string{path("old.jsonl")}, o)
+		if c.column != "" && err == nil {
+			_, err = set.Row(0)
+		}
 		if c.later && err == nil {
 			err = set.NeedTeacher()
 		}
@@ -78,7 +92,7 @@ func TestPrintedCommands(t *testing.T) {
 			t.Errorf("%s: %s: %v: %s", c.name, command, err, out)
 			continue
 		}
-		if got := conversations(readAll(t, openFiles(t, Options{}, path("new.jsonl")))); got != c.want {
+		if got := conversations(readAll(t, openFiles(t, o, path("new.jsonl")))); got != c.want {
 			t.Errorf("%s: %s\n gives %s, want %s", c.name, command, got, c.want)
 		}
 	}

@@ -55,6 +55,13 @@ func converse(l layout.Layout, raw layout.Raw) (c conversed, fault *layout.Fault
 		}
 		return c, layout.NewFault(column, "null", "the row has no prompt", "remove the row")
 	}
+	if !raw.AnswerOK && l.IsTurn(raw.Teacher.S) {
+		answer, err := l.JSONTurns(l.Teacher, []byte("["+raw.Teacher.S+"]"))
+		if err != nil {
+			return c, layout.NewFault(l.Teacher, "", err.Error(), "")
+		}
+		raw.TakeAnswer(answer, true)
+	}
 	if l.Role == "from" {
 		for _, turns := range [][]Message{raw.Turns, raw.Answer} {
 			for i, m := range turns {

@@ -379,7 +379,7 @@ func TestLayouts(t *testing.T) {
 		{"sharegpt_human_last.jsonl", `{"conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"},{"from":"human","value":"q2"}]}` + "\n" + `{"conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}]}`, `user: q | TEACHER: a`, []string{
 			`note: F: read as sharegpt: prompt from column "conversations", teacher's answer is its last turn of gpt (data.format=sharegpt)`,
 			`note: 1 of 2 rows have earlier answers of the assistant: these are prompt, only the last is learned`,
-			`error: F: row 0: no teacher answer: there is no column "teacher_response", and the conversation in column "conversations" does not end with one: name the column of the answers (--teacher-key, data.teacher_key)`,
+			`error: F: row 0: no teacher answer: there is no column "teacher_response", and the conversation in column "conversations" ends with a turn of the user: remove that turn, or name the column of the answers (--teacher-key, data.teacher_key)`,
 		}},
 		{"sharegpt_function_call.jsonl", `{"conversations":[{"from":"human","value":"q"},{"from":"function_call","value":"{\"name\": \"f\", \"arguments\": {\"x\": 1}}"},{"from":"observation","value":"21"},{"from":"gpt","value":"a"}],"tools":"[]"}`, `user: q | assistant:  | tool: 21 | TEACHER: a`, []string{
 			`note: F: read as sharegpt: prompt from column "conversations", tools from "tools", teacher's answer is its last turn of gpt (data.format=sharegpt)`,

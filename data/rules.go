@@ -199,7 +199,11 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool,
 	}
 	if strings.TrimSpace(row.Teacher) == "" {
 		if training && has.Teacher == "" {
-			fail(KindNoTeacher, column, "no teacher answer: there is no column %q, and the conversation in column %q does not end with one: name the column of the answers (--teacher-key, data.teacher_key)", s.opt.Columns.Teacher, column)
+			end := "does not end with one: name"
+			if n := len(row.Messages); n > 1 && row.Messages[n-1].Role == "user" {
+				end = "ends with a turn of the user: remove that turn, or name"
+			}
+			fail(KindNoTeacher, column, "no teacher answer: there is no column %q, and the conversation in column %q %s the column of the answers (--teacher-key, data.teacher_key)", s.opt.Columns.Teacher, column, end)
 		} else if training {
 			fail(KindNoTeacher, column, "no teacher answer in column %q (missing, empty or blank): write one or remove the row", column)
 		}

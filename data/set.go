@@ -393,6 +393,7 @@ func (s *Set) Overlooked() (suspect, others string) {
 			switch {
 			case collected && c.Name == "model": // the teacher's name, as WriteAnswers writes it
 			case l.Format == "" || l.Reads(c.Name) || !hasText(c): // without rows there is no format
+			case l.Leads(c.Name): // a path reads what is in it
 			case slices.Contains(l.Watched, c.Name):
 				note(&watched, c.Name, s.names[k])
 			default:

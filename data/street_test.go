@@ -103,6 +103,14 @@ func TestStreetRows(t *testing.T) {
 			path("inputs.question", "outputs.answer.-1")},
 		{`{"in":"{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]}","out":{"choices":[{"message":{"role":"assistant","content":"a"}}]}}`,
 			"user: q | => a", path("in.messages", "out.choices.0.message")},
+		{`{"input":"[{\"role\":\"user\",\"content\":\"q\"}]","output":"{\"role\":\"assistant\",\"content\":\"a\",\"refusal\":null}"}`,
+			"user: q | => a", path("input", "output")},
+		{`{"input":"q","output":"{\"role\":\"assistant\",\"content\":\"a\",\"score\":1}"}`,
+			`=> {"role":"assistant","content":"a","score":1}`, path("input", "output")},
+		{`{"input":"q","output":"{\"role\":\"user\",\"content\":\"a\"}"}`,
+			`=> {"role":"user","content":"a"}`, path("input", "output")},
+		{`{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":null,"refusal":"no"}]}`,
+			"has a refusal and no content", Options{}},
 		{`{"a.b":{"c":"q"},"teacher_response":"a"}`, "user: q | => a", path("a.b.c",
 			"teacher_response")},
 		{`{"a":["q"],"teacher_response":"a"}`, "name one by its number",
@@ -112,6 +120,46 @@ func TestStreetRows(t *testing.T) {
 		if got := one(x.line, x.o); !strings.HasSuffix(got, x.want) &&
 			!strings.Contains(got, x.want) {
 			t.Errorf("%s\n got %s\nwant %s", x.line, got, x.want)
+		}
+	}
+}
+
+// Exports of traces are answered by the paths that read them.
+func TestPathsThatAreNamed(t *testing.T) {
+	for _, x := range []struct{ line, content, teacher, want string }{
+		{`{"inputs":{"question":"q"},"outputs":{"answer":"a"}}`, "inputs.question",
+			"outputs.answer", "a"},
+		{`{"inputs":{"messages":[{"role":"user","content":"q"}]},"outputs":{"messages":[{"role":"assistant","content":"a"}]}}`,
+			"inputs.messages", "outputs.messages", "a"},
+		{`{"inputs":{"messages":[{"role":"user","content":"q"}]},"outputs":{"generations":[[{"text":"a"}]]}}`,
+			"inputs.messages", "outputs.generations.0.0.text", "a"},
+		{`{"input":{"messages":[{"role":"user","content":"q"}]},"output":"a"}`, "input.messages",
+			"output", "a"},
+		{`{"request":{"messages":[{"role":"user","content":"q"}]},"response":{"choices":[{"message":{"role":"assistant","content":"a"}}]}}`,
+			"request.messages", "response.choices.0.message", "a"},
+		{`{"data":{"text":"q"},"annotations":[{"result":[{"value":{"text":["a"]}}]}]}`,
+			"data.text", "annotations.0.result.0.value.text.0", "a"},
+	} {
+		file := filepath.Join(t.TempDir(), "rows.jsonl")
+		if err := os.WriteFile(file, []byte(x.line+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := OpenFiles([]string{file}, Options{})
+		if way := "--content-key " + x.content + " --teacher-key " + x.teacher + " "; err == nil ||
+			!strings.Contains(err.Error(), way) {
+			t.Errorf("%s: %v, want %s", x.line, err, way)
+			continue
+		}
+		c := DefaultColumns()
+		c.Content, c.Teacher = x.content, x.teacher
+		set := openFiles(t, Options{Columns: c}, file)
+		row, err := set.Row(0)
+		if err != nil || row.Teacher != x.want || len(row.Messages) != 1 ||
+			row.Messages[0].Content != "q" {
+			t.Errorf("%s: %+v, %v", x.line, row, err)
+		}
+		if suspect, others := set.Overlooked(); suspect+others != "" {
+			t.Errorf("%s: %s%s", x.line, suspect, others)
 		}
 	}
 }

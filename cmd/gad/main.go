@@ -367,7 +367,10 @@ func noArguments(c *cli.Context) error {
 // need refuses a missing flag.
 func need(c *cli.Context, names ...string) error {
 	for _, name := range names {
-		if !c.IsSet(name) || c.String(name) == "" {
+		if c.IsSet(name) && c.String(name) == "" {
+			return usage("%s: --%s \"\": is empty: give a value", typed(c), name)
+		}
+		if !c.IsSet(name) {
 			return usage("%s: --%s is missing: see gad %s --help", typed(c), name, typed(c))
 		}
 	}

@@ -151,13 +151,13 @@ func apiKey(c *cli.Context) (key string, err error) {
 func (p *program) serve(c *cli.Context, o serve.Options) error {
 	con := p.console()
 	defer con.Close()
-	// an address that cannot be had is said before the model is loaded; nobody may wait there
-	// until it is
-	probe, err := serve.Listen(c.String("listen"))
+	// an address in use is an error before the model is loaded, and another program cannot take it
+	// meanwhile; who connects early waits until the model is loaded
+	listener, err := serve.Listen(c.String("listen"))
 	if err != nil {
 		return cannotListen(c, err)
 	}
-	probe.Close()
+	defer listener.Close()
 	m, err := p.session().Load(sourceOf(c, "model"), model.LM)
 	if err != nil {
 		return err
@@ -186,10 +186,6 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 	}
 	if s, err = serve.New(m.Model, m.Tokenizer, o); err != nil {
 		return fault.As(fault.ErrUsage, err)
-	}
-	listener, err := serve.Listen(c.String("listen"))
-	if err != nil {
-		return cannotListen(c, err)
 	}
 	address = listener.Addr().String()
 	ctx, end := p.session().Stoppable(func() string {

@@ -1,7 +1,9 @@
 package layout
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -25,8 +27,28 @@ func knownExport(names []string, src Source) string {
 	case has("message_id") && has("role") && has("text"):
 		return "each row is one message of a tree, as OASST has it: make the pairs of a message and the best answer to it: " +
 			`jq -cs 'INDEX(.message_id) as $m | .[] | select(.role == "assistant" and (.rank // 0) == 0) | {messages: [recurse($m[.parent_id // ""] // empty) | {role: (if .role == "prompter" then "user" else .role end), content: .text}] | reverse}' OLD > NEW`
+	case has("contents") && slices.Contains(src.TurnKeys("contents"), "parts"):
+		return "turns in parts, as Gemini has them: join the parts: " +
+			`jq -c 'def words: [.parts[] | select(.thought | not) | .text // error("a part without text")] | join(""); {messages: ([.systemInstruction // .system_instruction // empty | {role: "system", content: words}] + [.contents[] | {role: (if .role == "model" then "assistant" else .role end), content: words}])}' OLD > NEW`
 	}
 	return ""
+}
+
+// serialized returns the command that rewrites messages of a column as LangChain serializes them
+// ({lc, kwargs}, or {type, data}; in LangSmith's traces lists of such lists); "" of other turns.
+func serialized(column string, keys []string) string {
+	if !slices.Contains(keys, "kwargs") && !(slices.Contains(keys, "type") &&
+		slices.Contains(keys, "data")) {
+		return ""
+	}
+	path := ""
+	for _, key := range strings.Split(column, ".") {
+		if _, err := strconv.Atoi(key); err != nil {
+			key = strconv.Quote(key)
+		}
+		path += "[" + key + "]"
+	}
+	return fmt.Sprintf(`jq -c '.%s |= (flatten | map((.kwargs // (.data + {type})) | {role: ({human: "user", ai: "assistant"}[.type] // .type), content, tool_call_id, tool_calls: [(.tool_calls // [])[] | {id, name, arguments: .args}]}))' OLD > NEW`, path)
 }
 
 // nestedNames are paths to what looks like the conversation and the answer inside of objects.
@@ -46,9 +68,19 @@ func nestedNames(names []string, src Source) (content, teacher string) {
 		return ""
 	}
 	content = in(asks, nearContent)
-	teacher = in(answers, slices.Concat([]string{"content", "message", "text"}, NearTeacher))
+	teacher = in(answers, slices.Concat([]string{"content", "message", "text", "messages"},
+		NearTeacher))
 	if of := in(answers, []string{"choices"}); of != "" { // of an OpenAI answer
 		teacher = of + ".0.message"
+	}
+	if of := in(answers, []string{"generations"}); of != "" { // of LangSmith
+		teacher = of + ".0.0.text"
+	}
+	if slices.Contains(names, "annotations") && teacher == "" { // of Label Studio
+		teacher = "annotations.0.result.0.value.text.0"
+	}
+	if near := Among(names, answers...); len(near) > 0 && teacher == "" && src.Keys(near[0]) == nil {
+		teacher = near[0] // an answer that is a text
 	}
 	if teacher == "" && strings.Contains(content, ".") { // both in one object
 		column, _, _ := strings.Cut(content, ".")

@@ -276,7 +276,7 @@ func (o Wanted) LayoutFor(src Source) (l Layout, note string, err error) {
 		l.Finish = "" // it is the given answer's, as gad generate writes it
 	}
 	for _, name := range maybePrompt {
-		if !l.Reads(name) && !slices.Contains(l.lateSystem, name) && (has(name) || AnyKey(src)) {
+		if !l.Reads(name) && !l.Leads(name) && !slices.Contains(l.lateSystem, name) && (has(name) || AnyKey(src)) {
 			l.Watched = append(l.Watched, name)
 		}
 	}
@@ -356,6 +356,8 @@ func renamed(column string, keys []string) string {
 	switch {
 	case slices.Contains(keys, "from") && slices.Contains(keys, "value"):
 		return "give --format sharegpt (data.format=sharegpt)"
+	case serialized(column, keys) != "":
+		return "rewrite them: " + serialized(column, keys)
 	case slices.Contains(keys, "role") && slices.Contains(keys, "content"):
 		return "give --format messages (data.format=messages)"
 	}
@@ -421,7 +423,9 @@ func (o Wanted) noContent(l Layout, src Source) error {
 	if way := knownExport(names, src); way != "" {
 		return fmt.Errorf("columns %s: %s", Quoted(names), way)
 	}
-	if content, teacher := nestedNames(names, src); content != "" {
+	content, teacher := nestedNames(names, src)
+	nested := content != ""
+	if nested {
 		hint = fmt.Sprintf("did you mean --content-key %s (data.content_key=%[1]s)?", content)
 		if teacher != "" {
 			hint = fmt.Sprintf("did you mean --content-key %s --teacher-key %s (data.content_key=%[1]s data.teacher_key=%[2]s)?", content, teacher)
@@ -433,7 +437,7 @@ func (o Wanted) noContent(l Layout, src Source) error {
 	case len(Among(names, "input", "preferred_output", "non_preferred_output")) == 3:
 		hint = "they are preference data as OpenAI has it: keep the preferred answers, jq -c '{messages: (.input.messages + .preferred_output)}' OLD > NEW"
 		return fmt.Errorf("columns %s: %s", Quoted(names), hint)
-	case inside != "" && RowsIn(src) == 1 && src.Format() == "jsonl" && len(near) == 0:
+	case inside != "" && RowsIn(src) == 1 && src.Format() == "jsonl" && len(near) == 0 && !nested:
 		hint = fmt.Sprintf("if the rows are inside of %q: jq -c '.%s[]' OLD > NEW", inside, inside)
 	}
 	return fmt.Errorf("columns %s: no %q among them, and they are no known format of rows: %s",

@@ -162,6 +162,10 @@ func (l Layout) JSONTurns(column string, value json.RawMessage) (c Conversation,
 	c.Turns = make([]Message, 0, len(list))
 	for i, turn := range list {
 		if turn[0] != '{' {
+			if way := serialized(column, turnKeysOf(string(turn))); way != "" {
+				return c, &Fault{column, "turn " + strconv.Itoa(i),
+					"messages as LangChain writes them", way}
+			}
 			return c, &Fault{column, "turn " + strconv.Itoa(i),
 				Preview(string(turn), 30) + " is no object with " + l.Role + " and " + l.Text,
 				"rewrite such turns: see doc/data.md"}
@@ -198,6 +202,8 @@ func (l Layout) JSONTurns(column string, value json.RawMessage) (c Conversation,
 				}
 			case key == OldCallKey && !jsonBlank(value):
 				t.Refused = key
+			case key == "refusal" && !jsonBlank(value):
+				t.declined = true
 			case slices.Contains(MaybeTurn, key) && !jsonBlank(value):
 				t.Unread = append(t.Unread, key)
 			}
@@ -207,6 +213,10 @@ func (l Layout) JSONTurns(column string, value json.RawMessage) (c Conversation,
 			return c, &Fault{column, "turn " + strconv.Itoa(i), err.Error(), ""}
 		}
 		if err := c.Add(l, column, t); err != nil {
+			if way := serialized(column, turnKeysOf(string(value))); !t.Role.OK && way != "" {
+				err = &Fault{column, "turn " + strconv.Itoa(i), "a message as LangChain writes it",
+					way}
+			}
 			return c, err
 		}
 	}
@@ -226,10 +236,11 @@ type Turn struct {
 	ID, Name      Text
 	Thought       Text
 	// key under which the turn calls tools in a form that is not read; "" is none
-	Refused string
-	before  []Turn   // turns that its content holds and that come before it: results of tools
-	Context bool     // weight 0, or "train": false
-	Unread  []string // watched keys that say something
+	Refused  string
+	declined bool     // its text stands under "refusal", as OpenAI has it
+	before   []Turn   // turns that its content holds and that come before it: results of tools
+	Context  bool     // weight 0, or "train": false
+	Unread   []string // watched keys that say something
 }
 
 // Conversation is turns with what a Message does not carry.
@@ -260,6 +271,9 @@ func (c *Conversation) Add(l Layout, column string, t Turn) error {
 		return &Fault{column, turn,
 			fmt.Sprintf("its %s has a part of type %q, and only text is read", l.Text, t.Part),
 			"remove the row"}
+	case !t.Content.OK && t.Calls == "" && t.declined:
+		return &Fault{column, turn, "has a refusal and no " + l.Text,
+			"remove the row, or write the refusal as " + l.Text}
 	case !t.Content.OK && t.Calls == "":
 		return &Fault{column, turn, "has no " + l.Text, needs}
 	}
@@ -318,6 +332,32 @@ func (l Layout) StringTurns(column, s string) (Conversation, error) {
 	}
 	return Conversation{Turns: []Message{{Role: "user", Content: s}}}, nil
 }
+
+// IsTurn reports whether an answer's text is one turn of the assistant written as JSON, as traces
+// have it. An object with other keys than those of a turn is a text.
+func (l Layout) IsTurn(s string) bool {
+	t := strings.TrimSpace(s)
+	if !strings.HasPrefix(t, "{") || !json.Valid([]byte(t)) {
+		return false
+	}
+	role, text, other := "", false, false
+	err := EachKey([]byte(t), func(key string, value json.RawMessage) error {
+		switch {
+		case key == l.Role:
+			said, _ := jsonText(key, value)
+			role = RoleOf(said.S)
+		case key == l.Text || key == "tool_calls":
+			text = true
+		default:
+			other = other || !slices.Contains(slices.Concat(TurnKeys, OtherThoughts, traced), key)
+		}
+		return nil
+	})
+	return err == nil && text && !other && (role == "assistant" || l.Role == "from" && role == "gpt")
+}
+
+// traced are keys without a meaning here that an API's answer has beside those of a turn.
+var traced = []string{"refusal", "annotations", "audio", OldCallKey}
 
 // turnKeysOf are the keys of the first element of a JSON list, if it is an object.
 func turnKeysOf(list string) (keys []string) {
