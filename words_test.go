@@ -74,16 +74,12 @@ var wordy = strings.Fields(`
 	internal/endpoint
 	internal/endpoint/endpointtest
 	internal/env
-	internal/fault
 	internal/gguf
-	internal/hostile
 	internal/jinja
 	internal/modeltest
-	internal/philox
 	internal/report
 	internal/safetensors
 	internal/scoring
-	internal/vfs
 	internal/vfs/vfstest
 	model
 	tokenizer`)

@@ -340,8 +340,8 @@ func (j *Journal) Close() error {
 	return err
 }
 
-// Digest returns a hash of the parts' JSON, 32 hexadecimal digits, as the key of what they
-// determine.
+// Digest returns a hash of the parts' JSON, 32 hexadecimal digits: the key of a result that depends
+// on them.
 func Digest(parts ...any) string {
 	sum := sha256.New()
 	for _, p := range parts {
