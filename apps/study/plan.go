@@ -492,6 +492,17 @@ func (r *reader) member(n *conf.Node) *Stage {
 // do not set it.
 func (p *Plan) limit() string { return lastSetting(p.Common, "data.max_response_length") }
 
+// rowFlags returns the flags by which evaluations read the rows' columns as training does.
+func (p *Plan) rowFlags() (flags []string) {
+	for _, f := range []struct{ key, flag string }{{"data.content_key", "--content-key"},
+		{"data.teacher_key", "--teacher-key"}, {"data.format", "--format"}} {
+		if v := lastSetting(p.Common, f.key); v != "" {
+			flags = append(flags, f.flag, v)
+		}
+	}
+	return flags
+}
+
 // limits returns the flags of gad eval --env that repeat settings of every stage.
 func (p *Plan) limits() (a []string) {
 	for _, f := range []struct{ key, flag string }{{"data.max_prompt_length", "max-prompt-length"},

@@ -331,6 +331,10 @@ func (s *session) evalArgs(e *evaluation, student string, rows int, limit string
 	if rows > 0 {
 		a = append(a, "--limit", fmt.Sprint(rows))
 	}
+	a = append(a, s.plan.rowFlags()...)
+	if v := lastSetting(s.plan.Common, "data.template"); v != "" {
+		a = append(a, "--template", v)
+	}
 	if limit != "" {
 		a = append(a, "--max-response-length", limit)
 	}
@@ -600,7 +604,8 @@ func (s *session) fidelityArgs(e *evaluation, checkpoint string) []string {
 	if n := s.plan.Eval.Rows; n > 0 {
 		a = append(a, "--limit", fmt.Sprint(n))
 	}
-	return append(append(a, s.plan.device()...), "--threads", fmt.Sprint(s.threads), "--json")
+	a = append(append(a, s.plan.rowFlags()...), s.plan.device()...)
+	return append(a, "--threads", fmt.Sprint(s.threads), "--json")
 }
 
 // fidelityOf returns the figures of gad fidelity's JSON by the keys of report.FigureOf: the last

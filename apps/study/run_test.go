@@ -124,6 +124,32 @@ func TestFidelityOfAStudy(t *testing.T) {
 	}
 }
 
+// Evaluations read the columns that training reads: a study whose teacher's answers have another
+// column was measured on the usual one, if the file had it too.
+func TestEvaluationsReadTheColumnsOfTraining(t *testing.T) {
+	r := try(t)
+	vfs.MakeDirs(r.fs, "/w/teacher")
+	vfs.WriteFile(r.fs, "/w/teacher/quality", []byte("1"))
+	r.plan.Eval.Against, r.plan.Eval.Fidelity = "/w/teacher", 4
+	r.plan.Common = append(r.plan.Common, "data.content_key=question", "data.teacher_key=reply",
+		"data.format=qa", "data.template=enable_thinking=false")
+	r.must(t)
+	for _, command := range []string{"eval ", "fidelity "} {
+		for _, line := range r.ran {
+			want := " --content-key question --teacher-key reply --format qa "
+			if command == "eval " {
+				want += "--template enable_thinking=false "
+			}
+			if strings.HasPrefix(line, command) && !strings.Contains(line, want) {
+				t.Errorf("%s\nlacks %s", line, want)
+			}
+		}
+		if count(r.ran, command) == 0 {
+			t.Errorf("no %sis run", command)
+		}
+	}
+}
+
 // A study measures its students against another model, and with fresh discriminators, but
 // for the rehearsal, and says which figure is what.
 func TestAgainst(t *testing.T) {
