@@ -31,7 +31,6 @@ const (
 var wordy = strings.Fields(`
 	actor
 	algos
-	apps/bench
 	apps/board
 	apps/chat
 	apps/collect
