@@ -36,7 +36,6 @@ var wordy = strings.Fields(`
 	apps/collect
 	apps/demo
 	apps/doctor
-	apps/eval
 	apps/fidelity
 	apps/games
 	apps/generate
