@@ -33,7 +33,6 @@ var wordy = strings.Fields(`
 	algos
 	apps/board
 	apps/chat
-	apps/collect
 	apps/demo
 	apps/doctor
 	apps/fidelity
