@@ -30,13 +30,10 @@ const (
 // come back.
 var wordy = strings.Fields(`
 	algos
-	apps/bench
 	apps/board
 	apps/chat
-	apps/collect
 	apps/demo
 	apps/doctor
-	apps/eval
 	apps/fidelity
 	apps/games
 	apps/generate

@@ -1,10 +1,20 @@
-// Package bench measures what a machine can do, and what share of that the
-// operations and the stages of a GAD step reach on it.
+// Package bench measures a machine's limits, and the share of them that operations and the stages
+// of a GAD step reach.
 //
-// A share is the least time that the machine needs, by its measured limits, over
-// the time taken: the least time is that of the multiply-adds or that of the bytes
-// that must pass memory once, whichever is longer. Shares are taken of the median
-// time, while limits are the best of some runs, so a busy machine shows.
+// A share is the least time that the machine needs, by its measured limits, over the time taken.
+// The least time is that of the multiply-adds or that of the bytes that must pass memory once,
+// whichever is longer. Shares use the median time, limits the best of several runs: so a busy
+// machine shows as a low share.
+//
+//	bench.go    Run: limits, operations, stages; the report: start here
+//	limits.go   the machine's limits, and shares of them
+//	ops.go      single operations at the sizes of a shape
+//	stages.go   an SFT step, generation, a GAD step
+//	profile.go  the operations within a stage
+//	predict.go  the same report for a GPU that is not there (package cost)
+//	serve.go    cases one by one, for comparisons with other programs
+//	ranks.go    collectives of several processes
+//	table.go    the report as text
 //
 // Legend: N tokens of a pack, D hidden width, F feed-forward width, H query heads,
 // K key/value heads, E head width, V vocabulary, I and O a product's inputs and outputs.
@@ -26,51 +36,52 @@ import (
 	"gad/model"
 )
 
-// Options configure Run.
+// Options configures Run.
 type Options struct {
-	// Open starts the device. It is called for each part of the measurement, so that
-	// a peak of memory is that part's own.
+	// Open starts the device. Run calls it for each part of the measurement, so that each
+	// part has its own peak of memory.
 	Open   func() (compute.Backend, error)
-	Name   string       // of the shape, for the report
+	Name   string       // name of the shape, for the report
 	Config model.Config // the shape
 	Load   Load
-	What   []string // some of Parts; none is all
-	// time to spend, about; what cannot be measured in it is named and left out
+	What   []string // some of Parts; empty: all
+	// time to spend, about; the report names measurements that do not fit in it
 	Budget time.Duration
 
-	// Shown is called at the start of each part, and the function that it returns at its end;
-	// nil: no calls.
-	Shown func(part string, total int) (advance func(n int), done func())
+	// Progress is called at the start of each part, and the function that it returns at its end.
+	// May be nil.
+	Progress func(part string, total int) (advance func(n int), done func())
 }
 
-// Parts are what Run can measure.
+// Parts lists the measurements of Run.
 var Parts = []string{"limits", "ops", "stages"}
 
 // Load is the sizes of the stages.
 type Load struct {
 	Seqs    int // sequences of an SFT step
 	Length  int // tokens of each
-	Samples int // answers generated side by side, one to each of as many prompts
+	Samples int // answers generated at the same time, one to each of as many prompts
 	Prompts int // prompts of a GAD step
-	N       int // answers to each
-	Prompt  int // tokens of a prompt, there and in generation
+	N       int // answers to a prompt in a GAD step
+	Prompt  int // tokens of a prompt, in a GAD step and in generation
 	New     int // tokens of an answer
 	Micro   int // tokens of a micro-batch of the GAD step
 
 	Slots     int    // answers generated at the same time in the GAD step; 0 is the default
-	Recompute bool   // activations in the backward pass
-	Weights   string // how that base is kept (model.Options.Quant)
-	// of LoRA adapters, which student and discriminator train on one base; 0 is none
+	Recompute bool   // recompute activations in the backward pass
+	Weights   string // format of the base's weights (model.Options.Quant)
+	// rank of the LoRA adapters that student and discriminator train on one base; 0: no LoRA
 	Rank int
 }
 
-// lora are the adapters of l.
+// lora returns the settings of l's LoRA adapters.
 func (l Load) lora() model.LoRA {
 	o := model.DefaultLoRA()
 	o.Rank = l.Rank
 	return o
 }
 
+// slots returns the number of answers that a GAD step generates at the same time.
 func (l Load) slots() int {
 	if l.Slots > 0 {
 		return l.Slots
@@ -78,9 +89,8 @@ func (l Load) slots() int {
 	return actor.DefaultRollout().MaxNumSeqs
 }
 
-// DefaultLoad is SFT on 8 sequences of 256 tokens, 32 answers of 128 tokens, and a
-// GAD step of 8 prompts with 8 answers of 128 tokens each, 16 answers and their
-// prompts to a micro-batch.
+// DefaultLoad returns SFT on 8 sequences of 256 tokens, 32 answers of 128 tokens, and a GAD step of
+// 8 prompts with 8 answers of 128 tokens each, with 16 answers and their prompts in a micro-batch.
 func DefaultLoad() Load {
 	return Load{Seqs: 8, Length: 256, Samples: 32, Prompts: 8, N: 8, Prompt: 32, New: 128,
 		Micro: 16 * (32 + 128)}
@@ -94,20 +104,20 @@ type Report struct {
 	Shape      string  `json:"shape"`
 	Parameters int64   `json:"parameters"`
 	Rank       int     `json:"lora_rank,omitempty"`
-	Weights    string  `json:"weights,omitempty"` // of its base, if they are in blocks
+	Weights    string  `json:"weights,omitempty"` // format of the base's weights, if quantised
 	Limits     Limits  `json:"limits"`
 	Ops        []Op    `json:"ops,omitempty"`
 	Stages     []Stage `json:"stages,omitempty"`
 	Seconds    float64 `json:"seconds"`
 
-	// Of a device that counts slow paths (cuda), over all measurements.
-	// warning about matrix products for which cuBLASLt has no algorithm (compute.Counts)
+	// Counts of a device with slow paths (cuda), over all measurements.
+	// Warning about matrix products for which cuBLASLt has no algorithm (compute.Counts)
 	Declined string `json:"declined,omitempty"`
 	Repeats  int    `json:"decode_steps,omitempty"`
 	// share of the decode steps that ran as the CUDA graph of an earlier one
 	Replayed float64 `json:"replayed_frac,omitempty"`
 
-	Card *estimate.Card `json:"card,omitempty"` // of a prediction, with what it assumes
+	Card *estimate.Card `json:"card,omitempty"` // of a prediction: the GPU and the assumptions
 }
 
 // Stat is the times of several runs.
@@ -117,10 +127,10 @@ type Stat struct {
 	Best    float64 `json:"best_seconds"`
 }
 
-// Use is the work done in that time, and its share of the machine's limit.
+// Use is the work done in the time of a Stat, and its share of the machine's limit.
 type Use struct {
 	FLOPs float64 `json:"flops"`
-	Bytes float64 `json:"bytes"`           // that pass memory at the least
+	Bytes float64 `json:"bytes"`           // least bytes that pass memory
 	Bound string  `json:"bound,omitempty"` // the limit that takes longest: products, float32 or memory
 	Share float64 `json:"share,omitempty"` // of that limit
 
@@ -128,7 +138,7 @@ type Use struct {
 	seconds float64
 }
 
-// Shapes are the models that can be named.
+// Shapes lists the configurations of known models by name.
 var Shapes = func() map[string]model.Config {
 	shapes := map[string]model.Config{"25m": qwen2(384, 6, 6, 2, 64, 2816, 8192, 1e4)}
 	for _, s := range model.Qwen25 {
@@ -137,6 +147,7 @@ var Shapes = func() map[string]model.Config {
 	return shapes
 }()
 
+// qwen2 returns the configuration of a Qwen2 model of these sizes.
 func qwen2(hidden, layers, heads, kv, headDim, ffn, vocab int, theta float64) model.Config {
 	return model.Config{Architecture: "Qwen2", Hidden: hidden, Layers: layers, Heads: heads,
 		KVHeads: kv, HeadDim: headDim, FFN: ffn,
@@ -144,7 +155,7 @@ func qwen2(hidden, layers, heads, kv, headDim, ffn, vocab int, theta float64) mo
 		TieEmbeddings: true}
 }
 
-// ShapeNames are the keys of Shapes, smallest model first.
+// ShapeNames returns the keys of Shapes, the smallest model first.
 func ShapeNames() []string {
 	names := slices.Collect(maps.Keys(Shapes))
 	sort.Slice(names, func(i, j int) bool {
@@ -153,7 +164,7 @@ func ShapeNames() []string {
 	return names
 }
 
-// Check refuses what is not one of Parts.
+// Check refuses a name that is not one of Parts.
 func Check(what []string) error {
 	for _, part := range what {
 		if !slices.Contains(Parts, part) {
@@ -164,8 +175,8 @@ func Check(what []string) error {
 	return nil
 }
 
-// Run measures. An error is the device's or the model's; what does not fit in the
-// memory or the time is noted in its place in the report.
+// Run measures the parts that o wants. It returns errors of the device and the model; a measurement
+// that does not fit in memory or time has a note in the report.
 func Run(o Options) (*Report, error) {
 	if err := Check(o.What); err != nil {
 		return nil, err
@@ -179,8 +190,8 @@ func Run(o Options) (*Report, error) {
 	}
 	var counts compute.Counts
 	part := func(name string, f func(be compute.Backend) error) error {
-		if o.Shown != nil {
-			_, done := o.Shown("measuring "+name, 0)
+		if o.Progress != nil {
+			_, done := o.Progress("measuring "+name, 0)
 			defer done()
 		}
 		be, err := o.Open()
@@ -229,7 +240,7 @@ func Run(o Options) (*Report, error) {
 	return r, nil
 }
 
-// summary is the Stat of times in seconds.
+// summary returns the Stat of times in seconds. It sorts them.
 func summary(times []float64) Stat {
 	slices.Sort(times)
 	n := len(times)

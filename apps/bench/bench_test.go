@@ -158,7 +158,7 @@ func TestProfileCountsTheStage(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer be.Close()
-	wrapped, prof := profiled(be)
+	wrapped, prof := withProfile(be)
 	// long: attention shows
 	load := Load{Seqs: 2, Length: 150, Samples: 3, Prompts: 2, N: 2, Prompt: 20, New: 60,
 		Micro: 160}
@@ -179,7 +179,7 @@ func TestProfileCountsTheStage(t *testing.T) {
 		{"SFT step", g.sftStep, g.pass(3, load.Seqs, load.Length, heads).FLOPs + scores + logits},
 		{"generation", g.generate, g.sampling(load.Samples, 1).FLOPs},
 	} {
-		ops, err := prof.during(Limits{F32: 1e9, Products: 1e9, Read: 1e9, Copy: 1e9}, c.run)
+		ops, err := prof.measure(Limits{F32: 1e9, Products: 1e9, Read: 1e9, Copy: 1e9}, c.run)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,25 +7,25 @@ import (
 	"gad/internal/compute/cpu"
 )
 
-// Limits are the limits of the machine and the opened device, measured in this run:
+// Limits holds the limits of the machine and the opened device, measured in this run:
 // floating-point operations a second, two for each multiply-add, and bytes a second.
 type Limits struct {
 	F32 float64 `json:"f32_flops,omitempty"` // float32 on registers; CPU
-	// bfloat16 dot products on registers; CPU, where it has them
+	// bfloat16 dot products on registers; of a CPU that has them
 	BF16 float64 `json:"bf16_flops,omitempty"`
 	// limit of the device's matrix products: F32 or BF16, or on a GPU the rate of a large product
 	Products float64 `json:"product_flops"`
-	Read     float64 `json:"read_bytes,omitempty"` // from memory; CPU
-	Copy     float64 `json:"copy_bytes"`           // memory to memory, read and written
+	Read     float64 `json:"read_bytes,omitempty"` // memory, read; CPU
+	Copy     float64 `json:"copy_bytes"`           // memory to memory; counts bytes read and bytes written
 }
 
-// measureLimits takes the CPU's limits from its own loops, another device's from a
-// large product and a large copy.
+// measureLimits measures the limits: of the CPU by its own loops, of another device by a large
+// product and a large copy.
 func measureLimits(be compute.Backend) (Limits, error) {
 	c, ok := be.(*cpu.Backend)
 	if !ok {
 		side := 8192
-		if strings.Contains(be.Name(), "emulated") { // its limits have no meaning
+		if strings.Contains(be.Name(), "emulated") { // an emulated device's limits mean nothing
 			side = 64
 		}
 		r, err := compute.MeasureRoof(be, side)
@@ -39,21 +39,20 @@ func measureLimits(be compute.Backend) (Limits, error) {
 	return l, nil
 }
 
-// narrowProducts reports whether be multiplies bfloat16: its name says so. A CPU
-// that only rounds to it is called -rounded, and multiplies float32.
+// narrowProducts reports, by be's name, whether it multiplies bfloat16. A CPU that only rounds to
+// bfloat16 (-rounded) multiplies float32.
 func narrowProducts(be compute.Backend) bool {
 	return strings.Contains(be.Name(), "bf16") || be.Name() == "cpu/amx"
 }
 
-// The limits by name, as Use.Bound has them.
+// Names of limits in Use.Bound.
 const (
 	boundProducts = "products"
 	boundF32      = "float32"
 	boundMemory   = "memory"
 )
 
-// least is the time that the machine needs for c, in seconds, and the limit that
-// makes it so long.
+// least returns the least time for c in seconds, and the limit that decides it.
 func (l Limits) least(c compute.Cost) (seconds float64, bound string) {
 	rate, bound := l.Products, boundProducts
 	if c.F32 && l.F32 > 0 {
@@ -66,14 +65,14 @@ func (l Limits) least(c compute.Cost) (seconds float64, bound string) {
 	return seconds, bound
 }
 
-// best is the higher of two measurements of each limit: those of a shared machine change from
-// minute to minute.
+// best returns the higher of two measurements of each limit: a shared machine changes from minute
+// to minute.
 func (l Limits) best(m Limits) Limits {
 	return Limits{F32: max(l.F32, m.F32), BF16: max(l.BF16, m.BF16),
 		Products: max(l.Products, m.Products), Read: max(l.Read, m.Read), Copy: max(l.Copy, m.Copy)}
 }
 
-// use relates cost c, done in so many seconds, to the limits.
+// use returns the Use of cost c done in so many seconds.
 func (l Limits) use(c compute.Cost, seconds float64) Use {
 	least, bound := l.least(c)
 	u := Use{FLOPs: c.FLOPs, Bytes: c.Bytes, cost: c, seconds: seconds}
@@ -83,7 +82,7 @@ func (l Limits) use(c compute.Cost, seconds float64) Use {
 	return u
 }
 
-// relate relates everything that was measured to the report's limits.
+// relate recomputes every share by the report's limits.
 func (r *Report) relate() {
 	for i := range r.Ops {
 		r.Limits.relate(&r.Ops[i].Use)
@@ -93,6 +92,7 @@ func (r *Report) relate() {
 	}
 }
 
+// relate recomputes the shares of a stage, its operations and its parts by l.
 func (s *Stage) relate(l Limits) {
 	l.relate(&s.Use)
 	for i := range s.Ops {
@@ -103,9 +103,11 @@ func (s *Stage) relate(l Limits) {
 	}
 }
 
+// relate recomputes the share of u by l.
 func (l Limits) relate(u *Use) { *u = l.use(u.cost, u.seconds) }
 
-// elementsOf are the sizes of be's elements. Weights take two bytes if products read bfloat16.
+// elementsOf returns the bytes of be's elements by class. Weights take two bytes if products read
+// bfloat16.
 func elementsOf(be compute.Backend) compute.Elements {
 	e := compute.Elements{Narrow: float64(be.Element(compute.Narrow)),
 		Wide: float64(be.Element(compute.Wide))}

@@ -9,7 +9,7 @@ import (
 	"gad/model"
 )
 
-// Op is one operation at a size that the shape has.
+// Op is the measurement of one operation at a size of the shape.
 type Op struct {
 	Name string `json:"op"`
 	Size string `json:"size"`
@@ -17,23 +17,23 @@ type Op struct {
 	Use
 }
 
-// rotated is the bytes of all sets of an operation's operands. Calls take the sets in turn, so
-// that operands come from memory and not from a cache, as in a step, where each layer has its
-// own.
-const rotated = 128 << 20
+// operandBytes is the size of all sets of an operation's operands. Calls use the sets in turn, so
+// that operands come from memory and not from a cache: as in a step, where each layer has its own.
+const operandBytes = 128 << 20
 
-// copies is the number of sets of operands, of so many bytes each.
-func copies(bytes float64) int { return 1 + int(rotated/max(bytes, rotated/64)) }
+// copies returns the number of sets of operands of so many bytes.
+func copies(bytes float64) int { return 1 + int(operandBytes/max(bytes, operandBytes/64)) }
 
-// bed allocates an operation's operands. err is the first failure.
-type bed struct {
+// operands allocates the operands of an operation. err is the first error; after it the methods
+// return empty tensors.
+type operands struct {
 	be  compute.Backend
 	mem []compute.Tensor
 	err error
 }
 
-// t is n random elements.
-func (b *bed) t(c compute.Class, n int) (t compute.Tensor) {
+// t returns a tensor of n random elements.
+func (b *operands) t(c compute.Class, n int) (t compute.Tensor) {
 	if b.err == nil {
 		if t, b.err = compute.Random(b.be, c, n); b.err == nil {
 			b.mem = append(b.mem, t)
@@ -42,8 +42,8 @@ func (b *bed) t(c compute.Class, n int) (t compute.Tensor) {
 	return t
 }
 
-// param is a weight matrix [rows, cols], with a gradient if it is trained.
-func (b *bed) param(rows, cols int, trained bool) *compute.Param {
+// param returns a weight matrix [rows, cols], with a gradient if it is trained.
+func (b *operands) param(rows, cols int, trained bool) *compute.Param {
 	p := &compute.Param{Name: "bench", Shape: []int{rows, cols}, Rows: rows, Cols: cols,
 		Decay: rows > 1, W: b.t(compute.Wide, rows*cols)}
 	if rows == 1 {
@@ -58,38 +58,46 @@ func (b *bed) param(rows, cols int, trained bool) *compute.Param {
 	return p
 }
 
-func (b *bed) free() {
+// free frees all operands.
+func (b *operands) free() {
 	for _, t := range b.mem {
 		b.be.Free(t)
 	}
 }
 
-// trial is an operation to be measured. set makes operands and returns the call on them.
+// trial is an operation to measure. set allocates operands and returns the call on them.
 type trial struct {
 	name, size string
-	set        func(b *bed) func()
+	set        func(b *operands) func()
 }
 
-// trialsOf are the trials of a shape, on be. After a call last has its cost.
-func trialsOf(be compute.Backend, c model.Config, load Load) (ts []trial, last *lastCost) {
-	last = &lastCost{}
-	be = compute.Observe(be, elementsOf(be), last)
-	return append(products(be, c, load), others(be, c, load)...), last
+// trialsOf returns the trials of a shape on be. After a call, last is its cost.
+func trialsOf(be compute.Backend, c model.Config, load Load) (ts []trial, last *compute.Cost) {
+	last = &compute.Cost{}
+	be = compute.Observe(be, elementsOf(be),
+		observer{func(_ string, c compute.Cost) { *last = c }, func() {}})
+	return append(productTrials(be, c, load), otherTrials(be, c, load)...), last
 }
 
-// lastCost is the compute.Observer that keeps the cost of the last operation.
-type lastCost struct{ compute.Cost }
+// observer is a compute.Observer of two functions.
+type observer struct {
+	begin func(op string, c compute.Cost)
+	end   func()
+}
 
-func (l *lastCost) Before(_ string, c compute.Cost) { l.Cost = c }
-func (l *lastCost) After()                          {}
+// Before calls begin at the start of an operation.
+func (o observer) Before(op string, c compute.Cost) { o.begin(op, c) }
 
-// measureOps times every trial, an equal part of the budget each.
+// After calls end at the end of an operation.
+func (o observer) After() { o.end() }
+
+// measureOps times every trial, each for an equal part of the budget.
 func measureOps(be compute.Backend, l Limits, c model.Config, load Load,
 	budget time.Duration) ([]Op, error) {
 	trials, last := trialsOf(be, c, load)
 	var ops []Op
 	for _, t := range trials {
-		b := &bed{be: be}
+		b := &operands{be: be}
 		calls := []func(){t.set(b)}
 		if b.err == nil {
 			calls[0]()
@@ -106,15 +114,15 @@ func measureOps(be compute.Backend, l Limits, c model.Config, load Load,
 		if err != nil {
 			return nil, fmt.Errorf("bench: %s %s: %w", t.name, t.size, err)
 		}
-		op.Use = l.use(last.Cost, op.Seconds)
+		op.Use = l.use(*last, op.Seconds)
 		ops = append(ops, op)
 	}
 	return ops, nil
 }
 
-// measure times the calls, one after the other and again from the first, for about as long as
-// budget. Times are of batches of a millisecond or more, divided by their calls, since a device
-// may continue after a call has returned.
+// measure times the calls, one after the other and again from the first, for about the budget. A
+// time is that of a batch of a millisecond or more, divided by its calls, since a device may
+// continue after a call has returned.
 func measure(be compute.Backend, calls []func(), budget time.Duration) (Stat, error) {
 	began := time.Now()
 	for _, call := range calls { // the first write to a page allocates it
@@ -140,9 +148,9 @@ func measure(be compute.Backend, calls []func(), budget time.Duration) (Stat, er
 	return summary(times), nil
 }
 
-// products are Linear and its gradients at each matrix of a block, and at a few
-// rows, as in decoding, at the largest.
-func products(be compute.Backend, c model.Config, load Load) []trial {
+// productTrials returns the trials of Linear and its gradients: of each matrix of a block with the
+// rows of a step, and of the largest with a few rows, as in decoding.
+func productTrials(be compute.Backend, c model.Config, load Load) []trial {
 	n, q, kv := load.Seqs*load.Length, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	shapes := [][2]int{{c.Hidden, q}, {c.Hidden, kv}, {c.Hidden, c.FFN}, {c.FFN, c.Hidden}}
 	if q != c.Hidden {
@@ -150,7 +158,7 @@ func products(be compute.Backend, c model.Config, load Load) []trial {
 	}
 	var ts []trial
 	forward := func(rows, i, o int) trial {
-		return trial{"Linear", fmt.Sprintf("%d x %d -> %d", rows, i, o), func(b *bed) func() {
+		return trial{"Linear", fmt.Sprintf("%d x %d -> %d", rows, i, o), func(b *operands) func() {
 			x, y, w :=
 				b.t(compute.Narrow, rows*i), b.t(compute.Narrow, rows*o), b.param(o, i, false)
 			return func() { be.Linear(y, x, w, nil, false) }
@@ -160,12 +168,12 @@ func products(be compute.Backend, c model.Config, load Load) []trial {
 		i, o := d[0], d[1]
 		size := fmt.Sprintf("%d x %d -> %d", n, i, o)
 		ts = append(ts, forward(n, i, o),
-			trial{"LinearGrad, input", size, func(b *bed) func() {
+			trial{"LinearGrad, input", size, func(b *operands) func() {
 				dx, dy, w :=
 					b.t(compute.Narrow, n*i), b.t(compute.Narrow, n*o), b.param(o, i, false)
 				return func() { be.LinearGrad(dx, w, nil, dy, compute.Tensor{}, false) }
 			}},
-			trial{"LinearGrad, weight", size, func(b *bed) func() {
+			trial{"LinearGrad, weight", size, func(b *operands) func() {
 				x, dy, w := b.t(compute.Narrow, n*i), b.t(compute.Narrow, n*o), b.param(o, i, true)
 				return func() { be.LinearGrad(compute.Tensor{}, w, nil, dy, x, false) }
 			}})
@@ -177,8 +185,8 @@ func products(be compute.Backend, c model.Config, load Load) []trial {
 	return ts
 }
 
-// others are the operations that are not products of a block.
-func others(be compute.Backend, c model.Config, load Load) []trial {
+// otherTrials returns the trials of the operations other than products of a block.
+func otherTrials(be compute.Backend, c model.Config, load Load) []trial {
 	n, q, kv, rows := load.Seqs*load.Length, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, load.Samples
 	a := compute.AttnShape{H: c.Heads, K: c.KVHeads, E: c.HeadDim,
 		Scale: 1 / math.Sqrt(float64(c.HeadDim))}
@@ -211,12 +219,12 @@ func others(be compute.Backend, c model.Config, load Load) []trial {
 	head := func(rows int) string { return fmt.Sprintf("%d x %d -> %d", rows, c.Hidden, c.Vocab) }
 	N, W := compute.Narrow, compute.Wide
 	return []trial{
-		{"Attention", tokens, func(b *bed) func() {
+		{"Attention", tokens, func(b *operands) func() {
 			o, lse, qq, k, v :=
 				b.t(N, n*q), b.t(W, n*c.Heads), b.t(N, n*q), b.t(N, n*kv), b.t(N, n*kv)
 			return func() { be.Attention(o, lse, qq, k, v, a, pack) }
 		}},
-		{"AttentionGrad", tokens, func(b *bed) func() {
+		{"AttentionGrad", tokens, func(b *operands) func() {
 			o, lse, qq, k, v :=
 				b.t(N, n*q), b.t(W, n*c.Heads), b.t(N, n*q), b.t(N, n*kv), b.t(N, n*kv)
 			dq, dk, dv, do := b.t(N, n*q), b.t(N, n*kv), b.t(N, n*kv), b.t(N, n*q)
@@ -226,44 +234,44 @@ func others(be compute.Backend, c model.Config, load Load) []trial {
 			return func() { be.AttentionGrad(dq, dk, dv, do, o, lse, qq, k, v, a, pack) }
 		}},
 		{"AttentionDecode", fmt.Sprintf("%d x %d", rows, load.Prompt+load.New),
-			func(b *bed) func() {
+			func(b *operands) func() {
 				o, qq, k, v :=
 					b.t(N, rows*q), b.t(N, rows*q), b.t(N, rows*each*page*kv),
 					b.t(N, rows*each*page*kv)
 				return func() { be.AttentionDecode(o, qq, k, v, a, pages) }
 			}},
-		{"RMSNorm", wide, func(b *bed) func() {
+		{"RMSNorm", wide, func(b *operands) func() {
 			y, r, x, w :=
 				b.t(N, n*c.Hidden), b.t(W, n), b.t(W, n*c.Hidden), b.param(1, c.Hidden, false)
 			return func() { be.RMSNorm(y, r, x, w, c.RMSEps) }
 		}},
-		{"RMSNormGrad", wide, func(b *bed) func() {
+		{"RMSNormGrad", wide, func(b *operands) func() {
 			dx, dy, x, r, w :=
 				b.t(W, n*c.Hidden), b.t(N, n*c.Hidden), b.t(W, n*c.Hidden), b.t(W, n),
 				b.param(1, c.Hidden, true)
 			return func() { be.RMSNormGrad(dx, w, dy, x, r, false) }
 		}},
-		{"SwiGLU", fmt.Sprintf("%d x %d", n, c.FFN), func(b *bed) func() {
+		{"SwiGLU", fmt.Sprintf("%d x %d", n, c.FFN), func(b *operands) func() {
 			y, gate, up := b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN)
 			return func() { be.SwiGLU(y, gate, up) }
 		}},
-		{"SwiGLUGrad", fmt.Sprintf("%d x %d", n, c.FFN), func(b *bed) func() {
+		{"SwiGLUGrad", fmt.Sprintf("%d x %d", n, c.FFN), func(b *operands) func() {
 			y, dg, du, dy, gate, up :=
 				b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN), b.t(N, n*c.FFN),
 				b.t(N, n*c.FFN)
 			return func() { be.SwiGLUGrad(y, dg, du, dy, gate, up) }
 		}},
-		{"Rope", fmt.Sprintf("%d x %d x %d", n, c.Heads, c.HeadDim), func(b *bed) func() {
+		{"Rope", fmt.Sprintf("%d x %d x %d", n, c.Heads, c.HeadDim), func(b *operands) func() {
 			x, table := b.t(N, n*q), b.t(W, load.Length*c.HeadDim)
 			return func() { be.Rope(x, c.Heads, c.HeadDim, pos, table, false) }
 		}},
-		{"LogProb", head(n), func(b *bed) func() {
+		{"LogProb", head(n), func(b *operands) func() {
 			h, w, out :=
 				b.t(N, n*c.Hidden), b.param(c.Vocab, c.Hidden, false),
 				compute.HeadOut{LogpR: b.t(W, n), EntR: b.t(W, n), LseR: b.t(W, n)}
 			return func() { be.LogProb(out, h, w, all, targets, 1) }
 		}},
-		{"LogProbGrad", head(n), func(b *bed) func() {
+		{"LogProbGrad", head(n), func(b *operands) func() {
 			h, w, out :=
 				b.t(N, n*c.Hidden), b.param(c.Vocab, c.Hidden, true),
 				compute.HeadOut{LogpR: b.t(W, n), EntR: b.t(W, n), LseR: b.t(W, n)}
@@ -273,11 +281,11 @@ func others(be compute.Backend, c model.Config, load Load) []trial {
 			}
 			return func() { be.LogProbGrad(dh, w, out, dl, compute.Tensor{}, h, all, targets, 1) }
 		}},
-		{"Sample", head(rows), func(b *bed) func() {
+		{"Sample", head(rows), func(b *operands) func() {
 			h, w := b.t(N, rows*c.Hidden), b.param(c.Vocab, c.Hidden, false)
 			return func() { be.Sample(ids, logp, h, w, compute.Sampling{Temperature: 1}, u) }
 		}},
-		{"AdamW", fmt.Sprintf("%d x %d", c.FFN, c.Hidden), func(b *bed) func() {
+		{"AdamW", fmt.Sprintf("%d x %d", c.FFN, c.Hidden), func(b *operands) func() {
 			p := b.param(c.FFN, c.Hidden, true)
 			p.M, p.V = b.t(W, p.Len()), b.t(W, p.Len())
 			x, y := b.t(N, c.Hidden), b.t(N, c.FFN)

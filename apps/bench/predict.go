@@ -11,9 +11,9 @@ import (
 	"gad/model"
 )
 
-// Predict is Run on a card that this machine may lack, by package cost. The report has the same
-// lines, and the launches of each operation.
-// Limits are the card's peaks, so a share of products is the model FLOPs utilisation.
+// Predict returns the report of Run for a card that this machine may lack, by package cost, with
+// the launches of each operation. Limits are the card's peaks, so a share of products is the model
+// FLOPs utilisation.
 func Predict(o Options, card estimate.Card) (*Report, error) {
 	if err := Check(o.What); err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func Predict(o Options, card estimate.Card) (*Report, error) {
 		be := estimate.New(card)
 		trials, last := trialsOf(be, o.Config, o.Load)
 		for _, t := range trials {
-			b := &bed{be: be}
+			b := &operands{be: be}
 			call := t.set(b)
 			if b.err != nil {
 				return nil, fmt.Errorf("bench: %s %s: %w", t.name, t.size, b.err)
@@ -44,7 +44,7 @@ func Predict(o Options, card estimate.Card) (*Report, error) {
 			b.free()
 			r.Ops = append(r.Ops, Op{Name: t.name, Size: t.size,
 				Stat: Stat{Runs: calls, Seconds: seconds, Best: seconds},
-				Use:  limits.use(last.Cost, seconds)})
+				Use:  limits.use(*last, seconds)})
 		}
 	}
 	if wanted("stages") {
@@ -57,7 +57,7 @@ func Predict(o Options, card estimate.Card) (*Report, error) {
 	return r, nil
 }
 
-// predictStages are the stages, each run until its graphs are there, and then once.
+// predictStages predicts each stage: runs it until its graphs are captured, then once.
 func predictStages(be *estimate.Backend, l Limits, c model.Config, load Load) ([]Stage, error) {
 	sft, gen, gad := stagesOf(be, c, load)
 	g, err := newGame(be, c, load)

@@ -9,45 +9,47 @@ import (
 	"gad/internal/compute/cpu"
 )
 
-// Used is what one operation took of a stage.
+// Used is the calls and the time of one operation in a stage.
 type Used struct {
 	Name     string  `json:"op"`
 	Calls    int     `json:"calls"`
-	Launches int     `json:"launches,omitempty"` // kernels and products; of a prediction
+	Launches int     `json:"launches,omitempty"` // number of kernels and products; predictions only
 	Seconds  float64 `json:"seconds"`
-	Part     float64 `json:"part"` // of the stage's time
+	Part     float64 `json:"part"` // share of the stage's time
 	Use
 }
 
-// profile is the compute.Observer that, while it is on, counts what each operation takes. It
-// measures a backend whose operations are done when they return: the CPU's.
+// profile sums the calls, cost and time of each operation while it is on. It measures a backend
+// whose operations are finished when they return: the CPU.
 type profile struct {
 	on bool
 	by map[string]*tally
 
-	op    string // the operation that runs
+	op    string // the running operation
 	cost  compute.Cost
 	began time.Time
 }
 
+// tally is the sums of one operation.
 type tally struct {
 	compute.Cost
 	calls int
 	spent time.Duration
 }
 
-// profiled is be with a profile around it, or be itself where that would not measure.
-func profiled(be compute.Backend) (compute.Backend, *profile) {
+// withProfile returns be with a profile that observes it; on a backend that it could not measure,
+// be itself and nil.
+func withProfile(be compute.Backend) (compute.Backend, *profile) {
 	if _, ok := be.(*cpu.Backend); !ok {
 		return be, nil
 	}
 	p := &profile{}
-	return compute.Observe(be, elementsOf(be), p), p
+	return compute.Observe(be, elementsOf(be), observer{p.begin, p.end}), p
 }
 
-// during is the operations that ran during f, the longest first, and at the end the time
-// between operations.
-func (p *profile) during(l Limits, f func() error) ([]Used, error) {
+// measure runs f and returns its operations, the longest first, and at the end the time between
+// operations.
+func (p *profile) measure(l Limits, f func() error) ([]Used, error) {
 	p.on, p.by = true, map[string]*tally{}
 	began := time.Now()
 	err := f()
@@ -67,15 +69,15 @@ func (p *profile) during(l Limits, f func() error) ([]Used, error) {
 	return append(all, Used{Name: "between operations", Seconds: rest, Part: rest / whole}), err
 }
 
-// Before begins to time an operation.
-func (p *profile) Before(op string, c compute.Cost) {
+// begin starts the time of an operation.
+func (p *profile) begin(op string, c compute.Cost) {
 	if p.on {
 		p.op, p.cost, p.began = op, c, time.Now()
 	}
 }
 
-// After counts it.
-func (p *profile) After() {
+// end adds the operation to its tally.
+func (p *profile) end() {
 	if !p.on {
 		return
 	}

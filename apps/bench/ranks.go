@@ -13,16 +13,16 @@ import (
 	"gad/internal/compute"
 )
 
-// rankSizes are the bytes that each rank has to gather or to sum, beside a gradient.
+// rankSizes lists the bytes of a rank's piece in a gather or a sum; a gradient comes in addition.
 var rankSizes = []int64{4 << 10, 1 << 20, 64 << 20}
 
-// mostRankCalls bounds how often one row is measured.
+// mostRankCalls bounds the calls of one row.
 const mostRankCalls = 1000
 
-// RanksReport is what Ranks has measured.
+// RanksReport is the measurements of Ranks.
 type RanksReport struct {
 	Hosts []string `json:"hosts"` // by rank
-	// how the ranks' devices are connected, or why they are not
+	// connection of the ranks' devices, or why there is none
 	Devices string     `json:"devices,omitempty"`
 	Rows    []RanksRow `json:"rows"`
 }
@@ -31,24 +31,24 @@ type RanksReport struct {
 type RanksRow struct {
 	// barrier, gather or sum; device sum or device gather by NCCL, which counts no bytes
 	Name    string  `json:"name"`
-	Bytes   int64   `json:"bytes"`   // that each rank has; of a device's gather, all have together
-	Calls   int     `json:"calls"`   // that were timed, one after the other
-	Seconds float64 `json:"seconds"` // of one, on the slowest rank
-	Sent    int64   `json:"sent"`    // bytes by the rank that sends most, in one
-	// bytes that each must send at least: (R-1)/R of all pieces, for a sum twice that of one
+	Bytes   int64   `json:"bytes"`   // each rank's piece; of a device's gather, all pieces together
+	Calls   int     `json:"calls"`   // number of timed calls, one after the other
+	Seconds float64 `json:"seconds"` // time of a call on the slowest rank
+	Sent    int64   `json:"sent"`    // bytes of a call by the rank that sends most
+	// least bytes that a rank must send: (R-1)/R of all pieces, for a sum twice that of one piece
 	Least int64 `json:"least"`
-	// BusBandwidth is Least/Seconds, in bytes per second: what nccl-tests calls bus bandwidth,
-	// of an all-gather and an all-reduce.
+	// BusBandwidth is Least/Seconds, in bytes per second: nccl-tests' bus bandwidth of an
+	// all-gather and an all-reduce.
 	BusBandwidth float64 `json:"bus_bandwidth"`
 }
 
-// onDevice is the prefix of the names of the devices' rows.
+// onDevice is the prefix of the names of rows that measure the devices.
 const onDevice = "device "
 
 // Ranks measures the collectives of the ranks of g: a barrier, gathers, and sums over the host's
 // memory up to a gradient of so many elements; and sums and gathers of the same sizes from device
 // to device, if be is Connected (compute.Connectable). Every rank calls it, and all get the
-// report. Results are checked too.
+// report. It also checks the results of the collectives.
 func Ranks(g *comm.Group, be compute.Backend, elements int64,
 	budget time.Duration) (*RanksReport, error) {
 	if g.Size() < 2 {
@@ -71,7 +71,7 @@ func Ranks(g *comm.Group, be compute.Backend, elements int64,
 	}
 	each := budget / time.Duration(rows)
 	row := func(name string, bytes, least int64, call func() error) error {
-		done, err := timed(g, each, call)
+		done, err := timeCall(g, each, call)
 		r.add(done, name, bytes, least)
 		return err
 	}
@@ -130,7 +130,7 @@ func Ranks(g *comm.Group, be compute.Backend, elements int64,
 	return r, nil
 }
 
-// add is a row of what was timed.
+// add appends a row, with its name and the bytes of the call.
 func (r *RanksReport) add(done RanksRow, name string, bytes, least int64) {
 	done.Name, done.Bytes, done.Least = name, bytes, least
 	if done.Seconds > 0 {
@@ -139,8 +139,8 @@ func (r *RanksReport) add(done RanksRow, name string, bytes, least int64) {
 	r.Rows = append(r.Rows, done)
 }
 
-// devices measures a sum of t by the ranks' devices, and a gather of as many bytes, of which
-// each rank has an equal part. x is as much memory of the host.
+// devices measures a sum of t by the ranks' devices, and a gather of as many bytes, of which each
+// rank has an equal part. x is host memory of t's length.
 func (r *RanksReport) devices(g *comm.Group, be compute.Backend, d compute.Connectable,
 	t compute.Tensor, x []float32, budget time.Duration) error {
 	n, bytes := g.Size(), 4*int64(t.Len())
@@ -189,7 +189,7 @@ func (r *RanksReport) devices(g *comm.Group, be compute.Backend, d compute.Conne
 			}
 		}
 		be.Zero(t) // so that sums of sums stay finite
-		done, err := timedOnDevice(g, c.name, len(x), c.least, budget, c.call)
+		done, err := timeDeviceCall(g, c.name, len(x), c.least, budget, c.call)
 		if err != nil {
 			return err
 		}
@@ -198,9 +198,9 @@ func (r *RanksReport) devices(g *comm.Group, be compute.Backend, d compute.Conne
 	return nil
 }
 
-// timedOnDevice is timed of a call of the devices. The ranks agree once for all calls, so what
-// is timed is the devices' work alone, and the wait for each call.
-func timedOnDevice(g *comm.Group, what string, elements int, least int64, budget time.Duration,
+// timeDeviceCall times a call of the devices, as timeCall does. The ranks agree once for all calls,
+// so the time is the devices' work and the wait for each call alone.
+func timeDeviceCall(g *comm.Group, what string, elements int, least int64, budget time.Duration,
 	call func(keepOn func() error) error) (row RanksRow, err error) {
 	var took time.Duration
 	times := func(n int) error {
@@ -218,7 +218,7 @@ func timedOnDevice(g *comm.Group, what string, elements int, least int64, budget
 	if err := times(1); err != nil {
 		return row, err
 	}
-	if row.Calls, err = agreedCalls(g, min(budget, mostDeviceTime), took); err != nil {
+	if row.Calls, err = agreeCalls(g, min(budget, mostDeviceTime), took); err != nil {
 		return row, err
 	}
 	if err := times(row.Calls); err != nil {
@@ -231,8 +231,8 @@ func timedOnDevice(g *comm.Group, what string, elements int, least int64, budget
 // mostDeviceTime bounds the calls of a row, which have one deadline together.
 const mostDeviceTime = time.Minute
 
-// agreedCalls is how many calls that take so long fit into budget by rank 0's clock.
-func agreedCalls(g *comm.Group, budget, took time.Duration) (int, error) {
+// agreeCalls returns the number of calls that fit into budget if one takes took, by rank 0's clock.
+func agreeCalls(g *comm.Group, budget, took time.Duration) (int, error) {
 	calls := min(max(float64(budget)/float64(took+1), 1), mostRankCalls)
 	sent, err := g.From("number of calls", 0, binary.LittleEndian.AppendUint32(nil, uint32(calls)))
 	if err != nil {
@@ -241,7 +241,8 @@ func agreedCalls(g *comm.Group, budget, took time.Duration) (int, error) {
 	return int(binary.LittleEndian.Uint32(sent)), nil
 }
 
-// slowest makes r the row of the rank that took longest, and of the one that sent most.
+// slowest sets Seconds to the time of the slowest rank, and Sent to the bytes of the rank that
+// sends most.
 func (r *RanksRow) slowest(g *comm.Group) error {
 	all, err := g.Gather("times",
 		binary.LittleEndian.AppendUint64(
@@ -253,13 +254,14 @@ func (r *RanksRow) slowest(g *comm.Group) error {
 	return err
 }
 
-// timed makes a call as often as fits into budget by rank 0's clock.
-func timed(g *comm.Group, budget time.Duration, call func() error) (r RanksRow, err error) {
+// timeCall calls as often as fits into budget by rank 0's clock, and returns the mean time and the
+// bytes sent.
+func timeCall(g *comm.Group, budget time.Duration, call func() error) (r RanksRow, err error) {
 	begun := time.Now()
-	if err := call(); err != nil { // pages and buffers are touched
+	if err := call(); err != nil { // a first call touches pages and buffers
 		return r, err
 	}
-	if r.Calls, err = agreedCalls(g, budget, time.Since(begun)); err != nil {
+	if r.Calls, err = agreeCalls(g, budget, time.Since(begun)); err != nil {
 		return r, err
 	}
 	if err := g.Barrier("beginning"); err != nil {

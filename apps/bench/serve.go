@@ -15,21 +15,21 @@ import (
 	"gad/model"
 )
 
-// Answer is Serve's answer to a case: the seconds of one run, and of its parts.
+// Answer is Serve's answer to a case: the seconds of one run and of its parts, or an error.
 type Answer struct {
 	Case    string  `json:"case"`
 	Seconds float64 `json:"seconds,omitempty"`
 	// sample: seconds until every sequence had its first token
 	First  float64            `json:"first,omitempty"`
-	Tokens [][]int32          `json:"tokens,omitempty"` // sample: of each sequence
+	Tokens [][]int32          `json:"tokens,omitempty"` // sample: the tokens of each sequence
 	Parts  map[string]float64 `json:"parts,omitempty"`
 	Limits *Limits            `json:"limits,omitempty"`
 	Device string             `json:"device,omitempty"`
 	Error  string             `json:"error,omitempty"`
 }
 
-// Serve runs the cases that in names, one a line, and answers each with one line of
-// JSON. A comparison sends each case to several programs in turn, so that all measure in the
+// Serve reads cases from in, one a line, runs each and writes one line of JSON, an Answer, to out.
+// A comparison sends each case to several programs in turn, so that all measure in the
 // same state of the machine, and after their warm-up. The cases:
 //
 //	limits            the machine's limits
@@ -68,7 +68,7 @@ func Serve(in io.Reader, out io.Writer, be compute.Backend, c model.Config, load
 	}
 }
 
-// server keeps models and operands from case to case.
+// server is the models and operands that Serve keeps from case to case.
 type server struct {
 	be       compute.Backend
 	c        model.Config
@@ -77,10 +77,11 @@ type server struct {
 	products map[string][]func()
 
 	lm     *model.Model // of the sample case
-	folder string       // that lm was loaded from
+	folder string       // lm's folder
 	draws  uint64       // sample cases so far: each draws other tokens
 }
 
+// run runs a case and fills its answer.
 func (s *server) run(a *Answer) (err error) {
 	words := strings.Fields(a.Case)
 	if len(words) == 0 {
@@ -125,7 +126,7 @@ func (s *server) run(a *Answer) (err error) {
 	return err
 }
 
-// linear times a product, its operands rotating as in measureOps.
+// linear times a product, its operands in turn as in measureOps.
 func (s *server) linear(words []string) (float64, error) {
 	var d [3]int
 	if len(words) != len(d) {
@@ -142,7 +143,7 @@ func (s *server) linear(words []string) (float64, error) {
 	key := strings.Join(words, " ")
 	if s.products[key] == nil {
 		bytes := elementsOf(s.be).Linear(float64(n), float64(i), float64(o)).Bytes
-		b := &bed{be: s.be}
+		b := &operands{be: s.be}
 		for range copies(bytes) {
 			x, y, w := b.t(compute.Narrow, n*i), b.t(compute.Narrow, n*o), b.param(o, i, false)
 			s.products[key] = append(s.products[key], func() { s.be.Linear(y, x, w, nil, false) })
@@ -157,7 +158,7 @@ func (s *server) linear(words []string) (float64, error) {
 	return st.Seconds, err
 }
 
-// sample answers B prompts at the same time.
+// sample runs a case sample: it answers B prompts at the same time.
 func (s *server) sample(a *Answer) error {
 	words := strings.SplitN(a.Case, " ", 6) // a folder's name may contain spaces
 	if len(words) != 6 {

@@ -19,24 +19,24 @@ import (
 	"gad/trainer/config"
 )
 
-// Stage is a part of training at the shape's size.
+// Stage is the measurement of a stage of training, or of a part of one, at the shape's size.
 type Stage struct {
 	Name string `json:"stage"`
 	Size string `json:"size"`
 	Stat
 	Use
-	Tokens    int     `json:"tokens"` // that went through the model, or were sampled
+	Tokens    int     `json:"tokens"` // tokens that passed through the model, or were sampled
 	PerSecond float64 `json:"tokens_per_second"`
-	Allocs    uint64  `json:"allocs"`      // heap objects of a run after the first
-	AllocB    uint64  `json:"alloc_bytes"` // their size
-	Peak      int64   `json:"peak_bytes"`  // of the device's memory, since the device was opened
-	Planned   int64   `json:"plan_bytes"`  // what Config.Plan says that it is
-	Cold      bool    `json:"cold,omitempty"`
-	Note      string  `json:"note,omitempty"`         // why it was not measured
-	Unfit     string  `json:"does_not_fit,omitempty"` // of a prediction
+	Allocs    uint64  `json:"allocs"`                 // heap objects of a run after the first
+	AllocB    uint64  `json:"alloc_bytes"`            // their size
+	Peak      int64   `json:"peak_bytes"`             // of the device's memory, since the device was opened
+	Planned   int64   `json:"plan_bytes"`             // the same by model.Config.Plan
+	Cold      bool    `json:"cold,omitempty"`         // only the first run was measured
+	Note      string  `json:"note,omitempty"`         // why there is no measurement
+	Unfit     string  `json:"does_not_fit,omitempty"` // of a prediction: why it does not fit
 
-	Parts []Stage `json:"parts,omitempty"` // of a GAD step, in their order
-	Ops   []Used  `json:"ops,omitempty"`   // of one more run, by operation; CPU, and predictions
+	Parts []Stage `json:"parts,omitempty"` // parts of a GAD step, in order
+	Ops   []Used  `json:"ops,omitempty"`   // operations of one more run; on a CPU, and in predictions
 
 	Steps *estimate.Graphs `json:"graphs,omitempty"` // of a prediction
 }
@@ -58,7 +58,7 @@ type game struct {
 	step    int
 }
 
-// ids are n tokens; every salt has its own.
+// ids returns n tokens, other ones for every salt.
 func ids(n, salt, vocab int) []int32 {
 	out := make([]int32, n)
 	for i := range out {
@@ -67,7 +67,7 @@ func ids(n, salt, vocab int) []int32 {
 	return out
 }
 
-// newGame makes the student.
+// newGame returns a game with inputs and a student.
 func newGame(be compute.Backend, c model.Config, load Load) (*game, error) {
 	g := &game{be: be, cfg: c, load: load}
 	for i := range load.Seqs {
@@ -105,7 +105,7 @@ func newGame(be compute.Backend, c model.Config, load Load) (*game, error) {
 	return g, nil
 }
 
-// model is one with weights of its own, or adapters on the base.
+// model returns a model with its own weights, or with adapters on the base.
 func (g *game) model(o model.Options) (*model.Model, error) {
 	if g.base == nil {
 		return model.New(g.be, g.cfg, o)
@@ -114,7 +114,7 @@ func (g *game) model(o model.Options) (*model.Model, error) {
 	return g.base.Adapt(o)
 }
 
-// complete makes discriminator and reference.
+// complete adds discriminator and reference.
 func (g *game) complete() error {
 	if g.critic != nil && g.ref != nil {
 		return nil
@@ -138,6 +138,7 @@ func (g *game) complete() error {
 	return nil
 }
 
+// close frees all models.
 func (g *game) close() error {
 	var errs []error
 	if g.actor != nil {
@@ -155,7 +156,7 @@ func (g *game) close() error {
 	return errors.Join(errs...)
 }
 
-// sftStep is one step of cross entropy.
+// sftStep takes one step of cross entropy.
 func (g *game) sftStep() error {
 	_, err := g.actor.SFT(g.sft)
 	return err
@@ -171,7 +172,7 @@ func (g *game) generate() error {
 	return err
 }
 
-// settings are those of a run with the load, as far as they say which passes a step has.
+// settings returns the settings of a run with the load, as far as they decide the passes of a step.
 func (l Load) settings() config.Config {
 	c := config.StageDefaults(config.Train)
 	c.Data.TrainBatchSize, c.Rollout.N = l.Prompts, l.N
@@ -179,7 +180,7 @@ func (l Load) settings() config.Config {
 	return c
 }
 
-// titles are the names of a step's parts in reports.
+// titles lists the names of a step's parts in reports.
 var titles = map[string]string{"old_logp": "old log-probabilities",
 	"update_critic": "critic update",
 	"ref_logp":      "reference log-probabilities", "update_actor": "actor update"}
@@ -190,7 +191,8 @@ type part struct {
 	passes []config.Pass
 }
 
-// parts are those of every GAD step, in their order: advantages come before the last.
+// parts returns the parts of a GAD step that every step has, in order: advantages come before the
+// last.
 func (g *game) parts() (list []part) {
 	c := g.load.settings()
 	for _, x := range c.Passes(config.Train, g.load.Prompts, g.be.Alone()) {
@@ -207,8 +209,8 @@ func (g *game) parts() (list []part) {
 	return slices.Insert(list, len(list)-1, part{name: "advantages"})
 }
 
-// gadStep is a step of the game (trainer/step.go) without rows, metrics and checkpoints; done is
-// called with the name and the time of each part as it ends.
+// gadStep takes a step of the game (trainer/step.go) without rows, metrics and checkpoints. It
+// calls done with the name and the seconds of each part at its end.
 func (g *game) gadStep(done func(part string, seconds float64)) error {
 	g.step++
 	var (
@@ -226,7 +228,7 @@ func (g *game) gadStep(done func(part string, seconds float64)) error {
 				actor.Key{Seed: 1, Step: g.step, Rows: rows}, nil)
 			return err
 		},
-		// Where they are not equal to the sampler's.
+		// where the actor's are not equal to the sampler's
 		"old log-probabilities": func() error { return g.actor.RecomputeOld(r) },
 		"critic update": func() error {
 			st, err := g.critic.Update(
@@ -273,32 +275,33 @@ func (g *game) gadStep(done func(part string, seconds float64)) error {
 	return nil
 }
 
-// work is what a stage computes: operations at the least, bytes that pass memory
-// at the least, and tokens.
+// work is the work of a stage: the least operations, the least bytes that pass memory, and tokens.
 type work struct {
 	compute.Cost
 	tokens int
 }
 
+// plus returns the sum of two works.
 func (w work) plus(v work) work { return work{w.Plus(v.Cost), w.tokens + v.tokens} }
 
-// pass is one forward pass over n sequences of length tokens, heads of which have
-// logits; times 3 with the backward pass.
+// pass returns the work of a forward pass over n sequences of length tokens, heads of which have
+// logits. times scales the operations: 3 with the backward pass.
 func (g *game) pass(times float64, n, length, heads int) work {
-	return g.after(times, 0, n, length, heads)
+	return g.continuation(times, 0, n, length, heads)
 }
 
-// after is pass for sequences that each continue before tokens, which are not computed again.
-func (g *game) after(times float64, before, n, length, heads int) work {
+// continuation returns the work of pass where each sequence continues a prefix of before tokens,
+// which are not computed again.
+func (g *game) continuation(times float64, before, n, length, heads int) work {
 	tokens := float64(n * length)
 	f := tokens*g.cfg.FLOPsPerToken(float64(before)+float64(length+1)/2, false) +
 		2*float64(heads)*float64(g.cfg.Vocab*g.cfg.Hidden)
 	return work{compute.Cost{FLOPs: times * f}, n * length}
 }
 
-// sampling is n answers to each of prompts: prompts once, then New-1 steps of a
-// token for every answer. Each step reads all weights and the keys and values
-// that it attends to, a prompt's once for all its answers.
+// sampling returns the work of n answers to each of prompts: prompts pass once, then New-1 steps
+// compute a token of every answer. Each step reads all weights, and the keys and values that it
+// attends to, a prompt's once for all its answers.
 func (g *game) sampling(prompts, n int) work {
 	l, c, e := g.load, g.cfg, elementsOf(g.be)
 	w := g.pass(1, prompts, l.Prompt, prompts)
@@ -313,7 +316,7 @@ func (g *game) sampling(prompts, n int) work {
 	return w
 }
 
-// works is the work of a GAD step by part, and of all of them without the least bytes, which
+// works returns the work of each part of a GAD step, and the sum, without the least bytes, which
 // only sampling has.
 func (g *game) works() (works map[string]work, all work) {
 	l, c := g.load, g.load.settings()
@@ -331,7 +334,7 @@ func (g *game) works() (works map[string]work, all work) {
 			}
 			times := c.Forwards(x) // prompts pass once for all their answers
 			prompts, answers :=
-				g.pass(times, l.Prompts, l.Prompt, 0), g.after(times, l.Prompt, n, l.New, heads)
+				g.pass(times, l.Prompts, l.Prompt, 0), g.continuation(times, l.Prompt, n, l.New, heads)
 			w = w.plus(prompts).plus(answers)
 		}
 		works[part.name], all = w, all.plus(w)
@@ -340,7 +343,7 @@ func (g *game) works() (works map[string]work, all work) {
 	return works, all
 }
 
-// stagesOf are the stages, with the memory that is planned for them.
+// stagesOf returns the stages without measurements, with the memory planned for them.
 func stagesOf(be compute.Footprint, c model.Config, load Load) (sft, gen, gad Stage) {
 	sft = Stage{Name: "SFT step", Size: fmt.Sprintf("%d x %d tokens", load.Seqs, load.Length)}
 	gen = Stage{Name: "generation",
@@ -348,7 +351,7 @@ func stagesOf(be compute.Footprint, c model.Config, load Load) (sft, gen, gad St
 	gad = Stage{Name: "GAD step",
 		Size: fmt.Sprintf("%d prompts x %d answers x %d tokens", load.Prompts, load.N, load.New)}
 
-	longest := load.Prompts * (load.Prompt + (load.N+1)*load.New) // of a pass: the discriminator's
+	longest := load.Prompts * (load.Prompt + (load.N+1)*load.New) // tokens of a pass: the discriminator's
 	lm := model.PlanOptions{Trainable: true, Recompute: load.Recompute, LoRA: load.lora(),
 		Tokens: load.Seqs * load.Length,
 		Slots:  max(load.Samples, min(load.Prompts*load.N, load.slots())),
@@ -369,18 +372,18 @@ func stagesOf(be compute.Footprint, c model.Config, load Load) (sft, gen, gad St
 	for _, p := range plans {
 		whole, scratch = whole+p.Total()-p.Activations-p.Scratch, max(scratch, p.Scratch)
 	}
-	whole += scratch - min(plans[0].Gradients, plans[1].Gradients) // they learn in turn
+	whole += scratch - min(plans[0].Gradients, plans[1].Gradients) // student and discriminator learn in turn
 	sft.Planned, gen.Planned, gad.Planned = needs, needs, whole
 	return sft, gen, gad
 }
 
-// measureStages times the stages: an SFT step and generation with a fifth of the
-// budget each, a GAD step with the rest.
+// measureStages times the stages: an SFT step and generation with a fifth of the budget each, a GAD
+// step with the rest.
 func measureStages(be compute.Backend, l Limits, c model.Config, load Load,
 	budget time.Duration) ([]Stage, error) {
 	began := time.Now()
 	left := func() time.Duration { return budget - time.Since(began) }
-	be, prof := profiled(be)
+	be, prof := withProfile(be)
 	sft, gen, gad := stagesOf(be, c, load)
 	needs, whole := sft.Planned, gad.Planned
 	room := be.Available()
@@ -415,7 +418,7 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load,
 		}{{&sft, g.sftStep}, {&gen, g.generate}} {
 			if prof != nil && s.Note == "" && s.Seconds < left().Seconds() {
 				var err error
-				if s.Ops, err = prof.during(l, s.run); err != nil {
+				if s.Ops, err = prof.measure(l, s.run); err != nil {
 					return err
 				}
 			}
@@ -455,9 +458,9 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load,
 	return []Stage{sft, gen, gad}, nil
 }
 
-// measure runs a stage once, unless it would not end within left at half of the
-// limit's speed, then again as often as share allows, and keeps the later runs'
-// figures; those of the first where there was time for no other.
+// measure runs a stage once, unless it would not end within left at half of the limit's speed, then
+// again as often as share allows. It keeps the figures of the later runs; of the first where there
+// was time for no other.
 func (s *Stage) measure(g *game, l Limits, w work, share, left time.Duration,
 	run func() error) error {
 	least, _ := l.least(w.Cost)
@@ -491,7 +494,7 @@ func (s *Stage) measure(g *game, l Limits, w work, share, left time.Duration,
 	return nil
 }
 
-// count relates the work to the time.
+// count sets the stage's tokens, rate and share from its work and its time.
 func (s *Stage) count(l Limits, w work) {
 	s.Use, s.Tokens = l.use(w.Cost, s.Seconds), w.tokens
 	if s.Seconds > 0 {

@@ -39,12 +39,15 @@ func (r *Report) Print(w io.Writer) error {
 	return err
 }
 
+// table is a report's text.
 type table struct{ b strings.Builder }
 
+// line appends a line.
 func (t *table) line(format string, args ...any) {
 	t.b.WriteString(strings.TrimRight(fmt.Sprintf(format, args...), " ") + "\n")
 }
 
+// limits appends the machine's limits, or a card's.
 func (t *table) limits(l Limits, card *estimate.Card) {
 	if card != nil {
 		t.line("\nlimits, by the data sheet")
@@ -67,6 +70,7 @@ func (t *table) limits(l Limits, card *estimate.Card) {
 	row("memory, copy (read and written)", l.Copy, "B/s")
 }
 
+// ops appends the table of operations.
 func (t *table) ops(ops []Op) {
 	if len(ops) == 0 {
 		return
@@ -79,6 +83,7 @@ func (t *table) ops(ops []Op) {
 	}
 }
 
+// stages appends the stages.
 func (t *table) stages(stages []Stage) {
 	for _, s := range stages {
 		t.line("\n%s: %s", s.Name, s.Size)
@@ -110,6 +115,7 @@ func (t *table) stages(stages []Stage) {
 	}
 }
 
+// parts appends the parts and the operations of a stage.
 func (t *table) parts(s Stage) {
 	for _, p := range s.Parts {
 		t.line("    %-29s %10s %5.1f %% %14s  %s", p.Name, duration(p.Seconds),
@@ -126,6 +132,7 @@ func (t *table) parts(s Stage) {
 	}
 }
 
+// unfit returns, for a line, why a predicted stage does not fit in memory; "" if it fits.
 func (s Stage) unfit() string {
 	if s.Unfit == "" {
 		return ""
@@ -133,7 +140,7 @@ func (s Stage) unfit() string {
 	return "; " + s.Unfit
 }
 
-// rate is operations a second, or bytes if memory is the limit that binds.
+// rate returns operations a second as text, or bytes a second if memory is the binding limit.
 func (u Use) rate(seconds float64) string {
 	switch {
 	case u.Bound == "":
@@ -144,7 +151,7 @@ func (u Use) rate(seconds float64) string {
 	return amount(u.FLOPs/seconds) + "FLOP/s"
 }
 
-// share is a bar of ten, the percentage, and what it is a share of.
+// share returns the share as a bar of ten, a percentage and the name of the limit.
 func (u Use) share() string {
 	if u.Bound == "" {
 		return ""
@@ -161,7 +168,7 @@ func (u Use) share() string {
 		strings.Repeat("·", 10-full), 100*u.Share, u.Bound, why)
 }
 
-// amount is x with a unit of thousands, to three digits; a unit of measure may follow.
+// amount returns x to three digits with a decimal prefix; a unit may follow.
 func amount(x float64) string {
 	units := []string{"", "k", "M", "G", "T", "P"}
 	i := 0
@@ -178,7 +185,7 @@ func amount(x float64) string {
 	return fmt.Sprintf("%.*f %s", digits, x, units[i])
 }
 
-// duration is seconds in the unit that gives one to three digits before the point.
+// duration returns seconds as text in the unit that gives one to three digits before the point.
 func duration(s float64) string {
 	switch {
 	case s < 999.5e-6:

@@ -11,11 +11,11 @@ import (
 	"gad/internal/endpoint"
 )
 
-// This file asks by the batch API, at half the price and within a day. The journal says
-// how far a batch is: "batch/0/file" when its requests are on the server, "batch/0" when
-// it has begun, "batch/0/done" when its answers are in the journal.
+// Requests by the batch API: at half the price and within a day. The journal records the state of a
+// batch: "batch/0/file" when its requests are uploaded, "batch/0" when it is created,
+// "batch/0/done" when its answers are in the journal.
 
-// batchNote is a record of the journal about a batch.
+// batchNote is a record of the journal about the state of a batch.
 type batchNote struct {
 	File     string `json:"file,omitempty"`
 	ID       string `json:"id,omitempty"`
@@ -23,12 +23,13 @@ type batchNote struct {
 	Status   string `json:"status,omitempty"`
 }
 
+// batchKey returns the key of batch k's records in the journal.
 func batchKey(k int) string { return fmt.Sprintf("batch/%d", k) }
 
-// itemKey is what Collection.key makes.
+// itemKey matches the keys that Collection.key returns.
 var itemKey = regexp.MustCompile(`^[0-9a-f]{32}/[0-9]{1,9}$`)
 
-// batches are the batches of the journal: how many there are, and those that are not done.
+// batches returns the number of batches in the journal, and the indices of the open ones.
 func (c *Collection) batches() (n int, open []int) {
 	for ; ; n++ {
 		if _, ok := c.journal.Lookup(batchKey(n) + "/file"); !ok {
@@ -40,15 +41,15 @@ func (c *Collection) batches() (n int, open []int) {
 	}
 }
 
-// OpenBatches is the number of batches that are under way.
+// OpenBatches returns the number of open batches: created, and their answers not in the journal.
 func (c *Collection) OpenBatches() int {
 	_, open := c.batches()
 	return len(open)
 }
 
-// AskBatch asks for what is missing by batches, and waits for those that are under way.
-// poll is the time between two looks at one. It returns endpoint.Failures for rows that
-// could not be answered.
+// AskBatch waits for the open batches, then requests the missing answers by new batches and waits
+// for these. poll is the time between two requests of a batch's state. It returns endpoint.Failures
+// for rows that could not be answered.
 func (c *Collection) AskBatch(ctx context.Context, client *endpoint.Client,
 	poll time.Duration) error {
 	failed := map[string]error{} // by key
@@ -58,7 +59,7 @@ func (c *Collection) AskBatch(ctx context.Context, client *endpoint.Client,
 			return err
 		}
 	}
-	if len(c.missing()) > 0 {
+	if len(c.incompleteItems()) > 0 {
 		made, err := c.beginBatches(ctx, client)
 		if err == nil {
 			err = c.fetchAll(ctx, client, made, poll, failed)
@@ -68,7 +69,7 @@ func (c *Collection) AskBatch(ctx context.Context, client *endpoint.Client,
 		}
 	}
 	var failures endpoint.Failures
-	for _, i := range c.missing() {
+	for _, i := range c.incompleteItems() {
 		err := failed[c.key(i, c.items[i].parts)]
 		if err == nil {
 			err = fmt.Errorf("collect: the batch has ended without all of its answers")
@@ -81,7 +82,7 @@ func (c *Collection) AskBatch(ctx context.Context, client *endpoint.Client,
 	return nil
 }
 
-// beginBatches uploads the missing requests and begins batches of them.
+// beginBatches uploads the missing requests, creates batches of them and returns their indices.
 func (c *Collection) beginBatches(ctx context.Context,
 	client *endpoint.Client) (made []int, err error) {
 	var file bytes.Buffer
@@ -106,10 +107,10 @@ func (c *Collection) beginBatches(ctx context.Context,
 		made = append(made, k)
 		file.Reset()
 		lines = 0
-		_, err = c.begun(ctx, client, k)
+		_, err = c.batchID(ctx, client, k)
 		return err
 	}
-	for _, i := range c.missing() {
+	for _, i := range c.incompleteItems() {
 		r, err := c.request(i, c.o.N-c.items[i].have, c.items[i].got)
 		if err != nil {
 			return nil, err
@@ -129,10 +130,11 @@ func (c *Collection) beginBatches(ctx context.Context,
 	return made, flush()
 }
 
+// note appends a record to the journal.
 func (c *Collection) note(key string, record any) error { return c.journal.Append(key, record) }
 
-// begun is the id of batch k, which is begun if it is not.
-func (c *Collection) begun(ctx context.Context, client *endpoint.Client, k int) (string, error) {
+// batchID returns the id of batch k. It creates the batch if the journal has only its file.
+func (c *Collection) batchID(ctx context.Context, client *endpoint.Client, k int) (string, error) {
 	var file, batch batchNote
 	if raw, ok := c.journal.Lookup(batchKey(k)); ok {
 		err := json.Unmarshal(raw, &batch)
@@ -150,14 +152,15 @@ func (c *Collection) begun(ctx context.Context, client *endpoint.Client, k int) 
 	return b.ID, c.note(batchKey(k), batchNote{ID: b.ID})
 }
 
-// fetchAll waits for batches and takes their answers.
+// fetchAll waits for batches and takes their answers. failed receives the errors of requests by
+// key.
 func (c *Collection) fetchAll(ctx context.Context, client *endpoint.Client, batches []int,
 	poll time.Duration, failed map[string]error) error {
 	ids := make([]string, len(batches))
 	total := 0
 	for n, k := range batches {
 		var err error
-		if ids[n], err = c.begun(ctx, client, k); err != nil {
+		if ids[n], err = c.batchID(ctx, client, k); err != nil {
 			return err
 		}
 		var file batchNote
@@ -224,18 +227,18 @@ func (c *Collection) fetch(ctx context.Context, client *endpoint.Client, b endpo
 		}
 		err := client.Results(ctx, file, func(r endpoint.BatchResult) error {
 			if !itemKey.MatchString(r.ID) {
-				return nil // none that was asked for
+				return nil // not a request of ours
 			}
 			if r.Answer == nil {
 				failed[r.ID] = r.Err
 				return nil
 			}
 			if _, ok := c.journal.Lookup(r.ID); ok {
-				return nil // the line comes twice
+				return nil // the line is repeated
 			}
 			a := &answer{Answer: *r.Answer, Batch: true}
 			c.shorten(a)
-			// synced by what says that the batch is done
+			// the record that ends the batch syncs it
 			if err := c.journal.Put(r.ID, a); err != nil {
 				return err
 			}

@@ -1,6 +1,13 @@
-// Package collect asks a teacher for answers: prompts and an endpoint in, a data set with
-// the teacher's answers out. Every answer is kept in a journal beside the output as it
-// comes, so that nothing is paid for twice, however often the program is stopped.
+// Package collect asks a teacher for answers: prompts and an endpoint in, a data set with the
+// teacher's answers out. Every answer goes into a journal next to the output as it comes, so that
+// no answer is paid for twice, however often the program is stopped.
+//
+//	run.go       gad data collect: the order of things, and its messages; start here
+//	collect.go   Collection: rows, requests, answers in the journal, the output
+//	batch.go     requests by the batch API
+//	episode.go   episodes in an environment
+//	logprobs.go  log-probabilities of answers
+//	cost.go      estimate and sum of the cost
 package collect
 
 import (
@@ -24,11 +31,11 @@ import (
 	"gad/internal/vfs"
 )
 
-// limitKeys are the names under which requests limit an answer's tokens.
+// limitKeys lists the fields of a request that limit an answer's tokens.
 var limitKeys = []string{"max_tokens", "max_completion_tokens", "max_output_tokens"}
 
-// limit is the most tokens that an answer may have, by MaxTokens or Extra, and the flag that
-// says so; 0 is no limit.
+// limit returns the most tokens that an answer may have, by MaxTokens or Extra, and the flag that
+// sets it; 0 for no limit.
 func (s Settings) limit() (n float64, flag string) {
 	n, flag = float64(s.MaxTokens), "--max-tokens"
 	for _, key := range limitKeys {
@@ -39,8 +46,8 @@ func (s Settings) limit() (n float64, flag string) {
 	return n, flag
 }
 
-// Settings are what an answer depends on beside its prompt. The journal holds them: a
-// collection is resumed with the same ones only.
+// Settings is everything that an answer depends on, except its prompt. The journal holds it: a
+// collection can only be resumed with the same settings.
 type Settings struct {
 	Model       string         `json:"model" flag:"--model"`
 	System      string         `json:"system" flag:"--system"` // for rows without a system turn
@@ -53,45 +60,45 @@ type Settings struct {
 	TopLogprobs int            `json:"top_logprobs,omitempty" flag:"--top-logprobs"`
 }
 
-// Options describe a collection.
+// Options describes a collection.
 type Options struct {
 	Settings
-	FS      vfs.FS // nil is the disk
+	FS      vfs.FS // nil: the disk
 	Set     *data.Set
-	Rows    int    // the first so many are asked
-	N       int    // answers to each
-	Output  string // its suffix is the format
+	Rows    int    // number of rows to ask, from the first
+	N       int    // answers to a row
+	Output  string // file; its suffix decides the format
 	Price   *endpoint.Price
-	MaxCost float64 // in USD, by Price; 0 is any
-	Partial bool    // the output is written although answers are missing
-	Empty   bool    // rows whose answers are all empty are asked again
+	MaxCost float64 // in USD, by Price; 0: no limit
+	Partial bool    // write the output even if answers are missing
+	Empty   bool    // ask rows again whose answers are all empty
 
-	Env *Env // how the teacher acts in Settings.Env; nil: it answers once
+	Env *Env // limits of episodes in Settings.Env; nil: the teacher answers once
 
-	Thinking bool // what the teacher thought is written too
+	Thinking bool // write the teacher's thoughts too
 	Stages   data.Stages
-	Say      func(text string) // lines for people while it works
+	Say      func(text string) // gets messages for people
 }
 
-// JournalPath is where the answers of an output are kept.
+// JournalPath returns the path of an output's journal.
 func JournalPath(output string) string { return output + ".journal" }
 
-// ErrMaxCost is wrapped when more would be spent than is allowed.
+// ErrMaxCost reports that the cost would exceed Options.MaxCost.
 var ErrMaxCost = errors.New("collect: cost")
 
-// ErrSettings is wrapped when the journal was begun with other settings.
+// ErrSettings reports a journal of other settings.
 var ErrSettings = errors.New("collect: settings")
 
-// mistake is an error with a text of its own that is also a sentinel.
-type mistake struct {
+// markedError is an error with its own text that is also the sentinel mark.
+type markedError struct {
 	text string
 	mark error
 }
 
-func (m mistake) Error() string        { return m.text }
-func (m mistake) Is(target error) bool { return target == m.mark }
+func (m markedError) Error() string        { return m.text }
+func (m markedError) Is(target error) bool { return target == m.mark }
 
-// Collection is one that is open: nothing has been asked yet.
+// Collection is an open collection: the rows to ask, and the journal of answers.
 type Collection struct {
 	o       Options
 	journal *journal.Journal
@@ -99,52 +106,52 @@ type Collection struct {
 
 	episodes []*episode // N of each item, where there is an environment
 
-	single atomic.Bool // the endpoint gives one answer to a request
+	single atomic.Bool // the endpoint gives only one answer to a request
 
 	mu    sync.Mutex
 	spent tally // by this process
-	total tally // of the journal, for the rows asked
+	total tally // of the journal, for the rows of this collection
 
-	equal []string // see Equal
+	equal []string // see EqualAnswers
 	soft  softTally
 }
 
-// item is a row to be answered.
+// item is a row to ask, with the counts of its answers.
 type item struct {
-	digest string // of all that its answers depend on
-	asked  string // digest of what the row asks
-	nth    int    // of equal prompts
-	bytes  int    // of the prompt
-	blank  bool   // there is nothing to ask
-	have   int    // answers; empty ones count, but for those that are asked for again
-	got    int    // answers, all of them
-	text   int    // answers that have text
-	// records of the journal: a request may bring several answers, or fewer than were asked for
+	digest       string // of everything that its answers depend on
+	promptDigest string // digest of the row's prompt, tools and task
+	nth          int    // index among equal prompts
+	bytes        int    // of the prompt
+	blank        bool   // without a question
+	have         int    // answers, without the empty ones that are asked for again
+	got          int    // all answers
+	text         int    // answers with text
+	// records in the journal: a request may bring several answers, or fewer than requested
 	parts int
 }
 
-// tally counts what answers have cost.
+// tally is the sums of answers, tokens and cost.
 type tally struct {
 	requests, answers          int
 	promptTokens, answerTokens int
-	promptBytes, counted       int     // of requests that were counted: bytes, answers
+	promptBytes, counted       int     // bytes and answers of requests with token counts
 	cachedTokens               int     // of promptTokens
 	cost                       float64 // in USD, where there is a price
-	// requests that were not counted: their tokens are by the length of the text
+	// requests without token counts: their tokens are estimated by the length of the text
 	guessed                int
 	guessedPrompt          float64
 	guessedAnswer          float64
 	length, filtered, none int // answers cut, filtered, empty
 }
 
-// Open reads the prompts and the journal. The caller has the lock of the output.
+// Open reads the prompts and the journal. The caller must hold the lock of the output.
 func Open(o Options) (_ *Collection, err error) {
 	o.FS = vfs.OrDisk(o.FS)
 	if o.Say == nil {
 		o.Say = func(string) {}
 	}
 	c := &Collection{o: o, items: make([]item, o.Rows)}
-	seen := map[string]int{} // equal prompts are asked once each
+	seen := map[string]int{} // number of equal prompts so far
 	advance, done := o.Stages.Begin("reading prompts", o.Rows)
 	defer done()
 	for i := range c.items {
@@ -172,8 +179,8 @@ func Open(o Options) (_ *Collection, err error) {
 			asked = append(asked, "env", row.Env)
 		}
 		key := journal.Digest(asked...)
-		it.asked, it.nth = key, seen[key]
-		// of a paid answer: see TestJournalOfBefore
+		it.promptDigest, it.nth = key, seen[key]
+		// names paid answers: must not change (TestJournalOfBefore)
 		it.digest = journal.Digest(append(append([]any{o.Settings}, asked...), it.nth)...)
 		seen[key]++
 		advance(1)
@@ -217,23 +224,23 @@ func Open(o Options) (_ *Collection, err error) {
 	return c, nil
 }
 
-// sameSettings compares the settings with those that the journal was begun with.
+// sameSettings refuses a journal of other settings.
 func (c *Collection) sameSettings(path string) error {
 	raw, ok := c.journal.Lookup("settings")
 	if !ok {
-		return nil // begun by the first answer
+		return nil // the first answer writes them
 	}
 	var was Settings
 	if err := json.Unmarshal(raw, &was); err != nil {
 		return fmt.Errorf("collect: %s: its settings cannot be read: %w", path, err)
 	}
 	if what := journal.Difference(was, c.o.Settings); what != "" {
-		return mistake{fmt.Sprintf("collect: %s: its answers are of other settings: %s: give the same, or another --output", path, what), ErrSettings}
+		return markedError{fmt.Sprintf("collect: %s: its answers are of other settings: %s: give the same, or another --output", path, what), ErrSettings}
 	}
 	return nil
 }
 
-// asksNothing reports whether there is no turn of a user, or the last one is blank.
+// asksNothing reports whether there is no user turn, or the last one is blank.
 func asksNothing(messages []endpoint.Message) bool {
 	for _, m := range slices.Backward(messages) {
 		if m.Role == "user" {
@@ -243,7 +250,7 @@ func asksNothing(messages []endpoint.Message) bool {
 	return true
 }
 
-// messages are the turns that the teacher is given.
+// messages returns the turns that the teacher gets for item i.
 func (c *Collection) messages(i int) ([]endpoint.Message, error) {
 	row, err := c.o.Set.Row(i)
 	if err != nil {
@@ -270,7 +277,8 @@ func (c *Collection) messages(i int) ([]endpoint.Message, error) {
 	return out, nil
 }
 
-// asTexts is the calls of a turn with their arguments as texts, which endpoints want; nil is none.
+// asTexts returns a turn's calls with their arguments as strings, as endpoints want them; nil for
+// none.
 func asTexts(calls data.JSON) (json.RawMessage, error) {
 	if calls == "" {
 		return nil, nil
@@ -304,13 +312,13 @@ func asTexts(calls data.JSON) (json.RawMessage, error) {
 	return json.Marshal(list)
 }
 
-// tools are those of the row, which the teacher may call.
+// tools returns the tools of the row, which the teacher may call.
 func (c *Collection) tools(i int) (data.JSON, error) {
 	row, err := c.o.Set.Row(i)
 	return row.Tools, err
 }
 
-// key names a request of item i in the journal.
+// key returns the journal's key of a request for item i.
 func (c *Collection) key(i, part int) string {
 	return fmt.Sprintf("%s/%d", c.items[i].digest, part)
 }
@@ -318,13 +326,13 @@ func (c *Collection) key(i, part int) string {
 // answer is a record of the journal.
 type answer struct {
 	endpoint.Answer
-	Batch bool `json:"batch,omitempty"` // it came at half the price
+	Batch bool `json:"batch,omitempty"` // by the batch API, at half the price
 }
 
-// BatchPrice is what a batch costs of the price.
+// BatchPrice is the price of a batch relative to single requests.
 const BatchPrice = 0.5
 
-// record is the journal's answer to a request.
+// record returns the journal's answer to a request.
 func (c *Collection) record(i, part int) (*answer, bool, error) {
 	raw, ok := c.journal.Lookup(c.key(i, part))
 	if !ok {
@@ -338,7 +346,7 @@ func (c *Collection) record(i, part int) (*answer, bool, error) {
 	return &a, true, nil
 }
 
-// count notes an answer to item i that is in the journal.
+// count counts an answer to item i that is in the journal; now if this process has paid for it.
 func (c *Collection) count(i int, a *answer, now bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -363,7 +371,7 @@ func (c *Collection) count(i int, a *answer, now bool) {
 	}
 }
 
-// add counts an answer to a prompt of so many bytes.
+// add adds an answer to a prompt of so many bytes.
 func (t *tally) add(promptBytes int, a *answer, price endpoint.Price) {
 	t.requests++
 	cost := price.Of(a.Usage)
@@ -373,7 +381,7 @@ func (t *tally) add(promptBytes int, a *answer, price endpoint.Price) {
 		t.cachedTokens += a.Usage.CachedTokens
 		t.promptBytes += promptBytes
 		t.counted += len(a.Choices)
-	} else { // --max-cost must hold nonetheless
+	} else { // --max-cost must hold without counts too
 		prompt, reply := float64(promptBytes)/bytesPerToken, 0.0
 		for _, ch := range a.Choices {
 			reply += float64(len(ch.Content)) / bytesPerToken
@@ -400,12 +408,13 @@ func (t *tally) add(promptBytes int, a *answer, price endpoint.Price) {
 	}
 }
 
+// blank reports whether a choice has neither text nor calls.
 func blank(ch endpoint.Choice) bool {
 	return strings.TrimSpace(ch.Content) == "" && len(ch.ToolCalls) == 0
 }
 
-// request is what the endpoint is asked for n answers to item i. The numbers tell it from the
-// item's other requests: of the answers that have come, or of an episode's sample and turn.
+// request returns the request of n answers to item i. The numbers distinguish it from the item's
+// other requests: the answers so far, or an episode's sample and turn.
 func (c *Collection) request(i, n int, numbers ...int) (endpoint.Request, error) {
 	messages, err := c.messages(i)
 	if err != nil {
@@ -426,24 +435,26 @@ func (c *Collection) request(i, n int, numbers ...int) (endpoint.Request, error)
 		Extra: s.Extra}, nil
 }
 
-// seed is the seed of a request about item i, nil without --seed: a function of --seed, of what the
-// row asks, of which among equal rows it is, and of the request's numbers, in 31 bits, which every
-// endpoint takes. Requests with one seed share the endpoint's random numbers: equal prompts get the
-// same answer, which is paid for again, and different prompts get correlated answers, such as the
-// same of two styles in every row.
+// seed returns the seed of a request for item i, nil without --seed: a function of --seed, of the
+// row's prompt and its index among equal prompts, and of the request's numbers, in 31 bits, which
+// every endpoint takes.
+//
+// Requests with the same seed share the endpoint's random numbers: equal prompts would get the same
+// answer, paid for again, and different prompts correlated answers, such as the same of two styles
+// in every row.
 func (c *Collection) seed(i int, numbers []int) *int64 {
 	if c.o.Settings.Seed == nil {
 		return nil
 	}
 	it := &c.items[i]
-	hex := journal.Digest(*c.o.Settings.Seed, it.asked, it.nth, numbers)
+	hex := journal.Digest(*c.o.Settings.Seed, it.promptDigest, it.nth, numbers)
 	x, _ := strconv.ParseInt(hex[:8], 16, 64)
 	x &= math.MaxInt32
 	return &x
 }
 
-// keep appends an answer to the journal, after the settings.
-func (c *Collection) keep(i int, a *answer) error {
+// save appends an answer to the journal, after the settings, and counts it.
+func (c *Collection) save(i int, a *answer) error {
 	c.mu.Lock()
 	part := c.items[i].parts
 	c.mu.Unlock()
@@ -458,8 +469,8 @@ func (c *Collection) keep(i int, a *answer) error {
 	return nil
 }
 
-// missing are the items that lack answers.
-func (c *Collection) missing() (list []int) {
+// incompleteItems returns the items that lack answers.
+func (c *Collection) incompleteItems() (list []int) {
 	for i, it := range c.items {
 		if it.have < c.o.N && !it.blank {
 			list = append(list, i)
@@ -468,10 +479,10 @@ func (c *Collection) missing() (list []int) {
 	return list
 }
 
-// Wanted is the number of answers that the output shall have, empty ones included.
-func (c *Collection) Wanted() int { return (c.o.Rows - len(c.blanks())) * c.o.N }
+// TotalAnswers returns the number of answers of a complete output, empty ones included.
+func (c *Collection) TotalAnswers() int { return (c.o.Rows - len(c.blanks())) * c.o.N }
 
-// blanks are the items that ask nothing.
+// blanks returns the items without a question.
 func (c *Collection) blanks() (list []int) {
 	for i, it := range c.items {
 		if it.blank {
@@ -481,8 +492,9 @@ func (c *Collection) blanks() (list []int) {
 	return list
 }
 
-// Blank says which rows ask nothing; "" for none. They are not sent.
-func (c *Collection) Blank() string {
+// BlankRows returns a message that names the rows without a question, which are not sent; "" for
+// none.
+func (c *Collection) BlankRows() string {
 	list := c.blanks()
 	if len(list) == 0 {
 		return ""
@@ -491,7 +503,7 @@ func (c *Collection) Blank() string {
 		rows(list, func(i int) string { return fmt.Sprint(i) })
 }
 
-// rows names rows, the first ten of many.
+// rows returns the names of rows as text: at most ten and the number of the others.
 func rows(list []int, name func(i int) string) string {
 	const most = 10
 	word, more := "rows ", ""
@@ -508,8 +520,8 @@ func rows(list []int, name func(i int) string) string {
 	return word + strings.Join(names, ", ") + more
 }
 
-// Empty says which rows have answers, and none with text; "" for none.
-func (c *Collection) Empty() (string, error) {
+// EmptyRows returns a message that names the rows whose answers have no text; "" for none.
+func (c *Collection) EmptyRows() (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var list []int
@@ -540,10 +552,10 @@ func (c *Collection) Empty() (string, error) {
 	return "the teacher has answered without text: " + text, failed
 }
 
-// Ask asks for what is missing. It returns endpoint.Failures for rows that could not be
-// answered; every other answer is in the journal.
+// Ask requests the missing answers. It returns endpoint.Failures for rows that could not be
+// answered; all other answers are in the journal.
 func (c *Collection) Ask(ctx context.Context, client *endpoint.Client) error {
-	todo := c.missing()
+	todo := c.incompleteItems()
 	total := 0
 	for _, i := range todo {
 		total += c.o.N - c.items[i].have
@@ -575,7 +587,7 @@ func (c *Collection) Ask(ctx context.Context, client *endpoint.Client) error {
 			if err != nil {
 				return err
 			}
-			if err := c.keep(i, &answer{Answer: *a}); err != nil {
+			if err := c.save(i, &answer{Answer: *a}); err != nil {
 				return err
 			}
 			bar.Lock()
@@ -593,8 +605,8 @@ func (c *Collection) Ask(ctx context.Context, client *endpoint.Client) error {
 	return err
 }
 
-// try asks once. An endpoint that refuses to give several answers to a request, instead
-// of giving one, is asked for one at a time from then on.
+// try makes one request. If the endpoint refuses a request of several answers, but takes one of a
+// single answer, all later requests ask for one.
 func (c *Collection) try(ctx context.Context, client *endpoint.Client,
 	r endpoint.Request) (*endpoint.Answer, error) {
 	if c.single.Load() {
@@ -611,7 +623,7 @@ func (c *Collection) try(ctx context.Context, client *endpoint.Client,
 	return a, err
 }
 
-// affordable refuses to spend more than --max-cost.
+// affordable returns an error if the answers so far have cost --max-cost.
 func (c *Collection) affordable() error {
 	if c.o.Price == nil || c.o.MaxCost <= 0 {
 		return nil
@@ -619,34 +631,34 @@ func (c *Collection) affordable() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if cost := c.total.cost; cost >= c.o.MaxCost {
-		return mistake{fmt.Sprintf("collect: the answers so far have cost $%.2f, which is --max-cost %g: the same command with a higher one asks for the others", cost, c.o.MaxCost), ErrMaxCost}
+		return markedError{fmt.Sprintf("collect: the answers so far have cost $%.2f, which is --max-cost %g: the same command with a higher one asks for the others", cost, c.o.MaxCost), ErrMaxCost}
 	}
 	return nil
 }
 
-// Missing is the number of answers that are missing, and of the rows that lack one.
-func (c *Collection) Missing() (answers, rows int) {
+// CountMissing returns the number of missing answers, and of rows that lack one.
+func (c *Collection) CountMissing() (answers, rows int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, i := range c.missing() {
+	for _, i := range c.incompleteItems() {
 		answers += c.o.N - c.items[i].have
 		rows++
 	}
 	return answers, rows
 }
 
-// Close closes the journal.
+// Close closes the journal, and removes it if it is empty.
 func (c *Collection) Close() error {
 	empty := c.journal.Len() == 0
 	err := c.journal.Close()
 	if empty && err == nil {
-		err = c.o.FS.Remove(JournalPath(c.o.Output)) // nothing has been paid for
+		err = c.o.FS.Remove(JournalPath(c.o.Output)) // no answer was paid for
 	}
 	return err
 }
 
-// Write writes the output: the rows that have answers, in their order, an answer per row
-// of it. Empty answers, which a filter or a refusal leaves, are left out.
+// Write writes the output: the rows that have answers, in their order, one row an answer. It leaves
+// out empty answers, which a filter or a refusal leaves, and returns the number of rows written.
 func (c *Collection) Write() (rows int, err error) {
 	if c.o.Env != nil {
 		return c.writeEpisodes()
@@ -671,7 +683,7 @@ func (c *Collection) Write() (rows int, err error) {
 				if !blank(ch) && have < c.o.N {
 					places = append(places, place{i, part, k})
 					have++
-					answered, err := c.answered(row, ch)
+					answered, err := c.rowWithAnswer(row, ch)
 					if err != nil {
 						return 0, fmt.Errorf("collect: %s: the record %q: %w",
 							JournalPath(c.o.Output), c.key(i, part), err)
@@ -682,7 +694,7 @@ func (c *Collection) Write() (rows int, err error) {
 		}
 	}
 	if len(places) == 0 {
-		why, err := c.Empty()
+		why, err := c.EmptyRows()
 		if err != nil || why == "" {
 			return 0,
 				cmp.Or(err, fmt.Errorf("collect: %s: there is no answer to write", c.o.Output))
@@ -706,7 +718,7 @@ func (c *Collection) Write() (rows int, err error) {
 				return row, err
 			}
 			ch := a.Choices[at.choice]
-			if row, err = c.answered(row, ch); err != nil { // it was not above
+			if row, err = c.rowWithAnswer(row, ch); err != nil { // no error: the loop above has tried it
 				return row, err
 			}
 			if row.LogprobsFault() != "" {
@@ -714,7 +726,7 @@ func (c *Collection) Write() (rows int, err error) {
 			}
 			row.Told = data.Told{Model: a.Model, PromptTokens: a.Usage.PromptTokens,
 				AnswerTokens: a.Usage.CompletionTokens / len(a.Choices)}
-			// one answer of a prompt
+			// count one answer of each prompt
 			if prompt, _ := row.Keys(); at.part == 0 && at.choice == 0 && !seen[prompt] {
 				seen[prompt] = true
 				tally.Add(ch.Content, k)
@@ -725,8 +737,8 @@ func (c *Collection) Write() (rows int, err error) {
 	return len(places), err
 }
 
-// answered is row with an answer as the teacher's.
-func (c *Collection) answered(row data.Row, ch endpoint.Choice) (data.Row, error) {
+// rowWithAnswer returns row with an answer as the teacher's.
+func (c *Collection) rowWithAnswer(row data.Row, ch endpoint.Choice) (data.Row, error) {
 	turn := data.Message{Role: "assistant", Content: ch.Content}
 	if c.o.Thinking {
 		turn.Thinking = ch.Thinking
@@ -741,10 +753,10 @@ func (c *Collection) answered(row data.Row, ch endpoint.Choice) (data.Row, error
 		row.Turns = []data.Message{turn}
 	}
 	if row.Logprobs = nil; ch.Logprobs != nil {
-		row.Logprobs, _ = data.ReadLogprobs(ch.Logprobs) // softTally counts what cannot be read
+		row.Logprobs, _ = data.ReadLogprobs(ch.Logprobs) // softTally counts unreadable ones
 	}
 	return row, nil
 }
 
-// Equal are lines on the answers that many of the prompts of the last Write have.
-func (c *Collection) Equal() []string { return c.equal }
+// EqualAnswers returns lines on answers that many prompts of the last Write share.
+func (c *Collection) EqualAnswers() []string { return c.equal }

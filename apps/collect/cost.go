@@ -5,23 +5,24 @@ import (
 	"strings"
 )
 
-// Estimate is what the missing answers are expected to take.
+// Estimate is the expected tokens and cost of the missing answers.
 type Estimate struct {
-	Requests                   int // at least
+	Requests                   int // least number
 	PromptTokens, AnswerTokens float64
-	How                        string // it was estimated
+	How                        string // basis of the estimate
 	Cost                       float64
 	Priced                     bool
 }
 
-// What is assumed while there is nothing to measure.
+// Assumptions while the journal has too few answers to measure.
 const (
 	bytesPerToken = 4
 	answerTokens  = 500
 	enough        = 20 // answers in the journal to estimate by
 )
 
-// Estimate estimates the tokens and the price of what is missing.
+// Estimate returns the expected tokens and cost of the missing answers; batch: at the batch API's
+// price.
 func (c *Collection) Estimate(batch bool) (e Estimate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -62,7 +63,7 @@ func (c *Collection) Estimate(batch bool) (e Estimate) {
 	return e
 }
 
-// String is a line for people.
+// String returns the estimate as a line for people.
 func (e Estimate) String() string {
 	s := fmt.Sprintf("estimate: %s tokens of prompts, %s of answers", tokens(e.PromptTokens),
 		tokens(e.AnswerTokens))
@@ -72,7 +73,7 @@ func (e Estimate) String() string {
 	return s + " (" + e.How + ")"
 }
 
-// tokens writes a number of tokens.
+// tokens returns a number of tokens as text.
 func tokens(x float64) string {
 	switch {
 	case x >= 1e6:
@@ -83,7 +84,7 @@ func tokens(x float64) string {
 	return fmt.Sprintf("%.0f", x)
 }
 
-// CheckCost refuses an estimate above the limit, together with what was spent.
+// CheckCost refuses an estimate that, together with the cost so far, exceeds the limit.
 func (c *Collection) CheckCost(e Estimate) error {
 	if !e.Priced || c.o.MaxCost <= 0 {
 		return nil
@@ -93,13 +94,13 @@ func (c *Collection) CheckCost(e Estimate) error {
 		if c.o.Env != nil {
 			lower += " or --max-turns"
 		}
-		return mistake{fmt.Sprintf("collect: %v: with what was spent that is $%.2f, more than --max-cost %g: give a higher one, fewer prompts (--limit) or a lower %s", e, all, c.o.MaxCost, lower), ErrMaxCost}
+		return markedError{fmt.Sprintf("collect: %v: with what was spent that is $%.2f, more than --max-cost %g: give a higher one, fewer prompts (--limit) or a lower %s", e, all, c.o.MaxCost, lower), ErrMaxCost}
 	}
 	return nil
 }
 
-// Tally is a line on what the answers have cost.
-func (c *Collection) Tally() string {
+// CostSummary returns a line on the tokens and the cost of the answers.
+func (c *Collection) CostSummary() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	line := func(t tally) string {
@@ -125,13 +126,14 @@ func (c *Collection) Tally() string {
 	return s
 }
 
-// Marked says how many answers are cut, filtered or empty; "" for none.
-func (c *Collection) Marked() string {
+// MarkedAnswers returns a message with the number of answers that are cut, filtered or empty; ""
+// for none.
+func (c *Collection) MarkedAnswers() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var list []string
 	if c.o.Env != nil {
-		return "" // Played says it
+		return "" // EpisodeSummary has it
 	}
 	for _, x := range []struct {
 		n    int

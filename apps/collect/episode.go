@@ -19,39 +19,39 @@ import (
 	"gad/internal/journal"
 )
 
-// This file collects episodes: the teacher acts in an environment, turn by turn.
+// Episodes: the teacher acts in an environment, turn by turn.
 //
 // The journal has two records a turn: the teacher's answer, synced before it is used, and the
-// environment's reply, which could be had again for nothing. An episode that a kill has ended in
-// its middle is played again from its seed and the journalled answers; nothing is asked for them,
-// and the replies must be those of the journal. A record's key names row, sample, turn, and a
-// digest of all answers before it: an answer is found only where the conversation is the one that
-// it was given to, also in a journal of which a line is lost.
+// environment's reply, which costs nothing to get again. An episode that was killed midway is
+// replayed from its seed and the answers in the journal, without requests, and the environment's
+// replies must equal the journal's. A record's key contains row, sample, turn, and a digest of all
+// answers before it: so an answer is found only for the conversation that it was given to, even if
+// the journal has lost a line.
 
-// Env says in which environment the teacher acts, and how long.
+// Env is the limits of the teacher's episodes.
 type Env struct {
 	Workers   int           // processes of the environment
-	Timeout   time.Duration // of one reply of it
+	Timeout   time.Duration // for one reply of the environment
 	MaxTurns  int           // of an episode
-	MaxTokens int           // of a conversation, as the endpoint counts it; 0 is any number
-	Keep      Keep          // episodes that the output has
+	MaxTokens int           // of a conversation, as the endpoint counts; 0: no limit
+	Keep      Keep          // condition for an episode in the output
 }
 
-// maxFaults is the share of episodes that may be faults of the environment.
+// maxFaults is the largest share of episodes that may be faults of the environment.
 const maxFaults = 0.2
 
-// faultsAtFirst is how many faults, with no episode played to its end, are taken to say that every
-// episode will be one.
+// faultsAtFirst is the number of faults, without any episode played to its end, at which collection
+// stops: every episode would be a fault.
 const faultsAtFirst = 20
 
-// ErrFaults is wrapped where more than a share of maxFaults of the episodes are faults.
+// ErrFaults reports more faults of the environment than maxFaults.
 var ErrFaults = errors.New("collect: faults")
 
-// ErrPrompt is wrapped where an environment rebuilds its contexts.
+// ErrPrompt reports an environment that rebuilds its contexts (replies with prompt).
 var ErrPrompt = errors.New("collect: prompt")
 
-// said is a reply of the environment in the journal.
-type said struct {
+// journalReply is the journal's record of an environment's reply.
+type journalReply struct {
 	Append  []env.Message `json:"append,omitempty"`
 	Reward  float64       `json:"reward,omitempty"`
 	Done    bool          `json:"done,omitempty"`
@@ -59,9 +59,9 @@ type said struct {
 	Label   string        `json:"label,omitempty"`
 }
 
-// Reasons why an episode is over.
+// Reasons of an episode's end.
 const (
-	endDone  = "done"  // the environment says so
+	endDone  = "done"  // the environment has ended it
 	endLimit = "limit" // of turns or tokens
 	endEmpty = "empty" // the teacher has answered without text
 )
@@ -69,17 +69,17 @@ const (
 // episode is one sample of a row.
 type episode struct {
 	item, sample int
-	start        *said // of the reset; nil is not known
+	start        *journalReply // reply to the reset; nil: unknown
 	turns        []*answer
-	replies      []*said // of turns; those of the last turns may be missing
-	context      string  // digest of the answers
-	counted      int     // turns whose cost is in the tally
-	bytes        int     // of the conversation
-	end          string  // "" is not over
+	replies      []*journalReply // to the turns; the last ones may be missing
+	context      string          // digest of the answers
+	counted      int             // turns whose cost is in the tally
+	bytes        int             // of the conversation
+	end          string          // "": not over
 	fault        error
 }
 
-// loadEpisodes takes the episodes that the journal has, and counts what they have cost.
+// loadEpisodes loads the episodes from the journal and counts their cost.
 func (c *Collection) loadEpisodes() error {
 	for i := range c.items {
 		for s := range c.o.N {
@@ -96,10 +96,10 @@ func (c *Collection) loadEpisodes() error {
 	return nil
 }
 
-// load takes the turns of an episode from the journal.
+// load loads the turns of an episode from the journal.
 func (c *Collection) load(e *episode) error {
 	var err error
-	if e.start, err = c.saidAt(c.resetKey(e)); err != nil || e.start == nil {
+	if e.start, err = c.replyAt(c.resetKey(e)); err != nil || e.start == nil {
 		return err
 	}
 	e.hear(e.start)
@@ -112,7 +112,7 @@ func (c *Collection) load(e *episode) error {
 		if e.end != "" {
 			return nil
 		}
-		reply, err := c.saidAt(c.replyKey(e))
+		reply, err := c.replyAt(c.replyKey(e))
 		if err != nil || reply == nil {
 			return err
 		}
@@ -123,6 +123,7 @@ func (c *Collection) load(e *episode) error {
 	return nil
 }
 
+// turnAt returns the journal's answer at key, nil for none.
 func (c *Collection) turnAt(key string) (*answer, error) {
 	raw, ok := c.journal.Lookup(key)
 	if !ok {
@@ -135,42 +136,45 @@ func (c *Collection) turnAt(key string) (*answer, error) {
 	return &a, nil
 }
 
-func (c *Collection) saidAt(key string) (*said, error) {
+// replyAt returns the journal's reply at key, nil for none.
+func (c *Collection) replyAt(key string) (*journalReply, error) {
 	raw, ok := c.journal.Lookup(key)
 	if !ok {
 		return nil, nil
 	}
-	var s said
+	var s journalReply
 	if json.Unmarshal(raw, &s) != nil {
 		return nil, c.unreadable(key)
 	}
 	return &s, nil
 }
 
+// unreadable returns the error of a record that cannot be read.
 func (c *Collection) unreadable(key string) error {
 	return fmt.Errorf("collect: %s: the record %q cannot be read: remove its line",
 		JournalPath(c.o.Output), key)
 }
 
+// resetKey returns the key of the reply to the reset.
 func (c *Collection) resetKey(e *episode) string {
 	return fmt.Sprintf("%s/e%d/reset", c.items[e.item].digest, e.sample)
 }
 
-// turnKey is the key of the answer that is next.
+// turnKey returns the key of the next answer.
 func (c *Collection) turnKey(e *episode) string {
 	return fmt.Sprintf("%s/e%d/%d-%.8s", c.items[e.item].digest, e.sample, len(e.turns), e.context)
 }
 
-// replyKey is the key of the reply to the last answer.
+// replyKey returns the key of the reply to the last answer.
 func (c *Collection) replyKey(e *episode) string {
 	return fmt.Sprintf("%s/e%d/%d-%.8s/reply", c.items[e.item].digest, e.sample, len(e.turns)-1,
 		e.context)
 }
 
-// add puts the teacher's next answer behind the conversation.
+// add appends the teacher's next answer to the conversation.
 func (c *Collection) add(e *episode, a *answer) {
 	if len(e.turns) == e.counted {
-		c.pay(e.bytes, a, false)
+		c.countCost(e.bytes, a, false)
 		e.counted++
 	}
 	ch := a.Choices[0]
@@ -182,8 +186,8 @@ func (c *Collection) add(e *episode, a *answer) {
 	}
 }
 
-// pay counts an answer to a prompt of so many bytes.
-func (c *Collection) pay(promptBytes int, a *answer, now bool) {
+// countCost counts an answer to a prompt of so many bytes; now if this process has paid for it.
+func (c *Collection) countCost(promptBytes int, a *answer, now bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var price endpoint.Price
@@ -196,14 +200,14 @@ func (c *Collection) pay(promptBytes int, a *answer, now bool) {
 	}
 }
 
-// hear puts what the environment says behind the conversation.
-func (e *episode) hear(s *said) {
+// hear adds the bytes of an environment's reply to the conversation.
+func (e *episode) hear(s *journalReply) {
 	for _, m := range s.Append {
 		e.bytes += len(m.Role) + len(m.Content) + len(m.ToolCalls)
 	}
 }
 
-// settle says whether the episode is over with the last reply.
+// settle ends the episode if the last reply or a limit ends it.
 func (c *Collection) settle(e *episode) {
 	last := e.turns[len(e.turns)-1]
 	length := last.Usage.PromptTokens + last.Usage.CompletionTokens
@@ -218,8 +222,8 @@ func (c *Collection) settle(e *episode) {
 	}
 }
 
-// AskEpisodes plays what is missing. It returns endpoint.Failures, by row, for episodes in which a
-// request could not be answered; every turn that was answered is in the journal.
+// AskEpisodes plays the missing episodes. It returns endpoint.Failures, by row, for episodes with a
+// request that could not be answered; every answered turn is in the journal.
 func (c *Collection) AskEpisodes(ctx context.Context, client *endpoint.Client,
 	pool *env.Pool) error {
 	var todo []*episode
@@ -272,23 +276,24 @@ func (c *Collection) AskEpisodes(ctx context.Context, client *endpoint.Client,
 	return err
 }
 
+// tooMany reports whether so many faults exceed maxFaults.
 func (c *Collection) tooMany(faults int) bool {
 	return float64(faults) > maxFaults*float64(len(c.episodes))
 }
 
-// Faults are the errors of episodes that the environment has broken, and whether they are more than
-// may be.
+// Faults returns the errors of the episodes that the environment has broken, and whether there are
+// more than allowed.
 func (c *Collection) Faults() (list []error, tooMany bool) {
 	for _, e := range c.episodes {
 		if e.fault != nil {
 			list = append(list, e.fault)
 		}
 	}
-	return list, c.tooMany(len(list)) || len(list) >= faultsAtFirst && len(list) == c.over()
+	return list, c.tooMany(len(list)) || len(list) >= faultsAtFirst && len(list) == c.countEnded()
 }
 
-// over is the number of episodes that are over or faults.
-func (c *Collection) over() (n int) {
+// countEnded returns the number of episodes that are over or broken.
+func (c *Collection) countEnded() (n int) {
 	for _, e := range c.episodes {
 		if e.end != "" || e.fault != nil {
 			n++
@@ -297,20 +302,20 @@ func (c *Collection) over() (n int) {
 	return n
 }
 
-// envSeed is the seed of an episode in the environment: of --seed, what the row asks, and the
-// sample.
+// envSeed returns the seed of an episode in the environment, a function of --seed, the row's prompt
+// and the sample.
 func (c *Collection) envSeed(e *episode) uint64 {
 	var seed int64
 	if c.o.Seed != nil {
 		seed = *c.o.Seed
 	}
 	it := c.items[e.item]
-	hex := journal.Digest(seed, it.asked, it.nth, e.sample)
+	hex := journal.Digest(seed, it.promptDigest, it.nth, e.sample)
 	x, _ := strconv.ParseUint(hex[:13], 16, 64) // 52 bits, as env.MaxSeed wants
 	return x
 }
 
-// play goes on with an episode until it is over.
+// play continues an episode until it is over.
 func (c *Collection) play(ctx context.Context, client *endpoint.Client, pool *env.Pool,
 	e *episode) error {
 	row, err := c.o.Set.Row(e.item)
@@ -370,16 +375,17 @@ func (c *Collection) play(ctx context.Context, client *endpoint.Client, pool *en
 	}
 }
 
-// heard is a reply, which must be what stands at key in the journal, if anything does.
-func (c *Collection) heard(e *episode, key, at string, r env.Reply) (*said, error) {
+// heard returns an environment's reply as the journal records it. If the journal has a record at
+// key, the reply must equal it. at names the reply for messages.
+func (c *Collection) heard(e *episode, key, at string, r env.Reply) (*journalReply, error) {
 	if r.Prompt != nil && !r.Done {
-		return nil, mistake{fmt.Sprintf("collect: row %d: %q answers with prompt, the whole of the next context: such an episode is no one conversation, as rows are: collect in an environment that answers with append", e.item, c.o.Settings.Env), ErrPrompt}
+		return nil, markedError{fmt.Sprintf("collect: row %d: %q answers with prompt, the whole of the next context: such an episode is no one conversation, as rows are: collect in an environment that answers with append", e.item, c.o.Settings.Env), ErrPrompt}
 	}
-	s := &said{r.Append, r.Reward, r.Done, !r.Valid, r.Label}
+	s := &journalReply{r.Append, r.Reward, r.Done, !r.Valid, r.Label}
 	if len(s.Append) == 0 {
 		s.Append = nil // as it is read again
 	}
-	was, err := c.saidAt(key)
+	was, err := c.replyAt(key)
 	if err != nil {
 		return nil, err
 	}
@@ -401,7 +407,7 @@ func (c *Collection) heard(e *episode, key, at string, r env.Reply) (*said, erro
 	return s, nil
 }
 
-// plainJSON is a value as the journal writes it.
+// plainJSON returns a value in the journal's JSON.
 func plainJSON(v any) []byte {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -410,7 +416,7 @@ func plainJSON(v any) []byte {
 	return bytes.TrimSpace(b.Bytes())
 }
 
-// ask asks the teacher for its next answer, and keeps it.
+// ask requests the teacher's next answer, and appends it to the journal.
 func (c *Collection) ask(ctx context.Context, client *endpoint.Client,
 	e *episode) (*answer, error) {
 	if err := c.affordable(); err != nil {
@@ -432,21 +438,22 @@ func (c *Collection) ask(ctx context.Context, client *endpoint.Client,
 	if err := c.journal.Append("settings", c.o.Settings); err != nil {
 		return nil, err
 	}
-	if err := c.journal.Put(c.resetKey(e), e.start); err != nil { // not before there is an answer
+	if err := c.journal.Put(c.resetKey(e), e.start); err != nil { // only once there is an answer
 		return nil, err
 	}
 	if err := c.journal.Append(c.turnKey(e), a); err != nil {
 		return nil, err
 	}
-	c.pay(e.bytes, a, true)
+	c.countCost(e.bytes, a, true)
 	e.counted = len(e.turns) + 1
-	return c.turnAt(c.turnKey(e)) // the form that it is read in again
+	return c.turnAt(c.turnKey(e)) // as a resumed run will read it
 }
 
-// conversation is what the teacher is given for its next turn, behind the messages of the row.
+// conversation appends the episode so far to the messages of its row: the context of the teacher's
+// next turn.
 //
-// Calls of its earlier turns are sent as calls where the environment has answered each by a message
-// of a tool, which endpoints ask for; else as text.
+// Calls of its earlier turns stay calls where a message of a tool answers each of them, as
+// endpoints require; else they become text.
 func (c *Collection) conversation(e *episode,
 	messages []endpoint.Message) ([]endpoint.Message, error) {
 	for _, m := range e.start.Append {
@@ -472,8 +479,8 @@ func (c *Collection) conversation(e *episode,
 	return messages, nil
 }
 
-// answeredCalls are the messages behind a turn, with the ids of the calls that those of tools
-// answer; nil where the calls are not answered one by one.
+// answeredCalls returns the messages after a turn, with each tool's message naming the call that it
+// answers; nil where the calls are not answered one by one.
 func answeredCalls(ch endpoint.Choice, reply []env.Message) []env.Message {
 	if len(ch.ToolCalls) == 0 {
 		return reply
@@ -495,7 +502,7 @@ func answeredCalls(ch endpoint.Choice, reply []env.Message) []env.Message {
 	return reply
 }
 
-// turnText is a turn as the environment reads it: the text, and calls behind it in the hermes form,
+// turnText returns a turn as the environment reads it: the text, then calls in the hermes form,
 // <tool_call>{"name": ..., "arguments": {...}}</tool_call>.
 func turnText(content string, calls json.RawMessage) string {
 	if len(calls) == 0 {
@@ -554,7 +561,7 @@ func messagesOf(list []data.Message) []env.Message {
 	return out
 }
 
-// rowMessage is a message of the environment as rows have it.
+// rowMessage returns an environment's message as rows have it.
 func rowMessage(m env.Message) (data.Message, error) {
 	out := data.Message{Role: m.Role, Content: m.Content, ToolCallID: m.ToolCallID, Name: m.Name,
 		Context: m.Train != nil && !*m.Train}
@@ -564,6 +571,7 @@ func rowMessage(m env.Message) (data.Message, error) {
 	return out, out.ToolCalls.UnmarshalJSON(m.ToolCalls)
 }
 
+// reward returns the sum of the replies' rewards.
 func (e *episode) reward() (sum float64) {
 	for _, r := range e.replies {
 		sum += r.Reward
@@ -571,7 +579,8 @@ func (e *episode) reward() (sum float64) {
 	return sum
 }
 
-// writeEpisodes writes the episodes that are over and kept, in the order of the rows.
+// writeEpisodes writes the episodes that are over and pass Keep, in the order of the rows, and
+// returns their number.
 func (c *Collection) writeEpisodes() (int, error) {
 	var kept []*episode
 	ids := false
@@ -590,7 +599,7 @@ func (c *Collection) writeEpisodes() (int, error) {
 	if len(kept) == 0 {
 		why := ""
 		if text := c.o.Env.Keep.text; text != "" {
-			why = fmt.Sprintf(": --keep %q leaves out all: %s", text, c.Played())
+			why = fmt.Sprintf(": --keep %q leaves out all: %s", text, c.EpisodeSummary())
 		}
 		return 0, fmt.Errorf("collect: %s: there is no episode to write%s", c.o.Output, why)
 	}
@@ -598,7 +607,7 @@ func (c *Collection) writeEpisodes() (int, error) {
 		func(k int) (data.Row, error) { return c.episodeRow(kept[k]) })
 }
 
-// episodeRow is the row of an episode.
+// episodeRow returns the row of an episode.
 func (c *Collection) episodeRow(e *episode) (row data.Row, err error) {
 	if row, err = c.o.Set.Row(e.item); err != nil {
 		return row, err
@@ -620,7 +629,7 @@ func (c *Collection) episodeRow(e *episode) (row data.Row, err error) {
 		Label: e.replies[len(e.replies)-1].Label}}
 	for k, a := range e.turns {
 		ch := a.Choices[0]
-		if row, err = c.answered(row, ch); err != nil {
+		if row, err = c.rowWithAnswer(row, ch); err != nil {
 			return wrong(err)
 		}
 		turn := data.Message{Role: "assistant", Content: ch.Content}
@@ -631,7 +640,7 @@ func (c *Collection) episodeRow(e *episode) (row data.Row, err error) {
 		told.PromptTokens += a.Usage.PromptTokens
 		told.AnswerTokens += a.Usage.CompletionTokens
 		last := k == len(e.turns)-1
-		turn.Context = !last && row.Unfinished() // its end is not the teacher's
+		turn.Context = !last && row.Unfinished() // a cut turn's end is not the teacher's
 		turns = append(turns, turn)
 		if last {
 			break
@@ -655,8 +664,8 @@ func (c *Collection) episodeRow(e *episode) (row data.Row, err error) {
 	return row, nil
 }
 
-// Played is a line on the episodes that are over.
-func (c *Collection) Played() string {
+// EpisodeSummary returns a line on the episodes that are over.
+func (c *Collection) EpisodeSummary() string {
 	n, turns, invalid, empty, limit, cut := 0, 0, 0, 0, 0, 0
 	reward := 0.0
 	labels := map[string]int{}
@@ -718,8 +727,8 @@ func (c *Collection) Played() string {
 	return text
 }
 
-// LeftOut is the number of episodes that are over and that --keep leaves out.
-func (c *Collection) LeftOut() (n int) {
+// CountDiscarded returns the number of episodes that are over and that --keep leaves out.
+func (c *Collection) CountDiscarded() (n int) {
 	for _, e := range c.episodes {
 		if (e.end == endDone || e.end == endLimit) &&
 			!c.o.Env.Keep.keeps(e.reward(), len(e.turns)) {
@@ -729,11 +738,11 @@ func (c *Collection) LeftOut() (n int) {
 	return n
 }
 
-// estimateEpisodes is Estimate for episodes.
+// estimateEpisodes returns the Estimate of the missing episodes.
 func (c *Collection) estimateEpisodes() (e Estimate) {
 	ended, left := 0, 0
 	var prompt, reply, turns float64 // of an episode
-	asked := 0.0                     // bytes of the rows that are left
+	asked := 0.0                     // bytes of the remaining rows
 	for _, ep := range c.episodes {
 		if ep.end == "" {
 			left++
@@ -774,16 +783,16 @@ func (c *Collection) estimateEpisodes() (e Estimate) {
 	return e
 }
 
-// replyTokens is what is assumed of an environment's reply while there is nothing to measure.
+// replyTokens is the assumed length of an environment's reply while there are too few to measure.
 const replyTokens = 100
 
-// Keep is a comparison that the episodes of an output pass. Zero is passed by all.
+// Keep is a condition on an episode's reward or turns. All episodes pass the zero Keep.
 type Keep struct {
 	text, of, how string
 	than          float64
 }
 
-// comparisons are the signs of --keep, those of two characters first.
+// comparisons lists the operators of --keep, the longer ones first.
 var comparisons = []string{">=", "<=", "==", "!=", ">", "<", "="}
 
 // ParseKeep reads a comparison of reward or turns with a number, such as reward>=1.
@@ -804,6 +813,7 @@ func ParseKeep(text string) (k Keep, err error) {
 		"%q: must be one comparison of reward or turns with a number, such as reward>=1", text)
 }
 
+// keeps reports whether an episode passes.
 func (k Keep) keeps(reward float64, turns int) bool {
 	x := reward
 	if k.of == "turns" {

@@ -10,15 +10,15 @@ import (
 	"gad/internal/report"
 )
 
-// shorten brings the log-probabilities of an answer to the form of rows, a fifth of what servers
-// send. Of those that cannot be read the reason is kept, which no more can be read.
+// shorten converts an answer's log-probabilities to the form of rows, a fifth of the bytes that
+// servers send. Unreadable ones become the text of the reason.
 func (c *Collection) shorten(a *answer) {
 	for i := range a.Choices {
 		ch := &a.Choices[i]
 		if ch.Logprobs == nil {
 			continue
 		}
-		if c.o.TopLogprobs == 0 { // nobody asked for them
+		if c.o.TopLogprobs == 0 { // not requested
 			ch.Logprobs = nil
 			continue
 		}
@@ -31,20 +31,20 @@ func (c *Collection) shorten(a *answer) {
 			ch.Logprobs = nil
 			continue
 		}
-		ch.Logprobs, _ = json.Marshal(short) // texts and finite numbers
+		ch.Logprobs, _ = json.Marshal(short) // strings and finite numbers: no error
 	}
 }
 
-// softTally counts the answers of the output by what their log-probabilities are good for.
+// softTally counts the answers of the output by the use of their log-probabilities.
 type softTally struct {
-	k int // tokens that were asked for; 0 is none
+	k int // tokens requested at each place; 0: none
 
 	answers, soft, none, fewer int
 	bad                        int
-	first                      string // why, of the first of bad
+	first                      string // reason of the first bad one
 }
 
-// add counts an answer to item i, as row has it.
+// add counts an answer to item i, which row has.
 func (t *softTally) add(i int, row data.Row, ch endpoint.Choice) {
 	fault := row.LogprobsFault()
 	var text string
@@ -70,8 +70,9 @@ func (t *softTally) add(i int, row data.Row, ch endpoint.Choice) {
 	}
 }
 
-// Soft says which answers of the last Write have log-probabilities; "" where none were asked for.
-func (c *Collection) Soft() string {
+// SoftSummary returns a line on the log-probabilities of the last Write's answers; "" where none
+// were requested.
+func (c *Collection) SoftSummary() string {
 	t := c.soft
 	if t.k == 0 {
 		return ""

@@ -17,18 +17,18 @@ import (
 	"gad/internal/report"
 )
 
-// Run is gad data collect: a Collection with the words that its user reads.
+// Run is gad data collect: a Collection and its messages to the user.
 type Run struct {
 	Options
 	Prompts session.Rows
 	Client  *endpoint.Client
-	Limits  endpoint.Options // of the client, for the estimate of time
+	Limits  endpoint.Options // rate limits of the client, for the estimate of time
 	DryRun  bool
-	Batch   bool          // by the batch API
-	Poll    time.Duration // between two looks at a batch
+	Batch   bool          // use the batch API
+	Poll    time.Duration // between two requests of a batch's state
 }
 
-// Collect asks for the answers that are missing, and writes the output.
+// Collect requests the missing answers and writes the output.
 func (r Run) Collect(s *session.Session) (err error) {
 	defer s.Console.Close()
 	lock, err := session.Output{Command: r.Prompts.Command, Path: r.Output,
@@ -57,12 +57,12 @@ func (r Run) Collect(s *session.Session) (err error) {
 		return err
 	}
 	defer func() { err = cmp.Or(err, job.Close()) }()
-	return r.answers(s, job)
+	return r.collectAnswers(s, job)
 }
 
-// answers asks for what is missing and writes the output.
-func (r Run) answers(s *session.Session, job *Collection) error {
-	missing, rows := job.Missing()
+// collectAnswers requests the missing answers of an open collection and writes the output.
+func (r Run) collectAnswers(s *session.Session, job *Collection) error {
+	missing, rows := job.CountMissing()
 	journal := JournalPath(r.Output)
 	noun := "answer"
 	if r.Env != nil {
@@ -72,7 +72,7 @@ func (r Run) answers(s *session.Session, job *Collection) error {
 	if r.DryRun {
 		say = func(text string) { fmt.Fprintln(s.Out, text) }
 	}
-	wanted, blank := job.Wanted(), job.Blank()
+	wanted, blank := job.TotalAnswers(), job.BlankRows()
 	if wanted == 0 {
 		return fmt.Errorf("data: %s: no row has a prompt (no user turn, or a blank one): name the column of the prompts with --content-key", r.Prompts.Paths[0])
 	}
@@ -86,7 +86,7 @@ func (r Run) answers(s *session.Session, job *Collection) error {
 		return fault.Usagef("data collect: %s: batches under way: %d: give --batch, which waits for their answers, as they are paid for", journal, n)
 	}
 	state := func() string {
-		missing, _ := job.Missing()
+		missing, _ := job.CountMissing()
 		return fmt.Sprintf("%d of %d %ss are in %s: run the same command to resume",
 			wanted-missing, wanted, noun, journal)
 	}
@@ -97,12 +97,12 @@ func (r Run) answers(s *session.Session, job *Collection) error {
 	ctx, stop := s.Stoppable(func() string { return stopping }, state)
 	defer stop()
 	var pool *env.Pool
-	if r.Env != nil && missing > 0 && !r.DryRun { // before anything is paid for
+	if r.Env != nil && missing > 0 && !r.DryRun { // an environment that fails to start costs nothing
 		var err error
 		if pool, err = env.Open(ctx, env.Options{Command: r.Settings.Env, Workers: r.Env.Workers,
 			Timeout: r.Env.Timeout}); err != nil {
 			if ctx.Err() != nil {
-				return r.interrupted(s, state(), err)
+				return r.interruptError(s, state(), err)
 			}
 			return fault.As(fault.ErrUsage, err)
 		}
@@ -139,13 +139,13 @@ func (r Run) answers(s *session.Session, job *Collection) error {
 	}
 	switch {
 	case errors.Is(err, ErrFaults), err == nil && tooMany && !r.Partial:
-		return fault.As(fault.ErrRunning, fmt.Errorf("data collect: %s: %d of %d episodes (%d played) are faults of the environment, and a share of %g may be: see doc/environments.md; the same command plays them again%s", r.Output, len(faults), wanted, job.over(), maxFaults, partialHint(err)))
+		return fault.As(fault.ErrRunning, fmt.Errorf("data collect: %s: %d of %d episodes (%d played) are faults of the environment, and a share of %g may be: see doc/environments.md; the same command plays them again%s", r.Output, len(faults), wanted, job.countEnded(), maxFaults, partialHint(err)))
 	case errors.Is(err, ErrPrompt):
 		return fault.As(fault.ErrUsage, err)
 	case errors.As(err, &failures):
 		sayFailures(s.Err, failures)
 	case errors.Is(err, context.Canceled):
-		return r.interrupted(s, state(), err)
+		return r.interruptError(s, state(), err)
 	case endpoint.Fatal(err) && strings.HasSuffix(err.Error(), "the endpoint wants a key"):
 		return fault.As(fault.ErrRunning,
 			fmt.Errorf(
@@ -157,7 +157,7 @@ func (r Run) answers(s *session.Session, job *Collection) error {
 	case err != nil:
 		return fault.As(fault.ErrRunning, checkpoint.ExplainFull(s.FS, r.Output, 0, err))
 	}
-	if missing, rows = job.Missing(); missing > len(faults) && !r.Partial {
+	if missing, rows = job.CountMissing(); missing > len(faults) && !r.Partial {
 		return fault.As(fault.ErrRunning, fmt.Errorf("data collect: %s: %d of %s have no answer: the same command asks again, --partial writes the others", r.Output, rows, report.Count(r.Rows, "row")))
 	}
 	written, err := job.Write()
@@ -167,8 +167,8 @@ func (r Run) answers(s *session.Session, job *Collection) error {
 	fmt.Fprintf(s.Out, "%s: %s to %s\n", r.Output, report.Count(written, noun),
 		report.Count(r.Rows, "prompt"))
 	if r.Env != nil {
-		fmt.Fprintln(s.Out, job.Played())
-		if n := job.LeftOut(); n > 0 {
+		fmt.Fprintln(s.Out, job.EpisodeSummary())
+		if n := job.CountDiscarded(); n > 0 {
 			fmt.Fprintf(s.Out, "left out by --keep %q: %s, which stay in %s\n", r.Env.Keep.text,
 				report.Count(n, noun), journal)
 		}
@@ -177,16 +177,16 @@ func (r Run) answers(s *session.Session, job *Collection) error {
 				report.Count(n, noun), wanted)
 		}
 	}
-	if marked := job.Marked(); marked != "" {
+	if marked := job.MarkedAnswers(); marked != "" {
 		fmt.Fprintln(s.Out, marked)
 	}
-	if soft := job.Soft(); soft != "" {
+	if soft := job.SoftSummary(); soft != "" {
 		fmt.Fprintln(s.Out, soft)
 	}
-	for _, line := range job.Equal() {
+	for _, line := range job.EqualAnswers() {
 		fmt.Fprintln(s.Out, line)
 	}
-	empty, err := job.Empty()
+	empty, err := job.EmptyRows()
 	if err != nil {
 		return fault.As(fault.ErrRunning, err)
 	}
@@ -198,25 +198,26 @@ func (r Run) answers(s *session.Session, job *Collection) error {
 		fmt.Fprintf(s.Out, "%d of %s have no answer: remove %s, and the same command asks again\n",
 			rows, report.Count(r.Rows, "row"), r.Output)
 	}
-	fmt.Fprintln(s.Out, job.Tally())
+	fmt.Fprintln(s.Out, job.CostSummary())
 	if left := r.Set.Unread(); len(left) > 0 {
 		fmt.Fprintf(s.Out, "columns left out: %s\n", strings.Join(left, ", "))
 	}
 	return nil
 }
 
-func (r Run) interrupted(s *session.Session, state string, err error) error {
+// interruptError prints the state of an interrupted collection and returns err as an interruption.
+func (r Run) interruptError(s *session.Session, state string, err error) error {
 	fmt.Fprintf(s.Err, "gad: data collect: interrupted: %s\n", state)
 	return fault.As(fault.ErrInterrupted, err)
 }
 
-// leastTime says how long the limits that are given make the estimate last; "" where that
-// is under a minute.
+// leastTime returns, for a message, the least time of the estimate by the rate limits given; "" if
+// it is under a minute.
 func (r Run) leastTime(e Estimate) string {
 	by, minutes := "", 1.0
 	for _, limit := range []struct {
 		flag   string
-		most   float64 // a minute; 0 is not given
+		most   float64 // per minute; 0: not given
 		amount float64
 	}{
 		{"rpm", r.Limits.RequestsPerMinute, float64(e.Requests)},
@@ -229,7 +230,7 @@ func (r Run) leastTime(e Estimate) string {
 		}
 	}
 	switch {
-	case by == "" || r.Batch: // batches have limits of their own
+	case by == "" || r.Batch: // batches have other limits
 		return ""
 	case minutes < 120:
 		return fmt.Sprintf("; about %.0f min by --%s", minutes, by)
@@ -237,7 +238,7 @@ func (r Run) leastTime(e Estimate) string {
 	return fmt.Sprintf("; about %.1f h by --%s", minutes/60, by)
 }
 
-// partialHint is the way out of too many faults where the others could be written.
+// partialHint returns the advice to write the other episodes, where that is possible.
 func partialHint(err error) string {
 	if err != nil {
 		return ""
@@ -245,6 +246,7 @@ func partialHint(err error) string {
 	return ", --partial writes the others"
 }
 
+// sayFaults writes the first faults of an environment.
 func sayFaults(w io.Writer, faults []error) {
 	for k, err := range faults {
 		if k == maxFailures {
@@ -255,9 +257,10 @@ func sayFaults(w io.Writer, faults []error) {
 	}
 }
 
-// maxFailures is how many failures are listed.
+// maxFailures is the largest number of failures in a list.
 const maxFailures = 20
 
+// sayFailures writes the first failed rows.
 func sayFailures(w io.Writer, failures endpoint.Failures) {
 	for k, f := range failures {
 		if k == maxFailures {
@@ -268,6 +271,7 @@ func sayFailures(w io.Writer, failures endpoint.Failures) {
 	}
 }
 
+// tries returns a number of tries as text.
 func tries(n int) string {
 	if n == 1 {
 		return "1 try"

@@ -16,26 +16,24 @@ import (
 	"gad/trainer/quality"
 )
 
-// This file is what gad eval --env makes of episodes: figures, their intervals, the table.
-
-// acted are the figures of one who plays.
-type acted struct {
-	rows     int // with an episode that is not broken
+// playFigures is the figures of a player's episodes.
+type playFigures struct {
+	rows     int // number of rows with an episode that is not broken
 	episodes int
-	faults   int // broken episodes, which count nothing
-	of       map[string]interval
+	faults   int // broken episodes, which the figures leave out
+	values   map[string]interval
 	labels   map[string]int // episodes by the environment's label
 }
 
-// interval is a figure with its 95 % interval; nil is none.
+// interval is a figure with its 95 % confidence interval; ci is nil where there is none.
 type interval struct {
 	value float64
 	ci    *[2]float64
 }
 
-// actedFigures are the figures of episodes: means over rows of the rows' means, and a ratio of
-// sums.
-var actedFigures = []struct {
+// playFigureTable lists the figures of episodes. A figure is the mean over rows of a row's mean of
+// value; with over, the ratio of the sums of both.
+var playFigureTable = []struct {
 	key, name string
 	better    int // as in quality.Figure
 	of        func(a *acting, p play.Played) float64
@@ -54,6 +52,7 @@ var actedFigures = []struct {
 		func(_ *acting, p play.Played) float64 { return share(p.Cut) }, nil},
 }
 
+// share returns 1 for true, 0 for false.
 func share(yes bool) float64 {
 	if yes {
 		return 1
@@ -61,8 +60,8 @@ func share(yes bool) float64 {
 	return 0
 }
 
-// byRow are the unbroken episodes of each row that has one.
-func (c *cast) byRow() map[int][]play.Played {
+// byRow returns the unbroken episodes by row; rows without one are missing.
+func (c *player) byRow() map[int][]play.Played {
 	rows := map[int][]play.Played{}
 	for _, p := range c.played {
 		if p.Fault == "" {
@@ -72,9 +71,10 @@ func (c *cast) byRow() map[int][]play.Played {
 	return rows
 }
 
-// sums are a figure's numerators and denominators by row; nil denominators are ones.
+// sums returns the k-th figure's numerators and denominators of the rows at, each a mean over the
+// row's episodes; nil denominators stand for ones.
 func (a *acting) sums(k int, rows map[int][]play.Played, at []int) (xs, ys []float64) {
-	f := actedFigures[k]
+	f := playFigureTable[k]
 	for _, row := range at {
 		var x, y float64
 		for _, p := range rows[row] {
@@ -90,7 +90,7 @@ func (a *acting) sums(k int, rows map[int][]play.Played, at []int) (xs, ys []flo
 	return xs, ys
 }
 
-// ratio is sum(xs)/sum(ys), without ys the mean.
+// ratio returns sum(xs)/sum(ys), or the mean of xs where ys is nil.
 func ratio(xs, ys []float64) float64 {
 	sum, of := 0.0, float64(len(xs))
 	for _, x := range xs {
@@ -108,7 +108,7 @@ func ratio(xs, ys []float64) float64 {
 	return sum / of
 }
 
-// finite is an interval; nil where there is none.
+// finite returns an interval, nil if a bound is NaN.
 func finite(ci [2]float64) *[2]float64 {
 	if math.IsNaN(ci[0]) || math.IsNaN(ci[1]) {
 		return nil
@@ -116,11 +116,11 @@ func finite(ci [2]float64) *[2]float64 {
 	return &ci
 }
 
-// measure computes the figures of one who has played.
-func (a *acting) measure(c *cast) {
+// measure computes a player's figures.
+func (a *acting) measure(c *player) {
 	rows := c.byRow()
 	at := slices.Sorted(maps.Keys(rows))
-	c.figures = acted{rows: len(rows), episodes: len(c.played), of: map[string]interval{},
+	c.figures = playFigures{rows: len(rows), episodes: len(c.played), values: map[string]interval{},
 		labels: map[string]int{}}
 	for _, p := range c.played {
 		switch {
@@ -133,15 +133,15 @@ func (a *acting) measure(c *cast) {
 	if len(at) == 0 {
 		return
 	}
-	for k, f := range actedFigures {
+	for k, f := range playFigureTable {
 		xs, ys := a.sums(k, rows, at)
-		c.figures.of[f.key] = interval{ratio(xs, ys),
+		c.figures.values[f.key] = interval{ratio(xs, ys),
 			finite(textmetrics.RatioInterval(xs, ys, a.o.Seed))}
 	}
 }
 
-// minus are the figures of c minus those of first, on the rows that both have.
-func (a *acting) minus(c, first *cast) map[string]quality.Difference {
+// differences returns c's figures minus first's, paired by the rows that both have.
+func (a *acting) differences(c, first *player) map[string]quality.Difference {
 	of, from := c.byRow(), first.byRow()
 	var at []int
 	for _, row := range slices.Sorted(maps.Keys(of)) {
@@ -153,7 +153,7 @@ func (a *acting) minus(c, first *cast) map[string]quality.Difference {
 	if len(at) == 0 {
 		return out
 	}
-	for k, f := range actedFigures {
+	for k, f := range playFigureTable {
 		xs, ys := a.sums(k, of, at)
 		xs0, ys0 := a.sums(k, from, at)
 		out[f.key] = quality.Difference{Value: ratio(xs, ys) - ratio(xs0, ys0),
@@ -162,15 +162,15 @@ func (a *acting) minus(c, first *cast) map[string]quality.Difference {
 	return out
 }
 
-// MarshalJSON puts the figures beside who has them, under the names of gad eval.
-func (c *cast) MarshalJSON() ([]byte, error) {
+// MarshalJSON returns the player's name and figures as one object, under the keys of gad eval.
+func (c *player) MarshalJSON() ([]byte, error) {
 	f := c.figures
 	all := map[string]any{"model": c.name, "rows": f.rows, "episodes": f.episodes,
 		"faults": f.faults, "labels": f.labels}
 	if !c.teacher {
 		all["temperature"] = c.temperature
 	}
-	for key, x := range f.of {
+	for key, x := range f.values {
 		if all[key] = x.value; x.ci != nil {
 			all[key+"_ci95"] = x.ci
 		}
@@ -178,18 +178,18 @@ func (c *cast) MarshalJSON() ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// comparison is one who plays minus the first model at the same temperature.
+// comparison is a player's figures minus those of the first model at the same temperature.
 type comparison struct {
-	a, b int // of acting.casts: a minus b
-	of   map[string]quality.Difference
+	a, b        int // indices in acting.players: a minus b
+	differences map[string]quality.Difference
 }
 
-// comparisons are those of all models but the first.
+// comparisons returns a comparison for every model but the first.
 func (a *acting) comparisons() (list []comparison) {
-	for i, c := range a.casts {
-		for j, first := range a.casts[:i] {
+	for i, c := range a.players {
+		for j, first := range a.players[:i] {
 			if !c.teacher && first.temperature == c.temperature {
-				list = append(list, comparison{i, j, a.minus(c, first)})
+				list = append(list, comparison{i, j, a.differences(c, first)})
 				break
 			}
 		}
@@ -197,20 +197,20 @@ func (a *acting) comparisons() (list []comparison) {
 	return list
 }
 
-// print is the summary.
+// print writes the summary.
 func (a *acting) print() error {
 	a.s.Console.Close()
 	list := a.comparisons()
 	if a.o.JSON {
 		var all struct {
-			Models      []*cast          `json:"models"`
-			Teacher     *cast            `json:"teacher,omitempty"`
+			Models      []*player        `json:"models"`
+			Teacher     *player          `json:"teacher,omitempty"`
 			Other       int              `json:"teacher_other"` // rows of another world
 			Success     float64          `json:"success_from"`
 			Differences []map[string]any `json:"differences,omitempty"`
 		}
 		all.Success, all.Other = a.o.Acting.Success, a.other
-		for _, c := range a.casts {
+		for _, c := range a.players {
 			if c.teacher {
 				all.Teacher = c
 			} else {
@@ -218,9 +218,9 @@ func (a *acting) print() error {
 			}
 		}
 		for _, d := range list {
-			x := map[string]any{"model": a.casts[d.a].name, "minus": a.casts[d.b].name,
-				"temperature": a.casts[d.a].temperature}
-			for key, y := range d.of {
+			x := map[string]any{"model": a.players[d.a].name, "minus": a.players[d.b].name,
+				"temperature": a.players[d.a].temperature}
+			for key, y := range d.differences {
 				x[key] = y
 			}
 			all.Differences = append(all.Differences, x)
@@ -231,13 +231,13 @@ func (a *acting) print() error {
 	return nil
 }
 
-// table is for people: a line for each figure, a column for each who plays, and one for each
-// difference.
+// table writes the summary for people: a line for each figure, a column for each player and for
+// each comparison.
 func (a *acting) table(w io.Writer, list []comparison) {
 	fmt.Fprintf(w, "%s in %s; success is a reward of %g or more; 95 %% intervals in brackets\n",
 		report.Count(len(a.rows), "row"), session.Harmless(a.env.Name()), a.o.Acting.Success)
 	head := []string{""}
-	for i, c := range a.casts {
+	for i, c := range a.players {
 		name := "teacher"
 		if !c.teacher {
 			name = letter(i)
@@ -256,7 +256,7 @@ func (a *acting) table(w io.Writer, list []comparison) {
 		head = append(head, letter(d.a)+" - "+letter(d.b)+", paired")
 	}
 	const name, column = 22, 26
-	lacks := false // an interval
+	lacks := false // some figure has no interval
 	line := func(cells ...string) {
 		lacks = lacks || slices.ContainsFunc(cells,
 			func(c string) bool { return strings.HasSuffix(c, noInterval) })
@@ -268,10 +268,10 @@ func (a *acting) table(w io.Writer, list []comparison) {
 		fmt.Fprintln(w, strings.TrimRight(b.String(), " "))
 	}
 	line(head...)
-	for _, f := range actedFigures {
+	for _, f := range playFigureTable {
 		cells := []string{f.name}
-		for _, c := range a.casts {
-			switch x, ok := c.figures.of[f.key]; {
+		for _, c := range a.players {
+			switch x, ok := c.figures.values[f.key]; {
 			case !ok:
 				cells = append(cells, "")
 			case x.ci == nil:
@@ -281,29 +281,29 @@ func (a *acting) table(w io.Writer, list []comparison) {
 			}
 		}
 		for _, d := range list {
-			cells = append(cells, difference(d.of, f.key, f.better))
+			cells = append(cells, difference(d.differences, f.key, f.better))
 		}
 		line(cells...)
 	}
 	labels := map[string]bool{}
-	for _, c := range a.casts {
+	for _, c := range a.players {
 		for label := range c.figures.labels {
 			labels[label] = true
 		}
 	}
-	counts := func(name string, of func(f acted) int) {
+	counts := func(name string, of func(f playFigures) int) {
 		cells := []string{name}
-		for _, c := range a.casts {
+		for _, c := range a.players {
 			cells = append(cells, fmt.Sprint(of(c.figures)))
 		}
 		line(cells...)
 	}
 	for _, label := range slices.Sorted(maps.Keys(labels)) {
-		counts("  "+session.Harmless(label), func(f acted) int { return f.labels[label] })
+		counts("  "+session.Harmless(label), func(f playFigures) int { return f.labels[label] })
 	}
-	counts("episodes", func(f acted) int { return f.episodes })
-	if slices.ContainsFunc(a.casts, func(c *cast) bool { return c.figures.faults > 0 }) {
-		counts("broken episodes", func(f acted) int { return f.faults })
+	counts("episodes", func(f playFigures) int { return f.episodes })
+	if slices.ContainsFunc(a.players, func(c *player) bool { return c.figures.faults > 0 }) {
+		counts("broken episodes", func(f playFigures) int { return f.faults })
 		fmt.Fprintln(w, "broken episodes count nothing; gad env check says what breaks")
 	}
 	if a.other > 0 {

@@ -10,7 +10,7 @@ import (
 	"gad/internal/report"
 )
 
-// AnswerRow is a line of gad eval --answers --output.
+// AnswerRow is a line of the file that gad eval --answers --output writes.
 type AnswerRow struct {
 	Model    string         `json:"model"`
 	Row      int            `json:"row"`
@@ -20,7 +20,7 @@ type AnswerRow struct {
 	Judge    *judge.Verdict `json:"judge"`
 }
 
-// judgeAnswers is gad eval --answers: no model is loaded.
+// judgeAnswers runs gad eval --answers: a judge over files of answers. It loads no model.
 func judgeAnswers(s *session.Session, o Options) (err error) {
 	defer s.Console.Close()
 	out := session.Output{Command: "eval", Path: o.Output}
@@ -57,7 +57,7 @@ func judgeAnswers(s *session.Session, o Options) (err error) {
 	}
 	j.estimate(s.Err, len(j.students))
 	if err := j.ask(ctx); err != nil {
-		return j.stopped(err)
+		return j.stopError(err)
 	}
 	s.Console.Close()
 	if out.Path != "" {
@@ -80,9 +80,9 @@ func judgeAnswers(s *session.Session, o Options) (err error) {
 	return nil
 }
 
-// write makes the output of gad eval --answers.
+// write writes the output of gad eval --answers; rows are the questions' numbers.
 func (j *judging) write(out session.Output, rows []int) error {
-	if err := out.Absent(j.s.FS); err != nil { // it was not there at the start
+	if err := out.Absent(j.s.FS); err != nil { // it was absent at the start
 		return err
 	}
 	var b bytes.Buffer

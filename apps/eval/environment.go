@@ -20,50 +20,50 @@ import (
 	"gad/trainer/saved"
 )
 
-// Acting is gad eval --env: students play episodes in an environment.
+// Acting is the flags of gad eval --env, in which students play episodes in an environment.
 type Acting struct {
 	play.Options
-	Greedy  bool    // greedily too, beside Options.Temperature
-	N       int     // episodes a row, at a temperature
-	Success float64 // least reward of an episode that is one
+	Greedy  bool    // play greedily too, in addition to Options.Temperature
+	N       int     // episodes of a row at a temperature above 0
+	Success float64 // least reward of a success
 }
 
-// acting is one gad eval --env.
+// acting is a run of gad eval --env.
 type acting struct {
-	s      *session.Session
-	o      Options
-	env    *play.Environment
-	limits episode.Limits
-	rows   []data.Row
-	tasks  []episode.Task // one for each row
-	casts  []*cast
-	other  int // rows whose recorded episode is of another world
-	saved  atomic.Int64
+	s       *session.Session
+	o       Options
+	env     *play.Environment
+	limits  episode.Limits
+	rows    []data.Row
+	tasks   []episode.Task // one for each row
+	players []*player
+	other   int // rows whose recorded episode does not fit the environment
+	saved   atomic.Int64
 }
 
-// cast is who plays: a model at a temperature, or the recorded teacher.
-type cast struct {
+// player is a model at a temperature, or the recorded teacher, with the episodes played.
+type player struct {
 	name        string
 	temperature float64
 	teacher     bool
 	played      []play.Played
-	figures     acted
+	figures     playFigures
 }
 
-// episodes of --output: a line each.
-type actedRow struct {
+// playRow is a line of --output: an episode.
+type playRow struct {
 	Model       string   `json:"model"`
-	Temperature *float64 `json:"temperature,omitempty"` // none of the teacher
+	Temperature *float64 `json:"temperature,omitempty"` // nil for the teacher
 	play.Played
 	Success bool `json:"success"`
 }
 
-// act is gad eval --env.
+// act runs gad eval --env.
 func act(s *session.Session, o Options) (err error) {
 	a := &acting{s: s, o: o}
 	defer s.Console.Close()
 	if o.Output != "" {
-		lock, lockErr := a.out().Claim(s.FS)
+		lock, lockErr := a.outputFile().Claim(s.FS)
 		if lockErr != nil {
 			return lockErr
 		}
@@ -84,33 +84,33 @@ func act(s *session.Session, o Options) (err error) {
 				"; a second Ctrl-C stops at once, without that"
 		}
 		return "stopping; a second Ctrl-C stops at once"
-	}, a.state)
+	}, a.savedState)
 	defer stop()
 	for _, dir := range o.Models {
 		if err := a.model(ctx, be, dir); err != nil {
-			return a.stopped(ctx, err)
+			return a.stopError(ctx, err)
 		}
 	}
 	if err := a.teacher(ctx); err != nil {
-		return a.stopped(ctx, err)
+		return a.stopError(ctx, err)
 	}
 	return a.print()
 }
 
-// out is the file of --output.
-func (a *acting) out() session.Output {
+// outputFile returns the file of --output.
+func (a *acting) outputFile() session.Output {
 	return session.Output{Command: "eval", Path: a.o.Output}
 }
 
-// state is what is kept if the process ends now.
-func (a *acting) state() string {
+// savedState returns, for messages, what --output holds if the process ends now.
+func (a *acting) savedState() string {
 	if n := a.saved.Load(); n > 0 {
 		return fmt.Sprintf("%s has %d episodes, as they were before", a.o.Output, n)
 	}
 	return "nothing is written"
 }
 
-// open reads all that can be wrong before a program is started.
+// open checks and reads all inputs before a program is started, and opens the device.
 func (a *acting) open() (compute.Backend, error) {
 	most := 0
 	for _, dir := range a.o.Models {
@@ -148,7 +148,7 @@ func (a *acting) open() (compute.Backend, error) {
 	return session.OpenDevice(a.o.Device)
 }
 
-// model has one model play, at each temperature.
+// model lets one model play, at each temperature.
 func (a *acting) model(ctx context.Context, be compute.Backend, dir string) error {
 	_, done := a.s.Console.Busy("loading "+dir, 0)
 	m, err := session.Load(be,
@@ -163,13 +163,13 @@ func (a *acting) model(ctx context.Context, be compute.Backend, dir string) erro
 		temperatures = []float64{0, a.o.Temperature}
 	}
 	for _, t := range temperatures {
-		c := &cast{name: dir, temperature: t}
-		a.casts = append(a.casts, c)
+		c := &player{name: dir, temperature: t}
+		a.players = append(a.players, c)
 		var tasks []episode.Task
 		for _, task := range a.tasks {
 			n := a.o.Acting.N
 			if t == 0 {
-				n = 1 // all would be alike
+				n = 1 // greedy episodes are all equal
 			}
 			for k := range n {
 				task.Sample = k
@@ -200,20 +200,20 @@ func (a *acting) model(ctx context.Context, be compute.Backend, dir string) erro
 	return nil
 }
 
-// teacher plays the recorded episodes of the rows that have one.
+// teacher replays the recorded episodes of the rows that have one.
 func (a *acting) teacher(ctx context.Context) error {
 	tok, err := saved.ChatTokenizer(a.o.Models[0], a.o.Chat)
 	if err != nil {
 		return err
 	}
-	c := &cast{name: "teacher", teacher: true}
+	c := &player{name: "teacher", teacher: true}
 	_, done := a.s.Console.Busy("playing the teacher's episodes", 0)
 	c.played, a.other, err = play.Teachers(ctx, tok, a.env.Pool, a.rows, a.tasks)
 	done()
 	if err != nil || len(c.played) == 0 {
 		return err
 	}
-	a.casts = append(a.casts, c)
+	a.players = append(a.players, c)
 	a.measure(c)
 	return a.save()
 }
@@ -223,16 +223,16 @@ func (a *acting) save() error {
 	if a.o.Output == "" {
 		return nil
 	}
-	if a.saved.Load() == 0 { // it was not there at the start
-		if err := a.out().Absent(a.s.FS); err != nil {
+	if a.saved.Load() == 0 { // it was absent at the start
+		if err := a.outputFile().Absent(a.s.FS); err != nil {
 			return err
 		}
 	}
 	var b bytes.Buffer
 	n := int64(0)
-	for _, c := range a.casts {
+	for _, c := range a.players {
 		for _, p := range c.played {
-			row := actedRow{Model: c.name, Played: p, Success: a.success(p)}
+			row := playRow{Model: c.name, Played: p, Success: a.success(p)}
 			if !c.teacher {
 				row.Temperature = &c.temperature
 			}
@@ -245,20 +245,22 @@ func (a *acting) save() error {
 	if n == 0 {
 		return nil
 	}
-	if err := a.out().Write(a.s.FS, b.Bytes(), "eval: "+a.state()); err != nil {
+	if err := a.outputFile().Write(a.s.FS, b.Bytes(), "eval: "+a.savedState()); err != nil {
 		return err
 	}
 	a.saved.Store(n)
 	return nil
 }
 
+// success reports whether an episode succeeded.
 func (a *acting) success(
 	p play.Played) bool {
 	return p.Fault == "" && p.Reward >= a.o.Acting.Success
 }
 
-// stopped says what an interrupted evaluation has kept.
-func (a *acting) stopped(ctx context.Context, err error) error {
+// stopError returns the error of an interrupted evaluation, with what --output holds; other errors
+// unchanged.
+func (a *acting) stopError(ctx context.Context, err error) error {
 	if ctx.Err() == nil || !errors.Is(err, model.ErrStopped) && !errors.Is(err, ctx.Err()) {
 		return err
 	}

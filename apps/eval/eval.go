@@ -1,9 +1,9 @@
-// Package eval is gad eval: students answer held-out rows, and are compared with the teacher
-// and with each other by figures, by fresh discriminators, by an external checker and by a judge
-// behind an endpoint.
+// Package eval implements gad eval: students answer held-out rows, and are compared with the
+// teacher and with each other by figures, by fresh discriminators, by an external checker and by a
+// judge behind an endpoint.
 //
-//	eval.go     Options, and the state machine: plan, answer, measure, judge, print
-//	judge.go    a judge at work: its journal, its limits, what it costs
+//	eval.go     Options and the run: plan, answer, measure, judge, print; start here
+//	judge.go    a judge at work: its journal, its limits, its cost
 //	answers.go  --answers: a judge over files, without a model
 //	table.go    the table for people
 //
@@ -33,38 +33,38 @@ import (
 	"gad/trainer/saved"
 )
 
-// Options are the flags of gad eval.
+// Options is the flags of gad eval.
 type Options struct {
-	Models         []string // each is compared with the first
-	Adapter        string   // for the weights of the one model; "" is none
-	Quant          string   // how the models' weights are kept (model.Options.Quant)
+	Models         []string // folders; each is compared with the first
+	Adapter        string   // adapter of the one model; "": none
+	Quant          string   // format of the models' weights (model.Options.Quant)
 	Chat           session.ChatOptions
-	Against        string // another language model; "" is none
+	Against        string // folder of another language model; "": none
 	Rows           session.Rows
 	Device         device.Options
-	Output         string // a line of JSON for each answer; "" is none
+	Output         string // file with a line of JSON for each answer; "": none
 	DryRun, JSON   bool
 	Temperature    float64
 	Seed           uint64
 	MaxPrompt      int           // tokens
 	MaxResponse    int           // tokens; 0 is 1536, or half of the smallest context
-	MaxTokens      int           // of one forward pass
-	Chunks         *model.Chunks // in which students answer; nil: each as its run says
+	MaxTokens      int           // tokens of one forward pass
+	Chunks         *model.Chunks // chunks of answers; nil: as each student's run says
 	Checker        string
 	CheckerTimeout time.Duration
 	Disc           quality.DiscOptions // From "": the student's folder; "random": random weights
 	Budget         quality.DiscBudget
 
-	Judge   *JudgeOptions // nil is none
+	Judge   *JudgeOptions // nil: no judge
 	Answers []string      // files that the judge reads, in the place of Models and Rows
 
-	Acting *Acting // students play episodes; nil is none
+	Acting *Acting // students play episodes; nil: they answer rows
 }
 
-// defaultResponse is the longest answer where none is given, tokens.
+// defaultResponse is the default of the longest answer, in tokens.
 const defaultResponse = 1536
 
-// Run is gad eval.
+// Run runs gad eval.
 func Run(s *session.Session, o Options) error {
 	if len(o.Answers) > 0 {
 		return judgeAnswers(s, o)
@@ -77,33 +77,33 @@ func Run(s *session.Session, o Options) error {
 	return e.run()
 }
 
-// evaluation is one gad eval.
+// evaluation is a run of gad eval.
 type evaluation struct {
 	s    *session.Session
 	o    Options
 	ctx  context.Context
 	be   compute.Backend
-	free int64 // bytes, before anything is loaded
+	free int64 // bytes of device memory before any model is loaded
 	set  *data.Set
 	rows []int
 
 	students []*student
-	against  model.Config   // of --against; Architecture "" is none
-	other    *session.Model // that model; nil while it is not in memory
-	limit    int            // tokens of an answer, the same for all
+	against  model.Config   // of --against; Architecture "": none
+	other    *session.Model // the model of --against; nil while it is not in memory
+	limit    int            // most tokens of an answer, the same for all students
 	judging  *judging       // nil without --judge
 
-	answering atomic.Bool  // students answer, or have answered
-	saved     atomic.Int64 // answers in --output
+	answering atomic.Bool  // students have begun to answer
+	saved     atomic.Int64 // number of answers in --output
 }
 
-// out is the file of --output.
-func (e *evaluation) out() session.Output {
+// outputFile returns the file of --output.
+func (e *evaluation) outputFile() session.Output {
 	return session.Output{Command: "eval", Path: e.o.Output}
 }
 
-// stopping is said at the first Ctrl-C.
-func (e *evaluation) stopping() string {
+// stopMessage returns the message of the first Ctrl-C.
+func (e *evaluation) stopMessage() string {
 	switch out := e.o.Output; {
 	case out != "" && e.answering.Load():
 		return "stopping; complete answers are written to " + out +
@@ -115,35 +115,36 @@ func (e *evaluation) stopping() string {
 	return "stopping; a second Ctrl-C stops at once"
 }
 
-// state is what is kept if the process ends now.
-func (e *evaluation) state() string {
+// savedState returns, for messages, what --output holds if the process ends now.
+func (e *evaluation) savedState() string {
 	if n := e.saved.Load(); n > 0 {
 		return fmt.Sprintf("%s has %d answers, as they were before", e.o.Output, n)
 	}
 	return "nothing is written"
 }
 
-// student is one of the models.
+// student is one of the models, with its plan and its results.
 type student struct {
-	dir    string
-	shape  model.Config
-	disc   quality.DiscOptions
-	l      *session.Model // nil while it is not in memory
-	tokens string         // tokenizer.json
-	batch  encode.Batch
-	plan   quality.Plan
-	judged *quality.Results
-	whole  bool // its answers are complete, and their figures are computed
-	chunks model.Chunks
+	dir     string
+	shape   model.Config
+	disc    quality.DiscOptions
+	l       *session.Model // nil while it is not in memory
+	tokens  string         // tokenizer.json
+	batch   encode.Batch
+	plan    quality.Plan
+	results *quality.Results
+	whole   bool // answers are complete and measured, except by fresh discriminators
+	chunks  model.Chunks
 }
 
+// close frees models, rows, journal and device.
 func (e *evaluation) close() {
 	e.s.Console.Close()
 	for _, s := range e.students {
 		s.unload()
 	}
 	e.unloadOther()
-	_ = e.judging.close() // every judgment in it is synced
+	_ = e.judging.close() // every judgment in the journal is synced
 	if e.be != nil {
 		e.be.Close()
 	}
@@ -152,7 +153,7 @@ func (e *evaluation) close() {
 	}
 }
 
-// inContext are the tokens of an answer of limit tokens that stand in one context.
+// inContext returns the tokens of an answer of limit tokens that are in one context.
 func (s *student) inContext(limit int) int {
 	if s.chunks.On() {
 		return min(limit, s.chunks.Size)
@@ -160,6 +161,7 @@ func (s *student) inContext(limit int) int {
 	return limit
 }
 
+// unload frees the student's model.
 func (s *student) unload() {
 	if s.l != nil {
 		s.l.Model.Close()
@@ -167,6 +169,7 @@ func (s *student) unload() {
 	}
 }
 
+// unloadOther frees the model of --against.
 func (e *evaluation) unloadOther() {
 	if e.other != nil {
 		e.other.Model.Close()
@@ -174,7 +177,7 @@ func (e *evaluation) unloadOther() {
 	}
 }
 
-// options are those of the evaluation of s.
+// options returns the settings of a student's evaluation.
 func (e *evaluation) options(s *student) quality.Options {
 	var against *model.Config
 	if e.against.Architecture != "" {
@@ -186,9 +189,10 @@ func (e *evaluation) options(s *student) quality.Options {
 		Stop: func() bool { return e.ctx.Err() != nil }}
 }
 
+// run runs all parts in order.
 func (e *evaluation) run() (err error) {
 	if out := e.o.Output; out != "" {
-		lock, lockErr := e.out().Claim(e.s.FS)
+		lock, lockErr := e.outputFile().Claim(e.s.FS)
 		if lockErr != nil {
 			return lockErr
 		}
@@ -197,11 +201,11 @@ func (e *evaluation) run() (err error) {
 	if err := e.open(); err != nil {
 		return err
 	}
-	ctx, stop := e.s.Stoppable(e.stopping, e.state)
+	ctx, stop := e.s.Stoppable(e.stopMessage, e.savedState)
 	defer stop()
 	e.ctx = ctx
 	if err := e.plan(); err != nil {
-		return e.stopped(err)
+		return e.stopError(err)
 	}
 	if e.o.DryRun {
 		for _, s := range e.students {
@@ -224,31 +228,31 @@ func (e *evaluation) run() (err error) {
 	if e.o.DryRun {
 		return nil
 	}
-	if e.judging != nil { // a judge that does not answer is seen before the students work
+	if e.judging != nil { // a judge that does not answer fails before the students answer
 		if err := e.judging.begin(); err != nil {
 			return err
 		}
 		if err := e.judging.references(ctx); err != nil {
-			return e.judging.stopped(err)
+			return e.judging.stopError(err)
 		}
 	}
 	e.answering.Store(true)
 	for _, s := range e.students {
-		if err := e.judge(s); err != nil {
-			return e.stopped(err)
+		if err := e.measure(s); err != nil {
+			return e.stopError(err)
 		}
 	}
 	e.unloadOther()
-	if err := e.ask(); err != nil {
+	if err := e.askJudge(); err != nil {
 		return err
 	}
-	if err := e.fresh(); err != nil {
-		return e.stopped(err)
+	if err := e.trainFresh(); err != nil {
+		return e.stopError(err)
 	}
 	return e.print()
 }
 
-// open reads all that can be wrong before anything is computed.
+// open checks and reads all inputs before anything is computed, and opens the device.
 func (e *evaluation) open() (err error) {
 	if e.judging, err = openJudge(e.s, e.o); err != nil {
 		return err
@@ -317,7 +321,7 @@ func (e *evaluation) open() (err error) {
 	return err
 }
 
-// positions is how many a sequence may have: the model of --against reads the answers too.
+// positions returns the longest sequence that a student, and the model of --against, can read.
 func (e *evaluation) positions(student model.Config) int {
 	if e.against.MaxPosition > 0 {
 		return min(student.MaxPosition, e.against.MaxPosition)
@@ -325,7 +329,7 @@ func (e *evaluation) positions(student model.Config) int {
 	return student.MaxPosition
 }
 
-// sameTokens refuses a student whose tokens are not those of --against.
+// sameTokens refuses a student whose tokenizer differs from that of --against.
 func (e *evaluation) sameTokens(dir string) error {
 	if e.against.Architecture == "" {
 		return nil
@@ -334,11 +338,11 @@ func (e *evaluation) sameTokens(dir string) error {
 	if err != nil {
 		return err
 	}
-	apart, err := saved.CompareTokenizers(mine, e.o.Against, "--against")
-	return cmp.Or(err, apart)
+	difference, err := saved.CompareTokenizers(mine, e.o.Against, "--against")
+	return cmp.Or(err, difference)
 }
 
-// discriminator says how fresh discriminators of a student are trained.
+// discriminator returns the settings of a student's fresh discriminators.
 func (e *evaluation) discriminator(dir string,
 	shape model.Config) (o quality.DiscOptions, err error) {
 	o = e.o.Disc
@@ -366,7 +370,7 @@ func (e *evaluation) discriminator(dir string,
 	return o, err
 }
 
-// load brings a student into memory.
+// load loads a student unless it is in memory.
 func (e *evaluation) load(s *student) (err error) {
 	if s.l != nil {
 		return nil
@@ -376,13 +380,13 @@ func (e *evaluation) load(s *student) (err error) {
 	s.l, err = session.Load(e.be,
 		session.Source{Path: s.dir, Adapter: e.o.Adapter, Quant: e.o.Quant,
 			Chat: e.o.Chat}, model.LM)
-	if err == nil && e.ctx.Err() != nil { // loading itself is not stopped
+	if err == nil && e.ctx.Err() != nil { // loading does not look at ctx
 		return fault.ErrInterrupted
 	}
 	return err
 }
 
-// plan encodes the rows, times each student and says how long it will take.
+// plan encodes the rows, times each student and prints how long the evaluation will take.
 func (e *evaluation) plan() error {
 	total := 0.0
 	for _, s := range e.students {
@@ -437,27 +441,28 @@ func (e *evaluation) plan() error {
 	return nil
 }
 
+// title writes a student's folder, where there are several students.
 func (e *evaluation) title(w io.Writer, s *student) {
 	if len(e.students) > 1 {
 		fmt.Fprintf(w, "%s\n", s.dir)
 	}
 }
 
-// judge measures one student, without fresh discriminators; --output holds after each part what is
-// known.
-func (e *evaluation) judge(s *student) (err error) {
+// measure measures one student, without fresh discriminators, and saves what is known to --output
+// after each part.
+func (e *evaluation) measure(s *student) (err error) {
 	if err := e.load(s); err != nil {
 		return err
 	}
 	o := e.options(s)
-	if s.judged, err = quality.Answer(s.l.Model, s.l.Tokenizer, s.batch, o); err != nil {
+	if s.results, err = quality.Answer(s.l.Model, s.l.Tokenizer, s.batch, o); err != nil {
 		return err
 	}
 	if err := e.save(); err != nil {
 		return err
 	}
 	from := time.Now()
-	if err := s.judged.TeacherNLL(s.l.Model, o); err != nil {
+	if err := s.results.TeacherNLL(s.l.Model, o); err != nil {
 		return err
 	}
 	s.plan = s.plan.Calibrate(time.Since(from).Seconds())
@@ -467,7 +472,7 @@ func (e *evaluation) judge(s *student) (err error) {
 	s.unload()
 	if command := e.o.Checker; command != "" {
 		_, done := e.s.Console.Busy("checker", 0)
-		err := s.judged.Check(e.ctx, e.set, command, e.o.CheckerTimeout)
+		err := s.results.Check(e.ctx, e.set, command, e.o.CheckerTimeout)
 		done()
 		if e.ctx.Err() != nil {
 			return fault.ErrInterrupted
@@ -475,25 +480,25 @@ func (e *evaluation) judge(s *student) (err error) {
 		if err != nil {
 			return fault.As(fault.ErrRunning, err)
 		}
-		if n := s.judged.Eval.Unchecked; n > 0 {
+		if n := s.results.Eval.Unchecked; n > 0 {
 			text := fmt.Sprintf("%s: the checker has no score for %d of %s: left out", s.dir, n,
-				report.Count(len(s.judged.Answers), "answer"))
-			if said := s.judged.CheckerSaid; said != "" {
+				report.Count(len(s.results.Answers), "answer"))
+			if said := s.results.CheckerSaid; said != "" {
 				text += "; it said: " + said
 			}
 			e.s.Console.Warn(text)
 		}
 	}
-	s.judged.Intervals(o.Seed)
+	s.results.Intervals(o.Seed)
 	s.whole = true
 	if len(e.students) > 1 {
-		s.judged.Eval.Model = s.dir
+		s.results.Eval.Model = s.dir
 	}
 	return e.save()
 }
 
-// compareWithOther measures a student that is loaded against the model of --against, which
-// stays in memory for the next.
+// compareWithOther measures a loaded student against the model of --against, which stays in memory
+// for the next student.
 func (e *evaluation) compareWithOther(s *student) (err error) {
 	dir := e.o.Against
 	if dir == "" {
@@ -507,25 +512,25 @@ func (e *evaluation) compareWithOther(s *student) (err error) {
 			return fmt.Errorf("--against: %w", err)
 		}
 	}
-	return s.judged.MeasureDivergence(s.l.Model, e.other.Model, dir, e.options(s))
+	return s.results.MeasureDivergence(s.l.Model, e.other.Model, dir, e.options(s))
 }
 
-// fresh trains the discriminators of all students, under one budget: accuracies compare
-// where the trainings are alike.
-func (e *evaluation) fresh() error {
+// trainFresh trains the fresh discriminators of all students under one budget: accuracies can be
+// compared only after equal training.
+func (e *evaluation) trainFresh() error {
 	var plans []quality.Plan
 	for _, s := range e.students {
 		if s.disc.Steps == 0 {
 			return nil
 		}
-		plans = append(plans, s.plan.Refit(s.judged, s.disc, e.o.Budget))
+		plans = append(plans, s.plan.Refit(s.results, s.disc, e.o.Budget))
 	}
 	quality.EqualizeDiscriminators(plans)
 	for i, s := range e.students {
-		plan, note := plans[i], &s.judged.Eval.FreshDNote
+		plan, note := plans[i], &s.results.Eval.FreshDNote
 		if *note = plan.DiscWhy; *note != "" {
-			if len(e.rows) > 1 { // how many answers are the teacher's own is still worth knowing
-				s.judged.SetTies()
+			if len(e.rows) > 1 { // the share of answers equal to the teacher's is still known
+				s.results.SetTies()
 			}
 			continue
 		}
@@ -536,11 +541,11 @@ func (e *evaluation) fresh() error {
 			}
 			e.s.Console.Print(about + "fresh discriminators are shortened: " + *note)
 		}
-		f, err := quality.TrainFresh(e.be, plan.Disc, s.judged)
+		f, err := quality.TrainFresh(e.be, plan.Disc, s.results)
 		if err != nil {
 			return err
 		}
-		s.judged.Eval.SetFresh(f)
+		s.results.Eval.SetFresh(f)
 		if err := e.save(); err != nil {
 			return err
 		}
@@ -548,50 +553,51 @@ func (e *evaluation) fresh() error {
 	return nil
 }
 
-// save writes what is known of all rows to --output.
+// save writes the answers and figures so far to --output.
 func (e *evaluation) save() error {
 	if e.o.Output == "" {
 		return nil
 	}
-	if e.saved.Load() == 0 { // it was not there at the start
-		if err := e.out().Absent(e.s.FS); err != nil {
+	if e.saved.Load() == 0 { // it was absent at the start
+		if err := e.outputFile().Absent(e.s.FS); err != nil {
 			return err
 		}
 	}
 	var b bytes.Buffer
 	var n int64
 	for k, s := range e.students {
-		if s.judged == nil {
+		if s.results == nil {
 			continue
 		}
-		rows, err := s.judged.Rows(s.dir, e.set)
+		rows, err := s.results.Rows(s.dir, e.set)
 		if err != nil {
 			return err
 		}
-		for q, r := range rows { // with a verdict, all of them are there
+		for q, r := range rows { // verdicts come when all rows are complete
 			if err := session.PrintJSON(&b, judgedRow{r, e.judging.verdict(k, q)}); err != nil {
 				return err
 			}
 		}
 		n += int64(len(rows))
 	}
-	if err := e.out().Write(e.s.FS, b.Bytes(), "eval: "+e.state()); err != nil {
+	if err := e.outputFile().Write(e.s.FS, b.Bytes(), "eval: "+e.savedState()); err != nil {
 		return err
 	}
 	e.saved.Store(n)
 	return nil
 }
 
-// stopped keeps what an interrupted evaluation has, and says what that is.
-func (e *evaluation) stopped(err error) error {
+// stopError saves the answers of an interrupted evaluation and returns an error that says how many;
+// it returns other errors unchanged.
+func (e *evaluation) stopError(err error) error {
 	if !errors.Is(err, fault.ErrInterrupted) {
 		return err
 	}
 	e.s.Console.Close()
 	kept, all := 0, len(e.rows)*len(e.students)
 	for _, s := range e.students {
-		if s.judged != nil {
-			for _, done := range s.judged.Done {
+		if s.results != nil {
+			for _, done := range s.results.Done {
 				if done {
 					kept++
 				}
@@ -621,19 +627,19 @@ func (e *evaluation) stopped(err error) error {
 	}
 }
 
-// compare gathers the figures of students, and their differences from the first.
-func compare(students []*student, seed uint64) (all compared) {
+// compare returns the figures of the students and their differences from the first.
+func compare(students []*student, seed uint64) (all comparedJSON) {
 	first := students[0]
 	for i, s := range students {
-		all.Models = append(all.Models, s.judged.Eval)
+		all.Models = append(all.Models, s.results.Eval)
 		if i > 0 {
-			d := differences{model: s.dir, minus: first.dir,
-				of: s.judged.Minus(first.judged, s.tokens == first.tokens, seed)}
-			if s.judged.Eval.Temperature == 0 {
+			d := modelDifferences{model: s.dir, minus: first.dir,
+				values: s.results.Minus(first.results, s.tokens == first.tokens, seed)}
+			if s.results.Eval.Temperature == 0 {
 				equal := 0.0
-				for p, text := range s.judged.Answers {
-					if text == first.judged.Answers[p] {
-						equal += 1 / float64(len(s.judged.Answers))
+				for p, text := range s.results.Answers {
+					if text == first.results.Answers[p] {
+						equal += 1 / float64(len(s.results.Answers))
 					}
 				}
 				d.equal = &equal
@@ -644,8 +650,8 @@ func compare(students []*student, seed uint64) (all compared) {
 	return all
 }
 
-// printFigures prints the table of students.
-func printFigures(w io.Writer, all compared, students []*student) {
+// printFigures writes the table of students.
+func printFigures(w io.Writer, all comparedJSON, students []*student) {
 	printEvaluations(w, all)
 	for _, s := range students[1:] {
 		if s.tokens != students[0].tokens {
@@ -655,13 +661,13 @@ func printFigures(w io.Writer, all compared, students []*student) {
 	}
 }
 
-// print is the summary.
+// print writes the summary.
 func (e *evaluation) print() error {
 	all := compare(e.students, e.o.Seed)
 	all.Judge = e.judging.json()
 	switch {
 	case e.o.JSON && len(e.students) == 1:
-		return session.PrintJSON(e.s.Out, evaluated{all.Models[0], all.Judge})
+		return session.PrintJSON(e.s.Out, evaluatedJSON{all.Models[0], all.Judge})
 	case e.o.JSON:
 		return session.PrintJSON(e.s.Out, all)
 	}

@@ -23,32 +23,33 @@ import (
 	"gad/trainer/quality"
 )
 
-// JudgeOptions name a language model behind an endpoint that judges answers.
+// JudgeOptions names a language model behind an endpoint that judges answers.
 type JudgeOptions struct {
 	URL          string // of an OpenAI-compatible endpoint
 	InsecureHTTP bool
 	KeyEnv       string // environment variable with the key; "" sends none
 	Model        string
 	Mode         judge.Mode
-	Against      string // whom pairs are against
-	Teacher      bool   // the teacher's answers are graded too
-	// file of every reply; what is in it is not asked again
+	Against      string // the other answer of a pair: AgainstTeacher or AgainstFirst
+	Teacher      bool   // grade the teacher's answers too
+	// file of all replies: a request whose reply is there is not sent again
 	Journal                            string
-	MaxTokens                          int // of a reply
+	MaxTokens                          int // tokens of a reply
 	Temperature                        float64
-	Extra                              map[string]any // more fields of a request
+	Extra                              map[string]any // additional fields of a request
 	Concurrency                        int
-	RequestsPerMinute, TokensPerMinute float64 // 0: as the endpoint says
-	Prices                             string  // file; "" is none
+	RequestsPerMinute, TokensPerMinute float64 // 0: by the endpoint's headers
+	Prices                             string  // file of prices; "": none
 }
 
-// Whom a student's answers are compared with.
+// Values of JudgeOptions.Against: the answer that a student's answer is compared with.
 const (
 	AgainstTeacher = "teacher"
 	AgainstFirst   = "first"
 )
 
-// judging is a judge at work for gad eval.
+// judging is the judge of a gad eval, its journal and its report. Its methods close, json, print
+// and verdict may be called on nil, which is no judge.
 type judging struct {
 	s *session.Session
 	o JudgeOptions
@@ -56,7 +57,7 @@ type judging struct {
 	seed uint64
 
 	client    *endpoint.Client
-	price     *endpoint.Price // nil if it is not known
+	price     *endpoint.Price // nil: unknown
 	lock      *checkpoint.Lock
 	journal   *journal.Journal
 	judge     *judge.Judge
@@ -65,8 +66,8 @@ type judging struct {
 	report    *judge.Report
 }
 
-// openJudge checks what is said about the judge. It opens no connection and writes
-// nothing. Without a judge it is nil.
+// openJudge checks the judge's options. It opens no connection and writes nothing. It returns nil
+// without a judge.
 func openJudge(s *session.Session, all Options) (*judging, error) {
 	if all.Judge == nil {
 		return nil, nil
@@ -98,7 +99,7 @@ func openJudge(s *session.Session, all Options) (*judging, error) {
 	return j, j.checkJournal(all.Output)
 }
 
-// checkJournal refuses a file that is no journal, before anything is written to it.
+// checkJournal refuses a file that exists and is not a journal, before anything is written to it.
 func (j *judging) checkJournal(output string) error {
 	path := j.o.Journal
 	if output != "" && filepath.Clean(output) == filepath.Clean(path) {
@@ -121,7 +122,7 @@ func (j *judging) checkJournal(output string) error {
 	return nil
 }
 
-// begin takes the journal.
+// begin locks and opens the journal.
 func (j *judging) begin() (err error) {
 	if j.lock, err = checkpoint.LockOutput(j.o.Journal); err != nil {
 		return err
@@ -141,7 +142,7 @@ func (j *judging) begin() (err error) {
 	return nil
 }
 
-// close gives the journal back. Its error is that of the first thing that fails.
+// close closes and unlocks the journal. It returns the first error.
 func (j *judging) close() (err error) {
 	if j == nil {
 		return nil
@@ -155,7 +156,8 @@ func (j *judging) close() (err error) {
 	return err
 }
 
-// check refuses questions and a number of students that the mode cannot judge.
+// check refuses questions and a number of students that the mode cannot judge. where names a
+// question for messages.
 func (j *judging) check(students int, where func(q int) string) error {
 	needsTeacher := j.o.Teacher || j.o.Mode != judge.Score && j.o.Against == AgainstTeacher
 	for q, x := range j.questions {
@@ -173,17 +175,18 @@ func (j *judging) check(students int, where func(q int) string) error {
 	return nil
 }
 
-// estimate says what the judge is asked for at most, and what that may cost.
+// estimate writes the largest number of requests to the judge, and an estimate of their tokens and
+// cost.
 func (j *judging) estimate(w io.Writer, students int) {
-	e := judge.Expect(j.o.Mode, j.questions, students+j.extra(), j.o.Against == AgainstFirst)
+	e := judge.Expect(j.o.Mode, j.questions, students+j.extraStudents(), j.o.Against == AgainstFirst)
 	fmt.Fprintf(w, "judge %s at %s: %s at most, less those in %s, plus one more for each verdict that cannot be read; estimate: %s (%d bytes per token, answers as long as the teacher's, verdicts of %d tokens)\n",
 		session.Harmless(j.o.Model), j.client.Host(), report.Count(e.Requests, "request"),
 		j.o.Journal, j.tokens(e.ToJudge, e.FromJudge, 0), judge.BytesPerToken,
 		judge.VerdictTokens)
 }
 
-// tokens writes numbers of tokens, and their price if it is known. So many of those to the
-// judge came from a cache.
+// tokens returns numbers of tokens as text, with their price if it is known. cached of the tokens
+// to the judge came from a cache.
 func (j *judging) tokens(to, from float64, cached int) string {
 	text := fmt.Sprintf("%.0f tokens to the judge, %.0f from it", to, from)
 	if j.price != nil {
@@ -195,23 +198,24 @@ func (j *judging) tokens(to, from float64, cached int) string {
 	return text
 }
 
-// extra are the students beside those that are named.
-func (j *judging) extra() int {
+// extraStudents returns the number of students in addition to the models: 1 if the teacher is
+// graded.
+func (j *judging) extraStudents() int {
 	if j.o.Teacher {
 		return 1
 	}
 	return 0
 }
 
-// references asks for what no student is needed for.
+// references makes the requests that need no student's answers.
 func (j *judging) references(ctx context.Context) error {
-	return j.failed(ctx, j.judge.References(ctx, j.questions))
+	return j.wrapError(ctx, j.judge.References(ctx, j.questions))
 }
 
-// ask asks about the students.
+// ask makes the requests about the students and sets the report.
 func (j *judging) ask(ctx context.Context) (err error) {
 	all := j.students
-	if j.extra() > 0 {
+	if j.extraStudents() > 0 {
 		t := judge.Student{Name: AgainstTeacher}
 		for _, q := range j.questions {
 			t.Answers = append(t.Answers, q.Teacher)
@@ -219,11 +223,11 @@ func (j *judging) ask(ctx context.Context) (err error) {
 		all = append(slices.Clone(all), t)
 	}
 	j.report, err = j.judge.Judge(ctx, j.questions, all)
-	return j.failed(ctx, err)
+	return j.wrapError(ctx, err)
 }
 
-// failed marks an error of the judge.
-func (j *judging) failed(ctx context.Context, err error) error {
+// wrapError returns an error of the judge with its kind and a way out.
+func (j *judging) wrapError(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -237,52 +241,52 @@ func (j *judging) failed(ctx context.Context, err error) error {
 	return fault.As(fault.ErrRunning, err)
 }
 
-// stopped says what an interrupted judge has kept.
-func (j *judging) stopped(err error) error {
+// stopError prints, for an interrupted judge, what the journal holds. It returns err.
+func (j *judging) stopError(err error) error {
 	if !errors.Is(err, fault.ErrInterrupted) {
 		return err
 	}
 	j.s.Console.Close()
 	fmt.Fprintf(j.s.Err, "gad: eval: stopped: %s: the same command asks only for the others\n",
-		j.kept())
+		j.keptReplies())
 	return err
 }
 
-// kept is the number of replies in the journal, for messages.
-func (j *judging) kept() string {
+// keptReplies returns the number of replies in the journal, for messages.
+func (j *judging) keptReplies() string {
 	return fmt.Sprintf("%s in %s", report.Count(j.journal.Len(), "judgment"), j.o.Journal)
 }
 
-// judged is the JSON of a judge's report.
-type judged struct {
+// judgedJSON is the JSON of a judge's report.
+type judgedJSON struct {
 	*judge.Report
-	Cost        *float64      `json:"cost_usd,omitempty"` // of this command's requests, with --prices
-	Differences []differences `json:"differences,omitempty"`
+	Cost        *float64           `json:"cost_usd,omitempty"` // of this command's requests, with --prices
+	Differences []modelDifferences `json:"differences,omitempty"`
 }
 
-// json is nil without a judge.
-func (j *judging) json() *judged {
+// json returns the JSON of the report, nil without a judge.
+func (j *judging) json() *judgedJSON {
 	if j == nil {
 		return nil
 	}
-	out := &judged{Report: j.report}
+	out := &judgedJSON{Report: j.report}
 	if t := j.report.Tally; j.price != nil &&
 		(t.Asked == 0 || t.PromptTokens+t.CompletionTokens > 0) {
 		cost := j.price.Of(t.Usage())
 		out.Cost = &cost
 	}
 	for _, f := range j.report.Students[1:] {
-		d := differences{model: f.Name, minus: j.report.Students[0].Name,
-			of: map[string]quality.Difference{}}
+		d := modelDifferences{model: f.Name, minus: j.report.Students[0].Name,
+			values: map[string]quality.Difference{}}
 		for key, x := range f.Minus {
-			d.of[key] = quality.Difference(x)
+			d.values[key] = quality.Difference(x)
 		}
 		out.Differences = append(out.Differences, d)
 	}
 	return out
 }
 
-// print writes the judge's table, in which students have the letters of gad eval's.
+// print writes the judge's table, in which students have the letters of gad eval's table.
 func (j *judging) print(w io.Writer) {
 	if j == nil {
 		return
@@ -294,7 +298,7 @@ func (j *judging) print(w io.Writer) {
 	if len(j.students) == 1 {
 		names[0] = "student"
 	}
-	if j.extra() > 0 {
+	if j.extraStudents() > 0 {
 		names = append(names, AgainstTeacher)
 	}
 	j.report.Print(w, names)
@@ -307,7 +311,7 @@ func (j *judging) print(w io.Writer) {
 		report.Count(t.Asked, "request"), took, t.Kept)
 }
 
-// verdict is what the judge said of a student's answer, nil without a judge.
+// verdict returns the judge's verdict on a student's answer, nil without a judge.
 func (j *judging) verdict(student, question int) *judge.Verdict {
 	if j == nil || j.report == nil {
 		return nil
@@ -321,7 +325,7 @@ type judgedRow struct {
 	Judge *judge.Verdict `json:"judge,omitempty"`
 }
 
-// turns are a conversation as a judge takes it.
+// turns returns a conversation as a judge takes it.
 func turns(messages []data.Message) (out []judge.Turn) {
 	for _, m := range messages {
 		out = append(out, judge.Turn{Role: m.Role, Content: m.Text()})
@@ -329,31 +333,31 @@ func turns(messages []data.Message) (out []judge.Turn) {
 	return out
 }
 
-// ask has the judge judge what the students of gad eval have answered.
-func (e *evaluation) ask() error {
+// askJudge lets the judge judge the students' answers.
+func (e *evaluation) askJudge() error {
 	if e.judging == nil {
 		return nil
 	}
 	for _, s := range e.students {
 		e.judging.students = append(e.judging.students,
-			judge.Student{Name: s.dir, Answers: s.judged.Answers})
+			judge.Student{Name: s.dir, Answers: s.results.Answers})
 	}
 	err := e.judging.ask(e.ctx)
 	switch out := e.o.Output; {
 	case err == nil:
 		return e.save()
-	case out != "" && errors.Is(err, fault.ErrInterrupted): // it is not overwritten
+	case out != "" && errors.Is(err, fault.ErrInterrupted): // --output is left as it is
 		e.s.Console.Close()
-		return fault.As(fault.ErrStopped, fmt.Errorf("eval: stopped: answers are in %s, %s: give --answers %s instead of --model and --data to continue", out, e.judging.kept(), out))
+		return fault.As(fault.ErrStopped, fmt.Errorf("eval: stopped: answers are in %s, %s: give --answers %s instead of --model and --data to continue", out, e.judging.keptReplies(), out))
 	case out != "":
 		return fault.As(fault.ErrRunning,
 			fmt.Errorf("%w: the answers are in %s: give --answers %s instead of --model and --data",
 				err, out, out))
 	}
-	return e.judging.stopped(err)
+	return e.judging.stopError(err)
 }
 
-// questions are the rows of gad eval, for the judge.
+// questions returns the rows of gad eval as the judge's questions.
 func (e *evaluation) questions() ([]judge.Question, error) {
 	var list []judge.Question
 	for _, row := range e.rows {

@@ -12,41 +12,41 @@ import (
 	"gad/trainer/quality"
 )
 
-// compared is the JSON of several models.
-type compared struct {
+// comparedJSON is the JSON of several models.
+type comparedJSON struct {
 	Models      []quality.Evaluation `json:"models"`
-	Differences []differences        `json:"differences"`
-	Judge       *judged              `json:"judge,omitempty"`
+	Differences []modelDifferences   `json:"differences"`
+	Judge       *judgedJSON          `json:"judge,omitempty"`
 }
 
-// evaluated is the JSON of one model.
-type evaluated struct {
+// evaluatedJSON is the JSON of one model.
+type evaluatedJSON struct {
 	quality.Evaluation
-	Judge *judged `json:"judge,omitempty"`
+	Judge *judgedJSON `json:"judge,omitempty"`
 }
 
-// differences are the figures of a model minus those of the first.
-type differences struct {
+// modelDifferences is the figures of a model minus those of the first.
+type modelDifferences struct {
 	model, minus string
-	of           map[string]quality.Difference
-	equal        *float64 // share of the rows answered by the same text; greedy answers alone
+	values       map[string]quality.Difference
+	equal        *float64 // share of rows with equal answers; nil unless greedy
 }
 
-// MarshalJSON puts the names beside the figures.
-func (d differences) MarshalJSON() ([]byte, error) {
+// MarshalJSON returns the names and the figures as one object.
+func (d modelDifferences) MarshalJSON() ([]byte, error) {
 	all := map[string]any{"model": d.model, "minus": d.minus}
 	if d.equal != nil {
 		all["equal_answers"] = *d.equal
 	}
-	for key, x := range d.of {
+	for key, x := range d.values {
 		all[key] = x
 	}
 	return json.Marshal(all)
 }
 
-// printEvaluations is the table for people: a line for each figure, a column for each
-// model, and one for each difference to the first.
-func printEvaluations(w io.Writer, all compared) {
+// printEvaluations writes the table for people: a line for each figure, a column for each model,
+// and one for each difference to the first.
+func printEvaluations(w io.Writer, all comparedJSON) {
 	first := all.Models[0]
 	how := "greedy"
 	if first.Temperature > 0 {
@@ -54,7 +54,7 @@ func printEvaluations(w io.Writer, all compared) {
 	}
 	fmt.Fprintf(w, "%s, %s; 95 %% intervals in brackets\n", report.Count(first.Rows, "row"), how)
 	const name, column = 30, 26
-	lacks := false // an interval
+	lacks := false // some figure has no interval
 	line := func(cells ...string) {
 		lacks = lacks || slices.ContainsFunc(cells,
 			func(c string) bool { return strings.HasSuffix(c, noInterval) })
@@ -82,7 +82,7 @@ func printEvaluations(w io.Writer, all compared) {
 		}
 		return fmt.Sprintf("%.3f [%.3f, %.3f]", x, ci[0], ci[1])
 	}
-	var keys []quality.Figure // of any model, labels that only one has included
+	var keys []quality.Figure // figures of any model, with labels that only one model has
 	byModel := make([]map[string]quality.Figure, len(all.Models))
 	for i := range all.Models {
 		byModel[i] = map[string]quality.Figure{}
@@ -105,7 +105,7 @@ func printEvaluations(w io.Writer, all compared) {
 			}
 		}
 		for _, d := range all.Differences {
-			cells = append(cells, difference(d.of, k.Key, k.Better))
+			cells = append(cells, difference(d.values, k.Key, k.Better))
 		}
 		line(cells...)
 	}
@@ -123,12 +123,12 @@ func printEvaluations(w io.Writer, all compared) {
 	}
 }
 
-// mostCut is the share of a student's answers that may end at the limit before the table
-// says that it compares beginnings.
+// mostCut is the share of truncated answers above which the table warns that its figures are of the
+// answers' beginnings.
 const mostCut = 0.5
 
-// printCut says whose answers are mostly cut: ROUGE-L, length and repetition are then those
-// of the answers' beginnings.
+// printCut writes which models' answers are mostly truncated: ROUGE-L, length and repetition are
+// then figures of the answers' beginnings.
 func printCut(w io.Writer, models []quality.Evaluation) {
 	for i, m := range models {
 		if m.TruncatedFrac <= mostCut {
@@ -142,7 +142,7 @@ func printCut(w io.Writer, models []quality.Evaluation) {
 	}
 }
 
-// printAgainst says what the figures about --against are.
+// printAgainst writes a legend of the figures about --against.
 func printAgainst(w io.Writer, models []quality.Evaluation) {
 	if models[0].Against == "" {
 		return
@@ -164,13 +164,13 @@ func printAgainst(w io.Writer, models []quality.Evaluation) {
 	}
 }
 
-// letter names a model in the table.
+// letter returns a model's name in the table.
 func letter(i int) string { return string(rune('A' + i%26)) }
 
 // noInterval stands in the table where a figure has no interval.
 const noInterval = "[-]"
 
-// figureRank puts the shares of labels behind the checker's score.
+// figureRank returns a sort key that puts the shares of labels after the checker's score.
 func figureRank(key string) int {
 	switch {
 	case key == "check":
@@ -181,7 +181,7 @@ func figureRank(key string) int {
 	return 2
 }
 
-// difference is one cell: the difference, its interval, and what it means.
+// difference returns one cell: the difference, its interval, and a verdict.
 func difference(of map[string]quality.Difference, key string, better int) string {
 	d, ok := of[key]
 	if !ok {
@@ -205,8 +205,8 @@ func difference(of map[string]quality.Difference, key string, better int) string
 	return fmt.Sprintf("%+.3f [%+.3f, %+.3f] %s", d.Value, d.CI95[0], d.CI95[1], says)
 }
 
-// printFresh is the part of the table about fresh discriminators.
-func printFresh(all compared, line func(...string), cell func(float64, *[2]float64) string) {
+// printFresh writes the part of the table about fresh discriminators.
+func printFresh(all comparedJSON, line func(...string), cell func(float64, *[2]float64) string) {
 	row := func(name, note string, of func(e quality.Evaluation) string) {
 		cells, any := []string{name}, false
 		for _, e := range all.Models {
@@ -251,7 +251,7 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 		return
 	}
 	for _, d := range all.Differences {
-		cells = append(cells, difference(d.of, "fresh_d_acc", -1))
+		cells = append(cells, difference(d.values, "fresh_d_acc", -1))
 	}
 	if len(all.Models) == 1 && all.Models[0].FreshDAcc != nil {
 		cells = append(cells, "held-out accuracy; 0.5: cannot tell student from teacher")
@@ -274,7 +274,7 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 		}
 		return text
 	})
-	notes := map[string][]string{} // the models that each is about
+	notes := map[string][]string{} // models by note
 	for i, e := range all.Models {
 		if e.FreshDLearned != nil && !*e.FreshDLearned &&
 			(e.FreshDTies == nil || *e.FreshDTies < 1) && e.FreshDSteps > 0 {
@@ -296,7 +296,7 @@ func printFresh(all compared, line func(...string), cell func(float64, *[2]float
 	}
 }
 
-// whyNotLearned says why no accuracy is reported, and what to do.
+// whyNotLearned returns why no accuracy is reported, and what to do.
 func whyNotLearned(e quality.Evaluation) string {
 	why := "neither its accuracy nor the control is clearly above chance"
 	if e.FreshDTrained != nil && *e.FreshDTrained < 0.6 {

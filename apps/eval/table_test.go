@@ -35,14 +35,14 @@ func TestPrintEvaluation(t *testing.T) {
 		"no fresh discriminator: for a reason\n": {FreshDNote: "for a reason"},
 	} {
 		var b strings.Builder
-		if printEvaluations(&b, compared{Models: []quality.Evaluation{e}}); !strings.Contains(
+		if printEvaluations(&b, comparedJSON{Models: []quality.Evaluation{e}}); !strings.Contains(
 			b.String(), want) {
 			t.Errorf("prints\n%swant %q", b.String(), want)
 		}
 	}
 	// Of several models a note names those that it is about.
 	var b strings.Builder
-	printEvaluations(&b, compared{
+	printEvaluations(&b, comparedJSON{
 		Models: []quality.Evaluation{{Model: "a", FreshDNote: "for a reason"},
 			{Model: "b", FreshDAcc: &acc, FreshDSteps: 9, FreshDSeeds: 1}}})
 	if want := "no fresh discriminator: for a reason (A)\n"; !strings.Contains(b.String(), want) {

@@ -111,7 +111,7 @@ func (p *program) benchCommand() *cli.Command {
 			r, err := bench.Run(bench.Options{
 				Open: func() (compute.Backend, error) { return session.OpenDevice(d) },
 				Name: c.String("shape"), Config: cfg,
-				Load: load, What: what, Budget: budget, Shown: p.console().Busy})
+				Load: load, What: what, Budget: budget, Progress: p.console().Busy})
 			if err != nil {
 				return err
 			}
