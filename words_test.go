@@ -82,20 +82,14 @@ var wordy = strings.Fields(`
 	internal/endpoint
 	internal/endpoint/endpointtest
 	internal/env
-	internal/fault
-	internal/gguf
 	internal/grammar
-	internal/hostile
 	internal/jinja
 	internal/journal
 	internal/modeltest
-	internal/philox
 	internal/report
 	internal/safetensors
 	internal/scoring
 	internal/textmetrics
-	internal/vfs
-	internal/vfs/vfstest
 	model
 	tokenizer
 	trainer
