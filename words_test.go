@@ -87,7 +87,6 @@ var wordy = strings.Fields(`
 	internal/journal
 	internal/modeltest
 	internal/report
-	internal/safetensors
 	internal/scoring
 	internal/textmetrics
 	model
