@@ -293,7 +293,7 @@ func (s scenario) crash(at, skip int, again bool) (states int, done bool, err er
 			}
 		}
 	}
-	return states, faulty.Injected() == 0, nil
+	return states, faulty.Faults() == 0, nil
 }
 
 // The power fails before each operation of a commit, a prune, an export; of
@@ -319,13 +319,13 @@ func TestPowerLoss(t *testing.T) {
 				if err := s.do(skip); err != nil {
 					t.Fatal(err)
 				}
-				if !s.needed(skip.Skipped()) {
+				if !s.needed(skip.SkippedSync()) {
 					continue
 				}
 				needed++
 				if s.mutant(i, ops) == nil {
 					t.Errorf("no crash shows that sync %d of %d is missing (%s)", i, count.Syncs(),
-						skip.Skipped())
+						skip.SkippedSync())
 					continue
 				}
 				shown++
@@ -349,7 +349,7 @@ func TestEveryFaultIsReported(t *testing.T) {
 				mem := s.start()
 				faulty := vfstest.NewError(mem, at, forever)
 				err := s.do(faulty)
-				if faulty.Injected() == 0 {
+				if faulty.Faults() == 0 {
 					if err != nil {
 						t.Errorf("%s: %v", s.name, err)
 					}
@@ -396,7 +396,7 @@ func TestEveryFaultIsReported(t *testing.T) {
 			}
 			faulty := vfstest.NewError(c, at, false)
 			err := do(faulty)
-			if faulty.Injected() == 0 {
+			if faulty.Faults() == 0 {
 				break
 			}
 			injected++
@@ -424,7 +424,7 @@ func TestDiskFull(t *testing.T) {
 		if err := s.do(full); err != nil {
 			t.Fatal(err)
 		}
-		need := full.Used()
+		need := full.BytesUsed()
 		refused, last := 0, int64(-1)
 		for i := range int64(257) {
 			budget := need * i / 256

@@ -99,7 +99,7 @@ func TestConvertReportsEveryFault(t *testing.T) {
 			out := filepath.Join(dir, "out"+ext)
 			fsys := vfstest.NewError(vfs.OS, at, false)
 			err := writeRows(fsys, s, nil, out)
-			if fsys.Injected() == 0 {
+			if fsys.Faults() == 0 {
 				if err != nil {
 					t.Fatal(err)
 				}

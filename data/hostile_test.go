@@ -237,13 +237,13 @@ func fuzzFormat(f *testing.F, names ...string) {
 func fuzzFile(f *testing.F, name string) {
 	path := filepath.Join(f.TempDir(), name)
 	f.Fuzz(func(t *testing.T, text []byte) {
-		before := hostile.Allocated()
+		before := hostile.TotalAlloc()
 		err := tryFile(t, path, text)
 		if err != nil && (!strings.HasPrefix(err.Error(), "data: ") ||
 			strings.Contains(err.Error(), "\n")) {
 			t.Error(err)
 		}
-		if used := hostile.Allocated() - before; used > 64<<20+2*uint64(len(text)) {
+		if used := hostile.TotalAlloc() - before; used > 64<<20+2*uint64(len(text)) {
 			t.Errorf("allocated %d bytes for a file of %d", used, len(text))
 		}
 	})

@@ -417,7 +417,7 @@ func TestKeptRowsSurviveFaults(t *testing.T) {
 		faults := vfstest.NewError(vfs.OS, at, true)
 		p := pass(t, path, EncodeOptions{Keep: Keep{FS: faults, Dir: dir, Encoder: "bytes"}}, nil)
 		p.equal(t, faults.Op(at), want)
-		if faults.Injected() == 0 {
+		if faults.Faults() == 0 {
 			if at < 8 {
 				t.Errorf("only %d operations", at)
 			}

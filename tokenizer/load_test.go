@@ -681,14 +681,14 @@ func FuzzTemplate(f *testing.F) {
 		if err != nil {
 			return
 		}
-		start, before := time.Now(), hostile.Allocated()
+		start, before := time.Now(), hostile.TotalAlloc()
 		ids, err := tok.ChatPrompt(
 			[]Message{{Role: "user", Content: "a <end> b"}, {Role: "assistant", Content: "c"},
 				{Role: "user", Content: "d"}})
 		if took := time.Since(start); took > time.Minute {
 			t.Errorf("took %v", took)
 		}
-		if used := hostile.Allocated() - before; used > 2<<30 {
+		if used := hostile.TotalAlloc() - before; used > 2<<30 {
 			t.Errorf("allocated %d bytes", used)
 		}
 		if err == nil && slices.Contains(ids, 257) && !strings.Contains(source, "<end>") &&

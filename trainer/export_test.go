@@ -56,7 +56,7 @@ func TestExportGGUF(t *testing.T) {
 		os.RemoveAll(filepath.Dir(dst))
 		e := vfstest.NewError(vfs.OS, at, true)
 		err := export.GGUF(e, ckpt, dst, "f16")
-		if e.Injected() == 0 {
+		if e.Faults() == 0 {
 			break
 		}
 		killed++

@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	peakSize, peakMost = 64, 256
-	vfs.OS = vfstest.Unsynced(vfs.OS)
+	vfs.OS = vfstest.NoSync(vfs.OS)
 	hostile.Quick()
 	root, err := os.MkdirTemp("", "gad-trainer-")
 	if err != nil {

@@ -470,7 +470,7 @@ func TestRunReportsFaults(t *testing.T) {
 			}
 			tried++
 			e, run, tr, err := attempt(at, forever)
-			if e.Injected() == 0 {
+			if e.Faults() == 0 {
 				continue
 			}
 			injected++
@@ -524,7 +524,7 @@ func TestRunOnAFullDisk(t *testing.T) {
 	if _, err := attempt(roomy); err != nil {
 		t.Fatal(err)
 	}
-	need := roomy.Used()
+	need := roomy.BytesUsed()
 	top := need + 1<<20 // a save asks for a megabyte more than it takes
 	said := regexp.MustCompile(regexp.QuoteMeta(run) + `.*: not enough disk space: (more than )?\d+ bytes needed, \d+ free`)
 	refused, begun := 0, 0
@@ -629,7 +629,7 @@ func TestExportIsWholeOrAbsent(t *testing.T) {
 			os.RemoveAll(dst)
 			e := vfstest.NewError(vfs.OS, at, true)
 			_, err := export.Part(e, ckpt, "actor", dst, dtype)
-			if e.Injected() == 0 {
+			if e.Faults() == 0 {
 				break
 			}
 			killed++

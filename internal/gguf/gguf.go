@@ -1,15 +1,14 @@
-// Package gguf reads and writes the file format of llama.cpp, GGUF: versions 2 and 3 are
-// read, 3 is written, little-endian. It knows the layout of the file and of the tensor
-// types, and no model.
+// Package gguf reads and writes the file format of llama.cpp, GGUF: it reads versions 2 and 3 and
+// writes 3, little-endian. It knows the layout of the file and of the tensor types, and no model.
 //
-//	gguf.go     the format, and its writer
+//	gguf.go     the format, and its writer: start here
 //	read.go     the reader: header, values, tensors
 //	types.go    the types of tensors
 //	decode.go   quantised blocks to float32
 //
-// A file is a header, key/value pairs, a list of tensors and their bytes. The format
-// is described in docs/gguf.md of the ggml repository (github.com/ggml-org/ggml), the
-// types in ggml.h there. In short:
+// A file is a header, key/value pairs, a list of tensors and their bytes. The format is described
+// in docs/gguf.md of the ggml repository (github.com/ggml-org/ggml), the types in ggml.h there. In
+// short:
 //
 //	uint32 magic "GGUF", uint32 version, uint64 tensors, uint64 pairs
 //	each pair: string key, uint32 type, value
@@ -17,9 +16,9 @@
 //	zeros up to a multiple of 32 (or of the key general.alignment), from where the offsets count
 //	the tensors' bytes, each padded with zeros to such a multiple
 //
-// A string is its length as uint64 and its bytes; an array is uint32 type of the
-// elements, uint64 length, elements. Dimensions are listed from the one whose
-// neighbours are adjacent in memory: the other way round than in safetensors.
+// A string is its length as uint64 and its bytes; an array is uint32 type of the elements, uint64
+// length, elements. Dimensions are listed from the innermost, whose neighbours are adjacent in
+// memory: the reverse of safetensors.
 package gguf
 
 import (
@@ -36,10 +35,10 @@ import (
 const (
 	magic      = "GGUF"
 	version    = 3
-	alignment  = 32 // what a file has that does not set general.alignment
+	alignment  = 32 // the default of general.alignment
 	maxDims    = 4
-	maxName    = 63 // bytes of a tensor's name: ggml keeps 64 with the zero behind it
-	blockElems = 32
+	maxName    = 63 // bytes of a tensor's name: ggml keeps 64 with the final zero
+	blockElems = 32 // of q8_0
 	blockBytes = 2 + blockElems
 	chunk      = 1 << 16 // elements that are converted at a time: a multiple of every block
 )
@@ -57,11 +56,11 @@ type Tensor struct {
 	Type  Type
 	Shape []int // row-major, as in safetensors: the last dimension is adjacent in memory
 	// Read fills dst with the elements from lo on, in row-major order. It is called
-	// with rising lo.
+	// with increasing lo.
 	Read func(dst []float32, lo int) error
 }
 
-// Len is the number of elements.
+// Len returns the number of elements.
 func (t Tensor) Len() int {
 	n := 1
 	for _, d := range t.Shape {
@@ -70,7 +69,7 @@ func (t Tensor) Len() int {
 	return n
 }
 
-// bytes is the size of the tensor's data.
+// bytes returns the size of the tensor's data in bytes.
 func (t Tensor) bytes() int64 {
 	l := layouts[t.Type]
 	return int64(t.Len()) / int64(l.elems) * int64(l.bytes)
@@ -82,7 +81,7 @@ type File struct {
 	Tensors []Tensor
 }
 
-// Size is the number of bytes that Write writes.
+// Size returns the number of bytes that Write writes.
 func (f File) Size() (int64, error) {
 	head, err := f.head()
 	if err != nil {
@@ -90,13 +89,13 @@ func (f File) Size() (int64, error) {
 	}
 	n := int64(len(head))
 	for _, t := range f.Tensors {
-		n += aligned(t.bytes())
+		n += alignUp(t.bytes())
 	}
 	return n, nil
 }
 
-// Write writes the file, each tensor streamed through Read. A value that its type
-// cannot hold is an error.
+// Write writes the file to w, each tensor streamed through Read. It returns an error for a value
+// that its type cannot hold.
 func (f File) Write(w io.Writer) error {
 	head, err := f.head()
 	if err != nil {
@@ -113,7 +112,7 @@ func (f File) Write(w io.Writer) error {
 	return nil
 }
 
-// head is all that comes before the tensors' bytes.
+// head encodes header, pairs and list of tensors, padded: everything before the tensors' bytes.
 func (f File) head() ([]byte, error) {
 	b := []byte(magic)
 	b = binary.LittleEndian.AppendUint32(b, version)
@@ -147,11 +146,12 @@ func (f File) head() ([]byte, error) {
 		}
 		b = binary.LittleEndian.AppendUint32(b, uint32(t.Type))
 		b = binary.LittleEndian.AppendUint64(b, uint64(at))
-		at += aligned(t.bytes())
+		at += alignUp(t.bytes())
 	}
-	return append(b, make([]byte, aligned(int64(len(b)))-int64(len(b)))...), nil
+	return append(b, make([]byte, alignUp(int64(len(b)))-int64(len(b)))...), nil
 }
 
+// check returns an error unless type, name and shape can be written.
 func (t Tensor) check() error {
 	switch t.Type {
 	case F32, F16, BF16, Q8_0:
@@ -178,7 +178,7 @@ func (t Tensor) check() error {
 	return nil
 }
 
-// write writes the tensor's bytes and the zeros behind them.
+// write writes the tensor's bytes and their padding.
 func (t Tensor) write(w io.Writer) error {
 	n := t.Len()
 	buf := make([]float32, min(chunk, n))
@@ -215,13 +215,13 @@ func (t Tensor) write(w io.Writer) error {
 		}
 	}
 	size := t.bytes()
-	_, err := w.Write(make([]byte, aligned(size)-size))
+	_, err := w.Write(make([]byte, alignUp(size)-size))
 	return err
 }
 
 // holds reports whether x rounds to a finite number of the type.
 func (t Type) holds(x float32) bool {
-	const f16 = 65520 // half way between the largest binary16 and what would be next
+	const f16 = 65520 // half way between the largest binary16, 65504, and 65536
 	a := math.Abs(float64(x))
 	switch t {
 	case F16:
@@ -271,7 +271,8 @@ func encodeQ8(w io.Writer, x []float32) error {
 	return err
 }
 
-func aligned(n int64) int64 { return (n + alignment - 1) / alignment * alignment }
+// alignUp returns the next multiple of alignment from n on.
+func alignUp(n int64) int64 { return (n + alignment - 1) / alignment * alignment }
 
 func appendString(b []byte, s string) []byte {
 	return append(binary.LittleEndian.AppendUint64(b, uint64(len(s))), s...)
@@ -290,6 +291,7 @@ const (
 	typeFloat64 = 12
 )
 
+// appendValue appends the number of the value's type and the value.
 func appendValue(b []byte, value any) ([]byte, error) {
 	le := binary.LittleEndian
 	kind := func(t uint32) { b = le.AppendUint32(b, t) }

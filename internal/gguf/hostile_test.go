@@ -16,7 +16,7 @@ func TestHostileFilesAreRefused(t *testing.T) {
 		path := hostile.Put(t, dir, "f", h.data)
 		var r *Reader
 		var err error
-		used := hostile.AllocatedBy(func() { r, err = Open(path) })
+		used := hostile.AllocBytes(func() { r, err = Open(path) })
 		if err == nil {
 			r.Close()
 			t.Errorf("%s: accepted", h.name)
@@ -131,7 +131,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	factor := func(b *raw) float64 {
 		path := hostile.Put(t, dir, "f", b.Bytes())
 		var err error
-		used := hostile.AllocatedBy(func() {
+		used := hostile.AllocBytes(func() {
 			var r *Reader
 			if r, err = Open(path); err == nil {
 				_, _, err = r.Texts("a")

@@ -20,7 +20,7 @@ import (
 	"gad/internal/safetensors"
 )
 
-// What a file may have. No model comes near.
+// Limits of a file that is read. No model comes near them.
 const (
 	maxPairs   = 1 << 16
 	maxTensors = 1 << 18
@@ -28,11 +28,12 @@ const (
 	maxAlign   = 1 << 20
 )
 
-// ErrType is wrapped by the error of a tensor in a type that is not read.
+// ErrType is wrapped by the error of a file, value or tensor of a version or type that is not
+// supported.
 var ErrType = errors.New("not supported")
 
-// Reader is an open file. Its header is checked as a whole when it is opened; the tensors'
-// data is mapped, and read when it is asked for.
+// Reader is an open file. Open checks the whole header; the tensors' data is mapped, and read on
+// demand.
 type Reader struct {
 	path    string
 	pairs   []pair   // sorted by key
@@ -41,13 +42,13 @@ type Reader struct {
 	unmap   func() error
 }
 
-// pair is where a value stands. Arrays are decoded when they are asked for, so that a header
-// costs little before it is known to be sound.
+// pair is a key with the place of its value. Arrays are decoded on demand, so that a hostile header
+// costs little before it is known to be valid.
 type pair struct {
 	key  string
-	kind uint32 // type of the value, of an array's elements
-	n    int    // elements; -1: no array
-	at   int    // of the first element
+	kind uint32 // type of the value, or of an array's elements
+	n    int    // elements of an array; -1: no array
+	at   int    // offset in the file of the value, or of the first element
 }
 
 // Stored is a tensor of a file.
@@ -56,14 +57,14 @@ type Stored struct {
 	Type  Type
 	Shape []int // row-major, as in safetensors: the other way round than in the file
 
-	offset int // as the file says
+	offset int // from the start of the data section, as the file says
 	data   []byte
 }
 
-// Len is the number of elements.
+// Len returns the number of elements.
 func (t *Stored) Len() int { return len(t.data) / layouts[t.Type].bytes * layouts[t.Type].elems }
 
-// Is reports whether path is a file that is meant to be GGUF: by its name, or by its first
+// Is reports whether path is a regular file that is meant to be GGUF: by its name, or by its first
 // bytes.
 func Is(path string) bool {
 	info, err := os.Stat(path)
@@ -83,9 +84,9 @@ func Is(path string) bool {
 	return err == nil && string(first[:]) == magic
 }
 
-// Open opens a file and checks all of its header: every length, count and offset is held
-// against the file's size before it is used, and what llama.cpp refuses (a key or tensor
-// that comes twice, arrays of arrays) is refused. Versions 2 and 3 are read, little-endian.
+// Open opens a file and checks all of its header: every length, count and offset is compared with
+// the file's size before it is used, and files that llama.cpp refuses (a key or tensor that comes
+// twice, arrays of arrays) are refused. It reads versions 2 and 3, little-endian.
 func Open(path string) (*Reader, error) {
 	f, err := folder.File(path)
 	if err != nil {
@@ -115,7 +116,7 @@ func Open(path string) (*Reader, error) {
 	return r, nil
 }
 
-// Close unmaps the file. No tensor of it may be read any more.
+// Close unmaps the file. Its tensors must not be read afterwards.
 func (r *Reader) Close() error {
 	if r.unmap == nil {
 		return nil
@@ -128,19 +129,20 @@ func (r *Reader) Close() error {
 	return nil
 }
 
-// cursor reads a header. The first error stays.
+// cursor reads a header. After the first error, which it keeps, reads return zeros.
 type cursor struct {
 	b     []byte
 	at    int
-	what  string // that is being read
-	name  string // of what, once it is known
-	index int    // of what without a name; -1: there is one of it
+	what  string // kind of object being read: "key", "tensor", ...
+	name  string // the object's name, once it is known
+	index int    // the object's number while it has no name; -1: there is only one
 	err   error
 }
 
-// begin says what is read next.
+// begin sets the object that the next reads belong to, for errors.
 func (c *cursor) begin(what string, index int) { c.what, c.name, c.index = what, "", index }
 
+// fail keeps the first error, with the offset and the object being read.
 func (c *cursor) fail(at int, format string, args ...any) {
 	if c.err == nil {
 		what := c.what
@@ -154,7 +156,7 @@ func (c *cursor) fail(at int, format string, args ...any) {
 	}
 }
 
-// take is the next n bytes; after an error it is zeros.
+// take returns the next n bytes, or after an error at most 8 zeros.
 func (c *cursor) take(n int) []byte {
 	if c.err == nil && n > len(c.b)-c.at {
 		c.fail(c.at, "%d bytes, %d remain: is the file cut short?", n, len(c.b)-c.at)
@@ -169,7 +171,8 @@ func (c *cursor) take(n int) []byte {
 func (c *cursor) u32() uint32 { return binary.LittleEndian.Uint32(c.take(4)) }
 func (c *cursor) u64() uint64 { return binary.LittleEndian.Uint64(c.take(8)) }
 
-// count reads a number of things that take at least size bytes each.
+// count reads the number of objects that follow, of at least size bytes each. It fails if the rest
+// of the file is too small for them, or above most.
 func (c *cursor) count(size, most int) int {
 	at := c.at
 	n := c.u64()
@@ -187,11 +190,11 @@ func (c *cursor) count(size, most int) int {
 	return int(n)
 }
 
-// text reads a string of at most so many bytes.
+// text reads a string of at most most bytes.
 func (c *cursor) text(most int) string { return string(c.take(c.count(1, most))) }
 
-// valueTypes are the types of values by number: size in bytes and name. A string has at
-// least its length.
+// valueTypes lists the types of values by the format's number: size in bytes and name. A string
+// takes at least its 8 bytes of length.
 var valueTypes = [...]struct {
 	size int
 	name string
@@ -236,7 +239,7 @@ func (r *Reader) parse() error {
 	if err != nil {
 		return err
 	}
-	places := make([]int, 0, min(tensors, 1<<10)) // of the offsets, for errors
+	places := make([]int, 0, min(tensors, 1<<10)) // of the offset fields in the file, for errors
 	for i := 0; i < tensors && c.err == nil; i++ {
 		r.tensor(c, i, align)
 		places = append(places, c.at-8)
@@ -247,7 +250,7 @@ func (r *Reader) parse() error {
 	return r.place(c.at, align, places)
 }
 
-// pair reads key i and checks its value, without keeping the value.
+// pair reads key number i and checks its value. It keeps the value's place only.
 func (r *Reader) pair(c *cursor, i int) {
 	c.begin("key", i)
 	at := c.at
@@ -300,7 +303,7 @@ func (r *Reader) pair(c *cursor, i int) {
 	r.pairs = append(r.pairs, p)
 }
 
-// align is the multiple that the tensors' offsets must be of.
+// align returns the multiple to which the tensors' offsets are aligned, in bytes.
 func (r *Reader) align() (int, error) {
 	n, has, err := r.Int("general.alignment")
 	if err == nil && has && (n < 1 || n > maxAlign || n&(n-1) != 0 || n%8 != 0) {
@@ -314,7 +317,7 @@ func (r *Reader) align() (int, error) {
 	return int(n), nil
 }
 
-// tensor reads what the header says of tensor i.
+// tensor reads tensor number i of the header's list: name, shape, type and offset.
 func (r *Reader) tensor(c *cursor, i, align int) {
 	c.begin("tensor", i)
 	at := c.at
@@ -382,12 +385,13 @@ func (r *Reader) tensor(c *cursor, i, align int) {
 		return
 	}
 	t.offset = int(offset)
-	t.data = c.b[:size:size] // as yet only its length
+	t.data = c.b[:size:size] // for its length; place sets the bytes
 	r.tensors = append(r.tensors, t)
 }
 
-// place gives the tensors their data, which begins behind the header's end. None may reach
-// beyond the file, nor into another. places are where the header says each one's offset.
+// place sets the tensors' data. The data section begins at end, the header's end, rounded up to
+// align. It returns an error if a tensor reaches beyond the file or into another one, or if a name
+// appears twice. places are the offsets in the file of the tensors' offset fields, for errors.
 func (r *Reader) place(end, align int, places []int) error {
 	begin := (end + align - 1) / align * align
 	order := make([]int, len(r.tensors))
@@ -421,7 +425,7 @@ func (r *Reader) place(end, align int, places []int) error {
 	return nil
 }
 
-// clip shortens what a file says, for an error.
+// clip shortens text from a file for an error.
 func clip(s string) string {
 	if len(s) > 100 {
 		return strings.ToValidUTF8(s[:100], "") + "..."
@@ -429,7 +433,7 @@ func clip(s string) string {
 	return s
 }
 
-// Names are the names of the tensors, sorted.
+// Names returns the names of the tensors, sorted.
 func (r *Reader) Names() []string {
 	names := make([]string, len(r.tensors))
 	for i := range names {
@@ -438,7 +442,7 @@ func (r *Reader) Names() []string {
 	return names
 }
 
-// Tensor is the tensor of this name.
+// Tensor returns the tensor of this name.
 func (r *Reader) Tensor(name string) (*Stored, bool) {
 	i := sort.Search(len(r.tensors), func(i int) bool { return r.tensors[i].Name >= name })
 	if i == len(r.tensors) || r.tensors[i].Name != name {
@@ -447,9 +451,9 @@ func (r *Reader) Tensor(name string) (*Stored, bool) {
 	return &r.tensors[i], true
 }
 
-// Float32 widens elements lo to lo+len(dst), in row-major order, into dst. Of quantised
-// types the numbers are those of gguf-py's dequantize, bit for bit; what is not finite stays
-// so. If the mapped file has been cut short under the reader, that is an error.
+// Float32 decodes elements lo to lo+len(dst), in row-major order, into dst. Quantised types give
+// the same bits as gguf-py's dequantize; infinities and NaN stay. It returns an error if the mapped
+// file was truncated meanwhile.
 func (t *Stored) Float32(dst []float32, lo int) error {
 	if lo < 0 || lo > t.Len()-len(dst) {
 		return fmt.Errorf("gguf: tensor %q: elements %d to %d of %d", t.Name, lo, lo+len(dst),
@@ -461,6 +465,7 @@ func (t *Stored) Float32(dst []float32, lo int) error {
 	return nil
 }
 
+// widen is Float32 without the checks.
 func (t *Stored) widen(dst []float32, lo int) error {
 	l := layouts[t.Type]
 	if l.decode == nil {
@@ -470,7 +475,7 @@ func (t *Stored) widen(dst []float32, lo int) error {
 			Data: t.data[lo*l.bytes : (lo+len(dst))*l.bytes]}
 		return plain.Float32(dst)
 	}
-	var edge [256]float32 // a block that dst has only a part of
+	var edge [256]float32 // a block of which dst takes only a part
 	for len(dst) > 0 {
 		at := t.data[lo/l.elems*l.bytes:]
 		n := len(dst) / l.elems * l.elems
@@ -485,7 +490,7 @@ func (t *Stored) widen(dst []float32, lo int) error {
 	return nil
 }
 
-// find is the value of a key, or nil.
+// find returns the pair of a key, or nil.
 func (r *Reader) find(key string) *pair {
 	i := sort.Search(len(r.pairs), func(i int) bool { return r.pairs[i].key >= key })
 	if i == len(r.pairs) || r.pairs[i].key != key {
@@ -497,7 +502,7 @@ func (r *Reader) find(key string) *pair {
 // Has reports whether there is such a key.
 func (r *Reader) Has(key string) bool { return r.find(key) != nil }
 
-// Keys are all keys, sorted.
+// Keys returns all keys, sorted.
 func (r *Reader) Keys() []string {
 	keys := make([]string, len(r.pairs))
 	for i := range keys {
@@ -506,7 +511,9 @@ func (r *Reader) Keys() []string {
 	return keys
 }
 
-// value finds a key that has one value of one of the kinds.
+// value returns the pair of a key, nil if there is none. It returns an error unless the value's
+// type is one of kinds, in an array or not as array says; want names the expected type in the
+// error.
 func (r *Reader) value(key, want string, array bool, kinds ...uint32) (p *pair, err error) {
 	p = r.find(key)
 	if p == nil {
@@ -523,10 +530,11 @@ func (r *Reader) value(key, want string, array bool, kinds ...uint32) (p *pair, 
 	return p, nil
 }
 
-// whole are the types of whole numbers.
-var whole = []uint32{0, 1, 2, 3, typeUint32, typeInt32, typeUint64, typeInt64}
+// integerKinds lists the types of integers.
+var integerKinds = []uint32{0, 1, 2, 3, typeUint32, typeInt32, typeUint64, typeInt64}
 
-// number is element i of whole numbers. What int64 cannot hold becomes its largest.
+// number returns element i of p as int64. A uint64 above the largest int64 becomes the largest
+// int64.
 func (r *Reader) number(p *pair, i int) int64 {
 	le, b := binary.LittleEndian, r.data[p.at+i*valueTypes[p.kind].size:]
 	switch p.kind {
@@ -548,9 +556,9 @@ func (r *Reader) number(p *pair, i int) int64 {
 	return int64(min(le.Uint64(b), math.MaxInt64))
 }
 
-// Int is a whole number of any width.
+// Int returns an integer of any width; has reports whether there is such a key, here and below.
 func (r *Reader) Int(key string) (n int64, has bool, err error) {
-	p, err := r.value(key, "a whole number", false, whole...)
+	p, err := r.value(key, "a whole number", false, integerKinds...)
 	if p == nil {
 		return 0, false, err
 	}
@@ -558,13 +566,13 @@ func (r *Reader) Int(key string) (n int64, has bool, err error) {
 	return n, true, err
 }
 
-// Ints is an array of whole numbers of any width, or one whole number.
+// Ints returns an array of integers of any width; a single integer is an array of one.
 func (r *Reader) Ints(key string) (list []int64, has bool, err error) {
 	if p := r.find(key); p != nil && p.n < 0 {
 		n, has, err := r.Int(key)
 		return []int64{n}, has, err
 	}
-	p, err := r.value(key, "an array of whole numbers", true, whole...)
+	p, err := r.value(key, "an array of whole numbers", true, integerKinds...)
 	if p == nil {
 		return nil, false, err
 	}
@@ -578,7 +586,8 @@ func (r *Reader) Ints(key string) (list []int64, has bool, err error) {
 	return list, true, err
 }
 
-// Float is a number; of a float32 the one that its shortest decimal stands for.
+// Float returns a number. A float32 is read through its shortest decimal, so that 1e-5 is the
+// float64 1e-5.
 func (r *Reader) Float(key string) (x float64, has bool, err error) {
 	p, err := r.value(key, "a number", false, typeFloat32, typeFloat64)
 	if p == nil {
@@ -595,7 +604,7 @@ func (r *Reader) Float(key string) (x float64, has bool, err error) {
 	return x, true, err
 }
 
-// Floats is an array of float32.
+// Floats returns an array of float32.
 func (r *Reader) Floats(key string) (list []float32, has bool, err error) {
 	p, err := r.value(key, "an array of float32", true, typeFloat32)
 	if p == nil {
@@ -611,7 +620,7 @@ func (r *Reader) Floats(key string) (list []float32, has bool, err error) {
 	return list, true, err
 }
 
-// Bool is true or false.
+// Bool returns a bool.
 func (r *Reader) Bool(key string) (v, has bool, err error) {
 	p, err := r.value(key, "true or false", false, typeBool)
 	if p == nil {
@@ -621,7 +630,7 @@ func (r *Reader) Bool(key string) (v, has bool, err error) {
 	return v, true, err
 }
 
-// Text is a string.
+// Text returns a string.
 func (r *Reader) Text(key string) (s string, has bool, err error) {
 	p, err := r.value(key, "a string", false, typeString)
 	if p == nil {
@@ -631,7 +640,7 @@ func (r *Reader) Text(key string) (s string, has bool, err error) {
 	return s, true, err
 }
 
-// Texts is an array of strings.
+// Texts returns an array of strings.
 func (r *Reader) Texts(key string) (list []string, has bool, err error) {
 	p, err := r.value(key, "an array of strings", true, typeString)
 	if p == nil {
@@ -650,7 +659,7 @@ func (r *Reader) Texts(key string) (list []string, has bool, err error) {
 	return list, true, err
 }
 
-// stringAt is the string at a place that parse has checked, and the place behind it.
+// stringAt returns the string at an offset that parse has checked, and the offset after it.
 func (r *Reader) stringAt(at int) (s string, next int, err error) {
 	c := cursor{b: r.data, at: at, what: "a string, whose file has changed while it is read",
 		index: -1}
@@ -658,8 +667,8 @@ func (r *Reader) stringAt(at int) (s string, next int, err error) {
 	return s, c.at, c.err
 }
 
-// shortest is the number that the shortest decimal for x stands for: of the float32 next to
-// 0.00001, 0.00001.
+// shortest returns the float64 nearest to the shortest decimal that stands for x: 0.00001 for the
+// float32 nearest to 0.00001.
 func shortest(x float32) float64 {
 	y, err := strconv.ParseFloat(strconv.FormatFloat(float64(x), 'g', -1, 32), 64)
 	if err != nil {

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// Type is how the elements of a tensor are stored, by ggml's numbers.
+// Type is the type of a tensor's elements, by ggml's number.
 type Type uint32
 
-// The types that are read. F32, F16, BF16 and Q8_0 are written too.
+// The types that a Reader decodes. F32, F16, BF16 and Q8_0 can be written too.
 const (
 	F32    Type = 0
 	F16    Type = 1
@@ -28,15 +28,15 @@ const (
 	BF16   Type = 30
 )
 
-// layout is how a type stores its elements: in blocks of so many elements and bytes.
+// layout is how a type stores its elements: in blocks of elems elements and bytes bytes.
 type layout struct {
 	name   string // as llama.cpp prints it
 	elems  int
-	bytes  int                            // 0: not read
-	decode func(dst []float32, at []byte) // of whole blocks; nil: as safetensors does
+	bytes  int                            // 0: cannot be read
+	decode func(dst []float32, at []byte) // decodes whole blocks; nil: safetensors does it
 }
 
-// layouts are all types that files may have, by number (ggml.h of the ggml repository).
+// layouts lists all types that files may have, by number (ggml.h of the ggml repository).
 var layouts = map[Type]layout{
 	F32:    {"f32", 1, 4, nil},
 	F16:    {"f16", 1, 2, nil},
@@ -66,10 +66,10 @@ var layouts = map[Type]layout{
 	42: {name: "q2_0"},
 }
 
-// Block is the number of elements that a type stores together: a row must be a multiple of it.
+// Block returns the number of elements in a block of the type. A row must be a multiple of it.
 func (t Type) Block() int { return max(1, layouts[t].elems) }
 
-// String is the name of the type as llama.cpp prints it.
+// String returns the name of the type as llama.cpp prints it.
 func (t Type) String() string {
 	if l, ok := layouts[t]; ok {
 		return l.name
@@ -77,7 +77,7 @@ func (t Type) String() string {
 	return fmt.Sprintf("type %d", uint32(t))
 }
 
-// readable lists the types that are read, for errors.
+// readable lists the types that can be read, for errors.
 func readable() string {
 	var names []string
 	for _, l := range layouts {

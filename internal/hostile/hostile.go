@@ -152,9 +152,9 @@ type counts struct {
 // failure. It returns the reader's error.
 func (c *counts) try(text []byte, kind string, number int) error {
 	c.t.Helper()
-	before := Allocated()
+	before := TotalAlloc()
 	took, err := c.once(text)
-	used := Allocated() - before
+	used := TotalAlloc() - before
 	// A busy machine or a garbage collection is not the reader's fault: measure again.
 	for again := 0; again < 3 && took > maxTime; again++ {
 		runtime.GC()
@@ -221,10 +221,10 @@ func (c *counts) once(text []byte) (took time.Duration, err error) {
 	return 0, c.Read(text)
 }
 
-// Allocated returns the number of bytes that the process has allocated on its heap so far. The
+// TotalAlloc returns the number of bytes that the process has allocated on its heap so far. The
 // difference over a call bounds the bytes that the call held at any time; it is exact to some
 // kilobytes.
-func Allocated() uint64 {
+func TotalAlloc() uint64 {
 	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(sample)
 	return sample[0].Value.Uint64()
@@ -319,9 +319,9 @@ func Put(t testing.TB, dir, name string, data []byte) string {
 	return path
 }
 
-// AllocatedBy returns the number of bytes that f allocates on the heap. It is exact, since it stops
+// AllocBytes returns the number of bytes that f allocates on the heap. It is exact, since it stops
 // the world.
-func AllocatedBy(f func()) uint64 {
+func AllocBytes(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	f()

@@ -154,7 +154,7 @@ func TestJournalFaults(t *testing.T) {
 		if err := j.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if fsys.Injected() == 0 {
+		if fsys.Faults() == 0 {
 			return
 		}
 	}

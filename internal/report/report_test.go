@@ -561,7 +561,7 @@ func TestEveryErrorIsReported(t *testing.T) {
 			under := prior(t)
 			fsys := vfstest.NewError(under, i, forever)
 			err := script(fsys, 2)
-			if fsys.Injected() == 0 {
+			if fsys.Faults() == 0 {
 				if i < 40 {
 					t.Errorf("only %d operations", i)
 				}
@@ -583,7 +583,7 @@ func TestFullDisk(t *testing.T) {
 	need := func() int64 {
 		b := vfstest.NewBudget(prior(t), math.MaxInt64)
 		must(t, script(b, 2))
-		return b.Used()
+		return b.BytesUsed()
 	}()
 	for n := int64(0); n < need; n += max(1, need/64) {
 		under := prior(t)
@@ -622,7 +622,7 @@ func TestCrash(t *testing.T) {
 				t.Errorf("crash at operation %d, %d %%: samples %s", i, keep, got)
 			}
 		}
-		if fsys.Injected() == 0 {
+		if fsys.Faults() == 0 {
 			break
 		}
 	}
@@ -655,7 +655,7 @@ func TestSyncKeepsAll(t *testing.T) {
 				}
 			}
 			must(t, r.Close())
-			return file, fsys.Skipped()
+			return file, fsys.SkippedSync()
 		}
 		if p, _ := lost(-1); p != "" {
 			t.Fatalf("%s is not whole after Sync and a crash", p)

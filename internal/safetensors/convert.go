@@ -33,11 +33,11 @@ func (t *Tensor) Float32(dst []float32) (err error) {
 	return folder.Guard(func() error { t.widen(dst); return nil })
 }
 
-// widen is Float32 of a type and a size that fit.
+// widen is Float32 without the checks of type and size.
 func (t *Tensor) widen(dst []float32) {
 	d := t.Data
 	switch t.DType {
-	case F32: // two at a time, and slices that are cut: the loops then check no index
+	case F32: // two at a time, from slices cut to length: the compiler then omits bounds checks
 		for len(dst) >= 4 && len(d) >= 16 {
 			a, b := binary.LittleEndian.Uint64(d), binary.LittleEndian.Uint64(d[8:])
 			dst[0], dst[1] = math.Float32frombits(uint32(a)), math.Float32frombits(uint32(a>>32))
@@ -75,7 +75,7 @@ func (t *Tensor) widen(dst []float32) {
 	}
 }
 
-// FromHalf widens an IEEE 754 binary16. All of them are float32 values.
+// FromHalf widens an IEEE 754 binary16 to float32, which is exact.
 func FromHalf(h uint16) float32 {
 	sign := uint32(h&0x8000) << 16
 	exp, frac := uint32(h>>10&0x1f), uint32(h&0x3ff)
@@ -88,8 +88,8 @@ func FromHalf(h uint16) float32 {
 	return math.Float32frombits(sign | (exp+127-15)<<23 | frac<<13)
 }
 
-// toHalf rounds to the nearest binary16, ties to even; what is beyond 65504 by
-// half a unit or more becomes infinite. A NaN stays one, quiet.
+// toHalf rounds to the nearest binary16, ties to even. From 65520, half a unit above the largest
+// binary16, it returns infinity. A NaN stays one, quiet.
 func toHalf(f float32) uint16 {
 	b := math.Float32bits(f)
 	sign := uint16(b >> 16 & 0x8000)
@@ -97,7 +97,7 @@ func toHalf(f float32) uint16 {
 	switch {
 	case b > 0x7f800000:
 		return sign | 0x7e00 | uint16(b>>13&0x1ff)
-	case b >= 0x477ff000: // 65520, half way between 65504 and what would be next
+	case b >= 0x477ff000: // 65520, half way between the largest binary16, 65504, and 65536
 		return sign | 0x7c00
 	case b >= 0x38800000: // 2^-14: a normal number
 		b -= (127 - 15) << 23
@@ -117,9 +117,9 @@ func toBF16(f float32) uint16 {
 	return uint16((b + 0x7fff + b>>16&1) >> 16)
 }
 
-// EncodeFloat32 writes src to w as elements of type dt: F32 as they are, BF16
-// and F16 rounded to the nearest, ties to even, U8 the whole numbers from 0 to 255 that
-// src must then hold. It is what a [Source] needs.
+// EncodeFloat32 writes src to w as elements of type dt: F32 as they are, BF16 and F16 rounded to
+// the nearest, ties to even. For U8 src must hold whole numbers from 0 to 255. A [Source] of
+// float32 calls it.
 func EncodeFloat32(w io.Writer, dt DType, src []float32) error {
 	width := dt.Size()
 	switch dt {

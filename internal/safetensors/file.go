@@ -1,12 +1,18 @@
-// Package safetensors reads and writes the files that hold a model's weights:
-// 8 bytes with the length of a header, a JSON header that names type, shape and
-// place of each tensor, and the tensors' bytes (the format of
-// github.com/huggingface/safetensors).
+// Package safetensors reads and writes the files that hold a model's weights: 8 bytes with the
+// length of a header, a JSON header with type, shape and offsets of each tensor, and the tensors'
+// bytes (the format of github.com/huggingface/safetensors).
 //
-// Reading is strict and bounded. A file that two readers could understand in
-// two ways is refused (holes, overlaps, duplicate keys, keys in another case,
-// bytes after the end), and every length is held against the file's size before
-// anything is allocated. Data is mapped, not read: opening costs the header only.
+//	file.go     a file: start here
+//	folder.go   a model folder: one file, or shards with an index
+//	header.go   the header: parsed, and its tensors checked against the data
+//	json.go     the strict JSON reader
+//	convert.go  elements from and to float32
+//	write.go    the writer
+//
+// Reading is strict and bounded. A file that two readers could understand in two ways is refused
+// (holes, overlaps, duplicate keys, keys in another case, bytes after the end), and every length is
+// checked against the file's size before anything is allocated. Data is mapped, not read: opening
+// costs the header only.
 package safetensors
 
 import (
@@ -28,15 +34,14 @@ type File struct {
 	unmap func() error
 }
 
-// gitLFS is the length that "version ", the beginning of a Git LFS pointer, would be.
+// gitLFS is the header length that the first 8 bytes of a Git LFS pointer, "version ", stand for.
 var gitLFS = binary.LittleEndian.Uint64([]byte("version "))
 
-// Open opens one file and checks all of its header; see the package's comment.
-// The path may be a symbolic link, but must lead to a regular file.
+// Open opens one file and checks all of its header; see the package's comment. The path may be a
+// symbolic link, but must lead to a regular file.
 //
-// The data is mapped into memory where the system can (Unix) and read
-// elsewhere. Who cuts a mapped file short while it is in use takes its bytes
-// away: replace model files by renaming.
+// The data is mapped into memory where the system can (Unix) and read elsewhere. A mapped file must
+// not be truncated while it is open: replace model files by renaming.
 func Open(path string) (*File, error) {
 	f, err := folder.File(path)
 	if err != nil {
@@ -59,8 +64,8 @@ func load(f *os.File, path string) (*File, error) {
 	return &File{header: *h, path: path, unmap: unmap}, nil
 }
 
-// readFile reads the header through the file, not through a mapping, so that a
-// read error is an error and not a fault, and then maps the whole file.
+// readFile reads and parses the header, then maps the whole file. It reads the header through the
+// file, not through the mapping, so that a read error is an error and not a fault.
 func readFile(f *os.File) (h *header, data []byte, unmap func() error, err error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -126,7 +131,7 @@ func (f *File) Tensor(name string) (*Tensor, bool) {
 	return &f.tensors[i], true
 }
 
-// Metadata returns the strings that the file carries beside the tensors.
+// Metadata returns the string pairs of the header's __metadata__.
 func (f *File) Metadata() map[string]string {
 	m := make(map[string]string, len(f.meta))
 	for _, e := range f.meta {
@@ -135,7 +140,7 @@ func (f *File) Metadata() map[string]string {
 	return m
 }
 
-// Close unmaps the file. No Data of it may be used any more.
+// Close unmaps the file. The Data of its tensors must not be used afterwards.
 func (f *File) Close() error {
 	if f.unmap == nil {
 		return nil

@@ -23,18 +23,16 @@ const maxIndex = 16 << 20
 
 // Folder is the weights of a model folder: one file, or shards with an index.
 type Folder struct {
-	path  string
-	files []*File
-	from  []int32 // of tensor i of names, the file
-	names []string
+	path   string
+	files  []*File
+	names  []string // of the tensors, sorted
+	fileOf []int32  // index in files of tensor names[i]
 }
 
-// OpenFolder opens the weights of a Hugging Face folder: model.safetensors if it
-// is there, else the shards that model.safetensors.index.json lists. The index
-// and the shards must name the same tensors, each once. Files are opened below
-// dir only: a name with a separator is refused, and so is a symbolic link that
-// leads out of dir, but for folders in the cache of Hugging Face: see
-// internal/folder.
+// OpenFolder opens the weights of a Hugging Face folder: model.safetensors if it exists, else the
+// shards that model.safetensors.index.json lists. The index and the shards must name the same
+// tensors, each once. Files are opened below dir only: it refuses a name with a separator, and a
+// symbolic link that leads out of dir, except within a Hugging Face cache: see internal/folder.
 func OpenFolder(dir string) (*Folder, error) {
 	root, err := folder.Open(dir)
 	if err != nil {
@@ -49,6 +47,7 @@ func OpenFolder(dir string) (*Folder, error) {
 	return f, nil
 }
 
+// open opens the single file, or the index and its shards.
 func (f *Folder) open(root *folder.Folder) error {
 	single, err := root.Open(SingleName)
 	if err == nil {
@@ -56,7 +55,7 @@ func (f *Folder) open(root *folder.Folder) error {
 		if err != nil {
 			return err
 		}
-		f.files, f.names, f.from = []*File{file}, file.Names(), make([]int32, len(file.tensors))
+		f.files, f.names, f.fileOf = []*File{file}, file.Names(), make([]int32, len(file.tensors))
 		return nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -77,12 +76,13 @@ func (f *Folder) open(root *folder.Folder) error {
 	return f.shards(root, weights)
 }
 
-// shards opens the files that the index names and holds both against each other.
+// shards opens the files that the index names, and returns an error unless index and files have the
+// same tensors. weights is the index, sorted by tensor.
 func (f *Folder) shards(root *folder.Folder, weights []entry) error {
 	number := map[string]int32{}
 	f.names = make([]string, len(weights))
-	f.from = make([]int32, len(weights))
-	listed := []int{} // tensors that the index places in file i
+	f.fileOf = make([]int32, len(weights))
+	listed := []int{} // number of tensors that the index places in file i
 	for i, w := range weights {
 		n, ok := number[w.value]
 		if !ok {
@@ -101,7 +101,7 @@ func (f *Folder) shards(root *folder.Folder, weights []entry) error {
 		if _, ok := f.files[n].Tensor(w.key); !ok {
 			return fmt.Errorf("safetensors: %s: tensor %q: the index says it is here, but the file does not have it", f.files[n].path, clip(w.key))
 		}
-		f.names[i], f.from[i] = w.key, n
+		f.names[i], f.fileOf[i] = w.key, n
 		listed[n]++
 	}
 	for n, file := range f.files {
@@ -112,17 +112,17 @@ func (f *Folder) shards(root *folder.Folder, weights []entry) error {
 			if i := sort.SearchStrings(f.names, name); i == len(f.names) || f.names[i] != name {
 				return fmt.Errorf("safetensors: %s: tensor %q: the index does not list it",
 					file.path, clip(name))
-			} else if f.from[i] != int32(n) {
+			} else if f.fileOf[i] != int32(n) {
 				return fmt.Errorf("safetensors: %s: tensor %q: is also in %s", file.path,
-					clip(name), filepath.Base(f.files[f.from[i]].path))
+					clip(name), filepath.Base(f.files[f.fileOf[i]].path))
 			}
 		}
 	}
 	return nil
 }
 
-// parseIndex reads an index: the tensors by name, each with its file's name.
-// metadata and other keys may hold anything.
+// parseIndex returns an index's pairs of tensor and file name, sorted by tensor. metadata and other
+// keys may hold anything.
 func parseIndex(data []byte) ([]entry, error) {
 	if len(data) > maxIndex {
 		return nil, fmt.Errorf("index: more than %d bytes", maxIndex)
@@ -172,8 +172,7 @@ func parseIndex(data []byte) ([]entry, error) {
 	return weights, nil
 }
 
-// plainName refuses what is not the name of a file in this very folder, on any
-// system.
+// plainName returns an error unless name is a plain file name, without a separator of any system.
 func plainName(name string) error {
 	switch {
 	case name == "" || name == "." || name == "..":
@@ -184,7 +183,7 @@ func plainName(name string) error {
 	return nil
 }
 
-// Names returns the names of all tensors, sorted. The caller must not change it.
+// Names returns the names of all tensors, sorted. The caller must not change the slice.
 func (f *Folder) Names() []string { return f.names }
 
 // Tensor returns the tensor of this name.
@@ -193,15 +192,15 @@ func (f *Folder) Tensor(name string) (*Tensor, bool) {
 	if i == len(f.names) || f.names[i] != name {
 		return nil, false
 	}
-	return f.files[f.from[i]].Tensor(name)
+	return f.files[f.fileOf[i]].Tensor(name)
 }
 
-// Close closes all files. No Data of them may be used any more.
+// Close closes all files. The Data of their tensors must not be used afterwards.
 func (f *Folder) Close() error {
 	var errs []error
 	for _, file := range f.files {
 		errs = append(errs, file.Close())
 	}
-	f.files, f.names, f.from = nil, nil, nil
+	f.files, f.names, f.fileOf = nil, nil, nil
 	return errors.Join(errs...)
 }

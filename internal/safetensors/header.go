@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// A header is bounded before it is read: by its file's size, and by these.
+// Limits of a header, which is bounded by its file's size too.
 const (
 	maxHeader   = 100_000_000 // bytes, the bound of the reference implementation
 	maxRank     = 16
@@ -19,8 +19,8 @@ const (
 // DType names the type of a tensor's elements as the format does: F32, BF16, ...
 type DType string
 
-// The types that have a size in whole bytes. F8 types, integers and booleans are
-// read and written as bytes; [Tensor.Float32] widens F16, BF16, F32 and F64.
+// The types whose elements take whole bytes. F8 types, integers and booleans are
+// read and written as bytes; [Tensor.Float32] widens U8, F16, BF16, F32 and F64.
 const (
 	Bool   DType = "BOOL"
 	U8     DType = "U8"
@@ -53,7 +53,7 @@ var dtypes = [...]struct {
 	{C64, 8}, {F64, 8}, {I64, 8}, {U64, 8},
 }
 
-// rank returns the place of d in dtypes, or -1.
+// rank returns the index of d in dtypes, or -1.
 func (d DType) rank() int {
 	for i := range dtypes {
 		if dtypes[i].name == d {
@@ -63,7 +63,7 @@ func (d DType) rank() int {
 	return -1
 }
 
-// Size returns the bytes of one element, or 0 for a type that is not known.
+// Size returns the bytes of one element, or 0 for an unknown type.
 func (d DType) Size() int {
 	if r := d.rank(); r >= 0 {
 		return dtypes[r].size
@@ -83,21 +83,20 @@ type Tensor struct {
 	begin, end int64 // of Data, from the end of the header
 }
 
-// entry is one pair of a map of strings, in a form that costs less than a map
-// when a hostile file is full of them.
+// entry is one pair of a map of strings. A slice of them costs less than a map when a hostile file
+// is full of them.
 type entry struct{ key, value string }
 
-// header is what stands before the data.
+// header is the parsed header of a file.
 type header struct {
 	tensors []Tensor // sorted by name; Data not set
 	meta    []entry  // sorted by key
 }
 
-// parseHeader reads the JSON text of a header (without the 8 bytes of its
-// length) of a file with dataLen bytes after it. The tensors that it returns
-// cover these bytes exactly: no hole, no overlap, no rest.
+// parseHeader parses the JSON text of a header (without the 8 bytes of its length) of a file with
+// dataLen bytes after it. The tensors cover these bytes exactly: no hole, no overlap, no rest.
 //
-// Memory: at most about 4 times the text. The names are parts of text.
+// Memory: at most about 4 times the text. The names are substrings of text.
 func parseHeader(text string, dataLen int64) (*header, error) {
 	switch {
 	case text == "":
@@ -141,12 +140,14 @@ func parseHeader(text string, dataLen int64) (*header, error) {
 	return h, nil
 }
 
+// runeLen returns the bytes of the first rune of s.
 func runeLen(s string) int { _, n := utf8.DecodeRuneInString(s); return n }
 
-// arena hands out the shapes from a few large slices: a slice per tensor would
-// cost more than the text that it comes from.
+// arena allocates the shapes from a few large slices: a slice per tensor would cost more memory
+// than the header's text.
 type arena struct{ buf []int }
 
+// copy returns a copy of dims within the arena.
 func (a *arena) copy(dims []int) []int {
 	if len(a.buf)+len(dims) > cap(a.buf) {
 		a.buf = make([]int, 0, max(64, min(2*cap(a.buf), 1<<16)))
@@ -156,6 +157,7 @@ func (a *arena) copy(dims []int) []int {
 	return a.buf[start:len(a.buf):len(a.buf)]
 }
 
+// metadata reads the object __metadata__, whose values must be strings.
 func (h *header) metadata(c *cursor) error {
 	err := c.object(func(key string) error {
 		if len(h.meta) == maxMetadata {
@@ -177,7 +179,7 @@ func (h *header) metadata(c *cursor) error {
 	return nil
 }
 
-// sortEntries sorts by key, and returns a key that is there twice.
+// sortEntries sorts by key. It returns the first duplicate key, and whether there is one.
 func sortEntries(list []entry) (string, bool) {
 	sort.Slice(list, func(i, j int) bool { return list[i].key < list[j].key })
 	for i := 1; i < len(list); i++ {
@@ -278,9 +280,8 @@ func tensor(c *cursor, name string, dims *arena) (Tensor, error) {
 	return t, nil
 }
 
-// size returns the bytes that a shape of this type takes. The product of the
-// dimensions other than 0 must fit too: who multiplies them in another order
-// must not overflow.
+// size returns the bytes of a tensor. The product of the dimensions other than 0 must not overflow
+// either, so that callers may multiply them in any order.
 func size(d DType, shape []int) (int64, error) {
 	product, zero := uint64(d.Size()), false
 	for _, n := range shape {
@@ -303,8 +304,8 @@ func size(d DType, shape []int) (int64, error) {
 	return int64(product), nil
 }
 
-// check holds the tensors against the data behind the header, and sorts them by
-// name.
+// check returns an error unless the tensors cover the dataLen bytes after the header exactly, each
+// with as many bytes as type and shape need. It sorts them by name.
 func (h *header) check(dataLen int64) error {
 	for i := range h.tensors {
 		t := &h.tensors[i]

@@ -106,7 +106,7 @@ func TestHostileFilesAreRefused(t *testing.T) {
 		path := hostile.Put(t, dir, "f", h.data)
 		var f *File
 		var err error
-		used := hostile.AllocatedBy(func() { f, err = Open(path) })
+		used := hostile.AllocBytes(func() { f, err = Open(path) })
 		if err == nil {
 			f.Close()
 			t.Errorf("%s: accepted", h.name)
@@ -281,7 +281,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		`{"a":{"dtype":"F64","shape":[1152921504606846976],"data_offsets":[0,9223372036854775807]}}`,
 	} {
 		path := hostile.Put(t, dir, "f", file(h, 0))
-		lies = max(lies, hostile.AllocatedBy(func() {
+		lies = max(lies, hostile.AllocBytes(func() {
 			if _, err := Open(path); err == nil {
 				t.Errorf("%s: accepted", h)
 			}
@@ -303,7 +303,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	factor := func(f func() error, n int) float64 {
 		t.Helper()
 		var err error
-		used := hostile.AllocatedBy(func() { err = f() })
+		used := hostile.AllocBytes(func() { err = f() })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -345,7 +345,7 @@ func TestLargestHeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	var err error
-	if used := hostile.AllocatedBy(func() { _, err = Open(path) }); err == nil || used > 1<<20 ||
+	if used := hostile.AllocBytes(func() { _, err = Open(path) }); err == nil || used > 1<<20 ||
 		!strings.Contains(err.Error(), "the limit is 100000000") {
 		t.Errorf("a header over the cap: %v, %d bytes allocated", err, used)
 	}

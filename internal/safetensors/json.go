@@ -8,20 +8,21 @@ import (
 	"unicode/utf8"
 )
 
-// cursor walks a JSON text strictly: no duplicate keys are merged behind the
-// caller's back, no key matches in another case, no number is rounded. It
-// allocates nothing but the strings that hold an escape, so that a text cannot
-// cost more memory than its own length.
+// cursor reads a JSON text strictly: it reports every key to the caller, also a duplicate, in its
+// own case, and rounds no number. It allocates only strings that hold an escape, so that a text
+// costs no more memory than its own length.
 type cursor struct {
 	s string // valid UTF-8
-	i int
+	i int    // offset of the next byte
 }
 
+// errorf formats an error with the cursor's offset.
 func (c *cursor) errorf(format string, a ...any) error {
 	return fmt.Errorf("at byte %d: %w", c.i, fmt.Errorf(format, a...))
 }
 
-func (c *cursor) space() {
+// skipSpace moves the cursor to the next byte that is not white space.
+func (c *cursor) skipSpace() {
 	for c.i < len(c.s) {
 		switch c.s[c.i] {
 		case ' ', '\t', '\n', '\r':
@@ -32,9 +33,9 @@ func (c *cursor) space() {
 	}
 }
 
-// peek returns the next byte that is no white space, or 0 at the end.
+// peek skips white space and returns the next byte without reading it, or 0 at the end.
 func (c *cursor) peek() byte {
-	c.space()
+	c.skipSpace()
 	if c.i == len(c.s) {
 		return 0
 	}
@@ -53,7 +54,7 @@ func (c *cursor) expect(b byte) error {
 	return nil
 }
 
-// object reads an object and calls field for each key, to read its value.
+// object reads an object and calls field after each key; field must read the value.
 func (c *cursor) object(field func(key string) error) error {
 	if err := c.expect('{'); err != nil {
 		return err
@@ -81,7 +82,7 @@ func (c *cursor) object(field func(key string) error) error {
 	}
 }
 
-// array reads an array and calls elem for each of its elements, to read it.
+// array reads an array and calls elem before each element i; elem must read it.
 func (c *cursor) array(elem func(i int) error) error {
 	if err := c.expect('['); err != nil {
 		return err
@@ -104,7 +105,7 @@ func (c *cursor) array(elem func(i int) error) error {
 
 // natural reads an integer that is at least 0 and fits an int64.
 func (c *cursor) natural() (int64, error) {
-	c.space()
+	c.skipSpace()
 	start := c.i
 	for c.i < len(c.s) && strings.IndexByte("+-.0123456789eE", c.s[c.i]) >= 0 {
 		c.i++
@@ -128,7 +129,7 @@ func (c *cursor) natural() (int64, error) {
 	return n, nil
 }
 
-// str reads a string. Without an escape in it, it is a part of c.s.
+// str reads a string. A string without an escape is a substring of c.s.
 func (c *cursor) str() (string, error) {
 	if got := c.peek(); got != '"' {
 		return "", c.errorf("a string should be here")
@@ -141,7 +142,7 @@ func (c *cursor) str() (string, error) {
 			c.i++
 			return c.s[start : c.i-1], nil
 		case b == '\\':
-			return c.escaped(start)
+			return c.unescape(start)
 		case b < ' ':
 			return "", c.errorf("control character %#02x in a string", b)
 		}
@@ -150,8 +151,8 @@ func (c *cursor) str() (string, error) {
 	return "", c.errorf("string without an end")
 }
 
-// escaped goes on with a string that began at start, at its first backslash.
-func (c *cursor) escaped(start int) (string, error) {
+// unescape reads the rest of a string that began at start, from its first backslash on.
+func (c *cursor) unescape(start int) (string, error) {
 	out := []byte(c.s[start:c.i])
 	for c.i < len(c.s) {
 		b := c.s[c.i]
@@ -188,7 +189,7 @@ func (c *cursor) escaped(start int) (string, error) {
 	return "", c.errorf("string without an end")
 }
 
-// unicode reads one \uXXXX, or a surrogate pair of them.
+// unicode reads one escape \uXXXX, or a surrogate pair of two.
 func (c *cursor) unicode() (rune, error) {
 	hex := func() (rune, bool) {
 		if c.i+6 > len(c.s) || c.s[c.i] != '\\' || c.s[c.i+1] != 'u' {
@@ -217,7 +218,7 @@ func (c *cursor) unicode() (rune, error) {
 // maxDepth bounds the nesting of values that are skipped.
 const maxDepth = 64
 
-// skip reads any value and forgets it.
+// skip reads a value of any type and discards it.
 func (c *cursor) skip(depth int) error {
 	if depth == maxDepth {
 		return c.errorf("nested more than %d deep", maxDepth)
@@ -250,7 +251,7 @@ func (c *cursor) skip(depth int) error {
 	return c.errorf("a value should be here")
 }
 
-// clip shortens what a message quotes of a file.
+// clip shortens text from a file for an error.
 func clip(s string) string {
 	const most = 80
 	if len(s) <= most {

@@ -15,17 +15,17 @@ import (
 	"unicode/utf8"
 )
 
-// Source is a tensor to be written.
+// Source is a tensor that Write writes.
 type Source struct {
 	Name  string
 	DType DType
 	Shape []int
-	// Write writes the tensor's bytes, little-endian, row-major: exactly as
-	// many as type and shape say. It is called once.
+	// Write writes the tensor's bytes, little-endian, row-major: exactly Size
+	// bytes. It is called once.
 	Write func(w io.Writer) error
 }
 
-// Size returns the bytes of the tensor.
+// Size returns the bytes of the tensor, computed from type and shape.
 func (s Source) Size() (int64, error) {
 	if s.DType.Size() == 0 {
 		return 0, fmt.Errorf("safetensors: tensor %q: dtype %q is not known", s.Name,
@@ -42,10 +42,9 @@ func (s Source) Size() (int64, error) {
 	return n, nil
 }
 
-// Write writes one file to w, each tensor streamed from its Source. The order
-// is that of the reference implementation (wide types first, so that every
-// tensor is aligned, then by name), not that of ts: equal tensors give equal
-// bytes. meta may be nil.
+// Write writes one file to w, each tensor streamed from its Source. Tensors are sorted as the
+// reference implementation sorts them (wide types first, so that every tensor is aligned, then by
+// name): equal tensors give equal bytes in any order of ts. meta may be nil.
 func Write(w io.Writer, ts []Source, meta map[string]string) error {
 	order := append([]Source(nil), ts...)
 	sort.SliceStable(order, func(i, j int) bool {
@@ -82,7 +81,7 @@ func Write(w io.Writer, ts []Source, meta map[string]string) error {
 	return nil
 }
 
-// exactWriter refuses the write that would pass its count.
+// exactWriter returns an error for a write beyond its count of bytes.
 type exactWriter struct {
 	w    io.Writer
 	left int64
@@ -97,8 +96,8 @@ func (e *exactWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// encodeHeader returns the header of a file with these tensors in this order,
-// its length in front.
+// encodeHeader returns the header of a file with these tensors in this order, with its 8 bytes of
+// length.
 func encodeHeader(order []Source, meta map[string]string) ([]byte, error) {
 	var b bytes.Buffer
 	b.Write(make([]byte, 8))
@@ -167,8 +166,7 @@ func encodeHeader(order []Source, meta map[string]string) ([]byte, error) {
 	return head, nil
 }
 
-// quote appends s as a JSON string, escaping no more than JSON asks for, and
-// then after.
+// quote appends s as a JSON string with no more escapes than JSON needs, then after.
 func quote(b *bytes.Buffer, s, after string) error {
 	if !utf8.ValidString(s) {
 		return errors.New("not valid UTF-8")

@@ -251,7 +251,7 @@ func crashes(start func() *vfstest.CrashFS, wrap func(vfs.FS) vfs.FS, f func(vfs
 				}
 			}
 		}
-		if faulty.Injected() == 0 {
+		if faulty.Faults() == 0 {
 			return states, nil
 		}
 	}
@@ -319,7 +319,7 @@ func TestWriteFileReportsEveryFault(t *testing.T) {
 		}
 		faulty := vfstest.NewError(mem, at, false)
 		err := vfs.WriteFile(faulty, "/f", []byte("new"))
-		if faulty.Injected() == 0 {
+		if faulty.Faults() == 0 {
 			if err != nil || at < 6 {
 				t.Fatalf("%d operations, %v", at, err)
 			}
@@ -344,8 +344,8 @@ func TestBudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	n, err := f.Write([]byte("1234567"))
-	if n != 5 || !errors.Is(err, syscall.ENOSPC) || b.Used() != 21 {
-		t.Errorf("wrote %d, %v, used %d", n, err, b.Used())
+	if n != 5 || !errors.Is(err, syscall.ENOSPC) || b.BytesUsed() != 21 {
+		t.Errorf("wrote %d, %v, used %d", n, err, b.BytesUsed())
 	}
 	if free, err := b.Free("/"); free != 0 || err != nil {
 		t.Errorf("Free: %d %v", free, err)

@@ -42,7 +42,7 @@ func Prompts(t testing.TB, path string, n int) {
 // Put writes a file of lines.
 func Put(t testing.TB, path string, lines ...string) {
 	t.Helper()
-	if err := vfs.WriteFile(vfstest.Unsynced(vfs.OS), path, []byte(strings.Join(lines, "\n")+"\n")); err != nil {
+	if err := vfs.WriteFile(vfstest.NoSync(vfs.OS), path, []byte(strings.Join(lines, "\n")+"\n")); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -39,7 +39,7 @@ func Must(t testing.TB, command func(s *session.Session) error) (printed, said s
 // New is a command at work until ctx ends, which stands for a signal.
 func New(out, said *bytes.Buffer, ctx context.Context) *session.Session {
 	return &session.Session{Out: out, Err: said, Console: report.NewConsole(said, false),
-		FS: vfstest.Unsynced(vfs.OS),
+		FS: vfstest.NoSync(vfs.OS),
 		Signals: func(say, _ func(string)) (context.Context, func()) {
 			stop := context.AfterFunc(ctx, func() { say("") })
 			return ctx, func() { stop() }

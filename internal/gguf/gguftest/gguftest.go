@@ -29,6 +29,7 @@ type reader struct {
 	at int
 }
 
+// take returns the next n bytes.
 func (r *reader) take(n int) []byte {
 	out := r.b[r.at : r.at+n]
 	r.at += n
@@ -38,6 +39,8 @@ func (r *reader) u32() uint32 { return binary.LittleEndian.Uint32(r.take(4)) }
 func (r *reader) u64() uint64 { return binary.LittleEndian.Uint64(r.take(8)) }
 func (r *reader) str() string { return string(r.take(int(r.u64()))) }
 
+// value reads a value of a type, given by the format's number. Of arrays it reads those of strings
+// and of int32.
 func (r *reader) value(kind uint32) any {
 	switch kind {
 	case 4:
@@ -72,8 +75,8 @@ func (r *reader) value(kind uint32) any {
 	panic(fmt.Sprint("a value of type ", kind))
 }
 
-// Parse reads a file. Magic, version, alignment, padding and the order of the offsets
-// must be as the format says.
+// Parse reads a file. It returns an error unless magic, version, alignment, padding and the order
+// of the offsets are as the format says.
 func Parse(b []byte) (File, error) {
 	r := &reader{b: b}
 	if string(r.take(4)) != "GGUF" || r.u32() != 3 {
@@ -107,7 +110,7 @@ func Parse(b []byte) (File, error) {
 		}
 		return nil
 	}
-	start := up(r.at)
+	start := alignUp(r.at)
 	if err := zeros(r.at, start); err != nil {
 		return f, err
 	}
@@ -122,10 +125,10 @@ func Parse(b []byte) (File, error) {
 		}
 		size := map[uint32]int{0: 4 * n, 1: 2 * n, 30: 2 * n, 8: n / 32 * 34}[i.Type]
 		i.Data = b[end : end+size]
-		if err := zeros(end+size, up(end+size)); err != nil {
+		if err := zeros(end+size, alignUp(end+size)); err != nil {
 			return f, err
 		}
-		end = up(end + size)
+		end = alignUp(end + size)
 		f.Order = append(f.Order, i.name)
 		f.Tensors[i.name] = i.Tensor
 	}
@@ -135,9 +138,10 @@ func Parse(b []byte) (File, error) {
 	return f, nil
 }
 
-func up(n int) int { return (n + 31) / 32 * 32 }
+// alignUp returns the next multiple of 32 from n on.
+func alignUp(n int) int { return (n + 31) / 32 * 32 }
 
-// Values are the tensor's numbers, by the definition of its type.
+// Values returns the tensor's elements as float32, decoded by the definition of its type.
 func (t Tensor) Values() (out []float32) {
 	le := binary.LittleEndian
 	half := func(b []byte) float32 {

@@ -31,13 +31,14 @@ type CrashFS struct {
 	pending []change // changes of names that no SyncDir has covered, in order
 }
 
-// node is a file or a folder: what programs see now, and what a loss of power
-// leaves at least.
+// node is a file or a folder: the content that programs see now (data, names), and the
+// content that a loss of power leaves at least (synced, syncedNames).
 type node struct {
 	dir          bool
 	link         string // target of a symbolic link; "" for anything else
 	data, synced []byte
-	names, kept  map[string]*node
+
+	names, syncedNames map[string]*node
 }
 
 // change is one change of names: node appears as toName in to (unless that is
@@ -48,8 +49,9 @@ type change struct {
 	fromName, toName string
 }
 
+// newDir returns an empty folder.
 func newDir() *node {
-	return &node{dir: true, names: map[string]*node{}, kept: map[string]*node{}}
+	return &node{dir: true, names: map[string]*node{}, syncedNames: map[string]*node{}}
 }
 
 // NewCrash returns an empty file system with a root folder.
@@ -67,12 +69,12 @@ func (c *CrashFS) CrashClone(keepPercent int, seed uint64) *CrashFS {
 	r := rand.New(rand.NewPCG(seed, uint64(keepPercent)))
 	keep := func() bool { return r.IntN(100) < keepPercent }
 
-	// The kept names of every folder that can be reached in either state.
+	// The names left in every folder that can be reached in either state.
 	names := map[*node]map[string]*node{}
 	at := func(d *node) map[string]*node {
 		if names[d] == nil {
-			m := make(map[string]*node, len(d.kept))
-			for k, v := range d.kept {
+			m := make(map[string]*node, len(d.syncedNames))
+			for k, v := range d.syncedNames {
 				m[k] = v
 			}
 			names[d] = m
@@ -104,14 +106,15 @@ func (c *CrashFS) CrashClone(keepPercent int, seed uint64) *CrashFS {
 		d := newDir()
 		for _, name := range sortedKeys(at(n)) { // in order, so that the seed decides all
 			child := build(at(n)[name])
-			d.names[name], d.kept[name] = child, child
+			d.names[name], d.syncedNames[name] = child, child
 		}
 		return d
 	}
 	return &CrashFS{root: build(c.root)}
 }
 
-// crashBytes returns what a crash leaves of a file.
+// crashBytes returns the bytes of a file after a crash: the synced ones, and of the others the
+// blocks for which keep returns true.
 func crashBytes(n *node, keep func() bool) []byte {
 	const block = 64
 	base := n.synced
@@ -135,6 +138,7 @@ func crashBytes(n *node, keep func() bool) []byte {
 	return out[:end]
 }
 
+// sortedKeys returns the names in a folder, sorted.
 func sortedKeys(m map[string]*node) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {
@@ -194,6 +198,7 @@ func (c *CrashFS) findParent(p string) (*node, string, error) {
 	return d, names[len(names)-1], err
 }
 
+// apply changes the names as programs see them, and notes the change as not synced.
 func (c *CrashFS) apply(ch change) {
 	if ch.from != nil {
 		delete(ch.from.names, ch.fromName)
@@ -204,6 +209,7 @@ func (c *CrashFS) apply(ch change) {
 	c.pending = append(c.pending, ch)
 }
 
+// fail returns the error of operation op on path p.
 func fail(op, p string, err error) error { return &fs.PathError{Op: op, Path: p, Err: err} }
 
 // Create implements vfs.FS.
@@ -212,6 +218,7 @@ func (c *CrashFS) Create(p string) (vfs.File, error) { return c.create(p, true) 
 // OpenAppend implements vfs.FS.
 func (c *CrashFS) OpenAppend(p string) (vfs.File, error) { return c.create(p, false) }
 
+// create opens a file for writing, made if it is missing, and emptied if empty is set.
 func (c *CrashFS) create(p string, empty bool) (vfs.File, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -443,10 +450,10 @@ func (c *CrashFS) SyncDir(p string) error {
 			continue
 		}
 		if ch.from != nil {
-			delete(ch.from.kept, ch.fromName)
+			delete(ch.from.syncedNames, ch.fromName)
 		}
 		if ch.to != nil {
-			ch.to.kept[ch.toName] = ch.node
+			ch.to.syncedNames[ch.toName] = ch.node
 		}
 	}
 	c.pending = rest
@@ -466,6 +473,8 @@ type memFile struct {
 	closed   bool
 }
 
+// check returns the error of an operation on a closed file, on a folder, or in the other direction
+// than the file was opened for.
 func (f *memFile) check(op string, writing bool) error {
 	switch {
 	case f.closed:
@@ -534,7 +543,7 @@ func (f *memFile) Stat() (fs.FileInfo, error) {
 	return f.n.info(path.Base(filepath.ToSlash(f.path))), nil
 }
 
-// info describes a node.
+// info is the fs.FileInfo of a node.
 type info struct {
 	name string
 	size int64

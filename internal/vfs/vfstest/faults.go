@@ -14,12 +14,12 @@ import (
 // ErrInjected is the error of an operation that ErrorFS made fail.
 var ErrInjected = errors.New("injected fault")
 
-// hook is a file system that asks before each operation: an error from before
-// is returned instead of doing it. op is the name of the method, in lower case;
-// n is the length of a write, which may be cut to the length allowed.
+// hook is a file system that calls allow before each operation of under: an error from
+// allow is returned and the operation is not done. op is the name of the method, in lower
+// case; n is the length of a write, which may be cut to the length allowed.
 type hook struct {
-	under  vfs.FS
-	before func(op, path string, n int) (allowed int, err error)
+	under vfs.FS
+	allow func(op, path string, n int) (allowed int, err error)
 }
 
 // ErrorFS makes operations of another file system fail, by number. Every method
@@ -36,15 +36,17 @@ type ErrorFS struct {
 	log      []string
 }
 
-// NewError returns under with operation number at (from 0) failing, and all
-// after it if forever is set. A negative at fails nothing and only counts.
+// NewError returns under with operation number at (from 0) failing, and all later ones too if
+// forever is set. A negative at fails nothing and only counts.
 func NewError(under vfs.FS, at int, forever bool) *ErrorFS {
 	e := &ErrorFS{at: at, forever: forever}
-	e.FS = hook{under, e.before}
+	e.FS = hook{under, e.allow}
 	return e
 }
 
-func (e *ErrorFS) before(op, path string, n int) (int, error) {
+// allow counts an operation and returns the injected fault if it is the operation's turn. Half of a
+// failing write is allowed.
+func (e *ErrorFS) allow(op, path string, n int) (int, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	i := e.ops
@@ -64,8 +66,8 @@ func (e *ErrorFS) Ops() int {
 	return e.ops
 }
 
-// Injected returns how many operations were made to fail.
-func (e *ErrorFS) Injected() int {
+// Faults returns how many operations were made to fail.
+func (e *ErrorFS) Faults() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.injected
@@ -86,10 +88,10 @@ func (e *ErrorFS) Op(i int) string {
 type Forgetful struct {
 	vfs.FS
 
-	mu    sync.Mutex
-	at    int
-	syncs int
-	what  string
+	mu      sync.Mutex
+	at      int
+	syncs   int
+	skipped string // "method path" of the sync left out
 }
 
 // errSkip makes a hook report success without doing the operation.
@@ -105,7 +107,7 @@ func NewForgetful(under vfs.FS, at int) *Forgetful {
 		if op == "sync" || op == "syncdir" {
 			f.syncs++
 			if f.syncs-1 == f.at {
-				f.what = op + " " + path
+				f.skipped = op + " " + path
 				return n, errSkip
 			}
 		}
@@ -121,11 +123,11 @@ func (f *Forgetful) Syncs() int {
 	return f.syncs
 }
 
-// Skipped returns the sync that was left out as "method path", or "".
-func (f *Forgetful) Skipped() string {
+// SkippedSync returns the sync that was left out as "method path", or "".
+func (f *Forgetful) SkippedSync() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.what
+	return f.skipped
 }
 
 // Budget is a disk that fills up: the bytes written through it count, as do
@@ -163,14 +165,14 @@ func NewBudget(under vfs.FS, n int64) *Budget {
 	return b
 }
 
-// Used returns the bytes taken so far.
-func (b *Budget) Used() int64 {
+// BytesUsed returns the bytes taken so far.
+func (b *Budget) BytesUsed() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.used
 }
 
-// Free implements vfs.FS.
+// Free implements vfs.FS: no more than the budget has left.
 func (b *Budget) Free(path string) (int64, error) {
 	free, err := b.FS.Free(path)
 	b.mu.Lock()
@@ -178,8 +180,9 @@ func (b *Budget) Free(path string) (int64, error) {
 	return min(free, b.left, math.MaxInt64), err
 }
 
+// file opens a file, if the hook allows op, so that its operations are asked for too.
 func (h hook) file(op, path string, open func(string) (vfs.File, error)) (vfs.File, error) {
-	if _, err := h.before(op, path, 0); err != nil {
+	if _, err := h.allow(op, path, 0); err != nil {
 		return nil, err
 	}
 	f, err := open(path)
@@ -189,8 +192,9 @@ func (h hook) file(op, path string, open func(string) (vfs.File, error)) (vfs.Fi
 	return &hookFile{f, h, path}, nil
 }
 
+// do calls f, if the hook allows op. A skipped operation reports success.
 func (h hook) do(op, path string, f func() error) error {
-	if _, err := h.before(op, path, 0); err != nil {
+	if _, err := h.allow(op, path, 0); err != nil {
 		if err == errSkip {
 			return nil
 		}
@@ -255,8 +259,9 @@ type hookFile struct {
 	path string
 }
 
+// Write writes the allowed part of p, and returns the hook's error with it.
 func (f *hookFile) Write(p []byte) (int, error) {
-	n, err := f.h.before("write", f.path, len(p))
+	n, err := f.h.allow("write", f.path, len(p))
 	if err == nil {
 		return f.f.Write(p)
 	}
@@ -265,7 +270,7 @@ func (f *hookFile) Write(p []byte) (int, error) {
 }
 
 func (f *hookFile) Read(p []byte) (int, error) {
-	if _, err := f.h.before("read", f.path, 0); err != nil {
+	if _, err := f.h.allow("read", f.path, 0); err != nil {
 		return 0, err
 	}
 	return f.f.Read(p)
@@ -275,7 +280,7 @@ func (f *hookFile) Sync() error { return f.h.do("sync", f.path, f.f.Sync) }
 
 // Close closes the file even where it reports a failure, as close(2) does.
 func (f *hookFile) Close() error {
-	_, err := f.h.before("close", f.path, 0)
+	_, err := f.h.allow("close", f.path, 0)
 	return errors.Join(err, f.f.Close())
 }
 
