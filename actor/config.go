@@ -13,8 +13,8 @@ type Config struct {
 	UseKLLoss       bool                `yaml:"use_kl_loss" doc:"add kl_loss_coef times the KL to the reference to the loss" stages:"warmup train opd"`
 	KLLossCoef      float64             `yaml:"kl_loss_coef" min:"0" doc:"weight of the KL in the loss" stages:"warmup train opd" alias:"beta kl_coef" needs:".use_kl_loss=true"`
 	KLLossType      string              `yaml:"kl_loss_type" choices:"k1,kl,abs,k2,mse,k3,low_var_kl,k1+,k3+,abs+,low_var_kl+,full" doc:"KL estimator in the loss; with a trailing + the value is the same and the gradient is k2's. full: no estimate but the sum over the vocabulary at every token of the answers, with its own gradient; the reference then passes forward in every pass of the update" stages:"warmup train opd" needs:".use_kl_loss=true"`
-	ClipRatioLow    float64             `yaml:"clip_ratio_low" min:"0" max:"1" doc:"the ratio is clipped below at 1 minus this; 0: the default of the loss (gspo 3e-4, others 0.2)" stages:"warmup train opd" alias:"epsilon"`
-	ClipRatioHigh   float64             `yaml:"clip_ratio_high" min:"0" doc:"the ratio is clipped above at 1 plus this; 0: the default of the loss (gspo 4e-4, dapo 0.28, others 0.2)" stages:"warmup train opd"`
+	ClipRatioLow    float64             `yaml:"clip_ratio_low" min:"0" max:"1" doc:"the ratio is clipped below at 1 minus this; 0: the default of the loss (gspo 3e-4, others 0.2)" stages:"warmup train opd" alias:"epsilon" needs:"teacher.loss=policy .policy_loss.loss_mode=vanilla|gspo|gspo_token|cispo|geo_mean|dapo"`
+	ClipRatioHigh   float64             `yaml:"clip_ratio_high" min:"0" doc:"the ratio is clipped above at 1 plus this; 0: the default of the loss (gspo 4e-4, dapo 0.28, others 0.2)" stages:"warmup train opd" needs:"teacher.loss=policy .policy_loss.loss_mode=vanilla|gspo|gspo_token|cispo|geo_mean|dapo"`
 	ClipRatioC      float64             `yaml:"clip_ratio_c" min:"1" doc:"bound of the dual clip, for negative advantages (vanilla, dapo)" stages:"warmup train opd" needs:".policy_loss.loss_mode=vanilla|dapo"`
 	LossAggMode     string              `yaml:"loss_agg_mode" choices:"token-mean,seq-mean-token-sum,seq-mean-token-mean,seq-mean-token-sum-norm,episode-mean-turn-mean-token-mean" doc:"how token losses are aggregated; a seq is a row of actor.ratio_level; gspo always uses seq-mean-token-mean. episode-mean-turn-mean-token-mean is Flow-GRPO's (arXiv 2510.05592)"`
 	RatioLevel      string              `yaml:"ratio_level" choices:"auto,turn,episode" doc:"what a row of the policy loss is: over its tokens gspo takes its ratio, and seq-mean averages. turn: one turn of the student; episode: all its turns in one sequence (with contexts that are rebuilt each turn is a sequence, and has a ratio of its own); auto: episode, but turn with algorithm.adv_estimator=gigpo, with critic.level=turn, and with actor.loss_agg_mode=episode-mean-turn-mean-token-mean. Single answers are one turn, and the same in both" stages:"warmup train opd" needs:"env.command!="`
@@ -33,7 +33,7 @@ type Config struct {
 
 // PolicyLoss is the `actor.policy_loss` section.
 type PolicyLoss struct {
-	LossMode string  `yaml:"loss_mode" choices:"vanilla,gspo,gspo_token,cispo,sapo,geo_mean,gpg,dapo" doc:"policy loss; doc/gspo.md and doc/algorithms.md have the formulas" alias:"actor_rollout_ref.actor.policy_loss"`
+	LossMode string  `yaml:"loss_mode" choices:"vanilla,gspo,gspo_token,cispo,sapo,geo_mean,gpg,dapo" doc:"policy loss; doc/gspo.md and doc/algorithms.md have the formulas" alias:"actor_rollout_ref.actor.policy_loss" needs:"teacher.loss=policy"`
 	TauPos   float64 `yaml:"tau_pos" min:"0" doc:"sapo's temperature for positive advantages" needs:".loss_mode=sapo"`
 	TauNeg   float64 `yaml:"tau_neg" min:"0" doc:"sapo's temperature for negative advantages" needs:".loss_mode=sapo"`
 }
@@ -75,9 +75,9 @@ func DefaultRollout() RolloutConfig {
 type Tree struct {
 	Trees   int    `yaml:"trees" min:"0" max:"4096" doc:"M, first answers to a prompt, each of which becomes a tree (doc/trees.md): its branches begin with a part of an answer and go on to another end. All answers of its trees are a prompt's group; rollout.n must be 1. 0: answers do not branch"`
 	Rounds  int    `yaml:"rounds" min:"0" max:"4096" doc:"L, how often branches are added to each tree; the answers to a prompt are at most trees x (1 + expand x rounds)"`
-	Expand  int    `yaml:"expand" min:"1" max:"4096" doc:"N, branches added to a tree in a round, at different places, fewer where the tree has fewer (tree/branches)"`
-	Select  string `yaml:"select" choices:"random,uct" doc:"which places branch: random: each is equally probable (Tree-GRPO, arXiv 2509.21240); uct: a search from the prompt by upper confidence bounds of the answers' rewards so far, under the present weights of student and discriminator (after TreeRL, arXiv 2506.11902)"`
-	Segment int    `yaml:"segment" min:"1" max:"1048576" doc:"an answer may branch at the prompt and behind every multiple of so many tokens. An episode (env.command) branches before any of its turns instead, a thought (rollout.chunk) at any of its chunks"`
+	Expand  int    `yaml:"expand" min:"1" max:"4096" doc:"N, branches added to a tree in a round, at different places, fewer where the tree has fewer (tree/branches)" needs:".rounds>0"`
+	Select  string `yaml:"select" choices:"random,uct" doc:"which places branch: random: each is equally probable (Tree-GRPO, arXiv 2509.21240); uct: a search from the prompt by upper confidence bounds of the answers' rewards so far, under the present weights of student and discriminator (after TreeRL, arXiv 2506.11902)" needs:".rounds>0"`
+	Segment int    `yaml:"segment" min:"1" max:"1048576" doc:"an answer may branch at the prompt and behind every multiple of so many tokens. An episode (env.command) branches before any of its turns instead, a thought (rollout.chunk) at any of its chunks" needs:".rounds>0"`
 }
 
 // Answers returns the largest number of answers that a prompt's trees can have.

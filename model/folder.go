@@ -37,7 +37,7 @@ func Load(be Backend, dir string, o Options) (*Model, error) {
 	case o.Layers != nil && (has || o.LoRA.On()):
 		return nil, fmt.Errorf("model: %s: layers are taken out of whole models only, not beside LoRA adapters: merge them first (gad export --merge)", dir)
 	case has && !o.LoRA.On() && o.Trainable:
-		return nil, fmt.Errorf("model: %s: is a LoRA adapter, and all weights are to be trained: train adapters with %s, or merge it into its base first (gad export --merge)", dir, adapter.LoRA.settings())
+		return nil, fmt.Errorf("model: %s: is a LoRA adapter, and all weights are to be trained: train adapters with %s (of actor or critic, whichever is loaded from it), or merge it into its base first (gad export --merge)", dir, adapter.LoRA.settings())
 	case has && o.LoRA.On() && !o.LoRA.same(adapter.LoRA):
 		return nil, fmt.Errorf("model: %s: the adapter has %s, the settings are %s: make them the same, or merge it into its base first (gad export --merge)", dir, adapter.LoRA.settings(), o.LoRA.settings())
 	}

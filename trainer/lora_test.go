@@ -170,7 +170,7 @@ func TestLoRARefused(t *testing.T) {
 	}
 	for _, c := range []struct{ settings, want string }{
 		{"actor.lora.rank=4 actor.lora.targets=q_proj,head", `actor.lora.targets: "head": expected all-linear, or some of q_proj`},
-		{"model.path=" + adapters, "is a LoRA adapter, and all weights are to be trained: train adapters with lora.rank=4 lora.alpha=8, or merge it into its base first"},
+		{"model.path=" + adapters, "is a LoRA adapter, and all weights are to be trained: train adapters with lora.rank=4 lora.alpha=8 (of actor or critic, whichever is loaded from it), or merge it into its base first"},
 		{"actor.lora.rank=8 model.adapter_path=" + adapters, "the adapter has lora.rank=4 lora.alpha=8, the settings are lora.rank=8 lora.alpha=16: make them the same"},
 		{"actor.lora.rank=4 model.adapter_path=" + fixed.student,
 			"is no folder of LoRA adapters: it has no adapter_config.json"},

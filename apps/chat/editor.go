@@ -72,6 +72,9 @@ func (e *editor) message() (text string, literal bool, err error) {
 	}
 	defer e.restore()
 	if w, h, err := term.GetSize(int(e.out.Fd())); err == nil {
+		if w == 0 { // a terminal without a size, as of docker exec -t
+			w, h = 80, 24
+		}
 		e.term.SetSize(w, h)
 	}
 	e.term.SetPrompt("> ")

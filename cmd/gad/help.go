@@ -205,6 +205,10 @@ func (p *program) resumeCommand() *cli.Command {
 					!strings.Contains(w.Command, " resume ") {
 					again = ": " + w.Command
 				}
+				if runs := runsIn(run); len(runs) > 0 {
+					return usage("resume: %s: contains runs and is none: give one of them, such as %s",
+						run, runs[len(runs)-1])
+				}
 				return usage("resume: %s: contains no checkpoint to resume: repeat the command that began the run%s", run, again)
 			} else if err != nil {
 				return err
@@ -226,4 +230,19 @@ func (p *program) resumeCommand() *cli.Command {
 			return p.invoke(c.Context, append(args, c.Args().Tail()...))
 		},
 	}
+}
+
+// runsIn returns the folders of runs inside of a folder.
+func runsIn(dir string) (runs []string) {
+	entries, err := files().ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	for _, e := range entries {
+		run := filepath.Join(dir, e.Name())
+		if _, err := saved.StageOf(files(), run); err == nil {
+			runs = append(runs, run)
+		}
+	}
+	return runs
 }

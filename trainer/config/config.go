@@ -90,7 +90,7 @@ type DataConfig struct {
 // AlgorithmConfig is the `algorithm` section: from scores to advantages.
 type AlgorithmConfig struct {
 	AdvEstimator  string         `yaml:"adv_estimator" choices:"grpo,dr_grpo,rloo,opo,reinforce_plus_plus,reinforce_plus_plus_baseline,grpo_passk,global,rank,zscore,gigpo,tree_grpo,tree_node" doc:"advantage estimator; doc/algorithms.md has the formulas. All but gigpo take an episode of several turns by its whole reward. tree_grpo and tree_node give every node of a tree its own (rollout.tree, doc/trees.md)"`
-	NormByStd     bool           `yaml:"norm_adv_by_std_in_grpo" doc:"divide by the standard deviation of the group; false makes grpo the same as dr_grpo"`
+	NormByStd     bool           `yaml:"norm_adv_by_std_in_grpo" doc:"divide by the standard deviation of the group; false makes grpo the same as dr_grpo" needs:".adv_estimator=grpo|grpo_passk|gigpo|tree_grpo"`
 	Gamma         float64        `yaml:"gamma" min:"0" max:"1" doc:"discount of reinforce_plus_plus, by token, and of gigpo, by turn (its paper has 0.95)" needs:".adv_estimator=reinforce_plus_plus|gigpo"`
 	GroupStats    string         `yaml:"group_stats" choices:"episodes,turns" doc:"over what the mean and the standard deviation of a group go: its episodes, as in the papers, or its turns, each with its episode's reward, so that longer episodes weigh more (verl-agent's compute_mean_std_cross_steps, AgentFlow). Single answers are one turn" needs:"env.command!="`
 	GiGPO         GiGPO          `yaml:"gigpo"`
@@ -119,7 +119,7 @@ type GiGPO struct {
 
 // KLCtrl is the `algorithm.kl_ctrl` section.
 type KLCtrl struct {
-	Type     string  `yaml:"type" choices:"fixed,adaptive" doc:"fixed: kl_coef does not change; adaptive: it follows target_kl"`
+	Type     string  `yaml:"type" choices:"fixed,adaptive" doc:"fixed: kl_coef does not change; adaptive: it follows target_kl" needs:"algorithm.use_kl_in_reward=true"`
 	KLCoef   float64 `yaml:"kl_coef" min:"0" doc:"KL coefficient in the reward; the initial one if adaptive" needs:"algorithm.use_kl_in_reward=true"`
 	TargetKL float64 `yaml:"target_kl" min:"0" doc:"target of the adaptive coefficient, nats per token" needs:".type=adaptive algorithm.use_kl_in_reward=true"`
 	Horizon  float64 `yaml:"horizon" min:"1" doc:"number of answers over which it adapts; larger is slower" needs:".type=adaptive algorithm.use_kl_in_reward=true"`
@@ -153,7 +153,7 @@ type EnvConfig struct {
 // DPOConfig is the `dpo` section: the preference objective of gad dpo.
 type DPOConfig struct {
 	LossType       string  `yaml:"loss_type" choices:"sigmoid,hinge,ipo,exo_pair,nca_pair,robust,bco_pair,sppo_hard,aot,aot_unpaired,apo_zero,apo_down,discopop,sigmoid_norm,sft" doc:"preference loss, under TRL's names"`
-	Beta           float64 `yaml:"beta" doc:"DPO's beta: a smaller value lets the student move further from the reference. Above 0"`
+	Beta           float64 `yaml:"beta" doc:"DPO's beta: a smaller value lets the student move further from the reference. Above 0" needs:".loss_type!=sft"`
 	LabelSmoothing float64 `yaml:"label_smoothing" min:"0" max:"0.499" doc:"assumed share of wrongly ordered pairs, for sigmoid, robust, exo_pair, aot and aot_unpaired; for exo_pair 0 means 1e-3, as in its paper"`
 	Tau            float64 `yaml:"discopop_tau" doc:"temperature of discopop. Above 0" needs:".loss_type=discopop"`
 	Truncated      string  `yaml:"truncated" choices:"exclude,include" doc:"whether answers cut at the length limit take part in pairs"`
@@ -163,13 +163,13 @@ type DPOConfig struct {
 type RunConfig struct {
 	Output            string  `yaml:"default_local_dir" doc:"run folder (flag --output)" inherit:"no" alias:"output_dir"`
 	Resume            string  `yaml:"resume_from" doc:"run or checkpoint folder to start from or to resume (flag --resume)" inherit:"no"`
-	ResumeOptim       string  `yaml:"resume_optimizer" choices:"none,critic,both" doc:"which optimizer states the game takes from the warm-up checkpoint"`
+	ResumeOptim       string  `yaml:"resume_optimizer" choices:"none,critic,both" doc:"which optimizer states the game takes from the warm-up checkpoint" needs:".resume_from!="`
 	CriticWarmup      int     `yaml:"critic_warmup" min:"0" max:"1000000000" doc:"number of steps at the start in which only the discriminator learns (flag --critic-warmup)" stages:"warmup train" inherit:"no"`
 	CriticWarmupUntil float64 `yaml:"critic_warmup_until" min:"0" doc:"the discriminator learns alone until its smoothed loss is below this (critic/d_loss_distinct, where guessing gives 0.693); trainer.critic_warmup is then the least number of such steps, and the run becomes longer by the additional ones; 0: exactly trainer.critic_warmup steps" stages:"warmup train" fixed:"true" inherit:"no"`
 	CriticWarmupMax   int     `yaml:"critic_warmup_max" min:"1" max:"1000000000" doc:"largest number of such steps with trainer.critic_warmup_until" stages:"warmup train" inherit:"no" needs:".critic_warmup_until>0"`
 	WarmupActor       string  `yaml:"warmup_objective" choices:"sft,policy" doc:"the student's objective in the warm-up: sft (cross entropy on the teacher's answers) or policy" stages:"warmup"`
 	Objective         string  `yaml:"objective" choices:"cross_entropy,ranking" doc:"what gad sft learns: cross_entropy: the teacher's answers; ranking: the order of scored answers, rollout.n sampled ones and the teacher's of each row, kept by gad data rate --keep-answers (data.ratings). Its loss is the cross entropy of softmax(sequence log-probability) against softmax(score/tau) over a row's answers, tau falling from 1 to 0.1 over the run (flag --objective)" stages:"sft" fixed:"true" inherit:"no"`
-	TotalEpochs       int     `yaml:"total_epochs" min:"1" max:"1000000" doc:"passes over the data, if total_steps is 0" inherit:"no" alias:"num_train_epochs epochs"`
+	TotalEpochs       int     `yaml:"total_epochs" min:"1" max:"1000000" doc:"passes over the data, if total_steps is 0" inherit:"no" alias:"num_train_epochs epochs" needs:".total_steps=0"`
 	TotalSteps        int     `yaml:"total_steps" min:"0" max:"1000000000" doc:"number of steps; 0: as many as total_epochs takes" inherit:"no" alias:"max_steps trainer.total_training_steps"`
 	SaveFreq          int     `yaml:"save_freq" min:"0" max:"1000000000" doc:"steps between checkpoints; 0: only at the end" alias:"save_steps"`
 	TestFreq          int     `yaml:"test_freq" min:"0" max:"1000000000" doc:"steps between evaluations on data.val_files; 0: only at the end" alias:"eval_steps"`

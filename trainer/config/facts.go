@@ -129,22 +129,29 @@ func (c *Config) idle(stage Stage, key string) string {
 	if key == "critic.level" && c.Critic.ByToken() {
 		return "" // for single answers
 	}
+	if key == "data.ratings" && c.Data.Where == "" && !c.Ranks(stage) {
+		return "data.where is empty: no row is chosen by the ratings"
+	}
 	for _, need := range strings.Fields(f.ownTag("needs")) {
-		if why := c.unmet(key, need); why != "" {
+		if why := c.unmet(stage, key, need); why != "" {
 			return why
 		}
 	}
 	return ""
 }
 
-// unmet returns why the condition need of the setting key does not hold; "" if it does.
-func (c *Config) unmet(key, need string) string {
+// unmet returns why the condition need of the setting key does not hold, "" if it does, or if the stage
+// does not read the setting that it names.
+func (c *Config) unmet(stage Stage, key, need string) string {
 	at := strings.IndexAny(need, "=!>")
 	other, rule := need[:at], need[at:]
 	if strings.HasPrefix(other, ".") {
 		other = key[:strings.LastIndex(key, ".")] + other
 	}
 	f, _ := c.find(other)
+	if !f.readBy(stage) {
+		return ""
+	}
 	now := fmt.Sprint(f.value)
 	if f.value.Kind() == reflect.Slice && f.value.Len() == 0 {
 		now = ""

@@ -62,7 +62,8 @@ func (c *Config) idleWarnings(stage Stage) (warnings []string) {
 	}
 	defaults := StageDefaults(stage)
 	for f := range c.facts() {
-		if f.group || f.ownTag("needs") == "" && !strings.HasPrefix(f.key, "teacher.") {
+		if f.group || f.ownTag("needs") == "" && f.key != "data.ratings" &&
+			!strings.HasPrefix(f.key, "teacher.") {
 			continue
 		}
 		if d, _ := defaults.find(f.key); reflect.DeepEqual(d.value.Interface(),

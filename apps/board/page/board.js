@@ -443,10 +443,17 @@ const shortNames = { "critic/d_acc_distinct": "d_acc of distinct", "critic/d_acc
 
 const when = t => { const d = new Date(t); return Number.isNaN(d.getTime()) ? "" : d.toLocaleString(undefined, { dateStyle: "short", timeStyle: "short" }); };
 
+const timeLeft = r => {
+  const every = r.recent["timing_s/step"];
+  if (r.state !== "running" || !(r.total > r.step) || !(every > 0)) return null;
+  const minutes = Math.ceil((r.total - r.step) * every / 60);
+  return "about " + (minutes < 100 ? minutes + " min" : Math.round(minutes / 60) + " h") + " left";
+};
+
 const showHealth = () => {
   $("health-cards").replaceChildren(...state.board.runs.map(r => h("article", { class: "card" },
     h("header", {}, h("h3", {}, key(look(r.id)), r.name), h("span", { class: "verdict " + r.verdict }, verdictText(r)),
-      h("span", { class: "state" }, [r.stage || "stage not known yet", r.after ? "continues " + (r.after.run >= 0 ? state.board.runs[r.after.run].name : r.after.path + ", which is not on this board") + (r.after.step ? " from step " + r.after.step : "") : null, r.steps ? "step " + r.step + (r.total ? " of " + r.total : "") : "no steps yet", r.state + (r.at && r.state !== "running" ? " " + when(r.at) : "")].filter(x => x).join(" · "))),
+      h("span", { class: "state" }, [r.stage || "stage not known yet", r.after ? "continues " + (r.after.run >= 0 ? state.board.runs[r.after.run].name : r.after.path + ", which is not on this board") + (r.after.step ? " from step " + r.after.step : "") : null, r.steps ? "step " + r.step + (r.total ? " of " + r.total : "") : "no steps yet", r.state + (r.at && r.state !== "running" ? " " + when(r.at) : ""), timeLeft(r)].filter(x => x).join(" · "))),
     r.headline.length ? h("dl", { class: "figures" }, r.headline.map(name => {
       const m = metricOf(name), every = r.recent[name];
       return h("div", { title: name + ": " + m.doc }, h("dt", {}, shortNames[name] || name), h("dd", {}, figure(every), m.unit && m.unit !== "share" ? h("small", {}, " " + m.unit) : null));

@@ -82,8 +82,12 @@ func Arrange(app *cli.App, args []string) ([]string, error) {
 		flags = append(flags, a)
 		if _, is := f.(*cli.BoolFlag); !is && !inline {
 			if i+1 == len(args) {
-				return nil, fault.Usagef("%s: --%s: a value is missing: see gad %s --help", name,
-					key, name)
+				usage := ""
+				if f, ok := f.(cli.DocGenerationFlag); ok {
+					usage = f.GetUsage()
+				}
+				return nil, fault.Usagef("%s: --%s: a value is missing: %s (see gad %s --help)",
+					name, key, usage, name)
 			}
 			i++
 			value = args[i]
