@@ -71,13 +71,10 @@ var wordy = strings.Fields(`
 	internal/endpoint
 	internal/endpoint/endpointtest
 	internal/env
-	internal/gguf
 	internal/jinja
 	internal/modeltest
 	internal/report
-	internal/safetensors
 	internal/scoring
-	internal/vfs/vfstest
 	model
 	tokenizer`)
 

@@ -129,7 +129,7 @@ func (c *Config) idle(stage Stage, key string) string {
 	if key == "critic.level" && c.Critic.ByToken() {
 		return "" // for single answers
 	}
-	if key == "data.ratings" && c.Data.Where == "" && !c.Ranks(stage) {
+	if key == "data.ratings" && c.Data.Where == "" && !c.LearnsRanking(stage) {
 		return "data.where is empty: no row is chosen by the ratings"
 	}
 	for _, need := range strings.Fields(f.ownTag("needs")) {
