@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"gad/model/internal/files"
+	"gad/model/internal/sequence"
 	"io"
 	"maps"
 	"math"
@@ -12,10 +14,6 @@ import (
 	"slices"
 	"strings"
 )
-
-// ErrUnsupported is wrapped by the errors about models that gad reads correctly
-// but cannot compute: another architecture, rope rule or attention variant.
-var ErrUnsupported = errors.New("not supported")
 
 // ErrNotFinite is wrapped by the error of a model with a NaN or an infinity.
 var ErrNotFinite = errors.New("not finite")
@@ -57,8 +55,6 @@ type Config struct {
 	raw map[string]json.RawMessage // config.json as read, so that unknown keys survive a save
 }
 
-const maxConfigBytes = 1 << 20
-
 // ReadConfig reads dir/config.json, a file like it, or a GGUF file's metadata. What gad does
 // not compute is refused by name: other model types, windows and activations that their
 // families do not have, rope types but "default", "linear", "llama3" and "yarn", biases on
@@ -77,7 +73,7 @@ func ReadConfig(dir string) (Config, error) {
 		}
 		return c, err
 	}
-	text, name, err := placeOf(dir).config()
+	text, name, err := files.At(dir).Config()
 	if err != nil {
 		return Config{}, err
 	}
@@ -86,8 +82,8 @@ func ReadConfig(dir string) (Config, error) {
 		return Config{}, fmt.Errorf("model: %s: %w", name, err)
 	}
 	if c.DType == autoDType {
-		if f, err := placeOf(dir).tensors(); err == nil { // else loading says what is wrong
-			c.DType = storedDType(underPrefix(f))
+		if f, err := files.At(dir).Tensors(); err == nil { // else loading says what is wrong
+			c.DType = storedDType(files.UnderPrefix(f))
 			f.Close()
 		}
 	}
@@ -98,9 +94,9 @@ func ReadConfig(dir string) (Config, error) {
 const autoDType = "auto"
 
 // storedDType is the dtype of the embedding in f; float32 where it has none.
-func storedDType(f tensors) string {
-	if t, ok := f.Tensor(embedName); ok {
-		for name, code := range dtypeCode {
+func storedDType(f files.Tensors) string {
+	if t, ok := f.Tensor(files.EmbedName); ok {
+		for name, code := range files.DTypes {
 			if code == t.DType {
 				return name
 			}
@@ -489,7 +485,7 @@ func (c Config) validate() error {
 		return fmt.Errorf("key \"rope_local_base_freq\": %g: expected 1 to 1e12", c.LocalTheta)
 	}
 	if s := c.RopeScaling; s != nil {
-		if err := s.validate(); err != nil {
+		if err := s.Validate(); err != nil {
 			return err
 		}
 		if s.Type == "yarn" && c.RopeTheta == 1 {
@@ -500,7 +496,7 @@ func (c Config) validate() error {
 	if err := c.validateLayers(fam); err != nil {
 		return err
 	}
-	if _, ok := dtypeCode[c.DType]; !ok && c.DType != "" && c.DType != autoDType {
+	if _, ok := files.DTypes[c.DType]; !ok && c.DType != "" && c.DType != autoDType {
 		return fmt.Errorf("key \"dtype\": %q: %w: use float32, bfloat16 or float16 weights",
 			c.DType, ErrUnsupported)
 	}
@@ -618,7 +614,7 @@ func (c Config) encode(k Kind, dtype string) ([]byte, error) {
 		out["tie_word_embeddings"] = c.TieEmbeddings
 		out["use_cache"] = true
 		if s := c.RopeScaling; s != nil {
-			out["rope_scaling"] = s.encode()
+			out["rope_scaling"] = s.Encode()
 		}
 		c.encodeFamily(out)
 	}
@@ -713,12 +709,12 @@ func (c Config) FirstLayers(n int) Config {
 func (c Config) withLayers(layers []int) Config {
 	c.Layers = len(layers)
 	if c.Sliding != nil {
-		if c.Sliding = Pick(c.Sliding, layers); !slices.Contains(c.Sliding, true) {
+		if c.Sliding = sequence.Pick(c.Sliding, layers); !slices.Contains(c.Sliding, true) {
 			c.Sliding, c.Window, c.LocalTheta = nil, 0, 0
 		}
 	}
 	if c.NoRope != nil {
-		if c.NoRope = Pick(c.NoRope, layers); !slices.Contains(c.NoRope, true) {
+		if c.NoRope = sequence.Pick(c.NoRope, layers); !slices.Contains(c.NoRope, true) {
 			c.NoRope = nil
 		}
 	}

@@ -115,7 +115,7 @@ func (m *Model) angles(n int) error {
 	}
 	m.angle, m.angleN = t, n
 	for i, r := range m.spec.ropes {
-		m.be.Upload(t.Slice(i*size, (i+1)*size), r.table(n))
+		m.be.Upload(t.Slice(i*size, (i+1)*size), r.Table(n))
 	}
 	return nil
 }

@@ -50,7 +50,8 @@ func TestFiniteDifferences(t *testing.T) {
 		})
 	}
 	for which, seqs := range map[reads][]Seq{lastRows: seqsOf(29, 8, 3, 5),
-		turnRows: {{IDs: []int32{4, 5, 6, 7, 8, 9, 10, 11}, Spans: []Span{{2, 4}, {6, 8}}},
+		turnRows: {{IDs: []int32{4, 5, 6, 7, 8, 9, 10, 11},
+			Spans: []Span{{From: 2, To: 4}, {From: 6, To: 8}}},
 			Answer([]int32{4, 5, 9, 2, 7}, 2)}} {
 		t.Run([]string{lastRows: "scorer", turnRows: "scorer of turns"}[which],
 			func(t *testing.T) {

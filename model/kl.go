@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gad/internal/compute"
+	"gad/model/internal/sequence"
 )
 
 // The exact KL to another model needs no operation of its own. Products with the head give the
@@ -62,8 +63,8 @@ func (m *Model) AllKL(q *Model, seqs []Seq, temperature float64,
 	maxTokens int) (klST [][]float32, err error) {
 	own := func(mine []Seq) ([][]float32, error) {
 		klST := make([][]float32, len(mine))
-		for _, pack := range Packs(mine, maxTokens) {
-			rows, err := m.kl(q, Pick(mine, pack), temperature)
+		for _, pack := range sequence.Packs(mine, maxTokens) {
+			rows, err := m.kl(q, sequence.Pick(mine, pack), temperature)
 			if err != nil {
 				return nil, err
 			}

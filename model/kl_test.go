@@ -133,7 +133,8 @@ func TestKLGradOfSharedPrompts(t *testing.T) {
 		var seqs []Seq
 		for k := range 4 {
 			ids := []int32{3, 1, 4, 1, 5, int32(9 + k), int32(2 + 3*k), 6}
-			seqs = append(seqs, Seq{IDs: ids[:8-k/2], Spans: []Span{{3, 5}, {6 - k/2, 8 - k/2}}})
+			seqs = append(seqs, Seq{IDs: ids[:8-k/2],
+				Spans: []Span{{From: 3, To: 5}, {From: 6 - k/2, To: 8 - k/2}}})
 		}
 		weights := func(kl [][]float32) [][]float32 {
 			w := zeros(kl)

@@ -8,6 +8,7 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/philox"
+	"gad/model/internal/files"
 )
 
 // LoRA gives linear layers low-rank adapters (arXiv 2106.09685, equation 3): beside the
@@ -201,7 +202,7 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 	}
 	if o.Kind == Scorer {
 		d := m.cfg.Hidden
-		a.head = &compute.Param{Name: scoreName, Shape: []int{1, d}, Rows: 1, Cols: d, Decay: true}
+		a.head = &compute.Param{Name: files.ScoreName, Shape: []int{1, d}, Rows: 1, Cols: d, Decay: true}
 		a.params = append(a.params, a.head)
 	}
 	m.users++

@@ -2,10 +2,14 @@
 // internal/compute: parameters, forward and backward pass, sampling with a
 // cache of keys and values, AdamW, and the Hugging Face folder format.
 //
+//	internal/sequence       sequences of tokens, and packs of them: below this package
+//	internal/rope           rotary frequencies and tables: likewise
+//	internal/files          model folders and GGUF files, and their tensors: likewise
+//	names.go                what of these rooms is this package's
 //	spec.go, config.go      the families of models, and a model's numbers
-//	model.go, layers.go     parameters; taking layers out of a model
+//	model.go                parameters
 //	forward.go, rope.go     both passes of the network, and its positions
-//	pack.go, packs.go       sequences side by side in one pass, prompts shared
+//	pack.go                 sequences side by side in one pass, prompts shared
 //	gradients.go, all.go    memory of gradients; all sequences in passes of a size
 //	optimizer.go, schedule.go, settings.go  AdamW and its learning rate
 //	lora.go, adapter.go     adapters, and their files as peft has them
@@ -14,7 +18,7 @@
 //	rank.go, divergence.go  ranks of tokens among the vocabulary, KL between models
 //	kl.go, soft.go          the exact KL to another model, soft labels with a tail; gradients
 //	ranks.go, shards.go, zero.go  several processes, and AdamW's states divided among them
-//	folder.go, gguf.go, place.go, shapes.go  model folders and GGUF files
+//	folder.go, layers.go, shapes.go  loading and saving; some of the layers; known shapes
 //	plan.go, memory.go      what all of it takes
 //	backend.go              the operations that it runs on
 //
@@ -33,6 +37,7 @@ import (
 	"gad/internal/compute"
 	"gad/internal/philox"
 	"gad/internal/safetensors"
+	"gad/model/internal/files"
 )
 
 // Kind is the head on top of the backbone.
@@ -239,20 +244,14 @@ func (c Config) arrange(k Kind) layout {
 	l.norm = norm("model.norm.weight", d)
 	switch {
 	case k == Scorer:
-		l.head = add(scoreName, 1, d)
+		l.head = add(files.ScoreName, 1, d)
 	case c.TieEmbeddings:
 		l.head = l.embed
 	default:
-		l.head = add(headName, c.Vocab, d)
+		l.head = add(files.HeadName, c.Vocab, d)
 	}
 	return l
 }
-
-const (
-	embedName = "model.embed_tokens.weight"
-	headName  = "lm_head.weight"
-	scoreName = "score.weight"
-)
 
 // alloc makes a model whose weights are zero. On an error nothing stays allocated.
 func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
@@ -292,7 +291,7 @@ func New(be Backend, c Config, o Options) (*Model, error) {
 	}
 	for i, p := range m.params {
 		switch {
-		case p.Name == scoreName:
+		case p.Name == files.ScoreName:
 			m.draw(p, i, o.ScoreInit)
 		case len(p.Shape) == 2:
 			m.draw(p, i, c.initRange())
@@ -313,7 +312,7 @@ func New(be Backend, c Config, o Options) (*Model, error) {
 func (m *Model) draw(p *compute.Param, i int, std float64) {
 	if m.opt.Repeat {
 		numbers := repeated()
-		m.fill(p, func(j int) float32 { return float32(std) * numbers[j%chunk] })
+		m.fill(p, func(j int) float32 { return float32(std) * numbers[j%files.Chunk] })
 		return
 	}
 	m.fill(p, func(j int) float32 {
@@ -324,12 +323,9 @@ func (m *Model) draw(p *compute.Param, i int, std float64) {
 	})
 }
 
-// chunk is the number of elements that pass through host memory at a time.
-const chunk = 1 << 18
-
 // repeated are what Options.Repeat repeats.
 var repeated = sync.OnceValue(func() []float32 {
-	x := make([]float32, chunk)
+	x := make([]float32, files.Chunk)
 	for i := range x {
 		x[i] = float32(philox.Norm(1, philox.Init, 0, uint64(i), 0))
 	}
@@ -342,9 +338,9 @@ func (m *Model) fill(p *compute.Param, f func(i int) float32) {
 		m.refresh(p)
 		return
 	}
-	buf := make([]float32, min(chunk, p.Len()))
-	for lo := 0; lo < p.Len(); lo += chunk {
-		b := buf[:min(chunk, p.Len()-lo)]
+	buf := make([]float32, min(files.Chunk, p.Len()))
+	for lo := 0; lo < p.Len(); lo += files.Chunk {
+		b := buf[:min(files.Chunk, p.Len()-lo)]
 		var wg sync.WaitGroup
 		share := (len(b) + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0)
 		for at := 0; at < len(b); at += share {

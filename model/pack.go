@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"gad/internal/compute"
+	"gad/model/internal/sequence"
 )
 
 // pack is sequences laid end to end. Adjacent sequences with the same prompt share its tokens:
@@ -20,7 +21,7 @@ type pack struct {
 	scored        []int32  // the rows that are scored, each once
 	scores        []int32  // [N] index in scored of each score, sequence by sequence
 	laid          struct { // of the group that is being laid
-		tree
+		sequence.Tree
 		from  []int    // where each sequence begins in rows
 		rows  []int32  // of the tokens, sequence by sequence
 		at    []uint64 // of the trained tokens: row, then number
@@ -54,7 +55,7 @@ func (m *Model) pack(seqs []Seq, which reads) (*pack, error) {
 			return nil, fmt.Errorf("model: sequence %d: %d tokens: more than max_position_embeddings %d: cut it or drop it", i, n, m.cfg.MaxPosition)
 		}
 		if which == trainedRows || which == turnRows && len(s.Spans) > 0 {
-			if err := s.checkSpans(); err != nil {
+			if err := s.Check(); err != nil {
 				return nil, fmt.Errorf("model: sequence %d: %w", i, err)
 			}
 		}
@@ -65,7 +66,7 @@ func (m *Model) pack(seqs []Seq, which reads) (*pack, error) {
 	}
 	for lo := 0; lo < len(seqs); {
 		hi := lo + 1
-		for hi < len(seqs) && !m.apart && sharePrompt(seqs[lo], seqs[hi]) {
+		for hi < len(seqs) && !m.apart && sequence.SharePrompt(seqs[lo], seqs[hi]) {
 			hi++
 		}
 		p.lay(seqs[lo:hi], which)
@@ -84,7 +85,7 @@ func (m *Model) pack(seqs []Seq, which reads) (*pack, error) {
 // which several tokens are predicted: the last ones of a run that has branches.
 func (p *pack) lay(group []Seq, which reads) {
 	g := &p.laid
-	g.grow(group)
+	g.Grow(group)
 	all := 0
 	g.from = g.from[:0]
 	for _, s := range group {
@@ -93,15 +94,15 @@ func (p *pack) lay(group []Seq, which reads) {
 	}
 	g.rows = slices.Grow(g.rows[:0], all)[:all]
 	first := int32(len(p.Parent))
-	for _, r := range g.runs {
+	for _, r := range g.Runs {
 		at, parent := len(p.ids), int32(-1)
-		if r.parent >= 0 {
-			parent = first + int32(r.parent)
+		if r.Parent >= 0 {
+			parent = first + int32(r.Parent)
 		}
-		p.segment(group[g.order[r.lo]].IDs[r.from:r.to], r.from, parent)
-		for _, s := range g.order[r.lo:r.hi] {
-			for t := r.from; t < r.to; t++ {
-				g.rows[g.from[s]+t] = int32(at + t - r.from)
+		p.segment(group[g.Order[r.Lo]].IDs[r.From:r.To], r.From, parent)
+		for _, s := range g.Order[r.Lo:r.Hi] {
+			for t := r.From; t < r.To; t++ {
+				g.rows[g.from[s]+t] = int32(at + t - r.From)
 			}
 		}
 	}
@@ -118,7 +119,7 @@ func (p *pack) lay(group []Seq, which reads) {
 			continue
 		}
 		for k := range s.Turns() {
-			row := rows[s.turnEnd(k)]
+			row := rows[s.TurnEnd(k)]
 			n, ok := known[row]
 			if ok {
 				p.scores = append(p.scores, n)

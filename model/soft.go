@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"gad/model/internal/sequence"
 	"math"
 	"slices"
 )
@@ -29,7 +30,7 @@ func NewSoftLabel(ids []int32, logp []float64) (l SoftLabel, err error) {
 		order[k] = k
 	}
 	slices.SortFunc(order, func(a, b int) int { return int(ids[a]) - int(ids[b]) })
-	l.IDs, l.Logp = Pick(ids, order), Pick(logp, order)
+	l.IDs, l.Logp = sequence.Pick(ids, order), sequence.Pick(logp, order)
 	for k, x := range l.Logp {
 		if !(x <= overOne && x >= -math.MaxFloat64) {
 			return SoftLabel{}, fmt.Errorf("model: soft label: token %d has the log-probability %g: must be finite and at most 0", l.IDs[k], x)
@@ -184,8 +185,8 @@ func (m *Model) allSoftLabels(seqs []Seq, k, vocab int, own bool, temperature fl
 	}
 	labelsST = make([][]SoftLabel, len(seqs))
 	var z []float32
-	for _, pack := range Packs(seqs, maxTokens) {
-		if err := m.hidden(Pick(seqs, pack)); err != nil {
+	for _, pack := range sequence.Packs(seqs, maxTokens) {
+		if err := m.hidden(sequence.Pick(seqs, pack)); err != nil {
 			return nil, err
 		}
 		rows, v, most := m.pk.rows, m.cfg.Vocab, min(m.Vocab(), vocab)

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"gad/model/internal/rope"
 	"math"
 	"slices"
 	"strings"
@@ -32,8 +33,8 @@ type spec struct {
 	act               activation
 	scale             float64 // of attention
 	embed, residual   float64
-	final             float64 // 1 for a scorer
-	ropes             []rope  // that layers refer to
+	final             float64         // 1 for a scorer
+	ropes             []rope.Rotation // that layers refer to
 	layers            []layer
 }
 
@@ -152,10 +153,10 @@ func (c *Config) spec(k Kind) spec {
 	if k == LM {
 		s.final = 1 / or(c.LogitDivisor, 1)
 	}
-	s.ropes = []rope{{c.HeadDim, c.RopeTheta, c.RopeScaling}}
+	s.ropes = []rope.Rotation{{HeadDim: c.HeadDim, Theta: c.RopeTheta, Scaling: c.RopeScaling}}
 	local := 0
 	if c.LocalTheta > 0 && c.Window > 0 {
-		s.ropes, local = append(s.ropes, rope{c.HeadDim, c.LocalTheta, nil}), 1
+		s.ropes, local = append(s.ropes, rope.Rotation{HeadDim: c.HeadDim, Theta: c.LocalTheta}), 1
 	}
 	s.layers = make([]layer, c.Layers)
 	for i := range s.layers {
