@@ -18,10 +18,10 @@ import (
 	"gad/internal/conf"
 	"gad/internal/endpoint"
 	"gad/internal/fault"
-	"gad/internal/scoring"
 	"gad/trainer"
 	"gad/trainer/config"
 	"gad/trainer/saved"
+	"gad/trainer/scoring"
 )
 
 // stageFlag is a flag that sets a configuration key.
