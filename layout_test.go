@@ -96,10 +96,15 @@ reference: model
 algos:
 
 # the network and its rooms
-model: comm compute folder philox safetensors files rope sequence
+model: comm compute folder philox safetensors architecture files logits pages rope sequence
+    workspace
+model/internal/architecture: rope
 model/internal/files: folder gguf safetensors rope
+model/internal/logits: compute
+model/internal/pages:
 model/internal/rope:
 model/internal/sequence:
+model/internal/workspace: compute
 device: cpu cuda model
 
 # rows, text and checkpoints

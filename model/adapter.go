@@ -379,8 +379,8 @@ func (m *Model) merge(dst compute.Tensor, w *compute.Param) error {
 	step := max(1, mergeElements/w.Cols)
 	for lo := 0; lo < w.Rows; lo += step {
 		hi := min(w.Rows, lo+step)
-		part := m.ws.get("merged rows", compute.Narrow, (hi-lo)*w.Cols)
-		if err := m.ws.take(); err != nil {
+		part := m.ws.Get("merged rows", compute.Narrow, (hi-lo)*w.Cols)
+		if err := m.ws.Take(); err != nil {
 			return err
 		}
 		m.be.LinearGrad(part, &frozen, nil, ad.b.W.Slice(lo*ad.b.Cols, hi*ad.b.Cols),

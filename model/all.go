@@ -1,7 +1,6 @@
 package model
 
 import (
-	"encoding/json"
 	"gad/model/internal/sequence"
 	"slices"
 )
@@ -86,14 +85,4 @@ func (m *Model) ownScores(seqs []Seq, which reads, maxTokens int) ([][]float32, 
 		}
 	}
 	return scores, nil
-}
-
-// Kind is what the folder that c was read from holds; LM for a new model.
-func (c Config) Kind() Kind {
-	var classes []string
-	if json.Unmarshal(c.raw["architectures"], &classes) == nil && len(classes) == 1 &&
-		classes[0] == c.class(Scorer) {
-		return Scorer
-	}
-	return LM
 }

@@ -134,7 +134,8 @@ func TestBranchingSequences(t *testing.T) {
 			for _, s := range Segments(seqs) {
 				all += s.Tokens
 			}
-			if want := distinct(seqs[:16]) + distinct(seqs[16:21]) + distinct(seqs[21:]); got.tokens != want || all != want {
+			if want := distinct(seqs[:16]) + distinct(seqs[16:21]) + distinct(seqs[21:]); got.tokens != want ||
+				all != want {
 				t.Errorf("%d tokens are computed, Segments has %d, different ones are %d",
 					got.tokens, all, want)
 			}

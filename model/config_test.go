@@ -14,6 +14,7 @@ import (
 
 	"gad/internal/compute/ref"
 	"gad/internal/hostile"
+	"gad/model/internal/architecture"
 	"gad/model/internal/files"
 )
 
@@ -275,7 +276,7 @@ func TestLoadAllocatesNothingForLies(t *testing.T) {
 func TestConfigKeys(t *testing.T) {
 	for _, name := range slices.Concat(architectures, lmFolders, scorerFolders) {
 		c := tiny("Qwen3")
-		if _, ok := families[name]; ok {
+		if _, ok := architecture.Families[name]; ok {
 			c = tiny(name)
 		} else {
 			var err error
@@ -425,7 +426,7 @@ func planned(t *testing.T, c Config) {
 		_, peak := be.Memory()
 		got, want := c.Plan(be, o).Total(), peak
 		// Not in the plan: the rotary table, and what grows with rows, not with tokens.
-		small := int64(8 * (128*c.HeadDim*len(c.spec(LM).ropes) + 8*50 + 10*c.Hidden))
+		small := int64(8 * (128*c.HeadDim*len(c.spec(LM).Ropes) + 8*50 + 10*c.Hidden))
 		if got > want || got+small < want {
 			t.Errorf("%s: %+v: plan of %d bytes, model took %d", c.Architecture, o, got, want)
 		}

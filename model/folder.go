@@ -275,8 +275,8 @@ func (m *Model) Weights() []Weight {
 				return m.read(p.Name, p.W, dst, lo)
 			}
 			if merged != p {
-				merged, sum = nil, m.ws.get("merged weight", compute.Narrow, p.Len())
-				if err := m.ws.take(); err != nil {
+				merged, sum = nil, m.ws.Get("merged weight", compute.Narrow, p.Len())
+				if err := m.ws.Take(); err != nil {
 					return err
 				}
 				m.be.Copy(sum, p.W)
@@ -382,4 +382,54 @@ func (m *Model) Save(create func(name string) (io.WriteCloser, error), dtype str
 		return fmt.Errorf("model: save: %w", err)
 	}
 	return nil
+}
+
+// ReadConfig reads dir/config.json, a file like it, or a GGUF file's metadata. What gad does
+// not compute is refused by name: other model types, windows and activations that their
+// families do not have, rope types but "default", "linear", "llama3" and "yarn", biases on
+// other projections, soft-capped logits, quantized weights. Such errors wrap ErrUnsupported.
+func ReadConfig(dir string) (Config, error) {
+	if a, has, err := adapterOf(dir); err != nil {
+		return Config{}, err
+	} else if has {
+		base, err := baseDir(dir, a)
+		if err != nil {
+			return Config{}, err
+		}
+		c, err := ReadConfig(base)
+		if err == nil && a.Kind == Scorer {
+			return c.With("architectures", []string{c.class(Scorer)})
+		}
+		return c, err
+	}
+	text, name, err := files.At(dir).Config()
+	if err != nil {
+		return Config{}, err
+	}
+	c, err := parseConfig(text)
+	if err != nil {
+		return Config{}, fmt.Errorf("model: %s: %w", name, err)
+	}
+	if c.DType == autoDType {
+		if f, err := files.At(dir).Tensors(); err == nil { // else loading says what is wrong
+			c.DType = storedDType(files.UnderPrefix(f))
+			f.Close()
+		}
+	}
+	return c, nil
+}
+
+// autoDType is the dtype of a config.json that leaves it to the weights.
+const autoDType = "auto"
+
+// storedDType is the dtype of the embedding in f; float32 where it has none.
+func storedDType(f files.Tensors) string {
+	if t, ok := f.Tensor(files.EmbedName); ok {
+		for name, code := range files.DTypes {
+			if code == t.DType {
+				return name
+			}
+		}
+	}
+	return "float32"
 }

@@ -10,6 +10,7 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/compute/ref"
+	"gad/model/internal/logits"
 )
 
 // klWeights are weights of the divergences of sequences of 6, 2 and 4 trained tokens that share
@@ -260,7 +261,7 @@ func TestKLInChunks(t *testing.T) {
 	q, err := New(be, c, Options{Seed: 2})
 	must(t, err)
 	seqs := seqsOf(c.Vocab, 6, 12, 4)
-	if n := rankRows(c.Vocab); n >= 12 {
+	if n := logits.Rows(c.Vocab); n >= 12 {
 		t.Fatalf("%d rows fit at once", n)
 	}
 	all, err := p.AllKL(q, seqs, 1, 1000)

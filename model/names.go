@@ -1,16 +1,29 @@
 package model
 
 import (
+	"errors"
+	"gad/internal/compute"
+	"gad/model/internal/architecture"
 	"gad/model/internal/rope"
 	"gad/model/internal/sequence"
 )
 
 // Names of the rooms below that are this package's for who works with a model: its sequences
-// (sequence) and its rotary positions (rope).
+// (sequence), its rotary positions (rope) and its kind (architecture); and names of the operations
+// that it runs on.
 
 // ErrUnsupported is wrapped by the errors about models that gad reads correctly
 // but cannot compute: another architecture, rope rule or attention variant.
 var ErrUnsupported = rope.ErrUnsupported
+
+// Kind is the head on top of the backbone.
+type Kind = architecture.Kind
+
+// The kinds of model: see package architecture.
+const (
+	LM     = architecture.LM
+	Scorer = architecture.Scorer
+)
 
 // Types of a model's settings and of its sequences.
 type (
@@ -42,3 +55,29 @@ func PacksByShard(seqs []Seq, shards [][]int, maxTokens int) (packsK [][][]int) 
 
 // Segments returns the tokens that one pass over seqs computes: see sequence.Segments.
 func Segments(seqs []Seq) []Segment { return sequence.Segments(seqs) }
+
+// Backend is a device that models compute on, opened by the package device. Callers
+// pass it on and close it; its other methods are the operations that a model is made of.
+type Backend = compute.Backend
+
+// Footprint is the sizes of a backend's memory, known before it is opened, for Config.Plan
+// (device.Options.Footprint). Every Backend is one.
+type Footprint = compute.Footprint
+
+// Param is one tensor of a model's parameters: its Name in the Hugging Face folder, its
+// Shape, and how many rows and columns it has as a matrix (Rows, Cols; Len is the
+// product). Model.Params lists them.
+type Param = compute.Param
+
+// Sampling is how a token is drawn: from softmax(logits/Temperature), of which only the
+// TopK most probable tokens are kept, then the smallest set with at least the
+// probability TopP, then those at least MinP times as probable as the most probable.
+// A filter that is zero is off. Temperature 0 takes the most probable token.
+type Sampling = compute.Sampling
+
+// ErrMemory is wrapped by the error of a model or an optimizer for which the backend has
+// too little memory.
+var ErrMemory = compute.ErrMemory
+
+// errNoBackend is the error of a model that is opened without a backend.
+var errNoBackend = errors.New("model: the backend is nil: open one with device.Open")

@@ -238,7 +238,7 @@ func invTemp(temperature float64) (float64, error) {
 
 // packed is Attention over the sequences of the pack.
 func (m *Model) packed(i int, b *block, posN []int32) {
-	l := m.spec.layers[i]
+	l := m.spec.Layers[i]
 	m.rotate(l, b.qNHE, b.kNKE, b.qkNHE, posN, false)
 	m.be.Attention(b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, m.attnShape(l), m.pk.Pack)
 }
@@ -247,9 +247,9 @@ func (m *Model) packed(i int, b *block, posN []int32) {
 func (m *Model) heads(p *pack) compute.HeadOut {
 	r := len(p.rows)
 	return compute.HeadOut{
-		LogpR: m.ws.get("log-probabilities [R]", compute.Wide, r),
-		EntR:  m.ws.get("entropies [R]", compute.Wide, r),
-		LseR:  m.ws.get("logit sums [R]", compute.Wide, r),
+		LogpR: m.ws.Get("log-probabilities [R]", compute.Wide, r),
+		EntR:  m.ws.Get("entropies [R]", compute.Wide, r),
+		LseR:  m.ws.Get("logit sums [R]", compute.Wide, r),
 	}
 }
 
@@ -282,7 +282,7 @@ func (m *Model) LogProbs(seqs []Seq, temperature float64) (logpST, entST [][]flo
 	}
 	a := m.activations(len(p.ids), keepNothing)
 	out := m.heads(p)
-	if err := m.ws.take(); err != nil {
+	if err := m.ws.Take(); err != nil {
 		return nil, nil, err
 	}
 	m.forward(a, p.ids, p.pos, m.packed)
@@ -340,9 +340,9 @@ func (m *Model) logProbGrad(seqs []Seq, temperature float64, x *klPass,
 	a := m.activations(len(p.ids), m.keeps())
 	out := m.heads(p)
 	dlogp, dent :=
-		m.ws.get("gradient of log-probabilities [R]", compute.Wide, r),
-		m.ws.get("gradient of entropies [R]", compute.Wide, r)
-	if err := m.ws.take(); err != nil {
+		m.ws.Get("gradient of log-probabilities [R]", compute.Wide, r),
+		m.ws.Get("gradient of entropies [R]", compute.Wide, r)
+	if err := m.ws.Take(); err != nil {
 		return err
 	}
 	m.forward(a, p.ids, p.pos, m.packed)
@@ -406,8 +406,8 @@ func (m *Model) scores(seqs []Seq, which reads) ([]float32, error) {
 	}
 	a := m.activations(len(p.ids), keepNothing)
 	n := len(p.scored)
-	s := m.ws.get("scores [N]", compute.Wide, n)
-	if err := m.ws.take(); err != nil {
+	s := m.ws.Get("scores [N]", compute.Wide, n)
+	if err := m.ws.Take(); err != nil {
 		return nil, err
 	}
 	m.forward(a, p.ids, p.pos, m.packed)
@@ -464,9 +464,9 @@ func (m *Model) scoreGrad(seqs []Seq, which reads,
 	a := m.activations(len(p.ids), m.keeps())
 	n := len(p.scored)
 	s, ds :=
-		m.ws.get("scores [N]", compute.Wide, n),
-		m.ws.get("gradient of scores [N]", compute.Wide, n)
-	if err := m.ws.take(); err != nil {
+		m.ws.Get("scores [N]", compute.Wide, n),
+		m.ws.Get("gradient of scores [N]", compute.Wide, n)
+	if err := m.ws.Take(); err != nil {
 		return err
 	}
 	m.forward(a, p.ids, p.pos, m.packed)

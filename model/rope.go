@@ -1,6 +1,7 @@
 package model
 
 import (
+	"gad/model/internal/architecture"
 	"gad/model/internal/rope"
 	"maps"
 	"math"
@@ -21,9 +22,9 @@ var ropeKeys = map[string][]string{
 
 // rope reads the rotary settings: rope_parameters of transformers 5, one for all layers or
 // one for each type of layer, or rope_theta and rope_scaling of transformers 4.
-func (r *reader) rope(c *Config, fam family) {
-	c.RopeTheta = r.float("rope_theta", or(fam.theta, 10000))
-	byType := fam.windows == layerByType
+func (r *reader) rope(c *Config, fam architecture.Family) {
+	c.RopeTheta = r.float("rope_theta", or(fam.Theta, 10000))
+	byType := fam.Windows == architecture.LayerByType
 	if byType {
 		c.LocalTheta = r.float("rope_local_base_freq", 10000)
 	}
