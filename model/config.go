@@ -464,7 +464,7 @@ func (c Config) validateLayers(fam architecture.Family) error {
 	windows := fam.Windows == architecture.EveryLayer || fam.Windows == architecture.LayerByType
 	if c.Window < 0 || c.Window > 1<<26 || c.Window > 0 && !windows ||
 		fam.Windows != architecture.LayerByType &&
-		c.Sliding != nil {
+			c.Sliding != nil {
 		return fmt.Errorf("key \"sliding_window\": %d: %w for %s: expected 0 for none", c.Window,
 			ErrUnsupported, c.Architecture)
 	}

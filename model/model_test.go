@@ -70,7 +70,7 @@ func tiny(arch string) Config {
 		Architecture: arch, Hidden: 12, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 6, FFN: 20,
 		Vocab: 29, MaxPosition: 128,
 		RMSEps: 1e-5, RopeTheta: 1e4, QKVBias: f.Spec.QKVBias,
-		QKNorm: f.Spec.QKNorm != architecture.NoNorm,
+		QKNorm:    f.Spec.QKNorm != architecture.NoNorm,
 		InitRange: 0.4, TieEmbeddings: arch == "Qwen2" || arch == "Granite",
 	}
 	switch f.Windows {
