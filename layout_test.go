@@ -24,102 +24,166 @@ import (
 // mathematics can be read and checked alone; checkpoint knows names and bytes and
 // no model; everything that computes goes through internal/compute.
 //
-// The trainer has rooms, from the lowest up: config (what a run is told), saved (what lies on
-// the disk), encode (rows to tokens), episode (conversations with an environment), export, plan,
-// quality, and the loop itself. What only looks at
-// runs (apps/board, apps/doctor, apps/demo) stands on the rooms and not on the loop.
+// The trainer has rooms: config (what a run is told), saved (what lies on the disk), encode (rows
+// to tokens), episode (conversations with an environment), export, plan, quality, and the loop
+// itself. What only looks at runs (apps/board, apps/doctor, apps/demo) stands on the rooms and not
+// on the loop.
 //
 // A test may import what its package may, directly or not, and the doubles.
-var house = map[string]string{
-	".":               "",
-	"cmd/gad":         "apps/bench apps/board apps/chat apps/collect apps/create apps/demo apps/doctor apps/eval apps/fidelity apps/games apps/generate apps/judge apps/openenv apps/planner apps/play apps/pull apps/rate apps/rubric apps/score apps/serve apps/session apps/soft apps/study apps/task checkpoint cmd/gad/line data device internal/comm internal/comm/mpi internal/comm/tcp internal/compute internal/compute/cost internal/compute/cpu internal/compute/cuda internal/conf internal/endpoint internal/env internal/fault internal/report internal/scoring internal/vfs model tokenizer trainer trainer/config trainer/encode trainer/export trainer/plan trainer/quality trainer/saved",
-	"cmd/gad/line":    "internal/conf internal/fault trainer/config",
-	"apps/bench":      "actor algos critic internal/comm internal/compute internal/compute/cost internal/compute/cpu model reference trainer/config",
-	"apps/collect":    "apps/session checkpoint data internal/endpoint internal/env internal/fault internal/journal internal/report internal/vfs",
-	"apps/pull":       "internal/fault internal/report internal/vfs",
-	"apps/demo":       "apps/task data internal/compute internal/textmetrics internal/vfs model tokenizer trainer/config trainer/quality trainer/saved",
-	"apps/study":      "internal/conf internal/fault internal/report internal/vfs",
-	"apps/task":       "apps/create apps/session data device internal/fault internal/philox internal/vfs model tokenizer trainer/export",
-	"apps/games":      "apps/task internal/env internal/philox",
-	"apps/openenv":    "internal/env",
-	"apps/planner":    "internal/endpoint internal/env internal/philox internal/vfs",
-	"trainer/config":  "actor algos critic data internal/conf internal/report model",
-	"trainer/episode": "data internal/env internal/philox model tokenizer",
-	"trainer/encode":  "critic data model tokenizer trainer/config",
-	"trainer/quality": "critic data internal/checker internal/fault internal/philox internal/report internal/textmetrics model tokenizer trainer/config trainer/encode trainer/plan",
-	"trainer/export":  "checkpoint internal/compute/cpu internal/gguf internal/vfs model tokenizer trainer/config trainer/saved",
-	"trainer/plan":    "checkpoint data internal/compute internal/compute/cost internal/compute/cpu internal/report internal/vfs model tokenizer trainer/config trainer/encode trainer/saved",
-	"trainer/saved":   "checkpoint critic data internal/gguf internal/report internal/vfs model tokenizer trainer/config",
-	"apps/doctor":     "checkpoint internal/report internal/safetensors internal/vfs trainer/config trainer/saved",
-	"trainer":         "actor algos checkpoint critic data internal/checker internal/comm internal/compute internal/compute/cpu internal/conf internal/env internal/fault internal/philox internal/report internal/safetensors internal/textmetrics internal/vfs model reference tokenizer trainer/config trainer/encode trainer/episode trainer/export trainer/plan trainer/quality trainer/saved",
-	"actor":           "algos model",
-	"critic":          "algos internal/philox model",
-	"reference":       "model",
-	"device":          "internal/compute/cpu internal/compute/cuda model",
-	"model":           "internal/comm internal/compute internal/folder internal/gguf internal/philox internal/safetensors",
-	"data":            "data/arrow data/input data/layout data/parquet internal/folder internal/vfs",
-	"data/arrow":      "data/input data/layout",
-	"data/parquet":    "data/input data/layout",
-	"data/layout":     "data/input",
-	"data/input":      "",
-	"tokenizer":       "internal/folder internal/gguf internal/jinja",
-	"algos":           "",
-	"checkpoint":      "internal/vfs",
+var house = rooms(`
+.:
 
-	"internal/checker":               "data internal/child",
-	"internal/child":                 "",
-	"internal/compute":               "",
-	"internal/compute/ref":           "internal/compute",
-	"internal/compute/cpu":           "internal/compute",
-	"internal/compute/cost":          "internal/compute internal/compute/cuda",
-	"internal/compute/cuda":          "internal/compute internal/compute/cuda/driver internal/compute/cuda/kernels",
-	"internal/compute/cuda/driver":   "",
-	"internal/compute/cuda/kernels":  "",
-	"internal/compute/computetest":   "internal/compute internal/compute/ref",
-	"internal/conf":                  "",
-	"internal/endpoint":              "internal/vfs",
-	"internal/endpoint/endpointtest": "",
-	"internal/env":                   "internal/child",
-	"internal/folder":                "",
-	"internal/jinja":                 "",
-	"internal/gguf":                  "internal/folder internal/safetensors",
-	"internal/gguf/gguftest":         "",
-	"internal/hostile":               "",
-	"internal/modeltest":             "actor critic data internal/compute internal/compute/cpu internal/vfs model tokenizer",
-	"internal/philox":                "",
-	"internal/report":                "internal/vfs",
-	"internal/safetensors":           "internal/folder",
-	"internal/grammar":               "",
-	"internal/scoring":               "internal/endpoint model",
-	"internal/textmetrics":           "internal/philox",
-	"internal/vfs":                   "",
-	"internal/vfs/vfstest":           "internal/vfs",
-	"apps/chat/chattest":             "",
-	"apps/pull/hubtest":              "",
-	"apps/session/sessiontest":       "apps/session data internal/report internal/vfs internal/vfs/vfstest",
-	"apps/collect/collecttest":       "internal/endpoint/endpointtest internal/vfs internal/vfs/vfstest",
-	"apps/play/playtest":             "internal/vfs",
-	"apps/judge/judgetest":           "apps/judge internal/endpoint/endpointtest",
-	"internal/fault":                 "",
-	"internal/journal":               "internal/vfs",
-	"apps/session":                   "checkpoint critic data device internal/compute internal/fault internal/journal internal/report internal/vfs model tokenizer trainer/saved",
-	"apps/create":                    "apps/session device internal/fault model tokenizer trainer/export trainer/saved",
-	"apps/soft":                      "apps/session data internal/fault internal/report internal/scoring model trainer/encode trainer/saved",
-	"apps/rate":                      "apps/session data internal/checker internal/compute internal/report model tokenizer trainer/encode trainer/saved",
-	"apps/rubric":                    "apps/judge apps/session checkpoint internal/checker internal/child internal/endpoint internal/fault internal/journal internal/report internal/vfs",
-	"apps/fidelity":                  "apps/session critic data device internal/compute internal/fault internal/report model tokenizer trainer/config trainer/encode trainer/quality trainer/saved",
-	"apps/score":                     "apps/session model trainer/encode",
-	"apps/chat":                      "apps/session internal/compute internal/fault model tokenizer",
-	"apps/eval":                      "apps/judge apps/play apps/session checkpoint data device internal/compute internal/endpoint internal/fault internal/journal internal/report internal/textmetrics internal/vfs model trainer/config trainer/encode trainer/episode trainer/quality trainer/saved",
-	"apps/generate":                  "apps/play apps/session data internal/compute internal/fault internal/report model tokenizer trainer/encode trainer/episode trainer/saved",
-	"apps/play":                      "apps/session data internal/env internal/fault internal/report model tokenizer trainer/config trainer/encode trainer/episode",
-	"apps/judge":                     "internal/endpoint internal/journal internal/textmetrics",
-	"apps/serve":                     "data internal/grammar model tokenizer trainer/encode",
-	"apps/board":                     "checkpoint internal/conf internal/report internal/vfs trainer/config trainer/saved",
-	"internal/comm":                  "",
-	"internal/comm/mpi":              "internal/comm",
-	"internal/comm/tcp":              "internal/comm",
-	"internal/comm/commtest":         "internal/comm",
+# commands
+cmd/gad: apps/* trainer/* checkpoint line data device comm mpi tcp compute cost cpu cuda conf
+    endpoint env fault report vfs model tokenizer trainer
+cmd/gad/line: conf fault config
+
+# applications: one for a command, by its name; what several share stands beside them
+apps/bench: actor algos critic comm compute cost cpu model reference config
+apps/board: checkpoint conf report vfs config saved
+apps/chat: session compute fault model tokenizer
+apps/chat/chattest:
+apps/collect: session checkpoint data endpoint env fault journal report vfs
+apps/collect/collecttest: endpointtest vfs vfstest
+apps/data/score: session data fault report model encode saved scoring
+apps/demo: task data compute textmetrics vfs model tokenizer config quality saved
+apps/doctor: checkpoint report safetensors vfs config saved
+apps/env/games: task env philox
+apps/env/openenv: env
+apps/env/planner: endpoint env philox vfs
+apps/eval: judge play session checkpoint data device compute endpoint fault journal report
+    textmetrics vfs model config encode episode quality saved
+apps/fidelity: session critic data device compute fault report model tokenizer config encode
+    quality saved
+apps/generate: play session data compute fault report model tokenizer encode episode saved
+apps/init: session device fault model tokenizer export saved
+apps/judge: endpoint journal textmetrics
+apps/judge/judgetest: judge endpointtest
+apps/play: session data env fault report model tokenizer config encode episode
+apps/play/playtest: vfs
+apps/pull: fault report vfs
+apps/pull/hubtest:
+apps/rate: session data compute report model tokenizer checker encode saved
+apps/rubric: judge session checkpoint child endpoint fault journal report vfs checker
+apps/score: session model encode
+apps/serve: data grammar model tokenizer encode
+apps/session: checkpoint critic data device compute fault journal report vfs model tokenizer
+    saved
+apps/session/sessiontest: session data report vfs vfstest
+apps/study: conf fault report vfs
+apps/task: init session data device fault philox vfs model tokenizer export
+
+# the loop and its rooms, from the lowest up
+trainer/config: actor algos critic data conf report model
+trainer/checker: data child
+trainer/saved: checkpoint critic data gguf report vfs model tokenizer config
+trainer/encode: critic data model tokenizer config
+trainer/episode: data env philox model tokenizer
+trainer/export: checkpoint cpu gguf vfs model tokenizer config saved
+trainer/plan: checkpoint data compute cost cpu report vfs model tokenizer config encode saved
+trainer/quality: critic data fault philox report textmetrics model tokenizer checker config
+    encode plan
+trainer/scoring: endpoint model
+trainer/modeltest: actor critic data compute cpu vfs model tokenizer
+trainer: actor algos checkpoint critic data comm compute cpu conf env fault philox report
+    safetensors textmetrics vfs model reference tokenizer checker config encode episode export
+    plan quality saved
+
+# who learns, and how
+actor: algos model
+critic: algos philox model
+reference: model
+algos:
+
+# the network and its rooms
+model: comm compute folder philox safetensors architecture files logits pages rope sequence
+    workspace
+model/internal/architecture: rope
+model/internal/files: folder gguf safetensors rope
+model/internal/logits: compute
+model/internal/pages:
+model/internal/rope:
+model/internal/sequence:
+model/internal/workspace: compute
+device: cpu cuda model
+
+# rows, text and checkpoints
+data: arrow input layout parquet folder vfs
+data/arrow: input layout
+data/input:
+data/layout: input
+data/parquet: input layout
+tokenizer: folder gguf jinja
+checkpoint: vfs
+
+# the ground floor
+internal/child:
+internal/comm:
+internal/comm/commtest: comm
+internal/comm/mpi: comm
+internal/comm/tcp: comm
+internal/compute:
+internal/compute/computetest: compute ref
+internal/compute/cost: compute cuda
+internal/compute/cpu: compute
+internal/compute/cuda: compute driver kernels
+internal/compute/cuda/driver:
+internal/compute/cuda/kernels:
+internal/compute/ref: compute
+internal/conf:
+internal/endpoint: vfs
+internal/endpoint/endpointtest:
+internal/env: child
+internal/fault:
+internal/folder:
+internal/gguf: folder safetensors
+internal/gguf/gguftest:
+internal/grammar:
+internal/hostile:
+internal/jinja:
+internal/journal: vfs
+internal/philox:
+internal/report: vfs
+internal/safetensors: folder
+internal/textmetrics: philox
+internal/vfs:
+internal/vfs/vfstest: vfs
+`)
+
+// rooms reads a row a package: its path, and the packages that it may import, by their last
+// element where no other package has it. A row that begins with a blank continues the one above;
+// "apps/*" is all packages below apps but those for tests.
+func rooms(text string) map[string]string {
+	table, last := map[string]string{}, ""
+	for line := range strings.Lines(text) {
+		pkg, may, row := strings.Cut(line, ":")
+		switch {
+		case line[0] == ' ':
+			table[last] += line
+		case row && line[0] != '#':
+			last, table[pkg] = pkg, may
+		}
+	}
+	byName := map[string][]string{}
+	for pkg := range table {
+		byName[path.Base(pkg)] = append(byName[path.Base(pkg)], pkg)
+	}
+	for pkg, may := range table {
+		names := strings.Fields(may)
+		for i, name := range names {
+			if of := byName[name]; len(of) == 1 {
+				names[i] = of[0]
+			}
+		}
+		table[pkg] = strings.Join(names, " ")
+	}
+	return table
+}
+
+// covers reports whether a package is the one that a row names, or of the folder that it names.
+func covers(name, pkg string) bool {
+	below, folder := strings.CutSuffix(name, "*")
+	return name == pkg || folder && strings.HasPrefix(pkg, below) && !strings.HasSuffix(pkg, "test")
 }
 
 // doubles are the implementations and test doubles of an interface, for the tests
@@ -145,13 +209,13 @@ var doubles = map[string]string{
 	"apps/play/playtest":             "apps/play",
 	"apps/judge/judgetest":           "apps/judge",
 	"apps/task":                      "apps/judge",   // answers that a program can check
-	"apps/games":                     "internal/env", // environments to act in
+	"apps/env/games":                 "internal/env", // environments to act in
 	"apps/score":                     "apps/session", // what models say of answers
 	"internal/hostile":               everyone,       // damages files for the tests of any reader
 	"internal/comm/commtest":         "internal/comm",
 	"apps/doctor":                    "trainer", // examines the runs that the tests play
 	// a tiny student, for the rooms of the trainer
-	"internal/modeltest": "tokenizer",
+	"trainer/modeltest": "tokenizer",
 }
 
 // everyone, as the package of a double, is any.
@@ -179,7 +243,7 @@ var roles = map[string]string{
 	"github.com/ebitengine/purego":     "internal/comm/mpi internal/compute/cuda/driver internal/compute/cuda/kernels_test",
 	"github.com/urfave/cli/v2":         "cmd/gad cmd/gad/line",
 	"go.yaml.in/yaml/v3":               "cmd/gad_test internal/conf",
-	"github.com/coder/websocket":       "apps/openenv", // OpenEnv's servers speak nothing else
+	"github.com/coder/websocket":       "apps/env/openenv", // OpenEnv's servers speak nothing else
 	// one lock a file of the hub's cache, one a run
 	"github.com/gofrs/flock": "apps/pull checkpoint",
 	// which variants a machine can run
@@ -213,7 +277,7 @@ var connected = map[string]string{
 	"internal/endpoint/endpointtest": "is a server on the loopback interface, for tests only",
 	"apps/pull":                      "gad pull: asks the hub that HF_ENDPOINT names, and where it redirects to; the token goes to the hub alone",
 	"apps/pull/hubtest":              "is a hub on the loopback interface, for tests only",
-	"apps/openenv":                   "gad env openenv: asks the OpenEnv server that the user names; training starts it as a child and opens no connection itself",
+	"apps/env/openenv":               "gad env openenv: asks the OpenEnv server that the user names; training starts it as a child and opens no connection itself",
 	"apps/serve":                     "gad serve: accepts connections at the address that the user gives, and opens none",
 	"apps/board":                     "gad board shows runs on the loopback interface, for reading",
 }
@@ -270,6 +334,12 @@ func TestLayoutSeesViolations(t *testing.T) {
 			"algos/bad.go: imports gad/internal/philox"},
 		{"algos/bad_test.go", "package algos\nimport _ \"gad/internal/compute/ref\"",
 			"algos/bad_test.go: imports gad/internal/compute/ref"},
+		{"internal/grammar/bad.go", "package grammar\nimport _ \"gad/data\"",
+			"internal/grammar/bad.go: imports gad/data"},
+		{"cmd/gad/bad.go", "package main\nimport _ \"gad/apps/chat/chattest\"",
+			"cmd/gad/bad.go: imports gad/apps/chat/chattest"},
+		{"model/internal/rope/bad.go", "package rope\nimport _ \"gad/model/internal/files\"",
+			"model/internal/rope/bad.go: imports gad/model/internal/files"},
 		{"checkpoint/bad.go", "package checkpoint\nimport _ \"gad/model\"",
 			"checkpoint/bad.go: imports gad/model"},
 		{"checkpoint/bad_test.go", "package checkpoint\nimport _ \"gad/model\"",
@@ -305,8 +375,8 @@ func TestLayoutSeesViolations(t *testing.T) {
 		{"data/bad.go", "package data\nimport _ \"os/exec\"", "data/bad.go: imports os/exec"},
 		{"trainer/bad.go", "package trainer\nimport _ \"os/exec\"",
 			"trainer/bad.go: imports os/exec"},
-		{"internal/checker/bad.go", "package checker\nimport _ \"os/exec\"",
-			"internal/checker/bad.go: imports os/exec"},
+		{"trainer/checker/bad.go", "package checker\nimport _ \"os/exec\"",
+			"trainer/checker/bad.go: imports os/exec"},
 		{"internal/child/bad.go", "package child\nimport _ \"net\"",
 			"internal/child/bad.go: imports net"},
 		{"internal/child/bad.go", "package child\nimport _ \"plugin\"",
@@ -335,6 +405,14 @@ func TestLayoutSeesViolations(t *testing.T) {
 			t.Errorf("%s with %q: want a complaint that begins with %q, got %q", c.file, c.source,
 				c.want, broken)
 		}
+	}
+	const floor = "internal/grammar"
+	may := house[floor]
+	defer func() { house[floor] = may }()
+	house[floor] = "data"
+	if broken := inspectWith(t, os.DirFS("."), known); !slices.ContainsFunc(broken,
+		func(s string) bool { return strings.Contains(s, "internal is the ground floor") }) {
+		t.Errorf("%s may import data, and nobody complains: %q", floor, broken)
 	}
 }
 
@@ -560,7 +638,8 @@ func (in *inspection) imports(name, pkg string, test bool, file *ast.File, gpu b
 
 // allowed reports whether pkg may import what, both without "gad/".
 func allowed(pkg, what string, test bool) bool {
-	if slices.Contains(strings.Fields(house[pkg]), what) {
+	if slices.ContainsFunc(strings.Fields(house[pkg]),
+		func(name string) bool { return covers(name, what) }) {
 		return true
 	}
 	if !test {
@@ -575,8 +654,12 @@ func allowed(pkg, what string, test bool) bool {
 func closure(pkg string, into map[string]bool) map[string]bool {
 	if !into[pkg] {
 		into[pkg] = true
-		for _, p := range strings.Fields(house[pkg]) {
-			closure(p, into)
+		for _, name := range strings.Fields(house[pkg]) {
+			for p := range house {
+				if covers(name, p) {
+					closure(p, into)
+				}
+			}
 		}
 	}
 	return into
@@ -629,9 +712,17 @@ func (in *inspection) leftovers() {
 			in.complain("%s: in the map, but no such package: remove it from house", pkg)
 			continue
 		}
-		for _, p := range strings.Fields(may) {
-			if !in.used[pkg+" "+p] {
-				in.complain("%s: may import %s and does not: remove it from house", pkg, p)
+		for _, name := range strings.Fields(may) {
+			used := false
+			for p := range house {
+				used = used || covers(name, p) && in.used[pkg+" "+p]
+			}
+			if !used {
+				in.complain("%s: may import %s and does not: remove it from house", pkg, name)
+			}
+			if first, _, _ := strings.Cut(pkg, "/"); first == "internal" &&
+				!strings.HasPrefix(name, "internal/") {
+				in.complain("%s: may import %s: internal is the ground floor: move it beside what uses it", pkg, name)
 			}
 		}
 		if n := in.docs[pkg]; n == 0 {

@@ -16,6 +16,7 @@ import (
 	"gad/internal/compute"
 	"gad/internal/folder"
 	"gad/internal/safetensors"
+	"gad/model/internal/files"
 )
 
 // The files of an adapter's folder, as peft names them.
@@ -73,7 +74,7 @@ func ReadAdapterConfig(dir string) (AdapterConfig, error) {
 		return AdapterConfig{}, fmt.Errorf("model: %w", err)
 	}
 	defer root.Close() // only read from
-	b, err := root.ReadFile(AdapterConfigName, maxConfigBytes)
+	b, err := root.ReadFile(AdapterConfigName, files.MostConfig)
 	if err != nil {
 		return AdapterConfig{}, fmt.Errorf("model: %w", err)
 	}
@@ -230,8 +231,8 @@ func (m *Model) saveAdapter(create func(name string) (io.WriteCloser, error)) er
 
 // peftName is the name of a parameter of an adapted model in peft's file.
 func peftName(p *compute.Param) string {
-	if p.Name == scoreName {
-		return peftPrefix + scoreName
+	if p.Name == files.ScoreName {
+		return peftPrefix + files.ScoreName
 	}
 	return p.Name
 }
@@ -264,7 +265,7 @@ func (m *Model) loadAdapter(dir string, kind Kind) error {
 	for _, p := range m.params {
 		name := peftName(p)
 		t, ok := f.Tensor(name)
-		if !ok && p.Name == scoreName && kind == LM {
+		if !ok && p.Name == files.ScoreName && kind == LM {
 			continue
 		}
 		if !ok || !slices.Equal(t.Shape, p.Shape) {
@@ -289,7 +290,7 @@ func (m *Model) loadAdapter(dir string, kind Kind) error {
 	var list []transfer
 	for _, p := range m.params {
 		if t, ok := f.Tensor(peftName(p)); ok {
-			list = append(list, transfer{from: plain(t), to: p.W})
+			list = append(list, transfer{from: files.Plain(t), to: p.W})
 		}
 	}
 	if err := m.upload(list); err != nil {
@@ -310,7 +311,7 @@ var mergeElements = 1 << 22
 
 // adapterOf is the adapters' configuration of a folder that has adapters and no model.
 func adapterOf(dir string) (a AdapterConfig, has bool, err error) {
-	if hasModel(dir) {
+	if files.HasModel(dir) {
 		return a, false, nil
 	}
 	if _, err := os.Stat(filepath.Join(dir, AdapterConfigName)); err != nil {
@@ -336,7 +337,7 @@ func baseDir(dir string, a AdapterConfig) (string, error) {
 		if filepath.IsAbs(a.Base) {
 			path = a.Base
 		}
-		if hasModel(path) {
+		if files.HasModel(path) {
 			return path, nil
 		}
 	}
@@ -359,7 +360,7 @@ func (m *Model) Digest() (string, error) {
 	if m.digest != "" {
 		return m.digest, nil
 	}
-	sum, err := placeOf(m.dir).digest()
+	sum, err := files.At(m.dir).Digest()
 	if err != nil {
 		return "", err
 	}
@@ -378,8 +379,8 @@ func (m *Model) merge(dst compute.Tensor, w *compute.Param) error {
 	step := max(1, mergeElements/w.Cols)
 	for lo := 0; lo < w.Rows; lo += step {
 		hi := min(w.Rows, lo+step)
-		part := m.ws.get("merged rows", compute.Narrow, (hi-lo)*w.Cols)
-		if err := m.ws.take(); err != nil {
+		part := m.ws.Get("merged rows", compute.Narrow, (hi-lo)*w.Cols)
+		if err := m.ws.Take(); err != nil {
 			return err
 		}
 		m.be.LinearGrad(part, &frozen, nil, ad.b.W.Slice(lo*ad.b.Cols, hi*ad.b.Cols),
@@ -412,7 +413,7 @@ func (m *Model) Merged() (*Model, error) {
 // Remerge writes m's weights, adapters added, into dst, which Merged made.
 func (m *Model) Remerge(dst *Model) error {
 	for i, p := range dst.params {
-		if p.Name == scoreName {
+		if p.Name == files.ScoreName {
 			m.be.Copy(p.W, m.head.W)
 		} else {
 			m.be.Copy(p.W, m.base.params[i].W)

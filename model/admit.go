@@ -4,11 +4,8 @@ import (
 	"slices"
 
 	"gad/internal/compute"
+	"gad/model/internal/pages"
 )
-
-// prefillTokens is the largest number of tokens in a pack of prompts: it bounds the memory for
-// activations.
-const prefillTokens = 2048
 
 // cachedPrompt is a request whose prompt is in the cache, or is being computed.
 type cachedPrompt struct {
@@ -79,7 +76,7 @@ func (e *Engine) schedule() error {
 	tokens, pack := 0, 0 // scheduled; of these, in the last pack
 	for len(e.queue) > 0 && len(e.live)+len(started)+len(promptOnly) < e.o.Slots {
 		r := e.queue[0]
-		own := ownPages(len(r.Prompt), r.limit(), e.o.PageTokens)
+		own := pages.Own(len(r.Prompt), r.limit(), e.o.PageTokens)
 		if e.head == nil && !e.startPrompt(r, own) {
 			break
 		}
@@ -101,7 +98,7 @@ func (e *Engine) schedule() error {
 			continue
 		}
 		if rest > 0 {
-			if tokens += rest; pack+rest > prefillTokens {
+			if tokens += rest; pack+rest > pages.Prefill {
 				pack = 0
 			}
 			pack += rest
@@ -176,7 +173,7 @@ func (e *Engine) startPrompt(r *Request, own int) bool {
 		}
 		h.shared, part, h.cached = e.tree.find(r.Prompt, pt, top, e.steps)
 	}
-	need := pagesFor(n, pt) - len(h.shared)
+	need := pages.Count(n, pt) - len(h.shared)
 	if need+own > e.freePages() {
 		e.tree.release(h.shared)
 		return false
@@ -248,7 +245,7 @@ func (e *Engine) fail(short error) error {
 func (e *Engine) prefill(chunks []promptChunk) error {
 	for len(chunks) > 0 {
 		n, rows := 1, len(chunks[0].slots)
-		for ; n < len(chunks) && rows+len(chunks[n].slots) <= prefillTokens; n++ {
+		for ; n < len(chunks) && rows+len(chunks[n].slots) <= pages.Prefill; n++ {
 			rows += len(chunks[n].slots)
 		}
 		if err := e.prefillPack(chunks[:n]); err != nil {
@@ -298,14 +295,14 @@ func (e *Engine) prefillPack(chunks []promptChunk) error {
 			ids, pos, slots =
 				append(ids, s.prompt.r.Prompt[x]), append(pos, int32(x)), append(slots, slot)
 			e.pages.Table, e.pages.Len =
-				append(e.pages.Table, s.prompt.pages[:pagesFor(x+1, e.o.PageTokens)]),
+				append(e.pages.Table, s.prompt.pages[:pages.Count(x+1, e.o.PageTokens)]),
 				append(e.pages.Len, int32(x+1))
 		}
 		ends[i] = len(slots)
 	}
 	e.ids, e.pos, e.slots = ids, pos, slots
 	a := m.activations(len(ids), keepNothing)
-	if err := m.ws.take(); err != nil {
+	if err := m.ws.Take(); err != nil {
 		return err
 	}
 	m.forward(a, ids, pos, func(i int, b *block, posN []int32) {

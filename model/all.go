@@ -1,7 +1,7 @@
 package model
 
 import (
-	"encoding/json"
+	"gad/model/internal/sequence"
 	"slices"
 )
 
@@ -33,8 +33,8 @@ func (m *Model) AllLogProbs(seqs []Seq, temperature float64,
 func (m *Model) ownLogProbs(seqs []Seq, temperature float64,
 	maxTokens int) (logpST, entST [][]float32, err error) {
 	logpST, entST = make([][]float32, len(seqs)), make([][]float32, len(seqs))
-	for _, pack := range Packs(seqs, maxTokens) {
-		logp, ent, err := m.LogProbs(Pick(seqs, pack), temperature)
+	for _, pack := range sequence.Packs(seqs, maxTokens) {
+		logp, ent, err := m.LogProbs(sequence.Pick(seqs, pack), temperature)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -71,8 +71,8 @@ func (m *Model) allScores(seqs []Seq, which reads, maxTokens int) ([][]float32, 
 // ownScores is allScores on this rank alone.
 func (m *Model) ownScores(seqs []Seq, which reads, maxTokens int) ([][]float32, error) {
 	scores := make([][]float32, len(seqs))
-	for _, pack := range Packs(seqs, maxTokens) {
-		of, err := m.scores(Pick(seqs, pack), which)
+	for _, pack := range sequence.Packs(seqs, maxTokens) {
+		of, err := m.scores(sequence.Pick(seqs, pack), which)
 		if err != nil {
 			return nil, err
 		}
@@ -85,23 +85,4 @@ func (m *Model) ownScores(seqs []Seq, which reads, maxTokens int) ([][]float32, 
 		}
 	}
 	return scores, nil
-}
-
-// Pick is the elements of xs at the given indices, in the order of the indices.
-func Pick[T any](xs []T, indices []int) []T {
-	out := make([]T, len(indices))
-	for i, j := range indices {
-		out[i] = xs[j]
-	}
-	return out
-}
-
-// Kind is what the folder that c was read from holds; LM for a new model.
-func (c Config) Kind() Kind {
-	var classes []string
-	if json.Unmarshal(c.raw["architectures"], &classes) == nil && len(classes) == 1 &&
-		classes[0] == c.class(Scorer) {
-		return Scorer
-	}
-	return LM
 }

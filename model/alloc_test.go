@@ -135,7 +135,7 @@ func allocScore(t *testing.T, be compute.Backend) {
 	o, err := NewOptimizer(m, adamw())
 	must(t, err)
 	seqs := seqsOf(m.cfg.Vocab, 40, 20, 30)
-	seqs[2].Spans = []Span{{10, 15}, {20, 30}}
+	seqs[2].Spans = []Span{{From: 10, To: 15}, {From: 20, To: 30}}
 	seed := func(scoreS []float32) ([]float32, error) { return scoreS, nil }
 	steps(t, "a step", func() {
 		must(t, m.ScoreGrad(seqs, seed))

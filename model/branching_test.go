@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"gad/internal/compute"
+	"gad/model/internal/sequence"
 )
 
 // sprouts are n sequences behind a prompt of so many tokens, in trees: each begins with a part of
@@ -16,7 +17,7 @@ func sprouts(r *rand.Rand, prompt, n int) (seqs []Seq) {
 	add := func(ids []int32, from int) {
 		s := Seq{IDs: ids, Shared: prompt, Branching: true}
 		for ; from < len(ids); from += 4 {
-			s.Spans = append(s.Spans, Span{from, min(len(ids), from+4)})
+			s.Spans = append(s.Spans, Span{From: from, To: min(len(ids), from+4)})
 		}
 		seqs = append(seqs, s)
 	}
@@ -59,18 +60,18 @@ func distinct(seqs []Seq) int {
 func TestBranchingSequences(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	seqs := slices.Concat(sprouts(r, 9, 14), sprouts(r, 1, 3), sprouts(r, 40, 9))
-	var tr tree
-	tr.grow(seqs[:16])
+	var tr sequence.Tree
+	tr.Grow(seqs[:16])
 	deepest := 0
-	for k := range tr.runs {
+	for k := range tr.Runs {
 		depth := 0
-		for up := tr.runs[k].parent; up >= 0; up = tr.runs[up].parent {
+		for up := tr.Runs[k].Parent; up >= 0; up = tr.Runs[up].Parent {
 			depth++
 		}
 		deepest = max(deepest, depth)
 	}
 	if deepest < 3 {
-		t.Fatalf("runs %v: no branches of branches", tr.runs)
+		t.Fatalf("runs %v: no branches of branches", tr.Runs)
 	}
 	onBackends(t, func(t *testing.T, be compute.Backend) {
 		for _, arch := range architectures {
@@ -133,7 +134,8 @@ func TestBranchingSequences(t *testing.T) {
 			for _, s := range Segments(seqs) {
 				all += s.Tokens
 			}
-			if want := distinct(seqs[:16]) + distinct(seqs[16:21]) + distinct(seqs[21:]); got.tokens != want || all != want {
+			if want := distinct(seqs[:16]) + distinct(seqs[16:21]) + distinct(seqs[21:]); got.tokens != want ||
+				all != want {
 				t.Errorf("%d tokens are computed, Segments has %d, different ones are %d",
 					got.tokens, all, want)
 			}
@@ -154,11 +156,11 @@ func TestPacksOfTrees(t *testing.T) {
 		for _, limit := range []int{60, 150, 1 << 20} {
 			packs, all, tokens := Packs(seqs, limit), []int{}, 0
 			for k, pack := range packs {
-				n := rowsOf(seqs, pack)
+				n := sequence.Rows(seqs, pack)
 				if want := distinct(Pick(seqs, pack)); n != want || n > limit && len(pack) > 1 {
 					t.Fatalf("a pack of %d tokens, %d of them different, at most %d", n, want, limit)
 				}
-				if k > 0 && rowsOf(seqs, append(slices.Clone(packs[k-1]), pack[0])) <= limit {
+				if k > 0 && sequence.Rows(seqs, append(slices.Clone(packs[k-1]), pack[0])) <= limit {
 					t.Errorf("limit %d: pack %d has room for the next sequence", limit, k-1)
 				}
 				all, tokens = append(all, pack...), tokens+n
@@ -211,7 +213,7 @@ func TestTokensOfParts(t *testing.T) {
 			}
 			for _, limit := range []int{8192, 4096, 2048, 1024} {
 				for _, pack := range Packs(seqs, limit) {
-					tokens[limit] += rowsOf(seqs, pack) - prompt
+					tokens[limit] += sequence.Rows(seqs, pack) - prompt
 				}
 			}
 		}

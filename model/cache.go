@@ -6,41 +6,18 @@ import (
 	"math"
 
 	"gad/internal/compute"
+	"gad/model/internal/logits"
+	"gad/model/internal/pages"
+	"gad/model/internal/workspace"
 )
-
-// pagesFor is the number of pages of size pt that hold n positions.
-func pagesFor(n, pt int) int { return (n + pt - 1) / pt }
-
-// sparePages is the number of pages of size pt that the rows of decodeRows beyond n write to.
-func sparePages(multiple, pt int) int { return pagesFor(multiple-1, pt) }
-
-// ownPages is the number of pages that a sample needs beyond the full pages of a prompt of n
-// tokens. The keys and values of the last new token are never read, and take no place.
-func ownPages(n, maxNew, pt int) int {
-	if maxNew == 0 {
-		return 0
-	}
-	return pagesFor(n%pt+maxNew-1, pt)
-}
-
-// poolPages is the size of Generate's cache: each slot's own pages, and twice the prompts that
-// full slots belong to. If unfinished samples of more prompts are decoded, requests wait; one
-// sample alone always fits.
-func poolPages(slots, n, prompts, promptPages, own int) int {
-	return slots*own + min(2*((slots+n-1)/n)+1, prompts)*promptPages
-}
-
-// chunkPages is the least size of the cache of thoughts in chunks, whose contexts have up to
-// longest tokens and share no page: with it no chunk waits for another.
-func chunkPages(slots, longest, pt int) int { return slots * (pagesFor(longest, pt) + 1) }
 
 // allocate takes the memory that the engine needs besides activations.
 func (e *Engine) allocate() error {
 	m, c := e.m, &e.m.cfg
-	spare := sparePages(m.be.DecodeMultiple(), e.o.PageTokens)
+	spare := pages.Spare(m.be.DecodeMultiple(), e.o.PageTokens)
 	// one row of each prompt that starts in a step may be computed for its output alone
 	if e.caching {
-		spare = max(spare, pagesFor(e.o.Slots+1, e.o.PageTokens))
+		spare = max(spare, pages.Count(e.o.Slots+1, e.o.PageTokens))
 	}
 	if e.o.Pages+spare > math.MaxInt32/e.o.PageTokens {
 		return fmt.Errorf(
@@ -53,7 +30,7 @@ func (e *Engine) allocate() error {
 		if t, ok := e.grads.get(compute.Narrow, n); ok {
 			return t
 		}
-		return m.ws.in(purpose{layer, what}, compute.Narrow, n)
+		return m.ws.In(workspace.Purpose{Layer: layer, What: what}, compute.Narrow, n)
 	}
 	for i := range c.Layers {
 		e.k = append(e.k, cache(i, "key cache [slots,K,E]"))
@@ -61,15 +38,15 @@ func (e *Engine) allocate() error {
 	}
 	e.pages.PageTokens, e.keys = e.o.PageTokens, map[int]string{}
 	e.pass = func() { m.forward(e.acts, e.ids, e.pos, e.attend) }
-	e.promptH = m.ws.get("outputs at prompts' ends [P,D]", compute.Narrow, (e.o.Slots+1)*c.Hidden)
-	e.firstH = m.ws.get("outputs before first tokens [R,D]", compute.Narrow, e.o.Slots*c.Hidden)
+	e.promptH = m.ws.Get("outputs at prompts' ends [P,D]", compute.Narrow, (e.o.Slots+1)*c.Hidden)
+	e.firstH = m.ws.Get("outputs before first tokens [R,D]", compute.Narrow, e.o.Slots*c.Hidden)
 	for i := range e.o.Pages { // takePages takes from the end; a sample's pages are then neighbours
 		e.free = append(e.free, int32(i))
 	}
 	for i := e.o.Slots; i >= 0; i-- {
 		e.freeRow = append(e.freeRow, i)
 	}
-	return m.ws.take()
+	return m.ws.Take()
 }
 
 // takePages appends n free pages to p. If there are too few, cached pages that no sequence uses
@@ -126,9 +103,9 @@ func (e *Engine) cache(layer int, b *block, slots []int32) {
 // attendCache writes the rows' keys and values to the cache; each row attends to its positions
 // in e.pages.
 func (e *Engine) attendCache(i int, b *block, posN, slots []int32) {
-	l := e.m.spec.layers[i]
+	l := e.m.spec.Layers[i]
 	be, shape := e.m.be, e.m.attnShape(l)
-	if l.rope < 0 {
+	if l.Rope < 0 {
 		e.cache(i, b, slots)
 	} else {
 		be.RopeCache(b.qNHE, b.kNKE, b.vNKE, e.k[i], e.v[i], shape, posN, e.m.table(l), slots)
@@ -160,11 +137,8 @@ func (e *Engine) release(r *cachedPrompt) {
 	}
 }
 
-// Workspace buffers that reserve takes, so that a later call in the step finds them.
-const (
-	logitsRV = "logits [R,V]"
-	drawnRD  = "outputs of one sampling [R,D]"
-)
+// drawnRD is a buffer that reserve takes, as logitsRV, so that a later call in the step finds it.
+const drawnRD = "outputs of one sampling [R,D]"
 
 // scratch is the size of a step's workspace.
 type scratch struct {
@@ -179,7 +153,7 @@ type scratch struct {
 func (e *Engine) scratch(h *cachedPrompt, before, rest, others int) (s scratch) {
 	r := h.r
 	s.rows = rest
-	if before+rest <= prefillTokens {
+	if before+rest <= pages.Prefill {
 		s.rows += before
 	}
 	if r.Echo != nil {
@@ -187,12 +161,12 @@ func (e *Engine) scratch(h *cachedPrompt, before, rest, others int) (s scratch) 
 	}
 	if r.MaxNew > 0 && h.at+rest == len(r.Prompt) {
 		n := others + 1
-		s.rows = max(s.rows, decodeRows(e.m.be.DecodeMultiple(), n))
+		s.rows = max(s.rows, pages.DecodeRows(e.m.be.DecodeMultiple(), n))
 		if r.Ranked {
 			s.ranked = max(s.ranked, n)
 		}
 	}
-	s.ranked = min(s.ranked, rankRows(e.m.cfg.Vocab))
+	s.ranked = min(s.ranked, logits.Rows(e.m.cfg.Vocab))
 	return s
 }
 
@@ -217,9 +191,9 @@ func (e *Engine) reserve(s scratch) (short, err error) {
 
 // take takes all of s, or nothing.
 func (e *Engine) take(s scratch) error {
-	return e.m.ws.try(func() {
+	return e.m.ws.Try(func() {
 		e.m.activations(s.rows, keepNothing)
-		e.m.ws.get(logitsRV, compute.Wide, s.ranked*e.m.cfg.Vocab)
-		e.m.ws.get(drawnRD, compute.Narrow, s.drawn*e.m.cfg.Hidden)
+		e.m.ws.Get(logitsRV, compute.Wide, s.ranked*e.m.cfg.Vocab)
+		e.m.ws.Get(drawnRD, compute.Narrow, s.drawn*e.m.cfg.Hidden)
 	})
 }

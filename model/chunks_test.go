@@ -1,68 +1,12 @@
 package model
 
 import (
-	"math/rand/v2"
-	"reflect"
 	"slices"
 	"testing"
 
 	"gad/internal/compute"
+	"gad/model/internal/sequence"
 )
-
-// A chunk's context is what the definition says of the carry and of what was just written, for
-// every length of a thought; chunks together are the answer, each token once.
-func TestChunks(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-	for range 2000 {
-		c := Chunks{Size: 2 + r.IntN(20), Most: 2 + r.IntN(6)}
-		c.Carry = 1 + r.IntN(c.Size-1)
-		c.Head = r.IntN(c.Carry)
-		must(t, c.Check())
-		q, answer := make([]int32, 1+r.IntN(4)), make([]int32, r.IntN(c.Longest()+1))
-		for i := range answer {
-			answer[i] = int32(100 + i)
-		}
-		seqs := c.Seqs(q, answer)
-		// By the definition, with no arithmetic of positions.
-		var head, carried, said []int32
-		for k, s := range seqs {
-			written := s.TrainedIDs()
-			if k == 0 {
-				head = written[:min(c.Head, len(written))]
-				if !slices.Equal(s.IDs[:s.Prompt()], q) || len(written) > c.Size {
-					t.Fatalf("%+v: first chunk %v", c, s)
-				}
-				carried = nil
-			} else if want := slices.Concat(q, head, carried); !slices.Equal(s.IDs[:s.Prompt()],
-				want) || len(written) > c.Size-c.Carry {
-				t.Fatalf("%+v: chunk %d of %d tokens: %v, want context %v", c, k, len(answer), s,
-					want)
-			}
-			said = append(said, written...)
-			both := slices.Concat(carried, written)
-			carried = both[max(0, len(both)-(c.Carry-c.Head)):]
-			if len(s.IDs) > len(q)+c.Size {
-				t.Fatalf("%+v: a context of %d tokens", c, len(s.IDs))
-			}
-		}
-		if !slices.Equal(said, answer) || len(seqs) > c.Most || len(seqs) != c.Count(len(answer)) {
-			t.Fatalf("%+v: %d chunks of %d tokens have %v", c, len(seqs), len(answer), said)
-		}
-		whole := Answer(slices.Concat(q, answer), len(q))
-		list, from := c.SplitAll([]Seq{whole, whole})
-		if !reflect.DeepEqual(list[:len(seqs)], seqs) || from[len(seqs)-1] != 0 ||
-			from[len(seqs)] != 1 || !reflect.DeepEqual(c.Last([]Seq{whole})[0], seqs[len(seqs)-1]) {
-			t.Fatalf("%+v: split %v", c, list)
-		}
-	}
-	for _, c := range []Chunks{{Size: 8, Carry: 8, Most: 2}, {Size: 8, Carry: 4, Head: 4, Most: 2},
-		{Size: 8, Carry: 4, Head: -1, Most: 2}, {Size: 8, Carry: 4, Most: 1}, {Size: 8, Most: 2},
-		{Size: 1 << 20, Carry: 1, Most: 1 << 20}} {
-		if c.Check() == nil {
-			t.Errorf("%+v is taken", c)
-		}
-	}
-}
 
 // A thought's log-probabilities are, to the bit, those of a forward pass over each context; its
 // tokens are those of the chunks asked for one by one, with draws that count on. Slots and the
@@ -173,7 +117,7 @@ func TestChunksShareTheirQuestion(t *testing.T) {
 			alone[i].Shared = 0
 			tokens += len(alone[i].IDs)
 		}
-		if got, want := rowsOf(seqs, []int{0, 1, 2, 3}), tokens-3*len(q); got != want ||
+		if got, want := sequence.Rows(seqs, []int{0, 1, 2, 3}), tokens-3*len(q); got != want ||
 			len(Packs(seqs, 100)) != 1 || len(Segments(seqs)) != 5 {
 			t.Errorf("%d tokens are computed, want %d; %v", got, want, Segments(seqs))
 		}

@@ -5,6 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"gad/model/internal/architecture"
+	"gad/model/internal/files"
+	"gad/model/internal/rope"
+	"gad/model/internal/sequence"
 	"io"
 	"maps"
 	"math"
@@ -13,17 +17,13 @@ import (
 	"strings"
 )
 
-// ErrUnsupported is wrapped by the errors about models that gad reads correctly
-// but cannot compute: another architecture, rope rule or attention variant.
-var ErrUnsupported = errors.New("not supported")
-
 // ErrNotFinite is wrapped by the error of a model with a NaN or an infinity.
 var ErrNotFinite = errors.New("not finite")
 
 // Config is a transformer's architecture. A literal Config describes a new
 // model; ReadConfig gives that of a folder.
 type Config struct {
-	Architecture string       // family: a row of families (spec.go), such as "Qwen2" or "Llama"
+	Architecture string       // family: a row of Families, such as "Qwen2" or "Llama"
 	Hidden       int          // D, width of the residual stream
 	Layers       int          // number of blocks
 	Heads        int          // H, query heads
@@ -57,58 +57,6 @@ type Config struct {
 	raw map[string]json.RawMessage // config.json as read, so that unknown keys survive a save
 }
 
-const maxConfigBytes = 1 << 20
-
-// ReadConfig reads dir/config.json, a file like it, or a GGUF file's metadata. What gad does
-// not compute is refused by name: other model types, windows and activations that their
-// families do not have, rope types but "default", "linear", "llama3" and "yarn", biases on
-// other projections, soft-capped logits, quantized weights. Such errors wrap ErrUnsupported.
-func ReadConfig(dir string) (Config, error) {
-	if a, has, err := adapterOf(dir); err != nil {
-		return Config{}, err
-	} else if has {
-		base, err := baseDir(dir, a)
-		if err != nil {
-			return Config{}, err
-		}
-		c, err := ReadConfig(base)
-		if err == nil && a.Kind == Scorer {
-			return c.With("architectures", []string{c.class(Scorer)})
-		}
-		return c, err
-	}
-	text, name, err := placeOf(dir).config()
-	if err != nil {
-		return Config{}, err
-	}
-	c, err := parseConfig(text)
-	if err != nil {
-		return Config{}, fmt.Errorf("model: %s: %w", name, err)
-	}
-	if c.DType == autoDType {
-		if f, err := placeOf(dir).tensors(); err == nil { // else loading says what is wrong
-			c.DType = storedDType(underPrefix(f))
-			f.Close()
-		}
-	}
-	return c, nil
-}
-
-// autoDType is the dtype of a config.json that leaves it to the weights.
-const autoDType = "auto"
-
-// storedDType is the dtype of the embedding in f; float32 where it has none.
-func storedDType(f tensors) string {
-	if t, ok := f.Tensor(embedName); ok {
-		for name, code := range dtypeCode {
-			if code == t.DType {
-				return name
-			}
-		}
-	}
-	return "float32"
-}
-
 // ofClasses is the class among architectures that says what the weights are: a language model, a
 // scorer, or the bare model, which folders saved without a head have. It is "" for other classes.
 func (c Config) ofClasses(classes []string) string {
@@ -128,16 +76,16 @@ func parseConfig(b []byte) (Config, error) {
 	}
 	r := reader{raw: raw}
 	var c Config
-	var fam family
+	var fam architecture.Family
 	modelType := r.str("model_type", "")
-	for name, f := range families {
-		if f.modelType == modelType {
+	for name, f := range architecture.Families {
+		if f.ModelType == modelType {
 			c.Architecture, fam = name, f
 		}
 	}
 	if r.err == nil && c.Architecture == "" {
 		return Config{}, fmt.Errorf("key \"model_type\": %q: %w: use a model of type %s", modelType,
-			ErrUnsupported, modelTypes())
+			ErrUnsupported, architecture.ModelTypes())
 	}
 	if a, ok := r.get("architectures"); ok {
 		var classes []string
@@ -148,16 +96,16 @@ func parseConfig(b []byte) (Config, error) {
 		}
 	}
 	c.raw = raw
-	c.QKVBias, c.QKNorm = fam.spec.qkvBias, fam.spec.qkNorm != noNorm
+	c.QKVBias, c.QKNorm = fam.Spec.QKVBias, fam.Spec.QKNorm != architecture.NoNorm
 	c.Hidden = r.int("hidden_size", 0)
 	c.Layers = r.int("num_hidden_layers", 0)
 	c.Heads = r.int("num_attention_heads", 0)
 	kvDefault := 0 // required: the families' own defaults differ
-	if fam.kvHeads {
+	if fam.KVHeads {
 		kvDefault = c.Heads
 	}
 	c.KVHeads = r.int("num_key_value_heads", kvDefault)
-	headDim := fam.headDim
+	headDim := fam.HeadDim
 	if headDim == 0 && c.Heads > 0 {
 		headDim = c.Hidden / c.Heads
 		if _, ok := r.get("head_dim"); !ok && r.err == nil && headDim*c.Heads != c.Hidden {
@@ -171,9 +119,9 @@ func parseConfig(b []byte) (Config, error) {
 	c.FFN = r.int("intermediate_size", 0)
 	c.Vocab = r.int("vocab_size", 0)
 	c.MaxPosition = r.int("max_position_embeddings", 0)
-	c.RMSEps = r.float("rms_norm_eps", or(fam.eps, 1e-6))
+	c.RMSEps = r.float("rms_norm_eps", or(fam.Eps, 1e-6))
 	c.InitRange = r.float("initializer_range", 0.02)
-	c.TieEmbeddings = r.bool("tie_word_embeddings", fam.tied)
+	c.TieEmbeddings = r.bool("tie_word_embeddings", fam.Tied)
 	c.DType = strings.TrimPrefix(r.str("dtype", r.str("torch_dtype", "float32")), "torch.")
 	r.rope(&c, fam)
 	r.factors(&c, fam)
@@ -189,7 +137,7 @@ func parseConfig(b []byte) (Config, error) {
 }
 
 // factors reads the multipliers of a family that has some. One that is 1 stays 0.
-func (r *reader) factors(c *Config, fam family) {
+func (r *reader) factors(c *Config, fam architecture.Family) {
 	factor := func(key string) float64 {
 		x := r.float(key, 1)
 		switch {
@@ -200,29 +148,29 @@ func (r *reader) factors(c *Config, fam family) {
 		}
 		return x
 	}
-	switch fam.attentionOf {
+	switch fam.AttentionOf {
 	case "attention_multiplier":
-		if c.AttnScale = r.float(fam.attentionOf, 1); !(c.AttnScale > 0 && c.AttnScale <= 1e6) {
-			r.fail("key %q: %g: expected a positive number", fam.attentionOf, c.AttnScale)
+		if c.AttnScale = r.float(fam.AttentionOf, 1); !(c.AttnScale > 0 && c.AttnScale <= 1e6) {
+			r.fail("key %q: %g: expected a positive number", fam.AttentionOf, c.AttnScale)
 		}
 	case "query_pre_attn_scalar":
-		x := r.float(fam.attentionOf, 256)
+		x := r.float(fam.AttentionOf, 256)
 		if !(x >= 1e-6 && x <= 1e12) {
-			r.fail("key %q: %g: expected a positive number", fam.attentionOf, x)
+			r.fail("key %q: %g: expected a positive number", fam.AttentionOf, x)
 		}
 		c.AttnScale = 1 / math.Sqrt(x)
 	}
-	if fam.multipliers {
+	if fam.Multipliers {
 		c.EmbedScale, c.ResidualScale, c.LogitDivisor =
 			factor("embedding_multiplier"), factor("residual_multiplier"), factor("logits_scaling")
 	}
 }
 
 // layers reads the settings by layer: windows, and rotation or none.
-func (r *reader) layers(c *Config, fam family) {
+func (r *reader) layers(c *Config, fam architecture.Family) {
 	var types []string
 	r.value("layer_types", "a list of strings", &types)
-	mayslide := fam.windows == layerByType || fam.windows == everyLayer
+	mayslide := fam.Windows == architecture.LayerByType || fam.Windows == architecture.EveryLayer
 	for i, t := range types {
 		if t != "full_attention" && !(mayslide && t == "sliding_attention") {
 			r.fail("key \"layer_types\": layer %d: %.40q: %w: only full_attention is implemented",
@@ -241,16 +189,16 @@ func (r *reader) layers(c *Config, fam family) {
 	}
 	_, given := r.raw["sliding_window"]
 	_, windowed := r.get("sliding_window")
-	switch fam.windows {
-	case noWindow:
+	switch fam.Windows {
+	case architecture.NoWindow:
 		if windowed {
 			r.fail("key \"sliding_window\": in use: %w: %s has none: set it to null if no sequence exceeds the window", ErrUnsupported, c.Architecture)
 		}
-	case switched:
+	case architecture.Switched:
 		if r.bool("use_sliding_window", false) {
 			r.fail("key \"sliding_window\": in use: %w: set it to null (use_sliding_window to false) if no sequence exceeds the window", ErrUnsupported)
 		}
-	case everyLayer:
+	case architecture.EveryLayer:
 		if windowed || !given {
 			c.Window = window()
 		}
@@ -258,7 +206,7 @@ func (r *reader) layers(c *Config, fam family) {
 			slices.Contains(types, "sliding_attention") && c.Window == 0 {
 			r.fail("key \"layer_types\": %w: a window in some layers, and in others not: expected none of this key with %s", ErrUnsupported, c.Architecture)
 		}
-	case layerByType:
+	case architecture.LayerByType:
 		pattern := r.int("sliding_window_pattern", r.int("_sliding_window_pattern", 6))
 		if pattern < 1 || c.Layers > 1<<10 || c.Layers < 0 {
 			r.fail(
@@ -283,7 +231,7 @@ func (r *reader) layers(c *Config, fam family) {
 			c.LocalTheta = 0
 		}
 	}
-	if fam.noRope {
+	if fam.NoRope {
 		r.noRope(c)
 	}
 }
@@ -394,12 +342,12 @@ func (r *reader) bool(key string, def bool) bool {
 }
 
 // refuse is the error of a setting that would be computed wrongly without it.
-func (r *reader) refuse(arch string, fam family) {
+func (r *reader) refuse(arch string, fam architecture.Family) {
 	if v, ok := r.get("quantization_config"); ok {
 		r.fail("key \"quantization_config\": %.40s: %w: export the weights in bfloat16 or float32",
 			v, ErrUnsupported)
 	}
-	key, act := fam.actKey, activationNames[fam.spec.act]
+	key, act := fam.ActKey, architecture.ActivationNames[fam.Spec.Act]
 	if key == "" {
 		key = "hidden_act"
 	}
@@ -412,7 +360,7 @@ func (r *reader) refuse(arch string, fam family) {
 				arch)
 		}
 	}
-	if fam.windows == layerByType {
+	if fam.Windows == architecture.LayerByType {
 		for _, k := range []string{"attn_logit_softcapping", "final_logit_softcapping"} {
 			if v, ok := r.get(k); ok {
 				r.fail("key %q: %.40s: %w: only null is implemented", k, v, ErrUnsupported)
@@ -443,14 +391,15 @@ func (c Config) Validate() error {
 }
 
 func (c Config) validate() error {
-	fam, ok := families[c.Architecture]
+	fam, ok := architecture.Families[c.Architecture]
 	if !ok {
 		return fmt.Errorf("architecture %q: %w: use one of %s", c.Architecture, ErrUnsupported,
-			strings.Join(slices.Sorted(maps.Keys(families)), ", "))
+			strings.Join(slices.Sorted(maps.Keys(architecture.Families)), ", "))
 	}
-	if norm := fam.spec.qkNorm != noNorm; c.QKVBias != fam.spec.qkvBias || c.QKNorm != norm {
+	if norm := fam.Spec.QKNorm != architecture.NoNorm; c.QKVBias != fam.Spec.QKVBias ||
+		c.QKNorm != norm {
 		return fmt.Errorf("architecture %q: qkv bias %t and q/k norm %t: its models have %t and %t",
-			c.Architecture, c.QKVBias, c.QKNorm, fam.spec.qkvBias, norm)
+			c.Architecture, c.QKVBias, c.QKNorm, fam.Spec.QKVBias, norm)
 	}
 	for _, f := range []struct {
 		name    string
@@ -489,7 +438,7 @@ func (c Config) validate() error {
 		return fmt.Errorf("key \"rope_local_base_freq\": %g: expected 1 to 1e12", c.LocalTheta)
 	}
 	if s := c.RopeScaling; s != nil {
-		if err := s.validate(); err != nil {
+		if err := s.Validate(); err != nil {
 			return err
 		}
 		if s.Type == "yarn" && c.RopeTheta == 1 {
@@ -500,7 +449,7 @@ func (c Config) validate() error {
 	if err := c.validateLayers(fam); err != nil {
 		return err
 	}
-	if _, ok := dtypeCode[c.DType]; !ok && c.DType != "" && c.DType != autoDType {
+	if _, ok := files.DTypes[c.DType]; !ok && c.DType != "" && c.DType != autoDType {
 		return fmt.Errorf("key \"dtype\": %q: %w: use float32, bfloat16 or float16 weights",
 			c.DType, ErrUnsupported)
 	}
@@ -511,24 +460,25 @@ func (c Config) validate() error {
 }
 
 // validateLayers checks windows, layers without rotation and factors.
-func (c Config) validateLayers(fam family) error {
-	windows := fam.windows == everyLayer || fam.windows == layerByType
-	if c.Window < 0 || c.Window > 1<<26 || c.Window > 0 && !windows || fam.windows != layerByType &&
-		c.Sliding != nil {
+func (c Config) validateLayers(fam architecture.Family) error {
+	windows := fam.Windows == architecture.EveryLayer || fam.Windows == architecture.LayerByType
+	if c.Window < 0 || c.Window > 1<<26 || c.Window > 0 && !windows ||
+		fam.Windows != architecture.LayerByType &&
+			c.Sliding != nil {
 		return fmt.Errorf("key \"sliding_window\": %d: %w for %s: expected 0 for none", c.Window,
 			ErrUnsupported, c.Architecture)
 	}
-	if fam.windows == layerByType && c.Window > 0 && len(c.Sliding) != c.Layers ||
-		fam.windows == layerByType && c.Window == 0 && c.Sliding != nil {
+	if fam.Windows == architecture.LayerByType && c.Window > 0 && len(c.Sliding) != c.Layers ||
+		fam.Windows == architecture.LayerByType && c.Window == 0 && c.Sliding != nil {
 		return fmt.Errorf("key \"layer_types\": %d layers with a window of %d: expected one for each of %d, or no window", len(c.Sliding), c.Window, c.Layers)
 	}
-	if c.LocalTheta != 0 && (fam.windows != layerByType || c.Window == 0) ||
-		fam.windows == layerByType && c.Window > 0 && c.LocalTheta == 0 {
+	if c.LocalTheta != 0 && (fam.Windows != architecture.LayerByType || c.Window == 0) ||
+		fam.Windows == architecture.LayerByType && c.Window > 0 && c.LocalTheta == 0 {
 		return fmt.Errorf(
 			"key \"rope_local_base_freq\": %g: it belongs to the layers with a window of Gemma 3",
 			c.LocalTheta)
 	}
-	if c.NoRope != nil && (!fam.noRope || len(c.NoRope) != c.Layers) {
+	if c.NoRope != nil && (!fam.NoRope || len(c.NoRope) != c.Layers) {
 		return fmt.Errorf("key \"no_rope_layers\": %d layers: %s takes one for each of %d, or none",
 			len(c.NoRope), c.Architecture, c.Layers)
 	}
@@ -537,10 +487,10 @@ func (c Config) validateLayers(fam family) error {
 		v    float64
 		has  bool
 	}{
-		{"attention scale", c.AttnScale, fam.attentionOf != ""},
-		{"embedding scale", c.EmbedScale, fam.multipliers},
-		{"residual scale", c.ResidualScale, fam.multipliers},
-		{"logit divisor", c.LogitDivisor, fam.multipliers},
+		{"attention scale", c.AttnScale, fam.AttentionOf != ""},
+		{"embedding scale", c.EmbedScale, fam.Multipliers},
+		{"residual scale", c.ResidualScale, fam.Multipliers},
+		{"logit divisor", c.LogitDivisor, fam.Multipliers},
 	} {
 		if f.v != 0 && (!f.has || !(f.v > 0 && f.v <= 1e6)) {
 			return fmt.Errorf(
@@ -618,7 +568,7 @@ func (c Config) encode(k Kind, dtype string) ([]byte, error) {
 		out["tie_word_embeddings"] = c.TieEmbeddings
 		out["use_cache"] = true
 		if s := c.RopeScaling; s != nil {
-			out["rope_scaling"] = s.encode()
+			out["rope_scaling"] = s.Encode()
 		}
 		c.encodeFamily(out)
 	}
@@ -641,25 +591,25 @@ func (c Config) encode(k Kind, dtype string) ([]byte, error) {
 
 // encodeFamily writes the keys that the families differ in.
 func (c Config) encodeFamily(out map[string]any) {
-	fam := families[c.Architecture]
-	out["model_type"] = fam.modelType
-	key := fam.actKey
+	fam := architecture.Families[c.Architecture]
+	out["model_type"] = fam.ModelType
+	key := fam.ActKey
 	if key == "" {
 		key = "hidden_act"
 	}
-	out[key] = activationNames[fam.spec.act]
-	if !fam.spec.qkvBias { // Qwen2 has no such key
+	out[key] = architecture.ActivationNames[fam.Spec.Act]
+	if !fam.Spec.QKVBias { // Qwen2 has no such key
 		out["attention_bias"] = false
 	}
-	switch fam.windows {
-	case switched:
+	switch fam.Windows {
+	case architecture.Switched:
 		out["use_sliding_window"] = false
-	case everyLayer:
+	case architecture.EveryLayer:
 		out["sliding_window"] = nil // absent would mean the class's default of 4096
 		if c.Window > 0 {
 			out["sliding_window"] = c.Window
 		}
-	case layerByType:
+	case architecture.LayerByType:
 		types := make([]string, c.Layers)
 		for i := range types {
 			if types[i] = "full_attention"; c.Window > 0 && c.Sliding[i] {
@@ -671,7 +621,7 @@ func (c Config) encodeFamily(out map[string]any) {
 			out["sliding_window"], out["rope_local_base_freq"] = c.Window, c.LocalTheta
 		}
 	}
-	if fam.noRope {
+	if fam.NoRope {
 		rotates := make([]int, c.Layers)
 		for i := range rotates {
 			if c.NoRope == nil || !c.NoRope[i] {
@@ -684,19 +634,19 @@ func (c Config) encodeFamily(out map[string]any) {
 		}
 	}
 	s := c.spec(LM)
-	switch fam.attentionOf {
+	switch fam.AttentionOf {
 	case "query_pre_attn_scalar": // a whole number in transformers
-		x := 1 / (s.scale * s.scale)
+		x := 1 / (s.Scale * s.Scale)
 		if n := math.Round(x); math.Abs(x-n) < 1e-9*n {
 			x = n
 		}
-		out[fam.attentionOf] = x
+		out[fam.AttentionOf] = x
 	case "attention_multiplier":
-		out[fam.attentionOf] = s.scale
+		out[fam.AttentionOf] = s.Scale
 	}
-	if fam.multipliers {
+	if fam.Multipliers {
 		out["embedding_multiplier"], out["residual_multiplier"], out["logits_scaling"] =
-			s.embed, s.residual, or(c.LogitDivisor, 1)
+			s.Embed, s.Residual, or(c.LogitDivisor, 1)
 	}
 }
 
@@ -713,12 +663,12 @@ func (c Config) FirstLayers(n int) Config {
 func (c Config) withLayers(layers []int) Config {
 	c.Layers = len(layers)
 	if c.Sliding != nil {
-		if c.Sliding = Pick(c.Sliding, layers); !slices.Contains(c.Sliding, true) {
+		if c.Sliding = sequence.Pick(c.Sliding, layers); !slices.Contains(c.Sliding, true) {
 			c.Sliding, c.Window, c.LocalTheta = nil, 0, 0
 		}
 	}
 	if c.NoRope != nil {
-		if c.NoRope = Pick(c.NoRope, layers); !slices.Contains(c.NoRope, true) {
+		if c.NoRope = sequence.Pick(c.NoRope, layers); !slices.Contains(c.NoRope, true) {
 			c.NoRope = nil
 		}
 	}
@@ -734,21 +684,21 @@ func (c Config) initRange() float64 {
 
 // ParamCount is the number of parameters of a model of kind k; tied weights count once.
 func (c Config) ParamCount(k Kind) int64 {
-	s := families[c.Architecture].spec
+	s := architecture.Families[c.Architecture].Spec
 	q, kv, d := int64(c.Heads*c.HeadDim), int64(c.KVHeads*c.HeadDim), int64(c.Hidden)
 	block := 2*q*d + 2*kv*d + 3*int64(c.FFN)*d
-	for _, norms := range []bool{s.preNorm, s.postNorm} {
+	for _, norms := range []bool{s.PreNorm, s.PostNorm} {
 		if norms {
 			block += 2 * d
 		}
 	}
-	if s.qkvBias {
+	if s.QKVBias {
 		block += q + 2*kv
 	}
-	switch s.qkNorm {
-	case headNorm:
+	switch s.QKNorm {
+	case architecture.HeadNorm:
 		block += 2 * int64(c.HeadDim)
-	case widthNorm:
+	case architecture.WidthNorm:
 		block += q + kv
 	}
 	n := int64(c.Vocab)*d + int64(c.Layers)*block + d
@@ -784,3 +734,61 @@ func (c Config) FLOPsPerToken(context float64, head bool) float64 {
 
 // HeadFLOPs is the part of FLOPsPerToken that logits take.
 func (c Config) HeadFLOPs() float64 { return 2 * float64(c.Vocab) * float64(c.Hidden) }
+
+// Kind is what the folder that c was read from holds; LM for a new model.
+func (c Config) Kind() Kind {
+	var classes []string
+	if json.Unmarshal(c.raw["architectures"], &classes) == nil && len(classes) == 1 &&
+		classes[0] == c.class(Scorer) {
+		return Scorer
+	}
+	return LM
+}
+
+// class is the class of transformers for a model of kind k. transformers has none for a scorer
+// of Granite; folders have the name that such a class would have.
+func (c Config) class(k Kind) string {
+	if f := architecture.Families[c.Architecture]; k == Scorer && f.Scorer != "" {
+		return f.Scorer
+	}
+	return c.Architecture + architecture.ClassSuffix[k]
+}
+
+// spec describes a model of this architecture.
+func (c *Config) spec(k Kind) architecture.Spec {
+	s := architecture.Families[c.Architecture].Spec
+	s.Scale = or(c.AttnScale, 1/math.Sqrt(float64(c.HeadDim)))
+	s.Embed, s.Residual, s.Final = or(c.EmbedScale, 1), or(c.ResidualScale, 1), 1
+	if architecture.Families[c.Architecture].SqrtEmbed {
+		s.Embed = math.Sqrt(float64(c.Hidden))
+	}
+	if k == LM {
+		s.Final = 1 / or(c.LogitDivisor, 1)
+	}
+	s.Ropes = []rope.Rotation{{HeadDim: c.HeadDim, Theta: c.RopeTheta, Scaling: c.RopeScaling}}
+	local := 0
+	if c.LocalTheta > 0 && c.Window > 0 {
+		s.Ropes, local = append(s.Ropes, rope.Rotation{HeadDim: c.HeadDim, Theta: c.LocalTheta}), 1
+	}
+	s.Layers = make([]architecture.Layer, c.Layers)
+	for i := range s.Layers {
+		if c.Window > 0 && (c.Sliding == nil || c.Sliding[i]) {
+			s.Layers[i].Rope = local
+			if c.Window < c.MaxPosition { // else every position is in it
+				s.Layers[i].Window = c.Window
+			}
+		}
+		if c.NoRope != nil && c.NoRope[i] {
+			s.Layers[i].Rope = -1
+		}
+	}
+	return s
+}
+
+// or is x, or the other where x is 0.
+func or(x, other float64) float64 {
+	if x == 0 {
+		return other
+	}
+	return x
+}

@@ -14,6 +14,8 @@ import (
 
 	"gad/internal/compute/ref"
 	"gad/internal/hostile"
+	"gad/model/internal/architecture"
+	"gad/model/internal/files"
 )
 
 // edited is a fixture's config.json with keys set (or, with nil, removed), as a folder.
@@ -131,39 +133,6 @@ func TestReadConfigOfTheHub(t *testing.T) {
 	}
 }
 
-// The frequencies of yarn at its ends and between, and its factor (arXiv 2309.00071,
-// equations 13, 17 to 19 and 22), and those of linear.
-func TestRopeScalings(t *testing.T) {
-	r := rope{headDim: 128, theta: 10000,
-		scaling: &RopeScaling{Type: "yarn", Factor: 16, OriginalMaxPosition: 4096, BetaFast: 32,
-			BetaSlow: 1, AttentionFactor: 0.1*math.Log(16) + 1}}
-	turns := func(e int) float64 { return 4096 * r.freq(e) / (2 * math.Pi) }
-	between := 0
-	for e := range 64 {
-		share := r.scaled(e) / r.freq(e) // 1 stays, 1/16 is divided
-		switch {
-		case turns(e) > 33 && turns(e+1) > 32 && share != 1:
-			t.Errorf("pair %d turns %.1f times: %g of its frequency, want all", e, turns(e), share)
-		case turns(e) < 0.8 && math.Abs(share-1./16) > 1e-12:
-			t.Errorf("pair %d turns %.2f times: %g of its frequency, want 1/16", e, turns(e), share)
-		case share < 1 && share > 1./16:
-			between++
-		}
-	}
-	if between < 10 {
-		t.Errorf("%d pairs on the ramp", between)
-	}
-	row := r.table(2)[128:]
-	if norm := math.Hypot(float64(row[0]),
-		float64(row[64])); math.Abs(norm-r.scaling.AttentionFactor) > 1e-6 {
-		t.Errorf("cosine and sine have the length %g, want %g", norm, r.scaling.AttentionFactor)
-	}
-	l := rope{headDim: 128, theta: 10000, scaling: &RopeScaling{Type: "linear", Factor: 4}}
-	if got, want := l.scaled(7), l.freq(7)/4; got != want {
-		t.Errorf("linear: %g, want %g", got, want)
-	}
-}
-
 // What is not computed, or makes no sense, is refused by the key's name.
 func TestReadConfigRefuses(t *testing.T) {
 	const qwen, llama, mistral = "qwen2_tied", "llama3_sharded", "mistral"
@@ -262,7 +231,7 @@ func TestReadConfigRefuses(t *testing.T) {
 	good := strings.TrimSpace(string(whole))
 	for says, text := range map[string]string{
 		"not a JSON object":               "[1]",
-		"more than 1048576 bytes":         "{" + strings.Repeat(" ", maxConfigBytes) + "}",
+		"more than 1048576 bytes":         "{" + strings.Repeat(" ", files.MostConfig) + "}",
 		`key "model_type": appears twice`: strings.Replace(good, "{", `{"model_type": "llama",`, 1),
 		"is the file cut short":           good[:len(good)-1],
 		"bytes after the JSON object":     good + "{}",
@@ -307,7 +276,7 @@ func TestLoadAllocatesNothingForLies(t *testing.T) {
 func TestConfigKeys(t *testing.T) {
 	for _, name := range slices.Concat(architectures, lmFolders, scorerFolders) {
 		c := tiny("Qwen3")
-		if _, ok := families[name]; ok {
+		if _, ok := architecture.Families[name]; ok {
 			c = tiny(name)
 		} else {
 			var err error
@@ -457,7 +426,7 @@ func planned(t *testing.T, c Config) {
 		_, peak := be.Memory()
 		got, want := c.Plan(be, o).Total(), peak
 		// Not in the plan: the rotary table, and what grows with rows, not with tokens.
-		small := int64(8 * (128*c.HeadDim*len(c.spec(LM).ropes) + 8*50 + 10*c.Hidden))
+		small := int64(8 * (128*c.HeadDim*len(c.spec(LM).Ropes) + 8*50 + 10*c.Hidden))
 		if got > want || got+small < want {
 			t.Errorf("%s: %+v: plan of %d bytes, model took %d", c.Architecture, o, got, want)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/philox"
+	"gad/model/internal/logits"
 )
 
 // constrain draws the tokens of samples whose request allows only some anew, from the logits of the
@@ -23,8 +24,8 @@ func (e *Engine) constrain(samples []*sample, hRD compute.Tensor) error {
 		if allowed == nil {
 			continue
 		}
-		zRV := m.ws.get(logitsRV, compute.Wide, v)
-		if err := m.ws.take(); err != nil {
+		zRV := m.ws.Get(logitsRV, compute.Wide, v)
+		if err := m.ws.Take(); err != nil {
 			return err
 		}
 		m.headLogits(zRV, hRD.Slice(i*d, (i+1)*d))
@@ -35,7 +36,7 @@ func (e *Engine) constrain(samples []*sample, hRD compute.Tensor) error {
 		}
 		u := philox.Float64(r.Seed, philox.Rollout, r.Step, r.Row<<16|uint64(r.Sample+sm.s),
 			uint64(r.Drawn+len(sm.ids)))
-		id, logp, ok := pick(e.logits, allowed, r.Sampling, u)
+		id, logp, ok := logits.Pick(e.logits, allowed, r.Sampling, u)
 		if !ok {
 			return fmt.Errorf("model: generate: prompt %d: sample %d: token %d: none is allowed",
 				r.index, sm.s, len(sm.ids))
@@ -45,82 +46,51 @@ func (e *Engine) constrain(samples []*sample, hRD compute.Tensor) error {
 	return nil
 }
 
-// pick draws one of the allowed tokens as compute.Sample does of all: softmax(logits/T), top-k,
-// top-p and min-p, then the first token in the order of ids whose sum exceeds u. Temperature 0 is
-// the most probable; of equal logits the lower id.
-func pick(logits []float32, allowed []bool, s compute.Sampling, u float64) (id int32, logp float32,
-	ok bool) {
-	var ids []int32
-	best := -1
-	for i, z := range logits {
-		if i >= len(allowed) || !allowed[i] || math.IsNaN(float64(z)) {
+// redraw draws the tokens of samples anew that fell on ids without a token, into e.ids and
+// e.logp: among the tokens, by a uniform number of its own. The log-probability stays that of the
+// whole distribution, with the bits of the trainer's.
+func (e *Engine) redraw(samples []*sample, hRD compute.Tensor) error {
+	m, d, v := e.m, e.m.cfg.Hidden, e.m.cfg.Vocab
+	if m.tokens == nil {
+		return nil
+	}
+	for i, sm := range samples {
+		if m.tokens[e.ids[i]] || math.IsNaN(float64(e.logp[i])) {
 			continue
 		}
-		if ids = append(ids, int32(i)); best < 0 || z > logits[best] {
-			best = i
+		zRV := m.ws.Get(logitsRV, compute.Wide, v)
+		out := compute.HeadOut{
+			LogpR: m.ws.Get("log-probability of a token drawn again", compute.Wide, 1),
+			EntR:  m.ws.Get("its entropy", compute.Wide, 1),
+			LseR:  m.ws.Get("its logit sum", compute.Wide, 1),
 		}
-	}
-	if best < 0 {
-		return 0, 0, false
-	}
-	t := s.Temperature
-	if t == 0 {
-		return int32(best), 0, true
-	}
-	p := make([]float64, len(ids))
-	weigh := func() {
-		sum := 0.0
-		for k, id := range ids {
-			p[k] = math.Exp((float64(logits[id]) - float64(logits[best])) / t)
-			sum += p[k]
+		if err := m.ws.Take(); err != nil {
+			return err
 		}
-		for k := range p {
-			p[k] /= sum
+		row := hRD.Slice(i*d, (i+1)*d)
+		m.headLogits(zRV, row)
+		e.logits = slices.Grow(e.logits[:0], v)[:v]
+		m.be.Download(e.logits, zRV)
+		if err := e.sync(); err != nil {
+			return err
 		}
-	}
-	weigh()
-	order := make([]int, len(ids)) // most probable first
-	for k := range order {
-		order[k] = k
-	}
-	slices.SortStableFunc(order, func(a, b int) int {
-		switch {
-		case p[a] > p[b]:
-			return -1
-		case p[a] < p[b]:
-			return 1
+		r := sm.prompt.r
+		u := philox.Float64(r.Seed, philox.Redraw, r.Step, r.Row<<16|uint64(r.Sample+sm.s),
+			uint64(r.Drawn+len(sm.ids)))
+		id, _, ok := logits.Pick(e.logits, m.tokens, r.Sampling, u)
+		if !ok {
+			continue // not finite, which draw reports
 		}
-		return 0
-	})
-	keep := len(order)
-	if s.TopK > 0 {
-		keep = min(keep, s.TopK)
-	}
-	if s.TopP > 0 && s.TopP < 1 {
-		sum := 0.0
-		for n, k := range order[:keep] {
-			if sum += p[k]; sum >= s.TopP {
-				keep = n + 1
-				break
-			}
+		inv := 1.0
+		if t := r.Sampling.Temperature; t > 0 {
+			inv = 1 / t
 		}
-	}
-	for keep > 1 && p[order[keep-1]] < s.MinP*p[order[0]] {
-		keep--
-	}
-	kept := slices.Clone(order[:keep])
-	slices.Sort(kept)
-	few := make([]int32, keep)
-	for n, k := range kept {
-		few[n] = ids[k]
-	}
-	ids, p = few, p[:keep]
-	weigh()
-	sum := 0.0
-	for k, id := range ids {
-		if sum += p[k]; u < sum || k == len(ids)-1 {
-			return id, float32(math.Log(p[k])), true
+		m.be.LogProb(out, row, m.head, []int32{0}, []int32{id}, inv)
+		m.be.Download(e.logp[i:i+1], out.LogpR)
+		if err := e.sync(); err != nil {
+			return err
 		}
+		e.ids[i] = id
 	}
-	return 0, 0, false
+	return nil
 }

@@ -166,8 +166,8 @@ func againstCPU(t *testing.T, c Config, precision string, recompute bool) {
 				}))
 				// more scores than sequences, of episodes of one, two and three turns
 				turns := slices.Clone(seqs)
-				turns[0].Spans = []Span{{23, 30}, {40, 41}, {60, 70}}
-				turns[2].Spans = []Span{{23, 50}, {51, 83}}
+				turns[0].Spans = []Span{{From: 23, To: 30}, {From: 40, To: 41}, {From: 60, To: 70}}
+				turns[2].Spans = []Span{{From: 23, To: 50}, {From: 51, To: 83}}
 				must(t, m.TurnScoreGrad(turns, func(s []float32) ([]float32, error) {
 					score = append(score, s...)
 					return []float32{0.5, -0.3, 0.2, 0.4, -1, 0.6, 0.1, -0.8}, nil

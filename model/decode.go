@@ -7,6 +7,7 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/philox"
+	"gad/model/internal/pages"
 )
 
 // sample is a response that is being decoded.
@@ -19,10 +20,6 @@ type sample struct {
 	logp   []float32
 }
 
-// decodeRows is the number of rows of a decode step for n samples, a multiple of
-// Footprint.DecodeMultiple.
-func decodeRows(multiple, n int) int { return (n + multiple - 1) / multiple * multiple }
-
 // decode runs the newest token of every live sample through the model and draws the next.
 func (e *Engine) decode() error {
 	m, n := e.m, len(e.live)
@@ -34,12 +31,12 @@ func (e *Engine) decode() error {
 			append(e.ids, sm.ids[len(sm.ids)-1]), append(e.pos, int32(at)),
 			append(e.slots, e.slot(sm.table, at))
 		e.pages.Table, e.pages.Len =
-			append(e.pages.Table, sm.table[:pagesFor(at+1, e.o.PageTokens)]),
+			append(e.pages.Table, sm.table[:pages.Count(at+1, e.o.PageTokens)]),
 			append(e.pages.Len, int32(at+1))
 	}
 	// The outputs of padding rows are not used. Each attends to the first padding row alone, so
 	// that all numbers are finite.
-	rows := decodeRows(m.be.DecodeMultiple(), n)
+	rows := pages.DecodeRows(m.be.DecodeMultiple(), n)
 	for i := range rows - n {
 		e.ids, e.pos, e.slots =
 			append(e.ids, 0), append(e.pos, 0),
@@ -47,7 +44,7 @@ func (e *Engine) decode() error {
 		e.pages.Table, e.pages.Len = append(e.pages.Table, e.spare), append(e.pages.Len, 1)
 	}
 	e.acts = m.activations(rows, keepNothing)
-	if err := m.ws.take(); err != nil {
+	if err := m.ws.Take(); err != nil {
 		return err
 	}
 	if e.keys[rows] == "" {
@@ -135,8 +132,8 @@ func (e *Engine) sample(samples []*sample, hRD compute.Tensor) error {
 		return e.sync()
 	}
 	d := m.cfg.Hidden
-	rows := m.ws.get(drawnRD, compute.Narrow, n*d)
-	if err := m.ws.take(); err != nil {
+	rows := m.ws.Get(drawnRD, compute.Narrow, n*d)
+	if err := m.ws.Take(); err != nil {
 		return err
 	}
 	for _, s := range e.groups {
@@ -175,8 +172,8 @@ func (e *Engine) rankDrawn(samples []*sample, hRD compute.Tensor) error {
 	}
 	if len(e.ranked) < len(samples) {
 		d := e.m.cfg.Hidden
-		rows := e.m.ws.get(drawnRD, compute.Narrow, len(e.ranked)*d)
-		if err := e.m.ws.take(); err != nil {
+		rows := e.m.ws.Get(drawnRD, compute.Narrow, len(e.ranked)*d)
+		if err := e.m.ws.Take(); err != nil {
 			return err
 		}
 		for at, i := range e.order {

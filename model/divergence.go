@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"gad/internal/compute"
+	"gad/model/internal/logits"
 )
 
 // Divergence compares the distributions over the next token of two models p and q, at each
@@ -18,7 +19,7 @@ type Divergence struct {
 
 // LogitsBytes is the memory that Divergences takes for the logits of both models at most, on
 // device and host together, unless one row is more.
-const LogitsBytes = 2 * 2 * 4 * rankElements
+const LogitsBytes = 2 * 2 * 4 * logits.Elements
 
 // Divergences compares m, which is p, with q, token by token of the responses of seqs. Both
 // read the same ids. The sequences are one pack; no gradient is kept. If one of the models
@@ -26,7 +27,7 @@ const LogitsBytes = 2 * 2 * 4 * rankElements
 // distributions are conditioned on the tokens that both models have. An id that one of them
 // lacks is an error.
 //
-// Only a chunk of rows of logits is in memory at a time (rankElements).
+// Only a chunk of rows of logits is in memory at a time (logits.Rows).
 func (m *Model) Divergences(q *Model, seqs []Seq) ([]Divergence, error) {
 	if m != q && m.ws == q.ws {
 		return nil, fmt.Errorf("model: divergence: the two models share memory for activations: load one of them without that")
@@ -45,7 +46,7 @@ func (m *Model) Divergences(q *Model, seqs []Seq) ([]Divergence, error) {
 	var zp, zq []float32
 	bad := make([]bool, len(rows))
 	for lo, most :=
-		0, min(rankRows(m.cfg.Vocab), rankRows(q.cfg.Vocab)); lo < len(rows); lo += most {
+		0, min(logits.Rows(m.cfg.Vocab), logits.Rows(q.cfg.Vocab)); lo < len(rows); lo += most {
 		hi := min(lo+most, len(rows))
 		var err error
 		if zp, err = m.logits(zp, rows[lo:hi]); err != nil {
@@ -54,7 +55,7 @@ func (m *Model) Divergences(q *Model, seqs []Seq) ([]Divergence, error) {
 		if zq, err = q.logits(zq, q.pk.rows[lo:hi]); err != nil {
 			return nil, err
 		}
-		eachRow(lo, hi, func(r int) {
+		logits.EachRow(lo, hi, func(r int) {
 			p := zp[(r-lo)*m.cfg.Vocab:][:vocab]
 			q := zq[(r-lo)*q.cfg.Vocab:][:vocab]
 			flat.LogP[r], flat.LogQ[r], flat.PQ[r], flat.QP[r] = diverge(p, q, m.pk.targets[r])
@@ -88,7 +89,7 @@ func (m *Model) hidden(seqs []Seq) error {
 		return err
 	}
 	a := m.activations(len(p.ids), keepNothing)
-	if err := m.ws.take(); err != nil {
+	if err := m.ws.Take(); err != nil {
 		return err
 	}
 	if len(p.rows) > 0 {
@@ -101,8 +102,8 @@ func (m *Model) hidden(seqs []Seq) error {
 // that follow each other are one product.
 func (m *Model) logits(into []float32, rows []int32) ([]float32, error) {
 	d, v := m.cfg.Hidden, m.cfg.Vocab
-	zRV := m.ws.get(logitsRV, compute.Wide, len(rows)*v)
-	if err := m.ws.take(); err != nil {
+	zRV := m.ws.Get(logitsRV, compute.Wide, len(rows)*v)
+	if err := m.ws.Take(); err != nil {
 		return into, err
 	}
 	for lo := 0; lo < len(rows); {

@@ -8,6 +8,7 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/compute/ref"
+	"gad/model/internal/logits"
 )
 
 // Ten words: p says all alike, q the first with 0.55 and the others with 0.05 each. A shift
@@ -187,7 +188,7 @@ func TestDivergencesInChunks(t *testing.T) {
 	q, err := New(be, c, Options{Seed: 2})
 	must(t, err)
 	seqs := seqsOf(c.Vocab, 6, 12, 4)
-	if n := rankRows(c.Vocab); n >= 12 {
+	if n := logits.Rows(c.Vocab); n >= 12 {
 		t.Fatalf("%d rows fit at once", n)
 	}
 	all, err := p.Divergences(q, seqs)

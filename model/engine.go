@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"gad/internal/compute"
+	"gad/model/internal/pages"
 )
 
 // The engine decodes with continuous batching over a paged key/value cache. What it must hold:
@@ -115,7 +116,6 @@ type Choice struct {
 
 const (
 	defaultSlots = 64
-	defaultPage  = 16
 	maxTop       = 1 << 10
 )
 
@@ -180,7 +180,7 @@ func (m *Model) NewEngine(o EngineOptions) (*Engine, error) {
 		o.Slots = defaultSlots
 	}
 	if o.PageTokens == 0 {
-		o.PageTokens = defaultPage
+		o.PageTokens = pages.Default
 	}
 	if o.Slots < 1 || o.Slots > 1<<16 || o.PageTokens < 1 || o.PageTokens > 1<<12 || o.Admit < 0 {
 		return nil, fmt.Errorf("model: engine: %+v: expected slots from 1 to 65536, pages of 1 to 4096 tokens and no negative number", o)
@@ -192,7 +192,7 @@ func (m *Model) NewEngine(o EngineOptions) (*Engine, error) {
 				o.Longest, m.cfg.MaxPosition)
 	}
 	// A prompt's last page is copied for its samples.
-	if least := pagesFor(o.Longest, o.PageTokens) + 1; o.Pages < least {
+	if least := pages.Count(o.Longest, o.PageTokens) + 1; o.Pages < least {
 		return nil, fmt.Errorf("model: engine: %d pages: a sequence of %d tokens takes %d", o.Pages,
 			o.Longest, least)
 	}
@@ -230,7 +230,7 @@ func (m *Model) engine(o EngineOptions) (*Engine, error) {
 func (e *Engine) Close() {
 	e.grads.back()
 	if e.starved {
-		e.m.ws.free()
+		e.m.ws.Free()
 		e.m.freeAngles()
 	}
 }

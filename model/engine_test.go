@@ -11,11 +11,12 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/compute/ref"
+	"gad/model/internal/pages"
 )
 
 // engineOptions have room for little, so that requests wait for slots and for pages.
 func engineOptions(longest int) EngineOptions {
-	return EngineOptions{Slots: 3, PageTokens: 4, Pages: pagesFor(longest, 4) + 9, Longest: longest}
+	return EngineOptions{Slots: 3, PageTokens: 4, Pages: pages.Count(longest, 4) + 9, Longest: longest}
 }
 
 // mixed are requests that differ in all that may differ, and what Generate answers to each.

@@ -6,19 +6,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"gad/internal/compute"
 	"gad/internal/safetensors"
+	"gad/model/internal/files"
 )
-
-// dtypeCode gives the safetensors code of a dtype name of config.json.
-var dtypeCode = map[string]safetensors.DType{"float32": safetensors.F32,
-	"bfloat16": safetensors.BF16, "float16": safetensors.F16}
 
 // Load reads a model: a Hugging Face folder, a GGUF file, or a folder of LoRA adapters as peft
 // writes it (see ReadAdapterConfig). The base of adapters is the folder that they name, or o.Base,
@@ -101,12 +96,12 @@ func loadFull(be Backend, dir string, o Options) (*Model, error) {
 			fmt.Errorf("model: %s: a %s folder has no language-model head: expected a %s folder",
 				dir, c.class(from), c.class(LM))
 	}
-	f, err := placeOf(dir).tensors()
+	f, err := files.At(dir).Tensors()
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	f = underPrefix(f)
+	f = files.UnderPrefix(f)
 	if c.DType, err = checkTensors(f, c, from, o.Kind); err != nil {
 		return nil, fmt.Errorf("model: %s: %w", dir, err)
 	}
@@ -128,7 +123,7 @@ func loadFull(be Backend, dir string, o Options) (*Model, error) {
 	m.dtypes = map[string]safetensors.DType{}
 	var list []transfer
 	for _, p := range m.params {
-		if p.Name == scoreName && from == LM {
+		if p.Name == files.ScoreName && from == LM {
 			continue
 		}
 		t, _ := f.Tensor(wholeName(p.Name, o.Layers))
@@ -140,7 +135,7 @@ func loadFull(be Backend, dir string, o Options) (*Model, error) {
 		return nil, fmt.Errorf("model: %s: %w", dir, err)
 	}
 	for i, p := range m.params {
-		if p.Name == scoreName && from == LM {
+		if p.Name == files.ScoreName && from == LM {
 			m.draw(p, i, o.ScoreInit)
 		} else {
 			m.refresh(p)
@@ -153,61 +148,9 @@ func loadFull(be Backend, dir string, o Options) (*Model, error) {
 	return m, nil
 }
 
-// prefixed is tensors whose names all have one prefix more, or one less, than those of a released
-// folder: torch.compile, DistributedDataParallel, vision models and bare models leave such.
-type prefixed struct {
-	tensors
-	prefix string
-	bare   bool // without "model."
-}
-
-// underPrefix is f by the usual names, if one prefix stands between those and its own.
-func underPrefix(f tensors) tensors {
-	if _, ok := f.Tensor(embedName); ok {
-		return f
-	}
-	for _, name := range f.Names() {
-		if prefix, ok := strings.CutSuffix(name, embedName); ok {
-			return prefixed{f, prefix, false}
-		}
-	}
-	for _, name := range f.Names() {
-		if prefix, ok := strings.CutSuffix(name, strings.TrimPrefix(embedName, bareOf)); ok {
-			return prefixed{f, prefix, true}
-		}
-	}
-	return f
-}
-
-// bareOf begins the names of all tensors but the head's.
-const bareOf = "model."
-
-func (p prefixed) Tensor(name string) (*onDisk, bool) {
-	own := name
-	if p.bare {
-		own = strings.TrimPrefix(name, bareOf)
-	}
-	if t, ok := p.tensors.Tensor(p.prefix + own); ok || name != headName {
-		return t, ok
-	}
-	return p.tensors.Tensor(name) // the head stands beside the model
-}
-
-func (p prefixed) Names() (names []string) {
-	for _, name := range p.tensors.Names() {
-		if own, ok := strings.CutPrefix(name, p.prefix); ok {
-			if name = own; p.bare && own != headName && own != scoreName {
-				name = bareOf + own
-			}
-		}
-		names = append(names, name)
-	}
-	return names
-}
-
 // checkTensors compares the folder's tensors with those of a model of kind from,
 // of which one of kind want is made, and returns their common dtype.
-func checkTensors(f tensors, c Config, from, want Kind) (string, error) {
+func checkTensors(f files.Tensors, c Config, from, want Kind) (string, error) {
 	expected := map[string]bool{}
 	var missing, wrong, unexpected []string
 	var dtype safetensors.DType
@@ -215,13 +158,13 @@ func checkTensors(f tensors, c Config, from, want Kind) (string, error) {
 		expected[p.Name] = true
 		t, ok := f.Tensor(p.Name)
 		switch {
-		case !ok && p.Name == headName && want == Scorer: // not needed
+		case !ok && p.Name == files.HeadName && want == Scorer: // not needed
 		case !ok:
 			missing = append(missing, p.Name)
 		case !slices.Equal(t.Shape, p.Shape):
 			wrong = append(wrong, fmt.Sprintf("%s is %v, config.json says %v", p.Name, t.Shape,
 				p.Shape))
-		case p.Name == embedName:
+		case p.Name == files.EmbedName:
 			dtype = t.DType
 		}
 	}
@@ -229,11 +172,11 @@ func checkTensors(f tensors, c Config, from, want Kind) (string, error) {
 		switch {
 		// a buffer in old Llama folders
 		case expected[name] || strings.HasSuffix(name, "rotary_emb.inv_freq"):
-		case name == headName && c.TieEmbeddings:
-			a, _ := f.Tensor(embedName)
-			b, _ := f.Tensor(headName)
-			if a != nil && (a.DType != b.DType || !bytes.Equal(a.data, b.data)) {
-				return "", fmt.Errorf("tensor %q: differs from %s although tie_word_embeddings is true: set it to false to keep both, or remove one", headName, embedName)
+		case name == files.HeadName && c.TieEmbeddings:
+			a, _ := f.Tensor(files.EmbedName)
+			b, _ := f.Tensor(files.HeadName)
+			if a != nil && (a.DType != b.DType || !bytes.Equal(a.Data, b.Data)) {
+				return "", fmt.Errorf("tensor %q: differs from %s although tie_word_embeddings is true: set it to false to keep both, or remove one", files.HeadName, files.EmbedName)
 			}
 		default:
 			unexpected = append(unexpected, name)
@@ -258,19 +201,19 @@ func checkTensors(f tensors, c Config, from, want Kind) (string, error) {
 		return "", fmt.Errorf("weights and config.json do not belong together: %s",
 			strings.ReplaceAll(errors.Join(problems...).Error(), "\n", "; "))
 	}
-	for name, code := range dtypeCode {
+	for name, code := range files.DTypes {
 		if code == dtype {
 			return name, nil
 		}
 	}
 	return "",
 		fmt.Errorf("tensor %q: dtype %s: %w: export the weights in float32, bfloat16 or float16",
-			embedName, dtype, ErrUnsupported)
+			files.EmbedName, dtype, ErrUnsupported)
 }
 
 // transfer is a tensor of a file and its destination.
 type transfer struct {
-	from *onDisk
+	from *files.OnDisk
 	to   compute.Tensor
 	code bool // 8-bit codes of moments; never weights
 }
@@ -279,7 +222,7 @@ type transfer struct {
 func (m *Model) upload(list []transfer) error {
 	var (
 		mu   sync.Mutex // for Upload, on a backend whose memory is not the host's
-		from []*onDisk
+		from []*files.OnDisk
 	)
 	for _, t := range list {
 		if from = append(from, t.from); (t.from.DType == safetensors.U8) != t.code {
@@ -288,7 +231,7 @@ func (m *Model) upload(list []transfer) error {
 				t.from.Name, t.from.DType, ErrUnsupported)
 		}
 	}
-	return widen(from, func(i, lo, n int) []float32 {
+	return files.Widen(from, func(i, lo, n int) []float32 {
 		if all := compute.HostView(m.be, list[i].to); all != nil {
 			return all[lo : lo+n]
 		}
@@ -301,64 +244,6 @@ func (m *Model) upload(list []transfer) error {
 		}
 		return nil
 	})
-}
-
-// widen converts tensors to float32 piece by piece, on all cores. where returns the memory for n
-// elements of tensor i from lo on, or nil for a buffer that is used again; f is called with each
-// piece, from several goroutines. A value that is not finite is an error; of several errors
-// the first in the tensors' order is returned.
-func widen(list []*onDisk, where func(i, lo, n int) []float32,
-	f func(i, lo int, part []float32, placed bool) error) error {
-	type piece struct{ i, lo, n int }
-	var pieces []piece
-	for i, t := range list {
-		n := t.len()
-		for lo := 0; lo < n; lo += chunk {
-			pieces = append(pieces, piece{i, lo, min(chunk, n-lo)})
-		}
-	}
-	one := func(p piece, buf []float32) error {
-		t := list[p.i]
-		part, placed := where(p.i, p.lo, p.n), true
-		if part == nil {
-			part, placed = buf[:p.n], false
-		}
-		if err := t.read(part, p.lo); err != nil {
-			return err
-		}
-		for k, x := range part {
-			if x-x != 0 {
-				return fmt.Errorf("tensor %q: element %d: %g: not finite: get the file again from its source, or use an earlier checkpoint", t.Name, p.lo+k, x)
-			}
-		}
-		return f(p.i, p.lo, part, placed)
-	}
-	var (
-		wg     sync.WaitGroup
-		next   atomic.Int64
-		failed atomic.Bool
-		errs   = make([]error, len(pieces))
-	)
-	for range min(runtime.GOMAXPROCS(0), len(pieces)) {
-		wg.Go(func() {
-			buf := make([]float32, chunk)
-			// Pieces start in order and each that has started is finished, so that no piece
-			// before the first error was left out.
-			for k := int(next.Add(1)) - 1; k < len(pieces) &&
-				!failed.Load(); k = int(next.Add(1)) - 1 {
-				if errs[k] = one(pieces[k], buf); errs[k] != nil {
-					failed.Store(true)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // Weight is one weight of a model, to be read in parts.
@@ -390,8 +275,8 @@ func (m *Model) Weights() []Weight {
 				return m.read(p.Name, p.W, dst, lo)
 			}
 			if merged != p {
-				merged, sum = nil, m.ws.get("merged weight", compute.Narrow, p.Len())
-				if err := m.ws.take(); err != nil {
+				merged, sum = nil, m.ws.Get("merged weight", compute.Narrow, p.Len())
+				if err := m.ws.Take(); err != nil {
 					return err
 				}
 				m.be.Copy(sum, p.W)
@@ -435,9 +320,9 @@ func finite(name string, part []float32, lo int) error {
 func (m *Model) source(name string, shape []int, t compute.Tensor,
 	dt safetensors.DType) safetensors.Source {
 	return safetensors.Source{Name: name, DType: dt, Shape: shape, Write: func(w io.Writer) error {
-		buf := make([]float32, min(chunk, t.Len()))
-		for lo := 0; lo < t.Len(); lo += chunk {
-			b := buf[:min(chunk, t.Len()-lo)]
+		buf := make([]float32, min(files.Chunk, t.Len()))
+		for lo := 0; lo < t.Len(); lo += files.Chunk {
+			b := buf[:min(files.Chunk, t.Len()-lo)]
 			if err := m.read(name, t, b, lo); err != nil {
 				return err
 			}
@@ -469,7 +354,7 @@ func (m *Model) Save(create func(name string) (io.WriteCloser, error), dtype str
 	if dtype == "" {
 		dtype = "float32"
 	}
-	dt, ok := dtypeCode[dtype]
+	dt, ok := files.DTypes[dtype]
 	if !ok {
 		return fmt.Errorf("model: save: dtype %q: expected float32, bfloat16 or float16", dtype)
 	}
@@ -497,4 +382,54 @@ func (m *Model) Save(create func(name string) (io.WriteCloser, error), dtype str
 		return fmt.Errorf("model: save: %w", err)
 	}
 	return nil
+}
+
+// ReadConfig reads dir/config.json, a file like it, or a GGUF file's metadata. What gad does
+// not compute is refused by name: other model types, windows and activations that their
+// families do not have, rope types but "default", "linear", "llama3" and "yarn", biases on
+// other projections, soft-capped logits, quantized weights. Such errors wrap ErrUnsupported.
+func ReadConfig(dir string) (Config, error) {
+	if a, has, err := adapterOf(dir); err != nil {
+		return Config{}, err
+	} else if has {
+		base, err := baseDir(dir, a)
+		if err != nil {
+			return Config{}, err
+		}
+		c, err := ReadConfig(base)
+		if err == nil && a.Kind == Scorer {
+			return c.With("architectures", []string{c.class(Scorer)})
+		}
+		return c, err
+	}
+	text, name, err := files.At(dir).Config()
+	if err != nil {
+		return Config{}, err
+	}
+	c, err := parseConfig(text)
+	if err != nil {
+		return Config{}, fmt.Errorf("model: %s: %w", name, err)
+	}
+	if c.DType == autoDType {
+		if f, err := files.At(dir).Tensors(); err == nil { // else loading says what is wrong
+			c.DType = storedDType(files.UnderPrefix(f))
+			f.Close()
+		}
+	}
+	return c, nil
+}
+
+// autoDType is the dtype of a config.json that leaves it to the weights.
+const autoDType = "auto"
+
+// storedDType is the dtype of the embedding in f; float32 where it has none.
+func storedDType(f files.Tensors) string {
+	if t, ok := f.Tensor(files.EmbedName); ok {
+		for name, code := range files.DTypes {
+			if code == t.DType {
+				return name
+			}
+		}
+	}
+	return "float32"
 }

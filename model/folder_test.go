@@ -15,6 +15,7 @@ import (
 	"gad/internal/compute"
 	"gad/internal/compute/ref"
 	"gad/internal/safetensors"
+	"gad/model/internal/files"
 )
 
 func weights(m *Model) map[string][]float32 {
@@ -89,12 +90,12 @@ func TestScorerFromLM(t *testing.T) {
 		same(t, "scores of a zero head", s, []float32{0, 0})
 		m := load(t, be, name, Options{Kind: Scorer, ScoreInit: 0.5, Seed: 3})
 		w, l := weights(m), weights(lm)
-		delete(l, headName)
+		delete(l, files.HeadName)
 		for n := range l {
 			same(t, n, w[n], l[n])
 		}
 		sum := 0.0
-		for _, x := range w[scoreName] {
+		for _, x := range w[files.ScoreName] {
 			sum += float64(x) * float64(x)
 		}
 		if std := math.Sqrt(sum / 32); std < 0.3 || std > 0.7 {
@@ -283,9 +284,9 @@ func TestLoadRefuses(t *testing.T) {
 			"model.norm.weight is [16 2], config.json says [32]"},
 		{"NaN", "qwen2_tied", replace("model.norm.weight",
 			floats("model.norm.weight", []int{32}, float32(math.NaN()))), "element 31"},
-		{"tied heads that differ", "qwen2_tied", replace("", floats(headName, []int{97, 32}, 1)),
+		{"tied heads that differ", "qwen2_tied", replace("", floats(files.HeadName, []int{97, 32}, 1)),
 			"tie_word_embeddings"},
-		{"labels", "qwen2_scorer", replace(scoreName, floats(scoreName, []int{2, 32}, 0)),
+		{"labels", "qwen2_scorer", replace(files.ScoreName, floats(files.ScoreName, []int{2, 32}, 0)),
 			"score.weight is [2 32]"},
 	} {
 		d := rewritten(t, c.folder, c.f)
@@ -303,9 +304,9 @@ func TestLoadRefuses(t *testing.T) {
 	}
 	// An equal copy of the tied head, and buffers of old folders, are in order.
 	d := rewritten(t, "qwen2_tied", func(ts []safetensors.Source) []safetensors.Source {
-		i := slices.IndexFunc(ts, func(s safetensors.Source) bool { return s.Name == embedName })
+		i := slices.IndexFunc(ts, func(s safetensors.Source) bool { return s.Name == files.EmbedName })
 		head := ts[i]
-		head.Name = headName
+		head.Name = files.HeadName
 		return append(ts, head, floats("model.layers.0.self_attn.rotary_emb.inv_freq", []int{4}, 1))
 	})
 	m, err := Load(be, d, Options{})

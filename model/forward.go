@@ -4,100 +4,9 @@ import (
 	"fmt"
 
 	"gad/internal/compute"
+	"gad/model/internal/architecture"
+	"gad/model/internal/workspace"
 )
-
-// workspace is device memory by purpose, reused between calls: a block is allocated once for a
-// purpose, and again only when more elements are needed. Its contents are valid until the next
-// call of any model that shares the workspace.
-type workspace struct {
-	be   compute.Backend
-	bufs map[purpose]compute.Tensor
-	err  error // first failure since take
-
-	trying bool      // inside of try
-	taken  []purpose // blocks that try has taken
-}
-
-// purpose names a block of the workspace: what it holds, for one layer or for all.
-type purpose struct {
-	layer int // or all
-	what  string
-}
-
-// all is the layer of what all layers share.
-const all = -1
-
-func (p purpose) String() string {
-	if p.layer == all {
-		return p.what
-	}
-	return fmt.Sprintf("layer %d: %s", p.layer, p.what)
-}
-
-// get is n elements for a purpose of all layers.
-func (w *workspace) get(what string, c compute.Class, n int) compute.Tensor {
-	return w.in(purpose{all, what}, c, n)
-}
-
-// in is n elements for a purpose. After a failure it returns absent tensors, and take returns the
-// error.
-func (w *workspace) in(what purpose, c compute.Class, n int) compute.Tensor {
-	if w.err != nil || n == 0 {
-		return compute.Tensor{}
-	}
-	t, ok := w.bufs[what]
-	if !ok || t.Len() < n {
-		if ok {
-			w.be.Free(t)
-			delete(w.bufs, what)
-		}
-		if t, w.err = w.be.Alloc(what.String(), c, n); w.err != nil {
-			return compute.Tensor{}
-		}
-		if w.bufs == nil {
-			w.bufs = map[purpose]compute.Tensor{}
-		}
-		w.bufs[what] = t
-		if w.trying {
-			w.taken = append(w.taken, what)
-		}
-	}
-	return t.Slice(0, n)
-}
-
-// take is the first error of the calls of get and in since the last take.
-func (w *workspace) take() error {
-	err := w.err
-	w.err = nil
-	if err != nil {
-		return fmt.Errorf("model: %w", err)
-	}
-	return nil
-}
-
-// try is take for the calls of get and in that f makes. If one fails, the blocks of the others
-// are freed.
-func (w *workspace) try(f func()) error {
-	w.trying, w.taken = true, w.taken[:0]
-	f()
-	w.trying = false
-	err := w.take()
-	for _, what := range w.taken {
-		if err != nil {
-			w.be.Free(w.bufs[what])
-			delete(w.bufs, what)
-		}
-	}
-	return err
-}
-
-// free frees all blocks; later calls of get and in allocate new ones.
-func (w *workspace) free() {
-	for what, t := range w.bufs {
-		w.be.Free(t)
-		delete(w.bufs, what)
-	}
-}
 
 // angles makes the rotary tables at least n positions long.
 func (m *Model) angles(n int) error {
@@ -108,14 +17,14 @@ func (m *Model) angles(n int) error {
 	n = min(max(n, 2*m.angleN, 256), max(n, m.cfg.MaxPosition))
 	m.freeAngles()
 	size := n * m.cfg.HeadDim
-	t, err := m.be.Alloc(fmt.Sprintf("rotary table [%d,%d]", n*len(m.spec.ropes), m.cfg.HeadDim),
-		compute.Wide, size*len(m.spec.ropes))
+	t, err := m.be.Alloc(fmt.Sprintf("rotary table [%d,%d]", n*len(m.spec.Ropes), m.cfg.HeadDim),
+		compute.Wide, size*len(m.spec.Ropes))
 	if err != nil {
 		return fmt.Errorf("model: %w", err)
 	}
 	m.angle, m.angleN = t, n
-	for i, r := range m.spec.ropes {
-		m.be.Upload(t.Slice(i*size, (i+1)*size), r.table(n))
+	for i, r := range m.spec.Ropes {
+		m.be.Upload(t.Slice(i*size, (i+1)*size), r.Table(n))
 	}
 	return nil
 }
@@ -128,9 +37,9 @@ func (m *Model) freeAngles() {
 }
 
 // table is the rotary table of a layer that has one.
-func (m *Model) table(l layer) compute.Tensor {
+func (m *Model) table(l architecture.Layer) compute.Tensor {
 	size := m.angleN * m.cfg.HeadDim
-	return m.angle.Slice(l.rope*size, (l.rope+1)*size)
+	return m.angle.Slice(l.Rope*size, (l.Rope+1)*size)
 }
 
 // block is the tensors of one block's forward pass that its backward pass reads.
@@ -186,26 +95,26 @@ const (
 // activations lays out the activations of n tokens in the workspace, in place of the previous
 // pass's.
 func (m *Model) activations(n int, k keep) *acts {
-	actLayout{&m.cfg, n, m.be.Joined(), m.ws.in}.acts(&m.acts, k, m.opt.LoRA.Rank)
+	actLayout{&m.cfg, n, m.be.Joined(), m.ws.In}.acts(&m.acts, k, m.opt.LoRA.Rank)
 	return &m.acts
 }
 
 // actLayout lays out the activations of n tokens. If joined, the outputs of q, k and v, and of
-// gate and up, are columns of one matrix (compute.Footprint). get is workspace.in, or counts the
+// gate and up, are columns of one matrix (compute.Footprint). get is Workspace.In, or counts the
 // elements if only the size is needed.
 type actLayout struct {
 	c      *Config
 	n      int
 	joined bool
-	get    func(what purpose, c compute.Class, n int) compute.Tensor
+	get    func(what workspace.Purpose, c compute.Class, n int) compute.Tensor
 }
 
 func (l *actLayout) wide(layer int, what string, width int) compute.Tensor {
-	return l.get(purpose{layer, what}, compute.Wide, l.n*width)
+	return l.get(workspace.Purpose{Layer: layer, What: what}, compute.Wide, l.n*width)
 }
 
 func (l *actLayout) narrow(layer int, what string, width int) compute.Tensor {
-	return l.get(purpose{layer, what}, compute.Narrow, l.n*width)
+	return l.get(workspace.Purpose{Layer: layer, What: what}, compute.Narrow, l.n*width)
 }
 
 // columns are adjacent matrices of these widths in a tensor.
@@ -246,16 +155,16 @@ func (l actLayout) acts(a *acts, k keep, rank int) {
 		}
 		a.blocks = append(a.blocks, b)
 	}
-	a.hND = l.narrow(all, "normed [N,D]", d)
-	a.actNF = l.narrow(all, "SwiGLU [N,F]", f)
-	a.rstdN = l.wide(all, "final norm [N]", 1)
+	a.hND = l.narrow(workspace.All, "normed [N,D]", d)
+	a.actNF = l.narrow(workspace.All, "SwiGLU [N,F]", f)
+	a.rstdN = l.wide(workspace.All, "final norm [N]", 1)
 	if rank > 0 {
-		a.lowNR = l.narrow(all, "adapter [N,r]", rank)
+		a.lowNR = l.narrow(workspace.All, "adapter [N,r]", rank)
 	}
 	if k != keepNothing {
 		l.gradients(a)
 		if rank > 0 {
-			a.dlowNR = l.narrow(all, "gradient of the adapter [N,r]", rank)
+			a.dlowNR = l.narrow(workspace.All, "gradient of the adapter [N,r]", rank)
 		}
 	}
 }
@@ -269,10 +178,10 @@ func (l *actLayout) widths() (q, k int) {
 func (l *actLayout) block(i int) block {
 	d, h, kv, f := l.c.Hidden, l.c.Heads, l.c.KVHeads, l.c.FFN
 	q, kk := l.widths()
-	spec := families[l.c.Architecture].spec
-	qkNorm := spec.qkNorm != noNorm
+	spec := architecture.Families[l.c.Architecture].Spec
+	qkNorm := spec.QKNorm != architecture.NoNorm
 	norms := 0
-	if spec.preNorm {
+	if spec.PreNorm {
 		norms = 1
 	}
 	b := block{
@@ -303,13 +212,13 @@ func (l *actLayout) block(i int) block {
 		b.qrNHE, b.krNKE = b.qNHE, b.kNKE
 		b.qNHE, b.kNKE = l.narrow(i, "queries [N,H,E]", q), l.narrow(i, "keys [N,K,E]", kk)
 		normsQ, normsK := h, kv
-		if spec.qkNorm == widthNorm {
+		if spec.QKNorm == architecture.WidthNorm {
 			normsQ, normsK = 1, 1
 		}
 		b.rstdqNH = l.wide(i, "query norm [N,H]", normsQ)
 		b.rstdkNK = l.wide(i, "key norm [N,K]", normsK)
 	}
-	if spec.postNorm {
+	if spec.PostNorm {
 		b.added1 = added{l.narrow(i, "attention's sum [N,D]", d),
 			l.wide(i, "norm of attention's sum [N]", 1)}
 		b.added2 = added{l.narrow(i, "down [N,D]", d), l.wide(i, "norm of down [N]", 1)}
@@ -321,20 +230,20 @@ func (l *actLayout) block(i int) block {
 func (l *actLayout) gradients(a *acts) {
 	d, f := l.c.Hidden, l.c.FFN
 	q, kk := l.widths()
-	qkNorm := families[l.c.Architecture].spec.qkNorm != noNorm
-	a.dxND = l.wide(all, "gradient of the residual stream [N,D]", d)
-	a.dhND = l.narrow(all, "gradient of a norm [N,D]", d)
-	a.doNHE = l.narrow(all, "gradient of attention [N,H,E]", q)
+	qkNorm := architecture.Families[l.c.Architecture].Spec.QKNorm != architecture.NoNorm
+	a.dxND = l.wide(workspace.All, "gradient of the residual stream [N,D]", d)
+	a.dhND = l.narrow(workspace.All, "gradient of a norm [N,D]", d)
+	a.doNHE = l.narrow(workspace.All, "gradient of attention [N,H,E]", q)
 	if !l.joined {
-		a.dqNHE = l.narrow(all, "gradient of queries [N,H,E]", q)
-		a.dkNKE = l.narrow(all, "gradient of keys [N,K,E]", kk)
-		a.dvNKE = l.narrow(all, "gradient of values [N,K,E]", kk)
+		a.dqNHE = l.narrow(workspace.All, "gradient of queries [N,H,E]", q)
+		a.dkNKE = l.narrow(workspace.All, "gradient of keys [N,K,E]", kk)
+		a.dvNKE = l.narrow(workspace.All, "gradient of values [N,K,E]", kk)
 		a.dqrNHE, a.dkrNKE = a.dqNHE, a.dkNKE
-		a.dgNF = l.narrow(all, "gradient of the gate [N,F]", f)
-		a.duNF = l.narrow(all, "gradient of up [N,F]", f)
+		a.dgNF = l.narrow(workspace.All, "gradient of the gate [N,F]", f)
+		a.duNF = l.narrow(workspace.All, "gradient of up [N,F]", f)
 		return
 	}
-	both := l.narrow(all, "gradient of queries, keys and values [N,H+2K,E]", q+2*kk)
+	both := l.narrow(workspace.All, "gradient of queries, keys and values [N,H+2K,E]", q+2*kk)
 	qkv := l.columns(both, q, kk, kk)
 	a.dqNHE, a.dkNKE, a.dvNKE = qkv[0], qkv[1], qkv[2]
 	a.dqrNHE, a.dkrNKE = a.dqNHE, a.dkNKE
@@ -342,7 +251,7 @@ func (l *actLayout) gradients(a *acts) {
 	if qkNorm { // the memory of gate and up is free when q and k are computed
 		width = max(width, q+kk)
 	}
-	gu := l.narrow(all, "gradient of gate and up [N,2F]", width)
+	gu := l.narrow(workspace.All, "gradient of gate and up [N,2F]", width)
 	switch {
 	case !qkNorm:
 		a.dqkNHE = l.columns(both, q+kk, kk)[0]
@@ -375,9 +284,10 @@ type attend func(layer int, b *block, posN []int32)
 
 // rotate is Rope of queries and keys, or its inverse, in a layer with rotary positions; one call
 // for both where they are one tensor.
-func (m *Model) rotate(l layer, qNHE, kNKE, qkNHE compute.Tensor, posN []int32, inverse bool) {
+func (m *Model) rotate(l architecture.Layer, qNHE, kNKE, qkNHE compute.Tensor, posN []int32,
+	inverse bool) {
 	c := &m.cfg
-	if l.rope < 0 {
+	if l.Rope < 0 {
 		return
 	}
 	table := m.table(l)
@@ -389,9 +299,9 @@ func (m *Model) rotate(l layer, qNHE, kNKE, qkNHE compute.Tensor, posN []int32, 
 	m.be.Rope(kNKE, c.KVHeads, c.HeadDim, posN, table, inverse)
 }
 
-func (m *Model) attnShape(l layer) compute.AttnShape {
+func (m *Model) attnShape(l architecture.Layer) compute.AttnShape {
 	return compute.AttnShape{H: m.cfg.Heads, K: m.cfg.KVHeads, E: m.cfg.HeadDim,
-		Scale: m.spec.scale, Window: l.window}
+		Scale: m.spec.Scale, Window: l.Window}
 }
 
 // normed makes h = norm(x), or x where there is no norm.
@@ -415,19 +325,19 @@ func (m *Model) normedGrad(dxND compute.Tensor, norm *compute.Param, dhND, xND,
 
 // activate is the gated activation, and activateGrad its gradient.
 func (m *Model) activate(yNF, gateNF, upNF compute.Tensor) {
-	switch m.spec.act {
-	case silu:
+	switch m.spec.Act {
+	case architecture.SiLU:
 		m.be.SwiGLU(yNF, gateNF, upNF)
-	case geluTanh:
+	case architecture.GELUTanh:
 		m.be.GeGLU(yNF, gateNF, upNF)
 	}
 }
 
 func (m *Model) activateGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
-	switch m.spec.act {
-	case silu:
+	switch m.spec.Act {
+	case architecture.SiLU:
 		m.be.SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF)
-	case geluTanh:
+	case architecture.GELUTanh:
 		m.be.GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF)
 	}
 }
@@ -443,12 +353,12 @@ func (m *Model) scale(t compute.Tensor, s float64) {
 // hND is scratch where spec is not plain.
 func (m *Model) add(y, r, x compute.Tensor, w, post *compute.Param, keep added,
 	hND compute.Tensor) {
-	if m.spec.plain() {
+	if m.spec.Plain() {
 		m.linearAdd(y, r, x, w)
 		return
 	}
 	m.product(hND, x, w, post, keep)
-	m.scale(hND, m.spec.residual)
+	m.scale(hND, m.spec.Residual)
 	if y != r {
 		m.be.Copy(y, r)
 	}
@@ -468,11 +378,11 @@ func (m *Model) product(hND, x compute.Tensor, w, post *compute.Param, keep adde
 // addGrad is the gradient of the linear layer's output in add, from that of y in a.dxND:
 // that itself, or in a.dhND.
 func (m *Model) addGrad(a *acts, post *compute.Param, keep added) compute.Tensor {
-	if m.spec.plain() {
+	if m.spec.Plain() {
 		return a.dxND
 	}
 	m.be.Copy(a.dhND, a.dxND)
-	m.scale(a.dhND, m.spec.residual)
+	m.scale(a.dhND, m.spec.Residual)
 	if post != nil {
 		m.be.RMSNormGrad(a.dhND, post, a.dhND, keep.tND, keep.rstdN, false)
 	}
@@ -508,7 +418,7 @@ func (m *Model) inner(i int, a *acts, posN []int32, att attend) {
 func (m *Model) forward(a *acts, ids, posN []int32, att attend) {
 	be := m.be
 	be.Embed(a.xs[0], m.embed, ids)
-	m.scale(a.xs[0], m.spec.embed)
+	m.scale(a.xs[0], m.spec.Embed)
 	for i := range m.blocks {
 		p, b := &m.blocks[i], a.block(i)
 		m.inner(i, a, posN, att)
@@ -517,17 +427,17 @@ func (m *Model) forward(a *acts, ids, posN []int32, att attend) {
 		m.passed(1)
 	}
 	be.RMSNorm(a.hND, a.rstdN, a.out(len(m.blocks)-1), m.norm, m.cfg.RMSEps)
-	m.scale(a.hND, m.spec.final)
+	m.scale(a.hND, m.spec.Final)
 }
 
 // backward reads the gradient of the head's input from a.dhND and adds to the gradients of all
 // parameters below the head.
 func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att attend) {
 	be := m.be
-	m.scale(a.dhND, m.spec.final)
+	m.scale(a.dhND, m.spec.Final)
 	be.RMSNormGrad(a.dxND, m.norm, a.dhND, a.out(len(m.blocks)-1), a.rstdN, false)
 	for i := len(m.blocks) - 1; i >= 0; i-- {
-		p, b, l := &m.blocks[i], a.block(i), m.spec.layers[i]
+		p, b, l := &m.blocks[i], a.block(i), m.spec.Layers[i]
 		// the shared memory has the activations of the block above
 		if len(a.blocks) == 1 && i < len(m.blocks)-1 {
 			m.inner(i, a, posN, att)
@@ -578,7 +488,17 @@ func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att atte
 		m.passed(2)
 	}
 	if !m.embed.G.Absent() {
-		m.scale(a.dxND, m.spec.embed)
+		m.scale(a.dxND, m.spec.Embed)
 		be.EmbedGrad(m.embed, a.dxND, ids)
 	}
+}
+
+// logitsRV is the workspace of headLogits.
+const logitsRV = "logits [R,V]"
+
+// headLogits computes z[r,v] = Σ_d h[r,d]*head[v,d], in float32 on every backend.
+func (m *Model) headLogits(zRV, hRD compute.Tensor) {
+	// Linear writes float32 only if acc.
+	m.be.Zero(zRV)
+	m.be.Linear(zRV, hRD, m.head, nil, true)
 }

@@ -3,6 +3,7 @@ package model
 import (
 	"errors"
 	"fmt"
+	"gad/model/internal/pages"
 )
 
 // SampleOptions configure Generate.
@@ -62,7 +63,7 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 		o.Slots = defaultSlots
 	}
 	if o.PageTokens == 0 {
-		o.PageTokens = defaultPage
+		o.PageTokens = pages.Default
 	}
 	if err := m.checkSampling(prompts, rows, o); err != nil {
 		return nil, err
@@ -82,16 +83,16 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 	for p, ids := range prompts {
 		longest = max(longest, len(ids)-o.drawn(p))
 		prompt, own =
-			max(prompt, pagesFor(len(ids), o.PageTokens)),
-			max(own, ownPages(len(ids), max(first-o.drawn(p), 1), o.PageTokens))
+			max(prompt, pages.Count(len(ids), o.PageTokens)),
+			max(own, pages.Own(len(ids), max(first-o.drawn(p), 1), o.PageTokens))
 	}
 	slots := min(o.Slots, len(prompts)*o.N)
-	pages := poolPages(slots, o.N, len(prompts), prompt, own)
+	size := pages.Pool(slots, o.N, len(prompts), prompt, own)
 	if first < o.MaxNew { // a later chunk shares its context with no other
-		pages = max(pages, chunkPages(slots, longest+first, o.PageTokens))
+		size = max(size, pages.OfChunks(slots, longest+first, o.PageTokens))
 	}
 	// prompts of one row have the same beginning
-	e, err := m.engine(EngineOptions{Slots: slots, PageTokens: o.PageTokens, Pages: pages,
+	e, err := m.engine(EngineOptions{Slots: slots, PageTokens: o.PageTokens, Pages: size,
 		Longest: longest + first, Keep: o.Begun != nil})
 	if err != nil {
 		return nil, err

@@ -34,7 +34,7 @@ func TestFiniteDifferences(t *testing.T) {
 				p, err := m.pack(seqs, trainedRows)
 				must(t, err)
 				a, out := m.activations(len(p.ids), keepNothing), m.heads(p)
-				must(t, m.ws.take())
+				must(t, m.ws.Take())
 				m.forward(a, p.ids, p.pos, m.packed)
 				m.be.LogProb(out, a.hND, m.head, p.rows, p.targets, 2)
 				wl, _ := p.join(nil, "", dlogp)
@@ -50,7 +50,8 @@ func TestFiniteDifferences(t *testing.T) {
 		})
 	}
 	for which, seqs := range map[reads][]Seq{lastRows: seqsOf(29, 8, 3, 5),
-		turnRows: {{IDs: []int32{4, 5, 6, 7, 8, 9, 10, 11}, Spans: []Span{{2, 4}, {6, 8}}},
+		turnRows: {{IDs: []int32{4, 5, 6, 7, 8, 9, 10, 11},
+			Spans: []Span{{From: 2, To: 4}, {From: 6, To: 8}}},
 			Answer([]int32{4, 5, 9, 2, 7}, 2)}} {
 		t.Run([]string{lastRows: "scorer", turnRows: "scorer of turns"}[which],
 			func(t *testing.T) {
@@ -66,8 +67,8 @@ func TestFiniteDifferences(t *testing.T) {
 					must(t, err)
 					a, s :=
 						m.activations(len(p.ids), keepNothing),
-						m.ws.get("scores [N]", compute.Wide, len(w))
-					must(t, m.ws.take())
+						m.ws.Get("scores [N]", compute.Wide, len(w))
+					must(t, m.ws.Take())
 					m.forward(a, p.ids, p.pos, m.packed)
 					m.be.Score(s, a.hND, m.head, p.scored)
 					sum := 0.0

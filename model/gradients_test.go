@@ -140,8 +140,8 @@ func TestLentGradients(t *testing.T) {
 				}
 			}
 			caches := func() (n int) {
-				for what := range m.ws.bufs {
-					if strings.Contains(what.what, "cache") {
+				for what := range m.ws.Bufs {
+					if strings.Contains(what.What, "cache") {
 						n++
 					}
 				}

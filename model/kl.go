@@ -3,16 +3,16 @@ package model
 import (
 	"fmt"
 	"math"
-	"runtime"
 	"slices"
-	"sync"
 	"time"
 
 	"gad/internal/compute"
+	"gad/model/internal/logits"
+	"gad/model/internal/sequence"
 )
 
 // The exact KL to another model needs no operation of its own. Products with the head give the
-// logits of a chunk of rows, at most rankElements of each model; the host sums them in float64
+// logits of a chunk of rows, at most logits.Elements of each model; the host sums them in float64
 // and writes the gradient in their place; products take it back to the states and the head.
 
 // klPass is the comparison of a pack with q: KL(m||q) at each response row, or D_beta.
@@ -40,7 +40,7 @@ type klPass struct {
 // in addition to the passes themselves, on device and host together: the states of the other model,
 // of shape q, and of a chunk of rows the states and the logits.
 func (c Config) KLMemory(f Footprint, q Config, tokens int) int64 {
-	rows := min(tokens, rankRows(c.Vocab))
+	rows := min(tokens, logits.Rows(c.Vocab))
 	narrow := func(rows, hidden int) int64 {
 		return f.Block(f.Element(compute.Narrow) * int64(rows) * int64(hidden))
 	}
@@ -62,8 +62,8 @@ func (m *Model) AllKL(q *Model, seqs []Seq, temperature float64,
 	maxTokens int) (klST [][]float32, err error) {
 	own := func(mine []Seq) ([][]float32, error) {
 		klST := make([][]float32, len(mine))
-		for _, pack := range Packs(mine, maxTokens) {
-			rows, err := m.kl(q, Pick(mine, pack), temperature)
+		for _, pack := range sequence.Packs(mine, maxTokens) {
+			rows, err := m.kl(q, sequence.Pick(mine, pack), temperature)
 			if err != nil {
 				return nil, err
 			}
@@ -167,8 +167,8 @@ func (m *Model) against(q *Model, seqs []Seq, beta, temperature float64) (*klPas
 			return nil
 		}
 		// a purpose of its own: passes of m overwrite what both share
-		x.statesRD = m.ws.get("states of the other model [R,D]", compute.Narrow, n*q.cfg.Hidden)
-		if err := m.ws.take(); err != nil {
+		x.statesRD = m.ws.Get("states of the other model [R,D]", compute.Narrow, n*q.cfg.Hidden)
+		if err := m.ws.Take(); err != nil {
 			return err
 		}
 		q.gather(x.statesRD, q.pk.rows)
@@ -221,12 +221,12 @@ func (x *klPass) chunks(m *Model, f func(lo, hi int, hRD, zRV compute.Tensor) er
 	if x.q != nil {
 		vQ = x.q.cfg.Vocab
 	}
-	for lo, most := 0, rankRows(v); lo < len(rows); lo += most {
+	for lo, most := 0, logits.Rows(v); lo < len(rows); lo += most {
 		hi := min(lo+most, len(rows))
 		n := hi - lo
-		hRD := m.ws.get("states of a chunk [R,D]", compute.Narrow, n*d)
-		zRV := m.ws.get(logitsRV, compute.Wide, n*max(v, vQ))
-		if err := m.ws.take(); err != nil {
+		hRD := m.ws.Get("states of a chunk [R,D]", compute.Narrow, n*d)
+		zRV := m.ws.Get(logitsRV, compute.Wide, n*max(v, vQ))
+		if err := m.ws.Take(); err != nil {
 			return err
 		}
 		x.zp, x.zq = slices.Grow(x.zp[:0], n*v)[:n*v], slices.Grow(x.zq[:0], n*vQ)[:n*vQ]
@@ -252,21 +252,6 @@ func (x *klPass) chunks(m *Model, f func(lo, hi int, hRD, zRV compute.Tensor) er
 		}
 	}
 	return nil
-}
-
-// eachRow calls f for the rows of a chunk, divided among goroutines. A row's results depend on
-// the row alone.
-func eachRow(lo, hi int, f func(r int)) {
-	var wg sync.WaitGroup
-	share := (hi - lo + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0)
-	for at := lo; at < hi; at += share {
-		wg.Go(func() {
-			for r := at; r < min(at+share, hi); r++ {
-				f(r)
-			}
-		})
-	}
-	wg.Wait()
 }
 
 // room is memory for the figures of n rows.
@@ -295,7 +280,7 @@ func (x *klPass) measure(m *Model) error {
 		x.soft.room(&m.pk, x.given)
 	}
 	err := x.chunks(m, func(lo, hi int, _, _ compute.Tensor) error {
-		eachRow(lo, hi, func(r int) {
+		logits.EachRow(lo, hi, func(r int) {
 			zp, zq := x.logits(m, r-lo)
 			x.measureRow(zp, zq, r)
 		})
@@ -407,14 +392,14 @@ func (x *klPass) learn(m *Model, a *acts) error {
 	}
 	d := m.cfg.Hidden
 	return x.chunks(m, func(lo, hi int, hRD, zRV compute.Tensor) error {
-		eachRow(lo, hi, func(r int) {
+		logits.EachRow(lo, hi, func(r int) {
 			zp, zq := x.logits(m, r-lo)
 			x.gradient(zp, zq, r, float64(dklR[r])*x.inv)
 			clear(x.zp[(r-lo)*m.cfg.Vocab+len(zp) : (r-lo+1)*m.cfg.Vocab]) // rows without a token
 		})
 		m.be.Upload(zRV, x.zp)
-		dhRD := m.ws.get("gradient of states of a chunk [R,D]", compute.Narrow, hRD.Len())
-		if err := m.ws.take(); err != nil {
+		dhRD := m.ws.Get("gradient of states of a chunk [R,D]", compute.Narrow, hRD.Len())
+		if err := m.ws.Take(); err != nil {
 			return err
 		}
 		m.be.LinearGrad(dhRD, m.head, nil, zRV, hRD, false)

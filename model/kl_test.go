@@ -10,6 +10,7 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/compute/ref"
+	"gad/model/internal/logits"
 )
 
 // klWeights are weights of the divergences of sequences of 6, 2 and 4 trained tokens that share
@@ -133,7 +134,8 @@ func TestKLGradOfSharedPrompts(t *testing.T) {
 		var seqs []Seq
 		for k := range 4 {
 			ids := []int32{3, 1, 4, 1, 5, int32(9 + k), int32(2 + 3*k), 6}
-			seqs = append(seqs, Seq{IDs: ids[:8-k/2], Spans: []Span{{3, 5}, {6 - k/2, 8 - k/2}}})
+			seqs = append(seqs, Seq{IDs: ids[:8-k/2],
+				Spans: []Span{{From: 3, To: 5}, {From: 6 - k/2, To: 8 - k/2}}})
 		}
 		weights := func(kl [][]float32) [][]float32 {
 			w := zeros(kl)
@@ -259,7 +261,7 @@ func TestKLInChunks(t *testing.T) {
 	q, err := New(be, c, Options{Seed: 2})
 	must(t, err)
 	seqs := seqsOf(c.Vocab, 6, 12, 4)
-	if n := rankRows(c.Vocab); n >= 12 {
+	if n := logits.Rows(c.Vocab); n >= 12 {
 		t.Fatalf("%d rows fit at once", n)
 	}
 	all, err := p.AllKL(q, seqs, 1, 1000)

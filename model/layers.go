@@ -3,6 +3,7 @@ package model
 import (
 	"encoding/json"
 	"fmt"
+	"gad/model/internal/sequence"
 	"maps"
 	"slices"
 	"strconv"
@@ -90,7 +91,7 @@ func (c Config) keep(layers []int) (Config, error) {
 		var list []json.RawMessage
 		if strings.Contains(key, "layer") && json.Unmarshal(v, &list) == nil &&
 			len(list) == c.Layers {
-			values[key] = Pick(list, layers)
+			values[key] = sequence.Pick(list, layers)
 		}
 	}
 	// Layers from max_window_layers on may have a window.

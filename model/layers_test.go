@@ -245,12 +245,12 @@ func TestLayersKeepTheirKind(t *testing.T) {
 			must(t, err)
 			for i, l := range layers {
 				if was, is :=
-					whole.spec(LM), part.spec(LM); is.layers[i].window != was.layers[l].window ||
-					(is.layers[i].rope < 0) != (was.layers[l].rope < 0) ||
-					is.layers[i].rope >= 0 &&
-						is.ropes[is.layers[i].rope] != was.ropes[was.layers[l].rope] {
-					t.Errorf("%s %v: layer %d is %+v, it was %+v", x.name, layers, l, is.layers[i],
-						was.layers[l])
+					whole.spec(LM), part.spec(LM); is.Layers[i].Window != was.Layers[l].Window ||
+					(is.Layers[i].Rope < 0) != (was.Layers[l].Rope < 0) ||
+					is.Layers[i].Rope >= 0 &&
+						is.Ropes[is.Layers[i].Rope] != was.Ropes[was.Layers[l].Rope] {
+					t.Errorf("%s %v: layer %d is %+v, it was %+v", x.name, layers, l, is.Layers[i],
+						was.Layers[l])
 				}
 			}
 			b, err := part.encode(LM, "float32")

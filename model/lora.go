@@ -8,6 +8,8 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/philox"
+	"gad/model/internal/files"
+	"gad/model/internal/workspace"
 )
 
 // LoRA gives linear layers low-rank adapters (arXiv 2106.09685, equation 3): beside the
@@ -194,14 +196,14 @@ func (m *Model) Adapt(o Options) (*Model, error) {
 		return nil, err
 	}
 	a := &Model{be: m.be, cfg: m.cfg, spec: m.cfg.spec(o.Kind), opt: o, layout: m.layout, base: m,
-		ws: &workspace{be: m.be}, tokens: m.tokens}
+		ws: workspace.New(m.be), tokens: m.tokens}
 	a.params = nil
 	if o.LoRA.On() {
 		a.params, a.adapters = m.adapted(o.LoRA)
 	}
 	if o.Kind == Scorer {
 		d := m.cfg.Hidden
-		a.head = &compute.Param{Name: scoreName, Shape: []int{1, d}, Rows: 1, Cols: d, Decay: true}
+		a.head = &compute.Param{Name: files.ScoreName, Shape: []int{1, d}, Rows: 1, Cols: d, Decay: true}
 		a.params = append(a.params, a.head)
 	}
 	m.users++

@@ -2,10 +2,16 @@
 // internal/compute: parameters, forward and backward pass, sampling with a
 // cache of keys and values, AdamW, and the Hugging Face folder format.
 //
-//	spec.go, config.go      the families of models, and a model's numbers
-//	model.go, layers.go     parameters; taking layers out of a model
-//	forward.go, rope.go     both passes of the network, and its positions
-//	pack.go, packs.go       sequences side by side in one pass, prompts shared
+// Below it are rooms that know no model: internal/architecture (what the families compute),
+// internal/rope (rotary positions), internal/files (folders and GGUF files, and their tensors),
+// internal/sequence (sequences and packs of them), internal/workspace (device memory by purpose),
+// internal/pages and internal/logits (what sampling takes, and draws from).
+//
+//	names.go                what of these rooms is this package's
+//	config.go, rope.go      a model's numbers, read from config.json and written
+//	model.go                parameters
+//	forward.go              both passes of the network
+//	pack.go                 sequences side by side in one pass, prompts shared
 //	gradients.go, all.go    memory of gradients; all sequences in passes of a size
 //	optimizer.go, schedule.go, settings.go  AdamW and its learning rate
 //	lora.go, adapter.go     adapters, and their files as peft has them
@@ -14,9 +20,8 @@
 //	rank.go, divergence.go  ranks of tokens among the vocabulary, KL between models
 //	kl.go, soft.go          the exact KL to another model, soft labels with a tail; gradients
 //	ranks.go, shards.go, zero.go  several processes, and AdamW's states divided among them
-//	folder.go, gguf.go, place.go, shapes.go  model folders and GGUF files
+//	folder.go, layers.go, shapes.go  loading and saving; some of the layers; known shapes
 //	plan.go, memory.go      what all of it takes
-//	backend.go              the operations that it runs on
 //
 // Legend, here and in names: N tokens of a pack, S sequences, T response tokens,
 // R selected rows, P prompts, D hidden width, H query heads, K key/value heads,
@@ -33,20 +38,10 @@ import (
 	"gad/internal/compute"
 	"gad/internal/philox"
 	"gad/internal/safetensors"
+	"gad/model/internal/architecture"
+	"gad/model/internal/files"
+	"gad/model/internal/workspace"
 )
-
-// Kind is the head on top of the backbone.
-type Kind int
-
-// The kinds of model.
-const (
-	LM Kind = iota // *ForCausalLM: a distribution over the next token
-	// *ForSequenceClassification with one label, no bias: a score at the last token
-	Scorer
-)
-
-// String is the class suffix of the kind in transformers.
-func (k Kind) String() string { return classSuffix[k] }
 
 // Options are the choices of Load and New.
 type Options struct {
@@ -79,7 +74,7 @@ type Options struct {
 type Model struct {
 	be   compute.Backend
 	cfg  Config
-	spec spec
+	spec architecture.Spec
 	opt  Options
 	layout
 	base     *Model                      // the frozen weights, of a model made by Adapt
@@ -91,7 +86,7 @@ type Model struct {
 	dtypes map[string]safetensors.DType // of the folder's tensors, by the parameters' names
 	digest string                       // of the folder's weights; "" until Digest
 	mem    []compute.Tensor             // of the parameters, to be freed
-	ws     *workspace
+	ws     *workspace.Workspace
 	grads  *gradMemory // nil: frozen
 	ranks  *Ranks      // that hold copies of it; nil is this process alone
 	shards int         // of an optimizer step; 0 is 1
@@ -187,51 +182,51 @@ func (c Config) arrange(k Kind) layout {
 		return p
 	}
 	d, q, kv, spec :=
-		c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, families[c.Architecture].spec
+		c.Hidden, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim, architecture.Families[c.Architecture].Spec
 	norm := func(name string, width int) *compute.Param {
 		p := add(name, width)
-		p.Offset = spec.normOffset
+		p.Offset = spec.NormOffset
 		return p
 	}
 	normQ, normK := c.HeadDim, c.HeadDim
-	if spec.qkNorm == widthNorm {
+	if spec.QKNorm == architecture.WidthNorm {
 		normQ, normK = q, kv
 	}
 	// What follows attention is its own norm where there is one, and else the next layer's.
 	norm2 := "post_attention_layernorm.weight"
-	if spec.postNorm {
+	if spec.PostNorm {
 		norm2 = "pre_feedforward_layernorm.weight"
 	}
 	l.embed = add("model.embed_tokens.weight", c.Vocab, d)
 	for i := range c.Layers {
 		pre := fmt.Sprintf("model.layers.%d.", i)
 		var b blockParams
-		if spec.preNorm {
+		if spec.PreNorm {
 			b.norm1 = norm(pre+"input_layernorm.weight", d)
 		}
 		b.wq = add(pre+"self_attn.q_proj.weight", q, d)
 		b.wk = add(pre+"self_attn.k_proj.weight", kv, d)
 		b.wv = add(pre+"self_attn.v_proj.weight", kv, d)
-		if spec.qkvBias {
+		if spec.QKVBias {
 			b.bq = add(pre+"self_attn.q_proj.bias", q)
 			b.bk = add(pre+"self_attn.k_proj.bias", kv)
 			b.bv = add(pre+"self_attn.v_proj.bias", kv)
 		}
-		if spec.qkNorm != noNorm {
+		if spec.QKNorm != architecture.NoNorm {
 			b.qn = norm(pre+"self_attn.q_norm.weight", normQ)
 			b.kn = norm(pre+"self_attn.k_norm.weight", normK)
 		}
 		b.wo = add(pre+"self_attn.o_proj.weight", d, q)
-		if spec.postNorm {
+		if spec.PostNorm {
 			b.post1 = norm(pre+"post_attention_layernorm.weight", d)
 		}
-		if spec.preNorm {
+		if spec.PreNorm {
 			b.norm2 = norm(pre+norm2, d)
 		}
 		b.gate = add(pre+"mlp.gate_proj.weight", c.FFN, d)
 		b.up = add(pre+"mlp.up_proj.weight", c.FFN, d)
 		b.down = add(pre+"mlp.down_proj.weight", d, c.FFN)
-		if spec.postNorm {
+		if spec.PostNorm {
 			b.post2 = norm(pre+"post_feedforward_layernorm.weight", d)
 		}
 		l.blocks = append(l.blocks, b)
@@ -239,20 +234,14 @@ func (c Config) arrange(k Kind) layout {
 	l.norm = norm("model.norm.weight", d)
 	switch {
 	case k == Scorer:
-		l.head = add(scoreName, 1, d)
+		l.head = add(files.ScoreName, 1, d)
 	case c.TieEmbeddings:
 		l.head = l.embed
 	default:
-		l.head = add(headName, c.Vocab, d)
+		l.head = add(files.HeadName, c.Vocab, d)
 	}
 	return l
 }
-
-const (
-	embedName = "model.embed_tokens.weight"
-	headName  = "lm_head.weight"
-	scoreName = "score.weight"
-)
 
 // alloc makes a model whose weights are zero. On an error nothing stays allocated.
 func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
@@ -263,7 +252,7 @@ func alloc(be compute.Backend, c Config, o Options) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{be: be, cfg: c, spec: c.spec(o.Kind), opt: o, layout: c.arrange(o.Kind)}
-	m.ws = &workspace{be: be}
+	m.ws = workspace.New(be)
 	if err := checkQuant(be, m.params, o); err != nil {
 		return nil, err
 	}
@@ -292,7 +281,7 @@ func New(be Backend, c Config, o Options) (*Model, error) {
 	}
 	for i, p := range m.params {
 		switch {
-		case p.Name == scoreName:
+		case p.Name == files.ScoreName:
 			m.draw(p, i, o.ScoreInit)
 		case len(p.Shape) == 2:
 			m.draw(p, i, c.initRange())
@@ -313,7 +302,7 @@ func New(be Backend, c Config, o Options) (*Model, error) {
 func (m *Model) draw(p *compute.Param, i int, std float64) {
 	if m.opt.Repeat {
 		numbers := repeated()
-		m.fill(p, func(j int) float32 { return float32(std) * numbers[j%chunk] })
+		m.fill(p, func(j int) float32 { return float32(std) * numbers[j%files.Chunk] })
 		return
 	}
 	m.fill(p, func(j int) float32 {
@@ -324,12 +313,9 @@ func (m *Model) draw(p *compute.Param, i int, std float64) {
 	})
 }
 
-// chunk is the number of elements that pass through host memory at a time.
-const chunk = 1 << 18
-
 // repeated are what Options.Repeat repeats.
 var repeated = sync.OnceValue(func() []float32 {
-	x := make([]float32, chunk)
+	x := make([]float32, files.Chunk)
 	for i := range x {
 		x[i] = float32(philox.Norm(1, philox.Init, 0, uint64(i), 0))
 	}
@@ -342,9 +328,9 @@ func (m *Model) fill(p *compute.Param, f func(i int) float32) {
 		m.refresh(p)
 		return
 	}
-	buf := make([]float32, min(chunk, p.Len()))
-	for lo := 0; lo < p.Len(); lo += chunk {
-		b := buf[:min(chunk, p.Len()-lo)]
+	buf := make([]float32, min(files.Chunk, p.Len()))
+	for lo := 0; lo < p.Len(); lo += files.Chunk {
+		b := buf[:min(files.Chunk, p.Len()-lo)]
 		var wg sync.WaitGroup
 		share := (len(b) + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0)
 		for at := 0; at < len(b); at += share {
@@ -397,7 +383,7 @@ func (m *Model) Share(other *Model) {
 		panic("model: Share: models on two backends")
 	}
 	if m.ws != other.ws {
-		m.ws.free()
+		m.ws.Free()
 		m.ws = other.ws
 	}
 }
@@ -406,7 +392,7 @@ func (m *Model) Share(other *Model) {
 // Close does nothing.
 func (m *Model) Close() error {
 	err := m.be.Sync()
-	m.ws.free()
+	m.ws.Free()
 	m.freeAngles()
 	m.leaveGradients()
 	first := !m.closed
@@ -429,4 +415,12 @@ func (m *Model) Close() error {
 		return fmt.Errorf("model: close: %w", err)
 	}
 	return nil
+}
+
+// Vocab returns the size of the vocabulary: the highest id of a token, plus 1.
+func (m *Model) Vocab() int {
+	if m.opt.Kind != LM {
+		return m.cfg.Vocab
+	}
+	return m.head.Vocab()
 }

@@ -18,6 +18,7 @@ import (
 	"gad/internal/compute/cpu"
 	"gad/internal/compute/ref"
 	"gad/internal/safetensors"
+	"gad/model/internal/architecture"
 )
 
 const fixtures = "../testdata/model"
@@ -59,31 +60,32 @@ func must(t testing.TB, err error) {
 }
 
 // architectures are the names of families, in order.
-var architectures = slices.Sorted(maps.Keys(families))
+var architectures = slices.Sorted(maps.Keys(architecture.Families))
 
 // tiny is a configuration of the named architecture in which every size differs, with what
 // is particular to its family.
 func tiny(arch string) Config {
-	f := families[arch]
+	f := architecture.Families[arch]
 	c := Config{
 		Architecture: arch, Hidden: 12, Layers: 2, Heads: 4, KVHeads: 2, HeadDim: 6, FFN: 20,
 		Vocab: 29, MaxPosition: 128,
-		RMSEps: 1e-5, RopeTheta: 1e4, QKVBias: f.spec.qkvBias, QKNorm: f.spec.qkNorm != noNorm,
+		RMSEps: 1e-5, RopeTheta: 1e4, QKVBias: f.Spec.QKVBias,
+		QKNorm:    f.Spec.QKNorm != architecture.NoNorm,
 		InitRange: 0.4, TieEmbeddings: arch == "Qwen2" || arch == "Granite",
 	}
-	switch f.windows {
-	case everyLayer:
+	switch f.Windows {
+	case architecture.EveryLayer:
 		c.Window = 5
-	case layerByType:
+	case architecture.LayerByType:
 		c.Window, c.Sliding, c.LocalTheta = 5, []bool{true, false}, 100
 	}
-	if f.noRope {
+	if f.NoRope {
 		c.NoRope = []bool{false, true}
 	}
-	if f.attentionOf != "" {
+	if f.AttentionOf != "" {
 		c.AttnScale = 0.3
 	}
-	if f.multipliers {
+	if f.Multipliers {
 		c.EmbedScale, c.ResidualScale, c.LogitDivisor = 3, 0.4, 2
 	}
 	return c

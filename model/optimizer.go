@@ -11,6 +11,7 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/safetensors"
+	"gad/model/internal/files"
 )
 
 // AdamWConfig configures NewOptimizer.
@@ -28,8 +29,8 @@ type AdamWConfig struct {
 // embeddings and the head, whose rows are updated at very different rates, and of small tensors
 // stay float32 (Dettmers et al., arXiv 2110.02861, section 2.3).
 func coded(p *compute.Param) bool {
-	return len(p.Shape) == 2 && p.Len() >= 4096 && p.Name != embedName && p.Name != headName &&
-		p.Name != scoreName
+	return len(p.Shape) == 2 && p.Len() >= 4096 && p.Name != files.EmbedName &&
+		p.Name != files.HeadName && p.Name != files.ScoreName
 }
 
 // Optimizer is AdamW (arXiv 1711.05101) over a model's parameters.
@@ -257,7 +258,7 @@ func (o *Optimizer) load(f *safetensors.File) error {
 	if err := errors.Join(err1, err2); err != nil {
 		return fmt.Errorf("counts: %w", err)
 	}
-	var all []*onDisk
+	var all []*files.OnDisk
 	var places []transfer // of this rank's part
 	var want []stored
 	ps := o.m.params
@@ -283,11 +284,11 @@ func (o *Optimizer) load(f *safetensors.File) error {
 			return fmt.Errorf("tensor %q: missing, or not %s %v: the state of another model",
 				s.name, s.dtype, s.shape)
 		}
-		all = append(all, plain(t))
+		all = append(all, files.Plain(t))
 		if n, width := s.t.Len(), s.dtype.Size(); n > 0 {
 			mine := &safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: []int{n},
 				Data: t.Data[s.lo*width : (s.lo+n)*width]}
-			places = append(places, transfer{from: plain(mine), to: s.t,
+			places = append(places, transfer{from: files.Plain(mine), to: s.t,
 				code: s.dtype == safetensors.U8})
 		}
 	}
@@ -316,9 +317,9 @@ func (o *Optimizer) load(f *safetensors.File) error {
 }
 
 // checkState wants finite values, and no negative ones where they are sums of squares or scales.
-func checkState(list []*onDisk) error {
+func checkState(list []*files.OnDisk) error {
 	nowhere := func(_, _, _ int) []float32 { return nil }
-	return widen(list, nowhere, func(i, lo int, part []float32, _ bool) error {
+	return files.Widen(list, nowhere, func(i, lo int, part []float32, _ bool) error {
 		if !strings.HasPrefix(list[i].Name, "v.") && !strings.HasPrefix(list[i].Name, "m.scale.") {
 			return nil
 		}

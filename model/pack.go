@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"gad/internal/compute"
+	"gad/model/internal/sequence"
 )
 
 // pack is sequences laid end to end. Adjacent sequences with the same prompt share its tokens:
@@ -20,7 +21,7 @@ type pack struct {
 	scored        []int32  // the rows that are scored, each once
 	scores        []int32  // [N] index in scored of each score, sequence by sequence
 	laid          struct { // of the group that is being laid
-		tree
+		sequence.Tree
 		from  []int    // where each sequence begins in rows
 		rows  []int32  // of the tokens, sequence by sequence
 		at    []uint64 // of the trained tokens: row, then number
@@ -54,7 +55,7 @@ func (m *Model) pack(seqs []Seq, which reads) (*pack, error) {
 			return nil, fmt.Errorf("model: sequence %d: %d tokens: more than max_position_embeddings %d: cut it or drop it", i, n, m.cfg.MaxPosition)
 		}
 		if which == trainedRows || which == turnRows && len(s.Spans) > 0 {
-			if err := s.checkSpans(); err != nil {
+			if err := s.Check(); err != nil {
 				return nil, fmt.Errorf("model: sequence %d: %w", i, err)
 			}
 		}
@@ -65,7 +66,7 @@ func (m *Model) pack(seqs []Seq, which reads) (*pack, error) {
 	}
 	for lo := 0; lo < len(seqs); {
 		hi := lo + 1
-		for hi < len(seqs) && !m.apart && sharePrompt(seqs[lo], seqs[hi]) {
+		for hi < len(seqs) && !m.apart && sequence.SharePrompt(seqs[lo], seqs[hi]) {
 			hi++
 		}
 		p.lay(seqs[lo:hi], which)
@@ -84,7 +85,7 @@ func (m *Model) pack(seqs []Seq, which reads) (*pack, error) {
 // which several tokens are predicted: the last ones of a run that has branches.
 func (p *pack) lay(group []Seq, which reads) {
 	g := &p.laid
-	g.grow(group)
+	g.Grow(group)
 	all := 0
 	g.from = g.from[:0]
 	for _, s := range group {
@@ -93,15 +94,15 @@ func (p *pack) lay(group []Seq, which reads) {
 	}
 	g.rows = slices.Grow(g.rows[:0], all)[:all]
 	first := int32(len(p.Parent))
-	for _, r := range g.runs {
+	for _, r := range g.Runs {
 		at, parent := len(p.ids), int32(-1)
-		if r.parent >= 0 {
-			parent = first + int32(r.parent)
+		if r.Parent >= 0 {
+			parent = first + int32(r.Parent)
 		}
-		p.segment(group[g.order[r.lo]].IDs[r.from:r.to], r.from, parent)
-		for _, s := range g.order[r.lo:r.hi] {
-			for t := r.from; t < r.to; t++ {
-				g.rows[g.from[s]+t] = int32(at + t - r.from)
+		p.segment(group[g.Order[r.Lo]].IDs[r.From:r.To], r.From, parent)
+		for _, s := range g.Order[r.Lo:r.Hi] {
+			for t := r.From; t < r.To; t++ {
+				g.rows[g.from[s]+t] = int32(at + t - r.From)
 			}
 		}
 	}
@@ -118,7 +119,7 @@ func (p *pack) lay(group []Seq, which reads) {
 			continue
 		}
 		for k := range s.Turns() {
-			row := rows[s.turnEnd(k)]
+			row := rows[s.TurnEnd(k)]
 			n, ok := known[row]
 			if ok {
 				p.scores = append(p.scores, n)
@@ -237,7 +238,7 @@ func invTemp(temperature float64) (float64, error) {
 
 // packed is Attention over the sequences of the pack.
 func (m *Model) packed(i int, b *block, posN []int32) {
-	l := m.spec.layers[i]
+	l := m.spec.Layers[i]
 	m.rotate(l, b.qNHE, b.kNKE, b.qkNHE, posN, false)
 	m.be.Attention(b.oNHE, b.lseNH, b.qNHE, b.kNKE, b.vNKE, m.attnShape(l), m.pk.Pack)
 }
@@ -246,9 +247,9 @@ func (m *Model) packed(i int, b *block, posN []int32) {
 func (m *Model) heads(p *pack) compute.HeadOut {
 	r := len(p.rows)
 	return compute.HeadOut{
-		LogpR: m.ws.get("log-probabilities [R]", compute.Wide, r),
-		EntR:  m.ws.get("entropies [R]", compute.Wide, r),
-		LseR:  m.ws.get("logit sums [R]", compute.Wide, r),
+		LogpR: m.ws.Get("log-probabilities [R]", compute.Wide, r),
+		EntR:  m.ws.Get("entropies [R]", compute.Wide, r),
+		LseR:  m.ws.Get("logit sums [R]", compute.Wide, r),
 	}
 }
 
@@ -281,7 +282,7 @@ func (m *Model) LogProbs(seqs []Seq, temperature float64) (logpST, entST [][]flo
 	}
 	a := m.activations(len(p.ids), keepNothing)
 	out := m.heads(p)
-	if err := m.ws.take(); err != nil {
+	if err := m.ws.Take(); err != nil {
 		return nil, nil, err
 	}
 	m.forward(a, p.ids, p.pos, m.packed)
@@ -339,9 +340,9 @@ func (m *Model) logProbGrad(seqs []Seq, temperature float64, x *klPass,
 	a := m.activations(len(p.ids), m.keeps())
 	out := m.heads(p)
 	dlogp, dent :=
-		m.ws.get("gradient of log-probabilities [R]", compute.Wide, r),
-		m.ws.get("gradient of entropies [R]", compute.Wide, r)
-	if err := m.ws.take(); err != nil {
+		m.ws.Get("gradient of log-probabilities [R]", compute.Wide, r),
+		m.ws.Get("gradient of entropies [R]", compute.Wide, r)
+	if err := m.ws.Take(); err != nil {
 		return err
 	}
 	m.forward(a, p.ids, p.pos, m.packed)
@@ -405,8 +406,8 @@ func (m *Model) scores(seqs []Seq, which reads) ([]float32, error) {
 	}
 	a := m.activations(len(p.ids), keepNothing)
 	n := len(p.scored)
-	s := m.ws.get("scores [N]", compute.Wide, n)
-	if err := m.ws.take(); err != nil {
+	s := m.ws.Get("scores [N]", compute.Wide, n)
+	if err := m.ws.Take(); err != nil {
 		return nil, err
 	}
 	m.forward(a, p.ids, p.pos, m.packed)
@@ -463,9 +464,9 @@ func (m *Model) scoreGrad(seqs []Seq, which reads,
 	a := m.activations(len(p.ids), m.keeps())
 	n := len(p.scored)
 	s, ds :=
-		m.ws.get("scores [N]", compute.Wide, n),
-		m.ws.get("gradient of scores [N]", compute.Wide, n)
-	if err := m.ws.take(); err != nil {
+		m.ws.Get("scores [N]", compute.Wide, n),
+		m.ws.Get("gradient of scores [N]", compute.Wide, n)
+	if err := m.ws.Take(); err != nil {
 		return err
 	}
 	m.forward(a, p.ids, p.pos, m.packed)

@@ -1,6 +1,10 @@
 package model
 
-import "gad/internal/compute"
+import (
+	"gad/internal/compute"
+	"gad/model/internal/pages"
+	"gad/model/internal/workspace"
+)
 
 // PlanOptions are the uses of a model that Config.Plan counts memory for.
 type PlanOptions struct {
@@ -37,12 +41,12 @@ type Plan struct {
 	Lent        int64 // keys and values in the memory of gradients, not in Cache
 	Scratch     int64 // of operations; models on one backend share it
 
-	purposes map[purpose]int64 // what Activations adds up
+	purposes map[workspace.Purpose]int64 // what Activations adds up
 }
 
 // SharedActivations is the Activations of models that share them (Model.Share).
 func SharedActivations(plans ...Plan) (bytes int64) {
-	most := map[purpose]int64{}
+	most := map[workspace.Purpose]int64{}
 	for _, p := range plans {
 		for what, n := range p.purposes {
 			bytes += max(0, n-most[what])
@@ -63,8 +67,8 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 	all := c.arrange(o.Kind)
 	p.parameters(f, o, &all)
 	// The workspace has for each purpose the largest size that was requested.
-	p.purposes = map[purpose]int64{}
-	count := func(what purpose, class compute.Class, n int) compute.Tensor {
+	p.purposes = map[workspace.Purpose]int64{}
+	count := func(what workspace.Purpose, class compute.Class, n int) compute.Tensor {
 		p.purposes[what] = max(p.purposes[what], f.Block(f.Element(class)*int64(n)))
 		return compute.Tensor{}
 	}
@@ -89,28 +93,28 @@ func (c Config) Plan(f Footprint, o PlanOptions) Plan {
 	if o.Slots > 0 {
 		pt := o.PageTokens
 		if pt == 0 {
-			pt = defaultPage
+			pt = pages.Default
 		}
 		slots := min(o.Slots, o.Prompts*o.N)
 		first := o.MaxNew
-		prefill := max(min(prefillTokens, o.Prompts*o.PromptTokens), o.PromptTokens)
+		prefill := max(min(pages.Prefill, o.Prompts*o.PromptTokens), o.PromptTokens)
 		if o.Chunks.On() {
 			first = min(o.MaxNew, o.Chunks.Size)
 		}
 		if first < o.MaxNew { // later chunks
 			context := o.PromptTokens + o.Chunks.Carry
-			prefill = max(prefill, min(prefillTokens, slots*context), context)
+			prefill = max(prefill, min(pages.Prefill, slots*context), context)
 		}
 		actLayout{&c, prefill, f.Joined(), count}.acts(&a, keepNothing, o.LoRA.Rank)
-		actLayout{&c, decodeRows(f.DecodeMultiple(), slots), f.Joined(), count}.acts(&a,
+		actLayout{&c, pages.DecodeRows(f.DecodeMultiple(), slots), f.Joined(), count}.acts(&a,
 			keepNothing, o.LoRA.Rank)
-		pages := poolPages(slots, o.N, o.Prompts, pagesFor(o.PromptTokens, pt),
-			ownPages(o.PromptTokens, first, pt))
+		size := pages.Pool(slots, o.N, o.Prompts, pages.Count(o.PromptTokens, pt),
+			pages.Own(o.PromptTokens, first, pt))
 		if first < o.MaxNew {
-			pages = max(pages, chunkPages(slots, o.PromptTokens+first, pt))
+			size = max(size, pages.OfChunks(slots, o.PromptTokens+first, pt))
 		}
-		pages += sparePages(f.DecodeMultiple(), pt)
-		one, room := pages*pt*c.KVHeads*c.HeadDim, 0
+		size += pages.Spare(f.DecodeMultiple(), pt)
+		one, room := size*pt*c.KVHeads*c.HeadDim, 0
 		if o.Trainable {
 			room = int(max(p.Gradients, o.Turns) / f.Element(compute.Wide))
 		}

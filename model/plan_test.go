@@ -5,6 +5,7 @@ import (
 
 	"gad/internal/compute/cuda"
 	"gad/internal/compute/ref"
+	"gad/model/internal/files"
 )
 
 // qwen7B is the shape of Qwen2.5-7B.
@@ -22,7 +23,7 @@ func TestPlanOfMoments(t *testing.T) {
 		switch {
 		case len(w.Shape) == 1:
 			vectors += int64(w.Len())
-		case w.Name != embedName && w.Name != headName:
+		case w.Name != files.EmbedName && w.Name != files.HeadName:
 			coded8 += int64(w.Len())
 			scales += int64((w.Len() + 255) / 256)
 		}

@@ -10,6 +10,7 @@ import (
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
 	"gad/internal/compute/ref"
+	"gad/model/internal/pages"
 )
 
 // story is all that a request is told.
@@ -109,7 +110,7 @@ func play(t *testing.T, e *Engine, list []asked, look func()) []story {
 // alone is what each request is told by an engine that keeps nothing and has no other.
 func alone(t *testing.T, m *Model, list []asked, longest int) []story {
 	t.Helper()
-	e, err := m.NewEngine(EngineOptions{PageTokens: 4, Pages: 40 * pagesFor(longest, 4),
+	e, err := m.NewEngine(EngineOptions{PageTokens: 4, Pages: 40 * pages.Count(longest, 4),
 		Longest: longest})
 	must(t, err)
 	defer e.Close()
@@ -273,7 +274,7 @@ func TestPrefixesChangeNoBit(t *testing.T) {
 			e.Close()
 		}
 	}
-	tight := EngineOptions{Slots: 3, PageTokens: 4, Pages: pagesFor(longest, 4) + 9, Admit: 7}
+	tight := EngineOptions{Slots: 3, PageTokens: 4, Pages: pages.Count(longest, 4) + 9, Admit: 7}
 	options := []EngineOptions{
 		tight,
 		{Slots: 9, PageTokens: 4, Pages: 200, Admit: 30},
@@ -420,7 +421,7 @@ func TestPrefixesGiveWay(t *testing.T) {
 	var first [2][]int
 	for i, keep := range []bool{false, true} {
 		e, err := m.NewEngine(EngineOptions{Slots: 6, PageTokens: 4,
-			Pages: pagesFor(longest, 4) + 5, Longest: longest, Keep: keep})
+			Pages: pages.Count(longest, 4) + 5, Longest: longest, Keep: keep})
 		must(t, err)
 		steps := 0
 		first[i] = make([]int, len(list))

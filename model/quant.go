@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"gad/internal/compute"
+	"gad/model/internal/files"
 )
 
 // Native is Options.Quant, and LoRA's Base, of weights as matrix products read them: in the
@@ -57,7 +58,7 @@ func checkQuant(be compute.Backend, params []*compute.Param, o Options) error {
 // them in more bits.
 func weightClass(p *compute.Param, o Options) compute.Class {
 	switch {
-	case len(p.Shape) == 1 || p.Name == scoreName:
+	case len(p.Shape) == 1 || p.Name == files.ScoreName:
 		return compute.Wide
 	case o.Trainable:
 		return compute.Master
@@ -68,7 +69,7 @@ func weightClass(p *compute.Param, o Options) compute.Class {
 	switch {
 	case err != nil: // refused by checkQuant
 		return compute.Frozen
-	case class == compute.Q4 && (p.Name == embedName || p.Name == headName):
+	case class == compute.Q4 && (p.Name == files.EmbedName || p.Name == files.HeadName):
 		return compute.Q8
 	}
 	return class

@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"gad/internal/comm"
+	"gad/model/internal/sequence"
 )
 
 // Ranks are the processes that train together. Each has a whole copy of the models; nil is a
@@ -27,14 +28,14 @@ func (m *Model) Ranks() *Ranks { return m.ranks }
 func (m *Model) share(seqs []Seq) (byRank [][]int) {
 	n := m.ranks.Size()
 	byRank = make([][]int, n)
-	groups := byPrompt(seqs)
+	groups := sequence.ByPrompt(seqs)
 	all := 0
 	for _, g := range groups {
-		all += rowsOf(seqs, g)
+		all += sequence.Rows(seqs, g)
 	}
 	before := 0
 	for _, g := range groups {
-		rows := rowsOf(seqs, g)
+		rows := sequence.Rows(seqs, g)
 		r := min((2*before+rows)*n/max(2*all, 1), n-1)
 		byRank[r] = append(byRank[r], g...)
 		before += rows
@@ -47,7 +48,7 @@ func (m *Model) share(seqs []Seq) (byRank [][]int) {
 func (m *Model) everyRank(what string, seqs []Seq,
 	compute func(mine []Seq) ([][]float32, error)) ([][]float32, error) {
 	byRank := m.share(seqs)
-	mine, err := compute(Pick(seqs, byRank[m.ranks.Rank()]))
+	mine, err := compute(sequence.Pick(seqs, byRank[m.ranks.Rank()]))
 	if err != nil {
 		return nil, err
 	}

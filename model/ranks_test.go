@@ -9,6 +9,7 @@ import (
 	"gad/internal/comm"
 	"gad/internal/comm/commtest"
 	"gad/internal/compute/cpu"
+	"gad/model/internal/sequence"
 )
 
 // The ranks' shares have each sequence once, whole prompts, in order, and no rank has more
@@ -31,19 +32,19 @@ func TestShareOfRanks(t *testing.T) {
 			if len(byRank) != ranks || !slices.Equal(all, allOf(len(seqs))) {
 				t.Errorf("%d ranks: shares %v", ranks, byRank)
 			}
-			for _, group := range byPrompt(seqs) {
-				rows, longest = rows+rowsOf(seqs, group), max(longest, rowsOf(seqs, group))
+			for _, group := range sequence.ByPrompt(seqs) {
+				rows, longest = rows+sequence.Rows(seqs, group), max(longest, sequence.Rows(seqs, group))
 			}
 			for r, mine := range byRank {
 				own := 0
-				for _, group := range byPrompt(Pick(seqs, mine)) {
-					own += rowsOf(Pick(seqs, mine), group)
+				for _, group := range sequence.ByPrompt(Pick(seqs, mine)) {
+					own += sequence.Rows(Pick(seqs, mine), group)
 				}
 				if own > rows/ranks+longest {
 					t.Errorf("%d ranks: rank %d has %d of %d tokens", ranks, r, own, rows)
 				}
 				if r > 0 && len(mine) > 0 && mine[0] > 0 &&
-					sharePrompt(seqs[mine[0]-1], seqs[mine[0]]) {
+					sequence.SharePrompt(seqs[mine[0]-1], seqs[mine[0]]) {
 					t.Errorf("%d ranks: a prompt is torn before sequence %d", ranks, mine[0])
 				}
 			}

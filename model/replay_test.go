@@ -10,6 +10,7 @@ import (
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
 	"gad/internal/philox"
+	"gad/model/internal/pages"
 )
 
 // multiple is a backend whose steps of generation have a multiple of so many rows.
@@ -66,9 +67,9 @@ func TestGenerateFilledUp(t *testing.T) {
 						slots, page), got, want)
 				}
 			}
-			if keys := len(filled.keys); keys > pagesFor(16, n) {
+			if keys := len(filled.keys); keys > pages.Count(16, n) {
 				t.Errorf("multiples of %d: %d keys of Repeat, at most %d wanted", n, keys,
-					pagesFor(16, n))
+					pages.Count(16, n))
 			}
 			must(t, m.Close())
 		}

@@ -9,6 +9,7 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
+	"gad/model/internal/pages"
 )
 
 // scarce is a backend with so much memory.
@@ -47,7 +48,7 @@ func TestEngineShortOfMemory(t *testing.T) {
 	be, m := onScarce(t)
 	for seed, o := range []EngineOptions{
 		{Slots: 9, PageTokens: 4, Pages: 200, Keep: true},
-		{Slots: 3, PageTokens: 4, Pages: pagesFor(longest, 4) + 9, Admit: 7, Keep: true},
+		{Slots: 3, PageTokens: 4, Pages: pages.Count(longest, 4) + 9, Admit: 7, Keep: true},
 		{Slots: 5, PageTokens: 16, Pages: 40, Admit: 30},
 	} {
 		be.most, o.Longest = 0, longest
@@ -64,7 +65,7 @@ func TestEngineShortOfMemory(t *testing.T) {
 		}
 		fewest, most := len(list), 0
 		for room := 0; ; room += 1500 {
-			m.ws.free()
+			m.ws.Free()
 			be.most, be.refused = 0, 0
 			e, err := m.NewEngine(o)
 			must(t, err)
@@ -119,7 +120,7 @@ func TestEngineFailsOne(t *testing.T) {
 	be, m := onScarce(t)
 	short, long := []int32{1, 2, 3}, make([]int32, 200)
 	o := EngineOptions{Slots: 4, PageTokens: 4, Pages: 200, Longest: 240, Keep: true}
-	m.ws.free()
+	m.ws.Free()
 	e, err := m.NewEngine(o)
 	must(t, err)
 	told := map[string]int{}
@@ -169,23 +170,23 @@ func TestEngineFailsOne(t *testing.T) {
 		}
 		e.Close()
 	}
-	m.ws.free()
+	m.ws.Free()
 	needs("middle", long[:60])
 	be.most = be.used
-	m.ws.free()
+	m.ws.Free()
 	if needs("both", long, long[:60]); told["both"] != 10 || told["failed"] != 2 {
 		t.Errorf("a long one, then one that has just enough: %v", told)
 	}
 
 	be.most = 0
-	m.ws.free()
+	m.ws.Free()
 	m.freeAngles()
 	before := be.used
 	e, err = m.NewEngine(o)
 	must(t, err)
 	open := be.used
 	e.Close()
-	m.ws.free()
+	m.ws.Free()
 	be.most = open - 1
 	if _, err := m.NewEngine(o); !errors.Is(err, ErrMemory) || be.used != before {
 		t.Errorf("an engine with one element too little: %v, %d elements are in use, before %d",

@@ -26,7 +26,7 @@ func conversations(r *rand.Rand, n, vocab int) (seqs []Seq) {
 		for range 1 + r.IntN(4) {
 			from := len(s.IDs)
 			s.IDs = append(s.IDs, tokens(1+r.IntN(6))...)
-			s.Spans = append(s.Spans, Span{from, len(s.IDs)})
+			s.Spans = append(s.Spans, Span{From: from, To: len(s.IDs)})
 			// none: two spans that touch, or nothing behind the last
 			s.IDs = append(s.IDs, tokens(r.IntN(9))...)
 		}
@@ -180,7 +180,8 @@ func TestContextIsNotTrained(t *testing.T) {
 	m, err := New(backends[0].new(), tiny("Qwen2"), Options{Trainable: true, Seed: 3})
 	must(t, err)
 	defer m.Close()
-	seq := Seq{IDs: []int32{4, 5, 6, 7, 8, 9, 10, 11}, Spans: []Span{{2, 4}, {6, 8}}}
+	seq := Seq{IDs: []int32{4, 5, 6, 7, 8, 9, 10, 11},
+		Spans: []Span{{From: 2, To: 4}, {From: 6, To: 8}}}
 	want, _, err := m.LogProbs([]Seq{seq}, 1)
 	must(t, err)
 	other := seq
@@ -191,24 +192,6 @@ func TestContextIsNotTrained(t *testing.T) {
 	if len(got[0]) != 4 || !slices.Equal(got[0][:2], want[0][:2]) || got[0][2] == want[0][2] ||
 		got[0][3] == want[0][3] {
 		t.Errorf("log-probabilities %v, with another token of context %v", want[0], got[0])
-	}
-}
-
-func TestUpto(t *testing.T) {
-	s := Seq{IDs: []int32{1, 2, 3, 4, 5, 6, 7, 8}, Spans: []Span{{2, 4}, {6, 8}}}
-	for n, want := range map[int][]Span{9: {{2, 4}, {6, 8}}, 8: {{2, 4}, {6, 8}},
-		7: {{2, 4}, {6, 7}}, 6: {{2, 4}}, 3: {{2, 3}}, 2: {{2, 2}}} {
-		got := s.Upto(n)
-		if len(got.IDs) != min(n, 8) || !slices.Equal(got.Spans, want) {
-			t.Errorf("up to %d: %v, want %v", n, got, want)
-		}
-		if err := got.checkSpans(); err != nil {
-			t.Errorf("up to %d: %v", n, err)
-		}
-	}
-	if s.Prompt() != 2 || s.Trained() != 4 || len(s.Response()) != 6 ||
-		(Seq{IDs: s.IDs}).Prompt() != 0 {
-		t.Errorf("%d, %d, %v", s.Prompt(), s.Trained(), s.Response())
 	}
 }
 
@@ -227,13 +210,16 @@ func TestWrongSpans(t *testing.T) {
 		want  string
 	}{
 		{nil, "model: sequence 0: prompt of 0 of 6 tokens: " + first},
-		{[]Span{{0, 2}}, "model: sequence 0: prompt of 0 of 6 tokens: " + first},
-		{[]Span{{7, 8}}, "model: sequence 0: prompt of 7 of 6 tokens: " + first},
-		{[]Span{{2, 2}}, "model: sequence 0: span 0 is tokens 2 to 2 of 6: " + rule},
-		{[]Span{{2, 7}}, "model: sequence 0: span 0 is tokens 2 to 7 of 6: " + rule},
-		{[]Span{{2, 4}, {3, 5}}, "model: sequence 0: span 1 is tokens 3 to 5 of 6: " + rule},
-		{[]Span{{3, 4}, {1, 2}}, "model: sequence 0: span 1 is tokens 1 to 2 of 6: " + rule},
-		{[]Span{{3, 4}, {6, 6}}, "model: sequence 0: span 1 is tokens 6 to 6 of 6: " + rule},
+		{[]Span{{From: 0, To: 2}}, "model: sequence 0: prompt of 0 of 6 tokens: " + first},
+		{[]Span{{From: 7, To: 8}}, "model: sequence 0: prompt of 7 of 6 tokens: " + first},
+		{[]Span{{From: 2, To: 2}}, "model: sequence 0: span 0 is tokens 2 to 2 of 6: " + rule},
+		{[]Span{{From: 2, To: 7}}, "model: sequence 0: span 0 is tokens 2 to 7 of 6: " + rule},
+		{[]Span{{From: 2, To: 4}, {From: 3, To: 5}},
+			"model: sequence 0: span 1 is tokens 3 to 5 of 6: " + rule},
+		{[]Span{{From: 3, To: 4}, {From: 1, To: 2}},
+			"model: sequence 0: span 1 is tokens 1 to 2 of 6: " + rule},
+		{[]Span{{From: 3, To: 4}, {From: 6, To: 6}},
+			"model: sequence 0: span 1 is tokens 6 to 6 of 6: " + rule},
 	} {
 		if _, _, err := m.LogProbs([]Seq{{IDs: ids, Spans: c.spans}}, 1); err == nil ||
 			err.Error() != c.want {

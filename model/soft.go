@@ -2,6 +2,8 @@ package model
 
 import (
 	"fmt"
+	"gad/model/internal/logits"
+	"gad/model/internal/sequence"
 	"math"
 	"slices"
 )
@@ -29,7 +31,7 @@ func NewSoftLabel(ids []int32, logp []float64) (l SoftLabel, err error) {
 		order[k] = k
 	}
 	slices.SortFunc(order, func(a, b int) int { return int(ids[a]) - int(ids[b]) })
-	l.IDs, l.Logp = Pick(ids, order), Pick(logp, order)
+	l.IDs, l.Logp = sequence.Pick(ids, order), sequence.Pick(logp, order)
 	for k, x := range l.Logp {
 		if !(x <= overOne && x >= -math.MaxFloat64) {
 			return SoftLabel{}, fmt.Errorf("model: soft label: token %d has the log-probability %g: must be finite and at most 0", l.IDs[k], x)
@@ -184,19 +186,19 @@ func (m *Model) allSoftLabels(seqs []Seq, k, vocab int, own bool, temperature fl
 	}
 	labelsST = make([][]SoftLabel, len(seqs))
 	var z []float32
-	for _, pack := range Packs(seqs, maxTokens) {
-		if err := m.hidden(Pick(seqs, pack)); err != nil {
+	for _, pack := range sequence.Packs(seqs, maxTokens) {
+		if err := m.hidden(sequence.Pick(seqs, pack)); err != nil {
 			return nil, err
 		}
 		rows, v, most := m.pk.rows, m.cfg.Vocab, min(m.Vocab(), vocab)
 		labelR := make([]SoftLabel, len(rows))
-		for lo, many := 0, rankRows(v); lo < len(rows); lo += many {
+		for lo, many := 0, logits.Rows(v); lo < len(rows); lo += many {
 			hi := min(lo+many, len(rows))
 			if z, err = m.logits(z, rows[lo:hi]); err != nil {
 				return nil, err
 			}
-			eachRow(lo, hi, func(r int) {
-				ids := largest(z[(r-lo)*v:][:most], k)
+			logits.EachRow(lo, hi, func(r int) {
+				ids := logits.Largest(z[(r-lo)*v:][:most], k)
 				if target := m.pk.targets[r]; own && !slices.Contains(ids, target) {
 					ids = append(ids, target)
 				}
@@ -293,7 +295,7 @@ func (x *softPass) measureRow(zp, zq []float32, inv float64, r int) (loss, lse f
 	if len(l.IDs) == 0 {
 		return 0, 0
 	}
-	lse, rest := sumApart(zp, l.IDs, inv)
+	lse, rest := logits.SumApart(zp, l.IDs, inv)
 	least := kthLargest(zp, len(l.IDs))
 	mass, both := 0.0, 0
 	for k, id := range l.IDs {
@@ -347,7 +349,7 @@ func (x *softPass) figures() (f SoftFigures) {
 // softLabel is the label of the k most probable tokens by the logits z; of equal logits the lower
 // id comes first.
 func softLabel(z []float32, k int, inv float64) SoftLabel {
-	return labelOf(z, largest(z, k), inv)
+	return labelOf(z, logits.Largest(z, k), inv)
 }
 
 // labelOf is the label of some tokens by the logits z.
@@ -355,55 +357,15 @@ func labelOf(z []float32, ids []int32, inv float64) SoftLabel {
 	l := SoftLabel{IDs: ids}
 	slices.Sort(l.IDs)
 	var lse float64
-	lse, l.Rest = sumApart(z, l.IDs, inv)
+	lse, l.Rest = logits.SumApart(z, l.IDs, inv)
 	for _, id := range l.IDs {
 		l.Logp = append(l.Logp, float64(inv*float64(z[id]))-lse)
 	}
 	return l
 }
 
-// sumApart is the log of the sum of exponentials of the logits z times inv, and the probability
-// of all but ids, which ascend. The tail is summed by itself: the difference from 1 would lose
-// what a sure model leaves to it.
-func sumApart(z []float32, ids []int32, inv float64) (lse, rest float64) {
-	most := inv * float64(slices.Max(z))
-	var sum, tail float64
-	k := 0
-	for v, x := range z {
-		e := math.Exp(float64(inv*float64(x)) - most)
-		sum += e
-		if k < len(ids) && int(ids[k]) == v {
-			k++
-			continue
-		}
-		tail += e
-	}
-	return most + math.Log(sum), tail / sum
-}
-
-// largest are the ids of the n largest logits, the largest first; of equal ones the lower id
-// comes first.
-func largest(z []float32, n int) []int32 {
-	if n = min(n, len(z)); n <= 0 {
-		return nil
-	}
-	best := make([]int32, 0, n+1)
-	for id, x := range z {
-		if len(best) == n && x <= z[best[n-1]] {
-			continue
-		}
-		at := len(best)
-		for at > 0 && x > z[best[at-1]] {
-			at--
-		}
-		best = slices.Insert(best, at, int32(id))
-		best = best[:min(len(best), n)]
-	}
-	return best
-}
-
 // kthLargest is the k-th largest logit.
 func kthLargest(z []float32, k int) float32 {
-	best := largest(z, k)
+	best := logits.Largest(z, k)
 	return z[best[len(best)-1]]
 }

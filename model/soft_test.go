@@ -11,6 +11,7 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/compute/ref"
+	"gad/model/internal/logits"
 )
 
 // label is a label whose tokens and probabilities are plain.
@@ -299,7 +300,7 @@ func TestTailInChunks(t *testing.T) {
 	q, err := New(be, c, Options{Seed: 2})
 	must(t, err)
 	seqs := seqsOf(c.Vocab, 6, 14)
-	if n := rankRows(c.Vocab); n >= 12 {
+	if n := logits.Rows(c.Vocab); n >= 12 {
 		t.Fatalf("%d rows fit at once", n)
 	}
 	labels, err := q.AllSoftLabels(seqs, 20, c.Vocab, 1, 1000)

@@ -8,6 +8,7 @@ import (
 
 	"gad/internal/compute"
 	"gad/internal/safetensors"
+	"gad/model/internal/files"
 )
 
 // ZeRO stage 1 (arXiv 1910.02054, section 5.1): each rank keeps AdamW's moments of one part of
@@ -313,8 +314,8 @@ func (o *Optimizer) gathered(s stored) safetensors.Source {
 	return safetensors.Source{Name: s.name, DType: s.dtype, Shape: s.shape,
 		Write: func(w io.Writer) error {
 			n := s.len()
-			for lo := 0; lo < n; lo += chunk {
-				hi := min(n, lo+chunk)
+			for lo := 0; lo < n; lo += files.Chunk {
+				hi := min(n, lo+files.Chunk)
 				from, to := min(max(s.lo, lo), hi), min(max(s.lo+s.t.Len(), lo), hi)
 				mine := make([]float32, to-from)
 				if to > from {

@@ -12,9 +12,9 @@ import (
 
 	"gad/internal/compute/cpu"
 	"gad/internal/conf"
-	"gad/internal/modeltest"
 	"gad/internal/report"
 	"gad/trainer/config"
+	"gad/trainer/modeltest"
 )
 
 // The number of threads and of sequences sampled side by side change no bit

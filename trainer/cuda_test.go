@@ -16,11 +16,11 @@ import (
 	"gad/internal/compute"
 	"gad/internal/compute/cuda"
 	"gad/internal/compute/cuda/driver"
-	"gad/internal/modeltest"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer/config"
 	"gad/trainer/export"
+	"gad/trainer/modeltest"
 	"gad/trainer/saved"
 )
 

@@ -21,7 +21,6 @@ import (
 	"gad/internal/compute/cpu"
 	"gad/internal/conf"
 	"gad/internal/hostile"
-	"gad/internal/modeltest"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/internal/vfs/vfstest"
@@ -31,6 +30,7 @@ import (
 	"gad/trainer/encode"
 	"gad/trainer/episode"
 	"gad/trainer/export"
+	"gad/trainer/modeltest"
 	"gad/trainer/saved"
 )
 

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"gad/internal/checker"
 	"gad/model"
+	"gad/trainer/checker"
 	"gad/trainer/config"
 	"gad/trainer/quality"
 	"gad/trainer/saved"

@@ -7,12 +7,12 @@ import (
 	"testing"
 
 	"gad/internal/hostile"
-	"gad/internal/modeltest"
 	"gad/internal/safetensors"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer/config"
 	"gad/trainer/export"
+	"gad/trainer/modeltest"
 	"gad/trainer/saved"
 )
 

@@ -11,11 +11,11 @@ import (
 
 	"gad/actor"
 	"gad/internal/hostile"
-	"gad/internal/modeltest"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer/config"
 	"gad/trainer/export"
+	"gad/trainer/modeltest"
 	"gad/trainer/plan"
 )
 

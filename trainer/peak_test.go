@@ -10,11 +10,11 @@ import (
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
 	"gad/internal/hostile"
-	"gad/internal/modeltest"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer/config"
 	"gad/trainer/export"
+	"gad/trainer/modeltest"
 	"gad/trainer/plan"
 )
 

@@ -20,7 +20,6 @@ import (
 	"gad/internal/compute"
 	"gad/internal/compute/cpu"
 	"gad/internal/hostile"
-	"gad/internal/modeltest"
 	"gad/internal/report"
 	"gad/internal/safetensors"
 	"gad/internal/vfs"
@@ -28,6 +27,7 @@ import (
 	"gad/model"
 	"gad/trainer/config"
 	"gad/trainer/export"
+	"gad/trainer/modeltest"
 	"gad/trainer/saved"
 )
 

@@ -11,12 +11,12 @@ import (
 	"testing"
 
 	"gad/checkpoint"
-	"gad/internal/modeltest"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer/config"
 	"gad/trainer/export"
+	"gad/trainer/modeltest"
 	"gad/trainer/saved"
 )
 

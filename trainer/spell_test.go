@@ -9,12 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"gad/internal/modeltest"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/tokenizer"
 	"gad/trainer/config"
 	"gad/trainer/export"
+	"gad/trainer/modeltest"
 )
 
 // foreign is a folder of a model with random weights, whose tokenizer has other merges than the

@@ -13,7 +13,6 @@ import (
 
 	"gad/actor"
 	"gad/algos"
-	"gad/internal/checker"
 	"gad/internal/compute"
 	"gad/internal/fault"
 	"gad/internal/hostile"
@@ -22,6 +21,7 @@ import (
 	"gad/internal/textmetrics"
 	"gad/internal/vfs"
 	"gad/model"
+	"gad/trainer/checker"
 	"gad/trainer/config"
 	"gad/trainer/encode"
 	"gad/trainer/episode"

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"gad/apps/collect/collecttest"
-	"gad/apps/games"
+	"gad/apps/env/games"
 	"gad/apps/session/sessiontest"
 	"gad/data"
 	"gad/internal/endpoint"

@@ -21,7 +21,7 @@ import (
 	"gad/data"
 	"gad/device"
 	"gad/internal/fault"
-	"gad/internal/modeltest"
+	"gad/trainer/modeltest"
 )
 
 // rowsIn are the rows of a file.

@@ -14,12 +14,12 @@ import (
 	"gad/apps/session"
 	"gad/data"
 	"gad/device"
-	"gad/internal/modeltest"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/model"
 	"gad/trainer"
 	"gad/trainer/config"
+	"gad/trainer/modeltest"
 )
 
 // warmup makes a run of one step of the discriminator alone.

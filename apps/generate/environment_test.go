@@ -15,7 +15,7 @@ import (
 	"gad/device"
 	"gad/internal/compute"
 	"gad/internal/fault"
-	"gad/internal/modeltest"
+	"gad/trainer/modeltest"
 )
 
 // gad generate --env prints an episode from a row, or from the environment's own beginning.

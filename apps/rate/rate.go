@@ -17,11 +17,11 @@ import (
 
 	"gad/apps/session"
 	"gad/data"
-	"gad/internal/checker"
 	"gad/internal/compute"
 	"gad/internal/report"
 	"gad/model"
 	"gad/tokenizer"
+	"gad/trainer/checker"
 	"gad/trainer/encode"
 	"gad/trainer/saved"
 )

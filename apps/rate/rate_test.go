@@ -21,7 +21,7 @@ import (
 	"gad/device"
 	"gad/internal/compute"
 	"gad/internal/fault"
-	"gad/internal/modeltest"
+	"gad/trainer/modeltest"
 )
 
 // ratedLine is a line of ratings.

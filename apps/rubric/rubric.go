@@ -24,13 +24,13 @@ import (
 	"gad/apps/judge"
 	"gad/apps/session"
 	"gad/checkpoint"
-	"gad/internal/checker"
 	"gad/internal/child"
 	"gad/internal/endpoint"
 	"gad/internal/fault"
 	"gad/internal/journal"
 	"gad/internal/report"
 	"gad/internal/vfs"
+	"gad/trainer/checker"
 )
 
 // Options are a judge and where its replies are kept.

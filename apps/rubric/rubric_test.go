@@ -16,11 +16,11 @@ import (
 
 	"gad/apps/session"
 	"gad/checkpoint"
-	"gad/internal/checker"
 	"gad/internal/child"
 	"gad/internal/endpoint"
 	"gad/internal/endpoint/endpointtest"
 	"gad/internal/vfs"
+	"gad/trainer/checker"
 )
 
 // lengthJudge is a judge with one criterion, which answers of an even length meet.

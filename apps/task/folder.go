@@ -11,7 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"gad/apps/create"
+	create "gad/apps/init"
 	"gad/apps/session"
 	"gad/data"
 	"gad/device"

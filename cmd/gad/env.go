@@ -11,9 +11,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"gad/apps/games"
-	"gad/apps/openenv"
-	"gad/apps/planner"
+	"gad/apps/env/games"
+	"gad/apps/env/openenv"
+	"gad/apps/env/planner"
 	"gad/internal/endpoint"
 	"gad/internal/env"
 	"gad/internal/fault"

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"gad/apps/collect/collecttest"
-	"gad/apps/games"
+	"gad/apps/env/games"
 	"gad/data"
 	"gad/internal/endpoint/endpointtest"
 )

@@ -6,10 +6,10 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"gad/apps/soft"
+	"gad/apps/data/score"
 	"gad/data"
 	"gad/internal/fault"
-	"gad/internal/scoring"
+	"gad/trainer/scoring"
 )
 
 // softCommand is gad data score.
@@ -41,12 +41,12 @@ func (p *program) softCommand() *cli.Command {
 			if err := data.CheckSuffix(c.String("output")); err != nil {
 				return fault.As(fault.ErrUsage, err)
 			}
-			o := soft.Options{Source: sourceOf(c, "teacher"), Top: c.Int("top-logprobs"),
+			o := score.Options{Source: sourceOf(c, "teacher"), Top: c.Int("top-logprobs"),
 				System: c.String("system"), MaxTokens: c.Int("max-token-len")}
 			if err := scoredBy(c, &o); err != nil {
 				return err
 			}
-			return soft.Score(p.session(), o, rowsOf(c), c.String("output"))
+			return score.Score(p.session(), o, rowsOf(c), c.String("output"))
 		},
 	}
 }
@@ -55,7 +55,7 @@ func (p *program) softCommand() *cli.Command {
 var loadedOnly = []string{"adapter", "weights", "max-token-len", "device", "precision", "threads"}
 
 // scoredBy sets the server of o, where one is given.
-func scoredBy(c *cli.Context, o *soft.Options) (err error) {
+func scoredBy(c *cli.Context, o *score.Options) (err error) {
 	if !c.IsSet("teacher-url") {
 		if c.IsSet("insecure-http") {
 			return usage("data score: --insecure-http: is for --teacher-url: add that")

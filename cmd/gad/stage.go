@@ -15,9 +15,9 @@ import (
 	"gad/internal/conf"
 	"gad/internal/endpoint"
 	"gad/internal/fault"
-	"gad/internal/scoring"
 	"gad/trainer"
 	"gad/trainer/config"
+	"gad/trainer/scoring"
 )
 
 // stageFlag is a flag that sets a configuration key.

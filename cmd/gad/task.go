@@ -9,7 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"gad/apps/games"
+	"gad/apps/env/games"
 	"gad/apps/task"
 	"gad/checkpoint"
 )

@@ -10,7 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"gad/apps/create"
+	create "gad/apps/init"
 	"gad/apps/score"
 	"gad/apps/session"
 	"gad/checkpoint"

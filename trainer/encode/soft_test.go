@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"gad/data"
-	"gad/internal/modeltest"
 	"gad/tokenizer"
+	"gad/trainer/modeltest"
 )
 
 // row is an answer with the teacher's log-probabilities as rows have them.

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"gad/data"
-	"gad/internal/modeltest"
 	"gad/trainer/config"
+	"gad/trainer/modeltest"
 )
 
 // Rows are encoded side by side, and chosen as if they came one after the other: in

@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"gad/internal/env"
-	"gad/internal/modeltest"
 	"gad/model"
 	"gad/tokenizer"
+	"gad/trainer/modeltest"
 )
 
 // talk is an environment whose replies depend on the seed and on all turns.

@@ -14,8 +14,8 @@ import (
 
 	"gad/internal/gguf"
 	"gad/internal/gguf/gguftest"
-	"gad/internal/modeltest"
 	"gad/model"
+	"gad/trainer/modeltest"
 )
 
 // The tensors of each architecture: names, shapes, types, and which of Hugging Face's

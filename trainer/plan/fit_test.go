@@ -11,9 +11,9 @@ import (
 	"gad/internal/compute/cpu"
 	"gad/internal/compute/cuda"
 	"gad/internal/hostile"
-	"gad/internal/modeltest"
 	"gad/model"
 	"gad/trainer/config"
+	"gad/trainer/modeltest"
 )
 
 // The shapes are those of the published models: their sizes are known.

@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"gad/internal/fault"
-	"gad/internal/modeltest"
 	"gad/internal/textmetrics"
 	"gad/model"
+	"gad/trainer/modeltest"
 )
 
 // against is the student's answers to so many rows, at temperature 1, with the other model

@@ -18,11 +18,11 @@ import (
 	"time"
 
 	"gad/data"
-	"gad/internal/checker"
 	"gad/internal/fault"
 	"gad/internal/textmetrics"
 	"gad/model"
 	"gad/tokenizer"
+	"gad/trainer/checker"
 	"gad/trainer/encode"
 )
 

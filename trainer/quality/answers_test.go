@@ -8,10 +8,10 @@ import (
 
 	"gad/data"
 	"gad/internal/fault"
-	"gad/internal/modeltest"
 	"gad/internal/textmetrics"
 	"gad/model"
 	"gad/tokenizer"
+	"gad/trainer/modeltest"
 	"gad/trainer/plan"
 )
 

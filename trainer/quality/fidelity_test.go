@@ -6,10 +6,10 @@ import (
 	"testing"
 
 	"gad/critic"
-	"gad/internal/modeltest"
 	"gad/internal/philox"
 	"gad/internal/textmetrics"
 	"gad/model"
+	"gad/trainer/modeltest"
 )
 
 func TestSpearman(t *testing.T) {

@@ -5,11 +5,11 @@ import (
 	"slices"
 	"testing"
 
-	"gad/internal/modeltest"
 	"gad/internal/report"
 	"gad/internal/textmetrics"
 	"gad/model"
 	"gad/trainer/encode"
+	"gad/trainer/modeltest"
 )
 
 // planted are n rows whose teacher always says 5 6 7 8 and whose student says wrong

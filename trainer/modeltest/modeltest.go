@@ -60,7 +60,7 @@ func Tokenizer(t testing.TB) *tokenizer.Tokenizer {
 }
 
 // Backend computes on one worker, until the test ends.
-func Backend(t testing.TB) compute.Backend {
+func Backend(t testing.TB) model.Backend {
 	t.Helper()
 	be := must(t, func() (compute.Backend, error) { return cpu.New(cpu.Options{Workers: 1}) })
 	t.Cleanup(func() { be.Close() })

@@ -1,7 +1,7 @@
-// Package soft is gad data score: the log-probabilities that a teacher, loaded or behind a server,
+// Package score is gad data score: the log-probabilities that a teacher, loaded or behind a server,
 // gives the tokens of the answers of a data set, as a column of the rows that gad sft learns soft
 // labels from.
-package soft
+package score
 
 import (
 	"cmp"
@@ -14,10 +14,10 @@ import (
 	"gad/data"
 	"gad/internal/fault"
 	"gad/internal/report"
-	"gad/internal/scoring"
 	"gad/model"
 	"gad/trainer/encode"
 	"gad/trainer/saved"
+	"gad/trainer/scoring"
 )
 
 // Options say which teacher scores, and how much of it is kept.

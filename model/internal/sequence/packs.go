@@ -1,4 +1,4 @@
-package model
+package sequence
 
 import (
 	"encoding/binary"
@@ -15,25 +15,26 @@ func Packs(seqs []Seq, maxTokens int) [][]int {
 	var packs [][]int
 	room := 0
 	begin := func() { packs, room = append(packs, nil), maxTokens }
-	for _, group := range byPrompt(seqs) {
+	for _, group := range ByPrompt(seqs) {
 		for rest := group; len(rest) > 0; {
 			// The largest n that fits in a pack of its own: each sequence adds a token or more.
 			n := max(1, sort.Search(len(rest), func(n int) bool {
-				return rowsOf(seqs, rest[:n+1]) > maxTokens
+				return Rows(seqs, rest[:n+1]) > maxTokens
 			}))
-			if need := rowsOf(seqs, rest[:n]); len(packs) == 0 || need > room || n < len(rest) &&
+			if need := Rows(seqs, rest[:n]); len(packs) == 0 || need > room || n < len(rest) &&
 				len(packs[len(packs)-1]) > 0 {
 				begin()
 			}
 			packs[len(packs)-1] = append(packs[len(packs)-1], rest[:n]...)
-			room -= rowsOf(seqs, rest[:n])
+			room -= Rows(seqs, rest[:n])
 			rest = rest[n:]
 		}
 	}
 	return packs
 }
 
-// PacksByShard is Packs for each shard of a mini-batch: shards and packs hold indices into seqs.
+// PacksByShard returns Packs for each shard of a mini-batch: shards and packs hold indices into
+// seqs.
 func PacksByShard(seqs []Seq, shards [][]int, maxTokens int) (packsK [][][]int) {
 	packsK = make([][][]int, len(shards))
 	for k, shard := range shards {
@@ -44,10 +45,10 @@ func PacksByShard(seqs []Seq, shards [][]int, maxTokens int) (packsK [][][]int) 
 	return packsK
 }
 
-// byPrompt is the indices of seqs, grouped by prompt, each group at the place of its first
+// ByPrompt returns the indices of seqs, grouped by prompt, each group at the place of its first
 // sequence. A sequence without a prompt is a group of its own. Within a group those that are
 // Branching come last, ordered by their tokens: neighbours have most in common.
-func byPrompt(seqs []Seq) (groups [][]int) {
+func ByPrompt(seqs []Seq) (groups [][]int) {
 	defer func() {
 		for _, g := range groups {
 			slices.SortStableFunc(g, func(i, j int) int { return compareSeqs(seqs[i], seqs[j]) })
@@ -56,7 +57,7 @@ func byPrompt(seqs []Seq) (groups [][]int) {
 	at := make(map[string]int, len(seqs))
 	var key []byte
 	for i, s := range seqs {
-		if i > 0 && len(groups) > 0 && sharePrompt(seqs[groups[len(groups)-1][0]], s) {
+		if i > 0 && len(groups) > 0 && SharePrompt(seqs[groups[len(groups)-1][0]], s) {
 			groups[len(groups)-1] = append(groups[len(groups)-1], i)
 			continue
 		}
@@ -76,15 +77,15 @@ func byPrompt(seqs []Seq) (groups [][]int) {
 	return groups
 }
 
-// sharePrompt reports whether two sequences have the same prompt, or the part of it that is shared.
-func sharePrompt(a, b Seq) bool {
+// SharePrompt reports whether two sequences have the same prompt, or the part of it that is shared.
+func SharePrompt(a, b Seq) bool {
 	n := a.shares()
 	return n > 0 && n == b.shares() && len(a.IDs) >= n && len(b.IDs) >= n &&
 		slices.Equal(a.IDs[:n], b.IDs[:n])
 }
 
-// sharedTokens is the number of tokens that a pack computes once for sequences of one prompt: the
-// prompt's, but at least one token of each sequence is its own.
+// sharedTokens returns the number of tokens that a pack computes once for sequences of one prompt:
+// the prompt's, but at least one token of each sequence is its own.
 func sharedTokens(group []Seq) int {
 	if len(group) < 2 {
 		return 0
@@ -110,32 +111,32 @@ func compareSeqs(a, b Seq) int {
 	return 0
 }
 
-// tree is the sequences of one prompt as a pack lays them: every run of tokens that some of them
+// Tree is the sequences of one prompt as a pack lays them: every run of tokens that some of them
 // have in common once. Of sequences that are not Branching that is the prompt.
-type tree struct {
+type Tree struct {
 	seqs   []Seq
-	order  []int    // of seqs, as in byPrompt; the rest counts in it
+	Order  []int    // of seqs, as in byPrompt; the rest counts in it
 	common []int    // tokens that a sequence shares with the one before it
-	runs   []branch // depth first
+	Runs   []branch // depth first
 }
 
 // branch is the tokens from to to-1 of the sequences order[lo:hi], behind those of run parent, or
 // behind none if that is -1.
-type branch struct{ from, to, lo, hi, parent int }
+type branch struct{ From, To, Lo, Hi, Parent int }
 
-// grow arranges seqs, in the memory of the tree before. At least one token of each sequence is its
+// Grow arranges seqs, in the memory of the tree before. At least one token of each sequence is its
 // own, so that the last tokens of all have rows of their own.
-func (t *tree) grow(seqs []Seq) {
-	t.seqs, t.order, t.common, t.runs = seqs, t.order[:0], t.common[:0], t.runs[:0]
+func (t *Tree) Grow(seqs []Seq) {
+	t.seqs, t.Order, t.common, t.Runs = seqs, t.Order[:0], t.common[:0], t.Runs[:0]
 	for i := range seqs {
-		t.order = append(t.order, i)
+		t.Order = append(t.Order, i)
 	}
-	slices.SortStableFunc(t.order, func(i, j int) int { return compareSeqs(seqs[i], seqs[j]) })
+	slices.SortStableFunc(t.Order, func(i, j int) int { return compareSeqs(seqs[i], seqs[j]) })
 	shared := sharedTokens(seqs)
-	for k, i := range t.order {
+	for k, i := range t.Order {
 		n := shared
-		if k > 0 && seqs[i].Branching && seqs[t.order[k-1]].Branching {
-			a, b := seqs[t.order[k-1]].IDs, seqs[i].IDs
+		if k > 0 && seqs[i].Branching && seqs[t.Order[k-1]].Branching {
+			a, b := seqs[t.Order[k-1]].IDs, seqs[i].IDs
 			for most := min(len(a), len(b)) - 1; n < most && a[n] == b[n]; n++ {
 			}
 		}
@@ -148,14 +149,14 @@ func (t *tree) grow(seqs []Seq) {
 
 // branch appends the runs of the sequences lo to hi-1, which have their first from tokens in
 // common.
-func (t *tree) branch(lo, hi, from, parent int) {
-	to := len(t.seqs[t.order[lo]].IDs)
+func (t *Tree) branch(lo, hi, from, parent int) {
+	to := len(t.seqs[t.Order[lo]].IDs)
 	for k := lo + 1; k < hi; k++ {
 		to = min(to, t.common[k])
 	}
 	if to > from {
-		t.runs = append(t.runs, branch{from, to, lo, hi, parent})
-		parent = len(t.runs) - 1
+		t.Runs = append(t.Runs, branch{from, to, lo, hi, parent})
+		parent = len(t.Runs) - 1
 	}
 	for k := lo; k < hi && hi-lo > 1; {
 		next := k + 1
@@ -167,8 +168,8 @@ func (t *tree) branch(lo, hi, from, parent int) {
 	}
 }
 
-// rowsOf is the number of tokens that a pack computes for the given sequences of one prompt.
-func rowsOf(seqs []Seq, group []int) (n int) {
+// Rows returns the number of tokens that a pack computes for the given sequences of one prompt.
+func Rows(seqs []Seq, group []int) (n int) {
 	of := Pick(seqs, group)
 	if !slices.ContainsFunc(of, func(s Seq) bool { return s.Branching }) {
 		shared := sharedTokens(of)
@@ -177,10 +178,10 @@ func rowsOf(seqs []Seq, group []int) (n int) {
 		}
 		return n + shared
 	}
-	var t tree
-	t.grow(of)
-	for _, r := range t.runs {
-		n += r.to - r.from
+	var t Tree
+	t.Grow(of)
+	for _, r := range t.Runs {
+		n += r.To - r.From
 	}
 	return n
 }
@@ -191,14 +192,14 @@ type Segment struct {
 	Before int // tokens of the sequence before the first of them
 }
 
-// Segments are the tokens that one pass over seqs computes. What several sequences share is
+// Segments returns the tokens that one pass over seqs computes. What several sequences share is
 // computed once, provided that they fit in one pack.
 func Segments(seqs []Seq) (out []Segment) {
-	var t tree
-	for _, group := range byPrompt(seqs) {
-		t.grow(Pick(seqs, group))
-		for _, r := range t.runs {
-			out = append(out, Segment{Tokens: r.to - r.from, Before: r.from})
+	var t Tree
+	for _, group := range ByPrompt(seqs) {
+		t.Grow(Pick(seqs, group))
+		for _, r := range t.Runs {
+			out = append(out, Segment{Tokens: r.To - r.From, Before: r.From})
 		}
 	}
 	return out

@@ -1,4 +1,4 @@
-package soft
+package score
 
 import (
 	"bytes"
@@ -16,9 +16,9 @@ import (
 	"gad/data"
 	"gad/device"
 	"gad/internal/fault"
-	"gad/internal/modeltest"
 	"gad/internal/vfs"
 	"gad/trainer/export"
+	"gad/trainer/modeltest"
 )
 
 // scorable is a scoring of a few rows by the tests' student, and their folder. One row has a thought,

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"gad/apps/session"
-	"gad/internal/modeltest"
 	"gad/internal/report"
 	"gad/internal/vfs"
+	"gad/trainer/modeltest"
 	"gad/trainer/saved"
 )
 

@@ -1,4 +1,4 @@
-package model
+package files
 
 import (
 	"encoding/json"
@@ -10,13 +10,16 @@ import (
 
 	"gad/internal/gguf"
 	"gad/internal/safetensors"
+	"gad/model/internal/rope"
 )
 
 // ggufArch is how files of one of llama.cpp's architectures differ from the Hugging Face
 // folders that they are converted from. Keys are those of src/llama-arch.cpp of the
 // llama.cpp repository, what is done to weights is in its converter (conversion/*.py).
 type ggufArch struct {
-	family   string            // of families
+	model    string            // model_type of config.json
+	class    string            // of a language model in transformers
+	biased   bool              // q, k and v have biases
 	permuted bool              // rows of q and k are in the order of rope type NORM: see halves
 	plusOne  bool              // weights of norms are stored with 1 added
 	norms    map[string]string // names of a block's norms where they are not ggufNames'
@@ -27,21 +30,22 @@ type ggufArch struct {
 // ggufArchs is the table of architectures that are read, by general.architecture; a new one
 // is a row. finish adds keys of config.json that such files imply.
 var ggufArchs = map[string]ggufArch{
-	"llama": {family: "Llama", permuted: true}, // Mistral without a window too
-	"qwen2": {family: "Qwen2"},
-	"qwen3": {family: "Qwen3"},
-	"gemma3": {family: "Gemma3", plusOne: true,
+	// Mistral without a window too
+	"llama": {model: "llama", class: "LlamaForCausalLM", permuted: true},
+	"qwen2": {model: "qwen2", class: "Qwen2ForCausalLM", biased: true},
+	"qwen3": {model: "qwen3", class: "Qwen3ForCausalLM"},
+	"gemma3": {model: "gemma3_text", class: "Gemma3ForCausalLM", plusOne: true,
 		norms: map[string]string{"post_attention_layernorm": "post_attention_norm",
 			"pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"},
 		keys: map[string]string{"attention.sliding_window": "sliding_window",
 			"attention.sliding_window_pattern": "sliding_window_pattern",
 			"rope.freq_base_swa":               "rope_local_base_freq"},
 		finish: finishGemma3},
-	"smollm3": {family: "SmolLM3", permuted: true},
-	"olmo2": {family: "Olmo2",
+	"smollm3": {model: "smollm3", class: "SmolLM3ForCausalLM", permuted: true},
+	"olmo2": {model: "olmo2", class: "Olmo2ForCausalLM",
 		norms: map[string]string{"post_attention_layernorm": "post_attention_norm",
 			"post_feedforward_layernorm": "post_ffw_norm"}},
-	"granite": {family: "Granite", permuted: true,
+	"granite": {model: "granite", class: "GraniteForCausalLM", permuted: true,
 		keys: map[string]string{"attention.scale": "attention_multiplier",
 			"embedding_scale": "embedding_multiplier",
 			"residual_scale":  "residual_multiplier", "logit_scale": "logits_scaling"},
@@ -124,7 +128,7 @@ const ggufRopes = "rope_freqs.weight"
 // ggufFile is the path of a GGUF file.
 type ggufFile string
 
-func (path ggufFile) digest() (string, error) { return fileDigest(string(path)) }
+func (path ggufFile) Digest() (string, error) { return fileDigest(string(path)) }
 
 // open reads the file's header and finds its architecture.
 func (path ggufFile) open() (f *gguf.Reader, name string, arch ggufArch, err error) {
@@ -139,7 +143,7 @@ func (path ggufFile) open() (f *gguf.Reader, name string, arch ggufArch, err err
 	return f, name, ggufArchs[name], nil
 }
 
-// archOf is the file's architecture, one of ggufArchs. A file that is no whole model is
+// archOf returns the file's architecture, one of ggufArchs. A file that is no whole model is
 // refused.
 func archOf(f *gguf.Reader) (string, error) {
 	name, has, err := f.Text("general.architecture")
@@ -160,13 +164,13 @@ func archOf(f *gguf.Reader) (string, error) {
 		return "", fmt.Errorf("key \"general.architecture\": is missing: not a model")
 	case kind != "" && kind != "model":
 		return "", fmt.Errorf("key \"general.type\": %q: %w: give the file of the model itself",
-			kind, ErrUnsupported)
+			kind, rope.ErrUnsupported)
 	case !known:
 		return "",
 			fmt.Errorf("key \"general.architecture\": %q: %w: use a model of architecture %s", name,
-				ErrUnsupported, archNames())
+				rope.ErrUnsupported, archNames())
 	case parts > 1:
-		return "", fmt.Errorf("key \"split.count\": is one of %d parts: %w: join them (llama-gguf-split --merge) or get the whole file", parts, ErrUnsupported)
+		return "", fmt.Errorf("key \"split.count\": is one of %d parts: %w: join them (llama-gguf-split --merge) or get the whole file", parts, rope.ErrUnsupported)
 	}
 	return name, nil
 }
@@ -176,8 +180,8 @@ func archNames() string {
 	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
 }
 
-// config makes config.json out of the file's metadata.
-func (path ggufFile) config() (text []byte, name string, err error) {
+// Config makes config.json out of the file's metadata.
+func (path ggufFile) Config() (text []byte, name string, err error) {
 	f, arch, a, err := path.open()
 	if err != nil {
 		return nil, string(path), err
@@ -194,8 +198,8 @@ func (path ggufFile) config() (text []byte, name string, err error) {
 }
 
 func (a ggufArch) config(f *gguf.Reader, arch string) (map[string]any, error) {
-	c := map[string]any{"model_type": families[a.family].modelType,
-		"architectures": []string{Config{Architecture: a.family}.class(LM)}, "dtype": "float32"}
+	c := map[string]any{"model_type": a.model, "architectures": []string{a.class},
+		"dtype": "float32"}
 	for _, key := range f.Keys() {
 		short, ours := strings.CutPrefix(key, arch+".")
 		if !ours {
@@ -215,7 +219,7 @@ func (a ggufArch) config(f *gguf.Reader, arch string) (map[string]any, error) {
 		}
 		harmless, known := ggufChecked[short]
 		if x, number := v.(float64); !known || !math.IsNaN(harmless) && !(number && x == harmless) {
-			return nil, fmt.Errorf("key %q: %v: %w: use a model without it", key, v, ErrUnsupported)
+			return nil, fmt.Errorf("key %q: %v: %w: use a model without it", key, v, rope.ErrUnsupported)
 		}
 	}
 	embedding, ok := f.Tensor("token_embd.weight")
@@ -226,7 +230,7 @@ func (a ggufArch) config(f *gguf.Reader, arch string) (map[string]any, error) {
 	c["vocab_size"] = embedding.Shape[0]
 	_, untied := f.Tensor("output.weight")
 	c["tie_word_embeddings"] = !untied
-	if _, biased := f.Tensor("blk.0.attn_q.bias"); biased && !families[a.family].spec.qkvBias {
+	if _, biased := f.Tensor("blk.0.attn_q.bias"); biased && !a.biased {
 		c["attention_bias"] = true
 	}
 	for short, to := range map[string]string{"bos": "bos_token_id", "eos": "eos_token_id",
@@ -247,14 +251,14 @@ func (a ggufArch) config(f *gguf.Reader, arch string) (map[string]any, error) {
 	return c, a.rope(f, arch, c)
 }
 
-// scalar is a value as JSON has it: a number, a string, true or false. Of numbers that a
+// scalar returns a value as JSON has it: a number, a string, true or false. Of numbers that a
 // file gives for each layer there must be one.
 func scalar(f *gguf.Reader, key string) (any, error) {
 	if v, has, err := f.Ints(key); has && err == nil {
 		if len(v) == 0 || slices.Min(v) != slices.Max(v) {
 			return nil,
 				fmt.Errorf("key %q: differs by layer: %w: use a model whose layers are alike", key,
-					ErrUnsupported)
+					rope.ErrUnsupported)
 		}
 		return float64(v[0]), nil
 	}
@@ -266,7 +270,7 @@ func scalar(f *gguf.Reader, key string) (any, error) {
 	}
 	v, _, err := f.Bool(key)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, ErrUnsupported)
+		return nil, fmt.Errorf("%w: %w", err, rope.ErrUnsupported)
 	}
 	if v {
 		return 1.0, nil
@@ -296,7 +300,7 @@ func (a ggufArch) shape(f *gguf.Reader, arch string, c map[string]any) error {
 		if n, has, err := f.Int(arch + "." + short); err != nil {
 			return err
 		} else if has && float64(n) != c["head_dim"] {
-			return fmt.Errorf("key %q: %d, but heads have %v elements: %w: only full rotation of keys as long as values is implemented", arch+"."+short, n, c["head_dim"], ErrUnsupported)
+			return fmt.Errorf("key %q: %d, but heads have %v elements: %w: only full rotation of keys as long as values is implemented", arch+"."+short, n, c["head_dim"], rope.ErrUnsupported)
 		}
 	}
 	return nil
@@ -348,7 +352,7 @@ func (a ggufArch) rope(f *gguf.Reader, arch string, c map[string]any) error {
 		}
 		c["rope_scaling"] = yarn
 	default:
-		return fmt.Errorf("key \"%s.rope.scaling.type\": %q: %w: use a model with linear, yarn or no scaling, or of Llama 3", arch, kind, ErrUnsupported)
+		return fmt.Errorf("key \"%s.rope.scaling.type\": %q: %w: use a model with linear, yarn or no scaling, or of Llama 3", arch, kind, rope.ErrUnsupported)
 	}
 	t, ok := f.Tensor(ggufRopes)
 	if !ok {
@@ -357,78 +361,37 @@ func (a ggufArch) rope(f *gguf.Reader, arch string, c map[string]any) error {
 	if c["rope_scaling"] != nil {
 		return fmt.Errorf(
 			"tensor %q: beside rope.scaling.type %s: %w: use a model with one of them", ggufRopes,
-			kind, ErrUnsupported)
+			kind, rope.ErrUnsupported)
 	}
 	d := make([]float32, t.Len())
 	if err := t.Float32(d, 0); err != nil {
 		return err
 	}
-	s, err := scalingOf(Config{HeadDim: int(c["head_dim"].(float64)),
-		RopeTheta: c["rope_theta"].(float64)}, d)
+	s, err := rope.ScalingOf(int(c["head_dim"].(float64)), c["rope_theta"].(float64), d)
 	if err != nil {
 		return fmt.Errorf("tensor %q: %w", ggufRopes, err)
 	}
 	if s != nil {
-		c["rope_scaling"] = s.encode()
+		c["rope_scaling"] = s.Encode()
 	}
 	return nil
 }
 
-// scalingOf finds the rule of Llama 3 whose divisors d are, for the frequencies of c. A file
-// has the divisors alone. Their factor is the largest of them, and the published models have
-// 1 and 4 as low_freq_factor and high_freq_factor; the original length is a power of two, or
-// what a divisor between 1 and the factor says it is. A rule whose divisors are not d within
-// 1e-5, which is how exactly converters compute them, is not taken.
-func scalingOf(c Config, d []float32) (*RopeScaling, error) {
-	const low, high = 1, 4
-	if len(d) != c.HeadDim/2 {
-		return nil, fmt.Errorf("%d divisors: expected %d, one for each pair of a head", len(d),
-			c.HeadDim/2)
-	}
-	most := float64(slices.Max(d))
-	switch {
-	case slices.Min(d) == 1 && most == 1:
-		return nil, nil
-	case !(most > 1) || math.IsInf(most, 0):
-		return nil, fmt.Errorf("has %g: expected divisors of 1 or more", most)
-	}
-	var lengths []int
-	for n := 1; n <= 1<<26; n *= 2 {
-		lengths = append(lengths, n)
-	}
-	for e, x := range d {
-		// 1/x = (1-t)/most + t,  t = (length/wave - low)/(high - low)
-		if x := float64(x); x > 1 && x < most {
-			t := (1/x - 1/most) / (1 - 1/most)
-			lengths = append(lengths,
-				int(
-					math.Round(
-						2*math.Pi/(rope{headDim: c.HeadDim, theta: c.RopeTheta}).freq(e)*(low+t*(high-low)))))
-		}
-	}
-	for _, n := range lengths {
-		c.RopeScaling = &RopeScaling{Factor: most, LowFreqFactor: low, HighFreqFactor: high,
-			OriginalMaxPosition: n}
-		same := func(x, y float32) bool { return math.Abs(float64(x-y)) <= 1e-5*float64(y) }
-		if n > 0 && slices.EqualFunc(c.RopeDivisors(), d, same) {
-			return c.RopeScaling, nil
-		}
-	}
-	return nil, fmt.Errorf("divides the frequencies otherwise than Llama 3 does: %w: use a model whose rotation is Llama 3's or plain", ErrUnsupported)
-}
-
-// tensors opens the file's weights as those of a Hugging Face folder.
-func (path ggufFile) tensors() (tensors, error) {
-	f, _, a, err := path.open()
+// Tensors opens the file's weights as those of a Hugging Face folder.
+func (path ggufFile) Tensors() (Tensors, error) {
+	f, name, a, err := path.open()
 	if err != nil {
 		return nil, err
 	}
 	t := &ggufTensors{Reader: f, arch: a, names: map[string]string{}}
-	c, err := ReadConfig(string(path))
-	if err != nil {
-		return nil, err
+	c, err := a.config(f, name)
+	if err == nil {
+		t.headDim, err = pairs(c["head_dim"].(float64))
 	}
-	t.headDim = c.HeadDim
+	if err != nil {
+		_ = f.Close() // the first error is the one to report
+		return nil, fmt.Errorf("model: %s: %w", string(path), err)
+	}
 	for _, name := range f.Names() {
 		if name == ggufRopes { // config has read it
 			continue
@@ -442,7 +405,16 @@ func (path ggufFile) tensors() (tensors, error) {
 	return t, nil
 }
 
-// hfName is Hugging Face's name of a tensor; one that is not known keeps its own.
+// pairs returns the elements of a head, which are rotated in pairs.
+func pairs(headDim float64) (int, error) {
+	if !(headDim >= 2 && headDim <= 1<<10) || math.Mod(headDim, 2) != 0 {
+		return 0, fmt.Errorf("heads of %g elements: expected an even number from 2 to %d", headDim,
+			1<<10)
+	}
+	return int(headDim), nil
+}
+
+// hfName returns Hugging Face's name of a tensor; one that is not known keeps its own.
 func (a ggufArch) hfName(name string) string {
 	dot := strings.LastIndexByte(name, '.')
 	if dot < 0 {
@@ -474,18 +446,18 @@ type ggufTensors struct {
 
 func (f *ggufTensors) Names() []string { return slices.Sorted(maps.Keys(f.names)) }
 
-func (f *ggufTensors) Tensor(name string) (*onDisk, bool) {
+func (f *ggufTensors) Tensor(name string) (*OnDisk, bool) {
 	t, ok := f.Reader.Tensor(f.names[name])
 	if !ok {
 		return nil, false
 	}
-	d := &onDisk{Name: name, DType: safetensors.F32, Shape: t.Shape, read: t.Float32}
+	d := &OnDisk{Name: name, DType: safetensors.F32, Shape: t.Shape, Read: t.Float32}
 	switch part := strings.TrimSuffix(strings.TrimSuffix(name, ".weight"), ".bias"); {
 	case f.arch.permuted && (strings.HasSuffix(part, ".q_proj") ||
 		strings.HasSuffix(part, ".k_proj")):
-		d.read = halves(t, f.headDim)
+		d.Read = halves(t, f.headDim)
 	case f.arch.plusOne && strings.HasSuffix(part, "norm"):
-		d.read = func(dst []float32, lo int) error {
+		d.Read = func(dst []float32, lo int) error {
 			err := t.Float32(dst, lo)
 			for i := range dst {
 				dst[i]--

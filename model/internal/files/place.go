@@ -1,4 +1,10 @@
-package model
+// Package files reads the weights and settings of a model from disk, by Hugging Face's names.
+//
+//	place.go   a Hugging Face folder, or a GGUF file that is read as one
+//	gguf.go    llama.cpp's names, keys and orders of rows
+//	prefix.go  tensors whose names have one prefix more or less
+//	widen.go   tensors to float32, on all cores
+package files
 
 import (
 	"crypto/sha256"
@@ -21,30 +27,30 @@ import (
 // that takes a path to a model goes through it.
 type place interface {
 	// config is the text of config.json, and its name in errors.
-	config() (text []byte, name string, err error)
+	Config() (text []byte, name string, err error)
 	// tensors opens the weights, by Hugging Face's names.
-	tensors() (tensors, error)
+	Tensors() (Tensors, error)
 	// digest is the SHA-256 of the weights' files.
-	digest() (string, error)
+	Digest() (string, error)
 }
 
-// tensors are the weights of a place.
-type tensors interface {
+// Tensors are the weights of a place.
+type Tensors interface {
 	Names() []string // sorted
-	Tensor(name string) (*onDisk, bool)
+	Tensor(name string) (*OnDisk, bool)
 	Close() error // afterwards no tensor may be read
 }
 
-// onDisk is one tensor of a file.
-type onDisk struct {
+// OnDisk is one tensor of a file.
+type OnDisk struct {
 	Name  string
 	DType safetensors.DType // of its elements; F32 of those that a GGUF file holds
 	Shape []int
-	data  []byte                            // its bytes, of a safetensors file
-	read  func(dst []float32, lo int) error // widens elements lo to lo+len(dst), in row-major order
+	Data  []byte                            // its bytes, of a safetensors file
+	Read  func(dst []float32, lo int) error // widens elements lo to lo+len(dst), in row-major order
 }
 
-func (t *onDisk) len() int {
+func (t *OnDisk) Len() int {
 	n := 1
 	for _, d := range t.Shape {
 		n *= d
@@ -52,15 +58,15 @@ func (t *onDisk) len() int {
 	return n
 }
 
-func placeOf(path string) place {
+func At(path string) place {
 	if gguf.Is(path) {
 		return ggufFile(path)
 	}
 	return hfFolder(path)
 }
 
-// hasModel reports whether path is a place with a whole model, not adapters alone.
-func hasModel(path string) bool {
+// HasModel reports whether path is a place with a whole model, not adapters alone.
+func HasModel(path string) bool {
 	_, err := os.Stat(filepath.Join(path, "config.json"))
 	return err == nil || gguf.Is(path)
 }
@@ -69,7 +75,7 @@ func hasModel(path string) bool {
 // no weights.
 type hfFolder string
 
-func (dir hfFolder) config() (text []byte, name string, err error) {
+func (dir hfFolder) Config() (text []byte, name string, err error) {
 	at, file := string(dir), "config.json"
 	if info, err := os.Stat(at); err == nil && info.Mode().IsRegular() {
 		if !strings.HasSuffix(at, ".json") {
@@ -84,14 +90,14 @@ func (dir hfFolder) config() (text []byte, name string, err error) {
 		return nil, at, fmt.Errorf("model: %w", err)
 	}
 	defer root.Close() // only read from
-	text, err = root.ReadFile(file, maxConfigBytes)
+	text, err = root.ReadFile(file, MostConfig)
 	if err != nil {
 		err = fmt.Errorf("model: %w", err)
 	}
 	return text, filepath.Join(at, file), err
 }
 
-func (dir hfFolder) tensors() (tensors, error) {
+func (dir hfFolder) Tensors() (Tensors, error) {
 	f, err := safetensors.OpenFolder(string(dir))
 	if err != nil {
 		return nil, fmt.Errorf("model: %w", err)
@@ -99,8 +105,8 @@ func (dir hfFolder) tensors() (tensors, error) {
 	return hfTensors{f}, nil
 }
 
-// digest is of the files' own digests, in the order of their names.
-func (dir hfFolder) digest() (string, error) {
+// Digest returns of the files' own digests, in the order of their names.
+func (dir hfFolder) Digest() (string, error) {
 	names, err := filepath.Glob(filepath.Join(string(dir), "*.safetensors"))
 	if err != nil || len(names) == 0 {
 		return "", fmt.Errorf("model: %s: digest: no weights there", string(dir))
@@ -121,7 +127,7 @@ func (dir hfFolder) digest() (string, error) {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(sums, "")))), nil
 }
 
-// fileDigest is the SHA-256 of a file.
+// fileDigest returns the SHA-256 of a file.
 func fileDigest(path string) (string, error) {
 	h := sha256.New()
 	f, err := os.Open(path)
@@ -137,21 +143,27 @@ func fileDigest(path string) (string, error) {
 
 type hfTensors struct{ *safetensors.Folder }
 
-func (f hfTensors) Tensor(name string) (*onDisk, bool) {
+func (f hfTensors) Tensor(name string) (*OnDisk, bool) {
 	t, ok := f.Folder.Tensor(name)
 	if !ok {
 		return nil, false
 	}
-	return plain(t), true
+	return Plain(t), true
 }
 
-// plain is a tensor of a safetensors file.
-func plain(t *safetensors.Tensor) *onDisk {
+// Plain returns a tensor of a safetensors file.
+func Plain(t *safetensors.Tensor) *OnDisk {
 	width := t.DType.Size()
-	return &onDisk{Name: t.Name, DType: t.DType, Shape: t.Shape, data: t.Data,
-		read: func(dst []float32, lo int) error {
+	return &OnDisk{Name: t.Name, DType: t.DType, Shape: t.Shape, Data: t.Data,
+		Read: func(dst []float32, lo int) error {
 			part := safetensors.Tensor{Name: t.Name, DType: t.DType, Shape: []int{len(dst)},
 				Data: t.Data[lo*width : (lo+len(dst))*width]}
 			return part.Float32(dst)
 		}}
 }
+
+const MostConfig = 1 << 20
+
+// dtypeCode gives the safetensors code of a dtype name of config.json.
+var DTypes = map[string]safetensors.DType{"float32": safetensors.F32,
+	"bfloat16": safetensors.BF16, "float16": safetensors.F16}

@@ -1,5 +1,5 @@
 // Package create is gad init: it makes model folders, of random weights with a tokenizer that is
-// trained on a text, or of some layers of another model.
+// trained on a text, or of some layers of another model. Go has no package named init.
 package create
 
 import (

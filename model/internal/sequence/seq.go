@@ -1,4 +1,10 @@
-package model
+// Package sequence groups sequences of tokens into passes of a model.
+//
+//	seq.go     a sequence and its trained spans
+//	chunks.go  a long answer in contexts of bounded length
+//	packs.go   packs of sequences; what several begin with is computed once
+//	pick.go    elements by index
+package sequence
 
 import "fmt"
 
@@ -21,12 +27,12 @@ type Seq struct {
 // Span is the tokens IDs[From:To] of a sequence. It is not empty, except in an answer of no tokens.
 type Span struct{ From, To int }
 
-// Answer is a sequence with one span: a prompt of so many tokens, and all behind it.
+// Answer returns a sequence with one span: a prompt of so many tokens, and all behind it.
 func Answer(ids []int32, prompt int) Seq {
 	return Seq{IDs: ids, Spans: []Span{{prompt, len(ids)}}}
 }
 
-// Prompt is the number of tokens before the first trained one; 0 where none is trained.
+// Prompt returns the number of tokens before the first trained one; 0 where none is trained.
 func (s Seq) Prompt() int {
 	if len(s.Spans) == 0 {
 		return 0
@@ -34,7 +40,7 @@ func (s Seq) Prompt() int {
 	return s.Spans[0].From
 }
 
-// shares is the number of tokens at the beginning that sequences of one pack may share.
+// shares returns the number of tokens at the beginning that sequences of one pack may share.
 func (s Seq) shares() int {
 	if s.Shared > 0 {
 		return min(s.Shared, s.Prompt())
@@ -42,11 +48,11 @@ func (s Seq) shares() int {
 	return s.Prompt()
 }
 
-// Response is all behind the prompt. Of a sequence with several spans that is not only what is
+// Response returns all behind the prompt. Of a sequence with several spans that is not only what is
 // trained.
 func (s Seq) Response() []int32 { return s.IDs[s.Prompt():] }
 
-// Trained is the number of trained tokens.
+// Trained returns the number of trained tokens.
 func (s Seq) Trained() (n int) {
 	for _, p := range s.Spans {
 		n += p.To - p.From
@@ -54,19 +60,19 @@ func (s Seq) Trained() (n int) {
 	return n
 }
 
-// Turns is the number of turns that a Scorer scores (Model.AllTurnScores): a turn is a span and
-// ends at its last token. A sequence without spans is one turn.
+// Turns returns the number of turns that a Scorer scores (Model.AllTurnScores): a turn is a span
+// and ends at its last token. A sequence without spans is one turn.
 func (s Seq) Turns() int { return max(1, len(s.Spans)) }
 
-// turnEnd is the last token of turn k. An answer of no tokens ends at its prompt's last token.
-func (s Seq) turnEnd(k int) int {
+// TurnEnd returns the last token of turn k. An answer of no tokens ends at its prompt's last token.
+func (s Seq) TurnEnd(k int) int {
 	if len(s.Spans) == 0 {
 		return len(s.IDs) - 1
 	}
 	return s.Spans[k].To - 1
 }
 
-// TrainedIDs are the trained tokens, span after span.
+// TrainedIDs returns the trained tokens, span after span.
 func (s Seq) TrainedIDs() []int32 {
 	if len(s.Spans) == 1 {
 		return s.IDs[s.Spans[0].From:s.Spans[0].To]
@@ -78,7 +84,7 @@ func (s Seq) TrainedIDs() []int32 {
 	return ids
 }
 
-// Upto is the sequence's first n tokens, or all if there are fewer.
+// Upto returns the sequence's first n tokens, or all if there are fewer.
 func (s Seq) Upto(n int) Seq {
 	if n >= len(s.IDs) {
 		return s
@@ -92,8 +98,8 @@ func (s Seq) Upto(n int) Seq {
 	return out
 }
 
-// checkSpans refuses spans of which log-probabilities cannot be given.
-func (s Seq) checkSpans() error {
+// Check refuses spans of which log-probabilities cannot be given.
+func (s Seq) Check() error {
 	n := len(s.IDs)
 	if p := s.Prompt(); p < 1 || p > n {
 		return fmt.Errorf("prompt of %d of %d tokens: expected at least one, since the first response token is predicted from it", p, n)

@@ -1,0 +1,142 @@
+// Package architecture describes what the models of each family compute.
+//
+//	kind.go  the head on top of the backbone
+//	spec.go  what is computed, and the table of families
+package architecture
+
+import (
+	"slices"
+	"strings"
+
+	"gad/model/internal/rope"
+)
+
+// Spec describes what a model computes. The forward pass, its gradient, the layout of
+// parameters and activations, the counts of operations and the adapters walk it; none of
+// them asks for the architecture's name.
+//
+//	x = embed * embedding(ids)
+//	for each of layers:
+//	    h = norm1(x) if PreNorm, or x
+//	    q, k, v = h wqᵀ + bq, h wkᵀ + bk, h wvᵀ + bv         without biases unless QKVBias
+//	    q, k = qn(q), kn(k)                                 as QKNorm says
+//	    q, k = rotated by the frequencies of rope           unless rope is nil
+//	    a = attention(q, k, v) woᵀ                          scale; the last window positions
+//	    x = x + residual * post1(a)                         without post1 unless PostNorm
+//	    h = norm2(x) if PreNorm, or x
+//	    f = (act(h gateᵀ) * (h upᵀ)) downᵀ
+//	    x = x + residual * post2(f)
+//	h = final * norm(x);  logits = h headᵀ, or score = h headᵀ
+//
+// Every norm is RMSNorm with the weight NormOffset + w.
+type Spec struct {
+	PreNorm, PostNorm bool
+	NormOffset        float32
+	QKVBias           bool
+	QKNorm            qkNorm
+	Act               activation
+	Scale             float64 // of attention
+	Embed, Residual   float64
+	Final             float64         // 1 for a scorer
+	Ropes             []rope.Rotation // that layers refer to
+	Layers            []Layer
+}
+
+// Layer is the part of a spec in which the layers of a model differ.
+type Layer struct {
+	Rope   int // index into Spec.Ropes; -1: no rotation
+	Window int // positions that a token sees, its own included; 0: all
+}
+
+// qkNorm is the elements of q and k over which the norms between projection and rotation go.
+type qkNorm int
+
+const (
+	NoNorm    qkNorm = iota
+	HeadNorm         // each head by itself: weights [E]
+	WidthNorm        // all heads together: weights [H*E] and [K*E]
+)
+
+// activation is the function of the gate.
+type activation int
+
+const (
+	SiLU     activation = iota // SwiGLU
+	GELUTanh                   // GeGLU, by the approximation with tanh
+)
+
+// ActivationNames are those of config.json.
+var ActivationNames = [...]string{SiLU: "silu", GELUTanh: "gelu_pytorch_tanh"}
+
+// Family is an architecture: the part of its spec that config.json does not change, which keys
+// its config.json may have, and the defaults of those that are absent.
+type Family struct {
+	ModelType string
+	Spec      Spec
+	Scorer    string // class of a scorer, unless it is the family's name and ClassSuffix
+
+	// Defaults of keys; 0 makes the key required.
+	HeadDim     int     // 0 is Hidden/Heads
+	Tied        bool    // tie_word_embeddings
+	Eps         float64 // rms_norm_eps; 0 is 1e-6
+	Theta       float64 // rope_theta; 0 is 10000
+	KVHeads     bool    // num_key_value_heads is num_attention_heads where it is absent
+	AttentionOf string  // key of an attention scale of its own: "" is 1/sqrt(HeadDim)
+
+	Windows     windowing
+	NoRope      bool   // no_rope_layers
+	Multipliers bool   // embedding_multiplier, residual_multiplier and logits_scaling
+	SqrtEmbed   bool   // the embedding's output is multiplied by sqrt(Hidden)
+	ActKey      string // key of the activation; "" is hidden_act
+}
+
+// windowing is the way in which a family's config.json gives sliding windows.
+type windowing int
+
+const (
+	NoWindow   windowing = iota // a window in use is refused
+	Switched                    // use_sliding_window must be false
+	EveryLayer                  // sliding_window, in all layers
+	// sliding_window, in the layers of layer_types, or all but every sliding_window_pattern-th;
+	// they have rope_local_base_freq
+	LayerByType
+)
+
+// Families is the table of architectures: a new one that Spec can describe is a row here.
+var Families = map[string]Family{
+	"Qwen2": {ModelType: "qwen2", Spec: Spec{PreNorm: true, QKVBias: true}, Windows: Switched},
+	"Qwen3": {ModelType: "qwen3", Spec: Spec{PreNorm: true, QKNorm: HeadNorm}, HeadDim: 128,
+		Windows: Switched},
+	"Llama":   {ModelType: "llama", Spec: Spec{PreNorm: true}, KVHeads: true},
+	"Mistral": {ModelType: "mistral", Spec: Spec{PreNorm: true}, Windows: EveryLayer},
+	"Gemma3": {ModelType: "gemma3_text",
+		Spec: Spec{PreNorm: true, PostNorm: true, NormOffset: 1, QKNorm: HeadNorm,
+			Act: GELUTanh},
+		Scorer:  "Gemma3TextForSequenceClassification",
+		HeadDim: 256, Tied: true, Theta: 1e6, AttentionOf: "query_pre_attn_scalar",
+		Windows: LayerByType, SqrtEmbed: true, ActKey: "hidden_activation"},
+	"SmolLM3": {ModelType: "smollm3", Spec: Spec{PreNorm: true}, Tied: true, Theta: 2e6,
+		Windows: Switched, NoRope: true},
+	"Olmo2": {ModelType: "olmo2", Spec: Spec{PostNorm: true, QKNorm: WidthNorm}, Eps: 1e-5,
+		KVHeads: true},
+	"Granite": {ModelType: "granite", Spec: Spec{PreNorm: true}, KVHeads: true,
+		AttentionOf: "attention_multiplier", Multipliers: true},
+}
+
+// ModelTypes lists the types of families for an error: "llama, mistral, qwen2 or qwen3".
+func ModelTypes() string {
+	var types []string
+	for _, f := range Families {
+		types = append(types, f.ModelType)
+	}
+	slices.Sort(types)
+	last := len(types) - 1
+	return strings.Join(types[:last], ", ") + " or " + types[last]
+}
+
+// ClassSuffix ends the names of transformers' classes, by Kind; the family's name begins them.
+var ClassSuffix = [...]string{LM: "ForCausalLM", Scorer: "ForSequenceClassification"}
+
+// Plain reports whether attention and the feed-forward layer add their last product to the
+// residual stream without a norm or a factor.
+func (s *Spec) Plain() bool { return !s.PostNorm && s.Residual == 1 }

@@ -1,0 +1,39 @@
+// Package pages counts the pages and rows that sampling takes, before anything is allocated.
+package pages
+
+// Prefill is the largest number of tokens in a pack of prompts: it bounds the memory for
+// activations.
+const Prefill = 2048
+
+// Count returns the number of pages of size pt that hold n positions.
+func Count(n, pt int) int { return (n + pt - 1) / pt }
+
+// Spare returns the number of pages of size pt that the rows of DecodeRows beyond n write to.
+func Spare(multiple, pt int) int { return Count(multiple-1, pt) }
+
+// Own returns the number of pages that a sample needs beyond the full pages of a prompt of n
+// tokens. The keys and values of the last new token are never read, and take no place.
+func Own(n, maxNew, pt int) int {
+	if maxNew == 0 {
+		return 0
+	}
+	return Count(n%pt+maxNew-1, pt)
+}
+
+// Pool returns the size of Generate's cache: each slot's own pages, and twice the prompts that
+// full slots belong to. If unfinished samples of more prompts are decoded, requests wait; one
+// sample alone always fits.
+func Pool(slots, n, prompts, promptPages, own int) int {
+	return slots*own + min(2*((slots+n-1)/n)+1, prompts)*promptPages
+}
+
+// OfChunks returns the least size of the cache of thoughts in chunks, whose contexts have up to
+// longest tokens and share no page: with it no chunk waits for another.
+func OfChunks(slots, longest, pt int) int { return slots * (Count(longest, pt) + 1) }
+
+// DecodeRows returns the number of rows of a decode step for n samples, a multiple of
+// Footprint.DecodeMultiple.
+func DecodeRows(multiple, n int) int { return (n + multiple - 1) / multiple * multiple }
+
+// Default is the number of positions in a page where none is given.
+const Default = 16

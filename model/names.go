@@ -1,0 +1,83 @@
+package model
+
+import (
+	"errors"
+	"gad/internal/compute"
+	"gad/model/internal/architecture"
+	"gad/model/internal/rope"
+	"gad/model/internal/sequence"
+)
+
+// Names of the rooms below that are this package's for who works with a model: its sequences
+// (sequence), its rotary positions (rope) and its kind (architecture); and names of the operations
+// that it runs on.
+
+// ErrUnsupported is wrapped by the errors about models that gad reads correctly
+// but cannot compute: another architecture, rope rule or attention variant.
+var ErrUnsupported = rope.ErrUnsupported
+
+// Kind is the head on top of the backbone.
+type Kind = architecture.Kind
+
+// The kinds of model: see package architecture.
+const (
+	LM     = architecture.LM
+	Scorer = architecture.Scorer
+)
+
+// Types of a model's settings and of its sequences.
+type (
+	// Seq is tokens, of which those in spans are trained.
+	Seq = sequence.Seq
+	// Span is the tokens from one position to another.
+	Span = sequence.Span
+	// Segment is consecutive tokens that a pass computes.
+	Segment = sequence.Segment
+	// RopeScaling is a rule for stretching the rotary frequencies.
+	RopeScaling = rope.Scaling
+	// Chunks are how a long answer is written in contexts of bounded length.
+	Chunks = sequence.Chunks
+)
+
+// Answer returns a sequence with one span: see sequence.Answer.
+func Answer(ids []int32, prompt int) Seq { return sequence.Answer(ids, prompt) }
+
+// Pick returns the elements of xs at the given indices, in the order of the indices.
+func Pick[T any](xs []T, indices []int) []T { return sequence.Pick(xs, indices) }
+
+// Packs groups sequences into passes of at most maxTokens tokens: see sequence.Packs.
+func Packs(seqs []Seq, maxTokens int) [][]int { return sequence.Packs(seqs, maxTokens) }
+
+// PacksByShard groups the sequences of each shard: see sequence.PacksByShard.
+func PacksByShard(seqs []Seq, shards [][]int, maxTokens int) (packsK [][][]int) {
+	return sequence.PacksByShard(seqs, shards, maxTokens)
+}
+
+// Segments returns the tokens that one pass over seqs computes: see sequence.Segments.
+func Segments(seqs []Seq) []Segment { return sequence.Segments(seqs) }
+
+// Backend is a device that models compute on, opened by the package device. Callers
+// pass it on and close it; its other methods are the operations that a model is made of.
+type Backend = compute.Backend
+
+// Footprint is the sizes of a backend's memory, known before it is opened, for Config.Plan
+// (device.Options.Footprint). Every Backend is one.
+type Footprint = compute.Footprint
+
+// Param is one tensor of a model's parameters: its Name in the Hugging Face folder, its
+// Shape, and how many rows and columns it has as a matrix (Rows, Cols; Len is the
+// product). Model.Params lists them.
+type Param = compute.Param
+
+// Sampling is how a token is drawn: from softmax(logits/Temperature), of which only the
+// TopK most probable tokens are kept, then the smallest set with at least the
+// probability TopP, then those at least MinP times as probable as the most probable.
+// A filter that is zero is off. Temperature 0 takes the most probable token.
+type Sampling = compute.Sampling
+
+// ErrMemory is wrapped by the error of a model or an optimizer for which the backend has
+// too little memory.
+var ErrMemory = compute.ErrMemory
+
+// errNoBackend is the error of a model that is opened without a backend.
+var errNoBackend = errors.New("model: the backend is nil: open one with device.Open")
