@@ -14,7 +14,6 @@ import (
 	"gad/apps/judge"
 	"gad/apps/session"
 	"gad/checkpoint"
-	"gad/data"
 	"gad/internal/endpoint"
 	"gad/internal/fault"
 	"gad/internal/journal"
@@ -321,14 +320,6 @@ type judgedRow struct {
 	Judge *judge.Verdict `json:"judge,omitempty"`
 }
 
-// turns are a conversation as a judge takes it.
-func turns(messages []data.Message) (out []judge.Turn) {
-	for _, m := range messages {
-		out = append(out, judge.Turn{Role: m.Role, Content: m.Text()})
-	}
-	return out
-}
-
 // ask has the judge judge what the students of gad eval have answered.
 func (e *evaluation) ask() error {
 	if e.judging == nil {
@@ -361,7 +352,7 @@ func (e *evaluation) questions() ([]judge.Question, error) {
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, judge.Question{Prompt: turns(r.Messages), Teacher: r.Teacher})
+		list = append(list, judge.Question{Prompt: judge.Texts(r.Messages), Teacher: r.Teacher})
 	}
 	return list, nil
 }

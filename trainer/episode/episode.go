@@ -6,7 +6,6 @@
 package episode
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -14,7 +13,6 @@ import (
 	"gad/internal/env"
 	"gad/internal/philox"
 	"gad/model"
-	"gad/tokenizer"
 )
 
 // What is said between a student and its environment, and the environment itself
@@ -22,7 +20,7 @@ import (
 type (
 	Environment = env.Environment
 	Row         = env.Row
-	Message     = env.Message
+	Message     = data.Message
 )
 
 // Episode is one conversation of the student with an environment. What is learned are the tokens as
@@ -132,17 +130,7 @@ func (e *Episode) Replay(sample, n int) (r Replay) {
 func TaskOf(row data.Row, seed, step, key uint64) (Task, error) {
 	task := Task{Tools: string(row.Tools), Key: key,
 		Seed: philox.Uint64(seed, philox.Environment, step, key, 0) & env.MaxSeed,
-		Row:  Row{Content: make([]Message, len(row.Messages))}}
-	for i, m := range row.Messages {
-		task.Row.Content[i] = Message{Role: m.Role, Content: m.Content, Name: m.Name,
-			ToolCallID: m.ToolCallID}
-		if m.ToolCalls != "" {
-			task.Row.Content[i].ToolCalls = json.RawMessage(m.ToolCalls)
-		}
-	}
-	if row.Env != "" {
-		task.Row.Env = json.RawMessage(row.Env)
-	}
+		Row:  env.RowOf(row.Messages, row.Env)}
 	if len(row.PromptIDs) > 0 {
 		return task, fmt.Errorf("data: row %d: its prompt is prompt_ids: an environment reads messages: give the column content", row.Index)
 	}
@@ -163,16 +151,6 @@ var ErrStart = errors.New("another beginning than the teacher's")
 
 // ErrContext is wrapped by the error of a context that no episode can begin with.
 var ErrContext = errors.New("the first context")
-
-// chat is messages as the tokenizer reads them.
-func chat(list []Message) []tokenizer.Message {
-	out := make([]tokenizer.Message, len(list))
-	for i, m := range list {
-		out[i] = tokenizer.Message{Role: m.Role, Content: m.Content, ToolCalls: string(m.ToolCalls),
-			ToolCallID: m.ToolCallID, Name: m.Name}
-	}
-	return out
-}
 
 func sameIDs(at Task, ids []int32) error {
 	n := min(len(ids), len(at.Begins))
