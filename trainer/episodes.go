@@ -317,7 +317,7 @@ func spreadWithin(x []float64, group []int) []float64 {
 	}
 	out := make([]float64, len(x))
 	for i, g := range group {
-		_, out[i], _ = moments(members[g])
+		_, out[i] = report.Moments(members[g])
 	}
 	return out
 }
@@ -384,7 +384,7 @@ func (f *episodes) validate(m Metrics) error {
 			n++
 		}
 	}
-	m["val/env_reward"], _, _ = moments(rewards)
+	m["val/env_reward"], _ = report.Moments(rewards)
 	m["val/teacher_nll"] = nll / n
 	t.noteValidation(m)
 	if len(samples) == 0 {
@@ -408,7 +408,7 @@ func acts(set *data.Set, at int) (string, error) {
 
 // describe adds the metric of what the environment gave.
 func (f *episodes) describe(m Metrics, r *round) error {
-	m["reward/env_mean"], _, _ = moments(f.acted(r))
+	m["reward/env_mean"], _ = report.Moments(f.acted(r))
 	return nil
 }
 

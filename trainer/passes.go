@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"gad/actor"
+	"gad/internal/report"
 	"gad/model"
 	"gad/trainer/config"
 	"gad/trainer/encode"
@@ -114,7 +115,7 @@ func (g *game) thoughts(m Metrics, r *round) error {
 		}
 		for _, a := range r.answers() {
 			if len(a.behind.IDs) > 0 {
-				a.thought, _, _ = moments(float64s(logpST[0]))
+				a.thought, _ = report.Moments(float64s(logpST[0]))
 				logpST = logpST[1:]
 			}
 		}

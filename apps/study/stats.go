@@ -4,6 +4,8 @@ import (
 	"math"
 
 	"gonum.org/v1/gonum/stat/distuv"
+
+	"gad/internal/report"
 )
 
 // Interval is a mean over seeds and its 95 % interval by Student's t:
@@ -30,24 +32,6 @@ type Value struct {
 // confidence is the share of intervals that hold the true mean.
 const confidence = 0.95
 
-// moments are the mean and the standard deviation over x, by n - 1; 0 of one value.
-func moments(x []float64) (mean, sd float64) {
-	n := float64(len(x))
-	if n == 0 {
-		return math.NaN(), math.NaN()
-	}
-	for _, v := range x {
-		mean += v / n
-	}
-	if n < 2 {
-		return mean, 0
-	}
-	for _, v := range x {
-		sd += (v - mean) * (v - mean) / (n - 1)
-	}
-	return mean, math.Sqrt(sd)
-}
-
 // interval is the mean over seeds with its interval; nil of no values.
 func interval(values []Value) *Interval {
 	if len(values) == 0 {
@@ -57,7 +41,7 @@ func interval(values []Value) *Interval {
 	for i, v := range values {
 		x[i] = v.Value
 	}
-	mean, sd := moments(x)
+	mean, sd := report.Moments(x)
 	iv := &Interval{Seeds: len(x), Mean: mean, Values: values}
 	if n := float64(len(x)); n > 1 {
 		half := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: n - 1}.Quantile(1-(1-confidence)/2) * sd /

@@ -264,7 +264,7 @@ func summaries(rows []row, metrics []string) map[string]float64 {
 		}
 		switch {
 		case kind == "" && len(x) > 0:
-			m[text], _ = moments(x)
+			m[text], _ = report.Moments(x)
 		case kind == "falls" && len(x) > 1:
 			m[text] = falls(x)
 		case kind == "lost" && len(x) >= lostSteps:
@@ -305,7 +305,7 @@ func lost(x []float64) float64 {
 	best := math.Inf(-1)
 	var now float64
 	for i := lostSteps; i <= len(x); i++ {
-		now, _ = moments(x[i-lostSteps : i])
+		now, _ = report.Moments(x[i-lostSteps : i])
 		best = math.Max(best, now)
 	}
 	return best - now
