@@ -34,7 +34,7 @@ func TestOutside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
+	dir, work := t.TempDir(), t.TempDir()
 	mod, err := os.ReadFile("go.mod")
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestOutside(t *testing.T) {
 		}
 		program := exec.Command(filepath.Join(dir, "bin", x.name))
 		for _, arg := range x.args {
-			program.Args = append(program.Args, strings.ReplaceAll(arg, "WORK", dir))
+			program.Args = append(program.Args, strings.ReplaceAll(arg, "WORK", work))
 		}
 		program.Dir = root
 		said, err := program.CombinedOutput()
