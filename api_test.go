@@ -18,11 +18,11 @@ import (
 )
 
 // public are the packages that another module may import: all that do not lie below an
-// internal, or below cmd or apps.
+// internal, or below cmd, apps or examples.
 func public() (list []string) {
 	for pkg := range house {
 		first, _, _ := strings.Cut(pkg, "/")
-		if first != "." && first != "internal" && first != "cmd" && first != "apps" &&
+		if !slices.Contains([]string{".", "internal", "cmd", "apps", "examples"}, first) &&
 			!strings.Contains(pkg, "/internal/") {
 			list = append(list, pkg)
 		}

@@ -38,6 +38,11 @@ cmd/gad: apps/* trainer/* checkpoint line data device comm mpi tcp compute cost 
     endpoint env fault report vfs model tokenizer trainer
 cmd/gad/line: conf fault config
 
+# programs that use the packages from Go
+examples/run: device model tokenizer trainer config export saved
+examples/round: actor algos critic data device tokenizer encode
+examples/sampling: device model reference tokenizer
+
 # applications: one for a command, by its name; what several share stands beside them
 apps/bench: actor algos critic comm compute cost cpu model reference config
 apps/board: checkpoint conf report vfs config saved
@@ -57,7 +62,7 @@ apps/fidelity: session critic data device compute fault report model tokenizer c
     quality saved
 apps/generate: play session data compute fault report model tokenizer encode episode saved
 apps/init: session device fault model tokenizer export saved
-apps/judge: endpoint journal textmetrics
+apps/judge: internal/chat endpoint journal textmetrics
 apps/judge/judgetest: judge endpointtest
 apps/play: session data env fault report model tokenizer config encode episode
 apps/play/playtest: vfs
@@ -109,14 +114,15 @@ device: cpu cuda model
 
 # rows, text and checkpoints
 data: arrow input layout parquet folder vfs
-data/arrow: input layout
+data/arrow: input layout internal/chat
 data/input:
-data/layout: input
-data/parquet: input layout
-tokenizer: folder gguf jinja
+data/layout: input internal/chat
+data/parquet: input layout internal/chat
+tokenizer: internal/chat folder gguf jinja
 checkpoint: vfs
 
 # the ground floor
+internal/chat:
 internal/child:
 internal/comm:
 internal/comm/commtest: comm
@@ -131,9 +137,9 @@ internal/compute/cuda/driver:
 internal/compute/cuda/kernels:
 internal/compute/ref: compute
 internal/conf:
-internal/endpoint: vfs
+internal/endpoint: internal/chat vfs
 internal/endpoint/endpointtest:
-internal/env: child
+internal/env: internal/chat child
 internal/fault:
 internal/folder:
 internal/gguf: folder safetensors

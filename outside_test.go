@@ -1,16 +1,31 @@
 package gad_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
 
-// TestOutside builds testdata/outside as a module of its own and runs it: what it uses
-// can be used from there.
+// examples are the programs of examples/ in the order in which they are run, and what they print.
+// The first writes the student of the others. WORK is a folder.
+var examples = []struct {
+	name string
+	args []string
+	want string
+}{
+	{"run", []string{"WORK"}, `^exported \S*global_step_2\n$`},
+	{"round", []string{"WORK/student"}, `^8 answers, 1 and 2 updates\n$`},
+	{"sampling", []string{"WORK/exported", "Add 4+7+3"},
+		`^([0-9]+ tokens, log-probability -[0-9.]+: ".*"\n){3}$`},
+}
+
+// TestOutside builds the programs of examples/ as a module of their own and runs them: what they
+// use can be used from there.
 func TestOutside(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds a module: left out with -short")
@@ -19,7 +34,7 @@ func TestOutside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
+	dir, work := t.TempDir(), t.TempDir()
 	mod, err := os.ReadFile("go.mod")
 	if err != nil {
 		t.Fatal(err)
@@ -31,8 +46,11 @@ func TestOutside(t *testing.T) {
 	files := map[string]string{
 		"go.mod": fmt.Sprintf("module outside\n%s\nrequire %s v0.0.0\n\nreplace %[2]s => %s\n",
 			rest, gad, root)}
-	for name, from := range map[string]string{"main.go": "testdata/outside/main.go",
-		"go.sum": "go.sum"} {
+	from := map[string]string{"go.sum": "go.sum"}
+	for _, x := range examples {
+		from[x.name+"/main.go"] = "examples/" + x.name + "/main.go"
+	}
+	for name, from := range from {
 		text, err := os.ReadFile(from)
 		if err != nil {
 			t.Fatal(err)
@@ -40,18 +58,20 @@ func TestOutside(t *testing.T) {
 		files[name] = string(text)
 	}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+		name = filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755),
+			os.WriteFile(name, []byte(text), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	build := exec.Command("go", "build", "-o", "outside", ".")
+	build := exec.Command("go", "build", "-o", dir+"/bin/", "./...")
 	build.Dir = dir
 	build.Env = append(os.Environ(), "GOFLAGS=-mod=mod -buildvcs=false", "GOPROXY=off",
 		"GOWORK=off")
 	if said, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, said)
 	}
-	// The lines of Go that README shows are lines of this program.
+	// The lines of Go that README shows are lines of the first program.
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)
@@ -59,18 +79,28 @@ func TestOutside(t *testing.T) {
 	_, shown, found := strings.Cut(string(readme), "```go\n")
 	shown, _, _ = strings.Cut(shown, "```")
 	for line := range strings.Lines(shown) {
-		if !strings.Contains(files["main.go"], "\t"+line) {
-			t.Errorf("README.md shows a line that testdata/outside/main.go lacks: %s", line)
+		if !strings.Contains(files["run/main.go"], "\t"+line) {
+			t.Errorf("README.md shows a line that examples/run/main.go lacks: %s", line)
 		}
 	}
 	if !found || strings.Count(shown, "\n") < 8 {
 		t.Error("README.md shows no Go program")
 	}
-	program := exec.Command(filepath.Join(dir, "outside"))
-	program.Dir = root
-	said, err := program.CombinedOutput()
-	want := "round: 8 answers, 8 pairs, 1 and 2 updates\nrun: step 2 is saved\n"
-	if err != nil || string(said) != want {
-		t.Errorf("the program says %q, %v; want %q", said, err, want)
+	for _, x := range examples {
+		if n := strings.Count(files[x.name+"/main.go"], "\n"); n > 60 {
+			t.Errorf("examples/%s/main.go has %d lines, more than 60", x.name, n)
+		}
+		if !strings.Contains(string(readme), "(examples/"+x.name+"/main.go)") {
+			t.Errorf("README.md does not link examples/%s/main.go", x.name)
+		}
+		program := exec.Command(filepath.Join(dir, "bin", x.name))
+		for _, arg := range x.args {
+			program.Args = append(program.Args, strings.ReplaceAll(arg, "WORK", work))
+		}
+		program.Dir = root
+		said, err := program.CombinedOutput()
+		if err != nil || !regexp.MustCompile(x.want).Match(said) {
+			t.Errorf("examples/%s prints %q, %v; want %q", x.name, said, err, x.want)
+		}
 	}
 }

@@ -12,30 +12,30 @@ type Config struct {
 	PolicyLoss      PolicyLoss          `yaml:"policy_loss" stages:"warmup train opd"`
 	UseKLLoss       bool                `yaml:"use_kl_loss" doc:"add kl_loss_coef times the KL to the reference to the loss" stages:"warmup train opd"`
 	KLLossCoef      float64             `yaml:"kl_loss_coef" min:"0" doc:"weight of the KL in the loss" stages:"warmup train opd" alias:"beta kl_coef" needs:".use_kl_loss=true"`
-	KLLossType      string              `yaml:"kl_loss_type" choices:"k1,kl,abs,k2,mse,k3,low_var_kl,k1+,k3+,abs+,low_var_kl+,full" doc:"KL estimator in the loss; with a trailing + the value is the same and the gradient is k2's. full: no estimate but the sum over the vocabulary at every token of the answers, with its own gradient; the reference then passes forward in every pass of the update" stages:"warmup train opd" needs:".use_kl_loss=true"`
+	KLLossType      string              `yaml:"kl_loss_type" choices:"k1,kl,abs,k2,mse,k3,low_var_kl,k1+,k3+,abs+,low_var_kl+,full" doc:"KL estimator in the loss; with a trailing + the value is the same and the gradient is k2's. full: no estimate but the sum over the vocabulary at every token of the answers, with its own gradient; the reference then passes forward in every pass of the update" stages:"warmup train opd" needs:".use_kl_loss=true" unproven:"k1,kl,abs,k2,mse,k3,k1+,k3+,abs+,low_var_kl+,full"`
 	ClipRatioLow    float64             `yaml:"clip_ratio_low" min:"0" max:"1" doc:"the ratio is clipped below at 1 minus this; 0: the default of the loss (gspo 3e-4, others 0.2)" stages:"warmup train opd" alias:"epsilon" needs:"teacher.loss=policy .policy_loss.loss_mode=vanilla|gspo|gspo_token|cispo|geo_mean|dapo"`
 	ClipRatioHigh   float64             `yaml:"clip_ratio_high" min:"0" doc:"the ratio is clipped above at 1 plus this; 0: the default of the loss (gspo 4e-4, dapo 0.28, others 0.2)" stages:"warmup train opd" needs:"teacher.loss=policy .policy_loss.loss_mode=vanilla|gspo|gspo_token|cispo|geo_mean|dapo"`
-	ClipRatioC      float64             `yaml:"clip_ratio_c" min:"1" doc:"bound of the dual clip, for negative advantages (vanilla, dapo)" stages:"warmup train opd" needs:".policy_loss.loss_mode=vanilla|dapo"`
-	LossAggMode     string              `yaml:"loss_agg_mode" choices:"token-mean,seq-mean-token-sum,seq-mean-token-mean,seq-mean-token-sum-norm,episode-mean-turn-mean-token-mean" doc:"how token losses are aggregated; a seq is a row of actor.ratio_level; gspo always uses seq-mean-token-mean. episode-mean-turn-mean-token-mean is Flow-GRPO's (arXiv 2510.05592)"`
+	ClipRatioC      float64             `yaml:"clip_ratio_c" min:"1" doc:"bound of the dual clip, for negative advantages (vanilla, dapo)" stages:"warmup train opd" needs:".policy_loss.loss_mode=vanilla|dapo" unproven:"all"`
+	LossAggMode     string              `yaml:"loss_agg_mode" choices:"token-mean,seq-mean-token-sum,seq-mean-token-mean,seq-mean-token-sum-norm,episode-mean-turn-mean-token-mean" doc:"how token losses are aggregated; a seq is a row of actor.ratio_level; gspo always uses seq-mean-token-mean. episode-mean-turn-mean-token-mean is Flow-GRPO's (arXiv 2510.05592)" unproven:"all"`
 	RatioLevel      string              `yaml:"ratio_level" choices:"auto,turn,episode" doc:"what a row of the policy loss is: over its tokens gspo takes its ratio, and seq-mean averages. turn: one turn of the student; episode: all its turns in one sequence (with contexts that are rebuilt each turn is a sequence, and has a ratio of its own); auto: episode, but turn with algorithm.adv_estimator=gigpo, with critic.level=turn, and with actor.loss_agg_mode=episode-mean-turn-mean-token-mean. Single answers are one turn, and the same in both" stages:"warmup train opd" needs:"env.command!="`
-	EntropyCoeff    float64             `yaml:"entropy_coeff" doc:"weight of an entropy bonus in the loss"`
+	EntropyCoeff    float64             `yaml:"entropy_coeff" doc:"weight of an entropy bonus in the loss" unproven:"all"`
 	Optim           model.OptimSettings `yaml:"optim"`
 	LoRA            model.LoRA          `yaml:"lora" fixed:"true"`
 	GradClip        float64             `yaml:"grad_clip" min:"0" doc:"clip the global gradient norm to this; 0: no clipping" alias:"max_grad_norm"`
 	PPOMiniBatch    int                 `yaml:"ppo_mini_batch_size" min:"0" max:"1000000000" doc:"prompts per optimizer step; 0: a quarter of data.train_batch_size, because the clip acts only if a batch is used in several steps" stages:"warmup train opd"`
-	PPOEpochs       int                 `yaml:"ppo_epochs" min:"1" max:"1000000" doc:"passes over each rollout batch" stages:"warmup train opd"`
+	PPOEpochs       int                 `yaml:"ppo_epochs" min:"1" max:"1000000" doc:"passes over each rollout batch" stages:"warmup train opd" unproven:"all"`
 	MaxTokenLen     int                 `yaml:"max_token_len" min:"1" max:"1000000000" doc:"largest number of tokens in a micro-batch, a prompt counted once for all its answers; a larger one needs more memory, results agree to rounding" alias:"actor_rollout_ref.actor.ppo_max_token_len_per_gpu"`
 	Recompute       bool                `yaml:"recompute" doc:"recompute activations in the backward pass (gradient checkpointing): less memory, a third more work" alias:"gradient_checkpointing actor_rollout_ref.model.enable_gradient_checkpointing"`
 	OldLogProb      string              `yaml:"old_log_prob" choices:"auto,recompute,rollout" doc:"where old log-probabilities come from: recompute (a forward pass of the trainer), rollout (the sampler's, verl's bypass mode) or auto (the sampler's where the device gives them the trainer's bits, as the CPU does, otherwise recompute; the first three steps and every 50th check it)" stages:"warmup train opd"`
-	RolloutIS       string              `yaml:"rollout_is" choices:"none,token,sequence" doc:"truncated importance weights for differences between sampler and trainer, by token or by sequence, which is a row of actor.ratio_level" stages:"warmup train opd"`
-	RolloutISThresh float64             `yaml:"rollout_is_threshold" min:"0" doc:"largest such weight" stages:"warmup train opd" needs:".rollout_is=token|sequence"`
+	RolloutIS       string              `yaml:"rollout_is" choices:"none,token,sequence" doc:"truncated importance weights for differences between sampler and trainer, by token or by sequence, which is a row of actor.ratio_level" stages:"warmup train opd" unproven:"token,sequence"`
+	RolloutISThresh float64             `yaml:"rollout_is_threshold" min:"0" doc:"largest such weight" stages:"warmup train opd" needs:".rollout_is=token|sequence" unproven:"all"`
 }
 
 // PolicyLoss is the `actor.policy_loss` section.
 type PolicyLoss struct {
-	LossMode string  `yaml:"loss_mode" choices:"vanilla,gspo,gspo_token,cispo,sapo,geo_mean,gpg,dapo" doc:"policy loss; doc/gspo.md and doc/algorithms.md have the formulas" alias:"actor_rollout_ref.actor.policy_loss" needs:"teacher.loss=policy"`
-	TauPos   float64 `yaml:"tau_pos" min:"0" doc:"sapo's temperature for positive advantages" needs:".loss_mode=sapo"`
-	TauNeg   float64 `yaml:"tau_neg" min:"0" doc:"sapo's temperature for negative advantages" needs:".loss_mode=sapo"`
+	LossMode string  `yaml:"loss_mode" choices:"vanilla,gspo,gspo_token,cispo,sapo,geo_mean,gpg,dapo" doc:"policy loss; doc/gspo.md and doc/algorithms.md have the formulas" alias:"actor_rollout_ref.actor.policy_loss" needs:"teacher.loss=policy" unproven:"vanilla,gspo_token,cispo,sapo,geo_mean,gpg,dapo"`
+	TauPos   float64 `yaml:"tau_pos" min:"0" doc:"sapo's temperature for positive advantages" needs:".loss_mode=sapo" unproven:"all"`
+	TauNeg   float64 `yaml:"tau_neg" min:"0" doc:"sapo's temperature for negative advantages" needs:".loss_mode=sapo" unproven:"all"`
 }
 
 // DefaultConfig returns the paper's recipe with GSPO's clip.
@@ -58,7 +58,7 @@ type RolloutConfig struct {
 	MinP        float64 `yaml:"min_p" min:"0" max:"1" doc:"drop tokens with less than this share of the largest probability; 0: none" stages:"warmup train dpo opd"`
 	Chunk       int     `yaml:"chunk" min:"0" max:"1048576" doc:"a thought in chunks (Delethink, arXiv 2510.06557; doc/thought.md): tokens of the first chunk. An answer that has not ended goes on behind the prompt, its first carry_head tokens and its last carry-carry_head, with up to chunk-carry more, chunks times in all; data.max_response_length is then not read. 0: an answer is one sequence" stages:"sft warmup train" fixed:"true"`
 	Carry       int     `yaml:"carry" min:"0" max:"1048576" doc:"tokens of a thought that stand in the context of its next chunk; 0: half of chunk" stages:"sft warmup train" fixed:"true"`
-	CarryHead   int     `yaml:"carry_head" min:"0" max:"1048576" doc:"of these, how many are the first of the thought; the others are the last" stages:"sft warmup train" fixed:"true"`
+	CarryHead   int     `yaml:"carry_head" min:"0" max:"1048576" doc:"of these, how many are the first of the thought; the others are the last" stages:"sft warmup train" fixed:"true" unproven:"all"`
 	Chunks      int     `yaml:"chunks" min:"2" max:"1048576" doc:"chunks of a thought at most; it is then cut, as an answer is at the length limit, and so is the teacher's" stages:"sft warmup train" fixed:"true"`
 	Tree        Tree    `yaml:"tree" stages:"train"`
 	Merged      string  `yaml:"merged" choices:"auto,true,false" doc:"with LoRA: whether sampling reads a copy of the weights with the adapters added, which is faster and takes the base's memory once more; auto: not where the adapters beside the base give the trainer's own bits (the CPU), otherwise if there is memory" needs:"actor.lora.rank>0"`
@@ -73,11 +73,11 @@ func DefaultRollout() RolloutConfig {
 
 // Tree is the `rollout.tree` section: answers that branch.
 type Tree struct {
-	Trees   int    `yaml:"trees" min:"0" max:"4096" doc:"M, first answers to a prompt, each of which becomes a tree (doc/trees.md): its branches begin with a part of an answer and go on to another end. All answers of its trees are a prompt's group; rollout.n must be 1. 0: answers do not branch"`
-	Rounds  int    `yaml:"rounds" min:"0" max:"4096" doc:"L, how often branches are added to each tree; the answers to a prompt are at most trees x (1 + expand x rounds)"`
-	Expand  int    `yaml:"expand" min:"1" max:"4096" doc:"N, branches added to a tree in a round, at different places, fewer where the tree has fewer (tree/branches)" needs:".rounds>0"`
-	Select  string `yaml:"select" choices:"random,uct" doc:"which places branch: random: each is equally probable (Tree-GRPO, arXiv 2509.21240); uct: a search from the prompt by upper confidence bounds of the answers' rewards so far, under the present weights of student and discriminator (after TreeRL, arXiv 2506.11902)" needs:".rounds>0"`
-	Segment int    `yaml:"segment" min:"1" max:"1048576" doc:"an answer may branch at the prompt and behind every multiple of so many tokens. An episode (env.command) branches before any of its turns instead, a thought (rollout.chunk) at any of its chunks" needs:".rounds>0"`
+	Trees   int    `yaml:"trees" min:"0" max:"4096" doc:"M, first answers to a prompt, each of which becomes a tree (doc/trees.md): its branches begin with a part of an answer and go on to another end. All answers of its trees are a prompt's group; rollout.n must be 1. 0: answers do not branch" unproven:"all"`
+	Rounds  int    `yaml:"rounds" min:"0" max:"4096" doc:"L, how often branches are added to each tree; the answers to a prompt are at most trees x (1 + expand x rounds)" unproven:"all"`
+	Expand  int    `yaml:"expand" min:"1" max:"4096" doc:"N, branches added to a tree in a round, at different places, fewer where the tree has fewer (tree/branches)" needs:".rounds>0" unproven:"all"`
+	Select  string `yaml:"select" choices:"random,uct" doc:"which places branch: random: each is equally probable (Tree-GRPO, arXiv 2509.21240); uct: a search from the prompt by upper confidence bounds of the answers' rewards so far, under the present weights of student and discriminator (after TreeRL, arXiv 2506.11902)" needs:".rounds>0" unproven:"all"`
+	Segment int    `yaml:"segment" min:"1" max:"1048576" doc:"an answer may branch at the prompt and behind every multiple of so many tokens. An episode (env.command) branches before any of its turns instead, a thought (rollout.chunk) at any of its chunks" needs:".rounds>0" unproven:"all"`
 }
 
 // Answers returns the largest number of answers that a prompt's trees can have.

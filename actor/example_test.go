@@ -6,6 +6,7 @@ import (
 
 	"gad/actor"
 	"gad/device"
+	"gad/model"
 )
 
 // One step of the student: it answers a prompt four times, and learns from an advantage
@@ -54,4 +55,43 @@ func Example() {
 	fmt.Printf("%d answers, %d optimizer step\n", len(answers), stats.Updates)
 	// Output:
 	// 4 answers, 1 optimizer step
+}
+
+// The student learns the teacher's answer: its log-probability rises.
+func ExampleActor_SFT() {
+	be, err := device.Open(device.Options{Threads: 1})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer be.Close()
+	cfg := actor.DefaultConfig()
+	cfg.Optim.LR = 1e-3
+	student, err := actor.Open(be, "../testdata/model/qwen2_tied", cfg, actor.DefaultRollout(), 5, 6)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer student.Close()
+	teacher := []model.Seq{model.Answer([]int32{5, 17, 42, 9, 9, 2}, 3)}
+	var first, last actor.Stats
+	for step := range 5 {
+		if last, err = student.SFT(teacher); err != nil {
+			fmt.Println(err)
+			return
+		}
+		if step == 0 {
+			first = last
+		}
+	}
+	fmt.Println("the loss falls:", last.Loss < first.Loss)
+	// Output:
+	// the loss falls: true
+}
+
+// The log-probability of an answer is the sum of its tokens'.
+func ExampleSeqLogp() {
+	fmt.Println(actor.SeqLogp([][]float32{{-1, -0.5}, {-2}}))
+	// Output:
+	// [-1.5 -2]
 }

@@ -46,3 +46,22 @@ func Example() {
 	// Output:
 	// the teacher's scores higher: true
 }
+
+// Every sequence ends in one way before it is scored, so that no ending tells the two apart.
+func ExampleEnding_Seq() {
+	ending := critic.Ending{EOS: []int32{2, 3}, Turn: 2}
+	fmt.Println(ending.Seq([]int32{5, 17}, []int32{8, 3}, false).IDs)
+	fmt.Println(ending.Seq([]int32{5, 17}, []int32{8}, false).IDs)
+	fmt.Println(ending.Seq([]int32{5, 17}, []int32{8}, true).IDs) // cut at a limit
+	// Output:
+	// [5 17 8 2]
+	// [5 17 8 2]
+	// [5 17 8]
+}
+
+// A turn of an episode is rewarded for what it adds to the score.
+func ExampleTurnRewards() {
+	fmt.Println(critic.TurnRewards([]float32{0.5, 0.25, 1}))
+	// Output:
+	// [0.5 -0.25 0.75]
+}

@@ -234,17 +234,17 @@ func TestNoControlTokenFromMessages(t *testing.T) {
 	} {
 		ids, err := tok.ChatPrompt(c.msgs)
 		if err != nil {
-			t.Errorf("%q: %v", c.msgs, err)
+			t.Errorf("%+v: %v", c.msgs, err)
 			continue
 		}
 		got := slices.DeleteFunc(slices.Clone(ids), func(id int32) bool { return id < 257 })
 		if !slices.Equal(got, c.want) {
-			t.Errorf("%q: control tokens %v, want %v", c.msgs, got, c.want)
+			t.Errorf("%+v: control tokens %v, want %v", c.msgs, got, c.want)
 		}
 		// Nothing of the text is lost.
 		text, err := tok.RenderChat(c.msgs, true)
 		if want := tok.normalize(text); err != nil || tok.Decode(ids, false) != want {
-			t.Errorf("%q: decodes to %q, want %q, %v", c.msgs, tok.Decode(ids, false), want, err)
+			t.Errorf("%+v: decodes to %q, want %q, %v", c.msgs, tok.Decode(ids, false), want, err)
 		}
 	}
 	var all strings.Builder
@@ -274,7 +274,7 @@ func TestNoMessageBecomesAControlToken(t *testing.T) {
 			t.Helper()
 			all, err := tok.ChatPrompt(msgs)
 			if err != nil {
-				t.Fatalf("%s: %q: %v", shape, msgs, err)
+				t.Fatalf("%s: %+v: %v", shape, msgs, err)
 			}
 			for _, id := range all {
 				if tok.special[id] {

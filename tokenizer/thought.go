@@ -180,7 +180,7 @@ func (t *Tokenizer) Thinks(c Chat, turns []Message, skip func(i int) bool) error
 			if err := t.fits(before, m); err != nil {
 				return err
 			}
-			if m.plain() && header != "" {
+			if plain(m) && header != "" {
 				return fmt.Errorf("the chat template begins an answer with %q, which a text alone does not have: use another template (--chat-template): %w", header, ErrThought)
 			}
 			if err := x.kept(m); err != nil {

@@ -6,20 +6,20 @@ import (
 	"strconv"
 	"strings"
 
+	"gad/internal/chat"
 	"gad/internal/jinja"
 )
 
 // Message is one turn of a chat. Its texts are plain: nothing in them becomes a control token.
-type Message struct {
-	Role, Content string
-	Thinking      string // reasoning_content: what an assistant thought before Content
-	ToolCalls     string // tool_calls, a JSON list as chat APIs have it; "" is none
-	ToolCallID    string // tool_call_id: which call a turn of a tool answers
-	Name          string
-}
+type Message = chat.Message
 
-// plain reports whether the turn is a text of a role, and no more.
-func (m Message) plain() bool { return m == Message{Role: m.Role, Content: m.Content} }
+// JSON is a JSON text: the tool_calls of a turn, as chat APIs have them.
+type JSON = chat.JSON
+
+// plain reports whether a template reads nothing of the turn but its role and content.
+func plain(m Message) bool {
+	return m.Thinking == "" && m.Heard() == Message{Role: m.Role, Content: m.Content}
+}
 
 // Chat is the turns of a conversation, and the tools that the assistant may call: a JSON list of
 // descriptions, "" for none. Variables are those of the chat template: see ChatOptions.
@@ -146,7 +146,7 @@ func (c *chatTemplate) turnsOf(chat Chat) (turns []turn, g given, err error) {
 		t := turn{role: m.Role, content: m.Content, thinking: m.Thinking, id: m.ToolCallID,
 			name: m.Name}
 		if m.ToolCalls != "" {
-			if t.calls, err = c.callsOf(m.ToolCalls); err != nil {
+			if t.calls, err = c.callsOf(string(m.ToolCalls)); err != nil {
 				return nil, given{}, fmt.Errorf("tokenizer: chat: turn %d: tool_calls: %w", i, err)
 			}
 			t.noContent = m.Content == "" && c.form().noContent
@@ -436,7 +436,7 @@ func (t *Tokenizer) Trajectory(c Chat, turns []Message,
 			return nil, nil, err
 		}
 		from := len(ids)
-		if all.Messages[n].plain() {
+		if plain(all.Messages[n]) {
 			ids = append(
 				append(ids, t.EncodeText(t.Written(
 					strings.TrimRight(all.Messages[n].Content, blanks)))...),

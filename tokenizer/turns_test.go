@@ -88,7 +88,7 @@ func (e expectedTurns) chat(t *testing.T, i int, asText bool) (c Chat) {
 		}
 		c.Messages = append(c.Messages,
 			Message{Role: m.Role, Content: m.Content, Thinking: m.Thinking,
-				ToolCalls: string(m.Calls), ToolCallID: m.ID, Name: m.Name})
+				ToolCalls: JSON(m.Calls), ToolCallID: m.ID, Name: m.Name})
 	}
 	if tools := string(e.Chats[i].Tools); tools != "null" {
 		c.Tools = tools
@@ -269,7 +269,7 @@ func TestTrajectory(t *testing.T) {
 func TestReply(t *testing.T) {
 	e := readTurns(t, "../testdata/turns")
 	ask := Chat{Messages: []Message{{Role: "user", Content: "x"}}}
-	sum := `[{"id":"call12345","type":"function","function":{"name":"sum","arguments":{"numbers":[1,2]}}}]`
+	sum := JSON(`[{"id":"call12345","type":"function","function":{"name":"sum","arguments":{"numbers":[1,2]}}}]`)
 	for _, c := range []struct {
 		shape string
 		turn  Message
@@ -287,7 +287,7 @@ func TestReply(t *testing.T) {
 		{"thinking", Message{Role: "assistant", ToolCalls: sum},
 			"<tool_call>\n{\"name\": \"sum\", \"arguments\": {\"numbers\": [1, 2]}}\n</tool_call>"},
 		{"thinking", Message{Role: "assistant", Content: "a <|im_end|> b", Thinking: "<|im_end|>",
-			ToolCalls: strings.ReplaceAll(sum, "sum", "s<|im_end|>")},
+			ToolCalls: JSON(strings.ReplaceAll(string(sum), "sum", "s<|im_end|>"))},
 			"<think>\n<|im_end|>\n</think>\n\na <|im_end|> b\n<tool_call>\n{\"name\": \"s<|im_end|>\", \"arguments\": {\"numbers\": [1, 2]}}\n</tool_call>"},
 	} {
 		tok := e.shaped(t, "qwen2", c.shape)

@@ -112,7 +112,7 @@ func TestDocumentsAreTheTables(t *testing.T) {
 		t.Error(err)
 	}
 	settings := "# Settings\n\nAll settings of `gad sft`, `gad warmup`, `gad train`, `gad dpo` and `gad opd`. On the command line a setting is written `actor.optim.lr=1e-6`; in a YAML file each dot is a level. " +
-		"The defaults are the paper's where it states them. They differ by command in four places: `actor.optim.lr` (`sft`: 5e-06), `actor.grad_clip` (`sft` and `dpo`: 1), `trainer.total_epochs` (`train`: 2).\n\n" +
+		"The defaults are the paper's where it states them. They differ by command in four places: `actor.optim.lr` (`sft`: 5e-06), `actor.grad_clip` (`sft` and `dpo`: 1), `trainer.total_epochs` (`train`: 2). What is *unproven* lost its study, or has none: see [CONTRIBUTING.md](../CONTRIBUTING.md#rules).\n\n" +
 		conf.Markdown(&defaults)
 	modeltest.Golden(t, filepath.Join("..", "doc", "settings.md"), []byte(settings))
 	metrics := "# Metrics\n\nAll numbers that a step may write to `metrics.jsonl` and to TensorBoard. A step writes only those that were measured in it: for example, `gad sft` has no `critic/` metrics.\n\n" + report.Markdown()

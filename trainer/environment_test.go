@@ -186,7 +186,7 @@ func TestStepOnEpisodes(t *testing.T) {
 		if n := e.Trained(); lenA[a] != n || steps[a][turns-1].End != n || maskAT[a][n-1] != 1 {
 			t.Errorf("episode %d: %d tokens, mask %v, steps %v", a, n, maskAT[a], steps[a])
 		}
-		_, sigma, _ := moments(of(r, tr.form.(*episodes).envRewards(r), a))
+		_, sigma := report.Moments(of(r, tr.form.(*episodes).envRewards(r), a))
 		if math.Abs(sum-want/(sigma+1e-6)) > 1e-9 {
 			t.Errorf("episode %d: turns' rewards add up to %g, want %g", a, sum, want/(sigma+1e-6))
 		}
@@ -211,7 +211,7 @@ func TestStepOnEpisodes(t *testing.T) {
 	adv := advantagesOf(t, tr, m, r)
 	shaped := shape(tr.cfg.Algorithm, rewarded, nil, lenA, v.cut, v.group, 80)
 	for s, seq := range v.seqs {
-		mean, sigma, _ := moments(of(r, shaped, s))
+		mean, sigma := report.Moments(of(r, shaped, s))
 		want := (shaped[s] - mean) / (sigma + 1e-6)
 		if len(adv[s]) != seq.Trained() {
 			t.Errorf("sequence %d: %d advantages for %d tokens", s, len(adv[s]), seq.Trained())
@@ -260,8 +260,8 @@ func TestStepByTurns(t *testing.T) {
 			v.turnA[a][n-1] != v.scoreA[a] {
 			t.Fatalf("episode %d: scores %v of %d turns, last %g", a, v.turnA[a], n, v.scoreA[a])
 		}
-		_, sigmaD, _ := moments(of(r, scores, a))
-		_, sigmaE, _ := moments(of(r, acted, a))
+		_, sigmaD := report.Moments(of(r, scores, a))
+		_, sigmaE := report.Moments(of(r, acted, a))
 		sum := 0.0
 		for _, s := range steps[a] {
 			sum += s.Reward

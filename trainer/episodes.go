@@ -319,7 +319,7 @@ func spreadWithin(x []float64, group []int) []float64 {
 	}
 	out := make([]float64, len(x))
 	for i, g := range group {
-		_, out[i], _ = moments(members[g])
+		_, out[i] = report.Moments(members[g])
 	}
 	return out
 }
@@ -386,7 +386,7 @@ func (f *episodes) validate(m Metrics) error {
 			n++
 		}
 	}
-	m["val/env_reward"], _, _ = moments(rewards)
+	m["val/env_reward"], _ = report.Moments(rewards)
 	m["val/teacher_nll"] = nll / n
 	t.noteValidation(m)
 	if len(samples) == 0 {
@@ -410,7 +410,7 @@ func teacherTranscript(set *data.Set, at int) (string, error) {
 
 // describe adds the metric of the environment's rewards to m.
 func (f *episodes) describe(m Metrics, r *round) error {
-	m["reward/env_mean"], _, _ = moments(f.envRewards(r))
+	m["reward/env_mean"], _ = report.Moments(f.envRewards(r))
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"gad/actor"
+	"gad/internal/report"
 	"gad/model"
 	"gad/trainer/config"
 )
@@ -77,7 +78,7 @@ func (o *opd) byPolicy(m Metrics, r *round) (st actor.Stats, err error) {
 	if r.hasAdvantages = advST != nil; r.hasAdvantages {
 		r.rollout().SetAdv(advST)
 		for i, a := range r.answers() {
-			a.adv, _, _ = moments(advST[i])
+			a.adv, _ = report.Moments(advST[i])
 		}
 	}
 	return o.updatePolicy(m, r)

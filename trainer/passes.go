@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"gad/actor"
+	"gad/internal/report"
 	"gad/model"
 	"gad/trainer/config"
 	"gad/trainer/encode"
@@ -116,7 +117,7 @@ func (g *game) thoughtTerm(m Metrics, r *round) error {
 		}
 		for _, a := range r.answers() {
 			if len(a.thoughtSeq.IDs) > 0 {
-				a.thoughtLogp, _, _ = moments(float64s(logpST[0]))
+				a.thoughtLogp, _ = report.Moments(float64s(logpST[0]))
 				logpST = logpST[1:]
 			}
 		}

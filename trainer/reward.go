@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"gad/algos"
+	"gad/internal/report"
 	"gad/internal/textmetrics"
 	"gad/model"
 	"gad/trainer/config"
@@ -95,18 +96,6 @@ func float64s(x []float32) []float64 {
 	return out
 }
 
-// moments returns the mean, the unbiased standard deviation and the largest absolute value of xs.
-func moments(xs []float64) (mean, std, largest float64) {
-	for _, x := range xs {
-		mean += x / float64(len(xs))
-		largest = max(largest, math.Abs(x))
-	}
-	for _, x := range xs {
-		std += (x - mean) * (x - mean)
-	}
-	return mean, math.Sqrt(std / max(float64(len(xs)-1), 1)), largest
-}
-
 // termSums returns the sums [A] of the reward's terms but length, which is added after the clip
 // (config.Rewarded). It adds the metrics of the checker's scores, wherever they are known, and of
 // all terms of algorithm.terms.
@@ -115,7 +104,7 @@ func (g *game) termSums(m Metrics, r *round) []float32 {
 		known := slices.DeleteFunc(slices.Clone(checkA), math.IsNaN)
 		m["reward/unchecked_frac"] = 1 - float64(len(known))/float64(len(checkA))
 		if len(known) > 0 {
-			m["reward/check_mean"], _, _ = moments(known)
+			m["reward/check_mean"], _ = report.Moments(known)
 		}
 	}
 	var sumA []float64
@@ -258,7 +247,7 @@ func zWithin(xS []float64, group []int) []float64 {
 	z := make([]float64, len(xS))
 	for _, at := range members {
 		xs := model.Pick(xS, at)
-		mean, std, _ := moments(xs)
+		mean, std := report.Moments(xs)
 		flat := !slices.ContainsFunc(xs, func(x float64) bool { return x != xs[0] })
 		for _, s := range at {
 			if !flat {

@@ -9,6 +9,7 @@ import (
 
 	"gad/algos"
 	"gad/critic"
+	"gad/internal/report"
 	"gad/model"
 	"gad/trainer/config"
 	"gad/trainer/saved"
@@ -137,7 +138,7 @@ func (g *game) advantages(m Metrics, r *round) (err error) {
 	for i, a := range r.answers() {
 		a.reward = in.Scores[i]
 	}
-	m["reward/mean"], _, _ = moments(in.Scores)
+	m["reward/mean"], _ = report.Moments(in.Scores)
 	_, m["adv/zero_var_groups_frac"], err = algos.KeepGroups(in.Scores, in.Group, 0)
 	if err != nil {
 		return err
@@ -156,7 +157,8 @@ func (g *game) advantages(m Metrics, r *round) (err error) {
 	for a, row := range advAT {
 		advA[a] = row[0]
 	}
-	m["adv/mean"], m["adv/std"], m["adv/max"] = moments(advA)
+	m["adv/mean"], m["adv/std"] = report.Moments(advA)
+	m["adv/max"] = max(slices.Max(advA), -slices.Min(advA))
 	r.setAdvantages(advAT)
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"gad/internal/report"
 	"gad/internal/textmetrics"
 	"gad/model"
 	"gad/trainer/config"
@@ -47,7 +48,7 @@ func TestTerms(t *testing.T) {
 		t.Fatalf("%g of 16 answers are wrong, with ROUGE-L %g in all: nothing is tested", wrong,
 			rouge)
 	}
-	check, _, _ := moments(v.checkA)
+	check, _ := report.Moments(v.checkA)
 	for name, want := range map[string]float64{"term_d": d, "term_check": check,
 		"term_rouge_l": rouge / wrong, "term_length": length, "wrong_frac": wrong / 16,
 		"check_mean": check} {
@@ -113,7 +114,7 @@ func TestTeacherBehindThoughts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want[a], _, _ = moments(float64s(logp[0]))
+			want[a], _ = report.Moments(float64s(logp[0]))
 		}
 	}
 	if err := gameOf(tr).thoughtTerm(m, r); err != nil {

@@ -173,7 +173,7 @@ func TestStepInTrees(t *testing.T) {
 						x = append(x, rewardA[b])
 					}
 				}
-				mean, std, _ := moments(x)
+				mean, std := report.Moments(x)
 				want += (rewardA[a] - mean) / (std + 1e-6)
 			}
 			if !near(adv[a][seq.Trained()-1], want, 1e-9) {

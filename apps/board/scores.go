@@ -42,32 +42,23 @@ type Samples struct {
 
 // Sample is an answer.
 type Sample struct {
-	Row          int    `json:"row"`
-	Prompt       string `json:"prompt"`
-	Student      string `json:"student"`
-	Teacher      string `json:"teacher"`
-	StudentScore num    `json:"student_score"`
-	TeacherScore num    `json:"teacher_score"`
-	Advantage    num    `json:"advantage"`
-	Turns        []Turn `json:"turns,omitempty"` // of an episode: Student is then their text
-	Seams        []int  `json:"seams,omitempty"` // characters of Student before each later chunk
+	Row          int           `json:"row"`
+	Prompt       string        `json:"prompt"`
+	Student      string        `json:"student"`
+	Teacher      string        `json:"teacher"`
+	StudentScore num           `json:"student_score"`
+	TeacherScore num           `json:"teacher_score"`
+	Advantage    num           `json:"advantage"`
+	Turns        []report.Turn `json:"turns,omitempty"` // of an episode: Student is then their text
+	Seams        []int         `json:"seams,omitempty"` // characters of Student before each later chunk
 
 	Tree *report.TreePlace `json:"tree,omitempty"` // of an answer that branches
 }
 
-// Turn is one message of an episode.
-type Turn struct {
-	Role   string `json:"role"`
-	Text   string `json:"text"`
-	Reward *num   `json:"reward,omitempty"` // of the student's turns, as the next two
-	Score  *num   `json:"score,omitempty"`
-	Valid  *bool  `json:"valid,omitempty"`
-}
-
-// turnsOf are the messages of an episode, without token ids.
-func turnsOf(list []report.Turn) (turns []Turn) {
-	for _, x := range list {
-		turns = append(turns, Turn{x.Role, x.Text, (*num)(x.Reward), (*num)(x.Score), x.Valid})
+// withoutIDs removes the token ids of an episode's messages, which a page does not show.
+func withoutIDs(turns []report.Turn) []report.Turn {
+	for i := range turns {
+		turns[i].IDs = nil
 	}
 	return turns
 }
@@ -94,7 +85,7 @@ func (r *run) readSamples(fsys vfs.FS, id, step int) (Samples, error) {
 	s.Damaged, s.Left = damaged, max(0, len(all)-mostRows)
 	for _, x := range all[:min(len(all), mostRows)] {
 		s.Rows = append(s.Rows, Sample{x.Row, x.Prompt, x.Student, x.Teacher, num(x.StudentScore),
-			num(x.TeacherScore), num(x.Advantage), turnsOf(x.Turns), x.Seams, x.Tree})
+			num(x.TeacherScore), num(x.Advantage), withoutIDs(x.Turns), x.Seams, x.Tree})
 	}
 	return s, nil
 }

@@ -271,45 +271,46 @@ func (c *Collection) messages(i int) ([]endpoint.Message, error) {
 		if err != nil {
 			return nil, fmt.Errorf("data: row %d: turn %d: tool_calls: %w", i, k, err)
 		}
-		out = append(out, endpoint.Message{Role: m.Role, Content: m.Content, ToolCalls: calls,
-			ToolCallID: m.ToolCallID, Name: m.Name})
+		m.ToolCalls = calls
+		out = append(out, m)
 	}
 	return out, nil
 }
 
-// asTexts returns a turn's calls with their arguments as strings, as endpoints want them; nil for
+// asTexts returns a turn's calls with their arguments as strings, as endpoints want them; "" for
 // none.
-func asTexts(calls data.JSON) (json.RawMessage, error) {
+func asTexts(calls data.JSON) (data.JSON, error) {
 	if calls == "" {
-		return nil, nil
+		return "", nil
 	}
 	var list []map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(calls), &list); err != nil {
-		return nil, err
+		return "", err
 	}
 	for _, call := range list {
 		function := call
 		if raw := call["function"]; raw != nil {
 			if err := json.Unmarshal(raw, &function); err != nil {
-				return nil, err
+				return "", err
 			}
 		}
 		if a := function["arguments"]; len(a) > 0 && a[0] == '{' {
 			text, err := json.Marshal(string(a))
 			if err != nil {
-				return nil, err
+				return "", err
 			}
 			function["arguments"] = text
 		}
 		if call["function"] != nil {
 			raw, err := json.Marshal(function)
 			if err != nil {
-				return nil, err
+				return "", err
 			}
 			call["function"] = raw
 		}
 	}
-	return json.Marshal(list)
+	text, err := json.Marshal(list)
+	return data.JSON(text), err
 }
 
 // tools returns the tools of the row, which the teacher may call.

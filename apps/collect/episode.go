@@ -322,57 +322,55 @@ func (c *Collection) play(ctx context.Context, client *endpoint.Client, pool *en
 	if err != nil {
 		return err
 	}
-	begin := env.Row{Content: messagesOf(row.Messages)} // --system is the teacher's alone
-	if row.Env != "" {
-		begin.Env = json.RawMessage(row.Env)
-	}
+	begin := env.RowOf(row.Messages, row.Env) // --system is the teacher's alone
 	played := pool.Episode()
 	defer played.Close()
-	reply, err := played.Reset(ctx, c.envSeed(e), begin)
-	if err != nil {
-		return err
-	}
-	if len(begin.Content)+len(reply.Append)+len(reply.Prompt) == 0 {
-		return fmt.Errorf(
-			"%w: %q: neither the row nor the reset has a message: there is nothing to answer",
-			env.ErrFault, c.o.Settings.Env)
-	}
-	*e = episode{item: e.item, sample: e.sample, bytes: c.items[e.item].bytes, counted: e.counted}
-	if e.start, err = c.heard(e, c.resetKey(e), "reset", reply); err != nil {
-		return err
-	}
-	for {
+	take := func(r env.Reply) error { return c.begin(e, begin, r) }
+	return env.Play(ctx, played, c.envSeed(e), begin, func(r env.Reply) (env.Turn, bool, error) {
+		if err := take(r); err != nil || e.end != "" {
+			return env.Turn{}, false, err
+		}
+		take = func(r env.Reply) error { return c.replied(e, r) }
 		a, err := c.turnAt(c.turnKey(e))
 		if err == nil && a == nil {
 			a, err = c.ask(ctx, client, e)
 		}
 		if err != nil {
-			return err
+			return env.Turn{}, false, err
 		}
 		c.add(e, a)
 		ch := a.Choices[0]
-		if e.end != "" {
-			return nil
-		}
 		turn := env.Turn{Text: turnText(ch.Content, ch.ToolCalls),
 			Cut: data.Row{Finish: ch.FinishReason}.Unfinished()}
-		if reply, err = played.Step(ctx, turn); err != nil {
-			return err
-		}
-		at := fmt.Sprintf("turn %d", len(e.turns)-1)
-		s, err := c.heard(e, c.replyKey(e), at, reply)
-		if err != nil {
-			return err
-		}
-		// Synced by the next answer; the journal keeps the first record of a key.
-		if err := c.journal.Put(c.replyKey(e), s); err != nil {
-			return err
-		}
-		e.replies = append(e.replies, s)
-		if c.settle(e); e.end != "" {
-			return nil
-		}
+		return turn, e.end == "", nil
+	})
+}
+
+// begin takes the reply to the reset of an episode on row.
+func (c *Collection) begin(e *episode, row env.Row, r env.Reply) (err error) {
+	if len(row.Content)+len(r.Append)+len(r.Prompt) == 0 {
+		return fmt.Errorf(
+			"%w: %q: neither the row nor the reset has a message: there is nothing to answer",
+			env.ErrFault, c.o.Settings.Env)
 	}
+	*e = episode{item: e.item, sample: e.sample, bytes: c.items[e.item].bytes, counted: e.counted}
+	e.start, err = c.heard(e, c.resetKey(e), "reset", r)
+	return err
+}
+
+// replied takes the reply to the teacher's last turn.
+func (c *Collection) replied(e *episode, r env.Reply) error {
+	s, err := c.heard(e, c.replyKey(e), fmt.Sprintf("turn %d", len(e.turns)-1), r)
+	if err != nil {
+		return err
+	}
+	// Synced by the next answer; the journal keeps the first record of a key.
+	if err := c.journal.Put(c.replyKey(e), s); err != nil {
+		return err
+	}
+	e.replies = append(e.replies, s)
+	c.settle(e)
+	return nil
 }
 
 // heard returns an environment's reply as the journal records it. If the journal has a record at
@@ -456,9 +454,7 @@ func (c *Collection) ask(ctx context.Context, client *endpoint.Client,
 // endpoints require; else they become text.
 func (c *Collection) conversation(e *episode,
 	messages []endpoint.Message) ([]endpoint.Message, error) {
-	for _, m := range e.start.Append {
-		messages = append(messages, messageOf(m))
-	}
+	messages = append(messages, e.start.Append...)
 	for k, a := range e.turns {
 		ch, reply := a.Choices[0], answeredCalls(a.Choices[0], e.replies[k].Append)
 		m := endpoint.Message{Role: "assistant", Content: ch.Content}
@@ -471,10 +467,7 @@ func (c *Collection) conversation(e *episode,
 			}
 			m.ToolCalls = calls
 		}
-		messages = append(messages, m)
-		for _, m := range reply {
-			messages = append(messages, messageOf(m))
-		}
+		messages = append(append(messages, m), reply...)
 	}
 	return messages, nil
 }
@@ -544,33 +537,6 @@ func turnText(content string, calls json.RawMessage) string {
 	return strings.Join(parts, "\n")
 }
 
-func messageOf(m env.Message) endpoint.Message {
-	return endpoint.Message{Role: m.Role, Content: m.Content, ToolCalls: m.ToolCalls,
-		ToolCallID: m.ToolCallID, Name: m.Name}
-}
-
-func messagesOf(list []data.Message) []env.Message {
-	out := make([]env.Message, len(list))
-	for i, m := range list {
-		out[i] = env.Message{Role: m.Role, Content: m.Content, ToolCallID: m.ToolCallID,
-			Name: m.Name}
-		if m.ToolCalls != "" {
-			out[i].ToolCalls = json.RawMessage(m.ToolCalls)
-		}
-	}
-	return out
-}
-
-// rowMessage returns an environment's message as rows have it.
-func rowMessage(m env.Message) (data.Message, error) {
-	out := data.Message{Role: m.Role, Content: m.Content, ToolCallID: m.ToolCallID, Name: m.Name,
-		Context: m.Train != nil && !*m.Train}
-	if m.ToolCalls == nil {
-		return out, nil
-	}
-	return out, out.ToolCalls.UnmarshalJSON(m.ToolCalls)
-}
-
 // reward returns the sum of the replies' rewards.
 func (e *episode) reward() (sum float64) {
 	for _, r := range e.replies {
@@ -616,14 +582,7 @@ func (c *Collection) episodeRow(e *episode) (row data.Row, err error) {
 		return row, fmt.Errorf("collect: %s: row %d, sample %d: %w", JournalPath(c.o.Output),
 			e.item, e.sample, err)
 	}
-	row.Messages, row.Turns = slices.Clone(row.Messages), nil
-	for _, m := range e.start.Append {
-		message, err := rowMessage(m)
-		if err != nil {
-			return wrong(err)
-		}
-		row.Messages = append(row.Messages, message)
-	}
+	row.Messages, row.Turns = slices.Concat(row.Messages, e.start.Append), nil
 	var turns []data.Message
 	told := data.Told{Played: &data.Played{Reward: e.reward(),
 		Label: e.replies[len(e.replies)-1].Label}}
@@ -649,13 +608,7 @@ func (c *Collection) episodeRow(e *episode) (row data.Row, err error) {
 		if reply == nil {
 			reply = e.replies[k].Append
 		}
-		for _, m := range reply {
-			message, err := rowMessage(m)
-			if err != nil {
-				return wrong(err)
-			}
-			turns = append(turns, message)
-		}
+		turns = append(turns, reply...)
 	}
 	row.Turns, row.Told = turns, told
 	if e.end == endLimit {

@@ -7,6 +7,7 @@ import (
 
 	"gad/apps/judge"
 	"gad/apps/session"
+	"gad/data"
 	"gad/internal/report"
 )
 
@@ -14,7 +15,7 @@ import (
 type AnswerRow struct {
 	Model    string         `json:"model"`
 	Row      int            `json:"row"`
-	Content  []judge.Turn   `json:"content"`
+	Content  []data.Message `json:"content"`
 	Teacher  string         `json:"teacher_response,omitempty"`
 	Response string         `json:"response"`
 	Judge    *judge.Verdict `json:"judge"`

@@ -14,7 +14,6 @@ import (
 	"gad/apps/judge"
 	"gad/apps/session"
 	"gad/checkpoint"
-	"gad/data"
 	"gad/internal/endpoint"
 	"gad/internal/fault"
 	"gad/internal/journal"
@@ -325,14 +324,6 @@ type judgedRow struct {
 	Judge *judge.Verdict `json:"judge,omitempty"`
 }
 
-// turns returns a conversation as a judge takes it.
-func turns(messages []data.Message) (out []judge.Turn) {
-	for _, m := range messages {
-		out = append(out, judge.Turn{Role: m.Role, Content: m.Text()})
-	}
-	return out
-}
-
 // askJudge lets the judge judge the students' answers.
 func (e *evaluation) askJudge() error {
 	if e.judging == nil {
@@ -365,7 +356,7 @@ func (e *evaluation) questions() ([]judge.Question, error) {
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, judge.Question{Prompt: turns(r.Messages), Teacher: r.Teacher})
+		list = append(list, judge.Question{Prompt: judge.Texts(r.Messages), Teacher: r.Teacher})
 	}
 	return list, nil
 }

@@ -122,11 +122,7 @@ func printEpisode(s *session.Session, p play.Played) {
 		fmt.Fprintf(s.Out, "%-9s  %s%s\n", session.Shown(s.Out, role), text, note)
 	}
 	for _, m := range p.Prompt {
-		text := m.Content
-		if m.ToolCalls != nil {
-			text = strings.TrimPrefix(text+"\n"+string(m.ToolCalls), "\n")
-		}
-		say(m.Role, text, "")
+		say(m.Role, m.Text(), "")
 	}
 	for _, turn := range p.Turns {
 		note := ""

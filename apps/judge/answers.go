@@ -11,6 +11,8 @@ import (
 	"maps"
 	"os"
 	"slices"
+
+	"gad/internal/chat"
 )
 
 // maxLine bounds a line of a file of answers, in bytes.
@@ -138,16 +140,25 @@ func sameRows(a, b map[int]given, nameA, nameB string) error {
 }
 
 // conversation reads a prompt: text, or turns.
-func conversation(raw json.RawMessage) ([]Turn, error) {
+func conversation(raw json.RawMessage) ([]chat.Message, error) {
 	var text string
 	if json.Unmarshal(raw, &text) == nil && text != "" {
-		return []Turn{{"user", text}}, nil
+		return []chat.Message{{Role: "user", Content: text}}, nil
 	}
-	var turns []Turn
+	var turns []chat.Message
 	if err := json.Unmarshal(raw, &turns); err != nil || len(turns) == 0 {
 		return nil, errors.New("has no conversation")
 	}
-	return turns, nil
+	return Texts(turns), nil
+}
+
+// Texts returns a conversation as a judge reads it: each turn's role, and its text with its calls.
+func Texts(turns []chat.Message) []chat.Message {
+	texts := make([]chat.Message, len(turns))
+	for i, m := range turns {
+		texts[i] = chat.Message{Role: m.Role, Content: m.Text()}
+	}
+	return texts
 }
 
 // eachLine calls take with each line of a file of JSON lines, by number from 1. Empty

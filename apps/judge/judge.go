@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"gad/internal/chat"
 	"gad/internal/endpoint"
 	"gad/internal/journal"
 )
@@ -41,7 +42,7 @@ func (m Mode) pairs() bool  { return m != Score }
 
 // Question is a prompt with the teacher's answer to it.
 type Question struct {
-	Prompt  []Turn
+	Prompt  []chat.Message
 	Teacher string
 }
 
@@ -133,7 +134,7 @@ type record struct {
 	Temperature float64        `json:"temperature"`
 	MaxTokens   int            `json:"max_tokens"`
 	Extra       map[string]any `json:"extra,omitempty"`
-	Messages    []Turn         `json:"messages"`
+	Messages    []chat.Message `json:"messages"`
 	Reply       string         `json:"reply"`
 	Finish      string         `json:"finish_reason"`
 	Refusal     string         `json:"refusal,omitempty"`
@@ -154,7 +155,7 @@ const maxReply = 1 << 20
 
 // ask is the reply to messages: the journal's, or a new one. Equal requests at the same
 // time are one.
-func (j *Judge) ask(ctx context.Context, kind string, messages []Turn) (record, error) {
+func (j *Judge) ask(ctx context.Context, kind string, messages []chat.Message) (record, error) {
 	key := requestKey(j.o, messages)
 	j.mu.Lock()
 	if f, ok := j.flight[key]; ok {
@@ -176,12 +177,12 @@ func (j *Judge) ask(ctx context.Context, kind string, messages []Turn) (record, 
 }
 
 // requestKey is the key of a request in the journal. See TestJournalOfBefore.
-func requestKey(o Options, messages []Turn) string {
+func requestKey(o Options, messages []chat.Message) string {
 	return journal.Digest("gad judge", o.Model, o.Temperature, o.MaxTokens, o.Extra, messages)
 }
 
 func (j *Judge) fetch(ctx context.Context, key, kind string,
-	messages []Turn) (r record, err error) {
+	messages []chat.Message) (r record, err error) {
 	if raw, ok := j.o.Journal.Lookup(key); ok {
 		if err := json.Unmarshal(raw, &r); err != nil || len(r.Messages) != len(messages) {
 			return r, fmt.Errorf("judge: journal: the record %s is no judgment: give another file",
@@ -205,10 +206,7 @@ func (j *Judge) fetch(ctx context.Context, key, kind string,
 			request.MaxTokens = 0
 		}
 	}
-	for _, t := range messages {
-		request.Messages = append(request.Messages,
-			endpoint.Message{Role: t.Role, Content: t.Content})
-	}
+	request.Messages = messages
 	a, err := j.o.Client.Try(ctx, request)
 	if err != nil && j.patient {
 		return r, err
@@ -326,7 +324,7 @@ func (j *Judge) each(ctx context.Context, name string, n int,
 // rule asks for a verdict, with a reminder where the first reply has none, or one that
 // is a quotation, perhaps, of the material: the reminder asks for the verdict and nothing else.
 // null says why there is no verdict.
-func rule[T any](ctx context.Context, j *Judge, kind string, messages []Turn, reminder string,
+func rule[T any](ctx context.Context, j *Judge, kind string, messages []chat.Message, reminder string,
 	quotes func(reply, material string) bool,
 	parse func(reply string) (T, error)) (v T, null string, err error) {
 	material := messages[len(messages)-1].Content
@@ -365,8 +363,8 @@ func rule[T any](ctx context.Context, j *Judge, kind string, messages []Turn, re
 		if strings.TrimSpace(said) == "" {
 			said = "(nothing)"
 		}
-		messages = append(messages[:len(messages):len(messages)], Turn{"assistant", said},
-			Turn{"user", reminder})
+		messages = append(messages[:len(messages):len(messages)], chat.Message{Role: "assistant", Content: said},
+			chat.Message{Role: "user", Content: reminder})
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"gad/internal/chat"
 	"gad/internal/endpoint"
 	"gad/internal/endpoint/endpointtest"
 	"gad/internal/journal"
@@ -116,7 +117,7 @@ func openJournal(t *testing.T, path string) *journal.Journal {
 func questions(n int) (list []Question) {
 	for i := range n {
 		list = append(list, Question{
-			[]Turn{{"system", "be brief"}, {"user", fmt.Sprintf("question %d", i)}},
+			[]chat.Message{{Role: "system", Content: "be brief"}, {Role: "user", Content: fmt.Sprintf("question %d", i)}},
 			fmt.Sprintf("good 6 teacher %d", i)})
 	}
 	return list
@@ -266,7 +267,7 @@ func TestExpect(t *testing.T) {
 		}
 	}
 	if e := Expect(Score, []Question{
-		{Prompt: []Turn{{"user", strings.Repeat("a", 400)}}, Teacher: strings.Repeat("b", 40)}}, 1,
+		{Prompt: []chat.Message{{Role: "user", Content: strings.Repeat("a", 400)}}, Teacher: strings.Repeat("b", 40)}}, 1,
 		false); e.FromJudge != 10+VerdictTokens ||
 		e.ToJudge != 100+float64(len(scoreRules))/4+100+20 {
 		t.Errorf("%+v", e)
@@ -448,13 +449,13 @@ func TestImitation(t *testing.T) {
 // it all paid for again.
 func TestJournalOfBefore(t *testing.T) {
 	for kind, x := range map[string]struct {
-		messages []Turn
+		messages []chat.Message
 		want     string
 	}{
-		"reference": {[]Turn{{"user", "Add 1+1"}}, "6e7387d8a849d642b079445e2d5628ab"},
-		"score": {scoreQuestion([]Turn{{"user", "Add 1+1"}}, "2", "3"),
+		"reference": {[]chat.Message{{Role: "user", Content: "Add 1+1"}}, "6e7387d8a849d642b079445e2d5628ab"},
+		"score": {scoreQuestion([]chat.Message{{Role: "user", Content: "Add 1+1"}}, "2", "3"),
 			"61af3f44af1ce15c016aa606078a122e"},
-		"pair": {pairQuestion([]Turn{{"user", "Add 1+1"}}, "2", "3"),
+		"pair": {pairQuestion([]chat.Message{{Role: "user", Content: "Add 1+1"}}, "2", "3"),
 			"13584eecfd098cd646ebb4d8fec1a47f"},
 	} {
 		if got := requestKey(Options{Model: "m", MaxTokens: 2048,
@@ -664,7 +665,7 @@ length: characters; of A: 16
 
 // A student's answer cannot end its part of the question or bring a verdict into it.
 func TestMaterialIsMarked(t *testing.T) {
-	prompt := []Turn{{"user", "What is 2+2?\n<<end>>"}}
+	prompt := []chat.Message{{Role: "user", Content: "What is 2+2?\n<<end>>"}}
 	plain := scoreQuestion(prompt, "4", "5")
 	mark := regexp.MustCompile(`[0-9a-f]{16}`).FindString(plain[1].Content)
 	for _, answer := range []string{

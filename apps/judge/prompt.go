@@ -6,13 +6,9 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strings"
-)
 
-// Turn is one turn of a conversation.
-type Turn struct {
-	Role    string `json:"role"`
-	Content string `json:"content"`
-}
+	"gad/internal/chat"
+)
 
 // The texts below are part of a judgment's key: another wording asks again.
 
@@ -45,17 +41,17 @@ const (
 type piece struct{ title, text string }
 
 // scoreQuestion asks for a grade of the reference answer and of the student's.
-func scoreQuestion(prompt []Turn, reference, answer string) []Turn {
+func scoreQuestion(prompt []chat.Message, reference, answer string) []chat.Message {
 	return question(scoreRules, prompt, piece{"reference answer", reference},
 		piece{"answer of the student", answer})
 }
 
 // pairQuestion asks which of two answers is better.
-func pairQuestion(prompt []Turn, a, b string) []Turn {
+func pairQuestion(prompt []chat.Message, a, b string) []chat.Message {
 	return question(pairRules, prompt, piece{"answer A", a}, piece{"answer B", b})
 }
 
-func question(rules string, prompt []Turn, answers ...piece) []Turn {
+func question(rules string, prompt []chat.Message, answers ...piece) []chat.Message {
 	var all []piece
 	for _, t := range prompt {
 		all = append(all, piece{"conversation, " + t.Role, t.Content})
@@ -67,7 +63,7 @@ func question(rules string, prompt []Turn, answers ...piece) []Turn {
 		fmt.Fprintf(&b, "<<%s %s>>\n%s\n", mark, p.title, p.text)
 	}
 	fmt.Fprintf(&b, "<<%s end>>\nThe material ends here. Give your verdict.", mark)
-	return []Turn{{"system", rules}, {"user", b.String()}}
+	return []chat.Message{{Role: "system", Content: rules}, {Role: "user", Content: b.String()}}
 }
 
 // markFor is a mark for the pieces: a digest of all of them. An answer cannot hold its

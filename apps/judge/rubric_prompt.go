@@ -3,6 +3,8 @@ package judge
 import (
 	"fmt"
 	"strings"
+
+	"gad/internal/chat"
 )
 
 // The texts below are part of a rubric's key and of its grades': another wording asks again.
@@ -45,7 +47,7 @@ const (
 )
 
 // rubricQuestion asks for a rubric. Without answers of the student it is the same for all students.
-func rubricQuestion(q Question, answers []shown) []Turn {
+func rubricQuestion(q Question, answers []shown) []chat.Message {
 	rules := fmt.Sprintf(rubricRules, "", "")
 	if len(answers) > 0 {
 		rules = fmt.Sprintf(rubricRules, rubricStudents, rubricTells)
@@ -55,7 +57,7 @@ func rubricQuestion(q Question, answers []shown) []Turn {
 }
 
 // gradesQuestion asks which criteria each answer meets. It does not show the weights.
-func gradesQuestion(prompt []Turn, rubric []Criterion, answers []shown) []Turn {
+func gradesQuestion(prompt []chat.Message, rubric []Criterion, answers []shown) []chat.Message {
 	var list strings.Builder
 	for k, c := range rubric {
 		fmt.Fprintf(&list, "%d. %s\n", k+1, c.Text)

@@ -72,37 +72,47 @@ func replay(ctx context.Context, tok *tokenizer.Tokenizer, pool *env.Pool, row d
 	e := pool.Episode()
 	defer e.Close()
 	p := &Played{Row: row.Index, Prompt: task.Row.Content, Env: row.Env, Turns: []report.Turn{}}
-	r, err := e.Reset(ctx, task.Seed, task.Row)
-	for k := 0; k < len(turns) && err == nil; k++ {
-		if r.Done {
-			return nil, fmt.Errorf("row %d: %w: over before turn %d", row.Index, ErrOther, k)
+	begun, done := false, false
+	err = env.Play(ctx, e, task.Seed, task.Row, func(r env.Reply) (turn env.Turn, ok bool, err error) {
+		if k := p.Wrote; begun && !p.replied(turns[k], r) {
+			return turn, false, fmt.Errorf("row %d: %w: turn %d", row.Index, ErrOther, k)
 		}
-		turn := turns[k]
-		if r, err = e.Step(ctx, env.Turn{Text: turn.text}); err != nil {
-			break
+		begun, done = true, r.Done
+		switch {
+		case p.Wrote == len(turns):
+			return turn, false, nil
+		case done:
+			return turn, false,
+				fmt.Errorf("row %d: %w: over before turn %d", row.Index, ErrOther, p.Wrote)
 		}
-		if r.Prompt == nil && !r.Done && !said(r.Append, turn.then) {
-			return nil, fmt.Errorf("row %d: %w: turn %d", row.Index, ErrOther, k)
-		}
-		reward, valid := r.Reward, r.Valid
-		p.Turns = append(p.Turns,
-			report.Turn{Role: "assistant", Text: turn.text, Reward: &reward, Valid: &valid})
-		for _, m := range append(r.Append, r.Prompt...) {
-			p.Turns = append(p.Turns, report.Turn{Role: m.Role, Text: m.Content})
-		}
-		p.Reward, p.Wrote, p.Tokens = p.Reward+r.Reward, p.Wrote+1, p.Tokens+turn.tokens
-		if !r.Valid {
-			p.Invalid++
-		}
-		if r.Label != "" {
-			p.Label = r.Label
-		}
-	}
+		return env.Turn{Text: turns[p.Wrote].text}, true, nil
+	})
 	if errors.Is(err, env.ErrFault) {
 		p.Fault, err = err.Error(), nil
 	}
-	p.Cut = !r.Done
+	p.Cut = !done
 	return p, err
+}
+
+// replied adds the teacher's next turn and the reply to it. It reports whether the reply is the one
+// that was recorded.
+func (p *Played) replied(turn teacherTurn, r env.Reply) bool {
+	if r.Prompt == nil && !r.Done && !said(r.Append, turn.then) {
+		return false
+	}
+	p.Turns = append(p.Turns,
+		report.Turn{Role: "assistant", Text: turn.text, Reward: &r.Reward, Valid: &r.Valid})
+	for _, m := range append(r.Append, r.Prompt...) {
+		p.Turns = append(p.Turns, report.Turn{Role: m.Role, Text: m.Content})
+	}
+	p.Reward, p.Wrote, p.Tokens = p.Reward+r.Reward, p.Wrote+1, p.Tokens+turn.tokens
+	if !r.Valid {
+		p.Invalid++
+	}
+	if r.Label != "" {
+		p.Label = r.Label
+	}
+	return true
 }
 
 // said reports whether messages are those that were recorded. Behind the last turn nothing is.

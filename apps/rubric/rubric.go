@@ -139,10 +139,7 @@ func read(in io.Reader) (groups []judge.Group, of []place, err error) {
 		if !ok {
 			g = len(groups)
 			at[row.Row.Row] = g
-			q := judge.Question{Teacher: row.Teacher}
-			for _, m := range row.Content {
-				q.Prompt = append(q.Prompt, judge.Turn{Role: m.Role, Content: m.Text()})
-			}
+			q := judge.Question{Prompt: judge.Texts(row.Content), Teacher: row.Teacher}
 			groups = append(groups, judge.Group{Question: q})
 		}
 		of = append(of, place{g, len(groups[g].Answers)})

@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"gad/internal/report"
 	"gad/internal/vfs"
 )
 
@@ -759,7 +760,7 @@ func (s *session) steps(ctx context.Context, t *task, from string, log io.Writer
 		if len(costs) > 2 && b.Seconds > 0 {
 			costs = costs[1:] // the first step of a process is slower
 		}
-		mean, sd := moments(costs)
+		mean, sd := report.Moments(costs)
 		if !(mean > 0) {
 			return 0, fmt.Errorf("steps: fill: the probe of %d steps cost nothing: %s has neither perf/tflops nor timing_s/step", len(rows), filepath.Join(probe, "metrics.jsonl"))
 		}

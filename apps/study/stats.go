@@ -4,6 +4,8 @@ import (
 	"math"
 
 	"gonum.org/v1/gonum/stat/distuv"
+
+	"gad/internal/report"
 )
 
 // Interval is a mean over seeds and its 95 % interval by Student's t:
@@ -29,25 +31,6 @@ type Value struct {
 // confidence is the share of intervals that hold the true mean.
 const confidence = 0.95
 
-// moments returns the mean and the standard deviation (n - 1) of x: NaN for no values, a deviation
-// of 0 for one.
-func moments(x []float64) (mean, sd float64) {
-	n := float64(len(x))
-	if n == 0 {
-		return math.NaN(), math.NaN()
-	}
-	for _, v := range x {
-		mean += v / n
-	}
-	if n < 2 {
-		return mean, 0
-	}
-	for _, v := range x {
-		sd += (v - mean) * (v - mean) / (n - 1)
-	}
-	return mean, math.Sqrt(sd)
-}
-
 // interval returns the mean over seeds with its interval, nil for no values.
 func interval(values []Value) *Interval {
 	if len(values) == 0 {
@@ -57,7 +40,7 @@ func interval(values []Value) *Interval {
 	for i, v := range values {
 		x[i] = v.Value
 	}
-	mean, sd := moments(x)
+	mean, sd := report.Moments(x)
 	iv := &Interval{Seeds: len(x), Mean: mean, Values: values}
 	if n := float64(len(x)); n > 1 {
 		half := distuv.StudentsT{Mu: 0, Sigma: 1, Nu: n - 1}.Quantile(1-(1-confidence)/2) * sd /

@@ -268,7 +268,7 @@ func summaries(rows []row, metrics []string) map[string]float64 {
 		}
 		switch {
 		case kind == "" && len(x) > 0:
-			m[text], _ = moments(x)
+			m[text], _ = report.Moments(x)
 		case kind == "falls" && len(x) > 1:
 			m[text] = falls(x)
 		case kind == "lost" && len(x) >= drawdownSteps:
@@ -311,7 +311,7 @@ func drawdown(x []float64) float64 {
 	best := math.Inf(-1)
 	var now float64
 	for i := drawdownSteps; i <= len(x); i++ {
-		now, _ = moments(x[i-drawdownSteps : i])
+		now, _ = report.Moments(x[i-drawdownSteps : i])
 		best = math.Max(best, now)
 	}
 	return best - now

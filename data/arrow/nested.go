@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"gad/data/layout"
+	"gad/internal/chat"
 	"slices"
 	"strconv"
 	"strings"
@@ -93,11 +94,11 @@ func arrowJSON(b *strings.Builder, f arrow.Field, a arrow.Array, i, depth int) e
 	case *array.Boolean:
 		b.WriteString(strconv.FormatBool(a.Value(i)))
 	case *array.Float16:
-		layout.WriteFloat(b, float64(a.Value(i).Float32()))
+		chat.WriteFloat(b, float64(a.Value(i).Float32()))
 	case *array.Float32:
-		layout.WriteFloat(b, float64(a.Value(i)))
+		chat.WriteFloat(b, float64(a.Value(i)))
 	case *array.Float64:
-		layout.WriteFloat(b, a.Value(i))
+		chat.WriteFloat(b, a.Value(i))
 	case *array.Map:
 		start, end := listRange(a, i)
 		b.WriteByte('{')

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"gad/internal/chat"
 )
 
 // One rule says what the value of a column means, whatever format a file has: the value is written
@@ -182,6 +184,6 @@ func (l Layout) Leads(column string) bool {
 // QuotedText is a text as JSON.
 func QuotedText(s string) json.RawMessage {
 	var b strings.Builder
-	writeString(&b, s)
+	chat.WriteString(&b, s)
 	return json.RawMessage(b.String())
 }

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"gad/internal/chat"
 )
 
 // logprobsColumn is the column with Row.Logprobs.
@@ -295,7 +297,7 @@ func (l Logprobs) String() string {
 				b.WriteByte(',')
 			}
 			if utf8.ValidString(t.Bytes) {
-				writeString(&b, t.Bytes)
+				chat.WriteString(&b, t.Bytes)
 			} else {
 				b.WriteByte('[')
 				for j := range len(t.Bytes) {

@@ -2,69 +2,26 @@ package layout
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"gad/internal/chat"
 )
 
-// JSON is a JSON text in one form: without blanks, and with the keys in their order. The nulls that
-// Arrow and Parquet put where another row has a key are left out by their readers; one that is
-// written stays. "" is none. Row.Env
-// alone keeps more of what is written: see readEnv.
-type JSON string
+// Types that rows share with chat APIs, environments and chat templates.
+type (
+	// Message is one turn of a conversation.
+	Message = chat.Message
+	// JSON is a JSON text in one form.
+	JSON = chat.JSON
+)
 
-// MarshalJSON writes the text as it is.
-func (j JSON) MarshalJSON() ([]byte, error) { return []byte(cmp.Or(j, "null")), nil }
-
-// UnmarshalJSON reads any value.
-func (j *JSON) UnmarshalJSON(text []byte) (err error) {
-	*j, err = readJSON(text)
-	return err
-}
-
-// Message is one turn of a conversation.
-type Message struct {
-	Role       string `json:"role"`
-	Content    string `json:"content"`
-	Thinking   string `json:"reasoning_content,omitempty"` // what an assistant thought before it
-	ToolCalls  JSON   `json:"tool_calls,omitempty"`        // a list, as OpenAI and Hugging Face have it; arguments are an object, or its text
-	ToolCallID string `json:"tool_call_id,omitempty"`      // which call a turn of a tool answers
-	Name       string `json:"name,omitempty"`
-	Context    bool   `json:"-"` // nobody learns it, although an assistant wrote it: "train": false
-}
-
-// MarshalJSON writes a turn as rows have it.
-func (m Message) MarshalJSON() ([]byte, error) {
-	type plain Message
-	line := struct {
-		plain
-		Train *bool `json:"train,omitempty"`
-	}{plain: plain(m)}
-	if m.Context {
-		line.Train = new(bool)
-	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	err := enc.Encode(line)
-	return b.Bytes(), err
-}
-
-// Text is the turn for people, and for what compares answers as texts: its content, and its calls
-// behind that.
-func (m Message) Text() string {
-	if m.ToolCalls == "" {
-		return m.Content
-	}
-	return strings.TrimPrefix(m.Content+"\n"+string(m.ToolCalls), "\n")
-}
+// JSONLimit bounds the nesting of a value.
+const JSONLimit = chat.JSONLimit
 
 // turnKeys are the keys of a turn that a Message carries beside role and text.
 var TurnKeys = []string{"tool_calls", "tool_call_id", "name", "reasoning_content", "train"}
@@ -72,116 +29,6 @@ var TurnKeys = []string{"tool_calls", "tool_call_id", "name", "reasoning_content
 // otherThoughts are other keys for reasoning_content, which counts before them: of turns, and of
 // columns with texts.
 var OtherThoughts = []string{"thinking", "reasoning"}
-
-// jsonLimit bounds the nesting of a value.
-const JSONLimit = 32
-
-// readJSON brings a value to the form of JSON.
-func readJSON(text []byte) (JSON, error) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	d.UseNumber()
-	var b strings.Builder
-	if err := copyJSON(&b, d, 0); err != nil {
-		return "", err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return "", errors.New("text after the value")
-	}
-	return JSON(b.String()), nil
-}
-
-func copyJSON(b *strings.Builder, d *json.Decoder, depth int) error {
-	if depth > JSONLimit {
-		return fmt.Errorf("nested more than %d deep", JSONLimit)
-	}
-	tok, err := d.Token()
-	if err != nil {
-		return err
-	}
-	switch tok := tok.(type) {
-	case nil:
-		b.WriteString("null")
-	case bool:
-		b.WriteString(strconv.FormatBool(tok))
-	case json.Number:
-		return writeNumber(b, tok.String())
-	case string:
-		writeString(b, tok)
-	case json.Delim:
-		if tok == '[' {
-			b.WriteByte('[')
-			for i := 0; d.More(); i++ {
-				if i > 0 {
-					b.WriteByte(',')
-				}
-				if err := copyJSON(b, d, depth+1); err != nil {
-					return err
-				}
-			}
-			b.WriteByte(']')
-			_, err = d.Token()
-			return err
-		}
-		b.WriteByte('{')
-		seen := map[string]bool{}
-		first := true
-		for d.More() {
-			key, err := d.Token()
-			if err != nil {
-				return err
-			}
-			if seen[key.(string)] {
-				return fmt.Errorf("key %q appears twice", key)
-			}
-			seen[key.(string)] = true
-			var value strings.Builder
-			if err := copyJSON(&value, d, depth+1); err != nil {
-				return err
-			}
-			if !first {
-				b.WriteByte(',')
-			}
-			first = false
-			writeString(b, key.(string))
-			b.WriteByte(':')
-			b.WriteString(value.String())
-		}
-		b.WriteByte('}')
-		_, err = d.Token()
-		return err
-	}
-	return nil
-}
-
-func writeString(b *strings.Builder, s string) {
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(s) // a string can always be written
-	b.Write(bytes.TrimSuffix(buf.Bytes(), []byte("\n")))
-}
-
-// writeNumber writes a whole number as it is, and another in one form: 1.50 and 1.5 are the same.
-func writeNumber(b *strings.Builder, s string) error {
-	if strings.Trim(s, "-0123456789") == "" {
-		b.WriteString(s)
-		return nil
-	}
-	x, err := strconv.ParseFloat(s, 64)
-	if err != nil {
-		return fmt.Errorf("number %s: out of range", s)
-	}
-	WriteFloat(b, x)
-	return nil
-}
-
-// WriteFloat writes a number that is no whole one by its type, so that it is read as such again.
-func WriteFloat(b *strings.Builder, x float64) {
-	s := strconv.FormatFloat(x, 'g', -1, 64)
-	if b.WriteString(s); !strings.ContainsAny(s, ".e") && !math.IsInf(x, 0) && !math.IsNaN(x) {
-		b.WriteString(".0")
-	}
-}
 
 // ReadList reads a list of objects, or a text that is one: column types that hold any JSON are
 // rare, so that many sets have it as a text.
@@ -195,7 +42,7 @@ func ReadList(key string, value []byte) (JSON, []json.RawMessage, error) {
 			return "", nil, nil
 		}
 	}
-	j, err := readJSON(value)
+	j, err := chat.ReadJSON(value)
 	if err != nil {
 		return "", nil, &Fault{key, Preview(string(value), 40), "not JSON",
 			"write a list of objects"}
@@ -225,7 +72,7 @@ func ReadEnv(key string, value []byte) (JSON, error) {
 	if !utf8.Valid(value) {
 		return "", &Fault{key, "", "not valid UTF-8", "re-encode the text"}
 	}
-	_, err := readJSON(value)
+	_, err := chat.ReadJSON(value)
 	var b bytes.Buffer
 	switch {
 	case err == nil:
@@ -283,7 +130,7 @@ func readCalls(value []byte) (JSON, error) {
 	if err != nil {
 		return "", err
 	}
-	return readJSON(whole)
+	return chat.ReadJSON(whole)
 }
 
 // oneCall brings call i to the form that templates read: {"function": {"name", "arguments"}}. A bare
@@ -372,7 +219,7 @@ func objectOf(keys []callKey) json.RawMessage {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		writeString(&b, k.key)
+		chat.WriteString(&b, k.key)
 		b.WriteByte(':')
 		b.Write(k.value)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"gad/data/input"
+	"gad/internal/chat"
 	"io"
 	"slices"
 	"strconv"
@@ -398,7 +399,7 @@ func ListOf(key string, t Text) (JSON, error) {
 		return "", nil
 	}
 	var b strings.Builder
-	writeString(&b, t.S)
+	chat.WriteString(&b, t.S)
 	j, _, err := ReadList(key, []byte(b.String()))
 	return j, err
 }
@@ -430,7 +431,7 @@ func WriteText(b *strings.Builder, s string) error {
 	if b.Len()+len(s) > MaxRowBytes {
 		return fmt.Errorf("more than %d MiB in one row", MaxRowBytes>>20)
 	}
-	writeString(b, s)
+	chat.WriteString(b, s)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"gad/data/input"
 	"gad/data/layout"
+	"gad/internal/chat"
 	"math"
 	"strconv"
 	"strings"
@@ -197,7 +198,7 @@ func element(b *strings.Builder, c *parquet.Column, row [][]leafValue,
 		case parquet.Boolean:
 			b.WriteString(strconv.FormatBool(v.number != 0))
 		case parquet.Float, parquet.Double:
-			layout.WriteFloat(b, math.Float64frombits(v.float))
+			chat.WriteFloat(b, math.Float64frombits(v.float))
 		default:
 			return false, fmt.Errorf("a value of type %s", typeName(c))
 		}

@@ -31,9 +31,9 @@ type config struct {
 	Shadow int    `yaml:"-"`
 	Actor  struct {
 		Optim optim    `yaml:"optim"`
-		Mode  string   `yaml:"loss_mode" doc:"policy loss" choices:"vanilla,gspo,cispo"`
+		Mode  string   `yaml:"loss_mode" doc:"policy loss" choices:"vanilla,gspo,cispo" unproven:"vanilla,cispo"`
 		KL    bool     `yaml:"use_kl_loss" doc:"KL term in the loss"`
-		Small int8     `yaml:"small" doc:"a small integer"`
+		Small int8     `yaml:"small" doc:"a small integer" unproven:"all"`
 		Tags  []string `yaml:"tags" doc:"labels"`
 	} `yaml:"actor"`
 	Critic struct {
@@ -468,11 +468,11 @@ func TestDescribe(t *testing.T) {
 		t.Errorf("keys %v\nwant %s", keys, want)
 	}
 	if want := (Setting{"actor.optim.lr", "number", "1e-06", "learning rate", "0", "1",
-		nil}); !reflect.DeepEqual(got[1], want) {
+		nil, nil}); !reflect.DeepEqual(got[1], want) {
 		t.Errorf("%+v\nwant %+v", got[1], want)
 	}
 	if want := (Setting{"actor.loss_mode", "text", "gspo", "policy loss", "", "",
-		[]string{"vanilla", "gspo", "cispo"}}); !reflect.DeepEqual(got[3], want) {
+		[]string{"vanilla", "gspo", "cispo"}, []string{"vanilla", "cispo"}}); !reflect.DeepEqual(got[3], want) {
 		t.Errorf("%+v\nwant %+v", got[3], want)
 	}
 	if !reflect.DeepEqual(Describe(*defaults()), got) {
@@ -516,6 +516,9 @@ func TestProgrammersErrors(t *testing.T) {
 		}{},
 		`conf: struct { A string "yaml:\"a\" min:\"1\"" }.A: bound "1": expected a number on a numeric setting`: struct {
 			A string `yaml:"a" min:"1"`
+		}{},
+		`conf: struct { A string "yaml:\"a\" choices:\"b,c\" unproven:\"d\"" }.A: unproven "d": expected one of its choices, or all`: struct {
+			A string `yaml:"a" choices:"b,c" unproven:"d"`
 		}{},
 		`conf: group "": struct {} has no fields`: struct{}{},
 	} {
@@ -595,7 +598,8 @@ func TestMarkdown(t *testing.T) {
 	for _, want := range []string{
 		"| setting | type | default | meaning |\n|---|---|---|---|\n| `name` | text | `run` | name of the run \\| shown |\n\n## actor\n\n| setting |",
 		"| `actor.optim.lr` | number | `1e-06` | learning rate. From 0 to 1 |\n",
-		"| `actor.loss_mode` | text | `gspo` | policy loss. One of `vanilla`, `gspo`, `cispo` |\n",
+		"| `actor.loss_mode` | text | `gspo` | policy loss. One of `vanilla`, `gspo`, `cispo`. *Unproven*: `vanilla`, `cispo` |\n",
+		"| `actor.small` | integer | `0` | a small integer. *Unproven* |\n",
 		"| `trainer.total_steps` | integer | `200` | steps. At least 1 |\n",
 	} {
 		if !strings.Contains(got, want) {

@@ -23,7 +23,13 @@ type Setting struct {
 	Min     string   // the min tag, inclusive; "" = unbounded
 	Max     string   // the max tag, inclusive; "" = unbounded
 	Choices []string // the choices tag; nil = any value
+	// Unproven are the values that no study shows to be better, "all" for any value but the
+	// default; nil where a study does, or where the setting promises nothing of the kind.
+	Unproven []string
 }
+
+// everyValue is the unproven tag of a setting of which no value but the default is proven.
+const everyValue = "all"
 
 // leaf is a setting and where it stands in the struct.
 type leaf struct {
@@ -103,6 +109,15 @@ func (s *schema) walk(t reflect.Type, group string, index []int) {
 		l.Min, l.Max = f.Tag.Get("min"), f.Tag.Get("max")
 		if c, ok := f.Tag.Lookup("choices"); ok {
 			l.Choices = strings.Split(c, ",")
+		}
+		if u, ok := f.Tag.Lookup("unproven"); ok {
+			l.Unproven = strings.Split(u, ",")
+		}
+		if i := slices.IndexFunc(l.Unproven, func(u string) bool {
+			return u != everyValue && !slices.Contains(l.Choices, u) &&
+				!(f.Type.Kind() == reflect.Bool && (u == "true" || u == "false"))
+		}); i >= 0 {
+			bad(fmt.Sprintf("unproven %q: expected one of its choices, or %s", l.Unproven[i], everyValue))
 		}
 		if l.Type == "" {
 			bad(fmt.Sprintf("type %s is not supported", f.Type))

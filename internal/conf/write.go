@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -139,13 +140,16 @@ func Markdown(v any) string {
 			section, first = group, false
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | `%s` | %s |\n", s.Key, s.Type, cell(s.Default),
-			cell(s.Doc+s.limits()))
+			cell(s.Doc+s.limits()+s.unproven()))
 	}
 	return b.String()
 }
 
 // About is what the setting means and what it may be, as plain text.
-func (s Setting) About() string { return strings.ReplaceAll(s.Doc+s.limits(), "`", "") }
+func (s Setting) About() string {
+	return strings.NewReplacer("`", "", unprovenMark, "Unproven").Replace(
+		s.Doc + s.limits() + s.unproven())
+}
 
 // Help describes the settings of v whose keys begin with prefix for a terminal: a line
 // with key and default, and indented below it what it means. What a group is about comes first.
@@ -161,6 +165,20 @@ func Help(v any, prefix string) string {
 		}
 	}
 	return b.String()
+}
+
+// unprovenMark stands in the description of a setting whose study it lost, or that has none.
+const unprovenMark = "*Unproven*"
+
+// unproven returns the sentence about the values that no study shows to be better.
+func (s Setting) unproven() string {
+	switch {
+	case s.Unproven == nil:
+		return ""
+	case slices.Contains(s.Unproven, everyValue):
+		return ". " + unprovenMark
+	}
+	return ". " + unprovenMark + ": `" + strings.Join(s.Unproven, "`, `") + "`"
 }
 
 // endless is a maximum that only bounds what is computed with it; no reader needs to know it.

@@ -18,16 +18,12 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"gad/internal/chat"
 )
 
-// Message is a turn of a conversation.
-type Message struct {
-	Role       string          `json:"role"`
-	Content    string          `json:"content"`
-	ToolCalls  json.RawMessage `json:"tool_calls,omitempty"`
-	ToolCallID string          `json:"tool_call_id,omitempty"`
-	Name       string          `json:"name,omitempty"`
-}
+// Message is a turn of a conversation. A server gets neither thoughts nor marks for learning.
+type Message = chat.Message
 
 // Request is what a chat completion is asked for. What is nil or zero is left out, so
 // that the server's default holds.
@@ -46,7 +42,11 @@ type Request struct {
 
 // body is the request as the API has it. Its bytes are a function of the request.
 func (r Request) body() ([]byte, error) {
-	m := map[string]any{"model": r.Model, "messages": r.Messages}
+	var messages []Message
+	for _, m := range r.Messages {
+		messages = append(messages, m.Heard())
+	}
+	m := map[string]any{"model": r.Model, "messages": messages}
 	if r.Temperature != nil {
 		m["temperature"] = *r.Temperature
 	}

@@ -13,6 +13,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+
+	"gad/internal/chat"
 )
 
 // Episode is one conversation of a student with an environment: Reset, then Step until a Reply is
@@ -26,6 +28,22 @@ type Episode interface {
 	Step(ctx context.Context, turn Turn) (Reply, error)
 	// Close ends the episode, at any time. It may be called twice.
 	Close()
+}
+
+// Play drives an episode on a row: Reset, then Step until a reply is done. answer gets each reply,
+// that of Reset first, and returns the next turn, or ok false to leave the episode. A turn behind
+// the last reply is not played. Play does not close the episode.
+func Play(ctx context.Context, e Episode, seed uint64, row Row,
+	answer func(Reply) (turn Turn, ok bool, err error)) error {
+	r, err := e.Reset(ctx, seed, row)
+	for err == nil {
+		turn, ok, failed := answer(r)
+		if !ok || r.Done || failed != nil {
+			return failed
+		}
+		r, err = e.Step(ctx, turn)
+	}
+	return err
 }
 
 // Forker is an Episode that a program can copy. Serve keeps a copy of every turn then, and offers
@@ -76,14 +94,20 @@ type Row struct {
 	Env     json.RawMessage `json:"env,omitempty"` // opaque column; nil where the row has none
 }
 
-// Message is one message of a conversation, as rows have it.
-type Message struct {
-	Role       string          `json:"role"` // one of Roles
-	Content    string          `json:"content"`
-	Name       string          `json:"name,omitempty"`
-	ToolCalls  json.RawMessage `json:"tool_calls,omitempty"` // a list of objects, compact
-	ToolCallID string          `json:"tool_call_id,omitempty"`
-	Train      *bool           `json:"train,omitempty"` // false: context only; nil is true
+// Message is one message of a conversation, of one of Roles. An environment neither writes nor gets
+// thoughts.
+type Message = chat.Message
+
+// RowOf returns what an environment gets of a row with these messages and this column env.
+func RowOf(messages []Message, env chat.JSON) (r Row) {
+	r.Content = make([]Message, len(messages))
+	for i, m := range messages {
+		r.Content[i] = m.Heard()
+	}
+	if env != "" {
+		r.Env = json.RawMessage(env)
+	}
+	return r
 }
 
 // Roles are the roles of messages.

@@ -182,6 +182,23 @@ func readReply(text []byte, reset bool) (r Reply, err error) {
 	return r, nil
 }
 
+// messageKeys are the keys of a message.
+var messageKeys = []string{"role", "content", "name", "tool_calls", "tool_call_id", "train"}
+
+// hasKeys reports whether text is an object that has none but these keys.
+func hasKeys(text []byte, known []string) bool {
+	var o map[string]json.RawMessage
+	if json.Unmarshal(text, &o) != nil || o == nil {
+		return false
+	}
+	for key := range o {
+		if !slices.Contains(known, key) {
+			return false
+		}
+	}
+	return true
+}
+
 func readMessages(key string, raw json.RawMessage) ([]Message, error) {
 	var list []json.RawMessage
 	if json.Unmarshal(raw, &list) != nil {
@@ -193,32 +210,22 @@ func readMessages(key string, raw json.RawMessage) ([]Message, error) {
 		fail := func(format string, args ...any) ([]Message, error) {
 			return nil, fmt.Errorf("%s, message %d: %s", key, i, fmt.Sprintf(format, args...))
 		}
-		d := json.NewDecoder(bytes.NewReader(raw))
-		d.DisallowUnknownFields()
 		m := &messages[i]
-		if err := d.Decode(m); err != nil || raw[0] != '{' {
+		if !hasKeys(raw, messageKeys) || json.Unmarshal(raw, m) != nil {
 			return fail(`%s: must be {"role":...,"content":...}, with name, tool_calls, tool_call_id or train beside them`, child.Quote(string(raw)))
-		}
-		if string(m.ToolCalls) == "null" {
-			m.ToolCalls = nil
 		}
 		if !slices.Contains(Roles, m.Role) {
 			return fail("role %s is unknown: known are %s", child.Quote(m.Role),
 				strings.Join(Roles, ", "))
 		}
-		if m.ToolCalls != nil {
+		if m.ToolCalls != "" {
 			var calls []map[string]any
-			if json.Unmarshal(m.ToolCalls, &calls) != nil || len(calls) == 0 {
+			if json.Unmarshal([]byte(m.ToolCalls), &calls) != nil || len(calls) == 0 {
 				return fail("tool_calls is %s: must be a list of objects",
 					child.Quote(string(m.ToolCalls)))
 			}
-			var b bytes.Buffer
-			if err := json.Compact(&b, m.ToolCalls); err != nil {
-				return nil, err
-			}
-			m.ToolCalls = b.Bytes()
 		}
-		if m.ToolCalls == nil && strings.TrimFunc(m.Content, unicode.IsSpace) == "" {
+		if m.ToolCalls == "" && strings.TrimFunc(m.Content, unicode.IsSpace) == "" {
 			return fail("is empty: every message has a text or tool_calls")
 		}
 	}

@@ -89,22 +89,22 @@ type DataConfig struct {
 
 // AlgorithmConfig is the `algorithm` section: from scores to advantages.
 type AlgorithmConfig struct {
-	AdvEstimator  string         `yaml:"adv_estimator" choices:"grpo,dr_grpo,rloo,opo,reinforce_plus_plus,reinforce_plus_plus_baseline,grpo_passk,global,rank,zscore,gigpo,tree_grpo,tree_node" doc:"advantage estimator; doc/algorithms.md has the formulas. All but gigpo take an episode of several turns by its whole reward. tree_grpo and tree_node give every node of a tree its own (rollout.tree, doc/trees.md)"`
-	NormByStd     bool           `yaml:"norm_adv_by_std_in_grpo" doc:"divide by the standard deviation of the group; false makes grpo the same as dr_grpo" needs:".adv_estimator=grpo|grpo_passk|gigpo|tree_grpo"`
-	Gamma         float64        `yaml:"gamma" min:"0" max:"1" doc:"discount of reinforce_plus_plus, by token, and of gigpo, by turn (its paper has 0.95)" needs:".adv_estimator=reinforce_plus_plus|gigpo"`
-	GroupStats    string         `yaml:"group_stats" choices:"episodes,turns" doc:"over what the mean and the standard deviation of a group go: its episodes, as in the papers, or its turns, each with its episode's reward, so that longer episodes weigh more (verl-agent's compute_mean_std_cross_steps, AgentFlow). Single answers are one turn" needs:"env.command!="`
+	AdvEstimator  string         `yaml:"adv_estimator" choices:"grpo,dr_grpo,rloo,opo,reinforce_plus_plus,reinforce_plus_plus_baseline,grpo_passk,global,rank,zscore,gigpo,tree_grpo,tree_node" doc:"advantage estimator; doc/algorithms.md has the formulas. All but gigpo take an episode of several turns by its whole reward. tree_grpo and tree_node give every node of a tree its own (rollout.tree, doc/trees.md)" unproven:"dr_grpo,rloo,opo,reinforce_plus_plus,reinforce_plus_plus_baseline,grpo_passk,global,rank,zscore,gigpo,tree_grpo,tree_node"`
+	NormByStd     bool           `yaml:"norm_adv_by_std_in_grpo" doc:"divide by the standard deviation of the group; false makes grpo the same as dr_grpo" needs:".adv_estimator=grpo|grpo_passk|gigpo|tree_grpo" unproven:"false"`
+	Gamma         float64        `yaml:"gamma" min:"0" max:"1" doc:"discount of reinforce_plus_plus, by token, and of gigpo, by turn (its paper has 0.95)" needs:".adv_estimator=reinforce_plus_plus|gigpo" unproven:"all"`
+	GroupStats    string         `yaml:"group_stats" choices:"episodes,turns" doc:"over what the mean and the standard deviation of a group go: its episodes, as in the papers, or its turns, each with its episode's reward, so that longer episodes weigh more (verl-agent's compute_mean_std_cross_steps, AgentFlow). Single answers are one turn" needs:"env.command!=" unproven:"turns"`
 	GiGPO         GiGPO          `yaml:"gigpo"`
-	ZScoreFloor   float64        `yaml:"zscore_floor" min:"0" doc:"zscore divides by at least this standard deviation" needs:".adv_estimator=zscore"`
-	AdvPower      float64        `yaml:"adv_power" min:"0" doc:"power of GRGC (arXiv 2609.39757, which uses 1.5): rewards are standardised within their group and raised to this power before the estimator, so that the best and the worst answers count more; 1: unchanged" fixed:"true"`
-	AdvClip       float64        `yaml:"adv_clip" min:"0" doc:"clip advantages to plus or minus this; 0: no clip"`
-	UseKLInReward bool           `yaml:"use_kl_in_reward" doc:"subtract the KL to the reference from the reward (no gradient)"`
-	KLPenalty     string         `yaml:"kl_penalty" choices:"k1,kl,abs,k2,mse,k3,low_var_kl,full" doc:"KL estimator in the reward; full: no estimate but the sum over the vocabulary at every token of the answers, from a forward pass of the student and one of the reference" needs:".use_kl_in_reward=true"`
+	ZScoreFloor   float64        `yaml:"zscore_floor" min:"0" doc:"zscore divides by at least this standard deviation" needs:".adv_estimator=zscore" unproven:"all"`
+	AdvPower      float64        `yaml:"adv_power" min:"0" doc:"power of GRGC (arXiv 2609.39757, which uses 1.5): rewards are standardised within their group and raised to this power before the estimator, so that the best and the worst answers count more; 1: unchanged" fixed:"true" unproven:"all"`
+	AdvClip       float64        `yaml:"adv_clip" min:"0" doc:"clip advantages to plus or minus this; 0: no clip" unproven:"all"`
+	UseKLInReward bool           `yaml:"use_kl_in_reward" doc:"subtract the KL to the reference from the reward (no gradient)" unproven:"true"`
+	KLPenalty     string         `yaml:"kl_penalty" choices:"k1,kl,abs,k2,mse,k3,low_var_kl,full" doc:"KL estimator in the reward; full: no estimate but the sum over the vocabulary at every token of the answers, from a forward pass of the student and one of the reference" needs:".use_kl_in_reward=true" unproven:"all"`
 	KLCtrl        KLCtrl         `yaml:"kl_ctrl"`
 	FilterGroups  FilterGroups   `yaml:"filter_groups"`
-	ScoreClip     float64        `yaml:"score_clip" min:"0" doc:"clip scores to plus or minus this in the reward; 0: no clip"`
+	ScoreClip     float64        `yaml:"score_clip" min:"0" doc:"clip scores to plus or minus this in the reward; 0: no clip" unproven:"all"`
 	Terms         string         `yaml:"terms" doc:"the reward as a weighted sum of terms, such as d + 0.5*check + 0.3*rouge_l@wrong - 0.1*length: d, the discriminator's score; check, the checker's (trainer.checker); env, the sum of the environment's rewards (env.command); rouge_l, of the answer and the teacher's; teacher_logp, the mean log-probability of the teacher's answer behind the student's own thought; length, log(1+tokens). z(NAME) standardises a term within the prompt's answers; NAME@wrong counts it for wrong answers only (right_at). Terms are not scaled to each other. empty: d, and what checker_weight, env_weight and length_coef add"`
-	RightAt       float64        `yaml:"right_at" min:"0" doc:"with a term@wrong: the least score of the checker that a right answer has; 0: not set"`
-	LengthCoef    float64        `yaml:"length_coef" doc:"short for the term -B*length: log(1+length) times this is subtracted from the reward; above 0 favours short answers"`
+	RightAt       float64        `yaml:"right_at" min:"0" doc:"with a term@wrong: the least score of the checker that a right answer has; 0: not set" unproven:"all"`
+	LengthCoef    float64        `yaml:"length_coef" doc:"short for the term -B*length: log(1+length) times this is subtracted from the reward; above 0 favours short answers" unproven:"all"`
 	Overlong      OverlongBuffer `yaml:"overlong_buffer"`
 	CheckerWeight float64        `yaml:"checker_weight" min:"0" max:"1" doc:"share w of the checker (trainer.checker) in the reward, short for the terms (1-w)*z(d) + w*z(check), where z standardises within a prompt's answers; 0: the discriminator's score alone"`
 	EnvWeight     float64        `yaml:"env_weight" min:"0" max:"1" doc:"share w of the environment (env.command) in the reward, short for the terms (1-w)*z(d) + w*z(env), where z standardises within a prompt's episodes; with one reward a turn (1-w)*d/(sigma_d+1e-6) + w*e/(sigma_e+1e-6), sigma those of the sums of the prompt's episodes; 0: the discriminator's score alone" fixed:"true"`
@@ -114,28 +114,28 @@ type AlgorithmConfig struct {
 
 // GiGPO is the `algorithm.gigpo` section (arXiv 2505.10978).
 type GiGPO struct {
-	StepAdvantageW float64 `yaml:"step_advantage_w" min:"0" doc:"weight of gigpo's step advantage beside that of the episode. Above 0" needs:"algorithm.adv_estimator=gigpo"`
+	StepAdvantageW float64 `yaml:"step_advantage_w" min:"0" doc:"weight of gigpo's step advantage beside that of the episode. Above 0" needs:"algorithm.adv_estimator=gigpo" unproven:"all"`
 }
 
 // KLCtrl is the `algorithm.kl_ctrl` section.
 type KLCtrl struct {
-	Type     string  `yaml:"type" choices:"fixed,adaptive" doc:"fixed: kl_coef does not change; adaptive: it follows target_kl" needs:"algorithm.use_kl_in_reward=true"`
+	Type     string  `yaml:"type" choices:"fixed,adaptive" doc:"fixed: kl_coef does not change; adaptive: it follows target_kl" needs:"algorithm.use_kl_in_reward=true" unproven:"adaptive"`
 	KLCoef   float64 `yaml:"kl_coef" min:"0" doc:"KL coefficient in the reward; the initial one if adaptive" needs:"algorithm.use_kl_in_reward=true"`
-	TargetKL float64 `yaml:"target_kl" min:"0" doc:"target of the adaptive coefficient, nats per token" needs:".type=adaptive algorithm.use_kl_in_reward=true"`
-	Horizon  float64 `yaml:"horizon" min:"1" doc:"number of answers over which it adapts; larger is slower" needs:".type=adaptive algorithm.use_kl_in_reward=true"`
+	TargetKL float64 `yaml:"target_kl" min:"0" doc:"target of the adaptive coefficient, nats per token" needs:".type=adaptive algorithm.use_kl_in_reward=true" unproven:"all"`
+	Horizon  float64 `yaml:"horizon" min:"1" doc:"number of answers over which it adapts; larger is slower" needs:".type=adaptive algorithm.use_kl_in_reward=true" unproven:"all"`
 }
 
 // FilterGroups is the `algorithm.filter_groups` section: dynamic sampling (arXiv 2503.14476).
 type FilterGroups struct {
-	Enable        bool    `yaml:"enable" doc:"drop prompts whose answers all have the same reward and sample other prompts instead (DAPO's dynamic sampling)"`
-	MinSpread     float64 `yaml:"min_spread" min:"0" doc:"with enable: a prompt is also dropped if the largest and the smallest reward of its answers differ by no more than this. 0 drops equal rewards only, which a checker gives and a discriminator's scores hardly ever are"`
-	MaxGenBatches int     `yaml:"max_num_gen_batches" min:"1" max:"1000000" doc:"rollout batches per step; after the last one the step uses what it has" needs:".enable=true"`
+	Enable        bool    `yaml:"enable" doc:"drop prompts whose answers all have the same reward and sample other prompts instead (DAPO's dynamic sampling)" unproven:"true"`
+	MinSpread     float64 `yaml:"min_spread" min:"0" doc:"with enable: a prompt is also dropped if the largest and the smallest reward of its answers differ by no more than this. 0 drops equal rewards only, which a checker gives and a discriminator's scores hardly ever are" unproven:"all"`
+	MaxGenBatches int     `yaml:"max_num_gen_batches" min:"1" max:"1000000" doc:"rollout batches per step; after the last one the step uses what it has" needs:".enable=true" unproven:"all"`
 }
 
 // OverlongBuffer is the `algorithm.overlong_buffer` section (arXiv 2503.14476, equation 13).
 type OverlongBuffer struct {
-	Len    int     `yaml:"len" min:"0" max:"100000000" doc:"the penalty grows over this many tokens before the length limit; 0: no penalty"`
-	Factor float64 `yaml:"penalty_factor" min:"0" doc:"penalty at the limit" needs:".len>0"`
+	Len    int     `yaml:"len" min:"0" max:"100000000" doc:"the penalty grows over this many tokens before the length limit; 0: no penalty" unproven:"all"`
+	Factor float64 `yaml:"penalty_factor" min:"0" doc:"penalty at the limit" needs:".len>0" unproven:"all"`
 }
 
 // EnvConfig is the `env` section: the environment that the student acts in.
@@ -145,17 +145,17 @@ type EnvConfig struct {
 	MaxTurns       int     `yaml:"max_turns" min:"1" max:"1000000" doc:"turns of an episode; it is then cut, as an answer is at the length limit" fixed:"true"`
 	MaxTokens      int     `yaml:"max_tokens" min:"1" max:"1048576" doc:"tokens of an episode behind its first context, the environment's included; it is then cut, and so is the teacher's. A turn has up to data.max_response_length" fixed:"true"`
 	Timeout        int     `yaml:"timeout" min:"1" max:"1000000" doc:"time limit of one reply, and of the start, in seconds; after it the program is started again and its episodes are replayed"`
-	InvalidPenalty float64 `yaml:"invalid_penalty" min:"0" doc:"is subtracted from the reward of a turn that the environment calls invalid" fixed:"true"`
+	InvalidPenalty float64 `yaml:"invalid_penalty" min:"0" doc:"is subtracted from the reward of a turn that the environment calls invalid" fixed:"true" unproven:"all"`
 	MaxFaults      float64 `yaml:"max_faults" min:"0" max:"0.9" doc:"largest share of a step's episodes that the environment may break; above it the run stops. A broken episode is learned by nobody"`
 	OtherStart     bool    `yaml:"other_start" doc:"episodes may begin otherwise than the row's teacher began; the discriminator may then learn to tell beginnings apart"`
 }
 
 // DPOConfig is the `dpo` section: the preference objective of gad dpo.
 type DPOConfig struct {
-	LossType       string  `yaml:"loss_type" choices:"sigmoid,hinge,ipo,exo_pair,nca_pair,robust,bco_pair,sppo_hard,aot,aot_unpaired,apo_zero,apo_down,discopop,sigmoid_norm,sft" doc:"preference loss, under TRL's names"`
-	Beta           float64 `yaml:"beta" doc:"DPO's beta: a smaller value lets the student move further from the reference. Above 0" needs:".loss_type!=sft"`
-	LabelSmoothing float64 `yaml:"label_smoothing" min:"0" max:"0.499" doc:"assumed share of wrongly ordered pairs, for sigmoid, robust, exo_pair, aot and aot_unpaired; for exo_pair 0 means 1e-3, as in its paper"`
-	Tau            float64 `yaml:"discopop_tau" doc:"temperature of discopop. Above 0" needs:".loss_type=discopop"`
+	LossType       string  `yaml:"loss_type" choices:"sigmoid,hinge,ipo,exo_pair,nca_pair,robust,bco_pair,sppo_hard,aot,aot_unpaired,apo_zero,apo_down,discopop,sigmoid_norm,sft" doc:"preference loss, under TRL's names" unproven:"all"`
+	Beta           float64 `yaml:"beta" doc:"DPO's beta: a smaller value lets the student move further from the reference. Above 0" needs:".loss_type!=sft" unproven:"all"`
+	LabelSmoothing float64 `yaml:"label_smoothing" min:"0" max:"0.499" doc:"assumed share of wrongly ordered pairs, for sigmoid, robust, exo_pair, aot and aot_unpaired; for exo_pair 0 means 1e-3, as in its paper" unproven:"all"`
+	Tau            float64 `yaml:"discopop_tau" doc:"temperature of discopop. Above 0" needs:".loss_type=discopop" unproven:"all"`
 	Truncated      string  `yaml:"truncated" choices:"exclude,include" doc:"whether answers cut at the length limit take part in pairs"`
 }
 
@@ -167,8 +167,8 @@ type RunConfig struct {
 	CriticWarmup      int     `yaml:"critic_warmup" min:"0" max:"1000000000" doc:"number of steps at the start in which only the discriminator learns (flag --critic-warmup)" stages:"warmup train" inherit:"no"`
 	CriticWarmupUntil float64 `yaml:"critic_warmup_until" min:"0" doc:"the discriminator learns alone until its smoothed loss is below this (critic/d_loss_distinct, where guessing gives 0.693); trainer.critic_warmup is then the least number of such steps, and the run becomes longer by the additional ones; 0: exactly trainer.critic_warmup steps" stages:"warmup train" fixed:"true" inherit:"no"`
 	CriticWarmupMax   int     `yaml:"critic_warmup_max" min:"1" max:"1000000000" doc:"largest number of such steps with trainer.critic_warmup_until" stages:"warmup train" inherit:"no" needs:".critic_warmup_until>0"`
-	WarmupActor       string  `yaml:"warmup_objective" choices:"sft,policy" doc:"the student's objective in the warm-up: sft (cross entropy on the teacher's answers) or policy" stages:"warmup"`
-	Objective         string  `yaml:"objective" choices:"cross_entropy,ranking" doc:"what gad sft learns: cross_entropy: the teacher's answers; ranking: the order of scored answers, rollout.n sampled ones and the teacher's of each row, kept by gad data rate --keep-answers (data.ratings). Its loss is the cross entropy of softmax(sequence log-probability) against softmax(score/tau) over a row's answers, tau falling from 1 to 0.1 over the run (flag --objective)" stages:"sft" fixed:"true" inherit:"no"`
+	WarmupActor       string  `yaml:"warmup_objective" choices:"sft,policy" doc:"the student's objective in the warm-up: sft (cross entropy on the teacher's answers) or policy" stages:"warmup" unproven:"policy"`
+	Objective         string  `yaml:"objective" choices:"cross_entropy,ranking" doc:"what gad sft learns: cross_entropy: the teacher's answers; ranking: the order of scored answers, rollout.n sampled ones and the teacher's of each row, kept by gad data rate --keep-answers (data.ratings). Its loss is the cross entropy of softmax(sequence log-probability) against softmax(score/tau) over a row's answers, tau falling from 1 to 0.1 over the run (flag --objective)" stages:"sft" fixed:"true" inherit:"no" unproven:"ranking"`
 	TotalEpochs       int     `yaml:"total_epochs" min:"1" max:"1000000" doc:"passes over the data, if total_steps is 0" inherit:"no" alias:"num_train_epochs epochs" needs:".total_steps=0"`
 	TotalSteps        int     `yaml:"total_steps" min:"0" max:"1000000000" doc:"number of steps; 0: as many as total_epochs takes" inherit:"no" alias:"max_steps trainer.total_training_steps"`
 	SaveFreq          int     `yaml:"save_freq" min:"0" max:"1000000000" doc:"steps between checkpoints; 0: only at the end" alias:"save_steps"`

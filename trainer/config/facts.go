@@ -21,6 +21,9 @@ import (
 //	needs:".size>0"        without this it has no effect: another setting, a sibling where it begins
 //	                       with a dot, is above 0, is one of some values (=a|b), or is not one
 //	                       (!=a, where nothing means empty); several conditions with spaces
+//	unproven:"rank,zscore" the values whose study they lost, or that have none, all for any but the
+//	                       default: see CONTRIBUTING. It is about what is to make a better student,
+//	                       not about where, how fast and within which limits a run works
 //	alias:"max_steps"      other trainers' names for it; of a field that several settings share,
 //	                       such as lr, the first setting's
 

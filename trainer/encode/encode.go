@@ -55,7 +55,7 @@ func (e Encoder) Shows(r data.Row) error {
 		return nil
 	}
 	c := Chat(r)
-	turns, skip := messages(r.Turns), func(i int) bool { return r.Turns[i].Context }
+	turns, skip := r.Turns, func(i int) bool { return r.Turns[i].Context }
 	if r.Turns == nil && strings.TrimSpace(r.Teacher) != "" {
 		turns = []tokenizer.Message{{Role: "assistant", Content: r.Teacher}}
 		skip = func(int) bool { return false }
@@ -63,14 +63,14 @@ func (e Encoder) Shows(r data.Row) error {
 	if err := e.Tok.Thinks(c, turns, skip); err != nil {
 		return fmt.Errorf("%w: %w", data.ErrThought, err)
 	}
-	c.Messages = append(c.Messages, messages(r.Turns)...)
+	c.Messages = slices.Concat(c.Messages, r.Turns)
 	return e.Tok.Shows(c)
 }
 
 // Reply returns the tokens and learned spans of the teacher's turns after the row's prompt, for
 // rows whose answer is more than a text (tokenizer.Trajectory).
 func (e Encoder) Reply(r data.Row) ([]int32, []data.Span, error) {
-	ids, spans, err := e.Tok.Trajectory(Chat(r), messages(r.Turns),
+	ids, spans, err := e.Tok.Trajectory(Chat(r), r.Turns,
 		func(i int) bool { return r.Turns[i].Context })
 	if errors.Is(err, tokenizer.ErrRewritten) {
 		err = fmt.Errorf("%w: %w", data.ErrAppend, err)
@@ -186,17 +186,7 @@ func (e Encoder) Ending() critic.Ending {
 
 // Chat returns the row's prompt as the chat template reads it.
 func Chat(r data.Row) tokenizer.Chat {
-	return tokenizer.Chat{Messages: messages(r.Messages), Tools: string(r.Tools)}
-}
-
-// messages converts a row's turns to messages of the tokenizer.
-func messages(turns []data.Message) []tokenizer.Message {
-	out := make([]tokenizer.Message, len(turns))
-	for i, m := range turns {
-		out[i] = tokenizer.Message{Role: m.Role, Content: m.Content, Thinking: m.Thinking,
-			ToolCalls: string(m.ToolCalls), ToolCallID: m.ToolCallID, Name: m.Name}
-	}
-	return out
+	return tokenizer.Chat{Messages: r.Messages, Tools: string(r.Tools)}
 }
 
 // NewEncoder returns an encoder without limits, for package data.

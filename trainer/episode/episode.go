@@ -6,7 +6,6 @@
 package episode
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -14,7 +13,6 @@ import (
 	"gad/internal/env"
 	"gad/internal/philox"
 	"gad/model"
-	"gad/tokenizer"
 )
 
 // Messages between student and environment, and the interface of environments
@@ -22,7 +20,7 @@ import (
 type (
 	Environment = env.Environment
 	Row         = env.Row
-	Message     = env.Message
+	Message     = data.Message
 )
 
 // Episode is one conversation of the student with an environment. The student learns the tokens
@@ -132,17 +130,7 @@ func (e *Episode) Replay(sample, n int) (r Replay) {
 func TaskOf(row data.Row, seed, step, key uint64) (Task, error) {
 	task := Task{Tools: string(row.Tools), Key: key,
 		Seed: philox.Uint64(seed, philox.Environment, step, key, 0) & env.MaxSeed,
-		Row:  Row{Content: make([]Message, len(row.Messages))}}
-	for i, m := range row.Messages {
-		task.Row.Content[i] = Message{Role: m.Role, Content: m.Content, Name: m.Name,
-			ToolCallID: m.ToolCallID}
-		if m.ToolCalls != "" {
-			task.Row.Content[i].ToolCalls = json.RawMessage(m.ToolCalls)
-		}
-	}
-	if row.Env != "" {
-		task.Row.Env = json.RawMessage(row.Env)
-	}
+		Row:  env.RowOf(row.Messages, row.Env)}
 	if len(row.PromptIDs) > 0 {
 		return task, fmt.Errorf("data: row %d: its prompt is prompt_ids: an environment reads messages: give the column content", row.Index)
 	}
@@ -163,16 +151,6 @@ var ErrStart = errors.New("another beginning than the teacher's")
 
 // ErrContext is wrapped by the error of a first context that an episode cannot have.
 var ErrContext = errors.New("the first context")
-
-// chat converts messages to the tokenizer's.
-func chat(list []Message) []tokenizer.Message {
-	out := make([]tokenizer.Message, len(list))
-	for i, m := range list {
-		out[i] = tokenizer.Message{Role: m.Role, Content: m.Content, ToolCalls: string(m.ToolCalls),
-			ToolCallID: m.ToolCallID, Name: m.Name}
-	}
-	return out
-}
 
 // sameIDs returns ErrStart if ids differ from the first context of the teacher's episode.
 func sameIDs(at Task, ids []int32) error {

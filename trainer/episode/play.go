@@ -203,24 +203,25 @@ func (g *game) next() {
 func (g *game) attend(s *seat) {
 	e := g.Kept.begin(g.Env, s.Task)
 	defer g.Kept.end(e, s.Task)
-	r, err := e.Reset(g.ctx, s.Seed, s.Row)
-	if b, is := e.(env.Branch); is {
-		s.forked = b.Forked()
-	}
-	for {
-		g.news <- news{s, r, err}
-		if err != nil || r.Done {
-			return
+	begun := false // from the first reply on the seat is of Play's goroutine
+	err := env.Play(g.ctx, e, s.Seed, s.Row, func(r env.Reply) (env.Turn, bool, error) {
+		if b, is := e.(env.Branch); is && !begun {
+			s.forked = b.Forked()
+		}
+		begun = true
+		g.news <- news{s, r, nil}
+		if r.Done {
+			return env.Turn{}, false, nil
 		}
 		select {
 		case turn, ok := <-s.turn:
-			if !ok {
-				return
-			}
-			r, err = e.Step(g.ctx, turn)
+			return turn, ok, nil
 		case <-g.ctx.Done():
-			return
+			return env.Turn{}, false, nil
 		}
+	})
+	if err != nil {
+		g.news <- news{s, env.Reply{}, err}
 	}
 }
 
@@ -297,8 +298,7 @@ func (g *game) proceed(s *seat, r env.Reply) error {
 		return fmt.Errorf("env: %s appends messages, but %w: use a student with another template, or an environment that gives prompt in the place of append", g.Env.Name(), g.grows)
 	}
 	// tokens to append to the transcript, and to the sequence unless a new one begins
-	ids, err := g.Tok.Following(tokenizer.Chat{Messages: chat(s.Prompt), Tools: s.Tools},
-		chat(more))
+	ids, err := g.Tok.Following(tokenizer.Chat{Messages: s.Prompt, Tools: s.Tools}, more)
 	if err != nil {
 		return g.broken(s, err)
 	}
@@ -314,7 +314,7 @@ func (g *game) proceed(s *seat, r env.Reply) error {
 		seq := &s.Seqs[len(s.Seqs)-1]
 		seq.IDs = append(seq.IDs, ids...)
 	} else {
-		whole, err := g.Tok.Prompt(tokenizer.Chat{Messages: chat(r.Prompt), Tools: s.Tools})
+		whole, err := g.Tok.Prompt(tokenizer.Chat{Messages: r.Prompt, Tools: s.Tools})
 		if err != nil {
 			return g.broken(s, err)
 		}
@@ -370,7 +370,7 @@ func (p *Player) start(task *Task, r env.Reply) (messages []Message, ids []int32
 	if messages = r.Prompt; r.Prompt == nil {
 		messages = joinMessages(task.Row.Content, r.Append)
 	}
-	ids, err = p.Tok.Prompt(tokenizer.Chat{Messages: chat(messages), Tools: task.Tools})
+	ids, err = p.Tok.Prompt(tokenizer.Chat{Messages: messages, Tools: task.Tools})
 	switch {
 	case err != nil:
 	case r.Done:
@@ -396,8 +396,7 @@ func (p *Player) start(task *Task, r env.Reply) (messages []Message, ids []int32
 func joinMessages(content, more []env.Message) []env.Message {
 	if n := len(content) - len(more); n >= 0 && slices.EqualFunc(content[n:], more,
 		func(a, b env.Message) bool {
-			return a.Role == b.Role && a.Content == b.Content &&
-				string(a.ToolCalls) == string(b.ToolCalls)
+			return a.Role == b.Role && a.Content == b.Content && a.ToolCalls == b.ToolCalls
 		}) {
 		return content
 	}

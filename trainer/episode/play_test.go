@@ -164,7 +164,7 @@ func TestPlay(t *testing.T) {
 		}
 		// What the student reads is what the chat template writes of the conversation, but for
 		// texts that do not come out as they were sampled.
-		turns := chat(slices.Concat(e.Prompt, e.Spoken))
+		turns := slices.Concat(e.Prompt, e.Spoken)
 		ids, err := r.tok.Prompt(tokenizer.Chat{Messages: turns[:len(turns)-1]})
 		if err != nil {
 			t.Fatal(err)
@@ -202,7 +202,7 @@ func TestOneTurn(t *testing.T) {
 	for i := 0; i < len(list); i += 4 {
 		list[i].Row.Content = append(list[i].Row.Content,
 			env.Message{Role: "user", Content: fmt.Sprint(list[i].Seed % 7)})
-		ids, err := r.tok.Prompt(tokenizer.Chat{Messages: chat(list[i].Row.Content)})
+		ids, err := r.tok.Prompt(tokenizer.Chat{Messages: list[i].Row.Content})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"sort"
 
 	"gad/internal/fault"
+	"gad/internal/report"
 	"gad/internal/textmetrics"
 	"gad/model"
 	"gad/tokenizer"
@@ -242,11 +243,13 @@ func Measure(name string, groups []Group, reward []float64, seed uint64) Fidelit
 		byLength = append(byLength, Spearman(r, length))
 		hit, all := inOrder(r, truth)
 		right, pairs = append(right, hit), append(pairs, all)
-		_, std := meanStd(r)
+		_, std := report.Moments(r)
 		spread = append(spread, std)
 	}
-	f := Fidelity{Reward: name}
-	f.Spread, _ = meanStd(spread)
+	f := Fidelity{Reward: name, Spread: math.NaN()}
+	if len(spread) > 0 {
+		f.Spread, _ = report.Moments(spread)
+	}
 	for _, x := range byRho {
 		if !math.IsNaN(x) {
 			f.Prompts++
@@ -299,20 +302,6 @@ func meanOf(xs, w []float64) float64 {
 	return sum / of
 }
 
-// meanStd returns mean and standard deviation (n-1) of xs; NaN and 0 for too few.
-func meanStd(xs []float64) (mean, std float64) {
-	if len(xs) == 0 {
-		return math.NaN(), 0
-	}
-	for _, x := range xs {
-		mean += x / float64(len(xs))
-	}
-	for _, x := range xs {
-		std += (x - mean) * (x - mean)
-	}
-	return mean, math.Sqrt(std / float64(max(1, len(xs)-1)))
-}
-
 // inOrder counts the pairs whose truths differ: hit of them are ordered by the reward as by the
 // truth, an equal reward counting one half.
 func inOrder(reward, truth []float64) (hit, all float64) {
@@ -337,8 +326,8 @@ func inOrder(reward, truth []float64) (hit, all float64) {
 // their mean rank; NaN if one of them does not vary.
 func Spearman(xs, ys []float64) float64 {
 	a, b := meanRanks(xs), meanRanks(ys)
-	ma, sa := meanStd(a)
-	mb, sb := meanStd(b)
+	ma, sa := report.Moments(a)
+	mb, sb := report.Moments(b)
 	cov := 0.0
 	for i := range a {
 		cov += (a[i] - ma) * (b[i] - mb)

@@ -298,50 +298,64 @@ func differ(a, b []env.Reply) int {
 func teacherEpisode(ctx context.Context, pool *env.Pool, seed uint64, r Recorded) (string, error) {
 	e := pool.Episode()
 	defer e.Close()
-	reply, err := e.Reset(ctx, seed, r.Row)
+	why, at, done := "", -1, false // at is the teacher's next message; -1 is before the reset
+	err := env.Play(ctx, e, seed, r.Row, func(reply env.Reply) (turn env.Turn, ok bool, err error) {
+		if done = reply.Done; at < 0 {
+			at, why = 0, r.otherStart(reply)
+		} else {
+			at, why = r.otherReply(at+1, reply)
+		}
+		if why != "" || at == len(r.Teacher) {
+			return turn, false, nil
+		}
+		m := r.Teacher[at]
+		switch {
+		case m.Role != "assistant":
+			why = fmt.Sprintf(
+				"message %d of teacher_response is of role %q: what the environment has not said",
+				at, m.Role)
+		case m.ToolCalls != "":
+			done = true // which text they are is the student's template's to say
+		case reply.Done:
+			why = fmt.Sprintf("the environment ended the teacher's episode before message %d", at)
+		default:
+			return env.Turn{Text: m.Content}, true, nil
+		}
+		return turn, false, nil
+	})
+	if errors.Is(err, env.ErrFault) {
+		return err.Error(), nil
+	}
+	if err == nil && why == "" && !done {
+		why = "the environment does not end where the teacher's episode ends"
+	}
+	return why, err
+}
+
+// otherStart says how the reply to a reset is not the start of the teacher's episode; "" if it is.
+func (r Recorded) otherStart(reply env.Reply) string {
 	first := reply.Prompt
 	if first == nil {
 		first = slices.Concat(r.Row.Content, reply.Append)
 	}
-	if content := r.Row.Content; err == nil && len(content) > 0 &&
-		!reflect.DeepEqual(first, content) {
-		return "the environment does not begin with content, as the teacher's episode did", nil
+	if content := r.Row.Content; len(content) > 0 && !reflect.DeepEqual(first, content) {
+		return "the environment does not begin with content, as the teacher's episode did"
 	}
-	for i := 0; i < len(r.Teacher) && err == nil; {
-		m := r.Teacher[i]
-		switch {
-		case m.Role != "assistant":
-			return fmt.Sprintf(
-				"message %d of teacher_response is of role %q: what the environment has not said",
-				i, m.Role), nil
-		case m.ToolCalls != nil:
-			return "", nil // which text they are is the student's template's to say
-		case reply.Done:
-			return fmt.Sprintf("the environment ended the teacher's episode before message %d", i),
-				nil
+	return ""
+}
+
+// otherReply says which message of a reply is not the teacher's from at on, and returns the number
+// of the message behind them.
+func (r Recorded) otherReply(at int, reply env.Reply) (next int, why string) {
+	for _, said := range reply.Append {
+		if at >= len(r.Teacher) || r.Teacher[at].Role != said.Role ||
+			r.Teacher[at].Content != said.Content {
+			return at, fmt.Sprintf(
+				"message %d of teacher_response is not what the environment answers now", at)
 		}
-		if reply, err = e.Step(ctx, env.Turn{Text: m.Content}); err != nil {
-			break
-		}
-		i++
-		for _, said := range reply.Append {
-			if i >= len(r.Teacher) || r.Teacher[i].Role != said.Role ||
-				r.Teacher[i].Content != said.Content {
-				return fmt.Sprintf(
-						"message %d of teacher_response is not what the environment answers now",
-						i),
-					nil
-			}
-			i++
-		}
+		at++
 	}
-	if errors.Is(err, env.ErrFault) {
-		return err.Error(), nil
-	}
-	if err == nil && !reply.Done {
-		return "the environment does not end where the teacher's episode ends", nil
-	}
-	return "", err
+	return at, ""
 }
 
 func (p played) sums() (invalid int, reward float64) {
