@@ -1,8 +1,9 @@
 package model
 
 import (
-	"gad/model/internal/sequence"
 	"slices"
+
+	"gad/model/internal/sequence"
 )
 
 // AllLogProbs is LogProbs over any number of sequences, in packs of maxTokens tokens, divided

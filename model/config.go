@@ -5,16 +5,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"gad/model/internal/architecture"
-	"gad/model/internal/files"
-	"gad/model/internal/rope"
-	"gad/model/internal/sequence"
 	"io"
 	"maps"
 	"math"
 	"reflect"
 	"slices"
 	"strings"
+
+	"gad/model/internal/architecture"
+	"gad/model/internal/files"
+	"gad/model/internal/rope"
+	"gad/model/internal/sequence"
 )
 
 // ErrNotFinite is wrapped by the error of a model with a NaN or an infinity.

@@ -3,6 +3,7 @@ package model
 import (
 	"errors"
 	"fmt"
+
 	"gad/model/internal/pages"
 )
 

@@ -3,11 +3,12 @@ package model
 import (
 	"encoding/json"
 	"fmt"
-	"gad/model/internal/sequence"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
+
+	"gad/model/internal/sequence"
 )
 
 // ParseLayers reads a selection of the layers 0 to n-1 of a model: numbers and ranges with

@@ -2,6 +2,7 @@ package model
 
 import (
 	"errors"
+
 	"gad/internal/compute"
 	"gad/model/internal/architecture"
 	"gad/model/internal/rope"

@@ -1,11 +1,12 @@
 package model
 
 import (
-	"gad/model/internal/architecture"
-	"gad/model/internal/rope"
 	"maps"
 	"math"
 	"slices"
+
+	"gad/model/internal/architecture"
+	"gad/model/internal/rope"
 )
 
 // ropeKeys are the keys of rope_parameters by type, beside those that all have.

@@ -2,10 +2,11 @@ package model
 
 import (
 	"fmt"
-	"gad/model/internal/logits"
-	"gad/model/internal/sequence"
 	"math"
 	"slices"
+
+	"gad/model/internal/logits"
+	"gad/model/internal/sequence"
 )
 
 // SoftLabel is what a teacher says of the token at one place: its most probable tokens, and one
