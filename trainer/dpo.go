@@ -149,7 +149,7 @@ func (f *frozenPairs) get(row int) *frozenPair {
 
 // put caches the results of a row, if there is room.
 func (f *frozenPairs) put(row int, p *frozenPair) {
-	const entry = 128 // bytes of a row beside its answer
+	const entry = 128 // bytes of a row without its answer
 	if n := 4*len(p.answer) + entry; f != nil && n <= f.room && f.rows[row] == nil {
 		f.rows[row] = p
 		f.room -= n

@@ -134,9 +134,10 @@ func (j *judges) close() error {
 	return j.heldOut.Close()
 }
 
-// judge adds the judges' figures of the validation answers to m. A validation is always finished,
-// so that interrupted and uninterrupted runs have the same figures: the checker's deadline bounds
-// the wait.
+// judge adds the judges' figures of the validation answers to m.
+//
+// A validation is always finished, so that interrupted and uninterrupted runs have the same
+// figures: the checker's deadline bounds the wait.
 func (j *judges) judge(m Metrics, of *quality.Results) error {
 	t := j.t
 	if j.checker != nil {

@@ -23,7 +23,7 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 	t.ranks.Enter("saving")
 	run, c := t.cfg.Trainer.Output, t.cfg.Trainer
 	if t.lock != nil {
-		if err := t.lock.Held(); err != nil { // else a new folder of this name would have the rest
+		if err := t.lock.CheckHeld(); err != nil { // else a new folder of this name would have the rest
 			return err
 		}
 	}

@@ -24,7 +24,7 @@ import (
 	"gad/trainer/saved"
 )
 
-// stageFlag is a flag that sets a configuration key.
+// stageFlag is a flag that sets a setting.
 type stageFlag struct{ name, key, usage string }
 
 var stageFlags = []stageFlag{
@@ -62,9 +62,10 @@ var stageFlags = []stageFlag{
 	{"threads", "trainer.threads", "CPU threads; 0 is one per core"},
 }
 
-// lists are the flags of stageFlags that may be given several times.
+// lists holds the flags of stageFlags that may be given several times.
 var lists = []string{"data", "val-data"}
 
+// flag returns the flag for cli.
 func (f stageFlag) flag() cli.Flag {
 	if slices.Contains(lists, f.name) {
 		return &cli.StringSliceFlag{Name: f.name, Usage: f.usage}
@@ -72,7 +73,7 @@ func (f stageFlag) flag() cli.Flag {
 	return &cli.StringFlag{Name: f.name, Usage: f.usage}
 }
 
-// settings are the settings that the flag's values make; none where it is not given.
+// settings returns the settings that the flag's values give; none if it is not given.
 func (f stageFlag) settings(c *cli.Context) (set []conf.Flag) {
 	if !c.IsSet(f.name) {
 		return nil
@@ -91,7 +92,7 @@ func (f stageFlag) settings(c *cli.Context) (set []conf.Flag) {
 	return set
 }
 
-// stageCommand is gad sft, gad dpo, gad opd, gad warmup or gad train.
+// stageCommand returns the command gad sft, gad dpo, gad opd, gad warmup or gad train.
 func (p *program) stageCommand(stage config.Stage) *cli.Command {
 	var about = map[config.Stage]string{
 		config.SFT:    "learn the teacher's answers by cross entropy (SeqKD): baseline and warm start",
@@ -132,7 +133,7 @@ func (p *program) stageCommand(stage config.Stage) *cli.Command {
 	}
 }
 
-// presetFlag chooses among the published methods, and LoRA.
+// presetFlag returns the flag that chooses published methods, sizes of students, and LoRA.
 func presetFlag() cli.Flag {
 	return &cli.StringFlag{Name: "preset",
 		Usage: "start from the settings of a method, one of " +
@@ -146,7 +147,7 @@ func presetFlag() cli.Flag {
 func (p *program) configure(c *cli.Context,
 	stage config.Stage) (cfg config.Config, notes []string, err error) {
 	if c.String("steps") == "0" {
-		return cfg, nil, usage("%s: --steps 0: must be at least 1; leave it out for as many as trainer.total_epochs takes", typed(c))
+		return cfg, nil, usage("%s: --steps 0: must be at least 1; leave it out for as many as trainer.total_epochs takes", commandName(c))
 	}
 	var set []conf.Flag
 	for _, f := range stageFlags {
@@ -203,7 +204,7 @@ func (p *program) configure(c *cli.Context,
 	cfg.Teacher.InsecureHTTP = false // it is consent to one address
 	preset, err := config.Preset(c.String("preset"), stage)
 	if err != nil {
-		return cfg, nil, usage("%s: --preset: %v", typed(c), err)
+		return cfg, nil, usage("%s: --preset: %v", commandName(c), err)
 	}
 	if err := conf.Load(&cfg, "", preset, nil); err != nil {
 		return cfg, nil, err
@@ -245,7 +246,7 @@ func (p *program) configure(c *cli.Context,
 			notes = append(notes, "resumed with another setting: "+change)
 		}
 	}
-	return cfg, append(notes, ignored(stage, cfg, c.Args().Slice())...), nil
+	return cfg, append(notes, ignoredSettings(stage, cfg, c.Args().Slice())...), nil
 }
 
 // ofPreset lists the settings that --preset gave and that have its value still, because neither the
@@ -298,7 +299,7 @@ var outside = []struct {
 func named(c *cli.Context, before, cfg config.Config) error {
 	for _, x := range outside {
 		if was := *x.of(&before); was != "" && *x.of(&cfg) == "" && !says(c, x.flag, x.key) {
-			return usage("%s: the run's settings name %s, %q: gad does not %s because a folder names it: give --%s %q again%s", typed(c), x.what, was, x.rule, x.flag, was, x.none)
+			return usage("%s: the run's settings name %s, %q: gad does not %s because a folder names it: give --%s %q again%s", commandName(c), x.what, was, x.rule, x.flag, was, x.none)
 		}
 	}
 	return nil
@@ -374,13 +375,14 @@ func chosenIn(a, b *config.Config) (keys []string) {
 	return keys
 }
 
+// runStage runs a stage, or prints its plan with --dry-run.
 func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage,
 	notes []string) (err error) {
 	if err := cfg.Validate(stage); err != nil {
 		return fault.As(fault.ErrUsage, err)
 	}
 	if c.Bool("dry-run") {
-		p.met = true
+		p.joined = true
 		if l, err := comm.Launched(os.LookupEnv); err == nil && l.Size > 1 && l.Rank > 0 &&
 			c.Int("ranks") != 1 {
 			return nil // rank 0 prints
@@ -393,26 +395,26 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 			return err
 		}
 		fmt.Fprintf(p.out, "%s\n", resolved)
-		return p.plan(cfg, stage, planFor{})
+		return p.plan(cfg, stage, planOptions{})
 	}
 	ranks, err := p.connect(c, time.Duration(cfg.Trainer.RankTimeout)*time.Second)
 	if err != nil {
 		return err
 	}
 	running := false
-	ranks.Exits(func(err error) int { return status(ofRun(err, running)) })
+	ranks.Exits(func(err error) int { return status(runError(err, running)) })
 	defer func() {
 		if err != nil && !errors.Is(err, trainer.ErrInterrupted) {
 			ranks.Abort(err)
-			// before a launcher sees that another rank has ended
-			if ranks != nil && !p.silent(err) {
-				p.complain(err)
-				p.said = true
+			// before a launcher notices that another rank has ended
+			if ranks != nil && !p.reportedElsewhere(err) {
+				p.printError(err)
+				p.reported = true
 			}
 		}
-		err = parted(err, ranks.Close())
+		err = closeError(err, ranks.Close())
 	}()
-	be, err := p.openDevice(p.ofRank(deviceOf(cfg)))
+	be, err := p.openDevice(p.rankDevice(deviceOf(cfg)))
 	if err != nil {
 		return err
 	}
@@ -430,7 +432,7 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 		trainer.Options{FS: files(), Backend: be, Console: p.err, TTY: p.tty, Command: p.command,
 			Notes: notes, Ranks: ranks, Teacher: teacher, Preset: ofPreset(c, cfg, stage)})
 	if err != nil {
-		return ofRun(err, false)
+		return runError(err, false)
 	}
 	running = true
 	defer func() {
@@ -440,13 +442,14 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 	}()
 	ctx, stop := p.interruptible(t.Say, t.Abort)
 	defer stop()
-	return ofRun(t.Run(ctx), true)
+	return runError(t.Run(ctx), true)
 }
 
 // teacherKey names the variable of the environment that has the key of teacher.url.
 const teacherKey = "GAD_TEACHER_KEY"
 
-// teacherServer is the server of teacher.url; nil where a stage asks none. It opens no connection.
+// teacherServer returns the server of teacher.url; nil if the stage asks none. It opens no
+// connection.
 func teacherServer(cfg config.Config, stage config.Stage,
 	say func(text string)) (trainer.Scores, error) {
 	if cfg.Teacher.URL == "" || !cfg.ReadsTeacher(stage) {
@@ -462,7 +465,7 @@ func teacherServer(cfg config.Config, stage config.Stage,
 	return s, nil
 }
 
-// scoringServer is the server of o with the key of the environment. It opens no connection.
+// scoringServer returns the server of o, with the key of the environment. It opens no connection.
 func scoringServer(o scoring.Options) (*scoring.Server, error) {
 	if _, ok := os.LookupEnv(teacherKey); ok {
 		var err error
@@ -477,9 +480,10 @@ func scoringServer(o scoring.Options) (*scoring.Server, error) {
 	return s, nil
 }
 
-// parted is how a run ends that ended with err on this rank, once the ranks have parted. One
-// that is done, or stopped and saved here, has failed if it has on another rank.
-func parted(err, failed error) error {
+// closeError returns how a run ends that ended with err on this rank, after the ranks have
+// disconnected with the error failed. A run that is done, or stopped and saved here, has failed if
+// it has on another rank.
+func closeError(err, failed error) error {
 	told := (*comm.Aborted)(nil)
 	if failed != nil && (err == nil || errors.Is(err, trainer.ErrInterrupted) &&
 		errors.As(failed, &told)) {
@@ -488,8 +492,8 @@ func parted(err, failed error) error {
 	return err
 }
 
-// ofRun is an error of a run as status reads it: one that is none of the inputs' is marked.
-func ofRun(err error, running bool) error {
+// runError marks an error of a run for status, unless the inputs are its cause.
+func runError(err error, running bool) error {
 	if err == nil || errors.Is(err, trainer.ErrInterrupted) ||
 		errors.Is(err, trainer.ErrNumerical) || !running && !errors.Is(err, comm.ErrRanks) {
 		return err

@@ -92,7 +92,7 @@ func round(be model.Backend, dir string, tok *tokenizer.Tokenizer) {
 	answers, err := student.Rollout(context.Background(), prompts, tok.EOS(),
 		actor.Key{Seed: 1, Rows: rows}, nil)
 	check(err)
-	check(student.Old(answers))
+	check(student.RecomputeOld(answers))
 	b := critic.Batch{Teachers: teachers, Group: answers.Groups(), Skip: make([]bool, len(answers))}
 	for _, s := range answers {
 		b.Students = append(b.Students,
