@@ -178,10 +178,10 @@ func (s *dpo) pairUp(m Metrics, b encode.Batch) (*pairs, error) {
 			encode.Response{IDs: x.frozen.answer, Finished: !x.frozen.truncated})
 		x.text = t.tok.Decode(x.frozen.answer, true)
 		cut := x.frozen.truncated || x.TeacherCut
-		said := strings.TrimRight(x.text, " \t\r\n") // as encoder.answer trims the teacher's
+		sampled := strings.TrimRight(x.text, " \t\r\n") // as Encoder.text does
 		switch {
-		case said == strings.TrimRight(x.TeacherText, " \t\r\n"),
-			said == t.tok.Decode(x.Teacher.Response(), true):
+		case sampled == strings.TrimRight(x.TeacherText, " \t\r\n"),
+			sampled == t.tok.Decode(x.Teacher.Response(), true):
 			p.ties++ // nothing to prefer
 		default:
 			x.usable = !cut || t.cfg.DPO.Truncated != "exclude"

@@ -246,8 +246,8 @@ func (j *judges) noteUnchecked(none, of int) float64 {
 	share := float64(none) / float64(of)
 	if share > manyUnchecked {
 		text := fmt.Sprintf("checker: %d of %d answers have no score", none, of)
-		if said := j.checker.Said(); len(said) > 0 { // on the rank that has run it
-			text += "; it said: " + said[len(said)-1]
+		if lines := j.checker.Said(); len(lines) > 0 { // on the rank that has run it
+			text += "; it said: " + lines[len(lines)-1]
 		}
 		t.log.Warn(text)
 	}

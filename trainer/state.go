@@ -17,7 +17,7 @@ import (
 // checkpoint that only an interruption made: it cannot become the best, so that interrupted and
 // uninterrupted runs keep the same checkpoint.
 func (t *Trainer) save(m Metrics, planned bool) error {
-	begun := time.Now()
+	startTime := time.Now()
 	_, done := t.rec.Progress("saving", 0)
 	defer done()
 	t.ranks.Enter("saving")
@@ -68,7 +68,7 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 		return nil
 	}
 	err := t.prune()
-	t.meter.saveTime = time.Since(begun).Seconds()
+	t.meter.saveTime = time.Since(startTime).Seconds()
 	return err
 }
 

@@ -374,7 +374,7 @@ func noArguments(c *cli.Context) error {
 	return nil
 }
 
-// need refuses missing flags.
+// need refuses a command line without one of the named flags, or with an empty one.
 func need(c *cli.Context, names ...string) error {
 	for _, name := range names {
 		if !c.IsSet(name) || c.String(name) == "" {

@@ -92,32 +92,32 @@ func (p *program) formGroup(link comm.Link, limit time.Duration,
 	version, _, _ := strings.Cut(string(all[0]), "\x00")
 	for r, other := range all {
 		his, reason, mistaken := strings.Cut(string(other), "\x00")
-		said := &comm.Aborted{Rank: r, Host: g.Hosts()[r]}
+		aborted := &comm.Aborted{Rank: r, Host: g.Hosts()[r]}
 		switch {
 		case his != version:
-			said.Status, said.Reason =
+			aborted.Status, aborted.Reason =
 				exitUsage,
 				fmt.Sprintf(
 					"ranks: rank %d on %s is gad %s, rank 0 on %s is gad %s: install the same one",
 					r,
-					said.Host, his, g.Hosts()[0], version)
+					aborted.Host, his, g.Hosts()[0], version)
 		case mistaken && reason != "":
-			said.Status, said.Reason = int(reason[0]), reason[1:]
+			aborted.Status, aborted.Reason = int(reason[0]), reason[1:]
 		default:
 			continue
 		}
-		if wrong != nil && wrong.Reason == said.Reason { // usually the same on all ranks
+		if wrong != nil && wrong.Reason == aborted.Reason { // usually the same on all ranks
 			continue
 		}
 		if wrong == nil {
-			wrong = said
+			wrong = aborted
 		}
 		switch {
 		case g.Rank() > 0:
 		case r == 0:
-			p.printError(errors.New(said.Reason))
+			p.printError(errors.New(aborted.Reason))
 		default:
-			p.printError(said)
+			p.printError(aborted)
 		}
 	}
 	if wrong == nil {
@@ -150,7 +150,7 @@ func (p *program) reportOnce(mistake error) error {
 		return mistake
 	}
 	_, err = p.formGroup(link, mistakeLimit, mistake)
-	if told := (*comm.Aborted)(nil); errors.As(err, &told) {
+	if aborted := (*comm.Aborted)(nil); errors.As(err, &aborted) {
 		return err
 	}
 	return mistake
@@ -197,7 +197,7 @@ func (p *program) reportedElsewhere(err error) bool {
 	if p.rank == "" || p.reported {
 		return p.reported
 	}
-	told := (*comm.Aborted)(nil)
-	return errors.As(err, &told) || errors.Is(err, config.ErrConfig) ||
+	aborted := (*comm.Aborted)(nil)
+	return errors.As(err, &aborted) || errors.Is(err, config.ErrConfig) ||
 		errors.Is(err, trainer.ErrNumerical)
 }

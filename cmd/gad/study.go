@@ -67,7 +67,8 @@ func (p *program) studyCommand() *cli.Command {
 	}
 }
 
-// printTables prints the tables of a finished study as Markdown, from their file of data.
+// printTables prints the tables of a finished study as Markdown, from their file of data. table is
+// the flag --table, without which it refuses the file.
 func (p *program) printTables(file string, table bool) error {
 	if !table {
 		return usage("study: %s: tables of a finished study: give --table to print them", file)
@@ -160,11 +161,11 @@ func (j *jobs) join(abort func(why string)) (context.Context, func()) {
 func (j *jobs) abort(why string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	var told sync.WaitGroup
+	var wait sync.WaitGroup
 	for _, abort := range j.aborts {
-		told.Go(func() { abort(why) })
+		wait.Go(func() { abort(why) })
 	}
-	told.Wait()
+	wait.Wait()
 }
 
 // inProcess runs gad's command lines within this process.

@@ -300,8 +300,8 @@ func (j *Results) Check(ctx context.Context, set *data.Set, command string,
 	if none < len(verdicts) {
 		j.Eval.Check = &mean
 	}
-	if said := c.Said(); len(said) > 0 {
-		j.CheckerSaid = said[len(said)-1]
+	if lines := c.Said(); len(lines) > 0 {
+		j.CheckerSaid = lines[len(lines)-1]
 	}
 	return nil
 }
