@@ -13,7 +13,7 @@ import "slices"
 // with loss(s, t) = softplus(s - t) for bt, or the other loss that critic.loss names. The loss of a
 // mini-batch is the mean over its pairs, whatever their numbers of turns. Where these differ, the
 // last turns are compared once more: turn K of the longer episode does not say how it ends. With
-// one turn each, the loss is that of level episode.
+// one turn each, the loss equals that of level episode.
 
 // terms holds the terms of a mini-batch's loss, pair by pair.
 type terms struct {
