@@ -16,8 +16,8 @@ import (
 //
 //	-(1-w) log q_y - w (Σ_K p_v log q_v + p_r log q_r),  p_r = 1 - Σ_K p_v, q_r = 1 - Σ_K q_v
 //
-// and -log q_y where the label says nothing. The tails p_r and q_r count as one event: cross
-// entropy with the known part of the teacher's distribution. Its gradient is computed by
+// and -log q_y at tokens without a label. The tails p_r and q_r count as one event: cross entropy
+// with the known part of the teacher's distribution. Its gradient is computed by
 // model.LogProbTailGrad.
 type Soft struct {
 	Weight float64             // w, 0 to 1
@@ -70,7 +70,7 @@ func (a *Actor) softGrad(sums *shardSums, pack Rollout, w, temperature float64, 
 			}
 			return dlogpST, dentST, dtailST, nil
 		})
-	if errors.Is(err, model.ErrNotFinite) { // as the objective says of log-probabilities
+	if errors.Is(err, model.ErrNotFinite) { // the objective's error for log-probabilities
 		return fmt.Errorf("%w: %w", algos.ErrNotFinite, err)
 	}
 	if err != nil {

@@ -17,15 +17,15 @@ type AdvantageConfig struct {
 	// grpo, grpo_passk, gigpo: do not divide by sigma (norm_adv_by_std false); default false
 	MeanOnly bool
 
-	// GroupStats is over what a group's statistics go; default "episodes": each response counts
-	// once, as in the papers. "turns": each of its Steps counts, as if it were a response of its
-	// own with the episode's score; longer episodes weigh more (verl-agent's
-	// compute_mean_std_cross_steps, AgentFlow).
+	// GroupStats is the unit of a group's statistics; default "episodes": each response counts
+	// once, as in the papers. "turns": each of its Steps counts as a response with the episode's
+	// score, so that longer episodes weigh more (verl-agent's compute_mean_std_cross_steps,
+	// AgentFlow).
 	GroupStats string
 
-	// Power is GRGC's gamma (arXiv 2609.39757): scores are first standardised within
-	// their group and raised, sign(z)|z|^Power, so that the best and the worst count
-	// for more than the middle; default 1: scores as they are. Not for TokenRewards.
+	// Power is GRGC's gamma (arXiv 2609.39757): scores are first standardised within their group
+	// and raised, sign(z)|z|^Power, so that the best and the worst count for more than the middle;
+	// default 1: scores as they are. It excludes TokenRewards.
 	Power float64
 }
 
@@ -33,13 +33,14 @@ type AdvantageConfig struct {
 type TurnStep struct {
 	Start, End int     // its tokens, [Start, End)
 	Reward     float64 // received after it
-	// Anchor is the state it was taken in: equal strings of one prompt compare; "" with none.
+	// Anchor is the state in which the step was taken: steps of one prompt with equal strings are
+	// compared; "": with none.
 	Anchor string
 }
 
 // AdvantageInput describes S responses of at most T tokens.
 type AdvantageInput struct {
-	Scores []float64   // [S] one score a response, KL already subtracted where that is on
+	Scores []float64   // [S] one score per response, after the KL is subtracted, if it is on
 	Group  []int       // [S] the prompt of each response, in any order
 	Mask   [][]float64 // [S][T] 1 on response tokens, else 0
 	// [S][T], reinforce_plus_plus; nil puts the score on each row's last response token
@@ -47,13 +48,13 @@ type AdvantageInput struct {
 	Len          []int // [S] tokens, opo; nil counts the mask
 	// [S] steps in their order, gigpo and GroupStats turns; nil: each response is one turn
 	Steps [][]TurnStep
-	// [S] where each response begins, tree_grpo and tree_node; nil: none branches. Masks are then
-	// those of own tokens, which alone are learned
+	// [S] where each response begins, for tree_grpo and tree_node; nil: no response branches. With
+	// branches the masks cover own tokens only
 	Branches []Branch
 }
 
-// estimator gives [S] values, to be broadcast, or [S][T] ones. steps adds to those what each step
-// of a response gets.
+// estimator computes [S] values, which are broadcast over tokens, or [S][T] values. steps then adds
+// the part of each step of a response.
 type estimator struct {
 	scalar func(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error)
 	tokens func(c AdvantageConfig, in AdvantageInput, groups [][]int) ([][]float64, error)
@@ -76,11 +77,11 @@ var estimators = map[string]estimator{
 	"tree_node":                    {tokens: treeNode},
 }
 
-// AdvantageNames lists the estimators.
+// AdvantageNames returns the names of the estimators.
 func AdvantageNames() []string { return names(estimators) }
 
-// Advantages estimates the advantage of every token: advST, exactly 0 where the
-// mask is 0. Errors wrap ErrUnknownName, ErrConfig, ErrShape or ErrNotFinite.
+// Advantages computes the advantage of every token: advST, exactly 0 where the mask is 0. Errors
+// wrap ErrUnknownName, ErrConfig, ErrShape or ErrNotFinite.
 func Advantages(c AdvantageConfig, in AdvantageInput) ([][]float64, error) {
 	if c.Name == "" {
 		c.Name = "grpo"
@@ -121,8 +122,8 @@ func Advantages(c AdvantageConfig, in AdvantageInput) ([][]float64, error) {
 	case "", "episodes":
 		advST, err = est.estimate(c, in)
 	case "turns":
-		if advST, err = est.estimate(c, in.turns()); err == nil {
-			advST = in.joined(advST)
+		if advST, err = est.estimate(c, in.splitTurns()); err == nil {
+			advST = in.joinTurns(advST)
 		}
 	default:
 		return nil,
@@ -156,7 +157,7 @@ func Advantages(c AdvantageConfig, in AdvantageInput) ([][]float64, error) {
 	return advST, nil
 }
 
-// estimate is the estimator without its steps.
+// estimate runs the estimator without its steps.
 func (est estimator) estimate(c AdvantageConfig, in AdvantageInput) (advST [][]float64, err error) {
 	groups := groupRows(in.Group)
 	if c.Power != 1 {
@@ -174,8 +175,8 @@ func (est estimator) estimate(c AdvantageConfig, in AdvantageInput) (advST [][]f
 	return broadcast(advS, in.Mask), nil
 }
 
-// turns has a response for each step, with the score of the response that the step belongs to.
-func (in AdvantageInput) turns() AdvantageInput {
+// splitTurns returns an input with a response for each step, which has the score of its response.
+func (in AdvantageInput) splitTurns() AdvantageInput {
 	if in.Steps == nil {
 		return in
 	}
@@ -193,8 +194,8 @@ func (in AdvantageInput) turns() AdvantageInput {
 	return out
 }
 
-// joined puts the advantages of turns back into the responses.
-func (in AdvantageInput) joined(turns [][]float64) [][]float64 {
+// joinTurns copies the advantages of turns, one row per step, back into rows per response.
+func (in AdvantageInput) joinTurns(turns [][]float64) [][]float64 {
 	if in.Steps == nil {
 		return turns
 	}
@@ -209,7 +210,7 @@ func (in AdvantageInput) joined(turns [][]float64) [][]float64 {
 	return advST
 }
 
-// check refuses inputs that do not fit, and scores that are not finite.
+// check refuses inputs that do not fit together, and scores that are not finite.
 func (in AdvantageInput) check(name string) error {
 	S := len(in.Scores)
 	bad := func(format string, args ...any) error {
@@ -264,7 +265,7 @@ func (in AdvantageInput) check(name string) error {
 	return nil
 }
 
-// groupRows collects the rows of each group, groups in order of first appearance.
+// groupRows returns the rows of each group, groups in order of first appearance.
 func groupRows(groupS []int) [][]int {
 	at := map[int]int{}
 	var groups [][]int
@@ -292,10 +293,10 @@ func broadcast(advS []float64, maskST [][]float64) [][]float64 {
 	return advST
 }
 
-// laneSum adds up x in a fixed order, which is part of an advantage's definition: scores
-// that differ in their last digits only, or not at all, are divided by a sigma near 0,
-// which makes the order of the sum visible. It is the order of the library that computed
-// the golden vectors: 4 accumulators of 4 lanes each,
+// laneSum sums x in a fixed order, which is part of an advantage's definition: scores that differ
+// in their last digits only, or not at all, are divided by a sigma near 0, which makes the order of
+// the sum visible. It is the order of the library that computed the golden vectors: 4 accumulators
+// of 4 lanes each,
 //
 //	acc[j][l] = sum of x[16 i + 4 j + l]     whole blocks of 16; every 16th block moves acc to an upper level
 //	acc[0][l] += further whole groups of 4
@@ -339,8 +340,8 @@ func laneSum(x []float64) float64 {
 	return sum
 }
 
-// moments are the mean and the unbiased standard deviation of x; the latter is
-// 0 for fewer than two values.
+// moments returns the mean and the unbiased standard deviation of x; the latter is 0 for fewer than
+// two values.
 func moments(x []float64) (mu, sigma float64) {
 	mu = laneSum(x) / float64(len(x))
 	if len(x) < 2 {
@@ -352,6 +353,7 @@ func moments(x []float64) (mu, sigma float64) {
 	return mu, math.Sqrt(sigma / float64(len(x)-1))
 }
 
+// pick returns the elements of x at the given rows.
 func pick[T any](x []T, rows []int) []T {
 	y := make([]T, len(rows))
 	for i, r := range rows {
@@ -360,8 +362,8 @@ func pick[T any](x []T, rows []int) []T {
 	return y
 }
 
-// perGroup fills advS group by group.
-func perGroup(in AdvantageInput, groups [][]int,
+// mapGroups returns [S] values computed group by group: f gets the scores and rows of a group.
+func mapGroups(in AdvantageInput, groups [][]int,
 	f func(scores []float64, rows []int) []float64) ([]float64, error) {
 	advS := make([]float64, len(in.Scores))
 	for _, rows := range groups {
@@ -372,7 +374,8 @@ func perGroup(in AdvantageInput, groups [][]int,
 	return advS, nil
 }
 
-func mapped(x []float64, f func(float64) float64) []float64 {
+// mapValues returns f of each element.
+func mapValues(x []float64, f func(float64) float64) []float64 {
 	y := make([]float64, len(x))
 	for i, v := range x {
 		y[i] = f(v)
@@ -380,15 +383,15 @@ func mapped(x []float64, f func(float64) float64) []float64 {
 	return y
 }
 
-// alone is sigma+1e-6 for a group of one, sigma = 1, in float32: the source's
-// constant is single precision there, and its results are matched to 1e-9.
-const alone = 1 + 0x1p-20
+// loneSigma is sigma+1e-6 for a group of one, sigma = 1, in float32: the source's constant is
+// single precision there, and its results are matched to 1e-9.
+const loneSigma = 1 + 0x1p-20
 
-// grpo is (s-mu)/(sigma+1e-6), with mu = 0 and sigma = 1 for a group of one
-// (DeepSeekMath, arXiv 2402.03300, section 4.1.2).
+// grpo computes (s-mu)/(sigma+1e-6), with mu = 0 and sigma = 1 for a group of one (DeepSeekMath,
+// arXiv 2402.03300, section 4.1.2).
 func grpo(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
-	return perGroup(in, groups, func(s []float64, _ []int) []float64 {
-		mu, by := 0., alone
+	return mapGroups(in, groups, func(s []float64, _ []int) []float64 {
+		mu, by := 0., loneSigma
 		if len(s) > 1 {
 			var sigma float64
 			mu, sigma = moments(s)
@@ -397,39 +400,40 @@ func grpo(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, erro
 		if c.MeanOnly {
 			by = 1
 		}
-		return mapped(s, func(v float64) float64 { return (v - mu) / by })
+		return mapValues(s, func(v float64) float64 { return (v - mu) / by })
 	})
 }
 
-// power is GRGC's reshaping of the scores (arXiv 2609.39757) before any estimator:
+// power reshapes the scores before any estimator (GRGC, arXiv 2609.39757):
 //
 //	z = (s-mu)/(sigma+1e-6),  s' = sign(z)|z|^gamma        within each group
 func power(gamma float64, in AdvantageInput, groups [][]int) ([]float64, error) {
 	z, err := grpo(AdvantageConfig{}, in, groups)
-	return mapped(z,
+	return mapValues(z,
 		func(v float64) float64 { return math.Copysign(math.Pow(math.Abs(v), gamma), v) }), err
 }
 
-// drGRPO is s-mu: no division, so no bias towards easy prompts (arXiv 2503.20783).
+// drGRPO computes s-mu: without division there is no bias towards easy prompts (arXiv 2503.20783).
 func drGRPO(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
 	c.MeanOnly = true
 	return grpo(c, in, groups)
 }
 
-// rloo is s minus the mean of the others, n/(n-1)*(s-mu); alone, s (arXiv 2402.14740).
+// rloo computes s minus the mean of the others, n/(n-1)*(s-mu); alone in its group, s (arXiv
+// 2402.14740).
 func rloo(_ AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
-	return perGroup(in, groups, func(s []float64, _ []int) []float64 {
+	return mapGroups(in, groups, func(s []float64, _ []int) []float64 {
 		n := float64(len(s))
 		if n < 2 {
 			return s
 		}
 		mu, _ := moments(s)
-		return mapped(s, func(v float64) float64 { return v*n/(n-1) - mu*n/(n-1) })
+		return mapValues(s, func(v float64) float64 { return v*n/(n-1) - mu*n/(n-1) })
 	})
 }
 
-// opo subtracts the length-weighted mean of the scores, the baseline of least
-// variance; alone, s (arXiv 2505.23585).
+// opo subtracts the length-weighted mean of the scores, the baseline of least variance; alone in
+// its group, s (arXiv 2505.23585).
 func opo(_ AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
 	length := func(row int) (n float64) {
 		if in.Len != nil {
@@ -440,7 +444,7 @@ func opo(_ AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error
 		}
 		return n
 	}
-	return perGroup(in, groups, func(s []float64, rows []int) []float64 {
+	return mapGroups(in, groups, func(s []float64, rows []int) []float64 {
 		var sum, total float64
 		for i, r := range rows {
 			sum += float64(length(r) * s[i])
@@ -449,19 +453,19 @@ func opo(_ AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error
 		if len(s) < 2 || total == 0 {
 			return s
 		}
-		return mapped(s, func(v float64) float64 { return v - sum/total })
+		return mapValues(s, func(v float64) float64 { return v - sum/total })
 	})
 }
 
-// passK rewards only the best response, by its lead over the second:
-// (s1-s2)/(sigma+1e-6) (arXiv 2503.19595).
+// passK rewards only the best response, by its lead over the second: (s1-s2)/(sigma+1e-6) (arXiv
+// 2503.19595).
 func passK(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
 	for _, rows := range groups {
 		if len(rows) < 2 {
 			return nil, fmt.Errorf("algos: advantage estimator %q: group %d has %d response: needs 2 or more: raise rollout.n: %w", c.Name, in.Group[rows[0]], len(rows), ErrShape)
 		}
 	}
-	return perGroup(in, groups, func(s []float64, _ []int) []float64 {
+	return mapGroups(in, groups, func(s []float64, _ []int) []float64 {
 		adv := make([]float64, len(s))
 		best, second := 0, -1
 		for i := 1; i < len(s); i++ {
@@ -483,15 +487,15 @@ func passK(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, err
 // global normalises over the whole batch: (s-mean)/(std+1e-8).
 func global(_ AdvantageConfig, in AdvantageInput, _ [][]int) ([]float64, error) {
 	mu, sigma := moments(in.Scores)
-	return mapped(in.Scores, func(v float64) float64 { return (v - mu) / (sigma + 1e-8) }), nil
+	return mapValues(in.Scores, func(v float64) float64 { return (v - mu) / (sigma + 1e-8) }), nil
 }
 
-// rank replaces scores by their tie-averaged ranks rho in 1..n:
-// (rho-(n+1)/2)/sqrt(n(n+1)/12). Any monotone drift of the critic leaves it unchanged.
+// rank replaces scores by their tie-averaged ranks rho in 1..n: (rho-(n+1)/2)/sqrt(n(n+1)/12). Any
+// monotone drift of the discriminator leaves it unchanged.
 func rank(_ AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
-	return perGroup(in, groups, func(s []float64, _ []int) []float64 {
+	return mapGroups(in, groups, func(s []float64, _ []int) []float64 {
 		n := float64(len(s))
-		return mapped(s, func(v float64) float64 {
+		return mapValues(s, func(v float64) float64 {
 			var below, equal float64
 			for _, o := range s {
 				below += indicator(o < v)
@@ -503,16 +507,16 @@ func rank(_ AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, erro
 	})
 }
 
-// zscore is (s-mu)/max(sigma, floor): small gaps stay small.
+// zscore computes (s-mu)/max(sigma, floor): small gaps stay small.
 func zscore(c AdvantageConfig, in AdvantageInput, groups [][]int) ([]float64, error) {
-	return perGroup(in, groups, func(s []float64, _ []int) []float64 {
+	return mapGroups(in, groups, func(s []float64, _ []int) []float64 {
 		mu, sigma := moments(s)
-		return mapped(s, func(v float64) float64 { return (v - mu) / max(sigma, c.ZScoreFloor) })
+		return mapValues(s, func(v float64) float64 { return (v - mu) / max(sigma, c.ZScoreFloor) })
 	})
 }
 
-// reinforcePP is REINFORCE++ (arXiv 2501.03262): discounted token returns
-// G_t = r_t + gamma G_{t+1}, reset after a masked token, whitened over the batch.
+// reinforcePP computes REINFORCE++ (arXiv 2501.03262): discounted token returns G_t = r_t + gamma
+// G_{t+1}, reset after a masked token, whitened over the batch.
 func reinforcePP(c AdvantageConfig, in AdvantageInput, _ [][]int) ([][]float64, error) {
 	retST := make([][]float64, len(in.Mask))
 	for s, mask := range in.Mask {
@@ -538,7 +542,8 @@ func reinforcePP(c AdvantageConfig, in AdvantageInput, _ [][]int) ([][]float64, 
 	return retST, whiten(c.Name, retST, in.Mask)
 }
 
-// reinforcePPBaseline is s-mu (alone, s), broadcast, then whitened over the batch.
+// reinforcePPBaseline computes s-mu (alone in its group, s), broadcast, then whitened over the
+// batch.
 func reinforcePPBaseline(c AdvantageConfig, in AdvantageInput,
 	groups [][]int) ([][]float64, error) {
 	c.MeanOnly = true
@@ -583,14 +588,14 @@ func whiten(name string, x, mask [][]float64) error {
 	return nil
 }
 
-// gigpo adds to each response's advantage within its prompt's group that of each
-// of its steps among all steps taken from the same state of the same prompt
-// (GiGPO, arXiv 2505.10978, eq. 5 to 8):
+// gigpo adds to each response's advantage within its prompt's group the advantage of each of its
+// steps among all steps taken from the same state of the same prompt (GiGPO, arXiv 2505.10978, eq.
+// 5 to 8):
 //
 //	R_k = sum_{j>=k} gamma^(j-k) reward_j
 //	A   = A_episode + w (R_k - mean)/(sigma+1e-6)
 //
-// A step without company, or without an anchor, adds nothing.
+// A step whose state no other step has, or without an anchor, adds nothing.
 func gigpo(c AdvantageConfig, in AdvantageInput, advST [][]float64) error {
 	if in.Steps == nil {
 		return fmt.Errorf("algos: advantage estimator %q: needs the steps of multi-turn responses: use grpo for single turns: %w", c.Name, ErrShape)

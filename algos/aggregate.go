@@ -67,16 +67,16 @@ var aggregations = map[string]aggregation{
 		byTurns: true},
 }
 
-// byEpisode are the aggregations by sequence where a sequence is all rows of an episode
-// (PolicyConfig.ByEpisode): the sum over the tokens of all its rows, for seq-mean-token-mean
-// divided by the number of its tokens, and the mean of that over episodes.
+// byEpisode holds the aggregations in which all rows of an episode are one sequence
+// (PolicyConfig.ByEpisode): the mean over episodes of the sum over the tokens of all their rows,
+// which seq-mean-token-mean divides by the number of these tokens.
 var byEpisode = map[string]aggregation{
 	"seq-mean-token-sum": {row: rowSum, by: func(n Norm) float64 { return n.Episodes }},
 	"seq-mean-token-mean": {row: rowSum, by: func(n Norm) float64 { return n.Episodes },
 		byTokens: true},
 }
 
-// aggregation is the one of that name under the policy's settings.
+// aggregation returns the aggregation of that name under the policy's settings.
 func (p *Policy[F]) aggregation(name string) aggregation {
 	if a, ok := byEpisode[name]; ok && p.c.ByEpisode {
 		return a
@@ -84,23 +84,23 @@ func (p *Policy[F]) aggregation(name string) aggregation {
 	return aggregations[name]
 }
 
-// AggNames lists the ways to aggregate per-token losses.
+// AggNames returns the names of the aggregations.
 func AggNames() []string { return names(aggregations) }
 
-// rowSum is sum_t x*mask.
+// rowSum returns sum_t x*mask [B].
 func rowSum(e *expr, x, mask *G.Node) *G.Node { return e.rows(e.mul(x, mask)) }
 
-// rowMean is sum_t x*mask / (sum_t mask + 1e-8): 0 for an empty row.
+// rowMean returns sum_t x*mask / (sum_t mask + 1e-8) [B]: 0 for an empty row.
 func rowMean(e *expr, x, mask *G.Node) *G.Node {
 	return e.div(rowSum(e, x, mask), e.add(e.rows(mask), e.num(1e-8)))
 }
 
-// turnMean is sum_t x*mask / max(sum_t mask, 1).
+// turnMean returns sum_t x*mask / max(sum_t mask, 1) [B].
 func turnMean(e *expr, x, mask *G.Node) *G.Node {
 	return e.div(rowSum(e, x, mask), e.clamp(e.rows(mask), 1, math.MaxFloat32))
 }
 
-// divisor is the aggregation's normaliser, refused where it cannot be right.
+// divisor returns the aggregation's normaliser; one that is not above 0 is refused.
 func (a aggregation) divisor(name string, n Norm) (float64, error) {
 	by := a.by(n)
 	if !(by > 0) {

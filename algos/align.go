@@ -5,14 +5,15 @@ import (
 	"math"
 )
 
-// AlignBytes gives the tokens of one text the log-probabilities of another tokenizer's tokens of
-// the same text. ends are the offsets in bytes at which tokens end; both lists ascend to the same
-// length. With n_j the number of student tokens that share bytes with teacher token j,
+// AlignBytes distributes the log-probabilities of a teacher's tokens of a text over a student's
+// tokens of the same text, with another tokenizer. ends are the offsets in bytes at which tokens
+// end; both lists ascend to the same length. With n_j the number of student tokens that share bytes
+// with teacher token j,
 //
 //	aligned[i] = sum over the teacher's tokens j that share bytes with i of logp[j] / n_j
 //
-// so that the sum over the text is kept. A student token of no bytes has none: it is NaN. A teacher
-// token of no bytes counts to the student token that has the byte behind it, or to the last one.
+// so that the sum over the text stays the same. A student token without bytes gets NaN. A teacher
+// token without bytes counts for the student token that has the next byte, or for the last one.
 func AlignBytes(studentEnds, teacherEnds []int, logp []float64) ([]float64, error) {
 	if len(teacherEnds) != len(logp) {
 		return nil, fmt.Errorf("algos: alignment: %d tokens, and %d log-probabilities",

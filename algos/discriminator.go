@@ -25,7 +25,7 @@ var discLosses = map[string]func(e *expr, student, teacher *G.Node) *G.Node{
 	},
 }
 
-// DiscLossNames lists the discriminator losses.
+// DiscLossNames returns the names of the discriminator losses.
 func DiscLossNames() []string { return names(discLosses) }
 
 // Discriminator computes one critic objective. It is not safe for concurrent use.
@@ -52,14 +52,14 @@ func NewDiscriminator[F Float](c DiscConfig) (*Discriminator[F], error) {
 	return &Discriminator[F]{c: c, loss: loss}, nil
 }
 
-// Config is the configuration with its defaults filled in.
+// Config returns the configuration with its defaults filled in.
 func (d *Discriminator[F]) Config() DiscConfig { return d.c }
 
 // Close releases the compiled programs.
 func (d *Discriminator[F]) Close() error { return d.cached.close() }
 
-// DiscStats are sums of weight*x over pairs: means, when the weights of the
-// whole mini-batch add up to 1. The figures of micro-batches add up.
+// DiscStats holds sums of weight*x over pairs: means, if the weights of the whole mini-batch sum to
+// 1. The figures of micro-batches add up.
 type DiscStats struct {
 	Loss        float64
 	Acc         float64 // of the indicator D_teacher > D_student, strict
@@ -75,7 +75,7 @@ func (s DiscStats) Add(o DiscStats) DiscStats {
 		s.TeacherMean + o.TeacherMean, s.Gap + o.Gap, s.Pairs + o.Pairs}
 }
 
-// DiscResult is what a set of pairs contributes.
+// DiscResult is the contribution of a set of pairs.
 type DiscResult[F Float] struct {
 	DiscStats
 	DStudent []F // [n] d Loss/d score of each student response
@@ -170,6 +170,7 @@ func (d *Discriminator[F]) Step(studentN, teacherP []F, pair []int,
 	return res, nil
 }
 
+// compile builds the loss over n pairs and its gradients.
 func (d *Discriminator[F]) compile(n int) (*program[F], error) {
 	e := newExpr[F]()
 	student, teacher := e.input("student", n), e.input("teacher", n)

@@ -6,19 +6,19 @@ import (
 	"slices"
 )
 
-// DistillAdvantages are the advantages of on-policy distillation by policy gradient: of token t of
-// response s, sampled from the student S and scored by the teacher T,
+// DistillAdvantages returns the advantages of on-policy distillation by policy gradient. For token
+// t of response s, sampled from the student S and scored by the teacher T, it is
 //
 //	A[s][t] = log T(y_t) - log S(y_t)
 //
-// as a constant (the k1 estimator of KL(S || T) in the place of a reward, without discount: Agarwal
-// et al., arXiv 2306.13649, section 3, by its policy gradient). The expectation of
-// -A grad log S over the student's tokens is the gradient of KL(S || T) at each token. Advantages
-// are never normalised: their mean is the divergence that is to vanish.
+// as a constant (the k1 estimator of KL(S || T) instead of a reward, without discount: Agarwal et
+// al., arXiv 2306.13649, section 3, by its policy gradient). The expectation of -A grad log S over
+// the student's tokens is the gradient of KL(S || T) at each token. Advantages are never
+// normalised: their mean is the divergence that is to vanish.
 //
 // teacherST and studentST are natural logarithms [S][T_s] at temperature 1. reverseKL is the mean
-// of -A over all tokens, nats: an unbiased estimate of KL(S || T) a token. ErrNotFinite, where a
-// value is.
+// of -A over all tokens, nats: an unbiased estimate of KL(S || T) per token. The error is
+// ErrNotFinite if a value is not finite.
 func DistillAdvantages(teacherST, studentST [][]float32) (advST [][]float64, reverseKL float64,
 	err error) {
 	if len(teacherST) != len(studentST) {
@@ -50,9 +50,9 @@ func DistillAdvantages(teacherST, studentST [][]float32) (advST [][]float64, rev
 //
 //	A[s][t] + weight * teacher[s][t]
 //
-// with teacherST of DistillAdvantages. Neither side is normalised. Rows of advST may be longer than
-// a response, by padding, which stays. share is the teacher's part of what both say: the mean
-// absolute value of weight * teacher over that and the mean absolute value of A; 0 where all is 0.
+// with teacherST from DistillAdvantages. Neither side is normalised. Rows of advST may be longer
+// than a response; their padding stays. share is the teacher's part: the mean absolute value of
+// weight * teacher, divided by that plus the mean absolute value of A; 0 if both are 0.
 func AddTeacher(advST, teacherST [][]float64, weight float64) (mixedST [][]float64,
 	share float64, err error) {
 	if len(advST) != len(teacherST) {

@@ -29,7 +29,7 @@ type dpoLoss struct {
 	match   func(b matchInput) (policyC, policyR, refC, refR []int)
 }
 
-// The names and the forms are those of TRL's DPOTrainer (1.16), over
+// Names and forms are from TRL's DPOTrainer (1.16), over
 //
 //	h_c = logp_c - ref_c        h_r = logp_r - ref_r        r = beta*h        z = r_c - r_r
 //
@@ -37,7 +37,7 @@ type dpoLoss struct {
 var dpoLosses = map[string]dpoLoss{
 	// Direct Preference Optimization, -log sigmoid(z) (arXiv 2305.18290, eq. 7); with smoothing e
 	// cDPO, -(1-e) log sigmoid(z) - e log sigmoid(-z).
-	"sigmoid": {build: func(g dpoGraph) *G.Node { return g.smoothed(g.z()) }, smooths: true},
+	"sigmoid": {build: func(g dpoGraph) *G.Node { return g.smoothedLoss(g.z()) }, smooths: true},
 	// max(0, 1 - z): the hinge on the same margin (RSO, arXiv 2309.06657).
 	"hinge": {build: func(g dpoGraph) *G.Node {
 		x := g.add(g.neg(g.z()), g.num(1))
@@ -46,7 +46,7 @@ var dpoLosses = map[string]dpoLoss{
 	// IPO, (h_c/len_c - h_r/len_r - 1/(2 beta))^2 (arXiv 2310.12036, eq. 17; by length as its
 	// authors computed it).
 	"ipo": {build: func(g dpoGraph) *G.Node {
-		return g.square(g.sub(g.perToken(), g.num(1/(2*g.c.Beta))))
+		return g.square(g.sub(g.normalizedMargin(), g.num(1/(2*g.c.Beta))))
 	}, lengths: true},
 	// EXO: the reverse KL from [sigmoid(z), sigmoid(-z)] to [1-e, e] (arXiv 2402.00856, eq. 16).
 	"exo_pair": {build: func(g dpoGraph) *G.Node {
@@ -102,59 +102,61 @@ var dpoLosses = map[string]dpoLoss{
 	// DPO on log-ratios per token, -log sigmoid(beta*(h_c/len_c - h_r/len_r)) (Tulu 3, arXiv
 	// 2411.15124).
 	"sigmoid_norm": {build: func(g dpoGraph) *G.Node {
-		return g.apply(softplusOp, g.neg(g.mul(g.perToken(), g.num(g.c.Beta))))
+		return g.apply(softplusOp, g.neg(g.mul(g.normalizedMargin(), g.num(g.c.Beta))))
 	}, lengths: true},
 	// -logp of the chosen tokens: cross entropy, no preference.
 	"sft": {build: func(g dpoGraph) *G.Node { return g.neg(g.bN("chosen")) }, lengths: true,
 		tokens: true},
 	// AOT: the sorted policy margins logp_c-logp_r against the sorted reference margins
 	// (arXiv 2406.05882): the j-th smallest with the j-th smallest.
-	"aot": {build: func(g dpoGraph) *G.Node { return g.smoothed(g.z()) }, smooths: true,
+	"aot": {build: func(g dpoGraph) *G.Node { return g.smoothedLoss(g.z()) }, smooths: true,
 		match: func(in matchInput) (pc, pr, rc, rr []int) {
 			policy, ref := in.order(in.c, in.r), in.order(in.refC, in.refR)
 			return policy, policy, ref, ref
 		}},
 	// AOT without pairs: sorted h_c against sorted h_r.
-	"aot_unpaired": {build: func(g dpoGraph) *G.Node { return g.smoothed(g.z()) }, smooths: true,
+	"aot_unpaired": {build: func(g dpoGraph) *G.Node { return g.smoothedLoss(g.z()) }, smooths: true,
 		match: func(in matchInput) (pc, pr, rc, rr []int) {
 			chosen, rejected := in.order(in.c, in.refC), in.order(in.r, in.refR)
 			return chosen, rejected, chosen, rejected
 		}},
 }
 
-// DPOLossNames lists the preference losses.
+// DPOLossNames returns the names of the preference losses.
 func DPOLossNames() []string { return names(dpoLosses) }
 
-// dpoGraph is what the losses are built from.
+// dpoGraph provides the terms of which losses are built.
 type dpoGraph struct {
 	*expr
 	n int
 	c DPOConfig
 }
 
+// bN returns the input name [n].
 func (g dpoGraph) bN(name string) *G.Node { return g.input(name, g.n) }
 
-// ratio is h, the log-ratio of policy to reference, of the side "chosen" or "rejected".
+// ratio returns h, the log-ratio of policy to reference, of the side "chosen" or "rejected".
 func (g dpoGraph) ratio(side string) *G.Node { return g.sub(g.bN(side), g.bN("ref "+side)) }
 
-// reward is r = beta*h.
+// reward returns r = beta*h of a side.
 func (g dpoGraph) reward(side string) *G.Node { return g.mul(g.ratio(side), g.num(g.c.Beta)) }
 
-// z is beta*(h_c - h_r).
+// z returns beta*(h_c - h_r).
 func (g dpoGraph) z() *G.Node {
 	return g.mul(g.sub(g.ratio("chosen"), g.ratio("rejected")), g.num(g.c.Beta))
 }
 
-// perToken is h_c/len_c - h_r/len_r.
-func (g dpoGraph) perToken() *G.Node {
+// normalizedMargin returns h_c/len_c - h_r/len_r.
+func (g dpoGraph) normalizedMargin() *G.Node {
 	mean := func(side string) *G.Node { return g.mul(g.ratio(side), g.bN("1/len "+side)) }
 	return g.sub(mean("chosen"), mean("rejected"))
 }
 
+// logSigmoid returns log sigmoid(x).
 func (g dpoGraph) logSigmoid(x *G.Node) *G.Node { return g.neg(g.apply(softplusOp, g.neg(x))) }
 
-// smoothed is -(1-e) log sigmoid(z) - e log sigmoid(-z).
-func (g dpoGraph) smoothed(z *G.Node) *G.Node {
+// smoothedLoss returns -(1-e) log sigmoid(z) - e log sigmoid(-z).
+func (g dpoGraph) smoothedLoss(z *G.Node) *G.Node {
 	right, e := g.apply(softplusOp, g.neg(z)), g.c.LabelSmoothing
 	if e == 0 {
 		return right
@@ -162,10 +164,10 @@ func (g dpoGraph) smoothed(z *G.Node) *G.Node {
 	return g.add(g.mul(right, g.num(1-e)), g.mul(g.apply(softplusOp, z), g.num(e)))
 }
 
-// matchInput are the log-probabilities that a sorting loss matches.
+// matchInput holds the log-probabilities that a sorting loss matches.
 type matchInput struct{ c, r, refC, refR []float64 }
 
-// order lists the pairs by a-b, ascending; of equal ones the earlier first.
+// order returns the pairs sorted by a-b, ascending; ties keep their order.
 func (matchInput) order(a, b []float64) []int {
 	at := make([]int, len(a))
 	for i := range at {
@@ -228,7 +230,7 @@ func NewDPO[F Float](c DPOConfig) (*DPO[F], error) {
 	return &DPO[F]{c: c, loss: loss}, nil
 }
 
-// Config is the configuration with its defaults filled in.
+// Config returns the configuration with its defaults filled in.
 func (d *DPO[F]) Config() DPOConfig { return d.c }
 
 // Close releases the compiled programs.
@@ -243,7 +245,7 @@ type DPOBatch[F Float] struct {
 	LenChosen, LenRejected []int
 }
 
-// DPOStats are means over pairs.
+// DPOStats holds means over pairs.
 type DPOStats struct {
 	Loss float64
 	// of the indicator r_c > r_r, strict: 0 while the policy is the reference
@@ -266,7 +268,7 @@ func (s DPOStats) Add(o DPOStats) DPOStats {
 		s.Pairs + o.Pairs}
 }
 
-// DPOResult is what a mini-batch of pairs gives.
+// DPOResult is the result of a mini-batch of pairs.
 type DPOResult[F Float] struct {
 	DPOStats
 	DChosen, DRejected []F // [n] d Loss/d sequence log-probability
@@ -313,7 +315,7 @@ func (d *DPO[F]) Step(b DPOBatch[F]) (DPOResult[F], error) {
 	if err != nil {
 		return res, err
 	}
-	at := d.matched(b)
+	at := d.matchPairs(b)
 	fill := func(name string, value func(i int) F) {
 		if in := prog.in[name]; in != nil { // sft reads one of them
 			clear(in)
@@ -353,9 +355,9 @@ func (d *DPO[F]) Step(b DPOBatch[F]) (DPOResult[F], error) {
 	return res, nil
 }
 
-// matched is the pair whose chosen, rejected, reference chosen and reference rejected are read
-// at each index: the pair itself, except in losses that sort.
-func (d *DPO[F]) matched(b DPOBatch[F]) (at [4][]int) {
+// matchPairs returns at each index the pair whose chosen, rejected, reference chosen and reference
+// rejected are read: the pair itself, except in losses that sort.
+func (d *DPO[F]) matchPairs(b DPOBatch[F]) (at [4][]int) {
 	if d.loss.match != nil {
 		wide := func(x []F) []float64 {
 			y := make([]float64, len(x))
@@ -375,7 +377,7 @@ func (d *DPO[F]) matched(b DPOBatch[F]) (at [4][]int) {
 	return [4][]int{own, own, own, own}
 }
 
-// stats are the rewards' figures, whatever the loss is.
+// stats computes the figures of the rewards, which do not depend on the loss.
 func (d *DPO[F]) stats(b DPOBatch[F]) (s DPOStats) {
 	n := float64(len(b.Chosen))
 	s.Pairs = len(b.Chosen)
@@ -390,6 +392,7 @@ func (d *DPO[F]) stats(b DPOBatch[F]) (s DPOStats) {
 	return s
 }
 
+// compile builds the loss over n pairs and its gradients.
 func (d *DPO[F]) compile(n int) (*program[F], error) {
 	g := dpoGraph{newExpr[F](), n, d.c}
 	loss := g.sum(g.mul(d.loss.build(g), g.input("weight", n)))

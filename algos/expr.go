@@ -23,6 +23,7 @@ type expr struct {
 	err    error
 }
 
+// newExpr returns an empty graph with elements of type F.
 func newExpr[F Float]() *expr {
 	e := &expr{g: G.NewGraph(), dt: tensor.Float64, byName: map[string]*G.Node{}}
 	if _, single := any(F(0)).(float32); single {
@@ -31,6 +32,7 @@ func newExpr[F Float]() *expr {
 	return e
 }
 
+// take returns n, and keeps the first error.
 func (e *expr) take(n *G.Node, err error) *G.Node {
 	if err != nil && e.err == nil {
 		e.err = err
@@ -38,7 +40,7 @@ func (e *expr) take(n *G.Node, err error) *G.Node {
 	return n
 }
 
-// input is the input of that name, made at its first use.
+// input returns the input of that name, created at its first use.
 func (e *expr) input(name string, shape ...int) *G.Node {
 	n, ok := e.byName[name]
 	if !ok {
@@ -49,7 +51,7 @@ func (e *expr) input(name string, shape ...int) *G.Node {
 	return n
 }
 
-// num is a scalar constant.
+// num returns a scalar constant.
 func (e *expr) num(v float64) *G.Node {
 	if e.dt == tensor.Float32 {
 		return G.NewConstant(float32(v))
@@ -57,7 +59,7 @@ func (e *expr) num(v float64) *G.Node {
 	return G.NewConstant(v)
 }
 
-// apply is op at in, an elementwise operator of this package.
+// apply applies op, an elementwise operator of this package, to in.
 func (e *expr) apply(op elementOp, in ...*G.Node) *G.Node {
 	if e.err != nil {
 		return nil
@@ -65,6 +67,7 @@ func (e *expr) apply(op elementOp, in ...*G.Node) *G.Node {
 	return e.take(G.ApplyOp(op, in...))
 }
 
+// bin applies a binary operation of Gorgonia, unless an error has occurred.
 func (e *expr) bin(f func(a, b *G.Node) (*G.Node, error), a, b *G.Node) *G.Node {
 	if e.err != nil {
 		return nil
@@ -72,6 +75,7 @@ func (e *expr) bin(f func(a, b *G.Node) (*G.Node, error), a, b *G.Node) *G.Node 
 	return e.take(f(a, b))
 }
 
+// un applies a unary operation of Gorgonia, unless an error has occurred.
 func (e *expr) un(f func(a *G.Node) (*G.Node, error), a *G.Node) *G.Node {
 	if e.err != nil {
 		return nil
@@ -93,7 +97,7 @@ func (e *expr) stop(a *G.Node) *G.Node   { return e.apply(stopOp, a) }
 
 func (e *expr) clamp(a *G.Node, lo, hi float64) *G.Node { return e.apply(clampOp(lo, hi), a) }
 
-// sum adds up everything; rows adds up each row of a matrix: [B,T] to [B].
+// sum sums all elements; rows sums each row of a matrix: [B,T] to [B].
 func (e *expr) sum(a *G.Node) *G.Node {
 	return e.un(func(a *G.Node) (*G.Node, error) { return G.Sum(a) }, a)
 }
@@ -104,6 +108,7 @@ func (e *expr) rows(a *G.Node) *G.Node {
 // addRow adds one value b [B] to each row of a [B,T].
 func (e *expr) addRow(a, b *G.Node) *G.Node { return e.broadcast(G.BroadcastAdd, a, b) }
 
+// broadcast applies f to a [B,T] and to b [B], repeated along rows.
 func (e *expr) broadcast(f func(a, b *G.Node, left, right []byte) (*G.Node, error), a, b *G.Node) *G.Node {
 	return e.bin(func(a, b *G.Node) (*G.Node, error) { return f(a, b, nil, []byte{1}) }, a, b)
 }
@@ -156,8 +161,8 @@ func compile[F Float](e *expr, cost *G.Node, wrt []string,
 	return p, nil
 }
 
-// run evaluates everything for the present inputs. (RunAll without Reset would
-// return the previous results.)
+// run evaluates everything for the present inputs. (RunAll without Reset would return the previous
+// results.)
 func (p *program[F]) run() error {
 	err := p.vm.RunAll()
 	p.vm.Reset()
@@ -167,7 +172,7 @@ func (p *program[F]) run() error {
 	return nil
 }
 
-// get is a named output, nil when the graph has none of that name.
+// get returns a named output, or nil if the graph has none of that name.
 func (p *program[F]) get(name string) []F {
 	v, ok := p.out[name]
 	if !ok {
@@ -182,7 +187,7 @@ func (p *program[F]) get(name string) []F {
 	panic(fmt.Sprintf("algos: output %q has elements of type %T", name, (*v).Data()))
 }
 
-// scalar is a named output of one element, 0 when the graph has none.
+// scalar returns a named output of one element, or 0 if the graph has none.
 func (p *program[F]) scalar(name string) float64 {
 	if v := p.get(name); v != nil {
 		return float64(v[0])
@@ -190,8 +195,8 @@ func (p *program[F]) scalar(name string) float64 {
 	return 0
 }
 
-// cache keeps the programs compiled last, by shape and variant. Compiling takes
-// about a millisecond, and a program keeps its intermediate values: so few are kept.
+// cache holds the programs compiled last, by shape and variant. Compiling takes about a
+// millisecond, and a program holds memory for its intermediate values, so the cache is small.
 type cache[K comparable, F Float] struct {
 	byKey map[K]*program[F]
 	order []K // oldest first
@@ -199,6 +204,7 @@ type cache[K comparable, F Float] struct {
 
 const cacheSize = 8
 
+// get returns the program of key, and builds it if it is missing.
 func (c *cache[K, F]) get(key K, build func() (*program[F], error)) (*program[F], error) {
 	if p, ok := c.byKey[key]; ok {
 		return p, nil
@@ -221,6 +227,7 @@ func (c *cache[K, F]) get(key K, build func() (*program[F], error)) (*program[F]
 	return p, err
 }
 
+// close releases all programs.
 func (c *cache[K, F]) close() error {
 	var errs []error
 	for _, key := range c.order {

@@ -9,15 +9,15 @@ import (
 	G "gorgonia.org/gorgonia"
 )
 
-// GroupSpread is the group term of GRGC's discriminator loss (arXiv 2609.39757): it
-// draws the scores of one prompt's N responses, sorted, towards the quantiles of a
-// standard normal distribution around their mean,
+// GroupSpread is the group term of GRGC's discriminator loss (arXiv 2609.39757): it pulls the
+// sorted scores of one prompt's N responses towards the quantiles of a standard normal distribution
+// around their mean,
 //
 //	L = mean over groups of 1/N sum_j (r_(j) - mean - q_j)^2,   q_j = Phi^-1((j-0.5)/N)
 //
-// with r_(j) the j-th smallest score. The gradient goes through the present order,
-// and through the mean. Bradley-Terry alone is smallest, at a given mean score, where a
-// group has no spread at all (softplus is convex); with the term it is not.
+// with r_(j) the j-th smallest score. The gradient is taken at the present order, and also through
+// the mean. At a given mean score, Bradley-Terry alone is smallest without any spread in a group
+// (softplus is convex); with the term it is not.
 //
 // It is not safe for concurrent use.
 type GroupSpread[F Float] struct {
@@ -27,10 +27,10 @@ type GroupSpread[F Float] struct {
 // Close releases the compiled programs.
 func (g *GroupSpread[F]) Close() error { return g.cached.close() }
 
-// Step is the term's value, before its weight in the loss, and weight times its
-// gradient by each score. groupS names each score's group; a negative one leaves the
-// score out, and then it does not matter, not even a NaN. Equal scores take their
-// places in the order given. Errors wrap ErrShape or ErrNotFinite.
+// Step computes the term's value, before its weight in the loss, and weight times its gradient with
+// respect to each score [S]. groupS names each score's group; a negative group leaves the score
+// out, and then even a NaN does not matter. Ties are ordered as given. Errors wrap ErrShape or
+// ErrNotFinite.
 func (g *GroupSpread[F]) Step(scoreS []F, groupS []int,
 	weight float64) (term float64, dScoreS []F, err error) {
 	if len(groupS) != len(scoreS) {
@@ -100,8 +100,8 @@ func (g *GroupSpread[F]) Step(scoreS []F, groupS []int,
 	return term, dScoreS, nil
 }
 
-// compileGroupSpread is the term over B sorted groups of at most N scores. average is 1/n
-// on a group's own entries, share the weight of each entry in the sum.
+// compileGroupSpread builds the term over B sorted groups of at most N scores. average is 1/n on a
+// group's own entries, share the weight of each entry in the sum.
 func compileGroupSpread[F Float](B, N int) (*program[F], error) {
 	e := newExpr[F]()
 	score := e.input("score", B, N)
@@ -111,11 +111,11 @@ func compileGroupSpread[F Float](B, N int) (*program[F], error) {
 	return compile[F](e, term, []string{"score"}, map[string]*G.Node{"term": term})
 }
 
-// NormalQuantile is Phi^-1(p), the value below which a standard normal variable
-// falls with probability p, in (0, 1).
+// NormalQuantile returns Phi^-1(p), the value below which a standard normal variable falls with
+// probability p, in (0, 1).
 func NormalQuantile(p float64) float64 { return math.Sqrt2 * math.Erfinv(2*p-1) }
 
-// powerOfTwo is n rounded up to one.
+// powerOfTwo returns n rounded up to a power of two.
 func powerOfTwo(n int) int {
 	p := 1
 	for p < n {

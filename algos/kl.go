@@ -41,33 +41,33 @@ var (
 	}
 )
 
-// klEstimators: the names of the literature (Schulman, "Approximating KL
-// divergence", 2020: k1, k2, k3) and those that run scripts use.
+// klEstimators maps the names of the literature (Schulman, "Approximating KL divergence", 2020: k1,
+// k2, k3) and of verl's run scripts.
 var klEstimators = map[string]klEstimator{
 	"k1": k1, "kl": k1, "abs": kAbs, "k2": k2, "mse": k2, "k3": k3, "low_var_kl": k3,
-	"k1+": straight(k1), "kl+": straight(k1), "abs+": straight(kAbs),
-	"k2+": k2, "mse+": k2, "k3+": straight(k3), "low_var_kl+": straight(k3),
+	"k1+": withK2Gradient(k1), "kl+": withK2Gradient(k1), "abs+": withK2Gradient(kAbs),
+	"k2+": k2, "mse+": k2, "k3+": withK2Gradient(k3), "low_var_kl+": withK2Gradient(k3),
 }
 
-// straight keeps k's value and takes k2's gradient, which is the gradient of
-// the true divergence in expectation: k2 - sg(k2) + sg(k).
-func straight(k klEstimator) klEstimator {
+// withK2Gradient returns an estimator with the value of k and the gradient of k2, which is in
+// expectation the gradient of the true divergence: k2 - sg(k2) + sg(k).
+func withK2Gradient(k klEstimator) klEstimator {
 	return klEstimator{value: k.value, graph: func(e *expr, d *G.Node) *G.Node {
 		g := k2.graph(e, d)
 		return e.add(e.sub(g, e.stop(g)), e.stop(k.graph(e, d)))
 	}}
 }
 
-// KLNames lists the estimators of the KL divergence. A trailing + keeps the
-// value and takes k2's gradient. KLFull is none of them.
+// KLNames returns the names of the estimators of the KL divergence. A trailing + keeps the value
+// and takes k2's gradient. KLFull is not one of them.
 func KLNames() []string { return names(klEstimators) }
 
-// KLFull is the exact divergence at each token, summed over the vocabulary, in the place of an
+// KLFull selects the exact divergence at each token, summed over the vocabulary, instead of an
 // estimate from the sampled token: PolicyBatch.KL.
 const KLFull = "full"
 
-// KLPenalty is the estimator's value for each token, without gradient: kl[i]
-// from logp[i] and ref[i] (natural logarithms). It is what goes into a reward.
+// KLPenalty returns the estimator's value for each token, without gradient: kl[i] from logp[i] and
+// ref[i] (natural logarithms). A reward subtracts it.
 func KLPenalty(name string, logp, ref []float64) ([]float64, error) {
 	k, err := lookup("KL estimator", name, klEstimators)
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"gorgonia.org/tensor"
 )
 
-// elementOp is an operator that Gorgonia lacks or has only approximately
-// (its softplus is cut at 16, its sigmoid at 19, which costs 8.5e-9 and 5.6e-9; its
-// Min and Max take no scalar bound). It computes
+// elementOp is an elementwise operator that Gorgonia lacks or has only approximately (its softplus
+// is cut at 16, its sigmoid at 19, which costs 8.5e-9 and 5.6e-9; its Min and Max take no scalar
+// bound). It computes
 //
 //	out[i] = f(a[i], b[i])        b absent when arity is 1
 //
@@ -51,6 +51,7 @@ func (o elementOp) InferShape(in ...G.DimSizer) (tensor.Shape, error) {
 	return a.Clone(), nil
 }
 
+// Do computes the operator on a copy of the first input.
 func (o elementOp) Do(in ...G.Value) (G.Value, error) {
 	out, err := G.CloneValue(in[0])
 	if err != nil {
@@ -106,8 +107,8 @@ func (o elementOp) SymDiff(in G.Nodes, _, grad *G.Node) (G.Nodes, error) {
 	return o.diff(in, grad)
 }
 
-// scaled is the chain rule for one input: grad * by(in[0], in[1]).
-func scaled(grad *G.Node, by elementOp, in ...*G.Node) (*G.Node, error) {
+// scaleGrad applies the chain rule for one input: grad * by(in[0], in[1]).
+func scaleGrad(grad *G.Node, by elementOp, in ...*G.Node) (*G.Node, error) {
 	d, err := G.ApplyOp(by, in...)
 	if err != nil {
 		return nil, err
@@ -115,27 +116,28 @@ func scaled(grad *G.Node, by elementOp, in ...*G.Node) (*G.Node, error) {
 	return G.HadamardProd(grad, d)
 }
 
-// unary is an operator of one input whose derivative is the operator by.
+// unary returns an operator of one input whose derivative is the operator by.
 func unary(name string, f func(float64) float64, by elementOp) elementOp {
 	return elementOp{name, 1, func(a, _ float64) float64 { return f(a) },
 		func(in G.Nodes, grad *G.Node) (G.Nodes, error) {
-			g, err := scaled(grad, by, in[0])
+			g, err := scaleGrad(grad, by, in[0])
 			return G.Nodes{g}, err
 		}}
 }
 
-// binary is an operator of two inputs whose derivatives are da and db.
+// binary returns an operator of two inputs whose derivatives are da and db.
 func binary(name string, f func(a, b float64) float64, da, db elementOp) elementOp {
 	return elementOp{name, 2, f, func(in G.Nodes, grad *G.Node) (G.Nodes, error) {
-		ga, err := scaled(grad, da, in...)
+		ga, err := scaleGrad(grad, da, in...)
 		if err != nil {
 			return nil, err
 		}
-		gb, err := scaled(grad, db, in...)
+		gb, err := scaleGrad(grad, db, in...)
 		return G.Nodes{ga, gb}, err
 	}}
 }
 
+// indicator converts a bool to 1 or 0.
 func indicator(is bool) float64 {
 	if is {
 		return 1
@@ -143,7 +145,7 @@ func indicator(is bool) float64 {
 	return 0
 }
 
-// sigmoid is 1/(1+exp(-x)) without overflow or loss at either end.
+// sigmoid returns 1/(1+exp(-x)) without overflow or loss of precision at either end.
 func sigmoid(x float64) float64 {
 	if x >= 0 {
 		return 1 / (1 + math.Exp(-x))
@@ -152,7 +154,7 @@ func sigmoid(x float64) float64 {
 	return e / (1 + e)
 }
 
-// softplus is log(1+exp(x)), exact to rounding for every x.
+// softplus returns log(1+exp(x)), exact to rounding for every x.
 func softplus(x float64) float64 {
 	return max(x, 0) + math.Log1p(math.Exp(-math.Abs(x)))
 }
@@ -161,7 +163,7 @@ var (
 	// stopOp is the identity whose gradient is nothing: sg(x).
 	stopOp = elementOp{"stop", 1, func(a, _ float64) float64 { return a }, nil}
 
-	// greaterOp and its kin are 1 where the relation holds, else 0.
+	// greaterOp and the others compute 1 where the relation holds, else 0.
 	greaterOp = elementOp{"greater", 2, func(a, b float64) float64 { return indicator(a > b) }, nil}
 	lessOp    = elementOp{"less", 2, func(a, b float64) float64 { return indicator(a < b) }, nil}
 	notLessOp = elementOp{"notLess", 2, func(a, b float64) float64 { return indicator(a >= b) },
@@ -189,8 +191,8 @@ var (
 		nil}
 )
 
-// clampOp is min(max(x, lo), hi); its derivative is 1 where lo <= x <= hi, ends
-// included, else 0.
+// clampOp computes min(max(x, lo), hi); its derivative is 1 where lo <= x <= hi, ends included,
+// else 0.
 func clampOp(lo, hi float64) elementOp {
 	bounds := fmt.Sprintf("[%g,%g]", lo, hi)
 	inside := elementOp{"inside" + bounds, 1,
@@ -198,14 +200,14 @@ func clampOp(lo, hi float64) elementOp {
 	return unary("clamp"+bounds, func(a float64) float64 { return min(max(a, lo), hi) }, inside)
 }
 
-// outsideOp is 1 where x < lo or x > hi, else 0.
-func outsideOp(lo, hi float64) elementOp {
+// exceedsOp computes 1 where x < lo or x > hi, else 0.
+func exceedsOp(lo, hi float64) elementOp {
 	return elementOp{fmt.Sprintf("outside[%g,%g]", lo, hi), 1,
 		func(a, _ float64) float64 { return indicator(a < lo || a > hi) }, nil}
 }
 
-// dualLimitOp is the dual clip's ceiling on the loss, from the advantage:
-// -A c where A < 0, no limit elsewhere.
+// dualLimitOp computes the dual clip's ceiling on the loss from the advantage A: -A c where A < 0,
+// no limit elsewhere.
 func dualLimitOp(c float64) elementOp {
 	return elementOp{fmt.Sprintf("dualLimit[%g]", c), 1, func(a, _ float64) float64 {
 		if a < 0 {

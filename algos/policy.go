@@ -23,7 +23,7 @@ type PolicyConfig struct {
 	Agg string
 
 	// rows of one episode (PolicyBatch.Turns and Tokens) are one sequence for the aggregations by
-	// sequence, as chunks of one thought are; ratios stay those of rows
+	// sequence, as for chunks of one thought; ratios are still by row
 	ByEpisode bool
 
 	KLCoef float64 // beta of the KL term, >= 0; default 0: no such term
@@ -40,7 +40,7 @@ type surrogate struct {
 	lower   *G.Node // [B,T], 1 where the dual clip (geo_mean: the clip for A<0) counts
 }
 
-// policyLoss is one named loss: its graph and what it reads.
+// policyLoss is one named loss: its graph and its inputs.
 type policyLoss struct {
 	build              func(policyGraph) surrogate
 	needsOld, needsAdv bool
@@ -69,11 +69,11 @@ var policyLosses = map[string]policyLoss{
 	"sft": {build: sft, clipLow: .2, clipHigh: .2},
 }
 
-// PolicyLossNames lists the policy losses, "sft" (cross entropy on given
-// tokens) among them.
+// PolicyLossNames returns the names of the policy losses, "sft" (cross entropy on given tokens)
+// among them.
 func PolicyLossNames() []string { return names(policyLosses) }
 
-// policyGraph is what the losses are built from.
+// policyGraph provides the terms of which losses are built.
 type policyGraph struct {
 	*expr
 	B, T int
@@ -86,23 +86,22 @@ func (g policyGraph) adv() *G.Node           { return g.bt("adv") }
 func (g policyGraph) mask() *G.Node          { return g.bt("mask") }
 func (g policyGraph) logRatio() *G.Node      { return g.sub(g.logp(), g.bt("old")) }
 
-// ratio is r = exp(logp-old), the exponent clamped to +-20.
+// ratio returns r = exp(logp-old), the exponent clamped to +-20.
 func (g policyGraph) ratio() *G.Node { return g.exp(g.clamp(g.logRatio(), -20, 20)) }
 
 func (g policyGraph) clip(r *G.Node) *G.Node { return g.clamp(r, 1-g.c.ClipLow, 1+g.c.ClipHigh) }
 
-// pessimist is max(-A r, -A clip(r, 1-el, 1+eh)): the worse of the two.
-func (g policyGraph) pessimist(r *G.Node) surrogate {
+// clippedSurrogate returns max(-A r, -A clip(r, 1-el, 1+eh)): the larger, pessimistic loss.
+func (g policyGraph) clippedSurrogate(r *G.Node) surrogate {
 	cost := g.neg(g.adv())
 	free, clipped := g.mul(cost, r), g.mul(cost, g.clip(r))
 	return surrogate{tokens: g.max(free, clipped), clipped: g.apply(greaterOp, clipped, free)}
 }
 
-// ppo is PPO's clipped surrogate (arXiv 1707.06347, eq. 7) with the dual clip
-// min(., -A c) where A < 0 (arXiv 1912.09729). DAPO (arXiv 2503.14476, eq. 10) is the same with
-// 1+eh above 1+el.
+// ppo builds PPO's clipped surrogate (arXiv 1707.06347, eq. 7) with the dual clip min(., -A c)
+// where A < 0 (arXiv 1912.09729). DAPO (arXiv 2503.14476, eq. 10) is the same with 1+eh above 1+el.
 func ppo(g policyGraph) surrogate {
-	s := g.pessimist(g.ratio())
+	s := g.clippedSurrogate(g.ratio())
 	if math.IsInf(g.c.ClipC, 1) {
 		return s
 	}
@@ -112,10 +111,9 @@ func ppo(g policyGraph) surrogate {
 	return s
 }
 
-// gspo is Group Sequence Policy Optimization (arXiv 2507.18071, eq. 5
-// and 7; eq. 13 for gspo_token, which differs only in that A may vary along a row): one
-// length-normalised ratio for the whole sequence, whose gradient reaches every
-// token.
+// gspo builds Group Sequence Policy Optimization (arXiv 2507.18071, eq. 5 and 7; eq. 13 for
+// gspo_token, which differs only in that A may vary along a row): one length-normalised ratio for
+// the whole sequence, whose gradient reaches every token.
 //
 //	l       = sum_t mask*(logp-old) / max(sum_t mask, 1)
 //	log s_t = min(logp - sg(logp) + sg(l), 10)
@@ -123,21 +121,21 @@ func ppo(g policyGraph) surrogate {
 func gspo(g policyGraph) surrogate {
 	l := turnMean(g.expr, g.logRatio(), g.mask())
 	logS := g.addRow(g.sub(g.logp(), g.stop(g.logp())), g.stop(l))
-	return g.pessimist(g.exp(g.clamp(logS, math.Inf(-1), 10)))
+	return g.clippedSurrogate(g.exp(g.clamp(logS, math.Inf(-1), 10)))
 }
 
-// cispo is -sg(clip(r, 1-el, 1+eh)) A logp (MiniMax-M1, arXiv 2506.13585).
+// cispo builds -sg(clip(r, 1-el, 1+eh)) A logp (MiniMax-M1, arXiv 2506.13585).
 func cispo(g policyGraph) surrogate {
 	r := g.ratio()
 	w := g.mul(g.stop(g.clip(r)), g.adv())
 	return surrogate{
 		tokens:  g.neg(g.mul(w, g.logp())),
-		clipped: g.apply(outsideOp(1-g.c.ClipLow, 1+g.c.ClipHigh), r),
+		clipped: g.apply(exceedsOp(1-g.c.ClipLow, 1+g.c.ClipHigh), r),
 	}
 }
 
-// sapo is -A sigmoid(tau (r-1)) 4/tau (arXiv 2511.20347): a soft gate in the
-// place of the clip, tau by the advantage's sign.
+// sapo builds -A sigmoid(tau (r-1)) 4/tau (arXiv 2511.20347): a soft gate instead of the clip, with
+// tau chosen by the advantage's sign.
 func sapo(g policyGraph) surrogate {
 	positive := g.apply(positiveOp, g.adv())
 	tau := g.add(g.mul(positive, g.num(g.c.TauPos-g.c.TauNeg)), g.num(g.c.TauNeg))
@@ -145,7 +143,7 @@ func sapo(g policyGraph) surrogate {
 	return surrogate{tokens: g.neg(g.mul(g.adv(), g.div(g.mul(gate, g.num(4)), tau)))}
 }
 
-// geoMean is Geometric-Mean Policy Optimization (GMPO, arXiv 2507.20673):
+// geoMean builds Geometric-Mean Policy Optimization (GMPO, arXiv 2507.20673):
 //
 //	l_t  = sign(A) min(sign(A)(logp-old), sign(A) clamp(logp-old, -el, eh))
 //	loss = -mean(A) exp(mean_t l_t)            one a row
@@ -154,7 +152,7 @@ func geoMean(g policyGraph) surrogate {
 	clamped := g.clamp(l, -g.c.ClipLow, g.c.ClipHigh)
 	l1 := g.mul(sign, g.min(g.mul(sign, l), g.mul(sign, clamped)))
 	ratio := g.exp(rowMean(g.expr, l1, g.mask()))
-	outside := g.apply(outsideOp(-g.c.ClipLow, g.c.ClipHigh), l)
+	outside := g.apply(exceedsOp(-g.c.ClipLow, g.c.ClipHigh), l)
 	return surrogate{
 		rows:    g.neg(g.mul(rowMean(g.expr, g.adv(), g.mask()), ratio)),
 		clipped: g.mul(outside, g.apply(positiveOp, g.adv())),
@@ -162,13 +160,12 @@ func geoMean(g policyGraph) surrogate {
 	}
 }
 
-// gpg is -A logp, the plain policy gradient (arXiv 2504.02546).
+// gpg builds -A logp, the plain policy gradient (arXiv 2504.02546).
 func gpg(g policyGraph) surrogate {
 	return surrogate{tokens: g.neg(g.mul(g.adv(), g.logp()))}
 }
 
-// sft is -logp of the given tokens: cross entropy, SeqKD's objective
-// (arXiv 1606.07947).
+// sft builds -logp of the given tokens: cross entropy, SeqKD's objective (arXiv 1606.07947).
 func sft(g policyGraph) surrogate { return surrogate{tokens: g.neg(g.logp())} }
 
 // Policy computes one policy objective. It is not safe for concurrent use.
@@ -180,7 +177,7 @@ type Policy[F Float] struct {
 	cached cache[policyShape, F]
 }
 
-// policyShape is all that a compiled program depends on.
+// policyShape holds everything that a compiled program depends on.
 type policyShape struct {
 	B, T             int
 	kl, entropy, wts bool
@@ -252,7 +249,7 @@ func (p *Policy[F]) byTurns() bool {
 	return p.c.ByEpisode || aggregations[p.pgAgg].byTurns || aggregations[p.c.Agg].byTurns
 }
 
-// Config is the configuration with its defaults filled in.
+// Config returns the configuration with its defaults filled in.
 func (p *Policy[F]) Config() PolicyConfig { return p.c }
 
 // Close releases the compiled programs.
@@ -282,8 +279,8 @@ type PolicyBatch[F Float] struct {
 	Tokens []F
 }
 
-// PolicyStats are sums over a micro-batch: the figures of a mini-batch are
-// those of its micro-batches, added up (Add).
+// PolicyStats holds sums over a micro-batch. Added up (Add), the micro-batches' sums are the
+// mini-batch's.
 type PolicyStats struct {
 	Loss        float64 // PGLoss + KLCoef*KLLoss - EntropyCoef*EntropyLoss
 	PGLoss      float64 // aggregated policy loss
@@ -322,16 +319,16 @@ func (s PolicyStats) Add(o PolicyStats) PolicyStats {
 	return s
 }
 
-// ClipFrac is actor/pg_clipfrac: the masked share of clipped tokens.
+// ClipFrac returns actor/pg_clipfrac: the masked share of clipped tokens.
 func (s PolicyStats) ClipFrac() float64 { return s.ClipSum / (s.TokenSum + 1e-8) }
 
-// PPOKL is actor/ppo_kl: the masked mean of old - logp.
+// PPOKL returns actor/ppo_kl: the masked mean of old - logp.
 func (s PolicyStats) PPOKL() float64 { return s.PPOKLSum / (s.TokenSum + 1e-8) }
 
-// SeqClipFrac is the share of rows with a clipped token.
+// SeqClipFrac returns the share of rows with a clipped token.
 func (s PolicyStats) SeqClipFrac() float64 { return s.SeqClipped / (s.SeqSum + 1e-8) }
 
-// KLShare is actor/kl_share, |beta*kl| / (|pg| + |beta*kl|), 0 when both are 0.
+// KLShare returns actor/kl_share, |beta*kl| / (|pg| + |beta*kl|); 0 if both are 0.
 func (s PolicyStats) KLShare(beta float64) float64 {
 	kl := math.Abs(beta * s.KLLoss)
 	if kl == 0 {
@@ -348,9 +345,9 @@ type PolicyResult[F Float] struct {
 	DKL      []F // [B*T], d Loss/d KL; nil unless KLCoef is above 0 and KLType KLFull
 }
 
-// Step computes the loss and gradient contributions of one micro-batch under
-// the mini-batch's totals n. Summed over the micro-batches of a mini-batch,
-// they are the mini-batch's, however rows are packed (to rounding).
+// Step computes the loss and gradient contributions of one micro-batch under the mini-batch's
+// totals n. Summed over the micro-batches of a mini-batch, they are the mini-batch's loss and
+// gradient, however rows are packed (to rounding).
 //
 // Errors wrap ErrShape (lengths, a mask that is not 0 or 1, totals smaller
 // than this micro-batch's own) or ErrNotFinite (an input under the mask, or
@@ -452,7 +449,7 @@ func (p *Policy[F]) compile(s policyShape) (*program[F], error) {
 	return compile[F](g.expr, cost, wrt, read)
 }
 
-// fillNorms sets the row factors: coefficients by normalisers.
+// fillNorms sets the row factors of compile: coefficients divided by normalisers.
 func (p *Policy[F]) fillNorms(prog *program[F], b PolicyBatch[F], n Norm) error {
 	pgAgg, agg := p.aggregation(p.pgAgg), p.aggregation(p.c.Agg)
 	pg, err := pgAgg.divisor(p.pgAgg, n)
@@ -492,7 +489,7 @@ func (p *Policy[F]) fillNorms(prog *program[F], b PolicyBatch[F], n Norm) error 
 	return nil
 }
 
-// check refuses what does not fit, and counts the micro-batch's own totals.
+// check refuses batches that do not fit together, and counts the micro-batch's own totals.
 func (p *Policy[F]) check(b PolicyBatch[F], n Norm) (Norm, error) {
 	bad := func(format string, args ...any) (Norm, error) {
 		return Norm{}, fmt.Errorf("algos: policy loss %q: %s: %w", p.c.Loss,
@@ -549,7 +546,7 @@ func (p *Policy[F]) check(b PolicyBatch[F], n Norm) (Norm, error) {
 	return own, nil
 }
 
-// stats gathers the sums that metrics are made of.
+// stats computes the sums from which metrics are derived.
 func (p *Policy[F]) stats(prog *program[F], b PolicyBatch[F], own Norm) PolicyStats {
 	s := PolicyStats{
 		Loss: prog.scalar("loss"), PGLoss: prog.scalar("pg"), KLLoss: prog.scalar("kl"),
@@ -614,7 +611,7 @@ func fillMasked[F Float](dst, src, mask []F, masked F, name string, T int) error
 	return nil
 }
 
-// notFinite is the index of the first NaN or infinity, -1 if there is none.
+// notFinite returns the index of the first NaN or infinity, or -1.
 func notFinite[F Float](x []F) int {
 	for i, v := range x {
 		if d := float64(v); math.IsNaN(d) || math.IsInf(d, 0) {

@@ -5,16 +5,16 @@ import (
 	"math"
 )
 
-// Ranking is a listwise warm start of the student from scored answers: for each prompt, the cross
-// entropy of the student's distribution over the answers of its group against the scores' (ListNet,
-// Cao et al., ICML 2007):
+// Ranking returns a listwise loss for a warm start of the student from scored answers: for each
+// prompt, the cross entropy of the student's distribution over the answers of its group against the
+// scores' (ListNet, Cao et al., ICML 2007):
 //
 //	q    = softmax(score/tau)        over the group
 //	p    = softmax(sequence logp)    over the group
 //	loss = -1/groups * sum_groups sum_i q_i log p_i
 //
-// loss is at least the entropy of q. dSeqLogp [S] is its gradient by each sequence's
-// log-probability, (p - q)/groups: that of each of the answer's tokens. Errors wrap ErrConfig,
+// loss is at least the entropy of q. dSeqLogp [S] is its gradient with respect to each sequence's
+// log-probability, (p - q)/groups, which each of the answer's tokens has. Errors wrap ErrConfig,
 // ErrShape or ErrNotFinite.
 func Ranking(seqLogpS, scoreS []float64, group []int,
 	tau float64) (loss float64, dSeqLogpS []float64, err error) {
@@ -46,7 +46,7 @@ func Ranking(seqLogpS, scoreS []float64, group []int,
 	return loss, dSeqLogpS, nil
 }
 
-// logSoftmax is that of x/tau at some rows, without overflow.
+// logSoftmax returns the log-softmax of x/tau over the given rows, without overflow.
 func logSoftmax(x []float64, rows []int, tau float64) []float64 {
 	out, top, sum := make([]float64, len(rows)), math.Inf(-1), 0.0
 	for _, s := range rows {
@@ -62,7 +62,8 @@ func logSoftmax(x []float64, rows []int, tau float64) []float64 {
 	return out
 }
 
-// AnnealTau moves the temperature of Ranking linearly from 1 at step 0 to 0.1 at the last of steps.
+// AnnealTau returns the temperature of Ranking, which falls linearly from 1 at step 0 to 0.1 at the
+// last of steps.
 func AnnealTau(step, steps int) float64 {
 	if steps < 2 {
 		return .1

@@ -5,9 +5,8 @@ import (
 	"math"
 )
 
-// ScoreReg keeps the scores of the critic within bounds before they become
-// rewards. (Its third form, L2 on the scores, belongs to the critic's loss:
-// DiscConfig.) The zero value does nothing.
+// ScoreReg bounds the discriminator's scores before they become rewards. (L2 on the scores belongs
+// to the discriminator's loss: DiscConfig.) The zero value does nothing.
 type ScoreReg struct {
 	ClipAbs float64 // scores are clipped to +-ClipAbs; 0: not clipped
 }
@@ -32,8 +31,8 @@ type Overlong struct {
 	Factor float64 // f, the punishment at L
 }
 
-// Penalty is what to add to the score of a response of n tokens:
-// min(-(n-(L-buf))/buf*f, 0).
+// Penalty returns the number to add to the score of a response of n tokens: min(-(n-(L-buf))/buf*f,
+// 0).
 func (o Overlong) Penalty(n int) float64 {
 	if o.Buffer <= 0 {
 		return 0
@@ -45,10 +44,10 @@ func (o Overlong) Penalty(n int) float64 {
 //
 //	r_t = score_t - beta*KL(old, ref)_t
 //
-// with the score on the last response token. It returns the token rewards
-// [S][T], their sums [S] (the scores of an outcome estimator), and the mean over
-// responses of each one's masked mean KL, which an AdaptiveKL takes. A KL
-// under a zero mask does not count, not even a NaN. Errors wrap ErrUnknownName or ErrShape.
+// with the score on the last response token. It returns the token rewards [S][T], their sums [S]
+// (the scores of an outcome estimator), and the mean over responses of the masked mean KL, which an
+// AdaptiveKL takes. A KL under a zero mask does not count, not even a NaN. Errors wrap
+// ErrUnknownName or ErrShape.
 func KLInReward(name string, beta float64, scoreS []float64, oldST, refST,
 	maskST [][]float64) (rewardST [][]float64, sumS []float64, kl float64, err error) {
 	if len(oldST) != len(scoreS) || len(refST) != len(scoreS) || len(maskST) != len(scoreS) ||
@@ -66,7 +65,7 @@ func KLInReward(name string, beta float64, scoreS []float64, oldST, refST,
 	return SubtractKL(beta, scoreS, klST, maskST)
 }
 
-// SubtractKL is KLInReward of divergences klST [S][T] that are known, as the exact ones are.
+// SubtractKL computes KLInReward from given divergences klST [S][T], such as exact ones.
 func SubtractKL(beta float64, scoreS []float64, klST, maskST [][]float64) (rewardST [][]float64,
 	sumS []float64, kl float64, err error) {
 	if len(klST) != len(scoreS) || len(maskST) != len(scoreS) || len(scoreS) == 0 {
@@ -104,11 +103,10 @@ func SubtractKL(beta float64, scoreS []float64, klST, maskST [][]float64) (rewar
 	return rewardST, sumS, kl, nil
 }
 
-// KeepGroups marks the responses whose group's scores differ: DAPO's dynamic
-// sampling (arXiv 2503.14476, section 3.2) drops the others and samples new
-// prompts in their place. A group is dropped when its largest and smallest
-// score are at most spread apart; 0 drops exact ties only. It returns keep [S]
-// and the share of groups without variance, adv/zero_var_groups_frac.
+// KeepGroups marks the responses whose group's scores differ: DAPO's dynamic sampling (arXiv
+// 2503.14476, section 3.2) drops the others and samples new prompts instead. A group is dropped if
+// its largest and smallest score differ by at most spread; 0 drops exact ties only. It returns keep
+// [S] and the share of groups without variance, adv/zero_var_groups_frac.
 func KeepGroups(scoreS []float64, groupS []int,
 	spread float64) (keep []bool, dropped float64, err error) {
 	if len(scoreS) != len(groupS) {
@@ -136,17 +134,17 @@ func KeepGroups(scoreS []float64, groupS []int,
 	return keep, dropped, nil
 }
 
-// rolloutLevels: over what the ratio of trainer to sampler is taken.
+// rolloutLevels maps a level of RolloutWeights to whether its ratio is over the sequence.
 var rolloutLevels = map[string]bool{"token": false, "sequence": true}
 
-// RolloutLevels lists the levels of RolloutWeights.
+// RolloutLevels returns the levels of RolloutWeights.
 func RolloutLevels() []string { return names(rolloutLevels) }
 
-// RolloutWeights are truncated importance weights between the trainer's
-// log-probabilities old and the sampler's own, for samplers that do not share the
-// trainer's kernels: min(exp(clamp(old-rollout, +-20)), limit) for each token, or with
-// the sum over the row's response tokens for each sequence. [B*T], 1 where the mask is
-// 0. Errors wrap ErrUnknownName, ErrConfig or ErrShape.
+// RolloutWeights returns truncated importance weights [B*T] between the trainer's log-probabilities
+// old and the sampler's own, for samplers that do not share the trainer's kernels:
+// min(exp(clamp(old-rollout, +-20)), limit) for each token or, with the sum over the row's response
+// tokens, for each sequence; 1 where the mask is 0. Errors wrap ErrUnknownName, ErrConfig or
+// ErrShape.
 func RolloutWeights[F Float](level string, limit float64, B, T int, old, rollout,
 	mask []F) ([]F, error) {
 	sequence, err := lookup("rollout correction level", level, rolloutLevels)

@@ -6,28 +6,28 @@ import (
 	"slices"
 )
 
-// Branch says where an answer of a tree begins. A tree's first answer begins at the prompt, every
-// other behind the first At tokens of answer Parent, which it shares. Its own tokens are those
-// behind At, the ones that were sampled for it.
+// Branch is the place where an answer of a tree begins. A tree's first answer begins at the prompt;
+// any other answer begins with the first At tokens of answer Parent, which it shares. Its own
+// tokens are the tokens after At, which were sampled for it.
 type Branch struct {
 	Tree   int // number of the tree; trees of one prompt have different ones
-	Parent int // the answer that sampled token At-1, or with At 0 the tree's first; -1: a first one
+	Parent int // answer that sampled token At-1; with At 0 the tree's first; -1: none
 	At     int
 }
 
 // Node is a run of tokens between two branch points of a tree.
 type Node struct {
-	Answer   int // that sampled it
+	Answer   int // the answer that sampled it
 	From, To int // its tokens, as positions in the answer
 	Parent   int // the node before it, as an index; -1: the prompt
-	// Leaves are the answers that the node is part of, ascending: Answer, and all that branched off
-	// behind it.
+	// Leaves holds the answers that the node is part of, ascending: Answer, and all answers that
+	// branched off after it.
 	Leaves []int
 }
 
-// checkBranches refuses answers that make no trees: an answer comes behind the one that it
-// continues, which has sampled the tokens before the branch point and more. lens [S] are the
-// answers' own tokens.
+// checkBranches refuses answers that are not trees: an answer must come after the answer that it
+// continues, which must have sampled the token before the branch point and at least one more. lens
+// [S] holds the answers' own tokens.
 func checkBranches(branches []Branch, lens []int) error {
 	first := map[int]int{} // of each tree
 	for s, b := range branches {
@@ -55,7 +55,7 @@ func checkBranches(branches []Branch, lens []int) error {
 }
 
 // Nodes cuts the answers of trees into nodes, answer by answer, each in the order of its tokens.
-// lens [S] are the answers' own tokens. Errors wrap ErrShape.
+// lens [S] holds the numbers of the answers' own tokens. Errors wrap ErrShape.
 func Nodes(branches []Branch, lens []int) ([]Node, error) {
 	if len(lens) != len(branches) {
 		return nil, fmt.Errorf("algos: trees: %d branches, %d lengths: %w", len(branches),
@@ -104,10 +104,10 @@ func Nodes(branches []Branch, lens []int) ([]Node, error) {
 	return nodes, nil
 }
 
-// meanOf is the mean of x at the given places.
+// meanOf returns the mean of x at the given places.
 func meanOf(x []float64, at []int) float64 { return laneSum(pick(x, at)) / float64(len(at)) }
 
-// NodeValues are the mean scores [N] of the answers under each node.
+// NodeValues returns the mean score of the answers under each node [N].
 func NodeValues(nodes []Node, scores []float64) []float64 {
 	out := make([]float64, len(nodes))
 	for k, n := range nodes {
@@ -116,7 +116,7 @@ func NodeValues(nodes []Node, scores []float64) []float64 {
 	return out
 }
 
-// lens are the answers' own tokens.
+// lens returns the answers' numbers of own tokens [S].
 func (in AdvantageInput) lens() []int {
 	lens := make([]int, len(in.Mask))
 	for s, mask := range in.Mask {
@@ -127,8 +127,8 @@ func (in AdvantageInput) lens() []int {
 	return lens
 }
 
-// byNode gives every token of a node the value that f has for the node.
-func byNode(c AdvantageConfig, in AdvantageInput,
+// nodeAdvantages sets the advantage of every token to its node's value, computed by f.
+func nodeAdvantages(c AdvantageConfig, in AdvantageInput,
 	f func(nodes []Node) []float64) ([][]float64, error) {
 	if in.Branches == nil {
 		return nil, fmt.Errorf("algos: advantage estimator %q: needs the branches of trees: use grpo for answers that do not branch: %w", c.Name, ErrShape)
@@ -151,11 +151,11 @@ func byNode(c AdvantageConfig, in AdvantageInput,
 	return advST, nil
 }
 
-// treeGRPO is Tree-GRPO's advantage (arXiv 2509.21240), of each token once: an answer has the sum
-// of its z within its tree and its z among all answers to the prompt, and a node the sum over the
-// answers that it is part of. The source trains every answer's whole path, which has the same
-// gradient at ratio 1. An answer alone in its tree has no z there: 0, where the source has its
-// score.
+// treeGRPO computes Tree-GRPO's advantage (arXiv 2509.21240), with each token counted once: an
+// answer has the sum of its z within its tree and its z among all answers to the prompt, and a node
+// the sum over the answers that it is part of. The source trains every answer's whole path, which
+// has the same gradient at ratio 1. An answer alone in its tree has z = 0 there, where the source
+// has its score.
 func treeGRPO(c AdvantageConfig, in AdvantageInput, groups [][]int) ([][]float64, error) {
 	advS, err := grpo(c, in, groups)
 	if err != nil {
@@ -173,7 +173,7 @@ func treeGRPO(c AdvantageConfig, in AdvantageInput, groups [][]int) ([][]float64
 			}
 		}
 	}
-	return byNode(c, in, func(nodes []Node) []float64 {
+	return nodeAdvantages(c, in, func(nodes []Node) []float64 {
 		out := make([]float64, len(nodes))
 		for k, n := range nodes {
 			out[k] = laneSum(pick(advS, n.Leaves))
@@ -182,7 +182,7 @@ func treeGRPO(c AdvantageConfig, in AdvantageInput, groups [][]int) ([][]float64
 	})
 }
 
-// trees are the answers of each tree.
+// trees returns the answers of each tree.
 func (in AdvantageInput) trees() [][]int {
 	of := make([]int, len(in.Branches))
 	for s, b := range in.Branches {
@@ -191,13 +191,12 @@ func (in AdvantageInput) trees() [][]int {
 	return groupRows(of)
 }
 
-// treeNode is TreeRL's advantage (arXiv 2506.11902): how much better the answers of a
-// node are than all to the prompt, and than those of the node before it,
+// treeNode computes TreeRL's advantage (arXiv 2506.11902): how much better the answers of a node
+// are than all answers to the prompt, and than the answers of the node before it,
 //
 //	((V(n) - V(root)) + (V(n) - V(parent))) / sqrt(leaves of n)
 //
-// with V the mean score of the leaves, the answers of a node. The trees of a prompt have one root,
-// the prompt.
+// with V the mean score of the leaves of a node. The trees of a prompt have one root, the prompt.
 func treeNode(c AdvantageConfig, in AdvantageInput, groups [][]int) ([][]float64, error) {
 	root := make([]float64, len(in.Scores)) // V of each answer's prompt
 	for _, group := range groups {
@@ -206,7 +205,7 @@ func treeNode(c AdvantageConfig, in AdvantageInput, groups [][]int) ([][]float64
 			root[s] = v
 		}
 	}
-	return byNode(c, in, func(nodes []Node) []float64 {
+	return nodeAdvantages(c, in, func(nodes []Node) []float64 {
 		V, out := NodeValues(nodes, in.Scores), make([]float64, len(nodes))
 		for k, n := range nodes {
 			before := root[n.Answer]
@@ -219,14 +218,14 @@ func treeNode(c AdvantageConfig, in AdvantageInput, groups [][]int) ([][]float64
 	})
 }
 
-// Place is where a tree may branch: behind the first At tokens of answer Answer, as Branch has it.
-// The places of a tree are the prompt first, {0, 0}, then those within each answer's own tokens, in
-// the order of answers and tokens.
+// Place is a point where a tree may branch: after the first At tokens of answer Answer, as in
+// Branch. The places of a tree are listed with the prompt, {0, 0}, first, then the places within
+// each answer's own tokens, in the order of answers and tokens.
 type Place struct{ Answer, At int }
 
 // ChooseRandom draws n different places, or all if there are fewer: each order of them is equally
-// probable (Tree-GRPO draws nodes uniformly, and the same one twice too). draw(k, n) is the k-th
-// draw, uniform in [0, n).
+// probable (Tree-GRPO draws nodes uniformly, with repetition). draw(k, n) is the k-th random
+// number, uniform in [0, n).
 func ChooseRandom(places []Place, n int, draw func(k, n int) int) []Place {
 	places = slices.Clone(places)
 	n = min(n, len(places))
@@ -237,36 +236,36 @@ func ChooseRandom(places []Place, n int, draw func(k, n int) int) []Place {
 	return places[:n]
 }
 
-// What ChooseUCT searches with: uctWidth is how many continuations a place has at most, uctC the
-// weight of what was seldom visited.
+// The constants of ChooseUCT: uctWidth is the largest number of continuations of a place, uctC the
+// weight of exploration.
 const (
 	uctWidth = 2
 	uctC     = 0.5
 )
 
-// ChooseUCT chooses n different places by upper confidence bounds, or fewer where no more may
-// branch. Each search begins at the prompt and goes on to the continuation with the largest
+// ChooseUCT chooses n different places by upper confidence bounds, or fewer if no more can branch.
+// Each search begins at the prompt and moves on to the continuation with the largest
 //
 //	V/2 + 0.5 sqrt(ln(leaves before + 1) / (leaves + 1e-8))
 //
-// until a place has fewer than two continuations, those of places already chosen included. The
+// until a place has fewer than two continuations, including branches already chosen there. The
 // leaves of a continuation are the answers that it is part of, and V in [-1, 1] is the mean of
-// their scores, which are scaled to the tree's smallest and largest; it is 0 where all are equal or
-// one is not finite. Of equal ones the first is taken, and none is that leads to no place (after
-// TreeRL's search, arXiv 2506.11902, which draws among nodes and discounts).
+// their scores, which are scaled to the tree's smallest and largest; it is 0 if all are equal or
+// one is not finite. The first of equal continuations is taken; continuations without an open place
+// are not entered (after TreeRL's search, arXiv 2506.11902, which draws among nodes and discounts).
 func ChooseUCT(tree []Branch, places []Place, scores []float64, n int) (chosen []Place) {
-	x := searched{tree: tree, stops: make([][]int, len(tree)), behind: map[Place][]int{},
-		scores: withinUnit(scores)}
+	x := uctSearch{tree: tree, stops: make([][]int, len(tree)), branches: map[Place][]int{},
+		scores: scaleToUnit(scores)}
 	for _, p := range places[1:] {
 		x.stops[p.Answer] = append(x.stops[p.Answer], p.At)
 	}
 	for s, b := range tree {
 		if b.Parent >= 0 {
 			at := Place{b.Parent, b.At}
-			x.behind[at] = append(x.behind[at], s)
+			x.branches[at] = append(x.branches[at], s)
 		}
 	}
-	root := x.fork(Place{}, x.continued(0, 0))
+	root := x.fork(Place{}, x.newContinuation(0, 0))
 	for len(chosen) < n && root.open() {
 		at := root
 		for len(at.next)+at.chosen >= uctWidth {
@@ -278,10 +277,10 @@ func ChooseUCT(tree []Branch, places []Place, scores []float64, n int) (chosen [
 	return chosen
 }
 
-// withinUnit maps scores to [-1, 1]; to 0 where all are equal or one is not finite.
-func withinUnit(scores []float64) []float64 {
+// scaleToUnit maps scores to [-1, 1]; all to 0 if they are equal or one is not finite.
+func scaleToUnit(scores []float64) []float64 {
 	lo, hi := slices.Min(scores), slices.Max(scores) // NaN if one is
-	return mapped(scores, func(v float64) float64 {
+	return mapValues(scores, func(v float64) float64 {
 		if !(hi > lo) || math.IsInf(hi-lo, 0) {
 			return 0
 		}
@@ -289,36 +288,38 @@ func withinUnit(scores []float64) []float64 {
 	})
 }
 
-// searched is a tree that ChooseUCT searches.
-type searched struct {
-	tree   []Branch
-	stops  [][]int         // [answers] its places
-	behind map[Place][]int // answers that branch off there
-	scores []float64       // scaled
+// uctSearch is a tree that ChooseUCT searches.
+type uctSearch struct {
+	tree     []Branch
+	stops    [][]int         // [answers] places of each, in tokens
+	branches map[Place][]int // answers that branch off there
+	scores   []float64       // scaled
 }
 
-// continuation is the tokens between a place and the next, or an answer's end, and all behind them.
+// continuation is the tokens between a place and the next place, or an answer's end, with
+// everything after them.
 type continuation struct {
 	place  Place           // where it ends
-	next   []*continuation // from there; none at an answer's end
+	next   []*continuation // continuations from there; none at an answer's end
 	leaves float64
 	sum    float64 // of the leaves' scaled scores
 	chosen int     // how often the place has been chosen
 }
 
-// continued is answer s from its place number i on, or with 0 from its branch point.
-func (x *searched) continued(s, i int) *continuation {
+// newContinuation returns answer s from its place number i-1 on; with i 0, from its branch point.
+func (x *uctSearch) newContinuation(s, i int) *continuation {
 	if i == len(x.stops[s]) {
 		return &continuation{leaves: 1, sum: x.scores[s]}
 	}
-	return x.fork(Place{s, x.stops[s][i]}, x.continued(s, i+1))
+	return x.fork(Place{s, x.stops[s][i]}, x.newContinuation(s, i+1))
 }
 
-// fork is what ends at a place, where the answer that was first there goes on as own.
-func (x *searched) fork(p Place, own *continuation) *continuation {
+// fork returns the continuation that ends at a place, after which the answer itself continues as
+// own.
+func (x *uctSearch) fork(p Place, own *continuation) *continuation {
 	c := &continuation{place: p, next: []*continuation{own}}
-	for _, s := range x.behind[p] {
-		c.next = append(c.next, x.continued(s, 0))
+	for _, s := range x.branches[p] {
+		c.next = append(c.next, x.newContinuation(s, 0))
 	}
 	for _, k := range c.next {
 		c.leaves, c.sum = c.leaves+k.leaves, c.sum+k.sum
@@ -326,13 +327,13 @@ func (x *searched) fork(p Place, own *continuation) *continuation {
 	return c
 }
 
-// open reports whether a place at the end of c or behind it may branch.
+// open reports whether a place at the end of c or after it may branch.
 func (c *continuation) open() bool {
 	return len(c.next) > 0 && (len(c.next)+c.chosen < uctWidth ||
 		slices.ContainsFunc(c.next, (*continuation).open))
 }
 
-// best is the first continuation of c with the largest bound among those that are open.
+// best returns the first open continuation of c with the largest bound.
 func (c *continuation) best() (best *continuation) {
 	most := math.Inf(-1)
 	for _, k := range c.next {

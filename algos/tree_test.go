@@ -77,7 +77,7 @@ func TestTreesByHand(t *testing.T) {
 		meanOnly   bool
 	}{
 		"one answer": {forest: forest{branches: []Branch{start}, own: []int{3}, scores: []float64{2}},
-			nodes: []Node{{0, 0, 3, -1, []int{0}}}, grpo: []float64{2 / alone}, node: []float64{0}},
+			nodes: []Node{{0, 0, 3, -1, []int{0}}}, grpo: []float64{2 / loneSigma}, node: []float64{0}},
 		"answers that do not branch": {
 			forest: forest{branches: []Branch{start, {Tree: 1, Parent: -1}}, own: []int{3, 2},
 				scores: []float64{0, 1}},

@@ -1,22 +1,28 @@
-// Package checkpoint keeps the checkpoints of a run: folders that are whole and
-// verified, or not there. It knows names and bytes, not models.
+// Package checkpoint stores the checkpoints of a run: folders that are whole and verified, or
+// absent. It knows names and bytes, not models.
+//
+//	checkpoint.go  the run folder: newest checkpoint, recovery, pruning, free space
+//	commit.go      commit: start here
+//	manifest.go    manifest and verification
+//	lock.go        locks of run folders and output files
+//	export.go      copies of a checkpoint, or of a folder of one
+//	folder.go      other folders, written whole; file.go: files, the same
+//	disk.go        the file system
 //
 // A run folder holds
 //
 //	global_step_N/                       one checkpoint, with manifest.json
 //	latest_checkpointed_iteration.txt    the number of the newest, for people and other tools
-//	.commit-*, .prune-*                  what a killed process left: see Clean
+//	.commit-*, .prune-*                  left by a killed process: see Clean
 //	.lock, .lock.holder                  see LockRun
 //
-// What makes a loss of power cost at most the step that was not acknowledged is
-// the order of operations in [Commit]: every file is synced, then the manifest
-// with the SHA-256 of each, then the folders that hold their names; only then is
-// the folder renamed to its final name, that name synced, and the tracker file
-// replaced. A missing sync shows in no kill of the process, only in the loss of
-// power: crash_test.go leaves each of them out in turn and wants to see it.
+// A loss of power costs at most the step that was not acknowledged, by the order of operations in
+// [Commit]: every file is synced, then the manifest with the SHA-256 of each, then the folders that
+// hold their names; only then is the folder renamed to its final name, that name synced, and the
+// tracker file replaced. Killing the process does not reveal a missing sync, only a loss of power
+// does: crash_test.go leaves out each sync in turn and requires the damage to show.
 //
-// A folder that is there but does not verify is never used: [Latest] takes an
-// older one and says so.
+// A folder that does not verify is never used: [Latest] takes an older one and returns a warning.
 package checkpoint
 
 import (
@@ -32,16 +38,16 @@ import (
 	"gad/internal/vfs"
 )
 
-// What callers branch on.
+// Errors that callers test for.
 var (
-	// ErrNone: the run has no checkpoint. One that has, but none that verifies,
-	// is ErrCorrupt: who starts anew on ErrNone must not lose it.
+	// ErrNone: the run has no checkpoint. A run whose checkpoints all fail to verify is ErrCorrupt,
+	// since a caller may start anew on ErrNone.
 	ErrNone = errors.New("no checkpoint")
-	// ErrCorrupt: the bytes are not those that were committed.
+	// ErrCorrupt: the bytes differ from the committed ones.
 	ErrCorrupt = errors.New("corrupt checkpoint")
 	// ErrExists: the target is there already, and different.
 	ErrExists = errors.New("already exists")
-	// ErrLocked: another process works in the run folder, or makes the output file.
+	// ErrLocked: another process works in the run folder, or writes the output file.
 	ErrLocked = errors.New("in use")
 	// ErrSpace: the disk is full, or would be.
 	ErrSpace = errors.New("not enough disk space")
@@ -59,7 +65,7 @@ func stepDir(run string, step int) string {
 	return filepath.Join(run, stepPrefix+strconv.Itoa(step))
 }
 
-// stepOf returns the step that a folder's name stands for.
+// stepOf returns the step in a folder's name; ok is false for any other name.
 func stepOf(name string) (int, bool) {
 	digits, ok := strings.CutPrefix(name, stepPrefix)
 	if !ok {
@@ -69,8 +75,8 @@ func stepOf(name string) (int, bool) {
 	return n, err == nil && n >= 0 && strconv.Itoa(n) == digits // no "+1", no "01"
 }
 
-// Steps returns the steps that have a folder, verified or not, in rising order.
-// A run folder that is missing has none. Symbolic links are not followed.
+// Steps returns the steps that have a folder, verified or not, ascending. A missing run folder has
+// none. Symbolic links are not followed.
 func Steps(fsys FS, run string) ([]int, error) {
 	fsys = vfs.OrDisk(fsys)
 	entries, err := fsys.ReadDir(run)
@@ -90,12 +96,12 @@ func Steps(fsys FS, run string) ([]int, error) {
 	return steps, nil
 }
 
-// Latest returns the newest checkpoint that verifies, and a warning for each
-// newer one that does not. All of its bytes are read.
+// Latest returns the newest checkpoint that verifies, and a warning for each newer one that does
+// not. It reads all bytes of these.
 //
-// It is ErrNone if the run has no checkpoint, ErrCorrupt if it has some and none
-// verifies. A checkpoint that could not be read (an I/O error, a format of a
-// newer version) is an error too, not a reason to go back to an older one.
+// The error is ErrNone if the run has no checkpoint, ErrCorrupt if it has some and none verifies. A
+// checkpoint that could not be read (an I/O error, a format of a newer version) is an error too,
+// and no older one is used.
 func Latest(fsys FS, run string) (step int, dir string, warnings []string, err error) {
 	fsys = vfs.OrDisk(fsys)
 	steps, err := Steps(fsys, run)
@@ -133,8 +139,8 @@ func Latest(fsys FS, run string) (step int, dir string, warnings []string, err e
 	return 0, "", warnings, fmt.Errorf("checkpoint: %s: %w", run, ErrNone)
 }
 
-// tracker returns the step in the tracker file, or -1 if the file is missing or
-// holds no number: it is a hint, the folders decide.
+// tracker returns the step in the tracker file, or -1 if the file is missing or holds no number:
+// the file is a hint, the folders decide.
 func tracker(fsys vfs.FS, run string) (int, error) {
 	name := filepath.Join(run, trackerName)
 	data, err := readSmall(fsys, name, 64)
@@ -151,17 +157,16 @@ func tracker(fsys vfs.FS, run string) (int, error) {
 	return n, nil
 }
 
-// Prune removes checkpoints, except the newest keepLast that verify, those that
-// keep asks for (keep may be nil), and always the newest that verifies. One that
-// does not verify counts for nothing: it goes once keepLast newer ones do. A crash
-// leaves each of them whole or gone: a folder is renamed away, that is synced, and
-// then its files are removed.
+// Prune removes checkpoints, except the newest keepLast that verify, any for which keep returns
+// true (keep may be nil), and always the newest that verifies. A checkpoint that does not verify is
+// not counted: it is removed when keepLast newer ones verify. A crash leaves each of them whole or
+// gone: a folder is renamed away, the rename is synced, and then its files are removed.
 //
-// good, which may be nil, are the steps that this process has committed or read:
-// they are not read again, and what Prune verifies is added. Any other is read in
-// full before it is counted, once, and only if there may be something to remove. If
-// none verifies, nothing is removed: ErrCorrupt. An I/O error, or a format of a newer
-// version, removes nothing either.
+// good, which may be nil, holds the steps that this process has committed or read: they are not
+// read again, and Prune adds the steps that it verifies. Any other step is read in full before it
+// is counted, once, and only if there may be something to remove. If none verifies, nothing is
+// removed, and the error is ErrCorrupt. An I/O error, or a format of a newer version, removes
+// nothing either.
 func Prune(fsys FS, run string, keepLast int, keep func(step int) bool, good map[int]bool) error {
 	fsys = vfs.OrDisk(fsys)
 	if keepLast < 0 {
@@ -246,11 +251,10 @@ func moveAway(fsys vfs.FS, run string, step int) (string, error) {
 	return to, nil
 }
 
-// Recover makes a run folder ready to go on with, as the holder of its lock: it
-// removes what a killed Commit or Prune left, finds the checkpoint to go on from as
-// Latest does, and makes the tracker name it. So a tracker never outlives the
-// damage of the checkpoint that it names by more than the next start. Errors and
-// warnings are Latest's.
+// Recover prepares a run folder for resuming, for the holder of its lock: it removes what a killed
+// Commit or Prune left, finds the checkpoint to resume from as Latest does, and writes its step
+// into the tracker. So a tracker that names a damaged checkpoint is corrected at the next start.
+// Errors and warnings are Latest's.
 func Recover(fsys FS, run string) (step int, dir string, warnings []string, err error) {
 	fsys = vfs.OrDisk(fsys)
 	if err := Clean(fsys, run); err != nil {
@@ -306,7 +310,7 @@ func CheckSpace(fsys FS, path string, need int64) error {
 	fsys = vfs.OrDisk(fsys)
 	free, err := fsys.Free(path)
 	if errors.Is(err, errors.ErrUnsupported) {
-		return nil // the write itself will tell
+		return nil // the write itself will fail
 	}
 	if err != nil {
 		return fmt.Errorf("checkpoint: %s: free space: %w", path, err)
@@ -319,9 +323,9 @@ func CheckSpace(fsys FS, path string, need int64) error {
 	return nil
 }
 
-// ExplainFull makes the error of a full disk ErrSpace and adds what the user needs
-// to know: bytes that were needed at least, and bytes free once the attempt was
-// removed. Any other error, and one that says so already, is returned as it is.
+// ExplainFull turns the error of a full disk into ErrSpace and adds the bytes that were needed at
+// least and the bytes free after the attempt was removed. Any other error, and an error that is
+// ErrSpace already, is returned unchanged.
 func ExplainFull(fsys FS, path string, needed int64, err error) error {
 	fsys = vfs.OrDisk(fsys)
 	if errors.Is(err, ErrSpace) || !errors.Is(err, syscall.ENOSPC) &&

@@ -19,10 +19,10 @@ import (
 )
 
 // Dir is a checkpoint, or another folder, that is being written. Several goroutines may create
-// files in it at a time.
+// files in it concurrently.
 type Dir struct {
 	fsys vfs.FS
-	root string // its temporary place
+	root string // its temporary path
 
 	mu      sync.Mutex
 	dirs    map[string]bool // below root, with slashes; "." is root
@@ -33,12 +33,13 @@ type Dir struct {
 	err     error // the first error of any file: the commit fails even if fill ignores it
 }
 
+// newDir returns a Dir at the temporary path root.
 func newDir(fsys vfs.FS, root string) *Dir {
 	return &Dir{fsys: fsys, root: root, dirs: map[string]bool{".": true}, names: map[string]bool{}}
 }
 
-// fill makes the temporary folder and lets f write its files: each is synced,
-// their names are not.
+// fill creates the temporary folder and lets f write its files. Each file is synced, but the names
+// are not yet.
 func (d *Dir) fill(f func(*Dir) error) error {
 	if err := vfs.MakeDirs(d.fsys, filepath.Dir(d.root)); err != nil {
 		return vfs.Target(err)
@@ -63,8 +64,7 @@ func (d *Dir) fill(f func(*Dir) error) error {
 	return nil
 }
 
-// moveTo makes the names in the folder durable, renames it to dst, and makes
-// that durable.
+// moveTo syncs the names in the folder, renames it to dst, and syncs that name.
 func (d *Dir) moveTo(dst string) error {
 	if err := d.syncDirs(); err != nil {
 		return fmt.Errorf("sync: %w", err)
@@ -109,7 +109,7 @@ func (d *Dir) WriteFile(name string, data []byte) error {
 	return cmp.Or(err, w.Close())
 }
 
-// mkdir makes a folder of the checkpoint and those above it.
+// mkdir creates a folder of the checkpoint and its parents.
 func (d *Dir) mkdir(dir string) error {
 	if d.dirs[dir] {
 		return nil
@@ -124,12 +124,14 @@ func (d *Dir) mkdir(dir string) error {
 	return nil
 }
 
+// fail records an error, unless there was one before, and returns err.
 func (d *Dir) fail(err error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.failLocked(err)
 }
 
+// failLocked records an error as fail does, for a caller that holds d.mu.
 func (d *Dir) failLocked(err error) error {
 	if d.err == nil {
 		d.err = err
@@ -137,7 +139,7 @@ func (d *Dir) failLocked(err error) error {
 	return err
 }
 
-// syncDirs makes the names in all folders durable.
+// syncDirs syncs the names in all folders.
 func (d *Dir) syncDirs() error {
 	dirs := make([]string, 0, len(d.dirs))
 	for dir := range d.dirs {
@@ -164,6 +166,7 @@ type writer struct {
 	closed bool
 }
 
+// Write writes and hashes p.
 func (w *writer) Write(p []byte) (int, error) {
 	n, err := w.f.Write(p)
 	w.hash.Write(p[:n])
@@ -178,6 +181,7 @@ func (w *writer) Write(p []byte) (int, error) {
 	return n, nil
 }
 
+// Close syncs and closes the file, and adds it to the manifest.
 func (w *writer) Close() error {
 	if w.closed {
 		return fmt.Errorf("file %q: closed twice: %w", w.name, fs.ErrClosed)
@@ -201,17 +205,14 @@ func (w *writer) Close() error {
 	return nil
 }
 
-// Commit writes the checkpoint of a step: fill writes its files, Commit makes
-// them durable and puts them in place. When it returns nil, the step survives a
-// loss of power; when it returns an error or does not return, the checkpoints
-// before it are what they were, and the step is there whole or not at all.
+// Commit writes the checkpoint of a step: fill writes its files, Commit makes them durable and puts
+// them in place. When it returns nil, the step survives a loss of power; when it returns an error
+// or does not return, earlier checkpoints are unchanged, and the step is there whole or not at all.
 //
-// A step that is there already stays as it is: it is no error if fill wrote the
-// same bytes, and ErrExists if it wrote others. One that does not verify is
-// replaced.
+// An existing checkpoint of the step is kept: that is no error if fill wrote the same bytes, and
+// ErrExists if it wrote others. A checkpoint that does not verify is replaced.
 //
-// A full disk is ErrSpace. The caller holds the run's lock; the run folder is
-// made if it is missing.
+// A full disk is ErrSpace. The caller holds the run's lock; a missing run folder is created.
 func Commit(fsys FS, run string, step int, fill func(*Dir) error) error {
 	fsys = vfs.OrDisk(fsys)
 	if step < 0 {
@@ -260,7 +261,7 @@ func (d *Dir) writeManifest() error {
 	return nil
 }
 
-// commit puts the finished folder in its place, and then the tracker.
+// commit moves the finished folder to its place, then writes the tracker.
 func (d *Dir) commit(run string, step int) error {
 	placed, err := d.place(run, step)
 	if err != nil {
@@ -272,12 +273,12 @@ func (d *Dir) commit(run string, step int) error {
 	if !placed {
 		return d.fsys.RemoveAll(d.root)
 	}
-	// What stood in the way, if anything did.
+	// The damaged checkpoint that was renamed away, if there was one.
 	return d.fsys.RemoveAll(filepath.Join(run, prunePrefix+filepath.Base(stepDir(run, step))))
 }
 
-// place moves the finished folder to its final name, unless an equal checkpoint
-// is there.
+// place moves the finished folder to its final name, unless an equal checkpoint is there; placed
+// reports that it did.
 func (d *Dir) place(run string, step int) (placed bool, err error) {
 	final := stepDir(run, step)
 	_, err = d.fsys.Stat(final)
@@ -304,7 +305,6 @@ func (d *Dir) place(run string, step int) (placed bool, err error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return false, err
 	}
-	// Synced before the tracker is written, which must not name a folder that a
-	// crash could take back.
+	// Synced before the tracker is written, which must not name a folder that a crash could undo.
 	return true, d.moveTo(final)
 }

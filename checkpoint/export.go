@@ -12,23 +12,21 @@ import (
 	"gad/internal/vfs"
 )
 
-// Export copies src, a checkpoint or a folder of one ("global_step_10/actor"),
-// to dst, which must not exist. Each file is compared with the manifest while it
-// is copied; dst appears whole, by a rename, or not at all, and is durable when
-// Export returns nil. A whole checkpoint is copied with its manifest, a folder
-// of one without.
+// Export copies src, a checkpoint or a folder of one ("global_step_10/actor"), to dst, which must
+// not exist. Each file is compared with the manifest while it is copied; dst appears whole, by a
+// rename, or not at all, and is durable when Export returns nil. A whole checkpoint is copied with
+// its manifest, a folder of one without a manifest.
 //
-// It is ErrExists if dst is there, ErrCorrupt if src is not what was committed,
-// ErrSpace if the disk is too small. Two exports to one dst at a time
-// work under [Alone].
+// The error is ErrExists if dst is there, ErrCorrupt if src differs from its manifest, ErrSpace if
+// the disk is too small. Two exports to one dst at a time work under [Alone].
 func Export(fsys FS, src, dst string) error {
 	fsys = vfs.OrDisk(fsys)
 	src, dst = filepath.Clean(src), filepath.Clean(dst)
 	// Before the copy is prepared: WriteFolder asks again.
-	if err := Absent(fsys, dst, "folder"); err != nil {
+	if err := CheckAbsent(fsys, dst, "folder"); err != nil {
 		return err
 	}
-	files, whole, err := exported(fsys, src)
+	files, whole, err := listExport(fsys, src)
 	if err != nil {
 		return err
 	}
@@ -60,10 +58,10 @@ func Export(fsys FS, src, dst string) error {
 	})
 }
 
-// exported returns the files to export from src, named below src, and whether
-// src is a whole checkpoint. A folder of one has no manifest of its own: the one
-// above it holds its part.
-func exported(fsys vfs.FS, src string) (files []fileEntry, whole bool, err error) {
+// listExport returns the files to export from src, with names relative to src, and whether src is a
+// whole checkpoint. A folder of a checkpoint has no manifest of its own; its part is in the
+// manifest above.
+func listExport(fsys vfs.FS, src string) (files []fileEntry, whole bool, err error) {
 	_, err = fsys.Stat(filepath.Join(src, manifestName))
 	if err == nil {
 		if files, err = readManifest(fsys, src); err != nil {

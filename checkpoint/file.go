@@ -10,16 +10,16 @@ import (
 	"gad/internal/vfs"
 )
 
-// WriteFile makes the file dst with the bytes that fill writes: whole, by a rename,
-// or not at all, and durable when it returns nil. The bytes go to the disk as they
-// come. size is how many there will be, for the check of the disk before the first.
+// WriteFile creates the file dst with the bytes that fill writes: whole, by a rename, or not at
+// all, and durable when it returns nil. The bytes are written to the disk as they come. size is
+// their expected number, for a check of the free space.
 //
-// It is ErrExists if dst is there, ErrSpace if the disk is too small. Two writers of
-// one dst at a time share a temporary file: each works under [Alone].
+// The error is ErrExists if dst is there, ErrSpace if the disk is too small. Two writers of one dst
+// at a time share a temporary file: each works under [Alone].
 func WriteFile(fsys FS, dst string, size int64, fill func(io.Writer) error) error {
 	fsys = vfs.OrDisk(fsys)
 	dst = filepath.Clean(dst)
-	if err := Absent(fsys, dst, "file"); err != nil {
+	if err := CheckAbsent(fsys, dst, "file"); err != nil {
 		return err
 	}
 	if err := CheckSpace(fsys, dst, size); err != nil {
@@ -34,6 +34,7 @@ func WriteFile(fsys FS, dst string, size int64, fill func(io.Writer) error) erro
 	return nil
 }
 
+// writeFile writes tmp, syncs it, renames it to dst, and syncs that name.
 func writeFile(fsys vfs.FS, tmp, dst string, fill func(io.Writer) error) error {
 	if err := vfs.MakeDirs(fsys, filepath.Dir(dst)); err != nil {
 		return vfs.Target(err)

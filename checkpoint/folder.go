@@ -9,16 +9,15 @@ import (
 	"gad/internal/vfs"
 )
 
-// WriteFolder makes the folder dst with the files that fill creates: whole, by a
-// rename, or not at all, and durable when it returns nil. There is no manifest in
-// it.
+// WriteFolder creates the folder dst with the files that fill creates: whole, by a rename, or not
+// at all, and durable when it returns nil. It writes no manifest.
 //
-// It is ErrExists if dst is there, ErrSpace if the disk fills up. Two writers of
-// one dst at a time share a temporary folder: each works under [Alone].
+// The error is ErrExists if dst is there, ErrSpace if the disk fills up. Two writers of one dst at
+// a time share a temporary folder: each works under [Alone].
 func WriteFolder(fsys FS, dst string, fill func(*Dir) error) error {
 	fsys = vfs.OrDisk(fsys)
 	dst = filepath.Clean(dst)
-	if err := Absent(fsys, dst, "folder"); err != nil {
+	if err := CheckAbsent(fsys, dst, "folder"); err != nil {
 		return err
 	}
 	d := newDir(fsys, filepath.Join(filepath.Dir(dst), ".write-"+filepath.Base(dst)))
@@ -33,8 +32,9 @@ func WriteFolder(fsys FS, dst string, fill func(*Dir) error) error {
 	return nil
 }
 
-// Absent is ErrExists if dst is there, which is to be a new what: a folder or a file.
-func Absent(fsys FS, dst, what string) error {
+// CheckAbsent returns ErrExists if dst is there. what, a folder or a file, names in the error what
+// will be created at dst.
+func CheckAbsent(fsys FS, dst, what string) error {
 	fsys = vfs.OrDisk(fsys)
 	_, err := fsys.Stat(dst)
 	switch {

@@ -19,30 +19,30 @@ import (
 
 const (
 	lockName   = ".lock"
-	holderMark = ".holder" // behind the name of a lock file
+	holderMark = ".holder" // suffix to the name of a lock file
 )
 
-// holder is what the file beside the lock says of who holds it.
+// holder is the content of the file next to the lock file: the process that holds the lock.
 type holder struct {
 	PID  int    `json:"pid"`
 	Host string `json:"host"`
 }
 
-// Lock is the right to write in a run folder, or to make an output file. The
-// operating system takes it back when the process ends, however it ends.
+// Lock is the exclusive right to write in a run folder, or to create an output file. The operating
+// system releases it when the process ends, however it ends.
 type Lock struct {
 	flock  *flock.Flock
 	what   string // the folder or the output
 	output bool
 }
 
-// LockRun takes the lock of a run folder, which is made if it is missing. If
-// another process, or another Lock of this one, has it, it is ErrLocked at once,
-// the message names who, and nothing is written. It is vfs.ErrTarget where nothing can
-// be written, ErrSpace where the disk is full.
+// LockRun takes the lock of a run folder, which is created if it is missing. If another process, or
+// another Lock of this one, holds it, the error is ErrLocked at once, with the holder's name, and
+// nothing is written. The error is vfs.ErrTarget if the folder cannot be written, ErrSpace if the
+// disk is full.
 func LockRun(dir string) (*Lock, error) {
 	if err := vfs.MakeDirs(vfs.OS, dir); err != nil {
-		return nil, lockFailed(dir, err)
+		return nil, lockError(dir, err)
 	}
 	if err := ownFiles(dir); err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func LockRun(dir string) (*Lock, error) {
 	l := &Lock{flock: newFlock(filepath.Join(dir, lockName)), what: dir}
 	ok, err := l.flock.TryLock()
 	if err != nil {
-		return nil, lockFailed(dir, err)
+		return nil, lockError(dir, err)
 	}
 	if !ok {
 		return nil,
@@ -58,24 +58,24 @@ func LockRun(dir string) (*Lock, error) {
 				"checkpoint: %s: run folder %w by %s: wait until it ends, or choose another folder",
 				dir, ErrLocked, readHolder(l.flock.Path()))
 	}
-	return l.signed()
+	return l.writeHolder()
 }
 
-// written are what a run writes in its folder under names that stay, beside checkpoints: a link in
-// the place of one would lead its writes out of the folder.
-var written = []string{lockName, "log.jsonl", "metrics.jsonl", "samples", "tb"}
+// fixedNames lists the files outside checkpoints that a run writes in its folder under fixed names:
+// a link of such a name would lead its writes out of the folder.
+var fixedNames = []string{lockName, "log.jsonl", "metrics.jsonl", "samples", "tb"}
 
-// ownFiles refuses a run folder, which somebody else may have made, that has a link where a run
-// writes, or a pipe, a socket or a device anywhere at its top.
+// ownFiles refuses a run folder, which somebody else may have made, that has a link of a name that
+// a run writes, or a pipe, a socket or a device at its top level.
 func ownFiles(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return lockFailed(dir, err)
+		return lockError(dir, err)
 	}
 	for _, e := range entries {
 		what := ""
 		switch mode := e.Type(); {
-		case mode&fs.ModeSymlink != 0 && slices.Contains(written, e.Name()):
+		case mode&fs.ModeSymlink != 0 && slices.Contains(fixedNames, e.Name()):
 			what = "is a link, and a run writes in its own folder only: put what it leads to in its place"
 		case mode&fs.ModeSymlink == 0 && !mode.IsRegular() && !mode.IsDir():
 			what = "is neither a file nor a folder: remove it"
@@ -87,46 +87,46 @@ func ownFiles(dir string) error {
 	return nil
 }
 
-// LockOutput takes the lock of an output file that is about to be made: a hidden file
-// beside it, which Unlock removes. Errors are those of LockRun. The folder of path must exist.
+// LockOutput takes the lock of an output file that is about to be created: a hidden file next to
+// it, which Unlock removes. Errors are LockRun's. The folder of path must exist.
 func LockOutput(path string) (*Lock, error) {
 	file := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+lockName)
 	for {
 		l := &Lock{flock: newFlock(file), what: path, output: true}
 		ok, err := l.flock.TryLock()
 		if err != nil {
-			return nil, lockFailed(path, err)
+			return nil, lockError(path, err)
 		}
 		if !ok {
 			return nil,
 				fmt.Errorf("checkpoint: %s: %w by %s: wait until it ends, or choose another name",
 					path, ErrLocked, readHolder(file))
 		}
-		// The holder before may have removed the file between our opening and our locking
-		// it: then the next process would lock another file of this name.
+		// The previous holder may have removed the file between our opening and our locking it:
+		// then the next process would lock another file of this name.
 		held, err := l.flock.Stat()
 		if err == nil {
 			var named fs.FileInfo
 			if named, err = os.Stat(file); err == nil && os.SameFile(held, named) {
-				return l.signed()
+				return l.writeHolder()
 			}
 		}
 		if unlockErr := l.flock.Unlock(); unlockErr != nil || err != nil &&
 			!errors.Is(err, fs.ErrNotExist) {
-			return nil, lockFailed(path, cmp.Or(unlockErr, err))
+			return nil, lockError(path, cmp.Or(unlockErr, err))
 		}
 	}
 }
 
-// Alone runs work, which makes the file or folder path, while it holds the lock of that output: a
-// second maker is refused at once. Folders above path are made. Errors are those of LockRun.
+// Alone runs work, which creates the file or folder path, while it holds the lock of that output: a
+// second process is refused at once. Folders above path are created. Errors are LockRun's.
 func Alone(path string, work func() error) (err error) {
 	path = filepath.Clean(path)
 	if err := vfs.MakeDirs(vfs.OS, filepath.Dir(path)); err != nil {
-		if err := work(); err != nil { // it knows what it was about to make, and says why it cannot
+		if err := work(); err != nil { // its error names the output
 			return err
 		}
-		return lockFailed(path, err)
+		return lockError(path, err)
 	}
 	lock, err := LockOutput(path)
 	if err != nil {
@@ -136,12 +136,13 @@ func Alone(path string, work func() error) (err error) {
 	return work()
 }
 
+// newFlock returns an unlocked lock file that other users can read.
 func newFlock(file string) *flock.Flock {
 	return flock.New(file, flock.SetPermissions(0o644)) // gad doctor of another user reads it
 }
 
-// signed is l once it says beside the lock file who holds it.
-func (l *Lock) signed() (*Lock, error) {
+// writeHolder writes the file that names the holder, and returns l. If that fails it unlocks l.
+func (l *Lock) writeHolder() (*Lock, error) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
@@ -150,18 +151,19 @@ func (l *Lock) signed() (*Lock, error) {
 	text, _ := json.Marshal(holder{os.Getpid(), host})
 	if err := vfs.WriteFile(vfs.OS, l.flock.Path()+holderMark, append(text, '\n')); err != nil {
 		_ = l.Unlock() // err is the one to report
-		return nil, lockFailed(l.what, err)
+		return nil, lockError(l.what, err)
 	}
 	return l, nil
 }
 
-func lockFailed(path string, err error) error {
+// lockError returns the error of a lock that cannot be taken or read.
+func lockError(path string, err error) error {
 	return ExplainFull(vfs.OS, path, 0,
 		fmt.Errorf("checkpoint: %s: lock: %w", path, vfs.Target(err)))
 }
 
-// Holder returns who works in a run folder, "" if nobody does. It writes nothing;
-// a LockRun of another process in the same moment may be refused.
+// Holder returns who holds the lock of a run folder, "" if nobody does. It writes nothing; a
+// LockRun of another process at the same moment may be refused.
 func Holder(dir string) (who string, err error) {
 	if info, err := os.Stat(filepath.Join(dir, lockName)); err == nil && !info.Mode().IsRegular() {
 		return "", fmt.Errorf("checkpoint: %s: %w", filepath.Join(dir, lockName), vfs.ErrNotRegular)
@@ -172,10 +174,10 @@ func Holder(dir string) (who string, err error) {
 		return "", fmt.Errorf("checkpoint: %s: lock: %w", dir, err)
 	}
 	l := flock.New(filepath.Join(dir, lockName), flock.SetFlag(os.O_RDONLY))
-	free, err := l.TryRLock()             // shared: two who ask do not see each other
+	free, err := l.TryRLock()             // shared, so that two callers do not disturb each other
 	if errors.Is(err, fs.ErrPermission) { // another user's, of an earlier version of gad
 		if _, err := os.Stat(filepath.Join(dir, lockName+holderMark)); err != nil {
-			return "", nil // whoever works in a folder has left its name there
+			return "", nil // a process that works in a folder has written its name there
 		}
 		return readHolder(filepath.Join(dir, lockName)) +
 			", if it is still running: the lock belongs to another user and cannot be read", nil
@@ -192,8 +194,8 @@ func Holder(dir string) (who string, err error) {
 	return who, nil
 }
 
-// readHolder names the process that holds a lock file. It may be writing its name
-// just now: wait a little for it.
+// readHolder returns the name of the process that holds a lock file. It waits a little, since that
+// process may be writing its name just now.
 func readHolder(file string) string {
 	for range 20 {
 		data, err := readSmall(vfs.OS, file+holderMark, 1<<12)
@@ -206,15 +208,15 @@ func readHolder(file string) string {
 	return "an unknown process"
 }
 
-// ErrMoved is wrapped where the folder of a lock was removed, renamed or replaced.
+// ErrMoved is wrapped by the error of a lock whose folder was removed, renamed or replaced.
 var ErrMoved = errors.New("the folder was removed or renamed")
 
-// Held reports whether the lock's file is still the one that its path names: what is written to the
-// path afterwards is in the folder that is locked.
-func (l *Lock) Held() error {
+// CheckHeld returns ErrMoved unless the path of the lock file still leads to the locked file: then
+// later writes to the path go to the locked folder.
+func (l *Lock) CheckHeld() error {
 	held, err := l.flock.Stat()
 	if err != nil {
-		return lockFailed(l.what, err)
+		return lockError(l.what, err)
 	}
 	if named, err := os.Stat(l.flock.Path()); err != nil || !os.SameFile(held, named) {
 		return fmt.Errorf("checkpoint: %s: %w while a process worked in it: move it back, and run the same command again: it resumes from the last checkpoint there",
@@ -223,18 +225,18 @@ func (l *Lock) Held() error {
 	return nil
 }
 
-// Unlock gives the lock back. The lock file of a run stays: to remove it would let two
-// processes lock two files of one name. That of an output is removed: LockOutput looks.
+// Unlock releases the lock. The lock file of a run stays: removing it would let two processes lock
+// two files of one name. The lock file of an output is removed; LockOutput checks for that.
 func (l *Lock) Unlock() error {
 	file := l.flock.Path()
-	err := missingIsFine(vfs.OS.Remove(file + holderMark))
+	err := ignoreMissing(vfs.OS.Remove(file + holderMark))
 	if !l.output {
 		err = cmp.Or(err, l.flock.Unlock())
 	} else if runtime.GOOS == "windows" { // removes no file that is open, so none that another has locked
 		err = cmp.Or(err, l.flock.Unlock())
 		_ = vfs.OS.Remove(file)
-	} else { // while it is held: afterwards it might be another's
-		err = cmp.Or(err, missingIsFine(vfs.OS.Remove(file)), l.flock.Unlock())
+	} else { // while it is held: afterwards another process might own it
+		err = cmp.Or(err, ignoreMissing(vfs.OS.Remove(file)), l.flock.Unlock())
 	}
 	if err != nil {
 		return fmt.Errorf("checkpoint: %s: unlock: %w", l.what, err)
@@ -242,7 +244,8 @@ func (l *Lock) Unlock() error {
 	return nil
 }
 
-func missingIsFine(err error) error {
+// ignoreMissing returns err, or nil if err reports a missing file.
+func ignoreMissing(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -21,12 +21,13 @@ import (
 
 const (
 	manifestName = "manifest.json"
-	// formatVersion is what this package writes. It reads this and all before.
+	// formatVersion is the version that this package writes. It reads this one and all earlier
+	// ones.
 	formatVersion = 1
 	maxManifest   = 1 << 19 // bytes; some thousands of files
 )
 
-// fileEntry is what the manifest says of one file.
+// fileEntry is the manifest's entry of one file.
 type fileEntry struct {
 	Name   string `json:"name"` // path below the checkpoint, with slashes
 	Size   int64  `json:"size"`
@@ -40,7 +41,7 @@ type manifest struct {
 	Files   []fileEntry `json:"files"`
 }
 
-// encodeManifest returns the one text that stands for these files.
+// encodeManifest returns the one text that represents these files.
 func encodeManifest(files []fileEntry) []byte {
 	m := manifest{Version: formatVersion, Files: append([]fileEntry{}, files...)}
 	sort.Slice(m.Files, func(i, j int) bool { return m.Files[i].Name < m.Files[j].Name })
@@ -53,9 +54,9 @@ func encodeManifest(files []fileEntry) []byte {
 	return b.Bytes()
 }
 
-// parseManifest reads a manifest. A text that is not byte for byte what
-// encodeManifest makes of its contents is refused: so a duplicate key, a key in
-// another case or a flipped bit in the white space cannot pass.
+// parseManifest parses a manifest. It refuses a text that differs in any byte from encodeManifest
+// of its contents: so a duplicate key, a key in another case or a flipped bit in the white space
+// cannot pass.
 func parseManifest(data []byte) ([]fileEntry, error) {
 	if len(data) > maxManifest {
 		return nil, fmt.Errorf("%w: more than %d bytes", ErrCorrupt, maxManifest)
@@ -100,8 +101,8 @@ func parseManifest(data []byte) ([]fileEntry, error) {
 	return m.Files, nil
 }
 
-// checkName says whether name may be a file of a checkpoint: a path below it
-// with slashes, on every system, and none that the package uses itself.
+// checkName refuses names that a file of a checkpoint cannot have on every system, and names that
+// the package uses itself.
 func checkName(name string) error {
 	switch {
 	case !fs.ValidPath(name) || name == ".":
@@ -135,18 +136,17 @@ func readSmall(fsys vfs.FS, name string, max int64) ([]byte, error) {
 	return data, err
 }
 
-// Verify reads all of a checkpoint and returns nil if it holds the files of its
-// manifest with the sizes and digests given there, and nothing else. It is
-// ErrCorrupt if not. Other errors say that it could not be told: an I/O error,
-// or a format of a newer version.
+// Verify reads all of a checkpoint and returns nil if it holds the files of its manifest with the
+// sizes and digests given there, and nothing else. Otherwise the error is ErrCorrupt; other errors
+// mean that the checkpoint could not be checked: an I/O error, or a format of a newer version.
 func Verify(fsys FS, dir string) error {
 	fsys = vfs.OrDisk(fsys)
 	_, _, err := Inspect(fsys, dir)
 	return err
 }
 
-// Inspect is Verify, and says what it found: the SHA-256 of the manifest in
-// hexadecimal, which stands for every byte of the checkpoint, and its size in bytes.
+// Inspect verifies a checkpoint as Verify does, and returns the SHA-256 of its manifest in
+// hexadecimal, which identifies every byte of the checkpoint, and its size in bytes.
 func Inspect(fsys FS, dir string) (digest string, size int64, err error) {
 	fsys = vfs.OrDisk(fsys)
 	files, err := readManifest(fsys, dir)
@@ -162,7 +162,7 @@ func Inspect(fsys FS, dir string) (digest string, size int64, err error) {
 		}
 		size += f.Size
 	}
-	m := encodeManifest(files) // byte for byte what was read: see parseManifest
+	m := encodeManifest(files) // equal to the bytes that were read: see parseManifest
 	sum := sha256.Sum256(m)
 	return hex.EncodeToString(sum[:]), size + int64(len(m)), nil
 }
@@ -198,8 +198,8 @@ func readManifest(fsys vfs.FS, dir string) ([]fileEntry, error) {
 	return nil, fmt.Errorf("checkpoint: %s: %w: it has no %s", dir, ErrCorrupt, manifestName)
 }
 
-// checkListing compares the names below dir, and what kind of thing each is,
-// with the manifest, before any of them is opened.
+// checkListing compares the names and file types below dir with the manifest, before any file is
+// opened.
 func checkListing(fsys vfs.FS, dir string, files []fileEntry) error {
 	missing := map[string]bool{}
 	dirs := map[string]bool{}

@@ -16,7 +16,7 @@ import (
 // A run folder that somebody else made does not lead a run's writes out of it, and keeps nobody
 // waiting: links where a run writes and pipes are refused before anything is opened.
 func TestForeignRunFolder(t *testing.T) {
-	for _, name := range written {
+	for _, name := range fixedNames {
 		run, outside := t.TempDir(), filepath.Join(t.TempDir(), "outside")
 		if err := os.Symlink(outside, filepath.Join(run, name)); err != nil {
 			t.Fatal(err)

@@ -62,11 +62,12 @@ func (c Config) Validate() error {
 	return c.Optim.Validate("critic.optim")
 }
 
-// HeadStd returns the standard deviation of a fresh value head on a backbone of the given width:
-// scores of unit-size features then have a standard deviation of 0.1 at every width, so that the
-// first scores are no noise in the student's rewards. With one of 5.66, as it was, a released model
-// began with a spread of 6.7 nats within a group, which LoRA at 2e-4 had not unlearned after 120
-// updates; the small one starts sooner on a small random student too (doc/LOG.md, 2026-11-27).
+// HeadStd returns the standard deviation of a new value head on a backbone of the given width. The
+// default gives scores of unit-size features a standard deviation of 0.1 at every width, so that
+// the first scores add little noise to the student's rewards. With the earlier 5.66, a released
+// model began with a spread of 6.7 nats within a group, which LoRA at 2e-4 had not unlearned after
+// 120 updates; the small value also makes a small random student start sooner (doc/LOG.md,
+// 2026-11-27).
 func (c Config) HeadStd(hidden int) float64 {
 	if c.ScoreInit > 0 {
 		return c.ScoreInit

@@ -114,13 +114,13 @@ type Batch struct {
 	Teachers []model.Seq // [P]
 	Skip     []bool      // [S] student sequences that are in no pair
 
-	// ScoreS [S] and ScoreP [P] are the scores under the present weights, if the caller
-	// has them; nil: Update computes them. With level turn they are those of the last turns, and
-	// Update takes TurnS [S][turns] and TurnP [P][turns], those of all turns, instead.
+	// ScoreS [S] and ScoreP [P] are the scores under the present weights, if the caller has them;
+	// nil: Update computes them. With level turn they are the last turns' scores, and Update takes
+	// TurnS [S][turns] and TurnP [P][turns], the scores of all turns, instead.
 	ScoreS, ScoreP []float32
 	TurnS, TurnP   [][]float32
 
-	base [][]float64 // [S+P] of head likelihood (Critic.behind); nil without
+	base [][]float64 // [S+P] baselines of head likelihood (Scorer.baseline); else nil
 }
 
 // Pairs returns the number of pairs in b, ties included.
@@ -153,8 +153,8 @@ type Stats struct {
 	Skipped   int     // optimizer steps left out for a non-finite score or gradient
 	Streak    int     // steps left out since the last optimizer step taken
 
-	// ScoreS [S] and ScoreP [P] are the batch's scores under the weights before the first
-	// optimizer step; TurnS and TurnP are those of all turns, nil with level episode.
+	// ScoreS [S] and ScoreP [P] are the batch's scores under the weights before the first optimizer
+	// step; TurnS and TurnP are the scores of all turns, nil with level episode.
 	ScoreS, ScoreP []float32
 	TurnS, TurnP   [][]float32
 }
@@ -164,8 +164,8 @@ type Stats struct {
 //
 // The forward pass of a gradient computes scores as well, so Update needs no scores beforehand. It
 // collects the scores of the batch under the weights before the first optimizer step from the
-// passes of the first mini-batch; only sequences that those did not score need a forward pass of
-// their own (complete).
+// passes of the first mini-batch; only sequences that these did not score need a forward pass of
+// their own (scoreRest).
 func (c *Critic) Update(b Batch) (st Stats, err error) {
 	prompts := len(b.Teachers)
 	mini := c.cfg.MiniBatch(prompts)

@@ -12,7 +12,7 @@ import (
 // learns.
 type Ending struct {
 	EOS  []int32 // every id that ends an answer
-	Turn int32   // the one that a scored sequence ends with
+	Turn int32   // the id that ends a scored sequence
 }
 
 // Seq returns prompt and response as the discriminator reads them. All ids of EOS at the response's

@@ -18,9 +18,9 @@ import (
 //	D(x, y) = Σ_t log q(y_t | x, y_<t) - log p(y_t | x, y_<t)
 //
 // in nats, over the answer's tokens. The Bradley-Terry loss is least where D is the log-ratio of
-// the teacher to the student, log p_T(y|x) - log p(y|x) + const(x); here that is q = p_T, whatever
-// the student has become meanwhile: q does not have to unlearn what was true of an earlier student.
-// q begins as the student, so that D is 0 everywhere at first. The form is that of AIRL's
+// the teacher to the student, log p_T(y|x) - log p(y|x) + const(x); here that means q = p_T,
+// however the student has changed meanwhile: q need not unlearn facts about an earlier student. q
+// begins as the student, so that D is 0 everywhere at first. The form is that of AIRL's
 // discriminator (Fu, Luo and Levine, arXiv 1710.11248, f - log π) with a normalised f.
 type head interface {
 	// scores returns the network's part of each sequence's scores [S][scores], before the baseline

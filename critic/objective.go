@@ -77,9 +77,9 @@ func (c *Critic) objective(set *pairSet) (res lossStats, seed []float32, err err
 	return res, seed, nil
 }
 
-// least is the smallest |dL/dD| that passes backward. A discriminator that is sure of a pair
-// has smaller ones, whose products with weights are subnormal numbers: a processor multiplies
-// those some hundred times slower. AdamW, whose eps is 1e-8, makes nothing of them either way.
+// minSeed is the smallest |dL/dD| that passes backward. A discriminator that is sure of a pair has
+// smaller ones, whose products with weights are subnormal numbers, which a processor multiplies
+// about a hundred times slower. AdamW, whose eps is 1e-8, ignores them either way.
 const minSeed = 1e-25
 
 // flush makes seeds zero that are too small to matter.

@@ -224,7 +224,7 @@ func (c *Critic) gather(b Batch, lo, hi, update int, present *scores) (*pairSet,
 	for _, old := range drawn {
 		both = append(both, old.Student, old.Teacher)
 	}
-	base, err := c.baseline(both) // the student as it is now
+	base, err := c.baseline(both) // under the student's present weights
 	if err != nil {
 		return nil, err
 	}

@@ -9,10 +9,11 @@ import "slices"
 //
 //	1/m ( Σ_{k=1..K} loss(D_k(s), D_k(t))  +  [K_s ≠ K_t] loss(D_{K_s}(s), D_{K_t}(t)) )
 //	K = min(K_s, K_t),  m = K + [K_s ≠ K_t]
+//
 // with loss(s, t) = softplus(s - t) for bt, or the other loss that critic.loss names. The loss of a
 // mini-batch is the mean over its pairs, whatever their numbers of turns. Where these differ, the
 // last turns are compared once more: turn K of the longer episode does not say how it ends. With
-// one turn each, the loss is that of level episode.
+// one turn each, the loss equals that of level episode.
 
 // terms holds the terms of a mini-batch's loss, pair by pair.
 type terms struct {

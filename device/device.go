@@ -30,12 +30,12 @@ type Options struct {
 	Name      string // CPU or CUDA; "" is CPU
 	Precision string // Auto, BF16 or F32; "" is Auto
 	Threads   int    // workers on the CPU; 0 is one per core. Results do not depend on it
-	Index     int    // number of the GPU among those that the program sees
+	Index     int    // number of the GPU, among the visible ones
 }
 
-// Open starts the device; the caller closes it when its models are closed. On the CPU
-// it hands out as much memory as the system had free when it was opened; beyond that a
-// model's error says what there was no memory for.
+// Open starts the device; the caller closes it when its models are closed. On the CPU it hands out
+// as much memory as the system had free when it was opened; beyond that a model's error names the
+// allocation that failed.
 func Open(o Options) (model.Backend, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err

@@ -1,5 +1,5 @@
-// Package reference is the frozen policy that the student is kept near: the
-// actor as it was when training began.
+// Package reference is the frozen policy to which the KL keeps the student close: the student as it
+// was when training began.
 package reference
 
 import (

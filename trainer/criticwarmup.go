@@ -14,7 +14,7 @@ import (
 const smoothing = 0.2
 
 // noteSignal adds the statistics of the discriminator's scores to m, and updates its smoothed loss
-// and accuracy.
+// and accuracy, unless no pair differs.
 func (g *game) noteSignal(m Metrics, x critic.Signal) {
 	m["critic/d_acc_fresh"], m["critic/student_value_mean"], m["critic/teacher_value_mean"] =
 		x.Acc, x.StudentMean, x.TeacherMean

@@ -97,7 +97,7 @@ func (g *game) openDiscriminator(s *start, carried bool) error {
 	case carried:
 		scorer = filepath.Join(s.dir, "critic")
 	case c.Model.RewardPath != "":
-		scorer = c.Model.RewardPath // given beside --resume, it takes the place of the checkpoint's
+		scorer = c.Model.RewardPath // with --resume, it replaces the checkpoint's
 	}
 	if !carried && c.Model.RewardPath != "" {
 		if err := saved.CheckTokenIDs(t.tok, scorer, "model.reward_path"); err != nil {

@@ -149,7 +149,7 @@ func (f *frozenPairs) get(row int) *frozenPair {
 
 // put caches the results of a row, if there is room.
 func (f *frozenPairs) put(row int, p *frozenPair) {
-	const entry = 128 // bytes of a row beside its answer
+	const entry = 128 // bytes of a row without its answer
 	if n := 4*len(p.answer) + entry; f != nil && n <= f.room && f.rows[row] == nil {
 		f.rows[row] = p
 		f.room -= n
@@ -178,10 +178,10 @@ func (s *dpo) pairUp(m Metrics, b encode.Batch) (*pairs, error) {
 			encode.Response{IDs: x.frozen.answer, Finished: !x.frozen.truncated})
 		x.text = t.tok.Decode(x.frozen.answer, true)
 		cut := x.frozen.truncated || x.TeacherCut
-		said := strings.TrimRight(x.text, " \t\r\n") // as encoder.answer trims the teacher's
+		sampled := strings.TrimRight(x.text, " \t\r\n") // as Encoder.text does
 		switch {
-		case said == strings.TrimRight(x.TeacherText, " \t\r\n"),
-			said == t.tok.Decode(x.Teacher.Response(), true):
+		case sampled == strings.TrimRight(x.TeacherText, " \t\r\n"),
+			sampled == t.tok.Decode(x.Teacher.Response(), true):
 			p.ties++ // nothing to prefer
 		default:
 			x.usable = !cut || t.cfg.DPO.Truncated != "exclude"

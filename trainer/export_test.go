@@ -16,7 +16,7 @@ import (
 )
 
 // The file is there whole or not at all, whichever operation fails; adapters are merged
-// into it, as export.Merged does; a file that is there stays.
+// into it, as export.MergedPart does; a file that is there stays.
 func TestExportGGUF(t *testing.T) {
 	be := ready(t)
 	dir := t.TempDir()

@@ -43,8 +43,8 @@ type form interface {
 	// words returns the form in words, to follow "8 answers"; "": plain answers.
 	words() string
 	// validate measures the student on held-out rows. validationText returns its figures in words.
-	// validationInputs returns the settings and data that the figures depend on, beside those that
-	// all forms read; acts reports that an environment is played.
+	// validationInputs returns the settings and data that the figures depend on, in addition to the
+	// settings that all forms read; acts reports that an environment is played.
 	validate(m Metrics) error
 	validationText(m Metrics) string
 	validationInputs() (acts bool, of []any)

@@ -134,9 +134,10 @@ func (j *judges) close() error {
 	return j.heldOut.Close()
 }
 
-// judge adds the judges' figures of the validation answers to m. A validation is always finished,
-// so that interrupted and uninterrupted runs have the same figures: the checker's deadline bounds
-// the wait.
+// judge adds the judges' figures of the validation answers to m.
+//
+// A validation is always finished, so that interrupted and uninterrupted runs have the same
+// figures: the checker's deadline bounds the wait.
 func (j *judges) judge(m Metrics, of *quality.Results) error {
 	t := j.t
 	if j.checker != nil {
@@ -245,8 +246,8 @@ func (j *judges) noteUnchecked(none, of int) float64 {
 	share := float64(none) / float64(of)
 	if share > manyUnchecked {
 		text := fmt.Sprintf("checker: %d of %d answers have no score", none, of)
-		if said := j.checker.Said(); len(said) > 0 { // on the rank that has run it
-			text += "; it said: " + said[len(said)-1]
+		if lines := j.checker.Said(); len(lines) > 0 { // on the rank that has run it
+			text += "; it said: " + lines[len(lines)-1]
 		}
 		t.log.Warn(text)
 	}

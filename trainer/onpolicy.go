@@ -46,12 +46,12 @@ func (o *onPolicy) next(n int, drawn map[int]int) (*round, error) {
 // sample samples the student's answers to the prompts of a round, and sets their old
 // log-probabilities. readsOld reports whether the step reads these.
 func (o *onPolicy) sample(m Metrics, r *round, readsOld bool) error {
-	t, before, apart := o.t, m["timing_s/rollout"], m.nestedTime()
+	t, before, nested := o.t, m["timing_s/rollout"], m.nestedTime()
 	t.ranks.Enter("rollout")
 	if err := m.time("timing_s/rollout", func() error { return t.form.sample(m, r) }); err != nil {
 		return err
 	}
-	m["timing_s/rollout"] -= m.nestedTime() - apart
+	m["timing_s/rollout"] -= m.nestedTime() - nested
 	tokens := 0
 	for _, a := range r.answers() {
 		tokens += a.ownTokens()

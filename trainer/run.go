@@ -109,7 +109,7 @@ func endOf(err error) report.End {
 // advance takes one step, records it, and validates and saves where that is due;
 // stopped reports that ctx has ended and the run is saved.
 func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
-	begun := time.Now()
+	startTime := time.Now()
 	step, cursor := t.step+1, t.train.order.State()
 	m := Metrics{}
 	defer func() {
@@ -157,7 +157,7 @@ func (t *Trainer) advance(ctx context.Context) (stopped bool, err error) {
 			return false, err
 		}
 	}
-	t.performance(m, work, time.Since(begun).Seconds())
+	t.performance(m, work, time.Since(startTime).Seconds())
 	if err := t.rec.Step(t.step, m); err != nil {
 		return false, err
 	}

@@ -30,8 +30,9 @@ func (t *Trainer) noteSoft(s *start, u encode.Usable) {
 	}
 }
 
-// softLabels returns the soft labels of the teacher's answers of a batch, divided like the
-// sequences learned, which are the answers or their chunks; nil if the run learns none.
+// softLabels returns the soft labels of the teacher's answers of a batch; nil if the run learns
+// none. learned holds these answers, or their chunks, in the order of b; the labels are divided
+// among them.
 func (s basic) softLabels(b encode.Batch, learned []model.Seq) *actor.Soft {
 	t := s.t
 	if !t.train.soft {

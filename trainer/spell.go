@@ -45,8 +45,8 @@ func spell(own, theirs *tokenizer.Tokenizer, answer []int32, cut bool) spelling 
 		s.student = append(s.student, len(text))
 	}
 	shift := 0
-	if said := own.Decode(answer, false); len(said) == len(text)-1 && text[0] == ' ' &&
-		said == string(text[1:]) {
+	if decoded := own.Decode(answer, false); len(decoded) == len(text)-1 && text[0] == ' ' &&
+		decoded == string(text[1:]) {
 		shift = 1 // a blank that the student's tokenizer puts before every text
 	}
 	text = text[shift:]

@@ -142,7 +142,8 @@ func (t *Trainer) trainable() []network {
 	return slices.DeleteFunc(t.networks(), func(n network) bool { return n.optim == nil })
 }
 
-// learnTeachers takes one optimizer step of cross entropy on the teacher's answers.
+// learnTeachers takes one optimizer step of cross entropy on the teacher's answers, and adds its
+// metrics to m.
 func (b basic) learnTeachers(m Metrics, rows encode.Batch) error {
 	t := b.t
 	learned := t.form.trainSeqs(rows.Teachers())

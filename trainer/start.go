@@ -19,7 +19,7 @@ import (
 type start struct {
 	dir     string // checkpoint; empty for a fresh run from model.path
 	state   saved.State
-	inPlace bool     // dir lies in the output folder: the run goes on
+	inPlace bool     // dir lies in the output folder: the run is resumed
 	notes   []string // warnings
 	infos   []string // lines to print at the start that are no warnings
 

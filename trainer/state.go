@@ -17,13 +17,13 @@ import (
 // checkpoint that only an interruption made: it cannot become the best, so that interrupted and
 // uninterrupted runs keep the same checkpoint.
 func (t *Trainer) save(m Metrics, planned bool) error {
-	begun := time.Now()
+	startTime := time.Now()
 	_, done := t.rec.Progress("saving", 0)
 	defer done()
 	t.ranks.Enter("saving")
 	run, c := t.cfg.Trainer.Output, t.cfg.Trainer
 	if t.lock != nil {
-		if err := t.lock.Held(); err != nil { // else a new folder of this name would have the rest
+		if err := t.lock.CheckHeld(); err != nil { // else a new folder of this name would have the rest
 			return err
 		}
 	}
@@ -68,7 +68,7 @@ func (t *Trainer) save(m Metrics, planned bool) error {
 		return nil
 	}
 	err := t.prune()
-	t.meter.saveTime = time.Since(begun).Seconds()
+	t.meter.saveTime = time.Since(startTime).Seconds()
 	return err
 }
 

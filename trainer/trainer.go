@@ -1,45 +1,44 @@
-// Package trainer trains a student: it is the loop, and the rooms that the loop stands on lie below
-// this folder, none of which imports the loop: config, saved, encode, episode, export, plan and
-// quality.
+// Package trainer trains a student. It is the loop. The packages below it, which the loop uses and
+// which do not import it, are config, saved, encode, episode, export, plan and quality.
 //
-// A run has one stage, which says what a step is, and one form of an answer, which says in which
-// sequences the student writes and learns it. The loop takes steps, records, validates and saves,
-// and learns the names of neither. Between the two stand the records of a round: groups, each a
-// prompt with its answers.
+// A run has one stage, which defines a step, and one form of an answer, which defines the sequences
+// in which the student writes and learns it. The loop takes steps, records, validates and saves,
+// and does not know which stage and form it has. Between the two stand the records of a round:
+// groups, each a prompt with its answers.
 //
-//	step.go          a step of the game: start here
-//	round.go the records of a step: groups of answers, with scores and advantages
-//	stage.go the interface of a stage, and what all stages share
-//	onpolicy.go      the stages whose student learns from its own answers
-//	reward.go        of the game: from scores to rewards, and groups that are replaced
-//	passes.go of the game: forward passes, only where their results are read
-//	criticwarmup.go  of the game: the steps in which the discriminator learns alone
-//	discriminator.go of the game: the discriminator, opened and saved
-//	teacher.go       a teacher that gives probabilities; spell.go: one with another tokenizer
-//	opd.go           on-policy distillation
-//	dpo.go           DPO
-//	sft.go           SFT; soft.go: soft labels; ranking.go: learning the order of scored answers
+//	step.go           a step of the game: start here
+//	round.go          the records of a step: groups of answers, with scores and advantages
+//	stage.go          the interface of a stage, and what all stages share
+//	onpolicy.go       the stages whose student learns from its own answers
+//	reward.go         of the game: from scores to rewards, and groups that are replaced
+//	passes.go         of the game: forward passes, only where their results are read
+//	criticwarmup.go   of the game: the steps in which the discriminator learns alone
+//	discriminator.go  of the game: the discriminator, opened and saved
+//	teacher.go        a teacher that gives probabilities; spell.go: one with another tokenizer
+//	opd.go            on-policy distillation
+//	dpo.go            DPO
+//	sft.go            SFT; soft.go: soft labels; ranking.go: learning the order of scored answers
 //
-//	form.go the interface of a form of answers
-//	single.go        one text
-//	chunks.go        a thought in chunks
-//	episodes.go      a conversation with an environment
-//	tree.go          answers of these forms that branch
+//	form.go           the interface of a form of answers
+//	single.go         one text
+//	chunks.go         a thought in chunks
+//	episodes.go       a conversation with an environment
+//	tree.go           answers of these forms that branch
 //
-//	open.go          the order in which a run is opened or resumed
-//	start.go the checkpoint that a run starts from, and its folder
-//	data.go rows, and notes about them
-//	models.go        student and reference
-//	introduce.go the lines that a run prints before its first step
+//	open.go           the order in which a run is opened or resumed
+//	start.go          the checkpoint that a run starts from, and its folder
+//	data.go           rows, and notes about them
+//	models.go         student and reference
+//	introduce.go      the lines that a run prints before its first step
 //
-//	run.go           the steps of a run, its end, and signs of a sick one
-//	validate.go      the student on held-out rows
-//	judges.go        the checker and the held-out discriminator
-//	state.go         checkpoints
-//	account.go time, tokens and operations of a step
-//	ranks.go         several processes
-//	devices.go       their devices
-//	trainer.go       the run itself
+//	run.go            the steps of a run, its end, and signs of a sick one
+//	validate.go       the student on held-out rows
+//	judges.go         the checker and the held-out discriminator
+//	state.go          checkpoints
+//	account.go        time, tokens and operations of a step
+//	ranks.go          several processes
+//	devices.go        their devices
+//	trainer.go        the run itself
 package trainer
 
 import (
@@ -133,7 +132,7 @@ type Trainer struct {
 	lock   *checkpoint.Lock
 }
 
-// progress is the state of a run beside its weights. Most of it is saved in checkpoints.
+// progress is the state of a run other than its weights. Most of it is saved in checkpoints.
 type progress struct {
 	// steps that the settings ask for; total differs where the discriminator learns alone until its
 	// loss is low enough (game.total)

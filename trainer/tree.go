@@ -41,8 +41,12 @@ type branchable interface {
 
 // grower samples the answers of trees.
 type grower interface {
+	// grow samples the answers of list and adds them to the grove. number[i] is the number of
+	// list[i] within its prompt, the key of its random numbers.
 	grow(list []offshoot, number []int) error
+	// end adds the metrics of all sampled answers to m, when the trees are complete.
 	end(m Metrics, r *round) error
+	// close frees what grow has kept between rounds.
 	close()
 }
 
@@ -133,7 +137,8 @@ func (w *texts) close() {}
 
 func (w *texts) end(Metrics, *round) error { return nil }
 
-// grow samples answers that continue a part of another answer.
+// grow samples answers that continue a part of another answer. number[i] is the number of list[i]
+// within its prompt, the key of its random numbers.
 func (w *texts) grow(list []offshoot, number []int) error {
 	g, t := w.g, w.g.f.t
 	key := actor.Key{Seed: t.seed(), Step: t.step}
@@ -221,7 +226,8 @@ func (g *grove) choose(k int, rewards [][]float64) (list []offshoot) {
 	return list
 }
 
-// branchPoints returns where x may branch: within its own tokens, but not at its end.
+// branchPoints returns the numbers of tokens after which x may branch: within its own tokens, but
+// not at its end.
 func (g *grove) branchPoints(x *leaf) (list []int) {
 	at, end := x.branch.At, x.branch.At+x.own
 	for _, n := range g.f.branchPoints(at, end, x.answer) {

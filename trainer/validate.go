@@ -111,11 +111,11 @@ func (t *Trainer) validateStart() (Metrics, error) {
 	} else if err := m.time("timing_s/val", func() error { return t.validate(m) }); err != nil {
 		return nil, err
 	}
-	said := "before the first step: " + t.form.validationText(m)
+	text := "before the first step: " + t.form.validationText(m)
 	if check, ok := m["val/check"]; ok {
-		said += fmt.Sprintf(", checker's score %.3f", check)
+		text += fmt.Sprintf(", checker's score %.3f", check)
 	}
-	t.log.Info(said)
+	t.log.Info(text)
 	for name, x := range m {
 		if at, ok := strings.CutPrefix(name, "val/"); ok {
 			delete(m, name)

@@ -22,7 +22,7 @@ import (
 	"gad/trainer/config"
 )
 
-// benchCommand is gad bench.
+// benchCommand returns the command gad bench.
 func (p *program) benchCommand() *cli.Command {
 	load := bench.DefaultLoad()
 	return &cli.Command{
@@ -32,30 +32,30 @@ func (p *program) benchCommand() *cli.Command {
 			&cli.StringFlag{Name: "shape", Value: "25m", Usage: strings.Join(bench.ShapeNames(), ", ") + ", a folder with config.json or a GGUF file; weights are random, nothing is downloaded"},
 			&cli.StringFlag{Name: "what",
 				Usage: "comma-separated, of " + strings.Join(bench.Parts, ", ") + "; default: all"},
-			within(&cli.Float64Flag{Name: "seconds", Value: 60, Usage: "approximate time to spend, in seconds; a stage that would take longer is named and skipped"}, seconds),
-			within(&cli.IntFlag{Name: "prompts", Value: load.Prompts,
-				Usage: "prompts of a GAD step"}, count(1, 1<<20)),
-			within(&cli.IntFlag{Name: "answers", Value: load.N, Usage: "answers per prompt"},
-				count(1, 1<<20)),
-			within(&cli.IntFlag{Name: "prompt-tokens", Value: load.Prompt,
+			withLimits(&cli.Float64Flag{Name: "seconds", Value: 60, Usage: "approximate time to spend, in seconds; a stage that would take longer is named and skipped"}, seconds),
+			withLimits(&cli.IntFlag{Name: "prompts", Value: load.Prompts,
+				Usage: "prompts of a GAD step"}, intRange(1, 1<<20)),
+			withLimits(&cli.IntFlag{Name: "answers", Value: load.N, Usage: "answers per prompt"},
+				intRange(1, 1<<20)),
+			withLimits(&cli.IntFlag{Name: "prompt-tokens", Value: load.Prompt,
 				Usage: "tokens of each prompt, in the GAD step and in generation"},
-				count(1, 1<<20)),
-			within(&cli.IntFlag{Name: "new-tokens", Value: load.New,
-				Usage: "tokens of each answer"}, count(1, 1<<20)),
-			within(&cli.IntFlag{Name: "micro", Value: load.Micro,
-				Usage: "tokens per micro-batch of a GAD step"}, count(1, 1<<20)),
+				intRange(1, 1<<20)),
+			withLimits(&cli.IntFlag{Name: "new-tokens", Value: load.New,
+				Usage: "tokens of each answer"}, intRange(1, 1<<20)),
+			withLimits(&cli.IntFlag{Name: "micro", Value: load.Micro,
+				Usage: "tokens per micro-batch of a GAD step"}, intRange(1, 1<<20)),
 			&cli.BoolFlag{Name: "recompute",
 				Usage: "recompute activations in the backward pass (gradient checkpointing)"},
-			within(&cli.IntFlag{Name: "lora-rank", Usage: "train LoRA adapters of this rank on one frozen base for all roles; 0: all weights"}, count(0, 1<<12)),
+			withLimits(&cli.IntFlag{Name: "lora-rank", Usage: "train LoRA adapters of this rank on one frozen base for all roles; 0: all weights"}, intRange(0, 1<<12)),
 			&cli.StringFlag{Name: "weights", Value: model.Native,
 				Usage: "with --lora-rank: how the base is kept: " + model.Native +
 					", or on the CPU in q8_0 or q4_0"},
-			within(&cli.IntFlag{Name: "slots", DefaultText: "the training default",
-				Usage: "answers generated at the same time in a GAD step"}, count(1, 1<<16)),
+			withLimits(&cli.IntFlag{Name: "slots", DefaultText: "the training default",
+				Usage: "answers generated at the same time in a GAD step"}, intRange(1, 1<<16)),
 			&cli.StringFlag{Name: "model-cost", Usage: "measure nothing: predict the same lines for a GPU this machine does not have, from launches, bytes and products, out of " + strings.Join(cost.Names(), ", ")},
 			&cli.BoolFlag{Name: "json", Usage: "print one JSON object"},
 			&cli.BoolFlag{Name: "serve", Usage: "read names of cases, one per line, and answer each with a line of JSON, for comparisons (scripts/peers)"},
-			within(&cli.IntFlag{Name: "ranks", DefaultText: "what the launcher says", Usage: "processes that a launcher has started, such as mpirun: measures how fast they talk, with --device cuda also their GPUs, and nothing else (doc/ranks.md)"}, powerOfTwo),
+			withLimits(&cli.IntFlag{Name: "ranks", DefaultText: "what the launcher says", Usage: "processes that a launcher has started, such as mpirun: measures how fast they talk, with --device cuda also their GPUs, and nothing else (doc/ranks.md)"}, powerOfTwo),
 		}, deviceFlags()...),
 		Action: func(c *cli.Context) error {
 			if err := noArguments(c); err != nil {
@@ -92,7 +92,7 @@ func (p *program) benchCommand() *cli.Command {
 			if err := bench.Check(what); err != nil {
 				return fault.As(fault.ErrUsage, err)
 			}
-			d := flagged(c)
+			d := deviceFlagsOf(c)
 			if c.IsSet("model-cost") {
 				return p.predict(c, bench.Options{Name: c.String("shape"), Config: cfg, Load: load,
 					What: what})
@@ -120,19 +120,20 @@ func (p *program) benchCommand() *cli.Command {
 	}
 }
 
-// seconds are those that gad bench may take.
+// seconds is the limit of the time that gad bench may take.
 var seconds = limit{func(x float64) bool { return x > 0 && x <= 1e6 },
 	"must be above 0, to 1000000"}
 
-// benchRules are what flags of gad bench go with.
+// benchRules are the rules between flags of gad bench.
 var benchRules = rules{
 	{[]string{"serve", "seconds", "device", "precision", "threads"}, true, "model-cost", ": not with --model-cost, which measures nothing and computes in bfloat16: leave out one of them"},
 }
 
-// benchLimit is how long a rank waits for the others.
+// benchLimit is the longest time that a rank waits for the others.
 const benchLimit = 5 * time.Minute
 
-// benchRanks is gad bench of several ranks; rank 0 prints.
+// benchRanks runs gad bench on several ranks, with sums of up to the given number of elements; rank 0
+// prints.
 func (p *program) benchRanks(c *cli.Context, ranks *trainer.Ranks, elements int64,
 	budget time.Duration) (err error) {
 	defer func() {
@@ -149,8 +150,8 @@ func (p *program) benchRanks(c *cli.Context, ranks *trainer.Ranks, elements int6
 		}
 	}
 	var be compute.Backend
-	if d := flagged(c); d.Name == device.CUDA {
-		if be, err = session.OpenDevice(p.ofRank(d)); err != nil {
+	if d := deviceFlagsOf(c); d.Name == device.CUDA {
+		if be, err = session.OpenDevice(p.rankDevice(d)); err != nil {
 			return err
 		}
 		defer be.Close()
@@ -165,7 +166,7 @@ func (p *program) benchRanks(c *cli.Context, ranks *trainer.Ranks, elements int6
 	return p.report(c, r)
 }
 
-// predict is gad bench --model-cost.
+// predict runs gad bench --model-cost.
 func (p *program) predict(c *cli.Context, o bench.Options) error {
 	if err := benchRules.check(c); err != nil {
 		return err
@@ -182,7 +183,7 @@ func (p *program) predict(c *cli.Context, o bench.Options) error {
 	return p.report(c, r)
 }
 
-// report prints what was found.
+// report prints a result as text or, with --json, as JSON.
 func (p *program) report(c *cli.Context, r interface{ Print(io.Writer) error }) error {
 	if c.Bool("json") {
 		enc := json.NewEncoder(p.out)
@@ -192,7 +193,7 @@ func (p *program) report(c *cli.Context, r interface{ Print(io.Writer) error }) 
 	return r.Print(p.out)
 }
 
-// benchShape is the named shape, or that of a model folder.
+// benchShape returns the named shape, or the shape of a model folder.
 func benchShape(name string) (model.Config, error) {
 	if c, ok := bench.Shapes[name]; ok {
 		return c, nil

@@ -16,17 +16,17 @@ import (
 	"gad/trainer/config"
 )
 
-// boardFlags bound what a document of runs contains.
+// boardFlags returns the flags that bound the contents of a document of runs.
 func boardFlags() []cli.Flag {
 	return []cli.Flag{
-		within(&cli.IntFlag{Name: "points", Value: board.Points,
+		withLimits(&cli.IntFlag{Name: "points", Value: board.Points,
 			Usage: "most points of a curve; 0 is every step"}, atLeast(0)),
-		within(&cli.IntFlag{Name: "samples", Value: 12,
+		withLimits(&cli.IntFlag{Name: "samples", Value: 12,
 			Usage: "steps of each run whose samples are contained; 0 is none"}, atLeast(0)),
 	}
 }
 
-// boardCommand is gad board.
+// boardCommand returns the command gad board.
 func (p *program) boardCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "board",
@@ -36,8 +36,8 @@ func (p *program) boardCommand() *cli.Command {
 			"RUN is the --output of gad " + config.StageNames() + ", or a folder of such runs. From another machine: ssh -L 6161:127.0.0.1:6161 HOST.\n" +
 			"With --json it serves nothing and prints one document; doc/board.md describes it.",
 		Flags: append([]cli.Flag{
-			within(&cli.IntFlag{Name: "port", Value: 6161,
-				Usage: "port on 127.0.0.1; 0 is any free one"}, count(0, 65535)),
+			withLimits(&cli.IntFlag{Name: "port", Value: 6161,
+				Usage: "port on 127.0.0.1; 0 is any free one"}, intRange(0, 65535)),
 			&cli.BoolFlag{Name: "json",
 				Usage: "print everything as one JSON object, and serve nothing"},
 		}, boardFlags()...),
@@ -69,7 +69,7 @@ func (p *program) boardCommand() *cli.Command {
 	}
 }
 
-// reportCommand is gad report.
+// reportCommand returns the command gad report.
 func (p *program) reportCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "report",
@@ -107,7 +107,7 @@ func (p *program) reportCommand() *cli.Command {
 	}
 }
 
-// boardRules are what flags of gad board go with.
+// boardRules are the rules between flags of gad board.
 var boardRules = rules{
 	{[]string{"port"}, true, "json",
 		" with --json: with --json nothing is served: leave out one of them"},
@@ -118,20 +118,20 @@ var boardRules = rules{
 // needRuns refuses a command line without a run.
 func needRuns(c *cli.Context) error {
 	if !c.Args().Present() {
-		return usage("%s: the run is missing: gad %s RUN, where RUN is the --output of gad %s", typed(c),
-			typed(c), config.StageNames())
+		return usage("%s: the run is missing: gad %s RUN, where RUN is the --output of gad %s",
+			commandName(c), commandName(c), config.StageNames())
 	}
 	return nil
 }
 
-// openBoard reads the runs that are named.
+// openBoard opens the runs on the command line.
 func (p *program) openBoard(c *cli.Context) (*board.Board, error) {
 	_, done := p.console().Busy("reading the runs", 0)
 	defer done()
 	return board.Open(files(), c.Args().Slice())
 }
 
-// document is all of the runs that are named.
+// document returns the document of the runs on the command line.
 func (p *program) document(c *cli.Context) (*board.Document, error) {
 	b, err := p.openBoard(c)
 	if err != nil {

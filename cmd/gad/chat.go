@@ -11,7 +11,7 @@ import (
 	"gad/apps/generate"
 )
 
-// chatCommand is gad chat.
+// chatCommand returns the command gad chat.
 func (p *program) chatCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "chat",
@@ -23,7 +23,7 @@ func (p *program) chatCommand() *cli.Command {
 			adapterFlag("model"),
 			weightsFlag(),
 			&cli.StringFlag{Name: "system", Usage: "system message"},
-			within(&cli.IntFlag{Name: "max-new-tokens", Value: generate.DefaultMaxNew,
+			withLimits(&cli.IntFlag{Name: "max-new-tokens", Value: generate.DefaultMaxNew,
 				DefaultText: "1536, or what the model's context leaves after the conversation",
 				Usage:       "longest answer, tokens"}, atLeast(1)),
 		}, samplingFlags(), chunkFlags(), []cli.Flag{
@@ -34,7 +34,7 @@ func (p *program) chatCommand() *cli.Command {
 			if err := errors.Join(noArguments(c), need(c, "model")); err != nil {
 				return err
 			}
-			o := chat.Options{Source: inChat(sourceOf(c, "model")), Sampling: sampling(c),
+			o := chat.Options{Source: withTemplate(sourceOf(c, "model")), Sampling: sampling(c),
 				System: c.String("system"), MaxNew: c.Int("max-new-tokens"),
 				Seed:        c.Uint64("seed"),
 				StopSignals: stopSignals, Exit: func() { os.Exit(exitStopped) }}

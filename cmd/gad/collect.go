@@ -18,7 +18,7 @@ import (
 	"gad/internal/fault"
 )
 
-// endpointFlags name an endpoint and say how hard it may be used.
+// endpointFlags returns the flags that name an endpoint and limit its use.
 func endpointFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "base-url", Usage: "endpoint that speaks OpenAI's chat completions, such as https://api.openai.com/v1"},
@@ -29,25 +29,25 @@ func endpointFlags() []cli.Flag {
 			Usage: "file that holds the key, readable by its owner alone; instead of --key-env"},
 		&cli.BoolFlag{Name: "insecure-http",
 			Usage: "allow http:// to another machine, which sends key and prompts as plain text"},
-		within(&cli.IntFlag{Name: "concurrency", Value: 16,
+		withLimits(&cli.IntFlag{Name: "concurrency", Value: 16,
 			Usage: "requests in flight, at most; fewer where the endpoint wants less"}, atLeast(1)),
-		within(&cli.Float64Flag{Name: "rpm", DefaultText: "as the endpoint's headers say",
+		withLimits(&cli.Float64Flag{Name: "rpm", DefaultText: "as the endpoint's headers say",
 			Usage: "requests a minute, at most"}, positive(1e12)),
-		within(&cli.Float64Flag{Name: "tpm", DefaultText: "as the endpoint's headers say",
+		withLimits(&cli.Float64Flag{Name: "tpm", DefaultText: "as the endpoint's headers say",
 			Usage: "tokens a minute, prompts and answers, at most"}, positive(1e12)),
-		within(&cli.Float64Flag{Name: "input-tpm", DefaultText: "as the endpoint's headers say",
+		withLimits(&cli.Float64Flag{Name: "input-tpm", DefaultText: "as the endpoint's headers say",
 			Usage: "tokens of prompts a minute, at most, for endpoints that limit them apart"},
 			positive(1e12)),
-		within(&cli.Float64Flag{Name: "output-tpm", DefaultText: "as the endpoint's headers say",
+		withLimits(&cli.Float64Flag{Name: "output-tpm", DefaultText: "as the endpoint's headers say",
 			Usage: "tokens of answers a minute, at most"}, positive(1e12)),
-		within(&cli.DurationFlag{Name: "timeout", Value: 10 * time.Minute,
+		withLimits(&cli.DurationFlag{Name: "timeout", Value: 10 * time.Minute,
 			Usage: "longest time of one request"}, positive(math.Inf(1))),
-		within(&cli.IntFlag{Name: "retries", Value: 10,
+		withLimits(&cli.IntFlag{Name: "retries", Value: 10,
 			Usage: "tries of a request after the first, at most"}, atLeast(0)),
 	}
 }
 
-// client opens the endpoint of endpointFlags, with these options.
+// client opens the endpoint of endpointFlags; o is its options, without the key.
 func (p *program) client(c *cli.Context) (client *endpoint.Client, o endpoint.Options, err error) {
 	if o, err = p.endpointOptions(c); err != nil {
 		return nil, o, err
@@ -59,7 +59,7 @@ func (p *program) client(c *cli.Context) (client *endpoint.Client, o endpoint.Op
 	return client, o, nil
 }
 
-// endpointOptions are what endpointFlags say, with the key.
+// endpointOptions returns the values of endpointFlags, with the key.
 func (p *program) endpointOptions(c *cli.Context) (o endpoint.Options, err error) {
 	o = endpoint.Options{
 		BaseURL: c.String("base-url"), InsecureHTTP: c.Bool("insecure-http"),
@@ -82,7 +82,7 @@ func (p *program) endpointOptions(c *cli.Context) (o endpoint.Options, err error
 	}
 	switch file := c.String("key-file"); {
 	case file != "" && c.IsSet("key-env"):
-		return o, usage("%s: --key-env and --key-file: give one of them", typed(c))
+		return o, usage("%s: --key-env and --key-file: give one of them", commandName(c))
 	case file != "":
 		o.Key, err = endpoint.KeyFromFile(files(), file)
 	case c.IsSet("key-env") && c.String("key-env") == "", !c.IsSet("key-env") &&
@@ -96,7 +96,7 @@ func (p *program) endpointOptions(c *cli.Context) (o endpoint.Options, err error
 	return o, nil
 }
 
-// collectCommand is gad data collect.
+// collectCommand returns the command gad data collect.
 func (p *program) collectCommand() *cli.Command {
 	cols := data.DefaultColumns()
 	return &cli.Command{
@@ -109,39 +109,39 @@ func (p *program) collectCommand() *cli.Command {
 				Usage: "format of the rows, as for gad data inspect"},
 			&cli.StringFlag{Name: "content-key", Value: cols.Content,
 				Usage: "column with the conversation or the prompt"},
-			within(&cli.IntFlag{Name: "limit", Usage: "rows of --prompts to ask; 0 is all"},
+			withLimits(&cli.IntFlag{Name: "limit", Usage: "rows of --prompts to ask; 0 is all"},
 				atLeast(0)),
 			&cli.StringFlag{Name: "output", Usage: "output file: .arrow, .arrows, .parquet or .jsonl. OUTPUT.journal beside it keeps every answer as it comes"},
 			&cli.StringFlag{Name: "model", Usage: "the teacher, as the endpoint calls it"},
 			&cli.StringFlag{Name: "system", Usage: "system message for rows that have none; the teacher alone sees it, it is not in the output"},
-			within(&cli.Float64Flag{Name: "temperature", DefaultText: "the endpoint's",
-				Usage: "sampling temperature"}, from(0, 100)),
-			within(&cli.Float64Flag{Name: "top-p", DefaultText: "the endpoint's",
-				Usage: "nucleus sampling"}, from(0, 1)),
-			within(&cli.IntFlag{Name: "max-tokens", DefaultText: "the endpoint's",
+			withLimits(&cli.Float64Flag{Name: "temperature", DefaultText: "the endpoint's",
+				Usage: "sampling temperature"}, floatRange(0, 100)),
+			withLimits(&cli.Float64Flag{Name: "top-p", DefaultText: "the endpoint's",
+				Usage: "nucleus sampling"}, floatRange(0, 1)),
+			withLimits(&cli.IntFlag{Name: "max-tokens", DefaultText: "the endpoint's",
 				Usage: "longest answer, tokens"}, atLeast(1)),
 			&cli.Int64Flag{Name: "seed", DefaultText: "none",
 				Usage: "makes answers repeatable where the endpoint takes seeds: each request sends one of its own, derived from it"},
-			within(&cli.IntFlag{Name: "top-logprobs", DefaultText: "none", Usage: "ask for the log-probabilities of the answer's tokens and of so many likely ones at each place: soft labels for gad sft (OpenAI gives at most 20)"}, oneTo(64, "")),
+			withLimits(&cli.IntFlag{Name: "top-logprobs", DefaultText: "none", Usage: "ask for the log-probabilities of the answer's tokens and of so many likely ones at each place: soft labels for gad sft (OpenAI gives at most 20)"}, oneTo(64, "")),
 			&cli.StringFlag{Name: "extra", Usage: `more fields of the request, as JSON, such as {"max_completion_tokens": 2048}`},
-			within(&cli.IntFlag{Name: "n", Value: 1,
+			withLimits(&cli.IntFlag{Name: "n", Value: 1,
 				Usage: "answers per prompt, a row of the output each"}, oneTo(1024, "")),
 			&cli.StringFlag{Name: "prices", Usage: `file with prices in USD per million tokens: {"MODEL": {"input": 2.5, "output": 10}}`},
-			within(&cli.Float64Flag{Name: "max-cost", DefaultText: "no limit", Usage: "USD; with --prices: refuses to begin where the estimate is more, and stops where it has been spent"}, positive(math.MaxFloat64)),
+			withLimits(&cli.Float64Flag{Name: "max-cost", DefaultText: "no limit", Usage: "USD; with --prices: refuses to begin where the estimate is more, and stops where it has been spent"}, positive(math.MaxFloat64)),
 			&cli.BoolFlag{Name: "dry-run", Usage: "print the estimate and ask nothing"},
 			&cli.BoolFlag{Name: "batch", Usage: "ask by the batch API: half the price, within a day. The command waits; after an interruption it finds its batches again"},
-			within(&cli.DurationFlag{Name: "poll", Value: time.Minute,
+			withLimits(&cli.DurationFlag{Name: "poll", Value: time.Minute,
 				Usage: "with --batch: time between two looks at a batch"}, pollAtLeast),
 			&cli.BoolFlag{Name: "partial", Usage: "write the output although answers are missing"},
 			&cli.BoolFlag{Name: "keep-thinking", Usage: "write what the teacher thought too, where the endpoint says it: the student learns it before the answer. OUTPUT.journal has it in any case"},
 			&cli.StringFlag{Name: "env", Usage: "command of an environment, for the shell ($GAD is this program): the teacher acts in it turn by turn, and a row is an episode"},
-			within(&cli.IntFlag{Name: "max-turns", Value: 20,
+			withLimits(&cli.IntFlag{Name: "max-turns", Value: 20,
 				Usage: "with --env: turns of an episode, at most"}, oneTo(1000, "")),
-			within(&cli.IntFlag{Name: "episode-tokens", DefaultText: "no limit", Usage: "with --env: an episode ends when its conversation has so many tokens, as the endpoint counts them"}, atLeast(1)),
+			withLimits(&cli.IntFlag{Name: "episode-tokens", DefaultText: "no limit", Usage: "with --env: an episode ends when its conversation has so many tokens, as the endpoint counts them"}, atLeast(1)),
 			&cli.StringFlag{Name: "keep", DefaultText: "all", Usage: "with --env: episodes that the output has, one comparison of reward or turns with a number, such as 'reward>=1'"},
-			within(&cli.IntFlag{Name: "env-workers", Value: 1,
+			withLimits(&cli.IntFlag{Name: "env-workers", Value: 1,
 				Usage: "with --env: processes of the environment"}, oneTo(64, "")),
-			within(&cli.DurationFlag{Name: "env-timeout", Value: time.Minute,
+			withLimits(&cli.DurationFlag{Name: "env-timeout", Value: time.Minute,
 				Usage: "with --env: time limit of one reply"}, positive(86400)),
 			&cli.BoolFlag{Name: "retry-empty", Usage: "ask again for the rows whose answers have no text, which is paid for again"},
 		}, endpointFlags()...),
@@ -161,11 +161,11 @@ func (p *program) collectCommand() *cli.Command {
 	}
 }
 
-// pollAtLeast is the shortest time between two looks at a batch.
+// pollAtLeast is the limit of the time between two polls of a batch.
 var pollAtLeast = limit{func(seconds float64) bool { return seconds >= 0.01 },
 	"must be at least 10ms"}
 
-// collectRules are what flags of gad data collect need.
+// collectRules are the rules between flags of gad data collect.
 var collectRules = rules{
 	{[]string{"poll"}, false, "batch", ": is for --batch: give that, or leave it out"},
 	{[]string{"max-cost"}, false, "prices", ": needs --prices FILE"},
@@ -176,7 +176,7 @@ var collectRules = rules{
 	{[]string{"top-logprobs"}, true, "env", ": not with --env: labels are for one answer"},
 }
 
-// checkCollectFlags refuses what gad data collect cannot mean.
+// checkCollectFlags returns the options of gad data collect, and refuses combinations of its flags.
 func checkCollectFlags(c *cli.Context) (o collect.Options, err error) {
 	if err := errors.Join(noArguments(c), need(c, "prompts")); err != nil {
 		return o, err

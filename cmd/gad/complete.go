@@ -12,8 +12,8 @@ import (
 	"gad/trainer/config"
 )
 
-// completionCommand is gad completion: a script for a shell, which asks gad completion
-// words what may stand at the cursor. So the script never is out of date.
+// completionCommand returns the command gad completion, which prints a script for a shell. The
+// script asks gad completion words for the candidates at the cursor, so it is never out of date.
 func (p *program) completionCommand() *cli.Command {
 	shell := func(name, where, script string) *cli.Command {
 		return &cli.Command{
@@ -54,7 +54,7 @@ func (p *program) completionCommand() *cli.Command {
 	}
 }
 
-// valuesOf are the values that a flag may have, where it is one of a few.
+// valuesOf returns the values of a flag that has a fixed set of them, otherwise nil.
 func valuesOf(flag string) []string {
 	key := "trainer." + flag // device, precision
 	switch flag {
@@ -84,7 +84,7 @@ func valuesOf(flag string) []string {
 	return nil
 }
 
-// manCommand is gad man.
+// manCommand returns the command gad man.
 func (p *program) manCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "man",
@@ -100,7 +100,7 @@ func (p *program) manCommand() *cli.Command {
 	}
 }
 
-// statuses are the exit statuses, for the manual.
+// statuses lists the exit statuses, for the manual.
 var statuses = []line.Status{
 	{Code: exitDone, When: "Done."},
 	{Code: exitFailed, When: "The command failed, for example because disk space or memory ran out, or gad doctor found that the run should not be resumed."},
@@ -111,7 +111,7 @@ var statuses = []line.Status{
 	{Code: exitStopped, When: "Stopped by a signal, with nothing to resume."},
 }
 
-// variables are those of the environment that gad reads, for the manual.
+// variables lists the environment variables that gad reads, for the manual.
 var variables = []line.Variable{
 	{Name: "GAD_CPU",
 		About: "The variant of the CPU's kernels to use, such as avx2, instead of the fastest."},

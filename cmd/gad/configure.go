@@ -62,13 +62,13 @@ func (p *program) configure(c *cli.Context,
 			return cfg, nil, err
 		}
 	}
-	return s.cfg, append(s.notes, ignored(stage, s.cfg, c.Args().Slice())...), nil
+	return s.cfg, append(s.notes, ignoredSettings(stage, s.cfg, c.Args().Slice())...), nil
 }
 
 func (s *settings) readFlags() (err error) {
 	if s.c.String("steps") == "0" {
 		return usage("%s: --steps 0: must be at least 1; leave it out for as many as "+
-			"trainer.total_epochs takes", typed(s.c))
+			"trainer.total_epochs takes", commandName(s.c))
 	}
 	for _, f := range stageFlags {
 		s.flags = append(s.flags, f.settings(s.c)...)
@@ -151,7 +151,7 @@ func (s *settings) forgetPrograms() error {
 func (s *settings) readPreset() error {
 	preset, err := config.Preset(s.c.String("preset"), s.stage)
 	if err != nil {
-		return usage("%s: --preset: %v", typed(s.c), err)
+		return usage("%s: --preset: %v", commandName(s.c), err)
 	}
 	if err := conf.Load(&s.cfg, "", preset, nil); err != nil {
 		return err
@@ -177,7 +177,7 @@ func (s *settings) checkPrograms() error {
 	for _, x := range outside {
 		if was := *x.of(&s.taken); was != "" && *x.of(&s.cfg) == "" && !says(s.c, x.flag, x.key) {
 			return usage("%s: the run's settings name %s, %q: gad does not %s because a folder "+
-				"names it: give --%s %q again%s", typed(s.c), x.what, was, x.rule, x.flag, was,
+				"names it: give --%s %q again%s", commandName(s.c), x.what, was, x.rule, x.flag, was,
 				x.none)
 		}
 	}

@@ -17,7 +17,8 @@ import (
 	"gad/trainer/saved"
 )
 
-// setFlags name a data set and say how its rows are read.
+// setFlags returns the flags that name a data set and describe how its rows are read. what names
+// the data in the help.
 func setFlags(what string) []cli.Flag {
 	cols := data.DefaultColumns()
 	return []cli.Flag{
@@ -33,17 +34,17 @@ func setFlags(what string) []cli.Flag {
 	}
 }
 
-// rowsOf are the rows that the flags of setFlags name, with --limit.
+// rowsOf returns the rows that the flags of setFlags and --limit name.
 func rowsOf(c *cli.Context) session.Rows {
-	return session.Rows{Command: typed(c), Paths: c.StringSlice("data"), Split: c.String("split"),
-		Format: c.String("format"), Turns: c.String("turns"),
+	return session.Rows{Command: commandName(c), Paths: c.StringSlice("data"),
+		Split: c.String("split"), Format: c.String("format"), Turns: c.String("turns"),
 		Content: c.String("content-key"), Answer: c.String("teacher-key"), Limit: c.Int("limit")}
 }
 
-// namedData are the files of --data as messages name them.
+// namedData returns the files of --data as one text, for messages.
 func namedData(c *cli.Context) string { return strings.Join(c.StringSlice("data"), " ") }
 
-// dataCommand is gad data inspect|validate|convert|split|collect|rate|score.
+// dataCommand returns the command gad data inspect|validate|convert|split|collect|rate|score.
 func (p *program) dataCommand() *cli.Command {
 	columns := append(setFlags("data"),
 		&cli.StringFlag{Name: "where",
@@ -97,7 +98,7 @@ func (p *program) dataCommand() *cli.Command {
 					if err != nil {
 						return err
 					}
-					text, err := asRead(set, row, tok, c.Int("max-response-length"))
+					text, err := rowText(set, row, tok, c.Int("max-response-length"))
 					if err == nil {
 						_, err = fmt.Fprint(p.out, text)
 					}
@@ -138,7 +139,7 @@ func (p *program) dataCommand() *cli.Command {
 						return err
 					}
 					if c.IsSet("val-data") {
-						if err := p.compare(c, set, report); err != nil {
+						if err := p.noteOverlap(c, set, report); err != nil {
 							return err
 						}
 					}
@@ -180,7 +181,7 @@ func (p *program) dataCommand() *cli.Command {
 			{
 				Name: "split", Usage: "split a data set into two by a shuffle with a seed; equal prompts stay together",
 				Flags: append([]cli.Flag{
-					within(&cli.Float64Flag{Name: "fraction", Value: 0.95,
+					withLimits(&cli.Float64Flag{Name: "fraction", Value: 0.95,
 						Usage: "share of the first part"}, share),
 					&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of the shuffle"},
 					&cli.StringFlag{Name: "first", Usage: "output file of the first part"},
@@ -213,7 +214,7 @@ func (p *program) dataCommand() *cli.Command {
 	}
 }
 
-// tokenizerOf loads the tokenizer of a model's folder.
+// tokenizerOf loads the tokenizer of a model's folder, with the options of the chat template.
 func tokenizerOf(dir string, chat session.ChatOptions) (*tokenizer.Tokenizer, error) {
 	if err := saved.CheckModel(files(), dir); err != nil {
 		return nil, err
@@ -221,9 +222,9 @@ func tokenizerOf(dir string, chat session.ChatOptions) (*tokenizer.Tokenizer, er
 	return saved.ChatTokenizer(dir, chat)
 }
 
-// asRead shows row i as a student with that tokenizer reads it: the text and the tokens of
-// its prompt and of its answer, and where the answer begins and ends.
-func asRead(set *data.Set, i int, tok *tokenizer.Tokenizer, maxResponse int) (string, error) {
+// rowText describes row i as a student with that tokenizer reads it: text and tokens of its prompt
+// and of its answer, and where the answer begins and ends.
+func rowText(set *data.Set, i int, tok *tokenizer.Tokenizer, maxResponse int) (string, error) {
 	row, err := set.Row(i)
 	if err != nil {
 		return "", err
@@ -244,13 +245,13 @@ func asRead(set *data.Set, i int, tok *tokenizer.Tokenizer, maxResponse int) (st
 	fmt.Fprintf(&b, "prompt: %s\n", report.Count(len(prompt), "token"))
 	writeTokens(&b, tok, prompt, 0)
 	if strings.TrimSpace(row.Teacher) == "" {
-		return b.String(), nil // said above, where training needs one
+		return b.String(), nil // reported above, if training needs one
 	}
 	var spans []data.Span
 	answer, end := enc.Answer(row.Teacher), ""
 	if row.Turns != nil {
 		if answer, spans, err = enc.Reply(row); err != nil {
-			return b.String(), nil // said above, and how to go on
+			return b.String(), nil // reported above, with advice
 		}
 	}
 	switch {
@@ -294,7 +295,7 @@ func asRead(set *data.Set, i int, tok *tokenizer.Tokenizer, maxResponse int) (st
 	return b.String(), nil
 }
 
-// writeTokens writes the text of ids, and then their positions from first on, ids and pieces.
+// writeTokens writes the text of ids, and then ids and pieces with their positions, from first on.
 func writeTokens(b *strings.Builder, tok *tokenizer.Tokenizer, ids []int32, first int) {
 	for line := range strings.Lines(tok.Decode(ids, false)) {
 		fmt.Fprintf(b, "  | %s\n", strings.TrimSuffix(line, "\n"))
@@ -315,8 +316,8 @@ func writeTokens(b *strings.Builder, tok *tokenizer.Tokenizer, ids []int32, firs
 	b.WriteByte('\n')
 }
 
-// compare notes which rows of --val-data are rows of the set too.
-func (p *program) compare(c *cli.Context, set *data.Set, report *data.Report) error {
+// noteOverlap adds a note to the report about rows of --val-data that are also in the set.
+func (p *program) noteOverlap(c *cli.Context, set *data.Set, report *data.Report) error {
 	held := rowsOf(c)
 	held.Paths, held.Split = c.StringSlice("val-data"), c.String("val-split")
 	val, err := held.Open(p.session())
@@ -332,7 +333,7 @@ func (p *program) compare(c *cli.Context, set *data.Set, report *data.Report) er
 	return nil
 }
 
-// noteSet prints what a copy of the set does not carry, and what is odd about it.
+// noteSet prints the notes about a copied set: what the copy leaves out, and what looks wrong.
 func (p *program) noteSet(set *data.Set) {
 	for _, note := range slices.Concat(set.Notes(), set.Warnings()) {
 		fmt.Fprintf(p.out, "note: %s\n", note)

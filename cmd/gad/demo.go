@@ -12,7 +12,7 @@ import (
 	"gad/internal/fault"
 )
 
-// demoCommand is gad demo.
+// demoCommand returns the command gad demo.
 func (p *program) demoCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "demo",
@@ -41,7 +41,7 @@ func (p *program) demoCommand() *cli.Command {
 					map[bool]string{true: "-thought"}[c.Bool("thought")] +
 					map[bool]string{true: "-fast"}[c.Bool("fast")]
 			}
-			be, err := p.openDevice(flagged(c))
+			be, err := p.openDevice(deviceFlagsOf(c))
 			if err != nil {
 				return err
 			}
@@ -51,7 +51,7 @@ func (p *program) demoCommand() *cli.Command {
 					Thought: c.Bool("thought"), Program: demo.Program, Seed: c.Uint64("seed"),
 					Size: demo.SizeOf(c.Bool("fast"), c.Bool("episodes"),
 						c.Bool("thought")),
-					Backend: be, FS: files(), Gad: p.again, Out: p.out, Console: p.err,
+					Backend: be, FS: files(), Gad: p.runNested, Out: p.out, Console: p.err,
 					Flags: []string{"--seed", fmt.Sprint(c.Uint64("seed")), "--device",
 						c.String("device"), "--precision", c.String("precision"), "--threads",
 						fmt.Sprint(c.Int("threads"))}})
@@ -63,8 +63,8 @@ func (p *program) demoCommand() *cli.Command {
 	}
 }
 
-// again runs a command line of gad as part of another, with another console.
-func (p *program) again(ctx context.Context, out, console io.Writer, args ...string) error {
+// runNested runs a command line of gad inside another command, with its own output and console.
+func (p *program) runNested(ctx context.Context, out, console io.Writer, args ...string) error {
 	inner := &program{out: out, err: console, command: p.command}
 	return inner.invoke(ctx, append([]string{"gad"}, args...))
 }

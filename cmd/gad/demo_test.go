@@ -34,7 +34,7 @@ func tinyDemo(t *testing.T, dir string) (out, said string, err error) {
 	size.Train = append(told(size.Train, "--steps", "1"), "data.train_batch_size=4")
 	p := &program{out: &stdout}
 	err = demo.Run(context.Background(),
-		demo.Options{Dir: dir, Seed: 2, Size: size, Backend: be, FS: files(), Gad: p.again,
+		demo.Options{Dir: dir, Seed: 2, Size: size, Backend: be, FS: files(), Gad: p.runNested,
 			Out: &stdout, Console: &stderr, Flags: []string{"--seed", "2"}})
 	return stdout.String(), stderr.String(), err
 }
@@ -61,7 +61,7 @@ func TestDemoThought(t *testing.T) {
 	p := &program{out: &out}
 	err = demo.Run(context.Background(),
 		demo.Options{Dir: dir, Thought: true, Program: built(t), Seed: 2, Size: size, Backend: be,
-			FS: files(), Gad: p.again, Out: &out, Console: &said, Flags: []string{"--seed", "2"}})
+			FS: files(), Gad: p.runNested, Out: &out, Console: &said, Flags: []string{"--seed", "2"}})
 	if err != nil {
 		t.Fatal(err, said.String())
 	}
@@ -133,7 +133,7 @@ func TestDemoEpisodes(t *testing.T) {
 	env := built(t) + " env doors"
 	err = demo.Run(context.Background(),
 		demo.Options{Dir: dir, Episodes: true, Program: built(t), Seed: 2, Size: size, Backend: be,
-			FS: files(), Gad: p.again, Out: &out, Console: &said, Flags: []string{"--seed", "2"}})
+			FS: files(), Gad: p.runNested, Out: &out, Console: &said, Flags: []string{"--seed", "2"}})
 	if err != nil {
 		t.Fatal(err, said.String())
 	}

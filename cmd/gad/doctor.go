@@ -19,7 +19,7 @@ import (
 // errSick marks a run that the doctor found sick.
 var errSick = errors.New("sick")
 
-// doctorCommand is gad doctor.
+// doctorCommand returns the command gad doctor.
 func (p *program) doctorCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "doctor",
@@ -62,7 +62,7 @@ func (p *program) doctorCommand() *cli.Command {
 	}
 }
 
-// examineMachine prints what runs would find here.
+// examineMachine prints the resources of this machine.
 func (p *program) examineMachine() error {
 	field := func(name, format string, args ...any) {
 		fmt.Fprintf(p.out, "%-9s%s\n", name, fmt.Sprintf(format, args...))

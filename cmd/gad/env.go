@@ -20,7 +20,7 @@ import (
 	"gad/internal/report"
 )
 
-// envCommand is gad env check, and a subcommand for each environment that ships.
+// envCommand returns the command gad env check, and a subcommand for each environment that ships.
 func (p *program) envCommand() *cli.Command {
 	check := &cli.Command{
 		Name:  "check",
@@ -33,11 +33,11 @@ func (p *program) envCommand() *cli.Command {
 			&cli.StringFlag{Name: "env",
 				Usage: "command that runs the environment, for the shell; $GAD is this program"},
 			&cli.StringFlag{Name: "data", Usage: "JSON lines whose columns content and env the environment gets; without it, it gets neither"},
-			within(&cli.Uint64Flag{Name: "seed", Value: 1,
-				Usage: "seed of the first episode, and of the random turns"}, count(0, 1<<52)),
-			within(&cli.IntFlag{Name: "workers", Value: 2, Usage: "processes of the environment"},
+			withLimits(&cli.Uint64Flag{Name: "seed", Value: 1,
+				Usage: "seed of the first episode, and of the random turns"}, intRange(0, 1<<52)),
+			withLimits(&cli.IntFlag{Name: "workers", Value: 2, Usage: "processes of the environment"},
 				oneTo(64, "")),
-			within(&cli.DurationFlag{Name: "timeout", Value: time.Minute,
+			withLimits(&cli.DurationFlag{Name: "timeout", Value: time.Minute,
 				Usage: "time limit of one reply"}, positive(86400)),
 		},
 		Action: func(c *cli.Context) error {
@@ -75,7 +75,7 @@ func (p *program) envCommand() *cli.Command {
 	}
 }
 
-// plannerCommand is gad env planner.
+// plannerCommand returns the command gad env planner.
 func (p *program) plannerCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "planner",
@@ -106,11 +106,11 @@ func (p *program) plannerCommand() *cli.Command {
 	}
 }
 
-// plannerRules are the flags of gad env planner that mean nothing without a helper.
+// plannerRules refuses flags of gad env planner that have no meaning without a helper.
 var plannerRules = rules{{flags: []string{"helper-model", "helper-key-env", "helper-journal",
 	"insecure-http"}, other: "helper", says: ": needs --helper URL, the endpoint of a helper"}}
 
-// plannerHelper is the helper of gad env planner; nil is none. It opens no connection.
+// plannerHelper returns the helper of gad env planner; nil without one. It opens no connection.
 func plannerHelper(c *cli.Context) (*planner.Helper, error) {
 	o := endpoint.Options{BaseURL: c.String("helper"), InsecureHTTP: c.Bool("insecure-http"),
 		Timeout: time.Minute, Retries: 3}
@@ -143,13 +143,13 @@ func plannerHelper(c *cli.Context) (*planner.Helper, error) {
 	return h, nil
 }
 
-// openenvCommand is gad env openenv.
+// openenvCommand returns the command gad env openenv.
 func (p *program) openenvCommand() *cli.Command {
 	return &cli.Command{
 		Name: "openenv", Usage: "an environment for --env: one that an OpenEnv server plays",
 		ArgsUsage: "ws://HOST/ws",
 		Flags: []cli.Flag{
-			within(&cli.IntFlag{Name: "episodes", Value: 1, Usage: "episodes at once, a connection each; the server's max_concurrent_envs is 1 unless it says otherwise"},
+			withLimits(&cli.IntFlag{Name: "episodes", Value: 1, Usage: "episodes at once, a connection each; the server's max_concurrent_envs is 1 unless it says otherwise"},
 				oneTo(4096, "")),
 		},
 		Action: func(c *cli.Context) error {
@@ -168,6 +168,7 @@ func (p *program) openenvCommand() *cli.Command {
 	}
 }
 
+// checkEnv runs gad env check.
 func (p *program) checkEnv(c *cli.Context) error {
 	var rows []games.Recorded
 	if path := c.String("data"); path != "" {

@@ -19,7 +19,7 @@ import (
 	"gad/trainer/quality"
 )
 
-// evalFlags are those of gad eval; gad plan --stage eval takes their defaults.
+// evalFlags returns the flags of gad eval; gad plan --stage eval takes their defaults.
 func evalFlags() []cli.Flag {
 	return append(append([]cli.Flag{
 		adapterFlag("model"),
@@ -31,17 +31,17 @@ func evalFlags() []cli.Flag {
 		&cli.StringFlag{Name: "output",
 			Usage: "output file: every answer with its figures, one JSON line per row and model"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "print an estimate of memory and time, and stop"},
-		within(&cli.Float64Flag{Name: "temperature",
-			Usage: "sampling temperature of the answers; 0 is greedy"}, from(0, 1e6)),
-		within(&cli.IntFlag{Name: "max-prompt-length", Value: 1 << 20, DefaultText: "no limit",
+		withLimits(&cli.Float64Flag{Name: "temperature",
+			Usage: "sampling temperature of the answers; 0 is greedy"}, floatRange(0, 1e6)),
+		withLimits(&cli.IntFlag{Name: "max-prompt-length", Value: 1 << 20, DefaultText: "no limit",
 			Usage: "longest prompt, tokens; longer ones are refused"}, atLeast(1)),
 		&cli.Uint64Flag{Name: "seed", Value: 1,
 			Usage: "seed of sampling, of the intervals and of the fresh discriminators"},
 		&cli.StringFlag{Name: "checker",
 			Usage: "command line that scores the answers, run by sh -c (see doc/the-game.md)"},
-		within(&cli.IntFlag{Name: "checker-timeout", Value: 60,
+		withLimits(&cli.IntFlag{Name: "checker-timeout", Value: 60,
 			Usage: "time limit for the checker, in seconds"}, oneTo(1e6, " seconds")),
-		within(&cli.Float64Flag{Name: "disc-minutes", Value: 10, Usage: "time limit for the fresh discriminators of one model, in minutes: first their steps, then their seeds are reduced to fit; 0 is no limit"}, from(0, 1e6)),
+		withLimits(&cli.Float64Flag{Name: "disc-minutes", Value: 10, Usage: "time limit for the fresh discriminators of one model, in minutes: first their steps, then their seeds are reduced to fit; 0 is no limit"}, floatRange(0, 1e6)),
 		&cli.IntFlag{Name: "disc-steps", Value: quality.DefaultDiscSteps, Usage: "optimizer steps of each fresh discriminator, on half of the rows; 0 trains none; a number given here is kept unless --disc-minutes is given too"},
 		&cli.IntFlag{Name: "disc-batch", Value: 4,
 			Usage: "pairs per step of a fresh discriminator"},
@@ -52,7 +52,7 @@ func evalFlags() []cli.Flag {
 		&cli.StringFlag{Name: "disc-from", DefaultText: "the student's folder", Usage: modelUsage + " that the fresh discriminators start from, or random: random weights of the student's shape"},
 		&cli.BoolFlag{Name: "greedy",
 			Usage: "with --env and --temperature: play greedily too, one more column for each model"},
-		within(&cli.IntFlag{Name: "n", Value: 1,
+		withLimits(&cli.IntFlag{Name: "n", Value: 1,
 			Usage: "with --env and --temperature: episodes a row"}, oneTo(1<<16-1, "")),
 		&cli.Float64Flag{Name: "success", Value: 1,
 			Usage: "with --env: least reward of an episode that counts as a success"},
@@ -60,28 +60,28 @@ func evalFlags() []cli.Flag {
 		judgeFlags(), deviceFlags())...)
 }
 
-// environmentFlags are those of the commands in which a student plays without being trained.
+// environmentFlags returns the flags of the commands in which a student acts without being trained.
 func environmentFlags() []cli.Flag {
 	c := config.Default().Env
 	return []cli.Flag{
 		&cli.StringFlag{Name: "env", Usage: "command that runs an environment, for the shell, in which the student acts in turns instead of answering once (see doc/environments.md); $GAD is this program"},
-		within(&cli.IntFlag{Name: "env-workers", Value: c.Workers,
+		withLimits(&cli.IntFlag{Name: "env-workers", Value: c.Workers,
 			Usage: "processes of the environment"}, oneTo(4096, "")),
-		within(&cli.IntFlag{Name: "env-timeout", Value: c.Timeout,
+		withLimits(&cli.IntFlag{Name: "env-timeout", Value: c.Timeout,
 			Usage: "time limit of a reply of the environment, in seconds"},
 			oneTo(1e6, " seconds")),
-		within(&cli.IntFlag{Name: "max-turns", Value: c.MaxTurns, Usage: "turns of an episode"},
+		withLimits(&cli.IntFlag{Name: "max-turns", Value: c.MaxTurns, Usage: "turns of an episode"},
 			oneTo(1e6, "")),
-		within(&cli.IntFlag{Name: "max-tokens", Value: c.MaxTokens,
+		withLimits(&cli.IntFlag{Name: "max-tokens", Value: c.MaxTokens,
 			DefaultText: fmt.Sprintf("%d or half of the context", c.MaxTokens),
 			Usage:       "tokens of an episode behind its first context, the environment's included"},
 			oneTo(1<<20, "")),
 	}
 }
 
-// ofEnvironment are the rules of flags that mean nothing without --env: those of environmentFlags,
+// environmentRules returns the rules of flags that have no meaning without --env: environmentFlags
 // and more. answer is the flag for the length of a single answer.
-func ofEnvironment(answer string, more ...string) rules {
+func environmentRules(answer string, more ...string) rules {
 	return rules{
 		{flags: append([]string{"env-workers", "env-timeout", "max-turns"}, more...), other: "env",
 			says: ": needs --env CMD, an environment to act in"},
@@ -90,7 +90,7 @@ func ofEnvironment(answer string, more ...string) rules {
 	}
 }
 
-// playOptions are the flags of environmentFlags.
+// playOptions returns the values of environmentFlags.
 func playOptions(c *cli.Context) play.Options {
 	o := play.Options{Command: c.String("env"), Workers: c.Int("env-workers"),
 		Timeout: time.Duration(c.Int("env-timeout")) * time.Second, Turns: c.Int("max-turns")}
@@ -103,10 +103,10 @@ func playOptions(c *cli.Context) play.Options {
 	return o
 }
 
-// defaultKeyEnv is the environment variable that other clients read too.
+// defaultKeyEnv is the environment variable that other clients read as well.
 const defaultKeyEnv = "OPENAI_API_KEY"
 
-// judgeFlags are those of gad eval that are about a judge.
+// judgeFlags returns the flags of gad eval about a judge.
 func judgeFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "judge", Usage: "base URL of an OpenAI-compatible endpoint whose model judges the answers, such as https://api.openai.com/v1 or that of gad serve"},
@@ -122,18 +122,18 @@ func judgeFlags() []cli.Flag {
 			Usage: "have the teacher's answers graded too, as those of another student"},
 		&cli.StringFlag{Name: "judge-journal", Value: "judgments.jsonl",
 			Usage: "file that keeps every reply of a judge; what is in it is not asked again"},
-		within(&cli.IntFlag{Name: "judge-max-tokens", Value: 2048,
+		withLimits(&cli.IntFlag{Name: "judge-max-tokens", Value: 2048,
 			Usage: "longest reply of the judge, tokens; more for a model that reasons"},
 			oneTo(1<<20, "")),
-		within(&cli.Float64Flag{Name: "judge-temperature",
-			Usage: "sampling temperature of the judge"}, from(0, 2)),
+		withLimits(&cli.Float64Flag{Name: "judge-temperature",
+			Usage: "sampling temperature of the judge"}, floatRange(0, 2)),
 		&cli.StringFlag{Name: "judge-extra", Usage: `more fields of a request to the judge, as JSON; null leaves one out: {"max_completion_tokens": 4096, "max_tokens": null, "temperature": null}`},
-		within(&cli.IntFlag{Name: "judge-concurrency", Value: 16,
+		withLimits(&cli.IntFlag{Name: "judge-concurrency", Value: 16,
 			Usage: "requests to the judge at a time"}, oneTo(4096, "")),
-		within(&cli.Float64Flag{Name: "judge-rpm", DefaultText: "as the endpoint says",
-			Usage: "requests to the judge per minute"}, from(0, 1e12)),
-		within(&cli.Float64Flag{Name: "judge-tpm", DefaultText: "as the endpoint says",
-			Usage: "tokens to and from the judge per minute"}, from(0, 1e12)),
+		withLimits(&cli.Float64Flag{Name: "judge-rpm", DefaultText: "as the endpoint says",
+			Usage: "requests to the judge per minute"}, floatRange(0, 1e12)),
+		withLimits(&cli.Float64Flag{Name: "judge-tpm", DefaultText: "as the endpoint says",
+			Usage: "tokens to and from the judge per minute"}, floatRange(0, 1e12)),
 		&cli.StringFlag{Name: "prices", Usage: `file with prices in USD per million tokens: {"MODEL": {"input": 2.5, "output": 10}}`},
 		&cli.BoolFlag{Name: "insecure-http",
 			Usage: "allow http:// to another machine, which sends key and prompts as plain text"},
@@ -141,11 +141,11 @@ func judgeFlags() []cli.Flag {
 	}
 }
 
-// besideAnswers are the flags of gad eval that --answers leaves a meaning.
-var besideAnswers = []string{"answers", "output", "dry-run", "seed", "limit", "json", "prices",
+// answersFlags lists the flags of gad eval that have a meaning with --answers.
+var answersFlags = []string{"answers", "output", "dry-run", "seed", "limit", "json", "prices",
 	"insecure-http"}
 
-// evalRules are what flags of gad eval need.
+// evalRules returns the rules between flags of gad eval.
 func evalRules() (all rules) {
 	for _, f := range judgeFlags() {
 		all = append(all, rule{flags: f.Names()[:1], other: "judge",
@@ -155,12 +155,12 @@ func evalRules() (all rules) {
 		"judge",
 		"max-token-len", "turns", "disc-minutes", "disc-steps", "disc-batch", "disc-lr",
 		"disc-seeds", "disc-from"}
-	all = append(all, ofEnvironment("max-response-length", "greedy", "n", "success")...)
+	all = append(all, environmentRules("max-response-length", "greedy", "n", "success")...)
 	return append(all, rule{flags: single, given: true, other: "env",
 		says: " is for single answers, not for --env: leave it out"})
 }
 
-// evalCommand is gad eval.
+// evalCommand returns the command gad eval.
 func (p *program) evalCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "eval",
@@ -176,7 +176,7 @@ func (p *program) evalCommand() *cli.Command {
 				Chat:  chatOf(c),
 				Quant: c.String("weights"), Against: c.String("against"),
 				Answers: c.StringSlice("answers"),
-				Rows:    rowsOf(c), Device: flagged(c), Output: c.String("output"),
+				Rows:    rowsOf(c), Device: deviceFlagsOf(c), Output: c.String("output"),
 				DryRun: c.Bool("dry-run"), JSON: c.Bool("json"),
 				Temperature: c.Float64("temperature"), Seed: c.Uint64("seed"),
 				MaxPrompt: c.Int("max-prompt-length"), MaxTokens: c.Int("max-token-len"),
@@ -210,7 +210,7 @@ func (p *program) evalCommand() *cli.Command {
 	}
 }
 
-// actingOf are the flags about episodes.
+// actingOf returns the values of the flags about episodes.
 func actingOf(c *cli.Context) *eval.Acting {
 	a := &eval.Acting{Options: playOptions(c), Greedy: c.Bool("greedy"), N: c.Int("n"),
 		Success: c.Float64("success")}
@@ -220,7 +220,7 @@ func actingOf(c *cli.Context) *eval.Acting {
 	return a
 }
 
-// checkEval refuses what gad eval cannot mean.
+// checkEval refuses combinations of flags of gad eval.
 func checkEval(c *cli.Context) error {
 	if c.Bool("dry-run") && c.String("output") != "" {
 		return usage("eval: --dry-run writes nothing: leave --output out")
@@ -260,7 +260,7 @@ func checkEval(c *cli.Context) error {
 	return nil
 }
 
-// checkJudge refuses what the flags about a judge cannot mean.
+// checkJudge refuses combinations of the flags about a judge.
 func checkJudge(c *cli.Context) error {
 	if c.String("judge") == "" {
 		return nil
@@ -278,7 +278,7 @@ func checkJudge(c *cli.Context) error {
 	}
 	if files := c.StringSlice("answers"); len(files) > 0 {
 		for _, name := range c.LocalFlagNames() {
-			if !slices.Contains(besideAnswers, name) && !strings.HasPrefix(name, "judge") {
+			if !slices.Contains(answersFlags, name) && !strings.HasPrefix(name, "judge") {
 				return usage(
 					"eval: --%s: not with --answers, which has prompts and answers: leave it out",
 					name)
@@ -293,7 +293,7 @@ func checkJudge(c *cli.Context) error {
 	return nil
 }
 
-// judgeOptions are the flags about a judge; nil is none.
+// judgeOptions returns the values of the flags about a judge; nil without one.
 func judgeOptions(c *cli.Context) (*eval.JudgeOptions, error) {
 	url, key := c.String("judge"), c.String("judge-key-env")
 	if url == "" {

@@ -10,7 +10,7 @@ import (
 	"gad/apps/fidelity"
 )
 
-// fidelityCommand is gad fidelity.
+// fidelityCommand returns the command gad fidelity.
 func (p *program) fidelityCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "fidelity",
@@ -20,17 +20,17 @@ func (p *program) fidelityCommand() *cli.Command {
 			&cli.StringFlag{Name: "model", DefaultText: "the actor beside the first --critic",
 				Usage: modelUsage + ": the student that answers"},
 			&cli.StringFlag{Name: "teacher", Usage: modelUsage + " with the student's tokenizer"},
-			within(&cli.IntFlag{Name: "n", Value: 8, Usage: "answers to each prompt"},
-				from(2, 1<<12)),
-			within(&cli.Float64Flag{Name: "temperature",
+			withLimits(&cli.IntFlag{Name: "n", Value: 8, Usage: "answers to each prompt"},
+				floatRange(2, 1<<12)),
+			withLimits(&cli.Float64Flag{Name: "temperature",
 				DefaultText: "rollout.temperature of the run of the first --critic, or 1",
 				Usage:       "sampling temperature of the answers"}, positive(math.Inf(1))),
-			within(&cli.Float64Flag{Name: "teacher-temperature", Value: 1,
+			withLimits(&cli.Float64Flag{Name: "teacher-temperature", Value: 1,
 				Usage: "temperature at which the teacher's answers are sampled"},
 				positive(math.Inf(1))),
 			&cli.StringFlag{Name: "teacher-system",
 				Usage: "system message that the teacher reads and the student does not"},
-			within(&cli.IntFlag{Name: "max-prompt-length", DefaultText: "as in the run",
+			withLimits(&cli.IntFlag{Name: "max-prompt-length", DefaultText: "as in the run",
 				Usage: "rows with a longer prompt are left out, tokens"}, atLeast(1)),
 			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of sampling and of the intervals"},
 			&cli.StringFlag{Name: "output",
@@ -46,7 +46,7 @@ func (p *program) fidelityCommand() *cli.Command {
 				TeacherTemperature: c.Float64("teacher-temperature"),
 				System:             c.String("teacher-system"), MaxPrompt: c.Int("max-prompt-length"),
 				MaxTokens: c.Int("max-token-len"), Seed: c.Uint64("seed"), JSON: c.Bool("json"),
-				Output: c.String("output"), Device: flagged(c)}
+				Output: c.String("output"), Device: deviceFlagsOf(c)}
 			if c.IsSet("max-response-length") {
 				o.MaxResponse = c.Int("max-response-length")
 			}

@@ -34,7 +34,7 @@ func TestFullDiskOfAnyCommand(t *testing.T) {
 			trainer.ErrInterrupted.Error() + "\n" + full.Error()},
 		{errors.New("a.arrow: torn"), exitInput, "a.arrow: torn"},
 	} {
-		if err := noSpace(c.err); status(err) != c.code || err.Error() != c.want {
+		if err := explainFullDisk(c.err); status(err) != c.code || err.Error() != c.want {
 			t.Errorf("%v: exit status %d, says %q, want %d, %q", c.err, status(err), err, c.code,
 				c.want)
 		}

@@ -15,7 +15,7 @@ import (
 	"gad/trainer/config"
 )
 
-// generateCommand is gad generate.
+// generateCommand returns the command gad generate.
 func (p *program) generateCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "generate",
@@ -29,11 +29,11 @@ func (p *program) generateCommand() *cli.Command {
 			&cli.StringFlag{Name: "system", Usage: "system message before --prompt"},
 			&cli.BoolFlag{Name: "raw", Usage: "use --prompt as it is, without a chat template"},
 			&cli.StringFlag{Name: "output", Usage: "output file for --data: one JSON line per answer. After an interruption the same command resumes"},
-			within(&cli.IntFlag{Name: "limit", Usage: "rows of --data to answer; 0 is all"},
+			withLimits(&cli.IntFlag{Name: "limit", Usage: "rows of --data to answer; 0 is all"},
 				atLeast(0)),
-			within(&cli.IntFlag{Name: "n", Value: 1, Usage: "answers per prompt"},
+			withLimits(&cli.IntFlag{Name: "n", Value: 1, Usage: "answers per prompt"},
 				oneTo(1<<16-1, "")),
-			within(&cli.IntFlag{Name: "max-new-tokens", Value: generate.DefaultMaxNew, DefaultText: "1536, or what the model's context leaves after the prompt; with --data at most half of the context", Usage: "longest answer, tokens"}, atLeast(1)),
+			withLimits(&cli.IntFlag{Name: "max-new-tokens", Value: generate.DefaultMaxNew, DefaultText: "1536, or what the model's context leaves after the prompt; with --data at most half of the context", Usage: "longest answer, tokens"}, atLeast(1)),
 		}, templateFlags(), samplingFlags(), chunkFlags(), []cli.Flag{
 			&cli.Uint64Flag{Name: "seed", Value: 1,
 				Usage: "seed of sampling; equal seeds give equal answers"},
@@ -41,8 +41,8 @@ func (p *program) generateCommand() *cli.Command {
 				Usage: "print the answer as it is decoded"},
 			&cli.BoolFlag{Name: "json", Usage: "one JSON object for each answer to --prompt, with token ids and log-probabilities"},
 		}, setFlags("conversations to answer, instead of --prompt"), environmentFlags(), []cli.Flag{
-			within(&cli.IntFlag{Name: "row", Usage: "with --env and --data: the row that the episode is about; without --data the environment begins by itself"}, atLeast(0)),
-			within(&cli.IntFlag{Name: "max-prompt-length",
+			withLimits(&cli.IntFlag{Name: "row", Usage: "with --env and --data: the row that the episode is about; without --data the environment begins by itself"}, atLeast(0)),
+			withLimits(&cli.IntFlag{Name: "max-prompt-length",
 				DefaultText: fmt.Sprintf("%d or what the context leaves",
 					config.Default().Data.MaxPrompt),
 				Usage: "with --env: longest first context, tokens"}, atLeast(1)),
@@ -85,7 +85,7 @@ func (p *program) generateCommand() *cli.Command {
 	}
 }
 
-// generateRules are what flags of gad generate go with.
+// generateRules are the rules between flags of gad generate.
 var generateRules = rules{
 	{[]string{"prompt"}, true, "data", " and --data: give one of them"},
 	{[]string{"system", "raw", "stream", "json"}, true, "data",
@@ -96,7 +96,7 @@ var generateRules = rules{
 		" is part of the chat template, which --raw leaves out: write it into --prompt"},
 }
 
-// actingRules are what flags of gad generate --env go with.
+// actingRules are the rules between flags of gad generate --env.
 var actingRules = rules{
 	{[]string{"prompt", "system", "raw", "stream", "output", "limit", "turns", "chunk"}, true,
 		"env",
@@ -105,9 +105,9 @@ var actingRules = rules{
 		": needs --data, the rows"},
 }
 
-// checkGenerate refuses what gad generate cannot mean.
+// checkGenerate refuses combinations of flags of gad generate.
 func checkGenerate(c *cli.Context) error {
-	if err := ofEnvironment("max-new-tokens", "row", "max-prompt-length").check(c); err != nil {
+	if err := environmentRules("max-new-tokens", "row", "max-prompt-length").check(c); err != nil {
 		return err
 	}
 	if err := errors.Join(noArguments(c), need(c, "model")); err != nil {
@@ -135,22 +135,22 @@ func checkGenerate(c *cli.Context) error {
 	return nil
 }
 
-// samplingFlags say how tokens are drawn.
+// samplingFlags returns the flags about sampling.
 func samplingFlags() []cli.Flag {
 	return []cli.Flag{
-		within(&cli.Float64Flag{Name: "temperature", Value: 0.8,
-			Usage: "sampling temperature; 0 is greedy"}, from(0, 1e6)),
-		within(&cli.Float64Flag{Name: "top-p", Value: 1,
+		withLimits(&cli.Float64Flag{Name: "temperature", Value: 0.8,
+			Usage: "sampling temperature; 0 is greedy"}, floatRange(0, 1e6)),
+		withLimits(&cli.Float64Flag{Name: "top-p", Value: 1,
 			Usage: "keep the smallest set of tokens with this probability"},
-			nonzero("must be above 0; 1 keeps all"), from(0, 1)),
-		within(&cli.Float64Flag{Name: "min-p",
-			Usage: "drop tokens less probable than this share of the best"}, from(0, 1)),
-		within(&cli.IntFlag{Name: "top-k", Usage: "keep the k most probable tokens; 0 is all"},
+			nonzero("must be above 0; 1 keeps all"), floatRange(0, 1)),
+		withLimits(&cli.Float64Flag{Name: "min-p",
+			Usage: "drop tokens less probable than this share of the best"}, floatRange(0, 1)),
+		withLimits(&cli.IntFlag{Name: "top-k", Usage: "keep the k most probable tokens; 0 is all"},
 			atLeast(0)),
 	}
 }
 
-// sampling are the flags of samplingFlags.
+// sampling returns the values of samplingFlags.
 func sampling(c *cli.Context) compute.Sampling {
 	return compute.Sampling{Temperature: c.Float64("temperature"), TopK: c.Int("top-k"),
 		TopP: c.Float64("top-p"), MinP: c.Float64("min-p")}

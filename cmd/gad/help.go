@@ -18,7 +18,7 @@ import (
 	"gad/trainer/saved"
 )
 
-// helpCommand is gad help.
+// helpCommand returns the command gad help.
 func (p *program) helpCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "help",
@@ -49,7 +49,7 @@ func (p *program) helpCommand() *cli.Command {
 				cfg = config.StageDefaults(stage)
 			}
 			text := conf.Help(&cfg, prefix)
-			if text == "" { // then those that have it anywhere in their names
+			if text == "" { // then settings with prefix anywhere in their names
 				for _, s := range conf.Describe(&cfg) {
 					if strings.Contains(s.Key, prefix) {
 						text += conf.Help(&cfg, s.Key)
@@ -67,7 +67,7 @@ func (p *program) helpCommand() *cli.Command {
 	}
 }
 
-// configCommand is gad config.
+// configCommand returns the command gad config.
 func (p *program) configCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "config",
@@ -86,7 +86,7 @@ func (p *program) configCommand() *cli.Command {
 			}
 			preset, err := config.Preset(c.String("preset"), stage)
 			if err != nil {
-				return usage("%s: --preset: %v", typed(c), err)
+				return usage("%s: --preset: %v", commandName(c), err)
 			}
 			defaults, cfg := config.StageDefaults(stage), config.StageDefaults(stage)
 			if err := conf.Load(&cfg, "", append(preset, c.Args().Slice()...), nil); err != nil {
@@ -107,7 +107,8 @@ func (p *program) configCommand() *cli.Command {
 	}
 }
 
-// stageNamed is the stage that --stage names; more are what else it may name.
+// stageNamed returns the stage that --stage names; more lists further values of the flag, for the
+// error.
 func stageNamed(c *cli.Context, more ...string) (config.Stage, error) {
 	stage := config.Stage(c.String("stage"))
 	if stage == "game" { // the documents' word
@@ -118,13 +119,13 @@ func stageNamed(c *cli.Context, more ...string) (config.Stage, error) {
 		for _, s := range slices.Backward(config.Stages) {
 			names = append([]string{string(s)}, names...)
 		}
-		return "", usage("%s: --stage %q: must be %s", typed(c), stage, strings.Join(names, ", "))
+		return "", usage("%s: --stage %q: must be %s", commandName(c), stage, strings.Join(names, ", "))
 	}
 	return stage, nil
 }
 
-// foremost are the settings that most runs of a stage change, for --help.
-var foremost = map[config.Stage][]string{
+// mainSettings lists the settings that most runs of a stage change, for --help.
+var mainSettings = map[config.Stage][]string{
 	config.SFT: {"data.train_batch_size", "data.max_prompt_length", "data.max_response_length",
 		"actor.optim.lr", "trainer.total_epochs",
 		"trainer.save_freq", "trainer.test_freq", "actor.max_token_len", "actor.recompute"},
@@ -146,13 +147,13 @@ var foremost = map[config.Stage][]string{
 		"critic.optim.lr", "trainer.total_epochs", "trainer.save_freq", "trainer.test_freq"},
 }
 
-// settingsHelp is the part of a stage's --help about settings.
+// settingsHelp returns the part of a stage's --help about settings.
 func settingsHelp(stage config.Stage) string {
 	cfg := config.StageDefaults(stage)
 	all := conf.Describe(&cfg)
 	var b strings.Builder
 	b.WriteString("Settings are KEY=VALUE, before or after the flags, or a YAML file (--config). The ones that most runs change, with their defaults:\n\n")
-	for _, key := range foremost[stage] {
+	for _, key := range mainSettings[stage] {
 		s := all[slices.IndexFunc(all, func(s conf.Setting) bool { return s.Key == key })]
 		fmt.Fprintf(&b, "  %-34s %s\n", s.Key+"="+s.Default, line.Brief(s.Doc))
 	}
@@ -160,7 +161,7 @@ func settingsHelp(stage config.Stage) string {
 	return b.String()
 }
 
-// resumeCommand is gad resume.
+// resumeCommand returns the command gad resume.
 func (p *program) resumeCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "resume",

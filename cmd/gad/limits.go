@@ -8,65 +8,66 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// This file is what a flag may be, declared beside the flag as the limits of a setting are in
-// its tag: a range of values, and what a flag needs or does not go with.
+// The limits of flags, declared with the flag, as the limits of a setting are in its tag: a range
+// of values, and the flags that a flag needs or excludes.
 
-// limit is a range of values, and the rule that the error of any other one gives.
+// limit is a range of values, and the rule in the error for any other value.
 type limit struct {
 	holds func(x float64) bool
 	rule  string
 }
 
+// atLeast returns the limit of numbers of at least low.
 func atLeast(low int) limit {
 	return limit{func(x float64) bool { return x >= float64(low) },
 		fmt.Sprintf("must be at least %d", low)}
 }
 
-// positive are numbers above 0, at most high.
+// positive returns the limit of numbers above 0, at most high.
 func positive(high float64) limit {
 	return limit{func(x float64) bool { return x > 0 && x <= high }, "must be above 0"}
 }
 
-// below are numbers above 0 and below high, with the whole rule.
-func below(high float64, rule string) limit {
+// positiveBelow returns the limit of numbers above 0 and below high; rule is the text of its error.
+func positiveBelow(high float64, rule string) limit {
 	return limit{func(x float64) bool { return x > 0 && x < high }, rule}
 }
 
-// powerOfTwo are the numbers of ranks that divide a run's shards.
+// powerOfTwo is the limit of numbers of ranks, which must divide a run's shards.
 var powerOfTwo = limit{func(x float64) bool { n := int(x); return n >= 1 && n&(n-1) == 0 },
 	"must be 1, 2, 4 or another power of two"}
 
-// share are the numbers between 0 and 1.
+// share is the limit of numbers between 0 and 1, both excluded.
 var share = limit{func(x float64) bool { return x > 0 && x < 1 }, "must be above 0 and below 1"}
 
-// nonzero refuses the one value 0.
+// nonzero returns the limit that refuses only 0.
 func nonzero(rule string) limit { return limit{func(x float64) bool { return x != 0 }, rule} }
 
-// oneTo is 1 to high, with the unit that the rule says.
+// oneTo returns the limit of 1 to high; unit follows high in the rule.
 func oneTo(high int, unit string) limit {
 	return limit{func(x float64) bool { return x >= 1 && x <= float64(high) },
 		fmt.Sprintf("must be 1 to %d%s", high, unit)}
 }
 
-// from is low to high of a flag whose value is a number such as 0.5.
-func from(low, high float64) limit {
+// floatRange returns the limit of low to high for a flag whose value is a number such as 0.5.
+func floatRange(low, high float64) limit {
 	return limit{func(x float64) bool { return x >= low && x <= high },
 		fmt.Sprintf("must be from %g to %g", low, high)}
 }
 
-// count is low to high of a flag whose value is a whole number.
-func count(low, high int) limit {
+// intRange returns the limit of low to high for a flag whose value is a whole number.
+func intRange(low, high int) limit {
 	return limit{func(x float64) bool { return x >= float64(low) && x <= float64(high) },
 		fmt.Sprintf("must be from %d to %d", low, high)}
 }
 
-// within gives a flag its limits. Every value that is given is checked before the command runs;
-// a default is none of the user's mistakes.
-func within(f cli.Flag, limits ...limit) cli.Flag {
+// withLimits adds limits to a flag. Every value that is given is checked before the command runs; a
+// default is not, since the user cannot correct it.
+func withLimits(f cli.Flag, limits ...limit) cli.Flag {
 	check := func(c *cli.Context, x float64, shown string) error {
 		for _, l := range limits {
 			if !l.holds(x) {
-				return usage("%s: %s %s: %s", typed(c), dashed(f.Names()[0]), shown, l.rule)
+				return usage("%s: %s %s: %s", commandName(c), dashedName(f.Names()[0]), shown, l.rule)
 			}
 		}
 		return nil
@@ -95,36 +96,37 @@ func within(f cli.Flag, limits ...limit) cli.Flag {
 	return f
 }
 
-// oneOf gives a flag the texts that it may be; says is the rule of the error.
+// oneOf limits a flag to the given texts; says is the rule of the error.
 func oneOf(f *cli.StringFlag, texts []string, says string) cli.Flag {
 	f.Action = func(c *cli.Context, text string) error {
 		if !slices.Contains(texts, text) {
-			return usage("%s: --%s %q: must be %s", typed(c), f.Name, text, says)
+			return usage("%s: --%s %q: must be %s", commandName(c), f.Name, text, says)
 		}
 		return nil
 	}
 	return f
 }
 
-// dashed is a flag as the user types it.
-func dashed(name string) string {
+// dashedName returns a flag as the user types it.
+func dashedName(name string) string {
 	if len(name) == 1 {
 		return "-" + name
 	}
 	return "--" + name
 }
 
-// rule refuses flags that are given where another one is given too, or is not.
+// rule refuses flags that are given together with another flag, or without it.
 type rule struct {
 	flags []string
 	given bool // other is given
 	other string
-	says  string // the error behind the name of the flag
+	says  string // the error, after the name of the flag
 }
 
-// rules are those of a command, in the order in which they are checked.
+// rules holds the rules of a command, in the order in which they are checked.
 type rules []rule
 
+// check returns the error of the first rule that the command line breaks.
 func (all rules) check(c *cli.Context) error {
 	for _, r := range all {
 		if given(c, r.other) != r.given {
@@ -132,14 +134,14 @@ func (all rules) check(c *cli.Context) error {
 		}
 		for _, name := range r.flags {
 			if c.IsSet(name) {
-				return usage("%s: %s%s", typed(c), dashed(name), r.says)
+				return usage("%s: %s%s", commandName(c), dashedName(name), r.says)
 			}
 		}
 	}
 	return nil
 }
 
-// given reports whether a flag says something: neither nothing nor that it is off.
+// given reports whether a flag is given with a value that is neither empty nor false.
 func given(c *cli.Context, name string) bool {
 	text := c.String(name)
 	return c.IsSet(name) && text != "" && text != "false"

@@ -25,8 +25,8 @@ const (
 	addrVar       = "GAD_RANKS_ADDR"
 )
 
-// link connects the ranks that l is one of: by MPI where the launcher has prepared it, or
-// else by TCP where it says where rank 0 is, or the user does.
+// link connects this process, rank l.Rank, with the other ranks: by MPI if the launcher has
+// prepared it, otherwise by TCP at the address of rank 0 that the launcher or the user gives.
 func (p *program) link(c *cli.Context, l comm.Launch, size int,
 	limit time.Duration) (comm.Link, error) {
 	addr := os.Getenv(addrVar)
@@ -34,7 +34,7 @@ func (p *program) link(c *cli.Context, l comm.Launch, size int,
 	case addr != "":
 		if colon := strings.LastIndex(addr, ":"); colon < 1 || !isPort(addr[colon+1:]) {
 			return nil, usage("%s: %s is %q: must be host:port of rank 0, such as node0:29600",
-				typed(c), addrVar, addr)
+				commandName(c), addrVar, addr)
 		}
 	case l.MPI:
 		link, err := mpi.Open(l.ABI, limit)
@@ -50,17 +50,17 @@ func (p *program) link(c *cli.Context, l comm.Launch, size int,
 		if addr, err = tcp.Beside(l.Addr); err != nil {
 			return nil,
 				usage("%s: %s has set the address of rank 0 to %q: %v: set %s to its host:port",
-					typed(c), l.By, l.Addr, err, addrVar)
+					commandName(c), l.By, l.Addr, err, addrVar)
 		}
 	default:
-		return nil, usage("%s: %s has started rank %d of %d, with neither MPI nor an address of rank 0: set %s to host:port of rank 0 (doc/ranks.md), or give --ranks 1", typed(c), l.By, l.Rank, size, addrVar)
+		return nil, usage("%s: %s has started rank %d of %d, with neither MPI nor an address of rank 0: set %s to host:port of rank 0 (doc/ranks.md), or give --ranks 1", commandName(c), l.By, l.Rank, size, addrVar)
 	}
 	secret, err := rankSecret()
 	if err != nil {
 		return nil, fault.As(fault.ErrUsage, err)
 	}
 	if secret == nil {
-		return nil, usage("%s: %s has started rank %d of %d without MPI, so they connect by TCP: set %s to the same random text on all ranks, or %s to a file with it (doc/ranks.md), or give --ranks 1", typed(c), l.By, l.Rank, size, secretVar, secretFileVar)
+		return nil, usage("%s: %s has started rank %d of %d without MPI, so they connect by TCP: set %s to the same random text on all ranks, or %s to a file with it (doc/ranks.md), or give --ranks 1", commandName(c), l.By, l.Rank, size, secretVar, secretFileVar)
 	}
 	if len(secret) < tcp.LeastSecret {
 		return nil, usage("ranks: the secret of %s or %s has %d bytes: must have at least %d: such as the output of: openssl rand -hex 16", secretVar, secretFileVar, len(secret), tcp.LeastSecret)
@@ -80,9 +80,9 @@ func (p *program) link(c *cli.Context, l comm.Launch, size int,
 	return link, nil
 }
 
-// rankSecret is what the ranks of this run know; nil where nothing is set.
+// rankSecret returns the secret that the ranks of this run share; nil if none is set.
 func rankSecret() ([]byte, error) {
-	// as of a file, which may be where it is from
+	// trimmed like a file's text, from which it may come
 	if text := strings.TrimSpace(os.Getenv(secretVar)); text != "" {
 		os.Unsetenv(secretVar) // a checker need not know it
 		return []byte(text), nil
@@ -102,12 +102,12 @@ func rankSecret() ([]byte, error) {
 	return append([]byte{}, bytes.TrimSpace(text)...), nil
 }
 
-// ofRank is d on this rank: the GPU of its number on this machine, unless it is shown but
-// one.
-func (p *program) ofRank(d device.Options) device.Options {
+// rankDevice returns d for this rank: the GPU of its number on this machine, unless only one GPU is
+// visible to it.
+func (p *program) rankDevice(d device.Options) device.Options {
 	if shown, ok := os.LookupEnv("CUDA_VISIBLE_DEVICES"); ok && !strings.Contains(shown, ",") {
 		return d
 	}
-	d.Index = p.local
+	d.Index = p.localRank
 	return d
 }

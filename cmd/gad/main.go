@@ -1,21 +1,28 @@
-// Command gad distils a teacher that is only known by its answers into a
-// student language model by an adversarial game (arXiv 2511.10643).
+// Command gad distils a teacher, of which only the answers are known, into a student language model
+// by an adversarial game (arXiv 2511.10643).
 //
-// This package is the command line: which commands and flags there are, what they may be, how
-// a command ends. What a command does is in apps/NAME or in the packages of the pipeline.
+// This package is the command line: commands, flags and their limits, exit statuses. The work of a
+// command is in apps/NAME or in the packages of the pipeline.
 //
-//	main.go      the table of commands, exit statuses, signals
-//	line/        words: their order, what a mistyped one may have meant, completion, the manual
-//	args.go      files and settings among the arguments
-//	limits.go    what a flag may be, and what it goes with
-//	resolve.go   names of a hub in the place of paths
-//	stage.go     the stages: how settings, flags and a run's folder make a Config
-//	help.go      help, config, resume, and what --help says of settings
-//	ranks.go     several processes of one run; link.go: how they connect
-//	tools.go     init, logprobs, score, export
-//	study.go     study, and how its runs share this process
-//	complete.go  completion and man
-//	the others   one command each, by its name; data.go: data inspect, validate, convert, split
+//	main.go        the table of commands, exit statuses, signals: start here
+//	line/          words: their order, advice for mistyped ones, completion, the manual
+//	args.go        files and settings among the arguments
+//	limits.go      limits of flags, and rules between them
+//	resolve.go     names of a hub instead of paths
+//	stage.go       the stages: a Config from settings, flags and a run's folder
+//	help.go        help, config, resume, and the settings in --help
+//	ranks.go       several processes of one run; link.go: their connection
+//	tools.go       init, logprobs, score, export
+//	study.go       study, and its runs inside this process
+//	data.go        data inspect, validate, convert, split
+//	collect.go     data collect; rate.go: data rate; soft.go: data score
+//	eval.go        eval; fidelity.go, bench.go, doctor.go, plan.go: other measurements
+//	generate.go    generate; chat.go, serve.go: other answers; chunks.go: flags of all three
+//	board.go       board and report
+//	complete.go    completion and man
+//	demo.go        one command each: also env.go, pull.go, rubric.go, task.go, version.go
+//
+// signals_unix.go and signals_other.go list the signals that stop a run.
 package main
 
 import (
@@ -67,22 +74,22 @@ func main() {
 	mpi.Exit(run(os.Args, os.Stdout, os.Stderr))
 }
 
-// program is what the commands share: where they print.
+// program is the state that commands share: outputs, console and rank.
 type program struct {
-	out, err io.Writer
-	tty      bool // err is a terminal
-	command  string
-	beside   *jobs    // the others of a study, which is one process; nil outside of one
-	planning *planned // takes the plan in the place of out; nil prints it
-	con      *report.Console
-	rank     string // begins what a rank but the first says; "" for that, and for one process
-	local    int    // number of this rank among those of its machine
-	ranks    bool   // the command is one of those that several processes run together
-	met      bool   // it has met the other ranks, or tried to, or will not
-	said     bool   // why it ends has been said
+	out, err     io.Writer
+	tty          bool // err is a terminal
+	command      string
+	jobs         *jobs         // the commands of a study; nil outside of a study
+	planRecorder *planRecorder // receives the plan; nil: it is printed
+	con          *report.Console
+	rank         string // prefix of messages; "" for rank 0 and for one process
+	localRank    int    // index of this rank among the ranks of its machine
+	ranks        bool   // several processes run the command together
+	joined       bool   // the ranks are connected, or must not be, or connecting has failed
+	reported     bool   // the reason of the end has been printed
 }
 
-// console shows what a command does before it prints its result.
+// console returns the console for progress, created at the first call.
 func (p *program) console() *report.Console {
 	if p.con == nil {
 		p.con = report.NewConsole(p.err, p.tty)
@@ -90,46 +97,46 @@ func (p *program) console() *report.Console {
 	return p.con
 }
 
-// openDevice starts a device. A GPU's driver compiles the kernels at the first start on a machine,
-// some ten seconds, which one process says.
+// openDevice starts a device. At the first start on a machine a GPU's driver compiles the kernels,
+// some ten seconds, for which one process shows a bar.
 func (p *program) openDevice(o device.Options) (compute.Backend, error) {
-	if o.Name == device.CUDA && p.rank == "" && p.beside == nil {
+	if o.Name == device.CUDA && p.rank == "" && p.jobs == nil {
 		_, done := p.console().Busy("starting the GPU; its driver compiles the kernels once", 0)
 		defer done()
 	}
 	return session.OpenDevice(o)
 }
 
-// session is the command at work.
+// session returns the session in which packages of apps run.
 func (p *program) session() *session.Session {
 	return &session.Session{Out: p.out, Err: p.err, Console: p.console(), FS: files(),
 		Signals: p.interruptible}
 }
 
-// run is gad with the given arguments; it returns the exit status.
+// run executes gad with the given arguments, and returns the exit status.
 func run(args []string, stdout, stderr io.Writer) int {
 	p := &program{out: stdout, err: stderr, command: strings.Join(args, " ")}
 	if f, ok := stderr.(*os.File); ok {
 		p.tty = term.IsTerminal(int(f.Fd()))
 	}
-	p.ranks = len(args) > 1 && slices.Contains(withRanks, args[1])
+	p.ranks = len(args) > 1 && slices.Contains(rankCommands, args[1])
 	p.warnOfMany(args)
 	err := p.invoke(context.Background(), args)
 	if err != nil {
-		err = p.together(noSpace(err))
+		err = p.reportOnce(explainFullDisk(err))
 	}
 	p.console().Close()
 	if err == nil {
 		return exitDone
 	}
-	if !isSaid(err) && !p.silent(err) {
-		p.complain(err)
+	if !isReported(err) && !p.reportedElsewhere(err) {
+		p.printError(err)
 	}
 	return status(err)
 }
 
-// warnOfMany says that a launcher has started several processes of a command that they do
-// not run together: each does all of it.
+// warnOfMany warns if a launcher has started several processes of a command that they do not run
+// together: each does all of the work.
 func (p *program) warnOfMany(args []string) {
 	if p.ranks || len(args) < 2 || strings.HasPrefix(args[1], "-") {
 		return
@@ -139,10 +146,10 @@ func (p *program) warnOfMany(args []string) {
 	}
 }
 
-// noSpace is err with the way out of a full disk, where what failed has not said it. A
-// full disk is no mistake in a file.
-func noSpace(err error) error {
-	if isSaid(err) || errors.Is(err, checkpoint.ErrSpace) || !errors.Is(err, syscall.ENOSPC) &&
+// explainFullDisk adds the way out to the error of a full disk, unless it has one. A full disk is
+// no mistake in a file.
+func explainFullDisk(err error) error {
+	if isReported(err) || errors.Is(err, checkpoint.ErrSpace) || !errors.Is(err, syscall.ENOSPC) &&
 		!errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
@@ -150,8 +157,8 @@ func noSpace(err error) error {
 		fmt.Errorf("%w: free some space and run the same command again", err))
 }
 
-// isSaid reports whether err has been said where it came up.
-func isSaid(err error) bool {
+// isReported reports whether err was printed where it occurred.
+func isReported(err error) bool {
 	return errors.Is(err, fault.ErrInterrupted) || errors.Is(err, errSick)
 }
 
@@ -165,7 +172,7 @@ func (p *program) invoke(ctx context.Context, args []string) error {
 	return app.RunContext(ctx, args)
 }
 
-// app is the table of commands.
+// app returns the table of commands.
 func (p *program) app() *cli.App {
 	app := &cli.App{
 		Name:                      "gad",
@@ -194,27 +201,29 @@ func (p *program) app() *cli.App {
 		},
 	}
 	for _, c := range app.Commands {
-		quiet(c)
-		local(c)
+		oneLineErrors(c)
+		resolveNames(c)
 	}
 	return app
 }
 
-// quiet keeps cli from printing help over an error: the error is one line.
-func quiet(c *cli.Command) {
+// oneLineErrors replaces cli's errors, which print help, by errors of one line, in a command and
+// its subcommands.
+func oneLineErrors(c *cli.Command) {
 	c.HideHelpCommand = true // there is one: gad help
 	c.OnUsageError = func(ctx *cli.Context, err error, _ bool) error {
-		return usage("%s: %v: see gad %s --help", typed(ctx), plain(err, c.Flags), typed(ctx))
+		name := commandName(ctx)
+		return usage("%s: %v: see gad %s --help", name, plainError(err, c.Flags), name)
 	}
 	for _, sub := range c.Subcommands {
-		quiet(sub)
+		oneLineErrors(sub)
 	}
 }
 
 var badValue = regexp.MustCompile(`^invalid (?:boolean )?value ("(?:[^"\\]|\\.)*") for (?:flag )?-([\w-]+): (.*)`)
 
-// plain is err, of reading the command line, without the words of Go's flag package.
-func plain(err error, flags []cli.Flag) error {
+// plainError rewrites an error of parsing the command line without the words of Go's flag package.
+func plainError(err error, flags []cli.Flag) error {
 	m := badValue.FindStringSubmatch(err.Error())
 	if m == nil {
 		return err
@@ -250,13 +259,13 @@ func plain(err error, flags []cli.Flag) error {
 	return err
 }
 
-// typed is the command's name as the user typed it: "data inspect".
-func typed(c *cli.Context) string { return strings.TrimPrefix(c.Command.HelpName, "gad ") }
+// commandName returns the command's name as the user typed it: "data inspect".
+func commandName(c *cli.Context) string { return strings.TrimPrefix(c.Command.HelpName, "gad ") }
 
-// usage is what the user typed wrong.
+// usage returns the error of a mistake on the command line.
 func usage(format string, args ...any) error { return fault.Usagef(format, args...) }
 
-// status is the exit status for an error.
+// status returns the exit status for an error.
 func status(err error) int {
 	var problems conf.Problems
 	var aborted *comm.Aborted
@@ -283,18 +292,18 @@ func status(err error) int {
 	return exitInput
 }
 
-// interruptible is a context for a training run, which ends at the first of stopSignals, so that
-// the run can save; the second ends the process, once abort has noted it. Whatever has nothing to
-// save is left to the signals' own effect.
+// interruptible returns a context for a training run. The first of stopSignals ends the context, so
+// that the run can save; the second ends the process after abort has noted it. Commands that have
+// nothing to save leave signals their default effect.
 //
-// The function that it returns is called when the run has ended. How is decided then, so
-// that a signal no longer has an effect, unless the process hangs on its way out.
+// The caller must call the returned function when the run has ended. From then on a signal has no
+// effect, unless the process hangs on its way out.
 //
-// say prints a line above whatever bars are on the screen; abort takes them away and
-// says what the second signal did.
+// say prints a line above the progress bars; abort removes the bars and prints that the run was
+// stopped without a save.
 func (p *program) interruptible(say, abort func(text string)) (context.Context, func()) {
-	if p.beside != nil {
-		return p.beside.join(abort) // one signal for all of them
+	if p.jobs != nil {
+		return p.jobs.join(abort) // one signal for all of them
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
@@ -318,7 +327,7 @@ func (p *program) interruptible(say, abort func(text string)) (context.Context, 
 			}()
 			select {
 			case <-noted:
-			case <-time.After(300 * time.Millisecond): // a disk that hangs must not keep the process
+			case <-time.After(300 * time.Millisecond): // a disk may hang
 			}
 			os.Exit(exitFailed)
 		case <-done:
@@ -331,13 +340,13 @@ func (p *program) interruptible(say, abort func(text string)) (context.Context, 
 	}
 }
 
-// deviceOf is the device that the settings name.
+// deviceOf returns the device that the settings name.
 func deviceOf(c config.Config) device.Options {
 	return device.Options{Name: c.Trainer.Device, Precision: c.Trainer.Precision,
 		Threads: c.Trainer.Threads}
 }
 
-// deviceFlags are common to every command that computes.
+// deviceFlags returns the flags common to every command that computes.
 func deviceFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "device", Value: "cpu", Usage: "where to compute: cpu or cuda"},
@@ -347,31 +356,32 @@ func deviceFlags() []cli.Flag {
 	}
 }
 
-// flagged is the device that the flags name.
-func flagged(c *cli.Context) device.Options {
+// deviceFlagsOf returns the values of deviceFlags.
+func deviceFlagsOf(c *cli.Context) device.Options {
 	return device.Options{Name: c.String("device"), Precision: c.String("precision"),
 		Threads: c.Int("threads")}
 }
 
+// files returns the file system.
 func files() vfs.FS { return vfs.OS }
 
 // noArguments refuses positional arguments.
 func noArguments(c *cli.Context) error {
 	if c.Args().Present() {
-		return usage("%s: unexpected argument %q: this command takes flags only", typed(c),
+		return usage("%s: unexpected argument %q: this command takes flags only", commandName(c),
 			c.Args().First())
 	}
 	return nil
 }
 
-// need refuses a missing flag.
+// need refuses a command line without one of the named flags, or with an empty one.
 func need(c *cli.Context, names ...string) error {
 	for _, name := range names {
 		if c.IsSet(name) && c.String(name) == "" {
-			return usage("%s: --%s \"\": is empty: give a value", typed(c), name)
+			return usage("%s: --%s \"\": is empty: give a value", commandName(c), name)
 		}
 		if !c.IsSet(name) {
-			return usage("%s: --%s is missing: see gad %s --help", typed(c), name, typed(c))
+			return usage("%s: --%s is missing: see gad %s --help", commandName(c), name, commandName(c))
 		}
 	}
 	return nil

@@ -16,26 +16,26 @@ import (
 	"gad/trainer/plan"
 )
 
-// planCommand is gad plan.
+// planCommand returns the command gad plan.
 func (p *program) planCommand() *cli.Command {
 	flags := []cli.Flag{
 		&cli.StringFlag{Name: "config", Usage: "YAML file of settings"},
 		presetFlag(),
-		within(&cli.Float64Flag{Name: "memory", DefaultText: "what this machine has now",
+		withLimits(&cli.Float64Flag{Name: "memory", DefaultText: "what this machine has now",
 			Usage: "plan for a device with this many GB free"},
-			below(1e6, "must be a number of GB above 0; leave it out for what this machine has")),
+			positiveBelow(1e6, "must be a number of GB above 0; leave it out for what this machine has")),
 		&cli.StringFlag{Name: "card", Usage: "with --device cuda: plan for a GPU this machine does not have, its memory and a predicted time, out of " + strings.Join(cost.Names(), ", ")},
 		&cli.BoolFlag{Name: "fit",
 			Usage: "find the cheapest settings with which the run fits the memory, and say why"},
-		within(&cli.Float64Flag{Name: "hours", DefaultText: "no limit",
+		withLimits(&cli.Float64Flag{Name: "hours", DefaultText: "no limit",
 			Usage: "with --fit: find also how many prompts and steps end within so many hours"},
-			below(1e6, "must be above 0")),
+			positiveBelow(1e6, "must be above 0")),
 		&cli.BoolFlag{Name: "cards", Usage: "print what the game takes for Qwen2.5-0.5B to 7B on GPUs of 12 to 141 GB, as a Markdown table (doc/memory.md), and nothing else"},
-		within(&cli.IntFlag{Name: "ranks", DefaultText: "1",
+		withLimits(&cli.IntFlag{Name: "ranks", DefaultText: "1",
 			Usage: "plan for so many processes that train together (doc/ranks.md)"}, powerOfTwo),
-		within(&cli.Float64Flag{Name: "bandwidth", DefaultText: "10",
+		withLimits(&cli.Float64Flag{Name: "bandwidth", DefaultText: "10",
 			Usage: "with --ranks: what the network between them carries, Gbit/s"},
-			below(1e6, "must be a number of Gbit/s above 0")),
+			positiveBelow(1e6, "must be a number of Gbit/s above 0")),
 		&cli.StringFlag{Name: "stage", Value: string(config.Train),
 			Usage: "sft, dpo, opd, warmup, train (or game) or eval"},
 	}
@@ -95,13 +95,13 @@ func (p *program) planCommand() *cli.Command {
 				return err
 			}
 			return p.plan(cfg, stage,
-				planFor{int64(c.Float64("memory") * 1e9), c.Bool("fit"), c.Float64("hours"), card,
-					between{ranks, gbits}})
+				planOptions{int64(c.Float64("memory") * 1e9), c.Bool("fit"), c.Float64("hours"), card,
+					rankNetwork{ranks, gbits}})
 		},
 	}
 }
 
-// cards prints the table of GPUs, for which no run is described.
+// cards prints the table of GPUs, which is not about a run.
 func (p *program) cards(c *cli.Context) error {
 	for _, name := range c.LocalFlagNames() {
 		if name != "cards" {
@@ -115,21 +115,21 @@ func (p *program) cards(c *cli.Context) error {
 	return nil
 }
 
-// planFor is what a plan is for: the zero value is this machine.
-type planFor struct {
-	free    int64 // bytes; 0 is what there is
-	fit     bool  // settings are added with which it fits
+// planOptions describes the machine of a plan: the zero value is this machine.
+type planOptions struct {
+	free    int64 // bytes; 0: the device's
+	fit     bool  // add settings with which it fits
 	hours   float64
 	card    *cost.Card
-	network between
+	network rankNetwork
 }
 
-// plan prints what a run takes. Where the GPU is not at hand, its memory is planned all the
-// same. With a card it is not asked for.
-func (p *program) plan(cfg config.Config, stage config.Stage, f planFor) error {
+// plan prints the plan of a run. If the GPU is not available, its memory is planned all the same.
+// With a card it is not opened.
+func (p *program) plan(cfg config.Config, stage config.Stage, f planOptions) error {
 	d, card, network := deviceOf(cfg), f.card, f.network
-	if p.planning != nil {
-		return p.planning.take(d, cfg, stage)
+	if p.planRecorder != nil {
+		return p.planRecorder.record(d, cfg, stage)
 	}
 	var be model.Backend
 	var missing error
@@ -180,13 +180,13 @@ func (p *program) plan(cfg config.Config, stage config.Stage, f planFor) error {
 	return err
 }
 
-// between is how many ranks a plan is for, and the network between them.
-type between struct {
+// rankNetwork is the number of ranks of a plan, and the network between them.
+type rankNetwork struct {
 	ranks int
 	gbits float64
 }
 
-// planEval is gad eval --dry-run under the flags that both have.
+// planEval runs gad eval --dry-run with the flags that both commands have.
 func (p *program) planEval(c *cli.Context) error {
 	shared := []string{"model", "split", "format", "checker", "seed", "device", "precision",
 		"threads"}

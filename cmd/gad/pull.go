@@ -16,7 +16,7 @@ import (
 	"gad/internal/report"
 )
 
-// pullCommand is gad pull.
+// pullCommand returns the command gad pull.
 func (p *program) pullCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "pull",
@@ -30,9 +30,9 @@ func (p *program) pullCommand() *cli.Command {
 			&cli.BoolFlag{Name: "dry-run",
 				Usage: "print the files and their sizes and fetch nothing"},
 			&cli.BoolFlag{Name: "verify", Usage: "hash the large files too that are in the cache already; damaged ones are fetched again"},
-			within(&cli.IntFlag{Name: "retries", Value: 5,
+			withLimits(&cli.IntFlag{Name: "retries", Value: 5,
 				Usage: "tries in a row without progress, after the first"}, atLeast(0)),
-			within(&cli.DurationFlag{Name: "timeout", Value: 30 * time.Second,
+			withLimits(&cli.DurationFlag{Name: "timeout", Value: 30 * time.Second,
 				Usage: "longest silence of the server"}, positive(math.MaxFloat64)),
 			&cli.BoolFlag{Name: "insecure-http",
 				Usage: "allow an HF_ENDPOINT with http:// on another machine"},
@@ -50,7 +50,7 @@ func (p *program) pullCommand() *cli.Command {
 	}
 }
 
-// pull is the action of gad pull.
+// pull runs gad pull.
 func (p *program) pull(c *cli.Context) error {
 	switch {
 	case c.NArg() == 0:

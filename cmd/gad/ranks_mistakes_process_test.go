@@ -106,12 +106,12 @@ func TestMistakesTogether(t *testing.T) {
 		for r, link := range commtest.Links(4) {
 			wg.Go(func() {
 				p := &program{out: &said[r], err: &said[r]}
-				g, err := p.group(link, time.Minute, c.mistakes[r])
+				g, err := p.formGroup(link, time.Minute, c.mistakes[r])
 				code := exitDone
 				if err != nil {
 					code = status(err)
 				}
-				if code != c.code || (g != nil) != (err == nil) || err != nil && !p.silent(err) {
+				if code != c.code || (g != nil) != (err == nil) || err != nil && !p.reportedElsewhere(err) {
 					t.Errorf("%s: rank %d: %v, exit status %d", c.name, r, err, code)
 				}
 				if g != nil {
@@ -149,7 +149,7 @@ func TestParted(t *testing.T) {
 		{trainer.ErrNumerical, aborted, exitNumerical},
 	} {
 		code := exitDone
-		if err := parted(c.err, c.failed); err != nil {
+		if err := closeError(c.err, c.failed); err != nil {
 			code = status(err)
 		}
 		if code != c.code {

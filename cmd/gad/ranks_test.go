@@ -34,7 +34,7 @@ func TestPlanOfRanks(t *testing.T) {
 	}
 }
 
-// The commands with --ranks are those of withRanks, and gad plan, which only counts them.
+// The commands with --ranks are those of rankCommands, and gad plan, which only counts them.
 func TestWithRanks(t *testing.T) {
 	var found []string
 	for _, c := range (&program{}).app().Commands {
@@ -45,7 +45,7 @@ func TestWithRanks(t *testing.T) {
 		}
 	}
 	slices.Sort(found)
-	if want := slices.Sorted(slices.Values(withRanks)); !slices.Equal(found, want) {
+	if want := slices.Sorted(slices.Values(rankCommands)); !slices.Equal(found, want) {
 		t.Errorf("--ranks is a flag of %v, withRanks has %v", found, want)
 	}
 }

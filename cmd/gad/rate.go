@@ -11,7 +11,7 @@ import (
 	"gad/apps/rate"
 )
 
-// rateCommand is gad data rate.
+// rateCommand returns the command gad data rate.
 func (p *program) rateCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "rate",
@@ -23,20 +23,20 @@ func (p *program) rateCommand() *cli.Command {
 				Usage: "critic folder of a checkpoint: d_mean, d_spread and d_gap"},
 			&cli.StringFlag{Name: "checker",
 				Usage: "program that scores answers, run by sh -c (doc/the-game.md): right and check"},
-			within(&cli.IntFlag{Name: "checker-timeout", Value: 60,
+			withLimits(&cli.IntFlag{Name: "checker-timeout", Value: 60,
 				Usage: "time limit for one call of the checker, in seconds"},
 				oneTo(1e6, " seconds")),
-			within(&cli.Float64Flag{Name: "right-at", Value: 1,
+			withLimits(&cli.Float64Flag{Name: "right-at", Value: 1,
 				Usage: "with --checker: the score from which on an answer is right"},
-				from(-1e9, 1e9)),
-			within(&cli.IntFlag{Name: "n", Value: 8, Usage: "answers to each row"},
+				floatRange(-1e9, 1e9)),
+			withLimits(&cli.IntFlag{Name: "n", Value: 8, Usage: "answers to each row"},
 				oneTo(1<<12, "")),
-			within(&cli.IntFlag{Name: "max-new-tokens", Value: rate.DefaultMaxNew,
+			withLimits(&cli.IntFlag{Name: "max-new-tokens", Value: rate.DefaultMaxNew,
 				DefaultText: "1536, and at most half of the model's context",
 				Usage:       "longest answer, tokens"}, atLeast(1)),
-			within(&cli.IntFlag{Name: "max-token-len", Value: 8192,
+			withLimits(&cli.IntFlag{Name: "max-token-len", Value: 8192,
 				Usage: "tokens of one forward pass"}, atLeast(1)),
-			within(&cli.Float64Flag{Name: "temperature", Value: 1,
+			withLimits(&cli.Float64Flag{Name: "temperature", Value: 1,
 				Usage: "sampling temperature"}, positive(math.Inf(1))),
 			&cli.Uint64Flag{Name: "seed", Value: 1, Usage: "seed of sampling"},
 			&cli.BoolFlag{Name: "keep-answers",
@@ -72,7 +72,7 @@ func (p *program) rateCommand() *cli.Command {
 	}
 }
 
-// rateRules are what flags of gad data rate go with.
+// rateRules are the rules between flags of gad data rate.
 var rateRules = rules{
 	{[]string{"right-at", "checker-timeout"}, false, "checker", ": is for --checker: add that"},
 }

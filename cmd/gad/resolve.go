@@ -10,9 +10,10 @@ import (
 	"gad/trainer/config"
 )
 
-// This file is where a name on a hub, given in the place of a path, becomes the path of what
-// gad pull has fetched. It is read from the cache; nothing is asked.
+// A name on a hub, given instead of a path, is resolved to the path of the files that gad pull has
+// fetched, from the cache alone.
 
+// localPath returns the path of the fetched files if path is a name on a hub, otherwise path.
 func localPath(path string, dataset bool) (string, error) {
 	return pull.Local(files(), os.Getenv, path, dataset)
 }
@@ -24,11 +25,11 @@ var (
 	dataFlags = []string{"data", "val-data", "prompts"}
 )
 
-// local makes a command, and those below it, resolve the names in its flags before it runs.
-// Settings that name a path are resolved where they are read: see localSettings.
-func local(c *cli.Command) {
+// resolveNames makes a command, and its subcommands, resolve the names in its flags before it runs.
+// Settings that name a path are resolved by localSettings.
+func resolveNames(c *cli.Command) {
 	for _, sub := range c.Subcommands {
-		local(sub)
+		resolveNames(sub)
 	}
 	if action := c.Action; action != nil {
 		c.Action = func(ctx *cli.Context) error {
@@ -42,11 +43,11 @@ func local(c *cli.Command) {
 	}
 }
 
-// localFlag replaces the value of a flag by localPath of it.
+// localFlag replaces the value of a flag that is a path by its localPath.
 func localFlag(c *cli.Context, f cli.Flag) error {
 	name := f.Names()[0]
 	dataset := slices.Contains(dataFlags, name)
-	// there, a model of the endpoint
+	// there --model names a model of the endpoint
 	if !c.IsSet(name) || !dataset && !slices.Contains(modelFlags, name) || name == "model" &&
 		c.Command.Name == "collect" {
 		return nil
@@ -69,7 +70,7 @@ func localFlag(c *cli.Context, f cli.Flag) error {
 	return c.Set(name, cli.NewStringSlice(paths...).Serialize())
 }
 
-// localSettings replaces the settings that are paths of models and data by localPath of them.
+// localSettings replaces the settings that are paths of models and data by their localPath.
 func localSettings(cfg *config.Config) (err error) {
 	for _, path := range []*string{&cfg.Model.Path, &cfg.Model.Adapter, &cfg.Model.RewardPath,
 		&cfg.Teacher.Path} {

@@ -10,7 +10,7 @@ import (
 	"gad/internal/endpoint"
 )
 
-// rubricCommand is gad rubric.
+// rubricCommand returns the command gad rubric.
 func (p *program) rubricCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "rubric",
@@ -21,9 +21,9 @@ func (p *program) rubricCommand() *cli.Command {
 			&cli.StringFlag{Name: "model", Usage: "the model that writes rubrics and grades, as the endpoint calls it"},
 			&cli.StringFlag{Name: "journal", Value: "rubrics",
 				Usage: "folder that keeps every reply; what is in it is not asked again"},
-			within(&cli.Float64Flag{Name: "temperature", Usage: "sampling temperature of the model"},
-				from(0, 2)),
-			within(&cli.IntFlag{Name: "max-tokens", Value: 2048,
+			withLimits(&cli.Float64Flag{Name: "temperature", Usage: "sampling temperature of the model"},
+				floatRange(0, 2)),
+			withLimits(&cli.IntFlag{Name: "max-tokens", Value: 2048,
 				Usage: "longest reply, tokens; more for a model that reasons"}, oneTo(1<<20, "")),
 			&cli.StringFlag{Name: "extra", Usage: `more fields of a request, as JSON; null leaves one out: {"max_completion_tokens": 4096, "max_tokens": null, "temperature": null}`},
 			&cli.StringFlag{Name: "prices", Usage: `file with prices in USD per million tokens: {"MODEL": {"input": 2.5, "output": 10}}`},
@@ -69,18 +69,18 @@ func (p *program) rubricCommand() *cli.Command {
 	}
 }
 
-// extraFields are the fields of a request in a flag.
+// extraFields returns the fields of a request in a flag, a JSON object.
 func extraFields(c *cli.Context, flag string) (fields map[string]any, err error) {
 	text := c.String(flag)
 	if text == "" {
 		return nil, nil
 	}
 	if err := json.Unmarshal([]byte(text), &fields); err != nil {
-		return nil, usage(`%s: --%s: must be one JSON object, such as {"max_completion_tokens": 4096, "max_tokens": null}`, typed(c), flag)
+		return nil, usage(`%s: --%s: must be one JSON object, such as {"max_completion_tokens": 4096, "max_tokens": null}`, commandName(c), flag)
 	}
 	for _, name := range []string{"model", "messages", "n", "stream"} {
 		if _, ok := fields[name]; ok {
-			return nil, usage("%s: --%s: %q cannot be set here: gad sets it", typed(c), flag, name)
+			return nil, usage("%s: --%s: %q cannot be set here: gad sets it", commandName(c), flag, name)
 		}
 	}
 	return fields, nil

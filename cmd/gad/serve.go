@@ -23,7 +23,7 @@ import (
 // keyVariable is the environment variable that holds the key of clients.
 const keyVariable = "GAD_API_KEY"
 
-// serveCommand is gad serve.
+// serveCommand returns the command gad serve.
 func (p *program) serveCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "serve",
@@ -43,25 +43,25 @@ func (p *program) serveCommand() *cli.Command {
 			&cli.StringFlag{Name: "name", DefaultText: "that of the model folder",
 				Usage: "name of the model for clients"},
 			&cli.StringSliceFlag{Name: "allow-origin", Usage: "origin whose pages in a browser may use the server (CORS), such as http://localhost:3000, or * for all; may be given several times"},
-			within(&cli.IntFlag{Name: "slots", Value: 64,
-				Usage: "answers that are sampled at the same time"}, count(1, 1<<12)),
-			within(&cli.IntFlag{Name: "context", DefaultText: "4096, or what the model takes",
-				Usage: "longest prompt with its answer, tokens"}, count(2, 1<<24)),
-			within(&cli.IntFlag{Name: "cache-tokens", DefaultText: "512 per slot, at least two contexts", Usage: "tokens in the cache of keys and values; an answer waits until it has room to its end"}, count(2, 1<<30)),
-			within(&cli.IntFlag{Name: "max-tokens", Value: 1024,
+			withLimits(&cli.IntFlag{Name: "slots", Value: 64,
+				Usage: "answers that are sampled at the same time"}, intRange(1, 1<<12)),
+			withLimits(&cli.IntFlag{Name: "context", DefaultText: "4096, or what the model takes",
+				Usage: "longest prompt with its answer, tokens"}, intRange(2, 1<<24)),
+			withLimits(&cli.IntFlag{Name: "cache-tokens", DefaultText: "512 per slot, at least two contexts", Usage: "tokens in the cache of keys and values; an answer waits until it has room to its end"}, intRange(2, 1<<30)),
+			withLimits(&cli.IntFlag{Name: "max-tokens", Value: 1024,
 				Usage: "longest answer to a chat request that gives no limit, tokens"},
-				count(1, 1<<24)),
-			within(&cli.IntFlag{Name: "max-queue", Value: 128,
+				intRange(1, 1<<24)),
+			withLimits(&cli.IntFlag{Name: "max-queue", Value: 128,
 				Usage: "requests that may wait; more are refused with status 429"},
-				count(1, 1<<16)),
+				intRange(1, 1<<16)),
 			oneOf(&cli.StringFlag{Name: "tool-parser", DefaultText: "that of the chat template",
 				Usage: "form of the calls of tools in answers: hermes, llama, or none to leave calls in the text"},
 				serve.ToolParsers, "hermes, llama or none"),
 			&cli.BoolFlag{Name: "no-prefix-cache",
 				Usage: "compute every prompt anew, whatever earlier ones have left in the cache"},
-			within(&cli.Float64Flag{Name: "grace", Value: 30,
+			withLimits(&cli.Float64Flag{Name: "grace", Value: 30,
 				Usage: "seconds for the requests under way when the server is stopped"},
-				from(0, 86400)),
+				floatRange(0, 86400)),
 		}, append(chunkFlags(), deviceFlags()...)...),
 		Action: func(c *cli.Context) error {
 			o, err := serveOptions(c)
@@ -83,7 +83,7 @@ func (p *program) serveCommand() *cli.Command {
 	}
 }
 
-// serveOptions are the flags of gad serve.
+// serveOptions returns the values of gad serve's flags.
 func serveOptions(c *cli.Context) (o serve.Options, err error) {
 	if err := errors.Join(noArguments(c), need(c, "model")); err != nil {
 		return o, err
@@ -123,7 +123,7 @@ func serveOptions(c *cli.Context) (o serve.Options, err error) {
 // leastKey is the length of the shortest API key.
 const leastKey = 16
 
-// apiKey is the key of clients; "" is none.
+// apiKey returns the key of clients; "": none.
 func apiKey(c *cli.Context) (key string, err error) {
 	from := keyVariable
 	switch key = strings.TrimSpace(os.Getenv(keyVariable)); {
@@ -147,7 +147,7 @@ func apiKey(c *cli.Context) (key string, err error) {
 	return key, nil
 }
 
-// serve loads the model and answers until a signal.
+// serve loads the model and answers requests until a signal.
 func (p *program) serve(c *cli.Context, o serve.Options) error {
 	con := p.console()
 	defer con.Close()
@@ -202,7 +202,7 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 	return nil
 }
 
-// cannotListen is the answer to an --listen that cannot be had.
+// cannotListen returns the error of a --listen address that is not available.
 func cannotListen(c *cli.Context, err error) error {
 	address := c.String("listen")
 	if port := address[strings.LastIndex(address, ":")+1:]; !isPort(port) {

@@ -7,6 +7,6 @@ import (
 	"syscall"
 )
 
-// stopSignals ask a run to save and end. SIGUSR1 is one that mpirun hands on to its ranks
-// at once, and that Slurm sends before the end of a job's time (--signal=USR1@120).
+// stopSignals ask a run to save and end. mpirun forwards SIGUSR1 to its ranks at once, and Slurm
+// sends it before the end of a job's time (--signal=USR1@120).
 var stopSignals = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGUSR1}

@@ -12,7 +12,7 @@ import (
 	"gad/trainer/scoring"
 )
 
-// softCommand is gad data score.
+// softCommand returns the command gad data score.
 func (p *program) softCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "score",
@@ -24,13 +24,13 @@ func (p *program) softCommand() *cli.Command {
 				Usage: "allow http:// to another machine with --teacher-url"},
 			adapterFlag("teacher"),
 			weightsFlag(),
-			within(&cli.IntFlag{Name: "top-logprobs", Value: 20,
+			withLimits(&cli.IntFlag{Name: "top-logprobs", Value: 20,
 				Usage: "likely tokens that are kept at each place, beside the answer's own"},
 				oneTo(128, "")),
 			&cli.StringFlag{Name: "system",
 				Usage: "system message that the teacher reads in the place of the row's"},
-			within(&cli.IntFlag{Name: "limit", Usage: "rows to read; 0 is all"}, atLeast(0)),
-			within(&cli.IntFlag{Name: "max-token-len", Value: 8192,
+			withLimits(&cli.IntFlag{Name: "limit", Usage: "rows to read; 0 is all"}, atLeast(0)),
+			withLimits(&cli.IntFlag{Name: "max-token-len", Value: 8192,
 				Usage: "tokens of one forward pass"}, atLeast(1)),
 			&cli.StringFlag{Name: "output", Usage: "output file: .arrow, .arrows, .parquet or .jsonl: the rows with the column teacher_logprobs"},
 		}, setFlags("rows with the teacher's answers"), templateFlags(), deviceFlags()),
@@ -43,7 +43,7 @@ func (p *program) softCommand() *cli.Command {
 			}
 			o := score.Options{Source: sourceOf(c, "teacher"), Top: c.Int("top-logprobs"),
 				System: c.String("system"), MaxTokens: c.Int("max-token-len")}
-			if err := scoredBy(c, &o); err != nil {
+			if err := setServer(c, &o); err != nil {
 				return err
 			}
 			return score.Score(p.session(), o, rowsOf(c), c.String("output"))
@@ -51,11 +51,11 @@ func (p *program) softCommand() *cli.Command {
 	}
 }
 
-// loadedOnly are the flags of gad data score that a server takes nothing from.
+// loadedOnly lists the flags of gad data score that have no meaning with a server.
 var loadedOnly = []string{"adapter", "weights", "max-token-len", "device", "precision", "threads"}
 
-// scoredBy sets the server of o, where one is given.
-func scoredBy(c *cli.Context, o *score.Options) (err error) {
+// setServer sets the server of o, if one is given.
+func setServer(c *cli.Context, o *score.Options) (err error) {
 	if !c.IsSet("teacher-url") {
 		if c.IsSet("insecure-http") {
 			return usage("data score: --insecure-http: is for --teacher-url: add that")

@@ -20,7 +20,7 @@ import (
 	"gad/trainer/scoring"
 )
 
-// stageFlag is a flag that sets a configuration key.
+// stageFlag is a flag that sets a setting.
 type stageFlag struct{ name, key, usage string }
 
 var stageFlags = []stageFlag{
@@ -58,9 +58,10 @@ var stageFlags = []stageFlag{
 	{"threads", "trainer.threads", "CPU threads; 0 is one per core"},
 }
 
-// lists are the flags of stageFlags that may be given several times.
+// lists holds the flags of stageFlags that may be given several times.
 var lists = []string{"data", "val-data"}
 
+// flag returns the flag for cli.
 func (f stageFlag) flag() cli.Flag {
 	if slices.Contains(lists, f.name) {
 		return &cli.StringSliceFlag{Name: f.name, Usage: f.usage}
@@ -68,7 +69,7 @@ func (f stageFlag) flag() cli.Flag {
 	return &cli.StringFlag{Name: f.name, Usage: f.usage}
 }
 
-// settings are the settings that the flag's values make; none where it is not given.
+// settings returns the settings that the flag's values give; none if it is not given.
 func (f stageFlag) settings(c *cli.Context) (set []conf.Flag) {
 	if !c.IsSet(f.name) {
 		return nil
@@ -87,7 +88,7 @@ func (f stageFlag) settings(c *cli.Context) (set []conf.Flag) {
 	return set
 }
 
-// stageCommand is gad sft, gad dpo, gad opd, gad warmup or gad train.
+// stageCommand returns the command gad sft, gad dpo, gad opd, gad warmup or gad train.
 func (p *program) stageCommand(stage config.Stage) *cli.Command {
 	var about = map[config.Stage]string{
 		config.SFT:    "learn the teacher's answers by cross entropy (SeqKD): baseline and warm start",
@@ -128,7 +129,7 @@ func (p *program) stageCommand(stage config.Stage) *cli.Command {
 	}
 }
 
-// presetFlag chooses among the published methods, and LoRA.
+// presetFlag returns the flag that chooses published methods, sizes of students, and LoRA.
 func presetFlag() cli.Flag {
 	return &cli.StringFlag{Name: "preset",
 		Usage: "start from the settings of a method, one of " +
@@ -136,13 +137,14 @@ func presetFlag() cli.Flag {
 			". Several with commas between them: grgc,lora"}
 }
 
+// runStage runs a stage, or prints its plan with --dry-run.
 func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage,
 	notes []string) (err error) {
 	if err := cfg.Validate(stage); err != nil {
 		return fault.As(fault.ErrUsage, err)
 	}
 	if c.Bool("dry-run") {
-		p.met = true
+		p.joined = true
 		if l, err := comm.Launched(os.LookupEnv); err == nil && l.Size > 1 && l.Rank > 0 &&
 			c.Int("ranks") != 1 {
 			return nil // rank 0 prints
@@ -155,26 +157,26 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 			return err
 		}
 		fmt.Fprintf(p.out, "%s\n", resolved)
-		return p.plan(cfg, stage, planFor{})
+		return p.plan(cfg, stage, planOptions{})
 	}
 	ranks, err := p.connect(c, time.Duration(cfg.Trainer.RankTimeout)*time.Second)
 	if err != nil {
 		return err
 	}
 	running := false
-	ranks.Exits(func(err error) int { return status(ofRun(err, running)) })
+	ranks.Exits(func(err error) int { return status(runError(err, running)) })
 	defer func() {
 		if err != nil && !errors.Is(err, trainer.ErrInterrupted) {
 			ranks.Abort(err)
-			// before a launcher sees that another rank has ended
-			if ranks != nil && !p.silent(err) {
-				p.complain(err)
-				p.said = true
+			// before a launcher notices that another rank has ended
+			if ranks != nil && !p.reportedElsewhere(err) {
+				p.printError(err)
+				p.reported = true
 			}
 		}
-		err = parted(err, ranks.Close())
+		err = closeError(err, ranks.Close())
 	}()
-	be, err := p.openDevice(p.ofRank(deviceOf(cfg)))
+	be, err := p.openDevice(p.rankDevice(deviceOf(cfg)))
 	if err != nil {
 		return err
 	}
@@ -192,7 +194,7 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 		trainer.Options{FS: files(), Backend: be, Console: p.err, TTY: p.tty, Command: p.command,
 			Notes: notes, Ranks: ranks, Teacher: teacher, Preset: ofPreset(c, cfg, stage)})
 	if err != nil {
-		return ofRun(err, false)
+		return runError(err, false)
 	}
 	running = true
 	defer func() {
@@ -202,13 +204,14 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 	}()
 	ctx, stop := p.interruptible(t.Say, t.Abort)
 	defer stop()
-	return ofRun(t.Run(ctx), true)
+	return runError(t.Run(ctx), true)
 }
 
 // teacherKey names the variable of the environment that has the key of teacher.url.
 const teacherKey = "GAD_TEACHER_KEY"
 
-// teacherServer is the server of teacher.url; nil where a stage asks none. It opens no connection.
+// teacherServer returns the server of teacher.url; nil if the stage asks none. It opens no
+// connection.
 func teacherServer(cfg config.Config, stage config.Stage,
 	say func(text string)) (trainer.Scores, error) {
 	if cfg.Teacher.URL == "" || !cfg.ReadsTeacher(stage) {
@@ -224,7 +227,7 @@ func teacherServer(cfg config.Config, stage config.Stage,
 	return s, nil
 }
 
-// scoringServer is the server of o with the key of the environment. It opens no connection.
+// scoringServer returns the server of o, with the key of the environment. It opens no connection.
 func scoringServer(o scoring.Options) (*scoring.Server, error) {
 	if _, ok := os.LookupEnv(teacherKey); ok {
 		var err error
@@ -239,9 +242,10 @@ func scoringServer(o scoring.Options) (*scoring.Server, error) {
 	return s, nil
 }
 
-// parted is how a run ends that ended with err on this rank, once the ranks have parted. One
-// that is done, or stopped and saved here, has failed if it has on another rank.
-func parted(err, failed error) error {
+// closeError returns how a run ends that ended with err on this rank, after the ranks have
+// disconnected with the error failed. A run that is done, or stopped and saved here, has failed if
+// it has on another rank.
+func closeError(err, failed error) error {
 	told := (*comm.Aborted)(nil)
 	if failed != nil && (err == nil || errors.Is(err, trainer.ErrInterrupted) &&
 		errors.As(failed, &told)) {
@@ -250,8 +254,8 @@ func parted(err, failed error) error {
 	return err
 }
 
-// ofRun is an error of a run as status reads it: one that is none of the inputs' is marked.
-func ofRun(err error, running bool) error {
+// runError marks an error of a run for status, unless the inputs are its cause.
+func runError(err error, running bool) error {
 	if err == nil || errors.Is(err, trainer.ErrInterrupted) ||
 		errors.Is(err, trainer.ErrNumerical) || !running && !errors.Is(err, comm.ErrRanks) {
 		return err

@@ -25,14 +25,14 @@ import (
 	"gad/trainer/saved"
 )
 
-// studyCommand is gad study.
+// studyCommand returns the command gad study.
 func (p *program) studyCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "study",
 		Usage:     "compare several ways of training over several seeds, from one file: means, 95 % intervals, paired differences, cost",
 		ArgsUsage: "FILE",
 		Flags: []cli.Flag{
-			within(&cli.IntFlag{Name: "jobs", Usage: "commands that run at the same time; 0 is as many as cores and memory allow, on cuda one"}, atLeast(0)),
+			withLimits(&cli.IntFlag{Name: "jobs", Usage: "commands that run at the same time; 0 is as many as cores and memory allow, on cuda one"}, atLeast(0)),
 			&cli.BoolFlag{Name: "table",
 				Usage: "write the tables from finished runs, and run nothing; of a FILE.tsv (a study's tables as data, such as doc/study/*.tsv), print them"},
 			&cli.BoolFlag{Name: "dry-run",
@@ -43,7 +43,7 @@ func (p *program) studyCommand() *cli.Command {
 			if file == "" {
 				return usage("study: the study file is missing: gad study FILE (see doc/study.md)")
 			}
-			// flags behind the file
+			// flags after the file
 			if rest := c.Args().Tail(); len(rest) > 0 && strings.HasPrefix(rest[0], "-") {
 				args := append([]string{"gad", "study"}, rest...)
 				for _, name := range []string{"jobs", "table", "dry-run"} {
@@ -67,7 +67,8 @@ func (p *program) studyCommand() *cli.Command {
 	}
 }
 
-// printTables prints the tables of a finished study as Markdown, from their file of data.
+// printTables prints the tables of a finished study as Markdown, from their file of data. table is
+// the flag --table, without which it refuses the file.
 func (p *program) printTables(file string, table bool) error {
 	if !table {
 		return usage("study: %s: tables of a finished study: give --table to print them", file)
@@ -84,12 +85,13 @@ func (p *program) printTables(file string, table bool) error {
 	return err
 }
 
+// study runs a study, or writes its tables.
 func (p *program) study(plan *study.Plan, n int, table, dry bool) error {
 	all := &jobs{aborts: map[int]func(string){}}
 	o := study.Options{FS: files(), Gad: inProcess{p, all}, Jobs: n, Cores: runtime.GOMAXPROCS(0),
 		Log: p.err, Now: time.Now}
 	if dry {
-		return studied(study.DryRun(plan, o, p.out))
+		return studyError(study.DryRun(plan, o, p.out))
 	}
 	lock, err := checkpoint.LockRun(plan.Dir)
 	if err == nil {
@@ -121,19 +123,19 @@ func (p *program) study(plan *study.Plan, n int, table, dry bool) error {
 		fmt.Fprint(p.out, report.Markdown())
 		fmt.Fprintf(p.err, "%s and %s in %s\n", study.TablesName, study.JSONName, plan.Dir)
 	}
-	return studied(err)
+	return studyError(err)
 }
 
-// studied marks the errors of a study for the exit status.
-func studied(err error) error {
+// studyError marks the errors of a study for the exit status.
+func studyError(err error) error {
 	if err != nil && errors.Is(err, fault.ErrRunning) {
 		return fault.As(fault.ErrRunning, err)
 	}
 	return err
 }
 
-// jobs are the training commands that run side by side in this process. A signal
-// stops all of them.
+// jobs holds the training commands that run concurrently in this process. A signal stops all of
+// them.
 type jobs struct {
 	ctx    context.Context
 	mu     sync.Mutex
@@ -141,7 +143,7 @@ type jobs struct {
 	aborts map[int]func(why string)
 }
 
-// join adds one, as interruptible does for a command of its own.
+// join adds a command, and returns what interruptible returns for a single command.
 func (j *jobs) join(abort func(why string)) (context.Context, func()) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -155,15 +157,15 @@ func (j *jobs) join(abort func(why string)) (context.Context, func()) {
 	}
 }
 
-// abort notes in the log of each that it is stopped at once.
+// abort notes in the log of each command that it is stopped at once.
 func (j *jobs) abort(why string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	var told sync.WaitGroup
+	var wait sync.WaitGroup
 	for _, abort := range j.aborts {
-		told.Go(func() { abort(why) })
+		wait.Go(func() { abort(why) })
 	}
-	told.Wait()
+	wait.Wait()
 }
 
 // inProcess runs gad's command lines within this process.
@@ -178,9 +180,9 @@ func (g inProcess) Run(ctx context.Context, args []string, out, log io.Writer) e
 		return study.ErrInterrupted
 	}
 	args = append([]string{"gad"}, args...)
-	one := &program{out: out, err: log, command: strings.Join(args, " "), beside: g.jobs}
+	one := &program{out: out, err: log, command: strings.Join(args, " "), jobs: g.jobs}
 	app := one.app()
-	helpless(app)
+	removeHelp(app)
 	err := app.RunContext(ctx, args)
 	if errors.Is(err, trainer.ErrNumerical) {
 		return fault.As(study.ErrFinal, err)
@@ -188,37 +190,38 @@ func (g inProcess) Run(ctx context.Context, args []string, out, log io.Writer) e
 	return err
 }
 
-// helpless takes the help away from a command line that is run beside others: the flag
-// and the command for it are variables of the library, which every parse writes to.
-func helpless(app *cli.App) {
+// removeHelp removes help from a command line that runs concurrently with others: the library's
+// help flag and command are global variables, which every parse writes to.
+func removeHelp(app *cli.App) {
 	app.HideHelp, app.HideHelpCommand = true, true
 	for _, c := range app.Commands {
 		c.HideHelp, c.HideHelpCommand = true, true
 	}
 }
 
-// Checkpoint is the newest checkpoint of a run that verifies.
+// Checkpoint returns the newest checkpoint of a run that verifies.
 func (g inProcess) Checkpoint(run string) (string, error) {
 	dir, _, err := saved.Find(files(), run)
 	return dir, err
 }
 
-// Plan asks gad plan.
+// Plan returns the resources of a command line, from gad plan.
 func (g inProcess) Plan(args []string, timed bool) (study.Needs, error) {
-	take := &planned{timed: timed}
-	one := &program{out: io.Discard, err: io.Discard, planning: take}
+	take := &planRecorder{timed: timed}
+	one := &program{out: io.Discard, err: io.Discard, planRecorder: take}
 	err := one.invoke(context.Background(),
 		append([]string{"gad", "plan", "--stage", args[0]}, args[1:]...))
 	return take.needs, err
 }
 
-// planned takes what gad plan would print.
-type planned struct {
+// planRecorder receives the plan that gad plan would print.
+type planRecorder struct {
 	timed bool
 	needs study.Needs
 }
 
-func (t *planned) take(d device.Options, cfg config.Config, stage config.Stage) error {
+// record plans a run and keeps the numbers that a study needs.
+func (t *planRecorder) record(d device.Options, cfg config.Config, stage config.Stage) error {
 	if err := cfg.Validate(stage); err != nil {
 		return fault.As(fault.ErrUsage, err)
 	}

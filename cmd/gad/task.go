@@ -14,7 +14,8 @@ import (
 	"gad/checkpoint"
 )
 
-// taskCommand is gad task make|check: each kind is a subcommand, so that flags may follow it.
+// taskCommand returns the command gad task make|check: each kind is a subcommand, so that flags may
+// follow it.
 func (p *program) taskCommand() *cli.Command {
 	var makes, checks []*cli.Command
 	var kinds []string
@@ -48,7 +49,7 @@ func (p *program) taskCommand() *cli.Command {
 	}
 }
 
-// checkCommand is gad task check NAME.
+// checkCommand returns the command gad task check NAME.
 func checkCommand(name string, p *program) *cli.Command {
 	return &cli.Command{
 		Name: name, Usage: "check answers to " + name,
@@ -61,7 +62,7 @@ func checkCommand(name string, p *program) *cli.Command {
 	}
 }
 
-// makeCommand is gad task make NAME.
+// makeCommand returns the command gad task make NAME.
 func (p *program) makeCommand(f task.Folder) *cli.Command {
 	train := f.Splits[0]
 	return &cli.Command{

@@ -19,7 +19,7 @@ import (
 	"gad/trainer/saved"
 )
 
-// initCommand is gad init.
+// initCommand returns the command gad init.
 func (p *program) initCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "init",
@@ -69,7 +69,7 @@ func (p *program) initCommand() *cli.Command {
 	}
 }
 
-// initRules are what flags of gad init go with.
+// initRules are the rules between flags of gad init.
 var initRules = rules{
 	{[]string{"corpus"}, true, "tokenizer",
 		" trains a tokenizer, and --tokenizer takes another model's: leave one of them out"},
@@ -79,16 +79,16 @@ var initRules = rules{
 		" goes with random weights, not with --from: leave one of them out"},
 }
 
-// modelUsage says what --model may be.
+// modelUsage describes the values of --model.
 const modelUsage = "model folder, or GGUF file"
 
-// sourceOf is the model that a flag names, with --adapter, on the device of the flags.
+// sourceOf returns the model that a flag names, with --adapter, on the device of the flags.
 func sourceOf(c *cli.Context, flag string) session.Source {
 	return session.Source{Path: c.String(flag), Adapter: c.String("adapter"),
-		Quant: c.String("weights"), Chat: chatOf(c), Device: flagged(c)}
+		Quant: c.String("weights"), Chat: chatOf(c), Device: deviceFlagsOf(c)}
 }
 
-// templateFlags are about the chat template.
+// templateFlags returns the flags about the chat template.
 func templateFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "template", DefaultText: "those that the model's folder keeps", Usage: "variables of the chat template: NAME=VALUE with commas between several, such as enable_thinking=false, or a JSON object"},
@@ -96,23 +96,24 @@ func templateFlags() []cli.Flag {
 	}
 }
 
-// inChat is a model that is asked through its chat template.
-func inChat(s session.Source) session.Source {
+// withTemplate returns a model that is prompted through its chat template.
+func withTemplate(s session.Source) session.Source {
 	s.Talks = true
 	return s
 }
 
-// chatOf is what the flags say about the chat template.
+// chatOf returns the values of templateFlags.
 func chatOf(c *cli.Context) session.ChatOptions {
 	return session.ChatOptions{Variables: c.String("template"), Template: c.String("chat-template")}
 }
 
-// weightsFlag is how frozen weights are kept.
+// weightsFlag returns the flag for the storage type of frozen weights.
 func weightsFlag() cli.Flag {
 	return &cli.StringFlag{Name: "weights", Value: model.Native, Usage: "how the weights are kept: " + model.Native + " (as matrix products read them), or on the CPU in ggml's q8_0 or q4_0, which take a quarter and an eighth of float32's memory"}
 }
 
-// adapterFlag names LoRA adapters beside the flag of the weights that they are for.
+// adapterFlag returns the flag for LoRA adapters; weights is the flag of the weights that they are
+// for.
 func adapterFlag(weights string) cli.Flag {
 	return &cli.StringFlag{Name: "adapter",
 		Usage: "LoRA adapters for the weights of --" + weights +
@@ -120,21 +121,21 @@ func adapterFlag(weights string) cli.Flag {
 			" itself may be such a folder, if it names its base"}
 }
 
-// rowFlags are common to the commands that read a data file's rows.
+// rowFlags returns the flags common to the commands that read a data file's rows.
 func rowFlags() []cli.Flag {
 	return append(setFlags("data; a row may have prompt_ids and response_ids, or response, instead of teacher_response"),
-		within(&cli.IntFlag{Name: "limit", Usage: "rows to read; 0 is all"}, atLeast(0)),
-		within(&cli.IntFlag{Name: "max-response-length", Value: 1 << 20,
+		withLimits(&cli.IntFlag{Name: "limit", Usage: "rows to read; 0 is all"}, atLeast(0)),
+		withLimits(&cli.IntFlag{Name: "max-response-length", Value: 1 << 20,
 			DefaultText: "no limit; eval: 1536 or half of the context",
 			Usage:       "longest answer, tokens; longer ones are cut"}, atLeast(1)),
-		within(&cli.IntFlag{Name: "max-token-len", Value: 8192,
+		withLimits(&cli.IntFlag{Name: "max-token-len", Value: 8192,
 			Usage: "tokens of one forward pass"}, atLeast(1)),
 		&cli.BoolFlag{Name: "json",
 			Usage: "print the summary as JSON; logprobs and score print JSON lines in any case"},
 	)
 }
 
-// logprobsCommand is gad logprobs.
+// logprobsCommand returns the command gad logprobs.
 func (p *program) logprobsCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "logprobs",
@@ -142,7 +143,7 @@ func (p *program) logprobsCommand() *cli.Command {
 		Flags: append(append([]cli.Flag{
 			&cli.StringFlag{Name: "model", Usage: modelUsage},
 			adapterFlag("model"),
-			within(&cli.Float64Flag{Name: "temperature", Value: 1,
+			withLimits(&cli.Float64Flag{Name: "temperature", Value: 1,
 				Usage: "logits are divided by this"}, positive(math.Inf(1))),
 		}, append(rowFlags(), templateFlags()...)...), deviceFlags()...),
 		Action: func(c *cli.Context) error {
@@ -154,13 +155,13 @@ func (p *program) logprobsCommand() *cli.Command {
 	}
 }
 
-// scoreOptions are the flags that gad logprobs and gad score share.
+// scoreOptions returns the values of the flags that gad logprobs and gad score share.
 func scoreOptions(c *cli.Context, flag string) score.Options {
 	return score.Options{Source: sourceOf(c, flag), Rows: rowsOf(c),
 		MaxResponse: c.Int("max-response-length"), MaxTokens: c.Int("max-token-len")}
 }
 
-// scoreCommand is gad score.
+// scoreCommand returns the command gad score.
 func (p *program) scoreCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "score",
@@ -183,7 +184,7 @@ func (p *program) scoreCommand() *cli.Command {
 	}
 }
 
-// exportCommand is gad export.
+// exportCommand returns the command gad export.
 func (p *program) exportCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "export",
@@ -202,10 +203,10 @@ func (p *program) exportCommand() *cli.Command {
 				return usage("export: unexpected argument %q: give it as --run %s",
 					c.Args().First(), c.Args().First())
 			}
-			if err := exportFlags(c); err != nil {
+			if err := checkExportFlags(c); err != nil {
 				return err
 			}
-			from, what, write, err := p.exported(c)
+			from, what, write, err := p.exportSource(c)
 			if err != nil {
 				return err
 			}
@@ -232,8 +233,8 @@ func (p *program) exportCommand() *cli.Command {
 	}
 }
 
-// chunksNote says that a student which was exported from a checkpoint, or as a part of one, answers
-// in chunks, which neither a folder nor a GGUF file says to another program.
+// chunksNote prints a note if the exported student answers in chunks, which neither a folder nor a
+// GGUF file tells another program.
 func (p *program) chunksNote(from, part string) {
 	if part == "actor" {
 		from = filepath.Join(from, part)
@@ -247,7 +248,7 @@ func (p *program) chunksNote(from, part string) {
 	}
 }
 
-// basesNote says what keeps peft from loading the base of exported adapters.
+// basesNote returns why peft cannot load the base of exported adapters; "" if it can.
 func basesNote(base string) string {
 	if !strings.EqualFold(filepath.Ext(base), ".gguf") {
 		return ""
@@ -255,8 +256,8 @@ func basesNote(base string) string {
 	return ", which cannot read this base (gad export --model writes it as a folder)"
 }
 
-// exportFlags refuses flags of export that do not go together.
-func exportFlags(c *cli.Context) error {
+// checkExportFlags refuses combinations of flags of gad export.
+func checkExportFlags(c *cli.Context) error {
 	from := "run"
 	if c.IsSet("model") {
 		from = "model"
@@ -279,7 +280,7 @@ func exportFlags(c *cli.Context) error {
 		}
 	}
 	if c.IsSet("gguf") {
-		return ggufAlone(c)
+		return checkGGUFFlags(c)
 	}
 	if strings.EqualFold(filepath.Ext(c.String("output")), ".gguf") {
 		return usage("export: --output %s: a GGUF file needs its type: add --gguf q8_0, f16 or bf16; or name a folder", c.String("output"))
@@ -287,9 +288,9 @@ func exportFlags(c *cli.Context) error {
 	return nil
 }
 
-// exported finds what is to be exported: where it is, which part of that, and how it is
-// written. write returns the type of what it has written.
-func (p *program) exported(
+// exportSource returns the folder and the part of it to export, and the function that writes it.
+// write returns the type of the weights written.
+func (p *program) exportSource(
 	c *cli.Context) (from, part string, write func() (string, error), err error) {
 	to, kind := c.String("output"), c.String("gguf")
 	if from = c.String("model"); from != "" {
@@ -332,9 +333,9 @@ func (p *program) exported(
 		func() (string, error) { return copyOf(files(), dir, part, to, c.String("dtype")) }, nil
 }
 
-// ggufAlone refuses flags of export that a GGUF file has no use for, and what cannot be
-// one.
-func ggufAlone(c *cli.Context) error {
+// checkGGUFFlags refuses flags of gad export that have no meaning for a GGUF file, and values that
+// GGUF cannot have.
+func checkGGUFFlags(c *cli.Context) error {
 	switch {
 	case c.String("part") != "actor":
 		return usage("export: --part %s with --gguf: llama.cpp has no use for a discriminator: leave out --gguf", c.String("part"))

@@ -13,7 +13,7 @@ import (
 // (scripts/release.sh); any other build has what the go command wrote into it.
 var version, commit string
 
-// versionText is what gad --version prints after the program's name.
+// versionText returns the text that gad --version prints after the program's name.
 func versionText() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -22,9 +22,9 @@ func versionText() string {
 	return describeBuild(info, version, commit)
 }
 
-// describeBuild says version, commit, Go version, system, and whether the build computes
-// on GPUs. What the build does not know is left out: a build outside of a checkout, or
-// with -buildvcs=false, has no commit.
+// describeBuild returns version, commit, Go version, system, and whether the build computes on
+// GPUs. Facts that the build does not record are left out: a build outside of a checkout, or with
+// -buildvcs=false, has no commit.
 func describeBuild(info *debug.BuildInfo, version, commit string) string {
 	settings := map[string]string{}
 	for _, s := range info.Settings {

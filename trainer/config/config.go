@@ -2,15 +2,15 @@
 // what a stage computes. It needs no model, no data and no device.
 //
 //	config.go    the sections of the YAML file, one struct each
-//	stage.go the stages, and a stage's sizes and options by its settings
+//	stage.go     the stages, and a stage's sizes and options by its settings
 //	passes.go    what a step computes: the list of its passes
 //	defaults.go  the paper's values, and presets
-//	validate.go combinations of settings that are refused
+//	validate.go  combinations of settings that are refused
 //	terms.go     the reward as a sum of terms
-//	sizes.go sizes that are refused
+//	sizes.go     sizes that are refused
 //	warnings.go  settings that are allowed and rarely right
 //	fixed.go     settings that cannot change within a run
-//	facts.go the tags of a setting: the stages that read it, fixed, inherited, aliases
+//	facts.go     the tags of a setting: the stages that read it, fixed, inherited, aliases
 //	verl.go      other trainers' names of settings
 package config
 

@@ -124,8 +124,8 @@ var presets = map[string]preset{
 		fmt.Sprintf("critic.lora.rank=%d", PresetRank), "actor.optim.lr=1e-5",
 		"critic.optim.lr=1e-5"}},
 	// A released student of 100M to 1B parameters and hundreds to thousands of rows, on a CPU
-	// (doc/getting-started.md). The rates are those of the search in doc/study.md. The game's
-	// are the discriminator's warm-up's too, which the game inherits.
+	// (doc/getting-started.md). The rates come from the search in doc/study.md. The discriminator's
+	// warm-up has the game's rates, which the game inherits.
 	"small": {
 		all: []string{"actor.lora.rank=16", "critic.lora.rank=16", "actor.grad_clip=1",
 			"critic.grad_clip=1", "rollout.n=4",

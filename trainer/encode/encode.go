@@ -2,8 +2,8 @@
 // common end of all sequences, and finds the rows that a run can take.
 //
 //	encode.go  one row: Encoder, prompts and answers
-//	batch.go many rows: the batch of a step, and answers in rows
-//	usable.go which rows are within the limits, and notes about the others
+//	batch.go   many rows: the batch of a step, and answers in rows
+//	usable.go  which rows are within the limits, and notes about the others
 //	ranked.go  scored answers of rows, for rankings
 //	soft.go    soft labels from a teacher's log-probabilities
 package encode

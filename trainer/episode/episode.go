@@ -1,7 +1,7 @@
 // Package episode plays episodes: conversations in which the student writes one turn after another,
 // and an environment replies to each.
 //
-//	episode.go the records: episode, turn, task
+//	episode.go  the records: episode, turn, task
 //	play.go     many episodes on one engine: requests go out as environments answer
 package episode
 

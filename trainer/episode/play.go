@@ -128,14 +128,14 @@ func (p *Player) Play(ctx context.Context, e *model.Engine, tasks []Task) ([]Epi
 	for range cmp.Or(p.Slots, len(tasks)) {
 		g.next()
 	}
-	told := 0
+	reported := 0
 	for g.open > 0 {
 		if err := g.hear(); err != nil {
 			return nil, err
 		}
-		if p.Broken != nil && g.faults > told {
-			told = g.faults
-			if err := p.Broken(told, g.first); err != nil {
+		if p.Broken != nil && g.faults > reported {
+			reported = g.faults
+			if err := p.Broken(reported, g.first); err != nil {
 				return nil, err
 			}
 		}

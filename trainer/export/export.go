@@ -83,7 +83,7 @@ func checkDType(dtype string) error {
 func Model(fsys checkpoint.FS, src, dst, dtype string) (string, error) {
 	fsys = vfs.OrDisk(fsys)
 	// before the model is read; WriteFolder checks again
-	if err := checkpoint.Absent(fsys, dst, "folder"); err != nil {
+	if err := checkpoint.CheckAbsent(fsys, dst, "folder"); err != nil {
 		return "", err
 	}
 	cfg, err := model.ReadConfig(src)

@@ -67,7 +67,7 @@ func writeGGUF(fsys checkpoint.FS, src, dst, kind string, verify func() error) e
 		return err
 	}
 	// before the model is read; WriteFile checks again
-	if err := checkpoint.Absent(fsys, dst, "file"); err != nil {
+	if err := checkpoint.CheckAbsent(fsys, dst, "file"); err != nil {
 		return err
 	}
 	// before the weights are read, even for their digest

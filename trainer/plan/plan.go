@@ -1,12 +1,12 @@
 // Package plan computes the memory, disk space and time of a run before it starts, and the settings
 // with which it fits.
 //
-//	plan.go a plan, and its table
+//	plan.go     a plan, and its table
 //	memory.go   bytes of memory and disk
 //	step.go     the time of a step, measured on a slice of the model
 //	predict.go  the time of a step on a GPU that is not there
 //	time.go     the time of a run
-//	ranks.go the traffic between ranks
+//	ranks.go    the traffic between ranks
 //	fit.go      the cheapest settings that fit a memory
 //	cards.go    the table of common GPUs in doc/memory.md
 package plan

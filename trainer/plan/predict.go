@@ -43,7 +43,8 @@ func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c config.Config
 const mostAtATime = 512
 
 // suggestSlots notes the number of answers at a time with which a step would be at least a
-// twentieth shorter, within the memory: a GPU's products of few rows take as long as those of many.
+// twentieth shorter, within the memory: a GPU's products of few rows take as long as products of
+// many.
 func (p *Plan) suggestSlots(r *predictor) error {
 	least, step := 0.95*p.step(), p.step()
 	for _, x := range r.passes {

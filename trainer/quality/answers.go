@@ -1,13 +1,13 @@
 // Package quality measures a student on held-out rows: it compares the student's answers with the
 // teacher's, by figures and by fresh discriminators, trained for this alone (doc/evaluation.md).
 //
-//	answers.go the answers of a student, and its NLL of the teacher's
+//	answers.go   the answers of a student, and its NLL of the teacher's
 //	figures.go   the figures of an evaluation, their intervals and differences
-//	against.go the divergence of a student from another model
-//	fresh.go fresh discriminators, and their number of steps for a time limit
-//	verdicts.go verdicts of several of them on each pair
-//	pace.go a short measurement of the machine's speed
-//	plan.go the time and memory of an evaluation
+//	against.go   the divergence of a student from another model
+//	fresh.go     fresh discriminators, and their number of steps for a time limit
+//	verdicts.go  verdicts of several of them on each pair
+//	pace.go      a short measurement of the machine's speed
+//	plan.go      the time and memory of an evaluation
 //	fidelity.go  how well a reward orders a student's answers to one prompt
 package quality
 
@@ -300,8 +300,8 @@ func (j *Results) Check(ctx context.Context, set *data.Set, command string,
 	if none < len(verdicts) {
 		j.Eval.Check = &mean
 	}
-	if said := c.Said(); len(said) > 0 {
-		j.CheckerSaid = said[len(said)-1]
+	if lines := c.Said(); len(lines) > 0 {
+		j.CheckerSaid = lines[len(lines)-1]
 	}
 	return nil
 }

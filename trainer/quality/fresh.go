@@ -99,18 +99,18 @@ func TrainFresh(be model.Backend, o DiscOptions, j *Results) (f Fresh, err error
 	real, control := read.pairs(), read.controlPairs(o.Seed)
 	f = Fresh{Seeds: o.Seeds}
 	f.Pairs, f.Ties, f.TiesCI95 = read.ties()
-	told, trained, err := o.trials(be, real, "")
+	v, trained, err := o.trials(be, real, "")
 	if err != nil {
 		return f, err
 	}
-	f.Acc, f.CI95, f.Trained = told.mean(), told.interval(o.Seed), trained
+	f.Acc, f.CI95, f.Trained = v.mean(), v.interval(o.Seed), trained
 	c, _, err := o.trials(be, control, ", control")
 	if err != nil {
 		return f, err
 	}
 	f.Control, f.ControlCI95 = c.mean(), c.interval(o.Seed)
 	f.Learned = learned(f.CI95, f.ControlCI95, f.Trained)
-	j.freshVerdicts = told
+	j.freshVerdicts = v
 	j.Eval.FreshDSteps, j.Eval.FreshDSeeds, j.Eval.FreshDRead = o.Steps, o.Seeds, o.Read
 	return f, nil
 }
@@ -259,31 +259,31 @@ func (j *Results) controlPairs(seed uint64) pairSet {
 func (o DiscOptions) trials(be model.Backend, s pairSet,
 	kind string) (v verdicts, trained float64, err error) {
 	for k := range o.Seeds {
-		told, right, err := o.trial(be, s, o.Seed+uint64(k),
+		verdictP, right, err := o.trial(be, s, o.Seed+uint64(k),
 			fmt.Sprintf("fresh discriminator %d of %d%s", k+1, o.Seeds, kind))
 		if err != nil {
 			return nil, 0, err
 		}
-		v, trained = append(v, told), trained+right
+		v, trained = append(v, verdictP), trained+right
 	}
 	return v, trained / float64(o.Seeds), nil
 }
 
 // trial trains one discriminator on half of the rows, drawn by seed, and tests it on the other rows
-// (told [rows]), and on pairs that it has learned (trained).
+// (verdictP [rows]), and on pairs that it has learned (trained).
 func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64,
-	name string) (told []float64, trained float64, err error) {
+	name string) (verdictP []float64, trained float64, err error) {
 	rows := len(s.skip)
-	told = make([]float64, rows)
-	for p := range told {
-		told[p] = math.NaN()
+	verdictP = make([]float64, rows)
+	for p := range verdictP {
+		verdictP[p] = math.NaN()
 	}
 	// The remaining pairs are split, not the rows: a half of the rows could have no pair.
 	order := shuffle(rows, seed, 0)
 	order = slices.DeleteFunc(order, func(p int) bool { return s.skip[p] })
 	learn, asked := order[:len(order)/2], order[len(order)/2:]
 	if len(learn) == 0 {
-		return told, math.NaN(), nil
+		return verdictP, math.NaN(), nil
 	}
 	cr, err := o.open(be, seed)
 	if err != nil {
@@ -323,7 +323,7 @@ func (o DiscOptions) trial(be model.Backend, s pairSet, seed uint64,
 		return nil, 0, err
 	}
 	trained /= float64(len(known))
-	return told, trained, ask(asked, func(p int, verdict float64) { told[p] = verdict })
+	return verdictP, trained, ask(asked, func(p int, verdict float64) { verdictP[p] = verdict })
 }
 
 // learn takes the steps of a training on the given pairs, and returns the pairs that it has
@@ -442,11 +442,11 @@ func (c DiscCost) total(steps, seeds int) float64 {
 
 // Fit lowers the steps to the number that pairs can use, and steps, seeds and tokens to a time
 // limit in seconds, 0 for none. cost returns the cost of one training that reads read tokens of an
-// answer, 0 for all. fixed keeps the steps from being lowered for the pairs. told lists the
+// answer, 0 for all. fixed keeps the steps from being lowered for the pairs. note lists the
 // reductions, for people. If less than a useful training is left, why is the reason, and none must
 // be run.
 func (o DiscOptions) Fit(pairs int, cost func(read int) DiscCost, seconds float64,
-	fixed bool) (out DiscOptions, told, why string) {
+	fixed bool) (out DiscOptions, note, why string) {
 	o.Batch, o.Seeds = cmp.Or(o.Batch, 4), cmp.Or(o.Seeds, 1)
 	if pairs < 2 {
 		return o, "", fmt.Sprintf("%d pairs that differ: a discriminator learns from half of them and is tested on the others", pairs)

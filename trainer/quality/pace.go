@@ -44,9 +44,9 @@ type probe struct {
 // returns true between two of these, the error is fault.ErrInterrupted.
 func MeasurePace(be model.Backend, m *model.Model, tok *tokenizer.Tokenizer, b encode.Batch,
 	slots int, fresh bool, stop func() bool) (p Pace, err error) {
-	begun := time.Now()
+	startTime := time.Now()
 	defer func() {
-		p.Seconds = time.Since(begun).Seconds()
+		p.Seconds = time.Since(startTime).Seconds()
 		if errors.Is(err, model.ErrStopped) {
 			err = fault.ErrInterrupted
 		}

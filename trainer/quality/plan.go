@@ -132,7 +132,7 @@ func PlanOf(f model.Footprint, free int64, c model.Config, b encode.Batch, pace 
 					Name: fmt.Sprintf("fresh discriminators (2 x %d of %d steps)", out.Disc.Seeds,
 						out.Disc.Steps), Seconds: cost(out.Disc.Read).total(out.Disc.Steps,
 						out.Disc.Seeds)})
-			// the student, and the model beside it, are closed before
+			// the student and the other model are closed before
 			if m.Total() > used.Total()+beside {
 				out.Memory = evalMemory("fresh discriminator", m)
 			}
@@ -236,7 +236,7 @@ func (p Plan) Check() error {
 // measurement than the one before the start.
 func (p Plan) Calibrate(seconds float64) Plan {
 	const least, most = 0.25, 4
-	if planned := p.Parts[1].Seconds; planned > 0 && seconds > 1 { // less says nothing
+	if planned := p.Parts[1].Seconds; planned > 0 && seconds > 1 { // less is too short
 		r := min(max(seconds/planned, least), most)
 		p.Forward, p.Train, p.Update = r*p.Forward, r*p.Train, r*p.Update
 	}

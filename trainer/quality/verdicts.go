@@ -69,8 +69,8 @@ func (v verdicts) unanimous() (right, n int) {
 	all := math.NaN()
 	for p := range v.rows() {
 		asked := false
-		for _, told := range v {
-			switch x := told[p]; {
+		for _, verdictP := range v {
+			switch x := verdictP[p]; {
 			case math.IsNaN(x):
 				continue
 			case x != 0 && x != 1, !math.IsNaN(all) && x != all:

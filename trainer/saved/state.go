@@ -2,11 +2,11 @@
 // It refuses what is not valid. Package trainer writes runs, package export models.
 //
 //	state.go          trainer.json and the names of a run's files
-//	discriminator.go how far a run's discriminator has learned
+//	discriminator.go  how far a run's discriminator has learned
 //	head.go           how a discriminator's weights become scores
-//	find.go the checkpoint that a path stands for
-//	thought.go the chunks of a run's answers
-//	cost.go compute and time of a run
+//	find.go           the checkpoint that a path stands for
+//	thought.go        the chunks of a run's answers
+//	cost.go           compute and time of a run
 //	model.go          whether a path is a model, and whether two models have the same tokens
 package saved
 

@@ -1,5 +1,5 @@
-// Package line is the words of a command line, whatever the commands are: their order, what a
-// mistyped one may have meant, what may stand at the cursor, and the manual page of all of them.
+// Package line handles the words of any command line: their order, advice for mistyped ones,
+// completion, and the manual page.
 //
 //	arrange.go   flags before arguments; unknown commands and flags
 //	complete.go  completion for shells
@@ -17,9 +17,9 @@ import (
 	"gad/trainer/config"
 )
 
-// Arrange puts the flags of a command line before its arguments, where the library wants
-// them: gad sft data.train_batch_size=8 --steps 2. A flag that the command does not have,
-// and a flag given twice that takes one value, are errors that say what was meant.
+// Arrange moves the flags of a command line before its arguments, where the library needs them: gad
+// sft data.train_batch_size=8 --steps 2. An unknown flag, and a single-valued flag given twice, are
+// errors with advice.
 func Arrange(app *cli.App, args []string) ([]string, error) {
 	at, commands := 1, app.Commands
 	var c *cli.Command
@@ -51,7 +51,7 @@ func Arrange(app *cli.App, args []string) ([]string, error) {
 		if near := nearestCommand(args[at], c.Subcommands); near != "" {
 			return nil, unknownCommand(name+" ", args[at], c.Subcommands)
 		}
-		return args[:at+1], nil // the command says what it takes
+		return args[:at+1], nil // the command's error lists its subcommands
 	}
 	var flags, rest []string
 	help := false
@@ -96,7 +96,7 @@ func Arrange(app *cli.App, args []string) ([]string, error) {
 		first := f.Names()[0]
 		if before, twice := given[first]; twice && value == "" && before == "" {
 			return nil, fault.Usagef("%s: --%s is given twice: give it once", name, first)
-		} else if twice && !adds(f) {
+		} else if twice && !repeatable(f) {
 			return nil, fault.Usagef("%s: --%s is given twice, %q and %q: give it once", name,
 				first, before, value)
 		}
@@ -104,7 +104,7 @@ func Arrange(app *cli.App, args []string) ([]string, error) {
 	}
 	switch {
 	case help:
-		return helpOn(c, args[:at], rest), nil
+		return helpArgs(c, args[:at], rest), nil
 	case slices.Contains(rest, "--"): // an argument after it may look like a flag
 		rest = append([]string{"--"},
 			slices.DeleteFunc(rest, func(a string) bool { return a == "--" })...)
@@ -112,9 +112,9 @@ func Arrange(app *cli.App, args []string) ([]string, error) {
 	return slices.Concat(args[:at], flags, rest), nil
 }
 
-// helpOn is the command line for help on a command; beside it the name of a setting, or
-// of a group of them, asks for those: gad sft --help actor.optim.
-func helpOn(c *cli.Command, command, rest []string) []string {
+// helpArgs returns the command line for help on a command or, if rest names a setting or a group of
+// settings, for help on these: gad sft --help actor.optim.
+func helpArgs(c *cli.Command, command, rest []string) []string {
 	cfg := config.Default()
 	for _, a := range rest {
 		group := strings.TrimSuffix(a, ".")
@@ -134,13 +134,13 @@ func helpOn(c *cli.Command, command, rest []string) []string {
 	return append(slices.Clone(command), "--help")
 }
 
-// adds reports whether a flag may be given several times.
-func adds(f cli.Flag) bool {
+// repeatable reports whether a flag may be given several times.
+func repeatable(f cli.Flag) bool {
 	slice, ok := f.(cli.DocGenerationSliceFlag)
 	return ok && slice.IsSliceFlag()
 }
 
-// flagOf is the command's flag of that name; nil is none.
+// flagOf returns the command's flag of that name; nil if it has none.
 func flagOf(c *cli.Command, name string) cli.Flag {
 	for _, f := range append(slices.Clone(c.Flags), cli.HelpFlag) {
 		if slices.Contains(f.Names(), name) {
@@ -150,7 +150,8 @@ func flagOf(c *cli.Command, name string) cli.Flag {
 	return nil
 }
 
-// nearestCommand is the command whose name is spelled almost so; "" is none.
+// nearestCommand returns the command whose name is spelled almost the same; "" if there is no such
+// command.
 func nearestCommand(name string, commands []*cli.Command) string {
 	var names []string
 	for _, c := range commands {
@@ -159,6 +160,8 @@ func nearestCommand(name string, commands []*cli.Command) string {
 	return conf.Nearest(name, names)
 }
 
+// unknownCommand returns the error of an unknown command, with the command that the user may have
+// meant. before is its parent, with a blank.
 func unknownCommand(before, name string, commands []*cli.Command) error {
 	for _, c := range commands { // gad validate
 		if before == "" && slices.ContainsFunc(c.Subcommands,
@@ -177,9 +180,9 @@ func unknownCommand(before, name string, commands []*cli.Command) error {
 	return fault.Usagef("unknown command %q: see gad %s--help", before+name, before)
 }
 
-// flagsHere are flags that a command does not have and a neighbour does, by command, and
-// what to give here.
-var flagsHere = map[string]map[string]string{
+// flagHints holds, by command, flags of similar commands that it does not have, and what to give
+// instead.
+var flagHints = map[string]map[string]string{
 	"score":    {"model": "--critic", "run": "--critic RUN/global_step_N/critic"},
 	"logprobs": {"critic": "--model; gad score takes a discriminator"},
 	"demo": {"output": "--dir",
@@ -196,7 +199,8 @@ var flagsHere = map[string]map[string]string{
 	"data split": {"output": "--first and --second, one file each"},
 }
 
-// unknownFlag says which flag, or which setting, the user may have meant.
+// unknownFlag returns the error of an unknown flag, with the flag or setting that the user may have
+// meant.
 func unknownFlag(c *cli.Command, command, key, value string) error {
 	var names []string
 	for _, f := range c.Flags {
@@ -225,7 +229,7 @@ func unknownFlag(c *cli.Command, command, key, value string) error {
 				strings.Join(keys, " or "))
 		}
 	}
-	if here := flagsHere[command][key]; here != "" {
+	if here := flagHints[command][key]; here != "" {
 		return fault.Usagef("%s: unknown flag --%s: give %s", command, key, here)
 	}
 	if key == "data" && slices.Contains(names, "prompts") {
@@ -249,8 +253,8 @@ func unknownFlag(c *cli.Command, command, key, value string) error {
 // TakesSettings reports whether key=value may stand on the command line.
 func TakesSettings(c *cli.Command) bool { return strings.Contains(c.ArgsUsage, "KEY=VALUE") }
 
-// settingsNamed are the settings whose name, or another trainer's name for them, ends
-// with name: at most three.
+// settingsNamed returns the settings whose name, or another trainer's name for them, ends with
+// name; nil if there are more than three.
 func settingsNamed(name string) (keys []string) {
 	if key, ok := config.Alias(name); ok {
 		return []string{key}

@@ -10,9 +10,10 @@ import (
 	"gad/trainer/config"
 )
 
-// A script asks gad completion words what may stand at the cursor, so that it never is out of date.
+// A script calls gad completion words for the candidates at the cursor, so that it is never out of
+// date.
 
-// Bash completes in bash.
+// Bash is the completion script for bash.
 const Bash = `# Completion of gad for bash.
 _gad() {
   local line=${COMP_LINE:0:COMP_POINT} words word about prefix=
@@ -30,7 +31,7 @@ _gad() {
 complete -o default -F _gad gad
 `
 
-// Zsh completes in zsh.
+// Zsh is the completion script for zsh.
 const Zsh = `#compdef gad
 # Completion of gad for zsh.
 _gad() {
@@ -59,7 +60,7 @@ else
 fi
 `
 
-// Fish completes in fish.
+// Fish is the completion script for fish.
 const Fish = `# Completion of gad for fish.
 function __gad_words
     set -l words (commandline -opc)
@@ -69,12 +70,12 @@ end
 complete -c gad -a '(__gad_words)'
 `
 
-// Candidate is a word that may stand at the cursor.
+// Candidate is a completion of the word at the cursor.
 type Candidate struct{ Text, About string }
 
-// Candidates are what may stand in the place of the last of words, of which the first is
-// the program. None means that it is a file, or nothing that can be told. values are those that a
-// flag may have, where it is one of a few.
+// Candidates returns the completions of the last of words, the first of which is the program. None
+// means that the word is a file, or that nothing is known about it. values returns the values of a
+// flag that has a fixed set of them.
 func Candidates(app *cli.App, words []string,
 	values func(flag string) []string) (list []Candidate) {
 	if len(words) < 2 {
@@ -157,13 +158,13 @@ func takesValue(c *cli.Command, word string) bool {
 	return f != nil && !is
 }
 
-// Settings are all settings.
+// Settings returns all settings with their defaults.
 func Settings() []conf.Setting {
 	cfg := config.Default()
 	return conf.Describe(&cfg)
 }
 
-// Brief is the first clause of a description.
+// Brief returns the first clause of a description.
 func Brief(doc string) string {
 	if i := strings.IndexAny(doc, ";:"); i > 0 {
 		doc = doc[:i]

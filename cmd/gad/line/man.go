@@ -13,10 +13,10 @@ type Status struct {
 	When string
 }
 
-// Variable is one of the environment.
+// Variable is an environment variable.
 type Variable struct{ Name, About string }
 
-// Manual is the manual page, in the man macros: the same on every machine.
+// Manual returns the manual page in the man macros; it is the same on every machine.
 func Manual(app *cli.App, version string, statuses []Status, environment []Variable) string {
 	var b strings.Builder
 	macro := func(name string, args ...string) {
@@ -99,7 +99,7 @@ func Manual(app *cli.App, version string, statuses []Status, environment []Varia
 	return b.String()
 }
 
-// roff writes what roff would read as its own.
+// roff escapes the characters that roff would interpret.
 func roff(s string) string {
 	return strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(s)
 }
