@@ -38,7 +38,6 @@ var wordy = strings.Fields(`
 	trainer/checker
 	trainer/modeltest
 	trainer/scoring
-	algos
 	apps/board
 	apps/chat
 	apps/demo
@@ -52,9 +51,6 @@ var wordy = strings.Fields(`
 	apps/rubric
 	apps/session
 	apps/task
-	checkpoint
-	cmd/gad
-	cmd/gad/line
 	data
 	data/arrow
 	data/input
