@@ -67,10 +67,6 @@ var wordy = strings.Fields(`
 	device
 	internal/checker
 	internal/child
-	internal/comm
-	internal/comm/commtest
-	internal/comm/mpi
-	internal/comm/tcp
 	internal/compute
 	internal/compute/computetest
 	internal/compute/cost

@@ -87,7 +87,7 @@ const wideConfig = `{"architectures":["Qwen2ForCausalLM"],"model_type":"qwen2","
 func TestMain(m *testing.M) {
 	flag.Parse()
 	vfs.OS = vfstest.NoSync(vfs.OS) // of commands within this process
-	report.BusyDelay = time.Hour      // what a slow machine shows is none of what a command says
+	report.BusyDelay = time.Hour    // what a slow machine shows is none of what a command says
 	for _, name := range []string{"HF_ENDPOINT", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN",
 		"HF_TOKEN_PATH", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
 		"XDG_CACHE_HOME"} {

@@ -32,7 +32,7 @@ func (p *program) connect(c *cli.Context, limit time.Duration) (*trainer.Ranks, 
 		p.met = true
 		return nil, nil
 	}
-	l, err := comm.Launched(os.LookupEnv)
+	l, err := comm.FindLaunch(os.LookupEnv)
 	if err != nil {
 		return nil, fault.As(fault.ErrUsage, err)
 	}
@@ -134,7 +134,7 @@ const mistakeLimit = 10 * time.Second
 // together has rank 0 alone say a mistake that was found before the ranks met. Those that
 // mpirun has started have one console; where a launcher gives each its own log, each says it.
 func (p *program) together(mistake error) error {
-	l, err := comm.Launched(os.LookupEnv)
+	l, err := comm.FindLaunch(os.LookupEnv)
 	if err != nil || p.met || !p.ranks || !l.MPI || l.Size < 2 || os.Getenv(addrVar) != "" {
 		return mistake
 	}
