@@ -123,9 +123,9 @@ func (m *Model) GenerateAll(prompts [][]int32, rows []uint64, o SampleOptions,
 	if o.Stop != nil {
 		part.Stop = func() bool {
 			if o.Stop() {
-				m.ranks.Wish()
+				m.ranks.RequestStop()
 			}
-			return m.ranks.Wished()
+			return m.ranks.StopRequested()
 		}
 	}
 	if o.Token != nil {

@@ -275,7 +275,7 @@ func (j *judges) verdicts(ctx context.Context,
 			return nil, fmt.Errorf("trainer: verdicts: %w", err)
 		}
 	}
-	if raw, err = t.ranks.From("verdicts of the checker", 0, raw); err != nil {
+	if raw, err = t.ranks.Broadcast("verdicts of the checker", 0, raw); err != nil {
 		return nil, err
 	}
 	if err := json.Unmarshal(raw, &answer); err != nil {

@@ -234,7 +234,8 @@ const mostDeviceTime = time.Minute
 // agreeCalls returns the number of calls that fit into budget if one takes took, by rank 0's clock.
 func agreeCalls(g *comm.Group, budget, took time.Duration) (int, error) {
 	calls := min(max(float64(budget)/float64(took+1), 1), mostRankCalls)
-	sent, err := g.From("number of calls", 0, binary.LittleEndian.AppendUint32(nil, uint32(calls)))
+	sent, err := g.Broadcast("number of calls", 0,
+		binary.LittleEndian.AppendUint32(nil, uint32(calls)))
 	if err != nil {
 		return 0, err
 	}

@@ -47,7 +47,7 @@ func (p *program) link(c *cli.Context, l comm.Launch, size int,
 		return link, nil
 	case l.Addr != "":
 		var err error
-		if addr, err = tcp.Beside(l.Addr); err != nil {
+		if addr, err = tcp.RanksAddr(l.Addr); err != nil {
 			return nil,
 				usage("%s: %s has set the address of rank 0 to %q: %v: set %s to its host:port",
 					commandName(c), l.By, l.Addr, err, addrVar)
@@ -71,7 +71,7 @@ func (p *program) link(c *cli.Context, l comm.Launch, size int,
 	})
 	defer slow.Stop()
 	link, err := tcp.Open(tcp.Config{Rank: l.Rank, Size: size, Addr: addr, Secret: secret,
-		Limit: limit, SentAway: func(who string) {
+		Limit: limit, Rejected: func(who string) {
 			fmt.Fprintf(p.err, "gad: ranks: rank %d of %d has sent away %s\n", l.Rank, size, who)
 		}})
 	if err != nil {

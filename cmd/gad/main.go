@@ -141,7 +141,7 @@ func (p *program) warnOfMany(args []string) {
 	if p.ranks || len(args) < 2 || strings.HasPrefix(args[1], "-") {
 		return
 	}
-	if l, err := comm.Launched(os.LookupEnv); err == nil && l.Size > 1 && l.Rank == 0 {
+	if l, err := comm.FindLaunch(os.LookupEnv); err == nil && l.Size > 1 && l.Rank == 0 {
 		fmt.Fprintf(p.err, "gad: warning: %s has started %d processes, and gad %s is not for several: each does all of it\n", l.By, l.Size, args[1])
 	}
 }

@@ -212,7 +212,7 @@ func accepted(t *testing.T, f *fixture, args []string, ranks int) {
 // launched has the launch table read what a launcher sets.
 func launched(t *testing.T, env map[string]string) comm.Launch {
 	t.Helper()
-	l, err := comm.Launched(func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+	l, err := comm.FindLaunch(func(name string) (string, bool) { v, ok := env[name]; return v, ok })
 	if err != nil {
 		t.Error(err)
 	}

@@ -32,7 +32,7 @@ func (p *program) connect(c *cli.Context, limit time.Duration) (*trainer.Ranks, 
 		p.joined = true
 		return nil, nil
 	}
-	l, err := comm.Launched(os.LookupEnv)
+	l, err := comm.FindLaunch(os.LookupEnv)
 	if err != nil {
 		return nil, fault.As(fault.ErrUsage, err)
 	}
@@ -136,7 +136,7 @@ const mistakeLimit = 10 * time.Second
 // them, since they share one console. Otherwise each prints it into its own log. It returns the
 // error to end with.
 func (p *program) reportOnce(mistake error) error {
-	l, err := comm.Launched(os.LookupEnv)
+	l, err := comm.FindLaunch(os.LookupEnv)
 	if err != nil || p.joined || !p.ranks || !l.MPI || l.Size < 2 || os.Getenv(addrVar) != "" {
 		return mistake
 	}

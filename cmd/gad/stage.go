@@ -145,7 +145,7 @@ func (p *program) runStage(c *cli.Context, cfg config.Config, stage config.Stage
 	}
 	if c.Bool("dry-run") {
 		p.joined = true
-		if l, err := comm.Launched(os.LookupEnv); err == nil && l.Size > 1 && l.Rank > 0 &&
+		if l, err := comm.FindLaunch(os.LookupEnv); err == nil && l.Size > 1 && l.Rank > 0 &&
 			c.Int("ranks") != 1 {
 			return nil // rank 0 prints
 		}

@@ -1,11 +1,12 @@
-// Package comm has the collectives of the processes of one run, its ranks: all-gather,
-// agreement, and sums of gradients in an order that does not depend on the number of ranks.
-// They are written once, over a Link, which moves bytes between two ranks: internal/comm/tcp,
-// internal/comm/mpi, or internal/comm/commtest in tests.
+// Package comm has the collectives of the processes of one run, its ranks: all-gather, agreement,
+// and sums of gradients in an order that does not depend on the number of ranks. They are written
+// once, over a Link, which moves bytes between two ranks: internal/comm/tcp, internal/comm/mpi, or
+// internal/comm/commtest in tests. Start in comm.go (Link, Group and its calls); parts.go has sums
+// that stay distributed, launch.go reads the launcher's variables.
 //
 // Every rank makes the same calls in the same order. Each call belongs to a phase of the step
-// (Enter) and waits for the other ranks until a deadline; the error names a rank that is
-// missing. A rank that fails sends Abort, so that the others do not wait for it.
+// (Enter) and waits for the other ranks until a deadline; the error names a rank that is missing. A
+// rank that fails sends Abort, so that the others do not wait for it.
 package comm
 
 import (
@@ -20,9 +21,9 @@ import (
 
 // Link connects the ranks of a run. A Group calls it from one goroutine.
 //
-// Exchange and ExchangeFloats send out to peer and fill in with what peer sends; both
-// sides call, and each says how much it expects. While they wait they ask keepOn, often,
-// and give up with its error.
+// Exchange and ExchangeFloats send out to peer and fill in with the data that peer sends.
+// Both sides call, with buffers of the lengths that they send and expect. While they wait
+// they call keepOn often, and return its error if it has one.
 type Link interface {
 	Rank() int
 	Size() int
@@ -31,38 +32,38 @@ type Link interface {
 	// Post sends a note of at most MaxNote bytes and does not wait. Notes and exchanges
 	// may overtake each other.
 	Post(peer int, note []byte) error
-	// Note is the next note that has come, in the order in which its sender posted them;
-	// nil where none has.
+	// Note returns the next note received, in the order in which its sender posted them;
+	// nil if there is none. It does not wait.
 	Note() (from int, note []byte, err error)
-	// Close ends the link. orderly says that all ranks close now; otherwise it must not
-	// wait for anybody.
+	// Close ends the link. orderly says that all ranks close now; otherwise Close must not
+	// wait for other ranks.
 	Close(orderly bool) error
 }
 
 // MaxNote is the largest note in bytes.
 const MaxNote = 1024
 
-// Group is the ranks of a run. The nil Group is one process alone: it has everything
-// that there is to gather, and never waits. Methods are called from one goroutine.
+// Group is the ranks of a run. The nil Group is a single process: its collectives return at once.
+// Methods are called from one goroutine.
 type Group struct {
 	link  Link
 	limit time.Duration // how long a rank waits for the others in one phase
 	hosts []string
 
-	calls    uint64 // collectives begun: the same everywhere
-	entered  string // phase of the step
-	kind     string // of the last call: gather or sum
-	phase    string // and what it was for
-	deadline time.Time
-	reached  []uint64    // [R] collectives that each rank is known to have begun
-	heard    []time.Time // [R] when its last note came
-	told     time.Time   // when this rank has last said that it is here
-	peer     int         // that an exchange is under way with
-	wished   bool        // some rank wishes to stop
-	failed   error       // the first failure, which stays
-	exits    func(err error) int
-	traffic  Traffic
-	buf      []float32
+	calls         uint64 // number of collectives started: the same on all ranks
+	stepPhase     string // phase of the step
+	kind          string // of the last call: gather, sum, device, ...
+	phase         string // of the last call: stepPhase and the call's purpose
+	deadline      time.Time
+	callsOf       []uint64    // [R] collectives that each rank has started, by its last heartbeat
+	lastSeen      []time.Time // [R] time of each rank's last note
+	lastSent      time.Time   // time of this rank's last heartbeat
+	peer          int         // rank of the last exchange
+	stopRequested bool        // by some rank
+	failed        error       // the first failure, which stays
+	exitStatus    func(err error) int
+	traffic       Traffic
+	buf           []float32
 }
 
 // Traffic counts what a rank has sent.
@@ -75,12 +76,12 @@ type Traffic struct {
 // ErrRanks is wrapped by every failure of a group.
 var ErrRanks = errors.New("ranks")
 
-// Lost is the error of a rank that the others have waited for in vain.
+// Lost is the error of a call in which a rank did not answer in time, or the link to it broke.
 type Lost struct {
 	Rank  int
 	Host  string
 	Phase string
-	Limit time.Duration // 0: the link to it broke
+	Limit time.Duration // that has passed; 0: the link broke
 	Err   error         // of the link; nil after a deadline
 }
 
@@ -92,35 +93,35 @@ func (e *Lost) Error() string {
 	return fmt.Sprintf("ranks: phase %s: rank %d on %s %s: it hangs or has ended: the same command resumes from the last checkpoint", e.Phase, e.Rank, e.Host, why)
 }
 
-// Unwrap is ErrRanks.
+// Unwrap returns ErrRanks.
 func (e *Lost) Unwrap() error { return ErrRanks }
 
-// Aborted is the error of a run in which another rank has failed, or found one lost.
+// Aborted is the error of a run in which another rank has failed, or has found a rank lost.
 type Aborted struct {
-	Rank   int // that told
+	Rank   int // that found the failure first
 	Host   string
-	Status int // that its process exits with, as Exits has it; 0 where it does not say
+	Status int // exit status of its process, from the function set by Exits; 0: not known
 	Reason string
 }
 
 func (e *Aborted) Error() string {
 	if strings.HasPrefix(e.Reason, "ranks: ") {
-		return e.Reason // found by one, told to all
+		return e.Reason // the same message on all ranks
 	}
 	return fmt.Sprintf("ranks: rank %d on %s: %s", e.Rank, e.Host, e.Reason)
 }
 
-// Unwrap is ErrRanks.
+// Unwrap returns ErrRanks.
 func (e *Aborted) Unwrap() error { return ErrRanks }
 
-// New makes a group of the ranks that link connects: a power of two, so that sums have
-// one order. limit is how long a rank waits for the others in one phase.
+// New returns the group of the ranks that link connects: a power of two, so that sums have one
+// order. limit is how long a rank waits for the others in one phase.
 func New(link Link, limit time.Duration) (*Group, error) {
 	n := link.Size()
 	if n&(n-1) != 0 {
 		return nil, fmt.Errorf("ranks: there are %d: expected a power of two, such as 2, 4 or 8", n)
 	}
-	g := &Group{link: link, limit: limit, reached: make([]uint64, n), heard: make([]time.Time, n),
+	g := &Group{link: link, limit: limit, callsOf: make([]uint64, n), lastSeen: make([]time.Time, n),
 		hosts: make([]string, n)}
 	for i := range g.hosts {
 		g.hosts[i] = "a host not yet known"
@@ -146,22 +147,23 @@ func (g *Group) SetLimit(limit time.Duration) {
 	}
 }
 
-// Exits has the other ranks told what this process exits with when it fails: one status, as
-// a launcher passes on that of the rank that happens to end first.
+// Exits sets the function that gives the exit status of an error. A failing rank sends its status
+// to the others, so that all exit with the same one: a launcher passes on the status of the rank
+// that happens to end first.
 func (g *Group) Exits(status func(err error) int) {
 	if g != nil {
-		g.exits = status
+		g.exitStatus = status
 	}
 }
 
 // Enter names the phase of the step that the calls from now on belong to.
 func (g *Group) Enter(phase string) {
 	if g != nil {
-		g.entered = phase
+		g.stepPhase = phase
 	}
 }
 
-// Rank is this process's number, 0 to Size-1.
+// Rank returns this process's number, 0 to Size-1.
 func (g *Group) Rank() int {
 	if g == nil {
 		return 0
@@ -169,7 +171,7 @@ func (g *Group) Rank() int {
 	return g.link.Rank()
 }
 
-// Size is the number of ranks.
+// Size returns the number of ranks.
 func (g *Group) Size() int {
 	if g == nil {
 		return 1
@@ -177,7 +179,7 @@ func (g *Group) Size() int {
 	return g.link.Size()
 }
 
-// Hosts are the names of the ranks' machines.
+// Hosts returns the names of the ranks' machines, by rank.
 func (g *Group) Hosts() []string {
 	if g == nil {
 		return nil
@@ -185,7 +187,7 @@ func (g *Group) Hosts() []string {
 	return g.hosts
 }
 
-// Traffic is what this rank has sent so far.
+// Traffic returns the bytes sent by this rank so far, and the time spent.
 func (g *Group) Traffic() Traffic {
 	if g == nil {
 		return Traffic{}
@@ -193,7 +195,8 @@ func (g *Group) Traffic() Traffic {
 	return g.traffic
 }
 
-// Gather gives every rank what each has, by rank. what says what for, here and below.
+// Gather returns the bytes mine of every rank, by rank. what names the purpose in errors, here and
+// below.
 func (g *Group) Gather(what string, mine []byte) ([][]byte, error) {
 	if g == nil {
 		return [][]byte{mine}, nil
@@ -205,7 +208,7 @@ func (g *Group) Gather(what string, mine []byte) ([][]byte, error) {
 	}
 	rank, all := g.Rank(), make([][]byte, g.Size())
 	all[rank] = mine
-	for d := 1; d < len(all); d *= 2 { // before it, a rank has those of its block of d ranks
+	for d := 1; d < len(all); d *= 2 { // a rank has the pieces of its block of d ranks so far
 		first := rank &^ (d - 1)
 		var out []byte
 		for _, piece := range all[first : first+d] {
@@ -232,8 +235,8 @@ func (g *Group) Gather(what string, mine []byte) ([][]byte, error) {
 	return all, nil
 }
 
-// From is what rank root has, for everybody.
-func (g *Group) From(what string, root int, mine []byte) ([]byte, error) {
+// Broadcast returns the bytes mine of rank root, on every rank.
+func (g *Group) Broadcast(what string, root int, mine []byte) ([]byte, error) {
 	if g.Rank() != root {
 		mine = nil
 	}
@@ -244,7 +247,7 @@ func (g *Group) From(what string, root int, mine []byte) ([]byte, error) {
 	return all[root], nil
 }
 
-// Barrier waits until every rank has come.
+// Barrier waits until every rank has called it.
 func (g *Group) Barrier(what string) error {
 	_, err := g.Gather(what, nil)
 	return err
@@ -266,13 +269,13 @@ func (g *Group) Any(what string, yes bool) (bool, error) {
 // sumChunk is how many elements of a sum travel at a time.
 const sumChunk = 1 << 20
 
-// Sum leaves in x, on every rank, the sum of all ranks' x: of each element by a binary
-// tree over the ranks, ((0+1)+(2+3))+..., whatever path the numbers take. x has the same
-// length everywhere.
+// Sum replaces x, on every rank, by the sum of all ranks' x. Each element is added by a binary tree
+// over the ranks, ((0+1)+(2+3))+..., so its bits do not depend on timing. x has the same length on
+// all ranks.
 //
-// Ranks at distance 1, 2, 4, ... swap halves of what they are left with and add, until
-// each has one part of the sum; then the parts go back the same way. Each rank sends
-// 2(R-1)/R of x, the least that is possible.
+// Reduce-scatter by recursive halving, then all-gather by recursive doubling: ranks at distance 1,
+// 2, 4, ... swap halves of their rest and add, until each has one part of the sum; then the parts
+// go back the same way. Each rank sends 2(R-1)/R of x, the least possible.
 func (g *Group) Sum(what string, x []float32) error {
 	if g == nil || g.Size() == 1 {
 		return nil
@@ -293,7 +296,7 @@ func (g *Group) Sum(what string, x []float32) error {
 	return g.double(x, cuts)
 }
 
-// sameLength wants n to be the same on both sides.
+// sameLength returns an error unless n is the same on both sides.
 func (g *Group) sameLength(peer, n int) error {
 	in, err := g.swap(peer, binary.LittleEndian.AppendUint64(nil, uint64(n)))
 	if err != nil {
@@ -305,8 +308,8 @@ func (g *Group) sameLength(peer, n int) error {
 	return nil
 }
 
-// swapAdd sends out and adds what comes to sum, a chunk at a time. The two may differ in
-// length.
+// swapAdd sends out to peer and adds the numbers received to sum, a chunk at a time. The two may
+// differ in length.
 func (g *Group) swapAdd(peer int, out, sum []float32) error {
 	if g.buf == nil {
 		g.buf = make([]float32, sumChunk)
@@ -325,7 +328,7 @@ func (g *Group) swapAdd(peer int, out, sum []float32) error {
 	return nil
 }
 
-// swapParts sends out and fills in, a chunk at a time.
+// swapParts sends out to peer and fills in with the numbers received, a chunk at a time.
 func (g *Group) swapParts(peer int, out, in []float32) error {
 	for len(out)+len(in) > 0 {
 		o, i := out[:min(len(out), sumChunk)], in[:min(len(in), sumChunk)]
@@ -337,10 +340,10 @@ func (g *Group) swapParts(peer int, out, in []float32) error {
 	return nil
 }
 
-// Device has all ranks call f, which moves elements between their devices without this
-// package, once all have come with the same number of elements. sent is how many bytes that
-// makes each rank send. While f waits it asks keepOn, often, and gives up with its error. An
-// error of f's own is told to the others.
+// Device has all ranks call f, which moves elements between their devices outside of this package,
+// once all ranks have called Device with the same number of elements. sent is the number of bytes
+// that each rank then sends, for Traffic. While f waits it calls keepOn often, and returns its
+// error. An error of f's own is sent to the others.
 func (g *Group) Device(what string, elements int, sent int64,
 	f func(keepOn func() error) error) error {
 	all, err := g.Gather(what, binary.LittleEndian.AppendUint64(nil, uint64(elements)))
@@ -361,7 +364,7 @@ func (g *Group) Device(what string, elements int, sent int64,
 	if err := g.begin("device", what); err != nil {
 		return err
 	}
-	var ended error // by keepOn
+	var ended error // of keepOn
 	err = f(func() error {
 		if ended == nil {
 			ended = g.keepOn()
@@ -379,7 +382,7 @@ func (g *Group) Device(what string, elements int, sent int64,
 	}
 	for until := time.Now().Add(min(g.limit/2, time.Second)); g.failed == nil &&
 		time.Now().Before(until); time.Sleep(time.Millisecond) {
-		if lost := g.hear(); lost != nil { // a device's error often follows that of another rank
+		if lost := g.receiveNotes(); lost != nil { // a device's error often follows that of another rank
 			return g.fail(lost)
 		}
 	}
@@ -387,53 +390,55 @@ func (g *Group) Device(what string, elements int, sent int64,
 		g.hosts[g.Rank()], err))
 }
 
-// allHere reports whether all ranks have begun this call and said so again not long ago.
+// allHere reports whether all ranks have started this call and sent a heartbeat within half the
+// limit.
 func (g *Group) allHere() bool {
-	for r, n := range g.reached {
-		if r != g.Rank() && (n < g.calls || time.Since(g.heard[r]) > g.limit/2) {
+	for r, n := range g.callsOf {
+		if r != g.Rank() && (n < g.calls || time.Since(g.lastSeen[r]) > g.limit/2) {
 			return false
 		}
 	}
 	return true
 }
 
+// floats exchanges numbers with peer and counts the traffic.
 func (g *Group) floats(peer int, out, in []float32) error {
 	g.traffic.SumBytes += 4 * int64(len(out))
 	g.peer = peer
-	return g.broken(peer, g.link.ExchangeFloats(peer, out, in, g.keepOn))
+	return g.linkFailure(peer, g.link.ExchangeFloats(peer, out, in, g.keepOn))
 }
 
-// begin begins a collective, which every rank is told of: so the ranks that wait know
-// which ones have not come.
+// begin starts a collective. It sends a heartbeat, so that a rank that waits knows which others
+// have not started the call.
 func (g *Group) begin(kind, what string) error {
 	if g.failed != nil {
 		return g.failed
 	}
 	phase := what
-	if g.entered != "" {
-		phase = g.entered + ", " + what
+	if g.stepPhase != "" {
+		phase = g.stepPhase + ", " + what
 	}
 	g.calls++
 	g.kind, g.phase, g.deadline = kind, phase, time.Now().Add(g.limit)
-	g.reached[g.Rank()] = g.calls
-	if err := g.keepOn(); err != nil { // what came while this rank was at work
+	g.callsOf[g.Rank()] = g.calls
+	if err := g.keepOn(); err != nil { // notes received while this rank was computing
 		return g.fail(err)
 	}
-	g.here()
+	g.heartbeat()
 	return g.failed
 }
 
-// here tells the others that this rank waits for them.
-func (g *Group) here() {
-	g.told = time.Now()
-	g.tell(binary.LittleEndian.AppendUint64([]byte{noteHere}, g.calls))
+// heartbeat sends the number of collectives that this rank has started to the others.
+func (g *Group) heartbeat() {
+	g.lastSent = time.Now()
+	g.postAll(binary.LittleEndian.AppendUint64([]byte{noteHere}, g.calls))
 }
 
-// header begins a message between two ranks: which collective it belongs to, and how
-// many bytes follow.
+// headerBytes is the length of the header of a message between two ranks: number and hash
+// of the collective that it belongs to, and the number of bytes that follow.
 const headerBytes = 24
 
-// swap sends out to peer and receives what it sends, of any length.
+// swap sends out to peer and returns the bytes received, of any length.
 func (g *Group) swap(peer int, out []byte) (in []byte, err error) {
 	h := fnv.New64a()
 	h.Write([]byte(g.kind + " " + g.phase))
@@ -442,7 +447,7 @@ func (g *Group) swap(peer int, out []byte) (in []byte, err error) {
 	binary.LittleEndian.PutUint64(mine[0:], g.calls)
 	binary.LittleEndian.PutUint64(mine[8:], h.Sum64())
 	binary.LittleEndian.PutUint64(mine[16:], uint64(len(out)))
-	if err := g.broken(peer, g.link.Exchange(peer, mine[:], theirs[:], g.keepOn)); err != nil {
+	if err := g.linkFailure(peer, g.link.Exchange(peer, mine[:], theirs[:], g.keepOn)); err != nil {
 		return nil, err
 	}
 	n := binary.LittleEndian.Uint64(theirs[16:])
@@ -453,45 +458,46 @@ func (g *Group) swap(peer int, out []byte) (in []byte, err error) {
 	if len(out) == 0 && n == 0 {
 		return in, nil
 	}
-	return in, g.broken(peer, g.link.Exchange(peer, out, in, g.keepOn))
+	return in, g.linkFailure(peer, g.link.Exchange(peer, out, in, g.keepOn))
 }
 
-// broken is the failure that an error of the link means.
-func (g *Group) broken(peer int, err error) error {
+// linkFailure returns the group's failure for an error of the link to peer, nil for nil. A note of
+// the peer about its own failure goes before.
+func (g *Group) linkFailure(peer int, err error) error {
 	if err == nil {
 		return nil
 	}
 	if errors.Is(err, ErrRanks) { // keepOn's
 		return g.fail(err)
 	}
-	_ = g.hear() // it may have said why
+	_ = g.receiveNotes() // the peer may have sent the reason
 	if g.failed != nil {
 		return g.failed
 	}
 	return g.fail(&Lost{Rank: peer, Host: g.hosts[peer], Phase: g.phase, Err: err})
 }
 
-// fail keeps the first failure. One that this rank has found is told to the others.
+// fail keeps the first failure and returns it. A failure found by this rank is sent to the others.
 func (g *Group) fail(err error) error {
 	if g.failed == nil {
 		g.failed = err
 		if told := (*Aborted)(nil); !errors.As(err, &told) {
-			g.say(g.Rank(), g.status(err), err.Error())
+			g.sendAbort(g.Rank(), g.status(err), err.Error())
 		}
 	}
 	return g.failed
 }
 
-// What a note says: its first byte.
+// Kinds of notes, by the first byte.
 const (
-	noteHere  = 'h' // the sender has begun so many collectives
-	noteStop  = 's' // the sender wishes to stop
-	noteAbort = 'a' // the sender ends: which rank has found why, its exit status, and why
+	noteHere  = 'h' // heartbeat: the number of collectives that the sender has started
+	noteStop  = 's' // the sender requests a stop
+	noteAbort = 'a' // the sender ends: rank that found the failure, its exit status, the reason
 )
 
-// tell posts a note to every other rank. One that cannot be reached is found by the
-// exchange with it.
-func (g *Group) tell(note []byte) {
+// postAll posts a note to every other rank. It ignores errors: the exchange with an unreachable
+// rank reports them.
+func (g *Group) postAll(note []byte) {
 	for peer := range g.Size() {
 		if peer != g.Rank() {
 			_ = g.link.Post(peer, note)
@@ -499,24 +505,25 @@ func (g *Group) tell(note []byte) {
 	}
 }
 
-// abortHeader is how many bytes of such a note stand before the reason.
+// abortHeader is the number of bytes of an abort note before the reason.
 const abortHeader = 6
 
-// say tells the others that this rank ends, because of what the rank first has found.
-func (g *Group) say(first, status int, reason string) {
+// sendAbort tells the others that this rank ends. first is the rank that found the failure.
+func (g *Group) sendAbort(first, status int, reason string) {
 	note := append(binary.LittleEndian.AppendUint32([]byte{noteAbort}, uint32(first)), byte(status))
-	g.tell(append(note, reason[:min(len(reason), MaxNote-len(note))]...))
+	g.postAll(append(note, reason[:min(len(reason), MaxNote-len(note))]...))
 }
 
+// status returns the exit status of err by the function set by Exits, or 0.
 func (g *Group) status(err error) int {
-	if g.exits == nil {
+	if g.exitStatus == nil {
 		return 0
 	}
-	return g.exits(err)
+	return g.exitStatus(err)
 }
 
-// hear takes in the notes that have come.
-func (g *Group) hear() error {
+// receiveNotes handles all notes received so far, without waiting.
+func (g *Group) receiveNotes() error {
 	for {
 		from, note, err := g.link.Note()
 		if err != nil {
@@ -525,49 +532,50 @@ func (g *Group) hear() error {
 		if len(note) == 0 {
 			return nil
 		}
-		g.heard[from] = time.Now()
+		g.lastSeen[from] = time.Now()
 		switch {
 		case note[0] == noteHere && len(note) == 9:
-			g.reached[from] = binary.LittleEndian.Uint64(note[1:])
+			g.callsOf[from] = binary.LittleEndian.Uint64(note[1:])
 		case note[0] == noteStop:
-			g.wished = true
+			g.stopRequested = true
 		case note[0] == noteAbort && len(note) >= abortHeader && g.failed == nil:
 			first, status, reason :=
 				int(binary.LittleEndian.Uint32(note[1:]))%g.Size(), int(note[5]),
 				string(note[abortHeader:])
 			g.failed = &Aborted{Rank: first, Host: g.hosts[first], Status: status, Reason: reason}
-			// who sees this rank end before the first one's note comes must know why
-			g.say(first, status, reason)
+			// A rank may see this one end before it receives the note of the first.
+			g.sendAbort(first, status, reason)
 		}
 	}
 }
 
-// keepOn is asked while a rank waits for others: its error ends the wait.
+// keepOn is called often by whoever waits for other ranks. It handles notes, sends heartbeats, and
+// returns an error once the call has failed or its deadline has passed.
 func (g *Group) keepOn() error {
-	if err := g.hear(); err != nil {
+	if err := g.receiveNotes(); err != nil {
 		return err
 	}
 	if g.failed != nil {
 		return g.failed
 	}
 	now := time.Now()
-	if now.Sub(g.told) > g.limit/8 {
-		g.here()
+	if now.Sub(g.lastSent) > g.limit/8 {
+		g.heartbeat()
 	}
 	if now.Before(g.deadline) {
 		return nil
 	}
-	lost := g.missing(now)
+	lost := g.slowestRank(now)
 	return &Lost{Rank: lost, Host: g.hosts[lost], Phase: g.phase, Limit: g.limit}
 }
 
-// missing is the rank that keeps the others from going on: one that has not come to this
-// call; or, if all have, any. Of these the one that has been silent longest, as whoever
-// waits is not, be it in an earlier call.
-func (g *Group) missing(now time.Time) int {
+// slowestRank returns the rank to blame at a deadline: of the ranks that have not started this
+// call, the one silent longest, since ranks that wait send heartbeats. If all have started it, it
+// is the peer of the exchange, or whoever has been silent longest if the peer is not.
+func (g *Group) slowestRank(now time.Time) int {
 	behind := -1
-	for r, n := range g.reached {
-		if n < g.calls && (behind < 0 || g.heard[r].Before(g.heard[behind])) {
+	for r, n := range g.callsOf {
+		if n < g.calls && (behind < 0 || g.lastSeen[r].Before(g.lastSeen[behind])) {
 			behind = r
 		}
 	}
@@ -575,63 +583,63 @@ func (g *Group) missing(now time.Time) int {
 		return behind
 	}
 	lost := g.peer
-	for r := range g.reached {
-		if r != g.Rank() && g.heard[r].Before(g.heard[lost]) {
+	for r := range g.callsOf {
+		if r != g.Rank() && g.lastSeen[r].Before(g.lastSeen[lost]) {
 			lost = r
 		}
 	}
-	if now.Sub(g.heard[g.peer]) > g.limit/2 {
+	if now.Sub(g.lastSeen[g.peer]) > g.limit/2 {
 		return g.peer
 	}
 	return lost
 }
 
-// Wish tells the others that this rank wishes to stop. They agree at the next Any.
-func (g *Group) Wish() {
-	if g == nil || g.wished {
+// RequestStop asks all ranks to stop. They agree at the next Any.
+func (g *Group) RequestStop() {
+	if g == nil || g.stopRequested {
 		return
 	}
-	g.wished = true
-	g.tell([]byte{noteStop})
+	g.stopRequested = true
+	g.postAll([]byte{noteStop})
 }
 
-// Wished reports whether some rank has wished to stop, or the run cannot go on: a long
+// StopRequested reports whether some rank has requested a stop, or the run has failed: a long
 // computation may end early. It does not wait.
-func (g *Group) Wished() bool {
+func (g *Group) StopRequested() bool {
 	if g == nil {
 		return false
 	}
-	return g.Failed() || g.wished
+	return g.Failed() || g.stopRequested
 }
 
-// Failed reports whether the run cannot go on: a long computation may end early. It does
+// Failed reports whether the run has failed on some rank: a long computation may end early. It does
 // not wait.
 func (g *Group) Failed() bool {
 	if g == nil {
 		return false
 	}
-	if err := g.hear(); err != nil {
+	if err := g.receiveNotes(); err != nil {
 		g.fail(err)
 	}
 	return g.failed != nil
 }
 
-// Abort tells the others that this rank ends, and why: their next call, or the one that
-// they wait in, fails.
+// Abort tells the others that this rank ends, and why. Their next call, or the call that they wait
+// in, fails.
 func (g *Group) Abort(why error) {
 	if g == nil || g.failed != nil {
 		return
 	}
 	g.failed = fmt.Errorf("%w: this rank has ended: %v", ErrRanks, why)
-	g.say(g.Rank(), g.status(why), why.Error())
+	g.sendAbort(g.Rank(), g.status(why), why.Error())
 }
 
-// Close ends the group: in order, with all ranks together, if nothing has failed.
+// Close ends the group: with all ranks together, unless something has failed.
 func (g *Group) Close() error {
 	if g == nil {
 		return nil
 	}
-	if g.failed != nil { // which has been told
+	if g.failed != nil { // fail or Abort has told the others
 		return g.link.Close(false)
 	}
 	err := g.Barrier("ending")

@@ -116,7 +116,7 @@ func TestGather(t *testing.T) {
 				}
 			}
 			last := g.Size() - 1
-			from, err := g.From("test", last, []byte(fmt.Sprint("said by ", g.Rank())))
+			from, err := g.Broadcast("test", last, []byte(fmt.Sprint("said by ", g.Rank())))
 			if err == nil && string(from) != fmt.Sprint("said by ", last) {
 				err = fmt.Errorf("from rank %d: %q", last, from)
 			}
@@ -141,12 +141,12 @@ func TestAlone(t *testing.T) {
 		g.Close()); err != nil {
 		t.Fatal(err)
 	}
-	g.Wish()
+	g.RequestStop()
 	g.Abort(errors.New("nobody hears it"))
 	if g.Rank() != 0 || g.Size() != 1 || len(all) != 1 || string(all[0]) != "a" || !any1 || any0 ||
-		x[0] != 1 || x[1] != 2 || g.Wished() {
+		x[0] != 1 || x[1] != 2 || g.StopRequested() {
 		t.Errorf("rank %d of %d, gathered %q, any %v and %v, sum %v, wished %v", g.Rank(), g.Size(),
-			all, any1, any0, x, g.Wished())
+			all, any1, any0, x, g.StopRequested())
 	}
 }
 
@@ -298,7 +298,7 @@ func TestAbort(t *testing.T) {
 					return errors.New("model: out of memory")
 				}
 				if g.Rank() == failing^1 { // busy, and asked whether it should go on
-					for !g.Wished() {
+					for !g.StopRequested() {
 						time.Sleep(time.Millisecond)
 					}
 				}
@@ -345,16 +345,16 @@ func TestAbortByAnother(t *testing.T) {
 
 func TestWish(t *testing.T) {
 	noErrors(t, commtest.Run(4, time.Minute, func(g *comm.Group) error {
-		if g.Wished() && g.Rank() == 2 {
+		if g.StopRequested() && g.Rank() == 2 {
 			return errors.New("wished before anybody did")
 		}
 		if err := g.Barrier("before"); err != nil {
 			return err
 		}
 		if g.Rank() == 2 {
-			g.Wish()
+			g.RequestStop()
 		}
-		for begun := time.Now(); !g.Wished(); time.Sleep(time.Millisecond) {
+		for begun := time.Now(); !g.StopRequested(); time.Sleep(time.Millisecond) {
 			if time.Since(begun) > time.Minute {
 				return errors.New("does not hear of the wish")
 			}

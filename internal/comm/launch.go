@@ -6,30 +6,30 @@ import (
 	"strings"
 )
 
-// Launch is what a launcher says of this process.
+// Launch is the place of this process in a run, as its launcher says.
 type Launch struct {
-	By    string // the launcher; "" is none
+	By    string // name of the launcher; "" is none
 	Rank  int
-	Size  int    // 0: it does not say how many ranks there are
-	Local int    // number among the ranks of this machine; 0 where it does not say
-	Addr  string // host and port, or host, where rank 0 can be met; "" is none
-	MPI   bool   // it has prepared MPI
-	ABI   bool   // and its library is libmpi_abi, not Open MPI's
+	Size  int    // number of ranks; 0: unknown
+	Local int    // number among the ranks of this machine; 0 if unknown
+	Addr  string // host, or host and port, of rank 0; "" is none
+	MPI   bool   // the launcher has prepared MPI
+	ABI   bool   // MPI's library is libmpi_abi, not Open MPI's
 }
 
-// launcher is what one launcher sets: names of environment variables, "" for none.
+// launcher names the environment variables that one launcher sets; "" for none.
 type launcher struct {
 	by                string
 	rank, size, local string
-	// if not "", size counts nodes with so many ranks each, and rank is a node's
+	// number of ranks on each node: size is then the number of nodes, rank a node's number
 	perNode    string
 	host, port string
-	mpi        string // MPI is prepared where this is set
-	abi        bool   // by its standard binary interface
+	mpi        string // set if MPI is prepared
+	abi        bool   // MPI has the standard binary interface
 }
 
-// launchers in the order in which they are looked for: those that start the processes
-// themselves come before those that only name machines.
+// launchers are tried in this order: launchers that start the processes themselves come before
+// systems that only name machines.
 var launchers = []launcher{
 	// Also under Kubeflow's MPI operator: its launcher runs mpirun.
 	{by: "mpirun", rank: "OMPI_COMM_WORLD_RANK", size: "OMPI_COMM_WORLD_SIZE",
@@ -54,10 +54,11 @@ var launchers = []launcher{
 	{by: "Indexed Job", rank: "JOB_COMPLETION_INDEX"},
 }
 
-// Launched finds out how this process was started, from its environment (os.LookupEnv).
-func Launched(lookup func(name string) (string, bool)) (Launch, error) {
+// FindLaunch returns how this process was started, from its environment; lookup is os.LookupEnv.
+// Without a launcher it returns the zero Launch.
+func FindLaunch(lookup func(name string) (string, bool)) (Launch, error) {
 	for _, l := range launchers {
-		if !l.is(lookup) {
+		if !l.started(lookup) {
 			continue
 		}
 		out := Launch{By: l.by}
@@ -101,12 +102,13 @@ func Launched(lookup func(name string) (string, bool)) (Launch, error) {
 		out.ABI = out.MPI && l.abi
 		return out, nil
 	}
-	return Launch{}, half(lookup)
+	return Launch{}, incompleteLaunch(lookup)
 }
 
-// half refuses RANK and WORLD_SIZE without what else a rank needs: each process would train
-// alone, all of them the same. A size of 1 is no harm, and common in containers.
-func half(lookup func(string) (string, bool)) error {
+// incompleteLaunch returns an error if RANK or WORLD_SIZE is set without the address of rank 0 and
+// the other: each process would train alone, all of them the same. A size of 1 is no harm, and
+// common in containers.
+func incompleteLaunch(lookup func(string) (string, bool)) error {
 	rank, isRank := lookup("RANK")
 	size, isSize := lookup("WORLD_SIZE")
 	if (!isRank || rank == "" || rank == "0") && (!isSize || size == "" || size == "1") {
@@ -129,8 +131,8 @@ func half(lookup func(string) (string, bool)) error {
 		strings.Join(set, " "), strings.Join(missing, " and "))
 }
 
-// is reports whether l has started the process: all that it sets is there.
-func (l launcher) is(lookup func(string) (string, bool)) bool {
+// started reports whether l has started the process: all of its variables are set.
+func (l launcher) started(lookup func(string) (string, bool)) bool {
 	for _, name := range []string{l.rank, l.size, l.host, l.port} {
 		if _, ok := lookup(name); name != "" && !ok {
 			return false

@@ -7,7 +7,7 @@ import (
 )
 
 // Each launcher by what it sets; each row beside the variables that its machines also have.
-func TestLaunched(t *testing.T) {
+func TestFindLaunch(t *testing.T) {
 	type env map[string]string
 	for _, c := range []struct {
 		name string
@@ -62,7 +62,7 @@ func TestLaunched(t *testing.T) {
 		{"Indexed Job", env{"JOB_COMPLETION_INDEX": "3"}, comm.Launch{By: "Indexed Job", Rank: 3}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := comm.Launched(
+			got, err := comm.FindLaunch(
 				func(name string) (string, bool) { v, ok := c.env[name]; return v, ok })
 			if err != nil || got != c.want {
 				t.Errorf("%+v, %v; want %+v", got, err, c.want)
@@ -75,7 +75,7 @@ func TestLaunched(t *testing.T) {
 		`ranks: torchrun says rank 4 of 4: ranks count from 0: correct RANK, or give --ranks 1`:                                                                                 {"RANK": "4", "WORLD_SIZE": "4", "MASTER_ADDR": "h", "MASTER_PORT": "1"},
 		`ranks: RANK=6 WORLD_SIZE=8 is set, without an address of rank 0 (MASTER_ADDR and MASTER_PORT, or GAD_RANKS_ADDR): set all (doc/ranks.md), unset it, or give --ranks 1`: {"RANK": "6", "WORLD_SIZE": "8"},
 	} {
-		if _, err := comm.Launched(
+		if _, err := comm.FindLaunch(
 			func(name string) (string, bool) { v, ok := bad[name]; return v, ok }); err == nil ||
 			err.Error() != want {
 			t.Errorf("%v\nwant %s", err, want)

@@ -6,25 +6,26 @@ import (
 	"time"
 )
 
-// Part is which of Size parts rank has after SumParts. Part(Part(rank)) is rank: it is
-// also the rank that has part number rank.
+// Part returns the number of the part that a rank holds after SumParts: the rank with its bits
+// reversed. It is its own inverse: Part(i) is also the rank that holds part i.
 func (g *Group) Part(rank int) int {
 	levels := bits.Len(uint(g.Size())) - 1
 	return int(bits.Reverse64(uint64(rank)) >> (64 - levels))
 }
 
-// SumParts is the first half of Sum: of the parts x[cuts[i]:cuts[i+1]] it leaves on each
-// rank the sum of one, number Part(Rank()), with the bits of Sum. What is left in the
-// others is of no use. cuts has Size+1 positions, the same on all ranks, and covers x.
+// SumParts is the reduce-scatter of Sum: x is cut into the parts x[cuts[i]:cuts[i+1]], and rank r
+// ends with the sum of part Part(r), with the bits of Sum; the rest of its x is undefined. cuts has
+// Size+1 positions, covers x, and is the same on all ranks.
 func (g *Group) SumParts(what string, x []float32, cuts []int) error {
 	return g.parts("sum of parts", what, x, cuts, g.halve)
 }
 
-// GatherParts is the second half: it fills x with the part of every rank.
+// GatherParts is the all-gather of Sum: it fills x with the part of every rank.
 func (g *Group) GatherParts(what string, x []float32, cuts []int) error {
 	return g.parts("gather of parts", what, x, cuts, g.double)
 }
 
+// parts checks cuts, starts a collective and calls move.
 func (g *Group) parts(kind, what string, x []float32, cuts []int,
 	move func(x []float32, cuts []int) error) error {
 	n := g.Size()
@@ -42,8 +43,8 @@ func (g *Group) parts(kind, what string, x []float32, cuts []int,
 	return move(x, cuts)
 }
 
-// halve swaps halves of the parts that are left with ranks at distance 1, 2, 4, ... and
-// adds, until one part is left.
+// halve is recursive halving: it swaps halves of the parts still held with ranks at distance 1, 2,
+// 4, ... and adds, until one part is left.
 func (g *Group) halve(x []float32, cuts []int) error {
 	rank, lo, hi := g.Rank(), 0, g.Size()
 	for d := 1; d < g.Size(); d *= 2 {
@@ -65,7 +66,7 @@ func (g *Group) halve(x []float32, cuts []int) error {
 	return nil
 }
 
-// double goes the same way back: it swaps all parts that it has, twice as many each time.
+// double is recursive doubling, the way back: it swaps all parts held, twice as many each time.
 func (g *Group) double(x []float32, cuts []int) error {
 	rank := g.Rank()
 	lo, n := g.Part(rank), 1

@@ -19,7 +19,7 @@ import (
 // Built reports whether Open can succeed.
 const Built = true
 
-// Constants that all binary interfaces share; of maxErrorString, the largest.
+// Constants that all binary interfaces share; maxErrorString is the largest of theirs.
 const (
 	success        = 0
 	anySource      = -1
@@ -28,16 +28,16 @@ const (
 
 // kind is one binary interface of MPI.
 type kind struct {
-	names                         []string // of the library, in the order in which it is looked for
-	symbols                       []string // whose addresses are the handles
-	world, byteType, errorsReturn uintptr  // the handles, where they are constants
+	names                         []string // of the library's file, in order of preference
+	symbols                       []string // whose addresses are the handles, if not constants
+	world, byteType, errorsReturn uintptr  // the handles
 	serialized                    int32    // MPI_THREAD_SERIALIZED
-	// what MPI_Abi_get_version must say; 0 if there is no such function
+	// major version that MPI_Abi_get_version must return; 0 if there is no such function
 	version int32
-	install string
+	install string // advice for errors
 }
 
-// openMPI is that of Open MPI's mpi.h, versions 4 and 5.
+// openMPI is the interface of Open MPI's mpi.h, versions 4 and 5.
 var openMPI = kind{
 	names:      []string{"libmpi.so.40", "libmpi.40.dylib", "libmpi.dylib"},
 	symbols:    []string{"ompi_mpi_comm_world", "ompi_mpi_byte", "ompi_mpi_errors_return"},
@@ -45,8 +45,8 @@ var openMPI = kind{
 	install:    "install Open MPI 4 or 5 (Debian: openmpi-bin)",
 }
 
-// standard is the ABI of MPI-5.0, chapter 20, as in mpi_abi.h. Its drafts, libmpi_abi.so.0,
-// have other constants.
+// standard is the ABI of MPI-5.0, chapter 20, as in mpi_abi.h. Its drafts, libmpi_abi.so.0, have
+// other constants.
 var standard = kind{
 	names: []string{"libmpi_abi.so.1", "libmpi_abi.1.dylib"},
 	world: 0x101, byteType: 0x247, errorsReturn: 0x143,
@@ -61,14 +61,14 @@ const (
 	tagNote = 2
 )
 
-// status is MPI_Status: the first three fields and the alignment are those of all
-// interfaces, the size is the largest, the standard one's. Open MPI's has 24 bytes.
+// status is MPI_Status. The first three fields and the alignment are the same in all interfaces;
+// the size is the standard one's, the largest (Open MPI's has 24 bytes).
 type status struct {
 	source, tag, err, _ int32
 	_                   [2]uint64
 }
 
-// library are the functions and handles of libmpi that are used.
+// library has the functions and handles of libmpi that are used.
 type library struct {
 	initThread  func(argc, argv unsafe.Pointer, required int32, provided *int32) int32
 	initialized func(flag *int32) int32
@@ -92,7 +92,7 @@ type library struct {
 	kind // its handles are set
 }
 
-// load finds the library.
+// load loads the library of k and looks up its functions and handles.
 func load(k kind) (lib *library, err error) {
 	var handle uintptr
 	var first error
@@ -153,30 +153,31 @@ func load(k kind) (lib *library, err error) {
 	return lib, nil
 }
 
+// foreign returns the error of a library that lacks a symbol or has another version.
 func (k kind) foreign(err error) error {
 	return fmt.Errorf("mpi: %s is not the library that gad knows: %v: %s", k.names[0], err,
 		k.install)
 }
 
-// link is this process among those that mpirun has started.
+// link is this process as one of the ranks that mpirun started.
 type link struct {
 	lib        *library
 	rank, size int
-	posted     []*message // notes on their way
-	kept       []*message // messages that were given up: the library may still write to them
+	posted     []*message // notes not yet sent
+	abandoned  []*message // messages of failed exchanges: the library may still write to them
 	note       [comm.MaxNote]byte
-	limit      time.Duration // of what all ranks do together in the library
+	limit      time.Duration // of MPI's own collective calls
 }
 
-// message is one that is on its way: its memory stays where it is.
+// message is a message under way. Its memory is pinned until it is done.
 type message struct {
 	request uintptr
 	pins    runtime.Pinner
 }
 
-// Open is the link that mpirun has prepared. It is called once in a process. abi says that
-// mpirun's library is libmpi_abi. The ranks meet in Open, and in Close: limit is how long
-// each waits for the others there.
+// Open returns the link that mpirun has prepared; it is called once in a process. abi says that
+// mpirun's library is libmpi_abi. All ranks meet in Open and in Close: limit is how long each waits
+// for the others there.
 func Open(abi bool, limit time.Duration) (comm.Link, error) {
 	k := openMPI
 	if abi {
@@ -200,7 +201,7 @@ func Open(abi bool, limit time.Duration) (comm.Link, error) {
 		lib.sigaction(int32(s), nil, unsafe.Pointer(&handlers[s]))
 	}
 	var level int32
-	if code, ok := within(limit,
+	if code, ok := callWithin(limit,
 		func() int32 { return lib.initThread(nil, nil, lib.serialized, &level) }); !ok {
 		return nil, fmt.Errorf("mpi: the ranks have not met within %v (trainer.rank_timeout): one of them hangs or was not started", limit)
 	} else if code != success {
@@ -225,9 +226,9 @@ func Open(abi bool, limit time.Duration) (comm.Link, error) {
 	return &link{lib: lib, rank: int(rank), size: int(size), limit: limit}, nil
 }
 
-// within is what f, a call that waits for all ranks, returns; ok is false if it does not
-// return in time. Then it is left behind, and the process can only end.
-func within(limit time.Duration, f func() int32) (code int32, ok bool) {
+// callWithin returns the result of f, a call that waits for all ranks; ok is false if f does not
+// return within limit. Its goroutine then never ends, and the process can only exit.
+func callWithin(limit time.Duration, f func() int32) (code int32, ok bool) {
 	done := make(chan int32, 1)
 	go func() { done <- f() }()
 	select {
@@ -238,7 +239,7 @@ func within(limit time.Duration, f func() int32) (code int32, ok bool) {
 	}
 }
 
-// failure is the library's text for an error.
+// failure returns the library's text for an error code.
 func (lib *library) failure(code int32) error {
 	var text [maxErrorString]byte
 	var n int32
@@ -248,19 +249,19 @@ func (lib *library) failure(code int32) error {
 	return errors.New(string(bytes.TrimRight(text[:min(max(int(n), 0), len(text))], "\x00")))
 }
 
-// Rank is MPI's.
+// Rank returns the rank in MPI_COMM_WORLD.
 func (l *link) Rank() int { return l.rank }
 
-// Size is MPI's.
+// Size returns the size of MPI_COMM_WORLD.
 func (l *link) Size() int { return l.size }
 
-// most is how many bytes one message has at most: counts are 32 bits wide.
-const most = 1 << 30
+// maxMessage is the largest message in bytes: MPI's counts have 32 bits.
+const maxMessage = 1 << 30
 
-// Exchange sends out to peer and fills in.
+// Exchange sends out to peer and fills in with the bytes from peer.
 func (l *link) Exchange(peer int, out, in []byte, keepOn func() error) error {
 	for len(out)+len(in) > 0 {
-		o, i := out[:min(len(out), most)], in[:min(len(in), most)]
+		o, i := out[:min(len(out), maxMessage)], in[:min(len(in), maxMessage)]
 		if err := l.exchange(peer, unsafe.SliceData(o), len(o), unsafe.SliceData(i), len(i),
 			keepOn); err != nil {
 			return err
@@ -270,10 +271,10 @@ func (l *link) Exchange(peer int, out, in []byte, keepOn func() error) error {
 	return nil
 }
 
-// ExchangeFloats sends out to peer and fills in.
+// ExchangeFloats sends out to peer and fills in with the numbers from peer.
 func (l *link) ExchangeFloats(peer int, out, in []float32, keepOn func() error) error {
 	for len(out)+len(in) > 0 {
-		o, i := out[:min(len(out), most/4)], in[:min(len(in), most/4)]
+		o, i := out[:min(len(out), maxMessage/4)], in[:min(len(in), maxMessage/4)]
 		err := l.exchange(peer, (*byte)(unsafe.Pointer(unsafe.SliceData(o))), 4*len(o),
 			(*byte)(unsafe.Pointer(unsafe.SliceData(i))), 4*len(i), keepOn)
 		if err != nil {
@@ -284,14 +285,15 @@ func (l *link) ExchangeFloats(peer int, out, in []float32, keepOn func() error) 
 	return nil
 }
 
-// How often a message that is not there yet is asked after: at first without a pause,
-// since its sender is there too, or will soon be; a long wait leaves the core to others.
+// Intervals at which a message is polled: at first without a pause, since its sender is
+// ready or will soon be; after a long wait the core is left to others.
 const (
 	eager     = time.Millisecond
 	pause     = 50 * time.Microsecond
 	longPause = time.Millisecond
 )
 
+// exchange sends nOut bytes from out to peer and receives nIn bytes into in.
 func (l *link) exchange(peer int, out *byte, nOut int, in *byte, nIn int,
 	keepOn func() error) error {
 	m := []*message{{}, {}}
@@ -314,7 +316,7 @@ func (l *link) exchange(peer int, out *byte, nOut int, in *byte, nIn int,
 		return err
 	}
 	if err := begin(m[1], l.lib.isend, out, nOut); err != nil {
-		l.kept = append(l.kept, m[0])
+		l.abandoned = append(l.abandoned, m[0])
 		return err
 	}
 	if nIn == 0 {
@@ -326,16 +328,16 @@ func (l *link) exchange(peer int, out *byte, nOut int, in *byte, nIn int,
 	begun := time.Now()
 	for round := 0; ; round++ {
 		for len(m) > 0 {
-			done, err := l.done(m[0])
+			done, err := l.poll(m[0])
 			if err != nil {
-				l.kept = append(l.kept, m...)
+				l.abandoned = append(l.abandoned, m...)
 				return err
 			}
 			if !done {
 				if len(m) == 2 { // the other may be
 					m[0], m[1] = m[1], m[0]
-					if done, err := l.done(m[0]); err != nil {
-						l.kept = append(l.kept, m...)
+					if done, err := l.poll(m[0]); err != nil {
+						l.abandoned = append(l.abandoned, m...)
 						return err
 					} else if done {
 						m = m[1:]
@@ -350,7 +352,7 @@ func (l *link) exchange(peer int, out *byte, nOut int, in *byte, nIn int,
 		}
 		if round%16 == 15 {
 			if err := keepOn(); err != nil {
-				l.kept = append(l.kept, m...)
+				l.abandoned = append(l.abandoned, m...)
 				return err
 			}
 		}
@@ -365,8 +367,8 @@ func (l *link) exchange(peer int, out *byte, nOut int, in *byte, nIn int,
 	}
 }
 
-// done asks whether a message has gone or come, and lets its memory go if so.
-func (l *link) done(m *message) (bool, error) {
+// poll reports whether a message is done, and unpins its memory then.
+func (l *link) poll(m *message) (bool, error) {
 	var flag int32
 	if code := l.lib.test(&m.request, &flag, nil); code != success {
 		return false, l.lib.failure(code)
@@ -377,7 +379,7 @@ func (l *link) done(m *message) (bool, error) {
 	return flag != 0, nil
 }
 
-// Post sends a note.
+// Post sends a copy of the note without waiting.
 func (l *link) Post(peer int, note []byte) error {
 	l.sweep()
 	m, buf := &message{}, bytes.Clone(note)
@@ -391,18 +393,18 @@ func (l *link) Post(peer int, note []byte) error {
 	return nil
 }
 
-// sweep forgets the notes that have gone.
+// sweep drops the posted notes that are done.
 func (l *link) sweep() {
 	left := l.posted[:0]
 	for _, m := range l.posted {
-		if done, err := l.done(m); !done && err == nil {
+		if done, err := l.poll(m); !done && err == nil {
 			left = append(left, m)
 		}
 	}
 	l.posted = left
 }
 
-// Note is the next note that has come.
+// Note returns the next note received, or nil.
 func (l *link) Note() (from int, note []byte, err error) {
 	var flag, n int32
 	st := &status{}
@@ -425,26 +427,26 @@ func (l *link) Note() (from int, note []byte, err error) {
 	return from, bytes.Clone(l.note[:n]), nil
 }
 
-// lastWords is how long a rank that fails waits for its notes to go.
+// lastWords is the longest time that a failing rank waits for its notes to be sent.
 const lastWords = 500 * time.Millisecond
 
-// Close ends MPI in order. Otherwise it only waits, not for long, for notes to go:
-// mpirun ends the other ranks when this process ends.
+// Close calls MPI_Finalize if orderly. Otherwise it only waits a moment for its notes to be
+// sent: mpirun ends the other ranks when this process ends.
 func (l *link) Close(orderly bool) error {
 	if !orderly {
 		for begun := time.Now(); time.Since(begun) < lastWords; time.Sleep(longPause) {
 			l.sweep()
-			var flag int32 // moves what is on its way
+			var flag int32 // the probe makes the library progress
 			l.lib.iprobe(anySource, tagNote, l.lib.world, &flag, &status{})
 		}
 		return nil
 	}
-	for { // notes that nobody has asked for
+	for { // receive the notes that nobody has read
 		if _, note, err := l.Note(); err != nil || note == nil {
 			break
 		}
 	}
-	if code, ok := within(l.limit, l.lib.finalize); !ok {
+	if code, ok := callWithin(l.limit, l.lib.finalize); !ok {
 		return fmt.Errorf("mpi: the ranks have not ended together within %v (trainer.rank_timeout): one of them hangs", l.limit)
 	} else if code != success {
 		return fmt.Errorf("mpi: MPI_Finalize: %w", l.lib.failure(code))
@@ -455,7 +457,7 @@ func (l *link) Close(orderly bool) error {
 	return nil
 }
 
-// exit is C's, once MPI has ended in order by a library that needs it.
+// exit is C's exit, once MPI has ended in order by a library that needs it; else nil.
 var exit func(code int32)
 
 // Exit ends the process. MPICH tells mpirun in a handler of C's exit that this rank has

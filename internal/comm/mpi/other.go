@@ -13,7 +13,7 @@ import (
 // Built reports whether Open can succeed.
 const Built = false
 
-// Open is the link that mpirun has prepared; not in this build.
+// Open returns an error: this build has no MPI.
 func Open(abi bool, limit time.Duration) (comm.Link, error) {
 	return nil, errors.New("mpi: this gad was built without MPI: build it with: go build -tags mpi -o gad ./cmd/gad (Linux and macOS)")
 }

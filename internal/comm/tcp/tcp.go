@@ -1,11 +1,11 @@
-// Package tcp connects ranks by TCP, for launchers that prepare no MPI: torchrun, srun
-// without PMIx, Kubernetes jobs. It is meant for what ranks of GPUs tell each other
-// (tokens, figures, agreements) while NCCL moves their gradients; gradients of CPUs go
-// through it too, without a fast network's help.
+// Package tcp connects ranks by TCP, for launchers that prepare no MPI: torchrun, srun without
+// PMIx, Kubernetes jobs. It is meant for the small messages of ranks with GPUs (tokens, figures,
+// agreements) while NCCL moves their gradients; gradients of CPUs go through it too, at TCP's
+// speed.
 //
-// Every rank is connected with every other. Both ends of a connection prove that they know
-// the run's secret (HMAC-SHA256 over both sides' random challenges). What follows is
-// neither encrypted nor signed: the network between the ranks must be trusted.
+// Every rank is connected with every other. Both ends of a connection prove that they know the
+// run's secret (HMAC-SHA256 over both sides' random challenges). The messages after it are neither
+// encrypted nor signed: the network between the ranks must be trusted.
 package tcp
 
 import (
@@ -32,21 +32,21 @@ type Config struct {
 	Rank, Size int
 	Addr       string        // host and port where rank 0 listens
 	Secret     []byte        // the same on all ranks, at least LeastSecret bytes
-	Limit      time.Duration // how long a rank waits for the others to come
+	Limit      time.Duration // how long a rank waits for the others to connect
 
-	// SentAway, if not nil, is told of the first few that have connected and are no ranks of
-	// this run: one of them may be the rank that is waited for.
-	SentAway func(who string)
+	// Rejected, if not nil, is called for the first few connections that are no ranks of
+	// this run: one of them may be the missing rank.
+	Rejected func(who string)
 
 	greet time.Duration // greetLimit, if not 0
 }
 
-// defaultPort is where rank 0 listens if its launcher names no port.
+// defaultPort is the port of rank 0 if its launcher names none.
 const defaultPort = 29600
 
-// Beside is the Addr of Config for a launcher's address, with or without a port: the port
-// behind it, since torchrun itself may listen on its own.
-func Beside(addr string) (string, error) {
+// RanksAddr returns the Addr of Config for a launcher's address, with or without a port: with the
+// next port, since torchrun itself may listen on the launcher's.
+func RanksAddr(addr string) (string, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return net.JoinHostPort(strings.Trim(addr, "[]"), strconv.Itoa(defaultPort)), nil
@@ -62,7 +62,7 @@ func Beside(addr string) (string, error) {
 // whoever connects, so a short one could be guessed.
 const LeastSecret = 16
 
-// What goes over a connection after the greeting: frames of a kind and a length.
+// Frames, sent over a connection after the greeting: a kind, a length, and the data.
 const (
 	frameData = 'd'
 	frameNote = 'n'
@@ -85,7 +85,7 @@ type Link struct {
 
 	mu    sync.Mutex
 	notes []note
-	wake  chan struct{} // something has come
+	wake  chan struct{} // signals a change of a peer's state
 }
 
 type note struct {
@@ -95,18 +95,18 @@ type note struct {
 
 // peer is the connection with another rank. All but conn is guarded by the link's mu.
 type peer struct {
-	conn net.Conn
-	in   []byte   // data that has come
-	err  error    // why nothing more comes
-	bye  bool     // it has ended in order
-	told bool     // Note has said err
-	out  [][]byte // frames to send
-	sent bool     // all of out has gone, and CloseWrite
-	more *sync.Cond
-	end  bool // no more is put into out
+	conn     net.Conn
+	in       []byte     // data received
+	err      error      // why nothing more can be received
+	bye      bool       // the rank has ended in order
+	reported bool       // Note has returned err
+	out      [][]byte   // frames to send
+	flushed  bool       // all of out was sent, and CloseWrite called
+	more     *sync.Cond // signals a change of out or end
+	end      bool       // no more frames are added to out
 }
 
-// Open connects the ranks; all of them call it.
+// Open connects the ranks; all of them call it, and it returns when all are connected.
 func Open(c Config) (*Link, error) {
 	if c.Rank < 0 || c.Rank >= c.Size {
 		return nil, fmt.Errorf("tcp: rank %d of %d: ranks count from 0", c.Rank, c.Size)
@@ -143,8 +143,8 @@ func Open(c Config) (*Link, error) {
 	return l, nil
 }
 
-// meet fills in the peers' connections: each rank dials those before it, and accepts those
-// behind it. They learn the addresses from rank 0.
+// meet sets the peers' connections: each rank dials the ranks before it, and accepts the ranks
+// after it. Rank 0 sends the others their addresses.
 func (l *Link) meet(ctx context.Context, c Config, host string) error {
 	at := c.Addr
 	if l.rank > 0 {
@@ -152,7 +152,7 @@ func (l *Link) meet(ctx context.Context, c Config, host string) error {
 	} else if _, port, err := net.SplitHostPort(c.Addr); err == nil {
 		at = ":" + port
 	}
-	// nobody else can be meant
+	// a loopback address: listen there only
 	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
 		at = net.JoinHostPort(host, at[1:])
 	}
@@ -205,9 +205,10 @@ func (l *Link) meet(ctx context.Context, c Config, host string) error {
 	return err
 }
 
-// seenBy is where rank r finds rank to, both connected with this one: where it came from, or,
-// if it is on this machine and came by its loopback (as where a host's own name means
-// 127.0.1.1) and r is elsewhere, where r has found this machine.
+// seenBy returns the address at which rank r reaches rank to, where both are connected with this
+// rank 0: the address that to connected from. If to is on this machine and connected by loopback (a
+// host's own name may mean 127.0.1.1) and r is elsewhere, it is the address at which r reached this
+// machine.
 func (l *Link) seenBy(r, to int) net.IP {
 	other, asker := l.peers[to].conn.RemoteAddr().(*net.TCPAddr).IP, l.peers[r].conn
 	if other.IsLoopback() && !asker.RemoteAddr().(*net.TCPAddr).IP.IsLoopback() {
@@ -216,7 +217,8 @@ func (l *Link) seenBy(r, to int) net.IP {
 	return other
 }
 
-// table is where ranks 1, 2, ... listen; rank 0 sends it once all have come.
+// table receives from rank 0, once all are connected, the addresses at which ranks 1, 2, ...
+// listen.
 func (l *Link) table(ctx context.Context) ([]string, error) {
 	conn := l.peers[0].conn
 	end, _ := ctx.Deadline()
@@ -242,7 +244,8 @@ func (l *Link) table(ctx context.Context) ([]string, error) {
 	return list, nil
 }
 
-// dial connects with a rank that may not have begun yet.
+// dial connects with rank to, and tries again until it listens or ctx ends. own is the port at
+// which this rank listens.
 func (l *Link) dial(ctx context.Context, c Config, to int, addr string,
 	own uint32) (net.Conn, error) {
 	var d net.Dialer
@@ -285,7 +288,8 @@ const (
 	challenge = 32
 )
 
-// proof shows that its sender knows the secret, and what it says.
+// proof returns the HMAC by which a side ("dials" or "accepts") shows that it knows the secret and
+// sent the message says.
 func proof(secret []byte, side string, nonces, says []byte) []byte {
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte(side))
@@ -294,7 +298,8 @@ func proof(secret []byte, side string, nonces, says []byte) []byte {
 	return h.Sum(nil)
 }
 
-// greet is the greeting of who dials: it says rank, size and port.
+// greet is the dialling side of the greeting: it sends rank, size and port own, with proof, and
+// checks the proof of rank to.
 func (l *Link) greet(conn net.Conn, c Config, to int, own uint32) error {
 	conn.SetDeadline(time.Now().Add(c.greet))
 	defer conn.SetDeadline(time.Time{})
@@ -321,7 +326,7 @@ func (l *Link) greet(conn net.Conn, c Config, to int, own uint32) error {
 	if !hmac.Equal(answer[len(hello)+challenge:], proof(c.Secret, "accepts", nonces, server[:])) {
 		return errSecret
 	}
-	// Whoever has been answered waits on: a rank that left now would be taken for here.
+	// Start the time anew: the other side counts this rank as connected once it has answered.
 	conn.SetDeadline(time.Now().Add(c.greet))
 	says := binary.LittleEndian.AppendUint32(nil, uint32(l.rank))
 	says = binary.LittleEndian.AppendUint32(says, uint32(l.size))
@@ -343,7 +348,8 @@ func (l *Link) greet(conn net.Conn, c Config, to int, own uint32) error {
 	return nil
 }
 
-// welcome is the greeting of who accepts.
+// welcome is the accepting side of the greeting. It returns the rank that dialled and the port at
+// which it listens.
 func (l *Link) welcome(conn net.Conn, c Config) (rank int, port uint32, err error) {
 	conn.SetDeadline(time.Now().Add(c.greet))
 	defer conn.SetDeadline(time.Time{})
@@ -369,7 +375,7 @@ func (l *Link) welcome(conn net.Conn, c Config) (rank int, port uint32, err erro
 	}
 	says := make([]byte, 12+sha256.Size)
 	if _, err := io.ReadFull(conn, says); err != nil {
-		return 0, 0, fmt.Errorf("%w (%w)", errSecret, err) // it has looked at the proof, and left
+		return 0, 0, fmt.Errorf("%w (%w)", errSecret, err) // it closed after it saw the proof
 	}
 	if !hmac.Equal(says[12:], proof(c.Secret, "dials", nonces, says[:12])) {
 		return 0, 0, errSecret
@@ -380,7 +386,8 @@ func (l *Link) welcome(conn net.Conn, c Config) (rank int, port uint32, err erro
 	return int(binary.LittleEndian.Uint32(says)), binary.LittleEndian.Uint32(says[8:]), err
 }
 
-// accept waits for the ranks behind this one. Whoever else connects is sent away.
+// accept waits for the ranks after this one, and returns the ports at which they listen. Other
+// connections are rejected.
 func (l *Link) accept(ctx context.Context, c Config,
 	listener net.Listener) (ports []uint32, err error) {
 	type guest struct {
@@ -419,7 +426,7 @@ func (l *Link) accept(ctx context.Context, c Config,
 			}()
 		}
 	}()
-	var sentAway []string
+	var rejected []string
 	for missing > 0 {
 		select {
 		case g := <-guests:
@@ -429,7 +436,7 @@ func (l *Link) accept(ctx context.Context, c Config,
 					g.rank)
 			}
 			reason := ""
-			if g.err != nil && !errors.Is(g.err, errSecret) { // which strangers are not told
+			if g.err != nil && !errors.Is(g.err, errSecret) { // a stranger gets no reason
 				reason = g.err.Error()
 			}
 			reason = reason[:min(len(reason), 255)]
@@ -440,10 +447,10 @@ func (l *Link) accept(ctx context.Context, c Config,
 				}
 			}
 			if g.err != nil {
-				if len(sentAway) < 4 {
+				if len(rejected) < 4 {
 					who := fmt.Sprintf("%s: %v", g.conn.RemoteAddr(), g.err)
-					if sentAway = append(sentAway, who); c.SentAway != nil {
-						c.SentAway(who)
+					if rejected = append(rejected, who); c.Rejected != nil {
+						c.Rejected(who)
 					}
 				}
 				g.conn.Close()
@@ -459,8 +466,8 @@ func (l *Link) accept(ctx context.Context, c Config,
 				}
 			}
 			text := ""
-			if len(sentAway) > 0 {
-				text = "; sent away: " + strings.Join(sentAway, ", ")
+			if len(rejected) > 0 {
+				text = "; sent away: " + strings.Join(rejected, ", ")
 			}
 			return nil, fmt.Errorf("tcp: rank %d at %s: rank %s did not come within %v (trainer.rank_timeout)%s: start all %d ranks with the same address", l.rank, listener.Addr(), strings.Join(absent, ", "), c.Limit, text, l.size)
 		}
@@ -468,7 +475,7 @@ func (l *Link) accept(ctx context.Context, c Config,
 	return ports, nil
 }
 
-// read takes in what a peer sends.
+// read receives the frames of a peer until the connection ends. It runs in its own goroutine.
 func (l *Link) read(from int, p *peer) {
 	var head [frameHeader]byte
 	var err error
@@ -508,6 +515,7 @@ func (l *Link) read(from int, p *peer) {
 	l.signal()
 }
 
+// signal wakes the goroutine that waits in Exchange or Close.
 func (l *Link) signal() {
 	select {
 	case l.wake <- struct{}{}:
@@ -515,7 +523,7 @@ func (l *Link) signal() {
 	}
 }
 
-// write sends what is put into p.out.
+// write sends the frames in p.out until p.end. It runs in its own goroutine.
 func (l *Link) write(p *peer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -532,18 +540,18 @@ func (l *Link) write(p *peer) {
 		_, err := out.WriteTo(p.conn)
 		l.mu.Lock()
 		if err != nil {
-			break // read says so too
+			break // read reports the error too
 		}
 	}
 	if c, ok := p.conn.(*net.TCPConn); ok {
 		c.CloseWrite()
 	}
-	p.sent = true
+	p.flushed = true
 	l.signal()
 }
 
-// put has frames of a kind sent. The text is copied.
-func (l *Link) put(to int, kind byte, text []byte) {
+// enqueue copies data into frames of a kind, which write sends.
+func (l *Link) enqueue(to int, kind byte, text []byte) {
 	p := l.peers[to]
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -556,19 +564,19 @@ func (l *Link) put(to int, kind byte, text []byte) {
 	p.more.Signal()
 }
 
-// Rank is this process's number.
+// Rank returns this process's number.
 func (l *Link) Rank() int { return l.rank }
 
-// Size is the number of ranks.
+// Size returns the number of ranks.
 func (l *Link) Size() int { return l.size }
 
-// pause is how often keepOn is asked where nothing comes.
+// pause is the interval at which keepOn is called while nothing is received.
 const pause = 2 * time.Millisecond
 
-// Exchange sends out to a rank and fills in.
+// Exchange sends out to a rank and fills in with the bytes from it.
 func (l *Link) Exchange(to int, out, in []byte, keepOn func() error) error {
 	if len(out) > 0 {
-		l.put(to, frameData, out)
+		l.enqueue(to, frameData, out)
 	}
 	p := l.peers[to]
 	timer := time.NewTimer(pause)
@@ -602,30 +610,30 @@ func (l *Link) Exchange(to int, out, in []byte, keepOn func() error) error {
 	return nil
 }
 
-// ExchangeFloats sends out to a rank and fills in.
+// ExchangeFloats sends out to a rank and fills in with the numbers from it.
 func (l *Link) ExchangeFloats(to int, out, in []float32, keepOn func() error) error {
 	raw := make([]byte, 0, 4*len(out))
 	for _, x := range out {
 		raw = binary.LittleEndian.AppendUint32(raw, math.Float32bits(x))
 	}
-	come := make([]byte, 4*len(in))
-	if err := l.Exchange(to, raw, come, keepOn); err != nil {
+	data := make([]byte, 4*len(in))
+	if err := l.Exchange(to, raw, data, keepOn); err != nil {
 		return err
 	}
 	for i := range in {
-		in[i] = math.Float32frombits(binary.LittleEndian.Uint32(come[4*i:]))
+		in[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
 	}
 	return nil
 }
 
-// Post sends a note.
+// Post sends a note without waiting.
 func (l *Link) Post(to int, text []byte) error {
-	l.put(to, frameNote, text)
+	l.enqueue(to, frameNote, text)
 	return nil
 }
 
-// Note is the next note that has come. A connection that has broken is told once, after
-// the notes.
+// Note returns the next note received. After the notes it returns the error of a broken connection,
+// once.
 func (l *Link) Note() (from int, text []byte, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -635,21 +643,22 @@ func (l *Link) Note() (from int, text []byte, err error) {
 		return n.from, n.text, nil
 	}
 	for r, p := range l.peers {
-		if p != nil && p.err != nil && !p.bye && !p.told {
-			p.told = true
+		if p != nil && p.err != nil && !p.bye && !p.reported {
+			p.reported = true
 			return r, nil, p.err
 		}
 	}
 	return 0, nil, nil
 }
 
-// How long Close waits for what is to be sent, and for the others' end.
+// The longest times that Close waits for its frames to be sent and the others to close.
 const (
 	lastWords  = 500 * time.Millisecond
 	orderlyEnd = 2 * time.Second
 )
 
-// Close ends the connections, when all that is to be sent has gone, or not much later.
+// Close ends the connections once all frames are sent and the other ends have closed, or after
+// lastWords, orderlyEnd if orderly.
 func (l *Link) Close(orderly bool) error {
 	wait := lastWords
 	if orderly {
@@ -660,7 +669,7 @@ func (l *Link) Close(orderly bool) error {
 			continue
 		}
 		if orderly {
-			l.put(r, frameBye, nil)
+			l.enqueue(r, frameBye, nil)
 		}
 		l.mu.Lock()
 		p.end = true
@@ -672,7 +681,7 @@ func (l *Link) Close(orderly bool) error {
 		defer l.mu.Unlock()
 		for _, p := range l.peers {
 			// Closing before the other end has read all would take it away.
-			if p != nil && (!p.sent || p.err == nil) {
+			if p != nil && (!p.flushed || p.err == nil) {
 				return false
 			}
 		}

@@ -89,7 +89,7 @@ func TestGroup(t *testing.T) {
 			return nil, err
 		}
 		if g.Rank() == g.Size()-1 {
-			g.Wish()
+			g.RequestStop()
 		}
 		stop, err := g.Any("stop", g.Rank() == 0)
 		if err != nil || !stop {
@@ -313,11 +313,11 @@ func TestStrangers(t *testing.T) {
 }
 
 // Rank 0 tells of a rank with another secret when it comes, and not only when the time is up.
-func TestSentAway(t *testing.T) {
+func TestRejected(t *testing.T) {
 	t.Parallel()
 	said := make(chan string, 8)
 	open(t, 2, time.Second, func(r int, c *Config) {
-		if c.SentAway = func(who string) { said <- who }; r == 1 {
+		if c.Rejected = func(who string) { said <- who }; r == 1 {
 			c.Secret = []byte("another secret of it")
 		}
 	})
@@ -331,13 +331,13 @@ func TestSentAway(t *testing.T) {
 }
 
 // Rank 0 listens beside its launcher's port.
-func TestBeside(t *testing.T) {
+func TestRanksAddr(t *testing.T) {
 	for addr, want := range map[string]string{
 		"node0:29500": "node0:29501", "node0": "node0:29600", "10.0.0.1": "10.0.0.1:29600",
 		"[fd00::1]:400": "[fd00::1]:401", "fd00::1": "[fd00::1]:29600",
 		"node0:65535": `port "65535": must be 1 to 65534`, "node0:http": `port "http": must be 1 to 65534`, "tcp://node0": `port "//node0": must be 1 to 65534`,
 	} {
-		got, err := Beside(addr)
+		got, err := RanksAddr(addr)
 		if err != nil {
 			got = err.Error()
 		}
