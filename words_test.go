@@ -38,8 +38,6 @@ var wordy = strings.Fields(`
 	apps/fidelity
 	apps/games
 	apps/generate
-	apps/judge
-	apps/judge/judgetest
 	apps/openenv
 	apps/planner
 	apps/play
