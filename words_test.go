@@ -31,7 +31,6 @@ const (
 var wordy = strings.Fields(`
 	actor
 	algos
-	apps/board
 	apps/chat
 	apps/demo
 	apps/doctor

@@ -63,7 +63,7 @@ func TestInterruptedJudge(t *testing.T) {
 	}
 	before := len(server.Calls())
 	again, _ := must(t, args("stopped.jsonl")...)
-	got, want := judgetest.ReadOutput(t, again).Judge, judgetest.Printed(t, whole).Judge
+	got, want := judgetest.ReadOutput(t, again).Judge, judgetest.ReadOutput(t, whole).Judge
 	if asked := len(server.Calls()) - before; asked != got.Tally.Asked ||
 		got.Tally.Asked+got.Tally.Kept != all || got.Tally.Kept < kept-1 {
 		t.Errorf("%d asked, %+v, %d were kept", asked, got.Tally, kept)
