@@ -32,10 +32,8 @@ var wordy = strings.Fields(`
 	actor
 	algos
 	apps/chat
-	apps/demo
 	apps/doctor
 	apps/fidelity
-	apps/games
 	apps/generate
 	apps/openenv
 	apps/planner
