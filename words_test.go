@@ -31,18 +31,6 @@ const (
 var wordy = strings.Fields(`
 	actor
 	algos
-	apps/chat
-	apps/doctor
-	apps/fidelity
-	apps/generate
-	apps/openenv
-	apps/planner
-	apps/play
-	apps/rate
-	apps/rubric
-	apps/session
-	apps/soft
-	apps/task
 	checkpoint
 	cmd/gad
 	cmd/gad/line

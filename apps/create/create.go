@@ -106,7 +106,7 @@ func Part(s *session.Session, from, keep, output string) error {
 	if err != nil {
 		return fault.Usagef("init: --keep-layers %v", err)
 	}
-	if err := (session.Output{Command: "init", Path: output}).Absent(s.FS); err != nil {
+	if err := (session.Output{Command: "init", Path: output}).CheckAbsent(s.FS); err != nil {
 		return err
 	}
 	be, err := session.OpenDevice(device.Options{})
