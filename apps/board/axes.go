@@ -11,23 +11,23 @@ import (
 	"gad/internal/report"
 )
 
-// After is where a run's student comes from.
-type After struct {
-	Run  int    `json:"run"`  // the run's ID; -1 = it is not on this board
-	Path string `json:"path"` // of its folder
-	Step int    `json:"step"` // after which the student was taken; 0 = not known
+// Origin is the run that another run's student comes from.
+type Origin struct {
+	Run  int    `json:"run"`  // the run's ID; -1: not on this board
+	Path string `json:"path"` // of the run's folder
+	Step int    `json:"step"` // step of the student's checkpoint; 0: unknown
 }
 
-// Axis says how far a run is at its steps: a curve can be drawn over time or operations,
-// and behind the run that its student comes from.
+// Axis is the time and the operations of a run up to each step: a curve can be drawn over them, and
+// after the curve of the run that the student comes from.
 type Axis struct {
 	Step    []int     `json:"step"`
-	Seconds []float64 `json:"seconds"` // computed since the run's start: the sum of timing_s/step
-	TFLOP   []float64 `json:"tflop"`   // operations since then: the sum of perf/tflops times timing_s/step
-	Before  Distance  `json:"before"`  // the run's start, in the runs that its student comes from
+	Seconds []float64 `json:"seconds"` // of computation since the run's start: the sum of timing_s/step
+	TFLOP   []float64 `json:"tflop"`   // operations since the run's start: the sum of perf/tflops times timing_s/step
+	Before  Distance  `json:"before"`  // sum over the runs that the student comes from
 }
 
-// Distance is a way from the start of a run.
+// Distance is the steps, time and operations from the start of a run to a point of it.
 type Distance struct {
 	Steps   int     `json:"steps"`
 	Seconds float64 `json:"seconds"`
@@ -36,9 +36,9 @@ type Distance struct {
 
 var checkpointPath = regexp.MustCompile(`^(.*?)[/\\]global_step_([0-9]{1,12})(?:[/\\]actor)?[/\\]?$`)
 
-// origin finds the run that r's student comes from, by the settings of r and by its log; nil:
-// there is none.
-func (r *run) origin(runs []*run) *After {
+// origin returns the run that r's student comes from, by the settings and the log of r; nil for
+// none.
+func (r *run) origin(runs []*run) *Origin {
 	path, whole := r.text("trainer.resume_from"), false
 	if path == "" {
 		path, whole = r.text("model.path"), true
@@ -46,25 +46,25 @@ func (r *run) origin(runs []*run) *After {
 	if path == "" {
 		return nil
 	}
-	a := &After{Run: -1, Path: path}
+	a := &Origin{Run: -1, Path: path}
 	if m := checkpointPath.FindStringSubmatch(path); m != nil {
 		a.Path = m[1]
 		a.Step, _ = strconv.Atoi(m[2])
-	} else if whole { // a model that is no run's
+	} else if whole { // a model outside of any run
 		return nil
 	}
 	a.Path = filepath.Clean(a.Path)
-	if a.Path == r.whole { // resumed in place
+	if a.Path == r.absPath { // resumed in place
 		return nil
 	}
 	if a.Step == 0 {
 		a.Step = r.log.From
 	}
-	// A folder that was moved lies beside its runs as before.
+	// Runs that were moved together are still next to each other.
 	for _, at := range []string{a.Path,
-		filepath.Join(filepath.Dir(r.whole), filepath.Base(a.Path))} {
+		filepath.Join(filepath.Dir(r.absPath), filepath.Base(a.Path))} {
 		if i := slices.IndexFunc(runs,
-			func(o *run) bool { return o != r && o.whole == at }); i >= 0 {
+			func(o *run) bool { return o != r && o.absPath == at }); i >= 0 {
 			a.Run = i
 			break
 		}
@@ -77,7 +77,7 @@ func (r *run) origin(runs []*run) *After {
 	return a
 }
 
-// text is a setting that is a text, without the quotes in which YAML has it.
+// text returns a setting of type text, without YAML's quotes.
 func (r *run) text(key string) string {
 	v := r.settings[key]
 	if bare, err := strconv.Unquote(v); err == nil {
@@ -86,14 +86,14 @@ func (r *run) text(key string) string {
 	return v
 }
 
-// travelled is how far r is at each of its recorded steps.
-func (r *run) travelled() (seconds, tflop []float64) {
+// progress returns the time and the operations of r from its start to each recorded step.
+func (r *run) progress() (seconds, tflop []float64) {
 	n := len(r.curves.Steps)
 	seconds, tflop = make([]float64, n), make([]float64, n)
 	at := func(name string, to []float64) {
 		if c := r.curves.Get(name); c != nil {
 			for i, k := range c.At {
-				if x := c.X[i]; x > 0 && x < beyond {
+				if x := c.X[i]; x > 0 && x < maxPlausible {
 					to[k] = x
 				}
 			}
@@ -111,19 +111,19 @@ func (r *run) travelled() (seconds, tflop []float64) {
 	return seconds, tflop
 }
 
-// beyond is more seconds, and more TFLOP a second, than a step has; what a file says beside that
-// would make sums infinite, for which JSON has no number.
-const beyond = 1e12
+// maxPlausible bounds the seconds and the TFLOP a second of a step. Larger values in a file could
+// make sums infinite, for which JSON has no number.
+const maxPlausible = 1e12
 
-// mostStages bounds how many runs stand behind each other, should they do so in a circle.
+// mostStages bounds a chain of origins, which could be a circle.
 const mostStages = 16
 
-// axes are those of all runs, with at most points each; 0 = every step.
+// axes returns the axes of all runs, with at most points each; 0: every step.
 func (b *Board) axes(points int) []Axis {
 	out := make([]Axis, len(b.runs))
 	seconds, tflop := make([][]float64, len(b.runs)), make([][]float64, len(b.runs))
 	for i, r := range b.runs {
-		seconds[i], tflop[i] = r.travelled()
+		seconds[i], tflop[i] = r.progress()
 		index := make([]int, len(r.curves.Steps))
 		for k := range index {
 			index[k] = k
@@ -156,15 +156,15 @@ func (b *Board) axes(points int) []Axis {
 	return out
 }
 
-// Settings that may differ between repetitions of one run: ownSettings in any way, seedPaths
-// by the seed that stands in them.
+// Settings that may differ between repetitions of one run: ownSettings in any way, seedPaths by the
+// seed in the path.
 var (
 	ownSettings = []string{"trainer.seed", "trainer.default_local_dir", "trainer.threads"}
 	seedPaths   = []string{"trainer.resume_from", "model.path", "model.adapter_path",
 		"model.reward_path", "data.train_files", "data.val_files"}
 )
 
-// repeats reports whether two runs differ in nothing but their seed.
+// repeats reports whether two runs differ in their seed alone.
 func repeats(a, b *run) bool {
 	if a.settings == nil || b.settings == nil || a.stage != b.stage ||
 		a.settings["trainer.seed"] == b.settings["trainer.seed"] {
@@ -176,7 +176,7 @@ func repeats(a, b *run) bool {
 			continue
 		}
 		if !slices.Contains(seedPaths, k) ||
-			!seedsApart(v, a.settings["trainer.seed"], w, b.settings["trainer.seed"]) {
+			!differBySeeds(v, a.settings["trainer.seed"], w, b.settings["trainer.seed"]) {
 			return false
 		}
 	}
@@ -185,9 +185,8 @@ func repeats(a, b *run) bool {
 
 var number = regexp.MustCompile(`[0-9]+`)
 
-// seedsApart reports whether two texts differ only in numbers that are the one's and the
-// other's seed.
-func seedsApart(a, seedA, b, seedB string) bool {
+// differBySeeds reports whether two texts differ only in numbers that are the seeds of their runs.
+func differBySeeds(a, seedA, b, seedB string) bool {
 	x, y := number.FindAllString(a, -1), number.FindAllString(b, -1)
 	if len(x) != len(y) || number.ReplaceAllString(a, "#") != number.ReplaceAllString(b, "#") {
 		return false
@@ -200,8 +199,8 @@ func seedsApart(a, seedA, b, seedB string) bool {
 	return true
 }
 
-// repetitions gives runs that differ in nothing but their seed, such as those of a study, one
-// name; the others have none.
+// repetitions returns a common name for runs that differ in their seed alone, such as the runs of a
+// study; "" for the others.
 func repetitions(runs []*run) []string {
 	names := make([]string, len(runs))
 	taken := map[string]bool{}
@@ -228,7 +227,7 @@ func repetitions(runs []*run) []string {
 	return names
 }
 
-// commonName is what names have in common, with a star for the rest: game-s*.
+// commonName returns the common beginning and end of names with a star between: game-s*.
 func commonName(runs []*run, list []int) string {
 	begin, end := runs[list[0]].name, runs[list[0]].name
 	for _, k := range list[1:] {
@@ -240,17 +239,18 @@ func commonName(runs []*run, list []int) string {
 			end = end[1:]
 		}
 	}
-	for _, k := range list { // a part of a name that is in both
+	for _, k := range list { // beginning and end may overlap in a name
 		end = end[max(0, len(begin)+len(end)-len(runs[k].name)):]
 	}
-	const digits = "0123456789" // of seeds 1 and 10
+	const digits = "0123456789" // seeds 1 and 10 share a digit
 	begin, end = strings.TrimRight(begin, digits), strings.TrimLeft(end, digits)
 	return strings.ToValidUTF8(begin, "") + "*" + strings.ToValidUTF8(end, "")
 }
 
-// mostWarnings bounds the warnings of a run that are shown.
+// mostWarnings bounds the warnings of a run in a summary.
 const mostWarnings = 200
 
+// warnings returns the last warnings of the run's log.
 func (r *run) warnings() []report.Warning {
 	list := r.log.Warnings
 	if list = list[max(0, len(list)-mostWarnings):]; list == nil {

@@ -102,7 +102,7 @@ func TestAxes(t *testing.T) {
 		t.Fatalf("%d runs, the first is %s", len(s.Runs), s.Runs[0].Name)
 	}
 	for i := range 3 {
-		if want := (&After{Run: 3 + i, Path: filepath.Join(root, fmt.Sprintf("warm-s%d", i+1)),
+		if want := (&Origin{Run: 3 + i, Path: filepath.Join(root, fmt.Sprintf("warm-s%d", i+1)),
 			Step: 10}); !reflect.DeepEqual(s.Runs[i].After, want) {
 			t.Errorf("game %d: after %+v, want %+v", i, s.Runs[i].After, want)
 		}
@@ -166,7 +166,7 @@ func TestOrigins(t *testing.T) {
 	}
 	b := show(t, a.dir, c.dir, d.dir, sft.dir)
 	s := b.Summary()
-	for i, want := range []*After{{3, sft.dir, 3}, {2, d.dir, 1}, {1, c.dir, 2}, nil} {
+	for i, want := range []*Origin{{3, sft.dir, 3}, {2, d.dir, 1}, {1, c.dir, 2}, nil} {
 		if !reflect.DeepEqual(s.Runs[i].After, want) {
 			t.Errorf("%s: after %+v, want %+v", s.Runs[i].Name, s.Runs[i].After, want)
 		}

@@ -1,16 +1,17 @@
-// Package board shows runs: what their folders hold as one document, a page of it on
-// this machine that follows them (gad board), and the same page as one file (gad report).
+// Package board shows runs: the contents of their folders as one document, a page on this machine
+// that follows them (gad board), and the same page as one file (gad report).
 //
+//	board.go   the document, and the runs on a board: start here
 //	run.go     reads one run folder, and follows it
 //	curves.go  thins a metric out to the points of a chart
-//	axes.go    how far a run is at its steps, the run it continues, repetitions with other seeds
+//	axes.go    time and operations of a run's steps, its origin, repetitions with other seeds
 //	scores.go  samples: distributions of their scores, one prompt over the validations
 //	serve.go   the page and its data over HTTP, on the loopback interface only
 //	file.go    the page with its data in one HTML file
 //	page/      the page: HTML, CSS and JavaScript without any library
 //
-// It reads and never writes. What a run's folder says is data: names, settings and
-// samples reach the page as JSON and the document as text, never as markup.
+// The package reads and never writes. The contents of a run's folder are untrusted: names, settings
+// and samples reach the page as JSON and the document as text, never as markup.
 package board
 
 import (
@@ -29,27 +30,26 @@ import (
 	"gad/trainer/config"
 )
 
-// Format is the version of the document's shape: a change that a reader of an older one
-// would not understand raises it.
+// Format is the version of the document's schema. An incompatible change raises it.
 const Format = 1
 
-// Document is all that is shown. gad board --json prints it, a report holds it, and the
-// server has its parts at /api/board, /api/series, /api/scores, /api/samples and
+// Document is everything that the page shows. gad board --json prints it, a report contains it, and
+// the server has its parts at /api/board, /api/series, /api/scores, /api/samples and
 // /api/answers.
 type Document struct {
 	Summary
 	Curves  Curves    `json:"series"`
 	Scores  []Scores  `json:"scores"`  // by run
-	Samples []Samples `json:"samples"` // of some steps of each run
-	Answers []Answers `json:"answers"` // of validation, run by run
+	Samples []Samples `json:"samples"` // samples of some steps of each run
+	Answers []Answers `json:"answers"` // validation answers, by run
 }
 
-// Summary is what is known of the runs, their curves and samples apart.
+// Summary is the runs without curves and samples.
 type Summary struct {
 	Format  int       `json:"format"`
-	Version int       `json:"version"` // changes whenever anything has changed
+	Version int       `json:"version"` // changes with every change of the content
 	Written time.Time `json:"written"`
-	Metrics []Metric  `json:"metrics"` // those that a run has, in the order in which people read them
+	Metrics []Metric  `json:"metrics"` // metrics that any run has, in reading order
 	Runs    []Run     `json:"runs"`
 	Keys    []Setting `json:"settings"` // all settings, in the order of doc/settings.md
 }
@@ -69,7 +69,7 @@ type Setting struct {
 	Doc string `json:"doc"`
 }
 
-// titles say what the groups of metrics are about.
+// titles lists the titles of the groups of metrics.
 var titles = map[string]string{
 	"train": "progress", "critic": "the discriminator", "reward": "rewards", "adv": "advantages",
 	"actor":   "the student's updates",
@@ -81,35 +81,35 @@ var titles = map[string]string{
 	"timing_s": "time of a step", "perf": "speed and memory",
 }
 
-// ErrNoRun is wrapped by the error of a folder that holds no run.
+// ErrNoRun reports a folder without a run.
 var ErrNoRun = errors.New("contains no run")
 
-// Board is some runs. All methods may be called from several goroutines.
+// Board is a set of runs that it follows. Its methods are safe for concurrent use.
 type Board struct {
 	fs  vfs.FS
 	now func() time.Time
 
-	mu      sync.Mutex // guards what follows
-	runs    []*run     // a run keeps its place: it is the run's ID
-	folders []string   // of runs: new ones may appear
+	mu      sync.Mutex // guards the fields below
+	runs    []*run     // by ID; a run is never removed
+	folders []string   // folders in which new runs may appear
 	seen    map[string]bool
 	version int
-	read    time.Time // when the folders were last looked at
+	read    time.Time // time of the last refresh
 }
 
-// Open reads the runs at paths. A folder that holds no run itself stands for the runs
-// directly in it, such as those of gad demo, and for those that begin there later.
+// Open reads the runs at paths. A folder that is not a run stands for the runs directly in it, such
+// as the output of gad demo, now and later.
 func Open(fsys vfs.FS, paths []string) (*Board, error) {
-	// A page that another board has left open does not take this one for that.
+	// The version begins at the time, so that a page left open by another board reloads.
 	b := &Board{fs: vfs.OrDisk(fsys), now: time.Now, seen: map[string]bool{},
 		version: int(time.Now().UnixMilli())}
 	for _, path := range paths {
-		dirs, err := b.expand(path)
+		dirs, err := b.resolve(path)
 		if err != nil {
 			return nil, err
 		}
 		for _, dir := range dirs {
-			if !b.take(dir) {
+			if !b.addRun(dir) {
 				return nil, fmt.Errorf("%w: board: %s: is given twice: give each run once",
 					config.ErrConfig, dir)
 			}
@@ -118,27 +118,27 @@ func Open(fsys vfs.FS, paths []string) (*Board, error) {
 			b.folders = append(b.folders, dir)
 		}
 	}
-	name(b.runs)
+	setNames(b.runs)
 	b.refresh()
 	return b, nil
 }
 
-// take adds the run at dir, unless it is there already.
-func (b *Board) take(dir string) bool {
+// addRun adds the run at dir; false if it is on the board already.
+func (b *Board) addRun(dir string) bool {
 	whole, err := filepath.Abs(dir)
 	if err != nil {
-		whole = dir // the name of the working folder is lost: it is as good as any
+		whole = dir // the working folder has no path any more
 	}
 	if b.seen[whole] {
 		return false
 	}
 	b.seen[whole] = true
-	b.runs = append(b.runs, &run{path: dir, whole: whole})
+	b.runs = append(b.runs, &run{path: dir, absPath: whole})
 	return true
 }
 
-// below lists the runs directly in a folder.
-func (b *Board) below(folder string) (dirs []string, err error) {
+// runsIn returns the runs directly in a folder.
+func (b *Board) runsIn(folder string) (dirs []string, err error) {
 	entries, err := b.fs.ReadDir(folder)
 	if err != nil {
 		return nil, fmt.Errorf("board: %w", err)
@@ -151,7 +151,7 @@ func (b *Board) below(folder string) (dirs []string, err error) {
 	return dirs, nil
 }
 
-// isRun reports whether a folder holds a run: its settings, its metrics or its log.
+// isRun reports whether a folder is a run: it has settings, metrics or a log.
 func (b *Board) isRun(dir string) bool {
 	for _, name := range []string{"config.yaml", "metrics.jsonl", "log.jsonl"} {
 		if info, err := b.fs.Stat(filepath.Join(dir, name)); err == nil && info.Mode().IsRegular() {
@@ -161,8 +161,8 @@ func (b *Board) isRun(dir string) bool {
 	return false
 }
 
-// expand is the run at path, or the runs directly in it.
-func (b *Board) expand(path string) (dirs []string, err error) {
+// resolve returns the run at path, or the runs directly in it.
+func (b *Board) resolve(path string) (dirs []string, err error) {
 	way := "give the --output of gad " + config.StageNames() + ", or a folder of such runs"
 	clean := filepath.Clean(path)
 	info, err := b.fs.Stat(clean)
@@ -181,7 +181,7 @@ func (b *Board) expand(path string) (dirs []string, err error) {
 	case b.isRun(clean):
 		return []string{clean}, nil
 	}
-	if dirs, err = b.below(clean); err != nil {
+	if dirs, err = b.runsIn(clean); err != nil {
 		return nil, err
 	}
 	if len(dirs) == 0 {
@@ -190,10 +190,10 @@ func (b *Board) expand(path string) (dirs []string, err error) {
 	return dirs, nil
 }
 
-// name gives each run the shortest end of its path that no other has.
-func name(runs []*run) {
+// setNames gives each run the shortest end of its path that no other run has.
+func setNames(runs []*run) {
 	tails := func(r *run, n int) string {
-		parts := strings.Split(filepath.ToSlash(r.whole), "/")
+		parts := strings.Split(filepath.ToSlash(r.absPath), "/")
 		return strings.Join(parts[max(0, len(parts)-n):], "/")
 	}
 	for _, r := range runs {
@@ -208,21 +208,21 @@ func name(runs []*run) {
 	}
 }
 
-// fresh is for how long what was read is good: several pages ask at the same time.
+// fresh is the time for which a refresh is valid: several pages ask at the same time.
 const fresh = 500 * time.Millisecond
 
-// refresh looks at the folders again, unless it has just done so.
+// refresh reads the changes of all folders, unless the last refresh is still fresh.
 func (b *Board) refresh() {
 	if b.now().Sub(b.read) < fresh {
 		return
 	}
 	changed := false
 	for _, folder := range b.folders {
-		dirs, _ := b.below(folder) // a folder that is gone has no new runs
+		dirs, _ := b.runsIn(folder) // a removed folder has no new runs
 		for _, dir := range dirs {
-			if b.take(dir) {
+			if b.addRun(dir) {
 				changed = true
-				name(b.runs)
+				setNames(b.runs)
 			}
 		}
 	}
@@ -235,7 +235,7 @@ func (b *Board) refresh() {
 	b.read = b.now()
 }
 
-// Summary is what is known of the runs now.
+// Summary returns the current summary.
 func (b *Board) Summary() Summary {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -243,6 +243,7 @@ func (b *Board) Summary() Summary {
 	return b.summary()
 }
 
+// summary returns the summary without a refresh. The caller holds mu.
 func (b *Board) summary() Summary {
 	s := Summary{Format: Format, Version: b.version, Written: b.now().UTC(), Metrics: []Metric{},
 		Runs: []Run{}, Keys: settingKeys()}
@@ -262,7 +263,7 @@ func (b *Board) summary() Summary {
 			s.Metrics = append(s.Metrics, Metric{m.Name, group, titles[group], m.Unit, m.Doc})
 		}
 	}
-	for _, r := range b.runs { // of other versions of gad, in the order of their names
+	for _, r := range b.runs { // metrics of other versions of gad, by name
 		for _, name := range r.curves.Names {
 			if has[name] {
 				delete(has, name)
@@ -275,13 +276,13 @@ func (b *Board) summary() Summary {
 	return s
 }
 
-// Limits bound a document.
+// Limits bounds the size of a document.
 type Limits struct {
-	Points int // most points of a curve; 0 = every step
-	Steps  int // most steps of a run whose samples are contained; 0 = none
+	Points int // most points of a curve; 0: every step
+	Steps  int // most steps of a run with samples; 0: no samples
 }
 
-// Document is everything.
+// Document returns the current document.
 func (b *Board) Document(l Limits) (*Document, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -303,7 +304,8 @@ func (b *Board) Document(l Limits) (*Document, error) {
 	return d, nil
 }
 
-// spread picks at most n of a list, evenly, the last always and the first if n is at least 2.
+// spread returns at most n elements of a list at even distances: the last one always, the first if
+// n is at least 2.
 func spread(list []int, n int) (some []int) {
 	switch {
 	case n <= 0 || len(list) == 0:
@@ -319,7 +321,7 @@ func spread(list []int, n int) (some []int) {
 	return some
 }
 
-// holder is who works in the folder now.
+// holder returns the process that has locked the folder, "" for none.
 func holder(dir string) string {
 	who, err := checkpoint.Holder(dir)
 	if err != nil {

@@ -507,7 +507,7 @@ func TestScored(t *testing.T) {
 		return l
 	}
 	for n, want := range map[int]int{0: 0, 1: 1, 128: 128, 129: 65, 130: 66, 1000: 126} {
-		if got := scored(list(n)); len(got) != want || n > 0 &&
+		if got := sampledSteps(list(n)); len(got) != want || n > 0 &&
 			(got[0] != 1 || got[len(got)-1] != n) {
 			t.Errorf("%d steps: %d are read, want %d", n, len(got), want)
 		}

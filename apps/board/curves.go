@@ -5,36 +5,36 @@ import (
 	"strconv"
 )
 
-// Range is a stretch of steps, both ends included. 0 is the first step of all runs, or
-// their last one.
+// Range is a range of steps, both ends included. 0 stands for the first step of all runs, or the
+// last.
 type Range struct{ From, To int }
 
-// Curves are all metrics of all runs over a range of steps, thinned out.
+// Curves is all metrics of all runs over a range of steps, downsampled.
 type Curves struct {
 	From   int                `json:"from"`
 	To     int                `json:"to"`
-	Points int                `json:"points"` // most points of a curve; 0 = every step
-	Width  int                `json:"width"`  // steps that a point stands for
+	Points int                `json:"points"` // most points of a curve; 0: every step
+	Width  int                `json:"width"`  // steps of a bucket
 	Runs   []map[string]Curve `json:"runs"`   // by run, by metric
 	Axes   []Axis             `json:"axes"`   // by run
 }
 
-// Curve is a metric of a run. A point stands for the steps of a stretch of Width: all
-// curves have the same stretches, so that runs can be compared.
+// Curve is a metric of a run. A point stands for a bucket of Width steps. All curves have the same
+// buckets, so that runs can be compared.
 type Curve struct {
-	Step []int     `json:"step"` // the last step of the stretch that has a value
-	Mean []float64 `json:"mean"` // of the finite values
+	Step []int     `json:"step"` // the bucket's last step with a value
+	Mean []float64 `json:"mean"` // mean of the finite values
 	Min  []float64 `json:"min,omitempty"`
 	Max  []float64 `json:"max,omitempty"` // absent where each point is one step
-	N    []int     `json:"n,omitempty"`   // how many values are in the mean
+	N    []int     `json:"n,omitempty"`   // number of finite values
 
 	NotFinite []int `json:"not_finite,omitempty"` // the first steps at which the value was NaN or infinite
 }
 
-// mostNotFinite bounds the steps that are listed as not finite.
+// mostNotFinite bounds the length of Curve.NotFinite.
 const mostNotFinite = 100
 
-// series thins out all metrics to at most points each.
+// series returns all metrics over a range, downsampled to at most points each.
 func (b *Board) series(in Range, points int) Curves {
 	out := Curves{From: in.From, To: in.To, Points: points, Width: 1, Runs: []map[string]Curve{},
 		Axes: b.axes(points)}
@@ -68,7 +68,8 @@ func (b *Board) series(in Range, points int) Curves {
 	return out
 }
 
-// thin is one curve. The values of a stretch become their mean, least and largest.
+// thin returns one curve. The values x at the steps at of a bucket become mean, minimum and
+// maximum.
 func thin(steps []int, at []int32, x []float64, in Curves) Curve {
 	c := Curve{Step: []int{}, Mean: []float64{}}
 	bucket, n := -1, 0
@@ -88,7 +89,7 @@ func thin(steps []int, at []int32, x []float64, in Curves) Curve {
 			return
 		}
 		mean := sum / float64(n)
-		if math.IsInf(mean, 0) { // a sum of large values
+		if math.IsInf(mean, 0) { // the sum has overflowed
 			mean = least/2 + most/2
 		}
 		c.Mean = append(c.Mean, short(mean))
@@ -118,14 +119,14 @@ func thin(steps []int, at []int32, x []float64, in Curves) Curve {
 	return c
 }
 
-// short keeps 7 significant digits: more than a chart shows, and half the bytes.
+// short returns x with 7 significant digits: more than a chart shows, in half the bytes.
 func short(x float64) float64 {
 	if x == 0 || x == math.Trunc(x) && math.Abs(x) < 1e7 {
 		return x
 	}
 	var b [32]byte
 	y, err := strconv.ParseFloat(string(strconv.AppendFloat(b[:0], x, 'g', 7, 64)), 64)
-	if err != nil { // it rounds to what no float64 holds
+	if err != nil { // the rounded value overflows
 		return x
 	}
 	return y

@@ -25,25 +25,25 @@ var (
 	script []byte
 )
 
-// What stands in board.html for the head and for the end of the body.
+// Placeholders in board.html for the head and for the end of the body.
 var (
 	headMark = []byte("<!-- head -->\n")
 	dataMark = []byte("<!-- data -->\n")
 )
 
-// livePage is the page as the server shows it: style, script and data come from the server.
+// livePage is the page of the server: style, script and data are separate resources.
 var livePage = bytes.Replace(bytes.Replace(pageHTML, headMark,
 	[]byte(
 		"<link rel=\"stylesheet\" href=\"board.css\">\n<script src=\"board.js\" defer></script>\n"),
 	1), dataMark, nil, 1)
 
-// reportMark begins every report: a file that begins otherwise is not written over.
+// reportMark begins every report: a file without it is not overwritten.
 const reportMark = "<!-- written by gad report -->\n"
 
-// Page is the page with a document in it, as one file. Its policy lets it load nothing, and
-// run no script but its own.
+// Page returns the page with the document in it as one HTML file. Its policy allows no loading, and
+// no script but its own.
 func (d *Document) Page() ([]byte, error) {
-	data, err := json.Marshal(d) // with <, > and & as \u003c and the like: no text ends the element
+	data, err := json.Marshal(d) // escapes <, > and &: no text can end the element
 	if err != nil {
 		return nil, fmt.Errorf("board: %w", err)
 	}
@@ -63,8 +63,8 @@ func (d *Document) Page() ([]byte, error) {
 	return append([]byte(reportMark), page...), nil
 }
 
-// Write writes the page with the document in it to path. An older report there is replaced;
-// any other file is refused.
+// Write writes the page with the document to path and returns its size in bytes. It replaces an
+// older report and refuses to replace any other file.
 func (d *Document) Write(fsys vfs.FS, path string) (size int, err error) {
 	fsys = vfs.OrDisk(fsys)
 	if err := Writable(fsys, path); err != nil {
@@ -80,7 +80,7 @@ func (d *Document) Write(fsys vfs.FS, path string) (size int, err error) {
 	return len(page), nil
 }
 
-// Writable refuses a path at which something else than a report is.
+// Writable refuses a path at which there is anything but a report.
 func Writable(fsys vfs.FS, path string) (err error) {
 	info, err := fsys.Stat(path)
 	switch {
@@ -97,7 +97,7 @@ func Writable(fsys vfs.FS, path string) (err error) {
 	case info.IsDir():
 		return fmt.Errorf("%w: board: %s: is a folder: give the name of a file", config.ErrConfig,
 			path)
-	case !info.Mode().IsRegular(): // a pipe would keep who opens it waiting
+	case !info.Mode().IsRegular(): // to open a pipe would block
 		return fmt.Errorf("%w: board: %s: is not a regular file: give the name of one",
 			config.ErrConfig, path)
 	}

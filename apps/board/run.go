@@ -18,42 +18,42 @@ import (
 	"gad/trainer/saved"
 )
 
-// Run is what is known of a run, its curves and samples apart.
+// Run is a run without its curves and samples.
 type Run struct {
 	ID    int    `json:"id"`
 	Name  string `json:"name"`
-	Path  string `json:"path"`  // as it was given
-	Stage string `json:"stage"` // "" = not known yet
-	Step  int    `json:"step"`  // the last recorded
-	Total int    `json:"total"` // 0 = not known
-	Steps int    `json:"steps"` // recorded
-	First int    `json:"first"` // the first recorded
+	Path  string `json:"path"`  // as given to Open
+	Stage string `json:"stage"` // "": not known yet
+	Step  int    `json:"step"`  // last recorded step
+	Total int    `json:"total"` // planned steps; 0: unknown
+	Steps int    `json:"steps"` // number of recorded steps
+	First int    `json:"first"` // first recorded step
 
 	State    string           `json:"state"` // running, finished, interrupted, ..., cut off, or no log
-	Said     string           `json:"said"`  // by the last entry of the log
-	At       *time.Time       `json:"at"`    // of that entry
+	Said     string           `json:"said"`  // last message of the log
+	At       *time.Time       `json:"at"`    // time of that message
 	Holder   string           `json:"holder,omitempty"`
 	Sessions []report.Session `json:"sessions"`
 
 	Verdict  string    `json:"verdict"` // clear, sick, or early: too few steps to judge
-	Judged   int       `json:"judged"`  // steps that the verdict is about
+	Judged   int       `json:"judged"`  // number of steps behind the verdict
 	Findings []Finding `json:"findings"`
-	Problems []string  `json:"problems"` // what could not be read
+	Problems []string  `json:"problems"` // errors of reading
 
-	Headline []string       `json:"headline"` // the metrics to look at first
+	Headline []string       `json:"headline"` // metrics to look at first
 	Last     map[string]num `json:"last"`
 	Recent   map[string]num `json:"recent"` // means of the finite values among the last 20
 
 	Settings map[string]string `json:"settings"`
-	Changed  []string          `json:"changed"` // settings that are not the stage's defaults
+	Changed  []string          `json:"changed"` // settings that differ from the stage's defaults
 
-	After    *After           `json:"after,omitempty"` // where the student comes from, if that is a run
-	Repeats  string           `json:"repeats"`         // name of the runs that differ from it in nothing but their seed; "" = none
+	After    *Origin          `json:"after,omitempty"` // run that the student comes from
+	Repeats  string           `json:"repeats"`         // common name of the runs that differ in their seed alone; "": none
 	Warnings []report.Warning `json:"warnings"`
 
-	SampleSteps []int `json:"sample_steps"` // some of them, if there are many
+	SampleSteps []int `json:"sample_steps"` // thinned out if there are many
 	SampleCount int   `json:"sample_count"`
-	Validated   int   `json:"validated"` // validations with samples
+	Validated   int   `json:"validated"` // number of validations with samples
 }
 
 // Finding is a sign of a sick run.
@@ -64,9 +64,10 @@ type Finding struct {
 	Advice string `json:"advice"`
 }
 
-// num is a float64 that JSON may not have a number for: NaN becomes the text "NaN".
+// num is a float64 whose NaN and infinities become strings in JSON, such as "NaN".
 type num float64
 
+// MarshalJSON returns the number, or a string if it is not finite.
 func (n num) MarshalJSON() ([]byte, error) {
 	x := float64(n)
 	if math.IsNaN(x) || math.IsInf(x, 0) {
@@ -75,7 +76,8 @@ func (n num) MarshalJSON() ([]byte, error) {
 	return strconv.AppendFloat(nil, x, 'g', -1, 64), nil
 }
 
-// headlines are the metrics that answer whether a stage goes well; a run shows those it has.
+// headlines lists the metrics that show whether a stage goes well. Of each inner list a run shows
+// the first metric that it has.
 var headlines = map[config.Stage][][]string{
 	config.SFT: {{"actor/sft_loss", "ranking/loss"}, {"ranking/agree"}, {"val/teacher_nll"},
 		{"val/rouge_l"}, {"actor/grad_norm"},
@@ -90,32 +92,32 @@ var headlines = map[config.Stage][][]string{
 	config.DPO: {{"dpo/loss"}, {"dpo/acc"}, {"dpo/margin"}, {"val/rouge_l"}, {"timing_s/step"}},
 }
 
-// run is one run folder.
+// run is the state of one run folder, as of the last refresh.
 type run struct {
-	path, whole, name string
+	path, absPath, name string
 
-	curves    report.Curves
-	log       report.Log
-	samples   []int     // steps with samples of training
-	validated []int     // steps with samples of validation
-	listed    time.Time // when the folder of samples had last been changed, as it was listed
-	stage     config.Stage
-	holder    string
+	curves      report.Curves
+	log         report.Log
+	samples     []int     // steps with samples of training
+	valSteps    []int     // steps with samples of validation
+	samplesTime time.Time // modification time of the folder of samples when it was listed
+	stage       config.Stage
+	holder      string
 
-	settings map[string]string
-	config   time.Time // when config.yaml was last changed
+	settings   map[string]string
+	configTime time.Time // modification time of config.yaml
 
 	findings []report.Finding
 	enough   bool
-	judged   int // steps
+	judged   int // number of steps diagnosed
 
-	problems []string
-	mark     string // tells whether anything has changed
-	scores   map[int]stepScores
+	problems    []string
+	fingerprint string // changes with the content
+	scores      map[int]stepScores
 }
 
-// refresh reads what was added to the folder, and reports whether there was anything.
-// What cannot be read is a problem of the run and no error: the rest is shown.
+// refresh reads the additions to the folder, and reports whether there were any. An unreadable part
+// is a problem of the run and not an error: the rest is shown.
 func (r *run) refresh(fsys vfs.FS) (changed bool) {
 	r.problems = nil
 	note := func(err error) {
@@ -127,7 +129,7 @@ func (r *run) refresh(fsys vfs.FS) (changed bool) {
 	note(r.curves.Read(fsys, r.path))
 	note(r.log.Read(fsys, r.path))
 	if r.curves.Anew != before || len(r.log.Sessions) != sessions {
-		r.judged, r.scores = 0, nil // resumed: what came after is computed again
+		r.judged, r.scores = 0, nil // resumed: later steps are computed anew
 	}
 	if n := r.curves.Bad; n > 0 {
 		r.problems = append(r.problems, r.curves.Damaged...)
@@ -142,45 +144,46 @@ func (r *run) refresh(fsys vfs.FS) (changed bool) {
 	mark := func() string {
 		w := r.log.Word()
 		return fmt.Sprint(r.curves.Anew, len(r.log.Sessions), len(r.curves.Steps), r.curves.Bad,
-			w.At, w.Text, len(r.log.Warnings), len(r.samples), len(r.validated), r.config, r.stage,
+			w.At, w.Text, len(r.log.Warnings), len(r.samples), len(r.valSteps), r.configTime, r.stage,
 			r.problems)
 	}
-	// To ask for the holder tries the lock. Where it was free, that is not done again until the
-	// folder has changed: it could be in the way of who takes the lock in the same moment.
+	// Asking for the holder tries the lock, which could collide with a process that takes it in
+	// that moment. So a free lock is tried again only after the folder has changed.
 	is := mark()
 	if r.log.Word().End != "" {
 		r.holder = ""
-	} else if r.holder != "" || is != r.mark {
+	} else if r.holder != "" || is != r.fingerprint {
 		was := r.holder
 		r.holder = holder(r.path)
 		changed = r.holder != was
 	}
-	changed = changed || is != r.mark
-	r.mark = is
+	changed = changed || is != r.fingerprint
+	r.fingerprint = is
 	r.judge()
 	return changed
 }
 
-// listSamples lists the steps with samples, if their folder has changed: there may be
-// 100,000. A change within two seconds of the last may have the same time.
+// listSamples lists the steps with samples, if their folder has changed: there may be 100,000
+// files. A change within two seconds of the last may have the same time, so that a recent list is
+// not trusted.
 func (r *run) listSamples(fsys vfs.FS) error {
 	info, err := fsys.Stat(filepath.Join(r.path, "samples"))
-	if err == nil && info.ModTime().Equal(r.listed) {
+	if err == nil && info.ModTime().Equal(r.samplesTime) {
 		return nil
 	}
-	r.listed = time.Time{}
+	r.samplesTime = time.Time{}
 	if err == nil && time.Since(info.ModTime()) > 2*time.Second {
-		r.listed = info.ModTime()
+		r.samplesTime = info.ModTime()
 	}
 	if r.samples, err = report.SampleSteps(fsys, r.path, report.InTraining); err != nil {
 		return err
 	}
-	r.validated, err = report.SampleSteps(fsys, r.path, report.InValidation)
+	r.valSteps, err = report.SampleSteps(fsys, r.path, report.InValidation)
 	return err
 }
 
-// judge looks for the signs of sickness. Of a long run that is done once in a while: all
-// steps are looked at.
+// judge looks for the signs of a sick run. In a long run it does so once in a while, since it reads
+// all steps.
 func (r *run) judge() {
 	n := len(r.curves.Steps)
 	if n < r.judged || n > r.judged+r.judged/200 || n > r.judged && r.log.Word().End != "" {
@@ -189,7 +192,7 @@ func (r *run) judge() {
 	}
 }
 
-// readStage finds what the run does: its checkpoints say, and before there is one, its metrics.
+// readStage finds the run's stage by its metrics and, where these are ambiguous, its checkpoints.
 func (r *run) readStage(fsys vfs.FS) {
 	has := func(name string) bool { return r.curves.Get(name) != nil }
 	switch {
@@ -199,7 +202,7 @@ func (r *run) readStage(fsys vfs.FS) {
 		r.stage = config.OPD
 	case has("actor/pg_loss"):
 		r.stage = config.Train
-	case r.stage != "": // as it was told before
+	case r.stage != "": // already known
 	case has("critic/d_loss"):
 		r.stage = config.Warmup
 		// a game whose discriminator learns alone first
@@ -216,12 +219,12 @@ func (r *run) readSettings(fsys vfs.FS) error {
 	path := filepath.Join(r.path, "config.yaml")
 	info, err := fsys.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		r.settings, r.config = nil, time.Time{}
+		r.settings, r.configTime = nil, time.Time{}
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("board: %w", err)
 	}
-	if r.settings != nil && info.ModTime().Equal(r.config) {
+	if r.settings != nil && info.ModTime().Equal(r.configTime) {
 		return nil
 	}
 	c := config.Default()
@@ -232,14 +235,14 @@ func (r *run) readSettings(fsys vfs.FS) error {
 		}
 		return err
 	}
-	r.config, r.settings = info.ModTime(), map[string]string{}
+	r.configTime, r.settings = info.ModTime(), map[string]string{}
 	for _, s := range conf.Describe(&c) {
 		r.settings[s.Key] = s.Default
 	}
 	return nil
 }
 
-// settingKeys declares all settings.
+// settingKeys returns the declarations of all settings.
 func settingKeys() []Setting {
 	c := config.Default()
 	keys := []Setting{}
@@ -249,8 +252,8 @@ func settingKeys() []Setting {
 	return keys
 }
 
-// notDefault lists the settings that are not the stage's defaults.
-func (r *run) notDefault() []string {
+// changedSettings returns the settings that differ from the stage's defaults.
+func (r *run) changedSettings() []string {
 	changed := []string{}
 	if r.settings == nil {
 		return changed
@@ -264,8 +267,8 @@ func (r *run) notDefault() []string {
 	return changed
 }
 
-// reads are the settings that the run's stage reads.
-func (r *run) reads() map[string]string {
+// usedSettings returns the settings that the run's stage reads.
+func (r *run) usedSettings() map[string]string {
 	c, out := config.Default(), make(map[string]string, len(r.settings))
 	for k, v := range r.settings {
 		if r.stage == "" || c.Ignores(r.stage, k) == "" {
@@ -275,12 +278,13 @@ func (r *run) reads() map[string]string {
 	return out
 }
 
-// window is over how many of the last values Recent is a mean; of val/ it is the last.
+// window is the number of last values in a mean of Recent; for val/ it is the last value.
 const window = 20
 
 // mostListed bounds the steps of samples that a summary lists.
 const mostListed = 400
 
+// summary returns the run as JSON has it; id is its index on the board.
 func (r *run) summary(id int) Run {
 	c := &r.curves
 	s := Run{ID: id, Name: r.name, Path: r.path, Stage: string(r.stage), Total: r.log.Total,
@@ -289,8 +293,8 @@ func (r *run) summary(id int) Run {
 		Problems: slices.Clone(r.problems), Findings: []Finding{},
 		Warnings: r.warnings(), Headline: []string{}, Last: map[string]num{},
 		Recent:  map[string]num{},
-		Changed: r.notDefault(), SampleSteps: spread(r.samples, mostListed),
-		SampleCount: len(r.samples), Validated: len(r.validated)}
+		Changed: r.changedSettings(), SampleSteps: spread(r.samples, mostListed),
+		SampleCount: len(r.samples), Validated: len(r.valSteps)}
 	if s.Sessions == nil {
 		s.Sessions = []report.Session{}
 	}
@@ -300,7 +304,7 @@ func (r *run) summary(id int) Run {
 	if s.SampleSteps == nil {
 		s.SampleSteps = []int{}
 	}
-	s.Settings = r.reads()
+	s.Settings = r.usedSettings()
 	if n := len(c.Steps); n > 0 {
 		s.First, s.Step = c.Steps[0], c.Steps[n-1]
 	}
@@ -346,7 +350,7 @@ func (r *run) summary(id int) Run {
 			continue
 		}
 		s.Last[name] = num(xs[len(xs)-1])
-		if strings.HasPrefix(name, "val/") { // a mean of validations would be of most of the run
+		if strings.HasPrefix(name, "val/") { // 20 validations would be most of the run
 			s.Recent[name] = s.Last[name]
 			continue
 		}

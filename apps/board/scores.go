@@ -8,20 +8,19 @@ import (
 	"gad/internal/vfs"
 )
 
-// Scores are the distributions of a run's scores over its steps. They are of the answers in
-// samples/, the first trainer.save_samples prompts of a step: those of the others are not
-// kept.
+// Scores is the distributions of a run's scores by step: of the answers in samples/, which are to
+// the first trainer.save_samples prompts of a step.
 type Scores struct {
 	Step    []int     `json:"step"`
 	Student Quantiles `json:"student"`
 	Teacher Quantiles `json:"teacher"`
-	Spread  Quantiles `json:"spread"`  // over prompts: standard deviation of the scores of one prompt's answers
-	Answers []int     `json:"answers"` // that the distributions of a step are of
+	Spread  Quantiles `json:"spread"`  // over prompts, of the standard deviation of a prompt's scores
+	Answers []int     `json:"answers"` // number of answers in a step's distributions
 	Thinned bool      `json:"thinned"` // there are more steps with samples
 	Problem string    `json:"problem,omitempty"`
 }
 
-// Quantiles of a distribution, by step.
+// Quantiles is the quantiles of a distribution, by step.
 type Quantiles struct {
 	P10 []num `json:"p10"`
 	P25 []num `json:"p25"`
@@ -30,13 +29,13 @@ type Quantiles struct {
 	P90 []num `json:"p90"`
 }
 
-// Samples are the answers of a step.
+// Samples is the answers of a step.
 type Samples struct {
 	Run     int      `json:"run"`
 	Step    int      `json:"step"`
 	Rows    []Sample `json:"rows"`
 	Left    int      `json:"left_out"` // answers beyond the first 5000
-	Damaged int      `json:"damaged"`  // lines that are no samples
+	Damaged int      `json:"damaged"`  // unreadable lines
 	Problem string   `json:"problem,omitempty"`
 }
 
@@ -52,7 +51,7 @@ type Sample struct {
 	Turns        []report.Turn `json:"turns,omitempty"` // of an episode: Student is then their text
 	Seams        []int         `json:"seams,omitempty"` // characters of Student before each later chunk
 
-	Tree *report.TreePlace `json:"tree,omitempty"` // of an answer that branches
+	Tree *report.TreePlace `json:"tree,omitempty"` // place in a tree of answers
 }
 
 // withoutIDs removes the token ids of an episode's messages, which a page does not show.
@@ -63,13 +62,13 @@ func withoutIDs(turns []report.Turn) []report.Turn {
 	return turns
 }
 
-// mostRows bounds the answers of a step that are shown.
+// mostRows bounds the answers of a step in Samples.
 const mostRows = 5000
 
 // mostScored bounds the steps whose samples are read for the distributions.
 const mostScored = 128
 
-// stepScores are the quantiles of one step.
+// stepScores is the quantiles of one step.
 type stepScores struct {
 	student, teacher, spread [5]float64
 	answers                  int
@@ -90,7 +89,7 @@ func (r *run) readSamples(fsys vfs.FS, id, step int) (Samples, error) {
 	return s, nil
 }
 
-// Answers are what the first validation prompts were answered at each validation of a run.
+// Answers is the answers to the first validation prompts at each validation of a run.
 type Answers struct {
 	Run     int      `json:"run"`
 	Prompts []Prompt `json:"prompts"`
@@ -107,16 +106,17 @@ type Prompt struct {
 	Student []string `json:"student"`
 }
 
-// mostAsked and mostValidated bound the prompts and the validations of Answers on the page.
+// mostAsked and mostValidated bound the prompts and the validations of Answers.
 const (
 	mostAsked     = 32
 	mostValidated = 40
 )
 
-// readAnswers reads samples/val_N.jsonl of at most so many steps of a run, prompt by prompt.
+// readAnswers reads samples/val_N.jsonl of at most so many validations, and returns the answers by
+// prompt.
 func (r *run) readAnswers(fsys vfs.FS, id, most int) Answers {
-	steps := spread(r.validated, most)
-	out := Answers{Run: id, Prompts: []Prompt{}, Thinned: len(steps) < len(r.validated)}
+	steps := spread(r.valSteps, most)
+	out := Answers{Run: id, Prompts: []Prompt{}, Thinned: len(steps) < len(r.valSteps)}
 	at := map[int]int{}
 	for _, step := range steps {
 		samples, _, err := report.ReadSamples(fsys, r.path, report.InValidation, step)
@@ -138,7 +138,7 @@ func (r *run) readAnswers(fsys vfs.FS, id, most int) Answers {
 	return out
 }
 
-// scores reads the distributions of every run.
+// scores returns the distributions of every run.
 func (b *Board) scores() []Scores {
 	all := []Scores{}
 	for _, r := range b.runs {
@@ -147,9 +147,9 @@ func (b *Board) scores() []Scores {
 	return all
 }
 
-// scored picks the steps whose samples are read: every 1st, 2nd, 4th, ... so that the
-// choice stays as a run grows, and the last one.
-func scored(steps []int) (some []int) {
+// sampledSteps returns the steps whose samples are read for the distributions: every 1st, 2nd, 4th,
+// ... so that the choice is stable while a run grows, and the last one.
+func sampledSteps(steps []int) (some []int) {
 	stride := 1
 	for len(steps)/stride > mostScored {
 		stride *= 2
@@ -163,8 +163,9 @@ func scored(steps []int) (some []int) {
 	return some
 }
 
+// readScores returns the run's distributions. It keeps each step's quantiles for the next call.
 func (r *run) readScores(fsys vfs.FS) Scores {
-	steps := scored(r.samples)
+	steps := sampledSteps(r.samples)
 	out := Scores{Step: []int{}, Answers: []int{}, Thinned: len(steps) < len(r.samples)}
 	for _, q := range []*Quantiles{&out.Student, &out.Teacher, &out.Spread} {
 		*q = Quantiles{[]num{}, []num{}, []num{}, []num{}, []num{}}
@@ -196,14 +197,15 @@ func (r *run) readScores(fsys vfs.FS) Scores {
 	return out
 }
 
+// add appends the quantiles of a step.
 func (q *Quantiles) add(x [5]float64) {
 	for i, list := range []*[]num{&q.P10, &q.P25, &q.P50, &q.P75, &q.P90} {
 		*list = append(*list, num(x[i]))
 	}
 }
 
-// distribution computes a step's quantiles. A teacher's answer counts once for its prompt,
-// and scores that are not finite do not count (those of gad dpo's pairs that were left out).
+// distribution returns a step's quantiles. A teacher's answer counts once for its prompt. Scores
+// that are not finite do not count (gad dpo's left-out pairs have such).
 func distribution(samples []report.Sample) (s stepScores) {
 	var student, teacher, spread []float64
 	groups := map[int][]float64{}
@@ -229,9 +231,10 @@ func distribution(samples []report.Sample) (s stepScores) {
 	return s
 }
 
+// finite reports whether x is neither NaN nor infinite.
 func finite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
 
-// deviation is the standard deviation, as critic/group_std has it: over n.
+// deviation returns the standard deviation over n, as critic/group_std has it.
 func deviation(xs []float64) float64 {
 	mean := 0.0
 	for _, x := range xs {
@@ -244,7 +247,8 @@ func deviation(xs []float64) float64 {
 	return math.Sqrt(sum / float64(len(xs)))
 }
 
-// quantiles are those at 0.1, 0.25, 0.5, 0.75 and 0.9, between two values linear; NaN of nothing.
+// quantiles returns the quantiles 0.1, 0.25, 0.5, 0.75 and 0.9, interpolated linearly; NaN for no
+// values. It sorts xs.
 func quantiles(xs []float64) (q [5]float64) {
 	slices.Sort(xs)
 	for i, p := range []float64{0.1, 0.25, 0.5, 0.75, 0.9} {

@@ -15,20 +15,19 @@ import (
 	"gad/trainer/config"
 )
 
-// Points is how many points a curve has where nothing else is asked for: charts are about
-// as many pixels wide.
+// Points is the default number of points of a curve, about the width of a chart in pixels.
 const Points = 400
 
-// mostPoints bounds what a request may ask for.
+// mostPoints bounds the points that a request may ask for.
 const mostPoints = 100_000
 
-// Server shows a board at an address of this machine that no other machine reaches.
+// Server shows a board at a loopback address, which no other machine reaches.
 type Server struct {
 	board    *Board
 	listener net.Listener
 }
 
-// Listen takes a port of the loopback interface; 0 is any free one.
+// Listen opens a port of the loopback interface; 0: any free one.
 func (b *Board) Listen(port int) (*Server, error) {
 	at := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
 	l, err := net.Listen("tcp4", at)
@@ -46,10 +45,10 @@ func (b *Board) Listen(port int) (*Server, error) {
 	return &Server{b, l}, nil
 }
 
-// URL is where a browser on this machine finds the page.
+// URL returns the address of the page.
 func (s *Server) URL() string { return "http://" + s.listener.Addr().String() + "/" }
 
-// Serve answers until ctx ends.
+// Serve answers requests until ctx ends.
 func (s *Server) Serve(ctx context.Context) error {
 	server := &http.Server{Handler: s.board.Handler(), ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:  10 * time.Second,
@@ -58,7 +57,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		soon, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if server.Shutdown(soon) != nil {
-			server.Close() // whoever still reads has had its second
+			server.Close() // connections still open after a second
 		}
 	})
 	defer stop()
@@ -68,8 +67,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	return nil
 }
 
-// Handler answers for the page and its data. No part of a URL names a file: runs are
-// numbers, steps are numbers.
+// Handler returns the handler of the page and its data. No part of a URL names a file: runs and
+// steps are numbers.
 func (b *Board) Handler() http.Handler {
 	mux := http.NewServeMux()
 	for path, f := range map[string]file{
@@ -93,17 +92,17 @@ func (b *Board) Handler() http.Handler {
 	})
 	mux.HandleFunc("/api/samples", b.serveSamples)
 	mux.HandleFunc("/api/answers", b.serveAnswers)
-	return guarded(mux)
+	return protect(mux)
 }
 
+// file is an embedded resource with its content type.
 type file struct {
 	kind string
 	text []byte
 }
 
-// guarded refuses whatever a page of another site could do here, and what would change
-// something.
-func guarded(next http.Handler) http.Handler {
+// protect refuses requests that pages of other sites could send, and methods that write.
+func protect(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
@@ -114,12 +113,12 @@ func guarded(next http.Handler) http.Handler {
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
 		switch {
-		case !ownHost(r.Host): // a name of somebody else's that was made to point here (DNS rebinding)
+		case !ownHost(r.Host): // a foreign name that resolves to this machine (DNS rebinding)
 			refuse(w, http.StatusForbidden, "the board answers to 127.0.0.1 and localhost only")
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			h.Set("Allow", "GET, HEAD")
 			refuse(w, http.StatusMethodNotAllowed, "the board is for reading: GET or HEAD")
-		case foreign(r.Header.Get("Sec-Fetch-Site")) && r.URL.Path != "/": // a link to the page is fine
+		case foreign(r.Header.Get("Sec-Fetch-Site")) && r.URL.Path != "/": // links to the page are allowed
 			refuse(w, http.StatusForbidden, "the board's data are for its own page")
 		default:
 			next.ServeHTTP(w, r)
@@ -127,8 +126,8 @@ func guarded(next http.Handler) http.Handler {
 	})
 }
 
-// ownHost tells whether a Host header names this machine's loopback interface. The port
-// may be any: a forwarded one (ssh -L) is another.
+// ownHost reports whether a Host header names the loopback interface. The port may be any, since a
+// forwarded one (ssh -L) differs.
 func ownHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -137,10 +136,11 @@ func ownHost(host string) bool {
 	return name == "127.0.0.1" || name == "localhost" || name == "::1" || name == "[::1]"
 }
 
-// foreign tells whether a browser says that another page asks; localhost with another port
-// is the same site to it, and not the same origin.
+// foreign reports whether, by Sec-Fetch-Site, another origin sends the request. localhost with
+// another port is the same site, and not the same origin.
 func foreign(site string) bool { return site != "" && site != "none" && site != "same-origin" }
 
+// refuse answers with an error.
 func refuse(w http.ResponseWriter, status int, why string) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
@@ -148,6 +148,7 @@ func refuse(w http.ResponseWriter, status int, why string) {
 	_ = json.NewEncoder(w).Encode(map[string]string{"error": why})
 }
 
+// reply answers with JSON.
 func reply(w http.ResponseWriter, v any) {
 	raw, err := json.Marshal(v)
 	if err != nil {
@@ -158,8 +159,8 @@ func reply(w http.ResponseWriter, v any) {
 	_, _ = w.Write(raw)
 }
 
-// numbers reads the named parameters, 0 where one is not given. A value that is none is
-// refused, and false.
+// numbers reads the named parameters as numbers from 0 to most, 0 where one is missing. It answers
+// with an error and returns false if a value is not one.
 func numbers(w http.ResponseWriter, r *http.Request, most int,
 	names ...string) (list []int, ok bool) {
 	for _, name := range names {
@@ -194,6 +195,7 @@ func (b *Board) serveSummary(w http.ResponseWriter, r *http.Request) {
 	reply(w, s)
 }
 
+// serveSeries answers with the curves over a range of steps.
 func (b *Board) serveSeries(w http.ResponseWriter, r *http.Request) {
 	n, ok := numbers(w, r, mostStep, "from", "to")
 	p, okP := []int{Points}, true
@@ -214,6 +216,7 @@ func (b *Board) serveSeries(w http.ResponseWriter, r *http.Request) {
 	reply(w, series)
 }
 
+// serveSamples answers with the samples of a run's step.
 func (b *Board) serveSamples(w http.ResponseWriter, r *http.Request) {
 	n, ok := numbers(w, r, mostStep, "run", "step")
 	if !ok {
@@ -237,6 +240,7 @@ func (b *Board) serveSamples(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// serveAnswers answers with a run's validation answers.
 func (b *Board) serveAnswers(w http.ResponseWriter, r *http.Request) {
 	n, ok := numbers(w, r, mostStep, "run")
 	if !ok {
@@ -249,7 +253,7 @@ func (b *Board) serveAnswers(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// run is a run by its number; one that is not there is refused, and nil.
+// run returns a run by its ID. It answers with an error and returns nil if there is none.
 func (b *Board) run(w http.ResponseWriter, id int) *run {
 	if id < len(b.runs) {
 		return b.runs[id]

@@ -1,8 +1,9 @@
-// Package chat is gad chat: a conversation with a model in the terminal, or by lines of a pipe.
+// Package chat implements gad chat: a conversation with a model in the terminal, or by lines of a
+// pipe.
 //
-//	chat.go     Options, the conversation, its commands and signals
-//	speaker.go  one engine for all answers, whose cache keeps what was said
-//	editor.go   lines that somebody types: keys, history, pasted text
+//	chat.go     Options, the conversation, its commands and signals: start here
+//	speaker.go  one engine for all answers, whose cache keeps the conversation
+//	editor.go   lines typed at a terminal: keys, history, pasted text
 package chat
 
 import (
@@ -25,20 +26,20 @@ import (
 	"gad/tokenizer"
 )
 
-// Options are the flags of gad chat, and how a signal ends it.
+// Options is the flags of gad chat, and the signals that end it.
 type Options struct {
 	session.Source
 	compute.Sampling
-	System string       // "" is none
+	System string       // "": none
 	MaxNew int          // tokens of an answer
-	Chunks model.Chunks // in which answers are written
+	Chunks model.Chunks // chunks of answers
 	Seed   uint64
 
-	StopSignals []os.Signal // end the program, after the terminal has its own settings again
+	StopSignals []os.Signal // end the program, after the terminal's settings are restored
 	Exit        func()      // ends the process by such a signal
 }
 
-// Run talks until the end of standard input.
+// Run holds a conversation until the end of standard input.
 func Run(s *session.Session, o Options) error {
 	m, err := s.Load(o.Source, model.LM)
 	if err != nil {
@@ -49,7 +50,7 @@ func Run(s *session.Session, o Options) error {
 		_, err := m.Tokenizer.ChatPrompt(nil)
 		return err
 	}
-	if err := session.Continues("chat", m, o.Chunks); err != nil {
+	if err := session.CheckChunks("chat", m, o.Chunks); err != nil {
 		return err
 	}
 	t := &talk{s: s, o: o, m: m, speaker: &speaker{m: m.Model}, system: o.System, in: os.Stdin,
@@ -58,31 +59,31 @@ func Run(s *session.Session, o Options) error {
 	return t.run()
 }
 
-// talk is one gad chat.
+// talk is a run of gad chat.
 type talk struct {
 	s       *session.Session
 	o       Options
 	m       *session.Model
 	speaker *speaker
 	in      io.Reader
-	prompts bool    // somebody types
-	editor  *editor // of what is typed; nil: lines come as they are
+	prompts bool    // input is a terminal: print prompts
+	editor  *editor // of typed lines; nil: input is read by lines
 
-	line       int   // of the input
-	unanswered []int // lines
+	line       int   // number of the input line
+	unanswered []int // numbers of lines without an answer
 
 	system  string
 	history []tokenizer.Message // without the system message
 
 	answering atomic.Bool
-	stopped   atomic.Bool // the answer, by Ctrl-C
+	stopped   atomic.Bool // Ctrl-C has ended the answer
 }
 
-// run reads messages to the end.
+// run reads messages up to the end of the input and answers them.
 func (t *talk) run() error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt)
-	if t.editor != nil { // a terminal is not left raw
+	if t.editor != nil { // so that no signal leaves the terminal raw
 		signal.Notify(signals, t.o.StopSignals...)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -98,11 +99,11 @@ func (t *talk) run() error {
 				if t.answering.Load() {
 					t.stopped.Store(true)
 				} else if t.editor != nil {
-					t.editor.say(leaving)
+					t.editor.printAbove(leaving)
 				} else if t.prompts {
 					fmt.Fprint(t.s.Err, "\n"+leaving+"\n> ")
 				} else {
-					t.o.Exit() // nobody reads, nothing is lost
+					t.o.Exit() // between answers of a pipe: no answer is lost
 				}
 			case <-ctx.Done():
 				return
@@ -149,21 +150,23 @@ func (t *talk) run() error {
 	}
 }
 
-// refuse says why a line gets no answer.
+// refuse prints why a line gets no answer, and records it.
 func (t *talk) refuse(format string, args ...any) {
 	t.unanswered = append(t.unanswered, t.line)
 	fmt.Fprintf(t.s.Err, "gad: chat: "+format+"\n", args...)
 }
 
-// where is how a line is named: nobody has to count those that he types.
-func (t *talk) where(what string) string {
+// lineName returns what with the number of the line; without it at a terminal, where lines have no
+// numbers.
+func (t *talk) lineName(what string) string {
 	if t.prompts {
 		return what
 	}
 	return fmt.Sprintf("%s of line %d", what, t.line)
 }
 
-// end is the error of a script whose messages were not all answered; who types has seen it.
+// end returns an error for a script with unanswered messages. At a terminal the user has seen them,
+// and it returns nil.
 func (t *talk) end() error {
 	switch n := len(t.unanswered); {
 	case t.prompts || n == 0:
@@ -182,7 +185,7 @@ func (t *talk) end() error {
 	}
 }
 
-// readLine is a line without its end.
+// readLine reads a line and returns it without its end.
 func readLine(r *bufio.Reader) (string, error) {
 	var line []byte
 	for {
@@ -220,7 +223,8 @@ Ctrl-C         end the answer
 """            begins a message of several lines, and ends it
 `
 
-// take does what a line says; more is false at the end. A literal one is no command.
+// take handles a line; more is false at the end of the conversation. A literal line is never a
+// command.
 func (t *talk) take(line string, literal bool) (more bool, err error) {
 	word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 	switch {
@@ -246,7 +250,7 @@ func (t *talk) take(line string, literal bool) (more bool, err error) {
 	return true, t.answer(line)
 }
 
-// answer says a message and prints what the model answers.
+// answer adds a message to the conversation and prints the model's answer.
 func (t *talk) answer(text string) error {
 	conversation := append(t.history[:len(t.history):len(t.history)],
 		tokenizer.Message{Role: "user", Content: text})
@@ -265,11 +269,11 @@ func (t *talk) answer(text string) error {
 		inContext = min(limit, t.o.Chunks.Size)
 	}
 	if room < 1 || t.o.Chunks.On() && room < inContext {
-		what, out := "conversation with the "+t.where("message"), "/reset begins a new one"
+		what, out := "conversation with the "+t.lineName("message"), "/reset begins a new one"
 		if len(t.history) == 0 {
-			what, out = t.where("message"), "shorten it"
+			what, out = t.lineName("message"), "shorten it"
 			if t.system != "" {
-				what, out = t.where("message")+" with the system message", "shorten one of them"
+				what, out = t.lineName("message")+" with the system message", "shorten one of them"
 			}
 		}
 		t.refuse("the %s has %d tokens, the model takes %d with the answer: %s", what, len(prompt),
@@ -287,7 +291,7 @@ func (t *talk) answer(text string) error {
 	say := func(text string) {
 		words.WriteString(text)
 		if text != "" && failed == nil {
-			_, failed = io.WriteString(t.s.Out, session.Shown(t.s.Out, text))
+			_, failed = io.WriteString(t.s.Out, session.Printable(t.s.Out, text))
 		}
 	}
 	begun, tokens := time.Now(), 0

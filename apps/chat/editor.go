@@ -15,16 +15,16 @@ import (
 	"gad/apps/session"
 )
 
-// editor reads messages that somebody types at a terminal: cursor keys, history, pasted
-// lines as one message, and messages between """ and """. The terminal is raw only while
-// message runs, so that Ctrl-C is a signal during an answer.
+// editor reads messages typed at a terminal: with cursor keys, history, pasted lines as one
+// message, and messages between """ and """. The terminal is raw only while message runs, so that
+// Ctrl-C is a signal during an answer.
 type editor struct {
 	in, out *os.File
 	keys    *keys
 	term    *term.Terminal
 
-	mu  sync.Mutex
-	was *term.State // the terminal's settings while it is raw; nil: it is not
+	mu    sync.Mutex
+	saved *term.State // settings to restore while the terminal is raw; nil: it is not
 }
 
 // errInterrupted is Ctrl-C at the prompt.
@@ -38,8 +38,8 @@ const (
 	tripleQuote            = `"""`
 )
 
-// newEditor is nil where lines cannot be edited: input or output is no terminal, or one
-// without control sequences.
+// newEditor returns an editor; nil if lines cannot be edited: input or output is not a terminal, or
+// the terminal has no control sequences.
 func newEditor(in io.Reader, out io.Writer) *editor {
 	i, ok := in.(*os.File)
 	o, also := out.(*os.File)
@@ -51,7 +51,7 @@ func newEditor(in io.Reader, out io.Writer) *editor {
 	return e
 }
 
-// renew begins with an empty line; the history stays.
+// renew starts with an empty line; it keeps the history.
 func (e *editor) renew() {
 	old := e.term
 	e.term = term.NewTerminal(struct {
@@ -63,9 +63,9 @@ func (e *editor) renew() {
 	}
 }
 
-// message is what is typed until Enter, without control characters. Literal is a message of
-// several lines or between """, which is no command. The error is io.EOF after Ctrl-D, and
-// errInterrupted after Ctrl-C.
+// message reads a message up to Enter and returns it without control characters. literal marks a
+// message of several lines or between """, which is never a command. The error is io.EOF after
+// Ctrl-D, and errInterrupted after Ctrl-C.
 func (e *editor) message() (text string, literal bool, err error) {
 	if err := e.raw(); err != nil {
 		return "", false, err
@@ -111,10 +111,10 @@ func (e *editor) message() (text string, literal bool, err error) {
 	}
 }
 
-// say prints a line above the one that is being typed.
-func (e *editor) say(text string) {
+// printAbove prints a line above the line being typed.
+func (e *editor) printAbove(text string) {
 	e.mu.Lock()
-	raw := e.was != nil
+	raw := e.saved != nil
 	e.mu.Unlock()
 	if raw {
 		fmt.Fprintln(e.term, text)
@@ -123,6 +123,7 @@ func (e *editor) say(text string) {
 	}
 }
 
+// raw sets the terminal to raw mode, with paste marks.
 func (e *editor) raw() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -130,26 +131,26 @@ func (e *editor) raw() error {
 	if err != nil {
 		return fmt.Errorf("chat: the terminal: %w", err)
 	}
-	e.was = was
+	e.saved = was
 	io.WriteString(e.out, pasteMode)
 	return nil
 }
 
-// restore gives the terminal its own settings back.
+// restore restores the terminal's settings.
 func (e *editor) restore() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.was != nil {
+	if e.saved != nil {
 		io.WriteString(e.out, noPasteMode)
-		term.Restore(int(e.in.Fd()), e.was)
-		e.was = nil
+		term.Restore(int(e.in.Fd()), e.saved)
+		e.saved = nil
 	}
 }
 
 var sequences = regexp.MustCompile(`\x1b(\[[0-?]*[ -/]*[@-~]|O[@-~])`)
 
-// printable is typed text without control sequences and characters, but for tabs and ends
-// of lines.
+// printable returns typed text without control sequences and control characters, except tabs and
+// line breaks.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) && r != '\t' && r != '\n' {
@@ -159,21 +160,21 @@ func printable(text string) string {
 	}, sequences.ReplaceAllString(text, ""))
 }
 
-// keys is what a terminal sends, as term.Terminal wants it. It never hands out bytes behind
-// the end of a line, so that pasting says of the line just read whether its end was pasted;
-// it drops control characters of pasted text, and key sequences that Terminal takes for
-// text; and it has those of Home and End that some terminals send mean Home and End.
+// keys converts a terminal's bytes for term.Terminal. A Read never returns bytes after the end of a
+// line, so that pasting tells whether the end of the line just read was pasted. It drops control
+// characters of pasted text, and key sequences that Terminal would take for text, and translates
+// the sequences for Home and End of other terminals.
 type keys struct {
 	from    io.Reader
-	raw     []byte // read, and not looked at
-	ready   []byte // to be handed out
+	raw     []byte // read and not processed
+	ready   []byte // processed and not returned
 	seq     []byte // a control sequence so far
 	pasting bool
-	last    byte // handed out
+	last    byte // last byte returned
 	buf     [512]byte
 }
 
-// keySequences are those that Terminal knows, by what terminals send.
+// keySequences lists the sequences that Terminal knows by the sequences that terminals send.
 var keySequences = map[string]string{
 	"\x1b[A": "\x1b[A", "\x1b[B": "\x1b[B", "\x1b[C": "\x1b[C", "\x1b[D": "\x1b[D",
 	"\x1b[H": "\x1b[H", "\x1b[F": "\x1b[F",
@@ -205,7 +206,7 @@ func (k *keys) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// take looks at the next byte of raw; ends says that it ends a line.
+// take processes the next byte of raw; ends reports whether it ends a line.
 func (k *keys) take() (ends bool) {
 	b := k.raw[0]
 	if len(k.seq) > 0 && !k.inSequence(b) {
@@ -240,8 +241,8 @@ func (k *keys) take() (ends bool) {
 	return b == ctrlC
 }
 
-// inSequence reports whether b goes on with the control sequence in seq. The last byte of
-// one is taken here.
+// inSequence reports whether b continues the control sequence in seq. It takes the last byte of a
+// sequence itself, and returns false.
 func (k *keys) inSequence(b byte) bool {
 	final := b >= '@' && b <= '~'
 	switch n := len(k.seq); {
@@ -256,7 +257,7 @@ func (k *keys) inSequence(b byte) bool {
 	return true
 }
 
-// sequence hands out a whole control sequence, if it is one that Terminal knows.
+// sequence passes on a complete control sequence, if Terminal knows it.
 func (k *keys) sequence(seq string) {
 	known := keySequences[seq]
 	switch {

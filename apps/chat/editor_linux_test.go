@@ -78,7 +78,7 @@ func TestEditor(t *testing.T) {
 			if err := e.raw(); err != nil {
 				t.Fatal(err)
 			}
-			was := e.was
+			was := e.saved
 			go ours.WriteString(c.typed)
 			var got []string
 			for range c.want {
@@ -98,7 +98,7 @@ func TestEditor(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			e.was = was
+			e.saved = was
 			e.restore()
 			if !slices.Equal(got, c.want) {
 				t.Errorf("got %q\nwant %q", got, c.want)

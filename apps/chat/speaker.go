@@ -6,20 +6,20 @@ import (
 	"gad/model"
 )
 
-// speaker has one engine for all answers of a conversation, whose cache keeps what was said:
-// a turn computes what is new.
+// speaker answers with one engine for the whole conversation, whose cache keeps the earlier turns:
+// a turn computes only its new tokens.
 type speaker struct {
 	m       *model.Model
 	engine  *model.Engine // nil until the first answer
-	longest int           // tokens that it has room for
+	longest int           // most tokens of a conversation in the engine
 }
 
 const (
 	chatPage = 16      // tokens
-	chatRoom = 1 << 12 // tokens that the cache has room for at first, if the model takes so many
+	chatRoom = 1 << 12 // tokens of the first cache, at most the model's context
 )
 
-// answer answers a request; ended is false where it is gone before.
+// answer answers a request; ended is false if Gone stopped it.
 func (s *speaker) answer(r *model.Request) (answer model.Completion, ended bool, err error) {
 	need, told := len(r.Prompt)+r.MaxNew, false
 	if r.Chunks.On() {
@@ -40,23 +40,23 @@ func (s *speaker) answer(r *model.Request) (answer model.Completion, ended bool,
 		for !s.engine.Idle() && err == nil {
 			err = s.engine.Step()
 		}
-		if err != nil { // it is of no use any more
+		if err != nil { // an engine is unusable after an error
 			s.close()
 		}
 		return err
 	}
-	// A conversation that grows is computed anew as often as its length doubles.
+	// A growing conversation is computed anew each time that its length doubles.
 	room := need
 	if s.longest < need {
 		room = min(max(2*need, chatRoom), s.m.Config().MaxPosition)
 	}
 	if err = try(room); errors.Is(err, model.ErrMemory) && !told {
-		err = try(need) // what one answer takes
+		err = try(need) // the least room for this answer
 	}
 	return answer, ended, err
 }
 
-// open makes an engine with room for so many tokens.
+// open creates an engine with room for so many tokens.
 func (s *speaker) open(longest int) (err error) {
 	s.close()
 	o := model.EngineOptions{Slots: 1, PageTokens: chatPage, Longest: longest,
@@ -67,6 +67,7 @@ func (s *speaker) open(longest int) (err error) {
 	return err
 }
 
+// close frees the engine.
 func (s *speaker) close() {
 	if s.engine != nil {
 		s.engine.Close()

@@ -1,7 +1,7 @@
-// Package demo is gad demo: a task, a student, SFT, the warm-up, the game and their
-// comparison, as the commands that a user would type.
+// Package demo implements gad demo: it makes a task and a student, runs SFT, the warm-up and the
+// game, and compares them, by the commands that a user would type.
 //
-//	demo.go      the demo of single answers, and what both demos stand on
+//	demo.go      the demo of single answers, and the parts that all demos share: start here
 //	episodes.go  gad demo --episodes: the game on whole episodes
 //	thought.go   gad demo --thought: a long answer in one sequence, in chunks, and branching
 package demo
@@ -38,8 +38,7 @@ import (
 // kind is the task of the demo.
 const kind = "two-forms"
 
-// The stages of the demo, by the names of their folders and of the rows of
-// demo.json.
+// Names of the demo's stages: of their folders and of the rows of demo.json.
 const (
 	stageSFT    = "sft"
 	stageEqual  = "sft-equal-compute"
@@ -47,28 +46,27 @@ const (
 	stageGAD    = "gad"
 )
 
-// Size is how much of everything a demo takes.
+// Size is the size of a demo: rows and settings of its stages.
 type Size struct {
-	Rows int // to train on; 0 of episodes: as many as the task has
-	// of the table: the last of the test split, since its first were looked at while settings were
-	// chosen
+	Rows int // of training; 0: as many as the task has (episodes)
+	// rows of the table: the last of the test split, since the first were used to choose settings
 	TestRows int
 	// Overrides of the three stages. SFT begins with --steps, their number and trainer.save_freq,
-	// of which SFT at equal compute has its own.
+	// which SFT at equal compute replaces.
 	SFT, Warmup, Train []string
 }
 
-// Lengths are common to the stages, sampling to those that sample.
+// Settings of all stages (common), and of the stages that sample (sampling).
 var (
 	common = []string{"data.max_prompt_length=48", "data.max_response_length=40",
 		"rollout.max_num_seqs=128"}
 	sampling = "rollout.temperature=1"
 )
 
-// The figures are those of doc/LOG.md: SFT until nothing is gained by more of it,
-// a discriminator that learns alone until it can tell, many small updates for it
-// and few and small ones for the student. GSPO's own clip is the steadier of the two
-// games; the faster one takes a fifth of the steps and would drift in many more.
+// The values are from doc/LOG.md: SFT until more of it gains nothing, a discriminator that learns
+// alone until it can distinguish the answers, many small updates for it and few small ones for the
+// student. The game with GSPO's own clip (steady) is the steadier; quick takes a fifth of the steps
+// and would drift in many more.
 var (
 	learn = []string{"data.train_batch_size=32", "actor.optim.lr=3e-3", "actor.optim.beta2=0.95",
 		"actor.optim.lr_warmup_steps=30",
@@ -95,36 +93,36 @@ var sizes = map[bool]Size{
 		Train:  append([]string{"--steps", "10", "trainer.save_freq=0"}, quick...)},
 }
 
-// Options are one demo.
+// Options configures a demo.
 type Options struct {
-	Dir      string // folder that everything is written to
+	Dir      string // output folder
 	Fast     bool
 	Episodes bool     // the game on whole episodes, in an environment
 	Thought  bool     // long answers in chunks
-	Program  string   // how a shell starts gad: Program
+	Program  string   // how a shell starts gad: see Program
 	Seed     uint64   // of the rows, the student, data order and sampling
-	Size     Size     // SizeOf
-	Flags    []string // of every stage: the seed and the device
+	Size     Size     // see SizeOf
+	Flags    []string // flags of every stage: the seed and the device
 	Backend  compute.Backend
 	FS       vfs.FS
 
-	// Gad runs one command line, without the program's name. What it prints goes to out, what
-	// it has to say to console.
+	// Gad runs one command line, given without the program's name. Results go to out, messages
+	// to console.
 	Gad     func(ctx context.Context, out, console io.Writer, args ...string) error
 	Out     io.Writer // the closing table
 	Console io.Writer // everything else
 }
 
-// FolderError is a folder that holds something else than this demo.
+// FolderError reports a folder with other content than this demo's.
 type FolderError struct{ Dir, Holds string }
 
-// Error says what is there and the way out.
+// Error returns the content of the folder and the way out.
 func (e *FolderError) Error() string {
 	return fmt.Sprintf("demo: %s: contains %s: nothing is overwritten: give another --dir", e.Dir,
 		e.Holds)
 }
 
-// SizeOf is the size of the demo, or of the fast one.
+// SizeOf returns the size of a demo.
 func SizeOf(fast, episodes, thought bool) Size {
 	switch {
 	case episodes:
@@ -135,12 +133,12 @@ func SizeOf(fast, episodes, thought bool) Size {
 	return sizes[fast]
 }
 
-// Run makes the task and the student, trains it in all stages and compares what came
-// out. What an earlier Run with the same options finished is taken as it is.
+// Run makes the task and the student, trains the student in all stages and compares the results. It
+// keeps the parts that an earlier Run with the same options has finished.
 func Run(ctx context.Context, o Options) error {
-	d := &run{Options: o, begun: time.Now(), rows: task.Train + ".arrow", common: common}
-	d.Console = &thinned{w: o.Console, now: time.Now}
-	play := d.all
+	d := &run{Options: o, started: time.Now(), rows: task.Train + ".arrow", common: common}
+	d.Console = &throttledConsole{w: o.Console, now: time.Now}
+	play := d.singleAnswers
 	switch {
 	case o.Episodes:
 		d.rows, d.common, play = "train.jsonl", commonEpisodes, d.episodes
@@ -153,20 +151,22 @@ func Run(ctx context.Context, o Options) error {
 	return play(ctx)
 }
 
+// run is one demo in progress.
 type run struct {
 	Options
-	begun  time.Time
-	rows   string   // the task's file that is trained on
-	common []string // settings of every stage
+	started time.Time
+	rows    string   // the task's file of training data
+	common  []string // settings of every stage
 }
 
+// path returns a path below the demo's folder.
 func (d *run) path(parts ...string) string {
 	return filepath.Join(append([]string{d.Dir}, parts...)...)
 }
 
-// all is the commands that a user would type, in this order. What is there from
-// an earlier try they find themselves.
-func (d *run) all(ctx context.Context) error {
+// singleAnswers runs the demo of single answers: commands in the order in which a user would type
+// them. The commands themselves find what an earlier try has left.
+func (d *run) singleAnswers(ctx context.Context) error {
 	if err := d.invoke(ctx, "task", "make", kind, "--output", d.path("task"), "--seed",
 		fmt.Sprint(d.Seed), "--rows", fmt.Sprint(d.Size.Rows)); err != nil {
 		return err
@@ -192,15 +192,15 @@ func (d *run) all(ctx context.Context) error {
 		append([]string{"--resume", d.path(stageWarmup)}, d.Size.Train...)); err != nil {
 		return err
 	}
-	if err := d.equal(ctx, equal, sft, gad); err != nil {
+	if err := d.trainEqualCompute(ctx, equal, sft, gad); err != nil {
 		return err
 	}
 	return d.compare(arms)
 }
 
-// equal is as much SFT as all that the game stands on cost. A step costs what one of the first SFT
-// cost on the average.
-func (d *run) equal(ctx context.Context, equal, sft, gad *arm) error {
+// trainEqualCompute runs SFT with as much computation as all stages of the game together. It takes
+// a step to cost the mean of the first SFT's steps.
+func (d *run) trainEqualCompute(ctx context.Context, equal, sft, gad *arm) error {
 	steps := int(math.Round(gad.TFLOP / (sft.TFLOP / float64(sft.steps))))
 	more := append([]string{"--model", d.path("task", "student"), "--steps", fmt.Sprint(steps),
 		"trainer.save_freq=800"}, d.Size.SFT[3:]...)
@@ -212,7 +212,7 @@ func (d *run) equal(ctx context.Context, equal, sft, gad *arm) error {
 	return nil
 }
 
-// claim refuses a folder that holds something else.
+// claim refuses a folder with other content, and marks an empty one as this demo's.
 func (d *run) claim() error {
 	more := ""
 	switch {
@@ -240,7 +240,7 @@ func (d *run) claim() error {
 	return vfs.WriteFile(d.FS, d.path("demo.txt"), about)
 }
 
-// announce says what is run, as one would type it.
+// announce prints a command line as a user would type it.
 func (d *run) announce(args []string) {
 	words := slices.Clone(args)
 	for i, w := range words {
@@ -251,14 +251,13 @@ func (d *run) announce(args []string) {
 	fmt.Fprintf(d.Console, "\n$ gad %s\n", strings.Join(words, " "))
 }
 
-// invoke says what it runs and runs it.
+// invoke announces a command line and runs it.
 func (d *run) invoke(ctx context.Context, args ...string) error {
 	d.announce(args)
 	return d.Gad(ctx, d.Out, d.Console, args...)
 }
 
-// stage runs one stage and notes the student that came out and what it has cost,
-// with all that came before it.
+// stage runs one stage and records its student and its cost, with the cost of all stages before it.
 func (d *run) stage(ctx context.Context, a *arm, stage config.Stage, before *arm,
 	overrides []string) error {
 	args := append([]string{string(stage), "--data", d.path("task", d.rows),
@@ -308,27 +307,26 @@ type arm struct {
 	LenRatio    float64    `json:"len_ratio"`
 	TeacherNLL  float64    `json:"teacher_nll"`
 
-	TFLOP   float64 `json:"tflop"`   // to get there from the untrained student
+	TFLOP   float64 `json:"tflop"`   // cost since the untrained student
 	Seconds float64 `json:"seconds"` // likewise
 }
 
-// result is demo.json.
+// result is the content of demo.json.
 type result struct {
 	Kind    string `json:"kind"`
 	Seed    uint64 `json:"seed"`
 	Fast    bool   `json:"fast"`
-	Prompts int    `json:"prompts"` // held out; not looked at while the demo was tuned
+	Prompts int    `json:"prompts"` // held out; not used to tune the demo
 	Rows    []*arm `json:"rows"`
 }
 
-// Why closes the table where the game has won.
+// Why is the text below the table if the game has won.
 const Why = `The teacher is always right, and three times in four it answers before it works, as a large model can; this student cannot, and guesses there.
 SFT (SeqKD) has to copy both forms as often as the teacher uses them, guesses included, however long it runs; the game asks only whether what the student writes could be the teacher's, so the student may choose the form that it can do.
 The task was made to show this: where a student can do all that its teacher does, SFT is as good and costs less.
 `
 
-// compare evaluates the students on held-out prompts, prints the table and writes
-// demo.json.
+// compare evaluates the students on held-out prompts, prints the table and writes demo.json.
 func (d *run) compare(arms []*arm) error {
 	fmt.Fprintf(d.Console, "\nevaluating on %d held-out prompts\n", d.Size.TestRows)
 	set, err := data.Open(d.path("task", task.Test+".arrow"), data.DefaultColumns())
@@ -355,7 +353,7 @@ func (d *run) compare(arms []*arm) error {
 	}
 	prompt, trained := first.Messages[0].Content, arms[len(arms)-1].Folder
 	fmt.Fprintf(d.Out, "\n%s\n%s\n", table(arms, d.Size.TestRows), d.why(arms))
-	fmt.Fprintf(d.Out, "The student is %s, a folder that transformers loads. Took %s. Compare it with the student before the game:\n", trained, time.Since(d.begun).Round(time.Second))
+	fmt.Fprintf(d.Out, "The student is %s, a folder that transformers loads. Took %s. Compare it with the student before the game:\n", trained, time.Since(d.started).Round(time.Second))
 	for _, m := range []string{trained, arms[0].Folder} {
 		fmt.Fprintf(d.Out, "  gad generate --model %s --prompt %q --temperature 1 -n 4\n", m,
 			prompt)
@@ -363,7 +361,7 @@ func (d *run) compare(arms []*arm) error {
 	return nil
 }
 
-// why says what to make of the table.
+// why returns the text below the table: its meaning.
 func (d *run) why(arms []*arm) string {
 	equal, gad := arms[1], arms[3]
 	won := differs(gad.right, equal.right) == better
@@ -378,15 +376,15 @@ func (d *run) why(arms []*arm) string {
 	return "The game did not beat SFT here, although it usually does on this task: try another --seed. gad doctor " + d.path(stageGAD) + " looks for what went wrong;\nd_acc_fresh of distinct pairs should have passed 0.7 in the warm-up.\n"
 }
 
-// How one share compares with another.
+// Results of comparing two shares.
 const (
 	better = "▲"
 	worse  = "▼"
 	noise  = "≈"
 )
 
-// differs compares two students on the same prompts: by the normal 95 % interval of the
-// mean of the paired differences. It is noise where that holds 0.
+// differs compares two students on the same prompts by the normal 95 % interval of the mean of the
+// paired differences. It returns noise if the interval contains 0.
 func differs(a, b []bool) string {
 	var sum, squares float64
 	for i := range a {
@@ -411,7 +409,7 @@ func differs(a, b []bool) string {
 	return noise
 }
 
-// evaluate fills an arm's shares.
+// evaluate sets an arm's shares.
 func (d *run) evaluate(a *arm, set *data.Set) error {
 	tok, err := tokenizer.Load(a.Folder)
 	if err != nil {
@@ -469,9 +467,9 @@ func (d *run) evaluate(a *arm, set *data.Set) error {
 	return nil
 }
 
-// thinned is the console of the demo: of the lines about steps, of which there are
-// thousands, one in pause is let through, and the last of a stage.
-type thinned struct {
+// throttledConsole writes of the thousands of lines about steps one in pause, and the last of a
+// stage, and all other lines.
+type throttledConsole struct {
 	w    io.Writer
 	now  func() time.Time
 	last time.Time
@@ -484,7 +482,7 @@ const pause = 2 * time.Second
 var stepLine = regexp.MustCompile(`^[0-9:]{8}  step ([0-9]+)/([0-9]+) `)
 
 // Write expects whole lines.
-func (t *thinned) Write(b []byte) (int, error) {
+func (t *throttledConsole) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if m := stepLine.FindSubmatch(b); m != nil && !bytes.Equal(m[1], m[2]) {
@@ -496,7 +494,7 @@ func (t *thinned) Write(b []byte) (int, error) {
 	return t.w.Write(b)
 }
 
-// table has a line for each arm, and below it what each is.
+// table returns the table: a line for each arm, and below it what each arm is.
 func table(arms []*arm, prompts int) string {
 	var b strings.Builder
 	const line = "%-20s %-22s %-23s%8s%7s%7s%9s%8s%7s%7s\n"

@@ -11,7 +11,7 @@ import (
 func TestThinned(t *testing.T) {
 	var out bytes.Buffer
 	now := time.Unix(100, 0)
-	w := &thinned{w: &out, now: func() time.Time { return now }}
+	w := &throttledConsole{w: &out, now: func() time.Time { return now }}
 	for _, c := range []struct {
 		wait time.Duration
 		line string

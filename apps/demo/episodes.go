@@ -18,17 +18,17 @@ import (
 	"gad/trainer/config"
 )
 
-// Program is how a shell that gad starts names gad.
+// Program is the name of gad in a shell that gad starts.
 const Program = `"$GAD"`
 
 // world is the task of gad demo --episodes.
 const world = "doors"
 
-// Lengths are common to the stages; a turn is short, and the answer that SFT learns is an episode.
+// Settings of all stages. A turn is short; the answer that SFT learns is a whole episode.
 var commonEpisodes = []string{"data.max_prompt_length=256", "env.max_tokens=384"}
 
-// The settings of doc/study.md's doors, with larger steps of the student and fewer of them, so that
-// all is over in five minutes.
+// The settings of doors in doc/study.md, with larger and fewer steps of the student, so that the
+// demo takes five minutes.
 var (
 	wholeEpisodes = append([]string{"data.turns=all", "data.max_response_length=384"}, learn...)
 	playTurn      = []string{"data.max_response_length=16", "rollout.n=8"}
@@ -51,10 +51,10 @@ var episodeSizes = map[bool]Size{
 		Train:  append([]string{"--steps", "5", "trainer.save_freq=0"}, playEpisodes...)},
 }
 
-// env is the command of the environment.
+// env returns the command of the environment.
 func (d *run) env() string { return d.Program + " env " + world }
 
-// episodes is gad demo --episodes.
+// episodes runs gad demo --episodes.
 func (d *run) episodes(ctx context.Context) error {
 	task := []string{"task", "make", world, "--output", d.path("task"), "--seed",
 		fmt.Sprint(d.Seed)}
@@ -83,16 +83,16 @@ func (d *run) episodes(ctx context.Context) error {
 			d.Size.Train...)); err != nil {
 		return err
 	}
-	if err := d.equal(ctx, equal, sft, gad); err != nil {
+	if err := d.trainEqualCompute(ctx, equal, sft, gad); err != nil {
 		return err
 	}
 	return d.compareEpisodes(ctx, []*arm{sft, equal, gad})
 }
 
-// played is a line of gad eval --env --output.
-type played struct {
+// episodeLine is a line of gad eval --env --output.
+type episodeLine struct {
 	Model       string
-	Temperature *float64 // none of the teacher
+	Temperature *float64 // nil for the teacher
 	Success     bool
 	Label       string
 	Turns       int `json:"turns_written"`
@@ -100,40 +100,40 @@ type played struct {
 	Fault       string
 }
 
-// tried are the episodes of one who plays, at one temperature.
-type tried struct {
+// episodeStats is the counts of a student's episodes at one temperature.
+type episodeStats struct {
 	right          []bool // by row
 	turns, invalid int
 	labels         map[string]int
 }
 
-// playedRow is a line of the closing table, and of demo.json.
-type playedRow struct {
+// episodeRow is a line of the closing table, and of demo.json.
+type episodeRow struct {
 	arm            *arm
-	sampled        *tried
-	greedy         *tried
+	sampled        *episodeStats
+	greedy         *episodeStats
 	Stage          string         `json:"stage"`
 	Folder         string         `json:"folder"` // of the student
 	Success        float64        `json:"success_t1"`
 	SuccessCI      [2]float64     `json:"success_t1_ci95"`
 	Greedy         float64        `json:"success_greedy"`
 	GreedyCI       [2]float64     `json:"success_greedy_ci95"`
-	Turns          float64        `json:"turns"` // these at temperature 1 as well
+	Turns          float64        `json:"turns"` // this and the next two: at temperature 1
 	Invalid        float64        `json:"invalid_frac"`
 	Labels         map[string]int `json:"labels"` // episodes
 	TFLOP, Seconds float64
 }
 
-// playedResult is demo.json of gad demo --episodes.
-type playedResult struct {
-	Environment string       `json:"environment"`
-	Seed        uint64       `json:"seed"`
-	Fast        bool         `json:"fast"`
-	Rows        int          `json:"rows"` // held out
-	Students    []*playedRow `json:"students"`
+// episodeResult is the content of demo.json of gad demo --episodes.
+type episodeResult struct {
+	Environment string        `json:"environment"`
+	Seed        uint64        `json:"seed"`
+	Fast        bool          `json:"fast"`
+	Rows        int           `json:"rows"` // held out
+	Students    []*episodeRow `json:"students"`
 }
 
-// compareEpisodes has the students play on held-out rows, prints the table and writes demo.json.
+// compareEpisodes lets the students play on held-out rows, prints the table and writes demo.json.
 func (d *run) compareEpisodes(ctx context.Context, arms []*arm) error {
 	file := d.path("episodes.jsonl")
 	if err := d.FS.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -155,11 +155,11 @@ func (d *run) compareEpisodes(ctx context.Context, arms []*arm) error {
 	if err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
-	rows, err := readPlayed(raw, arms)
+	rows, err := readEpisodes(raw, arms)
 	if err != nil {
 		return fmt.Errorf("demo: %s: %w", file, err)
 	}
-	result, err := json.MarshalIndent(playedResult{world, d.Seed, d.Fast, d.Size.TestRows, rows},
+	result, err := json.MarshalIndent(episodeResult{world, d.Seed, d.Fast, d.Size.TestRows, rows},
 		"",
 		"  ")
 	if err != nil {
@@ -168,9 +168,9 @@ func (d *run) compareEpisodes(ctx context.Context, arms []*arm) error {
 	if err := vfs.WriteFile(d.FS, d.path("demo.json"), append(result, '\n')); err != nil {
 		return err
 	}
-	fmt.Fprintf(d.Out, "\n%s\n%s\n", playedTable(rows, d.Size.TestRows),
-		d.whyPlayed(rows[1], rows[2]))
-	fmt.Fprintf(d.Out, "The student is %s, a folder that transformers loads. Took %s. Watch it play, and the student before the game:\n", arms[2].Folder, time.Since(d.begun).Round(time.Second))
+	fmt.Fprintf(d.Out, "\n%s\n%s\n", episodeTable(rows, d.Size.TestRows),
+		d.whyEpisodes(rows[1], rows[2]))
+	fmt.Fprintf(d.Out, "The student is %s, a folder that transformers loads. Took %s. Watch it play, and the student before the game:\n", arms[2].Folder, time.Since(d.started).Round(time.Second))
 	for _, m := range []string{arms[2].Folder, arms[0].Folder} {
 		fmt.Fprintf(d.Out,
 			"  gad generate --model %s --data %s --env 'gad env %s' --limit 1 --temperature 1\n", m,
@@ -179,18 +179,18 @@ func (d *run) compareEpisodes(ctx context.Context, arms []*arm) error {
 	return nil
 }
 
-// readPlayed sorts the episodes of gad eval --env --output by who plays them.
-func readPlayed(raw []byte, arms []*arm) ([]*playedRow, error) {
-	var rows []*playedRow
+// readEpisodes returns the counts of gad eval --env --output by student.
+func readEpisodes(raw []byte, arms []*arm) ([]*episodeRow, error) {
+	var rows []*episodeRow
 	for _, a := range arms {
-		rows = append(rows, &playedRow{arm: a, Stage: a.Stage, Folder: a.Folder, TFLOP: a.TFLOP,
-			Seconds: a.Seconds, sampled: &tried{labels: map[string]int{}},
-			greedy: &tried{labels: map[string]int{}}})
+		rows = append(rows, &episodeRow{arm: a, Stage: a.Stage, Folder: a.Folder, TFLOP: a.TFLOP,
+			Seconds: a.Seconds, sampled: &episodeStats{labels: map[string]int{}},
+			greedy: &episodeStats{labels: map[string]int{}}})
 	}
 	lines := bufio.NewScanner(bytes.NewReader(raw))
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		var p played
+		var p episodeLine
 		if err := json.Unmarshal(lines.Bytes(), &p); err != nil {
 			return nil, err
 		}
@@ -216,7 +216,7 @@ func readPlayed(raw []byte, arms []*arm) ([]*playedRow, error) {
 		return nil, err
 	}
 	for _, r := range rows {
-		for _, t := range []*tried{r.sampled, r.greedy} {
+		for _, t := range []*episodeStats{r.sampled, r.greedy} {
 			if len(t.right) == 0 || len(t.right) != len(rows[0].sampled.right) {
 				return nil, fmt.Errorf("model %q: %d episodes, %q has %d", r.Folder, len(t.right),
 					rows[0].Folder, len(rows[0].sampled.right))
@@ -231,7 +231,7 @@ func readPlayed(raw []byte, arms []*arm) ([]*playedRow, error) {
 	return rows, nil
 }
 
-// shareOf is a share with its 95 % interval.
+// shareOf returns a share with its 95 % interval.
 func shareOf(right []bool) (float64, [2]float64) {
 	n := 0
 	for _, yes := range right {
@@ -242,8 +242,8 @@ func shareOf(right []bool) (float64, [2]float64) {
 	return float64(n) / float64(len(right)), textmetrics.Wilson(n, len(right))
 }
 
-// playedTable has a line for each student, and below it what each is.
-func playedTable(rows []*playedRow, n int) string {
+// episodeTable returns the table: a line for each student, and below it what each is.
+func episodeTable(rows []*episodeRow, n int) string {
 	var b strings.Builder
 	const line = "%-20s %-24s %-24s%7s%9s%6s%6s%8s%6s%7s%8s\n"
 	fmt.Fprintf(&b, line, fmt.Sprintf("%d unseen houses", n), "success, temperature 1",
@@ -273,8 +273,8 @@ func playedTable(rows []*playedRow, n int) string {
 	return b.String()
 }
 
-// whyPlayed says what to make of the table.
-func (d *run) whyPlayed(equal, gad *playedRow) string {
+// whyEpisodes returns the text below the table: its meaning.
+func (d *run) whyEpisodes(equal, gad *episodeRow) string {
 	text := "The teacher always leaves the house, three times in four by the dial, which this student can only guess. "
 	switch differs(gad.sampled.right, equal.sampled.right) {
 	case better:

@@ -30,7 +30,7 @@ func TestPlayed(t *testing.T) {
 	arms := []*arm{{name: "SFT", Folder: "a"}, {name: "more", Folder: "b"},
 		{name: "GAD", Folder: "c"}}
 	text := playedLines(100, map[string]int{"a": 30, "b": 31, "c": 60})
-	rows, err := readPlayed([]byte(text), arms)
+	rows, err := readEpisodes([]byte(text), arms)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestPlayed(t *testing.T) {
 		r.Labels["key"] != 60 || r.Labels["jammed"] != 40 {
 		t.Errorf("GAD is %+v", r)
 	}
-	table := playedTable(rows, 100)
+	table := episodeTable(rows, 100)
 	for _, want := range []string{"100 unseen houses",
 		"\nmore                  31.0 % (22.8-40.6) ≈ ",
 		"\nGAD                   60.0 % (50.2-69.1) ▲ ", "  25 %     0    60      40     0"} {
@@ -48,12 +48,12 @@ func TestPlayed(t *testing.T) {
 	}
 	d := &run{}
 	for _, c := range []struct {
-		equal, gad *playedRow
+		equal, gad *episodeRow
 		want       string
 	}{{rows[1], rows[2], "more often than with as much SFT.\n"},
 		{rows[2], rows[1], "less often than as much SFT does.\n"},
 		{rows[0], rows[1], "no more often than as much SFT does. A likely reason: to tell a wrong dial from a right one, the discriminator, as small as the student, would have to work the lock out.\n"}} {
-		if got := d.whyPlayed(c.equal, c.gad); !strings.HasSuffix(got, c.want) {
+		if got := d.whyEpisodes(c.equal, c.gad); !strings.HasSuffix(got, c.want) {
 			t.Errorf("%q does not end with %q", got, c.want)
 		}
 	}
@@ -63,7 +63,7 @@ func TestPlayed(t *testing.T) {
 		"episodes":              playedLines(100, map[string]int{"a": 30, "b": 31}),
 		"invalid character":     "no JSON\n",
 	} {
-		if _, err := readPlayed([]byte(wrong), arms); err == nil ||
+		if _, err := readEpisodes([]byte(wrong), arms); err == nil ||
 			!strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}

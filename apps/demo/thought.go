@@ -30,7 +30,7 @@ var (
 		"data.train_batch_size=16", "rollout.n=8", "actor.optim.lr=5e-5", "actor.optim.beta2=0.95",
 		"actor.grad_clip=1", "actor.kl_loss_coef=0.02")
 	// some 0.9 of the sampled tokens of eight thoughts, and as many operations: a branch samples
-	// what follows its seam, and a short thought has fewer seams than two
+	// only the tokens after its seam, and a short thought has fewer than two seams
 	branching = []string{"rollout.n=1", "rollout.tree.trees=3", "rollout.tree.rounds=1",
 		"rollout.tree.expand=2", "algorithm.adv_estimator=tree_node"}
 )
@@ -53,7 +53,7 @@ const (
 	stageTrees  = "branches"
 )
 
-// thought is gad demo --thought: one student learns to write a long answer as one sequence, and
+// thought runs gad demo --thought: one student learns to write a long answer as one sequence,
 // another in chunks of bounded context, which then plays the game, with whole thoughts and with
 // thoughts that branch.
 func (d *run) thought(ctx context.Context) error {
@@ -98,7 +98,7 @@ func (d *run) thought(ctx context.Context) error {
 	return d.compareThought(ctx, []*arm{plain, chunks, gad, trees})
 }
 
-// lengths are the test sets of gad demo --thought: walks as long as those to train on, and longer.
+// lengths lists the test sets of gad demo --thought: walks as long as in training, and longer ones.
 var lengths = []string{"test", "longer"}
 
 // thoughtRow is a line of the closing table, and of demo.json.
@@ -113,7 +113,7 @@ type thoughtRow struct {
 	Seconds float64               `json:"seconds"`
 }
 
-// compareThought has the students answer held-out questions greedily, prints the table and writes
+// compareThought lets the students answer held-out questions greedily, prints the table and writes
 // demo.json.
 func (d *run) compareThought(ctx context.Context, arms []*arm) error {
 	rows := make([]*thoughtRow, len(arms))
@@ -131,7 +131,7 @@ func (d *run) compareThought(ctx context.Context, arms []*arm) error {
 		for _, a := range arms {
 			args = append(args, "--model", a.Folder)
 		}
-		// one sequence may be as long as the longest answer; chunks bound themselves
+		// for one sequence; chunks have their own bound
 		args = append(append(args, "--max-response-length", "400"), d.Flags...)
 		d.announce(args)
 		var out bytes.Buffer
@@ -157,13 +157,13 @@ func (d *run) compareThought(ctx context.Context, arms []*arm) error {
 	}
 	fmt.Fprintf(d.Out, "\n%s\n%s\n", thoughtTable(rows, d.Size.TestRows), d.whyThought(rows))
 	fmt.Fprintf(d.Out, "Took %s. See one of them think about a walk that is longer than any it has learned from:\n",
-		time.Since(d.begun).Round(time.Second))
+		time.Since(d.started).Round(time.Second))
 	fmt.Fprintf(d.Out, "  gad generate --model %s --data %s --limit 1 --temperature 0\n",
 		arms[1].Folder, d.path("task", "longer.arrow"))
 	return nil
 }
 
-// readThought takes what gad eval --json says of the students on a test set.
+// readThought reads the students' figures on a test set from the JSON of gad eval --json.
 func readThought(rows []*thoughtRow, set string, raw []byte) error {
 	var said struct {
 		Models []quality.Evaluation `json:"models"`
@@ -184,7 +184,7 @@ func readThought(rows []*thoughtRow, set string, raw []byte) error {
 	return nil
 }
 
-// thoughtTable has a line for each student, and below it what each is.
+// thoughtTable returns the table: a line for each student, and below it what each is.
 func thoughtTable(rows []*thoughtRow, n int) string {
 	var b strings.Builder
 	const line = "%-22s %-24s %-24s%9s%7s%8s\n"
@@ -206,29 +206,29 @@ func thoughtTable(rows []*thoughtRow, n int) string {
 	return b.String()
 }
 
-// apart reports whether a's interval on a test set lies above b's.
-func apart(a, b *thoughtRow, set string) bool { return a.RightCI[set][0] > b.RightCI[set][1] }
+// clearlyBetter reports whether a's interval on a test set lies above b's.
+func clearlyBetter(a, b *thoughtRow, set string) bool { return a.RightCI[set][0] > b.RightCI[set][1] }
 
-// whyThought says what to make of the table.
+// whyThought returns the text below the table: its meaning.
 func (d *run) whyThought(rows []*thoughtRow) string {
 	plain, chunks, gad, trees := rows[0], rows[1], rows[2], rows[3]
 	text := ""
 	switch {
-	case apart(chunks, plain, "longer"):
+	case clearlyBetter(chunks, plain, "longer"):
 		text = "In chunks the student goes on to walks that are longer than any it has seen, since no context is; in one sequence it does not.\n"
-	case apart(plain, chunks, "longer"):
+	case clearlyBetter(plain, chunks, "longer"):
 		text = "One sequence did better on longer walks, which is not what chunks are for: gad doctor looks for what went wrong in their training.\n"
 	default:
 		text = "On longer walks neither is ahead.\n"
 	}
-	if apart(plain, chunks, "test") {
+	if clearlyBetter(plain, chunks, "test") {
 		text += "On walks as long as those of training one sequence is better: all that it needs is in sight.\n"
 	}
 	said := func(a, b *thoughtRow, better, worse, neither string) {
 		switch {
-		case apart(a, b, "test") || apart(a, b, "longer"):
+		case clearlyBetter(a, b, "test") || clearlyBetter(a, b, "longer"):
 			text += better
-		case apart(b, a, "test") || apart(b, a, "longer"):
+		case clearlyBetter(b, a, "test") || clearlyBetter(b, a, "longer"):
 			text += worse
 		default:
 			text += neither

@@ -18,14 +18,14 @@ import (
 	"gad/trainer/saved"
 )
 
-// Apart is how far the weights of two models are from each other.
-type Apart struct {
+// WeightDistance is the distance between the weights of two models.
+type WeightDistance struct {
 	A, B   string      // folders of the weights
 	Layers []LayerDist // in the order of the network
 	All    LayerDist
 }
 
-// LayerDist is a part of the network, with the sums over its elements in float64.
+// LayerDist is the distance in a part of the network: sums over its elements in float64.
 type LayerDist struct {
 	Name    string
 	Tensors int
@@ -33,7 +33,7 @@ type LayerDist struct {
 	Diff    float64 // Σ (b - a)²
 }
 
-// Relative is |b - a| / |a| (L2): 0 where both are equal, +Inf where a alone is all zeros.
+// Relative returns |b - a| / |a| (L2): 0 if both are equal, +Inf if only a is all zeros.
 func (d LayerDist) Relative() float64 {
 	if d.Diff == 0 {
 		return 0
@@ -41,18 +41,19 @@ func (d LayerDist) Relative() float64 {
 	return math.Sqrt(d.Diff / d.Size)
 }
 
+// add adds the sums of o.
 func (d *LayerDist) add(o LayerDist) {
 	d.Tensors, d.Size, d.Diff = d.Tensors+o.Tensors, d.Size+o.Size, d.Diff+o.Diff
 }
 
-// errOther is wrapped by the error of two folders whose tensors are not the same.
+// errOther reports two folders with different tensors (names or shapes).
 var errOther = errors.New("other tensors")
 
-// Compare compares the weights of the students in two places, each a run, of which the newest
-// checkpoint is read, a checkpoint, or a folder of a model or of adapters.
-func Compare(fsys checkpoint.FS, a, b string) (*Apart, error) {
+// Compare compares the weights of two students. Each is a run (its newest checkpoint), a
+// checkpoint, or a folder of a model or of adapters.
+func Compare(fsys checkpoint.FS, a, b string) (*WeightDistance, error) {
 	fsys = vfs.OrDisk(fsys)
-	x := &Apart{}
+	x := &WeightDistance{}
 	var err error
 	if x.A, err = weightsIn(fsys, a); err != nil {
 		return nil, err
@@ -69,7 +70,7 @@ func Compare(fsys checkpoint.FS, a, b string) (*Apart, error) {
 	return x, err
 }
 
-// weightsIn is the folder of the student's weights that path names.
+// weightsIn returns the folder of the student's weights that path names.
 func weightsIn(fsys vfs.FS, path string) (string, error) {
 	info, err := fsys.Stat(path)
 	switch {
@@ -101,7 +102,7 @@ func weightsIn(fsys vfs.FS, path string) (string, error) {
 
 var layerName = regexp.MustCompile(`\.layers\.([0-9]+)\.`)
 
-// layerOf is the part of the network that a tensor is in, and its place in the order.
+// layerOf returns the part of the network that has a tensor, and a sort key for it.
 func layerOf(tensor string) (name string, place int) {
 	const behind = 1 << 30
 	if m := layerName.FindStringSubmatch(tensor); m != nil {
@@ -119,8 +120,8 @@ func layerOf(tensor string) (name string, place int) {
 	return strings.TrimSuffix(tensor, ".weight"), behind + 1
 }
 
-// distances compares the tensors of the folders was and now, by layer and in all. Where they have
-// other tensors the error wraps errOther.
+// distances compares the tensors of two folders, by layer and in all. The error wraps errOther if
+// the tensors differ in name or shape.
 func distances(was, now string) (layers []LayerDist, all LayerDist, err error) {
 	all.Name = "all"
 	a, err := weightsOf(was)
@@ -185,8 +186,8 @@ func distances(was, now string) (layers []LayerDist, all LayerDist, err error) {
 	return layers, all, nil
 }
 
-// String lays it out for a person.
-func (x *Apart) String() string {
+// String returns the distances as a table for people.
+func (x *WeightDistance) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "A  %s\nB  %s\n", x.A, x.B)
 	width := len("all")

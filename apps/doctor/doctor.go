@@ -1,6 +1,6 @@
-// Package doctor examines the folder of a run: how the run ended, whether it can go on, and
-// which signs of a sick run its metrics show (doctor.go); and how far the weights of two models
-// are apart (apart.go). It changes nothing.
+// Package doctor examines the folder of a run: how the run ended, whether it can be resumed, and
+// the signs of a sick run in its metrics (doctor.go). It also measures the distance between the
+// weights of two models (apart.go). It changes nothing.
 package doctor
 
 import (
@@ -21,30 +21,30 @@ import (
 	"gad/trainer/saved"
 )
 
-// Examination is what a run's folder says of the run: how it ended, whether it can
-// go on, and what signs of a sick run its metrics show.
+// Examination is the result of examining a run's folder: how the run ended, whether it can be
+// resumed, and the signs of a sick run in its metrics.
 type Examination struct {
 	Run         string
 	Stage       config.Stage
 	Step, Total int // of the checkpoint that would be resumed
 	Last        report.LastWord
-	Holder      string // who works in the folder now
+	Holder      string // process that has locked the folder
 	Checkpoints []Examined
 	Resume      string // name of the checkpoint that would be resumed
-	// bytes of the next save, and of the disk; Need 0 is unknown, Free -1 not told
+	// bytes of the next save, and free on the disk; Need 0: unknown, Free -1: not reported
 	Need, Free int64
-	Steps      int  // in the metrics
-	Enough     bool // steps to judge the metrics by
+	Steps      int  // number of steps in the metrics
+	Enough     bool // the metrics have enough steps to judge
 	Findings   []report.Finding
-	Settings   []string // that are allowed and rarely right
-	// |now - was| / |was| of the student's weights since MovedFrom; nil is not measured
+	Settings   []string // warnings about settings that are allowed and rarely right
+	// |now - was| / |was| of the student's weights since MovedFrom; nil: not measured
 	Moved     *float64
 	MovedFrom string // the reference, or a checkpoint
 
-	kept []config.Fixed      // settings that the run began with
-	disc saved.Discriminator // as the newest checkpoint has it
+	kept []config.Fixed      // settings at the start of the run
+	disc saved.Discriminator // of the newest checkpoint
 
-	// Sick are the reasons for which going on as it is would go wrong.
+	// Sick lists the problems that resuming as it is would meet.
 	Sick []string
 }
 
@@ -56,8 +56,7 @@ type Examined struct {
 	Err    error
 }
 
-// Examine reads a run folder and changes nothing in it. All bytes of all its
-// checkpoints are read.
+// Examine examines a run folder and changes nothing in it. It reads all bytes of all checkpoints.
 func Examine(fsys checkpoint.FS, run string) (*Examination, error) {
 	fsys = vfs.OrDisk(fsys)
 	x := &Examination{Run: run, Free: -1}
@@ -114,11 +113,12 @@ func Examine(fsys checkpoint.FS, run string) (*Examination, error) {
 	return x, x.examineMetrics(fsys)
 }
 
+// sick adds a problem.
 func (x *Examination) sick(format string, args ...any) {
 	x.Sick = append(x.Sick, fmt.Sprintf(format, args...))
 }
 
-// examineCheckpoints verifies each and finds the one to go on from.
+// examineCheckpoints verifies each checkpoint and finds the one to resume from.
 func (x *Examination) examineCheckpoints(fsys vfs.FS) error {
 	steps, err := checkpoint.Steps(fsys, x.Run)
 	if err != nil {
@@ -129,7 +129,7 @@ func (x *Examination) examineCheckpoints(fsys vfs.FS) error {
 		dir := filepath.Join(x.Run, e.Name)
 		e.Digest, e.Bytes, e.Err = checkpoint.Inspect(fsys, dir)
 		if errors.Is(e.Err, fs.ErrNotExist) && x.Holder != "" {
-			continue // pruned while it was read
+			continue // pruned during the reading
 		}
 		if e.Err == nil {
 			s, err := saved.Read(fsys, dir)
@@ -138,7 +138,7 @@ func (x *Examination) examineCheckpoints(fsys vfs.FS) error {
 			}
 			x.Resume, x.Stage, x.Step, x.Total, x.kept, x.disc =
 				e.Name, s.Stage, s.Step, s.Total, s.Fixed, s.Disc
-			x.Need = e.Bytes + 1<<20 // as checkpointBytes, from above
+			x.Need = e.Bytes + 1<<20 // upper bound, as checkpointBytes
 		} else {
 			x.sick("%s does not verify", e.Name)
 		}
@@ -147,8 +147,8 @@ func (x *Examination) examineCheckpoints(fsys vfs.FS) error {
 	return nil
 }
 
-// examineStart looks for what the run was given when it began: the frozen reference,
-// without which it cannot go on, and settings that are rarely right.
+// examineStart examines the inputs of the run: the frozen reference, without which it cannot be
+// resumed, and settings that are rarely right.
 func (x *Examination) examineStart(fsys vfs.FS, cfg *config.Config) error {
 	if x.Resume == "" {
 		return nil
@@ -170,9 +170,9 @@ func (x *Examination) examineStart(fsys vfs.FS, cfg *config.Config) error {
 	return nil
 }
 
-// examineWeights measures how far training has moved the student: from the frozen
-// reference in dir, or, where dir is "", from the oldest checkpoint. Without another
-// checkpoint, or between adapters and whole weights, nothing is measured.
+// examineWeights measures how far training has moved the student: from the frozen reference in dir,
+// or, if dir is "", from the oldest checkpoint. It measures nothing without another checkpoint, or
+// between adapters and whole weights.
 func (x *Examination) examineWeights(dir string) {
 	from := saved.ReferenceDir
 	if dir == "" {
@@ -184,16 +184,15 @@ func (x *Examination) examineWeights(dir string) {
 	}
 	moved, err := movedBy(dir, filepath.Join(x.Run, x.Resume, "actor"))
 	switch {
-	case err != nil && x.Holder == "": // of a run that goes on a checkpoint may be gone by now
+	case err != nil && x.Holder == "": // while a run continues, a checkpoint may have been pruned
 		x.sick("the student's weights cannot be read: %v", err)
 	case err == nil && !math.IsNaN(moved):
 		x.Moved, x.MovedFrom = &moved, from
 	}
 }
 
-// movedBy is the relative difference of two folders' weights, |now - was| / |was| over all
-// tensors (L2), those of adapters where the folders have adapters; NaN where they have other
-// tensors.
+// movedBy returns the relative difference of two folders' weights, or adapters, |now - was| / |was|
+// over all tensors (L2); NaN if the tensors differ in name or shape.
 func movedBy(was, now string) (float64, error) {
 	_, all, err := distances(was, now)
 	if errors.Is(err, errOther) {
@@ -202,14 +201,14 @@ func movedBy(was, now string) (float64, error) {
 	return all.Relative(), err
 }
 
-// openWeights is a folder's weights.
+// openWeights is the open tensors of a folder.
 type openWeights interface {
 	Names() []string
 	Tensor(name string) (*safetensors.Tensor, bool)
 	Close() error
 }
 
-// weightsOf opens a folder's weights, or its adapters where those are what it has.
+// weightsOf opens a folder's weights, or its adapters if it has no weights.
 func weightsOf(dir string) (openWeights, error) {
 	whole, err := safetensors.OpenFolder(dir)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -222,7 +221,7 @@ func weightsOf(dir string) (openWeights, error) {
 	return adapters, nil
 }
 
-// examineEnd adds the ends that would come again.
+// examineEnd adds an end that may happen again.
 func (x *Examination) examineEnd() {
 	if x.Holder != "" {
 		return
@@ -233,7 +232,7 @@ func (x *Examination) examineEnd() {
 	}
 }
 
-// examineMetrics looks for gaps and for the signs of sickness.
+// examineMetrics looks for gaps in the metrics and for the signs of a sick run.
 func (x *Examination) examineMetrics(fsys vfs.FS) error {
 	rows, err := report.ReadMetrics(fsys, x.Run)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -262,7 +261,7 @@ func (x *Examination) examineMetrics(fsys vfs.FS) error {
 	return nil
 }
 
-// String lays it out for a person, on one screen.
+// String returns the examination for people, on one screen.
 func (x *Examination) String() string {
 	var b strings.Builder
 	field := func(name, format string, args ...any) {
@@ -355,4 +354,5 @@ func (x *Examination) String() string {
 	return b.String()
 }
 
+// clock returns a local time as text.
 func clock(t time.Time) string { return t.Local().Format("2006-01-02 15:04:05") }

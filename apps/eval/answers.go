@@ -83,7 +83,7 @@ func judgeAnswers(s *session.Session, o Options) (err error) {
 
 // write writes the output of gad eval --answers; rows are the questions' numbers.
 func (j *judging) write(out session.Output, rows []int) error {
-	if err := out.Absent(j.s.FS); err != nil { // it was absent at the start
+	if err := out.CheckAbsent(j.s.FS); err != nil { // it was absent at the start
 		return err
 	}
 	var b bytes.Buffer

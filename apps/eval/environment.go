@@ -183,7 +183,7 @@ func (a *acting) model(ctx context.Context, be compute.Backend, dir string) erro
 		done()
 		broken, why := 0, ""
 		for i := range episodes {
-			told := play.Told(tasks[i], &episodes[i])
+			told := play.Describe(tasks[i], &episodes[i])
 			if c.played = append(c.played, told); told.Fault != "" {
 				why = cmp.Or(why, told.Fault)
 				broken++
@@ -208,7 +208,7 @@ func (a *acting) teacher(ctx context.Context) error {
 	}
 	c := &player{name: "teacher", teacher: true}
 	_, done := a.s.Console.Busy("playing the teacher's episodes", 0)
-	c.played, a.other, err = play.Teachers(ctx, tok, a.env.Pool, a.rows, a.tasks)
+	c.played, a.other, err = play.ReplayTeachers(ctx, tok, a.env.Pool, a.rows, a.tasks)
 	done()
 	if err != nil || len(c.played) == 0 {
 		return err
@@ -224,7 +224,7 @@ func (a *acting) save() error {
 		return nil
 	}
 	if a.saved.Load() == 0 { // it was absent at the start
-		if err := a.outputFile().Absent(a.s.FS); err != nil {
+		if err := a.outputFile().CheckAbsent(a.s.FS); err != nil {
 			return err
 		}
 	}

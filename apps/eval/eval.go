@@ -299,7 +299,7 @@ func (e *evaluation) open() (err error) {
 		if err != nil {
 			return err
 		}
-		chunks, err := e.s.Thinking("eval", dir, e.o.Chunks)
+		chunks, err := e.s.AnswerChunks("eval", dir, e.o.Chunks)
 		if err != nil {
 			return err
 		}
@@ -403,7 +403,7 @@ func (e *evaluation) plan() error {
 			}
 			return err
 		}
-		if err := session.Fitting("eval", "max-response-length", s.batch.Prompts(), e.rows,
+		if err := session.CheckLengths("eval", "max-response-length", s.batch.Prompts(), e.rows,
 			s.inContext(o.MaxResponse), e.positions(s.shape)); err != nil {
 			return err
 		}
@@ -412,7 +412,7 @@ func (e *evaluation) plan() error {
 			return err
 		}
 		took := time.Since(from).Seconds()
-		if err := session.Continues("eval", s.l, s.chunks); err != nil {
+		if err := session.CheckChunks("eval", s.l, s.chunks); err != nil {
 			return err
 		}
 		_, done := e.s.Console.Busy("measuring", 0)
@@ -559,7 +559,7 @@ func (e *evaluation) save() error {
 		return nil
 	}
 	if e.saved.Load() == 0 { // it was absent at the start
-		if err := e.outputFile().Absent(e.s.FS); err != nil {
+		if err := e.outputFile().CheckAbsent(e.s.FS); err != nil {
 			return err
 		}
 	}

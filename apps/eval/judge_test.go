@@ -111,7 +111,7 @@ func TestJudgeOfTheDemo(t *testing.T) {
 		}
 	}
 	printed := run(o)
-	got := judgetest.Printed(t, printed).Judge
+	got := judgetest.ReadOutput(t, printed).Judge
 	var names []string
 	for _, f := range got.Students {
 		names = append(names, f.Name)
@@ -229,7 +229,7 @@ func TestJudgeOfTheDemo(t *testing.T) {
 	o.JSON, o.Answers, o.Rows.Limit = true, []string{"rows.jsonl"}, 40
 	o.Judge.Mode, o.Judge.Teacher = judge.Score, false
 	printed = run(o)
-	if again := judgetest.Printed(t, printed).Judge; again.Tally.Asked != 0 || len(again.Students) != 3 ||
+	if again := judgetest.ReadOutput(t, printed).Judge; again.Tally.Asked != 0 || len(again.Students) != 3 ||
 		again.Students[1].Scored != 40 || again.Students[1].PairWin != nil {
 		t.Errorf("%s", printed)
 	}

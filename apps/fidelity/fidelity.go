@@ -1,5 +1,6 @@
-// Package fidelity is gad fidelity: how well discriminators order a student's own answers to one
-// prompt, against a teacher whose weights are known (trainer/quality/fidelity.go).
+// Package fidelity implements gad fidelity: it measures how well discriminators order a student's
+// own answers to one prompt, compared with a teacher whose weights are known
+// (trainer/quality/fidelity.go).
 package fidelity
 
 import (
@@ -27,23 +28,23 @@ import (
 	"gad/trainer/saved"
 )
 
-// Options say whose answers are ordered by what.
+// Options says which discriminators order whose answers, and which teacher knows the truth.
 type Options struct {
 	Critics []string // checkpoints, runs or critic folders; empty: the trivial rewards alone
-	Student string   // model folder; "" is the student beside the first discriminator
+	Student string   // model folder; "": the student next to the first discriminator
 	Teacher string
 	Rows    session.Rows
 	N       int // answers to each prompt, at least 2
 
-	Temperature        float64 // of the answers; 0 is that of the first discriminator's run
+	Temperature        float64 // of the answers; 0: as in the first discriminator's run
 	TeacherTemperature float64 // at which the teacher would sample
-	System             string  // message that the teacher reads and the student does not
-	MaxPrompt          int     // longer prompts are left out; 0 is as in the run
-	MaxResponse        int     // tokens of an answer; 0 is as in the run
-	MaxTokens          int     // of a forward pass
+	System             string  // system message for the teacher alone
+	MaxPrompt          int     // tokens; longer prompts are left out; 0: as in the run
+	MaxResponse        int     // tokens of an answer; 0: as in the run
+	MaxTokens          int     // tokens of a forward pass
 	Seed               uint64
 	JSON               bool
-	Output             string // file of the answers with their figures; "" is none
+	Output             string // file of the answers with their figures; "": none
 	Device             device.Options
 }
 
@@ -72,7 +73,7 @@ type answer struct {
 	Scores      map[string]float64 `json:"scores"` // by discriminator
 }
 
-// Run measures, and prints or writes what it found.
+// Run measures the discriminators and prints the result, or writes JSON.
 func Run(s *session.Session, o Options) error {
 	r := &run{s: s, o: o}
 	defer r.close()
@@ -82,7 +83,7 @@ func Run(s *session.Session, o Options) error {
 	defer stop()
 	r.ctx = ctx
 	if o.Output != "" {
-		lock, err := r.out().Claim(s.FS)
+		lock, err := r.outputFile().Claim(s.FS)
 		if err != nil {
 			return err
 		}
@@ -107,7 +108,7 @@ func Run(s *session.Session, o Options) error {
 	return nil
 }
 
-// run is one gad fidelity.
+// run is a run of gad fidelity.
 type run struct {
 	s   *session.Session
 	o   Options
@@ -122,6 +123,7 @@ type run struct {
 	opt     quality.Options
 }
 
+// close frees models, device and rows.
 func (r *run) close() {
 	if r.student != nil {
 		r.student.Model.Close()
@@ -134,6 +136,8 @@ func (r *run) close() {
 	}
 }
 
+// measure samples the answers, computes the truth and every reward's fidelity, and writes the
+// output.
 func (r *run) measure() (*Result, error) {
 	critics, err := r.resolve()
 	if err != nil {
@@ -170,8 +174,8 @@ func (r *run) measure() (*Result, error) {
 	return result, r.write(scores)
 }
 
-// resolve finds the folders of the discriminators, and takes from the run of the first what the
-// options leave open.
+// resolve returns the folders of the discriminators. Options that are not set get the values of the
+// first one's run.
 func (r *run) resolve() (critics []string, err error) {
 	o := &r.o
 	for i, path := range o.Critics {
@@ -212,7 +216,7 @@ func (r *run) resolve() (critics []string, err error) {
 	return critics, nil
 }
 
-// settings returns those of the run that made a checkpoint; zero where it was exported.
+// settings returns the settings of the run that made a checkpoint; zero for an exported checkpoint.
 func (r *run) settings(checkpoint string) (c config.Config, err error) {
 	path := filepath.Join(filepath.Dir(checkpoint), saved.ConfigName)
 	if _, err := r.s.FS.Stat(path); errors.Is(err, fs.ErrNotExist) {
@@ -236,14 +240,14 @@ func (r *run) open() (err error) {
 	if err != nil {
 		return err
 	}
-	apart, err := saved.CompareTokenizers(tok, o.Teacher, "--teacher")
-	if err := cmp.Or(err, apart); err != nil {
+	difference, err := saved.CompareTokenizers(tok, o.Teacher, "--teacher")
+	if err := cmp.Or(err, difference); err != nil {
 		return err
 	}
 	r.opt = quality.Options{MaxResponse: o.MaxResponse, Temperature: o.Temperature, Seed: o.Seed,
 		Slots: session.Slots, MaxTokens: o.MaxTokens, Stages: r.s.Console.Busy,
 		Stop: func() bool { return r.ctx.Err() != nil }}
-	if err := r.fitting(tok); err != nil {
+	if err := r.dropLongPrompts(tok); err != nil {
 		return err
 	}
 	if r.batch, err = quality.EncodeRows(tok, r.set, r.rows,
@@ -255,7 +259,7 @@ func (r *run) open() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := session.Fitting("fidelity", "max-response-length", r.batch.Prompts(), r.rows,
+	if err := session.CheckLengths("fidelity", "max-response-length", r.batch.Prompts(), r.rows,
 		o.MaxResponse, shape.MaxPosition); err != nil {
 		return err
 	}
@@ -268,8 +272,8 @@ func (r *run) open() (err error) {
 	return err
 }
 
-// fitting leaves out the rows whose prompts are longer than the limit.
-func (r *run) fitting(tok *tokenizer.Tokenizer) error {
+// dropLongPrompts leaves out the rows whose prompts exceed MaxPrompt.
+func (r *run) dropLongPrompts(tok *tokenizer.Tokenizer) error {
 	var keep []int
 	for _, row := range r.rows {
 		ids, err := encode.Prompt(tok, r.set, row)
@@ -291,7 +295,7 @@ func (r *run) fitting(tok *tokenizer.Tokenizer) error {
 	return nil
 }
 
-// truth has the teacher say how probable the answers are.
+// truth loads the teacher and computes the answers' probabilities under it.
 func (r *run) truth() error {
 	promptsP := r.batch.Prompts()
 	enc := encode.Encoder{Tok: r.student.Tokenizer}
@@ -326,7 +330,7 @@ func (r *run) truth() error {
 	return quality.SetTruth(teacher, r.groups, promptsP, r.o.TeacherTemperature, r.opt)
 }
 
-// score has one discriminator score the answers and the teacher's.
+// score returns the scores that one discriminator gives the answers.
 func (r *run) score(dir string) ([]float64, error) {
 	if err := saved.CheckTokenIDs(r.student.Tokenizer, dir, "--critic"); err != nil {
 		return nil, err
@@ -343,14 +347,15 @@ func (r *run) score(dir string) ([]float64, error) {
 	advance, done := r.s.Console.Busy("scores of "+dir+", tokens", tokens)
 	defer done()
 	c.Scorer.Model().Watch(advance)
-	scores, err := scored(c.Scorer, seqs)
+	scores, err := scoreAll(c.Scorer, seqs)
 	if err == nil && r.ctx.Err() != nil {
 		err = fault.ErrInterrupted
 	}
 	return scores, err
 }
 
-func scored(c *critic.Scorer, seqs []model.Seq) ([]float64, error) {
+// scoreAll returns the scores of sequences.
+func scoreAll(c *critic.Scorer, seqs []model.Seq) ([]float64, error) {
 	scoreS, err := c.Score(seqs)
 	out := make([]float64, len(scoreS))
 	for i, x := range scoreS {
@@ -381,9 +386,10 @@ func (r *run) write(scores [][]float64) error {
 			}
 		}
 	}
-	return r.out().Write(r.s.FS, b.Bytes(), "fidelity: nothing is written")
+	return r.outputFile().Write(r.s.FS, b.Bytes(), "fidelity: nothing is written")
 }
 
-func (r *run) out() session.Output {
+// outputFile returns the file of --output.
+func (r *run) outputFile() session.Output {
 	return session.Output{Command: "fidelity", Path: r.o.Output}
 }

@@ -17,28 +17,28 @@ import (
 	"gad/trainer/saved"
 )
 
-// answer is one line of gad generate --output. Its names are those of a data set, so
-// that gad score and gad eval read the file as one.
+// answer is one line of gad generate --output. Its keys are those of a data set, so that gad score
+// and gad eval can read the file as one.
 type answer struct {
-	Row       int            `json:"row"` // in the data
+	Row       int            `json:"row"` // index in the data
 	Sample    int            `json:"sample"`
 	Content   []data.Message `json:"content,omitempty"`
 	Tools     data.JSON      `json:"tools,omitempty"`
 	Env       data.JSON      `json:"env,omitempty"`
-	PromptIDs []int32        `json:"prompt_ids,omitempty"` // where the row has no conversation
+	PromptIDs []int32        `json:"prompt_ids,omitempty"` // of a row without a conversation
 	Teacher   string         `json:"teacher_response,omitempty"`
 	Response  string         `json:"response"`
-	Tokens    int            `json:"tokens"` // the end included
+	Tokens    int            `json:"tokens"` // including the end
 	Truncated bool           `json:"truncated"`
 	Finish    string         `json:"finish_reason"` // stop, or length
 }
 
-// settings are the first record of an unfinished output: what every answer depends on. A command
-// that says otherwise is refused. --limit is not among it: it changes how many rows are answered,
-// not how.
+// settings is the first record of an unfinished output: everything that its answers depend on. A
+// command with other settings is refused. --limit is not part of it: it changes the number of rows
+// and no answer.
 type settings struct {
 	session.Sampled
-	session.Computed
+	session.ComputeSettings
 	Chunks     string `json:"chunks,omitempty" flag:"--chunk"`
 	ContentKey string `json:"content_key" flag:"--content-key"`
 	TeacherKey string `json:"teacher_key" flag:"--teacher-key"`
@@ -46,11 +46,11 @@ type settings struct {
 	Data       string `json:"data_digest" same:"the data are"`
 }
 
-// batch is one gad generate --data.
+// batch is a run of gad generate --data.
 //
-// Each answer goes into a journal as it ends, OUTPUT.partial, whose first record are the settings
-// that the answers depend on. When all are there they are written into the output by row and
-// sample, so that it has the same bytes whether the command was interrupted or not.
+// Each answer goes into a journal at its end, OUTPUT.partial, whose first record is the settings.
+// The complete journal is written into the output by row and sample, so that the output has the
+// same bytes whether the command was interrupted or not.
 type batch struct {
 	s        *session.Session
 	o        Options
@@ -58,18 +58,18 @@ type batch struct {
 	settings settings
 	rows     int
 	limit    int          // tokens of an answer
-	chunks   model.Chunks // in which answers are written
+	chunks   model.Chunks // chunks of an answer
 	journal  *session.Partial
-	failed   error // of the journal, or of a row
+	failed   error // error of the journal or of a row
 }
 
-// answerKey is the key of an answer in the journal.
+// answerKey returns the key of an answer in the journal.
 func answerKey(row, sample int) string { return fmt.Sprintf("%d/%d", row, sample) }
 
-// chunkRows is how many rows are sampled in one call.
+// chunkRows is the number of rows sampled in one call.
 const chunkRows = 1024
 
-// AnswerData answers the rows of a data set.
+// AnswerData answers the rows of a data set and writes the answers to output.
 func AnswerData(s *session.Session, o Options, from session.Rows, output string) (err error) {
 	b := &batch{s: s, o: o, out: session.Output{Command: "generate", Path: output}}
 	defer s.Console.Close()
@@ -91,7 +91,7 @@ func AnswerData(s *session.Session, o Options, from session.Rows, output string)
 	if err != nil {
 		return err
 	}
-	if b.chunks, err = s.Thinking("generate", o.Path, o.Chunks); err != nil {
+	if b.chunks, err = s.AnswerChunks("generate", o.Path, o.Chunks); err != nil {
 		return err
 	}
 	if b.limit = o.longest(b.chunks); o.MaxNew == 0 && !b.chunks.On() && cfg.MaxPosition > 1 {
@@ -116,7 +116,7 @@ func AnswerData(s *session.Session, o Options, from session.Rows, output string)
 		return err
 	}
 	defer m.Close()
-	if err := session.Continues("generate", m, b.chunks); err != nil {
+	if err := session.CheckChunks("generate", m, b.chunks); err != nil {
 		return err
 	}
 	b.journal.Size = b.rows * b.settings.N
@@ -128,26 +128,26 @@ func AnswerData(s *session.Session, o Options, from session.Rows, output string)
 	return b.finish()
 }
 
-// describe is what the answers depend on.
+// describe returns everything that the answers depend on.
 func (b *batch) describe(from session.Rows, set *data.Set) (s settings, err error) {
 	o := b.o
 	s = settings{Sampled: session.SampledBy(o.Sampling, o.N, b.limit, o.Seed),
-		Computed: o.Source.Computed(), ContentKey: from.Content, TeacherKey: from.Answer}
+		ComputeSettings: o.Source.ComputeSettings(), ContentKey: from.Content, TeacherKey: from.Answer}
 	if b.chunks.On() {
 		s.Chunks = fmt.Sprint(b.chunks)
 	}
 	if s.Model, err = b.s.Digest(o.Source); err != nil {
 		return s, err
 	}
-	if err := set.Verify(); err != nil { // shows itself
+	if err := set.Verify(); err != nil { // shows its own progress
 		return s, err
 	}
 	s.Data = set.Digest()
 	return s, nil
 }
 
-// resume reads what an interrupted command has left. It may have been asked for fewer
-// rows, not for more: answers are not thrown away.
+// resume reads the answers of an interrupted command. It refuses answers to rows beyond --limit,
+// since it throws none away.
 func (b *batch) resume() (err error) {
 	if b.journal, err = session.Resume(b.s, b.out, "answer", b.settings); err != nil {
 		return err
@@ -165,7 +165,8 @@ func (b *batch) resume() (err error) {
 	return nil
 }
 
-// encode are the prompts of the rows that have answers to come; the model takes most tokens.
+// encode returns the prompts and indices of the rows that lack answers; most is the model's
+// context.
 func (b *batch) encode(tok *tokenizer.Tokenizer, set *data.Set, rows []int,
 	most int) (prompts [][]int32, todo []int, err error) {
 	advance, done := b.s.Console.Busy("encoding", len(rows))
@@ -183,10 +184,11 @@ func (b *batch) encode(tok *tokenizer.Tokenizer, set *data.Set, rows []int,
 		}
 		prompts, todo = append(prompts, ids), append(todo, row)
 	}
-	return prompts, todo, session.Fitting("generate", "max-new-tokens", prompts, todo, b.limit,
+	return prompts, todo, session.CheckLengths("generate", "max-new-tokens", prompts, todo, b.limit,
 		most)
 }
 
+// complete reports whether the journal has all answers to a row.
 func (b *batch) complete(row int) bool {
 	for sample := range b.settings.N {
 		if _, ok := b.journal.Lookup(answerKey(row, sample)); !ok {
@@ -196,7 +198,7 @@ func (b *batch) complete(row int) bool {
 	return true
 }
 
-// generate samples what is missing.
+// generate samples the missing answers.
 func (b *batch) generate(ctx context.Context, m *session.Model, set *data.Set, prompts [][]int32,
 	todo []int) error {
 	n := b.settings.N
@@ -215,7 +217,7 @@ func (b *batch) generate(ctx context.Context, m *session.Model, set *data.Set, p
 				Stop: func() bool { return b.failed != nil || ctx.Err() != nil },
 				Done: func(p, s int, a model.Completion) {
 					if b.failed == nil {
-						b.failed = b.keep(m.Tokenizer, set, rows[p], s, a)
+						b.failed = b.record(m.Tokenizer, set, rows[p], s, a)
 					}
 					advance(b.limit - len(a.IDs))
 				}}, advance)
@@ -226,8 +228,8 @@ func (b *batch) generate(ctx context.Context, m *session.Model, set *data.Set, p
 	return nil
 }
 
-// keep puts an answer into the journal, unless it has that answer already.
-func (b *batch) keep(tok *tokenizer.Tokenizer, set *data.Set, row, sample int,
+// record adds an answer to the journal, unless it is there.
+func (b *batch) record(tok *tokenizer.Tokenizer, set *data.Set, row, sample int,
 	c model.Completion) error {
 	key := answerKey(row, sample)
 	if _, ok := b.journal.Lookup(key); ok {
@@ -243,12 +245,12 @@ func (b *batch) keep(tok *tokenizer.Tokenizer, set *data.Set, row, sample int,
 	if c.Truncated {
 		a.Finish = "length"
 	}
-	return b.journal.Keep(key, a)
+	return b.journal.Add(key, a)
 }
 
-// finish makes the output out of the journal.
+// finish writes the output from the journal.
 func (b *batch) finish() error {
-	if err := b.out.Absent(b.s.FS); err != nil { // it was not there at the start
+	if err := b.out.CheckAbsent(b.s.FS); err != nil { // it was absent at the start
 		return err
 	}
 	var all bytes.Buffer

@@ -15,15 +15,15 @@ import (
 	"gad/trainer/saved"
 )
 
-// Acting says in which environment a model plays, and where it begins.
+// Acting is the flags about an environment, and the row with which its episodes begin.
 type Acting struct {
 	play.Options
-	Rows session.Rows // without Paths the environment begins by itself
-	Row  int          // of Rows
+	Rows session.Rows // no Paths: the environment draws the task
+	Row  int          // index in Rows
 	JSON bool
 }
 
-// Act has the model play Options.N episodes from one beginning, and prints them.
+// Act lets the model play Options.N episodes of one task, and prints them.
 func Act(s *session.Session, o Options, a Acting) error {
 	defer s.Console.Close()
 	if err := saved.CheckModel(s.FS, o.Path); err != nil {
@@ -72,7 +72,7 @@ func Act(s *session.Session, o Options, a Acting) error {
 	s.Console.Close()
 	broken, why := 0, ""
 	for k := range episodes {
-		told := play.Told(tasks[k], &episodes[k])
+		told := play.Describe(tasks[k], &episodes[k])
 		if told.Fault != "" {
 			broken, why = broken+1, told.Fault
 		}
@@ -101,7 +101,7 @@ func Act(s *session.Session, o Options, a Acting) error {
 	return nil
 }
 
-// read is the row of --row.
+// read returns the row of --row.
 func (a Acting) read(s *session.Session) (row data.Row, err error) {
 	set, rows, err := a.Rows.List(s)
 	if err != nil {
@@ -115,11 +115,11 @@ func (a Acting) read(s *session.Session) (row data.Row, err error) {
 	return set.Row(a.Row)
 }
 
-// printEpisode is for people: who speaks in a column of its own, what a turn was worth behind it.
+// printEpisode prints an episode for people: a column of roles, texts, and after a turn its reward.
 func printEpisode(s *session.Session, p play.Played) {
 	say := func(role, text, note string) {
-		text = strings.ReplaceAll(session.Shown(s.Out, text), "\n", "\n"+strings.Repeat(" ", 11))
-		fmt.Fprintf(s.Out, "%-9s  %s%s\n", session.Shown(s.Out, role), text, note)
+		text = strings.ReplaceAll(session.Printable(s.Out, text), "\n", "\n"+strings.Repeat(" ", 11))
+		fmt.Fprintf(s.Out, "%-9s  %s%s\n", session.Printable(s.Out, role), text, note)
 	}
 	for _, m := range p.Prompt {
 		say(m.Role, m.Text(), "")
@@ -140,7 +140,7 @@ func printEpisode(s *session.Session, p play.Played) {
 		end += fmt.Sprintf(", %d invalid", p.Invalid)
 	}
 	if p.Label != "" {
-		end += ", label " + session.Shown(s.Out, p.Label)
+		end += ", label " + session.Printable(s.Out, p.Label)
 	}
 	if p.Cut {
 		end += ", cut at a limit"

@@ -1,7 +1,7 @@
-// Package generate is gad generate: a model answers one prompt, or every prompt of a data set, or
-// plays an episode in an environment.
+// Package generate implements gad generate: a model answers one prompt, or every prompt of a data
+// set, or plays an episode in an environment.
 //
-//	generate.go  Options, one prompt
+//	generate.go  Options, one prompt: start here
 //	batch.go     a data set: its journal, and how an interrupted command resumes
 //
 //	environment.go  --env: episodes from one beginning
@@ -22,21 +22,21 @@ import (
 	"gad/tokenizer"
 )
 
-// Options say which model answers, and how.
+// Options says which model answers, and how.
 type Options struct {
 	session.Source
 	compute.Sampling
-	Chunks *model.Chunks // in which answers are written; nil: as the model's run says
+	Chunks *model.Chunks // chunks of answers; nil: as the model's run says
 	N      int           // answers to a prompt
 	// tokens; 0 is DefaultMaxNew, or less where the model's context leaves less
 	MaxNew int
 	Seed   uint64
 }
 
-// DefaultMaxNew is the longest answer where none is given, tokens.
+// DefaultMaxNew is the default of the longest answer, in tokens.
 const DefaultMaxNew = 1536
 
-// longest is the longest answer, tokens: a thought's where answers are written in chunks.
+// longest returns the most tokens of an answer: in chunks, of a thought.
 func (o Options) longest(chunks model.Chunks) int {
 	switch {
 	case chunks.On() && o.MaxNew > 0:
@@ -47,16 +47,16 @@ func (o Options) longest(chunks model.Chunks) int {
 	return cmp.Or(o.MaxNew, DefaultMaxNew)
 }
 
-// Prompt is one message, and how its answers are printed.
+// Prompt is one message and the form in which its answers are printed.
 type Prompt struct {
 	Text   string
-	System string // "" is none
+	System string // "": none
 	Raw    bool   // Text is the whole prompt, without a chat template
-	Stream bool   // as the answer is decoded
+	Stream bool   // print the answer while it is decoded
 	JSON   bool   // with token ids and log-probabilities
 }
 
-// ReadPrompt reads a prompt to its end.
+// ReadPrompt reads a prompt up to the end of in.
 func ReadPrompt(in io.Reader) (string, error) {
 	raw, err := io.ReadAll(io.LimitReader(in, session.MaxPromptBytes+1))
 	if err != nil {
@@ -75,7 +75,7 @@ func ReadPrompt(in io.Reader) (string, error) {
 	return text, nil
 }
 
-// Answer answers one prompt.
+// Answer answers one prompt and prints the answers.
 func Answer(s *session.Session, o Options, p Prompt) error {
 	m, err := s.Load(o.Source, model.LM)
 	if err != nil {
@@ -94,11 +94,11 @@ func Answer(s *session.Session, o Options, p Prompt) error {
 			return err
 		}
 	}
-	chunks, err := s.Thinking("generate", o.Path, o.Chunks)
+	chunks, err := s.AnswerChunks("generate", o.Path, o.Chunks)
 	if err != nil {
 		return err
 	}
-	if err := session.Continues("generate", m, chunks); err != nil {
+	if err := session.CheckChunks("generate", m, chunks); err != nil {
 		return err
 	}
 	limit := o.longest(chunks)
@@ -130,7 +130,7 @@ func Answer(s *session.Session, o Options, p Prompt) error {
 	for i, a := range out[0] {
 		text := m.Tokenizer.Decode(a.IDs, true)
 		if !p.JSON {
-			fmt.Fprintln(s.Out, session.Shown(s.Out, text))
+			fmt.Fprintln(s.Out, session.Printable(s.Out, text))
 			continue
 		}
 		if err := session.PrintJSON(s.Out,
@@ -143,13 +143,13 @@ func Answer(s *session.Session, o Options, p Prompt) error {
 	return nil
 }
 
-// stream prints the answer as it is decoded.
+// stream prints the answer while it is decoded.
 func stream(s *session.Session, m *session.Model, prompt []int32, o model.SampleOptions) error {
 	var failed error
 	text := m.Tokenizer.Stream(true)
 	say := func(part string) {
 		if part != "" && failed == nil {
-			_, failed = io.WriteString(s.Out, session.Shown(s.Out, part))
+			_, failed = io.WriteString(s.Out, session.Printable(s.Out, part))
 		}
 	}
 	o.Token = func(_, _ int, id int32) { say(text.Next(id)) }

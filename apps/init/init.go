@@ -1,5 +1,6 @@
-// Package create is gad init: it makes model folders, of random weights with a tokenizer that is
-// trained on a text, or of some layers of another model. Go has no package named init.
+// Package create implements gad init: it writes new model folders, with random weights and a
+// tokenizer trained on a text, or with some layers of another model. Go has no package
+// named init.
 package create
 
 import (
@@ -18,11 +19,11 @@ import (
 	"gad/trainer/saved"
 )
 
-// maxCorpusBytes is how much of a text a tokenizer is trained on.
+// maxCorpusBytes is the largest part of a text that a tokenizer is trained on.
 const maxCorpusBytes = 1 << 30
 
-// Fresh makes a model folder of the architecture that config names, with random weights of a
-// seed and a tokenizer that is trained on the text in corpus.
+// Fresh writes a model folder with the architecture in the file config, random weights of a seed,
+// and a tokenizer trained on the text in the file corpus.
 func Fresh(s *session.Session, config, corpus, output string, seed uint64) error {
 	cfg, err := model.ReadConfig(config)
 	if err != nil {
@@ -43,8 +44,8 @@ func Fresh(s *session.Session, config, corpus, output string, seed uint64) error
 	return random(s, cfg, tok, output, seed)
 }
 
-// WithTokenizer makes a model folder of the architecture that config names, with random weights of
-// a seed and the tokenizer of another model: a student whose tokens are its teacher's.
+// WithTokenizer writes a model folder with the architecture in the file config, random weights of a
+// seed, and the tokenizer of another model: a student with its teacher's tokens.
 func WithTokenizer(s *session.Session, config, from, output string, seed uint64) error {
 	cfg, err := model.ReadConfig(config)
 	if err != nil {
@@ -63,7 +64,7 @@ func WithTokenizer(s *session.Session, config, from, output string, seed uint64)
 	return random(s, cfg, tok, output, seed)
 }
 
-// random writes a model of random weights.
+// random writes a model folder with random weights of a seed.
 func random(s *session.Session, cfg model.Config, tok *tokenizer.Tokenizer, output string,
 	seed uint64) error {
 	be, err := session.OpenDevice(device.Options{})
@@ -89,8 +90,8 @@ func random(s *session.Session, cfg model.Config, tok *tokenizer.Tokenizer, outp
 	return nil
 }
 
-// Part makes a model folder of some layers of another model, such as "0,1,5-9": their weights
-// with unchanged bits, and its tokenizer.
+// Part writes a model folder of some layers of another model, such as "0,1,5-9", with their weights
+// bit for bit, and its tokenizer.
 func Part(s *session.Session, from, keep, output string) error {
 	if err := saved.CheckModel(s.FS, from); err != nil {
 		return err
@@ -106,7 +107,7 @@ func Part(s *session.Session, from, keep, output string) error {
 	if err != nil {
 		return fault.Usagef("init: --keep-layers %v", err)
 	}
-	if err := (session.Output{Command: "init", Path: output}).Absent(s.FS); err != nil {
+	if err := (session.Output{Command: "init", Path: output}).CheckAbsent(s.FS); err != nil {
 		return err
 	}
 	be, err := session.OpenDevice(device.Options{})
@@ -138,15 +139,16 @@ func Part(s *session.Session, from, keep, output string) error {
 	return nil
 }
 
-// utf8Reader refuses what is not UTF-8: a tokenizer that learned bytes of Latin-1 would
-// fit no text.
+// utf8Reader refuses text that is not UTF-8: a tokenizer trained on Latin-1 would fit no other
+// text.
 type utf8Reader struct {
 	r    io.Reader
 	name string
-	at   int64  // bytes before part
-	part []byte // of a character that the last Read ended in
+	at   int64  // offset of part in the file
+	part []byte // incomplete character at the end of the last Read
 }
 
+// Read reads text, and fails at the first byte that is not UTF-8.
 func (u *utf8Reader) Read(p []byte) (int, error) {
 	n, err := u.r.Read(p)
 	text := append(u.part, p[:n]...)
@@ -161,8 +163,8 @@ func (u *utf8Reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// WithTokens notes the tokenizer's control tokens in a new model's config.json,
-// as other programs expect them there.
+// WithTokens returns the configuration of a new model with the tokenizer's control tokens, where
+// other programs expect them in config.json.
 func WithTokens(c model.Config, tok *tokenizer.Tokenizer) (model.Config, error) {
 	c, err := c.With("eos_token_id", tok.EndOfTurn())
 	if err != nil {

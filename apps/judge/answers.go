@@ -18,8 +18,7 @@ import (
 // maxLine bounds a line of a file of answers, in bytes.
 const maxLine = 64 << 20
 
-// line is a line of gad generate --output or of gad eval --output, as far as a judge
-// reads it.
+// line is the fields that a judge reads of a line of gad generate --output or gad eval --output.
 type line struct {
 	Model    string          `json:"model"`
 	Row      *int            `json:"row"`
@@ -28,23 +27,23 @@ type line struct {
 	Response *string         `json:"response"`
 }
 
-// given is a student's answer in a file.
-type given struct {
+// fileAnswer is a student's answer in a file.
+type fileAnswer struct {
 	at       string // file and line, for messages
 	question Question
 	answer   string
 }
 
-// ReadAnswers reads answers that students gave before, from files of gad generate or of
-// gad eval, and puts them beside each other. A file's students are told apart by its
-// model column; one without is named after the file. All must have answered the same
-// rows, of which the first limit are read; 0 is all. rows are their numbers in the data.
+// ReadAnswers reads students' answers from files of gad generate or gad eval. A file's students are
+// distinguished by its model column; without one, the student has the file's name. All must have
+// answered the same rows, of which it returns the first limit (0: all); rows are their numbers in
+// the data.
 func ReadAnswers(paths []string,
 	limit int) (questions []Question, students []Student, rows []int, err error) {
 	var names []string
-	answers := map[string]map[int]given{} // by name and row
+	answers := map[string]map[int]fileAnswer{} // by name and row
 	for _, path := range paths {
-		own := map[string]string{} // the name of a model of this file
+		own := map[string]string{} // names of this file's students by model
 		err := eachLine(path, func(n int, l line) error {
 			at := fmt.Sprintf("%s: line %d", path, n)
 			prompt, err := conversation(l.Content)
@@ -65,7 +64,7 @@ func ReadAnswers(paths []string,
 					return fmt.Errorf("judge: %s: given twice: name each file once", path)
 				}
 				own[l.Model] = name
-				names, answers[name] = append(names, name), map[int]given{}
+				names, answers[name] = append(names, name), map[int]fileAnswer{}
 			}
 			row := len(answers[name])
 			if l.Row != nil {
@@ -74,7 +73,7 @@ func ReadAnswers(paths []string,
 			if other, twice := answers[name][row]; twice {
 				return fmt.Errorf("judge: %s: row %d has an answer already, in line %s: one answer to a prompt is judged: make the file with -n 1", at, row, other.at[len(path)+len(": line "):])
 			}
-			g := given{at: at, question: Question{Prompt: prompt}, answer: *l.Response}
+			g := fileAnswer{at: at, question: Question{Prompt: prompt}, answer: *l.Response}
 			if l.Teacher != nil {
 				g.question.Teacher = *l.Teacher
 			}
@@ -114,10 +113,10 @@ func ReadAnswers(paths []string,
 	return questions, students, rows, nil
 }
 
-// sameRows refuses students that did not answer the same questions.
-func sameRows(a, b map[int]given, nameA, nameB string) error {
+// sameRows refuses two students that did not answer the same questions.
+func sameRows(a, b map[int]fileAnswer, nameA, nameB string) error {
 	for _, x := range []struct {
-		has, lacks       map[int]given
+		has, lacks       map[int]fileAnswer
 		nameHas, nameNot string
 	}{{a, b, nameA, nameB}, {b, a, nameB, nameA}} {
 		for _, row := range slices.Sorted(maps.Keys(x.has)) {
@@ -161,8 +160,8 @@ func Texts(turns []chat.Message) []chat.Message {
 	return texts
 }
 
-// eachLine calls take with each line of a file of JSON lines, by number from 1. Empty
-// lines are left out.
+// eachLine calls take with the number (from 1) and the content of each line of a file of JSON
+// lines. It skips empty lines.
 func eachLine(path string, take func(n int, l line) error) error {
 	f, err := os.Open(path)
 	if e := (*fs.PathError)(nil); errors.As(err, &e) {

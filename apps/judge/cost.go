@@ -1,20 +1,20 @@
 package judge
 
-// Estimate is what judging is expected to take, with nothing in the journal and no
+// Estimate is the expected requests and tokens of judging with an empty journal and without
 // reminders.
 type Estimate struct {
 	Requests           int
 	ToJudge, FromJudge float64 // tokens
 }
 
-// What an estimate assumes: answers are as long as the teacher's.
+// Assumptions of an estimate, besides answers as long as the teacher's.
 const (
 	BytesPerToken = 4
 	VerdictTokens = 150
 	answerTokens  = 300 // where there is no teacher's answer
 )
 
-// Expect estimates.
+// Expect returns the estimate for a mode, questions and a number of students.
 func Expect(mode Mode, questions []Question, students int, againstFirst bool) (e Estimate) {
 	tokens := func(text string) float64 { return float64(len(text)) / BytesPerToken }
 	compared := students

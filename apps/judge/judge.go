@@ -1,11 +1,20 @@
 // Package judge asks a language model how good the answers of students are.
 //
-// In mode score it follows the evaluation of the GAD paper: the judge first answers each
-// prompt itself, and then grades that reference and a student's answer from 1 to 10. In
-// mode pair it compares two answers in both orders. Its replies are text that nobody
-// controls: they are bounded, a verdict is read strictly, and one that cannot be read
-// counts as none. Every reply is kept in a journal under a digest of its request, so that
-// none is paid for twice.
+// In mode score it follows the evaluation of the GAD paper: the judge first answers each prompt
+// itself, and then grades that reference and a student's answer from 1 to 10. In mode pair it
+// compares two answers in both orders. By rubrics it grades the answers to a prompt together.
+// Replies are untrusted text: their length is bounded, a verdict is parsed strictly, and an
+// unreadable one counts as none. Every reply is kept in a journal under a digest of its request, so
+// that none is paid for twice.
+//
+//	judge.go          Judge: requests, the journal, verdicts; start here
+//	prompt.go         questions to the judge
+//	parse.go          verdicts in its replies
+//	report.go         figures of students; stats.go: win rates at equal lengths
+//	table.go          the report as text
+//	rubric.go         grades by rubrics; rubric_prompt.go: its questions
+//	answers.go        files of answers
+//	cost.go           the expected cost
 package judge
 
 import (
@@ -24,19 +33,20 @@ import (
 	"gad/internal/journal"
 )
 
-// Mode is what the judge is asked for.
+// Mode is the kind of verdict that the judge gives.
 type Mode string
 
 // The modes.
 const (
-	Score Mode = "score" // grades beside the judge's own reference answer
-	Pair  Mode = "pair"  // two answers, in both orders
+	Score Mode = "score" // grades, together with the judge's own reference answer
+	Pair  Mode = "pair"  // comparisons of two answers, in both orders
 	Both  Mode = "both"
 )
 
-// Modes are all modes.
+// Modes lists all modes.
 var Modes = []string{string(Score), string(Pair), string(Both)}
 
+// scores and pairs report whether the mode has grades, and comparisons.
 func (m Mode) scores() bool { return m != Pair }
 func (m Mode) pairs() bool  { return m != Score }
 
@@ -46,13 +56,13 @@ type Question struct {
 	Teacher string
 }
 
-// Student is who answered.
+// Student is a model with its answers.
 type Student struct {
 	Name    string
 	Answers []string // by question
 }
 
-// Options say how is judged.
+// Options configures a Judge.
 type Options struct {
 	Client  *endpoint.Client
 	Journal *journal.Journal
@@ -61,14 +71,14 @@ type Options struct {
 	// AgainstFirst compares students with the first of them instead of with the teacher.
 	AgainstFirst bool
 	Temperature  float64
-	MaxTokens    int            // of a reply
-	Extra        map[string]any // further fields of a request, by name; nil leaves one out
-	Seed         uint64         // of the intervals
-	// Stages shows progress; nil shows nothing.
+	MaxTokens    int            // tokens of a reply
+	Extra        map[string]any // additional fields of a request; nil removes a field
+	Seed         uint64         // of the bootstrap intervals
+	// Stages starts a display of progress; may be nil.
 	Stages func(name string, total int) (advance func(n int), done func())
 }
 
-// Judge is a judge at work. It remembers what it has counted.
+// Judge asks the judging model, and counts requests and verdicts.
 type Judge struct {
 	o Options
 
@@ -78,41 +88,41 @@ type Judge struct {
 
 	references []reference
 
-	read, unread int // verdicts that could be read, and those that could not
+	read, unread int // numbers of readable and unreadable verdicts
 
-	patient bool // with an endpoint that is not there, since it has been: see Rubrics
+	retriesConnect bool // retry a connection that fails: see Rubrics
 }
 
-// ErrNoVerdict is a judge that gives no verdict that can be read.
+// ErrNoVerdict reports a judge without any readable verdict.
 var ErrNoVerdict = errors.New("no verdict can be read")
 
-// maxUnread is how many verdicts are asked for where none can be read.
+// maxUnread is the number of unreadable verdicts, without a readable one, at which judging stops.
 const maxUnread = 20
 
-// Tally is what a judge's replies took.
+// Tally is the numbers of a judge's requests and tokens.
 type Tally struct {
-	Asked            int `json:"asked"`    // requests of this call
-	Kept             int `json:"kept"`     // replies that the journal had
-	Reminded         int `json:"reminded"` // replies without a verdict, which were asked for again
+	Asked            int `json:"asked"`    // requests made
+	Kept             int `json:"kept"`     // replies found in the journal
+	Reminded         int `json:"reminded"` // reminders, after replies without a verdict
 	PromptTokens     int `json:"prompt_tokens"`
-	CompletionTokens int `json:"completion_tokens"`       // of this call, as the endpoint counts
+	CompletionTokens int `json:"completion_tokens"`       // of the requests made, as the endpoint counts
 	CachedTokens     int `json:"cached_tokens,omitempty"` // of PromptTokens, from a cache of the endpoint
 }
 
-// Usage is all of its tokens.
+// Usage returns all tokens.
 func (t Tally) Usage() endpoint.Usage {
 	return endpoint.Usage{PromptTokens: t.PromptTokens, CompletionTokens: t.CompletionTokens,
 		CachedTokens: t.CachedTokens}
 }
 
-// reference is the judge's own answer.
+// reference is the judge's own answer to a prompt.
 type reference struct {
 	text string
-	null string // why there is none; "" where there is one
-	cut  bool   // by the limit of tokens
+	null string // why there is no answer; "" where there is one
+	cut  bool   // ended by the limit of tokens
 }
 
-// New is a judge.
+// New returns a judge.
 func New(o Options) *Judge {
 	if o.Stages == nil {
 		o.Stages = func(string, int) (func(int), func()) { return func(int) {}, func() {} }
@@ -120,14 +130,14 @@ func New(o Options) *Judge {
 	return &Judge{o: o, flight: map[string]*flight{}}
 }
 
-// Tally is what has been asked so far.
+// Tally returns the counts so far.
 func (j *Judge) Tally() Tally {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.tally
 }
 
-// record is what the journal keeps of a request: the request, and the reply as it came.
+// record is the journal's record of a request and its reply.
 type record struct {
 	Kind        string         `json:"kind"` // reference, score, pair, rubric, grades or none
 	Model       string         `json:"model"`
@@ -143,18 +153,18 @@ type record struct {
 	Time        time.Time      `json:"time"`
 }
 
-// flight is a request that is being made.
+// flight is a request in flight.
 type flight struct {
 	done chan struct{}
 	rec  record
 	err  error
 }
 
-// maxReply bounds what is kept of a reply, in bytes.
+// maxReply is the largest part of a reply that is kept, in bytes.
 const maxReply = 1 << 20
 
-// ask is the reply to messages: the journal's, or a new one. Equal requests at the same
-// time are one.
+// ask returns the reply to messages, from the journal or by a request. Equal calls at the same time
+// share one request.
 func (j *Judge) ask(ctx context.Context, kind string, messages []chat.Message) (record, error) {
 	key := requestKey(j.o, messages)
 	j.mu.Lock()
@@ -167,7 +177,7 @@ func (j *Judge) ask(ctx context.Context, kind string, messages []chat.Message) (
 	j.flight[key] = f
 	j.mu.Unlock()
 	f.rec, f.err = j.fetch(ctx, key, kind, messages)
-	if f.err != nil { // the next one may do better
+	if f.err != nil { // a later call tries again
 		j.mu.Lock()
 		delete(j.flight, key)
 		j.mu.Unlock()
@@ -176,11 +186,12 @@ func (j *Judge) ask(ctx context.Context, kind string, messages []chat.Message) (
 	return f.rec, f.err
 }
 
-// requestKey is the key of a request in the journal. See TestJournalOfBefore.
+// requestKey returns the key of a request in the journal. It must not change: TestJournalOfBefore.
 func requestKey(o Options, messages []chat.Message) string {
 	return journal.Digest("gad judge", o.Model, o.Temperature, o.MaxTokens, o.Extra, messages)
 }
 
+// fetch returns the reply from the journal, or requests it and appends it to the journal.
 func (j *Judge) fetch(ctx context.Context, key, kind string,
 	messages []chat.Message) (r record, err error) {
 	if raw, ok := j.o.Journal.Lookup(key); ok {
@@ -208,16 +219,16 @@ func (j *Judge) fetch(ctx context.Context, key, kind string,
 	}
 	request.Messages = messages
 	a, err := j.o.Client.Try(ctx, request)
-	if err != nil && j.patient {
+	if err != nil && j.retriesConnect {
 		return r, err
 	} else if err != nil {
-		return r, j.unreached(err)
+		return r, j.connectError(err)
 	}
 	c := a.Choices[0]
 	r = record{Kind: kind, Model: j.o.Model, Temperature: j.o.Temperature, MaxTokens: j.o.MaxTokens,
 		Extra: j.o.Extra, Messages: messages,
-		Reply: bounded(c.Content, maxReply), Finish: bounded(c.FinishReason, 64),
-		Refusal: bounded(c.Refusal, maxReply), ServedAs: bounded(a.Model, 256),
+		Reply: truncate(c.Content, maxReply), Finish: truncate(c.FinishReason, 64),
+		Refusal: truncate(c.Refusal, maxReply), ServedAs: truncate(a.Model, 256),
 		Usage: a.Usage, Time: time.Now().UTC().Truncate(time.Second)}
 	if err := j.o.Journal.Append(key, r); err != nil {
 		return r, err
@@ -231,9 +242,9 @@ func (j *Judge) fetch(ctx context.Context, key, kind string,
 	return r, nil
 }
 
-// unreached makes an endpoint that was never there an error at once: a wrong address is
-// not worth the patience that one earns that has answered.
-func (j *Judge) unreached(err error) error {
+// connectError makes a failed connection to an endpoint that has never answered an error that is
+// not retried: a wrong address does not deserve patience.
+func (j *Judge) connectError(err error) error {
 	var e *endpoint.Error
 	if !errors.As(err, &e) || e.Status > 0 || !strings.HasPrefix(e.Text, "cannot connect") &&
 		!strings.HasPrefix(e.Text, "tls: ") || j.Tally().Asked > 0 {
@@ -242,25 +253,24 @@ func (j *Judge) unreached(err error) error {
 	return fmt.Errorf("judge: %s: %s: check the address, and that the judge runs", e.Host, e.Text)
 }
 
-// bounded is the beginning of text, in at most n bytes of valid UTF-8.
-func bounded(text string, n int) string {
+// truncate returns the beginning of text, at most n bytes of valid UTF-8.
+func truncate(text string, n int) string {
 	if len(text) > n {
 		text = text[:n]
 	}
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// thought is a reply without what a reasoning model thinks before it.
-func thought(reply string) string {
+// stripThought returns a reply without the thought before it.
+func stripThought(reply string) string {
 	if i := strings.LastIndex(reply, "</think>"); i >= 0 {
 		return reply[i+len("</think>"):]
 	}
 	return reply
 }
 
-// References has the judge answer each prompt itself, in a mode that needs it. It asks
-// nothing about students, so that a judge that cannot be reached, or does not take the
-// key, is seen before students answer.
+// References lets the judge answer each prompt itself, in a mode that needs it. This needs no
+// students' answers, so that an unreachable judge or a wrong key fails before students answer.
 func (j *Judge) References(ctx context.Context, questions []Question) error {
 	if !j.o.Mode.scores() || j.references != nil {
 		return nil
@@ -272,7 +282,7 @@ func (j *Judge) References(ctx context.Context, questions []Question) error {
 			if err != nil {
 				return err
 			}
-			refs[i] = reference{text: strings.TrimSpace(thought(r.Reply)),
+			refs[i] = reference{text: strings.TrimSpace(stripThought(r.Reply)),
 				cut: r.Finish == "length"}
 			if refs[i].text == "" {
 				refs[i].null = "the judge's reference answer is empty"
@@ -285,8 +295,8 @@ func (j *Judge) References(ctx context.Context, questions []Question) error {
 	return err
 }
 
-// each asks for n things. What the endpoint refuses to answer, prompt by prompt, is
-// null; what fails otherwise is an error, and asked again by the same command.
+// each calls ask for n requests. A request that the endpoint refuses (while it answers others) goes
+// to null with the reason; other failures return an error, and the same command tries them again.
 func (j *Judge) each(ctx context.Context, name string, n int,
 	ask func(ctx context.Context, i int) error, null func(i int, why string)) error {
 	advance, done := j.o.Stages(name, n)
@@ -310,7 +320,7 @@ func (j *Judge) each(ctx context.Context, name string, n int,
 			failed = append(failed, f)
 		}
 	}
-	if len(failures) == n { // nothing is known of any
+	if len(failures) == n { // no request has a reply
 		return fmt.Errorf("judge: no request of %d has a reply: %w", n, failures[0].Err)
 	}
 	if failed != nil {
@@ -321,9 +331,9 @@ func (j *Judge) each(ctx context.Context, name string, n int,
 	return nil
 }
 
-// rule asks for a verdict, with a reminder where the first reply has none, or one that
-// is a quotation, perhaps, of the material: the reminder asks for the verdict and nothing else.
-// null says why there is no verdict.
+// rule requests a verdict. It sends a reminder once, which asks for the verdict and nothing else,
+// if the first reply has none, or one that may be quoted from the material. null is the reason if
+// there is no verdict.
 func rule[T any](ctx context.Context, j *Judge, kind string, messages []chat.Message, reminder string,
 	quotes func(reply, material string) bool,
 	parse func(reply string) (T, error)) (v T, null string, err error) {
@@ -339,7 +349,7 @@ func rule[T any](ctx context.Context, j *Judge, kind string, messages []chat.Mes
 			j.mu.Unlock()
 		}
 		switch {
-		case r.Finish == "length": // the verdict would come last
+		case r.Finish == "length": // the verdict comes last
 			null = fmt.Sprintf("the reply is cut at %d tokens", j.o.MaxTokens)
 		case r.Reply == "" && r.Refusal != "":
 			null = "the judge declines"
@@ -368,19 +378,19 @@ func rule[T any](ctx context.Context, j *Judge, kind string, messages []chat.Mes
 	}
 }
 
-// maxQuoted bounds what is repeated to the judge of its own reply, in bytes.
+// maxQuoted is the largest part of its reply that a reminder repeats to the judge, in bytes.
 const maxQuoted = 4 << 10
 
-// Verdict is what the judge says of a student's answer to one question.
+// Verdict is the judge's verdict on a student's answer to one question.
 type Verdict struct {
-	// Mode score. Both or neither is there.
+	// Mode score: both or neither is set.
 	Grade     *float64 `json:"grade,omitempty"`
 	Reference *float64 `json:"reference_grade,omitempty"`
-	// Mode pair: won, lost, tie, or "" where there is no verdict. First is the game in
-	// which the student's answer is shown first.
+	// Mode pair: won, lost, tie, or "" without a verdict. First is the game in which the
+	// student's answer is shown first.
 	First  string `json:"shown_first,omitempty"`
 	Second string `json:"shown_second,omitempty"`
-	Equal  bool   `json:"equal,omitempty"` // the two answers are the same: a tie that nobody is asked about
+	Equal  bool   `json:"equal,omitempty"` // equal answers: a tie without a request
 	// Why there is no verdict.
 	NullScore string `json:"null_score,omitempty"`
 	NullPair  string `json:"null_pair,omitempty"`
@@ -392,7 +402,7 @@ const (
 	tied = "tie"
 )
 
-// task is one thing to ask about a student.
+// task is one verdict to request.
 type task struct {
 	student, question int
 	kind              int // score, or the order of a pair
@@ -404,8 +414,8 @@ const (
 	taskSecond
 )
 
-// Judge asks about every answer of every student, and counts. An error that follows an
-// end of ctx is ctx's.
+// Judge requests the verdicts on every answer of every student and returns the report. After the
+// end of ctx the error is ctx's.
 func (j *Judge) Judge(ctx context.Context, questions []Question,
 	students []Student) (*Report, error) {
 	for _, s := range students {
@@ -457,10 +467,10 @@ func (j *Judge) Judge(ctx context.Context, questions []Question,
 	return j.report(questions, students, verdicts), nil
 }
 
-// any reports whether there is a verdict of some kind.
+// any reports whether there is any verdict.
 func (v Verdict) any() bool { return v.Grade != nil || v.First != "" || v.Second != "" }
 
-// firstNull is why the first verdict that is missing is missing.
+// firstNull returns the reason of the first missing verdict.
 func firstNull(verdicts [][]Verdict) string {
 	for _, v := range slices.Concat(verdicts...) {
 		if why := cmp.Or(v.NullScore, v.NullPair); why != "" {
@@ -470,9 +480,9 @@ func firstNull(verdicts [][]Verdict) string {
 	return ""
 }
 
-// counted counts a verdict, which null says is none. It is an error where the judge has
-// given many replies and never a verdict: each is paid for, and the others would be alike.
-func (j *Judge) counted(null string) error {
+// countVerdict counts a verdict, or a missing one whose reason is null. It returns an error after
+// maxUnread missing verdicts without any other: each reply costs, and the next ones would be alike.
+func (j *Judge) countVerdict(null string) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if null == "" {
@@ -486,7 +496,8 @@ func (j *Judge) counted(null string) error {
 	return nil
 }
 
-// opponent is the answer that a student's is compared with, if it is compared.
+// opponent returns the answer that a student's answer is compared with; false if there is no
+// comparison.
 func (j *Judge) opponent(questions []Question, students []Student, s, q int) (string, bool) {
 	switch {
 	case !j.o.Mode.pairs(), j.o.AgainstFirst && s == 0:
@@ -497,22 +508,22 @@ func (j *Judge) opponent(questions []Question, students []Student, s, q int) (st
 	return questions[q].Teacher, true
 }
 
-// do asks one task. Tasks of one question write to fields of their own, but for
-// NullPair, which the two orders share.
+// do requests one verdict. Tasks of one question write to different fields, except NullPair, which
+// both orders share.
 func (j *Judge) do(ctx context.Context, t task, questions []Question, students []Student,
 	v *Verdict) error {
 	prompt, answer := questions[t.question].Prompt, students[t.student].Answers[t.question]
 	if t.kind == taskScore {
 		g, null, err := rule(ctx, j, "score",
 			scoreQuestion(prompt, j.references[t.question].text, answer), scoreReminder,
-			quoted(gradeKeys), parseGrades)
+			quotesVerdict(gradeKeys), parseGrades)
 		if err != nil {
 			return err
 		}
 		if v.NullScore = null; null == "" {
 			v.Grade, v.Reference = &g.answer, &g.reference
 		}
-		return j.counted(null)
+		return j.countVerdict(null)
 	}
 	other, _ := j.opponent(questions, students, t.student, t.question)
 	a, b := answer, other
@@ -521,7 +532,7 @@ func (j *Judge) do(ctx context.Context, t task, questions []Question, students [
 		a, b, mine, to = other, answer, "B", &v.Second
 	}
 	better, null, err := rule(ctx, j, "pair", pairQuestion(prompt, a, b), pairReminder,
-		quoted(betterKeys), parseBetter)
+		quotesVerdict(betterKeys), parseBetter)
 	if err != nil {
 		return err
 	}
@@ -537,5 +548,5 @@ func (j *Judge) do(ctx context.Context, t task, questions []Question, students [
 	default:
 		*to = lost
 	}
-	return j.counted(null)
+	return j.countVerdict(null)
 }

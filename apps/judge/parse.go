@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// maxVerdict bounds what is read of a judge's reply, in bytes. The verdict is at its
-// end, so the end is what is kept.
+// maxVerdict is the size of the part of a reply that is parsed, in bytes: its end, where the
+// verdict stands.
 const maxVerdict = 64 << 10
 
-// grades are what a judge gives in mode score.
+// grades is a verdict in mode score.
 type grades struct{ reference, answer float64 }
 
 // parseGrades reads the grades in a judge's reply.
@@ -35,7 +35,7 @@ func parseGrades(reply string) (g grades, err error) {
 	return g, nil
 }
 
-// parseBetter reads which answer a judge prefers: "A", "B" or "tie".
+// parseBetter reads the better answer in a judge's reply: "A", "B" or "tie".
 func parseBetter(reply string) (string, error) {
 	v, err := verdict(reply, betterKeys)
 	if err != nil {
@@ -48,17 +48,16 @@ func parseBetter(reply string) (string, error) {
 	return "", fmt.Errorf(`"better" is none of "A", "B" and "tie"`)
 }
 
-// What a verdict of each mode has.
+// Keys of a verdict by mode.
 var (
 	gradeKeys  = []string{"reference", "answer"}
 	betterKeys = []string{"better"}
 )
 
-// verdict is the one JSON object in the reply that has all the keys. Two of them that
-// differ are no verdict: one may be a quotation of the answer that is judged. What a
-// reasoning model thinks before its reply is left out.
+// verdict returns the JSON object in the reply that has all the keys. Two that differ are an error:
+// one may be quoted from the answer to judge. A thought before the reply is ignored.
 func verdict(reply string, keys []string) (found map[string]any, err error) {
-	reply = thought(reply)
+	reply = stripThought(reply)
 	if len(reply) > maxVerdict {
 		reply = reply[len(reply)-maxVerdict:]
 	}
@@ -74,9 +73,9 @@ func verdict(reply string, keys []string) (found map[string]any, err error) {
 	return found, nil
 }
 
-// quoted reports whether the verdict with these keys in a reply stands in the material too: then
-// it may be the answer's own words about itself, which the judge has repeated.
-func quoted(keys []string) func(reply, material string) bool {
+// quotesVerdict returns a function that reports whether the verdict with these keys in a reply is
+// also in the material: then the judge may have repeated the answer's own words about itself.
+func quotesVerdict(keys []string) func(reply, material string) bool {
 	return func(reply, material string) bool {
 		v, err := verdict(reply, keys)
 		if err != nil || !strings.Contains(material, keys[0]) {
@@ -91,11 +90,12 @@ func quoted(keys []string) func(reply, material string) bool {
 	}
 }
 
+// same reports whether two objects have equal values of the keys.
 func same(a, b map[string]any, keys []string) bool {
 	return !slices.ContainsFunc(keys, func(k string) bool { return a[k] != b[k] })
 }
 
-// objects are the flat JSON objects in a text that have all the keys.
+// objects yields the flat JSON objects in a text that have all the keys.
 func objects(text string, keys []string) iter.Seq[map[string]any] {
 	return func(yield func(map[string]any) bool) {
 		for rest := text; ; {
@@ -108,7 +108,7 @@ func objects(text string, keys []string) iter.Seq[map[string]any] {
 			if end < 0 {
 				return
 			}
-			if rest[end] == '{' { // verdicts are flat, which keeps this linear
+			if rest[end] == '{' { // flat objects only: this is linear
 				continue
 			}
 			v, ok := object("{" + rest[:end+1])
@@ -123,7 +123,7 @@ func objects(text string, keys []string) iter.Seq[map[string]any] {
 	}
 }
 
-// object decodes a flat JSON object in which no key stands twice.
+// object decodes a flat JSON object without repeated keys.
 func object(text string) (map[string]any, bool) {
 	dec := json.NewDecoder(bytes.NewReader([]byte(text)))
 	dec.UseNumber()

@@ -7,30 +7,30 @@ import (
 	"gad/internal/textmetrics"
 )
 
-// Report is what a judge says of students.
+// Report is a judge's verdicts on students, and the figures from them.
 type Report struct {
 	Model      string      `json:"judge_model"`
 	Mode       Mode        `json:"mode"`
-	Against    string      `json:"against,omitempty"` // whom pairs are against: the teacher, or the first student
+	Against    string      `json:"against,omitempty"` // opponent in pairs: Teacher, or the first student's name
 	Questions  int         `json:"questions"`
-	References int         `json:"references,omitempty"`     // that the judge wrote
-	Cut        int         `json:"references_cut,omitempty"` // of them, by the limit of tokens
+	References int         `json:"references,omitempty"`     // reference answers of the judge
+	Cut        int         `json:"references_cut,omitempty"` // of them, ended by the limit of tokens
 	Tally      Tally       `json:"tally"`
 	Students   []Figures   `json:"students"`
 	Verdicts   [][]Verdict `json:"-"`                    // by student and question
-	FirstNull  string      `json:"first_null,omitempty"` // why the first missing verdict is missing
+	FirstNull  string      `json:"first_null,omitempty"` // reason of the first missing verdict
 }
 
 // Teacher is Report.Against where pairs are against the teacher's answers.
 const Teacher = "the teacher"
 
-// Figures are what a judge says of one student. Shares are from 0 to 1. A figure
-// without a verdict is absent. So is the interval of a figure that other prompts could
-// not change: one prompt, or a mean of equal values that is no share of prompts.
+// Figures is the figures of one student. Shares are from 0 to 1. A figure without a verdict is
+// absent. So is the interval of a figure that other prompts could not change: one prompt, or a mean
+// of equal values that is no share of prompts.
 type Figures struct {
 	Name string `json:"name"`
 
-	// Mode score: s is the student's grade, r that of the judge's reference answer.
+	// Mode score: s is the grade of the student's answer, r the reference answer's.
 	Scored     int         `json:"scored,omitempty"` // prompts with a verdict
 	NullScores int         `json:"null_scores,omitempty"`
 	Score      *float64    `json:"score,omitempty"` // 100 s / (s + r), mean
@@ -44,8 +44,8 @@ type Figures struct {
 	// Mode pair.
 	Paired      int         `json:"paired,omitempty"` // prompts with a verdict in both orders
 	NullPairs   int         `json:"null_pairs,omitempty"`
-	Equal       int         `json:"equal,omitempty"`    // of Paired: both answers are the same text, a tie
-	PairWin     *float64    `json:"pair_win,omitempty"` // by game: a win is 1, a tie 1/2
+	Equal       int         `json:"equal,omitempty"`    // of Paired: equal answers, a tie
+	PairWin     *float64    `json:"pair_win,omitempty"` // mean over games: a win is 1, a tie 1/2
 	PairWinCI95 *[2]float64 `json:"pair_win_ci95,omitempty"`
 	WonBoth     *float64    `json:"won_both,omitempty"`
 	LostBoth    *float64    `json:"lost_both,omitempty"`
@@ -59,8 +59,8 @@ type Figures struct {
 	Length        float64  `json:"length"` // characters, mean
 	AgainstLength *float64 `json:"against_length,omitempty"`
 
-	// Figures minus those of the first student, by their names above, over the prompts
-	// where both have a verdict.
+	// Differences from the first student by JSON name, over the prompts where both have a
+	// verdict.
 	Minus map[string]Difference `json:"-"`
 
 	column column
@@ -72,13 +72,14 @@ type Difference struct {
 	CI95  *[2]float64
 }
 
-// column holds a student's verdicts as numbers, by question; NaN where there is none.
+// column is a student's verdicts as numbers, by question; NaN for a missing one.
 type column struct {
 	score, win, ties, grade, reference []float64
-	pref, lengths                      []float64 // won games, of two; the length term
+	pref, lengths                      []float64 // share of the two games won; the length term
 	swap                               []float64
 }
 
+// report returns the report over all verdicts, by student and question.
 func (j *Judge) report(questions []Question, students []Student, verdicts [][]Verdict) *Report {
 	r := &Report{Model: j.o.Model, Mode: j.o.Mode, Questions: len(questions), Tally: j.Tally(),
 		Verdicts: verdicts}
@@ -121,8 +122,8 @@ func (j *Judge) report(questions []Question, students []Student, verdicts [][]Ve
 	return r
 }
 
-// count makes the figures of a student's verdicts. other are the lengths of what the
-// answers are compared with, none if they are not.
+// count sets the figures from a student's verdicts. length and other are the lengths of the
+// student's answers and of the opponent's; other is nil without pairs.
 func (f *Figures) count(verdicts []Verdict, mode Mode, length, other []float64, seed uint64) {
 	c := &f.column
 	none := math.NaN()
@@ -159,7 +160,7 @@ func (f *Figures) count(verdicts []Verdict, mode Mode, length, other []float64, 
 	if other == nil {
 		return
 	}
-	c.lengths = scattered(lengthTerms(present(length, c.pref), present(other, c.pref)), c.pref)
+	c.lengths = spread(lengthTerms(present(length, c.pref), present(other, c.pref)), c.pref)
 	f.Paired = len(present(c.pref))
 	f.NullPairs = len(verdicts) - f.Paired
 	f.PairWin, f.PairWinCI95 = figure(c.pref, seed)
@@ -173,23 +174,24 @@ func (f *Figures) count(verdicts []Verdict, mode Mode, length, other []float64, 
 		y, z := present(c.pref), present(c.lengths)
 		rate, slope := lengthControlled(y, z, ones(len(y)), ridge)
 		f.LCWin, f.LCSlope = &rate, &slope
-		f.LCWinCI95 = known(textmetrics.Interval(len(y), seed, func(_ int, w []float64) float64 {
+		f.LCWinCI95 = finite(textmetrics.Interval(len(y), seed, func(_ int, w []float64) float64 {
 			rate, _ := lengthControlled(y, z, w, ridge)
 			return rate
 		}))
-		if rate == 0 || rate == 1 { // nothing is fitted: it is PairWin
+		if rate == 0 || rate == 1 { // no fit: the rate is PairWin
 			f.LCWinCI95 = f.PairWinCI95
 		}
 	}
 }
 
+// add appends the numbers of one question in mode score.
 func (c *column) add(score, win, ties, grade, reference float64) {
 	c.score, c.win, c.ties = append(c.score, score), append(c.win, win), append(c.ties, ties)
 	c.grade, c.reference = append(c.grade, grade), append(c.reference, reference)
 }
 
-// minus are c's figures minus first's. Their intervals are paired: each draw takes the
-// same prompts of both.
+// minus returns c's figures minus first's. Intervals are paired: each bootstrap draw takes the same
+// prompts of both.
 func (c column) minus(first column, seed uint64) map[string]Difference {
 	out := map[string]Difference{}
 	for name, x := range map[string][2][]float64{"score": {c.score, first.score},
@@ -197,7 +199,7 @@ func (c column) minus(first column, seed uint64) map[string]Difference {
 		a, b := present(x[0], x[1]), present(x[1], x[0])
 		if len(a) > 0 {
 			out[name] = Difference{*mean(a) - *mean(b),
-				known(textmetrics.RatioDifference(a, nil, b, nil, seed))}
+				finite(textmetrics.RatioDifference(a, nil, b, nil, seed))}
 		}
 	}
 	if c.lengths == nil || first.lengths == nil {
@@ -214,12 +216,12 @@ func (c column) minus(first column, seed uint64) map[string]Difference {
 		return rate - rate0
 	}
 	out["lc_win"] = Difference{difference(0, ones(len(y))),
-		known(textmetrics.Interval(len(y), seed, difference))}
+		finite(textmetrics.Interval(len(y), seed, difference))}
 	return out
 }
 
-// preference is the share of the two games that the student won, a tie being half a
-// win; NaN where a game has no verdict.
+// preference returns the share of the two games that the student won, a tie being half a win; NaN
+// without a verdict in both.
 func (v Verdict) preference() float64 {
 	points := map[string]float64{won: 1, tied: 0.5, lost: 0}
 	a, okA := points[v.First]
@@ -230,16 +232,16 @@ func (v Verdict) preference() float64 {
 	return (a + b) / 2
 }
 
-// figure is the mean of what is present in xs, with its interval.
+// figure returns the mean of the numbers in xs, with its interval.
 func figure(xs []float64, seed uint64) (*float64, *[2]float64) {
 	xs = present(xs)
 	if len(xs) == 0 {
 		return nil, nil
 	}
-	return mean(xs), known(textmetrics.RatioInterval(xs, nil, seed))
+	return mean(xs), finite(textmetrics.RatioInterval(xs, nil, seed))
 }
 
-// present are the xs that are numbers, where all others are numbers too.
+// present returns the xs that are numbers (not NaN) where all others are numbers too.
 func present(xs []float64, others ...[]float64) (out []float64) {
 	for i, x := range xs {
 		ok := !math.IsNaN(x)
@@ -253,8 +255,8 @@ func present(xs []float64, others ...[]float64) (out []float64) {
 	return out
 }
 
-// scattered puts xs where like has numbers.
-func scattered(xs, like []float64) (out []float64) {
+// spread returns xs at the places where like has numbers, NaN at the others.
+func spread(xs, like []float64) (out []float64) {
 	for _, x := range like {
 		if !math.IsNaN(x) {
 			x, xs = xs[0], xs[1:]
@@ -264,6 +266,7 @@ func scattered(xs, like []float64) (out []float64) {
 	return out
 }
 
+// unit returns 1 for true, 0 for false.
 func unit(is bool) float64 {
 	if is {
 		return 1
@@ -271,7 +274,7 @@ func unit(is bool) float64 {
 	return 0
 }
 
-// mean is nil of nothing.
+// mean returns the mean, nil for no values.
 func mean(xs []float64) *float64 {
 	if len(xs) == 0 {
 		return nil
@@ -284,6 +287,7 @@ func mean(xs []float64) *float64 {
 	return &sum
 }
 
+// ones returns n ones.
 func ones(n int) []float64 {
 	w := make([]float64, n)
 	for i := range w {
@@ -292,8 +296,8 @@ func ones(n int) []float64 {
 	return w
 }
 
-// known is an interval, nil where it has no ends.
-func known(ends [2]float64) *[2]float64 {
+// finite returns an interval, nil if a bound is NaN.
+func finite(ends [2]float64) *[2]float64 {
 	if math.IsNaN(ends[0]) || math.IsNaN(ends[1]) {
 		return nil
 	}

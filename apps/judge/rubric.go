@@ -16,11 +16,11 @@ import (
 	"gad/internal/journal"
 )
 
-// Group is a prompt with the answers that are graded together.
+// Group is a prompt with answers to grade together.
 type Group struct {
 	Question
 	Answers []string // of the student
-	Cut     []bool   // the answer was cut at the limit of length
+	Cut     []bool   // by answer: it was cut at the limit of length
 }
 
 // Criterion is a line of a rubric: a statement that is true or false of one answer.
@@ -29,12 +29,12 @@ type Criterion struct {
 	Weight float64 // above 0
 }
 
-// Graded is what a judge says of a group.
+// Graded is the grades of a group.
 type Graded struct {
-	// By answer, from 0 to 1: the weights of the criteria that it meets, of all weights. nil: there
-	// are none.
+	// By answer, from 0 to 1: the weight of the criteria that it meets over the weight of all. nil:
+	// no grades.
 	Scores []float64
-	Null   string // why there are none
+	Null   string // why there are no grades
 }
 
 // Rubrics grades groups by rubrics (ROPD, arXiv 2605.07396): for each group the judge is asked for
@@ -47,17 +47,17 @@ type Graded struct {
 // a single answer gets a rubric from prompt and teacher's answer alone: it is the same for all
 // students, so that their scores compare, and is asked for once.
 //
-// Whoever grades does not see the teacher's answer, which no criterion can refer to then. Equal
-// answers are shown once.
+// The request for grades does not show the teacher's answer, so that no criterion can refer to it.
+// Equal answers are shown once.
 //
-// A group without a usable reply, reminder included, has no scores. So has one that the endpoint
-// does not answer until ctx or its deadline (Options.Until) ends; the journal keeps that, so that
-// the same groups have the same scores ever after. With first it is an error instead, but for
-// requests that are refused among others: an endpoint that has never answered may be the wrong one.
-// A key that is refused, a model that is not there and a journal that cannot be written are errors
-// at any time.
+// A group without a usable reply, even after a reminder, has no scores. Nor has a group that the
+// endpoint does not answer until ctx or its deadline (Options.Until) ends; the journal records
+// that, so that the same groups have the same scores ever after. With first, such groups are an
+// error, unless the endpoint refuses some requests and answers others: an endpoint that has never
+// answered may be the wrong one. A refused key, a missing model and a journal that cannot be
+// written are always errors.
 func (j *Judge) Rubrics(ctx context.Context, groups []Group, first bool) ([]Graded, error) {
-	if j.patient = !first; j.patient {
+	if j.retriesConnect = !first; j.retriesConnect {
 		j.o.Client.Proven()
 	}
 	graded, done := make([]Graded, len(groups)), make([]bool, len(groups))
@@ -73,7 +73,7 @@ func (j *Judge) Rubrics(ctx context.Context, groups []Group, first bool) ([]Grad
 	var failed *endpoint.Error
 	late := errors.Is(err, context.DeadlineExceeded)
 	ours := errors.As(err, &failures) || errors.As(err, &failed) && !endpoint.Fatal(err)
-	// Each alone, as by a filter of contents.
+	// Some requests alone, as by a content filter.
 	refused := len(failures) > 0 && len(failures) < len(groups) &&
 		!slices.ContainsFunc(failures,
 			func(f endpoint.Failed) bool { return !endpoint.Refused(f.Err) })
@@ -105,19 +105,19 @@ func (j *Judge) Rubrics(ctx context.Context, groups []Group, first bool) ([]Grad
 	return graded, nil
 }
 
-// noneKey is the key of a group that the endpoint did not answer.
+// noneKey returns the journal's key of a group without an answer of the endpoint.
 func (j *Judge) noneKey(g Group) string {
 	return journal.Digest("gad rubric: none", j.o.Model, j.o.Temperature, j.o.MaxTokens, j.o.Extra,
 		g)
 }
 
-// shown is an answer as the judge sees it.
+// shown is an answer as the judge sees it, with a note if it was cut.
 type shown struct {
 	text string
 	cut  bool
 }
 
-// grade asks for a group's rubric and its grades.
+// grade requests a group's rubric and its grades.
 func (j *Judge) grade(ctx context.Context, g Group) (out Graded, err error) {
 	if raw, ok := j.o.Journal.Lookup(j.noneKey(g)); ok {
 		var r record
@@ -128,7 +128,7 @@ func (j *Judge) grade(ctx context.Context, g Group) (out Graded, err error) {
 		return Graded{Null: r.Reply}, nil
 	}
 	var answers []shown
-	at := make([]int, len(g.Answers)) // of each answer among those that are shown
+	at := make([]int, len(g.Answers)) // index of each answer in answers
 	for i, text := range g.Answers {
 		a := shown{text, g.Cut[i]}
 		if at[i] = slices.Index(answers, a); at[i] < 0 {
@@ -141,13 +141,13 @@ func (j *Judge) grade(ctx context.Context, g Group) (out Graded, err error) {
 		inRubric = nil
 	}
 	rubric, null, err := rule(ctx, j, "rubric", rubricQuestion(g.Question, inRubric),
-		rubricReminder, quotedObject(rubricKey),
+		rubricReminder, quotesObject(rubricKey),
 		func(reply string) ([]Criterion, error) { return parseRubric(reply, g.Question) })
 	if err != nil || null != "" {
 		return Graded{Null: "no rubric: " + null}, err
 	}
 	met, null, err := rule(ctx, j, "grades", gradesQuestion(g.Prompt, rubric, answers),
-		remindGrades(len(answers), len(rubric)), quotedObject(gradesKey),
+		remindGrades(len(answers), len(rubric)), quotesObject(gradesKey),
 		func(reply string) ([][]bool, error) {
 			return parseGraded(reply, len(answers), len(rubric))
 		})
@@ -161,7 +161,7 @@ func (j *Judge) grade(ctx context.Context, g Group) (out Graded, err error) {
 	return out, nil
 }
 
-// share is the weight of the criteria that are met, of all weight.
+// share returns the weight of the met criteria over the weight of all.
 func share(rubric []Criterion, met []bool) float64 {
 	var sum, all float64
 	for k, c := range rubric {
@@ -183,7 +183,7 @@ const (
 	maxCriteria  = 20
 	maxCriterion = 500 // characters
 	maxWeight    = 100
-	copied       = 8 // words of the teacher's that a criterion may not have in a row
+	maxCopied    = 8 // number of consecutive words of the teacher's that a criterion may not have
 )
 
 // parseRubric reads a rubric in a judge's reply.
@@ -206,7 +206,7 @@ func parseRubric(reply string, q Question) ([]Criterion, error) {
 	}
 	own := runs(q.Teacher)
 	for _, t := range q.Prompt {
-		for run := range runs(t.Content) { // the question's words are everybody's
+		for run := range runs(t.Content) { // the prompt's words may be used
 			delete(own, run)
 		}
 	}
@@ -229,7 +229,7 @@ func parseRubric(reply string, q Question) ([]Criterion, error) {
 		for run := range runs(text) {
 			if own[run] {
 				return nil, fmt.Errorf("has a criterion %d that copies %d words of the teacher's answer",
-					i+1, copied)
+					i+1, maxCopied)
 			}
 		}
 		out = append(out, Criterion{text, *c.Weight})
@@ -237,23 +237,24 @@ func parseRubric(reply string, q Question) ([]Criterion, error) {
 	return out, nil
 }
 
-// oneLine is text without line ends and control characters.
+// oneLine returns text without line breaks and control characters.
 func oneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(text,
 		func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
 }
 
-// runs are all sequences of words of a text that are as long as may not be copied.
+// runs returns all sequences of maxCopied words of a text.
 func runs(text string) map[string]bool {
 	words := strings.Fields(strings.ToLower(text))
 	out := map[string]bool{}
-	for i := range max(0, len(words)-copied+1) {
-		out[strings.Join(words[i:i+copied], " ")] = true
+	for i := range max(0, len(words)-maxCopied+1) {
+		out[strings.Join(words[i:i+maxCopied], " ")] = true
 	}
 	return out
 }
 
-// parseGraded reads, for so many answers, which of so many criteria they meet.
+// parseGraded reads the grades in a judge's reply: for so many answers, whether each meets each of
+// so many criteria.
 func parseGraded(reply string, answers, criteria int) ([][]bool, error) {
 	raw, err := soleObject(reply, gradesKey)
 	if err != nil {
@@ -282,14 +283,13 @@ func parseGraded(reply string, answers, criteria int) ([][]bool, error) {
 	return out, nil
 }
 
-// maxObjects bounds how many beginnings of an object a reply may have.
+// maxObjects bounds the beginnings of an object in a reply.
 const maxObjects = 16
 
-// soleObject is the JSON object in a reply that begins with key, in its shortest form. Two that
-// differ are none: one may be a quotation. What a reasoning model thinks before its reply is left
-// out.
+// soleObject returns the JSON object in a reply that begins with key, compacted. Two that differ
+// are an error: one may be a quotation. A thought before the reply is ignored.
 func soleObject(reply, key string) ([]byte, error) {
-	reply = thought(reply)
+	reply = stripThought(reply)
 	if len(reply) > maxVerdict {
 		reply = reply[len(reply)-maxVerdict:]
 	}
@@ -319,9 +319,10 @@ func soleObject(reply, key string) ([]byte, error) {
 	return found, nil
 }
 
-// quotedObject reports whether the object with key in a reply stands in the material too, whatever
-// the space in both: then an answer may have written it, and the judge repeated it.
-func quotedObject(key string) func(reply, material string) bool {
+// quotesObject returns a function that reports whether the object with key in a reply is also in
+// the material, apart from white space: then an answer may have written it, and the judge repeated
+// it.
+func quotesObject(key string) func(reply, material string) bool {
 	return func(reply, material string) bool {
 		raw, err := soleObject(reply, key)
 		return err == nil && strings.Contains(material, `"`+key+`"`) &&
@@ -329,17 +330,18 @@ func quotedObject(key string) func(reply, material string) bool {
 	}
 }
 
+// spaceless returns a text without white space.
 func spaceless(text string) string { return strings.Join(strings.Fields(text), "") }
 
-// RubricTokens is how long a rubric is taken to be, and criteriaGuess how many criteria it has.
+// RubricTokens is the assumed length of a rubric, criteriaGuess its assumed number of criteria.
 const (
 	RubricTokens  = 250
 	criteriaGuess = 6
 )
 
-// ExpectRubric is what one prompt is expected to take: its rubric and its grades, with nothing in
-// the journal and no reminders. prompt and teacher are lengths in bytes; answers of the student are
-// as long as the teacher's.
+// ExpectRubric returns the expected cost of one prompt, its rubric and its grades, with an empty
+// journal and without reminders. prompt and teacher are lengths in bytes; the student's answers are
+// assumed as long as the teacher's.
 func ExpectRubric(prompt, teacher float64, answers int) Estimate {
 	p, t, n := prompt/BytesPerToken, teacher/BytesPerToken, float64(answers)
 	seen := n // answers in the question for the rubric

@@ -7,7 +7,7 @@ import (
 	"gad/internal/chat"
 )
 
-// The texts below are part of a rubric's key and of its grades': another wording asks again.
+// The texts below are part of the requests' keys in the journal: a new wording makes new requests.
 
 const rubricRules = `You write a rubric: a short list of criteria by which somebody else will grade answers to a conversation.
 
@@ -46,7 +46,8 @@ const (
 	gradesReminder = `Your reply has no grades that I can read, or more than one set of them. Reply with one JSON object and nothing else: {"grades": [...]} with a list for each of %s, and in each list true or false for each of %s, without quotation marks.`
 )
 
-// rubricQuestion asks for a rubric. Without answers of the student it is the same for all students.
+// rubricQuestion returns the question for a rubric. Without the student's answers it is the same
+// for all students.
 func rubricQuestion(q Question, answers []shown) []chat.Message {
 	rules := fmt.Sprintf(rubricRules, "", "")
 	if len(answers) > 0 {
@@ -56,7 +57,8 @@ func rubricQuestion(q Question, answers []shown) []chat.Message {
 		append([]piece{{"answer of the teacher", q.Teacher}}, pieces(answers)...)...)
 }
 
-// gradesQuestion asks which criteria each answer meets. It does not show the weights.
+// gradesQuestion returns the question which criteria each answer meets. It does not show the
+// weights.
 func gradesQuestion(prompt []chat.Message, rubric []Criterion, answers []shown) []chat.Message {
 	var list strings.Builder
 	for k, c := range rubric {
@@ -66,19 +68,19 @@ func gradesQuestion(prompt []chat.Message, rubric []Criterion, answers []shown) 
 	if len(answers) > 1 {
 		lists += ", and so on"
 	}
-	rules := fmt.Sprintf(gradesRules, counted(len(answers), "answer"),
-		counted(len(rubric), "criterion"), lists)
+	rules := fmt.Sprintf(gradesRules, plural(len(answers), "answer"),
+		plural(len(rubric), "criterion"), lists)
 	return question(rules, prompt,
 		append([]piece{{"criteria", strings.TrimSuffix(list.String(), "\n")}},
 			pieces(answers)...)...)
 }
 
-// remindGrades is gradesReminder for so many answers and criteria.
+// remindGrades returns the reminder for the grades of so many answers and criteria.
 func remindGrades(answers, criteria int) string {
-	return fmt.Sprintf(gradesReminder, counted(answers, "answer"), counted(criteria, "criterion"))
+	return fmt.Sprintf(gradesReminder, plural(answers, "answer"), plural(criteria, "criterion"))
 }
 
-// pieces are answers of a student as material.
+// pieces returns the student's answers as material.
 func pieces(answers []shown) (out []piece) {
 	for i, a := range answers {
 		title := fmt.Sprintf("answer %d of the student", i+1)
@@ -90,8 +92,8 @@ func pieces(answers []shown) (out []piece) {
 	return out
 }
 
-// counted is a number of answers or criteria.
-func counted(n int, thing string) string {
+// plural returns a number of answers or criteria as text.
+func plural(n int, thing string) string {
 	switch {
 	case n == 1:
 		return "1 " + thing

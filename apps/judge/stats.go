@@ -2,15 +2,14 @@ package judge
 
 import "math"
 
-// ridge is the penalty on the slope of the length, ridge/2 times its square beside the
-// sum of the log-losses of all prompts: the default of scikit-learn (C = 1). It keeps
-// the slope finite where the longer answer always wins.
+// ridge is the penalty on the slope of the length: ridge/2 times its square is added to the sum of
+// the log-losses of all prompts, as scikit-learn does by default (C = 1). It keeps the slope finite
+// where the longer answer always wins.
 const ridge = 1
 
-// lengthTerms are how much longer each answer is than what it is compared with, in
-// units of the standard deviation over prompts, and squeezed into -1 to 1: the length
-// term of AlpacaEval 2 (Dubois et al. 2024, arXiv 2404.04475, section 3). Equal
-// lengths give 0.
+// lengthTerms returns by how much each answer is longer than its opponent, in standard deviations
+// over prompts, squeezed into -1 to 1: the length term of AlpacaEval 2 (Dubois et al. 2024, arXiv
+// 2404.04475, section 3). Equal lengths give 0.
 func lengthTerms(length, against []float64) []float64 {
 	n := len(length)
 	z := make([]float64, n)
@@ -26,7 +25,7 @@ func lengthTerms(length, against []float64) []float64 {
 	sd := math.Sqrt(sum / float64(n-1))
 	for i := range z {
 		switch {
-		case z[i] == 0, n < 2, sd == 0: // lengths that all differ alike say nothing about other differences
+		case z[i] == 0, n < 2, sd == 0: // equal differences carry no information
 			z[i] = 0
 		default:
 			z[i] = math.Tanh(z[i] / sd)
@@ -35,14 +34,14 @@ func lengthTerms(length, against []float64) []float64 {
 	return z
 }
 
-// lengthControlled is the share of wins that answers of equal length would have:
+// lengthControlled returns the win rate that answers of equal length would have, and the slope b of
+// the length:
 //
 //	P(win) = 1 / (1 + exp(-(a + b z)))
 //
-// is fitted to the preferences y, from 0 (lost) to 1 (won), with weights w, and the
-// length term z is then set to 0: the rate is 1 / (1 + exp(-a)). b is the slope of the
-// length. The fit is by Newton's steps (iteratively reweighted least squares) on the
-// log-loss plus penalty/2 b^2. Without weight it is NaN.
+// is fitted to the preferences y, from 0 (lost) to 1 (won), with weights w. The rate is P(win) at
+// length term z = 0: 1 / (1 + exp(-a)). The fit is by Newton's steps (iteratively reweighted least
+// squares) on the log-loss plus penalty/2 b^2. Without weight the results are NaN.
 func lengthControlled(y, z, w []float64, penalty float64) (rate, b float64) {
 	var won, all float64
 	for i := range y {
@@ -63,7 +62,7 @@ func lengthControlled(y, z, w []float64, penalty float64) (rate, b float64) {
 		var da, db float64
 		if det > 1e-12*at.haa*at.hbb {
 			da, db = (at.hbb*at.ga-at.hab*at.gb)/det, (at.haa*at.gb-at.hab*at.ga)/det
-		} else { // no length differs, and no penalty: only a can be known
+		} else { // all lengths equal, no penalty: only a is determined
 			da = at.ga / at.haa
 		}
 		if math.Abs(da)+math.Abs(db) < 1e-10 {
@@ -80,12 +79,12 @@ func lengthControlled(y, z, w []float64, penalty float64) (rate, b float64) {
 	return 1 / (1 + math.Exp(-at.a)), at.b
 }
 
-// fit is a point of the fit, with the loss there, its gradient and its second derivatives.
+// fit is a point (a, b) with the loss, its gradient and its second derivatives.
 type fit struct {
 	a, b, loss, ga, gb, haa, hab, hbb float64
 }
 
-// look fills in what f has at a and b.
+// look returns f with the loss and its derivatives at a and b.
 func (f fit) look(y, z, w []float64, penalty float64) fit {
 	f.loss, f.gb, f.hbb = penalty/2*f.b*f.b, penalty*f.b, penalty
 	for i, weight := range w {

@@ -7,15 +7,15 @@ import (
 	"unicode/utf8"
 )
 
-// cells of one student, or of a difference, by column.
+// cells is a row of the table: a student, or a difference.
 type cells []string
 
-// Print writes the table for people: a row for each student, and one for each
-// difference to the first. names are those of the students in it.
+// Print writes the table for people: a row for each student, and one for each difference to the
+// first. names are the students' names in the table.
 func (r *Report) Print(w io.Writer, names []string) {
 	about := []string{fmt.Sprintf("judge %s: %s", r.Model, count(r.Questions, "prompt"))}
 	if r.Mode.pairs() {
-		about = append(about, "pairs against "+r.against(names))
+		about = append(about, "pairs against "+r.opponentName(names))
 	}
 	fmt.Fprintf(w, "%s; 95 %% intervals in brackets\n", strings.Join(about, ", "))
 	head := cells{""}
@@ -30,7 +30,7 @@ func (r *Report) Print(w io.Writer, names []string) {
 		row := cells{names[s]}
 		if r.Mode.scores() {
 			row = append(row, cell(f.Score, f.ScoreCI95, 1), cell(f.Win, f.WinCI95, 100),
-				bare(f.Ties, 100))
+				cellWithoutInterval(f.Ties, 100))
 		}
 		if r.Mode.pairs() {
 			row = append(row, cell(f.PairWin, f.PairWinCI95, 100), cell(f.LCWin, f.LCWinCI95, 100),
@@ -54,26 +54,26 @@ func (r *Report) Print(w io.Writer, names []string) {
 	r.legend(w, names)
 }
 
-// against is whom pairs are against, in the words of the table.
-func (r *Report) against(names []string) string {
+// opponentName returns the opponent in pairs as the table names it.
+func (r *Report) opponentName(names []string) string {
 	if r.Against != Teacher {
 		return names[0]
 	}
 	return Teacher
 }
 
-// legend says what the columns mean, and what is missing.
+// legend writes the meaning of the columns, and the numbers of missing verdicts.
 func (r *Report) legend(w io.Writer, names []string) {
 	if r.Mode.scores() {
 		fmt.Fprintf(w, "score: 100 s/(s+r) of the judge's grades s of the student and r of its own reference answer; win: s > r; ties: s = r\n")
 	}
 	if r.Mode.pairs() {
-		fmt.Fprintf(w, "pair win: games won against %s, in both orders, a tie is half a win; LC: at equal lengths; swap: the order changed the verdict\n", r.against(names))
+		fmt.Fprintf(w, "pair win: games won against %s, in both orders, a tie is half a win; LC: at equal lengths; swap: the order changed the verdict\n", r.opponentName(names))
 	}
 	fmt.Fprintf(w, "length: characters")
 	for s, f := range r.Students {
 		if f.AgainstLength != nil && (s == 0 || r.Students[s-1].AgainstLength == nil) {
-			fmt.Fprintf(w, "; of %s: %.0f", r.against(names), *f.AgainstLength)
+			fmt.Fprintf(w, "; of %s: %.0f", r.opponentName(names), *f.AgainstLength)
 		}
 	}
 	fmt.Fprintln(w)
@@ -92,7 +92,7 @@ func (r *Report) legend(w io.Writer, names []string) {
 	}
 }
 
-// cell is a figure with its interval, times scale.
+// cell returns a figure with its interval, times scale.
 func cell(x *float64, ci *[2]float64, scale float64) string {
 	switch {
 	case x == nil:
@@ -103,14 +103,15 @@ func cell(x *float64, ci *[2]float64, scale float64) string {
 	return fmt.Sprintf("%.1f [%.1f, %.1f]", scale**x, scale*ci[0], scale*ci[1])
 }
 
-func bare(x *float64, scale float64) string {
+// cellWithoutInterval returns a figure, times scale.
+func cellWithoutInterval(x *float64, scale float64) string {
 	if x == nil {
 		return "-"
 	}
 	return fmt.Sprintf("%.1f", scale**x)
 }
 
-// difference is a difference to the first student, and what it means.
+// difference returns a difference to the first student with its interval and a sign of the verdict.
 func (f Figures) difference(name string, scale float64) string {
 	d, ok := f.Minus[name]
 	if !ok {
@@ -130,7 +131,7 @@ func (f Figures) difference(name string, scale float64) string {
 		says)
 }
 
-// printColumns writes rows with their columns one below the other.
+// printColumns writes rows with aligned columns.
 func printColumns(w io.Writer, rows []cells) {
 	var width []int
 	for _, row := range rows {
@@ -150,7 +151,7 @@ func printColumns(w io.Writer, rows []cells) {
 	}
 }
 
-// count is a number with its thing.
+// count returns a number and its noun.
 func count(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing

@@ -1,8 +1,8 @@
-// Package play has a model act in an environment without training it: gad eval --env and gad
-// generate --env stand on it.
+// Package play lets a model act in an environment without training it, for gad eval --env and gad
+// generate --env.
 //
-//	play.go     an environment, the limits of its episodes, rows as worlds, episodes on a model
-//	teacher.go  a recorded episode of a teacher, played again
+//	play.go     an environment, limits of its episodes, episodes of a model: start here
+//	teacher.go  recorded episodes of a teacher, replayed
 package play
 
 import (
@@ -22,19 +22,19 @@ import (
 	"gad/trainer/episode"
 )
 
-// Options are the flags about an environment.
+// Options is the flags about an environment.
 type Options struct {
-	Command string // for the shell; "" is none
+	Command string // for the shell; "": none
 	Workers int
-	Timeout time.Duration // of one reply
-	Turns   int           // of an episode at most
-	Tokens  int           // of an episode behind its first context; 0: see Limits
-	Turn    int           // tokens of a turn; 0: see Limits
-	Prompt  int           // tokens of a context that is given whole; 0: see Limits
+	Timeout time.Duration // for one reply
+	Turns   int           // most turns of an episode
+	Tokens  int           // most tokens of an episode after its first context; 0: see Limits
+	Turn    int           // most tokens of a turn; 0: see Limits
+	Prompt  int           // most tokens of the first context; 0: see Limits
 }
 
-// Limits are those of episodes of a model that takes so many positions. What Options leave open is
-// the default of training, or less where the model takes less.
+// Limits returns the limits of episodes of a model whose context has most tokens. Options that are
+// 0 get the defaults of training, or less if the model has less room.
 func (o Options) Limits(command string, most int) (episode.Limits, error) {
 	c := config.Default()
 	l := episode.Limits{Turns: o.Turns, Tokens: o.Tokens, Turn: o.Turn, Prompt: o.Prompt}
@@ -57,13 +57,13 @@ func (o Options) Limits(command string, most int) (episode.Limits, error) {
 	return l, nil
 }
 
-// Environment is the pool of a command.
+// Environment is the running programs of an environment's command.
 type Environment struct {
 	*env.Pool
 	kill context.CancelFunc
 }
 
-// Open starts the environment's programs. One that is no environment is the user's mistake.
+// Open starts the environment's programs. A command that is not an environment is a usage error.
 func Open(s *session.Session, o Options) (*Environment, error) {
 	_, done := s.Console.Busy("starting the environment", 0)
 	defer done()
@@ -83,7 +83,7 @@ func (e *Environment) Close() {
 	e.kill()
 }
 
-// Player is a model at play.
+// Player lets a model play in an environment.
 type Player struct {
 	Model    *session.Model
 	Env      env.Environment
@@ -93,11 +93,11 @@ type Player struct {
 	Progress func(tokens int)
 }
 
-// together is how many episodes are played on one engine before they are kept.
-const together = 4 * session.Slots
+// episodesPerEngine is the number of episodes played together before they are returned.
+const episodesPerEngine = 4 * session.Slots
 
-// Play plays the tasks, and returns the episodes in their order. When ctx ends, the error is
-// model.ErrStopped, and the episodes are those of the first tasks.
+// Play plays the tasks and returns their episodes in order. When ctx ends it returns
+// model.ErrStopped with the episodes of the first tasks.
 func (p Player) Play(ctx context.Context, tasks []episode.Task) (all []episode.Episode, err error) {
 	e, err := p.Model.NewEngine(p.Limits.Engine(session.Slots, len(tasks)))
 	if err != nil {
@@ -106,7 +106,7 @@ func (p Player) Play(ctx context.Context, tasks []episode.Task) (all []episode.E
 	defer e.Close()
 	player := &episode.Player{Tok: p.Model.Tokenizer, Env: p.Env, Limits: p.Limits,
 		Sampling: p.Sampling, Seed: p.Seed, Progress: p.Progress}
-	for some := range slices.Chunk(tasks, together) {
+	for some := range slices.Chunk(tasks, episodesPerEngine) {
 		played, err := player.Play(ctx, e, some)
 		if errors.Is(err, episode.ErrContext) {
 			// the limit of training has another name here
@@ -121,25 +121,25 @@ func (p Player) Play(ctx context.Context, tasks []episode.Task) (all []episode.E
 	return all, nil
 }
 
-// Played is an episode for a reader.
+// Played is an episode in the JSON of commands.
 type Played struct {
 	Row    int           `json:"row"`
 	Sample int           `json:"sample"`
 	Prompt []env.Message `json:"content"`       // the first context
 	Env    data.JSON     `json:"env,omitempty"` // column of the row
-	Turns  []report.Turn `json:"turns"`         // of the model and of the environment
+	Turns  []report.Turn `json:"turns"`         // turns of the model and messages of the environment
 	Reward float64       `json:"reward"`
 	Wrote  int           `json:"turns_written"`
-	// turns that the environment could not read
+	// invalid turns, by the environment
 	Invalid int    `json:"invalid"`
-	Tokens  int    `json:"tokens"` // that the model wrote
+	Tokens  int    `json:"tokens"` // tokens that the model wrote
 	Label   string `json:"label,omitempty"`
-	Cut     bool   `json:"cut"`             // ended by a limit, or in a turn without an end
-	Fault   string `json:"fault,omitempty"` // the environment broke: the other figures count nothing
+	Cut     bool   `json:"cut"`             // ended by a limit, or in a turn that was cut
+	Fault   string `json:"fault,omitempty"` // error of the environment; the other figures mean nothing then
 }
 
-// Told is a task's episode, for a reader.
-func Told(task episode.Task, e *episode.Episode) Played {
+// Describe returns a task's episode as commands print it.
+func Describe(task episode.Task, e *episode.Episode) Played {
 	p := Played{Row: int(task.Key), Sample: task.Sample, Prompt: e.Prompt,
 		Env: data.JSON(task.Row.Env), Reward: e.Reward(0), Wrote: len(e.Turns),
 		Tokens: e.Trained(), Label: e.Label, Cut: e.Cut || e.Open, Fault: e.Fault,
@@ -150,7 +150,7 @@ func Told(task episode.Task, e *episode.Episode) Played {
 	for k, turn := range e.Turns {
 		m, span := &p.Turns[turn.At], e.Script.Spans[k]
 		m.IDs = e.Script.IDs[span.From:span.To]
-		if e.Fault != "" && k == len(e.Turns)-1 { // to the last one there is no reply
+		if e.Fault != "" && k == len(e.Turns)-1 { // the last turn has no reply
 			continue
 		}
 		if m.Reward, m.Valid = &turn.Reward, &turn.Valid; !turn.Valid {

@@ -107,7 +107,7 @@ func TestTeachers(t *testing.T) {
 		}
 		tasks = append(tasks, task)
 	}
-	list, other, err := Teachers(context.Background(), tok, pool, rows, tasks)
+	list, other, err := ReplayTeachers(context.Background(), tok, pool, rows, tasks)
 	if err != nil || other != 2 || len(list) != 3 {
 		t.Fatalf("%d of another world, %+v, %v", other, list, err)
 	}
@@ -130,7 +130,7 @@ func TestTeachers(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, _, err := Teachers(ctx, tok, pool, rows, tasks); !errors.Is(err, context.Canceled) {
+	if _, _, err := ReplayTeachers(ctx, tok, pool, rows, tasks); !errors.Is(err, context.Canceled) {
 		t.Errorf("stopped: %v", err)
 	}
 }

@@ -15,21 +15,21 @@ import (
 	"gad/trainer/episode"
 )
 
-// ErrOther is wrapped by the error of a recorded episode to which the environment answers otherwise
-// than it is recorded: its world is another one, so that the turns mean nothing in it.
+// ErrOther reports a recorded episode that does not fit the environment: its replies differ from
+// the record, so that the recorded turns mean nothing.
 var ErrOther = errors.New("another world")
 
-// teacherTurn is a turn of the teacher, and what was recorded behind it.
+// teacherTurn is a turn of the teacher, and the messages recorded after it.
 type teacherTurn struct {
 	text   string
 	tokens int
 	then   []data.Message
 }
 
-// Teachers plays the recorded episodes of rows again, each on its task. A row without one has none
-// in the list, and so has a row that the environment answers otherwise than recorded: other counts
-// these.
-func Teachers(ctx context.Context, tok *tokenizer.Tokenizer, pool *env.Pool, rows []data.Row,
+// ReplayTeachers replays the recorded episodes of rows, each on its task. The list leaves out rows
+// without an episode, and rows whose record differs from the environment's replies: other is the
+// number of the latter.
+func ReplayTeachers(ctx context.Context, tok *tokenizer.Tokenizer, pool *env.Pool, rows []data.Row,
 	tasks []episode.Task) (list []Played, other int, err error) {
 	all := make([]*Played, len(rows))
 	failed := make([]error, len(rows))
@@ -62,7 +62,7 @@ func Teachers(ctx context.Context, tok *tokenizer.Tokenizer, pool *env.Pool, row
 	return list, other, nil
 }
 
-// replay plays a row's recorded episode; nil is a row without one.
+// replay replays a row's recorded episode; it returns nil for a row without one.
 func replay(ctx context.Context, tok *tokenizer.Tokenizer, pool *env.Pool, row data.Row,
 	task episode.Task) (*Played, error) {
 	turns, err := teacherTurns(tok, row)
@@ -97,7 +97,7 @@ func replay(ctx context.Context, tok *tokenizer.Tokenizer, pool *env.Pool, row d
 // replied adds the teacher's next turn and the reply to it. It reports whether the reply is the one
 // that was recorded.
 func (p *Played) replied(turn teacherTurn, r env.Reply) bool {
-	if r.Prompt == nil && !r.Done && !said(r.Append, turn.then) {
+	if r.Prompt == nil && !r.Done && !matchesRecord(r.Append, turn.then) {
 		return false
 	}
 	p.Turns = append(p.Turns,
@@ -115,8 +115,9 @@ func (p *Played) replied(turn teacherTurn, r env.Reply) bool {
 	return true
 }
 
-// said reports whether messages are those that were recorded. Behind the last turn nothing is.
-func said(now []env.Message, then []data.Message) bool {
+// matchesRecord reports whether messages equal the recorded ones. After the last turn there is no
+// record, and any messages match.
+func matchesRecord(now []env.Message, then []data.Message) bool {
 	if len(then) == 0 {
 		return true
 	}
@@ -131,8 +132,8 @@ func said(now []env.Message, then []data.Message) bool {
 	return true
 }
 
-// teacherTurns are the recorded turns as the student's template writes them: a call of a tool is
-// text to the environment.
+// teacherTurns returns the recorded turns as the student's template writes them: the environment
+// reads a tool call as text.
 func teacherTurns(tok *tokenizer.Tokenizer, row data.Row) (turns []teacherTurn, err error) {
 	enc := encode.Encoder{Tok: tok}
 	if row.Turns == nil {
@@ -141,7 +142,7 @@ func teacherTurns(tok *tokenizer.Tokenizer, row data.Row) (turns []teacherTurn, 
 		}
 		return []teacherTurn{{text: row.Teacher, tokens: len(enc.Answer(row.Teacher))}}, nil
 	}
-	var written [][]int32 // of the turns; nil where their texts are enough
+	var written [][]int32 // token ids by turn; nil if texts are enough
 	for _, m := range row.Turns {
 		if m.Role != "assistant" || m.Context || m.ToolCalls == "" && m.Thinking == "" {
 			continue

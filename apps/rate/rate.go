@@ -1,5 +1,6 @@
-// Package rate is gad data rate: what a student and its judges make of each row of a data set, as
-// columns that data.where reads, and as answers that gad sft --objective ranking learns from.
+// Package rate implements gad data rate: it samples a student's answers to each row of a data set
+// and lets a discriminator and a checker score them. The figures become columns that data.where
+// reads, the answers an input of gad sft --objective ranking.
 package rate
 
 import (
@@ -26,40 +27,40 @@ import (
 	"gad/trainer/saved"
 )
 
-// Options say which student answers, and who scores.
+// Options says which student answers, and who scores.
 type Options struct {
 	session.Source
 	compute.Sampling
-	Critic         string // folder of a discriminator; "" is none
-	Checker        string // program; "" is none
+	Critic         string // folder of a discriminator; "": none
+	Checker        string // command; "": none
 	CheckerTimeout time.Duration
-	RightAt        float64 // a checker's score from which on an answer is right
+	RightAt        float64 // least score of the checker for a right answer
 	N              int     // answers to a row
 	// tokens of an answer; 0 is DefaultMaxNew, or half of the model's context
 	MaxNew      int
-	MaxTokens   int // of one forward pass
+	MaxTokens   int // tokens of one forward pass
 	Seed        uint64
-	KeepAnswers bool // the output has them with their scores
+	KeepAnswers bool // write the answers with their scores
 }
 
-// DefaultMaxNew is the longest answer where none is given, tokens.
+// DefaultMaxNew is the default of the longest answer, in tokens.
 const DefaultMaxNew = 1536
 
 // The columns of ratings.
 const (
-	right     = "right"       // share of the answers that the checker scores RightAt or more
+	right     = "right"       // share of answers with a checker's score of at least RightAt
 	checkMean = "check"       // mean score of the checker
 	dMean     = "d_mean"      // mean score of the discriminator
-	dSpread   = "d_spread"    // their standard deviation over the n answers
-	dGap      = "d_gap"       // the teacher's score above their mean
+	dSpread   = "d_spread"    // standard deviation of the discriminator's scores
+	dGap      = "d_gap"       // the teacher's score minus d_mean
 	nll       = "teacher_nll" // of the teacher's answer under the student, nats per token
 	length    = "length"      // of the teacher's answer, tokens with its end
 )
 
-// settings are the first record of an unfinished output: what its records depend on.
+// settings is the first record of an unfinished output: everything that its records depend on.
 type settings struct {
 	session.Sampled
-	session.Computed
+	session.ComputeSettings
 	Checker string `json:"checker" flag:"--checker"`
 	Model   string `json:"model_sha256" same:"the model is"`
 	Critic  string `json:"critic_sha256" same:"the discriminator is"`
@@ -72,22 +73,22 @@ type answer struct {
 	Cut bool    `json:"cut,omitempty"`
 }
 
-// teacher is a record of the journal: what the student makes of the teacher's answer.
+// teacher is a record of the journal: length and likelihood of the teacher's answer.
 type teacher struct {
-	NLL    *float64 `json:"nll"` // nil is not finite
+	NLL    *float64 `json:"nll"` // nil: not finite
 	Length int      `json:"length"`
 }
 
-// verdicts are a record of the journal: the scores of a row's answers, and then of the teacher's;
-// nil is not finite.
+// verdicts is a record of the journal: the scores of a row's answers, then of the teacher's; nil:
+// not finite.
 type verdicts []*float64
 
-// rating is one gad data rate.
+// rating is a run of gad data rate.
 //
-// What is computed goes into a journal, OUTPUT.partial, as it is known: each answer, and by row the
-// teacher's likelihood, the discriminator's scores and the checker's. So a killed command computes
-// nothing twice but the answers and the chunk of rows that it was at. One model is loaded at a
-// time. When all is there the output is written by row.
+// Results go into a journal, OUTPUT.partial, at once: each answer, and by row the teacher's
+// likelihood, the discriminator's scores and the checker's. So after a kill only the unfinished
+// answers and the current chunk of rows are computed again. One model is loaded at a time. The
+// complete journal is written into the output by row.
 type rating struct {
 	s        *session.Session
 	o        Options
@@ -107,23 +108,23 @@ const (
 	checkerKey    = "c/%d"
 )
 
-// chunk is how many rows are scored at a time; tests take fewer.
+// chunk is the number of rows scored at a time; tests lower it.
 var chunk = 64
 
-// Rate rates the rows that from names into the file output.
+// Rate rates the rows of a data set and writes the ratings to output.
 func Rate(s *session.Session, o Options, from session.Rows, output string) (err error) {
 	r := &rating{s: s, o: o, out: session.Output{Command: "data rate", Path: output}}
 	defer s.Console.Close()
 	lock, err := r.out.Claim(s.FS)
 	if err != nil {
-		head := r.written()
+		head := r.readHead()
 		if head.Made == nil {
 			return err
 		}
 		if failed := r.open(from); failed != nil {
 			return failed
 		}
-		return r.finished(head, err)
+		return r.finishKilled(head, err)
 	}
 	defer func() { err = cmp.Or(err, lock.Unlock()) }()
 	if err := r.open(from); err != nil {
@@ -142,7 +143,7 @@ func Rate(s *session.Session, o Options, from session.Rows, output string) (err 
 	return r.finish()
 }
 
-// open opens the rows and finds out what their ratings depend on. The caller closes the set.
+// open opens the rows and determines the settings. The caller closes the set.
 func (r *rating) open(from session.Rows) (err error) {
 	if r.set, r.rows, err = from.List(r.s); err != nil {
 		return err
@@ -156,16 +157,16 @@ func (r *rating) open(from session.Rows) (err error) {
 	return err
 }
 
-// made is what an output depends on: the settings of its records, and how they are summed up.
-func (r *rating) made() (json.RawMessage, error) {
+// outputSettings returns the settings that an output depends on: those of its records, and RightAt.
+func (r *rating) outputSettings() (json.RawMessage, error) {
 	return json.Marshal(struct {
 		settings
 		RightAt float64 `json:"right_at"`
 	}{r.settings, r.o.RightAt})
 }
 
-// written returns the head of an output that is there; it is empty where that is none of ratings.
-func (r *rating) written() (head data.RatingsHead) {
+// readHead returns the head of an existing output; the zero head if the file has no ratings.
+func (r *rating) readHead() (head data.RatingsHead) {
 	f, err := r.s.FS.Open(r.out.Path)
 	if err != nil {
 		return head
@@ -178,11 +179,12 @@ func (r *rating) written() (head data.RatingsHead) {
 	return head
 }
 
-// finished says that an output that is there is the one of this command, which was killed behind
-// its last rename, and removes what is left of its records. Of another output it returns exists.
-func (r *rating) finished(head data.RatingsHead, exists error) error {
+// finishKilled handles an output that exists. If this command wrote it and was killed before it
+// removed its journal, finishKilled removes the journal and prints so; for another output it
+// returns exists.
+func (r *rating) finishKilled(head data.RatingsHead, exists error) error {
 	defer r.set.Close()
-	made, err := r.made()
+	made, err := r.outputSettings()
 	if err != nil {
 		return err
 	}
@@ -198,7 +200,7 @@ func (r *rating) finished(head data.RatingsHead, exists error) error {
 	return nil
 }
 
-// prepare finds out what the ratings depend on.
+// prepare determines the settings that the ratings depend on, and checks the prompts' lengths.
 func (r *rating) prepare() (err error) {
 	o := &r.o
 	if err := saved.CheckPart(r.s.FS, o.Path, "actor"); err != nil {
@@ -219,7 +221,7 @@ func (r *rating) prepare() (err error) {
 	}
 	r.enc = encode.Encoder{Tok: r.tok, MaxResponse: o.MaxNew}
 	r.settings = settings{Sampled: session.SampledBy(o.Sampling, o.N, o.MaxNew, o.Seed),
-		Computed: o.Source.Computed(), Checker: o.Checker}
+		ComputeSettings: o.Source.ComputeSettings(), Checker: o.Checker}
 	if r.settings.Model, err = r.s.Digest(o.Source); err != nil {
 		return err
 	}
@@ -251,21 +253,22 @@ func (r *rating) prepare() (err error) {
 			return err
 		}
 	}
-	return session.Fitting("data rate", "max-new-tokens", prompts, r.rows, o.MaxNew,
+	return session.CheckLengths("data rate", "max-new-tokens", prompts, r.rows, o.MaxNew,
 		cfg.MaxPosition)
 }
 
-// has reports whether the journal has a record; where it does, into gets it.
+// has reports whether the journal has a record of a key, and decodes it into into unless that is
+// nil.
 func (r *rating) has(into any, format string, args ...any) bool {
 	raw, ok := r.journal.Lookup(fmt.Sprintf(format, args...))
 	return ok && (into == nil || json.Unmarshal(raw, into) == nil)
 }
 
-// judged reports whether anybody scores answers.
-func (r *rating) judged() bool { return r.o.Critic != "" || r.o.Checker != "" }
+// hasJudge reports whether a discriminator or a checker scores the answers.
+func (r *rating) hasJudge() bool { return r.o.Critic != "" || r.o.Checker != "" }
 
-// without are the rows that have no record of a key.
-func (r *rating) without(key string) (rows []int) {
+// rowsWithout returns the rows that lack a record of a key.
+func (r *rating) rowsWithout(key string) (rows []int) {
 	for _, row := range r.rows {
 		if !r.has(nil, key, row) {
 			rows = append(rows, row)
@@ -274,10 +277,11 @@ func (r *rating) without(key string) (rows []int) {
 	return rows
 }
 
-// student has the student answer, where somebody scores the answers, and read the teacher's.
+// student samples the missing answers, if there is a judge, and computes the missing likelihoods of
+// the teacher's.
 func (r *rating) student(ctx context.Context) error {
 	var unanswered []int
-	if r.judged() {
+	if r.hasJudge() {
 		for _, row := range r.rows {
 			if slices.ContainsFunc(sampleNumbers(r.o.N),
 				func(k int) bool { return !r.has(nil, sampledAnswer, row, k) }) {
@@ -285,7 +289,7 @@ func (r *rating) student(ctx context.Context) error {
 			}
 		}
 	}
-	unread := r.without(teacherKey)
+	unread := r.rowsWithout(teacherKey)
 	if len(unanswered)+len(unread) == 0 {
 		return nil
 	}
@@ -300,6 +304,7 @@ func (r *rating) student(ctx context.Context) error {
 	return r.sample(ctx, m, unanswered)
 }
 
+// sampleNumbers returns 0 to n-1.
 func sampleNumbers(n int) []int {
 	k := make([]int, n)
 	for i := range k {
@@ -308,7 +313,7 @@ func sampleNumbers(n int) []int {
 	return k
 }
 
-// inChunks calls do with some rows at a time.
+// inChunks calls do with the rows, a chunk at a time.
 func (r *rating) inChunks(ctx context.Context, name string, rows []int,
 	do func(rows []int, b encode.Batch) error) error {
 	advance, done := r.s.Console.Busy(name, len(rows))
@@ -330,7 +335,7 @@ func (r *rating) inChunks(ctx context.Context, name string, rows []int,
 	return nil
 }
 
-// read notes the likelihood of the teacher's answers.
+// read records length and likelihood of the teacher's answers.
 func (r *rating) read(ctx context.Context, m *session.Model, rows []int) error {
 	return r.inChunks(ctx, "teacher's answers", rows, func(rows []int, b encode.Batch) error {
 		logpST, _, err := m.AllLogProbs(b.Teachers(), 1, r.o.MaxTokens)
@@ -361,7 +366,7 @@ func (r *rating) read(ctx context.Context, m *session.Model, rows []int) error {
 	})
 }
 
-// finite is x, nil where JSON has no number for it.
+// finite returns x, nil where JSON has no number for it.
 func finite(x float64) *float64 {
 	if math.IsNaN(x) || math.IsInf(x, 0) {
 		return nil
@@ -369,12 +374,13 @@ func finite(x float64) *float64 {
 	return &x
 }
 
+// put appends a record to the journal.
 func (r *rating) put(record any, format string, args ...any) error {
-	return r.journal.Keep(fmt.Sprintf(format, args...), record)
+	return r.journal.Add(fmt.Sprintf(format, args...), record)
 }
 
-// sample samples what answers are missing. An answer is a function of the seed, its row and its
-// number, so that those of an interrupted command are the same.
+// sample samples the missing answers. An answer is a function of the seed, its row and its number,
+// so that a resumed command samples the same ones.
 func (r *rating) sample(ctx context.Context, m *session.Model, rows []int) error {
 	n, limit := r.o.N, r.o.MaxNew
 	advance, done := r.s.Console.Busy("answers, tokens at most", len(rows)*n*limit)
@@ -406,7 +412,7 @@ func (r *rating) sample(ctx context.Context, m *session.Model, rows []int) error
 	return nil
 }
 
-// answers are those of a row.
+// answers returns a row's answers from the journal.
 func (r *rating) answers(row int) ([]answer, error) {
 	list := make([]answer, r.o.N)
 	for k := range list {
@@ -419,9 +425,9 @@ func (r *rating) answers(row int) ([]answer, error) {
 	return list, nil
 }
 
-// critic has the discriminator score.
+// critic lets the discriminator score the answers.
 func (r *rating) critic(ctx context.Context) error {
-	rows := r.without(criticKey)
+	rows := r.rowsWithout(criticKey)
 	if r.o.Critic == "" || len(rows) == 0 {
 		return nil
 	}
@@ -460,9 +466,9 @@ func (r *rating) critic(ctx context.Context) error {
 	})
 }
 
-// check has the checker score.
+// check lets the checker score the answers.
 func (r *rating) check(ctx context.Context) error {
-	rows := r.without(checkerKey)
+	rows := r.rowsWithout(checkerKey)
 	if r.o.Checker == "" || len(rows) == 0 {
 		return nil
 	}
@@ -505,7 +511,7 @@ func (r *rating) check(ctx context.Context) error {
 	})
 }
 
-// columns are those that the output has.
+// columns returns the names of the output's columns.
 func (r *rating) columns() (names []string) {
 	if r.o.Checker != "" {
 		names = append(names, right, checkMean)
@@ -516,12 +522,12 @@ func (r *rating) columns() (names []string) {
 	return append(names, nll, length)
 }
 
-// finish makes the output out of the journal.
+// finish writes the output from the journal.
 func (r *rating) finish() error {
 	head := data.RatingsHead{Format: data.RatingsFormat, Rows: len(r.rows), Data: r.settings.Data,
 		Tokenizer: r.tok.Digest(), Columns: r.columns(), N: r.o.N, Answers: r.o.KeepAnswers}
 	var err error
-	if head.Made, err = r.made(); err != nil {
+	if head.Made, err = r.outputSettings(); err != nil {
 		return err
 	}
 	switch {
@@ -552,7 +558,7 @@ func (r *rating) finish() error {
 			return err
 		}
 	}
-	if err := r.out.Absent(r.s.FS); err != nil { // it was not there at the start
+	if err := r.out.CheckAbsent(r.s.FS); err != nil { // it was absent at the start
 		return err
 	}
 	if err := r.out.Write(r.s.FS, all.Bytes(), "data rate"); err != nil {
@@ -570,7 +576,7 @@ func (r *rating) finish() error {
 	return nil
 }
 
-// line is a row of the output.
+// line returns a row of the output.
 func (r *rating) line(row int) (map[string]any, error) {
 	var t teacher
 	if !r.has(&t, teacherKey, row) {
@@ -579,7 +585,7 @@ func (r *rating) line(row int) (map[string]any, error) {
 	}
 	n := float64(t.Length)
 	line := map[string]any{"row": row, nll: t.NLL, length: &n}
-	var by verdicts // who scores the answers
+	var by verdicts // the last judge's
 	for _, judge := range []struct {
 		on  bool
 		key string
@@ -617,8 +623,8 @@ func (r *rating) line(row int) (map[string]any, error) {
 	return line, nil
 }
 
-// describe is the mean and the standard deviation of scores, NaN where one is not finite, and the
-// share of at least rightAt.
+// describe returns the mean and the standard deviation of scores, and the share of at least
+// rightAt; NaN if a score is not finite.
 func describe(scores verdicts, rightAt float64) (mean, std, share float64) {
 	n := float64(len(scores))
 	for _, x := range scores {

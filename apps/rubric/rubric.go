@@ -1,9 +1,9 @@
-// Package rubric is gad rubric: a checker for --checker whose scores are a language model's, by a
-// rubric for each prompt (apps/judge).
+// Package rubric implements gad rubric: a checker for --checker that scores by a language model,
+// with a rubric for each prompt (apps/judge).
 //
-// Every call of a checker is a process of its own. What the model has replied is in a folder of
-// journals, one for each list of prompts that a call has come with: a call reads a single file, and
-// a step that is done again, or a validation, finds what it has paid for.
+// Every call of a checker is a new process. The model's replies are kept in a folder of journals,
+// one for each list of prompts in a call: a call reads a single file, and a repeated step or
+// validation finds the replies that it has paid for.
 package rubric
 
 import (
@@ -33,24 +33,25 @@ import (
 	"gad/trainer/checker"
 )
 
-// Options are a judge and where its replies are kept.
+// Options configures the judge and the folder of its replies.
 type Options struct {
 	Endpoint    endpoint.Options
 	Model       string
 	Dir         string // folder of the journals
 	Temperature float64
-	MaxTokens   int            // of a reply
-	Extra       map[string]any // more fields of a request
+	MaxTokens   int            // tokens of a reply
+	Extra       map[string]any // additional fields of a request
 	Price       *endpoint.Price
 }
 
 // suffix ends the name of a journal.
 const suffix = ".jsonl"
 
-// Run scores the rows of in, as a checker does. What it takes and costs is said on standard error.
+// Run scores the rows of in, as a checker does. It prints its requests and their cost on standard
+// error.
 func Run(s *session.Session, o Options, in io.Reader) (err error) {
 	ctx, cancel := context.Background(), context.CancelFunc(func() {})
-	if o.Endpoint.Until = until(os.Getenv(child.Deadline), time.Now()); !o.Endpoint.Until.IsZero() {
+	if o.Endpoint.Until = answerDeadline(os.Getenv(child.Deadline), time.Now()); !o.Endpoint.Until.IsZero() {
 		ctx, cancel = context.WithDeadline(ctx, o.Endpoint.Until)
 	}
 	defer cancel()
@@ -74,7 +75,7 @@ func Run(s *session.Session, o Options, in io.Reader) (err error) {
 		return vfs.Target(fmt.Errorf("rubric: %w", err))
 	}
 	path := filepath.Join(o.Dir, promptsOf(groups)+suffix)
-	lock, err := locked(ctx, path)
+	lock, err := lockJournal(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -93,13 +94,13 @@ func Run(s *session.Session, o Options, in io.Reader) (err error) {
 	if trial != nil {
 		fmt.Fprintln(s.Err, o.expect(client.Host(), *trial))
 	}
-	fmt.Fprintln(s.Err, o.took(graded, j.Tally()))
+	fmt.Fprintln(s.Err, o.summary(graded, j.Tally()))
 	return write(s.Out, graded, of)
 }
 
-// locked locks a journal. One that another process has is waited for until ctx ends: a checker
-// outlives a run that is killed, with requests in flight that the next run need not make again.
-func locked(ctx context.Context, path string) (*checkpoint.Lock, error) {
+// lockJournal locks a journal, and waits until ctx ends for another process that has it: a checker
+// outlives a run that is killed, with requests in flight that the next run need not repeat.
+func lockJournal(ctx context.Context, path string) (*checkpoint.Lock, error) {
 	for {
 		lock, err := checkpoint.LockOutput(path)
 		if !errors.Is(err, checkpoint.ErrLocked) {
@@ -113,17 +114,17 @@ func locked(ctx context.Context, path string) (*checkpoint.Lock, error) {
 	}
 }
 
-// place is where an answer is: in which group, and which of its answers.
+// place is the index of an answer: its group, and its place in the group.
 type place struct{ group, answer int }
 
-// read reads the rows of a call: answers with the same row are a group. of are the places of the
-// rows.
+// read reads the rows of a call: answers with the same row number form a group. of has the place of
+// each row.
 func read(in io.Reader) (groups []judge.Group, of []place, err error) {
 	dec, at := json.NewDecoder(bufio.NewReader(in)), map[int]int{}
 	for line := 1; ; line++ {
 		var row struct {
 			checker.Row
-			Response *string `json:"response"` // as to whether it is there
+			Response *string `json:"response"` // pointer: to distinguish a missing one
 		}
 		switch err := dec.Decode(&row); {
 		case errors.Is(err, io.EOF):
@@ -148,7 +149,7 @@ func read(in io.Reader) (groups []judge.Group, of []place, err error) {
 	}
 }
 
-// promptsOf names the list of prompts, and not the answers to them.
+// promptsOf returns a digest of the list of prompts, without the answers.
 func promptsOf(groups []judge.Group) string {
 	var list []judge.Question
 	for _, g := range groups {
@@ -170,7 +171,7 @@ func write(out io.Writer, graded []judge.Graded, of []place) error {
 	return w.Flush()
 }
 
-// trialOf reads what a run will ask; nil where none is being tried.
+// trialOf reads the description of the run that is being tried; nil if there is none.
 func trialOf(text string) (*checker.Trial, error) {
 	if text == "" {
 		return nil, nil
@@ -182,12 +183,12 @@ func trialOf(text string) (*checker.Trial, error) {
 	return t, nil
 }
 
-// margin is what is left of the time limit of a call for what comes behind the last answer.
+// margin is the least time that a call reserves after the last answer.
 const margin = time.Second
 
-// until is when answers are no longer waited for, by the time at which the process is killed; zero
-// where there is no such time.
-func until(deadline string, now time.Time) time.Time {
+// answerDeadline returns the time until which to wait for answers, by the time (Unix seconds) at
+// which the process is killed; zero without such a time.
+func answerDeadline(deadline string, now time.Time) time.Time {
 	at, err := strconv.ParseInt(deadline, 10, 64)
 	if err != nil {
 		return time.Time{}
@@ -196,7 +197,7 @@ func until(deadline string, now time.Time) time.Time {
 	return end.Add(-max(margin, end.Sub(now)/20))
 }
 
-// expect says what a run asks for and what that may cost.
+// expect returns a message on the requests of a run and their cost.
 func (o Options) expect(host string, t checker.Trial) string {
 	var parts []string
 	if t.Prompts > 0 {
@@ -219,7 +220,7 @@ func (o Options) expect(host string, t checker.Trial) string {
 	return fmt.Sprintf("rubrics of %s at %s: %s; estimate by %d bytes per token and answers as long as the teacher's", session.Harmless(o.Model), host, strings.Join(parts, "; "), judge.BytesPerToken)
 }
 
-// cost is tokens and, where it is known, their price, of once and of so many times.
+// cost returns tokens and, if it is known, their price, for one time and for so many times.
 func (o Options) cost(times int, u endpoint.Usage) string {
 	text := fmt.Sprintf("%d tokens to it and %d from it", u.PromptTokens, u.CompletionTokens)
 	if o.Price == nil {
@@ -232,18 +233,18 @@ func (o Options) cost(times int, u endpoint.Usage) string {
 	return text
 }
 
-// counted is the cost of so many replies, by what the endpoint has counted.
-func (o Options) counted(replies int, u endpoint.Usage) string {
+// replyCost returns the cost of so many replies, by the endpoint's counts.
+func (o Options) replyCost(replies int, u endpoint.Usage) string {
 	if replies > 0 && u.PromptTokens+u.CompletionTokens == 0 {
 		return "whose tokens the endpoint does not count"
 	}
 	return o.cost(1, u)
 }
 
-// took says what a call has taken.
-func (o Options) took(graded []judge.Graded, t judge.Tally) string {
+// summary returns a message on the requests and the cost of a call.
+func (o Options) summary(graded []judge.Graded, t judge.Tally) string {
 	text := fmt.Sprintf("rubrics of %s: %s made, %s; %d in %s before", report.Count(len(graded),
-		"prompt"), report.Count(t.Asked, "request"), o.counted(t.Asked, t.Usage()), t.Kept, o.Dir)
+		"prompt"), report.Count(t.Asked, "request"), o.replyCost(t.Asked, t.Usage()), t.Kept, o.Dir)
 	none, first := 0, ""
 	for _, g := range graded {
 		if g.Scores == nil {
@@ -257,8 +258,8 @@ func (o Options) took(graded []judge.Graded, t judge.Tally) string {
 	return text
 }
 
-// Spent prints what the replies in dir have taken, all runs together.
-func Spent(s *session.Session, o Options) error {
+// PrintCost prints the number and the cost of the replies in o.Dir, over all runs.
+func PrintCost(s *session.Session, o Options) error {
 	entries, err := s.FS.ReadDir(o.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fault.Usagef("rubric: %s: there is no such folder: give the --journal of a run", o.Dir)
@@ -296,10 +297,11 @@ func Spent(s *session.Session, o Options) error {
 		}
 	}
 	fmt.Fprintf(s.Out, "%s: %s of the judge, %s; %s without an answer of the endpoint\n", o.Dir,
-		replyCount(replies), o.counted(replies, u), report.Count(none, "prompt"))
+		replyCount(replies), o.replyCost(replies, u), report.Count(none, "prompt"))
 	return nil
 }
 
+// replyCount returns a number of replies as text.
 func replyCount(n int) string {
 	if n == 1 {
 		return "1 reply"

@@ -103,7 +103,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("files %q of two lists of prompts", files)
 	}
 	var spent bytes.Buffer
-	if err := Spent(&session.Session{Out: &spent, FS: vfs.OS}, o); err != nil {
+	if err := PrintCost(&session.Session{Out: &spent, FS: vfs.OS}, o); err != nil {
 		t.Fatal(err)
 	}
 	if ok, _ := regexp.MatchString(`^.*kept: 10 replies of the judge, \d+ tokens to it and \d+ from it, \$\d\.\d\d; 0 prompts without an answer of the endpoint\n$`, spent.String()); !ok {
@@ -184,7 +184,7 @@ func TestUntil(t *testing.T) {
 	now := time.Unix(1000, 0)
 	for text, want := range map[string]time.Time{"": {}, "soon": {}, "1060": time.Unix(1057, 0),
 		"1010": time.Unix(1009, 0), "1600": time.Unix(1570, 0)} {
-		if got := until(text, now); !got.Equal(want) {
+		if got := answerDeadline(text, now); !got.Equal(want) {
 			t.Errorf("%q: %v, want %v", text, got, want)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package score is gad logprobs and gad score: what a model says of answers that are given, as
-// lines of JSON.
+// Package score implements gad logprobs and gad score: log-probabilities and scores of given
+// answers by a model, as lines of JSON.
 package score
 
 import (
@@ -12,17 +12,18 @@ import (
 	"gad/trainer/encode"
 )
 
-// Options say which model reads which answers.
+// Options says which model reads which answers.
 type Options struct {
 	session.Source
 	Rows        session.Rows
-	MaxResponse int // tokens of an answer; what is longer is cut
-	MaxTokens   int // of one forward pass
-	// of gad score: folder of the student, for a likelihood; "" is the one beside it
+	MaxResponse int // tokens; longer answers are cut
+	MaxTokens   int // tokens of one forward pass
+	// of gad score: folder of the student of a likelihood head; "": next to the discriminator
 	Student string
 }
 
-// LogProbs prints the log-probability of each token, with logits divided by a temperature.
+// LogProbs prints the log-probability of each token of each answer, with logits divided by
+// temperature.
 func LogProbs(s *session.Session, o Options, temperature float64) error {
 	load := func() (*session.Model, func(), error) {
 		m, err := s.Load(o.Source, model.LM)
@@ -60,7 +61,7 @@ type logprobRow struct {
 	LogProbs session.Floats `json:"logprobs"`
 }
 
-// Scores prints the score that a discriminator gives each answer.
+// Scores prints a discriminator's score of each answer.
 func Scores(s *session.Session, o Options) error {
 	var c *session.Critic
 	if _, err := s.CheckCritic(o.Source); err != nil {
@@ -109,8 +110,8 @@ type scoreRow struct {
 	Response  []int32         `json:"response_ids"`
 }
 
-// each loads the model and hands it the rows, some at a time, so that output flows and memory
-// stays bounded. name is that of the bar.
+// each loads the model and calls do with the rows, 64 at a time, so that output flows and memory
+// stays bounded. name is the name of the progress bar.
 func (o Options) each(s *session.Session, name string, load func() (*session.Model, func(), error),
 	do func(*session.Model, io.Writer, []encode.RowAnswer) error) error {
 	set, rows, err := o.Rows.List(s)
@@ -125,7 +126,7 @@ func (o Options) each(s *session.Session, name string, load func() (*session.Mod
 	defer closeModels()
 	w := bufio.NewWriter(s.Out)
 	advance, done := func(int) {}, func() {}
-	// where the lines themselves are seen, a bar would only be in their way
+	// on a terminal the lines themselves show progress
 	if !session.Terminal(s.Out) {
 		advance, done = s.Console.Busy(name, len(rows))
 	}

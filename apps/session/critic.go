@@ -9,14 +9,14 @@ import (
 	"gad/trainer/saved"
 )
 
-// Critic is a discriminator on a device, with its tokenizer. It scores and does not learn.
+// Critic is a discriminator on a device, with its tokenizer. It scores, but does not learn.
 type Critic struct {
 	*Model
 	*critic.Scorer
-	student *Model // loaded for it alone; nil without
+	student *Model // loaded for head likelihood; nil without
 }
 
-// Close frees the discriminator and what was loaded with it. The device stays open.
+// Close frees the discriminator and the student loaded with it. The device stays open.
 func (c *Critic) Close() {
 	if c.student != nil {
 		c.student.Model.Close()
@@ -25,8 +25,8 @@ func (c *Critic) Close() {
 }
 
 // LoadCritic loads the discriminator in from.Path onto a device. One with head likelihood scores
-// against a student: the given model or, where it is nil, the one in dir or, where that is "", the
-// student beside it in its checkpoint. maxTokens bounds a pack.
+// against a student: the given model; if nil, the model in dir; if dir is "", the student next to
+// it in its checkpoint. maxTokens bounds the tokens of a pack.
 func (s *Session) LoadCritic(be compute.Backend, from Source, student *model.Model, dir string,
 	maxTokens int) (*Critic, error) {
 	head, err := s.CheckCritic(from)
@@ -62,7 +62,7 @@ func (s *Session) LoadCritic(be compute.Backend, from Source, student *model.Mod
 	return c, nil
 }
 
-// CheckCritic returns how the discriminator in from.Path scores. It refuses a model that is none.
+// CheckCritic returns how the discriminator in from.Path scores. It refuses other models.
 func (s *Session) CheckCritic(from Source) (head saved.Head, err error) {
 	if err := saved.CheckPart(s.FS, from.Path, "critic"); err != nil {
 		return head, err
@@ -80,7 +80,7 @@ func (s *Session) CheckCritic(from Source) (head saved.Head, err error) {
 	return head, nil
 }
 
-// isModel reports whether a folder holds a model.
+// isModel reports whether a folder is a model.
 func isModel(dir string) bool {
 	_, err := model.ReadConfig(dir)
 	return err == nil

@@ -22,7 +22,7 @@ import (
 	"gad/trainer/saved"
 )
 
-// Slots is how many answers are sampled at a time.
+// Slots is the number of answers sampled at the same time.
 const Slots = 64
 
 // Model is a model on a device, with its tokenizer.
@@ -32,19 +32,19 @@ type Model struct {
 	Tokenizer *tokenizer.Tokenizer
 }
 
-// Close frees the model and its device.
+// Close frees the model and closes its device.
 func (m *Model) Close() { m.Model.Close(); m.Backend.Close() }
 
-// ChatOptions are what the command line says about the chat template.
+// ChatOptions is the flags about the chat template.
 type ChatOptions = tokenizer.ChatOptions
 
-// Source is a model as a command line names it.
+// Source is a model as a command line names it, with the device to load it on.
 type Source struct {
 	Path    string // a folder or a GGUF file
-	Adapter string // LoRA adapters for its weights; "" is none
-	Quant   string // how its weights are kept (model.Options.Quant)
+	Adapter string // folder of LoRA adapters for its weights; "": none
+	Quant   string // format of its weights in memory (model.Options.Quant)
 	Chat    ChatOptions
-	Talks   bool // it is asked through its chat template, and must have one
+	Talks   bool // its prompts are chats: it must have a chat template
 	Device  device.Options
 }
 
@@ -70,7 +70,7 @@ func (s *Session) Load(from Source, kind model.Kind) (*Model, error) {
 	return m, err
 }
 
-// Load loads a model onto a device that is open, whatever device from names.
+// Load loads a model onto an open device; it ignores from.Device.
 func Load(be compute.Backend, from Source, kind model.Kind) (m *Model, err error) {
 	m = &Model{Backend: be}
 	var (
@@ -93,18 +93,18 @@ func Load(be compute.Backend, from Source, kind model.Kind) (m *Model, err error
 			model.Options{Kind: model.LM, Quant: from.Quant}); err != nil {
 			return nil, err
 		}
-		defer o.Base.Close() // what stands on it keeps its weights
+		defer o.Base.Close() // the adapted model keeps the base's weights
 		weights = adapter
 	}
 	read := func() { m.Tokenizer, tokErr = saved.ChatTokenizer(from.Path, from.Chat) }
-	if from.Talks || from.Chat != (ChatOptions{}) { // said before the weights are loaded
+	if from.Talks || from.Chat != (ChatOptions{}) { // a mistake fails before the weights are loaded
 		if read(); tokErr == nil && from.Talks && m.Tokenizer.ChatTemplate() == "" {
 			_, tokErr = m.Tokenizer.ChatPrompt(nil)
 		}
 		if tokErr != nil {
 			return nil, tokErr
 		}
-	} else { // one core's work, the weights are that of all
+	} else { // takes one core, while the weights take all
 		wg.Go(read)
 	}
 	m.Model, err = model.Load(be, weights, o)
@@ -124,29 +124,29 @@ func Load(be compute.Backend, from Source, kind model.Kind) (m *Model, err error
 	return m, nil
 }
 
-// OpenDevice starts a device.
+// OpenDevice opens a device. Its errors are usage errors.
 func OpenDevice(o device.Options) (compute.Backend, error) {
 	if err := o.Validate(); err != nil {
 		return nil, fault.As(fault.ErrUsage, err)
 	}
 	if o.Name != device.CUDA {
 		free := device.FreeMemory()
-		// later, what this process holds is not free
+		// only once: later, this process's own memory is not free
 		if free > 0 && debug.SetMemoryLimit(-1) == math.MaxInt64 {
 			// the collector works harder before the system runs out
 			debug.SetMemoryLimit(free / 10 * 9)
 		}
 	}
 	be, err := device.Open(o)
-	if err != nil { // no GPU, or GAD_CPU names what this processor does not have
+	if err != nil { // no GPU, or GAD_CPU names instructions that this CPU lacks
 		return nil, fault.As(fault.ErrUsage, err)
 	}
 	return be, nil
 }
 
-// Fitting refuses prompts of rows that leave no room for an answer of limit tokens in the most
-// that the model takes, 0 for any. flag is the flag of the limit.
-func Fitting(command, flag string, prompts [][]int32, rows []int, limit, most int) error {
+// CheckLengths refuses prompts of rows that leave no room for an answer of limit tokens within
+// most, the model's context (0: unlimited). flag is the flag of the limit, for the message.
+func CheckLengths(command, flag string, prompts [][]int32, rows []int, limit, most int) error {
 	longest := 0
 	for i, ids := range prompts {
 		if len(ids) > len(prompts[longest]) {
@@ -164,8 +164,8 @@ func Fitting(command, flag string, prompts [][]int32, rows []int, limit, most in
 	return fault.Usagef("%s: row %d: prompt has %d tokens: with an answer of %d that is more than the %d of the model: give --%s %d", command, rows[longest], n, limit, most, flag, most-n)
 }
 
-// Digest names what a model's answers depend on: its files, and those of its adapters or of their
-// base.
+// Digest returns a digest of everything in a model that its answers depend on: its files, and the
+// files of its adapters or of their base.
 func (s *Session) Digest(from Source) (digest string, err error) {
 	_, done := s.Console.Busy("reading "+from.Path, 0)
 	defer done()
@@ -179,7 +179,7 @@ func (s *Session) Digest(from Source) (digest string, err error) {
 	return digest, errors.Join(err, err1)
 }
 
-// modelDigest is the SHA-256 of the files that make a model's answers.
+// modelDigest returns the SHA-256 of a model's files.
 func modelDigest(fsys vfs.FS, dir string) (string, error) {
 	var names []string
 	info, err := fsys.Stat(dir)

@@ -12,15 +12,15 @@ import (
 	"gad/internal/vfs"
 )
 
-// Output is a file that a command makes while it works, and never overwrites.
+// Output is a file that a command writes and never overwrites.
 type Output struct {
-	Command string // begins the errors
+	Command string // beginning of its errors
 	Path    string
-	Journal string // keeps what was paid for when Path is removed; "" is none
+	Journal string // keeps paid answers when Path is removed; "": none
 }
 
-// Claim takes the lock of the output, before the work and not after it. It refuses a file that
-// is there, one that another process makes, and a place where none can be made.
+// Claim locks the output before the work begins. It refuses a file that exists, one that another
+// process is writing, and a folder that does not exist.
 func (o Output) Claim(fsys vfs.FS) (*checkpoint.Lock, error) {
 	dir := filepath.Dir(o.Path)
 	if info, err := fsys.Stat(dir); err != nil || !info.IsDir() {
@@ -32,14 +32,14 @@ func (o Output) Claim(fsys vfs.FS) (*checkpoint.Lock, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := o.Absent(fsys); err != nil {
+	if err := o.CheckAbsent(fsys); err != nil {
 		return nil, cmp.Or(err, lock.Unlock())
 	}
 	return lock, nil
 }
 
-// Absent refuses an output that is there.
-func (o Output) Absent(fsys vfs.FS) error {
+// CheckAbsent refuses an output that exists.
+func (o Output) CheckAbsent(fsys vfs.FS) error {
 	_, err := fsys.Stat(o.Path)
 	switch {
 	case err == nil:
@@ -55,15 +55,16 @@ func (o Output) Absent(fsys vfs.FS) error {
 	return vfs.Target(fmt.Errorf("%s: %s: %w", o.Command, o.Path, err))
 }
 
-// Write makes the output of its bytes. what begins the error of a disk that refuses them.
+// Write writes the output. what begins the error of a failed write.
 func (o Output) Write(fsys vfs.FS, content []byte, what string) error {
 	if err := vfs.WriteFile(fsys, o.Path, content); err != nil {
-		return o.Broken(fsys, int64(len(content)), fmt.Errorf("%s: %w", what, err))
+		return o.DiskError(fsys, int64(len(content)), fmt.Errorf("%s: %w", what, err))
 	}
 	return nil
 }
 
-// Broken is an error of the disk on which the output is, which needs so many bytes there.
-func (o Output) Broken(fsys vfs.FS, needed int64, err error) error {
+// DiskError returns err as an error of the disk of the output, with its free space if it is full;
+// needed is the number of bytes to write.
+func (o Output) DiskError(fsys vfs.FS, needed int64, err error) error {
 	return fault.As(fault.ErrRunning, checkpoint.ExplainFull(fsys, o.Path, needed, err))
 }

@@ -17,16 +17,16 @@ import (
 	"gad/model"
 )
 
-// Partial is what a command has computed of an output: OUTPUT.partial, a journal whose first record
-// are the settings that the others depend on. After a kill the same command goes on from it; when
-// all is there the command writes the output and removes it.
+// Partial is the unfinished output of a command: OUTPUT.partial, a journal of its results. The
+// first record is the settings that the others depend on. After a kill the same command resumes
+// from it; when it is complete the command writes the output and removes the journal.
 type Partial struct {
 	*journal.Journal
 	s        *Session
 	o        Output
-	noun     string // of a record
+	noun     string // name of a record, for messages
 	settings any
-	Size     int // records that there will be; 0: not known
+	Size     int // number of records when complete; 0: unknown
 }
 
 const settingsKey = "settings"
@@ -48,24 +48,23 @@ func SampledBy(s compute.Sampling, n, maxNew int, seed uint64) Sampled {
 		TopK: s.TopK, Seed: seed}
 }
 
-// Computed is the part of a command's settings that say where a model computes, and what its chat
-// template is.
-type Computed struct {
+// ComputeSettings is the part of a command's settings that a model's results depend on, besides its
+// weights: device, precision, chat template.
+type ComputeSettings struct {
 	Device       string `json:"device" flag:"--device"`
 	Precision    string `json:"precision" flag:"--precision"`
 	Template     string `json:"template,omitempty" flag:"--template"`
 	ChatTemplate string `json:"chat_template,omitempty" flag:"--chat-template"`
 }
 
-// Computed returns the settings that results of the model depend on, the weights aside.
-func (s Source) Computed() Computed {
-	return Computed{Device: s.Device.Name, Precision: s.Device.Precision,
+// ComputeSettings returns the settings that results of the model depend on, besides the weights.
+func (s Source) ComputeSettings() ComputeSettings {
+	return ComputeSettings{Device: s.Device.Name, Precision: s.Device.Precision,
 		Template: s.Chat.Variables, ChatTemplate: s.Chat.Template}
 }
 
-// Resume reads what an interrupted command has left of the output o, and refuses it where its
-// settings, a struct that journal.Changed compares, are not those of this command. noun names a
-// record.
+// Resume reads the results that an interrupted command has left of output o. It refuses results of
+// other settings, a struct that journal.Changed compares. noun names a record in messages.
 func Resume[S comparable](s *Session, o Output, noun string, settings S) (*Partial, error) {
 	p := &Partial{s: s, o: o, noun: noun, settings: settings}
 	foreign := fault.Usagef("%s: %s: is not an interrupted output of gad %[1]s: remove it or give another --output", o.Command, p.Path())
@@ -94,12 +93,12 @@ func Resume[S comparable](s *Session, o Output, noun string, settings S) (*Parti
 	return p, nil
 }
 
-// Done returns how many records there are.
-func (p *Partial) Done() int { return max(0, p.Len()-1) }
+// CountDone returns the number of records.
+func (p *Partial) CountDone() int { return max(0, p.Len()-1) }
 
-// missing returns how many bytes are still to be written, for the message about a full disk, if Size
-// says how many records there will be: the missing ones, and all of them once more in the output.
-func (p *Partial) missing() int64 {
+// missingBytes returns the number of bytes still to write, for the message about a full disk: the
+// missing records, and all of them once more in the output. It is 0 if Size is unknown.
+func (p *Partial) missingBytes() int64 {
 	if p.Size == 0 {
 		return 0
 	}
@@ -107,60 +106,61 @@ func (p *Partial) missing() int64 {
 	for _, record := range p.All() {
 		have += int64(len(record))
 	}
-	n := p.Done()
+	n := p.CountDone()
 	return have * int64(max(0, 2*p.Size-n)) / int64(max(1, n))
 }
 
-// Path is the journal's.
+// Path returns the path of the journal.
 func (p *Partial) Path() string { return p.o.Path + ".partial" }
 
-// state is how far the command is, for whoever ends it.
+// state returns the state of the journal as a message, for the end of the process.
 func (p *Partial) state() string {
 	return fmt.Sprintf("%s are in %s: run the same command to resume", p.count(), p.Path())
 }
 
-// count returns how many records there are, and of how many, in words.
+// count returns the number of records, and of all if known, as text.
 func (p *Partial) count() string {
 	if p.Size == 0 {
-		return report.Count(p.Done(), p.noun)
+		return report.Count(p.CountDone(), p.noun)
 	}
-	return fmt.Sprintf("%d of %s", p.Done(), report.Count(p.Size, p.noun))
+	return fmt.Sprintf("%d of %s", p.CountDone(), report.Count(p.Size, p.noun))
 }
 
-func (p *Partial) broken(err error) error {
-	return p.o.Broken(p.s.FS, p.missing(),
+// diskError returns err with the number of records that are kept.
+func (p *Partial) diskError(err error) error {
+	return p.o.DiskError(p.s.FS, p.missingBytes(),
 		fmt.Errorf("%s: %s are kept: %w", p.o.Command, p.count(), err))
 }
 
-// Keep appends a record.
-func (p *Partial) Keep(key string, record any) error {
+// Add appends a record.
+func (p *Partial) Add(key string, record any) error {
 	if err := p.Put(key, record); err != nil {
-		return p.broken(err)
+		return p.diskError(err)
 	}
 	return nil
 }
 
-// Work calls work, which computes what is missing, under signals that end ctx. done is the past
-// participle of what it does. An interruption is said, and is fault.ErrInterrupted. The journal is
-// closed then.
+// Work calls work, which computes the missing records, with a context that signals end. done is the
+// past participle of its verb, for messages. On an interruption it prints the state and returns
+// fault.ErrInterrupted. It closes the journal.
 func (p *Partial) Work(done string, work func(ctx context.Context) error) error {
 	ctx, stop := p.s.Stoppable(func() string {
 		return fmt.Sprintf("stopping; what is %s is kept, and the same command resumes; a second Ctrl-C stops at once", done)
 	}, p.state)
 	defer stop()
 	if err := p.Begin(); err != nil {
-		return checkpoint.ExplainFull(p.s.FS, p.o.Path, p.missing(), vfs.Target(err))
+		return checkpoint.ExplainFull(p.s.FS, p.o.Path, p.missingBytes(), vfs.Target(err))
 	}
 	if err := p.Append(settingsKey, p.settings); err != nil {
-		return p.broken(err)
+		return p.diskError(err)
 	}
-	if p.Done() > 0 {
+	if p.CountDone() > 0 {
 		p.s.Console.Print(fmt.Sprintf("%s: resuming, %s done so far", p.Path(),
-			report.Count(p.Done(), p.noun)))
+			report.Count(p.CountDone(), p.noun)))
 	}
 	err := work(ctx)
 	if failed := cmp.Or(p.Sync(), p.Close()); failed != nil {
-		return p.broken(failed)
+		return p.diskError(failed)
 	}
 	if errors.Is(err, model.ErrStopped) || ctx.Err() != nil {
 		p.s.Console.Close()
@@ -170,10 +170,10 @@ func (p *Partial) Work(done string, work func(ctx context.Context) error) error 
 	return err
 }
 
-// Remove removes the journal of an output that is written.
+// Remove removes the journal, after the output is written.
 func (p *Partial) Remove() error {
 	if err := p.s.FS.Remove(p.Path()); err != nil {
-		return p.broken(err)
+		return p.diskError(err)
 	}
 	return nil
 }

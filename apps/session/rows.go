@@ -8,17 +8,17 @@ import (
 	"gad/internal/fault"
 )
 
-// Rows name a data set and say how its rows are read.
+// Rows names a data set and how to read its rows.
 type Rows struct {
-	Command         string // begins the errors
+	Command         string // beginning of the errors
 	Paths           []string
 	Split           string
 	Format          string
 	Content, Answer string // columns: the conversation, the teacher's answer
-	Turns           string // which of a row's turns are answers: data.TurnsValues; "" is the last
-	All             bool   // data.TurnsAll may be asked for
-	Limit           int    // rows to read; 0 is all
-	data.Choice            // which of them
+	Turns           string // turns of a row that are answers, one of data.TurnsValues; "": the last
+	All             bool   // data.TurnsAll is allowed
+	Limit           int    // rows to read; 0: all
+	data.Choice            // filter of rows
 }
 
 // Open opens the set.
@@ -41,8 +41,8 @@ func (r Rows) Open(s *Session) (*data.Set, error) {
 			Choice: r.Choice, Stages: s.Console.Busy})
 }
 
-// List opens the set and lists the numbers of the rows to read. It warns of a column that
-// nobody reads.
+// List opens the set and returns the indices of the rows to read. It warns of a column that looks
+// like answers but is not read.
 func (r Rows) List(s *Session) (*data.Set, []int, error) {
 	set, err := r.Open(s)
 	if err != nil {

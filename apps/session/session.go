@@ -1,6 +1,13 @@
-// Package session is one command at work on a model, on rows or on an output: where it prints,
-// how signals stop it, what it loads, and which files it makes. gad eval, generate, chat and
-// their neighbours stand on it.
+// Package session is the surroundings of one command that works on a model, rows or an output:
+// console, signals, loading, files. gad eval, generate, chat and others use it.
+//
+//	session.go   Session: console and signals; text and numbers for output; start here
+//	rows.go      a data set as flags name it
+//	model.go     a model as flags name it, on a device
+//	critic.go    a discriminator
+//	thinking.go  answers in chunks
+//	output.go    a file that is never overwritten
+//	partial.go   an unfinished output that can be resumed
 package session
 
 import (
@@ -21,20 +28,20 @@ import (
 	"gad/model"
 )
 
-// Session is a command at work.
+// Session is a running command.
 type Session struct {
 	Out, Err io.Writer
 	Console  *report.Console // on Err
 	FS       vfs.FS
 
-	// Signals is a context that ends with the first signal that stops a command. say is called
-	// then, and abort at the second signal, which ends the process. The function that it returns
-	// is called when the command has ended.
+	// Signals returns a context that ends with the first signal that stops a command. It calls say
+	// then, and abort at the second signal, which ends the process. The caller calls the returned
+	// function at the command's end.
 	Signals func(say, abort func(text string)) (context.Context, func())
 }
 
-// Stoppable is Signals with a command's own words: first is printed at the first signal, second
-// at the one that ends the process.
+// Stoppable calls Signals with a command's own messages: first is printed at the first signal,
+// second at the signal that ends the process.
 func (s *Session) Stoppable(first, second func() string) (context.Context, func()) {
 	return s.Signals(
 		func(string) { s.Console.Print(first()) },
@@ -44,7 +51,7 @@ func (s *Session) Stoppable(first, second func() string) (context.Context, func(
 		})
 }
 
-// PrintJSON writes v on one line.
+// PrintJSON writes v as JSON on one line.
 func PrintJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
@@ -57,15 +64,16 @@ func Terminal(w any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// Shown is text as it may reach w: no control character of a model is a terminal's.
-func Shown(w io.Writer, text string) string {
+// Printable returns text as it may be written to w: on a terminal without control characters of a
+// model's.
+func Printable(w io.Writer, text string) string {
 	if !Terminal(w) {
 		return text
 	}
 	return Harmless(text)
 }
 
-// Harmless is text without control characters, but for tabs and ends of lines.
+// Harmless returns text without control characters, except tabs and line breaks.
 func Harmless(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) && r != '\n' && r != '\t' {
@@ -75,7 +83,7 @@ func Harmless(text string) string {
 	}, text)
 }
 
-// SayCut says that answers have no end, since they were cut at a limit of tokens.
+// SayCut prints how many answers were cut at the limit of tokens.
 func (s *Session) SayCut(answers []model.Completion, limit int) {
 	cut := 0
 	for _, a := range answers {
@@ -89,10 +97,10 @@ func (s *Session) SayCut(answers []model.Completion, limit int) {
 	}
 }
 
-// Floats prints float32 values with as many digits as tell them apart.
+// Floats is float32 values that JSON has with the shortest exact digits.
 type Floats []float32
 
-// MarshalJSON writes the list; what is not finite becomes null.
+// MarshalJSON returns the list; values that are not finite become null.
 func (f Floats) MarshalJSON() ([]byte, error) {
 	b := []byte{'['}
 	for i, x := range f {
@@ -104,7 +112,7 @@ func (f Floats) MarshalJSON() ([]byte, error) {
 	return append(b, ']'), nil
 }
 
-// Number is a float32 value as JSON; what is not finite is null.
+// Number returns a float32 value as JSON, null if it is not finite.
 func Number(x float32) json.RawMessage {
 	if x != x || x-x != 0 {
 		return json.RawMessage("null")
@@ -112,5 +120,5 @@ func Number(x float32) json.RawMessage {
 	return strconv.AppendFloat(nil, float64(x), 'g', -1, 32)
 }
 
-// MaxPromptBytes bounds a prompt that is typed or piped.
+// MaxPromptBytes bounds a prompt from a terminal or a pipe.
 const MaxPromptBytes = 16 << 20

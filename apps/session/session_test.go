@@ -10,7 +10,7 @@ func TestHarmless(t *testing.T) {
 	if got := Harmless("a\x1b[2J\tb\r\nc\u0085é"); got != "a\uFFFD[2J\tb\uFFFD\nc\uFFFDé" {
 		t.Errorf("%q", got)
 	}
-	if text := "\x1b[2J"; Shown(&bytes.Buffer{}, text) != text {
+	if text := "\x1b[2J"; Printable(&bytes.Buffer{}, text) != text {
 		t.Error("a pipe gets other text")
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"gad/trainer/saved"
 )
 
-// Thinking is how a model writes its answers: in the chunks that were asked for, or, where asked is
-// nil, in those in which the run that made it had it answer, which is said.
-func (s *Session) Thinking(command, dir string, asked *model.Chunks) (model.Chunks, error) {
+// AnswerChunks returns the chunks in which a model answers: asked, or, if nil, the chunk settings
+// of the run that trained the model, with a note on Err.
+func (s *Session) AnswerChunks(command, dir string, asked *model.Chunks) (model.Chunks, error) {
 	if asked != nil {
 		return *asked, nil
 	}
@@ -22,8 +22,8 @@ func (s *Session) Thinking(command, dir string, asked *model.Chunks) (model.Chun
 	return c, err
 }
 
-// Continues refuses chunks under a chat template whose answers cannot be gone on with.
-func Continues(command string, m *Model, c model.Chunks) error {
+// CheckChunks refuses chunks under a chat template whose answers cannot be continued.
+func CheckChunks(command string, m *Model, c model.Chunks) error {
 	if !c.On() {
 		return nil
 	}

@@ -10,8 +10,8 @@ import (
 	"gad/apps/session"
 )
 
-// CheckRows is the checker of a task: rows from in, one JSON object a line, and
-// for each a line with score 1 or 0 and the answer's form.
+// CheckRows runs a task's checker: it reads rows from in, one JSON object a line, and writes for
+// each a line with score 1 or 0 and the answer's form.
 func CheckRows(in io.Reader, out io.Writer) error {
 	dec, w := json.NewDecoder(bufio.NewReader(in)), bufio.NewWriter(out)
 	for line := 1; ; line++ {

@@ -22,38 +22,38 @@ import (
 	"gad/trainer/export"
 )
 
-// studentShape is the student of a generated task: 368k parameters.
+// studentShape is the shape of a generated task's student: 368k parameters.
 var studentShape = model.Config{Architecture: "Qwen2", Hidden: 128, Layers: 2, Heads: 4, KVHeads: 4,
 	HeadDim: 32, FFN: 256,
 	RMSEps: 1e-6, RopeTheta: 10000, TieEmbeddings: true, QKVBias: true, DType: "float32"}
 
-// vocab is more than the words of a task need, so that each is one token.
+// vocab exceeds the number of a task's words, so that each word is one token.
 const vocab = 400
 
-// Folder is a task's rows with an untrained student.
+// Folder is a folder of a task: rows and an untrained student.
 type Folder struct {
-	Name, About, Files string // Files: what is written, for the help
-	// in the order in which they are written, the training split first
+	Name, About, Files string // Files: list of the files, for the help
+	// in writing order, the training split first
 	Splits      []string
-	Counts      map[string]int // rows of each split; a split that is absent is not written
-	Most        func() int     // training rows that there can be
+	Counts      map[string]int // rows by split; an absent split is not written
+	Most        func() int     // most training rows possible
 	Rows        func(seed uint64, split string, n int) (Rows, error)
 	README      func(f Folder) (string, error)
-	Arrow       bool // Arrow files beside the JSON lines
-	MaxPosition int  // of the student: tokens of a prompt and its answer
-	Vocab       int  // of its tokenizer at most; 0 is vocab
+	Arrow       bool // write Arrow files too, besides JSON lines
+	MaxPosition int  // of the student: tokens of a prompt with its answer
+	Vocab       int  // most tokens of its tokenizer; 0: vocab
 
 	Dir               string
 	Seed, StudentSeed uint64
 }
 
-// Rows are the rows of a split, as JSON objects, and all their texts.
+// Rows is the rows of a split as JSON objects, and their texts for the tokenizer.
 type Rows struct {
 	Lines  []any
 	Corpus string
 }
 
-// Folder is a kind's folder with as many rows as usual.
+// Folder returns a kind's folder with the default numbers of rows.
 func (k Kind) Folder() Folder {
 	return Folder{
 		Name: k.Name, About: k.About,
@@ -79,8 +79,8 @@ func (k Kind) Folder() Folder {
 
 func (f Folder) path(name string) string { return filepath.Join(f.Dir, name) }
 
-// Write writes the folder. README.md comes first and says what is being made: the same command
-// goes on after an interruption, another one is refused.
+// Write writes the folder. README.md comes first and describes the content: the same command
+// resumes after an interruption, and a different one is refused.
 func (f Folder) Write(s *session.Session) error {
 	readme, err := f.README(f)
 	if err != nil {
@@ -116,7 +116,7 @@ func (f Folder) Write(s *session.Session) error {
 	return nil
 }
 
-// claim makes the folder and its README.md, or finds that they are this task's.
+// claim creates the folder and its README.md, or checks that they are this task's.
 func (f Folder) claim(fsys vfs.FS, readme []byte) error {
 	if was, err := os.ReadFile(f.path("README.md")); err == nil {
 		if !bytes.Equal(was, readme) {
@@ -137,7 +137,7 @@ func (f Folder) claim(fsys vfs.FS, readme []byte) error {
 	return vfs.WriteFile(fsys, f.path("README.md"), readme)
 }
 
-// write writes one split as JSON lines, and as an Arrow file where the task has those.
+// write writes one split as JSON lines, and as an Arrow file if the task has these.
 func (f Folder) write(fsys vfs.FS, split string, lines []any) error {
 	arrow, jsonl := f.path(split+".arrow"), f.path(split+".jsonl")
 	last := jsonl

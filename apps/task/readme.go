@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// README is written beside the data of a kind: what the task is, what is in
-// which file and how answers are graded. counts are the rows of each split.
+// README returns README.md of a kind's folder: the task, the files, how answers are graded. counts
+// has the rows of each split.
 func (k Kind) README(seed, studentSeed uint64, counts map[string]int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# The task %s\n\n%s.\n\n", k.Name, upper(k.About))
@@ -54,7 +54,7 @@ wording of the whole text, right or wrong; what has neither wording is "other".
 	return b.String()
 }
 
-// Example is a question with its answer, result first.
+// Example is a question with its answer in the form ResultFirst.
 var Example = Row{Prompt: exampleProblem.prompt(), Answer: exampleProblem.answer(ResultFirst),
 	Result: "south", Form: ResultFirst}
 
@@ -64,5 +64,5 @@ var (
 	exampleWalkFirst = exampleProblem.answer(WalkFirst)
 )
 
-// upper is s with a capital at its beginning.
+// upper returns s with a capital at its beginning.
 func upper(s string) string { return strings.ToUpper(s[:1]) + s[1:] }

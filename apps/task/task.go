@@ -1,14 +1,13 @@
-// Package task makes tasks to train on, with an exact checker: a robot turns, a
-// teacher says rightly where it ends up, in one of two forms drawn at random, and
-// a small student can do only one of them.
+// Package task generates tasks to train on, with an exact checker: a robot turns, a teacher gives
+// its final direction, always right, in one of two forms drawn at random, and a small student can
+// do only one of the forms.
 //
-// The kinds differ in how often the teacher uses which form and in how many of
-// its answers there are. A student that copies the teacher (cross entropy, the
-// forward Kullback-Leibler divergence) has to cover both forms; one that is
-// judged by what it writes (the game, the reverse divergence) may drop the form
-// that it cannot do. README tells the user the same with examples.
+// The kinds differ in how often the teacher uses each form and in the number of its answers. A
+// student that copies the teacher (cross entropy, the forward Kullback-Leibler divergence) has to
+// cover both forms; a student that is judged by its own answers (the game, the reverse divergence)
+// may drop the form that it cannot do. README explains this to the user with examples.
 //
-//	task.go     problems, answers, and how an answer is graded
+//	task.go     problems, answers, grades of answers: start here
 //	walks.go    another task: long walks, for thoughts in chunks
 //	readme.go   the README.md of a task
 //	folder.go   the folder: rows and an untrained student
@@ -26,28 +25,28 @@ import (
 	"gad/internal/philox"
 )
 
-// The splits. Which one a problem belongs to, the problem alone decides.
+// The splits. The problem alone decides its split.
 const (
 	Train   = "train"
 	Test    = "test"    // held out
-	Tune    = "tune"    // held out too, to look at while settings are chosen
-	Shifted = "shifted" // held out, and distributed otherwise: see maxChanges
+	Tune    = "tune"    // held out too, to choose settings by
+	Shifted = "shifted" // held out, from another distribution: see maxChanges
 )
 
-// Splits are all splits, in the order in which they are written.
+// Splits lists all splits in writing order.
 var Splits = []string{Train, Test, Tune, Shifted}
 
-// turns is how many turns a question has: enough that a student of two layers
-// cannot see the result before it has walked.
+// turns is the number of turns in a question: too many for a student of two layers to give the
+// result without walking first.
 const turns = 8
 
-// Out of every `shares` problems that are not shifted, this many are held out.
+// Shares of the problems outside Shifted that are held out, in shares.
 const (
 	shares    = 32
 	testShare = 3
 	tuneShare = 2
-	// a problem whose turn changes at most this often is in Shifted: "left left left stay stay stay
-	// stay left"
+	// problems with at most so many changes of the turn are in Shifted: "left left left stay stay
+	// stay stay left"
 	maxChanges = 2
 )
 
@@ -64,12 +63,12 @@ const (
 	Other       = "other" // neither wording
 )
 
-// Kind is one sort of task.
+// Kind is a variant of the task.
 type Kind struct {
 	Name  string
-	About string         // what it is and what is expected of it, for README and --help
+	About string         // description and expected outcome, for README and --help
 	First float64        // probability that the teacher states the result first
-	Rows  map[string]int // rows that are written of each split; a split that is absent is not
+	Rows  map[string]int // default rows by split; an absent split is not written
 }
 
 var kinds = []Kind{{
@@ -89,25 +88,25 @@ var kinds = []Kind{{
 	Rows:  map[string]int{Train: 20000, Test: 2000, Tune: 1000},
 }}
 
-// Kinds are all kinds.
+// Kinds returns all kinds.
 func Kinds() []Kind { return slices.Clone(kinds) }
 
 // Row is one question with the teacher's answer.
 type Row struct {
 	Prompt string
-	Answer string // the teacher's, whole
-	Result string // where the robot faces at the end: "south"
+	Answer string // the teacher's whole answer
+	Result string // final direction: "south"
 	Form   string // ResultFirst or WalkFirst
 }
 
-// problem is a question without its words.
+// problem is the content of a question.
 type problem struct {
 	start int      // index into ways
 	ops   []string // of turnNames
 }
 
-// split is the side that the problem is on: the same under every seed and for
-// every kind, so that a test question was never trained on.
+// split returns the split of the problem: the same under every seed and for every kind, so that a
+// test question is never trained on.
 func (p problem) split() string {
 	changes := 0
 	for i := 1; i < len(p.ops); i++ {
@@ -130,11 +129,12 @@ func (p problem) split() string {
 	return Train
 }
 
+// prompt returns the question as text.
 func (p problem) prompt() string {
 	return "Facing " + ways[p.start] + ", go " + strings.Join(p.ops, " ")
 }
 
-// walk is all the ways that the robot faces, the first and the last included.
+// walk returns all directions that the robot faces, from the first to the last.
 func (p problem) walk() []string {
 	at, path := p.start, []string{ways[p.start]}
 	for _, op := range p.ops {
@@ -144,7 +144,7 @@ func (p problem) walk() []string {
 	return path
 }
 
-// answer is the right answer in a form.
+// answer returns the right answer in a form.
 func (p problem) answer(form string) string {
 	path := p.walk()
 	result, walked := path[len(path)-1], strings.Join(path, " ")
@@ -154,7 +154,7 @@ func (p problem) answer(form string) string {
 	return "By way of " + walked + ", now " + result + "."
 }
 
-// sizes is how many problems each split has.
+// sizes returns the number of problems by split.
 var sizes = sync.OnceValue(func() map[string]int {
 	n := map[string]int{}
 	every(func(p problem) { n[p.split()]++ })
@@ -176,13 +176,12 @@ func every(f func(problem)) {
 	}
 }
 
-// Max is the most rows of a split, 0 for one that there is not.
+// Max returns the most rows of a split, 0 for an unknown split.
 func Max(split string) int { return sizes()[split] }
 
-// Make returns the first n rows of a split under a seed. No question comes
-// twice, no problem is in two splits under any two seeds, and fewer rows are the
-// beginning of more. Within a split, Shifted apart, all problems are equally
-// likely.
+// Make returns the first n rows of a split for a seed. No question appears twice, no problem is in
+// two splits under any two seeds, and a smaller n gives the beginning of the same rows. Within a
+// split other than Shifted all problems are equally likely.
 func (k Kind) Make(seed uint64, split string, n int) ([]Row, error) {
 	side := slices.Index(Splits, split)
 	if side < 0 {
@@ -227,8 +226,8 @@ func (k Kind) Make(seed uint64, split string, n int) ([]Row, error) {
 	return rows, nil
 }
 
-// runs draws turns that change at most maxChanges times. It finds some problems
-// sooner than others; Make takes each once.
+// runs draws turns that change at most maxChanges times. Some problems are likelier than others;
+// Make takes each once.
 func (p problem) runs(draw func(int) int) {
 	change := map[int]bool{}
 	for range maxChanges {
@@ -252,10 +251,10 @@ func Corpus(rows []Row) string {
 	return b.String()
 }
 
-// Grade says what is right about an answer.
+// Grade is the grade of an answer.
 type Grade struct {
 	Valid bool // the whole text is one of the teacher's two right answers
-	// whose wording the whole text has, right or wrong: ResultFirst, WalkFirst or Other
+	// wording of the whole text, right or wrong: ResultFirst, WalkFirst or Other
 	Form string
 }
 
@@ -267,9 +266,8 @@ var question, resultFirst, walkFirst = func() (q, r, w *regexp.Regexp) {
 		regexp.MustCompile(`^By way of ` + path + `, now ` + way + `\.$`)
 }()
 
-// Check grades an answer to a question. Nothing is trimmed, folded or repaired,
-// since a discriminator would see such a difference as well. A question that is
-// not of these tasks is an error.
+// Check grades an answer to a question. It does not trim, fold or repair the text, since a
+// discriminator would see such a difference too. A question of other tasks is an error.
 func Check(prompt, answer string) (Grade, error) {
 	if w, ok := walkOf(prompt); ok {
 		return checkWalk(w, answer), nil

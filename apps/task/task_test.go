@@ -354,7 +354,7 @@ func TestWalks(t *testing.T) {
 			seen[r.Prompt] = split
 			words := strings.Fields(r.Answer)
 			rounds := (len(words) - 4) / 32
-			if split == Longer != (rounds > taught) || rounds < 1 || rounds > mostRounds ||
+			if split == Longer != (rounds > mostRoundsTrained) || rounds < 1 || rounds > mostRounds ||
 				len(words) != 32*rounds+4 {
 				t.Errorf("%s: %d rounds in %q", split, rounds, r.Answer)
 			}

@@ -12,31 +12,31 @@ import (
 	"gad/internal/philox"
 )
 
-// Walks are long: eight moves, and so many rounds of them. The thought has four words for each
-// move, the round, its place in the round, the move and the way after it, and all that the next
-// step needs are the last of them. So a student that goes on from a carry of a few steps
-// (rollout.chunk, doc/thought.md) can do what one does that sees the whole thought.
+// The task walks: long walks of several rounds of eight moves. The thought has four words for each
+// move: the round, the place in the round, the move and the direction after it. The next step needs
+// only the last few words. So a student that continues from a carry of a few steps (rollout.chunk,
+// doc/thought.md) can do as well as one that sees the whole thought.
 //
-// Rounds have names, of which a walk has those from one to another. All names are seen in short
-// walks too, so that a longer walk has more steps and nothing else that is new.
+// Rounds have names, and a walk has a range of them. All names occur in short walks too, so that a
+// longer walk has more steps and no other novelty.
 
 const (
-	walksName  = "walks"
-	mostRounds = 12 // 96 moves
-	taught     = 8  // rounds of the longest walk of all splits but Longer
+	walksName         = "walks"
+	mostRounds        = 12 // 96 moves
+	mostRoundsTrained = 8  // rounds of the longest walk outside of Longer
 )
 
 var placeNames = []string{"one", "two", "three", "four", "five", "six", "seven", "eight"}
 
-// round is the name of a round, one token.
+// round returns the name of a round, one token.
 func round(i int) string { return string("bdfg"[i/3]) + string("aio"[i%3]) }
 
-// Longer is the split of walks that are longer than those to train on.
+// Longer is the split of walks that are longer than the training walks.
 const Longer = "longer"
 
 var walkSplits = []string{Train, Test, Tune, Longer}
 
-// walk is a question: the way at the start, the first and the last round, and the moves of each.
+// walk is a question: the first direction, the first and the last round, and the moves of a round.
 type walk struct {
 	start, first, last int
 	ops                [8]int // of turnNames
@@ -66,9 +66,9 @@ func (w walk) answer() string {
 	return b.String()
 }
 
-// split is the side that the walk is on, whatever the seed.
+// split returns the split of the walk, whatever the seed.
 func (w walk) split() string {
-	if w.last-w.first >= taught {
+	if w.last-w.first >= mostRoundsTrained {
 		return Longer
 	}
 	h := fnv.New64a()
@@ -82,12 +82,12 @@ func (w walk) split() string {
 	return Train
 }
 
-// mostWalks bounds the rows of a split: there are some 1.6 million walks to train on, and 260,000
+// mostWalks bounds the rows of a split: there are some 1.6 million training walks, and 260,000
 // longer ones.
 const mostWalks = 100_000
 
-// makeWalks are the first n rows of a split under a seed. No walk comes twice, and fewer rows are
-// the beginning of more.
+// makeWalks returns the first n rows of a split for a seed. No walk appears twice, and a smaller n
+// gives the beginning of the same rows.
 func makeWalks(seed uint64, split string, n int) ([]Row, error) {
 	side := slices.Index(walkSplits, split)
 	if side < 0 || n < 0 || n > mostWalks {
@@ -103,9 +103,9 @@ func makeWalks(seed uint64, split string, n int) ([]Row, error) {
 			return philox.IntN(n, seed, philox.Data, uint64(200+side), uint64(i), next)
 		}
 		for {
-			rounds := 1 + draw(taught)
+			rounds := 1 + draw(mostRoundsTrained)
 			if split == Longer {
-				rounds = taught + 1 + draw(mostRounds-taught)
+				rounds = mostRoundsTrained + 1 + draw(mostRounds-mostRoundsTrained)
 			}
 			w := walk{start: draw(len(ways)), first: draw(mostRounds - rounds + 1)}
 			w.last = w.first + rounds - 1
@@ -124,7 +124,7 @@ func makeWalks(seed uint64, split string, n int) ([]Row, error) {
 	return rows, nil
 }
 
-// Walks is the folder of the task walks with as many rows as usual.
+// Walks returns the folder of the task walks with the default numbers of rows.
 func Walks() Folder {
 	return Folder{
 		Name: walksName, Files: "train.arrow, test.arrow, longer.arrow, student and more",
@@ -148,7 +148,7 @@ func Walks() Folder {
 
 var walkQuestion = regexp.MustCompile(`^Facing (\w+), from (\w+) until (\w+):((?: \w+){8})$`)
 
-// walkOf is the walk that a prompt asks for; ok is false where it asks for none.
+// walkOf returns the walk that a prompt asks for; ok is false for other prompts.
 func walkOf(prompt string) (w walk, ok bool) {
 	m := walkQuestion.FindStringSubmatch(prompt)
 	if m == nil {
@@ -172,8 +172,8 @@ func walkOf(prompt string) (w walk, ok bool) {
 	return w, w.start >= 0 && w.first >= 0 && w.last >= w.first
 }
 
-// checkWalk grades an answer to a walk. The form says what is wrong first: a round, a place, a
-// move, the way after it, or the end.
+// checkWalk grades an answer to a walk. The form names the first mistake: a round, a place, a move,
+// the direction after it, or the end.
 func checkWalk(w walk, answer string) Grade {
 	right := w.answer()
 	if answer == right {
@@ -193,6 +193,7 @@ func checkWalk(w walk, answer string) Grade {
 	return Grade{Form: []string{"wrong way", "wrong round", "wrong place", "wrong move"}[at%4]}
 }
 
+// walksREADME returns README.md of the folder.
 func walksREADME(f Folder) (string, error) {
 	var b strings.Builder
 	counts := maps.Clone(f.Counts)
@@ -224,7 +225,7 @@ which are four moves, for 16 more.
 
 Right: the whole text is the teacher's, byte for byte. The labels of the others say what is wrong first.
 `, w.prompt(), strings.Join(answer[:13], " "), strings.Join(answer[len(answer)-7:], " "),
-		counts[Train], 8*taught, counts[Test], counts[Tune], counts[Longer], 8*taught+8,
+		counts[Train], 8*mostRoundsTrained, counts[Test], counts[Tune], counts[Longer], 8*mostRoundsTrained+8,
 		8*mostRounds,
 		f.Name)
 	return b.String(), nil

@@ -43,7 +43,7 @@ func (p *program) chatCommand() *cli.Command {
 				return err
 			}
 			s := p.session()
-			if o.Chunks, err = s.Thinking("chat", c.String("model"), asked); err != nil {
+			if o.Chunks, err = s.AnswerChunks("chat", c.String("model"), asked); err != nil {
 				return err
 			}
 			if most := o.Chunks.Longest(); o.Chunks.On() &&

@@ -63,7 +63,7 @@ func TestInterruptedJudge(t *testing.T) {
 	}
 	before := len(server.Calls())
 	again, _ := must(t, args("stopped.jsonl")...)
-	got, want := judgetest.Printed(t, again).Judge, judgetest.Printed(t, whole).Judge
+	got, want := judgetest.ReadOutput(t, again).Judge, judgetest.ReadOutput(t, whole).Judge
 	if asked := len(server.Calls()) - before; asked != got.Tally.Asked ||
 		got.Tally.Asked+got.Tally.Kept != all || got.Tally.Kept < kept-1 {
 		t.Errorf("%d asked, %+v, %d were kept", asked, got.Tally, kept)
@@ -116,7 +116,7 @@ func TestInterruptedEvalJudge(t *testing.T) {
 	}
 	printed, _ := must(t, append([]string{"eval", "--answers", "rows.jsonl", "--json"},
 		about...)...)
-	if j := judgetest.Printed(t, printed).Judge; j.Students[0].Scored != 10 || j.Tally.Kept < 14 ||
+	if j := judgetest.ReadOutput(t, printed).Judge; j.Students[0].Scored != 10 || j.Tally.Kept < 14 ||
 		j.Tally.Asked == 0 || len(server.Calls()) > j.Tally.Kept+j.Tally.Asked+2 {
 		t.Errorf("%d calls, %+v", len(server.Calls()), j.Tally)
 	}

@@ -101,7 +101,7 @@ func TestEvalJudge(t *testing.T) {
 	}
 	printed, _ := must(t, append(slices.Clone(args[:len(args)-len(about)-2]),
 		append(about, "--json")...)...)
-	j := judgetest.Printed(t, printed).Judge
+	j := judgetest.ReadOutput(t, printed).Judge
 	if j.Tally.Asked != 0 || len(server.Calls()) != calls || math.Abs(judgetest.Value(j.Students[1].Grade)-grades) > 1e-9 || j.Students[1].Name != sft || !strings.Contains(printed, `"rouge_l":`) || !strings.Contains(printed, `"cost_usd":0,`) || len(j.Differences) != 1 {
 		t.Errorf("the second time: %s", printed)
 	}
@@ -109,12 +109,12 @@ func TestEvalJudge(t *testing.T) {
 	printed, _ = must(t, append(
 		[]string{"eval", "--data", f.path("test.jsonl"), "--max-response-length", "14",
 			"--disc-steps", "0", "--model", sft, "--json"}, about...)...)
-	one := judgetest.Printed(t, printed).Judge.Students[0]
+	one := judgetest.ReadOutput(t, printed).Judge.Students[0]
 	if !strings.Contains(printed, `{"rows":10,`) || judgetest.Value(one.Score) != judgetest.Value(j.Students[1].Score) || judgetest.Value(one.LCWin) != judgetest.Value(j.Students[1].LCWin) {
 		t.Errorf("one model: %s", printed)
 	}
 	printed, _ = must(t, append([]string{"eval", "--answers", "rows.jsonl", "--json"}, about...)...)
-	if given := judgetest.Printed(t, printed).Judge; given.Tally.Asked != 0 ||
+	if given := judgetest.ReadOutput(t, printed).Judge; given.Tally.Asked != 0 ||
 		judgetest.Value(given.Students[1].Score) != judgetest.Value(one.Score) ||
 		judgetest.Value(given.Students[1].PairWin) != judgetest.Value(one.PairWin) || len(server.Calls()) != calls {
 		t.Errorf("answers from the file: %s", printed)
@@ -124,7 +124,7 @@ func TestEvalJudge(t *testing.T) {
 	printed, _ = must(t, append(
 		[]string{"eval", "--answers", "answers.jsonl", "--json", "--judge-mode", "pair"},
 		about...)...)
-	if given := judgetest.Printed(t, printed).Judge; given.Tally.Asked != 0 ||
+	if given := judgetest.ReadOutput(t, printed).Judge; given.Tally.Asked != 0 ||
 		judgetest.Value(given.Students[0].PairWin) != judgetest.Value(one.PairWin) || given.Students[0].Score != nil {
 		t.Errorf("answers of gad generate: %s", printed)
 	}
@@ -136,7 +136,7 @@ func TestEvalJudge(t *testing.T) {
 	}
 	printed, said = must(t, append([]string{"eval", "--answers", "rows.jsonl", "--json"},
 		about...)...)
-	if given := judgetest.Printed(t, printed).Judge; given.Tally.Asked != 1 ||
+	if given := judgetest.ReadOutput(t, printed).Judge; given.Tally.Asked != 1 ||
 		judgetest.Value(given.Students[1].Score) != judgetest.Value(one.Score) ||
 		!strings.Contains(said,
 			"judgments.jsonl: 1 line damaged and dropped: what was in it is asked again\n") {

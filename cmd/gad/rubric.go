@@ -56,7 +56,7 @@ func (p *program) rubricCommand() *cli.Command {
 				o.Price = &price
 			}
 			if spent {
-				return rubric.Spent(p.session(), o)
+				return rubric.PrintCost(p.session(), o)
 			}
 			if err := need(c, "base-url"); err != nil {
 				return err

@@ -32,7 +32,7 @@ case $r in *a*|*e*|*o*) echo 1;; *) echo 0;; esac; done`
 
 // vowelReply is the reply of a judge whose rubrics have that rule as their only criterion.
 func vowelReply(c endpointtest.Call) string {
-	m := judgetest.Asked(c)
+	m := judgetest.Material(c)
 	if m["criteria"] == "" {
 		return `{"criteria": [{"criterion": "has an a, e or o", "weight": 2.5}]}`
 	}

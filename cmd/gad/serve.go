@@ -72,7 +72,7 @@ func (p *program) serveCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			if o.Chunks, err = p.session().Thinking("serve", c.String("model"), asked); err != nil {
+			if o.Chunks, err = p.session().AnswerChunks("serve", c.String("model"), asked); err != nil {
 				return err
 			}
 			if o.Chunks.On() && !c.IsSet("max-tokens") {
@@ -163,7 +163,7 @@ func (p *program) serve(c *cli.Context, o serve.Options) error {
 		return err
 	}
 	defer m.Close()
-	if err := session.Continues("serve", m, o.Chunks); err != nil {
+	if err := session.CheckChunks("serve", m, o.Chunks); err != nil {
 		return err
 	}
 	o.Log = con.Print

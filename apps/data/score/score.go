@@ -1,6 +1,6 @@
-// Package score is gad data score: the log-probabilities that a teacher, loaded or behind a server,
-// gives the tokens of the answers of a data set, as a column of the rows that gad sft learns soft
-// labels from.
+// Package score implements gad data score: a teacher, loaded or behind a server, gives the
+// log-probabilities of the answers' tokens in a data set. They become a column of the rows, from
+// which gad sft learns soft labels.
 package score
 
 import (
@@ -20,33 +20,33 @@ import (
 	"gad/trainer/scoring"
 )
 
-// Options say which teacher scores, and how much of it is kept.
+// Options says which teacher scores, and how many log-probabilities are kept.
 type Options struct {
 	session.Source
-	Top       int    // tokens that are kept at each place, beside the answer's own
-	System    string // system message that the teacher alone reads; "": the row's
-	MaxTokens int    // of one forward pass
-	// Server scores in the place of the model of Source, of which tokenizer and chat template alone
-	// are read; nil: none
+	Top       int    // most probable tokens kept at each place, besides the answer's own
+	System    string // system message for the teacher alone; "": the row's
+	MaxTokens int    // tokens of one forward pass
+	// Server scores instead of the model of Source, of which only tokenizer and chat template are
+	// read; nil: none
 	Server *scoring.Server
 }
 
-// settings are the first record of an unfinished output: what its records depend on.
+// settings is the first record of an unfinished output: everything that its records depend on.
 type settings struct {
 	Rows    int    `json:"rows" flag:"--limit"`
 	Top     int    `json:"top_logprobs" flag:"--top-logprobs"`
 	System  string `json:"system" flag:"--system"`
 	Weights string `json:"weights" flag:"--weights"`
-	session.Computed
-	Server  place  `json:"server,omitempty" flag:"the teacher"`  // see record.Model
-	Teacher string `json:"teacher_sha256" same:"the teacher is"` // with a server the tokenizer's
-	Data    string `json:"data_digest" same:"the data are"`
+	session.ComputeSettings
+	Server  behindServer `json:"server,omitempty" flag:"the teacher"`  // see record.Model
+	Teacher string       `json:"teacher_sha256" same:"the teacher is"` // with a server: of the tokenizer
+	Data    string       `json:"data_digest" same:"the data are"`
 }
 
-// place says where the teacher is.
-type place bool
+// behindServer reports whether the teacher is behind a server.
+type behindServer bool
 
-func (behind place) String() string {
+func (behind behindServer) String() string {
 	if behind {
 		return "behind a server"
 	}
@@ -56,28 +56,28 @@ func (behind place) String() string {
 // record is a row of the journal.
 type record struct {
 	Logprobs data.Logprobs `json:"logprobs"`
-	NLL      float64       `json:"nll"` // of the answer's tokens that were scored, nats
+	NLL      float64       `json:"nll"` // sum over the scored tokens of the answer, nats
 	Scored   int           `json:"scored"`
-	Mass     float64       `json:"mass"` // Σ probability of the tokens that are kept
+	Mass     float64       `json:"mass"` // sum of the kept tokens' probabilities
 	Cut      bool          `json:"cut,omitempty"`
-	Model    string        `json:"model,omitempty"` // of the server that has scored the row
+	Model    string        `json:"model,omitempty"` // the server's model that scored the row
 	Hard     string        `json:"hard,omitempty"`  // why the row has no log-probabilities
 }
 
-// chunk is how many rows are scored at a time; tests take fewer.
+// chunk is the number of rows scored at a time; tests lower it.
 var chunk = 64
 
 const rowKey = "r/%d"
 
-// noText says why an answer has no labels.
+// noText is the reason of an answer without labels.
 const noText = "the answer is more than a text, which a template writes"
 
-// scored is one gad data score.
+// scoreJob is a run of gad data score.
 //
-// What is computed goes into a journal, OUTPUT.partial, row by row. So a killed command computes no
-// row twice but the chunk that it was at, or asks a server again for the rows whose answers it had
-// not got. When all rows are there the output is written.
-type scored struct {
+// Results go into a journal, OUTPUT.partial, row by row. So after a kill only the current chunk of
+// rows is computed again, or only the unanswered requests to a server are repeated. The complete
+// journal is written into the output.
+type scoreJob struct {
 	s        *session.Session
 	o        Options
 	out      session.Output
@@ -85,14 +85,13 @@ type scored struct {
 	rows     []int
 	settings settings
 	enc      encode.Encoder
-	most     int // positions that the teacher has; 0 is no bound
+	most     int // the teacher's context, in tokens; 0: unlimited
 	journal  *session.Partial
 }
 
-// Score writes the rows that from names, with the teacher's log-probabilities, into the file
-// output.
+// Score writes the rows of a data set, with the teacher's log-probabilities, to output.
 func Score(s *session.Session, o Options, from session.Rows, output string) (err error) {
-	c := &scored{s: s, o: o, out: session.Output{Command: "data score", Path: output}}
+	c := &scoreJob{s: s, o: o, out: session.Output{Command: "data score", Path: output}}
 	defer s.Console.Close()
 	lock, err := c.out.Claim(s.FS)
 	if err != nil {
@@ -119,8 +118,9 @@ func Score(s *session.Session, o Options, from session.Rows, output string) (err
 	return c.finish()
 }
 
-// prepare finds out what the scores depend on, and refuses rows that the teacher cannot read.
-func (c *scored) prepare() (err error) {
+// prepare determines the settings that the scores depend on, and refuses rows that the teacher
+// cannot read.
+func (c *scoreJob) prepare() (err error) {
 	if c.o.Server == nil {
 		if err := saved.CheckPart(c.s.FS, c.o.Path, "actor"); err != nil {
 			return err
@@ -145,7 +145,7 @@ func (c *scored) prepare() (err error) {
 			return err
 		}
 	}
-	c.settings = settings{Computed: c.o.Source.Computed(), Data: c.set.Digest(),
+	c.settings = settings{ComputeSettings: c.o.Source.ComputeSettings(), Data: c.set.Digest(),
 		Rows: len(c.rows), Top: c.o.Top, System: c.o.System, Weights: c.o.Quant}
 	if c.o.Server != nil {
 		c.settings.Server, c.settings.Teacher = true, c.enc.Tok.Digest()
@@ -155,17 +155,17 @@ func (c *scored) prepare() (err error) {
 	return err
 }
 
-// of is the record of a row; ok is false where there is none.
-func (c *scored) of(row int) (r record, ok bool) {
+// recordOf returns the record of a row; ok is false if there is none.
+func (c *scoreJob) recordOf(row int) (r record, ok bool) {
 	raw, ok := c.journal.Lookup(fmt.Sprintf(rowKey, row))
 	return r, ok && json.Unmarshal(raw, &r) == nil
 }
 
-// score scores the rows that have no record.
-func (c *scored) score(ctx context.Context) error {
+// score scores the rows without a record.
+func (c *scoreJob) score(ctx context.Context) error {
 	var missing []int
 	for _, row := range c.rows {
-		if _, ok := c.of(row); !ok {
+		if _, ok := c.recordOf(row); !ok {
 			missing = append(missing, row)
 		}
 	}
@@ -173,7 +173,7 @@ func (c *scored) score(ctx context.Context) error {
 	case len(missing) == 0:
 		return nil
 	case c.o.Server != nil:
-		return c.ask(ctx, missing)
+		return c.askServer(ctx, missing)
 	}
 	m, err := c.s.Load(c.o.Source, model.LM)
 	if err != nil {
@@ -186,7 +186,7 @@ func (c *scored) score(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return model.ErrStopped
 		}
-		if err := c.some(m, some); err != nil {
+		if err := c.scoreChunk(m, some); err != nil {
 			return err
 		}
 		advance(len(some))
@@ -194,16 +194,16 @@ func (c *scored) score(ctx context.Context) error {
 	return nil
 }
 
-// asked is an answer as the teacher reads it.
-type asked struct {
+// teacherInput is an answer as the teacher reads it; answer is nil if it cannot have labels.
+type teacherInput struct {
 	row    data.Row
-	answer []int32 // whole
+	answer []int32 // the whole answer; seq may be cut
 	seq    model.Seq
 }
 
-// some scores rows in one pass.
-func (c *scored) some(m *session.Model, rows []int) error {
-	list := make([]asked, len(rows))
+// scoreChunk scores some rows with the loaded teacher.
+func (c *scoreJob) scoreChunk(m *session.Model, rows []int) error {
+	list := make([]teacherInput, len(rows))
 	var seqs []model.Seq
 	for i, row := range rows {
 		var err error
@@ -224,16 +224,16 @@ func (c *scored) some(m *session.Model, rows []int) error {
 			r = c.record(a, labelsST[0])
 			labelsST = labelsST[1:]
 		}
-		if err := c.journal.Keep(fmt.Sprintf(rowKey, row), r); err != nil {
+		if err := c.journal.Add(fmt.Sprintf(rowKey, row), r); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// read is a row behind the teacher's chat template. Of an answer with calls or thoughts, which
-// have no labels, it is none.
-func (c *scored) read(i int) (a asked, err error) {
+// read returns a row under the teacher's chat template. An answer with calls or thoughts cannot
+// have labels: its answer is nil.
+func (c *scoreJob) read(i int) (a teacherInput, err error) {
 	if a.row, err = c.set.Row(i); err != nil || a.row.Turns != nil || a.row.Teacher == "" {
 		return a, err
 	}
@@ -265,8 +265,8 @@ func (c *scored) read(i int) (a asked, err error) {
 	return a, nil
 }
 
-// ask has the server score rows.
-func (c *scored) ask(ctx context.Context, rows []int) error {
+// askServer lets the server score rows.
+func (c *scoreJob) askServer(ctx context.Context, rows []int) error {
 	var trial []model.Seq
 	for _, row := range rows {
 		a, err := c.read(row)
@@ -286,11 +286,11 @@ func (c *scored) ask(ctx context.Context, rows []int) error {
 	}
 	name, most := c.o.Server.Model()
 	for _, row := range c.rows {
-		if r, ok := c.of(row); ok && r.Hard == "" && r.Model != name {
+		if r, ok := c.recordOf(row); ok && r.Hard == "" && r.Model != name {
 			return fault.Usagef("data score: %s: cannot be resumed: rows were scored by model %q of the server, which now has %q: ask the same model, or give another --output", c.journal.Path(), r.Model, name)
 		}
 	}
-	if c.most = most; most > 0 { // a prompt that is too long is refused before anything is asked
+	if c.most = most; most > 0 { // a prompt that is too long fails before any request
 		for _, row := range rows {
 			if _, err := c.read(row); err != nil {
 				return err
@@ -299,7 +299,7 @@ func (c *scored) ask(ctx context.Context, rows []int) error {
 	}
 	advance, done := c.s.Console.Busy("teacher's log-probabilities", len(rows))
 	defer done()
-	under := map[int]asked{}
+	under := map[int]teacherInput{}
 	err := c.o.Server.Each(ctx, rows, c.o.Top, func(row int) (model.Seq, error) {
 		a, err := c.read(row)
 		under[row] = a
@@ -311,7 +311,7 @@ func (c *scored) ask(ctx context.Context, rows []int) error {
 			r.Model = name
 		}
 		advance(1)
-		return c.journal.Keep(fmt.Sprintf(rowKey, row), r)
+		return c.journal.Add(fmt.Sprintf(rowKey, row), r)
 	})
 	if err != nil {
 		return fault.As(fault.ErrRunning, err)
@@ -319,8 +319,8 @@ func (c *scored) ask(ctx context.Context, rows []int) error {
 	return nil
 }
 
-// record is what the journal keeps of an answer.
-func (c *scored) record(a asked, labels []model.SoftLabel) (r record) {
+// record returns the journal's record of an answer with its labels.
+func (c *scoreJob) record(a teacherInput, labels []model.SoftLabel) (r record) {
 	ids := a.seq.Response()
 	for i, l := range labels {
 		r.Mass += l.Mass()
@@ -329,7 +329,7 @@ func (c *scored) record(a asked, labels []model.SoftLabel) (r record) {
 		}
 	}
 	r.Scored, r.Cut = len(labels), len(ids) < len(a.answer)
-	for range len(a.answer) - len(ids) { // labels that say nothing
+	for range len(a.answer) - len(ids) { // empty labels after the cut
 		labels = append(labels, model.SoftLabel{})
 	}
 	a.row.Logprobs = c.enc.Logprobs(a.row, a.answer, labels)
@@ -339,12 +339,12 @@ func (c *scored) record(a asked, labels []model.SoftLabel) (r record) {
 	return r
 }
 
-// finish makes the output out of the journal.
-func (c *scored) finish() error {
+// finish writes the output from the journal.
+func (c *scoreJob) finish() error {
 	var nll, mass float64
 	tokens, labelled, cut, hard, first := 0, 0, 0, 0, ""
 	for _, row := range c.rows {
-		r, ok := c.of(row)
+		r, ok := c.recordOf(row)
 		if !ok {
 			return fmt.Errorf("data score: %s: row %d has no record: remove the file", c.journal.Path(), row)
 		}
@@ -361,11 +361,11 @@ func (c *scored) finish() error {
 		}
 	}
 	err := data.WriteLogprobs(c.s.FS, c.out.Path, c.set, c.rows, func(row int) data.Logprobs {
-		r, _ := c.of(row)
+		r, _ := c.recordOf(row)
 		return r.Logprobs
 	})
 	if err != nil {
-		return c.out.Broken(c.s.FS, 0, err)
+		return c.out.DiskError(c.s.FS, 0, err)
 	}
 	if err := c.journal.Remove(); err != nil {
 		return err

@@ -11,11 +11,11 @@ import (
 	"gad/internal/env"
 )
 
-// Sums of a few numbers, and a tool that adds two. A small student cannot add, but it can copy: the
-// last result and the next number go into the next call.
+// Sums of a few numbers, with a tool that adds two. A small student cannot add, but it can copy the
+// last result and the next number into the next call.
 const (
-	fewestNumbers, mostNumbers = 2, 4 // of the rows that are made
-	mostTaken                  = 7    // a row of somebody's may have: the turns are enough for them
+	fewestNumbers, mostNumbers = 2, 4 // in rows that gad makes
+	maxNumbersAccepted         = 7    // in other rows: as many as the turns allow
 	largestNumber              = 99
 	largestArgument            = 1_000_000
 )
@@ -43,12 +43,12 @@ Labels: right, wrong, and lost after 8 turns.`,
 type sum struct {
 	Numbers []int `json:"numbers"`
 
-	last string // the tool's last result, or what was said of a turn that is no call
+	last string // the last message: the tool's result, or the reply to an invalid turn
 }
 
 func (s *sum) check() error {
-	if n := len(s.Numbers); n < fewestNumbers || n > mostTaken {
-		return fmt.Errorf("%d numbers: must be %d to %d", n, fewestNumbers, mostTaken)
+	if n := len(s.Numbers); n < fewestNumbers || n > maxNumbersAccepted {
+		return fmt.Errorf("%d numbers: must be %d to %d", n, fewestNumbers, maxNumbersAccepted)
 	}
 	for _, n := range s.Numbers {
 		if n < 1 || n > largestNumber {
@@ -74,7 +74,7 @@ func (s *sum) content() []env.Message {
 	}
 }
 
-// call is a call as the teacher writes it.
+// call returns a call as the teacher writes it.
 func call(a, b int) string {
 	return fmt.Sprintf(
 		"<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": %d, \"b\": %d}}\n</tool_call>", a,
@@ -94,7 +94,7 @@ var (
 )
 
 func (s *sum) copy() world {
-	copied := *s // the numbers do not change
+	copied := *s // the copies share the numbers, which do not change
 	return &copied
 }
 
@@ -120,7 +120,7 @@ func (s *sum) step(turn string) env.Reply {
 	return env.Reply{Append: []env.Message{{Role: "user", Content: s.last}}}
 }
 
-// arguments reads the object of a call.
+// arguments reads the object of a call; false if it is not a valid one.
 func arguments(text string) (a, b int, ok bool) {
 	var c struct {
 		Name      string `json:"name"`

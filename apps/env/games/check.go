@@ -17,23 +17,23 @@ import (
 	"gad/internal/philox"
 )
 
-// What gad env check plays.
+// Sizes of gad env check.
 const (
-	checked   = 10 // episodes
-	mostTurns = 20 // of an episode, which is closed then if it is not over
+	checkEpisodes = 10 // episodes
+	mostTurns     = 20 // of an episode, which is closed then
 )
 
 // Recorded is a row with the teacher's episode, if it has one.
 type Recorded struct {
 	Row     env.Row
-	Teacher []env.Message // begins and ends with the assistant; nil is none
+	Teacher []env.Message // begins and ends with the assistant; nil: none
 	At      int           // line of its file, from 0
 }
 
 // ReadRows reads the first rows of a file of JSON lines, as many as Check plays.
 func ReadRows(in io.Reader) (rows []Recorded, err error) {
 	d := json.NewDecoder(in)
-	for at := 0; len(rows) < checked; at++ {
+	for at := 0; len(rows) < checkEpisodes; at++ {
 		var raw struct {
 			Content  []env.Message   `json:"content"`
 			Env      json.RawMessage `json:"env"`
@@ -67,25 +67,25 @@ type played struct {
 	seed    uint64
 	row     Recorded
 	turns   []env.Turn
-	replies []env.Reply // one more than turns, where there is no err
+	replies []env.Reply // one more than turns, unless err is set
 	err     error
 	times   []time.Duration // of each reply
 }
 
-// mostSilent is how many episodes in a row may wait for a reply that does not come, each for a
-// time limit or more, before a check gives up.
+// mostSilent is the number of consecutive episodes without a reply within the time limit after
+// which a check gives up.
 const mostSilent = 3
 
-// Check plays episodes at random, one after another, and then all again at once, and writes what
-// they were to out. Where the environment can fork, forks of each must go on as it did. With rows
-// it plays their teachers' episodes too. The lines that it returns say
-// what breaks the protocol, or is not deterministic.
+// Check plays random episodes, one after another and then all again at the same time, and writes a
+// table of them to out. If the environment can fork, forks of each episode must continue as it did.
+// With rows it plays their teachers' episodes too. It returns a line for each violation of the
+// protocol or of determinism.
 func Check(ctx context.Context, pool *env.Pool, seed uint64, rows []Recorded,
 	out io.Writer) (broken []string, err error) {
 	fmt.Fprintf(out, "%s: protocol version %d, %d episodes at once\n\n%-8s %6s %6s %8s %8s  %s\n",
 		pool.Name(), env.Version, pool.Places(),
 		"episode", "seed", "turns", "invalid", "reward", "end")
-	first := make([]played, checked)
+	first := make([]played, checkEpisodes)
 	silent := 0 // episodes in a row
 	for i := range first {
 		p := played{seed: seed + uint64(i)}
@@ -156,9 +156,9 @@ func Check(ctx context.Context, pool *env.Pool, seed uint64, rows []Recorded,
 	return broken, ctx.Err()
 }
 
-// fork plays the episode once more and forks it in its middle, twice, and the first of the forks
-// again behind a later turn: all must go on as the episode did. text says which does not; "" is
-// none. n is the number of forks: fewer where the program has no place for one more episode.
+// fork plays the episode once more, forks it twice in the middle, and forks the first fork again
+// after a later turn. All must continue as the episode did: text describes the first that does not,
+// "" for none. n is the number of forks, fewer if the program has no place for another episode.
 func (p *played) fork(ctx context.Context, pool *env.Pool) (n int, text string) {
 	open := make([]env.Episode, 4)
 	middle, last := (len(p.turns)+1)/2, len(p.turns)-1
@@ -197,14 +197,14 @@ func (p *played) fork(ctx context.Context, pool *env.Pool) (n int, text string) 
 	return n, ""
 }
 
-// play plays an episode with the turns that are given; nil draws them.
+// play plays an episode with the given turns; nil: random ones.
 func (p *played) play(ctx context.Context, pool *env.Pool, turns []env.Turn) {
 	e := pool.Episode()
 	defer e.Close()
 	p.act(ctx, e, turns)
 }
 
-// act plays e, which has not begun.
+// act plays e, which has not been reset.
 func (p *played) act(ctx context.Context, e env.Episode, turns []env.Turn) {
 	var reply env.Reply
 	ask := func(f func() (env.Reply, error)) bool {
@@ -234,14 +234,14 @@ func (p *played) act(ctx context.Context, e env.Episode, turns []env.Turn) {
 	}
 }
 
-// odd are turns that no environment should break at.
-var odd = []string{"", " ", "help", "<|im_end|>", "<tool_call>\n{\"name\": \"add\"", "{}", "null",
+// oddTurns lists turns that must not break an environment.
+var oddTurns = []string{"", " ", "help", "<|im_end|>", "<tool_call>\n{\"name\": \"add\"", "{}", "null",
 	"é 日本語 \U0001f600", "\x00\x1b[2J", "\xff\xfe", strings.Repeat("long ", 2000)}
 
-// tagged are parts of a message such as <tool_call>...</tool_call>.
-var tagged = regexp.MustCompile(`(?s)<([a-z_]+)>.*?</[a-z_]+>`)
+// taggedParts matches parts of a message such as <tool_call>...</tool_call>.
+var taggedParts = regexp.MustCompile(`(?s)<([a-z_]+)>.*?</[a-z_]+>`)
 
-// draw is a random turn: an odd one, the teacher's, or what the environment's messages speak of.
+// draw returns a random turn: an odd one, the teacher's, or a phrase of the environment's messages.
 func (p *played) draw(seen []env.Message) env.Turn {
 	at := uint64(len(p.turns))
 	draw := func(n int, purpose uint64) int {
@@ -249,7 +249,7 @@ func (p *played) draw(seen []env.Message) env.Turn {
 	}
 	switch k := draw(10, 0); {
 	case k == 0:
-		return env.Turn{Text: odd[draw(len(odd), 1)]}
+		return env.Turn{Text: oddTurns[draw(len(oddTurns), 1)]}
 	case k == 1:
 		return env.Turn{Text: "this one was c", Cut: true}
 	case k < 6 && 2*at < uint64(len(p.row.Teacher)):
@@ -262,10 +262,10 @@ func (p *played) draw(seen []env.Message) env.Turn {
 		}
 	}
 	for _, m := range seen {
-		for _, tag := range tagged.FindAllString(m.Content, -1) {
+		for _, tag := range taggedParts.FindAllString(m.Content, -1) {
 			add(tag)
 		}
-		for _, sentence := range strings.SplitAfter(tagged.ReplaceAllString(m.Content, ""), ". ") {
+		for _, sentence := range strings.SplitAfter(taggedParts.ReplaceAllString(m.Content, ""), ". ") {
 			_, list, is := strings.Cut(sentence, ": ")
 			if !is {
 				list = sentence
@@ -283,7 +283,7 @@ func (p *played) draw(seen []env.Message) env.Turn {
 	return env.Turn{Text: phrases[draw(len(phrases), 2)]}
 }
 
-// differ is the first reply that differs, -1 where none does.
+// differ returns the index of the first reply that differs, -1 for none.
 func differ(a, b []env.Reply) int {
 	for i := range max(len(a), len(b)) {
 		if i >= len(a) || i >= len(b) || !reflect.DeepEqual(a[i], b[i]) {
@@ -293,8 +293,8 @@ func differ(a, b []env.Reply) int {
 	return -1
 }
 
-// teacherEpisode plays a row's episode, and says where it is not the one that was recorded; "" is
-// nowhere.
+// teacherEpisode plays a row's recorded episode, and returns a description of the first difference
+// from the record, "" for none.
 func teacherEpisode(ctx context.Context, pool *env.Pool, seed uint64, r Recorded) (string, error) {
 	e := pool.Episode()
 	defer e.Close()
@@ -344,8 +344,8 @@ func (r Recorded) otherStart(reply env.Reply) string {
 	return ""
 }
 
-// otherReply says which message of a reply is not the teacher's from at on, and returns the number
-// of the message behind them.
+// otherReply returns why a message of a reply is not the teacher's from message at on, "" if all are,
+// and the number of the message after them.
 func (r Recorded) otherReply(at int, reply env.Reply) (next int, why string) {
 	for _, said := range reply.Append {
 		if at >= len(r.Teacher) || r.Teacher[at].Role != said.Role ||
@@ -358,6 +358,7 @@ func (r Recorded) otherReply(at int, reply env.Reply) (next int, why string) {
 	return at, ""
 }
 
+// sums returns the number of invalid turns and the sum of rewards.
 func (p played) sums() (invalid int, reward float64) {
 	for i, r := range p.replies {
 		if reward += r.Reward; i > 0 && !r.Valid {
@@ -367,6 +368,7 @@ func (p played) sums() (invalid int, reward float64) {
 	return invalid, reward
 }
 
+// ending returns how the episode ended, for the table.
 func (p played) ending() string {
 	switch n := len(p.replies); {
 	case p.err != nil:
@@ -379,6 +381,7 @@ func (p played) ending() string {
 	return "done"
 }
 
+// summary writes the totals of a check.
 func summary(out io.Writer, first, second []played, rows []Recorded) {
 	turns, replies, done, teachers := 0, 0, 0, 0
 	var total, slowest time.Duration
@@ -388,7 +391,7 @@ func summary(out io.Writer, first, second []played, rows []Recorded) {
 		}
 		turns += len(p.turns)
 	}
-	for _, p := range first { // one at a time: a reply waits for no other
+	for _, p := range first { // played one at a time: times of single replies
 		for _, d := range p.times {
 			replies++
 			total += d

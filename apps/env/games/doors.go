@@ -8,15 +8,15 @@ import (
 	"gad/internal/env"
 )
 
-// The house: rooms in a row, a key in one of them, and in another the door out. The door opens with
-// the key, which takes a longer walk of easy steps, or by a dial, which takes a few steps and then
-// all turns of the lock worked out at once: a small student can only guess there, one in four.
-// Rooms come again on the way, so that episodes of one world meet in the same anchors.
+// The house: rooms in a row, a key in one of them, and the exit door in another. The door opens
+// with the key, which takes a longer walk of easy steps, or by a dial, which takes a few steps and
+// then the sum of all turns of the lock at once: a small student can only guess that, one in four.
+// Paths pass rooms several times, so that episodes of one world meet in the same anchors.
 const (
 	rooms       = 7
 	lockTurns   = 8
 	fewestSteps = 3 // from the start to the door, so that the shortest episode has 4 turns
-	mostSteps   = 8 // by way of the key, so that the longest has 10
+	mostSteps   = 8 // via the key, so that the longest has 10 turns
 	codeShare   = 75
 )
 
@@ -58,7 +58,7 @@ type doors struct {
 	Lock  string   `json:"lock"`  // one of ways
 	Turns []string `json:"turns"` // of turnNames
 
-	moved int // rooms from the start, to the right
+	moved int // rooms to the right of the start
 	taken bool
 }
 
@@ -70,19 +70,21 @@ func (d *doors) check() error {
 	}
 	turns := slices.IndexFunc(d.Turns,
 		func(t string) bool { return !slices.Contains(turnNames, t) })
-	switch steps := apart(d.Start, d.Key) + apart(d.Key, d.Exit); {
+	switch steps := distance(d.Start, d.Key) + distance(d.Key, d.Exit); {
 	case !slices.Contains(ways, d.Lock) || turns >= 0 || len(d.Turns) != lockTurns:
 		return fmt.Errorf("lock %q with %d turns: must be a way with %d turns", d.Lock,
 			len(d.Turns), lockTurns)
-	case d.Key == d.Start || d.Key == d.Exit || apart(d.Start, d.Exit) < fewestSteps ||
+	case d.Key == d.Start || d.Key == d.Exit || distance(d.Start, d.Exit) < fewestSteps ||
 		steps > mostSteps:
 		return fmt.Errorf("start %d, key %d, exit %d: too near, or too far", d.Start, d.Key, d.Exit)
 	}
 	return nil
 }
 
-func apart(a, b int) int { return max(a-b, b-a) }
+// distance returns the number of steps between two rooms.
+func distance(a, b int) int { return max(a-b, b-a) }
 
+// room returns the student's room.
 func (d *doors) room() int { return d.Start + d.moved }
 
 func (d *doors) content() []env.Message {
@@ -91,12 +93,12 @@ func (d *doors) content() []env.Message {
 		{Role: "system", Content: "Leave the house. Rooms 1 to 7 lie from left to right. Answer with one of: left, right, take key, use key, " +
 			"dial north, dial east, dial south, dial west. In the exit room use the key, or dial the way that the lock faces after its turns."},
 		{Role: "user", Content: fmt.Sprintf("The lock faces %s and turns %s. %s", d.Lock,
-			strings.Join(d.Turns, " "), first.seen())},
+			strings.Join(d.Turns, " "), first.view())},
 	}
 }
 
-// seen is what the student sees of where it is.
-func (d *doors) seen() string {
+// view returns the student's situation as text.
+func (d *doors) view() string {
 	key := fmt.Sprintf("room %d", d.Key)
 	if d.taken {
 		key = "hand"
@@ -104,9 +106,9 @@ func (d *doors) seen() string {
 	return fmt.Sprintf("Room %d, key in %s, exit in room %d.", d.room(), key, d.Exit)
 }
 
-func (d *doors) anchor() string { return d.seen() }
+func (d *doors) anchor() string { return d.view() }
 
-// faces is the way that the lock faces after its turns.
+// faces returns the way that the lock faces after its turns.
 func (d *doors) faces() string {
 	at := slices.Index(ways, d.Lock)
 	for _, t := range d.Turns {
@@ -116,7 +118,7 @@ func (d *doors) faces() string {
 }
 
 func (d *doors) copy() world {
-	copied := *d // the lock's turns do not change
+	copied := *d // the copies share the lock's turns, which do not change
 	return &copied
 }
 
@@ -138,9 +140,9 @@ func (d *doors) step(turn string) env.Reply {
 		return env.Reply{Done: true, Valid: true, Label: "jammed"}
 	default:
 		return env.Reply{Append: []env.Message{
-			{Role: "user", Content: "That cannot be done. " + d.seen()}}}
+			{Role: "user", Content: "That cannot be done. " + d.view()}}}
 	}
-	return env.Reply{Valid: true, Append: []env.Message{{Role: "user", Content: d.seen()}}}
+	return env.Reply{Valid: true, Append: []env.Message{{Role: "user", Content: d.view()}}}
 }
 
 func (d *doors) teacher(draw func(n int) int) (turns []string) {

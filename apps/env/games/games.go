@@ -1,10 +1,10 @@
-// Package games is the environments that ship, with a scripted teacher for each, and what gad env
-// check does with any environment.
+// Package games has the environments that ship with gad, each with a scripted teacher, and gad env
+// check, which tests any environment.
 //
-//	games.go       a Game: its episodes, its rows
+//	games.go       a Game: its episodes, its rows; start here
 //	doors.go       a house with two ways out
 //	calculator.go  sums that need a tool
-//	readme.go      README.md beside a game's rows
+//	readme.go      README.md in the folder of a game's rows
 //	check.go       gad env check
 package games
 
@@ -26,33 +26,33 @@ import (
 // Game is an environment whose worlds are drawn, with a teacher who always succeeds.
 type Game struct {
 	Name, About string
-	Rows        map[string]int // rows that are written of each split
-	MaxTurns    int            // an episode that is not over then is lost
+	Rows        map[string]int // default number of rows by split
+	MaxTurns    int            // an episode that reaches it is lost
 	Rules       string         // for README.md
 
 	empty func() world
 	draw  func(draw func(n int) int) world
 }
 
-// Splits are the splits of a game's rows, in the order in which they are written. The world alone
-// decides which one it belongs to, whatever the seed.
+// Splits lists the splits of a game's rows in writing order. A world always belongs to the same
+// split, whatever the seed.
 var Splits = []string{"train", "test", "tune"}
 
-// Games are all games.
+// Games returns all games.
 func Games() []Game { return []Game{doorsGame, calculatorGame} }
 
-// world is what one episode is about, and how far the episode is. Its exported fields are the
-// column env of a row.
+// world is the state of one episode. Its exported fields, which do not change, are the column env
+// of a row.
 type world interface {
-	check() error           // of the exported fields
-	content() []env.Message // what the student reads first
-	anchor() string
-	step(turn string) env.Reply // of a turn that was not cut
-	copy() world
-	teacher(draw func(n int) int) (turns []string) // that reach the end
+	check() error                                  // refuses invalid exported fields
+	content() []env.Message                        // the prompt
+	anchor() string                                // equal anchors: equal situations
+	step(turn string) env.Reply                    // "": a cut turn
+	copy() world                                   // independent of the original
+	teacher(draw func(n int) int) (turns []string) // a teacher's turns to success
 }
 
-// places is how many episodes a game plays at once in one process.
+// places is the number of simultaneous episodes of a game in one process.
 const places = 1024
 
 // Serve plays the game on in and out, in the protocol of environments.
@@ -68,7 +68,7 @@ type episode struct {
 	done  bool
 }
 
-// Reset begins with the world of row.Env, or one drawn by the seed where the row has none.
+// Reset begins an episode in the world of row.Env, or in one drawn by the seed if the row has none.
 func (e *episode) Reset(_ context.Context, seed uint64, row env.Row) (env.Reply, error) {
 	if row.Env == nil {
 		e.world = e.game.draw(draws(seed, 0, 0))
@@ -101,7 +101,7 @@ func (e *episode) Step(_ context.Context, turn env.Turn) (r env.Reply, err error
 	}
 	text := turn.Text
 	if turn.Cut {
-		text = "" // whatever it was to become: no turn of any game
+		text = "" // the beginning of a turn: invalid in every game
 	}
 	r = e.world.step(text)
 	if e.turns++; e.turns == e.game.MaxTurns && !r.Done {
@@ -115,14 +115,15 @@ func (e *episode) Step(_ context.Context, turn env.Turn) (r env.Reply, err error
 
 func (e *episode) Close() { e.world = nil }
 
-// Fork is a copy of the world as it is now.
+// Fork returns an independent copy of the episode.
 func (e *episode) Fork() env.Forker {
 	copied := *e
 	copied.world = e.world.copy()
 	return &copied
 }
 
-// draws are the random numbers of one world: the same for the same seed, purpose and row.
+// draws returns a source of random numbers, the same for the same seed, purpose and row. Its
+// argument is the exclusive bound.
 func draws(seed, purpose, row uint64) func(n int) int {
 	next := uint64(0)
 	return func(n int) int {
@@ -134,18 +135,18 @@ func draws(seed, purpose, row uint64) func(n int) int {
 // Row is one episode of the teacher.
 type Row struct {
 	Content  []env.Message   `json:"content"`
-	Response []env.Message   `json:"teacher_response"` // turns of the assistant, and what the environment answers them
+	Response []env.Message   `json:"teacher_response"` // turns of the assistant, and the environment's replies
 	Env      json.RawMessage `json:"env"`
 }
 
-// Out of every `shares` worlds this many are held out.
+// Shares of worlds that are held out, in shares.
 const (
 	shares    = 32
 	testShare = 3
 	tuneShare = 2
 )
 
-// split is the side on which a world is.
+// split returns the split of a world.
 func split(raw json.RawMessage) string {
 	h := fnv.New64a()
 	h.Write(raw)
@@ -158,11 +159,11 @@ func split(raw json.RawMessage) string {
 	return Splits[0]
 }
 
-// MaxRows bounds the rows of a split: no world comes twice.
+// MaxRows bounds the rows of a split: each has another world.
 const MaxRows = 100_000
 
-// Make returns the first n rows of a split under a seed: the episodes of the teacher, played in the
-// environment. Fewer rows are the beginning of more.
+// Make returns the first n rows of a split for a seed: the teacher's episodes, played in the
+// environment. A smaller n gives the beginning of the same rows.
 func (g Game) Make(seed uint64, side string, n int) ([]Row, error) {
 	at := slices.Index(Splits, side)
 	if at < 0 || n < 0 || n > MaxRows {
@@ -193,9 +194,9 @@ func (g Game) Make(seed uint64, side string, n int) ([]Row, error) {
 	return rows, nil
 }
 
-var errTeacher = errors.New("games: the teacher has not reached the end") // a mistake of ours
+var errTeacher = errors.New("games: the teacher has not reached the end") // a bug
 
-// teach plays the teacher's turns.
+// teach plays the teacher's turns and records the episode in the row.
 func (g Game) teach(row *Row, turns []string) error {
 	e := &episode{game: g}
 	reply, err := e.Reset(context.Background(), 0, env.Row{Content: row.Content, Env: row.Env})
@@ -213,7 +214,8 @@ func (g Game) teach(row *Row, turns []string) error {
 	return err
 }
 
-// Corpus is text to train a tokenizer on: role and text of every message of the rows, a line each.
+// Corpus returns text to train a tokenizer on: role and text of every message of the rows, a line
+// each.
 func Corpus(rows []Row) string {
 	var b bytes.Buffer
 	for _, r := range rows {

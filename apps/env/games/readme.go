@@ -9,7 +9,8 @@ import (
 	"gad/apps/task"
 )
 
-// Folder is the game's episodes of the scripted teacher, and an untrained student.
+// Folder returns the task folder of the game: the scripted teacher's episodes and an untrained
+// student.
 func (g Game) Folder() task.Folder {
 	return task.Folder{
 		Name: g.Name, About: g.About + "; episodes for gad env " + g.Name,
@@ -34,7 +35,8 @@ func (g Game) Folder() task.Folder {
 	}
 }
 
-// readme is written beside the rows of a game: what it is, an episode, which file holds what.
+// readme returns README.md for the folder of a game's rows: the rules, an episode, the contents of
+// the files.
 func (g Game) readme(seed, studentSeed uint64, counts map[string]int, example Row) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# The environment %s\n\n%s.\n\n", g.Name,

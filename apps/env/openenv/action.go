@@ -10,7 +10,7 @@ import (
 	"gad/internal/env"
 )
 
-// action is what is read of a server's schema of actions: enough to know a single required field.
+// action is the part of a server's schema of actions that shows a single required field.
 type action struct {
 	Properties map[string]struct {
 		Type string `json:"type"`
@@ -18,23 +18,24 @@ type action struct {
 	Required []string `json:"required"`
 }
 
-// fenced is a block of code, alone in its turn or with text around it.
-var fenced = regexp.MustCompile("(?s)```(?:json|JSON)?[ \\t]*\\n(.*?)```")
+// codeBlock matches a fenced block of code in a turn.
+var codeBlock = regexp.MustCompile("(?s)```(?:json|JSON)?[ \\t]*\\n(.*?)```")
 
-// read is the action that a turn is: a JSON object, one in a fenced block, or where the schema
-// requires a single field, that field's value. why is what a student is told of another turn.
+// read returns the action of a turn: a JSON object, one in a fenced block, or, if the schema
+// requires a single field, that field's value. why is the message to the student if the turn has
+// none.
 func (a action) read(turn env.Turn) (data map[string]any, why string) {
 	if turn.Cut {
 		return nil, "The answer was cut: it has no end."
 	}
 	texts := []string{turn.Text}
-	for _, m := range fenced.FindAllStringSubmatch(turn.Text, -1) {
+	for _, m := range codeBlock.FindAllStringSubmatch(turn.Text, -1) {
 		texts = append(texts, m[1])
 	}
 	for _, text := range texts {
 		var o map[string]any
 		d := json.NewDecoder(strings.NewReader(text))
-		d.UseNumber() // a large whole number stays what it is
+		d.UseNumber() // keeps large integers exact
 		if d.Decode(&o) == nil && o != nil && !d.More() {
 			return o, ""
 		}

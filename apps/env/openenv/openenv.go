@@ -1,10 +1,11 @@
-// Package openenv is gad env openenv: an environment of an OpenEnv server, in gad's protocol.
+// Package openenv implements gad env openenv: an environment of an OpenEnv server, in gad's
+// protocol.
 //
-//	openenv.go  a server's episodes over WebSocket
+//	openenv.go  a server's episodes over WebSocket: start here
 //	action.go   a student's turn as an action of the server's schema
 //
 // An OpenEnv server plays one environment in each connection to /ws. Requests and replies are JSON
-// objects {"type": ..., "data": ...}; GET /schema says what an action is.
+// objects {"type": ..., "data": ...}; GET /schema returns the schema of an action.
 package openenv
 
 import (
@@ -24,7 +25,7 @@ import (
 	"gad/internal/env"
 )
 
-// ErrAddress is wrapped where an address is none of a server.
+// ErrAddress reports an address that no server can have.
 var ErrAddress = errors.New("env openenv")
 
 // Server is an OpenEnv server whose schema has been read.
@@ -32,19 +33,19 @@ type Server struct {
 	address string // of the WebSocket
 	schema  json.RawMessage
 	action  action
-	places  chan struct{} // has room for each connection that may be open
+	places  chan struct{} // semaphore of open connections
 	pauses  []time.Duration
 }
 
 // maxMessage bounds a message of the server, in bytes.
 const maxMessage = 1 << 20
 
-// patience is how long the server may take to answer a request for its schema, to accept a
+// patience is the time limit for the server to answer a request for its schema, to accept a
 // connection, and to close one. A step may take as long as the client of gad's protocol waits.
 const patience = 10 * time.Second
 
-// Open reads the schema of the server at address, ws://HOST[/PATH]/ws, or without /ws, of which at
-// most `episodes` connections shall be open at once.
+// Open reads the schema of the server at address, ws://HOST[/PATH]/ws or without /ws. At most
+// `episodes` connections to it will be open at the same time.
 func Open(ctx context.Context, address string, episodes int) (*Server, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.Scheme != "ws" && u.Scheme != "wss" {
@@ -80,11 +81,12 @@ func Open(ctx context.Context, address string, episodes int) (*Server, error) {
 	return s, nil
 }
 
-// client follows no redirect: only the host that the user names is asked.
+// client follows no redirect: it connects only to the host that the user names.
 var client = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
 	return http.ErrUseLastResponse
 }}
 
+// get returns the body at an address.
 func get(ctx context.Context, address string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -94,7 +96,7 @@ func get(ctx context.Context, address string) ([]byte, error) {
 	}
 	resp, err := client.Do(r)
 	if u := (*url.Error)(nil); errors.As(err, &u) {
-		err = u.Err // the address is said already
+		err = u.Err // the caller names the address
 	}
 	if err != nil {
 		return nil, err
@@ -113,27 +115,27 @@ func (s *Server) Serve(in io.Reader, out io.Writer) error {
 	})
 }
 
-// episode is an env.Episode in a connection of its own.
+// episode is an env.Episode with its own connection.
 type episode struct {
 	s    *Server
 	conn *websocket.Conn // nil before Reset, and after Close
 }
 
-// message is what goes to the server and comes from it.
+// message is a request to the server.
 type message struct {
 	Type string `json:"type"`
 	Data any    `json:"data,omitempty"`
 }
 
-// seen is the data of an observation.
-type seen struct {
+// observation is the data of a reply of type observation.
+type observation struct {
 	Observation json.RawMessage `json:"observation"`
 	Reward      json.RawMessage `json:"reward"`
 	Done        bool            `json:"done"`
 }
 
-// refused is an error of the server.
-type refused struct {
+// serverError is the data of a reply of type error.
+type serverError struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
 	Errors  []struct {
@@ -142,7 +144,8 @@ type refused struct {
 	} `json:"errors"`
 }
 
-func (r refused) Error() string {
+// Error returns code, message and the fields at fault.
+func (r serverError) Error() string {
 	text := r.Code + ": " + strings.TrimSuffix(r.Message, ".")
 	for _, e := range r.Errors {
 		where := make([]string, len(e.Where))
@@ -154,7 +157,7 @@ func (r refused) Error() string {
 	return text
 }
 
-// Reset connects and begins an episode. A server that is full is asked again a few times: it may
+// Reset connects and begins an episode. It retries a few times if the server is full, which may
 // still be closing the episode before.
 func (e *episode) Reset(ctx context.Context, seed uint64, row env.Row) (env.Reply, error) {
 	data := map[string]any{}
@@ -177,7 +180,7 @@ func (e *episode) Reset(ctx context.Context, seed uint64, row env.Row) (env.Repl
 			return e.s.reply(o, true)
 		}
 		e.hangUp(false)
-		var r refused
+		var r serverError
 		full := errors.As(err, &r) && r.Code == "CAPACITY_REACHED"
 		if !full || try == len(e.s.pauses) {
 			<-e.s.places
@@ -195,26 +198,27 @@ func (e *episode) Reset(ctx context.Context, seed uint64, row env.Row) (env.Repl
 	}
 }
 
-func (e *episode) begin(ctx context.Context, data map[string]any) (seen, error) {
+// begin connects and resets.
+func (e *episode) begin(ctx context.Context, data map[string]any) (observation, error) {
 	dialling, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	conn, _, err := websocket.Dial(dialling, e.s.address,
 		&websocket.DialOptions{HTTPClient: client})
 	if err != nil {
-		return seen{}, fmt.Errorf("cannot connect: %w", err)
+		return observation{}, fmt.Errorf("cannot connect: %w", err)
 	}
 	conn.SetReadLimit(maxMessage)
 	e.conn = conn
 	return e.ask(ctx, message{"reset", data})
 }
 
-// ask sends a message and returns the observation that answers it.
-func (e *episode) ask(ctx context.Context, m message) (o seen, err error) {
+// ask sends a message and returns the observation in reply.
+func (e *episode) ask(ctx context.Context, m message) (o observation, err error) {
 	raw, err := json.Marshal(m)
 	if err != nil {
 		return o, err
 	}
-	// A full server closes the connection behind its error: that error says more than this one.
+	// A full server closes the connection after its error, which is read below and says more.
 	failed := e.conn.Write(ctx, websocket.MessageText, raw)
 	_, text, err := e.conn.Read(ctx)
 	if err != nil {
@@ -234,7 +238,7 @@ func (e *episode) ask(ctx context.Context, m message) (o seen, err error) {
 		}
 		return o, nil
 	case "error":
-		var r refused
+		var r serverError
 		if json.Unmarshal(got.Data, &r) != nil || r.Code == "" {
 			return o, fmt.Errorf("the server answers %.60q, which is an error without a code", text)
 		}
@@ -244,8 +248,8 @@ func (e *episode) ask(ctx context.Context, m message) (o seen, err error) {
 		got.Type)
 }
 
-// Step gives the server the action that the turn is. A turn that is none is invalid, and so is one
-// that the server finds not to fit its schema: the environment has not seen it.
+// Step sends the action of a turn. A turn without an action is invalid, and so is one that the
+// server refuses by its schema: then the environment has not seen it.
 func (e *episode) Step(ctx context.Context, turn env.Turn) (env.Reply, error) {
 	if e.conn == nil {
 		return env.Reply{}, errors.New("a turn behind the end")
@@ -255,7 +259,7 @@ func (e *episode) Step(ctx context.Context, turn env.Turn) (env.Reply, error) {
 		return invalid(why), nil
 	}
 	o, err := e.ask(ctx, message{"step", data})
-	var r refused
+	var r serverError
 	if errors.As(err, &r) && r.Code == "VALIDATION_ERROR" {
 		return invalid("The action was refused: " + r.Error()), nil
 	}
@@ -265,13 +269,13 @@ func (e *episode) Step(ctx context.Context, turn env.Turn) (env.Reply, error) {
 	return e.s.reply(o, false)
 }
 
-// invalid is the reply to a turn that is no action.
+// invalid returns the reply to a turn without a valid action.
 func invalid(why string) env.Reply {
 	return env.Reply{Append: []env.Message{{Role: "user", Content: why}}}
 }
 
-// reply shows an observation as text. The schema stands in the first.
-func (s *Server) reply(o seen, first bool) (r env.Reply, err error) {
+// reply returns an observation as text; the first one contains the schema.
+func (s *Server) reply(o observation, first bool) (r env.Reply, err error) {
 	var b bytes.Buffer
 	if err := json.Compact(&b, o.Observation); err != nil {
 		return r, err
@@ -283,7 +287,7 @@ func (s *Server) reply(o seen, first bool) (r env.Reply, err error) {
 	}
 	r.Append = []env.Message{{Role: "user", Content: text + "}"}}
 	if first {
-		return r, nil // what a server may say of a reward belongs to no turn
+		return r, nil // a reward before the first turn belongs to none
 	}
 	var truth bool
 	switch err := json.Unmarshal(o.Reward, &r.Reward); {
@@ -301,7 +305,7 @@ func (s *Server) reply(o seen, first bool) (r env.Reply, err error) {
 	return r, nil
 }
 
-// Close ends the episode and waits until the server has, so that it has room for the next.
+// Close ends the episode and waits until the server has ended it, so that it has room for the next.
 func (e *episode) Close() {
 	if e.conn != nil {
 		e.hangUp(true)
@@ -309,7 +313,7 @@ func (e *episode) Close() {
 	}
 }
 
-// hangUp ends the connection; politely: the server is asked to do it.
+// hangUp closes the connection. politely: it asks the server to close it first.
 func (e *episode) hangUp(politely bool) {
 	if e.conn == nil {
 		return

@@ -18,21 +18,22 @@ import (
 	"gad/internal/vfs"
 )
 
-// Helper is executor's words, verifier and generator asked of an endpoint at temperature 0. What it
-// has answered is not asked again: within the process, and where Dir is given in any process.
+// Helper plays the roles by a model behind an endpoint at temperature 0: the executor's commands,
+// the verifier and the generator. It requests no answer twice: within the process, and with Dir in
+// any process.
 type Helper struct {
 	Client *endpoint.Client
 	Model  string
-	// Dir is a folder for a file an answer; "" keeps answers in memory alone, so that an episode
-	// that is replayed in another process asks again.
+	// Dir is a folder with a file for each answer; "" keeps answers in memory only, so that an
+	// episode replayed in another process requests them again.
 	Dir string
 	FS  vfs.FS
 
-	mu    sync.Mutex
-	asked map[string]*answer // by key
+	mu      sync.Mutex
+	answers map[string]*answer // by key
 }
 
-// answer is asked for once at a time.
+// answer is the answer to one prompt; mu is held during its request.
 type answer struct {
 	mu   sync.Mutex
 	text string
@@ -41,29 +42,29 @@ type answer struct {
 
 // Limits of a helper.
 const (
-	helperPlaces = 16 // episodes at once, of which each has a request in flight
+	helperPlaces = 16 // simultaneous episodes, each with a request in flight
 	helperTokens = 1024
 )
 
-// kept is a file of the journal.
-type kept struct {
+// journalEntry is the content of a file in Dir.
+type journalEntry struct {
 	Model  string `json:"model"`
 	Prompt string `json:"prompt"`
 	Answer string `json:"answer"`
 }
 
-// ask is the answer to a prompt, from the journal or the endpoint.
+// ask returns the answer to a prompt, from memory, Dir or the endpoint.
 func (h *Helper) ask(ctx context.Context, prompt string) (string, error) {
 	sum := sha256.Sum256([]byte(h.Model + "\n" + prompt))
 	key := hex.EncodeToString(sum[:])
 	h.mu.Lock()
-	if h.asked == nil {
-		h.asked = map[string]*answer{}
+	if h.answers == nil {
+		h.answers = map[string]*answer{}
 	}
-	a := h.asked[key]
+	a := h.answers[key]
 	if a == nil {
 		a = &answer{}
-		h.asked[key] = a
+		h.answers[key] = a
 	}
 	h.mu.Unlock()
 	a.mu.Lock()
@@ -75,7 +76,7 @@ func (h *Helper) ask(ctx context.Context, prompt string) (string, error) {
 	if h.Dir != "" {
 		raw, err := h.FS.ReadFile(path)
 		if err == nil {
-			var k kept
+			var k journalEntry
 			if json.Unmarshal(raw, &k) != nil || k.Model != h.Model || k.Prompt != prompt {
 				return "", fmt.Errorf("%s: is no answer of the helper: remove it, to ask again",
 					path)
@@ -96,7 +97,7 @@ func (h *Helper) ask(ctx context.Context, prompt string) (string, error) {
 	}
 	text := got.Choices[0].Content
 	if h.Dir != "" {
-		raw, err := json.Marshal(kept{h.Model, prompt, text})
+		raw, err := json.Marshal(journalEntry{h.Model, prompt, text})
 		if err == nil {
 			err = vfs.WriteFile(h.FS, path, append(raw, '\n'))
 		}
@@ -118,8 +119,8 @@ var (
 	conclusion  = regexp.MustCompile(`\b(STOP|CONTINUE)\b`)
 )
 
-// last is the last match of a helper's line in its answer; "" is none.
-func last(line *regexp.Regexp, text string) string {
+// lastMatch returns the last match of a pattern's group in a helper's answer, "" for none.
+func lastMatch(line *regexp.Regexp, text string) string {
 	all := line.FindAllStringSubmatch(text, -1)
 	if len(all) == 0 {
 		return ""
@@ -127,8 +128,9 @@ func last(line *regexp.Regexp, text string) string {
 	return all[len(all)-1][1]
 }
 
-// execute has the command written, and the tool runs it by rule. A command that does not run is a
-// step whose result says so: the plan was one, and the next may give more context.
+// execute lets the helper write the command, which the tool then runs by rule. A command that
+// cannot run becomes a step whose result says so: the plan was valid, and the next one may give
+// more context.
 func (h *Helper) execute(ctx context.Context, q *question, s step) (step, string, error) {
 	t := toolNamed(s.Tool)
 	text, err := h.ask(ctx, fmt.Sprintf(`Write the command for one step of a plan.
@@ -141,32 +143,32 @@ A command is %s. End with one line, "Command: " and the command.`, q.Question, s
 	if err != nil {
 		return s, "", err
 	}
-	wrote := last(commandLine, text)
+	wrote := lastMatch(commandLine, text)
 	command, result, ok := t.run(q, wrote)
 	if !ok {
-		command, result = shortened(wrote), "no result: "+t.name+" wants "+t.wants
+		command, result = truncate(wrote), "no result: "+t.name+" wants "+t.wants
 	}
 	s.Command, s.Result = command, result
 	return s, "", nil
 }
 
-// shortened is text that cannot fill the views.
-func shortened(text string) string {
+// truncate returns text cut to the length that views have room for.
+func truncate(text string) string {
 	if len(text) > maxField {
 		text = strings.ToValidUTF8(text[:maxField], "")
 	}
 	return text
 }
 
-// stop is false where the helper concludes nothing.
+// stop asks the helper; it returns false if the helper concludes nothing.
 func (h *Helper) stop(ctx context.Context, q *question, memory []step) (bool, error) {
 	text, err := h.ask(ctx, fmt.Sprintf(`Is what is in memory enough to answer the question, and is it right?
 Question: %s
 Tools:
 %s%s
 End with one word: STOP if it is, CONTINUE if another step is needed.`, q.Question, q.toolLines(),
-		remembered(memory)))
-	return last(conclusion, text) == "STOP", err
+		memoryText(memory)))
+	return lastMatch(conclusion, text) == "STOP", err
 }
 
 // right compares the helper's final answer with the question's, word by word.
@@ -175,6 +177,6 @@ func (h *Helper) right(ctx context.Context, q *question, memory []step) (bool, e
 Question: %s
 %s
 End with one line, "Answer: " and the answer alone, without any other word.`, q.Question,
-		remembered(memory)))
-	return slices.Equal(words(last(answerLine, text)), words(q.Answer)), err
+		memoryText(memory)))
+	return slices.Equal(words(lastMatch(answerLine, text)), words(q.Answer)), err
 }

@@ -1,11 +1,12 @@
-// Package planner is gad env planner: an environment for the planner of four roles, as AgentFlow
-// (arXiv 2510.05592) has them. The student plans, one step a turn; the others are rules, or a model
-// behind an endpoint.
+// Package planner implements gad env planner: an environment with the four roles of AgentFlow
+// (arXiv 2510.05592). The student is the planner, one step a turn; the other roles are rules, or a
+// model behind an endpoint.
 //
-//	planner.go   the episodes: a turn as a step, the planner's view, STOP or CONTINUE, the reward
-//	question.go  what an episode is about: the column env, or a question drawn by the seed
+//	planner.go   the episodes: a turn as a step, the planner's view, STOP or CONTINUE, the reward;
+//	             start here
+//	question.go  the question of an episode: the column env, or drawn by the seed
 //	rules.go     executor, verifier and generator by rule, and the tools
-//	helper.go    the three asked of an endpoint, with a journal of its answers
+//	helper.go    the three roles by an endpoint, with a journal of its answers
 package planner
 
 import (
@@ -24,23 +25,24 @@ import (
 	"gad/internal/env"
 )
 
-// maxTurns is the limit of turns, invalid ones too: the last one ends with whatever is in memory.
+// maxTurns is the limit of turns, including invalid ones: the last turn ends the episode with the
+// memory so far.
 const maxTurns = 8
 
-// maxField bounds the lines of a step, in bytes: they stand in all later views.
+// maxField bounds each line of a step, in bytes: all later views contain it.
 const maxField = 200
 
-// roles are the three beside the planner.
+// roles is the three roles other than the planner.
 type roles interface {
-	field() string // the third line of a step: what the executor gets
-	// execute is the executor: the command for the step, and its result. A plan that it cannot take
-	// has a reason, for the planner.
+	field() string // name of a step's third line, which the executor gets
+	// execute runs the executor: it returns the step with command and result, or, for a plan that
+	// it cannot take, the reason for the planner.
 	execute(ctx context.Context, q *question, s step) (done step, why string, err error)
-	// stop is the verifier: memory is enough. memory has a step at least.
+	// stop runs the verifier: it reports whether memory, at least one step, is enough.
 	stop(ctx context.Context, q *question, memory []step) (bool, error)
-	// right is the generator: the final answer from memory is the question's.
+	// right runs the generator: it reports whether the final answer from memory is right.
 	right(ctx context.Context, q *question, memory []step) (bool, error)
-	places() int // episodes at once
+	places() int // number of simultaneous episodes
 }
 
 // step is an entry of the memory.
@@ -52,7 +54,7 @@ type step struct {
 }
 
 // Serve plays the environment on in and out, in the protocol of environments. A nil helper leaves
-// the roles beside the planner to rules.
+// the other roles to rules.
 func Serve(in io.Reader, out io.Writer, helper *Helper) error {
 	var others roles = byRule{}
 	if helper != nil {
@@ -72,8 +74,8 @@ type episode struct {
 	done   bool
 }
 
-// Reset begins with the question of row.Env, or with one drawn by the seed. The row's content does
-// not count: the planner's view stands in its place.
+// Reset begins an episode with the question of row.Env, or with one drawn by the seed. It replaces
+// the row's content by the planner's view.
 func (e *episode) Reset(_ context.Context, seed uint64, row env.Row) (r env.Reply, err error) {
 	switch {
 	case row.Env != nil:
@@ -127,19 +129,19 @@ func (e *episode) Step(ctx context.Context, turn env.Turn) (r env.Reply, err err
 
 func (e *episode) Close() { e.q, e.memory = nil, nil }
 
-// Fork is a copy of the memory; a question does not change.
+// Fork returns a copy of the episode. The copies share the question, which does not change.
 func (e *episode) Fork() env.Forker {
 	copied := *e
 	copied.memory = slices.Clone(e.memory)
 	return &copied
 }
 
-// planned is a step as a turn has it, behind whatever thoughts.
-var planned = regexp.MustCompile(`(?s)^(?:.*\n)?Sub-Goal:([^\n]*)\nTool:([^\n]*)\n(Command|Context):([^\n]*)\s*$`)
+// planPattern matches the three lines of a step at the end of a turn.
+var planPattern = regexp.MustCompile(`(?s)^(?:.*\n)?Sub-Goal:([^\n]*)\nTool:([^\n]*)\n(Command|Context):([^\n]*)\s*$`)
 
-// read is the plan that a turn is, or why it is none.
+// read returns the plan of a turn, or why it has none.
 func (e *episode) read(turn env.Turn) (plan step, why string) {
-	m := planned.FindStringSubmatch(turn.Text)
+	m := planPattern.FindStringSubmatch(turn.Text)
 	if m == nil || turn.Cut || m[3] != e.others.field() {
 		return plan, "it does not end with the three lines"
 	}
@@ -159,8 +161,8 @@ func (e *episode) read(turn env.Turn) (plan step, why string) {
 	return plan, ""
 }
 
-// view is the planner's next context, rebuilt from question and memory. why says what was wrong
-// with a turn that was no step.
+// view returns the planner's next context, rebuilt from question and memory. why is the mistake of
+// an invalid turn.
 func (e *episode) view(why string, valid bool) env.Reply {
 	var b strings.Builder
 	field := e.others.field()
@@ -169,7 +171,7 @@ func (e *episode) view(why string, valid bool) env.Reply {
 	b.WriteString("End with three lines:\nSub-Goal: what the step is for\nTool: its name\n")
 	b.WriteString(field + ": " + fieldAbout[field])
 	var u strings.Builder
-	fmt.Fprintf(&u, "Question: %s\n%s", e.q.Question, remembered(e.memory))
+	fmt.Fprintf(&u, "Question: %s\n%s", e.q.Question, memoryText(e.memory))
 	if why != "" {
 		u.WriteString("\nYour last answer was no step: " + why + ".")
 	}
@@ -177,14 +179,14 @@ func (e *episode) view(why string, valid bool) env.Reply {
 		{Role: "user", Content: u.String()}}, Valid: valid, Anchor: digest(e.memory)}
 }
 
-// fieldAbout says to the planner what the third line of a step is.
+// fieldAbout describes the third line of a step to the planner.
 var fieldAbout = map[string]string{
 	"Command": "what the tool gets",
 	"Context": "all that the tool needs to know",
 }
 
-// remembered is the memory as all roles read it: a line a step.
-func remembered(memory []step) string {
+// memoryText returns the memory as all roles read it: a line a step.
+func memoryText(memory []step) string {
 	if len(memory) == 0 {
 		return "Memory: empty"
 	}
@@ -196,8 +198,8 @@ func remembered(memory []step) string {
 	return b.String()
 }
 
-// digest is the anchor: which tools were run, with what, and what came of it. The sub-goals, whose
-// wording changes nothing that has been reached, are left out, and so is the number of turns.
+// digest returns the anchor of a memory: the tools run, with their commands and results. It omits
+// the sub-goals, whose wording changes no result, and the number of turns.
 func digest(memory []step) string {
 	h := sha256.New()
 	for _, s := range memory {

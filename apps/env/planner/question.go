@@ -13,12 +13,12 @@ import (
 	"gad/internal/philox"
 )
 
-// question is what an episode is about: the column env. Numbers, the calculator's column, stand in
-// the place of question and answer.
+// question is the column env of an episode: a question with its answer, or Numbers, as in the
+// calculator's column.
 type question struct {
 	Question string   `json:"question"`
 	Answer   string   `json:"answer"`
-	Facts    []string `json:"facts"` // that search looks in; without them there is no search
+	Facts    []string `json:"facts"` // that the tool search finds; without facts there is no such tool
 	Numbers  []int    `json:"numbers"`
 }
 
@@ -30,6 +30,7 @@ const (
 	longestText   = 10_000 // bytes of a question, an answer or a fact
 )
 
+// readQuestion reads the column env and refuses invalid values.
 func readQuestion(raw json.RawMessage) (*question, error) {
 	q := &question{}
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -69,7 +70,7 @@ func readQuestion(raw json.RawMessage) (*question, error) {
 	return q, nil
 }
 
-// sum makes question and answer of the numbers.
+// sum sets question and answer to the sum of the numbers.
 func (q *question) sum() {
 	total, texts := 0, make([]string, len(q.Numbers))
 	for i, n := range q.Numbers {
@@ -79,7 +80,7 @@ func (q *question) sum() {
 	q.Question, q.Answer = "What is "+strings.Join(texts, " + ")+"?", strconv.Itoa(total)
 }
 
-// drawQuestion is a sum, a product and a sum, or a fact to be found and multiplied.
+// drawQuestion draws a question: a sum, a product plus a number, or a fact to find and multiply.
 func drawQuestion(seed uint64) *question {
 	next := uint64(0)
 	draw := func(n int) int {
@@ -112,15 +113,15 @@ func drawQuestion(seed uint64) *question {
 	return q
 }
 
-// words are a text's words and numbers, in lower case: what answers are compared by.
+// words returns a text's words and numbers in lower case, by which answers are compared.
 func words(text string) []string {
 	return strings.FieldsFunc(strings.ToLower(text), func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsNumber(r) && r != '-'
 	})
 }
 
-// within reports whether part stands in whole, word by word.
-func within(whole, part []string) bool {
+// containsWords reports whether whole contains part as consecutive words.
+func containsWords(whole, part []string) bool {
 	for i := 0; i+len(part) <= len(whole); i++ {
 		if slices.Equal(whole[i:i+len(part)], part) {
 			return true

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// tool is a tool as the planner sees it, and as a rule runs it.
+// tool is a tool: its description for the planner and its rule.
 type tool struct {
 	name, about string
-	wants       string // of a command
-	// run is the command in its one form and the result; ok is false for a command of another form.
+	wants       string // form of its command
+	// run returns the command in canonical form and its result; ok is false for an invalid command.
 	run func(q *question, command string) (canonical, result string, ok bool)
 }
 
-// tools are those of the question.
+// tools returns the tools for the question.
 func (q *question) tools() []tool {
 	if len(q.Facts) == 0 {
 		return allTools[:2]
@@ -24,7 +24,7 @@ func (q *question) tools() []tool {
 	return allTools
 }
 
-// toolLines is a line for each tool of the question.
+// toolLines returns a line for each tool for the question.
 func (q *question) toolLines() string {
 	var b strings.Builder
 	for _, t := range q.tools() {
@@ -42,12 +42,12 @@ var allTools = []tool{
 		find},
 }
 
-// toolNamed is the tool of a step, whose name is one of them.
+// toolNamed returns the tool of a name, which must exist.
 func toolNamed(name string) tool {
 	return allTools[slices.IndexFunc(allTools, func(t tool) bool { return t.name == name })]
 }
 
-// arithmetic is a tool of two integers of at most nine digits.
+// arithmetic returns the rule of a tool on two integers of at most nine digits.
 func arithmetic(sign string,
 	of func(a, b int64) int64) func(*question, string) (string, string, bool) {
 	form := regexp.MustCompile(`^(-?[0-9]{1,9}) *` + regexp.QuoteMeta(sign) + ` *(-?[0-9]{1,9})$`)
@@ -56,14 +56,14 @@ func arithmetic(sign string,
 		if m == nil {
 			return "", "", false
 		}
-		a, _ := strconv.ParseInt(m[1], 10, 64) // nine digits are a number
+		a, _ := strconv.ParseInt(m[1], 10, 64) // the pattern has checked it
 		b, _ := strconv.ParseInt(m[2], 10, 64)
 		number := func(n int64) string { return strconv.FormatInt(n, 10) }
 		return number(a) + " " + sign + " " + number(b), number(of(a, b)), true
 	}
 }
 
-// find is the first of the facts that share most of the query's words.
+// find returns the first of the facts that share most of the query's words.
 func find(q *question, query string) (canonical, result string, ok bool) {
 	asked := words(query)
 	slices.Sort(asked)
@@ -84,7 +84,7 @@ func find(q *question, query string) (canonical, result string, ok bool) {
 	return query, result, len(asked) > 0
 }
 
-// byRule is executor, verifier and generator without a model.
+// byRule plays executor, verifier and generator by rule.
 type byRule struct{}
 
 func (byRule) field() string { return "Command" }
@@ -101,12 +101,12 @@ func (byRule) execute(_ context.Context, q *question, s step) (step, string, err
 	return s, "", nil
 }
 
-// stop knows the answer: memory is enough once its last result has it.
+// stop uses the known answer: memory is enough once its last result contains it.
 func (r byRule) stop(ctx context.Context, q *question, memory []step) (bool, error) {
 	return r.right(ctx, q, memory)
 }
 
-// right gives the last result as the answer: a number, or a fact with the answer in it.
+// right takes the last result, a number or a fact, as the answer.
 func (byRule) right(_ context.Context, q *question, memory []step) (bool, error) {
-	return within(words(memory[len(memory)-1].Result), words(q.Answer)), nil
+	return containsWords(words(memory[len(memory)-1].Result), words(q.Answer)), nil
 }

@@ -1,4 +1,4 @@
-// Package judgetest is a judge by rule, for the tests of those who ask one.
+// Package judgetest runs a judge by rule, for tests of its callers.
 package judgetest
 
 import (
@@ -13,9 +13,9 @@ import (
 	"gad/internal/endpoint/endpointtest"
 )
 
-// Asked is what stands between the marked lines of a judge's question, by title; nil of
-// a prompt that the judge is to answer itself.
-func Asked(c endpointtest.Call) map[string]string {
+// Material returns the parts of a judge's question by title; nil for a prompt that the judge
+// answers itself.
+func Material(c endpointtest.Call) map[string]string {
 	if len(c.Messages) < 2 {
 		return nil
 	}
@@ -32,15 +32,15 @@ func Asked(c endpointtest.Call) map[string]string {
 	return m
 }
 
-// Server is a judge by rule: reference answers a prompt, grade grades an answer to
-// one, and better says which of two is better.
+// Server starts a judge by rule: reference answers a prompt, grade returns an answer's grade, and
+// better the better of two answers ("A", "B" or "tie").
 func Server(t testing.TB, reference func(prompt string) string,
 	grade func(prompt, answer string) int,
 	better func(prompt, a, b string) string) *endpointtest.Server {
 	t.Helper()
 	s, err := endpointtest.Start(
 		&endpointtest.Server{Answer: func(c endpointtest.Call, _ int) (string, string) {
-			m := Asked(c)
+			m := Material(c)
 			prompt := m["conversation, user"]
 			if m == nil {
 				return reference(c.Prompt), "stop"
@@ -58,7 +58,7 @@ func Server(t testing.TB, reference func(prompt string) string,
 	return s
 }
 
-// Output is what gad eval --judge --json prints of the judge.
+// Output is the judge's part of the JSON of gad eval --judge --json.
 type Output struct {
 	Judge struct {
 		judge.Report
@@ -67,8 +67,8 @@ type Output struct {
 	} `json:"judge"`
 }
 
-// Printed reads what gad eval --judge --json has printed.
-func Printed(t testing.TB, printed string) (out Output) {
+// ReadOutput parses the JSON of gad eval --judge --json.
+func ReadOutput(t testing.TB, printed string) (out Output) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(printed), &out); err != nil {
 		t.Fatalf("%v: %s", err, printed)
