@@ -224,6 +224,15 @@ func trees(t *testing.T, folders []string) map[string]string {
 	return all
 }
 
+// A flag that is given and empty is no flag that is missing.
+func TestEmptyFlag(t *testing.T) {
+	code, _, said := gad("generate", "--model", "student", "--prompt", "")
+	if want := "gad: generate: --prompt \"\": is empty: give a value\n"; code != exitUsage ||
+		said != want {
+		t.Errorf("exit status %d, %q, want %q", code, said, want)
+	}
+}
+
 // All that is wrong is said at once, a line each.
 func TestAllProblemsAtOnce(t *testing.T) {
 	code, _, said := gad("sft", "--data", "rows.jsonl")
