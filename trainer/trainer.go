@@ -149,6 +149,7 @@ type progress struct {
 	oldDiffers bool
 	skipped    map[string]int // updates left out in a row, of each network
 	baseDType  string         // the student's, before training
+	slots      int            // rollout.max_num_seqs of the memory; 0: the settings'
 }
 
 // sick reports whether updates have just been left out.

@@ -20,7 +20,6 @@ import (
 	"strings"
 	"time"
 
-	"gad/actor"
 	"gad/internal/compute"
 	estimate "gad/internal/compute/cost"
 	"gad/model"
@@ -57,7 +56,7 @@ type Load struct {
 	New     int // tokens of an answer
 	Micro   int // tokens of a micro-batch of the GAD step
 
-	Slots     int    // answers generated at the same time in the GAD step; 0 is the default
+	Slots     int    // answers generated at the same time in the GAD step; 0: as a run takes
 	Recompute bool   // activations in the backward pass
 	Weights   string // how that base is kept (model.Options.Quant)
 	// of LoRA adapters, which student and discriminator train on one base; 0 is none
@@ -71,11 +70,16 @@ func (l Load) lora() model.LoRA {
 	return o
 }
 
-func (l Load) slots() int {
-	if l.Slots > 0 {
-		return l.Slots
+// resolved returns l with the answers at a time that a run would take, where it does not say so.
+func (l Load) resolved(be compute.Backend, c model.Config) Load {
+	if l.Slots == 0 {
+		l.Slots = model.Together(be, l.Prompts*l.N, func(n int) bool {
+			l.Slots = n
+			_, _, gad := stagesOf(be, c, l)
+			return gad.Planned <= be.Available()/25*24
+		})
 	}
-	return actor.DefaultRollout().MaxNumSeqs
+	return l
 }
 
 // DefaultLoad is SFT on 8 sequences of 256 tokens, 32 answers of 128 tokens, and a

@@ -91,9 +91,8 @@ func (c *Config) Passes(stage Stage, prompts int, independent bool) []Pass {
 		n := c.Answers(stage)
 		list = []Pass{
 			{Part: "rollout", Kind: Sample, Students: n, Times: 1},
-			{Part: "old_logp", Kind: Forward, When: c.oldLogProbs(stage, independent),
-				Students: n, Times: 1},
 		}
+		list = append(list, c.oldLogProbs(stage, prompts, independent)...)
 		seen := Pass{Part: "teacher_logp", Network: Teacher, Kind: Forward, Students: n, Times: 1}
 		if c.Divergence(stage) { // its states beside the student's, pack by pack
 			seen.Part, seen.Times = "update_actor", float64(c.Actor.PPOEpochs)
@@ -134,9 +133,8 @@ func (c *Config) game(stage Stage, prompts int, independent bool) []Pass {
 	both := Pass{Part: "update_critic", Network: Discriminator, Students: n, Teachers: 1}
 	list := []Pass{
 		{Part: "rollout", Kind: Sample, Students: n, Times: 1},
-		{Part: "old_logp", Kind: Forward, When: c.oldLogProbs(stage, independent), Students: n,
-			Times: 1},
 	}
+	list = append(list, c.oldLogProbs(stage, prompts, independent)...)
 	if c.ReadsThoughts(stage) { // the teacher's answers behind the student's thoughts
 		list = append(list, Pass{Part: "thought_logp", Kind: Forward, Students: n, Times: 1})
 	}
@@ -200,15 +198,38 @@ func (c *Config) policyUpdate(stage Stage, prompts int) (list []Pass) {
 	return append(list, update)
 }
 
-// oldLogProbs says when the trainer's own pass gives the old log-probabilities
-// (Trainer.recomputesOld).
-func (c *Config) oldLogProbs(stage Stage, independent bool) When {
+// oldLogProbs returns the trainer's passes for old log-probabilities: in every step where its own
+// are read (Trainer.recomputesOld), but for FirstRatios, and of all answers in steps that compare
+// them with the sampler's.
+func (c *Config) oldLogProbs(stage Stage, prompts int, independent bool) (list []Pass) {
+	pass := Pass{Part: "old_logp", Kind: Forward, Students: c.Answers(stage), Times: 1}
 	own := c.Actor.OldLogProb == "recompute" ||
 		c.Actor.OldLogProb != "rollout" && (!independent || c.Merges(stage))
+	checked := 1.0
 	if own && !c.LearnsTeacher(stage) {
-		return Always
+		checked = float64(c.FirstRatios(stage, prompts)) / float64(prompts)
 	}
-	return Checks
+	if checked < 1 {
+		pass.Times = 1 - checked
+		list = append(list, pass)
+	}
+	if checked > 0 {
+		pass.When, pass.Times = Checks, checked
+		list = append(list, pass)
+	}
+	return list
+}
+
+// FirstRatios returns how many of a batch's first prompts need no pass for old log-probabilities:
+// the first mini-batch, which learns under the weights that sampled, so that its own forward pass
+// gives them. It is 0 where something else reads them: a later epoch, a KL in the reward, a
+// teacher's advantages; and where the update has other prompts first (dynamic sampling).
+func (c *Config) FirstRatios(stage Stage, prompts int) int {
+	if c.Actor.PPOEpochs > 1 || c.Algorithm.UseKLInReward || c.Algorithm.FilterGroups.Enable ||
+		c.Taught(stage) && !c.Divergence(stage) {
+		return 0
+	}
+	return c.Actor.MiniBatch(prompts)
 }
 
 // scoredBefore is the share of a batch of prompts whose scores come from a forward pass of

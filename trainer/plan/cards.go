@@ -67,10 +67,14 @@ func cardConfig() config.Config {
 
 // card is a cell: what a run takes on a card, or would.
 func card(f model.Footprint, shape model.Config, c config.Config, free int64) string {
-	fit := cardPlan(c, free).fit(f, shape, c, true)
+	p := cardPlan(c, free)
+	p.choose(f, shape, c)
+	fit := p.fit(f, shape, c, true)
 	if !fit.fits {
 		return fmt.Sprintf("no: %s", gb(fit.memory))
 	}
+	p.choose(f, shape, fit.config)
+	fit.memory = Total(p.planMemory(f, shape, fit.config))
 	text := "**" + gb(fit.memory) + "**"
 	for i, choice := range fit.taken() {
 		text += map[bool]string{true: ": ", false: ", "}[i == 0] + choice.short

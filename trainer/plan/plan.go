@@ -70,6 +70,7 @@ type Plan struct {
 	// the run that this one starts from has measured the student that it ended with
 	validated bool
 
+	together                      int   // rollout.max_num_seqs where that is 0: see choose
 	actorGradient, criticGradient int64 // bytes
 	actorWeights, criticWeights   int64 // bytes that are computed with
 
@@ -193,6 +194,7 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 		p.teacher = teacherShape(c, shape).FLOPsPerToken(length, true) /
 			shape.FLOPsPerToken(length, true)
 	}
+	p.choose(f, shape, c)
 	p.take(f, shape, c)
 	if p.tooLarge() || fit {
 		// What an earlier stage kept in float32 is read in float32.
@@ -200,6 +202,7 @@ func of(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS, c c
 		p.Fits = p.sentence(found, f, shape, c)
 		if fit && found.fits {
 			p.Fit, c = found, found.config
+			p.choose(f, shape, c)
 			p.take(f, shape, c)
 		}
 	}
@@ -323,6 +326,7 @@ func (p *Plan) OverRanks(c config.Config, ranks int) {
 	if p.ranks = ranks; p.Fit != nil {
 		c = p.Fit.config
 	}
+	p.choose(p.footprint, p.shape, c)
 	p.take(p.footprint, p.shape, c)
 }
 

@@ -15,6 +15,7 @@ import (
 // predictTime runs the passes of a step on the model of a GPU's cost, with prompts and
 // answers of mean length: all of them, at the full size.
 func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c config.Config) (err error) {
+	c.Rollout.MaxNumSeqs = p.slots(c)
 	p.Measured, p.Predicted = be.Card().Device+"; doc/gpu/predicted.md says what is assumed", true
 	r := &predicted{be: be, shape: shape, c: c, known: map[config.Pass]float64{},
 		chunks: p.chunks, lastOnly: p.lastOnly,
