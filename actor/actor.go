@@ -139,12 +139,14 @@ type Sequence struct {
 	// tree learns; a mean over an answer's tokens counts them too. 0: Seq's trained tokens
 	Whole int
 
-	Sampled []float32         // log-probabilities as the sampler saw them
-	Old     []float32         // denominator of the ratio: Sampled, or see RecomputeOld
-	Ref     []float32         // the reference's log-probabilities: see NeedsReference
-	Adv     []float64         // advantages
-	Read    model.Seq         // sequence that Target.Policy reads; without IDs: Seq
-	Labels  []model.SoftLabel // learned instead of the tokens: see SoftSFT and Target
+	Sampled []float32 // log-probabilities as the sampler saw them
+	// denominator of the ratio: Sampled, or see RecomputeOld. In the first mini-batch of an update it
+	// may be nil: the update's own forward pass is then its own denominator
+	Old    []float32
+	Ref    []float32         // the reference's log-probabilities: see NeedsReference
+	Adv    []float64         // advantages
+	Read   model.Seq         // sequence that Target.Policy reads; without IDs: Seq
+	Labels []model.SoftLabel // learned instead of the tokens: see SoftSFT and Target
 }
 
 // Seqs returns the sequences' tokens.
@@ -334,7 +336,7 @@ func (a *Actor) Update(r Rollout) (Stats, error) {
 	prompts := r[len(r)-1].Group + 1
 	mini := a.cfg.MiniBatch(prompts)
 	var st Stats
-	for range a.cfg.PPOEpochs {
+	for epoch := range a.cfg.PPOEpochs {
 		for lo := 0; lo < prompts; lo += mini {
 			n := min(mini, prompts-lo)
 			shards := make([]Rollout, a.m.Shards())
@@ -344,7 +346,8 @@ func (a *Actor) Update(r Rollout) (Stats, error) {
 					shards[k] = append(shards[k], s)
 				}
 			}
-			u := &update{policy: a.policy, temperature: a.roll.Temperature, byTurn: a.cfg.ByTurn()}
+			u := &update{policy: a.policy, temperature: a.roll.Temperature,
+				byTurn: a.cfg.ByTurn(), first: epoch == 0 && lo == 0}
 			if err := a.learn(&st, u, shards); err != nil {
 				return st, err
 			}
@@ -383,6 +386,7 @@ type update struct {
 	policy      *algos.Policy[float32]
 	temperature float64
 	byTurn      bool    // each span is a row of the objective; otherwise each sequence
+	first       bool    // the weights are still those that sampled
 	soft        float64 // weight of the sequences' labels in SoftSFT
 	norm        algos.Norm
 	rows        map[int]int // of each answer: its rows that have tokens
@@ -628,7 +632,9 @@ func (a *Actor) pad(u *update, pack Rollout, logpST, entST,
 	if klST != nil {
 		b.KL = of(klST)
 	}
-	b.Old = known(func(s *Sequence) []float32 { return s.Old })
+	if b.Old = known(func(s *Sequence) []float32 { return s.Old }); b.Old == nil && u.first {
+		b.Old = b.Logp // a ratio of 1
+	}
 	b.Ref = known(func(s *Sequence) []float32 { return s.Ref })
 	if pack[0].Adv != nil { // SFT has none
 		b.Adv = matrix(func(dst []float32, row rowAt) {

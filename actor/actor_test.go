@@ -2,6 +2,7 @@ package actor
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"testing"
@@ -433,5 +434,49 @@ func TestRoundUp(t *testing.T) {
 	}
 	if len(shapes) > 30 {
 		t.Errorf("%d shapes up to 4096", len(shapes))
+	}
+}
+
+// The first mini-batch needs no old log-probabilities: its own forward pass gives them, with the
+// same bits. A later one does.
+func TestFirstMiniBatchIsItsOwnDenominator(t *testing.T) {
+	update := func(edit func(r Rollout)) (*Actor, *spy, Stats, error) {
+		a, spy := student(t, func(c *Config) { c.PPOMiniBatch = 1 })
+		r := rolled(t, a)
+		edit(r)
+		st, err := a.Update(with(r, spread(r, winnersAndLosers)))
+		return a, spy, st, err
+	}
+	without := func(group int) func(Rollout) {
+		return func(r Rollout) {
+			for _, s := range r {
+				if s.Group == group {
+					s.Old = nil
+				}
+			}
+		}
+	}
+	a, sa, want, err := update(func(Rollout) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, sb, got, err := update(without(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != want || got.FirstRatioMax != 1 || got.RatioMax == 1 {
+		t.Errorf("without the first mini-batch's: %+v, with them %+v", got, want)
+	}
+	x, y := make([]float32, 1), make([]float32, 1)
+	for i, p := range a.m.Params() {
+		x, y = slices.Grow(x[:0], p.Len())[:p.Len()], slices.Grow(y[:0], p.Len())[:p.Len()]
+		sa.Download(x, p.W)
+		sb.Download(y, b.m.Params()[i].W)
+		if !slices.Equal(x, y) {
+			t.Errorf("%s: other weights without the first mini-batch's", p.Name)
+		}
+	}
+	if _, _, _, err := update(without(1)); !errors.Is(err, algos.ErrShape) {
+		t.Errorf("without the second mini-batch's: %v, want an error", err)
 	}
 }

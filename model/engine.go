@@ -115,7 +115,10 @@ type Choice struct {
 }
 
 const (
-	defaultSlots = 64
+	// DefaultSlots is the number of answers sampled at the same time unless settings say otherwise.
+	DefaultSlots = 64
+	mostSlots    = 512 // of Together: more rows hardly read the weights less often
+	defaultPage  = 16
 	maxTop       = 1 << 10
 )
 
@@ -177,7 +180,7 @@ func (m *Model) NewEngine(o EngineOptions) (*Engine, error) {
 		return nil, err
 	}
 	if o.Slots == 0 {
-		o.Slots = defaultSlots
+		o.Slots = DefaultSlots
 	}
 	if o.PageTokens == 0 {
 		o.PageTokens = pages.Default

@@ -61,7 +61,7 @@ func (m *Model) Generate(prompts [][]int32, rows []uint64, o SampleOptions,
 		return nil, err
 	}
 	if o.Slots == 0 {
-		o.Slots = defaultSlots
+		o.Slots = DefaultSlots
 	}
 	if o.PageTokens == 0 {
 		o.PageTokens = pages.Default

@@ -177,3 +177,14 @@ func beyond(f Footprint, room, caches, n int) (bytes int64) {
 	}
 	return bytes
 }
+
+// Together returns how many of so many answers a backend should sample at the same time: 64, or
+// where products of few rows take as long as those of many (a GPU), up to 512 if the memory has
+// room, which fits says of a number.
+func Together(f Footprint, answers int, fits func(slots int) bool) int {
+	slots := DefaultSlots
+	for f.DecodeMultiple() > 1 && slots < min(answers, mostSlots) && fits(2*slots) {
+		slots *= 2
+	}
+	return slots
+}

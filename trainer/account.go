@@ -74,7 +74,7 @@ func (t *Trainer) count(m Metrics) (w work) {
 		w.tokens += len(s.IDs)
 	}
 	for _, x := range t.stage.passes(len(t.train.step)) {
-		if _, ran := m["timing_s/"+x.Part]; !ran {
+		if _, ran := m["timing_s/"+x.Part]; !ran || x.When == config.Checks && !t.checksOld() {
 			continue
 		}
 		c, seqs := t.shapeOf(x.Network), t.stage.passSeqs(x)

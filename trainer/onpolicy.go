@@ -65,8 +65,8 @@ func (o *onPolicy) sample(m Metrics, r *round, readsOld bool) error {
 
 // checksOld reports whether the present step compares the sampler's log-probabilities with the
 // trainer's.
-func (o *onPolicy) checksOld() bool {
-	step := o.t.step + 1
+func (t *Trainer) checksOld() bool {
+	step := t.step + 1
 	return step <= config.CheckFirst || step%config.CheckEvery == 0
 }
 
@@ -86,11 +86,19 @@ func (o *onPolicy) recomputesOld() bool {
 // result of a forward pass of the trainer. If a sampler that should have the trainer's bits has
 // others, it is not trusted for the rest of the run.
 func (o *onPolicy) oldLogProbs(m Metrics, r *round, read bool) error {
-	t, own := o.t, o.recomputesOld()
-	if !o.checksOld() && !(own && read) {
+	t, own, checks := o.t, o.recomputesOld(), o.t.checksOld()
+	if !checks && !(own && read) {
 		return nil // the answers have the sampler's
 	}
 	roll := r.rollout()
+	if first := t.cfg.FirstRatios(o.kind, len(r.groups)); !checks {
+		for len(roll) > 0 && roll[0].Group < first {
+			roll[0].Old, roll = nil, roll[1:]
+		}
+		if len(roll) == 0 {
+			return nil
+		}
+	}
 	if err := t.phase(m, "old_logp", t.actor.Model(), roll.Seqs(), 1,
 		func() error { return t.actor.RecomputeOld(roll) }); err != nil {
 		return err

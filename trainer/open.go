@@ -62,6 +62,9 @@ func Open(cfg config.Config, stage config.Stage, o Options) (t *Trainer, err err
 	if err := t.requireSameInputs(); err != nil {
 		return t, err
 	}
+	if err := t.chooseSlots(s); err != nil {
+		return t, err
+	}
 	// Before the models take the memory that the run is planned for.
 	err = t.busy("timing a matrix product", func() (err error) {
 		t.meter.peak, err = measurePeak(t.be)

@@ -157,7 +157,8 @@ func listed(tr *Trainer, m Metrics, sampled, prompts, students, teachers tokens)
 	out := map[string]tokens{}
 	for _, x := range tr.cfg.Passes(tr.Stage, len(tr.train.step), tr.be.Alone()) {
 		_, ran := m["timing_s/"+x.Part]
-		if !ran || x.When == config.SeveralPacks && tr.cfg.Actor.MaxTokenLen > 1000 {
+		if !ran || x.When == config.SeveralPacks && tr.cfg.Actor.MaxTokenLen > 1000 ||
+			x.When == config.Checks && !tr.checksOld() {
 			continue
 		}
 		one := prompts.plus(students, min(x.Students, 1)).plus(teachers, x.Teachers)
@@ -266,10 +267,33 @@ func TestPassesOfAStep(t *testing.T) {
 		{"train, KL in the reward, the discriminator alone", config.Train,
 			"algorithm.use_kl_in_reward=true trainer.critic_warmup=90", unchecked, false,
 			game(map[string]often{"reference 0": {students: 1}})},
-		{"train, on a GPU", config.Train, noKL, unchecked, true,
+		{"train, on a GPU: one update's own pass gives the old log-probabilities", config.Train,
+			noKL, unchecked, true, game(policy)},
+		{"train, on a GPU, checked", config.Train, noKL, checked, true,
 			game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}})},
+		{"train, on a GPU, two epochs", config.Train, "actor.ppo_epochs=2 " + noKL, unchecked, true,
+			game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1},
+				"actor 1 gradient": {students: 1}})},
+		{"train, on a GPU, KL in the reward", config.Train,
+			"algorithm.use_kl_in_reward=true " + noKL, unchecked, true,
+			game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1},
+				"reference 0": {students: 1}})},
+		{"train, on a GPU, dynamic sampling", config.Train,
+			"algorithm.filter_groups.enable=true " + noKL, unchecked, true,
+			game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1},
+				"critic 0": discriminator})},
+		{"opd, on a GPU", config.OPD, "", unchecked, true,
+			map[string]often{"actor 0": again, "teacher 0": {students: 1},
+				"actor 0 gradient": {students: 1}}},
+		{"opd, exact, on a GPU", config.OPD, "teacher.loss=exact", unchecked, true,
+			map[string]often{"actor 0": sampled, "teacher 0": {students: 1},
+				"actor 0 gradient": {students: 1}}},
+		{"train, a teacher, on a GPU", config.Train,
+			"algorithm.teacher_weight=0.5 teacher.path=TEACHER " + noKL, unchecked, true,
+			game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1},
+				"teacher 0": {students: 1}})},
 		{"train, recompute", config.Train, "actor.old_log_prob=recompute " + noKL, unchecked, false,
-			game(map[string]often{"actor 0": again, "actor 0 gradient": {students: 1}})},
+			game(policy)},
 		{"train, rollout on a GPU", config.Train, "actor.old_log_prob=rollout " + noKL, unchecked,
 			true, game(policy)},
 		{"train, two epochs", config.Train, "actor.ppo_epochs=2 critic.ppo_epochs=2 " + noKL,

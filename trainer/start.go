@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,7 +12,9 @@ import (
 	"gad/checkpoint"
 	"gad/internal/conf"
 	"gad/internal/vfs"
+	"gad/model"
 	"gad/trainer/config"
+	"gad/trainer/plan"
 	"gad/trainer/saved"
 )
 
@@ -30,6 +33,7 @@ type start struct {
 	deviceLink string   // how the ranks' devices are connected; "": not at all
 	free       int64    // bytes of memory that were available when the run began; 0: unknown
 	student    string   // folder of the student's weights
+	slots      int      // rollout.max_num_seqs of the settings; 0: chosen by the memory
 }
 
 // findStart finds the checkpoint to resume from, in the run's own folder or in another run's.
@@ -84,6 +88,38 @@ func (t *Trainer) findStart(s *start, run string) (err error) {
 			config.ErrConfig, t.cfg.Trainer.Resume, s.state.Stage.ARun(),
 			filepath.Join(s.dir, "actor"))
 	}
+	return nil
+}
+
+// chooseSlots sets rollout.max_num_seqs where it is 0: as the run began with it, since a GPU's bits
+// depend on it, or else as many as the memory has room for, on several ranks on the smallest.
+func (t *Trainer) chooseSlots(s *start) error {
+	if s.slots = t.cfg.Rollout.MaxNumSeqs; s.slots > 0 {
+		return nil
+	}
+	n := s.state.Slots
+	if !s.inPlace {
+		shape, err := model.ReadConfig(t.actorDir(s))
+		if err != nil {
+			return err
+		}
+		n = plan.Slots(t.be, s.free, shape, t.cfg, t.Stage, t.ranks.Size())
+	}
+	if t.ranks.Size() > 1 {
+		all, err := t.ranks.Gather("rollout.max_num_seqs",
+			binary.LittleEndian.AppendUint64(nil, uint64(n)))
+		if err != nil {
+			return err
+		}
+		for _, other := range all {
+			n = min(n, int(binary.LittleEndian.Uint64(other)))
+		}
+	}
+	if n > model.DefaultSlots {
+		t.past.slots = n
+		s.infos = append(s.infos, fmt.Sprintf("up to %d answers are sampled at the same time, as the memory has room (rollout.max_num_seqs)", n))
+	}
+	t.cfg.Rollout.MaxNumSeqs = max(n, model.DefaultSlots)
 	return nil
 }
 
@@ -151,6 +187,7 @@ func (t *Trainer) settle(s *start) (err error) {
 		}
 	}
 	stored := t.cfg.Absolute()
+	stored.Rollout.MaxNumSeqs = s.slots // a later stage leaves other memory
 	resolved, err := conf.Marshal(&stored)
 	if err != nil {
 		return err

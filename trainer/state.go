@@ -98,7 +98,7 @@ func (t *Trainer) fill(d *checkpoint.Dir) error {
 		Seed: t.cfg.Trainer.Seed, Order: t.train.order.State(), DataDigest: t.train.set.Digest(),
 		Rows: t.train.chosen, Before: p.before, BaseDType: p.baseDType, Best: p.best,
 		Skipped: p.skipped, Good: p.lastGood, Validated: t.currentValidation(), OldDiffers: p.oldDiffers,
-		Fixed: t.cfg.Fixed()}
+		Slots: t.past.slots, Fixed: t.cfg.Fixed()}
 	if err := t.stage.save(d, &state); err != nil {
 		return err
 	}

@@ -148,6 +148,7 @@ type progress struct {
 	oldDiffers bool
 	skipped    map[string]int // consecutive skipped updates, by network
 	baseDType  string         // the student's, before training
+	slots      int            // rollout.max_num_seqs of the memory; 0: the settings'
 }
 
 // sick reports whether the latest updates of a network were skipped.

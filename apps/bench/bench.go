@@ -30,7 +30,6 @@ import (
 	"strings"
 	"time"
 
-	"gad/actor"
 	"gad/internal/compute"
 	estimate "gad/internal/compute/cost"
 	"gad/model"
@@ -67,7 +66,7 @@ type Load struct {
 	New     int // tokens of an answer
 	Micro   int // tokens of a micro-batch of the GAD step
 
-	Slots     int    // answers generated at the same time in the GAD step; 0 is the default
+	Slots     int    // answers generated at the same time in the GAD step; 0: as a run takes
 	Recompute bool   // recompute activations in the backward pass
 	Weights   string // format of the base's weights (model.Options.Quant)
 	// rank of the LoRA adapters that student and discriminator train on one base; 0: no LoRA
@@ -81,12 +80,16 @@ func (l Load) lora() model.LoRA {
 	return o
 }
 
-// slots returns the number of answers that a GAD step generates at the same time.
-func (l Load) slots() int {
-	if l.Slots > 0 {
-		return l.Slots
+// resolved returns l with Slots set to what a run would choose if it is 0.
+func (l Load) resolved(be compute.Backend, c model.Config) Load {
+	if l.Slots == 0 {
+		l.Slots = model.Together(be, l.Prompts*l.N, func(n int) bool {
+			l.Slots = n
+			_, _, gad := stagesOf(be, c, l)
+			return gad.Planned <= be.Available()/25*24
+		})
 	}
-	return actor.DefaultRollout().MaxNumSeqs
+	return l
 }
 
 // DefaultLoad returns SFT on 8 sequences of 256 tokens, 32 answers of 128 tokens, and a GAD step of

@@ -59,6 +59,7 @@ func Predict(o Options, card estimate.Card) (*Report, error) {
 
 // predictStages predicts each stage: runs it until its graphs are captured, then once.
 func predictStages(be *estimate.Backend, l Limits, c model.Config, load Load) ([]Stage, error) {
+	load = load.resolved(be, c)
 	sft, gen, gad := stagesOf(be, c, load)
 	g, err := newGame(be, c, load)
 	if err != nil {

@@ -96,7 +96,7 @@ func newGame(be compute.Backend, c model.Config, load Load) (*game, error) {
 		return nil, errors.Join(err, g.close())
 	}
 	roll := actor.DefaultRollout()
-	roll.N, roll.MaxNumSeqs = load.N, load.slots()
+	roll.N, roll.MaxNumSeqs = load.N, load.Slots
 	ac := actor.DefaultConfig()
 	ac.MaxTokenLen = load.Micro
 	if g.actor, err = actor.New(m, ac, roll, 1000, load.New); err != nil {
@@ -228,8 +228,14 @@ func (g *game) gadStep(done func(part string, seconds float64)) error {
 				actor.Key{Seed: 1, Step: g.step, Rows: rows}, nil)
 			return err
 		},
-		// where the actor's are not equal to the sampler's
-		"old log-probabilities": func() error { return g.actor.RecomputeOld(r) },
+		// where the actor's are not equal to the sampler's, nor the update's own
+		"old log-probabilities": func() error {
+			c, later := g.load.settings(), r
+			for first := c.FirstRatios(config.Train, g.load.Prompts); later[0].Group < first; {
+				later[0].Old, later = nil, later[1:]
+			}
+			return g.actor.RecomputeOld(later)
+		},
 		"critic update": func() error {
 			st, err := g.critic.Update(
 				critic.Batch{Step: g.step, Students: r.Seqs(), Group: r.Groups(),
@@ -354,7 +360,7 @@ func stagesOf(be compute.Footprint, c model.Config, load Load) (sft, gen, gad St
 	longest := load.Prompts * (load.Prompt + (load.N+1)*load.New) // tokens of a pass: the discriminator's
 	lm := model.PlanOptions{Trainable: true, Recompute: load.Recompute, LoRA: load.lora(),
 		Tokens: load.Seqs * load.Length,
-		Slots:  max(load.Samples, min(load.Prompts*load.N, load.slots())),
+		Slots:  max(load.Samples, min(load.Prompts*load.N, load.Slots)),
 		N:      1, Prompts: max(load.Samples, load.Prompts*load.N), PromptTokens: load.Prompt,
 		MaxNew: load.New}
 	var base int64
@@ -384,6 +390,7 @@ func measureStages(be compute.Backend, l Limits, c model.Config, load Load,
 	began := time.Now()
 	left := func() time.Duration { return budget - time.Since(began) }
 	be, prof := withProfile(be)
+	load = load.resolved(be, c)
 	sft, gen, gad := stagesOf(be, c, load)
 	needs, whole := sft.Planned, gad.Planned
 	room := be.Available()

@@ -135,6 +135,7 @@ type student struct {
 	results *quality.Results
 	whole   bool // answers are complete and measured, except by fresh discriminators
 	chunks  model.Chunks
+	slots   int // answers sampled at a time; 0: not chosen yet
 }
 
 // close frees models, rows, journal and device.
@@ -185,7 +186,7 @@ func (e *evaluation) options(s *student) quality.Options {
 	}
 	return quality.Options{Quant: e.o.Quant, Against: against, MaxPrompt: e.o.MaxPrompt,
 		MaxResponse: e.limit, Chunks: s.chunks, Temperature: e.o.Temperature, Seed: e.o.Seed,
-		Slots: min(session.Slots, len(e.rows)), MaxTokens: e.o.MaxTokens, Stages: e.s.Console.Busy,
+		Slots: min(cmp.Or(s.slots, session.Slots), len(e.rows)), MaxTokens: e.o.MaxTokens, Stages: e.s.Console.Busy,
 		Stop: func() bool { return e.ctx.Err() != nil }}
 }
 
@@ -415,6 +416,8 @@ func (e *evaluation) plan() error {
 		if err := session.CheckChunks("eval", s.l, s.chunks); err != nil {
 			return err
 		}
+		s.slots = s.l.Together(s.batch.Prompts(), 1, o.MaxResponse, s.chunks)
+		o.Slots = e.options(s).Slots
 		_, done := e.s.Console.Busy("measuring", 0)
 		pace, err := quality.MeasurePace(e.be, s.l.Model, s.l.Tokenizer, s.batch, o.Slots,
 			s.disc.Steps > 0, func() bool { return e.ctx.Err() != nil })
@@ -424,6 +427,11 @@ func (e *evaluation) plan() error {
 		}
 		pace.Load = took
 		s.plan = quality.PlanOf(e.be, e.free, s.shape, s.batch, pace, o, s.disc, e.o.Budget)
+		for s.plan.Check() != nil && s.slots > session.Slots { // what comes later takes memory too
+			s.slots /= 2
+			o.Slots = e.options(s).Slots
+			s.plan = quality.PlanOf(e.be, e.free, s.shape, s.batch, pace, o, s.disc, e.o.Budget)
+		}
 		s.plan.Checker = e.o.Checker != ""
 		total += s.plan.Total()
 		if len(e.students) > 1 {

@@ -201,7 +201,7 @@ func (b *batch) complete(row int) bool {
 // generate samples the missing answers.
 func (b *batch) generate(ctx context.Context, m *session.Model, set *data.Set, prompts [][]int32,
 	todo []int) error {
-	n := b.settings.N
+	n, slots := b.settings.N, m.Together(prompts, b.settings.N, b.limit, b.chunks)
 	advance, done := b.s.Console.Busy("answers, tokens at most", len(todo)*n*b.limit)
 	defer done()
 	for lo := 0; lo < len(todo); lo += chunkRows {
@@ -213,7 +213,7 @@ func (b *batch) generate(ctx context.Context, m *session.Model, set *data.Set, p
 		}
 		_, err := m.Generate(prompts[lo:hi], keys,
 			model.SampleOptions{N: n, MaxNew: b.limit, Chunks: b.chunks, EOS: m.Tokenizer.EOS(),
-				Seed: b.settings.Seed, Slots: session.Slots, Sampling: b.o.Sampling,
+				Seed: b.settings.Seed, Slots: slots, Sampling: b.o.Sampling,
 				Stop: func() bool { return b.failed != nil || ctx.Err() != nil },
 				Done: func(p, s int, a model.Completion) {
 					if b.failed == nil {

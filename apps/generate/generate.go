@@ -115,8 +115,8 @@ func Answer(s *session.Session, o Options, p Prompt) error {
 		}
 	}
 	sample := model.SampleOptions{N: o.N, MaxNew: limit, Chunks: chunks, EOS: m.Tokenizer.EOS(),
-		Seed:  o.Seed,
-		Slots: session.Slots, Sampling: o.Sampling}
+		Seed: o.Seed, Slots: m.Together([][]int32{prompt}, o.N, limit, chunks),
+		Sampling: o.Sampling}
 	if p.Stream {
 		return stream(s, m, prompt, sample)
 	}

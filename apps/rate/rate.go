@@ -383,6 +383,7 @@ func (r *rating) put(record any, format string, args ...any) error {
 // so that a resumed command samples the same ones.
 func (r *rating) sample(ctx context.Context, m *session.Model, rows []int) error {
 	n, limit := r.o.N, r.o.MaxNew
+	slots := 0
 	advance, done := r.s.Console.Busy("answers, tokens at most", len(rows)*n*limit)
 	defer done()
 	for lo := 0; lo < len(rows); lo += chunk {
@@ -391,13 +392,16 @@ func (r *rating) sample(ctx context.Context, m *session.Model, rows []int) error
 		if err != nil {
 			return err
 		}
+		if slots == 0 {
+			slots = m.Together(b.Prompts(), n, limit, model.Chunks{})
+		}
 		keys := make([]uint64, len(some))
 		for i, row := range some {
 			keys[i] = uint64(row)
 		}
 		var failed error
 		_, err = m.Generate(b.Prompts(), keys, model.SampleOptions{N: n, MaxNew: limit,
-			EOS: r.tok.EOS(), Seed: r.o.Seed, Slots: session.Slots, Sampling: r.o.Sampling,
+			EOS: r.tok.EOS(), Seed: r.o.Seed, Slots: slots, Sampling: r.o.Sampling,
 			Stop: func() bool { return failed != nil || ctx.Err() != nil },
 			Done: func(p, k int, c model.Completion) {
 				if failed == nil {

@@ -22,8 +22,23 @@ import (
 	"gad/trainer/saved"
 )
 
-// Slots is the number of answers sampled at the same time.
-const Slots = 64
+// Slots is the number of answers sampled at the same time unless Together is used.
+const Slots = model.DefaultSlots
+
+// Together returns the number of answers to sample at the same time, n to each of the prompts: on a
+// GPU more than Slots, if half of the free memory has room for them.
+func (m *Model) Together(prompts [][]int32, n, limit int, chunks model.Chunks) int {
+	o := model.PlanOptions{Kind: model.LM, N: n, Prompts: len(prompts), MaxNew: limit,
+		Chunks: chunks}
+	for _, ids := range prompts {
+		o.PromptTokens = max(o.PromptTokens, len(ids))
+	}
+	return model.Together(m.Backend, n*len(prompts), func(slots int) bool {
+		o.Slots = slots
+		p := m.Config().Plan(m.Backend, o)
+		return p.Cache+p.Activations+p.Scratch <= m.Backend.Available()/2
+	})
+}
 
 // Model is a model on a device, with its tokenizer.
 type Model struct {

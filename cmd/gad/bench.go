@@ -50,7 +50,7 @@ func (p *program) benchCommand() *cli.Command {
 			&cli.StringFlag{Name: "weights", Value: model.Native,
 				Usage: "with --lora-rank: how the base is kept: " + model.Native +
 					", or on the CPU in q8_0 or q4_0"},
-			withLimits(&cli.IntFlag{Name: "slots", DefaultText: "the training default",
+			withLimits(&cli.IntFlag{Name: "slots", DefaultText: "as a run takes",
 				Usage: "answers generated at the same time in a GAD step"}, intRange(1, 1<<16)),
 			&cli.StringFlag{Name: "model-cost", Usage: "measure nothing: predict the same lines for a GPU this machine does not have, from launches, bytes and products, out of " + strings.Join(cost.Names(), ", ")},
 			&cli.BoolFlag{Name: "json", Usage: "print one JSON object"},

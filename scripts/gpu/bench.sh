@@ -12,7 +12,8 @@
 #   step       a training step of 16,384 tokens
 #   generate   256 answers of 256 tokens
 #   stages     a whole GAD step, 64 prompts x 8 answers x 512 tokens at the 1.5B shape
-#              (GAD_BENCH_STAGES, GAD_BENCH_SECONDS), its parts, and the memory planned and taken
+#              (GAD_BENCH_STAGES, GAD_BENCH_SECONDS), its parts, and the memory planned and taken;
+#              activations are kept on a GPU of 100 GB or more, recomputed on others
 #   nccl       with several GPUs: sums and gathers of 2, 4, 8 ranks by NCCL, up to the gradient of
 #              the 0.5B shape (GAD_BENCH_RANKS). GAD_NCCL names libnccl.so.2
 #   torch      step and generate in PyTorch, where it is installed, and the ratios;
@@ -96,7 +97,9 @@ bench() {
   step) benchmark step model '^BenchmarkStep$' 3x 300 && ran+=" step" ;;
   generate) benchmark generate model '^BenchmarkDecode$' 1x 300 && ran+=" generate" ;;
   stages)
-    section stages 400 ./gad bench --device cuda ${GAD_BENCH_STAGES:---shape qwen2.5-1.5b --prompts 64 --prompt-tokens 256 --new-tokens 512 --micro 16384 --recompute} \
+    memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | head -n 1) || true
+    section stages 400 ./gad bench --device cuda \
+      ${GAD_BENCH_STAGES:---shape qwen2.5-1.5b --prompts 64 --prompt-tokens 256 --new-tokens 512 --micro 16384 $([ "${memory:-0}" -ge 100000 ] 2>/dev/null || echo --recompute)} \
       --what limits,stages --seconds ${GAD_BENCH_SECONDS:-300}
     quote "$raw" 200
     ;;

@@ -91,9 +91,8 @@ func (c *Config) Passes(stage Stage, prompts int, independent bool) []Pass {
 		n := c.Answers(stage)
 		list = []Pass{
 			{Part: "rollout", Kind: Sample, Students: n, Times: 1},
-			{Part: "old_logp", Kind: Forward, When: c.oldLogProbs(stage, independent),
-				Students: n, Times: 1},
 		}
+		list = append(list, c.oldLogProbs(stage, prompts, independent)...)
 		seen := Pass{Part: "teacher_logp", Network: Teacher, Kind: Forward, Students: n, Times: 1}
 		if c.Divergence(stage) { // with the student's update, pack by pack
 			seen.Part, seen.Times = "update_actor", float64(c.Actor.PPOEpochs)
@@ -135,9 +134,8 @@ func (c *Config) game(stage Stage, prompts int, independent bool) []Pass {
 	both := Pass{Part: "update_critic", Network: Discriminator, Students: n, Teachers: 1}
 	list := []Pass{
 		{Part: "rollout", Kind: Sample, Students: n, Times: 1},
-		{Part: "old_logp", Kind: Forward, When: c.oldLogProbs(stage, independent), Students: n,
-			Times: 1},
 	}
+	list = append(list, c.oldLogProbs(stage, prompts, independent)...)
 	if c.ReadsThoughts(stage) { // the teacher's answers after the student's thoughts
 		list = append(list, Pass{Part: "thought_logp", Kind: Forward, Students: n, Times: 1})
 	}
@@ -203,15 +201,38 @@ func (c *Config) policyUpdate(stage Stage, prompts int) (list []Pass) {
 	return append(list, update)
 }
 
-// oldLogProbs returns when a step has the trainer's own pass for old log-probabilities
-// (onPolicy.recomputesOld).
-func (c *Config) oldLogProbs(stage Stage, independent bool) When {
+// oldLogProbs returns the trainer's passes for old log-probabilities: in every step where its own
+// are read (onPolicy.recomputesOld), but for FirstRatios, and of all answers in steps that compare
+// them with the sampler's.
+func (c *Config) oldLogProbs(stage Stage, prompts int, independent bool) (list []Pass) {
+	pass := Pass{Part: "old_logp", Kind: Forward, Students: c.Answers(stage), Times: 1}
 	own := c.Actor.OldLogProb == "recompute" ||
 		c.Actor.OldLogProb != "rollout" && (!independent || c.Merges(stage))
+	checked := 1.0
 	if own && !c.LearnsTeacher(stage) {
-		return Always
+		checked = float64(c.FirstRatios(stage, prompts)) / float64(prompts)
 	}
-	return Checks
+	if checked < 1 {
+		pass.Times = 1 - checked
+		list = append(list, pass)
+	}
+	if checked > 0 {
+		pass.When, pass.Times = Checks, checked
+		list = append(list, pass)
+	}
+	return list
+}
+
+// FirstRatios returns how many of a batch's first prompts need no pass for old log-probabilities:
+// the first mini-batch, which learns under the weights that sampled, so that its own forward pass
+// gives them. It is 0 where something else reads them: a later epoch, a KL in the reward, a
+// teacher's advantages; and where the update has other prompts first (dynamic sampling).
+func (c *Config) FirstRatios(stage Stage, prompts int) int {
+	if c.Actor.PPOEpochs > 1 || c.Algorithm.UseKLInReward || c.Algorithm.FilterGroups.Enable ||
+		c.ReadsTeacher(stage) && !c.Divergence(stage) {
+		return 0
+	}
+	return c.Actor.MiniBatch(prompts)
 }
 
 // scoredBeforeShare returns the share of a batch of prompts whose scores come from a separate

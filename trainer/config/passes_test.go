@@ -14,6 +14,8 @@ func TestPasses(t *testing.T) {
 		sampled = "rollout student sample 3+0 x1"
 		checked = "old_logp student forward 3+0 x1, in checked steps"
 		old     = "old_logp student forward 3+0 x1"
+		late    = "old_logp student forward 3+0 x0.75" // the first mini-batch's are its own
+		first   = "old_logp student forward 3+0 x0.25, in checked steps"
 		critic  = "update_critic discriminator learn 3+1 x1, 1 update"
 		ref     = "ref_logp reference forward 3+0 x1"
 		policy  = "update_actor student learn 3+0 x1, 4 updates"
@@ -34,11 +36,17 @@ func TestPasses(t *testing.T) {
 		{Warmup, "trainer.warmup_objective=policy", true,
 			[]string{sampled, checked, critic, ref, policy}},
 		{Train, "", true, []string{sampled, checked, critic, ref, policy}},
-		{Train, "", false, []string{sampled, old, critic, ref, policy}},
+		{Train, "", false, []string{sampled, late, first, critic, ref, policy}},
+		{Train, "actor.ppo_mini_batch_size=8", false, []string{sampled, checked, critic, ref,
+			"update_actor student learn 3+0 x1, 1 update"}},
+		{Train, "algorithm.use_kl_in_reward=true", false,
+			[]string{sampled, old, critic, ref, policy}},
+		{Train, "actor.ppo_epochs=2", false, []string{sampled, old, critic, ref,
+			"update_actor student learn 3+0 x2, 4 updates"}},
 		{Train, "actor.old_log_prob=rollout", false,
 			[]string{sampled, checked, critic, ref, policy}},
 		{Train, "actor.lora.rank=4 rollout.merged=true", true,
-			[]string{sampled, old, critic, ref, policy}},
+			[]string{sampled, late, first, critic, ref, policy}},
 		{Train, "actor.use_kl_loss=false", true, []string{sampled, checked, critic, policy}},
 		{Train, "algorithm.filter_groups.enable=true", true,
 			[]string{sampled, checked, "score discriminator forward 3+1 x1", critic, ref, policy}},

@@ -68,10 +68,14 @@ func cardConfig() config.Config {
 // card returns a cell: the memory of a run on a card and the settings added, or the memory that it
 // would need.
 func card(f model.Footprint, shape model.Config, c config.Config, free int64) string {
-	fit := cardPlan(c, free).fit(f, shape, c, true)
+	p := cardPlan(c, free)
+	p.choose(f, shape, c)
+	fit := p.fit(f, shape, c, true)
 	if !fit.fits {
 		return fmt.Sprintf("no: %s", gb(fit.memory))
 	}
+	p.choose(f, shape, fit.config)
+	fit.memory = Total(p.planMemory(f, shape, fit.config))
 	text := "**" + gb(fit.memory) + "**"
 	for i, choice := range fit.takenChoices() {
 		text += map[bool]string{true: ": ", false: ", "}[i == 0] + choice.short

@@ -145,7 +145,7 @@ func (p *Plan) dimensions(f model.Footprint, shape model.Config, c config.Config
 		if x.Kind != config.Sample {
 			continue
 		}
-		for n := min(c.Rollout.MaxNumSeqs, x.Prompts*x.Students) / 2; n > 0; n /= 2 {
+		for n := min(p.slots(c), x.Prompts*x.Students) / 2; n > 0; n /= 2 {
 			slots = append(slots, level{
 				settings: []string{fmt.Sprintf("rollout.max_num_seqs=%d", n)},
 				set:      func(c *config.Config) { c.Rollout.MaxNumSeqs = n },
@@ -400,7 +400,7 @@ func (a pace) step(p *Plan, c config.Config) float64 {
 	}
 	sampling := func(x config.Pass) float64 {
 		answers := prompts * float64(x.Students)
-		slots := min(float64(c.Rollout.MaxNumSeqs), answers)
+		slots := min(float64(p.slots(c)), answers)
 		cached := narrow * 2 * float64(a.shape.Layers*a.shape.KVHeads*a.shape.HeadDim)
 		// a token of all slots
 		each := max((weights*narrow+slots*cached*(prompt+answer/2))/a.memory, slots*token)

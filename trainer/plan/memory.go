@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 
 	"gad/internal/compute"
@@ -19,6 +20,46 @@ func Need(f model.Footprint, shape model.Config, c config.Config, stage config.S
 		AnswerMean: float64(c.MaxAnswer(stage)), chunks: c.Chunks(stage),
 		lastOnly: c.Critic.Reads == "last"}
 	return Total(p.planMemory(f, shape, c))
+}
+
+// Slots returns rollout.max_num_seqs of a run: as it is set or, where it is 0, as many as free
+// bytes of memory have room for; on several ranks on each of them. A free of 0 is not known.
+func Slots(f model.Footprint, free int64, shape model.Config, c config.Config, stage config.Stage,
+	ranks int) int {
+	p := Plan{Stage: stage, ranks: ranks, MemoryFree: free, PromptMean: float64(c.Data.MaxPrompt),
+		AnswerMean: float64(c.MaxAnswer(stage)), chunks: c.Chunks(stage),
+		lastOnly: c.Critic.Reads == "last"}
+	p.choose(f, shape, c)
+	return p.slots(c)
+}
+
+// slots returns how many answers are sampled at the same time.
+func (p *Plan) slots(c config.Config) int {
+	return cmp.Or(c.Rollout.MaxNumSeqs, p.together, model.DefaultSlots)
+}
+
+// planError is the share of the memory that choose leaves free: a plan is within so much of what a
+// run takes.
+const planError = 0.04
+
+// choose sets how many answers are sampled at the same time where the settings leave it open. A
+// validation samples one answer to each of its rows: of as many prompts, the cache has more.
+func (p *Plan) choose(f model.Footprint, shape model.Config, c config.Config) {
+	validation := c
+	validation.Rollout.N, validation.Rollout.Tree.Trees, validation.Data.TrainBatchSize =
+		1, 0, c.Trainer.ValRows
+	answers := c.Data.TrainBatchSize * c.Answers(p.Stage)
+	if p.Stage == config.SFT || p.MemoryFree == 0 {
+		answers = 0
+	}
+	p.together = model.Together(f, answers, func(n int) bool {
+		needs := func(c config.Config) int64 {
+			c.Rollout.MaxNumSeqs = n
+			return Total(p.planMemory(f, shape, c))
+		}
+		most := int64((1 - planError) * float64(p.MemoryFree))
+		return needs(c) <= most && (len(c.Data.ValFiles) == 0 || needs(validation) <= most)
+	})
 }
 
 // LabelMemory returns the bytes that soft labels add to a run.
@@ -83,7 +124,7 @@ func (p *Plan) planMemory(f model.Footprint, shape model.Config, c config.Config
 	}
 	sampled := func(o model.PlanOptions, n int) model.PlanOptions {
 		o.Slots, o.N, o.Prompts, o.PromptTokens, o.MaxNew =
-			c.Rollout.MaxNumSeqs, n, c.Data.TrainBatchSize, c.Data.MaxPrompt,
+			p.slots(c), n, c.Data.TrainBatchSize, c.Data.MaxPrompt,
 			c.MaxAnswer(p.Stage)
 		o.Chunks = c.Chunks(p.Stage)
 		return o

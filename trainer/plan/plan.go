@@ -70,6 +70,7 @@ type Plan struct {
 	// the run that this one starts from has validated the student already
 	validated bool
 
+	together                      int   // rollout.max_num_seqs where that is 0: see choose
 	actorGradient, criticGradient int64 // bytes
 	actorWeights, criticWeights   int64 // bytes of the weights in the precision that computes
 
@@ -193,6 +194,7 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 		p.teacher = teacherShape(c, shape).FLOPsPerToken(length, true) /
 			shape.FLOPsPerToken(length, true)
 	}
+	p.choose(f, shape, c)
 	p.setMemory(f, shape, c)
 	if p.tooLarge() || fit {
 		// Moments that an earlier stage stored in float32 stay in float32.
@@ -200,6 +202,7 @@ func newPlan(be model.Backend, f model.Footprint, free int64, fsys checkpoint.FS
 		p.Fits = p.wayOut(found, f, shape, c)
 		if fit && found.fits {
 			p.Fit, c = found, found.config
+			p.choose(f, shape, c)
 			p.setMemory(f, shape, c)
 		}
 	}
@@ -324,6 +327,7 @@ func (p *Plan) SetRanks(c config.Config, ranks int) {
 	if p.ranks = ranks; p.Fit != nil {
 		c = p.Fit.config
 	}
+	p.choose(p.footprint, p.shape, c)
 	p.setMemory(p.footprint, p.shape, c)
 }
 

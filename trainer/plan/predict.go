@@ -15,6 +15,7 @@ import (
 // predictTime sets the time of a step by running its passes on the cost model of a GPU, with
 // prompts and answers of mean length: all of them, at full size.
 func (p *Plan) predictTime(be *cost.Backend, shape model.Config, c config.Config) (err error) {
+	c.Rollout.MaxNumSeqs = p.slots(c)
 	p.Measured, p.Predicted = be.Card().Device+"; doc/gpu/predicted.md says what is assumed", true
 	r := &predictor{be: be, shape: shape, c: c, cache: map[config.Pass]float64{},
 		chunks: p.chunks, lastOnly: p.lastOnly,

@@ -157,7 +157,7 @@ func (p *Plan) measureTime(be compute.Backend, shape model.Config, c config.Conf
 	if err != nil {
 		return err
 	}
-	slots, fresh := min(c.Rollout.MaxNumSeqs, c.Data.TrainBatchSize*c.Answers(p.Stage)), 8
+	slots, fresh := min(p.slots(c), c.Data.TrainBatchSize*c.Answers(p.Stage)), 8
 	decode, err := best(func() error {
 		_, err := m.Generate([][]int32{{1, 2, 3}}, []uint64{0},
 			model.SampleOptions{N: slots, MaxNew: fresh, Slots: slots,

@@ -73,14 +73,15 @@ func TestPlanOfTime(t *testing.T) {
 			map[string]float64{"old_logp": 80, "validation": 6 * (10 + 5*2 + 15)},
 			map[string]float64{"old_logp": 3 + 2, "validation": 2}},
 		{config.Train, "actor.old_log_prob=recompute trainer.test_freq=30",
-			40 + 40*2 + 80 + 80*1 + (80+20)*3 + 80*3, 0,
-			map[string]float64{"validation": 6 * (10 + 5*2 + 15)},
-			map[string]float64{"validation": 5}},
-		// What samples is a merged copy of the weights: old_logp is in every step, as in training.
+			40 + 40*2 + 60 + 80*1 + (80+20)*3 + 80*3, 0,
+			map[string]float64{"old_logp": 20, "validation": 6 * (10 + 5*2 + 15)},
+			map[string]float64{"old_logp": 5, "validation": 5}},
+		// What samples is a merged copy of the weights: old_logp is in every step but for a
+		// quarter, as in training.
 		{config.Train, "actor.lora.rank=4 critic.lora.rank=4 rollout.merged=true",
-			40 + 40*2 + 80 + 80*1 + (80+20)*3 + 80*3, 0,
-			map[string]float64{"validation": 6 * (10 + 5*2 + 15)},
-			map[string]float64{"validation": 2}},
+			40 + 40*2 + 60 + 80*1 + (80+20)*3 + 80*3, 0,
+			map[string]float64{"old_logp": 20, "validation": 6 * (10 + 5*2 + 15)},
+			map[string]float64{"old_logp": 5, "validation": 2}},
 		{config.Warmup, "trainer.save_freq=0 trainer.test_freq=50", 40 + 40*2 + (80+20)*3 + 60*3, 0,
 			map[string]float64{"old_logp": 80},
 			map[string]float64{"old_logp": 5, "checkpoint": 1, "validation": 3}},

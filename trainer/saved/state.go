@@ -67,6 +67,10 @@ type State struct {
 	// OldDiffers: a check has found that the sampler's log-probabilities are not the trainer's.
 	OldDiffers bool `json:"old_log_prob_differs,omitempty"`
 
+	// Slots is rollout.max_num_seqs where the settings leave it open and the memory has room for
+	// more than the default.
+	Slots int `json:"max_num_seqs,omitempty"`
+
 	// Fixed holds the settings that cannot change within the run: its config.yaml may be edited.
 	Fixed []config.Fixed `json:"settings,omitempty"`
 }
