@@ -307,7 +307,7 @@ func (s *Server) Each(ctx context.Context, rows []int, k int, seq func(row int) 
 		}
 		var labels []model.SoftLabel
 		if q.Trained() > 0 {
-			x, err := s.ask(endpoint.Draining(ctx), q, k, patient)
+			x, err := s.ask(endpoint.WithDrain(ctx), q, k, patient)
 			if err != nil {
 				return fmt.Errorf("row %d: %w", row, err)
 			}
