@@ -340,8 +340,8 @@ func (j *Journal) Close() error {
 	return err
 }
 
-// Digest returns a hash of the parts' JSON, 32 hexadecimal digits, as the key of what they
-// determine.
+// Digest returns a hash of the parts' JSON, 32 hexadecimal digits, as a key of results that the
+// parts determine.
 func Digest(parts ...any) string {
 	sum := sha256.New()
 	for _, p := range parts {
