@@ -13,10 +13,10 @@ import (
 // highest score first. tokenizer.json has a list of merges by rank. The two are the same where the
 // list holds every such pair, those of one token together; then scores by rank say it all.
 
-// blankPattern is Gemma's split at blanks, which finds none: they have become "▁" before.
+// blankPattern is Gemma's split at blanks, which matches nothing: blanks are "▁" by then.
 const blankPattern = `MergedWithPrevious false " " ""`
 
-// ggmlText fills in the model of a vocabulary over characters.
+// ggmlText sets the model of g for a vocabulary over characters.
 func (t *Tokenizer) ggmlText(g *GGML) error {
 	g.Model, g.Pre, g.Merges = "llama", "default", nil
 	blank := false
@@ -49,8 +49,8 @@ func (t *Tokenizer) ggmlText(g *GGML) error {
 	return t.scores(g)
 }
 
-// scores gives each token a score by the rank of its first merge, and checks that reading them
-// gives the merges back.
+// scores gives each token of g a score by the rank of its first merge, and returns an error unless
+// the scores determine the same merges.
 func (t *Tokenizer) scores(g *GGML) error {
 	type ranked struct{ rank, id int32 }
 	first := map[int32]int32{}
