@@ -59,7 +59,6 @@ var wordy = strings.Fields(`
 	cmd/gad
 	cmd/gad/line
 	critic
-	data
 	data/arrow
 	data/input
 	data/layout
@@ -77,23 +76,17 @@ var wordy = strings.Fields(`
 	internal/compute/cuda
 	internal/compute/cuda/driver
 	internal/compute/ref
-	internal/conf
-	internal/endpoint
-	internal/endpoint/endpointtest
-	internal/env
 	internal/fault
 	internal/gguf
 	internal/hostile
 	internal/jinja
 	internal/modeltest
 	internal/philox
-	internal/report
 	internal/safetensors
 	internal/scoring
 	internal/vfs
 	internal/vfs/vfstest
 	model
-	tokenizer
 	trainer
 	trainer/config
 	trainer/encode

@@ -44,14 +44,14 @@ import (
 // FS is where files are written; nil is the disk.
 type FS = vfs.FS
 
-// Keep says where encoded rows are kept.
+// Keep is the cache of encoded rows.
 type Keep struct {
 	FS      FS           // nil is the disk
-	Dir     string       // of the files; "" keeps none
-	Encoder string       // digest of all that the encoder's tokens depend on; "" keeps none
-	Least   int64        // bytes of data from which on it is worth a file
-	Most    int64        // bytes of all files in Dir: the oldest ones go first
-	Warn    func(string) // hears why rows are not kept or not read; nil is silent
+	Dir     string       // folder of the files; "" is no cache
+	Encoder string       // digest of all that the encoder's tokens depend on; "" is no cache
+	Least   int64        // bytes of data from which on a file is made
+	Most    int64        // bound of the bytes of all files in Dir: the oldest go first
+	Warn    func(string) // gets the reason why rows are not stored or not read; nil is silent
 }
 
 func (k Keep) warn(format string, args ...any) {
@@ -62,21 +62,21 @@ func (k Keep) warn(format string, args ...any) {
 
 const (
 	keptSuffix = ".rows"
-	// the last byte is the version: raise it when rows are read or kept otherwise
+	// the last byte is the version: raise it when rows are read or stored differently
 	keptMagic  = "gadrows\x08"
 	entrySize  = 44
 	footSize   = 92
-	keepFree   = 1 << 30   // bytes of the disk that are left to others
-	staleAfter = time.Hour // since the last write to a part: its process has ended
+	keepFree   = 1 << 30   // bytes of the disk left for others
+	staleAfter = time.Hour // time since the last write to a part after which the process has ended
 	hashChunk  = 4 << 20
 )
 
-// keptName is the name of a file of rows, or of a part of one.
+// keptName matches the name of a file of rows, or of a part of one.
 var keptName = regexp.MustCompile(`^[0-9a-f]{32}\.rows(\.[0-9]+-[0-9]+\.tmp)?$`)
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// entry is where a row stands in the file, and what it measures.
+// entry is a row's position in the file, and its measures.
 type entry struct {
 	Measure
 	at   int64
@@ -84,9 +84,9 @@ type entry struct {
 	sum  uint32 // of the record
 }
 
-// Bits in the lengths: unfinishedBit in an answer's says that it is unfinished, softBit that it
-// has soft labels; lostBit in a prompt's that a text of the row has characters without a token,
-// hardBit that its log-probabilities give no soft labels.
+// Bits in the lengths. In an answer's: unfinishedBit, the answer is unfinished; softBit, it has
+// soft labels. In a prompt's: lostBit, a text of the row has characters without a token; hardBit,
+// its log-probabilities give no soft labels.
 const (
 	unfinishedBit = 1 << 31
 	softBit       = 1 << 30
@@ -94,7 +94,7 @@ const (
 	hardBit       = 1 << 30
 )
 
-// appendEntry writes e with a checksum of its own.
+// appendEntry appends e with its checksum.
 func appendEntry(b []byte, e entry) []byte {
 	start := len(b)
 	le := binary.LittleEndian
@@ -121,6 +121,7 @@ func appendEntry(b []byte, e entry) []byte {
 	return le.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 }
 
+// readEntry parses an entry and checks its checksum.
 func readEntry(b []byte) (e entry, err error) {
 	le := binary.LittleEndian
 	if crc32.Checksum(b[:40], castagnoli) != le.Uint32(b[40:]) {
@@ -136,8 +137,8 @@ func readEntry(b []byte) (e entry, err error) {
 	return e, nil
 }
 
-// appendRecord writes a row: the tokens of prompt and answer, then its texts, each
-// with its length before it.
+// appendRecord appends a row: the tokens of prompt and answer, then its texts, each preceded by its
+// length.
 func appendRecord(b []byte, ex Example) []byte {
 	b = slices.Grow(b, 4*(len(ex.Prompt)+len(ex.Answer)+len(ex.ResponseIDs))+len(ex.Teacher)+len(
 		ex.Response)+256)
@@ -190,7 +191,7 @@ func appendRecord(b []byte, ex Example) []byte {
 	return b
 }
 
-// appendIDs writes the number of ids, the bytes that each takes, and the ids.
+// appendIDs appends the number of ids, the bytes that each takes, and the ids.
 func appendIDs(b []byte, ids []int32) []byte {
 	width := byte(2)
 	for _, id := range ids {
@@ -207,8 +208,8 @@ func appendIDs(b []byte, ids []int32) []byte {
 	return b
 }
 
-// readRecord is the inverse of appendRecord. It panics on a record that is none, as
-// guard expects.
+// readRecord parses a row written by appendRecord. It panics on a malformed record, as guard
+// expects.
 func readRecord(b []byte) (ex Example) {
 	at := 0
 	n := func(unit int) int {
@@ -298,14 +299,14 @@ type keptRows struct {
 	path   string
 	file   *os.File
 	n      int
-	blocks []int64 // where the entries of each begin
+	blocks []int64 // offsets of the entries of each block
 	digest string  // of the set
 	size   int64
-	made   bool // by this set
+	made   bool // written by this set
 }
 
-// Kept names the file that the set's encoded rows are read from, "" for none, and says
-// whether this set made it.
+// Kept returns the file from which the set's encoded rows are read, "" for none, its size, and
+// whether this set has written it.
 func (s *Set) Kept() (path string, bytes int64, made bool) {
 	if k := s.kept.Load(); k != nil {
 		return k.path, k.size, k.made
@@ -313,7 +314,7 @@ func (s *Set) Kept() (path string, bytes int64, made bool) {
 	return "", 0, false
 }
 
-// openKept opens the file at path if it holds the n rows that key names.
+// openKept opens the file at path if it holds n rows under the given key.
 func openKept(keep Keep, path string, key [sha256.Size]byte, n int) (k *keptRows, err error) {
 	f, err := folder.File(path)
 	if err != nil {
@@ -357,7 +358,7 @@ func openKept(keep Keep, path string, key [sha256.Size]byte, n int) (k *keptRows
 
 func (k *keptRows) close() error { return k.file.Close() }
 
-// entries are those of block b.
+// entries returns the entries of block b.
 func (k *keptRows) entries(b int) ([]entry, error) {
 	out := make([]entry, min(window, k.n-b*window))
 	buf := make([]byte, entrySize*len(out))
@@ -402,7 +403,7 @@ func (k *keptRows) example(i int) (ex Example, err error) {
 	return ex, err
 }
 
-// keptExample is row i as it is kept; ok is false where it is not.
+// keptExample returns row i from the cache; ok is false if it is not there.
 func (s *Set) keptExample(i int) (ex Example, ok bool) {
 	k := s.kept.Load()
 	if k == nil || i < 0 || i >= s.n {
@@ -415,7 +416,7 @@ func (s *Set) keptExample(i int) (ex Example, ok bool) {
 	return ex, err == nil
 }
 
-// attach has the set read its rows from k; nil changes nothing.
+// attach makes the set read its rows from k; nil changes nothing.
 func (s *Set) attach(k *keptRows) {
 	if k == nil {
 		return
@@ -427,7 +428,7 @@ func (s *Set) attach(k *keptRows) {
 	s.kept.Store(k)
 }
 
-// distrust has the set encode its rows from now on, and removes the file.
+// distrust makes the set encode its rows from now on, and removes the file.
 func (s *Set) distrust(k *keptRows, err error) {
 	if !s.kept.CompareAndSwap(k, nil) {
 		return // another goroutine was first
@@ -437,8 +438,8 @@ func (s *Set) distrust(k *keptRows, err error) {
 	_ = k.keep.FS.Remove(k.path) // if it stays, the next run finds the same
 }
 
-// keep attaches the file with the set's encoded rows, or, where there is none, begins
-// one. Both may be impossible: then the rows are encoded, and a warning says why.
+// keep attaches the file with the set's encoded rows, or starts a new one and returns it. If
+// neither is possible the rows are encoded, and a warning gives the reason.
 func (s *Set) keep(k Keep) *keeping {
 	if k.Dir == "" || k.Encoder == "" || s.bytes < k.Least || s.kept.Load() != nil {
 		return nil
@@ -447,7 +448,7 @@ func (s *Set) keep(k Keep) *keeping {
 	stamp := s.stamp()
 	key, err := s.keptKey(k.Encoder)
 	if err != nil {
-		return nil // the data cannot be read: encoding says so
+		return nil // the data cannot be read: encoding reports it
 	}
 	path := filepath.Join(k.Dir, hex.EncodeToString(key[:16])+keptSuffix)
 	found, err := openKept(k, path, key, s.n)
@@ -466,7 +467,7 @@ func (s *Set) keep(k Keep) *keeping {
 	return b
 }
 
-// stamp tells whether a file was written to meanwhile.
+// stamp returns the sizes and times of the files, which change if one is written to.
 func (s *Set) stamp() (stamp []string) {
 	for _, f := range s.handles {
 		if info, err := f.Stat(); err == nil {
@@ -476,8 +477,8 @@ func (s *Set) stamp() (stamp []string) {
 	return stamp
 }
 
-// keptKey is a digest of all that encoded rows depend on: the bytes of the files, how
-// they are read, the encoder, and the program.
+// keptKey returns a digest of all that encoded rows depend on: the bytes of the files, the options
+// of reading, the encoder, and the program.
 func (s *Set) keptKey(encoder string) (key [sha256.Size]byte, err error) {
 	h := sha256.New()
 	for _, text := range append(
@@ -533,9 +534,9 @@ func (s *Set) keptKey(encoder string) (key [sha256.Size]byte, err error) {
 	return [sha256.Size]byte(h.Sum(nil)), err
 }
 
-// program names this build: another may read or encode otherwise. A released version or
-// a clean revision is named by that; any other build, as while gad is worked on, by its
-// file's size and time.
+// program returns names of this build: another may read or encode differently. A released version
+// or a clean revision is named by that; any other build, as during development, by its file's size
+// and time.
 func program() (names []string) {
 	clean := false
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -580,6 +581,7 @@ type keeping struct {
 	failed  bool
 }
 
+// begin creates the file.
 func (b *keeping) begin() error {
 	if err := vfs.MakeDirs(b.keep.FS, b.keep.Dir); err != nil {
 		return err
@@ -598,7 +600,7 @@ func (b *keeping) begin() error {
 	return nil
 }
 
-// room says whether there is room for more.
+// room returns an error if the cache is full or the disk nearly so.
 func (b *keeping) room() error {
 	if b.keep.Most > 0 && b.at > b.keep.Most {
 		return fmt.Errorf("the encoded rows of %s are more than data.cache_gb %.3g: raise that",
@@ -633,6 +635,7 @@ func (b *keeping) add(m Measure, row Row, record []byte) {
 	}
 }
 
+// endBlock writes the entries of the block.
 func (b *keeping) endBlock() {
 	if len(b.entries) > 0 {
 		b.table = binary.LittleEndian.AppendUint64(b.table, uint64(b.at))
@@ -654,7 +657,7 @@ func (b *keeping) write(p []byte) {
 	}
 }
 
-// finish completes the file and opens it; nil where it failed.
+// finish completes the file and opens it; nil after an error.
 func (b *keeping) finish() *keptRows {
 	b.endBlock()
 	le, table := binary.LittleEndian, b.at
@@ -690,7 +693,7 @@ func (b *keeping) finish() *keptRows {
 	return k
 }
 
-// fail gives up: the rows are encoded, and not kept.
+// fail gives up with a warning: the rows are encoded, and not stored.
 func (b *keeping) fail(err error) {
 	if !b.failed {
 		b.failed = true
@@ -699,7 +702,7 @@ func (b *keeping) fail(err error) {
 	b.drop()
 }
 
-// drop removes what is not complete.
+// drop removes an incomplete file.
 func (b *keeping) drop() {
 	if b.file != nil {
 		_ = b.file.Close() // it is removed
@@ -711,9 +714,8 @@ func (b *keeping) drop() {
 	}
 }
 
-// evict removes the oldest files until the others are within the limit, and what
-// processes that were killed have left. A run that reads one of them goes on reading
-// it, or encodes.
+// evict removes the oldest files until the others are within the limit, and parts that killed
+// processes have left. A run that reads a removed file goes on reading it, or encodes.
 func (b *keeping) evict() {
 	entries, err := b.keep.FS.ReadDir(b.keep.Dir)
 	if err != nil {

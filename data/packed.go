@@ -16,10 +16,10 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// packedSuffixes are the names of compressed files, behind that of their contents.
+// packedSuffixes are the suffixes of compressed files, behind the suffix of their contents.
 var packedSuffixes = []string{".gz", ".zst", ".zstd"}
 
-// unpackedName is a file's name without the suffix of a compression.
+// unpackedName returns a file's name without the suffix of a compression.
 func unpackedName(name string) string {
 	if ext := filepath.Ext(name); slices.Contains(packedSuffixes, strings.ToLower(ext)) {
 		return strings.TrimSuffix(name, ext)
@@ -27,14 +27,14 @@ func unpackedName(name string) string {
 	return name
 }
 
-// suffixOf is the suffix of a file's contents, in lower case: ".jsonl" of a.jsonl.gz.
+// suffixOf returns the suffix of a file's contents, in lower case: ".jsonl" for a.jsonl.gz.
 func suffixOf(name string) string { return strings.ToLower(filepath.Ext(unpackedName(name))) }
 
-// maxUnpacked bounds what a compressed file unpacks to, which is held in memory.
+// maxUnpacked bounds the unpacked size of a compressed file, which is held in memory.
 const maxUnpacked = 1 << 30
 
-// packedAs is the compression of a whole file by its first bytes.
-func packedAs(head []byte) (codec int64, ok bool) {
+// codecOf returns the compression of a whole file by its first bytes.
+func codecOf(head []byte) (codec int64, ok bool) {
 	switch {
 	case bytes.HasPrefix(head, []byte("\x1f\x8b")):
 		return input.CodecGzip, true
@@ -44,7 +44,7 @@ func packedAs(head []byte) (codec int64, ok bool) {
 	return 0, false
 }
 
-// unpacked is a compressed file's contents.
+// unpacked is the contents of a compressed file.
 type unpacked struct {
 	*bytes.Reader
 	name string // of the file, without the suffix of its compression
