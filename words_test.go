@@ -59,10 +59,6 @@ var wordy = strings.Fields(`
 	cmd/gad
 	cmd/gad/line
 	critic
-	data/arrow
-	data/input
-	data/layout
-	data/parquet
 	device
 	internal/checker
 	internal/comm
@@ -79,7 +75,6 @@ var wordy = strings.Fields(`
 	internal/fault
 	internal/gguf
 	internal/hostile
-	internal/jinja
 	internal/modeltest
 	internal/philox
 	internal/safetensors

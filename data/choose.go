@@ -297,9 +297,9 @@ func (s *Set) noColumn(name string) error {
 			}
 		}
 	}
-	has := "the data have " + layout.Quoted(names)
+	has := "the data have " + layout.QuoteNames(names)
 	if r := s.chosen.ratings; r != nil {
-		has += ", the ratings " + layout.Quoted(r.Columns)
+		has += ", the ratings " + layout.QuoteNames(r.Columns)
 	} else {
 		has += "; gad data rate makes ratings, which data.ratings names"
 	}

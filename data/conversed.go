@@ -223,7 +223,7 @@ func (c conversed) answerOf(l layout.Layout, turns string, k int) (Row, *layout.
 	if c.turns[n-1].Context {
 		return c.row, layout.NewFault(turnsColumn(l, c), fmt.Sprintf("turn %d", n-1), `the last answer has weight 0 or "train": false: it is not to be learned`, "remove the row, or the turns after the answer that is")
 	}
-	if !answers(c.turns[n-1]) { // a blank answer is none, and no prompt either
+	if !answers(c.turns[n-1]) { // a blank answer counts neither as an answer nor as prompt
 		c.turns = c.turns[:n-1]
 		return c.pick(l, -1, -1)
 	}

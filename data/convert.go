@@ -140,7 +140,7 @@ func writeRowsWith(fsys vfs.FS, s *Set, indices []int, path string,
 		finish: s.has.Finish != "", logprobs: logprobs != nil,
 	}
 	more := s.mayCarry()
-	// answers may stand in the conversations
+	// answers may be in the conversations
 	for i := 0; (more || !cols.teacher) && i < s.Len(); i++ {
 		row, err := s.Row(i)
 		if err != nil {

@@ -146,7 +146,7 @@ func restoreReturns(field string) string {
 func csvFault(err error) error {
 	var parse *csv.ParseError
 	if errors.As(err, &parse) {
-		return input.Damaged("line %d: %v: quote texts as RFC 4180 says, or write JSON lines",
+		return input.NewCorrupt("line %d: %v: quote texts as RFC 4180 says, or write JSON lines",
 			parse.StartLine, parse.Err)
 	}
 	return err

@@ -148,11 +148,11 @@ func oneSplit(path, split string, splits []string) (string, error) {
 			func(s string) bool { return strings.HasSuffix(s, "train") }); i >= 0 {
 			such = splits[i]
 		}
-		return "", fmt.Errorf("data: %s: contains the splits %s: give one, such as --split %s (data.split; data.val_split for validation)", path, layout.Quoted(splits), such)
+		return "", fmt.Errorf("data: %s: contains the splits %s: give one, such as --split %s (data.split; data.val_split for validation)", path, layout.QuoteNames(splits), such)
 	case i >= 0:
 		return splits[i], nil
 	}
-	return "", fmt.Errorf("data: %s: contains no split %q: it has %s: give one of them with --split (data.split; data.val_split for validation)", path, split, layout.Quoted(splits))
+	return "", fmt.Errorf("data: %s: contains no split %q: it has %s: give one of them with --split (data.split; data.val_split for validation)", path, split, layout.QuoteNames(splits))
 }
 
 // listDict lists a folder with several saved sets.
@@ -320,7 +320,7 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 			hint = fmt.Sprintf("if %s holds the rows, name the file", entries[json].Name())
 		} else if len(folders) > 0 {
 			hint = fmt.Sprintf("its folders are %s: name the folder with the files",
-				layout.Quoted(folders))
+				layout.QuoteNames(folders))
 		}
 		return listing{}, fmt.Errorf("data: %s: contains no data files (%s) and was not written by datasets.save_to_disk: %s", path, strings.Join(dataSuffixes, " "), hint)
 	}
@@ -354,7 +354,7 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 	for _, s := range slices.Sorted(maps.Keys(of)) {
 		if counts[s] < of[s] {
 			return listing{}, fmt.Errorf("data: %s: %w", path,
-				input.Truncated("only %d of %d shards of %q are there: fetch the missing files",
+				input.NewTruncated("only %d of %d shards of %q are there: fetch the missing files",
 					counts[s], of[s], s))
 		}
 	}
@@ -448,7 +448,7 @@ func openByMagic(file input.Input, size int64, head []byte,
 	blank := bytes.TrimLeft(bytes.TrimPrefix(head, []byte("\ufeff")), " \t\r\n")
 	switch {
 	case size == 0:
-		return nil, input.Truncated("file is empty: write it again")
+		return nil, input.NewTruncated("file is empty: write it again")
 	case starts("ARROW1"):
 		return arrow.Open(file, size, true)
 	case starts("\xff\xff\xff\xff"):
@@ -468,7 +468,7 @@ func openByMagic(file input.Input, size int64, head []byte,
 	if isCSV(file.Name()) {
 		return whole(openCSV)
 	}
-	return nil, input.Damaged("is neither Arrow IPC, Parquet, JSON nor a .csv or .tsv file (first bytes %q): convert it to one of these", head[:min(len(head), 8)])
+	return nil, input.NewCorrupt("is neither Arrow IPC, Parquet, JSON nor a .csv or .tsv file (first bytes %q): convert it to one of these", head[:min(len(head), 8)])
 }
 
 // foreign returns the error for a file that is not data, or not in a form that can be read, with
@@ -499,7 +499,7 @@ func foreign(size int64, head, blank []byte) error {
 	lower := bytes.ToLower(blank[:min(len(blank), 16)])
 	switch {
 	case len(blank) == 0 && size <= int64(len(head)):
-		return input.Truncated("file is blank: write it again")
+		return input.NewTruncated("file is blank: write it again")
 	case bytes.HasPrefix(lower, []byte("<!doctype")), bytes.HasPrefix(lower, []byte("<html")):
 		return errors.New(
 			"is a web page, not the data: the download went wrong, so fetch the file itself")
@@ -508,7 +508,7 @@ func foreign(size int64, head, blank []byte) error {
 	case len(head) >= 262 && string(head[257:262]) == "ustar":
 		return errors.New("is a tar archive: unpack it first (tar -xf)")
 	case size <= int64(len(head)) && json.Valid(blank):
-		return input.Damaged(
+		return input.NewCorrupt(
 			"is JSON, but has no rows: write one object per line, or an array of objects")
 	}
 	return nil

@@ -154,7 +154,7 @@ func (s *jsonSource) index() error {
 		switch {
 		case err == nil || i > 0:
 		case errors.Is(err, ErrTruncated) && s.n > 1:
-			return input.Truncated("row 0: the object does not end on its line: write one object per line (jq -c . OLD > NEW)")
+			return input.NewTruncated("row 0: the object does not end on its line: write one object per line (jq -c . OLD > NEW)")
 		default:
 			return fmt.Errorf("row 0: %w: expected one JSON object per line", err)
 		}
@@ -272,7 +272,7 @@ func (s *jsonSource) Load(b int) (layout.Rows, error) {
 		}
 	}
 	if err != nil || len(r.list) != at.n {
-		return nil, input.Damaged("%d rows, not %d, from row %d on: file changed since it was opened",
+		return nil, input.NewCorrupt("%d rows, not %d, from row %d on: file changed since it was opened",
 			len(r.list), at.n, at.first)
 	}
 	return r, nil

@@ -125,7 +125,7 @@ func appendEntry(b []byte, e entry) []byte {
 func readEntry(b []byte) (e entry, err error) {
 	le := binary.LittleEndian
 	if crc32.Checksum(b[:40], castagnoli) != le.Uint32(b[40:]) {
-		return e, input.Damaged("an entry's checksum is wrong")
+		return e, input.NewCorrupt("an entry's checksum is wrong")
 	}
 	e.at, e.size, e.sum = int64(le.Uint64(b)), int(le.Uint32(b[8:])), le.Uint32(b[12:])
 	prompt, answer := le.Uint32(b[16:]), le.Uint32(b[20:])
@@ -333,7 +333,7 @@ func openKept(keep Keep, path string, key [sha256.Size]byte, n int) (k *keptRows
 	end := make([]byte, 8*blocks+footSize)
 	table := info.Size() - int64(len(end))
 	if table < 0 {
-		return nil, input.Truncated("is cut short")
+		return nil, input.NewTruncated("is cut short")
 	}
 	if _, err := f.ReadAt(end, table); err != nil {
 		return nil, err
@@ -341,12 +341,12 @@ func openKept(keep Keep, path string, key [sha256.Size]byte, n int) (k *keptRows
 	foot, le := end[8*blocks:], binary.LittleEndian
 	switch {
 	case string(foot[:8]) != keptMagic:
-		return nil, input.Damaged("does not end as a file of rows does")
+		return nil, input.NewCorrupt("does not end as a file of rows does")
 	case crc32.Checksum(end[:len(end)-4], castagnoli) != le.Uint32(foot[88:]):
-		return nil, input.Damaged("its checksum is wrong")
+		return nil, input.NewCorrupt("its checksum is wrong")
 	case [sha256.Size]byte(foot[8:40]) != key || le.Uint64(foot[72:]) != uint64(n) ||
 		le.Uint64(foot[80:]) != uint64(table):
-		return nil, input.Damaged("holds other rows than its name says")
+		return nil, input.NewCorrupt("holds other rows than its name says")
 	}
 	k = &keptRows{keep: keep, path: path, file: f, n: n, size: info.Size(),
 		digest: hex.EncodeToString(foot[40:72])}
@@ -386,14 +386,14 @@ func (k *keptRows) example(i int) (ex Example, err error) {
 		return ex, err
 	}
 	if e.at < 0 || e.at > block-int64(e.size) {
-		return ex, input.Damaged("row %d lies outside of its block", i)
+		return ex, input.NewCorrupt("row %d lies outside of its block", i)
 	}
 	record := make([]byte, e.size)
 	if _, err := k.file.ReadAt(record, e.at); err != nil {
 		return ex, err
 	}
 	if crc32.Checksum(record, castagnoli) != e.sum {
-		return ex, input.Damaged("the checksum of row %d is wrong", i)
+		return ex, input.NewCorrupt("the checksum of row %d is wrong", i)
 	}
 	err = input.Guard(func() error {
 		ex = readRecord(record)
@@ -500,7 +500,7 @@ func (s *Set) keptKey(encoder string) (key [sha256.Size]byte, err error) {
 		if err != nil {
 			return key, err
 		}
-		hashString(h, strings.ToLower(filepath.Ext(s.names[i]))) // CSV is told by its name
+		hashString(h, strings.ToLower(filepath.Ext(s.names[i]))) // CSV is recognised by its name
 		size := info.Size()
 		if u, ok := f.(*unpacked); ok {
 			size = u.Size()

@@ -5,8 +5,8 @@ import (
 	"gad/data/layout"
 )
 
-// Names of the rooms below that are this package's for who reads a set: its files (input), and
-// what a row of them says (layout).
+// Names of the packages below that are part of this package's API: of files (input), and of rows
+// (layout).
 
 // ErrTruncated marks a file that ends too early by its own lengths.
 var ErrTruncated = input.ErrTruncated

@@ -75,7 +75,7 @@ func unpack(file *os.File, name string, size, codec int64) (*unpacked, error) {
 	} else {
 		z, err := gzip.NewReader(packed)
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return nil, input.Truncated("the compressed file ends too early: copy it again")
+			return nil, input.NewTruncated("the compressed file ends too early: copy it again")
 		} else if err != nil {
 			return nil, input.Corrupt(err)
 		}
@@ -85,7 +85,7 @@ func unpack(file *os.File, name string, size, codec int64) (*unpacked, error) {
 	_, err := io.Copy(&b, io.LimitReader(r, limit+1))
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, input.Truncated("the compressed file ends too early: copy it again")
+		return nil, input.NewTruncated("the compressed file ends too early: copy it again")
 	case err != nil:
 		return nil, fmt.Errorf("decompressing: %w", input.Corrupt(err))
 	case int64(b.Len()) > limit:

@@ -289,7 +289,7 @@ func (s *Set) add(f dataFile) error {
 		if layout.RowsIn(src) == 0 || layout.RowsIn(s.files[k]) == 0 || was.Format != l.Format {
 			continue
 		}
-		if a, b := was.Carried(), l.Carried(); a != b {
+		if a, b := was.SharedColumns(), l.SharedColumns(); a != b {
 			return fmt.Errorf("data: %s: has the columns %s, but %s has %s: all files of a set must have the same columns", f.name, b, s.names[k], a)
 		}
 		break
@@ -413,10 +413,10 @@ func (s *Set) Overlooked() (suspect, others string) {
 	}
 	if len(watched) > 0 {
 		suspect = fmt.Sprintf("%s: not read, although answers may speak of it: %s%s", file,
-			layout.Quoted(watched), s.layouts[0].ReadsMore(watched))
+			layout.QuoteNames(watched), s.layouts[0].ReadsMore(watched))
 	}
 	if len(rest) > 0 {
-		others = fmt.Sprintf("%s: not read: %s", file, layout.Quoted(rest))
+		others = fmt.Sprintf("%s: not read: %s", file, layout.QuoteNames(rest))
 	}
 	return suspect, others
 }
@@ -441,7 +441,7 @@ func (s *Set) NeedTeacher() error {
 			names = append(names, c.Name)
 		}
 	}
-	switch nested := layout.Among(names, "chosen", "instances", "answers"); {
+	switch nested := layout.Present(names, "chosen", "instances", "answers"); {
 	case len(nested) > 0 && nested[0] == "chosen" && l.Format == FormatShareGPT:
 		return fmt.Errorf("data: %s: no conversation in column %q ends with a turn of gpt: if the teacher's answers are the turns in \"chosen\": jq -c '.%s += [.chosen]' OLD > NEW", s.path, l.Content, l.Content)
 	case l.Format == FormatShareGPT:
@@ -720,7 +720,7 @@ func hashRow(h hash.Hash, row Row) {
 	}
 }
 
-// Key identifies a text, whatever file it stands in.
+// Key identifies a row's content, independent of its file.
 type Key [sha256.Size]byte
 
 // Keys returns the keys of the row's prompt, and of its prompt with the answers.

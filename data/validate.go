@@ -81,7 +81,7 @@ type Report struct {
 	Equal         []EqualAnswer  `json:"equal"`         // answers that several different prompts have, the most frequent first
 	Notes         []string       `json:"notes"`         // about the set as a whole
 
-	talks bool // some row has several turns of an assistant, or one that is more than a text
+	talks bool // some row has several turns of an assistant, or a turn with more than a text
 }
 
 // EqualAnswer is an answer that stands in rows with different prompts.

@@ -9,9 +9,10 @@ import (
 )
 
 // A vocabulary over characters, as SentencePiece trains it and Gemma and Llama 2 have it, is
-// "llama" in a GGUF file: there any two tokens join whose joint text is a token, the one with the
+// "llama" in a GGUF file: there any two tokens join whose joint text is a token, the token with the
 // highest score first. tokenizer.json has a list of merges by rank. The two are the same where the
-// list holds every such pair, those of one token together; then scores by rank say it all.
+// list has every such pair, and the pairs of one token are adjacent; then the scores by rank
+// determine the merges.
 
 // blankPattern is Gemma's split at blanks, which matches nothing: blanks are "▁" by then.
 const blankPattern = `MergedWithPrevious false " " ""`

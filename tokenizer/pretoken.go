@@ -51,7 +51,7 @@ func newMetaspace(p component) (*metaspace, error) {
 		return nil, fmt.Errorf("Metaspace with prepend_scheme %q: must be always, first or never",
 			p.PrependScheme)
 	}
-	// The older way to write never. The reference refuses it beside another scheme.
+	// The older way to write never. The reference refuses it together with another scheme.
 	if p.AddPrefixSpace != nil && !*p.AddPrefixSpace && !m.never {
 		if p.PrependScheme != "" {
 			return nil, fmt.Errorf("Metaspace with add_prefix_space false and prepend_scheme %q: contradict each other: remove add_prefix_space", p.PrependScheme)
@@ -136,7 +136,7 @@ func withBehavior(find finder, behavior string) splitter {
 			})
 		}
 	}
-	// The others join neighbours: joins says whether a piece continues the one before it.
+	// The others join neighbours: joins reports whether a piece continues the piece before it.
 	var joins func(before, match, first bool) bool
 	switch behavior {
 	case "Contiguous": // matches that follow each other are one piece

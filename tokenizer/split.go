@@ -54,9 +54,8 @@ func newFinder(pattern string) (finder, error) {
 				pattern,
 				err)
 	}
-	// Encode has no error to give, so a pattern that explodes is refused here:
-	// one that needs long for runs of any of these characters. (A pattern may
-	// still be slow on a text that none of them foretells.)
+	// Encode has no error to give, so a pattern that explodes is refused here: slow on runs of any
+	// of these characters. (It may still be slow on other texts.)
 	re.MatchTimeout = 2 * time.Second // by the clock, of a machine that may be busy
 	start := time.Now()
 	for _, unit := range []string{"a", "A", "1", " ", "\n", "\t", "'", "!", "é", "字", "a ", "a1",
@@ -247,9 +246,8 @@ func contraction(s string, i int) int {
 	return 0
 }
 
-// nextDigits returns the end of the piece at s[i] under the Qwen2 pattern
-// (digits 1) or the Llama-3 pattern (digits 3). The branches stand in the
-// order of the pattern's alternatives.
+// nextDigits returns the end of the piece at s[i] under the Qwen2 pattern (digits 1) or the Llama-3
+// pattern (digits 3). The branches are in the order of the pattern's alternatives.
 func nextDigits(s string, i, digits int) int {
 	c, n := classAt(s, i)
 	// (?i:'s|'t|'re|'ve|'m|'ll|'d)

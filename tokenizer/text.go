@@ -176,7 +176,7 @@ func longMarks(s string) bool {
 			continue
 		}
 		r, n := utf8.DecodeRuneInString(s[i:])
-		// Every non-starter is a mark, so this may only say yes too often.
+		// Every non-starter is a mark, so that this can only be true too often.
 		if r >= 0x300 && unicode.Is(unicode.M, r) {
 			// one code point may decompose into up to three marks
 			if run += 3; run > 27 {

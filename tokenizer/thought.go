@@ -12,8 +12,8 @@ import (
 // A model that thinks writes <think>, the thought, </think> and the answer, or has other tags in
 // their place; gpt-oss has channels, which begin every answer with a header. Some chat templates
 // write the beginning of it into the prompt: <think>, so that the answer begins inside the thought,
-// or an empty thought, so that there is none; some do either by a variable. What is learned behind
-// a prompt is what the model would have written there.
+// or an empty thought, so that the answer has no thought; a variable may choose between the two.
+// Behind a prompt the student learns the text that the model would have written there.
 
 // thought is the state of an answer's thought at the end of a chat's prompt.
 type thought uint8

@@ -403,9 +403,9 @@ type Span struct{ From, To int }
 // Trajectory returns the ids of turns behind Prompt(c), and the spans that assistants wrote, each
 // with its end of turn. A text is encoded unchanged, without blanks at its end; calls are written
 // as the template writes them; a thought as the template does, or between <think> and </think> if
-// it writes none. Between two such turns stands the template's text up to the beginning of the
-// next. Turns begin and end with an assistant's; skip returns true for context. A template that
-// does not keep its earlier text is refused with ErrRewritten.
+// it writes none. The template's text stands between two such turns. Turns begin and end with an
+// assistant's; skip returns true for context. A template that does not keep its earlier text is
+// refused with ErrRewritten.
 func (t *Tokenizer) Trajectory(c Chat, turns []Message,
 	skip func(i int) bool) (ids []int32, spans []Span, err error) {
 	first := len(c.Messages)

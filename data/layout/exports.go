@@ -5,11 +5,12 @@ import (
 	"strings"
 )
 
-// Exports of chats, traces and logs keep a conversation inside of other values. Where a path leads
-// to it (layout.paths), the path is named; where it is a tree, or stands in two files, the command
-// that makes rows of it.
+// Exports of chats, traces and logs keep a conversation inside of other values. If a path leads to
+// it (Layout.paths), the error names the path; if it is a tree, or split over two files, the
+// command that makes rows of it.
 
-// knownExport is the command that makes rows of an export which no path can; "" of any other file.
+// knownExport returns the command that makes rows of an export into which no path can lead; "" for
+// any other file.
 func knownExport(names []string, src Source) string {
 	has := func(name string) bool { return slices.Contains(names, name) }
 	switch response := src.Keys("response"); {
@@ -29,7 +30,7 @@ func knownExport(names []string, src Source) string {
 	return ""
 }
 
-// nestedNames are paths to what looks like the conversation and the answer inside of objects.
+// nestedNames returns paths to the likely conversation and answer inside objects.
 func nestedNames(names []string, src Source) (content, teacher string) {
 	asks := []string{"inputs", "input", "request", "record", "data", "prompt"}
 	answers := []string{"outputs", "output", "response", "completion", "reference_outputs", "result"}

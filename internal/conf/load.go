@@ -500,8 +500,8 @@ func set(v reflect.Value, text string) string {
 		}
 	case isInt(t), isUint(t):
 		if !decimal.MatchString(text) {
-			// 1e6 and 8.0 are integers to a reader: say how to write them, up to where float64 is
-			// exact.
+			// 1e6 and 8.0 are integers to a person: the message has their spelling, up to where
+			// float64 is exact.
 			if f, err := strconv.ParseFloat(text, 64); err == nil && number.MatchString(text) &&
 				f == math.Trunc(f) && math.Abs(f) < 1<<53 {
 				return fmt.Sprintf("expected an integer: write %.0f", f)

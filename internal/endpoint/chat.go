@@ -325,7 +325,7 @@ func errorText(raw []byte) (text, code, kind string) {
 		Error           json.RawMessage
 		Message, Detail any
 	}
-	_ = json.Unmarshal(raw, &body) // what is no JSON says nothing
+	_ = json.Unmarshal(raw, &body) // a body that is not JSON has no message
 	var e struct{ Message, Type, Code any }
 	if json.Unmarshal(body.Error, &e) != nil {
 		_ = json.Unmarshal(body.Error, &e.Message)
@@ -450,7 +450,7 @@ func ParseAnswer(raw []byte) (*Answer, error) {
 	a := &Answer{Usage: usage(body.Usage)}
 	a.ID, _ = body.ID.(string)
 	a.Model, _ = body.Model.(string)
-	// else in the order in which they stand
+	// else in their order in the body
 	if !slices.ContainsFunc(body.Choices, func(ch choice) bool { return ch.Index == nil }) {
 		slices.SortStableFunc(body.Choices,
 			func(x, y choice) int { return cmp.Compare(*x.Index, *y.Index) })
@@ -544,7 +544,7 @@ func contentText(raw json.RawMessage) (text string, err error) {
 const maxCount = 1e8
 
 // usage parses a server's count. If the total exceeds prompt plus answer, the rest are reasoning
-// tokens, which some servers count apart and which cost as much as an answer's.
+// tokens, which some servers count separately and which cost as much as an answer's.
 func usage(raw json.RawMessage) (u Usage) {
 	var counted struct {
 		Prompt float64 `json:"prompt_tokens"`

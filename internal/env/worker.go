@@ -15,8 +15,8 @@ import (
 	"gad/internal/child"
 )
 
-// A worker owns one child process and the episodes that are played in it: all of its fields and the
-// state of its episodes belong to its goroutine, run. What it must hold:
+// worker owns one child process and the episodes that are played in it: all of its fields and the
+// state of its episodes belong to its goroutine, run. Its invariants:
 //
 // Every call of an episode is answered, whatever the child does. A child that crashes, closes its
 // output or is silent beyond the time limit is killed and started again, and its open episodes are
@@ -26,17 +26,17 @@ import (
 // without end.
 //
 // An episode that is held is not played again before a fork of it that was under way is asked for
-// once more; its other branches play their first turns themselves, beside each other. A forked
-// episode is played again from its own seed and turns.
+// once more; its other branches play their first turns themselves, concurrently. A forked episode
+// is played again from its own seed and turns.
 //
 // A request that has no reply in time for the second time, now alone, makes a fault of its episode.
 // When three requests in a row had none, the child answers nobody: all episodes that wait are
 // faults at once, and so they are at each later limit until a turn is answered. An environment that
 // is silent thus costs three time limits, and not one for each episode.
 //
-// A line that is wrong makes a fault of the episode whose id it has. Where it has none, or that of
-// no open episode, it is charged to the episode that has waited longest, since its reply is the one
-// that is missing; where no episode waits, to the next call.
+// A wrong line is the fault of the episode whose id it has. Without an id, or with the id of no
+// open episode, it is charged to the episode that has waited longest, since that reply is missing;
+// if no episode waits, to the next call.
 type worker struct {
 	pool  *Pool
 	calls chan call

@@ -30,8 +30,8 @@ type Options struct {
 	FS   vfs.FS // nil is the disk
 	Name string // begins every error, such as "endpoint: journal"; "" for none
 
-	// SyncEvery bounds the records of Put that a loss of power can cost: those of this time. 0:
-	// they are safe only once a later Append returns.
+	// SyncEvery bounds the time whose records of Put a loss of power can cost. 0: they are safe
+	// only once a later Append returns.
 	SyncEvery time.Duration
 }
 

@@ -59,7 +59,7 @@ type Console struct {
 func NewConsole(w io.Writer, tty bool) *Console {
 	tty = tty && os.Getenv("TERM") != "dumb"
 	bar := tty
-	if f, ok := w.(*os.File); ok && tty { // a terminal that knows no size has no room for a bar
+	if f, ok := w.(*os.File); ok && tty { // a terminal without a size has no room for a bar
 		w, h, err := term.GetSize(int(f.Fd()))
 		bar = err == nil && w > 0 && h > 1
 	}

@@ -19,7 +19,7 @@
 //	tb/                   the metrics as TensorBoard events
 //	samples/step_N.jsonl  prompts, answers and scores of a step
 //
-// metrics.jsonl and the samples are records: after a resume each step stands in them exactly once.
+// metrics.jsonl and the samples are records: after a resume they have each step exactly once.
 // log.jsonl and tb/ are histories: entries from before an interruption stay (TensorBoard reads
 // which steps start anew).
 package report

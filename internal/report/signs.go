@@ -354,8 +354,8 @@ func notStarted(rows []Row) string {
 	return guesses(rows)
 }
 
-// shaken reports a discriminator that guesses after a first step at the full learning rate raised
-// its loss.
+// shaken reports a discriminator that guesses after its loss rose in the first steps, taken at the
+// full learning rate.
 func shaken(rows []Row) string {
 	rates, losses := series(rows, "critic/lr"), series(rows, "critic/d_loss_distinct")
 	if notStarted(rows) == "" || len(rates) == 0 || rates[0] < slices.Max(rates) {
