@@ -737,7 +737,7 @@ func turnSize(m Message) int {
 // actKeys are the keys of a turn's further texts, in the order of actTexts.
 var actKeys = []string{"reasoning_content", "tool_calls", "tool_call_id", "name"}
 
-// actTexts returns the texts of a turn other than role and content.
+// actTexts returns the values of a turn's keys actKeys, "" for absent ones.
 func actTexts(m Message) [4]string {
 	return [4]string{m.Thinking, string(m.ToolCalls), m.ToolCallID, m.Name}
 }

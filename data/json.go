@@ -50,7 +50,8 @@ func (s *jsonSource) add(at, end int64) {
 	s.n++
 }
 
-// openLines indexes a file with one JSON object a line. Empty lines do not count.
+// openLines indexes a file with one JSON object a line; empty lines do not count. advance gets the
+// bytes read.
 func openLines(file input.Input, size int64, advance func(bytes int)) (layout.Source, error) {
 	s := &jsonSource{file: file, name: "jsonl"}
 	r := bufio.NewReaderSize(scan(file, 0, size, advance), 1<<20)
@@ -84,7 +85,8 @@ func openLines(file input.Input, size int64, advance func(bytes int)) (layout.So
 	return s, s.index()
 }
 
-// openArray indexes a file with one JSON array of objects.
+// openArray indexes a file with one JSON array of objects. advance gets the bytes read. A malformed
+// file is ErrCorrupt or ErrTruncated.
 func openArray(file input.Input, size int64, advance func(bytes int)) (layout.Source, error) {
 	s := &jsonSource{file: file, name: "json"}
 	skip := int64(0)

@@ -16,7 +16,7 @@ type Cursor struct {
 	World  int    `json:"world"`
 }
 
-// Order returns row indices so that each row comes exactly once per epoch.
+// Order is a sequence of row indices in which each row comes exactly once per epoch.
 //
 // The epochs' permutations are laid end to end into one endless sequence and rank r of w takes the
 // positions r, r+w, r+2w, ... So no row is dropped or repeated at an epoch's end, whatever the

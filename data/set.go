@@ -591,7 +591,8 @@ func (s *Set) rawOf(i int) (layout.Raw, error) {
 	return raw, nil
 }
 
-// lockedBatch returns batch b. Several goroutines may read rows of a batch, but only one loads.
+// lockedBatch returns batch b under the lock. Several goroutines may read rows of one batch at
+// once.
 func (s *Set) lockedBatch(b int) (layout.Rows, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -723,7 +724,8 @@ func hashRow(h hash.Hash, row Row) {
 // Key identifies a row's content, independent of its file.
 type Key [sha256.Size]byte
 
-// Keys returns the keys of the row's prompt, and of its prompt with the answers.
+// Keys returns digests that identify the row's prompt (turns or tokens, tools, environment), and
+// the prompt with all answers.
 func (r Row) Keys() (prompt, whole Key) {
 	h := sha256.New()
 	hashPrompt(h, r)

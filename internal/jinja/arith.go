@@ -81,7 +81,8 @@ func failOperands(op string, a, b any) {
 	fail("unsupported operand type(s) for %s: '%s' and '%s'", op, typeName(a), typeName(b))
 }
 
-// add returns a + b.
+// add returns a + b. As all operators here it follows Python's rules for types, and fails with
+// Python's message for types that the operator does not take.
 func (s *state) add(a, b any) any {
 	switch x := a.(type) {
 	case string:

@@ -284,7 +284,8 @@ func (n *forStmt) exec(s *state) signal {
 	return n.iterate(s, over, 0)
 }
 
-// iterate runs the loop over a value; depth counts its recursive calls.
+// iterate runs the loop over a value; depth counts its recursive calls. It returns the signal of
+// the else branch, if that ran.
 func (n *forStmt) iterate(s *state, over any, depth int) (end signal) {
 	outer := s.env
 	if n.test != nil {

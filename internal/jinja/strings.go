@@ -216,7 +216,7 @@ func (s *state) escape(text string) markup {
 	return markup(text)
 }
 
-// stripMethod returns the method strip, lstrip or rstrip.
+// stripMethod returns the method strip, lstrip or rstrip, named for messages.
 func stripMethod(name string, left, right bool) valueMethod {
 	return func(s *state, of any, c *call) any {
 		chars := bind(name, c, "/chars?")[0]
@@ -226,7 +226,8 @@ func stripMethod(name string, left, right bool) valueMethod {
 	}
 }
 
-// strip returns text without the given characters, or blanks, at its ends.
+// strip returns text without blanks, or without the characters of the str chars, at the chosen
+// ends.
 func strip(text string, chars any, left, right bool) string {
 	cut := isSpace
 	if chars != absent && chars != nil {

@@ -70,7 +70,8 @@ func (d *Dict) Get(key any) (any, bool) {
 	return nil, false
 }
 
-// Set sets the value of a key.
+// Set sets the value of a key; a new key comes last. An int becomes an int64. It fails for a key
+// without a hash.
 func (d *Dict) Set(key, value any) {
 	if n, ok := key.(int); ok {
 		key = int64(n)
@@ -222,7 +223,7 @@ func (r *Range) length() int {
 // item returns the i-th number.
 func (r *Range) item(i int) int64 { return r.start + int64(i)*r.step }
 
-// fromGo converts a caller's value.
+// fromGo returns a caller's int as int64, and any other value unchanged.
 func fromGo(v any) any {
 	if n, ok := v.(int); ok {
 		return int64(n)

@@ -256,7 +256,7 @@ func (s *progress) showBar() {
 		c.bars = mpb.New(mpb.WithOutput(c.w), mpb.WithAutoRefresh())
 	}
 	text := func(decor.Statistics) string { return " " + s.status() }
-	// Total 0 keeps the bar from ending by itself: done ends it.
+	// Total 0 keeps the bar from ending by itself: end ends it.
 	bar, err := c.bars.Add(0, mpb.BarStyle().Build(), mpb.BarWidth(barWidth),
 		mpb.PrependDecorators(decor.Name("  "+s.name+" ")), mpb.AppendDecorators(decor.Any(text)))
 	if err != nil {

@@ -278,9 +278,10 @@ func accuracy(rows []Row) string {
 	return "critic/d_acc_fresh"
 }
 
-// guesses reports a discriminator that cannot tell the sides apart in the last steps, or is as sure
-// where it is wrong as where it is right. A loss above guessing with a high accuracy is not such a
-// case: a few pairs of which it is sure and wrong have most of the loss.
+// guesses returns the figures of a discriminator that cannot tell the sides apart in the last
+// steps, or is as sure where it is wrong as where it is right; "" for another. A loss above
+// guessing with a high accuracy is not such a case: a few pairs of which it is sure and wrong have
+// most of the loss.
 func guesses(rows []Row) string {
 	for _, c := range []struct{ loss, acc float64 }{{0.66, 0.65}, {math.Ln2, 0.8}} {
 		loss := mean(rows, "critic/d_loss_distinct", signWindow,
@@ -299,8 +300,8 @@ func playedSteps(rows []Row) []Row {
 		func(r Row) bool { _, ok := r.Values["actor/pg_loss"]; return !ok })
 }
 
-// discriminatorDominates reports that the student falls behind a discriminator that tells it from
-// the teacher.
+// discriminatorDominates returns the figures of a student that falls behind a discriminator that
+// tells it from the teacher; "" for another.
 func discriminatorDominates(rows []Row) string {
 	rows = playedSteps(rows)
 	acc, rewards, gap :=
@@ -329,8 +330,8 @@ func discriminatorDominates(rows []Row) string {
 		distinct, average(acc[from:]), best, now, gapWas, gapNow, n-from)
 }
 
-// differentTokens reports that student and teacher expect different tokens, and that this does not
-// change.
+// differentTokens returns the figures of a student that expects other tokens than the teacher and
+// does not come closer; "" for another.
 func differentTokens(rows []Row) string {
 	xs := series(rows, "opd/topk_overlap")
 	if len(xs) < 2*signWindow {
@@ -344,8 +345,9 @@ func differentTokens(rows []Row) string {
 		signWindow, was)
 }
 
-// notStarted reports a discriminator that guesses before the game. A discriminator that learns
-// alone is given 40 steps: in the first 20 of a good warm-up it mostly guesses.
+// notStarted returns the figures of a discriminator that guesses before the game; "" for another. A
+// discriminator that learns alone is given 40 steps: in the first 20 of a good warm-up it mostly
+// guesses.
 func notStarted(rows []Row) string {
 	alone := !slices.ContainsFunc(rows, func(r Row) bool { return hasPrefix(r, "actor/") })
 	if len(rows) < signWindow || alone && len(rows) < 2*signWindow || len(playedSteps(rows)) > 0 {
@@ -354,8 +356,8 @@ func notStarted(rows []Row) string {
 	return guesses(rows)
 }
 
-// shaken reports a discriminator that guesses after its loss rose in the first steps, taken at the
-// full learning rate.
+// shaken returns the figures of a discriminator that guesses after its loss rose in the first
+// steps, taken at the full learning rate; "" for another.
 func shaken(rows []Row) string {
 	rates, losses := series(rows, "critic/lr"), series(rows, "critic/d_loss_distinct")
 	if notStarted(rows) == "" || len(rates) == 0 || rates[0] < slices.Max(rates) {
@@ -380,7 +382,7 @@ func hasPrefix(r Row, prefix string) bool {
 	return false
 }
 
-// brokenNumbers reports skipped updates and values that are not finite.
+// brokenNumbers returns the skipped updates and the values that are not finite, or "".
 func brokenNumbers(rows []Row) string {
 	skips, bad := map[string]int{}, ""
 	for _, r := range rows[max(0, len(rows)-signWindow):] {
@@ -407,7 +409,8 @@ func brokenNumbers(rows []Row) string {
 	return strings.Join(seen, "; ")
 }
 
-// worse compares the newest validation with the one before the first step.
+// worse returns the newest validation and the one before the first step if it is much worse, else
+// "".
 func worse(rows []Row) string {
 	for _, c := range []struct {
 		name  string
@@ -441,7 +444,7 @@ func noise(xs []float64) float64 {
 	return sum / float64(max(len(xs)-1, 1))
 }
 
-// lostAnswers reports that the student had more right answers before.
+// lostAnswers returns the shares of right answers now and before, if there were many more, else "".
 func lostAnswers(rows []Row) string {
 	if xs := series(rows, "reward/check_mean"); len(xs) >= 2*fewSteps {
 		best := math.Inf(-1)
@@ -462,6 +465,7 @@ func lostAnswers(rows []Row) string {
 	return ""
 }
 
+// risingLoss returns the SFT loss now and before, if it rises, else "".
 func risingLoss(rows []Row) string {
 	const name = "actor/sft_loss"
 	xs := series(rows, name)
@@ -485,6 +489,7 @@ func risingLoss(rows []Row) string {
 	return ""
 }
 
+// overfit returns the teacher's NLL now and its least, if it rises during SFT, else "".
 func overfit(rows []Row) string {
 	const name = "val/teacher_nll"
 	if len(series(rows, "actor/sft_loss")) == 0 || len(playedSteps(rows)) > 0 {
@@ -501,7 +506,8 @@ func overfit(rows []Row) string {
 	return ""
 }
 
-// collapsedGroups reports that the discriminator hardly ranks the answers to one prompt.
+// collapsedGroups returns the share of prompts whose answers the discriminator hardly ranks, if it
+// is large, else "".
 func collapsedGroups(rows []Row) string {
 	collapsed, flat :=
 		window(rows, "critic/collapsed_groups_frac"), window(rows, "adv/zero_var_groups_frac")
@@ -520,7 +526,7 @@ func collapsedGroups(rows []Row) string {
 		c, z, signWindow)
 }
 
-// still reports that updates do not change the student's probabilities.
+// still returns the KL of a step's update and from the start, if both are near zero, else "".
 func still(rows []Row) string {
 	rows = playedSteps(rows)
 	moved, from := meanAbs(rows, "actor/ppo_kl"), meanAbs(rows, "actor/kl_loss")
@@ -539,6 +545,7 @@ func still(rows []Row) string {
 	return seen
 }
 
+// runawayKL returns the KL from the start, if it is large, else "".
 func runawayKL(rows []Row) string {
 	for _, name := range []string{"actor/kl_loss", "reward/kl_mean"} {
 		xs := series(rows, name)
@@ -552,6 +559,7 @@ func runawayKL(rows []Row) string {
 	return ""
 }
 
+// dominantKL returns the KL term's share of the loss, if it is most of it, else "".
 func dominantKL(rows []Row) string {
 	share := mean(rows, "actor/kl_share", signWindow, func(x float64) bool { return x > 0.8 })
 	if share == "" || len(series(rows, "actor/kl_pull")) == 0 {
@@ -564,6 +572,7 @@ func dominantKL(rows []Row) string {
 	return share + ", " + pull
 }
 
+// collapsedEntropy returns the entropy now and at first, if it has collapsed, else "".
 func collapsedEntropy(rows []Row) string {
 	const name = "actor/entropy"
 	xs := series(playedSteps(rows), name)
@@ -578,7 +587,8 @@ func collapsedEntropy(rows []Row) string {
 	return ""
 }
 
-// vanishingAdvantage reports advantages near zero, unless most answers are right.
+// vanishingAdvantage returns figures of advantages near zero, unless most answers are right; else
+// "".
 func vanishingAdvantage(rows []Row) string {
 	if xs := series(rows, "reward/check_mean"); len(xs) > 0 && average(last(xs, signWindow)) > 0.9 {
 		return ""
@@ -593,8 +603,8 @@ func vanishingAdvantage(rows []Row) string {
 	return fmt.Sprintf("adv/zero_var_groups_frac %.3g over the last %d steps", average(xs), len(xs))
 }
 
-// jump reports a sudden change for the worse: three steps against the three before, anywhere in the
-// window.
+// jump returns a figure of three steps and of the three before, anywhere in the window, if it is
+// suddenly much worse, else "".
 func jump(rows []Row) string {
 	for _, m := range []struct {
 		name string
@@ -613,7 +623,8 @@ func jump(rows []Row) string {
 	return ""
 }
 
-// alike reports that the student's answers repeat each other more than the teacher's.
+// alike returns the shares of different answers of student and teacher, if the student's is much
+// lower, else "".
 func alike(rows []Row) string {
 	const name = "rollout/unique_frac"
 	xs, teacher := series(rows, name), series(rows, "teacher/unique_frac")
@@ -628,6 +639,8 @@ func alike(rows []Row) string {
 	return ""
 }
 
+// gamedLength returns the lengths of answers now, at first and of the teacher, if they have grown
+// beyond both, else "".
 func gamedLength(rows []Row) string {
 	const name = "rollout/len_mean"
 	xs, teacher := series(rows, name), series(rows, "teacher/len_mean")

@@ -349,7 +349,7 @@ func (s *Server) ask(ctx context.Context, seq model.Seq, k, retries int) (x scor
 		return x, errors.New("a text without a token before the first that counts")
 	}
 	for range tries {
-		if ctx.Err() != nil { // of one that is Draining a call would be sent
+		if ctx.Err() != nil { // with a context of WithDrain a call would still be sent
 			return x, ctx.Err()
 		}
 		var raw json.RawMessage
