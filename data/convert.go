@@ -365,6 +365,7 @@ func (c *countingSeeker) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// Seek returns the position; it supports no other seek.
 func (c *countingSeeker) Seek(offset int64, whence int) (int64, error) {
 	if offset != 0 || whence != io.SeekCurrent {
 		return 0, errors.ErrUnsupported

@@ -36,6 +36,7 @@ type lineFeed struct {
 	since int64 // bytes since the last row ended
 }
 
+// Read fails once a row has more than maxJSONRow bytes.
 func (l *lineFeed) Read(p []byte) (int, error) {
 	n, err := l.r.Read(p)
 	if l.since += int64(n); l.since > maxJSONRow+int64(len(p)) {
@@ -112,6 +113,7 @@ const (
 	otherByte  = '\xfe' // not UTF-8 either, for a keptReturn of the file
 )
 
+// Read replaces carriage returns inside quotes by keptReturn.
 func (c *returns) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
 	for i, b := range p[:n] {

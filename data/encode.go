@@ -30,7 +30,7 @@ type EncodeOptions struct {
 	Limits Limits // as for Example
 	Keys   bool   // compute the keys of Measure
 	Most   int    // rows that the caller will take, for the bar; 0 is all
-	Keep   Keep   // the cache of encoded rows; zero is none
+	Keep   Keep   // where encoded rows are stored; zero stores none
 }
 
 // Encode calls take with the measures of each row in order, until take returns false. All cores
@@ -41,9 +41,9 @@ type EncodeOptions struct {
 // another, reads the file instead of encoding. Row and Example then read it too: all calls must
 // have the same encoder. The results equal those without it, byte by byte.
 func (s *Set) Encode(enc Encoder, o EncodeOptions, take func(i int, m Measure) bool) (err error) {
-	build := s.keep(o.Keep)
-	if k := s.kept.Load(); k != nil {
-		return s.encodeKept(k, enc, o, take)
+	build := s.useRowFile(o.Keep)
+	if k := s.rowFile.Load(); k != nil {
+		return s.encodeFromFile(k, enc, o, take)
 	}
 	if build != nil {
 		defer build.drop()
@@ -99,9 +99,9 @@ func (s *Set) Encode(enc Encoder, o EncodeOptions, take func(i int, m Measure) b
 	return err
 }
 
-// encodeKept does the work of Encode with cached rows. A row that is refused for its length is
-// encoded again, for the error.
-func (s *Set) encodeKept(k *keptRows, enc Encoder, o EncodeOptions,
+// encodeFromFile does the work of Encode with the rows of a row file. A row that is refused for its
+// length is encoded again, for the error.
+func (s *Set) encodeFromFile(k *rowFile, enc Encoder, o EncodeOptions,
 	take func(i int, m Measure) bool) error {
 	for b := range k.blocks {
 		entries, err := k.entries(b)

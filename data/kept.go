@@ -25,30 +25,29 @@ import (
 	"gad/internal/vfs"
 )
 
-// This file keeps encoded rows from run to run. A file holds the rows of one set under
-// one encoder, and is named by a digest of all that they depend on:
+// Row files store encoded rows from run to run. A file holds the rows of one set under one encoder,
+// and is named by a digest of all that they depend on:
 //
 //	blocks of 1024 rows: the records, one behind the other, then an entry for each
 //	where the entries of each block begin, 8 bytes each
 //	a foot of fixed size
 //
-// The rows are read, not mapped. A mapped page counts as the process's memory, so that
-// a run would seem to grow to the size of the file, and who cuts a mapped file short
-// ends the program; a row is two reads of some microseconds.
+// The rows are read, not mapped. A mapped page counts as the process's memory, so that a run would
+// seem to grow to the size of the file, and truncating a mapped file ends the program; a row is two
+// reads of some microseconds.
 //
-// Nothing in the file is trusted: foot and table are checked at the start, an entry
-// and its record when they are read. A file of gigabytes is not read whole for that.
-// So nothing need be synced either: a file that a loss of power has damaged is found
-// out, and the rows are encoded again.
+// Nothing in the file is trusted: foot and table are checked at the start, an entry and its record
+// when they are read. A file of gigabytes is not read whole for that. So nothing need be synced
+// either: damage by a loss of power is detected, and the rows are encoded again.
 
 // FS is where files are written; nil is the disk.
 type FS = vfs.FS
 
-// Keep is the cache of encoded rows.
+// Keep are the settings of row files.
 type Keep struct {
 	FS      FS           // nil is the disk
-	Dir     string       // folder of the files; "" is no cache
-	Encoder string       // digest of all that the encoder's tokens depend on; "" is no cache
+	Dir     string       // folder of the files; "" uses none
+	Encoder string       // digest of all that the encoder's tokens depend on; "" uses none
 	Least   int64        // bytes of data from which on a file is made
 	Most    int64        // bound of the bytes of all files in Dir: the oldest go first
 	Warn    func(string) // gets the reason why rows are not stored or not read; nil is silent
@@ -61,18 +60,18 @@ func (k Keep) warn(format string, args ...any) {
 }
 
 const (
-	keptSuffix = ".rows"
+	rowFileSuffix = ".rows"
 	// the last byte is the version: raise it when rows are read or stored differently
-	keptMagic  = "gadrows\x08"
-	entrySize  = 44
-	footSize   = 92
-	keepFree   = 1 << 30   // bytes of the disk left for others
-	staleAfter = time.Hour // time since the last write to a part after which the process has ended
-	hashChunk  = 4 << 20
+	rowFileMagic = "gadrows\x08"
+	entrySize    = 44
+	footSize     = 92
+	keepFree     = 1 << 30   // bytes of the disk left for others
+	staleAfter   = time.Hour // time since the last write to a part after which the process has ended
+	hashChunk    = 4 << 20
 )
 
-// keptName matches the name of a file of rows, or of a part of one.
-var keptName = regexp.MustCompile(`^[0-9a-f]{32}\.rows(\.[0-9]+-[0-9]+\.tmp)?$`)
+// rowFileName matches the name of a file of rows, or of a part of one.
+var rowFileName = regexp.MustCompile(`^[0-9a-f]{32}\.rows(\.[0-9]+-[0-9]+\.tmp)?$`)
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -293,8 +292,8 @@ func readRecord(b []byte) (ex Example) {
 	return ex
 }
 
-// keptRows is a file of encoded rows, open for reading.
-type keptRows struct {
+// rowFile is a file of encoded rows, open for reading.
+type rowFile struct {
 	keep   Keep
 	path   string
 	file   *os.File
@@ -308,14 +307,14 @@ type keptRows struct {
 // Kept returns the file from which the set's encoded rows are read, "" for none, its size, and
 // whether this set has written it.
 func (s *Set) Kept() (path string, bytes int64, made bool) {
-	if k := s.kept.Load(); k != nil {
+	if k := s.rowFile.Load(); k != nil {
 		return k.path, k.size, k.made
 	}
 	return "", 0, false
 }
 
-// openKept opens the file at path if it holds n rows under the given key.
-func openKept(keep Keep, path string, key [sha256.Size]byte, n int) (k *keptRows, err error) {
+// openRowFile opens the file at path if it holds n rows under the given key.
+func openRowFile(keep Keep, path string, key [sha256.Size]byte, n int) (k *rowFile, err error) {
 	f, err := folder.File(path)
 	if err != nil {
 		return nil, err
@@ -340,7 +339,7 @@ func openKept(keep Keep, path string, key [sha256.Size]byte, n int) (k *keptRows
 	}
 	foot, le := end[8*blocks:], binary.LittleEndian
 	switch {
-	case string(foot[:8]) != keptMagic:
+	case string(foot[:8]) != rowFileMagic:
 		return nil, input.NewCorrupt("does not end as a file of rows does")
 	case crc32.Checksum(end[:len(end)-4], castagnoli) != le.Uint32(foot[88:]):
 		return nil, input.NewCorrupt("its checksum is wrong")
@@ -348,7 +347,7 @@ func openKept(keep Keep, path string, key [sha256.Size]byte, n int) (k *keptRows
 		le.Uint64(foot[80:]) != uint64(table):
 		return nil, input.NewCorrupt("holds other rows than its name says")
 	}
-	k = &keptRows{keep: keep, path: path, file: f, n: n, size: info.Size(),
+	k = &rowFile{keep: keep, path: path, file: f, n: n, size: info.Size(),
 		digest: hex.EncodeToString(foot[40:72])}
 	for b := range blocks {
 		k.blocks = append(k.blocks, int64(le.Uint64(end[8*b:])))
@@ -356,10 +355,10 @@ func openKept(keep Keep, path string, key [sha256.Size]byte, n int) (k *keptRows
 	return k, nil
 }
 
-func (k *keptRows) close() error { return k.file.Close() }
+func (k *rowFile) close() error { return k.file.Close() }
 
 // entries returns the entries of block b.
-func (k *keptRows) entries(b int) ([]entry, error) {
+func (k *rowFile) entries(b int) ([]entry, error) {
 	out := make([]entry, min(window, k.n-b*window))
 	buf := make([]byte, entrySize*len(out))
 	if _, err := k.file.ReadAt(buf, k.blocks[b]); err != nil {
@@ -375,7 +374,7 @@ func (k *keptRows) entries(b int) ([]entry, error) {
 }
 
 // example reads row i.
-func (k *keptRows) example(i int) (ex Example, err error) {
+func (k *rowFile) example(i int) (ex Example, err error) {
 	block := k.blocks[i/window]
 	var buf [entrySize]byte
 	if _, err := k.file.ReadAt(buf[:], block+int64(i%window)*entrySize); err != nil {
@@ -403,9 +402,9 @@ func (k *keptRows) example(i int) (ex Example, err error) {
 	return ex, err
 }
 
-// keptExample returns row i from the cache; ok is false if it is not there.
-func (s *Set) keptExample(i int) (ex Example, ok bool) {
-	k := s.kept.Load()
+// encodedExample returns row i from the row file; ok is false if it is not there.
+func (s *Set) encodedExample(i int) (ex Example, ok bool) {
+	k := s.rowFile.Load()
 	if k == nil || i < 0 || i >= s.n {
 		return ex, false
 	}
@@ -417,7 +416,7 @@ func (s *Set) keptExample(i int) (ex Example, ok bool) {
 }
 
 // attach makes the set read its rows from k; nil changes nothing.
-func (s *Set) attach(k *keptRows) {
+func (s *Set) attach(k *rowFile) {
 	if k == nil {
 		return
 	}
@@ -425,12 +424,12 @@ func (s *Set) attach(k *keptRows) {
 	defer s.mu.Unlock()
 	clear(s.cache)
 	s.held = 0
-	s.kept.Store(k)
+	s.rowFile.Store(k)
 }
 
 // distrust makes the set encode its rows from now on, and removes the file.
-func (s *Set) distrust(k *keptRows, err error) {
-	if !s.kept.CompareAndSwap(k, nil) {
+func (s *Set) distrust(k *rowFile, err error) {
+	if !s.rowFile.CompareAndSwap(k, nil) {
 		return // another goroutine was first
 	}
 	k.keep.warn("%s: %v: rows are encoded again", k.path, err)
@@ -438,20 +437,20 @@ func (s *Set) distrust(k *keptRows, err error) {
 	_ = k.keep.FS.Remove(k.path) // if it stays, the next run finds the same
 }
 
-// keep attaches the file with the set's encoded rows, or starts a new one and returns it. If
+// useRowFile attaches the file with the set's encoded rows, or starts a new one and returns it. If
 // neither is possible the rows are encoded, and a warning gives the reason.
-func (s *Set) keep(k Keep) *keeping {
-	if k.Dir == "" || k.Encoder == "" || s.bytes < k.Least || s.kept.Load() != nil {
+func (s *Set) useRowFile(k Keep) *rowFileWriter {
+	if k.Dir == "" || k.Encoder == "" || s.bytes < k.Least || s.rowFile.Load() != nil {
 		return nil
 	}
 	k.FS = vfs.OrDisk(k.FS)
 	stamp := s.stamp()
-	key, err := s.keptKey(k.Encoder)
+	key, err := s.rowFileKey(k.Encoder)
 	if err != nil {
 		return nil // the data cannot be read: encoding reports it
 	}
-	path := filepath.Join(k.Dir, hex.EncodeToString(key[:16])+keptSuffix)
-	found, err := openKept(k, path, key, s.n)
+	path := filepath.Join(k.Dir, hex.EncodeToString(key[:16])+rowFileSuffix)
+	found, err := openRowFile(k, path, key, s.n)
 	if err == nil {
 		s.attach(found)
 		return nil
@@ -459,7 +458,7 @@ func (s *Set) keep(k Keep) *keeping {
 	if !errors.Is(err, fs.ErrNotExist) {
 		k.warn("%s: %v: rows are encoded again", path, err)
 	}
-	b := &keeping{set: s, keep: k, path: path, stamp: stamp, key: key, digest: newDigest()}
+	b := &rowFileWriter{set: s, keep: k, path: path, stamp: stamp, key: key, digest: newDigest()}
 	if err := b.begin(); err != nil {
 		b.fail(err)
 		return nil
@@ -477,12 +476,12 @@ func (s *Set) stamp() (stamp []string) {
 	return stamp
 }
 
-// keptKey returns a digest of all that encoded rows depend on: the bytes of the files, the options
+// rowFileKey returns a digest of all that encoded rows depend on: the bytes of the files, the options
 // of reading, the encoder, and the program.
-func (s *Set) keptKey(encoder string) (key [sha256.Size]byte, err error) {
+func (s *Set) rowFileKey(encoder string) (key [sha256.Size]byte, err error) {
 	h := sha256.New()
 	for _, text := range append(
-		[]string{keptMagic, encoder,
+		[]string{rowFileMagic, encoder,
 			fmt.Sprintf("%+v %s %s", s.opt.Columns, s.opt.Format, s.opt.Turns)}, program()...) {
 		hashString(h, text)
 	}
@@ -563,8 +562,8 @@ func program() (names []string) {
 	return append(names, fmt.Sprint(info.Size(), info.ModTime().UnixNano()))
 }
 
-// keeping is a file of encoded rows that is being written.
-type keeping struct {
+// rowFileWriter writes a file of encoded rows.
+type rowFileWriter struct {
 	set     *Set
 	keep    Keep
 	path    string
@@ -582,7 +581,7 @@ type keeping struct {
 }
 
 // begin creates the file.
-func (b *keeping) begin() error {
+func (b *rowFileWriter) begin() error {
 	if err := vfs.MakeDirs(b.keep.FS, b.keep.Dir); err != nil {
 		return err
 	}
@@ -601,7 +600,7 @@ func (b *keeping) begin() error {
 }
 
 // room returns an error if the cache is full or the disk nearly so.
-func (b *keeping) room() error {
+func (b *rowFileWriter) room() error {
 	if b.keep.Most > 0 && b.at > b.keep.Most {
 		return fmt.Errorf("the encoded rows of %s are more than data.cache_gb %.3g: raise that",
 			b.set.path, float64(b.keep.Most)/1e9)
@@ -618,7 +617,7 @@ func (b *keeping) room() error {
 }
 
 // add appends a row.
-func (b *keeping) add(m Measure, row Row, record []byte) {
+func (b *rowFileWriter) add(m Measure, row Row, record []byte) {
 	if b.failed {
 		return
 	}
@@ -636,7 +635,7 @@ func (b *keeping) add(m Measure, row Row, record []byte) {
 }
 
 // endBlock writes the entries of the block.
-func (b *keeping) endBlock() {
+func (b *rowFileWriter) endBlock() {
 	if len(b.entries) > 0 {
 		b.table = binary.LittleEndian.AppendUint64(b.table, uint64(b.at))
 		b.write(b.entries)
@@ -647,7 +646,7 @@ func (b *keeping) endBlock() {
 	}
 }
 
-func (b *keeping) write(p []byte) {
+func (b *rowFileWriter) write(p []byte) {
 	if b.failed {
 		return
 	}
@@ -658,10 +657,10 @@ func (b *keeping) write(p []byte) {
 }
 
 // finish completes the file and opens it; nil after an error.
-func (b *keeping) finish() *keptRows {
+func (b *rowFileWriter) finish() *rowFile {
 	b.endBlock()
 	le, table := binary.LittleEndian, b.at
-	end := append(b.table, keptMagic...)
+	end := append(b.table, rowFileMagic...)
 	end = append(end, b.key[:]...)
 	end = b.digest.Sum(end)
 	end = le.AppendUint64(le.AppendUint64(end, uint64(b.n)), uint64(table))
@@ -684,7 +683,7 @@ func (b *keeping) finish() *keptRows {
 	}
 	b.tmp = ""
 	b.evict()
-	k, err := openKept(b.keep, b.path, b.key, b.n)
+	k, err := openRowFile(b.keep, b.path, b.key, b.n)
 	if err != nil {
 		b.fail(err)
 		return nil
@@ -694,7 +693,7 @@ func (b *keeping) finish() *keptRows {
 }
 
 // fail gives up with a warning: the rows are encoded, and not stored.
-func (b *keeping) fail(err error) {
+func (b *rowFileWriter) fail(err error) {
 	if !b.failed {
 		b.failed = true
 		b.keep.warn("data.cache_dir %s: encoded rows are not kept: %v", b.keep.Dir, err)
@@ -703,7 +702,7 @@ func (b *keeping) fail(err error) {
 }
 
 // drop removes an incomplete file.
-func (b *keeping) drop() {
+func (b *rowFileWriter) drop() {
 	if b.file != nil {
 		_ = b.file.Close() // it is removed
 		b.file = nil
@@ -716,7 +715,7 @@ func (b *keeping) drop() {
 
 // evict removes the oldest files until the others are within the limit, and parts that killed
 // processes have left. A run that reads a removed file goes on reading it, or encodes.
-func (b *keeping) evict() {
+func (b *rowFileWriter) evict() {
 	entries, err := b.keep.FS.ReadDir(b.keep.Dir)
 	if err != nil {
 		return
@@ -734,7 +733,7 @@ func (b *keeping) evict() {
 			continue
 		}
 		path := filepath.Join(b.keep.Dir, e.Name())
-		m := keptName.FindStringSubmatch(e.Name())
+		m := rowFileName.FindStringSubmatch(e.Name())
 		switch {
 		case m == nil: // not of gad
 		case m[1] != "":

@@ -120,7 +120,7 @@ func (e *RowError) Unwrap() error { return e.err }
 // out.
 func (s *Set) Example(i int, enc Encoder, lim Limits) (Example, error) {
 	if enc != nil {
-		if ex, ok := s.keptExample(i); ok &&
+		if ex, ok := s.encodedExample(i); ok &&
 			(lim.MaxPrompt <= 0 || len(ex.Prompt) <= lim.MaxPrompt) {
 			ex.soften(enc)
 			return ex, nil

@@ -66,7 +66,7 @@ type Set struct {
 	closed bool
 
 	handles []input.Input // of files, which close them
-	kept    atomic.Pointer[keptRows]
+	rowFile atomic.Pointer[rowFile]
 
 	digestOnce sync.Once
 	digest     string
@@ -487,7 +487,7 @@ func (s *Set) Close() error {
 	s.closed = true
 	s.cache = nil
 	var errs []error
-	if k := s.kept.Swap(nil); k != nil {
+	if k := s.rowFile.Swap(nil); k != nil {
 		errs = append(errs, k.close())
 	}
 	for _, f := range s.files {
@@ -507,7 +507,7 @@ func (s *Set) Row(i int) (Row, error) {
 // read returns row i, and its watched columns and keys of turns that are not read. Cached rows do
 // not have the latter.
 func (s *Set) read(i int) (row Row, unread []string, err error) {
-	if ex, ok := s.keptExample(i); ok {
+	if ex, ok := s.encodedExample(i); ok {
 		return ex.Row, nil, nil
 	}
 	raw, err := s.raw(i)
@@ -659,7 +659,7 @@ func (s *Set) Digest() string {
 }
 
 func (s *Set) computeDigest() {
-	if k := s.kept.Load(); k != nil {
+	if k := s.rowFile.Load(); k != nil {
 		s.digest = k.digest
 		return
 	}

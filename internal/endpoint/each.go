@@ -17,6 +17,7 @@ type Failed struct {
 // Failures are the items that failed, by index. All others succeeded.
 type Failures []Failed
 
+// Error returns the number of failures and the first one's error.
 func (f Failures) Error() string {
 	if len(f) == 1 {
 		return fmt.Sprintf("%v (after %d tries)", f[0].Err, f[0].Tries)

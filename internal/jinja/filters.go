@@ -145,7 +145,7 @@ func lazyGenerator(begin func() func() (any, bool)) any {
 	})
 }
 
-// nothing is the iterator without items.
+// nothing returns no item: it iterates over an empty sequence.
 func nothing() (any, bool) { return nil, false }
 
 // choose returns the filter select, reject, selectattr or rejectattr.
@@ -190,7 +190,7 @@ func choose(name string, attr, keep bool) filter {
 	}
 }
 
-// mapFilter is the filter map.
+// mapFilter implements the filter map.
 func mapFilter(s *state, v any, c *call) any {
 	return lazyGenerator(func() func() (any, bool) {
 		if !truth(v) {
@@ -253,7 +253,7 @@ func extreme(name string, better func(s *state, a, b any) bool) filter {
 	}
 }
 
-// length is the filter length.
+// length implements the filter length.
 func length(s *state, v any, c *call) any {
 	bind("length", c)
 	if text, ok := asText(v); ok {
@@ -266,7 +266,7 @@ func length(s *state, v any, c *call) any {
 	return int64(n)
 }
 
-// defaultFilter is the filter default.
+// defaultFilter implements the filter default.
 func defaultFilter(_ *state, v any, c *call) any {
 	a := bind("default", c, "default_value?", "boolean?")
 	if _, ok := v.(*undefined); ok || flag(a[1]) && !truth(v) {
@@ -275,7 +275,7 @@ func defaultFilter(_ *state, v any, c *call) any {
 	return v
 }
 
-// escapeFilter is the filter escape.
+// escapeFilter implements the filter escape.
 func escapeFilter(s *state, v any, c *call) any {
 	bind("escape", c)
 	return markup(s.html(v))
@@ -588,7 +588,7 @@ func titleWords(text string) string {
 	return b.String()
 }
 
-// batch is the filter batch: items in lists of n.
+// batch implements the filter batch: items in lists of n.
 func batch(s *state, v any, c *call) any {
 	a := bind("batch", c, "linecount", "fill_with?")
 	fill := orNone(a[1])
@@ -630,7 +630,7 @@ func batch(s *state, v any, c *call) any {
 	})
 }
 
-// sliceFilter is the filter slice: items in n lists.
+// sliceFilter implements the filter slice: items in n lists.
 func sliceFilter(s *state, v any, c *call) any {
 	a := bind("slice", c, "slices", "fill_with?")
 	fill := orNone(a[1])
@@ -660,7 +660,7 @@ func sliceFilter(s *state, v any, c *call) any {
 	})
 }
 
-// groupBy is the filter groupby.
+// groupBy implements the filter groupby.
 func groupBy(s *state, v any, c *call) any {
 	a := bind("groupby", c, "attribute", "default?", "case_sensitive?")
 	otherwise := orNone(a[1])
@@ -682,7 +682,7 @@ func groupBy(s *state, v any, c *call) any {
 	return out
 }
 
-// unique is the filter unique.
+// unique implements the filter unique.
 func unique(s *state, v any, c *call) any {
 	a := bind("unique", c, "case_sensitive?", "attribute?")
 	key := s.keyFunc(orNone(a[1]), flag(a[0]), nil)
@@ -706,7 +706,7 @@ func unique(s *state, v any, c *call) any {
 	})
 }
 
-// indent is the filter indent.
+// indent implements the filter indent.
 func indent(s *state, v any, c *call) any {
 	a := bind("indent", c, "width?", "first?", "blank?")
 	pad := "    "
@@ -745,7 +745,7 @@ func indent(s *state, v any, c *call) any {
 	return sameKind(v, b.String())
 }
 
-// truncate is the filter truncate.
+// truncate implements the filter truncate.
 func truncate(s *state, v any, c *call) any {
 	a := bind("truncate", c, "length?", "killwords?", "end?", "leeway?")
 	n := or(a[0], 255, needInt)
@@ -774,7 +774,7 @@ func truncate(s *state, v any, c *call) any {
 	return s.add(sameKind(v, cut), or(a[2], any("..."), func(v any) any { return v }))
 }
 
-// fileSize is the filter filesizeformat.
+// fileSize implements the filter filesizeformat.
 func fileSize(s *state, v any, binary bool) any {
 	n, ok := toFloat(v)
 	if !ok {
@@ -801,7 +801,7 @@ func fileSize(s *state, v any, binary bool) any {
 	return nil
 }
 
-// urlEncode is the filter urlencode.
+// urlEncode implements the filter urlencode.
 func urlEncode(s *state, v any, c *call) any {
 	bind("urlencode", c)
 	one := func(v any, safe string) string {
@@ -836,7 +836,7 @@ func urlEncode(s *state, v any, c *call) any {
 	return s.join(parts, "&")
 }
 
-// round is the filter round: a half goes to the even neighbour, as in Python.
+// round implements the filter round: a half goes to the even neighbour, as in Python.
 func round(s *state, v any, c *call) any {
 	a := bind("round", c, "precision?", "method?")
 	precision := any(int64(0))
@@ -1017,7 +1017,7 @@ func toInt(text string, base int) (any, bool) {
 	return intValue(n), true
 }
 
-// toIntFilter is the filter int.
+// toIntFilter implements the filter int.
 func toIntFilter(s *state, v any, c *call) any {
 	a := bind("int", c, "default?", "base?")
 	otherwise := or(a[0], any(int64(0)), func(v any) any { return v })

@@ -97,7 +97,7 @@ type jsonStyle struct {
 	indent, item, key    string
 }
 
-// tojson is the filter tojson, with transformers' arguments.
+// tojson implements the filter tojson, with transformers' arguments.
 func tojson(s *state, v any, c *call) any {
 	a := bind("tojson", c, "ensure_ascii?", "indent?", "separators?", "sort_keys?")
 	set := func(v any) bool { return v != absent && v != nil }

@@ -33,6 +33,7 @@ type token struct {
 	value any    // of a number
 }
 
+// String returns the token for a message.
 func (t token) String() string {
 	switch t.kind {
 	case eof:

@@ -334,11 +334,13 @@ type consoleCore struct {
 	fields []zapcore.Field
 }
 
+// With returns a core that adds fields to every entry.
 func (c *consoleCore) With(fields []zapcore.Field) zapcore.Core {
 	return &consoleCore{c.LevelEnabler, c.con,
 		append(append([]zapcore.Field(nil), c.fields...), fields...)}
 }
 
+// Check adds the core to an entry of a level that is enabled.
 func (c *consoleCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if c.Enabled(e.Level) {
 		return ce.AddCore(e, c)
@@ -348,6 +350,7 @@ func (c *consoleCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.
 
 func (c *consoleCore) Sync() error { return nil }
 
+// Write prints an entry with its fields as key=value, in their order.
 func (c *consoleCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	text := printable(e.Message)
 	if e.LoggerName != "" {

@@ -501,6 +501,7 @@ type logFile struct {
 	fail func(error)
 }
 
+// Write appends an entry. After the first error, which goes to fail, entries are dropped.
 func (l *logFile) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -96,6 +96,7 @@ type transport struct {
 	takes time.Duration
 }
 
+// RoundTrip answers a request in the time takes, or returns its context's error.
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	w := httptest.NewRecorder()
 	t.h.ServeHTTP(w, r)
