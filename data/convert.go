@@ -618,7 +618,8 @@ func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 		group["reward"] = parquet.Leaf(parquet.DoubleType)
 		leaves = append(leaves, leaf{[]string{"reward"},
 			func(values parquet.Row, leaf int, r Row) parquet.Row {
-				return append(values, parquet.DoubleValue(r.Told.episode().Reward).Level(0, 0, leaf))
+				reward := parquet.DoubleValue(r.Told.episode().Reward)
+				return append(values, reward.Level(0, 0, leaf))
 			}})
 	}
 	schema := parquet.NewSchema("rows", group)

@@ -66,7 +66,7 @@ const (
 	entrySize    = 44
 	footSize     = 92
 	keepFree     = 1 << 30   // bytes of the disk left for others
-	staleAfter   = time.Hour // time since the last write to a part after which the process has ended
+	staleAfter   = time.Hour // after the last write to a part its process has ended
 	hashChunk    = 4 << 20
 )
 
@@ -476,8 +476,8 @@ func (s *Set) stamp() (stamp []string) {
 	return stamp
 }
 
-// rowFileKey returns a digest of all that encoded rows depend on: the bytes of the files, the options
-// of reading, the encoder, and the program.
+// rowFileKey returns a digest of all that encoded rows depend on: the bytes of the files, the
+// options of reading, the encoder, and the program.
 func (s *Set) rowFileKey(encoder string) (key [sha256.Size]byte, err error) {
 	h := sha256.New()
 	for _, text := range append(

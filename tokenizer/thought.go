@@ -255,7 +255,8 @@ func (t *Tokenizer) findVariable(c Chat, thinks bool) string {
 			if err != nil {
 				continue
 			}
-			if at := t.knownTags().stateOf(prompt); at == thoughtFree || thinks == (at == thoughtOpen) {
+			at := t.knownTags().stateOf(prompt)
+			if at == thoughtFree || thinks == (at == thoughtOpen) {
 				return fmt.Sprintf("%s=%t", name, value)
 			}
 		}

@@ -176,7 +176,8 @@ func Foreign(fsys vfs.FS, path string) (bool, error) {
 	defer f.Close()
 	start := make([]byte, len(linePrefix))
 	n, err := io.ReadFull(f, start)
-	return n > 0 && string(start[:n]) != linePrefix[:n] || err != nil && n == 0 && err != io.EOF, nil
+	return n > 0 && string(start[:n]) != linePrefix[:n] ||
+		err != nil && n == 0 && err != io.EOF, nil
 }
 
 // put stores a record in memory unless its key has one.

@@ -174,7 +174,7 @@ func (c *Console) Progress(name string, total int) (advance func(n int), done fu
 // Busy shows progress as Progress does, for work before a run or next to it: at once, or nearly so.
 func (c *Console) Busy(name string, total int) (advance func(n int), done func()) {
 	c.mu.Lock()
-	delay := max(BusyDelay-time.Since(c.lastShown), BusyDelay/10) // several short ones are a wait too
+	delay := max(BusyDelay-time.Since(c.lastShown), BusyDelay/10) // short stages add up
 	c.mu.Unlock()
 	return c.show(name, total, delay, delay, c.every)
 }

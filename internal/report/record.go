@@ -15,7 +15,8 @@
 // The files of a run folder:
 //
 //	metrics.jsonl         one object a step: {"step":N, metrics by name, timings by name, time}
-//	log.jsonl             the console's lines and more, one JSON object an entry (zap); a step's has all its metrics as fields
+//	log.jsonl             the console's lines and more, one JSON object an entry (zap); a step's
+//	                      entry has all its metrics as fields
 //	tb/                   the metrics as TensorBoard events
 //	samples/step_N.jsonl  prompts, answers and scores of a step
 //
