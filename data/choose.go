@@ -12,17 +12,18 @@ import (
 	"strings"
 )
 
-// Choice says which rows of the files a set has. The zero value has all of them.
+// Choice selects the rows of the files that a set has. The zero value selects all.
 type Choice struct {
 	// Where is a condition, such as "right > 0 and subset = math": comparisons of a column with a
-	// number or a text, joined by and. A row without the column's value does not meet it. "": all.
+	// number or a text, joined by and. A row without the column's value does not meet it. "": all
+	// rows.
 	Where string
-	// Ratings is a file of gad data rate, whose columns Where may name beside those of the files.
-	// "": none.
+	// Ratings is a file of gad data rate, whose columns Where may name in addition to the files'
+	// own. "": none.
 	Ratings string
 }
 
-// Check refuses a choice whose text cannot be meant; errors wrap ErrChoice.
+// Check returns an error, which wraps ErrChoice, for a choice that does not parse.
 func (c Choice) Check() error {
 	_, err := parseCondition(c.Where)
 	return err
@@ -34,7 +35,7 @@ type comparison struct {
 	value      layout.Cell // a number or a text
 }
 
-// condition is comparisons that must all hold.
+// condition is a list of comparisons that must all hold.
 type condition []comparison
 
 var (
@@ -44,11 +45,12 @@ var (
 	joined = regexp.MustCompile(`^\s+and\s`)
 )
 
+// choiceErr returns an error that wraps ErrChoice.
 func choiceErr(format string, args ...any) error {
 	return input.NewError(fmt.Sprintf("data: "+format, args...), ErrChoice)
 }
 
-// parseCondition reads comparisons; a blank text is none.
+// parseCondition parses comparisons; a blank text has none.
 func parseCondition(text string) (list condition, err error) {
 	for rest := text; strings.TrimSpace(rest) != ""; {
 		m := compares.FindStringSubmatch(rest)
@@ -88,7 +90,7 @@ func parseCondition(text string) (list condition, err error) {
 	return list, nil
 }
 
-// columns are those that the condition reads.
+// columns returns the columns that the condition reads.
 func (list condition) columns() (names []string) {
 	for _, x := range list {
 		if !slices.Contains(names, x.column) {
@@ -98,11 +100,10 @@ func (list condition) columns() (names []string) {
 	return names
 }
 
-// table are the values of a choice's columns: cells by row of the set before the choice.
+// table has the values of a choice's columns: a cell by row of the set before the choice.
 type table map[string]func(i int) layout.Cell
 
-// holds reports whether row i meets the condition. The error says which comparison is of
-// different kinds.
+// holds reports whether row i meets the condition. The error names a comparison of different kinds.
 func (list condition) holds(of table, i int) (bool, error) {
 	for _, x := range list {
 		v := of[x.column](i)
@@ -130,6 +131,7 @@ func (list condition) holds(of table, i int) (bool, error) {
 	return true, nil
 }
 
+// compare reports whether the comparison holds for v, which is of its value's kind.
 func (x comparison) compare(v layout.Cell) bool {
 	d := cmp.Compare(v.Number, x.value.Number)
 	if x.value.Kind == layout.TextCell {
@@ -150,14 +152,14 @@ func (x comparison) compare(v layout.Cell) bool {
 	return d >= 0
 }
 
-// chosen is what a choice has made of a set.
+// chosen is the result of a choice.
 type chosen struct {
 	from    int     // rows before it
-	was     []int32 // [n] the row before the choice; nil is the same
+	was     []int32 // [n] each row's number before the choice; nil is the same
 	ratings *Ratings
 }
 
-// choose takes the rows of the set's choice. A row that cannot be read has no values.
+// choose applies the set's choice. A row that cannot be read has no values.
 func (s *Set) choose(where condition) (err error) {
 	c := s.opt.Choice
 	if s.chosen.from = s.n; c == (Choice{}) {
@@ -167,7 +169,7 @@ func (s *Set) choose(where condition) (err error) {
 		if s.chosen.ratings, err = ReadRatings(c.Ratings); err != nil {
 			return err
 		}
-		if err := s.rated(s.chosen.ratings); err != nil {
+		if err := s.checkRatings(s.chosen.ratings); err != nil {
 			return err
 		}
 	}
@@ -181,7 +183,7 @@ func (s *Set) choose(where condition) (err error) {
 	return s.filter(where, of)
 }
 
-// filter takes the rows that meet a condition.
+// filter keeps the rows that meet a condition.
 func (s *Set) filter(where condition, of table) error {
 	var taken []turnAt
 	var was []int32
@@ -203,7 +205,7 @@ func (s *Set) filter(where condition, of table) error {
 	return nil
 }
 
-// Chosen says how many rows the condition leaves, "" without one.
+// Chosen returns a note with the number of rows that the condition keeps, "" without a condition.
 func (s *Set) Chosen() string {
 	if s.chosen.was == nil {
 		return ""
@@ -211,7 +213,7 @@ func (s *Set) Chosen() string {
 	return fmt.Sprintf("where %s: %d of %d rows", s.opt.Where, s.n, s.chosen.from)
 }
 
-// Before is the row that row i was before the choice: of the files, or of their turns.
+// Before returns the number that row i had before the choice: of the files, or of their turns.
 func (s *Set) Before(i int) int {
 	if s.chosen.was == nil {
 		return i
@@ -219,7 +221,7 @@ func (s *Set) Before(i int) int {
 	return int(s.chosen.was[i])
 }
 
-// table finds the columns of a condition in the ratings and in the files.
+// table returns the columns of a condition, from the ratings and from the files.
 func (s *Set) table(where condition) (table, error) {
 	of, ratings := table{}, s.chosen.ratings
 	var named []string // of the files
@@ -285,7 +287,7 @@ func (s *Set) table(where condition) (table, error) {
 	return of, nil
 }
 
-// noColumn is the refusal of a column that is nowhere.
+// noColumn returns the error for a column that neither the files nor the ratings have.
 func (s *Set) noColumn(name string) error {
 	var names []string
 	for _, f := range s.files {
@@ -295,9 +297,9 @@ func (s *Set) noColumn(name string) error {
 			}
 		}
 	}
-	has := "the data have " + layout.Quoted(names)
+	has := "the data have " + layout.QuoteNames(names)
 	if r := s.chosen.ratings; r != nil {
-		has += ", the ratings " + layout.Quoted(r.Columns)
+		has += ", the ratings " + layout.QuoteNames(r.Columns)
 	} else {
 		has += "; gad data rate makes ratings, which data.ratings names"
 	}

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Values of Options.Turns: which of the teacher's turns a student learns.
+// Values of Options.Turns: the turns of the teacher that a student learns.
 const (
 	TurnsLast = "last" // the last, given all before it
 	TurnsAll  = "all"  // all of a row, as one sequence
@@ -20,24 +20,24 @@ const (
 var TurnsValues = []string{TurnsLast, TurnsAll, TurnsEach}
 
 // ErrAppend is wrapped by errors of Encoder.Reply for a student whose chat template writes a turn
-// otherwise once others follow it.
+// differently once others follow it.
 var ErrAppend = errors.New("the chat template rewrites earlier turns when others follow")
 
-// ErrThought is wrapped by errors of Encoder.Shows for a row whose answer thinks where the prompt
-// says that there is no thought, or does not where the prompt opens one.
+// ErrThought is wrapped by errors of Encoder.Shows for a row whose answer has a thought where the
+// prompt has closed one, or has none where the prompt opens one.
 var ErrThought = errors.New("the thought of the answer is not that of the prompt")
 
-// Span is the tokens From to To-1 of an answer.
+// Span is a range of an answer's tokens, From to To-1.
 type Span struct{ From, To int }
 
-// roleNames are ShareGPT's names for who speaks. Others stay as they are.
+// roleNames are ShareGPT's names of roles. Other names are kept.
 var roleNames = map[string]string{"human": "user", "gpt": "assistant", "chatgpt": "assistant",
 	"observation": "tool"}
 
-// converse puts a row's conversation together.
+// converse returns a row's conversation.
 //
-// The answer stands behind the prompt, or it is the conversation's last turn of an assistant. When
-// the teacher column says the same as that turn, the turn counts once.
+// The answer stands behind the prompt, or it is the conversation's last turn of an assistant. If
+// the teacher column equals that turn, the turn counts once.
 func converse(l layout.Layout, raw layout.Raw) (c conversed, fault *layout.Fault) {
 	row := Row{Response: raw.Response.S, Tools: raw.Tools, Env: raw.Env,
 		PromptIDs: raw.PromptIDs, ResponseIDs: raw.ResponseIDs, ID: raw.ID.S, Finish: raw.Finish.S}
@@ -119,7 +119,7 @@ func converse(l layout.Layout, raw layout.Raw) (c conversed, fault *layout.Fault
 				return c, layout.NewFault(l.Teacher, layout.Preview(answer.Content, 40),
 					"differs from the last assistant turn "+layout.Preview(last.Content, 40),
 					"keep the teacher's answer in one place only")
-			} else if !acts(answer) { // the turn may know more
+			} else if !acts(answer) { // the turn may have more fields
 				raw.Answer[0] = last
 				raw.Answer[0].Context = false
 			}
@@ -156,18 +156,18 @@ func converse(l layout.Layout, raw layout.Raw) (c conversed, fault *layout.Fault
 	return c, nil
 }
 
-// conversed is a row before it is known which of its turns a student learns.
+// conversed is a row's conversation before its learned turns are selected.
 type conversed struct {
 	row   Row
-	turns []Message // all of the conversation
-	first int       // turns before this one are the prompt, whoever wrote them
+	turns []Message // the whole conversation
+	first int       // earlier turns are the prompt, whoever wrote them
 	none  bool      // the row has no turns, not even a prompt
 
 	logprobs Logprobs // of the last answer
 }
 
-// learned are the indices of the turns that a student may learn.
-func (c conversed) learned() (at []int) {
+// trainable returns the indices of the turns that a student may learn.
+func (c conversed) trainable() (at []int) {
 	for i := c.first; i < len(c.turns); i++ {
 		if answers(c.turns[i]) && !c.turns[i].Context {
 			at = append(at, i)
@@ -176,7 +176,8 @@ func (c conversed) learned() (at []int) {
 	return at
 }
 
-// pick makes the row of which turns from to to are the answer; -1 is none, and all are prompt.
+// pick returns the row whose answer is the turns from to to-1; with from -1 there is no answer, and
+// all turns are prompt.
 func (c conversed) pick(l layout.Layout, from, to int) (Row, *layout.Fault) {
 	row := c.row
 	if from < 0 {
@@ -207,9 +208,9 @@ func (c conversed) pick(l layout.Layout, from, to int) (Row, *layout.Fault) {
 	return row, nil
 }
 
-// answerOf makes the row that a student learns, of several the k-th.
+// answerOf returns the row that a student learns; k selects one of several if each turn is a row.
 func (c conversed) answerOf(l layout.Layout, turns string, k int) (Row, *layout.Fault) {
-	at, n := c.learned(), len(c.turns)
+	at, n := c.trainable(), len(c.turns)
 	if turns != TurnsLast {
 		written := slices.ContainsFunc(c.turns[c.first:],
 			func(m Message) bool { return answers(m) })
@@ -229,14 +230,14 @@ func (c conversed) answerOf(l layout.Layout, turns string, k int) (Row, *layout.
 	if c.turns[n-1].Context {
 		return c.row, layout.NewFault(turnsColumn(l, c), fmt.Sprintf("turn %d", n-1), `the last answer has weight 0 or "train": false: it is not to be learned`, "remove the row, or the turns after the answer that is")
 	}
-	if !answers(c.turns[n-1]) { // a blank answer is none, and no prompt either
+	if !answers(c.turns[n-1]) { // a blank answer counts neither as an answer nor as prompt
 		c.turns = c.turns[:n-1]
 		return c.pick(l, -1, -1)
 	}
 	return c.pick(l, n-1, n)
 }
 
-// turnsColumn is the column with the turns that may be learned.
+// turnsColumn returns the column with the turns that may be learned.
 func turnsColumn(l layout.Layout, c conversed) string {
 	if c.first > 0 && l.Teacher != "" {
 		return l.Teacher
@@ -244,13 +245,13 @@ func turnsColumn(l layout.Layout, c conversed) string {
 	return l.Content
 }
 
-// acts reports whether the turn is more than a text of a role.
+// acts reports whether the turn has more than a role and a text.
 func acts(m Message) bool {
 	m.Context = false
 	return m != Message{Role: m.Role, Content: m.Content}
 }
 
-// answers reports whether the turn is one that a student may learn.
+// answers reports whether a student may learn the turn.
 func answers(m Message) bool {
 	return m.Role == "assistant" &&
 		(m.ToolCalls != "" || m.Thinking != "" || strings.TrimSpace(m.Content) != "")

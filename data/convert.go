@@ -26,21 +26,20 @@ import (
 	"gad/internal/vfs"
 )
 
-// Convert writes the rows of s to outPath, in the format of its suffix: .arrow
-// (IPC file), .arrows or .stream (IPC stream), .parquet or .jsonl. Columns get
-// their default names; those that a Row does not carry are left out. A last
-// assistant turn that is the teacher's answer becomes teacher_response.
+// Convert writes the rows of s to outPath, in the format of its suffix: .arrow (IPC file), .arrows
+// or .stream (IPC stream), .parquet or .jsonl. Columns get their default names; columns that a Row
+// does not carry are left out. A last assistant turn that is the teacher's answer becomes
+// teacher_response.
 //
-// The file appears whole or not at all. An error wraps ErrExists when outPath is
-// there already.
+// The file is written atomically. An error wraps ErrExists if outPath exists.
 func Convert(s *Set, outPath string) error {
 	return writeRows(vfs.OS, s, nil, outPath)
 }
 
-// Split writes part of the rows, the fraction nearest to fraction, to outA and
-// the others to outB, both in their old order, and returns how many went where.
-// Which rows go to A is a function of seed and the prompts: rows with the same
-// prompt stay together, so that no prompt of one side is known from the other.
+// Split writes part of the rows, the fraction nearest to fraction, to outA and the others to outB,
+// both in their old order, and returns the numbers of rows. A row's side is a function of seed and
+// the prompts: rows with the same prompt stay together, so that no prompt of one side occurs in the
+// other.
 func Split(s *Set, fraction float64, seed uint64, outA, outB string) (nA, nB int, err error) {
 	return split(vfs.OS, s, fraction, seed, outA, outB)
 }
@@ -108,13 +107,13 @@ func split(fsys vfs.FS, s *Set, fraction float64, seed uint64, outA,
 	return len(a), len(b), nil
 }
 
-// outColumns says which columns are written.
+// outColumns are the columns to write.
 type outColumns struct {
 	content, teacher, response, promptIDs, responseIDs, id, finish bool
 	told                                                           bool
-	// turns that are more than a text of a role; tools; what environments get; soft labels
+	// turns with more than a role and a text; tools; environments' data; soft labels
 	acts, tools, env, logprobs bool
-	played                     bool // reward and label of episodes
+	episodes                   bool
 }
 
 // rowWriter writes rows in one format; finish completes the file.
@@ -123,12 +122,13 @@ type rowWriter interface {
 	finish() error
 }
 
-// writeRows writes the rows that indices names, nil for all.
+// writeRows writes the rows with the given indices, nil for all.
 func writeRows(fsys vfs.FS, s *Set, indices []int, path string) error {
 	return writeRowsWith(fsys, s, indices, path, nil)
 }
 
-// writeRowsWith is writeRows with other log-probabilities; nil keeps those that rows have.
+// writeRowsWith writes rows as writeRows does, with the log-probabilities of logprobs; nil keeps
+// the rows' own.
 func writeRowsWith(fsys vfs.FS, s *Set, indices []int, path string,
 	logprobs func(i int) Logprobs) error {
 	if err := checkFree(fsys, path); err != nil {
@@ -140,14 +140,14 @@ func writeRowsWith(fsys vfs.FS, s *Set, indices []int, path string,
 		finish: s.has.Finish != "", logprobs: logprobs != nil,
 	}
 	more := s.mayCarry()
-	// answers may stand in the conversations
+	// answers may be in the conversations
 	for i := 0; (more || !cols.teacher) && i < s.Len(); i++ {
 		row, err := s.Row(i)
 		if err != nil {
 			return err
 		}
 		cols.teacher = cols.teacher || row.Teacher != ""
-		cols.seen(row)
+		cols.widen(row)
 	}
 	n := len(indices)
 	if indices == nil {
@@ -165,9 +165,9 @@ func writeRowsWith(fsys vfs.FS, s *Set, indices []int, path string,
 	})
 }
 
-// WriteAnswers writes n rows with the teacher's answers that an endpoint gave: their
-// conversations, id where ids is set, teacher_response, finish_reason, and what Told
-// has. Format and errors are those of Convert.
+// WriteAnswers writes n rows with the teacher's answers from an endpoint: their conversations, id
+// if ids is set, teacher_response, finish_reason, and the fields of Told. Format and errors are as
+// for Convert.
 func WriteAnswers(fsys FS, path string, ids bool, stages Stages, n int,
 	row func(i int) (Row, error)) error {
 	if err := checkFree(fsys, path); err != nil {
@@ -179,29 +179,29 @@ func WriteAnswers(fsys FS, path string, ids bool, stages Stages, n int,
 		if err != nil {
 			return err
 		}
-		cols.seen(r)
+		cols.widen(r)
 	}
 	return writeFile(fsys, path, cols, stages, n, row)
 }
 
-// WriteLogprobs writes the given rows of s as Convert does, with the log-probabilities of their
-// answers that of gives; nil is none.
+// WriteLogprobs writes the given rows of s as Convert does, with the log-probabilities that of
+// returns for their answers; nil for none.
 func WriteLogprobs(fsys FS, path string, s *Set, indices []int, of func(i int) Logprobs) error {
 	return writeRowsWith(fsys, s, indices, path, of)
 }
 
-// seen widens the columns for a row.
-func (c *outColumns) seen(r Row) {
+// widen adds the columns that a row needs.
+func (c *outColumns) widen(r Row) {
 	acts := func(m Message) bool { return acts(m) }
 	c.acts = c.acts || len(r.Turns) > 0 || slices.ContainsFunc(r.Messages, acts)
 	c.tools = c.tools || r.Tools != ""
 	c.env = c.env || r.Env != ""
 	c.logprobs = c.logprobs || r.Logprobs != nil
-	c.played = c.played || r.Told.Played != nil
+	c.episodes = c.episodes || r.Told.Played != nil
 }
 
-// mayCarry reports whether rows may have tools, something for an environment, or turns that are
-// more than a text of a role: columns that are written only where a row has them.
+// mayCarry reports whether rows may have tools, data for an environment, or turns with more than a
+// role and a text: columns that are written only if some row has them.
 func (s *Set) mayCarry() bool {
 	for k, f := range s.files {
 		l := s.layouts[k]
@@ -215,7 +215,7 @@ func (s *Set) mayCarry() bool {
 	return false
 }
 
-// answer is the row's answer as turns; nil is none.
+// answer returns the row's answer as turns, nil without an answer.
 func (r Row) answer() []Message {
 	if r.Turns == nil && r.Teacher != "" {
 		return []Message{{Role: "assistant", Content: r.Teacher}}
@@ -223,13 +223,13 @@ func (r Row) answer() []Message {
 	return r.Turns
 }
 
-// writers are the formats that rows are written in, by suffix.
+// writers are the output formats of rows, by suffix.
 var writers = map[string]func(io.Writer, outColumns) (rowWriter, error){
 	".arrow": newArrowFileWriter, ".arrows": newArrowStreamWriter, ".stream": newArrowStreamWriter,
 	".parquet": newParquetWriter, ".jsonl": newLineWriter,
 }
 
-// CheckSuffix refuses the path of an output whose suffix names no format.
+// CheckSuffix returns an error for an output path whose suffix is no known format.
 func CheckSuffix(path string) error {
 	if ext := filepath.Ext(path); writers[strings.ToLower(ext)] == nil {
 		return fmt.Errorf("data: %s: suffix %q: names no format: use .arrow, .arrows, .stream, .parquet or .jsonl", path, ext)
@@ -237,7 +237,7 @@ func CheckSuffix(path string) error {
 	return nil
 }
 
-// writeFile writes n rows.
+// writeFile writes n rows to path, atomically.
 func writeFile(fsys vfs.FS, path string, cols outColumns, stages Stages, n int,
 	row func(k int) (Row, error)) error {
 	if err := CheckSuffix(path); err != nil {
@@ -264,7 +264,7 @@ func writeFile(fsys vfs.FS, path string, cols outColumns, stages Stages, n int,
 	})
 }
 
-// checkFree refuses a path at which something stands.
+// checkFree returns an error if path exists.
 func checkFree(fsys vfs.FS, path string) error {
 	if _, err := fsys.Stat(path); err == nil {
 		return fmt.Errorf("data: %s: %w: nothing is overwritten: remove it or name another file",
@@ -275,9 +275,8 @@ func checkFree(fsys vfs.FS, path string) error {
 	return nil
 }
 
-// commitFile writes a file that appears at path whole or not at all, even when
-// the power fails: a temporary file beside it, synced, renamed, and the folder
-// synced.
+// commitFile writes a file that appears at path whole or not at all, even if the power fails: a
+// temporary file in the same folder, synced, renamed, and the folder synced.
 func commitFile(fsys vfs.FS, path string, write func(io.Writer) error) error {
 	tmp := vfs.TempName(path)
 	err := writeSynced(fsys, tmp, write)
@@ -298,6 +297,7 @@ func commitFile(fsys vfs.FS, path string, write func(io.Writer) error) error {
 	return err
 }
 
+// writeSynced creates a file and returns once its content is on the disk.
 func writeSynced(fsys vfs.FS, path string, write func(io.Writer) error) error {
 	f, err := fsys.Create(path)
 	if err != nil {
@@ -313,12 +313,13 @@ func writeSynced(fsys vfs.FS, path string, write func(io.Writer) error) error {
 	return errors.Join(err, f.Close())
 }
 
-// A batch or row group ends after so many rows or bytes of text.
+// Rows, or bytes of text, after which a batch or row group ends.
 const (
 	outBatchRows  = 1000
 	outBatchBytes = 64 << 20
 )
 
+// textBytes returns the size of the row's texts and tokens, in bytes.
 func (r Row) textBytes() int {
 	n := len(r.Teacher) + len(r.Response) + 4*len(r.PromptIDs) + 4*len(r.ResponseIDs)
 	for _, m := range slices.Concat(r.Messages, r.Turns) {
@@ -351,8 +352,8 @@ func newArrowStreamWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 	return a, nil
 }
 
-// countingSeeker gives the IPC file writer the one kind of seek it uses: to
-// ask where it is.
+// countingSeeker gives the IPC file writer the only kind of seek that it uses: asking for its
+// position.
 type countingSeeker struct {
 	w   io.Writer
 	pos int64
@@ -364,6 +365,7 @@ func (c *countingSeeker) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// Seek returns the position; it supports no other seek.
 func (c *countingSeeker) Seek(offset int64, whence int) (int64, error) {
 	if offset != 0 || whence != io.SeekCurrent {
 		return 0, errors.ErrUnsupported
@@ -415,7 +417,7 @@ func newArrowWriter(cols outColumns) *arrowWriter {
 				if !cols.acts {
 					continue
 				}
-				for i, s := range acted(m) {
+				for i, s := range actTexts(m) {
 					if b := turns.FieldBuilder(2 + i).(*array.StringBuilder); s != "" {
 						b.Append(s)
 					} else {
@@ -456,10 +458,10 @@ func newArrowWriter(cols outColumns) *arrowWriter {
 		number(func(r Row) int { return r.Told.PromptTokens }))
 	add(cols.told, "completion_tokens", arrow.PrimitiveTypes.Int64,
 		number(func(r Row) int { return r.Told.AnswerTokens }))
-	add(cols.played, "reward", arrow.PrimitiveTypes.Float64, func(b array.Builder, r Row) {
-		b.(*array.Float64Builder).Append(r.Told.played().Reward)
+	add(cols.episodes, "reward", arrow.PrimitiveTypes.Float64, func(b array.Builder, r Row) {
+		b.(*array.Float64Builder).Append(r.Told.episode().Reward)
 	})
-	add(cols.played, "label", text, str(func(r Row) string { return r.Told.played().Label }))
+	add(cols.episodes, "label", text, str(func(r Row) string { return r.Told.episode().Label }))
 	a.b = array.NewRecordBuilder(memory.DefaultAllocator, arrow.NewSchema(fields, nil))
 	return a
 }
@@ -556,7 +558,7 @@ func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 			func(r Row) bool { return value(r) != nil }, func(r Row) int { return len(value(r)) },
 			func(r Row, _, i int) parquet.Value { return parquet.Int32Value(value(r)[i]) })
 	}
-	// Parts of turns are all there; a blank one says nothing.
+	// A turn has all parts; a blank one stands for none.
 	element, parts :=
 		parquet.Group{"role": parquet.String(), "content": parquet.String()},
 		[]string{"role", "content"}
@@ -581,7 +583,7 @@ func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 				case sub == 2+len(actKeys):
 					return parquet.BooleanValue(!m.Context)
 				}
-				return parquet.ByteArrayValue([]byte(acted(m)[sub-2]))
+				return parquet.ByteArrayValue([]byte(actTexts(m)[sub-2]))
 			})
 	}
 	turns(cols.content, names.Content, func(r Row) []Message { return r.Messages })
@@ -593,7 +595,7 @@ func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 	str(cols.tools, "tools", func(r Row) string { return string(r.Tools) })
 	str(cols.env, "env", func(r Row) string { return string(r.Env) })
 	str(cols.logprobs, layout.LogprobsColumn, func(r Row) string { return r.Logprobs.String() })
-	str(cols.played, "label", func(r Row) string { return r.Told.played().Label })
+	str(cols.episodes, "label", func(r Row) string { return r.Told.episode().Label })
 	str(cols.response, names.Response, func(r Row) string { return r.Response })
 	ids(cols.promptIDs, names.PromptIDs, func(r Row) []int32 { return r.PromptIDs })
 	ids(cols.responseIDs, names.ResponseIDs, func(r Row) []int32 { return r.ResponseIDs })
@@ -612,11 +614,12 @@ func newParquetWriter(w io.Writer, cols outColumns) (rowWriter, error) {
 	number("prompt_tokens", func(r Row) int { return r.Told.PromptTokens })
 	number("completion_tokens", func(r Row) int { return r.Told.AnswerTokens })
 
-	if cols.played {
+	if cols.episodes {
 		group["reward"] = parquet.Leaf(parquet.DoubleType)
 		leaves = append(leaves, leaf{[]string{"reward"},
 			func(values parquet.Row, leaf int, r Row) parquet.Row {
-				return append(values, parquet.DoubleValue(r.Told.played().Reward).Level(0, 0, leaf))
+				reward := parquet.DoubleValue(r.Told.episode().Reward)
+				return append(values, reward.Level(0, 0, leaf))
 			}})
 	}
 	schema := parquet.NewSchema("rows", group)
@@ -717,7 +720,7 @@ func (l *lineWriter) write(r Row) error {
 
 func (l *lineWriter) finish() error { return nil }
 
-// logprobsSize is the number of bytes of the tokens and their log-probabilities.
+// logprobsSize returns the number of bytes of the tokens and their log-probabilities.
 func logprobsSize(l Logprobs) (n int) {
 	for _, at := range l {
 		for _, t := range at {
@@ -727,16 +730,16 @@ func logprobsSize(l Logprobs) (n int) {
 	return n
 }
 
-// turnSize is the number of bytes of the turn's texts.
+// turnSize returns the number of bytes of the turn's texts.
 func turnSize(m Message) int {
 	return len(m.Role) + len(m.Content) + len(m.Thinking) + len(m.ToolCalls) + len(m.ToolCallID) +
 		len(m.Name)
 }
 
-// actKeys are those of texts, in the order of Message.acted.
+// actKeys are the keys of a turn's further texts, in the order of actTexts.
 var actKeys = []string{"reasoning_content", "tool_calls", "tool_call_id", "name"}
 
-// acted are the texts of a turn beside role and content.
-func acted(m Message) [4]string {
+// actTexts returns the values of a turn's keys actKeys, "" for absent ones.
+func actTexts(m Message) [4]string {
 	return [4]string{m.Thinking, string(m.ToolCalls), m.ToolCallID, m.Name}
 }

@@ -13,19 +13,19 @@ import (
 	"strings"
 )
 
-// csvSource reads CSV, or TSV: a header with the columns' names, then rows of text. It keeps where
-// each batch of rows begins; rows are parsed when asked for.
+// csvSource reads CSV, or TSV: a header with the columns' names, then rows of text. It keeps the
+// offset of each batch of rows; rows are parsed on demand.
 type csvSource struct {
 	file   input.Input
 	size   int64
 	comma  rune
 	names  []string
-	at     []int64 // where each batch begins, and where the last ends
+	at     []int64 // offset of each batch, and the end of the last
 	counts []int
 	lay    layout.Layout
 }
 
-// isCSV tells by the name, since first bytes cannot.
+// isCSV reports whether a file's name has a suffix of CSV, which has no first bytes to tell it by.
 func isCSV(name string) bool {
 	return slices.Contains([]string{".csv", ".tsv"}, strings.ToLower(filepath.Ext(name)))
 }
@@ -36,6 +36,7 @@ type lineFeed struct {
 	since int64 // bytes since the last row ended
 }
 
+// Read fails once a row has more than maxJSONRow bytes.
 func (l *lineFeed) Read(p []byte) (int, error) {
 	n, err := l.r.Read(p)
 	if l.since += int64(n); l.since > maxJSONRow+int64(len(p)) {
@@ -44,6 +45,7 @@ func (l *lineFeed) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// openCSV indexes a CSV file.
 func openCSV(file input.Input, size int64, advance func(bytes int)) (layout.Source, error) {
 	s := &csvSource{file: file, size: size, comma: ','}
 	head := make([]byte, min(size, 1<<16))
@@ -55,7 +57,7 @@ func openCSV(file input.Input, size int64, advance func(bytes int)) (layout.Sour
 		skip = 3
 	}
 	line, _, _ := bytes.Cut(head, []byte("\n"))
-	for _, c := range "\t;" { // the commonest of the header; a comma where there is none
+	for _, c := range "\t;" { // the commonest in the header, else a comma
 		if bytes.Count(line, []byte(string(c))) > bytes.Count(line, []byte(string(s.comma))) {
 			s.comma = c
 		}
@@ -92,14 +94,15 @@ func openCSV(file input.Input, size int64, advance func(bytes int)) (layout.Sour
 	return s, nil
 }
 
+// reader returns a CSV reader that keeps carriage returns inside quotes.
 func (s *csvSource) reader(r io.Reader) *csv.Reader {
 	c := csv.NewReader(&returns{r: r})
 	c.Comma, c.ReuseRecord, c.FieldsPerRecord = s.comma, true, len(s.names)
 	return c
 }
 
-// returns hides carriage returns inside of quotes from encoding/csv, which drops those before a line
-// feed. In their place stands keptReturn, a byte of no UTF-8 text; unhidden puts them back.
+// returns hides carriage returns inside quotes from encoding/csv, which drops those before a line
+// feed. It replaces them by keptReturn, a byte of no UTF-8 text; restoreReturns puts them back.
 type returns struct {
 	r      io.Reader
 	quoted bool
@@ -107,9 +110,10 @@ type returns struct {
 
 const (
 	keptReturn = '\xff'
-	otherByte  = '\xfe' // as little UTF-8, for a keptReturn of the file
+	otherByte  = '\xfe' // not UTF-8 either, for a keptReturn of the file
 )
 
+// Read replaces carriage returns inside quotes by keptReturn.
 func (c *returns) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
 	for i, b := range p[:n] {
@@ -125,8 +129,8 @@ func (c *returns) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// unhidden is a field as the file has it.
-func unhidden(field string) string {
+// restoreReturns returns a field as the file has it.
+func restoreReturns(field string) string {
 	if strings.IndexByte(field, keptReturn) < 0 {
 		return strings.Clone(field)
 	}
@@ -139,10 +143,12 @@ func unhidden(field string) string {
 	return string(b)
 }
 
+// csvFault returns err as an ErrCorrupt with its line and the way out, if it is an error of the
+// format.
 func csvFault(err error) error {
 	var parse *csv.ParseError
 	if errors.As(err, &parse) {
-		return input.Damaged("line %d: %v: quote texts as RFC 4180 says, or write JSON lines",
+		return input.NewCorrupt("line %d: %v: quote texts as RFC 4180 says, or write JSON lines",
 			parse.StartLine, parse.Err)
 	}
 	return err
@@ -207,7 +213,7 @@ func (r *csvRows) At(i int) (raw layout.Raw, err error) {
 		raw.Chosen = make([]layout.Cell, len(l.Chosen))
 	}
 	for k, name := range r.src.names {
-		s := unhidden(r.records[i][k])
+		s := restoreReturns(r.records[i][k])
 		if at := slices.Index(l.Chosen, name); at >= 0 {
 			raw.Chosen[at] = layout.CSVCell(s)
 		}

@@ -1,16 +1,31 @@
-// Package data reads sets of prompts and teacher answers, hands their rows out
-// in a keyed order, and checks, converts and splits them.
+// Package data reads sets of prompts and teacher answers, returns their rows in a keyed order, and
+// checks, converts and splits them.
 //
-// It reads Arrow IPC files and streams, Parquet, JSON lines and CSV, alone, in
-// folders of shards and as the folders that Hugging Face's
-// datasets.save_to_disk writes. What a file is, its first bytes decide, not
-// its name. Rows are decoded when asked for: a Set holds an index and a
+// It reads Arrow IPC files and streams, Parquet, JSON lines and CSV, alone, in folders of shards
+// and as the folders that Hugging Face's datasets.save_to_disk writes. The format is determined by
+// a file's first bytes, not by its name. Rows are decoded on demand: a Set holds an index and a
 // bounded number of decoded batches.
 //
-// Files are not trusted. Lengths are checked against the file before anything
-// is allocated, the format libraries run guarded, and a file cut short is an
-// error where the format lets one see it. Neither Arrow nor Parquet has a
-// checksum over its text, though: a flipped letter is only seen by Digest.
+// Files are not trusted. Lengths are checked against the file before anything is allocated, the
+// format libraries run guarded, and a file cut short is an error where the format shows it. Neither
+// Arrow nor Parquet has a checksum over its text, though: a flipped letter is only seen by Digest.
+//
+//	data.go       a row
+//	set.go        a set of rows, open: start here
+//	files.go      the files that a path stands for, and their formats
+//	json.go       JSON lines and arrays; csv.go: CSV; packed.go: compressed files
+//	conversed.go  from a row's columns to a conversation and the turns that are learned
+//	order.go      the order of rows over epochs
+//	choose.go     a choice of rows by condition
+//	ratings.go    ratings of rows
+//
+//	rules.go      rules that a row must meet, and a row as training uses it
+//	validate.go   all problems of a set
+//	encode.go     rows into tokens, on all cores
+//	kept.go       encoded rows, cached in a file
+//	inspect.go    a set described for people
+//	convert.go    rows written to a file
+//	names.go      names of the packages below that are part of this one's API
 package data
 
 import (
@@ -18,7 +33,7 @@ import (
 	"slices"
 )
 
-// ErrExists marks an output that is already there: nothing is overwritten.
+// ErrExists marks an output path that exists: nothing is overwritten.
 var ErrExists = errors.New("output exists")
 
 // Row is one example.
@@ -26,41 +41,41 @@ type Row struct {
 	Index    int       // position in the set, from 0
 	Messages []Message // the prompt: every turn before the last answer
 	Tools    JSON      // list of the tools that the teacher could call; "" is none
-	// what an environment gets of the row: any JSON value but null, without blanks and otherwise
-	// as the file has it; "" is none
+	// the row's data for an environment: any JSON value but null, without blanks and otherwise as
+	// the file has it; "" is none
 	Env JSON
-	// the teacher's answer, of several turns the last; empty where the set has none
+	// the teacher's answer, or its last turn; empty if the set has none
 	Teacher string
-	// what the teacher did behind the prompt, where that is more than one text: begins and ends
+	// the teacher's turns behind the prompt, if they are more than one text: they begin and end
 	// with an assistant's turn
 	Turns       []Message
 	Response    string  // a given student's answer, from the optional response column
 	PromptIDs   []int32 // optional token ids given instead of text
 	ResponseIDs []int32 // optional token ids given instead of text
 	ID          string  // optional name of the row, carried through
-	// why the teacher's answer ended, where the set says it: stop, length, content_filter
+	// the reason why the teacher's answer ended, if the set has it: stop, length, content_filter
 	Finish string
-	// what the teacher gave the tokens of its answer; nil where the set has none, and where the row
-	// is not of the conversation's last answer
+	// the teacher's log-probabilities of its answer's tokens; nil if the set has none, and if the
+	// row is not of the conversation's last answer
 	Logprobs Logprobs
-	Told     Told // is written, never read
+	Told     Told // written, never read
 }
 
-// Told is what an endpoint said of the teacher's answer that it gave.
+// Told is an endpoint's report on the teacher's answer.
 type Told struct {
 	Model                      string
 	PromptTokens, AnswerTokens int
 	Played                     *Played // nil: the answer is no episode
 }
 
-// Played is what an environment said of the teacher's episode.
+// Played is an environment's report on the teacher's episode.
 type Played struct {
 	Reward float64 // of all turns
 	Label  string
 }
 
-// played is zero for an answer that is no episode.
-func (t Told) played() Played {
+// episode returns the report on the episode, zero for an answer that is not one.
+func (t Told) episode() Played {
 	if t.Played == nil {
 		return Played{}
 	}
@@ -71,7 +86,7 @@ func (t Told) played() Played {
 // tokens, by a filter, or because the server gave up.
 func (r Row) Unfinished() bool { return slices.Contains(unfinished, r.Finish) }
 
-// PromptText is the last turn that a person wrote.
+// PromptText returns the text of the prompt's last turn.
 func (r Row) PromptText() string {
 	if n := len(r.Messages); n > 0 {
 		return r.Messages[n-1].Content
@@ -79,13 +94,13 @@ func (r Row) PromptText() string {
 	return ""
 }
 
-// unfinished are the finish_reasons of such answers: OpenAI's and most others', Mistral's,
+// unfinished are the finish_reasons of answers that were cut: OpenAI's and most others', Mistral's,
 // vLLM's and SGLang's, and DeepSeek's.
 var unfinished = []string{"length", "content_filter", "max_tokens", "model_length", "abort",
 	"insufficient_system_resource"}
 
-// LogprobsFault says why the row's log-probabilities are not those of its answer; "" where they
-// are, or there are none.
+// LogprobsFault returns why the row's log-probabilities do not fit its answer; "" if they do, or if
+// the row has no log-probabilities.
 func (r Row) LogprobsFault() string {
 	if r.Logprobs == nil {
 		return ""
@@ -104,9 +119,9 @@ func (r Row) LogprobsFault() string {
 	return "the tokens have no bytes"
 }
 
-// SoftLabel is what a student learns at one token of an answer: tokens with the teacher's
-// log-probabilities, the answer's own first. What their probabilities lack of 1 is the tail: the
-// mass of all other tokens. Nil is a hard label, the answer's token alone.
+// SoftLabel is the target at one token of an answer: tokens with the teacher's log-probabilities,
+// the answer's own first. Their probabilities add up to 1 minus the tail, the mass of all other
+// tokens. Nil is a hard label, the answer's token alone.
 type SoftLabel struct {
 	IDs      []int32
 	LogProbs []float32

@@ -8,42 +8,42 @@ import (
 	"sync/atomic"
 )
 
-// window is how many rows are worked on side by side, and at the most beyond the
-// last that is wanted.
+// window is the number of rows that are worked on in parallel, and bounds the rows encoded beyond
+// the last one that is wanted.
 const window = 1024
 
-// Measure is what a run must know of a row before it begins.
+// Measure is the part of a row that a run must know before it starts.
 type Measure struct {
-	Prompt, Answer int  // tokens, the answer's whole with its end
-	Unfinished     bool // the answer has none: see Row.Unfinished
+	// tokens; Answer's are all, with the end
+	Prompt, Answer int
+	Unfinished     bool // the answer has no end: see Row.Unfinished
 	Lost           bool // a text has characters without a token
 	Soft, Hard     bool // the row has soft labels; it has log-probabilities that give none
 
-	// The beginnings of the row's Keys: they tell whether two rows have the same
-	// prompt, and the same prompt and answers. 0 where EncodeOptions.Keys is not set.
+	// Beginnings of the row's Keys: equal for two rows with the same prompt, and with the same
+	// prompt and answers. 0 unless EncodeOptions.Keys is set.
 	PromptKey, RowKey uint64
 }
 
-// EncodeOptions say how Encode works.
+// EncodeOptions are the settings of Encode.
 type EncodeOptions struct {
 	Limits Limits // as for Example
-	Keys   bool   // Measure has the keys too
+	Keys   bool   // compute the keys of Measure
 	Most   int    // rows that the caller will take, for the bar; 0 is all
-	Keep   Keep   // where the encoded rows are kept; zero keeps none
+	Keep   Keep   // where encoded rows are stored; zero stores none
 }
 
-// Encode calls take with the measures of each row in order, until take returns
-// false. All cores encode; the error is that of the first row that Example refuses,
-// as if rows were encoded one after the other.
+// Encode calls take with the measures of each row in order, until take returns false. All cores
+// encode; the error is the first row's that Example refuses, as if rows were encoded one after the
+// other.
 //
-// With o.Keep, a pass over all rows keeps them in a file, and a later one, of this
-// process or another, reads the file instead of encoding. Row and Example then
-// read it too: the encoder of all calls must be the same. They give what they gave
-// without it, byte by byte.
+// With o.Keep, a pass over all rows stores them in a file, and a later pass, of this process or
+// another, reads the file instead of encoding. Row and Example then read it too: all calls must
+// have the same encoder. The results equal those without it, byte by byte.
 func (s *Set) Encode(enc Encoder, o EncodeOptions, take func(i int, m Measure) bool) (err error) {
-	build := s.keep(o.Keep)
-	if k := s.kept.Load(); k != nil {
-		return s.encodeKept(k, enc, o, take)
+	build := s.useRowFile(o.Keep)
+	if k := s.rowFile.Load(); k != nil {
+		return s.encodeFromFile(k, enc, o, take)
 	}
 	if build != nil {
 		defer build.drop()
@@ -60,7 +60,7 @@ func (s *Set) Encode(enc Encoder, o EncodeOptions, take func(i int, m Measure) b
 		record []byte
 		err    error
 	}
-	// more where rows are left out
+	// more if rows are left out
 	advance, done := s.Stage("encoding", min(s.n, max(most, window)))
 	defer done()
 	all := true
@@ -99,9 +99,9 @@ func (s *Set) Encode(enc Encoder, o EncodeOptions, take func(i int, m Measure) b
 	return err
 }
 
-// encodeKept is Encode over rows that are kept. A row that is refused for its length
-// is encoded again, for the error.
-func (s *Set) encodeKept(k *keptRows, enc Encoder, o EncodeOptions,
+// encodeFromFile does the work of Encode with the rows of a row file. A row that is refused for its
+// length is encoded again, for the error.
+func (s *Set) encodeFromFile(k *rowFile, enc Encoder, o EncodeOptions,
 	take func(i int, m Measure) bool) error {
 	for b := range k.blocks {
 		entries, err := k.entries(b)
@@ -109,7 +109,7 @@ func (s *Set) encodeKept(k *keptRows, enc Encoder, o EncodeOptions,
 			s.distrust(k, err)
 			return s.Encode(enc, EncodeOptions{Limits: o.Limits, Keys: o.Keys, Most: o.Most},
 				func(i int, m Measure) bool {
-					return i < b*window || take(i, m) // those before were told already
+					return i < b*window || take(i, m) // earlier rows were taken already
 				})
 		}
 		for r, e := range entries {
@@ -127,8 +127,8 @@ func (s *Set) encodeKept(k *keptRows, enc Encoder, o EncodeOptions,
 	return nil
 }
 
-// Lost says whether a text of the row has characters without a token, and which is the
-// first: of the turns unless the prompt is given in tokens, and of the teacher's answer.
+// Lost reports whether a text of the row has characters without a token, and the first of them: in
+// the prompt's turns unless the prompt is given in tokens, and in the teacher's answer.
 func (r Row) Lost(enc Encoder) (lost bool, first string) {
 	if len(r.PromptIDs) == 0 {
 		for _, m := range r.Messages {
@@ -156,8 +156,8 @@ func lostIn(m Message, enc Encoder) (bool, string) {
 	return false, ""
 }
 
-// Examples returns rows as Example does, of all cores' work; the error is that of the
-// first that is refused.
+// Examples returns rows as Example does, encoded on all cores; the error is the first refused
+// row's.
 func (s *Set) Examples(rows []int, enc Encoder, lim Limits) (list []Example, err error) {
 	type one struct {
 		Example
@@ -176,8 +176,8 @@ func (s *Set) Examples(rows []int, enc Encoder, lim Limits) (list []Example, err
 	return list, nil
 }
 
-// inOrder calls do for 0 to n-1 on all cores, a window at a time, and take with the
-// results in order, until that returns false.
+// inOrder calls do for 0 to n-1 on all cores, a window at a time, and take with the results in
+// order, until take returns false.
 func inOrder[T any](n int, do func(i int) T, take func(i int, v T) bool) {
 	got := make([]T, min(n, window))
 	for first := 0; first < n; first += window {
@@ -202,7 +202,7 @@ func inOrder[T any](n int, do func(i int) T, take func(i int, v T) bool) {
 	}
 }
 
-// digested is what a row adds to the digest of a set.
+// digested is a row's part of the digest of a set.
 type digested struct {
 	row   Row
 	fault string

@@ -23,24 +23,23 @@ import (
 	"gad/internal/folder"
 )
 
-// dataFile is a file to be opened: by name, or inside a root that it must not
-// leave.
+// dataFile is a file to open: by name, or inside a root that it must not leave.
 type dataFile struct {
 	name string         // path for messages
 	root *folder.Folder // nil: open name itself
 	rel  string         // name inside root
 }
 
-// listing is what a path stands for.
+// listing is the set of files that a path stands for.
 type listing struct {
 	files    []dataFile
-	rows     int            // as the folder's own description says, -1 for unknown
+	rows     int            // from the folder's own description, -1 for unknown
 	root     *folder.Folder // of the files, nil for none; the caller closes it
 	warnings []string
 }
 
-// dataSuffixes are the names that count as data in a folder. Within a file the
-// first bytes decide.
+// dataSuffixes are the suffixes of data files in a folder. The format is determined by the first
+// bytes.
 var dataSuffixes = []string{".arrow", ".arrows", ".stream", ".ipc", ".feather", ".parquet",
 	".jsonl", ".ndjson"}
 
@@ -80,7 +79,7 @@ func expand(path string) (paths []string, err error) {
 // hubName is the form of a name on the Hugging Face hub.
 var hubName = regexp.MustCompile(`^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$`)
 
-// notThere explains a path that cannot be opened.
+// notThere returns the error, with a hint, for a path that cannot be opened.
 func notThere(path string, err error) error {
 	hint := "give a data file or a folder"
 	_, top := os.Stat(filepath.Dir(path))
@@ -99,7 +98,7 @@ func notThere(path string, err error) error {
 	return fmt.Errorf("data: %w: %s", reason(path, err), hint)
 }
 
-// reason is an error of the operating system without the name of its call, such as stat.
+// reason returns an error of the operating system without the name of its call, such as stat.
 func reason(path string, err error) error {
 	if e := (*fs.PathError)(nil); errors.As(err, &e) {
 		return fmt.Errorf("%s: %w", path, e.Err)
@@ -107,8 +106,8 @@ func reason(path string, err error) error {
 	return err
 }
 
-// listFiles finds the data files that path stands for, those of split where one
-// is named.
+// listFiles returns the data files that path stands for; a split other than "" limits them to its
+// own.
 func listFiles(path, split string) (listing, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -137,7 +136,7 @@ func listFiles(path, split string) (listing, error) {
 	return listShards(path, split, entries)
 }
 
-// oneSplit chooses a split by name, or the only one.
+// oneSplit returns the split of that name, or the only one.
 func oneSplit(path, split string, splits []string) (string, error) {
 	switch i := slices.IndexFunc(splits,
 		func(s string) bool { return s == split || strings.HasSuffix(s, "-"+split) }); {
@@ -149,11 +148,11 @@ func oneSplit(path, split string, splits []string) (string, error) {
 			func(s string) bool { return strings.HasSuffix(s, "train") }); i >= 0 {
 			such = splits[i]
 		}
-		return "", fmt.Errorf("data: %s: contains the splits %s: give one, such as --split %s (data.split; data.val_split for validation)", path, layout.Quoted(splits), such)
+		return "", fmt.Errorf("data: %s: contains the splits %s: give one, such as --split %s (data.split; data.val_split for validation)", path, layout.QuoteNames(splits), such)
 	case i >= 0:
 		return splits[i], nil
 	}
-	return "", fmt.Errorf("data: %s: contains no split %q: it has %s: give one of them with --split (data.split; data.val_split for validation)", path, split, layout.Quoted(splits))
+	return "", fmt.Errorf("data: %s: contains no split %q: it has %s: give one of them with --split (data.split; data.val_split for validation)", path, split, layout.QuoteNames(splits))
 }
 
 // listDict lists a folder with several saved sets.
@@ -196,7 +195,7 @@ func readDescription(dir, name string, into any) error {
 	return nil
 }
 
-// listSaved lists a folder that datasets.save_to_disk wrote.
+// listSaved lists a folder written by datasets.save_to_disk.
 func listSaved(path, split string) (listing, error) {
 	var state struct {
 		Files []struct {
@@ -256,8 +255,8 @@ func listSaved(path, split string) (listing, error) {
 // splitNames are the usual names of splits, for files that are not shards.
 var splitNames = []string{"train", "test", "validation", "valid", "val", "dev", "eval"}
 
-// splitOf is the split that a file's name tells, "" for none, and of how many
-// shards it is number shard; shards is 0 for a file that is no shard.
+// splitOf returns the split in a file's name, "" for none, and the file's number among its shards;
+// shards is 0 for a file that is not a shard.
 func splitOf(name string) (split string, shard, shards int) {
 	if m := shardName.FindStringSubmatch(name); m != nil {
 		shard, _ = strconv.Atoi(m[2])
@@ -282,7 +281,7 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 			return slices.Contains(suffixes,
 				suffixOf(e.Name()))
 		}) {
-		suffixes = []string{".csv", ".tsv"} // beside other files they are often the same rows again
+		suffixes = []string{".csv", ".tsv"} // next to other files they often repeat the rows
 	}
 	for _, e := range entries {
 		name := e.Name()
@@ -321,7 +320,7 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 			hint = fmt.Sprintf("if %s holds the rows, name the file", entries[json].Name())
 		} else if len(folders) > 0 {
 			hint = fmt.Sprintf("its folders are %s: name the folder with the files",
-				layout.Quoted(folders))
+				layout.QuoteNames(folders))
 		}
 		return listing{}, fmt.Errorf("data: %s: contains no data files (%s) and was not written by datasets.save_to_disk: %s", path, strings.Join(dataSuffixes, " "), hint)
 	}
@@ -355,7 +354,7 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 	for _, s := range slices.Sorted(maps.Keys(of)) {
 		if counts[s] < of[s] {
 			return listing{}, fmt.Errorf("data: %s: %w", path,
-				input.Truncated("only %d of %d shards of %q are there: fetch the missing files",
+				input.NewTruncated("only %d of %d shards of %q are there: fetch the missing files",
 					counts[s], of[s], s))
 		}
 	}
@@ -370,8 +369,7 @@ func listShards(path, split string, entries []fs.DirEntry) (listing, error) {
 	return list, nil
 }
 
-// open opens the file after making sure that it is one: a pipe or a device would
-// block or never end.
+// open opens a regular file. A pipe or a device is refused: it would block or never end.
 func (f dataFile) open() (file *os.File, err error) {
 	if f.root != nil {
 		file, err = f.root.Open(f.rel)
@@ -384,8 +382,8 @@ func (f dataFile) open() (file *os.File, err error) {
 	return file, nil
 }
 
-// openSource opens a file with the reader its first bytes ask for. size is the
-// file's length in bytes. stages hears of the formats that are read whole for it.
+// openSource opens a file with the reader of its format. size is the file's length in bytes. stages
+// shows the formats that must be read whole.
 func openSource(f dataFile, stages Stages) (src layout.Source, file input.Input, size int64,
 	err error) {
 	plain, err := f.open()
@@ -407,7 +405,7 @@ func openSource(f dataFile, stages Stages) (src layout.Source, file input.Input,
 	if _, err := file.ReadAt(head, 0); err != nil && !errors.Is(err, io.EOF) {
 		return nil, nil, 0, fmt.Errorf("data: %s: %w", f.name, err)
 	}
-	if codec, ok := packedAs(head); ok {
+	if codec, ok := codecOf(head); ok {
 		_, done := stages.Begin(f.name+": decompressing", 0)
 		unpacked, err := unpack(plain, f.name, size, codec)
 		done()
@@ -419,7 +417,7 @@ func openSource(f dataFile, stages Stages) (src layout.Source, file input.Input,
 		if _, err := file.ReadAt(head, 0); err != nil && !errors.Is(err, io.EOF) {
 			return nil, nil, 0, fmt.Errorf("data: %s: %w", f.name, err)
 		}
-		if _, twice := packedAs(head); twice {
+		if _, twice := codecOf(head); twice {
 			return nil, nil, 0, fmt.Errorf("data: %s: is compressed twice: decompress it first",
 				f.name)
 		}
@@ -439,18 +437,18 @@ func openSource(f dataFile, stages Stages) (src layout.Source, file input.Input,
 	return src, file, size, nil
 }
 
-// opener opens a file of a format that must be read to its end for it; advance hears of the bytes.
+// opener opens a file whose format must be read to its end; advance gets the bytes read.
 type opener func(file input.Input, size int64, advance func(int)) (layout.Source, error)
 
-// openByMagic opens a file by its first bytes; formats that must be read to their
-// end for it go through whole.
+// openByMagic opens a file by its first bytes; formats that must be read to their end are opened by
+// whole.
 func openByMagic(file input.Input, size int64, head []byte,
 	whole func(opener) (layout.Source, error)) (layout.Source, error) {
 	starts := func(magic string) bool { return bytes.HasPrefix(head, []byte(magic)) }
 	blank := bytes.TrimLeft(bytes.TrimPrefix(head, []byte("\ufeff")), " \t\r\n")
 	switch {
 	case size == 0:
-		return nil, input.Truncated("file is empty: write it again")
+		return nil, input.NewTruncated("file is empty: write it again")
 	case starts("ARROW1"):
 		return arrow.Open(file, size, true)
 	case starts("\xff\xff\xff\xff"):
@@ -470,10 +468,11 @@ func openByMagic(file input.Input, size int64, head []byte,
 	if isCSV(file.Name()) {
 		return whole(openCSV)
 	}
-	return nil, input.Damaged("is neither Arrow IPC, Parquet, JSON nor a .csv or .tsv file (first bytes %q): convert it to one of these", head[:min(len(head), 8)])
+	return nil, input.NewCorrupt("is neither Arrow IPC, Parquet, JSON nor a .csv or .tsv file (first bytes %q): convert it to one of these", head[:min(len(head), 8)])
 }
 
-// foreign names a file that is no data, or not as it is, and the way out.
+// foreign returns the error for a file that is not data, or not in a form that can be read, with
+// the way out.
 func foreign(size int64, head, blank []byte) error {
 	for _, f := range []struct{ magic, what string }{
 		{"PARE", "encrypted Parquet: write it without encryption"},
@@ -500,7 +499,7 @@ func foreign(size int64, head, blank []byte) error {
 	lower := bytes.ToLower(blank[:min(len(blank), 16)])
 	switch {
 	case len(blank) == 0 && size <= int64(len(head)):
-		return input.Truncated("file is blank: write it again")
+		return input.NewTruncated("file is blank: write it again")
 	case bytes.HasPrefix(lower, []byte("<!doctype")), bytes.HasPrefix(lower, []byte("<html")):
 		return errors.New(
 			"is a web page, not the data: the download went wrong, so fetch the file itself")
@@ -509,13 +508,13 @@ func foreign(size int64, head, blank []byte) error {
 	case len(head) >= 262 && string(head[257:262]) == "ustar":
 		return errors.New("is a tar archive: unpack it first (tar -xf)")
 	case size <= int64(len(head)) && json.Valid(blank):
-		return input.Damaged(
+		return input.NewCorrupt(
 			"is JSON, but has no rows: write one object per line, or an array of objects")
 	}
 	return nil
 }
 
-// scan is a file that is read from its start to its end, byte skip and on.
+// scan returns a reader of a file from byte skip to its end.
 func scan(file io.ReaderAt, skip, size int64, advance func(bytes int)) io.Reader {
 	return &scanner{io.NewSectionReader(file, skip, size-skip), advance}
 }

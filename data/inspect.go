@@ -13,16 +13,16 @@ type Info struct {
 	Path     string     `json:"path"`
 	Format   string     `json:"format"`
 	Rows     int        `json:"rows"`
-	Bytes    int64      `json:"bytes"` // of the files, as they are
+	Bytes    int64      `json:"bytes"` // size of the files on disk
 	Files    []FileInfo `json:"files"`
 	Columns  []Column   `json:"columns"` // of the first file
-	Read     Columns    `json:"read"`    // those that are read; "" where the set has none
+	Read     Columns    `json:"read"`    // the columns that are read; "" where the set has none
 	More     []string   `json:"more"`    // other columns that are read: more of the prompt, a system message, tools, env, thoughts, soft labels
 	Teacher  bool       `json:"teacher"` // rows carry teacher answers
-	At       int        `json:"at"`      // which row is shown, from 0
+	At       int        `json:"at"`      // number of the row shown, from 0
 	Row      *Row       `json:"row"`     // that row; nil where it cannot be used
-	RowErr   string     `json:"rowErr"`  // why not
-	Notes    []string   `json:"notes"`   // how the files are read, where that was not asked for
+	RowErr   string     `json:"rowErr"`  // the reason why it cannot be used
+	Notes    []string   `json:"notes"`   // how the files are read, as far as this was detected
 	Warnings []string   `json:"warnings"`
 }
 
@@ -33,8 +33,8 @@ type FileInfo struct {
 	Rows   int    `json:"rows"`
 }
 
-// Inspect describes a set and shows row at, which must be one of the set's. It reads no more
-// than that row and the first ones.
+// Inspect describes a set and shows row at, which must exist. It reads only that row and the first
+// ones.
 func Inspect(s *Set, at int) Info {
 	info := Info{
 		Path: s.path, Format: s.Format(), Rows: s.Len(), Bytes: s.bytes,
@@ -64,7 +64,7 @@ func Inspect(s *Set, at int) Info {
 	return info
 }
 
-// String lays the description out for a terminal.
+// String returns the description for a terminal.
 func (in Info) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s, %s, %s in %s\n", in.Path, in.Format, layout.CountOf(in.Rows, "row"),
@@ -141,7 +141,7 @@ func (in Info) String() string {
 	return b.String()
 }
 
-// byteSize writes n bytes in the unit that suits.
+// byteSize returns n bytes as text, in GiB, MiB, KiB or bytes.
 func byteSize(n int64) string {
 	switch {
 	case n >= 1<<30:

@@ -15,16 +15,16 @@ import (
 
 const (
 	maxJSONRow    = 64 << 20 // bytes of one row
-	jsonBatchRows = 256      // rows that are read in one piece
-	jsonBatchSize = 4 << 20  // bytes after which a piece ends early
-	jsonSample    = 64       // rows that tell which columns there are
+	jsonBatchRows = 256      // rows that are read at once
+	jsonBatchSize = 4 << 20  // bytes after which a batch ends early
+	jsonSample    = 64       // rows from which the columns are known
 )
 
-// jsonSource reads JSON lines and JSON arrays of objects. It keeps where each
-// batch of rows stands; rows are parsed when asked for.
+// jsonSource reads JSON lines and JSON arrays of objects. It keeps the offsets of each batch of
+// rows; rows are parsed on demand.
 type jsonSource struct {
 	file    input.Input
-	name    string // the format's
+	name    string // the format
 	n       int    // rows
 	batches []jsonBatch
 	columns []Column
@@ -33,13 +33,13 @@ type jsonSource struct {
 	lay     layout.Layout
 }
 
-// jsonBatch is rows that are read in one piece.
+// jsonBatch is a range of rows that are read at once.
 type jsonBatch struct {
 	first, n int
 	at, end  int64
 }
 
-// add notes the next row, which stands from at to end.
+// add indexes the next row, the bytes at to end-1.
 func (s *jsonSource) add(at, end int64) {
 	if b := len(s.batches) - 1; b < 0 || s.batches[b].n >= jsonBatchRows ||
 		at-s.batches[b].at >= jsonBatchSize {
@@ -50,8 +50,8 @@ func (s *jsonSource) add(at, end int64) {
 	s.n++
 }
 
-// openLines indexes a file with one JSON object a line. Empty lines do not
-// count.
+// openLines indexes a file with one JSON object a line; empty lines do not count. advance gets the
+// bytes read.
 func openLines(file input.Input, size int64, advance func(bytes int)) (layout.Source, error) {
 	s := &jsonSource{file: file, name: "jsonl"}
 	r := bufio.NewReaderSize(scan(file, 0, size, advance), 1<<20)
@@ -85,7 +85,8 @@ func openLines(file input.Input, size int64, advance func(bytes int)) (layout.So
 	return s, s.index()
 }
 
-// openArray indexes a file with one JSON array of objects.
+// openArray indexes a file with one JSON array of objects. advance gets the bytes read. A malformed
+// file is ErrCorrupt or ErrTruncated.
 func openArray(file input.Input, size int64, advance func(bytes int)) (layout.Source, error) {
 	s := &jsonSource{file: file, name: "json"}
 	skip := int64(0)
@@ -118,6 +119,7 @@ func openArray(file input.Input, size int64, advance func(bytes int)) (layout.So
 	return s, s.index()
 }
 
+// checkRow returns an error for a row of more than maxJSONRow bytes.
 func (s *jsonSource) checkRow(n int64) error {
 	if n > maxJSONRow {
 		return fmt.Errorf("row %d: longer than %d MiB: write one JSON object per line", s.n,
@@ -126,7 +128,7 @@ func (s *jsonSource) checkRow(n int64) error {
 	return nil
 }
 
-// index finds the columns.
+// index reads the sample and sets the columns.
 func (s *jsonSource) index() error {
 	var batch *jsonRows
 	next := 0
@@ -154,7 +156,7 @@ func (s *jsonSource) index() error {
 		switch {
 		case err == nil || i > 0:
 		case errors.Is(err, ErrTruncated) && s.n > 1:
-			return input.Truncated("row 0: the object does not end on its line: write one object per line (jq -c . OLD > NEW)")
+			return input.NewTruncated("row 0: the object does not end on its line: write one object per line (jq -c . OLD > NEW)")
 		default:
 			return fmt.Errorf("row 0: %w: expected one JSON object per line", err)
 		}
@@ -162,7 +164,7 @@ func (s *jsonSource) index() error {
 	return nil
 }
 
-// noteTurn adds the keys of a list's objects to those of the column's turns.
+// noteTurn adds the keys of a list's objects to the column's keys of turns.
 func (s *jsonSource) noteTurn(column string, value json.RawMessage) {
 	var list []json.RawMessage
 	if json.Unmarshal(value, &list) != nil || len(list) == 0 || list[0][0] != '{' {
@@ -193,15 +195,15 @@ func (s *jsonSource) noteKeys(column string, value json.RawMessage) {
 	// a fault is told with its row
 	_ = layout.EachKey(value, func(key string, value json.RawMessage) error {
 		if !slices.Contains(s.objects[column], key) && string(value) != "null" &&
-			len(s.objects[column]) < mostKeys {
+			len(s.objects[column]) < maxKeys {
 			s.objects[column] = append(s.objects[column], key)
 		}
 		return nil
 	})
 }
 
-// mostKeys bounds the keys that are kept of a column's objects.
-const mostKeys = 100
+// maxKeys bounds the keys of a column's objects.
+const maxKeys = 100
 
 func (s *jsonSource) Keys(column string) []string { return s.objects[column] }
 
@@ -212,6 +214,7 @@ func (s *jsonSource) Bind(l layout.Layout) (string, error) {
 	return "", nil
 }
 
+// jsonType returns the name of a JSON value's type.
 func jsonType(value json.RawMessage) string {
 	switch value[0] {
 	case '{':
@@ -238,6 +241,7 @@ func (s *jsonSource) BatchRows() []int {
 	return n
 }
 
+// read returns n bytes of the file.
 func (s *jsonSource) read(at, n int64) ([]byte, error) {
 	buf := make([]byte, n)
 	if _, err := s.file.ReadAt(buf, at); err != nil {
@@ -270,7 +274,7 @@ func (s *jsonSource) Load(b int) (layout.Rows, error) {
 		}
 	}
 	if err != nil || len(r.list) != at.n {
-		return nil, input.Damaged("%d rows, not %d, from row %d on: file changed since it was opened",
+		return nil, input.NewCorrupt("%d rows, not %d, from row %d on: file changed since it was opened",
 			len(r.list), at.n, at.first)
 	}
 	return r, nil

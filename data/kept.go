@@ -25,33 +25,32 @@ import (
 	"gad/internal/vfs"
 )
 
-// This file keeps encoded rows from run to run. A file holds the rows of one set under
-// one encoder, and is named by a digest of all that they depend on:
+// Row files store encoded rows from run to run. A file holds the rows of one set under one encoder,
+// and is named by a digest of all that they depend on:
 //
 //	blocks of 1024 rows: the records, one behind the other, then an entry for each
 //	where the entries of each block begin, 8 bytes each
 //	a foot of fixed size
 //
-// The rows are read, not mapped. A mapped page counts as the process's memory, so that
-// a run would seem to grow to the size of the file, and who cuts a mapped file short
-// ends the program; a row is two reads of some microseconds.
+// The rows are read, not mapped. A mapped page counts as the process's memory, so that a run would
+// seem to grow to the size of the file, and truncating a mapped file ends the program; a row is two
+// reads of some microseconds.
 //
-// Nothing in the file is trusted: foot and table are checked at the start, an entry
-// and its record when they are read. A file of gigabytes is not read whole for that.
-// So nothing need be synced either: a file that a loss of power has damaged is found
-// out, and the rows are encoded again.
+// Nothing in the file is trusted: foot and table are checked at the start, an entry and its record
+// when they are read. A file of gigabytes is not read whole for that. So nothing need be synced
+// either: damage by a loss of power is detected, and the rows are encoded again.
 
 // FS is where files are written; nil is the disk.
 type FS = vfs.FS
 
-// Keep says where encoded rows are kept.
+// Keep are the settings of row files.
 type Keep struct {
 	FS      FS           // nil is the disk
-	Dir     string       // of the files; "" keeps none
-	Encoder string       // digest of all that the encoder's tokens depend on; "" keeps none
-	Least   int64        // bytes of data from which on it is worth a file
-	Most    int64        // bytes of all files in Dir: the oldest ones go first
-	Warn    func(string) // hears why rows are not kept or not read; nil is silent
+	Dir     string       // folder of the files; "" uses none
+	Encoder string       // digest of all that the encoder's tokens depend on; "" uses none
+	Least   int64        // bytes of data from which on a file is made
+	Most    int64        // bound of the bytes of all files in Dir: the oldest go first
+	Warn    func(string) // gets the reason why rows are not stored or not read; nil is silent
 }
 
 func (k Keep) warn(format string, args ...any) {
@@ -61,22 +60,22 @@ func (k Keep) warn(format string, args ...any) {
 }
 
 const (
-	keptSuffix = ".rows"
-	// the last byte is the version: raise it when rows are read or kept otherwise
-	keptMagic  = "gadrows\x08"
-	entrySize  = 44
-	footSize   = 92
-	keepFree   = 1 << 30   // bytes of the disk that are left to others
-	staleAfter = time.Hour // since the last write to a part: its process has ended
-	hashChunk  = 4 << 20
+	rowFileSuffix = ".rows"
+	// the last byte is the version: raise it when rows are read or stored differently
+	rowFileMagic = "gadrows\x08"
+	entrySize    = 44
+	footSize     = 92
+	keepFree     = 1 << 30   // bytes of the disk left for others
+	staleAfter   = time.Hour // after the last write to a part its process has ended
+	hashChunk    = 4 << 20
 )
 
-// keptName is the name of a file of rows, or of a part of one.
-var keptName = regexp.MustCompile(`^[0-9a-f]{32}\.rows(\.[0-9]+-[0-9]+\.tmp)?$`)
+// rowFileName matches the name of a file of rows, or of a part of one.
+var rowFileName = regexp.MustCompile(`^[0-9a-f]{32}\.rows(\.[0-9]+-[0-9]+\.tmp)?$`)
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// entry is where a row stands in the file, and what it measures.
+// entry is a row's position in the file, and its measures.
 type entry struct {
 	Measure
 	at   int64
@@ -84,9 +83,9 @@ type entry struct {
 	sum  uint32 // of the record
 }
 
-// Bits in the lengths: unfinishedBit in an answer's says that it is unfinished, softBit that it
-// has soft labels; lostBit in a prompt's that a text of the row has characters without a token,
-// hardBit that its log-probabilities give no soft labels.
+// Bits in the lengths. In an answer's: unfinishedBit, the answer is unfinished; softBit, it has
+// soft labels. In a prompt's: lostBit, a text of the row has characters without a token; hardBit,
+// its log-probabilities give no soft labels.
 const (
 	unfinishedBit = 1 << 31
 	softBit       = 1 << 30
@@ -94,7 +93,7 @@ const (
 	hardBit       = 1 << 30
 )
 
-// appendEntry writes e with a checksum of its own.
+// appendEntry appends e with its checksum.
 func appendEntry(b []byte, e entry) []byte {
 	start := len(b)
 	le := binary.LittleEndian
@@ -121,10 +120,11 @@ func appendEntry(b []byte, e entry) []byte {
 	return le.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 }
 
+// readEntry parses an entry and checks its checksum.
 func readEntry(b []byte) (e entry, err error) {
 	le := binary.LittleEndian
 	if crc32.Checksum(b[:40], castagnoli) != le.Uint32(b[40:]) {
-		return e, input.Damaged("an entry's checksum is wrong")
+		return e, input.NewCorrupt("an entry's checksum is wrong")
 	}
 	e.at, e.size, e.sum = int64(le.Uint64(b)), int(le.Uint32(b[8:])), le.Uint32(b[12:])
 	prompt, answer := le.Uint32(b[16:]), le.Uint32(b[20:])
@@ -136,8 +136,8 @@ func readEntry(b []byte) (e entry, err error) {
 	return e, nil
 }
 
-// appendRecord writes a row: the tokens of prompt and answer, then its texts, each
-// with its length before it.
+// appendRecord appends a row: the tokens of prompt and answer, then its texts, each preceded by its
+// length.
 func appendRecord(b []byte, ex Example) []byte {
 	b = slices.Grow(b, 4*(len(ex.Prompt)+len(ex.Answer)+len(ex.ResponseIDs))+len(ex.Teacher)+len(
 		ex.Response)+256)
@@ -190,7 +190,7 @@ func appendRecord(b []byte, ex Example) []byte {
 	return b
 }
 
-// appendIDs writes the number of ids, the bytes that each takes, and the ids.
+// appendIDs appends the number of ids, the bytes that each takes, and the ids.
 func appendIDs(b []byte, ids []int32) []byte {
 	width := byte(2)
 	for _, id := range ids {
@@ -207,8 +207,8 @@ func appendIDs(b []byte, ids []int32) []byte {
 	return b
 }
 
-// readRecord is the inverse of appendRecord. It panics on a record that is none, as
-// guard expects.
+// readRecord parses a row written by appendRecord. It panics on a malformed record, as guard
+// expects.
 func readRecord(b []byte) (ex Example) {
 	at := 0
 	n := func(unit int) int {
@@ -292,29 +292,29 @@ func readRecord(b []byte) (ex Example) {
 	return ex
 }
 
-// keptRows is a file of encoded rows, open for reading.
-type keptRows struct {
+// rowFile is a file of encoded rows, open for reading.
+type rowFile struct {
 	keep   Keep
 	path   string
 	file   *os.File
 	n      int
-	blocks []int64 // where the entries of each begin
+	blocks []int64 // offsets of the entries of each block
 	digest string  // of the set
 	size   int64
-	made   bool // by this set
+	made   bool // written by this set
 }
 
-// Kept names the file that the set's encoded rows are read from, "" for none, and says
-// whether this set made it.
+// Kept returns the file from which the set's encoded rows are read, "" for none, its size, and
+// whether this set has written it.
 func (s *Set) Kept() (path string, bytes int64, made bool) {
-	if k := s.kept.Load(); k != nil {
+	if k := s.rowFile.Load(); k != nil {
 		return k.path, k.size, k.made
 	}
 	return "", 0, false
 }
 
-// openKept opens the file at path if it holds the n rows that key names.
-func openKept(keep Keep, path string, key [sha256.Size]byte, n int) (k *keptRows, err error) {
+// openRowFile opens the file at path if it holds n rows under the given key.
+func openRowFile(keep Keep, path string, key [sha256.Size]byte, n int) (k *rowFile, err error) {
 	f, err := folder.File(path)
 	if err != nil {
 		return nil, err
@@ -332,22 +332,22 @@ func openKept(keep Keep, path string, key [sha256.Size]byte, n int) (k *keptRows
 	end := make([]byte, 8*blocks+footSize)
 	table := info.Size() - int64(len(end))
 	if table < 0 {
-		return nil, input.Truncated("is cut short")
+		return nil, input.NewTruncated("is cut short")
 	}
 	if _, err := f.ReadAt(end, table); err != nil {
 		return nil, err
 	}
 	foot, le := end[8*blocks:], binary.LittleEndian
 	switch {
-	case string(foot[:8]) != keptMagic:
-		return nil, input.Damaged("does not end as a file of rows does")
+	case string(foot[:8]) != rowFileMagic:
+		return nil, input.NewCorrupt("does not end as a file of rows does")
 	case crc32.Checksum(end[:len(end)-4], castagnoli) != le.Uint32(foot[88:]):
-		return nil, input.Damaged("its checksum is wrong")
+		return nil, input.NewCorrupt("its checksum is wrong")
 	case [sha256.Size]byte(foot[8:40]) != key || le.Uint64(foot[72:]) != uint64(n) ||
 		le.Uint64(foot[80:]) != uint64(table):
-		return nil, input.Damaged("holds other rows than its name says")
+		return nil, input.NewCorrupt("holds other rows than its name says")
 	}
-	k = &keptRows{keep: keep, path: path, file: f, n: n, size: info.Size(),
+	k = &rowFile{keep: keep, path: path, file: f, n: n, size: info.Size(),
 		digest: hex.EncodeToString(foot[40:72])}
 	for b := range blocks {
 		k.blocks = append(k.blocks, int64(le.Uint64(end[8*b:])))
@@ -355,10 +355,10 @@ func openKept(keep Keep, path string, key [sha256.Size]byte, n int) (k *keptRows
 	return k, nil
 }
 
-func (k *keptRows) close() error { return k.file.Close() }
+func (k *rowFile) close() error { return k.file.Close() }
 
-// entries are those of block b.
-func (k *keptRows) entries(b int) ([]entry, error) {
+// entries returns the entries of block b.
+func (k *rowFile) entries(b int) ([]entry, error) {
 	out := make([]entry, min(window, k.n-b*window))
 	buf := make([]byte, entrySize*len(out))
 	if _, err := k.file.ReadAt(buf, k.blocks[b]); err != nil {
@@ -374,7 +374,7 @@ func (k *keptRows) entries(b int) ([]entry, error) {
 }
 
 // example reads row i.
-func (k *keptRows) example(i int) (ex Example, err error) {
+func (k *rowFile) example(i int) (ex Example, err error) {
 	block := k.blocks[i/window]
 	var buf [entrySize]byte
 	if _, err := k.file.ReadAt(buf[:], block+int64(i%window)*entrySize); err != nil {
@@ -385,14 +385,14 @@ func (k *keptRows) example(i int) (ex Example, err error) {
 		return ex, err
 	}
 	if e.at < 0 || e.at > block-int64(e.size) {
-		return ex, input.Damaged("row %d lies outside of its block", i)
+		return ex, input.NewCorrupt("row %d lies outside of its block", i)
 	}
 	record := make([]byte, e.size)
 	if _, err := k.file.ReadAt(record, e.at); err != nil {
 		return ex, err
 	}
 	if crc32.Checksum(record, castagnoli) != e.sum {
-		return ex, input.Damaged("the checksum of row %d is wrong", i)
+		return ex, input.NewCorrupt("the checksum of row %d is wrong", i)
 	}
 	err = input.Guard(func() error {
 		ex = readRecord(record)
@@ -402,9 +402,9 @@ func (k *keptRows) example(i int) (ex Example, err error) {
 	return ex, err
 }
 
-// keptExample is row i as it is kept; ok is false where it is not.
-func (s *Set) keptExample(i int) (ex Example, ok bool) {
-	k := s.kept.Load()
+// encodedExample returns row i from the row file; ok is false if it is not there.
+func (s *Set) encodedExample(i int) (ex Example, ok bool) {
+	k := s.rowFile.Load()
 	if k == nil || i < 0 || i >= s.n {
 		return ex, false
 	}
@@ -415,8 +415,8 @@ func (s *Set) keptExample(i int) (ex Example, ok bool) {
 	return ex, err == nil
 }
 
-// attach has the set read its rows from k; nil changes nothing.
-func (s *Set) attach(k *keptRows) {
+// attach makes the set read its rows from k; nil changes nothing.
+func (s *Set) attach(k *rowFile) {
 	if k == nil {
 		return
 	}
@@ -424,12 +424,12 @@ func (s *Set) attach(k *keptRows) {
 	defer s.mu.Unlock()
 	clear(s.cache)
 	s.held = 0
-	s.kept.Store(k)
+	s.rowFile.Store(k)
 }
 
-// distrust has the set encode its rows from now on, and removes the file.
-func (s *Set) distrust(k *keptRows, err error) {
-	if !s.kept.CompareAndSwap(k, nil) {
+// distrust makes the set encode its rows from now on, and removes the file.
+func (s *Set) distrust(k *rowFile, err error) {
+	if !s.rowFile.CompareAndSwap(k, nil) {
 		return // another goroutine was first
 	}
 	k.keep.warn("%s: %v: rows are encoded again", k.path, err)
@@ -437,20 +437,20 @@ func (s *Set) distrust(k *keptRows, err error) {
 	_ = k.keep.FS.Remove(k.path) // if it stays, the next run finds the same
 }
 
-// keep attaches the file with the set's encoded rows, or, where there is none, begins
-// one. Both may be impossible: then the rows are encoded, and a warning says why.
-func (s *Set) keep(k Keep) *keeping {
-	if k.Dir == "" || k.Encoder == "" || s.bytes < k.Least || s.kept.Load() != nil {
+// useRowFile attaches the file with the set's encoded rows, or starts a new one and returns it. If
+// neither is possible the rows are encoded, and a warning gives the reason.
+func (s *Set) useRowFile(k Keep) *rowFileWriter {
+	if k.Dir == "" || k.Encoder == "" || s.bytes < k.Least || s.rowFile.Load() != nil {
 		return nil
 	}
 	k.FS = vfs.OrDisk(k.FS)
 	stamp := s.stamp()
-	key, err := s.keptKey(k.Encoder)
+	key, err := s.rowFileKey(k.Encoder)
 	if err != nil {
-		return nil // the data cannot be read: encoding says so
+		return nil // the data cannot be read: encoding reports it
 	}
-	path := filepath.Join(k.Dir, hex.EncodeToString(key[:16])+keptSuffix)
-	found, err := openKept(k, path, key, s.n)
+	path := filepath.Join(k.Dir, hex.EncodeToString(key[:16])+rowFileSuffix)
+	found, err := openRowFile(k, path, key, s.n)
 	if err == nil {
 		s.attach(found)
 		return nil
@@ -458,7 +458,7 @@ func (s *Set) keep(k Keep) *keeping {
 	if !errors.Is(err, fs.ErrNotExist) {
 		k.warn("%s: %v: rows are encoded again", path, err)
 	}
-	b := &keeping{set: s, keep: k, path: path, stamp: stamp, key: key, digest: newDigest()}
+	b := &rowFileWriter{set: s, keep: k, path: path, stamp: stamp, key: key, digest: newDigest()}
 	if err := b.begin(); err != nil {
 		b.fail(err)
 		return nil
@@ -466,7 +466,7 @@ func (s *Set) keep(k Keep) *keeping {
 	return b
 }
 
-// stamp tells whether a file was written to meanwhile.
+// stamp returns the sizes and times of the files, which change if one is written to.
 func (s *Set) stamp() (stamp []string) {
 	for _, f := range s.handles {
 		if info, err := f.Stat(); err == nil {
@@ -476,12 +476,12 @@ func (s *Set) stamp() (stamp []string) {
 	return stamp
 }
 
-// keptKey is a digest of all that encoded rows depend on: the bytes of the files, how
-// they are read, the encoder, and the program.
-func (s *Set) keptKey(encoder string) (key [sha256.Size]byte, err error) {
+// rowFileKey returns a digest of all that encoded rows depend on: the bytes of the files, the
+// options of reading, the encoder, and the program.
+func (s *Set) rowFileKey(encoder string) (key [sha256.Size]byte, err error) {
 	h := sha256.New()
 	for _, text := range append(
-		[]string{keptMagic, encoder,
+		[]string{rowFileMagic, encoder,
 			fmt.Sprintf("%+v %s %s", s.opt.Columns, s.opt.Format, s.opt.Turns)}, program()...) {
 		hashString(h, text)
 	}
@@ -499,7 +499,7 @@ func (s *Set) keptKey(encoder string) (key [sha256.Size]byte, err error) {
 		if err != nil {
 			return key, err
 		}
-		hashString(h, strings.ToLower(filepath.Ext(s.names[i]))) // CSV is told by its name
+		hashString(h, strings.ToLower(filepath.Ext(s.names[i]))) // CSV is recognised by its name
 		size := info.Size()
 		if u, ok := f.(*unpacked); ok {
 			size = u.Size()
@@ -533,9 +533,9 @@ func (s *Set) keptKey(encoder string) (key [sha256.Size]byte, err error) {
 	return [sha256.Size]byte(h.Sum(nil)), err
 }
 
-// program names this build: another may read or encode otherwise. A released version or
-// a clean revision is named by that; any other build, as while gad is worked on, by its
-// file's size and time.
+// program returns names of this build: another may read or encode differently. A released version
+// or a clean revision is named by that; any other build, as during development, by its file's size
+// and time.
 func program() (names []string) {
 	clean := false
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -562,8 +562,8 @@ func program() (names []string) {
 	return append(names, fmt.Sprint(info.Size(), info.ModTime().UnixNano()))
 }
 
-// keeping is a file of encoded rows that is being written.
-type keeping struct {
+// rowFileWriter writes a file of encoded rows.
+type rowFileWriter struct {
 	set     *Set
 	keep    Keep
 	path    string
@@ -580,7 +580,8 @@ type keeping struct {
 	failed  bool
 }
 
-func (b *keeping) begin() error {
+// begin creates the file.
+func (b *rowFileWriter) begin() error {
 	if err := vfs.MakeDirs(b.keep.FS, b.keep.Dir); err != nil {
 		return err
 	}
@@ -598,8 +599,8 @@ func (b *keeping) begin() error {
 	return nil
 }
 
-// room says whether there is room for more.
-func (b *keeping) room() error {
+// room returns an error if the cache is full or the disk nearly so.
+func (b *rowFileWriter) room() error {
 	if b.keep.Most > 0 && b.at > b.keep.Most {
 		return fmt.Errorf("the encoded rows of %s are more than data.cache_gb %.3g: raise that",
 			b.set.path, float64(b.keep.Most)/1e9)
@@ -616,7 +617,7 @@ func (b *keeping) room() error {
 }
 
 // add appends a row.
-func (b *keeping) add(m Measure, row Row, record []byte) {
+func (b *rowFileWriter) add(m Measure, row Row, record []byte) {
 	if b.failed {
 		return
 	}
@@ -633,7 +634,8 @@ func (b *keeping) add(m Measure, row Row, record []byte) {
 	}
 }
 
-func (b *keeping) endBlock() {
+// endBlock writes the entries of the block.
+func (b *rowFileWriter) endBlock() {
 	if len(b.entries) > 0 {
 		b.table = binary.LittleEndian.AppendUint64(b.table, uint64(b.at))
 		b.write(b.entries)
@@ -644,7 +646,7 @@ func (b *keeping) endBlock() {
 	}
 }
 
-func (b *keeping) write(p []byte) {
+func (b *rowFileWriter) write(p []byte) {
 	if b.failed {
 		return
 	}
@@ -654,11 +656,11 @@ func (b *keeping) write(p []byte) {
 	}
 }
 
-// finish completes the file and opens it; nil where it failed.
-func (b *keeping) finish() *keptRows {
+// finish completes the file and opens it; nil after an error.
+func (b *rowFileWriter) finish() *rowFile {
 	b.endBlock()
 	le, table := binary.LittleEndian, b.at
-	end := append(b.table, keptMagic...)
+	end := append(b.table, rowFileMagic...)
 	end = append(end, b.key[:]...)
 	end = b.digest.Sum(end)
 	end = le.AppendUint64(le.AppendUint64(end, uint64(b.n)), uint64(table))
@@ -681,7 +683,7 @@ func (b *keeping) finish() *keptRows {
 	}
 	b.tmp = ""
 	b.evict()
-	k, err := openKept(b.keep, b.path, b.key, b.n)
+	k, err := openRowFile(b.keep, b.path, b.key, b.n)
 	if err != nil {
 		b.fail(err)
 		return nil
@@ -690,8 +692,8 @@ func (b *keeping) finish() *keptRows {
 	return k
 }
 
-// fail gives up: the rows are encoded, and not kept.
-func (b *keeping) fail(err error) {
+// fail gives up with a warning: the rows are encoded, and not stored.
+func (b *rowFileWriter) fail(err error) {
 	if !b.failed {
 		b.failed = true
 		b.keep.warn("data.cache_dir %s: encoded rows are not kept: %v", b.keep.Dir, err)
@@ -699,8 +701,8 @@ func (b *keeping) fail(err error) {
 	b.drop()
 }
 
-// drop removes what is not complete.
-func (b *keeping) drop() {
+// drop removes an incomplete file.
+func (b *rowFileWriter) drop() {
 	if b.file != nil {
 		_ = b.file.Close() // it is removed
 		b.file = nil
@@ -711,10 +713,9 @@ func (b *keeping) drop() {
 	}
 }
 
-// evict removes the oldest files until the others are within the limit, and what
-// processes that were killed have left. A run that reads one of them goes on reading
-// it, or encodes.
-func (b *keeping) evict() {
+// evict removes the oldest files until the others are within the limit, and parts that killed
+// processes have left. A run that reads a removed file goes on reading it, or encodes.
+func (b *rowFileWriter) evict() {
 	entries, err := b.keep.FS.ReadDir(b.keep.Dir)
 	if err != nil {
 		return
@@ -732,7 +733,7 @@ func (b *keeping) evict() {
 			continue
 		}
 		path := filepath.Join(b.keep.Dir, e.Name())
-		m := keptName.FindStringSubmatch(e.Name())
+		m := rowFileName.FindStringSubmatch(e.Name())
 		switch {
 		case m == nil: // not of gad
 		case m[1] != "":

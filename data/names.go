@@ -5,22 +5,22 @@ import (
 	"gad/data/layout"
 )
 
-// Names of the rooms below that are this package's for who reads a set: its files (input), and
-// what a row of them says (layout).
+// Names of the packages below that are part of this package's API: of files (input), and of rows
+// (layout).
 
-// ErrTruncated marks a file that ends before its own marks say it should.
+// ErrTruncated marks a file that ends too early by its own lengths.
 var ErrTruncated = input.ErrTruncated
 
 // ErrCorrupt marks a file that breaks the rules of its format.
 var ErrCorrupt = input.ErrCorrupt
 
-// ErrChoice marks a Choice that cannot be meant: its text, its columns, or its ratings.
+// ErrChoice marks an invalid Choice: its text, its columns, or its ratings.
 var ErrChoice = layout.ErrChoice
 
 // ErrLogprobs is wrapped by errors of ReadLogprobs.
 var ErrLogprobs = layout.ErrLogprobs
 
-// Formats of rows: which columns there are and what they mean. See package layout.
+// Formats of rows: their columns and the columns' meaning. See package layout.
 const (
 	FormatAuto             = layout.FormatAuto
 	FormatMessages         = layout.FormatMessages
@@ -34,7 +34,7 @@ const (
 // RowFormats are the values of Options.Format.
 var RowFormats = layout.RowFormats
 
-// NoLogProb is the log-probability of a token of which only is known that it is unlikely.
+// NoLogProb is the log-probability of a token that is only known to be unlikely.
 const NoLogProb = layout.NoLogProb
 
 // Types of a row's parts.
@@ -57,16 +57,16 @@ type (
 // response_ids, id and finish_reason.
 func DefaultColumns() Columns { return layout.DefaultColumns() }
 
-// ReadTools reads the tools of a conversation as rows have them: see layout.ReadTools.
+// ReadTools parses the tools of a conversation: see layout.ReadTools.
 func ReadTools(value []byte) (JSON, error) { return layout.ReadTools(value) }
 
-// ReadCalls reads the tool_calls of a turn as rows have them: see layout.ReadCalls.
+// ReadCalls parses the tool_calls of a turn: see layout.ReadCalls.
 func ReadCalls(value []byte) (JSON, error) { return layout.ReadCalls(value) }
 
-// ReadLogprobs reads tokens with their log-probabilities: see layout.ReadLogprobs, which names
-// the forms.
+// ReadLogprobs parses tokens with their log-probabilities: see layout.ReadLogprobs, which lists the
+// forms.
 func ReadLogprobs(value []byte) (Logprobs, error) { return layout.ReadLogprobs(value) }
 
-// RoleOf returns a role as gad writes it: lower case for the known ones in another case, and
-// system for OpenAI's developer. Others stay as they are.
+// RoleOf returns a role in gad's spelling: lower case for known roles, and system for OpenAI's
+// developer. Others are returned unchanged.
 func RoleOf(role string) string { return layout.RoleOf(role) }

@@ -6,24 +6,22 @@ import (
 	"math/rand/v2"
 )
 
-// Cursor is the whole state of an Order, small enough to stand in a
-// checkpoint. Nothing else need be saved: the order of an epoch is computed
-// from Seed and Epoch.
+// Cursor is the whole state of an Order, small enough for a checkpoint: the order of an epoch is
+// computed from Seed and Epoch.
 type Cursor struct {
 	Seed   uint64 `json:"seed"`
 	Epoch  int    `json:"epoch"`  // epochs completed, from 0
-	Offset int    `json:"offset"` // position, in the epoch's permutation, of the next row to hand out
+	Offset int    `json:"offset"` // position, in the epoch's permutation, of the next row
 	Rank   int    `json:"rank"`
 	World  int    `json:"world"`
 }
 
-// Order hands out row indices so that each row comes exactly once per epoch.
+// Order is a sequence of row indices in which each row comes exactly once per epoch.
 //
-// The epochs' permutations are laid end to end into one endless sequence and
-// rank r of w takes the positions r, r+w, r+2w, ... So no row is dropped or
-// repeated at an epoch's end, whatever the batch size, and all ranks together
-// see each row once per epoch. What comes next is a function of the Cursor
-// and of the number of rows only.
+// The epochs' permutations are laid end to end into one endless sequence and rank r of w takes the
+// positions r, r+w, r+2w, ... So no row is dropped or repeated at an epoch's end, whatever the
+// batch size, and all ranks together see each row once per epoch. The next row is a function of the
+// Cursor and of the number of rows only.
 type Order struct {
 	n    int
 	cur  Cursor
@@ -31,10 +29,8 @@ type Order struct {
 	at   int     // the epoch perm belongs to, -1 for none
 }
 
-// NewOrder returns the order of n rows for one of world ranks, at its start.
-// It panics when rank is not in [0, world): that is the program's mistake, no
-// input can cause it. With n <= 0 there is nothing to hand out and Next
-// returns nil.
+// NewOrder returns the order of n rows for one of world ranks, at its start. It panics if rank is
+// not in [0, world), a programmer's error. With n <= 0 Next returns nil.
 func NewOrder(n int, seed uint64, rank, world int) *Order {
 	if world < 1 || rank < 0 || rank >= world {
 		panic(fmt.Sprintf("data: NewOrder: rank %d is not in [0, %d)", rank, world))
@@ -57,8 +53,7 @@ func (o *Order) advance(k int) {
 	}
 }
 
-// Next returns the next k row indices of this rank, going on into the next
-// epoch when this one ends.
+// Next returns the next k row indices of this rank, going on into the next epoch at the end of one.
 func (o *Order) Next(k int) []int {
 	if k <= 0 || o.n == 0 {
 		return nil
@@ -74,13 +69,12 @@ func (o *Order) Next(k int) []int {
 	return out
 }
 
-// State returns the cursor from which Restore goes on.
+// State returns the cursor at the present position, for Restore.
 func (o *Order) State() Cursor { return o.cur }
 
-// Restore moves the order to where c was taken. The seed must be this
-// order's. The number of ranks may differ, provided that all ranks had handed
-// out equally many rows: every rank of the new world then goes on behind the
-// last row of the old one, so the epoch is still exact.
+// Restore moves the order to the position of c. The seed must be this order's. The number of ranks
+// may differ, provided that all ranks had returned equally many rows: every rank of the new world
+// then goes on behind the last row of the old one, so that the epoch stays exact.
 func (o *Order) Restore(c Cursor) error {
 	fail := func(value any, rule string) error {
 		return fmt.Errorf(
@@ -107,8 +101,8 @@ func (o *Order) Restore(c Cursor) error {
 	return nil
 }
 
-// Epoch returns how many epochs all ranks together have handed out, with the
-// fraction of the running one.
+// Epoch returns the number of epochs that all ranks together have passed, with the fraction of the
+// present one.
 func (o *Order) Epoch() float64 {
 	if o.n == 0 {
 		return 0
@@ -116,10 +110,9 @@ func (o *Order) Epoch() float64 {
 	return float64(o.cur.Epoch) + float64(o.cur.Offset-o.cur.Rank)/float64(o.n)
 }
 
-// permutation fills perm with the permutation of 0..n-1 that belongs to
-// (seed, epoch): Fisher and Yates' shuffle with ChaCha8 keyed by the two. The
-// shuffle is written out here because math/rand/v2 promises the stream of
-// ChaCha8 across Go versions, but not how Shuffle uses it.
+// permutation fills perm with the permutation of 0..n-1 of (seed, epoch): Fisher and Yates' shuffle
+// with ChaCha8 keyed by the two. The shuffle is written out here because math/rand/v2 promises the
+// stream of ChaCha8 across Go versions, but not the way in which Shuffle uses it.
 func permutation(perm []int32, n int, seed, epoch uint64) []int32 {
 	if cap(perm) < n {
 		perm = make([]int32, n)
@@ -136,8 +129,8 @@ func permutation(perm []int32, n int, seed, epoch uint64) []int32 {
 	return perm
 }
 
-// keyedSource returns ChaCha8 under the key (purpose, a, b). Purposes are at
-// most 16 bytes; they keep the streams of different uses apart.
+// keyedSource returns ChaCha8 under the key (purpose, a, b). A purpose has at most 16 bytes;
+// different purposes have different streams.
 func keyedSource(purpose string, a, b uint64) *rand.ChaCha8 {
 	var key [32]byte
 	copy(key[:16], purpose)

@@ -16,10 +16,10 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// packedSuffixes are the names of compressed files, behind that of their contents.
+// packedSuffixes are the suffixes of compressed files, behind the suffix of their contents.
 var packedSuffixes = []string{".gz", ".zst", ".zstd"}
 
-// unpackedName is a file's name without the suffix of a compression.
+// unpackedName returns a file's name without the suffix of a compression.
 func unpackedName(name string) string {
 	if ext := filepath.Ext(name); slices.Contains(packedSuffixes, strings.ToLower(ext)) {
 		return strings.TrimSuffix(name, ext)
@@ -27,14 +27,14 @@ func unpackedName(name string) string {
 	return name
 }
 
-// suffixOf is the suffix of a file's contents, in lower case: ".jsonl" of a.jsonl.gz.
+// suffixOf returns the suffix of a file's contents, in lower case: ".jsonl" for a.jsonl.gz.
 func suffixOf(name string) string { return strings.ToLower(filepath.Ext(unpackedName(name))) }
 
-// maxUnpacked bounds what a compressed file unpacks to, which is held in memory.
+// maxUnpacked bounds the unpacked size of a compressed file, which is held in memory.
 const maxUnpacked = 1 << 30
 
-// packedAs is the compression of a whole file by its first bytes.
-func packedAs(head []byte) (codec int64, ok bool) {
+// codecOf returns the compression of a whole file by its first bytes.
+func codecOf(head []byte) (codec int64, ok bool) {
 	switch {
 	case bytes.HasPrefix(head, []byte("\x1f\x8b")):
 		return input.CodecGzip, true
@@ -44,7 +44,7 @@ func packedAs(head []byte) (codec int64, ok bool) {
 	return 0, false
 }
 
-// unpacked is a compressed file's contents.
+// unpacked is the contents of a compressed file.
 type unpacked struct {
 	*bytes.Reader
 	name string // of the file, without the suffix of its compression
@@ -75,7 +75,7 @@ func unpack(file *os.File, name string, size, codec int64) (*unpacked, error) {
 	} else {
 		z, err := gzip.NewReader(packed)
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return nil, input.Truncated("the compressed file ends too early: copy it again")
+			return nil, input.NewTruncated("the compressed file ends too early: copy it again")
 		} else if err != nil {
 			return nil, input.Corrupt(err)
 		}
@@ -85,7 +85,7 @@ func unpack(file *os.File, name string, size, codec int64) (*unpacked, error) {
 	_, err := io.Copy(&b, io.LimitReader(r, limit+1))
 	switch {
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, input.Truncated("the compressed file ends too early: copy it again")
+		return nil, input.NewTruncated("the compressed file ends too early: copy it again")
 	case err != nil:
 		return nil, fmt.Errorf("decompressing: %w", input.Corrupt(err))
 	case int64(b.Len()) > limit:

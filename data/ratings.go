@@ -15,7 +15,7 @@ import (
 // RatingsFormat is the format of a file of ratings, in its first line.
 const RatingsFormat = 1
 
-// RatingsHead is the first line of a file of ratings: what they are of, and how they were made.
+// RatingsHead is the first line of a file of ratings: the data that were rated, and how.
 type RatingsHead struct {
 	Format    int      `json:"gad_ratings"`
 	Rows      int      `json:"rows"`
@@ -23,32 +23,32 @@ type RatingsHead struct {
 	Tokenizer string   `json:"tokenizer_sha256"`
 	Columns   []string `json:"columns"`           // of every other line
 	N         int      `json:"n"`                 // answers to each row
-	Answers   bool     `json:"answers,omitempty"` // the lines have them
+	Answers   bool     `json:"answers,omitempty"` // the lines have the answers
 	ScoredBy  string   `json:"scored_by,omitempty"`
-	// what the command was told, by which it knows its output again
+	// the command's settings, by which it recognises its output
 	Made json.RawMessage `json:"made_with,omitempty"`
 }
 
 // RatedAnswer is an answer that was rated.
 type RatedAnswer struct {
-	IDs       []int32  `json:"ids,omitempty"` // of the teacher's none: the data have it
+	IDs       []int32  `json:"ids,omitempty"` // none for the teacher's: the data have it
 	Truncated bool     `json:"truncated,omitempty"`
 	Score     *float64 `json:"score"` // nil is not finite
 }
 
-// Ratings are what gad data rate has found of each row of a set: a file of JSON lines, the first
+// Ratings are the results of gad data rate for each row of a set: a file of JSON lines, the first
 // RatingsHead, each other {"row": 0, COLUMN: number or null, ...}, in the order of the rows.
 type Ratings struct {
 	RatingsHead
 	Path   string
 	values map[string][]float64 // [rows] by column, NaN is none
-	lines  []int64              // where each row's line begins
+	lines  []int64              // offset of each row's line
 }
 
 // maxRating bounds a line.
 const maxRating = 256 << 20
 
-// ReadRatings reads the file. Errors wrap ErrChoice where it is none.
+// ReadRatings reads the file. The error for another kind of file wraps ErrChoice.
 func ReadRatings(path string) (*Ratings, error) {
 	bad := func(format string, args ...any) error {
 		return choiceErr("ratings %s: %s: make them with gad data rate", path,
@@ -114,7 +114,7 @@ func ratingLine(in *bufio.Reader) (line []byte, err error) {
 	}
 }
 
-// column is one of the ratings; nil has none.
+// column returns the values of a column and whether there is one; nil Ratings have none.
 func (r *Ratings) column(name string) ([]float64, bool) {
 	if r == nil || !slices.Contains(r.Columns, name) {
 		return nil, false
@@ -122,11 +122,11 @@ func (r *Ratings) column(name string) ([]float64, bool) {
 	return r.values[name], true
 }
 
-// Ratings are those of the set's choice; nil is none.
+// Ratings returns the ratings of the set's choice, or nil.
 func (s *Set) Ratings() *Ratings { return s.chosen.ratings }
 
-// rated refuses ratings of other rows.
-func (s *Set) rated(r *Ratings) error {
+// checkRatings returns an error for ratings of other rows.
+func (s *Set) checkRatings(r *Ratings) error {
 	other := ""
 	if r.Rows != s.n {
 		other = fmt.Sprintf("they have %d rows, the data %d", r.Rows, s.n)
@@ -141,8 +141,8 @@ func (s *Set) rated(r *Ratings) error {
 	return nil
 }
 
-// ForTokenizer refuses ratings that were made with another tokenizer, by its digest; errors wrap
-// ErrChoice. A set without ratings has none.
+// ForTokenizer returns an error, which wraps ErrChoice, for ratings made with a tokenizer of
+// another digest. A set without ratings has none.
 func (s *Set) ForTokenizer(digest string) error {
 	r := s.chosen.ratings
 	if r == nil || r.Tokenizer == digest {
@@ -151,7 +151,8 @@ func (s *Set) ForTokenizer(digest string) error {
 	return choiceErr("%s: ratings %s were made with another tokenizer (%.12s, the student's is %.12s): their lengths and likelihoods are not this student's: rate the data with it", s.path, r.Path, r.Tokenizer, digest)
 }
 
-// Answers are the sampled answers to row i of the set, and the teacher's score.
+// Answers returns, for each of the given rows, the sampled answers with their scores, and the
+// teacher's.
 func (s *Set) Answers(rows []int) (answers [][]RatedAnswer, teachers []RatedAnswer, err error) {
 	r := s.chosen.ratings
 	if r == nil || !r.Answers {

@@ -12,28 +12,28 @@ import (
 	"unicode/utf8"
 )
 
-// Encoder turns text into tokens, as the run will.
+// Encoder turns text into tokens as the run does.
 type Encoder interface {
-	// Prompt returns the tokens of a row's prompt: its prompt_ids, or its turns in
-	// the student's chat template, up to where the answer begins.
+	// Prompt returns the tokens of a row's prompt: its prompt_ids, or its turns in the student's
+	// chat template, up to the beginning of the answer.
 	Prompt(Row) ([]int32, error)
 
 	// Answer returns the tokens of an answer that is a text, with its end-of-turn token.
 	Answer(text string) []int32
 
-	// Reply returns the tokens of a row's Turns behind its prompt, and which of them are learned.
+	// Reply returns the tokens of a row's Turns behind its prompt, and the spans that are learned.
 	Reply(Row) (ids []int32, learned []Span, err error)
 
-	// Shows says why the student's chat template does not show the row's tool calls or tools, or
-	// cannot show the row at all; nil where it shows them, or there are none.
+	// Shows returns an error if the student's chat template leaves out the row's tool calls or
+	// tools, or cannot render the row at all.
 	Shows(Row) error
 
-	// Soft gives the tokens of a row's answer, which is a text that its Logprobs spell, their soft
-	// labels. bad says why none can be given.
+	// Soft returns the soft labels of the tokens of a row's answer, a text that its Logprobs spell.
+	// bad is the reason if there are none.
 	Soft(row Row, answer []int32) (soft []SoftLabel, bad string)
 
-	// Lost counts the characters of text that have no token, and says what becomes of
-	// the first of them.
+	// Lost returns the number of characters of text that have no token, and a note on the first of
+	// them.
 	Lost(text string) (n int, first string)
 }
 
@@ -43,7 +43,7 @@ type Limits struct {
 	MaxResponse int `json:"maxResponse"` // data.max_response_length
 }
 
-// Severity says whether a problem makes its row unusable.
+// Severity tells whether a problem makes its row unusable.
 type Severity string
 
 const (
@@ -54,7 +54,7 @@ const (
 // Kinds of problems. doc/data.md lists them with their severity.
 const (
 	KindUnreadable  = "unreadable"        // the file is damaged here
-	KindFault       = "unusable row"      // what Row refuses
+	KindFault       = "unusable row"      // refused by Row
 	KindNoTeacher   = "no teacher answer" // missing, empty or blank
 	KindNoUser      = "no user turn"
 	KindRole        = "unknown role"
@@ -63,11 +63,11 @@ const (
 	KindTokens      = "prompt_ids are not tokens"
 	KindLongPrompt  = "prompt over the limit"
 	KindLongAnswer  = "answer over the limit" // it is cut
-	KindUnfinished  = "unfinished answer"     // finish_reason says so
+	KindUnfinished  = "unfinished answer"     // by its finish_reason
 	KindLastTurn    = "prompt does not end with the user"
 	KindBlank       = "blank turn"
 	KindControl     = "control characters"
-	KindReplacement = "replacement characters"     // damaged before it came here
+	KindReplacement = "replacement characters"     // damaged before it was written to the file
 	KindLost        = "characters without a token" // of the student's vocabulary
 	KindDuplicate   = "duplicate row"
 	KindUnread      = "text that is not read" // in a column, or a key of turns, that may matter
@@ -82,30 +82,30 @@ var knownRoles = []string{"system", "developer", "user", "assistant", "tool"}
 type Example struct {
 	Row
 	Prompt []int32 // tokens; nil without an encoder
-	// tokens of the whole teacher's answer with its end, without one where it is unfinished; nil
+	// tokens of the whole teacher's answer with its end, without one if it is unfinished; nil
 	// without an encoder
 	Answer []int32
-	Spans  []Span // which of Answer are learned; nil is all
+	Spans  []Span // learned tokens of Answer; nil is all
 	// of the tokens of Answer; nil: all labels are hard
 	Soft []SoftLabel
-	Hard string // why Logprobs give no soft labels; "": they do, or there are none
+	Hard string // the reason why Logprobs give no soft labels; "": they do, or there are none
 }
 
-// finding is one thing that is wrong with a row. The text says what, where and
-// the way out; findings of one group are the same mistake in different rows.
+// finding is one problem of a row. text is the problem, its place and the way out; findings of one
+// group are the same mistake in different rows.
 type finding struct {
 	severity     Severity
 	kind, column string
 	text, group  string
 }
 
-// RowError is why training refuses a row.
+// RowError is the reason why training refuses a row.
 type RowError struct {
 	File string
 	Row  int    // in the file, from 0
 	Kind string // one of the Kind constants
 	text string
-	err  error // what the text was made from; may be nil
+	err  error // the cause, may be nil
 }
 
 func (e *RowError) Error() string {
@@ -115,12 +115,12 @@ func (e *RowError) Error() string {
 
 func (e *RowError) Unwrap() error { return e.err }
 
-// Example returns row i as training uses it. It refuses, with a RowError, the
-// rows that Validate reports as errors, and no others: the rule for both is
-// examine. Without an encoder the rules about tokens are left out.
+// Example returns row i as training uses it. It refuses, with a RowError, exactly the rows that
+// Validate reports as errors: both use examine. Without an encoder the rules about tokens are left
+// out.
 func (s *Set) Example(i int, enc Encoder, lim Limits) (Example, error) {
 	if enc != nil {
-		if ex, ok := s.keptExample(i); ok &&
+		if ex, ok := s.encodedExample(i); ok &&
 			(lim.MaxPrompt <= 0 || len(ex.Prompt) <= lim.MaxPrompt) {
 			ex.soften(enc)
 			return ex, nil
@@ -139,9 +139,8 @@ func (s *Set) Example(i int, enc Encoder, lim Limits) (Example, error) {
 	return Example{}, &RowError{File: file, Row: at, Kind: first.kind, text: first.text, err: cause}
 }
 
-// examine gives add everything that is wrong with row i by itself; training says
-// that it must have a teacher's answer. When the row cannot be read at all, cause
-// is the reason, which add gets too.
+// examine calls add with every problem of row i alone; with training the row must have a teacher's
+// answer. If the row cannot be read at all, cause is the reason, which add gets too.
 func (s *Set) examine(i int, enc Encoder, lim Limits, training bool,
 	add func(finding)) (ex Example, cause error) {
 	has := s.layoutOf(i).Columns
@@ -250,7 +249,7 @@ func (s *Set) examine(i int, enc Encoder, lim Limits, training bool,
 	return ex, nil
 }
 
-// soften gives the tokens of the answer their soft labels. enc may be nil.
+// soften sets the soft labels of the answer's tokens. enc may be nil.
 func (ex *Example) soften(enc Encoder) {
 	if ex.Logprobs == nil {
 		return
@@ -271,8 +270,8 @@ func checkAnswer(n int, column string, lim Limits, add func(finding)) {
 	}
 }
 
-// checkTurns looks at a prompt's turns; it reports whether one is an error, after
-// which rendering them would only say the same in other words.
+// checkTurns checks a prompt's turns. It reports whether one is an error; rendering them would then
+// only repeat it.
 func checkTurns(turns []Message, column string, enc Encoder, add func(finding)) (failed bool) {
 	say := func(severity Severity, kind, format string, args ...any) {
 		text := fmt.Sprintf(format, args...)
@@ -307,8 +306,8 @@ func checkTurns(turns []Message, column string, enc Encoder, add func(finding)) 
 	return failed
 }
 
-// checkText looks for characters that no person wrote, and for those that enc has no token
-// for; enc may be nil.
+// checkText warns of characters that no person wrote, and of characters without a token; enc may be
+// nil.
 func checkText(s, column string, enc Encoder, add func(finding)) {
 	warn := func(kind, format string, args ...any) {
 		add(finding{SeverityWarning, kind, column, fmt.Sprintf(format, args...), column})
@@ -337,7 +336,7 @@ func checkText(s, column string, enc Encoder, add func(finding)) {
 	}
 }
 
-// checkThinking warns of an answer in which a teacher thinks aloud: the student learns that
+// checkThinking warns of an answer in which a teacher thinks aloud: the student learns to do so
 // too, and it counts against data.max_response_length.
 func checkThinking(answer, column string, add func(finding)) {
 	for _, tag := range []string{"<think>", "</think>", "<thinking>"} {
@@ -351,8 +350,8 @@ func checkThinking(answer, column string, add func(finding)) {
 // marks are the control tokens of chat templates that do not begin with "<|".
 var marks = []string{"<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]", "<<SYS>>", "<\uff5c"}
 
-// controlMark returns a control token that stands in a text, as it is written; "" is none.
-// Which tokens a student has does not matter: what is text here was meant as one elsewhere.
+// controlMark returns a control token that is spelled out in a text, or "". It does not depend on
+// the student's tokens: such text was meant as a control token elsewhere.
 func controlMark(s string) string {
 	for from := 0; ; {
 		at := strings.Index(s[from:], "<|")

@@ -20,14 +20,14 @@ import (
 	"sync/atomic"
 )
 
-// cacheBytes bounds the decoded batches that a Set keeps. One batch is always
-// kept, whatever its size.
+// cacheBytes bounds the decoded batches that a Set caches. One batch is always cached, whatever its
+// size.
 const cacheBytes = 512 << 20
 
-// passBytes bounds them in a pass over all rows in order.
+// passBytes bounds them during a pass over all rows in order.
 const passBytes = 16 << 20
 
-// hasText reports whether the column may have text in it, by the formats' names of types.
+// hasText reports whether the column may hold text, by the formats' names of types.
 func hasText(c Column) bool {
 	for _, name := range []string{"string", "byte_array", "list", "struct", "object", "map",
 		"binary"} {
@@ -46,49 +46,50 @@ type Set struct {
 	files   []layout.Source
 	layouts []layout.Layout // of the files
 	columns []Column        // of the first file
-	has     Columns         // what some file has, by the name in the first that does
+	has     Columns         // columns that some file has, named as in the first such file
 	starts  []span          // of every batch, ascending, in rows of the files
 	n       int             // rows
 	inFiles int             // rows of the files; n unless each turn is a row
-	// [n] what each row is, where each turn is one or rows are chosen; nil otherwise
+	// [n] the turn that each row is, if each turn is a row or rows are chosen; nil otherwise
 	rowAt  []turnAt
 	chosen chosen
 	notes  []string // how the files are read
-	warn   []string
-	bytes  int64 // on disk
+	// odd facts that do not make the set unusable
+	warn  []string
+	bytes int64 // on disk
 
 	mu     sync.Mutex
 	cache  map[int]*cached // by index into starts
-	room   int64           // bytes that cache may hold
+	room   int64           // bound of the bytes in cache
 	held   int64
 	tick   int64
 	closed bool
 
 	handles []input.Input // of files, which close them
-	kept    atomic.Pointer[keptRows]
+	rowFile atomic.Pointer[rowFile]
 
 	digestOnce sync.Once
 	digest     string
 	digestErr  error
 }
 
-// Options say how the files of a set are read.
+// Options are the settings for reading a set.
 type Options struct {
 	Columns Columns // zero is DefaultColumns
 	Format  string  // of the rows, one of RowFormats; empty is FormatAuto
 	Split   string  // of folders that hold several; empty is none
-	Turns   string  // which turns are learned, one of TurnsValues; empty is TurnsLast
+	Turns   string  // turns that are learned, one of TurnsValues; empty is TurnsLast
 	Choice          // which rows
-	Stages  Stages  // hears of long work; nil is silent
+	Stages  Stages  // shows long work; nil is silent
 
 	chosen []string // columns that Choice reads
 }
 
-// Stages begins a piece of work of total parts that has a name. advance is called
-// when n more parts are done, from one goroutine at a time, and done at the end.
+// Stages starts a piece of work with a name and total parts. advance is called when n more parts
+// are done, from one goroutine at a time, and done at the end.
 type Stages func(name string, total int) (advance func(n int), done func())
 
-// Begin begins a piece of work; nil Stages are silent.
+// Begin starts a piece of work; nil Stages are silent.
 func (s Stages) Begin(name string, total int) (advance func(n int), done func()) {
 	if s == nil {
 		return func(int) {}, func() {}
@@ -96,7 +97,7 @@ func (s Stages) Begin(name string, total int) (advance func(n int), done func())
 	return s(name, total)
 }
 
-// turnAt is a row that one turn of a row of the files makes.
+// turnAt is a row of the set: one turn of a row of the files.
 type turnAt struct{ row, turn int32 }
 
 type span struct{ first, n, file, batch, at int } // at: rows of the file before it
@@ -106,8 +107,7 @@ type cached struct {
 	used int64
 }
 
-// Open opens one path with the given columns and otherwise default options: see
-// OpenFiles.
+// Open opens one path with the given columns and otherwise default options: see OpenFiles.
 func Open(path string, cols Columns) (*Set, error) {
 	return OpenFiles([]string{path}, Options{Columns: cols})
 }
@@ -196,8 +196,8 @@ func (s *Set) open(paths []string) error {
 	return nil
 }
 
-// eachTurn makes a row of each turn that is learned. A row of the files without one, or that cannot
-// be used, stays a row: who reads it is told why.
+// eachTurn makes each learned turn a row. A row of the files without learned turns, or that cannot
+// be used, stays a row: reading it gives the reason.
 func (s *Set) eachTurn() error {
 	advance, done := s.Stage("turns", s.inFiles)
 	defer done()
@@ -213,7 +213,7 @@ func (s *Set) eachTurn() error {
 		if fault != nil {
 			return 1
 		}
-		return max(len(c.learned()), 1)
+		return max(len(c.trainable()), 1)
 	}, func(i, turns int) bool {
 		advance(1)
 		if turns > layout.MaxRows-len(s.rowAt) {
@@ -230,7 +230,7 @@ func (s *Set) eachTurn() error {
 	return err
 }
 
-// inFile is the row of the files that row i is of, and which of its turns it is.
+// inFile returns the row of the files that row i belongs to, and the number of its turn.
 func (s *Set) inFile(i int) (row, turn int) {
 	if s.rowAt == nil {
 		return i, 0
@@ -278,7 +278,7 @@ func (s *Set) add(f dataFile) error {
 			func(c Column) bool { return c.Name == "label" && strings.HasPrefix(c.Type, "bool") }) {
 		notes[2] = `column "label" is not read: rows with false, which KTO has as bad answers, count as answers too: remove them first`
 	}
-	// of many shards the first says it
+	// of many shards only the first reports it
 	for i, list := range []*[]string{&s.notes, &s.warn, &s.warn} {
 		if said := ": " + notes[i]; notes[i] != "" &&
 			!slices.ContainsFunc(*list, func(n string) bool { return strings.HasSuffix(n, said) }) {
@@ -289,7 +289,7 @@ func (s *Set) add(f dataFile) error {
 		if layout.RowsIn(src) == 0 || layout.RowsIn(s.files[k]) == 0 || was.Format != l.Format {
 			continue
 		}
-		if a, b := was.Carried(), l.Carried(); a != b {
+		if a, b := was.SharedColumns(), l.SharedColumns(); a != b {
 			return fmt.Errorf("data: %s: has the columns %s, but %s has %s: all files of a set must have the same columns", f.name, b, s.names[k], a)
 		}
 		break
@@ -322,7 +322,7 @@ func (s *Set) add(f dataFile) error {
 	return nil
 }
 
-// holds is the name under which a file is in the set already; "" if it is not.
+// holds returns the name under which the set has the file already; "" if it does not.
 func (s *Set) holds(name string) string {
 	info, err := os.Stat(name)
 	for _, n := range s.names {
@@ -354,10 +354,10 @@ func (s *Set) Format() string {
 // Files returns the paths of the files, in row order.
 func (s *Set) Files() []string { return slices.Clone(s.names) }
 
-// Notes returns how the files are read where that was found out, not asked for.
+// Notes returns how the files are read, as far as this was detected rather than set.
 func (s *Set) Notes() []string { return slices.Clone(s.notes) }
 
-// Warnings returns what was odd about the set without making it unusable.
+// Warnings returns odd facts about the set that do not make it unusable.
 func (s *Set) Warnings() []string { return slices.Clone(s.warn) }
 
 // Unread returns the columns of the files that no row carries, in their order.
@@ -373,9 +373,9 @@ func (s *Set) Unread() []string {
 	return names
 }
 
-// Overlooked says which columns with text and which keys of turns no row carries: in
-// suspect those of which answers may speak, in others the rest; "" is none. It knows what the
-// schemas say, of JSON the first rows; Validate counts the suspects row by row.
+// Overlooked returns notes on columns with text and keys of turns that no row carries: in suspect
+// those to which answers may refer, in others the rest; each may be "". It goes by the schemas, for
+// JSON by the first rows; Validate counts the suspects row by row.
 func (s *Set) Overlooked() (suspect, others string) {
 	var watched, rest []string
 	var file string
@@ -414,20 +414,20 @@ func (s *Set) Overlooked() (suspect, others string) {
 	}
 	if len(watched) > 0 {
 		suspect = fmt.Sprintf("%s: not read, although answers may speak of it: %s%s", file,
-			layout.Quoted(watched), s.layouts[0].ReadsMore(watched))
+			layout.QuoteNames(watched), s.layouts[0].ReadsMore(watched))
 	}
 	if len(rest) > 0 {
-		others = fmt.Sprintf("%s: not read: %s", file, layout.Quoted(rest))
+		others = fmt.Sprintf("%s: not read: %s", file, layout.QuoteNames(rest))
 	}
 	return suspect, others
 }
 
-// Stage begins a piece of work on the set for those who wait: see Stages.
+// Stage starts a piece of work on the set: see Stages.
 func (s *Set) Stage(name string, total int) (advance func(n int), done func()) {
 	return s.opt.Stages.Begin(s.path+": "+name, total)
 }
 
-// NeedTeacher refuses a set whose rows carry no teacher answers.
+// NeedTeacher returns an error for a set whose rows carry no teacher answers.
 func (s *Set) NeedTeacher() error {
 	if s.HasTeacher() {
 		return nil
@@ -442,7 +442,7 @@ func (s *Set) NeedTeacher() error {
 			names = append(names, c.Name)
 		}
 	}
-	switch nested := layout.Among(names, "chosen", "instances", "answers"); {
+	switch nested := layout.Present(names, "chosen", "instances", "answers"); {
 	case len(nested) > 0 && nested[0] == "chosen" && l.Format == FormatShareGPT:
 		return fmt.Errorf("data: %s: no conversation in column %q ends with a turn of gpt: if the teacher's answers are the turns in \"chosen\": jq -c '.%s += [.chosen]' OLD > NEW", s.path, l.Content, l.Content)
 	case l.Format == FormatShareGPT:
@@ -461,8 +461,8 @@ func (s *Set) NeedTeacher() error {
 		s.opt.Columns.Teacher, hint)
 }
 
-// HasTeacher says whether the rows carry teacher answers: as a column, or as
-// the last turn of one of the first conversations.
+// HasTeacher reports whether the rows carry teacher answers: as a column, or as the last turn of
+// one of the first conversations.
 func (s *Set) HasTeacher() bool {
 	if s.has.Teacher != "" {
 		return true
@@ -475,11 +475,10 @@ func (s *Set) HasTeacher() bool {
 	return false
 }
 
-// HasResponse says whether the rows carry given student answers, as text or as
-// token ids.
+// HasResponse reports whether the rows carry given student answers, as text or as token ids.
 func (s *Set) HasResponse() bool { return s.has.Response != "" || s.has.ResponseIDs != "" }
 
-// Close closes the files. Rows that were handed out stay valid.
+// Close closes the files. Rows that were returned stay valid.
 func (s *Set) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -489,7 +488,7 @@ func (s *Set) Close() error {
 	s.closed = true
 	s.cache = nil
 	var errs []error
-	if k := s.kept.Swap(nil); k != nil {
+	if k := s.rowFile.Swap(nil); k != nil {
 		errs = append(errs, k.close())
 	}
 	for _, f := range s.files {
@@ -498,19 +497,18 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
-// Row returns row i. It fails when the file is damaged there, and when the row
-// cannot be used: no conversation, text that is not UTF-8, or an answer that
-// stands twice in different words. A missing teacher answer is no error here;
-// Validate reports it.
+// Row returns row i. It fails where the file is damaged, and for a row that cannot be used: no
+// conversation, text that is not UTF-8, or two different answers. A missing teacher answer is not
+// an error here; Validate reports it.
 func (s *Set) Row(i int) (Row, error) {
 	row, _, err := s.read(i)
 	return row, err
 }
 
-// read returns row i, and the watched columns and keys of turns that it has and that are not
-// read. Rows that are kept do not know the latter.
+// read returns row i, and its watched columns and keys of turns that are not read. Cached rows do
+// not have the latter.
 func (s *Set) read(i int) (row Row, unread []string, err error) {
-	if ex, ok := s.keptExample(i); ok {
+	if ex, ok := s.encodedExample(i); ok {
 		return ex.Row, nil, nil
 	}
 	raw, err := s.raw(i)
@@ -526,7 +524,7 @@ func (s *Set) read(i int) (row Row, unread []string, err error) {
 	return row, slices.Compact(raw.Unread), nil
 }
 
-// assemble makes row i of what its file has.
+// assemble returns row i from its columns.
 func (s *Set) assemble(i int, raw layout.Raw) (Row, *layout.Fault) {
 	l := s.layoutOf(i)
 	c, bad := converse(l, raw)
@@ -537,7 +535,7 @@ func (s *Set) assemble(i int, raw layout.Raw) (Row, *layout.Fault) {
 	return c.answerOf(l, s.opt.Turns, k)
 }
 
-// rowErr places a fault in its file and row.
+// rowErr returns a fault as an error with its file and row.
 func (s *Set) rowErr(i int, bad *layout.Fault) error {
 	file, at := s.locate(i)
 	return fmt.Errorf("data: %s: row %d: %w", file, at, bad)
@@ -550,20 +548,21 @@ func (s *Set) locate(i int) (file string, at int) {
 	return s.names[b.file], b.at + i - b.first
 }
 
-// layoutOf is the layout of the file that holds row i.
+// layoutOf returns the layout of the file that holds row i.
 func (s *Set) layoutOf(i int) layout.Layout {
 	i, _ = s.inFile(i)
 	return s.layoutIn(i)
 }
 
-// layoutIn is layoutOf for a row of the files.
+// layoutIn returns the layout of the file that holds row i of the files.
 func (s *Set) layoutIn(i int) layout.Layout { return s.layouts[s.starts[s.batchOf(i)].file] }
 
-// batchOf is the batch of a row of the files.
+// batchOf returns the batch of a row of the files.
 func (s *Set) batchOf(i int) int {
 	return sort.Search(len(s.starts), func(b int) bool { return s.starts[b].first > i }) - 1
 }
 
+// raw returns the columns of row i.
 func (s *Set) raw(i int) (layout.Raw, error) {
 	if i < 0 || i >= s.n {
 		return layout.Raw{}, fmt.Errorf("data: %s: row %d: the set has rows 0 to %d", s.path, i, s.n-1)
@@ -572,12 +571,12 @@ func (s *Set) raw(i int) (layout.Raw, error) {
 	return s.rawOf(i)
 }
 
-// rawOf is row i of the files.
+// rawOf returns the columns of row i of the files.
 func (s *Set) rawOf(i int) (layout.Raw, error) {
 	b := s.batchOf(i)
 	var raw layout.Raw
 	err := input.Guard(func() error {
-		batch, err := s.loaded(b)
+		batch, err := s.lockedBatch(b)
 		if err != nil {
 			return err
 		}
@@ -593,8 +592,9 @@ func (s *Set) rawOf(i int) (layout.Raw, error) {
 	return raw, nil
 }
 
-// loaded is batch b. Several goroutines may read the rows of one, but not load.
-func (s *Set) loaded(b int) (layout.Rows, error) {
+// lockedBatch returns batch b under the lock. Several goroutines may read rows of one batch at
+// once.
+func (s *Set) lockedBatch(b int) (layout.Rows, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -603,8 +603,8 @@ func (s *Set) loaded(b int) (layout.Rows, error) {
 	return s.batch(b)
 }
 
-// sequential says that rows are read in order for now: a batch that was passed is
-// not asked for again, and is not held.
+// sequential sets whether rows are read in order: a passed batch is then not needed again, and the
+// cache holds less.
 func (s *Set) sequential(yes bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -613,8 +613,8 @@ func (s *Set) sequential(yes bool) {
 	}
 }
 
-// batch returns decoded batch b, from the cache where it is there. When the
-// cache is full the batches that were used longest ago go first.
+// batch returns decoded batch b, from the cache if it is there. A full cache drops the batches that
+// were used longest ago. The caller holds mu.
 func (s *Set) batch(b int) (layout.Rows, error) {
 	s.tick++
 	if c := s.cache[b]; c != nil {
@@ -641,18 +641,17 @@ func (s *Set) batch(b int) (layout.Rows, error) {
 	return loaded, nil
 }
 
-// Verify reads every row once and returns the first that the files cannot
-// give back. Faults of single rows, which Validate lists, are not its concern.
+// Verify reads every row once and returns the first error of a file. Faults of single rows, which
+// Validate lists, do not count.
 func (s *Set) Verify() error {
 	s.digestOnce.Do(s.computeDigest)
 	return s.digestErr
 }
 
-// Digest returns the SHA-256, in hexadecimal, over the rows in their order: over
-// what is read, not over the files, so a set keeps its digest when it is
-// converted to another format. Columns that are not read do not count. The
-// first call reads the whole set. When the set cannot be read, the result
-// says so and equals no digest.
+// Digest returns the SHA-256, in hexadecimal, over the rows in their order: over the columns that
+// are read, not over the files, so that a set keeps its digest when it is converted to another
+// format. The first call reads the whole set. If the set cannot be read, the result is the error's
+// text and equals no digest.
 func (s *Set) Digest() string {
 	if err := s.Verify(); err != nil {
 		return "unreadable: " + err.Error()
@@ -661,14 +660,14 @@ func (s *Set) Digest() string {
 }
 
 func (s *Set) computeDigest() {
-	if k := s.kept.Load(); k != nil {
+	if k := s.rowFile.Load(); k != nil {
 		s.digest = k.digest
 		return
 	}
 	s.digest, s.digestErr = s.hashRows()
 }
 
-// hashRows is the digest of the rows as they are read.
+// hashRows returns the digest of the rows.
 func (s *Set) hashRows() (digest string, err error) {
 	h := newDigest()
 	advance, done := s.Stage("digest", s.n)
@@ -690,22 +689,22 @@ func (s *Set) hashRows() (digest string, err error) {
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
-// newDigest begins the digest of a set.
+// newDigest returns the hash of a set without rows so far.
 func newDigest() hash.Hash {
 	h := sha256.New()
 	h.Write([]byte("gad data set 1\n"))
 	return h
 }
 
-// Measure is what the row measures without an encoder: its keys.
+// Measure returns the measures of a row that need no encoder: its keys.
 func (r Row) Measure() Measure {
 	prompt, row := r.Keys()
 	return Measure{PromptKey: binary.LittleEndian.Uint64(prompt[:]),
 		RowKey: binary.LittleEndian.Uint64(row[:])}
 }
 
-// hashRow writes a row so that no two different rows write the same bytes:
-// every list and string is preceded by its length.
+// hashRow adds a row to h. Different rows add different bytes: every list and string is preceded by
+// its length.
 func hashRow(h hash.Hash, row Row) {
 	hashPrompt(h, row)
 	hashString(h, row.Teacher)
@@ -723,10 +722,11 @@ func hashRow(h hash.Hash, row Row) {
 	}
 }
 
-// Key identifies a text, whatever file it stands in.
+// Key identifies a row's content, independent of its file.
 type Key [sha256.Size]byte
 
-// Keys identify the row's prompt, and its prompt with the answers.
+// Keys returns digests that identify the row's prompt (turns or tokens, tools, environment), and
+// the prompt with all answers.
 func (r Row) Keys() (prompt, whole Key) {
 	h := sha256.New()
 	hashPrompt(h, r)
@@ -754,7 +754,7 @@ func hashPrompt(h hash.Hash, row Row) {
 	}
 }
 
-// hashTurns writes nothing where an answer is a text.
+// hashTurns adds turns to h; an empty list adds nothing.
 func hashTurns(h hash.Hash, turns []Message) {
 	if len(turns) == 0 {
 		return

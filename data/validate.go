@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// Problem is something wrong with one row, or with several in the same way.
+// Problem is a mistake of one row, or the same mistake of several.
 type Problem struct {
 	Severity Severity `json:"severity"`
 	Kind     string   `json:"kind"` // one of the Kind constants
@@ -24,10 +24,10 @@ type Problem struct {
 	Count    int      `json:"count"`  // rows
 	Rows     []int    `json:"rows"`   // the first of them, in the file
 
-	varies bool // Detail is of the first row alone
+	varies bool // Detail differs from row to row
 }
 
-// String is one line: severity, file, rows and what is wrong.
+// String returns a line: severity, file, rows and the mistake.
 func (p Problem) String() string {
 	if p.varies {
 		return fmt.Sprintf("%s: %s: %s, of the same kind; row %d: %s", p.Severity, p.File,
@@ -40,9 +40,9 @@ const (
 	maxListed = 20 // problems of one kind that a report lists; all are counted
 	maxNamed  = 5  // rows that a problem names
 
-	// different prompts from which on an equal answer is said, if they are 1 % of the rows too
+	// different prompts from which on an equal answer is reported, if they are 1 % of the rows too
 	leastEqual = 3
-	maxEqual   = 3 // such answers that are said
+	maxEqual   = 3 // such answers that are reported
 )
 
 // Lengths describes a distribution: nearest-rank percentiles.
@@ -53,7 +53,7 @@ type Lengths struct {
 	Max int `json:"max"`
 }
 
-// Report is what Validate found.
+// Report is the result of Validate.
 type Report struct {
 	Path          string         `json:"path"`
 	Rows          int            `json:"rows"`
@@ -81,7 +81,7 @@ type Report struct {
 	Equal         []EqualAnswer  `json:"equal"`         // answers that several different prompts have, the most frequent first
 	Notes         []string       `json:"notes"`         // about the set as a whole
 
-	talks bool // some row has several turns of an assistant, or one that is more than a text
+	talks bool // some row has several turns of an assistant, or a turn with more than a text
 }
 
 // EqualAnswer is an answer that stands in rows with different prompts.
@@ -91,11 +91,11 @@ type EqualAnswer struct {
 	Row     int    `json:"row"` // in the set, from 0; the first
 }
 
-// AnswerTally counts equal answers: a refusal, a template, or a cache of an endpoint gives
-// many prompts the same one. The zero tally is empty.
+// AnswerTally counts equal answers: a refusal, a template, or an endpoint's cache gives many
+// prompts the same one. The zero tally is empty.
 type AnswerTally struct{ of map[[16]byte]*EqualAnswer } // by the beginning of a digest
 
-// Add counts the answer to another prompt.
+// Add counts the answer to one more prompt.
 func (t *AnswerTally) Add(answer string, row int) {
 	sum := sha256.Sum256([]byte(strings.TrimSpace(answer)))
 	key := [16]byte(sum[:])
@@ -131,13 +131,13 @@ func (t *AnswerTally) Equal(rows int) (equal []EqualAnswer, notes []string) {
 	return equal, notes
 }
 
-// OK says that training takes every row.
+// OK reports whether training takes every row.
 func (r *Report) OK() bool { return r.Errors == 0 }
 
-// Validate reads every row and reports what is wrong. Errors are what training
-// refuses, by the same code (Example); warnings are rows that it takes. enc may
-// be nil: lengths are then counted in characters and compared with no limit. The
-// error is non-nil only where the set cannot be read at all.
+// Validate reads every row and returns its problems. Errors are rows that training refuses, by the
+// same code (Example); warnings are rows that it takes. enc may be nil: lengths are then counted in
+// characters and compared with no limit. The error is non-nil only if the set cannot be read at
+// all.
 func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 	if s.Len() == 0 {
 		return nil, fmt.Errorf("data: %s: no rows", s.path)
@@ -254,7 +254,7 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 				}
 			}
 			count(measure(text, e.Answer))
-			r.Turns += max(row.learned(), 1)
+			r.Turns += max(row.learnedTurns(), 1)
 			limit := len(e.Answer)
 			if lim.MaxResponse > 0 {
 				limit = min(limit, lim.MaxResponse)
@@ -336,8 +336,8 @@ func Validate(s *Set, enc Encoder, lim Limits) (*Report, error) {
 	return r, nil
 }
 
-// RowProblems are the problems of row i by itself: what Validate says of it, but for what it
-// has in common with other rows.
+// RowProblems returns the problems of row i alone, such as Validate finds them, but not its
+// duplicates.
 func (s *Set) RowProblems(i int, enc Encoder, lim Limits) (problems []Problem) {
 	file, at := s.locate(i)
 	_, _ = s.examine(i, enc, lim, s.forTraining(), func(f finding) { // the error is a finding too
@@ -349,7 +349,7 @@ func (s *Set) RowProblems(i int, enc Encoder, lim Limits) (problems []Problem) {
 }
 
 // rewritten reports whether the whole conversation of row i cannot be one sequence; of the rows of
-// one conversation only the first says so.
+// one conversation only the first counts.
 func (s *Set) rewritten(i int, enc Encoder) bool {
 	if _, turn := s.inFile(i); turn > 0 {
 		return false
@@ -371,8 +371,8 @@ func (s *Set) rewritten(i int, enc Encoder) bool {
 	return errors.Is(err, ErrAppend)
 }
 
-// learned is the number of the row's Turns that are learned.
-func (r Row) learned() (n int) {
+// learnedTurns returns the number of the row's Turns that are learned.
+func (r Row) learnedTurns() (n int) {
 	for _, m := range r.Turns {
 		if answers(m) && !m.Context {
 			n++
@@ -381,12 +381,12 @@ func (r Row) learned() (n int) {
 	return n
 }
 
-// forTraining says that the rows are meant to carry teacher answers: a set of
-// given answers without any is one for logprobs and score.
+// forTraining reports whether the rows should carry teacher answers: a set of given answers without
+// any is one for logprobs and score.
 func (s *Set) forTraining() bool { return !s.HasResponse() || s.HasTeacher() }
 
-// Shared counts the rows of val whose prompt, and those whose prompt and answer,
-// are rows of train too. A row that cannot be read does not count.
+// Shared returns the number of rows of val whose prompt is in train too, and the number whose
+// prompt and answer are. A row that cannot be read does not count.
 func Shared(train, val *Set) (prompts, rows int, err error) {
 	promptsOf, rowsOf := map[Key]int{}, map[Key]int{}
 	each := func(s *Set, f func(prompt, row Key)) error {
@@ -417,7 +417,7 @@ func Shared(train, val *Set) (prompts, rows int, err error) {
 	return prompts, rows, err
 }
 
-// examined is what Validate finds out of a row by itself.
+// examined is Validate's result for a row alone.
 type examined struct {
 	Example
 	prompt, whole Key
@@ -438,7 +438,7 @@ func MeasureLengths(n []int) Lengths {
 	return Lengths{rank(50), rank(90), rank(99), n[len(n)-1]}
 }
 
-// String lays the report out for a terminal.
+// String returns the report for a terminal.
 func (r *Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s, digest %s\n", r.Path, layout.CountOf(r.Rows, "row"), r.Digest)

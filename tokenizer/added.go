@@ -7,18 +7,19 @@ import (
 	"unicode/utf8"
 )
 
-// addedToken is a token that is cut out of a text before the encoder sees it.
+// addedToken is a token that is cut out of a text before the encoder runs.
 type addedToken struct {
 	ID         int32  `json:"id"`
 	Content    string `json:"content"`
 	SingleWord bool   `json:"single_word"` // only where no word character touches it
-	LStrip     bool   `json:"lstrip"`      // takes the white space before it
-	RStrip     bool   `json:"rstrip"`      // takes the white space behind it
-	Normalized bool   `json:"normalized"`  // is looked for in the normalized text
+	LStrip     bool   `json:"lstrip"`      // includes the white space before it
+	RStrip     bool   `json:"rstrip"`      // includes the white space behind it
+	Normalized bool   `json:"normalized"`  // is searched for in the normalized text
 	Special    bool   `json:"special"`
 }
 
-// matcher finds added tokens, leftmost first, of those the longest.
+// matcher finds added tokens in a text: the leftmost match, and the longest of those that start
+// there.
 type matcher struct {
 	byFirst [256][]matchEntry
 	empty   bool
@@ -29,7 +30,7 @@ type matchEntry struct {
 	token *addedToken
 }
 
-// newMatcher makes a matcher of texts and their tokens.
+// newMatcher returns a matcher of texts and their tokens.
 func newMatcher(entries []matchEntry) *matcher {
 	m := &matcher{empty: len(entries) == 0}
 	for _, e := range entries {
@@ -43,8 +44,8 @@ func newMatcher(entries []matchEntry) *matcher {
 	return m
 }
 
-// at returns the longest entry whose text starts s[i:].
-func (m *matcher) at(s string, i int) (matchEntry, bool) {
+// longestAt returns the longest entry whose text starts s[i:].
+func (m *matcher) longestAt(s string, i int) (matchEntry, bool) {
 	for _, e := range m.byFirst[s[i]] {
 		if strings.HasPrefix(s[i:], e.text) {
 			return e, true
@@ -53,9 +54,9 @@ func (m *matcher) at(s string, i int) (matchEntry, bool) {
 	return matchEntry{}, false
 }
 
-// split cuts s at the matcher's tokens and hands text and tokens on in order.
-// With plain set special tokens are passed over. A match that is passed over
-// is text as a whole, as in the reference: no shorter one is tried inside it.
+// split cuts s at the matcher's tokens and calls text and token with the parts in order. With plain
+// set special tokens are not cut out. A match that is not cut out is text as a whole, as in the
+// reference: no shorter match inside it is tried.
 func (m *matcher) split(s string, plain bool, text func(string), token func(*addedToken)) {
 	if m.empty {
 		if s != "" {
@@ -69,7 +70,7 @@ func (m *matcher) split(s string, plain bool, text func(string), token func(*add
 			i++
 			continue
 		}
-		e, ok := m.at(s, i)
+		e, ok := m.longestAt(s, i)
 		if !ok {
 			i++
 			continue
@@ -86,7 +87,7 @@ func (m *matcher) split(s string, plain bool, text func(string), token func(*add
 			to = len(s) - len(strings.TrimLeftFunc(s[to:], unicode.IsSpace))
 			i = to
 		}
-		// A token may begin inside the blanks that the one before it took.
+		// A token may start inside the blanks that the token before it has included.
 		if from > start {
 			text(s[start:from])
 		}
@@ -98,6 +99,7 @@ func (m *matcher) split(s string, plain bool, text func(string), token func(*add
 	}
 }
 
+// touchesWord reports whether a word character stands directly before or behind s[from:to].
 func touchesWord(s string, from, to int) bool {
 	before, n := utf8.DecodeLastRuneInString(s[:from])
 	after, k := utf8.DecodeRuneInString(s[to:])

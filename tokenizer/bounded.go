@@ -5,37 +5,37 @@ import (
 	"fmt"
 )
 
-// Bounded encodes texts of strangers. An encoding ends with a *TooLong as soon as it must
-// have more than Most tokens, and with the context's error once Context is done. The check
-// comes before each word and within long ones, so that neither a word of megabytes nor many
-// short ones cost more than Most tokens do.
+// Bounded encodes untrusted texts. An encoding ends with a *TooLong as soon as it must have more
+// than Most tokens, and with the context's error once Context is done. The check comes before each
+// word and within long words, so that neither a word of megabytes nor many short words cost more
+// than Most tokens do.
 type Bounded struct {
 	Tokenizer *Tokenizer
 	Context   context.Context
 	Most      int // tokens; 0 is any number
 }
 
-// TooLong is the error of a text with more tokens than Bounded.Most.
+// TooLong is the error for a text with more tokens than Bounded.Most.
 type TooLong struct{ Most int }
 
 func (e *TooLong) Error() string { return fmt.Sprintf("tokenizer: more than %d tokens", e.Most) }
 
-// Encode is Tokenizer.Encode.
+// Encode returns the ids of Tokenizer.Encode, within the bounds.
 func (b Bounded) Encode(text string) ([]int32, error) {
 	return b.run(func(t *Tokenizer) ([]int32, error) { return t.Encode(text), nil })
 }
 
-// EncodeSpecial is Tokenizer.EncodeSpecial.
+// EncodeSpecial returns the ids of Tokenizer.EncodeSpecial, within the bounds.
 func (b Bounded) EncodeSpecial(text string) ([]int32, error) {
 	return b.run(func(t *Tokenizer) ([]int32, error) { return t.EncodeSpecial(text), nil })
 }
 
-// Prompt is Tokenizer.Prompt.
+// Prompt returns the ids of Tokenizer.Prompt, within the bounds.
 func (b Bounded) Prompt(c Chat) ([]int32, error) {
 	return b.run(func(t *Tokenizer) ([]int32, error) { return t.Prompt(c) })
 }
 
-// aborted is the panic that leaves an encoding from within its nested callbacks.
+// aborted is the panic that leaves an encoding from inside its nested callbacks.
 type aborted struct{ error }
 
 // run calls encode with a copy of the tokenizer that checks the bounds.
@@ -58,7 +58,7 @@ func (b Bounded) run(encode func(*Tokenizer) ([]int32, error)) (ids []int32, err
 	t.model.stop = stop
 	t.check = func(ids int, w string) {
 		stop()
-		if b.Most > 0 && ids+t.model.least(w) > b.Most {
+		if b.Most > 0 && ids+t.model.leastTokens(w) > b.Most {
 			panic(aborted{&TooLong{b.Most}})
 		}
 	}
@@ -68,9 +68,9 @@ func (b Bounded) run(encode func(*Tokenizer) ([]int32, error)) (ids []int32, err
 	return ids, err
 }
 
-// least is a number of tokens that w has at least: its bytes that are in tokens, divided by
+// leastTokens returns a lower bound of the tokens of w: its bytes that are in tokens, divided by
 // the bytes of the longest token.
-func (b *bpe) least(w string) int {
+func (b *bpe) leastTokens(w string) int {
 	if len(w) <= b.longest || b.longest == 0 {
 		return 0
 	}

@@ -9,30 +9,33 @@ import (
 	"unicode/utf8"
 )
 
-// bpe is a byte-pair encoder (Sennrich et al., arXiv 1508.07909), over bytes or over
-// characters: the pair with the lowest rank is joined first, the leftmost of equals, until
-// no pair is in the table.
+// bpe is a byte-pair encoder (Sennrich et al., arXiv 1508.07909), over bytes or over characters:
+// the pair with the lowest rank is joined first, the leftmost of equals, until no pair is in the
+// table.
 type bpe struct {
 	text bool // over characters; else over bytes
-	// id of each single byte, of each ASCII character over characters; -1: none
-	byteID       [256]int32
-	charID       map[rune]int32   // over characters: ids of the others
-	gaps         bool             // some byte or character has no id
-	whole        bool             // no text is lost: what has no id falls back
-	unk          int32            // id of what has none; -1: such text is left out
-	fuseUnk      bool             // one unk for all that follow each other
-	fallback     *[256]int32      // ids of <0x00> to <0xFF>, -1: none; nil: not used
-	cuts         *cuts            // where a text without pre-tokens may be cut; nil: nowhere
+	// id of each single byte, or of each ASCII character; -1: none
+	byteID [256]int32
+	charID map[rune]int32 // over characters: ids of non-ASCII characters
+	gaps   bool           // some byte or character has no id
+	// every text can be decoded from its ids: bytes without an id have byte tokens
+	whole    bool
+	unk      int32       // id for characters without one; -1: they are left out
+	fuseUnk  bool        // one unk for a run of such characters
+	fallback *[256]int32 // ids of <0x00> to <0xFF>, -1: none; nil: not used
+	// positions at which a text without pre-tokens may be cut; nil: none
+	cuts         *cuts
 	vocab        map[string]int32 // raw bytes -> id, for ignoreMerges
 	merges       map[uint64]merge // left<<32 | right
 	ignoreMerges bool             // a word in the vocabulary is its own token
-	longest      int              // bytes of the longest token, as words have it
-	stop         func()           // called now and then in long words: may panic; nil is none
+	longest      int              // bytes of the longest token, spelled as in words
+	stop         func()           // called now and then within long words: may panic; nil is none
 	cache        *wordCache
 }
 
 type merge struct{ rank, id int32 }
 
+// pairKey returns the key of a pair in bpe.merges.
 func pairKey(left, right int32) uint64 { return uint64(uint32(left))<<32 | uint64(uint32(right)) }
 
 const (
@@ -41,8 +44,8 @@ const (
 	shortMergeLen = 64      // bytes up to which scanning beats the heap
 )
 
-// wordCache maps words to their ids. A word has two places, and a new one takes that of
-// the older: memory is bounded, nothing is ever dropped at once, and reading takes no lock.
+// wordCache maps words to their ids. A word has two slots, and a new word replaces the older entry:
+// memory is bounded, entries go one at a time, and reading takes no lock.
 type wordCache struct {
 	seed  maphash.Seed
 	slots [cacheWords]atomic.Pointer[cachedWord]
@@ -83,10 +86,10 @@ func (b *bpe) word(w string, ids []int32) []int32 {
 	return ids
 }
 
-// symbols appends the ids of the single bytes or characters of w. What has no id becomes
-// the byte tokens of its UTF-8 where there are all of them (byte_fallback; a byte is the
-// letter of the byte alphabet then), else unk, else nothing. As in the reference an unk
-// waits for the next that is known or the end, so that byte tokens come before it.
+// symbols appends the ids of the single bytes or characters of w. A byte or character without an id
+// becomes the byte tokens of its UTF-8 if there are all of them (byte_fallback; over bytes these
+// spell its letter in the byte alphabet), else unk, else nothing. As in the reference an unk is
+// appended only before the next known character or at the end, so that byte tokens precede it.
 func (b *bpe) symbols(w string, sym []int32) []int32 {
 	waiting := false
 	for i := 0; i < len(w); {
@@ -115,8 +118,8 @@ func (b *bpe) symbols(w string, sym []int32) []int32 {
 	return sym
 }
 
-// first is the id of the first byte or character of w, which is not empty, what it is
-// written as in the vocabulary, and its length in w; -1: it has no id.
+// first returns the id of the first byte or character of w, which is not empty, its spelling in the
+// vocabulary, and its length in w. id is -1 for a byte or character without an id.
 func (b *bpe) first(w string) (id int32, char string, n int) {
 	switch {
 	case !b.text:
@@ -135,7 +138,7 @@ func (b *bpe) first(w string) (id int32, char string, n int) {
 	return id, w[:n], n
 }
 
-// fallsBack tells whether every byte of char has a byte token.
+// fallsBack reports whether every byte of char has a byte token.
 func (b *bpe) fallsBack(char string) bool {
 	if b.fallback == nil {
 		return false
@@ -148,8 +151,9 @@ func (b *bpe) fallsBack(char string) bool {
 	return true
 }
 
-// lost counts the characters of w that become unk or nothing, in whole or in part.
-func (b *bpe) lost(w string) (n int, first rune) {
+// countLost returns the number of characters of w that become unk or nothing, in whole or in part,
+// and the first of them.
+func (b *bpe) countLost(w string) (n int, first rune) {
 	if b.ignoreMerges {
 		if _, ok := b.vocab[w]; ok {
 			return 0, 0
@@ -170,15 +174,17 @@ func (b *bpe) lost(w string) (n int, first rune) {
 	return n, first
 }
 
-// cuts says where a text may be cut before a mark (the blank of vocabularies over
-// characters) without changing its ids: behind each character that no joined token has
-// before a mark. Such texts come without pre-tokens, and whole ones are long.
+// cuts are positions at which a text may be cut without changing its ids: before a mark (the blank
+// of vocabularies over characters), unless the character before it precedes a mark inside some
+// joined token. Texts over characters come without pre-tokens, and whole texts are long.
 type cuts struct {
-	mark  string
+	mark string
+	// characters behind which no cut is made
 	never map[rune]bool
 }
 
-// newCuts returns nil where a cut could change something.
+// newCuts returns the cuts of a vocabulary whose joined tokens are given, or nil if a cut could
+// change ids.
 func newCuts(b *bpe, mark rune, joined []string) *cuts {
 	if _, known := b.charID[mark]; !known || b.ignoreMerges {
 		return nil
@@ -199,8 +205,8 @@ func newCuts(b *bpe, mark rune, joined []string) *cuts {
 	return c
 }
 
-// inParts appends the ids of w, which it cuts where that changes nothing.
-func (b *bpe) inParts(w string, ids []int32) []int32 {
+// wordInParts appends the ids of w, cut where bpe.cuts allows.
+func (b *bpe) wordInParts(w string, ids []int32) []int32 {
 	start := 0
 	for at := 0; ; {
 		i := strings.Index(w[at:], b.cuts.mark)
@@ -220,8 +226,8 @@ func (b *bpe) inParts(w string, ids []int32) []int32 {
 	return ids
 }
 
-// mergeShort joins pairs by scanning for the lowest rank, with no allocation, for words
-// of at most shortMergeLen bytes. Each pair is looked up once, when it comes about.
+// mergeShort appends the ids of a word of at most shortMergeLen bytes. It scans for the pair of the
+// lowest rank, without allocation, and looks each pair up once, when it first stands side by side.
 func (b *bpe) mergeShort(w string, ids []int32) []int32 {
 	var symbols [shortMergeLen]int32
 	var joins [shortMergeLen]merge // of symbols i and i+1
@@ -265,6 +271,7 @@ func (b *bpe) mergeShort(w string, ids []int32) []int32 {
 // noMerge is the rank of a pair that is not in the table.
 const noMerge = math.MaxInt32
 
+// join returns the merge of a pair; its rank is noMerge for a pair that is not in the table.
 func (b *bpe) join(left, right int32) merge {
 	if m, ok := b.merges[pairKey(left, right)]; ok {
 		return m
@@ -272,14 +279,15 @@ func (b *bpe) join(left, right int32) merge {
 	return merge{rank: noMerge}
 }
 
-// candidate is a pair that could be joined: by rank, then by position.
+// candidate is a pair that could be joined, ordered by rank, then by position.
 type candidate struct{ rank, pos, id, left, right int32 }
 
+// before reports whether a is joined before b.
 func (a candidate) before(b candidate) bool {
 	return a.rank < b.rank || a.rank == b.rank && a.pos < b.pos
 }
 
-// mergeLong gives what mergeShort would, over a linked list and a heap: O(n log n), so
+// mergeLong appends the ids that mergeShort would, over a linked list and a heap: O(n log n), so
 // that one word of a megabyte does not stop a run. It changes sym.
 func (b *bpe) mergeLong(sym, ids []int32) []int32 {
 	n := int32(len(sym))

@@ -12,13 +12,14 @@ import (
 	"gad/internal/jinja"
 )
 
-// A chat template comes with a model, so it is data from a stranger: internal/jinja gives it the
-// variables of the chat and nothing else, and these bounds hold what a render takes.
+// Bounds of a render. A chat template comes with a model and is not trusted: internal/jinja gives
+// it the variables of the chat and nothing else, within these bounds.
 const (
 	templateLimit = 128 << 10 // bytes of a template
-	depthLimit    = 100       // statements inside each other, macro calls included; values too
-	textLimit     = 1 << 20   // bytes of one value and of the output, over four times the messages
-	workLimit     = 128       // times as many bytes may go through operators, filters and calls
+	depthLimit    = 100       // nested statements, macro calls included, and nested values
+	textLimit     = 1 << 20   // bytes of one value and of the output, plus four times the messages
+	// bytes that may pass through operators, filters and calls, in units of the text limit
+	workLimit = 128
 )
 
 // Tests change these.
@@ -26,8 +27,8 @@ var (
 	renderTime = 2 * time.Second // for one render, which takes a millisecond
 	stepLimit  = 2_000_000       // statements executed in one render
 
-	// processTime is the processor time that the program has had, negative where the
-	// system does not say.
+	// processTime returns the processor time that the program has used, negative if the system does
+	// not provide it.
 	processTime = usedTime
 
 	// now is the clock of strftime_now.
@@ -38,40 +39,41 @@ var (
 type chatTemplate struct {
 	source   string
 	tpl      *jinja.Template
-	vars     jinja.Vars      // bos_token and its like, and what the user has set
-	set      jinja.Vars      // what the user has set
-	form     func() callForm // how it wants calls: see formOf
-	forTools *chatTemplate   // the one for chats with tools; nil: this one
-	// the folder has this one for chats with tools, and none for others
+	vars     jinja.Vars      // bos_token and the like, and the user's variables
+	set      jinja.Vars      // the user's variables
+	form     func() callForm // the form of calls that it takes: see formOf
+	forTools *chatTemplate   // the template for chats with tools; nil: this one
+	// the folder has this template for chats with tools, and none for other chats
 	toolsOnly bool
 }
 
-// given is what a chat gives to a template beside its turns.
-type given struct {
+// inputs are a chat's values for a template, apart from its turns.
+type inputs struct {
 	tools any
 	vars  jinja.Vars
 }
 
-// stopwatch is the time limit of a render. The clock on the wall alone would
-// refuse a sound template on a machine so busy that the program is not run for a while:
-// the program must have computed for as long, too.
+// stopwatch is the time limit of a render. Wall-clock time alone would refuse a sound template on a
+// machine so busy that the program does not run for a while: the program must also have computed
+// that long.
 type stopwatch struct {
-	begun time.Time
-	limit time.Duration
-	used  func() time.Duration // processTime
-	spent time.Duration        // what that said at the beginning
+	start      time.Time
+	limit      time.Duration
+	used       func() time.Duration // processTime
+	usedBefore time.Duration        // the result of used at start
 }
 
+// startWatch returns a stopwatch that runs.
 func startWatch() stopwatch {
 	return stopwatch{time.Now(), renderTime, processTime, processTime()}
 }
 
-// over reports whether the limit is spent.
+// over reports whether the limit has passed, in both clocks.
 func (s stopwatch) over() bool {
-	if time.Since(s.begun) < s.limit {
+	if time.Since(s.start) < s.limit {
 		return false
 	}
-	return s.spent < 0 || s.used()-s.spent >= s.limit
+	return s.usedBefore < 0 || s.used()-s.usedBefore >= s.limit
 }
 
 // newChatTemplate compiles a template.
@@ -90,8 +92,8 @@ func newChatTemplate(source string, vars jinja.Vars) (*chatTemplate, error) {
 	return c, nil
 }
 
-// render runs the template.
-func (c *chatTemplate) render(turns []turn, g given, addGenerationPrompt bool) (string, error) {
+// render returns the chat as the template writes it.
+func (c *chatTemplate) render(turns []turn, g inputs, addGenerationPrompt bool) (string, error) {
 	text := textLimit
 	messages := make([]any, len(turns))
 	for i, t := range turns {
@@ -116,7 +118,7 @@ func (c *chatTemplate) render(turns []turn, g given, addGenerationPrompt bool) (
 	return out, nil
 }
 
-// shorten keeps a message on one line of bounded length.
+// shorten returns err's message on one line of at most 240 bytes.
 func shorten(err error) string {
 	s := strings.Join(strings.Fields(err.Error()), " ")
 	if len(s) > 240 {
@@ -125,16 +127,16 @@ func shorten(err error) string {
 	return s
 }
 
-// guard returns the turns and the tools with the first character of every control token
-// in them replaced by a stand-in, and what puts the characters back. Stand-ins
-// are noncharacters of Unicode that occur in no message. The template sees a
-// text of the same length with the same blanks, so it trims and tests it as it
-// would have; the encoder cuts out the template's own control tokens, and only
-// then the characters return. A message that ends in the beginning of a control
-// token is guarded too, lest what follows completes it.
-func (t *Tokenizer) guard(c Chat) (turns []turn, g given, restore *strings.Replacer, err error) {
+// guard returns the turns and the other inputs of a chat with the first character of every control
+// token in them replaced by a stand-in, and a replacer that restores the characters. Stand-ins are
+// noncharacters of Unicode that occur in no message. The template gets a text of the same length
+// with the same blanks, so that it trims and tests the text as usual; the encoder cuts out the
+// template's own control tokens, and only then the characters are restored. A message that ends
+// with the beginning of a control token is guarded too, lest the text behind it completes the
+// token.
+func (t *Tokenizer) guard(c Chat) (turns []turn, g inputs, restore *strings.Replacer, err error) {
 	if turns, g, err = t.chat.turnsOf(c); err != nil {
-		return nil, given{}, nil, err
+		return nil, inputs{}, nil, err
 	}
 	source := t.sources()
 	var always, named []string // control tokens in an assistant's message; in all others
@@ -205,7 +207,8 @@ func (t *Tokenizer) guard(c Chat) (turns []turn, g given, restore *strings.Repla
 	return turns, g, strings.NewReplacer(oldnew...), nil
 }
 
-// mapVars puts f of each text in the place of it. The variables of other chats stay as they are.
+// mapVars replaces each text in vars by f of it. It makes a copy: the variables of other chats
+// stay.
 func mapVars(vars *jinja.Vars, f func(string) string) {
 	if len(*vars) == 0 {
 		return
@@ -217,8 +220,8 @@ func mapVars(vars *jinja.Vars, f func(string) string) {
 	*vars = out
 }
 
-// standInFor replaces the first character of each control token in s, and of
-// each beginning of one at its end.
+// standInFor replaces the first character of each control token in s, and of each beginning of one
+// at its end.
 func standInFor(s string, controls []string, standIn func(rune) rune) string {
 	at := map[int]bool{}
 	for _, c := range controls {

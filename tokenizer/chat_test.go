@@ -377,7 +377,7 @@ func TestTemplateOnABusyMachine(t *testing.T) {
 	}
 	processTime = func() time.Duration { return 0 } // it has not been run
 	begun := time.Now()
-	if _, err := tpl.render(nil, given{}, false); err != nil {
+	if _, err := tpl.render(nil, inputs{}, false); err != nil {
 		t.Errorf("not run: %v", err)
 	}
 	if d := time.Since(begun); d < 2*renderTime {
@@ -385,7 +385,7 @@ func TestTemplateOnABusyMachine(t *testing.T) {
 	}
 	for _, f := range []func() time.Duration{usedTime, func() time.Duration { return -1 }} {
 		processTime = f
-		if _, err := tpl.render(nil, given{}, false); err == nil {
+		if _, err := tpl.render(nil, inputs{}, false); err == nil {
 			t.Error("a render over its limit is not refused")
 		}
 	}

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// namedTokens are the keys under which a folder declares its control tokens;
-// chat templates see them as variables.
+// namedTokens are the keys under which a folder declares its control tokens; chat templates have
+// them as variables.
 var namedTokens = []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
 	"cls_token", "mask_token"}
 
-// parseConfigs reads everything but tokenizer.json: the named tokens, the end
-// tokens and the chat template.
+// parseConfigs reads all files but tokenizer.json: the named tokens, the end tokens and the chat
+// template.
 func (t *Tokenizer) parseConfigs(files map[string][]byte) error {
 	names := map[string]string{}
 	// The later file wins, as in the reference.
@@ -36,7 +36,7 @@ func (t *Tokenizer) parseConfigs(files map[string][]byte) error {
 			}
 		}
 		if file == fileConfig {
-			if t.templates, err = templatesOf(fields["chat_template"]); err != nil {
+			if t.templates, err = parseTemplates(fields["chat_template"]); err != nil {
 				return fmt.Errorf("%s: %q: %w", file, "chat_template", err)
 			}
 		}
@@ -110,7 +110,7 @@ func (t *Tokenizer) parseConfigs(files map[string][]byte) error {
 	return nil
 }
 
-// tokenName reads a token that is declared as "text", {"content": "text"} or null.
+// tokenName parses a token that is declared as "text", {"content": "text"} or null.
 func tokenName(raw json.RawMessage) (string, error) {
 	if raw == nil || string(raw) == "null" {
 		return "", nil
@@ -127,9 +127,9 @@ func tokenName(raw json.RawMessage) (string, error) {
 	return s, err
 }
 
-// templatesOf reads chat_template: a text, which is the template "default", or a list of named
-// texts, of which "tool_use" is for chats with tools.
-func templatesOf(raw json.RawMessage) (map[string]string, error) {
+// parseTemplates parses chat_template: a text, which is the template "default", or a list of named
+// texts, in which "tool_use" is for chats with tools.
+func parseTemplates(raw json.RawMessage) (map[string]string, error) {
 	if raw == nil || string(raw) == "null" {
 		return nil, nil
 	}
@@ -209,15 +209,15 @@ func (t *Tokenizer) setEOS(files map[string][]byte, name string) error {
 	return add(fileModel)
 }
 
+// addEOS adds an end token unless it is known.
 func (t *Tokenizer) addEOS(id int32) {
 	if !slices.Contains(t.eos, id) {
 		t.eos = append(t.eos, id)
 	}
 }
 
-// findEndOfTurn renders a chat with one answer and returns the special token
-// that directly follows the answer. Not ok if the template refuses such a chat
-// or writes no special token there.
+// findEndOfTurn renders a chat with one answer and returns the special token that directly follows
+// the answer. ok is false if the template refuses such a chat or writes no special token there.
 func (t *Tokenizer) findEndOfTurn() (id int32, ok bool) {
 	const answer = "qzanswerzq"
 	text, err := t.Render(Chat{

@@ -7,18 +7,18 @@ import (
 	"unicode/utf8"
 )
 
-// decodeStep is one step of the decoder of tokenizer.json. It gets the tokens of a text
-// one by one and hands tokens on; behind a Fuse all of them are parts of one.
+// decodeStep is one step of the decoder of tokenizer.json. It gets the tokens of a text one by one
+// and passes tokens on; behind a Fuse all of them are parts of one.
 type decodeStep struct {
 	kind  string
 	edit  func(token string) string // Replace, and Strip before a Fuse
-	mark  string                    // Metaspace: what a blank is written as
+	mark  string                    // Metaspace: the spelling of a blank
 	first bool                      // Metaspace: the first token's marks are left out
 	strip string                    // Strip behind a Fuse: the character
-	most  int                       // and how often it is left out at the beginning
+	most  int                       // and the number of times it is left out at the beginning
 }
 
-// setDecoder reads the decoder. A byte-level vocabulary has one and needs no steps.
+// setDecoder parses the decoder. A byte-level vocabulary needs no steps.
 func (t *Tokenizer) setDecoder(c *component) error {
 	byteLevel, fused := false, false
 	seen := map[string]bool{}
@@ -97,8 +97,8 @@ func (t *Tokenizer) setDecoder(c *component) error {
 	return nil
 }
 
-// readPieces makes the pieces of a vocabulary that is not byte-level: the text of each
-// token inside a text.
+// readPieces sets the pieces of a vocabulary that is not byte-level: the text of each token inside
+// a text.
 func (t *Tokenizer) readPieces() {
 	for id, token := range t.tokens {
 		if t.pieces[id] != nil {
@@ -107,6 +107,7 @@ func (t *Tokenizer) readPieces() {
 	}
 }
 
+// piece returns the bytes of a token inside a text.
 func (t *Tokenizer) piece(token string) []byte {
 	fused := false
 	for _, s := range t.decoders {
@@ -125,7 +126,7 @@ func (t *Tokenizer) piece(token string) []byte {
 	return []byte(token)
 }
 
-// byteToken is the byte that a token such as <0x0A> stands for.
+// byteToken returns the byte that a token such as <0x0A> stands for.
 func byteToken(token string) (b byte, ok bool) {
 	if len(token) != 6 || !strings.HasPrefix(token, "<0x") || token[5] != '>' {
 		return 0, false
@@ -134,8 +135,8 @@ func byteToken(token string) (b byte, ok bool) {
 	return byte(n), err == nil
 }
 
-// stripToken leaves out up to start of the character c at the beginning of a token and up
-// to stop at its end.
+// stripToken removes up to start times the character c at the beginning of a token and up to stop
+// times at its end.
 func stripToken(token, c string, start, stop int) string {
 	for i := 0; i < start && strings.HasPrefix(token, c); i++ {
 		token = token[len(c):]
@@ -146,15 +147,16 @@ func stripToken(token, c string, start, stop int) string {
 	return token
 }
 
-// decoding is the state of one text that is decoded through steps.
+// decoding is the state of one text that is being decoded.
 type decoding struct {
-	t     *Tokenizer
-	out   []byte
-	run   []byte // bytes of byte tokens that follow each other: one text, or none of them is
-	begun bool   // Metaspace has had a token
-	cut   int    // characters that Strip has left out; -1: the text has begun
+	t       *Tokenizer
+	out     []byte
+	run     []byte // bytes of consecutive byte tokens: one text, or one U+FFFD each
+	started bool   // Metaspace has had a token
+	cut     int    // characters that Strip has left out; -1: the text has started
 }
 
+// next decodes one more id.
 func (d *decoding) next(id int32, skipSpecial bool) {
 	if id < 0 || int(id) >= len(d.t.pieces) || d.t.pieces[id] == nil || skipSpecial &&
 		d.t.special[id] {
@@ -163,7 +165,7 @@ func (d *decoding) next(id int32, skipSpecial bool) {
 	d.token(d.t.tokens[id], 0)
 }
 
-// token takes a token through the steps from stage on.
+// token passes a token through the steps from stage on.
 func (d *decoding) token(token string, stage int) {
 	for ; stage < len(d.t.decoders); stage++ {
 		s := &d.t.decoders[stage]
@@ -176,10 +178,10 @@ func (d *decoding) token(token string, stage int) {
 			d.endRun(stage)
 		case s.kind == "Metaspace":
 			blank := " "
-			if s.first && !d.begun {
+			if s.first && !d.started {
 				blank = ""
 			}
-			token, d.begun = strings.ReplaceAll(token, s.mark, blank), true
+			token, d.started = strings.ReplaceAll(token, s.mark, blank), true
 		case s.edit != nil:
 			token = s.edit(token)
 		case s.kind == "Strip":
@@ -195,8 +197,8 @@ func (d *decoding) token(token string, stage int) {
 	d.out = append(d.out, token...)
 }
 
-// endRun hands on the byte tokens so far: their text, or one U+FFFD for each where their
-// bytes together are not UTF-8.
+// endRun passes the pending byte tokens on: their text, or one U+FFFD for each if their bytes
+// together are not UTF-8.
 func (d *decoding) endRun(stage int) {
 	run := d.run
 	d.run = nil
@@ -211,14 +213,14 @@ func (d *decoding) endRun(stage int) {
 	}
 }
 
-// take is the text that is certain by now.
+// take returns the text that is final, and removes it from the state.
 func (d *decoding) take() string {
 	text := string(d.out)
 	d.out = d.out[:0]
 	return text
 }
 
-// end is the rest of the text.
+// end returns the rest of the text.
 func (d *decoding) end() string {
 	for stage := range d.t.decoders {
 		if d.t.decoders[stage].kind == "ByteFallback" {

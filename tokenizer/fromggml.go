@@ -9,9 +9,9 @@ import (
 	"unicode/utf8"
 )
 
-// NewGGML is what llama.cpp assumes of a file with this tokenizer.ggml.model and
-// tokenizer.ggml.pre ("" where the file has no such key). A reader overwrites what the file
-// says: keys that a file lacks keep these values.
+// NewGGML returns the values that llama.cpp assumes for a file with this tokenizer.ggml.model and
+// tokenizer.ggml.pre ("" if the file has no such key). A reader overwrites them by the keys of the
+// file.
 func NewGGML(model, pre string) *GGML {
 	g := &GGML{Model: model, Pre: pre, BOS: -1, EOS: -1, EOT: -1, EOM: -1, Unknown: -1, Pad: -1}
 	switch model {
@@ -26,16 +26,17 @@ func NewGGML(model, pre string) *GGML {
 	return g
 }
 
-// ggmlMoreEnds are ends of answers that llama.cpp knows by their text beside ggmlEnds.
+// ggmlMoreEnds are end tokens of answers that llama.cpp knows by their text, in addition to
+// ggmlEnds.
 var ggmlMoreEnds = []string{"<|call|>", "<|calls|>", "<|flush|>", "<EOT>", "_<EOT>", "[EOT]",
 	"[EOS]", "<end_of_utterance>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["}
 
 const ggmlWayOut = "use the model's Hugging Face folder"
 
-// FromGGML makes the files of a Hugging Face tokenizer folder from what a GGUF file says:
-// tokenizer.json, tokenizer_config.json, generation_config.json and, where there is a chat
-// template, chat_template.jinja. The pre-tokenizer is the one that the
-// model's own tokenizer.json has, which the name in the file stands for.
+// FromGGML returns the files of a Hugging Face tokenizer folder for a GGUF file's tokenizer:
+// tokenizer.json, tokenizer_config.json, generation_config.json and, if there is a chat template,
+// chat_template.jinja. The pre-tokenizer is the one in the model's own tokenizer.json, for which
+// the name in the file stands.
 func FromGGML(g *GGML) (map[string][]byte, error) {
 	files, err := g.files()
 	if err != nil {
@@ -44,9 +45,10 @@ func FromGGML(g *GGML) (map[string][]byte, error) {
 	return files, nil
 }
 
-// part is a normalizer, pre-tokenizer, post-processor or decoder to write.
+// part is a normalizer, pre-tokenizer, post-processor or decoder to be written.
 type part map[string]any
 
+// sequenceOf returns the parts as one: nil for none, else a Sequence if there are several.
 func sequenceOf(key string, parts ...part) part {
 	switch len(parts) {
 	case 0:
@@ -57,6 +59,7 @@ func sequenceOf(key string, parts ...part) part {
 	return part{"type": "Sequence", key: parts}
 }
 
+// files returns the files of a Hugging Face tokenizer folder.
 func (g *GGML) files() (map[string][]byte, error) {
 	pre, known := ggmlPreTokenizers[g.Pre]
 	switch g.Model {
@@ -75,7 +78,7 @@ func (g *GGML) files() (map[string][]byte, error) {
 				"tokenizer.ggml.model: %q: is not known: use a model with gpt2, llama or gemma4 here",
 				g.Model)
 	}
-	tokens, types, err := g.checked()
+	tokens, types, err := g.checkTokens()
 	if err != nil {
 		return nil, err
 	}
@@ -113,15 +116,15 @@ func (g *GGML) files() (map[string][]byte, error) {
 		generation["pad_token_id"] = g.Pad
 	}
 	for name, v := range map[string]any{fileConfig: config, fileGeneration: generation} {
-		if files[name], err = indented(v); err != nil {
+		if files[name], err = indentedJSON(v); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return files, nil
 }
 
-// checked returns the tokens and their types once all of them can be used.
-func (g *GGML) checked() (tokens []string, types []int32, err error) {
+// checkTokens returns the tokens and their types, or an error for a token that cannot be used.
+func (g *GGML) checkTokens() (tokens []string, types []int32, err error) {
 	n := len(g.Tokens)
 	if n == 0 {
 		return nil, nil, fmt.Errorf(
@@ -157,15 +160,15 @@ func (g *GGML) checked() (tokens []string, types []int32, err error) {
 			return nil, nil, fmt.Errorf("tokenizer.ggml.tokens: tokens %d and %d are both %q: the file is damaged, fetch it again", first, id, token)
 		}
 		seen[token] = id
-		if token == fmt.Sprintf("[PAD%d]", id) { // what converters fill an embedding up with
+		if token == fmt.Sprintf("[PAD%d]", id) { // filler of converters for rows of an embedding
 			types[id] = GGMLUnused
 		}
 	}
 	return tokens, types, nil
 }
 
-// ends are the tokens that end an answer: those that the file names, and as in llama.cpp
-// those that are control tokens of a known text.
+// ends returns the tokens that end an answer: the file's own, and as in llama.cpp control tokens of
+// a known text.
 func (g *GGML) ends(tokens []string, types []int32) ([]int32, error) {
 	var ends []int32
 	add := func(id int32) {
@@ -202,8 +205,8 @@ func (g *GGML) ends(tokens []string, types []int32) ([]int32, error) {
 	return ends, nil
 }
 
-// merges are the pairs that join, by rank. No control token comes of one, so that texts
-// cannot write it.
+// merges returns the pairs that join, by rank. No pair joins to a control token, so that texts
+// cannot contain one.
 func (g *GGML) merges(tokens []string, types []int32) ([][2]string, error) {
 	joins := make(map[string]int32, len(tokens))
 	for id, token := range tokens {
@@ -247,9 +250,9 @@ func (g *GGML) merges(tokens []string, types []int32) ([][2]string, error) {
 	return merges, nil
 }
 
-// mergesByScore finds every pair of tokens whose joint text is a token. The reference ranks
-// them by the score of that token, then by the length of the left part and of the right,
-// the longer first (generate_merges of transformers, which converts SentencePiece models).
+// mergesByScore returns every pair of tokens whose joint text is a token. The reference ranks them
+// by the score of that token, then by the length of the left part and of the right, the longer
+// first (generate_merges of transformers, which converts SentencePiece models).
 func (g *GGML) mergesByScore(tokens []string, types []int32,
 	joins map[string]int32) ([][2]string, error) {
 	if len(g.Scores) != len(tokens) {
@@ -294,7 +297,7 @@ func (g *GGML) mergesByScore(tokens []string, types []int32,
 	return merges, nil
 }
 
-// tokenizerJSON writes tokenizer.json.
+// tokenizerJSON returns tokenizer.json.
 func (g *GGML) tokenizerJSON(tokens []string, types []int32, merges [][2]string,
 	pre ggmlSplits) []byte {
 	var norms, splits, ends []part
@@ -378,7 +381,7 @@ func (g *GGML) tokenizerJSON(tokens []string, types []int32, merges [][2]string,
 	return []byte(b.String())
 }
 
-// edges is the post-processor: what goes around a text.
+// edges returns the post-processor: the tokens around a text.
 func (g *GGML) edges(tokens []string) part {
 	single, pair := []part{}, []part{}
 	special := part{}

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// ErrGGML is wrapped by the errors about tokenizers that llama.cpp cannot express.
+// ErrGGML is wrapped by the errors for tokenizers that llama.cpp cannot express.
 var ErrGGML = errors.New("llama.cpp cannot express it")
 
-// GGML is a tokenizer as llama.cpp reads it from a GGUF file (src/llama-vocab.cpp of
-// the llama.cpp repository). An id of -1 is none.
+// GGML is a tokenizer as llama.cpp reads it from a GGUF file (src/llama-vocab.cpp of the llama.cpp
+// repository). An id of -1 is none.
 type GGML struct {
 	Model  string    // tokenizer.ggml.model: "gpt2", "llama" or "gemma4"
-	Pre    string    // which of llama.cpp's pre-tokenizers cuts texts into words
-	Tokens []string  // by id; of "gpt2" in GPT-2's byte alphabet, added tokens as they are
+	Pre    string    // the name of llama.cpp's pre-tokenizer
+	Tokens []string  // by id; of "gpt2" in GPT-2's byte alphabet, added tokens verbatim
 	Types  []int32   // by id: one of the types below; nil: all are normal
 	Merges []string  // "left right", by rank; none of "llama"
 	Scores []float32 // by id: of "llama" alone, the higher the sooner two tokens join to it
@@ -28,20 +28,19 @@ type GGML struct {
 	ChatTemplate                     string
 }
 
-// The types of tokens, by llama.cpp's numbers (llama_token_type in include/llama.h).
+// Types of tokens, by llama.cpp's numbers (llama_token_type in include/llama.h).
 const (
 	GGMLNormal  int32 = 1
-	GGMLUnknown int32 = 2 // what text without a token becomes
+	GGMLUnknown int32 = 2 // stands for text without a token
 	GGMLControl int32 = 3 // special: cut out of trusted text, not printed
 	GGMLAdded   int32 = 4 // "user defined": cut out of any text, printed
 	GGMLUnused  int32 = 5
 	GGMLByte    int32 = 6 // <0x00> to <0xFF>
 )
 
-// ggmlPre names llama.cpp's pre-tokenizers by the patterns that they cut by, and by
-// whether a word that is in the vocabulary is its own token (ignore_merges), which
-// llama.cpp ties to the name. Left out are names whose pattern there is rewritten so
-// that it cuts some texts elsewhere.
+// ggmlPre has llama.cpp's names of pre-tokenizers by pattern, and by whether a word in the
+// vocabulary is its own token (ignore_merges), which llama.cpp ties to the name. Names whose
+// pattern is rewritten there, so that it cuts some texts differently, are left out.
 var ggmlPre = map[string]struct{ merges, ignores string }{
 	patternQwen2:                      {merges: "qwen2"},
 	patternLlama3:                     {merges: "smaug-bpe", ignores: "llama-bpe"},
@@ -50,19 +49,19 @@ var ggmlPre = map[string]struct{ merges, ignores string }{
 	patternQwen35:                     {merges: "qwen35"},
 }
 
-// patternQwen35 is that of Qwen3.5, which is not split by hand.
+// patternQwen35 is the pattern of Qwen3.5, which has no hand-written splitter.
 const patternQwen35 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 
 // ggmlEnds are tokens that llama.cpp takes for the end of an answer by their text.
 var ggmlEnds = []string{"<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<end_of_turn>",
 	"<|endoftext|>", "</s>", "<|eom_id|>", "<|end_of_text|>", "<eos>"}
 
-// GGML is the tokenizer as llama.cpp has it, for a model with vocab rows in its
-// embedding. What llama.cpp would encode otherwise than Encode does is refused; such
-// errors wrap ErrGGML. There are two exceptions. Of the normalizers NFC is accepted, which
-// llama.cpp leaves out: text is nearly always in that form already, and other converters
-// leave it out too. And where the vocabulary lacks bytes, llama.cpp leaves them out behind
-// the merges, Encode before them: what stands on both sides of such a byte may join here.
+// GGML returns the tokenizer in llama.cpp's form, for a model with vocab rows in its embedding. A
+// tokenizer that llama.cpp would encode differently from Encode is refused; such errors wrap
+// ErrGGML. There are two exceptions. The normalizer NFC is accepted, which llama.cpp leaves out:
+// text is nearly always in that form already, and other converters leave it out too. And where the
+// vocabulary lacks bytes, llama.cpp leaves them out after the merges, Encode before them: the
+// characters around such a byte may join here.
 func (t *Tokenizer) GGML(vocab int) (*GGML, error) {
 	g, err := t.ggml(vocab)
 	if err != nil {
@@ -71,6 +70,7 @@ func (t *Tokenizer) GGML(vocab int) (*GGML, error) {
 	return g, nil
 }
 
+// ggml returns the tokenizer as GGML does; its errors lack the file's name.
 func (t *Tokenizer) ggml(vocab int) (*GGML, error) {
 	if t.Size() > vocab {
 		return nil, fmt.Errorf("ids up to %d: the model's vocab_size is %d: use the tokenizer that belongs to the model", t.Size()-1, vocab)
@@ -129,13 +129,13 @@ func (t *Tokenizer) ggml(vocab int) (*GGML, error) {
 	return g, nil
 }
 
-// cannot is the error of a part of tokenizer.json that llama.cpp does not have.
+// cannot returns the error for a part of tokenizer.json that llama.cpp does not have.
 func cannot(part, what, way string) error {
 	return fmt.Errorf("%q %s: %w: %s", part, what, ErrGGML,
 		cmp.Or(way, "use the Hugging Face folder (gad export without --gguf)"))
 }
 
-// ggmlTokens lists vocabulary and merges.
+// ggmlTokens sets the vocabulary and the merges of g.
 func (t *Tokenizer) ggmlTokens(g *GGML, vocab int) error {
 	g.Tokens, g.Types = make([]string, vocab), make([]int32, vocab)
 	for text, id := range t.ids {
@@ -184,7 +184,7 @@ func (t *Tokenizer) ggmlTokens(g *GGML, vocab int) error {
 	return nil
 }
 
-// ggmlEdges finds the tokens that begin and end texts and answers.
+// ggmlEdges sets the tokens of g that begin and end texts and answers.
 func (t *Tokenizer) ggmlEdges(g *GGML) error {
 	named := func(key string) int32 {
 		if id, ok := t.ids[t.named[key]]; ok && t.named[key] != "" {

@@ -1,12 +1,12 @@
 package tokenizer
 
-// ggmlSplits are llama.cpp's pre-tokenizers by name (tokenizer.ggml.pre), as the models'
-// own tokenizer.json files have them where llama.cpp's pattern is only near them.
+// ggmlSplits is one of llama.cpp's pre-tokenizers (tokenizer.ggml.pre), as the models' own
+// tokenizer.json files write it if llama.cpp's pattern only approximates it.
 type ggmlSplits struct {
-	patterns []string // each cuts the pieces of the one before it
-	ignores  bool     // a word that is in the vocabulary is its own token
+	patterns []string // each cuts the pieces of the previous one
+	ignores  bool     // a word in the vocabulary is its own token
 	nfc      bool     // the model's normalizer is NFC, which llama.cpp leaves out
-	addBOS   bool     // where the file does not say
+	addBOS   bool     // the default for a file without the key
 	text     bool     // over characters, blanks written as ▁; patterns are not used
 }
 
@@ -24,6 +24,7 @@ const (
 	patternLetters = `\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+`
 )
 
+// ggmlPreTokenizers are llama.cpp's pre-tokenizers by name.
 var ggmlPreTokenizers = func() map[string]ggmlSplits {
 	table := map[string]ggmlSplits{}
 	add := func(s ggmlSplits, names ...string) {

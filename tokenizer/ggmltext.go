@@ -9,14 +9,15 @@ import (
 )
 
 // A vocabulary over characters, as SentencePiece trains it and Gemma and Llama 2 have it, is
-// "llama" in a GGUF file: there any two tokens join whose joint text is a token, the one with the
+// "llama" in a GGUF file: there any two tokens join whose joint text is a token, the token with the
 // highest score first. tokenizer.json has a list of merges by rank. The two are the same where the
-// list holds every such pair, those of one token together; then scores by rank say it all.
+// list has every such pair, and the pairs of one token are adjacent; then the scores by rank
+// determine the merges.
 
-// blankPattern is Gemma's split at blanks, which finds none: they have become "▁" before.
+// blankPattern is Gemma's split at blanks, which matches nothing: blanks are "▁" by then.
 const blankPattern = `MergedWithPrevious false " " ""`
 
-// ggmlText fills in the model of a vocabulary over characters.
+// ggmlText sets the model of g for a vocabulary over characters.
 func (t *Tokenizer) ggmlText(g *GGML) error {
 	g.Model, g.Pre, g.Merges = "llama", "default", nil
 	blank := false
@@ -49,8 +50,8 @@ func (t *Tokenizer) ggmlText(g *GGML) error {
 	return t.scores(g)
 }
 
-// scores gives each token a score by the rank of its first merge, and checks that reading them
-// gives the merges back.
+// scores gives each token of g a score by the rank of its first merge, and returns an error unless
+// the scores determine the same merges.
 func (t *Tokenizer) scores(g *GGML) error {
 	type ranked struct{ rank, id int32 }
 	first := map[int32]int32{}

@@ -9,7 +9,7 @@ import (
 	"gad/internal/gguf"
 )
 
-// readGGUF makes the files of a tokenizer folder out of a GGUF file's metadata.
+// readGGUF returns the files of a tokenizer folder from a GGUF file's metadata.
 func readGGUF(path string) (map[string][]byte, error) {
 	f, err := gguf.Open(path)
 	if err != nil {
@@ -28,7 +28,7 @@ func readGGUF(path string) (map[string][]byte, error) {
 	return files, nil
 }
 
-// ggmlOf reads the keys tokenizer.*. What a file does not say stays as NewGGML has it.
+// ggmlOf reads the keys tokenizer.*. Keys that the file lacks have the values of NewGGML.
 func ggmlOf(f *gguf.Reader) (*GGML, error) {
 	var errs []error
 	text := func(key string, to *string) {
@@ -96,7 +96,7 @@ func ggmlOf(f *gguf.Reader) (*GGML, error) {
 	return g, nil
 }
 
-// ggmlID is a number of a file that an int32 must hold. 2^32-1 is none, as -1 is.
+// ggmlID converts an id of a file to int32. 2^32-1 stands for no token, as -1 does.
 func ggmlID(key string, id int64) (int32, error) {
 	if id == math.MaxUint32 {
 		return -1, nil

@@ -10,15 +10,17 @@ import (
 
 // normalizer is one step of the normalizer of tokenizer.json.
 type normalizer struct {
-	kind       string // the type in the file
-	apply      func(s string) string
-	text, with string // what Replace looks for and puts there; with: what Prepend puts first
-	cuts       bool   // may take away the beginning of a text
+	kind  string // the type in the file
+	apply func(s string) string
+	// Replace: the text searched for, and its replacement; with is also the prefix of Prepend
+	text, with string
+	cuts       bool // may remove the beginning of a text
 }
 
 var unicodeForms = map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC,
 	"NFKD": norm.NFKD}
 
+// setNormalizer parses the normalizer's steps.
 func (t *Tokenizer) setNormalizer(c *component) error {
 	for _, p := range c.parts() {
 		n := normalizer{kind: p.Type}
@@ -59,7 +61,7 @@ func (t *Tokenizer) setNormalizer(c *component) error {
 	return nil
 }
 
-// replacer is what a Replace does, a normalizer or a decoder.
+// replacer returns the function of a Replace, a normalizer or a decoder.
 func replacer(c component) (func(string) string, error) {
 	if c.Content == nil {
 		return nil, fmt.Errorf("Replace without content: the file is damaged, fetch it again")
@@ -97,8 +99,8 @@ func (t *Tokenizer) normalize(s string) string {
 	return s
 }
 
-// formsOnly tells whether normalizing again what is normalized changes nothing, since only
-// Unicode normal forms are applied.
+// formsOnly reports whether the normalizer is idempotent because it applies Unicode normal forms
+// only.
 func (t *Tokenizer) formsOnly() bool {
 	for _, n := range t.norms {
 		if _, ok := unicodeForms[n.kind]; !ok {

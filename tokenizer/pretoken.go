@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// step is one pre-tokenizer: a splitter, or a Metaspace, which needs to know whether its
-// piece begins the text.
+// step is one pre-tokenizer: a splitter, or a Metaspace, which depends on whether its piece starts
+// the text.
 type step struct {
 	cut  splitter
 	meta *metaspace
@@ -17,12 +17,12 @@ type step struct {
 // metaspace writes blanks as mark, puts one before a text, and cuts before each.
 type metaspace struct {
 	mark  string // of one character
-	first bool   // a mark goes before the first piece of a text alone
-	never bool   // before none
+	first bool   // a mark goes only before the first piece of a text
+	never bool   // no mark goes before a piece
 	cut   splitter
 }
 
-// split calls emit with the pieces of s; first says that s begins the text.
+// split calls emit with the pieces of s; first is true if s starts the text.
 func (m *metaspace) split(s string, first bool, emit func(piece string)) {
 	s = strings.ReplaceAll(s, " ", m.mark)
 	if !m.never && (first || !m.first) && !strings.HasPrefix(s, m.mark) {
@@ -35,7 +35,7 @@ func (m *metaspace) split(s string, first bool, emit func(piece string)) {
 	m.cut(s, emit)
 }
 
-// newMetaspace reads a Metaspace, pre-tokenizer or decoder.
+// newMetaspace parses a Metaspace, pre-tokenizer or decoder.
 func newMetaspace(p component) (*metaspace, error) {
 	m := &metaspace{mark: p.Replacement}
 	if utf8.RuneCountInString(m.mark) != 1 {
@@ -51,7 +51,7 @@ func newMetaspace(p component) (*metaspace, error) {
 		return nil, fmt.Errorf("Metaspace with prepend_scheme %q: must be always, first or never",
 			p.PrependScheme)
 	}
-	// The older way to write never. The reference refuses it beside another scheme.
+	// The older way to write never. The reference refuses it together with another scheme.
 	if p.AddPrefixSpace != nil && !*p.AddPrefixSpace && !m.never {
 		if p.PrependScheme != "" {
 			return nil, fmt.Errorf("Metaspace with add_prefix_space false and prepend_scheme %q: contradict each other: remove add_prefix_space", p.PrependScheme)
@@ -60,15 +60,15 @@ func newMetaspace(p component) (*metaspace, error) {
 	}
 	if p.Split == nil || *p.Split {
 		mark, _ := utf8.DecodeRuneInString(m.mark)
-		m.cut = behave(eachRune(func(r rune) bool { return r == mark }), "MergedWithNext")
+		m.cut = withBehavior(eachRune(func(r rune) bool { return r == mark }), "MergedWithNext")
 	}
 	return m, nil
 }
 
-// finder cuts s into consecutive pieces and says which of them match.
+// finder cuts s into consecutive pieces and reports for each whether it is a match.
 type finder func(s string, emit func(piece string, match bool))
 
-// eachRune finds the characters that is holds for, each one alone.
+// eachRune returns a finder of single characters for which is returns true.
 func eachRune(is func(r rune) bool) finder {
 	return func(s string, emit func(string, bool)) {
 		start := 0
@@ -88,7 +88,7 @@ func eachRune(is func(r rune) bool) finder {
 	}
 }
 
-// eachText finds text.
+// eachText returns a finder of a fixed text.
 func eachText(text string) finder {
 	return func(s string, emit func(string, bool)) {
 		for {
@@ -108,16 +108,16 @@ func eachText(text string) finder {
 	}
 }
 
-// inverted takes matches for gaps and gaps for matches.
-func inverted(find finder) finder {
+// invert returns a finder that swaps matches and gaps.
+func invert(find finder) finder {
 	return func(s string, emit func(string, bool)) {
 		find(s, func(piece string, match bool) { emit(piece, !match) })
 	}
 }
 
-// behave makes a splitter of a finder, by what the reference calls the behavior: what
-// becomes of a match. nil: there is no such behavior.
-func behave(find finder, behavior string) splitter {
+// withBehavior returns a splitter that treats the matches of find by the reference's behavior; nil
+// for an unknown behavior.
+func withBehavior(find finder, behavior string) splitter {
 	switch behavior {
 	case "Isolated": // a piece
 		return func(s string, emit func(string)) {
@@ -136,7 +136,7 @@ func behave(find finder, behavior string) splitter {
 			})
 		}
 	}
-	// The others join neighbours: joins says whether a piece continues the one before it.
+	// The others join neighbours: joins reports whether a piece continues the piece before it.
 	var joins func(before, match, first bool) bool
 	switch behavior {
 	case "Contiguous": // matches that follow each other are one piece
@@ -166,6 +166,7 @@ func behave(find finder, behavior string) splitter {
 	}
 }
 
+// setPreTokenizer parses the pre-tokenizer's steps.
 func (t *Tokenizer) setPreTokenizer(c *component) error {
 	bytesSeen := false
 	for _, p := range c.parts() {
@@ -196,14 +197,14 @@ func (t *Tokenizer) setPreTokenizer(c *component) error {
 			if behavior == "" {
 				behavior = "Isolated"
 			}
-			cut := behave(eachRune(isPunctuation), behavior)
+			cut := withBehavior(eachRune(isPunctuation), behavior)
 			if cut == nil {
 				return fmt.Errorf("Punctuation with behavior %q: there is none of this name",
 					p.Behavior)
 			}
 			t.addStep(cut, "Punctuation "+behavior)
 		case "WhitespaceSplit":
-			t.addStep(behave(eachRune(unicode.IsSpace), "Removed"), "WhitespaceSplit")
+			t.addStep(withBehavior(eachRune(unicode.IsSpace), "Removed"), "WhitespaceSplit")
 		case "Metaspace":
 			m, err := newMetaspace(p)
 			if err != nil {
@@ -227,11 +228,12 @@ func (t *Tokenizer) setPreTokenizer(c *component) error {
 	return nil
 }
 
+// addStep adds a splitter with the pattern that describes it for GGML.
 func (t *Tokenizer) addStep(cut splitter, pattern string) {
 	t.steps, t.patterns = append(t.steps, step{cut: cut}), append(t.patterns, pattern)
 }
 
-// addSplit reads a Split.
+// addSplit parses a Split.
 func (t *Tokenizer) addSplit(p component) error {
 	pattern, isRegexp := p.Pattern["Regex"]
 	text, isText := p.Pattern["String"]
@@ -255,9 +257,9 @@ func (t *Tokenizer) addSplit(p component) error {
 		return fmt.Errorf("Split with pattern %v: only a String or a Regex can be read", p.Pattern)
 	}
 	if p.Invert {
-		find = inverted(find)
+		find = invert(find)
 	}
-	cut := behave(find, p.Behavior)
+	cut := withBehavior(find, p.Behavior)
 	if cut == nil {
 		return fmt.Errorf("Split with behavior %q: must be Isolated, Removed, Contiguous, MergedWithPrevious or MergedWithNext", p.Behavior)
 	}
@@ -265,7 +267,7 @@ func (t *Tokenizer) addSplit(p component) error {
 	return nil
 }
 
-// isPunctuation is what the Punctuation pre-tokenizer cuts at.
+// isPunctuation reports whether the Punctuation pre-tokenizer cuts at r.
 func isPunctuation(r rune) bool {
 	return r < utf8.RuneSelf && unicode.In(r, unicode.P, unicode.S) || unicode.Is(unicode.P, r)
 }

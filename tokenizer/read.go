@@ -16,7 +16,7 @@ import (
 	"gad/internal/gguf"
 )
 
-// The files of a tokenizer folder. All but the first may be absent.
+// Files of a tokenizer folder. All but the first may be absent.
 const (
 	fileTokenizer  = "tokenizer.json"
 	fileConfig     = "tokenizer_config.json"
@@ -26,8 +26,8 @@ const (
 	fileModel      = "config.json" // read for its end tokens, not carried by Files
 )
 
-// fileLimits are the sizes in bytes beyond which a file is refused unread. The
-// largest byte-level vocabularies in use take some 17 MB.
+// fileLimits are the sizes, in bytes, above which a file is refused unread. The largest byte-level
+// vocabularies in use take some 17 MB.
 var fileLimits = map[string]int64{
 	fileTokenizer:  128 << 20,
 	fileConfig:     16 << 20,
@@ -39,10 +39,10 @@ var fileLimits = map[string]int64{
 	fileModel:      16 << 20,
 }
 
-// Load reads the tokenizer in a folder: tokenizer.json, and where present
-// tokenizer_config.json, special_tokens_map.json, chat_template.jinja,
-// generation_config.json and config.json. Of a GGUF file it is the one that its metadata
-// describes. Every error names the file, the object and the rule that it breaks.
+// Load reads the tokenizer in a folder: tokenizer.json, and if present tokenizer_config.json,
+// special_tokens_map.json, chat_template.jinja, generation_config.json and config.json. For a GGUF
+// file it returns the tokenizer in its metadata. Every error names the file, the object and the
+// rule that it breaks.
 func Load(path string) (*Tokenizer, error) {
 	read := readFolder
 	if gguf.Is(path) {
@@ -82,8 +82,8 @@ func readFolder(dir string) (map[string][]byte, error) {
 	return files, nil
 }
 
-// object decodes a JSON object. Unlike encoding/json it tells keys apart by
-// case and refuses a key that comes twice.
+// object decodes a JSON object. Unlike encoding/json it distinguishes keys by case and refuses a
+// repeated key.
 func object(data []byte) (map[string]json.RawMessage, error) {
 	out := map[string]json.RawMessage{}
 	err := pairs(data, func(d *json.Decoder, key string) error {
@@ -100,7 +100,7 @@ func object(data []byte) (map[string]json.RawMessage, error) {
 	return out, err
 }
 
-// pairs calls f for each key of a JSON object, for it to decode the value.
+// pairs calls f for each key of a JSON object; f decodes the value.
 func pairs(data []byte, f func(d *json.Decoder, key string) error) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	if tok, err := d.Token(); err != nil {
@@ -158,7 +158,7 @@ type component struct {
 	} `json:"special_tokens"`
 }
 
-// parts flattens Sequence components.
+// parts returns the component as a list, with Sequence components flattened.
 func (c *component) parts() []component {
 	if c == nil {
 		return nil
@@ -175,7 +175,7 @@ func (c *component) parts() []component {
 	return all
 }
 
-// readComponent reads one of the components of tokenizer.json; nil if absent.
+// readComponent parses a component of tokenizer.json; nil if absent.
 func readComponent(top map[string]json.RawMessage, name string) (*component, error) {
 	raw := top[name]
 	if raw == nil || string(raw) == "null" {
@@ -188,7 +188,7 @@ func readComponent(top map[string]json.RawMessage, name string) (*component, err
 	return c, nil
 }
 
-// parse builds a tokenizer of the files of a folder.
+// parse returns the tokenizer in the files of a folder.
 func parse(files map[string][]byte) (*Tokenizer, error) {
 	t := &Tokenizer{files: map[string][]byte{}, special: map[int32]bool{}}
 	t.model.cache = newWordCache()
@@ -226,7 +226,7 @@ func (t *Tokenizer) parseTokenizer(data []byte) error {
 		set  func(*component) error
 	}{
 		{"normalizer", t.setNormalizer},
-		{"pre_tokenizer", t.setPreTokenizer}, // says whether the model is byte-level
+		{"pre_tokenizer", t.setPreTokenizer}, // decides whether the model is byte-level
 		{"model", func(*component) error { return t.parseModel(top["model"]) }},
 		{"post_processor", t.setPostProcessor},
 		{"decoder", t.setDecoder},
@@ -298,11 +298,11 @@ func (t *Tokenizer) parseModel(data []byte) error {
 	return nil
 }
 
-// maxID bounds an id, from which arrays are sized, by the number of entries
-// that the file holds: vocabularies have gaps, but none of billions.
+// maxID returns the bound of an id, from which arrays are sized, for a file with so many entries:
+// vocabularies have gaps, but none of billions.
 func maxID(entries int) int64 { return 2*int64(entries) + 256 }
 
-// parseVocab reads token -> id.
+// parseVocab parses the map from token to id.
 func (t *Tokenizer) parseVocab(data []byte) error {
 	if data == nil {
 		return fmt.Errorf("is missing: the file is damaged, fetch it again")
@@ -380,7 +380,7 @@ func (t *Tokenizer) parseVocab(data []byte) error {
 	return nil
 }
 
-// setUnknown says what becomes of bytes or characters that no token of the vocabulary is.
+// setUnknown sets the treatment of bytes or characters that no token of the vocabulary stands for.
 func (t *Tokenizer) setUnknown(unk *string, fuse, bytes bool) error {
 	m := &t.model
 	m.unk, m.fuseUnk = -1, fuse
@@ -406,7 +406,7 @@ func (t *Tokenizer) setUnknown(unk *string, fuse, bytes bool) error {
 	return nil
 }
 
-// parseMerges reads the merges, which are strings "a b" or pairs ["a", "b"].
+// parseMerges parses the merges, strings "a b" or pairs ["a", "b"].
 func (t *Tokenizer) parseMerges(data []byte) error {
 	var list []json.RawMessage
 	if data == nil {
@@ -444,9 +444,9 @@ func (t *Tokenizer) parseMerges(data []byte) error {
 	return nil
 }
 
-// setCuts finds where words may be cut: where the merges are over characters, no character
-// is left out between two that may join, and no merge is of a byte token or unk, which
-// stand for other text than their own.
+// setCuts finds the positions at which words may be cut: the merges must be over characters, no
+// character may be left out between two that could join, and no merge may contain a byte token or
+// unk, which stand for other text than their own.
 func (t *Tokenizer) setCuts() {
 	m := &t.model
 	if !m.text || m.unk < 0 && !m.whole {
@@ -468,7 +468,7 @@ func (t *Tokenizer) setCuts() {
 	t.model.cuts = newCuts(&t.model, '▁', joined)
 }
 
-// clip shortens a value for an error message.
+// clip returns s cut after 80 bytes, for an error message.
 func clip(s string) string {
 	if len(s) > 80 {
 		return s[:80] + "..."
@@ -476,10 +476,12 @@ func clip(s string) string {
 	return s
 }
 
+// refuse returns the error for a component of an unknown type.
 func refuse(kind string, c component) error {
 	return fmt.Errorf("type %q: this %s cannot be read: %s", c.Type, kind, wayOut)
 }
 
+// setPostProcessor parses the post-processor.
 func (t *Tokenizer) setPostProcessor(c *component) error {
 	for _, p := range c.parts() {
 		switch p.Type {
@@ -498,7 +500,7 @@ func (t *Tokenizer) setPostProcessor(c *component) error {
 	return nil
 }
 
-// setTemplate reads what a TemplateProcessing puts around a single sequence.
+// setTemplate parses the tokens that a TemplateProcessing puts around a single sequence.
 func (t *Tokenizer) setTemplate(p component) error {
 	var single []map[string]struct {
 		ID string `json:"id"`
@@ -553,7 +555,7 @@ func (t *Tokenizer) setAdded() error {
 		if a.Normalized {
 			if text := t.normalize(content); text != "" {
 				normalized = append(normalized, matchEntry{text, a})
-				content = text // it decodes so in the reference, too
+				content = text // the reference decodes it so, too
 			}
 		} else {
 			raw = append(raw, matchEntry{content, a})
@@ -576,9 +578,9 @@ func (t *Tokenizer) setAdded() error {
 	return nil
 }
 
-// guardMerges takes away what would make a control token of plain text: a merge, or a whole
-// word with ignore_merges. The reference leaves such a file as it is; no model's own has
-// any, and EncodeText and ChatPrompt must hold for every file.
+// guardMerges removes ways in which plain text could become a control token: a merge, or a whole
+// word with ignore_merges. The reference leaves such a file unchanged; no model's own file has one,
+// and EncodeText and ChatPrompt must hold for every file.
 func (t *Tokenizer) guardMerges() {
 	if len(t.special) == 0 {
 		return

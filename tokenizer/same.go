@@ -6,10 +6,9 @@ import (
 	"slices"
 )
 
-// Missing says in which way a model that was trained with u cannot read t's token ids,
-// "" if it can: the first token of t that u lacks or writes otherwise, or an answer that
-// ends otherwise. u may have more tokens. How a text is cut into tokens is not compared:
-// such a model is given ids.
+// Missing returns, in words, the first reason why a model trained with u cannot use t's token ids,
+// "" if it can: a token of t that u lacks or spells differently, or another end of answers. u may
+// have more tokens. The way in which texts are cut into tokens is not compared: the model gets ids.
 func (t *Tokenizer) Missing(u *Tokenizer) string {
 	for id, piece := range t.pieces {
 		switch {

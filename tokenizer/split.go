@@ -10,26 +10,24 @@ import (
 	"github.com/dlclark/regexp2"
 )
 
-// The three pre-tokenizer patterns that are split by hand. Any other pattern
-// goes to a backtracking engine, which is five to ten times slower on English.
+// Pre-tokenizer patterns with hand-written splitters. Any other pattern goes to a backtracking
+// engine, which is five to ten times slower on English.
 const (
 	patternGPT2   = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 	patternQwen2  = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 	patternLlama3 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 
-	patternDigit = `\p{N}` // what the Digits pre-tokenizer cuts out
+	patternDigit = `\p{N}` // cut out by the Digits pre-tokenizer
 )
 
-// probeTime bounds the trial of an unknown pattern, which takes some
-// milliseconds for a sane one.
+// probeTime bounds the trial of an unknown pattern; a sane one takes some milliseconds.
 const probeTime = 10 * time.Second
 
-// splitter cuts s into consecutive pieces that together are s, and hands each
-// to emit in order.
+// splitter cuts s into consecutive pieces that together are s, and calls emit with each in order.
 type splitter func(s string, emit func(piece string))
 
-// newSplitter returns the splitter of a Split pre-tokenizer's pattern, whose
-// matches and the gaps between them are pieces ("Isolated").
+// newSplitter returns the splitter of a Split pre-tokenizer's pattern: matches and the gaps between
+// them are pieces ("Isolated").
 func newSplitter(pattern string) (splitter, error) {
 	switch pattern {
 	case patternGPT2:
@@ -43,7 +41,7 @@ func newSplitter(pattern string) (splitter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return behave(find, "Isolated"), nil
+	return withBehavior(find, "Isolated"), nil
 }
 
 // newFinder returns the finder of a regular expression.
@@ -56,9 +54,8 @@ func newFinder(pattern string) (finder, error) {
 				pattern,
 				err)
 	}
-	// Encode has no error to give, so a pattern that explodes is refused here:
-	// one that needs long for runs of any of these characters. (A pattern may
-	// still be slow on a text that none of them foretells.)
+	// Encode has no error to give, so a pattern that explodes is refused here: slow on runs of any
+	// of these characters. (It may still be slow on other texts.)
 	re.MatchTimeout = 2 * time.Second // by the clock, of a machine that may be busy
 	start := time.Now()
 	for _, unit := range []string{"a", "A", "1", " ", "\n", "\t", "'", "!", "é", "字", "a ", "a1",
@@ -126,6 +123,7 @@ func classText(t *unicode.RangeTable) string {
 	return b.String()
 }
 
+// findRegexp calls emit with the matches of re in s and the gaps between them.
 func findRegexp(re *regexp2.Regexp, s string, emit func(piece string, match bool)) error {
 	text := []rune(s)
 	last := 0
@@ -147,8 +145,7 @@ func findRegexp(re *regexp2.Regexp, s string, emit func(piece string, match bool
 	return nil
 }
 
-// scan makes a splitter of a function that returns the end of the piece that
-// starts at s[i].
+// scan returns a splitter from next, which returns the end of the piece at s[i].
 func scan(next func(s string, i int) int) splitter {
 	return func(s string, emit func(string)) {
 		for i := 0; i < len(s); {
@@ -159,8 +156,8 @@ func scan(next func(s string, i int) int) splitter {
 	}
 }
 
-// splitDigits is the Digits pre-tokenizer: numbers stand apart from the rest,
-// each one alone if single is set, else in runs.
+// splitDigits returns the Digits pre-tokenizer: numbers are separated from the rest, each character
+// alone if single is set, else in runs.
 func splitDigits(single bool) splitter {
 	return scan(func(s string, i int) int {
 		c, n := classAt(s, i)
@@ -178,7 +175,7 @@ func splitDigits(single bool) splitter {
 	})
 }
 
-// class is what the patterns know of a code point.
+// class is the group of a code point that the patterns distinguish.
 type class uint8
 
 const (
@@ -196,6 +193,7 @@ var asciiClass = func() (t [128]class) {
 	return
 }()
 
+// classOf returns the class of a code point.
 func classOf(r rune) class {
 	switch {
 	case r == '\r' || r == '\n':
@@ -248,9 +246,8 @@ func contraction(s string, i int) int {
 	return 0
 }
 
-// nextDigits returns the end of the piece at s[i] under the Qwen2 pattern
-// (digits 1) or the Llama-3 pattern (digits 3). The branches stand in the
-// order of the pattern's alternatives.
+// nextDigits returns the end of the piece at s[i] under the Qwen2 pattern (digits 1) or the Llama-3
+// pattern (digits 3). The branches are in the order of the pattern's alternatives.
 func nextDigits(s string, i, digits int) int {
 	c, n := classAt(s, i)
 	// (?i:'s|'t|'re|'ve|'m|'ll|'d)
@@ -329,9 +326,9 @@ func endOfRun(s string, i int, c class) int {
 	}
 }
 
-// nextBlank ends a piece that starts with white space: up to the run's last
-// newline where lines is set (\s*[\r\n]+), else all of the run but its last
-// character (\s+(?!\S)), which goes with the word behind it, else the run (\s+).
+// nextBlank returns the end of a piece that starts with white space: up to the run's last newline
+// if lines is set (\s*[\r\n]+), else all of the run but its last character (\s+(?!\S)), which goes
+// with the word behind it, else the run (\s+).
 func nextBlank(s string, i int, lines bool) int {
 	end, afterLine, lastStart := i, -1, i
 	for {
@@ -366,7 +363,7 @@ var (
 		0x16D70, 0x16D79, 0x1CCF0, 0x1CCF9, 0x1E5F1, 0x1E5FA)
 )
 
-// ranges makes a table of first, last pairs in rising order.
+// ranges returns a table of (first, last) pairs in rising order.
 func ranges(bounds ...uint32) *unicode.RangeTable {
 	t := &unicode.RangeTable{}
 	for i := 0; i < len(bounds); i += 2 {

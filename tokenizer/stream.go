@@ -5,10 +5,10 @@ import (
 	"unicode/utf8"
 )
 
-// Stream turns ids into text as they come. A token may end within a character; its last
-// bytes then wait for what completes them. Byte tokens of byte_fallback wait for the next
-// other token, since all that follow each other are one text or none is. All that a Stream
-// returns is what Decode gives.
+// Stream turns ids into text one by one. A token may end within a character; its last bytes then
+// wait for the bytes that complete it. Byte tokens of byte_fallback wait for the next other token,
+// since consecutive byte tokens form one text or none. The texts that a Stream returns add up to
+// the result of Decode.
 type Stream struct {
 	t    *Tokenizer
 	skip bool
@@ -16,7 +16,7 @@ type Stream struct {
 	d    *decoding // of any other
 }
 
-// Stream begins a text; skipSpecial is that of Decode.
+// Stream returns a Stream at the start of a text; skipSpecial is as in Decode.
 func (t *Tokenizer) Stream(skipSpecial bool) *Stream {
 	s := &Stream{t: t, skip: skipSpecial}
 	if t.decoders != nil {
@@ -25,7 +25,7 @@ func (t *Tokenizer) Stream(skipSpecial bool) *Stream {
 	return s
 }
 
-// Next is the text that id completes.
+// Next returns the text that id completes.
 func (s *Stream) Next(id int32) string {
 	if s.d != nil {
 		s.d.next(id, s.skip)
@@ -49,7 +49,7 @@ func (s *Stream) Next(id int32) string {
 	return text
 }
 
-// End is the rest of the text: U+FFFD for each part of a character that nothing has completed.
+// End returns the rest of the text, with U+FFFD for each incomplete part of a character.
 func (s *Stream) End() string {
 	if s.d != nil {
 		return s.d.end()
@@ -59,9 +59,8 @@ func (s *Stream) End() string {
 	return text
 }
 
-// Piece is the bytes that id adds to a text; none if there is no such token. Decode may
-// leave out a blank of the first token of a text, and write bytes that are not UTF-8 as
-// U+FFFD.
+// Piece returns the bytes that id adds to a text; none if there is no such token. Decode may leave
+// out a blank of the first token of a text, and replaces bytes that are not UTF-8 by U+FFFD.
 func (t *Tokenizer) Piece(id int32) []byte {
 	if id < 0 || int(id) >= len(t.pieces) {
 		return nil
@@ -69,15 +68,15 @@ func (t *Tokenizer) Piece(id int32) []byte {
 	return slices.Clone(t.pieces[id])
 }
 
-// Token is the token of which the bytes inside of a text are piece. Control tokens write nothing
-// there and are none. Of several tokens it is the one that a text is cut into: a byte token of
-// byte_fallback comes last, else the lowest id first.
+// Token returns the token whose bytes inside a text are piece. Control tokens write nothing there
+// and are never returned. Of several tokens it returns the token that texts are cut into: the
+// lowest id, and a byte token of byte_fallback only if there is no other.
 func (t *Tokenizer) Token(piece []byte) (id int32, ok bool) {
 	id, ok = t.writes()[string(piece)]
 	return id, ok
 }
 
-// byPiece makes the table of Token.
+// byPiece returns the table of Token.
 func (t *Tokenizer) byPiece() map[string]int32 {
 	table := make(map[string]int32, len(t.pieces))
 	add := func(fallback bool) {
@@ -96,16 +95,17 @@ func (t *Tokenizer) byPiece() map[string]int32 {
 	return table
 }
 
+// isByteToken reports whether a token is a byte token of byte_fallback.
 func isByteToken(token string) bool {
 	_, ok := byteToken(token)
 	return ok
 }
 
-// Named is a control token as the folder declares it, such as that of bos_token; "" if it
+// Named returns the control token that the folder declares under a key such as bos_token; "" if it
 // declares none.
 func (t *Tokenizer) Named(key string) string { return t.named[key] }
 
-// ChatTemplate is the source of the chat template; "" if there is none.
+// ChatTemplate returns the source of the chat template, or "".
 func (t *Tokenizer) ChatTemplate() string {
 	if t.chat == nil {
 		return ""
@@ -113,7 +113,7 @@ func (t *Tokenizer) ChatTemplate() string {
 	return t.chat.source
 }
 
-// sources are the texts of all chat templates of the model.
+// sources returns the texts of all chat templates of the model, joined.
 func (t *Tokenizer) sources() string {
 	if t.chat == nil {
 		return ""

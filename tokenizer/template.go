@@ -13,20 +13,19 @@ import (
 	"gad/internal/jinja"
 )
 
-// ChatOptions are what a user says about the chat template of a model.
+// ChatOptions are a user's settings of a model's chat template.
 type ChatOptions struct {
 	// Variables of the template, such as enable_thinking: a JSON object, or NAME=VALUE with commas
-	// between several, each value JSON or else a text. They come before those that the folder keeps.
+	// between several, each value JSON or else a text. They override the folder's own.
 	Variables string
-	// Template takes the place of the model's: a file, the name of one that the folder has beside
-	// its default, or chatml.
+	// Template replaces the model's: a file, the name of another template in the folder, or chatml.
 	Template string
 }
 
-// fileVariables keeps ChatOptions.Variables in a model's folder. No other program reads it.
+// fileVariables stores ChatOptions.Variables in a model's folder. No other program reads it.
 const fileVariables = "chat_template_variables.json"
 
-// fileToolUse is the template for chats with tools, where a folder has one of its own.
+// fileToolUse is the template for chats with tools, if a folder has a separate one.
 const fileToolUse = "additional_chat_templates/tool_use.jinja"
 
 // builtinTemplates are templates for models that come without one.
@@ -38,14 +37,14 @@ var builtinTemplates = map[string]string{"chatml": `{%- for m in messages %}
 {%- endif %}
 `}
 
-// With returns the tokenizer with another chat template, or other variables of it.
+// With returns the tokenizer with another chat template, or with other variables for it.
 func (t *Tokenizer) With(o ChatOptions) (*Tokenizer, error) {
 	if o == (ChatOptions{}) {
 		return t, nil
 	}
 	files := maps.Clone(t.files)
 	if o.Template != "" {
-		source, err := t.templateNamed(o.Template)
+		source, err := t.findTemplate(o.Template)
 		if err != nil {
 			return nil, err
 		}
@@ -80,8 +79,8 @@ func (t *Tokenizer) With(o ChatOptions) (*Tokenizer, error) {
 	return other, nil
 }
 
-// templateNamed finds a template by its file or its name.
-func (t *Tokenizer) templateNamed(name string) (string, error) {
+// findTemplate returns a template by its name or its file.
+func (t *Tokenizer) findTemplate(name string) (string, error) {
 	if source, ok := t.templates[name]; ok {
 		return source, nil
 	}
@@ -103,16 +102,16 @@ func (t *Tokenizer) templateNamed(name string) (string, error) {
 		name, strings.Join(append(names, slices.Sorted(maps.Keys(builtinTemplates))...), ", "))
 }
 
-// Variables is what the variables of the chat template are set to, as a JSON object; "" where none
-// is.
+// Variables returns the values of the chat template's variables as a JSON object; "" if none is
+// set.
 func (t *Tokenizer) Variables() string {
 	return strings.TrimSpace(string(t.files[fileVariables]))
 }
 
-// reserved are names of variables that a chat itself gives.
+// reserved are names of variables that a chat itself sets.
 var reserved = []string{"messages", "tools", "add_generation_prompt"}
 
-// readVariables reads ChatOptions.Variables.
+// readVariables parses ChatOptions.Variables.
 func readVariables(text string) (*jinja.Dict, error) {
 	bad := func(format string, args ...any) (*jinja.Dict, error) {
 		return nil, fmt.Errorf("variables of the chat template: "+format, args...)
@@ -145,7 +144,7 @@ func readVariables(text string) (*jinja.Dict, error) {
 	return d, nil
 }
 
-// readValue reads the value of a variable: JSON, Python's True, False and None, or a text.
+// readValue parses the value of a variable: JSON, Python's True, False and None, or a text.
 func readValue(text string) any {
 	if v, ok := map[string]any{"True": true, "False": false, "None": nil}[text]; ok {
 		return v
@@ -156,7 +155,7 @@ func readValue(text string) any {
 	return text
 }
 
-// splitVariables cuts at commas that stand in no bracket and no JSON text.
+// splitVariables cuts text at commas outside brackets and JSON strings.
 func splitVariables(text string) (parts []string) {
 	depth, from, quoted := 0, 0, false
 	for i := 0; i < len(text); i++ {
@@ -178,8 +177,8 @@ func splitVariables(text string) (parts []string) {
 	return append(parts, text[from:])
 }
 
-// variables reads those of a chat or of a folder, and refuses one that the templates do not read: a
-// name that is misspelt would change nothing and say nothing.
+// variables parses the variables of a chat or of a folder. A name that no template reads is an
+// error: a misspelt name would silently change nothing.
 func (c *chatTemplate) variables(text string) (jinja.Vars, error) {
 	if text == "" {
 		return nil, nil
@@ -202,14 +201,15 @@ func (c *chatTemplate) variables(text string) (jinja.Vars, error) {
 	return vars, nil
 }
 
-// ErrVariable is wrapped by the error of a variable that no chat template of the model reads.
+// ErrVariable is wrapped by the error for a variable that no chat template of the model reads.
 var ErrVariable = errors.New("leave it out, or correct the name")
 
+// reads reports whether one of the templates reads a variable.
 func (c *chatTemplate) reads(name string) bool {
 	return slices.Contains(c.tpl.Reads(), name) || c.forTools != nil && c.forTools.reads(name)
 }
 
-// settable are the names that a user can give values to.
+// settable returns the names of the variables that a user can set.
 func (c *chatTemplate) settable() (names []string) {
 	for _, name := range c.tpl.Reads() {
 		_, given := c.vars[name]
@@ -221,7 +221,7 @@ func (c *chatTemplate) settable() (names []string) {
 	return names
 }
 
-// pick is the template for a chat: one with tools may have its own.
+// pick returns the template for a chat: chats with tools may have a separate one.
 func (c *chatTemplate) pick(tools string) *chatTemplate {
 	if c.forTools != nil && tools != "" {
 		return c.forTools

@@ -31,7 +31,8 @@ var runeToByte = func() map[rune]byte {
 	return m
 }()
 
-// rawBytes undoes the byte alphabet; ok is false if s has another character.
+// rawBytes returns the bytes that s spells in the byte alphabet; ok is false if s has another
+// character.
 func rawBytes(s string) (raw []byte, ok bool) {
 	raw = make([]byte, 0, len(s))
 	for _, r := range s {
@@ -44,7 +45,7 @@ func rawBytes(s string) (raw []byte, ok bool) {
 	return raw, true
 }
 
-// alphabetText writes raw bytes in the byte alphabet.
+// alphabetText returns raw bytes spelled in the byte alphabet.
 func alphabetText(raw string) string {
 	var b strings.Builder
 	for i := 0; i < len(raw); i++ {
@@ -165,7 +166,7 @@ func (b byClass) Swap(i, j int) {
 	b.ccc[i], b.ccc[j] = b.ccc[j], b.ccc[i]
 }
 
-// longMarks tells whether s has a run of marks near the library's limit of 30.
+// longMarks reports whether s has a run of marks near the library's limit of 30.
 func longMarks(s string) bool {
 	run := 0
 	for i := 0; i < len(s); {
@@ -175,7 +176,7 @@ func longMarks(s string) bool {
 			continue
 		}
 		r, n := utf8.DecodeRuneInString(s[i:])
-		// Every non-starter is a mark, so this may only say yes too often.
+		// Every non-starter is a mark, so that this can only be true too often.
 		if r >= 0x300 && unicode.Is(unicode.M, r) {
 			// one code point may decompose into up to three marks
 			if run += 3; run > 27 {
@@ -189,7 +190,7 @@ func longMarks(s string) bool {
 	return false
 }
 
-// isWord is \w of the reference's regular expressions: letters, marks, decimal
+// isWord reports whether r is \w of the reference's regular expressions: letters, marks, decimal
 // digits, connectors and joiners.
 func isWord(r rune) bool {
 	return unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc,

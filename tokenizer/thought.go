@@ -12,23 +12,23 @@ import (
 // A model that thinks writes <think>, the thought, </think> and the answer, or has other tags in
 // their place; gpt-oss has channels, which begin every answer with a header. Some chat templates
 // write the beginning of it into the prompt: <think>, so that the answer begins inside the thought,
-// or an empty thought, so that there is none; some do either by a variable. What is learned behind
-// a prompt is what the model would have written there.
+// or an empty thought, so that the answer has no thought; a variable may choose between the two.
+// Behind a prompt the student learns the text that the model would have written there.
 
-// thought is what the prompt of a chat has of the thought before the answer.
+// thought is the state of an answer's thought at the end of a chat's prompt.
 type thought uint8
 
 const (
-	thoughtFree   thought = iota // nothing: the model opens one or not
-	thoughtOpen                  // it is opened
-	thoughtClosed                // it is closed, and empty
+	thoughtFree   thought = iota // not started: the model starts one or not
+	thoughtOpen                  // started by the prompt
+	thoughtClosed                // ended by the prompt, and empty
 )
 
-// tags begin and end a thought.
+// tags are the texts before and behind a thought.
 type tags struct{ open, end string }
 
-// thoughtTags are the tags of released chat templates, the usual ones first. What is learned of a
-// template with other tags than those is what it writes itself.
+// thoughtTags are the tags of released chat templates, the usual ones first. With other tags a
+// template's own rendering is learned.
 var thoughtTags = []tags{
 	{"<think>", "</think>"},
 	{"[THINK]", "[/THINK]"},                                    // Magistral, Ministral
@@ -44,10 +44,10 @@ var thoughtTags = []tags{
 	{"<thinking>", "</thinking>"},
 }
 
-// usual are the tags of texts, and of templates that know no thoughts.
-var usual = thoughtTags[0]
+// usualTags are the tags in texts, and of templates without thoughts.
+var usualTags = thoughtTags[0]
 
-// tags returns the tags by which the chat templates know thoughts.
+// tags returns the tags by which the chat templates recognise thoughts.
 func (t *Tokenizer) tags() tags {
 	source := t.sources()
 	if t.chat != nil { // some put the tags together
@@ -59,11 +59,11 @@ func (t *Tokenizer) tags() tags {
 			return x
 		}
 	}
-	return usual
+	return usualTags
 }
 
-// in looks at the end of a prompt.
-func (x tags) in(prompt string) thought {
+// stateOf returns the state of a thought at the end of a prompt.
+func (x tags) stateOf(prompt string) thought {
 	switch prompt = strings.TrimRight(prompt, blanks); {
 	case strings.HasSuffix(prompt, x.open), strings.HasSuffix(prompt, x.open+"thought"): // Gemma's
 		return thoughtOpen
@@ -87,7 +87,7 @@ func (x tags) think(m Message) bool {
 			!x.empty(m.Content)
 }
 
-// probeThought looks at the prompt of a plain question.
+// probeThought returns the state of a thought at the end of a plain question's prompt.
 func (t *Tokenizer) probeThought() thought {
 	if t.chat == nil {
 		return thoughtFree
@@ -96,81 +96,82 @@ func (t *Tokenizer) probeThought() thought {
 	if err != nil {
 		return thoughtFree
 	}
-	return t.marks().in(prompt)
+	return t.knownTags().stateOf(prompt)
 }
 
-// prompts is probeThought, asked once.
-func (t *Tokenizer) prompts() thought {
+// promptThought returns the result of probeThought, computed once.
+func (t *Tokenizer) promptThought() thought {
 	if t.thought == nil {
 		return t.probeThought()
 	}
 	return t.thought()
 }
 
-// Written is a text, which may have a thought in it, as the model writes it behind the prompt:
-// without the tag that the prompt has, and with the one that the text lacks.
+// Written returns a text, which may contain a thought, as the model writes it behind the prompt:
+// without the tag that the prompt already has, and with a missing opening tag.
 func (t *Tokenizer) Written(text string) string {
-	x := t.marks()
+	x := t.knownTags()
 	if !strings.Contains(text, x.end) {
 		return text
 	}
 	rest, opened := strings.CutPrefix(strings.TrimLeft(text, blanks), x.open)
 	switch before, after, _ := strings.Cut(text, x.end); {
-	case t.prompts() == thoughtOpen && opened:
+	case t.promptThought() == thoughtOpen && opened:
 		return strings.TrimLeft(rest, "\r\n")
-	case t.prompts() == thoughtClosed && x.empty(text):
+	case t.promptThought() == thoughtClosed && x.empty(text):
 		return strings.TrimLeft(after, blanks)
-	case t.prompts() == thoughtFree && !strings.Contains(before, x.open) &&
+	case t.promptThought() == thoughtFree && !strings.Contains(before, x.open) &&
 		strings.Contains(t.sources(), x.end):
 		return x.open + "\n" + strings.TrimLeft(text, "\r\n")
 	}
 	return text
 }
 
-// marks is tags, looked for once.
-func (t *Tokenizer) marks() tags {
+// knownTags returns the result of tags, computed once.
+func (t *Tokenizer) knownTags() tags {
 	if t.tagged == nil {
 		return t.tags()
 	}
 	return t.tagged()
 }
 
-// begins is header, looked for once.
-func (t *Tokenizer) begins() string {
+// answerHeader returns the result of probeHeader, computed once.
+func (t *Tokenizer) answerHeader() string {
 	if t.headed == nil {
 		return t.probeHeader()
 	}
 	return t.headed()
 }
 
-// probeHeader returns what the template writes between its prompt and an answer, but blanks and a
-// thought that is empty: the name of a channel, for one.
+// probeHeader returns the text that the template writes between its prompt and an answer, without
+// blanks and an empty thought: the name of a channel, for one.
 func (t *Tokenizer) probeHeader() string {
 	header, _ := t.header()
 	header = strings.TrimSpace(header)
-	x := t.marks()
+	x := t.knownTags()
 	rest, opened := strings.CutPrefix(header, x.open)
-	if opened || t.prompts() == thoughtOpen {
+	if opened || t.promptThought() == thoughtOpen {
 		rest = strings.TrimPrefix(strings.TrimSpace(rest), x.end)
 	}
 	return strings.TrimSpace(rest)
 }
 
-// ErrThought is wrapped by errors of an answer with a thought, or without one, behind a prompt that
-// has it otherwise.
+// ErrThought is wrapped by errors for an answer with a thought, or without one, that does not fit
+// its prompt.
 var ErrThought = errors.New("the thought of the answer is not that of the prompt")
 
-// Thinks refuses, with ErrThought, a chat whose learned answers have thoughts where the template's
-// prompt says that there is none, or have none where the prompt opens one: the model would not have
-// written them there. The error names the variable that would mend it. Refused are also thoughts
-// in a text by other tags than the template's, and a text alone where the template begins every
-// answer with a header. turns follow the chat's messages; skip says which of them are context.
+// Thinks returns an error that wraps ErrThought for a chat with a learned answer that does not fit
+// the template's prompt: it has a thought where the prompt has closed one, or has none where the
+// prompt opens one. The model would not write such an answer. The error names the variable that
+// would mend it. Thoughts inside a text by other tags than the template's are errors too, and so is
+// a text alone where the template begins every answer with a header. turns follow the chat's
+// messages; skip returns true for context.
 func (t *Tokenizer) Thinks(c Chat, turns []Message, skip func(i int) bool) error {
 	if t.chat == nil {
 		return nil
 	}
-	x, header := t.marks(), t.begins()
-	if x == usual && header == "" && t.prompts() == thoughtFree {
+	x, header := t.knownTags(), t.answerHeader()
+	if x == usualTags && header == "" && t.promptThought() == thoughtFree {
 		return nil
 	}
 	all := c.Messages[:len(c.Messages):len(c.Messages)]
@@ -183,7 +184,7 @@ func (t *Tokenizer) Thinks(c Chat, turns []Message, skip func(i int) bool) error
 			if plain(m) && header != "" {
 				return fmt.Errorf("the chat template begins an answer with %q, which a text alone does not have: use another template (--chat-template): %w", header, ErrThought)
 			}
-			if err := x.kept(m); err != nil {
+			if err := x.checkText(m); err != nil {
 				return err
 			}
 		}
@@ -192,27 +193,27 @@ func (t *Tokenizer) Thinks(c Chat, turns []Message, skip func(i int) bool) error
 	return nil
 }
 
-// kept refuses a thought in an answer's text by other tags than the template's.
-func (x tags) kept(m Message) error {
-	if x == usual {
+// checkText returns an error for a thought in an answer's text by other tags than the template's.
+func (x tags) checkText(m Message) error {
+	if x == usualTags {
 		return nil
 	}
-	if usual.think(Message{Content: m.Content}) {
-		return fmt.Errorf("the answer has a thought between %s and %s, and the chat template writes thoughts between %s and %s: move it to reasoning_content: %w", usual.open, usual.end, x.open, x.end, ErrThought)
+	if usualTags.think(Message{Content: m.Content}) {
+		return fmt.Errorf("the answer has a thought between %s and %s, and the chat template writes thoughts between %s and %s: move it to reasoning_content: %w", usualTags.open, usualTags.end, x.open, x.end, ErrThought)
 	}
 	return nil
 }
 
-// fits is Thinks of one answer.
+// fits returns the error of Thinks for one answer m to c.
 func (t *Tokenizer) fits(c Chat, m Message) error {
 	prompt, err := t.Render(c, true)
 	if err != nil {
-		return nil // said elsewhere
+		return nil // reported elsewhere
 	}
-	thinks := t.marks().think(m)
-	at := t.marks().in(prompt)
+	thinks := t.knownTags().think(m)
+	at := t.knownTags().stateOf(prompt)
 	if at == thoughtFree || thinks == (at == thoughtOpen) || at == thoughtOpen &&
-		strings.Contains(m.Content, t.marks().end) {
+		strings.Contains(m.Content, t.knownTags().end) {
 		return nil
 	}
 	what, otherwise := "closes an empty thought in the prompt, and the answer has one",
@@ -221,7 +222,7 @@ func (t *Tokenizer) fits(c Chat, m Message) error {
 		what, otherwise = "opens a thought in the prompt, and the answer has none",
 			"write the teacher's thoughts into reasoning_content"
 	}
-	if name := t.mends(c, thinks); name != "" {
+	if name := t.findVariable(c, thinks); name != "" {
 		return fmt.Errorf("the chat template %s: set %s (--template, data.template), or %s: %w", what,
 			name, otherwise, ErrThought)
 	}
@@ -229,12 +230,12 @@ func (t *Tokenizer) fits(c Chat, m Message) error {
 		what, otherwise, ErrThought)
 }
 
-// mends names a variable, with its value, under which the prompt fits an answer with a thought, or
-// without one.
-func (t *Tokenizer) mends(c Chat, thinks bool) string {
+// findVariable returns a variable with the value under which the prompt fits an answer with a
+// thought, or without one; "" if no variable does.
+func (t *Tokenizer) findVariable(c Chat, thinks bool) string {
 	chat := t.chat.pick(c.Tools)
 	names := chat.settable()
-	slices.SortStableFunc(names, func(a, b string) int { // what speaks of thoughts first
+	slices.SortStableFunc(names, func(a, b string) int { // names with "think" first
 		return strings.Count(b, "think") - strings.Count(a, "think")
 	})
 	for _, name := range names {
@@ -254,7 +255,8 @@ func (t *Tokenizer) mends(c Chat, thinks bool) string {
 			if err != nil {
 				continue
 			}
-			if at := t.marks().in(prompt); at == thoughtFree || thinks == (at == thoughtOpen) {
+			at := t.knownTags().stateOf(prompt)
+			if at == thoughtFree || thinks == (at == thoughtOpen) {
 				return fmt.Sprintf("%s=%t", name, value)
 			}
 		}

@@ -4,5 +4,5 @@ package tokenizer
 
 import "time"
 
-// usedTime is processTime.
+// usedTime returns -1: these systems do not provide the processor time used.
 func usedTime() time.Duration { return -1 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// usedTime is processTime.
+// usedTime returns the processor time that the program has used, negative after an error.
 func usedTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

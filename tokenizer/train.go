@@ -21,7 +21,7 @@ const (
 	turnEnd   = "<|im_end|>"
 )
 
-// ChatML is the chat template that Train gives by default.
+// ChatML is the default chat template of Train.
 const ChatML = `{%- for message in messages %}` +
 	`{{- '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}` +
 	`{%- endfor %}` +
@@ -29,8 +29,8 @@ const ChatML = `{%- for message in messages %}` +
 
 // TrainOptions are the settings of Train.
 type TrainOptions struct {
-	// VocabSize is the number of tokens to end with, control tokens included;
-	// at least 256 + len(Special). A corpus too small or too uniform gives fewer.
+	// VocabSize is the number of tokens to reach, control tokens included; at least 256 +
+	// len(Special). A corpus too small or too uniform gives fewer.
 	VocabSize int
 	// Special are the control tokens. The first is the padding token and ends a
 	// text. Default <|endoftext|>, <|im_start|>, <|im_end|>.
@@ -43,7 +43,7 @@ type TrainOptions struct {
 	ChatTemplate string
 }
 
-// Validate fills in defaults and checks the options.
+// Validate sets defaults and checks the options.
 func (o *TrainOptions) Validate() error {
 	if len(o.Special) == 0 {
 		o.Special = []string{endOfText, turnStart, turnEnd}
@@ -118,8 +118,8 @@ func Train(corpus io.Reader, opt TrainOptions) (*Tokenizer, error) {
 	return t, nil
 }
 
-// countWords cuts the corpus into pre-tokens and counts them. Control tokens
-// written in it are passed over.
+// countWords cuts the corpus into pre-tokens and returns their counts. Control tokens written in it
+// are skipped.
 func countWords(corpus io.Reader, special []string) (map[string]int64, error) {
 	var entries []matchEntry
 	for _, s := range special {
@@ -180,7 +180,7 @@ func countWords(corpus io.Reader, special []string) (map[string]int64, error) {
 	}
 }
 
-// pairCount is a pair of ids and how often it occurred when it was queued.
+// pairCount is a pair of ids with its count at the time it was queued.
 type pairCount struct {
 	left, right int32
 	n           int64
@@ -207,9 +207,9 @@ func (q *pairQueue) Pop() any {
 	return last
 }
 
-// learn returns the tokens in order of id, as raw bytes, and the merges by
-// rank. It keeps the count of every pair and the words that hold it; the queue
-// is lazy: a count that has changed since is queued again.
+// learn returns the tokens in order of id, as raw bytes, and the merges by rank. It maintains the
+// count of every pair and the words with it; the queue is lazy: a pair whose count has changed is
+// queued again.
 func learn(counts map[string]int64, size int) (names []string, merges [][2]int32) {
 	texts := make([]string, 0, len(counts))
 	for w := range counts {
@@ -305,8 +305,8 @@ func learn(counts map[string]int64, size int) (names []string, merges [][2]int32
 	return names, merges
 }
 
-// folderFiles writes the files of a trained tokenizer. Only maps with sorted keys
-// go through encoding/json, and the vocabulary is written in order of id.
+// folderFiles returns the files of a trained tokenizer. Only maps with sorted keys go through
+// encoding/json, and the vocabulary is written in order of id.
 func folderFiles(names []string, merges [][2]int32, opt TrainOptions) (map[string][]byte, error) {
 	special := map[string]int32{}
 	for i, s := range opt.Special {
@@ -368,7 +368,7 @@ func folderFiles(names []string, merges [][2]int32, opt TrainOptions) (map[strin
 		fileGeneration: map[string]any{"eos_token_id": ends,
 			"pad_token_id": special[opt.Special[0]]},
 	} {
-		out, err := indented(v)
+		out, err := indentedJSON(v)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
@@ -377,7 +377,7 @@ func folderFiles(names []string, merges [][2]int32, opt TrainOptions) (map[strin
 	return files, nil
 }
 
-// quote writes a string in JSON, with the signs that HTML escapes as they are.
+// quote returns a string in JSON without HTML escapes.
 func quote(s string) string {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -386,8 +386,8 @@ func quote(s string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// indented writes v in JSON, likewise.
-func indented(v any) ([]byte, error) {
+// indentedJSON returns v in JSON, indented, without HTML escapes.
+func indentedJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)

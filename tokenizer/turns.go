@@ -21,24 +21,24 @@ func plain(m Message) bool {
 	return m.Thinking == "" && m.Heard() == Message{Role: m.Role, Content: m.Content}
 }
 
-// Chat is the turns of a conversation, and the tools that the assistant may call: a JSON list of
-// descriptions, "" for none. Variables are those of the chat template: see ChatOptions.
+// Chat is a conversation's turns, and the tools that the assistant may call: a JSON list of
+// descriptions, "" for none. Variables set the chat template's: see ChatOptions.
 type Chat struct {
 	Messages  []Message
 	Tools     string
 	Variables string
 }
 
-// turn is a Message as a template gets it.
+// turn is a Message in the form that a template takes.
 type turn struct {
 	role, content      string
-	noContent          bool // content is none: the template takes a turn of calls only so
+	noContent          bool // content is none: for templates that take a turn of calls only so
 	thinking, id, name string
 	calls              any // a list; nil is none
 }
 
-// dict is the turn as a template sees it: what it does not have is not defined. As in transformers
-// a thought has two names.
+// dict returns the turn for a template: fields that it lacks are undefined. As in transformers a
+// thought has two names.
 func (t turn) dict() *jinja.Dict {
 	d := jinja.NewDict()
 	if t.thinking != "" {
@@ -62,6 +62,7 @@ func (t turn) dict() *jinja.Dict {
 	return d
 }
 
+// mapStrings replaces the turn's texts, but not its role, by f of them.
 func (t *turn) mapStrings(f func(string) string) {
 	for _, s := range []*string{&t.content, &t.thinking, &t.id, &t.name} {
 		*s = f(*s)
@@ -69,7 +70,7 @@ func (t *turn) mapStrings(f func(string) string) {
 	t.calls = mapStrings(t.calls, f)
 }
 
-// mapStrings is v, a value of jinja.FromJSON, with f of each text and key.
+// mapStrings returns v, a value of jinja.FromJSON, with f applied to each text and key.
 func mapStrings(v any, f func(string) string) any {
 	switch v := v.(type) {
 	case string:
@@ -91,6 +92,7 @@ func mapStrings(v any, f func(string) string) any {
 	return v
 }
 
+// eachString calls f with each text and key of v.
 func eachString(v any, f func(string)) {
 	mapStrings(v, func(s string) string {
 		f(s)
@@ -98,15 +100,15 @@ func eachString(v any, f func(string)) {
 	})
 }
 
-// callForm is how a template wants a turn's calls.
+// callForm is the form of a turn's calls that a template takes.
 type callForm struct {
 	text, object bool // arguments as a JSON text, as an object
 	noContent    bool // calls are written only where content is none
 }
 
-// formOf tries a call on the template. Arguments as an object come out as JSON, or key by key;
-// where a template joins texts they fail, or come out as Python prints a dict. Arguments as a text
-// come out as they are, or in quotes where a template makes JSON of them.
+// formOf renders probes to find the form of calls that the template takes. Arguments as an object
+// come out as JSON, or key by key; a template that joins texts fails on them, or prints Python's
+// dict. Arguments as a text come out unchanged, or in quotes if a template makes JSON of them.
 func (c *chatTemplate) formOf() (f callForm) {
 	const key, args = "gadprobe", `{"gadprobe": 7}`
 	try := func(arguments any, noContent bool) string {
@@ -118,7 +120,7 @@ func (c *chatTemplate) formOf() (f callForm) {
 			{role: "tool", content: "t", id: "call12345", name: "gadtool"}}
 		// some refuse a tool's turn, some a chat that ends with a call
 		for n := len(turns); n > 1; n-- {
-			if s, err := c.render(turns[:n], given{}, n == len(turns)); err == nil {
+			if s, err := c.render(turns[:n], inputs{}, n == len(turns)); err == nil {
 				return s
 			}
 		}
@@ -136,10 +138,10 @@ func (c *chatTemplate) formOf() (f callForm) {
 	return callForm{text: true, object: true}
 }
 
-// turnsOf makes a chat ready for the template.
-func (c *chatTemplate) turnsOf(chat Chat) (turns []turn, g given, err error) {
+// turnsOf returns a chat's turns and other inputs in the form that the template takes.
+func (c *chatTemplate) turnsOf(chat Chat) (turns []turn, g inputs, err error) {
 	if g.vars, err = c.variables(chat.Variables); err != nil {
-		return nil, given{}, fmt.Errorf("tokenizer: %w", err)
+		return nil, inputs{}, fmt.Errorf("tokenizer: %w", err)
 	}
 	c = c.pick(chat.Tools)
 	for i, m := range chat.Messages {
@@ -147,7 +149,7 @@ func (c *chatTemplate) turnsOf(chat Chat) (turns []turn, g given, err error) {
 			name: m.Name}
 		if m.ToolCalls != "" {
 			if t.calls, err = c.callsOf(string(m.ToolCalls)); err != nil {
-				return nil, given{}, fmt.Errorf("tokenizer: chat: turn %d: tool_calls: %w", i, err)
+				return nil, inputs{}, fmt.Errorf("tokenizer: chat: turn %d: tool_calls: %w", i, err)
 			}
 			t.noContent = m.Content == "" && c.form().noContent
 		}
@@ -155,13 +157,13 @@ func (c *chatTemplate) turnsOf(chat Chat) (turns []turn, g given, err error) {
 	}
 	if chat.Tools != "" {
 		if g.tools, err = jinja.FromJSON(chat.Tools); err != nil {
-			return nil, given{}, fmt.Errorf("tokenizer: chat: tools: %w", err)
+			return nil, inputs{}, fmt.Errorf("tokenizer: chat: tools: %w", err)
 		}
 	}
 	return turns, g, nil
 }
 
-// callsOf is tool_calls with the arguments as the template wants them.
+// callsOf parses tool_calls and returns them with arguments in the form that the template takes.
 func (c *chatTemplate) callsOf(text string) (any, error) {
 	v, err := jinja.FromJSON(text)
 	if err != nil {
@@ -206,6 +208,7 @@ func (c *chatTemplate) callsOf(text string) (any, error) {
 	return calls, nil
 }
 
+// shortQuote returns s in quotes, cut after 40 bytes.
 func shortQuote(s string) string {
 	if len(s) > 40 {
 		s = validUTF8(s[:40]) + "..."
@@ -213,15 +216,14 @@ func shortQuote(s string) string {
 	return strconv.Quote(s)
 }
 
-// RenderChat returns the chat as the template writes it; with
-// addGenerationPrompt it ends where the assistant's answer begins. Control
-// tokens written in a message stay as they are in the text, so the text must
+// RenderChat returns the chat as the template writes it; with addGenerationPrompt it ends where the
+// assistant's answer begins. Control tokens written in a message stay in the text, so that it must
 // not be encoded with Encode unless the messages are trusted: use ChatPrompt.
 func (t *Tokenizer) RenderChat(msgs []Message, addGenerationPrompt bool) (string, error) {
 	return t.Render(Chat{Messages: msgs}, addGenerationPrompt)
 }
 
-// Render is RenderChat of a chat with tools.
+// Render returns a chat with tools as RenderChat does.
 func (t *Tokenizer) Render(c Chat, addGenerationPrompt bool) (string, error) {
 	if t.chat == nil {
 		return "", fmt.Errorf("tokenizer: chat: %w: add chat_template.jinja or a chat_template in tokenizer_config.json, use a model that has one, or give one (--chat-template FILE, or chatml)", ErrNoChatTemplate)
@@ -233,16 +235,16 @@ func (t *Tokenizer) Render(c Chat, addGenerationPrompt bool) (string, error) {
 	return t.chat.pick(c.Tools).render(turns, g, addGenerationPrompt)
 }
 
-// ChatPrompt returns the ids of the chat up to where the assistant's answer
-// begins. For messages without control tokens they are those of the
-// reference's apply_chat_template(add_generation_prompt=True). Control tokens
-// written in a message are encoded as plain text: in an assistant's message
-// the special ones, in any other also those that the template itself names.
+// ChatPrompt returns the ids of the chat up to the beginning of the assistant's answer. For
+// messages without control tokens they equal the reference's
+// apply_chat_template(add_generation_prompt=True). Control tokens written in a message are encoded
+// as plain text: in an assistant's message the special ones, in any other also tokens in the
+// template's source.
 func (t *Tokenizer) ChatPrompt(msgs []Message) ([]int32, error) {
 	return t.Prompt(Chat{Messages: msgs})
 }
 
-// Prompt is ChatPrompt of a chat with tools.
+// Prompt returns the ids of a chat with tools as ChatPrompt does.
 func (t *Tokenizer) Prompt(c Chat) ([]int32, error) {
 	p, err := t.prepare(c)
 	if err != nil {
@@ -255,15 +257,16 @@ func (t *Tokenizer) Prompt(c Chat) ([]int32, error) {
 	return p.encode(text), nil
 }
 
-// prepared is a chat whose texts are guarded.
+// prepared is a chat whose texts are guarded: see guard.
 type prepared struct {
 	t       *Tokenizer
-	chat    *chatTemplate // the one for this chat
+	chat    *chatTemplate // the template for this chat
 	turns   []turn
-	given   given
+	inputs  inputs
 	restore *strings.Replacer
 }
 
+// prepare guards the texts of a chat.
 func (t *Tokenizer) prepare(c Chat) (*prepared, error) {
 	if t.chat == nil {
 		_, err := t.Render(c, true)
@@ -274,27 +277,28 @@ func (t *Tokenizer) prepare(c Chat) (*prepared, error) {
 	}
 	p := &prepared{t: t, chat: t.chat.pick(c.Tools)}
 	var err error
-	p.turns, p.given, p.restore, err = t.guard(c)
+	p.turns, p.inputs, p.restore, err = t.guard(c)
 	return p, err
 }
 
-// render is the first n turns as the template writes them.
+// render returns the first n turns as the template writes them.
 func (p *prepared) render(n int, addGenerationPrompt bool) (string, error) {
-	return p.chat.render(p.turns[:n], p.given, addGenerationPrompt)
+	return p.chat.render(p.turns[:n], p.inputs, addGenerationPrompt)
 }
 
+// encode returns the ids of a rendered text with the guarded characters restored.
 func (p *prepared) encode(text string) []int32 {
 	return p.t.encode(text, false, p.restore, make([]int32, 0, len(text)/3+8))
 }
 
-// end is the text of the end of a turn.
+// end returns the text of the end of a turn.
 func (t *Tokenizer) end() string { return string(t.pieces[t.endOfTurn]) }
 
-// ErrNotShown is wrapped by errors of a chat of which the template leaves something out.
+// ErrNotShown is wrapped by errors for a chat of which the template leaves a part out.
 var ErrNotShown = errors.New("the chat template writes the same text without them")
 
-// Shows refuses a chat whose tool_calls or tools change nothing in what the template writes: the
-// student would not see them. Its last turns may be those of an answer.
+// Shows returns an error for a chat whose tool_calls or tools do not change the template's text:
+// the student would not see them. The last turns may be an answer's.
 func (t *Tokenizer) Shows(c Chat) error {
 	calls := false
 	without := Chat{Messages: make([]Message, len(c.Messages)), Tools: c.Tools,
@@ -326,10 +330,10 @@ func (t *Tokenizer) Shows(c Chat) error {
 	return nil
 }
 
-// blanks are what no answer ends with: chat templates add them, and models rarely do.
+// blanks are removed from the end of an answer: chat templates add them, and models rarely do.
 const blanks = " \t\r\n"
 
-// reply is the text of turn n behind the generation prompt, without its end.
+// reply returns the text of turn n behind the generation prompt, without the end of turn.
 func (p *prepared) reply(n int) (string, error) {
 	m := p.turns[n]
 	if m.calls == nil && m.thinking == "" {
@@ -343,11 +347,11 @@ func (p *prepared) reply(n int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	x, thinks := p.t.marks(), false // the template writes the thought
+	x, thinks := p.t.knownTags(), false // the template writes the thought
 	if m.thinking != "" {
 		other := p.turns[n]
 		other.thinking = ""
-		text, err := p.chat.render(append(p.turns[:n:n], other), p.given, false)
+		text, err := p.chat.render(append(p.turns[:n:n], other), p.inputs, false)
 		if err != nil {
 			return "", err
 		}
@@ -373,11 +377,11 @@ func (p *prepared) reply(n int) (string, error) {
 			}
 		}
 	} else if !thinks {
-		if x != usual {
+		if x != usualTags {
 			return "", fmt.Errorf("the chat template has thoughts between %s and %s, and leaves that of this answer out: remove the thoughts from the rows, or use another template (--chat-template): %w", x.open, x.end, ErrThought)
 		}
 		open := x.open + "\n"
-		if x.in(before) == thoughtOpen {
+		if x.stateOf(before) == thoughtOpen {
 			open = "" // the generation prompt has it
 		}
 		written = open + strings.Trim(m.thinking, blanks) + "\n" + x.end + "\n\n" +
@@ -389,19 +393,19 @@ func (p *prepared) reply(n int) (string, error) {
 	return written, nil
 }
 
-// ErrRewritten is wrapped by errors of a chat template that writes a turn otherwise once others
+// ErrRewritten is wrapped by errors for a chat template that writes a turn differently once others
 // follow it, so that a conversation does not grow at its end alone.
 var ErrRewritten = errors.New("the chat template rewrites earlier turns when others follow")
 
-// Span is the tokens From to To-1 of a list.
+// Span is a range of tokens, From to To-1.
 type Span struct{ From, To int }
 
-// Trajectory returns the ids of turns behind Prompt(c), and which of them assistants wrote, each
-// with its end of turn. A text is encoded as it is, without blanks at its end; calls are written as
-// the template writes them; a thought as the template does, or between <think> and </think> where
-// it writes none. Between two such turns stands what the template adds, up to where the next
-// begins. Turns begin and end with an assistant's; skip says which of those are context. A template
-// that does not keep what it has written is refused with ErrRewritten.
+// Trajectory returns the ids of turns behind Prompt(c), and the spans that assistants wrote, each
+// with its end of turn. A text is encoded unchanged, without blanks at its end; calls are written
+// as the template writes them; a thought as the template does, or between <think> and </think> if
+// it writes none. The template's text stands between two such turns. Turns begin and end with an
+// assistant's; skip returns true for context. A template that does not keep its earlier text is
+// refused with ErrRewritten.
 func (t *Tokenizer) Trajectory(c Chat, turns []Message,
 	skip func(i int) bool) (ids []int32, spans []Span, err error) {
 	first := len(c.Messages)
@@ -415,7 +419,7 @@ func (t *Tokenizer) Trajectory(c Chat, turns []Message,
 	if err != nil {
 		return nil, nil, err
 	}
-	written := "" // by the template and the turns so far
+	written := "" // the text of the template and the turns so far
 	for n := first; n < len(all.Messages); n++ {
 		if all.Messages[n].Role != "assistant" {
 			continue
@@ -452,37 +456,36 @@ func (t *Tokenizer) Trajectory(c Chat, turns []Message,
 	return ids, spans, nil
 }
 
-// Following returns what the template puts behind an assistant's answer to c when messages follow:
-// the ids from the answer's end of turn, which it includes, up to where the next answer begins.
-// They do not depend on what the answer was, so a probe stands in its place; a template for which
-// they do is refused by Grows. They are what a conversation grows by whose answers are kept as they
-// were sampled. Messages may hold assistants' turns that are context. Those that the template
-// writes otherwise once they are answered, or before which it moves something, are refused with
-// ErrRewritten.
+// Following returns the ids that the template puts behind an assistant's answer to c when messages
+// follow: from the answer's end of turn, included, up to the beginning of the next answer. They do
+// not depend on the answer, so that a probe stands in for it; Grows refuses a template for which
+// they do. A conversation whose answers are kept as sampled grows by these ids. Messages may
+// include assistants' turns that are context. Messages that the template writes differently once
+// they are answered, or before which it moves text, are refused with ErrRewritten.
 func (t *Tokenizer) Following(c Chat, messages []Message) ([]int32, error) {
-	_, ids, err := t.following(c, "a", messages)
+	_, ids, err := t.followUp(c, "a", messages)
 	return ids, err
 }
 
-// Grows refuses, with ErrRewritten, a chat template under which a conversation does not grow at its
-// end alone: one that writes an answer, or a thought before it, otherwise once another turn
-// follows.
+// Grows returns an error that wraps ErrRewritten for a chat template under which a conversation
+// does not grow at its end alone: it writes an answer, or a thought before it, differently once
+// another turn follows.
 func (t *Tokenizer) Grows() error {
 	c := Chat{Messages: []Message{{Role: "user", Content: "u"}}}
 	next := []Message{{Role: "user", Content: "v"}}
-	plain, _, err := t.following(c, "a", next)
+	plain, _, err := t.followUp(c, "a", next)
 	if err != nil {
 		return err
 	}
-	thought, _, err := t.following(c, "<think>\nb\n</think>\n\nc", next)
+	thought, _, err := t.followUp(c, "<think>\nb\n</think>\n\nc", next)
 	if err == nil && plain != thought {
 		err = fmt.Errorf("tokenizer: %w", ErrRewritten)
 	}
 	return err
 }
 
-// following is Following an answer, as text without the end of turn too.
-func (t *Tokenizer) following(c Chat, answer string,
+// followUp returns the ids of Following behind an answer, and their text without the end of turn.
+func (t *Tokenizer) followUp(c Chat, answer string,
 	messages []Message) (text string, ids []int32, err error) {
 	n := len(c.Messages)
 	all := append(c.Messages[:n:n], Message{Role: "assistant", Content: answer})
@@ -512,7 +515,7 @@ func (t *Tokenizer) following(c Chat, answer string,
 	return text, p.encode(t.end() + text), nil
 }
 
-// header returns what the template writes between its prompt and an answer.
+// header returns the text that the template writes between its prompt and an answer.
 func (t *Tokenizer) header() (string, error) {
 	const probe = "a1b2c3"
 	asked := []Message{{Role: "user", Content: "u"}}
@@ -532,13 +535,13 @@ func (t *Tokenizer) header() (string, error) {
 	return header, nil
 }
 
-// ErrHeader is wrapped by the error of a chat template that begins an answer with a header.
+// ErrHeader is wrapped by the error for a chat template that begins an answer with a header.
 var ErrHeader = errors.New("the chat template begins an answer with a header")
 
-// Continues refuses, with ErrHeader, a chat template that writes control tokens between its
-// generation prompt and an answer, such as a channel's name: the model writes them at the answer's
-// beginning, and a context that holds a later part of the answer alone does not have them. What is
-// no control token, such as <think> in most vocabularies, is text of the answer.
+// Continues returns an error that wraps ErrHeader for a chat template that writes control tokens
+// between its generation prompt and an answer, such as a channel's name: the model writes them at
+// the answer's beginning, and a context with only a later part of the answer lacks them. Text
+// without control tokens there, such as <think> in most vocabularies, is part of the answer.
 func (t *Tokenizer) Continues() error {
 	header, err := t.header()
 	if err != nil {
@@ -552,7 +555,7 @@ func (t *Tokenizer) Continues() error {
 			continue
 		}
 		wanted, _, _ := strings.Cut(strings.TrimSpace(header), "\n")
-		if !strings.Contains(t.ChatTemplate(), wanted) { // it is put together
+		if !strings.Contains(t.ChatTemplate(), wanted) { // the template joins it from parts
 			wanted = string(t.Piece(id))
 		}
 		for i, line := range strings.Split(t.ChatTemplate(), "\n") {

@@ -93,7 +93,7 @@ func TestGoldenRun(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		lines, err := report.WithoutTimings(raw)
+		lines, err := report.StripTimings(raw)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -69,7 +69,7 @@ func (t *Trainer) openData(s *start) (err error) {
 func (t *Trainer) setTotal() {
 	t.total = t.stage.total(t.past.planned)
 	if t.rec != nil {
-		t.rec.Total(t.total)
+		t.rec.SetTotal(t.total)
 	}
 }
 

@@ -527,7 +527,7 @@ func TestNotDeterministicIsSaid(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			lines, err := report.WithoutTimings(raw)
+			lines, err := report.StripTimings(raw)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -362,7 +362,7 @@ func record(t testing.TB, run string, last int) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	metrics, err := report.WithoutTimings(raw)
+	metrics, err := report.StripTimings(raw)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -194,7 +194,7 @@ func (c *Collection) fetchAll(ctx context.Context, client *endpoint.Client, batc
 				continue
 			}
 			if b.Status != endpoint.Completed {
-				c.o.Say(fmt.Sprintf("batch %s: %s", ids[n], client.Why(b)))
+				c.o.Say(fmt.Sprintf("batch %s: %s", ids[n], client.Reason(b)))
 			}
 			if err := c.fetch(ctx, client, b, items, failed); err != nil {
 				return err

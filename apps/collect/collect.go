@@ -375,7 +375,7 @@ func (c *Collection) count(i int, a *answer, now bool) {
 // add adds an answer to a prompt of so many bytes.
 func (t *tally) add(promptBytes int, a *answer, price endpoint.Price) {
 	t.requests++
-	cost := price.Of(a.Usage)
+	cost := price.UsageCost(a.Usage)
 	if a.Usage != (endpoint.Usage{}) {
 		t.promptTokens += a.Usage.PromptTokens
 		t.answerTokens += a.Usage.CompletionTokens
@@ -564,8 +564,8 @@ func (c *Collection) Ask(ctx context.Context, client *endpoint.Client) error {
 	advance, done := c.o.Stages.Begin("answers", total)
 	defer done()
 	if t := c.total; t.requests > 0 {
-		client.Proven()
-		client.Earlier(t.promptBytes, t.promptTokens, t.counted, t.answerTokens)
+		client.SetProven()
+		client.Calibrate(t.promptBytes, t.promptTokens, t.counted, t.answerTokens)
 	}
 	var bar sync.Mutex
 	err := client.Each(ctx, len(todo), func(ctx context.Context, k int) error {

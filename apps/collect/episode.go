@@ -235,8 +235,8 @@ func (c *Collection) AskEpisodes(ctx context.Context, client *endpoint.Client,
 	advance, done := c.o.Stages.Begin("episodes", len(todo))
 	defer done()
 	if t := c.total; t.requests > 0 {
-		client.Proven()
-		client.Earlier(t.promptBytes, t.promptTokens, t.counted, t.answerTokens)
+		client.SetProven()
+		client.Calibrate(t.promptBytes, t.promptTokens, t.counted, t.answerTokens)
 	}
 	var bar sync.Mutex
 	faults, played := 0, 0

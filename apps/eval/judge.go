@@ -190,7 +190,7 @@ func (j *judging) tokens(to, from float64, cached int) string {
 	text := fmt.Sprintf("%.0f tokens to the judge, %.0f from it", to, from)
 	if j.price != nil {
 		text += fmt.Sprintf(", $%.2f",
-			j.price.Of(
+			j.price.UsageCost(
 				endpoint.Usage{PromptTokens: int(math.Round(to)),
 					CompletionTokens: int(math.Round(from)), CachedTokens: cached}))
 	}
@@ -271,7 +271,7 @@ func (j *judging) json() *judgedJSON {
 	out := &judgedJSON{Report: j.report}
 	if t := j.report.Tally; j.price != nil &&
 		(t.Asked == 0 || t.PromptTokens+t.CompletionTokens > 0) {
-		cost := j.price.Of(t.Usage())
+		cost := j.price.UsageCost(t.Usage())
 		out.Cost = &cost
 	}
 	for _, f := range j.report.Students[1:] {

@@ -199,7 +199,7 @@ func (j *Judge) fetch(ctx context.Context, key, kind string,
 			return r, fmt.Errorf("judge: journal: the record %s is no judgment: give another file",
 				key)
 		}
-		j.o.Client.Proven()
+		j.o.Client.SetProven()
 		j.mu.Lock()
 		j.tally.Kept++
 		j.mu.Unlock()

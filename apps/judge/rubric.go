@@ -58,7 +58,7 @@ type Graded struct {
 // written are always errors.
 func (j *Judge) Rubrics(ctx context.Context, groups []Group, first bool) ([]Graded, error) {
 	if j.retriesConnect = !first; j.retriesConnect {
-		j.o.Client.Proven()
+		j.o.Client.SetProven()
 	}
 	graded, done := make([]Graded, len(groups)), make([]bool, len(groups))
 	err := j.o.Client.Each(ctx, len(groups), func(ctx context.Context, i int) (err error) {

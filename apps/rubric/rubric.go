@@ -226,7 +226,7 @@ func (o Options) cost(times int, u endpoint.Usage) string {
 	if o.Price == nil {
 		return text
 	}
-	once := o.Price.Of(u)
+	once := o.Price.UsageCost(u)
 	if text += fmt.Sprintf(", $%.2f", once); times > 1 {
 		text += fmt.Sprintf(", $%.2f in %d steps", float64(times)*once, times)
 	}

@@ -383,7 +383,7 @@ func equalRuns(t *testing.T, got, want string, step int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		lines, err := report.WithoutTimings(raw)
+		lines, err := report.StripTimings(raw)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,5 @@
-// Package arrow reads Arrow IPC files and streams as rows of data, one record batch at a time.
+// Package arrow reads Arrow IPC files and streams as rows of data, one record batch at a time:
+// arrow.go has messages and columns, flatbuf.go the checks of metadata, nested.go values as JSON.
 package arrow
 
 import (
@@ -20,9 +21,8 @@ import (
 	"github.com/apache/arrow/go/v15/arrow/memory"
 )
 
-// arrowSource reads Arrow IPC files and streams. Opening walks the messages'
-// metadata; the bodies are read, decompressed and given to the Arrow library
-// when a row of theirs is asked for.
+// arrowSource reads Arrow IPC files and streams. Opening reads the messages' metadata; the bodies
+// are read, decompressed and given to the Arrow library when one of their rows is needed.
 type arrowSource struct {
 	input.Sized
 	isFile  bool
@@ -30,21 +30,21 @@ type arrowSource struct {
 	schemaM arrowMessage
 	batches []arrowMessage
 	dicts   []arrowMessage // in file order
-	before  []int          // dictionaries that precede each batch
+	before  []int          // number of dictionaries that precede each batch
 
 	reader    *ipc.Reader
 	feed      *messageFeed
 	alloc     budget
-	dictBytes int64 // of the dictionaries that the reader has
-	fed       int   // dictionaries the reader has taken
+	dictBytes int64 // of the dictionaries that the reader holds
+	fed       int   // dictionaries given to the reader
 	sch       *arrow.Schema
-	asJSON    map[string]bool // columns that are read as JSON: see layout.column
+	asJSON    map[string]bool // columns that are read as JSON: see Layout.Column
 }
 
-// arrowMessage says where a message stands.
+// arrowMessage is a message's place in the file.
 type arrowMessage struct {
 	meta, metaLen int64  // of the flatbuffer
-	own           []byte // the flatbuffer itself, where the file has it in its footer alone
+	own           []byte // the flatbuffer itself, if the file has it in its footer alone
 	body, bodyLen int64
 	kind          int64
 	rows          int64
@@ -61,6 +61,7 @@ var errNoEnd = fmt.Errorf(
 	"no end mark after the last message: %w: write the file again and close the writer",
 	input.ErrTruncated)
 
+// Open reads the messages' metadata of an IPC file or, if isFile is false, a stream.
 func Open(file input.Input, size int64, isFile bool) (layout.Source, error) {
 	s := &arrowSource{Sized: input.Sized{File: file, Size: size}, isFile: isFile}
 	scan := s.scanStream
@@ -79,8 +80,8 @@ func Open(file input.Input, size int64, isFile bool) (layout.Source, error) {
 	return s, nil
 }
 
-// message reads the metadata of the message at position at. end reports the
-// end-of-stream mark instead.
+// message reads the metadata of the message at offset at. end reports the end-of-stream mark
+// instead.
 func (s *arrowSource) message(at int64) (m arrowMessage, end bool, err error) {
 	head, err := s.ReadAt(at, 8)
 	if err != nil {
@@ -109,7 +110,7 @@ func (s *arrowSource) message(at int64) (m arrowMessage, end bool, err error) {
 	return m, false, nil
 }
 
-// add files a message.
+// add appends a message to the batches or dictionaries.
 func (s *arrowSource) add(m arrowMessage) error {
 	switch m.kind {
 	case arrowDictionaryKind:
@@ -123,6 +124,7 @@ func (s *arrowSource) add(m arrowMessage) error {
 	return nil
 }
 
+// scanStream reads the metadata of a stream's messages.
 func (s *arrowSource) scanStream() error {
 	m, end, err := s.message(0)
 	if err != nil {
@@ -153,8 +155,8 @@ func (s *arrowSource) scanStream() error {
 	}
 }
 
-// scanFile finds the messages of an IPC file by its footer: blocks of
-// (offset int64, metadata length int32, body length int64), 24 bytes each.
+// scanFile reads the metadata of an IPC file's messages by its footer: blocks of (offset int64,
+// metadata length int32, body length int64), 24 bytes each.
 func (s *arrowSource) scanFile() error {
 	const magic = "ARROW1"
 	if s.Size < 8+4+int64(len(magic)) {
@@ -217,8 +219,9 @@ func (s *arrowSource) scanFile() error {
 	return nil
 }
 
-// footerSchema makes a schema's message of the schema in a file's footer, root. The message at the
-// file's beginning says the same, but not every writer puts one there (polars does not).
+// footerSchema returns a schema message made from the schema in a file's footer, root. The message
+// at the file's beginning has the same schema, but not every writer puts one there (polars does
+// not).
 func footerSchema(footer []byte, root fbTable) (m arrowMessage, err error) {
 	at, err := root.target(1)
 	if err != nil || at < 0 {
@@ -243,18 +246,17 @@ func footerSchema(footer []byte, root fbTable) (m arrowMessage, err error) {
 	return arrowMessage{own: own, kind: arrowSchemaKind}, nil
 }
 
-// checkedMessage is what checkMessage found.
+// checkedMessage is the result of checkMessage.
 type checkedMessage struct {
 	kind, bodyLen, rows int64
 	batch               fbTable // of batches and dictionaries
-	buffers, nBuffers   int     // where the buffers' (offset, length) pairs stand
+	buffers, nBuffers   int     // offset and number of the buffers' (offset, length) pairs
 	codec               int64   // -1: not compressed
-	compressionSlot     int     // where the vtable says so
+	compressionSlot     int     // offset of the compression field in the vtable
 }
 
-// checkMessage checks all that the Arrow library reads from a message's
-// metadata, so that no count in it can make the library allocate or reach
-// beyond the body.
+// checkMessage checks every part of a message's metadata that the Arrow library reads, so that no
+// count in it can make the library allocate or read beyond the body.
 func checkMessage(meta []byte) (c checkedMessage, err error) {
 	c.codec = -1
 	root, err := fbRoot(meta)
@@ -297,6 +299,7 @@ func checkMessage(meta []byte) (c checkedMessage, err error) {
 	return c, c.checkBatch()
 }
 
+// checkBatch checks a batch's counts, nodes and buffers against the body's length.
 func (c *checkedMessage) checkBatch() (err error) {
 	if c.rows, err = c.batch.integer(0, 8); err != nil {
 		return err
@@ -357,15 +360,15 @@ func (c *checkedMessage) checkBatch() (err error) {
 	return nil
 }
 
+// buffer returns the offset and length of buffer i in the body.
 func (c *checkedMessage) buffer(i int) (at, length int64) {
 	pos := c.buffers + 16*i
 	return int64(binary.LittleEndian.Uint64(c.batch.b[pos:])),
 		int64(binary.LittleEndian.Uint64(c.batch.b[pos+8:]))
 }
 
-// read reads a message whole and decompresses its body, so that the Arrow
-// library gets plain ones only: its decompressors allocate what the file asks
-// for.
+// read reads a whole message and decompresses its body, so that the Arrow library gets plain bodies
+// only: its decompressors allocate the sizes that the file declares.
 func (s *arrowSource) read(m arrowMessage) (*ipc.Message, error) {
 	meta, err := m.own, error(nil)
 	if meta == nil {
@@ -399,11 +402,10 @@ func (s *arrowSource) read(m arrowMessage) (*ipc.Message, error) {
 	return ipc.NewMessage(memory.NewBufferBytes(meta), memory.NewBufferBytes(body)), nil
 }
 
-// decompress returns the message without compression: the buffers'
-// places in the metadata are overwritten, and the batch gets a vtable of its
-// own (vtables may be shared between tables) in which the compression field is
-// absent. A compressed buffer is an int64 length and then the compressed bytes;
-// length -1 says that they are not compressed after all.
+// decompress returns the message without compression: the buffers' offsets in the metadata are
+// overwritten, and the batch gets a vtable of its own (vtables may be shared between tables)
+// without the compression field. A compressed buffer is an int64 length and then the compressed
+// bytes; length -1 marks bytes that are not compressed after all.
 func (c *checkedMessage) decompress(meta, body []byte) (meta2, body2 []byte, err error) {
 	total := int64(0)
 	limit := input.MaxDecoded(int64(len(body)))
@@ -444,8 +446,8 @@ func (c *checkedMessage) decompress(meta, body []byte) (meta2, body2 []byte, err
 	return meta, plain, nil
 }
 
-// checkColumns wants as many nodes and buffers as the schema's columns take: the
-// Arrow library reads on behind the end of a list that is too short.
+// checkColumns returns an error unless the message has as many nodes and buffers as the schema's
+// columns need: the Arrow library reads beyond the end of a list that is too short.
 func (c *checkedMessage) checkColumns(schema *arrow.Schema) error {
 	nodes, buffers, views := 0, 0, 0
 	for _, f := range schema.Fields() {
@@ -469,9 +471,8 @@ func (c *checkedMessage) checkColumns(schema *arrow.Schema) error {
 	return nil
 }
 
-// countParts adds the nodes, buffers and view columns of one type, as Arrow's
-// columnar format lays them out. Nothing but the counts of what a type stores
-// in a message is needed, so dictionaries count as their indices.
+// countParts adds the nodes, buffers and view columns of one type, by Arrow's columnar format. It
+// counts only the parts that a message stores, so that dictionaries count as their indices.
 func countParts(t arrow.DataType, nodes, buffers, views *int) {
 	*nodes++
 	switch t := t.(type) {
@@ -500,9 +501,9 @@ func countParts(t arrow.DataType, nodes, buffers, views *int) {
 	}
 }
 
-// budget is the Arrow library's allocator. It refuses what goes beyond the size
-// of the messages that were read: a second wall behind the checks above, since
-// a size that is too large ends the process.
+// budget is the Arrow library's allocator. It panics beyond the size of the messages that were
+// read: a second line of defence behind the checks above, since a size that is too large ends the
+// process.
 type budget struct {
 	memory.GoAllocator
 	left int64
@@ -518,6 +519,7 @@ func (b *budget) Reallocate(n int, old []byte) []byte {
 	return b.GoAllocator.Reallocate(n, old)
 }
 
+// take subtracts n bytes from the budget.
 func (b *budget) take(n int64) {
 	if n < 0 || n > b.left {
 		panic(fmt.Sprintf("message asks for %d bytes of memory, more than it holds", n))
@@ -525,7 +527,7 @@ func (b *budget) take(n int64) {
 	b.left -= n
 }
 
-// messageFeed hands chosen messages to an ipc.Reader.
+// messageFeed gives selected messages to an ipc.Reader.
 type messageFeed struct {
 	src   *arrowSource
 	queue []arrowMessage
@@ -543,7 +545,7 @@ func (f *messageFeed) Message() (*ipc.Message, error) {
 	return f.src.read(m)
 }
 
-// restart makes a reader that has seen nothing but the schema.
+// restart makes a new reader, which has read only the schema.
 func (s *arrowSource) restart() (err error) {
 	s.feed = &messageFeed{src: s, queue: []arrowMessage{s.schemaM}}
 	s.fed, s.dictBytes = 0, 0
@@ -555,16 +557,15 @@ func (s *arrowSource) restart() (err error) {
 	return nil
 }
 
-// Load gives the reader the dictionaries that precede the batch and the batch.
-// Dictionaries may be replaced within a stream, so going back to a batch before
-// some that were taken means to start again.
+// Load gives the reader the dictionaries that precede the batch, and the batch. Dictionaries may be
+// replaced within a stream, so that going back beyond a dictionary already given needs a restart.
 func (s *arrowSource) Load(b int) (layout.Rows, error) {
 	if s.reader == nil || s.fed > s.before[b] {
 		if err := s.restart(); err != nil {
 			return nil, err
 		}
 	}
-	s.alloc.left = 4 * s.dictBytes // what was read may be put together anew; read adds the rest
+	s.alloc.left = 4 * s.dictBytes // dictionaries may be merged again; read adds the rest
 	s.feed.queue = append(append([]arrowMessage{}, s.dicts[s.fed:s.before[b]]...), s.batches[b])
 	s.fed = s.before[b]
 	rec, err := s.reader.Read()
@@ -592,7 +593,7 @@ func (s *arrowSource) Load(b int) (layout.Rows, error) {
 		}
 		if s.asJSON[f.Name] {
 			r.whole = append(r.whole, wholeColumn{f, col, false})
-			settle(col)
+			makeDictionaries(col)
 			continue
 		}
 		switch f.Name {
@@ -628,7 +629,7 @@ func (s *arrowSource) Load(b int) (layout.Rows, error) {
 				r.watched = append(r.watched, watchedColumn{f.Name, col})
 			}
 		}
-		settle(col)
+		makeDictionaries(col)
 	}
 	return r, nil
 }
@@ -657,7 +658,7 @@ func (s *arrowSource) BatchRows() []int {
 	return n
 }
 
-// Keys are the names of a struct's fields.
+// Keys returns the names of a struct's fields.
 func (s *arrowSource) Keys(column string) (keys []string) {
 	for _, f := range s.sch.Fields() {
 		if of, ok := f.Type.(*arrow.StructType); ok && f.Name == column {
@@ -671,7 +672,7 @@ func (s *arrowSource) Keys(column string) (keys []string) {
 
 func (s *arrowSource) Close() error { return s.File.Close() }
 
-// TurnKeys are the names of a turn's parts, where a list of structs holds them.
+// TurnKeys returns the names of a turn's parts, if the column is a list of structs.
 func (s *arrowSource) TurnKeys(column string) (keys []string) {
 	for _, f := range s.sch.Fields() {
 		if list, ok := f.Type.(arrow.ListLikeType); ok && f.Name == column &&
@@ -686,7 +687,8 @@ func (s *arrowSource) TurnKeys(column string) (keys []string) {
 	return keys
 }
 
-// Bind refuses columns whose type cannot be read; an id is left out then.
+// Bind sets the columns to read. A column whose type cannot be read is an error; an id is left out
+// then.
 func (s *arrowSource) Bind(l layout.Layout) (note string, err error) {
 	s.lay = l
 	s.asJSON = map[string]bool{}
@@ -744,6 +746,7 @@ func (s *arrowSource) Bind(l layout.Layout) (note string, err error) {
 	return note, nil
 }
 
+// isText reports whether values of a type can be read as text.
 func isText(t arrow.DataType) bool {
 	switch t := t.(type) {
 	case *arrow.StringType, *arrow.LargeStringType, *arrow.StringViewType,
@@ -756,6 +759,7 @@ func isText(t arrow.DataType) bool {
 	return false
 }
 
+// isTurns reports whether a type is a list of turns.
 func isTurns(l layout.Layout, t arrow.DataType) bool {
 	list, ok := t.(arrow.ListLikeType)
 	if !ok || t.ID() == arrow.MAP {
@@ -786,7 +790,7 @@ func isParts(t arrow.DataType) bool {
 	return ok && isText(part.Type)
 }
 
-// watchedColumn is a column of which is only asked whether a row has something in it.
+// watchedColumn is a column of which only presence (non-null, non-empty) is read.
 type watchedColumn struct {
 	name string
 	col  arrow.Array
@@ -797,8 +801,8 @@ type arrowRows struct {
 	lay     layout.Layout
 	bytes   int64
 	watched []watchedColumn
-	chosen  []arrow.Array // of layout.chosen
-	whole   []wholeColumn // that are read as JSON
+	chosen  []arrow.Array // of Layout.Chosen
+	whole   []wholeColumn // read as JSON
 
 	content, teacher, response, id, finish, promptIDs, responseIDs, input, system, tools, env,
 	thought, logprobs arrow.Array
@@ -823,7 +827,7 @@ func (r *arrowRows) At(i int) (raw layout.Raw, err error) {
 		raw.Chosen = append(raw.Chosen, arrowCell(col, i))
 	}
 	for _, w := range r.watched {
-		if says(w.col, i) {
+		if present(w.col, i) {
 			raw.Unread = append(raw.Unread, w.name)
 		}
 	}
@@ -885,26 +889,26 @@ func (r *arrowRows) At(i int) (raw layout.Raw, err error) {
 	return raw, nil
 }
 
-// settle has the library make the dictionaries in a column. It makes each when it is first
-// asked for, and rows are read by several goroutines.
-func settle(a arrow.Array) {
+// makeDictionaries makes the library build the dictionaries in a column now. It builds each at
+// first use, and rows are read by several goroutines.
+func makeDictionaries(a arrow.Array) {
 	if a == nil || a.Len() == 0 {
 		return
 	}
 	switch a := a.(type) {
 	case *array.Dictionary:
-		settle(a.Dictionary())
+		makeDictionaries(a.Dictionary())
 	case array.ListLike: // a map too
-		settle(a.ListValues())
+		makeDictionaries(a.ListValues())
 	case *array.Struct:
 		for i := range a.NumField() {
-			settle(a.Field(i))
+			makeDictionaries(a.Field(i))
 		}
 	}
 }
 
-// arrowText copies string i of a column; nil is a column that is not there.
-// An index out of range panics, as everywhere below: guard makes it an error.
+// arrowText returns a copy of string i of a column; a nil column has none. An index out of range
+// panics, as everywhere below: Guard makes it an error.
 func arrowText(a arrow.Array, i int) layout.Text {
 	if a == nil || a.IsNull(i) {
 		return layout.Text{}
@@ -938,6 +942,7 @@ func arrowText(a arrow.Array, i int) layout.Text {
 	return layout.TextOf(strings.Clone(s))
 }
 
+// arrowTurns returns the conversation at index i of a column.
 func arrowTurns(l layout.Layout, column string, a arrow.Array,
 	i int) (c layout.Conversation, ok bool, err error) {
 	if a == nil || a.IsNull(i) {
@@ -977,9 +982,9 @@ func arrowTurns(l layout.Layout, column string, a arrow.Array,
 					t.Role = arrowText(elems.Items(), k)
 				case key == l.Text:
 					t.Content = arrowText(elems.Items(), k)
-				case key == layout.OldCallKey && says(elems.Items(), k):
+				case key == layout.OldCallKey && present(elems.Items(), k):
 					t.Refused = key
-				case slices.Contains(layout.MaybeTurn, key) && says(elems.Items(), k):
+				case slices.Contains(layout.MaybeTurn, key) && present(elems.Items(), k):
 					t.Unread = append(t.Unread, key)
 				}
 			}
@@ -996,7 +1001,7 @@ func arrowTurns(l layout.Layout, column string, a arrow.Array,
 	return c, true, nil
 }
 
-// actsIn reports whether turns of list i have keys that only the JSON reader knows.
+// actsIn reports whether turns of list i have keys that only the JSON reader supports.
 func actsIn(l layout.Layout, list array.ListLike, i int) bool {
 	switch elems := list.ListValues().(type) {
 	case *array.Struct:
@@ -1028,7 +1033,7 @@ func actsIn(l layout.Layout, list array.ListLike, i int) bool {
 	return false
 }
 
-// arrowTurn reads turn j of a list of structs.
+// arrowTurn returns turn j of a list of structs.
 func arrowTurn(l layout.Layout, elems *array.Struct, j int) (t layout.Turn) {
 	for k, f := range elems.DataType().(*arrow.StructType).Fields() {
 		switch col := elems.Field(k); {
@@ -1043,16 +1048,17 @@ func arrowTurn(l layout.Layout, elems *array.Struct, j int) (t layout.Turn) {
 			(arrow.IsInteger(f.Type.ID()) || arrow.IsFloating(f.Type.ID())):
 			w, err := strconv.ParseFloat(col.ValueStr(j), 64)
 			t.Context = err == nil && w == 0
-		case f.Name == layout.OldCallKey && says(col, j):
+		case f.Name == layout.OldCallKey && present(col, j):
 			t.Refused = f.Name
-		case slices.Contains(layout.MaybeTurn, f.Name) && says(col, j):
+		case slices.Contains(layout.MaybeTurn, f.Name) && present(col, j):
 			t.Unread = append(t.Unread, f.Name)
 		}
 	}
 	return t
 }
 
-// arrowParts joins the texts of content i, which is in parts: see blocks.
+// arrowParts joins the texts of content i, which is in parts: see blocks. part is the type of a
+// part that is not text.
 func arrowParts(list array.ListLike, i int) (joined layout.Text, part string) {
 	if list.IsNull(i) {
 		return layout.Text{}, ""
@@ -1076,8 +1082,8 @@ func arrowParts(list array.ListLike, i int) (joined layout.Text, part string) {
 	return joined, ""
 }
 
-// says reports whether value i of a column is more than null, a blank text or an empty list.
-func says(a arrow.Array, i int) bool {
+// present reports whether value i of a column is more than null, a blank text or an empty list.
+func present(a arrow.Array, i int) bool {
 	if a.IsNull(i) {
 		return false
 	}
@@ -1087,7 +1093,7 @@ func says(a arrow.Array, i int) bool {
 		return end > start
 	case *array.Struct:
 		for k := range a.NumField() {
-			if says(a.Field(k), i) {
+			if present(a.Field(k), i) {
 				return true
 			}
 		}
@@ -1099,7 +1105,7 @@ func says(a arrow.Array, i int) bool {
 	return !isText(a.DataType())
 }
 
-// listRange returns the elements of list i, after checking that they are there.
+// listRange returns the range of elements of list i. It panics if the range is outside the values.
 func listRange(list array.ListLike, i int) (start, end int) {
 	a, b := list.ValueOffsets(i)
 	if a < 0 || b < a || b > int64(list.ListValues().Len()) {
@@ -1108,6 +1114,7 @@ func listRange(list array.ListLike, i int) (start, end int) {
 	return int(a), int(b)
 }
 
+// arrowIDs returns the token ids at index i of a column.
 func arrowIDs(column string, a arrow.Array, i int) ([]int32, error) {
 	if a == nil || a.IsNull(i) {
 		return nil, nil

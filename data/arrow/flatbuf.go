@@ -7,15 +7,14 @@ import (
 	"fmt"
 )
 
-// The metadata of Arrow's messages are flatbuffers. The Arrow library reads
-// them without checking, and takes the counts in them as sizes to allocate. This
-// file reads just enough of them, with every access checked, to know that the
-// library can be let at them.
+// The metadata of Arrow's messages are flatbuffers. The Arrow library reads them without checks,
+// and allocates by the counts in them. This file reads just enough of them, with every access
+// checked, to make them safe for the library.
 //
-// A flatbuffer table stands at a position; the int32 there points back to its
-// vtable, which gives for each field the field's distance from the table, or 0
-// where the field is absent. Source: the FlatBuffers internals document, and
-// Arrow's format/{Schema,Message,File}.fbs for the field numbers.
+// A flatbuffer table starts at a position; the int32 there points back to its vtable, which gives
+// for each field the field's distance from the table, or 0 where the field is absent. Source: the
+// FlatBuffers internals document, and Arrow's format/{Schema,Message,File}.fbs for the field
+// numbers.
 
 var errFlatbuffer = errors.New("metadata points outside itself")
 
@@ -35,6 +34,7 @@ func fbRoot(b []byte) (fbTable, error) {
 	return fbAt(b, int64(binary.LittleEndian.Uint32(b)))
 }
 
+// fbAt returns the table at pos, after checking it and its vtable.
 func fbAt(b []byte, pos int64) (fbTable, error) {
 	if pos < 4 || pos > int64(len(b))-4 {
 		return fbTable{}, errFlatbuffer
@@ -52,7 +52,7 @@ func fbAt(b []byte, pos int64) (fbTable, error) {
 	return fbTable{b, int(pos), int(vt), int(vtLen), int(length)}, nil
 }
 
-// field returns the position of a field of size bytes, 0 where it is absent.
+// field returns the position of a field of size bytes, 0 if it is absent.
 func (t fbTable) field(i, size int) (int, error) {
 	slot := 4 + 2*i
 	if slot >= t.vtLen {
@@ -68,7 +68,7 @@ func (t fbTable) field(i, size int) (int, error) {
 	return t.pos + off, nil
 }
 
-// integer reads a scalar field of 1, 2, 4 or 8 bytes, 0 where it is absent.
+// integer returns a scalar field of 1, 2, 4 or 8 bytes, 0 if it is absent.
 func (t fbTable) integer(i, size int) (int64, error) {
 	pos, err := t.field(i, size)
 	if err != nil || pos == 0 {
@@ -86,7 +86,7 @@ func (t fbTable) integer(i, size int) (int64, error) {
 	}
 }
 
-// target follows a field that is an offset, -1 where it is absent.
+// target returns the position to which an offset field points, -1 if it is absent.
 func (t fbTable) target(i int) (int64, error) {
 	pos, err := t.field(i, 4)
 	if err != nil || pos == 0 {
@@ -95,7 +95,7 @@ func (t fbTable) target(i int) (int64, error) {
 	return int64(pos) + int64(binary.LittleEndian.Uint32(t.b[pos:])), nil
 }
 
-// table follows a field that is a table; ok is false where it is absent.
+// table returns the table to which a field points; ok is false if it is absent.
 func (t fbTable) table(i int) (sub fbTable, ok bool, err error) {
 	pos, err := t.target(i)
 	if err != nil || pos < 0 {
@@ -105,8 +105,8 @@ func (t fbTable) table(i int) (sub fbTable, ok bool, err error) {
 	return sub, err == nil, err
 }
 
-// vector follows a field that is a vector of elements of size bytes and
-// returns where the first stands and how many there are.
+// vector returns the position of the first element, of size bytes, of a vector field, and their
+// number.
 func (t fbTable) vector(i, size int) (first, n int, err error) {
 	pos, err := t.target(i)
 	if err != nil || pos < 0 {
@@ -150,9 +150,8 @@ const (
 	maxSchemaDepth  = 32
 )
 
-// checkSchema walks a Schema table. Tables may be shared between fields, so
-// the walk counts what it visits: a small file could otherwise unfold into an
-// exponential schema.
+// checkSchema checks a Schema table. Tables may be shared between fields, so that the visited
+// fields are counted: a small file could otherwise unfold into an exponential schema.
 func checkSchema(schema fbTable) error {
 	budget := maxSchemaFields
 	fields, err := schema.tables(1)
@@ -170,6 +169,7 @@ func checkSchema(schema fbTable) error {
 	return nil
 }
 
+// checkField checks a Field table and its children, which budget counts.
 func checkField(f fbTable, depth int, budget *int) error {
 	if *budget--; *budget < 0 || depth == 0 {
 		return fmt.Errorf("schema of more than %d fields or %d levels", maxSchemaFields,
@@ -220,6 +220,7 @@ func checkField(f fbTable, depth int, budget *int) error {
 	return nil
 }
 
+// checkKeyValues checks a field of metadata pairs.
 func checkKeyValues(t fbTable, i int) error {
 	pairs, err := t.tables(i)
 	if err != nil {

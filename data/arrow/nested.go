@@ -14,10 +14,10 @@ import (
 	"github.com/apache/arrow/go/v15/arrow/ipc"
 )
 
-// Values with a form of their own, as the arguments of calls have it, are read as the JSON that
-// they would be in a file of JSON lines: layout alone knows what a turn is.
+// Values of any structure, such as the arguments of calls, are converted to the JSON that a file of
+// JSON lines would have: only package layout interprets turns.
 
-// arrowEnv is readEnv of value i of a column, which is the JSON itself where it is text.
+// arrowEnv returns value i of a column for an environment; text in the column is the JSON itself.
 func arrowEnv(column string, a arrow.Array, i int) (layout.JSON, error) {
 	if a == nil || isText(a.DataType()) {
 		return layout.EnvOf(column, arrowText(a, i))
@@ -29,8 +29,8 @@ func arrowEnv(column string, a arrow.Array, i int) (layout.JSON, error) {
 	return layout.ReadEnv(column, value)
 }
 
-// arrowLogprobs is readLogprobsOf of value i of a column, which is the JSON itself where it is
-// text.
+// arrowLogprobs returns the log-probabilities in value i of a column; text in the column is the
+// JSON itself.
 func arrowLogprobs(column string, a arrow.Array, i int) (layout.Logprobs, error) {
 	if a == nil || isText(a.DataType()) {
 		return layout.LogprobsOf(column, arrowText(a, i))
@@ -61,10 +61,10 @@ func hasJSON(f arrow.Field) bool {
 	return ok && slices.ContainsFunc(nested.Fields(), hasJSON)
 }
 
-// nullAt reports whether value i of a column is null; all of a column of the null type are.
+// nullAt reports whether value i of a column is null; a column of the null type has only nulls.
 func nullAt(a arrow.Array, i int) bool { return a.DataType().ID() == arrow.NULL || a.IsNull(i) }
 
-// fieldJSON is value i of a column as JSON, with the values of JSON in it as they are; nil is none.
+// fieldJSON returns value i of a column as JSON, with JSON in it unquoted; nil for null.
 func fieldJSON(f arrow.Field, a arrow.Array, i int) (json.RawMessage, error) {
 	if a == nil || nullAt(a, i) {
 		return nil, nil
@@ -164,7 +164,7 @@ func arrowJSON(b *strings.Builder, f arrow.Field, a arrow.Array, i, depth int) e
 	return nil
 }
 
-// arrowCell is value i of a column that a choice of rows reads.
+// arrowCell returns value i of a column that a choice of rows reads.
 func arrowCell(a arrow.Array, i int) layout.Cell {
 	value, err := jsonOf("", a, i)
 	if err != nil {
@@ -173,7 +173,7 @@ func arrowCell(a arrow.Array, i int) layout.Cell {
 	return layout.JSONCell(value)
 }
 
-// jsonOf is value i of an Arrow column without JSON in it; nil is none.
+// jsonOf returns value i of an Arrow column without the JSON extension type; nil for null.
 func jsonOf(column string, a arrow.Array, i int) (json.RawMessage, error) {
 	return fieldJSON(arrow.Field{Name: column}, a, i)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/pierrec/lz4/v4"
 )
 
-// Codecs. The first two are Arrow's numbers for them.
+// Codecs. The first two have Arrow's numbers.
 const (
 	CodecLZ4 int64 = iota // frame format
 	CodecZstd
@@ -25,17 +25,16 @@ const (
 	CodecBrotli
 )
 
-// maxExpansion is how much more than its compressed size a count may claim.
+// MaxExpansion bounds the ratio of a declared count to the compressed size.
 const MaxExpansion = 1024
 
-// MaxDecoded bounds what n compressed bytes may expand to, all buffers of one
-// message or page together. Text compresses by 2 to 20; the constant leaves
-// room for short runs of equal bytes.
+// MaxDecoded returns the bound of the bytes that n compressed bytes may expand to, all buffers of
+// one message or page together. Text compresses by 2 to 20; the constant leaves room for short runs
+// of equal bytes.
 func MaxDecoded(n int64) int64 { return 4<<20 + 64*n }
 
-// Decode appends to dst the n bytes that src decompresses to, and fails when it
-// would be more or fewer. Memory beyond n is bounded by the caller's check of n
-// against maxDecoded, whatever src says about itself.
+// Decode appends to dst the n bytes that src decompresses to, and fails if they are more or fewer.
+// The caller bounds n by MaxDecoded; no more memory is used, whatever src declares.
 func Decode(dst, src []byte, n, codec int64) ([]byte, error) {
 	start := len(dst)
 	want := start + int(n)
@@ -78,7 +77,7 @@ func Decode(dst, src []byte, n, codec int64) ([]byte, error) {
 	return dst, nil
 }
 
-// readExactly appends the n bytes of r and wants it to end there.
+// readExactly appends n bytes of r, and fails unless r ends there.
 func readExactly(dst []byte, r io.Reader, n int64) ([]byte, error) {
 	start := len(dst)
 	dst = append(dst, make([]byte, n)...)
@@ -96,15 +95,15 @@ func readExactly(dst []byte, r io.Reader, n int64) ([]byte, error) {
 	return dst, nil
 }
 
-// zstdDecoder works on the calling goroutine only.
+// zstdDecoder returns the shared decoder, which works on the calling goroutine only.
 var zstdDecoder = sync.OnceValues(func() (*zstd.Decoder, error) {
 	return zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
 		zstd.WithDecoderMaxWindow(64<<20))
 })
 
-// decodeZstd decompresses src, one frame. The decoder allocates the
-// size that a frame's header names, so that is compared with n first; a frame
-// that names none is bounded by its number of blocks, of at most 128 KiB each.
+// decodeZstd decompresses src, one frame. The decoder allocates the size in a frame's header, so
+// that size must equal n; a frame without one is bounded by its number of blocks, of at most 128
+// KiB each.
 func decodeZstd(dst, src []byte, n int64) ([]byte, error) {
 	var h zstd.Header
 	if err := h.Decode(src); err != nil {

@@ -7,8 +7,8 @@ import (
 )
 
 // A content may be a list of blocks, as Anthropic's messages have it. Texts are joined; thinking is
-// what the turn thought, tool_use a call, and tool_result a turn of the tool before what the user
-// says beside it. A block of another type is refused: nothing is left out in silence.
+// the turn's thought, tool_use a call, and tool_result a turn of the tool that precedes the user's
+// own text. A block of another type is refused: nothing is left out silently.
 
 // block is one part of a content.
 type block struct {
@@ -17,7 +17,7 @@ type block struct {
 	input, content       json.RawMessage
 }
 
-// readBlock reads one part.
+// readBlock parses one part.
 func readBlock(p json.RawMessage) (b block, err error) {
 	err = EachKey(p, func(key string, value json.RawMessage) (err error) {
 		switch {
@@ -44,7 +44,7 @@ func readBlock(p json.RawMessage) (b block, err error) {
 	return b, err
 }
 
-// blocks reads a content in parts into the turn.
+// blocks parses a content in parts into the turn.
 func (t *Turn) blocks(key string, value json.RawMessage) error {
 	var list []json.RawMessage
 	if err := json.Unmarshal(value, &list); err != nil {
@@ -114,14 +114,14 @@ func (t *Turn) blocks(key string, value json.RawMessage) error {
 	return err
 }
 
-// areBlocks reports whether a value is a list of blocks, and no list of turns: its first has a type
+// areBlocks reports whether a value is a list of blocks, not of turns: its first element has a type
 // and no role.
 func areBlocks(value json.RawMessage, role string) bool {
 	keys := turnKeysOf(string(value))
 	return slices.Contains(keys, "type") && !slices.Contains(keys, role)
 }
 
-// jsonParts is jsonText of a text that may be in blocks of text.
+// jsonParts parses a text that may be in blocks of text.
 func jsonParts(key string, value json.RawMessage) (Text, error) {
 	if value[0] != '[' {
 		return jsonText(key, value)
@@ -137,7 +137,7 @@ func jsonParts(key string, value json.RawMessage) (Text, error) {
 	return t.Content, nil
 }
 
-// PlainPart reports whether a part of a content has no keys but those of text.
+// PlainPart reports whether a part of a content has the keys of text only.
 func PlainPart(keys []string) bool {
 	return !slices.ContainsFunc(keys, func(k string) bool { return k != "text" && k != "type" })
 }

@@ -7,27 +7,28 @@ import (
 	"strings"
 )
 
-// ErrChoice marks a Choice that cannot be meant: its text, its columns, or its ratings.
+// ErrChoice marks an invalid Choice: its text, its columns, or its ratings.
 var ErrChoice = errors.New("choice of rows")
 
-// cellKind is what a cell is.
+// cellKind is the kind of a cell's value.
 type cellKind byte
 
 const (
 	NoCell     cellKind = iota // null, blank, or no such column
 	NumberCell                 // also true and false: 1 and 0
 	TextCell
-	EitherCell // of CSV, which has no types: a text that reads as a number
-	OtherCell  // a list, an object, a date: nothing that a choice compares
+	EitherCell // of CSV, which has no types: a text that parses as a number
+	OtherCell  // a list, an object, a date: a choice cannot compare it
 )
 
 // Cell is one value of a column that a choice reads.
 type Cell struct {
 	Kind   cellKind
 	Number float64
-	Text   string // of otherCell what it is
+	Text   string // of OtherCell the name of its type
 }
 
+// BoolCell returns the cell of a bool.
 func BoolCell(b bool) Cell {
 	if b {
 		return Cell{Kind: NumberCell, Number: 1}
@@ -35,7 +36,7 @@ func BoolCell(b bool) Cell {
 	return Cell{Kind: NumberCell}
 }
 
-// JSONCell is a value as JSON has it.
+// JSONCell returns the cell of a JSON value.
 func JSONCell(value []byte) Cell {
 	switch text := strings.TrimSpace(string(value)); {
 	case text == "", text == "null":
@@ -57,7 +58,7 @@ func JSONCell(value []byte) Cell {
 	}
 }
 
-// CSVCell is a value of a file without types.
+// CSVCell returns the cell of a value in a file without types.
 func CSVCell(s string) Cell {
 	s = strings.TrimSpace(s)
 	if s == "" {

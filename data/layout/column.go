@@ -11,11 +11,11 @@ import (
 	"gad/internal/chat"
 )
 
-// One rule says what the value of a column means, whatever format a file has: the value is written
-// as JSON and read here. JSON lines are read so always; of Arrow, Parquet and CSV those columns are
-// that no faster reader knows, as a list of JSON texts, a number as an answer, or a path.
+// One rule gives a column's value its meaning, whatever format a file has: the value is written as
+// JSON and parsed here. JSON lines always are; of Arrow, Parquet and CSV the columns without a
+// faster reader are, such as a list of JSON texts, a number as an answer, or a path.
 
-// Column reads one column's value, which is not null, into a row.
+// Column parses one column's value, which is not null, into a row.
 func (l Layout) Column(raw *Raw, key string, value json.RawMessage) (err error) {
 	switch key {
 	case "":
@@ -78,7 +78,7 @@ func (l Layout) Column(raw *Raw, key string, value json.RawMessage) (err error) 
 	return err
 }
 
-// jsonAnswer is jsonText of an answer, which may be a number as well: it is learned as written.
+// jsonAnswer parses an answer, a text or a number: a number is learned as written.
 func jsonAnswer(key string, value json.RawMessage) (Text, error) {
 	if c := value[0]; (c == '-' || c >= '0' && c <= '9') && json.Valid(value) {
 		return Text{string(value), true}, nil
@@ -86,14 +86,14 @@ func jsonAnswer(key string, value json.RawMessage) (Text, error) {
 	return jsonText(key, value)
 }
 
-// nestedPath is a value inside of a column, as a setting names it: COLUMN.KEY.INDEX.
+// nestedPath is a value inside a column, named in a setting as COLUMN.KEY.INDEX.
 type nestedPath struct {
 	name, root string
 	keys       []string
 }
 
-// pathTo is the nested path that name means among the columns of a file; ok is false where it is a
-// column itself, or none.
+// pathTo returns the nested path that name stands for among the columns of a file; ok is false if
+// it is a column itself, or leads nowhere.
 func pathTo(name string, columns []string) (p nestedPath, ok bool) {
 	keys := strings.Split(name, ".")
 	if len(keys) < 2 || slices.Contains(columns, name) || slices.Contains(keys, "") {
@@ -107,9 +107,9 @@ func pathTo(name string, columns []string) (p nestedPath, ok bool) {
 	return p, false
 }
 
-// in returns the value at the path in its column's; nil where there is none. A text on the way that
-// is JSON counts as its value, as exports of tables and traces have it.
-func (p nestedPath) in(value json.RawMessage) (json.RawMessage, error) {
+// lookup returns the value at the path in a column's value; nil if it is absent. A text on the way
+// that is JSON is parsed, as exports of tables and traces need it.
+func (p nestedPath) lookup(value json.RawMessage) (json.RawMessage, error) {
 	for _, key := range p.keys {
 		value = bytes.TrimSpace(value)
 		if len(value) > 0 && value[0] == '"' {
@@ -159,13 +159,13 @@ func (p nestedPath) in(value json.RawMessage) (json.RawMessage, error) {
 	return value, nil
 }
 
-// NestedIn reads the paths that lead into a column of a row.
+// NestedIn parses the paths that lead into a column of a row.
 func (l Layout) NestedIn(raw *Raw, column string, value json.RawMessage) error {
 	for _, p := range l.paths {
 		if p.root != column {
 			continue
 		}
-		v, err := p.in(value)
+		v, err := p.lookup(value)
 		if err == nil && v != nil {
 			err = l.Column(raw, p.name, v)
 		}
@@ -181,7 +181,7 @@ func (l Layout) Leads(column string) bool {
 	return slices.ContainsFunc(l.paths, func(p nestedPath) bool { return p.root == column })
 }
 
-// QuotedText is a text as JSON.
+// QuotedText returns a text as JSON.
 func QuotedText(s string) json.RawMessage {
 	var b strings.Builder
 	chat.WriteString(&b, s)

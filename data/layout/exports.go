@@ -7,11 +7,12 @@ import (
 	"strings"
 )
 
-// Exports of chats, traces and logs keep a conversation inside of other values. Where a path leads
-// to it (layout.paths), the path is named; where it is a tree, or stands in two files, the command
-// that makes rows of it.
+// Exports of chats, traces and logs keep a conversation inside of other values. If a path leads to
+// it (Layout.paths), the error names the path; if it is a tree, or split over two files, the
+// command that makes rows of it.
 
-// knownExport is the command that makes rows of an export which no path can; "" of any other file.
+// knownExport returns the command that makes rows of an export into which no path can lead; "" for
+// any other file.
 func knownExport(names []string, src Source) string {
 	has := func(name string) bool { return slices.Contains(names, name) }
 	switch response := src.Keys("response"); {
@@ -51,7 +52,7 @@ func serialized(column string, keys []string) string {
 	return fmt.Sprintf(`jq -c '.%s |= (flatten | map((.kwargs // (.data + {type})) | {role: ({human: "user", ai: "assistant"}[.type] // .type), content, tool_call_id, tool_calls: [(.tool_calls // [])[] | {id, name, arguments: .args}]}))' OLD > NEW`, path)
 }
 
-// nestedNames are paths to what looks like the conversation and the answer inside of objects.
+// nestedNames returns paths to the likely conversation and answer inside objects.
 func nestedNames(names []string, src Source) (content, teacher string) {
 	asks := []string{"inputs", "input", "request", "record", "data", "prompt"}
 	answers := []string{"outputs", "output", "response", "completion", "reference_outputs", "result"}
@@ -79,7 +80,7 @@ func nestedNames(names []string, src Source) (content, teacher string) {
 	if slices.Contains(names, "annotations") && teacher == "" { // of Label Studio
 		teacher = "annotations.0.result.0.value.text.0"
 	}
-	if near := Among(names, answers...); len(near) > 0 && teacher == "" && src.Keys(near[0]) == nil {
+	if near := Present(names, answers...); len(near) > 0 && teacher == "" && src.Keys(near[0]) == nil {
 		teacher = near[0] // an answer that is a text
 	}
 	if teacher == "" && strings.Contains(content, ".") { // both in one object

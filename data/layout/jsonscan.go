@@ -11,17 +11,17 @@ import (
 // encoding/json. It accepts nothing that encoding/json refuses and gives the same
 // values; what it does not accept goes to encoding/json, whose words name the fault.
 
-// jsonField is a key of an object with its value as it is written.
+// jsonField is a key of an object with its value's text.
 type jsonField struct {
 	key   string
 	value json.RawMessage
 }
 
-// jsonDepth bounds nesting; what is deeper goes to encoding/json.
+// jsonDepth bounds nesting; deeper values go to encoding/json.
 const jsonDepth = 64
 
-// scanObject appends the fields of an object that is all of text, but for white space. Keys that
-// appear twice, that have escapes or are not ASCII are left to encoding/json.
+// scanObject appends the fields of an object that fills text, but for white space. Keys that appear
+// twice, that have escapes or are not ASCII are left to encoding/json.
 func scanObject(fields []jsonField, text []byte) (_ []jsonField, ok bool) {
 	i := skipBlank(text, 0)
 	if i == len(text) || text[i] != '{' {
@@ -56,7 +56,7 @@ func scanObject(fields []jsonField, text []byte) (_ []jsonField, ok bool) {
 	return fields, ok && skipBlank(text, i) == len(text)
 }
 
-// ScanList appends the elements of a list that is all of text.
+// ScanList appends the elements of a list that fills text.
 func ScanList(list []json.RawMessage, text []byte) (_ []json.RawMessage, ok bool) {
 	if len(text) == 0 || text[0] != '[' {
 		return nil, false
@@ -71,8 +71,8 @@ func ScanList(list []json.RawMessage, text []byte) (_ []json.RawMessage, ok bool
 	return list, ok && i == len(text)
 }
 
-// members calls one with the beginning of each part of the object or list at i, which ends with the
-// byte last; one returns the end of the part, or -1. The result is the end of the whole.
+// members calls one with the offset of each part of the object or list at i, which ends with the
+// byte last; one returns the end of the part, or -1. members returns the end of the whole.
 func members(text []byte, i int, last byte, one func(i int) int) (end int, ok bool) {
 	i = skipBlank(text, i+1)
 	if i < len(text) && text[i] == last {
@@ -97,6 +97,7 @@ func members(text []byte, i int, last byte, one func(i int) int) (end int, ok bo
 	return 0, false
 }
 
+// skipBlank returns the offset of the next byte that is not white space.
 func skipBlank(text []byte, i int) int {
 	for i < len(text) && (text[i] == ' ' || text[i] == '\t' || text[i] == '\n' || text[i] == '\r') {
 		i++
@@ -104,7 +105,7 @@ func skipBlank(text []byte, i int) int {
 	return i
 }
 
-// skipValue is the end of the value at i, -1 where there is none.
+// skipValue returns the end of the value at i, or -1.
 func skipValue(text []byte, i, depth int) int {
 	if i >= len(text) || depth == 0 {
 		return -1
@@ -141,7 +142,7 @@ func skipValue(text []byte, i, depth int) int {
 	return skipNumber(text, i)
 }
 
-// skipNumber is the end of the number at i, -1 where there is none.
+// skipNumber returns the end of the number at i, or -1.
 func skipNumber(text []byte, i int) int {
 	digits := func() bool {
 		from := i
@@ -174,7 +175,7 @@ func skipNumber(text []byte, i int) int {
 	return i
 }
 
-// skipString is the end of the string at i, -1 where there is none.
+// skipString returns the end of the string at i, or -1.
 func skipString(text []byte, i int) int {
 	if i >= len(text) || text[i] != '"' {
 		return -1
@@ -204,7 +205,7 @@ func skipString(text []byte, i int) int {
 	return -1
 }
 
-// hex4 reads four hexadecimal digits at i.
+// hex4 parses four hexadecimal digits at i.
 func hex4(text []byte, i int) (r rune, ok bool) {
 	if i+4 > len(text) {
 		return 0, false
@@ -223,8 +224,8 @@ func hex4(text []byte, i int) (r rune, ok bool) {
 	return r, true
 }
 
-// unquote is the text of a string that skipString has passed and that is UTF-8. A
-// surrogate without its other half is U+FFFD, as in encoding/json.
+// unquote returns the text of a JSON string in UTF-8 that skipString has accepted. A surrogate
+// without its other half is U+FFFD, as in encoding/json.
 func unquote(value []byte) string {
 	value = value[1 : len(value)-1]
 	next := bytes.IndexByte(value, '\\')

@@ -1,5 +1,5 @@
-// Package layout says how the columns of a file make rows, whatever format the file has: which
-// column is the prompt and which the answer, and what their values mean. A reader of a format
+// Package layout maps the columns of a file to rows, whatever format the file has: the column of
+// the prompt, the column of the answer, and the meaning of their values. A reader of a format
 // implements Source and needs nothing else of data. A program calls package data.
 //
 //	source.go    Source, Rows, Raw: what a reader of a format implements and gives
@@ -20,16 +20,16 @@ import (
 	"strings"
 )
 
-// Formats of rows: which columns there are and what they mean.
+// Formats of rows: their columns and the columns' meaning.
 const (
-	FormatAuto = "auto" // what the columns look like
+	FormatAuto = "auto" // by names and types of the columns
 	// a conversation of {role, content} turns, or a prompt; the answer in it or beside it
 	FormatMessages = "messages"
 	// conversations: {from, value} turns; the last of gpt is the answer
 	FormatShareGPT = "sharegpt"
 	// instruction, input or context, output or response
 	FormatAlpaca           = "alpaca"
-	FormatQA               = "qa"                // question, answer and their like
+	FormatQA               = "qa"                // question, answer and the like
 	FormatPromptCompletion = "prompt_completion" // prompt, completion: text, or turns
 	// prompt, chosen, rejected: text, or turns; chosen is the answer
 	FormatPreference = "preference"
@@ -39,8 +39,7 @@ const (
 var RowFormats = []string{FormatAuto, FormatMessages, FormatShareGPT, FormatAlpaca, FormatQA,
 	FormatPromptCompletion, FormatPreference}
 
-// Layout says how the columns of one file make rows. Columns that the file does
-// not have are "".
+// Layout is the meaning of the columns of one file. Columns that the file does not have are "".
 type Layout struct {
 	Columns
 	Format     string // one of RowFormats but FormatAuto
@@ -48,19 +47,19 @@ type Layout struct {
 	Input      string // column with more of the prompt
 	System     string // column with a system message
 	Tools      string // column with the tools that the teacher could call
-	Env        string // column with what an environment gets of the row
-	Thought    string // column with what the teacher thought before its answer
+	Env        string // column with the row's data for an environment
+	Thought    string // column with the teacher's thought before its answer
 	Logprobs   string // column with the log-probabilities of the teacher's tokens
 
-	// watched are columns that are not read although they may change what the answer
-	// means. Their rows are counted: see rawRow.unread.
+	// Watched are columns that are not read although they may change the answer's meaning. Their
+	// rows are counted: see Raw.Unread.
 	Watched []string
 
-	paths []nestedPath // columns that are values inside of others
-	// columns that are a system message where they come after the rows that were looked at
+	paths []nestedPath // columns that are values inside others
+	// columns that are a system message if they first appear after the sample
 	lateSystem []string
 
-	Chosen []string // columns of the file that a choice of rows reads, whatever else reads them
+	Chosen []string // columns of the file that a choice of rows reads, in addition to other uses
 }
 
 // Reads reports whether a column is read.
@@ -69,8 +68,8 @@ func (l Layout) Reads(column string) bool {
 		l.ID, l.Finish, l.Input, l.System, l.Tools, l.Env, l.Thought, l.Logprobs}, column)
 }
 
-// maybePrompt are columns of which the answer may speak: what the teacher saw or thought
-// beside the prompt. Where no format reads them, they are watched.
+// maybePrompt are columns to which the answer may refer: what the teacher saw or thought, apart
+// from the prompt. If no format reads them, they are watched.
 var maybePrompt = []string{"input", "context", "system", "system_prompt", "system_message",
 	"history", "functions", "documents", "passage", "images", "image",
 	"audio", "reasoning", "thinking"}
@@ -78,22 +77,21 @@ var maybePrompt = []string{"input", "context", "system", "system_prompt", "syste
 // systemColumns are the columns that may be a system message.
 var systemColumns = []string{"system", "system_prompt", "system_message"}
 
-// oldCallKey is the key of a turn that calls a tool in the form before tool_calls. A row with one
-// is refused: without the call neither the turn nor those after it mean what they say.
+// OldCallKey is the key of a turn that calls a tool in the form before tool_calls. A row with one
+// is refused: without the call, this turn and later ones would change their meaning.
 const OldCallKey = "function_call"
 
-// trainKey is the key of a turn that says whether it is learned.
+// TrainKey is the key of a turn that is false if the turn is not learned.
 const TrainKey = "train"
 
-// weightKey is the key of a turn by which OpenAI's files, and others, say that an answer is
-// not to be learned: 0.
+// WeightKey is the key of a turn by which OpenAI's files, and others, exclude an answer from
+// learning: 0.
 const WeightKey = "weight"
 
-// maybeTurn are the keys of a turn that are watched as maybePrompt is.
+// MaybeTurn are the keys of a turn that are watched as maybePrompt is.
 var MaybeTurn = []string{"reasoning", "thinking", "images", "image", "audio", "tools"}
 
-// answersTo are the columns of FormatQA: the answers to each kind of question, the likeliest
-// first.
+// answersTo are the columns of FormatQA: the answers to each kind of question, the likeliest first.
 var answersTo = map[string][]string{
 	"question": {"answer", "response", "solution"},
 	"query":    {"response", "answer"},
@@ -102,6 +100,7 @@ var answersTo = map[string][]string{
 
 // nearContent and nearTeacher are other names that people give to the two columns.
 var (
+	// nearContent and NearTeacher are other common names of the two columns.
 	nearContent = []string{"messages", "conversations", "conversation", "message", "dialog",
 		"dialogue", "chat", "turns", "prompt", "instruction", "question", "query", "problem",
 		"user", "human", "input", "inputs", "text"}
@@ -109,7 +108,8 @@ var (
 		"response", "assistant", "bot", "chosen", "solution", "target", "targets", "label"}
 )
 
-func Quoted(names []string) string {
+// QuoteNames returns names in quotes with commas between them.
+func QuoteNames(names []string) string {
 	q := make([]string, len(names))
 	for i, n := range names {
 		q[i] = fmt.Sprintf("%q", n)
@@ -117,15 +117,15 @@ func Quoted(names []string) string {
 	return strings.Join(q, ", ")
 }
 
-// Wanted says which layout a file's rows are to have.
+// Wanted is the layout that the settings ask for.
 type Wanted struct {
 	Columns Columns
 	Format  string
 	Chosen  []string // columns that a choice of rows reads
 }
 
-// LayoutFor finds the format of a file's rows and the columns that it reads.
-// note says what was found where that was not asked for.
+// LayoutFor returns the format of a file's rows and the columns that it reads. note describes the
+// parts that were detected rather than set.
 func (o Wanted) LayoutFor(src Source) (l Layout, note string, err error) {
 	var names []string
 	types := map[string]string{}
@@ -147,7 +147,7 @@ func (o Wanted) LayoutFor(src Source) (l Layout, note string, err error) {
 	// first, for one that was not named in the settings.
 	instead := func(column *string, was string, own ...string) {
 		if *column == was {
-			*column = append(Among(names, own...), own[0])[0]
+			*column = append(Present(names, own...), own[0])[0]
 		}
 	}
 	fromValue := func(column string) bool {
@@ -158,7 +158,7 @@ func (o Wanted) LayoutFor(src Source) (l Layout, note string, err error) {
 	found := false
 	if l.Format == FormatAuto {
 		found = l.Content == defaults.Content && !has(l.Content) && !has(l.PromptIDs)
-		switch several := Among(names, "messages", "conversations", "conversation"); {
+		switch several := Present(names, "messages", "conversations", "conversation"); {
 		case !found, len(several) == 1:
 			l.Format = FormatMessages
 			if found {
@@ -168,7 +168,7 @@ func (o Wanted) LayoutFor(src Source) (l Layout, note string, err error) {
 				l.Format, found = FormatShareGPT, true
 			}
 		case len(several) > 1:
-			return l, "", fmt.Errorf("columns %s: each may be the conversation: choose with --content-key %s (data.content_key)", Quoted(several), several[0])
+			return l, "", fmt.Errorf("columns %s: each may be the conversation: choose with --content-key %s (data.content_key)", QuoteNames(several), several[0])
 		case has("chosen") && has("rejected"):
 			l.Format = FormatPreference
 		case has("prompt") && has("completion"):
@@ -227,7 +227,7 @@ func (o Wanted) LayoutFor(src Source) (l Layout, note string, err error) {
 	if keys := src.TurnKeys(l.Content); len(keys) > 0 && !slices.Contains(keys, l.Role) &&
 		!slices.Contains(keys, l.Text) {
 		return l, "", fmt.Errorf("column %q: its turns have the keys %s, not %q and %q: %s",
-			l.Content, Quoted(keys), l.Role, l.Text, renamed(l.Content, keys))
+			l.Content, QuoteNames(keys), l.Role, l.Text, renameHint(l.Content, keys))
 	}
 	for _, name := range systemColumns {
 		if l.System == "" && has(name) && !l.Reads(name) {
@@ -294,7 +294,7 @@ func (o Wanted) LayoutFor(src Source) (l Layout, note string, err error) {
 	return l, note, nil
 }
 
-// thoughts names the column of the teacher's thoughts, where there is one or may be.
+// thoughts returns the column of the teacher's thoughts, if there is or may be one.
 func (l Layout) thoughts(src Source, has func(string) bool) string {
 	const usual = "reasoning_content"
 	if has(usual) {
@@ -308,11 +308,11 @@ func (l Layout) thoughts(src Source, has func(string) bool) string {
 	return usual
 }
 
-// AnyKey reports whether rows may have columns that the schema does not name: JSON, whose
-// schema is that of its first rows.
+// AnyKey reports whether rows may have columns that the schema lacks: JSON, whose schema is taken
+// from its first rows.
 func AnyKey(src Source) bool { return src.Format() == "jsonl" || src.Format() == "json" }
 
-// andMore names the other columns that are read.
+// andMore returns a note on the other columns that are read.
 func (l Layout) andMore(has func(string) bool) string {
 	more := ""
 	if has(l.Input) {
@@ -339,20 +339,20 @@ func (l Layout) andMore(has func(string) bool) string {
 	return more
 }
 
-// ReadsMore is the way to have watched columns read, where there is one.
+// ReadsMore returns the setting under which watched columns are read, or other advice.
 func (l Layout) ReadsMore(watched []string) string {
 	for _, format := range []struct{ content, format string }{{"instruction", FormatAlpaca},
 		{"question", FormatQA}} {
 		if l.Content == format.content && l.Format == FormatMessages &&
-			len(Among(watched, "input", "context")) > 0 {
+			len(Present(watched, "input", "context")) > 0 {
 			return fmt.Sprintf(": give --format %s (data.format=%s)", format.format, format.format)
 		}
 	}
 	return ": put what matters into the prompt"
 }
 
-// renamed is the way out for a column of turns whose keys have other names.
-func renamed(column string, keys []string) string {
+// renameHint returns the way out for a column of turns whose keys have other names.
+func renameHint(column string, keys []string) string {
 	switch {
 	case slices.Contains(keys, "from") && slices.Contains(keys, "value"):
 		return "give --format sharegpt (data.format=sharegpt)"
@@ -362,8 +362,8 @@ func renamed(column string, keys []string) string {
 		return "give --format messages (data.format=messages)"
 	}
 	who, what :=
-		Among(keys, "role", "from", "speaker", "author", "sender", "user", "name", "type"),
-		Among(keys, "content", "value", "text", "message", "utterance", "body", "data")
+		Present(keys, "role", "from", "speaker", "author", "sender", "user", "name", "type"),
+		Present(keys, "content", "value", "text", "message", "utterance", "body", "data")
 	if len(who) > 0 && len(what) > 0 {
 		return fmt.Sprintf("rename them: jq -c '.%s |= map({role: .%s, content: .%s})' OLD > NEW",
 			column, who[0], what[0])
@@ -371,7 +371,7 @@ func renamed(column string, keys []string) string {
 	return "rename them"
 }
 
-// whereAnswer says where the teacher's answers stand.
+// whereAnswer returns a note on the place of the teacher's answers.
 func (l Layout) whereAnswer() string {
 	switch {
 	case l.Teacher != "":
@@ -384,8 +384,8 @@ func (l Layout) whereAnswer() string {
 	return "teacher's answer is its last assistant turn"
 }
 
-// Among returns those of wanted that are in names.
-func Among(names []string, wanted ...string) (found []string) {
+// Present returns the elements of wanted that are in names.
+func Present(names []string, wanted ...string) (found []string) {
 	for _, w := range wanted {
 		if slices.Contains(names, w) {
 			found = append(found, w)
@@ -394,7 +394,7 @@ func Among(names []string, wanted ...string) (found []string) {
 	return found
 }
 
-// noContent is the refusal of columns among which the conversation is not.
+// noContent returns the error for a file without the column of the conversation.
 func (o Wanted) noContent(l Layout, src Source) error {
 	var names []string
 	inside := ""
@@ -415,13 +415,13 @@ func (o Wanted) noContent(l Layout, src Source) error {
 				append(read, answers[0])
 		}
 		hint = fmt.Sprintf("did you mean %s (%s)?", flags, settings)
-		if lost := slices.DeleteFunc(Among(names, maybePrompt...),
+		if lost := slices.DeleteFunc(Present(names, maybePrompt...),
 			func(n string) bool { return slices.Contains(read, n) }); len(lost) > 0 {
-			hint += fmt.Sprintf(" The student would not see %s", Quoted(lost))
+			hint += fmt.Sprintf(" The student would not see %s", QuoteNames(lost))
 		}
 	}
 	if way := knownExport(names, src); way != "" {
-		return fmt.Errorf("columns %s: %s", Quoted(names), way)
+		return fmt.Errorf("columns %s: %s", QuoteNames(names), way)
 	}
 	content, teacher := nestedNames(names, src)
 	nested := content != ""
@@ -433,18 +433,19 @@ func (o Wanted) noContent(l Layout, src Source) error {
 	}
 	switch {
 	case o.Format != FormatAuto:
-		return fmt.Errorf("columns %s: no %q among them, which data.format=%s reads: leave out --format, or name the column with --content-key NAME (data.content_key)", Quoted(names), l.Content, l.Format)
-	case len(Among(names, "input", "preferred_output", "non_preferred_output")) == 3:
+		return fmt.Errorf("columns %s: no %q among them, which data.format=%s reads: leave out --format, or name the column with --content-key NAME (data.content_key)", QuoteNames(names), l.Content, l.Format)
+	case len(Present(names, "input", "preferred_output", "non_preferred_output")) == 3:
 		hint = "they are preference data as OpenAI has it: keep the preferred answers, jq -c '{messages: (.input.messages + .preferred_output)}' OLD > NEW"
-		return fmt.Errorf("columns %s: %s", Quoted(names), hint)
+		return fmt.Errorf("columns %s: %s", QuoteNames(names), hint)
 	case inside != "" && RowsIn(src) == 1 && src.Format() == "jsonl" && len(near) == 0 && !nested:
 		hint = fmt.Sprintf("if the rows are inside of %q: jq -c '.%s[]' OLD > NEW", inside, inside)
 	}
 	return fmt.Errorf("columns %s: no %q among them, and they are no known format of rows: %s",
-		Quoted(names), l.Content, hint)
+		QuoteNames(names), l.Content, hint)
 }
 
-// Alike returns the names that are wanted in any case of letters, in the order of wanted.
+// Alike returns the names that equal one of wanted but for the case of letters, in the order of
+// wanted.
 func Alike(names, wanted []string) (found []string) {
 	for _, w := range wanted {
 		for _, n := range names {
@@ -456,7 +457,7 @@ func Alike(names, wanted []string) (found []string) {
 	return found
 }
 
-// CountOf writes a number of things.
+// CountOf returns a number with its noun: 1 row, 2 rows.
 func CountOf(n int, thing string) string {
 	if n != 1 {
 		thing += "s"

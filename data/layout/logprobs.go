@@ -12,13 +12,13 @@ import (
 	"gad/internal/chat"
 )
 
-// logprobsColumn is the column with Row.Logprobs.
+// LogprobsColumn is the column with Row.Logprobs.
 const LogprobsColumn = "teacher_logprobs"
 
-// Logprobs are the log-probabilities that the teacher gave the tokens of its answer: for each of
-// its tokens, in order, the token itself first and then others that it thought likely. Tokens are
-// known by the bytes that they write, since a student may have another vocabulary and the text of
-// a token need not be whole characters.
+// Logprobs are the teacher's log-probabilities of the tokens of its answer: for each of its tokens,
+// in order, the token itself first and then others that it thought likely. Tokens are identified by
+// the bytes that they write, since a student may have another vocabulary and the text of a token
+// need not be whole characters.
 type Logprobs [][]Logprob
 
 // Logprob is one token that the teacher may have written.
@@ -27,34 +27,35 @@ type Logprob struct {
 	LogProb float32 // natural logarithm, at most 0; NoLogProb where the server gives none
 }
 
-// NoLogProb is the log-probability of a token of which only is known that it is unlikely: OpenAI's
-// servers write it outside of the first twenty.
+// NoLogProb is the log-probability of a token that is only known to be unlikely: OpenAI's servers
+// write it for tokens outside the first twenty.
 const NoLogProb = -9999
 
 const (
-	MaxLogprobs = 1024 // tokens that are scored at one place
-	overOne     = 1e-3 // by which probabilities at one place may add up to more than 1
+	MaxLogprobs = 1024 // scored tokens at one place
+	overOne     = 1e-3 // tolerance of the sum of probabilities at one place above 1
 )
 
 // ErrLogprobs is wrapped by errors of ReadLogprobs.
 var ErrLogprobs = errors.New("not log-probabilities of tokens")
 
+// badLogprobs returns an error that wraps ErrLogprobs.
 func badLogprobs(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrLogprobs, fmt.Sprintf(format, args...))
 }
 
-// ReadLogprobs reads a value of the column teacher_logprobs, or logprobs of an OpenAI-format
+// ReadLogprobs parses a value of the column teacher_logprobs, or logprobs of an OpenAI-format
 // server's choice:
 //
 //	[["It",-0.25,"That",-2],[[226,130],-0.5],...]   a list for each token: token, log-probability,
 //	                                                another token, its log-probability, ...
 //	[{"token","logprob","bytes","top_logprobs"},...], or {"content": that list}
 //
-// A token is its text, or the list of its bytes where these are no text. Of the second form token
-// is not read: it is the server's rendering, and need not be what the token writes. A token
-// without bytes writes nothing; as one of top_logprobs it is left out. A log-probability that is
-// null, or NoLogProb or less, is NoLogProb; such a token among the others is left out. Of
-// tokens of equal bytes at one place the first counts. null and an empty list are nil.
+// A token is its text, or the list of its bytes if these are not text. In the second form token is
+// ignored: it is the server's rendering, which may differ from the token's bytes. A token without
+// bytes writes nothing; among top_logprobs it is left out. A log-probability that is null, or
+// NoLogProb or less, is NoLogProb; such a token among the others is left out. Of tokens with equal
+// bytes at one place the first counts. null and an empty list are nil.
 func ReadLogprobs(value []byte) (Logprobs, error) {
 	if !utf8.Valid(value) {
 		return nil, badLogprobs("not valid UTF-8")
@@ -95,7 +96,7 @@ func ReadLogprobs(value []byte) (Logprobs, error) {
 		if err != nil {
 			return nil, fmt.Errorf("token %d: %w", i, err)
 		}
-		if at, err = settled(at); err != nil {
+		if at, err = dropUnlikely(at); err != nil {
 			return nil, fmt.Errorf("token %d: %w", i, err)
 		}
 		out = append(out, at)
@@ -103,7 +104,7 @@ func ReadLogprobs(value []byte) (Logprobs, error) {
 	return out, nil
 }
 
-// listElements are those of a JSON list.
+// listElements returns the elements of a JSON list.
 func listElements(value []byte) ([]json.RawMessage, error) {
 	if len(value) == 0 || value[0] != '[' {
 		return nil, badLogprobs("%s: not a list", Preview(string(value), 20))
@@ -118,7 +119,7 @@ func listElements(value []byte) ([]json.RawMessage, error) {
 	return list, nil
 }
 
-// flatLogprobs reads [token, log-probability, token, log-probability, ...].
+// flatLogprobs parses [token, log-probability, token, log-probability, ...].
 func flatLogprobs(value []byte) ([]Logprob, error) {
 	list, err := listElements(value)
 	if err != nil {
@@ -146,7 +147,7 @@ func flatLogprobs(value []byte) ([]Logprob, error) {
 	return at, nil
 }
 
-// servedLogprobs reads a token as a server has it.
+// servedLogprobs parses a token in a server's form.
 func servedLogprobs(value []byte) ([]Logprob, error) {
 	token := func(value []byte) (l Logprob, known bool, top []json.RawMessage, err error) {
 		var of struct {
@@ -190,7 +191,7 @@ func servedLogprobs(value []byte) ([]Logprob, error) {
 	return at, nil
 }
 
-// readBytes reads a list of bytes.
+// readBytes parses a list of bytes.
 func readBytes(value []byte) (string, error) {
 	list, err := listElements(value)
 	if err != nil {
@@ -208,7 +209,7 @@ func readBytes(value []byte) (string, error) {
 	return string(b), nil
 }
 
-// readLogProb reads a log-probability.
+// readLogProb parses a log-probability.
 func readLogProb(value []byte) (float32, error) {
 	if string(value) == "null" {
 		return NoLogProb, nil
@@ -225,8 +226,10 @@ func readLogProb(value []byte) (float32, error) {
 	return float32(min(0, max(x, NoLogProb))), nil
 }
 
-// settled are the tokens at one place without those that say nothing, and checked together.
-func settled(at []Logprob) ([]Logprob, error) {
+// dropUnlikely returns the tokens at one place without repeated tokens, and without tokens of
+// NoLogProb other than the first. It checks the number of tokens and the sum of their
+// probabilities.
+func dropUnlikely(at []Logprob) ([]Logprob, error) {
 	out, sum := at[:0], 0.0
 	for i, l := range at {
 		twice := false
@@ -248,7 +251,7 @@ func settled(at []Logprob) ([]Logprob, error) {
 	return out, nil
 }
 
-// ReadLogprobsOf reads a value of the column key of a row.
+// ReadLogprobsOf parses a value of the column key of a row. Its error is a Fault.
 func ReadLogprobsOf(key string, value []byte) (Logprobs, error) {
 	l, err := ReadLogprobs(value)
 	if err != nil {
@@ -257,7 +260,7 @@ func ReadLogprobsOf(key string, value []byte) (Logprobs, error) {
 	return l, nil
 }
 
-// LogprobsOf is readLogprobsOf of a text. A blank one is none.
+// LogprobsOf parses a text as ReadLogprobsOf does; a blank text is nil.
 func LogprobsOf(key string, t Text) (Logprobs, error) {
 	if !t.OK || strings.TrimSpace(t.S) == "" {
 		return nil, nil
@@ -273,13 +276,13 @@ func (l Logprobs) MarshalJSON() ([]byte, error) {
 	return []byte(l.String()), nil
 }
 
-// UnmarshalJSON is ReadLogprobs.
+// UnmarshalJSON parses any form of ReadLogprobs.
 func (l *Logprobs) UnmarshalJSON(value []byte) (err error) {
 	*l, err = ReadLogprobs(value)
 	return err
 }
 
-// String is the text of MarshalJSON, "" for nil.
+// String returns the text of MarshalJSON, "" for nil.
 func (l Logprobs) String() string {
 	if l == nil {
 		return ""
@@ -318,9 +321,9 @@ func (l Logprobs) String() string {
 	return b.String()
 }
 
-// Spell cuts the answer text into the teacher's tokens: ends[i] is where token i ends. ok is false
-// where the tokens do not write the answer. White space behind the answer may be missing, as the
-// answer is learned without; the last token may be a control token, which is no part of the text.
+// Spell cuts the answer text into the teacher's tokens: ends[i] is the end of token i. ok is false
+// if the tokens do not spell the answer. White space at the answer's end may be missing, as the
+// answer is learned without; the last token may be a control token, which is not part of the text.
 func (l Logprobs) Spell(text string) (ends []int, ok bool) {
 	text = strings.TrimRight(text, " \t\r\n")
 	at := 0

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// maxRowBytes bounds what one row copies: views and dictionaries let a small
-// file name the same long text many times.
+// MaxRowBytes bounds the bytes that one row copies: views and dictionaries let a small file contain
+// the same long text many times.
 const MaxRowBytes = 64 << 20
 
-// Columns names the columns of a set. Only Content (or PromptIDs) must be
-// there; the others are read where present and ignored where not.
+// Columns names the columns of a set. Only Content (or PromptIDs) must exist; the others are read
+// if present.
 type Columns struct {
 	Content     string `yaml:"content" json:"content"`
 	Teacher     string `yaml:"teacher_response" json:"teacher_response"`
@@ -48,13 +48,13 @@ type Source interface {
 	Schema() []Column
 	TurnKeys(column string) []string      // of a list of turns; nil where unknown
 	Keys(column string) []string          // of an object; nil where unknown
-	Bind(Layout) (note string, err error) // chooses the columns, before the first load
+	Bind(Layout) (note string, err error) // sets the columns to read, before the first load
 	BatchRows() []int                     // rows of each batch
 	Load(batch int) (Rows, error)         // decodes one batch
 	Close() error
 }
 
-// Rows is a decoded batch. at copies what it returns out of the batch.
+// Rows is a decoded batch. At copies its result out of the batch.
 type Rows interface {
 	At(i int) (Raw, error) // may be called from several goroutines
 	Size() int64           // bytes held
@@ -66,16 +66,16 @@ type Text struct {
 	OK bool
 }
 
-// TextOf returns a text that is there.
+// TextOf returns a text that is present.
 func TextOf(s string) Text { return Text{s, true} }
 
-// Raw is a row as the file has it, before the turns are taken apart.
+// Raw is a row as the file has it, before its turns are separated.
 type Raw struct {
 	Turns    []Message
 	TurnsOK  bool // the row has a conversation
 	Answer   []Message
 	AnswerOK bool // the teacher's answer is given as turns
-	// watched columns, and keys of turns as COLUMN[].KEY, that have something in this row
+	// watched columns, and keys of turns as COLUMN[].KEY, with a value in this row
 	Unread      []string
 	Elsewhere   string // another column that may be the conversation of a row without one
 	Input       Text
@@ -90,10 +90,10 @@ type Raw struct {
 	Logprobs    Logprobs
 	PromptIDs   []int32
 	ResponseIDs []int32
-	Chosen      []Cell // of layout.chosen
+	Chosen      []Cell // of Layout.Chosen
 }
 
-// RowsIn is the number of rows of a file.
+// RowsIn returns the number of rows of a file.
 func RowsIn(f Source) (n int) {
 	for _, k := range f.BatchRows() {
 		n += k
@@ -101,9 +101,9 @@ func RowsIn(f Source) (n int) {
 	return n
 }
 
-// Carried names the columns that all files of one format must have or lack
-// together: with one of them missing, rows would change their meaning.
-func (l Layout) Carried() string {
+// SharedColumns returns the columns that all files of one set must have or lack together: with one
+// of them missing, rows would change their meaning.
+func (l Layout) SharedColumns() string {
 	var has []string
 	for _, name := range []string{l.Content, l.Teacher, l.Response, l.PromptIDs, l.ResponseIDs} {
 		if name != "" {
@@ -113,17 +113,17 @@ func (l Layout) Carried() string {
 	return strings.Join(has, ", ")
 }
 
-// maxRows bounds a set, so that a count that lies cannot ask for more memory
-// than its order needs (8 bytes a row).
+// MaxRows bounds a set, so that a false count cannot ask for more memory than its order needs (8
+// bytes a row).
 const MaxRows = 1 << 28
 
-// Fault is what is wrong with one row.
+// Fault is a mistake in one row.
 type Fault struct {
 	Column, value, rule, wayOut string
 }
 
-// NewFault returns what is wrong with a row: its column, the value there ("" for none), the rule
-// and the way out.
+// NewFault returns a mistake of a row: its column, the value there ("" for none), the rule and the
+// way out.
 func NewFault(column, value, rule, wayOut string) *Fault {
 	return &Fault{column, value, rule, wayOut}
 }
@@ -132,7 +132,7 @@ func (f *Fault) Error() string {
 	return fmt.Sprintf("column %q: %s", f.Column, f.reason())
 }
 
-// reason is the error without the column.
+// reason returns the error without the column.
 func (f *Fault) reason() string {
 	var b strings.Builder
 	if f.value != "" {
@@ -145,7 +145,7 @@ func (f *Fault) reason() string {
 	return b.String()
 }
 
-// Preview shortens s to about n letters for a message, on one line.
+// Preview returns s in quotes, cut after about n letters, on one line.
 func Preview(s string, n int) string {
 	if runes := []rune(s[:min(len(s), 4*n)]); len(runes) > n {
 		return strconv.Quote(string(runes[:n])) + "..."

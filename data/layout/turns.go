@@ -30,7 +30,7 @@ var TurnKeys = []string{"tool_calls", "tool_call_id", "name", "reasoning_content
 // columns with texts.
 var OtherThoughts = []string{"thinking", "reasoning"}
 
-// ReadList reads a list of objects, or a text that is one: column types that hold any JSON are
+// ReadList parses a list of objects, or a text that contains one: column types for any JSON are
 // rare, so that many sets have it as a text.
 func ReadList(key string, value []byte) (JSON, []json.RawMessage, error) {
 	if value[0] == '"' {
@@ -65,9 +65,9 @@ func ReadList(key string, value []byte) (JSON, []json.RawMessage, error) {
 	return j, list, nil
 }
 
-// ReadEnv reads what an environment gets: any value but null, which is none. The value is opaque,
-// so the text is not brought to the form of JSON: blanks alone are removed, while numbers, escapes
-// and nulls inside of it stay as they are written. What readJSON refuses is refused.
+// ReadEnv parses a row's data for an environment: any value; null is "". The value is opaque, so
+// that only blanks are removed, while numbers, escapes and nulls inside stay as written. A value
+// that readJSON refuses is refused.
 func ReadEnv(key string, value []byte) (JSON, error) {
 	if !utf8.Valid(value) {
 		return "", &Fault{key, "", "not valid UTF-8", "re-encode the text"}
@@ -90,29 +90,29 @@ func ReadEnv(key string, value []byte) (JSON, error) {
 	return JSON(b.String()), nil
 }
 
-// ReadTools reads the tools of a conversation as rows have them: a list of objects, or a text that
-// is one. "" is none.
+// ReadTools parses the tools of a conversation: a list of objects, or a text that contains one. No
+// tools are "".
 func ReadTools(value []byte) (JSON, error) {
 	tools, _, err := ReadList("tools", value)
-	return tools, unnamed(err)
+	return tools, withoutColumn(err)
 }
 
-// ReadCalls reads the tool_calls of a turn as rows have them: a list of calls, each of which names
-// a function; its arguments are an object, or its text. "" is none.
+// ReadCalls parses the tool_calls of a turn: a list of calls, each of which names a function; its
+// arguments are an object, or its text. No calls are "".
 func ReadCalls(value []byte) (JSON, error) {
 	calls, err := readCalls(value)
-	return calls, unnamed(err)
+	return calls, withoutColumn(err)
 }
 
-// unnamed is an error of a value without the column that it is in.
-func unnamed(err error) error {
+// withoutColumn returns a Fault as an error without the column's name.
+func withoutColumn(err error) error {
 	if fault, ok := err.(*Fault); ok {
 		return errors.New(fault.reason())
 	}
 	return err
 }
 
-// readCalls reads the tool_calls of a turn.
+// readCalls parses the tool_calls of a turn.
 func readCalls(value []byte) (JSON, error) {
 	j, list, err := ReadList("tool_calls", value)
 	if err != nil {
@@ -133,14 +133,14 @@ func readCalls(value []byte) (JSON, error) {
 	return chat.ReadJSON(whole)
 }
 
-// oneCall brings call i to the form that templates read: {"function": {"name", "arguments"}}. A bare
-// {"name", "arguments"} is wrapped, and arguments that are none (absent, null, an empty text or the
+// oneCall returns call i in the form that templates read: {"function": {"name", "arguments"}}. A
+// bare {"name", "arguments"} is wrapped, and absent arguments (no key, null, an empty text or the
 // text null) are {}.
 func oneCall(i int, e json.RawMessage) (json.RawMessage, error) {
 	bad := func(what, why, way string) error {
 		return &Fault{"tool_calls", fmt.Sprintf("call %d%s", i, what), why, way}
 	}
-	var around []callKey // keys of the call beside those of its function
+	var around []callKey // keys of the call itself
 	of := e
 	if err := EachKey(e, func(key string, value json.RawMessage) error {
 		if key == "function" && string(value) != "null" {
@@ -211,7 +211,7 @@ type callKey struct {
 	value json.RawMessage
 }
 
-// objectOf writes an object of keys in their order.
+// objectOf returns an object with the keys in their order.
 func objectOf(keys []callKey) json.RawMessage {
 	var b strings.Builder
 	b.WriteByte('{')
@@ -227,7 +227,7 @@ func objectOf(keys []callKey) json.RawMessage {
 	return json.RawMessage(b.String())
 }
 
-// CalledIn is a turn of function_call, as ShareGPT has it: its text is the call.
+// CalledIn returns a turn of function_call, as ShareGPT writes it: its text is the call.
 func CalledIn(column string, i int, m Message) (Message, *Fault) {
 	value := []byte(strings.TrimSpace(m.Content))
 	if len(value) > 0 && value[0] == '{' {

@@ -14,7 +14,7 @@ import (
 	"unicode/utf8"
 )
 
-// JSONFault tells a text that ends too early from one that is wrong.
+// JSONFault returns ErrTruncated for JSON that ends too early, else ErrCorrupt.
 func JSONFault(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
 		return input.ErrTruncated
@@ -22,9 +22,8 @@ func JSONFault(err error) error {
 	return input.ErrCorrupt
 }
 
-// EachKey calls f for every key of a JSON object, with the key exactly as it
-// is written (encoding/json would match other cases of a struct's field too),
-// and refuses keys that stand twice.
+// EachKey calls f for every key of a JSON object, with the key exactly as written (encoding/json
+// would match other cases of a struct's field too), and refuses repeated keys.
 func EachKey(object []byte, f func(key string, value json.RawMessage) error) error {
 	var room [16]jsonField
 	if fields, ok := scanObject(room[:0], object); ok {
@@ -35,7 +34,7 @@ func EachKey(object []byte, f func(key string, value json.RawMessage) error) err
 		}
 		return nil
 	}
-	readable := withoutNaN(object)
+	readable := replaceNaN(object)
 	d := json.NewDecoder(bytes.NewReader(readable))
 	if t, err := d.Token(); err != nil {
 		return fmt.Errorf("%v: %w", err, JSONFault(err))
@@ -77,9 +76,9 @@ func EachKey(object []byte, f func(key string, value json.RawMessage) error) err
 	return nil
 }
 
-// withoutNaN is text with 0 in the place of NaN, Infinity and -Infinity, which Python writes and
-// JSON has not, and as long as before: what stands in a column that is not read does no harm.
-func withoutNaN(object []byte) []byte {
+// replaceNaN returns text of the same length with 0 in place of NaN, Infinity and -Infinity, which
+// Python writes and JSON does not have. A NaN in a column that is not read then does no harm.
+func replaceNaN(object []byte) []byte {
 	if !bytes.Contains(object, []byte("NaN")) && !bytes.Contains(object, []byte("Infinity")) {
 		return object
 	}
@@ -100,6 +99,7 @@ func withoutNaN(object []byte) []byte {
 	return out
 }
 
+// jsonText parses a JSON string.
 func jsonText(column string, value json.RawMessage) (Text, error) {
 	var s string
 	if s := string(value); s == "NaN" || s == "Infinity" || s == "-Infinity" {
@@ -118,7 +118,7 @@ func jsonText(column string, value json.RawMessage) (Text, error) {
 	return Text{s, true}, nil
 }
 
-// jsonBlank reports whether a value says nothing: null, a blank text, an empty list or object.
+// jsonBlank reports whether a value is null, a blank text, or an empty list or object.
 func jsonBlank(value json.RawMessage) bool {
 	switch value[0] {
 	case 'n':
@@ -132,7 +132,7 @@ func jsonBlank(value json.RawMessage) bool {
 	return false
 }
 
-// turnsIn reports whether a value is turns: a list of objects, or one.
+// turnsIn reports whether a value is turns: a list of objects, or one object.
 func turnsIn(value []byte) bool {
 	if value[0] == '[' {
 		value = bytes.TrimLeft(value[1:], " \t\r\n")
@@ -140,8 +140,7 @@ func turnsIn(value []byte) bool {
 	return value[0] == '{'
 }
 
-// JSONTurns reads a conversation: a list of objects with role and content, or
-// one string.
+// JSONTurns parses a conversation: a list of objects with role and content, or one string.
 func (l Layout) JSONTurns(column string, value json.RawMessage) (c Conversation, err error) {
 	if value[0] == '"' {
 		s, err := jsonText(column, value)
@@ -232,25 +231,25 @@ func TextPart(kind, t Text) bool {
 // Turn is a turn as the file has it.
 type Turn struct {
 	Role, Content Text
-	Part          string // type of a part of the content that is no text; "" is none
+	Part          string // type of a part of the content that is not text; "" is none
 	Calls         JSON
 	ID, Name      Text
 	Thought       Text
-	// key under which the turn calls tools in a form that is not read; "" is none
+	// key under which the turn calls tools in a form that is not supported; "" is none
 	Refused  string
 	declined bool     // its text stands under "refusal", as OpenAI has it
-	before   []Turn   // turns that its content holds and that come before it: results of tools
+	before   []Turn   // turns inside its content that precede it: results of tools
 	Context  bool     // weight 0, or "train": false
-	Unread   []string // watched keys that say something
+	Unread   []string // watched keys with a value
 }
 
-// Conversation is turns with what a Message does not carry.
+// Conversation is turns, with the facts that a Message does not carry.
 type Conversation struct {
 	Turns  []Message
 	unread []string // watched keys of some turn, as COLUMN[].KEY
 }
 
-// Add appends a turn and refuses one that cannot be used.
+// Add appends a turn, or returns a Fault for an unusable turn.
 func (c *Conversation) Add(l Layout, column string, t Turn) error {
 	for _, b := range t.before {
 		if err := c.Add(l, column, b); err != nil {
@@ -289,8 +288,8 @@ func (c *Conversation) Add(l Layout, column string, t Turn) error {
 	return nil
 }
 
-// RoleOf is a role as gad writes it: lower case for the known ones in another case, and system for
-// OpenAI's developer, as in training so in serving. Others stay as they are.
+// RoleOf returns a role in gad's spelling: lower case for known roles, and system for OpenAI's
+// developer, in training as in serving. Others are returned unchanged.
 func RoleOf(role string) string {
 	switch lower := strings.ToLower(role); lower {
 	case "developer":
@@ -301,18 +300,18 @@ func RoleOf(role string) string {
 	return role
 }
 
-// Take makes a conversation the row's prompt.
+// Take sets a conversation as the row's prompt.
 func (r *Raw) Take(c Conversation, ok bool) {
 	r.Turns, r.TurnsOK, r.Unread = c.Turns, ok, append(r.Unread, c.unread...)
 }
 
-// TakeAnswer makes turns the row's answer.
+// TakeAnswer sets turns as the row's answer.
 func (r *Raw) TakeAnswer(c Conversation, ok bool) {
 	r.Answer, r.AnswerOK, r.Unread = c.Turns, ok, append(r.Unread, c.unread...)
 }
 
-// StringTurns makes turns of a conversation that is stored as one string: a
-// JSON list of turns, if it is one, and otherwise what the user said.
+// StringTurns parses a conversation that is stored as one string: a JSON list of turns, or else the
+// user's text.
 func (l Layout) StringTurns(column, s string) (Conversation, error) {
 	t := strings.TrimSpace(s)
 	switch {
@@ -329,7 +328,7 @@ func (l Layout) StringTurns(column, s string) (Conversation, error) {
 		return l.JSONTurns(column, json.RawMessage(t))
 	case has("from") && has("value") || has("role") && has("content"):
 		return Conversation{}, &Fault{column, Preview(t, 40),
-			"its turns have the keys " + Quoted(keys), renamed(column, keys)}
+			"its turns have the keys " + QuoteNames(keys), renameHint(column, keys)}
 	}
 	return Conversation{Turns: []Message{{Role: "user", Content: s}}}, nil
 }
@@ -360,7 +359,7 @@ func (l Layout) IsTurn(s string) bool {
 // traced are keys without a meaning here that an API's answer has beside those of a turn.
 var traced = []string{"refusal", "annotations", "audio", OldCallKey}
 
-// turnKeysOf are the keys of the first element of a JSON list, if it is an object.
+// turnKeysOf returns the keys of the first element of a JSON list, if it is an object.
 func turnKeysOf(list string) (keys []string) {
 	var elems []json.RawMessage
 	if json.Unmarshal([]byte(list), &elems) != nil || len(elems) == 0 || elems[0][0] != '{' {
@@ -373,6 +372,7 @@ func turnKeysOf(list string) (keys []string) {
 	return keys
 }
 
+// jsonIDs parses a list of token ids.
 func jsonIDs(column string, value json.RawMessage) ([]int32, error) {
 	ids := []int32{}
 	if err := json.Unmarshal(value, &ids); err != nil {
@@ -382,7 +382,7 @@ func jsonIDs(column string, value json.RawMessage) ([]int32, error) {
 	return ids, checkIDs(column, ids)
 }
 
-// checkIDs refuses what cannot be a token.
+// checkIDs returns a Fault for a negative id.
 func checkIDs(column string, ids []int32) error {
 	for i, id := range ids {
 		if id < 0 {
@@ -393,7 +393,7 @@ func checkIDs(column string, ids []int32) error {
 	return nil
 }
 
-// ListOf is readList of a text.
+// ListOf parses a text as ReadList does; a blank text is "".
 func ListOf(key string, t Text) (JSON, error) {
 	if !t.OK || strings.TrimSpace(t.S) == "" {
 		return "", nil
@@ -404,7 +404,7 @@ func ListOf(key string, t Text) (JSON, error) {
 	return j, err
 }
 
-// EnvOf is readEnv of a text. A blank one is none.
+// EnvOf parses a text as ReadEnv does; a blank text is "".
 func EnvOf(key string, t Text) (JSON, error) {
 	if !t.OK || strings.TrimSpace(t.S) == "" {
 		return "", nil
@@ -424,6 +424,7 @@ func WriteRaw(b *strings.Builder, s string) error {
 	return nil
 }
 
+// WriteText writes a text as a JSON string.
 func WriteText(b *strings.Builder, s string) error {
 	if !utf8.ValidString(s) {
 		return fmt.Errorf("not valid UTF-8")
@@ -435,7 +436,7 @@ func WriteText(b *strings.Builder, s string) error {
 	return nil
 }
 
-// ActsAs reports whether turns have keys that only the JSON reader knows.
+// ActsAs reports whether turns have keys that only the JSON reader supports.
 func ActsAs(keys []string) bool {
 	return slices.ContainsFunc(keys, func(k string) bool {
 		return slices.Contains(TurnKeys, k) || slices.Contains(OtherThoughts, k)

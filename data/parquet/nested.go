@@ -13,10 +13,10 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// Values with a form of their own, as the arguments of calls have it, are read as the JSON that
-// they would be in a file of JSON lines: layout alone knows what a turn is.
+// Values of any structure, such as the arguments of calls, are converted to the JSON that a file of
+// JSON lines would have: only package layout interprets turns.
 
-// leavesOf are the columns with values below c.
+// leavesOf returns the columns with values below c.
 func leavesOf(c *parquet.Column) (leaves []*parquet.Column) {
 	if c.Leaf() {
 		return []*parquet.Column{c}
@@ -27,8 +27,8 @@ func leavesOf(c *parquet.Column) (leaves []*parquet.Column) {
 	return leaves
 }
 
-// notJSON reports whether a leaf's values are no JSON as they are stored: a date is a number of
-// days.
+// notJSON reports whether a leaf's stored values cannot stand for themselves in JSON: a date is a
+// number of days.
 func notJSON(c *parquet.Column) bool {
 	if t := c.Type().LogicalType(); t != nil {
 		switch t.Value.(type) {
@@ -62,6 +62,7 @@ func leafNull(c *parquet.Column) bool {
 	return ok
 }
 
+// unsigned reports whether a type is an unsigned integer.
 func unsigned(t *format.LogicalType) bool {
 	number, ok := t.Value.(*format.IntType)
 	return ok && !number.IsSigned
@@ -105,7 +106,7 @@ func (s *parquetSource) loadNested(b, n int, c *parquet.Column) ([]layout.Text, 
 			row[k] = of[k][i]
 		}
 		var w strings.Builder
-		null, err := nested(&w, c, row, 0)
+		null, err := writeNested(&w, c, row, 0)
 		if err != nil {
 			return nil, fmt.Errorf("row %d: %w", i, err)
 		}
@@ -116,10 +117,10 @@ func (s *parquetSource) loadNested(b, n int, c *parquet.Column) ([]layout.Text, 
 	return out, nil
 }
 
-// nested writes column c of the part of a row whose values are in row, by leaf; null says that it
-// is none. Parquet stores where a value's lists begin (repetition) and how much of its path is
-// there (definition).
-func nested(b *strings.Builder, c *parquet.Column, row [][]leafValue,
+// writeNested writes the value of column c of a part of a row as JSON; row has its values by leaf.
+// null reports an absent value. Parquet stores the beginnings of a value's lists (repetition) and
+// the length of its path that exists (definition).
+func writeNested(b *strings.Builder, c *parquet.Column, row [][]leafValue,
 	depth int) (null bool, err error) {
 	if depth > layout.JSONLimit {
 		return false, fmt.Errorf("nested more than %d deep", layout.JSONLimit)
@@ -130,18 +131,18 @@ func nested(b *strings.Builder, c *parquet.Column, row [][]leafValue,
 		}
 	}
 	if c.Repeated() { // the elements themselves, of a list without a name of its own
-		return false, elements(b, c, row, depth,
-			func(elem [][]leafValue) (bool, error) { return element(b, c, elem, depth+1) })
+		return false, writeElements(b, c, row, depth,
+			func(elem [][]leafValue) (bool, error) { return writeElement(b, c, elem, depth+1) })
 	}
 	if c.Optional() && row[0][0].def < c.MaxDefinitionLevel() {
 		b.WriteString("null")
 		return true, nil
 	}
-	return element(b, c, row, depth)
+	return writeElement(b, c, row, depth)
 }
 
-// elements writes a list: an element begins with a value that repeats at the list's level.
-func elements(b *strings.Builder, c *parquet.Column, row [][]leafValue, depth int,
+// writeElements writes a list: an element begins with a value that repeats at the list's level.
+func writeElements(b *strings.Builder, c *parquet.Column, row [][]leafValue, depth int,
 	one func([][]leafValue) (bool, error)) error {
 	b.WriteByte('[')
 	at := make([]int, len(row))
@@ -171,8 +172,8 @@ func elements(b *strings.Builder, c *parquet.Column, row [][]leafValue, depth in
 	return nil
 }
 
-// element writes a value that is there.
-func element(b *strings.Builder, c *parquet.Column, row [][]leafValue,
+// writeElement writes a value that is present.
+func writeElement(b *strings.Builder, c *parquet.Column, row [][]leafValue,
 	depth int) (null bool, err error) {
 	if c.Leaf() {
 		v := row[0][0]
@@ -206,14 +207,14 @@ func element(b *strings.Builder, c *parquet.Column, row [][]leafValue,
 	}
 	children := c.Columns()
 	if len(children) == 1 && children[0].Repeated() && !c.Repeated() {
-		return false, listed(b, children[0], row, depth)
+		return false, writeList(b, children[0], row, depth)
 	}
 	b.WriteByte('{')
 	n, at := 0, 0
 	for _, child := range children {
 		k := len(leavesOf(child))
 		var value strings.Builder
-		null, err := nested(&value, child, row[at:at+k], depth+1)
+		null, err := writeNested(&value, child, row[at:at+k], depth+1)
 		if at += k; err != nil {
 			return false, err
 		}
@@ -233,18 +234,18 @@ func element(b *strings.Builder, c *parquet.Column, row [][]leafValue,
 	return false, nil
 }
 
-// listed writes a list or a map: a group with one repeated child.
-func listed(b *strings.Builder, c *parquet.Column, row [][]leafValue, depth int) error {
+// writeList writes a list or a map: a group with one repeated child.
+func writeList(b *strings.Builder, c *parquet.Column, row [][]leafValue, depth int) error {
 	parts := c.Columns()
 	if len(parts) == 2 && parts[0].Name() == "key" && parts[1].Name() == "value" &&
 		parts[0].Leaf() {
 		var entries strings.Builder
-		if err := elements(&entries, c, row, depth, func(elem [][]leafValue) (bool, error) {
+		if err := writeElements(&entries, c, row, depth, func(elem [][]leafValue) (bool, error) {
 			if err := layout.WriteText(&entries, elem[0][0].text.S); err != nil {
 				return false, err
 			}
 			entries.WriteByte(':')
-			return nested(&entries, parts[1], elem[1:], depth+1)
+			return writeNested(&entries, parts[1], elem[1:], depth+1)
 		}); err != nil {
 			return err
 		}
@@ -252,10 +253,10 @@ func listed(b *strings.Builder, c *parquet.Column, row [][]leafValue, depth int)
 		b.WriteString("{" + s[1:len(s)-1] + "}")
 		return nil
 	}
-	return elements(b, c, row, depth, func(elem [][]leafValue) (bool, error) {
+	return writeElements(b, c, row, depth, func(elem [][]leafValue) (bool, error) {
 		if len(parts) == 1 && c.Name() != "array" && !strings.HasSuffix(c.Name(), "_tuple") {
-			return nested(b, parts[0], elem, depth+1)
+			return writeNested(b, parts[0], elem, depth+1)
 		}
-		return element(b, c, elem, depth+1)
+		return writeElement(b, c, elem, depth+1)
 	})
 }

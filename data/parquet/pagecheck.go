@@ -72,14 +72,13 @@ func checkPage(c *parquet.Column, h *format.PageHeader, plain []byte) error {
 	return nil
 }
 
-// padding is how many values more than a page has its runs may hold: writers fill the last run up
-// (DuckDB to 256), and readers take what they need.
+// padding bounds the values that a page's runs may hold beyond its count: writers fill the last run
+// up (DuckDB to 256), and readers ignore the rest.
 const padding = 4096
 
-// countRuns returns how many values the runs of b hold, which must be no more
-// than count and the padding of the last run. A run is a header and, if the
-// header is even, one value that comes header/2 times, and otherwise header/2
-// groups of 8 values of width bits each.
+// countRuns returns the number of values in the runs of b, at most count and the padding of the
+// last run. A run is a header and, if the header is even, one value that is repeated header/2
+// times, and otherwise header/2 groups of 8 values of width bits each.
 func countRuns(b []byte, width, count int) (int, error) {
 	if width > 32 {
 		return 0, fmt.Errorf("values of %d bits", width)
@@ -107,8 +106,8 @@ func countRuns(b []byte, width, count int) (int, error) {
 	return n, nil
 }
 
-// checkDelta checks a DELTA_BINARY_PACKED sequence of at most count values
-// whose differences take at most width bits.
+// checkDelta checks a DELTA_BINARY_PACKED sequence of at most count values whose differences take
+// at most width bits.
 func checkDelta(b []byte, width byte, count int) error {
 	var head [3]uint64 // block size, miniblocks in a block, values
 	for i := range head {
@@ -152,10 +151,9 @@ func checkDelta(b []byte, width byte, count int) error {
 	return nil
 }
 
-// plainDelta decodes the values of a DELTA_BYTE_ARRAY page, each of which repeats
-// the beginning of the one before, and returns the page with plain encoding: a
-// header for it is left in h. The decoded size is known from the lengths before
-// anything is copied, and must be within limit.
+// plainDelta decodes the values of a DELTA_BYTE_ARRAY page, each of which shares a prefix with the
+// previous one, and returns the page in plain encoding, with its header in h. The decoded size is
+// known from the lengths before anything is copied, and must be within limit.
 func plainDelta(h *format.PageHeader, c *parquet.Column, page []byte, limit int64) ([]byte, error) {
 	var levels int
 	if h.Type == format.DataPageV2 {
@@ -213,8 +211,8 @@ func plainDelta(h *format.PageHeader, c *parquet.Column, page []byte, limit int6
 	return out, nil
 }
 
-// deltaLengths decodes a DELTA_BINARY_PACKED sequence of lengths, at most count,
-// and returns what follows it.
+// deltaLengths decodes a DELTA_BINARY_PACKED sequence of lengths, at most count, and returns the
+// bytes behind it.
 func deltaLengths(b []byte, count int) (lengths []int64, rest []byte, err error) {
 	if err := checkDelta(b, 32, count); err != nil {
 		return nil, nil, err

@@ -1,4 +1,6 @@
-// Package parquet reads Parquet files as rows of data, one row group at a time.
+// Package parquet reads Parquet files as rows of data, one row group at a time: parquet.go has the
+// columns, nested.go their values as JSON, pagecheck.go and thrift.go the checks before the library
+// decodes.
 package parquet
 
 import (
@@ -22,29 +24,28 @@ import (
 
 // parquetSource reads Parquet files, one row group at a time.
 //
-// The Parquet library allocates what page headers and compressed pages claim,
-// and one of its decompressors retries for ever on damaged input. So it never
-// sees the file itself. The pages of a column are cut out and decompressed
-// here, within bounds; what the library decodes is a small file in memory of one
-// column, uncompressed, with headers made here.
+// The Parquet library allocates the sizes that page headers and compressed pages declare, and one
+// of its decompressors retries for ever on damaged input. So it never sees the file itself. The
+// pages of a column are cut out and decompressed here, within bounds; the library decodes a small
+// file in memory of one column, uncompressed, with headers made here.
 type parquetSource struct {
 	input.Sized
-	end    int64 // where the footer begins
+	end    int64 // offset of the footer
 	lay    layout.Layout
 	meta   format.FileMetaData
 	root   *parquet.Column
 	leaves int
 	fields map[string]parquetField // by column name
 	chosen []chosenColumn
-	whole  []string       // columns that are read as JSON: see layout.column
+	whole  []string       // columns that are read as JSON: see Layout.Column
 	paths  []parquetField // columns into which paths lead
 }
 
-// parquetField says how the leaves of a column make its values.
+// parquetField maps the leaves of a column to its values.
 //
-// A row of a list has elements; in a list of maps an element has entries,
-// otherwise it is one. Definition levels at or above defList, defElem and
-// defEntry say that the list, an element, an entry of it is there.
+// A row of a list has elements; in a list of maps an element has entries, otherwise it is one.
+// Definition levels at or above defList, defElem and defEntry mean that the list, an element, an
+// entry of it exists.
 type parquetField struct {
 	kind fieldKind
 	// text: value; turns: role and content, or key and value; ids: element
@@ -56,19 +57,19 @@ type parquetField struct {
 	nested    *parquet.Column // a column that is read as JSON: see nested.go
 	parts     *parquet.Column // text of the parts of a turn's content, where it is in parts
 	partTypes *parquet.Column // their types; nil is all text
-	defPart   int             // definition level from which on there is a part
+	defPart   int             // definition level from which on a part exists
 }
 
-// parquetExtra is a key of turns, or a column, of which is only asked whether it says
-// something: weightKey, oldCallKey, maybeTurn and layout.watched.
+// parquetExtra is a key of turns, or a column, of which only presence (non-null, non-empty) is
+// read: WeightKey, OldCallKey, MaybeTurn and Layout.Watched.
 type parquetExtra struct {
 	name string
-	leaf *parquet.Column // its first
-	def  int             // definition level from which on there is something
+	leaf *parquet.Column // its first leaf
+	def  int             // definition level from which on it is present
 }
 
-// extraOf finds out at which definition level a column says something: a list has an
-// element, a struct or a value is there.
+// extraOf returns a column's extra: the definition level at which a list has an element, or a
+// struct or value exists.
 func extraOf(c *parquet.Column) parquetExtra {
 	e := parquetExtra{name: c.Name(), def: c.MaxDefinitionLevel()}
 	list := false
@@ -83,9 +84,8 @@ func extraOf(c *parquet.Column) parquetExtra {
 	return e
 }
 
-// says reports whether v, a value of the extra's leaf, says something. A text must not be
-// blank.
-func (e parquetExtra) says(v leafValue) bool {
+// present reports whether v, a value of the extra's leaf, is non-null and not a blank text.
+func (e parquetExtra) present(v leafValue) bool {
 	if e.leaf.Type().Kind() == parquet.ByteArray && v.text.OK {
 		return strings.TrimSpace(v.text.S) != ""
 	}
@@ -109,6 +109,7 @@ const (
 	maxParquetDepth   = 16
 )
 
+// Open reads the footer of a Parquet file.
 func Open(file input.Input, size int64) (layout.Source, error) {
 	s := &parquetSource{Sized: input.Sized{File: file, Size: size}, fields: map[string]parquetField{}}
 	if size < 12 {
@@ -147,8 +148,7 @@ func Open(file input.Input, size int64) (layout.Source, error) {
 	return s, nil
 }
 
-// checkMeta checks the schema's shape and the places and counts of the row
-// groups.
+// checkMeta checks the schema's shape and the offsets and counts of the row groups.
 func (s *parquetSource) checkMeta() error {
 	schema := s.meta.Schema
 	if len(schema) == 0 || len(schema) > maxParquetColumns {
@@ -196,8 +196,8 @@ func (s *parquetSource) checkMeta() error {
 	return nil
 }
 
-// library opens a file in memory that has this file's schema and, where g is
-// given, one row group with the given pages for each of its columns.
+// library opens a file in memory with this file's schema and, if g is not nil, one row group with
+// the given pages for each of its columns.
 func (s *parquetSource) library(g *format.RowGroup, pages []byte) (*parquet.File, error) {
 	meta := format.FileMetaData{Version: 1, Schema: s.meta.Schema}
 	if g != nil {
@@ -219,7 +219,7 @@ func (s *parquetSource) library(g *format.RowGroup, pages []byte) (*parquet.File
 	return f, nil
 }
 
-// TurnKeys are the names of a turn's parts, where a list of structs holds them.
+// TurnKeys returns the names of a turn's parts, if the column is a list of structs.
 func (s *parquetSource) TurnKeys(column string) (keys []string) {
 	c := s.root.Column(column)
 	if c == nil || c.Leaf() {
@@ -238,8 +238,8 @@ func (s *parquetSource) TurnKeys(column string) (keys []string) {
 	return keys
 }
 
-// Bind finds the leaves of the columns that are wanted and refuses what cannot be
-// read; an id is left out then.
+// Bind finds the leaves of the wanted columns. A column that cannot be read is an error; an id is
+// left out then.
 func (s *parquetSource) Bind(l layout.Layout) (note string, err error) {
 	s.lay = l
 	for _, c := range s.root.Columns() {
@@ -345,8 +345,8 @@ func (s *parquetSource) Bind(l layout.Layout) (note string, err error) {
 	return note, nil
 }
 
-// readable refuses a column whose compression or encoding is not read, by what
-// the footer says of it.
+// readable returns an error for a column whose compression or encoding, by the footer, is not
+// supported.
 func (s *parquetSource) readable(f parquetField) error {
 	leaves := append(f.leaves[:], f.parts, f.partTypes)
 	if f.nested != nil {
@@ -380,6 +380,7 @@ func isLeaf(c *parquet.Column, kinds ...parquet.Kind) bool {
 	return c.Leaf() && c.MaxRepetitionLevel() == 0 && slices.Contains(kinds, c.Type().Kind())
 }
 
+// textOf returns the field of a column of text, of kind 0 for another column.
 func textOf(c *parquet.Column) parquetField {
 	if !isLeaf(c, parquet.ByteArray) {
 		return parquetField{}
@@ -387,8 +388,8 @@ func textOf(c *parquet.Column) parquetField {
 	return parquetField{kind: textField, leaves: [2]*parquet.Column{c}}
 }
 
-// descend follows groups with one child down to the first column for which
-// stop holds, and notes the first repeated one it passes.
+// descend follows groups with one child down to the first column for which stop returns true, and
+// records the first repeated column that it passes.
 func descend(c *parquet.Column,
 	stop func(*parquet.Column) bool) (f parquetField, last *parquet.Column) {
 	f.defList = c.MaxDefinitionLevel()
@@ -409,7 +410,7 @@ func descend(c *parquet.Column,
 	}
 }
 
-// turnsOf finds the leaves of a list of turns.
+// turnsOf returns the field of a list of turns, of kind 0 for another column.
 func turnsOf(l layout.Layout, c *parquet.Column) parquetField {
 	if f := textOf(c); f.kind != 0 {
 		return f
@@ -478,6 +479,7 @@ func turnsOf(l layout.Layout, c *parquet.Column) parquetField {
 	return parquetField{}
 }
 
+// idsOf returns the field of a list of integers, of kind 0 for another column.
 func idsOf(c *parquet.Column) parquetField {
 	f, last := descend(c, func(c *parquet.Column) bool { return c.Leaf() })
 	if last == nil || last.MaxRepetitionLevel() != 1 {
@@ -490,7 +492,7 @@ func idsOf(c *parquet.Column) parquetField {
 	return f
 }
 
-// typeName describes a column's type in a few words.
+// typeName returns a column's type in a few words.
 func typeName(c *parquet.Column) string {
 	if c.Leaf() {
 		return strings.ToLower(c.Type().String())
@@ -509,7 +511,7 @@ func typeName(c *parquet.Column) string {
 	return "struct<" + strings.Join(parts, ", ") + ">"
 }
 
-// Keys are the names of a struct's fields.
+// Keys returns the names of a struct's fields.
 func (s *parquetSource) Keys(column string) (keys []string) {
 	c := s.root.Column(column)
 	if c == nil || c.Leaf() || len(c.Columns()) == 1 && c.Columns()[0].Repeated() {
@@ -540,18 +542,18 @@ func (s *parquetSource) BatchRows() []int {
 	return n
 }
 
-// pageEncodings are those that are read.
+// pageEncodings are the supported encodings.
 var pageEncodings = []format.Encoding{format.Plain, format.PlainDictionary, format.RLEDictionary,
 	format.DeltaLengthByteArray, format.DeltaBinaryPacked, format.DeltaByteArray}
 
-// pageCodecs are the compressions that are read; -1 is none.
+// pageCodecs are the supported compressions; -1 is none.
 var pageCodecs = map[format.CompressionCodec]int64{
 	format.Uncompressed: -1, format.Snappy: input.CodecSnappy, format.Gzip: input.CodecGzip,
 	format.Brotli: input.CodecBrotli, format.Zstd: input.CodecZstd, format.Lz4Raw: input.CodecLZ4Raw,
 }
 
-// pages cuts out the pages of a leaf's chunk and returns them uncompressed,
-// with fresh headers, and the size of the dictionary page if there is one.
+// pages returns the pages of a leaf's chunk uncompressed, with fresh headers, and the size of the
+// dictionary page if there is one.
 func (s *parquetSource) pages(leaf *parquet.Column,
 	c *format.ColumnChunk) (out []byte, dict int, err error) {
 	m := &c.MetaData
@@ -807,8 +809,8 @@ func (s *parquetSource) leaf(g int, c *parquet.Column, f func(leafValue) error) 
 	return nil
 }
 
-// parquetRows are the columns of a row group. The slices of a list column hold
-// the elements of all rows; first[i] to first[i+1] are those of row i.
+// parquetRows are the columns of a row group. The slices of a list column hold the elements of all
+// rows; row i has the elements first[i] to first[i+1]-1.
 type parquetRows struct {
 	lay     layout.Layout
 	text    map[string][]layout.Text
@@ -816,7 +818,7 @@ type parquetRows struct {
 	nested  map[string]bool // columns whose text is the JSON of their values
 	watched []watchedRows
 	chosen  [][]layout.Cell // [columns][rows]
-	whole   []string        // columns of nested that layout.column reads
+	whole   []string        // columns of nested that Layout.Column reads
 	paths   []pathRows
 	bytes   int64
 }
@@ -833,10 +835,10 @@ type chosenColumn struct {
 	parquetField
 }
 
-// watchedRows says of a watched column which rows have something in it.
+// watchedRows marks the rows with a value in a watched column.
 type watchedRows struct {
-	column string
-	says   []bool
+	column  string
+	present []bool
 }
 
 type parquetList struct {
@@ -844,7 +846,7 @@ type parquetList struct {
 	null    []bool // rows without a list
 	role    []layout.Text
 	content []layout.Text
-	more    []layout.Turn // what the extras say of each element; nil without extras
+	more    []layout.Turn // values of the extras, by element; nil without extras
 	ids     []int64
 }
 
@@ -895,15 +897,15 @@ func (s *parquetSource) Load(b int) (layout.Rows, error) {
 			w := watchedRows{name, make([]bool, 0, n)}
 			err = s.leaf(b, f.extras[0].leaf, func(v leafValue) error {
 				if v.rep == 0 {
-					w.says = append(w.says, false)
+					w.present = append(w.present, false)
 				}
-				if len(w.says) > 0 && f.extras[0].says(v) {
-					w.says[len(w.says)-1] = true
+				if len(w.present) > 0 && f.extras[0].present(v) {
+					w.present[len(w.present)-1] = true
 				}
 				return nil
 			})
-			if err == nil && len(w.says) != n {
-				err = fmt.Errorf("%d values in %d rows: %w", len(w.says), n, input.ErrCorrupt)
+			if err == nil && len(w.present) != n {
+				err = fmt.Errorf("%d values in %d rows: %w", len(w.present), n, input.ErrCorrupt)
 			}
 			r.watched = append(r.watched, w)
 		}
@@ -921,6 +923,7 @@ func (s *parquetSource) Load(b int) (layout.Rows, error) {
 	return r, nil
 }
 
+// loadText reads a column of text, or of numbers as text.
 func (s *parquetSource) loadText(b, n int, f parquetField) ([]layout.Text, error) {
 	var out []layout.Text
 	err := s.leaf(b, f.leaves[0], func(v leafValue) error {
@@ -936,8 +939,8 @@ func (s *parquetSource) loadText(b, n int, f parquetField) ([]layout.Text, error
 	return out, err
 }
 
-// loadList reads a list of turns or of integers. Each leaf has the same rows
-// and elements; the second leaf is checked against the first.
+// loadList reads a list of turns or of integers. Each leaf has the same rows and elements; the
+// second leaf is checked against the first.
 func (s *parquetSource) loadList(b, n int, f parquetField) (*parquetList, error) {
 	list := &parquetList{}
 	for k, leaf := range f.leaves {
@@ -988,7 +991,7 @@ func (s *parquetSource) loadList(b, n int, f parquetField) (*parquetList, error)
 			switch {
 			case e.name == layout.WeightKey:
 				t.Context = v.text.OK && v.number == 0 && e.leaf.Type().Kind() != parquet.ByteArray
-			case !e.says(v):
+			case !e.present(v):
 			case e.name == layout.OldCallKey:
 				t.Refused = e.name
 			case !slices.Contains(t.Unread, e.name):
@@ -1036,8 +1039,7 @@ func (s *parquetSource) loadParts(b int, f parquetField, list *parquetList) erro
 	})
 }
 
-// eachTurn reads a leaf within turns and calls do for each value with what list.more has of
-// its turn.
+// eachTurn reads a leaf within turns and calls do for each value with its turn in list.more.
 func (s *parquetSource) eachTurn(b int, f parquetField, leaf *parquet.Column, list *parquetList,
 	do func(*layout.Turn, leafValue) error) error {
 	elem := -1
@@ -1111,7 +1113,7 @@ func (s *parquetSource) loadMaps(b, n int, f parquetField) (*parquetList, error)
 			case key.S == "reasoning_content":
 				list.more[last].Thought = v.text
 			case slices.Contains(layout.OtherThoughts, key.S) && v.text.OK:
-				if !list.more[last].Thought.OK { // the first that is there
+				if !list.more[last].Thought.OK { // the first that is present
 					list.more[last].Thought = v.text
 				}
 			case key.S == layout.TrainKey:
@@ -1216,7 +1218,7 @@ func (r *parquetRows) At(i int) (raw layout.Raw, err error) {
 	}
 	raw.TakeAnswer(c, ok)
 	for _, w := range r.watched {
-		if w.says[i] {
+		if w.present[i] {
 			raw.Unread = append(raw.Unread, w.column)
 		}
 	}

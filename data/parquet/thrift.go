@@ -15,7 +15,7 @@ var errThrift = errors.New("metadata ends early or nests too deeply")
 
 const maxThriftDepth = 24
 
-// thriftStruct returns how many bytes the struct at the start of b takes.
+// thriftStruct returns the length of the struct at the start of b.
 func thriftStruct(b []byte, depth int) (int, error) {
 	if depth > maxThriftDepth {
 		return 0, errThrift
@@ -64,6 +64,7 @@ const (
 	thriftUUID   = 13
 )
 
+// thriftValue returns the length of a value of a kind at the start of b.
 func thriftValue(b []byte, kind byte, depth int) (int, error) {
 	fixed := func(n int) (int, error) {
 		if n > len(b) {
@@ -117,7 +118,8 @@ func thriftValue(b []byte, kind byte, depth int) (int, error) {
 	return 0, fmt.Errorf("metadata of unknown type %d", kind)
 }
 
-// thriftElements walks count groups of values of the given kinds from b[at:].
+// thriftElements skips count groups of values of the given kinds from b[at:], and returns their
+// end.
 func thriftElements(b []byte, at int, count uint64, depth int, kinds ...byte) (int, error) {
 	// an element takes a byte or more
 	if depth++; depth > maxThriftDepth || at > len(b) || count > uint64(len(b)-at) {
@@ -135,6 +137,7 @@ func thriftElements(b []byte, at int, count uint64, depth int, kinds ...byte) (i
 	return at, nil
 }
 
+// thriftVarint returns the length of the varint at the start of b.
 func thriftVarint(b []byte) (int, error) {
 	if _, n := binary.Uvarint(b); n > 0 {
 		return n, nil

@@ -83,7 +83,7 @@ func Ended(err error) bool {
 func (p *Process) Kill() error { return kill(p.cmd) }
 
 // StderrNote returns the last three lines of standard error as the end of a message, `; it said
-// "..."`, on one line; "" if there are none.
+// "..."`, on one line, or "".
 func (p *Process) StderrNote() string { return p.stderr.String() }
 
 // StderrLines returns the last lines of standard error, at most 4 kB, without control characters

@@ -2,6 +2,12 @@
 // and command-line flags into one resolved configuration, and describes, checks and writes such
 // structs.
 //
+//	load.go     from file, overrides and flags into a struct: start here
+//	schema.go   a struct's settings, and the rules in its tags
+//	suggest.go  hints for misspelled names
+//	tree.go     documents whose names the writer chooses
+//	write.go    YAML, Markdown and help of a struct
+//
 // A configuration is a struct whose fields carry tags:
 //
 //	LR float64 `yaml:"lr" doc:"learning rate" min:"0" max:"1"`
@@ -11,11 +17,11 @@
 // `yaml:"-"` hides a field. Leaves are string, bool, integers, float64, []string and []float64.
 // min, max (inclusive) and choices hold for each element of a list.
 //
-// Later sources win: defaults, file, overrides from left to right, flags. Values are read by the
+// Later sources win: defaults, file, overrides from left to right, flags. Values are parsed by the
 // type of the setting, not guessed from their spelling: 1e-5 and 3 are numbers, `name: 010` is the
 // text 010, and `lr: 010` is refused because YAML 1.1 reads it as eight. Anchors, aliases, merge
-// keys and tags are refused: a configuration says what it says where it says it, and a document
-// cannot grow when it is read.
+// keys and tags are refused: each value stands where it is used, and a document cannot grow when
+// parsed.
 package conf
 
 import (
@@ -38,11 +44,11 @@ import (
 
 const (
 	maxFile     = 256 << 10 // bytes; a full configuration is some 10 kB
-	maxProblems = 50        // reported at once; nobody reads more
-	maxQuoted   = 60        // bytes of a refused value that a message repeats
+	maxProblems = 50        // reported at once
+	maxQuoted   = 60        // bytes of a refused value that a message shows
 )
 
-// Flag is a setting given as a command-line flag. Value is read like an override's value, except
+// Flag is a setting given as a command-line flag. Value is parsed like an override's value, except
 // that the flags of one list setting add up: each Value is one element, or several in the form [a,
 // b].
 type Flag struct {
@@ -51,17 +57,16 @@ type Flag struct {
 	Name  string // as the user types it, "--lr"; messages name it
 }
 
-// Problem is one thing that is wrong: where it was given, and what rule it breaks.
+// Problem is one mistake: its place, and the rule that it breaks.
 type Problem struct {
 	Where string // "run.yaml:3:5" (file:line:column), `override "rollout.n=0"`, "flag --lr"
 	Msg   string
 }
 
-// Problems are all the things that are wrong with a configuration. Load and Check return no other
-// error type.
+// Problems are all mistakes of a configuration. Load and Check return no other type of error.
 type Problems []Problem
 
-// Error has one line for each problem.
+// Error returns a line for each problem.
 func (p Problems) Error() string {
 	lines := make([]string, len(p))
 	for i, x := range p {
@@ -71,12 +76,12 @@ func (p Problems) Error() string {
 }
 
 // Load fills out, a pointer to a struct that holds the defaults, from the YAML file at path ("" =
-// none), then the overrides, then the flags. It reports all problems at once, as Problems, and
-// leaves out as it was when there are any. A struct that cannot be a configuration panics. Where
-// out has a method Hint(key string) string, an unknown key is answered by what it says, unless
-// that is "": what a name of another program is called here. Where it has a method
-// Retired(key string) (off string, ok bool), a file may still have a setting that is no longer one,
-// with the value off, which turned it off: files that programs wrote have all settings.
+// none), then the overrides, then the flags. It returns all mistakes at once, as Problems, and then
+// leaves out unchanged. A struct that cannot be a configuration panics. out may have two methods.
+// Hint(key string) string explains an unknown key, such as another program's name for a setting; ""
+// is no explanation. Retired(key string) (off string, ok bool) names a setting that was removed,
+// and its value that had no effect: a file may still have it with that value, because files written
+// by programs have all settings.
 func Load(out any, path string, overrides []string, flags []Flag) error {
 	if reflect.ValueOf(out).Kind() != reflect.Pointer {
 		panic(fmt.Sprintf("conf: Load into %T: expected a pointer to a struct", out))
@@ -93,12 +98,12 @@ func Load(out any, path string, overrides []string, flags []Flag) error {
 		ld.retired = r.Retired
 	}
 	if path != "" {
-		ld.file(path)
+		ld.readFile(path)
 	}
 	for _, o := range overrides {
 		ld.override(o)
 	}
-	added := map[string]bool{} // lists that a flag has begun
+	added := map[string]bool{} // lists with an element of an earlier flag
 	for _, f := range flags {
 		ld.flag(f, added)
 	}
@@ -109,6 +114,7 @@ func Load(out any, path string, overrides []string, flags []Flag) error {
 	return nil
 }
 
+// loader is the state of one Load.
 type loader struct {
 	*schema
 	val      reflect.Value // the copy of the struct that is being filled
@@ -117,8 +123,8 @@ type loader struct {
 	problems Problems
 }
 
-// meant says what an unknown key may have meant.
-func (ld *loader) meant(key string) string {
+// hintFor returns the setting that an unknown key may stand for, as a message.
+func (ld *loader) hintFor(key string) string {
 	if ld.hint != nil {
 		if h := ld.hint(key); h != "" {
 			return h
@@ -127,7 +133,8 @@ func (ld *loader) meant(key string) string {
 	return ld.suggest(key)
 }
 
-func (ld *loader) bad(where, format string, args ...any) {
+// report adds a problem, up to maxProblems of them.
+func (ld *loader) report(where, format string, args ...any) {
 	switch n := len(ld.problems); {
 	case n < maxProblems:
 		ld.problems = append(ld.problems, Problem{where, fmt.Sprintf(format, args...)})
@@ -136,28 +143,30 @@ func (ld *loader) bad(where, format string, args ...any) {
 	}
 }
 
-func (ld *loader) file(path string) {
-	root, problem := document(path)
+// readFile applies the YAML file at path.
+func (ld *loader) readFile(path string) {
+	root, problem := readDocument(path)
 	if problem != nil {
-		ld.bad(problem.Where, "%s", problem.Msg)
+		ld.report(problem.Where, "%s", problem.Msg)
 		return
 	}
 	if root == nil {
 		return // an empty document sets nothing
 	}
 	if msg := plainNode(root); msg != "" {
-		ld.bad(at(path, root), "%s", msg)
+		ld.report(position(path, root), "%s", msg)
 		return
 	}
 	if root.Kind != yaml.MappingNode {
-		ld.bad(at(path, root), "expected groups and settings, such as trainer: {seed: 1}")
+		ld.report(position(path, root), "expected groups and settings, such as trainer: {seed: 1}")
 		return
 	}
 	ld.group(path, "", root)
 }
 
-// document reads the file at path: its root node, nil for an empty one, or what is wrong with it.
-func document(path string) (*yaml.Node, *Problem) {
+// readDocument parses the file at path. It returns the root node, nil for an empty file, or a
+// problem.
+func readDocument(path string) (*yaml.Node, *Problem) {
 	b, err := readBounded(path)
 	if err != nil {
 		return nil, &Problem{path, err.Error()}
@@ -181,8 +190,8 @@ func document(path string) (*yaml.Node, *Problem) {
 
 var yamlLine = regexp.MustCompile(`^line (\d+): (.*)$`)
 
-// readBounded reads a regular file of at most maxFile bytes. A pipe or a device is refused before
-// it is opened: opening one may block, and reading one may never end.
+// readBounded returns the content of a regular file of at most maxFile bytes. A pipe or a device is
+// refused before it is opened: opening one may block, and reading one may never end.
 func readBounded(path string) ([]byte, error) {
 	st, err := os.Stat(path)
 	if err != nil {
@@ -206,7 +215,7 @@ func readBounded(path string) ([]byte, error) {
 	return b, nil
 }
 
-// reason drops the operation and the path, which the message names already.
+// reason returns err without the operation and the path, which the message names already.
 func reason(err error) error {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {
@@ -215,8 +224,8 @@ func reason(err error) error {
 	return err
 }
 
-// parse returns the root node of the only document in b, nil for an empty one. The nodes keep
-// aliases as they stand: nothing is expanded here or later.
+// parse returns the root node of the only document in b, nil for an empty one. Aliases are not
+// expanded, neither here nor later.
 func parse(b []byte) (root *yaml.Node, err error) {
 	defer func() { // the library's parser is large; a panic in it must not end the process
 		if p := recover(); p != nil {
@@ -246,10 +255,12 @@ func parse(b []byte) (root *yaml.Node, err error) {
 	return root, nil
 }
 
-func at(path string, n *yaml.Node) string { return fmt.Sprintf("%s:%d:%d", path, n.Line, n.Column) }
+// position returns n's place as file:line:column.
+func position(path string, n *yaml.Node) string {
+	return fmt.Sprintf("%s:%d:%d", path, n.Line, n.Column)
+}
 
-// plainNode says why n uses a part of YAML that has no place in a configuration; "" when it does
-// not.
+// plainNode returns why n is refused (an alias, an anchor or a tag), or "".
 func plainNode(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.AliasNode:
@@ -262,33 +273,33 @@ func plainNode(n *yaml.Node) string {
 	return ""
 }
 
-// group reads the mapping n into the group of that dotted name.
+// group applies the mapping n to the settings of the group name.
 func (ld *loader) group(path, name string, n *yaml.Node) {
 	first := map[string]*yaml.Node{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k, v := n.Content[i], n.Content[i+1]
-		where := at(path, k)
+		where := position(path, k)
 		if k.Kind == yaml.ScalarNode && k.Tag == "!!merge" {
-			ld.bad(where, "merge keys (<<) are refused: write the settings out")
+			ld.report(where, "merge keys (<<) are refused: write the settings out")
 			continue
 		}
 		if msg := plainNode(k); msg != "" {
-			ld.bad(where, "%s", msg)
+			ld.report(where, "%s", msg)
 			continue
 		}
 		if k.Kind != yaml.ScalarNode {
-			ld.bad(where, "expected a name as key")
+			ld.report(where, "expected a name as key")
 			continue
 		}
 		key := join(name, k.Value)
 		if f := first[k.Value]; f != nil {
-			ld.bad(where, "setting %s: given twice, first at %d:%d: keep one", quote(key), f.Line,
+			ld.report(where, "setting %s: given twice, first at %d:%d: keep one", quote(key), f.Line,
 				f.Column)
 			continue
 		}
 		first[k.Value] = k
 		if msg := plainNode(v); msg != "" {
-			ld.bad(at(path, v), "setting %s: %s", quote(key), msg)
+			ld.report(position(path, v), "setting %s: %s", quote(key), msg)
 			continue
 		}
 		// A dotted key is never a member, even where the dotted path exists.
@@ -301,20 +312,20 @@ func (ld *loader) group(path, name string, n *yaml.Node) {
 		case known:
 			// empty, as where all its settings are comments: see Template
 			if v.Kind != yaml.ScalarNode || v.Tag != "!!null" {
-				ld.bad(at(path, v), "group %q: expected settings below it, such as %s", key,
+				ld.report(position(path, v), "group %q: expected settings below it, such as %s", key,
 					ld.example(key))
 			}
 		case ld.byKey[key] != nil:
-			ld.bad(where, "setting %s: dotted names are for the command line: in a file write one level per line, each indented below the last", quote(key))
-		case ld.off(key, v):
+			ld.report(where, "setting %s: dotted names are for the command line: in a file write one level per line, each indented below the last", quote(key))
+		case ld.isRetired(key, v):
 		default:
-			ld.bad(where, "setting %s: unknown: %s", quote(key), ld.meant(key))
+			ld.report(where, "setting %s: unknown: %s", quote(key), ld.hintFor(key))
 		}
 	}
 }
 
-// off reports whether key is a setting that is no longer one, and v the value that turned it off.
-func (ld *loader) off(key string, v *yaml.Node) bool {
+// isRetired reports whether key is a removed setting and v its value without effect.
+func (ld *loader) isRetired(key string, v *yaml.Node) bool {
 	if ld.retired == nil {
 		return false
 	}
@@ -322,6 +333,7 @@ func (ld *loader) off(key string, v *yaml.Node) bool {
 	return ok && v.Kind == yaml.ScalarNode && v.Value == off
 }
 
+// example returns a setting of a group, for a message.
 func (ld *loader) example(group string) string {
 	for _, l := range ld.leaves {
 		if strings.HasPrefix(l.Key, group+".") {
@@ -331,19 +343,19 @@ func (ld *loader) example(group string) string {
 	return group
 }
 
-// node reads a YAML value into the leaf l.
+// node sets the leaf l from a YAML value.
 func (ld *loader) node(path string, l *leaf, n *yaml.Node) {
-	where := at(path, n)
+	where := position(path, n)
 	if n.Kind == yaml.MappingNode {
-		ld.bad(where, "setting %q: is one value, not a group: expected %s", l.Key, article(l.Type))
+		ld.report(where, "setting %q: is one value, not a group: expected %s", l.Key, article(l.Type))
 		return
 	}
 	if l.typ.Kind() == reflect.Slice {
-		ld.list(where, l, n, func(n *yaml.Node) string { return at(path, n) })
+		ld.list(where, l, n, func(n *yaml.Node) string { return position(path, n) })
 		return
 	}
 	if n.Kind != yaml.ScalarNode {
-		ld.bad(where, "setting %q: is one value, not a list: expected %s", l.Key, article(l.Type))
+		ld.report(where, "setting %q: is one value, not a list: expected %s", l.Key, article(l.Type))
 		return
 	}
 	if v, ok := ld.scalar(where, l, n); ok {
@@ -351,14 +363,14 @@ func (ld *loader) node(path string, l *leaf, n *yaml.Node) {
 	}
 }
 
-// list reads a YAML sequence into the list leaf l. An empty list becomes nil. Of a
-// list of texts one text stands for itself, and an empty one for no text.
+// list sets the list leaf l from a YAML sequence. An empty list becomes nil. For a list of texts a
+// single text is a list of one, and an empty text an empty list.
 func (ld *loader) list(where string, l *leaf, n *yaml.Node, at func(*yaml.Node) string) bool {
 	if n.Kind == yaml.ScalarNode && l.typ.Elem().Kind() == reflect.String {
-		return ld.one(where, l, n)
+		return ld.oneText(where, l, n)
 	}
 	if n.Kind != yaml.SequenceNode {
-		ld.bad(where, "setting %q: %s: expected %s, such as [%s]", l.Key, quote(n.Value),
+		ld.report(where, "setting %q: %s: expected %s, such as [%s]", l.Key, quote(n.Value),
 			article(l.Type), sample(l.typ.Elem()))
 		return false
 	}
@@ -367,11 +379,11 @@ func (ld *loader) list(where string, l *leaf, n *yaml.Node, at func(*yaml.Node) 
 	for _, c := range n.Content {
 		switch msg := plainNode(c); {
 		case msg != "":
-			ld.bad(at(c), "setting %q: %s", l.Key, msg)
+			ld.report(at(c), "setting %q: %s", l.Key, msg)
 			good = false
 			continue
 		case c.Kind != yaml.ScalarNode:
-			ld.bad(at(c), "setting %q: expected %s: an element is itself a list or a group", l.Key,
+			ld.report(at(c), "setting %q: expected %s: an element is itself a list or a group", l.Key,
 				article(l.Type))
 			good = false
 			continue
@@ -387,16 +399,16 @@ func (ld *loader) list(where string, l *leaf, n *yaml.Node, at func(*yaml.Node) 
 	return good
 }
 
-// isList tells [a, b] from one text, which may begin with a bracket too: a pattern
-// such as [ab].jsonl does.
+// isList reports whether val is a list [a, b] for the leaf l, not one text that begins with a
+// bracket, such as the pattern [ab].jsonl.
 func isList(l *leaf, val string) bool {
 	val = strings.TrimSpace(val)
 	return elem(l.typ).Kind() != reflect.String || strings.HasPrefix(val, "[") &&
 		(strings.HasSuffix(val, "]") || !strings.Contains(val, "]"))
 }
 
-// one reads a text into a list of texts.
-func (ld *loader) one(where string, l *leaf, n *yaml.Node) bool {
+// oneText sets a list of texts from a single text.
+func (ld *loader) oneText(where string, l *leaf, n *yaml.Node) bool {
 	v, ok := ld.scalar(where, l, n)
 	if ok {
 		all := reflect.Zero(l.typ)
@@ -408,6 +420,7 @@ func (ld *loader) one(where string, l *leaf, n *yaml.Node) bool {
 	return ok
 }
 
+// sample returns elements for the example of a list in a message.
 func sample(t reflect.Type) string {
 	if t.Kind() == reflect.Float64 {
 		return "0.5, 1"
@@ -415,7 +428,7 @@ func sample(t reflect.Type) string {
 	return "a, b"
 }
 
-// scalar reads one YAML scalar of the leaf's (element) type.
+// scalar parses one YAML scalar as a value of the leaf's (element) type; false after a problem.
 func (ld *loader) scalar(where string, l *leaf, n *yaml.Node) (reflect.Value, bool) {
 	text := elem(l.typ).Kind() == reflect.String
 	switch quoted := n.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0; {
@@ -424,17 +437,18 @@ func (ld *loader) scalar(where string, l *leaf, n *yaml.Node) (reflect.Value, bo
 		if text {
 			rule = `no value: write "" for an empty text, or leave the setting out to keep the default`
 		}
-		ld.bad(where, "setting %q: %s", l.Key, rule)
+		ld.report(where, "setting %q: %s", l.Key, rule)
 		return reflect.Value{}, false
 	case quoted && !text && set(reflect.New(elem(l.typ)).Elem(), n.Value) == "":
-		ld.bad(where, "setting %q: %s: expected %s: write it without quotes", l.Key, quote(n.Value),
+		ld.report(where, "setting %q: %s: expected %s: write it without quotes", l.Key, quote(n.Value),
 			article(typeName(elem(l.typ))))
 		return reflect.Value{}, false
 	}
 	return ld.parse(where, l, n.Value)
 }
 
-// parse reads text as a value of the leaf's (element) type and checks min, max and choices.
+// parse parses text as a value of the leaf's (element) type and checks min, max and choices; false
+// after a problem.
 func (ld *loader) parse(where string, l *leaf, text string) (reflect.Value, bool) {
 	v := reflect.New(elem(l.typ)).Elem()
 	rule := set(v, text)
@@ -442,7 +456,7 @@ func (ld *loader) parse(where string, l *leaf, text string) (reflect.Value, bool
 		rule = l.rule(v)
 	}
 	if rule != "" {
-		ld.bad(where, "setting %q: %s: %s", l.Key, quote(text), rule)
+		ld.report(where, "setting %q: %s: %s", l.Key, quote(text), rule)
 		return v, false
 	}
 	return v, true
@@ -454,7 +468,7 @@ var (
 	octal   = regexp.MustCompile(`^[-+]?0[0-9]`)
 )
 
-// set reads text into v; it returns the rule that text breaks, "" when v is set.
+// set parses text into v. It returns the rule that text breaks, "" if v was set.
 func set(v reflect.Value, text string) string {
 	t := v.Type()
 	if isNumber(t) && octal.MatchString(text) && number.MatchString(text) {
@@ -486,8 +500,8 @@ func set(v reflect.Value, text string) string {
 		}
 	case isInt(t), isUint(t):
 		if !decimal.MatchString(text) {
-			// 1e6 and 8.0 are integers to a reader: say how to write them, up to where float64 is
-			// exact.
+			// 1e6 and 8.0 are integers to a person: the message has their spelling, up to where
+			// float64 is exact.
 			if f, err := strconv.ParseFloat(text, 64); err == nil && number.MatchString(text) &&
 				f == math.Trunc(f) && math.Abs(f) < 1<<53 {
 				return fmt.Sprintf("expected an integer: write %.0f", f)
@@ -530,16 +544,16 @@ func set(v reflect.Value, text string) string {
 func (ld *loader) override(o string) {
 	where := "override " + quote(o)
 	if strings.HasPrefix(o, "-") {
-		ld.bad(where, "looks like a flag: a setting is written without dashes, setting=value")
+		ld.report(where, "looks like a flag: a setting is written without dashes, setting=value")
 		return
 	}
 	key, val, ok := strings.Cut(o, "=")
 	if !ok || key == "" {
-		ld.bad(where, "expected setting=value, such as %s", ld.leaves[0].Key+"=...")
+		ld.report(where, "expected setting=value, such as %s", ld.leaves[0].Key+"=...")
 		return
 	}
 	if rest := strings.TrimLeft(key, "+~"); rest != key {
-		ld.bad(where, "a leading + or ~ adds and deletes settings in Hydra; here every setting exists: write %s=%s", rest, clip(val))
+		ld.report(where, "a leading + or ~ adds and deletes settings in Hydra; here every setting exists: write %s=%s", rest, clip(val))
 		return
 	}
 	l := ld.lookup(where, key)
@@ -548,7 +562,7 @@ func (ld *loader) override(o string) {
 	}
 	if l.typ.Kind() == reflect.Slice {
 		if !isList(l, val) { // as it stands
-			ld.one(where, l, &yaml.Node{Kind: yaml.ScalarNode, Value: val,
+			ld.oneText(where, l, &yaml.Node{Kind: yaml.ScalarNode, Value: val,
 				Style: yaml.DoubleQuotedStyle})
 			return
 		}
@@ -560,27 +574,27 @@ func (ld *loader) override(o string) {
 	}
 }
 
-// text reads a value of the command line, where the shell has taken the quotes away: a text is
-// taken as it stands.
+// text parses a value of the command line, from which the shell has removed quotes: a text is taken
+// literally.
 func (ld *loader) text(where string, l *leaf, val string) (reflect.Value, bool) {
 	if elem(l.typ).Kind() != reflect.String {
 		if val = strings.TrimSpace(val); val == "" {
-			ld.bad(where, "setting %q: no value: expected %s", l.Key, article(l.Type))
+			ld.report(where, "setting %q: no value: expected %s", l.Key, article(l.Type))
 			return reflect.Value{}, false
 		}
 	}
 	return ld.parse(where, l, val)
 }
 
-// flow reads [a, b] into a list.
+// flow sets a list from [a, b] on the command line; false after a problem.
 func (ld *loader) flow(where string, l *leaf, val string) bool {
 	if len(val) > maxFile {
-		ld.bad(where, "setting %q: longer than %d bytes", l.Key, maxFile)
+		ld.report(where, "setting %q: longer than %d bytes", l.Key, maxFile)
 		return false
 	}
 	n, err := parse([]byte(val))
 	if err != nil {
-		ld.bad(where, "setting %q: expected %s, such as [%s]: %s", l.Key, article(l.Type),
+		ld.report(where, "setting %q: expected %s, such as [%s]: %s", l.Key, article(l.Type),
 			sample(l.typ.Elem()), strings.TrimPrefix(err.Error(), "yaml: "))
 		return false
 	}
@@ -588,12 +602,13 @@ func (ld *loader) flow(where string, l *leaf, val string) bool {
 		n = &yaml.Node{Kind: yaml.ScalarNode, Value: val}
 	}
 	if msg := plainNode(n); msg != "" {
-		ld.bad(where, "setting %q: %s", l.Key, msg)
+		ld.report(where, "setting %q: %s", l.Key, msg)
 		return false
 	}
 	return ld.list(where, l, n, func(*yaml.Node) string { return where })
 }
 
+// flag applies one flag. added are the keys of lists to which an earlier flag has added.
 func (ld *loader) flag(f Flag, added map[string]bool) {
 	name := f.Name
 	if !strings.HasPrefix(name, "-") {
@@ -630,19 +645,20 @@ func (ld *loader) flag(f Flag, added map[string]bool) {
 	added[l.Key] = true
 }
 
-// lookup finds the setting of a dotted key; it reports an unknown one and a group.
+// lookup returns the setting of a dotted key; an unknown key or a group is a problem, and nil.
 func (ld *loader) lookup(where, key string) *leaf {
 	l := ld.byKey[key]
 	switch {
 	case l != nil:
 	case ld.groups[key] != nil:
-		ld.bad(where, "group %q: name one of its settings, such as %s", key, ld.example(key))
+		ld.report(where, "group %q: name one of its settings, such as %s", key, ld.example(key))
 	default:
-		ld.bad(where, "setting %s: unknown: %s", quote(key), ld.meant(key))
+		ld.report(where, "setting %s: unknown: %s", quote(key), ld.hintFor(key))
 	}
 	return l
 }
 
+// article returns a type's name with its article, for a message.
 func article(typ string) string {
 	switch typ {
 	case "true or false", "text":
@@ -653,7 +669,7 @@ func article(typ string) string {
 	return "a " + typ
 }
 
-// clip shortens what a message repeats.
+// clip returns s cut after maxQuoted bytes at a character's border.
 func clip(s string) string {
 	if len(s) <= maxQuoted {
 		return s
@@ -665,4 +681,5 @@ func clip(s string) string {
 	return s[:end] + "..."
 }
 
+// quote returns s, clipped, in quotes.
 func quote(s string) string { return strconv.Quote(clip(s)) }

@@ -31,14 +31,14 @@ type Setting struct {
 // everyValue is the unproven tag of a setting of which no value but the default is proven.
 const everyValue = "all"
 
-// leaf is a setting and where it stands in the struct.
+// leaf is a setting with its place in the struct.
 type leaf struct {
 	Setting
 	index []int // for reflect.Value.FieldByIndex
 	typ   reflect.Type
 }
 
-// schema is what Load needs to know of a struct: its leaves in declaration order, and its groups.
+// schema is the structure of a configuration: its leaves in declaration order, and its groups.
 type schema struct {
 	leaves []*leaf
 	byKey  map[string]*leaf
@@ -61,8 +61,9 @@ func structOf(v any) reflect.Value {
 	return rv
 }
 
-// schemaOf reads the tags of t. A struct that cannot be a configuration (an unsupported type, a
-// missing or repeated yaml name, a min that is no number) is a programmer's error and panics.
+// schemaOf returns the schema in the tags of t. A struct that cannot be a configuration (an
+// unsupported type, a missing or repeated yaml name, a min that is no number) is a programmer's
+// error and panics.
 func schemaOf(t reflect.Type) *schema {
 	s := &schema{byKey: map[string]*leaf{}, groups: map[string][]string{},
 		about: map[string]string{}}
@@ -70,6 +71,7 @@ func schemaOf(t reflect.Type) *schema {
 	return s
 }
 
+// walk adds the fields of t, at index in the whole struct, to a group.
 func (s *schema) walk(t reflect.Type, group string, index []int) {
 	if t.NumField() == 0 {
 		panic(fmt.Sprintf("conf: group %q: %s has no fields", group, t))
@@ -140,6 +142,7 @@ func join(group, name string) string {
 	return group + "." + name
 }
 
+// elem returns the type of a list's elements, or t itself.
 func elem(t reflect.Type) reflect.Type {
 	if t.Kind() == reflect.Slice {
 		return t.Elem()
@@ -153,7 +156,7 @@ func isNumber(t reflect.Type) bool {
 	return isInt(t) || isUint(t) || t.Kind() == reflect.Float64
 }
 
-// typeName is the word for t that users read, "" for a type that is not supported.
+// typeName returns the word for t in messages and documents, "" for an unsupported type.
 func typeName(t reflect.Type) string {
 	switch {
 	case t.Kind() == reflect.String:
@@ -198,8 +201,8 @@ func Copy(dst, src any, keys []string) {
 	}
 }
 
-// Check reports what is wrong with the declaration of v itself, for a test of the package that owns
-// it: a setting without a doc tag, and a default that Load would refuse.
+// Check returns mistakes in the declaration of v, for a test of the package that owns it: a setting
+// without a doc tag, or a default that Load would refuse.
 func Check(v any) error {
 	rv := structOf(v)
 	var ps Problems
@@ -208,7 +211,7 @@ func Check(v any) error {
 		if l.Doc == "" {
 			ps = append(ps, Problem{where, fmt.Sprintf("setting %q: no doc tag", l.Key)})
 		}
-		for it, rule := range l.broken(rv.FieldByIndex(l.index)) {
+		for it, rule := range l.violations(rv.FieldByIndex(l.index)) {
 			ps = append(ps, Problem{where,
 				fmt.Sprintf("setting %q: default %s: %s", l.Key, format(it), rule)})
 		}
@@ -219,13 +222,13 @@ func Check(v any) error {
 	return nil
 }
 
-// Validate reports the values in v that Load would refuse: a program that fills the struct itself
+// Validate returns the values in v that Load would refuse. A program that fills the struct itself
 // has not gone through Load.
 func Validate(v any) error {
 	rv := structOf(v)
 	var ps Problems
 	for _, l := range schemaOf(rv.Type()).leaves {
-		for it, rule := range l.broken(rv.FieldByIndex(l.index)) {
+		for it, rule := range l.violations(rv.FieldByIndex(l.index)) {
 			ps = append(ps, Problem{l.Key, fmt.Sprintf("%s: %s", format(it), rule)})
 		}
 	}
@@ -235,9 +238,9 @@ func Validate(v any) error {
 	return nil
 }
 
-// broken yields the values of a field, one for each element of a list, that break a rule, with the
-// rule.
-func (l *leaf) broken(field reflect.Value) iter.Seq2[reflect.Value, string] {
+// violations yields the values of a field, one for each element of a list, that break a rule, with
+// the rule.
+func (l *leaf) violations(field reflect.Value) iter.Seq2[reflect.Value, string] {
 	return func(yield func(reflect.Value, string) bool) {
 		items := []reflect.Value{field}
 		if field.Kind() == reflect.Slice {
@@ -254,7 +257,7 @@ func (l *leaf) broken(field reflect.Value) iter.Seq2[reflect.Value, string] {
 	}
 }
 
-// rule says which of min, max and choices the value v (one element, for a list) breaks; "" when
+// rule returns which of min, max and choices the value v (one element, for a list) breaks; "" for
 // none.
 func (l *leaf) rule(v reflect.Value) string {
 	if isNumber(v.Type()) {
@@ -300,7 +303,7 @@ func (l *leaf) rule(v reflect.Value) string {
 	return ""
 }
 
-// unwritable says why a value could not be written as YAML and read back; "" when it can.
+// unwritable returns why a value could not be written as YAML and read back, or "".
 func unwritable(v reflect.Value) string {
 	switch v.Kind() {
 	case reflect.Float64:

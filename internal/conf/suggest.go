@@ -7,9 +7,8 @@ import (
 
 const maxSuggest = 64 // bytes; edit distances of longer names are not worth their time
 
-// suggest says which setting or group an unknown dotted key may have meant: a neighbour in its
-// group that is spelled almost like it, else a setting of the same name elsewhere, else the list of
-// what the group holds.
+// suggest returns a hint for an unknown dotted key: the name in its group that is spelled almost
+// like it, else a setting of the same name elsewhere, else the list of the group's names.
 func (s *schema) suggest(key string) string {
 	// The deepest group that exists: the name after it is the one that is wrong.
 	group, rest := "", key
@@ -51,6 +50,7 @@ func (s *schema) suggest(key string) string {
 	return fmt.Sprintf("known in %q: %s", group, strings.Join(s.groups[group], ", "))
 }
 
+// parent returns the group of a dotted key.
 func parent(key string) string {
 	if i := strings.LastIndexByte(key, '.'); i >= 0 {
 		return key[:i]
@@ -59,7 +59,7 @@ func parent(key string) string {
 }
 
 // nearest returns the name with the least distance to s, the first of equals, or "" if none is
-// near: within a third of its length or one edit, and never so far that nothing of s is left.
+// near: within a third of its length or one edit, and never so far that no character of s is left.
 func nearest(s string, names []string) string {
 	if len(s) < 2 || len(s) > maxSuggest {
 		return ""
@@ -73,7 +73,7 @@ func nearest(s string, names []string) string {
 	return best
 }
 
-// distance is how many edits lead from a to b, in bytes: insert, delete, replace, swap two
+// distance returns the number of edits from a to b, in bytes: insert, delete, replace, or swap two
 // neighbours. (The optimal string alignment distance; row i holds the distances of a[:i] to every
 // b[:j].)
 func distance(a, b string) int {

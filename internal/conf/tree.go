@@ -9,16 +9,16 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Node is a value of a YAML document in which the writer chooses names, such as the arms of a
-// study, so that no struct can list them. It is read by hand, as strictly as Load reads a struct:
-// names that are not known are refused with what was meant, values are read by the type that is
-// asked for, and anchors, aliases, merge keys and tags have no place.
+// Node is a value of a YAML document whose names the writer chooses, such as the arms of a study,
+// so that no struct can list them. The caller walks it, and it is as strict as Load: unknown names
+// are refused with a suggestion, values are parsed by the type asked for, and anchors, aliases,
+// merge keys and tags are refused.
 //
-// What is wrong is gathered, not returned: read everything, then ask Err. A nil Node is a value
-// that was not given; it reads as zero, empty and not given.
+// Mistakes are collected, not returned: read everything, then call Err. A nil Node is a value that
+// is not in the document; it reads as zero or empty.
 type Node struct {
 	Where string // file:line:column
-	Name  string // the dotted way to it, "arms.GAD[1].steps"; "" is the document
+	Name  string // the dotted path to it, "arms.GAD[1].steps"; "" is the document
 
 	path     string
 	yaml     *yaml.Node
@@ -27,22 +27,22 @@ type Node struct {
 	members  map[string]*Node
 }
 
-// ReadTree reads the YAML file at path. The error is Problems, of which there is one here: a file
-// that cannot be read or is not YAML.
+// ReadTree parses the YAML file at path. The error is Problems with one entry: the file cannot be
+// read or is not YAML.
 func ReadTree(path string) (*Node, error) {
-	root, problem := document(path)
+	root, problem := readDocument(path)
 	if problem != nil {
 		return nil, Problems{*problem}
 	}
 	if root == nil {
 		return nil, Problems{{path, "empty: expected groups and settings"}}
 	}
-	n := &Node{Where: at(path, root), path: path, yaml: root, problems: &Problems{}}
+	n := &Node{Where: position(path, root), path: path, yaml: root, problems: &Problems{}}
 	n.plain()
 	return n, nil
 }
 
-// Err is all that has been found wrong so far, as Problems; nil is nothing.
+// Err returns all mistakes found so far, as Problems; nil if there are none.
 func (n *Node) Err() error {
 	if len(*n.problems) == 0 {
 		return nil
@@ -50,7 +50,7 @@ func (n *Node) Err() error {
 	return *n.problems
 }
 
-// Bad notes what is wrong with the value. Of a nil Node nothing is noted.
+// Bad adds a mistake of this value. For a nil Node it does nothing.
 func (n *Node) Bad(format string, args ...any) {
 	if n == nil {
 		return
@@ -62,6 +62,7 @@ func (n *Node) Bad(format string, args ...any) {
 	n.note(n.Where, what+fmt.Sprintf(format, args...))
 }
 
+// note adds a problem, up to maxProblems of them.
 func (n *Node) note(where, msg string) {
 	switch p := n.problems; {
 	case len(*p) < maxProblems:
@@ -71,7 +72,7 @@ func (n *Node) note(where, msg string) {
 	}
 }
 
-// plain notes a use of YAML that has no place here; it reports whether there is none.
+// plain reports whether the value is free of aliases, anchors and tags; one of them is a problem.
 func (n *Node) plain() bool {
 	if msg := plainNode(n.yaml); msg != "" {
 		n.Bad("%s", msg)
@@ -83,8 +84,8 @@ func (n *Node) plain() bool {
 // IsText reports whether the value is one scalar, not a list or a group.
 func (n *Node) IsText() bool { return n != nil && n.yaml.Kind == yaml.ScalarNode }
 
-// Group reads the value as a group of the known names, of any names where none is known. Get has
-// its members then.
+// Group parses the value as a group of the known names, or of any names if none is given, and
+// returns the names in the document's order. Get then returns its members.
 func (n *Node) Group(known ...string) (names []string) {
 	if n == nil || !n.plain() {
 		return nil
@@ -103,7 +104,7 @@ func (n *Node) Group(known ...string) (names []string) {
 	n.members = map[string]*Node{}
 	for i := 0; i+1 < len(n.yaml.Content); i += 2 {
 		k, v := n.yaml.Content[i], n.yaml.Content[i+1]
-		key := &Node{Where: at(n.path, k), Name: join(n.Name, k.Value), path: n.path, yaml: k,
+		key := &Node{Where: position(n.path, k), Name: join(n.Name, k.Value), path: n.path, yaml: k,
 			problems: n.problems}
 		switch {
 		case k.Kind == yaml.ScalarNode && k.Tag == "!!merge":
@@ -126,7 +127,7 @@ func (n *Node) Group(known ...string) (names []string) {
 			}
 			continue
 		}
-		value := &Node{Where: at(n.path, v), Name: key.Name, path: n.path, yaml: v,
+		value := &Node{Where: position(n.path, v), Name: key.Name, path: n.path, yaml: v,
 			problems: n.problems}
 		if !value.plain() {
 			continue
@@ -137,7 +138,7 @@ func (n *Node) Group(known ...string) (names []string) {
 	return n.names
 }
 
-// Get is a member of a group that Group has read, nil where it was not given.
+// Get returns a member of a group that Group has parsed, nil if the document does not have it.
 func (n *Node) Get(name string) *Node {
 	if n == nil {
 		return nil
@@ -145,10 +146,10 @@ func (n *Node) Get(name string) *Node {
 	return n.members[name]
 }
 
-// Nearest is the one of names that is spelled almost like s, "" if none is.
+// Nearest returns the name that is spelled almost like s, "" if none is.
 func Nearest(s string, names []string) string { return nearest(s, names) }
 
-// List is the elements of a list.
+// List returns the elements of a list.
 func (n *Node) List() (list []*Node) {
 	if n == nil || !n.plain() {
 		return nil
@@ -158,7 +159,7 @@ func (n *Node) List() (list []*Node) {
 		return nil
 	}
 	for i, c := range n.yaml.Content {
-		e := &Node{Where: at(n.path, c), Name: fmt.Sprintf("%s[%d]", n.Name, i), path: n.path,
+		e := &Node{Where: position(n.path, c), Name: fmt.Sprintf("%s[%d]", n.Name, i), path: n.path,
 			yaml: c, problems: n.problems}
 		if e.plain() {
 			list = append(list, e)
@@ -167,7 +168,7 @@ func (n *Node) List() (list []*Node) {
 	return list
 }
 
-// Value reads one value of the type.
+// Value parses the node as one value of type T; zero for a nil Node or after a mistake.
 func Value[T string | bool | int | uint64 | float64](n *Node) (v T) {
 	if n == nil {
 		return v
@@ -194,7 +195,7 @@ func Value[T string | bool | int | uint64 | float64](n *Node) (v T) {
 	return v
 }
 
-// Values reads a list of values of the type.
+// Values parses the node as a list of values of type T.
 func Values[T string | bool | int | uint64 | float64](n *Node) (list []T) {
 	for _, e := range n.List() {
 		list = append(list, Value[T](e))

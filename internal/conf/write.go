@@ -9,20 +9,20 @@ import (
 	"strings"
 )
 
-// Marshal writes v (a struct or a pointer to one) as YAML: every setting, in declaration order, the
-// same bytes for the same value. Load of what it wrote gives the value back (an empty list as nil).
-// A number that is not finite and a text that is not UTF-8 are errors.
+// Marshal returns v (a struct or a pointer to one) as YAML: every setting, in declaration order,
+// the same bytes for the same value. Load of the result gives the value back (an empty list as
+// nil). A number that is not finite and a text that is not UTF-8 are errors.
 func Marshal(v any) ([]byte, error) {
 	return marshal(v, func(_, indent string) string { return indent })
 }
 
-// Template is Marshal with a comment above each setting: what it means and what it may
-// be. A setting that is the same in defaults, a value of v's type, is a comment itself,
-// #lr: 1e-06, since a file that states it would override what a run inherits.
+// Template returns v as Marshal does, with a comment above each setting: its meaning and its
+// allowed values. A setting equal to its value in defaults, a value of v's type, is itself
+// commented out, #lr: 1e-06, since a file that has it would override an inherited value.
 func Template(v, defaults any) ([]byte, error) {
 	about, was := map[string]string{}, map[string]string{}
 	for _, s := range Describe(defaults) {
-		about[s.Key], was[s.Key] = s.About(), s.Default
+		about[s.Key], was[s.Key] = s.Description(), s.Default
 	}
 	same := map[string]bool{}
 	for _, s := range Describe(v) {
@@ -37,7 +37,7 @@ func Template(v, defaults any) ([]byte, error) {
 	})
 }
 
-// wrap is text in lines of at most width columns, each with the prefix and a newline.
+// wrap returns text in lines of at most width bytes, each with the prefix and a newline.
 func wrap(text, prefix string, width int) string {
 	var b strings.Builder
 	line := prefix
@@ -54,7 +54,8 @@ func wrap(text, prefix string, width int) string {
 	return b.String() + line + "\n"
 }
 
-// marshal writes before each setting what comment says of its key, the indentation included.
+// marshal returns v as YAML. comment returns the text that precedes a setting, its indentation
+// included.
 func marshal(v any, comment func(key, indent string) string) ([]byte, error) {
 	rv := structOf(v)
 	var b strings.Builder
@@ -81,10 +82,10 @@ func marshal(v any, comment func(key, indent string) string) ([]byte, error) {
 }
 
 // bare matches the texts that stand in YAML without quotes, flow lists included: they begin with a
-// letter or one of ./~ and hold nothing that YAML gives a meaning to.
+// letter or one of ./_ and hold no character with a meaning in YAML.
 var bare = regexp.MustCompile(`^[A-Za-z./_][A-Za-z0-9./_-]*$`)
 
-// format writes a value as YAML. Go's quoting of a valid UTF-8 text uses only escapes that YAML's
+// format returns a value as YAML. Go's quoting of a valid UTF-8 text uses only escapes that YAML's
 // double quotes have.
 func format(v reflect.Value) string {
 	switch v.Kind() {
@@ -115,8 +116,8 @@ func format(v reflect.Value) string {
 	return fmt.Sprint(v.Interface())
 }
 
-// Markdown describes the settings of v (a struct or a pointer to one, holding the defaults): one
-// table for the settings outside any group, then one for each top-level group.
+// Markdown returns tables of the settings of v (a struct or a pointer to one, holding the
+// defaults): one for the settings outside any group, then one for each top-level group.
 func Markdown(v any) string {
 	var b strings.Builder
 	about := schemaOf(structOf(v).Type()).about
@@ -145,14 +146,15 @@ func Markdown(v any) string {
 	return b.String()
 }
 
-// About is what the setting means and what it may be, as plain text.
-func (s Setting) About() string {
+// Description returns the setting's meaning and its allowed values, as plain text.
+func (s Setting) Description() string {
 	return strings.NewReplacer("`", "", unprovenMark, "Unproven").Replace(
 		s.Doc + s.limits() + s.unproven())
 }
 
-// Help describes the settings of v whose keys begin with prefix for a terminal: a line
-// with key and default, and indented below it what it means. What a group is about comes first.
+// Help returns a description, for a terminal, of the settings of v whose keys begin with prefix:
+// the group's own description, then for each setting a line with key and default, and its meaning
+// indented below.
 func Help(v any, prefix string) string {
 	var b strings.Builder
 	group := strings.TrimSuffix(prefix, ".")
@@ -161,7 +163,7 @@ func Help(v any, prefix string) string {
 	}
 	for _, s := range Describe(v) {
 		if strings.HasPrefix(s.Key, prefix) {
-			fmt.Fprintf(&b, "%s=%s\n%s", s.Key, s.Default, wrap(s.About(), "    ", 100))
+			fmt.Fprintf(&b, "%s=%s\n%s", s.Key, s.Default, wrap(s.Description(), "    ", 100))
 		}
 	}
 	return b.String()
@@ -181,12 +183,12 @@ func (s Setting) unproven() string {
 	return ". " + unprovenMark + ": `" + strings.Join(s.Unproven, "`, `") + "`"
 }
 
-// endless is a maximum that only bounds what is computed with it; no reader needs to know it.
-const endless = 1e8
+// unbounded is the value from which on a maximum is not shown: it only bounds computations.
+const unbounded = 1e8
 
-// limits is the sentence about min, max and choices.
+// limits returns the sentence about min, max and choices.
 func (s Setting) limits() string {
-	if most, err := strconv.ParseFloat(s.Max, 64); err == nil && most >= endless {
+	if most, err := strconv.ParseFloat(s.Max, 64); err == nil && most >= unbounded {
 		s.Max = ""
 	}
 	switch {
@@ -209,7 +211,7 @@ func (s Setting) limits() string {
 	return ""
 }
 
-// cell escapes what would end a cell of a Markdown table.
+// cell returns s with the characters escaped that would end a cell of a Markdown table.
 func cell(s string) string {
 	return strings.NewReplacer("|", `\|`, "\n", " ").Replace(s)
 }

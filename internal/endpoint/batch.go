@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// BatchLine is a request of a batch, as a line of its file.
+// BatchLine returns a request as a line of a batch's input file; id names its answer in the output.
 func BatchLine(id string, r Request) ([]byte, error) {
 	body, err := r.body()
 	if err != nil {
@@ -30,13 +30,13 @@ func BatchLine(id string, r Request) ([]byte, error) {
 	return append(line, '\n'), err
 }
 
-// What a batch may hold, by OpenAI's rules.
+// Limits of a batch, by OpenAI's rules.
 const (
 	MaxBatchLines = 50000
 	MaxBatchBytes = 190 << 20
 )
 
-// Batch is how far a batch is.
+// Batch is the state of a batch on the server.
 type Batch struct {
 	ID         string
 	Status     string
@@ -51,17 +51,17 @@ type Batch struct {
 	}
 }
 
-// Over reports whether nothing more will come.
+// Over reports whether the batch has ended: no more answers will come.
 func (b Batch) Over() bool {
 	return slices.Contains([]string{Completed, "failed", "expired", "cancelled", "canceled"},
 		b.Status)
 }
 
-// Completed is the status of a batch that has all of its answers.
+// Completed is the status of a batch whose answers are all there.
 const Completed = "completed"
 
-// Why is what the server says of a batch that has failed.
-func (c *Client) Why(b Batch) string {
+// Reason returns the server's message about a batch that has failed.
+func (c *Client) Reason(b Batch) string {
 	if len(b.Errors.Data) == 0 {
 		return b.Status
 	}
@@ -71,7 +71,7 @@ func (c *Client) Why(b Batch) string {
 // maxObject bounds the description of a file or a batch.
 const maxObject = 4 << 20
 
-// Upload sends the file of a batch and returns its name on the server.
+// Upload sends the input file of a batch and returns its id on the server.
 func (c *Client) Upload(ctx context.Context, lines []byte) (file string, err error) {
 	var b bytes.Buffer
 	form := multipart.NewWriter(&b)
@@ -87,7 +87,7 @@ func (c *Client) Upload(ctx context.Context, lines []byte) (file string, err err
 		return "", fmt.Errorf("endpoint: upload: %w", err)
 	}
 	var out struct{ ID string }
-	err = c.again(ctx, func() error {
+	err = c.retry(ctx, func() error {
 		return c.object(ctx, http.MethodPost, "/files", form.FormDataContentType(), b.Bytes(), &out)
 	})
 	if err == nil && out.ID == "" {
@@ -97,9 +97,9 @@ func (c *Client) Upload(ctx context.Context, lines []byte) (file string, err err
 	return out.ID, err
 }
 
-// CreateBatch begins a batch of an uploaded file, unless there is one of it already:
-// a program that was killed, or a connection that was cut, between the two does not pay
-// twice.
+// CreateBatch creates a batch of an uploaded file, unless the server has one of that file: a
+// program that was killed, or a connection that was cut, between the request and its reply does not
+// pay twice.
 func (c *Client) CreateBatch(ctx context.Context, file string) (b Batch, err error) {
 	body, err := json.Marshal(
 		map[string]string{"input_file_id": file, "endpoint": "/v1/chat/completions",
@@ -107,8 +107,8 @@ func (c *Client) CreateBatch(ctx context.Context, file string) (b Batch, err err
 	if err != nil {
 		return b, err
 	}
-	err = c.again(ctx, func() error {
-		if b, err = c.batchOf(ctx, file); err != nil || b.ID != "" {
+	err = c.retry(ctx, func() error {
+		if b, err = c.findBatch(ctx, file); err != nil || b.ID != "" {
 			return err
 		}
 		return c.object(ctx, http.MethodPost, "/batches", "application/json", body, &b)
@@ -120,8 +120,9 @@ func (c *Client) CreateBatch(ctx context.Context, file string) (b Batch, err err
 	return b, err
 }
 
-// batchOf looks for the batch of a file; its ID is "" where there is none.
-func (c *Client) batchOf(ctx context.Context, file string) (Batch, error) {
+// findBatch returns the batch of an input file, among the newest 2,000; its ID is "" if no batch
+// has that file.
+func (c *Client) findBatch(ctx context.Context, file string) (Batch, error) {
 	after := ""
 	for range 20 { // pages of 100, the newest first
 		var list struct {
@@ -145,9 +146,9 @@ func (c *Client) batchOf(ctx context.Context, file string) (Batch, error) {
 	return Batch{}, nil
 }
 
-// Batch looks at a batch.
+// Batch returns the current state of a batch.
 func (c *Client) Batch(ctx context.Context, id string) (b Batch, err error) {
-	err = c.again(ctx, func() error {
+	err = c.retry(ctx, func() error {
 		b = Batch{}
 		return c.object(ctx, http.MethodGet, "/batches/"+url.PathEscape(id), "", nil, &b)
 	})
@@ -155,18 +156,18 @@ func (c *Client) Batch(ctx context.Context, id string) (b Batch, err error) {
 	return b, err
 }
 
-// BatchResult is a line of a batch's output: an answer, or why there is none.
+// BatchResult is a line of a batch's output: an answer, or the error in its place.
 type BatchResult struct {
 	ID     string
 	Answer *Answer
 	Err    error
 }
 
-// Results calls f for each line of a file of a batch. A connection that is cut begins
-// again: f may hear of a line twice.
+// Results calls f for each line of a batch's output or error file. It reads the file anew after a
+// cut connection: f may get a line twice. An error of f ends it.
 func (c *Client) Results(ctx context.Context, file string, f func(BatchResult) error) error {
 	var stopped error
-	err := c.again(ctx, func() error {
+	err := c.retry(ctx, func() error {
 		return c.lines(ctx, "/files/"+url.PathEscape(file)+"/content", func(line []byte) error {
 			stopped = f(c.result(line))
 			return stopped
@@ -178,7 +179,7 @@ func (c *Client) Results(ctx context.Context, file string, f func(BatchResult) e
 	return err
 }
 
-// result reads a line of an output or error file.
+// result parses a line of an output or error file.
 func (c *Client) result(line []byte) BatchResult {
 	var l struct {
 		ID       string `json:"custom_id"`
@@ -199,7 +200,7 @@ func (c *Client) result(line []byte) BatchResult {
 	case l.Response == nil:
 		r.Err = c.failure(refused, 0, "", "neither an answer nor an error in the batch")
 	case l.Response.Status != http.StatusOK:
-		e := c.status(&http.Response{StatusCode: l.Response.Status, Header: http.Header{}},
+		e := c.statusError(&http.Response{StatusCode: l.Response.Status, Header: http.Header{}},
 			l.Response.Body)
 		e.kind = refused
 		r.Err = e
@@ -213,8 +214,8 @@ func (c *Client) result(line []byte) BatchResult {
 	return r
 }
 
-// again tries until do succeeds, its error is not transient, or the tries are used up.
-func (c *Client) again(ctx context.Context, do func() error) error {
+// retry calls do until it succeeds, its error is not transient, or the tries are used up.
+func (c *Client) retry(ctx context.Context, do func() error) error {
 	for try := 0; ; try++ {
 		err := do()
 		if err == nil || ctx.Err() != nil || !Transient(err) {
@@ -223,12 +224,13 @@ func (c *Client) again(ctx context.Context, do func() error) error {
 		if try >= c.o.Retries {
 			return fmt.Errorf("%w: given up after %d tries", final{err}, try+1)
 		}
-		if err := sleep(ctx, max(backoff(try), waitOf(err))); err != nil {
+		if err := sleep(ctx, max(backoff(try), serverWait(err))); err != nil {
 			return err
 		}
 	}
 }
 
+// first returns a unless it is nil, else b.
 func first(a, b error) error {
 	if a != nil {
 		return a
@@ -236,15 +238,15 @@ func first(a, b error) error {
 	return b
 }
 
-// waitOf is how long the server wants to be left alone.
-func waitOf(err error) time.Duration {
+// serverWait returns the pause that the server asks for in err; 0 for none.
+func serverWait(err error) time.Duration {
 	if e, ok := err.(*Error); ok {
 		return e.Wait
 	}
 	return 0
 }
 
-// object makes one call whose answer is JSON.
+// object makes one call and decodes its JSON answer into out.
 func (c *Client) object(ctx context.Context, method, path, contentType string, body []byte,
 	out any) error {
 	var r io.Reader
@@ -262,7 +264,8 @@ func (c *Client) object(ctx context.Context, method, path, contentType string, b
 	return nil
 }
 
-// lines reads a file of JSON lines, each bounded as an answer is.
+// lines calls f for each line of a file of JSON lines on the server. A line is bounded as an answer
+// is.
 func (c *Client) lines(ctx context.Context, path string, f func(line []byte) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
@@ -272,9 +275,9 @@ func (c *Client) lines(ctx context.Context, path string, f func(line []byte) err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		// what it says, as far as it comes
+		// the server's message, as far as it can be read
 		raw, _ := io.ReadAll(io.LimitReader(resp.Body, maxObject))
-		return c.status(resp, raw)
+		return c.statusError(resp, raw)
 	}
 	scan := bufio.NewScanner(resp.Body)
 	scan.Buffer(nil, maxAnswer)
@@ -287,7 +290,7 @@ func (c *Client) lines(ctx context.Context, path string, f func(line []byte) err
 		}
 	}
 	if err := scan.Err(); err != nil {
-		return c.broken(ctx, err)
+		return c.connectionError(ctx, err)
 	}
 	return nil
 }

@@ -25,8 +25,8 @@ import (
 // Message is a turn of a conversation. A server gets neither thoughts nor marks for learning.
 type Message = chat.Message
 
-// Request is what a chat completion is asked for. What is nil or zero is left out, so
-// that the server's default holds.
+// Request is a chat completion's request. Fields that are nil or zero are not sent: the server's
+// default holds.
 type Request struct {
 	Model       string
 	Messages    []Message
@@ -36,11 +36,11 @@ type Request struct {
 	N           int
 	Seed        *int64
 	Stop        []string
-	TopLogprobs int            // how many tokens are scored at each place of the answer; 0 is none
+	TopLogprobs int            // tokens scored at each position of the answer; 0 is none
 	Extra       map[string]any // further fields, by name; they win over those above
 }
 
-// body is the request as the API has it. Its bytes are a function of the request.
+// body returns the request's JSON. Equal requests have equal bytes.
 func (r Request) body() ([]byte, error) {
 	var messages []Message
 	for _, m := range r.Messages {
@@ -78,45 +78,47 @@ func (r Request) body() ([]byte, error) {
 
 // Choice is one answer.
 type Choice struct {
-	Content      string          `json:"content"`
-	Thinking     string          `json:"reasoning_content,omitempty"` // what the model thought before it, if the server says it
-	ToolCalls    json.RawMessage `json:"tool_calls,omitempty"`
-	Refusal      string          `json:"refusal,omitempty"` // the model's own words for not answering
-	FinishReason string          `json:"finish_reason"`     // stop, length, content_filter, ...; "" if the server says none
+	Content string `json:"content"`
+	// the reasoning before the answer, if the server sends it
+	Thinking  string          `json:"reasoning_content,omitempty"`
+	ToolCalls json.RawMessage `json:"tool_calls,omitempty"`
+	Refusal   string          `json:"refusal,omitempty"` // the model's words for not answering
+	// stop, length, content_filter, ...; "" if not sent
+	FinishReason string `json:"finish_reason"`
 	// log-probabilities of the answer's tokens as the server gives them: data.ReadLogprobs; nil is
 	// none
 	Logprobs json.RawMessage `json:"logprobs,omitempty"`
 }
 
-// Usage is what the server says that it has counted; all zero if it says nothing.
+// Usage is the server's count of tokens; all zero if it sends none.
 type Usage struct {
 	PromptTokens     int `json:"prompt_tokens"`
 	CompletionTokens int `json:"completion_tokens"`
 	CachedTokens     int `json:"cached_tokens,omitempty"` // of PromptTokens, from a cache
 }
 
-// Answer is what a request has brought.
+// Answer is the reply to a request.
 type Answer struct {
 	Choices []Choice `json:"choices"` // by index
 	Usage   Usage    `json:"usage"`
-	Model   string   `json:"model"` // as the server calls it
+	Model   string   `json:"model"` // the server's name for it
 	ID      string   `json:"id"`
 }
 
 // maxAnswer bounds the body of an answer.
 const maxAnswer = 32 << 20
 
-// Error is a try that has failed.
+// Error is a try that failed.
 type Error struct {
 	Host   string
 	Status int    // of HTTP; 0 without an answer
 	Code   string // the server's name for it
 	Text   string
-	Wait   time.Duration // the server's wish, 0 for none
+	Wait   time.Duration // the pause that the server asks for, 0 for none
 	kind   kind
-	slow   bool // no answer in time: the endpoint has too much to do
-	nobody bool // there is no connection
-	unread bool // an answer has come, and been paid for, that cannot be read
+	slow   bool // no answer in time: the endpoint is overloaded
+	nobody bool // no connection could be made
+	unread bool // an answer came, and was paid for, that cannot be parsed
 }
 
 type kind int
@@ -145,27 +147,27 @@ func Transient(err error) bool {
 	return errors.As(err, &e) && (e.kind == transient || e.kind == throttled)
 }
 
-// Throttled reports whether the endpoint wants less.
+// Throttled reports whether the endpoint asks for fewer requests.
 func Throttled(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.kind == throttled
 }
 
-// Fatal reports whether no request can succeed: a wrong key, no such model.
+// Fatal reports whether no request to this endpoint can succeed: a wrong key, no such model.
 func Fatal(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.kind == fatal
 }
 
-// Refused reports whether this request failed and others may succeed: the server
-// refuses it, or its tries are used up.
+// Refused reports whether this request failed while others may succeed: the server refuses it, or
+// its tries are used up.
 func Refused(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.kind == refused || errors.As(err, new(final))
 }
 
-// Chat asks until there is an answer, the request is refused or the tries are used up.
-// Several requests that fail together do better in Each with Try.
+// Chat tries until there is an answer, the request is refused or the tries are used up. For several
+// requests use Each with Try, which paces their retries together.
 func (c *Client) Chat(ctx context.Context, r Request) (*Answer, error) {
 	for try := 0; ; try++ {
 		a, err := c.Try(ctx, r)
@@ -181,13 +183,13 @@ func (c *Client) Chat(ctx context.Context, r Request) (*Answer, error) {
 	}
 }
 
-// final is an error that is no longer transient.
+// final is an error that is not retried any more.
 type final struct{ err error }
 
 func (f final) Error() string { return f.err.Error() }
 
-// Try asks once, when the pace of the endpoint allows it. An error that is Transient
-// has slowed the pace down.
+// Try sends a request once, as soon as the endpoint's pace allows. A Transient error has slowed the
+// pace.
 func (c *Client) Try(ctx context.Context, r Request) (*Answer, error) {
 	body, err := r.body()
 	if err != nil {
@@ -220,13 +222,13 @@ func (c *Client) Try(ctx context.Context, r Request) (*Answer, error) {
 	return a, nil
 }
 
-// response is what came back.
+// response is an HTTP answer, read in full.
 type response struct {
 	header http.Header
 	body   []byte
 }
 
-// send makes one call and reads its bounded answer. Any status but 200 is an *Error.
+// send makes one call and reads its answer of at most limit bytes. Any status but 200 is an *Error.
 func (c *Client) send(ctx context.Context, method, path, contentType string, body io.Reader,
 	limit int64) (response, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
@@ -244,9 +246,9 @@ func (c *Client) send(ctx context.Context, method, path, contentType string, bod
 	r := response{header: resp.Header, body: raw}
 	switch {
 	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusCreated:
-		return r, c.status(resp, raw)
+		return r, c.statusError(resp, raw)
 	case err != nil:
-		return r, c.broken(ctx, err)
+		return r, c.connectionError(ctx, err)
 	case int64(len(raw)) > limit:
 		return r, c.failure(transient, resp.StatusCode, "",
 			fmt.Sprintf("the answer has more than %d MB", limit>>20))
@@ -254,7 +256,7 @@ func (c *Client) send(ctx context.Context, method, path, contentType string, bod
 	return r, nil
 }
 
-// open makes one call. Its answer may have any status.
+// open makes one call. Its answer may have any status; the caller closes the body.
 func (c *Client) open(ctx context.Context, method, path, contentType string,
 	body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, c.base.String()+path, body)
@@ -271,7 +273,7 @@ func (c *Client) open(ctx context.Context, method, path, contentType string,
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, c.broken(ctx, err)
+		return nil, c.connectionError(ctx, err)
 	}
 	return resp, nil
 }
@@ -280,8 +282,8 @@ func (c *Client) failure(k kind, status int, code, text string) *Error {
 	return &Error{Host: c.base.Host, Status: status, Code: code, Text: text, kind: k}
 }
 
-// broken is the error of a connection.
-func (c *Client) broken(ctx context.Context, err error) *Error {
+// connectionError returns the *Error for a call without an answer.
+func (c *Client) connectionError(ctx context.Context, err error) *Error {
 	if ctx.Err() == context.DeadlineExceeded {
 		e := c.failure(transient, 0, "", fmt.Sprintf("no answer within %v", c.o.Timeout))
 		if until := c.o.Until; !until.IsZero() && !time.Now().Before(until) {
@@ -316,14 +318,14 @@ func (c *Client) broken(ctx context.Context, err error) *Error {
 	return c.failure(transient, 0, "", c.clean(err.Error()))
 }
 
-// said is what a server says of an error: OpenAI's form {"error": {...}}, an error that
-// is text, or a message or detail without one, as vLLM and FastAPI have them.
-func said(raw []byte) (text, code, kind string) {
+// errorText reads a server's error: OpenAI's form {"error": {...}}, an error that is text, or a
+// top-level message or detail, as vLLM and FastAPI write them. All results are "" for another body.
+func errorText(raw []byte) (text, code, kind string) {
 	var body struct {
 		Error           json.RawMessage
 		Message, Detail any
 	}
-	_ = json.Unmarshal(raw, &body) // what is no JSON says nothing
+	_ = json.Unmarshal(raw, &body) // a body that is not JSON has no message
 	var e struct{ Message, Type, Code any }
 	if json.Unmarshal(body.Error, &e) != nil {
 		_ = json.Unmarshal(body.Error, &e.Message)
@@ -338,9 +340,9 @@ func said(raw []byte) (text, code, kind string) {
 	return text, code, kind
 }
 
-// status is the error of an answer that is none.
-func (c *Client) status(resp *http.Response, raw []byte) *Error {
-	text, code, kind := said(raw)
+// statusError returns the *Error for an answer whose status is not 200, or without a completion.
+func (c *Client) statusError(resp *http.Response, raw []byte) *Error {
+	text, code, kind := errorText(raw)
 	if text, code = c.clean(text), c.clean(code); text == "" {
 		text = strings.ToLower(http.StatusText(resp.StatusCode))
 	}
@@ -381,31 +383,32 @@ func (c *Client) status(resp *http.Response, raw []byte) *Error {
 	return e
 }
 
-// maxRetryAfter is the longest wish of a server that is taken for one.
+// maxRetryAfter bounds the pause that a server may ask for; a longer one is ignored.
 const maxRetryAfter = 24 * time.Hour
 
-// wish is so many seconds, where a server may wish for that.
-func wish(seconds float64) time.Duration {
+// validPause returns a server's pause in seconds as a duration; 0 if it is negative or longer than
+// maxRetryAfter.
+func validPause(seconds float64) time.Duration {
 	if seconds > 0 && seconds <= maxRetryAfter.Seconds() {
 		return time.Duration(seconds * float64(time.Second))
 	}
 	return 0
 }
 
-// retryAfter reads seconds or a date; what is neither, or in the past, is 0.
+// retryAfter parses a Retry-After header, seconds or a date; anything else, or a past date, is 0.
 func retryAfter(s string, now time.Time) time.Duration {
 	s = strings.TrimSpace(s)
 	if x, err := strconv.ParseFloat(s, 64); err == nil {
-		return wish(x)
+		return validPause(x)
 	}
 	if t, err := http.ParseTime(s); err == nil {
-		return wish(t.Sub(now).Seconds())
+		return validPause(t.Sub(now).Seconds())
 	}
 	return 0
 }
 
-// parse reads a chat completion. What is none is transient: a proxy's page, half an
-// answer.
+// parse parses a chat completion. A body that cannot be parsed, such as a proxy's page or half an
+// answer, is a transient error.
 func (c *Client) parse(raw []byte) (*Answer, error) {
 	a, err := ParseAnswer(raw)
 	if err != nil {
@@ -416,19 +419,19 @@ func (c *Client) parse(raw []byte) (*Answer, error) {
 	return a, nil
 }
 
-// unread is the error of an answer that is there and cannot be read.
+// unread is the error for an answer that came and cannot be parsed.
 type unread struct{ error }
 
-// mostChoices bounds the choices of an answer, and with them what decoding one of 32 MB takes. In a
-// text the word has backslashes before its quotes.
-const mostChoices = 4096
+// maxChoices bounds the choices of an answer, and with them the memory that decoding 32 MB takes.
+// They are counted by the bytes "message": inside a JSON string the quotes would have backslashes.
+const maxChoices = 4096
 
-// ParseAnswer reads a chat completion, as a body or as a line of a batch holds it. It is
-// not strict about what stands beside the text, which has been paid for: content may be
-// an array of parts, indices may be missing, and usage that is no usage is none.
+// ParseAnswer parses a chat completion, as an HTTP body or a batch's output line holds it. It is
+// lenient about everything but the text, which has been paid for: content may be an array of parts,
+// indices may be missing, and malformed usage counts as none.
 func ParseAnswer(raw []byte) (*Answer, error) {
-	if n := bytes.Count(raw, []byte(`"message"`)); n > mostChoices {
-		return nil, fmt.Errorf("not a chat completion: %d choices: more than %d", n, mostChoices)
+	if n := bytes.Count(raw, []byte(`"message"`)); n > maxChoices {
+		return nil, fmt.Errorf("not a chat completion: %d choices: more than %d", n, maxChoices)
 	}
 	var body struct {
 		ID, Model any
@@ -439,7 +442,7 @@ func ParseAnswer(raw []byte) (*Answer, error) {
 		return nil, fmt.Errorf("not a chat completion: %w", err)
 	}
 	if len(body.Choices) == 0 {
-		if text, _, _ := said(raw); text != "" {
+		if text, _, _ := errorText(raw); text != "" {
 			return nil, fmt.Errorf("not a chat completion: %s", text)
 		}
 		return nil, errors.New("not a chat completion: it has no choices")
@@ -447,7 +450,7 @@ func ParseAnswer(raw []byte) (*Answer, error) {
 	a := &Answer{Usage: usage(body.Usage)}
 	a.ID, _ = body.ID.(string)
 	a.Model, _ = body.Model.(string)
-	// else in the order in which they stand
+	// else in their order in the body
 	if !slices.ContainsFunc(body.Choices, func(ch choice) bool { return ch.Index == nil }) {
 		slices.SortStableFunc(body.Choices,
 			func(x, y choice) int { return cmp.Compare(*x.Index, *y.Index) })
@@ -467,7 +470,7 @@ func ParseAnswer(raw []byte) (*Answer, error) {
 	return a, nil
 }
 
-// choice is an answer as the API has it.
+// choice is an answer as the API sends it.
 type choice struct {
 	Index   *float64
 	Message *struct {
@@ -481,7 +484,8 @@ type choice struct {
 	Logprobs     json.RawMessage
 }
 
-// read is the answer. One that a router says has failed on the way is none.
+// read converts a choice. A choice that a router marks as failed ("finish_reason": "error") is an
+// error.
 func (ch choice) read() (out Choice, err error) {
 	if ch.FinishReason != nil {
 		out.FinishReason = *ch.FinishReason
@@ -514,8 +518,8 @@ func (ch choice) read() (out Choice, err error) {
 	return out, err
 }
 
-// contentText is a content: text, or an array of parts, of which those that are text
-// count: the others are thoughts or references.
+// contentText returns the text of a content: a string, or the text parts of an array; other parts
+// are thoughts or references.
 func contentText(raw json.RawMessage) (text string, err error) {
 	if json.Unmarshal(raw, &text) == nil {
 		return text, nil
@@ -536,11 +540,11 @@ func contentText(raw json.RawMessage) (text string, err error) {
 	return b.String(), nil
 }
 
-// maxCount is the most tokens that a server can have counted.
+// maxCount bounds the tokens that a server can have counted.
 const maxCount = 1e8
 
-// usage reads what a server has counted. Where the total is more than prompt and answer,
-// the rest are thoughts that are paid for as an answer, as some servers count them.
+// usage parses a server's count. If the total exceeds prompt plus answer, the rest are reasoning
+// tokens, which some servers count separately and which cost as much as an answer's.
 func usage(raw json.RawMessage) (u Usage) {
 	var counted struct {
 		Prompt float64 `json:"prompt_tokens"`
@@ -562,7 +566,7 @@ func usage(raw json.RawMessage) (u Usage) {
 		int(min(max(counted.Of.Cached, counted.Hits, 0), prompt))}
 }
 
-// sleep waits, or returns the context's error.
+// sleep waits for d, or returns the context's error once that ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()
@@ -577,11 +581,11 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// maxCall bounds the answer to Call: scores of a long text with their alternatives.
+// maxCall bounds the answer to Call: the scores of a long text with their alternatives.
 const maxCall = 256 << 20
 
-// Call makes one call whose answer is JSON, and again up to retries times where another try may
-// succeed. in nil sends no body.
+// Call makes one call and decodes its JSON answer into out. It retries transient errors up to
+// retries times. A nil in sends no body.
 func (c *Client) Call(ctx context.Context, method, path string, in, out any, retries int) error {
 	var body []byte
 	if in != nil {
@@ -610,17 +614,17 @@ func (c *Client) Call(ctx context.Context, method, path string, in, out any, ret
 		if try >= retries {
 			return fmt.Errorf("%w: given up after %d tries", err, try+1)
 		}
-		c.sayAgain(err, try+2, retries+1)
-		if err := sleep(ctx, max(backoff(try), waitOf(err))); err != nil {
+		c.reportRetry(err, try+2, retries+1)
+		if err := sleep(ctx, max(backoff(try), serverWait(err))); err != nil {
 			return err
 		}
 	}
 }
 
-// sayAgain says why a call is tried again, once in half a minute, whichever call it is.
-func (c *Client) sayAgain(err error, try, tries int) {
-	now, was := time.Now().Unix(), c.told.Load()
-	if now-was >= 30 && c.told.CompareAndSwap(was, now) {
+// reportRetry prints why a call is retried, at most once in half a minute over all calls.
+func (c *Client) reportRetry(err error, try, tries int) {
+	now, was := time.Now().Unix(), c.lastReport.Load()
+	if now-was >= 30 && c.lastReport.CompareAndSwap(was, now) {
 		c.o.Say("%v: trying again, try %d of %d", err, try, tries)
 	}
 }

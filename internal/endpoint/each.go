@@ -8,15 +8,16 @@ import (
 	"time"
 )
 
-// Failed is an item of Each that has none of what it was asked for.
+// Failed is an item of Each without an answer.
 type Failed struct {
 	Index, Tries int
 	Err          error
 }
 
-// Failures are the items that failed, by index. The others are done.
+// Failures are the items that failed, by index. All others succeeded.
 type Failures []Failed
 
+// Error returns the number of failures and the first one's error.
 func (f Failures) Error() string {
 	if len(f) == 1 {
 		return fmt.Sprintf("%v (after %d tries)", f[0].Err, f[0].Tries)
@@ -24,43 +25,43 @@ func (f Failures) Error() string {
 	return fmt.Sprintf("%d failed; the first: %v (after %d tries)", len(f), f[0].Err, f[0].Tries)
 }
 
-// Progress is an error of an item of Each that has got answers since it was asked: its tries begin
-// anew.
+// Progress wraps the error of an item of Each that has got some answers since its last try: its
+// tries are counted from zero again.
 type Progress struct{ Err error }
 
 func (p Progress) Error() string { return p.Err.Error() }
 func (p Progress) Unwrap() error { return p.Err }
 
-// refusedInARow is how many requests an endpoint may refuse, with none answered, before
-// Each takes the settings to be wrong and not the requests.
+// refusedInARow is the number of refusals, with no answer so far, from which Each takes the
+// settings to be wrong rather than the requests.
 const refusedInARow = 20
 
-// unreached is Options.Patience while the endpoint has never answered.
-const unreached = 20 * time.Second
+// connectPatience replaces Options.Patience while the endpoint has never answered.
+const connectPatience = 20 * time.Second
 
-// maxUnread is how often an answer is asked for that cannot be read: it is paid for each
-// time, and most likely the next one is alike.
+// maxUnread bounds the tries for an answer that cannot be parsed: each is paid for, and the next
+// one is most likely alike.
 const maxUnread = 3
 
+// isUnread reports whether err is for an answer that came and cannot be parsed.
 func isUnread(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.unread
 }
 
-// nobody reports whether err says that there is no connection, to an endpoint that has
-// never answered.
-func (c *Client) nobody(err error) bool {
+// unreachable reports whether err is a failed connection to an endpoint that has never answered.
+func (c *Client) unreachable(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && e.nobody && !c.gate.proven.Load()
 }
 
-// Proven says that requests like those to come have been answered before: then Each asks
-// for all, however many are refused.
-func (c *Client) Proven() { c.gate.proven.Store(true) }
+// SetProven records that earlier requests like these were answered: Each then asks for all items,
+// however many are refused.
+func (c *Client) SetProven() { c.gate.proven.Store(true) }
 
-// Earlier says what such answers have measured: bytes of prompts and their tokens, answers
-// and their tokens. The first estimates are by them.
-func (c *Client) Earlier(promptBytes, promptTokens, answers, answerTokens int) {
+// Calibrate adds figures of earlier answers to the pace's estimates: bytes of prompts and their
+// tokens, answers and their tokens.
+func (c *Client) Calibrate(promptBytes, promptTokens, answers, answerTokens int) {
 	c.gate.mu.Lock()
 	defer c.gate.mu.Unlock()
 	c.gate.promptBytes += float64(promptBytes)
@@ -69,18 +70,18 @@ func (c *Client) Earlier(promptBytes, promptTokens, answers, answerTokens int) {
 	c.gate.answerTokens += float64(answerTokens)
 }
 
-// Each calls ask for 0 to n-1, as many at a time as the endpoint may be asked, in that
-// order. An item whose error is Transient is asked again after all others, up to the
-// limit of tries, so that no item holds up the rest; ask should not do again what it
-// has done (see Journal), and says with Progress that it has done a part. Each stops at the first
-// error that is Fatal, at an error that is not of this package, when the endpoint has not answered
-// for a long time, and when the context ends; then it waits for the answers to requests that were
-// sent, which are paid for. Otherwise it returns nil, or Failures.
+// Each calls ask for 0 to n-1 in that order, as many at a time as the endpoint's pace allows. An
+// item whose error is Transient is retried after all others, up to the limit of tries, so that no
+// item holds up the rest; ask should skip its finished work (see Journal), and reports with
+// Progress that it has finished a part. Each stops at the first error that is Fatal, at an error of
+// another package, when the endpoint has not answered for a long time, and when the context ends;
+// it then waits for the answers to requests in flight, which are paid for. Otherwise it returns
+// nil, or Failures.
 func (c *Client) Each(ctx context.Context, n int,
 	ask func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	ctx = Draining(ctx)
+	ctx = WithDrain(ctx)
 	e := &each{c: c, n: n, tries: make([]int, n), failed: make(map[int]error),
 		moved: make(chan struct{})}
 	var wg sync.WaitGroup
@@ -91,7 +92,7 @@ func (c *Client) Each(ctx context.Context, n int,
 				if !ok {
 					return
 				}
-				if stop := e.done(i, ask(ctx, i)); stop != nil {
+				if stop := e.finish(i, ask(ctx, i)); stop != nil {
 					cancel(stop)
 				}
 			}
@@ -113,33 +114,36 @@ func (c *Client) Each(ctx context.Context, n int,
 	return nil
 }
 
-// drain is the key of contexts whose end does not stop a request that was sent.
+// drain is the key of contexts whose end does not cancel a request in flight.
 type drain struct{}
 
-// Draining is ctx, but for its end: a call that was sent is waited for, and no other is made.
-func Draining(ctx context.Context) context.Context {
+// WithDrain returns a context for Try and Call whose end forbids new requests but lets requests in
+// flight finish.
+func WithDrain(ctx context.Context) context.Context {
 	return context.WithValue(ctx, drain{}, true)
 }
 
+// each is the queue of one call of Each.
 type each struct {
 	c *Client
 	n int
 
 	mu     sync.Mutex
-	fresh  int     // the first that has not been asked
-	again  []again // in the order in which they failed
-	asked  int     // in work
+	fresh  int         // the first item that was never asked
+	again  []retryItem // in the order in which they failed
+	asked  int         // items in work
 	tries  []int
 	failed map[int]error
 	moved  chan struct{} // closed and replaced when again or asked changes
 }
 
-type again struct {
+// retryItem is an item to try again, not before at.
+type retryItem struct {
 	i  int
 	at time.Time
 }
 
-// next is the item to ask, false when there is none and none will come.
+// next returns the next item to ask, after waiting for its time; false once no item is left.
 func (e *each) next(ctx context.Context) (int, bool) {
 	for {
 		if ctx.Err() != nil {
@@ -184,8 +188,8 @@ func (e *each) next(ctx context.Context) (int, bool) {
 	}
 }
 
-// done notes how an item went; its error ends Each.
-func (e *each) done(i int, err error) (stop error) {
+// finish records the result of an item. It returns the error that ends Each, nil to go on.
+func (e *each) finish(i int, err error) (stop error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	defer func() {
@@ -200,11 +204,11 @@ func (e *each) done(i int, err error) (stop error) {
 	switch {
 	case err == nil:
 	case Transient(err):
-		silent, tries := e.c.gate.silent()
+		silent, tries := e.c.gate.outage()
 		patience, pause := e.c.o.Patience, backoff(e.tries[i]-1)
-		nobody := e.c.nobody(err)
+		nobody := e.c.unreachable(err)
 		if !e.c.gate.proven.Load() && !Throttled(err) {
-			patience = e.c.gate.unreached // a wrong URL, most likely
+			patience = e.c.gate.connectPatience // a wrong URL, most likely
 		}
 		if silent >= patience && (tries > e.c.o.Retries || nobody) {
 			return fmt.Errorf(
@@ -218,7 +222,7 @@ func (e *each) done(i int, err error) (stop error) {
 		if nobody {
 			pause = min(pause, patience-silent) // then is the last try
 		}
-		e.again = append(e.again, again{i, time.Now().Add(pause)})
+		e.again = append(e.again, retryItem{i, time.Now().Add(pause)})
 	case Fatal(err) || !Refused(err):
 		return err
 	default:

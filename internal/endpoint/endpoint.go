@@ -1,5 +1,13 @@
-// Package endpoint asks an OpenAI-compatible server: chat completions, paced and
-// retried, and the batch API. What has been paid for is kept by internal/journal.
+// Package endpoint sends requests to an OpenAI-compatible server: chat completions, paced and
+// retried, and the batch API. Answers that were paid for are stored by internal/journal.
+//
+//	endpoint.go  a client, its options and keys: start here
+//	chat.go      one request: its body, answer and errors
+//	gate.go      the pace that all requests share
+//	each.go      many requests, with retries
+//	batch.go     the batch API
+//	prices.go    costs
+//	modes.go     whether file modes protect a key
 //
 // The key never appears in an error, a record or anything that Say prints, and goes to no other
 // host: redirects are refused.
@@ -21,24 +29,25 @@ import (
 	"gad/internal/vfs"
 )
 
-// Options describe an endpoint and how hard it may be used.
+// Options describe an endpoint and its limits.
 type Options struct {
 	BaseURL           string  // such as https://api.openai.com/v1
 	Key               string  // sent as a bearer token; "" sends none
 	InsecureHTTP      bool    // http:// to another machine is allowed
 	Concurrency       int     // requests in flight at most; 0 is 16
-	RequestsPerMinute float64 // 0: as the server's headers say
-	TokensPerMinute   float64 // prompt and answer together; 0: as the server's headers say
+	RequestsPerMinute float64 // 0: from the server's headers
+	TokensPerMinute   float64 // prompt and answer together; 0: from the server's headers
 
-	// The same of prompts alone and of answers alone, for endpoints that limit them apart.
+	// Limits of prompts alone and of answers alone, for endpoints that count them separately.
 	InputTokensPerMinute, OutputTokensPerMinute float64
 
 	Timeout time.Duration // of one try; 0 is 10 minutes
 	Retries int           // tries after the first; 0 is 10, -1 is none
-	// without any answer, after which Each gives up; 0 is 15 minutes
+	// time without any answer after which Each gives up; 0 is 15 minutes
 	Patience time.Duration
-	Until    time.Time                        // no answer is waited for after it; zero: none
-	Say      func(format string, args ...any) // for people; nil is silent
+	// the time at which waiting for answers ends; zero: none
+	Until time.Time
+	Say   func(format string, args ...any) // prints a message for people; nil prints none
 }
 
 // Defaults of Options.
@@ -49,18 +58,17 @@ const (
 	defaultPatience    = 15 * time.Minute
 )
 
-// Client asks one endpoint. Its methods may be called from several goroutines; all of
-// them share one pace.
+// Client sends requests to one endpoint. Its methods may be called from several goroutines, which
+// share one pace.
 type Client struct {
-	o    Options
-	base *url.URL
-	http *http.Client
-	gate *gate
-	told atomic.Int64 // when Call last said that it tries again, in seconds
+	o          Options
+	base       *url.URL
+	http       *http.Client
+	gate       *gate
+	lastReport atomic.Int64 // Unix seconds at which Call last reported a retry
 }
 
-// ErrOptions is wrapped by an error of New, KeyFromEnv and KeyFromFile: what the user
-// has given cannot be used.
+// ErrOptions is wrapped by errors of New, KeyFromEnv and KeyFromFile about unusable options.
 var ErrOptions = errors.New("endpoint: options")
 
 type optionError struct{ text string }
@@ -68,11 +76,12 @@ type optionError struct{ text string }
 func (e optionError) Error() string        { return e.text }
 func (e optionError) Is(target error) bool { return target == ErrOptions }
 
+// refuse returns an error that wraps ErrOptions.
 func refuse(format string, args ...any) error {
 	return optionError{"endpoint: " + fmt.Sprintf(format, args...)}
 }
 
-// New checks the options. It opens no connection.
+// New returns a client of the endpoint after checking the options. It opens no connection.
 func New(o Options) (*Client, error) {
 	u, err := checkURL(o.BaseURL, o.InsecureHTTP)
 	if err != nil {
@@ -150,7 +159,8 @@ func CheckURL(base string, insecure bool) error {
 	return err
 }
 
-// checkURL never shows user information, which may be a secret.
+// checkURL parses and checks a base URL. Its errors never show user information, which may be a
+// secret.
 func checkURL(base string, insecure bool) (*url.URL, error) {
 	if base == "" {
 		return nil, refuse("no base URL: give the part before /chat/completions, such as https://api.openai.com/v1")
@@ -184,7 +194,8 @@ func checkURL(base string, insecure bool) (*url.URL, error) {
 	return u, nil
 }
 
-// checkKey refuses what cannot stand in a header. It does not show the key.
+// checkKey returns an error for a key that cannot stand in a header. The error does not show the
+// key.
 func checkKey(key, where string) error {
 	if strings.ContainsFunc(key,
 		func(r rune) bool { return r > unicode.MaxASCII || !unicode.IsPrint(r) || r == ' ' }) {
@@ -196,7 +207,7 @@ func checkKey(key, where string) error {
 	return nil
 }
 
-// KeyFromEnv is the key in the environment variable of that name.
+// KeyFromEnv returns the key in the environment variable name.
 func KeyFromEnv(name string) (string, error) {
 	plain := func(r rune) bool {
 		return r == '_' || r >= '0' && r <= '9' || r >= 'A' && r <= 'Z' || r >= 'a' && r <= 'z'
@@ -215,12 +226,12 @@ func KeyFromEnv(name string) (string, error) {
 	return key, checkKey(key, "the environment variable "+name)
 }
 
-// keyLike reports whether somebody may have given the key itself instead of a file's name.
+// keyLike reports whether path looks like a key given in place of a file's name.
 func keyLike(path string) bool {
 	return strings.HasPrefix(path, "sk-") || len(path) >= 20 && !strings.ContainsAny(path, `/\.`)
 }
 
-// KeyFromFile is the key in a file that only its owner can read.
+// KeyFromFile returns the key in a file, which only its owner may be able to read.
 func KeyFromFile(fsys vfs.FS, path string) (string, error) {
 	info, err := fsys.Stat(path)
 	switch {
@@ -250,10 +261,10 @@ func KeyFromFile(fsys vfs.FS, path string) (string, error) {
 	return key, checkKey(key, "key file "+path)
 }
 
-// Host is the endpoint's host, for messages.
+// Host returns the endpoint's host, for messages.
 func (c *Client) Host() string { return c.base.Host }
 
-// clean is text of a server as it may be shown: short, one line, without the key.
+// clean returns a server's text for display: at most 200 characters on one line, without the key.
 func (c *Client) clean(text string) string {
 	if c.o.Key != "" {
 		text = strings.ReplaceAll(text, c.o.Key, "[key]")

@@ -361,7 +361,7 @@ func TestEach(t *testing.T) {
 			t.Errorf("item %d was answered %d times", i, done[i].Load())
 		}
 	}
-	if n := s.Most(); n > 4 {
+	if n := s.MaxInFlight(); n > 4 {
 		t.Errorf("%d calls at a time", n)
 	}
 }
@@ -477,7 +477,7 @@ func TestNobodyThere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Proven()
+		c.SetProven()
 		begin := time.Now()
 		var calls atomic.Int32
 		err = c.Each(t.Context(), 1000, func(ctx context.Context, i int) error {

@@ -10,41 +10,41 @@ import (
 	"time"
 )
 
-// gate is the pace of an endpoint, which all requests share. One request at a time
-// stands in it; it goes through when
+// gate paces the requests of an endpoint. One request at a time stands in it; it goes through when
 //
 //   - fewer requests are in flight than the limit, which grows by one per round of
-//     answers and is halved when the endpoint wants less (additive increase,
+//     answers and is halved when the endpoint throttles (additive increase,
 //     multiplicative decrease),
-//   - no cool-down is on: what one request is told to wait, all wait,
+//   - no cool-down is on: a pause asked of one request holds for all,
 //   - its share of the requests and tokens a minute has been earned since the one
 //     before it. Nothing is earned ahead (but for slack), so that the limits hold over
 //     any minute, also over the restarts of a killed program.
 type gate struct {
 	turn chan struct{} // held by the request that stands in the gate
-	most int           // in flight, as the user says
+	most int           // requests in flight, the user's bound
 	say  func(string, ...any)
 
-	unreached time.Duration // after which Each gives up where there is no connection
-	proven    atomic.Bool   // it has answered
+	// time after which Each gives up where no connection could be made
+	connectPatience time.Duration
+	proven          atomic.Bool // the endpoint has answered
 
 	mu       sync.Mutex
 	changed  chan struct{} // closed and replaced when inflight falls or limit grows
 	inflight int
 	limit    float64
-	slow     bool      // the endpoint has wanted less: no more doubling
+	slow     bool      // the endpoint has throttled: no more doubling
 	epoch    int       // of decreases: requests sent before one do not decrease again
 	until    time.Time // of the cool-down
 	streak   int       // failures since the last answer
-	pauses   int       // of our own choice, since then
+	pauses   int       // pauses of our own choice since the last answer
 	healthy  time.Time // the last answer, or the start
 	paces    [quantities]pace
-	given    [quantities]bool // by the user
+	given    [quantities]bool // limits set by the user
 
 	promptBytes, promptTokens, answerTokens, choices float64 // of answered requests
 }
 
-// What an endpoint may limit, in a minute.
+// Quantities that an endpoint may limit, each per minute.
 const (
 	requests = iota
 	tokens   // of prompts and answers together
@@ -55,26 +55,27 @@ const (
 
 var quantityNames = [quantities]string{"requests", "tokens", "input tokens", "output tokens"}
 
-// amount is so much of each.
+// amount is a number of each quantity.
 type amount [quantities]float64
 
+// amountOf returns the amount of one request with so many tokens of prompt and answer.
 func amountOf(input, output float64) amount { return amount{1, input + output, input, output} }
 
-// pace earns units at a rate. at is when all that has been sent was earned.
+// pace earns units at a rate. at is the time at which all units sent so far were earned.
 type pace struct {
 	perSecond float64
 	at        time.Time
 }
 
-// Slack is how far what is sent may be behind what has been earned: requests by the
-// lateness of a timer, tokens by estimates that were too high too. More is lost. In a
-// minute that is 0.1 % and 1 % above the limit.
+// Slack is the time by which sending may lag behind earning and still catch up: for requests the
+// lateness of a timer, for tokens estimates that were too high, too. What lags further is lost. In
+// a minute it comes to 0.1 % and 1 % above the limit.
 const (
 	requestSlack = 50 * time.Millisecond
 	tokenSlack   = 600 * time.Millisecond
 )
 
-// set is that all that was sent had been earned at that time.
+// set moves at, within slack before now and maxDebt behind it.
 func (p *pace) set(at, now time.Time, slack time.Duration) {
 	if p.at = at; now.Sub(at) > slack {
 		p.at = now.Add(-slack)
@@ -83,7 +84,7 @@ func (p *pace) set(at, now time.Time, slack time.Duration) {
 	}
 }
 
-// slackOf is the slack of a quantity.
+// slackOf returns the slack of a quantity.
 func slackOf(quantity int) time.Duration {
 	if quantity == requests {
 		return requestSlack
@@ -91,23 +92,23 @@ func slackOf(quantity int) time.Duration {
 	return tokenSlack
 }
 
-// earn is when so many units have been earned, counted from the last ones. A request
-// of more than a minute's units is sent after a minute: it can never have more.
+// earn returns the time at which so many units are earned, counted from the last ones. A request of
+// more than a minute's units is sent after a minute: it can never have more.
 func (p *pace) earn(units float64, now time.Time) time.Time {
 	if p.perSecond <= 0 {
 		return now
 	}
-	return p.at.Add(p.takes(units))
+	return p.at.Add(p.duration(units))
 }
 
-// takes is how long so many units take to earn, at most maxDebt.
-func (p *pace) takes(units float64) time.Duration {
+// duration returns the time that earning so many units takes, at most maxDebt.
+func (p *pace) duration(units float64) time.Duration {
 	seconds := units / p.perSecond
 	return time.Duration(min(max(seconds, -maxDebt.Seconds()), maxDebt.Seconds()) *
 		float64(time.Second))
 }
 
-// pass is what a request takes through the gate.
+// pass is the state of a request in flight, from enter to leave.
 type pass struct {
 	epoch     int
 	estimate  amount
@@ -116,10 +117,11 @@ type pass struct {
 	maxTokens int
 }
 
+// newGate returns the gate of an endpoint that has sent nothing yet.
 func newGate(o Options) *gate {
 	g := &gate{turn: make(chan struct{}, 1), most: o.Concurrency, say: o.Say,
 		changed: make(chan struct{}), limit: float64(min(4, o.Concurrency)), healthy: time.Now(),
-		unreached: min(o.Patience, unreached)}
+		connectPatience: min(o.Patience, connectPatience)}
 	now := time.Now()
 	for i, perMinute := range [quantities]float64{o.RequestsPerMinute, o.TokensPerMinute,
 		o.InputTokensPerMinute, o.OutputTokensPerMinute} {
@@ -129,7 +131,7 @@ func newGate(o Options) *gate {
 	return g
 }
 
-// enter waits for the request's turn.
+// enter waits until the request may be sent, and returns its pass, to be given to leave.
 func (g *gate) enter(ctx context.Context, r Request) (*pass, error) {
 	select {
 	case g.turn <- struct{}{}:
@@ -184,16 +186,15 @@ func (g *gate) enter(ctx context.Context, r Request) (*pass, error) {
 	}
 }
 
-// What a request is taken to cost before answers have come: tokens of an answer, and
-// bytes of text per token.
+// Estimates before answers have come: tokens of an answer, and bytes of text per token.
 const (
 	guessAnswer = 256
 	guessBytes  = 4
 )
 
-// estimate is what a request will be found to have, by the answers so far. A
-// guess that is too low is made up for when the first answers come; few are in flight
-// until then.
+// estimate returns the amount that a request will be found to have, from the answers so far. Too
+// low an estimate is made up for when the first answers come; few requests are in flight until
+// then.
 func (g *gate) estimate(p *pass) amount {
 	guess := float64(guessAnswer)
 	if p.maxTokens > 0 {
@@ -204,11 +205,11 @@ func (g *gate) estimate(p *pass) amount {
 	return amountOf(float64(p.bytes)/max(perToken, 0.1), answer*float64(p.choices))
 }
 
-// maxDebt bounds what a wrong estimate, or a server's wrong count, can cost in time.
+// maxDebt bounds the time that a wrong estimate, or a server's wrong count, can cost.
 const maxDebt = time.Minute
 
-// leave takes a request out of flight: with an answer, with a failure of the endpoint,
-// or with neither, when the user has stopped it.
+// leave takes a request out of flight: with an answer a, with an error e of the endpoint, or with
+// neither if the user has stopped it.
 func (g *gate) leave(p *pass, resp response, a *Answer, e *Error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -218,7 +219,7 @@ func (g *gate) leave(p *pass, resp response, a *Answer, e *Error) {
 	switch {
 	case a != nil:
 		g.healthy, g.streak, g.pauses = now, 0, 0
-		g.answered(p, a, now)
+		g.charge(p, a, now)
 		if g.limit < float64(g.most) {
 			if g.slow {
 				g.limit += 1 / g.limit
@@ -244,7 +245,7 @@ func (g *gate) leave(p *pass, resp response, a *Answer, e *Error) {
 			wait = backoff(g.pauses)
 			g.pauses++
 			if e.nobody && !g.proven.Load() {
-				wait = min(wait, max(0, g.unreached-now.Sub(g.healthy))) // when Each gives up
+				wait = min(wait, max(0, g.connectPatience-now.Sub(g.healthy))) // when Each gives up
 			}
 		}
 		g.cool(now, wait, e.Error())
@@ -253,23 +254,23 @@ func (g *gate) leave(p *pass, resp response, a *Answer, e *Error) {
 	g.changed = make(chan struct{})
 }
 
-// saidPause is the shortest pause that is said.
-const saidPause = 3 * time.Second
+// reportedPause is the shortest pause that is reported.
+const reportedPause = 3 * time.Second
 
-// cool makes all wait.
+// cool starts a cool-down: no request is sent until wait has passed.
 func (g *gate) cool(now time.Time, wait time.Duration, why string) {
 	if wait <= 0 || !now.Add(wait).After(g.until) {
 		return
 	}
-	if wait >= saidPause && g.until.Before(now) {
+	if wait >= reportedPause && g.until.Before(now) {
 		g.say("%s: no request for %v", why, wait.Round(time.Second))
 	}
 	g.until = now.Add(wait)
 }
 
-// answered corrects the pace by what the server has counted, or by the length of the
-// text where it does not count.
-func (g *gate) answered(p *pass, a *Answer, now time.Time) {
+// charge corrects the pace by the tokens that the server has counted, or by the length of the text
+// if it has not.
+func (g *gate) charge(p *pass, a *Answer, now time.Time) {
 	prompt, answer := float64(a.Usage.PromptTokens), float64(a.Usage.CompletionTokens)
 	if a.Usage == (Usage{}) {
 		prompt = float64(p.bytes) / guessBytes
@@ -284,16 +285,15 @@ func (g *gate) answered(p *pass, a *Answer, now time.Time) {
 	counted := amountOf(prompt, answer)
 	for i := tokens; i < quantities; i++ {
 		if x := &g.paces[i]; x.perSecond > 0 {
-			x.set(x.at.Add(x.takes(counted[i]-p.estimate[i])), now, tokenSlack)
+			x.set(x.at.Add(x.duration(counted[i]-p.estimate[i])), now, tokenSlack)
 		}
 	}
 }
 
-// limitHeaders are the headers that state an endpoint's limits. Whoever speaks OpenAI's
-// API has the first names; Cerebras and Mistral say the time too; the others are
-// Anthropic's, which sends them beside its compatible endpoint's. Headers that do not say
-// minutes are left out, such as Fireworks' x-ratelimit-limit-tokens-prompt, which is by
-// the second.
+// limitHeaders are the headers that state an endpoint's limits. Servers with OpenAI's API have the
+// first names; Cerebras' and Mistral's name the minute, too; the others are Anthropic's, which it
+// sends on its compatible endpoint as well. Headers whose limit is not per minute are left out,
+// such as Fireworks' x-ratelimit-limit-tokens-prompt, which is per second.
 var limitHeaders = []struct {
 	quantity                int
 	limit, remaining, reset string
@@ -318,8 +318,8 @@ var limitHeaders = []struct {
 		"Anthropic-Ratelimit-Output-Tokens-Remaining", "Anthropic-Ratelimit-Output-Tokens-Reset"},
 }
 
-// learn reads the limits of a server's headers, for what the user has not given; the
-// lowest where several are about the same.
+// learn reads the limits in a server's headers, for quantities without a limit of the user's; of
+// several for one quantity the lowest counts.
 func (g *gate) learn(h http.Header, now time.Time) {
 	var limits [quantities]float64
 	for _, x := range limitHeaders {
@@ -327,7 +327,8 @@ func (g *gate) learn(h http.Header, now time.Time) {
 			limit <= 1e12 && (limits[x.quantity] == 0 || limit < limits[x.quantity]) {
 			limits[x.quantity] = limit
 		}
-		// Retry-After says better how long: a reset is when the whole limit is there again.
+		// Retry-After is the better figure: a reset is the time at which the whole limit is there
+		// again.
 		if left, err := strconv.ParseFloat(h.Get(x.remaining), 64); err == nil && left <= 0 &&
 			h.Get("Retry-After") == "" {
 			g.cool(now, resetIn(h.Get(x.reset), serverTime(h, now)),
@@ -347,8 +348,8 @@ func (g *gate) learn(h http.Header, now time.Time) {
 	}
 }
 
-// serverTime is the time by the server's clock, by which it gives dates; now where it
-// does not say.
+// serverTime returns the server's clock, from the Date header; without a valid header it returns
+// now.
 func serverTime(h http.Header, now time.Time) time.Time {
 	if t, err := http.ParseTime(h.Get("Date")); err == nil {
 		return t
@@ -356,29 +357,30 @@ func serverTime(h http.Header, now time.Time) time.Time {
 	return now
 }
 
-// resetIn reads a duration such as 6m0s, seconds, a date of RFC 3339 or a Unix time; what
-// is none of them, past or far away is 0.
+// resetIn parses a duration such as 6m0s, seconds, a date of RFC 3339 or a Unix time; anything
+// else, and a time that is past or far away, is 0.
 func resetIn(s string, now time.Time) (d time.Duration) {
 	const unix = 1e9 // seconds: no time of a limit is that long
 	if x, err := strconv.ParseFloat(s, 64); err == nil && x < unix {
-		return wish(x)
+		return validPause(x)
 	} else if err == nil && x < unix*1e6 {
 		if x >= unix*100 { // milliseconds
 			x /= 1000
 		}
-		return wish(x - float64(now.Unix()))
+		return validPause(x - float64(now.Unix()))
 	}
 	if d, err := time.ParseDuration(s); err == nil {
-		return wish(d.Seconds())
+		return validPause(d.Seconds())
 	}
 	if t, err := time.Parse(time.RFC3339, s); err == nil {
-		return wish(t.Sub(now).Seconds())
+		return validPause(t.Sub(now).Seconds())
 	}
 	return 0
 }
 
-// silent is how long the endpoint has not answered, 0 while it does.
-func (g *gate) silent() (time.Duration, int) {
+// outage returns the time since the last answer and the failures since, both 0 while the endpoint
+// answers.
+func (g *gate) outage() (time.Duration, int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.streak == 0 {
@@ -387,8 +389,8 @@ func (g *gate) silent() (time.Duration, int) {
 	return time.Since(g.healthy), g.streak
 }
 
-// backoff is the pause after the try of that number, from 0: half a second, doubled each
-// time up to a minute, less up to a quarter by chance.
+// backoff returns the pause after a try, counted from 0: half a second, doubled each time up to a
+// minute, minus a random part of up to a quarter.
 func backoff(try int) time.Duration {
 	d := min(time.Minute, 500*time.Millisecond<<min(max(try, 0), 10))
 	return d - time.Duration(rand.Float64()*float64(d)/4)

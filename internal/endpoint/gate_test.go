@@ -133,7 +133,7 @@ func TestEarlier(t *testing.T) {
 		}}
 	bubble(t, s, endpoint.Options{Concurrency: 8, TokensPerMinute: 30000, Retries: 50},
 		func(t *testing.T, c *endpoint.Client) {
-			c.Earlier(2400, 500, 100, 900)
+			c.Calibrate(2400, 500, 100, 900)
 			begin := time.Now()
 			askAll(t, c, 10, func(i int) endpoint.Request { return ask(fmt.Sprintf("%020d", i)) })
 			// 50 requests of 14 tokens are 1.4 s at that pace, and the pauses of an item that fails

@@ -2,6 +2,5 @@ package endpoint
 
 import "runtime"
 
-// secretModes says that a file's mode keeps others from reading it, which it does not
-// on Windows.
+// secretModes is true where a file's mode keeps other users from reading it: not on Windows.
 const secretModes = runtime.GOOS != "windows"

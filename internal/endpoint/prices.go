@@ -14,25 +14,25 @@ import (
 	"gad/internal/vfs"
 )
 
-// Price is what a model costs, in USD per million tokens.
+// Price is a model's price, in USD per million tokens.
 type Price struct {
 	Input, Output float64
-	Cached        float64 // input that the endpoint had in a cache
+	Cached        float64 // input tokens that the endpoint had in a cache
 }
 
-// Cost is the price of so many tokens, none of them from a cache.
+// Cost returns the price of so many tokens, none of them from a cache, in USD.
 func (p Price) Cost(prompt, answer float64) float64 {
 	return (prompt*p.Input + answer*p.Output) / 1e6
 }
 
-// Of is the price of what a server has counted.
-func (p Price) Of(u Usage) float64 {
+// UsageCost returns the price of the tokens that a server has counted, in USD.
+func (p Price) UsageCost(u Usage) float64 {
 	return p.Cost(float64(u.PromptTokens), float64(u.CompletionTokens)) -
 		float64(u.CachedTokens)*(p.Input-p.Cached)/1e6
 }
 
-// ReadPrice reads a model's price from a file {"MODEL": {"input": 2.5, "output": 10}}; where
-// a model has a price of "cached_input" too, tokens from a cache cost that.
+// ReadPrice reads a model's price from a file {"MODEL": {"input": 2.5, "output": 10}}. A
+// "cached_input" is the price of tokens from a cache; without it they cost as much as input.
 func ReadPrice(fsys vfs.FS, path, model string) (Price, error) {
 	info, err := fsys.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {

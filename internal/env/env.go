@@ -1,10 +1,11 @@
-// Package env is what a student acts in: an environment that answers its turns and rewards them.
+// Package env runs environments in which a student acts: programs that reply to its turns and
+// reward them.
 //
-//	env.go       the interface: Environment, Episode, Row, Turn, Reply
-//	wire.go      the protocol's lines: what is sent, and how a reply is read and checked
+//	env.go       the interface: Environment, Episode, Row, Turn, Reply. Start here
+//	wire.go      the protocol's lines: requests, and how a reply is parsed and checked
 //	pool.go      the client: episodes on a pool of child processes
 //	worker.go    one child process: start, requests, time limits, restart and replay
-//	serve.go     the other side: an Episode of Go as a program that speaks the protocol
+//	serve.go     the server: an Episode in Go as a program that speaks the protocol
 //
 // doc/environments.md describes the protocol.
 package env
@@ -22,9 +23,9 @@ import (
 //
 // An environment is deterministic: equal seeds, rows and turns give equal replies.
 type Episode interface {
-	// Reset begins the episode. seed is at most MaxSeed.
+	// Reset starts the episode. seed is at most MaxSeed.
 	Reset(ctx context.Context, seed uint64, row Row) (Reply, error)
-	// Step gives the environment the student's turn.
+	// Step sends the student's turn and returns the reply to it.
 	Step(ctx context.Context, turn Turn) (Reply, error)
 	// Close ends the episode, at any time. It may be called twice.
 	Close()
@@ -46,43 +47,44 @@ func Play(ctx context.Context, e Episode, seed uint64, row Row,
 	return err
 }
 
-// Forker is an Episode that a program can copy. Serve keeps a copy of every turn then, and offers
-// forks to its client.
+// Forker is an Episode that can be copied. Serve then keeps a copy at every turn, and offers forks
+// to its client.
 type Forker interface {
 	Episode
-	// Fork returns an episode that stands where this one stands. Neither of the two changes the
-	// other, and the copy holds nothing that Close would have to give back.
+	// Fork returns a copy of the episode in its present state. Neither changes the other, and the
+	// copy holds nothing that Close would have to release.
 	Fork() Forker
 }
 
-// Brancher is an Environment in which an episode can begin as one that was played.
+// Brancher is an Environment whose episodes can start as copies of earlier ones.
 type Brancher interface {
 	Environment
-	// Hold takes an episode that nobody will step any more, and leaves it open for branches until
-	// its Close, where that saves anything.
+	// Hold takes an episode that will not be stepped any more, and leaves it open for branches
+	// until its Close, where that saves work.
 	Hold(e Episode)
-	// Branch is an episode whose Reset and first turns, at least 1, are those of e, which was held:
-	// they are given once more, and must be answered as they were. Where e is still open in a child
-	// that can fork, these answers are the recorded ones, and the child is asked for nothing but
-	// the fork.
+	// Branch returns an episode whose Reset and first turns, at least 1, repeat those of e, which
+	// was held: the caller gives them again, and they must get the same replies. Where e is still
+	// open in a child that can fork, the recorded replies are returned, and the child is only asked
+	// for the fork.
 	Branch(e Episode, turns int) Branch
 }
 
-// Branch is an Episode that begins as another one.
+// Branch is an Episode that starts as a copy of another one.
 type Branch interface {
 	Episode
-	// Forked reports, behind Reset, whether it is a fork: no turn of the other one is played again.
+	// Forked reports, after Reset, whether the child has forked the other episode: no turn of it is
+	// replayed.
 	Forked() bool
 }
 
-// Environment begins episodes. Its methods may be called by several goroutines.
+// Environment starts episodes. Its methods may be called by several goroutines.
 type Environment interface {
-	Name() string // as it calls itself
+	Name() string // the program's name for itself
 	Episode() Episode
 }
 
-// ErrFault is wrapped by the error of an episode that its environment has broken: nothing can be
-// learned from the episode, and the others go on.
+// ErrFault is wrapped by the error of an episode that its environment has broken: the episode
+// cannot be learned from, and others go on.
 var ErrFault = errors.New("env")
 
 // MaxSeed is the largest seed, so that every language reads it exactly as a JSON number.
@@ -113,19 +115,19 @@ func RowOf(messages []Message, env chat.JSON) (r Row) {
 // Roles are the roles of messages.
 var Roles = []string{"system", "user", "assistant", "tool"}
 
-// Turn is what the student wrote.
+// Turn is the student's answer.
 type Turn struct {
 	Text string
 	Cut  bool // at a limit of tokens: the text has no end
 }
 
-// Reply is what the environment answers.
+// Reply is the environment's answer to a Reset or a Step.
 type Reply struct {
-	Append []Message // goes behind the context (of Reset: behind the row's content)
-	Prompt []Message // is the whole next context in the place of Append
+	Append []Message // is added to the context (of Reset: to the row's content)
+	Prompt []Message // replaces the whole context, in place of Append
 	Reward float64   // of the turn; finite
 	Done   bool      // the episode is over
-	Valid  bool      // the environment could read the turn; true for Reset
+	Valid  bool      // the turn could be parsed; true for Reset
 	Anchor string    // the observation without history; "" is none
-	Label  string    // what sort of episode it was, for counts; "" is none
+	Label  string    // a kind of episode, for counts; "" is none
 }

@@ -109,7 +109,7 @@ func act(fake string) {
 		if len(said[*q.ID]) == 7 {
 			r = Reply{Reward: float64(h.Sum64() % 100), Done: true, Valid: true, Label: "end"}
 		}
-		out, err := line(lineOf(*q.ID, q.Op, r))
+		out, err := line(replyLine(*q.ID, q.Op, r))
 		if err != nil {
 			panic(err)
 		}

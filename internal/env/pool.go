@@ -11,27 +11,26 @@ import (
 	"time"
 )
 
-// Options say which program is the environment.
+// Options are the program and its limits.
 type Options struct {
-	Command string        // for the shell: only what the user typed
+	Command string        // for the shell, as the user typed it
 	Workers int           // child processes, at least 1
 	Timeout time.Duration // of one reply, and of a start; above 0
 }
 
-// maxPlaces bounds the episodes that one child plays at once, whatever it says.
+// maxPlaces bounds the episodes that one child plays at once, whatever its hello offers.
 const maxPlaces = 4096
 
-// Pool is child processes that play episodes. It may be used by several goroutines.
+// Pool is a set of child processes that play episodes. It may be used by several goroutines.
 //
-// A child plays so many episodes at once as its hello says: its places. An episode that is held for
-// branches has a place, too, but only until another one needs it: held episodes save time, and
-// nothing waits for them. A branch of an episode that is no longer held plays its first turns once
-// more.
+// A child plays at once as many episodes as its hello offers: its places. A held episode, kept for
+// branches, occupies a place only until another episode needs it: held episodes save time, and
+// nothing waits for them. A branch of an episode that was dropped replays its first turns.
 type Pool struct {
 	opt     Options
 	ctx     context.Context
 	hello   time.Duration   // time limit of a start
-	pauses  []time.Duration // before a child is started again
+	pauses  []time.Duration // before each restart of a child
 	workers []*worker
 	ids     atomic.Uint64
 	steps   atomic.Int64 // see Steps
@@ -41,12 +40,12 @@ type Pool struct {
 	mu      sync.Mutex
 	free    map[*worker]int
 	held    []*episode     // the oldest first
-	waiting []chan *worker // Resets without a place; each has room for one
+	waiting []chan *worker // Resets without a place; each channel has room for one
 }
 
-// Open starts the children and asks each for its hello. An error says why the program is no
-// environment; nothing is left running then. When ctx ends, all children are killed, and every call
-// of an episode ends with the context's error.
+// Open starts the children and asks each for its hello. An error tells why the program is not an
+// environment; all children have then ended. When ctx ends, all children are killed, and every call
+// of an episode returns the context's error.
 func Open(ctx context.Context, opt Options) (*Pool, error) {
 	const ms = time.Millisecond
 	return open(ctx, opt, opt.Timeout,
@@ -84,10 +83,11 @@ func open(ctx context.Context, opt Options, hello time.Duration,
 	return p, nil
 }
 
-// Name is what the environment calls itself.
+// Name returns the environment's name for itself.
 func (p *Pool) Name() string { return p.workers[0].hello.Name }
 
-// Places is how many episodes the pool plays at once; Reset of one more waits for a Close.
+// Places returns the number of episodes that the pool plays at once; one more Reset waits for a
+// Close.
 func (p *Pool) Places() (n int) {
 	for _, w := range p.workers {
 		n += w.places()
@@ -95,24 +95,24 @@ func (p *Pool) Places() (n int) {
 	return n
 }
 
-// Forks reports whether the children say that they can fork.
+// Forks reports whether the children can fork episodes.
 func (p *Pool) Forks() bool { return p.workers[0].hello.Fork }
 
-// Steps is how many turns the children were given so far, those of episodes that were played again
-// included.
+// Steps returns the number of turns sent to children so far, replayed ones included.
 func (p *Pool) Steps() int { return int(p.steps.Load()) }
 
-// Episode is a new episode, which a child gets with Reset.
+// Episode returns a new episode. Reset assigns it to a child.
 func (p *Pool) Episode() Episode { return &episode{pool: p} }
 
-// Hold leaves e open for branches where its child can fork and e is sound; otherwise it closes e.
+// Hold leaves e open for branches where its child can fork and e has no error; otherwise it closes
+// e.
 func (p *Pool) Hold(e Episode) {
 	x := e.(*episode)
 	if x.w == nil || !x.w.hello.Fork || x.over != nil && x.over != errBehind || len(x.known) > 0 {
 		x.Close()
 		return
 	}
-	x.over, x.kept = errHeld, true
+	x.over, x.wasHeld = errHeld, true
 	select {
 	case x.w.calls <- call{e: x, hold: true}:
 	case <-x.w.done:
@@ -121,25 +121,25 @@ func (p *Pool) Hold(e Episode) {
 	p.mu.Lock()
 	p.held = append(p.held, x)
 	p.mu.Unlock()
-	if p.wanted() {
+	if p.resetWaits() {
 		x.Close()
 	}
 }
 
-// Branch is an episode that begins with the first turns of e, which was held.
+// Branch returns an episode that starts with the first turns of e, which was held.
 func (p *Pool) Branch(e Episode, turns int) Branch {
-	return &episode{pool: p, of: e.(*episode), shared: turns}
+	return &episode{pool: p, parent: e.(*episode), shared: turns}
 }
 
-// wanted reports whether a Reset waits for a place.
-func (p *Pool) wanted() bool {
+// resetWaits reports whether a Reset waits for a place.
+func (p *Pool) resetWaits() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.waiting) > 0
 }
 
-// place is a worker with a free place, that with the most of them, or one whose oldest held episode
-// has to go; otherwise the call waits.
+// place takes a place and returns its worker: the worker with the most free places, or one whose
+// held episode is the oldest and is dropped for it. Otherwise it waits.
 func (p *Pool) place(ctx context.Context) (*worker, error) {
 	p.mu.Lock()
 	var w *worker
@@ -180,14 +180,14 @@ func (p *Pool) place(ctx context.Context) (*worker, error) {
 		p.waiting = slices.Delete(p.waiting, at, at+1)
 	}
 	p.mu.Unlock()
-	if at < 0 { // it has come at the same moment
-		p.give(<-wait)
+	if at < 0 { // the place came at the same moment
+		p.freePlace(<-wait)
 	}
 	return nil, err
 }
 
-// give is the end of an episode: its place is free.
-func (p *Pool) give(w *worker) {
+// freePlace gives the place of an ended episode to the first Reset that waits, or marks it free.
+func (p *Pool) freePlace(w *worker) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.waiting) > 0 {
@@ -198,9 +198,9 @@ func (p *Pool) give(w *worker) {
 	p.free[w]++
 }
 
-// beside takes a place in the child in which e is held, at the cost of another held episode where
-// no place is free. false: e is no longer held, or there is none.
-func (p *Pool) beside(e *episode) bool {
+// placeWith takes a place in the child that holds e. If none is free, another held episode of the
+// child is dropped for it. It returns false if e is not held any more, or no place can be had.
+func (p *Pool) placeWith(e *episode) bool {
 	p.mu.Lock()
 	if !slices.Contains(p.held, e) {
 		p.mu.Unlock()
@@ -223,7 +223,7 @@ func (p *Pool) beside(e *episode) bool {
 	return true
 }
 
-// release ends that e is held; false: its place was taken before.
+// release ends the holding of e. It returns false if e was dropped before.
 func (p *Pool) release(e *episode) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -234,8 +234,8 @@ func (p *Pool) release(e *episode) bool {
 	return at >= 0
 }
 
-// Close ends the children and all that they have started: they are told by the end of their input,
-// and killed after a second.
+// Close ends the children and all processes that they have started: it closes their input, and
+// kills them after a second.
 func (p *Pool) Close() {
 	p.once.Do(func() { close(p.closing) })
 	for _, w := range p.workers {
@@ -249,8 +249,8 @@ var (
 	errHeld   = errors.New("env: Step of an episode that is held")
 )
 
-// stopped is why the pool's children are ended, nil while they are not.
-func (p *Pool) stopped() error {
+// endCause returns why the pool's children are being ended, nil if they are not.
+func (p *Pool) endCause() error {
 	select {
 	case <-p.closing:
 		return errClosed
@@ -261,21 +261,22 @@ func (p *Pool) stopped() error {
 
 // episode is an Episode of a Pool.
 type episode struct {
-	pool *Pool
-	w    *worker // nil before Reset
-	id   uint64
-	over error // why no call is possible any more
-	kept bool  // it was held
-	shut bool  // it was closed
+	pool    *Pool
+	w       *worker // nil before Reset
+	id      uint64
+	over    error // the error of every further call
+	wasHeld bool  // Hold has been called
+	closed  bool  // Close has been called
 
-	of     *episode // that it branches off; nil is none
+	parent *episode // the episode that it branches off; nil is none
 	forked bool
-	shared int        // turns of it
-	known  []exchange // of a fork: the shared turns that are still to come
+	shared int        // turns of parent that it repeats
+	known  []exchange // of a fork: the shared turns not yet given
 
 	state // of the worker's goroutine
 }
 
+// Reset starts the episode, as a fork of its parent where possible.
 func (e *episode) Reset(ctx context.Context, seed uint64, row Row) (Reply, error) {
 	switch {
 	case e.w != nil || e.over != nil:
@@ -286,8 +287,8 @@ func (e *episode) Reset(ctx context.Context, seed uint64, row Row) (Reply, error
 	if row.Content == nil {
 		row.Content = []Message{}
 	}
-	if e.of != nil && e.pool.beside(e.of) {
-		e.w, e.id = e.of.w, e.pool.ids.Add(1)
+	if e.parent != nil && e.pool.placeWith(e.parent) {
+		e.w, e.id = e.parent.w, e.pool.ids.Add(1)
 		if r, err := e.fork(ctx, seed, row); err != errGone {
 			return r, err
 		}
@@ -302,9 +303,10 @@ func (e *episode) Reset(ctx context.Context, seed uint64, row Row) (Reply, error
 	return e.ask(ctx, request{Op: "reset", ID: &e.id, Seed: &seed, Row: &row}, nil)
 }
 
-// fork begins the episode as a copy of a held one. errGone: the child has not got that any more.
+// fork starts the episode as a copy of its held parent. errGone: the child does not have that any
+// more.
 func (e *episode) fork(ctx context.Context, seed uint64, row Row) (Reply, error) {
-	all := e.of.script
+	all := e.parent.script
 	if e.shared < 1 || e.shared >= len(all) || all[e.shared].reply.Done {
 		return Reply{}, fmt.Errorf("env: a branch behind turn %d of %d", e.shared, len(all)-1)
 	}
@@ -315,8 +317,8 @@ func (e *episode) fork(ctx context.Context, seed uint64, row Row) (Reply, error)
 		x.ID = &e.id
 		e.script = append(e.script, x)
 	}
-	from, turns := e.of.id, e.shared
-	_, err := e.ask(ctx, request{Op: "fork", ID: &e.id, From: &from, Turns: &turns}, e.of)
+	from, turns := e.parent.id, e.shared
+	_, err := e.ask(ctx, request{Op: "fork", ID: &e.id, From: &from, Turns: &turns}, e.parent)
 	if err == errGone {
 		e.script = nil
 	}
@@ -329,6 +331,7 @@ func (e *episode) fork(ctx context.Context, seed uint64, row Row) (Reply, error)
 
 func (e *episode) Forked() bool { return e.forked }
 
+// Step returns the recorded reply to a shared turn of a fork; other turns go to the child.
 func (e *episode) Step(ctx context.Context, turn Turn) (Reply, error) {
 	if e.w == nil && e.over == nil {
 		return Reply{}, errors.New("env: Step before Reset")
@@ -344,7 +347,8 @@ func (e *episode) Step(ctx context.Context, turn Turn) (Reply, error) {
 	return e.ask(ctx, request{Op: "step", ID: &e.id, Turn: &turn.Text, Cut: &turn.Cut}, nil)
 }
 
-// ask asks the worker. from is the episode of a fork.
+// ask sends a request to the worker and waits for the reply. from is the episode that a fork
+// copies.
 func (e *episode) ask(ctx context.Context, q request, from *episode) (Reply, error) {
 	if e.over != nil {
 		return Reply{}, e.over
@@ -360,7 +364,7 @@ func (e *episode) ask(ctx context.Context, q request, from *episode) (Reply, err
 		e.over = ctx.Err()
 		return Reply{}, e.over
 	case <-e.w.done:
-		e.over = e.pool.stopped()
+		e.over = e.pool.endCause()
 		return Reply{}, e.over
 	}
 	var a answer
@@ -378,20 +382,20 @@ func (e *episode) ask(ctx context.Context, q request, from *episode) (Reply, err
 	return a.reply, a.err
 }
 
-// Close may wait for a child that is being started again.
+// Close may wait for a child that is being restarted.
 func (e *episode) Close() {
-	if e.over = errors.New("env: the episode is closed"); e.w == nil || e.shut {
+	if e.over = errors.New("env: the episode is closed"); e.w == nil || e.closed {
 		return
 	}
-	e.shut = true
-	if e.kept && !e.pool.release(e) {
+	e.closed = true
+	if e.wasHeld && !e.pool.release(e) {
 		return
 	}
 	e.forget()
-	e.pool.give(e.w)
+	e.pool.freePlace(e.w)
 }
 
-// forget has the worker forget the episode.
+// forget tells the worker to drop the episode.
 func (e *episode) forget() {
 	select {
 	case e.w.calls <- call{e: e}:

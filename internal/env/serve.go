@@ -12,10 +12,9 @@ import (
 )
 
 // Serve speaks the protocol on in and out for episodes that begin makes, up to places at once,
-// until the end of in and of what has been asked. Episodes are played beside each other, each in
-// the order of its requests. Where they are Forkers, clients may fork them. An error of an episode
-// is reported as its fault and ends that episode alone; a line that is no request is an error of
-// Serve.
+// until in ends and all requests are answered. Episodes run concurrently, each in the order of its
+// requests. Where they are Forkers, clients may fork them. An episode's error is sent as its fault
+// and ends that episode alone; a line that is not a request is an error of Serve.
 func Serve(in io.Reader, out io.Writer, name string, places int, begin func() Episode) (err error) {
 	s := &server{out: out, open: map[uint64]chan request{}, begin: begin}
 	_, forks := begin().(Forker)
@@ -42,7 +41,7 @@ func Serve(in io.Reader, out io.Writer, name string, places int, begin func() Ep
 			return fmt.Errorf("env: line %d of standard input: %w: give one JSON object a line, as doc/environments.md has it", n, err)
 		}
 		if q.Op == "hello" && q.Version == Version {
-			err = s.say(hello{name, Version, places, forks})
+			err = s.write(hello{name, Version, places, forks})
 		} else {
 			err = s.take(q)
 		}
@@ -55,16 +54,16 @@ func Serve(in io.Reader, out io.Writer, name string, places int, begin func() Ep
 // server is the state of Serve.
 type server struct {
 	begin   func() Episode
-	open    map[uint64]chan request // of episodes; closed by close
+	open    map[uint64]chan request // requests of each episode; closed by close
 	playing sync.WaitGroup
 
 	mu     sync.Mutex
 	out    io.Writer
-	failed error // of a write
+	failed error // the first error of a write
 }
 
-// say writes an answer. Its error is that of the first write that failed.
-func (s *server) say(answer any) error {
+// write writes an answer as a line. It returns the error of the first write that failed.
+func (s *server) write(answer any) error {
 	text, err := line(answer)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +76,7 @@ func (s *server) say(answer any) error {
 	return s.failed
 }
 
-// take gives a request to its episode.
+// take passes a request to its episode, or starts one.
 func (s *server) take(q request) error {
 	if q.Op == "hello" {
 		return fmt.Errorf("version %d of the protocol: this program speaks version %d", q.Version,
@@ -94,8 +93,8 @@ func (s *server) take(q request) error {
 		s.playing.Go(func() { s.play(asked, s.begin(), nil) })
 		asked <- q
 	case q.Op == "fork" && !is && q.From != nil && q.Turns != nil && s.open[*q.From] != nil:
-		q.asked = make(chan request, 8)
-		s.open[*q.ID] = q.asked
+		q.queue = make(chan request, 8)
+		s.open[*q.ID] = q.queue
 		s.open[*q.From] <- q
 	case q.Op == "step" && is && q.Turn != nil:
 		asked <- q
@@ -112,19 +111,19 @@ func (s *server) take(q request) error {
 	return nil
 }
 
-// moment is an episode as it stood behind a reply.
-type moment struct {
+// snapshot is an episode's state after a reply.
+type snapshot struct {
 	reply Reply
-	copy  Forker // is not stepped
+	copy  Forker // never stepped
 }
 
-// play answers the requests of one episode, which has been at the moments of past.
-func (s *server) play(asked <-chan request, e Episode, past []moment) {
+// play answers the requests of one episode, whose snapshots so far are past.
+func (s *server) play(asked <-chan request, e Episode, past []snapshot) {
 	defer e.Close()
 	for q := range asked {
 		var reply Reply
 		var err error
-		begin := func() {} // a branch, whose first reply is that to its fork
+		begin := func() {} // starts a branch, after the reply to its fork
 		switch q.Op {
 		case "reset":
 			reply, err = e.Reset(context.Background(), *q.Seed, *q.Row)
@@ -133,29 +132,29 @@ func (s *server) play(asked <-chan request, e Episode, past []moment) {
 			reply, err = e.Step(context.Background(), turn)
 		case "fork":
 			k := *q.Turns
-			branch, before := s.begin(), []moment(nil) // without a Reset it takes no Step
+			branch, before := s.begin(), []snapshot(nil) // without a Reset it takes no Step
 			if k < 0 || k >= len(past) || past[k].reply.Done {
 				err = fmt.Errorf("fork of episode %d behind turn %d: it has not gone on from there",
 					*q.From, k)
 			} else {
 				reply, branch, before = past[k].reply, past[k].copy.Fork(), slices.Clone(past[:k+1])
 			}
-			begin = func() { s.playing.Go(func() { s.play(q.asked, branch, before) }) }
+			begin = func() { s.playing.Go(func() { s.play(q.queue, branch, before) }) }
 		}
 		if f, is := e.(Forker); is && err == nil && q.Op != "fork" {
-			past = append(past, moment{reply, f.Fork()})
+			past = append(past, snapshot{reply, f.Fork()})
 		}
-		answer := lineOf(*q.ID, q.Op, reply)
+		answer := replyLine(*q.ID, q.Op, reply)
 		if err != nil {
 			answer = map[string]any{"id": *q.ID, "error": err.Error()}
 		}
-		_ = s.say(answer) // kept in s.failed
+		_ = s.write(answer) // its error is in s.failed
 		begin()
 	}
 }
 
-// lineOf is a reply to op without what it does not have.
-func lineOf(id uint64, op string, r Reply) map[string]any {
+// replyLine returns the fields of a reply to op, without the empty ones.
+func replyLine(id uint64, op string, r Reply) map[string]any {
 	o := map[string]any{"id": id}
 	if r.Prompt != nil {
 		o["prompt"] = r.Prompt

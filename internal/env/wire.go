@@ -22,7 +22,7 @@ const Version = 1
 // maxLine bounds a line of the protocol, bytes without its end.
 const maxLine = 1 << 20
 
-// request is a line to a child.
+// request is a line sent to a child.
 type request struct {
 	Op      string  `json:"op"`
 	ID      *uint64 `json:"id,omitempty"`
@@ -31,13 +31,13 @@ type request struct {
 	Row     *Row    `json:"row,omitempty"`
 	Turn    *string `json:"turn,omitempty"`
 	Cut     *bool   `json:"cut,omitempty"`
-	From    *uint64 `json:"from,omitempty"`  // of fork: the episode that is copied
-	Turns   *int    `json:"turns,omitempty"` // of fork: behind so many of its turns
+	From    *uint64 `json:"from,omitempty"`  // fork: the episode to copy
+	Turns   *int    `json:"turns,omitempty"` // fork: the turns after which to copy
 
-	asked chan request // of Serve: where the requests of a fork go
+	queue chan request // of Serve: the requests of the forked episode
 }
 
-// line is a value as a line of the protocol.
+// line returns a value as a line of the protocol.
 func line(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -46,7 +46,7 @@ func line(v any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// hello is the reply to the first line.
+// hello is a child's reply to the first line.
 type hello struct {
 	Name     string `json:"name"`
 	Version  int    `json:"version"`
@@ -54,6 +54,7 @@ type hello struct {
 	Fork     bool   `json:"fork,omitempty"`
 }
 
+// readHello parses and checks a hello.
 func readHello(text []byte) (h hello, err error) {
 	const want = `answer {"op":"hello"} with {"name":"NAME","version":1,"episodes":64}`
 	o, err := object(text)
@@ -74,7 +75,7 @@ func readHello(text []byte) (h hello, err error) {
 	return h, nil
 }
 
-// object reads a line as a JSON object.
+// object parses a line as a JSON object. Its error quotes the line and tells how to mend it.
 func object(text []byte) (o map[string]json.RawMessage, err error) {
 	quoted := child.Quote(string(text))
 	switch err := json.Unmarshal(text, &o); {
@@ -92,7 +93,7 @@ func object(text []byte) (o map[string]json.RawMessage, err error) {
 
 var idInLine = regexp.MustCompile(`"id"\s*:\s*([0-9]{1,19})\b`)
 
-// idOf is the id that a line has, also where the line is no JSON.
+// idOf returns the id in a line, even if the line is not JSON.
 func idOf(text []byte) (id uint64, ok bool) {
 	if o, err := object(text); err == nil {
 		id, err := strconv.ParseUint(string(o["id"]), 10, 64)
@@ -106,16 +107,16 @@ func idOf(text []byte) (id uint64, ok bool) {
 	return id, err == nil
 }
 
-// answered is an error that the environment itself gives in the place of a reply.
-type answered struct{ text string }
+// reportedFault is an error that the environment sends in place of a reply.
+type reportedFault struct{ text string }
 
-func (a answered) Error() string { return "the environment says " + child.Quote(a.text) }
+func (a reportedFault) Error() string { return "the environment says " + child.Quote(a.text) }
 
 // replyKeys are the keys of a reply.
 var replyKeys = []string{"id", "append", "prompt", "reward", "done", "valid", "anchor", "label",
 	"error"}
 
-// readReply reads a line as the reply to a reset, or to a step.
+// readReply parses a line as the reply to a reset, or to a step.
 func readReply(text []byte, reset bool) (r Reply, err error) {
 	o, err := object(text)
 	if err != nil {
@@ -132,7 +133,7 @@ func readReply(text []byte, reset bool) (r Reply, err error) {
 		if json.Unmarshal(raw, &said) != nil || said == "" {
 			return r, fmt.Errorf("error is %s: must be a text", child.Quote(string(raw)))
 		}
-		return r, answered{said}
+		return r, reportedFault{said}
 	}
 	r.Valid = true
 	for _, f := range []struct {
@@ -199,6 +200,7 @@ func hasKeys(text []byte, known []string) bool {
 	return true
 }
 
+// readMessages parses and checks the list of messages under a key.
 func readMessages(key string, raw json.RawMessage) ([]Message, error) {
 	var list []json.RawMessage
 	if json.Unmarshal(raw, &list) != nil {

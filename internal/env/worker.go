@@ -15,8 +15,8 @@ import (
 	"gad/internal/child"
 )
 
-// A worker owns one child process and the episodes that are played in it: all of its fields and the
-// state of its episodes belong to its goroutine, run. What it must hold:
+// worker owns one child process and the episodes that are played in it: all of its fields and the
+// state of its episodes belong to its goroutine, run. Its invariants:
 //
 // Every call of an episode is answered, whatever the child does. A child that crashes, closes its
 // output or is silent beyond the time limit is killed and started again, and its open episodes are
@@ -26,40 +26,42 @@ import (
 // without end.
 //
 // An episode that is held is not played again before a fork of it that was under way is asked for
-// once more; its other branches play their first turns themselves, beside each other. A forked
-// episode is played again from its own seed and turns.
+// once more; its other branches play their first turns themselves, concurrently. A forked episode
+// is played again from its own seed and turns.
 //
 // A request that has no reply in time for the second time, now alone, makes a fault of its episode.
 // When three requests in a row had none, the child answers nobody: all episodes that wait are
 // faults at once, and so they are at each later limit until a turn is answered. An environment that
 // is silent thus costs three time limits, and not one for each episode.
 //
-// A line that is wrong makes a fault of the episode whose id it has. Where it has none, or that of
-// no open episode, it is charged to the episode that has waited longest, since its reply is the one
-// that is missing; where no episode waits, to the next call.
+// A wrong line is the fault of the episode whose id it has. Without an id, or with the id of no
+// open episode, it is charged to the episode that has waited longest, since that reply is missing;
+// if no episode waits, to the next call.
 type worker struct {
 	pool  *Pool
 	calls chan call
 	done  chan struct{} // closed at the end of run
 
-	proc   *process // nil while there is none
-	hello  hello
-	open   map[uint64]*episode // begun, neither closed nor at fault
-	ended  map[uint64]bool     // ids whose lines are passed over: at fault, or closed early
-	barren int                 // crashes since the last reply
-	noise  int                 // wrong lines since the last reply
-	stray  error               // of a wrong line that no episode has been charged with
-	why    error               // the last crash
-	mute   int                 // requests in a row without a reply in time, none of a turn between
+	proc      *process // nil while there is no child
+	hello     hello
+	open      map[uint64]*episode // started, neither closed nor at fault
+	ended     map[uint64]bool     // ids whose lines are ignored: at fault, or closed early
+	barren    int                 // crashes since the last reply
+	noise     int                 // wrong lines since the last reply
+	stray     error               // a wrong line that no episode has been charged with
+	lastCrash error               // the reason of the last crash
+	// requests in a row without a reply in time, and no turn answered between
+	mute int
 }
 
-// maxMute is how many requests in a row have no reply in time before no other one is waited for.
+// maxMute is the number of requests in a row without a reply in time from which on all waiting
+// episodes are faults.
 const maxMute = 3
 
-// maxNoise is how many wrong lines in a row are read before the child is killed.
+// maxNoise is the number of wrong lines in a row after which the child is killed.
 const maxNoise = 100
 
-// call is a request of an episode; without a line the episode is held, or closed.
+// call is a request of an episode; one without a line holds or closes the episode.
 type call struct {
 	e       *episode
 	request request
@@ -69,10 +71,11 @@ type call struct {
 	hold    bool
 }
 
-// ErrLate is wrapped by the fault of an episode whose child was killed for its silence.
+// ErrLate is wrapped by the fault of an episode whose child was killed because no reply came in
+// time.
 var ErrLate = errors.New("no reply")
 
-// errGone is the answer to a fork of an episode that the child has no longer.
+// errGone is the answer to a fork of an episode that the child does not have any more.
 var errGone = errors.New("env: the episode has gone")
 
 type answer struct {
@@ -80,14 +83,14 @@ type answer struct {
 	err   error
 }
 
-// state is an episode as its worker knows it.
+// state is the part of an episode that belongs to its worker.
 type state struct {
-	proc     *process   // that has got its reset
-	script   []exchange // answered so far, by a fork too; the first is the reset
-	resting  bool       // held: nobody will step it
-	waiting  *call      // under way; nil is none
+	proc     *process   // the child that has got its reset
+	script   []exchange // answered so far, copied for a fork; the first is the reset
+	resting  bool       // held: it will not be stepped
+	waiting  *call      // the call in work; nil is none
 	deadline time.Time  // of waiting
-	crashes  int        // at which waiting was under way
+	crashes  int        // crashes during the call in waiting
 	fault    error
 }
 
@@ -97,7 +100,7 @@ type exchange struct {
 	reply Reply
 }
 
-// places is how many episodes the child plays at once.
+// places returns the number of episodes that the child plays at once.
 func (w *worker) places() int { return min(w.hello.Episodes, maxPlaces) }
 
 // run answers the calls of episodes until the pool is closed or its context ends.
@@ -117,17 +120,17 @@ func (w *worker) run() {
 			w.take(c)
 		case text, ok := <-lines:
 			if !ok {
-				w.crash(w.proc.exited(), nil)
-			} else if w.heard(text); w.noise > maxNoise {
+				w.crash(w.proc.exitError(), nil)
+			} else if w.readLine(text); w.noise > maxNoise {
 				w.crash(fmt.Errorf("more than %d wrong lines in a row", maxNoise), nil)
 			}
 		case <-timeout:
 			w.mute++
-			w.crash(w.late(), next)
+			w.crash(w.lateError(), next)
 		case <-w.pool.ctx.Done():
 		case <-w.pool.closing:
 		}
-		if err := w.pool.stopped(); err != nil {
+		if err := w.pool.endCause(); err != nil {
 			w.end()
 			for _, e := range w.open {
 				if e.waiting != nil {
@@ -139,7 +142,7 @@ func (w *worker) run() {
 	}
 }
 
-// longest is the episode that has waited longest, nil without one.
+// longest returns the episode that has waited longest, nil if none waits.
 func (w *worker) longest() (first *episode) {
 	for _, e := range w.open {
 		if e.waiting != nil && (first == nil || e.deadline.Before(first.deadline) ||
@@ -150,12 +153,13 @@ func (w *worker) longest() (first *episode) {
 	return first
 }
 
-func (w *worker) late() error {
+// lateError returns the error for a reply that did not come in time.
+func (w *worker) lateError() error {
 	return fmt.Errorf("%w within %v, so it was killed: make it faster, or raise the time limit (--timeout)",
 		ErrLate, w.pool.opt.Timeout)
 }
 
-// take is a call of an episode.
+// take carries out a call of an episode.
 func (w *worker) take(c call) {
 	e := c.e
 	switch {
@@ -193,6 +197,7 @@ func (w *worker) take(c call) {
 	w.send(&c)
 }
 
+// send writes a request to the child and counts its turn.
 func (w *worker) send(c *call) {
 	if c.request.Op == "step" {
 		w.pool.steps.Add(1)
@@ -203,7 +208,7 @@ func (w *worker) send(c *call) {
 // has reports whether the present child has the episode.
 func (w *worker) has(e *episode) bool { return w.open[e.id] == e && e.proc == w.proc }
 
-// leave forgets an episode, and tells the child where that knows it.
+// leave removes an episode, and tells a child that has it.
 func (w *worker) leave(e *episode) {
 	delete(w.open, e.id)
 	if w.proc != nil && w.proc == e.proc {
@@ -212,7 +217,7 @@ func (w *worker) leave(e *episode) {
 	}
 }
 
-// blame makes a fault of an episode.
+// blame ends an episode with a fault, the error why.
 func (w *worker) blame(e *episode, why error) {
 	at := "reset"
 	if n := len(e.script); n > 0 {
@@ -231,8 +236,8 @@ func (w *worker) blame(e *episode, why error) {
 	}
 }
 
-// heard is a line of the child.
-func (w *worker) heard(text []byte) {
+// readLine handles a line from the child: a reply, or a wrong line that is charged to an episode.
+func (w *worker) readLine(text []byte) {
 	id, ok := idOf(text)
 	if ok && w.ended[id] {
 		return
@@ -243,7 +248,7 @@ func (w *worker) heard(text []byte) {
 	case ok && e != nil && e.waiting != nil:
 		reply, err := readReply(text, len(e.script) == 0)
 		if err != nil {
-			w.blame(e, w.said(err))
+			w.blame(e, w.withStderr(err))
 		} else {
 			w.answer(e, reply)
 		}
@@ -254,18 +259,18 @@ func (w *worker) heard(text []byte) {
 	default:
 		err := cmp.Or(broken, fmt.Errorf("%s has the id of no open episode: a reply has the id of its request, and close gets none", child.Quote(string(text))))
 		if e = w.longest(); e != nil {
-			w.blame(e, w.said(err))
+			w.blame(e, w.withStderr(err))
 		} else {
-			w.stray = w.said(err)
+			w.stray = w.withStderr(err)
 		}
 	}
 	w.noise++
 }
 
-// said is err with what the child has said to people.
-func (w *worker) said(err error) error { return fmt.Errorf("%w%s", err, w.proc.StderrNote()) }
+// withStderr returns err with the last lines of the child's standard error.
+func (w *worker) withStderr(err error) error { return fmt.Errorf("%w%s", err, w.proc.StderrNote()) }
 
-// answer answers the request that is under way. A fork must stand where its episode stood.
+// answer gives the reply to the caller that waits. The reply to a fork must equal the recorded one.
 func (w *worker) answer(e *episode, reply Reply) {
 	w.barren, w.noise, e.crashes = 0, 0, 0
 	if len(e.script) > 0 {
@@ -282,8 +287,8 @@ func (w *worker) answer(e *episode, reply Reply) {
 	e.waiting = nil
 }
 
-// crash ends the child for a reason. Of the episodes that wait, culprit is at the crash, or all
-// where it is nil. If any wait, the child is started again; else with the next call.
+// crash ends the child for a reason. The crash counts for the waiting episode culprit, or for all
+// that wait if it is nil. If any wait, the child is restarted now, else at the next call.
 func (w *worker) crash(why error, culprit *episode) {
 	waiting := false
 	for _, e := range w.open {
@@ -294,30 +299,31 @@ func (w *worker) crash(why error, culprit *episode) {
 			}
 		}
 	}
-	w.died(why)
+	w.bury(why)
 	if waiting {
 		w.revive()
 	}
 }
 
-func (w *worker) died(why error) {
+// bury ends the child and records the reason with its standard error, which is then complete.
+func (w *worker) bury(why error) {
 	proc := w.proc
-	w.end() // and all of its standard error is there
-	w.why = fmt.Errorf("%w%s", why, proc.StderrNote())
+	w.end() // standard error is complete after it
+	w.lastCrash = fmt.Errorf("%w%s", why, proc.StderrNote())
 	w.barren++
 }
 
 // end ends the child, if there is one.
 func (w *worker) end() {
 	if w.proc != nil {
-		w.proc.stop(w.pool.stopped() == errClosed)
+		w.proc.stop(w.pool.endCause() == errClosed)
 		w.proc = nil
 	}
 }
 
 // start starts a child and reads its hello.
 func (w *worker) start() error {
-	proc, err := begin(w.pool)
+	proc, err := startProcess(w.pool)
 	if err != nil {
 		return fmt.Errorf("cannot be started: %w", err)
 	}
@@ -333,7 +339,7 @@ func (w *worker) start() error {
 	select {
 	case text, ok := <-proc.lines:
 		if !ok {
-			err = fmt.Errorf("%w before its hello", proc.exited())
+			err = fmt.Errorf("%w before its hello", proc.exitError())
 		} else {
 			h, err = readHello(text)
 		}
@@ -357,21 +363,21 @@ func (w *worker) start() error {
 	return nil
 }
 
-// revive starts the child and plays the open episodes again. It returns when all are where they
-// were, none is left, or the pool ends.
+// revive restarts the child and replays the open episodes. It returns once all are where they were,
+// no episode is left, or the pool ends.
 func (w *worker) revive() {
-	for len(w.open) > 0 && w.pool.stopped() == nil {
+	for len(w.open) > 0 && w.pool.endCause() == nil {
 		if w.mute >= maxMute {
 			for _, e := range slices.Collect(maps.Values(w.open)) {
 				if e.waiting != nil {
 					w.blame(e, fmt.Errorf("the program has answered none of the last %d requests: %w",
-						w.mute, w.why))
+						w.mute, w.lastCrash))
 				}
 			}
 			w.mute = maxMute - 1
 			if len(w.open) == 0 { // requests to come are given to it side by side
 				if err := w.start(); err != nil {
-					w.why = err
+					w.lastCrash = err
 				}
 				return
 			}
@@ -383,7 +389,7 @@ func (w *worker) revive() {
 		if w.barren > len(w.pool.pauses) {
 			for _, e := range slices.Collect(maps.Values(w.open)) {
 				w.blame(e, fmt.Errorf("the program was started again %d times without a reply: %w",
-					len(w.pool.pauses), w.why))
+					len(w.pool.pauses), w.lastCrash))
 			}
 			w.barren = 0
 			return
@@ -398,7 +404,7 @@ func (w *worker) revive() {
 			}
 		}
 		if err := w.start(); err != nil {
-			w.why = err
+			w.lastCrash = err
 			w.barren++
 			continue
 		}
@@ -408,8 +414,8 @@ func (w *worker) revive() {
 	}
 }
 
-// replay plays the open episodes again that are not held, those that wait last. false: the child
-// has crashed again.
+// replay replays the open episodes that are not held; episodes with a waiting call come last. It
+// returns false if the child has crashed again.
 func (w *worker) replay() bool {
 	all := slices.SortedFunc(maps.Values(w.open), func(a, b *episode) int {
 		if (a.waiting == nil) != (b.waiting == nil) {
@@ -423,7 +429,7 @@ func (w *worker) replay() bool {
 	for _, e := range all {
 		if e.crashes > len(w.pool.pauses) {
 			w.blame(e, fmt.Errorf("the program was started again %d times for it: %w",
-				len(w.pool.pauses), w.why))
+				len(w.pool.pauses), w.lastCrash))
 			continue
 		}
 		if e.resting {
@@ -431,9 +437,9 @@ func (w *worker) replay() bool {
 		}
 		whole := e
 		if e.waiting != nil && e.waiting.from != nil {
-			whole = e.waiting.from // which the child must have, to fork it
+			whole = e.waiting.from // the child must have it, to fork it
 		}
-		if !w.has(whole) && !w.recite(whole) {
+		if !w.has(whole) && !w.replayScript(whole) {
 			e.crashes++
 			return false
 		}
@@ -444,7 +450,7 @@ func (w *worker) replay() bool {
 			e.crashes = 0
 			continue
 		}
-		if e.waiting.from != nil && !w.has(whole) { // the fork is not asked for
+		if e.waiting.from != nil && !w.has(whole) { // so the fork is not requested
 			c := e.waiting
 			e.waiting = nil
 			delete(w.open, e.id)
@@ -452,19 +458,19 @@ func (w *worker) replay() bool {
 			continue
 		}
 		e.proc = w.proc
-		reply, crashed, err := w.again(e, e.waiting, len(e.script) == 0)
+		reply, crashed, err := w.roundTrip(e, e.waiting, len(e.script) == 0)
 		switch {
 		case errors.Is(err, ErrLate): // alone
 			w.mute++
-			w.died(err)
-			w.blame(e, w.why)
+			w.bury(err)
+			w.blame(e, w.lastCrash)
 			return false
 		case crashed:
 			e.crashes++
-			w.died(err)
+			w.bury(err)
 			return false
 		case err != nil:
-			w.blame(e, w.said(err))
+			w.blame(e, w.withStderr(err))
 		default:
 			w.answer(e, reply)
 		}
@@ -472,9 +478,9 @@ func (w *worker) replay() bool {
 	return true
 }
 
-// recite plays what the script of an episode has. Another reply than that of the script is its
-// fault. false: the child has crashed.
-func (w *worker) recite(e *episode) bool {
+// replayScript replays the recorded requests of an episode. A reply other than the recorded one is
+// its fault. It returns false if the child has crashed.
+func (w *worker) replayScript(e *episode) bool {
 	if w.open[e.id] != e {
 		return true // closed, or at fault
 	}
@@ -485,10 +491,10 @@ func (w *worker) recite(e *episode) bool {
 			w.blame(e, err)
 			return true
 		}
-		reply, crashed, err := w.again(e, &call{request: x.request, line: text}, i == 0)
+		reply, crashed, err := w.roundTrip(e, &call{request: x.request, line: text}, i == 0)
 		switch {
 		case crashed:
-			w.died(err)
+			w.bury(err)
 			return false
 		case err != nil:
 			err = fmt.Errorf("played again from its seed and turns: %w", err)
@@ -503,8 +509,8 @@ func (w *worker) recite(e *episode) bool {
 	return true
 }
 
-// again sends a request and waits for its reply, while no other is under way.
-func (w *worker) again(e *episode, c *call, reset bool) (reply Reply, crashed bool, err error) {
+// roundTrip sends a request and waits for its reply, with no other request in work.
+func (w *worker) roundTrip(e *episode, c *call, reset bool) (reply Reply, crashed bool, err error) {
 	w.send(c)
 	timeout := time.NewTimer(w.pool.opt.Timeout)
 	defer timeout.Stop()
@@ -512,7 +518,7 @@ func (w *worker) again(e *episode, c *call, reset bool) (reply Reply, crashed bo
 		select {
 		case text, ok := <-w.proc.lines:
 			if !ok {
-				return reply, true, w.proc.exited()
+				return reply, true, w.proc.exitError()
 			}
 			if id, ok := idOf(text); ok && id != e.id {
 				if w.ended[id] {
@@ -526,7 +532,7 @@ func (w *worker) again(e *episode, c *call, reset bool) (reply Reply, crashed bo
 			}
 			return reply, false, err
 		case <-timeout.C:
-			return reply, true, w.late()
+			return reply, true, w.lateError()
 		case <-w.pool.ctx.Done():
 			return reply, true, w.pool.ctx.Err()
 		case <-w.pool.closing:
@@ -535,7 +541,7 @@ func (w *worker) again(e *episode, c *call, reset bool) (reply Reply, crashed bo
 	}
 }
 
-// difference shows where two replies begin to differ.
+// difference returns a note of where two replies begin to differ.
 func difference(was, is Reply) string {
 	a, errA := line(was)
 	b, errB := line(is)
@@ -553,19 +559,21 @@ func difference(was, is Reply) string {
 	return "was " + show(a) + ", is " + show(b)
 }
 
-// process is a child that runs.
+// process is a running child.
 type process struct {
 	*child.Process
-	lines chan []byte // of its standard output; closed at the end of it
+	lines chan []byte // lines of its standard output; closed at its end
 	gone  chan struct{}
 	err   error // of Wait, once gone
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	// lines to be written
 	queue [][]byte
-	more  chan struct{} // there is something in queue
+	more  chan struct{} // signals an entry in queue
 }
 
-func begin(p *Pool) (*process, error) {
+// startProcess starts a child of the pool with its goroutines.
+func startProcess(p *Pool) (*process, error) {
 	proc := &process{lines: make(chan []byte), gone: make(chan struct{}),
 		more: make(chan struct{}, 1)}
 	var err error
@@ -577,12 +585,12 @@ func begin(p *Pool) (*process, error) {
 		proc.err = proc.Wait()
 		close(proc.gone)
 	}()
-	go proc.writes()
+	go proc.writeQueue()
 	return proc, nil
 }
 
-// write queues a line for the child. It never waits: a child that does not read is noticed by its
-// time limit.
+// write queues a line for the child. It never waits: a child that does not read meets its time
+// limit.
 func (p *process) write(text []byte) {
 	p.mu.Lock()
 	p.queue = append(p.queue, text)
@@ -593,7 +601,8 @@ func (p *process) write(text []byte) {
 	}
 }
 
-func (p *process) writes() {
+// writeQueue writes queued lines until the child ends.
+func (p *process) writeQueue() {
 	for {
 		select {
 		case <-p.more:
@@ -606,17 +615,17 @@ func (p *process) writes() {
 		p.mu.Unlock()
 		for _, text := range texts {
 			if _, err := p.In.Write(text); err != nil {
-				return // it has ended, or will be killed for its silence
+				return // it has ended, or will meet its time limit
 			}
 		}
 	}
 }
 
-// grace is how long a child may take to end by itself.
+// grace is the time in which a child may end by itself.
 const grace = time.Second
 
-// exited says how a child has ended whose output has ended.
-func (p *process) exited() error {
+// exitError returns how a child has ended whose output has ended.
+func (p *process) exitError() error {
 	select {
 	case <-p.gone:
 		return fmt.Errorf("the program ended with %w", cmp.Or(p.err, errors.New("exit status 0")))
@@ -625,8 +634,8 @@ func (p *process) exited() error {
 	}
 }
 
-// stop ends the child, all that it has started, and the goroutines that serve it. A child that is
-// asked politely may end by itself first.
+// stop ends the child, all processes that it has started, and the goroutines that serve it.
+// politely closes its input first and gives it the time grace.
 func (p *process) stop(politely bool) {
 	if politely {
 		_ = p.In.Close() // the child may have closed it
@@ -637,7 +646,7 @@ func (p *process) stop(politely bool) {
 	_ = p.Kill() // what the program started while it was ended
 }
 
-// drain reads output until the child is gone, or a time has come.
+// drain reads output until the child has ended, or until sends.
 func (p *process) drain(until <-chan time.Time) {
 	lines := p.lines
 	for {
@@ -654,14 +663,15 @@ func (p *process) drain(until <-chan time.Time) {
 	}
 }
 
-// output cuts standard output into lines. Of a line that is too long the rest is dropped, so that
-// it cannot fill the memory.
+// output splits standard output into lines. The rest of an overlong line is dropped, so that it
+// cannot fill the memory.
 type output struct {
 	lines chan []byte
-	begun []byte
+	// the line so far
+	partial []byte
 }
 
-// ReadFrom reads the pipe to its end, which Write would not be told.
+// ReadFrom reads the pipe to its end. With Write alone the end would not be seen.
 func (o *output) ReadFrom(r io.Reader) (n int64, err error) {
 	defer close(o.lines)
 	buf := make([]byte, 64<<10)
@@ -678,14 +688,14 @@ func (o *output) ReadFrom(r io.Reader) (n int64, err error) {
 	}
 }
 
-// Write takes a piece of output.
+// Write sends the complete lines of a piece of output.
 func (o *output) Write(p []byte) (int, error) {
 	for rest := p; len(rest) > 0; {
 		text, after, whole := bytes.Cut(rest, []byte("\n"))
-		o.begun = append(o.begun, text[:min(len(text), maxLine+1-len(o.begun))]...)
+		o.partial = append(o.partial, text[:min(len(text), maxLine+1-len(o.partial))]...)
 		if rest = after; whole {
-			o.lines <- bytes.TrimSuffix(o.begun, []byte("\r"))
-			o.begun = nil
+			o.lines <- bytes.TrimSuffix(o.partial, []byte("\r"))
+			o.partial = nil
 		}
 	}
 	return len(p), nil

@@ -1,14 +1,14 @@
-// Package folder opens files of a folder that somebody else made: regular files
-// inside it, and nothing else. A name or a symbolic link that leads out of the
-// folder is refused before anything is opened, and so are pipes, devices and
-// folders, of which opening may wait and reading never end.
+// Package folder opens files of a folder that somebody else made: regular files inside it, and
+// nothing else. A name or a symbolic link that leads out of the folder is refused before anything
+// is opened, and so are pipes, devices and folders: opening them may wait, and reading them may
+// never end.
 //
-// One exception makes the cache of Hugging Face usable as it lies. In it a model's
-// folder, models--NAME/snapshots/REVISION, consists of links to
-// models--NAME/blobs. For a folder of this shape, or inside one, the border is
-// models--NAME (or datasets--NAME), which holds only files of that model. One more link is
-// followed: models--NAME/blobs/ETAG to blobs/XX/HASH beside models--NAME, where
-// huggingface_hub keeps contents that several repositories have, under their hashes.
+// One exception makes the cache of Hugging Face usable as it lies. In it a model's folder,
+// models--NAME/snapshots/REVISION, consists of links to models--NAME/blobs. For a folder of this
+// shape, or inside one, the border is models--NAME (or datasets--NAME), which holds only files of
+// that model. One more link is followed: models--NAME/blobs/ETAG to blobs/XX/HASH beside
+// models--NAME, where huggingface_hub keeps contents that several repositories have, under their
+// hashes.
 package folder
 
 import (

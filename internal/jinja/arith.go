@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// intLimit is how many bits an int may have: about as many as Python writes out, 4300 digits.
+// intLimit bounds the bits of an int: about 4300 digits, as many as Python writes out.
 const intLimit = 14_284
 
-// asSmall returns an int or a bool that an int64 holds.
+// asSmall returns an int or a bool as an int64; ok is false for other values and larger ints.
 func asSmall(v any) (int64, bool) {
 	switch v := v.(type) {
 	case int64:
@@ -21,7 +21,7 @@ func asSmall(v any) (int64, bool) {
 	return 0, false
 }
 
-// asBig returns an int or a bool; nil of another value.
+// asBig returns an int or a bool as a big.Int, nil for other values.
 func asBig(v any) *big.Int {
 	switch v := v.(type) {
 	case int64:
@@ -34,8 +34,8 @@ func asBig(v any) *big.Int {
 	return nil
 }
 
-// whole is the value of n.
-func whole(n *big.Int) any {
+// intValue returns n as a value: an int64 if it fits, else n. It fails beyond intLimit.
+func intValue(n *big.Int) any {
 	if n.IsInt64() {
 		return n.Int64()
 	}
@@ -45,7 +45,7 @@ func whole(n *big.Int) any {
 	return n
 }
 
-// asFloat is float(v) of a number.
+// asFloat returns float(v) of a number.
 func asFloat(v any) float64 {
 	switch v := v.(type) {
 	case float64:
@@ -65,8 +65,8 @@ func asFloat(v any) float64 {
 	return 0
 }
 
-// operand fails on one that is undefined.
-func operands(a, b any) {
+// checkDefined fails if a or b is undefined.
+func checkDefined(a, b any) {
 	if u, ok := a.(*undefined); ok {
 		u.fail()
 	}
@@ -75,12 +75,14 @@ func operands(a, b any) {
 	}
 }
 
-func unsupported(op string, a, b any) {
-	operands(a, b)
+// failOperands fails with Python's message for an operator that does not take a and b.
+func failOperands(op string, a, b any) {
+	checkDefined(a, b)
 	fail("unsupported operand type(s) for %s: '%s' and '%s'", op, typeName(a), typeName(b))
 }
 
-// add is a + b.
+// add returns a + b. As all operators here it follows Python's rules for types, and fails with
+// Python's message for types that the operator does not take.
 func (s *state) add(a, b any) any {
 	switch x := a.(type) {
 	case string:
@@ -100,19 +102,19 @@ func (s *state) add(a, b any) any {
 		}
 	case *List:
 		if y, ok := b.(*List); ok {
-			return &List{s.joined(x.Items, y.Items)}
+			return &List{s.concatItems(x.Items, y.Items)}
 		}
 	case *Tuple:
 		if y, ok := b.(*Tuple); ok {
-			return &Tuple{Items: s.joined(x.Items, y.Items)}
+			return &Tuple{Items: s.concatItems(x.Items, y.Items)}
 		}
 	}
 	if !isNumber(a) || !isNumber(b) {
 		if _, ok := asText(a); ok {
-			operands(a, b)
+			checkDefined(a, b)
 			fail("can only concatenate str (not \"%s\") to str", typeName(b))
 		}
-		unsupported("+", a, b)
+		failOperands("+", a, b)
 	}
 	if x, ok := asSmall(a); ok {
 		if y, ok := asSmall(b); ok {
@@ -122,29 +124,31 @@ func (s *state) add(a, b any) any {
 		}
 	}
 	if x, y := asBig(a), asBig(b); x != nil && y != nil {
-		return whole(new(big.Int).Add(x, y))
+		return intValue(new(big.Int).Add(x, y))
 	}
 	return asFloat(a) + asFloat(b)
 }
 
+// joinMarkup returns two markups joined.
 func (s *state) joinMarkup(a, b markup) any {
 	s.size(len(a) + len(b))
 	return a + b
 }
 
-func (s *state) joined(x, y []any) []any {
+// concatItems returns a list's items followed by another's.
+func (s *state) concatItems(x, y []any) []any {
 	s.sizeOf(len(x)+len(y), itemSize)
 	out := make([]any, 0, len(x)+len(y))
 	return append(append(out, x...), y...)
 }
 
-// sub is a - b.
+// sub returns a - b.
 func (s *state) sub(a, b any) any {
 	if !isNumber(a) || !isNumber(b) {
 		if _, ok := a.(*view); ok {
 			fail("'-' of views of dicts is not supported in chat templates")
 		}
-		unsupported("-", a, b)
+		failOperands("-", a, b)
 	}
 	if x, ok := asSmall(a); ok {
 		if y, ok := asSmall(b); ok {
@@ -154,12 +158,12 @@ func (s *state) sub(a, b any) any {
 		}
 	}
 	if x, y := asBig(a), asBig(b); x != nil && y != nil {
-		return whole(new(big.Int).Sub(x, y))
+		return intValue(new(big.Int).Sub(x, y))
 	}
 	return asFloat(a) - asFloat(b)
 }
 
-// mul is a * b.
+// mul returns a * b.
 func (s *state) mul(a, b any) any {
 	if isNumber(a) && isNumber(b) {
 		if x, ok := asSmall(a); ok {
@@ -171,7 +175,7 @@ func (s *state) mul(a, b any) any {
 			}
 		}
 		if x, y := asBig(a), asBig(b); x != nil && y != nil {
-			return whole(new(big.Int).Mul(x, y))
+			return intValue(new(big.Int).Mul(x, y))
 		}
 		return asFloat(a) * asFloat(b)
 	}
@@ -179,11 +183,11 @@ func (s *state) mul(a, b any) any {
 	of := a
 	if !ok {
 		if n, ok = asIndex(a); !ok {
-			operands(a, b)
+			checkDefined(a, b)
 			if _, sequence := count(a); sequence {
 				fail("can't multiply sequence by non-int of type '%s'", typeName(b))
 			}
-			unsupported("*", a, b)
+			failOperands("*", a, b)
 		}
 		of = b
 	}
@@ -195,15 +199,16 @@ func (s *state) mul(a, b any) any {
 		s.sizeOf(len(text), times)
 		return wrap(strings.Repeat(text, times), safe)
 	case *List:
-		return &List{s.repeated(x.Items, times)}
+		return &List{s.repeatItems(x.Items, times)}
 	case *Tuple:
-		return &Tuple{Items: s.repeated(x.Items, times)}
+		return &Tuple{Items: s.repeatItems(x.Items, times)}
 	}
-	unsupported("*", a, b)
+	failOperands("*", a, b)
 	return nil
 }
 
-func (s *state) repeated(items []any, times int) []any {
+// repeatItems returns a list's items repeated.
+func (s *state) repeatItems(items []any, times int) []any {
 	s.sizeOf(len(items)*itemSize, times)
 	out := make([]any, 0, len(items)*times)
 	if len(items) > 0 {
@@ -214,10 +219,10 @@ func (s *state) repeated(items []any, times int) []any {
 	return out
 }
 
-// div is a / b.
+// div returns a / b.
 func (s *state) div(a, b any) any {
 	if !isNumber(a) || !isNumber(b) {
-		unsupported("/", a, b)
+		failOperands("/", a, b)
 	}
 	x, y := asBig(a), asBig(b)
 	if x != nil && y != nil {
@@ -240,13 +245,13 @@ func (s *state) div(a, b any) any {
 	return asFloat(a) / d
 }
 
-// floorDiv is a // b.
+// floorDiv returns a // b.
 func (s *state) floorDiv(a, b any) any {
 	q, _ := s.divMod("//", a, b)
 	return q
 }
 
-// mod is a % b; of a str, its formatting.
+// mod returns a % b; for a str a, its formatting.
 func (s *state) mod(a, b any) any {
 	if text, ok := asText(a); ok {
 		_, safe := a.(markup)
@@ -256,9 +261,10 @@ func (s *state) mod(a, b any) any {
 	return m
 }
 
+// divMod returns a // b and a % b.
 func (s *state) divMod(op string, a, b any) (quotient, rest any) {
 	if !isNumber(a) || !isNumber(b) {
-		unsupported(op, a, b)
+		failOperands(op, a, b)
 	}
 	if x, ok := asSmall(a); ok {
 		if y, ok := asSmall(b); ok && y != 0 && !(x == math.MinInt64 && y == -1) {
@@ -278,7 +284,7 @@ func (s *state) divMod(op string, a, b any) (quotient, rest any) {
 			q.Sub(q, big.NewInt(1))
 			r.Add(r, y)
 		}
-		return whole(q), whole(r)
+		return intValue(q), intValue(r)
 	}
 	x, y := asFloat(a), asFloat(b)
 	if y == 0 {
@@ -306,10 +312,10 @@ func (s *state) divMod(op string, a, b any) (quotient, rest any) {
 	return q, r
 }
 
-// pow is a ** b.
+// pow returns a ** b.
 func (s *state) pow(a, b any) any {
 	if !isNumber(a) || !isNumber(b) {
-		unsupported("** or pow()", a, b)
+		failOperands("** or pow()", a, b)
 	}
 	x, y := asBig(a), asBig(b)
 	if x != nil && y != nil && y.Sign() >= 0 {
@@ -320,7 +326,7 @@ func (s *state) pow(a, b any) any {
 		if x.CmpAbs(big.NewInt(1)) <= 0 && y.Sign() > 0 { // 0, 1 and -1 of any exponent
 			y = new(big.Int).SetInt64(2 - int64(y.Bit(0)))
 		}
-		return whole(new(big.Int).Exp(x, y, nil))
+		return intValue(new(big.Int).Exp(x, y, nil))
 	}
 	f, e := asFloat(a), asFloat(b)
 	if f == 0 && e < 0 {
@@ -336,13 +342,13 @@ func (s *state) pow(a, b any) any {
 	return p
 }
 
-// neg is -v.
+// neg returns -v.
 func (s *state) neg(v any) any {
 	switch x := v.(type) {
 	case float64:
 		return -x
 	case bool, int64, *big.Int:
-		return whole(new(big.Int).Neg(asBig(x)))
+		return intValue(new(big.Int).Neg(asBig(x)))
 	case *undefined:
 		x.fail()
 	}
@@ -350,7 +356,7 @@ func (s *state) neg(v any) any {
 	return nil
 }
 
-// pos is +v.
+// pos returns +v.
 func (s *state) pos(v any) any {
 	switch x := v.(type) {
 	case float64, int64, *big.Int:

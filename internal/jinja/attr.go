@@ -7,12 +7,13 @@ import (
 	"unicode/utf8"
 )
 
-// noAttribute is what an attribute is that v does not have.
+// noAttribute returns the undefined value of an attribute that v does not have.
 func noAttribute(v any, name string) any {
-	return &undefined{message: "'" + described(v) + "' has no attribute " + quote(name)}
+	return &undefined{message: "'" + description(v) + "' has no attribute " + quote(name)}
 }
 
-func described(v any) string {
+// description returns v's type as Python's messages write it.
+func description(v any) string {
 	switch v.(type) {
 	case nil:
 		return "None"
@@ -20,13 +21,13 @@ func described(v any) string {
 	return typeName(v) + " object"
 }
 
-// unsafeAttribute is what an attribute is that the sandbox does not give.
+// unsafeAttribute returns the undefined value of an attribute that the sandbox denies.
 func unsafeAttribute(v any, name string) any {
 	return &undefined{message: "access to attribute " + quote(name) + " of " +
 		quote(typeName(v)) + " object is unsafe.", unsafe: true}
 }
 
-// dunders are the attributes that all of Python's objects have.
+// dunders are the attributes of every Python object.
 var dunders = map[string]bool{}
 
 func init() {
@@ -37,7 +38,7 @@ func init() {
 	}
 }
 
-// getAttr is v.name: an attribute or a method, else an item.
+// getAttr returns v.name: an attribute or a method, else an item.
 func (s *state) getAttr(v any, name string) any {
 	s.charge(1)
 	if u, ok := v.(*undefined); ok {
@@ -63,7 +64,7 @@ func (s *state) getAttr(v any, name string) any {
 	return noAttribute(v, name)
 }
 
-// attribute returns what Python's object has of that name.
+// attribute returns the attribute of that name of the Python object that v stands for.
 func (s *state) attribute(v any, name string) (any, bool) {
 	if dunders[name] {
 		return unsafeAttribute(v, name), true
@@ -131,7 +132,7 @@ func (s *state) attribute(v any, name string) (any, bool) {
 	case bool, int64, *big.Int:
 		switch name {
 		case "real", "numerator":
-			return whole(asBig(v)), true
+			return intValue(asBig(v)), true
 		case "imag":
 			return int64(0), true
 		case "denominator":
@@ -225,18 +226,18 @@ func (s *state) attribute(v any, name string) (any, bool) {
 	return nil, false
 }
 
-// unmadeAttribute fails where a template reaches for what this package does not have.
+// unmadeAttribute fails for an attribute that this package does not implement.
 func unmadeAttribute(v any, name string) any {
 	fail("the attribute '%s' of %s is not supported in chat templates", name, typeName(v))
 	return nil
 }
 
-// method is a function bound to the value that it is called on.
+// method returns f as a function bound to the value of.
 func method(name string, of any, f func(s *state, of any, c *call) any) *builtin {
 	return &builtin{name, func(s *state, c *call) any { return f(s, of, c) }}
 }
 
-// attribute is loop.name.
+// attribute returns loop.name.
 func (l *loop) attribute(name string) (any, bool) {
 	switch name {
 	case "index":
@@ -290,7 +291,7 @@ func (l *loop) attribute(name string) (any, bool) {
 	return nil, false
 }
 
-// getItem is v[key]: an item, else an attribute.
+// getItem returns v[key]: an item, else an attribute.
 func (s *state) getItem(v, key any) any {
 	s.charge(1)
 	switch of := v.(type) {
@@ -303,17 +304,17 @@ func (s *state) getItem(v, key any) any {
 			}
 		}
 	case *List:
-		if e, ok := at(of.Items, key); ok {
+		if e, ok := itemAt(of.Items, key); ok {
 			return e
 		}
 	case *Tuple:
-		if e, ok := at(of.Items, key); ok {
+		if e, ok := itemAt(of.Items, key); ok {
 			return e
 		}
 	case *Range:
 		if i, ok := asIndex(key); ok {
-			if i, ok := within(i, of.length()); ok {
-				return of.at(i)
+			if i, ok := normalIndex(i, of.length()); ok {
+				return of.item(i)
 			}
 		}
 	case string, markup:
@@ -321,7 +322,7 @@ func (s *state) getItem(v, key any) any {
 			text, _ := asText(of)
 			_, safe := of.(markup)
 			s.charge(len(text))
-			if i, ok := within(i, runes(text)); ok {
+			if i, ok := normalIndex(i, runes(text)); ok {
 				from := offset(text, i)
 				_, n := utf8.DecodeRuneInString(text[from:])
 				return wrap(text[from:from+n], safe)
@@ -338,30 +339,31 @@ func (s *state) getItem(v, key any) any {
 		}
 		return noAttribute(v, name)
 	}
-	return &undefined{message: described(v) + " has no element " + s.repr(key)}
+	return &undefined{message: description(v) + " has no element " + s.repr(key)}
 }
 
-// within makes an index of n items one from 0 on.
-func within(i int64, n int) (int, bool) {
+// normalIndex returns index i of n items counted from 0; ok is false outside.
+func normalIndex(i int64, n int) (int, bool) {
 	if i < 0 {
 		i += int64(n)
 	}
 	return int(i), i >= 0 && i < int64(n)
 }
 
-func at(items []any, key any) (any, bool) {
+// itemAt returns items[key]; ok is false if key is not an index of them.
+func itemAt(items []any, key any) (any, bool) {
 	i, ok := asIndex(key)
 	if !ok {
 		return nil, false
 	}
-	k, ok := within(i, len(items))
+	k, ok := normalIndex(i, len(items))
 	if !ok {
 		return nil, false
 	}
 	return items[k], true
 }
 
-// offset is where the i-th code point of a text begins.
+// offset returns the byte at which the i-th code point of a text starts.
 func offset(text string, i int) int {
 	if ascii(text) {
 		return min(i, len(text))
@@ -375,7 +377,7 @@ func offset(text string, i int) int {
 	return len(text)
 }
 
-// span returns the bounds of a slice of n items as Python does.
+// span returns the bounds of a slice of n items by Python's rules.
 func span(start, stop, step any, n int) (from, to, by int) {
 	bound := func(v any, otherwise int64) int64 {
 		if v == nil {
@@ -413,7 +415,7 @@ func span(start, stop, step any, n int) (from, to, by int) {
 	return from, to, int(max(min(by64, size+1), -size-1))
 }
 
-// slice is v[start:stop:step].
+// slice returns v[start:stop:step].
 func (s *state) slice(v, start, stop, step any) any {
 	switch of := v.(type) {
 	case *undefined:
@@ -424,7 +426,7 @@ func (s *state) slice(v, start, stop, step any) any {
 		return &Tuple{Items: s.cut(of.Items, start, stop, step)}
 	case *Range:
 		from, to, by := span(start, stop, step, of.length())
-		return &Range{of.at(from), of.at(to), of.step * int64(by)}
+		return &Range{of.item(from), of.item(to), of.step * int64(by)}
 	case string, markup:
 		text, _ := asText(of)
 		_, safe := of.(markup)
@@ -448,6 +450,7 @@ func (s *state) slice(v, start, stop, step any) any {
 	return nil
 }
 
+// cut returns items[start:stop:step].
 func (s *state) cut(items []any, start, stop, step any) []any {
 	from, to, by := span(start, stop, step, len(items))
 	if by == 1 {

@@ -9,23 +9,23 @@ import (
 // Limits bound a render. All but Expired and Now must be positive.
 type Limits struct {
 	Steps   int              // statements executed
-	Depth   int              // statements and values inside each other, calls of macros included
+	Depth   int              // nested statements and nested values, calls of macros included
 	Text    int              // bytes of one value, and of the output
-	Work    int              // bytes that go through operators, filters and calls, in all
-	Expired func() bool      // reports that the time is over; nil is never
+	Work    int              // bytes that pass through operators, filters and calls, in all
+	Expired func() bool      // reports whether the time is over; nil is never
 	Now     func() time.Time // the clock of strftime_now; nil is time.Now
 }
 
-// rangeLimit is how many numbers a range may have, jinja2's sandbox's own limit.
+// rangeLimit bounds the numbers of a range, as jinja2's sandbox does.
 const rangeLimit = 100_000
 
-// failure ends a render. It is thrown as a panic, and Render turns it into an error.
+// failure ends a render. It is thrown as a panic, and Render returns it as an error.
 type failure struct{ message string }
 
-// fail ends the render.
+// fail ends the render with a message.
 func fail(format string, args ...any) { panic(failure{fmt.Sprintf(format, args...)}) }
 
-// state is a render.
+// state is the state of a render.
 type state struct {
 	vars   Vars
 	limits Limits
@@ -35,11 +35,11 @@ type state struct {
 	line   int // of the statement that is executed
 
 	steps, depth, work int
-	nested             int // values inside each other
-	ticks              int // since Expired was asked
+	nested             int // nesting of the present value
+	ticks              int // since the last call of Expired
 }
 
-// tick looks at the clock now and then.
+// tick calls Expired once in 256 calls.
 func (s *state) tick() {
 	if s.ticks++; s.ticks >= 256 {
 		s.ticks = 0
@@ -49,7 +49,7 @@ func (s *state) tick() {
 	}
 }
 
-// step counts a statement.
+// step counts a statement, and fails beyond the limit.
 func (s *state) step() {
 	if s.steps++; s.steps > s.limits.Steps {
 		fail("takes more than %d steps", s.limits.Steps)
@@ -57,7 +57,7 @@ func (s *state) step() {
 	s.tick()
 }
 
-// charge takes bytes of work.
+// charge counts n bytes of work, and fails beyond the limit.
 func (s *state) charge(n int) {
 	if s.work += n; s.work > s.limits.Work {
 		fail("handles more than %d bytes in all", s.limits.Work)
@@ -68,7 +68,7 @@ func (s *state) charge(n int) {
 	s.tick()
 }
 
-// size charges for a value of n bytes, and refuses one that is too large.
+// size charges for a value of n bytes, and fails if it is too large.
 func (s *state) size(n int) {
 	if n > s.limits.Text || n < 0 {
 		fail("makes a value of more than %d bytes", s.limits.Text)
@@ -76,7 +76,7 @@ func (s *state) size(n int) {
 	s.charge(n)
 }
 
-// sizeOf is size of n items of each bytes.
+// sizeOf charges for n items of each bytes, and fails if they are too large.
 func (s *state) sizeOf(n, each int) {
 	if n > 0 && each > s.limits.Text/n {
 		fail("makes a value of more than %d bytes", s.limits.Text)
@@ -84,10 +84,10 @@ func (s *state) sizeOf(n, each int) {
 	s.size(n * each)
 }
 
-// itemSize is what an item of a list counts.
+// itemSize is the size that an item of a list counts, in bytes.
 const itemSize = 16
 
-// deeper counts a body of statements inside another; shallower gives it back.
+// deeper enters a nested body of statements; shallower leaves it.
 func (s *state) deeper() {
 	if s.depth++; s.depth > s.limits.Depth {
 		fail("nests more than %d deep", s.limits.Depth)
@@ -96,7 +96,7 @@ func (s *state) deeper() {
 
 func (s *state) shallower() { s.depth-- }
 
-// inner counts a value inside another; outer gives it back.
+// inner enters a nested value; outer leaves it.
 func (s *state) inner() {
 	if s.nested++; s.nested > s.limits.Depth {
 		fail("a value nested more than %d deep", s.limits.Depth)
@@ -105,7 +105,7 @@ func (s *state) inner() {
 
 func (s *state) outer() { s.nested-- }
 
-// write puts text out.
+// write adds text to the output.
 func (s *state) write(text string) {
 	if s.out.Len()+len(text) > s.limits.Text {
 		fail("writes more than %d bytes", s.limits.Text)
@@ -114,7 +114,7 @@ func (s *state) write(text string) {
 	s.out.WriteString(text)
 }
 
-// capture returns what f writes.
+// capture returns the text that f writes.
 func (s *state) capture(f func()) string {
 	out := s.out
 	s.out = &strings.Builder{}

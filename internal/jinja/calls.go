@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// call is the arguments of a call.
+// call is the evaluated arguments of a call.
 type call struct {
 	pos []any
 	kw  *Dict
@@ -13,10 +13,11 @@ type call struct {
 
 func newCall(pos ...any) *call { return &call{pos, &Dict{}} }
 
+// eval returns the arguments' values.
 func (a *arguments) eval(s *state) *call {
 	c := newCall()
 	if len(a.pos) > 0 {
-		c.pos = s.all(a.pos)
+		c.pos = s.evalAll(a.pos)
 	}
 	if a.varargs != nil {
 		c.pos = append(c.pos[:len(c.pos):len(c.pos)], s.items(a.varargs.eval(s))...)
@@ -43,17 +44,18 @@ func (a *arguments) eval(s *state) *call {
 	return c
 }
 
+// noKeywords fails if a call has keyword arguments.
 func (c *call) noKeywords(name string) {
 	if c.kw.Len() > 0 {
 		fail("%s() takes no keyword arguments", name)
 	}
 }
 
-// absent is an argument that was not given.
+// absent stands for an argument that was not given.
 var absent any = &builtin{name: "absent"}
 
-// bind gives each parameter its argument. A name that ends in ? may be left out; one that begins
-// with / is given by position alone.
+// bind returns the argument of each parameter. A name that ends in ? is optional; one that begins
+// with / is positional only.
 func bind(name string, c *call, params ...string) []any {
 	if len(c.pos) > len(params) {
 		fail("%s() takes at most %d arguments (%d given)", name, len(params), len(c.pos))
@@ -95,7 +97,7 @@ func bind(name string, c *call, params ...string) []any {
 	return out
 }
 
-// or is v, or what stands for an argument that was not given.
+// or returns read(v), or otherwise if the argument was not given.
 func or[T any](v any, otherwise T, read func(v any) T) T {
 	if v == absent {
 		return otherwise
@@ -107,7 +109,7 @@ func or[T any](v any, otherwise T, read func(v any) T) T {
 func needText(v any) string {
 	text, ok := asText(v)
 	if !ok {
-		operands(v, nil)
+		checkDefined(v, nil)
 		fail("expected a str, got '%s'", typeName(v))
 	}
 	return text
@@ -117,7 +119,7 @@ func needText(v any) string {
 func needInt(v any) int {
 	n, ok := asIndex(v)
 	if !ok {
-		operands(v, nil)
+		checkDefined(v, nil)
 		fail("'%s' object cannot be interpreted as an integer", typeName(v))
 	}
 	return int(n)
@@ -150,14 +152,14 @@ func (s *state) call(f any, c *call) any {
 	return nil
 }
 
-// macro is a macro with the scope in which it was made, or the body of a call block.
+// macro is a macro with its defining scope, or the body of a call block.
 type macro struct {
 	name string // "" of a call block
 	f    *function
 	env  *env
 }
 
-// param is the place of a parameter, or -1.
+// param returns the index of a parameter, or -1.
 func (f *function) param(name string) int {
 	for i, p := range f.params {
 		if p.name == name {
@@ -167,6 +169,7 @@ func (f *function) param(name string) int {
 	return -1
 }
 
+// call runs the macro and returns its text.
 func (m *macro) call(s *state, c *call) any {
 	f := m.f
 	e := f.frame.enter(s, m.env)
@@ -177,7 +180,7 @@ func (m *macro) call(s *state, c *call) any {
 	take := func(name string) (any, bool) {
 		v, ok := kw.Get(name)
 		if ok {
-			kw = kw.without(name)
+			kw = kw.dropKey(name)
 		}
 		return v, ok
 	}
@@ -234,18 +237,18 @@ func (m *macro) call(s *state, c *call) any {
 	return text
 }
 
-// without is d without a key.
-func (d *Dict) without(key any) *Dict {
+// dropKey returns a copy of d without a key.
+func (d *Dict) dropKey(key any) *Dict {
 	out := &Dict{}
 	for i, k := range d.keys {
-		if hashed(k) != hashed(key) {
+		if hashKey(k) != hashKey(key) {
 			out.Set(k, d.values[i])
 		}
 	}
 	return out
 }
 
-// cycler and joiner are jinja2's own.
+// cycler is the value of jinja2's cycler(), joiner that of joiner().
 type cycler struct {
 	items []any
 	pos   int
@@ -256,7 +259,7 @@ type joiner struct {
 	used bool
 }
 
-// globals are the functions for all templates.
+// globals are the functions of every template.
 var globals map[string]any
 
 func init() {
@@ -297,6 +300,7 @@ func init() {
 	}
 }
 
+// makeRange returns range(...).
 func makeRange(c *call) any {
 	c.noKeywords("range")
 	if len(c.pos) == 0 || len(c.pos) > 3 {
@@ -306,7 +310,7 @@ func makeRange(c *call) any {
 	for i, a := range c.pos {
 		k, ok := asIndex(a)
 		if !ok {
-			operands(a, nil)
+			checkDefined(a, nil)
 			fail("'%s' object cannot be interpreted as an integer", typeName(a))
 		}
 		n[i] = k
@@ -324,7 +328,7 @@ func makeRange(c *call) any {
 	return r
 }
 
-// makeDict is dict(...).
+// makeDict returns dict(...).
 func makeDict(s *state, c *call) *Dict {
 	d := &Dict{}
 	if len(c.pos) > 1 {
@@ -354,7 +358,7 @@ func makeDict(s *state, c *call) *Dict {
 	return d
 }
 
-// strftime is the time of the render in a format of Python's strftime.
+// strftime returns the time of the render in a format of Python's strftime.
 func strftime(s *state, format string) any {
 	layouts := map[byte]string{'a': "Mon", 'A': "Monday", 'b': "Jan", 'h': "Jan", 'B': "January",
 		'd': "02", 'H': "15", 'I': "03", 'j': "002", 'm': "01", 'M': "04", 'p': "PM", 'S': "05",
@@ -404,7 +408,7 @@ func strftime(s *state, format string) any {
 		case c == 'G':
 			year, _ := t.ISOWeek()
 			text = pad(year, 4)
-		case c == 'z' || c == 'Z': // datetime.now() knows no zone
+		case c == 'z' || c == 'Z': // datetime.now() has no zone
 		default:
 			fail("strftime_now: %%%c is not supported", c)
 		}
@@ -423,6 +427,7 @@ func strftime(s *state, format string) any {
 	return b.String()
 }
 
+// pad returns n with leading zeros to a width.
 func pad(n, width int) string {
 	text := strconv.Itoa(n)
 	return strings.Repeat("0", max(width-len(text), 0)) + text

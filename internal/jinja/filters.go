@@ -9,17 +9,17 @@ import (
 	"unicode"
 )
 
-// filter is what stands behind a bar.
+// filter is a filter's function: v is the value before the bar.
 type filter func(s *state, v any, c *call) any
 
-// filters by name. The initialization is apart, for some look up others here.
+// filters are the filters by name. They are set in init, because some look up others here.
 var filters map[string]filter
 
-// unmadeFilters are jinja2's others.
+// unmadeFilters are jinja2's other filters.
 var unmadeFilters = map[string]bool{"pprint": true, "random": true, "striptags": true,
 	"urlize": true, "wordwrap": true, "xmlattr": true}
 
-// softText is str(v), safe where v is.
+// softText returns str(v), marked as safe if v is.
 func (s *state) softText(v any) any {
 	if _, ok := asText(v); ok {
 		return v
@@ -27,7 +27,7 @@ func (s *state) softText(v any) any {
 	return s.str(v)
 }
 
-// textFilter is a filter that calls a method of str.
+// textFilter returns a filter that calls a method of str.
 func textFilter(name, method string, params ...string) filter {
 	return func(s *state, v any, c *call) any {
 		given := newCall()
@@ -40,7 +40,7 @@ func textFilter(name, method string, params ...string) filter {
 	}
 }
 
-// parts are the steps of an attribute's path: a.b.0.
+// attributePath returns the steps of an attribute's path, such as a.b.0.
 func attributePath(v any) []any {
 	switch v := v.(type) {
 	case nil:
@@ -64,7 +64,7 @@ func attributePath(v any) []any {
 	return []any{v}
 }
 
-// follow gets the attribute at a path; where there is none, otherwise, unless that is nil.
+// follow returns the attribute at a path. Undefined steps become otherwise, unless that is nil.
 func (s *state) follow(v any, path []any, otherwise any) any {
 	for _, p := range path {
 		v = s.getItem(v, p)
@@ -75,17 +75,17 @@ func (s *state) follow(v any, path []any, otherwise any) any {
 	return v
 }
 
-// ignoreCase is v, or a text in lower case.
+// ignoreCase returns v, in lower case if it is a text.
 func (s *state) ignoreCase(v any) any {
 	if text, ok := asText(v); ok {
 		s.size(len(text))
-		return like(v, lower(text))
+		return sameKind(v, lower(text))
 	}
 	return v
 }
 
-// keyed is the attribute of an item, without case where it does not matter.
-func (s *state) keyed(attr any, caseSensitive bool, otherwise any) func(v any) any {
+// keyFunc returns a function from an item to its attribute, in lower case unless caseSensitive.
+func (s *state) keyFunc(attr any, caseSensitive bool, otherwise any) func(v any) any {
 	path := attributePath(attr)
 	return func(v any) any {
 		v = s.follow(v, path, otherwise)
@@ -96,8 +96,8 @@ func (s *state) keyed(attr any, caseSensitive bool, otherwise any) func(v any) a
 	}
 }
 
-// sorted is sorted(items, key=key, reverse=reverse).
-func (s *state) sorted(items []any, key func(v any) any, reverse bool) []any {
+// sortItems returns sorted(items, key=key, reverse=reverse).
+func (s *state) sortItems(items []any, key func(v any) any, reverse bool) []any {
 	type pair struct{ key, value any }
 	pairs := make([]pair, len(items))
 	for i, v := range items {
@@ -125,17 +125,17 @@ func (s *state) sorted(items []any, key func(v any) any, reverse bool) []any {
 	return out
 }
 
-// flag is an argument that is asked for its truth.
+// flag returns the truth of an argument, false if it was not given.
 func flag(v any) bool { return v != absent && truth(v) }
 
-// orNone is v, None where it was not given.
+// orNone returns v, None if it was not given.
 func orNone(v any) any { return or(v, nil, func(v any) any { return v }) }
 
-// generator is what a generator of jinja2's filters is.
+// generator returns a value that stands for a generator of jinja2's filters.
 func generator(next func() (any, bool)) any { return &iterator{"generator", next} }
 
-// lazily makes a generator that begins its work at the first item.
-func lazily(begin func() func() (any, bool)) any {
+// lazyGenerator returns a generator that starts its work at the first item.
+func lazyGenerator(begin func() func() (any, bool)) any {
 	var next func() (any, bool)
 	return generator(func() (any, bool) {
 		if next == nil {
@@ -145,13 +145,13 @@ func lazily(begin func() func() (any, bool)) any {
 	})
 }
 
-// nothing is an iterator without items.
+// nothing returns no item: it iterates over an empty sequence.
 func nothing() (any, bool) { return nil, false }
 
-// choose is select, reject, selectattr or rejectattr.
+// choose returns the filter select, reject, selectattr or rejectattr.
 func choose(name string, attr, keep bool) filter {
 	return func(s *state, v any, c *call) any {
-		return lazily(func() func() (any, bool) {
+		return lazyGenerator(func() func() (any, bool) {
 			if !truth(v) {
 				return nothing
 			}
@@ -166,7 +166,7 @@ func choose(name string, attr, keep bool) filter {
 			}
 			holds := func(v any) bool { return truth(v) }
 			if len(args) > 0 {
-				f, ok := tests[named(args[0])]
+				f, ok := tests[tableKey(args[0])]
 				if !ok {
 					fail("No test named %s.", s.repr(args[0]))
 				}
@@ -190,9 +190,9 @@ func choose(name string, attr, keep bool) filter {
 	}
 }
 
-// mapFilter is map.
+// mapFilter implements the filter map.
 func mapFilter(s *state, v any, c *call) any {
-	return lazily(func() func() (any, bool) {
+	return lazyGenerator(func() func() (any, bool) {
 		if !truth(v) {
 			return nothing
 		}
@@ -210,7 +210,7 @@ func mapFilter(s *state, v any, c *call) any {
 			if len(c.pos) == 0 {
 				fail("map requires a filter argument")
 			}
-			name := named(c.pos[0])
+			name := tableKey(c.pos[0])
 			g, ok := filters[name]
 			if !ok {
 				if unmadeFilters[name] {
@@ -233,11 +233,11 @@ func mapFilter(s *state, v any, c *call) any {
 	})
 }
 
-// extreme is min or max.
+// extreme returns the filter min or max.
 func extreme(name string, better func(s *state, a, b any) bool) filter {
 	return func(s *state, v any, c *call) any {
 		a := bind(name, c, "case_sensitive?", "attribute?")
-		key := s.keyed(orNone(a[1]), flag(a[0]), nil)
+		key := s.keyFunc(orNone(a[1]), flag(a[0]), nil)
 		next := s.iterate(v)
 		best, ok := next()
 		if !ok {
@@ -253,6 +253,7 @@ func extreme(name string, better func(s *state, a, b any) bool) filter {
 	}
 }
 
+// length implements the filter length.
 func length(s *state, v any, c *call) any {
 	bind("length", c)
 	if text, ok := asText(v); ok {
@@ -265,6 +266,7 @@ func length(s *state, v any, c *call) any {
 	return int64(n)
 }
 
+// defaultFilter implements the filter default.
 func defaultFilter(_ *state, v any, c *call) any {
 	a := bind("default", c, "default_value?", "boolean?")
 	if _, ok := v.(*undefined); ok || flag(a[1]) && !truth(v) {
@@ -273,13 +275,14 @@ func defaultFilter(_ *state, v any, c *call) any {
 	return v
 }
 
+// escapeFilter implements the filter escape.
 func escapeFilter(s *state, v any, c *call) any {
 	bind("escape", c)
 	return markup(s.html(v))
 }
 
-// reversed is what reversed(v) gives; ok is false where Python has none.
-func (s *state) reversed(v any) (any, bool) {
+// reverse returns reversed(v); ok is false if Python cannot.
+func (s *state) reverse(v any) (any, bool) {
 	at := func(n int, item func(i int) any, kind string) (any, bool) {
 		return &iterator{kind, func() (any, bool) {
 			if s.charge(itemSize); n == 0 {
@@ -297,12 +300,12 @@ func (s *state) reversed(v any) (any, bool) {
 	case *Dict:
 		return at(v.Len(), func(i int) any { return v.keys[i] }, "dict_reversekeyiterator")
 	case *view:
-		return at(v.of.Len(), v.at, "dict_reverseitemiterator")
+		return at(v.of.Len(), v.item, "dict_reverseitemiterator")
 	case *Range:
-		return at(v.length(), func(i int) any { return v.at(i) }, "range_iterator")
+		return at(v.length(), func(i int) any { return v.item(i) }, "range_iterator")
 	case string, markup:
 		items := s.items(v)
-		return at(len(items), func(i int) any { return like(v, items[i].(string)) }, "reversed")
+		return at(len(items), func(i int) any { return sameKind(v, items[i].(string)) }, "reversed")
 	case *undefined:
 		return at(0, nil, "reversed")
 	}
@@ -317,9 +320,9 @@ func init() {
 			case float64:
 				return math.Abs(n)
 			case bool, int64, *big.Int:
-				return whole(new(big.Int).Abs(asBig(n)))
+				return intValue(new(big.Int).Abs(asBig(n)))
 			}
-			operands(v, nil)
+			checkDefined(v, nil)
 			fail("bad operand type for abs(): '%s'", typeName(v))
 			return nil
 		},
@@ -363,11 +366,11 @@ func init() {
 			}
 			d, ok := v.(*Dict)
 			if !ok {
-				operands(v, nil)
+				checkDefined(v, nil)
 				fail("'%s' object has no attribute 'items'", typeName(v))
 			}
 			pairs := s.items(&view{"items", d})
-			return &List{s.sorted(pairs, func(v any) any {
+			return &List{s.sortItems(pairs, func(v any) any {
 				k := v.(*Tuple).Items[pos]
 				if !flag(a[0]) {
 					k = s.ignoreCase(k)
@@ -389,7 +392,7 @@ func init() {
 		},
 		"last": func(s *state, v any, c *call) any {
 			bind("last", c)
-			r, ok := s.reversed(v)
+			r, ok := s.reverse(v)
 			if !ok {
 				fail("'%s' object is not reversible", typeName(v))
 			}
@@ -428,7 +431,7 @@ func init() {
 		"int":     toIntFilter,
 		"items": func(s *state, v any, c *call) any {
 			bind("items", c)
-			return lazily(func() func() (any, bool) {
+			return lazyGenerator(func() func() (any, bool) {
 				switch d := v.(type) {
 				case *undefined:
 					return nothing
@@ -475,7 +478,7 @@ func init() {
 			if _, ok := asText(v); ok {
 				return s.slice(v, nil, nil, int64(-1))
 			}
-			if r, ok := s.reversed(v); ok {
+			if r, ok := s.reverse(v); ok {
 				return r
 			}
 			if !iterable(v) {
@@ -502,9 +505,9 @@ func init() {
 				}
 			}
 			for _, attr := range attrs {
-				keys = append(keys, s.keyed(attr, flag(a[1]), nil))
+				keys = append(keys, s.keyFunc(attr, flag(a[1]), nil))
 			}
-			return &List{s.sorted(s.items(v), func(v any) any {
+			return &List{s.sortItems(s.items(v), func(v any) any {
 				out := make([]any, len(keys))
 				for i, key := range keys {
 					out[i] = key(v)
@@ -553,7 +556,8 @@ func init() {
 	}
 }
 
-// titleWords is jinja2's filter title: a word begins behind a blank, a hyphen or a bracket.
+// titleWords returns a text as jinja2's filter title does: a word starts behind a blank, a hyphen
+// or a bracket.
 func titleWords(text string) string {
 	var b strings.Builder
 	begins := true
@@ -584,11 +588,11 @@ func titleWords(text string) string {
 	return b.String()
 }
 
-// batch is items in lists of n.
+// batch implements the filter batch: items in lists of n.
 func batch(s *state, v any, c *call) any {
 	a := bind("batch", c, "linecount", "fill_with?")
 	fill := orNone(a[1])
-	return lazily(func() func() (any, bool) {
+	return lazyGenerator(func() func() (any, bool) {
 		next := s.iterate(v)
 		var held []any
 		ended := false
@@ -626,11 +630,11 @@ func batch(s *state, v any, c *call) any {
 	})
 }
 
-// sliceFilter is items in n lists.
+// sliceFilter implements the filter slice: items in n lists.
 func sliceFilter(s *state, v any, c *call) any {
 	a := bind("slice", c, "slices", "fill_with?")
 	fill := orNone(a[1])
-	return lazily(func() func() (any, bool) {
+	return lazyGenerator(func() func() (any, bool) {
 		items := s.items(v)
 		per, extra := s.divMod("//", int64(len(items)), a[0])
 		n := needInt(a[0])
@@ -656,14 +660,15 @@ func sliceFilter(s *state, v any, c *call) any {
 	})
 }
 
+// groupBy implements the filter groupby.
 func groupBy(s *state, v any, c *call) any {
 	a := bind("groupby", c, "attribute", "default?", "case_sensitive?")
 	otherwise := orNone(a[1])
-	key := s.keyed(a[0], flag(a[2]), otherwise)
-	real := s.keyed(a[0], true, otherwise)
+	key := s.keyFunc(a[0], flag(a[2]), otherwise)
+	real := s.keyFunc(a[0], true, otherwise)
 	out := &List{}
 	var last any
-	for _, e := range s.sorted(s.items(v), key, false) {
+	for _, e := range s.sortItems(s.items(v), key, false) {
 		k := key(e)
 		if n := len(out.Items); n > 0 && s.same(last, k) {
 			l := out.Items[n-1].(*Tuple).Items[1].(*List)
@@ -677,10 +682,11 @@ func groupBy(s *state, v any, c *call) any {
 	return out
 }
 
+// unique implements the filter unique.
 func unique(s *state, v any, c *call) any {
 	a := bind("unique", c, "case_sensitive?", "attribute?")
-	key := s.keyed(orNone(a[1]), flag(a[0]), nil)
-	return lazily(func() func() (any, bool) {
+	key := s.keyFunc(orNone(a[1]), flag(a[0]), nil)
+	return lazyGenerator(func() func() (any, bool) {
 		next := s.iterate(v)
 		seen := &Dict{}
 		return func() (any, bool) {
@@ -700,6 +706,7 @@ func unique(s *state, v any, c *call) any {
 	})
 }
 
+// indent implements the filter indent.
 func indent(s *state, v any, c *call) any {
 	a := bind("indent", c, "width?", "first?", "blank?")
 	pad := "    "
@@ -714,7 +721,7 @@ func indent(s *state, v any, c *call) any {
 	}
 	text, ok := asText(v)
 	if !ok {
-		operands(v, nil)
+		checkDefined(v, nil)
 		fail("indent: needs a str, not %s", typeName(v))
 	}
 	if _, safe := v.(markup); safe {
@@ -735,9 +742,10 @@ func indent(s *state, v any, c *call) any {
 		}
 		b.WriteString(line)
 	}
-	return like(v, b.String())
+	return sameKind(v, b.String())
 }
 
+// truncate implements the filter truncate.
 func truncate(s *state, v any, c *call) any {
 	a := bind("truncate", c, "length?", "killwords?", "end?", "leeway?")
 	n := or(a[0], 255, needInt)
@@ -754,7 +762,7 @@ func truncate(s *state, v any, c *call) any {
 	}
 	text, ok := asText(v)
 	if !ok {
-		operands(v, nil)
+		checkDefined(v, nil)
 		fail("truncate: needs a str, not %s", typeName(v))
 	}
 	cut := text[:offset(text, n-runes(end))]
@@ -763,14 +771,14 @@ func truncate(s *state, v any, c *call) any {
 			cut = cut[:i]
 		}
 	}
-	return s.add(like(v, cut), or(a[2], any("..."), func(v any) any { return v }))
+	return s.add(sameKind(v, cut), or(a[2], any("..."), func(v any) any { return v }))
 }
 
-// fileSize is filesizeformat.
+// fileSize implements the filter filesizeformat.
 func fileSize(s *state, v any, binary bool) any {
 	n, ok := toFloat(v)
 	if !ok {
-		operands(v, nil)
+		checkDefined(v, nil)
 		fail("could not convert to float: %s", s.repr(v))
 	}
 	base, units := 1000.0, []string{"kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB"}
@@ -793,7 +801,7 @@ func fileSize(s *state, v any, binary bool) any {
 	return nil
 }
 
-// urlEncode is urlencode.
+// urlEncode implements the filter urlencode.
 func urlEncode(s *state, v any, c *call) any {
 	bind("urlencode", c)
 	one := func(v any, safe string) string {
@@ -828,7 +836,7 @@ func urlEncode(s *state, v any, c *call) any {
 	return s.join(parts, "&")
 }
 
-// round is the filter round: a half goes to the even neighbour, as in Python.
+// round implements the filter round: a half goes to the even neighbour, as in Python.
 func round(s *state, v any, c *call) any {
 	a := bind("round", c, "precision?", "method?")
 	precision := any(int64(0))
@@ -845,7 +853,7 @@ func round(s *state, v any, c *call) any {
 		case bool, int64, *big.Int:
 			return roundInt(s, asBig(x), n)
 		}
-		operands(v, nil)
+		checkDefined(v, nil)
 		fail("type %s doesn't define __round__ method", typeName(v))
 	case "ceil", "floor":
 		scale := s.pow(int64(10), precision)
@@ -860,7 +868,7 @@ func round(s *state, v any, c *call) any {
 				f = math.Floor(f)
 			}
 			n, _ := new(big.Float).SetFloat64(f).Int(nil)
-			scaled = whole(n)
+			scaled = intValue(n)
 		} else if asBig(scaled) == nil {
 			fail("must be real number, not %s", typeName(scaled))
 		}
@@ -870,6 +878,7 @@ func round(s *state, v any, c *call) any {
 	return nil
 }
 
+// roundFloat returns round(x, digits).
 func roundFloat(x float64, digits int) any {
 	switch {
 	case math.IsNaN(x) || math.IsInf(x, 0) || digits > 323:
@@ -891,7 +900,7 @@ func roundFloat(x float64, digits int) any {
 	return f
 }
 
-// halfEven is the whole number next to q.
+// halfEven returns the integer next to q, of two the even one.
 func halfEven(q *big.Rat) *big.Int {
 	n, r := new(big.Int).DivMod(q.Num(), q.Denom(), new(big.Int))
 	switch c := r.Lsh(r, 1).Cmp(q.Denom()); {
@@ -901,19 +910,20 @@ func halfEven(q *big.Rat) *big.Int {
 	return n
 }
 
+// roundInt returns round(n, digits).
 func roundInt(s *state, n *big.Int, digits int) any {
 	if digits >= 0 {
-		return whole(n)
+		return intValue(n)
 	}
 	if digits < -4300 {
 		return int64(0)
 	}
 	scale := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(-digits)), nil)
 	q := new(big.Rat).SetFrac(n, scale)
-	return whole(new(big.Int).Mul(halfEven(q), scale))
+	return intValue(new(big.Int).Mul(halfEven(q), scale))
 }
 
-// toFloat is float(v); ok is false where that fails.
+// toFloat returns float(v); ok is false if that fails.
 func toFloat(v any) (float64, bool) {
 	switch v := v.(type) {
 	case bool, int64, *big.Int, float64:
@@ -940,8 +950,8 @@ func toFloat(v any) (float64, bool) {
 	return 0, false
 }
 
-// plainNumber is the text of a number without blanks around it and underscores in it; "" where an
-// underscore stands elsewhere than between digits.
+// plainNumber returns the text of a number without surrounding blanks and inner underscores, with
+// digits of other scripts as ASCII; "" if an underscore is not between digits.
 func plainNumber(text string) string {
 	text = strings.TrimFunc(text, isSpace)
 	text = strings.Map(func(r rune) rune {
@@ -966,7 +976,7 @@ func plainNumber(text string) string {
 	return text
 }
 
-// toInt is int(text, base); ok is false where that fails.
+// toInt returns int(text, base); ok is false if that fails.
 func toInt(text string, base int) (any, bool) {
 	text = strings.TrimFunc(text, isSpace)
 	sign := ""
@@ -1004,9 +1014,10 @@ func toInt(text string, base int) (any, bool) {
 	if !ok {
 		return nil, false
 	}
-	return whole(n), true
+	return intValue(n), true
 }
 
+// toIntFilter implements the filter int.
 func toIntFilter(s *state, v any, c *call) any {
 	a := bind("int", c, "default?", "base?")
 	otherwise := or(a[0], any(int64(0)), func(v any) any { return v })
@@ -1015,7 +1026,7 @@ func toIntFilter(s *state, v any, c *call) any {
 	case *undefined:
 		x.fail()
 	case bool, int64, *big.Int:
-		return whole(asBig(x))
+		return intValue(asBig(x))
 	case string, markup:
 		text, _ := asText(x)
 		s.charge(len(text))
@@ -1032,5 +1043,5 @@ func toIntFilter(s *state, v any, c *call) any {
 		return otherwise
 	}
 	n, _ := new(big.Float).SetFloat64(f).Int(nil)
-	return whole(n)
+	return intValue(n)
 }

@@ -9,13 +9,13 @@ import (
 	"unicode/utf8"
 )
 
-// fieldLimit is how wide and how precise a field may be.
+// fieldLimit bounds the width and the precision of a field.
 const fieldLimit = 1 << 16
 
-// spec is how a value is written into a field.
+// spec is the format of a field.
 type spec struct {
-	fill             string // "" is none given
-	align            byte   // 0 is none given
+	fill             string // "" if not given
+	align            byte   // 0 if not given
 	sign             byte
 	alternate, zero  bool
 	width, precision int // precision -1 is none given
@@ -23,7 +23,7 @@ type spec struct {
 	kind             byte
 }
 
-// percent is text % args.
+// percent returns text % args.
 func (s *state) percent(text string, args any, safe bool) any {
 	var list []any
 	mapping, isDict := args.(*Dict)
@@ -150,8 +150,8 @@ func (s *state) percent(text string, args any, safe bool) any {
 	return wrap(w.String(), safe)
 }
 
-// mappingLike reports whether Python takes a single argument of % for a mapping, all of which need
-// not be used.
+// mappingLike reports whether Python takes the single argument of % for a mapping, which need not
+// be used.
 func mappingLike(v any) bool {
 	switch v.(type) {
 	case *Dict, *List, *Range, *undefined:
@@ -160,7 +160,7 @@ func mappingLike(v any) bool {
 	return false
 }
 
-// conversion writes a value for % as sp says.
+// conversion returns a value for % in the format sp.
 func (s *state) conversion(sp spec, v any, safe bool) string {
 	escape := func(text string) string {
 		if safe {
@@ -202,15 +202,15 @@ func (s *state) conversion(sp spec, v any, safe bool) string {
 			n, _ = new(big.Float).SetFloat64(f).Int(nil)
 		}
 		if n == nil {
-			operands(v, nil)
+			checkDefined(v, nil)
 			fail("%%%c format: a number is required, not %s", sp.kind, typeName(v))
 		}
-		return signed(sp, n.Sign() < 0, whole10(n, sp), true)
+		return withSign(sp, n.Sign() < 0, intDigits(n, sp), true)
 	case 'e', 'E', 'f', 'F', 'g', 'G':
 		f, ok := v.(float64)
 		if !ok {
 			if !isNumber(v) {
-				operands(v, nil)
+				checkDefined(v, nil)
 				fail("must be real number, not %s", typeName(v))
 			}
 			f = asFloat(v)
@@ -218,7 +218,7 @@ func (s *state) conversion(sp spec, v any, safe bool) string {
 		if sp.precision < 0 {
 			sp.precision = 6
 		}
-		return signed(sp, math.Signbit(f) && !math.IsNaN(f), floatDigits(f, sp), false)
+		return withSign(sp, math.Signbit(f) && !math.IsNaN(f), floatDigits(f, sp), false)
 	default:
 		fail("unsupported format character '%c'", sp.kind)
 	}
@@ -228,7 +228,7 @@ func (s *state) conversion(sp spec, v any, safe bool) string {
 	return padText(text, sp.width, " ", sp.align, '>')
 }
 
-// asciiOnly writes other characters as escapes.
+// asciiOnly returns text with other characters as escapes.
 func asciiOnly(text string) string {
 	var b strings.Builder
 	for _, r := range text {
@@ -246,8 +246,8 @@ func asciiOnly(text string) string {
 	return b.String()
 }
 
-// whole10 is the digits of |n| in the base of sp, its prefix with them.
-func whole10(n *big.Int, sp spec) string {
+// intDigits returns the digits of |n| in the base of sp, with its prefix.
+func intDigits(n *big.Int, sp spec) string {
 	abs := new(big.Int).Abs(n)
 	base, prefix := 10, ""
 	switch sp.kind {
@@ -273,7 +273,7 @@ func whole10(n *big.Int, sp spec) string {
 	return text
 }
 
-// floatDigits is the digits of |f|.
+// floatDigits returns the digits of |f|.
 func floatDigits(f float64, sp spec) string {
 	f = math.Abs(f)
 	upperCase := sp.kind == 'E' || sp.kind == 'F' || sp.kind == 'G'
@@ -309,8 +309,8 @@ func floatDigits(f float64, sp spec) string {
 	return text
 }
 
-// signed puts a sign and blanks or zeros before digits.
-func signed(sp spec, negative bool, digits string, prefixed bool) string {
+// withSign returns digits with a sign and leading blanks or zeros.
+func withSign(sp spec, negative bool, digits string, prefixed bool) string {
 	sign := ""
 	switch {
 	case negative:
@@ -332,7 +332,7 @@ func signed(sp spec, negative bool, digits string, prefixed bool) string {
 	return padText(sign+digits, sp.width, " ", sp.align, '>')
 }
 
-// padText puts fill around a text up to a width.
+// padText returns text filled up to a width.
 func padText(text string, width int, fill string, align, otherwise byte) string {
 	n := width - runes(text)
 	if n <= 0 {
@@ -350,21 +350,22 @@ func padText(text string, width int, fill string, align, otherwise byte) string 
 	return strings.Repeat(fill, n) + text
 }
 
-// formatter is a str.format at work.
+// formatter is the state of a str.format.
 type formatter struct {
 	s     *state
 	args  []any
 	named *Dict
 	safe  bool
-	auto  int // the next field without a number; -1 once one had a number
+	auto  int // the next field without a number; -1 once a field had one
 }
 
-// format is text.format(*args, **named).
+// format returns text.format(*args, **named).
 func (s *state) format(text string, args []any, named *Dict, safe bool) string {
 	f := &formatter{s: s, args: args, named: named, safe: safe}
 	return f.expand(text, 2)
 }
 
+// expand returns text with its fields replaced; depth bounds fields inside formats.
 func (f *formatter) expand(text string, depth int) string {
 	if depth < 0 {
 		fail("Max string recursion exceeded")
@@ -407,7 +408,7 @@ func (f *formatter) expand(text string, depth int) string {
 	return w.String()
 }
 
-// field is what stands between two braces.
+// field returns the text for a field, given its text between the braces.
 func (f *formatter) field(text string, depth int) string {
 	name, conv, format := text, byte(0), ""
 	// a bracket of an index may hold these signs
@@ -465,7 +466,7 @@ func (f *formatter) field(text string, depth int) string {
 	return string(f.s.escape(f.s.formatValue(v, format)))
 }
 
-// value finds the argument that a field names.
+// value returns the argument that a field names.
 func (f *formatter) value(name string) any {
 	end := strings.IndexAny(name, ".[")
 	if end < 0 {
@@ -499,7 +500,7 @@ func (f *formatter) value(name string) any {
 	return f.path(v, rest)
 }
 
-// path follows .attribute and [index].
+// path returns the value behind a path of .attribute and [index].
 func (f *formatter) path(v any, rest string) any {
 	for rest != "" {
 		if rest[0] == '.' {
@@ -539,7 +540,7 @@ func (f *formatter) path(v any, rest string) any {
 	return v
 }
 
-// parseSpec reads a format specification.
+// parseSpec parses a format specification.
 func parseSpec(text string) spec {
 	sp := spec{precision: -1}
 	if text == "" {
@@ -601,7 +602,7 @@ func parseSpec(text string) spec {
 	return sp
 }
 
-// formatValue is format(v, text).
+// formatValue returns format(v, text).
 func (s *state) formatValue(v any, text string) string {
 	if text == "" {
 		return s.str(v)
@@ -652,7 +653,7 @@ func (s *state) formatValue(v any, text string) string {
 			}
 			plain := sp
 			plain.alternate = false
-			digits := whole10(n, plain)
+			digits := intDigits(n, plain)
 			prefix := ""
 			if sp.alternate {
 				prefix = map[byte]string{'x': "0x", 'X': "0X", 'o': "0o", 'b': "0b"}[sp.kind]
@@ -677,7 +678,7 @@ func (s *state) formatValue(v any, text string) string {
 	return ""
 }
 
-// formatFloat writes a float into a field of str.format.
+// formatFloat returns a float in a field of str.format.
 func (s *state) formatFloat(f float64, sp spec) string {
 	negative := math.Signbit(f) && !math.IsNaN(f)
 	percent := ""
@@ -688,7 +689,7 @@ func (s *state) formatFloat(f float64, sp spec) string {
 		kind.kind, percent = 'f', "%"
 	case sp.kind == 0 && sp.precision < 0:
 		text := floatRepr(math.Abs(f))
-		return sp.split(negative, text, percent)
+		return sp.float(negative, text, percent)
 	case sp.kind == 0:
 		kind.kind = 'g'
 	}
@@ -711,11 +712,11 @@ func (s *state) formatFloat(f float64, sp spec) string {
 			text += ".0"
 		}
 	}
-	return sp.split(negative, text, percent)
+	return sp.float(negative, text, percent)
 }
 
-// split puts a float's digits into a field, those before the point in groups.
-func (sp spec) split(negative bool, text, percent string) string {
+// float returns a float's digits in a field, those before the point in groups.
+func (sp spec) float(negative bool, text, percent string) string {
 	digits, rest := text, ""
 	if i := strings.IndexAny(text, ".e"); i >= 0 {
 		digits, rest = text[:i], text[i:]
@@ -726,7 +727,7 @@ func (sp spec) split(negative bool, text, percent string) string {
 	return sp.numeric(negative, "", digits, rest+percent, 3)
 }
 
-// numeric puts a number into a field: sign, prefix, digits in groups of size, and what follows.
+// numeric returns a number in a field: sign, prefix, digits in groups of size, and rest.
 func (sp spec) numeric(negative bool, prefix, digits, rest string, size int) string {
 	sign := ""
 	switch {
@@ -752,7 +753,7 @@ func (sp spec) numeric(negative bool, prefix, digits, rest string, size int) str
 		room = sp.width - len(sign) - len(prefix) - len(rest)
 	}
 	if sp.group != "" {
-		digits = grouped(digits, sp.group, size, room)
+		digits = groupDigits(digits, sp.group, size, room)
 	}
 	if align == '=' {
 		n := sp.width - len(sign) - len(prefix) - len(digits) - len(rest)
@@ -761,8 +762,8 @@ func (sp spec) numeric(negative bool, prefix, digits, rest string, size int) str
 	return padText(sign+prefix+digits+rest, sp.width, fill, align, '>')
 }
 
-// grouped puts separators between groups of digits, and zeros before them up to a width.
-func grouped(digits, separator string, size, width int) string {
+// groupDigits returns digits with separators between groups, and leading zeros up to a width.
+func groupDigits(digits, separator string, size, width int) string {
 	put := func(digits string) string {
 		var b strings.Builder
 		for i := range len(digits) {

@@ -1,16 +1,17 @@
 // Package jinja renders chat templates: the language of jinja2 3.1, with the settings, filters and
-// functions that transformers gives to it, and Python's values. A template comes with a model, so
-// it is data from a stranger: it sees the variables that it is given and nothing else, it cannot
-// change them, and Limits bound what a render takes.
+// functions that transformers adds, and Python's values. A template comes with a model and is not
+// trusted: it sees the given variables and nothing else, it cannot change them, and Limits bound a
+// render.
 //
-// What this package does not implement is refused by Parse, with line and column, and never
-// rendered otherwise. The map:
+// Parse refuses, with line and column, any feature that this package does not implement; it is
+// never rendered differently. The map:
 //
+//	jinja.go    Template, Parse, Render: start here
 //	lexer.go    a template's text to tokens: tags, blanks at their borders, literals
-//	parser.go   tokens to a tree: the grammar, precedence, what is refused
-//	tree.go     the nodes of expressions and what they evaluate to
-//	stmt.go     the nodes of statements and what they do
-//	scope.go    which variable a name means: scopes as jinja2's compiler makes them
+//	parser.go   tokens to a tree: the grammar, precedence, refused features
+//	tree.go     the nodes of expressions and their evaluation
+//	stmt.go     the nodes of statements and their execution
+//	scope.go    the variable that a name means: scopes as jinja2's compiler makes them
 //	value.go    values: truth, equality, order, hashing, iteration, str() and repr()
 //	arith.go    operators
 //	attr.go     attributes, items, slices
@@ -19,7 +20,7 @@
 //	format.go   '%' and str.format
 //	filters.go  filters; tests.go: tests
 //	json.go     tojson, and values from JSON texts
-//	budget.go   what a render has used
+//	budget.go   the limits of a render, and its use of them
 package jinja
 
 import (
@@ -37,13 +38,13 @@ type Template struct {
 	reads map[string]bool
 }
 
-// Vars are the variables of a render: values that FromJSON gives, or bool, int, int64, float64,
-// string, nil, *List, *Tuple and *Dict.
+// Vars are the variables of a render: values from FromJSON, or bool, int, int64, float64, string,
+// nil, *List, *Tuple and *Dict.
 type Vars map[string]any
 
-// Error is a mistake in a template, or its failure on the variables of a render.
+// Error is a mistake in a template, or a failure of a render.
 type Error struct {
-	Line, Column int // from 1; 0 where none is known
+	Line, Column int // from 1; 0 if unknown
 	Message      string
 }
 
@@ -57,7 +58,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("line %d, column %d: %s", e.Line, e.Column, e.Message)
 }
 
-// Parse reads a template. Its error is an *Error with line and column.
+// Parse parses a template. Its error is an *Error with line and column.
 func Parse(source string) (t *Template, err error) {
 	p := &parser{reads: map[string]bool{}}
 	defer func() {
@@ -77,11 +78,10 @@ func Parse(source string) (t *Template, err error) {
 	return t, nil
 }
 
-// Reads returns the names that the template looks up in the variables of a render, in the order of
-// the alphabet.
+// Reads returns the names that the template looks up in the variables of a render, sorted.
 func (t *Template) Reads() []string { return slices.Sorted(maps.Keys(t.reads)) }
 
-// Render writes the template with these variables. What goes wrong, over the limits too, is an
+// Render returns the template's text for these variables. A failure, also over the limits, is an
 // *Error.
 func (t *Template) Render(vars Vars, limits Limits) (text string, err error) {
 	s := &state{vars: vars, limits: limits, now: limits.Now}

@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// jsonDepth is how deep a JSON text may nest.
+// jsonDepth bounds the nesting of a JSON text.
 const jsonDepth = 100
 
-// FromJSON reads a JSON text as Python does: an object keeps the order of its keys, and a number is
-// an int if it is written as one.
+// FromJSON parses a JSON text as Python does: an object keeps the order of its keys, and a number
+// is an int if it is written as one.
 func FromJSON(text string) (any, error) {
 	d := json.NewDecoder(strings.NewReader(text))
 	d.UseNumber()
@@ -29,6 +29,7 @@ func FromJSON(text string) (any, error) {
 	return v, nil
 }
 
+// jsonValue parses one value.
 func jsonValue(d *json.Decoder, depth int) (any, error) {
 	if depth > jsonDepth {
 		return nil, fmt.Errorf("nested more than %d deep", jsonDepth)
@@ -44,7 +45,7 @@ func jsonValue(d *json.Decoder, depth int) (any, error) {
 			if !ok || n.BitLen() > intLimit {
 				return nil, errors.New("an int of more than 4300 digits")
 			}
-			return whole(n), nil
+			return intValue(n), nil
 		}
 		return tok.Float64()
 	case json.Delim:
@@ -78,7 +79,7 @@ func jsonValue(d *json.Decoder, depth int) (any, error) {
 	return tok, nil
 }
 
-// ToJSON writes a value as json.dumps(value, ensure_ascii=False) does.
+// ToJSON returns json.dumps(value, ensure_ascii=False).
 func ToJSON(v any) (text string, err error) {
 	defer func() {
 		if f, ok := recover().(failure); ok {
@@ -90,13 +91,13 @@ func ToJSON(v any) (text string, err error) {
 	return s.dumps(v, jsonStyle{item: ", ", key: ": "}), nil
 }
 
-// jsonStyle is how json.dumps writes.
+// jsonStyle is the settings of json.dumps.
 type jsonStyle struct {
 	ascii, sorted, lines bool
 	indent, item, key    string
 }
 
-// tojson is the filter as transformers has it.
+// tojson implements the filter tojson, with transformers' arguments.
 func tojson(s *state, v any, c *call) any {
 	a := bind("tojson", c, "ensure_ascii?", "indent?", "separators?", "sort_keys?")
 	set := func(v any) bool { return v != absent && v != nil }
@@ -122,6 +123,7 @@ func tojson(s *state, v any, c *call) any {
 	return s.dumps(v, st)
 }
 
+// dumps returns a value as JSON.
 func (s *state) dumps(v any, st jsonStyle) string {
 	w := &writer{s: s}
 	w.json(v, st, "\n")
@@ -230,7 +232,7 @@ func jsonFloat(v float64) string {
 	return floatRepr(v)
 }
 
-// jsonText is a text in quotation marks.
+// jsonText returns a text as a JSON string.
 func jsonText(text string, onlyASCII bool) string {
 	var b strings.Builder
 	b.Grow(len(text) + 2)

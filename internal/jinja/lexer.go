@@ -24,14 +24,16 @@ const (
 	operator
 )
 
-// token is a word or a sign of a template, or the text between two tags.
+// token is a name, a literal or an operator of a tag, a border of a tag, or the text between two
+// tags.
 type token struct {
 	kind  kind
-	at    int    // where it begins
+	at    int    // offset in the source
 	word  string // of a name, a text, an operator, data
 	value any    // of a number
 }
 
+// String returns the token for a message.
 func (t token) String() string {
 	switch t.kind {
 	case eof:
@@ -54,14 +56,14 @@ func (t token) String() string {
 	return "'" + t.word + "'"
 }
 
-// tagLimit is how many words and signs a tag may have: expressions are evaluated by recursion.
+// tagLimit bounds the tokens of a tag: expressions are evaluated by recursion.
 const tagLimit = 2000
 
-// operators, the longer ones first.
+// operators are all operators, the longer first.
 var operators = []string{"//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]",
 	"(", ")", "{", "}", ">", "<", "=", ".", ":", "|", ",", ";"}
 
-// isSpace reports what Python takes for a blank.
+// isSpace reports whether Python takes r for white space.
 func isSpace(r rune) bool {
 	return r >= '\t' && r <= '\r' || r >= 0x1c && r <= 0x20 || r == 0x85 || r == 0xa0 ||
 		r > 0xff && unicode.Is(unicode.Z, r)
@@ -73,10 +75,10 @@ type lexer struct {
 	source       string
 	pos          int
 	tokens       []token
-	lineStarting bool // the last tag's match ended a line
+	lineStarting bool // the last tag ended with a line break
 }
 
-// lex fills p with the tokens of source.
+// lex sets the tokens of source.
 func (p *parser) lex(source string) {
 	if !utf8.ValidString(source) {
 		p.source = source
@@ -93,25 +95,25 @@ func (p *parser) lex(source string) {
 
 func (l *lexer) emit(t token) { l.tokens = append(l.tokens, t) }
 
-// data puts out the text between two tags.
+// data adds the text between two tags.
 func (l *lexer) data(at int, text string) {
 	if text != "" {
 		l.emit(token{kind: data, at: at, word: text})
 	}
 }
 
-// moved takes everything up to end, which a tag's match ends with.
-func (l *lexer) moved(end int) {
+// advance moves to end, the end of a tag.
+func (l *lexer) advance(end int) {
 	l.lineStarting = end > l.pos && l.source[end-1] == '\n'
 	l.pos = end
 }
 
-// skipSpace returns where the blanks from i on end.
+// skipSpace returns the offset behind the blanks at i.
 func (l *lexer) skipSpace(i int) int {
 	return len(l.source) - len(strings.TrimLeftFunc(l.source[i:], isSpace))
 }
 
-// sign returns the sign of blanks behind a tag's beginning, and where it ends.
+// sign returns the sign of whitespace control behind a tag's beginning, and its end.
 func (l *lexer) sign(i int) (sign byte, end int) {
 	if i < len(l.source) && (l.source[i] == '-' || l.source[i] == '+') {
 		return l.source[i], i + 1
@@ -119,8 +121,8 @@ func (l *lexer) sign(i int) (sign byte, end int) {
 	return 0, i
 }
 
-// stripped is the text before a tag, without the blanks that the tag takes away.
-func (l *lexer) stripped(text string, sign byte, variable bool) string {
+// trimBefore returns the text before a tag, without the blanks that the tag removes.
+func (l *lexer) trimBefore(text string, sign byte, variable bool) string {
 	switch {
 	case sign == '-':
 		return strings.TrimRightFunc(text, isSpace)
@@ -149,7 +151,7 @@ func (l *lexer) root() {
 	}
 	if begin < 0 {
 		l.data(l.pos, l.source[l.pos:])
-		l.moved(len(l.source))
+		l.advance(len(l.source))
 		return
 	}
 	text, at := l.source[l.pos:begin], l.pos
@@ -157,14 +159,14 @@ func (l *lexer) root() {
 	which := l.source[begin+1]
 	if which == '%' {
 		if end, ok := l.rawBegin(inside); ok {
-			l.data(at, l.stripped(text, sign, false))
-			l.moved(end)
+			l.data(at, l.trimBefore(text, sign, false))
+			l.advance(end)
 			l.raw()
 			return
 		}
 	}
-	l.data(at, l.stripped(text, sign, which == '{'))
-	l.moved(inside)
+	l.data(at, l.trimBefore(text, sign, which == '{'))
+	l.advance(inside)
 	switch which {
 	case '#':
 		l.comment(begin)
@@ -177,7 +179,7 @@ func (l *lexer) root() {
 	}
 }
 
-// rawBegin reports whether {% raw %} goes on at i, and where it ends.
+// rawBegin reports whether {% raw %} continues at i, and returns its end.
 func (l *lexer) rawBegin(i int) (end int, ok bool) {
 	i = l.skipSpace(i)
 	if !strings.HasPrefix(l.source[i:], "raw") {
@@ -193,9 +195,9 @@ func (l *lexer) rawBegin(i int) (end int, ok bool) {
 	return 0, false
 }
 
-// closing returns where a tag's end at i ends: with - and the blanks behind it, with + alone, or
-// with a line's end where trim says so.
-func (l *lexer) closing(i int, end string, plus, trim bool) (int, bool) {
+// tagEnd returns the offset behind a tag's end at i: with - and the blanks behind it, with + alone,
+// or with a line break if trim is set.
+func (l *lexer) tagEnd(i int, end string, plus, trim bool) (int, bool) {
 	switch rest := l.source[i:]; {
 	case strings.HasPrefix(rest, "-"+end):
 		return l.skipSpace(i + 3), true
@@ -222,26 +224,26 @@ func (l *lexer) raw() {
 		if inside = l.skipSpace(inside); !strings.HasPrefix(l.source[inside:], "endraw") {
 			continue
 		}
-		if end, ok := l.closing(l.skipSpace(inside+6), "%}", true, true); ok {
-			l.data(l.pos, l.stripped(l.source[l.pos:i], sign, false))
-			l.moved(end)
+		if end, ok := l.tagEnd(l.skipSpace(inside+6), "%}", true, true); ok {
+			l.data(l.pos, l.trimBefore(l.source[l.pos:i], sign, false))
+			l.advance(end)
 			return
 		}
 	}
 }
 
-// comment skips up to the end of a comment.
+// comment skips to the end of a comment.
 func (l *lexer) comment(begin int) {
 	for i := l.pos; i < len(l.source); i++ {
-		if end, ok := l.closing(i, "#}", true, true); ok {
-			l.moved(end)
+		if end, ok := l.tagEnd(i, "#}", true, true); ok {
+			l.advance(end)
 			return
 		}
 	}
 	l.p.failAt(begin, "missing end of comment tag")
 }
 
-// tag reads the words of a tag and its end.
+// tag reads the tokens of a tag and its end.
 func (l *lexer) tag(begin int, end byte, closes kind) {
 	var open []byte // brackets to be closed
 	first := len(l.tokens)
@@ -252,9 +254,9 @@ func (l *lexer) tag(begin int, end byte, closes kind) {
 		}
 		if len(open) == 0 {
 			block := closes == blockEnd
-			if to, ok := l.closing(l.pos, string([]byte{end, '}'}), block, block); ok {
+			if to, ok := l.tagEnd(l.pos, string([]byte{end, '}'}), block, block); ok {
 				l.emit(token{kind: closes, at: l.pos})
-				l.moved(to)
+				l.advance(to)
 				return
 			}
 		}
@@ -310,6 +312,7 @@ func wordRune(r rune) bool {
 		unicode.Is(unicode.Pc, r)
 }
 
+// name reads a name.
 func (l *lexer) name() {
 	rest := strings.TrimLeftFunc(l.source[l.pos:], wordRune)
 	end := len(l.source) - len(rest)
@@ -323,7 +326,7 @@ func (l *lexer) name() {
 	l.pos = end
 }
 
-// digits returns where the digits from i on end, single underscores between them.
+// digits returns the offset behind the digits at i, which may have single underscores between them.
 func (l *lexer) digits(i int, valid func(c byte) bool) int {
 	for i < len(l.source) && (valid(l.source[i]) || l.source[i] == '_' && i+1 < len(l.source) &&
 		valid(l.source[i+1]) && l.source[i-1] != '_') {
@@ -387,10 +390,10 @@ func (l *lexer) number() {
 	if !ok || n.BitLen() > intLimit {
 		l.p.failAt(at, "an int of more than 4300 digits")
 	}
-	emit(end, whole(n))
+	emit(end, intValue(n))
 }
 
-// text reads a str.
+// text reads a string literal.
 func (l *lexer) text(q byte) {
 	at := l.pos
 	i := at + 1
@@ -406,7 +409,7 @@ func (l *lexer) text(q byte) {
 	l.pos = i + 1
 }
 
-// unescape reads the escapes of a str as Python does.
+// unescape returns a string literal's value by Python's escapes.
 func (l *lexer) unescape(at int, s string) string {
 	if !strings.Contains(s, `\`) {
 		return s

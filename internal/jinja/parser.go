@@ -6,20 +6,21 @@ import (
 	"strings"
 )
 
-// parser makes a tree of tokens.
+// parser makes a tree from tokens.
 type parser struct {
 	source string
 	tokens []token
 	pos    int
-	depth  int             // of expressions and statements
-	reads  map[string]bool // names that are looked up in the variables of a render
-	loops  int             // that break and continue may end, in this function of jinja2's compiler
+	depth  int             // of the present expression and statement
+	reads  map[string]bool // names looked up in the variables of a render
+	// loops that break and continue may end, within this function of jinja2's compiler
+	loops int
 }
 
-// treeDepth is how deep statements and brackets may nest in a template.
+// treeDepth bounds the nesting of statements and brackets in a template.
 const treeDepth = 500
 
-// failAt throws a mistake at a place of the source.
+// failAt throws an *Error at an offset of the source.
 func (p *parser) failAt(at int, message string) {
 	before := p.source[:min(at, len(p.source))]
 	line := strings.Count(before, "\n") + 1
@@ -27,6 +28,7 @@ func (p *parser) failAt(at int, message string) {
 	panic(&Error{Line: line, Column: column, Message: message})
 }
 
+// fail throws an *Error at a token.
 func (p *parser) fail(t token, format string, args ...any) {
 	p.failAt(t.at, fmt.Sprintf(format, args...))
 }
@@ -61,6 +63,7 @@ func (p *parser) isName(words ...string) bool {
 	return t.kind == name && slices.Contains(words, t.word)
 }
 
+// skip passes this operator, and reports whether it was there.
 func (p *parser) skip(op string) bool {
 	if p.is(op) {
 		p.pos++
@@ -69,6 +72,7 @@ func (p *parser) skip(op string) bool {
 	return false
 }
 
+// skipName passes this word, and reports whether it was there.
 func (p *parser) skipName(word string) bool {
 	if p.isName(word) {
 		p.pos++
@@ -104,14 +108,14 @@ func (p *parser) expectKind(k kind) token {
 	return p.next()
 }
 
-// template reads all of it.
+// template parses the whole template.
 func (p *parser) template() []stmt {
 	body := p.statements(nil)
 	return body
 }
 
-// statements reads up to a tag that begins with one of these words, which is the current token
-// then; without words up to the end.
+// statements parses up to a tag that begins with one of these words, then the current token;
+// without words up to the end.
 func (p *parser) statements(end []string) []stmt {
 	var body []stmt
 	for {
@@ -146,7 +150,7 @@ func (p *parser) statements(end []string) []stmt {
 	}
 }
 
-// body reads the statements of a block, behind the block's own tag.
+// body parses the statements of a block, behind the block's own tag.
 func (p *parser) body(end ...string) []stmt {
 	p.skip(":")
 	t := p.expectKind(blockEnd)
@@ -156,25 +160,27 @@ func (p *parser) body(end ...string) []stmt {
 	return body
 }
 
-// closed is body, with its closing tag's word.
-func (p *parser) closed(end string) []stmt {
+// closedBody parses a body and the word of its closing tag.
+func (p *parser) closedBody(end string) []stmt {
 	body := p.body(end)
 	p.pos++
 	return body
 }
 
-// apart is closed for what jinja2 makes a function of: no loop outside can be ended inside.
-func (p *parser) apart(end string) []stmt {
+// functionBody parses a body that jinja2 compiles to a function: break and continue cannot end a
+// loop outside.
+func (p *parser) functionBody(end string) []stmt {
 	loops := p.loops
 	p.loops = 0
-	body := p.closed(end)
+	body := p.closedBody(end)
 	p.loops = loops
 	return body
 }
 
+// line returns the line of a token.
 func (p *parser) line(t token) int { return strings.Count(p.source[:t.at], "\n") + 1 }
 
-// refused are statements of jinja2 that a chat template may not have.
+// refused are statements of jinja2 that a chat template may not have, with the reason.
 var refused = map[string]string{
 	"include":    "a chat template may not read other files",
 	"import":     "a chat template may not read other files",
@@ -184,7 +190,7 @@ var refused = map[string]string{
 	"autoescape": "autoescape is not supported",
 }
 
-// statement reads what stands in a tag.
+// statement parses the content of a tag.
 func (p *parser) statement() stmt {
 	t := p.current()
 	if t.kind != name {
@@ -209,7 +215,7 @@ func (p *parser) statement() stmt {
 		m := &macroStmt{line: line, target: p.nameTarget()}
 		m.name = m.target.name
 		p.signature(&m.function)
-		m.body = p.apart("endmacro")
+		m.body = p.functionBody("endmacro")
 		p.checkCaller(at, &m.function)
 		return m
 	case "call":
@@ -223,16 +229,16 @@ func (p *parser) statement() stmt {
 			p.fail(at, "call: expected a call")
 		}
 		c.call = call
-		c.body = p.apart("endcall")
+		c.body = p.functionBody("endcall")
 		p.checkCaller(at, &c.function)
 		return c
 	case "generation":
 		g := &generationStmt{line: line}
-		g.body = p.apart("endgeneration")
+		g.body = p.functionBody("endgeneration")
 		return g
 	case "filter":
 		f := &filterStmt{line: line, filter: p.filters(nil, true)}
-		f.body = p.closed("endfilter")
+		f.body = p.closedBody("endfilter")
 		return f
 	case "print":
 		o := &outputStmt{line: line}
@@ -308,7 +314,7 @@ func (p *parser) setStatement(line int) stmt {
 	if p.is("|") {
 		n.filter = p.filters(nil, false)
 	}
-	n.body = p.closed("endset")
+	n.body = p.closedBody("endset")
 	return n
 }
 
@@ -322,11 +328,11 @@ func (p *parser) withStatement(line int) stmt {
 		p.expect("=")
 		n.values = append(n.values, p.expression(true))
 	}
-	n.body = p.closed("endwith")
+	n.body = p.closedBody("endwith")
 	return n
 }
 
-// signature reads the parameters of a macro or a call block.
+// signature parses the parameters of a macro or a call block.
 func (p *parser) signature(f *function) {
 	p.expect("(")
 	for !p.is(")") {
@@ -349,7 +355,7 @@ func (p *parser) signature(f *function) {
 	p.expect(")")
 }
 
-// checkCaller refuses a parameter caller without a default in a macro that calls it.
+// checkCaller fails for a parameter caller without a default in a macro that calls it.
 func (p *parser) checkCaller(at token, f *function) {
 	f.find()
 	for i, param := range f.params {
@@ -362,7 +368,7 @@ func (p *parser) checkCaller(at token, f *function) {
 var constants = map[string]any{"true": true, "True": true, "false": false, "False": false,
 	"none": nil, "None": nil}
 
-// nameTarget reads a name to assign to.
+// nameTarget parses a name to assign to.
 func (p *parser) nameTarget() *variable {
 	t := p.expectName()
 	if _, ok := constants[t.word]; ok {
@@ -371,7 +377,7 @@ func (p *parser) nameTarget() *variable {
 	return &variable{name: t.word, at: t.at, store: true}
 }
 
-// target reads what is assigned to: names, tuples of them, attributes of namespaces.
+// target parses the target of an assignment: names, tuples of them, attributes of namespaces.
 func (p *parser) target(rules tupleRules) expr {
 	t := p.current()
 	e := p.tuple(rules)
@@ -379,6 +385,7 @@ func (p *parser) target(rules tupleRules) expr {
 	return e
 }
 
+// store marks the names of a target as assigned to.
 func (p *parser) store(t token, e expr) {
 	switch e := e.(type) {
 	case *variable:
@@ -393,16 +400,16 @@ func (p *parser) store(t token, e expr) {
 	}
 }
 
-// tupleRules say what a tuple may hold.
+// tupleRules are the elements that a tuple may have.
 type tupleRules struct {
 	condition bool   // inline ifs
 	simple    bool   // names and literals only
 	namespace bool   // attributes of namespaces
-	brackets  bool   // it stands in brackets, so () is one
+	brackets  bool   // it is in brackets, so that () is a tuple
 	end       string // a word that ends it
 }
 
-// tuple reads expressions with commas between them, or one alone.
+// tuple parses expressions with commas between them, or a single one.
 func (p *parser) tuple(rules tupleRules) expr {
 	var items []expr
 	commas := false
@@ -432,7 +439,7 @@ func (p *parser) tuple(rules tupleRules) expr {
 	return &tupleExpr{items}
 }
 
-// expression reads one, with or without inline ifs.
+// expression parses an expression, with or without inline ifs.
 func (p *parser) expression(inlineIf bool) expr {
 	t := p.current()
 	p.deeper(t)
@@ -501,7 +508,7 @@ func (p *parser) compare() expr {
 	}
 }
 
-// chain reads operands with operators of one rank between them, from the left.
+// chain parses operands with left-associative operators of one rank between them.
 func (p *parser) chain(operand func() expr, ops ...string) expr {
 	e := operand()
 	for {
@@ -546,7 +553,7 @@ func (p *parser) unary(filters bool) expr {
 	}
 	e = p.postfix(e)
 	if filters {
-		e = p.filtered(e)
+		e = p.filterChain(e)
 	}
 	return e
 }
@@ -600,7 +607,7 @@ func (p *parser) primary(namespaces bool) expr {
 	return nil
 }
 
-// list reads items up to a closing bracket.
+// list parses items up to a closing bracket.
 func (p *parser) list(end string, item func() expr) (items []expr) {
 	first := true
 	for !p.skip(end) {
@@ -648,7 +655,7 @@ func (p *parser) subscript(e expr) expr {
 		if keys != nil {
 			p.expect(",")
 		}
-		key, s := p.subscribed(e)
+		key, s := p.subscriptKey(e)
 		keys = append(keys, key)
 		if s != nil {
 			slices = append(slices, s)
@@ -666,8 +673,8 @@ func (p *parser) subscript(e expr) expr {
 	return &item{e, &tupleExpr{keys}}
 }
 
-// subscribed reads what stands in the brackets behind e: a key or a slice.
-func (p *parser) subscribed(e expr) (key expr, s *slice) {
+// subscriptKey parses one key in the brackets behind e, or a slice.
+func (p *parser) subscriptKey(e expr) (key expr, s *slice) {
 	s = &slice{of: e}
 	if !p.is(":") {
 		if key = p.expression(true); !p.is(":") {
@@ -689,7 +696,7 @@ func (p *parser) subscribed(e expr) (key expr, s *slice) {
 	return nil, s
 }
 
-// unmade are methods of Python's types that templates could call and this package does not have.
+// unmade are methods of Python's types that this package does not implement.
 var unmade = map[string]bool{"encode": true, "translate": true, "maketrans": true,
 	"fromkeys": true, "to_bytes": true, "from_bytes": true, "as_integer_ratio": true,
 	"conjugate": true, "hex": true, "fromhex": true, "isdisjoint": true, "mapping": true,
@@ -703,6 +710,7 @@ func (p *parser) call(e expr) expr {
 	return &callExpr{f: e, args: p.arguments()}
 }
 
+// arguments parses the arguments of a call.
 func (p *parser) arguments() (a arguments) {
 	open := p.expect("(")
 	ensure := func(ok bool) {
@@ -740,7 +748,8 @@ func (p *parser) arguments() (a arguments) {
 	return a
 }
 
-func (p *parser) filtered(e expr) expr {
+// filterChain parses the filters, tests and calls behind e.
+func (p *parser) filterChain(e expr) expr {
 	for {
 		switch {
 		case p.is("|"):
@@ -755,8 +764,8 @@ func (p *parser) filtered(e expr) expr {
 	}
 }
 
-// dotted reads a name of a filter or a test.
-func (p *parser) dotted() (word string, t token) {
+// dottedName parses the name of a filter or a test.
+func (p *parser) dottedName() (word string, t token) {
 	t = p.expectName()
 	word = t.word
 	for p.skip(".") {
@@ -765,12 +774,12 @@ func (p *parser) dotted() (word string, t token) {
 	return word, t
 }
 
-// filters reads | name(...) as often as it stands there; inline begins without the bar.
+// filters parses a chain of | name(...); inline starts without the bar.
 func (p *parser) filters(e expr, inline bool) *filterExpr {
 	var n *filterExpr
 	for inline || p.skip("|") {
 		inline = false
-		word, t := p.dotted()
+		word, t := p.dottedName()
 		p.checkFilter(t, word)
 		n = &filterExpr{of: e, name: word, f: filters[word]}
 		if p.is("(") {
@@ -782,7 +791,7 @@ func (p *parser) filters(e expr, inline bool) *filterExpr {
 	return n
 }
 
-// checkFilter refuses a filter that is not there.
+// checkFilter fails for an unknown filter.
 func (p *parser) checkFilter(t token, word string) {
 	if _, ok := filters[word]; ok {
 		return
@@ -793,13 +802,14 @@ func (p *parser) checkFilter(t token, word string) {
 	p.fail(t, "no filter named '%s'", word)
 }
 
+// checkTest fails for an unknown test.
 func (p *parser) checkTest(t token, word string) {
 	if _, ok := tests[word]; !ok {
 		p.fail(t, "no test named '%s'", word)
 	}
 }
 
-// checkNamed looks at the filter or test that the argument of map, select and their like names.
+// checkNamed checks the filter or test that an argument of map, select and the like names.
 func (p *parser) checkNamed(t token, word string, a arguments) {
 	at := 0
 	if word == "selectattr" || word == "rejectattr" {
@@ -824,10 +834,11 @@ func (p *parser) checkNamed(t token, word string, a arguments) {
 	}
 }
 
+// test parses a test behind is.
 func (p *parser) test(e expr) expr {
 	p.next()
 	negated := p.skipName("not")
-	word, t := p.dotted()
+	word, t := p.dottedName()
 	p.checkTest(t, word)
 	n := &testExpr{of: e, name: word, f: tests[word]}
 	c := p.current()

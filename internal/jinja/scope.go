@@ -4,18 +4,19 @@ import "slices"
 
 // jinja2 compiles a template to Python, with a local variable for each name of each scope: the
 // template, the body of a loop, a macro, a with, a block that is captured. A scope that assigns to
-// a name has its own variable, which begins as a copy of that outside; one that only reads it reads
-// that outside, as it is then; a name that no scope assigns to is looked up in the variables of the
-// render. Macros keep the scope in which they were made. This file finds out at load which variable
-// a name means, by the same rules.
+// a name has its own variable, which starts as a copy of the outer one; a scope that only reads a
+// name reads the outer variable's present value; a name that no scope assigns to is looked up in
+// the variables of the render. Macros keep their defining scope. This file resolves each name at
+// load by the same rules.
 
-// missing is the value of a variable that has none.
+// missing is the value of a variable without one.
 var missing any = &builtin{name: "missing"}
 
-// left is the value of a loop's variable behind the loop, of which jinja2 writes nonsense.
+// left is the value of a loop's variable after the loop. jinja2 writes garbage for it; reading it
+// fails here.
 var left any = &builtin{name: "left"}
 
-// env is the variables of a scope while it runs.
+// env is the variables of a scope during a render.
 type env struct {
 	vars   []any
 	parent *env
@@ -31,17 +32,19 @@ type frame struct {
 type loadKind uint8
 
 const (
-	loadNothing loadKind = iota // begins without a value
-	loadParam                   // so too: it is given one before it is read
+	loadNothing loadKind = iota // starts without a value
+	loadParam                   // likewise: it gets a value before it is read
 	loadResolve                 // from the variables of the render
-	loadAlias                   // from the variable outside
+	loadAlias                   // from the variable of an outer scope
 )
 
+// load is the initial value of a variable.
 type load struct {
 	kind     loadKind
 	up, slot int // of loadAlias
 }
 
+// slot returns the index of a name's variable, a new one if needed.
 func (f *frame) slot(name string) int {
 	if i, ok := f.slots[name]; ok {
 		return i
@@ -53,14 +56,14 @@ func (f *frame) slot(name string) int {
 	return i
 }
 
-// enter makes the scope's variables.
+// enter returns the scope's variables with their initial values.
 func (f *frame) enter(s *state, parent *env) *env {
 	e := &env{vars: make([]any, len(f.loads)), parent: parent}
 	f.reset(s, e)
 	return e
 }
 
-// reset gives the variables the values that they begin with.
+// reset sets the variables to their initial values.
 func (f *frame) reset(s *state, e *env) {
 	for i, l := range f.loads {
 		switch l.kind {
@@ -78,7 +81,7 @@ func (f *frame) reset(s *state, e *env) {
 	}
 }
 
-// leave takes the values away: a macro that was made in a loop finds nothing behind it.
+// leave removes the values: a macro made in a loop finds nothing after it.
 func (f *frame) leave(e *env) {
 	for i, l := range f.loads {
 		if e.vars[i] = missing; l.kind == loadParam {
@@ -87,7 +90,7 @@ func (f *frame) leave(e *env) {
 	}
 }
 
-// resolve looks a name up in the variables of the render and in the functions for all.
+// resolve looks a name up in the variables of the render and in the globals.
 func (s *state) resolve(name string) any {
 	if v, ok := s.vars[name]; ok {
 		return fromGo(v)
@@ -98,7 +101,7 @@ func (s *state) resolve(name string) any {
 	return missing
 }
 
-// scope is what is known of a frame while its names are found.
+// scope is a frame while its names are resolved.
 type scope struct {
 	p      *parser
 	frame  *frame
@@ -108,12 +111,14 @@ type scope struct {
 	loads  map[string]load
 }
 
+// inner returns a scope inside sc.
 func (sc *scope) inner() *scope {
 	return &scope{p: sc.p, parent: sc, frame: &frame{slots: map[string]int{}},
 		refs: map[string]bool{}, stores: map[string]bool{}, loads: map[string]load{}}
 }
 
-func copied[V any](m map[string]V) map[string]V {
+// copyMap returns a copy of m.
+func copyMap[V any](m map[string]V) map[string]V {
 	out := make(map[string]V, len(m))
 	for k, v := range m {
 		out[k] = v
@@ -121,14 +126,14 @@ func copied[V any](m map[string]V) map[string]V {
 	return out
 }
 
-// copy is the scope in a branch of an if.
+// copy returns the scope for a branch of an if.
 func (sc *scope) copy() *scope {
 	c := *sc
-	c.refs, c.stores, c.loads = copied(sc.refs), copied(sc.stores), copied(sc.loads)
+	c.refs, c.stores, c.loads = copyMap(sc.refs), copyMap(sc.stores), copyMap(sc.loads)
 	return &c
 }
 
-// find says where the variable of a name is.
+// find returns the variable of a name: the levels up and the slot there.
 func (sc *scope) find(name string) (up, slot int, ok bool) {
 	for c := sc; c != nil; c = c.parent {
 		if c.refs[name] {
@@ -139,13 +144,14 @@ func (sc *scope) find(name string) (up, slot int, ok bool) {
 	return 0, 0, false
 }
 
+// define adds a variable for a name.
 func (sc *scope) define(name string, l load) {
 	sc.refs[name] = true
 	sc.loads[name] = l
 	sc.frame.slot(name)
 }
 
-// alias is how a variable begins that the parent scope has too.
+// alias returns the initial value of a variable that an outer scope has too.
 func (sc *scope) alias(name string) (l load, ok bool) {
 	if sc.parent == nil {
 		return load{}, false
@@ -157,6 +163,7 @@ func (sc *scope) alias(name string) (l load, ok bool) {
 	return load{loadAlias, up + 1, slot}, true
 }
 
+// store records an assignment to a name.
 func (sc *scope) store(name string) {
 	sc.stores[name] = true
 	if sc.refs[name] {
@@ -166,11 +173,13 @@ func (sc *scope) store(name string) {
 	sc.define(name, l)
 }
 
+// param adds a variable that gets its value at entry.
 func (sc *scope) param(name string) {
 	sc.stores[name] = true
 	sc.define(name, load{kind: loadParam})
 }
 
+// load records that a variable is read.
 func (sc *scope) load(v *variable) {
 	if v.name == "self" || v.name == "super" || v.name == "lipsum" {
 		if _, _, ok := sc.find(v.name); !ok {
@@ -185,7 +194,7 @@ func (sc *scope) load(v *variable) {
 	}
 }
 
-// merge takes what the branches of an if have found.
+// merge adds the names of the branches of an if.
 func (sc *scope) merge(branches []*scope) {
 	stored := map[string]bool{}
 	for _, b := range branches {
@@ -215,7 +224,7 @@ func (sc *scope) merge(branches []*scope) {
 	}
 }
 
-// finish gives the frame what has been found.
+// finish returns the frame with the initial values of its variables.
 func (sc *scope) finish() *frame {
 	for name, l := range sc.loads {
 		sc.frame.loads[sc.frame.slot(name)] = l
@@ -223,7 +232,7 @@ func (sc *scope) finish() *frame {
 	return sc.frame
 }
 
-// expr finds the names of an expression.
+// expr records the names of an expression.
 func (sc *scope) expr(e expr) {
 	switch e := e.(type) {
 	case nil:
@@ -238,7 +247,7 @@ func (sc *scope) expr(e expr) {
 	}
 }
 
-// params finds the names of a target that a loop or a with gives its values to.
+// params records the names of a target that a loop or a with sets.
 func (sc *scope) params(e expr) {
 	if v, ok := e.(*variable); ok {
 		sc.param(v.name)
@@ -247,7 +256,7 @@ func (sc *scope) params(e expr) {
 	e.each(sc.params)
 }
 
-// bind says of each name in an expression which variable it means.
+// bind sets the variable of each name in an expression.
 func (sc *scope) bind(e expr) {
 	if e == nil {
 		return
@@ -263,7 +272,7 @@ func (sc *scope) bind(e expr) {
 	e.each(sc.bind)
 }
 
-// body makes a scope of statements, prepared by declare.
+// body returns a scope of statements, prepared by declare, and its frame.
 func (sc *scope) body(body []stmt, declare func(in *scope)) (*scope, *frame) {
 	in := sc.inner()
 	if declare != nil {
@@ -279,7 +288,7 @@ func (sc *scope) body(body []stmt, declare func(in *scope)) (*scope, *frame) {
 	return in, f
 }
 
-// resolveTemplate finds the names of a template.
+// resolveTemplate resolves the names of a template and returns its frame.
 func resolveTemplate(p *parser, body []stmt) *frame {
 	root := (&scope{p: p}).inner()
 	root.parent = nil
@@ -293,19 +302,19 @@ func resolveTemplate(p *parser, body []stmt) *frame {
 	return f
 }
 
-// function is what a macro and a call block have in common.
+// function is the common part of a macro and a call block.
 type function struct {
 	params   []*variable
 	defaults []expr
 	body     []stmt
 	frame    *frame
-	uses     map[string]bool // which of caller, kwargs and varargs the body reads
+	uses     map[string]bool // of caller, kwargs and varargs, the names that the body reads
 }
 
-// special are the parameters that a macro has where its body reads them.
+// special are the implicit parameters of a macro, present if its body reads them.
 var special = []string{"caller", "kwargs", "varargs"}
 
-// find looks which special names the body reads before it assigns to them.
+// find sets uses: the special names that the body reads before it assigns to them.
 func (f *function) find() {
 	f.uses = map[string]bool{}
 	names := map[string]bool{"caller": true, "kwargs": true, "varargs": true}

@@ -3,12 +3,12 @@ package jinja
 // stmt is a statement, or the text between two.
 type stmt interface {
 	exec(s *state) signal
-	find(sc *scope)        // finds the names that belong to the scope it stands in
-	bind(sc *scope)        // says which variables its names mean
-	walk(visit func(expr)) // visits its expressions, those of statements inside too
+	find(sc *scope)        // records the names of the enclosing scope
+	bind(sc *scope)        // sets the variables of its names
+	walk(visit func(expr)) // visits its expressions, also inside nested statements
 }
 
-// signal is how a statement ends.
+// signal is the way in which a statement ended.
 type signal uint8
 
 const (
@@ -84,7 +84,7 @@ type (
 	}
 )
 
-// run executes statements.
+// run executes statements, up to a break or continue.
 func (s *state) run(body []stmt) signal {
 	s.deeper()
 	for _, n := range body {
@@ -98,8 +98,8 @@ func (s *state) run(body []stmt) signal {
 	return goesOn
 }
 
-// within runs f in a scope of its own.
-func (s *state) within(e *env, f func()) {
+// runIn runs f in the scope e.
+func (s *state) runIn(e *env, f func()) {
 	outer := s.env
 	s.env = e
 	f()
@@ -170,7 +170,7 @@ func (n *jumpStmt) exec(*state) signal { return n.signal }
 
 func (n *ifStmt) find(sc *scope) { n.findFrom(sc, 0) }
 
-// findFrom is find of the i-th test and what follows: jinja2 looks at the later tests in a branch.
+// findFrom records the names from the i-th test on: jinja2 handles later tests in a branch.
 func (n *ifStmt) findFrom(sc *scope, i int) {
 	sc.expr(n.tests[0])
 	branch := func(f func(b *scope)) *scope {
@@ -241,7 +241,7 @@ func (n *forStmt) bind(sc *scope) {
 	_, n.elsFrame = sc.body(n.otherwise, nil)
 }
 
-// refuseLoopTarget refuses an assignment to loop inside a loop, as jinja2 does.
+// refuseLoopTarget fails for an assignment to loop inside a loop, as jinja2 does.
 func refuseLoopTarget(p *parser, e expr) {
 	if v, ok := e.(*variable); ok {
 		if v.store && v.name == "loop" {
@@ -252,7 +252,7 @@ func refuseLoopTarget(p *parser, e expr) {
 	e.each(func(e expr) { refuseLoopTarget(p, e) })
 }
 
-// cloneTarget is a target with variables of its own.
+// cloneTarget returns a target with variables of its own.
 func cloneTarget(e expr) expr {
 	switch e := e.(type) {
 	case *variable:
@@ -284,11 +284,12 @@ func (n *forStmt) exec(s *state) signal {
 	return n.iterate(s, over, 0)
 }
 
-// iterate runs the loop over a value; depth is how often it has called itself.
+// iterate runs the loop over a value; depth counts its recursive calls. It returns the signal of
+// the else branch, if that ran.
 func (n *forStmt) iterate(s *state, over any, depth int) (end signal) {
 	outer := s.env
 	if n.test != nil {
-		over = n.tested(s, over, outer)
+		over = n.filterItems(s, over, outer)
 	}
 	l := &loop{s: s, over: over, index0: -1, length: -1, depth0: depth}
 	l.next = s.iterate(over)
@@ -330,8 +331,8 @@ loop:
 	return end
 }
 
-// tested is the items of a value for which the loop's own if holds.
-func (n *forStmt) tested(s *state, over any, outer *env) any {
+// filterItems returns the items of a value for which the loop's own if holds.
+func (n *forStmt) filterItems(s *state, over any, outer *env) any {
 	next := s.iterate(over)
 	e := n.testFrame.enter(s, outer)
 	return &iterator{"generator", func() (any, bool) {
@@ -342,7 +343,7 @@ func (n *forStmt) tested(s *state, over any, outer *env) any {
 			}
 			s.step()
 			holds := false
-			s.within(e, func() {
+			s.runIn(e, func() {
 				s.assign(n.testTarget, v)
 				holds = truth(n.test.eval(s))
 			})
@@ -359,7 +360,7 @@ type loop struct {
 	over    any
 	next    func() (any, bool)
 	index0  int
-	length  int // -1 is not known yet
+	length  int // -1 is unknown so far
 	depth0  int
 	recurse func(over any) string
 
@@ -367,7 +368,7 @@ type loop struct {
 	peeked, ended, asked         bool
 }
 
-// step takes the next item.
+// step moves to the next item and returns it.
 func (l *loop) step() (any, bool) {
 	v, ok := l.peek()
 	if !ok {
@@ -379,7 +380,7 @@ func (l *loop) step() (any, bool) {
 	return v, true
 }
 
-// peek returns the item that comes next.
+// peek returns the next item without moving.
 func (l *loop) peek() (any, bool) {
 	if !l.peeked && !l.ended {
 		v, ok := l.next()
@@ -392,7 +393,7 @@ func (l *loop) peek() (any, bool) {
 	return l.after, l.peeked
 }
 
-// count returns how many items there are, and takes all of them where the value does not say.
+// count returns the number of items. It reads all of them if the value has no length.
 func (l *loop) count() int {
 	if l.length >= 0 {
 		return l.length
@@ -418,13 +419,13 @@ func (l *loop) count() int {
 	return l.length
 }
 
-// assign gives a value to a target.
+// assign sets a target to a value.
 func (s *state) assign(target, value any) {
 	switch t := target.(type) {
 	case *variable:
 		t.assign(s, value)
 	case *nsRef:
-		n := t.of.eval(s).(*namespace) // setStmt has looked
+		n := t.of.eval(s).(*namespace) // checked by setStmt
 		if t.attr[0] == '_' {
 			fail("chat templates cannot store attributes that begin with an underscore on a "+
 				"namespace, but got %s", quote(t.attr))
@@ -449,7 +450,7 @@ func (s *state) assign(target, value any) {
 
 // set
 
-// namespacesOf are the attributes of namespaces that a target has.
+// namespacesOf returns the attributes of namespaces in a target.
 func namespacesOf(target expr) (refs []*nsRef) {
 	switch t := target.(type) {
 	case *nsRef:
@@ -462,7 +463,7 @@ func namespacesOf(target expr) (refs []*nsRef) {
 	return refs
 }
 
-// checkNamespaces refuses to assign an attribute of anything else.
+// checkNamespaces fails for an attribute of a value that is not a namespace.
 func checkNamespaces(s *state, refs []*nsRef) {
 	for _, r := range refs {
 		if _, ok := r.of.eval(s).(*namespace); !ok {
@@ -517,7 +518,7 @@ func (n *setBlockStmt) exec(s *state) signal {
 	if sig == goesOn {
 		var v any = text
 		if n.filter != nil {
-			v = n.filter.over(s, text)
+			v = n.filter.applyToText(s, text)
 		}
 		s.env = outer
 		checkNamespaces(s, namespacesOf(n.target))
@@ -528,10 +529,10 @@ func (n *setBlockStmt) exec(s *state) signal {
 	return sig
 }
 
-// over applies a chain of filters whose first has nothing to filter but the text.
-func (n *filterExpr) over(s *state, text string) any {
+// applyToText applies a chain of filters, of which the first has no operand, to a text.
+func (n *filterExpr) applyToText(s *state, text string) any {
 	if before, ok := n.of.(*filterExpr); ok {
-		return n.apply(s, before.over(s, text))
+		return n.apply(s, before.applyToText(s, text))
 	}
 	return n.apply(s, text)
 }
@@ -568,7 +569,7 @@ func (n *withStmt) exec(s *state) signal {
 	e := n.frame.enter(s, outer)
 	for i, t := range n.targets {
 		v := n.values[i].eval(s)
-		s.within(e, func() { s.assign(t, v) })
+		s.runIn(e, func() { s.assign(t, v) })
 	}
 	s.env = e
 	sig := s.run(n.body)
@@ -597,7 +598,7 @@ func (n *filterStmt) exec(s *state) signal {
 	var sig signal
 	text := s.capture(func() { sig = s.run(n.body) })
 	if sig == goesOn {
-		s.write(s.str(n.filter.over(s, text)))
+		s.write(s.str(n.filter.applyToText(s, text)))
 	}
 	n.frame.leave(e)
 	s.env = outer
@@ -615,6 +616,8 @@ func (n *macroStmt) walk(visit func(expr)) {
 	visit(n.target)
 	n.walkBody(visit)
 }
+
+// walkBody visits the expressions of parameters, defaults and body.
 func (f *function) walkBody(visit func(expr)) {
 	for _, v := range f.params {
 		visit(v)

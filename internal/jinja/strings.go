@@ -10,7 +10,8 @@ import (
 	"golang.org/x/text/language"
 )
 
-// upper, lower and the others change the case of a text as Python does: by Unicode's full mapping.
+// upper, lower and the other functions change the case of a text as Python does: by Unicode's full
+// mapping.
 func upper(text string) string {
 	if ascii(text) {
 		return strings.ToUpper(text)
@@ -32,8 +33,8 @@ func fold(text string) string {
 	return cases.Fold().String(text)
 }
 
-// titled is one character in title case.
-func titled(char string) string {
+// titleCase returns one character in title case.
+func titleCase(char string) string {
 	if ascii(char) {
 		return strings.ToUpper(char)
 	}
@@ -45,8 +46,8 @@ func capitalize(text string) string {
 		return ""
 	}
 	_, n := utf8.DecodeRuneInString(text)
-	// lower knows a sigma at a word's end by what stands before it
-	return titled(text[:n]) + strings.TrimPrefix(lower(text), lower(text[:n]))
+	// lower recognises a final sigma by the letters before it
+	return titleCase(text[:n]) + strings.TrimPrefix(lower(text), lower(text[:n]))
 }
 
 func isLower(r rune) bool {
@@ -71,7 +72,7 @@ func title(text string) string {
 		if inWord {
 			b.WriteString(small)
 		} else {
-			b.WriteString(titled(string(r)))
+			b.WriteString(titleCase(string(r)))
 		}
 		inWord = isLower(r) || isUpper(r) || unicode.IsTitle(r)
 	}
@@ -93,7 +94,7 @@ func swapcase(text string) string {
 	return b.String()
 }
 
-// isCased is str.islower or str.isupper.
+// isCased returns str.islower, or str.isupper if low is false.
 func isCased(text string, low bool) bool {
 	found := false
 	for _, r := range text {
@@ -106,6 +107,7 @@ func isCased(text string, low bool) bool {
 	return found
 }
 
+// isTitled returns str.istitle.
 func isTitled(text string) bool {
 	found, inWord := false, false
 	for _, r := range text {
@@ -127,7 +129,7 @@ func isTitled(text string) bool {
 	return found
 }
 
-// digits are characters that Python takes for digits, beside the decimal ones.
+// digits are characters that Python takes for digits, in addition to the decimal ones.
 var digits = &unicode.RangeTable{R16: []unicode.Range16{
 	{Lo: 178, Hi: 179, Stride: 1}, {Lo: 185, Hi: 185, Stride: 1}, {Lo: 4969, Hi: 4977, Stride: 1},
 	{Lo: 6618, Hi: 6618, Stride: 1}, {Lo: 8304, Hi: 8304, Stride: 1},
@@ -156,7 +158,7 @@ func isAlnum(r rune) bool { return unicode.IsLetter(r) || isDigit(r) || isNumeri
 
 func printable(r rune) bool { return unicode.IsPrint(r) }
 
-// every makes a method that holds where a text has characters and f of all.
+// every returns a method that is true for a non-empty text whose characters all satisfy f.
 func every(name string, f func(r rune) bool) valueMethod {
 	return textMethod(name, func(text string) any {
 		return text != "" && !strings.ContainsFunc(text, func(r rune) bool { return !f(r) })
@@ -166,7 +168,7 @@ func every(name string, f func(r rune) bool) valueMethod {
 // valueMethod is a method of a type.
 type valueMethod func(s *state, of any, c *call) any
 
-// textMethod is a method of str without arguments.
+// textMethod returns a method of str without arguments.
 func textMethod(name string, f func(text string) any) valueMethod {
 	return func(s *state, of any, c *call) any {
 		bind(name, c)
@@ -176,24 +178,24 @@ func textMethod(name string, f func(text string) any) valueMethod {
 	}
 }
 
-// mapMethod is one that gives a text of the same kind.
+// mapMethod returns a method of str without arguments whose result is a text of the same kind.
 func mapMethod(name string, f func(text string) string) valueMethod {
 	return func(s *state, of any, c *call) any {
 		bind(name, c)
 		text, _ := asText(of)
 		s.size(3 * len(text))
-		return like(of, f(text))
+		return sameKind(of, f(text))
 	}
 }
 
-// like is a text that is as safe as of.
-func like(of any, text string) any {
+// sameKind returns a text that is marked as safe if of is.
+func sameKind(of any, text string) any {
 	_, safe := of.(markup)
 	return wrap(text, safe)
 }
 
-// escaped is an argument of a method of Markup, which escapes it.
-func (s *state) escaped(of, arg any) string {
+// escapeArg returns the text of an argument, escaped if the method is Markup's.
+func (s *state) escapeArg(of, arg any) string {
 	text := needText(arg)
 	if _, ok := of.(markup); !ok {
 		return text
@@ -204,7 +206,7 @@ func (s *state) escaped(of, arg any) string {
 	return string(s.escape(text))
 }
 
-// escape is markupsafe's escape of a text.
+// escape returns markupsafe's escape of a text.
 func (s *state) escape(text string) markup {
 	if strings.ContainsAny(text, "&<>'\"") {
 		text = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`,
@@ -214,16 +216,18 @@ func (s *state) escape(text string) markup {
 	return markup(text)
 }
 
-// stripping is strip, lstrip or rstrip.
-func stripping(name string, left, right bool) valueMethod {
+// stripMethod returns the method strip, lstrip or rstrip, named for messages.
+func stripMethod(name string, left, right bool) valueMethod {
 	return func(s *state, of any, c *call) any {
 		chars := bind(name, c, "/chars?")[0]
 		text, _ := asText(of)
 		s.charge(len(text))
-		return like(of, strip(text, chars, left, right))
+		return sameKind(of, strip(text, chars, left, right))
 	}
 }
 
+// strip returns text without blanks, or without the characters of the str chars, at the chosen
+// ends.
 func strip(text string, chars any, left, right bool) string {
 	cut := isSpace
 	if chars != absent && chars != nil {
@@ -239,8 +243,8 @@ func strip(text string, chars any, left, right bool) string {
 	return text
 }
 
-// splitting is split or rsplit.
-func splitting(name string, cut func(text, sep string, n int) []string,
+// splitMethod returns the method split or rsplit.
+func splitMethod(name string, cut func(text, sep string, n int) []string,
 	words func(text string, n int) []string) valueMethod {
 	return func(s *state, of any, c *call) any {
 		a := bind(name, c, "sep?", "maxsplit?")
@@ -260,12 +264,13 @@ func splitting(name string, cut func(text, sep string, n int) []string,
 		}
 		out := make([]any, len(parts))
 		for i, p := range parts {
-			out[i] = like(of, p)
+			out[i] = sameKind(of, p)
 		}
 		return &List{out}
 	}
 }
 
+// cutLeft returns text.split(sep, n).
 func cutLeft(text, sep string, n int) []string {
 	if n < 0 {
 		return strings.Split(text, sep)
@@ -273,6 +278,7 @@ func cutLeft(text, sep string, n int) []string {
 	return strings.SplitN(text, sep, min(n, len(text))+1)
 }
 
+// cutRight returns text.rsplit(sep, n).
 func cutRight(text, sep string, n int) (parts []string) {
 	for n != 0 {
 		i := strings.LastIndex(text, sep)
@@ -288,6 +294,7 @@ func cutRight(text, sep string, n int) (parts []string) {
 	return parts
 }
 
+// wordsLeft returns text.split(None, n).
 func wordsLeft(text string, n int) (parts []string) {
 	for text = strings.TrimLeftFunc(text, isSpace); text != ""; n-- {
 		i := strings.IndexFunc(text, isSpace)
@@ -300,6 +307,7 @@ func wordsLeft(text string, n int) (parts []string) {
 	return parts
 }
 
+// wordsRight returns text.rsplit(None, n).
 func wordsRight(text string, n int) (parts []string) {
 	for text = strings.TrimRightFunc(text, isSpace); text != ""; n-- {
 		i := strings.LastIndexFunc(text, isSpace)
@@ -315,7 +323,7 @@ func wordsRight(text string, n int) (parts []string) {
 	return parts
 }
 
-// lines is str.splitlines.
+// lines returns str.splitlines.
 func lines(text string, keep bool) (out []string) {
 	for text != "" {
 		i := strings.IndexFunc(text, func(r rune) bool {
@@ -339,8 +347,8 @@ func lines(text string, keep bool) (out []string) {
 	return out
 }
 
-// bounds cuts a text to the start and end of find, count, startswith and the like; from is where
-// the cut begins, in code points. ok is false where it begins behind the text's end.
+// bounds cuts a text to the start and end of find, count, startswith and the like; from is the
+// start of the cut, in code points. ok is false if it is beyond the text's end.
 func bounds(text string, start, end any) (cut string, from int, ok bool) {
 	given := func(v any) any {
 		if v == absent {
@@ -363,8 +371,8 @@ func bounds(text string, start, end any) (cut string, from int, ok bool) {
 	return text[begin : begin+offset(text[begin:], to-from)], from, true
 }
 
-// finding is find, rfind, index or rindex.
-func finding(name string, last, must bool) valueMethod {
+// findMethod returns the method find, rfind, index or rindex.
+func findMethod(name string, last, must bool) valueMethod {
 	return func(s *state, of any, c *call) any {
 		a := bind(name, c, "/sub", "/start?", "/end?")
 		text, _ := asText(of)
@@ -386,7 +394,7 @@ func finding(name string, last, must bool) valueMethod {
 	}
 }
 
-// affix is startswith or endswith.
+// affix returns the method startswith or endswith.
 func affix(name string, has func(text, part string) bool) valueMethod {
 	return func(s *state, of any, c *call) any {
 		a := bind(name, c, "/prefix", "/start?", "/end?")
@@ -401,7 +409,7 @@ func affix(name string, has func(text, part string) bool) valueMethod {
 		for _, p := range parts {
 			part, isText := asText(p)
 			if !isText {
-				operands(p, nil)
+				checkDefined(p, nil)
 				fail("%s first arg must be str or a tuple of str, not %s", name, typeName(p))
 			}
 			found = found || ok && has(cut, part)
@@ -410,8 +418,8 @@ func affix(name string, has func(text, part string) bool) valueMethod {
 	}
 }
 
-// parting is partition or rpartition.
-func parting(name string, index func(text, sep string) int, last bool) valueMethod {
+// partitionMethod returns the method partition or rpartition.
+func partitionMethod(name string, index func(text, sep string) int, last bool) valueMethod {
 	return func(s *state, of any, c *call) any {
 		text, _ := asText(of)
 		s.charge(len(text))
@@ -425,24 +433,26 @@ func parting(name string, index func(text, sep string) int, last bool) valueMeth
 		} else if last {
 			a, e = "", text
 		}
-		return &Tuple{Items: []any{like(of, a), like(of, b), like(of, e)}}
+		return &Tuple{Items: []any{sameKind(of, a), sameKind(of, b), sameKind(of, e)}}
 	}
 }
 
-// padding is ljust, rjust or center; fill says how many of n go to the left.
-func padding(name string, left func(n, width int) int) valueMethod {
+// padMethod returns the method ljust, rjust or center; left returns the part of n that goes to the
+// left.
+func padMethod(name string, left func(n, width int) int) valueMethod {
 	return func(s *state, of any, c *call) any {
 		a := bind(name, c, "/width", "/fillchar?")
-		fill := or(a[1], " ", func(v any) string { return s.escaped(of, v) })
+		fill := or(a[1], " ", func(v any) string { return s.escapeArg(of, v) })
 		if runes(fill) != 1 {
 			fail("The fill character must be exactly one character long")
 		}
 		text, _ := asText(of)
-		return like(of, s.padded(text, needInt(a[0]), fill, left))
+		return sameKind(of, s.padTo(text, needInt(a[0]), fill, left))
 	}
 }
 
-func (s *state) padded(text string, width int, fill string,
+// padTo returns text filled up to a width.
+func (s *state) padTo(text string, width int, fill string,
 	left func(n, width int) int) string {
 	n := width - runes(text)
 	if n <= 0 {
@@ -454,9 +464,10 @@ func (s *state) padded(text string, width int, fill string,
 	return strings.Repeat(fill, k) + text + strings.Repeat(fill, n-k)
 }
 
-// centred is how many of n blanks str.center puts to the left.
-func centred(n, width int) int { return n/2 + n&width&1 }
+// centreLeft returns the number of n blanks that str.center puts to the left.
+func centreLeft(n, width int) int { return n/2 + n&width&1 }
 
+// replace returns text.replace(from, to, n).
 func replace(s *state, text, from, to string, n int) string {
 	times := 0
 	if from == "" {
@@ -487,22 +498,22 @@ func init() {
 		"upper":      mapMethod("upper", upper),
 		"title":      mapMethod("title", title),
 		"swapcase":   mapMethod("swapcase", swapcase),
-		"strip":      stripping("strip", true, true),
-		"lstrip":     stripping("lstrip", true, false),
-		"rstrip":     stripping("rstrip", false, true),
-		"split":      splitting("split", cutLeft, wordsLeft),
-		"rsplit":     splitting("rsplit", cutRight, wordsRight),
-		"find":       finding("find", false, false),
-		"rfind":      finding("rfind", true, false),
-		"index":      finding("index", false, true),
-		"rindex":     finding("rindex", true, true),
+		"strip":      stripMethod("strip", true, true),
+		"lstrip":     stripMethod("lstrip", true, false),
+		"rstrip":     stripMethod("rstrip", false, true),
+		"split":      splitMethod("split", cutLeft, wordsLeft),
+		"rsplit":     splitMethod("rsplit", cutRight, wordsRight),
+		"find":       findMethod("find", false, false),
+		"rfind":      findMethod("rfind", true, false),
+		"index":      findMethod("index", false, true),
+		"rindex":     findMethod("rindex", true, true),
 		"startswith": affix("startswith", strings.HasPrefix),
 		"endswith":   affix("endswith", strings.HasSuffix),
-		"partition":  parting("partition", strings.Index, false),
-		"rpartition": parting("rpartition", strings.LastIndex, true),
-		"ljust":      padding("ljust", func(int, int) int { return 0 }),
-		"rjust":      padding("rjust", func(n, _ int) int { return n }),
-		"center":     padding("center", centred),
+		"partition":  partitionMethod("partition", strings.Index, false),
+		"rpartition": partitionMethod("rpartition", strings.LastIndex, true),
+		"ljust":      padMethod("ljust", func(int, int) int { return 0 }),
+		"rjust":      padMethod("rjust", func(n, _ int) int { return n }),
+		"center":     padMethod("center", centreLeft),
 		"isalpha":    every("isalpha", unicode.IsLetter),
 		"isalnum":    every("isalnum", isAlnum),
 		"isdigit":    every("isdigit", isDigit),
@@ -532,7 +543,7 @@ func init() {
 			s.sizeOf(len(parts), itemSize)
 			out := make([]any, len(parts))
 			for i, p := range parts {
-				out[i] = like(of, p)
+				out[i] = sameKind(of, p)
 			}
 			return &List{out}
 		},
@@ -550,17 +561,17 @@ func init() {
 		"replace": func(s *state, of any, c *call) any {
 			a := bind("replace", c, "/old", "/new", "/count?")
 			text, _ := asText(of)
-			return like(of, replace(s, text, needText(a[0]), s.escaped(of, a[1]),
+			return sameKind(of, replace(s, text, needText(a[0]), s.escapeArg(of, a[1]),
 				or(a[2], -1, needInt)))
 		},
 		"removeprefix": func(_ *state, of any, c *call) any {
 			text, _ := asText(of)
-			return like(of, strings.TrimPrefix(text, needText(bind("removeprefix", c,
+			return sameKind(of, strings.TrimPrefix(text, needText(bind("removeprefix", c,
 				"/prefix")[0])))
 		},
 		"removesuffix": func(_ *state, of any, c *call) any {
 			text, _ := asText(of)
-			return like(of, strings.TrimSuffix(text, needText(bind("removesuffix", c,
+			return sameKind(of, strings.TrimSuffix(text, needText(bind("removesuffix", c,
 				"/suffix")[0])))
 		},
 		"zfill": func(s *state, of any, c *call) any {
@@ -570,7 +581,7 @@ func init() {
 			if strings.HasPrefix(text, "+") || strings.HasPrefix(text, "-") {
 				sign, text = text[:1], text[1:]
 			}
-			return like(of, sign+s.padded(text, width-len(sign), "0",
+			return sameKind(of, sign+s.padTo(text, width-len(sign), "0",
 				func(n, _ int) int { return n }))
 		},
 		"expandtabs": func(s *state, of any, c *call) any {
@@ -592,7 +603,7 @@ func init() {
 					column += n
 				}
 			}
-			return like(of, b.String())
+			return sameKind(of, b.String())
 		},
 		"join": func(s *state, of any, c *call) any {
 			sep, _ := asText(of)
@@ -608,7 +619,7 @@ func init() {
 				}
 				parts = append(parts, text)
 			}
-			return like(of, s.join(parts, sep))
+			return sameKind(of, s.join(parts, sep))
 		},
 		"format": func(s *state, of any, c *call) any {
 			text, _ := asText(of)
@@ -674,7 +685,7 @@ func init() {
 	}
 }
 
-// html is markupsafe's escape of a value.
+// html returns markupsafe's escape of a value.
 func (s *state) html(v any) string {
 	if m, ok := v.(markup); ok {
 		return string(m)
@@ -682,7 +693,7 @@ func (s *state) html(v any) string {
 	return string(s.escape(s.str(v)))
 }
 
-// join puts texts together.
+// join returns the parts with sep between them.
 func (s *state) join(parts []string, sep string) string {
 	n := 0
 	for _, p := range parts {

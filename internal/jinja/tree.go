@@ -5,11 +5,11 @@ import "strings"
 // expr is a node of an expression.
 type expr interface {
 	eval(s *state) any
-	each(f func(expr)) // its parts, in order
+	each(f func(expr)) // calls f with its parts, in order
 }
 
 type (
-	// literal is a value that stands in the template.
+	// literal is a value written in the template.
 	literal struct{ value any }
 
 	// variable is a name. The scope that resolves it fills in the rest.
@@ -56,10 +56,10 @@ type (
 	item  struct{ of, key expr }
 	slice struct {
 		of, start, stop, step expr
-		folded                bool // jinja2 evaluates it at load, and what fails is undefined then
+		folded                bool // jinja2 evaluates it at load, and a failure then is undefined
 	}
 
-	// arguments are those of a call, a filter or a test.
+	// arguments are the arguments of a call, a filter or a test.
 	arguments struct {
 		pos     []expr
 		names   []string
@@ -85,7 +85,8 @@ type (
 	}
 )
 
-func parts(f func(expr), list ...expr) {
+// eachPart calls f with each expression that is not nil.
+func eachPart(f func(expr), list ...expr) {
 	for _, e := range list {
 		if e != nil {
 			f(e)
@@ -96,27 +97,27 @@ func parts(f func(expr), list ...expr) {
 func (n *literal) each(func(expr))      {}
 func (n *variable) each(func(expr))     {}
 func (n *nsRef) each(f func(expr))      { f(n.of) }
-func (n *tupleExpr) each(f func(expr))  { parts(f, n.items...) }
-func (n *listExpr) each(f func(expr))   { parts(f, n.items...) }
+func (n *tupleExpr) each(f func(expr))  { eachPart(f, n.items...) }
+func (n *listExpr) each(f func(expr))   { eachPart(f, n.items...) }
 func (n *unary) each(f func(expr))      { f(n.x) }
-func (n *binary) each(f func(expr))     { parts(f, n.a, n.b) }
-func (n *concat) each(f func(expr))     { parts(f, n.parts...) }
-func (n *condition) each(f func(expr))  { parts(f, n.test, n.then, n.otherwise) }
+func (n *binary) each(f func(expr))     { eachPart(f, n.a, n.b) }
+func (n *concat) each(f func(expr))     { eachPart(f, n.parts...) }
+func (n *condition) each(f func(expr))  { eachPart(f, n.test, n.then, n.otherwise) }
 func (n *attribute) each(f func(expr))  { f(n.of) }
-func (n *item) each(f func(expr))       { parts(f, n.of, n.key) }
-func (n *slice) each(f func(expr))      { parts(f, n.of, n.start, n.stop, n.step) }
+func (n *item) each(f func(expr))       { eachPart(f, n.of, n.key) }
+func (n *slice) each(f func(expr))      { eachPart(f, n.of, n.start, n.stop, n.step) }
 func (n *callExpr) each(f func(expr))   { f(n.f); n.args.each(f) }
-func (n *filterExpr) each(f func(expr)) { parts(f, n.of); n.args.each(f) }
+func (n *filterExpr) each(f func(expr)) { eachPart(f, n.of); n.args.each(f) }
 func (n *testExpr) each(f func(expr))   { f(n.of); n.args.each(f) }
 func (a *arguments) each(f func(expr)) {
-	parts(f, a.pos...)
-	parts(f, a.kw...)
-	parts(f, a.varargs, a.kwargs)
+	eachPart(f, a.pos...)
+	eachPart(f, a.kw...)
+	eachPart(f, a.varargs, a.kwargs)
 }
-func (n *compare) each(f func(expr)) { f(n.first); parts(f, n.rest...) }
+func (n *compare) each(f func(expr)) { f(n.first); eachPart(f, n.rest...) }
 func (n *dictExpr) each(f func(expr)) {
 	for i := range n.keys {
-		parts(f, n.keys[i], n.values[i])
+		eachPart(f, n.keys[i], n.values[i])
 	}
 }
 
@@ -137,7 +138,7 @@ func (n *variable) eval(s *state) any {
 	return &undefined{message: quote(n.name) + " is undefined"}
 }
 
-// assign gives the variable a value.
+// assign sets the variable.
 func (n *variable) assign(s *state, v any) {
 	e := s.env
 	for range n.up {
@@ -148,7 +149,8 @@ func (n *variable) assign(s *state, v any) {
 
 func (n *nsRef) eval(*state) any { return nil } // it is never read
 
-func (s *state) all(list []expr) []any {
+// evalAll returns the values of expressions.
+func (s *state) evalAll(list []expr) []any {
 	s.charge(len(list) * itemSize)
 	out := make([]any, len(list))
 	for i, e := range list {
@@ -157,8 +159,8 @@ func (s *state) all(list []expr) []any {
 	return out
 }
 
-func (n *tupleExpr) eval(s *state) any { return &Tuple{Items: s.all(n.items)} }
-func (n *listExpr) eval(s *state) any  { return &List{s.all(n.items)} }
+func (n *tupleExpr) eval(s *state) any { return &Tuple{Items: s.evalAll(n.items)} }
+func (n *listExpr) eval(s *state) any  { return &List{s.evalAll(n.items)} }
 
 func (n *dictExpr) eval(s *state) any {
 	s.charge(2 * len(n.keys) * itemSize)
@@ -238,7 +240,7 @@ func (n *compare) eval(s *state) any {
 	return true
 }
 
-// holds reports a comparison's answer.
+// holds returns the result of a comparison.
 func (s *state) holds(op string, a, b any) bool {
 	switch op {
 	case "==":
@@ -246,9 +248,9 @@ func (s *state) holds(op string, a, b any) bool {
 	case "!=":
 		return !s.equal(a, b)
 	case "in":
-		return s.in(a, b)
+		return s.contains(a, b)
 	case "not in":
-		return !s.in(a, b)
+		return !s.contains(a, b)
 	}
 	c, ok := s.compare(a, b, op)
 	switch op {
@@ -290,12 +292,12 @@ func (n *slice) eval(s *state) any {
 	}
 	start, stop := bound(n.start), bound(n.stop)
 	if n.folded && !sliceable(of) {
-		return &undefined{message: described(of) + " has no element slice"}
+		return &undefined{message: description(of) + " has no element slice"}
 	}
 	return s.slice(of, start, stop, bound(n.step))
 }
 
-// constant reports whether an expression has no variable in it, and no call.
+// constant reports whether an expression has neither a variable nor a call.
 func constant(e expr) bool {
 	switch e := e.(type) {
 	case *variable, *callExpr, *nsRef:
@@ -311,7 +313,7 @@ func constant(e expr) bool {
 	return all
 }
 
-// foldSlices marks the slices of an expression that is written out and constant.
+// foldSlices marks the slices of a constant expression in an output tag.
 func foldSlices(e expr) {
 	if s, ok := e.(*slice); ok {
 		s.folded = true
@@ -319,7 +321,7 @@ func foldSlices(e expr) {
 	e.each(foldSlices)
 }
 
-// sliceable reports whether a value can be cut.
+// sliceable reports whether a value can be sliced.
 func sliceable(v any) bool {
 	switch v.(type) {
 	case string, markup, *List, *Tuple, *Range, *undefined:
@@ -338,7 +340,7 @@ func (n *filterExpr) eval(s *state) any {
 	return n.apply(s, of)
 }
 
-// apply filters a value.
+// apply returns the filtered value.
 func (n *filterExpr) apply(s *state, of any) any {
 	s.charge(1)
 	return n.f(s, of, n.args.eval(s))

@@ -38,10 +38,10 @@ type Range struct{ start, stop, step int64 }
 // NewList returns a list of items.
 func NewList(items ...any) *List { return &List{items} }
 
-// Dict is Python's dict: it keeps the order in which keys came.
+// Dict is Python's dict: it keeps the order of insertion.
 type Dict struct {
 	keys, values []any
-	index        map[any]int // by hashed key; nil in a small one
+	index        map[any]int // by hash key; nil in a small dict
 }
 
 // NewDict returns a dict of keys and values in turn.
@@ -53,10 +53,10 @@ func NewDict(keysAndValues ...any) *Dict {
 	return d
 }
 
-// smallDict is up to how many keys a dict is searched one by one.
+// smallDict is the number of keys up to which a dict is searched linearly.
 const smallDict = 8
 
-// Len returns how many keys d has.
+// Len returns the number of keys.
 func (d *Dict) Len() int { return len(d.keys) }
 
 // At returns the i-th key and its value.
@@ -70,7 +70,8 @@ func (d *Dict) Get(key any) (any, bool) {
 	return nil, false
 }
 
-// Set puts a value in.
+// Set sets the value of a key; a new key comes last. An int becomes an int64. It fails for a key
+// without a hash.
 func (d *Dict) Set(key, value any) {
 	if n, ok := key.(int); ok {
 		key = int64(n)
@@ -84,18 +85,19 @@ func (d *Dict) Set(key, value any) {
 	}
 	d.keys, d.values = append(d.keys, key), append(d.values, value)
 	if d.index != nil {
-		d.index[hashed(key)] = len(d.keys) - 1
+		d.index[hashKey(key)] = len(d.keys) - 1
 	} else if len(d.keys) > smallDict {
 		d.index = make(map[any]int, 2*len(d.keys))
 		for i, k := range d.keys {
-			d.index[hashed(k)] = i
+			d.index[hashKey(k)] = i
 		}
 	}
 }
 
+// find returns the index of a key, or -1.
 func (d *Dict) find(key any) int {
 	if d.index != nil {
-		if i, ok := d.index[hashed(key)]; ok {
+		if i, ok := d.index[hashKey(key)]; ok {
 			return i
 		}
 		return -1
@@ -108,20 +110,20 @@ func (d *Dict) find(key any) int {
 		}
 		key = markup(text)
 	}
-	h := hashed(key)
+	h := hashKey(key)
 	for i, k := range d.keys {
-		if hashed(k) == h {
+		if hashKey(k) == h {
 			return i
 		}
 	}
 	return -1
 }
 
-// hashedTuple is what stands for a tuple in an index.
+// hashedTuple is the hash key of a tuple, a large int or a range.
 type hashedTuple string
 
-// hashed returns what stands for a key in an index: equal for keys that are equal.
-func hashed(key any) any {
+// hashKey returns a key's value in an index: equal for keys that are equal in Python.
+func hashKey(key any) any {
 	switch k := key.(type) {
 	case nil, string, int64, *undefined, *namespace, *macro, *iterator, *loop, *builtin, *cycler,
 		*joiner:
@@ -143,7 +145,7 @@ func hashed(key any) any {
 	case *Tuple:
 		var b strings.Builder
 		for _, e := range k.Items {
-			h := hashed(e)
+			h := hashKey(e)
 			text := fmt.Sprintf("%T %v", h, h)
 			fmt.Fprintf(&b, "%d:%s,", len(text), text)
 		}
@@ -166,19 +168,19 @@ func hashable(v any) bool {
 	return true
 }
 
-// namespace is what namespace() makes, the one value that a template can change.
+// namespace is the value of namespace(), the only one that a template can change.
 type namespace struct{ attrs *Dict }
 
-// undefined is a value that is not there.
+// undefined is a value that does not exist.
 type undefined struct {
 	message string
 	unsafe  bool
 }
 
-// fail ends the render with what is undefined.
+// fail ends the render with the name that is undefined.
 func (u *undefined) fail() { fail("%s", u.message) }
 
-// iterator is a value that is iterated over once: a generator, or an iterator of Python.
+// iterator is a value that can be iterated once: a generator, or an iterator of Python.
 type iterator struct {
 	kind string
 	next func() (any, bool)
@@ -190,7 +192,8 @@ type view struct {
 	of   *Dict
 }
 
-func (v *view) at(i int) any {
+// item returns the i-th item.
+func (v *view) item(i int) any {
 	switch v.kind {
 	case "keys":
 		return v.of.keys[i]
@@ -206,7 +209,7 @@ type builtin struct {
 	call func(s *state, c *call) any
 }
 
-// length returns how many numbers r has.
+// length returns the number of numbers in r.
 func (r *Range) length() int {
 	switch {
 	case r.step > 0 && r.start < r.stop:
@@ -217,9 +220,10 @@ func (r *Range) length() int {
 	return 0
 }
 
-func (r *Range) at(i int) int64 { return r.start + int64(i)*r.step }
+// item returns the i-th number.
+func (r *Range) item(i int) int64 { return r.start + int64(i)*r.step }
 
-// fromGo makes a value of what a caller gives.
+// fromGo returns a caller's int as int64, and any other value unchanged.
 func fromGo(v any) any {
 	if n, ok := v.(int); ok {
 		return int64(n)
@@ -227,7 +231,7 @@ func fromGo(v any) any {
 	return v
 }
 
-// typeName is the name of a value's type, as Python's messages have it.
+// typeName returns the name of a value's type in Python's messages.
 func typeName(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -277,7 +281,7 @@ func truthInt(b bool) int64 {
 	return 0
 }
 
-// truth is bool(v).
+// truth returns bool(v).
 func truth(v any) bool {
 	switch v := v.(type) {
 	case nil:
@@ -321,8 +325,8 @@ func asText(v any) (string, bool) {
 	return "", false
 }
 
-// asIndex returns what Python takes for an index: an int or a bool. One that no int64 holds becomes
-// the nearest that it does.
+// asIndex returns a value that Python takes for an index: an int or a bool. An int beyond int64
+// becomes the nearest int64.
 func asIndex(v any) (int64, bool) {
 	switch v := v.(type) {
 	case int64:
@@ -338,7 +342,7 @@ func asIndex(v any) (int64, bool) {
 	return 0, false
 }
 
-// equal is a == b.
+// equal returns a == b.
 func (s *state) equal(a, b any) bool {
 	s.charge(1)
 	switch x := a.(type) {
@@ -391,7 +395,7 @@ func (s *state) equal(a, b any) bool {
 			return false
 		}
 		for i := range x.of.keys {
-			if !s.in(x.at(i), y) {
+			if !s.contains(x.item(i), y) {
 				return false
 			}
 		}
@@ -400,7 +404,7 @@ func (s *state) equal(a, b any) bool {
 	return a == b
 }
 
-// same is a is b or a == b, which Python's containers ask.
+// same returns a is b or a == b, the comparison of Python's containers.
 func (s *state) same(a, b any) bool {
 	if x, ok := a.(float64); ok && math.IsNaN(x) {
 		y, ok := b.(float64)
@@ -409,6 +413,7 @@ func (s *state) same(a, b any) bool {
 	return s.equal(a, b)
 }
 
+// equalItems reports whether two lists have the same items.
 func (s *state) equalItems(x, y []any) bool {
 	if len(x) != len(y) {
 		return false
@@ -423,8 +428,8 @@ func (s *state) equalItems(x, y []any) bool {
 	return true
 }
 
-// compare orders a and b for an operator of Python, and fails on what has no order. NaN is above
-// and below nothing: ok is false.
+// compare orders a and b for an operator of Python, and fails for values without an order. ok is
+// false for NaN.
 func (s *state) compare(a, b any, op string) (c int, ok bool) {
 	s.charge(1)
 	if u, ok := a.(*undefined); ok {
@@ -460,6 +465,7 @@ func (s *state) compare(a, b any, op string) (c int, ok bool) {
 	return 0, false
 }
 
+// compareItems orders two lists by their first different items.
 func (s *state) compareItems(x, y []any, op string) (int, bool) {
 	s.inner()
 	defer s.outer()
@@ -471,7 +477,7 @@ func (s *state) compareItems(x, y []any, op string) (int, bool) {
 	return len(x) - len(y), true
 }
 
-// less is a < b.
+// less returns a < b.
 func (s *state) less(a, b any) bool {
 	c, ok := s.compare(a, b, "<")
 	return ok && c < 0
@@ -485,7 +491,7 @@ func isNumber(v any) bool {
 	return false
 }
 
-// compareNumbers orders two numbers as they are, without rounding; ok is false with NaN.
+// compareNumbers orders two numbers exactly, without rounding; ok is false for NaN.
 func compareNumbers(a, b any) (c int, ok bool) {
 	if x, ok := asSmall(a); ok {
 		if y, ok := asSmall(b); ok {
@@ -507,6 +513,7 @@ func compareNumbers(a, b any) (c int, ok bool) {
 	return asBig(a).Cmp(asBig(b)), true
 }
 
+// order returns -1, 1 or 0.
 func order(less, more bool) int {
 	switch {
 	case less:
@@ -517,6 +524,7 @@ func order(less, more bool) int {
 	return 0
 }
 
+// compareFloat orders a float and an int exactly; ok is false for NaN.
 func compareFloat(x float64, n *big.Int) (int, bool) {
 	switch {
 	case math.IsNaN(x):
@@ -527,8 +535,8 @@ func compareFloat(x float64, n *big.Int) (int, bool) {
 	return new(big.Rat).SetFloat64(x).Cmp(new(big.Rat).SetInt(n)), true
 }
 
-// in is a in b.
-func (s *state) in(a, b any) bool {
+// contains returns a in b.
+func (s *state) contains(a, b any) bool {
 	switch c := b.(type) {
 	case string, markup:
 		text, _ := asText(c)
@@ -550,12 +558,12 @@ func (s *state) in(a, b any) bool {
 		if !ok || c.length() == 0 {
 			return false
 		}
-		last := c.at(c.length() - 1)
+		last := c.item(c.length() - 1)
 		return n >= min(c.start, last) && n <= max(c.start, last) && (n-c.start)%c.step == 0
 	case *view:
 		switch c.kind {
 		case "keys":
-			return s.in(a, c.of)
+			return s.contains(a, c.of)
 		case "items":
 			pair, ok := a.(*Tuple)
 			if !ok || len(pair.Items) != 2 {
@@ -585,7 +593,7 @@ func iterable(v any) bool {
 	return false
 }
 
-// iterate returns what gives the items of v, one after another.
+// iterate returns a function that returns the items of v one by one.
 func (s *state) iterate(v any) func() (any, bool) {
 	i := 0
 	list := func(items []any) func() (any, bool) {
@@ -615,7 +623,7 @@ func (s *state) iterate(v any) func() (any, bool) {
 				return nil, false
 			}
 			i++
-			return v.at(i - 1), true
+			return v.item(i - 1), true
 		}
 	case *view:
 		return func() (any, bool) {
@@ -623,7 +631,7 @@ func (s *state) iterate(v any) func() (any, bool) {
 				return nil, false
 			}
 			i++
-			return v.at(i - 1), true
+			return v.item(i - 1), true
 		}
 	case *iterator:
 		return v.next
@@ -642,6 +650,7 @@ func (s *state) iterate(v any) func() (any, bool) {
 	return nil
 }
 
+// characters returns a function that returns the characters of a text one by one.
 func (s *state) characters(text string) func() (any, bool) {
 	i := 0
 	return func() (any, bool) {
@@ -654,7 +663,7 @@ func (s *state) characters(text string) func() (any, bool) {
 	}
 }
 
-// wrap is a text, marked as safe or not.
+// wrap returns a text, marked as safe or not.
 func wrap(text string, safe bool) any {
 	if safe {
 		return markup(text)
@@ -662,7 +671,7 @@ func wrap(text string, safe bool) any {
 	return text
 }
 
-// items is list(v).
+// items returns list(v).
 func (s *state) items(v any) []any {
 	switch v := v.(type) {
 	case *List:
@@ -689,7 +698,7 @@ func (s *state) items(v any) []any {
 	return out
 }
 
-// count is len(v); ok is false where Python has none.
+// count returns len(v); ok is false if Python has none.
 func count(v any) (n int, ok bool) {
 	switch v := v.(type) {
 	case string:
@@ -714,10 +723,10 @@ func count(v any) (n int, ok bool) {
 	return 0, false
 }
 
-// runes is how many code points a text has.
+// runes returns the number of code points of a text.
 func runes(text string) int { return utf8.RuneCountInString(text) }
 
-// ascii reports whether a text has no others.
+// ascii reports whether a text has only ASCII characters.
 func ascii(text string) bool {
 	for i := range len(text) {
 		if text[i] >= utf8.RuneSelf {
@@ -727,7 +736,7 @@ func ascii(text string) bool {
 	return true
 }
 
-// str is str(v).
+// str returns str(v).
 func (s *state) str(v any) string {
 	switch v := v.(type) {
 	case string:
@@ -742,19 +751,20 @@ func (s *state) str(v any) string {
 	return s.repr(v)
 }
 
-// repr is repr(v).
+// repr returns repr(v).
 func (s *state) repr(v any) string {
 	w := &writer{s: s}
 	w.repr(v)
 	return w.String()
 }
 
-// writer is a text in the making, of bounded size.
+// writer builds a text of bounded size.
 type writer struct {
 	s *state
 	strings.Builder
 }
 
+// put appends text, and fails beyond the limit.
 func (w *writer) put(text string) {
 	if w.Len()+len(text) > w.s.limits.Text {
 		w.s.size(w.Len() + len(text))
@@ -763,6 +773,7 @@ func (w *writer) put(text string) {
 	w.WriteString(text)
 }
 
+// sequence writes n items with commas between them, within open and end.
 func (w *writer) sequence(open, end string, n int, item func(i int)) {
 	w.s.inner()
 	w.put(open)
@@ -776,6 +787,7 @@ func (w *writer) sequence(open, end string, n int, item func(i int)) {
 	w.s.outer()
 }
 
+// repr writes repr(v).
 func (w *writer) repr(v any) {
 	switch v := v.(type) {
 	case nil:
@@ -811,7 +823,7 @@ func (w *writer) repr(v any) {
 		w.dict(v.attrs)
 		w.put(">")
 	case *view:
-		w.sequence("dict_"+v.kind+"([", "])", v.of.Len(), func(i int) { w.repr(v.at(i)) })
+		w.sequence("dict_"+v.kind+"([", "])", v.of.Len(), func(i int) { w.repr(v.item(i)) })
 	case *Range:
 		if v.step == 1 {
 			w.put(fmt.Sprintf("range(%d, %d)", v.start, v.stop))
@@ -843,7 +855,7 @@ func (w *writer) dict(d *Dict) {
 	})
 }
 
-// floatRepr is a float as Python writes it: with an exponent below 1e-4 and from 1e16 on.
+// floatRepr returns a float as Python writes it: with an exponent below 1e-4 and from 1e16 on.
 func floatRepr(x float64) string {
 	switch {
 	case math.IsNaN(x):
@@ -864,7 +876,7 @@ func floatRepr(x float64) string {
 	return text
 }
 
-// quote is the repr of a str.
+// quote returns the repr of a str.
 func quote(text string) string {
 	q := byte('\'')
 	if strings.Contains(text, "'") && !strings.Contains(text, `"`) {
@@ -897,7 +909,7 @@ func quote(text string) string {
 	return b.String()
 }
 
-// isSame is a is b, of values for which Python's answer does not hang on where they were made.
+// isSame returns a is b, for values where Python's answer does not depend on their creation.
 func isSame(a, b any) bool {
 	switch x := a.(type) {
 	case string, markup, float64, int64:

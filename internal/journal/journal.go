@@ -30,8 +30,8 @@ type Options struct {
 	FS   vfs.FS // nil is the disk
 	Name string // begins every error, such as "endpoint: journal"; "" for none
 
-	// SyncEvery bounds the records of Put that a loss of power can cost: those of this time. 0:
-	// they are safe only once a later Append returns.
+	// SyncEvery bounds the time whose records of Put a loss of power can cost. 0: they are safe
+	// only once a later Append returns.
 	SyncEvery time.Duration
 }
 
@@ -176,7 +176,8 @@ func Foreign(fsys vfs.FS, path string) (bool, error) {
 	defer f.Close()
 	start := make([]byte, len(linePrefix))
 	n, err := io.ReadFull(f, start)
-	return n > 0 && string(start[:n]) != linePrefix[:n] || err != nil && n == 0 && err != io.EOF, nil
+	return n > 0 && string(start[:n]) != linePrefix[:n] ||
+		err != nil && n == 0 && err != io.EOF, nil
 }
 
 // put stores a record in memory unless its key has one.
@@ -340,8 +341,8 @@ func (j *Journal) Close() error {
 	return err
 }
 
-// Digest returns a hash of the parts' JSON, 32 hexadecimal digits: the key of a result that depends
-// on them.
+// Digest returns a hash of the parts' JSON, 32 hexadecimal digits, as a key of results that the
+// parts determine.
 func Digest(parts ...any) string {
 	sum := sha256.New()
 	for _, p := range parts {

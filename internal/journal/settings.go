@@ -7,11 +7,11 @@ import (
 	"reflect"
 )
 
-// Difference returns, in words, the first field in which the settings of an interrupted command
-// differ from those of the command that would resume it; "" if none does. Both are structs of one
-// type. A field with the tag `flag:"--n"` is reported with its values, "--n was 1, now it is 2";
-// one with the tag `same:"the model is"` holds a digest, "the model is not the same". The fields of
-// an embedded, exported struct count as the settings' own.
+// Difference returns, in words, the first field in which the settings was, of an interrupted
+// command, differ from now, of the command that would resume it; "" if none does. Both are structs
+// of one type. A field with the tag `flag:"--n"` is reported with its values, "--n was 1, now it is
+// 2"; one with the tag `same:"the model is"` holds a digest, "the model is not the same". The
+// fields of an embedded, exported struct count as the settings' own.
 func Difference(was, now any) string {
 	before, after := reflect.ValueOf(was), reflect.ValueOf(now)
 	for i := range before.NumField() {

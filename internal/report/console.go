@@ -19,57 +19,58 @@ import (
 	"golang.org/x/term"
 )
 
-// How long a stage of a step must last before it is shown: shorter ones would only
-// flicker, or fill a log; and, where there are no bars, the time until the first line of one
-// and between two of them.
+// Time that a stage of a step must last before it is shown: shorter stages would only flicker, or
+// fill a log; and, where there are no bars, the time until a stage's first line and between two
+// lines.
 const (
 	progressDelay = 400 * time.Millisecond
 	pipeFirst     = 10 * time.Second
 	pipeEvery     = 30 * time.Second
 )
 
-// barPause is the time between two looks of a bar at a count: rows are counted one by one.
+// barPause is the least time between two updates of a bar: rows are counted one by one.
 const barPause = 50 * time.Millisecond
 
-// BusyDelay is how long something must last before Busy shows it: before a run nobody
-// should look at nothing. Tests that compare what a program says raise it.
+// BusyDelay is the time that work must last before Busy shows it, so that a command is never silent
+// for long before its run. Tests that compare a program's output raise it.
 var BusyDelay = 200 * time.Millisecond
 
-// Console is what people read: lines, and bars while something long is under way. It
-// serialises both on one writer. While bars are shown, lines go through the bars' own
-// writer, which prints them above. All methods may be called from any goroutine.
+// Console writes for people: lines, and bars while long work is going on. It serialises both on one
+// writer. While bars are shown, lines go through the bars' own writer, which prints them above. All
+// methods may be called from any goroutine.
 type Console struct {
 	bar, colour bool
 	every       time.Duration // pipeEvery
 	now         func() time.Time
 
-	mu       sync.Mutex
-	failed   func(error) // called once; nil = nobody is told
-	w        io.Writer   // nil = silent
-	bars     *mpb.Progress
-	shown    int // bars in it
-	underWay map[*progress]bool
-	day      string    // of the last line
-	spoke    time.Time // when something was last shown, or the console was made
+	mu     sync.Mutex
+	onFail func(error) // called once, at the first failed write; nil = not called
+	w      io.Writer   // nil = silent
+	bars   *mpb.Progress
+	shown  int // bars in it
+	// stages that have not ended
+	open      map[*progress]bool
+	day       string    // of the last line
+	lastShown time.Time // time of the last output; at first the console's start
 }
 
-// NewConsole writes to w, which may be nil. tty says that w is a terminal: bars are
-// drawn, and colours unless NO_COLOR is set or TERM is dumb.
+// NewConsole returns a console on w, which may be nil. tty is true for a terminal: bars are drawn,
+// and colours unless NO_COLOR is set or TERM is dumb.
 func NewConsole(w io.Writer, tty bool) *Console {
 	tty = tty && os.Getenv("TERM") != "dumb"
 	bar := tty
-	if f, ok := w.(*os.File); ok && tty { // a terminal that knows no size has no room for a bar
+	if f, ok := w.(*os.File); ok && tty { // a terminal without a size has no room for a bar
 		w, h, err := term.GetSize(int(f.Fd()))
 		bar = err == nil && w > 0 && h > 1
 	}
 	return &Console{w: w, bar: bar, colour: tty && os.Getenv("NO_COLOR") == "", every: pipeEvery,
-		now: time.Now, underWay: map[*progress]bool{}, spoke: time.Now()}
+		now: time.Now, open: map[*progress]bool{}, lastShown: time.Now()}
 }
 
 // Print writes one line of text for people, with the time of day.
 func (c *Console) Print(text string) { c.print(zapcore.InfoLevel, c.now(), printable(text)) }
 
-// Warn is Print for a warning.
+// Warn writes one line of text as a warning.
 func (c *Console) Warn(text string) { c.print(zapcore.WarnLevel, c.now(), printable(text)) }
 
 // SGR codes of the few things that are coloured.
@@ -82,6 +83,7 @@ const (
 
 func plain(_, s string) string { return s }
 
+// paint returns s in the colour of an SGR code, or unchanged without colours.
 func (c *Console) paint(code, s string) string {
 	if !c.colour {
 		return s
@@ -89,7 +91,7 @@ func (c *Console) paint(code, s string) string {
 	return "\x1b[" + code + "m" + s + "\x1b[0m"
 }
 
-// print writes one line: the time of day, the level where it matters, the text.
+// print writes one line: the time of day, the level unless it is info, the text.
 func (c *Console) print(level zapcore.Level, t time.Time, text string) {
 	line := c.paint(dim, t.Format("15:04:05")) + "  "
 	switch {
@@ -109,17 +111,17 @@ func (c *Console) print(level zapcore.Level, t time.Time, text string) {
 	}
 	err := c.write(line + text + "\n")
 	c.mu.Unlock()
-	if err != nil && c.failed != nil {
-		c.failed(err)
+	if err != nil && c.onFail != nil {
+		c.onFail(err)
 	}
 }
 
-// write needs the lock. After an error the console is silent.
+// write writes text above the bars. The caller holds mu. After an error the console is silent.
 func (c *Console) write(s string) error {
 	if c.w == nil {
 		return nil
 	}
-	c.spoke = time.Now()
+	c.lastShown = time.Now()
 	if c.bars != nil {
 		if _, err := c.bars.Write([]byte(s)); err == nil {
 			return nil
@@ -132,34 +134,34 @@ func (c *Console) write(s string) error {
 	return err
 }
 
-// Close ends what is under way and takes its bars away. Lines may still be printed.
+// Close ends the open stages and removes their bars. Lines may still be printed.
 func (c *Console) Close() {
 	c.mu.Lock()
-	open := make([]*progress, 0, len(c.underWay))
-	for s := range c.underWay {
+	open := make([]*progress, 0, len(c.open))
+	for s := range c.open {
 		open = append(open, s)
 	}
 	c.mu.Unlock()
 	for _, s := range open {
-		s.done()
+		s.end()
 	}
 }
 
 // progress is a long part of a step, counted up to total (0 = unknown).
 type progress struct {
-	con   *Console
-	name  string
-	total int
-	n     atomic.Int64
-	at    atomic.Int64 // nanoseconds from began to the last advance
-	drawn atomic.Int64 // and to the last time that the bar was told
-	began time.Time
-	once  sync.Once
-	stop  chan struct{} // closed by done
-	idle  chan struct{} // closed when the goroutine of lines has ended
-	timer *time.Timer   // shows the bar
-	bar   *mpb.Bar      // under con.mu; nil = not shown
-	over  bool          // under con.mu
+	con         *Console
+	name        string
+	total       int
+	n           atomic.Int64
+	lastAdvance atomic.Int64 // nanoseconds from start to the last advance
+	lastDrawn   atomic.Int64 // nanoseconds from start to the last update of the bar
+	start       time.Time
+	once        sync.Once
+	stop        chan struct{} // closed by end
+	idle        chan struct{} // closed when the goroutine of lines has ended
+	timer       *time.Timer   // shows the bar
+	bar         *mpb.Bar      // under con.mu; nil = not shown
+	over        bool          // under con.mu
 }
 
 // Progress shows the progress of a long part of a step: a bar on a terminal; elsewhere a line after
@@ -169,23 +171,23 @@ func (c *Console) Progress(name string, total int) (advance func(n int), done fu
 	return c.show(name, total, progressDelay, min(pipeFirst, c.every), c.every)
 }
 
-// Busy is Progress for what a command does before and beside a run: it is shown at once,
-// or nearly so.
+// Busy shows progress as Progress does, for work before a run or next to it: at once, or nearly so.
 func (c *Console) Busy(name string, total int) (advance func(n int), done func()) {
 	c.mu.Lock()
-	delay := max(BusyDelay-time.Since(c.spoke), BusyDelay/10) // several short ones are a wait too
+	delay := max(BusyDelay-time.Since(c.lastShown), BusyDelay/10) // short stages add up
 	c.mu.Unlock()
 	return c.show(name, total, delay, delay, c.every)
 }
 
-// show shows its bar after the delay, or its first line after first and then one every so often.
+// show starts a stage: its bar appears after delay; without bars its first line comes after first,
+// then one each time every has passed.
 func (c *Console) show(name string, total int, delay, first,
 	every time.Duration) (advance func(n int), done func()) {
-	s := &progress{con: c, name: name, total: max(total, 0), began: c.now(),
+	s := &progress{con: c, name: name, total: max(total, 0), start: c.now(),
 		stop: make(chan struct{}), idle: make(chan struct{})}
 	c.mu.Lock()
 	silent := c.w == nil
-	c.underWay[s] = true
+	c.open[s] = true
 	c.mu.Unlock()
 	switch {
 	case silent:
@@ -196,14 +198,15 @@ func (c *Console) show(name string, total int, delay, first,
 	default:
 		go s.lines(min(first, c.every), every)
 	}
-	return s.advance, s.done
+	return s.advance, s.end
 }
 
+// advance adds n to the count and updates the bar at most once each barPause.
 func (s *progress) advance(n int) {
-	at, now := s.n.Add(int64(n)), int64(s.con.now().Sub(s.began))
-	s.at.Store(now)
-	if drawn := s.drawn.Load(); s.timer == nil || at != int64(s.total) &&
-		(now-drawn < int64(barPause) || !s.drawn.CompareAndSwap(drawn, now)) {
+	at, now := s.n.Add(int64(n)), int64(s.con.now().Sub(s.start))
+	s.lastAdvance.Store(now)
+	if drawn := s.lastDrawn.Load(); s.timer == nil || at != int64(s.total) &&
+		(now-drawn < int64(barPause) || !s.lastDrawn.CompareAndSwap(drawn, now)) {
 		return
 	}
 	s.con.mu.Lock()
@@ -213,7 +216,8 @@ func (s *progress) advance(n int) {
 	}
 }
 
-func (s *progress) done() {
+// end ends the stage and removes its bar. Later calls do nothing.
+func (s *progress) end() {
 	s.once.Do(func() {
 		close(s.stop)
 		<-s.idle
@@ -223,7 +227,7 @@ func (s *progress) done() {
 		c := s.con
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		delete(c.underWay, s)
+		delete(c.open, s)
 		s.over = true
 		if s.bar == nil {
 			return
@@ -236,10 +240,11 @@ func (s *progress) done() {
 	})
 }
 
-// barWidth keeps a bar with its figures within some 60 columns: a terminal that is made
-// narrower than what stands on it wraps the line, and the rest of it stays behind.
+// barWidth keeps a bar with its figures within some 60 columns: a terminal narrower than the line
+// wraps it, and the rest is never erased.
 const barWidth = 16
 
+// showBar draws the bar, unless the stage has ended.
 func (s *progress) showBar() {
 	c := s.con
 	c.mu.Lock()
@@ -251,7 +256,7 @@ func (s *progress) showBar() {
 		c.bars = mpb.New(mpb.WithOutput(c.w), mpb.WithAutoRefresh())
 	}
 	text := func(decor.Statistics) string { return " " + s.status() }
-	// Total 0 keeps the bar from ending by itself: done ends it.
+	// Total 0 keeps the bar from ending by itself: end ends it.
 	bar, err := c.bars.Add(0, mpb.BarStyle().Build(), mpb.BarWidth(barWidth),
 		mpb.PrependDecorators(decor.Name("  "+s.name+" ")), mpb.AppendDecorators(decor.Any(text)))
 	if err != nil {
@@ -261,11 +266,11 @@ func (s *progress) showBar() {
 	bar.SetCurrent(s.n.Load())
 	s.bar = bar
 	c.shown++
-	c.spoke = time.Now()
+	c.lastShown = time.Now()
 }
 
-// lines prints the state after first and then every so often until done, and once more then if it
-// has printed before and its time is worth a line.
+// lines prints the state after first and then each time every has passed, until the stage ends. If
+// it has printed, and the stage lasted long enough, it prints the final state too.
 func (s *progress) lines(first, every time.Duration) {
 	defer close(s.idle)
 	tick := time.NewTimer(first)
@@ -279,7 +284,7 @@ func (s *progress) lines(first, every time.Duration) {
 			printed = true
 			tick.Reset(every)
 		case <-s.stop:
-			if took := s.con.now().Sub(s.began); printed && took >= time.Second {
+			if took := s.con.now().Sub(s.start); printed && took >= time.Second {
 				done := s.name
 				if n := s.n.Load(); n > 0 && n == int64(s.total) {
 					done += " " + s.count()
@@ -294,7 +299,7 @@ func (s *progress) lines(first, every time.Duration) {
 	}
 }
 
-// count is "37/512", "37", or nothing before anything has been counted.
+// count returns "37/512", "37", or nothing while the count is 0 without a total.
 func (s *progress) count() string {
 	if s.total == 0 && s.n.Load() == 0 {
 		return ""
@@ -305,34 +310,37 @@ func (s *progress) count() string {
 	return strconv.FormatInt(s.n.Load(), 10)
 }
 
-// status is "37/512  3.1/s  eta 2m33s".
+// status returns "37/512 3.1/s eta 2m33s".
 func (s *progress) status() string {
 	out, n := s.count(), float64(s.n.Load())
-	// Until the last advance: a rate that sags between two of them says nothing.
-	at := time.Duration(s.at.Load())
+	// The rate is taken at the last advance: between two of them it would only sag.
+	at := time.Duration(s.lastAdvance.Load())
 	if took := at.Seconds(); took > 0 && n > 0 {
 		out += "  " + human(n/took) + "/s"
 		if left := float64(s.total) - n; left > 0 {
 			out += "  eta " +
 				span(
-					time.Duration(left/(n/took)*float64(time.Second))-(s.con.now().Sub(s.began)-at))
+					time.Duration(left/(n/took)*float64(time.Second))-(s.con.now().Sub(s.start)-at))
 		}
 	}
 	return out
 }
 
-// consoleCore is the zapcore.Core that people read: the message and its fields as key=value.
+// consoleCore is the zapcore.Core of the console: it writes the message and its fields as
+// key=value.
 type consoleCore struct {
 	zapcore.LevelEnabler
 	con    *Console
 	fields []zapcore.Field
 }
 
+// With returns a core that adds fields to every entry.
 func (c *consoleCore) With(fields []zapcore.Field) zapcore.Core {
 	return &consoleCore{c.LevelEnabler, c.con,
 		append(append([]zapcore.Field(nil), c.fields...), fields...)}
 }
 
+// Check adds the core to an entry of a level that is enabled.
 func (c *consoleCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
 	if c.Enabled(e.Level) {
 		return ce.AddCore(e, c)
@@ -342,6 +350,7 @@ func (c *consoleCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.
 
 func (c *consoleCore) Sync() error { return nil }
 
+// Write prints an entry with its fields as key=value, in their order.
 func (c *consoleCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	text := printable(e.Message)
 	if e.LoggerName != "" {
@@ -365,7 +374,7 @@ func (c *consoleCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	return nil
 }
 
-// value writes a field for people: quoted only where it would run into its neighbours.
+// value returns a field's value for people, quoted only if it has spaces or control characters.
 func value(v any) string {
 	switch v := v.(type) {
 	case time.Duration:
@@ -384,8 +393,8 @@ func value(v any) string {
 	return s
 }
 
-// printable escapes control characters: generated text must not reach a terminal as commands, and
-// an entry is one line.
+// printable returns s with control characters escaped: generated text must not reach a terminal as
+// commands, and an entry is one line.
 func printable(s string) string {
 	if strings.IndexFunc(s, unicode.IsControl) < 0 {
 		return s
@@ -402,12 +411,12 @@ func printable(s string) string {
 	return b.String()
 }
 
-// mostDigits is the size from which a figure is shown with an exponent: a checker may give
-// any number.
+// mostDigits is the value from which a figure is shown with an exponent: a checker may give any
+// number.
 const mostDigits = 1e7
 
-// stepLine sums a step up: "step 12/200 d_acc 0.71 d_loss 0.52 clip 0.18 kl 0.0012 len 143 (cut 3%)
-// 1.9k tok/s eta 4m10s". What was not measured in this step is left out.
+// stepLine returns a step's summary: "step 12/200 d_acc 0.71 d_loss 0.52 clip 0.18 kl 0.0012 len
+// 143 (cut 3%) 1.9k tok/s eta 4m10s". Metrics that the step does not have are left out.
 func stepLine(step, total int, values map[string]float64, left time.Duration,
 	paint func(code, s string) string) string {
 	head := fmt.Sprintf("step %d", step)
@@ -471,7 +480,8 @@ func stepLine(step, total int, values map[string]float64, left time.Duration,
 	return strings.Join(parts, "  ")
 }
 
-// legend explains what stepLine writes: the label, the metric that shows it, and the words.
+// legend explains the labels of stepLine: the label, the metric whose presence shows it, and the
+// words.
 var legend = []struct{ label, name, says string }{
 	{"sft_loss", "actor/sft_loss", "the student's loss on the teacher's answers, nats a token"},
 	{"ranking_loss", "ranking/loss", "loss on the order of a row's scored answers"},
@@ -497,8 +507,8 @@ var legend = []struct{ label, name, says string }{
 		"how unlikely the student finds the teacher's answers of unseen rows, nats a token"},
 }
 
-// legendLine explains the labels of a step's line that are not in said yet, and adds them; "" if
-// there is none.
+// legendLine returns the explanations of the labels in a step's line that are not in explained yet,
+// and adds them; "" if all are explained.
 func legendLine(values map[string]float64, said map[string]bool) string {
 	var list []string
 	for _, l := range legend {
@@ -514,6 +524,7 @@ func legendLine(values map[string]float64, said map[string]bool) string {
 	return strings.Join(list, "; ")
 }
 
+// percent returns a share as "3%", or "<1%".
 func percent(x float64) string {
 	if x < 0.005 {
 		return "<1%"
@@ -521,7 +532,7 @@ func percent(x float64) string {
 	return fmt.Sprintf("%.0f%%", 100*x)
 }
 
-// human writes a rate with two or three digits: 0.31, 7.5, 42, 350, 1.9k, 12k, 350k, 1.2M.
+// human returns a rate with two or three digits: 0.31, 7.5, 42, 350, 1.9k, 12k, 350k, 1.2M.
 func human(x float64) string {
 	unit := ""
 	for _, u := range []string{"k", "M", "G", "T"} {
@@ -539,7 +550,7 @@ func human(x float64) string {
 	return fmt.Sprintf("%.0f%s", x, unit)
 }
 
-// span writes a duration for people: 45s, 4m10s, 2h05m, 3d4h.
+// span returns a duration for people: 45s, 4m10s, 2h05m, 3d4h.
 func span(d time.Duration) string {
 	s := int64(math.Round(max(d, 0).Seconds()))
 	switch {
@@ -562,6 +573,7 @@ type eta struct {
 
 const etaSteps = 20
 
+// add adds the time at which a step ended.
 func (e *eta) add(step int, t time.Time) {
 	if len(e.steps) > etaSteps {
 		e.steps, e.times = e.steps[1:], e.times[1:]
@@ -569,8 +581,8 @@ func (e *eta) add(step int, t time.Time) {
 	e.steps, e.times = append(e.steps, step), append(e.times, t)
 }
 
-// left is 0 when nothing is known or nothing is left.
-func (e *eta) left(total int) time.Duration {
+// remaining returns the estimated time to step total; 0 if it is unknown or reached.
+func (e *eta) remaining(total int) time.Duration {
 	n := len(e.steps)
 	if n < 2 || total <= e.steps[n-1] {
 		return 0
@@ -579,7 +591,7 @@ func (e *eta) left(total int) time.Duration {
 	return time.Duration(per * float64(total-e.steps[n-1]) * float64(time.Second))
 }
 
-// Count writes a number of things: 1 row, 2 rows.
+// Count returns a number with its noun: 1 row, 2 rows.
 func Count(n int, thing string) string {
 	if n != 1 {
 		thing += "s"

@@ -134,7 +134,7 @@ func TestETA(t *testing.T) {
 	var e eta
 	at := time.Unix(0, 0)
 	e.add(1, at)
-	if got := e.left(100); got != 0 {
+	if got := e.remaining(100); got != 0 {
 		t.Errorf("after one step %v", got)
 	}
 	for step := 2; step <= 50; step++ { // slow at first: only the last 20 steps count
@@ -145,10 +145,10 @@ func TestETA(t *testing.T) {
 		at = at.Add(d)
 		e.add(step, at)
 	}
-	if got := e.left(100); got != 100*time.Second {
+	if got := e.remaining(100); got != 100*time.Second {
 		t.Errorf("50 steps of 2 s to go: %v", got)
 	}
-	if got := e.left(50); got != 0 {
+	if got := e.remaining(50); got != 0 {
 		t.Errorf("at the end %v", got)
 	}
 }

@@ -29,12 +29,12 @@ type events struct {
 	now func() time.Time
 }
 
-// TensorBoard takes every file with "tfevents" in its name and reads them in the order of the
-// names; a host name is custom, not need.
+// eventsName matches an event file. TensorBoard reads every file with "tfevents" in its name, in
+// the order of the names; a host name in it is a custom only.
 var eventsName = regexp.MustCompile(`^events\.out\.tfevents\.([0-9]{10})\.gad$`)
 
-// openEvents begins a new event file in dir. It says that steps from first on start anew, upon
-// which TensorBoard drops what earlier files hold of them.
+// openEvents creates an event file in dir. Its first record starts the steps from first on anew:
+// TensorBoard then drops those steps of earlier files.
 func openEvents(fsys vfs.FS, dir string, first int, now func() time.Time) (*events, error) {
 	if err := vfs.MakeDirs(fsys, dir); err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func openEvents(fsys vfs.FS, dir string, first int, now func() time.Time) (*even
 	return w, fsys.SyncDir(dir)
 }
 
-// scalars writes all metrics of a step as one record. TensorBoard holds float32.
+// scalars writes all metrics of a step as one record. TensorBoard's values are float32.
 func (w *events) scalars(step int, values map[string]float64) error {
 	tags := make([]string, 0, len(values))
 	for t := range values {
@@ -86,16 +86,18 @@ func (w *events) scalars(step int, values map[string]float64) error {
 	return err
 }
 
-// event begins an Event with its wall time.
+// event returns the start of an Event: its wall time.
 func (w *events) event() []byte {
 	s := float64(w.now().UnixNano()) / 1e9
 	return binary.LittleEndian.AppendUint64([]byte{1<<3 | 1}, math.Float64bits(s))
 }
 
+// varint appends a protocol buffer's field with an integer.
 func varint(b []byte, field int, v uint64) []byte {
 	return binary.AppendUvarint(append(b, byte(field<<3)), v)
 }
 
+// str appends a protocol buffer's field with bytes.
 func str(b []byte, field int, s []byte) []byte {
 	b = binary.AppendUvarint(append(b, byte(field<<3|2)), uint64(len(s)))
 	return append(b, s...)
@@ -103,15 +105,16 @@ func str(b []byte, field int, s []byte) []byte {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// masked is the CRC-32C as TFRecord stores it: rotated and offset, so that a CRC of bytes that hold
-// CRCs stays good.
-func masked(b []byte) uint32 {
+// maskedCRC returns the CRC-32C as TFRecord stores it: rotated and offset, so that a CRC over bytes
+// that contain CRCs stays good.
+func maskedCRC(b []byte) uint32 {
 	c := crc32.Checksum(b, castagnoli)
 	return (c>>15 | c<<17) + 0xa282ead8
 }
 
+// record appends data with TFRecord's framing.
 func record(b, data []byte) []byte {
 	n := binary.LittleEndian.AppendUint64(nil, uint64(len(data)))
-	b = binary.LittleEndian.AppendUint32(append(b, n...), masked(n))
-	return binary.LittleEndian.AppendUint32(append(b, data...), masked(data))
+	b = binary.LittleEndian.AppendUint32(append(b, n...), maskedCRC(n))
+	return binary.LittleEndian.AppendUint32(append(b, data...), maskedCRC(data))
 }

@@ -11,13 +11,13 @@ import (
 type Figure struct {
 	Key      string // in JSON, and in the tables of gad study
 	Name     string // in the table of gad eval
-	Better   int    // 1: more is better, -1: less is better, 0: neither is known
-	Doc      string // what it is and how it is computed
-	Interval string // how its 95 % interval is made
+	Better   int    // 1: more is better, -1: less is better, 0: no direction is better
+	Doc      string // its meaning and how it is computed
+	Interval string // the method of its 95 % interval
 }
 
-// figures is the only declaration of the figures of an evaluation, in the order in which
-// people read them, of those of single answers.
+// figures is the only declaration of the figures of an evaluation of single answers, in the order
+// in which people read them.
 var figures = []Figure{
 	{"check", "checker's score", 1, "mean score of your `--checker` program, by [its protocol](the-game.md#judges-that-do-not-play), and the share of each label", "bootstrap; scores of 0 and 1 only, and labels: Wilson"},
 	{"rouge_l", "ROUGE-L", 1, "overlap of words with the teacher's answer, 0 to 1", "bootstrap"},
@@ -47,8 +47,8 @@ var figures = []Figure{
 	{"fresh_d_acc", "fresh discriminator", -1, "held-out accuracy of new discriminators; 0.5: they cannot tell student from teacher; see [the fresh discriminator](#the-fresh-discriminator)", "bootstrap over seeds and prompts"},
 }
 
-// played are the figures of episodes (gad eval --env), likewise.
-var played = []Figure{
+// episodeFigures are the figures of episodes (gad eval --env), likewise.
+var episodeFigures = []Figure{
 	{"success", "success", 1, "share of episodes with a reward of `--success` or more",
 		"bootstrap"},
 	{"reward", "reward", 1, "mean of an episode's rewards, added up", "bootstrap"},
@@ -62,9 +62,9 @@ var played = []Figure{
 		"episodes that the environment broke; they count nothing", "none"},
 }
 
-// FigureOf is the figure of a key and its place among all; -1 if there is none.
+// FigureOf returns the figure of a key and its index among all; -1 for an unknown key.
 func FigureOf(key string) (Figure, int) {
-	all := slices.Concat(figures, played)
+	all := slices.Concat(figures, episodeFigures)
 	i := slices.IndexFunc(all, func(f Figure) bool { return f.Key == key })
 	if i < 0 {
 		return Figure{Key: key}, i
@@ -72,13 +72,13 @@ func FigureOf(key string) (Figure, int) {
 	return all[i], i
 }
 
-// linked is a link of Markdown.
-var linked = regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`)
+// link matches a link of Markdown.
+var link = regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`)
 
-// Text is Doc without links, for a text that stands elsewhere.
-func (f Figure) Text() string { return linked.ReplaceAllString(f.Doc, "$1") }
+// Text returns Doc without links.
+func (f Figure) Text() string { return link.ReplaceAllString(f.Doc, "$1") }
 
-// FiguresMarkdown describes every figure of an evaluation in a table.
+// FiguresMarkdown returns a table with a description of every figure of an evaluation.
 func FiguresMarkdown() string {
 	var b strings.Builder
 	b.WriteString("| figure | in JSON | meaning | better | interval |\n|---|---|---|---|---|\n")

@@ -19,22 +19,22 @@ import (
 	"gad/internal/vfs"
 )
 
-// tail remembers how far a file of lines has been read.
+// tail is a position in a file of lines that grows.
 type tail struct {
 	lines  int
 	offset int64
 	info   fs.FileInfo // of the file that offset is in
-	before []byte      // the end of what has been read
+	before []byte      // the last bytes that were read
 }
 
-// tailBytes is how much of the end of what has been read is compared: a file that was written
-// anew may have the number of the old one, and be longer.
+// tailBytes is the number of bytes before the position that are compared: a rewritten file may have
+// the inode of the old one, and be longer.
 const tailBytes = 256
 
-// read calls f with every whole line that was added since the last call, and its number;
-// line is "" for one longer than maxLine. A last line without a newline waits for it.
-// Where the file was replaced or cut, as a resume does, reset is called first and all
-// lines follow. A missing file has no lines.
+// read calls f with every complete line that was added since the last call, and its number; line is
+// "" for one longer than maxLine. A last line without a newline waits for it. If the file was
+// replaced or cut, as a resume does, reset is called first and all lines follow. A missing file has
+// no lines.
 func (t *tail) read(fsys vfs.FS, path string, reset func(),
 	f func(n int, line string)) (err error) {
 	// a pipe would keep who opens it waiting
@@ -83,14 +83,14 @@ func (t *tail) read(fsys vfs.FS, path string, reset func(),
 	t.info = info
 	return linesFrom(file, t.offset, func(line []byte, end int64) error {
 		t.lines, t.offset = t.lines+1, end
-		t.keep(line)
+		t.setBefore(line)
 		f(t.lines, string(line)) // "" of nil
 		return nil
 	})
 }
 
-// keep remembers the end of a line that has been read, its newline included.
-func (t *tail) keep(line []byte) {
+// setBefore stores the end of the last line read, its newline included.
+func (t *tail) setBefore(line []byte) {
 	line = line[max(0, len(line)-tailBytes+1):]
 	t.before = append(append(t.before[:0], line...), '\n')
 }
@@ -98,28 +98,28 @@ func (t *tail) keep(line []byte) {
 // Curve is a metric over the records that have it.
 type Curve struct {
 	Name string
-	At   []int32 // which record, an index of Curves.Steps
+	At   []int32 // of each value, its record: an index of Curves.Steps
 	X    []float64
 
-	seen int // the last line that had it
+	lastLine int // the last line that had it
 }
 
-// Curves are the metrics of a run by name. Read follows metrics.jsonl as it grows, and
-// is fast where ReadMetrics is strict: a line that is no record is left out and noted.
+// Curves are the metrics of a run by name. Read follows metrics.jsonl as it grows, and is fast
+// where ReadMetrics is strict: a line that is not a record is skipped and counted.
 type Curves struct {
 	Steps   []int
-	Times   []time.Time // when each was recorded; zero = not noted
-	Names   []string    // in the order of Metrics, then those that are not declared
-	Damaged []string    // the first lines that are no records, and why
-	Bad     int         // how many there are
-	Anew    int         // how often the file was another than before: cut by a resume, or replaced
+	Times   []time.Time // time of each record; zero = not recorded
+	Names   []string    // in the order of Metrics, then undeclared ones
+	Damaged []string    // the first lines that are not records, with the reason
+	Bad     int         // the number of such lines
+	Anew    int         // times that the file was cut by a resume, or replaced
 
 	byName map[string]*Curve
 	tail   tail
-	line   []point // the line that is being read
+	line   []point // the line being read
 }
 
-// point is a value of the line that is being read.
+// point is a value of the line being read.
 type point struct {
 	c *Curve
 	x float64
@@ -128,10 +128,10 @@ type point struct {
 // maxNames bounds the metrics of a file, of which gad declares under a hundred.
 const maxNames = 1000
 
-// Get is the metric's curve, nil where no record has it.
+// Get returns the metric's curve, nil if no record has it.
 func (c *Curves) Get(name string) *Curve { return c.byName[name] }
 
-// Read reads what was added to the run folder's metrics.jsonl. A missing file has no records.
+// Read reads the lines added to the run folder's metrics.jsonl. A missing file has no records.
 func (c *Curves) Read(fsys vfs.FS, dir string) error {
 	path := filepath.Join(dir, metricsName)
 	err := c.tail.read(fsys, path, func() { *c = Curves{tail: c.tail, Anew: c.Anew + 1} }, c.add)
@@ -141,18 +141,18 @@ func (c *Curves) Read(fsys vfs.FS, dir string) error {
 	return nil
 }
 
-// add takes one line.
+// add adds a line to the curves.
 func (c *Curves) add(n int, line string) {
-	step, at, ok := c.quick(n, line)
+	step, at, ok := c.parseFast(n, line)
 	if !ok {
 		r, err := parseRow([]byte(line))
 		if err != nil {
-			c.damaged(n, err.Error())
+			c.addDamaged(n, err.Error())
 			return
 		}
 		step, at = r.Step, r.Time
 		if len(r.Values) > maxNames {
-			c.damaged(n, fmt.Sprintf("more than %d metrics", maxNames))
+			c.addDamaged(n, fmt.Sprintf("more than %d metrics", maxNames))
 			return
 		}
 		c.line = c.line[:0]
@@ -163,7 +163,7 @@ func (c *Curves) add(n int, line string) {
 		}
 	}
 	if len(c.Steps) > 0 && step <= c.Steps[len(c.Steps)-1] {
-		c.damaged(n, fmt.Sprintf("step %d after step %d", step, c.Steps[len(c.Steps)-1]))
+		c.addDamaged(n, fmt.Sprintf("step %d after step %d", step, c.Steps[len(c.Steps)-1]))
 		return
 	}
 	for _, v := range c.line {
@@ -174,13 +174,14 @@ func (c *Curves) add(n int, line string) {
 	c.Times = append(c.Times, at)
 }
 
-func (c *Curves) damaged(n int, why string) {
+// addDamaged counts a line that is not a record, and keeps the reasons of the first five.
+func (c *Curves) addDamaged(n int, why string) {
 	if c.Bad++; len(c.Damaged) < 5 {
 		c.Damaged = append(c.Damaged, fmt.Sprintf("%s: line %d: %s", metricsName, n, why))
 	}
 }
 
-// curve is the metric's, which it makes; nil where there are too many.
+// curve returns the metric's curve, a new one if needed; nil beyond maxNames metrics.
 func (c *Curves) curve(name string) *Curve {
 	x := c.byName[name]
 	if x == nil && len(c.Names) < maxNames {
@@ -189,13 +190,13 @@ func (c *Curves) curve(name string) *Curve {
 			c.byName = map[string]*Curve{}
 		}
 		c.byName[x.Name] = x
-		at, _ := slices.BinarySearchFunc(c.Names, x.Name, inOrder)
+		at, _ := slices.BinarySearchFunc(c.Names, x.Name, compareNames)
 		c.Names = slices.Insert(c.Names, at, x.Name)
 	}
 	return x
 }
 
-// place is where a declared metric stands in the table.
+// place is a declared metric's index in the table.
 var place = func() map[string]int {
 	m := map[string]int{}
 	for i, x := range table {
@@ -204,8 +205,8 @@ var place = func() map[string]int {
 	return m
 }()
 
-// inOrder compares names by the order of the table; those it does not have come after.
-func inOrder(a, b string) int {
+// compareNames compares metrics by their place in the table; undeclared ones come after, by name.
+func compareNames(a, b string) int {
 	i, iOK := place[a]
 	j, jOK := place[b]
 	switch {
@@ -219,11 +220,10 @@ func inOrder(a, b string) int {
 	return strings.Compare(a, b)
 }
 
-// quick reads a line as appendRow writes it into c.line. Whatever else parseRow would
-// take, or refuse, is not ok, and so is a metric that no line had before. A run of
-// 100,000 steps has 150 MB of these lines, for which the tokens of encoding/json take six
-// times as long.
-func (c *Curves) quick(n int, line string) (step int, at time.Time, ok bool) {
+// parseFast parses a line, as appendRow writes it, into c.line. ok is false for any other line,
+// whether parseRow accepts it or not, and for a metric that no earlier line had. A run of 100,000
+// steps has 150 MB of these lines; the tokens of encoding/json would take six times as long.
+func (c *Curves) parseFast(n int, line string) (step int, at time.Time, ok bool) {
 	c.line = c.line[:0]
 	rest, is := strings.CutPrefix(line, `{"step":`)
 	i := strings.IndexAny(rest, ",}")
@@ -270,16 +270,17 @@ func (c *Curves) quick(n int, line string) (step int, at time.Time, ok bool) {
 			continue
 		}
 		curve := c.byName[name]
-		if curve == nil || curve.seen == n { // new, or twice in this line
+		if curve == nil || curve.lastLine == n { // new, or twice in this line
 			return 0, at, false
 		}
-		curve.seen = n
+		curve.lastLine = n
 		c.line = append(c.line, point{curve, x})
 	}
 	return step, at, rest == "}"
 }
 
-// plainString is a JSON string of printable ASCII without escapes, and what follows it.
+// plainString parses a JSON string of printable ASCII without escapes at the start of s. It returns
+// the text and the rest of s.
 func plainString(s string) (text, rest string, ok bool) {
 	if s == "" || s[0] != '"' {
 		return "", "", false
@@ -295,7 +296,7 @@ func plainString(s string) (text, rest string, ok bool) {
 	return "", "", false
 }
 
-// number is the length of the JSON number that s begins with; 0 is none.
+// number returns the length of the JSON number at the start of s, or 0.
 func number(s string) int {
 	i := 0
 	digits := func() bool {
@@ -329,7 +330,7 @@ func number(s string) int {
 	return i
 }
 
-// Rows are the records as Diagnose takes them.
+// Rows returns the records in the form that Diagnose takes.
 func (c *Curves) Rows() []Row {
 	rows := make([]Row, len(c.Steps))
 	for i, step := range c.Steps {
@@ -351,20 +352,20 @@ type Session struct {
 	Command string    `json:"command"`
 }
 
-// Log is what log.jsonl says of a run. Read follows the file as it grows.
+// Log is the content of log.jsonl. Read follows the file as it grows.
 type Log struct {
 	Sessions []Session
-	Total    int       // steps of the whole run, as the last step's line says; 0 = it does not
+	Total    int       // steps of the whole run, from the last step's line; 0 = unknown
 	Warnings []Warning // of all sessions
-	// step of the other run's checkpoint that the run began with; 0 = it does not say
+	// step of the other run's checkpoint that the run started from; 0 = unknown
 	From int
 
-	step int // of the last entry that is one
+	step int // of the last entry of a step
 	word LastWord
 	tail tail
 }
 
-// Read reads what was added to the run folder's log.jsonl. A missing file has no entries.
+// Read reads the entries added to the run folder's log.jsonl. A missing file has no entries.
 func (l *Log) Read(fsys vfs.FS, dir string) error {
 	path := filepath.Join(dir, logName)
 	err := l.tail.read(fsys, path, func() { *l = Log{tail: l.tail} },
@@ -375,24 +376,24 @@ func (l *Log) Read(fsys vfs.FS, dir string) error {
 	return nil
 }
 
-// Word is what the log says of the last session.
+// Word returns how the last session ended.
 func (l *Log) Word() LastWord { return l.word }
 
 // Warning is a warning in the log.
 type Warning struct {
-	Step int    `json:"step"` // after which it came; 0 = before the first
+	Step int    `json:"step"` // the last step before it; 0 = before the first
 	Text string `json:"text"`
 }
 
-// fromOf is the entry that says what a run begins with.
+// fromOf matches the entry that names the checkpoint a run starts from.
 var fromOf = regexp.MustCompile(`: [a-z]+ from .*global_step_([0-9]{1,12})(?:, | )`)
 
-// maxWarnings bounds the warnings of a log that are kept.
+// maxWarnings bounds the warnings that are kept of a log.
 const maxWarnings = 1000
 
 var stepOf = regexp.MustCompile(`^step ([0-9]{1,12})/([0-9]{1,12})(?: |$)`)
 
-// add takes one entry; a line that is none is passed over.
+// add adds one entry; a line that is not an entry is skipped.
 func (l *Log) add(line string) {
 	var e entry
 	if json.Unmarshal([]byte(line), &e) != nil {
@@ -412,11 +413,11 @@ func (l *Log) add(line string) {
 	}
 }
 
-// maxSamples bounds a samples file: some thousand answers of a few thousand tokens.
+// maxSamples bounds a samples file, in bytes: some thousand answers of a few thousand tokens.
 const maxSamples = 64 << 20
 
-// ReadSamples reads the samples of a kind and step in the run folder dir. Lines that are no
-// samples are left out and counted. A missing file is fs.ErrNotExist.
+// ReadSamples reads the samples of a kind and step in the run folder dir. Lines that are not
+// samples are skipped and counted. A missing file is fs.ErrNotExist.
 func ReadSamples(fsys vfs.FS, dir string, kind SampleKind,
 	step int) (samples []Sample, damaged int, err error) {
 	path := filepath.Join(dir, samplesDir, kind.file(step))
@@ -446,7 +447,7 @@ func ReadSamples(fsys vfs.FS, dir string, kind SampleKind,
 	return samples, damaged, nil
 }
 
-// SampleSteps lists, in order, the steps with samples of a kind in the run folder dir.
+// SampleSteps returns, in order, the steps with samples of a kind in the run folder dir.
 func SampleSteps(fsys vfs.FS, dir string, kind SampleKind) (steps []int, err error) {
 	list, err := fsys.ReadDir(filepath.Join(dir, samplesDir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -465,7 +466,7 @@ func SampleSteps(fsys vfs.FS, dir string, kind SampleKind) (steps []int, err err
 	return steps, nil
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON parses the output of MarshalJSON.
 func (s *Sample) UnmarshalJSON(b []byte) error {
 	var raw struct {
 		Row          *int        `json:"row"`

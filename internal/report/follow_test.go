@@ -52,7 +52,7 @@ func sameAsStrict(t *testing.T, line string) (quick bool) {
 	for _, name := range []string{"critic/d_acc", "critic/d_loss", "critic/pairs", `a\b`, "a\x01", "critic/d_\xff"} {
 		c.curve(name)
 	}
-	step, at, ok := c.quick(1, line)
+	step, at, ok := c.parseFast(1, line)
 	if !ok {
 		return false
 	}

@@ -9,15 +9,15 @@ import (
 	"gad/internal/vfs"
 )
 
-// LastWord is what log.jsonl says of a run's last session.
+// LastWord is the end of a run's last session, from log.jsonl.
 type LastWord struct {
-	End     End       // "" where the session was cut off, or goes on
-	Text    string    // the entry that says the end, or else the last entry
-	At      time.Time // when
-	Command string    // that began the session
+	End     End       // "" if the session was cut off, or goes on
+	Text    string    // the entry with the end, or else the last entry
+	At      time.Time // the time of that entry
+	Command string    // the session's command line
 }
 
-// entry is what is read of one line of log.jsonl.
+// entry is the part of a line of log.jsonl that is read.
 type entry struct {
 	Time    time.Time
 	Level   string
@@ -27,10 +27,10 @@ type entry struct {
 	End     End
 }
 
-// begins tells whether the entry is a session's first.
+// begins reports whether the entry is a session's first.
 func (e entry) begins() bool { return e.Command != "" && (e.Msg == "start" || e.Msg == "resume") }
 
-// add takes the next entry.
+// add updates the word with the next entry.
 func (w *LastWord) add(e entry) {
 	switch {
 	case e.begins():
@@ -40,8 +40,8 @@ func (w *LastWord) add(e entry) {
 	}
 }
 
-// ReadLastWord reads log.jsonl of the run folder dir. Lines that are no entries are
-// passed over. A missing file is fs.ErrNotExist.
+// ReadLastWord reads log.jsonl of the run folder dir. Lines that are not entries are skipped. A
+// missing file is fs.ErrNotExist.
 func ReadLastWord(fsys vfs.FS, dir string) (w LastWord, err error) {
 	path := filepath.Join(dir, logName)
 	err = eachLine(fsys, path, func(line []byte, _ int64) error {

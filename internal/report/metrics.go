@@ -11,11 +11,11 @@ import (
 type Metric struct {
 	Name   string // "group/name", the key in metrics.jsonl and the tag in TensorBoard
 	Unit   string // "" = a plain number
-	Doc    string // what it is and how it is computed
+	Doc    string // its meaning and how it is computed
 	Format string // fmt verb for people; files hold the full float64
 }
 
-// ErrUndeclared is wrapped by the error of a metric that the table does not hold: a programmer's
+// ErrUndeclared is wrapped by the error for a metric that is not in the table: a programmer's
 // error.
 var ErrUndeclared = errors.New("not declared: add it to the table in internal/report/metrics.go")
 
@@ -242,14 +242,14 @@ func Lookup(name string) (Metric, bool) {
 	return m, ok
 }
 
-// Timing tells whether a metric depends on the machine and the moment (time, speed, memory) and not
-// on the training alone: two runs that compute the same differ in these metrics only.
+// Timing reports whether a metric depends on the machine and the moment (time, speed, memory) and
+// not on the training alone: two runs that compute the same differ in these metrics only.
 func Timing(name string) bool {
 	return strings.HasPrefix(name, "timing_s/") || strings.HasPrefix(name, "perf/") ||
 		strings.HasSuffix(name, "/tokens_per_s")
 }
 
-// Markdown describes every metric, one table for each group, and every sign of a
+// Markdown returns a description of every metric, one table for each group, and of every sign of a
 // sick run.
 func Markdown() string {
 	var b strings.Builder

@@ -1,14 +1,28 @@
-// Package report is what a run writes down and shows: the declaration of every metric, the files of
-// a run folder that people and other programs read, and the console.
+// Package report writes the records of a run and shows them: the declaration of every metric, the
+// files of a run folder that people and other programs read, and the console.
+//
+//	record.go   a run's record, written step by step: start here
+//	metrics.go  the table of metrics
+//	rows.go     metrics.jsonl, a line a step
+//	events.go   the metrics as TensorBoard events
+//	console.go  lines and progress bars for people
+//	text.go     figures as text
+//	follow.go   a run's files, followed as they grow
+//	last.go     how a run's last session ended
+//	signs.go    signs of a sick run in its metrics
+//	figures.go  the figures of an evaluation
+//
+// The files of a run folder:
 //
 //	metrics.jsonl         one object a step: {"step":N, metrics by name, timings by name, time}
-//	log.jsonl             what the console said and more, one JSON object an entry (zap); a step's has all its metrics as fields
+//	log.jsonl             the console's lines and more, one JSON object an entry (zap); a step's
+//	                      entry has all its metrics as fields
 //	tb/                   the metrics as TensorBoard events
 //	samples/step_N.jsonl  prompts, answers and scores of a step
 //
-// metrics.jsonl and the samples are records: after a resume each step stands in them exactly once.
-// log.jsonl and tb/ are histories: what was said before an interruption stays said (TensorBoard is
-// told which steps start anew).
+// metrics.jsonl and the samples are records: after a resume they have each step exactly once.
+// log.jsonl and tb/ are histories: entries from before an interruption stay (TensorBoard reads
+// which steps start anew).
 package report
 
 import (
@@ -38,11 +52,11 @@ const (
 	samplesDir  = "samples"
 )
 
-// Options says what a Recorder writes and how.
+// Options are the settings of a Recorder.
 type Options struct {
-	ResumeStep int              // last step that stands; 0 = the run begins
+	ResumeStep int              // the last step to keep; 0 = the run begins
 	TotalSteps int              // for "step 3/200" and the time left; 0 = unknown
-	Command    string           // the command line, noted in the log
+	Command    string           // the command line, written to the log
 	Console    *Console         // for people; nil = none
 	Verbose    bool             // debug entries on the console as well; log.jsonl has them always
 	Now        func() time.Time // nil = time.Now
@@ -50,9 +64,9 @@ type Options struct {
 
 // Recorder records one run. All methods may be called from several goroutines.
 //
-// The first error of a write to a file stays: Step, Samples, Sync, Err and Close return it from
-// then on, and nothing more is recorded. A console that fails is different (a terminal may go away
-// and the run should not): the error is logged once to log.jsonl and the console is silent
+// The first error of a write to a file is final: Step, Samples, Sync, Err and Close return it from
+// then on, and nothing more is recorded. A console that fails is different (a terminal may close
+// and the run should go on): the error is logged once to log.jsonl and the console is silent
 // afterwards.
 type Recorder struct {
 	fs   vfs.FS
@@ -67,7 +81,7 @@ type Recorder struct {
 	events  *events
 	last    int // last recorded step
 	eta     eta
-	// explained are the labels of the console's lines that have been explained.
+	// explained are the labels of the console's lines that were explained.
 	explained map[string]bool
 	closed    bool
 
@@ -82,6 +96,7 @@ type failure struct {
 	err error
 }
 
+// note stores err unless there is an earlier error, and returns the first.
 func (f *failure) note(err error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -91,9 +106,9 @@ func (f *failure) note(err error) error {
 	return f.err
 }
 
-// Open begins or goes on with the record of a run in the folder dir, which it creates. Steps after
-// opt.ResumeStep are taken out of metrics.jsonl in one step that a crash cannot tear, their samples
-// are removed. With dir "" nothing is written but the console.
+// Open creates, or continues, the record of a run in the folder dir. Steps after opt.ResumeStep are
+// removed from metrics.jsonl, atomically, and their samples are removed. With dir "" only the
+// console is written.
 func Open(fsys vfs.FS, dir string, opt Options) (*Recorder, error) {
 	if opt.Now == nil {
 		opt.Now = time.Now
@@ -119,7 +134,7 @@ func Open(fsys vfs.FS, dir string, opt Options) (*Recorder, error) {
 		r.con = NewConsole(nil, false)
 	}
 	r.con.mu.Lock()
-	r.con.failed = func(err error) {
+	r.con.onFail = func(err error) {
 		r.note(zap.WarnLevel, "console failed, silent from here on", zap.Error(err))
 	}
 	r.con.mu.Unlock()
@@ -142,6 +157,7 @@ func Open(fsys vfs.FS, dir string, opt Options) (*Recorder, error) {
 	return r, nil
 }
 
+// openFiles cuts the files back to ResumeStep and opens them for appending.
 func (r *Recorder) openFiles() (err error) {
 	if err := vfs.MakeDirs(r.fs, r.dir); err != nil {
 		return err
@@ -169,21 +185,21 @@ func (r *Recorder) openFiles() (err error) {
 	return r.fs.SyncDir(r.dir)
 }
 
-// note logs an entry to log.jsonl alone.
+// note writes an entry to log.jsonl alone.
 func (r *Recorder) note(level zapcore.Level, msg string, fields ...zap.Field) {
-	// logFile keeps the error
+	// logFile stores the error
 	_ = r.json.Write(zapcore.Entry{Level: level, Time: r.opt.Now(), Message: msg}, fields)
 }
 
-// Progress is the console's.
+// Progress shows a part of a step on the console: see Console.Progress.
 func (r *Recorder) Progress(name string, total int) (advance func(n int), done func()) {
 	return r.con.Progress(name, total)
 }
 
-// Log is the run's logger: to the console for people, to log.jsonl as JSON.
+// Log returns the run's logger, which writes to the console for people and to log.jsonl as JSON.
 func (r *Recorder) Log() *zap.Logger { return r.log }
 
-// End is how a run ended: the field "end" of the last entry of log.jsonl. A log
+// End is the way in which a run ended: the field "end" of the last entry of log.jsonl. A log
 // without one was cut off: kill -9, a loss of power, or the system's memory killer.
 type End string
 
@@ -198,8 +214,8 @@ const (
 	Failed      End = "failed" // anything else
 )
 
-// End writes the run's last word. How it ended well goes to the console too; an
-// error goes to log.jsonl alone, since the program prints it when it exits.
+// End writes the last entry of the run. A good end goes to the console too; an error goes to
+// log.jsonl alone, since the program prints it when it exits.
 func (r *Recorder) End(how End, text string) {
 	level := zap.InfoLevel
 	if how != Finished && how != Interrupted {
@@ -210,14 +226,14 @@ func (r *Recorder) End(how End, text string) {
 	r.note(level, text, zap.String("end", string(how)))
 }
 
-// Total changes the number of steps that the run has in all.
-func (r *Recorder) Total(steps int) {
+// SetTotal changes the number of steps of the whole run.
+func (r *Recorder) SetTotal(steps int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.opt.TotalSteps = steps
 }
 
-// Err returns the first error of a write to a file, nil when there was none.
+// Err returns the first error of a write to a file, nil if there was none.
 func (r *Recorder) Err() error { return r.failure.note(nil) }
 
 // Step records the metrics of one step: a line of metrics.jsonl, a TensorBoard record, a line on
@@ -255,7 +271,7 @@ func (r *Recorder) Step(step int, values map[string]float64) error {
 	}
 	r.last = step
 	r.eta.add(step, now)
-	left := r.eta.left(r.opt.TotalSteps)
+	left := r.eta.remaining(r.opt.TotalSteps)
 	r.con.print(zap.InfoLevel, now, stepLine(step, r.opt.TotalSteps, values, left, r.con.paint))
 	if text := legendLine(values, r.explained); text != "" {
 		r.con.print(zap.InfoLevel, now, r.con.paint(dim, text))
@@ -265,7 +281,7 @@ func (r *Recorder) Step(step int, values map[string]float64) error {
 	return r.Err()
 }
 
-// fields are a step's number and metrics as fields of a log entry, under the metrics' names.
+// fields returns a step's number and metrics as fields of a log entry, under the metrics' names.
 func fields(step int, values map[string]float64) []zap.Field {
 	list := []zap.Field{zap.Int("step", step)}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
@@ -288,7 +304,7 @@ type Sample struct {
 	Tree         *TreePlace // of an answer that branches, or may
 }
 
-// TreePlace is where an answer stands in the trees of its prompt.
+// TreePlace is an answer's position in the trees of its prompt.
 type TreePlace struct {
 	Tree   int        `json:"tree"`   // number of the tree among the prompt's
 	Leaf   int        `json:"leaf"`   // number of the answer among the prompt's
@@ -362,7 +378,7 @@ func (s Sample) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// SampleKind says what asked for the answers of a samples file; it begins the file's name.
+// SampleKind is the source of the answers in a samples file; it begins the file's name.
 type SampleKind string
 
 const (
@@ -373,10 +389,11 @@ const (
 
 var sampleName = regexp.MustCompile(`^\.?(step|val)_([0-9]{1,18})\.jsonl(\.tmp)?$`)
 
+// file returns the name of a step's samples file.
 func (k SampleKind) file(step int) string { return fmt.Sprintf("%s_%d.jsonl", k, step) }
 
-// Samples writes samples/step_N.jsonl, or val_N, whole or not at all, and over an earlier one
-// of the same step.
+// Samples writes samples/step_N.jsonl, or val_N, atomically, and over an earlier one of the same
+// step.
 func (r *Recorder) Samples(kind SampleKind, step int, samples []Sample) error {
 	if err := r.Err(); err != nil || r.dir == "" {
 		return err
@@ -403,7 +420,7 @@ func (r *Recorder) Samples(kind SampleKind, step int, samples []Sample) error {
 	return nil
 }
 
-// cutSamples removes the samples of steps that are to be run again, and what a crash left half
+// cutSamples removes the samples of steps that will be run again, and files that a crash left half
 // written.
 func (r *Recorder) cutSamples() error {
 	dir := filepath.Join(r.dir, samplesDir)
@@ -452,7 +469,7 @@ func (r *Recorder) Sync() error {
 }
 
 // Close ends open stages and closes the files, without a sync. It returns the first error of a
-// write. The logger may still be used: it speaks to the console alone.
+// write. The logger may still be used: it then writes to the console alone.
 func (r *Recorder) Close() error {
 	r.con.Close()
 	r.mu.Lock()
@@ -477,14 +494,15 @@ func (r *Recorder) closeFiles() error {
 	return errors.Join(append(errs, r.logFile.Close())...)
 }
 
-// logFile is log.jsonl under the logger. Zap has no caller to return an error to, so Write hands it
-// to fail.
+// logFile is log.jsonl under the logger. Zap has no caller to return an error to, so Write passes
+// it to fail.
 type logFile struct {
 	mu   sync.Mutex
 	f    vfs.File // nil = no file: entries are dropped
 	fail func(error)
 }
 
+// Write appends an entry. After the first error, which goes to fail, entries are dropped.
 func (l *logFile) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

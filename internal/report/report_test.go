@@ -155,7 +155,7 @@ func TestMetricsFile(t *testing.T) {
 		!math.Signbit(rows[1].Values["reward/mean"]) {
 		t.Errorf("read back %v", rows)
 	}
-	stripped, err := WithoutTimings([]byte(got))
+	stripped, err := StripTimings([]byte(got))
 	must(t, err)
 	first, _, _ := strings.Cut(string(stripped), "\n")
 	if want := `{"step":1,"actor/lr":0.000001,"actor/ppo_kl":1e-09,"critic/d_acc":0.30000000000000004,"rollout/len_mean":143,"train/prompts":1}`; first != want {

@@ -24,10 +24,10 @@ const maxLine = 1 << 20
 type Row struct {
 	Step   int
 	Values map[string]float64
-	Time   time.Time // when the step was recorded, to the millisecond, UTC; zero = not noted
+	Time   time.Time // time of the record, to the millisecond, UTC; zero = not recorded
 }
 
-// appendRow writes a row as one JSON object and a newline: the step, the names in alphabetical
+// appendRow appends a row as one JSON object and a newline: the step, the names in alphabetical
 // order, the timings in alphabetical order, the time.
 func appendRow(b []byte, r Row) []byte {
 	names := make([]string, 0, len(r.Values))
@@ -52,11 +52,11 @@ func appendRow(b []byte, r Row) []byte {
 	return append(b, "}\n"...)
 }
 
-// rowTime is RFC 3339 in UTC.
+// rowTime is the layout of a record's time: RFC 3339 in UTC.
 const rowTime = "2006-01-02T15:04:05.000Z"
 
-// appendFloat writes the shortest decimal that reads back as x, laid out as encoding/json does.
-// What JSON has no number for becomes a string: "NaN", "+Inf", "-Inf".
+// appendFloat appends the shortest decimal that parses back as x, laid out as encoding/json does.
+// Values that JSON has no number for become strings: "NaN", "+Inf", "-Inf".
 func appendFloat(b []byte, x float64) []byte {
 	if math.IsNaN(x) || math.IsInf(x, 0) {
 		return strconv.AppendQuote(b, strconv.FormatFloat(x, 'g', -1, 64))
@@ -67,7 +67,7 @@ func appendFloat(b []byte, x float64) []byte {
 	return strconv.AppendFloat(b, x, 'f', -1, 64)
 }
 
-// parseRow reads one line strictly: one object, a positive step, numbers or the three strings of
+// parseRow parses one line strictly: one object, a positive step, numbers or the three strings of
 // appendFloat, no key twice. Names are not checked, so that files of other versions can be read.
 func parseRow(line []byte) (Row, error) {
 	dec := json.NewDecoder(bytes.NewReader(line))
@@ -133,9 +133,9 @@ func parseRow(line []byte) (Row, error) {
 	return r, nil
 }
 
-// eachLine calls f with every whole line of a file, without its newline, and the offset at which
-// the next one begins; line is nil for one longer than maxLine. A last line without a newline, torn
-// off by a crash, is left out.
+// eachLine calls f with every complete line of a file, without its newline, and the offset of the
+// next one; line is nil for one longer than maxLine. A last line without a newline, cut by a crash,
+// is left out.
 func eachLine(fsys vfs.FS, path string, f func(line []byte, end int64) error) (err error) {
 	file, err := vfs.OpenRegular(fsys, path)
 	if err != nil {
@@ -145,7 +145,7 @@ func eachLine(fsys vfs.FS, path string, f func(line []byte, end int64) error) (e
 	return linesFrom(file, 0, f)
 }
 
-// linesFrom is eachLine of an open file that stands at the offset end.
+// linesFrom calls f as eachLine does for the rest of an open file, whose offset is end.
 func linesFrom(file io.Reader, end int64, f func(line []byte, end int64) error) error {
 	r := bufio.NewReaderSize(file, maxLine)
 	long := false
@@ -171,8 +171,8 @@ func linesFrom(file io.Reader, end int64, f func(line []byte, end int64) error) 
 	}
 }
 
-// ReadMetrics reads metrics.jsonl of the run folder dir. A torn last line is left out; any other
-// line that is no record, and steps that do not increase, are errors. A missing file is
+// ReadMetrics reads metrics.jsonl of the run folder dir. A cut last line is left out; any other
+// line that is not a record, and steps that do not increase, are errors. A missing file is
 // fs.ErrNotExist.
 func ReadMetrics(fsys vfs.FS, dir string) ([]Row, error) {
 	path := filepath.Join(dir, metricsName)
@@ -197,10 +197,10 @@ func ReadMetrics(fsys vfs.FS, dir string) ([]Row, error) {
 	return rows, nil
 }
 
-// WithoutTimings returns the bytes of a metrics.jsonl with the metrics of which Timing is true, and
-// the times of day, taken away. What is left of two runs that compute the same is equal byte for
+// StripTimings returns the bytes of a metrics.jsonl without the metrics for which Timing is true
+// and without the times of day. The results of two runs that compute the same are equal byte for
 // byte.
-func WithoutTimings(b []byte) ([]byte, error) {
+func StripTimings(b []byte) ([]byte, error) {
 	var out []byte
 	for i, line := range bytes.SplitAfter(b, []byte("\n")) {
 		if len(line) == 0 {
@@ -221,9 +221,9 @@ func WithoutTimings(b []byte) ([]byte, error) {
 	return out, nil
 }
 
-// cutMetrics takes the lines of steps after last off the end of a metrics file, and a torn or
-// garbled end with them. Steps increase, so what stays is a prefix. Damage before a line that has
-// to stay is an error: taking it away would lose records.
+// cutMetrics removes the lines of steps after last from the end of a metrics file, and a cut or
+// garbled end with them. Steps increase, so that the rest is a prefix. Damage before a line that
+// must stay is an error: removing it would lose records.
 func cutMetrics(fsys vfs.FS, path string, last int) error {
 	var keep int64
 	n, step, over := 0, 0, ""
@@ -257,7 +257,7 @@ func cutMetrics(fsys vfs.FS, path string, last int) error {
 	return ignoreMissing(err)
 }
 
-// cutTorn takes a last line without a newline off a file of lines.
+// cutTorn removes a last line without a newline from a file of lines.
 func cutTorn(fsys vfs.FS, path string) error {
 	var keep int64
 	err := eachLine(fsys, path, func(_ []byte, end int64) error { keep = end; return nil })
@@ -267,6 +267,7 @@ func cutTorn(fsys vfs.FS, path string) error {
 	return ignoreMissing(err)
 }
 
+// ignoreMissing returns err, or nil if it is fs.ErrNotExist.
 func ignoreMissing(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -276,7 +277,7 @@ func ignoreMissing(err error) error {
 
 // cutTo replaces the file at path by its first keep bytes: after a crash it holds the old bytes or
 // the new ones. It copies, because a truncated file whose length reached the disk without its bytes
-// would be a third thing.
+// would be neither.
 func cutTo(fsys vfs.FS, path string, keep int64) (err error) {
 	if err := ignoreMissing(fsys.Remove(vfs.TempName(path))); err != nil { // left by a crash
 		return err

@@ -7,27 +7,27 @@ import (
 	"strings"
 )
 
-// Sign is a way in which the metrics of a run show that it is sick. The rule and its
-// thresholds stand in Doc, and nowhere else in words.
+// Sign is a pattern in the metrics of a sick run. Doc states its rule and thresholds, and is the
+// only text that does.
 type Sign struct {
-	Name   string // what is wrong, in a few words
+	Name   string // the trouble, in a few words
 	Doc    string // the rule
-	Advice string // what to look at first
+	Advice string // the first thing to look at or to do
 
-	// find looks for the sign and says what it saw, "" for nothing.
+	// find returns the figures that show the sign, "" if they do not.
 	find func(rows []Row) string
 }
 
-// How many steps a sign must last.
+// Steps that a sign must last.
 const (
-	atOnce     = 2   // what no noise brings about
-	fewSteps   = 5   // what little noise does
-	someSteps  = 10  // what is compared with itself, earlier
-	signWindow = 20  // everything else, so that noise is none
-	longWindow = 100 // what is slow and ordinary over fewer steps
+	atOnce     = 2   // for figures without noise
+	fewSteps   = 5   // for figures with little noise
+	someSteps  = 10  // for figures compared with their own past
+	signWindow = 20  // for all others, to average noise out
+	longWindow = 100 // for slow changes that are normal over fewer steps
 )
 
-// signs are looked for in this order.
+// signs are all signs, in the order in which they are looked for.
 var signs = []Sign{
 	{"numerical breakdown",
 		"an update was skipped, or a metric is not finite, in the last 20 steps",
@@ -35,7 +35,7 @@ var signs = []Sign{
 	{"worse than where it began", "the newest val/check is more than 0.1 below start/check, or, without a checker, val/rouge_l is below 0.85 times start/rouge_l and by more than 0.05",
 		"lower actor.optim.lr; go on from a checkpoint before it (trainer.keep_best keeps the best one)", worse},
 	{"right answers are being lost", "mean of reward/check_mean over the last 5 steps more than 0.2 below the largest mean over 5 steps before, and by more than 1.5 times its mean change from step to step; or the newest val/check as far below its largest value (0.2 of that value where scores are above 1)",
-		"go on from the best checkpoint (trainer.keep_best=val/check) with a lower actor.optim.lr; look at samples/", lost},
+		"go on from the best checkpoint (trainer.keep_best=val/check) with a lower actor.optim.lr; look at samples/", lostAnswers},
 	{"SFT loss rises", "mean of actor/sft_loss over the last 10 steps above 1.5 times the smallest mean over 10 steps in a row before, or over the last 5 steps above twice that of the first step; by more than 0.05",
 		"lower actor.optim.lr, raise actor.optim.lr_warmup_steps; resume from an earlier checkpoint", risingLoss},
 	{"overfitting", "the student learns the teacher's answers (actor/sft_loss), and the newest val/teacher_nll is more than 0.02 above 1.1 times the smallest, start/teacher_nll included",
@@ -102,8 +102,8 @@ var signs = []Sign{
 	{"game began with an untrained discriminator", "over the first 20 steps of the game the means of critic/d_loss_distinct above 0.66 and of critic/d_acc_distinct below 0.65, or above 0.693 and below 0.8: what the student learned there was noise",
 		"start again from a warm-up in which the discriminator has learned (trainer.critic_warmup_until=0.5)",
 		func(rows []Row) string {
-			if game := playing(rows); len(game) >= signWindow {
-				return deaf(game[:signWindow])
+			if game := playedSteps(rows); len(game) >= signWindow {
+				return guesses(game[:signWindow])
 			}
 			return ""
 		}},
@@ -126,9 +126,9 @@ var signs = []Sign{
 		}},
 	{"the discriminator is ahead", "for 100 steps of the game and more the mean of critic/d_acc_distinct is above 0.8 in each 20; over them reward/mean falls, by the mean of the last 20 steps, below its largest mean over 20 steps before by more than its mean change from step to step, and critic/score_gap grows from the mean of the first 20 to that of the last 20 by more than 0.6 of itself. reward/mean alone says nothing: only differences of scores count, and it drifts in healthy runs too",
 		"raise actor.optim.lr, or shorten the warm-up (a larger trainer.critic_warmup_until)",
-		ahead},
+		discriminatorDominates},
 	{"scores of a prompt collapse", "over the last 20 steps more than half of the prompts whose answers have different rewards have collapsed scores, (critic/collapsed_groups_frac - adv/zero_var_groups_frac) / (1 - adv/zero_var_groups_frac) by their means: the discriminator separates student and teacher but hardly ranks the student's answers",
-		"--preset grgc, or its critic.group_ot=0.01 alone; a higher rollout.temperature", unranked},
+		"--preset grgc, or its critic.group_ot=0.01 alone; a higher rollout.temperature", collapsedGroups},
 	{"everything is a tie", "mean of critic/tie_frac above 0.9 over the last 20 steps",
 		"the student writes the teacher's own texts: nothing is left to learn from this data, or the data were written by the student",
 		func(rows []Row) string {
@@ -163,7 +163,7 @@ var signs = []Sign{
 				xs[len(xs)-2], xs[len(xs)-1], atOnce)
 		}},
 	{"student and teacher do not meet", "mean of opd/topk_overlap over the last 20 steps below 0.3, and not by more than 0.05 above that of the first 20: what the student writes is nothing that the teacher would say, and what the teacher says of it corrects nothing",
-		"gad sft first, on the teacher's answers; a larger actor.optim.lr; or a teacher that is nearer to the student", apart},
+		"gad sft first, on the teacher's answers; a larger actor.optim.lr; or a teacher that is nearer to the student", differentTokens},
 	{"KL runs away",
 		"mean of actor/kl_loss or reward/kl_mean over the last 10 steps above 0.4 nats",
 		"lower actor.optim.lr, or raise actor.kl_loss_coef", runawayKL},
@@ -172,7 +172,7 @@ var signs = []Sign{
 	{"entropy collapses", "mean of actor/entropy over the last 20 steps of the game below 0.005 nats, or below a tenth of that of its first 20 steps",
 		"lower actor.optim.lr, raise actor.entropy_coeff or rollout.temperature", collapsedEntropy},
 	{"advantages vanish", "adv/std below 0.05 in each of the last 20 steps, or mean of adv/zero_var_groups_frac above 0.9 over the last 5; not where reward/check_mean is above 0.9, since then nothing is left to learn. Normalised advantages (adv_estimator=grpo) have a deviation near 1 whatever the scores are, so the first half is for the others",
-		"raise rollout.n or rollout.temperature; see algorithm.zscore_floor", vanishing},
+		"raise rollout.n or rollout.temperature; see algorithm.zscore_floor", vanishingAdvantage},
 	{"collapse after an update", "over three steps, within the last 20, rollout/repeat_frac or rollout/truncated_frac more than 0.3 above, or reward/check_mean more than 0.3 below, the three steps before, and by more than 2.5 times the mean change from step to step before it",
 		"lower actor.optim.lr, raise rollout.n, or add a KL term", jump},
 	{"answers become alike", "mean of rollout/unique_frac over the last 5 steps below half of teacher/unique_frac: the student writes the same answer to different prompts",
@@ -182,7 +182,7 @@ var signs = []Sign{
 		gamedLength},
 }
 
-// Signs are all signs that Diagnose looks for.
+// Signs returns all signs that Diagnose looks for.
 func Signs() []Sign { return slices.Clone(signs) }
 
 // Finding is a sign that the metrics show.
@@ -191,8 +191,8 @@ type Finding struct {
 	Seen string // the figures
 }
 
-// Diagnose looks for the signs of a sick run in its metrics. enough is false where
-// there are too few steps for most signs, which are then not looked for.
+// Diagnose returns the signs of a sick run that its metrics show. enough is false if the run has
+// too few steps for most signs, which are then not looked for.
 func Diagnose(rows []Row) (found []Finding, enough bool) {
 	for _, s := range signs {
 		if seen := s.find(rows); seen != "" {
@@ -202,7 +202,7 @@ func Diagnose(rows []Row) (found []Finding, enough bool) {
 	return found, len(rows) >= signWindow
 }
 
-// series is a metric over the steps that have it.
+// series returns a metric's values in the steps that have it.
 func series(rows []Row, name string) (xs []float64) {
 	for _, r := range rows {
 		if x, ok := r.Values[name]; ok {
@@ -212,7 +212,7 @@ func series(rows []Row, name string) (xs []float64) {
 	return xs
 }
 
-// window is the last signWindow steps of a metric, nil if there are fewer.
+// window returns a metric's last signWindow values, nil if there are fewer.
 func window(rows []Row, name string) []float64 {
 	xs := series(rows, name)
 	if len(xs) < signWindow {
@@ -229,8 +229,8 @@ func average(xs []float64) float64 {
 	return sum / float64(len(xs))
 }
 
-// mean holds a rule against a metric's mean over the last signWindow steps, or over all
-// of them where there are fewer, but at least least.
+// mean returns the figure if sick is true of a metric's mean over its last signWindow values, or
+// over all of them if there are fewer, but at least least; else "".
 func mean(rows []Row, name string, least int, sick func(float64) bool) string {
 	xs := series(rows, name)
 	if len(xs) < least || len(xs) == 0 {
@@ -243,10 +243,11 @@ func mean(rows []Row, name string, least int, sick func(float64) bool) string {
 	return fmt.Sprintf("%s %.3g over the last %s", name, average(xs), Count(len(xs), "step"))
 }
 
-// last is the end of xs, at most n of them.
+// last returns the end of xs, at most n values.
 func last(xs []float64, n int) []float64 { return xs[max(0, len(xs)-n):] }
 
-// meanAbs is the mean absolute value of a metric over the window; NaN where there are fewer steps.
+// meanAbs returns the mean absolute value of a metric over the window; NaN if there are fewer
+// steps.
 func meanAbs(rows []Row, name string) float64 {
 	sum, xs := 0.0, window(rows, name)
 	for _, x := range xs {
@@ -255,7 +256,7 @@ func meanAbs(rows []Row, name string) float64 {
 	return sum / float64(len(xs))
 }
 
-// each holds a rule against every value in the window.
+// each returns the range of a metric in the window if sick is true of every value; else "".
 func each(rows []Row, name string, sick func(float64) bool) string {
 	xs := window(rows, name)
 	if xs == nil || slices.ContainsFunc(xs, func(x float64) bool { return !sick(x) }) {
@@ -265,11 +266,11 @@ func each(rows []Row, name string, sick func(float64) bool) string {
 		signWindow)
 }
 
-// distinct is the honest accuracy: equal texts, which no discriminator can tell apart,
-// are left out of it.
+// distinct is the fair accuracy: it leaves out pairs of equal texts, which no discriminator can
+// tell apart.
 const distinct = "critic/d_acc_distinct"
 
-// accuracy names the accuracy that a run's metrics have.
+// accuracy returns the name of the accuracy that a run records.
 func accuracy(rows []Row) string {
 	if len(series(rows, distinct)) > 0 {
 		return distinct
@@ -277,10 +278,11 @@ func accuracy(rows []Row) string {
 	return "critic/d_acc_fresh"
 }
 
-// deaf says that the discriminator cannot tell the sides apart in the last steps, or is
-// as sure where it is wrong as where it is right. A loss above guessing with a high accuracy
-// is no such case: a few pairs of which it is sure and wrong have most of the loss.
-func deaf(rows []Row) string {
+// guesses returns the figures of a discriminator that cannot tell the sides apart in the last
+// steps, or is as sure where it is wrong as where it is right; "" for another. A loss above
+// guessing with a high accuracy is not such a case: a few pairs of which it is sure and wrong have
+// most of the loss.
+func guesses(rows []Row) string {
 	for _, c := range []struct{ loss, acc float64 }{{0.66, 0.65}, {math.Ln2, 0.8}} {
 		loss := mean(rows, "critic/d_loss_distinct", signWindow,
 			func(x float64) bool { return x > c.loss })
@@ -292,15 +294,16 @@ func deaf(rows []Row) string {
 	return ""
 }
 
-// playing is the steps in which the student learned by its scores.
-func playing(rows []Row) []Row {
+// playedSteps returns the steps in which the student learned from the discriminator's scores.
+func playedSteps(rows []Row) []Row {
 	return slices.DeleteFunc(slices.Clone(rows),
 		func(r Row) bool { _, ok := r.Values["actor/pg_loss"]; return !ok })
 }
 
-// ahead says that the student falls behind a discriminator that tells it from the teacher.
-func ahead(rows []Row) string {
-	rows = playing(rows)
+// discriminatorDominates returns the figures of a student that falls behind a discriminator that
+// tells it from the teacher; "" for another.
+func discriminatorDominates(rows []Row) string {
+	rows = playedSteps(rows)
 	acc, rewards, gap :=
 		series(rows, distinct), series(rows, "reward/mean"), series(rows, "critic/score_gap")
 	n := min(len(acc), len(rewards), len(gap))
@@ -327,8 +330,9 @@ func ahead(rows []Row) string {
 		distinct, average(acc[from:]), best, now, gapWas, gapNow, n-from)
 }
 
-// apart says that student and teacher expect other tokens, and that this does not change.
-func apart(rows []Row) string {
+// differentTokens returns the figures of a student that expects other tokens than the teacher and
+// does not come closer; "" for another.
+func differentTokens(rows []Row) string {
 	xs := series(rows, "opd/topk_overlap")
 	if len(xs) < 2*signWindow {
 		return ""
@@ -341,16 +345,19 @@ func apart(rows []Row) string {
 		signWindow, was)
 }
 
-// notStarted looks at a discriminator that has not yet played. One that learns alone is
-// given 40 steps: in the first 20 of a good warm-up it mostly guesses.
+// notStarted returns the figures of a discriminator that guesses before the game; "" for another. A
+// discriminator that learns alone is given 40 steps: in the first 20 of a good warm-up it mostly
+// guesses.
 func notStarted(rows []Row) string {
 	alone := !slices.ContainsFunc(rows, func(r Row) bool { return hasPrefix(r, "actor/") })
-	if len(rows) < signWindow || alone && len(rows) < 2*signWindow || len(playing(rows)) > 0 {
+	if len(rows) < signWindow || alone && len(rows) < 2*signWindow || len(playedSteps(rows)) > 0 {
 		return ""
 	}
-	return deaf(rows)
+	return guesses(rows)
 }
 
+// shaken returns the figures of a discriminator that guesses after its loss rose in the first
+// steps, taken at the full learning rate; "" for another.
 func shaken(rows []Row) string {
 	rates, losses := series(rows, "critic/lr"), series(rows, "critic/d_loss_distinct")
 	if notStarted(rows) == "" || len(rates) == 0 || rates[0] < slices.Max(rates) {
@@ -365,6 +372,7 @@ func shaken(rows []Row) string {
 		rates[0], worst, signWindow)
 }
 
+// hasPrefix reports whether a row has a metric whose name begins with prefix.
 func hasPrefix(r Row, prefix string) bool {
 	for name := range r.Values {
 		if strings.HasPrefix(name, prefix) {
@@ -374,6 +382,7 @@ func hasPrefix(r Row, prefix string) bool {
 	return false
 }
 
+// brokenNumbers returns the skipped updates and the values that are not finite, or "".
 func brokenNumbers(rows []Row) string {
 	skips, bad := map[string]int{}, ""
 	for _, r := range rows[max(0, len(rows)-signWindow):] {
@@ -400,7 +409,8 @@ func brokenNumbers(rows []Row) string {
 	return strings.Join(seen, "; ")
 }
 
-// worse compares the newest validation with the one before the first step.
+// worse returns the newest validation and the one before the first step if it is much worse, else
+// "".
 func worse(rows []Row) string {
 	for _, c := range []struct {
 		name  string
@@ -421,10 +431,11 @@ func worse(rows []Row) string {
 	return ""
 }
 
-// scale is what a checker's score is compared with: mostly it is 0 to 1.
+// scale returns the size against which a change of a checker's score is held: scores mostly lie in
+// 0 to 1.
 func scale(x float64) float64 { return max(1, math.Abs(x)) }
 
-// noise is the mean change from step to step.
+// noise returns the mean absolute change from step to step.
 func noise(xs []float64) float64 {
 	sum := 0.0
 	for i := 1; i < len(xs); i++ {
@@ -433,8 +444,8 @@ func noise(xs []float64) float64 {
 	return sum / float64(max(len(xs)-1, 1))
 }
 
-// lost looks for right answers that there were before.
-func lost(rows []Row) string {
+// lostAnswers returns the shares of right answers now and before, if there were many more, else "".
+func lostAnswers(rows []Row) string {
 	if xs := series(rows, "reward/check_mean"); len(xs) >= 2*fewSteps {
 		best := math.Inf(-1)
 		for i := range len(xs) - 2*fewSteps + 1 {
@@ -454,6 +465,7 @@ func lost(rows []Row) string {
 	return ""
 }
 
+// risingLoss returns the SFT loss now and before, if it rises, else "".
 func risingLoss(rows []Row) string {
 	const name = "actor/sft_loss"
 	xs := series(rows, name)
@@ -477,9 +489,10 @@ func risingLoss(rows []Row) string {
 	return ""
 }
 
+// overfit returns the teacher's NLL now and its least, if it rises during SFT, else "".
 func overfit(rows []Row) string {
 	const name = "val/teacher_nll"
-	if len(series(rows, "actor/sft_loss")) == 0 || len(playing(rows)) > 0 {
+	if len(series(rows, "actor/sft_loss")) == 0 || len(playedSteps(rows)) > 0 {
 		return ""
 	}
 	xs := series(rows, name)
@@ -493,7 +506,9 @@ func overfit(rows []Row) string {
 	return ""
 }
 
-func unranked(rows []Row) string {
+// collapsedGroups returns the share of prompts whose answers the discriminator hardly ranks, if it
+// is large, else "".
+func collapsedGroups(rows []Row) string {
 	collapsed, flat :=
 		window(rows, "critic/collapsed_groups_frac"), window(rows, "adv/zero_var_groups_frac")
 	if collapsed == nil {
@@ -511,8 +526,9 @@ func unranked(rows []Row) string {
 		c, z, signWindow)
 }
 
+// still returns the KL of a step's update and from the start, if both are near zero, else "".
 func still(rows []Row) string {
-	rows = playing(rows)
+	rows = playedSteps(rows)
 	moved, from := meanAbs(rows, "actor/ppo_kl"), meanAbs(rows, "actor/kl_loss")
 	if !(moved < 1e-6) || from >= 1e-6 {
 		return ""
@@ -529,6 +545,7 @@ func still(rows []Row) string {
 	return seen
 }
 
+// runawayKL returns the KL from the start, if it is large, else "".
 func runawayKL(rows []Row) string {
 	for _, name := range []string{"actor/kl_loss", "reward/kl_mean"} {
 		xs := series(rows, name)
@@ -542,6 +559,7 @@ func runawayKL(rows []Row) string {
 	return ""
 }
 
+// dominantKL returns the KL term's share of the loss, if it is most of it, else "".
 func dominantKL(rows []Row) string {
 	share := mean(rows, "actor/kl_share", signWindow, func(x float64) bool { return x > 0.8 })
 	if share == "" || len(series(rows, "actor/kl_pull")) == 0 {
@@ -554,9 +572,10 @@ func dominantKL(rows []Row) string {
 	return share + ", " + pull
 }
 
+// collapsedEntropy returns the entropy now and at first, if it has collapsed, else "".
 func collapsedEntropy(rows []Row) string {
 	const name = "actor/entropy"
-	xs := series(playing(rows), name)
+	xs := series(playedSteps(rows), name)
 	if len(xs) < signWindow {
 		return ""
 	}
@@ -568,7 +587,9 @@ func collapsedEntropy(rows []Row) string {
 	return ""
 }
 
-func vanishing(rows []Row) string {
+// vanishingAdvantage returns figures of advantages near zero, unless most answers are right; else
+// "".
+func vanishingAdvantage(rows []Row) string {
 	if xs := series(rows, "reward/check_mean"); len(xs) > 0 && average(last(xs, signWindow)) > 0.9 {
 		return ""
 	}
@@ -582,7 +603,8 @@ func vanishing(rows []Row) string {
 	return fmt.Sprintf("adv/zero_var_groups_frac %.3g over the last %d steps", average(xs), len(xs))
 }
 
-// jump compares three steps with the three before, wherever they lie in the window.
+// jump returns a figure of three steps and of the three before, anywhere in the window, if it is
+// suddenly much worse, else "".
 func jump(rows []Row) string {
 	for _, m := range []struct {
 		name string
@@ -601,6 +623,8 @@ func jump(rows []Row) string {
 	return ""
 }
 
+// alike returns the shares of different answers of student and teacher, if the student's is much
+// lower, else "".
 func alike(rows []Row) string {
 	const name = "rollout/unique_frac"
 	xs, teacher := series(rows, name), series(rows, "teacher/unique_frac")
@@ -615,6 +639,8 @@ func alike(rows []Row) string {
 	return ""
 }
 
+// gamedLength returns the lengths of answers now, at first and of the teacher, if they have grown
+// beyond both, else "".
 func gamedLength(rows []Row) string {
 	const name = "rollout/len_mean"
 	xs, teacher := series(rows, name), series(rows, "teacher/len_mean")
@@ -631,7 +657,7 @@ func gamedLength(rows []Row) string {
 	return ""
 }
 
-// signsMarkdown describes every sign.
+// signsMarkdown returns a table of every sign.
 func signsMarkdown() string {
 	var b strings.Builder
 	b.WriteString("\n## Signs of a sick run\n\nWhat `gad doctor` and the board look for, and what a run warns of as it goes: in each of its first 20 steps, later in one of 20, and at its end. Each rule is held against runs that were really made, healthy and sick ones (testdata/runs).\n\n| sign | rule | look first at |\n|---|---|---|\n")

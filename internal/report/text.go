@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Bytes is a number of bytes for people, in powers of 1000: 659 B, 3.52 MB.
+// Bytes returns a number of bytes for people, in powers of 1000: 659 B, 3.52 MB.
 func Bytes(n int64) string {
 	x := float64(n)
 	for _, unit := range []string{"B", "kB", "MB", "GB", "TB"} {
@@ -18,7 +18,7 @@ func Bytes(n int64) string {
 	return fmt.Sprintf("%.3g PB", x)
 }
 
-// Seconds is a duration for people: 250 ms, 1.5 s, 2h3m0s.
+// Seconds returns a duration for people: 250 ms, 1.5 s, 2h3m0s.
 func Seconds(s float64) string {
 	switch {
 	case s < 1:
@@ -29,7 +29,7 @@ func Seconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(time.Second).String()
 }
 
-// Magnitude is a number for people, in powers of 1000: 950, 1.5M.
+// Magnitude returns a number for people, in powers of 1000: 950, 1.5M.
 func Magnitude(n float64) string {
 	for _, unit := range []string{"", "k", "M", "G", "T"} {
 		if math.Abs(n) < 999.5 {

@@ -307,7 +307,7 @@ func (s *Server) Each(ctx context.Context, rows []int, k int, seq func(row int) 
 		}
 		var labels []model.SoftLabel
 		if q.Trained() > 0 {
-			x, err := s.ask(endpoint.Draining(ctx), q, k, patient)
+			x, err := s.ask(endpoint.WithDrain(ctx), q, k, patient)
 			if err != nil {
 				return fmt.Errorf("row %d: %w", row, err)
 			}
@@ -349,7 +349,7 @@ func (s *Server) ask(ctx context.Context, seq model.Seq, k, retries int) (x scor
 		return x, errors.New("a text without a token before the first that counts")
 	}
 	for range tries {
-		if ctx.Err() != nil { // of one that is Draining a call would be sent
+		if ctx.Err() != nil { // with a context of WithDrain a call would still be sent
 			return x, ctx.Err()
 		}
 		var raw json.RawMessage

@@ -11,18 +11,18 @@ import (
 	"strings"
 )
 
-// BatchRules say how the batch API behaves.
+// BatchRules set the behaviour of the server's batch API.
 type BatchRules struct {
-	Looks  int                      // at a batch until it is over
+	Looks  int                      // requests for a batch's state until it is over
 	Refuse func(prompt string) bool // requests that fail
 	// status of a batch that is over; "" is completed. Any other leaves every second request undone
 	End       string
-	LoseReply int    // so many times a batch is created and the connection cut
-	CutFile   int    // so many times a download is cut
+	LoseReply int    // times that a batch is created and the connection cut
+	CutFile   int    // times that a download is cut
 	Twice     bool   // every line of the output comes twice
-	One       bool   // a request has one answer, however many it asks for
+	One       bool   // a request gets one answer, whatever its n
 	Page      int    // batches in a page of their list; 0 is 1
-	Others    int    // batches that somebody else creates behind one whose reply is lost
+	Others    int    // batches of other clients, created after one whose reply is lost
 	Foreign   string // more lines in the output
 }
 
@@ -37,7 +37,7 @@ type batch struct {
 	status                    string
 }
 
-// Batches are how many batches were created.
+// Batches returns the number of batches created.
 func (s *Server) Batches() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +71,7 @@ func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
 	answer(w, map[string]any{"id": s.store(head.Filename, content), "object": "file"})
 }
 
-// store needs the lock.
+// store adds a file and returns its id. The caller holds mu.
 func (s *Server) store(name string, content []byte) string {
 	id := fmt.Sprintf("file-%d", len(s.files))
 	s.files[id] = &file{name, content}
@@ -187,7 +187,7 @@ func (s *Server) lookAtBatch(w http.ResponseWriter, r *http.Request) {
 	answer(w, b.json())
 }
 
-// finish makes a batch's answers. It needs the lock.
+// finish writes a batch's output and error files. The caller holds mu.
 func (s *Server) finish(b *batch) {
 	var out, bad []string
 	for n, line := range strings.Split(strings.TrimSuffix(string(s.files[b.input].content), "\n"),

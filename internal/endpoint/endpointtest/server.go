@@ -1,5 +1,5 @@
-// Package endpointtest is an OpenAI-compatible server on the loopback interface that
-// misbehaves as it is told, for the tests of whoever asks an endpoint.
+// Package endpointtest is an OpenAI-compatible server on the loopback interface with faults that a
+// test chooses, for tests of clients: server.go has chat completions, batch.go the batch API.
 package endpointtest
 
 import (
@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// Call is one request for a chat completion, as it has come.
+// Call is one request for a chat completion, as received.
 type Call struct {
 	Number   int    // from 0
 	Prompt   string // the last turn
-	Before   int    // calls with the same prompt so far
+	Before   int    // earlier calls with the same prompt
 	Messages []struct{ Role, Content string }
 	Model    string
 	N        int
@@ -30,20 +30,20 @@ type Call struct {
 	Tokens   int // of the prompt and a good answer
 }
 
-// Server answers, but for what Misbehave does in its place.
+// Server answers chat completions, except where Misbehave does.
 type Server struct {
 	URL string // base URL, with /v1
-	Key string // wanted; "" takes any
+	Key string // the key that is accepted; "" accepts any
 
-	// Misbehave may answer a call in its own way, and says whether it has.
+	// Misbehave may answer a call in its own way, and returns whether it has.
 	Misbehave func(c Call, w http.ResponseWriter, r *http.Request) bool
-	// Answer is the text of a good answer and its finish_reason; nil is Echo. It must not
-	// ask the server.
+	// Answer returns the text of a good answer and its finish_reason; nil is Echo. It must not call
+	// the server.
 	Answer func(c Call, choice int) (text, finish string)
-	// Logprobs is what a choice has as logprobs where a call asks for them; nil is nothing.
+	// Logprobs returns a choice's logprobs where a call asks for them; nil sends none.
 	Logprobs func(c Call, text string) any
-	// RequestsPerMinute and TokensPerMinute are refused with 429 over Window; 0 is any
-	// number. Headers says that the limits stand in each answer's headers.
+	// RequestsPerMinute and TokensPerMinute are limits over any minute, refused with 429 beyond; 0
+	// is no limit. Headers sends the limits in each answer's headers.
 	RequestsPerMinute, TokensPerMinute float64
 	Headers                            bool
 	Batch                              BatchRules
@@ -54,14 +54,15 @@ type Server struct {
 	mu       sync.Mutex
 	calls    []Call
 	before   map[string]int
-	answered map[string]int // good answers that have been written, by prompt
+	answered map[string]int // good answers written in full, by prompt
 	inflight int
-	most     int
-	files    map[string]*file
-	batches  map[string]*batch
+	// the largest inflight so far
+	most    int
+	files   map[string]*file
+	batches map[string]*batch
 }
 
-// Start listens on a port of its own.
+// Start starts s on a free port.
 func Start(s *Server) (*Server, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -83,9 +84,8 @@ func (s *Server) handler() http.Handler {
 	return mux
 }
 
-// Transport is a server that is not started: a client's requests are answered where they
-// are made, without a network, so that a test can have a time of its own. Takes is how
-// long an answer takes.
+// Transport answers a client's requests from s in the same process, without a network, so that a
+// test can use a fake clock. An answer takes the time takes.
 func Transport(s *Server, takes time.Duration) http.RoundTripper {
 	s.URL = "http://127.0.0.1:1/v1" // nobody is asked there
 	return transport{s.handler(), takes}
@@ -96,6 +96,7 @@ type transport struct {
 	takes time.Duration
 }
 
+// RoundTrip answers a request in the time takes, or returns its context's error.
 func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	w := httptest.NewRecorder()
 	t.h.ServeHTTP(w, r)
@@ -110,13 +111,13 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // Close ends the server and its connections.
 func (s *Server) Close() { s.server.Close() }
 
-// Echo is a good answer: a function of the prompt and the number of the choice.
+// Echo returns a good answer: a function of the prompt and the choice's number.
 func Echo(c Call, choice int) (text, finish string) {
 	return fmt.Sprintf("answer %d to %s", choice, c.Prompt), "stop"
 }
 
-// InThrees are log-probabilities of a text as a server gives them, of tokens of three bytes, also
-// within characters, and so many others at each place.
+// InThrees returns logprobs of a text as a server sends them, in tokens of three bytes, which may
+// cut characters, with so many alternatives at each position.
 func InThrees(text string, others int) any {
 	scored := func(s string, p float64) map[string]any {
 		b := make([]int, len(s))
@@ -138,14 +139,14 @@ func InThrees(text string, others int) any {
 	return map[string]any{"content": content, "refusal": nil}
 }
 
-// Calls are the requests so far.
+// Calls returns the requests so far.
 func (s *Server) Calls() []Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Call(nil), s.calls...)
 }
 
-// Answered is how many good answers have been written in full to each prompt.
+// Answered returns the number of good answers that were written in full, by prompt.
 func (s *Server) Answered() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,15 +157,14 @@ func (s *Server) Answered() map[string]int {
 	return m
 }
 
-// Most is the largest number of calls that were in work at a time.
-func (s *Server) Most() int {
+// MaxInFlight returns the largest number of calls in work at a time.
+func (s *Server) MaxInFlight() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.most
 }
 
-// Peak is the largest number of calls, and of their tokens, within any time of that
-// length.
+// Peak returns the largest number of calls, and of their tokens, within any time as long as window.
 func Peak(calls []Call, window time.Duration) (requests, tokens int) {
 	lo, n, sum := 0, 0, 0
 	for _, c := range calls {
@@ -180,7 +180,7 @@ func Peak(calls []Call, window time.Duration) (requests, tokens int) {
 	return requests, tokens
 }
 
-// Tokens is how this server counts: a token is four bytes.
+// Tokens returns this server's count of a text's tokens: one per four bytes, rounded up.
 func Tokens(text string) int { return int(math.Ceil(float64(len(text)) / 4)) }
 
 func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
@@ -243,7 +243,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// allowed checks the key.
+// allowed reports whether a request has the right key; it answers the others with 401.
 func (s *Server) allowed(w http.ResponseWriter, r *http.Request) bool {
 	if s.Key != "" && r.Header.Get("Authorization") != "Bearer "+s.Key {
 		Fail(w, 401, "invalid_api_key",
@@ -254,8 +254,7 @@ func (s *Server) allowed(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// over reports whether the calls of the last minute are more than the limits allow, by
-// two in a hundred and one.
+// over reports whether the calls of the last minute exceed the limits by more than 2 % and one.
 func (s *Server) over(c Call) bool {
 	if s.RequestsPerMinute == 0 && s.TokensPerMinute == 0 {
 		return false
@@ -269,7 +268,7 @@ func (s *Server) over(c Call) bool {
 		s.TokensPerMinute > 0 && float64(tokens) > s.TokensPerMinute*1.02+float64(c.Tokens)
 }
 
-// completion is a good answer.
+// completion returns the body of a good answer, and its tokens.
 func (s *Server) completion(c *Call) (body []byte, tokens int) {
 	answer := s.Answer
 	if answer == nil {
@@ -301,7 +300,7 @@ func (s *Server) completion(c *Call) (body []byte, tokens int) {
 	return body, tokens
 }
 
-// Fail answers with an error as the API has it.
+// Fail answers with an error in the API's form.
 func Fail(w http.ResponseWriter, status int, code, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
@@ -321,12 +320,12 @@ func Cut(w http.ResponseWriter) {
 	conn.Close()
 }
 
-// HalfJSON is an answer that ends early and says that it is whole.
+// HalfJSON sends a truncated JSON answer as if it were complete.
 func HalfJSON(w http.ResponseWriter) {
 	io.WriteString(w, `{"id":"x","choices":[{"index":0,"message":{"role":"assistant","content":"half an ans`)
 }
 
-// WrongTypes are bodies of valid JSON that are no chat completions.
+// WrongTypes are bodies of valid JSON that are not chat completions.
 var WrongTypes = []string{
 	`[]`, `null`, `"text"`, `42`, `{}`, `{"choices":{}}`, `{"choices":[]}`, `{"choices":[null]}`, `{"choices":["a"]}`,
 	`{"choices":[{"message":"text"}]}`, `{"choices":[{"message":{"content":7}}]}`, `{"choices":[{"index":"0","message":{"content":"a"}}]}`,
@@ -336,7 +335,7 @@ var WrongTypes = []string{
 	`<html>not JSON at all</html>`, ``,
 }
 
-// Endless sends a body that does not end, until the other side has enough.
+// Endless sends a body without end until the client closes the connection or a GiB is sent.
 func Endless(w http.ResponseWriter, r *http.Request) (sent int64) {
 	io.WriteString(w, `{"choices":[{"index":0,"message":{"role":"assistant","content":"`)
 	block := []byte(strings.Repeat("a", 1<<20))
