@@ -160,7 +160,7 @@ func TestTheSameTokenizerByBytes(t *testing.T) {
 	r := sampledRound(t, tr, &tr.stage.(*opd).onPolicy, 16)
 	v := listsOf(r)
 	scores := func(other bool) [][]float32 {
-		c.other = other
+		c.otherTokens = other
 		read, err := c.readings(r)
 		if err != nil {
 			t.Fatal(err)

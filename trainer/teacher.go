@@ -26,7 +26,7 @@ type teacher struct {
 	server            Scores
 	enc               encode.Encoder
 	system            string // system message for the teacher alone; "": the row's
-	other             bool   // its tokenizer is not the student's
+	otherTokens       bool   // its tokenizer is not the student's
 	maxPositions      int    // positions that the model has; 0: no bound
 }
 
@@ -52,7 +52,7 @@ func openTeacher(t *Trainer, s *start, byTokens bool) (*teacher, error) {
 	if mismatch != nil {
 		s.lateNotes = append(s.lateNotes, fmt.Sprintf("%v: the student's tokens get the scores of the teacher's by the bytes that both share", mismatch))
 	}
-	c := &teacher{t: t, system: t.cfg.Teacher.System, other: mismatch != nil,
+	c := &teacher{t: t, system: t.cfg.Teacher.System, otherTokens: mismatch != nil,
 		enc: encode.Encoder{Tok: tok, MaxPrompt: t.cfg.Data.MaxPrompt,
 			MaxResponse: t.cfg.Data.MaxResponse}}
 	if _, err := c.prompt(int(t.train.rows[0])); err != nil {
@@ -98,7 +98,7 @@ func (c *teacher) prompt(row int) ([]int32, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.other && len(r.PromptIDs) > 0 {
+	if c.otherTokens && len(r.PromptIDs) > 0 {
 		return nil, fmt.Errorf("%w: data: row %d: has prompt_ids, which are of the student's tokenizer: the teacher has another: give rows with messages", config.ErrConfig, r.Index)
 	}
 	if c.system != "" {
@@ -148,12 +148,12 @@ func (c *teacher) readings(r *round) (list []reading, err error) {
 
 // readingOf returns an answer after the teacher's prompt.
 func (c *teacher) readingOf(g *group, a *answer, prompt []int32) (x reading, err error) {
-	if !c.other && slices.Equal(prompt, g.Prompt) {
+	if !c.otherTokens && slices.Equal(prompt, g.Prompt) {
 		x.seq = a.seqs[0].Seq // with its prompt's other answers it passes as one
 		return x, nil
 	}
 	answer := a.seqs[0].Seq.Response()
-	if c.other {
+	if c.otherTokens {
 		s := spell(c.t.tok, c.enc.Tok, answer, a.cut)
 		x.spelling, answer = &s, s.ids
 	}
@@ -189,7 +189,7 @@ func openServer(t *Trainer, server Scores, byTokens bool) (*teacher, error) {
 	if mismatch != "" && byTokens {
 		return nil, fmt.Errorf("%w: teacher.path: %s: is not the student's tokenizer: %s: teacher.loss=%s compares distributions over its tokens: use teacher.loss=policy, which compares texts", config.ErrConfig, c.Path, mismatch, c.Loss)
 	}
-	teacher := &teacher{t: t, server: server, system: c.System, other: mismatch != "",
+	teacher := &teacher{t: t, server: server, system: c.System, otherTokens: mismatch != "",
 		enc: encode.Encoder{Tok: tok, MaxPrompt: t.cfg.Data.MaxPrompt,
 			MaxResponse: t.cfg.Data.MaxResponse}}
 	var seqs []model.Seq
@@ -237,7 +237,7 @@ func (c *teacher) logProbs(m Metrics, r *round,
 			return err
 		})
 	}
-	if err != nil || !c.other {
+	if err != nil || !c.otherTokens {
 		return teacherST, err
 	}
 	lost, roll := 0, r.rollout()
@@ -319,7 +319,7 @@ func (c *teacher) fillUncompared(r *round, list []reading, advST [][]float64) fl
 		for i := range row {
 			last, compared := i == len(row)-1 && !answers[s].cut, true
 			switch {
-			case c.other:
+			case c.otherTokens:
 				compared = list[s].spelling.compares(i)
 			case last:
 				compared = slices.Contains(theirs, answers[s].seqs[0].Seq.Response()[i])

@@ -108,7 +108,7 @@ func (p *program) plannerCommand() *cli.Command {
 
 // plannerRules refuses flags of gad env planner that have no meaning without a helper.
 var plannerRules = rules{{flags: []string{"helper-model", "helper-key-env", "helper-journal",
-	"insecure-http"}, other: "helper", says: ": needs --helper URL, the endpoint of a helper"}}
+	"insecure-http"}, other: "helper", message: ": needs --helper URL, the endpoint of a helper"}}
 
 // plannerHelper returns the helper of gad env planner; nil without one. It opens no connection.
 func plannerHelper(c *cli.Context) (*planner.Helper, error) {

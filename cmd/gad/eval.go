@@ -84,9 +84,9 @@ func environmentFlags() []cli.Flag {
 func environmentRules(answer string, more ...string) rules {
 	return rules{
 		{flags: append([]string{"env-workers", "env-timeout", "max-turns"}, more...), other: "env",
-			says: ": needs --env CMD, an environment to act in"},
+			message: ": needs --env CMD, an environment to act in"},
 		{flags: []string{"max-tokens"}, other: "env",
-			says: " is for episodes, which need --env CMD: for an answer give --" + answer},
+			message: " is for episodes, which need --env CMD: for an answer give --" + answer},
 	}
 }
 
@@ -149,7 +149,7 @@ var answersFlags = []string{"answers", "output", "dry-run", "seed", "limit", "js
 func evalRules() (all rules) {
 	for _, f := range judgeFlags() {
 		all = append(all, rule{flags: f.Names()[:1], other: "judge",
-			says: ": needs --judge URL, the endpoint of a judge"})
+			message: ": needs --judge URL, the endpoint of a judge"})
 	}
 	single := []string{"against", "answers", "chunk", "checker", "checker-timeout", "dry-run",
 		"judge",
@@ -157,7 +157,7 @@ func evalRules() (all rules) {
 		"disc-seeds", "disc-from"}
 	all = append(all, environmentRules("max-response-length", "greedy", "n", "success")...)
 	return append(all, rule{flags: single, given: true, other: "env",
-		says: " is for single answers, not for --env: leave it out"})
+		message: " is for single answers, not for --env: leave it out"})
 }
 
 // evalCommand returns the command gad eval.

@@ -96,11 +96,11 @@ func withLimits(f cli.Flag, limits ...limit) cli.Flag {
 	return f
 }
 
-// oneOf limits a flag to the given texts; says is the rule of the error.
-func oneOf(f *cli.StringFlag, texts []string, says string) cli.Flag {
+// oneOf limits a flag to the given texts; rule is the text of the error.
+func oneOf(f *cli.StringFlag, texts []string, rule string) cli.Flag {
 	f.Action = func(c *cli.Context, text string) error {
 		if !slices.Contains(texts, text) {
-			return usage("%s: --%s %q: must be %s", commandName(c), f.Name, text, says)
+			return usage("%s: --%s %q: must be %s", commandName(c), f.Name, text, rule)
 		}
 		return nil
 	}
@@ -117,10 +117,10 @@ func dashedName(name string) string {
 
 // rule refuses flags that are given together with another flag, or without it.
 type rule struct {
-	flags []string
-	given bool // other is given
-	other string
-	says  string // the error, after the name of the flag
+	flags   []string
+	given   bool // other is given
+	other   string
+	message string // the error, after the name of the flag
 }
 
 // rules holds the rules of a command, in the order in which they are checked.
@@ -134,7 +134,7 @@ func (all rules) check(c *cli.Context) error {
 		}
 		for _, name := range r.flags {
 			if c.IsSet(name) {
-				return usage("%s: %s%s", commandName(c), dashedName(name), r.says)
+				return usage("%s: %s%s", commandName(c), dashedName(name), r.message)
 			}
 		}
 	}
