@@ -296,7 +296,7 @@ func (x *exchange) write(status int, raw []byte) *apiError {
 	return nil
 }
 
-// event sends one event of a stream.
+// event sends one event of a stream. An error means a client that is gone.
 func (x *exchange) event(v any) error {
 	raw, err := json.Marshal(v)
 	if err != nil {
