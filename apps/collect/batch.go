@@ -152,8 +152,8 @@ func (c *Collection) batchID(ctx context.Context, client *endpoint.Client, k int
 	return b.ID, c.note(batchKey(k), batchNote{ID: b.ID})
 }
 
-// fetchAll waits for batches and takes their answers. failed receives the errors of requests by
-// key.
+// fetchAll polls batches until all have ended, and takes their answers. failed receives the errors
+// of requests by key.
 func (c *Collection) fetchAll(ctx context.Context, client *endpoint.Client, batches []int,
 	poll time.Duration, failed map[string]error) error {
 	ids := make([]string, len(batches))

@@ -144,7 +144,8 @@ type tally struct {
 	length, filtered, none int // answers cut, filtered, empty
 }
 
-// Open reads the prompts and the journal. The caller must hold the lock of the output.
+// Open reads the prompts and the journal, and refuses a journal of other settings (ErrSettings).
+// The caller must hold the lock of the output, and closes the collection.
 func Open(o Options) (_ *Collection, err error) {
 	o.FS = vfs.OrDisk(o.FS)
 	if o.Say == nil {
@@ -372,7 +373,8 @@ func (c *Collection) count(i int, a *answer, now bool) {
 	}
 }
 
-// add adds an answer to a prompt of so many bytes.
+// add adds an answer to a prompt of so many bytes, at a price. Without the endpoint's counts it
+// estimates the tokens by the length of the texts.
 func (t *tally) add(promptBytes int, a *answer, price endpoint.Price) {
 	t.requests++
 	cost := price.UsageCost(a.Usage)

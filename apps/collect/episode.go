@@ -171,7 +171,8 @@ func (c *Collection) replyKey(e *episode) string {
 		e.context)
 }
 
-// add appends the teacher's next answer to the conversation.
+// add appends the teacher's next answer to the conversation, and counts its cost unless that is
+// done. An answer without text ends the episode.
 func (c *Collection) add(e *episode, a *answer) {
 	if len(e.turns) == e.counted {
 		c.countCost(e.bytes, a, false)
@@ -691,7 +692,8 @@ func (c *Collection) CountDiscarded() (n int) {
 	return n
 }
 
-// estimateEpisodes returns the Estimate of the missing episodes.
+// estimateEpisodes returns the Estimate of the missing episodes: by the episodes so far if there
+// are enough, else by the limits.
 func (c *Collection) estimateEpisodes() (e Estimate) {
 	ended, left := 0, 0
 	var prompt, reply, turns float64 // of an episode

@@ -35,13 +35,13 @@ func lengthTerms(length, against []float64) []float64 {
 }
 
 // lengthControlled returns the win rate that answers of equal length would have, and the slope b of
-// the length:
+// the length. It fits
 //
 //	P(win) = 1 / (1 + exp(-(a + b z)))
 //
-// is fitted to the preferences y, from 0 (lost) to 1 (won), with weights w. The rate is P(win) at
-// length term z = 0: 1 / (1 + exp(-a)). The fit is by Newton's steps (iteratively reweighted least
-// squares) on the log-loss plus penalty/2 b^2. Without weight the results are NaN.
+// to the preferences y, from 0 (lost) to 1 (won), with weights w. The rate is P(win) at length term
+// z = 0: 1 / (1 + exp(-a)). The fit is by Newton's steps (iteratively reweighted least squares) on
+// the log-loss plus penalty/2 b^2. Without weight the results are NaN.
 func lengthControlled(y, z, w []float64, penalty float64) (rate, b float64) {
 	var won, all float64
 	for i := range y {

@@ -153,7 +153,8 @@ func (s *Server) checkSize(q *query) *apiError {
 	return nil
 }
 
-// prompts reads the parameter prompt into q: a text, texts, token ids, or lists of token ids.
+// prompts reads the parameter prompt into q: a text, texts, token ids, or lists of token ids. It
+// records a malformed prompt in x.f and returns the error of one that cannot be encoded.
 func (s *Server) prompts(x *exchange, q *query) *apiError {
 	f := x.f
 	raw := f.take("prompt")
@@ -694,7 +695,8 @@ func (b *builder) end(x *exchange, index int, finish string) error {
 	return x.event(b.chunk(c))
 }
 
-// whole returns the answer without streaming. finish has the reason of each choice's end.
+// whole returns the body of an answer that is not streamed. finish has the finish_reason of each
+// choice.
 func (b *builder) whole(finish []string) map[string]any {
 	v := b.envelope(false)
 	var list []any

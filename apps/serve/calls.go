@@ -16,7 +16,7 @@ const (
 	ParserNone   = "none"
 )
 
-// ToolParsers are the values of Options.ToolParser.
+// ToolParsers lists the values of Options.ToolParser.
 var ToolParsers = []string{ParserHermes, ParserLlama, ParserNone}
 
 // Marks of the formats.

@@ -281,7 +281,7 @@ func (f *fields) texts(name string, most, bytes int) []string {
 	return list
 }
 
-// seed reads the seed, any integer of 64 bits.
+// seed reads the seed, any integer of 64 bits; given is false if the request has none.
 func (f *fields) seed() (seed uint64, given bool) {
 	raw := f.take("seed")
 	if raw == nil {

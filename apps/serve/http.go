@@ -134,7 +134,7 @@ func (s *Server) handle(x *exchange, to route, known bool) *apiError {
 		h.Add("Vary", "Origin")
 		if r.Method == http.MethodOptions && known {
 			h.Set("Access-Control-Allow-Methods", to.method+", OPTIONS")
-			// clients in browsers send headers of their own beside the two that are read
+			// clients in browsers send other headers in addition to the two that are read
 			h.Set("Access-Control-Allow-Headers",
 				cmp.Or(r.Header.Get("Access-Control-Request-Headers"), "Authorization, Content-Type"))
 			h.Set("Access-Control-Max-Age", "600")
@@ -296,7 +296,7 @@ func (x *exchange) write(status int, raw []byte) *apiError {
 	return nil
 }
 
-// event sends one event of a stream.
+// event sends one event of a stream. An error means a client that is gone.
 func (x *exchange) event(v any) error {
 	raw, err := json.Marshal(v)
 	if err != nil {

@@ -14,7 +14,8 @@ const topMost = 64
 // its answer. They are held until the answer is sent: 8 bytes each, and some 60 in JSON.
 const valuesMost = 1 << 21
 
-// values returns the number of log-probabilities that q asks for.
+// values returns the largest number of log-probabilities in the answer to q, with all answers at
+// their limit.
 func (q *query) values() (n int) {
 	top := max(q.top, q.scores)
 	for _, ids := range q.prompts {

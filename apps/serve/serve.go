@@ -104,7 +104,8 @@ type Server struct {
 	stopped error          // why work has returned
 }
 
-// New returns a server of m, with which nobody else may work until Serve returns.
+// New returns a server of m, with zero options replaced by their defaults. It refuses options that
+// leave no room for a request. Until Serve returns, the caller must not use m.
 func New(m *model.Model, tok *tokenizer.Tokenizer, o Options) (*Server, error) {
 	most := m.Config().MaxPosition
 	set := func(to *int, value int) {
@@ -347,7 +348,8 @@ func Loopback(address string) (bool, error) {
 // Listen listens at HOST:PORT.
 func Listen(address string) (net.Listener, error) { return net.Listen("tcp", address) }
 
-// limitListener returns a listener that has at most so many connections of l open.
+// limitListener returns a listener that has at most so many connections of l open; others wait to
+// be accepted.
 func limitListener(l net.Listener, most int) net.Listener {
 	return &limiter{Listener: l, free: make(chan struct{}, most), closed: make(chan struct{})}
 }

@@ -41,8 +41,8 @@ func (r Rows) Open(s *Session) (*data.Set, error) {
 			Choice: r.Choice, Stages: s.Console.Busy})
 }
 
-// List opens the set and returns the indices of the rows to read. It warns of a column that looks
-// like answers but is not read.
+// List opens the set and returns the indices of the rows to read. It warns of columns that rows do
+// not carry although answers may refer to them.
 func (r Rows) List(s *Session) (*data.Set, []int, error) {
 	set, err := r.Open(s)
 	if err != nil {

@@ -183,7 +183,7 @@ func (s *session) summary(c *cell) (r RunSummary, err error) {
 	if r.Share, err = s.share(c, r); err != nil {
 		return r, err
 	}
-	// whoever is short of disk may remove a run
+	// a user short of disk may have removed the run
 	if rows, err := metrics(s.FS, c.last.run()); err == nil {
 		r.Metrics = summaries(rows, s.plan.Metrics)
 	}

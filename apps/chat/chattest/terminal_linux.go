@@ -1,4 +1,4 @@
-// Package chattest is a terminal for tests.
+// Package chattest opens pseudo-terminals for tests.
 package chattest
 
 import (
@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Terminal is the two ends of a terminal of so many columns: ours is the person, theirs the
-// program. Where there are none, the test is skipped.
+// Terminal opens a pseudo-terminal of so many columns and returns its two ends: ours for the user,
+// theirs for the program. It skips the test on a system without them.
 func Terminal(t testing.TB, columns uint16) (ours, theirs *os.File) {
 	t.Helper()
 	ours, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)

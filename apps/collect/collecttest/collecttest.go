@@ -1,4 +1,4 @@
-// Package collecttest has a teacher's prompts and episodes for tests of those who ask one.
+// Package collecttest has prompts, a teacher and its episodes for tests that collect answers.
 package collecttest
 
 import (
@@ -13,7 +13,7 @@ import (
 	"gad/internal/vfs/vfstest"
 )
 
-// Teacher starts a server, which the test ends.
+// Teacher starts a server and stops it at the test's end.
 func Teacher(t testing.TB, s *endpointtest.Server) *endpointtest.Server {
 	t.Helper()
 	if _, err := endpointtest.Start(s); err != nil {
@@ -57,9 +57,9 @@ func Drop(t testing.TB, path string) {
 
 var aNumber = regexp.MustCompile(`[0-9]+`)
 
-// Adds is a teacher of the environment calculator. It returns its next turn by the conversation: a
-// call that adds a and b or, where all is added, the sum a. The scripted teacher of gad task make
-// does the same.
+// Adds plays a teacher of the environment calculator. It returns its next turn in a conversation: a
+// call that adds a and b, or, after the last number, the sum a. The scripted teacher of gad task
+// make does the same.
 func Adds(messages []struct{ Role, Content string }) (call bool, a, b int) {
 	var numbers []int
 	last, calls := 0, 0
@@ -82,7 +82,7 @@ func Adds(messages []struct{ Role, Content string }) (call bool, a, b int) {
 	return false, last, 0
 }
 
-// AddsAsText writes the turns of Adds.
+// AddsAsText returns the next turn of Adds as text.
 func AddsAsText(c endpointtest.Call, _ int) (text, finish string) {
 	call, a, b := Adds(c.Messages)
 	if !call {

@@ -1,4 +1,4 @@
-// Package playtest is an environment for tests of those who act in one, and its rows.
+// Package playtest has an environment and its rows for tests of acting.
 package playtest
 
 import (
@@ -33,12 +33,13 @@ const Leftwards = `while read -r line; do
 done
 `
 
-// Recorded is a row of Leftwards with the teacher's episode.
+// Recorded returns a row of Leftwards with the teacher's episode.
 func Recorded(content, then string) string {
 	return fmt.Sprintf(`{"content":[{"role":"user","content":%q}],"teacher_response":[{"role":"assistant","content":"left"},{"role":"user","content":%q},{"role":"assistant","content":"left"}],"env":{"kept": 1}}`+"\n", content, then)
 }
 
-// Files writes the environment and rows of its, and returns its command and the rows' file.
+// Files writes an environment's script and its rows, and returns the command and the path of the
+// rows.
 func Files(t testing.TB, script string, rows ...string) (command, data string) {
 	t.Helper()
 	dir := t.TempDir()

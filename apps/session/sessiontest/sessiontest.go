@@ -1,4 +1,4 @@
-// Package sessiontest runs in a test what a command does, without its command line.
+// Package sessiontest runs commands in tests, without their command lines.
 package sessiontest
 
 import (
@@ -13,8 +13,8 @@ import (
 	"gad/internal/vfs/vfstest"
 )
 
-// Run runs a command and returns what it prints, and what it says, with its error as the program
-// writes it. Nothing interrupts it. What it writes is on the disk, unsynced.
+// Run runs a command and returns its standard output, its messages, and its error as the program
+// writes it. No signal interrupts it. It writes to the disk without syncing.
 func Run(command func(s *session.Session) error) (printed, said string, err error) {
 	var out, errs bytes.Buffer
 	s := New(&out, &errs, context.Background())
@@ -26,7 +26,7 @@ func Run(command func(s *session.Session) error) (printed, said string, err erro
 	return out.String(), errs.String(), err
 }
 
-// Must runs a command that has to succeed.
+// Must runs a command and fails the test if the command fails.
 func Must(t testing.TB, command func(s *session.Session) error) (printed, said string) {
 	t.Helper()
 	printed, said, err := Run(command)
@@ -36,7 +36,7 @@ func Must(t testing.TB, command func(s *session.Session) error) (printed, said s
 	return printed, said
 }
 
-// New is a command at work until ctx ends, which stands for a signal.
+// New returns the session of a command; the end of ctx stands for a signal.
 func New(out, said *bytes.Buffer, ctx context.Context) *session.Session {
 	return &session.Session{Out: out, Err: said, Console: report.NewConsole(said, false),
 		FS: vfstest.NoSync(vfs.OS),
