@@ -18,8 +18,8 @@ import (
 	"gad/trainer/quality"
 )
 
-// evals is gad eval of models on ten rows, with answers of at most 14 tokens and without
-// discriminators.
+// evals returns the options of gad eval for models on ten rows, with answers of at most 14 tokens
+// and without discriminators.
 func evals(models ...string) Options {
 	rows := rowsIn(modeltest.Letters("test.jsonl"))
 	rows.Limit = 10
