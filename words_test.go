@@ -34,11 +34,6 @@ var wordy = strings.Fields(`
 	trainer/checker
 	trainer/modeltest
 	trainer/scoring
-	data
-	data/arrow
-	data/input
-	data/layout
-	data/parquet
 	internal/comm
 	internal/compute
 	internal/compute/computetest
@@ -47,14 +42,7 @@ var wordy = strings.Fields(`
 	internal/compute/cuda
 	internal/compute/cuda/driver
 	internal/compute/ref
-	internal/conf
-	internal/endpoint
-	internal/endpoint/endpointtest
-	internal/env
-	internal/jinja
-	internal/report
-	model
-	tokenizer`)
+	model`)
 
 var (
 	pronouns = regexp.MustCompile(`(?i)\b(those (of|that|which|in|who|with|whose)|` +

@@ -2,9 +2,14 @@ package eval
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
+	"net"
+	"net/http"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +19,9 @@ import (
 	"gad/apps/session"
 	"gad/apps/session/sessiontest"
 	"gad/apps/task"
+	"gad/internal/endpoint/endpointtest"
+	"gad/internal/fault"
+	"gad/trainer/modeltest"
 )
 
 // A student that is always right, one that guesses and one that pads its answers, on
@@ -232,5 +240,204 @@ func TestJudgeOfTheDemo(t *testing.T) {
 	if again := judgetest.ReadOutput(t, printed).Judge; again.Tally.Asked != 0 || len(again.Students) != 3 ||
 		again.Students[1].Scored != 40 || again.Students[1].PairWin != nil {
 		t.Errorf("%s", printed)
+	}
+}
+
+// judgeAt returns the options of a judge behind an endpoint.
+func judgeAt(url string) JudgeOptions {
+	return JudgeOptions{URL: url, Model: "m", Mode: judge.Both, Against: AgainstTeacher,
+		Journal: "judgments.jsonl", MaxTokens: 2048, Concurrency: 16}
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+// gad eval --judge has its students answer, and the judge's figures stand beside the
+// others; the answers that it keeps are judged again without a model, and for nothing.
+func TestEvalJudge(t *testing.T) {
+	student, sft := modeltest.Blank(t), modeltest.Student(t)
+	data, err := filepath.Abs(modeltest.Letters("test.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	server := judgetest.Server(t, func(prompt string) string { return "it is so" },
+		func(_, answer string) int { return 1 + len(answer)%10 },
+		func(_, a, b string) string {
+			switch {
+			case len(a) > len(b):
+				return "A"
+			case len(a) < len(b):
+				return "B"
+			}
+			return "tie"
+		})
+	server.Key = "sk-of-the-judge"
+	t.Setenv("JUDGE_KEY", server.Key)
+	if err := os.WriteFile("prices.json", []byte(`{"m": {"input": 100, "output": 1000}}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	about := judgeAt(server.URL)
+	about.KeyEnv, about.Prices = "JUDGE_KEY", "prices.json"
+	o := evals(student, sft)
+	o.Rows.Paths, o.Judge = []string{data}, &about
+	dryRun := o
+	dryRun.DryRun = true
+	dry, _ := run(t, dryRun)
+	if want := "judge m at " + strings.TrimSuffix(strings.TrimPrefix(server.URL, "http://"), "/v1") + ": 70 requests at most, less those in judgments.jsonl, plus one more for each verdict that cannot be read; estimate: "; !strings.Contains(dry, want) || !strings.Contains(dry, " from it, $") || len(server.Calls()) != 0 {
+		t.Errorf("--dry-run prints\n%s", dry)
+	}
+	if _, err := os.Stat("judgments.jsonl"); err == nil {
+		t.Error("--dry-run makes a journal")
+	}
+	o.Output = "rows.jsonl"
+	table, said := run(t, o)
+	if !strings.Contains(said, "70 requests at most") ||
+		!strings.Contains(table,
+			"\njudge m: 10 prompts, pairs against the teacher; 95 % intervals in brackets\n") ||
+		!strings.Contains(table, "\nB - A  ") {
+		t.Errorf("prints\n%s%s", table, said)
+	}
+	calls := len(server.Calls())
+	if calls < 30 || calls > 70 {
+		t.Errorf("%d calls", calls)
+	}
+	made := regexp.MustCompile(`judgments.jsonl: (\d+) requests made, (\d+) tokens to the judge, (\d+) from it, \$([\d.]+); 0 were in it before\n`).FindStringSubmatch(table)
+	if made == nil || made[1] != fmt.Sprint(calls) {
+		t.Fatalf("prints\n%s", table)
+	}
+	var to, from, cost float64
+	fmt.Sscan(strings.Join(made[2:], " "), &to, &from, &cost)
+	if to < 1000 || math.Abs(cost-(to*100+from*1000)/1e6) > 0.005 {
+		t.Errorf("%g and %g tokens cost %g", to, from, cost)
+	}
+	var grades float64
+	type row struct {
+		Model string
+		Judge *judge.Verdict
+	}
+	var given strings.Builder // the lines of the second
+	for line := range strings.Lines(readFile(t, "rows.jsonl")) {
+		var r row
+		if err := json.Unmarshal([]byte(line), &r); err != nil || r.Judge == nil ||
+			r.Judge.Grade == nil {
+			t.Fatalf("%v: %s", err, line)
+		}
+		if r.Model == sft {
+			grades += *r.Judge.Grade / 10
+			given.WriteString(line)
+		}
+	}
+	o.Output = ""
+	printed, _ := run(t, asJSON(o))
+	j := judgetest.ReadOutput(t, printed).Judge
+	if j.Tally.Asked != 0 || len(server.Calls()) != calls || math.Abs(judgetest.Value(j.Students[1].Grade)-grades) > 1e-9 || j.Students[1].Name != sft || !strings.Contains(printed, `"rouge_l":`) || !strings.Contains(printed, `"cost_usd":0,`) || len(j.Differences) != 1 {
+		t.Errorf("the second time: %s", printed)
+	}
+	// One model; and its answers from the file.
+	single := o
+	single.Models = []string{sft}
+	printed, _ = run(t, asJSON(single))
+	one := judgetest.ReadOutput(t, printed).Judge.Students[0]
+	if !strings.Contains(printed, `{"rows":10,`) || judgetest.Value(one.Score) != judgetest.Value(j.Students[1].Score) || judgetest.Value(one.LCWin) != judgetest.Value(j.Students[1].LCWin) {
+		t.Errorf("one model: %s", printed)
+	}
+	files := Options{JSON: true, Seed: 1, Judge: &about, Answers: []string{"rows.jsonl"}}
+	printed, _ = run(t, files)
+	if given := judgetest.ReadOutput(t, printed).Judge; given.Tally.Asked != 0 ||
+		judgetest.Value(given.Students[1].Score) != judgetest.Value(one.Score) ||
+		judgetest.Value(given.Students[1].PairWin) != judgetest.Value(one.PairWin) || len(server.Calls()) != calls {
+		t.Errorf("answers from the file: %s", printed)
+	}
+	if err := os.WriteFile("answers.jsonl", []byte(given.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	pairs := about
+	pairs.Mode = judge.Pair
+	printed, _ = run(t, Options{JSON: true, Seed: 1, Judge: &pairs,
+		Answers: []string{"answers.jsonl"}})
+	if given := judgetest.ReadOutput(t, printed).Judge; given.Tally.Asked != 0 ||
+		judgetest.Value(given.Students[0].PairWin) != judgetest.Value(one.PairWin) || given.Students[0].Score != nil {
+		t.Errorf("answers of one model: %s", printed)
+	}
+	// A line of the journal that is damaged is asked again, and only that.
+	lost := strings.Split(readFile(t, "judgments.jsonl"), "\n")
+	lost[3] = lost[3][:len(lost[3])/2]
+	if err := os.WriteFile("judgments.jsonl", []byte(strings.Join(lost, "\n")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	printed, said = run(t, files)
+	if given := judgetest.ReadOutput(t, printed).Judge; given.Tally.Asked != 1 ||
+		judgetest.Value(given.Students[1].Score) != judgetest.Value(one.Score) ||
+		!strings.Contains(said,
+			"judgments.jsonl: 1 line damaged and dropped: what was in it is asked again\n") {
+		t.Errorf("after a damaged line: %s%s", printed, said)
+	}
+	for _, name := range []string{"judgments.jsonl", "rows.jsonl", "answers.jsonl"} {
+		if strings.Contains(readFile(t, name), server.Key) {
+			t.Errorf("%s holds the key", name)
+		}
+	}
+	if names, err := filepath.Glob(".*"); err != nil || len(names) > 0 {
+		t.Errorf("left behind: %v %v", names, err)
+	}
+}
+
+// What a judge's endpoint says: the estimate is printed before.
+func TestJudgeRefuses(t *testing.T) {
+	t.Chdir(t.TempDir())
+	const rows = `{"row":0,"sample":0,"content":[{"role":"user","content":"Add 1+1"}],"teacher_response":"2","response":"3"}
+{"row":1,"sample":0,"content":[{"role":"user","content":"Add 1+2"}],"teacher_response":"3","response":"3"}
+`
+	if err := os.WriteFile("a.jsonl", []byte(rows), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	refusing, err := endpointtest.Start(
+		&endpointtest.Server{Key: "another",
+			Misbehave: func(c endpointtest.Call, w http.ResponseWriter, _ *http.Request) bool {
+				if c.Model == "none" {
+					endpointtest.Fail(w, 404, "model_not_found", "no such model")
+				} else {
+					endpointtest.Fail(w, 400, "invalid_request",
+						"temperature is not for this model\x1b[2J")
+				}
+				return true
+			}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(refusing.Close)
+	host := strings.TrimSuffix(strings.TrimPrefix(refusing.URL, "http://"), "/v1")
+	dead, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := dead.Addr().String()
+	dead.Close()
+	t.Setenv("WRONG_KEY", "sk-wrong")
+	t.Setenv("RIGHT_KEY", "another")
+
+	for _, c := range []struct{ url, model, key, want string }{
+		{refusing.URL, "m", "", `endpoint: ` + host + `: status 401 invalid_api_key: the endpoint wants a key: name its environment variable with --judge-key-env`},
+		{refusing.URL, "m", "WRONG_KEY", `endpoint: ` + host + `: status 401 invalid_api_key: the key is not accepted: check the key and what it may use`},
+		{refusing.URL, "none", "RIGHT_KEY", `endpoint: ` + host + `: status 404 model_not_found: no such model: check the base URL and the model`},
+		{refusing.URL, "m", "RIGHT_KEY", `judge: no request of 2 has a reply: endpoint: ` + host + `: status 400 invalid_request: temperature is not for this model [2J`},
+		{"http://" + nobody + "/v1", "m", "", `judge: ` + nobody + `: cannot connect: connection refused: check the address, and that the judge runs`},
+	} {
+		j := judgeAt(c.url)
+		j.Model, j.KeyEnv, j.Journal = c.model, c.key, filepath.Join(t.TempDir(), "j.jsonl")
+		o := Options{Seed: 1, Judge: &j, Answers: []string{"a.jsonl"}}
+		out, said, err := sessiontest.Run(func(s *session.Session) error { return Run(s, o) })
+		lines := strings.Split(strings.TrimSuffix(said, "\n"), "\n")
+		if err == nil || errors.Is(err, fault.ErrUsage) || out != "" || len(lines) != 2 ||
+			!strings.Contains(lines[0], ": 8 requests at most") || lines[1] != "gad: "+c.want {
+			t.Errorf("%+v: %v, prints %q\n got %s\nwant gad: %s", c, err, out, said, c.want)
+		}
 	}
 }

@@ -4,7 +4,6 @@ package main
 
 import (
 	"fmt"
-	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,84 +14,6 @@ import (
 
 	"gad/checkpoint"
 )
-
-// A checker in gad eval: mean, interval and labels, for programs and for people; one
-// that fails is a failure of the run, on one line.
-func TestEvalChecker(t *testing.T) {
-	slow(t)
-	f := ready(t)
-	args := []string{"eval", "--model", f.path("sft", "global_step_60", "actor"), "--data",
-		f.path("test.jsonl"), "--max-response-length", "14", "--disc-steps", "0"}
-	checker := `n=0; while read -r line; do n=$((n+1)); if test $n -le 4; then echo '{"score":1,"label":"good"}'; else echo '{"score":0,"label":"bad"}'; fi; done`
-	printed, _ := must(t, append(args, "--json", "--checker", checker)...)
-	e := objects[struct {
-		evalFigures
-		Check  float64            `json:"check"`
-		CI     [2]float64         `json:"check_ci95"`
-		Labels map[string]float64 `json:"labels"`
-	}](t, printed)[0]
-	near := func(x, y float64) bool { return x > y-1e-9 && x < y+1e-9 }
-	if !near(e.Check, 0.4) || !(e.CI[0] > 0 && e.CI[0] < 0.3 && e.CI[1] > 0.5 && e.CI[1] < 1) ||
-		len(e.Labels) != 2 || !near(e.Labels["good"], 0.4) || !near(e.Labels["bad"], 0.6) {
-		t.Errorf("%s", printed)
-	}
-	text, _ := must(t, append(args, "--checker", checker)...)
-	if !strings.Contains(text, "checker's score               0.400 [0.") || !strings.Contains(text, "\n  bad                         0.600 [0.313, 0.832]\n  good                        0.400 [0.168, 0.687]\n") {
-		t.Errorf("prints\n%s", text)
-	}
-	for command, want := range map[string]string{
-		"exit 2":                     `gad: checker: "exit 2": row 0 has no score: printed 0 of 10: ended with exit status 2: must end with exit status 0`,
-		"head -n 9 | sed 's/.*/1/'":  `gad: checker: "head -n 9 | sed 's/.*/1/'": row 9 has no score: printed 9 of 10: print one line per row, in order`,
-		"sleep 60 --checker-timeout": "",
-	} {
-		if want == "" {
-			command, want = "sleep 60", `gad: checker: "sleep 60": row 0 has no score: printed 0 of 10: not finished after 1s, so it was stopped: make it faster, or raise the time limit (trainer.checker_timeout, --checker-timeout)`
-		}
-		code, out, said := gad(append(args, "--checker-timeout", "1", "--checker", command)...)
-		if code != exitFailed || !strings.HasSuffix(said, "\n"+want+"\n") ||
-			strings.Count(said, "gad: ") != 1 || out != "" {
-			t.Errorf("%s: exit status %d\n%s%swant %s", command, code, out, said, want)
-		}
-	}
-	if code, _, said := gad(append(args, "--checker-timeout", "0", "--checker",
-		"true")...); code != exitUsage {
-		t.Errorf("--checker-timeout 0: exit status %d, %s", code, said)
-	}
-}
-
-// Answers that the checker has no score for are left out of its figure, and counted; where all are,
-// there is no figure.
-func TestEvalWithoutScores(t *testing.T) {
-	f := ready(t)
-	rows := filepath.Join(t.TempDir(), "rows.jsonl")
-	args := []string{"eval", "--model", f.path("student"), "--data", f.path("test.jsonl"),
-		"--max-response-length", "14", "--disc-steps", "0", "--json", "--checker"}
-	printed, said := must(t, append(args,
-		`sed '1,3s/.*/null/;4s/.*/1/;5,$s/.*/0.5/'`, "--output", rows)...)
-	type figures struct {
-		evalFigures
-		Check     *float64    `json:"check"`
-		CI        *[2]float64 `json:"check_ci95"`
-		Unchecked int         `json:"unchecked"`
-	}
-	e := objects[figures](t, printed)[0]
-	if e.Check == nil || math.Abs(*e.Check-4./7) > 1e-9 || e.Unchecked != 3 || e.CI == nil ||
-		!(e.CI[0] == 0.5 && e.CI[1] > 0.6 && e.CI[1] <= 1) {
-		t.Errorf("%s", printed)
-	}
-	if !strings.Contains(said, f.path("student")+
-		": the checker has no score for 3 of 10 answers: left out") {
-		t.Errorf("says\n%s", said)
-	}
-	if text := fileText(rows); strings.Count(text, `"check":`) != 7 {
-		t.Errorf("rows with a score\n%s", text)
-	}
-	printed, said = must(t, append(args, "sed 's/.*/null/'")...)
-	if e := objects[figures](t, printed)[0]; e.Check != nil || e.CI != nil || e.Unchecked != 10 ||
-		!strings.Contains(said, "10 of 10 answers") {
-		t.Errorf("%s\n%s", printed, said)
-	}
-}
 
 // --checker on a stage: the figure of each validation; a program that fails when it is
 // tried ends the run before its first step, and one that fails later ends it with exit

@@ -256,8 +256,8 @@ var outside = []struct {
 		func(c *config.Config) *string { return &c.Teacher.URL }},
 }
 
-// inherit takes over what the run that resume names was told: the settings that
-// differ from its stage's defaults, those apart that belong to one run (config.Inherited).
+// inherit takes over what was chosen for the run at resume: the settings that differ from its
+// stage's defaults, without those that belong to one run (config.Inherited).
 func inherit(cfg *config.Config, resume string) error {
 	stage, was, err := settingsOf(resume)
 	if err != nil || stage == "" {
@@ -296,9 +296,9 @@ func keepChosen(cfg, inherited *config.Config, resume, presets string) (notes []
 	return notes, nil
 }
 
-// settingsOf is the stage and the settings of the run that resume names, or that holds the
-// checkpoint which resume names. The stage is empty if resume names no run to start from,
-// which opening it explains, or a checkpoint moved out of its run.
+// settingsOf reads the stage and the settings of the run at resume, or around the checkpoint at
+// resume. The stage is empty if resume is no run to start from, which opening it explains, or a
+// checkpoint moved out of its run.
 func settingsOf(resume string) (stage config.Stage, was config.Config, err error) {
 	run := filepath.Clean(resume)
 	if strings.HasPrefix(filepath.Base(run), "global_step_") {
@@ -315,7 +315,7 @@ func settingsOf(resume string) (stage config.Stage, was config.Config, err error
 	return stage, was, conf.Load(&was, settled, nil, nil)
 }
 
-// chosenIn are the settings in which a and b differ and which a run inherits.
+// chosenIn lists the settings in which a and b differ and which a run inherits.
 func chosenIn(a, b *config.Config) (keys []string) {
 	other := conf.Describe(b)
 	for i, s := range conf.Describe(a) {

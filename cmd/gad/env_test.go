@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"gad/apps/collect/collecttest"
 	"gad/apps/env/games"
 	"gad/data"
 	"gad/internal/endpoint/endpointtest"
@@ -132,83 +131,6 @@ func TestPlanner(t *testing.T) {
 	}
 }
 
-// shell is an environment of a few lines of shell: $N counts its requests.
-const shell = `N=0
-while read -r line; do
-  N=$((N+1)); id=$(expr "$line" : '.*"id":\([0-9]*\)')
-  case $line in
-  *'"hello"'*) echo '{"name":"shell","version":1,"episodes":1}' ;;
-  *'"reset"'*) echo '{"id":'$id',"append":[{"role":"user","content":"Say something."}]}' ;;
-  *'"step"'*) STEP ;;
-  esac
-done
-`
-
-// A teacher's episode that began with another context than the environment gives is said so.
-func TestEnvCheckOtherStart(t *testing.T) {
-	dir := t.TempDir()
-	for name, text := range map[string]string{
-		"env.sh":     strings.Replace(shell, "STEP", `echo '{"id":'$id',"reward":1,"done":true}'`, 1),
-		"rows.jsonl": `{"content":[{"role":"user","content":"Hello"}],"teacher_response":[{"role":"assistant","content":"a"}]}` + "\n",
-	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	code, out, _ := gad("env", "check", "--env", "sh "+dir+"/env.sh", "--data", dir+"/rows.jsonl")
-	if code != exitInput || !strings.HasSuffix(out,
-		"\nrow 0: the environment does not begin with content, as the teacher's episode did\n") {
-		t.Errorf("exit status %d\n%s", code, out)
-	}
-}
-
-// forker is an environment of a few lines of shell whose replies count the turns, and that says it
-// can fork.
-const forker = `while read -r line; do
-  id=${line#*'"id":'}; id=${id%%[,\}]*}
-  n=${line#*'"turns":'}; n=${n%%[,\}]*}
-  case $line in
-  *'"hello"'*) echo '{"name":"forker","version":1,"episodes":EPISODES,"fork":true}' ;;
-  *'"reset"'*) eval "n_$id=0"; echo '{"id":'$id',"append":[{"role":"user","content":"Go."}]}' ;;
-  *'"fork"'*) FORK ;;
-  *'"step"'*)
-    eval "n=\$((n_$id+1)); n_$id=\$n"
-    if [ $n -eq 6 ]; then echo '{"id":'$id',"done":true}'
-    else echo '{"id":'$id',"append":[{"role":"user","content":"turn '$n'"}]}'; fi ;;
-  esac
-done
-`
-
-// What a check says of environments that fork well, that have no place for a fork, and that promise
-// forks which they do not keep.
-func TestEnvCheckForks(t *testing.T) {
-	slow(t)
-	const reply = `echo '{"id":'$id',"append":[{"role":"user","content":"turn '$n'"}]}'`
-	for _, c := range []struct {
-		fork, episodes, want string // "" is none
-		forks                int
-	}{
-		{`eval "n_$id=$n"; ` + reply, "8", "", 30},
-		{`eval "n_$id=$n"; ` + reply, "1", "", 0},
-		{`eval "n_$id=0"; ` + reply, "8", "\nepisode 0, seed 1: fork promised and not kept: forked behind turn 3, with the same turns, reply 4 is another\n", 10},
-		{`n=$((n-1)); eval "n_$id=$n"; ` + reply, "8", ` behind turn 3: promised and not kept: the reply is not that to turn 3: was "`, 0},
-		{`echo '{"id":'$id',"error":"what is a fork?"}'`, "8", ` behind turn 3: promised and not kept: the environment says "what is a fork?"`, 0},
-	} {
-		path := filepath.Join(t.TempDir(), "env.sh")
-		text := strings.NewReplacer("EPISODES", c.episodes, "FORK", c.fork).Replace(forker)
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		code, out, said := gad("env", "check", "--env", "sh "+path, "--workers", "1")
-		if (code == exitDone) != (c.want == "") || c.want != "" && code != exitInput ||
-			!strings.Contains(out, c.want) ||
-			!strings.Contains(out, fmt.Sprintf("\n%d forks of episodes\n", c.forks)) {
-			t.Errorf("%s: exit status %d\n%s%s\nwant %s, %d forks", c.fork, code, out, said, c.want,
-				c.forks)
-		}
-	}
-}
-
 // The example of doc/environments.md is an environment.
 func TestExampleEnvironment(t *testing.T) {
 	doc := readFile(t, filepath.Join("..", "..", "doc", "environments.md"))
@@ -222,51 +144,6 @@ func TestExampleEnvironment(t *testing.T) {
 	if !strings.HasPrefix(out, "guess: protocol version 1, 32 episodes at once\n") ||
 		!strings.Contains(out, "       1  done\n") {
 		t.Error(out)
-	}
-}
-
-// Environments that are well, that are not deterministic, and that break the protocol.
-func TestEnvCheck(t *testing.T) {
-	for _, c := range []struct {
-		step, want string // "" is none
-	}{
-		{`echo '{"id":'$id',"reward":1,"done":true}'`, ""},
-		{`echo '{"id":'$id',"reward":'$N',"done":true}'`, "episode 1, seed 2: not deterministic: with the same seed and turns, and others at once, reply 1 is another"},
-		{`echo '{"id":'$id',"reward":NaN,"done":true}'`, `turn 1: "{\"id\":1,\"reward\":NaN,\"done\":true}" is not JSON`},
-	} {
-		path := filepath.Join(t.TempDir(), "env.sh")
-		if err := os.WriteFile(path, []byte(strings.Replace(shell, "STEP", c.step, 1)),
-			0o644); err != nil {
-			t.Fatal(err)
-		}
-		code, out, said := gad("env", "check", "--workers", "1", "--env", "sh "+path)
-		if c.want == "" {
-			if code != exitDone || said != "" || strings.Count(out, "  done\n") != 10 {
-				t.Errorf("exit status %d\n%s%s", code, out, said)
-			}
-			continue
-		}
-		if code != exitInput || !strings.Contains(out, c.want) || !strings.HasPrefix(said, `gad: env check: "sh `) || !strings.Contains(said, ": see doc/environments.md\n") {
-			t.Errorf("%s: exit status %d\n%s%s", c.step, code, out, said)
-		}
-	}
-}
-
-// A check of an environment that never answers, or no turn, gives up after a few episodes.
-func TestEnvCheckSilent(t *testing.T) {
-	for _, c := range []struct{ at, replies string }{{"reset", `*'"reset"'*) ;;`},
-		{"turn", `*'"reset"'*) echo '{"id":'$id',"append":[{"role":"user","content":"Go."}]}' ;;`}} {
-		path := filepath.Join(t.TempDir(), "env.sh")
-		collecttest.Put(t, path, `while read -r line; do id=${line#*'"id":'}; id=${id%%[,\}]*}; case $line in`,
-			`*'"hello"'*) echo '{"name":"mute","version":1,"episodes":4}' ;;`, c.replies,
-			`esac; done`)
-		code, out, said := gad("env", "check", "--workers", "1", "--env", "sh "+path, "--timeout",
-			"300ms")
-		if want := "\n3 episodes in a row had no reply in time: no others are played\n"; code !=
-			exitInput || !strings.HasSuffix(out, want) || strings.Count(out, "\nepisode") != 1 ||
-			!strings.Contains(said, "4 faults") {
-			t.Errorf("silent at a %s: exit status %d\n%s%s", c.at, code, out, said)
-		}
 	}
 }
 

@@ -13,56 +13,6 @@ import (
 	"gad/data"
 )
 
-// Each kind's folder: the files, their rows, a student that generates, and the
-// same bytes from the same command.
-func TestTaskMake(t *testing.T) {
-	slow(t)
-	for _, k := range task.Kinds() {
-		dir := filepath.Join(t.TempDir(), "task")
-		args := []string{"task", "make", k.Name, "--output", dir, "--seed", "3", "--rows", "50"}
-		out, _ := must(t, args...)
-		if !strings.Contains(out, dir+": "+k.Name+", 50 training rows") {
-			t.Errorf("says %q", out)
-		}
-		want := map[string]int{task.Train: 50}
-		for split, n := range k.Rows {
-			if split != task.Train {
-				want[split] = n
-			}
-		}
-		for _, split := range task.Splits {
-			for _, ext := range []string{".arrow", ".jsonl"} {
-				set, err := data.Open(filepath.Join(dir, split+ext), data.DefaultColumns())
-				if n, ok := want[split]; !ok {
-					if err == nil {
-						t.Errorf("%s: %s%s was made", k.Name, split, ext)
-					}
-				} else if err != nil || set.Len() != n {
-					t.Errorf("%s: %s%s: %v, want %d rows", k.Name, split, ext, err, n)
-				}
-			}
-		}
-		before := tree(t, dir)
-		must(t, args...) // again: nothing is left to do
-		if err := os.RemoveAll(filepath.Join(dir, "student")); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Remove(filepath.Join(dir, "test.arrow")); err != nil {
-			t.Fatal(err)
-		}
-		must(t, args...) // interrupted: the rest is made
-		after := tree(t, dir)
-		if len(before) < 10 || len(after) != len(before) {
-			t.Errorf("%d files, were %d", len(after), len(before))
-		}
-		for name := range before {
-			if before[name] != after[name] {
-				t.Errorf("%s: %s differs", k.Name, name)
-			}
-		}
-	}
-}
-
 func TestTaskMakeRefuses(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "task")
 	must(t, "task", "make", "few-rows", "--output", dir, "--rows", "20")

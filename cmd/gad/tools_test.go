@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -41,91 +40,6 @@ type rowOut struct {
 	Score     float32   `json:"score"`
 	Text      string    `json:"text"`
 	Truncated bool      `json:"truncated"`
-}
-
-// What generate samples, logprobs gives the same log-probabilities to the bit,
-// at the same temperature, from ids; score reads the same rows.
-func TestGenerateLogprobsScore(t *testing.T) {
-	f := ready(t)
-	actor, critic :=
-		f.path("train", "global_step_3", "actor"), f.path("train", "global_step_3", "critic")
-	printed, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--json", "-n",
-		"3", "--max-new-tokens", "12", "--temperature", "1")
-	answers := objects[generated](t, printed)
-	if len(answers) != 3 || answers[2].Sample != 2 {
-		t.Fatalf("%d answers: %s", len(answers), printed)
-	}
-	again, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--json", "-n", "3",
-		"--max-new-tokens", "12", "--temperature", "1", "--threads", "1")
-	if again != printed {
-		t.Error("the same command gives other answers")
-	}
-	other, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--json", "-n", "3",
-		"--max-new-tokens", "12", "--temperature", "1", "--seed", "2")
-	if other == printed {
-		t.Error("another seed gives the same answers")
-	}
-	text, _ := must(t, "generate", "--model", actor, "--prompt", "Add 1+2+3", "--max-new-tokens",
-		"12", "--temperature", "1")
-	if text != answers[0].Text+"\n" {
-		t.Errorf("without --json %q, with it %q", text, answers[0].Text)
-	}
-
-	var rows strings.Builder
-	for _, a := range answers {
-		line, _ := json.Marshal(map[string]any{"prompt_ids": a.Prompt, "response_ids": a.Response})
-		rows.Write(append(line, '\n'))
-	}
-	path := filepath.Join(t.TempDir(), "given.jsonl")
-	if err := os.WriteFile(path, []byte(rows.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	printed, _ = must(t, "logprobs", "--model", actor, "--data", path, "--json")
-	for i, r := range objects[rowOut](t, printed) {
-		a := answers[i]
-		if r.Row != i || !slices.Equal(r.Prompt, a.Prompt) ||
-			!slices.Equal(r.Response, a.Response) || !slices.Equal(r.LogProbs, a.LogProbs) {
-			t.Errorf("logprobs of row %d: %+v, sampled as %+v", i, r, a)
-		}
-	}
-	cold, _ := must(t, "logprobs", "--model", actor, "--data", path, "--temperature", "0.5")
-	if cold == printed {
-		t.Error("the temperature does not matter")
-	}
-
-	printed, _ = must(t, "score", "--critic", critic, "--data", path, "--json")
-	scores := objects[rowOut](t, printed)
-	if len(scores) != 3 || len(scores[0].Prompt)+len(scores[0].Response) < 10 ||
-		scores[0].Score == 0 || scores[0].Text == "" {
-		t.Errorf("scores %s", printed)
-	}
-
-	// Text and the ids of that text are one row; every answer is limited alike.
-	printed, _ = must(t, "logprobs", "--model", actor, "--data", f.path("test.jsonl"), "--limit",
-		"3")
-	fromText := objects[rowOut](t, printed)
-	rows.Reset()
-	for _, r := range fromText {
-		line, _ := json.Marshal(map[string]any{"prompt_ids": r.Prompt, "response_ids": r.Response})
-		rows.Write(append(line, '\n'))
-	}
-	if err := os.WriteFile(path, []byte(rows.String()), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	fromIDs, _ := must(t, "logprobs", "--model", actor, "--data", path)
-	if fromIDs != printed || len(fromText) != 3 {
-		t.Errorf("from text\n%s\nfrom ids\n%s", printed, fromIDs)
-	}
-	a, _ := must(t, "score", "--critic", critic, "--data", f.path("test.jsonl"), "--limit", "3")
-	b, _ := must(t, "score", "--critic", critic, "--data", path)
-	if a != b {
-		t.Errorf("scores from text\n%s\nfrom ids\n%s", a, b)
-	}
-	cut, _ := must(t, "score", "--critic", critic, "--data", f.path("test.jsonl"), "--limit", "1",
-		"--max-response-length", "3")
-	if r := objects[rowOut](t, cut); !r[0].Truncated {
-		t.Errorf("a cut answer is not marked: %s", cut)
-	}
 }
 
 // Export gives the student as it was stored before training, or in the dtype

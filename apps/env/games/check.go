@@ -46,7 +46,8 @@ func ReadRows(in io.Reader) (rows []Recorded, err error) {
 				fmt.Errorf("row %d: %w: give JSON lines with content, env and teacher_response", at,
 					err)
 		}
-		r := Recorded{Row: env.Row{Content: raw.Content, Env: raw.Env}, At: at}
+		r := Recorded{Row: env.RowOf(raw.Content, ""), At: at}
+		r.Row.Env = raw.Env
 		if len(raw.Response) > 0 && raw.Response[0] == '[' {
 			if err := json.Unmarshal(raw.Response, &r.Teacher); err != nil {
 				return nil, fmt.Errorf("row %d: teacher_response: %w: give a list of messages", at,

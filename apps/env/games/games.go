@@ -198,17 +198,23 @@ var errTeacher = errors.New("games: the teacher has not reached the end") // a b
 
 // teach plays the teacher's turns and records the episode in the row.
 func (g Game) teach(row *Row, turns []string) error {
-	e := &episode{game: g}
-	reply, err := e.Reset(context.Background(), 0, env.Row{Content: row.Content, Env: row.Env})
-	for _, turn := range turns {
-		if err != nil {
-			return err
-		}
-		row.Response = append(row.Response, env.Message{Role: "assistant", Content: turn})
-		reply, err = e.Step(context.Background(), env.Turn{Text: turn})
-		row.Response = append(row.Response, reply.Append...)
-	}
-	if err == nil && (!reply.Done || reply.Reward != 1) {
+	var last env.Reply
+	given := 0 // turns
+	err := env.Play(context.Background(), &episode{game: g}, 0,
+		env.Row{Content: row.Content, Env: row.Env},
+		func(r env.Reply) (env.Turn, bool, error) {
+			if last = r; given > 0 { // the row has the first context
+				row.Response = append(row.Response, r.Append...)
+			}
+			if given == len(turns) || r.Done {
+				return env.Turn{}, false, nil
+			}
+			turn := turns[given]
+			given++
+			row.Response = append(row.Response, env.Message{Role: "assistant", Content: turn})
+			return env.Turn{Text: turn}, true, nil
+		})
+	if err == nil && (given < len(turns) || !last.Done || last.Reward != 1) {
 		err = fmt.Errorf("%w: %s", errTeacher, row.Env)
 	}
 	return err

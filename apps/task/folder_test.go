@@ -1,0 +1,74 @@
+package task
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"gad/apps/session/sessiontest"
+	"gad/data"
+)
+
+// contents returns the files below dir.
+func contents(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	err := fs.WalkDir(os.DirFS(dir), ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		raw, err := os.ReadFile(filepath.Join(dir, name))
+		files[name] = string(raw)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// Each kind's folder: the files, their rows, and the same bytes from the same command, also where
+// it was interrupted.
+func TestFolder(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow: left out with -short")
+	}
+	for _, k := range Kinds() {
+		f := k.Folder()
+		f.Dir, f.Seed, f.StudentSeed, f.Counts[Train] = filepath.Join(t.TempDir(), "task"), 3, 3, 50
+		sessiontest.Must(t, f.Write)
+		for _, split := range Splits {
+			for _, ext := range []string{".arrow", ".jsonl"} {
+				set, err := data.Open(f.path(split+ext), data.DefaultColumns())
+				if n, ok := f.Counts[split]; !ok {
+					if err == nil {
+						t.Errorf("%s: %s%s was made", k.Name, split, ext)
+					}
+				} else if err != nil || set.Len() != n {
+					t.Errorf("%s: %s%s: %v, want %d rows", k.Name, split, ext, err, n)
+				}
+				if err == nil {
+					set.Close()
+				}
+			}
+		}
+		before := contents(t, f.Dir)
+		sessiontest.Must(t, f.Write) // again: nothing is left to do
+		for _, name := range []string{"student", "test.arrow"} {
+			if err := os.RemoveAll(f.path(name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		sessiontest.Must(t, f.Write) // interrupted: the rest is made
+		after := contents(t, f.Dir)
+		if len(before) < 10 || len(after) != len(before) {
+			t.Errorf("%s: %d files, were %d", k.Name, len(after), len(before))
+		}
+		for name := range before {
+			if before[name] != after[name] {
+				t.Errorf("%s: %s differs", k.Name, name)
+			}
+		}
+	}
+}
