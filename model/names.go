@@ -22,8 +22,8 @@ type Kind = architecture.Kind
 
 // The kinds of model: see package architecture.
 const (
-	LM     = architecture.LM
-	Scorer = architecture.Scorer
+	LM     Kind = architecture.LM
+	Scorer Kind = architecture.Scorer
 )
 
 // Types of a model's settings and of its sequences.
