@@ -15,9 +15,11 @@ import (
 
 	"gad/apps/doctor"
 	"gad/data"
+	"gad/internal/compute"
 	"gad/internal/report"
 	"gad/internal/vfs"
 	"gad/trainer/config"
+	"gad/trainer/saved"
 )
 
 // started are the start/ metrics of a run's first step, by the names of val/ metrics.
@@ -363,5 +365,61 @@ func TestExamineStart(t *testing.T) {
 	if x := examine(warmup); len(x.Sick) == 0 ||
 		!strings.Contains(strings.Join(x.Sick, "\n"), "has not learned") {
 		t.Errorf("a discriminator that cannot learn: %q", x.Sick)
+	}
+}
+
+// roomy is a backend that samples as a GPU does, with so much memory.
+type roomy struct {
+	compute.Backend
+	free int64
+}
+
+func (r roomy) DecodeMultiple() int { return 16 }
+func (r roomy) Available() int64    { return r.free }
+
+// How many answers are sampled at a time is chosen by the memory when a run begins. A run that goes
+// on keeps its number, whatever the memory then is; the next stage chooses again, and a number that
+// is set stays.
+func TestSlotsOfARun(t *testing.T) {
+	be := ready(t)
+	const large, small = 1 << 40, 1 << 20
+	for _, c := range []struct {
+		name       string
+		free, then int64
+		set        string
+		want       int
+	}{
+		{"large", large, small, "", 128},
+		{"small", small, large, "", 64},
+		{"set", large, small, "rollout.max_num_seqs=32", 32},
+	} {
+		run := filepath.Join(t.TempDir(), c.name)
+		cfg := func(steps int) config.Config {
+			return settings(config.Train, run, append(strings.Fields(c.set),
+				"data.train_batch_size=8", "rollout.n=16", "actor.ppo_mini_batch_size=8",
+				fmt.Sprintf("trainer.total_steps=%d", steps))...)
+		}
+		slots := func(free int64, steps int) int {
+			tr := opened(t, roomy{be, free}, cfg(steps), config.Train)
+			defer tr.Close()
+			if err := tr.Run(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			return tr.Config().Rollout.MaxNumSeqs
+		}
+		if got := slots(c.free, 1); got != c.want {
+			t.Errorf("%s: a run begins with %d, want %d", c.name, got, c.want)
+		}
+		raw, err := os.ReadFile(filepath.Join(run, saved.ConfigName))
+		stored := "max_num_seqs: 0\n"
+		if c.set != "" {
+			stored = "max_num_seqs: 32\n"
+		}
+		if err != nil || !strings.Contains(string(raw), stored) {
+			t.Errorf("%s: %v: a later stage would not choose for itself:\n%s", c.name, err, raw)
+		}
+		if got := slots(c.then, 2); got != c.want {
+			t.Errorf("%s: goes on with %d, want %d", c.name, got, c.want)
+		}
 	}
 }

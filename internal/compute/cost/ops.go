@@ -256,40 +256,27 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 }
 
 // AttentionGrad is three kernels: row sums, dq (three products a pair), and dk and dv
-// (four); and a fourth that adds the parts of dk and dv, where these are divided by query
-// heads. That of dk and dv takes no less than its longest block on half a multiprocessor.
+// (four); and a fourth that adds the parts of dk and dv, where tiles of keys are cut.
+// That of dk and dv takes no less than its longest block on half a multiprocessor.
 func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE,
 	vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	b.begin("AttentionGrad")
-	tile, parts := cuda.DKVTile(a.E), cuda.DKVParts(p, a)
+	tile := cuda.DKVTile(a.E)
+	longest, partRows := cuda.DKVBlocks(p, a)
 	b.layout(p, tile)
 	delta := b.bytes(lseNH)
 	b.moves(b.bytes(doNHE) + b.bytes(oNHE) + delta)
 	inputs := b.bytes(doNHE) + b.bytes(qNHE) + b.bytes(kNKE) + b.bytes(vNKE) + 2*delta
 	n, he, rate := p.Pairs(a.Window), float64(a.H*a.E), b.card.FLOPS*b.card.Backward
 	b.queue(command{flops: 6 * n * he, rate: rate, bytes: inputs + b.bytes(dqNHE)})
-	longest := 0.0 // queries that see a tile's keys
-	for s := range p.Segments() {
-		g := p.Segment(s)
-		longest = max(longest, float64(g.Len+g.Branches))
-	}
-	keys, heads := float64(tile), ceil(float64(a.H/a.K)/float64(parts))
-	block := 8 * max(longest-keys/2, keys/2) * keys * heads * float64(a.E)
+	block := 8 * longest * float64(tile*a.E)
 	whole, gradients := 8*n*he, b.bytes(dkNKE)+b.bytes(dvNKE)
-	partial := 0.0
-	if parts > 1 {
-		partial = wide / narrow * float64(parts) * gradients
-		gradients += partial
-	}
-	if parts > 1 {
-		b.queue(command{flops: whole,
-			rate:  whole / max(whole/rate, block/(rate/float64(2*b.card.SMs))),
-			bytes: inputs + partial})
-		b.moves(gradients)
-		return
-	}
+	partial := 2 * wide * float64(partRows*a.K*a.E)
 	b.queue(command{flops: whole, rate: whole / max(whole/rate, block/(rate/float64(2*b.card.SMs))),
-		bytes: inputs + gradients})
+		bytes: inputs + gradients + partial})
+	if partRows > 0 {
+		b.moves(gradients + partial)
+	}
 }
 
 // CacheWrite reads and writes rows.

@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -28,16 +29,16 @@ type layout struct {
 	segments      []compute.Segment
 	table         []int32 // the same, five numbers to a segment; then the paths to segments
 	above         []int32 // of prefix
-	branched      bool
-	queries, keys tileList
-	split         struct{ rows, K, group, most, parts int } // the answer that dkvParts gave last
+	queries       []int32 // pairs (segment, tile), those with most work first; nil: not made yet
+	keys          keyList
 }
 
-// tileList is the tiles of a pack for the fast kernels: pairs (segment, tile), those
-// with most work first.
-type tileList struct {
-	rows  int // of a tile; 0 is not made yet
-	pairs []int32
+// keyList is the blocks of the gradient of keys and values, and what they were made for.
+type keyList struct {
+	of       struct{ rows, K, group, most, least int } // rows of a tile; 0 is not made yet
+	blocks   []int32                                   // struct KeyBlock of attention.cu
+	sums     []int32                                   // of the tiles that are cut, struct KeySum
+	partRows int
 }
 
 func (b *Backend) layout(p compute.Pack) *layout {
@@ -46,14 +47,13 @@ func (b *Backend) layout(p compute.Pack) *layout {
 		return l
 	}
 	l.start, l.parent = append(l.start[:0], p.Start...), append(l.parent[:0], p.Parent...)
-	l.segments, l.table, l.branched = l.segments[:0], l.table[:0], false
-	l.queries.rows, l.keys.rows, l.split.parts = 0, 0, 0
+	l.segments, l.table = l.segments[:0], l.table[:0]
+	l.queries, l.keys.of.rows = nil, 0
 	for s := range p.Segments() {
 		g := p.Segment(s)
 		l.segments = append(l.segments, g)
 		l.table = append(l.table, int32(g.First), int32(g.Len), 0, int32(g.Before),
 			int32(g.Branches))
-		l.branched = l.branched || p.Branched(s)
 	}
 	for s, g := range l.segments {
 		l.table[5*s+2] = l.prefix(p, s, g)
@@ -92,48 +92,55 @@ func (l *layout) prefix(p compute.Pack, s int, g compute.Segment) int32 {
 
 // queryTiles is the tiles of queries: a tile's work grows with the keys before it.
 func (l *layout) queryTiles() []int32 {
-	return l.tiles(&l.queries, tileRows, func(g compute.Segment) int { return g.Before })
-}
-
-// keyTiles is the tiles of keys, counted from a segment's end: a tile's work grows with
-// the queries behind it.
-func (l *layout) keyTiles(rows int) []int32 {
-	if rows == tileRows && !l.branched {
-		return l.queryTiles()
+	if l.queries != nil {
+		return l.queries
 	}
-	return l.tiles(&l.keys, rows, func(g compute.Segment) int { return g.Branches })
-}
-
-// tiles makes a list, unless it is made: more is what a segment's tiles have to do with
-// besides its own tokens.
-func (l *layout) tiles(list *tileList, rows int, more func(compute.Segment) int) []int32 {
-	if list.rows == rows {
-		return list.pairs
-	}
-	list.rows, list.pairs = rows, list.pairs[:0]
 	most := 0
 	for _, g := range l.segments {
-		most = max(most, more(g)/rows+blocks(g.Len, rows))
+		most = max(most, g.Before/tileRows+blocks(g.Len, tileRows))
 	}
+	l.queries = []int32{}
 	for work := most - 1; work >= 0; work-- {
 		for s, g := range l.segments {
-			if t := work - more(g)/rows; t >= 0 && t < blocks(g.Len, rows) {
-				list.pairs = append(list.pairs, int32(s), int32(t))
+			if t := work - g.Before/tileRows; t >= 0 && t < blocks(g.Len, tileRows) {
+				l.queries = append(l.queries, int32(s), int32(t))
 			}
 		}
 	}
-	return list.pairs
+	return l.queries
 }
 
-// keyParts is in how many blocks the fast kernels compute the gradients of one tile of
-// keys, over so many query heads each; most bounds it.
-func (l *layout) keyParts(rows, K, group, most int) int {
-	c := &l.split
-	if c.parts == 0 || c.rows != rows || c.K != K || c.group != group || c.most != most {
-		c.rows, c.K, c.group, c.most = rows, K, group, most
-		c.parts = dkvParts(dkvWork(l.segments, rows), K, group, most)
+// keyBlocks is the blocks of the gradient of keys and values in tiles of so many rows, whose parts
+// have at most so many in all, and least tiles of queries at the least.
+func (l *layout) keyBlocks(rows, K, group, most, least int) *keyList {
+	k := &l.keys
+	if k.of.rows == rows && k.of.K == K && k.of.group == group && k.of.most == most &&
+		k.of.least == least {
+		return k
 	}
-	return c.parts
+	*k = keyList{of: struct{ rows, K, group, most, least int }{rows, K, group, most, least}}
+	sums := map[[2]int]int{} // of a tile, in k.sums
+	var parts []keyBlock
+	for _, b := range keyBlocks(keyTiles(l.segments, rows), K, group, most, least) {
+		k.blocks = append(k.blocks, int32(b.segment), int32(b.tile), int32(b.from), int32(b.to),
+			int32(b.head), int32(b.heads), int32(b.at), 0)
+		if b.at >= 0 {
+			parts, k.partRows = append(parts, b), k.partRows+b.rows
+		}
+	}
+	slices.SortFunc(parts, func(a, b keyBlock) int { return cmp.Compare(a.at, b.at) })
+	for _, b := range parts {
+		tile := [2]int{b.segment, b.tile}
+		i, known := sums[tile]
+		if !known {
+			i = len(k.sums)
+			sums[tile] = i
+			k.sums = append(k.sums, int32(l.segments[b.segment].First+b.tile*rows), int32(b.rows),
+				int32(b.at), 0)
+		}
+		k.sums[i+3]++
+	}
+	return k
 }
 
 // fast is 0 or 1 for the head widths that have kernels of their own, and -1 where
@@ -212,13 +219,13 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 
 // AttentionGrad is the gradient of Attention, in three launches: the row sums of
 // do*o, then dk and dv over tiles of keys, and dq over tiles of queries; and a fourth
-// where a tile of keys is divided by query heads.
+// where tiles of keys are cut.
 func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE,
 	vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	const op = "AttentionGrad"
 	heads(op, a)
 	N := compute.RowsOf(op, "q", qNHE, a.H*a.E)
-	nq, nk := N*a.H*a.E, N*a.K*a.E
+	nq := N * a.H * a.E
 	do, o, lse :=
 		b.narrowed(op, "do", doNHE, nq), b.narrowed(op, "o", oNHE, nq),
 		wide(op, "lse", lseNH, N*a.H)
@@ -234,15 +241,12 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 	defer b.enter()()
 	l := b.layout(p)
 	w := b.fast(a, N, row[:], dq.p, dk.p, dv.p, do.p, o.p, q.p, k.p, v.p)
-	parts, rows := 1, [...]int{tileRows, tileRowsdKV}
+	keys := &keyList{}
 	if w >= 0 {
-		parts = l.keyParts(rows[w], a.K, a.H/a.K, int(b.parts/(8*int64(nk))))
+		keys = l.keyBlocks([...]int{tileRows, tileRowsdKV}[w], a.K, a.H/a.K,
+			mostPartRows(b.parts, N, a), b.least)
 	}
-	var partBytes int64
-	if parts > 1 {
-		partBytes = 8 * int64(nk) * int64(parts)
-	}
-	place := b.scratch(4*int64(N*a.H), partBytes)
+	place := b.scratch(4*int64(N*a.H), 8*int64(keys.partRows*a.K*a.E))
 	delta, part := place[0], place[1]
 	segments, H, K, scale :=
 		at(index(b, "segments", l.table)), whole(a.H), whole(a.K), real(float32(a.Scale))
@@ -255,15 +259,14 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 		b.launch(b.k.attnDQ[w], grid{len(pairs) / 2, a.H, 1, attnThreads, [2]int{65536, 98304}[w]},
 			at(dq.p), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta), segments,
 			at(tiles), H, K, qr, kr, vr, scale)
-		pairs = l.keyTiles(rows[w])
-		tiles = index(b, "tiles", pairs)
-		b.launch(b.k.attnDKV[w], grid{len(pairs) / 2 * a.K * parts, 1, 1, attnThreads,
+		b.launch(b.k.attnDKV[w], grid{len(keys.blocks) / 8 * a.K, 1, 1, attnThreads,
 			[2]int{66560, 99328}[w]},
 			at(dk.p), at(dv.p), at(part), at(do.p), at(q.p), at(k.p), at(v.p), at(lse.p), at(delta),
-			segments, at(tiles), whole(N), H, K, whole(parts), qr, kr, vr, scale)
-		if parts > 1 {
-			b.launch(b.k.attnDKVSum, b.eachRow(N, a.K*a.E), at(dk.p), at(dv.p), at(part),
-				whole(parts), whole(N), whole(a.K*a.E), kr, vr, scale)
+			segments, at(index(b, "key blocks", keys.blocks)), H, K, qr, kr, vr, scale)
+		if n := len(keys.sums) / 4; n > 0 {
+			b.launch(b.k.attnDKVSum, grid{n, blocks(tileRows*a.K*a.E/8, 256), 1, 256, 0}, at(dk.p),
+				at(dv.p), at(part), at(index(b, "key sums", keys.sums)), whole(a.K*a.E), kr, vr,
+				scale)
 		}
 		return
 	}

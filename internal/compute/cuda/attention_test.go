@@ -176,7 +176,8 @@ func TestKeyParts(t *testing.T) {
 			for most := range group + 1 { // none at all is as one
 				b.parts = 8 * int64(most) * int64(N*a.K*a.E)
 				got := attend(t, b, a, p, q, k, v, do)
-				parts := b.pack.split.parts
+				tiles := keyTiles(b.pack.segments, [...]int{tileRows, tileRowsdKV}[a.E/128])
+				parts := len(b.pack.keys.blocks) / 8 / len(tiles)
 				seen[parts] = true
 				if parts > max(1, most) || blocks(group, parts) != blocks(group, max(1, most)) {
 					t.Errorf("%d query heads in at most %d parts: %d", group, most, parts)
@@ -190,28 +191,91 @@ func TestKeyParts(t *testing.T) {
 					s.same("dk of one part", got.dk, whole.dk)
 					s.same("dv of one part", got.dv, whole.dv)
 				}
-				for name, pair := range map[string][2][]float32{"dk": {got.dk, want.dk},
-					"dv": {got.dv, want.dv}} {
-					for seg := range p.Segments() {
-						for kv := range a.K {
-							var off, all float64
-							for n := int(p.Start[seg]); n < int(p.Start[seg+1]); n++ {
-								for i := (n*a.K + kv) * a.E; i < (n*a.K+kv+1)*a.E; i++ {
-									off, all =
-										off+math.Pow(float64(pair[0][i]-pair[1][i]), 2),
-										all+math.Pow(float64(pair[1][i]), 2)
-								}
-							}
-							if share := math.Sqrt(off / max(all, 1e-300)); !(share <= 0.008) {
-								t.Errorf("%d parts: %s of segment %d and key/value head %d: off by %.2g of its values", parts, name, seg, kv, share)
-							}
-						}
-					}
-				}
+				nearKeys(t, fmt.Sprintf("%d parts", parts), a, p, got, want)
 			}
 			if !seen[1] || !seen[group] {
 				t.Errorf("parts tried: %v, want 1 and %d among them", seen, group)
 			}
+		})
+	}
+}
+
+// nearKeys wants dk and dv of each segment and key/value head within 0.8 % of their size.
+func nearKeys(t *testing.T, how string, a compute.AttnShape, p compute.Pack, got, want attended) {
+	t.Helper()
+	for name, pair := range map[string][2][]float32{"dk": {got.dk, want.dk},
+		"dv": {got.dv, want.dv}} {
+		for seg := range p.Segments() {
+			for kv := range a.K {
+				var off, all float64
+				for n := int(p.Start[seg]); n < int(p.Start[seg+1]); n++ {
+					for i := (n*a.K + kv) * a.E; i < (n*a.K+kv+1)*a.E; i++ {
+						off, all = off+math.Pow(float64(pair[0][i]-pair[1][i]), 2),
+							all+math.Pow(float64(pair[1][i]), 2)
+					}
+				}
+				if share := math.Sqrt(off / max(all, 1e-300)); !(share <= 0.008) {
+					t.Errorf("%s: %s of segment %d and key/value head %d: off by %.2g of its values",
+						how, name, seg, kv, share)
+				}
+			}
+		}
+	}
+}
+
+// The keys of a prompt with many answers are seen by many more queries than others: their tiles
+// are cut by queries, and parts added in order. Only dk and dv of what is cut get other bits, and
+// the same ones again.
+func TestKeysCutByQueries(t *testing.T) {
+	for _, c := range []struct {
+		a       compute.AttnShape
+		answers int
+	}{{compute.AttnShape{H: 1, K: 1, E: 128}, 130}, {compute.AttnShape{H: 4, K: 2, E: 64}, 320}} {
+		a := c.a
+		t.Run(fmt.Sprintf("H=%d,K=%d,E=%d", a.H, a.K, a.E), func(t *testing.T) {
+			a.Scale = 1.5 / math.Sqrt(float64(a.E))
+			b := start(t, Options{})
+			s := set(t, b)
+			const prompt = 150
+			p := compute.Pack{Start: []int32{0, prompt}, Parent: []int32{-1}}
+			for i := range 8 {
+				p.Start = append(p.Start, p.Start[i+1]+int32(c.answers+i))
+				p.Parent = append(p.Parent, 0)
+			}
+			N := int(p.Start[p.Segments()])
+			q, k, v, do :=
+				s.normal(N*a.H*a.E), s.normal(N*a.K*a.E), s.normal(N*a.K*a.E), s.normal(N*a.H*a.E)
+			for _, x := range [][]float32{q, k, v, do} {
+				copy(x, s.down(s.put(compute.Narrow, x))) // rounded
+			}
+			want := attend(t, ref.New(), a, p, q, k, v, do)
+			all := b.parts
+			b.parts = 0
+			whole := attend(t, b, a, p, q, k, v, do)
+			if len(b.pack.keys.sums) > 0 {
+				t.Error("tiles are cut where there is no memory for it")
+			}
+			b.parts = all
+			got := attend(t, b, a, p, q, k, v, do)
+			rows := [...]int{tileRows, tileRowsdKV}[a.E/128]
+			if n := len(b.pack.keys.sums) / 4; n != blocks(prompt, rows) ||
+				b.pack.keys.sums[3] < 2 {
+				t.Errorf("%d tiles are cut, the first to %d parts: want the prompt's %d", n,
+					b.pack.keys.sums[3], blocks(prompt, rows))
+			}
+			own := prompt * a.K * a.E
+			s.same("o", got.o, whole.o)
+			s.same("dq", got.dq, whole.dq)
+			s.same("dk of the answers", got.dk[own:], whole.dk[own:])
+			s.same("dv of the answers", got.dv[own:], whole.dv[own:])
+			if slices.Equal(got.dk[:own], whole.dk[:own]) {
+				t.Error("parts change no bit of dk: nothing was cut")
+			}
+			nearKeys(t, "whole", a, p, whole, want)
+			nearKeys(t, "cut", a, p, got, want)
+			again := attend(t, b, a, p, q, k, v, do)
+			s.same("dk again", again.dk, got.dk)
+			s.same("dv again", again.dv, got.dv)
 		})
 	}
 }
@@ -359,8 +423,13 @@ func TestLayout(t *testing.T) {
 				return g.Before/tileRows*tileRows + tile*tileRows
 			})
 		for _, rows := range []int{tileRows, tileRowsdKV, tileRows} {
-			check("keys", l.keyTiles(rows), rows,
-				func(g compute.Segment, tile int) int { return g.Branches/rows*rows + tile*rows })
+			var pairs []int32
+			for list := l.keyBlocks(rows, 1, 1, 0, 8).blocks; len(list) > 0; list = list[8:] {
+				pairs = append(pairs, list[:2]...)
+			}
+			check("keys", pairs, rows, func(g compute.Segment, tile int) int {
+				return (blocks(g.Len+g.Branches, dkvQueries) - tile*rows/dkvQueries) * rows
+			})
 		}
 	}
 }

@@ -209,7 +209,7 @@ func BenchmarkGEMM(b *testing.B) {
 // the whole, as answers have; and prompts of 1/8 of it with eight answers of 1/32 each,
 // which share their prompt or, as many tokens more, have it each.
 func (x *bench) packs() map[string]compute.Pack {
-	var equal, mixed, shared, apart compute.Pack
+	var equal, mixed, shared, apart, game compute.Pack
 	add := func(p *compute.Pack, tokens int, parent int32) {
 		if p.Start == nil {
 			p.Start = []int32{0}
@@ -236,10 +236,14 @@ func (x *bench) packs() map[string]compute.Pack {
 			add(&apart, prompt+answer, -1)
 		}
 	}
+	add(&game, 256, -1) // a GAD step's own
+	for range answers {
+		add(&game, 1536, 0)
+	}
 	of := fmt.Sprintf("%d x %dx%d on %d", x.N/(prompt+answers*answer), answers, answer, prompt)
 	return map[string]compute.Pack{fmt.Sprintf("%dx%d", x.N/x.L, x.L): equal,
 		fmt.Sprintf("%d mixed", mixed.Segments()): mixed,
-		of + " shared": shared, of + " apart": apart}
+		of + " shared": shared, of + " apart": apart, "8x1536 on 256 shared": game}
 }
 
 // BenchmarkAttention counts the multiply-adds of the pairs of a query and a key that it
@@ -270,6 +274,21 @@ func BenchmarkAttention(b *testing.B) {
 				x.be.Attention(o, lse, q, k, v, a, pack)
 				return 2.5 * flops, 8 * float64(nq+nk),
 					func() { x.be.AttentionGrad(dq, dk, dv, do, o, lse, q, k, v, a, pack) }
+			})
+			if name != "8x1536 on 256 shared" {
+				continue
+			}
+			x.measure("backward by heads alone/"+name, func(x *bench) (float64, float64, func()) {
+				q, o, k, v, lse :=
+					x.narrow(nq), x.narrow(nq), x.narrow(nk), x.narrow(nk), x.wide(N*x.H)
+				dq, do, dk, dv := x.narrow(nq), x.narrow(nq), x.narrow(nk), x.narrow(nk)
+				x.be.Attention(o, lse, q, k, v, a, pack)
+				return 2.5 * flops, 8 * float64(nq+nk), func() {
+					least := &x.be.(*Backend).least
+					*least = math.MaxInt
+					x.be.AttentionGrad(dq, dk, dv, do, o, lse, q, k, v, a, pack)
+					*least = leastQueries
+				}
 			})
 		}
 	})

@@ -18,7 +18,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	"gad/internal/compute"
@@ -237,35 +236,122 @@ const (
 	dkvPartBytes = 64 << 20 // the most that parts of dk and dv take
 )
 
-// dkvParts is in how many parts, at most most, a group's query heads are divided among
-// blocks. work has the tiles of queries of each tile of keys, which K heads have each.
-// Blocks are begun longest first, so what they take is near the larger of the mean over
-// dkvBlocks and, for each n, n+1 times the longest but n*dkvBlocks. To write and read a
-// part of a tile takes about as long as a tile of queries.
-func dkvParts(work []int, K, group, most int) int {
-	sorted, total := slices.Clone(work), 0
-	slices.SortFunc(sorted, func(a, b int) int { return cmp.Compare(b, a) })
-	for _, n := range sorted {
-		total += n
+// keyTile is a tile of a segment's keys, counted from its beginning: so many rows, which the tiles
+// from to to-1 of queries see.
+type keyTile struct{ segment, tile, rows, from, to int }
+
+// keyBlock is what one block of the gradient of keys and values computes: a tile, or a part of its
+// queries, for the query heads from head on of each group. at is the first of its rows among those
+// of all parts, or -1 where the tile is not cut (struct KeyBlock in attention.cu).
+type keyBlock struct {
+	keyTile
+	head, heads, at int
+}
+
+// work is how many tiles of queries a block goes through, for each of its heads.
+func (b keyBlock) work() int { return (b.to - b.from) * b.heads }
+
+// keyBlocks divides tiles of keys, of K heads each, among blocks, those with most work first: whole;
+// or each by the group's query heads; or the longest by their queries, as the prompts of shared
+// answers are, which many more queries see than other keys. Parts have at most so many rows in all,
+// and least tiles of queries at the least.
+// Another way is taken if it is a twentieth shorter, or else it is not worth the memory.
+func keyBlocks(tiles []keyTile, K, group, most, least int) []keyBlock {
+	best := byHeads(tiles, group, 1)
+	shortest, total := blockTime(best, K), 0
+	try := func(list []keyBlock) (fits bool) {
+		if fits = partRows(list) <= most; fits {
+			if time := blockTime(list, K); time < 0.95*shortest {
+				best, shortest = list, time
+			}
+		}
+		return fits
 	}
-	best, least := 1, math.Inf(1)
-	for parts := 1; parts <= group && (parts == 1 || parts <= most); parts++ {
-		share := blocks(group, parts)
-		if parts > 1 && blocks(group, parts-1) == share { // no shorter
-			continue
-		}
-		time := float64(total*group*K) / dkvBlocks
-		for i := 0; i < len(sorted)*K*parts; i += dkvBlocks {
-			time = max(time, float64((i/dkvBlocks+1)*share*sorted[i/(K*parts)]))
-		}
-		if parts > 1 {
-			time += float64(len(sorted)*K*parts) / dkvBlocks
-		}
-		if time < 0.95*least { // or else not worth the memory
-			best, least = parts, time
+	for parts := 2; parts <= group; parts++ {
+		if blocks(group, parts-1) != blocks(group, parts) { // or else no shorter
+			try(byHeads(tiles, group, parts))
 		}
 	}
+	longest := 0
+	for _, t := range tiles {
+		total, longest = total+t.to-t.from, max(longest, t.to-t.from)
+	}
+	for n := max(least, total*K/(2*dkvBlocks)); n < longest; n *= 2 {
+		if try(byQueries(tiles, group, n)) {
+			break
+		}
+	}
+	at := 0
+	for i, b := range best {
+		if b.at >= 0 {
+			best[i].at, at = at, at+b.rows
+		}
+	}
+	slices.SortStableFunc(best, func(a, b keyBlock) int { return cmp.Compare(b.work(), a.work()) })
 	return best
+}
+
+// leastQueries is the least number of tiles of queries that a tile of keys is cut to.
+const leastQueries = 8
+
+// byHeads divides each tile's query heads among so many blocks.
+func byHeads(tiles []keyTile, group, parts int) (list []keyBlock) {
+	share, at := blocks(group, parts), -1
+	if parts > 1 {
+		at = 0
+	}
+	for _, t := range tiles {
+		for head := 0; head < group; head += share {
+			list = append(list, keyBlock{t, head, min(share, group-head), at})
+		}
+	}
+	return list
+}
+
+// byQueries cuts tiles that more than 1.5 n tiles of queries see to equal parts of at most n.
+func byQueries(tiles []keyTile, group, n int) (list []keyBlock) {
+	for _, t := range tiles {
+		seen, parts, at := t.to-t.from, 1, -1
+		if 2*seen > 3*n {
+			parts, at = blocks(seen, n), 0
+		}
+		for i := range parts {
+			part := t
+			part.from, part.to = t.from+i*seen/parts, t.from+(i+1)*seen/parts
+			list = append(list, keyBlock{part, 0, group, at})
+		}
+	}
+	return list
+}
+
+// partRows is how many rows the parts have in all.
+func partRows(list []keyBlock) (n int) {
+	for _, b := range list {
+		if b.at >= 0 {
+			n += b.rows
+		}
+	}
+	return n
+}
+
+// blockTime is about how long blocks of K heads take, in tiles of queries of one head. They are
+// begun longest first, so it is near the larger of the mean over dkvBlocks and, for each n, n+1
+// times the longest but n*dkvBlocks. To write and read a part takes about as long as a tile.
+func blockTime(list []keyBlock, K int) float64 {
+	var work []int
+	total, cut := 0, 0
+	for _, b := range list {
+		work, total = append(work, b.work()), total+b.work()
+		if b.at >= 0 {
+			cut++
+		}
+	}
+	slices.SortFunc(work, func(a, b int) int { return cmp.Compare(b, a) })
+	time := float64(total*K) / dkvBlocks
+	for i := 0; i < len(work)*K; i += dkvBlocks {
+		time = max(time, float64((i/dkvBlocks+1)*work[i/K]))
+	}
+	return time + float64(cut*K)/dkvBlocks
 }
 
 // limits bound the head's scratch.

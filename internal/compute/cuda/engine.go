@@ -26,6 +26,7 @@ type Backend struct {
 	head   bounds
 	rows   int   // that one launch decodes
 	parts  int64 // the most bytes that parts of dk and dv take
+	least  int   // tiles of queries of such a part; benchmarks allow none
 
 	inUse, peak int64
 	blocks      map[driver.Ptr]int64 // all that is allocated, and its size
@@ -90,7 +91,7 @@ func open(o Options) (*Backend, error) {
 		return nil, fmt.Errorf("cuda: %w", err)
 	}
 	b := &Backend{Options: o, dev: dev, narrow: narrow, sms: dev.Info().SMs, head: headLimits,
-		rows: decodeRows, parts: dkvPartBytes, blocks: map[driver.Ptr]int64{},
+		rows: decodeRows, parts: dkvPartBytes, least: leastQueries, blocks: map[driver.Ptr]int64{},
 		pins: map[driver.Ptr][]byte{}}
 	b.name = fmt.Sprintf("cuda/%s %s", map[dtype]string{f32: F32, bf16: BF16}[narrow],
 		dev.Info().Name)

@@ -512,7 +512,30 @@ func TestAttentionPTX(t *testing.T) {
 			return blocks(N, rows), m.put(littleEndian(list))
 		}
 		queries, queryTiles := tiles(128)
-		keys, keyTiles := tiles(c.dkvRows)
+		// blocksOf is the tiles of keys, each in parts by query heads or by tiles of queries.
+		var sums []uint32
+		blocksOf := func(heads, cuts int) (n int, at uint64) {
+			var list []uint32
+			rows := uint32(0)
+			sums = nil
+			for i := range blocks(N, c.dkvRows) {
+				own := uint32(min(c.dkvRows, N-i*c.dkvRows))
+				from, to, parts := i*c.dkvRows/64, blocks(N, 64), 0
+				first := rows
+				for h := 0; h < H; h += heads {
+					for at, step := from, blocks(to-from, cuts); at < to; at += step {
+						list = append(list, 0, uint32(i), uint32(at), uint32(min(at+step, to)),
+							uint32(h), uint32(heads), rows, 0)
+						rows, parts = rows+own, parts+1
+					}
+				}
+				if heads == H && cuts == 1 {
+					list[len(list)-2] = math.MaxUint32 // -1: it is whole
+				}
+				sums = append(sums, uint32(i*c.dkvRows), own, first, uint32(parts))
+			}
+			return len(list) / 8, m.put(littleEndian(list))
+		}
 		s32 := float32(1 / math.Sqrt(float64(c.E)))
 		scale := float64(s32)
 
@@ -572,29 +595,59 @@ func TestAttentionPTX(t *testing.T) {
 			fromF(s32)); err != nil {
 			t.Fatal(err)
 		}
-		// dk and dv in one part, and in a part for each query head, which are added here.
-		part, partAt := empty(4 * 2 * H * N * K * c.E)
-		for _, parts := range []int{1, H} {
-			if err := m.launch(kernel("attn_bwd_dkv"), [3]int{keys * K * parts, 1, 1}, 128, c.dkv,
-				dkAt, dvAt, partAt, doAt, qAt, kAt, vAt, lseAt, deltaAt, segments, keyTiles, N, H,
-				K, uint64(parts), uint64(W), uint64(W), uint64(W), fromF(s32)); err != nil {
+		// dk and dv whole, in a part for each query head, and for each tile of queries. The parts
+		// are added here, and by the kernel.
+		part, partAt := empty(4 * 2 * 3 * H * N * K * c.E)
+		keys := func(heads, cuts int) {
+			n, list := blocksOf(heads, cuts)
+			if err := m.launch(kernel("attn_bwd_dkv"), [3]int{n * K, 1, 1}, 128, c.dkv, dkAt, dvAt,
+				partAt, doAt, qAt, kAt, vAt, lseAt, deltaAt, segments, list, H, K, uint64(W),
+				uint64(W), uint64(W), fromF(s32)); err != nil {
 				t.Fatal(err)
 			}
 		}
+		keys(H, 1)
+		ones := map[string][]byte{"dk": gradient(1), "dv": gradient(2)}
 		added := func(which int, by float64) (b []byte) {
 			words := wordsOf(part)
-			for i := range N * K * c.E {
-				sum := 0.0
-				for p := range H {
-					sum += float64(math.Float32frombits(words[(2*p+which)*N*K*c.E+i]))
+			for n := 0; n < len(sums); n += 4 {
+				for r := range sums[n+1] {
+					for e := range uint32(K * c.E) {
+						sum := 0.0
+						for p := range sums[n+3] {
+							row := 2*(sums[n+2]+p*sums[n+1]+r) + uint32(which)
+							sum += float64(math.Float32frombits(words[row*uint32(K*c.E)+e]))
+						}
+						b = binary.LittleEndian.AppendUint16(b, uint16(bf16Bits(float32(sum*by))))
+					}
 				}
-				b = binary.LittleEndian.AppendUint16(b, uint16(bf16Bits(float32(sum*by))))
 			}
 			return b
 		}
-		want["parts of dk"], want["parts of dv"] = want["dk"], want["dv"]
-		for name, b := range map[string][]byte{"o": o, "dq": gradient(0), "dk": gradient(1),
-			"dv": gradient(2), "parts of dk": added(0, scale), "parts of dv": added(1, 1)} {
+		sum, err := parsePTX(text, "attn_bwd_dkv_sum")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, by := range map[string][2]int{"heads": {1, 1}, "queries": {H, 3}} {
+			keys(by[0], by[1])
+			if sums[3] < 2 {
+				t.Fatalf("%d parts of %s", sums[3], name)
+			}
+			ones["dk by "+name], ones["dv by "+name] = added(0, scale), added(1, 1)
+			if err := m.launch(sum, [3]int{len(sums) / 4, 2, 1}, 256, 0, dkAt, dvAt, partAt,
+				m.put(littleEndian(sums)), uint64(K*c.E), uint64(W), uint64(W),
+				fromF(s32)); err != nil {
+				t.Fatal(err)
+			}
+			for i, which := range []string{"dk", "dv"} {
+				ones[which+" of "+name+", summed"] = gradient(i + 1)
+			}
+		}
+		for name := range ones {
+			want[name] = want[name[:2]]
+		}
+		ones["o"], ones["dq"] = o, gradient(0)
+		for name, b := range ones {
 			var size, off, worst float64
 			for i, x := range want[name] {
 				d := math.Abs(float64(bf16Value(little(b[2*i:2*i+2]))) - x)

@@ -34,29 +34,47 @@ const QueryTile = 128
 // width E.
 func DKVTile(E int) int { return map[bool]int{true: 64, false: QueryTile}[E == 128] }
 
-// DKVParts is in how many blocks the gradient of a tile of keys and its values is computed,
-// each over as many of the group's query heads: as AttentionGrad divides N tokens.
-func DKVParts(p compute.Pack, a compute.AttnShape) int {
+// DKVBlocks says how AttentionGrad divides the gradient of a pack's keys and values: how many
+// queries, counted for each head, the longest block goes through, and how many rows are written
+// in parts.
+func DKVBlocks(p compute.Pack, a compute.AttnShape) (longest float64, partRows int) {
 	var segments []compute.Segment
 	N := 0
 	for s := range p.Segments() {
 		segments = append(segments, p.Segment(s))
 		N += segments[s].Len
 	}
-	if N == 0 {
-		return 1
-	}
-	return dkvParts(dkvWork(segments, DKVTile(a.E)), a.K, a.H/a.K, dkvPartBytes/(8*N*a.K*a.E))
-}
-
-// dkvWork is how many tiles of queries see each tile of keys, of so many rows.
-func dkvWork(segments []compute.Segment, rows int) (work []int) {
-	for _, g := range segments {
-		for j := range blocks(g.Len, rows) {
-			work = append(work, blocks(g.Len+g.Branches, dkvQueries)-j*rows/dkvQueries)
+	rows := DKVTile(a.E)
+	for _, b := range keyBlocks(keyTiles(segments, rows), a.K, a.H/a.K,
+		mostPartRows(dkvPartBytes, N, a), leastQueries) {
+		g := segments[b.segment]
+		n := min(b.to*dkvQueries, g.Len+g.Branches) - b.from*dkvQueries
+		if b.from == b.tile*rows/dkvQueries {
+			n = max(n-rows/2, n/2) // the diagonal
+		}
+		longest = max(longest, float64(n*b.heads))
+		if b.at >= 0 {
+			partRows += b.rows
 		}
 	}
-	return work
+	return longest, partRows
+}
+
+// mostPartRows bounds the rows of parts of dk and dv: by so many bytes, and by the scratch memory
+// that is planned (Options.Scratch).
+func mostPartRows(bytes int64, N int, a compute.AttnShape) int {
+	return int(min(bytes/int64(8*a.K*a.E), int64(N*a.H/a.K)))
+}
+
+// keyTiles is the tiles of keys of segments, of so many rows.
+func keyTiles(segments []compute.Segment, rows int) (list []keyTile) {
+	for s, g := range segments {
+		for j := range blocks(g.Len, rows) {
+			list = append(list, keyTile{s, j, min(rows, g.Len-j*rows), j * rows / dkvQueries,
+				blocks(g.Len+g.Branches, dkvQueries)})
+		}
+	}
+	return list
 }
 
 // DecodesInOne reports whether one kernel decodes, and none joins what its blocks found.

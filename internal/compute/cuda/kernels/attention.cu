@@ -12,7 +12,7 @@
 //   delta[i,h] = sum_e do[i,h,e]*o[i,h,e];  ds_ij = p_ij*(sum_e do[i,h,e]*v[j,.,e] - delta[i,h])
 //   dq_i = scale*sum_j ds_ij*k_j;  dk_j = scale*sum_i ds_ij*q_i;  dv_j = sum_i p_ij*do_i
 // with dk and dv summed over the query heads of a key/value head, h ascending, then
-// over the rows i that see j, ascending: the segment's own, then its descendants', which
+// over the rows i that see j, ascending (of a tile that is cut, over the parts in turn): the segment's own, then its descendants', which
 // lie directly behind it, so that these are rows without a gap. The keys of a segment's
 // ancestors are such rows where it has one, or each is the first behind its parent: the fast
 // kernels then add one number to a position. Elsewhere they look each row up (attn_jump).
@@ -33,25 +33,22 @@
 //   kernel            grid                   tile rows   dynamic shared memory, bytes
 //   attn_fwd_E64      (tiles, H)             128          40960
 //   attn_fwd_E128     (tiles, H)             128          81920
-//   attn_bwd_dkv_E64  tiles*K*parts          128          66560
-//   attn_bwd_dkv_E128 tiles*K*parts           64          99328
+//   attn_bwd_dkv_E64  blocks*K               128          66560
+//   attn_bwd_dkv_E128 blocks*K                64          99328
 //   attn_bwd_dq_E64   (tiles, H)             128          65536
 //   attn_bwd_dq_E128  (tiles, H)             128          98304
 // tiles lists (segment, tile) for each tile of so many rows in each segment, those
-// with most work first. The dkv kernels count tiles from the segment's end, so that
-// one list serves all kernels whose tiles have 128 rows where no segment has branches;
-// where one has, the dkv kernels have a list of their own, since their work grows with
-// the branches and the others' with the parent. Empty segments have no tile.
+// with most work first. Empty segments have no tile.
 //
-// A block of the dkv kernels takes all query heads of its key/value head (parts 1), or
-// ceil(group/parts) of them, where the grid would be too small for a device. Then it
-// leaves its unscaled sums in part, float [parts,2,N,K,E] (dk, then dv), and
-//   attn_bwd_dkv_sum, elementwise (elementwise.cu):  dk = scale*sum_p part[p,0];  dv = sum_p part[p,1]
-// adds them, p ascending. The blocks of a tile are neighbours in the grid, so that the
-// tiles with most work are begun first in all heads.
+// The dkv kernels have a list of their own (KeyBlock): a block takes all query heads of its
+// key/value head and all tiles of queries that see its keys, or where the grid would be too
+// small for a device, or a tile of keys is seen by many more queries than others, some of
+// them. Then it leaves its unscaled sums in part, float [rows,2,K,E] (dk, then dv), and
+//   attn_bwd_dkv_sum, grid (cut tiles, y), any y:  dk = scale*sum_p part[p,0];  dv = sum_p part[p,1]
+// adds those of a tile (KeySum), p ascending.
 //
 // Backward is three launches in this order: delta, then dkv and dq in any order; and
-// attn_bwd_dkv_sum behind dkv where parts is above 1.
+// attn_bwd_dkv_sum behind dkv where a tile is cut.
 //
 // The generic kernels (_any_T: T f32 or bf16) take any E up to 256, any alignment
 // and any scale, compute in float32 without rounding p or ds, and serve as the
@@ -70,6 +67,19 @@
 // with a negative prefix, those of a path.
 struct Segment {
     int first, len, prefix, before, branches;
+};
+
+// KeyBlock is what a block of the dkv kernels computes: a tile of a segment's keys, counted from
+// its beginning, with the tiles of queries from to to-1 and the query heads from head on of each
+// group. at is the first row of part for its sums, or -1 where they are whole.
+struct KeyBlock {
+    int segment, tile, from, to, head, heads, at, none;
+};
+
+// KeySum is a tile of keys that is cut: its first row, its rows, the first of part, and how many
+// parts it has there, one behind the other.
+struct KeySum {
+    int first, rows, at, parts;
 };
 
 // attn_own is the row at which the segment's position 0 would be, if its ancestors'
@@ -364,14 +374,14 @@ KERNEL(ATTN_THREADS, attn_bwd_delta_E128, float *delta, const bf16 *dout, const 
 // as registers allow. Queries, their do, lse and delta are double-buffered.
 template <int E, int MT, int NS>
 DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, float *part, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse, const float *delta,
-                         const Segment *segments, const int2 *tiles, int N, int H, int K, int parts, int q_row, int k_row, int v_row, float scale) {
+                         const Segment *segments, const KeyBlock *blocks, int H, int K, int q_row, int k_row, int v_row, float scale) {
     const int BK = 64 * MT, BQ = 64;
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    int2 at = tiles[blockIdx.x / (K * parts)];
-    Segment g = segments[at.x];
-    int kv = blockIdx.x / parts % K, group = H / K, share = (group + parts - 1) / parts, first = g.first, len = g.len, seen_by = len + g.branches; // keys, and the rows that see the first of them
-    int j0 = ((len + BK - 1) / BK - 1 - at.y) * BK, row0 = warp * 16 * MT;
-    int q_first = j0 / BQ, n_q = (seen_by + BQ - 1) / BQ;
+    KeyBlock at = blocks[blockIdx.x / K];
+    Segment g = segments[at.segment];
+    int kv = blockIdx.x % K, group = H / K, first = g.first, len = g.len, seen_by = min(len + g.branches, at.to * BQ); // keys, and the block's rows that see the first of them
+    int j0 = at.tile * BK, row0 = warp * 16 * MT;
+    int n_q = (seen_by + BQ - 1) / BQ;
     int keys = first + j0; // the first's row
 
     bf16 *k_tile = (bf16 *)shared(), *v_tile = k_tile + BK * E, *ring = v_tile + BK * E;
@@ -392,8 +402,8 @@ DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, float *part, const bf16 *dout, cons
         if (i + mine < seen_by) return of_row[row + (i64)mine * H] * (has_lse ? ATTN_LOG2E : 1.0f);
         return has_lse ? INF : 0.0f;
     };
-    int h = kv * group + blockIdx.x % parts * share, h_end = min(h + share, (kv + 1) * group);
-    int tile = q_first, now = 0; // of queries of head h, and the buffer that it is in
+    int h = kv * group + at.head, h_end = min(h + at.heads, (kv + 1) * group);
+    int tile = at.from, now = 0; // of queries of head h, and the buffer that it is in
     rows[threadIdx.x] = load(ring, h, tile);
     copy_commit();
 
@@ -410,7 +420,7 @@ DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, float *part, const bf16 *dout, cons
         int i0 = tile * BQ;
         copy_wait<0>();
         __syncthreads();
-        if (++tile == n_q) tile = q_first, h++;
+        if (++tile == n_q) tile = blocks[blockIdx.x / K].from, h++; // the loop has no register for it
         float next = 0.0f;
         if (h < h_end) next = load(ring + (now ^ 1) * 2 * BQ * E, h, tile);
         copy_commit();
@@ -518,20 +528,21 @@ DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, float *part, const bf16 *dout, cons
     }
 
     int head = (h - 1) / group * E; // kv's: h is h_end, and keeping kv would spill
-    if (parts > 1) {
-        i64 ks = (i64)K * E, all = N * ks;
-        float *dk_part = part + 2 * ((h - 1) % group / share) * all + (keys + row0) * ks + head + 2 * (lane % 4); // the part's number would spill, too
+    int rows_at = blocks[blockIdx.x / K].at; // read again, too
+    if (rows_at >= 0) {
+        i64 ks = (i64)K * E;
+        float *dk_part = part + 2 * (rows_at + row0) * ks + head + 2 * (lane % 4);
 #pragma unroll
         for (int t = 0; t < MT; t++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 int r = 16 * t + 8 * half + lane / 4;
                 if (r >= len - j0 - row0) continue;
-                float *to = dk_part + r * ks;
+                float *to = dk_part + 2 * r * ks;
 #pragma unroll
                 for (int n = 0; n < E / 8; n++) {
                     *(float2 *)(to + 8 * n) = make_float2(dk_acc[t][n][2 * half], dk_acc[t][n][2 * half + 1]);
-                    *(float2 *)(to + all + 8 * n) = make_float2(dv_acc[t][n][2 * half], dv_acc[t][n][2 * half + 1]);
+                    *(float2 *)(to + ks + 8 * n) = make_float2(dv_acc[t][n][2 * half], dv_acc[t][n][2 * half + 1]);
                 }
             }
         return;
@@ -545,29 +556,32 @@ DEVICE void attn_bwd_dkv(bf16 *dk, bf16 *dv, float *part, const bf16 *dout, cons
 }
 
 KERNEL(ATTN_THREADS, attn_bwd_dkv_E64, bf16 *dk, bf16 *dv, float *part, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse,
-       const float *delta, const Segment *segments, const int2 *tiles, int N, int H, int K, int parts, int q_row, int k_row, int v_row, float scale) {
-    attn_bwd_dkv<64, 2, 32>(dk, dv, part, dout, q, k, v, lse, delta, segments, tiles, N, H, K, parts, q_row, k_row, v_row, scale);
+       const float *delta, const Segment *segments, const KeyBlock *blocks, int H, int K, int q_row, int k_row, int v_row, float scale) {
+    attn_bwd_dkv<64, 2, 32>(dk, dv, part, dout, q, k, v, lse, delta, segments, blocks, H, K, q_row, k_row, v_row, scale);
 }
 KERNEL(ATTN_THREADS, attn_bwd_dkv_E128, bf16 *dk, bf16 *dv, float *part, const bf16 *dout, const bf16 *q, const bf16 *k, const bf16 *v, const float *lse,
-       const float *delta, const Segment *segments, const int2 *tiles, int N, int H, int K, int parts, int q_row, int k_row, int v_row, float scale) {
-    attn_bwd_dkv<128, 1, 64>(dk, dv, part, dout, q, k, v, lse, delta, segments, tiles, N, H, K, parts, q_row, k_row, v_row, scale);
+       const float *delta, const Segment *segments, const KeyBlock *blocks, int H, int K, int q_row, int k_row, int v_row, float scale) {
+    attn_bwd_dkv<128, 1, 64>(dk, dv, part, dout, q, k, v, lse, delta, segments, blocks, H, K, q_row, k_row, v_row, scale);
 }
 
-KERNEL(256, attn_bwd_dkv_sum, bf16 *dk, bf16 *dv, const float *part, int parts, int N, int W, int k_row, int v_row, float scale) {
-    i64 n = (i64)N * W;
-    sweep_rows(N, W, aligned(dk, dv, part) && k_row % 8 == 0 && v_row % 8 == 0, [&](i64 r, int d, int count, bool wide) {
-        i64 i = r * W + d;
+// attn_bwd_dkv_sum: W is K*E. As in the other fast kernels all rows are aligned.
+KERNEL(256, attn_bwd_dkv_sum, bf16 *dk, bf16 *dv, const float *part, const KeySum *sums, int W, int k_row, int v_row, float scale) {
+    KeySum at = sums[blockIdx.x];
+    int eights = W / 8;
+    for (int i = blockIdx.y * blockDim.x + threadIdx.x; i < at.rows * eights; i += gridDim.y * blockDim.x) {
+        int r = i / eights, d = 8 * (i % eights);
+        const float *from = part + 2 * (i64)(at.at + r) * W + d;
         Vec k_sum = {}, v_sum = {};
-        for (int p = 0; p < parts; p++) {
+        for (int p = 0; p < at.parts; p++, from += 2 * (i64)at.rows * W) {
             Vec a, b;
-            load(a, part + 2 * p * n + i, count, wide);
-            load(b, part + (2 * p + 1) * n + i, count, wide);
+            load(a, from, 8, true);
+            load(b, from + W, 8, true);
             for (int j = 0; j < 8; j++) k_sum.v[j] += a.v[j], v_sum.v[j] += b.v[j];
         }
         for (int j = 0; j < 8; j++) k_sum.v[j] *= scale;
-        store(dk + r * k_row + d, k_sum, count, wide);
-        store(dv + r * v_row + d, v_sum, count, wide);
-    });
+        store(dk + (i64)(at.first + r) * k_row + d, k_sum, 8, true);
+        store(dv + (i64)(at.first + r) * v_row + d, v_sum, 8, true);
+    }
 }
 
 // dq: a block has 128 queries of one head, a warp 32 of them with dq in registers,
