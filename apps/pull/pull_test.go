@@ -300,3 +300,16 @@ func TestEnvironment(t *testing.T) {
 		t.Errorf("a token of two lines: %v", err)
 	}
 }
+
+func TestModelName(t *testing.T) {
+	for path, want := range map[string]string{
+		"/c/models--org--My-Student/snapshots/0123": "My-Student",
+		"/c/models--gpt2/snapshots/0123":            "gpt2",
+		"/runs/snapshots/student":                   "student",
+		"/runs/student":                             "student",
+	} {
+		if got := ModelName(path); got != want {
+			t.Errorf("%s: %s, want %s", path, got, want)
+		}
+	}
+}

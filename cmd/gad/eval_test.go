@@ -22,7 +22,7 @@ func TestFlagsOfScoring(t *testing.T) {
 		"--against", sft, "--checker", "sed 's/.*/0.5/'", "--disc-steps", "2", "--disc-seeds", "1",
 		"--disc-batch", "1", "--output", rows, "--json")
 	for _, want := range []string{`"rows":4,`, `"temperature":0.5,`, `"check":0.5,`,
-		`"reverse_kl":`, `"fresh_d_steps":2,`, `"fresh_d_seeds":1,`} {
+		`"reverse_kl":`, `"fresh_d_steps":2,`, `"fresh_d_seeds":1`} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("lacks %s: %s", want, printed)
 		}

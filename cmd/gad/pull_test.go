@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"gad/apps/pull"
 	"gad/apps/pull/hubtest"
 )
 
@@ -249,17 +248,4 @@ func TestPythonAgrees(t *testing.T) {
 		}
 	}
 	t.Logf("huggingface_hub %s: %d checks agree", agrees.Version, agrees.Checks)
-}
-
-func TestModelName(t *testing.T) {
-	for path, want := range map[string]string{
-		"/c/models--org--My-Student/snapshots/0123": "My-Student",
-		"/c/models--gpt2/snapshots/0123":            "gpt2",
-		"/runs/snapshots/student":                   "student",
-		"/runs/student":                             "student",
-	} {
-		if got := pull.ModelName(path); got != want {
-			t.Errorf("%s: %s, want %s", path, got, want)
-		}
-	}
 }

@@ -50,8 +50,8 @@ func ReadRows(in io.Reader) (rows []Recorded, err error) {
 		r.Row.Env = raw.Env
 		if len(raw.Response) > 0 && raw.Response[0] == '[' {
 			if err := json.Unmarshal(raw.Response, &r.Teacher); err != nil {
-				return nil, fmt.Errorf("row %d: teacher_response: %w: give a list of messages", at,
-					err)
+				return nil, fmt.Errorf("row %d: teacher_response: an element is no message: "+
+					"give a list of messages with role and content", at)
 			}
 		}
 		rows = append(rows, r)
