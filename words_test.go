@@ -67,13 +67,10 @@ var wordy = strings.Fields(`
 	device
 	internal/checker
 	internal/child
-	internal/compute
 	internal/compute/computetest
-	internal/compute/cost
 	internal/compute/cpu
 	internal/compute/cuda
 	internal/compute/cuda/driver
-	internal/compute/ref
 	internal/conf
 	internal/endpoint
 	internal/endpoint/endpointtest
