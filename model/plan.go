@@ -147,7 +147,7 @@ func (p *Plan) parameters(f Footprint, o PlanOptions, all *layout) {
 	p.Computed, _ = weightBytes(f, own, class)
 	for _, w := range own {
 		if len(w.Shape) == 2 && w.Rows > 1 {
-			p.Copies += f.Block(f.Beside(class(w), w == all.embed && w != all.head, w.Rows,
+			p.Copies += f.Block(f.DerivedBytes(class(w), w == all.embed && w != all.head, w.Rows,
 				w.Cols))
 		}
 	}

@@ -17,7 +17,7 @@ import (
 // and their times follow from the card and the settings.
 func TestPredictedPlan(t *testing.T) {
 	ready(t)
-	card, _ := cost.Named("h200")
+	card, _ := cost.FindCard("h200")
 	predicted := func(stage config.Stage, card cost.Card, set ...string) *plan.Plan {
 		t.Helper()
 		c := settings(stage, filepath.Join(t.TempDir(), "run"),

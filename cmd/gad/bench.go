@@ -171,10 +171,10 @@ func (p *program) predict(c *cli.Context, o bench.Options) error {
 	if err := benchRules.check(c); err != nil {
 		return err
 	}
-	card, ok := cost.Named(c.String("model-cost"))
+	card, ok := cost.FindCard(c.String("model-cost"))
 	if !ok {
 		return usage("bench: --model-cost %q: %s", c.String("model-cost"),
-			cost.Unnamed(c.String("model-cost")))
+			cost.NoCardReason(c.String("model-cost")))
 	}
 	r, err := bench.Predict(o, card)
 	if err != nil {

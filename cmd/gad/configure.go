@@ -77,7 +77,7 @@ func (s *settings) readFlags() (err error) {
 	return err
 }
 
-// findFolders finds the run's folder and what it starts from. A run that --resume names alone goes
+// findFolders sets the folder of the run and the folder of its start. A run that --resume names alone goes
 // on in its own folder.
 func (s *settings) findFolders() error {
 	given := config.StageDefaults(s.stage)
@@ -119,7 +119,7 @@ func (s *settings) readOwnRun() error {
 	return nil
 }
 
-// readStart takes over what was chosen for the run that a new run starts from, and notes where the
+// readStart takes over the chosen settings of the run that a new run starts from, and notes where the
 // file of --config chooses otherwise.
 func (s *settings) readStart() error {
 	if s.resume == "" || s.continues {
@@ -172,7 +172,7 @@ func (s *settings) readCommandLine() error {
 }
 
 // checkPrograms refuses a program or an address that only a run's own folder names: it must be
-// given on each command line, even to say that there is none.
+// given on each command line, an empty one too.
 func (s *settings) checkPrograms() error {
 	for _, x := range outside {
 		if was := *x.of(&s.taken); was != "" && *x.of(&s.cfg) == "" && !says(s.c, x.flag, x.key) {
@@ -256,7 +256,7 @@ var outside = []struct {
 		func(c *config.Config) *string { return &c.Teacher.URL }},
 }
 
-// inherit takes over what was chosen for the run at resume: the settings that differ from its
+// inherit takes over the chosen settings of the run at resume, which differ from its
 // stage's defaults, without those that belong to one run (config.Inherited).
 func inherit(cfg *config.Config, resume string) error {
 	stage, was, err := settingsOf(resume)

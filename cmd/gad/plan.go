@@ -71,10 +71,10 @@ func (p *program) planCommand() *cli.Command {
 			}
 			var card *cost.Card
 			if c.IsSet("card") {
-				named, ok := cost.Named(c.String("card"))
+				named, ok := cost.FindCard(c.String("card"))
 				if !ok {
 					return usage("plan: --card %q: %s", c.String("card"),
-						cost.Unnamed(c.String("card")))
+						cost.NoCardReason(c.String("card")))
 				}
 				if d := deviceOf(cfg); d.Name != device.CUDA || d.Precision == device.F32 {
 					return usage("plan: --card %s: needs --device cuda, in bfloat16: add --device cuda, and leave out --precision f32", named.Name)

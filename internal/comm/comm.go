@@ -549,8 +549,8 @@ func (g *Group) receiveNotes() error {
 	}
 }
 
-// keepOn is called often by whoever waits for other ranks. It handles notes, sends heartbeats, and
-// returns an error once the call has failed or its deadline has passed.
+// keepOn handles notes, sends heartbeats, and returns an error once the call has failed or its
+// deadline has passed. Whoever waits for other ranks calls it often.
 func (g *Group) keepOn() error {
 	if err := g.receiveNotes(); err != nil {
 		return err

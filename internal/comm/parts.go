@@ -13,14 +13,14 @@ func (g *Group) Part(rank int) int {
 	return int(bits.Reverse64(uint64(rank)) >> (64 - levels))
 }
 
-// SumParts is the reduce-scatter of Sum: x is cut into the parts x[cuts[i]:cuts[i+1]], and rank r
+// SumParts does the reduce-scatter of Sum: x is cut into the parts x[cuts[i]:cuts[i+1]], and rank r
 // ends with the sum of part Part(r), with the bits of Sum; the rest of its x is undefined. cuts has
 // Size+1 positions, covers x, and is the same on all ranks.
 func (g *Group) SumParts(what string, x []float32, cuts []int) error {
 	return g.parts("sum of parts", what, x, cuts, g.halve)
 }
 
-// GatherParts is the all-gather of Sum: it fills x with the part of every rank.
+// GatherParts does the all-gather of Sum: it fills x with the part of every rank.
 func (g *Group) GatherParts(what string, x []float32, cuts []int) error {
 	return g.parts("gather of parts", what, x, cuts, g.double)
 }
@@ -43,8 +43,8 @@ func (g *Group) parts(kind, what string, x []float32, cuts []int,
 	return move(x, cuts)
 }
 
-// halve is recursive halving: it swaps halves of the parts still held with ranks at distance 1, 2,
-// 4, ... and adds, until one part is left.
+// halve does recursive halving: it swaps halves of the parts still held with ranks at distance 1,
+// 2, 4, ... and adds, until one part is left.
 func (g *Group) halve(x []float32, cuts []int) error {
 	rank, lo, hi := g.Rank(), 0, g.Size()
 	for d := 1; d < g.Size(); d *= 2 {
@@ -66,7 +66,7 @@ func (g *Group) halve(x []float32, cuts []int) error {
 	return nil
 }
 
-// double is recursive doubling, the way back: it swaps all parts held, twice as many each time.
+// double does recursive doubling, the way back: it swaps all parts held, twice as many each time.
 func (g *Group) double(x []float32, cuts []int) error {
 	rank := g.Rank()
 	lo, n := g.Part(rank), 1

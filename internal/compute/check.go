@@ -28,7 +28,7 @@ func CheckBlocks(op, name string, t Tensor) {
 	}
 }
 
-// RowsOf is the number of rows of width elements in t. It panics unless t is whole rows.
+// RowsOf returns the number of rows of width elements in t. It panics unless t is whole rows.
 func RowsOf(op, name string, t Tensor, width int) int {
 	if width <= 0 || t.Len()%width != 0 {
 		panic(fmt.Sprintf("compute: %s: %s has %d elements, not rows of %d", op, name, t.Len(),

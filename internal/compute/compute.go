@@ -1,36 +1,34 @@
 // Package compute declares the operations that the transformer is written over.
 //
-//	compute.go    Backend: operations, with their loops; optional interfaces
-//	footprint.go  what a plan of memory needs of a backend
+//	compute.go    Backend: operations, with their loops; optional interfaces: start here
+//	footprint.go  the figures of a backend that a plan of memory needs
 //	pack.go       sequences laid end to end, which may share prompts
 //	moments.go    AdamW's moments in 8 bits
+//	quant.go      weights in 8 and 4 bits
 //	check.go      checks of arguments, for all backends
-//	cost.go       what each operation costs
+//	cost.go       the FLOPs and bytes of each operation
 //	observe.go    a Backend around another, for profiles and counts
-//	counts.go     what a backend counts
+//	counts.go     counters of a backend
 //	roof.go       the limits of a machine, measured
 //
-// ref is the specification as plain loops, cpu and cuda are fast, cost predicts a GPU's
-// times, and computetest compares them.
+// ref is the specification as plain loops, cpu and cuda are fast, cost predicts a GPU's times, and
+// computetest compares them.
 //
-// A Backend owns memory and implements the operations; the model above it is
-// written once. Three things are part of each operation's contract: its loop
-// (given in the comment), its shapes (in the names) and the order of its
-// reductions. The order never depends on how many workers take part. On the CPU it
-// does not depend on which other rows are in the same call either, so that a
-// row's result has the same bits alone and in any batch; where a vendor's matrix
-// products choose their order by the call's shape, it is a function of that shape.
+// A Backend owns memory and implements the operations; the model above it is written once. Three
+// things are part of each operation's contract: its loop (given in the comment), its shapes (in the
+// names) and the order of its reductions. The order never depends on the number of workers. On the
+// CPU it does not depend on the other rows of a call either, so that a row's result has the same
+// bits alone and in any batch; where a vendor's matrix products choose their order by the call's
+// shape, it is a function of that shape.
 //
-// Legend: N tokens of a pack, S segments of it, R selected rows, D hidden width,
-// I and O a matrix product's inputs and outputs, H query heads, K key/value
-// heads (H is a multiple of K), E width of one head, F feed-forward width,
-// V vocabulary.
+// Legend: N tokens of a pack, S segments of it, R selected rows, D hidden width, I and O a matrix
+// product's inputs and outputs, H query heads, K key/value heads (H is a multiple of K), E width of
+// one head, F feed-forward width, V vocabulary.
 //
-// A pack is sequences laid end to end without padding; sequences with the same prefix may
-// share its tokens (Pack). Index slices (ids, rows, Pack.Start, ...) are host memory.
-// Operations may be asynchronous: results are complete after Download or Sync, which also
-// return a failure on the device. Wrong shapes are a
-// programmer's error and panic.
+// A pack is sequences laid end to end without padding; sequences with the same prefix may share its
+// tokens (Pack). Index slices (ids, rows, Pack.Start, ...) are host memory. Operations may be
+// asynchronous: results are complete after Download or Sync, which also return a failure on the
+// device. Wrong shapes are a programmer's error and panic.
 package compute
 
 import (
@@ -89,7 +87,7 @@ func (c Class) String() string {
 
 // Memory is a block of elements that a backend allocated.
 type Memory interface {
-	// Len is the number of elements.
+	// Len returns the number of elements.
 	Len() int
 }
 
@@ -102,22 +100,22 @@ type Tensor struct {
 	cols, row int
 }
 
-// View is the whole of mem as a Tensor; for backends.
+// View returns the whole of mem as a Tensor; for backends.
 func View(mem Memory) Tensor { return Tensor{mem: mem, n: mem.Len()} }
 
-// Mem is the block that t lies in, and Off its first element there.
+// Mem returns the block of memory that t lies in.
 func (t Tensor) Mem() Memory { return t.mem }
 
-// Off is the index of t's first element in Mem.
+// Off returns the index of t's first element in Mem.
 func (t Tensor) Off() int { return t.off }
 
-// Len is the number of elements of t.
+// Len returns the number of elements of t.
 func (t Tensor) Len() int { return t.n }
 
 // Absent reports whether t is the zero Tensor.
 func (t Tensor) Absent() bool { return t.mem == nil }
 
-// Slice is the view of t's elements lo to hi-1; of columns they are whole rows.
+// Slice returns the view of t's elements lo to hi-1; of columns lo and hi must be at whole rows.
 func (t Tensor) Slice(lo, hi int) Tensor {
 	if lo < 0 || hi < lo || hi > t.n {
 		panic(fmt.Sprintf("compute: slice [%d:%d] of a tensor of %d elements", lo, hi, t.n))
@@ -132,8 +130,8 @@ func (t Tensor) Slice(lo, hi int) Tensor {
 	return Tensor{mem: t.mem, off: t.off + lo/t.cols*t.row, n: hi - lo, cols: t.cols, row: t.row}
 }
 
-// Columns is the view of the columns lo to hi-1 of t, contiguous rows of width elements.
-// Only operations whose comments say so take columns, and only on a backend that is Joined.
+// Columns returns the view of the columns lo to hi-1 of t, contiguous rows of width elements. Only
+// operations whose comments say so take columns, and only on a backend that is Joined.
 func (t Tensor) Columns(width, lo, hi int) Tensor {
 	if t.cols > 0 || width <= 0 || t.n%width != 0 || lo < 0 || hi <= lo || hi > width {
 		panic(fmt.Sprintf("compute: columns [%d:%d] of rows of %d in a tensor of %d elements", lo,
@@ -146,18 +144,18 @@ func (t Tensor) Columns(width, lo, hi int) Tensor {
 		row: width}
 }
 
-// Rows is the number of elements in a row of columns, and the distance between the starts of
+// Rows returns the number of elements in a row of columns, and the distance between the starts of
 // rows; 0 and 0 for contiguous elements.
 func (t Tensor) Rows() (cols, row int) { return t.cols, t.row }
 
-// Beside reports whether u is the columns directly after t's, in the same rows.
-func (t Tensor) Beside(u Tensor) bool {
+// ColumnsBefore reports whether t and u are columns of the same rows, and u's directly follow t's.
+func (t Tensor) ColumnsBefore(u Tensor) bool {
 	return t.cols > 0 && u.cols > 0 && t.mem == u.mem && t.row == u.row && t.off+t.cols == u.off &&
 		t.n/t.cols == u.n/u.cols
 }
 
-// Before reports whether u starts where t, contiguous elements, ends in the same block.
-func (t Tensor) Before(u Tensor) bool {
+// EndsAt reports whether t, contiguous elements, ends where u starts in the same block.
+func (t Tensor) EndsAt(u Tensor) bool {
 	return t.cols == 0 && u.cols == 0 && t.mem != nil && t.mem == u.mem && t.off+t.n == u.off
 }
 
@@ -177,8 +175,8 @@ type Param struct {
 	// from 1. W, its gradient and the optimizer's state do not include it.
 	Offset float32
 
-	// Live is the number of rows, the first ones, that are tokens, of a head; 0: all. The head's
-	// operations read no other row.
+	// Live, of a head, is the number of rows that are tokens: the first ones; 0: all. The
+	// head's operations read no other row.
 	Live int
 
 	// Derived is a backend's copy of W for products (packed or narrowed).
@@ -186,7 +184,7 @@ type Param struct {
 	Derived any
 }
 
-// Len is the number of elements.
+// Len returns the number of elements.
 func (p *Param) Len() int { return p.Rows * p.Cols }
 
 // Vocab returns V of the head's operations: Live, or all rows.
@@ -219,7 +217,7 @@ type AttnShape struct {
 	Window int
 }
 
-// First is the first of n positions that the query at the last of them sees.
+// First returns the first of n positions that the query at the last of them sees.
 func (a AttnShape) First(n int) int {
 	if a.Window <= 0 {
 		return 0
@@ -227,9 +225,9 @@ func (a AttnShape) First(n int) int {
 	return max(0, n-a.Window)
 }
 
-// Pages are the places of cached keys and values: a cache is [pages*PageTokens, K*E],
-// and the position p of row r is in slot Table[r][p/PageTokens]*PageTokens + p%PageTokens.
-// Rows with the same prompt may share its pages.
+// Pages maps the positions of cached keys and values to slots. A cache is [pages*PageTokens, K*E],
+// and position p of row r is in slot Table[r][p/PageTokens]*PageTokens + p%PageTokens. Rows with
+// the same prompt may share its pages.
 type Pages struct {
 	PageTokens int
 	Table      [][]int32 // [R][pages of the row]
@@ -256,7 +254,7 @@ type AdamW struct {
 // Backend is a device. Its methods are called from one goroutine.
 type Backend interface {
 	Footprint
-	// Name is the backend and its variant, such as "cpu/avx512".
+	// Name returns the backend and its variant, such as "cpu/avx512".
 	Name() string
 	// Alloc returns n zeroed elements; what names them in the error when memory runs out.
 	Alloc(what string, c Class, n int) (Tensor, error)
@@ -266,9 +264,9 @@ type Backend interface {
 	// contents are undefined; writing the result destroys t. The result is not freed. As
 	// panics if t is too small.
 	As(t Tensor, c Class, n int) Tensor
-	// Memory is the number of bytes allocated now, and the most there ever was.
+	// Memory returns the number of bytes allocated now, and its maximum so far.
 	Memory() (inUse, peak int64)
-	// Available is the number of bytes that Alloc can still hand out; 0 is unknown.
+	// Available returns the number of bytes that Alloc can still hand out; 0 is unknown.
 	Available() int64
 	// Alone reports whether the bits of a row's results do not depend on the other rows of the
 	// call, and AttentionDecode has the bits of Attention. Then log-probabilities of the
@@ -328,7 +326,7 @@ type Backend interface {
 	LinearAdd(yNO, rNO, xNI Tensor, w *Param)
 	// Linears: Linear of the same x for each of ps, without acc. No y may overlap another.
 	// On a backend that is Joined one product computes them all, if the ys are adjacent columns
-	// (Tensor.Beside) and the weights, and biases if any, are adjacent in a block (Before), all
+	// (Tensor.ColumnsBefore) and the weights, and biases if any, are adjacent in a block (EndsAt), all
 	// in the order of ps.
 	Linears(ps []Projection, xNI Tensor)
 	// LinearsGrad: LinearGrad of the same x for each of ps, whose Y is dy. dx, unless absent,
@@ -435,13 +433,13 @@ type Backend interface {
 	AdamW(ps []*Param, a AdamW)
 }
 
-// Optional interfaces. A Backend, or a Footprint, may implement them; callers ask by a type
-// assertion and have another way where it fails.
+// Optional interfaces of a Backend or a Footprint. Callers use a type assertion, and have a
+// fallback where it fails.
 
 // Counted is a Backend that counts how often it fell back from a fast path to a slow one.
 // Results are right either way: only the counts show the difference.
 type Counted interface {
-	// Counts is what the backend has counted since it was opened.
+	// Counts returns the backend's counters since it was opened.
 	Counts() Counts
 }
 
@@ -451,12 +449,12 @@ type Hollow interface{ Hollow() }
 
 // HostMemory is a Backend whose tensors, or some of them, lie in the host's memory.
 type HostMemory interface {
-	// Host is the elements of t, which the caller may read and write from several
+	// Host returns the elements of t, which the caller may read and write from several
 	// goroutines; nil where t's memory is not float32 in t's order.
 	Host(t Tensor) []float32
 }
 
-// HostView is HostMemory's Host, or nil where be has no memory of the host.
+// HostView returns t's elements in the host's memory, or nil if be has none (HostMemory).
 func HostView(be Backend, t Tensor) []float32 {
 	if b, ok := be.(HostMemory); ok {
 		return b.Host(t)
@@ -468,16 +466,16 @@ func HostView(be Backend, t Tensor) []float32 {
 // So several ranks that each have a part of a tensor, cut at a multiple of SumBlock, compute
 // the sum with the bits of a single process.
 type BlockSums interface {
-	// SumBlock is the number of elements of a block.
+	// SumBlock returns the number of elements of a block.
 	SumBlock() int
-	// SquaresOfBlocks is the sum of squares of each block of t. The slice is overwritten by
-	// the next call.
+	// SquaresOfBlocks returns the sum of squares of each block of t. The next call overwrites
+	// the slice.
 	SquaresOfBlocks(t Tensor) []float64
 }
 
 // RanksFootprint is a Footprint that takes more memory where several ranks compute together.
 type RanksFootprint interface {
-	// RanksOverhead is the number of bytes taken beside Overhead.
+	// RanksOverhead returns the number of bytes taken in addition to Overhead.
 	RanksOverhead() int64
 }
 
@@ -498,8 +496,8 @@ type Ranks interface {
 // Connectable is a Backend that sums and gathers device memory over ranks without a copy
 // through the host's memory.
 type Connectable interface {
-	// Connect connects the devices of the ranks. how is the kind of connection, or the reason
-	// why there is none: then sums go over the host.
+	// Connect connects the devices of the ranks. how names the kind of connection, or the
+	// reason why there is none: sums then go over the host.
 	Connect(r Ranks) (how string, err error)
 	// Connected reports whether Connect has connected the devices.
 	Connected() bool

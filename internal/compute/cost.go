@@ -1,35 +1,35 @@
 package compute
 
-// Cost is the least that an operation takes: floating-point operations, two for each
+// Cost is the minimum that an operation takes: floating-point operations, two for each
 // multiply-add, and bytes of memory, each operand and result counted once.
 type Cost struct {
 	FLOPs, Bytes float64
 	F32          bool // the multiply-adds are in float32 whatever class products take
 }
 
-// Plus is the cost of both.
+// Plus returns the sum of two costs.
 func (c Cost) Plus(
 	d Cost) Cost {
 	return Cost{c.FLOPs + d.FLOPs, c.Bytes + d.Bytes, c.F32 || d.F32}
 }
 
-// Elements are the bytes of an element: of Narrow and of Wide memory, and of a weight matrix
-// as products read it. The methods are the table of what each operation costs: apps/bench
-// relates measured times to it, and package cost counts by it what its commands have in
-// common with it.
+// Elements has the bytes of an element: of Narrow and of Wide memory, and of a weight matrix as
+// products read it. Its methods are the table of each operation's cost. apps/bench relates measured
+// times to it, and package cost takes from it the figures that the engine's commands share.
 type Elements struct{ Narrow, Wide, Weight float64 }
 
-// Linear of N rows, I inputs and O outputs. The gradient by the input costs the same.
+// Linear returns the cost of Linear with N rows, I inputs and O outputs. The gradient by the input
+// costs the same.
 func (e Elements) Linear(N, I, O float64) Cost {
 	return Cost{FLOPs: 2 * N * I * O, Bytes: e.Narrow*N*(I+O) + e.Weight*I*O}
 }
 
-// WeightGrad is the gradient of Linear by the weight, which is read and written.
+// WeightGrad returns the cost of the gradient of Linear by the weight, which is read and written.
 func (e Elements) WeightGrad(N, I, O float64) Cost {
 	return Cost{FLOPs: 2 * N * I * O, Bytes: e.Narrow*N*(I+O) + 2*e.Wide*I*O}
 }
 
-// LinearGrad is LinearGrad with the same arguments.
+// LinearGrad returns the cost of LinearGrad with the same arguments.
 func (e Elements) LinearGrad(dxNI Tensor, w *Param, dyNO, xNI Tensor) (c Cost) {
 	N, I, O := float64(dyNO.Len()/w.Rows), float64(w.Cols), float64(w.Rows)
 	if !dxNI.Absent() {
@@ -41,7 +41,7 @@ func (e Elements) LinearGrad(dxNI Tensor, w *Param, dyNO, xNI Tensor) (c Cost) {
 	return c
 }
 
-// Attention is two products for each pair of a query and a key that it sees.
+// Attention returns the cost of two products for each pair of a query and a key that it sees.
 func (e Elements) Attention(a AttnShape, p Pack) Cost {
 	N := 0.0
 	if S := p.Segments(); S > 0 {
@@ -51,13 +51,13 @@ func (e Elements) Attention(a AttnShape, p Pack) Cost {
 		Bytes: e.Narrow * 2 * N * float64((a.H+a.K)*a.E), F32: true}
 }
 
-// AttentionGrad is five products for each pair, and twice the tensors.
+// AttentionGrad returns the cost of five products for each pair, and twice the tensors.
 func (e Elements) AttentionGrad(a AttnShape, p Pack) Cost {
 	c := e.Attention(a, p)
 	return Cost{FLOPs: 2.5 * c.FLOPs, Bytes: 2 * c.Bytes, F32: true}
 }
 
-// AttentionDecode reads the cached positions once for each row.
+// AttentionDecode returns the cost of reading the cached positions once for each row.
 func (e Elements) AttentionDecode(a AttnShape, pages Pages) Cost {
 	var seen float64 // positions
 	for _, n := range pages.Len {
@@ -67,12 +67,12 @@ func (e Elements) AttentionDecode(a AttnShape, pages Pages) Cost {
 		F32: true}
 }
 
-// Head is LogProb or Sample of R rows: one product with the head.
+// Head returns the cost of LogProb or Sample for R rows: one product with the head.
 func (e Elements) Head(R, D, V float64) Cost {
 	return Cost{FLOPs: 2 * R * D * V, Bytes: e.Narrow*R*D + e.Weight*V*D}
 }
 
-// HeadGrad is LogProbGrad: three products.
+// HeadGrad returns the cost of LogProbGrad: three products.
 func (e Elements) HeadGrad(R, D, V float64) Cost {
 	return Cost{FLOPs: 6 * R * D * V, Bytes: e.Narrow*2*R*D + e.Weight*V*D + 2*e.Wide*V*D}
 }

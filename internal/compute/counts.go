@@ -2,19 +2,19 @@ package compute
 
 import "fmt"
 
-// Counts are numbers of calls.
+// Counts are counters of calls.
 type Counts struct {
-	// matrix products for the vendor's library: their rows have the alignment that it needs
+	// matrix products with the alignment of rows that the vendor's library needs
 	Products int
 	// of these, products for which the library has no algorithm: the backend's own kernel, many
 	// times slower, computed them
 	Declined int
-	First    string // the first that was declined, or ""
+	First    string // the first product declined, or ""
 	Repeats  int    // calls of Repeat
 	Replayed int    // of these, calls that ran as the graph of an earlier call
 }
 
-// CountsOf is the counts of be; counted is false if it is not Counted.
+// CountsOf returns the counters of be; counted is false if be is not Counted.
 func CountsOf(be Backend) (c Counts, counted bool) {
 	if b, ok := be.(Counted); ok {
 		return b.Counts(), true
@@ -22,13 +22,13 @@ func CountsOf(be Backend) (c Counts, counted bool) {
 	return c, false
 }
 
-// Since is the difference from earlier counts.
+// Since returns the difference from earlier counters of the same backend.
 func (c Counts) Since(earlier Counts) Counts {
 	return Counts{c.Products - earlier.Products, c.Declined - earlier.Declined, c.First,
 		c.Repeats - earlier.Repeats, c.Replayed - earlier.Replayed}
 }
 
-// Plus is the sum of the counts of two backends.
+// Plus returns the sum of the counters of two backends.
 func (c Counts) Plus(d Counts) Counts {
 	if c.First == "" {
 		c.First = d.First
@@ -37,8 +37,8 @@ func (c Counts) Plus(d Counts) Counts {
 		c.Replayed + d.Replayed}
 }
 
-// Warning is a message for the user, or "". scripts/gpu/log.sh searches for its first two
-// words.
+// Warning returns a message for the user about slow products, or "". scripts/gpu/log.sh searches
+// for its first two words.
 func (c Counts) Warning() string {
 	if c.Declined == 0 {
 		return ""

@@ -1,26 +1,26 @@
 package compute
 
-// Footprint is the sizes of a backend's memory, for a plan. It needs no device.
+// Footprint gives the sizes of a backend's memory, for a plan. It needs no device.
 type Footprint interface {
-	// Element is the number of bytes of an element of class c in the backend's memory; of a
+	// Element returns the number of bytes of an element of class c in the backend's memory; of a
 	// quantised class, of a block of c.Unit() elements (Bytes). It is 0 for the host's memory,
 	// if the backend's is another, and for Q8 and Q4 on a backend without these classes.
 	Element(c Class) int64
-	// Block is the number of bytes that an allocation of so many bytes takes.
+	// Block returns the number of bytes that an allocation of bytes takes, rounded up.
 	Block(bytes int64) int64
-	// Beside is the number of bytes of Param.Derived of a weight matrix of class c; lookup:
+	// DerivedBytes returns the size of Param.Derived of a weight matrix of class c; lookup:
 	// only Embed reads the matrix. For a trained matrix c is Wide or Master.
-	Beside(c Class, lookup bool, rows, cols int) int64
-	// Scratch is the most memory, in bytes of blocks, that one of the operations of w uses
-	// besides its tensors. The next operation uses it again.
+	DerivedBytes(c Class, lookup bool, rows, cols int) int64
+	// Scratch returns the largest temporary memory of an operation of w, in bytes of blocks.
+	// The next operation uses it again.
 	Scratch(w Work) int64
-	// DecodeMultiple is the number of which the rows of a decode step should be a multiple, so
-	// that Repeat replays the step more often; 1: any number.
+	// DecodeMultiple returns a number; decode steps whose rows are a multiple of it are
+	// replayed by Repeat more often; 1: any number of rows.
 	DecodeMultiple() int
 	// Joined reports whether projections of one input are computed as one product, whose
 	// outputs are columns of one matrix (Linears). Operations take columns only then.
 	Joined() bool
-	// Overhead is the number of bytes taken before anything is allocated.
+	// Overhead returns the number of bytes taken before anything is allocated.
 	Overhead() int64
 }
 

@@ -2,10 +2,10 @@ package compute
 
 import "slices"
 
-// MomentBlock is how many neighbouring moments share a scale.
+// MomentBlock is the number of neighbouring moments that share a scale.
 const MomentBlock = 256
 
-// Blocks is the number of scales of n moments.
+// Blocks returns the number of scales of n moments.
 func Blocks(n int) int { return (n + MomentBlock - 1) / MomentBlock }
 
 // Moments are a map of 8-bit codes: a code c of a block whose scale is s stands for
@@ -32,9 +32,9 @@ var (
 	Squares = moments(false)
 )
 
-// moments makes a map: for the powers of ten from -6 to 0, the middles of 1, 2, 4 ... 64
-// equal parts of the power's last nine tenths, with both signs, or of twice as many parts;
-// and 0 and 1.
+// moments builds a map. For each power of ten from -6 to 0 its values are the middles of 1, 2, 4
+// ... 64 equal parts of the power's last nine tenths, with both signs if signed, else of twice as
+// many parts; and 0 and 1.
 func moments(signed bool) *Moments {
 	values := []float64{0, 1}
 	power, parts := 1e-6, 1
@@ -61,7 +61,8 @@ func moments(signed bool) *Moments {
 	return m
 }
 
-// Encode is the code of y, a share of its block's scale. It is the twin of what backends do.
+// Encode returns the code of y, an element divided by its block's scale. Backends compute the same
+// codes in their own way.
 func (m *Moments) Encode(y float32) uint8 {
 	c := uint8(0)
 	for c < 255 && m.Mid[c] <= y {

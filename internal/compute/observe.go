@@ -9,9 +9,10 @@ type Observer interface {
 	After()
 }
 
-// Observe is be with calls of o around its operations, whose costs are of elements e.
+// Observe returns be with calls of o around its operations. e gives the costs that o receives.
 func Observe(be Backend, e Elements, o Observer) Backend { return &observed{be, e, o} }
 
+// observed is the Backend that Observe returns.
 type observed struct {
 	Backend
 	e Elements
@@ -84,7 +85,7 @@ func (b *observed) RMSNormGrad(dx Tensor, w *Param, dy, x, rstd Tensor, acc bool
 	b.o.After()
 }
 
-// linear is the cost of x times w.
+// linear returns the cost of x times w.
 func (b *observed) linear(x Tensor, w *Param) Cost {
 	return b.e.Linear(float64(x.Len()/w.Cols), float64(w.Cols), float64(w.Rows))
 }

@@ -4,8 +4,8 @@ import "fmt"
 
 // Pack lays N tokens end to end, without padding, in S segments: segment s holds the tokens
 // Start[s] to Start[s+1]-1. A segment is a sequence, or a branch: a continuation of segment
-// Parent[s] in one of several sequences that have it in common, such as the responses to a
-// prompt. A branch may have branches, to any depth, and its parent, that one's parent and so on
+// Parent[s] in one of several sequences that share it, such as the responses to a
+// prompt. A branch may have branches, to any depth; its parent, the parent's parent and so on
 // are its ancestors. A token sees its segment up to itself, and before that all tokens of all
 // ancestors, the outermost first; its position is counted through them.
 //
@@ -23,16 +23,16 @@ type Segment struct {
 	Branches   int // the tokens of all its descendants, from First+Len on
 }
 
-// Segments is S.
+// Segments returns S.
 func (p Pack) Segments() int { return max(0, len(p.Start)-1) }
 
 // Branched reports whether segment s is a branch.
 func (p Pack) Branched(s int) bool { return p.Parent != nil && p.Parent[s] >= 0 }
 
-// Tokens is the number of segment s's own tokens.
+// Tokens returns the number of segment s's own tokens.
 func (p Pack) Tokens(s int) int { return int(p.Start[s+1] - p.Start[s]) }
 
-// Segment is the s-th.
+// Segment returns segment number s.
 func (p Pack) Segment(s int) Segment {
 	g := Segment{First: int(p.Start[s]), Len: p.Tokens(s)}
 	for up := s; p.Branched(up); {
@@ -45,7 +45,7 @@ func (p Pack) Segment(s int) Segment {
 	return g
 }
 
-// Ancestors appends those of segment s to list, the outermost first.
+// Ancestors appends the ancestors of segment s to list, the outermost first.
 func (p Pack) Ancestors(list []int32, s int) []int32 {
 	from := len(list)
 	for up := s; p.Branched(up); {
@@ -58,7 +58,7 @@ func (p Pack) Ancestors(list []int32, s int) []int32 {
 	return list
 }
 
-// Pairs is the number of pairs of a query and a key that it sees, for one head, with a window
+// Pairs returns the number of pairs of a query and a key that it sees, for one head, with a window
 // as in AttnShape.
 func (p Pack) Pairs(window int) (n float64) {
 	triangle := func(l float64) float64 { return l * (l + 1) / 2 }

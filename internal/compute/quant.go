@@ -2,14 +2,15 @@ package compute
 
 import "math"
 
-// QuantBlock is how many elements of a row share a scale in the classes Q8 and Q4. It is
+// QuantBlock is the number of elements of a row that share a scale in the classes Q8 and Q4. It is
 // ggml's block of the types Q8_0 and Q4_0.
 const QuantBlock = 32
 
-// Quantised reports whether memory of class c keeps blocks of QuantBlock elements: Q8 and Q4.
+// Quantised reports whether memory of class c is stored in blocks of QuantBlock elements: Q8 and
+// Q4.
 func (c Class) Quantised() bool { return c == Q8 || c == Q4 }
 
-// Unit is the number of elements whose bytes Footprint.Element gives: QuantBlock of a
+// Unit returns the number of elements whose bytes Footprint.Element gives: QuantBlock of a
 // quantised class, otherwise 1.
 func (c Class) Unit() int {
 	if c.Quantised() {
@@ -18,12 +19,12 @@ func (c Class) Unit() int {
 	return 1
 }
 
-// Bytes is what n elements of class c take of f's memory, before Footprint.Block.
+// Bytes returns the memory of n elements of class c by f's sizes, before Footprint.Block.
 func Bytes(f Footprint, c Class, n int) int64 {
 	return f.Element(c) * int64(n) / int64(c.Unit())
 }
 
-// CodeBytes is the number of bytes of a block's codes, its scale left out: 32 or 16.
+// CodeBytes returns the number of bytes of a block's codes, without its scale: 32 or 16.
 func (c Class) CodeBytes() int {
 	if c == Q4 {
 		return QuantBlock / 2
@@ -31,17 +32,17 @@ func (c Class) CodeBytes() int {
 	return QuantBlock
 }
 
-// Encode quantises a block: x has QuantBlock elements, codes CodeBytes bytes. It returns the
-// scale, an IEEE 754 binary16. Bytes and rule are those of ggml's reference quantiser
+// Encode quantises a block: x has QuantBlock elements, codes CodeBytes bytes. It returns the scale,
+// an IEEE 754 binary16. Bytes and rule are the same as in ggml's reference quantiser
 // (quantize_row_q8_0_ref and quantize_row_q4_0_ref in ggml-quants.c):
 //
 //	Q8: d = max|x|/127;  codes[i] = x[i]/d to the nearest whole number, halves away from zero
 //	Q4: d = m/-8 of the first m with the largest magnitude;  q[i] = min(15, trunc(x[i]/d + 8.5))
 //	    codes[i] = q[i] | q[i+16]<<4
 //
-// The quotients use the float32 inverse of d before d is rounded to binary16. What Decode
-// makes of a block is encoded to the same block again, if a code of Q8 is 127 or -127, or one
-// of Q4 is 0 (the value -8*d): what this quantiser makes always has one, unless d is zero.
+// The quotients use the float32 inverse of d before d is rounded to binary16. Decoding a block and
+// encoding it again gives the same block if a code of Q8 is 127 or -127, or a code of Q4 is 0 (the
+// value -8*d). A block from this quantiser always has such a code, unless d is zero.
 func (c Class) Encode(codes []byte, x []float32) (scale uint16) {
 	x, codes = x[:QuantBlock], codes[:c.CodeBytes()]
 	var most float32 // with its sign
@@ -79,7 +80,8 @@ func (c Class) Encode(codes []byte, x []float32) (scale uint16) {
 	return toHalf(d)
 }
 
-// Decode gives x the values of a block: code times scale, of Q4 code-8. No product is rounded.
+// Decode sets x to the values of a block: code times scale, for Q4 code-8 times scale. The products
+// are exact.
 func (c Class) Decode(x []float32, codes []byte, scale uint16) {
 	x, codes = x[:QuantBlock], codes[:c.CodeBytes()]
 	d := FromHalf(scale)
@@ -95,7 +97,7 @@ func (c Class) Decode(x []float32, codes []byte, scale uint16) {
 	}
 }
 
-// FromHalf widens an IEEE 754 binary16.
+// FromHalf widens an IEEE 754 binary16 to float32, which is exact.
 func FromHalf(h uint16) float32 {
 	sign := uint32(h&0x8000) << 16
 	if h&0x7c00 == 0x7c00 {
@@ -106,8 +108,8 @@ func FromHalf(h uint16) float32 {
 		math.Float32bits(math.Float32frombits(uint32(h&0x7fff)<<13)*0x1p112) | sign)
 }
 
-// toHalf rounds to the nearest binary16, ties to even; what is beyond 65504 by half a unit or
-// more becomes infinite.
+// toHalf rounds to the nearest binary16, ties to even. From 65520, half a unit above the largest
+// binary16, it returns infinity.
 func toHalf(f float32) uint16 {
 	b := math.Float32bits(f)
 	sign := uint16(b >> 16 & 0x8000)

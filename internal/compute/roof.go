@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// Roof is the measured limits of a machine, a second: floating-point operations in matrix
-// products, two for each multiply-add, and bytes of memory read and written.
+// Roof holds a machine's measured limits per second: floating-point operations in matrix products,
+// two for each multiply-add, and bytes of memory read and written.
 type Roof struct{ FLOPS, Bytes float64 }
 
-// MeasureRoof measures a backend: a square Narrow product of n rows and columns
-// of random numbers, and a copy of 8*n*n floats; each the best of some runs.
+// MeasureRoof measures a backend: a square Narrow product of n rows and columns of random numbers,
+// and a copy of 8*n*n floats. Each figure is the best of six runs.
 func MeasureRoof(b Backend, n int) (Roof, error) {
 	var r Roof
 	x, err := Random(b, Narrow, n*n)
@@ -51,8 +51,8 @@ func MeasureRoof(b Backend, n int) (Roof, error) {
 	return r, nil
 }
 
-// Random is n normal elements of standard deviation 0.1; after the first million
-// they repeat. A GPU multiplies zeros faster.
+// Random allocates n normal numbers of standard deviation 0.1; after the first million they repeat.
+// Random, since a GPU multiplies zeros faster.
 func Random(b Backend, c Class, n int) (Tensor, error) {
 	t, err := b.Alloc("random numbers", c, n)
 	if err != nil {
@@ -66,7 +66,7 @@ func Random(b Backend, c Class, n int) (Tensor, error) {
 	return t, nil
 }
 
-// normals are what Random repeats.
+// normals returns the million numbers that Random repeats.
 var normals = sync.OnceValue(func() []float32 {
 	rng := rand.New(rand.NewPCG(1, 1))
 	x := make([]float32, 1<<20)

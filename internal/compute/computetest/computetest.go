@@ -18,7 +18,7 @@ var ops = map[string]func(s *suite){
 	"Name": (*suite).name, "Alloc": (*suite).alloc, "Free": nil, "Memory": nil,
 	"As": (*suite).as, "Available": (*suite).available,
 	"Alone": (*suite).promise, "Joined": nil,
-	"Element": (*suite).footprint, "Beside": nil, "Scratch": nil, "Overhead": nil, "Block": nil,
+	"Element": (*suite).footprint, "DerivedBytes": nil, "Scratch": nil, "Overhead": nil, "Block": nil,
 	"DecodeMultiple": nil,
 	"Upload":         (*suite).transfer, "Download": nil, "Sync": nil, "Close": nil,
 	"Repeat": (*suite).repeat, "Zero": (*suite).zero, "Copy": (*suite).copy, "Add": (*suite).add,
@@ -229,7 +229,7 @@ func (s *suite) footprint() {
 			what := fmt.Sprintf("a %v matrix, looked up %v, multiplied %v, gradients through it %v",
 				class, lookup, product, through)
 			want := s.dev.Block(compute.Bytes(s.dev, class, rows*cols)) +
-				s.dev.Block(s.dev.Beside(class, !product, rows, cols))
+				s.dev.Block(s.dev.DerivedBytes(class, !product, rows, cols))
 			use := func() []compute.Tensor {
 				p := s.ofClass(class, host, rows, cols)
 				for range 2 {

@@ -24,7 +24,7 @@ type Card struct {
 	Backward float64 `json:"attention_grad"`
 	Memories float64 `json:"memory"` // share of Bytes that a kernel reaches which only moves memory
 
-	Product float64 `json:"product_s"` // seconds that a product takes at the least
+	Product float64 `json:"product_s"` // the least seconds of a product
 	// seconds from the end of a kernel's work to the beginning of the next one's
 	Gap    float64 `json:"gap_s"`
 	Launch float64 `json:"launch_s"` // of the host, to queue one command
@@ -39,7 +39,7 @@ type Card struct {
 	Source string  `json:"source,omitempty"` // of the peaks
 }
 
-// The host's part is the same for all: it is the program's and the driver's.
+// host returns c with the times of host and driver, which are assumed the same for all cards.
 func host(c Card) Card {
 	c.Gap, c.Launch, c.Compare, c.Capture, c.Graph, c.Back =
 		2e-6, 5e-6, 0.25e-6, 10e-6, 10e-6, 20e-6
@@ -47,22 +47,22 @@ func host(c Card) Card {
 	return c
 }
 
-// hopper is c with the shares that an H200 reached.
+// hopper returns c with the shares of the peaks that an H200 reached.
 func hopper(c Card) Card {
 	c.Products, c.Forward, c.Backward, c.Memories, c.SMs = 0.71, 0.32, 0.32, 0.81, 132
 	return host(c)
 }
 
-// ampere is c with the shares that are assumed of an A100, whose instructions for products
-// Ada and consumers' Blackwell have too.
+// ampere returns c with the shares of the peaks that are assumed of an A100, for cards with the
+// same instructions for products (Ada and consumers' Blackwell too).
 func ampere(c Card) Card {
 	c.Products, c.Forward, c.Backward, c.Memories = 0.80, 0.50, 0.38, 0.88
 	return host(c)
 }
 
-// Cards are those that can be named, those of data centres first. A GeForce multiplies
-// bfloat16 with float32 sums at half the rate with which it multiplies float16 with float16
-// sums, which is what its maker advertises, with sparsity: a quarter of that figure.
+// Cards are the known cards, data centres' first. A GeForce multiplies bfloat16 with float32 sums
+// at half the rate with which it multiplies float16 with float16 sums. Its maker advertises the
+// latter with sparsity: a quarter of that figure counts here.
 var Cards = []Card{
 	host(Card{Name: "a100", Device: "A100 SXM 80 GB", Memory: 80e9, FLOPS: 312e12, Bytes: 2.039e12,
 		Cache: 40e6, SMs: 108,
@@ -97,13 +97,13 @@ var Cards = []Card{
 		Source: "NVIDIA's page of the card: 3,584 cores, 128 to an SM, boost 1.777 GHz, 360 GB/s; 28 SMs x 4 tensor cores x 64 multiply-adds of BF16 with FP32 sums; 3 MB of L2"}),
 }
 
-// tooOld are GPUs before compute capability 8.0, which have no bfloat16, with theirs.
+// tooOld maps GPUs before compute capability 8.0, which have no bfloat16, to their capability.
 var tooOld = map[string]string{"t4": "7.5", "2080ti": "7.5", "2080": "7.5", "2070": "7.5",
 	"2060": "7.5", "1660ti": "7.5", "rtx6000": "7.5", "rtx8000": "7.5",
 	"v100": "7.0", "titanv": "7.0", "p100": "6.0", "p40": "6.1", "p4": "6.1", "1080ti": "6.1",
 	"1080": "6.1", "1070": "6.1", "1060": "6.1", "k80": "3.7"}
 
-// Names are the cards' names.
+// Names returns the cards' names.
 func Names() (names []string) {
 	for _, c := range Cards {
 		names = append(names, c.Name)
@@ -111,18 +111,18 @@ func Names() (names []string) {
 	return names
 }
 
-// Named is the card of that name, if there is one.
-func Named(name string) (Card, bool) {
-	at := slices.IndexFunc(Cards, func(c Card) bool { return bare(c.Name) == bare(name) })
+// FindCard returns the card of that name, and whether there is one.
+func FindCard(name string) (Card, bool) {
+	at := slices.IndexFunc(Cards, func(c Card) bool { return normalName(c.Name) == normalName(name) })
 	if at < 0 {
 		return Card{}, false
 	}
 	return Cards[at], true
 }
 
-// Unnamed is the reason why there is no card of that name, with the names of cards.
-func Unnamed(name string) string {
-	if capability, ok := tooOld[bare(name)]; ok {
+// NoCardReason returns the error text for a name that is no card's, with the names of cards.
+func NoCardReason(name string) string {
+	if capability, ok := tooOld[normalName(name)]; ok {
 		return fmt.Sprintf(
 			"has compute capability %s, and gad needs 8.0 or later (doc/cuda.md): use %s",
 			capability, strings.Join(Names(), ", "))
@@ -130,8 +130,8 @@ func Unnamed(name string) string {
 	return fmt.Sprintf("gad has no figures of this GPU: use %s", strings.Join(Names(), ", "))
 }
 
-// bare is a name as people also write it: RTX 4090, rtx-3060 12GB.
-func bare(name string) string {
+// normalName strips makers, spaces and dashes, which users may write: RTX 4090, rtx-3060 12GB.
+func normalName(name string) string {
 	name = strings.NewReplacer("nvidia", "", "geforce", "", "tesla", "", " ", "", "-", "", "_",
 		"").Replace(strings.ToLower(name))
 	if short := strings.TrimPrefix(name, "rtx"); short != "6000" && short != "8000" { // Quadros
@@ -140,7 +140,7 @@ func bare(name string) string {
 	return strings.TrimPrefix(name, "gtx")
 }
 
-// Assumptions are the figures of c that are no data sheet's, in a sentence.
+// Assumptions returns a sentence with the figures of c that are not from a data sheet.
 func (c Card) Assumptions() string {
 	us := func(s float64) string { return fmt.Sprintf("%.3g µs", 1e6*s) }
 	return fmt.Sprintf("large products reach %.0f %% of the peak, attention %.0f %% and its gradient %.0f %%, kernels that move memory %.0f %% of the bandwidth; "+

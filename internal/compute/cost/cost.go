@@ -2,21 +2,20 @@
 //
 // Its Backend computes nothing: memory is a length, and each operation adds the commands that
 // package cuda queues for it, with their bytes and multiply-adds, to a simulated clock. So the
-// program itself is timed, operation by operation, at its full size. Ops.go is the table of
-// commands by operation; a change of the engine changes it too. What an operation takes at the
-// least comes from compute.Elements, the table that apps/bench uses as well.
+// program itself is timed, operation by operation, at its full size. ops.go is the table of
+// commands by operation; a change of the engine changes it too. The minimum of an operation comes
+// from compute.Elements, the table that apps/bench uses as well. card.go has the GPUs.
 //
-// The clock has two hands, because the host queues work ahead of the device: a command
-// begins when the host has queued it and the device is done with the one before, and
-// reading back waits for both. A command takes
+// The clock has two hands, because the host queues work ahead of the device: a command begins when
+// the host has queued it and the device is done with the command before, and reading back waits for
+// both. A command takes
 //
 //	Gap + the longer of multiply-adds over their rate and bytes over theirs
 //
 // on the device. The host's time for it depends on how it is queued (Card).
 //
-// Not in the model: the host's own work between the operations, first calls (allocation,
-// the driver's compiler), lower clocks of a hot card, and hits in the cache from earlier
-// kernels.
+// Not in the model: the host's own work between the operations, first calls (allocation, the
+// driver's compiler), lower clocks of a hot card, and hits in the cache from earlier kernels.
 package cost
 
 import (
@@ -34,14 +33,14 @@ type Backend struct {
 	card Card
 
 	inUse, peak int64
-	// clock in seconds: the host has queued all commands, the device has done them
+	// times in seconds at which the host has queued, and the device has done, all commands
 	host, dev float64
-	now       string // the operation that runs
+	now       string // name of the current operation
 	uses      map[string]*Use
 	waited    float64 // seconds in which the device was idle
 	staged    []staged
 	graphs    map[string]*graph
-	pending   *[]command // of the Repeat that runs; nil outside
+	pending   *[]command // commands of the current Repeat; nil outside
 	drawn     int        // calls of Sample
 	stats     Graphs
 }
@@ -51,7 +50,7 @@ var (
 	_ compute.Hollow  = (*Backend)(nil)
 )
 
-// New is a backend that models c.
+// New returns a backend that models c.
 func New(c Card) *Backend {
 	return &Backend{card: c, uses: map[string]*Use{}, graphs: map[string]*graph{}}
 }
@@ -59,13 +58,13 @@ func New(c Card) *Backend {
 // Hollow implements compute.Hollow.
 func (b *Backend) Hollow() {}
 
-// Name names the card that is modelled.
+// Name returns the name of the modelled card, with the engine's variant.
 func (b *Backend) Name() string { return "model of cost: " + b.card.Device + ", cuda/bf16" }
 
-// Card is the card that is modelled.
+// Card returns the modelled card.
 func (b *Backend) Card() Card { return b.card }
 
-// Use is the calls of an operation, and what they took.
+// Use holds the calls of an operation, and their time and commands.
 type Use struct {
 	Op       string  `json:"op"`
 	Calls    int     `json:"calls"`
@@ -80,19 +79,19 @@ type Use struct {
 // Graphs counts calls of Repeat by the way in which their commands were queued.
 type Graphs struct{ Eager, Captured, Replayed int }
 
-// Elapsed is the clock in seconds, by the later hand.
+// Elapsed returns the simulated time in seconds, by the later hand.
 func (b *Backend) Elapsed() float64 { return max(b.host, b.dev) }
 
-// Counts implements compute.Counted: the calls of Repeat.
+// Counts implements compute.Counted: it has the calls of Repeat.
 func (b *Backend) Counts() compute.Counts {
 	g := b.stats
 	return compute.Counts{Repeats: g.Eager + g.Captured + g.Replayed, Replayed: g.Replayed}
 }
 
-// Graphs counts the calls of Repeat.
+// Graphs returns the calls of Repeat.
 func (b *Backend) Graphs() Graphs { return b.stats }
 
-// Take is the uses of operations since the last Take, the longest first, and the seconds in
+// Take returns the uses of operations since the last Take, the longest first, and the seconds in
 // which the device waited for the host.
 func (b *Backend) Take() (uses []Use, waited float64) {
 	for _, u := range b.uses {
@@ -133,6 +132,7 @@ func (b *Backend) begin(op string) {
 	b.use(op).Calls++
 }
 
+// use returns the record of an operation.
 func (b *Backend) use(op string) *Use {
 	u := b.uses[op]
 	if u == nil {
@@ -142,7 +142,7 @@ func (b *Backend) use(op string) *Use {
 	return u
 }
 
-// queue adds a command.
+// queue adds a command to the host's time and runs it, or adds it to the current Repeat.
 func (b *Backend) queue(c command) {
 	c.op = b.now
 	if b.pending != nil {
@@ -192,7 +192,7 @@ func (b *Backend) wait() {
 	b.staged = b.staged[:0]
 }
 
-// moves queues a kernel that reads and writes so many bytes.
+// moves queues a kernel that reads and writes bytes bytes.
 func (b *Backend) moves(bytes float64) { b.queue(command{bytes: bytes}) }
 
 // copies queues a command of the copy engine.
@@ -202,8 +202,8 @@ func (b *Backend) copies(bytes float64) {
 	}
 }
 
-// tiles are the block sizes among which a product library is assumed to choose, and the share
-// of a large product's rate that a multiprocessor reaches with each.
+// tiles are the block sizes among which a product library is assumed to choose, and the share of a
+// large product's rate that a multiprocessor reaches with each.
 var tiles = []struct{ rows, cols, share float64 }{{128, 256, 1}, {256, 128, 1}, {128, 128, 0.9},
 	{64, 128, 0.75}, {128, 64, 0.75}, {64, 64, 0.6}}
 
@@ -247,13 +247,14 @@ func ceil(x float64) float64 {
 	return x
 }
 
-// staged is a list that the host has uploaded.
+// staged is a list of indices that the host has uploaded.
 type staged struct {
 	what string
 	list []int32
 }
 
-// index uploads a list, unless the device has it, by the engine's rules of staging.
+// index queues the upload of a list, unless the device has it already, by the engine's rules of
+// staging.
 func (b *Backend) index(what string, list []int32) {
 	if len(list) == 0 {
 		return
@@ -319,15 +320,15 @@ func (b *Backend) Repeat(key string, op func()) {
 	}
 }
 
-// alike reports whether the graph of one list of commands can replay another. The bytes that
-// decoding reads depend on indices, which may differ; its grid must be the same.
+// alike reports whether the graph of command list a can replay b. The bytes that decoding reads
+// depend on indices, which may differ; its grid must be the same.
 func alike(a, b []command) bool {
 	return len(a) > 0 && slices.EqualFunc(a, b, func(x, y command) bool {
 		return x.op == y.op && x.kind == y.kind && x.grid == y.grid && (x.grid > 0 || x == y)
 	})
 }
 
-// memory is a block: a length without elements.
+// memory is a block's class and length; it has no elements.
 type memory struct {
 	n     int
 	class compute.Class
@@ -335,7 +336,7 @@ type memory struct {
 
 func (m *memory) Len() int { return m.n }
 
-// size is the bytes of an element of t.
+// size returns the bytes of an element of t.
 func (b *Backend) size(t compute.Tensor) float64 {
 	if t.Absent() {
 		return 0
@@ -344,12 +345,12 @@ func (b *Backend) size(t compute.Tensor) float64 {
 	return float64(b.Element(class))
 }
 
-// bytes is t's.
+// bytes returns the bytes of t.
 func (b *Backend) bytes(t compute.Tensor) float64 { return b.size(t) * float64(t.Len()) }
 
 func class(t compute.Tensor) compute.Class { return t.Mem().(*memory).class }
 
-// planes is the number of arrays that t consists of.
+// planes returns the number of arrays that t consists of: two for a Master tensor.
 func planes(t compute.Tensor) int {
 	if !t.Absent() && class(t) == compute.Master {
 		return 2
@@ -375,22 +376,22 @@ func (b *Backend) Free(t compute.Tensor) {
 	}
 }
 
-// As takes no memory.
+// As returns n elements of class c; it takes no memory.
 func (b *Backend) As(_ compute.Tensor, c compute.Class, n int) compute.Tensor {
 	return compute.View(&memory{n, c})
 }
 
-// Memory is the bytes allocated now and at most, without scratch.
+// Memory returns the bytes allocated now and at most, without scratch.
 func (b *Backend) Memory() (inUse, peak int64) { return b.inUse, b.peak }
 
-// Available is the card's memory that is left. Alloc does not fail beyond it, because shapes
-// that do not fit are predicted too.
+// Available returns the card's memory that is left, at least 1. Alloc does not fail beyond it,
+// because shapes that do not fit are predicted too.
 func (b *Backend) Available() int64 { return max(1, b.card.Memory-b.inUse) }
 
-// Alone is the engine's.
+// Alone returns false, as the CUDA engine does.
 func (b *Backend) Alone() bool { return false }
 
-// Sync waits.
+// Sync makes the host wait for the device.
 func (b *Backend) Sync() error {
 	b.wait()
 	return nil
@@ -420,7 +421,7 @@ func (b *Backend) Upload(dst compute.Tensor, src []float32) {
 	}
 }
 
-// Download waits, and gives zeros.
+// Download makes the host wait for the device, and sets dst to zeros.
 func (b *Backend) Download(dst []float32, src compute.Tensor) {
 	b.begin("Download")
 	clear(dst)
@@ -438,7 +439,7 @@ func (b *Backend) Download(dst []float32, src compute.Tensor) {
 	}
 }
 
-// String is the graphs' numbers.
+// String returns the counts as text.
 func (g Graphs) String() string {
 	return fmt.Sprintf("%d steps queued one by one, %d captured, %d replayed", g.Eager, g.Captured,
 		g.Replayed)

@@ -193,26 +193,26 @@ func TestCards(t *testing.T) {
 				t.Errorf("%s: %s: %g of the peak", c.Name, what, share)
 			}
 		}
-		if found, ok := Named(c.Name); !ok || found != c || c.Source == "" || c.Gap <= 0 ||
+		if found, ok := FindCard(c.Name); !ok || found != c || c.Source == "" || c.Gap <= 0 ||
 			c.Launch <= c.Compare {
 			t.Errorf("%s: %+v", c.Name, c)
 		}
 	}
-	if _, ok := Named("b200"); ok || len(Names()) != len(Cards) {
+	if _, ok := FindCard("b200"); ok || len(Names()) != len(Cards) {
 		t.Error("a card without figures was found")
 	}
 	for name, want := range map[string]string{"RTX 4090": "4090",
 		"NVIDIA GeForce RTX 3060 12GB": "3060-12gb", "rtx-a6000": "a6000",
 		"4060 Ti 16GB": "4060ti-16gb", "H100": "h100"} {
-		if c, ok := Named(name); !ok || c.Name != want {
+		if c, ok := FindCard(name); !ok || c.Name != want {
 			t.Errorf("%s is found as %q", name, c.Name)
 		}
 	}
 	for name, want := range map[string]string{"Tesla T4": "has compute capability 7.5,",
 		"gtx 1080 Ti": "has compute capability 6.1,", "RTX 6000": "has compute capability 7.5,",
 		"b200": "gad has no figures"} {
-		if _, ok := Named(name); ok || !strings.HasPrefix(Unnamed(name), want) {
-			t.Errorf("%s: %s", name, Unnamed(name))
+		if _, ok := FindCard(name); ok || !strings.HasPrefix(NoCardReason(name), want) {
+			t.Errorf("%s: %s", name, NoCardReason(name))
 		}
 	}
 }

@@ -14,8 +14,8 @@ import (
 
 const narrow, wide = 2.0, 4.0 // bytes of an element
 
-// elements give what an operation takes at the least. What the engine's commands take beyond
-// that, such as norms' statistics, parts of sums and logits, is counted here.
+// elements give the minimum of an operation. What the engine's commands take in addition, such as
+// norms' statistics, parts of sums and logits, is counted here.
 var elements = compute.Elements{Narrow: narrow, Wide: wide, Weight: narrow}
 
 // Zero: one command for each plane.
@@ -118,14 +118,15 @@ func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND,
 	b.moves(bytes)
 }
 
-// sums are sums down N rows of D columns: parts of them, and their sum.
+// sums queues the sums down N rows of D columns: their parts, and the sum of the parts. read is the
+// number of bytes read.
 func (b *Backend) sums(read float64, N, D int) {
 	parts := wide * float64(cuda.SumParts(N, D)) * float64(D)
 	b.moves(read + parts)
 	b.moves(parts + 2*wide*float64(D))
 }
 
-// Linear is one product.
+// Linear queues one product.
 func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bool) {
 	b.begin("Linear")
 	b.linear(yNO, xNI, w, bias, acc)
@@ -139,17 +140,17 @@ func (b *Backend) linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 	b.product(xNI.Len()/w.Cols, w.Rows, w.Cols, b.size(yNO), acc)
 }
 
-// LinearAdd is one product, which reads what it adds to elsewhere.
+// LinearAdd queues one product, which adds to a tensor other than its result.
 func (b *Backend) LinearAdd(yNO, _, xNI compute.Tensor, w *compute.Param) {
 	b.begin("LinearAdd")
 	b.linear(yNO, xNI, w, nil, true)
 }
 
-// joined is how many outputs ps have together, if the engine computes them as one product;
-// or else 0. Weights and gradients of a class lie in one block, so the outputs tell.
-func joined(ps []compute.Projection) (O int) {
+// joinedOutputs returns the number of outputs of all ps if the engine computes them as one product,
+// else 0. Weights and gradients of a class lie in one block, so the outputs decide.
+func joinedOutputs(ps []compute.Projection) (O int) {
 	for i, p := range ps {
-		if cols, _ := p.Y.Rows(); cols == 0 || i > 0 && !ps[i-1].W.W.Before(p.W.W) {
+		if cols, _ := p.Y.Rows(); cols == 0 || i > 0 && !ps[i-1].W.W.EndsAt(p.W.W) {
 			return 0
 		}
 		O += p.W.Rows
@@ -157,9 +158,9 @@ func joined(ps []compute.Projection) (O int) {
 	return O
 }
 
-// Linears is one product where they are joined, or one each.
+// Linears queues one product for joined projections, else one each.
 func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
-	O := joined(ps)
+	O := joinedOutputs(ps)
 	if O == 0 {
 		for _, p := range ps {
 			b.Linear(p.Y, xNI, p.W, p.B, false)
@@ -182,9 +183,9 @@ func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
 	b.product(xNI.Len()/I, O, I, narrow, false)
 }
 
-// LinearsGrad is LinearGrad of one projection where they are joined, or of each.
+// LinearsGrad queues LinearGrad of one joined projection, or of each.
 func (b *Backend) LinearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI compute.Tensor) {
-	O := joined(ps)
+	O := joinedOutputs(ps)
 	if O == 0 {
 		for i, p := range ps {
 			b.LinearGrad(dxNI, p.W, p.B, p.Y, xNI, i > 0)
@@ -235,8 +236,8 @@ func (b *Backend) Rope(xNHE compute.Tensor, _, _ int, pos []int32, _ compute.Ten
 	b.moves(elements.Rope(xNHE.Len()).Bytes)
 }
 
-// layout brings the pack and its tiles of queries; keys, unless 0, is the rows of a tile of
-// keys, which are the same list where they are as many and no segment has branches.
+// layout uploads the pack and its tiles of queries. keys, unless 0, is the rows of a tile of keys;
+// the tiles of keys are the same list if they have as many rows and no segment has branches.
 func (b *Backend) layout(p compute.Pack, keys int) {
 	b.index("segments", p.Start)
 	b.index("tiles", p.Start)
@@ -246,7 +247,7 @@ func (b *Backend) layout(p compute.Pack, keys int) {
 	}
 }
 
-// Attention is one kernel: two products for each pair.
+// Attention queues one kernel: two products for each pair.
 func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape,
 	p compute.Pack) {
 	b.begin("Attention")
@@ -255,9 +256,9 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 		bytes: b.bytes(oNHE) + b.bytes(lseNH) + b.bytes(qNHE) + b.bytes(kNKE) + b.bytes(vNKE)})
 }
 
-// AttentionGrad is three kernels: row sums, dq (three products a pair), and dk and dv
-// (four); and a fourth that adds the parts of dk and dv, where tiles of keys are cut.
-// That of dk and dv takes no less than its longest block on half a multiprocessor.
+// AttentionGrad queues three kernels: row sums, dq (three products a pair), and dk and dv (four);
+// and a fourth that adds the parts of dk and dv, where tiles of keys are cut. The kernel of dk and dv
+// takes at least its longest block on half a multiprocessor.
 func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE,
 	vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	b.begin("AttentionGrad")
@@ -344,7 +345,8 @@ func (b *Backend) GeGLUGrad(yNF, _, _, dyNF, _, _ compute.Tensor) {
 	b.moves(5*b.bytes(dyNF) + b.bytes(yNF))
 }
 
-// logits are a chunk's: a kernel that reads them finds them in the cache if they fit it.
+// logits queues the product of a chunk's logits. It returns the bytes that a kernel reads to read
+// them: none if they fit the cache.
 func (b *Backend) logits(n, cols, D int) (read float64) {
 	b.product(n, cols, D, wide, false)
 	bytes := wide * float64(n) * float64(cols)
@@ -463,7 +465,7 @@ func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, _, _ compute.
 	}
 }
 
-// SumSquares is a kernel for the tensors of each class, one for all, and a wait.
+// SumSquares queues a kernel for the tensors of each class, one for their sum, and a wait.
 func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 	b.begin("SumSquares")
 	by := map[compute.Class]float64{}
@@ -483,14 +485,14 @@ func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 	return 1
 }
 
-// table brings a table of words for each of so many tensors.
+// table queues the upload of a table with a number of words for each tensor.
 func (b *Backend) table(words, tensors int) {
 	b.queue(command{kind: onBus, bytes: 8 * float64(words*tensors)})
 }
 
-// AdamW is a kernel for each kind of weights and of moments. It reads weight, gradient and
-// moments and writes all but the gradient, and the copy of Wide weights that has one. Moments
-// on the host go over the bus.
+// AdamW queues a kernel for each kind of weights and of moments. It reads weight, gradient and
+// moments and writes all but the gradient, and the bfloat16 copy of Wide weights. Moments on the
+// host go over the bus.
 func (b *Backend) AdamW(ps []*compute.Param, _ compute.AdamW) {
 	b.begin("AdamW")
 	var device, bus, count [2][2]float64 // by moments in 8 bits, and by weights in two planes

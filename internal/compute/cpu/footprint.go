@@ -35,11 +35,11 @@ func (f Footprint) Element(c compute.Class) int64 {
 // Block is the bytes.
 func (Footprint) Block(bytes int64) int64 { return bytes }
 
-// Beside is the packed transpose of a matrix that products are taken with. In bfloat16 a trained
+// DerivedBytes is the packed transpose of a matrix that products are taken with. In bfloat16 a trained
 // matrix has a second copy, for the gradients of the product's input. Panels are whole, so that a
 // narrow matrix, such as an adapter's, takes more than its elements. A frozen one is packed in its
 // own place.
-func (f Footprint) Beside(c compute.Class, lookup bool, rows, cols int) int64 {
+func (f Footprint) DerivedBytes(c compute.Class, lookup bool, rows, cols int) int64 {
 	if lookup || c == compute.Frozen || c.Quantised() {
 		return 0
 	}

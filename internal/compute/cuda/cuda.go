@@ -129,9 +129,9 @@ func (Options) Block(bytes int64) int64 {
 	return (bytes + 2<<20 - 1) &^ (2<<20 - 1)
 }
 
-// Beside is the number of bytes of the copy that products and lookups read: Wide weights
+// DerivedBytes is the number of bytes of the copy that products and lookups read: Wide weights
 // have one in bfloat16.
-func (o Options) Beside(c compute.Class, _ bool, rows, cols int) int64 {
+func (o Options) DerivedBytes(c compute.Class, _ bool, rows, cols int) int64 {
 	if narrow, _ := o.precision(); c == compute.Wide && narrow != f32 {
 		return narrow.size() * int64(rows) * int64(cols)
 	}

@@ -24,7 +24,7 @@ func TestPrecision(t *testing.T) {
 			compute.Q8: {0, 0}, compute.Q4: {0, 0},
 		} {
 			for _, lookup := range []bool{false, true} {
-				if got := [2]int64{o.Element(class), o.Beside(class, lookup, 1, 1)}; got != want {
+				if got := [2]int64{o.Element(class), o.DerivedBytes(class, lookup, 1, 1)}; got != want {
 					t.Errorf("%q: %v: %d bytes an element and %d beside it, want %d", c.precision,
 						class, got[0], got[1], want)
 				}

@@ -409,7 +409,7 @@ func (b *Backend) weights(op string, p *compute.Param, t dtype) view {
 // whether they lie so in one block: matrices as they are, vectors also in a copy.
 func (b *Backend) stacked(op string, ps []*compute.Param, t dtype) (all view, ok bool) {
 	for i, p := range ps {
-		if i > 0 && !ps[i-1].W.Before(p.W) {
+		if i > 0 && !ps[i-1].W.EndsAt(p.W) {
 			return view{}, false
 		}
 		all.n += p.Len()

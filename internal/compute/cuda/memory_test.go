@@ -650,7 +650,7 @@ func panics(t *testing.T, words string, op func()) {
 	op()
 }
 
-// What Element and Beside say is what Memory counts.
+// What Element and DerivedBytes say is what Memory counts.
 func TestFootprint(t *testing.T) {
 	for _, precision := range []string{BF16, F32} {
 		b := start(t, Options{Precision: precision})
@@ -672,10 +672,10 @@ func TestFootprint(t *testing.T) {
 					b.Refresh(p)
 					b.Embed(s.empty(compute.Wide, n), p, seqOf(2))
 					if with, _ := b.Memory(); with-now != b.Block(
-						b.Beside(c, false, 2, n/2))+b.Block(4*int64(n)) ||
-						b.Beside(c, true, 2, n/2) != b.Beside(c, false, 2, n/2) {
+						b.DerivedBytes(c, false, 2, n/2))+b.Block(4*int64(n)) ||
+						b.DerivedBytes(c, true, 2, n/2) != b.DerivedBytes(c, false, 2, n/2) {
 						t.Errorf("%s: beside %d elements of %v lie %d bytes, said are %d",
-							precision, n, c, with-now-int64(4*n), b.Beside(c, false, 2, n/2))
+							precision, n, c, with-now-int64(4*n), b.DerivedBytes(c, false, 2, n/2))
 					}
 				}
 			}

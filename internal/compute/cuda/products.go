@@ -192,7 +192,7 @@ func (b *Backend) join(op string, ps []compute.Projection, N int, learn bool) (j
 			continue
 		}
 		q := ps[i-1]
-		if !q.Y.Beside(p.Y) || learn && !follows(q.W.G, p.W.G) || learn &&
+		if !q.Y.ColumnsBefore(p.Y) || learn && !follows(q.W.G, p.W.G) || learn &&
 			!follows(biasGrad(q), biasGrad(p)) {
 			return j, false
 		}
@@ -201,7 +201,7 @@ func (b *Backend) join(op string, ps []compute.Projection, N int, learn bool) (j
 		return j, false
 	}
 	for i := 1; i < len(j.bias); i++ {
-		if !j.bias[i-1].W.Before(j.bias[i].W) {
+		if !j.bias[i-1].W.EndsAt(j.bias[i].W) {
 			return j, false
 		}
 	}
@@ -222,7 +222,7 @@ func (b *Backend) join(op string, ps []compute.Projection, N int, learn bool) (j
 }
 
 // follows reports whether u begins where t ends, or neither is there.
-func follows(t, u compute.Tensor) bool { return t.Absent() && u.Absent() || t.Before(u) }
+func follows(t, u compute.Tensor) bool { return t.Absent() && u.Absent() || t.EndsAt(u) }
 
 // biasGrad is the gradient of p's bias, if it has one.
 func biasGrad(p compute.Projection) compute.Tensor {

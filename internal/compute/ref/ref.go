@@ -21,20 +21,20 @@ type Backend struct {
 
 var _ compute.Backend = (*Backend)(nil)
 
-// New is a reference backend.
+// New returns a reference backend.
 func New() *Backend { return new(Backend) }
 
-// memory is a block of float64 elements. What is uploaded to a quantised class is rounded.
+// memory is a block of float64 elements. Uploads to a quantised class are rounded to its values.
 type memory struct {
 	data  []float64
 	class compute.Class
 }
 
-// Len is the number of elements.
+// Len returns the number of elements.
 func (m *memory) Len() int { return len(m.data) }
 
-// F64 is t's elements themselves, to read and to write: a test's way to values
-// that float32 cannot hold, such as a finite difference's step.
+// F64 returns t's elements, not a copy. A test writes values that float32 cannot hold through it,
+// such as a finite difference's step.
 func F64(t compute.Tensor) []float64 {
 	if t.Absent() {
 		return nil
@@ -47,8 +47,8 @@ func F64(t compute.Tensor) []float64 {
 	return m.data[t.Off() : t.Off()+t.Len() : t.Off()+t.Len()]
 }
 
-// columns puts contiguous copies in the place of those of ts that are columns, the same one
-// for the same columns; back writes them where they belong.
+// columns replaces each of ts that is columns by a contiguous copy, equal columns by the same one.
+// back copies the contents back to the columns.
 func columns(ts ...*compute.Tensor) (back func()) {
 	type copied struct{ from, to compute.Tensor }
 	var all []copied
@@ -81,13 +81,13 @@ next:
 	}
 }
 
-// size panics unless t has n elements.
+// size returns t's elements, and panics unless there are n.
 func size(op, name string, t compute.Tensor, n int) []float64 {
 	compute.CheckLen(op, name, t, n)
 	return F64(t)
 }
 
-// Name is "ref".
+// Name returns "ref".
 func (b *Backend) Name() string { return "ref" }
 
 // Alloc returns n zeroed elements, float64 in any class; it does not fail.
@@ -113,43 +113,43 @@ func (b *Backend) Free(t compute.Tensor) {
 	m.data = nil
 }
 
-// As is t's first n elements: they have one type.
+// As returns t's first n elements: all classes have the same type.
 func (b *Backend) As(t compute.Tensor, _ compute.Class,
 	n int) compute.Tensor {
 	return t.Slice(0, n)
 }
 
-// Memory is the number of bytes allocated now, and the most there ever was.
+// Memory returns the number of bytes allocated now, and its maximum so far.
 func (b *Backend) Memory() (inUse, peak int64) { return b.inUse, b.peak }
 
-// Alone is true: every row has a loop of its own.
+// Alone returns true: every row has a loop of its own.
 func (b *Backend) Alone() bool { return true }
 
-// Available is 0: nothing here knows.
+// Available returns 0: unknown.
 func (b *Backend) Available() int64 { return 0 }
 
-// Element is 8: float64. Quantised classes keep the values of their codes.
+// Element returns 8, for float64, times c.Unit(): quantised classes store decoded values.
 func (b *Backend) Element(c compute.Class) int64 { return 8 * int64(c.Unit()) }
 
-// Block is the bytes.
+// Block returns bytes: allocations are not rounded up.
 func (b *Backend) Block(bytes int64) int64 { return bytes }
 
-// Beside is 0: there are no copies.
-func (b *Backend) Beside(compute.Class, bool, int, int) int64 { return 0 }
+// DerivedBytes returns 0: there are no copies.
+func (b *Backend) DerivedBytes(compute.Class, bool, int, int) int64 { return 0 }
 
-// Scratch is 0: nothing that outlives a call.
+// Scratch returns 0: no temporary memory outlives a call.
 func (b *Backend) Scratch(compute.Work) int64 { return 0 }
 
-// Overhead is 0.
+// Overhead returns 0.
 func (b *Backend) Overhead() int64 { return 0 }
 
-// DecodeMultiple is 1.
+// DecodeMultiple returns 1.
 func (b *Backend) DecodeMultiple() int { return 1 }
 
-// Joined is true, so that columns have a specification.
+// Joined returns true, so that columns have a specification.
 func (b *Backend) Joined() bool { return true }
 
-// Upload copies src to dst; to a quantised class the values of src's codes.
+// Upload copies src to dst; for a quantised class it stores the decoded values of src's codes.
 func (b *Backend) Upload(dst compute.Tensor, src []float32) {
 	if m, _ := dst.Mem().(*memory); m != nil && m.class.Quantised() {
 		compute.CheckBlocks("Upload", "dst", dst)
@@ -262,7 +262,7 @@ func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps 
 	}
 }
 
-// RMSNormGrad is the gradient of RMSNorm.
+// RMSNormGrad computes the gradient of RMSNorm.
 func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND,
 	rstdN compute.Tensor, acc bool) {
 	defer columns(&dxND, &xND)()
@@ -290,7 +290,7 @@ func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND,
 	}
 }
 
-// Linear is the product with a parameter's transpose.
+// Linear multiplies x by w's transpose and adds the bias.
 func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bool) {
 	defer columns(&yNO)()
 	O, I := w.Rows, w.Cols
@@ -313,27 +313,27 @@ func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 	}
 }
 
-// LinearAdd is Linear, added to r.
+// LinearAdd computes Linear without a bias, and adds r.
 func (b *Backend) LinearAdd(yNO, rNO, xNI compute.Tensor, w *compute.Param) {
 	b.Copy(yNO, rNO)
 	b.Linear(yNO, xNI, w, nil, true)
 }
 
-// Linears is Linear for each of ps.
+// Linears calls Linear for each of ps.
 func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
 	for _, p := range ps {
 		b.Linear(p.Y, xNI, p.W, p.B, false)
 	}
 }
 
-// LinearsGrad is LinearGrad for each of ps.
+// LinearsGrad calls LinearGrad for each of ps.
 func (b *Backend) LinearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI compute.Tensor) {
 	for i, p := range ps {
 		b.LinearGrad(dxNI, p.W, p.B, p.Y, xNI, i > 0)
 	}
 }
 
-// LinearGrad is the gradient of Linear.
+// LinearGrad computes the gradient of Linear.
 func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor,
 	acc bool) {
 	defer columns(&dxNI, &dyNO)()
@@ -401,8 +401,8 @@ func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, tab
 	}
 }
 
-// attend is one query against the keys and values that at(j) gives, j < n;
-// it returns the log of the sum of exponentials.
+// attend computes attention of one query over the keys and values at(j), j < n. It returns the log
+// of the sum of exponentials.
 func attend(oE, qE []float64, n int, scale float64, at func(j int) (kE, vE []float64)) float64 {
 	s, most := make([]float64, n), math.Inf(-1)
 	for j := range n {
@@ -429,7 +429,7 @@ func attend(oE, qE []float64, n int, scale float64, at func(j int) (kE, vE []flo
 	return lse
 }
 
-// Attention is causal attention within each sequence.
+// Attention computes causal attention within each sequence.
 func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape,
 	p compute.Pack) {
 	defer columns(&qNHE, &kNKE, &vNKE)()
@@ -455,8 +455,8 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 	}
 }
 
-// sequence is the rows of the sequence that ends with segment n, by position: those of its
-// ancestors, the outermost first, then its own.
+// sequence returns the rows of the sequence that ends with segment n, by position: its ancestors'
+// rows, the outermost first, then its own.
 func sequence(p compute.Pack, n int) (rows []int) {
 	for _, s := range append(p.Ancestors(nil, n), int32(n)) {
 		for i := p.Start[s]; i < p.Start[s+1]; i++ {
@@ -466,7 +466,7 @@ func sequence(p compute.Pack, n int) (rows []int) {
 	return rows
 }
 
-// AttentionGrad is the gradient of Attention.
+// AttentionGrad computes the gradient of Attention.
 func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE,
 	vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	defer columns(&dqNHE, &dkNKE, &dvNKE, &qNHE, &kNKE, &vNKE)()
@@ -520,7 +520,7 @@ func (b *Backend) CacheWrite(cache, xNW compute.Tensor, width int, slots []int32
 	}
 }
 
-// RopeCache is Rope of q and of the keys in the cache.
+// RopeCache rotates q, and the keys as it writes them to the cache.
 func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a compute.AttnShape,
 	pos []int32, table compute.Tensor, slots []int32) {
 	W := a.K * a.E
@@ -532,7 +532,7 @@ func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a c
 	}
 }
 
-// AttentionDecode is Attention for one query a row over paged keys and values.
+// AttentionDecode computes Attention for one query a row over paged keys and values.
 func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a compute.AttnShape,
 	pages compute.Pages) {
 	defer columns(&qRHE)()
@@ -565,7 +565,7 @@ func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
 	}
 }
 
-// SwiGLUGrad is the gradient of SwiGLU, with silu'(x) = s*(1 + x*(1-s)), s = 1/(1+exp(-x)).
+// SwiGLUGrad computes the gradient of SwiGLU, with silu'(x) = s*(1 + x*(1-s)), s = 1/(1+exp(-x)).
 func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
 	defer columns(&dgateNF, &dupNF, &dyNF, &gateNF, &upNF)()
 	n := gateNF.Len()
@@ -595,8 +595,8 @@ func (b *Backend) GeGLU(yNF, gateNF, upNF compute.Tensor) {
 	}
 }
 
-// GeGLUGrad is the gradient of GeGLU: with t the tanh and z its argument,
-// gelu'(x) = (1 + t)/2 + x/2*(1-t²)*z'(x).
+// GeGLUGrad computes the gradient of GeGLU: with t the tanh and z its argument, gelu'(x) = (1 +
+// t)/2 + x/2*(1-t²)*z'(x).
 func (b *Backend) GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
 	defer columns(&dgateNF, &dupNF, &dyNF, &gateNF, &upNF)()
 	n := gateNF.Len()
@@ -612,7 +612,7 @@ func (b *Backend) GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tens
 	}
 }
 
-// logits are the scaled logits of one row, and the log of the sum of their exponentials.
+// logits returns the scaled logits of one row, and the log of the sum of their exponentials.
 func logits(hD []float64, w *compute.Param, invTemp float64) (zV []float64, lse float64) {
 	D, wVD := w.Cols, F64(w.W)
 	zV = make([]float64, w.Vocab())
@@ -631,7 +631,7 @@ func logits(hD []float64, w *compute.Param, invTemp float64) (zV []float64, lse 
 	return zV, most + math.Log(sum)
 }
 
-// LogProb is the language-model head's log-probabilities and entropies.
+// LogProb computes the language-model head's log-probabilities and entropies.
 func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Param, rows,
 	targets []int32, invTemp float64) {
 	D, R := w.Cols, len(rows)
@@ -650,7 +650,7 @@ func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Pa
 	}
 }
 
-// LogProbGrad is the gradient of LogProb.
+// LogProbGrad computes the gradient of LogProb.
 func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute.HeadOut, dlogpR,
 	dentR, hND compute.Tensor, rows, targets []int32, invTemp float64) {
 	D, R := w.Cols, len(rows)
@@ -681,8 +681,8 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 	}
 }
 
-// Sample draws one token a row. TopP's share is that of the tokens which TopK
-// left; on equal probabilities the lower id counts as the more probable.
+// Sample draws one token a row. TopP is a share of the probability left by TopK; of equally
+// probable tokens the lower id counts as the more probable.
 func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param,
 	s compute.Sampling, u []float64) {
 	D, R := w.Cols, len(ids)
@@ -698,7 +698,7 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 	}
 }
 
-// choose draws one token.
+// choose draws one token from a row's logits by the uniform number u.
 func choose(zV []float64, lse float64, s compute.Sampling, u float64) int32 {
 	order := make([]int, len(zV))
 	for v := range order {
@@ -746,7 +746,7 @@ func choose(zV []float64, lse float64, s compute.Sampling, u float64) int32 {
 	return int32(order[len(order)-1])
 }
 
-// Score is the value head.
+// Score computes the value head's scores.
 func (b *Backend) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) {
 	D := w.Cols
 	s, h, wD := size("Score", "s", sR, len(rows)), F64(hND), F64(w.W)
@@ -758,7 +758,7 @@ func (b *Backend) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) 
 	}
 }
 
-// ScoreGrad is the gradient of Score.
+// ScoreGrad computes the gradient of Score.
 func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND compute.Tensor,
 	rows []int32) {
 	D := w.Cols
@@ -776,7 +776,7 @@ func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND comp
 	}
 }
 
-// SumSquares is the sum of the squares of all elements.
+// SumSquares returns the sum of the squares of all elements.
 func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 	sum := 0.0
 	for _, t := range ts {
@@ -787,13 +787,14 @@ func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 	return sum
 }
 
-// AdamW is one optimizer step of ps.
+// AdamW takes one optimizer step for each of ps.
 func (b *Backend) AdamW(ps []*compute.Param, a compute.AdamW) {
 	for _, p := range ps {
 		adamW(p, a)
 	}
 }
 
+// adamW takes one optimizer step for p.
 func adamW(p *compute.Param, a compute.AdamW) {
 	n := p.Len()
 	w, g := size("AdamW", "W", p.W, n), size("AdamW", "G", p.G, n)
@@ -819,7 +820,7 @@ func adamW(p *compute.Param, a compute.AdamW) {
 	}
 }
 
-// decode is the moments that codes and their blocks' scales stand for.
+// decode returns the moments that codes and their blocks' scales stand for.
 func decode(codes, scales compute.Tensor, by *compute.Moments) []float64 {
 	c := F64(codes)
 	s := size("AdamW", "scales", scales, compute.Blocks(len(c)))
@@ -830,7 +831,7 @@ func decode(codes, scales compute.Tensor, by *compute.Moments) []float64 {
 	return x
 }
 
-// encode is its inverse, to the nearest code.
+// encode sets codes and scales to the moments x, each code the nearest.
 func encode(codes, scales compute.Tensor, x []float64, by *compute.Moments) {
 	c, s := F64(codes), F64(scales)
 	for block := range s {
