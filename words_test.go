@@ -34,14 +34,10 @@ var wordy = strings.Fields(`
 	trainer/checker
 	trainer/modeltest
 	trainer/scoring
-	internal/comm
-	internal/compute
 	internal/compute/computetest
-	internal/compute/cost
 	internal/compute/cpu
 	internal/compute/cuda
 	internal/compute/cuda/driver
-	internal/compute/ref
 	model`)
 
 var (

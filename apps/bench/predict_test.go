@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "write doc/gpu/predicted.md and predicte
 func TestPredict(t *testing.T) {
 	load := Load{Seqs: 8, Length: 2048, Samples: 64, Prompts: 4, N: 8, Prompt: 256, New: 64,
 		Micro: 4096, Slots: 16, Recompute: true}
-	card, ok := estimate.Named("h200")
+	card, ok := estimate.FindCard("h200")
 	if !ok {
 		t.Fatal("no h200")
 	}
@@ -226,7 +226,7 @@ var reviewed = []struct {
 // againstReview is the table of both, and fails where they are apart without a reason.
 func againstReview(t *testing.T) string {
 	t.Helper()
-	card, _ := estimate.Named("h200")
+	card, _ := estimate.FindCard("h200")
 	var b strings.Builder
 	b.WriteString("| part of the step | 1.5B, review | here | 7B, review | here | |\n|---|---:|---:|---:|---:|---|\n")
 	var ms [2]map[string]float64

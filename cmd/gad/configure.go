@@ -268,7 +268,7 @@ func inherit(cfg *config.Config, resume string) error {
 	return nil
 }
 
-// keepChosen puts back what a preset has overridden in cfg, where the run that cfg inherits
+// keepChosen restores the settings of cfg that a preset has overridden, where the run that cfg inherits
 // from had a value of its own: neither its stage's default nor the preset's for that stage.
 // inherited is cfg before the preset; notes name what was put back.
 func keepChosen(cfg, inherited *config.Config, resume, presets string) (notes []string, err error) {
