@@ -157,7 +157,7 @@ func (s *suite) stepCoded(what string, p *coded, g []float32, a compute.AdamW) {
 		s.ref.Upload(*dst, before[i])
 	}
 	s.ref.AdamW([]*compute.Param{&q}, a)
-	s.near(what+": W", after[0], download(t, s.ref, q.W), s.Tol, 0)
+	s.checkNear(what+": W", after[0], download(t, s.ref, q.W), s.Tol, 0)
 	for k, moment := range []struct {
 		name          string
 		by            *compute.Moments
@@ -291,8 +291,8 @@ func (s *suite) as() {
 	}
 }
 
-// ofClass is a matrix of the values host in memory of class c.
-func (s *suite) ofClass(c compute.Class, host []float32, rows, cols int) *compute.Param {
+// newOfClass is a matrix of the values host in memory of class c.
+func (s *suite) newOfClass(c compute.Class, host []float32, rows, cols int) *compute.Param {
 	p := &compute.Param{Name: c.String(), Shape: []int{rows, cols}, Rows: rows, Cols: cols,
 		W: s.put(c, host)}
 	s.dev.Refresh(p)
@@ -411,7 +411,7 @@ func (s *suite) master() {
 		host := s.normal(O * I)
 		for _, moments := range []compute.Class{compute.Wide, compute.Code} {
 			master, wide :=
-				s.ofClass(compute.Master, host, O, I), s.ofClass(compute.Wide, host, O, I)
+				s.newOfClass(compute.Master, host, O, I), s.newOfClass(compute.Wide, host, O, I)
 			if O > 1 {
 				s.sameUses("before a step", master, wide, true)
 			}
@@ -458,7 +458,7 @@ func (s *suite) frozen() {
 		host := s.normal(O * I)
 		what := "first"
 		frozen, narrow :=
-			s.ofClass(compute.Frozen, host, O, I), s.ofClass(compute.Narrow, host, O, I)
+			s.newOfClass(compute.Frozen, host, O, I), s.newOfClass(compute.Narrow, host, O, I)
 		read := func() {
 			s.t.Helper()
 			want := download(s.t, s.dev, narrow.W)
@@ -530,7 +530,7 @@ func (s *suite) host() {
 			w, g := s.normal(n), s.normal(n)
 			var results [2][]float32
 			for i, where := range []compute.Class{class, class | compute.Host} {
-				p := s.ofClass(compute.Wide, w, 1, n)
+				p := s.newOfClass(compute.Wide, w, 1, n)
 				p.G = s.wide(g)
 				s.giveMoments(p, where)
 				for step := 1; step <= 3; step++ {

@@ -92,7 +92,7 @@ func (c *sample) same(gap [2]int, what string, got, want []float32) {
 	if what = c.name + ": " + what + " in columns and without gaps"; gap[0]%8 == 0 {
 		c.s.equal(what, got, want)
 	} else {
-		c.s.near(what, got, want, c.s.loose(), max(1, c.floor))
+		c.s.checkNear(what, got, want, c.s.loose(), max(1, c.floor))
 	}
 }
 

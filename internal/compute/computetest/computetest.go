@@ -220,7 +220,7 @@ func (s *suite) footprint() {
 	}
 	for _, class := range append(
 		[]compute.Class{compute.Wide, compute.Narrow, compute.Master, compute.Frozen},
-		s.quantised()...) {
+		s.quantClasses()...) {
 		for mode := 1; mode <= 4; mode++ {
 			lookup, product, through := mode&1 > 0, mode != 1, mode == 4
 			if through && class == compute.Narrow {
@@ -231,7 +231,7 @@ func (s *suite) footprint() {
 			want := s.dev.Block(compute.Bytes(s.dev, class, rows*cols)) +
 				s.dev.Block(s.dev.DerivedBytes(class, !product, rows, cols))
 			use := func() []compute.Tensor {
-				p := s.ofClass(class, host, rows, cols)
+				p := s.newOfClass(class, host, rows, cols)
 				for range 2 {
 					if lookup {
 						y := s.empty(compute.Wide, cols)
@@ -860,9 +860,9 @@ func (s *suite) long(a compute.AttnShape, p compute.Pack) bool {
 	return s.Slow && p.Start[p.Segments()] > 250 && (a.E < 64 || a.Window > 0)
 }
 
-// apart is the rows of the sequence that ends with segment n: all that its last token sees, by
+// visibleRows is the rows of the sequence that ends with segment n: all that its last token sees, by
 // a walk that uses nothing of Pack but its two fields.
-func apart(p compute.Pack, n int) (rows []int) {
+func visibleRows(p compute.Pack, n int) (rows []int) {
 	for ; n >= 0; n = int(p.Parent[n]) {
 		var own []int
 		for i := p.Start[n]; i < p.Start[n+1]; i++ {
@@ -932,7 +932,7 @@ func (s *suite) attentionOf(a compute.AttnShape, p compute.Pack) {
 	}
 	// Each sequence by itself, its beginning included: the same bits.
 	for n := range p.Segments() {
-		rows := apart(p, n)
+		rows := visibleRows(p, n)
 		part := func(v *value, width int) compute.Tensor {
 			return s.narrow(
 				pick(v.data, rows, width))
@@ -1116,11 +1116,11 @@ type (
 )
 
 func (s *suite) swiglu() {
-	s.gated(compute.Backend.SwiGLU, func(x float64) float64 { return x / (1 + math.Exp(-x)) })
+	s.testGated(compute.Backend.SwiGLU, func(x float64) float64 { return x / (1 + math.Exp(-x)) })
 }
 
 func (s *suite) geglu() {
-	s.gated(compute.Backend.GeGLU, func(x float64) float64 { // not by tanh, which is -1 too soon
+	s.testGated(compute.Backend.GeGLU, func(x float64) float64 { // not by tanh, which is -1 too soon
 		return x / (1 + math.Exp(-2*math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x)))
 	})
 }
@@ -1128,8 +1128,8 @@ func (s *suite) geglu() {
 func (s *suite) swigluGrad() { s.gatedGrad(compute.Backend.SwiGLU, compute.Backend.SwiGLUGrad) }
 func (s *suite) gegluGrad()  { s.gatedGrad(compute.Backend.GeGLU, compute.Backend.GeGLUGrad) }
 
-// gated is the test of a gated activation by the function f.
-func (s *suite) gated(op glu, f func(x float64) float64) {
+// testGated is the test of a gated activation by the function f.
+func (s *suite) testGated(op glu, f func(x float64) float64) {
 	for _, n := range lengths {
 		c := s.sample("n=%d", n)
 		gate, up, y :=

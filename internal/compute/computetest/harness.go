@@ -294,7 +294,7 @@ func (c *sample) run(op func(s *side)) {
 				offsets[0]); off%c.s.Align == 0 {
 				c.s.equal(what, got, v.out)
 			} else {
-				c.s.near(what, got, v.out, c.tol(v), c.floor)
+				c.s.checkNear(what, got, v.out, c.tol(v), c.floor)
 			}
 			c.s.dev.Free(blocks[v])
 		}
@@ -331,8 +331,8 @@ func (c *sample) tol(v *value) float64 {
 	return c.factor * c.s.Tol
 }
 
-// near wants values within tol of the largest's size and of floor.
-func (s *suite) near(what string, got, want []float32, tol, floor float64) {
+// checkNear wants values within tol of the largest's size and of floor.
+func (s *suite) checkNear(what string, got, want []float32, tol, floor float64) {
 	s.t.Helper()
 	if len(got) != len(want) {
 		s.t.Errorf("%s: %d and %d elements", what, len(got), len(want))
@@ -357,7 +357,7 @@ func (s *suite) alone(what string, got, want []float32) {
 	if s.Alone {
 		s.equal(what, got, want)
 	} else {
-		s.near(what, got, want, s.loose(), 1)
+		s.checkNear(what, got, want, s.loose(), 1)
 	}
 }
 

@@ -61,7 +61,7 @@ func (s *suite) frozenSizes() {
 	host, x, dy, dlogp := s.normal(V*D), s.normal(R*D), s.normal(R*V), s.normal(R)
 	var results [2][][]float32
 	for i, class := range []compute.Class{compute.Narrow, compute.Frozen} {
-		w := s.ofClass(class, host, V, D)
+		w := s.newOfClass(class, host, V, D)
 		h, dh, y, dx :=
 			s.narrow(x), s.narrow(x), s.empty(compute.Narrow, R*V), s.empty(compute.Narrow, R*D)
 		s.dev.Linear(y, h, w, nil, false)
@@ -317,7 +317,7 @@ func (s *suite) sampleSizes() {
 				want[r] = int32(most(0, V))
 				continue
 			case c.TopK > 0 || c.TopP > 0 || c.MinP > 0:
-				if p = filtered(z, c); p[best] == 0 {
+				if p = filterProbs(z, c); p[best] == 0 {
 					best = most(0, V)
 				}
 			default:
@@ -340,7 +340,7 @@ func (s *suite) sampleSizes() {
 				s.t.Errorf("V=%d %+v: row %d of %d: token %d, want %d", V, c, r, R, ids[r], want[r])
 			}
 		}
-		s.likeLogProb(fmt.Sprintf("V=%d %+v", V, c), ids, logp, h, w, c)
+		s.checkLikeLogProb(fmt.Sprintf("V=%d %+v", V, c), ids, logp, h, w, c)
 		s.dev.Free(w.W)
 		s.dev.Free(h)
 	}

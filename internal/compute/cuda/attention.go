@@ -186,7 +186,7 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 	const op = "Attention"
 	heads(op, a)
 	N := compute.RowsOf(op, "q", qNHE, a.H*a.E)
-	o := b.narrowed(op, "o", oNHE, N*a.H*a.E)
+	o := b.narrowView(op, "o", oNHE, N*a.H*a.E)
 	q, k, v, row := b.spreads(op, "", qNHE, kNKE, vNKE, a, N)
 	lse := wide(op, "lse", lseNH, N*a.H)
 	p.Check(op, N)
@@ -220,7 +220,7 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 	N := compute.RowsOf(op, "q", qNHE, a.H*a.E)
 	nq, nk := N*a.H*a.E, N*a.K*a.E
 	do, o, lse :=
-		b.narrowed(op, "do", doNHE, nq), b.narrowed(op, "o", oNHE, nq),
+		b.narrowView(op, "do", doNHE, nq), b.narrowView(op, "o", oNHE, nq),
 		wide(op, "lse", lseNH, N*a.H)
 	q, k, v, row := b.spreads(op, "", qNHE, kNKE, vNKE, a, N)
 	dq, dk, dv, gradRow := b.spreads(op, "d", dqNHE, dkNKE, dvNKE, a, N)
@@ -288,9 +288,9 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 	const op = "AttentionDecode"
 	heads(op, a)
 	R, P, W := len(pages.Len), pages.PageTokens, a.K*a.E
-	o := b.narrowed(op, "o", oRHE, R*a.H*a.E)
+	o := b.narrowView(op, "o", oRHE, R*a.H*a.E)
 	q, row := b.spread(op, "q", qRHE, R, a.H*a.E)
-	k, v := b.narrowed(op, "k", kCache, kCache.Len()), b.narrowed(op, "v", vCache, kCache.Len())
+	k, v := b.narrowView(op, "k", kCache, kCache.Len()), b.narrowView(op, "v", vCache, kCache.Len())
 	if P < 1 || len(pages.Table) != R || compute.RowsOf(op, "k", kCache, W)%P != 0 {
 		panic(fmt.Sprintf("cuda: AttentionDecode: %d rows, %d tables, a cache of %d elements and pages of %d tokens", R, len(pages.Table), kCache.Len(), P))
 	}

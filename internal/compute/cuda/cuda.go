@@ -66,8 +66,8 @@ func (t dtype) String() string {
 	return [...]string{"float32", "bfloat16", "float32 in two halves", "codes of 8 bits"}[t]
 }
 
-// kept is how elements of class c are kept where Narrow memory is narrow.
-func kept(c compute.Class, narrow dtype) dtype {
+// storage is how elements of class c are kept where Narrow memory is narrow.
+func storage(c compute.Class, narrow dtype) dtype {
 	switch c &^ compute.Host {
 	case compute.Narrow, compute.Frozen:
 		return narrow
@@ -117,7 +117,7 @@ func (o Options) Element(c compute.Class) int64 {
 		return 0
 	}
 	narrow, _ := o.precision()
-	return kept(c, narrow).size()
+	return storage(c, narrow).size()
 }
 
 // Block rounds a block that is not small up to the driver's pages of 2 MiB, and a small one,
@@ -148,7 +148,7 @@ func (o Options) Scratch(w compute.Work) int64 {
 	use := func(bytes ...int64) {
 		sum := int64(0)
 		for _, n := range bytes {
-			sum += padded(n)
+			sum += alignScratch(n)
 		}
 		most = max(most, sum)
 	}
@@ -188,8 +188,8 @@ func (o Options) Scratch(w compute.Work) int64 {
 // that are in the trace already, and the first graph comes a call later.
 const areaBytes = 512 << 10
 
-// padded is bytes up to the next boundary that scratch is cut at.
-func padded(bytes int64) int64 { return (bytes + 255) &^ 255 }
+// alignScratch is bytes up to the next boundary that scratch is cut at.
+func alignScratch(bytes int64) int64 { return (bytes + 255) &^ 255 }
 
 // blocks is how many blocks of size cover n.
 func blocks(n, size int) int { return (n + size - 1) / size }

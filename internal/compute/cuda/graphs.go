@@ -174,10 +174,10 @@ func (b *Backend) Repeat(key string, op func()) {
 	known, replayed := r.trace != nil, r.graph != nil
 	switch {
 	case r.graph != nil:
-		b.under(comparing, op)
+		b.runInMode(comparing, op)
 	case known:
 		graph, err := b.dev.Capture(func() error {
-			b.under(capturing, op)
+			b.runInMode(capturing, op)
 			return nil
 		})
 		if err != nil {
@@ -209,16 +209,16 @@ func (b *Backend) Repeat(key string, op func()) {
 	r.close(b)
 	g.stats.Recorded++
 	r.trace = r.trace[:0]
-	b.under(recording, op)
+	b.runInMode(recording, op)
 	r.busy = g.epoch
 	if b.err != nil || r.misses == maxMisses {
 		r.trace = nil
 	}
 }
 
-// under runs op in a mode; g.diverged says afterwards whether its commands were
+// runInMode runs op in a mode; g.diverged says afterwards whether its commands were
 // others than those of the trace.
-func (b *Backend) under(m mode, op func()) {
+func (b *Backend) runInMode(m mode, op func()) {
 	g := &b.graph
 	g.mode, g.cursor, g.diverged = m, 0, false
 	g.now.area.rewind()

@@ -38,7 +38,7 @@ func (b *Backend) logits(op string, k headWork, h driver.Ptr, W view, n, D, lo, 
 	cols := hi - lo
 	z := matrix{view{p: k.z, t: f32, n: n * k.ld}, n, cols, k.ld, false, 0}
 	part := dense(W.slice(lo*D, cols*D), cols, D)
-	b.multiply(op, z, dense(view{p: h, t: b.narrow, n: n * D}, n, D), part.transposed(), invTemp,
+	b.multiply(op, z, dense(view{p: h, t: b.narrow, n: n * D}, n, D), part.transpose(), invTemp,
 		false, nil)
 }
 
@@ -64,7 +64,7 @@ func (b *Backend) gather(dst driver.Ptr, src view, rows driver.Ptr, R, D int) {
 func (b *Backend) headRows(op string, w *compute.Param, hND compute.Tensor, rows,
 	targets []int32) (h view) {
 	N := compute.CheckHead(op, hND, w, rows, targets)
-	return b.narrowed(op, "h", hND, N*w.Cols)
+	return b.narrowView(op, "h", hND, N*w.Cols)
 }
 
 // LogProb is the language-model head's log-probabilities and entropies.
@@ -109,7 +109,7 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 		dent = wide(op, "dent", dentR, R)
 	}
 	if !dhND.Absent() {
-		dh = b.narrowed(op, "dh", dhND, h.n)
+		dh = b.narrowView(op, "dh", dhND, h.n)
 	}
 	if !w.G.Absent() {
 		g = wide(op, "G", w.G, w.Len())
@@ -144,7 +144,7 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 				b.multiply(op, dhRD, dz, dense(W.slice(lo*D, cols*D), cols, D), inv, lo > 0, nil)
 			}
 			if g.n > 0 {
-				b.multiply(op, dense(g.slice(lo*D, cols*D), cols, D), dz.transposed(), hRD, inv,
+				b.multiply(op, dense(g.slice(lo*D, cols*D), cols, D), dz.transpose(), hRD, inv,
 					true, nil)
 			}
 		}
@@ -165,7 +165,7 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 	const op = "Sample"
 	b.outside(op)
 	D, V, R := w.Cols, w.Vocab(), len(ids)
-	h := b.narrowed(op, "h", hRD, R*D)
+	h := b.narrowView(op, "h", hRD, R*D)
 	compute.CheckSample(ids, logp, s, u)
 	if V >= maxSampled {
 		panic(
@@ -210,7 +210,7 @@ func (b *Backend) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) 
 	const op = "Score"
 	D, R := w.Cols, len(rows)
 	N := compute.RowsOf(op, "h", hND, D)
-	s, h := wide(op, "s", sR, R), b.narrowed(op, "h", hND, N*D)
+	s, h := wide(op, "s", sR, R), b.narrowView(op, "h", hND, N*D)
 	compute.CheckIndices(op, "rows", rows, N)
 	if R == 0 {
 		return
@@ -227,7 +227,7 @@ func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND comp
 	const op = "ScoreGrad"
 	D, R := w.Cols, len(rows)
 	N := compute.RowsOf(op, "h", hND, D)
-	ds, h := wide(op, "ds", dsR, R), b.narrowed(op, "h", hND, N*D)
+	ds, h := wide(op, "ds", dsR, R), b.narrowView(op, "h", hND, N*D)
 	compute.CheckIndices(op, "rows", rows, N)
 	if R == 0 {
 		return
@@ -235,7 +235,7 @@ func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND comp
 	defer b.enter()()
 	row := index(b, "rows", rows)
 	if !dhND.Absent() {
-		dh, W := b.narrowed(op, "dh", dhND, N*D), b.weights(op, w, f32)
+		dh, W := b.narrowView(op, "dh", dhND, N*D), b.weights(op, w, f32)
 		b.launch(b.k.scoreGrad[dh.t], grid{R, 1, 1, 256, 0}, at(dh.p), at(ds.p), at(W.p), at(row),
 			whole(D))
 	}

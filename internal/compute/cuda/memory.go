@@ -98,8 +98,8 @@ func begin(op, name string, t compute.Tensor, n int) view {
 	return v.slice(t.Off(), n)
 }
 
-// pinned is t's memory if that is the host's, or else nil.
-func pinned(t compute.Tensor) []byte {
+// pinnedOf is t's memory if that is the host's, or else nil.
+func pinnedOf(t compute.Tensor) []byte {
 	if t.Absent() {
 		return nil
 	}
@@ -136,8 +136,8 @@ func opt(op, name string, t compute.Tensor, n int) view {
 	return take(op, name, t, n)
 }
 
-// typed is take of a tensor whose elements must be of type t.
-func typed(op, name string, x compute.Tensor, n int, t dtype) view {
+// viewOfType is take of a tensor whose elements must be of type t.
+func viewOfType(op, name string, x compute.Tensor, n int, t dtype) view {
 	v := local(op, name, x, n)
 	if !x.Absent() && v.t != t {
 		panic(fmt.Sprintf("cuda: %s: %s is %v, want %v: allocate it in the other class", op, name,
@@ -146,9 +146,9 @@ func typed(op, name string, x compute.Tensor, n int, t dtype) view {
 	return v
 }
 
-// narrowed is take of a Narrow tensor, wide of a Wide one.
-func (b *Backend) narrowed(op, name string, x compute.Tensor, n int) view {
-	return typed(op, name, x, n, b.narrow)
+// narrowView is take of a Narrow tensor, wide of a Wide one.
+func (b *Backend) narrowView(op, name string, x compute.Tensor, n int) view {
+	return viewOfType(op, name, x, n, b.narrow)
 }
 
 // spread is narrowed of a tensor that may be columns: N rows of width elements, and how far
@@ -156,7 +156,7 @@ func (b *Backend) narrowed(op, name string, x compute.Tensor, n int) view {
 func (b *Backend) spread(op, name string, x compute.Tensor, N, width int) (v view, row int) {
 	cols, row := x.Rows()
 	if cols == 0 {
-		return b.narrowed(op, name, x, N*width), width
+		return b.narrowView(op, name, x, N*width), width
 	}
 	if cols != width {
 		panic(fmt.Sprintf("cuda: %s: %s is columns, rows of %d elements: want %d", op, name, cols,
@@ -169,7 +169,7 @@ func (b *Backend) spread(op, name string, x compute.Tensor, N, width int) (v vie
 	return v, row
 }
 
-func wide(op, name string, x compute.Tensor, n int) view { return typed(op, name, x, n, f32) }
+func wide(op, name string, x compute.Tensor, n int) view { return viewOfType(op, name, x, n, f32) }
 
 // allocate is bytes on the device, counted.
 func (b *Backend) allocate(what string, bytes int64) (block, error) {
@@ -226,7 +226,7 @@ func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, er
 			what, c)
 	}
 	defer b.enter()()
-	m := &memory{t: kept(c, b.narrow), n: n}
+	m := &memory{t: storage(c, b.narrow), n: n}
 	var err error
 	if c&compute.Host != 0 {
 		if err = b.pin(what, m); err != nil {
@@ -254,7 +254,7 @@ func (b *Backend) pin(what string, m *memory) error {
 	if bytes == 0 {
 		return nil
 	}
-	host, err := b.dev.Pinned(int(bytes))
+	host, err := b.dev.AllocPinned(int(bytes))
 	if err != nil {
 		if errors.Is(err, driver.ErrMemory) {
 			err = fmt.Errorf("%w: %w", compute.ErrMemory, err)
@@ -283,7 +283,7 @@ func (b *Backend) As(t compute.Tensor, c compute.Class, n int) compute.Tensor {
 		panic(fmt.Sprintf("cuda: As: %d elements of class %v: want Wide or Narrow ones", n, c))
 	}
 	v := take("As", "t", t, t.Len())
-	m := &memory{block: block{p: v.p}, t: kept(c, b.narrow), n: n}
+	m := &memory{block: block{p: v.p}, t: storage(c, b.narrow), n: n}
 	if int64(n)*m.t.size() > int64(v.n)*v.t.size() {
 		panic(fmt.Sprintf("cuda: As: %d elements of %v do not fit into %d of %v", n, m.t, v.n, v.t))
 	}
@@ -344,7 +344,7 @@ func (b *Backend) Available() int64 {
 func (b *Backend) scratch(bytes ...int64) []driver.Ptr {
 	need := int64(0)
 	for _, n := range bytes {
-		need += padded(n)
+		need += alignScratch(n)
 	}
 	places := make([]driver.Ptr, len(bytes))
 	if b.err != nil {
@@ -366,7 +366,7 @@ func (b *Backend) scratch(bytes ...int64) []driver.Ptr {
 	p := b.arena.p
 	for i, n := range bytes {
 		places[i] = p
-		p += driver.Ptr(padded(n))
+		p += driver.Ptr(alignScratch(n))
 	}
 	return places
 }
@@ -405,9 +405,9 @@ func (b *Backend) weights(op string, p *compute.Param, t dtype) view {
 	return view{p: d.p, t: t, n: w.n}
 }
 
-// stacked is the whole of all ps' W in type t, one behind the other, as one view. ok says
+// stackWeights is the whole of all ps' W in type t, one behind the other, as one view. ok says
 // whether they lie so in one block: matrices as they are, vectors also in a copy.
-func (b *Backend) stacked(op string, ps []*compute.Param, t dtype) (all view, ok bool) {
+func (b *Backend) stackWeights(op string, ps []*compute.Param, t dtype) (all view, ok bool) {
 	for i, p := range ps {
 		if i > 0 && !ps[i-1].W.EndsAt(p.W) {
 			return view{}, false
@@ -500,7 +500,7 @@ func (b *Backend) cast(dst, src view) {
 	}
 }
 
-// staging is pinned host memory with a twin on the device, filled from the front,
+// stagingRing is pinned host memory with a twin on the device, filled from the front,
 // and then from the front again, but not over lists of the operation that runs: its
 // kernels, which are not queued yet, read them.
 type staging struct {
@@ -523,7 +523,7 @@ type staged struct {
 // old twin is kept until the next operation begins. After a failure s is what it was.
 func (s *staging) grow(b *Backend, bytes int) error {
 	b.wait()
-	host, err := b.dev.Pinned(bytes)
+	host, err := b.dev.AllocPinned(bytes)
 	if err != nil {
 		return fmt.Errorf("cuda: %d bytes of pinned memory: %w", bytes, err)
 	}
@@ -559,8 +559,8 @@ func (s *staging) rewind() {
 	s.begin()
 }
 
-// staging is the ring, or the running graph's own.
-func (b *Backend) staging() *staging {
+// stagingRing is the ring, or the running graph's own.
+func (b *Backend) stagingRing() *staging {
 	if b.graph.mode != plain {
 		return &b.graph.now.area
 	}
@@ -569,7 +569,7 @@ func (b *Backend) staging() *staging {
 
 // place is n bytes of staging; off is -1 after a failure.
 func (b *Backend) place(n int) (s *staging, off int) {
-	s = b.staging()
+	s = b.stagingRing()
 	if b.err != nil {
 		return s, -1
 	}
@@ -609,7 +609,7 @@ func (b *Backend) stage(what string, list unsafe.Pointer, n int, same func(old [
 	if n == 0 {
 		return 0
 	}
-	s := b.staging()
+	s := b.stagingRing()
 	for i := len(s.recent) - 1; i >= 0; i-- {
 		if e := s.recent[i]; e.what == what && e.n == n &&
 			(e.list == list && b.graph.mode != plain || same(s.host[e.off:e.off+n])) {
@@ -657,7 +657,7 @@ func (b *Backend) Upload(dst compute.Tensor, src []float32) {
 	b.outside("Upload")
 	d := reach("Upload", "dst", dst, len(src))
 	defer b.enter()()
-	if host := pinned(dst); host != nil {
+	if host := pinnedOf(dst); host != nil {
 		if b.wait(); b.err == nil {
 			pack(host, src, d.t)
 		}
@@ -709,7 +709,7 @@ func (b *Backend) Download(dst []float32, src compute.Tensor) {
 	b.outside("Download")
 	v := reach("Download", "src", src, len(dst))
 	defer b.enter()()
-	if host := pinned(src); host != nil {
+	if host := pinnedOf(src); host != nil {
 		if b.wait(); b.err == nil {
 			unpack(dst, host, v.t)
 		}

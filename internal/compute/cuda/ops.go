@@ -97,7 +97,7 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 // Zero sets t to zero.
 func (b *Backend) Zero(t compute.Tensor) {
 	v := reach("Zero", "t", t, t.Len())
-	if host := pinned(t); host != nil {
+	if host := pinnedOf(t); host != nil {
 		b.outside("Zero of the host's memory")
 		defer b.enter()()
 		b.wait()
@@ -139,7 +139,7 @@ func (b *Backend) Add(y, x compute.Tensor) {
 		b.launch(b.k.addNarrow, b.flat(yv.n), at(yv.p), at(xv.p), whole(yv.n))
 		return
 	}
-	yv := typed("Add", "y", y, xv.n, xv.t)
+	yv := viewOfType("Add", "y", y, xv.n, xv.t)
 	defer b.enter()()
 	switch xv.t {
 	case master:
@@ -329,7 +329,7 @@ func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, tab
 func (b *Backend) CacheWrite(cache, xNW compute.Tensor, width int, slots []int32) {
 	const op = "CacheWrite"
 	N := len(slots)
-	c := b.narrowed(op, "cache", cache, cache.Len())
+	c := b.narrowView(op, "cache", cache, cache.Len())
 	x, row := b.spread(op, "x", xNW, N, width)
 	compute.CheckIndices(op, "slots", slots, compute.RowsOf(op, "cache", cache, width))
 	if N == 0 {
@@ -350,8 +350,8 @@ func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a c
 	k, kRow := b.spread(op, "k", kNKE, N, W)
 	v, vRow := b.spread(op, "v", vNKE, N, W)
 	kc, vc :=
-		b.narrowed(op, "kCache", kCache, kCache.Len()),
-		b.narrowed(op, "vCache", vCache, kCache.Len())
+		b.narrowView(op, "kCache", kCache, kCache.Len()),
+		b.narrowView(op, "vCache", vCache, kCache.Len())
 	P := compute.RowsOf(op, "table", table, E)
 	tab := wide(op, "table", table, P*E)
 	if len(slots) != N || E%2 != 0 {
@@ -381,7 +381,7 @@ func (b *Backend) matching(op string, n int, names string,
 			panic(fmt.Sprintf("cuda: %s: %s has rows of %d elements, %d apart, and another tensor %d, %d apart: want the same", op, name, c, r, cols, row))
 		}
 		if cols == 0 {
-			vs = append(vs, b.narrowed(op, name, t, n))
+			vs = append(vs, b.narrowView(op, name, t, n))
 			continue
 		}
 		v, _ := b.spread(op, name, t, n/cols, cols)
@@ -413,7 +413,7 @@ func (b *Backend) GeGLU(yNF, gateNF, upNF compute.Tensor) {
 
 func (b *Backend) gated(op string, k *[2]*driver.Kernel, yNF, gateNF, upNF compute.Tensor) {
 	n := gateNF.Len()
-	y := b.narrowed(op, "y", yNF, n)
+	y := b.narrowView(op, "y", yNF, n)
 	in, N, F, row := b.matching(op, n, "gate up", gateNF, upNF)
 	defer b.enter()()
 	b.launch(k[y.t], b.eachRow(N, F), at(y.p), at(in[0].p), at(in[1].p), whole(N), whole(F),
@@ -441,7 +441,7 @@ func (b *Backend) gatedGrad(op string, k *[2]*driver.Kernel, yNF, dgateNF, dupNF
 	dy, dyRow := b.spread(op, "dy", dyNF, N, F)
 	var y view
 	if !yNF.Absent() {
-		y = b.narrowed(op, "y", yNF, n)
+		y = b.narrowView(op, "y", yNF, n)
 	}
 	defer b.enter()()
 	b.launch(k[dy.t], b.eachRow(N, F), at(y.p), at(dgate.p), at(dup.p), at(dy.p), at(gate.p),

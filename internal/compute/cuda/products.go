@@ -25,8 +25,8 @@ func dense(v view, rows,
 	return matrix{view: v, rows: rows, cols: cols, ld: cols}
 }
 
-// transposed is m's transpose.
-func (m matrix) transposed() matrix {
+// transpose is m's transpose.
+func (m matrix) transpose() matrix {
 	m.turned = !m.turned
 	return m
 }
@@ -104,7 +104,7 @@ func (b *Backend) biases(op string, bias []*compute.Param, t dtype) (v view) {
 	case 1:
 		v = b.weights(op, bias[0], t)
 	default:
-		v, _ = b.stacked(op, bias, t)
+		v, _ = b.stackWeights(op, bias, t)
 	}
 	return v
 }
@@ -114,7 +114,7 @@ func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 	const op = "Linear"
 	I, O := w.Cols, w.Rows
 	N := compute.RowsOf(op, "x", xNI, I)
-	x, y := b.narrowed(op, "x", xNI, N*I), b.result(op, "y", yNO, N, O)
+	x, y := b.narrowView(op, "x", xNI, N*I), b.result(op, "y", yNO, N, O)
 	if bias != nil {
 		take(op, "bias", bias.W, O)
 	}
@@ -123,7 +123,7 @@ func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 	}
 	defer b.enter()()
 	W := b.weights(op, w, b.narrow)
-	b.multiply(op, y, dense(x, N, I), dense(W, O, I).transposed(), 1, acc,
+	b.multiply(op, y, dense(x, N, I), dense(W, O, I).transpose(), 1, acc,
 		[]*compute.Param{bias}[:present(bias)])
 }
 
@@ -149,7 +149,7 @@ func (b *Backend) LinearAdd(yNO, rNO, xNI compute.Tensor, w *compute.Param) {
 	const op = "LinearAdd"
 	I, O := w.Cols, w.Rows
 	N := compute.RowsOf(op, "x", xNI, I)
-	x, y, r := b.narrowed(op, "x", xNI, N*I), wide(op, "y", yNO, N*O), wide(op, "r", rNO, N*O)
+	x, y, r := b.narrowView(op, "x", xNI, N*I), wide(op, "y", yNO, N*O), wide(op, "r", rNO, N*O)
 	if N == 0 {
 		return
 	}
@@ -159,7 +159,7 @@ func (b *Backend) LinearAdd(yNO, rNO, xNI compute.Tensor, w *compute.Param) {
 		c.from = r.p
 	}
 	W := b.weights(op, w, b.narrow)
-	b.multiply(op, c, dense(x, N, I), dense(W, O, I).transposed(), 1, true, nil)
+	b.multiply(op, c, dense(x, N, I), dense(W, O, I).transpose(), 1, true, nil)
 }
 
 // joined is ps as one projection, of outputs or their gradients of N rows.
@@ -205,7 +205,7 @@ func (b *Backend) join(op string, ps []compute.Projection, N int, learn bool) (j
 			return j, false
 		}
 	}
-	if j.w, ok = b.stacked(op, ws, b.narrow); !ok {
+	if j.w, ok = b.stackWeights(op, ws, b.narrow); !ok {
 		return j, false
 	}
 	v, row := b.spread(op, "y", ps[0].Y, N, ps[0].W.Rows)
@@ -249,11 +249,11 @@ func (b *Backend) linears(ps []compute.Projection, xNI compute.Tensor) bool {
 	}
 	I := ps[0].W.Cols
 	N := compute.RowsOf(op, "x", xNI, I)
-	x := b.narrowed(op, "x", xNI, N*I)
+	x := b.narrowView(op, "x", xNI, N*I)
 	defer b.enter()()
 	j, ok := b.join(op, ps, N, false)
 	if ok {
-		b.multiply(op, j.y, dense(x, N, I), dense(j.w, j.y.cols, I).transposed(), 1, false, j.bias)
+		b.multiply(op, j.y, dense(x, N, I), dense(j.w, j.y.cols, I).transpose(), 1, false, j.bias)
 	}
 	return ok
 }
@@ -289,8 +289,8 @@ func (b *Backend) linearsGrad(dxNI compute.Tensor, ps []compute.Projection,
 		b.multiply(op, b.result(op, "dx", dxNI, N, I), j.y, dense(j.w, j.y.cols, I), 1, false, nil)
 	}
 	if j.g.n > 0 {
-		x := b.narrowed(op, "x", xNI, N*I)
-		b.multiply(op, dense(j.g, j.y.cols, I), j.y.transposed(), dense(x, N, I), 1, true, nil)
+		x := b.narrowView(op, "x", xNI, N*I)
+		b.multiply(op, dense(j.g, j.y.cols, I), j.y.transpose(), dense(x, N, I), 1, true, nil)
 	}
 	return true
 }
@@ -312,7 +312,7 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 		}
 	}
 	if !w.G.Absent() && !xNI.Absent() {
-		x, g = b.narrowed(op, "x", xNI, N*I), wide(op, "G", w.G, O*I)
+		x, g = b.narrowView(op, "x", xNI, N*I), wide(op, "G", w.G, O*I)
 	}
 	if bias != nil && !bias.G.Absent() {
 		gb = wide(op, "bias.G", bias.G, O)
@@ -339,6 +339,6 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 		b.multiply(op, dx, dy, dense(W, O, I), 1, acc, nil)
 	}
 	if g.n > 0 {
-		b.multiply(op, dense(g, O, I), dy.transposed(), dense(x, N, I), 1, true, nil)
+		b.multiply(op, dense(g, O, I), dy.transpose(), dense(x, N, I), 1, true, nil)
 	}
 }

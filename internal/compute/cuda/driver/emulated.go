@@ -54,8 +54,8 @@ func (e *Emulation) Allocs() int {
 	return int(n)
 }
 
-// Pinned is the number of blocks of pinned host memory that are held.
-func (e *Emulation) Pinned() int {
+// PinnedBlocks is the number of blocks of pinned host memory that are held.
+func (e *Emulation) PinnedBlocks() int {
 	n, _, _ := purego.SyscallN(e.pinned)
 	return int(n)
 }

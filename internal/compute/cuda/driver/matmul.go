@@ -31,8 +31,8 @@ type Mat struct {
 	From           Ptr   // of a result: what beta multiplies, if that is not the result itself
 }
 
-// before is where what beta multiplies is.
-func (m Mat) before() Ptr {
+// addend is where what beta multiplies is.
+func (m Mat) addend() Ptr {
 	if m.From != 0 {
 		return m.From
 	}
@@ -293,7 +293,7 @@ func shapeOf(c, a, b Mat, transA, transB bool, bias Ptr) shape {
 	s := shape{m: c.Rows, n: c.Cols, k: a.Cols, lda: a.Ld, ldb: b.Ld, ldc: c.Ld, transA: transA,
 		transB: transB, bias: bias != 0,
 		in: a.Type, out: c.Type, alignA: alignment(a.P), alignB: alignment(b.P),
-		alignC: min(alignment(c.P), alignment(c.before()))}
+		alignC: min(alignment(c.P), alignment(c.addend()))}
 	if transA {
 		s.k = a.Rows
 	}
@@ -367,7 +367,7 @@ func (d *Device) Matmul(c, a, b Mat, transA, transB bool, alpha, beta float32, b
 	// Column-major, C' = B'A': see describe.
 	err := ltError(purego.SyscallN(lt.matmul, lt.handle, p.op,
 		uintptr(unsafe.Pointer(&lt.scalars[0])), uintptr(b.P), p.a, uintptr(a.P), p.b,
-		uintptr(unsafe.Pointer(&lt.scalars[1])), uintptr(c.before()), p.c, uintptr(c.P), p.c,
+		uintptr(unsafe.Pointer(&lt.scalars[1])), uintptr(c.addend()), p.c, uintptr(c.P), p.c,
 		uintptr(unsafe.Pointer(&p.algo)), uintptr(lt.workspace), uintptr(lt.space),
 		d.streamHandle()))
 	if errors.Is(err, notSupported) {

@@ -298,11 +298,11 @@ func (c *Communicator) AllReduce(p Ptr, n int64, keepOn func() error) error {
 		ncclSum, c.handle, c.d.streamHandle()); err != nil {
 		return c.give(err)
 	}
-	return c.done(call, keepOn)
+	return c.waitDone(call, keepOn)
 }
 
-// done waits until what was called is done, on the host and on the device.
-func (c *Communicator) done(call string, keepOn func() error) error {
+// waitDone waits until what was called is done, on the host and on the device.
+func (c *Communicator) waitDone(call string, keepOn func() error) error {
 	if err := c.settle(call, keepOn); err != nil {
 		return err
 	}
@@ -351,7 +351,7 @@ func (c *Communicator) Broadcast(pieces []Piece, keepOn func() error) error {
 	if err := c.n.call("ncclGroupEnd", c.n.groupEnd); err != nil {
 		return c.give(err)
 	}
-	return c.done(call, keepOn)
+	return c.waitDone(call, keepOn)
 }
 
 // abortLimit is how long an abort, or an orderly end, may take before the device is left as it is.

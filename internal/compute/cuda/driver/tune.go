@@ -107,7 +107,7 @@ func (lt *cublasLt) tune(d *Device, s shape, p *plan, c, a, b Mat, found []heuri
 	// element in some thousands shows another order of its sum.
 	const pieces = 32
 	piece := min(length/size, 1<<13) * size
-	host, err := d.Pinned(int(2 * pieces * piece))
+	host, err := d.AllocPinned(int(2 * pieces * piece))
 	if err != nil {
 		return config{}
 	}
