@@ -61,8 +61,8 @@ func (s *suite) moments() {
 	}
 }
 
-// gradient is n numbers of which blocks differ in size; some are zeros, and some elements
-// are so small beside their block's largest that their squares' nearest value is zero.
+// gradient returns n numbers whose blocks differ in size; some are zeros, and some elements are so
+// small compared with their block's largest that their squares' nearest value is zero.
 func (s *suite) gradient(n, step int) []float32 {
 	g := s.normal(n)
 	for i := range g {
@@ -123,7 +123,7 @@ func (s *suite) coded(w []float32, off int) *coded {
 	return p
 }
 
-// stepCoded makes a step with the gradient g and checks what it leaves.
+// stepCoded takes a step with the gradient g and checks its results.
 func (s *suite) stepCoded(what string, p *coded, g []float32, a compute.AdamW) {
 	t, n := s.t, p.Len()
 	t.Helper()
@@ -291,7 +291,7 @@ func (s *suite) as() {
 	}
 }
 
-// newOfClass is a matrix of the values host in memory of class c.
+// newOfClass returns a matrix of the values host in memory of class c.
 func (s *suite) newOfClass(c compute.Class, host []float32, rows, cols int) *compute.Param {
 	p := &compute.Param{Name: c.String(), Shape: []int{rows, cols}, Rows: rows, Cols: cols,
 		W: s.put(c, host)}
@@ -299,8 +299,8 @@ func (s *suite) newOfClass(c compute.Class, host []float32, rows, cols int) *com
 	return p
 }
 
-// uses is what all operations that read a weight matrix give for w: results by name. With
-// grad that of w itself is among them. Arguments are a function of rng alone.
+// uses returns the results, by name, of all operations that read a weight matrix w; with grad, w's
+// gradient too. Arguments are a function of rng alone.
 func (s *suite) uses(w *compute.Param, grad bool) (names []string, results [][]float32) {
 	O, I := w.Rows, w.Cols
 	keep := func(name string, ts ...compute.Tensor) {
@@ -508,7 +508,7 @@ func (s *suite) frozen() {
 	}
 }
 
-// host: moments in the host's memory are those in the device's.
+// host checks that moments in the host's memory equal moments in the device's.
 func (s *suite) host() {
 	for _, class := range []compute.Class{compute.Wide, compute.Code} {
 		for _, n := range []int{0, 1, 300, 10000} {

@@ -55,8 +55,7 @@ func (s *suite) live() {
 	}
 }
 
-// headUses is what the head's operations give for w: results by name. Arguments are a function
-// of rng and of w.Vocab alone.
+// headUses returns the results, by name, of the head's operations for w.
 func (s *suite) headUses(w *compute.Param) (names []string, results [][]float32) {
 	keep := func(name string, x []float32) {
 		names, results = append(names, name), append(results, x)

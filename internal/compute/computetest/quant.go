@@ -7,7 +7,7 @@ import (
 	"gad/internal/compute"
 )
 
-// quantClasses are the classes of blocks that the backend has.
+// quantClasses returns the quantised classes that the backend has.
 func (s *suite) quantClasses() (all []compute.Class) {
 	for _, class := range []compute.Class{compute.Q8, compute.Q4} {
 		if s.dev.Element(class) > 0 {
@@ -17,7 +17,7 @@ func (s *suite) quantClasses() (all []compute.Class) {
 	return all
 }
 
-// roundTrip is what memory of a quantised class holds of x.
+// roundTrip returns x as memory of a quantised class stores it.
 func roundTrip(class compute.Class, x []float32) []float32 {
 	x = slices.Clone(x)
 	codes := make([]byte, class.CodeBytes())
@@ -122,8 +122,8 @@ func (s *suite) zeroBlocks(class compute.Class) {
 	}
 }
 
-// quantTokens: so many tokens that tasks pack their own rows of bfloat16, with a bias, added
-// to what is there, and several projections at once.
+// quantTokens tests a number of tokens at which tasks pack their own rows of bfloat16, with a bias,
+// added to the result's old values, and several projections at once.
 func (s *suite) quantTokens(class compute.Class) {
 	// the reference has no tasks, and what is Narrow is packed where it is bfloat16
 	if s.Slow || s.Few && s.NarrowTol == 0 || s.dev.Name() == "ref" {

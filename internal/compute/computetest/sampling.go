@@ -167,8 +167,8 @@ func (s *suite) checkLikeLogProb(what string, ids []int32, logp []float32, h com
 	s.equal(what+": Sample's logp and LogProb's", logp, download(s.t, s.dev, out.LogpR))
 }
 
-// filterProbs is the exact distribution that Sample draws from, by the definition
-// of each filter.
+// filterProbs returns the exact distribution that Sample draws from, by the definition of each
+// filter.
 func filterProbs(logits []float32, c compute.Sampling) []float64 {
 	V := len(logits)
 	p := make([]float64, V)

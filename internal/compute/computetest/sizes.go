@@ -97,10 +97,9 @@ func (s *suite) embedSizes() {
 	}
 }
 
-// normSizes: 256 and 257 are a warp's last row and a block's first, 576 and 896 are no whole
-// warps of eights; above 4,096 the gradient's registers, above 8,192 those of the forward pass
-// do not hold a row; above 2,048 columns and 64 rows the weights' gradient is of several
-// blocks both ways.
+// normSizes: 256 and 257 are a warp's last row and a block's first, 576 and 896 are no whole warps
+// of eights; above 4,096 the gradient's registers, above 8,192 the forward pass's do not hold a
+// row; above 2,048 columns and 64 rows the weights' gradient is of several blocks both ways.
 func (s *suite) normSizes() {
 	for _, shape := range [][2]int{{3, 256}, {3, 257}, {3, 576}, {3, 896}, {3, 5120}, {3, 8200},
 		{130, 2056}} {

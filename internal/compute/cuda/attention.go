@@ -90,13 +90,13 @@ func (l *layout) prefix(p compute.Pack, s int, g compute.Segment) int32 {
 	return -int32(begin)
 }
 
-// queryTiles is the tiles of queries: a tile's work grows with the keys before it.
+// queryTiles returns the tiles of queries: a tile's work grows with the keys before it.
 func (l *layout) queryTiles() []int32 {
 	return l.tiles(&l.queries, tileRows, func(g compute.Segment) int { return g.Before })
 }
 
-// keyTiles is the tiles of keys, counted from a segment's end: a tile's work grows with
-// the queries behind it.
+// keyTiles returns the tiles of keys, counted from a segment's end: a tile's work grows with the
+// queries after it.
 func (l *layout) keyTiles(rows int) []int32 {
 	if rows == tileRows && !l.branched {
 		return l.queryTiles()
@@ -125,8 +125,8 @@ func (l *layout) tiles(list *tileList, rows int, more func(compute.Segment) int)
 	return list.pairs
 }
 
-// keyParts is in how many blocks the fast kernels compute the gradients of one tile of
-// keys, over so many query heads each; most bounds it.
+// keyParts returns the number of blocks in which the fast kernels compute the gradients of one tile
+// of keys, over as many query heads each; most bounds it.
 func (l *layout) keyParts(rows, K, group, most int) int {
 	c := &l.split
 	if c.parts == 0 || c.rows != rows || c.K != K || c.group != group || c.most != most {
@@ -136,10 +136,9 @@ func (l *layout) keyParts(rows, K, group, most int) int {
 	return c.parts
 }
 
-// fast is 0 or 1 for the head widths that have kernels of their own, and -1 where
-// the generic ones are needed: for windows too, whether or not a sequence is longer, because
-// a row's bits must not depend on what else is in the pack. row are the distances of N rows:
-// the fast kernels count the elements between two rows of a pack in 32 bits.
+// fast returns 0 or 1 for the head widths that have kernels of their own, and -1 where the generic
+// ones are needed: for windows too, whether or not a sequence is longer, because a row's bits must
+// not depend on the rest of the pack.
 func (b *Backend) fast(a compute.AttnShape, N int, row []int, ps ...driver.Ptr) int {
 	if b.narrow != bf16 || !(a.Scale > 0) || a.Window > 0 {
 		return -1
@@ -180,7 +179,7 @@ func (b *Backend) spreads(op, prefix string, qNHE, kNKE, vNKE compute.Tensor, a 
 	return q, k, v, row
 }
 
-// Attention is causal attention within each sequence.
+// Attention computes causal attention within each sequence.
 func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape,
 	p compute.Pack) {
 	const op = "Attention"
@@ -210,9 +209,9 @@ func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a comp
 		whole(row[0]), whole(row[1]), whole(row[2]), real(float32(a.Scale)), whole(a.Window))
 }
 
-// AttentionGrad is the gradient of Attention, in three launches: the row sums of
-// do*o, then dk and dv over tiles of keys, and dq over tiles of queries; and a fourth
-// where a tile of keys is divided by query heads.
+// AttentionGrad computes the gradient of Attention, in three launches: the row sums of do*o, then
+// dk and dv over tiles of keys, and dq over tiles of queries; and a fourth where a tile of keys is
+// divided by query heads.
 func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, kNKE,
 	vNKE compute.Tensor, a compute.AttnShape, p compute.Pack) {
 	const op = "AttentionGrad"
@@ -280,9 +279,7 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 		n, H, K, E, qr, kr, vr, scale, whole(a.Window))
 }
 
-// AttentionDecode is attention of one query a row over paged caches. The page
-// tables are flattened to rows of a multiple of 64 pages, and the grid follows
-// from that, so that a graph serves all lengths up to it.
+// AttentionDecode computes attention of one query a row over paged caches.
 func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a compute.AttnShape,
 	pages compute.Pages) {
 	const op = "AttentionDecode"
@@ -337,7 +334,7 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 	}
 }
 
-// counters is n zeros for kernels that count their blocks and leave zeros behind.
+// counters returns n zeros for kernels that count their blocks and leave zeros.
 func (b *Backend) counters(n int) driver.Ptr {
 	bytes := counterBytes(n)
 	if bytes <= b.arrived.bytes || b.err != nil {
@@ -359,8 +356,8 @@ func (b *Backend) counters(n int) driver.Ptr {
 	return b.arrived.p
 }
 
-// decodeStride is the length of a row of the page table: the longest row's, rounded
-// up so that it changes seldom.
+// decodeStride returns the length of a row of the page table: the longest row's, rounded up so that
+// it changes seldom.
 func decodeStride(pages int) int { return (pages + 63) &^ 63 }
 
 // table brings page tables to the device as rows of cols pages, each one of so

@@ -75,7 +75,7 @@ func (g *graphs) failed(what string, err error) {
 	g.stats.Err = fmt.Errorf("cuda: %s: %w", what, err)
 }
 
-// largest is the size of the largest area that a key has.
+// largest returns the size of the largest area that a key has.
 func (g *graphs) largest() int {
 	most := 0
 	for _, r := range g.known {
@@ -103,8 +103,7 @@ const (
 	tagMatmul
 )
 
-// fixed reports whether commands must be those of the trace, so that nothing may
-// be allocated.
+// fixed reports whether commands must equal the trace's, so that nothing may be allocated.
 func (g *graphs) fixed() bool { return g.mode == capturing || g.mode == comparing }
 
 // follow writes words of a command to the trace, or compares them with it, and
@@ -216,8 +215,8 @@ func (b *Backend) Repeat(key string, op func()) {
 	}
 }
 
-// runInMode runs op in a mode; g.diverged says afterwards whether its commands were
-// others than those of the trace.
+// runInMode runs op in a mode; g.diverged says afterwards whether its commands differed from the
+// trace's.
 func (b *Backend) runInMode(m mode, op func()) {
 	g := &b.graph
 	g.mode, g.cursor, g.diverged = m, 0, false

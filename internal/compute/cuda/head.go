@@ -67,7 +67,7 @@ func (b *Backend) headRows(op string, w *compute.Param, hND compute.Tensor, rows
 	return b.narrowView(op, "h", hND, N*w.Cols)
 }
 
-// LogProb is the language-model head's log-probabilities and entropies.
+// LogProb computes the language-model head's log-probabilities and entropies.
 func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Param, rows,
 	targets []int32, invTemp float64) {
 	const op = "LogProb"
@@ -94,9 +94,7 @@ func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Pa
 	}
 }
 
-// LogProbGrad is the gradient of LogProb. For some rows and one chunk it makes
-// the logits and their gradients anew, then multiplies these with W and with h;
-// dh's sums go over the chunks and w.G's over the rows, both ascending.
+// LogProbGrad computes the gradient of LogProb.
 func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute.HeadOut, dlogpR,
 	dentR, hND compute.Tensor, rows, targets []int32, invTemp float64) {
 	const op = "LogProbGrad"
@@ -205,7 +203,7 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 	}
 }
 
-// Score is the value head.
+// Score computes the value head's scores.
 func (b *Backend) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) {
 	const op = "Score"
 	D, R := w.Cols, len(rows)
@@ -221,7 +219,7 @@ func (b *Backend) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) 
 		at(index(b, "rows", rows)), whole(R), whole(D))
 }
 
-// ScoreGrad is the gradient of Score.
+// ScoreGrad computes the gradient of Score.
 func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND compute.Tensor,
 	rows []int32) {
 	const op = "ScoreGrad"

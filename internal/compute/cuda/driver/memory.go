@@ -32,8 +32,8 @@ func (d *Device) failf(err error, format string, args ...any) error {
 	return fmt.Errorf("driver: device %d: %w: %w", d.ordinal, doing, fail(err))
 }
 
-// Free is the number of free bytes on the device and of all bytes; zeros when the driver does not
-// say.
+// Free returns the number of free bytes on the device and of all bytes; zeros when the driver does
+// not say.
 func (d *Device) Free() (free, total int64) {
 	free, total, err := cu.MemInfo()
 	if err != nil {
