@@ -61,8 +61,8 @@ func (s *suite) moments() {
 	}
 }
 
-// gradient is n numbers of which blocks differ in size; some are zeros, and some elements
-// are so small beside their block's largest that their squares' nearest value is zero.
+// gradient returns n numbers whose blocks differ in size; some are zeros, and some elements are so
+// small compared with their block's largest that their squares' nearest value is zero.
 func (s *suite) gradient(n, step int) []float32 {
 	g := s.normal(n)
 	for i := range g {
@@ -123,7 +123,7 @@ func (s *suite) coded(w []float32, off int) *coded {
 	return p
 }
 
-// stepCoded makes a step with the gradient g and checks what it leaves.
+// stepCoded takes a step with the gradient g and checks its results.
 func (s *suite) stepCoded(what string, p *coded, g []float32, a compute.AdamW) {
 	t, n := s.t, p.Len()
 	t.Helper()
@@ -157,7 +157,7 @@ func (s *suite) stepCoded(what string, p *coded, g []float32, a compute.AdamW) {
 		s.ref.Upload(*dst, before[i])
 	}
 	s.ref.AdamW([]*compute.Param{&q}, a)
-	s.near(what+": W", after[0], download(t, s.ref, q.W), s.Tol, 0)
+	s.checkNear(what+": W", after[0], download(t, s.ref, q.W), s.Tol, 0)
 	for k, moment := range []struct {
 		name          string
 		by            *compute.Moments
@@ -291,16 +291,16 @@ func (s *suite) as() {
 	}
 }
 
-// ofClass is a matrix of the values host in memory of class c.
-func (s *suite) ofClass(c compute.Class, host []float32, rows, cols int) *compute.Param {
+// newOfClass returns a matrix of the values host in memory of class c.
+func (s *suite) newOfClass(c compute.Class, host []float32, rows, cols int) *compute.Param {
 	p := &compute.Param{Name: c.String(), Shape: []int{rows, cols}, Rows: rows, Cols: cols,
 		W: s.put(c, host)}
 	s.dev.Refresh(p)
 	return p
 }
 
-// uses is what all operations that read a weight matrix give for w: results by name. With
-// grad that of w itself is among them. Arguments are a function of rng alone.
+// uses returns the results, by name, of all operations that read a weight matrix w; with grad, w's
+// gradient too. Arguments are a function of rng alone.
 func (s *suite) uses(w *compute.Param, grad bool) (names []string, results [][]float32) {
 	O, I := w.Rows, w.Cols
 	keep := func(name string, ts ...compute.Tensor) {
@@ -411,7 +411,7 @@ func (s *suite) master() {
 		host := s.normal(O * I)
 		for _, moments := range []compute.Class{compute.Wide, compute.Code} {
 			master, wide :=
-				s.ofClass(compute.Master, host, O, I), s.ofClass(compute.Wide, host, O, I)
+				s.newOfClass(compute.Master, host, O, I), s.newOfClass(compute.Wide, host, O, I)
 			if O > 1 {
 				s.sameUses("before a step", master, wide, true)
 			}
@@ -458,7 +458,7 @@ func (s *suite) frozen() {
 		host := s.normal(O * I)
 		what := "first"
 		frozen, narrow :=
-			s.ofClass(compute.Frozen, host, O, I), s.ofClass(compute.Narrow, host, O, I)
+			s.newOfClass(compute.Frozen, host, O, I), s.newOfClass(compute.Narrow, host, O, I)
 		read := func() {
 			s.t.Helper()
 			want := download(s.t, s.dev, narrow.W)
@@ -508,7 +508,7 @@ func (s *suite) frozen() {
 	}
 }
 
-// host: moments in the host's memory are those in the device's.
+// host checks that moments in the host's memory equal moments in the device's.
 func (s *suite) host() {
 	for _, class := range []compute.Class{compute.Wide, compute.Code} {
 		for _, n := range []int{0, 1, 300, 10000} {
@@ -530,7 +530,7 @@ func (s *suite) host() {
 			w, g := s.normal(n), s.normal(n)
 			var results [2][]float32
 			for i, where := range []compute.Class{class, class | compute.Host} {
-				p := s.ofClass(compute.Wide, w, 1, n)
+				p := s.newOfClass(compute.Wide, w, 1, n)
 				p.G = s.wide(g)
 				s.giveMoments(p, where)
 				for step := 1; step <= 3; step++ {

@@ -39,7 +39,7 @@ func (c *sample) matrix(name string, N int, gap [2]int, widths ...int) *matrix {
 	return m
 }
 
-// bounds are where the i-th columns begin and end.
+// bounds returns where the i-th columns begin and end.
 func (m *matrix) bounds(i int) (lo, hi int) {
 	lo = m.lead
 	for _, w := range m.widths[:i] {
@@ -85,14 +85,14 @@ func sum(x []int) (n int) {
 	return n
 }
 
-// same wants the bits of what was computed without gaps. Where rows begin anywhere, a backend
-// may take another way, and is held to the tolerance.
+// same wants the bits computed without gaps. Where rows begin anywhere, a backend may take another
+// way, and is held to the tolerance.
 func (c *sample) same(gap [2]int, what string, got, want []float32) {
 	c.s.t.Helper()
 	if what = c.name + ": " + what + " in columns and without gaps"; gap[0]%8 == 0 {
 		c.s.equal(what, got, want)
 	} else {
-		c.s.near(what, got, want, c.s.loose(), max(1, c.floor))
+		c.s.checkNear(what, got, want, c.s.loose(), max(1, c.floor))
 	}
 }
 

@@ -105,7 +105,7 @@ func Run(t *testing.T, open Open, contract Contract) {
 	}
 }
 
-// manifest is the methods of the interface, in order; each must have a test.
+// manifest lists the methods of the interface, in order; each must have a test.
 func manifest(t *testing.T) []string {
 	var names []string
 	backend := reflect.TypeFor[compute.Backend]()
@@ -127,7 +127,7 @@ func manifest(t *testing.T) []string {
 
 var widths = []int{1, 2, 3, 16, 33, 96, 130}
 
-// counts are numbers of rows to try.
+// counts returns numbers of rows to try.
 func (s *suite) counts() []int {
 	if s.Few {
 		return []int{0, 2, 65}
@@ -175,7 +175,7 @@ func (s *suite) alloc() {
 	}
 }
 
-// available: what is free falls by what is allocated, if it is known at all.
+// available checks that the free memory falls by the size of an allocation, if it is known.
 func (s *suite) available() {
 	before := s.dev.Available()
 	if before == 0 {
@@ -220,7 +220,7 @@ func (s *suite) footprint() {
 	}
 	for _, class := range append(
 		[]compute.Class{compute.Wide, compute.Narrow, compute.Master, compute.Frozen},
-		s.quantised()...) {
+		s.quantClasses()...) {
 		for mode := 1; mode <= 4; mode++ {
 			lookup, product, through := mode&1 > 0, mode != 1, mode == 4
 			if through && class == compute.Narrow {
@@ -231,7 +231,7 @@ func (s *suite) footprint() {
 			want := s.dev.Block(compute.Bytes(s.dev, class, rows*cols)) +
 				s.dev.Block(s.dev.DerivedBytes(class, !product, rows, cols))
 			use := func() []compute.Tensor {
-				p := s.ofClass(class, host, rows, cols)
+				p := s.newOfClass(class, host, rows, cols)
 				for range 2 {
 					if lookup {
 						y := s.empty(compute.Wide, cols)
@@ -311,8 +311,8 @@ func (s *suite) eachClass(test func(class compute.Class, n int)) {
 	}
 }
 
-// repeat: the same sequence of operations on the same tensors, with other
-// indices and now and then another length, leaves what it leaves by itself.
+// repeat checks that the same sequence of operations on the same tensors, with other indices and
+// now and then another length, gives the same results with Repeat as without.
 func (s *suite) repeat() {
 	const V, D, slots = 12, 16, 8
 	table, w := s.weights(s.normal(V*D), V, D), s.weights(s.normal(D*D), D, D)
@@ -407,7 +407,8 @@ func (s *suite) scale() {
 	})
 }
 
-// refresh: a product uses what was uploaded last, and gradient-free parameters too.
+// refresh checks that a product uses the weights uploaded last, of parameters without a gradient
+// too.
 func (s *suite) refresh() {
 	const N, I, O = 5, 19, 37
 	x := s.normal(N * I)
@@ -577,8 +578,8 @@ func (s *suite) rmsNormGrad() {
 	}
 }
 
-// products are (N, I, O) of matrix products: edges of tiles, and one that passes
-// every block of the kernels.
+// products returns (N, I, O) of matrix products: edges of tiles, and a product larger than every
+// block of the kernels.
 func (s *suite) products() (shapes [][3]int) {
 	for _, N := range s.counts() {
 		shapes = append(shapes, [3]int{N, 33, 65}, [3]int{N, 64, 3}, [3]int{N, 1, 32})
@@ -860,9 +861,9 @@ func (s *suite) long(a compute.AttnShape, p compute.Pack) bool {
 	return s.Slow && p.Start[p.Segments()] > 250 && (a.E < 64 || a.Window > 0)
 }
 
-// apart is the rows of the sequence that ends with segment n: all that its last token sees, by
-// a walk that uses nothing of Pack but its two fields.
-func apart(p compute.Pack, n int) (rows []int) {
+// visibleRows returns the rows of the sequence that ends with segment n: all rows that its last
+// token sees, by a walk that reads nothing of Pack but its two fields.
+func visibleRows(p compute.Pack, n int) (rows []int) {
 	for ; n >= 0; n = int(p.Parent[n]) {
 		var own []int
 		for i := p.Start[n]; i < p.Start[n+1]; i++ {
@@ -889,8 +890,8 @@ var heads = []compute.AttnShape{
 	{H: 7, K: 1, E: 8}, {H: 8, K: 2, E: 64}, {H: 2, K: 1, E: 128},
 }
 
-// windows are lengths of a window to try: none, one token, less than a tile, more than one,
-// and more than most packs have, which is none too.
+// windows returns lengths of a window to try: none, one token, less than a tile, more than one, and
+// more than most packs have, which has no effect.
 func (s *suite) windows(a compute.AttnShape) []int {
 	switch {
 	case a.E == 8 && s.Slow:
@@ -932,7 +933,7 @@ func (s *suite) attentionOf(a compute.AttnShape, p compute.Pack) {
 	}
 	// Each sequence by itself, its beginning included: the same bits.
 	for n := range p.Segments() {
-		rows := apart(p, n)
+		rows := visibleRows(p, n)
 		part := func(v *value, width int) compute.Tensor {
 			return s.narrow(
 				pick(v.data, rows, width))
@@ -1116,11 +1117,11 @@ type (
 )
 
 func (s *suite) swiglu() {
-	s.gated(compute.Backend.SwiGLU, func(x float64) float64 { return x / (1 + math.Exp(-x)) })
+	s.testGated(compute.Backend.SwiGLU, func(x float64) float64 { return x / (1 + math.Exp(-x)) })
 }
 
 func (s *suite) geglu() {
-	s.gated(compute.Backend.GeGLU, func(x float64) float64 { // not by tanh, which is -1 too soon
+	s.testGated(compute.Backend.GeGLU, func(x float64) float64 { // not by tanh, which is -1 too soon
 		return x / (1 + math.Exp(-2*math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x)))
 	})
 }
@@ -1128,8 +1129,8 @@ func (s *suite) geglu() {
 func (s *suite) swigluGrad() { s.gatedGrad(compute.Backend.SwiGLU, compute.Backend.SwiGLUGrad) }
 func (s *suite) gegluGrad()  { s.gatedGrad(compute.Backend.GeGLU, compute.Backend.GeGLUGrad) }
 
-// gated is the test of a gated activation by the function f.
-func (s *suite) gated(op glu, f func(x float64) float64) {
+// testGated returns the test of a gated activation by the function f.
+func (s *suite) testGated(op glu, f func(x float64) float64) {
 	for _, n := range lengths {
 		c := s.sample("n=%d", n)
 		gate, up, y :=

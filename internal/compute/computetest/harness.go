@@ -87,8 +87,7 @@ func (v *value) narrow() *value {
 	return v
 }
 
-// exact holds v to the tolerance of float32 sums: what it is computed from is
-// exact in the Narrow tensors.
+// exact holds v to the tolerance of float32 sums: its inputs are exact in the Narrow tensors.
 func (v *value) exact() *value {
 	v.wide = true
 	return v
@@ -148,7 +147,7 @@ func (s *suite) sample(format string, args ...any) *sample {
 	return &sample{s: s, name: fmt.Sprintf(format, args...), factor: 1}
 }
 
-// random is n standard normal values.
+// random returns n standard normal values.
 func (c *sample) random(name string, n int) *value {
 	data := make([]float32, n)
 	for i := range data {
@@ -157,7 +156,7 @@ func (c *sample) random(name string, n int) *value {
 	return c.value(name, data)
 }
 
-// unset is an output: NaN until it is written.
+// unset returns an output: NaN until it is written.
 func (c *sample) unset(name string, n int) *value {
 	data := make([]float32, n)
 	for i := range data {
@@ -166,7 +165,7 @@ func (c *sample) unset(name string, n int) *value {
 	return c.value(name, data)
 }
 
-// output is an output that is accumulated into if acc, or else overwritten.
+// output returns an output that is accumulated into if acc, or else overwritten.
 func (c *sample) output(name string, n int, acc bool) *value {
 	if acc {
 		return c.random(name, n)
@@ -197,7 +196,7 @@ func (c *sample) param(name string, rows, cols int, grad bool) *param {
 	return p
 }
 
-// t is v on this side; nil is the absent tensor.
+// t returns v on this side; for nil the absent tensor.
 func (s *side) t(v *value) compute.Tensor {
 	if v == nil {
 		return compute.Tensor{}
@@ -205,7 +204,7 @@ func (s *side) t(v *value) compute.Tensor {
 	return s.tensors[v]
 }
 
-// p is p on this side; nil stays nil.
+// p returns p on this side; nil for nil.
 func (s *side) p(p *param) *compute.Param { return s.params[p] }
 
 // guard is a quiet NaN that no computation makes.
@@ -244,7 +243,7 @@ func (c *sample) place(b compute.Backend,
 	return s, blocks, before
 }
 
-// download is the elements of t, after all work is done.
+// download returns the elements of t, after all work is done.
 func download(t *testing.T, b compute.Backend, x compute.Tensor) []float32 {
 	t.Helper()
 	if err := b.Sync(); err != nil {
@@ -294,7 +293,7 @@ func (c *sample) run(op func(s *side)) {
 				offsets[0]); off%c.s.Align == 0 {
 				c.s.equal(what, got, v.out)
 			} else {
-				c.s.near(what, got, v.out, c.tol(v), c.floor)
+				c.s.checkNear(what, got, v.out, c.tol(v), c.floor)
 			}
 			c.s.dev.Free(blocks[v])
 		}
@@ -331,8 +330,8 @@ func (c *sample) tol(v *value) float64 {
 	return c.factor * c.s.Tol
 }
 
-// near wants values within tol of the largest's size and of floor.
-func (s *suite) near(what string, got, want []float32, tol, floor float64) {
+// checkNear wants values within tol of the largest's size and of floor.
+func (s *suite) checkNear(what string, got, want []float32, tol, floor float64) {
 	s.t.Helper()
 	if len(got) != len(want) {
 		s.t.Errorf("%s: %d and %d elements", what, len(got), len(want))
@@ -357,7 +356,7 @@ func (s *suite) alone(what string, got, want []float32) {
 	if s.Alone {
 		s.equal(what, got, want)
 	} else {
-		s.near(what, got, want, s.loose(), 1)
+		s.checkNear(what, got, want, s.loose(), 1)
 	}
 }
 
@@ -410,7 +409,7 @@ func (s *suite) normal(n int) []float32 {
 	return x
 }
 
-// perm is the first n of a random order of the numbers below of.
+// perm returns the first n of a random order of the numbers below of.
 func (s *suite) perm(n, of int) []int32 {
 	x := make([]int32, n)
 	for i, v := range s.rng.Perm(of)[:n] {
@@ -419,7 +418,7 @@ func (s *suite) perm(n, of int) []int32 {
 	return x
 }
 
-// draws is n random numbers below of.
+// draws returns n random numbers below of.
 func (s *suite) draws(n, of int) []int32 {
 	x := make([]int32, n)
 	for i := range x {

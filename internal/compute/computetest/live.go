@@ -11,7 +11,7 @@ import (
 // and leaves their gradient alone. What stands in those rows would win every draw.
 func (s *suite) live() {
 	classes := append([]compute.Class{compute.Wide, compute.Master, compute.Narrow, compute.Frozen},
-		s.quantised()...)
+		s.quantClasses()...)
 	shapes := [][3]int{{8, 5, 32}, {777, 770, 32}, {64, 33, 64}, {1060, 1023, 32}, {2500, 1029, 32}}
 	if s.Slow {
 		shapes = shapes[:2]
@@ -27,7 +27,7 @@ func (s *suite) live() {
 			for i := live * D; i < rows*D; i++ {
 				host[i] = 1e4
 			}
-			padded, cut := s.ofClass(class, host, rows, D), s.ofClass(class, host[:live*D], live, D)
+			padded, cut := s.newOfClass(class, host, rows, D), s.newOfClass(class, host[:live*D], live, D)
 			padded.Live = live
 			g := s.normal(rows * D)
 			if grad {
@@ -55,8 +55,7 @@ func (s *suite) live() {
 	}
 }
 
-// headUses is what the head's operations give for w: results by name. Arguments are a function
-// of rng and of w.Vocab alone.
+// headUses returns the results, by name, of the head's operations for w.
 func (s *suite) headUses(w *compute.Param) (names []string, results [][]float32) {
 	keep := func(name string, x []float32) {
 		names, results = append(names, name), append(results, x)
@@ -91,7 +90,7 @@ func (s *suite) headUses(w *compute.Param) (names []string, results [][]float32)
 			if i := slices.IndexFunc(ids, func(id int32) bool { return int(id) >= V }); i >= 0 {
 				s.t.Errorf("%+v: draws id %d of %d tokens", c, ids[i], V)
 			}
-			s.likeLogProb(fmt.Sprintf("%+v", c), ids, logp, h, w, c)
+			s.checkLikeLogProb(fmt.Sprintf("%+v", c), ids, logp, h, w, c)
 			for _, id := range ids {
 				logp = append(logp, float32(id))
 			}

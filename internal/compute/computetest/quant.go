@@ -7,8 +7,8 @@ import (
 	"gad/internal/compute"
 )
 
-// quantised are the classes of blocks that the backend has.
-func (s *suite) quantised() (all []compute.Class) {
+// quantClasses returns the quantised classes that the backend has.
+func (s *suite) quantClasses() (all []compute.Class) {
 	for _, class := range []compute.Class{compute.Q8, compute.Q4} {
 		if s.dev.Element(class) > 0 {
 			all = append(all, class)
@@ -17,8 +17,8 @@ func (s *suite) quantised() (all []compute.Class) {
 	return all
 }
 
-// decoded is what memory of a quantised class holds of x.
-func decoded(class compute.Class, x []float32) []float32 {
+// roundTrip returns x as memory of a quantised class stores it.
+func roundTrip(class compute.Class, x []float32) []float32 {
 	x = slices.Clone(x)
 	codes := make([]byte, class.CodeBytes())
 	for lo := 0; lo < len(x); lo += compute.QuantBlock {
@@ -30,7 +30,7 @@ func decoded(class compute.Class, x []float32) []float32 {
 // quant: weights in blocks give the bits that Frozen ones with their values give, however they
 // came there and whatever they were used for before.
 func (s *suite) quant() {
-	for _, class := range s.quantised() {
+	for _, class := range s.quantClasses() {
 		s.zeroBlocks(class)
 		for _, shape := range [][2]int{{2, 32}, {37, 64}, {33, 96}, {64, 544}, {130, 1088},
 			{1060, 32}} {
@@ -45,10 +45,10 @@ func (s *suite) quant() {
 			clear(host[:compute.QuantBlock])
 			what := "first"
 			quant, frozen :=
-				s.ofClass(class, host, O, I), s.ofClass(compute.Frozen, decoded(class, host), O, I)
+				s.newOfClass(class, host, O, I), s.newOfClass(compute.Frozen, roundTrip(class, host), O, I)
 			read := func() {
 				s.t.Helper()
-				want := decoded(class, host)
+				want := roundTrip(class, host)
 				s.equal(fmt.Sprintf("%v %v %s: Download", class, shape, what),
 					download(s.t, s.dev, quant.W), want)
 				for _, part := range [][2]int{{0, 1}, {I / 2, I/2 + 1}, {1, O*I - 1}, {I, 2 * I},
@@ -75,7 +75,7 @@ func (s *suite) quant() {
 			what = "after Upload of a part"
 			lo := O * I / 3 / compute.QuantBlock * compute.QuantBlock
 			hi := lo + compute.QuantBlock*(1+O*I/100/compute.QuantBlock)
-			again := decoded(class, host[:hi-lo])
+			again := roundTrip(class, host[:hi-lo])
 			copy(host[lo:hi], again)
 			s.dev.Upload(quant.W.Slice(lo, hi), again)
 			s.dev.Upload(frozen.W.Slice(lo, hi), again)
@@ -88,7 +88,7 @@ func (s *suite) quant() {
 			from := s.wide(host)
 			s.dev.Copy(quant.W, from)
 			s.dev.Refresh(quant)
-			s.dev.Upload(frozen.W, decoded(class, host))
+			s.dev.Upload(frozen.W, roundTrip(class, host))
 			s.dev.Refresh(frozen)
 			s.sameUses(what, quant, frozen, false)
 			read()
@@ -117,13 +117,13 @@ func (s *suite) zeroBlocks(class compute.Class) {
 		}
 		s.ref.Upload(t, host)
 		s.equal(fmt.Sprintf("the reference's %v", class), download(s.t, s.ref, t),
-			decoded(class, host))
+			roundTrip(class, host))
 		s.ref.Free(t)
 	}
 }
 
-// quantTokens: so many tokens that tasks pack their own rows of bfloat16, with a bias, added
-// to what is there, and several projections at once.
+// quantTokens tests a number of tokens at which tasks pack their own rows of bfloat16, with a bias,
+// added to the result's old values, and several projections at once.
 func (s *suite) quantTokens(class compute.Class) {
 	// the reference has no tasks, and what is Narrow is packed where it is bfloat16
 	if s.Slow || s.Few && s.NarrowTol == 0 || s.dev.Name() == "ref" {
@@ -133,8 +133,8 @@ func (s *suite) quantTokens(class compute.Class) {
 	host := s.normal(O * I)
 	x, start, bias := s.narrow(s.normal(N*I)), s.normal(N*O), s.weights(s.normal(O), 1, O)
 	var results [2][][]float32
-	for i, w := range []*compute.Param{s.ofClass(class, host, O, I),
-		s.ofClass(compute.Frozen, decoded(class, host), O, I)} {
+	for i, w := range []*compute.Param{s.newOfClass(class, host, O, I),
+		s.newOfClass(compute.Frozen, roundTrip(class, host), O, I)} {
 		for _, n := range []int{5, N} {
 			y, y1, sum := s.wide(start[:n*O]), s.empty(compute.Narrow, n*O), s.wide(start[:n*O])
 			s.dev.Linear(y, x.Slice(0, n*I), w, bias, true)

@@ -16,7 +16,7 @@ func ReportRoof(b *testing.B, r compute.Roof, flops, bytes, seconds float64) {
 	b.ReportMetric(100*max(flops/r.FLOPS, bytes/r.Bytes)/seconds, "%roof")
 }
 
-// Limits reports r itself as a benchmark, beside those that are compared with it.
+// Limits reports r itself as a benchmark, for comparison with the others.
 func Limits(b *testing.B, r compute.Roof) {
 	for b.Loop() { // r is measured already
 	}

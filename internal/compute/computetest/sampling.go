@@ -47,7 +47,7 @@ func (s *suite) sampling() {
 	} {
 		ids, logp := make([]int32, grid), make([]float32, grid)
 		s.dev.Sample(ids, logp, h, w, c, u)
-		p := filtered(logits, c)
+		p := filterProbs(logits, c)
 		hits := make([]float64, V)
 		for r, id := range ids {
 			if id < 0 || id >= V {
@@ -68,7 +68,7 @@ func (s *suite) sampling() {
 					hits[v], grid, p[v])
 			}
 		}
-		s.likeLogProb(fmt.Sprintf("%+v", c), ids, logp, h, w, c)
+		s.checkLikeLogProb(fmt.Sprintf("%+v", c), ids, logp, h, w, c)
 	}
 	s.filterOrder(grid)
 	// All rows at the ends of [0,1): the first and the last token.
@@ -97,11 +97,11 @@ func (s *suite) sampling() {
 			s.t.Errorf("greedy of %d: token %d, want %d, the first of three equal ones", V, ids[0],
 				V/2)
 		}
-		s.likeLogProb("greedy", ids, logp, h, w, compute.Sampling{})
+		s.checkLikeLogProb("greedy", ids, logp, h, w, compute.Sampling{})
 		u := []float64{0.1, 0.5, 0.9, 0.3, 0.7, 0.99, 0.01}
 		c := compute.Sampling{Temperature: 0.9}
 		s.dev.Sample(ids, logp, h, w, c, u)
-		s.likeLogProb("wide", ids, logp, h, w, c)
+		s.checkLikeLogProb("wide", ids, logp, h, w, c)
 		s.record("sampled", logp)
 		// A row by itself: the same token and bits.
 		id, lp := make([]int32, 1), make([]float32, 1)
@@ -134,7 +134,7 @@ func (s *suite) filterOrder(grid int) {
 	for _, id := range ids {
 		drawn[id] = true
 	}
-	for v, x := range filtered(logits, c) {
+	for v, x := range filterProbs(logits, c) {
 		if x > 0 {
 			want[int32(v)] = true
 		}
@@ -148,8 +148,8 @@ func (s *suite) filterOrder(grid int) {
 	}
 }
 
-// likeLogProb wants a sample's log-probabilities to have LogProb's bits.
-func (s *suite) likeLogProb(what string, ids []int32, logp []float32, h compute.Tensor,
+// checkLikeLogProb wants a sample's log-probabilities to have LogProb's bits.
+func (s *suite) checkLikeLogProb(what string, ids []int32, logp []float32, h compute.Tensor,
 	w *compute.Param, c compute.Sampling) {
 	s.t.Helper()
 	invTemp := 1.0
@@ -167,9 +167,9 @@ func (s *suite) likeLogProb(what string, ids []int32, logp []float32, h compute.
 	s.equal(what+": Sample's logp and LogProb's", logp, download(s.t, s.dev, out.LogpR))
 }
 
-// filtered is the exact distribution that Sample draws from, by the definition
-// of each filter.
-func filtered(logits []float32, c compute.Sampling) []float64 {
+// filterProbs returns the exact distribution that Sample draws from, by the definition of each
+// filter.
+func filterProbs(logits []float32, c compute.Sampling) []float64 {
 	V := len(logits)
 	p := make([]float64, V)
 	for v, z := range logits {

@@ -61,7 +61,7 @@ func (s *suite) frozenSizes() {
 	host, x, dy, dlogp := s.normal(V*D), s.normal(R*D), s.normal(R*V), s.normal(R)
 	var results [2][][]float32
 	for i, class := range []compute.Class{compute.Narrow, compute.Frozen} {
-		w := s.ofClass(class, host, V, D)
+		w := s.newOfClass(class, host, V, D)
 		h, dh, y, dx :=
 			s.narrow(x), s.narrow(x), s.empty(compute.Narrow, R*V), s.empty(compute.Narrow, R*D)
 		s.dev.Linear(y, h, w, nil, false)
@@ -97,10 +97,9 @@ func (s *suite) embedSizes() {
 	}
 }
 
-// normSizes: 256 and 257 are a warp's last row and a block's first, 576 and 896 are no whole
-// warps of eights; above 4,096 the gradient's registers, above 8,192 those of the forward pass
-// do not hold a row; above 2,048 columns and 64 rows the weights' gradient is of several
-// blocks both ways.
+// normSizes: 256 and 257 are a warp's last row and a block's first, 576 and 896 are no whole warps
+// of eights; above 4,096 the gradient's registers, above 8,192 the forward pass's do not hold a
+// row; above 2,048 columns and 64 rows the weights' gradient is of several blocks both ways.
 func (s *suite) normSizes() {
 	for _, shape := range [][2]int{{3, 256}, {3, 257}, {3, 576}, {3, 896}, {3, 5120}, {3, 8200},
 		{130, 2056}} {
@@ -317,7 +316,7 @@ func (s *suite) sampleSizes() {
 				want[r] = int32(most(0, V))
 				continue
 			case c.TopK > 0 || c.TopP > 0 || c.MinP > 0:
-				if p = filtered(z, c); p[best] == 0 {
+				if p = filterProbs(z, c); p[best] == 0 {
 					best = most(0, V)
 				}
 			default:
@@ -340,7 +339,7 @@ func (s *suite) sampleSizes() {
 				s.t.Errorf("V=%d %+v: row %d of %d: token %d, want %d", V, c, r, R, ids[r], want[r])
 			}
 		}
-		s.likeLogProb(fmt.Sprintf("V=%d %+v", V, c), ids, logp, h, w, c)
+		s.checkLikeLogProb(fmt.Sprintf("V=%d %+v", V, c), ids, logp, h, w, c)
 		s.dev.Free(w.W)
 		s.dev.Free(h)
 	}

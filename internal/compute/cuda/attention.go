@@ -90,7 +90,7 @@ func (l *layout) prefix(p compute.Pack, s int, g compute.Segment) int32 {
 	return -int32(begin)
 }
 
-// queryTiles is the tiles of queries: a tile's work grows with the keys before it.
+// queryTiles returns the tiles of queries: a tile's work grows with the keys before it.
 func (l *layout) queryTiles() []int32 {
 	if l.queries != nil {
 		return l.queries
@@ -110,8 +110,8 @@ func (l *layout) queryTiles() []int32 {
 	return l.queries
 }
 
-// keyBlocks is the blocks of the gradient of keys and values in tiles of so many rows, whose parts
-// have at most so many in all, and least tiles of queries at the least.
+// keyBlocks returns the blocks of the gradient of keys and values in tiles of rows rows. Their parts
+// have at most most rows in all, and each block at least least tiles of queries.
 func (l *layout) keyBlocks(rows, K, group, most, least int) *keyList {
 	k := &l.keys
 	if k.of.rows == rows && k.of.K == K && k.of.group == group && k.of.most == most &&
@@ -143,10 +143,9 @@ func (l *layout) keyBlocks(rows, K, group, most, least int) *keyList {
 	return k
 }
 
-// fast is 0 or 1 for the head widths that have kernels of their own, and -1 where
-// the generic ones are needed: for windows too, whether or not a sequence is longer, because
-// a row's bits must not depend on what else is in the pack. row are the distances of N rows:
-// the fast kernels count the elements between two rows of a pack in 32 bits.
+// fast returns 0 or 1 for the head widths that have kernels of their own, and -1 where the generic
+// ones are needed: for windows too, whether or not a sequence is longer, because a row's bits must
+// not depend on the rest of the pack.
 func (b *Backend) fast(a compute.AttnShape, N int, row []int, ps ...driver.Ptr) int {
 	if b.narrow != bf16 || !(a.Scale > 0) || a.Window > 0 {
 		return -1
@@ -187,13 +186,13 @@ func (b *Backend) spreads(op, prefix string, qNHE, kNKE, vNKE compute.Tensor, a 
 	return q, k, v, row
 }
 
-// Attention is causal attention within each sequence.
+// Attention computes causal attention within each sequence.
 func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape,
 	p compute.Pack) {
 	const op = "Attention"
 	heads(op, a)
 	N := compute.RowsOf(op, "q", qNHE, a.H*a.E)
-	o := b.narrowed(op, "o", oNHE, N*a.H*a.E)
+	o := b.narrowView(op, "o", oNHE, N*a.H*a.E)
 	q, k, v, row := b.spreads(op, "", qNHE, kNKE, vNKE, a, N)
 	lse := wide(op, "lse", lseNH, N*a.H)
 	p.Check(op, N)
@@ -227,7 +226,7 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 	N := compute.RowsOf(op, "q", qNHE, a.H*a.E)
 	nq := N * a.H * a.E
 	do, o, lse :=
-		b.narrowed(op, "do", doNHE, nq), b.narrowed(op, "o", oNHE, nq),
+		b.narrowView(op, "do", doNHE, nq), b.narrowView(op, "o", oNHE, nq),
 		wide(op, "lse", lseNH, N*a.H)
 	q, k, v, row := b.spreads(op, "", qNHE, kNKE, vNKE, a, N)
 	dq, dk, dv, gradRow := b.spreads(op, "d", dqNHE, dkNKE, dvNKE, a, N)
@@ -283,17 +282,15 @@ func (b *Backend) AttentionGrad(dqNHE, dkNKE, dvNKE, doNHE, oNHE, lseNH, qNHE, k
 		n, H, K, E, qr, kr, vr, scale, whole(a.Window))
 }
 
-// AttentionDecode is attention of one query a row over paged caches. The page
-// tables are flattened to rows of a multiple of 64 pages, and the grid follows
-// from that, so that a graph serves all lengths up to it.
+// AttentionDecode computes attention of one query a row over paged caches.
 func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a compute.AttnShape,
 	pages compute.Pages) {
 	const op = "AttentionDecode"
 	heads(op, a)
 	R, P, W := len(pages.Len), pages.PageTokens, a.K*a.E
-	o := b.narrowed(op, "o", oRHE, R*a.H*a.E)
+	o := b.narrowView(op, "o", oRHE, R*a.H*a.E)
 	q, row := b.spread(op, "q", qRHE, R, a.H*a.E)
-	k, v := b.narrowed(op, "k", kCache, kCache.Len()), b.narrowed(op, "v", vCache, kCache.Len())
+	k, v := b.narrowView(op, "k", kCache, kCache.Len()), b.narrowView(op, "v", vCache, kCache.Len())
 	if P < 1 || len(pages.Table) != R || compute.RowsOf(op, "k", kCache, W)%P != 0 {
 		panic(fmt.Sprintf("cuda: AttentionDecode: %d rows, %d tables, a cache of %d elements and pages of %d tokens", R, len(pages.Table), kCache.Len(), P))
 	}
@@ -340,7 +337,7 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 	}
 }
 
-// counters is n zeros for kernels that count their blocks and leave zeros behind.
+// counters returns n zeros for kernels that count their blocks and leave zeros.
 func (b *Backend) counters(n int) driver.Ptr {
 	bytes := counterBytes(n)
 	if bytes <= b.arrived.bytes || b.err != nil {
@@ -362,8 +359,8 @@ func (b *Backend) counters(n int) driver.Ptr {
 	return b.arrived.p
 }
 
-// decodeStride is the length of a row of the page table: the longest row's, rounded
-// up so that it changes seldom.
+// decodeStride returns the length of a row of the page table: the longest row's, rounded up so that
+// it changes seldom.
 func decodeStride(pages int) int { return (pages + 63) &^ 63 }
 
 // table brings page tables to the device as rows of cols pages, each one of so

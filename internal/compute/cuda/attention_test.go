@@ -491,7 +491,7 @@ func TestEqualRows(t *testing.T) {
 			if precision == BF16 {
 				want = s.down(s.put(compute.Narrow, want))
 			}
-			to, from := b.narrowed("test", "dh", dh, N*D), wide("test", "x", xt, len(x))
+			to, from := b.narrowView("test", "dh", dh, N*D), wide("test", "x", xt, len(x))
 			b.launch(b.k.scatterAdd[to.t], b.eachRow(len(rows), D), at(to.p), at(from.p),
 				at(index(b, "rows", rows)), whole(len(rows)), whole(D))
 			s.same(fmt.Sprintf("%s: %d rows of %d added to %d", precision, len(rows), D, N),

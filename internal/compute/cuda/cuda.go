@@ -37,7 +37,7 @@ const (
 	F32  = "f32"
 )
 
-// precision is o.Precision, or an error.
+// precision returns o.Precision, or an error.
 func (o Options) precision() (dtype, error) {
 	switch o.Precision {
 	case "", BF16:
@@ -58,15 +58,15 @@ const (
 	code   // a byte
 )
 
-// size is in bytes.
+// size returns the size in bytes.
 func (t dtype) size() int64 { return [...]int64{4, 2, 4, 1}[t] }
 
 func (t dtype) String() string {
 	return [...]string{"float32", "bfloat16", "float32 in two halves", "codes of 8 bits"}[t]
 }
 
-// kept is how elements of class c are kept where Narrow memory is narrow.
-func kept(c compute.Class, narrow dtype) dtype {
+// storage returns how elements of class c are stored where Narrow memory is bfloat16.
+func storage(c compute.Class, narrow dtype) dtype {
 	switch c &^ compute.Host {
 	case compute.Narrow, compute.Frozen:
 		return narrow
@@ -89,34 +89,30 @@ var (
 	_ compute.RanksFootprint = Options{}
 )
 
-// Overhead is what a backend takes before anything is allocated: the CUDA
-// context, the kernels and the workspace of cuBLASLt. An estimate, on the safe
-// side of what a Hopper GPU takes.
+// Overhead returns the bytes taken before anything is allocated: the CUDA context, the kernels and
+// the workspace of cuBLASLt.
 func (Options) Overhead() int64 { return 768 << 20 }
 
-// RanksOverhead is what NCCL takes beside it for several ranks: an estimate from its defaults,
-// not measured. A ring has at most 32 channels; each has a buffer for each of the three
-// protocols, 4 MiB (NCCL_BUFFSIZE), 4.7 MiB and 0.5 MiB, in pages of 2 MiB together, and one
-// more page for sending.
+// RanksOverhead returns the bytes that NCCL takes in addition for several ranks: an estimate from
+// its defaults, not measured.
 func (Options) RanksOverhead() int64 { return 32 * (10 + 2) << 20 }
 
-// DecodeMultiple is 16: a graph serves one number of rows, and samples end one by one. With
-// 16 there are at most 32 graphs for 512 rows, and tensor cores take 16 rows as fast as one.
+// DecodeMultiple returns 16: a graph serves one number of rows, and samples end one by one.
 func (Options) DecodeMultiple() int { return decodeMultiple }
 
 const decodeMultiple = 16
 
-// Joined is true: one product of several projections is one launch instead of several, reads
+// Joined returns true: one product of several projections is one launch instead of several, reads
 // their input once, and fills the device better.
 func (Options) Joined() bool { return true }
 
-// Element is the number of bytes of an element of class c on the device.
+// Element returns the number of bytes of an element of class c on the device.
 func (o Options) Element(c compute.Class) int64 {
 	if c&compute.Host != 0 || c.Quantised() { // the host's memory, and classes that there are not
 		return 0
 	}
 	narrow, _ := o.precision()
-	return kept(c, narrow).size()
+	return storage(c, narrow).size()
 }
 
 // Block rounds a block that is not small up to the driver's pages of 2 MiB, and a small one,
@@ -129,7 +125,7 @@ func (Options) Block(bytes int64) int64 {
 	return (bytes + 2<<20 - 1) &^ (2<<20 - 1)
 }
 
-// DerivedBytes is the number of bytes of the copy that products and lookups read: Wide weights
+// DerivedBytes returns the number of bytes of the copy that products and lookups read: Wide weights
 // have one in bfloat16.
 func (o Options) DerivedBytes(c compute.Class, _ bool, rows, cols int) int64 {
 	if narrow, _ := o.precision(); c == compute.Wide && narrow != f32 {
@@ -138,16 +134,16 @@ func (o Options) DerivedBytes(c compute.Class, _ bool, rows, cols int) int64 {
 	return 0
 }
 
-// Scratch is the most that one operation takes: all share one block. Decoding takes
-// its graph's memory beside it; that of the graphs of other batch sizes, 32 MiB at
-// most, is small beside what Overhead leaves.
+// Scratch returns the largest temporary memory of an operation: all share one block. Decoding takes
+// its graph's memory in addition; the graphs of other batch sizes, 32 MiB at most, are small
+// compared with the rest of Overhead.
 func (o Options) Scratch(w compute.Work) int64 {
 	narrow := o.Element(compute.Narrow)
 	var most int64
 	use := func(bytes ...int64) {
 		sum := int64(0)
 		for _, n := range bytes {
-			sum += padded(n)
+			sum += alignScratch(n)
 		}
 		most = max(most, sum)
 	}
@@ -187,15 +183,15 @@ func (o Options) Scratch(w compute.Work) int64 {
 // that are in the trace already, and the first graph comes a call later.
 const areaBytes = 512 << 10
 
-// padded is bytes up to the next boundary that scratch is cut at.
-func padded(bytes int64) int64 { return (bytes + 255) &^ 255 }
+// alignScratch rounds bytes up to the next boundary at which scratch is cut.
+func alignScratch(bytes int64) int64 { return (bytes + 255) &^ 255 }
 
-// blocks is how many blocks of size cover n.
+// blocks returns the number of blocks of size that cover n.
 func blocks(n, size int) int { return (n + size - 1) / size }
 
-// sumRows is how many of N rows of D columns a block sums where sums run down the
-// columns of a gradient: enough that each thread has 64 (kernels/norm.cu), and that
-// the blocks' sums, which are then added in order, are at most 1024.
+// sumRows returns the number of the N rows of D columns that one block sums where sums run down the
+// columns of a gradient: enough that each thread has 64 (kernels/norm.cu), and that the blocks'
+// sums, which are then added in order, are at most 1024.
 func sumRows(N, D int) int {
 	rows := 64 * max(1, 256/blocks(D, 8))
 	for blocks(N, rows) > 1024 {
@@ -204,7 +200,7 @@ func sumRows(N, D int) int {
 	return rows
 }
 
-// partialBytes is the size of such sums.
+// partialBytes returns the size of such sums.
 func partialBytes(N, D int) int64 { return 4 * int64(blocks(N, sumRows(N, D))) * int64(D) }
 
 // decodeSplit is how many positions a block of the decode kernels takes
@@ -218,11 +214,11 @@ const (
 // as a grid may have along y and z.
 const decodeRows = 65535
 
-// counterBytes is the size of n counters, and of more than most calls need, so that it
-// seldom grows.
+// counterBytes returns the size of n counters, and of more than most calls need, so that it seldom
+// grows.
 func counterBytes(n int) int64 { return max(16<<10, 4*int64(n)) }
 
-// decodeBytes is the size of the partial softmaxes of R rows.
+// decodeBytes returns the size of the partial softmaxes of R rows.
 func decodeBytes(R, splits, H, E int) int64 {
 	return 4 * int64(R) * int64(splits) * int64(H) * int64(E+2)
 }
@@ -392,19 +388,18 @@ func (l limits) chunks(R, V int) chunks {
 	return c
 }
 
-// whole is how Sample takes the head: rows of all logits.
+// whole returns how Sample divides the head: rows of all logits.
 func (l limits) whole(R, V int) chunks {
 	ld := stride(V)
 	fit := int(l.logits / int64(4*ld))
 	return chunks{rows: max(1, min(R, l.rows, fit)), cols: V, ld: ld}
 }
 
-// stride is a row's length in memory, such that each row begins at 16 bytes in
-// either type.
+// stride returns a row's length in memory, such that each row begins at 16 bytes in either type.
 func stride(cols int) int { return (cols + 7) &^ 7 }
 
-// bytes are the sizes of the head's scratch, in the order of headWork's places:
-// rows of h, logits, statistics, and for the gradient the logits' and the rows'.
+// bytes returns the sizes of the head's scratch, in the order of headWork's places: rows of h,
+// logits, statistics, and for the gradient the logits' and the rows'.
 func (c chunks) bytes(D, V int, narrow int64, grad bool) []int64 {
 	rows := int64(c.rows)
 	sizes := []int64{rows * int64(D) * narrow, rows * int64(c.ld) * 4,

@@ -74,7 +74,7 @@ func Open(o Options) (compute.Backend, error) {
 	return b, nil
 }
 
-// open is Open, for tests that look inside.
+// open does the work of Open, for tests that look inside.
 func open(o Options) (*Backend, error) {
 	narrow, err := o.precision()
 	if err != nil {
@@ -113,10 +113,10 @@ func open(o Options) (*Backend, error) {
 	return b, nil
 }
 
-// Name is "cuda/", the precision and the device's name.
+// Name returns "cuda/", the precision and the device's name.
 func (b *Backend) Name() string { return b.name }
 
-// Counts is how often the fast ways were taken.
+// Counts returns how often the fast ways were taken.
 func (b *Backend) Counts() compute.Counts {
 	c := b.counts
 	c.Replayed = b.graph.stats.Replayed
@@ -158,7 +158,7 @@ func (b *Backend) Sync() error {
 	return err
 }
 
-// wait is Sync, but leaves the failure to it.
+// wait waits as Sync does, but leaves the failure to Sync.
 func (b *Backend) wait() {
 	if err := b.dev.Sync(); err != nil {
 		b.fail("wait for the device", err)
@@ -221,8 +221,8 @@ func (b *Backend) launch(k *driver.Kernel, g grid, args ...uint64) {
 	}
 }
 
-// Commands is how many kernels and products operations have asked for, queued or compared
-// with a graph's, and how many copies and zeroings.
+// Commands returns how many kernels and products operations have asked for, queued or compared with
+// a graph's, and how many copies and zeroings.
 func (b *Backend) Commands() (launches, copies int) {
 	return b.launched + b.counts.Products - b.counts.Declined, b.copied
 }

@@ -75,7 +75,7 @@ func (g *graphs) failed(what string, err error) {
 	g.stats.Err = fmt.Errorf("cuda: %s: %w", what, err)
 }
 
-// largest is the size of the largest area that a key has.
+// largest returns the size of the largest area that a key has.
 func (g *graphs) largest() int {
 	most := 0
 	for _, r := range g.known {
@@ -103,8 +103,7 @@ const (
 	tagMatmul
 )
 
-// fixed reports whether commands must be those of the trace, so that nothing may
-// be allocated.
+// fixed reports whether commands must equal the trace's, so that nothing may be allocated.
 func (g *graphs) fixed() bool { return g.mode == capturing || g.mode == comparing }
 
 // follow writes words of a command to the trace, or compares them with it, and
@@ -174,10 +173,10 @@ func (b *Backend) Repeat(key string, op func()) {
 	known, replayed := r.trace != nil, r.graph != nil
 	switch {
 	case r.graph != nil:
-		b.under(comparing, op)
+		b.runInMode(comparing, op)
 	case known:
 		graph, err := b.dev.Capture(func() error {
-			b.under(capturing, op)
+			b.runInMode(capturing, op)
 			return nil
 		})
 		if err != nil {
@@ -209,16 +208,16 @@ func (b *Backend) Repeat(key string, op func()) {
 	r.close(b)
 	g.stats.Recorded++
 	r.trace = r.trace[:0]
-	b.under(recording, op)
+	b.runInMode(recording, op)
 	r.busy = g.epoch
 	if b.err != nil || r.misses == maxMisses {
 		r.trace = nil
 	}
 }
 
-// under runs op in a mode; g.diverged says afterwards whether its commands were
-// others than those of the trace.
-func (b *Backend) under(m mode, op func()) {
+// runInMode runs op in a mode; g.diverged says afterwards whether its commands differed from the
+// trace's.
+func (b *Backend) runInMode(m mode, op func()) {
 	g := &b.graph
 	g.mode, g.cursor, g.diverged = m, 0, false
 	g.now.area.rewind()

@@ -38,7 +38,7 @@ func (b *Backend) logits(op string, k headWork, h driver.Ptr, W view, n, D, lo, 
 	cols := hi - lo
 	z := matrix{view{p: k.z, t: f32, n: n * k.ld}, n, cols, k.ld, false, 0}
 	part := dense(W.slice(lo*D, cols*D), cols, D)
-	b.multiply(op, z, dense(view{p: h, t: b.narrow, n: n * D}, n, D), part.transposed(), invTemp,
+	b.multiply(op, z, dense(view{p: h, t: b.narrow, n: n * D}, n, D), part.transpose(), invTemp,
 		false, nil)
 }
 
@@ -64,10 +64,10 @@ func (b *Backend) gather(dst driver.Ptr, src view, rows driver.Ptr, R, D int) {
 func (b *Backend) headRows(op string, w *compute.Param, hND compute.Tensor, rows,
 	targets []int32) (h view) {
 	N := compute.CheckHead(op, hND, w, rows, targets)
-	return b.narrowed(op, "h", hND, N*w.Cols)
+	return b.narrowView(op, "h", hND, N*w.Cols)
 }
 
-// LogProb is the language-model head's log-probabilities and entropies.
+// LogProb computes the language-model head's log-probabilities and entropies.
 func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Param, rows,
 	targets []int32, invTemp float64) {
 	const op = "LogProb"
@@ -94,9 +94,7 @@ func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Pa
 	}
 }
 
-// LogProbGrad is the gradient of LogProb. For some rows and one chunk it makes
-// the logits and their gradients anew, then multiplies these with W and with h;
-// dh's sums go over the chunks and w.G's over the rows, both ascending.
+// LogProbGrad computes the gradient of LogProb.
 func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute.HeadOut, dlogpR,
 	dentR, hND compute.Tensor, rows, targets []int32, invTemp float64) {
 	const op = "LogProbGrad"
@@ -109,7 +107,7 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 		dent = wide(op, "dent", dentR, R)
 	}
 	if !dhND.Absent() {
-		dh = b.narrowed(op, "dh", dhND, h.n)
+		dh = b.narrowView(op, "dh", dhND, h.n)
 	}
 	if !w.G.Absent() {
 		g = wide(op, "G", w.G, w.Len())
@@ -144,7 +142,7 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 				b.multiply(op, dhRD, dz, dense(W.slice(lo*D, cols*D), cols, D), inv, lo > 0, nil)
 			}
 			if g.n > 0 {
-				b.multiply(op, dense(g.slice(lo*D, cols*D), cols, D), dz.transposed(), hRD, inv,
+				b.multiply(op, dense(g.slice(lo*D, cols*D), cols, D), dz.transpose(), hRD, inv,
 					true, nil)
 			}
 		}
@@ -165,7 +163,7 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 	const op = "Sample"
 	b.outside(op)
 	D, V, R := w.Cols, w.Vocab(), len(ids)
-	h := b.narrowed(op, "h", hRD, R*D)
+	h := b.narrowView(op, "h", hRD, R*D)
 	compute.CheckSample(ids, logp, s, u)
 	if V >= maxSampled {
 		panic(
@@ -205,12 +203,12 @@ func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *com
 	}
 }
 
-// Score is the value head.
+// Score computes the value head's scores.
 func (b *Backend) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) {
 	const op = "Score"
 	D, R := w.Cols, len(rows)
 	N := compute.RowsOf(op, "h", hND, D)
-	s, h := wide(op, "s", sR, R), b.narrowed(op, "h", hND, N*D)
+	s, h := wide(op, "s", sR, R), b.narrowView(op, "h", hND, N*D)
 	compute.CheckIndices(op, "rows", rows, N)
 	if R == 0 {
 		return
@@ -221,13 +219,13 @@ func (b *Backend) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) 
 		at(index(b, "rows", rows)), whole(R), whole(D))
 }
 
-// ScoreGrad is the gradient of Score.
+// ScoreGrad computes the gradient of Score.
 func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND compute.Tensor,
 	rows []int32) {
 	const op = "ScoreGrad"
 	D, R := w.Cols, len(rows)
 	N := compute.RowsOf(op, "h", hND, D)
-	ds, h := wide(op, "ds", dsR, R), b.narrowed(op, "h", hND, N*D)
+	ds, h := wide(op, "ds", dsR, R), b.narrowView(op, "h", hND, N*D)
 	compute.CheckIndices(op, "rows", rows, N)
 	if R == 0 {
 		return
@@ -235,7 +233,7 @@ func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND comp
 	defer b.enter()()
 	row := index(b, "rows", rows)
 	if !dhND.Absent() {
-		dh, W := b.narrowed(op, "dh", dhND, N*D), b.weights(op, w, f32)
+		dh, W := b.narrowView(op, "dh", dhND, N*D), b.weights(op, w, f32)
 		b.launch(b.k.scoreGrad[dh.t], grid{R, 1, 1, 256, 0}, at(dh.p), at(ds.p), at(W.p), at(row),
 			whole(D))
 	}

@@ -33,7 +33,7 @@ type memory struct {
 // gone reports whether m, or what it was lent from, was freed.
 func (m *memory) gone() bool { return m != nil && (m.freed || m.of.gone()) }
 
-// Len is the number of elements.
+// Len returns the number of elements.
 func (m *memory) Len() int { return m.n }
 
 // derived is a parameter's weights in the other type than W's.
@@ -56,13 +56,13 @@ type view struct {
 	lo driver.Ptr // the second plane of master
 }
 
-// step is the distance of neighbouring elements in bytes; those of master are in each plane.
+// step returns the distance of neighbouring elements in bytes, in each plane of a master.
 func (t dtype) step() int64 { return [...]int64{4, 2, 2, 1}[t] }
 
-// from is the address of element i, in the first plane of master.
+// from returns the address of element i, in the first plane of a master.
 func (v view) from(i int) driver.Ptr { return v.p + driver.Ptr(int64(i)*v.t.step()) }
 
-// slice is v from element lo on, n elements.
+// slice returns v from element lo on, n elements.
 func (v view) slice(lo, n int) view {
 	s := view{p: v.from(lo), t: v.t, n: n}
 	if v.t == master {
@@ -74,8 +74,8 @@ func (v view) slice(lo, n int) view {
 // aligned reports whether p is at 16 bytes.
 func aligned(p driver.Ptr) bool { return p%16 == 0 }
 
-// reach is t, of any class, on the device or on the host; it panics unless there are n
-// elements without gaps.
+// reach returns the view of t, of any class, on the device or on the host; it panics unless there
+// are n elements without gaps.
 func reach(op, name string, t compute.Tensor, n int) view {
 	compute.CheckContiguous(op, name, t, n)
 	return begin(op, name, t, n)
@@ -98,8 +98,8 @@ func begin(op, name string, t compute.Tensor, n int) view {
 	return v.slice(t.Off(), n)
 }
 
-// pinned is t's memory if that is the host's, or else nil.
-func pinned(t compute.Tensor) []byte {
+// pinnedOf returns t's memory if it is the host's, else nil.
+func pinnedOf(t compute.Tensor) []byte {
 	if t.Absent() {
 		return nil
 	}
@@ -110,7 +110,7 @@ func pinned(t compute.Tensor) []byte {
 	return m.host[int64(t.Off())*m.t.size():][:int64(t.Len())*m.t.size()]
 }
 
-// local is reach of a tensor on the device.
+// local is reach for a tensor on the device.
 func local(op, name string, t compute.Tensor, n int) view {
 	v := reach(op, name, t, n)
 	if !t.Absent() && t.Mem().(*memory).host != nil {
@@ -119,7 +119,7 @@ func local(op, name string, t compute.Tensor, n int) view {
 	return v
 }
 
-// take is t on the device, float32 or bfloat16; it panics unless there are n elements.
+// take returns t on the device, float32 or bfloat16; it panics unless there are n elements.
 func take(op, name string, t compute.Tensor, n int) view {
 	v := local(op, name, t, n)
 	if v.t > bf16 {
@@ -128,7 +128,7 @@ func take(op, name string, t compute.Tensor, n int) view {
 	return v
 }
 
-// opt is take, or the zero view for an absent tensor.
+// opt is take, but the zero view for an absent tensor.
 func opt(op, name string, t compute.Tensor, n int) view {
 	if t.Absent() {
 		return view{}
@@ -136,8 +136,8 @@ func opt(op, name string, t compute.Tensor, n int) view {
 	return take(op, name, t, n)
 }
 
-// typed is take of a tensor whose elements must be of type t.
-func typed(op, name string, x compute.Tensor, n int, t dtype) view {
+// viewOfType is take for a tensor whose elements must be of type t.
+func viewOfType(op, name string, x compute.Tensor, n int, t dtype) view {
 	v := local(op, name, x, n)
 	if !x.Absent() && v.t != t {
 		panic(fmt.Sprintf("cuda: %s: %s is %v, want %v: allocate it in the other class", op, name,
@@ -146,9 +146,9 @@ func typed(op, name string, x compute.Tensor, n int, t dtype) view {
 	return v
 }
 
-// narrowed is take of a Narrow tensor, wide of a Wide one.
-func (b *Backend) narrowed(op, name string, x compute.Tensor, n int) view {
-	return typed(op, name, x, n, b.narrow)
+// narrowView is take of a Narrow tensor, wide of a Wide one.
+func (b *Backend) narrowView(op, name string, x compute.Tensor, n int) view {
+	return viewOfType(op, name, x, n, b.narrow)
 }
 
 // spread is narrowed of a tensor that may be columns: N rows of width elements, and how far
@@ -156,7 +156,7 @@ func (b *Backend) narrowed(op, name string, x compute.Tensor, n int) view {
 func (b *Backend) spread(op, name string, x compute.Tensor, N, width int) (v view, row int) {
 	cols, row := x.Rows()
 	if cols == 0 {
-		return b.narrowed(op, name, x, N*width), width
+		return b.narrowView(op, name, x, N*width), width
 	}
 	if cols != width {
 		panic(fmt.Sprintf("cuda: %s: %s is columns, rows of %d elements: want %d", op, name, cols,
@@ -169,9 +169,9 @@ func (b *Backend) spread(op, name string, x compute.Tensor, N, width int) (v vie
 	return v, row
 }
 
-func wide(op, name string, x compute.Tensor, n int) view { return typed(op, name, x, n, f32) }
+func wide(op, name string, x compute.Tensor, n int) view { return viewOfType(op, name, x, n, f32) }
 
-// allocate is bytes on the device, counted.
+// allocate allocates and counts bytes on the device.
 func (b *Backend) allocate(what string, bytes int64) (block, error) {
 	if bytes == 0 {
 		return block{}, nil
@@ -226,7 +226,7 @@ func (b *Backend) Alloc(what string, c compute.Class, n int) (compute.Tensor, er
 			what, c)
 	}
 	defer b.enter()()
-	m := &memory{t: kept(c, b.narrow), n: n}
+	m := &memory{t: storage(c, b.narrow), n: n}
 	var err error
 	if c&compute.Host != 0 {
 		if err = b.pin(what, m); err != nil {
@@ -254,7 +254,7 @@ func (b *Backend) pin(what string, m *memory) error {
 	if bytes == 0 {
 		return nil
 	}
-	host, err := b.dev.Pinned(int(bytes))
+	host, err := b.dev.AllocPinned(int(bytes))
 	if err != nil {
 		if errors.Is(err, driver.ErrMemory) {
 			err = fmt.Errorf("%w: %w", compute.ErrMemory, err)
@@ -277,13 +277,13 @@ func (b *Backend) unpin(m *memory) {
 	m.host, m.block = nil, block{}
 }
 
-// As is n elements of class c at the beginning of t's memory.
+// As returns n elements of class c at the beginning of t's memory.
 func (b *Backend) As(t compute.Tensor, c compute.Class, n int) compute.Tensor {
 	if c != compute.Wide && c != compute.Narrow || n < 0 {
 		panic(fmt.Sprintf("cuda: As: %d elements of class %v: want Wide or Narrow ones", n, c))
 	}
 	v := take("As", "t", t, t.Len())
-	m := &memory{block: block{p: v.p}, t: kept(c, b.narrow), n: n}
+	m := &memory{block: block{p: v.p}, t: storage(c, b.narrow), n: n}
 	if int64(n)*m.t.size() > int64(v.n)*v.t.size() {
 		panic(fmt.Sprintf("cuda: As: %d elements of %v do not fit into %d of %v", n, m.t, v.n, v.t))
 	}
@@ -296,8 +296,7 @@ func (b *Backend) As(t compute.Tensor, c compute.Class, n int) compute.Tensor {
 	return compute.View(m)
 }
 
-// Free gives t's block back, with what was derived from it, once all operations
-// are done.
+// Free frees t's block, with its derived copies, once all operations are done.
 func (b *Backend) Free(t compute.Tensor) {
 	b.outside("Free")
 	if t.Absent() || b.dev == nil { // Close has freed everything
@@ -320,15 +319,15 @@ func (b *Backend) Free(t compute.Tensor) {
 	m.copies, m.freed = nil, true
 }
 
-// Memory is the number of bytes of the device that are allocated now, scratch and derived
-// copies included, and the most there ever was.
+// Memory returns the number of bytes of the device that are allocated now, scratch and derived
+// copies included, and its maximum so far.
 func (b *Backend) Memory() (inUse, peak int64) { return b.inUse, b.peak }
 
-// Alone is false: cuBLASLt chooses the order of a product's sums by the call's shape,
-// and generation has an attention kernel of its own.
+// Alone returns false: cuBLASLt chooses the order of a product's sums by the call's shape, and
+// generation has an attention kernel of its own.
 func (b *Backend) Alone() bool { return false }
 
-// Available is what the device has free, within Options.Limit.
+// Available returns the free memory of the device, within Options.Limit.
 func (b *Backend) Available() int64 {
 	defer b.enter()()
 	free, _ := b.dev.Free()
@@ -344,7 +343,7 @@ func (b *Backend) Available() int64 {
 func (b *Backend) scratch(bytes ...int64) []driver.Ptr {
 	need := int64(0)
 	for _, n := range bytes {
-		need += padded(n)
+		need += alignScratch(n)
 	}
 	places := make([]driver.Ptr, len(bytes))
 	if b.err != nil {
@@ -366,13 +365,13 @@ func (b *Backend) scratch(bytes ...int64) []driver.Ptr {
 	p := b.arena.p
 	for i, n := range bytes {
 		places[i] = p
-		p += driver.Ptr(padded(n))
+		p += driver.Ptr(alignScratch(n))
 	}
 	return places
 }
 
-// weights is the whole of p.W in type t: W itself, the bfloat16 plane of a master, or the
-// copy derived from W, which is made when it is asked for first.
+// weights returns the whole of p.W in type t: W itself, the bfloat16 plane of a master, or the copy
+// derived from W, which is made at its first use.
 func (b *Backend) weights(op string, p *compute.Param, t dtype) view {
 	w := local(op, "W", p.W, p.Len())
 	if w.t == t || w.n == 0 || w.t == master && t == bf16 {
@@ -405,9 +404,8 @@ func (b *Backend) weights(op string, p *compute.Param, t dtype) view {
 	return view{p: d.p, t: t, n: w.n}
 }
 
-// stacked is the whole of all ps' W in type t, one behind the other, as one view. ok says
-// whether they lie so in one block: matrices as they are, vectors also in a copy.
-func (b *Backend) stacked(op string, ps []*compute.Param, t dtype) (all view, ok bool) {
+// stackWeights returns the whole of all ps' W in type t, one after the other, as one view.
+func (b *Backend) stackWeights(op string, ps []*compute.Param, t dtype) (all view, ok bool) {
 	for i, p := range ps {
 		if i > 0 && !ps[i-1].W.EndsAt(p.W) {
 			return view{}, false
@@ -500,7 +498,7 @@ func (b *Backend) cast(dst, src view) {
 	}
 }
 
-// staging is pinned host memory with a twin on the device, filled from the front,
+// stagingRing is pinned host memory with a twin on the device, filled from the front,
 // and then from the front again, but not over lists of the operation that runs: its
 // kernels, which are not queued yet, read them.
 type staging struct {
@@ -519,11 +517,11 @@ type staged struct {
 	list   unsafe.Pointer // what it was copied from
 }
 
-// grow replaces s by a larger one, once the device has read what was staged. The
-// old twin is kept until the next operation begins. After a failure s is what it was.
+// grow replaces s by a larger one, once the device has read the staged data. The old twin stays
+// until the next operation begins. After a failure s is unchanged.
 func (s *staging) grow(b *Backend, bytes int) error {
 	b.wait()
-	host, err := b.dev.Pinned(bytes)
+	host, err := b.dev.AllocPinned(bytes)
 	if err != nil {
 		return fmt.Errorf("cuda: %d bytes of pinned memory: %w", bytes, err)
 	}
@@ -553,23 +551,23 @@ func (s *staging) release(b *Backend) {
 	*s = staging{}
 }
 
-// rewind forgets what was staged; the device must have read it.
+// rewind empties the staging memory; the device must have read it.
 func (s *staging) rewind() {
 	s.used, s.recent = 0, s.recent[:0]
 	s.begin()
 }
 
-// staging is the ring, or the running graph's own.
-func (b *Backend) staging() *staging {
+// stagingRing returns the ring, or the running graph's own.
+func (b *Backend) stagingRing() *staging {
 	if b.graph.mode != plain {
 		return &b.graph.now.area
 	}
 	return &b.ring
 }
 
-// place is n bytes of staging; off is -1 after a failure.
+// place returns n bytes of staging; off is -1 after a failure.
 func (b *Backend) place(n int) (s *staging, off int) {
-	s = b.staging()
+	s = b.stagingRing()
 	if b.err != nil {
 		return s, -1
 	}
@@ -609,7 +607,7 @@ func (b *Backend) stage(what string, list unsafe.Pointer, n int, same func(old [
 	if n == 0 {
 		return 0
 	}
-	s := b.staging()
+	s := b.stagingRing()
 	for i := len(s.recent) - 1; i >= 0; i-- {
 		if e := s.recent[i]; e.what == what && e.n == n &&
 			(e.list == list && b.graph.mode != plain || same(s.host[e.off:e.off+n])) {
@@ -631,33 +629,33 @@ func (b *Backend) stage(what string, list unsafe.Pointer, n int, same func(old [
 	return s.twin.p + driver.Ptr(off)
 }
 
-// index is stage of one list of indices or numbers.
+// index stages one list of indices or numbers.
 func index[T int32 | float32 | float64 | uint64](b *Backend, what string, list []T) driver.Ptr {
 	raw := bytesOf(list)
 	return b.stage(what, unsafe.Pointer(unsafe.SliceData(list)), len(raw),
 		func(old []byte) bool { return bytes.Equal(old, raw) }, func(to []byte) { copy(to, raw) })
 }
 
-// ints is n indices that begin at raw.
+// ints returns n indices that begin at raw.
 func ints(raw []byte, n int) []int32 {
 	return unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(raw))), n)
 }
 
-// bytesOf is the memory of a list.
+// bytesOf returns the memory of a list.
 func bytesOf[T int32 | float32 | float64 | uint64](list []T) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(list))),
 		len(list)*int(unsafe.Sizeof(*new(T))))
 }
 
-// part is how many elements Upload and Download take at a time.
+// part returns how many elements Upload and Download take at a time.
 func (b *Backend) part() int { return len(b.ring.host) / 4 / 4 }
 
-// Upload copies src to dst, rounding what is Narrow.
+// Upload copies src to dst, rounding for Narrow memory.
 func (b *Backend) Upload(dst compute.Tensor, src []float32) {
 	b.outside("Upload")
 	d := reach("Upload", "dst", dst, len(src))
 	defer b.enter()()
-	if host := pinned(dst); host != nil {
+	if host := pinnedOf(dst); host != nil {
 		if b.wait(); b.err == nil {
 			pack(host, src, d.t)
 		}
@@ -692,7 +690,7 @@ func pack(to []byte, x []float32, t dtype) {
 	}
 }
 
-// unpack is pack's inverse.
+// unpack does the inverse of pack.
 func unpack(x []float32, from []byte, t dtype) {
 	if t != code {
 		copy(bytesOf(x), from)
@@ -703,13 +701,13 @@ func unpack(x []float32, from []byte, t dtype) {
 	}
 }
 
-// Download copies src to dst, after all operations before it. After a failure,
-// which Sync returns, dst is what it was.
+// Download copies src to dst, after all operations before it. After a failure, which Sync returns,
+// dst is unchanged.
 func (b *Backend) Download(dst []float32, src compute.Tensor) {
 	b.outside("Download")
 	v := reach("Download", "src", src, len(dst))
 	defer b.enter()()
-	if host := pinned(src); host != nil {
+	if host := pinnedOf(src); host != nil {
 		if b.wait(); b.err == nil {
 			unpack(dst, host, v.t)
 		}

@@ -60,7 +60,7 @@ func TestMaster(t *testing.T) {
 			s.same("downloaded", s.down(w.W), x)
 			want := make([]float32, len(x))
 			for i, v := range x {
-				want[i] = kept(v)
+				want[i] = storage(v)
 			}
 			b.Embed(y, w, seqOf(w.Rows))
 			s.same("looked up", s.down(y), want)
@@ -555,9 +555,9 @@ func TestHost(t *testing.T) {
 	if !errors.Is(err, compute.ErrMemory) || !strings.HasPrefix(err.Error(), `cuda: "first moment": 100 bytes of pinned host memory, beside 4194304 that gad has pinned: keep the moments on the GPU (optim.offload=false) or in 8 bits (optim.moments=8bit), or give the host, or its container, more memory: out of memory`) {
 		t.Errorf("the host has no more: %v", err)
 	}
-	pins := emulated.Pinned()
+	pins := emulated.PinnedBlocks()
 	b.Free(x)
-	if got := emulated.Pinned(); got != pins-1 || b.onHost != 0 {
+	if got := emulated.PinnedBlocks(); got != pins-1 || b.onHost != 0 {
 		t.Errorf("%d blocks of pinned memory after Free, %d before, and %d bytes", got, pins,
 			b.onHost)
 	}
@@ -565,7 +565,7 @@ func TestHost(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if got := emulated.Pinned(); got != pins-2 { // and the ring
+	if got := emulated.PinnedBlocks(); got != pins-2 { // and the ring
 		t.Errorf("%d blocks of pinned memory after Close, want %d", got, pins-2)
 	}
 }

@@ -97,7 +97,7 @@ func loadKernels(dev *driver.Device) (*kernelSet, error) {
 // Zero sets t to zero.
 func (b *Backend) Zero(t compute.Tensor) {
 	v := reach("Zero", "t", t, t.Len())
-	if host := pinned(t); host != nil {
+	if host := pinnedOf(t); host != nil {
 		b.outside("Zero of the host's memory")
 		defer b.enter()()
 		b.wait()
@@ -139,7 +139,7 @@ func (b *Backend) Add(y, x compute.Tensor) {
 		b.launch(b.k.addNarrow, b.flat(yv.n), at(yv.p), at(xv.p), whole(yv.n))
 		return
 	}
-	yv := typed("Add", "y", y, xv.n, xv.t)
+	yv := viewOfType("Add", "y", y, xv.n, xv.t)
 	defer b.enter()()
 	switch xv.t {
 	case master:
@@ -233,8 +233,8 @@ func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps 
 		whole(heads), whole(row), real(float32(eps)), real(w.Offset))
 }
 
-// heads is t, of either class, as N rows of D elements; of columns heads rows of D make a
-// row, and those begin row elements apart.
+// heads returns t, of either class, as N rows of D elements; of columns heads rows of D make a row,
+// and rows begin row elements apart.
 func (b *Backend) heads(op, name string, t compute.Tensor, N, D int) (v view, heads, row int) {
 	cols, _ := t.Rows()
 	if cols == 0 {
@@ -248,8 +248,7 @@ func (b *Backend) heads(op, name string, t compute.Tensor, N, D int) (v view, he
 	return v, cols / D, row
 }
 
-// RMSNormGrad is the gradient of RMSNorm. The gradient of w is summed first,
-// because dx may lie over dy.
+// RMSNormGrad computes the gradient of RMSNorm.
 func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND,
 	rstdN compute.Tensor, acc bool) {
 	const op = "RMSNormGrad"
@@ -329,7 +328,7 @@ func (b *Backend) Rope(xNHE compute.Tensor, heads, headDim int, pos []int32, tab
 func (b *Backend) CacheWrite(cache, xNW compute.Tensor, width int, slots []int32) {
 	const op = "CacheWrite"
 	N := len(slots)
-	c := b.narrowed(op, "cache", cache, cache.Len())
+	c := b.narrowView(op, "cache", cache, cache.Len())
 	x, row := b.spread(op, "x", xNW, N, width)
 	compute.CheckIndices(op, "slots", slots, compute.RowsOf(op, "cache", cache, width))
 	if N == 0 {
@@ -350,8 +349,8 @@ func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a c
 	k, kRow := b.spread(op, "k", kNKE, N, W)
 	v, vRow := b.spread(op, "v", vNKE, N, W)
 	kc, vc :=
-		b.narrowed(op, "kCache", kCache, kCache.Len()),
-		b.narrowed(op, "vCache", vCache, kCache.Len())
+		b.narrowView(op, "kCache", kCache, kCache.Len()),
+		b.narrowView(op, "vCache", vCache, kCache.Len())
 	P := compute.RowsOf(op, "table", table, E)
 	tab := wide(op, "table", table, P*E)
 	if len(slots) != N || E%2 != 0 {
@@ -370,7 +369,7 @@ func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a c
 		whole(qRow), whole(kRow), whole(vRow))
 }
 
-// matching is tensors of n elements each, without gaps or columns with rows as far apart: N
+// matching returns tensors of n elements each, without gaps or columns with rows as far apart: N
 // rows of F elements, row apart.
 func (b *Backend) matching(op string, n int, names string,
 	ts ...compute.Tensor) (vs []view, N, F, row int) {
@@ -381,7 +380,7 @@ func (b *Backend) matching(op string, n int, names string,
 			panic(fmt.Sprintf("cuda: %s: %s has rows of %d elements, %d apart, and another tensor %d, %d apart: want the same", op, name, c, r, cols, row))
 		}
 		if cols == 0 {
-			vs = append(vs, b.narrowed(op, name, t, n))
+			vs = append(vs, b.narrowView(op, name, t, n))
 			continue
 		}
 		v, _ := b.spread(op, name, t, n/cols, cols)
@@ -394,7 +393,7 @@ func (b *Backend) matching(op string, n int, names string,
 	return vs, N, F, F
 }
 
-// oneRow is n elements without gaps as rows, of which a kernel counts the elements in 32 bits.
+// oneRow returns n elements without gaps as rows, of which a kernel counts the elements in 32 bits.
 func oneRow(n int) (N, F int) {
 	for F = n; F > 1<<30 && F%2 == 0; F /= 2 {
 	}
@@ -413,19 +412,19 @@ func (b *Backend) GeGLU(yNF, gateNF, upNF compute.Tensor) {
 
 func (b *Backend) gated(op string, k *[2]*driver.Kernel, yNF, gateNF, upNF compute.Tensor) {
 	n := gateNF.Len()
-	y := b.narrowed(op, "y", yNF, n)
+	y := b.narrowView(op, "y", yNF, n)
 	in, N, F, row := b.matching(op, n, "gate up", gateNF, upNF)
 	defer b.enter()()
 	b.launch(k[y.t], b.eachRow(N, F), at(y.p), at(in[0].p), at(in[1].p), whole(N), whole(F),
 		whole(row))
 }
 
-// SwiGLUGrad is the gradient of SwiGLU, and its output again.
+// SwiGLUGrad computes the gradient of SwiGLU, and its output again.
 func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
 	b.gatedGrad("SwiGLUGrad", &b.k.swigluGrad, yNF, dgateNF, dupNF, dyNF, gateNF, upNF)
 }
 
-// GeGLUGrad is the gradient of GeGLU, and its output again.
+// GeGLUGrad computes the gradient of GeGLU, and its output again.
 func (b *Backend) GeGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
 	b.gatedGrad("GeGLUGrad", &b.k.gegluGrad, yNF, dgateNF, dupNF, dyNF, gateNF, upNF)
 }
@@ -441,7 +440,7 @@ func (b *Backend) gatedGrad(op string, k *[2]*driver.Kernel, yNF, dgateNF, dupNF
 	dy, dyRow := b.spread(op, "dy", dyNF, N, F)
 	var y view
 	if !yNF.Absent() {
-		y = b.narrowed(op, "y", yNF, n)
+		y = b.narrowView(op, "y", yNF, n)
 	}
 	defer b.enter()()
 	b.launch(k[dy.t], b.eachRow(N, F), at(y.p), at(dgate.p), at(dup.p), at(dy.p), at(gate.p),
@@ -463,8 +462,8 @@ func (s *segments) add(n int, before []uint64, behind ...uint64) {
 	s.blocks += blocks(n, optimBlock)
 }
 
-// SumSquares is the sum of the squares of all elements, in float64: each block's
-// by itself, then the blocks' in the order of ts.
+// SumSquares returns the sum of the squares of all elements, in float64: each block by itself, then
+// the blocks in the order of ts.
 func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 	const op = "SumSquares"
 	b.outside(op)
@@ -495,9 +494,7 @@ func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 	return sum[0]
 }
 
-// AdamW is one optimizer step of ps, which also writes the copies that products
-// read. The decay is taken as W - LR*Decay*W: 1 - LR*Decay would round to 1 in
-// float32. Moments on the host are read and written there by the kernel.
+// AdamW takes one optimizer step of ps, which also writes the copies that products read.
 func (b *Backend) AdamW(ps []*compute.Param, a compute.AdamW) {
 	var of [2][2]segments // by the kernel, as b.k.adamW
 	for _, p := range ps {
@@ -580,7 +577,7 @@ func (b *Backend) flat(n int) grid {
 // eachRow covers N rows of D elements.
 func (b *Backend) eachRow(N, D int) grid { return b.flat(N * ((D + 7) &^ 7)) }
 
-// normGrid is for rows that are reduced: short ones by a warp, long ones by a block
+// normGrid returns the grid for rows that are reduced: short ones by a warp, long ones by a block
 // (kernels/norm.cu).
 func normGrid(N, D int) grid {
 	if D <= 256 {

@@ -21,7 +21,7 @@ func TestFragments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pinned, err := b.dev.Pinned(4 * (probeWords + probeSize))
+	pinned, err := b.dev.AllocPinned(4 * (probeWords + probeSize))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,19 +19,19 @@ type matrix struct {
 	from           driver.Ptr
 }
 
-// dense is v as rows of cols elements without gaps.
+// dense returns v as rows of cols elements without gaps.
 func dense(v view, rows,
 	cols int) matrix {
 	return matrix{view: v, rows: rows, cols: cols, ld: cols}
 }
 
-// transposed is m's transpose.
-func (m matrix) transposed() matrix {
+// transpose returns m's transpose.
+func (m matrix) transpose() matrix {
 	m.turned = !m.turned
 	return m
 }
 
-// shape is m's, as a product sees it.
+// shape returns m's rows and columns, as a product sees it.
 func (m matrix) shape() (rows, cols int) {
 	if m.turned {
 		return m.cols, m.rows
@@ -39,8 +39,8 @@ func (m matrix) shape() (rows, cols int) {
 	return m.rows, m.cols
 }
 
-// strides are the distances of m's elements along its rows' and columns' index,
-// as a product sees it.
+// strides returns the distances of m's elements along its rows' and columns' index, as a product
+// sees it.
 func (m matrix) strides() (row, col uint64) {
 	if m.turned {
 		return 1, whole(m.ld)
@@ -54,7 +54,7 @@ func (m matrix) fits() bool {
 		int64(m.ld)*m.t.size()%16 == 0
 }
 
-// mat is m for cuBLASLt.
+// mat returns m for cuBLASLt.
 func (m matrix) mat() driver.Mat {
 	t := driver.F32
 	if m.t == bf16 {
@@ -97,24 +97,24 @@ func (b *Backend) multiply(op string, c, a, w matrix, alpha float32, acc bool,
 		whole(M), whole(N), whole(K), real(alpha), flag(acc))
 }
 
-// biases is the vector of biases in type t, or nothing where there are none.
+// biases returns the vector of biases in type t, or the zero view without biases.
 func (b *Backend) biases(op string, bias []*compute.Param, t dtype) (v view) {
 	switch len(bias) {
 	case 0:
 	case 1:
 		v = b.weights(op, bias[0], t)
 	default:
-		v, _ = b.stacked(op, bias, t)
+		v, _ = b.stackWeights(op, bias, t)
 	}
 	return v
 }
 
-// Linear is the product with a parameter's transpose.
+// Linear multiplies x by a parameter's transpose.
 func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bool) {
 	const op = "Linear"
 	I, O := w.Cols, w.Rows
 	N := compute.RowsOf(op, "x", xNI, I)
-	x, y := b.narrowed(op, "x", xNI, N*I), b.result(op, "y", yNO, N, O)
+	x, y := b.narrowView(op, "x", xNI, N*I), b.result(op, "y", yNO, N, O)
 	if bias != nil {
 		take(op, "bias", bias.W, O)
 	}
@@ -123,11 +123,11 @@ func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bo
 	}
 	defer b.enter()()
 	W := b.weights(op, w, b.narrow)
-	b.multiply(op, y, dense(x, N, I), dense(W, O, I).transposed(), 1, acc,
+	b.multiply(op, y, dense(x, N, I), dense(W, O, I).transpose(), 1, acc,
 		[]*compute.Param{bias}[:present(bias)])
 }
 
-// present is 1 for a parameter, 0 for none.
+// present returns 1 for a parameter, 0 for none.
 func present(p *compute.Param) int {
 	if p == nil {
 		return 0
@@ -135,7 +135,7 @@ func present(p *compute.Param) int {
 	return 1
 }
 
-// result is t, of either class, as a matrix; of the narrow one it may be columns.
+// result returns t, of either class, as a matrix; a narrow t may be columns.
 func (b *Backend) result(op, name string, t compute.Tensor, rows, cols int) matrix {
 	if width, _ := t.Rows(); width == 0 {
 		return dense(take(op, name, t, rows*cols), rows, cols)
@@ -144,12 +144,12 @@ func (b *Backend) result(op, name string, t compute.Tensor, rows, cols int) matr
 	return matrix{view: v, rows: rows, cols: cols, ld: row}
 }
 
-// LinearAdd is the product with a parameter's transpose, added to r.
+// LinearAdd multiplies x by a parameter's transpose and adds r.
 func (b *Backend) LinearAdd(yNO, rNO, xNI compute.Tensor, w *compute.Param) {
 	const op = "LinearAdd"
 	I, O := w.Cols, w.Rows
 	N := compute.RowsOf(op, "x", xNI, I)
-	x, y, r := b.narrowed(op, "x", xNI, N*I), wide(op, "y", yNO, N*O), wide(op, "r", rNO, N*O)
+	x, y, r := b.narrowView(op, "x", xNI, N*I), wide(op, "y", yNO, N*O), wide(op, "r", rNO, N*O)
 	if N == 0 {
 		return
 	}
@@ -159,7 +159,7 @@ func (b *Backend) LinearAdd(yNO, rNO, xNI compute.Tensor, w *compute.Param) {
 		c.from = r.p
 	}
 	W := b.weights(op, w, b.narrow)
-	b.multiply(op, c, dense(x, N, I), dense(W, O, I).transposed(), 1, true, nil)
+	b.multiply(op, c, dense(x, N, I), dense(W, O, I).transpose(), 1, true, nil)
 }
 
 // joined is ps as one projection, of outputs or their gradients of N rows.
@@ -171,8 +171,8 @@ type joined struct {
 	biasG view
 }
 
-// join is ps as one, if outputs lie side by side and weights, biases and, if learn, gradients
-// one behind the other.
+// join returns ps as one, if outputs lie side by side and weights, biases and, if learn, gradients
+// one after the other.
 func (b *Backend) join(op string, ps []compute.Projection, N int, learn bool) (j joined, ok bool) {
 	if len(ps) < 2 || N == 0 {
 		return j, false
@@ -205,7 +205,7 @@ func (b *Backend) join(op string, ps []compute.Projection, N int, learn bool) (j
 			return j, false
 		}
 	}
-	if j.w, ok = b.stacked(op, ws, b.narrow); !ok {
+	if j.w, ok = b.stackWeights(op, ws, b.narrow); !ok {
 		return j, false
 	}
 	v, row := b.spread(op, "y", ps[0].Y, N, ps[0].W.Rows)
@@ -224,7 +224,7 @@ func (b *Backend) join(op string, ps []compute.Projection, N int, learn bool) (j
 // follows reports whether u begins where t ends, or neither is there.
 func follows(t, u compute.Tensor) bool { return t.Absent() && u.Absent() || t.EndsAt(u) }
 
-// biasGrad is the gradient of p's bias, if it has one.
+// biasGrad computes the gradient of p's bias, if it has one.
 func biasGrad(p compute.Projection) compute.Tensor {
 	if p.B == nil {
 		return compute.Tensor{}
@@ -232,7 +232,7 @@ func biasGrad(p compute.Projection) compute.Tensor {
 	return p.B.G
 }
 
-// Linears is Linear for each of ps: one product for all where they can be joined.
+// Linears computes Linear for each of ps: one product for all where they can be joined.
 func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
 	if !b.linears(ps, xNI) {
 		for _, p := range ps {
@@ -241,7 +241,7 @@ func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
 	}
 }
 
-// linears is Linears as one product; it reports whether that can be.
+// linears computes Linears as one product; it reports whether that can be.
 func (b *Backend) linears(ps []compute.Projection, xNI compute.Tensor) bool {
 	const op = "Linears"
 	if len(ps) < 2 {
@@ -249,16 +249,16 @@ func (b *Backend) linears(ps []compute.Projection, xNI compute.Tensor) bool {
 	}
 	I := ps[0].W.Cols
 	N := compute.RowsOf(op, "x", xNI, I)
-	x := b.narrowed(op, "x", xNI, N*I)
+	x := b.narrowView(op, "x", xNI, N*I)
 	defer b.enter()()
 	j, ok := b.join(op, ps, N, false)
 	if ok {
-		b.multiply(op, j.y, dense(x, N, I), dense(j.w, j.y.cols, I).transposed(), 1, false, j.bias)
+		b.multiply(op, j.y, dense(x, N, I), dense(j.w, j.y.cols, I).transpose(), 1, false, j.bias)
 	}
 	return ok
 }
 
-// LinearsGrad is LinearGrad for each of ps: at most a product for dx and one for the weights'
+// LinearsGrad computes LinearGrad for each of ps: at most a product for dx and one for the weights'
 // gradients where they can be joined.
 func (b *Backend) LinearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI compute.Tensor) {
 	if !b.linearsGrad(dxNI, ps, xNI) {
@@ -268,7 +268,7 @@ func (b *Backend) LinearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI 
 	}
 }
 
-// linearsGrad is LinearsGrad of ps as one projection; it reports whether they can be joined.
+// linearsGrad computes LinearsGrad of ps as one projection; it reports whether they can be joined.
 func (b *Backend) linearsGrad(dxNI compute.Tensor, ps []compute.Projection,
 	xNI compute.Tensor) bool {
 	const op = "LinearsGrad"
@@ -289,14 +289,13 @@ func (b *Backend) linearsGrad(dxNI compute.Tensor, ps []compute.Projection,
 		b.multiply(op, b.result(op, "dx", dxNI, N, I), j.y, dense(j.w, j.y.cols, I), 1, false, nil)
 	}
 	if j.g.n > 0 {
-		x := b.narrowed(op, "x", xNI, N*I)
-		b.multiply(op, dense(j.g, j.y.cols, I), j.y.transposed(), dense(x, N, I), 1, true, nil)
+		x := b.narrowView(op, "x", xNI, N*I)
+		b.multiply(op, dense(j.g, j.y.cols, I), j.y.transpose(), dense(x, N, I), 1, true, nil)
 	}
 	return true
 }
 
-// LinearGrad is the gradient of Linear. A Wide dy is rounded once, for both
-// products; the bias's gradient sums it unrounded.
+// LinearGrad computes the gradient of Linear.
 func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, xNI compute.Tensor,
 	acc bool) {
 	const op = "LinearGrad"
@@ -312,7 +311,7 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 		}
 	}
 	if !w.G.Absent() && !xNI.Absent() {
-		x, g = b.narrowed(op, "x", xNI, N*I), wide(op, "G", w.G, O*I)
+		x, g = b.narrowView(op, "x", xNI, N*I), wide(op, "G", w.G, O*I)
 	}
 	if bias != nil && !bias.G.Absent() {
 		gb = wide(op, "bias.G", bias.G, O)
@@ -339,6 +338,6 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 		b.multiply(op, dx, dy, dense(W, O, I), 1, acc, nil)
 	}
 	if g.n > 0 {
-		b.multiply(op, dense(g, O, I), dy.transposed(), dense(x, N, I), 1, true, nil)
+		b.multiply(op, dense(g, O, I), dy.transpose(), dense(x, N, I), 1, true, nil)
 	}
 }

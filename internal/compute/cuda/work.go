@@ -5,8 +5,8 @@ import "gad/internal/compute"
 // This file is what a model of cost (package cost) must know of how the engine divides its
 // work. It is here, in either build, so that it changes with the engine.
 
-// HeadChunk is how many rows, and how many columns of their logits, LogProb takes at a
-// time, or LogProbGrad if grad.
+// HeadChunk returns how many rows, and how many columns of their logits, LogProb takes at a time,
+// or LogProbGrad if grad.
 func HeadChunk(R, V int, grad bool) (rows, cols int) {
 	l := headLimits.stats
 	if grad {
@@ -16,13 +16,13 @@ func HeadChunk(R, V int, grad bool) (rows, cols int) {
 	return c.rows, c.cols
 }
 
-// SampleRows is how many of R rows Sample takes at a time, with all their logits.
+// SampleRows returns how many of R rows Sample takes at a time, with all their logits.
 func SampleRows(R, V int) int { return headLimits.sample.whole(R, V).rows }
 
-// SumParts is in how many parts the sums down the columns of N rows are taken.
+// SumParts returns the number of parts in which the sums down the columns of N rows are taken.
 func SumParts(N, D int) int { return blocks(N, sumRows(N, D)) }
 
-// DecodeSplits is how many blocks decode a row for each of its key/value heads.
+// DecodeSplits returns how many blocks decode a row for each of its key/value heads.
 func DecodeSplits(mostPages, pageTokens int) int {
 	return blocks((mostPages+63)&^63*pageTokens, decodeSplit)
 }
@@ -30,13 +30,12 @@ func DecodeSplits(mostPages, pageTokens int) int {
 // QueryTile is how many queries a block of the fast attention kernels takes.
 const QueryTile = 128
 
-// DKVTile is how many keys a block of the gradient of keys and values takes, for heads of
+// DKVTile returns how many keys a block of the gradient of keys and values takes, for heads of
 // width E.
 func DKVTile(E int) int { return map[bool]int{true: 64, false: QueryTile}[E == 128] }
 
-// DKVBlocks says how AttentionGrad divides the gradient of a pack's keys and values: how many
-// queries, counted for each head, the longest block goes through, and how many rows are written
-// in parts.
+// DKVBlocks returns how AttentionGrad divides the gradient of a pack's keys and values: the queries,
+// counted for each head, that the longest block goes through, and the rows written in parts.
 func DKVBlocks(p compute.Pack, a compute.AttnShape) (longest float64, partRows int) {
 	var segments []compute.Segment
 	N := 0

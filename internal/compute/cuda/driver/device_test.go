@@ -13,7 +13,7 @@ import (
 // pinned is d.Pinned, freed after the test.
 func pinned(t testing.TB, d *Device, n int) []byte {
 	t.Helper()
-	b, err := d.Pinned(n)
+	b, err := d.AllocPinned(n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestMemory(t *testing.T) {
 		t.Errorf("no bytes: %#x, %v", p, err)
 	}
 	d.Release(0)
-	if b, err := d.Pinned(0); b != nil || err != nil {
+	if b, err := d.AllocPinned(0); b != nil || err != nil {
 		t.Errorf("no pinned bytes: %v, %v", b, err)
 	}
 	d.Unpin(nil)

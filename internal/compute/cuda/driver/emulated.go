@@ -12,8 +12,8 @@ import (
 // device has no more memory, or cuBLASLt no algorithm.
 type Emulation struct{ failAlloc, allocs, pinned, work uintptr }
 
-// Emulated is the emulated device's controls, or nil when the driver is a real
-// one or has not been opened.
+// Emulated returns the controls of the emulated device, or nil when the driver is a real one or has
+// not been opened.
 func Emulated() *Emulation {
 	lib.Lock()
 	defer lib.Unlock()
@@ -48,14 +48,14 @@ func (e *Emulation) NoPlans(d *Device) {
 	})
 }
 
-// Allocs is the number of blocks of device memory that are held.
+// Allocs returns the number of allocated blocks of device memory.
 func (e *Emulation) Allocs() int {
 	n, _, _ := purego.SyscallN(e.allocs)
 	return int(n)
 }
 
-// Pinned is the number of blocks of pinned host memory that are held.
-func (e *Emulation) Pinned() int {
+// PinnedBlocks returns the number of allocated blocks of pinned host memory.
+func (e *Emulation) PinnedBlocks() int {
 	n, _, _ := purego.SyscallN(e.pinned)
 	return int(n)
 }
@@ -66,7 +66,7 @@ type Work struct {
 	Copied, Filled                   int // bytes
 }
 
-// Work is what has run so far.
+// Work returns the counts of all work done so far.
 func (e *Emulation) Work() Work {
 	of := func(what uintptr) int {
 		n, _, _ := purego.SyscallN(e.work, what)
@@ -76,7 +76,7 @@ func (e *Emulation) Work() Work {
 		Filled: of(5)}
 }
 
-// Since is the work after that of before.
+// Since returns the work done after before was counted.
 func (w Work) Since(before Work) Work {
 	return Work{w.Kernels - before.Kernels, w.Products - before.Products, w.Copies - before.Copies,
 		w.Fills - before.Fills, w.Copied - before.Copied, w.Filled - before.Filled}

@@ -54,10 +54,10 @@ func (d *Device) Kernel(name string) (*Kernel, error) {
 	return k, nil
 }
 
-// handle is the CUfunction, the one field of a cu.Function.
+// handle returns the CUfunction, the one field of a cu.Function.
 func (k *Kernel) handle() uintptr { return *(*uintptr)(unsafe.Pointer(&k.fn)) }
 
-// Threads is the most threads that a block of k may have on this device.
+// Threads returns the largest number of threads that a block of k may have on this device.
 func (k *Kernel) Threads() int { return k.threads }
 
 // Launch queues k over gx*gy*gz blocks of threads threads, each block with sharedBytes of dynamic

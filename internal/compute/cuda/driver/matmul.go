@@ -31,8 +31,8 @@ type Mat struct {
 	From           Ptr   // of a result: what beta multiplies, if that is not the result itself
 }
 
-// before is where what beta multiplies is.
-func (m Mat) before() Ptr {
+// addend returns the address of the matrix that beta multiplies.
+func (m Mat) addend() Ptr {
 	if m.From != 0 {
 		return m.From
 	}
@@ -120,7 +120,7 @@ var ErrNoPlan = errors.New("cuBLASLt has no algorithm for this product")
 // capture the product is possible.
 var ErrCapturing = errors.New("cuBLASLt is not asked for an algorithm while a graph is captured")
 
-// ltError is the status that a call returned, as an error.
+// ltError returns the error of a call's status, nil for success.
 func ltError(r, _, _ uintptr) error {
 	if s := status(int32(r)); s != 0 {
 		return s
@@ -128,9 +128,8 @@ func ltError(r, _, _ uintptr) error {
 	return nil
 }
 
-// ltNames are the names to open cuBLASLt by, newest first, none newer than the driver: first
-// through the loader's own search, then in the toolkit's usual folders. GAD_CUBLASLT, a file's
-// name, goes instead.
+// ltNames returns the names to open cuBLASLt by, newest first, none newer than the driver: first
+// through the loader's own search, then in the toolkit's usual folders.
 func ltNames(driver int) []string {
 	if name := os.Getenv("GAD_CUBLASLT"); name != "" {
 		return []string{name}
@@ -283,17 +282,15 @@ type plan struct {
 // lengths starts over now and then.
 const maxPlans = 4096
 
-// alignment is the largest power of two, up to 16, that divides p. More is not claimed: a view of a
-// larger tensor has hardly more, and cuBLASLt might choose another algorithm, with other bits,
-// where by chance it has.
+// alignment returns the largest power of two, up to 16, that divides p.
 func alignment(p Ptr) uint16 { return 1 << bits.TrailingZeros64(uint64(p)|16) }
 
-// shapeOf is what a plan for a product must fit.
+// shapeOf returns the key of the plan for a product: its shapes, types and alignments.
 func shapeOf(c, a, b Mat, transA, transB bool, bias Ptr) shape {
 	s := shape{m: c.Rows, n: c.Cols, k: a.Cols, lda: a.Ld, ldb: b.Ld, ldc: c.Ld, transA: transA,
 		transB: transB, bias: bias != 0,
 		in: a.Type, out: c.Type, alignA: alignment(a.P), alignB: alignment(b.P),
-		alignC: min(alignment(c.P), alignment(c.before()))}
+		alignC: min(alignment(c.P), alignment(c.addend()))}
 	if transA {
 		s.k = a.Rows
 	}
@@ -310,12 +307,11 @@ func (d *Device) NoPlan(c, a, b Mat, transA, transB bool, bias Ptr) bool {
 
 // Matmul queues c = alpha*op(a)*op(b) + beta*c + bias, where op transposes as transA and transB
 // say, c is [M,N], op(a) [M,K], op(b) [K,N], and bias, if not 0, has N elements of c's type that
-// are added to each row. a and b are of one type; c is of that type, or float32. Products and sums
-// are float32. With beta 0, c is only written; with c.From, what beta multiplies lies there,
-// in rows of the same length, and the product is not written over it.
-//
-// The same shapes and alignments give the same algorithm, and with it the same order of each sum.
-// Where there is none, the error wraps ErrNoPlan.
+// are added to each row. a and b are of one type; c is of the same type, or float32. Products and
+// sums are float32. With beta 0, c is only written; with c.From, the matrix that beta multiplies
+// lies there, in rows of the same length, and the product is not written over it. The same shapes
+// and alignments give the same algorithm, and with it the same order of each sum. Without an
+// algorithm the error wraps ErrNoPlan.
 func (d *Device) Matmul(c, a, b Mat, transA, transB bool, alpha, beta float32, bias Ptr) error {
 	m, k := a.Rows, a.Cols
 	if transA {
@@ -367,7 +363,7 @@ func (d *Device) Matmul(c, a, b Mat, transA, transB bool, alpha, beta float32, b
 	// Column-major, C' = B'A': see describe.
 	err := ltError(purego.SyscallN(lt.matmul, lt.handle, p.op,
 		uintptr(unsafe.Pointer(&lt.scalars[0])), uintptr(b.P), p.a, uintptr(a.P), p.b,
-		uintptr(unsafe.Pointer(&lt.scalars[1])), uintptr(c.before()), p.c, uintptr(c.P), p.c,
+		uintptr(unsafe.Pointer(&lt.scalars[1])), uintptr(c.addend()), p.c, uintptr(c.P), p.c,
 		uintptr(unsafe.Pointer(&p.algo)), uintptr(lt.workspace), uintptr(lt.space),
 		d.streamHandle()))
 	if errors.Is(err, notSupported) {
@@ -514,7 +510,7 @@ func (t DType) String() string {
 	return fmt.Sprintf("type %d", int(t))
 }
 
-// mark is the sign of a transposed matrix.
+// mark returns the sign of a transposed matrix.
 func mark(transposed bool) string {
 	if transposed {
 		return "'"

@@ -32,8 +32,8 @@ func (d *Device) failf(err error, format string, args ...any) error {
 	return fmt.Errorf("driver: device %d: %w: %w", d.ordinal, doing, fail(err))
 }
 
-// Free is the number of free bytes on the device and of all bytes; zeros when the driver does not
-// say.
+// Free returns the number of free bytes on the device and of all bytes; zeros when the driver does
+// not say.
 func (d *Device) Free() (free, total int64) {
 	free, total, err := cu.MemInfo()
 	if err != nil {
@@ -75,9 +75,9 @@ func (d *Device) note(err error, format string, args ...any) {
 	}
 }
 
-// Pinned gives host memory that the device reads and writes directly, kernels by the same address
+// AllocPinned gives host memory that the device reads and writes directly, kernels by the same address
 // (unified addressing). It is not Go's: Unpin frees it.
-func (d *Device) Pinned(bytes int) ([]byte, error) {
+func (d *Device) AllocPinned(bytes int) ([]byte, error) {
 	if bytes == 0 {
 		return nil, nil
 	}

@@ -73,8 +73,8 @@ func (r ncclResult) Error() string {
 	return fmt.Sprintf("%s (%d)", name, int(r))
 }
 
-// ncclNames are the files to open libnccl by: the loader's own search, a toolkit's folders, and
-// where Python's wheel of it lies. GAD_NCCL, a file's name, goes instead.
+// ncclNames returns the files to open libnccl by: the loader's own search, a toolkit's folders, and
+// the folder of Python's wheel.
 func ncclNames() []string {
 	if name := os.Getenv("GAD_NCCL"); name != "" {
 		return []string{name}
@@ -157,15 +157,15 @@ func (n *NCCL) bind(handle uintptr) error {
 	return nil
 }
 
-// Version is the library's, as 2.30.7.
+// Version returns the library's version, as 2.30.7.
 func (n *NCCL) Version() string {
 	return fmt.Sprintf("%d.%d.%d", n.version/10000, n.version/100%100, n.version%100)
 }
 
-// Name is the library's file.
+// Name returns the library's file.
 func (n *NCCL) Name() string { return n.name }
 
-// failed is what a call returned, as an error, with the library's own words.
+// failed returns the error of a call's result, with the library's own text; nil for success.
 func (n *NCCL) failed(call string, r ncclResult) error {
 	text := func(f uintptr, arg uintptr) string {
 		if f == 0 {
@@ -298,11 +298,11 @@ func (c *Communicator) AllReduce(p Ptr, n int64, keepOn func() error) error {
 		ncclSum, c.handle, c.d.streamHandle()); err != nil {
 		return c.give(err)
 	}
-	return c.done(call, keepOn)
+	return c.waitDone(call, keepOn)
 }
 
-// done waits until what was called is done, on the host and on the device.
-func (c *Communicator) done(call string, keepOn func() error) error {
+// waitDone waits until the call is done, on the host and on the device.
+func (c *Communicator) waitDone(call string, keepOn func() error) error {
 	if err := c.settle(call, keepOn); err != nil {
 		return err
 	}
@@ -351,14 +351,14 @@ func (c *Communicator) Broadcast(pieces []Piece, keepOn func() error) error {
 	if err := c.n.call("ncclGroupEnd", c.n.groupEnd); err != nil {
 		return c.give(err)
 	}
-	return c.done(call, keepOn)
+	return c.waitDone(call, keepOn)
 }
 
 // abortLimit is how long an abort, or an orderly end, may take before the device is left as it is.
 const abortLimit = 2 * time.Second
 
-// give aborts c if err is not nil, and returns it: what is queued of c ends without having been
-// done. An abort that does not come back leaves the device stuck; then only the process can end.
+// give aborts c if err is not nil, and returns err: the work queued on c ends without being done.
+// An abort that does not return leaves the device stuck; then only the process can end.
 func (c *Communicator) give(err error) error {
 	if err == nil || c.err != nil {
 		return err
@@ -382,8 +382,8 @@ func (c *Communicator) give(err error) error {
 	return c.err
 }
 
-// Close ends c together with the other ranks, which must have done all that they have called.
-// One that does not come is not waited for long.
+// Close ends c together with the other ranks, which must have done all that they have called. It
+// waits only briefly for a missing rank.
 func (c *Communicator) Close() error {
 	if c == nil || c.handle == 0 {
 		return nil

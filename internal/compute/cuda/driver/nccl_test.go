@@ -97,7 +97,7 @@ func reduced(d *Device, c *Communicator, x []float32, keepOn func() error) error
 		return err
 	}
 	defer d.Release(to)
-	pinned, err := d.Pinned(int(bytes))
+	pinned, err := d.AllocPinned(int(bytes))
 	if err != nil {
 		return err
 	}
@@ -260,7 +260,7 @@ func gathered(d *Device, c *Communicator, rank, ranks int, sizes []int64,
 		}
 		n += size + gap
 	}
-	pinned, err := d.Pinned(int(n))
+	pinned, err := d.AllocPinned(int(n))
 	if err != nil {
 		return nil, err
 	}

@@ -68,8 +68,8 @@ const (
 
 // Open makes the device of this ordinal ready: its primary context, a compute stream, the kernels
 // of ptx(cc), where cc is the compute capability times ten, and cuBLASLt. ptx returns nil when it
-// has nothing that runs on such a device. The error says what is missing and where it was looked
-// for, and wraps ErrNoDriver, ErrNoDevice, ErrTooOld or ErrNoCuBLAS.
+// has nothing that runs on such a device. The error names the missing part and the places searched,
+// and wraps ErrNoDriver, ErrNoDevice, ErrTooOld or ErrNoCuBLAS.
 func Open(ordinal int, ptx func(cc int) []byte) (d *Device, err error) {
 	if err := loadDriver(); err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ var contexts struct {
 	of map[int]cu.CUContext
 }
 
-// primary is a device's primary context.
+// primary returns a device's primary context.
 func primary(ordinal int, device cu.Device) (cu.CUContext, error) {
 	contexts.Lock()
 	defer contexts.Unlock()

@@ -50,9 +50,9 @@ func classOf(s shape) class {
 	return class{cut(s.m), cut(s.n), cut(s.k), s.transA, s.transB, s.bias, s.in, s.out}
 }
 
-// choose is the algorithm for a shape among those that the heuristics offer, best first. Large
-// products take the fastest of its class that gives the bits of the first, measured once: the
-// heuristics' first is up to a fifth slower (doc/gpu). Results do not depend on what is measured.
+// choose returns the algorithm for a shape among the heuristics' offers, best first. Large products
+// take the fastest of its class that gives the bits of the first, measured once: the heuristics'
+// first is up to a fifth slower (doc/gpu). Results do not depend on the measurement.
 func (d *Device) choose(s shape, p *plan, c, a, b Mat, found []heuristicResult) [8]uint64 {
 	lt, first := d.lt, found[0].algo
 	if len(found) < 2 || s.m*s.n*s.k < leastTuned {
@@ -75,7 +75,7 @@ func (d *Device) choose(s shape, p *plan, c, a, b Mat, found []heuristicResult) 
 	return first
 }
 
-// configOf is an algorithm's config; the zero value if it cannot be told.
+// configOf returns an algorithm's config; the zero value if it cannot be read.
 func (lt *cublasLt) configOf(algo *[8]uint64) (c config) {
 	for attribute := range c {
 		var written uint64
@@ -93,7 +93,7 @@ func (lt *cublasLt) configOf(algo *[8]uint64) (c config) {
 }
 
 // tune times the offered algorithms on the operands, with a result in memory of its own, and
-// returns the fastest; the zero value, which is none of them, where one of the first's kind gives
+// returns the fastest. It returns the zero value, no algorithm, where one of the first's kind gives
 // other bits, or there is no memory for a result.
 func (lt *cublasLt) tune(d *Device, s shape, p *plan, c, a, b Mat, found []heuristicResult) config {
 	size := map[DType]int64{F32: 4, BF16: 2}[s.out]
@@ -107,7 +107,7 @@ func (lt *cublasLt) tune(d *Device, s shape, p *plan, c, a, b Mat, found []heuri
 	// element in some thousands shows another order of its sum.
 	const pieces = 32
 	piece := min(length/size, 1<<13) * size
-	host, err := d.Pinned(int(2 * pieces * piece))
+	host, err := d.AllocPinned(int(2 * pieces * piece))
 	if err != nil {
 		return config{}
 	}

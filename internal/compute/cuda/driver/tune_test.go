@@ -27,9 +27,9 @@ func TestTuned(t *testing.T) {
 			some, result := a.Mat, c.Mat
 			some.Rows, result.Rows = rows, rows
 			must(t, d.Set32(c.P, 0, 10))
-			blocks, pinned := emulated.Allocs(), emulated.Pinned()
+			blocks, pinned := emulated.Allocs(), emulated.PinnedBlocks()
 			must(t, d.Matmul(result, some, b.Mat, false, false, 1, 0, 0))
-			if emulated.Allocs() != blocks || emulated.Pinned() != pinned {
+			if emulated.Allocs() != blocks || emulated.PinnedBlocks() != pinned {
 				t.Errorf("%v: memory is left of %d rows", out, rows)
 			}
 			p := d.lt.plans[shapeOf(result, some, b.Mat, false, false, 0)]
