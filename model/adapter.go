@@ -360,7 +360,7 @@ func (m *Model) Digest() (string, error) {
 	if m.digest != "" {
 		return m.digest, nil
 	}
-	sum, err := files.At(m.dir).Digest()
+	sum, err := files.PlaceOf(m.dir).Digest()
 	if err != nil {
 		return "", err
 	}

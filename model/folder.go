@@ -96,12 +96,12 @@ func loadFull(be Backend, dir string, o Options) (*Model, error) {
 			fmt.Errorf("model: %s: a %s folder has no language-model head: expected a %s folder",
 				dir, c.class(from), c.class(LM))
 	}
-	f, err := files.At(dir).Tensors()
+	f, err := files.PlaceOf(dir).Tensors()
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	f = files.UnderPrefix(f)
+	f = files.StripPrefix(f)
 	if c.DType, err = checkTensors(f, c, from, o.Kind); err != nil {
 		return nil, fmt.Errorf("model: %s: %w", dir, err)
 	}
@@ -402,7 +402,7 @@ func ReadConfig(dir string) (Config, error) {
 		}
 		return c, err
 	}
-	text, name, err := files.At(dir).Config()
+	text, name, err := files.PlaceOf(dir).Config()
 	if err != nil {
 		return Config{}, err
 	}
@@ -411,8 +411,8 @@ func ReadConfig(dir string) (Config, error) {
 		return Config{}, fmt.Errorf("model: %s: %w", name, err)
 	}
 	if c.DType == autoDType {
-		if f, err := files.At(dir).Tensors(); err == nil { // else loading says what is wrong
-			c.DType = storedDType(files.UnderPrefix(f))
+		if f, err := files.PlaceOf(dir).Tensors(); err == nil { // else loading says what is wrong
+			c.DType = storedDType(files.StripPrefix(f))
 			f.Close()
 		}
 	}

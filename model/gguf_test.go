@@ -359,10 +359,10 @@ func TestHostileGGUF(t *testing.T) {
 // sameNames opens the tensors of two models, which must have the same names.
 func sameNames(t *testing.T, got, want string) (a, b files.Tensors) {
 	t.Helper()
-	a, err := files.At(got).Tensors()
+	a, err := files.PlaceOf(got).Tensors()
 	must(t, err)
 	t.Cleanup(func() { a.Close() })
-	b, err = files.At(want).Tensors()
+	b, err = files.PlaceOf(want).Tensors()
 	must(t, err)
 	t.Cleanup(func() { b.Close() })
 	if !slices.Equal(a.Names(), b.Names()) {

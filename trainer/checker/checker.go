@@ -1,14 +1,13 @@
-// Package checker runs a program of the user's that scores answers, and only where a setting or
-// a flag names it.
+// Package checker runs a user's program that scores answers. It runs no program unless a setting
+// or a flag names one.
 //
-// The protocol: the program gets one JSON object a line on its standard input (Row),
-// then end of file. It prints one line a row, in order: a number, or
-// {"score":0.5,"label":"short"}. Scores are finite, larger is better, 0 to 1 is
-// usual; a label names what sort of answer it is. null, or a score that is null, is no
-// score: the program cannot tell. It ends with exit status 0.
+// The protocol: the program gets one JSON object a line on its standard input (Row), then end of
+// file. It prints one line a row, in order: a number, or {"score":0.5,"label":"short"}. Scores are
+// finite, larger is better, 0 to 1 is usual; a label names the sort of answer. null, or a score
+// that is null, means that the program cannot score this answer. It ends with exit status 0.
 //
-// Rows with the same number are answers to the same prompt. A training step's call has
-// all of them.
+// Rows with the same number are answers to the same prompt. A training step's call has all of
+// them.
 package checker
 
 import (
@@ -28,7 +27,7 @@ import (
 	"gad/internal/child"
 )
 
-// Row is what the program is told of one answer.
+// Row is one answer with its prompt, as the program reads it.
 type Row struct {
 	Row       int       `json:"row"`     // in the data set, from 0
 	Prompt    string    `json:"prompt"`  // the last turn before the answer
@@ -38,7 +37,8 @@ type Row struct {
 	Truncated bool      `json:"truncated"` // the response was cut at the length limit
 }
 
-// Rows are answers to the rows of set that at names, as a program is told of them.
+// Rows builds the program's input: answers[i], cut at the length limit if truncated[i], belongs to
+// row at[i] of set.
 func Rows(set *data.Set, at []int, answers []string, truncated []bool) ([]Row, error) {
 	out := make([]Row, len(at))
 	for i, n := range at {
@@ -53,19 +53,19 @@ func Rows(set *data.Set, at []int, answers []string, truncated []bool) ([]Row, e
 	return out, nil
 }
 
-// Message is one turn of a conversation, as rows have it.
+// Message is one turn of a conversation, as the data set has it.
 type Message = data.Message
 
-// Verdict is what the program says of one answer.
+// Verdict is the program's score and label of one answer.
 type Verdict struct {
-	Score float64 // finite, or NaN: the program gives none
-	Label string  // "" is none
+	Score float64 // finite; NaN if the program gives no score
+	Label string  // "" if the program gives no label
 }
 
-// None reports whether the program gives no score.
+// None reports whether the program gave no score.
 func (v Verdict) None() bool { return math.IsNaN(v.Score) }
 
-// MarshalJSON writes a verdict as a program prints it.
+// MarshalJSON writes a verdict as a program prints it; no score is null.
 func (v Verdict) MarshalJSON() ([]byte, error) {
 	o := struct {
 		Score *float64 `json:"score"`
@@ -77,18 +77,19 @@ func (v Verdict) MarshalJSON() ([]byte, error) {
 	return json.Marshal(o)
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON reads a verdict as MarshalJSON writes it. The score must be there; it may be null.
 func (v *Verdict) UnmarshalJSON(line []byte) (err error) {
 	*v, err = parse(string(line))
 	return err
 }
 
-// Trial is what a run will ask of a program, for which it is tried first. The program has it as
-// JSON in the variable GAD_TRIAL, and may say on standard error what that will cost.
+// Trial tells a program how many answers the run will have it score; Try sends it before the run
+// begins, as JSON in the variable GAD_TRIAL. The program may print an estimate of its cost on
+// standard error.
 type Trial struct {
-	Steps   int `json:"steps"`   // in which answers are scored
-	Prompts int `json:"prompts"` // of a step; 0: a step's answers are not scored
-	Answers int `json:"answers"` // to each
+	Steps   int `json:"steps"`   // steps whose answers are scored
+	Prompts int `json:"prompts"` // prompts a step; 0: a step's answers are not scored
+	Answers int `json:"answers"` // answers a prompt
 	Rows    int `json:"validation_rows"`
 
 	// Means over rows of the training data.
@@ -99,36 +100,36 @@ type Trial struct {
 // TrialVar is the variable that holds a Trial.
 const TrialVar = "GAD_TRIAL"
 
-// ErrFailed is wrapped by every error of a program that did not keep to the protocol.
-// An error of a context that ended wraps that of the context instead.
+// ErrFailed is wrapped by every error of a program that broke the protocol. If the caller's context
+// ended, the error wraps the context's error instead.
 var ErrFailed = errors.New("checker")
 
-// maxLine bounds a line that a program prints, bytes.
+// maxLine is the largest length of a printed line, in bytes.
 const maxLine = 64 << 10
 
-// Checker is a command, run once for each Check. Its methods may be called from
-// several goroutines.
+// Checker is a command that runs once for each Check. Its methods may be called from several
+// goroutines.
 type Checker struct {
 	Command string        // for sh -c
 	Timeout time.Duration // of one Check
 
 	mu      sync.Mutex
 	running map[*child.Process]bool
-	said    []string
+	stderr  []string // last lines of standard error of the last finished call
 }
 
-// New is a checker that runs command with a deadline for each Check.
+// New returns a checker that runs command by sh -c, with timeout for each Check.
 func New(command string, timeout time.Duration) *Checker {
 	return &Checker{Command: command, Timeout: timeout, running: map[*child.Process]bool{}}
 }
 
-// Check has the program score rows: one verdict each, in order. When ctx or the
-// deadline ends, the program and all that it started are killed.
+// Check runs the program on rows and returns a verdict for each, in order; without rows it runs
+// nothing. When ctx or the timeout ends, it kills the program and all processes that it started.
 func (c *Checker) Check(ctx context.Context, rows []Row) ([]Verdict, error) {
 	return c.check(ctx, rows)
 }
 
-// Try is Check of a few rows before a run begins.
+// Try runs Check on a few rows before a run begins, and passes t to the program in TrialVar.
 func (c *Checker) Try(ctx context.Context, rows []Row, t Trial) ([]Verdict, error) {
 	text, err := json.Marshal(t)
 	if err != nil {
@@ -137,14 +138,15 @@ func (c *Checker) Try(ctx context.Context, rows []Row, t Trial) ([]Verdict, erro
 	return c.check(ctx, rows, TrialVar+"="+string(text))
 }
 
-// Said are the last lines that the program has written to standard error, in the call that has
-// ended last.
+// Said returns the last lines that the program wrote to standard error, in the call that finished
+// last.
 func (c *Checker) Said() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.said
+	return c.stderr
 }
 
+// check runs the program on rows with env, VAR=value each, added to its environment.
 func (c *Checker) check(ctx context.Context, rows []Row, env ...string) ([]Verdict, error) {
 	if len(rows) == 0 {
 		return nil, nil
@@ -162,9 +164,9 @@ func (c *Checker) check(ctx context.Context, rows []Row, env ...string) ([]Verdi
 	}
 	deadline, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	deadline, stop := context.WithCancel(deadline) // by the program's own fault
+	deadline, stop := context.WithCancel(deadline) // at the first breach of the protocol
 	defer stop()
-	out := &answers{rows: rows, broke: stop}
+	out := &answers{rows: rows, stop: stop}
 	p, err := c.start(deadline, &in, out, env)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -175,40 +177,42 @@ func (c *Checker) check(ctx context.Context, rows []Row, env ...string) ([]Verdi
 	err = p.Wait()
 	c.mu.Lock()
 	delete(c.running, p)
-	c.said = p.StderrLines()
+	c.stderr = p.StderrLines()
 	c.mu.Unlock()
-	if err = c.ended(ctx, deadline, out, err, p.StderrNote()); err != nil {
+	if err = c.exitError(ctx, deadline, out, err, p.StderrNote()); err != nil {
 		return nil, err
 	}
 	return out.verdicts, nil
 }
 
-// ended is the error of a program that has ended with err.
-func (c *Checker) ended(ctx, deadline context.Context, out *answers, err error,
-	said string) error {
+// exitError returns the error of a call whose program has exited, nil if it scored all rows. err is
+// the error of waiting for it, stderr the end of its standard error for the message; deadline ends
+// with ctx, with the timeout and when out stops the program.
+func (c *Checker) exitError(ctx, deadline context.Context, out *answers, err error,
+	stderr string) error {
 	switch {
 	case out.err != nil:
-		return c.failed("%v%s", out.err, said)
+		return c.failed("%v%s", out.err, stderr)
 	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("checker: %q: interrupted: %w", c.Command, ctx.Err())
 	case deadline.Err() != nil && (child.Ended(err) || errors.Is(err, context.DeadlineExceeded)):
-		return c.failed("%s: not finished after %v, so it was stopped: make it faster, or raise the time limit (trainer.checker_timeout, --checker-timeout)%s", out.missing(), c.Timeout, said)
+		return c.failed("%s: not finished after %v, so it was stopped: make it faster, or raise the time limit (trainer.checker_timeout, --checker-timeout)%s", out.progress(), c.Timeout, stderr)
 	case err != nil:
-		return c.failed("%s: ended with %v: must end with exit status 0%s", out.missing(), err,
-			said)
+		return c.failed("%s: ended with %v: must end with exit status 0%s", out.progress(), err,
+			stderr)
 	}
 	if len(out.line) > 0 { // the last line may lack its end
-		if out.end(); out.err != nil {
-			return c.failed("%v%s", out.err, said)
+		if out.endLine(); out.err != nil {
+			return c.failed("%v%s", out.err, stderr)
 		}
 	}
 	if len(out.verdicts) < len(out.rows) {
-		return c.failed("%s: print one line per row, in order%s", out.missing(), said)
+		return c.failed("%s: print one line per row, in order%s", out.progress(), stderr)
 	}
 	return nil
 }
 
-// start starts the program, and notes it for Kill.
+// start starts the program and registers it for Kill.
 func (c *Checker) start(ctx context.Context, in io.Reader, out io.Writer,
 	env []string) (*child.Process, error) {
 	c.mu.Lock()
@@ -220,7 +224,7 @@ func (c *Checker) start(ctx context.Context, in io.Reader, out io.Writer,
 	return p, err
 }
 
-// Kill ends what is running now, for a process that is about to end without waiting.
+// Kill kills the programs that are running, for a process that exits without waiting for them.
 func (c *Checker) Kill() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -229,23 +233,25 @@ func (c *Checker) Kill() {
 	}
 }
 
+// failed returns an ErrFailed that names the command.
 func (c *Checker) failed(format string, args ...any) error {
 	return fmt.Errorf("%w: %q: %s", ErrFailed, c.Command, fmt.Sprintf(format, args...))
 }
 
-// answers reads what the program prints, line by line as it comes, so that neither a
-// line nor their number can fill the memory. The first fault ends the program.
+// answers is the program's standard output. It parses each line as it arrives, so that neither a
+// long line nor many lines fill the memory. The first breach of the protocol stops the program.
 type answers struct {
 	rows     []Row
 	verdicts []Verdict
-	line     []byte // begun
-	err      error
-	broke    func()
+	line     []byte // the current line so far
+	err      error  // first breach of the protocol
+	stop     func() // stops the program
 }
 
 var errBroken = errors.New("the output breaks the protocol")
 
-// Write takes output; after a fault it takes no more.
+// Write parses output of the program. At a breach of the protocol it stops the program and returns
+// errBroken, as it does for all later output.
 func (a *answers) Write(p []byte) (int, error) {
 	for rest := p; len(rest) > 0 && a.err == nil; {
 		text, after, whole := bytes.Cut(rest, []byte("\n"))
@@ -258,19 +264,19 @@ func (a *answers) Write(p []byte) (int, error) {
 		default:
 			a.line, rest = append(a.line, text...), after
 			if whole {
-				a.end()
+				a.endLine()
 			}
 		}
 	}
 	if a.err != nil {
-		a.broke()
+		a.stop()
 		return 0, errBroken
 	}
 	return len(p), nil
 }
 
-// end takes the line that has been begun as a whole one.
-func (a *answers) end() {
+// endLine parses the current line as a whole one, into the next verdict.
+func (a *answers) endLine() {
 	v, err := parse(string(a.line))
 	if err != nil {
 		a.err = fmt.Errorf("%s: %w", a.here(), err)
@@ -278,13 +284,13 @@ func (a *answers) end() {
 	a.verdicts, a.line = append(a.verdicts, v), a.line[:0]
 }
 
-// here names the row that the next line is for.
+// here names the row and the line of the next verdict, for an error.
 func (a *answers) here() string {
 	return fmt.Sprintf("row %d (line %d)", a.rows[len(a.verdicts)].Row, len(a.verdicts)+1)
 }
 
-// missing says how far the program came.
-func (a *answers) missing() string {
+// progress says for an error how many rows the program has scored.
+func (a *answers) progress() string {
 	n := len(a.verdicts)
 	if n == len(a.rows) {
 		return fmt.Sprintf("printed all of %d scores", n)
@@ -292,7 +298,7 @@ func (a *answers) missing() string {
 	return fmt.Sprintf("row %d has no score: printed %d of %d", a.rows[n].Row, n, len(a.rows))
 }
 
-// parse reads one line.
+// parse reads one line of the protocol.
 func parse(line string) (v Verdict, err error) {
 	const want = `print a finite number, or {"score":0.5,"label":"a word"}`
 	text := strings.TrimSpace(line)
@@ -310,7 +316,7 @@ func parse(line string) (v Verdict, err error) {
 		return Verdict{Score: x}, nil
 	}
 	var o struct {
-		Score json.RawMessage `json:"score"` // null is not the same as none
+		Score json.RawMessage `json:"score"` // null is a verdict, an absent score an error
 		Label string          `json:"label"`
 	}
 	score := math.NaN()
@@ -328,8 +334,8 @@ func parse(line string) (v Verdict, err error) {
 
 var _ io.Writer = (*answers)(nil)
 
-// Mean is the mean score of the verdicts that have one, NaN without any. none is how many have
-// none.
+// Mean returns the mean score of the verdicts that have one, NaN if no verdict has, and the number
+// of verdicts without a score.
 func Mean(vs []Verdict) (mean float64, none int) {
 	sum := 0.0
 	for _, v := range vs {
@@ -342,7 +348,8 @@ func Mean(vs []Verdict) (mean float64, none int) {
 	return sum / float64(len(vs)-none), none
 }
 
-// Shares are the shares of the labels, those without one apart; nil where there is none.
+// Shares returns for each label its share of all verdicts. Verdicts without a label count in the
+// total only; without any label the map is nil.
 func Shares(vs []Verdict) map[string]float64 {
 	var shares map[string]float64
 	for _, v := range vs {

@@ -1,6 +1,6 @@
-// Package modeltest is a tiny student for tests: a tokenizer of some 300 tokens, a shape of 32
-// dimensions, and weights that have learned a little of short answers, so that some of what the
-// student samples ends and some is cut. It is made in some seconds, once a process.
+// Package modeltest makes a tiny student for tests: a tokenizer of some 300 tokens, a model of 32
+// dimensions, and weights trained briefly on short answers, so that some of the student's samples
+// end and some are cut. Training takes some seconds, once a process.
 package modeltest
 
 import (
@@ -22,13 +22,13 @@ import (
 	"gad/tokenizer"
 )
 
-// Shape is the student's, but for its vocabulary.
+// Shape is the student's configuration without its vocabulary.
 var Shape = model.Config{Architecture: "Qwen2", Hidden: 32, Layers: 2, Heads: 4, KVHeads: 2,
 	HeadDim: 8, FFN: 64,
 	MaxPosition: 128, RMSEps: 1e-6, RopeTheta: 10000, TieEmbeddings: true, QKVBias: true,
 	DType: "float32"}
 
-// Root is the path of a file of the repository.
+// Root returns the path of a file of the repository, given the parts of its path from the root.
 func Root(parts ...string) string {
 	dir := "."
 	for range 8 {
@@ -40,10 +40,11 @@ func Root(parts ...string) string {
 	return filepath.Join(append([]string{dir}, parts...)...)
 }
 
-// Letters is the path of a file of testdata/letters: questions that a teacher answers in a few
-// words, and a text for a tokenizer.
+// Letters returns the path of a file of testdata/letters: questions with a teacher's answers of a
+// few words, and a text to train a tokenizer on.
 func Letters(name string) string { return Root("testdata", "letters", name) }
 
+// train returns the student's tokenizer.
 var train = sync.OnceValues(func() (*tokenizer.Tokenizer, error) {
 	corpus, err := os.Open(Letters("corpus.txt"))
 	if err != nil {
@@ -53,13 +54,13 @@ var train = sync.OnceValues(func() (*tokenizer.Tokenizer, error) {
 	return tokenizer.Train(corpus, tokenizer.TrainOptions{VocabSize: 300})
 })
 
-// Tokenizer is the student's.
+// Tokenizer returns the student's tokenizer.
 func Tokenizer(t testing.TB) *tokenizer.Tokenizer {
 	t.Helper()
 	return must(t, train)
 }
 
-// Backend computes on one worker, until the test ends.
+// Backend returns a CPU backend with one worker, which closes when the test ends.
 func Backend(t testing.TB) model.Backend {
 	t.Helper()
 	be := must(t, func() (compute.Backend, error) { return cpu.New(cpu.Options{Workers: 1}) })
@@ -67,7 +68,7 @@ func Backend(t testing.TB) model.Backend {
 	return be
 }
 
-// Rows are the teacher's answers of a file of testdata/letters, until the test ends.
+// Rows opens a file of testdata/letters as a data set, which closes when the test ends.
 func Rows(t testing.TB, name string) *data.Set {
 	t.Helper()
 	set := must(t,
@@ -76,34 +77,35 @@ func Rows(t testing.TB, name string) *data.Set {
 	return set
 }
 
-// Blank is a folder of the student with random weights.
+// Blank writes a folder of the student with random weights and returns its path.
 func Blank(t testing.TB) string { return folder(t, blank) }
 
-// Student is a folder of the student.
+// Student writes a folder of the trained student and returns its path.
 func Student(t testing.TB) string { return folder(t, learned) }
 
-// Critic is a folder of a discriminator of the student's shape, with random weights.
+// Critic writes a folder of a discriminator of the student's shape, with random weights, and
+// returns its path.
 func Critic(t testing.TB) string { return folder(t, scorer) }
 
-// files are a model folder's, by their names.
+// files has the contents of a model folder's files, by name.
 type files map[string]*bytes.Buffer
 
 var (
 	blank   = sync.OnceValues(func() (files, error) { return build(0) })
 	learned = sync.OnceValues(func() (files, error) { return build(60) })
 	scorer  = sync.OnceValues(func() (files, error) {
-		return made(model.Options{Kind: model.Scorer, Seed: 2, ScoreInit: 1}, nil)
+		return newFiles(model.Options{Kind: model.Scorer, Seed: 2, ScoreInit: 1}, nil)
 	})
 )
 
-// build is a student after so many steps on the teacher's answers.
+// build returns the files of a student after so many steps on the teacher's answers.
 func build(steps int) (files, error) {
-	return made(model.Options{Kind: model.LM, Trainable: true, Seed: 1},
+	return newFiles(model.Options{Kind: model.LM, Trainable: true, Seed: 1},
 		func(m *model.Model, tok *tokenizer.Tokenizer) error { return learn(m, tok, steps) })
 }
 
-// made is a model that does something, or nothing, before it is saved.
-func made(o model.Options, do func(*model.Model, *tokenizer.Tokenizer) error) (files, error) {
+// newFiles returns the files of a new model, after do has changed it; do may be nil.
+func newFiles(o model.Options, do func(*model.Model, *tokenizer.Tokenizer) error) (files, error) {
 	tok, err := train()
 	if err != nil {
 		return nil, err
@@ -135,7 +137,7 @@ func made(o model.Options, do func(*model.Model, *tokenizer.Tokenizer) error) (f
 	}, "float32", 1<<30)
 }
 
-// learn takes steps of cross entropy on 8 of the first 40 rows each.
+// learn takes steps of cross entropy, each on 8 of the first 40 rows of train.jsonl.
 func learn(m *model.Model, tok *tokenizer.Tokenizer, steps int) error {
 	if steps == 0 {
 		return nil
@@ -178,10 +180,12 @@ func learn(m *model.Model, tok *tokenizer.Tokenizer, steps int) error {
 	return nil
 }
 
+// unclosed is a writer with a Close that does nothing.
 type unclosed struct{ io.Writer }
 
 func (unclosed) Close() error { return nil }
 
+// folder writes files to a new folder, which is removed when the test ends, and returns its path.
 func folder(t testing.TB, made func() (files, error)) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -193,6 +197,7 @@ func folder(t testing.TB, made func() (files, error)) string {
 	return dir
 }
 
+// must returns f's value, or fails the test on its error.
 func must[T any](t testing.TB, f func() (T, error)) T {
 	t.Helper()
 	x, err := f()
@@ -204,10 +209,11 @@ func must[T any](t testing.TB, f func() (T, error)) T {
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// Updating says that the tests run with -update.
+// Updating reports whether the tests run with -update.
 func Updating() bool { return *update }
 
-// Golden compares got with a file, or rewrites the file where the tests run with -update.
+// Golden fails the test if got differs from the file at path, or writes the file if the tests run
+// with -update.
 func Golden(t testing.TB, path string, got []byte) {
 	t.Helper()
 	if *update {

@@ -11,7 +11,7 @@ import (
 	"gad/model"
 )
 
-// format is how a kind of server is asked.
+// format is the protocol of a kind of server.
 type format struct {
 	path    string
 	request func(model string, ids []int32, k int) any
@@ -24,15 +24,15 @@ var formats = []format{
 	{"/generate", sglangRequest, readSGLang},
 }
 
-// scored is what a server says of a sequence, by token. Of tokens that are not trained only the
-// text is sure to be there.
+// scored is a server's scores of a sequence, by position. They are set at the trained tokens only.
 type scored struct {
 	logp   []float64
 	labels []model.SoftLabel // nil without alternatives
-	text   []string          // as the server calls it; "": it does not
+	text   []string          // the token's text by the server; "" if it gives none
 }
 
-func room(n, k int) scored {
+// newScored returns empty scores of n tokens, with labels if k is above 0.
+func newScored(n, k int) scored {
 	x := scored{logp: make([]float64, n), text: make([]string, n)}
 	if k > 0 {
 		x.labels = make([]model.SoftLabel, n)
@@ -40,19 +40,21 @@ func room(n, k int) scored {
 	return x
 }
 
-// errFew is wrapped where a server gives fewer alternatives than it was asked for.
+// errFew is wrapped by the error about a server that gives fewer alternatives than requested.
 var errFew = errors.New("alternatives")
 
-// choice is an alternative at a place. logp is nil where the server writes null.
+// choice is an alternative for a token. logp is nil if the server writes null.
 type choice struct {
 	id   int32
 	logp *float64
-	rank int // 1 is the most probable; 0: the server does not say
+	rank int // 1 is the most probable; 0: unknown
 	text string
 }
 
-// take notes what a server says of token t: its own log-probability and the alternatives, all in
-// choices.
+// take sets the scores of token t, whose id is id, from choices: the token itself and its
+// alternatives, in any order. It refuses choices without the token, log-probabilities that are
+// null, above 1e-3 or not finite, and fewer than k alternatives, or gaps among the k best by their
+// ranks.
 func (x *scored) take(t int, id int32, choices []choice, k int) error {
 	own := slices.IndexFunc(choices, func(c choice) bool { return c.id == id })
 	if own < 0 {
@@ -112,6 +114,7 @@ func (x *scored) take(t int, id int32, choices []choice, k int) error {
 	return nil
 }
 
+// vllmRequest returns the body of a request for the log-probabilities of ids and of k alternatives.
 func vllmRequest(model string, ids []int32, k int) any {
 	body := map[string]any{"prompt": ids, "max_tokens": 1, "prompt_logprobs": k, "temperature": 1}
 	if model != "" {
@@ -120,8 +123,8 @@ func vllmRequest(model string, ids []int32, k int) any {
 	return body
 }
 
-// readVLLM reads choices[0].prompt_logprobs: null for the first token, for each other an object
-// from ids to logprob, rank and decoded_token, the token itself among them.
+// readVLLM reads choices[0].prompt_logprobs: null for the first token; for each other token an
+// object from ids to logprob, rank and decoded_token, with the token itself among them.
 func readVLLM(raw []byte, seq model.Seq, k int) (x scored, err error) {
 	var answer struct {
 		Choices []struct {
@@ -142,7 +145,7 @@ func readVLLM(raw []byte, seq model.Seq, k int) (x scored, err error) {
 	if len(places) != len(seq.IDs) {
 		return x, fmt.Errorf("scores of %d tokens, and %d were sent", len(places), len(seq.IDs))
 	}
-	x = room(len(seq.IDs), k)
+	x = newScored(len(seq.IDs), k)
 	for _, t := range trained(seq) {
 		if places[t] == nil {
 			return x, fmt.Errorf("token %d: its scores are null", t)
@@ -166,15 +169,17 @@ func readVLLM(raw []byte, seq model.Seq, k int) (x scored, err error) {
 	return x, nil
 }
 
+// sglangRequest returns the body of such a request to SGLang, whose server names no model.
 func sglangRequest(_ string, ids []int32, k int) any {
 	return map[string]any{"input_ids": ids, "return_logprob": true, "logprob_start_len": 0,
 		"top_logprobs_num": k,
 		"sampling_params":  map[string]any{"temperature": 1, "max_new_tokens": 1}}
 }
 
-// entry is [logprob, id, text].
+// entry is a choice in SGLang's form, [logprob, id, text].
 type entry struct{ choice }
 
+// UnmarshalJSON reads [logprob, id, text]; the text may be absent or null.
 func (e *entry) UnmarshalJSON(raw []byte) error {
 	var parts []json.RawMessage
 	if err := json.Unmarshal(raw, &parts); err != nil {
@@ -197,7 +202,7 @@ func (e *entry) UnmarshalJSON(raw []byte) error {
 }
 
 // readSGLang reads meta_info.input_token_logprobs, [logprob, id, text] of each token, and
-// input_top_logprobs, a list of these for each.
+// input_top_logprobs, a list of such entries for each token.
 func readSGLang(raw []byte, seq model.Seq, k int) (x scored, err error) {
 	var answer struct {
 		Meta struct {
@@ -217,7 +222,7 @@ func readSGLang(raw []byte, seq model.Seq, k int) (x scored, err error) {
 	case k > 0 && len(top) != n:
 		return x, fmt.Errorf("alternatives of %d tokens, and %d were sent", len(top), n)
 	}
-	x = room(len(seq.IDs), k)
+	x = newScored(len(seq.IDs), k)
 	for _, t := range trained(seq) {
 		if tokens[t] == nil {
 			return x, fmt.Errorf("token %d: its scores are null", t)

@@ -1,10 +1,10 @@
-// Package scoring asks a server how probable a model finds given tokens: the teacher of gad opd
-// and of gad data score behind a server.
+// Package scoring asks a server for a model's log-probabilities of given tokens: the teacher of
+// gad opd and of gad data score behind a server.
 //
-//	scoring.go  the server: finding its format, trying it, asking
-//	formats.go  what a vLLM-like and an SGLang-like server are sent and answer
+//	scoring.go  the server: detecting its format, checking it, requests
+//	formats.go  requests and answers of a vLLM-like and of an SGLang-like server
 //
-// Log-probabilities are those of temperature 1.
+// Log-probabilities are at temperature 1.
 package scoring
 
 import (
@@ -22,19 +22,19 @@ import (
 
 // Options describe a server.
 type Options struct {
-	URL          string // such as http://127.0.0.1:8000/v1; what is behind /v1 is found out
-	Key          string // "" sends none
-	InsecureHTTP bool   // http:// to another machine is allowed
+	URL          string // such as http://127.0.0.1:8000/v1; the path of the endpoint is detected
+	Key          string // API key; "" sends no key
+	InsecureHTTP bool   // allow http:// to another machine
 	Names        Names
-	Say          func(text string) // hears of calls that are tried again; nil: nobody
+	Say          func(text string) // called with a line for each retry; nil: none
 }
 
-// Names are what the user calls the options, for errors.
+// Names are the names of the options in the user's command, for errors.
 type Names struct {
 	URL      string // such as teacher.url
-	Insecure string // what allows http:// to another machine
-	Top      string // the number of alternatives
-	Again    string // what the same command does after an error
+	Insecure string // the option that allows http:// to another machine
+	Top      string // the option for the number of alternatives
+	Again    string // the effect of repeating the command after an error
 }
 
 // Server scores tokens.
@@ -42,37 +42,36 @@ type Server struct {
 	c      *endpoint.Client
 	names  Names
 	format format
-	model  string // as the server calls it
-	most   int    // tokens of a text that it scores; 0: it does not say
+	model  string // the server's name of its model
+	most   int    // longest text that it scores, in tokens; 0: unknown
 }
 
 // Limits of use.
 const (
-	atOnce  = 8 // requests in flight
-	tries   = 3 // of a request whose answer cannot be used
-	patient = 10
-	hasty   = 2 // at the start
+	atOnce  = 8  // requests in flight
+	tries   = 3  // requests until an answer can be used
+	patient = 10 // retries of a call that fails
+	hasty   = 2  // retries of a call of Check, before the run
 )
 
-// apartMost is the largest mean difference, in nats a token, between two scores of one text of a
-// server that can teach: differences of student and teacher are of that size when they agree.
+// apartMost is the largest mean difference, in nats a token, that two scores of one text by a usable
+// server may have. When student and teacher agree, their scores differ by about as much.
 const apartMost = 0.02
 
-// What possible looks at: alternatives at a place, tokens at least, and the mean size of a
-// log-probability, in nats, of a model that is certain.
+// Limits of possible.
 const (
-	fewTop    = 5
-	fewTokens = 8
-	certain   = 1e-7
+	fewTop    = 5    // alternatives to ask for at a token, at least
+	fewTokens = 8    // tokens from which on certainty is suspicious
+	certain   = 1e-7 // mean absolute log-probability, in nats, below which a model is certain
 )
 
-// errImpossible is wrapped by errors of scores that no model gives.
+// errImpossible is wrapped by errors about scores that no probability model can produce.
 var errImpossible = errors.New("impossible scores")
 
 // ErrServer is wrapped by errors of Check: the server cannot be used as a teacher.
 var ErrServer = errors.New("teacher's server")
 
-// Open checks the options. It opens no connection.
+// Open returns a server after checking the options. It opens no connection.
 func Open(o Options) (*Server, error) {
 	root := strings.TrimSuffix(strings.TrimRight(o.URL, "/"), "/v1")
 	say := func(format string, args ...any) {
@@ -89,12 +88,13 @@ func Open(o Options) (*Server, error) {
 	return &Server{c: c, names: o.Names}, nil
 }
 
-// Model is what the server calls its model, and most how many tokens a text may have that it
-// scores; "" and 0 where it does not say. Both are known after Check.
+// Model returns the server's name of its model and the length of the longest text that it scores,
+// in tokens; "" and 0 if the server does not report them, and before Check.
 func (s *Server) Model() (name string, most int) { return s.model, s.most }
 
-// Check finds out the server's format and tries it on the trained tokens of seqs, with k
-// alternatives: it must score them, with the model whose tokens are pieces, and twice alike.
+// Check detects the server's format and checks it on the trained tokens of seqs, with k
+// alternatives each: the server must score them, its tokens must have the texts that piece returns
+// by id, and repeated scores must agree within apartMost.
 func (s *Server) Check(ctx context.Context, seqs []model.Seq, k int,
 	piece func(id int32) []byte) error {
 	bad := func(err error) error {
@@ -108,7 +108,7 @@ func (s *Server) Check(ctx context.Context, seqs []model.Seq, k int,
 	}
 	for _, seq := range seqs {
 		var first scored
-		for round := range 3 { // one behind the other: replicas may take turns
+		for round := range 3 { // in sequence: replicas may take turns
 			x, err := s.ask(ctx, seq, k, hasty)
 			if err != nil {
 				return bad(err)
@@ -130,9 +130,9 @@ func (s *Server) Check(ctx context.Context, seqs []model.Seq, k int,
 	return nil
 }
 
-// possible looks whether what a server says of texts can come from a model: at each place the
-// probabilities of its most probable tokens add up to 1 at most, and no model is certain of every
-// token of several. A server that does not give alternatives is held to the second alone.
+// possible checks that the server's scores can come from a model: at each token the probabilities
+// of the alternatives add up to at most 1, and the model is not certain of every token of several.
+// A server that gives no alternatives is checked for certainty alone.
 func (s *Server) possible(ctx context.Context, seqs []model.Seq, k int) error {
 	sum, n := 0.0, 0
 	for _, seq := range seqs {
@@ -156,7 +156,8 @@ func (s *Server) possible(ctx context.Context, seqs []model.Seq, k int) error {
 	return nil
 }
 
-// distance is the mean absolute difference of two scores of the trained tokens.
+// distance returns the mean absolute difference, in nats, of two scores of the trained tokens of
+// seq.
 func distance(a, b scored, seq model.Seq) float64 {
 	sum := 0.0
 	for _, t := range trained(seq) {
@@ -165,7 +166,7 @@ func distance(a, b scored, seq model.Seq) float64 {
 	return sum / float64(max(seq.Trained(), 1))
 }
 
-// trained are the places of a sequence's trained tokens.
+// trained returns the positions of a sequence's trained tokens.
 func trained(seq model.Seq) (at []int) {
 	for _, span := range seq.Spans {
 		for t := span.From; t < span.To; t++ {
@@ -175,7 +176,8 @@ func trained(seq model.Seq) (at []int) {
 	return at
 }
 
-// find chooses the format and the model's name.
+// find sets the server's format, its model's name and its longest text. seq is scored with k
+// alternatives to try each format.
 func (s *Server) find(ctx context.Context, seq model.Seq, k int) error {
 	var models struct {
 		Data []struct {
@@ -219,8 +221,8 @@ func (s *Server) find(ctx context.Context, seq model.Seq, k int) error {
 	return fmt.Errorf("does not score a given text: %s: vLLM, SGLang and gad serve do, llama.cpp's server does not", strings.Join(whys, "; "))
 }
 
-// sameTokens compares the texts that a server says of tokens with the tokenizer's, where both are
-// whole characters.
+// sameTokens compares the server's texts of seq's tokens with piece's, where both are whole ASCII
+// words, and refuses a server whose tokenizer differs.
 func sameTokens(x scored, seq model.Seq, piece func(id int32) []byte) error {
 	for t, id := range seq.IDs {
 		if text, own := x.text[t], string(piece(id)); plain(text) && plain(own) &&
@@ -231,7 +233,7 @@ func sameTokens(x scored, seq model.Seq, piece func(id int32) []byte) error {
 	return nil
 }
 
-// plain reports whether a text is of letters and digits of ASCII, with blanks before them.
+// plain reports whether text is of ASCII letters and digits, at least one, after leading blanks.
 func plain(text string) bool {
 	text = strings.TrimLeft(text, " ▁Ġ")
 	for _, r := range text {
@@ -242,7 +244,7 @@ func plain(text string) bool {
 	return text != ""
 }
 
-// Score gives the log-probability of each trained token of seqs [S][T] and, with k above 0, soft
+// Score returns the log-probability of each trained token of seqs [S][T] and, with k above 0, soft
 // labels of the k most probable tokens there.
 func (s *Server) Score(ctx context.Context, seqs []model.Seq, k int) (logpST [][]float32,
 	labelsST [][]model.SoftLabel, err error) {
@@ -259,8 +261,8 @@ func (s *Server) Score(ctx context.Context, seqs []model.Seq, k int) (logpST [][
 	return logpST, labelsST, nil
 }
 
-// each calls f for 0 to n-1, atOnce at a time. The first error, or the end of ctx, is the last
-// that is begun; those under way see their context end, and are waited for.
+// each calls f for 0 to n-1, atOnce at a time. After the first error, or the end of ctx, it starts
+// no more calls, cancels the context of those under way, and waits for them.
 func (s *Server) each(ctx context.Context, n int, f func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -290,13 +292,13 @@ func (s *Server) each(ctx context.Context, n int, f func(ctx context.Context, i 
 	return nil
 }
 
-// Each scores the sequences of rows, several at a time, and hands what is known of each to keep: at
-// each trained token a label of the k most probable tokens, 1 or more, and the token itself. seq
-// and keep are called one at a time. After the first error and after the end of ctx no request is
-// sent, but the answers to those that were are waited for and kept.
+// Each scores the sequences of rows, several at a time, and passes the labels of each row to keep:
+// for each trained token a label of the k most probable tokens, k at least 1, and the token itself.
+// seq returns a row's sequence. seq and keep are called one at a time. After the first error, or
+// the end of ctx, no request is sent, but answers to requests under way are awaited and kept.
 func (s *Server) Each(ctx context.Context, rows []int, k int, seq func(row int) (model.Seq, error),
 	keep func(row int, labels []model.SoftLabel) error) error {
-	var one sync.Mutex
+	var one sync.Mutex // held in calls of seq and keep
 	return s.each(ctx, len(rows), func(ctx context.Context, i int) error {
 		row := rows[i]
 		one.Lock()
@@ -325,6 +327,7 @@ func (s *Server) Each(ctx context.Context, rows []int, k int, seq func(row int) 
 	})
 }
 
+// scoreOne appends the log-probabilities and, with k above 0, the labels of seq's trained tokens.
 func (s *Server) scoreOne(ctx context.Context, seq model.Seq, k int, logp *[]float32,
 	labels *[]model.SoftLabel) error {
 	if seq.Trained() == 0 {
@@ -343,7 +346,8 @@ func (s *Server) scoreOne(ctx context.Context, seq model.Seq, k int, logp *[]flo
 	return nil
 }
 
-// ask scores one sequence. An answer that cannot be used is asked for again.
+// ask scores one sequence, with k alternatives at each token. A call that fails is retried retries
+// times, an answer that cannot be used is requested up to tries times.
 func (s *Server) ask(ctx context.Context, seq model.Seq, k, retries int) (x scored, err error) {
 	if seq.Prompt() < 1 {
 		return x, errors.New("a text without a token before the first that counts")

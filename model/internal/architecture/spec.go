@@ -1,7 +1,7 @@
 // Package architecture describes what the models of each family compute.
 //
 //	kind.go  the head on top of the backbone
-//	spec.go  what is computed, and the table of families
+//	spec.go  the forward pass of each family, and the table of families
 package architecture
 
 import (
@@ -11,9 +11,9 @@ import (
 	"gad/model/internal/rope"
 )
 
-// Spec describes what a model computes. The forward pass, its gradient, the layout of
-// parameters and activations, the counts of operations and the adapters walk it; none of
-// them asks for the architecture's name.
+// Spec describes the computation of a model. The forward pass, its gradient, the layout of
+// parameters and activations, the counts of operations and the adapters follow it; none of them
+// asks for the architecture's name.
 //
 //	x = embed * embedding(ids)
 //	for each of layers:
@@ -38,17 +38,17 @@ type Spec struct {
 	Scale             float64 // of attention
 	Embed, Residual   float64
 	Final             float64         // 1 for a scorer
-	Ropes             []rope.Rotation // that layers refer to
+	Ropes             []rope.Rotation // indexed by Layer.Rope
 	Layers            []Layer
 }
 
-// Layer is the part of a spec in which the layers of a model differ.
+// Layer holds the settings in which the layers of a model differ.
 type Layer struct {
 	Rope   int // index into Spec.Ropes; -1: no rotation
-	Window int // positions that a token sees, its own included; 0: all
+	Window int // positions in the attention window, the token's own included; 0: all
 }
 
-// qkNorm is the elements of q and k over which the norms between projection and rotation go.
+// qkNorm selects the norm of q and k between projection and rotation: over which elements.
 type qkNorm int
 
 const (
@@ -57,7 +57,7 @@ const (
 	WidthNorm        // all heads together: weights [H*E] and [K*E]
 )
 
-// activation is the function of the gate.
+// activation is the activation function of the gate.
 type activation int
 
 const (
@@ -65,11 +65,11 @@ const (
 	GELUTanh                   // GeGLU, by the approximation with tanh
 )
 
-// ActivationNames are those of config.json.
+// ActivationNames has config.json's name of each activation.
 var ActivationNames = [...]string{SiLU: "silu", GELUTanh: "gelu_pytorch_tanh"}
 
-// Family is an architecture: the part of its spec that config.json does not change, which keys
-// its config.json may have, and the defaults of those that are absent.
+// Family is an architecture: the part of its spec that config.json does not change, the keys that
+// its config.json may have, and the defaults of absent keys.
 type Family struct {
 	ModelType string
 	Spec      Spec
@@ -90,15 +90,15 @@ type Family struct {
 	ActKey      string // key of the activation; "" is hidden_act
 }
 
-// windowing is the way in which a family's config.json gives sliding windows.
+// windowing is the way a family's config.json describes sliding windows.
 type windowing int
 
 const (
 	NoWindow   windowing = iota // a window in use is refused
 	Switched                    // use_sliding_window must be false
-	EveryLayer                  // sliding_window, in all layers
-	// sliding_window, in the layers of layer_types, or all but every sliding_window_pattern-th;
-	// they have rope_local_base_freq
+	EveryLayer                  // sliding_window holds for all layers
+	// sliding_window holds for the layers that layer_types names, or for all but every
+	// sliding_window_pattern-th; their rotary base is rope_local_base_freq
 	LayerByType
 )
 
@@ -123,7 +123,7 @@ var Families = map[string]Family{
 		AttentionOf: "attention_multiplier", Multipliers: true},
 }
 
-// ModelTypes lists the types of families for an error: "llama, mistral, qwen2 or qwen3".
+// ModelTypes lists the families' model_type for an error: "llama, mistral, qwen2 or qwen3".
 func ModelTypes() string {
 	var types []string
 	for _, f := range Families {
@@ -134,9 +134,10 @@ func ModelTypes() string {
 	return strings.Join(types[:last], ", ") + " or " + types[last]
 }
 
-// ClassSuffix ends the names of transformers' classes, by Kind; the family's name begins them.
+// ClassSuffix has the ending of transformers' class names, by Kind; the family's name is their
+// beginning.
 var ClassSuffix = [...]string{LM: "ForCausalLM", Scorer: "ForSequenceClassification"}
 
-// Plain reports whether attention and the feed-forward layer add their last product to the
-// residual stream without a norm or a factor.
+// Plain reports whether attention and the feed-forward layer add their last product to the residual
+// stream without a norm or a factor in between.
 func (s *Spec) Plain() bool { return !s.PostNorm && s.Residual == 1 }

@@ -13,24 +13,24 @@ import (
 	"gad/model/internal/rope"
 )
 
-// ggufArch is how files of one of llama.cpp's architectures differ from the Hugging Face
-// folders that they are converted from. Keys are those of src/llama-arch.cpp of the
-// llama.cpp repository, what is done to weights is in its converter (conversion/*.py).
+// ggufArch describes how GGUF files of one of llama.cpp's architectures differ from the Hugging
+// Face folders that they are converted from. The keys come from src/llama-arch.cpp of the llama.cpp
+// repository, the changes to weights from its converter (conversion/*.py).
 type ggufArch struct {
 	model    string            // model_type of config.json
-	class    string            // of a language model in transformers
+	class    string            // the language model's class in transformers
 	biased   bool              // q, k and v have biases
 	permuted bool              // rows of q and k are in the order of rope type NORM: see halves
 	plusOne  bool              // weights of norms are stored with 1 added
-	norms    map[string]string // names of a block's norms where they are not ggufNames'
-	keys     map[string]string // of config.json beside ggufKeys, by the file's key without "ARCH."
-	finish   func(c map[string]any)
+	norms    map[string]string // names of a block's norms that differ from ggufNames
+	keys     map[string]string // more keys of config.json, as in ggufKeys
+	// finish adds the keys of config.json that such files imply without naming them.
+	finish func(c map[string]any)
 }
 
-// ggufArchs is the table of architectures that are read, by general.architecture; a new one
-// is a row. finish adds keys of config.json that such files imply.
+// ggufArchs is the table of supported architectures, by general.architecture: a new one is a row.
 var ggufArchs = map[string]ggufArch{
-	// Mistral without a window too
+	// also Mistral without a sliding window
 	"llama": {model: "llama", class: "LlamaForCausalLM", permuted: true},
 	"qwen2": {model: "qwen2", class: "Qwen2ForCausalLM", biased: true},
 	"qwen3": {model: "qwen3", class: "Qwen3ForCausalLM"},
@@ -56,8 +56,9 @@ var ggufArchs = map[string]ggufArch{
 		}},
 }
 
-// finishGemma3 adds the scale of queries, which llama.cpp finds by the number of layers (62
-// has only the model of 27B parameters), and full attention where the file gives no window.
+// finishGemma3 adds query_pre_attn_scalar, from which the attention scale follows: head_dim, but
+// hidden_size / heads in the 27B model, which llama.cpp recognizes by its 62 layers. It turns
+// sliding windows off in a file that gives none.
 func finishGemma3(c map[string]any) {
 	c["query_pre_attn_scalar"] = c["head_dim"]
 	if layers := c["num_hidden_layers"].(float64); layers == 62 {
@@ -72,7 +73,7 @@ func finishGemma3(c map[string]any) {
 	}
 }
 
-// ggufKeys are the keys of config.json by the file's key without "ARCH.".
+// ggufKeys has the key of config.json for a GGUF file's key without "ARCH.".
 var ggufKeys = map[string]string{
 	"block_count":                      "num_hidden_layers",
 	"context_length":                   "max_position_embeddings",
@@ -85,9 +86,9 @@ var ggufKeys = map[string]string{
 	"rope.freq_base":                   "rope_theta",
 }
 
-// ggufChecked are keys without "ARCH." that config.json has no key for, and the value that
-// each must have: that of its absence. NaN is any, for keys that are held against others or
-// change nothing. Keys that are neither here nor above refuse the model.
+// ggufChecked has the keys, without "ARCH.", that config.json has no key for, and the only value
+// that each may have: the default. NaN allows any value, for keys that shape and rope check or that
+// change nothing. A key in none of ggufChecked, ggufKeys and ggufArch.keys refuses the model.
 var ggufChecked = map[string]float64{
 	"vocab_size": math.NaN(), "rope.dimension_count": math.NaN(),
 	"attention.value_length": math.NaN(), "rope.scaling.type": math.NaN(),
@@ -103,8 +104,8 @@ var ggufChecked = map[string]float64{
 	"use_parallel_residual": 0,
 }
 
-// ggufNames are llama.cpp's names for Hugging Face's: of tensors of the whole model, and of
-// a block's (gguf-py/gguf/constants.py and tensor_mapping.py of the llama.cpp repository).
+// ggufNames has llama.cpp's name for each Hugging Face name, for tensors of the whole model and of
+// a block (gguf-py/gguf/constants.py and tensor_mapping.py of the llama.cpp repository).
 var ggufNames = map[string]string{
 	"model.embed_tokens":       "token_embd",
 	"model.norm":               "output_norm",
@@ -122,15 +123,16 @@ var ggufNames = map[string]string{
 	"mlp.down_proj":            "ffn_down",
 }
 
-// ggufRopes is the tensor of what rotary frequencies are divided by.
+// ggufRopes is the name of the tensor that holds the divisors of the rotary frequencies.
 const ggufRopes = "rope_freqs.weight"
 
 // ggufFile is the path of a GGUF file.
 type ggufFile string
 
+// Digest returns the file's SHA-256, in hexadecimal.
 func (path ggufFile) Digest() (string, error) { return fileDigest(string(path)) }
 
-// open reads the file's header and finds its architecture.
+// open opens the file and returns its architecture, with its name in the file.
 func (path ggufFile) open() (f *gguf.Reader, name string, arch ggufArch, err error) {
 	f, err = gguf.Open(string(path))
 	if err != nil {
@@ -143,8 +145,8 @@ func (path ggufFile) open() (f *gguf.Reader, name string, arch ggufArch, err err
 	return f, name, ggufArchs[name], nil
 }
 
-// archOf returns the file's architecture, one of ggufArchs. A file that is no whole model is
-// refused.
+// archOf returns the file's architecture, a key of ggufArchs. It refuses a file that is not one
+// whole model: an adapter, a projector, a part of a split.
 func archOf(f *gguf.Reader) (string, error) {
 	name, has, err := f.Text("general.architecture")
 	if err != nil {
@@ -175,12 +177,13 @@ func archOf(f *gguf.Reader) (string, error) {
 	return name, nil
 }
 
+// archNames lists the supported architectures for an error: "gemma3, granite or llama".
 func archNames() string {
 	names := slices.Sorted(maps.Keys(ggufArchs))
 	return strings.Join(names[:len(names)-1], ", ") + " or " + names[len(names)-1]
 }
 
-// Config makes config.json out of the file's metadata.
+// Config returns a config.json made from the file's metadata.
 func (path ggufFile) Config() (text []byte, name string, err error) {
 	f, arch, a, err := path.open()
 	if err != nil {
@@ -197,6 +200,8 @@ func (path ggufFile) Config() (text []byte, name string, err error) {
 	return text, string(path), err
 }
 
+// config returns the keys and values of config.json for f, whose keys begin with arch. It refuses a
+// key that changes the computation and is not implemented.
 func (a ggufArch) config(f *gguf.Reader, arch string) (map[string]any, error) {
 	c := map[string]any{"model_type": a.model, "architectures": []string{a.class},
 		"dtype": "float32"}
@@ -251,8 +256,8 @@ func (a ggufArch) config(f *gguf.Reader, arch string) (map[string]any, error) {
 	return c, a.rope(f, arch, c)
 }
 
-// scalar returns a value as JSON has it: a number, a string, true or false. Of numbers that a
-// file gives for each layer there must be one.
+// scalar returns a value as encoding/json decodes it: a string, or a float64, also for a boolean (0
+// or 1) and for an array of numbers, one a layer, which must all be equal.
 func scalar(f *gguf.Reader, key string) (any, error) {
 	if v, has, err := f.Ints(key); has && err == nil {
 		if len(v) == 0 || slices.Min(v) != slices.Max(v) {
@@ -278,9 +283,10 @@ func scalar(f *gguf.Reader, key string) (any, error) {
 	return 0.0, nil
 }
 
-// shape compares keys that repeat what others say.
+// shape checks the keys that every model needs, fills in key-value heads and head_dim where they
+// are absent, and refuses keys that contradict head_dim.
 func (a ggufArch) shape(f *gguf.Reader, arch string, c map[string]any) error {
-	for short, to := range ggufKeys { // those without which nothing can be said
+	for short, to := range ggufKeys { // the required keys
 		switch short {
 		case "block_count", "context_length", "embedding_length", "feed_forward_length",
 			"attention.head_count", "attention.layer_norm_rms_epsilon":
@@ -306,8 +312,8 @@ func (a ggufArch) shape(f *gguf.Reader, arch string, c map[string]any) error {
 	return nil
 }
 
-// rope makes rope_scaling: of the file's keys what is llama.cpp's own rule, and of its
-// tensor of divisors that of Llama 3.
+// rope sets rope_theta and rope_scaling: linear and YaRN from the file's keys, Llama 3's rule from
+// its tensor of divisors (ggufRopes).
 func (a ggufArch) rope(f *gguf.Reader, arch string, c map[string]any) error {
 	if _, ok := c["rope_theta"]; !ok {
 		c["rope_theta"] = 10000.0 // llama.cpp's default
@@ -377,7 +383,8 @@ func (a ggufArch) rope(f *gguf.Reader, arch string, c map[string]any) error {
 	return nil
 }
 
-// Tensors opens the file's weights as those of a Hugging Face folder.
+// Tensors opens the file's weights under Hugging Face's names, with the row order and the norm
+// weights of a Hugging Face folder.
 func (path ggufFile) Tensors() (Tensors, error) {
 	f, name, a, err := path.open()
 	if err != nil {
@@ -405,7 +412,8 @@ func (path ggufFile) Tensors() (Tensors, error) {
 	return t, nil
 }
 
-// pairs returns the elements of a head, which are rotated in pairs.
+// pairs returns headDim as an int. It refuses an odd number, since a head rotates in pairs, and one
+// out of bounds.
 func pairs(headDim float64) (int, error) {
 	if !(headDim >= 2 && headDim <= 1<<10) || math.Mod(headDim, 2) != 0 {
 		return 0, fmt.Errorf("heads of %g elements: expected an even number from 2 to %d", headDim,
@@ -414,7 +422,7 @@ func pairs(headDim float64) (int, error) {
 	return int(headDim), nil
 }
 
-// hfName returns Hugging Face's name of a tensor; one that is not known keeps its own.
+// hfName returns Hugging Face's name of the file's tensor name, or name itself if it is unknown.
 func (a ggufArch) hfName(name string) string {
 	dot := strings.LastIndexByte(name, '.')
 	if dot < 0 {
@@ -436,16 +444,19 @@ func (a ggufArch) hfName(name string) string {
 	return name
 }
 
-// ggufTensors are a file's weights.
+// ggufTensors is an open GGUF file under Hugging Face's names.
 type ggufTensors struct {
 	*gguf.Reader
 	arch    ggufArch
 	headDim int
-	names   map[string]string // the file's by Hugging Face's
+	names   map[string]string // from Hugging Face's name to the file's
 }
 
+// Names returns Hugging Face's names of all tensors, sorted.
 func (f *ggufTensors) Names() []string { return slices.Sorted(maps.Keys(f.names)) }
 
+// Tensor returns the tensor with Hugging Face's name. Its Read undoes what the converter did to q,
+// k and norms.
 func (f *ggufTensors) Tensor(name string) (*OnDisk, bool) {
 	t, ok := f.Reader.Tensor(f.names[name])
 	if !ok {
@@ -468,9 +479,10 @@ func (f *ggufTensors) Tensor(name string) (*OnDisk, bool) {
 	return d, true
 }
 
-// halves reads the rows of each head in Hugging Face's order, which rotates rows j and j+E/2
-// together. llama.cpp's rope type NORM rotates 2j and 2j+1, so its files have row j of the
-// first half and row j of the second side by side. A bias is a matrix of one column.
+// halves returns OnDisk.Read for t, weight or bias of q or k, with the rows of each head in Hugging
+// Face's order. Hugging Face rotates rows j and j+E/2 together, llama.cpp's rope type NORM rows 2j
+// and 2j+1: its files alternate rows of the first half and of the second. A bias is read as a
+// matrix of one column.
 func halves(t *gguf.Stored, headDim int) func([]float32, int) error {
 	width := 1
 	if len(t.Shape) > 1 {

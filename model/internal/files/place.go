@@ -22,34 +22,36 @@ import (
 	"gad/internal/safetensors"
 )
 
-// place is where a model is read from: a Hugging Face folder, or a GGUF file that is read
-// as if it were one. placeOf is the only line of this package that tells them apart; all
-// that takes a path to a model goes through it.
+// place is the source of a model: a Hugging Face folder, or a GGUF file that is read as one.
+// PlaceOf is the only function that tells them apart; every function that takes the path of a model
+// calls it.
 type place interface {
-	// config is the text of config.json, and its name in errors.
+	// Config returns the text of config.json, and its path for errors.
 	Config() (text []byte, name string, err error)
-	// tensors opens the weights, by Hugging Face's names.
+	// Tensors opens the weights, under Hugging Face's names.
 	Tensors() (Tensors, error)
-	// digest is the SHA-256 of the weights' files.
+	// Digest returns the SHA-256 of the files of weights, in hexadecimal.
 	Digest() (string, error)
 }
 
-// Tensors are the weights of a place.
+// Tensors is an open set of named weights.
 type Tensors interface {
 	Names() []string // sorted
 	Tensor(name string) (*OnDisk, bool)
 	Close() error // afterwards no tensor may be read
 }
 
-// OnDisk is one tensor of a file.
+// OnDisk is one tensor of a file, not yet read.
 type OnDisk struct {
 	Name  string
-	DType safetensors.DType // of its elements; F32 of those that a GGUF file holds
+	DType safetensors.DType // of the elements; F32 for every tensor of a GGUF file
 	Shape []int
-	Data  []byte                            // its bytes, of a safetensors file
-	Read  func(dst []float32, lo int) error // widens elements lo to lo+len(dst), in row-major order
+	Data  []byte // the stored bytes; nil for a GGUF file
+	// Read writes elements lo to lo+len(dst)-1, in row-major order, to dst as float32.
+	Read func(dst []float32, lo int) error
 }
 
+// Len returns the number of elements.
 func (t *OnDisk) Len() int {
 	n := 1
 	for _, d := range t.Shape {
@@ -58,23 +60,26 @@ func (t *OnDisk) Len() int {
 	return n
 }
 
-func At(path string) place {
+// PlaceOf returns the place at path: a GGUF file if the file there is one, else a Hugging Face
+// folder. Whether it exists shows when it is read.
+func PlaceOf(path string) place {
 	if gguf.Is(path) {
 		return ggufFile(path)
 	}
 	return hfFolder(path)
 }
 
-// HasModel reports whether path is a place with a whole model, not adapters alone.
+// HasModel reports whether path holds a whole model: config.json, or a GGUF file. A folder that
+// holds only adapters does not.
 func HasModel(path string) bool {
 	_, err := os.Stat(filepath.Join(path, "config.json"))
 	return err == nil || gguf.Is(path)
 }
 
-// hfFolder is the path of a Hugging Face folder; or of a file like config.json, which has
-// no weights.
+// hfFolder is the path of a Hugging Face folder, or of its config.json alone, without weights.
 type hfFolder string
 
+// Config returns the folder's config.json, or the file dir itself if it is named *.json.
 func (dir hfFolder) Config() (text []byte, name string, err error) {
 	at, file := string(dir), "config.json"
 	if info, err := os.Stat(at); err == nil && info.Mode().IsRegular() {
@@ -97,6 +102,7 @@ func (dir hfFolder) Config() (text []byte, name string, err error) {
 	return text, filepath.Join(at, file), err
 }
 
+// Tensors opens the folder's safetensors files.
 func (dir hfFolder) Tensors() (Tensors, error) {
 	f, err := safetensors.OpenFolder(string(dir))
 	if err != nil {
@@ -105,7 +111,8 @@ func (dir hfFolder) Tensors() (Tensors, error) {
 	return hfTensors{f}, nil
 }
 
-// Digest returns of the files' own digests, in the order of their names.
+// Digest returns the SHA-256 of a list of the folder's safetensors files, sorted by name: a line
+// "name digest" each.
 func (dir hfFolder) Digest() (string, error) {
 	names, err := filepath.Glob(filepath.Join(string(dir), "*.safetensors"))
 	if err != nil || len(names) == 0 {
@@ -127,7 +134,7 @@ func (dir hfFolder) Digest() (string, error) {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(sums, "")))), nil
 }
 
-// fileDigest returns the SHA-256 of a file.
+// fileDigest returns the SHA-256 of a file, in hexadecimal.
 func fileDigest(path string) (string, error) {
 	h := sha256.New()
 	f, err := os.Open(path)
@@ -141,6 +148,7 @@ func fileDigest(path string) (string, error) {
 	return fmt.Sprintf("%x", h.Sum(nil)), nil
 }
 
+// hfTensors is the open safetensors files of a folder.
 type hfTensors struct{ *safetensors.Folder }
 
 func (f hfTensors) Tensor(name string) (*OnDisk, bool) {
@@ -151,7 +159,7 @@ func (f hfTensors) Tensor(name string) (*OnDisk, bool) {
 	return Plain(t), true
 }
 
-// Plain returns a tensor of a safetensors file.
+// Plain returns t, a tensor of a safetensors file, as an OnDisk of the same bytes.
 func Plain(t *safetensors.Tensor) *OnDisk {
 	width := t.DType.Size()
 	return &OnDisk{Name: t.Name, DType: t.DType, Shape: t.Shape, Data: t.Data,
@@ -162,8 +170,9 @@ func Plain(t *safetensors.Tensor) *OnDisk {
 		}}
 }
 
+// MostConfig is the largest config.json that is read, in bytes.
 const MostConfig = 1 << 20
 
-// dtypeCode gives the safetensors code of a dtype name of config.json.
+// DTypes has the safetensors code of each dtype name of config.json.
 var DTypes = map[string]safetensors.DType{"float32": safetensors.F32,
 	"bfloat16": safetensors.BF16, "float16": safetensors.F16}

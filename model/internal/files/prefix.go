@@ -2,16 +2,17 @@ package files
 
 import "strings"
 
-// prefixed is tensors whose names all have one prefix more, or one less, than those of a released
-// folder: torch.compile, DistributedDataParallel, vision models and bare models leave such.
+// prefixed renames tensors that have one prefix more or less than those of a released folder, as
+// torch.compile, DistributedDataParallel, vision models and bare models write them.
 type prefixed struct {
 	Tensors
-	prefix string
-	bare   bool // without "model."
+	prefix string // in front of every name; may be empty
+	bare   bool   // names lack "model."
 }
 
-// UnderPrefix returns f by the usual names, if one prefix stands between those and its own.
-func UnderPrefix(f Tensors) Tensors {
+// StripPrefix returns f under Hugging Face's names. It finds the file's prefix from its name of the
+// embedding, and returns f itself if that name is the usual one or is missing.
+func StripPrefix(f Tensors) Tensors {
 	if _, ok := f.Tensor(EmbedName); ok {
 		return f
 	}
@@ -28,9 +29,10 @@ func UnderPrefix(f Tensors) Tensors {
 	return f
 }
 
-// bareOf begins the names of all tensors but the head's.
+// bareOf is the prefix of every tensor's name except the head's.
 const bareOf = "model."
 
+// Tensor returns the tensor with Hugging Face's name; lm_head also without the prefix.
 func (p prefixed) Tensor(name string) (*OnDisk, bool) {
 	own := name
 	if p.bare {
@@ -39,9 +41,10 @@ func (p prefixed) Tensor(name string) (*OnDisk, bool) {
 	if t, ok := p.Tensors.Tensor(p.prefix + own); ok || name != HeadName {
 		return t, ok
 	}
-	return p.Tensors.Tensor(name) // the head stands beside the model
+	return p.Tensors.Tensor(name) // the head is outside the prefixed module
 }
 
+// Names returns Hugging Face's names; a tensor outside the prefix keeps its own.
 func (p prefixed) Names() (names []string) {
 	for _, name := range p.Tensors.Names() {
 		if own, ok := strings.CutPrefix(name, p.prefix); ok {
@@ -54,6 +57,7 @@ func (p prefixed) Names() (names []string) {
 	return names
 }
 
+// Hugging Face's names of the embedding, the language model's head and the scorer's head.
 const (
 	EmbedName = "model.embed_tokens.weight"
 	HeadName  = "lm_head.weight"

@@ -7,10 +7,11 @@ import (
 	"sync/atomic"
 )
 
-// Widen converts tensors to float32 piece by piece, on all cores. where returns the memory for n
-// elements of tensor i from lo on, or nil for a buffer that is used again; f is called with each
-// piece, from several goroutines. A value that is not finite is an error; of several errors
-// the first in the tensors' order is returned.
+// Widen converts tensors to float32 in pieces of at most Chunk elements, on all cores, and calls f
+// with each piece, from several goroutines. where returns the memory for the n elements of tensor i
+// from lo on, or nil to have the piece in a buffer that the next piece overwrites; placed says
+// which of the two holds part. A value that is not finite is an error. Of several errors Widen
+// returns the first in the order of the tensors.
 func Widen(list []*OnDisk, where func(i, lo, n int) []float32,
 	f func(i, lo int, part []float32, placed bool) error) error {
 	type piece struct{ i, lo, n int }
@@ -46,8 +47,8 @@ func Widen(list []*OnDisk, where func(i, lo, n int) []float32,
 	for range min(runtime.GOMAXPROCS(0), len(pieces)) {
 		wg.Go(func() {
 			buf := make([]float32, Chunk)
-			// Pieces start in order and each that has started is finished, so that no piece
-			// before the first error was left out.
+			// Pieces start in order, and a started piece is finished: no piece before the first
+			// error is skipped.
 			for k := int(next.Add(1)) - 1; k < len(pieces) &&
 				!failed.Load(); k = int(next.Add(1)) - 1 {
 				if errs[k] = one(pieces[k], buf); errs[k] != nil {
@@ -65,5 +66,5 @@ func Widen(list []*OnDisk, where func(i, lo, n int) []float32,
 	return nil
 }
 
-// chunk is the number of elements that pass through host memory at a time.
+// Chunk is the number of elements that pass through host memory at a time.
 const Chunk = 1 << 18

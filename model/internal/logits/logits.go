@@ -11,8 +11,8 @@ import (
 	"sync"
 )
 
-// EachRow calls f for the rows of a chunk, divided among goroutines. A row's results depend on
-// the row alone.
+// EachRow calls f(r) for the rows r from lo to hi-1, divided among goroutines, and waits for them.
+// f must compute a row's results from that row alone.
 func EachRow(lo, hi int, f func(r int)) {
 	var wg sync.WaitGroup
 	share := (hi - lo + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0)
@@ -26,16 +26,16 @@ func EachRow(lo, hi int, f func(r int)) {
 	wg.Wait()
 }
 
-// Elements is the largest number of logits of a model that are in memory at a time, unless one row
-// is more.
+// Elements bounds the number of a model's logits that are in memory at a time; one row may exceed
+// it.
 const Elements = 1 << 22
 
-// Rows returns how many rows of logits are in memory at a time.
+// Rows returns the number of rows of logits that are in memory at a time, at least 1.
 func Rows(vocab int) int { return max(1, Elements/vocab) }
 
-// SumApart returns the log of the sum of exponentials of the logits z times inv, and the
-// probability of all but ids, which ascend. The tail is summed by itself: the difference from 1
-// would lose what a sure model leaves to it.
+// SumApart returns the log of the sum of exponentials of inv*z, and the probability of all tokens
+// but ids, which must ascend. It sums that tail by itself: 1 minus the probability of ids would
+// cancel to 0 where a confident model leaves it little.
 func SumApart(z []float32, ids []int32, inv float64) (lse, rest float64) {
 	most := inv * float64(slices.Max(z))
 	var sum, tail float64
@@ -52,8 +52,8 @@ func SumApart(z []float32, ids []int32, inv float64) (lse, rest float64) {
 	return most + math.Log(sum), tail / sum
 }
 
-// Largest returns the ids of the n largest logits, the largest first; of equal ones the lower id
-// comes first.
+// Largest returns the ids of the n largest logits, in descending order of logit; of equal logits
+// the lower id comes first.
 func Largest(z []float32, n int) []int32 {
 	if n = min(n, len(z)); n <= 0 {
 		return nil

@@ -7,9 +7,10 @@ import (
 	"gad/internal/compute"
 )
 
-// Pick draws one of the allowed tokens as compute.Sample does of all: softmax(logits/T), top-k,
-// top-p and min-p, then the first token in the order of ids whose sum exceeds u. Temperature 0 is
-// the most probable; of equal logits the lower id.
+// Pick samples one of the allowed tokens by the uniform number u, as compute.Sample does among all:
+// softmax(logits/T), top-k, top-p and min-p, then the first token in the order of ids whose
+// cumulative probability exceeds u. logp is its log-probability in that distribution. Temperature 0
+// takes the largest logit, of equal ones the lowest id. ok is false if no token is allowed.
 func Pick(logits []float32, allowed []bool, s compute.Sampling, u float64) (id int32, logp float32,
 	ok bool) {
 	var ids []int32

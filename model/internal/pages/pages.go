@@ -1,4 +1,4 @@
-// Package pages counts the pages and rows that sampling takes, before anything is allocated.
+// Package pages computes how many cache pages and rows sampling needs, before any is allocated.
 package pages
 
 // Prefill is the largest number of tokens in a pack of prompts: it bounds the memory for
@@ -8,11 +8,13 @@ const Prefill = 2048
 // Count returns the number of pages of size pt that hold n positions.
 func Count(n, pt int) int { return (n + pt - 1) / pt }
 
-// Spare returns the number of pages of size pt that the rows of DecodeRows beyond n write to.
+// Spare returns the number of pages of size pt for the padding rows of a decode step: those beyond
+// n in DecodeRows(multiple, n).
 func Spare(multiple, pt int) int { return Count(multiple-1, pt) }
 
-// Own returns the number of pages that a sample needs beyond the full pages of a prompt of n
-// tokens. The keys and values of the last new token are never read, and take no place.
+// Own returns the number of pages that a sample needs beyond the full pages of its prompt of n
+// tokens, to sample up to maxNew tokens. The keys and values of the last new token are never read
+// and take no place.
 func Own(n, maxNew, pt int) int {
 	if maxNew == 0 {
 		return 0
@@ -20,20 +22,20 @@ func Own(n, maxNew, pt int) int {
 	return Count(n%pt+maxNew-1, pt)
 }
 
-// Pool returns the size of Generate's cache: each slot's own pages, and twice the prompts that
-// full slots belong to. If unfinished samples of more prompts are decoded, requests wait; one
-// sample alone always fits.
+// Pool returns the number of pages of Generate's cache: own pages for each slot, and promptPages
+// for twice the prompts (of n samples each) that fill the slots. If unfinished samples of more
+// prompts are decoded, requests wait; one sample alone always fits.
 func Pool(slots, n, prompts, promptPages, own int) int {
 	return slots*own + min(2*((slots+n-1)/n)+1, prompts)*promptPages
 }
 
-// OfChunks returns the least size of the cache of thoughts in chunks, whose contexts have up to
-// longest tokens and share no page: with it no chunk waits for another.
+// OfChunks returns the least number of pages of the cache for thoughts in chunks, whose contexts
+// have up to longest tokens and share no page: with it no chunk waits for another.
 func OfChunks(slots, longest, pt int) int { return slots * (Count(longest, pt) + 1) }
 
-// DecodeRows returns the number of rows of a decode step for n samples, a multiple of
-// Footprint.DecodeMultiple.
+// DecodeRows returns the number of rows of a decode step for n samples: n rounded up to a multiple
+// of Footprint.DecodeMultiple.
 func DecodeRows(multiple, n int) int { return (n + multiple - 1) / multiple * multiple }
 
-// Default is the number of positions in a page where none is given.
+// Default is the number of positions in a page if the settings give none.
 const Default = 16

@@ -1,4 +1,5 @@
-// Package rope computes rotary positions: frequencies, the rules that stretch them, and tables.
+// Package rope computes rotary position embeddings: frequencies, the rules that scale them, and
+// tables of cosines and sines.
 package rope
 
 import (
@@ -9,8 +10,8 @@ import (
 	"strings"
 )
 
-// ErrUnsupported is wrapped by the errors about models that gad reads correctly
-// but cannot compute: another architecture, rope rule or attention variant.
+// ErrUnsupported is wrapped by errors about models that gad reads but cannot compute: another
+// architecture, rope rule or attention variant.
 var ErrUnsupported = errors.New("not supported")
 
 // Scaling is a rule for stretching the rotary frequencies beyond the positions that a
@@ -35,7 +36,7 @@ type Scaling struct {
 	Exact                               bool    // yarn
 }
 
-// Encode returns the rule as transformers reads it.
+// Encode returns the rule as the object rope_scaling of config.json, with transformers' keys.
 func (s *Scaling) Encode() map[string]any {
 	switch s.Type {
 	case "linear":
@@ -53,6 +54,7 @@ func (s *Scaling) Encode() map[string]any {
 		"original_max_position_embeddings": s.OriginalMaxPosition}
 }
 
+// Validate refuses an unknown type and numbers out of its bounds.
 func (s *Scaling) Validate() error {
 	original := s.OriginalMaxPosition >= 1 && s.OriginalMaxPosition <= 1<<26
 	switch factor := s.Factor >= 1 && s.Factor <= 1e6; s.Type {
@@ -79,21 +81,21 @@ func (s *Scaling) Validate() error {
 	return nil
 }
 
-// Rotation is the rotation of some layers.
+// Rotation has the parameters of the rotary embedding of some layers.
 type Rotation struct {
 	HeadDim int
 	Theta   float64  // base of the frequencies
-	Scaling *Scaling // nil: frequencies as they are
+	Scaling *Scaling // nil: unscaled frequencies
 }
 
-// freq returns the angle by which pair e of a head turns from one position to the next, before
-// any scaling.
+// freq returns the angle, in radians, by which pair e of a head turns from one position to the
+// next, before scaling.
 func (r Rotation) freq(e int) float64 {
 	return 1 / math.Pow(r.Theta, float64(2*e)/float64(r.HeadDim))
 }
 
-// scaled returns freq by the rule of Scaling.
-func (r Rotation) scaled(e int) float64 {
+// scaledFreq returns freq after the rule of Scaling.
+func (r Rotation) scaledFreq(e int) float64 {
 	f, s := r.freq(e), r.Scaling
 	switch {
 	case s == nil:
@@ -119,11 +121,13 @@ func (r Rotation) scaled(e int) float64 {
 	return f
 }
 
-// ramp returns yarn's share of the divided frequency in that of pair e: equation 13 of
-// arXiv 2309.00071, over pairs.
+// ramp returns the weight, 0 to 1, of the divided frequency in YaRN's frequency of pair e: equation
+// 13 of arXiv 2309.00071, over pairs.
 func (r Rotation) ramp(e int) float64 {
 	s := r.Scaling
-	pair := func(turns float64) float64 { // that turns so often within the original positions
+	// pair returns the index, not rounded, of the pair that turns so often within the original
+	// positions.
+	pair := func(turns float64) float64 {
 		return float64(r.HeadDim) * math.Log(float64(s.OriginalMaxPosition)/(turns*2*math.Pi)) /
 			(2 * math.Log(r.Theta))
 	}
@@ -138,9 +142,9 @@ func (r Rotation) ramp(e int) float64 {
 	return min(max((float64(e)-low)/(high-low), 0), 1)
 }
 
-// Table returns the table [positions, E] for Backend.Rope. Frequencies and angles are rounded to
-// float32 before the cosine, since that is the rotation that the published weights were
-// trained with.
+// Table returns the table [positions, E] for Backend.Rope: of each position E/2 cosines, then E/2
+// sines. Frequencies and angles are rounded to float32 before the cosine, since the published
+// weights were trained with that rotation.
 func (r Rotation) Table(positions int) []float32 {
 	half, factor := r.HeadDim/2, 1.0
 	if r.Scaling != nil && r.Scaling.Type == "yarn" {
@@ -148,7 +152,7 @@ func (r Rotation) Table(positions int) []float32 {
 	}
 	freq := make([]float32, half)
 	for e := range freq {
-		freq[e] = float32(r.scaled(e))
+		freq[e] = float32(r.scaledFreq(e))
 	}
 	table := make([]float32, positions*r.HeadDim)
 	for p := range positions {
@@ -161,20 +165,21 @@ func (r Rotation) Table(positions int) []float32 {
 	return table
 }
 
-// Divisors returns what the scaling divides the frequency of each pair of a head by.
+// Divisors returns the unscaled frequency divided by the scaled one, for each pair of a head:
+// [E/2].
 func (r Rotation) Divisors() []float32 {
 	d := make([]float32, r.HeadDim/2)
 	for e := range d {
-		d[e] = float32(r.freq(e) / r.scaled(e))
+		d[e] = float32(r.freq(e) / r.scaledFreq(e))
 	}
 	return d
 }
 
-// ScalingOf finds the rule of Llama 3 whose divisors d are, for heads of headDim
-// elements and the base theta. A file has the divisors alone. Their factor is the largest of them,
-// and the published models have 1 and 4 as low_freq_factor and high_freq_factor; the original
-// length is a power of two, or what a divisor between 1 and the factor says it is. A rule whose
-// divisors are not d within 1e-5, which is how exactly converters compute them, is not taken.
+// ScalingOf returns the Llama 3 rule whose Divisors are d, for heads of headDim elements and the
+// base theta; nil if all divisors are 1. A file has only the divisors. The factor is the largest of
+// them, and the published models have 1 and 4 as low_freq_factor and high_freq_factor; the original
+// length is a power of two, or follows from a divisor between 1 and the factor. A rule is refused
+// unless its divisors are d within a relative 1e-5, the precision of the converters.
 func ScalingOf(headDim int, theta float64, d []float32) (*Scaling, error) {
 	const low, high = 1, 4
 	r := Rotation{HeadDim: headDim, Theta: theta}

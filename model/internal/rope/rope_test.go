@@ -14,7 +14,7 @@ func TestRopeScalings(t *testing.T) {
 	turns := func(e int) float64 { return 4096 * r.freq(e) / (2 * math.Pi) }
 	between := 0
 	for e := range 64 {
-		share := r.scaled(e) / r.freq(e) // 1 stays, 1/16 is divided
+		share := r.scaledFreq(e) / r.freq(e) // 1 stays, 1/16 is divided
 		switch {
 		case turns(e) > 33 && turns(e+1) > 32 && share != 1:
 			t.Errorf("pair %d turns %.1f times: %g of its frequency, want all", e, turns(e), share)
@@ -33,7 +33,7 @@ func TestRopeScalings(t *testing.T) {
 		t.Errorf("cosine and sine have the length %g, want %g", norm, r.Scaling.AttentionFactor)
 	}
 	l := Rotation{HeadDim: 128, Theta: 10000, Scaling: &Scaling{Type: "linear", Factor: 4}}
-	if got, want := l.scaled(7), l.freq(7)/4; got != want {
+	if got, want := l.scaledFreq(7), l.freq(7)/4; got != want {
 		t.Errorf("linear: %g, want %g", got, want)
 	}
 }

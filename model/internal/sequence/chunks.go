@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Chunks are how a long answer is written in contexts of bounded length (Delethink, the Markovian
-// thinker, arXiv 2510.06557). The first answer to a question q has up to Size tokens. If it has not
-// ended, the next context is
+// Chunks has the sizes by which a long answer (a thought) is written in contexts of bounded length
+// (Delethink, the Markovian thinker, arXiv 2510.06557). The first answer to a question q has up to
+// Size tokens. If it has not ended, the next context is
 //
 //	q + thought[:Head] + thought[n-(Carry-Head):n]
 //
@@ -18,21 +18,21 @@ import (
 // Contexts are made of the tokens that were sampled: nothing is decoded and encoded again.
 type Chunks struct {
 	Size  int // C, tokens of the first chunk
-	Carry int // m, tokens of the thought that the next context has
-	Head  int // h, of these, the ones of the thought's beginning
-	Most  int // I, chunks of a thought
+	Carry int // m, tokens of the thought in the next context
+	Head  int // h, tokens of the carry that come from the thought's beginning
+	Most  int // I, chunks of a thought at most
 }
 
-// mostDrawn bounds the position of a draw (Request.Drawn).
+// mostDrawn is the largest position of a draw (Request.Drawn).
 const mostDrawn = 1<<27 - 1
 
 // On reports whether answers are written in chunks.
 func (c Chunks) On() bool { return c.Size > 0 }
 
-// Longest returns the most tokens of a thought.
+// Longest returns the length in tokens of the longest thought.
 func (c Chunks) Longest() int { return c.Size + (c.Most-1)*(c.Size-c.Carry) }
 
-// Check refuses sizes of which no thought can be made.
+// Check refuses sizes that make no thought, or one longer than mostDrawn. The zero value passes.
 func (c Chunks) Check() error {
 	switch {
 	case c == Chunks{}:
@@ -49,7 +49,7 @@ func (c Chunks) Check() error {
 	return nil
 }
 
-// Count returns how many chunks a thought of n tokens has.
+// Count returns the number of chunks of a thought of n tokens.
 func (c Chunks) Count(n int) int {
 	if !c.On() || n <= c.Size {
 		return 1
@@ -58,7 +58,8 @@ func (c Chunks) Count(n int) int {
 	return 1 + (n-c.Size+step-1)/step
 }
 
-// Next returns how many tokens may follow n of a thought without a new context.
+// Next returns the number of tokens that a thought of n tokens may grow before a new context
+// begins.
 func (c Chunks) Next(n int) int {
 	if n < c.Size {
 		return c.Size - n
@@ -67,7 +68,7 @@ func (c Chunks) Next(n int) int {
 	return step - (n-c.Size)%step
 }
 
-// Seams returns the lengths of a thought of n tokens at which its later chunks begin.
+// Seams returns the positions in a thought of n tokens at which its second and later chunks begin.
 func (c Chunks) Seams(n int) (list []int) {
 	for k := 1; k < c.Count(n); k++ {
 		list = append(list, c.Size+(k-1)*(c.Size-c.Carry))
@@ -75,7 +76,8 @@ func (c Chunks) Seams(n int) (list []int) {
 	return list
 }
 
-// Context returns what the chunk behind the tokens of thought is written behind: a new slice.
+// Context returns the context of the next chunk, in a new slice: q, then the head and the last
+// tokens of the thought so far.
 func (c Chunks) Context(q, thought []int32) []int32 {
 	if len(thought) == 0 {
 		return slices.Clone(q)
@@ -83,8 +85,8 @@ func (c Chunks) Context(q, thought []int32) []int32 {
 	return slices.Concat(q, thought[:c.Head], thought[len(thought)-(c.Carry-c.Head):])
 }
 
-// Seqs returns the chunks of the answer to q, each a sequence of its context and its tokens; off,
-// the one sequence of both.
+// Seqs returns the chunks of the answer to q, each a sequence of its context and its tokens. If
+// chunks are off, it returns the one sequence of q and answer.
 func (c Chunks) Seqs(q, answer []int32) (list []Seq) {
 	if !c.On() {
 		return []Seq{Answer(slices.Concat(q, answer), len(q))}
@@ -100,7 +102,8 @@ func (c Chunks) Seqs(q, answer []int32) (list []Seq) {
 	return list
 }
 
-// SplitAll returns Seqs of every sequence, each of one span, and the sequence that each comes from.
+// SplitAll returns the chunks of every sequence of seqs, which has one span, and for each chunk the
+// index in seqs of its sequence.
 func (c Chunks) SplitAll(seqs []Seq) (list []Seq, from []int) {
 	for i, s := range seqs {
 		parts := []Seq{s}
@@ -114,7 +117,7 @@ func (c Chunks) SplitAll(seqs []Seq) (list []Seq, from []int) {
 	return list, from
 }
 
-// Last returns the last of Seqs of each sequence.
+// Last returns the last chunk of each sequence of seqs.
 func (c Chunks) Last(seqs []Seq) []Seq {
 	if !c.On() {
 		return seqs

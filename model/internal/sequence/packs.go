@@ -8,9 +8,9 @@ import (
 
 // Packs groups sequences into micro-batches of at most maxTokens tokens; a longer sequence is a
 // pack of its own. Entries are indices into seqs. Sequences with the same prompt are adjacent, at
-// the place of the first of them, and are in one pack unless they alone exceed maxTokens: a pack
-// computes their prompt once, and its tokens count once. Branching ones lie as in byPrompt, so that
-// a border between packs parts as few of their tokens as it can.
+// the place of the first of them, and in one pack unless they alone exceed maxTokens: a pack
+// computes their prompt once, and its tokens count once. Branching sequences are in the order of
+// ByPrompt, so that a border between packs separates as few common tokens as possible.
 func Packs(seqs []Seq, maxTokens int) [][]int {
 	var packs [][]int
 	room := 0
@@ -33,8 +33,8 @@ func Packs(seqs []Seq, maxTokens int) [][]int {
 	return packs
 }
 
-// PacksByShard returns Packs for each shard of a mini-batch: shards and packs hold indices into
-// seqs.
+// PacksByShard returns the packs of each shard of a mini-batch. Entries of shards and of packs are
+// indices into seqs.
 func PacksByShard(seqs []Seq, shards [][]int, maxTokens int) (packsK [][][]int) {
 	packsK = make([][][]int, len(shards))
 	for k, shard := range shards {
@@ -46,8 +46,8 @@ func PacksByShard(seqs []Seq, shards [][]int, maxTokens int) (packsK [][][]int) 
 }
 
 // ByPrompt returns the indices of seqs, grouped by prompt, each group at the place of its first
-// sequence. A sequence without a prompt is a group of its own. Within a group those that are
-// Branching come last, ordered by their tokens: neighbours have most in common.
+// sequence. A sequence without a prompt is a group of its own. Within a group the Branching
+// sequences come last, sorted by their tokens, so that neighbours have the longest common prefixes.
 func ByPrompt(seqs []Seq) (groups [][]int) {
 	defer func() {
 		for _, g := range groups {
@@ -77,15 +77,16 @@ func ByPrompt(seqs []Seq) (groups [][]int) {
 	return groups
 }
 
-// SharePrompt reports whether two sequences have the same prompt, or the part of it that is shared.
+// SharePrompt reports whether two sequences have the same shared prefix (Seq.Shared), of at least
+// one token.
 func SharePrompt(a, b Seq) bool {
 	n := a.shares()
 	return n > 0 && n == b.shares() && len(a.IDs) >= n && len(b.IDs) >= n &&
 		slices.Equal(a.IDs[:n], b.IDs[:n])
 }
 
-// sharedTokens returns the number of tokens that a pack computes once for sequences of one prompt:
-// the prompt's, but at least one token of each sequence is its own.
+// sharedTokens returns the number of tokens that a pack computes once for group, sequences of one
+// prompt: the shared prefix, but at least one token of each sequence is its own.
 func sharedTokens(group []Seq) int {
 	if len(group) < 2 {
 		return 0
@@ -97,8 +98,8 @@ func sharedTokens(group []Seq) int {
 	return n
 }
 
-// compareSeqs orders the sequences of a prompt: those that are not Branching, then the others by
-// their tokens.
+// compareSeqs orders the sequences of a prompt: first all that are not Branching, as equals, then
+// the Branching ones by their tokens.
 func compareSeqs(a, b Seq) int {
 	switch {
 	case a.Branching && b.Branching:
@@ -111,21 +112,21 @@ func compareSeqs(a, b Seq) int {
 	return 0
 }
 
-// Tree is the sequences of one prompt as a pack lays them: every run of tokens that some of them
-// have in common once. Of sequences that are not Branching that is the prompt.
+// Tree is a trie of the sequences of one prompt, as a pack lays them out: each shared run of tokens
+// stands once. Sequences that are not Branching share the prompt alone.
 type Tree struct {
 	seqs   []Seq
-	Order  []int    // of seqs, as in byPrompt; the rest counts in it
-	common []int    // tokens that a sequence shares with the one before it
+	Order  []int    // indices of seqs, sorted as in ByPrompt
+	common []int    // in that order: tokens shared with the sequence before
 	Runs   []branch // depth first
 }
 
-// branch is the tokens from to to-1 of the sequences order[lo:hi], behind those of run parent, or
-// behind none if that is -1.
+// branch is a run of shared tokens: tokens From to To-1 of the sequences Order[Lo:Hi]. Parent is
+// the index of the run before it, -1 at the root.
 type branch struct{ From, To, Lo, Hi, Parent int }
 
-// Grow arranges seqs, in the memory of the tree before. At least one token of each sequence is its
-// own, so that the last tokens of all have rows of their own.
+// Grow builds the tree of seqs and reuses its memory. At least one token of each sequence is its
+// own, so that the last tokens of all have separate rows.
 func (t *Tree) Grow(seqs []Seq) {
 	t.seqs, t.Order, t.common, t.Runs = seqs, t.Order[:0], t.common[:0], t.Runs[:0]
 	for i := range seqs {
@@ -147,8 +148,8 @@ func (t *Tree) Grow(seqs []Seq) {
 	}
 }
 
-// branch appends the runs of the sequences lo to hi-1, which have their first from tokens in
-// common.
+// branch appends the runs of the sequences Order[lo:hi], whose first from tokens are in the run
+// parent and its ancestors.
 func (t *Tree) branch(lo, hi, from, parent int) {
 	to := len(t.seqs[t.Order[lo]].IDs)
 	for k := lo + 1; k < hi; k++ {
@@ -168,7 +169,8 @@ func (t *Tree) branch(lo, hi, from, parent int) {
 	}
 }
 
-// Rows returns the number of tokens that a pack computes for the given sequences of one prompt.
+// Rows returns the number of tokens that a pack computes for the sequences group, indices into
+// seqs, which have one prompt.
 func Rows(seqs []Seq, group []int) (n int) {
 	of := Pick(seqs, group)
 	if !slices.ContainsFunc(of, func(s Seq) bool { return s.Branching }) {
@@ -186,14 +188,14 @@ func Rows(seqs []Seq, group []int) (n int) {
 	return n
 }
 
-// Segment is consecutive tokens that a pass computes.
+// Segment is a run of consecutive tokens that a pass computes.
 type Segment struct {
 	Tokens int
-	Before int // tokens of the sequence before the first of them
+	Before int // position of the first of them in its sequence
 }
 
-// Segments returns the tokens that one pass over seqs computes. What several sequences share is
-// computed once, provided that they fit in one pack.
+// Segments returns the runs of tokens that one pass over seqs computes. Tokens that several
+// sequences share are computed once, provided that these fit in one pack.
 func Segments(seqs []Seq) (out []Segment) {
 	var t Tree
 	for _, group := range ByPrompt(seqs) {

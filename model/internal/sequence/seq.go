@@ -8,31 +8,32 @@ package sequence
 
 import "fmt"
 
-// Seq is a sequence of tokens. Those in its spans are trained: they have log-probabilities, and
-// what is learned is learned at them. All others are context: the prompt before the first span, and
-// what an environment wrote between two.
+// Seq is a sequence of tokens. The tokens in its spans are trained: they have log-probabilities and
+// enter the loss. All others are context: the prompt before the first span, and an environment's
+// replies between two spans.
 type Seq struct {
 	IDs   []int32
-	Spans []Span // ascending; none overlaps another
+	Spans []Span // ascending, without overlap
 
-	// Shared is how many tokens other sequences begin with too, where it is less than the prompt: a
-	// pack computes them once. 0 is the prompt.
+	// Shared is the length of the prefix that sequences of one prompt share, if it is shorter than
+	// the prompt: a pack computes it once. 0 means the whole prompt.
 	Shared int
 
-	// Branching says that the sequence is one of several that may part anywhere behind what is
-	// Shared, as the answers of a tree do: what two of them begin with a pack computes once.
+	// Branching marks a sequence of a tree: two such sequences may have more tokens in common
+	// behind the shared prefix, and a pack computes each common prefix once.
 	Branching bool
 }
 
 // Span is the tokens IDs[From:To] of a sequence. It is not empty, except in an answer of no tokens.
 type Span struct{ From, To int }
 
-// Answer returns a sequence with one span: a prompt of so many tokens, and all behind it.
+// Answer returns a sequence whose first prompt tokens are context and whose other tokens are one
+// span.
 func Answer(ids []int32, prompt int) Seq {
 	return Seq{IDs: ids, Spans: []Span{{prompt, len(ids)}}}
 }
 
-// Prompt returns the number of tokens before the first trained one; 0 where none is trained.
+// Prompt returns the number of tokens before the first trained one; 0 if no token is trained.
 func (s Seq) Prompt() int {
 	if len(s.Spans) == 0 {
 		return 0
@@ -40,7 +41,7 @@ func (s Seq) Prompt() int {
 	return s.Spans[0].From
 }
 
-// shares returns the number of tokens at the beginning that sequences of one pack may share.
+// shares returns the length of the prefix that sequences of one prompt may share.
 func (s Seq) shares() int {
 	if s.Shared > 0 {
 		return min(s.Shared, s.Prompt())
@@ -48,8 +49,7 @@ func (s Seq) shares() int {
 	return s.Prompt()
 }
 
-// Response returns all behind the prompt. Of a sequence with several spans that is not only what is
-// trained.
+// Response returns all tokens behind the prompt. Between several spans it has context tokens too.
 func (s Seq) Response() []int32 { return s.IDs[s.Prompt():] }
 
 // Trained returns the number of trained tokens.
@@ -64,7 +64,8 @@ func (s Seq) Trained() (n int) {
 // and ends at its last token. A sequence without spans is one turn.
 func (s Seq) Turns() int { return max(1, len(s.Spans)) }
 
-// TurnEnd returns the last token of turn k. An answer of no tokens ends at its prompt's last token.
+// TurnEnd returns the position of the last token of turn k. An answer of no tokens ends at its
+// prompt's last token.
 func (s Seq) TurnEnd(k int) int {
 	if len(s.Spans) == 0 {
 		return len(s.IDs) - 1
@@ -72,7 +73,8 @@ func (s Seq) TurnEnd(k int) int {
 	return s.Spans[k].To - 1
 }
 
-// TrainedIDs returns the trained tokens, span after span.
+// TrainedIDs returns the ids of the trained tokens, span after span. With one span the slice shares
+// the memory of IDs.
 func (s Seq) TrainedIDs() []int32 {
 	if len(s.Spans) == 1 {
 		return s.IDs[s.Spans[0].From:s.Spans[0].To]
@@ -84,7 +86,8 @@ func (s Seq) TrainedIDs() []int32 {
 	return ids
 }
 
-// Upto returns the sequence's first n tokens, or all if there are fewer.
+// Upto returns the sequence's first n tokens, or s itself if it has no more. The memory of IDs is
+// shared.
 func (s Seq) Upto(n int) Seq {
 	if n >= len(s.IDs) {
 		return s
@@ -98,7 +101,8 @@ func (s Seq) Upto(n int) Seq {
 	return out
 }
 
-// Check refuses spans of which log-probabilities cannot be given.
+// Check refuses spans whose log-probabilities are not defined: a prompt of no tokens, or spans that
+// are empty, overlap, do not ascend or pass the end.
 func (s Seq) Check() error {
 	n := len(s.IDs)
 	if p := s.Prompt(); p < 1 || p > n {

@@ -1,4 +1,4 @@
-// Package workspace lends device memory by purpose, and takes the largest size of each.
+// Package workspace lends device memory by purpose: one block each, of the largest size asked for.
 package workspace
 
 import (
@@ -7,32 +7,32 @@ import (
 	"gad/internal/compute"
 )
 
-// Workspace is device memory by purpose, reused between calls: a block is allocated once for a
-// purpose, and again only when more elements are needed. Its contents are valid until the next
-// call of any model that shares the workspace.
+// Workspace is device memory by purpose, reused between calls: a block is allocated at the first
+// use of a purpose, and again only when a call asks for more elements. Its contents are valid until
+// the next call of any model that shares the workspace.
 type Workspace struct {
-	Bufs map[Purpose]compute.Tensor // blocks that it holds
+	Bufs map[Purpose]compute.Tensor // the allocated blocks
 
 	be  compute.Backend
-	err error // first failure since Take
+	err error // first failure since the last Take
 
-	trying bool      // inside of Try
-	taken  []Purpose // blocks that Try has taken
+	trying bool      // a call of Try is under way
+	taken  []Purpose // blocks that were allocated during Try
 }
 
 // New returns an empty workspace on be.
 func New(be compute.Backend) *Workspace { return &Workspace{be: be} }
 
-// Purpose names a block of the workspace: what it holds, for one layer or for all.
+// Purpose names a block of the workspace by its content, for one layer or for all.
 type Purpose struct {
 	Layer int // or All
 	What  string
 }
 
-// All is the layer of what all layers share.
+// All is the Layer of a block that all layers share.
 const All = -1
 
-// String names the purpose in errors.
+// String returns the purpose's name for errors.
 func (p Purpose) String() string {
 	if p.Layer == All {
 		return p.What
@@ -40,13 +40,13 @@ func (p Purpose) String() string {
 	return fmt.Sprintf("layer %d: %s", p.Layer, p.What)
 }
 
-// Get returns n elements for a purpose of all layers.
+// Get returns n elements of class c for a purpose that all layers share.
 func (w *Workspace) Get(what string, c compute.Class, n int) compute.Tensor {
 	return w.In(Purpose{All, what}, c, n)
 }
 
-// In returns n elements for a purpose. After a failure it returns absent tensors, and Take returns
-// the error.
+// In returns n elements of class c for a purpose. Their contents are undefined. After a failure it
+// returns absent tensors until Take has returned the error.
 func (w *Workspace) In(what Purpose, c compute.Class, n int) compute.Tensor {
 	if w.err != nil || n == 0 {
 		return compute.Tensor{}
@@ -71,7 +71,7 @@ func (w *Workspace) In(what Purpose, c compute.Class, n int) compute.Tensor {
 	return t.Slice(0, n)
 }
 
-// Take returns the first error of the calls of Get and In since the last Take.
+// Take returns the first error of the calls of Get and In since the last Take, and clears it.
 func (w *Workspace) Take() error {
 	err := w.err
 	w.err = nil
@@ -81,8 +81,8 @@ func (w *Workspace) Take() error {
 	return nil
 }
 
-// Try returns Take for the calls of Get and In that f makes. If one fails, the blocks of the others
-// are freed.
+// Try calls f and returns the first error of the calls of Get and In in it. After an error it frees
+// the blocks that these calls allocated.
 func (w *Workspace) Try(f func()) error {
 	w.trying, w.taken = true, w.taken[:0]
 	f()
