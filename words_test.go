@@ -29,7 +29,6 @@ const (
 // wordy are the packages that are still to be written anew. A package leaves the list and does not
 // come back.
 var wordy = strings.Fields(`
-	internal/compute/computetest
 	internal/compute/cpu
 	internal/compute/cuda
 	internal/compute/cuda/driver
