@@ -23,10 +23,6 @@ import (
 	"gad/trainer/quality"
 )
 
-// byLength is a checker in the shell: a row's score is the length of its JSON line,
-// modulo 7.
-const byLength = `while IFS= read -r line; do echo $((${#line} % 7)); done`
-
 // nth is a checker that gives every row one score a run: score[i] in its i-th run. The
 // first is the one in which it is tried.
 func nth(t *testing.T, score ...int) string {
