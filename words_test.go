@@ -67,10 +67,7 @@ var wordy = strings.Fields(`
 	device
 	internal/checker
 	internal/child
-	internal/compute/computetest
 	internal/compute/cpu
-	internal/compute/cuda
-	internal/compute/cuda/driver
 	internal/conf
 	internal/endpoint
 	internal/endpoint/endpointtest

@@ -6,6 +6,18 @@
 // A program has it when built with the tag nvidia; without the tag Open fails and
 // says so. What a plan of memory needs to know is here in either build.
 //
+//	engine.go     the backend, opened and closed: start here
+//	ops.go        operations on elements and rows, and AdamW
+//	products.go   matrix products with parameters
+//	attention.go  attention and its gradient
+//	head.go       log-probabilities, samples and scores
+//	memory.go     memory, staging of indices, copies that products read
+//	graphs.go     Repeat: commands recorded as a CUDA graph
+//	nccl.go       sums over ranks
+//	cuda.go       options, and the sizes that a plan needs
+//	work.go       sizes of the kernels' grids and chunks
+//	other.go      a build without the tag nvidia
+//
 // Operations are asynchronous: they queue work and return. The first failure, of
 // the device or of an allocation for scratch, is kept; operations after it do
 // nothing, and Sync returns it. Every sum has a fixed order: a function of the
@@ -233,11 +245,11 @@ const (
 	dkvPartBytes = 64 << 20 // the most that parts of dk and dv take
 )
 
-// dkvParts is in how many parts, at most most, a group's query heads are divided among
-// blocks. work has the tiles of queries of each tile of keys, which K heads have each.
-// Blocks are begun longest first, so what they take is near the larger of the mean over
-// dkvBlocks and, for each n, n+1 times the longest but n*dkvBlocks. To write and read a
-// part of a tile takes about as long as a tile of queries.
+// dkvParts returns the number of parts, at most most, in which a group's query heads are divided
+// among blocks. work has the tiles of queries of each tile of keys; each of K heads has as many.
+// The longest blocks start first, so their time is near the larger of the mean over dkvBlocks and,
+// for each n, n+1 times the longest but n*dkvBlocks. To write and read a part of a tile takes about
+// as long as a tile of queries.
 func dkvParts(work []int, K, group, most int) int {
 	sorted, total := slices.Clone(work), 0
 	slices.SortFunc(sorted, func(a, b int) int { return cmp.Compare(b, a) })
