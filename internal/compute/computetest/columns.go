@@ -165,10 +165,9 @@ func (s *suite) linearOfColumns() {
 	})
 }
 
-// stack: projections whose outputs lie side by side, and whose weights, biases and gradients
-// lie one behind the other, are what they are one by one; one product computes them. They
-// are so, too, where something lies apart, and after biases have changed, of which a backend
-// may keep copies.
+// stack tests projections whose outputs lie side by side, and whose weights, biases and gradients
+// are adjacent: one product computes them, with the results of one product each. So too where
+// something lies between them, and after biases have changed, of which a backend may have copies.
 func (s *suite) stack() {
 	const (
 		joined  = iota

@@ -4,5 +4,5 @@ package cpu
 
 import "errors"
 
-// allowTiles is leave to use AMX's tiles, which is asked of Linux alone.
+// allowTiles requests permission for AMX's tiles, which only Linux needs.
 func allowTiles() error { return errors.New("it is for Linux only") }

@@ -139,12 +139,12 @@ func (b *Backend) heads(p compute.Pack, K, width int) (size int) {
 	return size
 }
 
-// job is the queries lo to hi-1 of segment n, whose Segment is g, and query head h.
+// job returns the queries lo to hi-1 of segment n, whose Segment is g, and query head h.
 func (b *Backend) job(n int, g compute.Segment, h, lo, hi int) attnJob {
 	return attnJob{Segment: g, n: n, head: h, lo: lo, hi: hi, at: b.keysAt(n, h)}
 }
 
-// keysAt is where the packed keys of segment n begin that query head h reads.
+// keysAt returns where the packed keys of segment n begin that query head h reads.
 func (b *Backend) keysAt(n, h int) int {
 	a := &b.attn
 	return a.base[n] + h/(a.H/a.K)*b.up(a.pack.Tokens(n))*b.up(a.E)
@@ -176,13 +176,7 @@ func (b *Backend) softmax(s []float32, scale float32) (most, sum float32) {
 	return most, b.k.expSum(s, most)
 }
 
-// Attention is causal attention within each sequence. Keys and values are packed
-// once; a task then takes some queries of one head, a register tile at a time,
-// through scores, softmax and the sum of values, so that the scores stay in the
-// first-level cache. Panels of keys behind a tile are left out; scores behind a
-// query's own position become zeros at the chain's end and change nothing. Each ancestor
-// of a segment is a part of each chain, and the segment's own tokens go on from the last:
-// the same bits as in one piece.
+// Attention computes causal attention within each sequence.
 func (b *Backend) Attention(oNHE, lseNH, qNHE, kNKE, vNKE compute.Tensor, a compute.AttnShape,
 	p compute.Pack) {
 	H, K, E := a.H, a.K, a.E
@@ -277,7 +271,7 @@ func (b *Backend) attend(wk *worker, t int) {
 	}
 }
 
-// own is where the keys of j's own segment begin that its queries from the lo-th on see, at
+// own returns where the keys of j's own segment begin that its queries from the lo-th on see, at
 // the beginning of a panel.
 func (b *Backend) own(j attnJob, lo int) int {
 	return b.seen(keyRun{col: j.Before}, b.attn.First(j.Before+lo+1))
@@ -396,8 +390,7 @@ func (b *Backend) divide(p compute.Pack) (left, longest int) {
 	return left, longest
 }
 
-// gradPanels is how many panels of keys a block sees, and gradParts how many tasks share
-// them.
+// gradPanels returns how many panels of keys a block sees, and gradParts how many tasks share them.
 func (b *Backend) gradPanels(j gradBlock) int {
 	n := b.up(j.hi)
 	b.ancestors(j.attnJob, func(r keyRun) { n += b.up(r.length) })
@@ -582,11 +575,7 @@ func (b *Backend) alike(pages compute.Pages, K int) {
 	}
 }
 
-// AttentionDecode is Attention for one query a row over paged keys and values. A
-// task has the query heads of one key/value head of rows that share pages: what
-// these rows share is packed and multiplied with once for all of them. Keys are
-// packed into a panel that stays in the first-level cache; values are read where
-// they lie, pages that follow one another as one.
+// AttentionDecode computes Attention for one query a row over paged keys and values.
 func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a compute.AttnShape,
 	pages compute.Pages) {
 	H, K, E, P := a.H, a.K, a.E, pages.PageTokens
@@ -614,9 +603,8 @@ func (b *Backend) AttentionDecode(oRHE, qRHE, kCache, vCache compute.Tensor, a c
 	b.run(len(b.rows)*K, (*Backend).attendDecode)
 }
 
-// decodeSize is how many queries a task of AttentionDecode has, the distance of their
-// rows of scores, and the width of its panel of keys with the lanes that transposed may
-// fill beyond it.
+// decodeSize returns how many queries a task of AttentionDecode has, the distance of their rows of
+// scores, and the width of its panel of keys with the lanes that transposed may fill beyond it.
 func (b *Backend) decodeSize(rows decodeRows) (M, ld, wide int) {
 	nr := b.k.nr
 	return (rows.r1 - rows.r0) * (b.attn.H / b.attn.K), b.up(rows.longest) + nr + skew, nr + nr/2
@@ -706,7 +694,7 @@ func (b *Backend) CacheWrite(cache, xNW compute.Tensor, width int, slots []int32
 	}
 }
 
-// RopeCache is Rope of q and of the keys in the cache.
+// RopeCache rotates q, and the keys as it writes them to the cache.
 func (b *Backend) RopeCache(qNHE, kNKE, vNKE, kCache, vCache compute.Tensor, a compute.AttnShape,
 	pos []int32, table compute.Tensor, slots []int32) {
 	const op = "RopeCache"

@@ -96,7 +96,7 @@ func listed(list, word string) bool {
 	return false
 }
 
-// lines are the lines of a small file of the system; nil where it cannot be read.
+// lines returns the lines of a small file of the system; nil if it cannot be read.
 func lines(path string) []string {
 	text, err := os.ReadFile(path)
 	if err != nil || len(text) == 0 {

@@ -167,14 +167,14 @@ type memory struct {
 	narrow, lent bool
 }
 
-// Len is the number of elements.
+// Len returns the number of elements.
 func (m *memory) Len() int { return m.n }
 
 // pad is how many elements lie beyond every block's end, so that a register
 // tile may read past its matrix; no kernel writes there.
 const pad = 64
 
-// aligned is n zeros that begin on a cache line, with pad more behind them.
+// aligned returns n zeros that begin on a cache line, followed by pad more.
 func aligned(n int) []float32 { return newAligned[float32](n) }
 
 func newAligned[T float32 | uint32](n int) []T {
@@ -188,7 +188,7 @@ func newAligned[T float32 | uint32](n int) []T {
 // onLine reports whether x begins on a cache line.
 func onLine(x []float32) bool { return uintptr(unsafe.Pointer(unsafe.SliceData(x)))%64 == 0 }
 
-// f32 is t's elements; it panics unless there are n.
+// f32 returns t's elements; it panics unless there are n.
 func f32(op, name string, t compute.Tensor, n int) []float32 {
 	compute.CheckContiguous(op, name, t, n)
 	if t.Absent() {
@@ -202,7 +202,7 @@ func f32(op, name string, t compute.Tensor, n int) []float32 {
 	return m.data[t.Off() : t.Off()+n]
 }
 
-// u8 is f32 for memory of class Code.
+// u8 returns t's elements of class Code; it panics unless there are n.
 func u8(op, name string, t compute.Tensor, n int) []uint8 {
 	m, _ := t.Mem().(*memory)
 	if t.Len() != n || m == nil || m.codes == nil {
@@ -211,7 +211,7 @@ func u8(op, name string, t compute.Tensor, n int) []uint8 {
 	return m.codes[t.Off() : t.Off()+n]
 }
 
-// frozenIn is t's block where that is Frozen, or else nil.
+// frozenIn returns t's block if that is Frozen, else nil.
 func frozenIn(t compute.Tensor) *frozen {
 	m, _ := t.Mem().(*memory)
 	if m == nil {
@@ -226,7 +226,7 @@ func inCodes(t compute.Tensor) bool {
 	return m != nil && m.codes != nil
 }
 
-// opt is f32, or nil for an absent tensor.
+// opt returns f32, or nil for an absent tensor.
 func opt(op, name string, t compute.Tensor, n int) []float32 {
 	if t.Absent() {
 		return nil
@@ -307,7 +307,7 @@ func (b *Backend) Free(t compute.Tensor) {
 	}
 }
 
-// As is t's first n elements, which have one type: Wide and Narrow differ in what Upload does.
+// As returns t's first n elements, which have one type: Wide and Narrow differ in Upload only.
 func (b *Backend) As(t compute.Tensor, c compute.Class, n int) compute.Tensor {
 	if n > t.Len() {
 		panic(fmt.Sprintf("cpu: As: %d elements do not fit into %d", n, t.Len()))
@@ -316,15 +316,15 @@ func (b *Backend) As(t compute.Tensor, c compute.Class, n int) compute.Tensor {
 		lent: true})
 }
 
-// Memory is the number of bytes allocated now, scratch and packed weights
-// included, and the most there ever was.
+// Memory returns the number of bytes allocated now, scratch and packed weights included, and its
+// maximum so far.
 func (b *Backend) Memory() (inUse, peak int64) { return b.inUse, b.peak }
 
-// Alone is true: a sum is one chain, whatever rows are beside its own.
+// Alone returns true: a sum is one chain, whatever the other rows.
 func (b *Backend) Alone() bool { return true }
 
-// Available is what Options.Limit leaves, or else what the system says a program
-// can have.
+// Available returns the rest of Options.Limit, or without a limit the memory that the system says a
+// program can have.
 func (b *Backend) Available() int64 {
 	if b.limit > 0 {
 		return max(1, b.limit-b.inUse) // 0 would be "unknown"
@@ -344,8 +344,8 @@ func grow[T float32 | uint32](b *Backend, buf *[]T, n int) []T {
 	return (*buf)[:n]
 }
 
-// local is a worker's scratch: as grow, but not counted as memory in use, since a
-// worker may call it.
+// local returns a worker's scratch: as grow, but not counted as memory in use, since a worker may
+// call it.
 func local[T float32 | uint32](buf *[]T, n int) []T {
 	if cap(*buf)-pad < n {
 		*buf = newAligned[T](n + n/4)
@@ -541,7 +541,7 @@ func (b *Backend) RMSNorm(yND, rstdN, xND compute.Tensor, w *compute.Param, eps 
 	})
 }
 
-// normWeights is what RMSNorm multiplies by: w itself, or the sum with its offset.
+// normWeights returns the factors of RMSNorm: w itself, or the sum with its offset.
 func (b *Backend) normWeights(op string, w *compute.Param) []float32 {
 	W := f32(op, "W", w.W, w.Cols)
 	if w.Offset == 0 {
@@ -558,8 +558,7 @@ func (b *Backend) normWeights(op string, w *compute.Param) []float32 {
 // second-level cache still when they are read for dx.
 const normBlock = 1 << 16
 
-// RMSNormGrad is the gradient of RMSNorm. Of some rows the gradient of w is summed first,
-// because dx, here y, may lie over dy.
+// RMSNormGrad computes the gradient of RMSNorm.
 func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND,
 	rstdN compute.Tensor, acc bool) {
 	D := w.Cols
@@ -594,7 +593,7 @@ func (b *Backend) RMSNormGrad(dxND compute.Tensor, w *compute.Param, dyND, xND,
 	}
 }
 
-// asInt is how the kernels take a bool.
+// asInt returns a bool as the kernels take it.
 func asInt(b bool) int {
 	if b {
 		return 1
@@ -643,8 +642,8 @@ func (b *Backend) SwiGLU(yNF, gateNF, upNF compute.Tensor) {
 	b.each(n, func(b *Backend, lo, hi int) { b.k.swiglu(b.y[lo:hi], b.g[lo:hi], b.u[lo:hi]) })
 }
 
-// SwiGLUGrad is the gradient of SwiGLU: y is that of gate, x that of up, and w SwiGLU's
-// output.
+// SwiGLUGrad computes the gradient of SwiGLU: in the kernel y is the gradient of gate, x of up, and
+// w SwiGLU's output.
 func (b *Backend) SwiGLUGrad(yNF, dgateNF, dupNF, dyNF, gateNF, upNF compute.Tensor) {
 	n := gateNF.Len()
 	b.y, b.x = f32("SwiGLUGrad", "dgate", dgateNF, n), f32("SwiGLUGrad", "dup", dupNF, n)
@@ -709,8 +708,7 @@ const (
 	tanhCube = 0.044715
 )
 
-// gates are gate/gelu(gate) = 1 + exp(-2c*(x + 0.044715*x³)), in the worker's memory. The
-// exponentials are the variant's.
+// gates computes gate/gelu(gate) = 1 + exp(-2c*(x + 0.044715*x³)), in the worker's memory.
 func (b *Backend) gates(wk *worker, gate []float32) []float32 {
 	d := wk.buf[0][:len(gate)]
 	for i, x := range gate {
@@ -723,7 +721,7 @@ func (b *Backend) gates(wk *worker, gate []float32) []float32 {
 	return d
 }
 
-// Score is the value head.
+// Score computes the value head's scores.
 func (b *Backend) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) {
 	D := w.Cols
 	N := compute.RowsOf("Score", "h", hND, D)
@@ -735,7 +733,7 @@ func (b *Backend) Score(sR, hND compute.Tensor, w *compute.Param, rows []int32) 
 	}
 }
 
-// ScoreGrad is the gradient of Score.
+// ScoreGrad computes the gradient of Score.
 func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND compute.Tensor,
 	rows []int32) {
 	D := w.Cols
@@ -756,8 +754,8 @@ func (b *Backend) ScoreGrad(dhND compute.Tensor, w *compute.Param, dsR, hND comp
 	}
 }
 
-// SumSquares is the sum of the squares of all elements, each block's in
-// float64 and the blocks' in order.
+// SumSquares returns the sum of the squares of all elements, each block's in float64 and the
+// blocks' in order.
 func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 	total := 0.0
 	for _, t := range ts {
@@ -768,10 +766,10 @@ func (b *Backend) SumSquares(ts []compute.Tensor) float64 {
 	return total
 }
 
-// SumBlock is how many elements SumSquares sums by themselves.
+// SumBlock returns how many elements SumSquares sums by themselves.
 func (b *Backend) SumBlock() int { return block }
 
-// SquaresOfBlocks are the sums that SumSquares adds up for t, until the next call.
+// SquaresOfBlocks returns the sums that SumSquares adds up for t, valid until the next call.
 func (b *Backend) SquaresOfBlocks(t compute.Tensor) []float64 {
 	b.x = f32("SumSquares", "t", t, t.Len())
 	blocks := (len(b.x) + block - 1) / block
@@ -780,8 +778,7 @@ func (b *Backend) SquaresOfBlocks(t compute.Tensor) []float64 {
 	return b.sums
 }
 
-// AdamW is one optimizer step of ps. The decay is taken as W - LR*Decay*W:
-// 1 - LR*Decay would round to 1 in float32.
+// AdamW takes one optimizer step of ps.
 func (b *Backend) AdamW(ps []*compute.Param, a compute.AdamW) {
 	b.adam = adamConsts{
 		gradScale: float32(a.GradScale),

@@ -13,7 +13,7 @@ const (
 	streamAhead16 = 2048
 )
 
-// rounded16 is N rows of I elements rounded to pairs, lda apart.
+// rounded16 returns N rows of I elements rounded to pairs, lda apart.
 func (b *Backend) rounded16(x []float32, N, I int) (a []uint32, lda int) {
 	lda = b.k16.pairs(I)
 	b.x, b.N, b.D = x, N, I

@@ -17,9 +17,8 @@ type Footprint struct {
 	k16 *kernels16 // bfloat16 products; nil for float32
 }
 
-// Element is 4, float32, but for Code, whose elements are bytes, and in bfloat16 for Frozen, and
-// quantised classes, whose blocks are codes and a binary16.
-// The host's memory is the backend's.
+// Element returns 4, float32, except for Code, whose elements are bytes, in bfloat16 for Frozen,
+// and for quantised classes, whose blocks are codes and a binary16.
 func (f Footprint) Element(c compute.Class) int64 {
 	switch {
 	case c&^compute.Host == compute.Code:
@@ -32,7 +31,7 @@ func (f Footprint) Element(c compute.Class) int64 {
 	return 4
 }
 
-// Block is the bytes.
+// Block returns bytes: allocations are not rounded up.
 func (Footprint) Block(bytes int64) int64 { return bytes }
 
 // DerivedBytes is the packed transpose of a matrix that products are taken with. In bfloat16 a trained
@@ -53,7 +52,7 @@ func (f Footprint) DerivedBytes(c compute.Class, lookup bool, rows, cols int) in
 	return 4 * int64(k16.sizeB(rows, cols)+k16.sizeB(cols, rows))
 }
 
-// kernels are the backend's, or those that a backend of this machine would have.
+// kernels returns the backend's kernels, or the kernels that a backend of this machine would have.
 func (f Footprint) kernels() (*kernels, *kernels16) {
 	if f.k != nil {
 		return f.k, f.k16
@@ -92,17 +91,18 @@ func (f Footprint) Scratch(w compute.Work) int64 {
 	return bytes
 }
 
-// Overhead is 0.
+// Overhead returns 0.
 func (Footprint) Overhead() int64 { return 0 }
 
-// DecodeMultiple is 1: Repeat runs a step as it comes.
+// DecodeMultiple returns 1: Repeat runs a step as it comes.
 func (Footprint) DecodeMultiple() int { return 1 }
 
-// Joined is false: a product's launch costs nothing here, and rows without gaps are read fastest.
+// Joined returns false: a product's launch costs nothing here, and rows without gaps are read
+// fastest.
 func (Footprint) Joined() bool { return false }
 
-// MemoryAvailable is what the system says a new program can have, in bytes; 0
-// where it does not say.
+// MemoryAvailable returns the bytes that the system says a new program can have; 0 if it does not
+// say.
 func MemoryAvailable() int64 { return memoryAvailable("/") }
 
 func memoryAvailable(root string) (n int64) {

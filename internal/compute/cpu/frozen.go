@@ -38,7 +38,7 @@ func newFrozen(n int, half bool) *frozen {
 	return &frozen{n: n, half: half, words: newAligned[uint32](words)}
 }
 
-// floats is words as float32 numbers, with what lies behind them; bits is the inverse.
+// floats returns words as float32 numbers, up to the slice's capacity; bits is the inverse.
 func floats(words []uint32) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(words))),
 		cap(words))[:len(words)]
@@ -48,7 +48,7 @@ func bits(x []float32) []uint32 {
 	return unsafe.Slice((*uint32)(unsafe.Pointer(unsafe.SliceData(x))), cap(x))[:len(x)]
 }
 
-// frozenOf is p's weights where they are of class Frozen, or else nil.
+// frozenOf returns p's weights if they are of class Frozen, else nil.
 func frozenOf(op string, p *compute.Param) *frozen {
 	m, _ := p.W.Mem().(*memory)
 	if m == nil || m.frozen == nil {
@@ -102,7 +102,7 @@ type frozenArgs struct {
 	quantFrom, quantTo *quant // of quantPackTask
 }
 
-// panelsOf is w's weights, packed at their first use; nil of quantised ones.
+// panelsOf returns w's weights, packed at their first use; nil for quantised ones.
 func (b *Backend) panelsOf(f *frozen, w *compute.Param) []uint32 {
 	if f.rows == w.Rows && f.cols == w.Cols {
 		return f.words
@@ -184,8 +184,8 @@ func (b *Backend) unpack(f *frozen) {
 	f.words, f.rows, f.cols = fresh.words, 0, 0
 }
 
-// rowMajor is f's elements row by row: for those who write them, from any goroutine. whole
-// says that all will be written.
+// rowMajor returns f's elements row by row, to be written from any goroutine. whole says that all
+// will be written.
 func (b *Backend) rowMajor(f *frozen, whole bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -195,7 +195,7 @@ func (b *Backend) rowMajor(f *frozen, whole bool) {
 	b.unpack(f)
 }
 
-// uploadFrozen is Upload.
+// uploadFrozen does Upload for Frozen memory.
 func (b *Backend) uploadFrozen(f *frozen, dst compute.Tensor, src []float32) {
 	compute.CheckContiguous("Upload", "dst", dst, len(src))
 	if f.quant != nil {
@@ -236,7 +236,7 @@ func (f *frozen) round(x []float32, off int, round func(dst []uint32, src []floa
 	}
 }
 
-// widen is the inverse, of elements that lie row by row.
+// widen does the inverse, for elements that lie row by row.
 func (f *frozen) widen(x []float32, off int) {
 	if off%2 > 0 && len(x) > 0 {
 		x[0] = math.Float32frombits(f.words[off/2] >> 16 << 16)
@@ -342,7 +342,7 @@ func (b *Backend) readFrozenTask(w *worker, t int) {
 	}
 }
 
-// embedFrozen is Embed.
+// embedFrozen does Embed for Frozen memory.
 func (b *Backend) embedFrozen(f *frozen, ids []int32, D int) {
 	b.froze.f, b.index, b.D = f, ids, D
 	b.eachRow(len(ids), D, func(b *Backend, lo, hi int) {
@@ -366,8 +366,8 @@ func (b *Backend) embedFrozen(f *frozen, ids []int32, D int) {
 	})
 }
 
-// unpackColumns is how many columns of a matrix of so many rows are unpacked at a time:
-// whole panels of them, about equally many.
+// unpackColumns returns how many columns of a matrix are unpacked at a time: whole panels of them,
+// about equally many.
 func (b *Backend) unpackColumns(rows, cols int, half bool) int {
 	size, nr, limit := 4, b.k.nr, unpackLimit
 	if half {
@@ -401,7 +401,7 @@ func (b *Backend) weightPart(f *frozen, w *compute.Param, o0, o1, i0, i1 int) []
 	return a.dst
 }
 
-// weightPart16 is weightPart in bfloat16: panels whose lanes are the columns.
+// weightPart16 does weightPart in bfloat16: panels whose lanes are the columns.
 func (b *Backend) weightPart16(f *frozen, w *compute.Param, o0, o1, i0, i1 int) packing {
 	b.panelsOf(f, w)
 	a, k := &b.froze, b.k16

@@ -59,11 +59,11 @@ func (p *product) weights(k *kernels, b []float32, rows int) *product {
 	return p
 }
 
-// wide is how many columns the panels of n columns have: a single panel has no more than
-// there are. Of the others, that a tile reads all the same, nothing is kept.
+// wide returns how many columns the panels of n columns have: a single panel has no more than there
+// are.
 func (k *kernels) wide(n int) int { return min(k.nr, n) }
 
-// panels is how many numbers the panels of n lanes of depth elements take.
+// panels returns how many numbers the panels of n lanes of depth elements take.
 func (k *kernels) panels(n, depth int) int {
 	nr := k.wide(n)
 	return (n + nr - 1) / nr * nr * depth
@@ -265,7 +265,7 @@ func (b *Backend) multiplyTask(w *worker, t int) {
 // last panel filled up with zeros, unless it is the only one.
 type derived struct{ columns []float32 }
 
-// quantised is p's weights, packed, where they are of class Q8 or Q4, or else nil.
+// quantised returns p's packed weights if they are of class Q8 or Q4, else nil.
 func (b *Backend) quantised(p *compute.Param) *frozen {
 	f := frozenOf("product", p)
 	if f == nil || f.quant == nil {
@@ -307,13 +307,12 @@ func (b *Backend) Refresh(p *compute.Param) {
 	})
 }
 
-// Linear is the product with a parameter's transpose. With acc the chain starts
-// from y.
+// Linear multiplies x by a parameter's transpose.
 func (b *Backend) Linear(yNO, xNI compute.Tensor, w, bias *compute.Param, acc bool) {
 	b.linears("Linear", xNI, acc, compute.Projection{Y: yNO, W: w, B: bias})
 }
 
-// LinearAdd is Linear, and r added last.
+// LinearAdd computes Linear, and adds r last.
 func (b *Backend) LinearAdd(yNO, rNO, xNI compute.Tensor, w *compute.Param) {
 	N := compute.RowsOf("LinearAdd", "x", xNI, w.Cols)
 	size := N * w.Rows
@@ -332,7 +331,7 @@ func (b *Backend) LinearAdd(yNO, rNO, xNI compute.Tensor, w *compute.Param) {
 	b.each(size, func(b *Backend, lo, hi int) { b.k.add(b.y[lo:hi], b.x[lo:hi]) })
 }
 
-// Linears is Linear for each of ps: one run of tasks, and in bfloat16 one rounding of x.
+// Linears computes Linear for each of ps: one run of tasks, and in bfloat16 one rounding of x.
 func (b *Backend) Linears(ps []compute.Projection, xNI compute.Tensor) {
 	for len(ps) > 0 {
 		n := min(len(ps), len(b.products))
@@ -390,7 +389,7 @@ func (b *Backend) forward(x []float32, N, I int, ps ...multiplication) {
 	}
 }
 
-// LinearsGrad is LinearGrad for each of ps.
+// LinearsGrad calls LinearGrad for each of ps.
 func (b *Backend) LinearsGrad(dxNI compute.Tensor, ps []compute.Projection, xNI compute.Tensor) {
 	for i, p := range ps {
 		b.LinearGrad(dxNI, p.W, p.B, p.Y, xNI, i > 0)
@@ -454,8 +453,7 @@ func (b *Backend) LinearGrad(dxNI compute.Tensor, w, bias *compute.Param, dyNO, 
 // packedRows is from how many rows on a gradient's right side is packed before it is multiplied.
 const packedRows = 64
 
-// inputGrad is LinearGrad's dx. The weights are packed some columns at a time, Frozen ones
-// unpacked: no sum is cut.
+// inputGrad computes LinearGrad's dx.
 func (b *Backend) inputGrad(f *frozen, dx, dy []float32, N int, w *compute.Param, acc bool) {
 	O, I := w.Rows, w.Cols
 	step := b.unpackColumns(O, I, f != nil && b.k16 != nil)

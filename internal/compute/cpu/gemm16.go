@@ -45,7 +45,7 @@ const (
 	tokenBlock = 2048
 )
 
-// pairs is how many pairs a panel of k elements has.
+// pairs returns how many pairs a panel of k elements has.
 func (k *kernels16) pairs(n int) int { return ((n+1)/2 + k.unit - 1) / k.unit * k.unit }
 
 // size is how many numbers the panels of n lanes of k elements take.
@@ -58,8 +58,7 @@ func (k *kernels16) sizeB(n,
 	return (n + k.nr - 1) / k.nr * k.pairs(depth) * k.lanesB
 }
 
-// compute is the panels [a0, a1) of A times [b0, b1) of B, on the calling goroutine.
-// Rows that are not packed yet are, part by part along k.
+// compute multiplies the panels [a0, a1) of A by [b0, b1) of B, on the calling goroutine.
 func (p *product16) compute(k *kernels16, w *worker, a0, a1, b0, b1 int) {
 	if p.a != nil {
 		p.tiles(k, w, a0, a1, b0, b1)
@@ -239,8 +238,8 @@ func (p *packing) panel(k *kernels16) (width, lanes int) {
 	return k.mr, k.lanesA
 }
 
-// lanes is the operand's lanes lo, where a panel begins, to hi-1; depth its elements
-// x0, where a unit of pairs begins, to x1-1.
+// lanes returns the operand's lanes lo, where a panel begins, to hi-1; depth its elements x0, where
+// a unit of pairs begins, to x1-1.
 func (p packing) lanes(k *kernels16, lo, hi int) packing {
 	width, _ := p.panel(k)
 	if p.quant != nil {
@@ -319,7 +318,7 @@ func (b *Backend) packTask(_ *worker, t int) {
 // frozen matrix, which is Narrow, has the latter only if it is asked for.
 type derived16 struct{ rows, columns []uint32 }
 
-// derive is p's panels, packed at their first use.
+// derive returns p's panels, packed at their first use.
 func (b *Backend) derive(p *compute.Param, columns bool) *derived16 {
 	d, _ := p.Derived.(*derived16)
 	fresh := make([]packing, 0, 2)
@@ -355,7 +354,7 @@ func (b *Backend) packingOf(p *compute.Param, dst []uint32, columns bool) packin
 		src: f32("Refresh", "W", p.W, p.Len()), ld: p.Cols, n: n, k: k, down: columns, b: true}
 }
 
-// weightRows is w's packed transpose, weightColumns w itself packed: see derived16.
+// weightRows returns w's packed transpose, weightColumns w itself packed: see derived16.
 func (b *Backend) weightRows(w *compute.Param) packing {
 	if f := frozenOf("product", w); f != nil {
 		return packing{dst: b.panelsOf(f, w), stride: b.k16.pairs(w.Cols) * b.k16.lanesB, n: w.Rows,
@@ -414,7 +413,7 @@ func (k *kernels16) chunk(N, width int) int {
 // tasksPack says whether n rows of A are so many that tasks can pack their own.
 func (b *Backend) tasksPack(n int) bool { return n >= 4*b.pool.workers*taskTiles*b.k16.mr }
 
-// forward16 is forward, for the first of products16.
+// forward16 does forward, for the first of products16.
 func (b *Backend) forward16(x []float32, N, I int, all []multiplication) {
 	ps := b.products16[:len(all)]
 	switch {
@@ -446,7 +445,7 @@ func (b *Backend) forward16(x []float32, N, I int, all []multiplication) {
 	}
 }
 
-// linearGrad16 is LinearGrad, but for the bias.
+// linearGrad16 does LinearGrad, except for the bias.
 func (b *Backend) linearGrad16(dx, g, dy, x []float32, N int, w *compute.Param, acc bool) {
 	var weights packing
 	if dx != nil {
@@ -531,7 +530,7 @@ func (b *Backend) headGrad16(ps []multiplication, z, dhRD, g []float32, n, cols,
 	return ps
 }
 
-// headColumns is weightColumns of the rows v0 to v0+cols-1.
+// headColumns returns weightColumns of the rows v0 to v0+cols-1.
 func (b *Backend) headColumns(w *compute.Param, v0, cols int) packing {
 	if f := frozenOf("LogProbGrad", w); f != nil {
 		return b.weightPart16(f, w, v0, v0+cols, 0, w.Cols)

@@ -92,8 +92,8 @@ func (b *Backend) logits(hRD []float32, n int, w *compute.Param) {
 	a.columns, a.outputs = b.columns(w), w.Rows
 }
 
-// logitsOf is the product of h's rows lo to hi-1 with W's v0 to v1-1, as [hi-lo,
-// v1-v0], in p or in p16. lo is a whole number of tiles, v0 one of panels.
+// logitsOf returns the product of h's rows lo to hi-1 with W's v0 to v1-1, as [hi-lo, v1-v0], in p
+// or in p16.
 func (b *Backend) logitsOf(p *product, p16 *product16, lo, hi, v0, v1 int,
 	z []float32) multiplication {
 	a, D := &b.head, b.head.D
@@ -114,8 +114,7 @@ func headOf(op string, w *compute.Param, hND compute.Tensor, rows, targets []int
 	return f32(op, "h", hND, N*w.Cols)
 }
 
-// LogProb is the language-model head's log-probabilities and entropies. A task
-// has some rows and one chunk.
+// LogProb computes the language-model head's log-probabilities and entropies.
 func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Param, rows,
 	targets []int32, invTemp float64) {
 	D, V, R := w.Cols, w.Vocab(), len(rows)
@@ -160,9 +159,7 @@ func (b *Backend) LogProb(out compute.HeadOut, hND compute.Tensor, w *compute.Pa
 	}
 }
 
-// LogProbGrad is the gradient of LogProb. For some rows and one chunk it makes
-// the logits and their gradients anew, then multiplies these with W and with h;
-// dh's chains go over the chunks and w.G's over the rows, both ascending.
+// LogProbGrad computes the gradient of LogProb.
 func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute.HeadOut, dlogpR,
 	dentR, hND compute.Tensor, rows, targets []int32, invTemp float64) {
 	const op = "LogProbGrad"
@@ -252,8 +249,8 @@ func (b *Backend) LogProbGrad(dhND compute.Tensor, w *compute.Param, out compute
 	}
 }
 
-// Sample draws one token a row. TopP's share is that of the tokens which TopK
-// left; on equal probabilities the lower id counts as the more probable.
+// Sample draws one token a row. TopP is a share of the probability left by TopK; of equally
+// probable tokens the lower id counts as the more probable.
 func (b *Backend) Sample(ids []int32, logp []float32, hRD compute.Tensor, w *compute.Param,
 	s compute.Sampling, u []float64) {
 	D, V, R := w.Cols, w.Vocab(), len(ids)
@@ -374,7 +371,7 @@ func (w *worker) pick(ids []int32, prob []float32, V int, u []float64) {
 	}
 }
 
-// largest is the index of the largest element, the first of equal ones.
+// largest returns the index of the largest element, the first of equal ones.
 func largest(x []float32) int32 {
 	best := 0
 	for i, v := range x {
@@ -385,7 +382,7 @@ func largest(x []float32) int32 {
 	return int32(best)
 }
 
-// draw is the token that u picks from probabilities after the filters of s.
+// draw returns the token that u picks from probabilities after the filters of s.
 func (w *worker) draw(prob []float32, s compute.Sampling, u float64) int32 {
 	V := len(prob)
 	kept := w.kept[:0] // none stands for all
@@ -442,7 +439,7 @@ func (w *worker) draw(prob []float32, s compute.Sampling, u float64) int32 {
 	return last
 }
 
-// total is the kept tokens' probability, all tokens' if there are none.
+// total returns the kept tokens' probability, or all tokens' if none was filtered.
 func total(prob []float32, kept []int32) (sum float64) {
 	if len(kept) == 0 {
 		for _, p := range prob {

@@ -92,7 +92,7 @@ type adamConsts struct {
 // variantEnv names the environment variable that forces a variant.
 const variantEnv = "GAD_CPU"
 
-// Variants are the names of the variants that this machine can run, slowest first.
+// Variants returns the names of the variants that this machine can run, slowest first.
 func Variants() []string {
 	var names []string
 	for _, k := range available() {
@@ -101,9 +101,8 @@ func Variants() []string {
 	return names
 }
 
-// Variants16 are the names that Options.Variant can have with BF16: those of
-// Variants, whose float32 kernels then multiply rounded numbers, and those of
-// native bfloat16 products.
+// Variants16 returns the names that Options.Variant can have with BF16: Variants, whose float32
+// kernels then multiply rounded numbers, and the native bfloat16 products.
 func Variants16() []string {
 	names := Variants()
 	for _, n := range natives() {
@@ -112,10 +111,8 @@ func Variants16() []string {
 	return names
 }
 
-// pick is the variant called name, and with BF16 its way of multiplying; the
-// environment decides when name is empty, and the machine's fastest is taken when
-// that is empty too. In float32, the name of native bfloat16 products stands for
-// the variant that they belong to.
+// pick returns the variant called name, and with BF16 its way of multiplying; the environment
+// decides when name is empty, and the machine's fastest is taken when that is empty too.
 func pick(name, precision string) (*kernels, *kernels16, error) {
 	if precision != "" && precision != F32 && precision != BF16 {
 		return nil, nil, fmt.Errorf("cpu: precision %q: want %s or %s", precision, F32, BF16)

@@ -58,19 +58,13 @@ type kernels16 struct {
 // the second-level cache.
 type gemm16Func func(a, b []uint32, c []float32, ldc, pairs, acc, ahead int)
 
-// dotPair is the arithmetic of VDPBF16PS: c + a's upper half times b's, rounded, +
-// a's lower half times b's, rounded. Each sum is rounded once (a product of two
-// bfloat16 numbers is exact in float32 but for its range, and in float64 the sum
-// of it and a float32 is rounded far below float32's last place). Denormal numbers
-// are taken as zeros, and become zeros.
-//
-// Intel documents the order and the zeros (Architecture Instruction Set Extensions,
-// 319433, VDPBF16PS); that no product is rounded by itself is what AMD's Zen 5 does.
+// dotPair computes VDPBF16PS: c + a's upper half times b's, rounded, + a's lower half times b's,
+// rounded.
 func dotPair(c float32, a, b uint32) float32 {
 	return fma16(fma16(c, a&0xffff0000, b&0xffff0000), a<<16, b<<16)
 }
 
-// fma16 is a step of it: c + a*b of a's and b's bits as float32.
+// fma16 computes a step of it: c + a*b of a's and b's bits as float32.
 func fma16(c float32, a, b uint32) float32 {
 	at := func(bits uint32) float64 { return float64(flush(math.Float32frombits(bits))) }
 	return flush(float32(math.FMA(at(a), at(b), float64(flush(c)))))
@@ -95,7 +89,7 @@ func dotTile(c float32, a, b []uint32) float32 {
 	return flush(flush(c) + flush(lower+upper))
 }
 
-// flush is x, or a zero of its sign for a denormal x.
+// flush returns x, or a zero of its sign for a denormal x.
 func flush(x float32) float32 {
 	if bits := math.Float32bits(x); bits&0x7f800000 == 0 {
 		return math.Float32frombits(bits & 0x80000000)
@@ -103,7 +97,7 @@ func flush(x float32) float32 {
 	return x
 }
 
-// round16 is x rounded to bfloat16: to nearest, ties to even; denormals are zeros.
+// round16 rounds x to bfloat16: to nearest, ties to even; denormals become zeros.
 func round16(x float32) uint32 {
 	bits := math.Float32bits(x)
 	switch {
@@ -140,8 +134,8 @@ func packGo(dst []uint32, lanes int, src []float32, ld, first, n, p0, k int, dow
 	}
 }
 
-// packLines is packGo for panels of lines, from the pair p0 on, where a block begins,
-// to the last block's end.
+// packLines does packGo for panels of lines, from the pair p0 on, where a block begins, to the last
+// block's end.
 func packLines(dst []uint32, lanes int, src []float32, ld, n, p0, k int, down bool) {
 	ri, rx := ld, 1
 	if down {
@@ -168,8 +162,8 @@ func expandGo(dst []float32, src []uint32, lanes, pairs int) {
 	}
 }
 
-// rounding is bfloat16 products by a variant that has no instruction for them:
-// operands are rounded and multiplied by its float32 kernels.
+// rounding returns bfloat16 products by a variant that has no instruction for them: operands are
+// rounded and multiplied by its float32 kernels.
 func rounding(k *kernels) *kernels16 {
 	half := k.nr / 2 // a vector: what expand takes lanes by
 	r := &kernels16{
@@ -193,8 +187,8 @@ func rounding(k *kernels) *kernels16 {
 	return r
 }
 
-// pick16 is how the variant k multiplies bfloat16 numbers: as name says, or if it
-// says nothing, natively where the machine can.
+// pick16 returns how the variant k multiplies bfloat16 numbers: as name says, or if name is empty,
+// natively where the machine can.
 func pick16(k *kernels, name string) *kernels16 {
 	for _, n := range slices.Backward(natives()) {
 		if n.of == k && (name == "" || name == n.name) {

@@ -6,7 +6,7 @@ import xcpu "golang.org/x/sys/cpu"
 var expanders = map[string]func(dst []float32, src []uint32, lanes, pairs int){"avx2": expand16Avx2,
 	"avx512": expand16Avx512}
 
-// natives is what this machine can multiply bfloat16 numbers with, slowest first.
+// natives returns the native bfloat16 products of this machine, slowest first.
 func natives() []native {
 	if !xcpu.X86.HasAVX512BF16 || !hasAVX512() {
 		return nil

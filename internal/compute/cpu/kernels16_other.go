@@ -7,8 +7,8 @@ import "errors"
 // expanders are the variants' kernels16.expand.
 var expanders map[string]func(dst []float32, src []uint32, lanes, pairs int)
 
-// natives is what this machine can multiply bfloat16 numbers with, slowest first.
+// natives returns the native bfloat16 products of this machine, slowest first.
 func natives() []native { return nil }
 
-// amxRefused is why AMX cannot be used.
+// amxRefused returns why AMX cannot be used.
 func amxRefused() error { return errors.New("it is for amd64 processors only") }

@@ -2,7 +2,7 @@ package cpu
 
 import xcpu "golang.org/x/sys/cpu"
 
-// available is the variants that this machine can run, slowest first.
+// available returns the variants that this machine can run, slowest first.
 func available() []*kernels {
 	all := []*kernels{portable}
 	if xcpu.X86.HasAVX2 && xcpu.X86.HasFMA {

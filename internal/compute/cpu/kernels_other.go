@@ -2,5 +2,5 @@
 
 package cpu
 
-// available is the variants that this machine can run, slowest first.
+// available returns the variants that this machine can run, slowest first.
 func available() []*kernels { return []*kernels{portable} }

@@ -30,7 +30,7 @@ func (b *Backend) Limits() Limits {
 	return l
 }
 
-// fma is the rate of multiply-adds without any memory, operations a second.
+// fma measures the rate of multiply-adds without any memory, operations a second.
 func (b *Backend) fma() float64 {
 	if loop := peaks[b.k.name]; loop != nil {
 		return b.rate(loop, float64(2*b.k.mr*b.k.nr))
@@ -58,8 +58,8 @@ func (b *Backend) rate(loop func(n int), flops float64) float64 {
 // goChains is how many sums peakGo keeps.
 const goChains = 8
 
-// peakGo is n turns of a multiply-add to each of goChains sums: what compiled Go
-// can do, for a variant without a loop of its own.
+// peakGo runs n turns of a multiply-add to each of goChains sums: the best of compiled Go, for a
+// variant without a loop of its own.
 //
 //go:noinline
 func peakGo(n int) {
@@ -72,8 +72,8 @@ func peakGo(n int) {
 	runtime.KeepAlive(a + b + c + d + e + f + g + h)
 }
 
-// bandwidth is the rate of reading two blocks of n elements, and of copying one to
-// the other: each the best of some runs.
+// bandwidth measures the rate of reading two blocks of n elements, and of copying one to the other:
+// each the best of some runs.
 func (b *Backend) bandwidth(n int) (read, copied float64) {
 	x, y := aligned(n), aligned(n)
 	b.each(n, func(_ *Backend, lo, hi int) { // pages that were never written are not memory yet

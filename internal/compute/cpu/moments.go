@@ -24,14 +24,13 @@ var (
 	squaresCodes = newCodes(&compute.Squares.Value, &compute.Squares.Mid)
 )
 
-// ordered is x's bits so that whole numbers compare as the floats do.
+// ordered returns x's bits so that whole numbers compare as the floats do.
 func ordered(x float32) uint32 {
 	bits := math.Float32bits(x)
 	return bits ^ (uint32(int32(bits)>>31) | 1<<31)
 }
 
-// cell is where an ordered number is looked up. Some of Mid have no lower half: a cell begins
-// half-way between two such numbers.
+// cell returns where an ordered number is looked up.
 func cell(o uint32) uint32 { return (o - 1<<15) >> 16 }
 
 func newCodes(value *[256]float32, mid *[255]float32) *codes {
@@ -65,8 +64,7 @@ func (m *codes) decode(k *kernels, x []float32, codes []uint8, scale float32) {
 	}
 }
 
-// encode is the inverse, to the nearest code: see compute.Moments. most is the largest
-// absolute value of x.
+// encode does the inverse, to the nearest code: see compute.Moments.
 func (m *codes) encode(k *kernels, codes []uint8, x []float32, most float32) {
 	if most == 0 {
 		most = 1
@@ -89,7 +87,7 @@ type codedArgs struct {
 	ms, vs []float32
 }
 
-// adamW8 is AdamW's step for moments in 8 bits.
+// adamW8 takes AdamW's step for moments in 8 bits.
 func (b *Backend) adamW8(p *compute.Param) {
 	n := p.Len()
 	a := &b.coded

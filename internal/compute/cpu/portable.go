@@ -65,7 +65,7 @@ func transposeGo(dst []float32, ldd int, src []float32, lds, rows, k int) {
 	}
 }
 
-// rowsGo is kernels.rows of rows of nr elements.
+// rowsGo does kernels.rows for rows of nr elements.
 func rowsGo(nr int) func(dst, src []float32, ld, n int) {
 	return func(dst, src []float32, ld, n int) {
 		for r := range n {
@@ -74,8 +74,8 @@ func rowsGo(nr int) func(dst, src []float32, ld, n int) {
 	}
 }
 
-// blocked is a transpose kernel made of one for whole blocks of w rows and w
-// columns; what is left over goes element by element.
+// blocked makes a transpose kernel of a kernel for whole blocks of w rows and w columns; the rest
+// goes element by element.
 func blocked(w int, block func(dst []float32, ldd int, src []float32, lds,
 	blocks int)) func([]float32, int, []float32, int, int, int) {
 	return func(dst []float32, ldd int, src []float32, lds, rows, k int) {
@@ -190,8 +190,8 @@ const (
 	roundBig = 1.5 * (1 << 23) // adding and subtracting it rounds to an integer
 )
 
-// exp is e to the power x: x = n*ln2 + r with |r| <= ln2/2, and the series of
-// exp(r) up to r^7, whose remainder is below 6e-9.
+// exp returns e to the power x: x = n*ln2 + r with |r| <= ln2/2, and the series of exp(r) up to
+// r^7, whose remainder is below 6e-9.
 func exp(x float32) float32 {
 	switch {
 	case x < expLow:

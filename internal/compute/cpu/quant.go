@@ -40,7 +40,7 @@ const (
 	quantAhead = 4
 )
 
-// newQuant is n elements: zeros.
+// newQuant returns n elements: zeros.
 func (b *Backend) newQuant(c compute.Class, n int) *quant {
 	compute.CheckBlocks("Alloc", c.String(), compute.View(&memory{n: n}))
 	q := &quant{class: c, bytes: c.CodeBytes(), lanes: b.k.nr, kernel: b.k.dequant8}
@@ -72,7 +72,7 @@ func (q *quant) fresh(blocks int) *quant {
 	return &to
 }
 
-// size is the bytes of codes and scales.
+// size returns the bytes of codes and scales.
 func (q *quant) size() int64 { return int64(len(q.codes)) + 2*int64(len(q.scales)) }
 
 // upload quantises src to the blocks from block on, which lie row by row, on all cores.
@@ -109,8 +109,8 @@ func (q *quant) widen(x []float32, off int) {
 	}
 }
 
-// quantPanels is panelsOf: packing in place if the last panel is a whole one, or else in
-// memory of its own.
+// quantPanels does panelsOf: packing in place if the last panel is a whole one, else in memory of
+// its own.
 func (b *Backend) quantPanels(f *frozen, rows, cols int) {
 	q, nr := f.quant, f.quant.lanes
 	blocks := cols / compute.QuantBlock
@@ -156,7 +156,7 @@ func (b *Backend) quantPackTask(w *worker, t int) {
 	}
 }
 
-// quantUnpack is unpack.
+// quantUnpack does unpack.
 func (b *Backend) quantUnpack(f *frozen) {
 	q, nr := f.quant, f.quant.lanes
 	blocks := f.cols / compute.QuantBlock
@@ -187,7 +187,7 @@ func (b *Backend) quantUnpack(f *frozen) {
 	f.quant, f.rows, f.cols = to, 0, 0
 }
 
-// blocks is the codes and scales of panel t of f, from its block of columns x on.
+// blocks returns the codes and scales of panel t of f, from its block of columns x on.
 func (f *frozen) blocks(t, x int) (codes []uint8, scales []uint16) {
 	at := (t*(f.cols/compute.QuantBlock) + x) * f.quant.lanes
 	return f.quant.codes[at*f.quant.bytes:], f.quant.scales[at:]
@@ -359,7 +359,7 @@ func (p *product16) quantStream(k *kernels16, w *worker, q0, q1 int) {
 	p.addBias(k, w, 0, blocks, q0, q1)
 }
 
-// quantPart16 is a task of weightPart16: the rows o to o+rows-1 of one panel.
+// quantPart16 does a task of weightPart16: the rows o to o+rows-1 of one panel.
 func (b *Backend) quantPart16(w *worker, o, rows int) {
 	const B = compute.QuantBlock
 	a, k := &b.froze, b.k16

@@ -6,6 +6,18 @@
 // A program has it when built with the tag nvidia; without the tag Open fails and
 // says so. What a plan of memory needs to know is here in either build.
 //
+//	engine.go     the backend, opened and closed: start here
+//	ops.go        operations on elements and rows, and AdamW
+//	products.go   matrix products with parameters
+//	attention.go  attention and its gradient
+//	head.go       log-probabilities, samples and scores
+//	memory.go     memory, staging of indices, copies that products read
+//	graphs.go     Repeat: commands recorded as a CUDA graph
+//	nccl.go       sums over ranks
+//	cuda.go       options, and the sizes that a plan needs
+//	work.go       sizes of the kernels' grids and chunks
+//	other.go      a build without the tag nvidia
+//
 // Operations are asynchronous: they queue work and return. The first failure, of
 // the device or of an allocation for scratch, is kept; operations after it do
 // nothing, and Sync returns it. Every sum has a fixed order: a function of the
@@ -244,7 +256,7 @@ type keyBlock struct {
 	head, heads, at int
 }
 
-// work is how many tiles of queries a block goes through, for each of its heads.
+// work returns how many tiles of queries a block goes through, for each of its heads.
 func (b keyBlock) work() int { return (b.to - b.from) * b.heads }
 
 // keyBlocks divides tiles of keys, of K heads each, among blocks, those with most work first: whole;

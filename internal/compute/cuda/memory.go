@@ -30,7 +30,7 @@ type memory struct {
 	of     *memory // whose memory it is, where As lent it
 }
 
-// gone reports whether m, or what it was lent from, was freed.
+// gone reports whether m, or the memory that lent it by As, was freed.
 func (m *memory) gone() bool { return m != nil && (m.freed || m.of.gone()) }
 
 // Len returns the number of elements.

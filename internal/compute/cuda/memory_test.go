@@ -60,7 +60,7 @@ func TestMaster(t *testing.T) {
 			s.same("downloaded", s.down(w.W), x)
 			want := make([]float32, len(x))
 			for i, v := range x {
-				want[i] = storage(v)
+				want[i] = kept(v)
 			}
 			b.Embed(y, w, seqOf(w.Rows))
 			s.same("looked up", s.down(y), want)
