@@ -30,8 +30,6 @@ const (
 // come back.
 var wordy = strings.Fields(`
 	internal/compute/cpu
-	internal/compute/cuda
-	internal/compute/cuda/driver
 	model`)
 
 var (
