@@ -16,6 +16,7 @@ mkdir -p "$RUNS/$size/signs"
 for run in "$RUNS/$size"/study/stages/*-train-*/run; do
   stage=$(basename "$(dirname "$run")")
   for checkpoint in "$run"/global_step_*; do
+    [ -d "$checkpoint" ] || continue # not played yet
     out=$RUNS/$size/signs/$stage-${checkpoint##*_}.json
     [ -e "$out" ] && continue
     "$GAD" eval --model "$checkpoint/actor" --against "$RUNS/teacher" --data "$RUNS/test.jsonl" --limit "$ROWS" \

@@ -124,8 +124,9 @@ var presets = map[string]preset{
 		fmt.Sprintf("critic.lora.rank=%d", PresetRank), "actor.optim.lr=1e-5",
 		"critic.optim.lr=1e-5"}},
 	// A released student of 100M to 1B parameters and hundreds to thousands of rows, on a CPU
-	// (doc/getting-started.md). The rates come from the search in doc/study.md. The discriminator's
-	// warm-up has the game's rates, which the game inherits.
+	// (doc/getting-started.md). The rates come from the search in doc/study.md, and so does the
+	// discriminator: a likelihood orders such a student's answers, a value hardly does. The
+	// discriminator's warm-up has the game's rates, which the game inherits.
 	"small": {
 		all: []string{"actor.lora.rank=16", "critic.lora.rank=16", "actor.grad_clip=1",
 			"critic.grad_clip=1", "rollout.n=4",
@@ -140,10 +141,10 @@ var presets = map[string]preset{
 			OPD: {"data.train_batch_size=16", "actor.optim.lr=3e-4", "rollout.n=1",
 				"actor.optim.lr_warmup_steps=2"},
 			Warmup: {"data.train_batch_size=8", "actor.optim.lr=3e-4",
-				"actor.ppo_mini_batch_size=2", "critic.optim.lr=2e-4",
+				"actor.ppo_mini_batch_size=2", "critic.head=likelihood", "critic.optim.lr=2e-4",
 				"critic.optim.lr_warmup_steps=10", "critic.ppo_mini_batch_size=1"},
 			Train: {"data.train_batch_size=8", "actor.optim.lr=3e-4",
-				"actor.ppo_mini_batch_size=2", "critic.optim.lr=1e-4",
+				"actor.ppo_mini_batch_size=2", "critic.head=likelihood", "critic.optim.lr=1e-4",
 				"critic.ppo_mini_batch_size=2"},
 		},
 	},
