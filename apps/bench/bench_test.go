@@ -127,12 +127,18 @@ func TestRunLoRA(t *testing.T) {
 	stages := func(rank int) []Stage {
 		load := tinyLoad
 		load.Rank = rank
-		r, err := Run(Options{Open: open, Name: "tiny", Config: tiny, Load: load,
-			What: []string{"stages"}, Budget: 2 * time.Second})
-		if err != nil {
-			t.Fatal(err)
+		for budget := 2 * time.Second; ; budget *= 2 {
+			r, err := Run(Options{Open: open, Name: "tiny", Config: tiny, Load: load,
+				What: []string{"stages"}, Budget: budget})
+			if err != nil {
+				t.Fatal(err)
+			}
+			// On a busy machine a stage may not fit: it says so, and has no figures.
+			unfit := func(s Stage) bool { return s.Note != "" }
+			if budget > time.Minute || !slices.ContainsFunc(r.Stages, unfit) {
+				return r.Stages
+			}
 		}
-		return r.Stages
 	}
 	full, lora := stages(0), stages(4)
 	for i, s := range lora {
