@@ -19,7 +19,7 @@ var ops = map[string]func(s *suite){
 	"As": (*suite).as, "Available": (*suite).available,
 	"Alone": (*suite).promise, "Joined": nil,
 	"Element": (*suite).footprint, "DerivedBytes": nil, "Scratch": nil, "Overhead": nil,
-	"Block": nil,
+	"Block":          nil,
 	"DecodeMultiple": nil,
 	"Upload":         (*suite).transfer, "Download": nil, "Sync": nil, "Close": nil,
 	"Repeat": (*suite).repeat, "Zero": (*suite).zero, "Copy": (*suite).copy, "Add": (*suite).add,
