@@ -382,7 +382,8 @@ func (g *Group) Device(what string, elements int, sent int64,
 	}
 	for until := time.Now().Add(min(g.limit/2, time.Second)); g.failed == nil &&
 		time.Now().Before(until); time.Sleep(time.Millisecond) {
-		if lost := g.receiveNotes(); lost != nil { // a device's error often follows that of another rank
+		// a device's error often follows the error of another rank
+		if lost := g.receiveNotes(); lost != nil {
 			return g.fail(lost)
 		}
 	}

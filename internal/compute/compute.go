@@ -326,8 +326,8 @@ type Backend interface {
 	LinearAdd(yNO, rNO, xNI Tensor, w *Param)
 	// Linears: Linear of the same x for each of ps, without acc. No y may overlap another.
 	// On a backend that is Joined one product computes them all, if the ys are adjacent columns
-	// (Tensor.ColumnsBefore) and the weights, and biases if any, are adjacent in a block (EndsAt), all
-	// in the order of ps.
+	// (Tensor.ColumnsBefore) and the weights, and biases if any, are adjacent in a block
+	// (Tensor.EndsAt), all in the order of ps.
 	Linears(ps []Projection, xNI Tensor)
 	// LinearsGrad: LinearGrad of the same x for each of ps, whose Y is dy. dx, unless absent,
 	// is the sum over ps. If one product computes Linears and the gradients are adjacent too,

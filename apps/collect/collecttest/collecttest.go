@@ -42,7 +42,8 @@ func Prompts(t testing.TB, path string, n int) {
 // Put writes a file of lines.
 func Put(t testing.TB, path string, lines ...string) {
 	t.Helper()
-	if err := vfs.WriteFile(vfstest.NoSync(vfs.OS), path, []byte(strings.Join(lines, "\n")+"\n")); err != nil {
+	text := []byte(strings.Join(lines, "\n") + "\n")
+	if err := vfs.WriteFile(vfstest.NoSync(vfs.OS), path, text); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -27,7 +27,8 @@ func (s *suite) live() {
 			for i := live * D; i < rows*D; i++ {
 				host[i] = 1e4
 			}
-			padded, cut := s.newOfClass(class, host, rows, D), s.newOfClass(class, host[:live*D], live, D)
+			padded := s.newOfClass(class, host, rows, D)
+			cut := s.newOfClass(class, host[:live*D], live, D)
 			padded.Live = live
 			g := s.normal(rows * D)
 			if grad {
