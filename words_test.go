@@ -32,8 +32,7 @@ var wordy = strings.Fields(`
 	internal/compute/computetest
 	internal/compute/cpu
 	internal/compute/cuda
-	internal/compute/cuda/driver
-	model`)
+	internal/compute/cuda/driver`)
 
 var (
 	pronouns = regexp.MustCompile(`(?i)\b(those (of|that|which|in|who|with|whose)|` +

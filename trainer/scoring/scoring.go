@@ -54,8 +54,8 @@ const (
 	hasty   = 2  // retries of a call of Check, before the run
 )
 
-// apartMost is the largest mean difference, in nats a token, that two scores of one text by a usable
-// server may have. When student and teacher agree, their scores differ by about as much.
+// apartMost is the largest mean difference, in nats a token, between two scores of one text by a
+// usable server. When student and teacher agree, their scores differ by about as much.
 const apartMost = 0.02
 
 // Limits of possible.
