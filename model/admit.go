@@ -149,7 +149,8 @@ func (e *Engine) reserveFor(h *cachedPrompt, before, rest, others int) (room, er
 	return roomNever, e.fail(short)
 }
 
-// newSample returns the next sample of a prompt, with own pages behind the prompt's.
+// newSample returns the next sample of a prompt, with own free pages, whose number the caller has
+// checked.
 func (e *Engine) newSample(h *cachedPrompt, own int) *sample {
 	sm := &sample{}
 	if n := len(e.idle); n > 0 {

@@ -668,7 +668,8 @@ func (c Config) FirstLayers(n int) Config {
 	return c.withLayers(layers)
 }
 
-// withLayers returns the architecture with only the given layers of c, renumbered.
+// withLayers returns the architecture with only the given layers of c, renumbered. A window, or a
+// list of layers without rotation, goes if it applies to none of them.
 func (c Config) withLayers(layers []int) Config {
 	c.Layers = len(layers)
 	if c.Sliding != nil {

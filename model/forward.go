@@ -435,8 +435,9 @@ func (m *Model) forward(a *acts, ids, posN []int32, att attend) {
 	m.scale(a.hND, m.spec.Final)
 }
 
-// backward reads the gradient of the head's input from a.dhND and adds to the gradients of all
-// parameters below the head.
+// backward reads the gradient of the head's input from a.dhND, which it overwrites, and adds to the
+// gradients of all parameters below the head. a, ids, posN and att are those of the forward pass,
+// which must have kept activations.
 func (m *Model) backward(a *acts, ids, posN []int32, pack compute.Pack, att attend) {
 	be := m.be
 	m.scale(a.dhND, m.spec.Final)

@@ -13,7 +13,7 @@ type gradMemory struct {
 	be    compute.Backend
 	block compute.Tensor
 	users []*Model
-	of    *Model // the model whose gradient it holds; nil: all elements are zero
+	owner *Model // the model whose gradient it holds; nil: all elements are zero
 
 	waiting [][]float32 // buffers of joinShard, by level: the sum of 2^level shards
 	copied  []float32   // buffer of onHost
@@ -45,7 +45,7 @@ func (m *Model) takeGradients() error {
 		if t.grads == nil || t.be != m.be {
 			return fmt.Errorf("model: a model can only learn in turn with one that is trained, on the same backend")
 		}
-		if g = t.grads; g.of != nil {
+		if g = t.grads; g.owner != nil {
 			return fmt.Errorf("model: a model cannot begin to share gradients that hold something: step the optimizer first, or zero them")
 		}
 	}
@@ -92,8 +92,8 @@ func (m *Model) leaveGradients() {
 			break
 		}
 	}
-	if g.of == m {
-		g.of = nil
+	if g.owner == m {
+		g.owner = nil
 	}
 	if m.grads = nil; len(g.users) == 0 {
 		g.be.Free(g.block)
@@ -103,18 +103,18 @@ func (m *Model) leaveGradients() {
 // begin claims the block for m's gradient; it must be called before m adds to its gradients. It
 // fails if the block holds another model's.
 func (g *gradMemory) begin(m *Model) error {
-	if g.of != nil && g.of != m {
+	if g.owner != nil && g.owner != m {
 		return fmt.Errorf("model: the gradients that this model shares with another hold the other's: step its optimizer first, or zero them")
 	}
-	g.of = m
+	g.owner = m
 	return nil
 }
 
 // zero clears m's gradients, unless the block holds another model's.
 func (g *gradMemory) zero(m *Model) {
-	if g.of == m || g.of == nil {
+	if g.owner == m || g.owner == nil {
 		g.be.Zero(g.block.Slice(0, extent(m.params)))
-		g.of = nil
+		g.owner = nil
 	}
 }
 
@@ -127,7 +127,7 @@ type lender struct {
 // lend returns a lender of m's gradients. It has no memory if m has no gradients or they are not
 // zero.
 func (m *Model) lend() *lender {
-	if m.grads == nil || m.grads.of != nil {
+	if m.grads == nil || m.grads.owner != nil {
 		return &lender{}
 	}
 	return &lender{g: m.grads}

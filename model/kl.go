@@ -33,8 +33,8 @@ type klPass struct {
 
 	klST, dklST [][]float32 // argument and result of LogProbDivergenceGrad's seed, by sequence
 
-	soft  *softPass     // labels instead of q's whole distribution; nil: none
-	given [][]SoftLabel // labels by sequence, if q is nil
+	soft     *softPass     // labels instead of q's whole distribution; nil: none
+	labelsST [][]SoftLabel // labels by sequence, if q is nil
 }
 
 // KLMemory returns the bytes that AllKL and LogProbDivergenceGrad need for a pack of so many
@@ -131,7 +131,8 @@ func (m *Model) LogProbDivergenceGrad(seqs []Seq, q *Model, reads []Seq, beta, t
 }
 
 // newPairedKLPass returns newKLPass over reads, whose trained tokens must equal those of seqs.
-func (m *Model) newPairedKLPass(q *Model, seqs, reads []Seq, beta, temperature float64) (*klPass, error) {
+func (m *Model) newPairedKLPass(q *Model, seqs, reads []Seq,
+	beta, temperature float64) (*klPass, error) {
 	if len(reads) != len(seqs) {
 		return nil, fmt.Errorf("model: divergence: %d sequences, and %d for the other model",
 			len(seqs), len(reads))
@@ -279,7 +280,7 @@ func (x *klPass) measure(m *Model) error {
 	n := len(m.pk.rows)
 	x.alloc(n)
 	if x.soft != nil {
-		x.soft.alloc(&m.pk, x.given)
+		x.soft.alloc(&m.pk, x.labelsST)
 	}
 	err := x.chunks(m, func(lo, hi int, _, _ compute.Tensor) error {
 		logits.EachRow(lo, hi, func(r int) {

@@ -124,10 +124,10 @@ type Model struct {
 	acts acts
 	pk   pack
 	host struct {
-		logp, ent, d      []float32 // [R] of LogProbGrad
-		logpFlat, entFlat []float32 // the same, sequence by sequence
-		logpST, entST     [][]float32
-		scoreN            []float32 // of ScoreGrad
+		logp, ent, d      []float32   // [R] of LogProbGrad; d: gradients, also ScoreGrad's
+		logpFlat, entFlat []float32   // logp and ent, sequence by sequence
+		logpST, entST     [][]float32 // rows of logpFlat and entFlat
+		scoreN            []float32   // scores of ScoreGrad
 	}
 
 	unshared bool             // for tests: packs compute every prompt anew
@@ -323,7 +323,7 @@ func New(be Backend, c Config, o Options) (*Model, error) {
 }
 
 // draw fills p, the i-th parameter, with normal numbers of standard deviation std: a function of
-// Options.Seed, i and the element.
+// Options.Seed, i and the element or, with Options.Repeat, one repeated chunk.
 func (m *Model) draw(p *compute.Param, i int, std float64) {
 	if m.opt.Repeat {
 		numbers := repeated()

@@ -444,8 +444,8 @@ func (m *Model) score(scoreN []float32, s compute.Tensor) error {
 }
 
 // ScoreGrad is LogProbGrad for a Scorer: seed gets the scores, valid until the model's next call,
-// and returns the loss's gradient with respect to them. It returns nil for a gradient of zero,
-// without a backward pass.
+// and returns the loss's gradient with respect to them. seed may return nil for a gradient of zero:
+// then there is no backward pass.
 func (m *Model) ScoreGrad(seqs []Seq,
 	seed func(scoreS []float32) (dscoreS []float32, err error)) error {
 	return m.scoreGrad(seqs, lastRows, seed)

@@ -108,7 +108,7 @@ func (m *Model) joinShard(k int, last bool) {
 	}
 	if last {
 		put()
-		g.of = m
+		g.owner = m
 		return
 	}
 	for len(g.waiting) <= d {
@@ -118,7 +118,7 @@ func (m *Model) joinShard(k int, last bool) {
 		g.waiting[d] = make([]float32, n)
 	}
 	copy(g.waiting[d], x)
-	g.of = m // also where pass has added nothing
+	g.owner = m // also where pass has added nothing
 	g.zero(m)
 }
 
@@ -138,7 +138,7 @@ func (m *Model) joinRanks() error {
 		if err := m.be.Sync(); err != nil {
 			return fmt.Errorf("model: gradients: %w", err)
 		}
-		m.grads.of = m
+		m.grads.owner = m
 		return m.ranks.Device("gradients", n, 2*sentBytes(m.ranks.Size(), 4*int64(n)),
 			func(keepOn func() error) error {
 				return d.AllReduce(m.grads.block.Slice(0, n), keepOn)
@@ -152,6 +152,6 @@ func (m *Model) joinRanks() error {
 		return err
 	}
 	put()
-	m.grads.of = m
+	m.grads.owner = m
 	return nil
 }

@@ -252,7 +252,7 @@ func (m *Model) newLabelPass(seqs []Seq, labelsST [][]SoftLabel,
 	if err := m.checkLabels(seqs, labelsST); err != nil {
 		return nil, err
 	}
-	return &klPass{inv: inv, v: m.Vocab(), soft: &softPass{}, given: labelsST}, nil
+	return &klPass{inv: inv, v: m.Vocab(), soft: &softPass{}, labelsST: labelsST}, nil
 }
 
 // checkLabels refuses labels that do not match the trained tokens of seqs in number, or are
@@ -277,14 +277,14 @@ func (m *Model) checkLabels(seqs []Seq, labelsST [][]SoftLabel) error {
 	return nil
 }
 
-// alloc allocates the values of the pack's rows, and sets their labels from given, labels by
+// alloc allocates the values of the pack's rows, and sets their labels from labelsST, by
 // sequence.
-func (x *softPass) alloc(p *pack, given [][]SoftLabel) {
+func (x *softPass) alloc(p *pack, labelsST [][]SoftLabel) {
 	n := len(p.rows)
 	x.labelR = make([]SoftLabel, n)
 	x.restR, x.massR, x.bothR = make([]float64, n), make([]float64, n), make([]float64, n)
 	place := p.place
-	for _, labels := range given {
+	for _, labels := range labelsST {
 		for t, l := range labels {
 			x.labelR[place[t]] = l
 		}

@@ -137,7 +137,7 @@ func (o *Optimizer) join() (squares float64, err error) {
 		return 0, err
 	}
 	put()
-	m.grads.of = m
+	m.grads.owner = m
 	var mine []byte
 	for i, p := range m.params {
 		for _, s := range o.blocks.SquaresOfBlocks(p.G.Slice(o.parts[i].lo, o.parts[i].hi)) {
@@ -280,7 +280,7 @@ func (o *Optimizer) gatherWeights() error {
 		return nil
 	}
 	x, _ := m.grads.onHost(extent(m.params))
-	m.grads.of = m
+	m.grads.owner = m
 	at := 0
 	for i, p := range m.params {
 		s := o.parts[i]
