@@ -596,7 +596,8 @@ func momentBytes(m *Model, f Footprint, o AdamWConfig) int64 {
 	if o.Offload {
 		host = compute.Host
 	}
-	return needBytes(f, partNeeds(m.params, partsOf(m.params, 0, extent(m.params)), o.Moments8, host))
+	parts := partsOf(m.params, 0, extent(m.params))
+	return needBytes(f, partNeeds(m.params, parts, o.Moments8, host))
 }
 
 // Sampling: the tokens are the CPU's in float32; log-probabilities are those that

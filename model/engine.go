@@ -219,7 +219,8 @@ func (m *Model) newEngine(o EngineOptions) (*Engine, error) {
 	if err := m.angles(o.Longest); err != nil {
 		return nil, err
 	}
-	e := &Engine{m: m, o: o, grads: m.lend(), caching: o.Keep && m.be.Alone(), weights: m.writeCount()}
+	e := &Engine{m: m, o: o, grads: m.lend(), caching: o.Keep && m.be.Alone(),
+		weights: m.writeCount()}
 	e.tree.clear()
 	if err := e.allocate(); err != nil {
 		e.starved = errors.Is(err, ErrMemory)

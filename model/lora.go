@@ -140,7 +140,8 @@ const peftPrefix = "base_model.model."
 
 // newAdapters returns the adapters of a model, without memory, by their frozen weight in l, and
 // their parameters in a fixed order: layer by layer, A before B.
-func (l layout) newAdapters(o LoRA) (params []*compute.Param, adapters map[*compute.Param]*adapter) {
+func (l layout) newAdapters(o LoRA) (params []*compute.Param,
+	adapters map[*compute.Param]*adapter) {
 	adapters = map[*compute.Param]*adapter{}
 	for i := range l.blocks {
 		for _, name := range o.targets() {
@@ -327,8 +328,8 @@ func (m *Model) weightGrad(w *compute.Param, dy, x compute.Tensor) {
 // trains reports whether w or its adapter has a gradient.
 func (m *Model) trains(w *compute.Param) bool { return !w.G.Absent() || m.adapters[w] != nil }
 
-// linearGrad computes the gradient of linear, and of the bias b, and adds to the gradients of w, b
-// and the adapter.
+// linearGrad computes the gradient dx of linear, and adds to the gradients that w, b and w's
+// adapter have.
 //
 //	dx (=, or += if acc) dy w + the adapter's part (adaptGrad)
 func (m *Model) linearGrad(dx compute.Tensor, w, b *compute.Param, dy, x compute.Tensor, acc bool) {

@@ -104,7 +104,7 @@ type Model struct {
 	// open models that Adapt has made from this one; they read its memory
 	users  int
 	closed bool
-	dir    string                       // the folder of the weights; "" if only some layers are kept
+	dir    string                       // folder of the weights; "" of a model of some layers
 	dtypes map[string]safetensors.DType // dtypes of the folder's tensors, by parameter name
 	digest string                       // digest of the folder's weights; "" until Digest
 	mem    []compute.Tensor             // the blocks of the parameters, for Close

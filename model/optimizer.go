@@ -102,8 +102,8 @@ func (o *Optimizer) Step() (st StepStats, err error) {
 	return st, err
 }
 
-// ScheduleFrom makes the next step the first of the schedule: steps is the number of optimizer
-// steps of earlier stages, whose state was loaded.
+// ScheduleFrom starts the learning rate's schedule behind so many optimizer steps, which earlier
+// stages took and whose state was loaded.
 func (o *Optimizer) ScheduleFrom(steps int) { o.first = steps }
 
 // step updates the weights at the learning rate lr; see Step.
@@ -153,7 +153,7 @@ func (o *Optimizer) Steps() int { return o.steps }
 // Skipped returns the number of updates left out because of a non-finite gradient.
 func (o *Optimizer) Skipped() int { return o.skipped }
 
-// optimizerFormat is the metadata key "format" of a saved state.
+// optimizerFormat is the value of the metadata key "format" of a saved state.
 const optimizerFormat = "gad-optimizer-1"
 
 // stateTensor is a tensor of a saved state.
@@ -175,7 +175,7 @@ func (s stateTensor) len() int {
 }
 
 // stateTensors returns the tensors of the state of parameter i: the moments "m.<parameter>" and
-// "v.<parameter>", in 8 bits the codes; and then their scales, "m.scale.<parameter>" and
+// "v.<parameter>", in 8 bits as codes, each followed by its scales, "m.scale.<parameter>" and
 // "v.scale.<parameter>".
 func (o *Optimizer) stateTensors(i int) (list []stateTensor) {
 	p, x := o.m.params[i], o.parts[i]
