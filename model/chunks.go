@@ -33,9 +33,9 @@ func (r *Request) whole(c Completion) Completion {
 	return c
 }
 
-// proceed queues the chunk behind c of sample s, and reports whether it did: c must not have ended
-// by itself, and the thought must have tokens left. The chunk precedes all requests that have not
-// started, so that started thoughts end before others start.
+// proceed queues the next chunk of sample s behind c, which was cut at its limit, and reports
+// whether it did: false if chunks are off or the thought has reached its limit. The chunk precedes
+// all requests that have not started, so that started thoughts end before others start.
 func (e *Engine) proceed(r *Request, s int, c Completion) bool {
 	if !r.Chunks.On() || len(c.IDs) >= r.MaxNew {
 		return false

@@ -58,9 +58,9 @@ type Config struct {
 	raw map[string]json.RawMessage // config.json as read: a save keeps its unknown keys
 }
 
-// knownClass returns the first of classes, the key architectures, that describes the weights: a
-// language model, a scorer, or the bare model, which folders saved without a head name. It returns
-// "" if all classes are others.
+// knownClass returns the class among classes, the key architectures, that tells the kind of the
+// weights: the language model's, else the scorer's, else the bare model's, which folders saved
+// without a head name. It returns "" if there is none of them.
 func (c Config) knownClass(classes []string) string {
 	bare := strings.TrimSuffix(c.class(LM), "ForCausalLM") + "Model"
 	for _, known := range []string{c.class(LM), c.class(Scorer), bare} {

@@ -33,9 +33,9 @@ func (m *Model) Shards() int { return max(m.shards, 1) }
 // prompt are one item.
 func (m *Model) Shard(i, n int) int { return i * m.Shards() / n }
 
-// EachShard calls pass for each shard of this rank. Each call adds the gradient of its shard to m's
-// gradients, which it finds zeroed; afterwards the gradients are the sum over this rank's shards,
-// and Optimizer.Step adds the other ranks'.
+// EachShard calls pass for each shard of this rank; m's gradients must be zero. Each call adds the
+// gradient of its shard to them; afterwards they are the sum over this rank's shards, and
+// Optimizer.Step adds the other ranks'.
 //
 // It returns the results of pass for every shard on any rank, in the order of shards, so that all
 // ranks decide alike what to do with the step. T must be of fixed size as encoding/binary defines
